@@ -1,0 +1,19 @@
+/* te/export.h - what every public header needs to declare a function. */
+#ifndef TE_EXPORT_H
+#define TE_EXPORT_H
+
+/* the libraries are built with hidden visibility; this is the way out */
+#define TE_EXPORT __attribute__((visibility("default")))
+
+#define TE_PRINTF(fmt_arg, first_arg) \
+	__attribute__((format(printf, fmt_arg, first_arg)))
+
+#ifdef __cplusplus
+#define TE_BEGIN_DECLS extern "C" {
+#define TE_END_DECLS }
+#else
+#define TE_BEGIN_DECLS
+#define TE_END_DECLS
+#endif
+
+#endif

@@ -1,0 +1,21 @@
+# A kernels/NAME.cu becomes NAME.fatbin, which libtecore/kernels_embed.S holds.
+# Each has a row in te_k_modules.def too.
+KERNEL_CU =
+
+KERNEL_INC =
+
+KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
+SUFFIXES += .cu .fatbin
+AM_V_NVCC = $(AM_V_NVCC_@AM_V@)
+AM_V_NVCC_ = $(AM_V_NVCC_@AM_DEFAULT_V@)
+AM_V_NVCC_0 = @echo "  NVCC    " $@;
+AM_V_NVCC_1 =
+.cu.fatbin:
+	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
+	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) -I$(top_srcdir) \
+		-I$(top_srcdir)/kernels -MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
+-include $(KERNEL_FATBIN:.fatbin=.d)
+
+EXTRA_DIST += $(KERNEL_CU)
+noinst_HEADERS += $(KERNEL_INC) kernels/te_k_modules.def
+CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d)

@@ -1,0 +1,16 @@
+teinclude_HEADERS += \
+	include/te/comm.h
+
+noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
+libtecomm_libtecomm_internal_la_SOURCES = \
+	libtecomm/version.c
+
+lib_LTLIBRARIES += libtecomm/libtecomm.la
+libtecomm_libtecomm_la_SOURCES =
+libtecomm_libtecomm_la_LIBADD = libtecomm/libtecomm_internal.la libtecore/libtecore.la
+libtecomm_libtecomm_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(TE_VERSION_INFO) \
+	-no-undefined \
+	-Wl,--version-script=$(srcdir)/libtecomm/libtecomm.map
+EXTRA_libtecomm_libtecomm_la_DEPENDENCIES = libtecomm/libtecomm.map
+EXTRA_DIST += libtecomm/libtecomm.map
+pkgconfig_DATA += libtecomm/libtecomm.pc

@@ -1,0 +1,34 @@
+/* internal.h - shared inside libtecore only: its parameters. */
+#ifndef TE_CORE_INTERNAL_H
+#define TE_CORE_INTERNAL_H
+
+#include <te/private.h>
+
+/* TE_PARAM_LOG and so on, one a row of params.def */
+enum te__param {
+#define TE_PARAM(name, type, dflt, unit, category, text) TE_PARAM_##name,
+#include "libtecore/params.def"
+#undef TE_PARAM
+	TE_PARAM_END
+};
+
+/* each asserts that the row has that type */
+int te__param_bool(enum te__param id);
+int64_t te__param_int(enum te__param id);
+size_t te__param_size(enum te__param id);
+double te__param_double(enum te__param id);
+const char *te__param_str(enum te__param id);
+int te__param_enum(enum te__param id); /* index into the choices, from 0 */
+
+/* log, once a process, variables that are unknown or unreadable */
+void te__param_warn(void);
+
+/* device kernels of this build; ends with a NULL name */
+struct te__kernel_image {
+	const char *name;		/* kernels/NAME.cu */
+	const unsigned char *start;	/* a fatbin */
+	const unsigned char *end;
+};
+extern const struct te__kernel_image te__kernel_images[];
+
+#endif

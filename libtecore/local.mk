@@ -1,0 +1,38 @@
+teinclude_HEADERS += \
+	include/te/errno.h \
+	include/te/export.h \
+	include/te/log.h \
+	include/te/param.h
+nodist_teinclude_HEADERS += include/te/version.h
+noinst_HEADERS += include/te/private.h
+
+# everything, for tests of internals
+noinst_LTLIBRARIES += libtecore/libtecore_internal.la
+libtecore_libtecore_internal_la_SOURCES = \
+	libtecore/backend/kernel_images.c \
+	libtecore/errno.c \
+	libtecore/fault.c \
+	libtecore/internal.h \
+	libtecore/log.c \
+	libtecore/param.c \
+	libtecore/params.def \
+	libtecore/version.c
+libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(TECORE_LIBS)
+if HAVE_NVCC
+libtecore_libtecore_internal_la_SOURCES += libtecore/kernels_embed.S
+# works only while no per-target flags rename the object
+libtecore/kernels_embed.lo: $(KERNEL_FATBIN)
+else
+EXTRA_DIST += libtecore/kernels_embed.S
+endif
+
+lib_LTLIBRARIES += libtecore/libtecore.la
+libtecore_libtecore_la_SOURCES =
+libtecore_libtecore_la_LIBADD = libtecore/libtecore_internal.la
+libtecore_libtecore_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(TE_VERSION_INFO) \
+	-no-undefined \
+	-Wl,--version-script=$(srcdir)/libtecore/libtecore.map
+# EXTRA_: plain _DEPENDENCIES would replace the automatic list
+EXTRA_libtecore_libtecore_la_DEPENDENCIES = libtecore/libtecore.map
+EXTRA_DIST += libtecore/libtecore.map
+pkgconfig_DATA += libtecore/libtecore.pc

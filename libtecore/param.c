@@ -1,0 +1,272 @@
+/* param.c - the TE_* environment variables: read once, parsed, listed. */
+#include "config.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/param.h>
+
+#include "libtecore/internal.h"
+
+extern char **environ;
+
+enum type { BOOL, INT, SIZE, DOUBLE, STRING, ENUM };
+
+static const char *const type_name[] = {
+	"BOOL", "INT", "SIZE", "DOUBLE", "STRING", "ENUM",
+};
+
+static const struct {
+	const char *name;
+	enum type type;
+	const char *dflt;
+	const char *unit;
+	const char *category;
+	const char *text;
+} row[] = {
+#define TE_PARAM(name, type, dflt, unit, category, text) \
+	{ "TE_" #name, type, dflt, unit, #category, text },
+#include "libtecore/params.def"
+#undef TE_PARAM
+};
+
+static struct {
+	const char *text;	/* as written */
+	const char *source;
+	union {
+		int64_t i;	/* BOOL, INT, SIZE, ENUM */
+		double d;	/* DOUBLE */
+	};
+} value[TE_PARAM_END];
+
+static const char **unknown; /* ends with NULL; NULL when there are none */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t warn_once = PTHREAD_ONCE_INIT;
+
+static int parse_bool(const char *s, int64_t *ret)
+{
+	static const char *const word[] = { "off", "on",  "0", "1",
+					    "no",  "yes", "false", "true" };
+
+	for (size_t i = 0; i < sizeof(word) / sizeof(word[0]); i++) {
+		if (strcmp(s, word[i]))
+			continue;
+		*ret = i & 1;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+/* k, M and G are powers of 1024 */
+static int parse_int(const char *s, int suffix, int64_t *ret)
+{
+	static const char unit[] = "kMG";
+	const char *u;
+	char *end;
+
+	errno = 0;
+	*ret = strtoll(s, &end, 0);
+	if (end == s || errno)
+		return -EINVAL;
+	if (!suffix)
+		return *end ? -EINVAL : 0;
+	if (*ret < 0)
+		return -EINVAL;
+	if (*end) {
+		u = strchr(unit, *end);
+		if (!u || end[1] ||
+		    __builtin_mul_overflow(*ret, INT64_C(1024)
+					   << (10 * (u - unit)), ret))
+			return -EINVAL;
+	}
+	return 0;
+}
+
+static int parse_double(const char *s, double *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtod(s, &end);
+	return end == s || *end || errno ? -EINVAL : 0;
+}
+
+static int parse_enum(const char *s, const char *choices, int64_t *ret)
+{
+	size_t n = strlen(s);
+
+	for (*ret = 0;; ++*ret) {
+		size_t len = strcspn(choices, "|");
+
+		if (len == n && !memcmp(choices, s, n))
+			return 0;
+		if (!choices[len])
+			return -EINVAL;
+		choices += len + 1;
+	}
+}
+
+static int parse(int id, const char *s)
+{
+	value[id].text = s;
+	switch (row[id].type) {
+	case BOOL:
+		return parse_bool(s, &value[id].i);
+	case INT:
+		return parse_int(s, 0, &value[id].i);
+	case SIZE:
+		return parse_int(s, 1, &value[id].i);
+	case DOUBLE:
+		return parse_double(s, &value[id].d);
+	case ENUM:
+		return parse_enum(s, row[id].unit, &value[id].i);
+	case STRING:
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static int is_unknown(const char *entry)
+{
+	size_t n = strcspn(entry, "=");
+
+	if (strncmp(entry, "TE_", 3))
+		return 0;
+	for (int id = 0; id < TE_PARAM_END; id++)
+		if (strlen(row[id].name) == n && !memcmp(row[id].name, entry, n))
+			return 0;
+	return 1;
+}
+
+/* plain calloc and strdup: what lives as long as the process is no leak */
+static void find_unknown(void)
+{
+	size_t n = 0;
+
+	for (char **e = environ; e && *e; e++)
+		n += (size_t)is_unknown(*e);
+	if (!n)
+		return;
+	unknown = calloc(n + 1, sizeof(*unknown));
+	n = 0;
+	for (char **e = environ; unknown && *e; e++)
+		if (is_unknown(*e))
+			unknown[n++] = strndup(*e, strcspn(*e, "="));
+}
+
+static void init(void)
+{
+	for (int id = 0; id < TE_PARAM_END; id++) {
+		const char *s = getenv(row[id].name);
+
+		value[id].source = "default";
+		if (s) {
+			/* a copy: the program may call setenv() later */
+			s = strdup(s);
+			value[id].source = "environment";
+			if (s && !parse(id, s))
+				continue;
+			value[id].source = "invalid";
+		}
+		if (parse(id, row[id].dflt))
+			assert(!"the default of a row of params.def is unreadable");
+	}
+	find_unknown();
+}
+
+static void warn(void)
+{
+	for (int id = 0; id < TE_PARAM_END; id++)
+		if (!strcmp(value[id].source, "invalid"))
+			te__log_warn("%s is not a %s, using \"%s\"",
+				     row[id].name, type_name[row[id].type],
+				     row[id].dflt);
+	for (size_t i = 0; te_param_unknown(i); i++)
+		te__log_warn("%s is no parameter of this version",
+			     te_param_unknown(i));
+}
+
+void te__param_warn(void)
+{
+	pthread_once(&once, init);
+	pthread_once(&warn_once, warn);
+}
+
+static int get(enum te__param id, enum type type)
+{
+	pthread_once(&once, init);
+	assert(row[id].type == type);
+	(void)type;
+	return (int)id;
+}
+
+int te__param_bool(enum te__param id)
+{
+	return (int)value[get(id, BOOL)].i;
+}
+
+int64_t te__param_int(enum te__param id)
+{
+	return value[get(id, INT)].i;
+}
+
+size_t te__param_size(enum te__param id)
+{
+	return (size_t)value[get(id, SIZE)].i;
+}
+
+double te__param_double(enum te__param id)
+{
+	return value[get(id, DOUBLE)].d;
+}
+
+const char *te__param_str(enum te__param id)
+{
+	return value[get(id, STRING)].text;
+}
+
+int te__param_enum(enum te__param id)
+{
+	return (int)value[get(id, ENUM)].i;
+}
+
+size_t te_param_count(void)
+{
+	return TE_PARAM_END;
+}
+
+int te_param_info(size_t i, struct te_param_info *ret_info)
+{
+	if (i >= TE_PARAM_END)
+		return te__fail(-EINVAL, "te_param_info: %zu of %d parameters",
+				i, TE_PARAM_END);
+	if (!ret_info || ret_info->size != sizeof(*ret_info))
+		return te__fail(-EINVAL, "te_param_info: ret_info is not "
+				"initialised by TE_PARAM_INFO_INIT");
+	pthread_once(&once, init);
+	*ret_info = (struct te_param_info){
+		.size = sizeof(*ret_info),
+		.name = row[i].name,
+		.type = type_name[row[i].type],
+		.value = value[i].text,
+		.dflt = row[i].dflt,
+		.unit = row[i].unit,
+		.category = row[i].category,
+		.text = row[i].text,
+		.source = value[i].source,
+	};
+	return 0;
+}
+
+const char *te_param_unknown(size_t i)
+{
+	pthread_once(&once, init);
+	for (size_t n = 0; unknown && unknown[n]; n++)
+		if (n == i)
+			return unknown[n];
+	return NULL;
+}

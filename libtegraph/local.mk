@@ -1,0 +1,16 @@
+teinclude_HEADERS += \
+	include/te/graph.h
+
+noinst_LTLIBRARIES += libtegraph/libtegraph_internal.la
+libtegraph_libtegraph_internal_la_SOURCES = \
+	libtegraph/version.c
+
+lib_LTLIBRARIES += libtegraph/libtegraph.la
+libtegraph_libtegraph_la_SOURCES =
+libtegraph_libtegraph_la_LIBADD = libtegraph/libtegraph_internal.la libtecore/libtecore.la
+libtegraph_libtegraph_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(TE_VERSION_INFO) \
+	-no-undefined \
+	-Wl,--version-script=$(srcdir)/libtegraph/libtegraph.map
+EXTRA_libtegraph_libtegraph_la_DEPENDENCIES = libtegraph/libtegraph.map
+EXTRA_DIST += libtegraph/libtegraph.map
+pkgconfig_DATA += libtegraph/libtegraph.pc

@@ -1,0 +1,3 @@
+dist_man3_MANS +=
+
+dist_man7_MANS +=

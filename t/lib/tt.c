@@ -1,0 +1,248 @@
+/* tt.c - main function, needs and random inputs of the Check programs. */
+#include "config.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tt.h"
+
+#define POISON 0xa5
+
+static uint64_t seed;
+static uint64_t state;
+
+/* in a child: a parent that has called cuInit() must not fork tests */
+static const char *probe_gpus(int want)
+{
+	static char why[96];
+	void *h = dlopen("libcuda.so.1", RTLD_NOW);
+	int (*init)(unsigned int);
+	int (*count)(int *);
+	int (*attribute)(int *, int, int);
+	int r, n, major, fit = 0;
+
+	if (!h)
+		return "libcuda.so.1 is not found";
+	init = (int (*)(unsigned int))dlsym(h, "cuInit");
+	count = (int (*)(int *))dlsym(h, "cuDeviceGetCount");
+	attribute = (int (*)(int *, int, int))dlsym(h, "cuDeviceGetAttribute");
+	if (!init || !count || !attribute)
+		return "libcuda.so.1 lacks cuInit";
+	r = init(0);
+	if (r || count(&n)) {
+		snprintf(why, sizeof(why), "cuInit: no device (CUresult %d)", r);
+		return why;
+	}
+	for (int i = 0; i < n; i++)
+		/* 75: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR */
+		fit += !attribute(&major, 75, i) && major == 9;
+	if (fit >= want)
+		return NULL;
+	snprintf(why, sizeof(why), "%d of %d GPUs of compute capability 9.0",
+		 fit, want);
+	return why;
+}
+
+/* NULL where the needs are met; else the reason, and *ret_need says whose */
+static const char *missing(uint32_t needs, const char **ret_need)
+{
+	static char why[96];
+	int fd[2], status;
+	ssize_t n;
+	pid_t pid;
+
+	if ((needs & TT_NEED_ROOT) && geteuid() != 0) {
+		*ret_need = "root";
+		return "needs root";
+	}
+	if (!(needs & 15u))
+		return NULL;
+	*ret_need = "gpu";
+	if (pipe(fd) || (pid = fork()) < 0)
+		return "cannot start the probe";
+	if (!pid) {
+		const char *s = probe_gpus((int)(needs & 15u));
+
+		_exit(s && write(fd[1], s, strlen(s)) >= 0);
+	}
+	close(fd[1]);
+	n = read(fd[0], why, sizeof(why) - 1);
+	close(fd[0]);
+	waitpid(pid, &status, 0);
+	if (n > 0) {
+		why[n] = '\0';
+		return why;
+	}
+	return WIFEXITED(status) && !WEXITSTATUS(status) ? NULL :
+							   "the probe died";
+}
+
+static int required(const char *need)
+{
+	const char *s = getenv("TT_REQUIRE");
+
+	return s && strstr(s, need);
+}
+
+static void seed_init(void)
+{
+	const char *s = getenv("TT_SEED");
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	seed = s ? strtoull(s, NULL, 0) :
+		   (uint64_t)now.tv_sec * 1000003u ^ (uint64_t)now.tv_nsec ^
+			   (uint64_t)getpid() << 32;
+}
+
+static void seed_restart(void)
+{
+	state = seed;
+}
+
+int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
+{
+	/* make check reads TAP; TT_TAP is set there */
+	int tap = getenv("TT_TAP") != NULL;
+	const char *need = NULL;
+	const char *why = missing(needs, &need);
+	SRunner *sr;
+	int failed;
+
+	if (why && required(need)) {
+		printf("Bail out! %s: %s, and TT_REQUIRE asks for it\n", name,
+		       why);
+		return 99;
+	}
+	if (why) {
+		/* under automake's TAP driver exit 77 would add an error */
+		if (tap)
+			printf("1..0 # SKIP %s\n", why);
+		else
+			printf("SKIP: %s: %s\n", name, why);
+		return tap ? 0 : 77;
+	}
+	seed_init();
+	sr = srunner_create(suite());
+	if (needs & 15u)
+		srunner_set_fork_status(sr, CK_NOFORK);
+	if (tap)
+		srunner_set_tap(sr, "-");
+	srunner_run_all(sr, tap ? CK_SILENT : CK_ENV);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	if (failed)
+		printf("# %s: TT_SEED=%llu repeats the random inputs\n", name,
+		       (unsigned long long)seed);
+	return failed ? 1 : 0;
+}
+
+TCase *tt_case(Suite *s, const char *name, const char *tags)
+{
+	TCase *c = tcase_create(name);
+
+	tcase_set_tags(c, tags);
+	tcase_set_timeout(c, 120);
+	tcase_add_checked_fixture(c, seed_restart, NULL);
+	suite_add_tcase(s, c);
+	return c;
+}
+
+uint64_t tt_seed(void)
+{
+	return seed;
+}
+
+/* SplitMix64, Steele, Lea, Flood 2014 */
+uint64_t tt_rand_u64(void)
+{
+	uint64_t z = state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+int64_t tt_rand_int(int64_t lo, int64_t hi)
+{
+	return lo + (int64_t)(tt_rand_u64() % ((uint64_t)(hi - lo) + 1));
+}
+
+double tt_rand_unit(void)
+{
+	return (double)(tt_rand_u64() >> 11) * 0x1p-53;
+}
+
+float tt_rand_float(float lo, float hi)
+{
+	return (float)(lo + ((double)hi - lo) * tt_rand_unit());
+}
+
+/* Box and Muller 1958 */
+float tt_rand_normal(void)
+{
+	double r = sqrt(-2.0 * log(1.0 - tt_rand_unit()));
+
+	return (float)(r * cos(2.0 * 3.14159265358979323846 * tt_rand_unit()));
+}
+
+float tt_rand_bits_f32(void)
+{
+	uint32_t u = (uint32_t)tt_rand_u64();
+	float x;
+
+	memcpy(&x, &u, sizeof(x));
+	return x;
+}
+
+void tt_fill_normal(float *x, size_t n, float scale)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = scale * tt_rand_normal();
+}
+
+void tt_fill_uniform(float *x, size_t n, float lo, float hi)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] = tt_rand_float(lo, hi);
+}
+
+void tt_poison(void *p, size_t nbytes)
+{
+	memset(p, POISON, nbytes);
+}
+
+int tt_is_poison(const void *p, size_t nbytes)
+{
+	const unsigned char *b = p;
+
+	for (size_t i = 0; i < nbytes; i++)
+		if (b[i] != POISON)
+			return 0;
+	return 1;
+}
+
+/* the order of floats as integers: -0 and +0 are both 0 */
+static int64_t ordinal(float x)
+{
+	int32_t i;
+
+	memcpy(&i, &x, sizeof(i));
+	return i < 0 ? -(int64_t)(i & 0x7fffffff) : i;
+}
+
+int64_t tt_ulps_f32(float a, float b)
+{
+	int64_t d;
+
+	if (isnan(a) || isnan(b))
+		return INT64_MAX;
+	d = ordinal(a) - ordinal(b);
+	return d < 0 ? -d : d;
+}

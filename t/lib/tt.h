@@ -1,0 +1,60 @@
+/*
+ * tt.h - what every Check program of t/ shares: the main function, needs of
+ * hardware, random inputs that can be repeated, and fault sweeps.
+ */
+#ifndef TT_H
+#define TT_H
+
+#include <check.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TT_LEN(array) (sizeof(array) / sizeof((array)[0]))
+
+/* needs of a whole program, or-ed; TT_NEED_GPUS(n) takes 1 to 15 */
+#define TT_NEED_NOTHING 0u
+#define TT_NEED_GPUS(n) ((uint32_t)(n) & 15u)
+#define TT_NEED_GPU TT_NEED_GPUS(1) /* a GPU of compute capability 9.0 */
+#define TT_NEED_ROOT 16u
+
+#define TT_MAIN(name, needs, suite)                 \
+	int main(void)                              \
+	{                                           \
+		return tt_main(name, needs, suite); \
+	}
+
+int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
+
+/* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
+TCase *tt_case(Suite *s, const char *name, const char *tags);
+
+/*
+ * Random inputs. The seed differs from run to run and is printed when a test
+ * fails; TT_SEED=seed repeats it. Each test starts from the seed anew, so one
+ * test alone gets the same numbers as in the whole program. One thread.
+ */
+uint64_t tt_seed(void);
+uint64_t tt_rand_u64(void);
+int64_t tt_rand_int(int64_t lo, int64_t hi);	/* lo <= x <= hi */
+double tt_rand_unit(void);			/* 0 <= x < 1 */
+float tt_rand_float(float lo, float hi);	/* uniform */
+float tt_rand_normal(void);			/* mean 0, deviation 1 */
+float tt_rand_bits_f32(void);			/* any bits: NaN, inf, subnormal */
+void tt_fill_normal(float *x, size_t n, float scale);
+void tt_fill_uniform(float *x, size_t n, float lo, float hi);
+void tt_poison(void *p, size_t nbytes);		/* bytes no result should hold */
+int tt_is_poison(const void *p, size_t nbytes);	/* whether all bytes still are */
+
+/* how many representable floats lie between a and b; INT64_MAX if one is NaN */
+int64_t tt_ulps_f32(float a, float b);
+
+/*
+ * Runs fn with the 1st, 2nd, ... allocation or driver call failing until one
+ * run meets no fault. fn builds, uses and destroys; it returns what the first
+ * failing call returned, or 0. Checked each time: a fault that happened is
+ * reported as an error code with a detail, none is lost; and every allocation
+ * was freed. Returns the number of faults tried.
+ */
+int tt_fault_each(int (*fn)(void));
+
+#endif

@@ -1,0 +1,35 @@
+/* tt_fault.c - fails each allocation and driver call of a function in turn. */
+#include "config.h"
+
+#include <te/private.h>
+
+#include "tt.h"
+
+#define FAULTS_MAX 100000 /* a function with more never ends */
+
+int tt_fault_each(int (*fn)(void))
+{
+	for (int n = 1; n <= FAULTS_MAX; n++) {
+		int64_t live = te__alloc_live();
+		int r, fired;
+
+		te_error_clear();
+		te__fault_set((uint64_t)n);
+		r = fn();
+		fired = te__fault_fired();
+		te__fault_set(0);
+		ck_assert_msg(te__alloc_live() == live,
+			      "fault %d: %lld allocations are left", n,
+			      (long long)(te__alloc_live() - live));
+		if (!fired) {
+			ck_assert_msg(r >= 0, "without a fault: %s: %s",
+				      te_strerror(r), te_error_detail());
+			return n - 1;
+		}
+		ck_assert_msg(r < 0, "fault %d was not reported", n);
+		ck_assert_msg(te_error_detail()[0], "fault %d: %s, no detail", n,
+			      te_strerror(r));
+	}
+	ck_abort_msg("more than %d faults", FAULTS_MAX);
+	return -1;
+}

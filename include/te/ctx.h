@@ -1,0 +1,96 @@
+/* te/ctx.h - a context: one device of one backend, and what hangs off it. */
+#ifndef TE_CTX_H
+#define TE_CTX_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/export.h>
+
+TE_BEGIN_DECLS
+
+struct te_ctx;	  /* opaque, reference counted */
+struct te_stream; /* te/stream.h */
+
+struct te_ctx_opts {
+	size_t size;	     /* set by the INIT macro; lets the struct grow */
+	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
+	int32_t device;	     /* index within the backend */
+	uint32_t flags;	     /* none yet: 0 */
+};
+#define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0 }
+
+/* What te_info(1) prints of a backend. */
+struct te_backend_info {
+	size_t size;
+	char name[16];
+	int32_t ndevices;  /* 0 when the backend is absent */
+	char reason[256];  /* why it is absent; empty when it is there */
+	char version[64];  /* driver or library version, "" if there is none */
+};
+
+struct te_device_info {
+	size_t size;
+	char name[128];
+	char backend[16];
+	int32_t index;
+	int32_t usable;		/* 1, or 0 with the reason below */
+	char reason[256];
+	int32_t cc_major;	/* compute capability; 0 on host */
+	int32_t cc_minor;
+	int32_t nprocs;		/* multiprocessors, or CPU cores */
+	int32_t clock_mhz;	/* 0 where unknown */
+	uint64_t mem_total_nbytes;
+	uint64_t mem_free_nbytes;
+	uint64_t l2_nbytes;
+	double peak_fp8_flops;	/* dense datasheet rates per second; 0 where unknown */
+	double peak_bf16_flops;
+	double peak_fp32_flops;
+	double peak_bandwidth;	/* bytes per second; 0 where unknown */
+};
+
+struct te_mem_info {
+	size_t size;
+	uint64_t used_nbytes;	     /* device memory held through this context now */
+	uint64_t peak_nbytes;	     /* the most it ever held */
+	uint64_t nallocs;	     /* allocations ever made, to show that running makes none */
+	uint64_t pinned_nbytes;	     /* pinned host memory held now */
+	uint64_t device_free_nbytes; /* what the device reports, other users counted */
+	uint64_t device_total_nbytes;
+};
+
+/**
+ * te_backend_count, te_backend_info - the backends of this build, present or not
+ * te_device_info - a device by backend name and index, without creating a context
+ *
+ * Thread: any.  Errors: -EINVAL (no such backend or index).
+ */
+TE_EXPORT int te_backend_count(void);
+TE_EXPORT int te_backend_info(int index, struct te_backend_info *ret_info);
+TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_info *ret_info);
+
+/**
+ * te_ctx_create - open a device
+ * @opts:    NULL for the defaults
+ * @ret_ctx: the context, with one reference
+ *
+ * "auto" takes cuda when a usable Hopper GPU is present, else host.
+ * Thread: any.  A context may be used by many threads; each stream by one at a time.
+ * Errors: -EINVAL, -ENOMEM, -ENODEV (backend or device absent; the detail says
+ * why), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
+ */
+TE_EXPORT int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);
+TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);
+TE_EXPORT struct te_ctx *te_ctx_unref(struct te_ctx *ctx);
+
+TE_EXPORT const char *te_ctx_backend(const struct te_ctx *ctx);
+TE_EXPORT int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info);
+TE_EXPORT int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info);
+
+/* the context's own stream; lives as long as the context, not to be unref'd */
+TE_EXPORT struct te_stream *te_ctx_stream(struct te_ctx *ctx);
+/* wait for every stream of the context; the first asynchronous failure is returned */
+TE_EXPORT int te_ctx_sync(struct te_ctx *ctx);
+
+TE_END_DECLS
+
+#endif

@@ -1,0 +1,269 @@
+/* te/op.h - operations: the table every op fills, and the ones that come with the library. */
+#ifndef TE_OP_H
+#define TE_OP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/ctx.h>
+#include <te/export.h>
+#include <te/quant.h>
+#include <te/stream.h>
+#include <te/tensor.h>
+
+TE_BEGIN_DECLS
+
+/*
+ * An op takes one main input x (from the op before it) and gives one main
+ * output y. It may take and give extra values by named channels. Values are
+ * row-major, and all extents but the last are folded where an op needs rows.
+ *
+ * The table has no state; an op instance (struct te_op) holds the attributes.
+ * Planning asks infer() once; the result decides the memory. The run functions
+ * get tensors at addresses that stay the same for the life of the plan, and
+ * may only queue work on the stream: no allocation, no waiting.
+ */
+
+#define TE_OP_MAX_EXTRA 4
+#define TE_OP_MAX_WEIGHTS 4
+#define TE_OP_MAX_SAVED 6
+
+struct te_op; /* opaque, reference counted */
+
+struct te_spec {
+	enum te_dtype dtype;
+	int32_t ndim;
+	int64_t shape[TE_MAX_DIMS];
+};
+
+/* Forms in which a value can be kept. */
+#define TE_FORM_HP 1u  /* the compute dtype */
+#define TE_FORM_ROW 2u /* FP8 row-wise */
+#define TE_FORM_COL 4u /* FP8 column-wise */
+
+enum te_init {
+	TE_INIT_ZERO = 0,
+	TE_INIT_ONE = 1,
+	TE_INIT_NORMAL = 2 /* mean 0, deviation init_std */
+};
+
+#define TE_WEIGHT_DECAY 1u   /* AdamW decays it */
+#define TE_WEIGHT_COMPUTE 2u /* the op reads a copy in the compute dtype, not the FP32 master */
+#define TE_WEIGHT_GEMM 4u    /* matrix operand: FP8 under an FP8 recipe unless the op refuses */
+
+/* One weight of an op: master and gradient are FP32. */
+struct te_weight_decl {
+	const char *name; /* "weight", "bias" */
+	int32_t ndim;
+	int64_t shape[TE_MAX_DIMS];
+	enum te_init init;
+	float init_std;
+	uint32_t flags;
+	struct te_op *tied_op; /* use that op's weight instead of one's own, or NULL */
+	int32_t tied_index;
+};
+
+#define TE_INFER_TRAIN 1u /* a backward pass will be planned */
+
+/* Question and answer of te_op_ops.infer. Arrays are indexed 0 = main, 1.. = extras. */
+struct te_op_infer {
+	size_t size;
+	/* given */
+	const struct te_op *op;
+	const struct te_recipe *recipe;
+	uint32_t flags; /* TE_INFER_* */
+	struct te_spec in[1 + TE_OP_MAX_EXTRA];
+	/* to fill: */
+	struct te_spec out[1 + TE_OP_MAX_EXTRA];
+	int32_t out_alias[1 + TE_OP_MAX_EXTRA]; /* k: output is input k itself, nothing runs for it; -1 (preset): a new value */
+	int32_t dx_alias;  /* k: dx is the gradient of output k itself; -1 (preset) */
+	int32_t dex_alias[TE_OP_MAX_EXTRA]; /* the same for the gradients of the extra inputs */
+	uint32_t fwd_x;	   /* TE_FORM_*: main input in forward; preset HP */
+	uint32_t save_x;   /* main input kept for backward; preset 0 */
+	uint32_t save_y;   /* main output kept for backward; preset 0 */
+	uint32_t bwd_dy;   /* output gradient, for backward(); preset HP */
+	uint32_t dw_x;	   /* main input kept for backward_dw(); preset 0 */
+	uint32_t dw_dy;	   /* output gradient for backward_dw(); preset 0 */
+	uint32_t save_ex;  /* bit k: extra input k kept (HP) for backward */
+	uint32_t weight_forms[TE_OP_MAX_WEIGHTS]; /* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
+	uint32_t inplace_fwd; /* 1: y may share memory with an x that dies here */
+	uint32_t inplace_bwd; /* 1: dx may share memory with a dy or saved x that dies here */
+	struct te_spec saved[TE_OP_MAX_SAVED]; /* written by forward, read by backward */
+	int32_t nsaved;
+	size_t fwd_ws_nbytes, bwd_ws_nbytes, dw_ws_nbytes; /* scratch while the function runs */
+	int32_t uses_rng; /* 1: te_op_call.rng is needed */
+	int32_t no_dx;	  /* 1: the main input has no gradient (tokens) */
+};
+
+/* A value at run time. Absent forms are NULL. */
+struct te_op_value {
+	struct te_tensor *hp;
+	struct te_tensor *q;	 /* FP8 copies */
+	struct te_quant *quant;	 /* and the quantizer that makes them */
+	int32_t slot;
+};
+
+/* Device words of a sequence's counter-based random numbers. */
+struct te_rng_words {
+	const uint64_t *seed;	/* one word */
+	const uint64_t *offset; /* one word: advances once per training forward; backward sees forward's */
+};
+
+struct te_op_call {
+	size_t size;
+	const struct te_op *op;
+	struct te_stream *stream;
+	uint32_t flags;	 /* TE_CALL_* */
+	uint32_t tag;	 /* index of the op in its sequence: makes random numbers differ between ops */
+	struct te_op_value x, y;   /* forward: in, out; backward: what was saved */
+	struct te_op_value dy, dx; /* backward only */
+	struct te_op_value ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
+	struct te_op_value dex[TE_OP_MAX_EXTRA], dey[TE_OP_MAX_EXTRA];
+	struct te_op_value weight[TE_OP_MAX_WEIGHTS]; /* copies, as weight_forms asked */
+	struct te_tensor *master[TE_OP_MAX_WEIGHTS];  /* FP32 */
+	struct te_tensor *grad[TE_OP_MAX_WEIGHTS];    /* FP32 main gradient: add to it */
+	struct te_tensor *saved[TE_OP_MAX_SAVED];
+	void *ws; /* device scratch, 256-byte aligned */
+	size_t ws_nbytes;
+	struct te_rng_words rng;
+};
+#define TE_CALL_TRAIN 1u
+#define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */
+
+struct te_op_ops {
+	size_t size;	  /* sizeof(struct te_op_ops) */
+	const char *name; /* "linear": what plans print and fusions match */
+	size_t attrs_nbytes;
+	int32_t nextra_in, nextra_out;
+	/* check attributes when the op is created; may be NULL */
+	int (*check)(const struct te_op *op);
+	/* fill up to TE_OP_MAX_WEIGHTS declarations, return how many; may be NULL */
+	int (*weights)(const struct te_op *op, struct te_weight_decl *ret_decls);
+	int (*infer)(struct te_op_infer *inf);
+	int (*forward)(const struct te_op_call *c);	/* NULL when all outputs alias */
+	int (*backward)(const struct te_op_call *c);	/* dx, dex; NULL when they alias */
+	int (*backward_dw)(const struct te_op_call *c); /* weight gradients; NULL without weights */
+	/* one-line attributes for plan prints; may be NULL */
+	int (*describe)(const struct te_op *op, char *dst, size_t nbytes);
+	void (*destroy)(struct te_op *op); /* may be NULL */
+};
+
+/**
+ * te_op_create - an instance of an operation
+ * @ops:   its table, which must outlive the op; unknown larger size is -EINVAL
+ * @attrs: ops->attrs_nbytes bytes, copied; NULL when that is 0
+ * @name:  unique within a sequence ("h.0.attn.qkv"), copied
+ */
+TE_EXPORT int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
+			   struct te_op **ret_op);
+TE_EXPORT struct te_op *te_op_ref(struct te_op *op);
+TE_EXPORT struct te_op *te_op_unref(struct te_op *op);
+TE_EXPORT const char *te_op_name(const struct te_op *op);
+TE_EXPORT const struct te_op_ops *te_op_table(const struct te_op *op);
+TE_EXPORT const void *te_op_attrs(const struct te_op *op);
+
+/**
+ * te_op_give, te_op_take - join an extra output or input to a named channel
+ * @index: 0 .. nextra-1
+ *
+ * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been planned).
+ * A channel needs exactly one giver, which comes before all takers in the
+ * sequence; gradients of several takers are summed. te_plan_create reports
+ * -TE_ECHANNEL with both ops named when that does not hold.
+ */
+TE_EXPORT int te_op_give(struct te_op *op, int index, const char *channel);
+TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
+
+/* ---- the ops that come with the library ---- */
+
+/* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
+ * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width], position [max_pos,width]. */
+struct te_embedding_attrs {
+	int64_t vocab, width;
+	int64_t max_pos; /* 0: no learned positions */
+	float init_std;
+};
+TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name, struct te_op **ret_op);
+
+/* y = x w^T, w [out,in] */
+struct te_linear_attrs {
+	int64_t in, out;
+	float init_std;
+	int32_t keep_hp;	/* 1: never FP8, as for the output head */
+	struct te_op *tied_op;	/* embedding whose table is the weight, or NULL */
+};
+TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op **ret_op);
+
+struct te_bias_attrs { int64_t width; };
+TE_EXPORT int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op);
+
+#define TE_NORM_ZERO_CENTERED 1u /* gain is 1 + gamma, gamma starts at 0 */
+struct te_norm_attrs {
+	int64_t width;
+	float eps;
+	uint32_t flags;
+};
+/* weights: weight [width], bias [width] */
+TE_EXPORT int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op);
+/* weight: weight [width] */
+TE_EXPORT int te_op_rmsnorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op);
+
+enum te_act {
+	TE_ACT_GELU = 0, /* tanh form */
+	TE_ACT_QGELU = 1,
+	TE_ACT_RELU = 2,
+	TE_ACT_SRELU = 3,
+	TE_ACT_SILU = 4,
+	TE_ACT_SIGMOID = 5,
+	TE_ACT_COUNT
+};
+/* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU gated sigmoid */
+struct te_act_attrs {
+	enum te_act act;
+	int32_t gated;
+};
+TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name, struct te_op **ret_op);
+
+/*
+ * Packed heads: the last extent of the value is [nheads q | nkv k | nkv v] * head_dim.
+ * RoPE turns q and k by position (0 .. T-1), pairing element i with i + head_dim/2 as
+ * Hugging Face's Llama does.
+ */
+struct te_rope_attrs {
+	int32_t nheads, nkv, head_dim; /* head_dim even */
+	float theta;
+};
+TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
+
+/* causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D] */
+struct te_attention_attrs {
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */
+	float scale;   /* 0: 1/sqrt(head_dim) */
+	float dropout; /* of the probabilities, [0,1) */
+};
+TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op);
+
+struct te_dropout_attrs { float p; }; /* [0,1) */
+TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name, struct te_op **ret_op);
+
+/* x passes through; extra output 0 is x as well. Backward sums both gradients. */
+TE_EXPORT int te_op_fork(const char *name, struct te_op **ret_op);
+/* y = x + extra input 0 */
+TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
+
+/*
+ * Mean softmax cross-entropy over the rows whose target counts: x logits [B,T,V],
+ * extra input 0 targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are
+ * padding: probability 0, gradient 0. Rows with target == ignore_index, and rows
+ * with a target outside [0,nclasses), count for nothing. No counting row: loss 0, gradient 0.
+ * Being last, its backward starts from grad_scale (1/micro-batches).
+ */
+struct te_cross_entropy_attrs {
+	int64_t nclasses;
+	int32_t ignore_index; /* -100 by custom */
+	float grad_scale;
+};
+TE_EXPORT int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name, struct te_op **ret_op);
+
+TE_END_DECLS
+
+#endif

@@ -1,0 +1,113 @@
+/* te/quant.h - FP8 recipes, their device state, and casting by them. */
+#ifndef TE_QUANT_H
+#define TE_QUANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/ctx.h>
+#include <te/dtype.h>
+#include <te/export.h>
+#include <te/tensor.h>
+
+TE_BEGIN_DECLS
+
+enum te_recipe_kind {
+	TE_RECIPE_NONE = 0,	/* operands stay in the compute dtype */
+	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
+	TE_RECIPE_CURRENT = 2	/* scale from this tensor's own amax */
+};
+
+enum te_amax_algo {
+	TE_AMAX_MAX = 0,	/* largest of the window */
+	TE_AMAX_MOST_RECENT = 1
+};
+
+#define TE_RECIPE_POW2 1u	/* current: clear the scale's mantissa bits (rounds down) */
+#define TE_RECIPE_E4M3_ONLY 2u	/* E4M3 gradients too; default is HYBRID, E5M2 gradients */
+
+struct te_recipe {
+	size_t size;
+	enum te_recipe_kind kind;
+	enum te_dtype compute;	/* BF16 or FP32: activations and unquantized operands */
+	int32_t margin;		/* delayed: fmt_max * 2^-margin; -32..32 */
+	int32_t history_len;	/* delayed: 1..65536 */
+	enum te_amax_algo algo;	/* delayed */
+	float amax_epsilon;	/* current: smaller amaxes are raised to it; >= 0 */
+	uint32_t flags;		/* TE_RECIPE_* */
+};
+#define TE_RECIPE_INIT \
+	{ sizeof(struct te_recipe), TE_RECIPE_NONE, TE_DTYPE_BF16, 0, 1024, TE_AMAX_MAX, 0.0f, 0 }
+
+/* "fp32", "bf16", "fp8-delayed", "fp8-current" with their defaults; -EINVAL names the unknown word */
+TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe);
+TE_EXPORT const char *te_recipe_name(const struct te_recipe *recipe);
+
+struct te_quant; /* the device state of many quantizers ("slots"); opaque, reference counted */
+
+/**
+ * te_quant_create - state for @nslots quantizers of one FP8 recipe
+ * @dtypes: nslots of E4M3 or E5M2
+ *
+ * Scales start at 1, histories at 0. Everything lives in device memory in
+ * packed arrays, so that one launch updates all slots.
+ */
+TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
+			      const enum te_dtype *dtypes, struct te_quant **ret_q);
+TE_EXPORT struct te_quant *te_quant_ref(struct te_quant *q);
+TE_EXPORT struct te_quant *te_quant_unref(struct te_quant *q);
+TE_EXPORT int te_quant_nslots(const struct te_quant *q);
+TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
+
+#define TE_QUANTIZE_NO_AMAX 1u	/* delayed: do not record this tensor's amax (evaluation) */
+
+/**
+ * te_quantize - cast a tensor to FP8 by a slot's recipe
+ * @x:    [rows, cols] FP32 or BF16
+ * @y:    FP8 of the slot's dtype, same element count; the copies it holds are written
+ * @noop: device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
+ *
+ * Delayed: casts with the slot's scale and folds this tensor's amax into history
+ * slot 0. Current: computes amax, then the scale, then casts. y's scale_inv is
+ * 1/scale, stored at cast time, so later updates never invalidate y. Amax
+ * ignores NaN elements.
+ * Source: notes in te_quantize(3); t/core/quant.c pins every edge case.
+ * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE.
+ */
+TE_EXPORT int te_quantize(struct te_stream *stream, struct te_quant *q, int slot,
+			  const struct te_tensor *x, struct te_tensor *y, const float *noop,
+			  uint32_t flags);
+TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
+			    struct te_tensor *y);
+
+/**
+ * te_quant_update - delayed: fold amaxes into scales for slots [first, first + count)
+ *
+ * A slot whose newest amax is 0 is left untouched. amax = max over the window
+ * or the newest; the history rotates by one and slot 0 is cleared;
+ * scale = (fmt_max * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the
+ * old scale; an infinite scale becomes FLT_MAX. Current: does nothing.
+ */
+TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count);
+
+/* device words, for kernels of one's own: scale, and where amax is folded by atomic max (delayed:
+ * history slot 0; current: the amax word that te_quantize clears first) */
+TE_EXPORT float *te_quant_scale_ptr(const struct te_quant *q, int slot);
+TE_EXPORT float *te_quant_amax_ptr(const struct te_quant *q, int slot);
+TE_EXPORT enum te_dtype te_quant_dtype(const struct te_quant *q, int slot);
+/* copy to host, synchronously: scale, and history_len floats (1 for current) */
+TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_history);
+
+/**
+ * te_quant_save, te_quant_load - the state as a little-endian blob
+ *
+ * Layout in te_quant_save(3): magic, version, recipe, slots, scales, histories, CRC-32.
+ * Load refuses another recipe or slot count (-EINVAL), damage (-TE_ECORRUPT), a
+ * foreign file (-TE_EFORMAT), and then changes nothing.
+ */
+TE_EXPORT size_t te_quant_nbytes(const struct te_quant *q);
+TE_EXPORT int te_quant_save(struct te_quant *q, void *dst, size_t nbytes);
+TE_EXPORT int te_quant_load(struct te_quant *q, const void *src, size_t nbytes);
+
+TE_END_DECLS
+
+#endif

@@ -1,0 +1,64 @@
+/* te/seq.h - a sequence: an ordered list of ops, with their weights. */
+#ifndef TE_SEQ_H
+#define TE_SEQ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/op.h>
+
+TE_BEGIN_DECLS
+
+struct te_seq; /* opaque, reference counted */
+
+TE_EXPORT int te_seq_create(struct te_ctx *ctx, struct te_seq **ret_seq);
+TE_EXPORT struct te_seq *te_seq_ref(struct te_seq *seq);
+TE_EXPORT struct te_seq *te_seq_unref(struct te_seq *seq);
+TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
+
+/**
+ * te_seq_append - add an op at the end; takes a reference
+ * Errors: -EEXIST (name in use), -EBUSY (already initialised).
+ */
+TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
+/* a channel that the caller feeds (targets, masks): shape is [B,T] followed by tail extents, if any */
+TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim_tail, const int64_t *tail);
+TE_EXPORT int te_seq_nops(const struct te_seq *seq);
+TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
+
+/**
+ * te_seq_init - allocate weights, gradients and random state; draw initial weights
+ * @seed: the same seed gives the same weights on every backend
+ *
+ * All masters lie in one flat FP32 buffer, in op order, each padded to 64
+ * elements with zeros; gradients in another of the same layout.
+ * Ends the building of the sequence. Errors: -EBUSY (done already), -ENOMEM, -TE_ECHANNEL, ...
+ */
+TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
+
+struct te_weight_info {
+	size_t size;
+	const char *name; /* "<op>.<weight>", lives as long as the sequence */
+	struct te_op *op;
+	struct te_tensor *master; /* FP32, borrowed */
+	struct te_tensor *grad;	  /* FP32, borrowed */
+	uint32_t flags;		  /* TE_WEIGHT_* */
+	int64_t offset_nelems;	  /* in the flat buffers */
+};
+/* tied weights are listed once, under their owner */
+TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
+TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
+/* the flat buffers, [n] FP32, borrowed */
+TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
+TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
+TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
+
+/* the FP8 quantizers of the plans made so far; NULL before the first FP8 plan. Slots are 3 a
+ * weighted matrix op in op order: x, weight, dy. */
+TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
+/* random state: seed, offset; synchronous */
+TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);
+TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset);
+
+TE_END_DECLS
+
+#endif

@@ -1,0 +1,99 @@
+/*
+ * backend.h - the table a backend fills, and what libtecore calls through it.
+ *
+ * Everything above this line of the library is the same on host and on a GPU.
+ * impl pointers (dev, stream, event, graph, exec) are the backend's own.
+ * Holes are filled with typed functions that return -EOPNOTSUPP when the table
+ * is bound, so no caller tests for NULL. Every entry goes through
+ * te__fault_point() first, so tests can fail the Nth call.
+ */
+#ifndef TE__BACKEND_H
+#define TE__BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/ctx.h>
+#include <te/stream.h>
+#include "kernels/te_k.h"
+
+/* One kernel launch. args is copied by the backend before launch() returns. */
+struct te__launch {
+	enum te_k_id id;
+	const void *args;
+	size_t nbytes; /* sizeof the struct of this id */
+};
+
+struct te__backend_ops {
+	const char *name; /* as in te_info(1), logs and TE_BACKEND */
+
+	/* enumeration: no device is opened */
+	int (*probe)(struct te_backend_info *ret);
+	int (*device_info)(int index, struct te_device_info *ret);
+
+	/* a device */
+	int (*open)(int index, void **ret_dev);
+	void (*close)(void *dev);
+	int (*dev_mem)(void *dev, uint64_t *ret_free, uint64_t *ret_total);
+
+	/* memory: alloc and free are stream ordered */
+	int (*mem_alloc)(void *stream, size_t nbytes, void **ret_ptr);
+	int (*mem_free)(void *stream, void *ptr);
+	int (*pinned_alloc)(void *dev, size_t nbytes, void **ret_ptr);
+	int (*pinned_free)(void *dev, void *ptr);
+
+	/* streams */
+	int (*stream_create)(void *dev, void **ret_stream);
+	void (*stream_destroy)(void *stream);
+	int (*stream_sync)(void *stream);
+	int (*stream_query)(void *stream); /* 1 idle, 0 busy */
+	void *(*stream_native)(void *stream);
+
+	/* events */
+	int (*event_create)(void *dev, void **ret_event);
+	void (*event_destroy)(void *event);
+	int (*event_record)(void *event, void *stream);
+	int (*event_wait)(void *event, void *stream);
+	int (*event_sync)(void *event);
+	int (*event_query)(void *event);
+	int (*event_elapsed_ms)(void *from, void *to, double *ret_ms);
+
+	/* work, in stream order */
+	int (*copy)(void *stream, void *dst, const void *src, size_t nbytes);
+	int (*fill8)(void *stream, void *dst, uint8_t value, size_t nbytes);
+	int (*fill32)(void *stream, void *dst, uint32_t value, size_t nwords);
+	int (*host_call)(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
+	int (*launch)(void *stream, const struct te__launch *l);
+
+	/* graphs */
+	int (*capture_begin)(void *stream);
+	int (*capture_end)(void *stream, void **ret_graph);
+	int (*capture_active)(void *stream); /* 1 or 0 */
+	int (*graph_info)(void *graph, struct te_recording_info *ret);
+	int (*graph_instantiate)(void *graph, void **ret_exec);
+	int (*graph_launch)(void *exec, void *stream);
+	void (*graph_destroy)(void *graph);
+	void (*exec_destroy)(void *exec);
+};
+
+extern const struct te__backend_ops te__backend_host;
+extern const struct te__backend_ops te__backend_cuda;
+
+/* the tables with their holes filled, in the order "auto" tries them: cuda, host */
+int te__backend_count(void);
+const struct te__backend_ops *te__backend_at(int index);
+const struct te__backend_ops *te__backend_by_name(const char *name);
+
+/* queue kernel TE_K_<ID> with its struct on a stream: TE__LAUNCH(stream, QUANTIZE, &args) */
+int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes);
+#define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
+
+/* kernel id -> lower-case name and size of its struct */
+const char *te__k_name(enum te_k_id id);
+size_t te__k_nbytes(enum te_k_id id);
+
+/* the reference functions, libtecore/host */
+#define TE_K(ID, name, module, host) void te__h_##host(const struct te_k_##name *a);
+#include "kernels/te_k.def"
+#undef TE_K
+
+#endif

@@ -2,7 +2,10 @@
 # Each has a row in te_k_modules.def too.
 KERNEL_CU =
 
-KERNEL_INC =
+KERNEL_INC = \
+	kernels/te_k.def \
+	kernels/te_k.h \
+	kernels/te_philox.h
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
 SUFFIXES += .cu .fatbin

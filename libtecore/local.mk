@@ -1,14 +1,25 @@
 teinclude_HEADERS += \
+	include/te/ctx.h \
+	include/te/dtype.h \
 	include/te/errno.h \
 	include/te/export.h \
+	include/te/gemm.h \
 	include/te/log.h \
-	include/te/param.h
+	include/te/op.h \
+	include/te/optim.h \
+	include/te/param.h \
+	include/te/plan.h \
+	include/te/quant.h \
+	include/te/seq.h \
+	include/te/stream.h \
+	include/te/tensor.h
 nodist_teinclude_HEADERS += include/te/version.h
 noinst_HEADERS += include/te/private.h
 
 # everything, for tests of internals
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
+	libtecore/backend/backend.h \
 	libtecore/backend/kernel_images.c \
 	libtecore/errno.c \
 	libtecore/fault.c \

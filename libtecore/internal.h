@@ -12,6 +12,24 @@ enum te__param {
 	TE_PARAM_END
 };
 
+enum te__param_type {
+	TE__PARAM_BOOL,
+	TE__PARAM_INT,
+	TE__PARAM_SIZE,
+	TE__PARAM_DOUBLE,
+	TE__PARAM_STRING,
+	TE__PARAM_ENUM,
+};
+
+union te__param_value {
+	int64_t i; /* BOOL, INT, SIZE; ENUM: the choice, from 0 */
+	double d;
+};
+
+/* 0, or -EINVAL without a detail: the caller knows whose text this is */
+int te__param_parse(enum te__param_type type, const char *choices,
+		    const char *text, union te__param_value *ret_value);
+
 /* each asserts that the row has that type */
 int te__param_bool(enum te__param id);
 int64_t te__param_int(enum te__param id);

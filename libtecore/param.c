@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,22 +15,20 @@
 
 extern char **environ;
 
-enum type { BOOL, INT, SIZE, DOUBLE, STRING, ENUM };
-
 static const char *const type_name[] = {
 	"BOOL", "INT", "SIZE", "DOUBLE", "STRING", "ENUM",
 };
 
 static const struct {
 	const char *name;
-	enum type type;
+	enum te__param_type type;
 	const char *dflt;
 	const char *unit;
 	const char *category;
 	const char *text;
 } row[] = {
 #define TE_PARAM(name, type, dflt, unit, category, text) \
-	{ "TE_" #name, type, dflt, unit, #category, text },
+	{ "TE_" #name, TE__PARAM_##type, dflt, unit, #category, text },
 #include "libtecore/params.def"
 #undef TE_PARAM
 };
@@ -37,10 +36,7 @@ static const struct {
 static struct {
 	const char *text;	/* as written */
 	const char *source;
-	union {
-		int64_t i;	/* BOOL, INT, SIZE, ENUM */
-		double d;	/* DOUBLE */
-	};
+	union te__param_value v;
 } value[TE_PARAM_END];
 
 static const char **unknown; /* ends with NULL; NULL when there are none */
@@ -49,8 +45,8 @@ static pthread_once_t warn_once = PTHREAD_ONCE_INIT;
 
 static int parse_bool(const char *s, int64_t *ret)
 {
-	static const char *const word[] = { "off", "on",  "0", "1",
-					    "no",  "yes", "false", "true" };
+	static const char *const word[] = { "off", "on",  "no",    "yes",
+					    "0",   "1",	  "false", "true" };
 
 	for (size_t i = 0; i < sizeof(word) / sizeof(word[0]); i++) {
 		if (strcmp(s, word[i]))
@@ -61,38 +57,41 @@ static int parse_bool(const char *s, int64_t *ret)
 	return -EINVAL;
 }
 
-/* k, M and G are powers of 1024 */
-static int parse_int(const char *s, int suffix, int64_t *ret)
+static int parse_int(const char *s, const char **ret_end, int64_t *ret)
 {
-	static const char unit[] = "kMG";
-	const char *u;
 	char *end;
 
 	errno = 0;
-	*ret = strtoll(s, &end, 0);
-	if (end == s || errno)
+	*ret = strtoll(s, &end, 10);
+	*ret_end = end;
+	return end == s || errno ? -EINVAL : 0;
+}
+
+/* k, M and G are powers of 1024 */
+static int parse_size(const char *s, int64_t *ret)
+{
+	static const char suffix[] = "kMG";
+	const char *end, *at;
+
+	if (parse_int(s, &end, ret) || *ret < 0)
 		return -EINVAL;
-	if (!suffix)
-		return *end ? -EINVAL : 0;
-	if (*ret < 0)
+	if (!*end)
+		return 0;
+	at = strchr(suffix, *end);
+	if (!at || end[1])
 		return -EINVAL;
-	if (*end) {
-		u = strchr(unit, *end);
-		if (!u || end[1] ||
-		    __builtin_mul_overflow(*ret, INT64_C(1024)
-					   << (10 * (u - unit)), ret))
-			return -EINVAL;
-	}
-	return 0;
+	return __builtin_mul_overflow(
+		       *ret, INT64_C(1) << (10 * (at - suffix + 1)), ret) ?
+		       -EINVAL :
+		       0;
 }
 
 static int parse_double(const char *s, double *ret)
 {
 	char *end;
 
-	errno = 0;
 	*ret = strtod(s, &end);
-	return end == s || *end || errno ? -EINVAL : 0;
+	return end == s || *end || !isfinite(*ret) ? -EINVAL : 0;
 }
 
 static int parse_enum(const char *s, const char *choices, int64_t *ret)
@@ -110,24 +109,34 @@ static int parse_enum(const char *s, const char *choices, int64_t *ret)
 	}
 }
 
-static int parse(int id, const char *s)
+int te__param_parse(enum te__param_type type, const char *choices,
+		    const char *text, union te__param_value *ret_value)
 {
-	value[id].text = s;
-	switch (row[id].type) {
-	case BOOL:
-		return parse_bool(s, &value[id].i);
-	case INT:
-		return parse_int(s, 0, &value[id].i);
-	case SIZE:
-		return parse_int(s, 1, &value[id].i);
-	case DOUBLE:
-		return parse_double(s, &value[id].d);
-	case ENUM:
-		return parse_enum(s, row[id].unit, &value[id].i);
-	case STRING:
+	const char *end;
+
+	switch (type) {
+	case TE__PARAM_BOOL:
+		return parse_bool(text, &ret_value->i);
+	case TE__PARAM_INT:
+		return parse_int(text, &end, &ret_value->i) || *end ? -EINVAL :
+								      0;
+	case TE__PARAM_SIZE:
+		return parse_size(text, &ret_value->i);
+	case TE__PARAM_DOUBLE:
+		return parse_double(text, &ret_value->d);
+	case TE__PARAM_ENUM:
+		return parse_enum(text, choices, &ret_value->i);
+	case TE__PARAM_STRING:
 		return 0;
 	}
 	return -EINVAL;
+}
+
+static int set(int id, const char *text, const char *source)
+{
+	value[id].text = text;
+	value[id].source = source;
+	return te__param_parse(row[id].type, row[id].unit, text, &value[id].v);
 }
 
 static int is_unknown(const char *entry)
@@ -161,19 +170,18 @@ static void find_unknown(void)
 static void init(void)
 {
 	for (int id = 0; id < TE_PARAM_END; id++) {
+		const char *source = "default";
 		const char *s = getenv(row[id].name);
 
-		value[id].source = "default";
+		/* a copy: the program may call setenv() later */
+		s = s ? strdup(s) : NULL;
 		if (s) {
-			/* a copy: the program may call setenv() later */
-			s = strdup(s);
-			value[id].source = "environment";
-			if (s && !parse(id, s))
+			if (!set(id, s, "environment"))
 				continue;
-			value[id].source = "invalid";
+			source = "invalid";
 		}
-		if (parse(id, row[id].dflt))
-			assert(!"the default of a row of params.def is unreadable");
+		if (set(id, row[id].dflt, source))
+			assert(!"a default of params.def is unreadable");
 	}
 	find_unknown();
 }
@@ -196,7 +204,7 @@ void te__param_warn(void)
 	pthread_once(&warn_once, warn);
 }
 
-static int get(enum te__param id, enum type type)
+static int get(enum te__param id, enum te__param_type type)
 {
 	pthread_once(&once, init);
 	assert(row[id].type == type);
@@ -206,32 +214,32 @@ static int get(enum te__param id, enum type type)
 
 int te__param_bool(enum te__param id)
 {
-	return (int)value[get(id, BOOL)].i;
+	return (int)value[get(id, TE__PARAM_BOOL)].v.i;
 }
 
 int64_t te__param_int(enum te__param id)
 {
-	return value[get(id, INT)].i;
+	return value[get(id, TE__PARAM_INT)].v.i;
 }
 
 size_t te__param_size(enum te__param id)
 {
-	return (size_t)value[get(id, SIZE)].i;
+	return (size_t)value[get(id, TE__PARAM_SIZE)].v.i;
 }
 
 double te__param_double(enum te__param id)
 {
-	return value[get(id, DOUBLE)].d;
+	return value[get(id, TE__PARAM_DOUBLE)].v.d;
 }
 
 const char *te__param_str(enum te__param id)
 {
-	return value[get(id, STRING)].text;
+	return value[get(id, TE__PARAM_STRING)].text;
 }
 
 int te__param_enum(enum te__param id)
 {
-	return (int)value[get(id, ENUM)].i;
+	return (int)value[get(id, TE__PARAM_ENUM)].v.i;
 }
 
 size_t te_param_count(void)

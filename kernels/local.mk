@@ -1,4 +1,4 @@
-# A kernels/NAME.cu becomes NAME.fatbin, which libtecore/kernels_embed.S holds.
+# A kernels/te_NAME.cu becomes te_NAME.fatbin, which libtecore/kernels_embed.S holds.
 # Each has a row in te_k_modules.def too.
 KERNEL_CU =
 

@@ -43,7 +43,7 @@ void te__param_warn(void);
 
 /* device kernels of this build; ends with a NULL name */
 struct te__kernel_image {
-	const char *name;		/* kernels/NAME.cu */
+	const char *name;		/* kernels/te_NAME.cu */
 	const unsigned char *start;	/* a fatbin */
 	const unsigned char *end;
 };

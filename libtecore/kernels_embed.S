@@ -1,4 +1,4 @@
-/* kernels_embed.S - each kernels/NAME.fatbin between te__fatbin_NAME and its _end. */
+/* kernels_embed.S - each kernels/te_NAME.fatbin between te__fatbin_NAME and its _end. */
 	.macro fatbin name
 	.section .rodata
 	.balign 64
@@ -7,7 +7,7 @@
 	.globl te__fatbin_\name\()_end
 	.hidden te__fatbin_\name\()_end
 te__fatbin_\name:
-	.incbin "kernels/\name\().fatbin"
+	.incbin "kernels/te_\name\().fatbin"
 te__fatbin_\name\()_end:
 	.byte 0
 	.endm

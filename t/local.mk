@@ -59,8 +59,8 @@ check-report:
 	for f in $(TEST_LOGS); do \
 		cat $${f%.log}.trs || echo ':test-result: ERROR'; echo end; \
 	done | $(AWK) ' \
-		/^:test-result: X?PASS/ { pass++ } \
-		/^:test-result: X?FAIL/ { fail++ } \
+		/^:test-result: (PASS|XFAIL)/ { pass++ } \
+		/^:test-result: (FAIL|XPASS)/ { fail++ } \
 		/^:test-result: SKIP/ { skip++ } \
 		/^:test-result: ERROR/ { error++ } \
 		/^end/ { \

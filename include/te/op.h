@@ -165,9 +165,9 @@ TE_EXPORT const void *te_op_attrs(const struct te_op *op);
  * te_op_give, te_op_take - join an extra output or input to a named channel
  * @index: 0 .. nextra-1
  *
- * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been planned).
+ * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been initialised).
  * A channel needs exactly one giver, which comes before all takers in the
- * sequence; gradients of several takers are summed. te_plan_create reports
+ * sequence; gradients of several takers are summed. te_seq_init reports
  * -TE_ECHANNEL with both ops named when that does not hold.
  */
 TE_EXPORT int te_op_give(struct te_op *op, int index, const char *channel);

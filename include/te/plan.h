@@ -22,8 +22,10 @@ struct te_plan_opts {
 	struct te_recipe recipe;
 	uint32_t flags;
 	struct te_spec x; /* main input, for example [B,T] INT32 */
+	const char *stop_before; /* plan only the ops before this one; its input is the output. NULL: all */
 };
-#define TE_PLAN_OPTS_INIT { sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } } }
+#define TE_PLAN_OPTS_INIT \
+	{ sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0 }
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it

@@ -31,7 +31,8 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
  *
  * All masters lie in one flat FP32 buffer, in op order, each padded to 64
  * elements with zeros; gradients in another of the same layout.
- * Ends the building of the sequence. Errors: -EBUSY (done already), -ENOMEM, -TE_ECHANNEL, ...
+ * Ends the building of the sequence: checks the channels, and locks the ops.
+ * Errors: -EBUSY (done already), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
 
@@ -52,8 +53,8 @@ TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
-/* the FP8 quantizers of the plans made so far; NULL before the first FP8 plan. Slots are 3 a
- * weighted matrix op in op order: x, weight, dy. */
+/* The FP8 quantizers of the plans made so far; NULL before the first FP8 plan. With n ops, slot 2i
+ * is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence share one FP8 recipe. */
 TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
 /* random state: seed, offset; synchronous */
 TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);

@@ -124,8 +124,8 @@ struct te_k_cast {
 
 /*
  * LayerNorm (beta, mean not NULL) or RMSNorm (both NULL) over the last extent:
- * y = (x - mean) * rstd * gamma + beta, rstd = 1/sqrt(var + eps), var biased (RMS: mean of squares).
- * gain is gamma, or 1 + gamma when zero_centered.
+ * y = (x - mean) * rstd * gamma + beta, rstd = 1/sqrt(var + eps), var biased (RMS: mean of
+ * squares). gain is gamma, or 1 + gamma when zero_centered.
  */
 struct te_k_norm_fwd {
 	const void *x;	    /* T [rows, cols] */
@@ -199,8 +199,8 @@ struct te_k_add {
 };
 
 /*
- * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag, element),
- * see te_philox.h. Backward is the same launch on dy. In place allowed.
+ * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag,
+ * element), see te_philox.h. Backward is the same launch on dy. In place allowed.
  */
 struct te_k_dropout {
 	const void *x;
@@ -219,7 +219,8 @@ struct te_k_rng_next {
 };
 
 #define TE_K_ROPE_MAX_HALF 64
-/* turn the first nrot of nheads heads of every row; row r has position r % seqlen; in place allowed */
+/* turn the first nrot of nheads heads of every row; row r has position r % seqlen; in place
+ * allowed */
 struct te_k_rope {
 	const void *x; /* T [rows, nheads * head_dim] */
 	void *y;
@@ -232,7 +233,8 @@ struct te_k_rope {
 };
 
 /*
- * act: enum te_act. gated: x [rows, 2 cols], y = act(x[:, :cols]) * x[:, cols:]; else x [rows, cols].
+ * act: enum te_act. gated: x [rows, 2 cols], y = act(x[:, :cols]) * x[:, cols:]; else x [rows,
+ * cols].
  */
 struct te_k_act_fwd {
 	const void *x;
@@ -287,10 +289,10 @@ struct te_k_pos_bwd {
 };
 
 /*
- * Causal attention on packed heads. qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; query head h uses
- * key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch, nheads, seqlen]:
- * natural log of the sum of exp(scale q.k). Probabilities are dropped after normalisation (te_philox.h,
- * element (b * nheads + h, q, k)).
+ * Causal attention on packed heads. qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; query head
+ * h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch,
+ * nheads, seqlen]: natural log of the sum of exp(scale q.k). Probabilities are dropped after
+ * normalisation (te_philox.h, element (b * nheads + h, q, k)).
  */
 struct te_k_attn_fwd {
 	const void *qkv;
@@ -307,8 +309,9 @@ struct te_k_attn_fwd {
 };
 
 /*
- * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of dqkv, summing
- * the query heads of a group; dq writes the q part. No atomics: the same bits every time.
+ * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of
+ * dqkv, summing the query heads of a group; dq writes the q part. No atomics: the same bits every
+ * time.
  */
 struct te_k_attn_bwd {
 	const void *qkv, *out, *dout;
@@ -325,7 +328,8 @@ struct te_k_attn_bwd {
 	int32_t pad;
 };
 
-/* per row: lse over the first nclasses columns, row_loss = lse - logit[target] (0 for a row that does not count) */
+/* per row: lse over the first nclasses columns, row_loss = lse - logit[target] (0 for a row
+ * that does not count) */
 struct te_k_ce_fwd {
 	const void *logits;	/* T [rows, cols] */
 	const int32_t *targets; /* [rows] */
@@ -345,7 +349,8 @@ struct te_k_ce_reduce {
 	int32_t pad;
 };
 
-/* dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do not count; may be in place */
+/* dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do
+ * not count; may be in place */
 struct te_k_ce_bwd {
 	const void *logits;
 	const int32_t *targets;
@@ -359,7 +364,8 @@ struct te_k_ce_bwd {
 };
 
 #define TE_K_SUMSQ_PARTS 1024
-/* part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS equal runs (the last may be short or empty) */
+/* part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS equal runs (the last may be
+ * short or empty) */
 struct te_k_sumsq {
 	const float *x;
 	double *part;
@@ -376,7 +382,8 @@ struct te_k_adamw_state {
 	uint32_t skip; /* 1: this step's gradient norm was not finite */
 };
 
-/* one thread: norm = sqrt(sum of parts); clip = max_norm > 0 and norm > max_norm ? max_norm/norm : 1; advance */
+/* one thread: norm = sqrt(sum of parts); clip = max_norm > 0 and norm > max_norm ?
+ * max_norm/norm : 1; advance */
 struct te_k_adamw_begin {
 	const double *part; /* [TE_K_SUMSQ_PARTS] */
 	struct te_k_adamw_state *state;
@@ -395,8 +402,9 @@ struct te_k_adamw {
 };
 
 /*
- * d[M,N] = alpha * *sa * *sb * op(a) op(b)^T + beta * c + bias[n]. a [M,K] or, a_t, [K,M]; b [N,K] or, b_t, [K,N].
- * Dense. FP8 operands are always K-major here (te_gemm picks the copy). sa, sb: NULL means 1.
+ * d[M,N] = alpha * *sa * *sb * op(a) op(b)^T + beta * c + bias[n]. a [M,K] or, a_t, [K,M]; b
+ * [N,K] or, b_t, [K,N]. Dense. FP8 operands are always K-major here (te_gemm picks the copy). sa,
+ * sb: NULL means 1.
  */
 struct te_k_gemm {
 	const void *a, *b, *c;

@@ -21,7 +21,8 @@ struct te_philox {
 	uint32_t w[4];
 };
 
-TE_PHILOX_FN struct te_philox te_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
+TE_PHILOX_FN struct te_philox te_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2,
+					uint32_t c3)
 {
 	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 	struct te_philox r;
@@ -52,14 +53,18 @@ TE_PHILOX_FN uint32_t te_philox_lane(const struct te_philox *r, int i)
 	return (r->w[i >> 1] >> ((i & 1) * 16)) & 0xffffu;
 }
 
-/* dropout of a flat tensor: group of elements 8g .. 8g+7; an element is kept when its lane >= threshold */
-TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uint32_t tag, uint64_t group)
+/* dropout of a flat tensor: group of elements 8g .. 8g+7; an element is kept when its lane
+ * >= threshold */
+TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uint32_t tag,
+					     uint64_t group)
 {
 	return te_philox(seed, (uint32_t)group, (uint32_t)(group >> 32), tag, (uint32_t)offset);
 }
 
-/* dropout of attention: keys 8g .. 8g+7 of query q of head bh (= b * nheads + h); the tag's top bit keeps it apart */
-TE_PHILOX_FN struct te_philox te_philox_attn(uint64_t seed, uint64_t offset, uint32_t tag, uint32_t bh, uint32_t q, uint32_t g)
+/* dropout of attention: keys 8g .. 8g+7 of query q of head bh (= b * nheads + h); the tag's
+ * top bit keeps it apart */
+TE_PHILOX_FN struct te_philox te_philox_attn(uint64_t seed, uint64_t offset, uint32_t tag,
+					     uint32_t bh, uint32_t q, uint32_t g)
 {
 	return te_philox(seed, g | (q << 13), bh, tag | 0x80000000u, (uint32_t)offset);
 }

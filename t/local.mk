@@ -8,7 +8,17 @@ TT_CORE = \
 TT_GRAPH =
 TT_COMM =
 TT_TOOLS =
-TT_SH =
+TT_SH = \
+	t/meta/t0001-exports.t \
+	t/meta/t0002-needed.t \
+	t/meta/t0003-headers.t \
+	t/meta/t0004-manpages.t \
+	t/meta/t0005-manlint.t \
+	t/meta/t0006-examples.t \
+	t/meta/t0007-layers.t \
+	t/meta/t0008-sources.t \
+	t/meta/t0009-kernels.t \
+	t/meta/t0010-pages7.t
 
 TEST_EXTENSIONS = .t
 TAP = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
@@ -17,13 +27,17 @@ T_LOG_DRIVER = $(TAP)
 T_LOG_COMPILER = $(SHELL)
 # TE_* of the caller would change what tests see
 AM_TESTS_ENVIRONMENT = \
-	unset TE_LOG TE_BACKEND; \
+	for v in `env | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p'`; do unset $$v; done; \
 	TT_TAP=1; export TT_TAP; \
+	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
+	TT_HEADERS='$(teinclude_HEADERS) $(nodist_teinclude_HEADERS)'; export TT_HEADERS; \
+	TT_MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)'; \
+	export TT_MANS; \
+	TT_SANITIZE='$(TE_SANITIZE)'; export TT_SANITIZE; \
 	abs_top_srcdir='$(abs_top_srcdir)'; export abs_top_srcdir; \
 	abs_top_builddir='$(abs_top_builddir)'; export abs_top_builddir; \
 	CC='$(CC)'; export CC; \
 	CXX='$(CXX)'; export CXX; \
-	TE_SANITIZE='$(TE_SANITIZE)'; export TE_SANITIZE; \
 	MANDOC='$(MANDOC)'; export MANDOC; \
 	NM='$(NM)'; export NM; \
 	READELF='$(READELF)'; export READELF;
@@ -48,6 +62,9 @@ TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 endif
 
 dist_check_SCRIPTS += $(TT_SH)
+EXTRA_DIST += \
+	t/lib/tap.sh \
+	t/meta/common.sh
 TESTS += $(TT_SH)
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

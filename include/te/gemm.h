@@ -18,7 +18,8 @@ struct te_gemm_opts {
 	float alpha;			 /* 1 by default */
 	float beta;			 /* 0: C is not read */
 	const struct te_tensor *bias;	 /* [N] in D's dtype (FP32 D: FP32), or NULL */
-	const struct te_tensor *c;	 /* [M, N] in D's dtype; NULL with beta != 0 means D itself */
+	/* [M, N] in D's dtype; NULL with beta != 0 means D itself */
+	const struct te_tensor *c;
 };
 #define TE_GEMM_OPTS_INIT { sizeof(struct te_gemm_opts), 0, 1.0f, 0.0f, 0, 0 }
 
@@ -35,7 +36,8 @@ struct te_gemm_opts {
  * Numerics: products are summed in FP32; the order is the provider's, so two
  * providers agree within the bound derived in t/core/gemm.c.
  * Stream: asynchronous, captures.
- * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says which).
+ * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says
+ * which).
  */
 TE_EXPORT int te_gemm(struct te_stream *stream, const struct te_tensor *a,
 		      const struct te_tensor *b, struct te_tensor *d,

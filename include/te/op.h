@@ -74,7 +74,8 @@ struct te_op_infer {
 	struct te_spec in[1 + TE_OP_MAX_EXTRA];
 	/* to fill: */
 	struct te_spec out[1 + TE_OP_MAX_EXTRA];
-	int32_t out_alias[1 + TE_OP_MAX_EXTRA]; /* k: output is input k itself, nothing runs for it; -1 (preset): a new value */
+	/* k: output is input k itself, nothing runs for it; -1 (preset): a new value */
+	int32_t out_alias[1 + TE_OP_MAX_EXTRA];
 	int32_t dx_alias;  /* k: dx is the gradient of output k itself; -1 (preset) */
 	int32_t dex_alias[TE_OP_MAX_EXTRA]; /* the same for the gradients of the extra inputs */
 	uint32_t fwd_x;	   /* TE_FORM_*: main input in forward; preset HP */
@@ -84,7 +85,8 @@ struct te_op_infer {
 	uint32_t dw_x;	   /* main input kept for backward_dw(); preset 0 */
 	uint32_t dw_dy;	   /* output gradient for backward_dw(); preset 0 */
 	uint32_t save_ex;  /* bit k: extra input k kept (HP) for backward */
-	uint32_t weight_forms[TE_OP_MAX_WEIGHTS]; /* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
+	/* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
+	uint32_t weight_forms[TE_OP_MAX_WEIGHTS];
 	uint32_t inplace_fwd; /* 1: y may share memory with an x that dies here */
 	uint32_t inplace_bwd; /* 1: dx may share memory with a dy or saved x that dies here */
 	struct te_spec saved[TE_OP_MAX_SAVED]; /* written by forward, read by backward */
@@ -105,7 +107,8 @@ struct te_op_value {
 /* Device words of a sequence's counter-based random numbers. */
 struct te_rng_words {
 	const uint64_t *seed;	/* one word */
-	const uint64_t *offset; /* one word: advances once per training forward; backward sees forward's */
+	/* one word: advances once per training forward; backward sees forward's */
+	const uint64_t *offset;
 };
 
 struct te_op_call {
@@ -113,7 +116,8 @@ struct te_op_call {
 	const struct te_op *op;
 	struct te_stream *stream;
 	uint32_t flags;	 /* TE_CALL_* */
-	uint32_t tag;	 /* index of the op in its sequence: makes random numbers differ between ops */
+	/* index of the op in its sequence: makes random numbers differ between ops */
+	uint32_t tag;
 	struct te_op_value x, y;   /* forward: in, out; backward: what was saved */
 	struct te_op_value dy, dx; /* backward only */
 	struct te_op_value ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
@@ -176,13 +180,15 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 /* ---- the ops that come with the library ---- */
 
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
- * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width], position [max_pos,width]. */
+ * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width],
+ * position [max_pos,width]. */
 struct te_embedding_attrs {
 	int64_t vocab, width;
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
 };
-TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name,
+			      struct te_op **ret_op);
 
 /* y = x w^T, w [out,in] */
 struct te_linear_attrs {
@@ -191,7 +197,8 @@ struct te_linear_attrs {
 	int32_t keep_hp;	/* 1: never FP8, as for the output head */
 	struct te_op *tied_op;	/* embedding whose table is the weight, or NULL */
 };
-TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name,
+			   struct te_op **ret_op);
 
 struct te_bias_attrs { int64_t width; };
 TE_EXPORT int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op);
@@ -203,7 +210,8 @@ struct te_norm_attrs {
 	uint32_t flags;
 };
 /* weights: weight [width], bias [width] */
-TE_EXPORT int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_layernorm(const struct te_norm_attrs *a, const char *name,
+			      struct te_op **ret_op);
 /* weight: weight [width] */
 TE_EXPORT int te_op_rmsnorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op);
 
@@ -216,12 +224,14 @@ enum te_act {
 	TE_ACT_SIGMOID = 5,
 	TE_ACT_COUNT
 };
-/* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU gated sigmoid */
+/* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU
+ * gated sigmoid */
 struct te_act_attrs {
 	enum te_act act;
 	int32_t gated;
 };
-TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
+			       struct te_op **ret_op);
 
 /*
  * Packed heads: the last extent of the value is [nheads q | nkv k | nkv v] * head_dim.
@@ -240,10 +250,12 @@ struct te_attention_attrs {
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* of the probabilities, [0,1) */
 };
-TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
+			      struct te_op **ret_op);
 
 struct te_dropout_attrs { float p; }; /* [0,1) */
-TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name,
+			    struct te_op **ret_op);
 
 /* x passes through; extra output 0 is x as well. Backward sums both gradients. */
 TE_EXPORT int te_op_fork(const char *name, struct te_op **ret_op);
@@ -262,7 +274,8 @@ struct te_cross_entropy_attrs {
 	int32_t ignore_index; /* -100 by custom */
 	float grad_scale;
 };
-TE_EXPORT int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name, struct te_op **ret_op);
+TE_EXPORT int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name,
+				  struct te_op **ret_op);
 
 TE_END_DECLS
 

@@ -22,12 +22,13 @@ struct te_adamw_opts {
  * te_adamw_create - moments for all weights, in device memory, zero
  *
  * Step count, bias corrections, learning rate and clip factor are device words, so a captured step
- * needs no host work. te_adamw_step: norm over all gradients, clip factor, and one launch that updates all
- * weights: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr (m^ / (sqrt(v^) + eps) + wd w).
- * A gradient norm that is not finite skips the update, counted in te_adamw_stats.
+ * needs no host work. te_adamw_step: norm over all gradients, clip factor, and one launch that
+ * updates all weights: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; w -= lr (m^ / (sqrt(v^) + eps)
+ * + wd w). A gradient norm that is not finite skips the update, counted in te_adamw_stats.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; t/core/optim.c pins it.
  */
-TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt);
+TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
+			      struct te_adamw **ret_opt);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
 /* stream ordered; the next steps use it, captured ones too */
@@ -41,7 +42,8 @@ struct te_adamw_stats {
 	float grad_norm;   /* of the last step, before clipping */
 	float lr;
 };
-TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats); /* synchronous */
+/* synchronous */
+TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_masters, borrowed */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);

@@ -15,14 +15,16 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_DELAY_DW 2u	/* weight gradients only by te_plan_backward_dw */
 #define TE_PLAN_NO_FUSION 4u	/* basic ops only, for comparison */
 #define TE_PLAN_INPUT_GRAD 8u	/* the first op's dx is wanted: te_plan_input_grad */
-#define TE_PLAN_NO_ALLOC 16u	/* plan and lay out only: prints and memory work, running is -TE_ESTATE */
+/* plan and lay out only: prints and memory work, running is -TE_ESTATE */
+#define TE_PLAN_NO_ALLOC 16u
 
 struct te_plan_opts {
 	size_t size;
 	struct te_recipe recipe;
 	uint32_t flags;
 	struct te_spec x; /* main input, for example [B,T] INT32 */
-	const char *stop_before; /* plan only the ops before this one; its input is the output. NULL: all */
+	/* plan only the ops before this one; its input is the output. NULL: all */
+	const char *stop_before;
 };
 #define TE_PLAN_OPTS_INIT \
 	{ sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0 }
@@ -33,18 +35,22 @@ struct te_plan_opts {
  * Errors: -EINVAL, -ENOMEM (how much it needs and what is there), -TE_ESHAPE and
  * -TE_EDTYPE (naming the op), -TE_ECHANNEL, -TE_ESTATE (sequence not initialised), -TE_ECUDA.
  */
-TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan);
+TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts,
+			     struct te_plan **ret_plan);
 TE_EXPORT struct te_plan *te_plan_ref(struct te_plan *plan);
 TE_EXPORT struct te_plan *te_plan_unref(struct te_plan *plan);
 
-/* static tensors, borrowed: "x" or a channel of te_seq_input; NULL when there is none of that name */
+/* static tensors, borrowed: "x" or a channel of te_seq_input; NULL when there is none of
+ * that name */
 TE_EXPORT struct te_tensor *te_plan_input(struct te_plan *plan, const char *name);
 /* main output of the last op */
 TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
-TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan); /* write before backward; NULL when the last op is a loss */
+/* write before backward; NULL when the last op is a loss */
+TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 
-#define TE_RUN_WEIGHTS_CACHED 1u /* weight copies are current: skip casting them (micro-batches after the first) */
+/* weight copies are current: skip casting them (micro-batches after the first) */
+#define TE_RUN_WEIGHTS_CACHED 1u
 /**
  * te_plan_forward, te_plan_backward, te_plan_backward_dw - queue a pass
  *
@@ -70,7 +76,8 @@ TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *
 
 enum te_plan_format { TE_PLAN_TEXT = 0, TE_PLAN_DOT = 1 };
 /* the steps, their fusions, values with offsets; *ret_text is released with free(3) */
-TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format format, char **ret_text);
+TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format format,
+			    char **ret_text);
 
 /* ---- fusions ---- */
 
@@ -98,7 +105,8 @@ struct te_fusion {
 	const char *name; /* as plans print it */
 	enum te_pass pass;
 	const char *pattern[TE_FUSION_MAX]; /* NULL ends it */
-	/* may it apply? specs are known, addresses are not: parts' hp/q are non-NULL where the value is needed outside */
+	/* may it apply? specs are known, addresses are not: parts' hp/q are non-NULL where
+	 * the value is needed outside */
 	int (*applies)(const struct te_fused *f); /* 1, 0 or an error; NULL: always */
 	size_t (*ws_nbytes)(const struct te_fused *f); /* NULL: the largest of the parts' */
 	int (*run)(const struct te_fused *f);

@@ -38,7 +38,8 @@ struct te_recipe {
 #define TE_RECIPE_INIT \
 	{ sizeof(struct te_recipe), TE_RECIPE_NONE, TE_DTYPE_BF16, 0, 1024, TE_AMAX_MAX, 0.0f, 0 }
 
-/* "fp32", "bf16", "fp8-delayed", "fp8-current" with their defaults; -EINVAL names the unknown word */
+/* "fp32", "bf16", "fp8-delayed", "fp8-current" with their defaults; -EINVAL names the
+ * unknown word */
 TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe);
 TE_EXPORT const char *te_recipe_name(const struct te_recipe *recipe);
 

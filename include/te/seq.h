@@ -20,8 +20,10 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
  * Errors: -EEXIST (name in use), -EBUSY (already initialised).
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
-/* a channel that the caller feeds (targets, masks): shape is [B,T] followed by tail extents, if any */
-TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim_tail, const int64_t *tail);
+/* a channel that the caller feeds (targets, masks): shape is [B,T] followed by tail
+ * extents, if any */
+TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype,
+			   int ndim_tail, const int64_t *tail);
 TE_EXPORT int te_seq_nops(const struct te_seq *seq);
 TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 
@@ -54,7 +56,8 @@ TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
 /* The FP8 quantizers of the plans made so far; NULL before the first FP8 plan. With n ops, slot 2i
- * is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence share one FP8 recipe. */
+ * is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence
+ * share one FP8 recipe. */
 TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
 /* random state: seed, offset; synchronous */
 TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);

@@ -63,7 +63,8 @@ TE_EXPORT int te_mem_free(struct te_stream *stream, void *ptr);
 TE_EXPORT int te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
 TE_EXPORT int te_pinned_free(struct te_ctx *ctx, void *ptr);
 
-/* copy between any two of device and host memory, in stream order; host memory must stay until then */
+/* copy between any two of device and host memory, in stream order; host memory must stay
+ * until then */
 TE_EXPORT int te_copy(struct te_stream *stream, void *dst, const void *src, size_t nbytes);
 /* set bytes, or 32-bit words (nbytes a multiple of 4, dst aligned to 4) */
 TE_EXPORT int te_fill(struct te_stream *stream, void *dst, uint8_t value, size_t nbytes);

@@ -77,7 +77,8 @@ TE_EXPORT struct te_tensor *te_tensor_unref(struct te_tensor *t);
 TE_EXPORT struct te_ctx *te_tensor_ctx(const struct te_tensor *t);
 TE_EXPORT enum te_dtype te_tensor_dtype(const struct te_tensor *t);
 TE_EXPORT int te_tensor_ndim(const struct te_tensor *t);
-TE_EXPORT int64_t te_tensor_extent(const struct te_tensor *t, int dim); /* dim < 0 counts from the end */
+/* dim < 0 counts from the end */
+TE_EXPORT int64_t te_tensor_extent(const struct te_tensor *t, int dim);
 TE_EXPORT int64_t te_tensor_nelems(const struct te_tensor *t);
 TE_EXPORT size_t te_tensor_nbytes(const struct te_tensor *t); /* of one copy */
 TE_EXPORT int64_t te_tensor_cols(const struct te_tensor *t);  /* last extent */
@@ -87,7 +88,8 @@ TE_EXPORT void *te_tensor_coldata(const struct te_tensor *t);
 TE_EXPORT float *te_tensor_scale_inv(const struct te_tensor *t);
 TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: not a view */
 
-/* copy all of a tensor's row-wise data from or to host memory, synchronously on the context's stream */
+/* copy all of a tensor's row-wise data from or to host memory, synchronously on the
+ * context's stream */
 TE_EXPORT int te_tensor_write(struct te_tensor *t, const void *src, size_t nbytes);
 TE_EXPORT int te_tensor_read(const struct te_tensor *t, void *dst, size_t nbytes);
 

@@ -1,0 +1,68 @@
+# tap.sh - TAP for scripts: . "$abs_top_srcdir/t/lib/tap.sh", checks, then tap_end.
+# $tmp is a folder of the script's own.
+
+tap_n=0
+tap_bad=0
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/te-test.XXXXXX") || exit 99
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 99' HUP INT TERM
+
+# skip_all REASON: the whole script, before any check
+skip_all()
+{
+	echo "1..0 # SKIP $*"
+	exit 0
+}
+
+# ok NAME, not_ok NAME FILE: a result; the file says why
+ok()
+{
+	tap_n=$((tap_n + 1))
+	echo "ok $tap_n - $*"
+}
+
+not_ok()
+{
+	tap_n=$((tap_n + 1))
+	tap_bad=1
+	echo "not ok $tap_n - $1"
+	sed 's/^/# /' "$2"
+}
+
+# skip NAME REASON: one check
+skip()
+{
+	tap_n=$((tap_n + 1))
+	echo "ok $tap_n - $1 # SKIP $2"
+}
+
+# check NAME COMMAND...: the command succeeds
+check()
+{
+	tap_name=$1
+	shift
+	if "$@" >"$tmp/tap.out" 2>&1; then
+		ok "$tap_name"
+	else
+		echo "exit status $? of: $*" >>"$tmp/tap.out"
+		not_ok "$tap_name" "$tmp/tap.out"
+	fi
+}
+
+# empty NAME FILE: nothing was found
+empty()
+{
+	if [ -s "$2" ]; then not_ok "$1" "$2"; else ok "$1"; fi
+}
+
+# same NAME WANT GOT: two files are equal
+same()
+{
+	check "$1" diff "$2" "$3"
+}
+
+tap_end()
+{
+	echo "1..$tap_n"
+	exit $tap_bad
+}

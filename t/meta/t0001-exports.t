@@ -1,0 +1,21 @@
+#!/bin/sh
+# Each library exports what its version script lists, under the right names.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+for l in $libs; do
+	{ exports $l public; exports $l private; } | sort >"$tmp/want"
+	$NM -D --defined-only "$(so $l)" |
+		awk '$2 ~ /[TDBRV]/ { sub(/@.*/, "", $3); print $3 }' | sort -u >"$tmp/got"
+	same "$l exports what $l.map lists" "$tmp/want" "$tmp/got"
+
+	exports $l public | grep -v '^te_[a-z]' >"$tmp/bad"
+	exports $l private | grep -v '^te__[a-z]' >>"$tmp/bad"
+	empty "public names of $l begin with te_, private ones with te__" "$tmp/bad"
+
+	exports $l public >"$tmp/sorted"
+	sed -n '/_PRIVATE {/q; s/^\t\(te_[a-z0-9_]*\);$/\1/p' \
+		"$abs_top_srcdir/$l/$l.map" >"$tmp/listed"
+	same "$l.map is sorted, without doubles" "$tmp/listed" "$tmp/sorted"
+done
+
+tap_end

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Each public header compiles alone, as C99 and as C++11, and all are installed.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+for h in $TT_HEADERS; do basename "$h"; done | sort >"$tmp/installed"
+{
+	cd "$abs_top_srcdir/include/te" && ls *.h | grep -vxE 'private\.h'
+	echo version.h
+} | sort -u >"$tmp/there"
+same "all headers of include/te but private.h are installed" "$tmp/there" "$tmp/installed"
+
+strict="-Wall -Wextra -Werror -pedantic -fsyntax-only $cflags"
+while read -r h; do
+	printf '#include <te/%s>\nint main(void) { return 0; }\n' "$h" >"$tmp/a.c"
+	cp "$tmp/a.c" "$tmp/a.cc"
+	check "$h alone as C99" $CC -std=c99 $strict "$tmp/a.c"
+	if [ -n "$CXX" ]; then
+		check "$h alone as C++11" $CXX -std=c++11 $strict "$tmp/a.cc"
+	else
+		skip "$h alone as C++11" "no C++ compiler"
+	fi
+done <"$tmp/there"
+
+# the INIT macros are used, so they are checked where a user expands them
+grep -hoE 'define TE_[A-Z0-9_]+_INIT\b' "$abs_top_srcdir"/include/te/*.h |
+	awk '{ print $2 }' | sort -u >"$tmp/init"
+{
+	while read -r h; do echo "#include <te/$h>"; done <"$tmp/there"
+	while read -r m; do
+		s=$(echo "${m%_INIT}" | tr A-Z a-z)
+		echo "int use_$s(void);"
+		echo "int use_$s(void) { struct $s o = $m; return o.size != sizeof(o); }"
+	done <"$tmp/init"
+} >"$tmp/a.c"
+cp "$tmp/a.c" "$tmp/a.cc"
+check "TE_X_INIT initialises struct te_x in C99" $CC -std=c99 $strict "$tmp/a.c"
+if [ -n "$CXX" ]; then
+	check "TE_X_INIT initialises struct te_x in C++11" $CXX -std=c++11 $strict "$tmp/a.cc"
+fi
+
+tap_end

@@ -1,0 +1,58 @@
+#!/bin/sh
+# Every exported function has a man page that names it and shows its prototype.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+for m in $TT_MANS; do basename "$m"; done | sort >"$tmp/installed"
+{
+	cd "$abs_top_srcdir/man" && ls *.[1-9]
+	for f in *.[1-9].in; do [ -e "$f" ] && basename "$f" .in; done
+} | sort -u >"$tmp/there"
+same "all pages of man/ are installed" "$tmp/there" "$tmp/installed"
+
+# page NAME.S: the file that holds it, after .so
+page()
+{
+	f="$abs_top_srcdir/man/$1"
+	[ -e "$f" ] || f="$abs_top_builddir/man/$1"
+	case $(head -n 1 "$f") in
+	'.so man'*) page "$(sed -n '1s,^\.so man./,,p' "$f")" ;;
+	*) echo "$f" ;;
+	esac
+}
+
+for l in $libs; do
+	exports $l public >"$tmp/exports"
+	while read -r fn; do
+		if [ ! -e "$abs_top_srcdir/man/$fn.3" ]; then
+			echo "man/$fn.3 is missing" >"$tmp/bad"
+			not_ok "$fn" "$tmp/bad"
+			continue
+		fi
+		p=$(page "$fn.3")
+		{
+			grep -qE "^\.Nm $fn( ,)?$" "$p" || echo "$p: no .Nm $fn"
+			grep -qE "^\.F[no] $fn\b" "$p" || echo "$p: no prototype of $fn"
+			grep -qE "^\.Pq $l, Fl lte${l#libte}$" "$p" || echo "$p: LIBRARY is not $l"
+			grep -q '^\.Sh EXAMPLES' "$p" || echo "$p: no EXAMPLES"
+			grep -q '^\.Sh RETURN VALUES' "$p" || echo "$p: no RETURN VALUES"
+		} >"$tmp/bad"
+		empty "$fn" "$tmp/bad"
+	done <"$tmp/exports"
+done
+
+# a page of section 3 documents what is exported
+for l in $libs; do exports $l public; done | sort >"$tmp/exports"
+sed -n 's/\.3$//p' "$tmp/there" | comm -23 - "$tmp/exports" >"$tmp/bad"
+empty "no page of section 3 is about a function that is gone" "$tmp/bad"
+
+# every .Xr of ours points at a page of ours
+for p in $(cat "$tmp/there"); do
+	f=$(page "$p")
+	sed -n 's/^\.Xr \(te[a-z0-9_]*\) \([0-9]\).*/\1.\2/p' "$f" |
+		while read -r x; do
+			grep -qx "$x" "$tmp/there" || echo "$p: refers to $x"
+		done
+done | sort -u >"$tmp/bad"
+empty "every reference to a page of ours finds one" "$tmp/bad"
+
+tap_end

@@ -1,0 +1,80 @@
+#!/bin/sh
+# Rules of the sources that a pattern can find.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+cd "$abs_top_srcdir" || exit 99
+
+code=$(find include libtecore libtegraph libtecomm kernels tools examples t \
+	-name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' | sort)
+libcode=$(echo "$code" | grep -E '^(libte|kernels/)')
+lists=$(find . -path ./build-aux -prune -o -name local.mk -print | sort)
+
+grep -nE '\b(secure_)?getenv *\(' $libcode | grep -v '^libte[a-z]*/param\.c:' >"$tmp/bad"
+empty "libraries read the environment in param.c only" "$tmp/bad"
+
+grep -nE '\bcuda(Malloc|Free|Mem|Stream|Event|Graph|Launch|Device|Get|Set|Func|Host)[A-Za-z]* *\(' \
+	$code >"$tmp/bad"
+grep -nE '#[[:space:]]*include[[:space:]]*[<"](cuda|cuda_runtime[a-z_]*|cublas[A-Za-z_0-9]*|nccl|infiniband/.*)\.h' \
+	$(echo "$code" | grep -v '\.cuh*$') >>"$tmp/bad"
+empty "no CUDA runtime call, and no header of a library that is opened by dlopen" "$tmp/bad"
+
+grep -nE '\b(exit|abort|_exit|printf|puts|perror) *\(' \
+	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^[^:]*:[0-9]*:[[:space:]]*/?\*' >"$tmp/bad"
+empty "libraries do not print, exit or abort" "$tmp/bad"
+
+grep -nE '\b(malloc|calloc|realloc|strdup|strndup|aligned_alloc|posix_memalign|free) *\(' \
+	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^libtecore/(fault|param)\.c:' |
+	grep -vE '^[^:]*:[0-9]*:[[:space:]]*/?\*' >"$tmp/bad"
+empty "libraries allocate through te__malloc and its kin" "$tmp/bad"
+
+grep -nE '[[:space:]]$' $code $lists configure.ac Makefile.am >"$tmp/bad"
+empty "no white space ends a line" "$tmp/bad"
+
+# a tab reaches the next multiple of 8
+awk '{
+	n = 0
+	for (i = 1; i <= length($0); i++)
+		n = substr($0, i, 1) == "\t" ? n - n % 8 + 8 : n + 1
+	if (n > 100)
+		print FILENAME ":" FNR ": " n " columns"
+}' $(echo "$code" | grep -v '^t/data/') >"$tmp/bad"
+empty "no line is longer than 100 columns" "$tmp/bad"
+
+grep -nE '^[[:space:]]*//' $(echo "$code" | grep -E '\.[ch]$') >"$tmp/bad"
+empty "comments are /* */" "$tmp/bad"
+
+for f in $(echo "$code" | grep -E '\.(c|cu)$'); do
+	head -n 1 "$f" | grep -q '^/\*' || echo "$f"
+done >"$tmp/bad"
+empty "each source opens with what it is responsible for" "$tmp/bad"
+
+# every file is in a list, so it is in the tarball
+cat $lists Makefile.am >"$tmp/lists"
+for f in $(find include/te kernels libtecore libtegraph libtecomm tools examples man t \
+	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin' ! -name '*.d' ! -name '*.o' \
+	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.pc' \
+	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' ! -name .dirstamp); do
+	case $f in
+	*/local.mk | man/te_environment.7) continue ;; # automake's own, and a built page
+	esac
+	grep -qF "$f" "$tmp/lists" && continue
+	# a Check program is listed without .c
+	case $f in t/*.c) grep -qE "\b${f%.c}\b" "$tmp/lists" && continue ;; esac
+	echo "$f"
+done >"$tmp/bad"
+empty "every file is in a list of a local.mk" "$tmp/bad"
+
+# sorted lists merge without conflicts
+for f in $lists; do
+	awk -v file="$f" '
+		/^[A-Za-z0-9_]+ \+?= \\$/ { prev = ""; list = $1 ~ /(LDADD|LIBADD|ENVIRONMENT)$/ ? "" : $1; next }
+		/^\t[^ \t]+( \\)?$/ && list != "" {
+			if (prev != "" && $1 < prev)
+				print file ": " list ": " $1 " comes after " prev
+			prev = $1
+		}
+		!/\\$/ { list = "" }' "$f"
+done >"$tmp/bad"
+empty "lists of local.mk are sorted" "$tmp/bad"
+
+tap_end

@@ -1,0 +1,34 @@
+#!/bin/sh
+# The tables of kernels agree with each other and with the files.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+cd "$abs_top_srcdir/kernels" || exit 99
+
+# ID name module host
+sed -n 's/^TE_K(\([A-Z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\)).*/\1 \2 \3 \4/p' \
+	te_k.def >"$tmp/k"
+check "te_k.def has rows" test -s "$tmp/k"
+check "every row is understood" test "$(grep -c '^TE_K(' te_k.def)" = "$(wc -l <"$tmp/k")"
+
+cut -d' ' -f1 "$tmp/k" | sort | uniq -d >"$tmp/bad"
+empty "kernel ids are unique" "$tmp/bad"
+cut -d' ' -f4 "$tmp/k" | sort | uniq -d >"$tmp/bad"
+empty "reference functions are unique" "$tmp/bad"
+
+cut -d' ' -f2 "$tmp/k" | sort -u | while read -r name; do
+	grep -q "^struct te_k_$name {" te_k.h || echo "te_k.h: no struct te_k_$name"
+done >"$tmp/bad"
+empty "each kernel has its struct" "$tmp/bad"
+
+sed -n 's/^TE_K_MODULE(\([a-z0-9_]*\)).*/\1/p' te_k_modules.def >"$tmp/modules"
+for f in te_*.cu; do [ -e "$f" ] && { f=${f#te_}; echo "${f%.cu}"; }; done >"$tmp/files"
+same "te_k_modules.def lists every .cu, sorted" "$tmp/files" "$tmp/modules"
+
+while read -r id name module host; do
+	[ -e "te_$module.cu" ] || continue
+	grep -qE "\bte_k_(TE_NAME|$host|$name)" "te_$module.cu" ||
+		echo "te_$module.cu: nothing named after te_k_$host ($id)"
+done <"$tmp/k" >"$tmp/bad"
+empty "each module holds its kernels" "$tmp/bad"
+
+tap_end

@@ -20,6 +20,8 @@ noinst_HEADERS += include/te/private.h
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.h \
+	libtecore/backend/cuda_kernels.c \
+	libtecore/backend/cuda_kernels.h \
 	libtecore/backend/kernel_images.c \
 	libtecore/errno.c \
 	libtecore/fault.c \

@@ -90,6 +90,13 @@ void te__free(void *p)
 	free(p);
 }
 
+void *te__give(void *p)
+{
+	if (p)
+		atomic_fetch_sub_explicit(&alloc_live, 1, memory_order_relaxed);
+	return p;
+}
+
 int64_t te__alloc_live(void)
 {
 	return atomic_load_explicit(&alloc_live, memory_order_relaxed);

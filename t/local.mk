@@ -63,6 +63,7 @@ endif
 
 dist_check_SCRIPTS += $(TT_SH)
 EXTRA_DIST += \
+	t/installcheck.sh \
 	t/lib/tap.sh \
 	t/meta/common.sh
 TESTS += $(TT_SH)
@@ -86,3 +87,15 @@ check-report:
 		} \
 		END { printf "%d passed, %d failed, %d skipped\n", p, f, s }'
 .PHONY: check-report
+
+installcheck-local:
+	@env DESTDIR='$(DESTDIR)' bindir='$(bindir)' libdir='$(libdir)' \
+		includedir='$(includedir)' mandir='$(mandir)' pkgconfigdir='$(pkgconfigdir)' \
+		srcdir='$(srcdir)' CC='$(CC)' CXX='$(CXX)' PKG_CONFIG='$(PKG_CONFIG)' \
+		HEADERS='$(teinclude_HEADERS) $(nodist_teinclude_HEADERS)' \
+		MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)' \
+		PROGRAMS='$(bin_PROGRAMS)' EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
+		$(SHELL) $(srcdir)/t/installcheck.sh
+
+# distcheck configures as this tree was
+AM_DISTCHECK_CONFIGURE_FLAGS = --with-nvcc='$(TE_WITH_NVCC)'

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libtecore/internal.h"
@@ -119,6 +120,18 @@ START_TEST(fault_sweep_meets_every_allocation)
 }
 END_TEST
 
+START_TEST(given_memory_is_freed_by_the_user)
+{
+	int64_t live = te__alloc_live();
+	char *s = te__give(te__strdup("for the user"));
+
+	ck_assert_int_eq(te__alloc_live(), live);
+	ck_assert_ptr_null(te__give(NULL));
+	ck_assert_int_eq(te__alloc_live(), live);
+	free(s);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("core/errno");
@@ -133,6 +146,7 @@ static Suite *suite(void)
 	tcase_add_test(c, detail_is_per_thread);
 	c = tt_case(s, "fault", "host fast");
 	tcase_add_test(c, fault_sweep_meets_every_allocation);
+	tcase_add_test(c, given_memory_is_freed_by_the_user);
 	return s;
 }
 

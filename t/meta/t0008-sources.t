@@ -20,6 +20,8 @@ empty "no CUDA runtime call, and no header of a library that is opened by dlopen
 
 grep -nE '\b(exit|abort|_exit|printf|puts|perror) *\(' \
 	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^[^:]*:[0-9]*:[[:space:]]*/?\*' >"$tmp/bad"
+grep -nE '(fprintf|fputs|fputc|fwrite) *\(.*\b(stdout|stderr)\b' \
+	$(echo "$libcode" | grep -E '\.c$') | grep -v '^libtecore/log\.c:' >>"$tmp/bad"
 empty "libraries do not print, exit or abort" "$tmp/bad"
 
 grep -nE '\b(malloc|calloc|realloc|strdup|strndup|aligned_alloc|posix_memalign|free) *\(' \

@@ -1,0 +1,70 @@
+#!/bin/sh
+# installcheck.sh - run by make installcheck: what was installed serves a user who
+# has only that: headers, pkg-config, libraries, man pages, examples, tools.
+# Wants DESTDIR, bindir, libdir, includedir, mandir, pkgconfigdir, srcdir, CC, CXX,
+# PKG_CONFIG, HEADERS, MANS, PROGRAMS, EXAMPLES, SANITIZE.
+
+fail()
+{
+	echo "installcheck: $*" >&2
+	exit 1
+}
+
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/te-installcheck.XXXXXX") || exit 1
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' HUP INT TERM
+
+PKG_CONFIG_PATH=$DESTDIR$pkgconfigdir
+PKG_CONFIG_SYSROOT_DIR=$DESTDIR
+LD_LIBRARY_PATH=$DESTDIR$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+TE_BACKEND=host
+export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR LD_LIBRARY_PATH TE_BACKEND
+pc=${PKG_CONFIG:-pkg-config}
+
+# the headers, and nothing else
+for h in $HEADERS; do basename "$h"; done | sort >"$tmp/want"
+(cd "$DESTDIR$includedir/te" && ls) | sort >"$tmp/got"
+diff "$tmp/want" "$tmp/got" || fail "headers in $DESTDIR$includedir/te"
+
+for m in $MANS; do
+	f=$DESTDIR$mandir/man${m##*.}/${m##*/}
+	[ -s "$f" ] || fail "$f is missing"
+	# an alias is followed from the folder above man3
+	case $(head -n 1 "$f") in
+	'.so '*) [ -s "$DESTDIR$mandir/$(sed -n '1s/^\.so //p' "$f")" ] || fail "$f points nowhere" ;;
+	esac
+done
+
+while read -r h; do
+	echo "#include <te/$h>" >"$tmp/a.c"
+	cp "$tmp/a.c" "$tmp/a.cc"
+	$CC -std=c99 -Wall -Werror -I"$DESTDIR$includedir" -fsyntax-only "$tmp/a.c" ||
+		fail "te/$h does not compile alone as C"
+	[ -z "$CXX" ] ||
+		$CXX -std=c++11 -Wall -Werror -I"$DESTDIR$includedir" -fsyntax-only "$tmp/a.cc" ||
+		fail "te/$h does not compile alone as C++"
+done <"$tmp/want"
+
+for l in core:te_version graph:te_graph_version comm:te_comm_version; do
+	fn=${l#*:} header=${l%:*}
+	[ "$header" = core ] && header=version
+	flags=$($pc --cflags --libs "libte${l%:*}") || fail "pkg-config does not find libte${l%:*}"
+	printf '#include <string.h>\n#include <te/version.h>\n#include <te/%s.h>\n' "$header" >"$tmp/a.c"
+	printf 'int main(void) { return strcmp(%s(), TE_VERSION); }\n' "$fn" >>"$tmp/a.c"
+	$CC -Wall -Werror -o "$tmp/a" "$tmp/a.c" $flags $SANITIZE || fail "libte${l%:*} does not link"
+	"$tmp/a" || fail "a program linked to libte${l%:*} does not run"
+done
+
+flags=$($pc --cflags --libs libtegraph libtecomm libtecore)
+for e in $EXAMPLES; do
+	case $e in *.c) ;; *) continue ;; esac
+	$CC -Wall -Werror -o "$tmp/a" "$srcdir/$e" $flags -lm $SANITIZE || fail "$e does not build"
+	mkdir "$tmp/run" && (cd "$tmp/run" && "$tmp/a" >/dev/null) || fail "$e does not run"
+	rm -rf "$tmp/run"
+done
+
+for p in $PROGRAMS; do
+	"$DESTDIR$bindir/${p##*/}" --version >/dev/null || fail "${p##*/} --version does not run"
+done
+
+echo "installcheck: headers, man pages, pkg-config, libraries, examples and tools are in order"

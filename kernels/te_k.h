@@ -13,12 +13,16 @@
  * - "amax" is folded by an atomic maximum on the bits of |x|; NaN elements are ignored.
  * - A kernel that also quantizes first rounds its result to T and quantizes that,
  *   so a fused kernel gives the bits of the two separate ones.
- * - noop: device word or NULL; when it holds 1.0f the kernel writes nothing.
+ * - noop: device word or NULL; when it holds 1.0f the kernel writes nothing, q.noop
+ *   of a fused kernel included.
  * - Matrices are row-major and dense. Pointers are device pointers, aligned to
  *   256 bytes unless they point into a state array. No aliasing unless a line below allows it.
  * - Reductions over rows come in two launches: partial sums of TE_K_PART_ROWS rows,
  *   each summed in ascending row order, then te_k_part_sum over the partials
- *   in ascending order. So results do not depend on the grid.
+ *   in ascending order. So results do not depend on the grid. A sum starts at +0.
+ * - Formulas below are FP32, evaluated as written and bracketed, one rounding an
+ *   operation: a + b + c is (a + b) + c. Division and sqrt are IEEE. "mean over" is a sum in
+ *   FP64 on the host, in any order and at least FP32 with fixed order on a GPU.
  */
 #ifndef TE_K_H
 #define TE_K_H
@@ -51,7 +55,7 @@ struct te_k_q {
 	void *col;	    /* [cols, rows], the same codes transposed, or NULL */
 	const float *scale; /* needed with row or col */
 	float *scale_inv;   /* receives 1 / *scale when row or col is written */
-	float *amax;	    /* folds max |v|, or NULL */
+	float *amax;	    /* folds max |v|, or NULL; also without row and col */
 	const float *noop;
 	int32_t dtype;	    /* E4M3 or E5M2 */
 	int32_t pad;
@@ -73,7 +77,10 @@ struct te_k_amax {
 	int32_t pad;
 };
 
-/* current recipe: *scale from *amax */
+/*
+ * current recipe: *scale from *amax. a = *amax < epsilon ? epsilon : *amax; s = fmt_max / a, and
+ * FLT_MAX where that is infinite; a zero, infinite or NaN: s = 1; pow2: mantissa bits of s cleared
+ */
 struct te_k_scale_current {
 	const float *amax;
 	float *scale;
@@ -84,7 +91,12 @@ struct te_k_scale_current {
 	int32_t pad;
 };
 
-/* delayed recipe: slots first .. first+count-1 of packed state */
+/*
+ * delayed recipe: slots first .. first+count-1 of packed state. Of a slot with history h[L]:
+ * h[0] == 0: nothing changes. Else a = most_recent ? h[0] : fmaxf over h; then h'[i] = h[i+1] for
+ * 1 <= i < L-1, h'[L-1] = h[0], h'[0] = 0; then unless a is 0, infinite or NaN scale =
+ * (fmt_max * margin_factor) / a, and FLT_MAX where that is infinite
+ */
 struct te_k_scale_delayed {
 	float *history;	      /* [nslots, history_len] */
 	float *scale;	      /* [nslots] */
@@ -125,7 +137,8 @@ struct te_k_cast {
 /*
  * LayerNorm (beta, mean not NULL) or RMSNorm (both NULL) over the last extent:
  * y = (x - mean) * rstd * gamma + beta, rstd = 1/sqrt(var + eps), var biased (RMS: mean of
- * squares). gain is gamma, or 1 + gamma when zero_centered.
+ * squares). gain is gamma, or 1 + gamma when zero_centered. Both statistics in FP64, rounded once;
+ * var is the mean over (x - mean)^2, before mean is rounded. xhat = (x - mean) * rstd.
  */
 struct te_k_norm_fwd {
 	const void *x;	    /* T [rows, cols] */
@@ -141,7 +154,11 @@ struct te_k_norm_fwd {
 	int32_t pad;
 };
 
-/* dx of the norm, plus dres when not NULL (the gradient of a residual that forked before it) */
+/*
+ * dx of the norm, plus dres when not NULL (the gradient of a residual that forked before it):
+ * g = dy * gain, a = mean over g, b = mean over g * xhat, each rounded to FP32;
+ * dx = rstd * (g - a - xhat * b) + dres; RMSNorm: a is left out
+ */
 struct te_k_norm_bwd {
 	const void *dy, *x; /* T */
 	const float *gamma;
@@ -200,7 +217,8 @@ struct te_k_add {
 
 /*
  * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag,
- * element), see te_philox.h. Backward is the same launch on dy. In place allowed.
+ * element), see te_philox.h. Backward is the same launch on dy. In place allowed. The factor is
+ * one FP32 division; threshold < 65536.
  */
 struct te_k_dropout {
 	const void *x;
@@ -219,8 +237,11 @@ struct te_k_rng_next {
 };
 
 #define TE_K_ROPE_MAX_HALF 64
-/* turn the first nrot of nheads heads of every row; row r has position r % seqlen; in place
- * allowed */
+/*
+ * turn the first nrot of nheads heads of every row, copy the others; row r has position r % seqlen;
+ * in place allowed. y[i] = T(x[i] * c - x[i + half] * s),
+ * y[i + half] = T(x[i + half] * c + x[i] * s), c and s of the angle; s negated when inverse
+ */
 struct te_k_rope {
 	const void *x; /* T [rows, nheads * head_dim] */
 	void *y;
@@ -235,6 +256,17 @@ struct te_k_rope {
 /*
  * act: enum te_act. gated: x [rows, 2 cols], y = act(x[:, :cols]) * x[:, cols:]; else x [rows,
  * cols].
+ * sig(x) = 1 / (1 + exp(-x)); u = 0.79788456f * (x + 0.044715f * x * x * x), t = tanh(u):
+ *	   act				act'
+ * GELU    0.5f * x * (1 + t)		0.5f * (1 + t) + 0.5f * x * (1 - t * t) *
+ *					(0.79788456f * (1 + 0.134145f * x * x)), and
+ *					0.5f * (1 + t) where 1 - t * t is 0
+ * QGELU   x * sig(1.702f * x)		s + 1.702f * x * s * (1 - s), s = sig(1.702f * x)
+ * RELU    x <= 0 ? 0 : x		x <= 0 ? 0 : 1		(so NaN stays NaN)
+ * SRELU   r * r, r = RELU		2 * r
+ * SILU    x * sig(x)			s + x * s * (1 - s), s = sig(x)
+ * SIGMOID sig(x)			s * (1 - s)
+ * exp and tanh are the libm's on the host (1 and 2 ulp), within 4 ulp on a GPU.
  */
 struct te_k_act_fwd {
 	const void *x;
@@ -246,7 +278,11 @@ struct te_k_act_fwd {
 	int32_t pad;
 };
 
-/* dx of the above, shaped like x; q and part (column sums of dx rounded to T) over dx */
+/*
+ * dx of the above, shaped like x; q and part (column sums of dx rounded to T) over dx.
+ * dx = dy * act'(x); gated: dx[:, :cols] = (dy * x[:, cols:]) * act'(x[:, :cols]),
+ * dx[:, cols:] = dy * act(x[:, :cols])
+ */
 struct te_k_act_bwd {
 	const void *dy, *x;
 	void *dx;    /* T or NULL; not gated: may be dy or x */
@@ -258,7 +294,8 @@ struct te_k_act_bwd {
 	int32_t pad;
 };
 
-/* y = T(table[token] + pos[r % seqlen]); an id outside [0, vocab) reads as zeros */
+/* y = T(table[token] + pos[r % seqlen]); an id outside [0, vocab) reads as a table row of
+ * zeros */
 struct te_k_embed_fwd {
 	const int32_t *tokens; /* [rows] */
 	const float *table;    /* [vocab, width] */
@@ -339,7 +376,10 @@ struct te_k_ce_fwd {
 	int32_t dtype;
 };
 
-/* *loss = sum of row_loss / count in FP64, rounded once; *count = rows that count, as FP32 */
+/*
+ * *loss = sum of row_loss / count in FP64, rounded once, 0 when no row counts; *count = rows that
+ * count, as FP32. A row counts when its target is in [0, nclasses) and not ignore_index.
+ */
 struct te_k_ce_reduce {
 	const float *row_loss;
 	const int32_t *targets;
@@ -349,8 +389,10 @@ struct te_k_ce_reduce {
 	int32_t pad;
 };
 
-/* dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do
- * not count; may be in place */
+/*
+ * dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do
+ * not count; may be in place. f = grad_scale / *count, dlogits = T((exp(x - lse) - onehot) * f).
+ */
 struct te_k_ce_bwd {
 	const void *logits;
 	const int32_t *targets;
@@ -364,8 +406,8 @@ struct te_k_ce_bwd {
 };
 
 #define TE_K_SUMSQ_PARTS 1024
-/* part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS equal runs (the last may be
- * short or empty) */
+/* part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS equal runs of ceil(n / parts)
+ * elements (the last may be short or empty) */
 struct te_k_sumsq {
 	const float *x;
 	double *part;
@@ -382,8 +424,11 @@ struct te_k_adamw_state {
 	uint32_t skip; /* 1: this step's gradient norm was not finite */
 };
 
-/* one thread: norm = sqrt(sum of parts); clip = max_norm > 0 and norm > max_norm ?
- * max_norm/norm : 1; advance */
+/*
+ * one thread, in FP64: norm = sqrt(sum of parts, ascending); grad_norm = float(norm). Not finite:
+ * skip = 1, clip = 1, nskipped += 1. Else skip = 0; clip = max_norm > 0 and norm > max_norm ?
+ * float(max_norm / norm) : 1; nsteps += 1; betaK_t *= betaK.
+ */
 struct te_k_adamw_begin {
 	const double *part; /* [TE_K_SUMSQ_PARTS] */
 	struct te_k_adamw_state *state;
@@ -392,6 +437,16 @@ struct te_k_adamw_begin {
 	int32_t pad;
 };
 
+/*
+ * nothing when state->skip. c1 = float(1 - beta1_t), c2 = float(1 - beta2_t) in FP64; the rest
+ * FP32, an operation a rounding, no fused multiply-add:
+ *	g = grad * clip
+ *	m = beta1 * m + (1 - beta1) * g
+ *	v = beta2 * v + ((1 - beta2) * g) * g
+ *	u = (m / c1) / (sqrt(v / c2) + eps)
+ *	u = u + weight_decay * w	where decay is 1
+ *	w = w - lr * u
+ */
 struct te_k_adamw {
 	float *w, *m, *v; /* [n] */
 	const float *g;

@@ -27,6 +27,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/fault.c \
 	libtecore/internal.h \
 	libtecore/log.c \
+	libtecore/op.c \
+	libtecore/op_internal.h \
 	libtecore/param.c \
 	libtecore/params.def \
 	libtecore/version.c

@@ -23,8 +23,20 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
 	libtecore/backend/kernel_images.c \
+	libtecore/dtype.c \
+	libtecore/dtype_inline.h \
 	libtecore/errno.c \
 	libtecore/fault.c \
+	libtecore/host/act.c \
+	libtecore/host/elem.c \
+	libtecore/host/embed.c \
+	libtecore/host/host.h \
+	libtecore/host/loss.c \
+	libtecore/host/norm.c \
+	libtecore/host/optim.c \
+	libtecore/host/quant.c \
+	libtecore/host/reduce.c \
+	libtecore/host/rows.c \
 	libtecore/internal.h \
 	libtecore/log.c \
 	libtecore/op.c \

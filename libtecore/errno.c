@@ -1,6 +1,7 @@
 /* errno.c - names of result codes, and the thread's detail of its last failure. */
 #include "config.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@ static _Thread_local struct {
 
 const char *te_strerror(int r)
 {
-	int e = r < 0 ? -r : r;
+	int e = r < 0 && r > INT_MIN ? -r : r;
 
 	switch (e) {
 #define TE_ERRNO_CASE(name, number, text) \

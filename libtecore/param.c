@@ -171,7 +171,7 @@ static void init(void)
 {
 	for (int id = 0; id < TE_PARAM_END; id++) {
 		const char *source = "default";
-		const char *s = getenv(row[id].name);
+		char *s = getenv(row[id].name);
 
 		/* a copy: the program may call setenv() later */
 		s = s ? strdup(s) : NULL;
@@ -179,6 +179,7 @@ static void init(void)
 			if (!set(id, s, "environment"))
 				continue;
 			source = "invalid";
+			free(s);
 		}
 		if (set(id, row[id].dflt, source))
 			assert(!"a default of params.def is unreadable");

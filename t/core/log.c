@@ -85,11 +85,14 @@ START_TEST(longest_category_decides)
 }
 END_TEST
 
+#define SEVENTEEN_ITEMS \
+	"a=off,b=off,c=off,d=off,e=off,f=off,g=off,h=off,i=off,j=off,k=off," \
+	"l=off,m=off,n=off,o=off,p=off,q=off"
+
 static const char *const bad_spec[] = {
 	"", "warning", "warn,", "=warn", "comm=", "comm=loud", ",", "WARN",
 	"averyveryverylongcategorynamethatfitsnowhere=warn",
-	"a=off,b=off,c=off,d=off,e=off,f=off,g=off,h=off,i=off,j=off,k=off,"
-	"l=off,m=off,n=off,o=off,p=off,q=off",
+	SEVENTEEN_ITEMS,
 };
 
 START_TEST(bad_filter_keeps_the_old_one)

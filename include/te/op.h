@@ -88,7 +88,8 @@ struct te_op_infer {
 	/* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
 	uint32_t weight_forms[TE_OP_MAX_WEIGHTS];
 	uint32_t inplace_fwd; /* 1: y may share memory with an x that dies here */
-	uint32_t inplace_bwd; /* 1: dx may share memory with any of dy, dey 0 and the saved x that dies here */
+	/* 1: dx may share memory with any of dy, dey 0 and the saved x that dies here */
+	uint32_t inplace_bwd;
 	struct te_spec saved[TE_OP_MAX_SAVED]; /* written by forward, read by backward */
 	int32_t nsaved;
 	size_t fwd_ws_nbytes, bwd_ws_nbytes, dw_ws_nbytes; /* scratch while the function runs */

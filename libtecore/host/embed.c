@@ -36,7 +36,7 @@ static int seen(const int32_t *tokens, int64_t r)
 	return 0;
 }
 
-/* columns c .. c + n - 1 of the rows from r on that have the token of row r, summed into the table */
+/* columns c .. c + n - 1 of the rows from r on with the token of row r, summed into the table */
 static void add_token(const struct te_k_embed_bwd *a, int64_t r, int64_t c, int64_t n)
 {
 	const int32_t token = a->tokens[r];

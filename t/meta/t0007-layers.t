@@ -38,9 +38,9 @@ done
 base="config\.h|$public|te/private\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
-	"$base|libtecore/.*|kernels/[^/]*|te_k[a-z_]*\.(h|def)"
-only "libtegraph includes public headers and its own" libtegraph "$base|te/graph\.h|libtegraph/.*"
-only "libtecomm includes public headers and its own" libtecomm "$base|te/comm\.h|libtecomm/.*"
+	"$base|[a-z_]+\.h|libtecore/.*|kernels/[^/]*|te_k[a-z_]*\.(h|def)"
+only "libtegraph includes public headers and its own" libtegraph "$base|te/graph\.h|[a-z_]+\.h|libtegraph/.*"
+only "libtecomm includes public headers and its own" libtecomm "$base|te/comm\.h|[a-z_]+\.h|libtecomm/.*"
 only "kernels include kernels" kernels "(kernels/)?te_[a-z_]*\.(h|cuh|def)"
 only "tools include installed headers and their own" tools \
 	"config\.h|$public|te/(graph|comm)\.h|tools/.*|[a-z_]+\.h"

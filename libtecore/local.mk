@@ -20,8 +20,15 @@ noinst_HEADERS += include/te/private.h
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.h \
+	libtecore/backend/cuda.c \
+	libtecore/backend/cuda_driver.c \
+	libtecore/backend/cuda_driver.h \
+	libtecore/backend/cuda_graph.c \
+	libtecore/backend/cuda_internal.h \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
+	libtecore/backend/cuda_module.c \
+	libtecore/backend/cuda_syms.def \
 	libtecore/backend/kernel_images.c \
 	libtecore/dtype.c \
 	libtecore/dtype_inline.h \

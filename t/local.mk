@@ -2,6 +2,7 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
+	t/core/cuda_abi \
 	t/core/errno \
 	t/core/log \
 	t/core/param
@@ -50,6 +51,9 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt.h \
 	t/lib/tt_fault.c
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
+
+# the one program that may see the headers of CUDA
+t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \

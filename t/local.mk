@@ -3,6 +3,7 @@
 # the whole inside of libtecore.
 TT_CORE = \
 	t/core/cuda_abi \
+	t/core/dtype \
 	t/core/errno \
 	t/core/log \
 	t/core/param
@@ -103,3 +104,9 @@ installcheck-local:
 
 # distcheck configures as this tree was
 AM_DISTCHECK_CONFIGURE_FLAGS = --with-nvcc='$(TE_WITH_NVCC)'
+
+# golden data and what made it
+EXTRA_DIST += \
+	t/data/dtype_f32.inc \
+	t/data/dtype_fp8.inc \
+	t/data/gen_dtype.py

@@ -19,17 +19,18 @@ noinst_HEADERS += include/te/private.h
 # everything, for tests of internals
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
+	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
-	libtecore/backend/cuda.c \
-	libtecore/backend/cuda_driver.c \
-	libtecore/backend/cuda_driver.h \
-	libtecore/backend/cuda_graph.c \
-	libtecore/backend/cuda_internal.h \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
-	libtecore/backend/cuda_module.c \
-	libtecore/backend/cuda_syms.def \
+	libtecore/backend/host.c \
+	libtecore/backend/host.h \
+	libtecore/backend/host_device.c \
+	libtecore/backend/host_graph.c \
+	libtecore/backend/host_kernels.c \
 	libtecore/backend/kernel_images.c \
+	libtecore/ctx.c \
+	libtecore/ctx_internal.h \
 	libtecore/dtype.c \
 	libtecore/dtype_inline.h \
 	libtecore/errno.c \
@@ -50,6 +51,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/op_internal.h \
 	libtecore/param.c \
 	libtecore/params.def \
+	libtecore/stream.c \
+	libtecore/tensor.c \
 	libtecore/version.c
 libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC

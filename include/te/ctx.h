@@ -21,15 +21,16 @@ struct te_ctx_opts {
 
 /* What te_info(1) prints of a backend. */
 struct te_backend_info {
-	size_t size;
+	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[16];
 	int32_t ndevices;  /* 0 when the backend is absent */
 	char reason[256];  /* why it is absent; empty when it is there */
 	char version[64];  /* driver or library version, "" if there is none */
 };
+#define TE_BACKEND_INFO_INIT { sizeof(struct te_backend_info), { 0 }, 0, { 0 }, { 0 } }
 
 struct te_device_info {
-	size_t size;
+	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[128];
 	char backend[16];
 	int32_t index;
@@ -47,9 +48,14 @@ struct te_device_info {
 	double peak_fp32_flops;
 	double peak_bandwidth;	/* bytes per second; 0 where unknown */
 };
+#define TE_DEVICE_INFO_INIT                                                                        \
+	{                                                                                          \
+		sizeof(struct te_device_info), { 0 }, { 0 }, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0,  \
+			0, 0, 0                                                                    \
+	}
 
 struct te_mem_info {
-	size_t size;
+	size_t size;		     /* set by the INIT macro; lets the struct grow */
 	uint64_t used_nbytes;	     /* device memory held through this context now */
 	uint64_t peak_nbytes;	     /* the most it ever held */
 	uint64_t nallocs;	     /* allocations ever made, to show that running makes none */
@@ -57,12 +63,16 @@ struct te_mem_info {
 	uint64_t device_free_nbytes; /* what the device reports, other users counted */
 	uint64_t device_total_nbytes;
 };
+#define TE_MEM_INFO_INIT { sizeof(struct te_mem_info), 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_backend_count, te_backend_info - the backends of this build, present or not
  * te_device_info - a device by backend name and index, without creating a context
  *
- * Thread: any.  Errors: -EINVAL (no such backend or index).
+ * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT: its
+ * size must be one that this version knows.
+ *
+ * Thread: any.  Errors: -EINVAL (no such backend or index, an unknown size).
  */
 TE_EXPORT int te_backend_count(void);
 TE_EXPORT int te_backend_info(int index, struct te_backend_info *ret_info);
@@ -83,6 +93,7 @@ TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);
 TE_EXPORT struct te_ctx *te_ctx_unref(struct te_ctx *ctx);
 
 TE_EXPORT const char *te_ctx_backend(const struct te_ctx *ctx);
+/* ret_info initialised by TE_DEVICE_INFO_INIT, or TE_MEM_INFO_INIT; -EINVAL else */
 TE_EXPORT int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info);
 TE_EXPORT int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info);
 

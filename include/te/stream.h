@@ -93,10 +93,11 @@ TE_EXPORT int te_capture_begin(struct te_stream *stream);
 TE_EXPORT int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec);
 TE_EXPORT int te_recording_launch(struct te_recording *rec, struct te_stream *stream);
 struct te_recording_info {
-	size_t size;
+	size_t size; /* set by the INIT macro; lets the struct grow */
 	uint64_t nnodes, nedges;
 	uint64_t nkernels, ncopies, nfills, nhost;
 };
+#define TE_RECORDING_INFO_INIT { sizeof(struct te_recording_info), 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_recording_info(const struct te_recording *rec, struct te_recording_info *ret_info);
 TE_EXPORT struct te_recording *te_recording_ref(struct te_recording *rec);
 TE_EXPORT struct te_recording *te_recording_unref(struct te_recording *rec);

@@ -5,7 +5,9 @@
  * impl pointers (dev, stream, event, graph, exec) are the backend's own.
  * Holes are filled with typed functions that return -EOPNOTSUPP when the table
  * is bound, so no caller tests for NULL. Every entry goes through
- * te__fault_point() first, so tests can fail the Nth call.
+ * te__fault_point() first, so tests can fail the Nth call; but for those that
+ * only give back (close, *_destroy, mem_free, pinned_free) or only tell
+ * (capture_active, stream_native): destructors call them and cannot fail.
  */
 #ifndef TE__BACKEND_H
 #define TE__BACKEND_H
@@ -82,6 +84,7 @@ extern const struct te__backend_ops te__backend_cuda;
 int te__backend_count(void);
 const struct te__backend_ops *te__backend_at(int index);
 const struct te__backend_ops *te__backend_by_name(const char *name);
+void te__backend_fill(struct te__backend_ops *ops);
 
 /* queue kernel TE_K_<ID> with its struct on a stream: TE__LAUNCH(stream, QUANTIZE, &args) */
 int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes);
@@ -90,6 +93,13 @@ int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, si
 /* kernel id -> lower-case name and size of its struct */
 const char *te__k_name(enum te_k_id id);
 size_t te__k_nbytes(enum te_k_id id);
+
+/*
+ * Called by a reference function, or a host call, that cannot do its work, on
+ * the worker that runs it: the stream fails with this code and the thread's
+ * last te__fail() sentence. Without effect on any other thread.
+ */
+void te__k_fail(int code);
 
 /* the reference functions, libtecore/host */
 #define TE_K(ID, name, module, host) void te__h_##host(const struct te_k_##name *a);

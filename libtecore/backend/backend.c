@@ -1,0 +1,192 @@
+/* backend.c - the backends of this build, and what is common to their kernels. */
+#define TE_LOG_CATEGORY "core/backend"
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "libtecore/backend/backend.h"
+#include "libtecore/ctx_internal.h"
+#include "libtecore/internal.h"
+
+/* in the order that "auto" tries them */
+static const struct te__backend_ops *const listed[] = {
+	&te__backend_host,
+};
+
+#define NBACKENDS ((int)(sizeof(listed) / sizeof(listed[0])))
+
+static struct te__backend_ops filled[NBACKENDS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* what stands in a hole */
+
+static int absent(const char *what)
+{
+	return te__fail(-EOPNOTSUPP, "the backend has no %s", what);
+}
+
+#define HOLE(entry, ...)                      \
+	static int no_##entry(__VA_ARGS__)    \
+	{                                     \
+		return absent(#entry);        \
+	}
+#define HOLE_VOID(entry, ...)                 \
+	static void no_##entry(__VA_ARGS__)   \
+	{                                     \
+	}
+
+/* unnamed parameters are C23: the type alone names what it is */
+#define U __attribute__((unused))
+HOLE(probe, U struct te_backend_info *info)
+HOLE(device_info, U int index, U struct te_device_info *info)
+HOLE(open, U int index, U void **dev)
+HOLE_VOID(close, U void *dev)
+HOLE(dev_mem, U void *dev, U uint64_t *left, U uint64_t *total)
+HOLE(mem_alloc, U void *stream, U size_t nbytes, U void **ptr)
+HOLE(mem_free, U void *stream, U void *ptr)
+HOLE(pinned_alloc, U void *dev, U size_t nbytes, U void **ptr)
+HOLE(pinned_free, U void *dev, U void *ptr)
+HOLE(stream_create, U void *dev, U void **stream)
+HOLE_VOID(stream_destroy, U void *stream)
+HOLE(stream_sync, U void *stream)
+HOLE(stream_query, U void *stream)
+HOLE(event_create, U void *dev, U void **event)
+HOLE_VOID(event_destroy, U void *event)
+HOLE(event_record, U void *event, U void *stream)
+HOLE(event_wait, U void *event, U void *stream)
+HOLE(event_sync, U void *event)
+HOLE(event_query, U void *event)
+HOLE(event_elapsed_ms, U void *from, U void *to, U double *ms)
+HOLE(copy, U void *stream, U void *dst, U const void *src, U size_t nbytes)
+HOLE(fill8, U void *stream, U void *dst, U uint8_t value, U size_t nbytes)
+HOLE(fill32, U void *stream, U void *dst, U uint32_t value, U size_t nwords)
+HOLE(host_call, U void *stream, U te_host_fn fn, U const void *arg, U size_t nbytes)
+HOLE(launch, U void *stream, U const struct te__launch *l)
+HOLE(capture_begin, U void *stream)
+HOLE(capture_end, U void *stream, U void **graph)
+HOLE(graph_info, U void *graph, U struct te_recording_info *info)
+HOLE(graph_instantiate, U void *graph, U void **exec)
+HOLE(graph_launch, U void *exec, U void *stream)
+HOLE_VOID(graph_destroy, U void *graph)
+HOLE_VOID(exec_destroy, U void *exec)
+
+/* two that no backend can lack, for lack of a code to return */
+
+static void *no_stream_native(U void *stream)
+{
+	return NULL;
+}
+
+static int no_capture_active(U void *stream)
+{
+	return 0;
+}
+
+void te__backend_fill(struct te__backend_ops *ops)
+{
+#define FILL(entry)                              \
+	do {                                     \
+		if (!ops->entry)                 \
+			ops->entry = no_##entry; \
+	} while (0)
+	FILL(probe);
+	FILL(device_info);
+	FILL(open);
+	FILL(close);
+	FILL(dev_mem);
+	FILL(mem_alloc);
+	FILL(mem_free);
+	FILL(pinned_alloc);
+	FILL(pinned_free);
+	FILL(stream_create);
+	FILL(stream_destroy);
+	FILL(stream_sync);
+	FILL(stream_query);
+	FILL(stream_native);
+	FILL(event_create);
+	FILL(event_destroy);
+	FILL(event_record);
+	FILL(event_wait);
+	FILL(event_sync);
+	FILL(event_query);
+	FILL(event_elapsed_ms);
+	FILL(copy);
+	FILL(fill8);
+	FILL(fill32);
+	FILL(host_call);
+	FILL(launch);
+	FILL(capture_begin);
+	FILL(capture_end);
+	FILL(capture_active);
+	FILL(graph_info);
+	FILL(graph_instantiate);
+	FILL(graph_launch);
+	FILL(graph_destroy);
+	FILL(exec_destroy);
+#undef FILL
+}
+
+static void fill_all(void)
+{
+	for (int i = 0; i < NBACKENDS; i++) {
+		filled[i] = *listed[i];
+		te__backend_fill(&filled[i]);
+	}
+}
+
+int te__backend_count(void)
+{
+	return NBACKENDS;
+}
+
+const struct te__backend_ops *te__backend_at(int index)
+{
+	pthread_once(&once, fill_all);
+	return index >= 0 && index < NBACKENDS ? &filled[index] : NULL;
+}
+
+const struct te__backend_ops *te__backend_by_name(const char *name)
+{
+	for (int i = 0; i < NBACKENDS; i++)
+		if (!strcmp(te__backend_at(i)->name, name))
+			return te__backend_at(i);
+	return NULL;
+}
+
+/* kernels */
+
+static const struct {
+	const char *name;
+	size_t nbytes;
+} kernel[TE_K_COUNT] = {
+#define TE_K(ID, name, module, host) { #host, sizeof(struct te_k_##name) },
+#include "kernels/te_k.def"
+#undef TE_K
+};
+
+const char *te__k_name(enum te_k_id id)
+{
+	return (unsigned int)id < TE_K_COUNT ? kernel[id].name : "?";
+}
+
+size_t te__k_nbytes(enum te_k_id id)
+{
+	return (unsigned int)id < TE_K_COUNT ? kernel[id].nbytes : 0;
+}
+
+int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)
+{
+	struct te__launch l = { id, args, nbytes };
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "launch of %s: stream is NULL", te__k_name(id));
+	if (!args || !nbytes || nbytes != te__k_nbytes(id))
+		r = te__fail(-EINVAL, "launch of kernel %d (%s): %zu bytes of arguments, not %zu",
+			     (int)id, te__k_name(id), nbytes, te__k_nbytes(id));
+	else
+		r = stream->ctx->ops->launch(stream->impl, &l);
+	return te__stream_queued(stream, r);
+}

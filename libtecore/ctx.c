@@ -1,0 +1,482 @@
+/* ctx.c - contexts: backends and devices, memory accounts, references. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/ctx_internal.h"
+
+static int check_size(const char *fn, const char *init, const void *info, size_t size, size_t want)
+{
+	if (info && size == want)
+		return 0;
+	return te__fail(-EINVAL, "%s: ret_info is not initialised by %s", fn, init);
+}
+#define CHECK_SIZE(fn, INIT, info) \
+	check_size(fn, #INIT, info, (info) ? (info)->size : 0, sizeof(*(info)))
+
+int te_backend_count(void)
+{
+	return te__backend_count();
+}
+
+static int backend_info(const struct te__backend_ops *ops, struct te_backend_info *ret)
+{
+	struct te_backend_info info = TE_BACKEND_INFO_INIT;
+	int r;
+
+	snprintf(info.name, sizeof(info.name), "%s", ops->name);
+	r = ops->probe(&info);
+	if (!r)
+		*ret = info;
+	return r;
+}
+
+int te_backend_info(int index, struct te_backend_info *ret_info)
+{
+	const struct te__backend_ops *ops = te__backend_at(index);
+	int r = CHECK_SIZE("te_backend_info", TE_BACKEND_INFO_INIT, ret_info);
+
+	if (r)
+		return r;
+	if (!ops)
+		return te__fail(-EINVAL, "te_backend_info: index %d of %d backends", index,
+				te__backend_count());
+	return backend_info(ops, ret_info);
+}
+
+static int device_info(const struct te__backend_ops *ops, int index, struct te_device_info *ret)
+{
+	struct te_device_info info = TE_DEVICE_INFO_INIT;
+	int r;
+
+	snprintf(info.backend, sizeof(info.backend), "%s", ops->name);
+	info.index = index;
+	r = ops->device_info(index, &info);
+	if (!r)
+		*ret = info;
+	return r;
+}
+
+int te_device_info(const char *backend, int index, struct te_device_info *ret_info)
+{
+	const struct te__backend_ops *ops = backend ? te__backend_by_name(backend) : NULL;
+	int r = CHECK_SIZE("te_device_info", TE_DEVICE_INFO_INIT, ret_info);
+
+	if (r)
+		return r;
+	if (!ops)
+		return te__fail(-EINVAL, "te_device_info: no backend is named %s",
+				backend ? backend : "NULL");
+	return device_info(ops, index, ret_info);
+}
+
+/* contexts */
+
+/* "auto": the first backend whose device can be used; host can always */
+static const struct te__backend_ops *pick_auto(int32_t device)
+{
+	const struct te__backend_ops *ops = NULL;
+
+	for (int i = 0; i < te__backend_count(); i++) {
+		struct te_backend_info b = TE_BACKEND_INFO_INIT;
+		struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+		ops = te__backend_at(i);
+		if (i + 1 == te__backend_count())
+			break;
+		if (!backend_info(ops, &b) && b.ndevices > device &&
+		    !device_info(ops, device, &d) && d.usable)
+			break;
+		te__log_info("backend %s is passed over: %s", ops->name,
+			     b.reason[0] ? b.reason : d.reason);
+	}
+	return ops;
+}
+
+static int pick(const struct te_ctx_opts *o, const struct te__backend_ops **ret)
+{
+	static const char *const name[] = { "auto", "host", "cuda" };
+	const char *want = o->backend ? o->backend : name[te__param_enum(TE_PARAM_BACKEND)];
+
+	if (!strcmp(want, "auto")) {
+		*ret = pick_auto(o->device);
+		return 0;
+	}
+	*ret = te__backend_by_name(want);
+	if (!*ret)
+		return te__fail(-EINVAL, "te_ctx_create: no backend is named %s", want);
+	return 0;
+}
+
+static int open_device(struct te_ctx *ctx, int32_t device)
+{
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+	int r = backend_info(ctx->ops, &b);
+
+	if (r)
+		return r;
+	if (b.ndevices == 0)
+		return te__fail(-ENODEV, "te_ctx_create: backend %s: %s", ctx->ops->name, b.reason);
+	if (device < 0 || device >= b.ndevices)
+		return te__fail(-ENODEV, "te_ctx_create: backend %s has no device %d, only %d",
+				ctx->ops->name, (int)device, (int)b.ndevices);
+	ctx->device = device;
+	return ctx->ops->open(device, &ctx->dev);
+}
+
+static void mem_put_all(struct te_ctx *ctx, int pinned)
+{
+	for (int i = 0; i < TE__MEM_BUCKETS; i++)
+		for (struct te__mem *m = ctx->mem[i], *next; m; m = next) {
+			next = m->next;
+			if (m->pinned && pinned)
+				te_pinned_free(ctx, m->ptr);
+			else if (!m->pinned && !pinned)
+				te__mem_put(ctx, m->ptr);
+		}
+}
+
+static void ctx_destroy(struct te_ctx *ctx)
+{
+	if (ctx->stream) {
+		te__stream_leave(ctx->stream);
+		te__mem_flush(ctx);
+		/* what the program forgot goes with the device */
+		mem_put_all(ctx, 0);
+		te__stream_delete(ctx->stream);
+		mem_put_all(ctx, 1);
+	}
+	if (ctx->dev)
+		ctx->ops->close(ctx->dev);
+	pthread_mutex_destroy(&ctx->streams_lock);
+	pthread_mutex_destroy(&ctx->lock);
+	te__free(ctx);
+}
+
+int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
+{
+	static const struct te_ctx_opts dflt = TE_CTX_OPTS_INIT;
+	const struct te_ctx_opts *o = opts ? opts : &dflt;
+	const struct te__backend_ops *ops;
+	struct te_ctx *ctx;
+	int r;
+
+	te__param_warn();
+	if (!ret_ctx)
+		return te__fail(-EINVAL, "te_ctx_create: ret_ctx is NULL");
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL, "te_ctx_create: opts is not initialised by "
+				"TE_CTX_OPTS_INIT");
+	if (o->flags)
+		return te__fail(-EINVAL, "te_ctx_create: flags 0x%x are unknown",
+				(unsigned int)o->flags);
+	r = pick(o, &ops);
+	if (r)
+		return r;
+	ctx = te__calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return te__fail(-ENOMEM, "te_ctx_create: no memory for a context");
+	ctx->refs = 1;
+	ctx->ops = ops;
+	pthread_mutex_init(&ctx->streams_lock, NULL);
+	pthread_mutex_init(&ctx->lock, NULL);
+	r = open_device(ctx, o->device);
+	if (!r)
+		r = te__stream_new(ctx, &ctx->stream);
+	if (r) {
+		ctx_destroy(ctx);
+		return r;
+	}
+	*ret_ctx = ctx;
+	return 0;
+}
+
+struct te_ctx *te_ctx_ref(struct te_ctx *ctx)
+{
+	if (ctx)
+		atomic_fetch_add(&ctx->refs, 1);
+	return ctx;
+}
+
+struct te_ctx *te_ctx_unref(struct te_ctx *ctx)
+{
+	if (ctx && atomic_fetch_sub(&ctx->refs, 1) == 1)
+		ctx_destroy(ctx);
+	return NULL;
+}
+
+const char *te_ctx_backend(const struct te_ctx *ctx)
+{
+	return ctx->ops->name;
+}
+
+int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
+{
+	int r = CHECK_SIZE("te_ctx_device_info", TE_DEVICE_INFO_INIT, ret_info);
+
+	return r ? r : device_info(ctx->ops, ctx->device, ret_info);
+}
+
+int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
+{
+	/* the lock is no part of what const promises */
+	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
+	struct te_mem_info info = TE_MEM_INFO_INIT;
+	int r = CHECK_SIZE("te_ctx_mem_info", TE_MEM_INFO_INIT, ret_info);
+
+	if (r)
+		return r;
+	r = ctx->ops->dev_mem(ctx->dev, &info.device_free_nbytes, &info.device_total_nbytes);
+	if (r)
+		return r;
+	pthread_mutex_lock(&c->lock);
+	info.used_nbytes = ctx->used_nbytes;
+	info.peak_nbytes = ctx->peak_nbytes;
+	info.nallocs = ctx->nallocs;
+	info.pinned_nbytes = ctx->pinned_nbytes;
+	pthread_mutex_unlock(&c->lock);
+	*ret_info = info;
+	return 0;
+}
+
+struct te_stream *te_ctx_stream(struct te_ctx *ctx)
+{
+	return ctx->stream;
+}
+
+int te_ctx_sync(struct te_ctx *ctx)
+{
+	struct te_stream *s;
+	char detail[512];
+	int r = 0, q;
+
+	pthread_mutex_lock(&ctx->streams_lock);
+	for (s = ctx->streams; s && !r; s = s->next)
+		r = te__stream_not_capturing(s, "te_ctx_sync");
+	for (s = ctx->streams; s && r != -EBUSY; s = s->next) {
+		q = ctx->ops->stream_sync(s->impl);
+		if (q && !r) {
+			r = q;
+			snprintf(detail, sizeof(detail), "%s", te_error_detail());
+		}
+	}
+	pthread_mutex_unlock(&ctx->streams_lock);
+	/* of the first failure, not of the last */
+	return r && r != -EBUSY ? te__fail(r, "%s", detail) : r;
+}
+
+/* memory */
+
+static struct te__mem **bucket(struct te_ctx *ctx, const void *ptr)
+{
+	/* allocations are 256-byte aligned; the factor is 2^32 / golden ratio */
+	return &ctx->mem[(uint32_t)((uintptr_t)ptr >> 8) * 2654435769u >> 24];
+}
+
+/* the account of ptr, taken off the books; NULL: not ours */
+static struct te__mem *mem_take(struct te_ctx *ctx, const void *ptr, int pinned)
+{
+	struct te__mem **at, *m;
+
+	pthread_mutex_lock(&ctx->lock);
+	for (at = bucket(ctx, ptr); *at; at = &(*at)->next)
+		if ((*at)->ptr == ptr && (*at)->pinned == pinned)
+			break;
+	m = *at;
+	if (m) {
+		*at = m->next;
+		*(pinned ? &ctx->pinned_nbytes : &ctx->used_nbytes) -= m->nbytes;
+	}
+	pthread_mutex_unlock(&ctx->lock);
+	return m;
+}
+
+/* back on the books: giving it back failed */
+static void mem_restore(struct te_ctx *ctx, struct te__mem *m)
+{
+	pthread_mutex_lock(&ctx->lock);
+	m->next = *bucket(ctx, m->ptr);
+	*bucket(ctx, m->ptr) = m;
+	*(m->pinned ? &ctx->pinned_nbytes : &ctx->used_nbytes) += m->nbytes;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
+static void mem_enter(struct te_ctx *ctx, struct te__mem *m, void *ptr, size_t nbytes)
+{
+	m->ptr = ptr;
+	m->nbytes = nbytes;
+	mem_restore(ctx, m);
+	pthread_mutex_lock(&ctx->lock);
+	ctx->nallocs++;
+	if (ctx->used_nbytes > ctx->peak_nbytes)
+		ctx->peak_nbytes = ctx->used_nbytes;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
+static struct te__mem *mem_new(const char *fn, int pinned)
+{
+	struct te__mem *m = te__calloc(1, sizeof(*m));
+
+	if (m)
+		m->pinned = pinned;
+	else
+		te__fail(-ENOMEM, "%s: no memory for an account", fn);
+	return m;
+}
+
+int te_mem_alloc(struct te_stream *stream, size_t nbytes, void **ret_ptr)
+{
+	struct te__mem *m;
+	struct te_ctx *ctx;
+	void *ptr;
+	int r;
+
+	if (!stream || !nbytes || !ret_ptr)
+		return te__fail(-EINVAL, "te_mem_alloc: %s",
+				!stream ? "stream is NULL" :
+				nbytes	? "ret_ptr is NULL" : "zero bytes");
+	r = te__stream_not_capturing(stream, "te_mem_alloc");
+	if (r)
+		return r;
+	ctx = stream->ctx;
+	te__mem_flush(ctx);
+	m = mem_new("te_mem_alloc", 0);
+	if (!m)
+		return -ENOMEM;
+	r = ctx->ops->mem_alloc(stream->impl, nbytes, &ptr);
+	if (r) {
+		te__free(m);
+		return r;
+	}
+	mem_enter(ctx, m, ptr, nbytes);
+	*ret_ptr = ptr;
+	return 0;
+}
+
+int te_mem_free(struct te_stream *stream, void *ptr)
+{
+	struct te__mem *m;
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_mem_free: stream is NULL");
+	if (!ptr)
+		return 0;
+	r = te__stream_not_capturing(stream, "te_mem_free");
+	if (r)
+		return r;
+	m = mem_take(stream->ctx, ptr, 0);
+	if (!m)
+		return te__fail(-EINVAL, "te_mem_free: %p is not allocated by this context", ptr);
+	r = stream->ctx->ops->mem_free(stream->impl, ptr);
+	if (r) {
+		mem_restore(stream->ctx, m);
+		return r;
+	}
+	te__free(m);
+	return 0;
+}
+
+int te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
+{
+	struct te__mem *m;
+	void *ptr;
+	int r;
+
+	if (!ctx || !nbytes || !ret_ptr)
+		return te__fail(-EINVAL, "te_pinned_alloc: %s",
+				!ctx   ? "ctx is NULL" :
+				nbytes ? "ret_ptr is NULL" : "zero bytes");
+	m = mem_new("te_pinned_alloc", 1);
+	if (!m)
+		return -ENOMEM;
+	r = ctx->ops->pinned_alloc(ctx->dev, nbytes, &ptr);
+	if (r) {
+		te__free(m);
+		return r;
+	}
+	mem_enter(ctx, m, ptr, nbytes);
+	*ret_ptr = ptr;
+	return 0;
+}
+
+int te_pinned_free(struct te_ctx *ctx, void *ptr)
+{
+	struct te__mem *m;
+	int r;
+
+	if (!ctx)
+		return te__fail(-EINVAL, "te_pinned_free: ctx is NULL");
+	if (!ptr)
+		return 0;
+	m = mem_take(ctx, ptr, 1);
+	if (!m)
+		return te__fail(-EINVAL, "te_pinned_free: %p is not allocated by this context",
+				ptr);
+	r = ctx->ops->pinned_free(ctx->dev, ptr);
+	if (r) {
+		mem_restore(ctx, m);
+		return r;
+	}
+	te__free(m);
+	return 0;
+}
+
+int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
+{
+	void *ptr;
+	int r = te_mem_alloc(ctx->stream, nbytes, &ptr);
+
+	if (r)
+		return r;
+	r = ctx->ops->stream_sync(ctx->stream->impl);
+	if (r) {
+		te__mem_put(ctx, ptr);
+		return r;
+	}
+	*ret_ptr = ptr;
+	return 0;
+}
+
+/* the backend's memory back; a failure is for the log, as nobody can retry */
+static void mem_drop(struct te_ctx *ctx, struct te__mem *m)
+{
+	if (ctx->ops->mem_free(ctx->stream->impl, m->ptr))
+		te__log_warn("%zu bytes of device memory are lost: %s", m->nbytes,
+			     te_error_detail());
+	te__free(m);
+}
+
+void te__mem_put(struct te_ctx *ctx, void *ptr)
+{
+	struct te__mem *m = ptr ? mem_take(ctx, ptr, 0) : NULL;
+
+	if (!m)
+		return;
+	if (!atomic_load(&ctx->stream->capture)) {
+		mem_drop(ctx, m);
+		return;
+	}
+	pthread_mutex_lock(&ctx->lock);
+	m->next = ctx->deferred;
+	ctx->deferred = m;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
+void te__mem_flush(struct te_ctx *ctx)
+{
+	struct te__mem *m, *next;
+
+	if (atomic_load(&ctx->stream->capture))
+		return;
+	pthread_mutex_lock(&ctx->lock);
+	m = ctx->deferred;
+	ctx->deferred = NULL;
+	pthread_mutex_unlock(&ctx->lock);
+	for (; m; m = next) {
+		next = m->next;
+		mem_drop(ctx, m);
+	}
+}

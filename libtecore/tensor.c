@@ -1,0 +1,369 @@
+/* tensor.c - shapes and storage of tensors, views, transfers, casts. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <te/tensor.h>
+
+#include "libtecore/ctx_internal.h"
+
+#define ALIGN_MIN 256u
+
+struct te_tensor {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	struct te_tensor *base; /* keeps the storage; NULL: not a view */
+	void *storage;		/* to give back, or NULL */
+	enum te_dtype dtype;
+	int ndim;
+	int64_t shape[TE_MAX_DIMS];
+	int64_t nelems;
+	void *data, *coldata;
+	float *scale_inv;
+};
+
+static int is_fp8(enum te_dtype dtype)
+{
+	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
+}
+
+static int check_shape(const char *fn, enum te_dtype dtype, int ndim, const int64_t *shape,
+		       int64_t *ret_nelems)
+{
+	int64_t n = 1, nbytes;
+
+	if (!te_dtype_nbytes(dtype))
+		return te__fail(-EINVAL, "%s: element type %d is unknown", fn, (int)dtype);
+	if (ndim < 1 || ndim > TE_MAX_DIMS || !shape)
+		return te__fail(-EINVAL, "%s: %d extents, not 1 to %d", fn, shape ? ndim : 0,
+				TE_MAX_DIMS);
+	for (int i = 0; i < ndim; i++) {
+		if (shape[i] < 1)
+			return te__fail(-EINVAL, "%s: extent %d is %lld", fn, i,
+					(long long)shape[i]);
+		if (__builtin_mul_overflow(n, shape[i], &n))
+			return te__fail(-EINVAL, "%s: the shape has more than 2^63 elements", fn);
+	}
+	if (__builtin_mul_overflow(n, (int64_t)te_dtype_nbytes(dtype), &nbytes))
+		return te__fail(-EINVAL, "%s: the shape has more than 2^63 bytes", fn);
+	*ret_nelems = n;
+	return 0;
+}
+
+/* a tensor without storage */
+static int tensor_new(const char *fn, struct te_ctx *ctx, enum te_dtype dtype, int ndim,
+		      const int64_t *shape, struct te_tensor **ret_t)
+{
+	struct te_tensor *t;
+	int64_t nelems = 0;
+	int r;
+
+	if (!ctx || !ret_t)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, ctx ? "ret_t" : "ctx");
+	r = check_shape(fn, dtype, ndim, shape, &nelems);
+	if (r)
+		return r;
+	t = te__calloc(1, sizeof(*t));
+	if (!t)
+		return te__fail(-ENOMEM, "%s: no memory for a tensor", fn);
+	t->refs = 1;
+	t->ctx = te_ctx_ref(ctx);
+	t->dtype = dtype;
+	t->ndim = ndim;
+	t->nelems = nelems;
+	memcpy(t->shape, shape, (size_t)ndim * sizeof(*shape));
+	*ret_t = t;
+	return 0;
+}
+
+static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
+{
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL, "te_tensor_create: opts is not initialised by "
+				"TE_TENSOR_OPTS_INIT");
+	if (o->align & (o->align - 1))
+		return te__fail(-EINVAL, "te_tensor_create: an alignment of %u is no power of two",
+				(unsigned int)o->align);
+	if (o->flags & ~(TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE))
+		return te__fail(-EINVAL, "te_tensor_create: flags 0x%x are unknown",
+				(unsigned int)o->flags);
+	if ((o->flags & TE_TENSOR_COLWISE) && !is_fp8(dtype))
+		return te__fail(-EINVAL, "te_tensor_create: %s has no column-wise copy, FP8 has",
+				te_dtype_name(dtype));
+	return 0;
+}
+
+/* one allocation: row-wise copy, column-wise copy, scale-inverse, each aligned */
+static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
+{
+	static const float one = 1.0f;
+	int row = !(flags & TE_TENSOR_COLWISE) || (flags & TE_TENSOR_ROWWISE);
+	int col = (flags & TE_TENSOR_COLWISE) != 0;
+	size_t copy = te_tensor_nbytes(t), total;
+	char *p;
+	int r;
+
+	/* memory comes aligned to 256 bytes; for more there is a gap in front */
+	if (__builtin_add_overflow(copy, align - 1, &copy) ||
+	    (copy &= ~(align - 1), __builtin_mul_overflow(copy, (size_t)(row + col), &total)) ||
+	    __builtin_add_overflow(total, align - ALIGN_MIN + (is_fp8(t->dtype) ? 4u : 0u), &total))
+		return te__fail(-ENOMEM, "te_tensor_create: the size overflows");
+	r = te__mem_get(t->ctx, total, &t->storage);
+	if (r)
+		return r;
+	p = (char *)(((uintptr_t)t->storage + align - 1) & ~(uintptr_t)(align - 1));
+	if (row) {
+		t->data = p;
+		p += copy;
+	}
+	if (col) {
+		t->coldata = p;
+		p += copy;
+	}
+	if (!is_fp8(t->dtype))
+		return 0;
+	t->scale_inv = (float *)(void *)p;
+	r = te_copy(t->ctx->stream, p, &one, sizeof(one));
+	return r ? r : te_stream_sync(t->ctx->stream);
+}
+
+int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
+		     const struct te_tensor_opts *opts, struct te_tensor **ret_t)
+{
+	static const struct te_tensor_opts dflt = TE_TENSOR_OPTS_INIT;
+	const struct te_tensor_opts *o = opts ? opts : &dflt;
+	struct te_tensor *t;
+	int r;
+
+	r = check_opts(dtype, o);
+	if (r)
+		return r;
+	r = tensor_new("te_tensor_create", ctx, dtype, ndim, shape, ret_t ? &t : NULL);
+	if (r)
+		return r;
+	r = get_storage(t, o->align > ALIGN_MIN ? o->align : ALIGN_MIN, o->flags);
+	if (r) {
+		te_tensor_unref(t);
+		return r;
+	}
+	*ret_t = t;
+	return 0;
+}
+
+int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
+		   void *data, void *coldata, float *scale_inv, struct te_tensor **ret_t)
+{
+	struct te_tensor *t;
+	int r;
+
+	if (!data && !coldata)
+		return te__fail(-EINVAL, "te_tensor_wrap: data and coldata are NULL");
+	if (is_fp8(dtype) && !scale_inv)
+		return te__fail(-EINVAL, "te_tensor_wrap: an FP8 tensor needs a scale_inv");
+	if (!is_fp8(dtype) && (coldata || scale_inv))
+		return te__fail(-EINVAL, "te_tensor_wrap: %s has no %s, FP8 has",
+				te_dtype_name(dtype), coldata ? "column-wise copy" : "scale_inv");
+	r = tensor_new("te_tensor_wrap", ctx, dtype, ndim, shape, ret_t ? &t : NULL);
+	if (r)
+		return r;
+	t->data = data;
+	t->coldata = coldata;
+	t->scale_inv = scale_inv;
+	*ret_t = t;
+	return 0;
+}
+
+int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim, const int64_t *shape,
+		   struct te_tensor **ret_t)
+{
+	struct te_tensor *t;
+	int r;
+
+	if (!base)
+		return te__fail(-EINVAL, "te_tensor_view: base is NULL");
+	r = tensor_new("te_tensor_view", base->ctx, base->dtype, ndim, shape, ret_t ? &t : NULL);
+	if (r)
+		return r;
+	if (offset_nelems < 0 || offset_nelems > base->nelems ||
+	    t->nelems > base->nelems - offset_nelems)
+		r = te__fail(-EINVAL, "te_tensor_view: %lld elements from %lld on, of %lld",
+			     (long long)t->nelems, (long long)offset_nelems,
+			     (long long)base->nelems);
+	else if (base->coldata && (t->nelems != base->nelems ||
+				   te_tensor_cols(t) != te_tensor_cols(base)))
+		/* other columns would be another transpose */
+		r = te__fail(-EINVAL, "te_tensor_view: a tensor with a column-wise copy is viewed "
+			     "whole, with its %lld columns", (long long)te_tensor_cols(base));
+	if (r) {
+		te_tensor_unref(t);
+		return r;
+	}
+	if (base->data)
+		t->data = (char *)base->data +
+			  (size_t)offset_nelems * te_dtype_nbytes(base->dtype);
+	t->coldata = base->coldata;
+	t->scale_inv = base->scale_inv;
+	t->base = te_tensor_ref(base->base ? base->base : base);
+	*ret_t = t;
+	return 0;
+}
+
+struct te_tensor *te_tensor_ref(struct te_tensor *t)
+{
+	if (t)
+		atomic_fetch_add(&t->refs, 1);
+	return t;
+}
+
+struct te_tensor *te_tensor_unref(struct te_tensor *t)
+{
+	struct te_ctx *ctx = t ? t->ctx : NULL;
+
+	if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
+		return NULL;
+	te__mem_put(ctx, t->storage);
+	te_tensor_unref(t->base);
+	te__free(t);
+	te_ctx_unref(ctx);
+	return NULL;
+}
+
+struct te_ctx *te_tensor_ctx(const struct te_tensor *t)
+{
+	return t->ctx;
+}
+
+enum te_dtype te_tensor_dtype(const struct te_tensor *t)
+{
+	return t->dtype;
+}
+
+int te_tensor_ndim(const struct te_tensor *t)
+{
+	return t->ndim;
+}
+
+int64_t te_tensor_extent(const struct te_tensor *t, int dim)
+{
+	int i = dim < 0 ? dim + t->ndim : dim;
+
+	if (i < 0 || i >= t->ndim)
+		return te__fail(-EINVAL, "te_tensor_extent: dimension %d of %d", dim, t->ndim);
+	return t->shape[i];
+}
+
+int64_t te_tensor_nelems(const struct te_tensor *t)
+{
+	return t->nelems;
+}
+
+size_t te_tensor_nbytes(const struct te_tensor *t)
+{
+	return (size_t)t->nelems * te_dtype_nbytes(t->dtype);
+}
+
+int64_t te_tensor_cols(const struct te_tensor *t)
+{
+	return t->shape[t->ndim - 1];
+}
+
+int64_t te_tensor_rows(const struct te_tensor *t)
+{
+	return t->nelems / t->shape[t->ndim - 1];
+}
+
+void *te_tensor_data(const struct te_tensor *t)
+{
+	return t->data;
+}
+
+void *te_tensor_coldata(const struct te_tensor *t)
+{
+	return t->coldata;
+}
+
+float *te_tensor_scale_inv(const struct te_tensor *t)
+{
+	return t->scale_inv;
+}
+
+struct te_tensor *te_tensor_base(const struct te_tensor *t)
+{
+	return t->base;
+}
+
+/* before anything is queued: a copy in a capture could not be waited for */
+static int check_transfer(const char *fn, const struct te_tensor *t, const void *host,
+			  size_t nbytes)
+{
+	if (!t || !host)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, t ? "host memory" : "t");
+	if (nbytes != te_tensor_nbytes(t))
+		return te__fail(-EINVAL, "%s: %zu bytes, but the tensor has %zu", fn, nbytes,
+				te_tensor_nbytes(t));
+	if (!t->data)
+		return te__fail(-EINVAL, "%s: the tensor has no row-wise copy", fn);
+	return te__stream_not_capturing(t->ctx->stream, fn);
+}
+
+int te_tensor_write(struct te_tensor *t, const void *src, size_t nbytes)
+{
+	int r = check_transfer("te_tensor_write", t, src, nbytes);
+
+	if (!r)
+		r = te_copy(t->ctx->stream, t->data, src, nbytes);
+	return r ? r : te_stream_sync(t->ctx->stream);
+}
+
+int te_tensor_read(const struct te_tensor *t, void *dst, size_t nbytes)
+{
+	int r = check_transfer("te_tensor_read", t, dst, nbytes);
+
+	if (!r)
+		r = te_copy(t->ctx->stream, dst, t->data, nbytes);
+	return r ? r : te_stream_sync(t->ctx->stream);
+}
+
+static int is_wide_float(enum te_dtype dtype)
+{
+	return dtype == TE_DTYPE_FP32 || dtype == TE_DTYPE_BF16 || dtype == TE_DTYPE_FP16;
+}
+
+static int check_cast(const struct te_stream *stream, const struct te_tensor *x,
+		      const struct te_tensor *y)
+{
+	if (!x || !y)
+		return te__fail(-EINVAL, "te_cast: %s is NULL", x ? "y" : "x");
+	if (x->ctx != stream->ctx || y->ctx != stream->ctx)
+		return te__fail(-EINVAL, "te_cast: %s is of another context than the stream",
+				x->ctx == stream->ctx ? "y" : "x");
+	if (!is_wide_float(x->dtype) || !is_wide_float(y->dtype))
+		return te__fail(-TE_EDTYPE, "te_cast: from %s to %s, not among fp32, bf16, fp16",
+				te_dtype_name(x->dtype), te_dtype_name(y->dtype));
+	if (x->nelems != y->nelems)
+		return te__fail(-TE_ESHAPE, "te_cast: x has %lld elements, y has %lld",
+				(long long)x->nelems, (long long)y->nelems);
+	return 0;
+}
+
+int te_cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
+{
+	struct te_k_cast a;
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_cast: stream is NULL");
+	r = check_cast(stream, x, y);
+	if (r)
+		return te__stream_queued(stream, r);
+	a = (struct te_k_cast){
+		.x = x->data,
+		.y = y->data,
+		.n = x->nelems,
+		.xdtype = x->dtype,
+		.ydtype = y->dtype,
+	};
+	return TE__LAUNCH(stream, CAST, &a);
+}

@@ -51,6 +51,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/op_internal.h \
 	libtecore/param.c \
 	libtecore/params.def \
+	libtecore/quant.c \
 	libtecore/stream.c \
 	libtecore/tensor.c \
 	libtecore/version.c

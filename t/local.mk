@@ -3,6 +3,7 @@
 # the whole inside of libtecore.
 TT_CORE = \
 	t/core/errno \
+	t/core/host_kernels \
 	t/core/log \
 	t/core/param
 TT_GRAPH =

@@ -21,8 +21,15 @@ noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
+	libtecore/backend/cuda.c \
+	libtecore/backend/cuda_driver.c \
+	libtecore/backend/cuda_driver.h \
+	libtecore/backend/cuda_graph.c \
+	libtecore/backend/cuda_internal.h \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
+	libtecore/backend/cuda_module.c \
+	libtecore/backend/cuda_syms.def \
 	libtecore/backend/host.c \
 	libtecore/backend/host.h \
 	libtecore/backend/host_device.c \

@@ -1,9 +1,19 @@
 dist_man3_MANS += \
+	man/te_bf16_decode.3 \
+	man/te_bf16_encode.3 \
 	man/te_comm_version.3 \
+	man/te_dtype_from_name.3 \
+	man/te_dtype_max.3 \
+	man/te_dtype_name.3 \
+	man/te_dtype_nbytes.3 \
 	man/te_error_clear.3 \
 	man/te_error_cuda.3 \
 	man/te_error_detail.3 \
 	man/te_error_verbs.3 \
+	man/te_fp16_decode.3 \
+	man/te_fp16_encode.3 \
+	man/te_fp8_decode.3 \
+	man/te_fp8_encode.3 \
 	man/te_graph_version.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \

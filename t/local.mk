@@ -2,6 +2,8 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
+	t/core/cuda_abi \
+	t/core/dtype \
 	t/core/errno \
 	t/core/host_kernels \
 	t/core/log \
@@ -52,6 +54,9 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt_fault.c
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
+# the one program that may see the headers of CUDA
+t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \
 	t/lib/libtt.la \
@@ -100,3 +105,9 @@ installcheck-local:
 
 # distcheck configures as this tree was
 AM_DISTCHECK_CONFIGURE_FLAGS = --with-nvcc='$(TE_WITH_NVCC)'
+
+# golden data and what made it
+EXTRA_DIST += \
+	t/data/dtype_f32.inc \
+	t/data/dtype_fp8.inc \
+	t/data/gen_dtype.py

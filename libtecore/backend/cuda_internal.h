@@ -1,0 +1,106 @@
+/* cuda_internal.h - shared by the files of the cuda backend. */
+#ifndef TE__CUDA_INTERNAL_H
+#define TE__CUDA_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "libtecore/backend/backend.h"
+#include "libtecore/backend/cuda_driver.h"
+#include "libtecore/internal.h"
+
+struct te__cublaslt;
+struct te__cuda_func;
+
+struct te__cuda_dev {
+	int index;
+	int dev; /* CUdevice */
+	char name[128];
+	void *ctx; /* the primary context, retained */
+	void *pool;
+	void *stream; /* our own work; never captures */
+
+	void **modules;
+	unsigned nmodules;
+	struct te__cuda_func *funcs; /* sorted by name */
+	unsigned nfuncs;
+
+	pthread_mutex_t lock;
+	struct te__cuda_capture *captures; /* under lock: those that go on */
+	struct te__cublaslt *lt;	   /* under lock: NULL until the first product */
+	_Atomic uint64_t held_nbytes;	   /* workspaces: device memory no caller asked for */
+};
+
+struct te__cuda_stream {
+	struct te__cuda_dev *dev;
+	void *stream;
+	struct te__cuda_graph *graph; /* of a capture that began here and goes on */
+	void *workspace;	      /* of products outside captures; or NULL */
+};
+
+/*
+ * Evaluates an int expression with the device's context current, so that any
+ * thread may call. A context that was current before is again afterwards.
+ */
+#define TE__CUDA_IN(d, expr)                         \
+	({                                           \
+		int in_r_ = te__cuda_enter(d);       \
+		if (!in_r_) {                        \
+			in_r_ = (expr);              \
+			te__cu.cuCtxPopCurrent(      \
+				&(void *){ NULL });  \
+		}                                    \
+		in_r_;                               \
+	})
+
+/*
+ * The same, where the driver would refuse or spoil a capture that this thread
+ * has going on another stream: pinned memory, waiting, loading.
+ */
+#define TE__CUDA_IN_RELAXED(d, expr)                                   \
+	TE__CUDA_IN(d, ({                                              \
+			    int mode_ = TE__CU_CAPTURE_MODE_RELAXED;   \
+			    int relaxed_r_;                            \
+			    te__cu.cuThreadExchangeStreamCaptureMode(  \
+				    &mode_);                           \
+			    relaxed_r_ = (expr);                       \
+			    te__cu.cuThreadExchangeStreamCaptureMode(  \
+				    &mode_);                           \
+			    relaxed_r_;                                \
+		    }))
+
+static inline int te__cuda_enter(struct te__cuda_dev *d)
+{
+	return te__cuda_check(te__cu.cuCtxPushCurrent(d->ctx), "cuCtxPushCurrent");
+}
+
+/* 0 or 1, or an error; the context is current */
+int te__cuda_capturing(struct te__cuda_stream *s);
+
+/* cuda_module.c: every function of every embedded kernel */
+int te__cuda_modules_load(struct te__cuda_dev *d);
+void te__cuda_modules_unload(struct te__cuda_dev *d);
+int te__cuda_launch(void *stream, const struct te__launch *l);
+
+/* cuda_graph.c */
+int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
+int te__cuda_capture_begin(void *stream);
+int te__cuda_capture_end(void *stream, void **ret_graph);
+int te__cuda_capture_active(void *stream);
+int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
+int te__cuda_graph_instantiate(void *graph, void **ret_exec);
+int te__cuda_graph_launch(void *exec, void *stream);
+void te__cuda_graph_destroy(void *graph);
+void te__cuda_exec_destroy(void *exec);
+void te__cuda_captures_drop(struct te__cuda_dev *d);
+
+/*
+ * Memory for products queued on the stream: one piece a stream, and one a
+ * stream and capture, kept with the recording, since a recording may run while its
+ * stream does other work. The context is current.
+ */
+#define TE__CUDA_WORKSPACE_NBYTES ((size_t)32 << 20)
+int te__cuda_workspace(struct te__cuda_stream *s, void **ret_ptr);
+void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
+
+#endif

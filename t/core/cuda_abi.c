@@ -1,0 +1,129 @@
+/*
+ * t/core/cuda_abi.c - the declarations of cuda_driver.h and cublaslt_api.h agree with cuda.h
+ * and cublasLt.h. What they say is checked when this is compiled, where there are such headers.
+ */
+#include "config.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#ifdef HAVE_CUDATYPEDEFS_H
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#endif
+
+#include "libtecore/backend/cuda_driver.h"
+#include "tt.h"
+
+#ifdef HAVE_CUDATYPEDEFS_H
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+SAME(TE__CU_SUCCESS, CUDA_SUCCESS);
+SAME(TE__CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(TE__CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+SAME(TE__CU_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
+SAME(TE__CU_ERROR_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(TE__CU_ERROR_CAPTURED_EVENT, CUDA_ERROR_CAPTURED_EVENT);
+SAME(TE__CU_ERROR_UNKNOWN, CUDA_ERROR_UNKNOWN);
+SAME(TE__CU_ATTR_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+SAME(TE__CU_ATTR_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME(TE__CU_ATTR_MEMORY_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+SAME(TE__CU_ATTR_GLOBAL_MEMORY_BUS_WIDTH, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+SAME(TE__CU_ATTR_L2_CACHE_SIZE, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+SAME(TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+SAME(TE__CU_ATTR_COMPUTE_CAPABILITY_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME(TE__CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+SAME(TE__CU_POOL_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+SAME(TE__CU_POOL_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+SAME(TE__CU_POOL_USED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+SAME(TE__CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME(TE__CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
+SAME(TE__CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
+SAME(TE__CU_FUNC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+SAME(TE__CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(TE__CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(TE__CU_EVENT_DEFAULT, CU_EVENT_DEFAULT);
+SAME(TE__CU_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME(TE__CU_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(TE__CU_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME(TE__CU_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+SAME(TE__CU_NODE_KERNEL, CU_GRAPH_NODE_TYPE_KERNEL);
+SAME(TE__CU_NODE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMCPY);
+SAME(TE__CU_NODE_MEMSET, CU_GRAPH_NODE_TYPE_MEMSET);
+SAME(TE__CU_NODE_HOST, CU_GRAPH_NODE_TYPE_HOST);
+
+#define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "size of " #theirs)
+#define PLACE(ours, a, theirs, b) \
+	_Static_assert(offsetof(ours, a) == offsetof(theirs, b), #theirs "." #b)
+SIZE(int, CUresult);
+SIZE(int, CUdevice);
+SIZE(uint64_t, CUdeviceptr);
+SIZE(uint64_t, cuuint64_t);
+SIZE(int, CUstreamCaptureMode);
+SIZE(int, CUgraphNodeType);
+SIZE(void *, CUhostFn);
+SIZE(struct te__cu_location, CUmemLocation);
+PLACE(struct te__cu_location, type, CUmemLocation, type);
+PLACE(struct te__cu_location, id, CUmemLocation, id);
+SIZE(struct te__cu_pool_props, CUmemPoolProps);
+PLACE(struct te__cu_pool_props, alloc_type, CUmemPoolProps, allocType);
+PLACE(struct te__cu_pool_props, handle_types, CUmemPoolProps, handleTypes);
+PLACE(struct te__cu_pool_props, location, CUmemPoolProps, location);
+PLACE(struct te__cu_pool_props, win32_security, CUmemPoolProps, win32SecurityAttributes);
+PLACE(struct te__cu_pool_props, max_size, CUmemPoolProps, maxSize);
+PLACE(struct te__cu_pool_props, usage, CUmemPoolProps, usage);
+PLACE(struct te__cu_pool_props, reserved, CUmemPoolProps, reserved);
+SIZE(struct te__cu_launch_config, CUlaunchConfig);
+PLACE(struct te__cu_launch_config, grid[0], CUlaunchConfig, gridDimX);
+PLACE(struct te__cu_launch_config, grid[2], CUlaunchConfig, gridDimZ);
+PLACE(struct te__cu_launch_config, block[0], CUlaunchConfig, blockDimX);
+PLACE(struct te__cu_launch_config, block[2], CUlaunchConfig, blockDimZ);
+PLACE(struct te__cu_launch_config, smem, CUlaunchConfig, sharedMemBytes);
+PLACE(struct te__cu_launch_config, stream, CUlaunchConfig, hStream);
+PLACE(struct te__cu_launch_config, attrs, CUlaunchConfig, attrs);
+PLACE(struct te__cu_launch_config, nattrs, CUlaunchConfig, numAttrs);
+SIZE(struct te__cu_edge_data, CUgraphEdgeData);
+PLACE(struct te__cu_edge_data, type, CUgraphEdgeData, type);
+
+/* each version is that of a form of the entry */
+#define TE__CU(name, version, args) SIZE(void *, PFN_##name##_v##version);
+#include "libtecore/backend/cuda_syms.def"
+#undef TE__CU
+
+#endif
+
+/* a driver table with a hole would be called through NULL */
+START_TEST(every_entry_has_a_place)
+{
+	static const struct {
+		const char *name;
+		int version;
+		size_t offset;
+	} row[] = {
+#define TE__CU(name, version, args) \
+	{ #name, version, offsetof(struct te__cuda_driver, name) },
+#include "libtecore/backend/cuda_syms.def"
+#undef TE__CU
+	};
+
+	ck_assert_uint_eq(TT_LEN(row) * sizeof(void *), sizeof(struct te__cuda_driver));
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		ck_assert_uint_eq(row[i].offset, i * sizeof(void *));
+		ck_assert_int_ge(row[i].version, 2000);
+		ck_assert_ptr_null(strstr(row[i].name, "Multicast"));
+		ck_assert_ptr_null(strstr(row[i].name, "Managed"));
+	}
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("core/cuda_abi");
+	TCase *c = tt_case(s, "driver", "host fast");
+
+	tcase_add_test(c, every_entry_has_a_place);
+	return s;
+}
+
+TT_MAIN("core/cuda_abi", TT_NEED_NOTHING, suite)

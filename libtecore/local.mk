@@ -42,6 +42,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/dtype_inline.h \
 	libtecore/errno.c \
 	libtecore/fault.c \
+	libtecore/fusions.c \
 	libtecore/host/act.c \
 	libtecore/host/elem.c \
 	libtecore/host/embed.c \
@@ -56,9 +57,19 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/log.c \
 	libtecore/op.c \
 	libtecore/op_internal.h \
+	libtecore/optim.c \
 	libtecore/param.c \
 	libtecore/params.def \
+	libtecore/plan.c \
+	libtecore/plan_build.c \
+	libtecore/plan_fuse.c \
+	libtecore/plan_internal.h \
+	libtecore/plan_layout.c \
+	libtecore/plan_print.c \
 	libtecore/quant.c \
+	libtecore/quant_internal.h \
+	libtecore/seq.c \
+	libtecore/seq_internal.h \
 	libtecore/stream.c \
 	libtecore/tensor.c \
 	libtecore/version.c

@@ -12,6 +12,7 @@
 #include "libtecore/ctx_internal.h"
 #include "libtecore/dtype_inline.h"
 #include "libtecore/internal.h"
+#include "libtecore/quant_internal.h"
 
 #define MARGIN_MOST 32
 #define HISTORY_MOST 65536
@@ -574,4 +575,9 @@ free:
 	te__free(state);
 	te__free(head);
 	return r;
+}
+
+size_t te__quant_device_nbytes(const struct te_quant *q)
+{
+	return ((size_t)q->nslots + state_nfloats(q)) * sizeof(float);
 }

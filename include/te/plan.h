@@ -33,7 +33,8 @@ struct te_plan_opts {
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
  *
  * Errors: -EINVAL, -ENOMEM (how much it needs and what is there), -TE_ESHAPE and
- * -TE_EDTYPE (naming the op), -TE_ECHANNEL, -TE_ESTATE (sequence not initialised), -TE_ECUDA.
+ * -TE_EDTYPE (naming the op), -TE_EPLAN, -TE_ESTATE (sequence not initialised), -TE_ECUDA.
+ * Release a plan only when streams other than the context's own have finished with it.
  */
 TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts,
 			     struct te_plan **ret_plan);

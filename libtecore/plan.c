@@ -1,0 +1,608 @@
+/* plan.c - plans: creation, memory, binding calls to addresses, running. */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/private.h>
+#include <te/stream.h>
+
+#include "libtecore/ctx_internal.h"
+#include "plan_internal.h"
+#include "quant_internal.h"
+
+/* a stand-in address for tensors that only carry specs; never dereferenced */
+#define NOWHERE ((char *)(uintptr_t)4096)
+
+/* ---- tensors and calls ---- */
+
+void te__plan_unbind(struct te_plan *p)
+{
+	for (int i = 0; i < p->nvalues; i++) {
+		p->value[i].t_hp = te_tensor_unref(p->value[i].t_hp);
+		p->value[i].t_q = te_tensor_unref(p->value[i].t_q);
+	}
+}
+
+static int bind_value(struct te_plan *p, struct te__value *v, char *base)
+{
+	struct te_spec *s = &v->spec;
+	char *hp = base ? base : NOWHERE, *row = NULL, *col = NULL;
+	float *sinv;
+	int r;
+
+	if (base && v->hp >= 0)
+		hp = base + p->buf[v->hp].offset;
+	if (v->fixed) {
+		v->t_hp = te_tensor_ref(v->fixed);
+	} else if (!base || v->hp >= 0) {
+		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, hp, NULL, NULL, &v->t_hp);
+		if (r < 0)
+			return r;
+	}
+	if (!v->forms)
+		return 0;
+	if (v->forms & TE_FORM_ROW)
+		row = base ? base + p->buf[v->row].offset : NOWHERE;
+	if (v->forms & TE_FORM_COL)
+		col = base ? base + p->buf[v->col].offset : NOWHERE;
+	sinv = p->sinv ? p->sinv + v->sinv : (float *)NOWHERE;
+	return te_tensor_wrap(p->ctx, v->qdtype, s->ndim, s->shape, row, col, sinv, &v->t_q);
+}
+
+int te__plan_bind(struct te_plan *p, char *base)
+{
+	int r;
+
+	te__plan_unbind(p);
+	for (int i = 0; i < p->nvalues; i++) {
+		r = bind_value(p, &p->value[i], base);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms)
+{
+	struct te_op_value ret = { NULL, NULL, NULL, -1 };
+	const struct te__value *val;
+
+	if (v < 0)
+		return ret;
+	val = &p->value[v];
+	if ((forms & TE_FORM_HP) && !val->no_hp)
+		ret.hp = val->t_hp;
+	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
+		ret.q = val->t_q;
+		ret.quant = p->seq->quant;
+		ret.slot = val->slot;
+	}
+	return ret;
+}
+
+static void call_weights(const struct te_plan *p, struct te__step *s)
+{
+	const struct te_seq *seq = p->seq;
+
+	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
+		return;
+	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
+		int w = seq->op_weight[s->node][k];
+		uint32_t forms = p->node[s->node].inf.weight_forms[k];
+		struct te_op_value *v = &s->call.weight[k];
+
+		if (w < 0)
+			continue;
+		s->call.master[k] = seq->weight[w].master;
+		s->call.grad[k] = seq->weight[w].grad;
+		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
+			v->hp = seq->weight[w].master;
+		for (int j = 0; j < p->nneeds; j++) {
+			if (p->need[j].weight != w)
+				continue;
+			if (forms & TE_FORM_HP && !v->hp)
+				v->hp = p->need[j].t_hp;
+			if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
+				v->q = p->need[j].t_q;
+				v->quant = seq->quant;
+				v->slot = p->need[j].slot;
+			}
+		}
+	}
+}
+
+void te__plan_fill_call(struct te_plan *p, struct te__step *s)
+{
+	const struct te__roles *ro = &s->role;
+	struct te_op_call *c = &s->call;
+
+	memset(c, 0, sizeof(*c));
+	c->size = sizeof(*c);
+	c->op = p->seq->op[s->node];
+	c->tag = (uint32_t)s->node;
+	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
+	c->x = call_value(p, ro->x, ro->x_forms);
+	c->y = call_value(p, ro->y, ro->y_forms);
+	c->dy = call_value(p, ro->dy, ro->dy_forms);
+	c->dx = call_value(p, ro->dx, TE_FORM_HP);
+	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
+		c->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
+		c->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
+		c->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
+		c->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
+	}
+	for (int k = 0; k < TE_OP_MAX_SAVED; k++)
+		if (ro->saved[k] >= 0)
+			c->saved[k] = p->value[ro->saved[k]].t_hp;
+	call_weights(p, s);
+	c->rng.seed = p->seq->rng;
+	c->rng.offset = p->seq->rng ? p->seq->rng + 2 : NULL;
+}
+
+int te__step_quantize(const struct te_op_call *c)
+{
+	return te_quantize(c->stream, c->y.quant, c->y.slot, c->x.hp, c->y.q, NULL,
+			   c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
+}
+
+int te__step_sum(const struct te_op_call *c)
+{
+	struct te_k_add a = {
+		.a = te_tensor_data(c->x.hp),
+		.b = te_tensor_data(c->ex[0].hp),
+		.y = te_tensor_data(c->y.hp),
+		.n = te_tensor_nelems(c->y.hp),
+		.dtype = te_tensor_dtype(c->y.hp),
+	};
+
+	return TE__LAUNCH(c->stream, ADD, &a);
+}
+
+/* ---- memory outside the arena ---- */
+
+/* compute-dtype and FP8 copies of the weights, made once per sequence */
+static int weight_copy(struct te_plan *p, struct te__need *need)
+{
+	struct te__weight *w = &p->seq->weight[need->weight];
+	struct te_tensor_opts opts = TE_TENSOR_OPTS_INIT;
+	const struct te_weight_decl *d = &w->decl;
+	uint32_t q = need->forms & (TE_FORM_ROW | TE_FORM_COL);
+	int r;
+
+	if (p->flags & TE_PLAN_NO_ALLOC) {
+		r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, NOWHERE, NULL, NULL,
+				   &need->t_hp);
+		if (!r && q)
+			r = te_tensor_wrap(p->ctx, TE_DTYPE_E4M3, d->ndim, d->shape, NOWHERE,
+					   q & TE_FORM_COL ? NOWHERE : NULL, (float *)NOWHERE,
+					   &need->t_q);
+		return r;
+	}
+	if (need->forms & TE_FORM_HP) {
+		if (!w->copy_hp) {
+			r = te_tensor_create(p->ctx, p->recipe.compute, d->ndim, d->shape, NULL,
+					     &w->copy_hp);
+			if (r < 0)
+				return r;
+			p->seq->copies_nbytes += te_tensor_nbytes(w->copy_hp);
+			w->fresh = 0;
+		}
+		need->t_hp = te_tensor_ref(w->copy_hp);
+	}
+	if (q) {
+		if (!w->copy_q) {
+			/* both copies at once: a plan made later may need the other, and both share one scale */
+			opts.flags = TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
+			r = te_tensor_create(p->ctx, te_quant_dtype(p->seq->quant, need->slot),
+					     d->ndim, d->shape, &opts, &w->copy_q);
+			if (r < 0)
+				return r;
+			p->seq->copies_nbytes += 2 * te_tensor_nbytes(w->copy_q) + sizeof(float);
+			w->fresh = 0;
+		}
+		need->t_q = te_tensor_ref(w->copy_q);
+	}
+	return 0;
+}
+
+static int input_tensor(struct te_plan *p, int v)
+{
+	struct te_spec *s = &p->value[v].spec;
+	int r;
+
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, NOWHERE, NULL, NULL,
+				   &p->value[v].fixed);
+	else
+		r = te_tensor_create(p->ctx, s->dtype, s->ndim, s->shape, NULL, &p->value[v].fixed);
+	if (!r)
+		p->state_nbytes += te__spec_nbytes(s);
+	return r;
+}
+
+static int make_fixed(struct te_plan *p)
+{
+	void *ptr;
+	int r = input_tensor(p, p->x_value);
+
+	for (int c = 0; c < p->seq->nchannels && !r; c++)
+		if (p->seq->channel[c].giver < 0 && p->channel_value[c] >= 0)
+			r = input_tensor(p, p->channel_value[c]);
+	for (int i = 0; i < p->nneeds && !r; i++)
+		r = weight_copy(p, &p->need[i]);
+	if (r < 0 || !p->nsinv)
+		return r;
+	p->state_nbytes += (size_t)p->nsinv * sizeof(float);
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return 0;
+	r = te__mem_get(p->ctx, (size_t)p->nsinv * sizeof(float), &ptr);
+	if (r < 0)
+		return r;
+	p->sinv = ptr;
+	return 0;
+}
+
+static int make_arena(struct te_plan *p)
+{
+	struct te_mem_info mi = { .size = sizeof(mi) };
+	int r;
+
+	if ((p->flags & TE_PLAN_NO_ALLOC) || !p->arena_nbytes)
+		return te__plan_bind(p, NULL);
+	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
+	if (r == -ENOMEM && te_ctx_mem_info(p->ctx, &mi) >= 0)
+		return te__fail(-ENOMEM,
+				"plan: activations need %.1f MiB, the device has %.1f MiB free of %.1f MiB",
+				(double)p->arena_nbytes / 1048576.0,
+				(double)mi.device_free_nbytes / 1048576.0,
+				(double)mi.device_total_nbytes / 1048576.0);
+	return r ? r : te__plan_bind(p, p->arena);
+}
+
+/* calls get their final tensors, groups their scratch */
+static void bind_groups(struct te_plan *p)
+{
+	for (int t = 0; t < p->ngroups; t++) {
+		struct te__group *g = &p->group[t];
+		void *ws = g->ws < 0 || !p->arena ? NULL :
+						    (char *)p->arena + p->buf[g->ws].offset;
+		size_t ws_nbytes = g->fused.ws_nbytes;
+
+		g->fused.size = sizeof(g->fused);
+		g->fused.nparts = g->n;
+		g->fused.ws = ws;
+		for (int k = 0; k < g->n; k++) {
+			struct te__step *s = &p->step[g->first + k];
+
+			te__plan_fill_call(p, s);
+			g->fused.part[k] = &s->call;
+			if (g->n == 1) {
+				s->call.ws = ws;
+				s->call.ws_nbytes = ws_nbytes;
+			}
+		}
+	}
+}
+
+/* ---- life ---- */
+
+static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
+{
+	const uint32_t known = TE_PLAN_TRAIN | TE_PLAN_DELAY_DW | TE_PLAN_NO_FUSION |
+			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC;
+
+	if (!seq || !o)
+		return te__fail(-EINVAL, "te_plan_create: no sequence or no options");
+	if (o->size != sizeof(*o) || o->recipe.size != sizeof(o->recipe))
+		return te__fail(-EINVAL, "te_plan_create: options of %zu bytes, this library knows %zu",
+				o->size, sizeof(*o));
+	if (o->flags & ~known)
+		return te__fail(-EINVAL, "te_plan_create: unknown flags 0x%x", o->flags & ~known);
+	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
+		return te__fail(-EINVAL, "te_plan_create: delayed or input gradients without training");
+	if (!seq->initialised)
+		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
+	if (o->recipe.compute != TE_DTYPE_FP32 && o->recipe.compute != TE_DTYPE_BF16)
+		return te__fail(-TE_EDTYPE, "te_plan_create: cannot compute in %s",
+				te_dtype_name(o->recipe.compute));
+	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
+		return te__fail(-TE_ESHAPE, "te_plan_create: x has %d extents", o->x.ndim);
+	for (int d = 0; d < o->x.ndim; d++)
+		if (o->x.shape[d] <= 0)
+			return te__fail(-TE_ESHAPE, "te_plan_create: extent %d of x is %lld", d,
+					(long long)o->x.shape[d]);
+	return 0;
+}
+
+int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
+{
+	struct te_plan *p;
+	int r = check_opts(seq, opts);
+
+	if (r < 0)
+		return r;
+	if (!ret_plan)
+		return te__fail(-EINVAL, "te_plan_create: no place for the result");
+	p = te__calloc(1, sizeof(*p));
+	if (!p)
+		return te__fail(-ENOMEM, "plan: no memory");
+	atomic_init(&p->refs, 1);
+	p->seq = te_seq_ref(seq);
+	p->ctx = seq->ctx;
+	p->recipe = opts->recipe;
+	p->flags = opts->flags;
+	p->xspec = opts->x;
+	r = te__plan_build(p, opts->stop_before);
+	if (!r)
+		r = make_fixed(p);
+	if (!r)
+		r = te__plan_bind(p, NULL);
+	if (!r)
+		r = te__plan_fuse(p);
+	if (!r)
+		r = te__plan_layout(p);
+	if (!r)
+		r = make_arena(p);
+	if (r < 0) {
+		te_plan_unref(p);
+		return r;
+	}
+	bind_groups(p);
+	seq->planned = 1;
+	*ret_plan = p;
+	return 0;
+}
+
+struct te_plan *te_plan_ref(struct te_plan *plan)
+{
+	if (plan)
+		atomic_fetch_add(&plan->refs, 1);
+	return plan;
+}
+
+struct te_plan *te_plan_unref(struct te_plan *p)
+{
+	if (!p || atomic_fetch_sub(&p->refs, 1) != 1)
+		return NULL;
+	te__plan_unbind(p);
+	for (int i = 0; i < p->nvalues; i++)
+		te_tensor_unref(p->value[i].fixed);
+	for (int i = 0; i < p->nneeds; i++) {
+		te_tensor_unref(p->need[i].t_hp);
+		te_tensor_unref(p->need[i].t_q);
+	}
+	te__mem_put(p->ctx, p->arena);
+	te__mem_put(p->ctx, p->sinv);
+	te__free(p->node);
+	te__free(p->value);
+	te__free(p->buf);
+	te__free(p->step);
+	te__free(p->group);
+	te__free(p->need);
+	te__free(p->channel_value);
+	te__free(p->channel_grad);
+	te_seq_unref(p->seq);
+	te__free(p);
+	return NULL;
+}
+
+struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)
+{
+	const struct te__channel *c;
+
+	if (!plan || !name)
+		return NULL;
+	if (!strcmp(name, "x"))
+		return plan->value[plan->x_value].fixed;
+	c = te__seq_channel(plan->seq, name);
+	if (!c || c->giver >= 0 || plan->channel_value[c - plan->seq->channel] < 0)
+		return NULL;
+	return plan->value[plan->channel_value[c - plan->seq->channel]].fixed;
+}
+
+struct te_tensor *te_plan_output(struct te_plan *plan)
+{
+	return plan->value[plan->out_value].t_hp;
+}
+
+struct te_tensor *te_plan_output_grad(struct te_plan *plan)
+{
+	return plan->out_grad < 0 ? NULL : plan->value[plan->out_grad].t_hp;
+}
+
+struct te_tensor *te_plan_input_grad(struct te_plan *plan)
+{
+	return plan->in_grad < 0 ? NULL : plan->value[plan->in_grad].t_hp;
+}
+
+int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
+{
+	uint64_t copies = 0;
+
+	if (!plan || !ret_mem)
+		return te__fail(-EINVAL, "te_plan_memory: no plan or no place for the result");
+	for (int i = 0; i < plan->nneeds; i++) {
+		const struct te__need *n = &plan->need[i];
+
+		if (n->forms & TE_FORM_HP)
+			copies += te_tensor_nbytes(n->t_hp);
+		if (n->forms & (TE_FORM_ROW | TE_FORM_COL))
+			copies += 2 * te_tensor_nbytes(n->t_q) + sizeof(float);
+	}
+	*ret_mem = (struct te_plan_memory){
+		.size = sizeof(*ret_mem),
+		.arena_nbytes = plan->arena_nbytes,
+		.sum_nbytes = plan->sum_nbytes,
+		.weights_nbytes = plan->seq->weights_nbytes,
+		.copies_nbytes = copies,
+		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
+				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
+	};
+	ret_mem->total_nbytes = ret_mem->arena_nbytes + ret_mem->weights_nbytes +
+				ret_mem->copies_nbytes + ret_mem->state_nbytes;
+	return 0;
+}
+
+/* ---- running ---- */
+
+static int sticky(struct te_plan *p, int r)
+{
+	if (r < 0 && r != -EBUSY && r != -TE_ESTATE) {
+		p->failed = r;
+		snprintf(p->failed_text, sizeof(p->failed_text), "%s", te_error_detail());
+	}
+	return r;
+}
+
+static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
+{
+	if (!p || !stream)
+		return te__fail(-EINVAL, "%s: no plan or no stream", what);
+	if (te_stream_ctx(stream) != p->ctx)
+		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
+	if (p->failed)
+		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);
+	return 0;
+}
+
+static int run_groups(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	int r = 0;
+
+	for (int t = first; t < first + n && !r; t++) {
+		struct te__group *g = &p->group[t];
+		struct te__step *s = &p->step[g->first];
+		const struct te_op_ops *ops = &p->seq->op[s->node]->ops;
+
+		for (int k = 0; k < g->n; k++)
+			p->step[g->first + k].call.stream = stream;
+		if (g->fusion) {
+			r = g->fusion->run(&g->fused);
+			continue;
+		}
+		switch (s->kind) {
+		case TE__STEP_FWD:
+			r = ops->forward(&s->call);
+			break;
+		case TE__STEP_BWD:
+			r = ops->backward(&s->call);
+			break;
+		case TE__STEP_DW:
+			r = ops->backward_dw(&s->call);
+			break;
+		case TE__STEP_QUANT:
+			r = te__step_quantize(&s->call);
+			break;
+		case TE__STEP_SUM:
+			r = te__step_sum(&s->call);
+			break;
+		}
+	}
+	return r < 0 ? r : 0;
+}
+
+/* masters to the copies that products read */
+static int refresh_weights(struct te_plan *p, struct te_stream *stream)
+{
+	uint32_t flags = p->flags & TE_PLAN_TRAIN ? 0 : TE_QUANTIZE_NO_AMAX;
+	int r = 0;
+
+	for (int i = 0; i < p->nneeds && !r; i++) {
+		struct te__need *n = &p->need[i];
+		struct te__weight *w = &p->seq->weight[n->weight];
+
+		if (n->forms & TE_FORM_HP)
+			r = te_cast(stream, w->master, n->t_hp);
+		if (!r && (n->forms & (TE_FORM_ROW | TE_FORM_COL)))
+			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q, NULL,
+					flags);
+		w->fresh = 1;
+	}
+	return r;
+}
+
+static int weights_fresh(const struct te_plan *p)
+{
+	for (int i = 0; i < p->nneeds; i++)
+		if (!p->seq->weight[p->need[i].weight].fresh)
+			return te__fail(-TE_ESTATE, "te_plan_forward: weight %s was never cast, it cannot be cached",
+					p->seq->weight[p->need[i].weight].name);
+	return 0;
+}
+
+static int update_scales(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	if (p->recipe.kind != TE_RECIPE_DELAYED || !(p->flags & TE_PLAN_TRAIN))
+		return 0;
+	return te_quant_update(stream, p->seq->quant, first, n);
+}
+
+int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
+{
+	struct te_k_rng_next next;
+	int r = runnable(p, stream, "te_plan_forward");
+
+	if (r < 0)
+		return r;
+	if (flags & ~TE_RUN_WEIGHTS_CACHED)
+		return te__fail(-EINVAL, "te_plan_forward: unknown flags 0x%x", flags);
+	if (p->dw_pending)
+		return te__fail(-TE_ESTATE, "te_plan_forward: te_plan_backward_dw of the last pass is due");
+	if (flags & TE_RUN_WEIGHTS_CACHED)
+		r = weights_fresh(p);
+	else
+		r = refresh_weights(p, stream);
+	if (!r && p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
+		next.words = p->seq->rng;
+		r = TE__LAUNCH(stream, RNG_NEXT, &next);
+	}
+	if (!r)
+		r = run_groups(p, stream, 0, p->fwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 0, 2 * p->seq->nops);
+	if (!r)
+		p->forwarded = 1;
+	return sticky(p, r);
+}
+
+int te_plan_backward(struct te_plan *p, struct te_stream *stream)
+{
+	int n, r = runnable(p, stream, "te_plan_backward");
+
+	if (r < 0)
+		return r;
+	if (!(p->flags & TE_PLAN_TRAIN))
+		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
+	if (!p->forwarded)
+		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
+	n = p->seq->nops;
+	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 2 * n, n);
+	if (!r) {
+		p->forwarded = 0; /* what forward saved has been overwritten */
+		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
+	}
+	return sticky(p, r);
+}
+
+int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
+{
+	int first, r = runnable(p, stream, "te_plan_backward_dw");
+
+	if (r < 0)
+		return r;
+	if (!p->dw_pending)
+		return te__fail(-TE_ESTATE, p->flags & TE_PLAN_DELAY_DW ?
+				"te_plan_backward_dw: no backward pass went before" :
+				"te_plan_backward_dw: the plan does not delay weight gradients");
+	first = p->fwd_groups + p->bwd_groups;
+	r = run_groups(p, stream, first, p->ngroups - first);
+	if (!r)
+		p->dw_pending = 0;
+	return sticky(p, r);
+}

@@ -1,0 +1,199 @@
+/*
+ * plan_layout.c - the life of each value, and its place in the arena.
+ *
+ * A buffer lives from the group that writes it to the last one that reads it.
+ * Buffers whose lives overlap get disjoint places: largest first, each at the lowest
+ * offset that is free for its whole life (first fit by decreasing size, as in Pisarchyk and
+ * Lee, "Efficient memory management for deep neural net inference", arXiv:2001.03288).
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/private.h>
+
+#include "plan_internal.h"
+
+static void touch(struct te__buf *b, int t)
+{
+	if (b->first < 0 || t < b->first)
+		b->first = t;
+	if (t > b->last)
+		b->last = t;
+}
+
+static int value_bufs(struct te_plan *p, struct te__value *v)
+{
+	size_t n = te__spec_nbytes(&v->spec);
+	size_t codes = (size_t)te__spec_nelems(&v->spec);
+
+	if (v->fixed)
+		return 0;
+	if (!v->no_hp && (v->hp = te__plan_new_buf(p, n)) < 0)
+		return v->hp;
+	if ((v->forms & TE_FORM_ROW) && (v->row = te__plan_new_buf(p, codes)) < 0)
+		return v->row;
+	if ((v->forms & TE_FORM_COL) && (v->col = te__plan_new_buf(p, codes)) < 0)
+		return v->col;
+	return 0;
+}
+
+static void live_refs(struct te_plan *p, const struct te__step *s, int t)
+{
+	for (int k = 0; k < s->nrefs; k++) {
+		const struct te__value *v = &p->value[s->ref[k].value];
+
+		if ((s->ref[k].forms & TE_FORM_HP) && v->hp >= 0)
+			touch(&p->buf[v->hp], t);
+		if ((s->ref[k].forms & TE_FORM_ROW) && v->row >= 0)
+			touch(&p->buf[v->row], t);
+		if ((s->ref[k].forms & TE_FORM_COL) && v->col >= 0)
+			touch(&p->buf[v->col], t);
+	}
+}
+
+/* the output of step s may take over the memory of an input that dies in it */
+static void share(struct te_plan *p, const struct te__step *s, int t)
+{
+	struct te__buf *to;
+	int b;
+
+	if (s->share_to < 0 || p->value[s->share_to].hp < 0)
+		return;
+	b = p->value[s->share_to].hp;
+	to = &p->buf[b];
+	if (to->first != t || to->share >= 0)
+		return;
+	for (int k = 0; k < 3; k++) {
+		const struct te__value *v =
+			s->share_from[k] < 0 ? NULL : &p->value[s->share_from[k]];
+		struct te__buf *from;
+		int root;
+
+		if (!v || v->hp < 0 || v->hp == b || v->keep)
+			continue;
+		from = &p->buf[v->hp];
+		if (from->last != t || from->first == t || from->nbytes != to->nbytes)
+			continue;
+		for (root = v->hp; p->buf[root].share >= 0; root = p->buf[root].share)
+			;
+		if (p->buf[root].last != t)
+			continue; /* somebody took it over in this group already */
+		to->share = root;
+		p->buf[root].last = to->last;
+		return;
+	}
+}
+
+struct by_size {
+	size_t nbytes;
+	int buf;
+};
+
+static int by_size(const void *a, const void *b)
+{
+	const struct by_size *x = a, *y = b;
+
+	if (x->nbytes != y->nbytes)
+		return x->nbytes < y->nbytes ? 1 : -1;
+	return x->buf - y->buf;
+}
+
+/* lowest offset where nbytes fit beside the placed buffers that live at the same time;
+ * at[] holds them sorted by offset */
+static size_t lowest_fit(const struct te_plan *p, const struct te__buf *b, const int *at, int n)
+{
+	size_t off = 0;
+
+	for (int i = 0; i < n; i++) {
+		const struct te__buf *o = &p->buf[at[i]];
+
+		if (o->last < b->first || b->last < o->first)
+			continue;
+		if (off + b->nbytes <= o->offset)
+			break;
+		if (o->offset + o->nbytes > off)
+			off = o->offset + o->nbytes;
+	}
+	return off;
+}
+
+static int place(struct te_plan *p)
+{
+	struct by_size *order = te__malloc((size_t)p->nbufs * sizeof(*order) + 1);
+	int *at = te__malloc((size_t)p->nbufs * sizeof(int) + 1);
+	int n = 0, placed = 0;
+
+	if (!order || !at) {
+		te__free(order);
+		te__free(at);
+		return te__fail(-ENOMEM, "plan: no memory");
+	}
+	for (int i = 0; i < p->nbufs; i++)
+		if (p->buf[i].first >= 0 && p->buf[i].share < 0)
+			order[n++] = (struct by_size){ p->buf[i].nbytes, i };
+	qsort(order, (size_t)n, sizeof(*order), by_size);
+	for (int i = 0; i < n; i++) {
+		struct te__buf *b = &p->buf[order[i].buf];
+		int k = placed++;
+
+		b->offset = lowest_fit(p, b, at, k);
+		for (; k > 0 && p->buf[at[k - 1]].offset > b->offset; k--)
+			at[k] = at[k - 1];
+		at[k] = order[i].buf;
+		if (b->offset + b->nbytes > p->arena_nbytes)
+			p->arena_nbytes = b->offset + b->nbytes;
+		p->sum_nbytes += b->nbytes;
+	}
+	for (int i = 0; i < p->nbufs; i++) {
+		int root = i;
+
+		while (p->buf[root].share >= 0)
+			root = p->buf[root].share;
+		if (root != i) {
+			p->buf[i].offset = p->buf[root].offset;
+			p->sum_nbytes += p->buf[i].nbytes;
+		}
+	}
+	te__free(order);
+	te__free(at);
+	return 0;
+}
+
+int te__plan_layout(struct te_plan *p)
+{
+	int r;
+
+	for (int i = 0; i < p->nvalues; i++) {
+		r = value_bufs(p, &p->value[i]);
+		if (r < 0)
+			return r;
+	}
+	for (int t = 0; t < p->ngroups; t++) {
+		struct te__group *g = &p->group[t];
+
+		for (int k = 0; k < g->n; k++)
+			live_refs(p, &p->step[g->first + k], t);
+		if (g->fused.ws_nbytes) {
+			g->ws = te__plan_new_buf(p, g->fused.ws_nbytes);
+			if (g->ws < 0)
+				return g->ws;
+			touch(&p->buf[g->ws], t);
+		}
+	}
+	for (int i = 0; i < p->nvalues; i++) {
+		const struct te__value *v = &p->value[i];
+
+		if (v->hp < 0)
+			continue;
+		if (v->keep)
+			touch(&p->buf[v->hp], p->ngroups);
+		if (v->fed) /* written by the caller between forward and backward */
+			touch(&p->buf[v->hp], p->fwd_groups);
+	}
+	for (int t = 0; t < p->ngroups; t++)
+		if (p->group[t].n == 1)
+			share(p, &p->step[p->group[t].first], t);
+	return place(p);
+}

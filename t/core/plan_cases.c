@@ -1,0 +1,694 @@
+/* t/core/plan_cases.c - what a plan promises: gradients, memory, order, errors. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/optim.h>
+#include <te/private.h>
+
+#include "libtecore/plan_internal.h"
+#include "plan_cases.h"
+#include "plan_model.h"
+
+#define DO(call)                                                                                \
+	do {                                                                                    \
+		int do_r = (call);                                                              \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
+	} while (0)
+
+static const char *backend;
+static struct te_ctx *ctx;
+static struct te_stream *st;
+
+static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
+static const struct model_shape gpt_drop = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
+static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
+
+static void setup(void)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = backend;
+	DO(te_ctx_create(&o, &ctx));
+	st = te_ctx_stream(ctx);
+}
+
+static void teardown(void)
+{
+	ctx = te_ctx_unref(ctx);
+}
+
+static float *floats(struct te_tensor *t)
+{
+	size_t n = te_tensor_nbytes(t);
+	float *x = malloc(n);
+
+	DO(te_tensor_read(t, x, n));
+	return x;
+}
+
+/* forward and backward from zero gradients; the caller frees the gradients */
+static float *gradients(struct te_seq *seq, struct te_plan *p)
+{
+	DO(te_seq_zero_grads(seq, st));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	if (p->flags & TE_PLAN_DELAY_DW)
+		DO(te_plan_backward_dw(p, st));
+	DO(te_stream_sync(st));
+	return floats(te_seq_grads(seq));
+}
+
+static void gradient_matches(const struct model_shape *m)
+{
+	struct te_seq *seq = model_create(ctx, m, tt_seed());
+	struct te_plan *p = model_plan(seq, m, "fp32", TE_PLAN_TRAIN);
+	size_t n = (size_t)te_tensor_nelems(te_seq_masters(seq));
+	size_t nbytes = n * sizeof(float);
+	float *g, *w, *moved = malloc(nbytes);
+	double *v = malloc(n * sizeof(*v));
+
+	model_feed(p, m);
+	g = gradients(seq, p);
+	w = floats(te_seq_masters(seq));
+	for (int trial = 0; trial < 4; trial++) {
+		double want = 0, norm = 0, gnorm = 0, loss[2], got;
+		const double h = 4e-3;
+
+		/* along the gradient, tilted at random: the derivative is far from 0 */
+		for (size_t i = 0; i < n; i++)
+			gnorm += (double)g[i] * g[i];
+		gnorm = sqrt(gnorm);
+		for (size_t i = 0; i < n; i++) {
+			v[i] = g[i] / gnorm + tt_rand_normal() / sqrt((double)n);
+			norm += v[i] * v[i];
+		}
+		norm = sqrt(norm);
+		for (size_t i = 0; i < n; i++) {
+			v[i] /= norm;
+			want += v[i] * g[i];
+		}
+		for (int s = 0; s < 2; s++) {
+			for (size_t i = 0; i < n; i++)
+				moved[i] = (float)(w[i] + (s ? h : -h) * v[i]);
+			DO(te_tensor_write(te_seq_masters(seq), moved, nbytes));
+			DO(te_plan_forward(p, st, 0));
+			DO(te_stream_sync(st));
+			loss[s] = model_loss(p);
+		}
+		got = (loss[1] - loss[0]) / (2 * h);
+		/* FP32 loss near 4: 4 * 2^-23 / (2 h) = 6e-5 of noise, times a few for the
+		 * rounding along the way; h^2/6 L''' is of the same size */
+		ck_assert_msg(fabs(got - want) < 1e-3 + 5e-3 * fabs(want),
+			      "directional derivative %g, gradient says %g", got, want);
+		ck_assert_msg(fabs(want) > 0.05, "gradient vanished: %g", want);
+	}
+	free(g);
+	free(w);
+	free(moved);
+	free(v);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+
+START_TEST(gradient_is_the_derivative_of_the_loss)
+{
+	gradient_matches(_i ? &llama : &gpt);
+}
+END_TEST
+
+static struct te_spec fp32_vector(int64_t n)
+{
+	return (struct te_spec){ TE_DTYPE_FP32, 2, { 1, n } };
+}
+
+START_TEST(sums_the_gradients_of_all_takers)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	float x[5] = { 1, -2, 3, 0.5f, 7 }, dy[5] = { 1, 2, 4, 8, 16 }, y[5], dx[5];
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_fork("f", &op));
+	DO(te_op_give(op, 0, "r"));
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	for (int i = 0; i < 3; i++) {
+		DO(te_op_add(i == 0 ? "a" : i == 1 ? "b" : "c", &op));
+		DO(te_op_take(op, 0, "r"));
+		DO(te_seq_append(seq, op));
+		te_op_unref(op);
+	}
+	DO(te_seq_init(seq, 1));
+	o.recipe.compute = TE_DTYPE_FP32;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = fp32_vector(5);
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(te_plan_output(p), y, sizeof(y)));
+	DO(te_tensor_write(te_plan_output_grad(p), dy, sizeof(dy)));
+	DO(te_plan_backward(p, st));
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(te_plan_input_grad(p), dx, sizeof(dx)));
+	for (int i = 0; i < 5; i++) {
+		ck_assert_float_eq(y[i], 4 * x[i]);
+		ck_assert_float_eq(dx[i], 4 * dy[i]);
+	}
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static const uint32_t variants[] = { 0, TE_PLAN_NO_FUSION, TE_PLAN_DELAY_DW };
+
+/* nothing is read before it is written, and no two live values share memory */
+START_TEST(reads_only_what_it_wrote)
+{
+	const char *recipe = recipes[_i % 4];
+	uint32_t flags = variants[_i / 4] | TE_PLAN_TRAIN;
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+	struct te_plan *p = model_plan(seq, &gpt, recipe, flags);
+	size_t n = te_tensor_nbytes(te_seq_grads(seq));
+	float *a, *b, loss;
+
+	model_feed(p, &gpt);
+	DO(te_fill(st, p->arena, 0, p->arena_nbytes));
+	a = gradients(seq, p);
+	loss = model_loss(p);
+	ck_assert_msg(isfinite(loss) && fabsf(loss - logf(48)) < 3.0f, "loss %g", (double)loss);
+	if (p->recipe.kind != TE_RECIPE_DELAYED) {
+		DO(te_fill(st, p->arena, 0xff, p->arena_nbytes));
+		b = gradients(seq, p);
+		ck_assert_mem_eq(a, b, n);
+		free(b);
+	} else {
+		/* scales move between passes: only that NaN from the poison goes nowhere */
+		DO(te_fill(st, p->arena, 0xff, p->arena_nbytes));
+		b = gradients(seq, p);
+		for (size_t i = 0; i < n / sizeof(*b); i++)
+			ck_assert_msg(isfinite(b[i]), "gradient %zu is %g", i, (double)b[i]);
+		free(b);
+	}
+	free(a);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(places_live_buffers_apart)
+{
+	const struct model_shape *m = _i & 1 ? &llama : &gpt_drop;
+	struct te_seq *seq = model_create(ctx, m, 3);
+	struct te_plan *p = model_plan(seq, m, recipes[_i % 4],
+				       TE_PLAN_TRAIN | variants[_i / 4] | TE_PLAN_NO_ALLOC);
+	size_t end = 0;
+
+	for (int i = 0; i < p->nbufs; i++) {
+		const struct te__buf *a = &p->buf[i];
+
+		if (a->first < 0)
+			continue;
+		if (a->offset + a->nbytes > end)
+			end = a->offset + a->nbytes;
+		for (int j = 0; j < i; j++) {
+			const struct te__buf *b = &p->buf[j];
+			int heir = a->offset == b->offset &&
+				   (a->first == b->last || b->first == a->last);
+
+			if (b->first < 0 || a->last < b->first || b->last < a->first)
+				continue;
+			if (heir || a->share == j || b->share == i)
+				continue; /* the taker lives on in the giver's memory */
+			ck_assert_msg(a->offset + a->nbytes <= b->offset ||
+					      b->offset + b->nbytes <= a->offset ||
+					      a->share >= 0 || b->share >= 0,
+				      "buffers %d and %d overlap", i, j);
+		}
+	}
+	ck_assert_uint_eq(end, p->arena_nbytes);
+	ck_assert_uint_lt(p->arena_nbytes, p->sum_nbytes);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(covers_each_step_once_and_in_order)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+	struct te_plan *p = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	int next = 0, fused = 0;
+
+	for (int t = 0; t < p->ngroups; t++) {
+		ck_assert_int_eq(p->group[t].first, next);
+		ck_assert_int_ge(p->group[t].n, 1);
+		ck_assert((p->group[t].n > 1) == (p->group[t].fusion != NULL));
+		fused += p->group[t].fusion != NULL;
+		next += p->group[t].n;
+	}
+	ck_assert_int_eq(next, p->nsteps);
+	ck_assert_int_gt(fused, 0);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(delayed_weight_gradients_are_the_same_bits)
+{
+	struct te_seq *a = model_create(ctx, &gpt, 5), *b = model_create(ctx, &gpt, 5);
+	/* without fusion on both sides, since delaying takes dbias out of a fusion */
+	struct te_plan *pa = model_plan(a, &gpt, recipes[_i], TE_PLAN_TRAIN);
+	struct te_plan *pb = model_plan(b, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
+	size_t n = te_tensor_nbytes(te_seq_grads(a));
+	int32_t tok[2][32];
+	float *ga, *gb;
+
+	model_feed(pa, &gpt);
+	for (int k = 0; k < 2; k++) {
+		const char *name = k ? "targets" : "x";
+
+		DO(te_tensor_read(te_plan_input(pa, name), tok[k], sizeof(tok[k])));
+		DO(te_tensor_write(te_plan_input(pb, name), tok[k], sizeof(tok[k])));
+	}
+	ga = gradients(a, pa);
+	gb = gradients(b, pb);
+	ck_assert_mem_eq(ga, gb, n);
+	free(ga);
+	free(gb);
+	te_plan_unref(pa);
+	te_plan_unref(pb);
+	te_seq_unref(a);
+	te_seq_unref(b);
+}
+END_TEST
+
+START_TEST(allocates_nothing_when_running_and_reports_its_peak)
+{
+	const char *recipe = recipes[_i];
+	struct te_mem_info before = { .size = sizeof(before) }, made = before, after = before;
+	struct te_plan_memory mem = { .size = sizeof(mem) };
+	struct model_shape m = gpt_drop;
+	struct te_seq *seq;
+	struct te_plan *p;
+	double used;
+
+	m.width = 128;
+	DO(te_ctx_mem_info(ctx, &before));
+	seq = model_create(ctx, &m, 3);
+	p = model_plan(seq, &m, recipe, TE_PLAN_TRAIN);
+	DO(te_ctx_mem_info(ctx, &made));
+	model_feed(p, &m);
+	for (int i = 0; i < 3; i++)
+		free(gradients(seq, p));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(made.nallocs, after.nallocs);
+	ck_assert_uint_eq(made.used_nbytes, after.used_nbytes);
+	DO(te_plan_memory(p, &mem));
+	used = (double)(after.used_nbytes - before.used_nbytes);
+	ck_assert_msg(fabs(used - (double)mem.total_nbytes) <= 0.02 * used,
+		      "reported %llu, measured %.0f", (unsigned long long)mem.total_nbytes, used);
+	ck_assert_uint_le(after.peak_nbytes, after.used_nbytes + before.used_nbytes + used * 0.02);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
+}
+END_TEST
+
+START_TEST(plans_without_memory_when_asked)
+{
+	struct te_mem_info before = { .size = sizeof(before) }, after = before;
+	struct te_plan_memory mem = { .size = sizeof(mem) }, real = mem;
+	struct te_seq *seq = model_create(ctx, &llama, 3);
+	struct te_plan *p;
+
+	DO(te_ctx_mem_info(ctx, &before));
+	p = model_plan(seq, &llama, "bf16", TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
+	DO(te_plan_memory(p, &mem));
+	ck_assert_int_eq(te_plan_forward(p, st, 0), -TE_ESTATE);
+	te_plan_unref(p);
+	p = model_plan(seq, &llama, "bf16", TE_PLAN_TRAIN);
+	DO(te_plan_memory(p, &real));
+	ck_assert_uint_eq(mem.total_nbytes, real.total_nbytes);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* three steps with dropout and two micro-batches; the weights at the end */
+static float *train(const char *recipe, int captured)
+{
+	const struct model_shape *m = &gpt_drop;
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, m, 5);
+	struct te_plan *p = model_plan(seq, m, recipe, TE_PLAN_TRAIN);
+	struct te_recording *rec = NULL;
+	struct te_adamw *opt;
+	int32_t tok[32];
+	float *w;
+
+	DO(te_adamw_create(seq, &ao, &opt));
+	DO(te_adamw_set_lr(opt, st, 1e-2f));
+	for (int step = 0; step < 3; step++) {
+		for (int i = 0; i < 32; i++)
+			tok[i] = (i * 7 + step * 3) % 48;
+		DO(te_tensor_write(te_plan_input(p, "x"), tok, sizeof(tok)));
+		for (int i = 0; i < 32; i++)
+			tok[i] = (i * 5 + step) % 48;
+		DO(te_tensor_write(te_plan_input(p, "targets"), tok, sizeof(tok)));
+		if (!captured || step == 0) {
+			if (captured)
+				DO(te_capture_begin(st));
+			DO(te_seq_zero_grads(seq, st));
+			for (int mb = 0; mb < 2; mb++) {
+				DO(te_plan_forward(p, st, mb ? TE_RUN_WEIGHTS_CACHED : 0));
+				DO(te_plan_backward(p, st));
+			}
+			DO(te_adamw_step(opt, st));
+			if (captured)
+				DO(te_capture_end(st, &rec));
+		}
+		if (captured)
+			DO(te_recording_launch(rec, st));
+		DO(te_stream_sync(st));
+	}
+	w = floats(te_seq_masters(seq));
+	te_recording_unref(rec);
+	te_adamw_unref(opt);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+	return w;
+}
+
+START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
+{
+	struct te_seq *seq = model_create(ctx, &gpt_drop, 5);
+	size_t n = te_tensor_nbytes(te_seq_masters(seq));
+	float *start = floats(te_seq_masters(seq));
+	float *eager = train(recipes[_i], 0), *graph = train(recipes[_i], 1);
+
+	ck_assert_mem_eq(eager, graph, n);
+	ck_assert_mem_ne(eager, start, n);
+	free(start);
+	free(eager);
+	free(graph);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(draws_fresh_masks_each_step)
+{
+	struct te_seq *seq = model_create(ctx, &gpt_drop, 5);
+	struct te_plan *p = model_plan(seq, &gpt_drop, "fp32", TE_PLAN_TRAIN);
+	struct te_plan *e = model_plan(seq, &gpt_drop, "fp32", 0);
+	uint64_t seed, offset;
+	float a, b, c;
+
+	model_feed(p, &gpt_drop);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	a = model_loss(p);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	b = model_loss(p);
+	ck_assert_float_ne(a, b);
+	DO(te_seq_rng_get(seq, &seed, &offset));
+	ck_assert_uint_eq(offset, 2);
+	DO(te_seq_rng_set(seq, seed, 0));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	c = model_loss(p);
+	ck_assert_float_eq(a, c);
+	/* evaluation neither drops nor draws */
+	model_feed(e, &gpt_drop);
+	DO(te_plan_forward(e, st, 0));
+	DO(te_stream_sync(st));
+	a = model_loss(e);
+	DO(te_plan_forward(e, st, 0));
+	DO(te_stream_sync(st));
+	ck_assert_float_eq(a, model_loss(e));
+	DO(te_seq_rng_get(seq, &seed, &offset));
+	ck_assert_uint_eq(offset, 1);
+	te_plan_unref(e);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(evaluation_leaves_quantizers_alone)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "fp8-delayed", TE_PLAN_TRAIN);
+	struct te_plan *e = model_plan(seq, &gpt, "fp8-delayed", 0);
+	size_t n = te_quant_nbytes(te_seq_quant(seq));
+	char *a = malloc(n), *b = malloc(n);
+
+	model_feed(p, &gpt);
+	model_feed(e, &gpt);
+	free(gradients(seq, p));
+	DO(te_quant_save(te_seq_quant(seq), a, n));
+	DO(te_plan_forward(e, st, 0));
+	DO(te_stream_sync(st));
+	ck_assert(isfinite(model_loss(e)));
+	DO(te_quant_save(te_seq_quant(seq), b, n));
+	ck_assert_mem_eq(a, b, n);
+	free(gradients(seq, p));
+	DO(te_quant_save(te_seq_quant(seq), b, n));
+	ck_assert_mem_ne(a, b, n);
+	free(a);
+	free(b);
+	te_plan_unref(e);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(refuses_calls_out_of_order)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
+	struct te_plan *e = model_plan(seq, &gpt, "bf16", 0);
+
+	model_feed(p, &gpt);
+	ck_assert_int_eq(te_plan_backward(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_backward_dw(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_forward(p, st, TE_RUN_WEIGHTS_CACHED), -TE_ESTATE);
+	ck_assert_msg(strstr(te_error_detail(), ".weight") != NULL, "%s", te_error_detail());
+	ck_assert_int_eq(te_plan_forward(p, st, 64), -EINVAL);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	ck_assert_int_eq(te_plan_backward(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_forward(p, st, 0), -TE_ESTATE);
+	DO(te_plan_backward_dw(p, st));
+	ck_assert_int_eq(te_plan_backward_dw(p, st), -TE_ESTATE);
+	DO(te_plan_forward(p, st, TE_RUN_WEIGHTS_CACHED));
+	DO(te_plan_forward(e, st, 0));
+	ck_assert_int_eq(te_plan_backward(e, st), -TE_ESTATE);
+	DO(te_stream_sync(st));
+	te_plan_unref(e);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(stops_before_the_loss)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p;
+
+	DO(te_recipe_from_name("bf16", &o.recipe));
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
+	o.stop_before = "loss";
+	DO(te_plan_create(seq, &o, &p));
+	ck_assert_ptr_null(te_plan_input(p, "targets"));
+	ck_assert_int_eq(te_tensor_cols(te_plan_output(p)), 48);
+	ck_assert_int_eq(te_tensor_rows(te_plan_output(p)), 16);
+	model_feed(p, &(struct model_shape){ .vocab = 48, .batch = 1, .seqlen = 16 });
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	te_plan_unref(p);
+	o.stop_before = "nothing";
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o.stop_before = "emb";
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(refuses_bad_options)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT, good;
+	struct model_shape odd = gpt;
+	struct te_seq *seq = model_create(ctx, &gpt, 5), *raw;
+	struct te_plan *p = NULL;
+
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 2, 16 } };
+	good = o;
+	o.flags = 1u << 31;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o = good;
+	o.flags = TE_PLAN_DELAY_DW;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o = good;
+	o.x.shape[1] = 0;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	o = good;
+	o.recipe.compute = TE_DTYPE_E4M3;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_EDTYPE);
+	DO(te_seq_create(ctx, &raw));
+	ck_assert_int_eq(te_plan_create(raw, &good, &p), -TE_ESTATE);
+	te_seq_unref(raw);
+	te_seq_unref(seq);
+	/* FP8 products need extents divisible by 16: the op is named */
+	odd.width = 24;
+	seq = model_create(ctx, &odd, 5);
+	DO(te_recipe_from_name("fp8-current", &o.recipe));
+	o.flags = TE_PLAN_TRAIN;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	ck_assert_msg(strstr(te_error_detail(), "h.0.qkv") != NULL, "%s", te_error_detail());
+	te_seq_unref(seq);
+	/* one FP8 recipe a sequence */
+	seq = model_create(ctx, &gpt, 5);
+	p = model_plan(seq, &gpt, "fp8-current", 0);
+	te_plan_unref(p);
+	DO(te_recipe_from_name("fp8-delayed", &good.recipe));
+	ck_assert_int_eq(te_plan_create(seq, &good, &p), -TE_ESTATE);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(prints_text_and_dot)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "fp8-delayed", TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	char *text = NULL, *dot = NULL, node[32];
+
+	DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+	ck_assert_ptr_nonnull(strstr(text, "plan: x [2,16] int32, recipe fp8-delayed"));
+	ck_assert_ptr_nonnull(strstr(text, "norm+quantize"));
+	ck_assert_ptr_nonnull(strstr(text, "h.1.down.dw"));
+	ck_assert_ptr_nonnull(strstr(text, "backward:"));
+	ck_assert_ptr_nonnull(strstr(text, "arena: "));
+	DO(te_plan_print(p, TE_PLAN_DOT, &dot));
+	ck_assert_int_eq(strncmp(dot, "digraph", 7), 0);
+	for (int t = 0; t < p->ngroups; t++) {
+		snprintf(node, sizeof(node), "  g%d [", t);
+		ck_assert_ptr_nonnull(strstr(dot, node));
+	}
+	ck_assert_ptr_nonnull(strstr(dot, "g0 -> g1"));
+	ck_assert_int_eq(te_plan_print(p, (enum te_plan_format)9, &text), -EINVAL);
+	free(text);
+	free(dot);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(says_so_at_every_call_after_a_failure)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN);
+
+	model_feed(p, &gpt);
+	te__fault_set(20);
+	ck_assert_int_lt(te_plan_forward(p, st, 0), 0);
+	te__fault_set(0);
+	ck_assert_int_lt(te_plan_forward(p, st, 0), 0);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "failed before"));
+	te_stream_sync(st);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int plan_once(void)
+{
+	struct te_embedding_attrs ea = { 16, 16, 0, 1 };
+	struct te_linear_attrs la = { 16, 16, 1, 0, NULL };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_op *e = NULL, *l = NULL;
+	struct te_plan *p = NULL;
+	struct te_seq *s = NULL;
+	struct te_ctx *c = NULL;
+	int r;
+
+	co.backend = backend;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
+	r = te_recipe_from_name("fp8-delayed", &o.recipe);
+	if (!r)
+		r = te_ctx_create(&co, &c);
+	if (!r)
+		r = te_seq_create(c, &s);
+	if (!r)
+		r = te_op_embedding(&ea, "e", &e);
+	if (!r)
+		r = te_op_linear(&la, "l", &l);
+	if (!r)
+		r = te_seq_append(s, e);
+	if (!r)
+		r = te_seq_append(s, l);
+	if (!r)
+		r = te_seq_init(s, 1);
+	if (!r)
+		r = te_plan_create(s, &o, &p);
+	te_plan_unref(p);
+	te_op_unref(e);
+	te_op_unref(l);
+	te_seq_unref(s);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(plan_once), 20);
+}
+END_TEST
+
+Suite *plan_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c;
+
+	backend = on;
+	c = tt_case(s, "gradients", "numeric");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, gradient_is_the_derivative_of_the_loss, 0, 2);
+	tcase_add_test(c, sums_the_gradients_of_all_takers);
+	tcase_add_loop_test(c, delayed_weight_gradients_are_the_same_bits, 0, 4);
+	c = tt_case(s, "memory", "memory");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, 12);
+	tcase_add_loop_test(c, places_live_buffers_apart, 0, 12);
+	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0, 4);
+	tcase_add_test(c, plans_without_memory_when_asked);
+	c = tt_case(s, "running", "run");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, 4);
+	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, 4);
+	tcase_add_test(c, draws_fresh_masks_each_step);
+	tcase_add_test(c, evaluation_leaves_quantizers_alone);
+	tcase_add_test(c, refuses_calls_out_of_order);
+	tcase_add_test(c, stops_before_the_loss);
+	tcase_add_test(c, refuses_bad_options);
+	tcase_add_test(c, prints_text_and_dot);
+	tcase_add_test(c, says_so_at_every_call_after_a_failure);
+	c = tt_case(s, "faults", "fault");
+	tcase_add_test(c, survives_every_fault);
+	return s;
+}

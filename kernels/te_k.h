@@ -325,10 +325,13 @@ struct te_k_pos_bwd {
 	int32_t pad;
 };
 
+#define TE_K_ATTN_MAX_HEAD_DIM 128
+
 /*
  * Causal attention on packed heads. qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; query head
  * h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch,
- * nheads, seqlen]: natural log of the sum of exp(scale q.k). Probabilities are dropped after
+ * nheads, seqlen]: natural log of the sum of exp(scale q.k). head_dim is 1 to
+ * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
  * normalisation (te_philox.h, element (b * nheads + h, q, k)).
  */
 struct te_k_attn_fwd {

@@ -38,6 +38,9 @@ double te__param_double(enum te__param id);
 const char *te__param_str(enum te__param id);
 int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 
+/* the choices of TE_GEMM_HOST */
+enum { TE__GEMM_HOST_AUTO, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
+
 /* log, once a process, variables that are unknown or unreadable */
 void te__param_warn(void);
 

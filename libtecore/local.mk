@@ -43,9 +43,12 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/errno.c \
 	libtecore/fault.c \
 	libtecore/fusions.c \
+	libtecore/gemm.c \
 	libtecore/host/act.c \
+	libtecore/host/attn.c \
 	libtecore/host/elem.c \
 	libtecore/host/embed.c \
+	libtecore/host/gemm.c \
 	libtecore/host/host.h \
 	libtecore/host/loss.c \
 	libtecore/host/norm.c \
@@ -57,6 +60,18 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/log.c \
 	libtecore/op.c \
 	libtecore/op_internal.h \
+	libtecore/ops/activation.c \
+	libtecore/ops/attention.c \
+	libtecore/ops/bias.c \
+	libtecore/ops/cross_entropy.c \
+	libtecore/ops/dropout.c \
+	libtecore/ops/embedding.c \
+	libtecore/ops/linear.c \
+	libtecore/ops/norm.c \
+	libtecore/ops/ops_common.c \
+	libtecore/ops/ops_internal.h \
+	libtecore/ops/residual.c \
+	libtecore/ops/rope.c \
 	libtecore/optim.c \
 	libtecore/param.c \
 	libtecore/params.def \

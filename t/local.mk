@@ -2,6 +2,9 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
+	t/core/plan \
+	t/core/plan_gpu \
+	t/core/seq \
 	t/core/cuda_abi \
 	t/core/dtype \
 	t/core/errno \
@@ -56,6 +59,10 @@ t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA
 t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+
+PLAN_CASES = t/core/plan_cases.c t/core/plan_cases.h t/core/plan_model.c t/core/plan_model.h
+t_core_plan_SOURCES = t/core/plan.c $(PLAN_CASES)
+t_core_plan_gpu_SOURCES = t/core/plan_gpu.c $(PLAN_CASES)
 
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \

@@ -1,0 +1,95 @@
+/* bias.c - y = x + bias. */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/ops_internal.h"
+
+static int bias_check(const struct te_op *op)
+{
+	const struct te_bias_attrs *a = op->attrs;
+
+	if (a->width < 1)
+		return te__fail(-EINVAL, "bias %s: width is %lld", op->name, (long long)a->width);
+	return 0;
+}
+
+static int bias_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+{
+	const struct te_bias_attrs *a = op->attrs;
+
+	ret_decls[0] = (struct te_weight_decl){
+		.name = "bias",
+		.ndim = 1,
+		.shape = { a->width },
+		.init = TE_INIT_ZERO,
+		.flags = TE_WEIGHT_COMPUTE,
+	};
+	return 1;
+}
+
+static int bias_infer(struct te_op_infer *inf)
+{
+	const struct te_bias_attrs *a = inf->op->attrs;
+	int r = te__ops_check_x(inf, 1, a->width);
+
+	if (r < 0)
+		return r;
+	te__ops_same(inf);
+	/* a copy in the compute dtype, as a product with this bias in its epilogue reads it */
+	inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
+	inf->inplace_fwd = 1;
+	inf->dx_alias = 0;
+	inf->dw_dy = TE_FORM_HP;
+	inf->dw_ws_nbytes = te__ops_part_nbytes(te__ops_rows(&inf->in[0]), a->width);
+	return 0;
+}
+
+static int bias_forward(const struct te_op_call *c)
+{
+	const struct te_k_bias_fwd k = {
+		.x = te_tensor_data(c->x.hp),
+		.bias = te_tensor_data(te__ops_weight(c, 0)),
+		.y = te_tensor_data(c->y.hp),
+		.rows = te_tensor_rows(c->x.hp),
+		.cols = te_tensor_cols(c->x.hp),
+		.dtype = te_tensor_dtype(c->x.hp),
+	};
+
+	return TE__LAUNCH(c->stream, BIAS_FWD, &k);
+}
+
+static int bias_dw(const struct te_op_call *c)
+{
+	const struct te_k_colsum k = {
+		.x = te_tensor_data(c->dy.hp),
+		.part = c->ws,
+		.rows = te_tensor_rows(c->dy.hp),
+		.cols = te_tensor_cols(c->dy.hp),
+		.dtype = te_tensor_dtype(c->dy.hp),
+	};
+	int r = TE__LAUNCH(c->stream, COLSUM, &k);
+
+	return r < 0 ? r : te__ops_part_sum(c, 0, k.part, k.rows, k.cols);
+}
+
+static int bias_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct te_bias_attrs *a = op->attrs;
+
+	return snprintf(dst, nbytes, "width %lld", (long long)a->width);
+}
+
+static const struct te_op_ops bias_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "bias",
+	.attrs_nbytes = sizeof(struct te_bias_attrs),
+	.check = bias_check,
+	.weights = bias_weights,
+	.infer = bias_infer,
+	.forward = bias_forward,
+	.backward_dw = bias_dw,
+	.describe = bias_describe,
+};
+
+int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op)
+{
+	return te_op_create(&bias_ops, a, name, ret_op);
+}

@@ -1,0 +1,122 @@
+/* cross_entropy.c - mean softmax cross-entropy. Saved: log-sum-exp and the count of rows. */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/ops_internal.h"
+
+static int ce_check(const struct te_op *op)
+{
+	const struct te_cross_entropy_attrs *a = op->attrs;
+
+	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
+		return te__fail(-EINVAL, "cross_entropy %s: nclasses is %lld, not 1 to %d",
+				op->name, (long long)a->nclasses, INT32_MAX);
+	if (!isfinite(a->grad_scale))
+		return te__fail(-EINVAL, "cross_entropy %s: grad_scale is %g", op->name,
+				(double)a->grad_scale);
+	return 0;
+}
+
+static int ce_infer(struct te_op_infer *inf)
+{
+	const struct te_cross_entropy_attrs *a = inf->op->attrs;
+	const struct te_spec *x = &inf->in[0], *t = &inf->in[1];
+	const char *name = inf->op->name;
+	int64_t rows;
+	int r = te__ops_check_x(inf, 1, 0);
+
+	if (r < 0)
+		return r;
+	rows = te__ops_rows(x);
+	if (te__ops_cols(x) < a->nclasses)
+		return te__fail(-TE_ESHAPE, "cross_entropy %s: logits are %lld wide, nclasses is %lld",
+				name, (long long)te__ops_cols(x), (long long)a->nclasses);
+	if (t->dtype != TE_DTYPE_INT32)
+		return te__fail(-TE_EDTYPE, "cross_entropy %s: targets are %s, not int32", name,
+				te_dtype_name(t->dtype));
+	if (te__spec_nelems(t) != rows)
+		return te__fail(-TE_ESHAPE, "cross_entropy %s: %lld targets for %lld rows of logits",
+				name, (long long)te__spec_nelems(t), (long long)rows);
+	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
+	inf->save_x = TE_FORM_HP;
+	inf->save_ex = 1;
+	inf->bwd_dy = 0; /* it is where gradients begin */
+	inf->inplace_bwd = 1;
+	inf->nsaved = 2;
+	inf->saved[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { rows } };
+	inf->saved[1] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
+	inf->fwd_ws_nbytes = (size_t)rows * sizeof(float);
+	return 0;
+}
+
+static int ce_forward(const struct te_op_call *c)
+{
+	const struct te_cross_entropy_attrs *a = c->op->attrs;
+	const struct te_k_ce_fwd fwd = {
+		.logits = te_tensor_data(c->x.hp),
+		.targets = te_tensor_data(c->ex[0].hp),
+		.lse = te_tensor_data(c->saved[0]),
+		.row_loss = c->ws,
+		.rows = te_tensor_rows(c->x.hp),
+		.cols = te_tensor_cols(c->x.hp),
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+		.dtype = te_tensor_dtype(c->x.hp),
+	};
+	const struct te_k_ce_reduce reduce = {
+		.row_loss = fwd.row_loss,
+		.targets = fwd.targets,
+		.loss = te_tensor_data(c->y.hp),
+		.count = te_tensor_data(c->saved[1]),
+		.rows = fwd.rows,
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+	};
+	int r = TE__LAUNCH(c->stream, CE_FWD, &fwd);
+
+	return r < 0 ? r : TE__LAUNCH(c->stream, CE_REDUCE, &reduce);
+}
+
+static int ce_backward(const struct te_op_call *c)
+{
+	const struct te_cross_entropy_attrs *a = c->op->attrs;
+	const struct te_k_ce_bwd k = {
+		.logits = te_tensor_data(c->x.hp),
+		.targets = te_tensor_data(c->ex[0].hp),
+		.lse = te_tensor_data(c->saved[0]),
+		.count = te_tensor_data(c->saved[1]),
+		.dlogits = te_tensor_data(c->dx.hp),
+		.rows = te_tensor_rows(c->x.hp),
+		.cols = te_tensor_cols(c->x.hp),
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+		.grad_scale = a->grad_scale,
+		.dtype = te_tensor_dtype(c->x.hp),
+	};
+
+	return TE__LAUNCH(c->stream, CE_BWD, &k);
+}
+
+static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct te_cross_entropy_attrs *a = op->attrs;
+
+	return snprintf(dst, nbytes, "classes %lld, ignore %d, gradient scale %g",
+			(long long)a->nclasses, a->ignore_index, (double)a->grad_scale);
+}
+
+static const struct te_op_ops cross_entropy_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "cross_entropy",
+	.attrs_nbytes = sizeof(struct te_cross_entropy_attrs),
+	.nextra_in = 1,
+	.check = ce_check,
+	.infer = ce_infer,
+	.forward = ce_forward,
+	.backward = ce_backward,
+	.describe = ce_describe,
+};
+
+int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name,
+			struct te_op **ret_op)
+{
+	return te_op_create(&cross_entropy_ops, a, name, ret_op);
+}

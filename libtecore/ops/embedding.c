@@ -1,0 +1,137 @@
+/* embedding.c - token rows, plus position rows where there are any. */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/ops_internal.h"
+
+static int embedding_check(const struct te_op *op)
+{
+	const struct te_embedding_attrs *a = op->attrs;
+
+	if (a->vocab < 1 || a->vocab > INT32_MAX)
+		return te__fail(-EINVAL, "embedding %s: vocab is %lld, not 1 to %d", op->name,
+				(long long)a->vocab, INT32_MAX);
+	if (a->width < 1)
+		return te__fail(-EINVAL, "embedding %s: width is %lld", op->name,
+				(long long)a->width);
+	if (a->max_pos < 0)
+		return te__fail(-EINVAL, "embedding %s: max_pos is %lld", op->name,
+				(long long)a->max_pos);
+	if (!(a->init_std >= 0.0f) || !isfinite(a->init_std))
+		return te__fail(-EINVAL, "embedding %s: init_std is %g", op->name,
+				(double)a->init_std);
+	return 0;
+}
+
+static int embedding_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+{
+	const struct te_embedding_attrs *a = op->attrs;
+
+	ret_decls[0] = (struct te_weight_decl){
+		.name = "weight",
+		.ndim = 2,
+		.shape = { a->vocab, a->width },
+		.init = TE_INIT_NORMAL,
+		.init_std = a->init_std,
+		.flags = TE_WEIGHT_DECAY,
+	};
+	if (!a->max_pos)
+		return 1;
+	ret_decls[1] = ret_decls[0];
+	ret_decls[1].name = "position";
+	ret_decls[1].shape[0] = a->max_pos;
+	return 2;
+}
+
+static int embedding_infer(struct te_op_infer *inf)
+{
+	const struct te_embedding_attrs *a = inf->op->attrs;
+	const struct te_spec *x = &inf->in[0];
+	struct te_spec *y = &inf->out[0];
+
+	if (x->dtype != TE_DTYPE_INT32)
+		return te__fail(-TE_EDTYPE, "embedding %s: tokens are %s, not int32", inf->op->name,
+				te_dtype_name(x->dtype));
+	if (x->ndim >= TE_MAX_DIMS)
+		return te__fail(-TE_ESHAPE, "embedding %s: tokens have %d extents, at most %d",
+				inf->op->name, x->ndim, TE_MAX_DIMS - 1);
+	if (a->max_pos && te__ops_cols(x) > a->max_pos)
+		return te__fail(-TE_ESHAPE, "embedding %s: %lld tokens in a row, max_pos is %lld",
+				inf->op->name, (long long)te__ops_cols(x), (long long)a->max_pos);
+	*y = *x;
+	y->dtype = inf->recipe->compute;
+	y->shape[y->ndim++] = a->width;
+	inf->no_dx = 1;
+	inf->dw_x = TE_FORM_HP;
+	inf->dw_dy = TE_FORM_HP;
+	return 0;
+}
+
+static int embedding_forward(const struct te_op_call *c)
+{
+	const struct te_embedding_attrs *a = c->op->attrs;
+	const struct te_k_embed_fwd k = {
+		.tokens = te_tensor_data(c->x.hp),
+		.table = te_tensor_data(c->master[0]),
+		.pos = a->max_pos ? te_tensor_data(c->master[1]) : NULL,
+		.y = te_tensor_data(c->y.hp),
+		.rows = te_tensor_nelems(c->x.hp),
+		.seqlen = te_tensor_cols(c->x.hp),
+		.vocab = a->vocab,
+		.width = a->width,
+		.dtype = te_tensor_dtype(c->y.hp),
+	};
+
+	return TE__LAUNCH(c->stream, EMBED_FWD, &k);
+}
+
+static int embedding_dw(const struct te_op_call *c)
+{
+	const struct te_embedding_attrs *a = c->op->attrs;
+	const struct te_k_embed_bwd table = {
+		.tokens = te_tensor_data(c->x.hp),
+		.dy = te_tensor_data(c->dy.hp),
+		.dtable = te_tensor_data(c->grad[0]),
+		.rows = te_tensor_nelems(c->x.hp),
+		.vocab = a->vocab,
+		.width = a->width,
+		.dtype = te_tensor_dtype(c->dy.hp),
+	};
+	struct te_k_pos_bwd pos;
+	int r = TE__LAUNCH(c->stream, EMBED_BWD, &table);
+
+	if (r < 0 || !a->max_pos)
+		return r;
+	pos = (struct te_k_pos_bwd){
+		.dy = te_tensor_data(c->dy.hp),
+		.dpos = te_tensor_data(c->grad[1]),
+		.batch = te_tensor_rows(c->x.hp),
+		.seqlen = te_tensor_cols(c->x.hp),
+		.width = a->width,
+		.dtype = te_tensor_dtype(c->dy.hp),
+	};
+	return TE__LAUNCH(c->stream, POS_BWD, &pos);
+}
+
+static int embedding_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct te_embedding_attrs *a = op->attrs;
+
+	return snprintf(dst, nbytes, "vocab %lld, width %lld, positions %lld", (long long)a->vocab,
+			(long long)a->width, (long long)a->max_pos);
+}
+
+static const struct te_op_ops embedding_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "embedding",
+	.attrs_nbytes = sizeof(struct te_embedding_attrs),
+	.check = embedding_check,
+	.weights = embedding_weights,
+	.infer = embedding_infer,
+	.forward = embedding_forward,
+	.backward_dw = embedding_dw,
+	.describe = embedding_describe,
+};
+
+int te_op_embedding(const struct te_embedding_attrs *a, const char *name, struct te_op **ret_op)
+{
+	return te_op_create(&embedding_ops, a, name, ret_op);
+}

@@ -1,0 +1,177 @@
+/*
+ * linear.c - y = x w^T, its two gradients, and what each recipe feeds them.
+ *
+ *		y = x w^T	dx = dy w	dw += dy^T x
+ * FP8		x row, w row	dy row, w col	dy col, x col
+ * BF16		x, w copy	dy, w copy	dy, x
+ * FP32		x, master	dy, master	dy, x
+ */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/ops_internal.h"
+
+#define FP8_ALIGN 16 /* cuBLASLt's rule for FP8 extents, te/gemm.h */
+
+static int is_embedding(const struct te_op *op)
+{
+	return !strcmp(op->ops.name, "embedding");
+}
+
+static int linear_check(const struct te_op *op)
+{
+	const struct te_linear_attrs *a = op->attrs;
+	const struct te_embedding_attrs *e;
+
+	if (a->in < 1)
+		return te__fail(-EINVAL, "linear %s: in is %lld", op->name, (long long)a->in);
+	if (a->out < 1)
+		return te__fail(-EINVAL, "linear %s: out is %lld", op->name, (long long)a->out);
+	if (!(a->init_std >= 0.0f) || !isfinite(a->init_std))
+		return te__fail(-EINVAL, "linear %s: init_std is %g", op->name,
+				(double)a->init_std);
+	if (a->keep_hp != 0 && a->keep_hp != 1)
+		return te__fail(-EINVAL, "linear %s: keep_hp is %d, not 0 or 1", op->name,
+				a->keep_hp);
+	if (!a->tied_op)
+		return 0;
+	if (!is_embedding(a->tied_op))
+		return te__fail(-EINVAL, "linear %s: tied_op %s is no embedding but a %s", op->name,
+				a->tied_op->name, a->tied_op->ops.name);
+	e = a->tied_op->attrs;
+	if (e->vocab != a->out || e->width != a->in)
+		return te__fail(-EINVAL,
+				"linear %s: tied_op %s has a table of [%lld,%lld], not [%lld,%lld]",
+				op->name, a->tied_op->name, (long long)e->vocab,
+				(long long)e->width, (long long)a->out, (long long)a->in);
+	te_op_ref(a->tied_op); /* the copied attributes hold it */
+	return 0;
+}
+
+static void linear_destroy(struct te_op *op)
+{
+	struct te_linear_attrs *a = op->attrs;
+
+	te_op_unref(a->tied_op);
+}
+
+static int linear_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+{
+	const struct te_linear_attrs *a = op->attrs;
+
+	ret_decls[0] = (struct te_weight_decl){
+		.name = "weight",
+		.ndim = 2,
+		.shape = { a->out, a->in },
+		.init = TE_INIT_NORMAL,
+		.init_std = a->init_std,
+		.flags = TE_WEIGHT_GEMM | TE_WEIGHT_COMPUTE | TE_WEIGHT_DECAY,
+		.tied_op = a->tied_op,
+	};
+	return 1;
+}
+
+static int linear_infer(struct te_op_infer *inf)
+{
+	const struct te_linear_attrs *a = inf->op->attrs;
+	const int64_t rows = te__ops_rows(&inf->in[0]);
+	int r = te__ops_check_x(inf, 1, a->in);
+
+	if (r < 0)
+		return r;
+	te__ops_same(inf);
+	inf->out[0].shape[inf->out[0].ndim - 1] = a->out;
+	if (inf->recipe->kind == TE_RECIPE_NONE || a->keep_hp) {
+		inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
+		inf->dw_x = inf->dw_dy = TE_FORM_HP;
+		return 0;
+	}
+	if (rows % FP8_ALIGN || a->in % FP8_ALIGN || a->out % FP8_ALIGN)
+		return te__fail(-TE_ESHAPE,
+				"linear %s: FP8 needs extents divisible by %d, it has %lld rows, in %lld, out %lld",
+				inf->op->name, FP8_ALIGN, (long long)rows, (long long)a->in,
+				(long long)a->out);
+	inf->fwd_x = TE_FORM_ROW;
+	inf->weight_forms[0] = TE_FORM_ROW | TE_FORM_COL;
+	inf->dw_x = TE_FORM_COL;
+	inf->bwd_dy = TE_FORM_ROW;
+	inf->dw_dy = TE_FORM_COL;
+	return 0;
+}
+
+static const struct te_tensor *operand(const struct te_op_value *v)
+{
+	return v->q ? v->q : v->hp;
+}
+
+static const struct te_tensor *weight(const struct te_op_call *c)
+{
+	return c->weight[0].q ? c->weight[0].q : te__ops_weight(c, 0);
+}
+
+int te__ops_linear_fwd(const struct te_op_call *c, struct te_tensor *y,
+		       const struct te_tensor *bias, const struct te_tensor *add)
+{
+	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
+
+	o.bias = bias;
+	o.c = add;
+	o.beta = add ? 1.0f : 0.0f;
+	return te_gemm(c->stream, operand(&c->x), weight(c), y, &o);
+}
+
+int te__ops_linear_bwd(const struct te_op_call *c, struct te_tensor *dx,
+		       const struct te_tensor *add)
+{
+	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
+
+	o.flags = TE_GEMM_B_T;
+	o.c = add;
+	o.beta = add ? 1.0f : 0.0f;
+	return te_gemm(c->stream, operand(&c->dy), weight(c), dx, &o);
+}
+
+int te__ops_linear_dw(const struct te_op_call *c)
+{
+	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
+
+	o.flags = TE_GEMM_A_T | TE_GEMM_B_T;
+	o.beta = 1.0f;
+	return te_gemm(c->stream, operand(&c->dy), operand(&c->x), c->grad[0], &o);
+}
+
+static int linear_forward(const struct te_op_call *c)
+{
+	return te__ops_linear_fwd(c, c->y.hp, NULL, NULL);
+}
+
+static int linear_backward(const struct te_op_call *c)
+{
+	return te__ops_linear_bwd(c, c->dx.hp, NULL);
+}
+
+static int linear_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct te_linear_attrs *a = op->attrs;
+
+	return snprintf(dst, nbytes, "in %lld, out %lld%s%s%s", (long long)a->in,
+			(long long)a->out, a->keep_hp ? ", never FP8" : "",
+			a->tied_op ? ", tied to " : "", a->tied_op ? a->tied_op->name : "");
+}
+
+static const struct te_op_ops linear_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "linear",
+	.attrs_nbytes = sizeof(struct te_linear_attrs),
+	.check = linear_check,
+	.weights = linear_weights,
+	.infer = linear_infer,
+	.forward = linear_forward,
+	.backward = linear_backward,
+	.backward_dw = te__ops_linear_dw,
+	.describe = linear_describe,
+	.destroy = linear_destroy,
+};
+
+int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op **ret_op)
+{
+	return te_op_create(&linear_ops, a, name, ret_op);
+}

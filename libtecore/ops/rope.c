@@ -1,0 +1,91 @@
+/* rope.c - rotary position embedding of packed heads (Su et al., arXiv:2104.09864). */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/ops_internal.h"
+
+static int rope_check(const struct te_op *op)
+{
+	const struct te_rope_attrs *a = op->attrs;
+
+	if (a->nheads < 1)
+		return te__fail(-EINVAL, "rope %s: nheads is %d", op->name, a->nheads);
+	if (a->nkv < 1)
+		return te__fail(-EINVAL, "rope %s: nkv is %d", op->name, a->nkv);
+	if (a->head_dim < 2 || a->head_dim % 2 || a->head_dim > 2 * TE_K_ROPE_MAX_HALF)
+		return te__fail(-EINVAL, "rope %s: head_dim is %d, not an even number of 2 to %d",
+				op->name, a->head_dim, 2 * TE_K_ROPE_MAX_HALF);
+	if (!(a->theta > 0.0f) || !isfinite(a->theta))
+		return te__fail(-EINVAL, "rope %s: theta is %g", op->name, (double)a->theta);
+	return 0;
+}
+
+static int64_t packed_width(const struct te_rope_attrs *a)
+{
+	return ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim;
+}
+
+static int rope_infer(struct te_op_infer *inf)
+{
+	int r = te__ops_check_x(inf, 2, packed_width(inf->op->attrs));
+
+	if (r < 0)
+		return r;
+	te__ops_same(inf);
+	inf->inplace_fwd = 1;
+	inf->inplace_bwd = 1;
+	return 0;
+}
+
+static int turn(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y,
+		int inverse)
+{
+	const struct te_rope_attrs *a = c->op->attrs;
+	struct te_k_rope k = {
+		.x = te_tensor_data(x),
+		.y = te_tensor_data(y),
+		.rows = te_tensor_rows(x),
+		.seqlen = te_tensor_extent(x, -2),
+		.nheads = a->nheads + 2 * a->nkv,
+		.nrot = a->nheads + a->nkv,
+		.head_dim = a->head_dim,
+		.inverse = inverse,
+		.dtype = te_tensor_dtype(x),
+	};
+
+	for (int i = 0; i < a->head_dim / 2; i++)
+		k.inv_freq[i] = (float)pow((double)a->theta, -2.0 * i / a->head_dim);
+	return TE__LAUNCH(c->stream, ROPE, &k);
+}
+
+static int rope_forward(const struct te_op_call *c)
+{
+	return turn(c, c->x.hp, c->y.hp, 0);
+}
+
+static int rope_backward(const struct te_op_call *c)
+{
+	return turn(c, c->dy.hp, c->dx.hp, 1);
+}
+
+static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct te_rope_attrs *a = op->attrs;
+
+	return snprintf(dst, nbytes, "heads %d, kv heads %d, head_dim %d, theta %g", a->nheads,
+			a->nkv, a->head_dim, (double)a->theta);
+}
+
+static const struct te_op_ops rope_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "rope",
+	.attrs_nbytes = sizeof(struct te_rope_attrs),
+	.check = rope_check,
+	.infer = rope_infer,
+	.forward = rope_forward,
+	.backward = rope_backward,
+	.describe = rope_describe,
+};
+
+int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)
+{
+	return te_op_create(&rope_ops, a, name, ret_op);
+}

@@ -267,6 +267,15 @@ static uint32_t forward_forms(const struct te_plan *p, int v)
 	return f & (TE_FORM_ROW | TE_FORM_COL);
 }
 
+/* whether forward() writes anything: outputs that alias inputs need no step */
+static int gives(const struct te__node *n, const struct te_op_ops *ops)
+{
+	for (int k = 0; k <= ops->nextra_out; k++)
+		if (n->inf.out_alias[k] < 0)
+			return 1;
+	return n->inf.nsaved > 0;
+}
+
 static int build_forward(struct te_plan *p)
 {
 	for (int i = 0; i < p->nops; i++) {
@@ -280,7 +289,7 @@ static int build_forward(struct te_plan *p)
 			if (r < 0)
 				return r;
 		}
-		if (!ops->forward)
+		if (!ops->forward || !gives(n, ops))
 			continue;
 		r = new_step(p, TE__STEP_FWD, i, ops->name, &s);
 		if (r < 0)

@@ -13,6 +13,7 @@ dist_man3_MANS += \
 	man/te_bf16_decode.3 \
 	man/te_bf16_encode.3 \
 	man/te_comm_version.3 \
+	man/te_dequantize.3 \
 	man/te_dtype_from_name.3 \
 	man/te_dtype_max.3 \
 	man/te_dtype_name.3 \
@@ -64,6 +65,22 @@ dist_man3_MANS += \
 	man/te_plan_print.3 \
 	man/te_plan_ref.3 \
 	man/te_plan_unref.3 \
+	man/te_quant_amax_ptr.3 \
+	man/te_quant_create.3 \
+	man/te_quant_dtype.3 \
+	man/te_quant_load.3 \
+	man/te_quant_nbytes.3 \
+	man/te_quant_nslots.3 \
+	man/te_quant_peek.3 \
+	man/te_quant_recipe.3 \
+	man/te_quant_ref.3 \
+	man/te_quant_save.3 \
+	man/te_quant_scale_ptr.3 \
+	man/te_quant_unref.3 \
+	man/te_quant_update.3 \
+	man/te_quantize.3 \
+	man/te_recipe_from_name.3 \
+	man/te_recipe_name.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
 	man/te_seq_create.3 \

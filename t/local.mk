@@ -10,7 +10,8 @@ TT_CORE = \
 	t/core/errno \
 	t/core/host_kernels \
 	t/core/log \
-	t/core/param
+	t/core/param \
+	t/core/quant
 TT_GRAPH =
 TT_COMM =
 TT_TOOLS =

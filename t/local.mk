@@ -2,16 +2,16 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
-	t/core/plan \
-	t/core/plan_gpu \
-	t/core/seq \
 	t/core/cuda_abi \
 	t/core/dtype \
 	t/core/errno \
 	t/core/host_kernels \
 	t/core/log \
 	t/core/param \
-	t/core/quant
+	t/core/plan \
+	t/core/plan_gpu \
+	t/core/quant \
+	t/core/seq
 TT_GRAPH =
 TT_COMM =
 TT_TOOLS =

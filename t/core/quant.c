@@ -218,7 +218,7 @@ END_TEST
 
 /* ---- delayed: te_k.h, by a table (A1) ---- */
 
-static const int lengths[] = { 1, 31, 1024 };
+static const int lengths[] = { 1, 2, 31, 1024 };
 static const int margins[] = { 0, 2 };
 #define N_DELAYED (TT_LEN(lengths) * 2 * TT_LEN(margins))
 

@@ -7,6 +7,8 @@ TT_CORE = \
 	t/core/errno \
 	t/core/host_kernels \
 	t/core/log \
+	t/core/ops \
+	t/core/ops_gpu \
 	t/core/param \
 	t/core/plan \
 	t/core/plan_gpu \
@@ -64,6 +66,10 @@ t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 PLAN_CASES = t/core/plan_cases.c t/core/plan_cases.h t/core/plan_model.c t/core/plan_model.h
 t_core_plan_SOURCES = t/core/plan.c $(PLAN_CASES)
 t_core_plan_gpu_SOURCES = t/core/plan_gpu.c $(PLAN_CASES)
+
+OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
+t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)
+t_core_ops_gpu_SOURCES = t/core/ops_gpu.c $(OP_CASES)
 
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \

@@ -1,11 +1,22 @@
 # A kernels/te_NAME.cu becomes te_NAME.fatbin, which libtecore/kernels_embed.S holds.
 # Each has a row in te_k_modules.def too.
-KERNEL_CU =
+KERNEL_CU = \
+	kernels/te_act.cu \
+	kernels/te_attn.cu \
+	kernels/te_elem.cu \
+	kernels/te_embed.cu \
+	kernels/te_loss.cu \
+	kernels/te_norm.cu \
+	kernels/te_optim.cu \
+	kernels/te_quant.cu \
+	kernels/te_reduce.cu
 
 KERNEL_INC = \
+	kernels/te_dev.cuh \
 	kernels/te_k.def \
 	kernels/te_k.h \
-	kernels/te_philox.h
+	kernels/te_philox.h \
+	kernels/te_tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
 SUFFIXES += .cu .fatbin

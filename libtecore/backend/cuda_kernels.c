@@ -2,11 +2,331 @@
 #include "config.h"
 
 #define TE_LOG_CATEGORY "core/cuda"
+#include <te/dtype.h>
+
 #include "libtecore/backend/cuda_kernels.h"
 #include "libtecore/internal.h"
 
-/* a row is [TE_K_ADD] = geo_add */
+#define FLAT_ELEMS 4096	   /* a block of te_dev.cuh's flat kernels */
+#define TILE_ROWS 64	   /* te_tile.cuh */
+#define TILE_COLS 128
+#define MAX_BLOCKS 0x7fffffff
+#define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
+#define EMBED_LARGE_VOCAB 4096
+#define EMBED_SPAN 8
+#define NORM_WARP_COLS 1024 /* a warp holds so many columns in registers */
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/* nblocks of nthreads running func */
+static int launch(struct te__cuda_kernel *k, const char *func, int64_t nblocks, unsigned nthreads)
+{
+	if (nblocks < 0 || nblocks > MAX_BLOCKS)
+		return te__fail(-TE_ESHAPE, "%s: %lld blocks are more than a grid can have", func,
+				(long long)nblocks);
+	k->func = func;
+	k->grid[0] = (unsigned)nblocks;
+	k->block[0] = nthreads;
+	return 0;
+}
+
+/* launch NAME_fp32 or NAME_bf16 */
+#define LAUNCH_T(k, dtype, NAME, nblocks, nthreads)                                             \
+	((dtype) == TE_DTYPE_FP32 ? launch((k), NAME "_fp32", (nblocks), (nthreads)) :          \
+	 (dtype) == TE_DTYPE_BF16 ? launch((k), NAME "_bf16", (nblocks), (nthreads)) :          \
+				    no_type(NAME, (dtype)))
+
+static int no_type(const char *name, int32_t dtype)
+{
+	return te__fail(-TE_EDTYPE, "%s takes FP32 and BF16, not %s", name,
+			te_dtype_name((enum te_dtype)dtype));
+}
+
+static int64_t tiles(int64_t rows, int64_t cols)
+{
+	return ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS);
+}
+
+static int geo_clear(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_clear", 1, 1);
+}
+
+static int geo_amax(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_amax *a = args;
+	int64_t nblocks = ceil_div(a->n, 256 * 8 * 4);
+
+	return LAUNCH_T(k, a->dtype, "te_k_amax", nblocks < AMAX_BLOCKS ? nblocks : AMAX_BLOCKS,
+			256);
+}
+
+static int geo_scale_current(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_scale_current", 1, 1);
+}
+
+static int geo_scale_delayed(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_scale_delayed *a = args;
+
+	return launch(k, "te_k_scale_delayed", a->count, 256);
+}
+
+static int geo_quantize(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_quantize *a = args;
+	const int64_t n = tiles(a->rows, a->cols);
+
+	/* without codes only the amax is wanted, whatever the type */
+	if (a->q.dtype == TE_DTYPE_E5M2)
+		return a->dtype == TE_DTYPE_FP32 ? launch(k, "te_k_quantize_fp32_e5m2", n, 256) :
+		       a->dtype == TE_DTYPE_BF16 ? launch(k, "te_k_quantize_bf16_e5m2", n, 256) :
+						   no_type("te_k_quantize", a->dtype);
+	return a->dtype == TE_DTYPE_FP32 ? launch(k, "te_k_quantize_fp32_e4m3", n, 256) :
+	       a->dtype == TE_DTYPE_BF16 ? launch(k, "te_k_quantize_bf16_e4m3", n, 256) :
+					   no_type("te_k_quantize", a->dtype);
+}
+
+static int geo_dequantize(const void *args, struct te__cuda_kernel *k)
+{
+	static const char *const func[2][3] = {
+		{ "te_k_dequantize_e4m3_fp32", "te_k_dequantize_e4m3_bf16",
+		  "te_k_dequantize_e4m3_fp16" },
+		{ "te_k_dequantize_e5m2_fp32", "te_k_dequantize_e5m2_bf16",
+		  "te_k_dequantize_e5m2_fp16" },
+	};
+	const struct te_k_dequantize *a = args;
+
+	if ((a->xdtype != TE_DTYPE_E4M3 && a->xdtype != TE_DTYPE_E5M2) || a->ydtype < 0 ||
+	    a->ydtype > TE_DTYPE_FP16)
+		return no_type("te_k_dequantize", a->ydtype);
+	return launch(k, func[a->xdtype == TE_DTYPE_E5M2][a->ydtype], ceil_div(a->n, FLAT_ELEMS),
+		      256);
+}
+
+static int geo_cast(const void *args, struct te__cuda_kernel *k)
+{
+	static const char *const func[3][3] = {
+		{ "te_k_cast_fp32_fp32", "te_k_cast_fp32_bf16", "te_k_cast_fp32_fp16" },
+		{ "te_k_cast_bf16_fp32", "te_k_cast_bf16_bf16", "te_k_cast_bf16_fp16" },
+		{ "te_k_cast_fp16_fp32", "te_k_cast_fp16_bf16", "te_k_cast_fp16_fp16" },
+	};
+	const struct te_k_cast *a = args;
+
+	if (a->xdtype < 0 || a->xdtype > TE_DTYPE_FP16 || a->ydtype < 0 ||
+	    a->ydtype > TE_DTYPE_FP16)
+		return no_type("te_k_cast", a->xdtype);
+	return launch(k, func[a->xdtype][a->ydtype], ceil_div(a->n, FLAT_ELEMS), 256);
+}
+
+/* rows a block of 256 threads takes: a warp each, or the whole block one */
+#define NORM_VARIANT(k, a, NAME)                                                                 \
+	((a)->cols > NORM_WARP_COLS ?                                                            \
+		 ((a)->dtype == TE_DTYPE_FP32 ? launch(k, NAME "_fp32_block", (a)->rows, 256) :  \
+		  (a)->dtype == TE_DTYPE_BF16 ? launch(k, NAME "_bf16_block", (a)->rows, 256) :  \
+						no_type(NAME, (a)->dtype)) :                     \
+	 (a)->dtype == TE_DTYPE_FP32 ?                                                           \
+		 launch(k, NAME "_fp32_warp", ceil_div((a)->rows, 8), 256) :                     \
+	 (a)->dtype == TE_DTYPE_BF16 ?                                                           \
+		 launch(k, NAME "_bf16_warp", ceil_div((a)->rows, 8), 256) :                     \
+		 no_type(NAME, (a)->dtype))
+
+static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_norm_fwd *a = args;
+
+	if (!a->q.col)
+		return NORM_VARIANT(k, a, "te_k_norm_fwd");
+	return a->dtype == TE_DTYPE_FP32 ?
+		       launch(k, "te_k_norm_fwd_fp32_col", ceil_div(a->rows, TILE_ROWS), 256) :
+	       a->dtype == TE_DTYPE_BF16 ?
+		       launch(k, "te_k_norm_fwd_bf16_col", ceil_div(a->rows, TILE_ROWS), 256) :
+		       no_type("te_k_norm_fwd", a->dtype);
+}
+
+static int geo_norm_bwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_norm_bwd *a = args;
+
+	return NORM_VARIANT(k, a, "te_k_norm_bwd");
+}
+
+static int geo_norm_dw(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_norm_dw *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_norm_dw",
+			TE_K_NPARTS(a->rows) * ceil_div(a->cols, 256), 256);
+}
+
+static int geo_colsum(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_colsum *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_colsum", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 512),
+			64);
+}
+
+static int geo_part_sum(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_part_sum *a = args;
+
+	return launch(k, "te_k_part_sum", ceil_div(a->cols, 32), 256);
+}
+
+static int geo_bias_fwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_bias_fwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_bias_fwd", ceil_div(a->rows * a->cols, FLAT_ELEMS), 256);
+}
+
+static int geo_add(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_add *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_add", ceil_div(a->n, FLAT_ELEMS), 256);
+}
+
+static int geo_dropout(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_dropout *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_dropout", ceil_div(a->n, FLAT_ELEMS), 256);
+}
+
+static int geo_rng_next(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_rng_next", 1, 1);
+}
+
+static int geo_rope(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_rope *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_rope", a->rows, 256);
+}
+
+static int geo_act_fwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_act_fwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_act_fwd", tiles(a->rows, a->cols), 256);
+}
+
+static int geo_act_bwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_act_bwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_act_bwd",
+			tiles(a->rows, a->gated ? 2 * a->cols : a->cols), 256);
+}
+
+static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_embed_fwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_embed_fwd", a->rows, 128);
+}
+
+static int geo_embed_bwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_embed_bwd *a = args;
+	const int64_t span = a->vocab > EMBED_LARGE_VOCAB ? EMBED_SPAN : 1;
+
+	if (ceil_div(a->width, 256) > 65535)
+		return te__fail(-TE_ESHAPE, "te_k_embed_bwd: a width of %lld is too large",
+				(long long)a->width);
+	k->grid[1] = (unsigned)ceil_div(a->width, 256);
+	return LAUNCH_T(k, a->dtype, "te_k_embed_bwd", ceil_div(a->vocab, span), 256);
+}
+
+static int geo_pos_bwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_pos_bwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_pos_bwd", ceil_div(a->seqlen * a->width, 256), 256);
+}
+
+static int geo_ce_fwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_ce_fwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_ce_fwd", a->rows, 512);
+}
+
+static int geo_ce_reduce(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_ce_reduce", 1, 1024);
+}
+
+static int geo_ce_bwd(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_ce_bwd *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_ce_bwd", a->rows, 512);
+}
+
+static int geo_sumsq(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, 256);
+}
+
+static int geo_adamw_begin(const void *args, struct te__cuda_kernel *k)
+{
+	(void)args;
+	return launch(k, "te_k_adamw_begin", 1, 256);
+}
+
+static int geo_adamw(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_adamw *a = args;
+
+	return launch(k, "te_k_adamw", ceil_div(a->n, 256 * 4), 256);
+}
+
 static te__cuda_geometry_fn *const geometry[TE_K_COUNT] = {
+	[TE_K_CLEAR] = geo_clear,
+	[TE_K_AMAX] = geo_amax,
+	[TE_K_SCALE_CURRENT] = geo_scale_current,
+	[TE_K_SCALE_DELAYED] = geo_scale_delayed,
+	[TE_K_QUANTIZE] = geo_quantize,
+	[TE_K_DEQUANTIZE] = geo_dequantize,
+	[TE_K_CAST] = geo_cast,
+	[TE_K_NORM_FWD] = geo_norm_fwd,
+	[TE_K_NORM_BWD] = geo_norm_bwd,
+	[TE_K_NORM_DW] = geo_norm_dw,
+	[TE_K_COLSUM] = geo_colsum,
+	[TE_K_PART_SUM] = geo_part_sum,
+	[TE_K_BIAS_FWD] = geo_bias_fwd,
+	[TE_K_ADD] = geo_add,
+	[TE_K_DROPOUT] = geo_dropout,
+	[TE_K_RNG_NEXT] = geo_rng_next,
+	[TE_K_ROPE] = geo_rope,
+	[TE_K_ACT_FWD] = geo_act_fwd,
+	[TE_K_ACT_BWD] = geo_act_bwd,
+	[TE_K_EMBED_FWD] = geo_embed_fwd,
+	[TE_K_EMBED_BWD] = geo_embed_bwd,
+	[TE_K_POS_BWD] = geo_pos_bwd,
+	[TE_K_ATTN_FWD] = te__cuda_geo_attn_fwd,
+	[TE_K_ATTN_BWD_PRE] = te__cuda_geo_attn_bwd_pre,
+	[TE_K_ATTN_BWD_DKV] = te__cuda_geo_attn_bwd_dkv,
+	[TE_K_ATTN_BWD_DQ] = te__cuda_geo_attn_bwd_dq,
+	[TE_K_CE_FWD] = geo_ce_fwd,
+	[TE_K_CE_REDUCE] = geo_ce_reduce,
+	[TE_K_CE_BWD] = geo_ce_bwd,
+	[TE_K_SUMSQ] = geo_sumsq,
+	[TE_K_ADAMW_BEGIN] = geo_adamw_begin,
+	[TE_K_ADAMW] = geo_adamw,
 	[TE_K_GEMM] = NULL, /* runs through cublaslt.c */
 };
 

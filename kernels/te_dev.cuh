@@ -1,0 +1,379 @@
+/*
+ * te_dev.cuh - what the device kernels share: elements of T as floats, FP8 codes,
+ * arithmetic without contraction, reductions, and tiles.
+ *
+ * Vectors hold TE_V = 8 elements: 16 bytes of BF16, 32 of FP32, 8 of FP8. A kernel
+ * uses them where every row starts on a vector, that is where the row width is a
+ * multiple of 8 and the pointers are aligned, and single elements elsewhere.
+ */
+#ifndef TE_DEV_CUH
+#define TE_DEV_CUH
+
+#include "te_k.h"
+
+#define DEV static __device__ __forceinline__
+#define TE_V 8
+
+/* enum te_dtype, which kernels cannot include */
+#define TE_D_FP32 0
+#define TE_D_BF16 1
+#define TE_D_FP16 2
+#define TE_D_E4M3 3
+#define TE_D_E5M2 4
+
+#define TE_INF __int_as_float(0x7f800000)
+#define TE_FLT_MAX __int_as_float(0x7f7fffff)
+
+struct bf16 {
+	unsigned short bits;
+};
+struct fp16 {
+	unsigned short bits;
+};
+
+/* one rounding an operation: the compiler fuses none of these */
+DEV float mul(float a, float b)
+{
+	return __fmul_rn(a, b);
+}
+DEV float add(float a, float b)
+{
+	return __fadd_rn(a, b);
+}
+DEV float sub(float a, float b)
+{
+	return __fsub_rn(a, b);
+}
+
+/* a float whose operators are those, for formulas */
+struct num {
+	float v;
+	__device__ __forceinline__ num(float x) : v(x)
+	{
+	}
+};
+DEV num operator+(num a, num b)
+{
+	return add(a.v, b.v);
+}
+DEV num operator-(num a, num b)
+{
+	return sub(a.v, b.v);
+}
+DEV num operator*(num a, num b)
+{
+	return mul(a.v, b.v);
+}
+DEV num operator/(num a, num b)
+{
+	return __fdiv_rn(a.v, b.v);
+}
+
+DEV bool noop_set(const float *noop)
+{
+	return noop && *noop == 1.0f;
+}
+
+/* --- elements ----------------------------------------------------------- */
+
+DEV float to_float(float x)
+{
+	return x;
+}
+DEV float to_float(bf16 x)
+{
+	return __uint_as_float((uint32_t)x.bits << 16);
+}
+DEV float to_float(fp16 x)
+{
+	float f;
+
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));
+	return f;
+}
+
+template <class T> DEV T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x)
+{
+	return x;
+}
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
+{
+	bf16 r;
+
+	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+	return r;
+}
+template <> __device__ __forceinline__ fp16 from_float<fp16>(float x)
+{
+	fp16 r;
+
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+	return r;
+}
+
+template <class T> DEV float round_to(float x)
+{
+	return to_float(from_float<T>(x));
+}
+
+/* TE_V elements as they lie in memory; loads of raw vectors need no registers for floats yet */
+template <class T> struct raw {
+	uint4 q[sizeof(T) / 2];
+};
+
+template <class T> DEV raw<T> load_raw(const T *p)
+{
+	raw<T> r;
+
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(T) / 2; i++)
+		r.q[i] = ((const uint4 *)p)[i];
+	return r;
+}
+
+template <class T> DEV void store_raw(T *p, const raw<T> &r)
+{
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(T) / 2; i++)
+		((uint4 *)p)[i] = r.q[i];
+}
+
+template <class T> DEV raw<T> zero_raw(void)
+{
+	raw<T> r;
+
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(T) / 2; i++)
+		r.q[i] = make_uint4(0, 0, 0, 0);
+	return r;
+}
+
+DEV void unpack(const raw<float> &r, float v[TE_V])
+{
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		v[4 * i] = __uint_as_float(r.q[i].x);
+		v[4 * i + 1] = __uint_as_float(r.q[i].y);
+		v[4 * i + 2] = __uint_as_float(r.q[i].z);
+		v[4 * i + 3] = __uint_as_float(r.q[i].w);
+	}
+}
+
+DEV void unpack(const raw<bf16> &r, float v[TE_V])
+{
+	const uint32_t w[4] = { r.q[0].x, r.q[0].y, r.q[0].z, r.q[0].w };
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		v[2 * i] = __uint_as_float(w[i] << 16);
+		v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+	}
+}
+
+DEV void unpack(const raw<fp16> &r, float v[TE_V])
+{
+	const uint32_t w[4] = { r.q[0].x, r.q[0].y, r.q[0].z, r.q[0].w };
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		v[2 * i] = to_float(fp16{ (unsigned short)w[i] });
+		v[2 * i + 1] = to_float(fp16{ (unsigned short)(w[i] >> 16) });
+	}
+}
+
+/* rounds to T on the way */
+template <class T> DEV raw<T> pack(const float v[TE_V]);
+template <> __device__ __forceinline__ raw<float> pack<float>(const float v[TE_V])
+{
+	raw<float> r;
+
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		r.q[i] = make_uint4(__float_as_uint(v[4 * i]), __float_as_uint(v[4 * i + 1]),
+				    __float_as_uint(v[4 * i + 2]), __float_as_uint(v[4 * i + 3]));
+	return r;
+}
+
+#define PACK2(NAME, PTX)                                                             \
+	DEV uint32_t NAME(float lo, float hi)                                        \
+	{                                                                            \
+		uint32_t r;                                                          \
+                                                                                     \
+		asm(PTX " %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));                \
+		return r;                                                            \
+	}
+PACK2(pack_bf16x2, "cvt.rn.bf16x2.f32")
+PACK2(pack_fp16x2, "cvt.rn.f16x2.f32")
+#undef PACK2
+
+template <> __device__ __forceinline__ raw<bf16> pack<bf16>(const float v[TE_V])
+{
+	raw<bf16> r;
+
+	r.q[0] = make_uint4(pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3]),
+			    pack_bf16x2(v[4], v[5]), pack_bf16x2(v[6], v[7]));
+	return r;
+}
+template <> __device__ __forceinline__ raw<fp16> pack<fp16>(const float v[TE_V])
+{
+	raw<fp16> r;
+
+	r.q[0] = make_uint4(pack_fp16x2(v[0], v[1]), pack_fp16x2(v[2], v[3]),
+			    pack_fp16x2(v[4], v[5]), pack_fp16x2(v[6], v[7]));
+	return r;
+}
+
+template <class T> DEV void load_vec(const T *p, float v[TE_V])
+{
+	unpack(load_raw(p), v);
+}
+
+template <class T> DEV void store_vec(T *p, const float v[TE_V])
+{
+	store_raw(p, pack<T>(v));
+}
+
+/* the first n < TE_V elements; 0 behind them */
+template <class T> DEV void load_some(const T *p, int n, float v[TE_V])
+{
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		v[e] = e < n ? to_float(p[e]) : 0.0f;
+}
+
+template <class T> DEV void store_some(T *p, int n, const float v[TE_V])
+{
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		if (e < n)
+			p[e] = from_float<T>(v[e]);
+}
+
+DEV bool aligned(const void *p)
+{
+	return ((uint64_t)p & 15) == 0;
+}
+
+DEV int clamp_int(int64_t x, int lo, int hi)
+{
+	return x < lo ? lo : x > hi ? hi : (int)x;
+}
+
+/* --- FP8 ---------------------------------------------------------------- */
+
+/* codes of lo (low byte) and hi; saturates, NaN becomes 0x7f */
+DEV uint32_t fp8x2(int dtype, float lo, float hi)
+{
+	unsigned short r;
+
+	if (dtype == TE_D_E4M3)
+		asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
+	else
+		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+
+/* codes of TE_V scaled elements, the first in the lowest byte */
+DEV uint2 fp8x8(int dtype, const float v[TE_V], float scale)
+{
+	float s[TE_V];
+	uint2 r;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		s[e] = mul(v[e], scale);
+	if (dtype == TE_D_E4M3) {
+		r.x = fp8x2(TE_D_E4M3, s[0], s[1]) | fp8x2(TE_D_E4M3, s[2], s[3]) << 16;
+		r.y = fp8x2(TE_D_E4M3, s[4], s[5]) | fp8x2(TE_D_E4M3, s[6], s[7]) << 16;
+	} else {
+		r.x = fp8x2(TE_D_E5M2, s[0], s[1]) | fp8x2(TE_D_E5M2, s[2], s[3]) << 16;
+		r.y = fp8x2(TE_D_E5M2, s[4], s[5]) | fp8x2(TE_D_E5M2, s[6], s[7]) << 16;
+	}
+	return r;
+}
+
+/* a pair of codes as two FP16 numbers: exact, since FP16 has both formats' values */
+DEV uint32_t fp8x2_decode(int dtype, uint32_t codes)
+{
+	const unsigned short c = (unsigned short)codes;
+	uint32_t r;
+
+	if (dtype == TE_D_E4M3)
+		asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(c));
+	else
+		asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(r) : "h"(c));
+	return r;
+}
+
+/* --- reductions --------------------------------------------------------- */
+
+/* the larger of m and |x|; a NaN x leaves m */
+DEV float amax_of(float m, float x)
+{
+	return fmaxf(m, fabsf(x));
+}
+
+DEV void atomic_amax(float *amax, float m)
+{
+	/* floats of positive sign order as their bits do */
+	if (m > 0.0f)
+		atomicMax((unsigned *)amax, __float_as_uint(m));
+}
+
+DEV float warp_max(float m)
+{
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, d));
+	return m;
+}
+
+/* every lane gets the same bits: + is commutative and the tree is one and the same */
+DEV float warp_sum(float s)
+{
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+		s = add(s, __shfl_xor_sync(0xffffffffu, s, d));
+	return s;
+}
+
+DEV double warp_sum(double s)
+{
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+		s = __dadd_rn(s, __shfl_xor_sync(0xffffffffu, s, d));
+	return s;
+}
+
+/* fold the block's largest m into *amax; all threads of a block of whole warps call it */
+DEV void block_amax(float *amax, float m)
+{
+	__shared__ float part[32];
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, nwarps = blockDim.x / 32;
+
+	m = warp_max(m);
+	if (lane == 0)
+		part[warp] = m;
+	__syncthreads();
+	if (warp == 0) {
+		m = warp_max(lane < nwarps ? part[lane] : 0.0f);
+		if (lane == 0)
+			atomic_amax(amax, m);
+	}
+}
+
+/* --- flat arrays -------------------------------------------------------- */
+
+#define TE_FLAT_THREADS 256
+#define TE_FLAT_UNROLL 2 /* vectors a thread, TE_FLAT_THREADS apart */
+#define TE_FLAT_ELEMS (TE_V * TE_FLAT_THREADS * TE_FLAT_UNROLL)
+
+/* the first element of vector u of this thread */
+DEV int64_t flat_at(int u)
+{
+	return ((int64_t)blockIdx.x * TE_FLAT_UNROLL + u) * (TE_V * TE_FLAT_THREADS) +
+	       (int64_t)threadIdx.x * TE_V;
+}
+
+#endif

@@ -1,0 +1,281 @@
+/*
+ * te_quant.cu - amax, scales, FP8 casts both ways, casts of T. sm_90a.
+ *
+ *  kernel           shapes                     blocks                threads  shared  B/element
+ *  clear            1 word                     1                     1        0
+ *  scale_current    1 word                     1                     1        0
+ *  scale_delayed    [nslots, history_len]      a slot                256      144     8 a word
+ *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
+ *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3, 4 with both
+ *  dequantize       codes [n] to T             4096 elements         256      0       3 (BF16)
+ *  cast             [n]                        4096 elements         256      0       by types
+ *
+ * quantize reads its input once and writes both copies: see te_tile.cuh. The
+ * others move data alone: two vectors in flight a thread, eight blocks a processor.
+ */
+#include "te_tile.cuh"
+
+extern "C" __global__ void te_k_clear(const __grid_constant__ struct te_k_clear a)
+{
+	if (!noop_set(a.noop))
+		*a.word = 0.0f;
+}
+
+/* --- amax ---------------------------------------------------------------- */
+
+template <class T> DEV void amax_body(const struct te_k_amax &a)
+{
+	const T *x = (const T *)a.x;
+	const int64_t nthreads = (int64_t)gridDim.x * blockDim.x;
+	const int64_t nvec = aligned(x) ? a.n / TE_V : 0;
+	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	float m = 0.0f, v[TE_V];
+
+	if (noop_set(a.noop))
+		return;
+	for (int64_t j = nvec * TE_V + i; j < a.n; j += nthreads)
+		m = amax_of(m, to_float(x[j]));
+	for (; i + 3 * nthreads < nvec; i += 4 * nthreads) {
+		raw<T> r[4];
+
+#pragma unroll
+		for (int u = 0; u < 4; u++)
+			r[u] = load_raw(x + (i + u * nthreads) * TE_V);
+#pragma unroll
+		for (int u = 0; u < 4; u++) {
+			unpack(r[u], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				m = amax_of(m, v[e]);
+		}
+	}
+	for (; i < nvec; i += nthreads) {
+		load_vec(x + i * TE_V, v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			m = amax_of(m, v[e]);
+	}
+	block_amax(a.amax, m);
+}
+
+#define TE_NAME(T, t)                                                                         \
+	extern "C" __global__ void __launch_bounds__(256)                                     \
+		te_k_amax_##t(const __grid_constant__ struct te_k_amax a)                     \
+	{                                                                                     \
+		amax_body<T>(a);                                                              \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME
+
+/* --- scales -------------------------------------------------------------- */
+
+DEV bool no_scale_from(float amax)
+{
+	/* zero, infinite or NaN */
+	return amax == 0.0f || !(fabsf(amax) < TE_INF);
+}
+
+DEV float scale_from(float most, float amax)
+{
+	const float s = __fdiv_rn(most, amax);
+
+	return fabsf(s) == TE_INF ? TE_FLT_MAX : s;
+}
+
+extern "C" __global__ void
+te_k_scale_current(const __grid_constant__ struct te_k_scale_current a)
+{
+	float amax, s;
+
+	if (noop_set(a.noop))
+		return;
+	amax = *a.amax < a.epsilon ? a.epsilon : *a.amax;
+	s = no_scale_from(amax) ? 1.0f : scale_from(a.fmt_max, amax);
+	if (a.pow2)
+		s = __uint_as_float(__float_as_uint(s) & 0x7f800000u);
+	*a.scale = s;
+}
+
+/*
+ * The history moves down by one in steps of a block. All of a step is read before
+ * any of it is written; the next step reads only words that this one did not write.
+ */
+extern "C" __global__ void __launch_bounds__(256)
+	te_k_scale_delayed(const __grid_constant__ struct te_k_scale_delayed a)
+{
+	__shared__ float part[8];
+	const int slot = a.first + blockIdx.x, len = a.history_len;
+	float *h = a.history + (int64_t)slot * len;
+	const float newest = h[0];
+	float m = newest;
+
+	if (newest == 0.0f)
+		return;
+	for (int i0 = 1; i0 < len; i0 += blockDim.x) {
+		const int i = i0 + threadIdx.x;
+		float next = 0.0f;
+
+		if (i < len) {
+			m = fmaxf(m, h[i]);
+			next = i + 1 < len ? h[i + 1] : newest;
+		}
+		__syncthreads();
+		if (i < len)
+			h[i] = next;
+	}
+	m = warp_max(m);
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = m;
+	__syncthreads(); /* also: every thread has read h[0] */
+	if (threadIdx.x)
+		return;
+	for (int w = 0; w < 8; w++)
+		m = fmaxf(m, part[w]);
+	if (a.most_recent)
+		m = newest;
+	h[0] = 0.0f;
+	if (!no_scale_from(m))
+		a.scale[slot] = scale_from(mul(a.fmt_max[slot], a.margin_factor), m);
+}
+
+/* --- quantize, dequantize, cast ------------------------------------------ */
+
+template <class T, int D> DEV void quantize_body(const struct te_k_quantize &a)
+{
+	__shared__ struct tile_codes codes;
+	const struct tile t = tile_of_block(a.rows, a.cols);
+	struct tile_out<T> o = { NULL, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, NULL, &a.q) };
+	float v[TILE_R][TE_V], m;
+	tile_raw<T> x;
+
+	if (noop_set(a.q.noop))
+		return;
+	x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+	o.scale = q_scale(&a.q);
+	o.q.dtype = D;
+	q_scale_inv(&a.q);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++)
+		unpack(x.row[i], v[i]);
+	m = tile_put<T>(&o, &t, v, &codes, NULL, 0.0f);
+	if (a.q.amax)
+		block_amax(a.q.amax, m);
+}
+
+#define TE_NAME(T, D, t, d)                                                                   \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_quantize_##t##_##d(const __grid_constant__ struct te_k_quantize a)       \
+	{                                                                                     \
+		quantize_body<T, D>(a);                                                       \
+	}
+TE_NAME(float, TE_D_E4M3, fp32, e4m3)
+TE_NAME(float, TE_D_E5M2, fp32, e5m2)
+TE_NAME(bf16, TE_D_E4M3, bf16, e4m3)
+TE_NAME(bf16, TE_D_E5M2, bf16, e5m2)
+#undef TE_NAME
+
+template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize &a)
+{
+	const uint8_t *x = (const uint8_t *)a.x;
+	const bool vec = ((uint64_t)x & 7) == 0 && aligned(a.y);
+	const float scale_inv = *a.scale_inv;
+	uint2 code[TE_FLAT_UNROLL];
+
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		code[u] = make_uint2(0, 0);
+		if (vec && at + TE_V <= a.n) {
+			code[u] = *(const uint2 *)(x + at);
+			continue;
+		}
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			if (at + e < a.n) {
+				const uint32_t c = (uint32_t)x[at + e] << (e % 4 * 8);
+
+				if (e < 4)
+					code[u].x |= c;
+				else
+					code[u].y |= c;
+			}
+	}
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+		const uint32_t half[4] = { fp8x2_decode(D, code[u].x),
+					   fp8x2_decode(D, code[u].x >> 16),
+					   fp8x2_decode(D, code[u].y),
+					   fp8x2_decode(D, code[u].y >> 16) };
+		float v[TE_V];
+
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[e] = mul(to_float(fp16{ (unsigned short)(half[e / 2] >> (e % 2 * 16)) }),
+				   scale_inv);
+		if (vec && at + TE_V <= a.n)
+			store_vec((T *)a.y + at, v);
+		else
+			store_some((T *)a.y + at, clamp_int(a.n - at, 0, TE_V), v);
+	}
+}
+
+#define TE_NAME(D, T, d, t)                                                                   \
+	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
+		te_k_dequantize_##d##_##t(const __grid_constant__ struct te_k_dequantize a)   \
+	{                                                                                     \
+		dequantize_body<D, T>(a);                                                     \
+	}
+TE_NAME(TE_D_E4M3, float, e4m3, fp32)
+TE_NAME(TE_D_E4M3, bf16, e4m3, bf16)
+TE_NAME(TE_D_E4M3, fp16, e4m3, fp16)
+TE_NAME(TE_D_E5M2, float, e5m2, fp32)
+TE_NAME(TE_D_E5M2, bf16, e5m2, bf16)
+TE_NAME(TE_D_E5M2, fp16, e5m2, fp16)
+#undef TE_NAME
+
+template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
+{
+	const bool vec = aligned(a.x) && aligned(a.y);
+	float v[TE_FLAT_UNROLL][TE_V];
+
+	if (noop_set(a.noop))
+		return;
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		if (vec && at + TE_V <= a.n)
+			load_vec((const X *)a.x + at, v[u]);
+		else
+			load_some((const X *)a.x + at, clamp_int(a.n - at, 0, TE_V), v[u]);
+	}
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+
+		if (vec && at + TE_V <= a.n)
+			store_vec((Y *)a.y + at, v[u]);
+		else
+			store_some((Y *)a.y + at, clamp_int(a.n - at, 0, TE_V), v[u]);
+	}
+}
+
+#define TE_NAME(X, Y, x, y)                                                                   \
+	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
+		te_k_cast_##x##_##y(const __grid_constant__ struct te_k_cast a)               \
+	{                                                                                     \
+		cast_body<X, Y>(a);                                                           \
+	}
+TE_NAME(float, float, fp32, fp32)
+TE_NAME(float, bf16, fp32, bf16)
+TE_NAME(float, fp16, fp32, fp16)
+TE_NAME(bf16, float, bf16, fp32)
+TE_NAME(bf16, bf16, bf16, bf16)
+TE_NAME(bf16, fp16, bf16, fp16)
+TE_NAME(fp16, float, fp16, fp32)
+TE_NAME(fp16, bf16, fp16, bf16)
+TE_NAME(fp16, fp16, fp16, fp16)
+#undef TE_NAME

@@ -1,0 +1,263 @@
+/*
+ * te_tile.cuh - a matrix result in tiles: stored, quantized row-wise and
+ * column-wise, and summed over rows, in one pass.
+ *
+ * A block of 256 threads makes 64 rows x 128 columns; a thread 4 rows x 8 columns. So
+ * a warp reads and writes two runs of 256 bytes (BF16), row-wise codes leave in runs
+ * of 128 bytes, and column-wise codes, through 8192 bytes of shared memory,
+ * in runs of 64 bytes. Tiles are numbered in bands of 4 tile rows, down first, so
+ * that runs that continue each other in a column are written close in time.
+ */
+#ifndef TE_TILE_CUH
+#define TE_TILE_CUH
+
+#include "te_dev.cuh"
+
+#define TILE_ROWS 64 /* = TE_K_PART_ROWS */
+#define TILE_COLS 128
+#define TILE_THREADS 256
+#define TILE_BAND 4
+#define TILE_R 4 /* rows a thread */
+
+struct tile {
+	int64_t r0, c0; /* the tile */
+	int64_t r, c;	/* this thread's first element */
+	int64_t rows, cols;
+};
+
+DEV struct tile tile_at(int64_t rows, int64_t cols, int64_t r0, int64_t c0)
+{
+	struct tile t;
+
+	t.r0 = r0;
+	t.c0 = c0;
+	t.r = r0 + threadIdx.x / 16 * TILE_R;
+	t.c = c0 + threadIdx.x % 16 * TE_V;
+	t.rows = rows;
+	t.cols = cols;
+	return t;
+}
+
+DEV struct tile tile_of_block(int64_t rows, int64_t cols)
+{
+	const uint32_t nr = (uint32_t)((rows + TILE_ROWS - 1) / TILE_ROWS);
+	const uint32_t nc = (uint32_t)((cols + TILE_COLS - 1) / TILE_COLS);
+	const uint32_t band = blockIdx.x / (TILE_BAND * nc), in = blockIdx.x % (TILE_BAND * nc);
+	const uint32_t height = min((uint32_t)TILE_BAND, nr - TILE_BAND * band);
+
+	return tile_at(rows, cols, (int64_t)(TILE_BAND * band + in % height) * TILE_ROWS,
+		       (int64_t)(in / height) * TILE_COLS);
+}
+
+/* how many of row i's TE_V elements of this thread exist */
+DEV int tile_n(const struct tile *t, int i)
+{
+	return t->r + i < t->rows ? clamp_int(t->cols - t->c, 0, TE_V) : 0;
+}
+
+/* 4 x 8 elements; pitch is the row width of p. vec: rows start on vectors */
+template <class T> struct tile_raw {
+	raw<T> row[TILE_R];
+};
+
+template <class T>
+DEV tile_raw<T> tile_load(const struct tile *t, const void *p, int64_t pitch, int64_t c, bool vec)
+{
+	tile_raw<T> x;
+
+	if (vec) {
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++)
+			x.row[i] = tile_n(t, i) ? load_raw((const T *)p + (t->r + i) * pitch + c) :
+						  zero_raw<T>();
+		return x;
+	}
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		float v[TE_V];
+
+		load_some((const T *)p + (t->r + i) * pitch + c, tile_n(t, i), v);
+		x.row[i] = pack<T>(v);
+	}
+	return x;
+}
+
+/* shared memory of tile_put: codes by columns, and the tile as T for column sums */
+struct tile_codes {
+	uint4 word[TILE_COLS * TILE_ROWS / 16];
+};
+template <class T> struct tile_values {
+	uint4 word[TILE_ROWS * TILE_COLS / TE_V * sizeof(T) / 2];
+};
+
+/*
+ * Column c of 64 codes is 16 words. Where word w lies: the low bits of the thread
+ * that writes it are spread over the banks, so that the 32 lanes of a warp write
+ * 32 banks: c / 8 = tx gives bank bit 4 and flips bits 1 to 3.
+ */
+DEV int code_slot(int c, int w)
+{
+	const int tx = c / TE_V;
+
+	return ((c & ~1) | ((c ^ tx) & 1)) * 16 + (w ^ (tx & 14));
+}
+
+/* b[c] = byte c of a[0..3], a[0]'s lowest */
+DEV void transpose4(const uint32_t a[4], uint32_t b[4])
+{
+	const uint32_t t0 = __byte_perm(a[0], a[1], 0x5140), t1 = __byte_perm(a[2], a[3], 0x5140);
+	const uint32_t t2 = __byte_perm(a[0], a[1], 0x7362), t3 = __byte_perm(a[2], a[3], 0x7362);
+
+	b[0] = __byte_perm(t0, t1, 0x5410);
+	b[1] = __byte_perm(t0, t1, 0x7632);
+	b[2] = __byte_perm(t2, t3, 0x5410);
+	b[3] = __byte_perm(t2, t3, 0x7632);
+}
+
+DEV void codes_put(struct tile_codes *s, const uint2 code[TILE_R])
+{
+	const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+	uint32_t *word = (uint32_t *)s->word;
+	uint32_t a[4], b[4];
+
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++)
+			a[i] = half ? code[i].y : code[i].x;
+		transpose4(a, b);
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			word[code_slot(tx * TE_V + half * 4 + j, ty)] = b[j];
+	}
+}
+
+/* col [cols, rows]: 16 rows of a column a thread where columns start on 16 bytes */
+DEV void codes_store(const struct tile_codes *s, const struct tile *t, uint8_t *col)
+{
+	const int nc = clamp_int(t->cols - t->c0, 0, TILE_COLS);
+	const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
+
+	if (t->rows % 16 == 0 && aligned(col)) {
+#pragma unroll
+		for (int k = threadIdx.x; k < TILE_COLS * 4; k += TILE_THREADS) {
+			const int c = k / 4, chunk = k % 4, tx = c / TE_V;
+			/* the swizzle moves words in pairs: chunks by bits 2 and 3 ... */
+			uint4 v = s->word[code_slot(c, chunk * 4) / 4];
+
+			/* ... and the halves of a chunk by bit 1 */
+			if (tx & 2)
+				v = make_uint4(v.z, v.w, v.x, v.y);
+			if (c < nc && chunk * 16 < nr)
+				*(uint4 *)(col + (t->c0 + c) * t->rows + t->r0 + chunk * 16) = v;
+		}
+		return;
+	}
+	for (int k = threadIdx.x; k < TILE_COLS * TILE_ROWS; k += TILE_THREADS) {
+		const int c = k / TILE_ROWS, r = k % TILE_ROWS;
+
+		if (c < nc && r < nr)
+			col[(t->c0 + c) * t->rows + t->r0 + r] =
+				((const uint8_t *)s->word)[code_slot(c, r / 4) * 4 + r % 4];
+	}
+}
+
+/* what becomes of one [rows, cols] result; vec as in tile_load */
+template <class T> struct tile_out {
+	T *y; /* or NULL */
+	struct te_k_q q;
+	float *part; /* [TE_K_NPARTS(rows), part_pitch] or NULL */
+	int64_t part_pitch;
+	float scale;
+	bool vec;
+};
+
+DEV float q_scale(const struct te_k_q *q)
+{
+	return q->row || q->col ? *q->scale : 1.0f;
+}
+
+/* once a launch */
+DEV void q_scale_inv(const struct te_k_q *q)
+{
+	if (blockIdx.x == 0 && threadIdx.x == 0 && (q->row || q->col))
+		*q->scale_inv = __fdiv_rn(1.0f, *q->scale);
+}
+
+/*
+ * One tile of the result. All threads of the block call it; shared memory may be
+ * used again after a barrier that the caller makes. values: NULL when T is never
+ * summed. Elements that do not exist are ignored. Returns m or the largest |v|.
+ */
+template <class T>
+DEV float tile_put(const struct tile_out<T> *o, const struct tile *t, float v[TILE_R][TE_V],
+		   struct tile_codes *codes, struct tile_values<T> *values, float m)
+{
+	uint8_t *row = (uint8_t *)o->q.row;
+	uint2 code[TILE_R];
+
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		const int n = tile_n(t, i);
+		const int64_t at = (t->r + i) * t->cols + t->c;
+		raw<T> w;
+
+		if (n < TE_V) {
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				v[i][e] = e < n ? v[i][e] : 0.0f;
+		}
+		w = pack<T>(v[i]);
+		unpack(w, v[i]);
+		if (values && o->part)
+			*(raw<T> *)&values->word[((t->r - t->r0 + i) * TILE_COLS + t->c - t->c0) /
+						 TE_V * (sizeof(T) / 2)] = w;
+		if (o->y && o->vec && n)
+			store_raw(o->y + at, w);
+		else if (o->y && n)
+			store_some(o->y + at, n, v[i]);
+		if (o->q.amax) {
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				m = amax_of(m, v[i][e]);
+		}
+		if (!row && !o->q.col)
+			continue;
+		code[i] = fp8x8(o->q.dtype, v[i], o->scale);
+		if (row && o->vec && n) {
+			*(uint2 *)(row + at) = code[i];
+		} else if (row) {
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				if (e < n)
+					row[at + e] = (uint8_t)((e < 4 ? code[i].x : code[i].y) >>
+								(e % 4 * 8));
+		}
+	}
+	if (o->q.col)
+		codes_put(codes, code);
+	if (!o->q.col && !(values && o->part))
+		return m;
+	__syncthreads();
+	if (o->q.col)
+		codes_store(codes, t, (uint8_t *)o->q.col);
+	if (values && o->part && threadIdx.x < TILE_COLS && t->c0 + threadIdx.x < t->cols) {
+		const T *value = (const T *)values->word + threadIdx.x;
+		const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
+		float sum = 0.0f;
+
+#pragma unroll 8
+		for (int r = 0; r < nr; r++)
+			sum = add(sum, to_float(value[r * TILE_COLS]));
+		o->part[t->r0 / TILE_ROWS * o->part_pitch + t->c0 + threadIdx.x] = sum;
+	}
+	return m;
+}
+
+/* rows of this width start on vectors in each of the arrays, of T or of codes */
+DEV bool tile_vec(int64_t cols, const void *x, const void *y, const struct te_k_q *q)
+{
+	return cols % TE_V == 0 && aligned(x) && aligned(y) && aligned(q->row);
+}
+
+#endif

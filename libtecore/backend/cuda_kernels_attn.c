@@ -1,0 +1,145 @@
+/* cuda_kernels_attn.c - device function and launch geometry of attention. */
+#include "config.h"
+
+#include <errno.h>
+#include <te/dtype.h>
+
+#define TE_LOG_CATEGORY "core/cuda"
+#include "libtecore/backend/cuda_kernels.h"
+#include "libtecore/internal.h"
+
+#define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
+
+enum { FWD, DKV, DQ, PASSES };
+
+/* kernels/te_attn.cu, by the smallest head_dim that fits */
+static const struct {
+	int head_dim;
+	unsigned nthreads[PASSES], nthreads_drop[PASSES];
+	const char *func[PASSES], *func_drop[PASSES];
+} bf16[] = {
+#define ROW(D, bwd)                                                                        \
+	{ D, { 128, bwd, bwd }, { 256, bwd, bwd },                                         \
+	  { "te_k_attn_fwd_bf16_d" #D, "te_k_attn_bwd_dkv_bf16_d" #D,                      \
+	    "te_k_attn_bwd_dq_bf16_d" #D },                                                \
+	  { "te_k_attn_fwd_bf16_d" #D "_drop", "te_k_attn_bwd_dkv_bf16_d" #D "_drop",      \
+	    "te_k_attn_bwd_dq_bf16_d" #D "_drop" } },
+	ROW(32, 128)
+	ROW(64, 128)
+	ROW(96, 256)
+	ROW(128, 256)
+#undef ROW
+}, fp32[] = {
+#define ROW(D)                                                                             \
+	{ D, { 256, 256, 256 }, { 256, 256, 256 },                                         \
+	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
+	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
+	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
+	    "te_k_attn_bwd_dq_fp32_d" #D } },
+	ROW(64)
+	ROW(128)
+#undef ROW
+};
+
+static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t nkv,
+		 int32_t head_dim, float scale)
+{
+	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
+		return te__fail(-EINVAL, "attention on cuda takes FP32 and BF16, not %s",
+				te_dtype_name((enum te_dtype)dtype));
+	if (head_dim < 1 || head_dim > TE_K_ATTN_MAX_HEAD_DIM)
+		return te__fail(-EINVAL, "attention takes a head_dim of 1 to %d, not %d",
+				TE_K_ATTN_MAX_HEAD_DIM, head_dim);
+	if (nkv < 1 || nheads < nkv || nheads % nkv)
+		return te__fail(-EINVAL,
+				"attention: %d query heads are no multiple of %d key heads",
+				nheads, nkv);
+	if (((int64_t)nheads + 2 * (int64_t)nkv) * head_dim > MAX_STRIDE ||
+	    batch * nheads > INT32_MAX || seqlen > 65535 * 64)
+		return te__fail(-EINVAL, "attention on cuda: too large a shape");
+	if (!(scale > 0.0f))
+		return te__fail(-EINVAL, "attention takes a scale above 0");
+	return 0;
+}
+
+/* nx: heads of the whole batch that own rows */
+static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
+		  uint32_t threshold, struct te__cuda_kernel *ret)
+{
+	int i = 0;
+	unsigned d, rows, bytes;
+
+	if (dtype == TE_DTYPE_BF16) {
+		while (bf16[i].head_dim < head_dim)
+			i++;
+		d = (unsigned)bf16[i].head_dim;
+		ret->func = threshold ? bf16[i].func_drop[pass] : bf16[i].func[pass];
+		ret->block[0] = threshold ? bf16[i].nthreads_drop[pass] : bf16[i].nthreads[pass];
+		rows = 128;
+		bytes = (pass == FWD ? 384 : 512) * (d + 8) * 2 + (pass == DKV ? 1024 : 0);
+	} else {
+		while (fp32[i].head_dim < head_dim)
+			i++;
+		d = (unsigned)fp32[i].head_dim;
+		ret->func = fp32[i].func[pass];
+		ret->block[0] = fp32[i].nthreads[pass];
+		rows = 64;
+		bytes = ((pass == FWD ? 3 : 4) * (d + 4) + (pass == FWD ? 1 : 2) * 68) * 64 * 4;
+	}
+	ret->grid[0] = seqlen ? (unsigned)nx : 0;
+	ret->grid[1] = (unsigned)((seqlen + rows - 1) / rows);
+	ret->smem = bytes;
+}
+
+int te__cuda_geo_attn_fwd(const void *args, struct te__cuda_kernel *ret)
+{
+	const struct te_k_attn_fwd *a = args;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+
+	if (!r)
+		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
+		      ret);
+	return r;
+}
+
+int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
+{
+	const struct te_k_attn_bwd *a = args;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+	int per = a->dtype == TE_DTYPE_BF16 ? 8 : 4, lanes = 1;
+	int64_t nblocks;
+
+	if (r)
+		return r;
+	while (lanes * per < a->head_dim)
+		lanes *= 2;
+	nblocks = (a->batch * a->seqlen * a->nheads * lanes + 255) / 256;
+	if (nblocks > INT32_MAX)
+		return te__fail(-EINVAL, "attention on cuda: too large a shape");
+	ret->func = a->dtype == TE_DTYPE_BF16 ? "te_k_attn_bwd_pre_bf16" :
+						"te_k_attn_bwd_pre_fp32";
+	ret->grid[0] = (unsigned)nblocks;
+	ret->block[0] = 256;
+	return 0;
+}
+
+int te__cuda_geo_attn_bwd_dkv(const void *args, struct te__cuda_kernel *ret)
+{
+	const struct te_k_attn_bwd *a = args;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+
+	if (!r)
+		tiles(DKV, a->dtype, a->batch * a->nkv, a->seqlen, a->head_dim, a->threshold, ret);
+	return r;
+}
+
+int te__cuda_geo_attn_bwd_dq(const void *args, struct te__cuda_kernel *ret)
+{
+	const struct te_k_attn_bwd *a = args;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+
+	if (!r)
+		tiles(DQ, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
+		      ret);
+	return r;
+}

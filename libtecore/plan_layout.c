@@ -28,9 +28,7 @@ static int value_bufs(struct te_plan *p, struct te__value *v)
 	size_t n = te__spec_nbytes(&v->spec);
 	size_t codes = (size_t)te__spec_nelems(&v->spec);
 
-	if (v->fixed)
-		return 0;
-	if (!v->no_hp && (v->hp = te__plan_new_buf(p, n)) < 0)
+	if (!v->fixed && !v->no_hp && (v->hp = te__plan_new_buf(p, n)) < 0)
 		return v->hp;
 	if ((v->forms & TE_FORM_ROW) && (v->row = te__plan_new_buf(p, codes)) < 0)
 		return v->row;

@@ -5,6 +5,7 @@ TT_CORE = \
 	t/core/cuda_abi \
 	t/core/dtype \
 	t/core/errno \
+	t/core/fusion \
 	t/core/host_kernels \
 	t/core/log \
 	t/core/ops \

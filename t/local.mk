@@ -30,6 +30,19 @@ TT_SH = \
 	t/meta/t0009-kernels.t \
 	t/meta/t0010-pages7.t
 
+if HAVE_JANSSON
+TT_TOOLS += \
+	t/tools/data \
+	t/tools/hfconfig \
+	t/tools/safetensors
+TT_SH += \
+	t/tools/t8001-te_plot.t \
+	t/tools/t8002-te_train-usage.t \
+	t/tools/t8003-te_train-resume.t \
+	t/tools/t8004-te_train-checkpoints.t \
+	t/tools/t8005-te_train-run.t
+endif
+
 TEST_EXTENSIONS = .t
 TAP = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(TAP)
@@ -67,6 +80,14 @@ t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 PLAN_CASES = t/core/plan_cases.c t/core/plan_cases.h t/core/plan_model.c t/core/plan_model.h
 t_core_plan_SOURCES = t/core/plan.c $(PLAN_CASES)
 t_core_plan_gpu_SOURCES = t/core/plan_gpu.c $(PLAN_CASES)
+# units of te_train
+TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
+t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_data_LDADD = $(TE_TRAIN_LDADD)
+t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
+t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 
 OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
 t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)
@@ -86,7 +107,8 @@ dist_check_SCRIPTS += $(TT_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
 	t/lib/tap.sh \
-	t/meta/common.sh
+	t/meta/common.sh \
+	t/tools/te_train.sh
 TESTS += $(TT_SH)
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

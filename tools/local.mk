@@ -1,4 +1,50 @@
 # Tools use installed headers and libraries only. They need jansson.
 if HAVE_JANSSON
-bin_PROGRAMS +=
+bin_PROGRAMS += \
+	tools/te_plot \
+	tools/te_train/te_train
+
+tools_te_plot_SOURCES = \
+	tools/te_plot.c
+tools_te_plot_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_plot_LDADD = $(JANSSON_LIBS)
+
+# all of te_train but its main function, for its unit tests too
+noinst_LTLIBRARIES += tools/te_train/libte_train.la
+tools_te_train_libte_train_la_SOURCES = \
+	tools/te_train/ckpt.c \
+	tools/te_train/ckpt.h \
+	tools/te_train/data.c \
+	tools/te_train/data.h \
+	tools/te_train/hfconfig.c \
+	tools/te_train/hfconfig.h \
+	tools/te_train/loop.c \
+	tools/te_train/loop.h \
+	tools/te_train/model.c \
+	tools/te_train/model.h \
+	tools/te_train/opts.c \
+	tools/te_train/opts.h \
+	tools/te_train/progress.c \
+	tools/te_train/progress.h \
+	tools/te_train/safetensors.c \
+	tools/te_train/safetensors.h \
+	tools/te_train/sample.c \
+	tools/te_train/sample.h \
+	tools/te_train/say.c \
+	tools/te_train/say.h
+tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS)
+
+tools_te_train_te_train_SOURCES = \
+	tools/te_train/main.c
+tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtecore/libtecore.la \
+	$(JANSSON_LIBS) $(ZLIB_LIBS) -lm
+
+dist_man1_MANS += \
+	man/te_plot.1 \
+	man/te_train.1
+else
+EXTRA_DIST += \
+	man/te_plot.1 \
+	man/te_train.1
 endif

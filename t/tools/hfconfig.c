@@ -1,0 +1,244 @@
+/* t/tools/hfconfig.c - config.json as te_train reads it: families, defaults, refusals, names. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/te_train/hfconfig.h"
+#include "tools/te_train/model.h"
+#include "tools/te_train/opts.h"
+#include "tools/te_train/say.h"
+#include "tt.h"
+
+#define GPT2                                                                                   \
+	"\"model_type\":\"gpt2\",\"n_embd\":96,\"n_layer\":2,\"n_head\":3,\"n_positions\":64," \
+	"\"vocab_size\":300"
+#define LLAMA                                                                     \
+	"\"model_type\":\"llama\",\"hidden_size\":96,\"num_hidden_layers\":2,"    \
+	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
+	"\"intermediate_size\":160,\"max_position_embeddings\":64"
+#define QWEN2                                                                     \
+	"\"model_type\":\"qwen2\",\"hidden_size\":96,\"num_hidden_layers\":2,"    \
+	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
+	"\"intermediate_size\":160,\"max_position_embeddings\":64"
+
+static int parse(const char *text, struct config *ret_c)
+{
+	json_t *obj = json_loads(text, 0, NULL);
+	int r;
+
+	ck_assert_ptr_nonnull(obj);
+	r = config_parse(obj, "config.json", ret_c);
+	json_decref(obj);
+	return r;
+}
+
+START_TEST(reads_gpt2)
+{
+	struct config c;
+
+	ck_assert_int_eq(parse("{" GPT2 ",\"activation_function\":\"gelu_new\",\"resid_pdrop\":0,"
+			       "\"n_inner\":null,\"layer_norm_epsilon\":0.125}",
+			       &c),
+			 0);
+	ck_assert_int_eq(c.family, FAMILY_GPT2);
+	ck_assert_int_eq(c.width, 96);
+	ck_assert_int_eq(c.layers, 2);
+	ck_assert_int_eq(c.heads, 3);
+	ck_assert_int_eq(c.kv_heads, 3);
+	ck_assert_int_eq(c.head_dim, 32);
+	ck_assert_int_eq(c.inner, 384);
+	ck_assert_int_eq(c.max_pos, 64);
+	ck_assert_int_eq(c.vocab, 300);
+	ck_assert_int_eq(c.act, TE_ACT_GELU);
+	ck_assert_int_eq(c.tied, 1);
+	ck_assert_double_eq(c.eps, 0.125);
+	ck_assert_double_eq(c.drop_resid, 0);
+	ck_assert_double_eq(c.drop_attn, 0.1); /* as in transformers when not given */
+}
+END_TEST
+
+START_TEST(reads_llama_and_qwen2)
+{
+	struct config c;
+
+	ck_assert_int_eq(parse("{" LLAMA ",\"rope_theta\":5e5,\"head_dim\":32}", &c), 0);
+	ck_assert_int_eq(c.family, FAMILY_LLAMA);
+	ck_assert_int_eq(c.kv_heads, 2);
+	ck_assert_int_eq(c.head_dim, 32);
+	ck_assert_int_eq(c.inner, 160);
+	ck_assert_int_eq(c.tied, 0);
+	ck_assert_int_eq(c.act, TE_ACT_SILU);
+	ck_assert_double_eq(c.rope_theta, 5e5);
+	ck_assert_double_eq(c.eps, 1e-6);
+	ck_assert_int_eq(parse("{" QWEN2 ",\"sliding_window\":4096,\"use_sliding_window\":false,"
+			       "\"tie_word_embeddings\":true,\"rope_parameters\":{\"rope_type\":"
+			       "\"default\",\"rope_theta\":1e6}}",
+			       &c),
+			 0);
+	ck_assert_int_eq(c.family, FAMILY_QWEN2);
+	ck_assert_int_eq(c.head_dim, 16);
+	ck_assert_int_eq(c.tied, 1);
+	ck_assert_double_eq(c.rope_theta, 1e6);
+}
+END_TEST
+
+static const char *const refused[] = {
+	"[]",
+	"{}",
+	"{\"model_type\":\"mamba\"}",
+	"{\"model_type\":\"gpt2\"}",
+	"{" GPT2 ",\"n_head\":5}",
+	"{" GPT2 ",\"n_head\":0}",
+	"{" GPT2 ",\"n_head\":1.5}",
+	"{" GPT2 ",\"n_head\":null}",
+	"{" GPT2 ",\"activation_function\":\"gelu\"}", /* the erf form */
+	"{" GPT2 ",\"activation_function\":3}",
+	"{" GPT2 ",\"resid_pdrop\":1}",
+	"{" GPT2 ",\"layer_norm_epsilon\":-1}",
+	"{" GPT2 ",\"scale_attn_weights\":false}",
+	"{" GPT2 ",\"scale_attn_by_inverse_layer_idx\":true}",
+	"{" GPT2 ",\"add_cross_attention\":true}",
+	"{" GPT2 ",\"rope_theta\":5}", /* another family's field */
+	"{" GPT2 ",\"tie_word_embeddings\":\"yes\"}",
+	"{" GPT2 ",\"n_embd\":600}", /* heads of 200 */
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+	"{" LLAMA ",\"attention_bias\":true}",
+	"{" LLAMA ",\"mlp_bias\":true}",
+	"{" LLAMA ",\"sliding_window\":4096}",
+	"{" LLAMA ",\"hidden_act\":\"mish\"}",
+	"{" LLAMA ",\"num_key_value_heads\":4}",
+	"{" LLAMA ",\"head_dim\":15}",
+	"{" LLAMA ",\"pretraining_tp\":2}",
+	"{" LLAMA ",\"quantization_config\":{\"bits\":4}}",
+	"{" QWEN2 ",\"use_sliding_window\":true}",
+	"{" QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+};
+
+START_TEST(refuses_what_it_would_not_compute)
+{
+	struct config c;
+
+	say_hush(1);
+	ck_assert_int_eq(parse(refused[_i], &c), STATUS_BAD);
+	say_hush(0);
+}
+END_TEST
+
+static const char *const harmless[] = {
+	"{" GPT2 ",\"summary_type\":\"cls_index\",\"use_cache\":true,\"bos_token_id\":50256}",
+	"{" GPT2 ",\"add_cross_attention\":false,\"reorder_and_upcast_attn\":false}",
+	"{" LLAMA ",\"rope_scaling\":null,\"attention_bias\":false,\"pretraining_tp\":1}",
+	"{" LLAMA ",\"a_field_of_the_future\":null,\"another\":0,\"one_more\":false}",
+	"{" QWEN2 ",\"max_window_layers\":28,\"layer_types\":[\"full_attention\"]}",
+};
+
+START_TEST(skips_what_changes_nothing)
+{
+	struct config c;
+
+	ck_assert_int_eq(parse(harmless[_i], &c), 0);
+}
+END_TEST
+
+static const char *const whole[] = { "{" GPT2 "}", "{" LLAMA "}", "{" QWEN2 "}" };
+
+START_TEST(writes_what_it_reads)
+{
+	struct config c, d;
+	json_t *obj;
+
+	memset(&c, 0, sizeof(c)); /* padding too: compared below */
+	memset(&d, 0, sizeof(d));
+	ck_assert_int_eq(parse(whole[_i], &c), 0);
+	obj = config_to_json(&c);
+	ck_assert_int_eq(config_parse(obj, "written", &d), 0);
+	json_decref(obj);
+	ck_assert_mem_eq(&c, &d, sizeof(c));
+}
+END_TEST
+
+static const char *const presets[] = { "tiny",	    "char-gpt",	  "gpt2-124m", "gpt2-350m",
+				       "gpt2-774m", "gpt2-1558m", "llama-tiny" };
+
+START_TEST(presets_are_valid)
+{
+	const struct preset *p = preset_find(presets[_i]);
+	struct config c;
+
+	ck_assert_ptr_nonnull(p);
+	ck_assert_int_eq(parse(p->config, &c), 0);
+	ck_assert_int_eq(c.width % 16, 0); /* FP8 products want it */
+	ck_assert_int_eq(c.inner % 16, 0);
+}
+END_TEST
+
+START_TEST(names_match_patterns)
+{
+	ck_assert_int_eq(model_match("norm.weight", "norm.weight"), -1);
+	ck_assert_int_eq(model_match("norm.weight", "norm.bias"), -2);
+	ck_assert_int_eq(model_match("h.#.up.weight", "h.0.up.weight"), 0);
+	ck_assert_int_eq(model_match("h.#.up.weight", "h.117.up.weight"), 117);
+	ck_assert_int_eq(model_match("h.#.up.weight", "h.117.up_b.weight"), -2);
+	ck_assert_int_eq(model_match("h.#.up.weight", "h..up.weight"), -2);
+	ck_assert_int_eq(model_match("h.#.up.weight", "h.-1.up.weight"), -2);
+}
+END_TEST
+
+START_TEST(parts_cover_packed_weights)
+{
+	struct config c;
+	int64_t first, n, at = 0;
+
+	ck_assert_int_eq(parse("{" LLAMA "}", &c), 0);
+	for (enum part p = PART_Q; p <= PART_V; p++) {
+		model_part_rows(&c, p, 160, &first, &n);
+		ck_assert_int_eq(first, at);
+		at += n;
+	}
+	ck_assert_int_eq(at, (6 + 2 + 2) * 16);
+	model_part_rows(&c, PART_GATE, 320, &first, &n);
+	ck_assert_int_eq(first, 0);
+	ck_assert_int_eq(n, 160);
+	model_part_rows(&c, PART_UP, 320, &first, &n);
+	ck_assert_int_eq(first, 160);
+	ck_assert_int_eq(n, 160);
+	model_part_rows(&c, PART_VOCAB, 320, &first, &n);
+	ck_assert_int_eq(n, 300);
+}
+END_TEST
+
+START_TEST(flops_follow_from_the_shapes)
+{
+	struct config c;
+	double matrices;
+
+	/* 6 a weight of the matrices and 6 T x width a layer, counted by hand */
+	ck_assert_int_eq(parse("{" GPT2 "}", &c), 0);
+	matrices = 2 * (96 * 288 + 96 * 96 + 2 * 96 * 384) + 300 * 96;
+	ck_assert_double_eq(model_flops_per_token(&c, 64), 6 * matrices + 6 * 2 * 96 * 64);
+	ck_assert_int_eq(parse("{" LLAMA "}", &c), 0);
+	matrices = 2 * (96 * 160 + 96 * 96 + 3 * 96 * 160) + 300 * 96;
+	ck_assert_double_eq(model_flops_per_token(&c, 64), 6 * matrices + 6 * 2 * 96 * 64);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("tools/hfconfig");
+	TCase *c = tt_case(s, "config", "host");
+
+	tcase_add_test(c, reads_gpt2);
+	tcase_add_test(c, reads_llama_and_qwen2);
+	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
+	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));
+	tcase_add_loop_test(c, writes_what_it_reads, 0, TT_LEN(whole));
+	tcase_add_loop_test(c, presets_are_valid, 0, TT_LEN(presets));
+	tcase_add_test(c, names_match_patterns);
+	tcase_add_test(c, parts_cover_packed_weights);
+	tcase_add_test(c, flops_follow_from_the_shapes);
+	return s;
+}
+
+TT_MAIN("tools/hfconfig", TT_NEED_NOTHING, suite)

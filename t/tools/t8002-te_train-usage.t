@@ -1,0 +1,91 @@
+#!/bin/sh
+# te_train answers bad usage and bad input with one line that names the culprit, and exit 2.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+check "--help" "$te_train" --help
+check "--version" "$te_train" --version
+"$te_train" --help >help 2>err
+for o in preset model resume recipe graph steps accum out log sample; do
+	grep -q -- "--$o" help || echo "$o"
+done >missing
+empty "--help lists the options" missing
+empty "--help is silent on stderr" err
+
+mkdir folder
+: >empty.txt
+printf 'a short text' >short.txt
+printf 'a' >val.txt
+printf 'abc' >odd.bin
+printf 'abcd' >even.bin
+printf '\037\213\010\0\0\0\0\0\0\003\113' >cut.gz
+echo '{"model_type" "gpt2"}' >broken.json
+sed 's/"n_head": 2/"n_head": 5/' micro.json >heads.json
+sed 's/256/100/' micro.json >few.json
+cat >scaled.json <<'JSON'
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32,
+ "rope_scaling": {"type": "linear", "factor": 2}}
+JSON
+
+# SUBJECT|ARGUMENTS
+while IFS='|' read -r subject args; do
+	eval "fails \"$args\" '$subject' \"\$te_train\" $args"
+done <<'EOT'
+--frob|--frob text
+--steps|--preset tiny text --steps
+--steps|--preset tiny --steps few text
+--steps|--preset tiny --steps -1 text
+--lr|--preset tiny --lr 1x text
+--dropout|--preset tiny --dropout 1.5 text
+--recipe|--preset tiny --recipe fp4 text
+--backend|--preset tiny --backend tpu text
+"huge"|--preset huge text
+no model|text
+exclude each other|--preset tiny --model micro.json text
+no text|--preset tiny
+none.txt|--preset tiny none.txt
+empty.txt|--preset tiny empty.txt
+folder: is a folder|--preset tiny folder
+none.json|--model none.json text
+broken.json: line 1|--model broken.json text
+rope_scaling|--model scaled.json text
+n_head 5|--model heads.json text
+--seq-len 64|--model micro.json --seq-len 64 text
+short.txt|--preset tiny short.txt
+at least 129|--preset tiny short.txt
+val.txt|--preset tiny --val val.txt text
+cut.gz|--preset tiny cut.gz
+odd.bin|--preset tiny odd.bin
+do not mix|--preset tiny text even.bin
+no/dump|--preset tiny --dump-val no/dump text
+text/out|--preset tiny --out text/out text
+--sample-only|--preset tiny --sample-only
+nowhere|--resume nowhere
+nowhere|--init nowhere text
+device 7|--preset tiny --backend host --device 7 text
+EOT
+
+# found while training: the line comes after the one that says what runs
+for a in "--model few.json" "--preset tiny --log no/log"; do
+	"$te_train" $a text >out 2>err
+	check "$a: exit 2" test $? = 2
+	tail -n +2 err >last
+	check "$a: one line" test "$(wc -l <last)" = 1
+	check "$a: names it" grep -qE 'text: token|no/log' last
+done
+
+# a GPU may be there; without one the reason is given
+if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then
+	skip "--backend cuda without a GPU" "there is one"
+else
+	fails "--backend cuda without a GPU" "--backend cuda" \
+		"$te_train" --preset tiny --backend cuda --steps 1 text
+fi
+
+# only memory that is not there can be asked for on every machine
+fails "a batch that does not fit" "--batch 1048576" \
+	"$te_train" --preset tiny --batch 1048576 --backend host text
+check "says what it needs and what is there" grep -Eq '[0-9].*[0-9]' err
+
+tap_end

@@ -1,0 +1,46 @@
+#!/bin/sh
+# A run of 20 steps is 10 and 10 resumed, eager is captured, bit for bit, in every recipe.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+files="model.safetensors state.safetensors config.json"
+
+# equal NAME A B FILE...
+equal()
+{
+	name=$1 a=$2 b=$3
+	shift 3
+	for f; do
+		cmp "$a/$f" "$b/$f" 2>&1 || [ -s "$a/$f" ] || echo "$a/$f is not there"
+	done >differ
+	empty "$name" differ
+}
+
+for r in fp8-delayed fp8-current bf16 fp32; do
+	run="$micro --recipe $r --steps 20 --eval-every 4 --save-every 0 --accum 2"
+	check "$r: 20 steps" "$te_train" $run --out a-$r text
+	check "$r: 20 steps, one captured" "$te_train" $run --graph --out g-$r text
+	equal "$r: captured is eager" a-$r g-$r model.safetensors
+	check "$r: 10 steps" "$te_train" $run --stop-after 10 --out b-$r text
+	cmp -s a-$r/model.safetensors b-$r/model.safetensors && echo same >early || : >early
+	empty "$r: 10 steps are not 20" early
+	check "$r: 10 more" "$te_train" --resume b-$r
+	equal "$r: 20 = 10 + 10" a-$r b-$r $files
+done
+
+# validating more often, or saving, changes nothing that is trained
+run="$micro --recipe fp8-delayed --steps 20 --save-every 3 --accum 2"
+check "other validations and saves" "$te_train" $run --eval-every 1 --out v text
+equal "validating disturbs nothing" a-fp8-delayed v model.safetensors
+check "another seed" "$te_train" $run --seed 5 --out s text
+cmp -s v/model.safetensors s/model.safetensors && echo same >seed || : >seed
+empty "another seed gives other weights" seed
+check "resumes in another folder, to another" "$te_train" --resume b-bf16 --steps 22 --out w
+check "the first is as it was" cmp b-bf16/model.safetensors a-bf16/model.safetensors
+
+head -c 5000 text >less
+cp text whole && cp less text
+fails "files that changed are refused" "tokens to train on" "$te_train" --resume b-bf16 --steps 30
+check "unless they are given" "$te_train" --resume b-bf16 --steps 22 --out x less
+
+tap_end

@@ -1,0 +1,89 @@
+#!/bin/sh
+# te_train learns, reports and samples.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+# key FILE NAME: a number of an indented JSON object
+key()
+{
+	sed -n "s/^ *\"$2\": \([-0-9.e+]*\),\{0,1\}$/\1/p" "$1"
+}
+
+# below NAME A B
+below()
+{
+	check "$1: $2 < $3" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a != "" && b != "" && a < b) }'
+}
+
+for r in fp8-delayed fp8-current bf16 fp32; do
+	check "$r: trains" "$te_train" $micro --dropout 0 --recipe $r --steps 300 --batch 8 \
+		--lr 2e-3 --warmup 20 --eval-every 30 --log $r.jsonl --json text
+	cp tap.out summary-$r
+	# 256 equally likely bytes are 5.545 nats, single bytes of this text about 3.4
+	below "$r: learns" "$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' tap.out)" 3.3
+done
+a=$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' summary-fp32)
+b=$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' summary-fp8-delayed)
+check "FP8 is within 2 % of FP32: $b, $a" awk -v a="$a" -v b="$b" \
+	'BEGIN { exit !(a > 0 && b / a < 1.02 && a / b < 1.02) }'
+
+check "the log begins with what ran" grep -q '^{"te_train":' fp32.jsonl
+check "has losses" grep -q '^{"step":10,"train_loss_nats":' fp32.jsonl
+check "has validations" grep -q '^{"step":30,"val_loss_nats":.*"val_bits_per_byte"' fp32.jsonl
+if command -v gnuplot >/dev/null; then
+	check "te_plot draws it" "$abs_top_builddir/tools/te_plot" -o x.svg fp32.jsonl bf16.jsonl
+else
+	skip "te_plot draws it" "gnuplot is not found"
+fi
+
+# micro-batches: two of 4 at half the gradient each are one of 8, up to rounding
+all="$micro --dropout 0 --recipe fp32 --steps 5 --eval-batches 0 --json"
+"$te_train" $all --batch 8 text >one 2>err
+"$te_train" $all --accum 2 text >two 2>err
+check "accumulating is one large batch" awk -v a="$(key one best_val_loss_nats)" \
+	-v b="$(key two best_val_loss_nats)" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-4 && d > -1e-4) }'
+
+gzip -c text >text.gz
+"$te_train" $micro --steps 3 --json text >one 2>err
+"$te_train" $micro --steps 3 --json text.gz >two 2>err
+check "reads gzip" test "$(key one val_loss_nats)" = "$(key two val_loss_nats)"
+check "holds out the tail" "$te_train" $micro --steps 0 --val-fraction 0.25 --dump-val tail text
+n=$(wc -c <text)
+tail -c $((n / 4)) text >want
+check "which is what --dump-val writes" cmp want tail
+
+check "samples" "$te_train" $micro --steps 2 --out c --sample 20 --sample-first --prompt Na text
+"$te_train" --resume c --sample-only --sample 50 --prompt 'The' >one 2>err
+check "--sample-only writes prompt and text" test "$(wc -c <one)" = 54
+"$te_train" --resume c --sample-only --sample 50 --prompt 'The' >two 2>err
+same "the same seed, the same sample" one two
+"$te_train" --resume c --sample-only --sample 50 --prompt 'The' --seed 2 >two 2>err
+cmp -s one two && echo same >seed || : >seed
+empty "another seed, another sample" seed
+"$te_train" --resume c --sample-only --sample 60 --temperature 0 >one 2>err
+"$te_train" --resume c --sample-only --sample 60 --temperature 0 --seed 2 >two 2>err
+same "temperature 0 does not draw" one two
+
+check "leaves in time" "$te_train" $micro --steps 1000000 --time-limit 1 text
+check "prints a plan" "$te_train" $micro --print-plan text
+grep -q 'h.1.attn' tap.out
+check "with its ops" test $? = 0
+check "as DOT" "$te_train" $micro --print-plan dot
+for m in llama qwen2; do
+	cat >$m.json <<JSON
+{"model_type": "$m", "vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+ "max_position_embeddings": 32, "tie_word_embeddings": false}
+JSON
+	tr -d '\200-\377' <text >ascii
+	check "$m: trains" "$te_train" --model $m.json --batch 4 --steps 4 --out $m ascii
+	check "$m: resumes" "$te_train" --resume $m --steps 6
+	check "$m: names as in transformers" grep -q \
+		'"model.layers.1.self_attn.k_proj.weight":{"dtype":"F32","shape":\[16,32\]' \
+		$m/model.safetensors
+	check "$m: no padding in the file" grep -q \
+		'"lm_head.weight":{"dtype":"F32","shape":\[200,32\]' $m/model.safetensors
+done
+check "qwen2: has biases" grep -q 'model.layers.0.self_attn.q_proj.bias' qwen2/model.safetensors
+
+tap_end

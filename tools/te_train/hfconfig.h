@@ -1,0 +1,29 @@
+/* hfconfig.h - what a Hugging Face style config.json says about a model. */
+#ifndef HFCONFIG_H
+#define HFCONFIG_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include <te/op.h>
+
+enum family { FAMILY_GPT2, FAMILY_LLAMA, FAMILY_QWEN2 };
+
+struct config {
+	enum family family;
+	int64_t vocab, layers, width, heads, kv_heads, head_dim, inner, max_pos;
+	double eps, rope_theta, init_std;
+	double drop_embd, drop_resid, drop_attn;
+	enum te_act act;
+	int tied; /* the head uses the embedding's table */
+};
+
+const char *family_name(enum family family);
+/* @path: the file, or the folder that holds config.json */
+int config_read(const char *path, struct config *ret_cfg);
+/* @where: what sentences name */
+int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);
+/* a new reference, readable by config_parse and by transformers */
+json_t *config_to_json(const struct config *cfg);
+
+#endif

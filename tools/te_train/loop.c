@@ -1,0 +1,524 @@
+/*
+ * loop.c - training.
+ *
+ * A step is queued whole, eager or as a replayed recording of the same calls, and the
+ * CPU runs up to NSLOTS steps ahead: tokens go through pinned memory, losses come
+ * back the same way and are read when their slot is used again.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "loop.h"
+#include "progress.h"
+#include "say.h"
+
+static volatile sig_atomic_t nsignals;
+
+static void on_signal(int sig)
+{
+	if (nsignals++)
+		_exit(128 + sig);
+}
+
+double now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+/* ---- setting up ---- */
+
+static int choose_config(const struct opts *o, struct config *cfg)
+{
+	const char *path = o->resume ? o->resume : o->init ? o->init : o->model;
+	const struct preset *p;
+	json_t *obj;
+	int r;
+
+	if (path) {
+		r = config_read(path, cfg);
+	} else if (o->preset) {
+		p = preset_find(o->preset);
+		obj = json_loads(p->config, 0, NULL);
+		r = config_parse(obj, p->name, cfg);
+		json_decref(obj);
+	} else {
+		r = say_bad("no model: give --preset, --model, --init or --resume; see --help");
+	}
+	if (!r && !isnan(o->dropout))
+		cfg->drop_embd = cfg->drop_resid = cfg->drop_attn = o->dropout;
+	return r;
+}
+
+static int choose_context(struct trainer *t, const struct config *cfg)
+{
+	const struct opts *o = t->o;
+
+	t->T = o->seq_len ? o->seq_len : cfg->max_pos < 1024 ? cfg->max_pos : 1024;
+	t->B = o->batch;
+	t->accum = o->accum;
+	if (cfg->family == FAMILY_GPT2 && t->T > cfg->max_pos)
+		return say_bad("--seq-len %lld is beyond the model's n_positions %lld",
+			       (long long)t->T, (long long)cfg->max_pos);
+	return STATUS_OK;
+}
+
+static int open_data(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	int64_t n, nval;
+	int r;
+
+	if (!o->nfiles)
+		return say_bad("no text to train on: give one file or more; see te_train --help");
+	r = data_open(o->file, o->nfiles, &t->data);
+	if (r)
+		return r;
+	n = data_ntokens(t->data);
+	if (o->val) {
+		r = data_open(&o->val, 1, &t->val_data);
+		if (r)
+			return r;
+		if (data_is_bytes(t->data) != data_is_bytes(t->val_data))
+			return say_bad("%s: token files and text do not mix", o->val);
+		t->train = (struct span){ t->data, 0, n };
+		t->val = (struct span){ t->val_data, 0, data_ntokens(t->val_data) };
+	} else {
+		nval = (int64_t)((double)n * o->val_fraction);
+		t->train = (struct span){ t->data, 0, n - nval };
+		t->val = (struct span){ t->data, n - nval, nval };
+	}
+	if (t->train.n < t->T + 1) {
+		return say_bad("%s: %lld tokens to train on; a context of %lld needs at least %lld",
+			       o->file[0], (long long)t->train.n, (long long)t->T,
+			       (long long)t->T + 1);
+	}
+	if (t->val.n < 2) {
+		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
+			       o->val ? o->val : o->file[0], (long long)t->val.n);
+	}
+	return o->dump_val ? span_dump(&t->val, o->dump_val) : STATUS_OK;
+}
+
+static int open_device(struct trainer *t)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	int r;
+
+	co.backend = t->o->backend;
+	co.device = (int32_t)t->o->device;
+	r = te_ctx_create(&co, &t->ctx);
+	if (r < 0) {
+		if (t->o->backend)
+			return say_te(r, "--backend %s", t->o->backend);
+		return say_te(r, "no device");
+	}
+	t->stream = te_ctx_stream(t->ctx);
+	t->device.size = sizeof(t->device);
+	r = te_ctx_device_info(t->ctx, &t->device);
+	return r < 0 ? say_te(r, "the device") : STATUS_OK;
+}
+
+static int make_plans(struct trainer *t)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int r;
+
+	po.recipe = t->recipe;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
+	po.flags = TE_PLAN_TRAIN | (t->o->print_plan ? TE_PLAN_NO_ALLOC : 0);
+	r = te_plan_create(t->model.seq, &po, &t->plan);
+	if (r >= 0 && !t->o->print_plan) {
+		po.flags = 0;
+		r = te_plan_create(t->model.seq, &po, &t->eval_plan);
+	}
+	if (r == -ENOMEM) {
+		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
+			      (long long)t->T);
+	}
+	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
+}
+
+static int make_optimizer(struct trainer *t)
+{
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
+	int r;
+
+	ao.beta1 = (float)t->o->beta1;
+	ao.beta2 = (float)t->o->beta2;
+	ao.weight_decay = (float)t->o->weight_decay;
+	ao.max_grad_norm = (float)t->o->clip;
+	r = te_adamw_create(t->model.seq, &ao, &t->opt);
+	return r < 0 ? say_te(r, "the optimizer") : STATUS_OK;
+}
+
+static int make_slots(struct trainer *t)
+{
+	int64_t rows = t->accum * t->B, shape[3] = { 2, rows, t->T };
+	size_t ntokens = (size_t)(2 * rows * t->T);
+	int r;
+
+	t->eval_tokens = malloc(2 * (size_t)(t->B * t->T) * sizeof(int32_t));
+	if (!t->eval_tokens)
+		return say_failed("out of memory");
+	r = te_tensor_create(t->ctx, TE_DTYPE_INT32, 3, shape, NULL, &t->staged);
+	if (r >= 0)
+		r = te_tensor_create(t->ctx, TE_DTYPE_FP32, 1, &t->accum, NULL, &t->losses);
+	for (int i = 0; i < NSLOTS && r >= 0; i++) {
+		struct slot *s = &t->slot[i];
+
+		s->step = -1;
+		r = te_pinned_alloc(t->ctx, ntokens * sizeof(int32_t), (void **)&s->tokens);
+		if (r >= 0)
+			r = te_pinned_alloc(t->ctx, (size_t)t->accum * sizeof(float),
+					    (void **)&s->loss);
+		if (r >= 0)
+			r = te_event_create(t->ctx, &s->done);
+	}
+	return r < 0 ? say_te(r, "a step's tokens") : STATUS_OK;
+}
+
+static int load(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	int r;
+
+	if (o->init && !o->resume)
+		return ckpt_load_weights(o->init, &t->model);
+	if (!o->resume)
+		return STATUS_OK;
+	r = ckpt_load(o->resume, &t->model, t->opt, &t->done);
+	if (r || !t->opt || o->files_given)
+		return r;
+	if (t->done.ntrain != t->train.n || t->done.nval != t->val.n) {
+		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
+			       o->file[0], (long long)t->train.n, (long long)t->done.ntrain);
+	}
+	return STATUS_OK;
+}
+
+int trainer_create(const struct opts *o, struct trainer *t)
+{
+	int train = !o->sample_only && !o->print_plan, r;
+	struct config cfg;
+
+	memset(t, 0, sizeof(*t));
+	t->o = o;
+	t->done.best_val = INFINITY;
+	t->train_loss = t->val_loss = t->peak_fraction = NAN;
+	if (o->preset && o->model)
+		return say_bad("--preset and --model exclude each other");
+	if (o->sample_only && !o->resume && !o->init)
+		return say_bad("--sample-only needs --resume or --init");
+	r = te_recipe_from_name(o->recipe, &t->recipe);
+	if (r < 0)
+		return say_te(r, "--recipe");
+	r = choose_config(o, &cfg);
+	if (!r)
+		r = choose_context(t, &cfg);
+	if (!r && train)
+		r = open_data(t);
+	if (!r && train && (o->out || o->resume))
+		r = ckpt_folder(o->out ? o->out : o->resume);
+	if (!r)
+		r = open_device(t);
+	if (!r)
+		r = model_create(t->ctx, &cfg, t->accum, (uint64_t)o->seed, &t->model);
+	if (!r && !o->sample_only)
+		r = make_plans(t);
+	if (!r && train)
+		r = make_optimizer(t);
+	if (!r && train)
+		r = make_slots(t);
+	if (!r)
+		r = load(t);
+	t->done.ntrain = t->train.n;
+	t->done.nval = t->val.n;
+	return r;
+}
+
+void trainer_free(struct trainer *t)
+{
+	if (t->ctx)
+		te_ctx_sync(t->ctx);
+	te_recording_unref(t->rec);
+	for (int i = 0; i < NSLOTS; i++) {
+		if (t->slot[i].tokens)
+			te_pinned_free(t->ctx, t->slot[i].tokens);
+		if (t->slot[i].loss)
+			te_pinned_free(t->ctx, t->slot[i].loss);
+		te_event_unref(t->slot[i].done);
+	}
+	te_tensor_unref(t->staged);
+	te_tensor_unref(t->losses);
+	te_adamw_unref(t->opt);
+	te_plan_unref(t->eval_plan);
+	te_plan_unref(t->plan);
+	model_free(&t->model);
+	te_ctx_unref(t->ctx);
+	free(t->eval_tokens);
+	data_close(t->val_data);
+	data_close(t->data);
+	if (t->log)
+		fclose(t->log);
+}
+
+/* ---- steps ---- */
+
+/*
+ * Learning rate of step 0, 1, ...: linear warm-up, then half a cosine down to min_lr at the
+ * last step, or at the time limit where that comes first.
+ */
+static double lr_at(const struct trainer *t, int64_t step)
+{
+	const struct opts *o = t->o;
+	double min_lr = isnan(o->min_lr) ? o->lr / 10 : o->min_lr, way, by_time;
+
+	if (step < o->warmup)
+		return o->lr * (double)(step + 1) / (double)o->warmup;
+	way = o->steps > o->warmup ? (double)(step - o->warmup) / (double)(o->steps - o->warmup) :
+				     1;
+	by_time = isnan(o->time_limit) ? 0 : (now_s() - t->start_s) / o->time_limit;
+	way = fmin(1, fmax(way, by_time));
+	return min_lr + 0.5 * (1 + cos(M_PI * way)) * (o->lr - min_lr);
+}
+
+/* the device's part of a step, from staged tokens to updated weights: can be captured */
+static int queue_step(struct trainer *t)
+{
+	struct te_tensor *x = te_plan_input(t->plan, "x");
+	struct te_tensor *y = te_plan_input(t->plan, MODEL_TARGETS);
+	const char *staged = te_tensor_data(t->staged);
+	size_t nbytes = te_tensor_nbytes(x);
+	int r = te_seq_zero_grads(t->model.seq, t->stream);
+
+	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
+		float *loss = (float *)te_tensor_data(t->losses) + i;
+
+		r = te_copy(t->stream, te_tensor_data(x), staged + (size_t)i * nbytes, nbytes);
+		if (r >= 0)
+			r = te_copy(t->stream, te_tensor_data(y),
+				    staged + (size_t)(t->accum + i) * nbytes, nbytes);
+		if (r >= 0)
+			r = te_plan_forward(t->plan, t->stream, i ? TE_RUN_WEIGHTS_CACHED : 0);
+		if (r >= 0)
+			r = te_copy(t->stream, loss, te_tensor_data(te_plan_output(t->plan)),
+				    sizeof(*loss));
+		if (r >= 0)
+			r = te_plan_backward(t->plan, t->stream);
+	}
+	return r < 0 ? r : te_adamw_step(t->opt, t->stream);
+}
+
+static int capture_step(struct trainer *t)
+{
+	int r = te_capture_begin(t->stream), end;
+
+	if (r < 0)
+		return r;
+	r = queue_step(t);
+	end = te_capture_end(t->stream, &t->rec);
+	return r < 0 ? r : end;
+}
+
+/* read back the loss of a slot's step, once it is there */
+static int collect(struct trainer *t, struct slot *s)
+{
+	double loss = 0;
+	int r;
+
+	if (s->step < 0)
+		return STATUS_OK;
+	r = te_event_sync(s->done);
+	if (r < 0)
+		return say_te(r, "step %lld", (long long)s->step + 1);
+	for (int64_t i = 0; i < t->accum; i++)
+		loss += s->loss[i] / (double)t->accum;
+	if (!isfinite(loss))
+		return say_failed("the loss of step %lld is not finite; it was not saved",
+				  (long long)s->step + 1);
+	r = progress_step(t, s->step + 1, loss, lr_at(t, s->step));
+	s->step = -1;
+	return r;
+}
+
+/* wait for all steps queued */
+static int drain(struct trainer *t)
+{
+	int r = STATUS_OK;
+
+	for (int i = 0; i < NSLOTS && !r; i++)
+		r = collect(t, &t->slot[(t->done.step + i) % NSLOTS]);
+	return r;
+}
+
+static int step(struct trainer *t)
+{
+	int64_t k = t->done.step, rows = t->accum * t->B;
+	struct slot *s = &t->slot[k % NSLOTS];
+	int r = collect(t, s);
+
+	if (!r)
+		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, rows, t->T, t->model.cfg.vocab,
+			       s->tokens, s->tokens + rows * t->T);
+	if (r)
+		return r;
+	r = te_copy(t->stream, te_tensor_data(t->staged), s->tokens, te_tensor_nbytes(t->staged));
+	if (r >= 0)
+		r = te_adamw_set_lr(t->opt, t->stream, (float)lr_at(t, k));
+	if (r >= 0 && t->o->graph && !t->rec)
+		r = capture_step(t);
+	if (r >= 0)
+		r = t->rec ? te_recording_launch(t->rec, t->stream) : queue_step(t);
+	if (r >= 0)
+		r = te_copy(t->stream, s->loss, te_tensor_data(t->losses),
+			    (size_t)t->accum * sizeof(float));
+	if (r >= 0)
+		r = te_event_record(s->done, t->stream);
+	if (r < 0)
+		return say_te(r, "step %lld", (long long)k + 1);
+	s->step = k;
+	t->done.step++;
+	return STATUS_OK;
+}
+
+/* mean loss over the fixed batches of the held-out text */
+static int evaluate(struct trainer *t)
+{
+	struct te_tensor *x = te_plan_input(t->eval_plan, "x");
+	struct te_tensor *y = te_plan_input(t->eval_plan, MODEL_TARGETS);
+	struct te_tensor *out = te_plan_output(t->eval_plan);
+	int64_t n = t->B * t->T, max = t->o->eval_batches;
+	int64_t nbatches = eval_nbatches(&t->val, t->B, t->T, max), total = 0;
+	double sum = 0;
+
+	for (int64_t k = 0; k < nbatches; k++) {
+		size_t nbytes = (size_t)n * sizeof(int32_t);
+		int64_t count;
+		float loss;
+		int r = batch_eval(&t->val, k, max, t->B, t->T, t->model.cfg.vocab, t->eval_tokens,
+				   t->eval_tokens + n, &count);
+
+		if (r)
+			return r;
+		r = te_tensor_write(x, t->eval_tokens, nbytes);
+		if (r >= 0)
+			r = te_tensor_write(y, t->eval_tokens + n, nbytes);
+		if (r >= 0)
+			r = te_plan_forward(t->eval_plan, t->stream, k ? TE_RUN_WEIGHTS_CACHED : 0);
+		if (r >= 0)
+			r = te_tensor_read(out, &loss, sizeof(loss));
+		if (r < 0)
+			return say_te(r, "validation");
+		sum += (double)loss * (double)count;
+		total += count;
+	}
+	t->val_loss = sum / (double)total;
+	return STATUS_OK;
+}
+
+static int validate(struct trainer *t)
+{
+	const char *dir = t->o->out ? t->o->out : t->o->resume;
+	char best[4096];
+	int r = evaluate(t);
+
+	if (r)
+		return r;
+	if (t->val_loss < t->done.best_val) {
+		t->done.best_val = t->val_loss;
+		t->done.best_step = t->done.step;
+		if (t->o->save_best && dir) {
+			snprintf(best, sizeof(best), "%s/best", dir);
+			r = ckpt_save_weights(best, &t->model);
+		}
+	}
+	return r ? r : progress_eval(t);
+}
+
+static int save(struct trainer *t)
+{
+	const char *dir = t->o->out ? t->o->out : t->o->resume;
+	json_t *options;
+	int r;
+
+	if (!dir)
+		return STATUS_OK;
+	options = opts_to_json(t->o);
+	r = ckpt_save(dir, &t->model, t->opt, options, &t->done);
+	json_decref(options);
+	return r;
+}
+
+double trainer_tokens_per_s(const struct trainer *t)
+{
+	double s = now_s() - t->start_s - t->paused_s;
+	int64_t tokens = (t->done.step - t->start_step) * t->accum * t->B * t->T;
+
+	return s > 0 ? (double)tokens / s : 0;
+}
+
+static int is_multiple(int64_t step, int64_t every)
+{
+	return every > 0 && step % every == 0;
+}
+
+static int is_over(const struct trainer *t)
+{
+	const struct opts *o = t->o;
+
+	return t->done.step >= o->steps ||
+	       (!isnan(o->time_limit) && now_s() - t->start_s >= o->time_limit);
+}
+
+int trainer_run(struct trainer *t)
+{
+	struct sigaction sa = { .sa_handler = on_signal };
+	const struct opts *o = t->o;
+	int r;
+
+	sigaction(SIGINT, &sa, NULL);
+	sigaction(SIGTERM, &sa, NULL);
+	t->start_s = now_s();
+	t->start_step = t->line_step = t->done.step;
+	r = progress_begin(t);
+	while (!r) {
+		int over = is_over(t),
+		    stop = nsignals || (o->stop_after >= 0 && t->done.step >= o->stop_after);
+		double from = now_s();
+		/* one that a resumed run did already at its last step is not repeated */
+		int eval = !stop && (over || is_multiple(t->done.step, o->eval_every)) &&
+			   (over || t->done.step != t->start_step || !o->resume);
+		int keep =
+			stop || over ||
+			(is_multiple(t->done.step, o->save_every) && t->done.step != t->start_step);
+
+		if (eval || keep)
+			r = drain(t);
+		if (!r && eval) {
+			from = now_s();
+			r = validate(t);
+		}
+		if (!r && keep)
+			r = save(t);
+		if (eval || keep)
+			t->paused_s += now_s() - from;
+		if (r || over || stop) {
+			t->interrupted = nsignals > 0;
+			break;
+		}
+		r = step(t);
+	}
+	return r;
+}

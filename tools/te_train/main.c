@@ -1,0 +1,79 @@
+/*
+ * te_train - trains GPT-2, Llama and Qwen2 style transformers on text.
+ *
+ * Uses what an installed libtecore offers, and nothing else of this tree.
+ */
+#include "config.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <te/errno.h>
+
+#include "loop.h"
+#include "opts.h"
+#include "progress.h"
+#include "sample.h"
+#include "say.h"
+
+static int print_plan(const struct trainer *t)
+{
+	enum te_plan_format format = *t->o->print_plan == 'd' ? TE_PLAN_DOT : TE_PLAN_TEXT;
+	char *text = NULL;
+	int r = te_plan_print(t->plan, format, &text);
+
+	if (r < 0)
+		return say_te(r, "the plan cannot be printed");
+	fputs(text, stdout);
+	free(text);
+	return STATUS_OK;
+}
+
+static int run(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	json_t *samples = o->json ? json_array() : NULL;
+	int r = STATUS_OK;
+
+	if (o->print_plan)
+		return print_plan(t);
+	if (o->sample_first || o->sample_only)
+		r = sample(t, samples);
+	if (!r && !o->sample_only)
+		r = trainer_run(t);
+	if (!r && !o->sample_only && !t->interrupted)
+		r = sample(t, samples);
+	if (!r && o->sample_only && samples) {
+		json_t *obj = json_pack("{s:O}", "samples", samples);
+
+		json_dumpf(obj, stdout, JSON_INDENT(2));
+		putchar('\n');
+		json_decref(obj);
+	}
+	if (!r && !o->sample_only)
+		progress_end(t, samples ? json_incref(samples) : NULL);
+	json_decref(samples);
+	if (!r && (fflush(stdout) || ferror(stdout)))
+		r = say_failed("writing to standard output failed");
+	return !r && t->interrupted ? 130 : r;
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer t = { 0 };
+	struct opts o = { 0 };
+	int done, r;
+
+	/* a file size limit is an error to report, as a full disk is */
+	signal(SIGXFSZ, SIG_IGN);
+	r = opts_parse(&o, argc, argv, &done);
+	if (!r && !done)
+		r = trainer_create(&o, &t);
+	if (!r && !done)
+		r = run(&t);
+	if (!done)
+		trainer_free(&t);
+	opts_free(&o);
+	return r;
+}

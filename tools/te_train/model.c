@@ -1,0 +1,368 @@
+/* model.c - GPT-2, Llama and Qwen2 as a sequence of ops, and their weights' names in files. */
+#include "config.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "model.h"
+#include "say.h"
+
+/* ops are appended until the first failure, which r keeps */
+struct builder {
+	struct te_seq *seq;
+	int r;
+	char name[96];
+};
+
+static const char *name_of(struct builder *b, const char *fmt, ...) TE_PRINTF(2, 3);
+static const char *name_of(struct builder *b, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(b->name, sizeof(b->name), fmt, ap);
+	va_end(ap);
+	return b->name;
+}
+
+/* consumes op; returns it, borrowed from the sequence, or NULL */
+static struct te_op *append(struct builder *b, int r, struct te_op *op)
+{
+	if (r < 0) {
+		b->r = r;
+		return NULL;
+	}
+	b->r = te_seq_append(b->seq, op);
+	te_op_unref(op);
+	return b->r < 0 ? NULL : op;
+}
+
+/* runs an op constructor unless something failed before */
+#define APPEND(b, ctor, ...)                                       \
+	({                                                         \
+		struct te_op *op_ = NULL;                          \
+		int r_ = (b)->r < 0 ? 0 : ctor(__VA_ARGS__, &op_); \
+		(b)->r < 0 ? NULL : append((b), r_, op_);          \
+	})
+
+static void linear(struct builder *b, int64_t in, int64_t out, double std, const char *name)
+{
+	struct te_linear_attrs a = { .in = in, .out = out, .init_std = (float)std };
+
+	APPEND(b, te_op_linear, &a, name);
+}
+
+static void bias(struct builder *b, int64_t width, const char *name)
+{
+	struct te_bias_attrs a = { .width = width };
+
+	APPEND(b, te_op_bias, &a, name);
+}
+
+static void dropout(struct builder *b, double p, const char *name)
+{
+	struct te_dropout_attrs a = { .p = (float)p };
+
+	if (p > 0)
+		APPEND(b, te_op_dropout, &a, name);
+}
+
+static void norm(struct builder *b, const struct config *c, const char *name)
+{
+	struct te_norm_attrs a = { .width = c->width, .eps = (float)c->eps };
+
+	if (c->family == FAMILY_GPT2)
+		APPEND(b, te_op_layernorm, &a, name);
+	else
+		APPEND(b, te_op_rmsnorm, &a, name);
+}
+
+static void fork_to(struct builder *b, const char *name)
+{
+	struct te_op *op = APPEND(b, te_op_fork, name);
+
+	if (op)
+		b->r = te_op_give(op, 0, name);
+}
+
+static void add_from(struct builder *b, const char *name, const char *channel)
+{
+	struct te_op *op = APPEND(b, te_op_add, name);
+
+	if (op)
+		b->r = te_op_take(op, 0, channel);
+}
+
+static void attention(struct builder *b, const struct config *c, const char *name)
+{
+	struct te_attention_attrs a = {
+		.nheads = (int32_t)c->heads,
+		.nkv = (int32_t)c->kv_heads,
+		.head_dim = (int32_t)c->head_dim,
+		.dropout = (float)c->drop_attn,
+	};
+
+	APPEND(b, te_op_attention, &a, name);
+}
+
+static void rope(struct builder *b, const struct config *c, const char *name)
+{
+	struct te_rope_attrs a = {
+		.nheads = (int32_t)c->heads,
+		.nkv = (int32_t)c->kv_heads,
+		.head_dim = (int32_t)c->head_dim,
+		.theta = (float)c->rope_theta,
+	};
+
+	APPEND(b, te_op_rope, &a, name);
+}
+
+static void activation(struct builder *b, const struct config *c, int gated, const char *name)
+{
+	struct te_act_attrs a = { .act = c->act, .gated = gated };
+
+	APPEND(b, te_op_activation, &a, name);
+}
+
+/*
+ * One layer. Residual branches end in a projection whose deviation is divided by
+ * the square root of their number, so that the sum keeps its size (GPT-2 paper, section 2.3).
+ */
+static void layer(struct builder *b, const struct config *c, int i)
+{
+	int gpt2 = c->family == FAMILY_GPT2;
+	int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
+	int64_t joined = c->heads * c->head_dim;
+	double std = c->init_std, proj_std = std / sqrt(2.0 * (double)c->layers);
+	char r1[32], r2[32];
+
+	snprintf(r1, sizeof(r1), "h.%d.res1", i);
+	snprintf(r2, sizeof(r2), "h.%d.res2", i);
+
+	fork_to(b, r1);
+	norm(b, c, name_of(b, "h.%d.norm1", i));
+	linear(b, c->width, qkv, std, name_of(b, "h.%d.qkv", i));
+	if (gpt2 || c->family == FAMILY_QWEN2)
+		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
+	if (!gpt2)
+		rope(b, c, name_of(b, "h.%d.rope", i));
+	attention(b, c, name_of(b, "h.%d.attn", i));
+	linear(b, joined, c->width, proj_std, name_of(b, "h.%d.proj", i));
+	if (gpt2)
+		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
+	dropout(b, c->drop_resid, name_of(b, "h.%d.drop1", i));
+	add_from(b, name_of(b, "h.%d.add1", i), r1);
+
+	fork_to(b, r2);
+	norm(b, c, name_of(b, "h.%d.norm2", i));
+	linear(b, c->width, gpt2 ? c->inner : 2 * c->inner, std, name_of(b, "h.%d.up", i));
+	if (gpt2)
+		bias(b, c->inner, name_of(b, "h.%d.up_b", i));
+	activation(b, c, !gpt2, name_of(b, "h.%d.act", i));
+	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
+	if (gpt2)
+		bias(b, c->width, name_of(b, "h.%d.down_b", i));
+	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
+	add_from(b, name_of(b, "h.%d.add2", i), r2);
+}
+
+static void build(struct builder *b, const struct model *m, int64_t accum)
+{
+	const struct config *c = &m->cfg;
+	struct te_embedding_attrs ea = {
+		.vocab = m->vocab_padded,
+		.width = c->width,
+		.max_pos = c->family == FAMILY_GPT2 ? c->max_pos : 0,
+		.init_std = (float)c->init_std,
+	};
+	struct te_linear_attrs ha = {
+		.in = c->width,
+		.out = m->vocab_padded,
+		.init_std = (float)c->init_std,
+		.keep_hp = 1,
+	};
+	struct te_cross_entropy_attrs la = {
+		.nclasses = c->vocab,
+		.ignore_index = IGNORED_TARGET,
+		.grad_scale = 1.0f / (float)accum,
+	};
+	struct te_op *op;
+
+	op = APPEND(b, te_op_embedding, &ea, "embed");
+	if (c->tied)
+		ha.tied_op = op;
+	dropout(b, c->drop_embd, "drop");
+	for (int i = 0; i < c->layers; i++)
+		layer(b, c, i);
+	norm(b, c, "norm");
+	APPEND(b, te_op_linear, &ha, "head");
+	op = APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
+	if (op)
+		b->r = te_op_take(op, 0, MODEL_TARGETS);
+	if (b->r >= 0)
+		b->r = te_seq_input(b->seq, MODEL_TARGETS, TE_DTYPE_INT32, 0, NULL);
+}
+
+/* rows of the vocabulary that only pad it stay zero: they have no gradient */
+static int clear_padding(const struct model *m, const char *name)
+{
+	int r = 0;
+
+	for (int i = 0; i < te_seq_nweights(m->seq) && r >= 0; i++) {
+		struct te_weight_info w = { .size = sizeof(w) };
+		size_t row = (size_t)m->cfg.width * sizeof(float);
+
+		r = te_seq_weight(m->seq, i, &w);
+		if (r >= 0 && !strcmp(w.name, name) && m->vocab_padded > m->cfg.vocab) {
+			r = te_fill(te_ctx_stream(te_seq_ctx(m->seq)),
+				    (char *)te_tensor_data(w.master) + (size_t)m->cfg.vocab * row,
+				    0, (size_t)(m->vocab_padded - m->cfg.vocab) * row);
+		}
+	}
+	return r;
+}
+
+static int64_t count_params(const struct model *m)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
+		struct te_weight_info w = { .size = sizeof(w) };
+
+		if (te_seq_weight(m->seq, i, &w) >= 0)
+			n += te_tensor_nelems(w.master);
+	}
+	return n - (m->vocab_padded - m->cfg.vocab) * m->cfg.width * (m->cfg.tied ? 1 : 2);
+}
+
+int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
+		 struct model *ret_model)
+{
+	struct model m = { .cfg = *cfg };
+	struct builder b = { 0 };
+
+	/* matrix units want multiples of 16, and cuBLASLt is fastest from 64 on */
+	m.vocab_padded = (cfg->vocab + 63) / 64 * 64;
+	b.r = te_seq_create(ctx, &m.seq);
+	if (b.r >= 0) {
+		b.seq = m.seq;
+		build(&b, &m, accum);
+	}
+	if (b.r >= 0)
+		b.r = te_seq_init(m.seq, seed);
+	if (b.r >= 0)
+		b.r = clear_padding(&m, "embed.weight");
+	if (b.r >= 0)
+		b.r = clear_padding(&m, "head.weight");
+	if (b.r >= 0)
+		b.r = te_ctx_sync(ctx);
+	if (b.r < 0) {
+		model_free(&m);
+		return say_te(b.r, "the %s model cannot be built", family_name(cfg->family));
+	}
+	m.nparams = count_params(&m);
+	*ret_model = m;
+	return STATUS_OK;
+}
+
+void model_free(struct model *m)
+{
+	m->seq = te_seq_unref(m->seq);
+}
+
+double model_flops_per_token(const struct config *c, int64_t T)
+{
+	double gates = c->family == FAMILY_GPT2 ? 2 : 3;
+	double joined = (double)(c->heads * c->head_dim);
+	double attn = (double)c->width * (double)((c->heads + 2 * c->kv_heads) * c->head_dim) +
+		      joined * (double)c->width;
+	double layer = attn + gates * (double)c->width * (double)c->inner;
+
+	return 6 * ((double)c->layers * layer + (double)c->width * (double)c->vocab) +
+	       6 * (double)c->layers * joined * (double)T;
+}
+
+static const struct weight_map gpt2_map[] = {
+	{ "embed.weight", "transformer.wte.weight", PART_VOCAB, 0 },
+	{ "embed.position", "transformer.wpe.weight", PART_ALL, 0 },
+	{ "h.#.norm1.weight", "transformer.h.#.ln_1.weight", PART_ALL, 0 },
+	{ "h.#.norm1.bias", "transformer.h.#.ln_1.bias", PART_ALL, 0 },
+	{ "h.#.qkv.weight", "transformer.h.#.attn.c_attn.weight", PART_ALL, 1 },
+	{ "h.#.qkv_b.bias", "transformer.h.#.attn.c_attn.bias", PART_ALL, 0 },
+	{ "h.#.proj.weight", "transformer.h.#.attn.c_proj.weight", PART_ALL, 1 },
+	{ "h.#.proj_b.bias", "transformer.h.#.attn.c_proj.bias", PART_ALL, 0 },
+	{ "h.#.norm2.weight", "transformer.h.#.ln_2.weight", PART_ALL, 0 },
+	{ "h.#.norm2.bias", "transformer.h.#.ln_2.bias", PART_ALL, 0 },
+	{ "h.#.up.weight", "transformer.h.#.mlp.c_fc.weight", PART_ALL, 1 },
+	{ "h.#.up_b.bias", "transformer.h.#.mlp.c_fc.bias", PART_ALL, 0 },
+	{ "h.#.down.weight", "transformer.h.#.mlp.c_proj.weight", PART_ALL, 1 },
+	{ "h.#.down_b.bias", "transformer.h.#.mlp.c_proj.bias", PART_ALL, 0 },
+	{ "norm.weight", "transformer.ln_f.weight", PART_ALL, 0 },
+	{ "norm.bias", "transformer.ln_f.bias", PART_ALL, 0 },
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
+static const struct weight_map llama_map[] = {
+	{ "embed.weight", "model.embed_tokens.weight", PART_VOCAB, 0 },
+	{ "h.#.norm1.weight", "model.layers.#.input_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.qkv.weight", "model.layers.#.self_attn.q_proj.weight", PART_Q, 0 },
+	{ "h.#.qkv.weight", "model.layers.#.self_attn.k_proj.weight", PART_K, 0 },
+	{ "h.#.qkv.weight", "model.layers.#.self_attn.v_proj.weight", PART_V, 0 },
+	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.q_proj.bias", PART_Q, 0 },
+	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.k_proj.bias", PART_K, 0 },
+	{ "h.#.qkv_b.bias", "model.layers.#.self_attn.v_proj.bias", PART_V, 0 },
+	{ "h.#.proj.weight", "model.layers.#.self_attn.o_proj.weight", PART_ALL, 0 },
+	{ "h.#.norm2.weight", "model.layers.#.post_attention_layernorm.weight", PART_ALL, 0 },
+	{ "h.#.up.weight", "model.layers.#.mlp.gate_proj.weight", PART_GATE, 0 },
+	{ "h.#.up.weight", "model.layers.#.mlp.up_proj.weight", PART_UP, 0 },
+	{ "h.#.down.weight", "model.layers.#.mlp.down_proj.weight", PART_ALL, 0 },
+	{ "norm.weight", "model.norm.weight", PART_ALL, 0 },
+	{ "head.weight", "lm_head.weight", PART_VOCAB, 0 },
+	{ 0 },
+};
+
+const struct weight_map *model_map(enum family family)
+{
+	return family == FAMILY_GPT2 ? gpt2_map : llama_map;
+}
+
+int model_match(const char *pattern, const char *name)
+{
+	const char *hash = strchr(pattern, '#');
+	size_t head = hash ? (size_t)(hash - pattern) : 0;
+	char *end;
+	unsigned long i;
+
+	if (!hash)
+		return strcmp(pattern, name) ? -2 : -1;
+	if (strncmp(pattern, name, head) || name[head] < '0' || name[head] > '9')
+		return -2;
+	i = strtoul(name + head, &end, 10);
+	return strcmp(hash + 1, end) || i > INT32_MAX ? -2 : (int)i;
+}
+
+void model_part_rows(const struct config *c, enum part part, int64_t rows, int64_t *ret_first,
+		     int64_t *ret_count)
+{
+	int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+	struct {
+		int64_t first, count;
+	} at[] = {
+		[PART_ALL] = { 0, rows },
+		[PART_VOCAB] = { 0, c->vocab },
+		[PART_Q] = { 0, q },
+		[PART_K] = { q, kv },
+		[PART_V] = { q + kv, kv },
+		[PART_GATE] = { 0, c->inner },
+		[PART_UP] = { c->inner, c->inner },
+	};
+
+	*ret_first = at[part].first;
+	*ret_count = at[part].count;
+}

@@ -1,0 +1,483 @@
+/*
+ * opts.c - the options of te_train: one row each, which is the parser, the help,
+ * the defaults of presets and what a checkpoint keeps.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/version.h>
+
+#include "ckpt.h"
+#include "opts.h"
+#include "say.h"
+
+enum kind {
+	HEADING,
+	FLAG,
+	INT,
+	REAL, /* NaN when not given and the default is empty */
+	TEXT,
+	WORD /* one of the choices in arg, "a|b|c" */
+};
+
+#define KEPT 1u /* in checkpoints: a resumed run goes on with it */
+
+struct row {
+	const char *name;
+	enum kind kind;
+	size_t offset;
+	const char *dflt; /* NULL: none */
+	double lo, hi;
+	uint32_t flags;
+	const char *arg;
+	const char *help;
+};
+
+#define AT(field) offsetof(struct opts, field)
+#define BIG 1e15
+
+static const struct row rows[] = {
+	{ "Model", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "preset", TEXT, AT(preset), NULL, 0, 0, 0, "NAME",
+	  "a model and its training options (listed below)" },
+	{ "model", TEXT, AT(model), NULL, 0, 0, 0, "FILE",
+	  "Hugging Face style config.json, or its folder" },
+	{ "init", TEXT, AT(init), NULL, 0, 0, 0, "DIR",
+	  "start from DIR/model.safetensors and its config.json" },
+	{ "resume", TEXT, AT(resume), NULL, 0, 0, 0, "DIR",
+	  "go on from a checkpoint, with its options and files" },
+	{ "dropout", REAL, AT(dropout), NULL, 0, 0.999, KEPT, "P", "all dropouts of the model" },
+
+	{ "Data", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "val-fraction", REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
+	  "tail of the data held out for validation" },
+	{ "val", TEXT, AT(val), NULL, 0, 0, KEPT, "FILE", "validate on this file instead" },
+	{ "dump-val", TEXT, AT(dump_val), NULL, 0, 0, 0, "FILE",
+	  "write the held-out text to FILE" },
+
+	{ "Device", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "backend", WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
+	  "where to run (TE_BACKEND, else auto)" },
+	{ "device", INT, AT(device), "0", 0, 1023, 0, "N", "which device of the backend" },
+	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT, "fp8-delayed|fp8-current|bf16|fp32",
+	  "number formats" },
+	{ "graph", FLAG, AT(graph), "0", 0, 1, KEPT, NULL, "capture a step once and replay it" },
+
+	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",
+	  "optimizer steps; the schedule ends there" },
+	{ "stop-after", INT, AT(stop_after), NULL, 0, BIG, 0, "N",
+	  "leave at step N, as if interrupted" },
+	{ "time-limit", REAL, AT(time_limit), NULL, 0, 1e9, 0, "SECONDS",
+	  "leave after so long; the schedule ends there" },
+	{ "batch", INT, AT(batch), "8", 1, 1 << 20, KEPT, "N", "sequences of a micro-batch" },
+	{ "accum", INT, AT(accum), "1", 1, 1 << 16, KEPT, "N", "micro-batches of a step" },
+	{ "seq-len", INT, AT(seq_len), "0", 0, 1 << 20, KEPT, "T",
+	  "context in tokens; 0: the model's, at most 1024" },
+	{ "lr", REAL, AT(lr), "6e-4", 0, 10, KEPT, "RATE", "peak learning rate" },
+	{ "min-lr", REAL, AT(min_lr), NULL, 0, 10, KEPT, "RATE",
+	  "at the end of the cosine; a tenth of --lr if not given" },
+	{ "warmup", INT, AT(warmup), "100", 0, BIG, KEPT, "N", "steps of linear warm-up" },
+	{ "weight-decay", REAL, AT(weight_decay), "0.1", 0, 10, KEPT, "W",
+	  "of matrices and embeddings" },
+	{ "beta1", REAL, AT(beta1), "0.9", 0, 0.999999, KEPT, "B", "AdamW, first moment" },
+	{ "beta2", REAL, AT(beta2), "0.95", 0, 0.999999, KEPT, "B", "AdamW, second moment" },
+	{ "clip", REAL, AT(clip), "1", 0, 1e9, KEPT, "NORM",
+	  "largest gradient norm; 0: no clipping" },
+	{ "seed", INT, AT(seed), "1337", 0, BIG, KEPT, "N",
+	  "of weights, batches, dropout and samples" },
+
+	{ "Output", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "out", TEXT, AT(out), NULL, 0, 0, 0, "DIR", "where checkpoints go; none without it" },
+	{ "save-every", INT, AT(save_every), "1000", 0, BIG, KEPT, "N",
+	  "steps between checkpoints; 0: at the end only" },
+	{ "save-best", FLAG, AT(save_best), "0", 0, 1, KEPT, NULL,
+	  "keep the best weights in DIR/best" },
+	{ "eval-every", INT, AT(eval_every), "250", 0, BIG, KEPT, "N",
+	  "steps between validations; 0: at the end only" },
+	{ "eval-batches", INT, AT(eval_batches), "20", 0, BIG, KEPT, "N",
+	  "batches of a validation; 0: all held-out text" },
+	{ "log", TEXT, AT(log), NULL, 0, 0, 0, "FILE", "append JSON lines for te_plot(1)" },
+	{ "log-every", INT, AT(log_every), "10", 1, BIG, KEPT, "N", "steps between loss lines" },
+	{ "json", FLAG, AT(json), "0", 0, 1, 0, NULL, "print the summary as a JSON object" },
+	{ "print-plan", WORD, AT(print_plan), NULL, 0, 0, 0, "text|dot",
+	  "print the training plan and leave" },
+
+	{ "Samples", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "sample", INT, AT(sample), "0", 0, 1 << 20, 0, "N", "write N tokens at the end" },
+	{ "sample-first", FLAG, AT(sample_first), "0", 0, 1, 0, NULL, "and before training" },
+	{ "sample-only", FLAG, AT(sample_only), "0", 0, 1, 0, NULL,
+	  "no training: with --resume or --init" },
+	{ "prompt", TEXT, AT(prompt), NULL, 0, 0, 0, "TEXT",
+	  "what samples begin with; a newline if not given" },
+	{ "temperature", REAL, AT(temperature), "0.8", 0, 100, 0, "T",
+	  "0 takes the likeliest token" },
+};
+#define NROWS (sizeof(rows) / sizeof(rows[0]))
+
+#define GPT2(layers, heads, width)                                                              \
+	"{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":1024,\"n_embd\":" #width \
+	",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"activation_function\":\"gelu_new\","  \
+	"\"layer_norm_epsilon\":1e-5,\"embd_pdrop\":0.0,\"resid_pdrop\":0.0,\"attn_pdrop\":0.0}"
+
+/* Each config is what config.json would hold. Bytes are the tokens of text. */
+static const struct preset presets[] = {
+	{ "tiny", "4 layers, 128 wide, bytes: for a CPU",
+	  "{\"model_type\":\"llama\",\"vocab_size\":256,\"hidden_size\":128,"
+	  "\"intermediate_size\":352,"
+	  "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+	  "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
+	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true}",
+	  "batch=8 lr=3e-3 warmup=20 steps=1000 eval-every=100 eval-batches=8 beta2=0.99" },
+	{ "char-gpt", "6 layers, 384 wide, bytes: nanoGPT's train_shakespeare_char",
+	  "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":256,\"n_embd\":384,"
+	  "\"n_layer\":6,\"n_head\":6,\"activation_function\":\"gelu_new\","
+	  "\"layer_norm_epsilon\":1e-5,\"embd_pdrop\":0.2,\"resid_pdrop\":0.2,\"attn_pdrop\":0.2}",
+	  "batch=64 lr=1e-3 min-lr=1e-4 warmup=100 steps=5000 beta2=0.99 weight-decay=0.1 clip=1 "
+	  "eval-every=250 eval-batches=0" },
+	{ "gpt2-124m", "12 layers, 768 wide, 50257 tokens", GPT2(12, 12, 768),
+	  "batch=32 lr=6e-4 warmup=700 steps=20000" },
+	{ "gpt2-350m", "24 layers, 1024 wide, 50257 tokens", GPT2(24, 16, 1024),
+	  "batch=16 lr=3e-4 warmup=700 steps=20000" },
+	{ "gpt2-774m", "36 layers, 1280 wide, 50257 tokens", GPT2(36, 20, 1280),
+	  "batch=8 lr=2.5e-4 warmup=700 steps=20000" },
+	{ "gpt2-1558m", "48 layers, 1600 wide, 50257 tokens", GPT2(48, 25, 1600),
+	  "batch=4 lr=2e-4 warmup=700 steps=20000" },
+	{ "llama-tiny", "8 layers, 512 wide, grouped queries, bytes: for a GPU",
+	  "{\"model_type\":\"llama\",\"vocab_size\":256,\"hidden_size\":512,"
+	  "\"intermediate_size\":1408,"
+	  "\"num_hidden_layers\":8,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+	  "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
+	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}",
+	  "batch=32 lr=1e-3 warmup=100 steps=5000 beta2=0.99" },
+};
+#define NPRESETS (sizeof(presets) / sizeof(presets[0]))
+
+const struct preset *preset_find(const char *name)
+{
+	for (size_t i = 0; i < NPRESETS; i++) {
+		if (!strcmp(presets[i].name, name))
+			return &presets[i];
+	}
+	return NULL;
+}
+
+static const struct row *row_find(const char *name)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		if (rows[i].kind != HEADING && !strcmp(rows[i].name, name))
+			return &rows[i];
+	}
+	return NULL;
+}
+
+static int is_choice(const char *choices, const char *word)
+{
+	size_t len = strlen(word);
+
+	for (const char *p = choices; *p; p += *p == '|') {
+		size_t n = strcspn(p, "|");
+
+		if (n == len && !memcmp(p, word, n))
+			return 1;
+		p += n;
+	}
+	return 0;
+}
+
+/* set a field from text; where it came from is named in the sentence of a failure */
+static int row_set(struct opts *o, const struct row *row, const char *text, const char *where)
+{
+	void *field = (char *)o + row->offset;
+	char *end = "";
+	char **s;
+	double x;
+
+	switch (row->kind) {
+	case HEADING:
+		break;
+	case FLAG:
+	case INT:
+		errno = 0;
+		x = (double)strtoll(text, &end, 10);
+		if (end == text || *end || errno || x < row->lo || x > row->hi) {
+			return say_bad("%s: \"%s\" is not a whole number from %.0f to %.0f", where,
+				       text, row->lo, row->hi);
+		}
+		*(int64_t *)field = strtoll(text, NULL, 10);
+		break;
+	case REAL:
+		x = strtod(text, &end);
+		if (end == text || *end || !(x >= row->lo && x <= row->hi)) {
+			return say_bad("%s: \"%s\" is not a number from %g to %g", where, text,
+				       row->lo, row->hi);
+		}
+		*(double *)field = x;
+		break;
+	case WORD:
+		if (!is_choice(row->arg, text))
+			return say_bad("%s: \"%s\" is none of %s", where, text, row->arg);
+		/* fall through */
+	case TEXT:
+		s = field;
+		free(*s);
+		*s = strdup(text);
+		if (!*s)
+			return say_failed("out of memory");
+		break;
+	}
+	return STATUS_OK;
+}
+
+static int set_defaults(struct opts *o)
+{
+	memset(o, 0, sizeof(*o));
+	for (size_t i = 0; i < NROWS; i++) {
+		void *field = (char *)o + rows[i].offset;
+		int r = STATUS_OK;
+
+		if (rows[i].dflt)
+			r = row_set(o, &rows[i], rows[i].dflt, rows[i].name);
+		else if (rows[i].kind == REAL)
+			*(double *)field = NAN;
+		else if (rows[i].kind == INT)
+			*(int64_t *)field = -1;
+		if (r)
+			return r;
+	}
+	return STATUS_OK;
+}
+
+static int set_preset(struct opts *o, const char *name)
+{
+	const struct preset *p = preset_find(name);
+	char buf[512], *save = NULL;
+	int r = STATUS_OK;
+
+	if (!p)
+		return say_bad("--preset: there is no preset \"%s\"; --help lists them", name);
+	snprintf(buf, sizeof(buf), "%s", p->defaults);
+	for (char *w = strtok_r(buf, " ", &save); w && !r; w = strtok_r(NULL, " ", &save)) {
+		char *eq = strchr(w, '=');
+
+		*eq = '\0';
+		r = row_set(o, row_find(w), eq + 1, w);
+	}
+	return r;
+}
+
+json_t *opts_to_json(const struct opts *o)
+{
+	json_t *obj = json_object(), *files = json_array();
+
+	for (size_t i = 0; i < NROWS; i++) {
+		const void *field = (const char *)o + rows[i].offset;
+		json_t *v = NULL;
+
+		if (!(rows[i].flags & KEPT))
+			continue;
+		switch (rows[i].kind) {
+		case HEADING:
+			break;
+		case FLAG:
+		case INT:
+			v = json_integer(*(const int64_t *)field);
+			break;
+		case REAL:
+			if (!isnan(*(const double *)field))
+				v = json_real(*(const double *)field);
+			break;
+		case TEXT:
+		case WORD:
+			if (*(char *const *)field)
+				v = json_string(*(char *const *)field);
+			break;
+		}
+		if (v)
+			json_object_set_new(obj, rows[i].name, v);
+	}
+	for (int i = 0; i < o->nfiles; i++)
+		json_array_append_new(files, json_string(o->file[i]));
+	json_object_set_new(obj, "files", files);
+	return obj;
+}
+
+static int set_files(struct opts *o, int n, char *const *file)
+{
+	for (int i = 0; i < o->nfiles; i++)
+		free(o->file[i]);
+	free(o->file);
+	o->nfiles = 0;
+	o->file = calloc((size_t)n + 1, sizeof(*o->file));
+	if (!o->file)
+		return say_failed("out of memory");
+	for (int i = 0; i < n; i++) {
+		/* absolute where possible, so that a checkpoint resumes from any folder */
+		o->file[i] = realpath(file[i], NULL);
+		if (!o->file[i])
+			o->file[i] = strdup(file[i]);
+		if (!o->file[i])
+			return say_failed("out of memory");
+		o->nfiles++;
+	}
+	return STATUS_OK;
+}
+
+static int set_resumed(struct opts *o, const char *dir)
+{
+	json_t *kept = NULL, *v, *files;
+	const char *name;
+	int r = ckpt_options(dir, &kept);
+
+	if (r)
+		return r;
+	json_object_foreach(kept, name, v)
+	{
+		const struct row *row = row_find(name);
+		char num[64];
+
+		if (!row || !(row->flags & KEPT))
+			continue; /* "files", or an option of a later version */
+		if (json_is_integer(v))
+			snprintf(num, sizeof(num), "%lld", (long long)json_integer_value(v));
+		else if (json_is_real(v))
+			snprintf(num, sizeof(num), "%.17g", json_real_value(v));
+		r = row_set(o, row, json_is_string(v) ? json_string_value(v) : num, name);
+		if (r)
+			goto out;
+	}
+	files = json_object_get(kept, "files");
+	if (json_array_size(files) > 0) {
+		int n = (int)json_array_size(files);
+		char **list = calloc((size_t)n, sizeof(*list));
+
+		for (int i = 0; list && i < n; i++)
+			list[i] = (char *)json_string_value(json_array_get(files, (size_t)i));
+		r = list ? set_files(o, n, list) : say_failed("out of memory");
+		free(list);
+	}
+out:
+	json_decref(kept);
+	return r;
+}
+
+static void print_help(void)
+{
+	printf("usage: te_train --preset NAME [options] FILE...\n"
+	       "       te_train --model config.json [options] FILE...\n"
+	       "       te_train --resume DIR [options]\n"
+	       "Trains a transformer on text (plain or .gz; bytes are tokens) or on 16-bit token\n"
+	       "files (.bin).\n");
+	for (size_t i = 0; i < NROWS; i++) {
+		const struct row *row = &rows[i];
+		char head[80];
+
+		if (row->kind == HEADING) {
+			printf("\n%s\n", row->name);
+			continue;
+		}
+		snprintf(head, sizeof(head), "--%s%s%s", row->name, row->arg ? " " : "",
+			 row->arg ? row->arg : "");
+		printf("  %-26s%s%s", head,
+		       strlen(head) > 24 ? "\n                            " : "  ", row->help);
+		if (row->dflt && row->kind != FLAG)
+			printf(" (%s)", row->dflt);
+		putchar('\n');
+	}
+	printf("\nPresets\n");
+	for (size_t i = 0; i < NPRESETS; i++)
+		printf("  %-26s  %s\n", presets[i].name, presets[i].text);
+	printf("\nOther\n  --help                      print this\n"
+	       "  --version                   print the version\n"
+	       "Exit status: 0 done, 1 something broke, 2 bad usage or input,\n"
+	       "130 interrupted and saved.\n");
+}
+
+struct given {
+	const struct row *row;
+	const char *text;
+};
+
+int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
+{
+	struct option longopts[NROWS + 3];
+	struct given given[256];
+	const char *preset = NULL, *resume = NULL;
+	int nlong = 0, ngiven = 0, c, index, r;
+
+	*ret_done = 0;
+	memset(longopts, 0, sizeof(longopts));
+	for (size_t i = 0; i < NROWS; i++) {
+		if (rows[i].kind == HEADING)
+			continue;
+		longopts[nlong++] =
+			(struct option){ rows[i].name, rows[i].kind != FLAG, NULL, (int)i + 1000 };
+	}
+	longopts[nlong++] = (struct option){ "help", no_argument, NULL, 'h' };
+	longopts[nlong++] = (struct option){ "version", no_argument, NULL, 'V' };
+
+	r = set_defaults(o);
+	if (r)
+		return r;
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longopts, &index)) != -1) {
+		const char *word = argv[optind - 1];
+
+		if (c == 'h' || c == 'V') {
+			if (c == 'h')
+				print_help();
+			else
+				printf("te_train %s\n", TE_VERSION);
+			*ret_done = 1;
+			return STATUS_OK;
+		}
+		if (c == ':')
+			return say_bad("%s needs a value; see te_train --help", word);
+		if (c == '?')
+			return say_bad("%s: unknown option, or one too many; see te_train --help",
+				       word);
+		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
+			return say_bad("too many options");
+		given[ngiven].row = &rows[c - 1000];
+		given[ngiven].text = optarg ? optarg : "1";
+		if (given[ngiven].row->offset == AT(preset))
+			preset = optarg;
+		if (given[ngiven].row->offset == AT(resume))
+			resume = optarg;
+		ngiven++;
+	}
+	if (preset)
+		r = set_preset(o, preset);
+	if (!r && resume)
+		r = set_resumed(o, resume);
+	for (int i = 0; i < ngiven && !r; i++) {
+		char where[64];
+
+		snprintf(where, sizeof(where), "--%s", given[i].row->name);
+		r = row_set(o, given[i].row, given[i].text, where);
+	}
+	if (!r && optind < argc) {
+		r = set_files(o, argc - optind, argv + optind);
+		o->files_given = 1;
+	}
+	return r;
+}
+
+void opts_free(struct opts *o)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		if (rows[i].kind == TEXT || rows[i].kind == WORD)
+			free(*(char **)((char *)o + rows[i].offset));
+	}
+	for (int i = 0; i < o->nfiles; i++)
+		free(o->file[i]);
+	free(o->file);
+	memset(o, 0, sizeof(*o));
+}

@@ -1,0 +1,48 @@
+/* opts.h - the options of te_train, from one table. */
+#ifndef OPTS_H
+#define OPTS_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* A field a row of the table in opts.c; strings are NULL when not given. */
+struct opts {
+	char *preset, *model, *init;
+	char *val, *dump_val;
+	char *backend, *recipe;
+	char *out, *resume, *log;
+	char *prompt, *print_plan;
+	int64_t device;
+	int64_t steps, stop_after, batch, seq_len, accum, seed;
+	int64_t warmup;
+	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
+	double val_fraction, time_limit;
+	int64_t eval_every, eval_batches, log_every, save_every;
+	int64_t sample;
+	double temperature;
+	int64_t graph, save_best, sample_first, sample_only, json;
+	char **file; /* data files */
+	int nfiles;
+	int files_given; /* on the command line, not by the checkpoint */
+};
+
+struct preset {
+	const char *name;
+	const char *text;     /* for --help */
+	const char *config;   /* as config.json holds it */
+	const char *defaults; /* "option=value ...", below what the user gives */
+};
+/* NULL when there is none of that name */
+const struct preset *preset_find(const char *name);
+
+/*
+ * Fill o from its defaults, then the preset, then the checkpoint that --resume
+ * names, then the command line. --help and --version print and set *ret_done.
+ */
+int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
+void opts_free(struct opts *o);
+
+/* what a checkpoint keeps of the options: a new reference */
+json_t *opts_to_json(const struct opts *o);
+
+#endif

@@ -1,0 +1,204 @@
+/* progress.c - what a run shows while it runs: the progress line and the JSON log. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <te/version.h>
+
+#include "progress.h"
+#include "say.h"
+
+#define LINE_EVERY_S 0.1 /* on a terminal */
+
+static int log_write(struct trainer *t, json_t *obj)
+{
+	char *text;
+	int ok;
+
+	if (!t->log) {
+		json_decref(obj);
+		return STATUS_OK;
+	}
+	text = json_dumps(obj, JSON_COMPACT | JSON_REAL_PRECISION(9));
+	ok = text && fprintf(t->log, "%s\n", text) > 0 && !fflush(t->log);
+	free(text);
+	json_decref(obj);
+	return ok ? STATUS_OK : say_bad("%s: %s", t->o->log, strerror(errno));
+}
+
+/* a number where there is one: JSON has no NaN */
+static json_t *real(double x)
+{
+	return isfinite(x) ? json_real(x) : json_null();
+}
+
+static double peak_flops(const struct trainer *t)
+{
+	if (t->recipe.kind != TE_RECIPE_NONE)
+		return t->device.peak_fp8_flops;
+	return t->recipe.compute == TE_DTYPE_BF16 ? t->device.peak_bf16_flops :
+						    t->device.peak_fp32_flops;
+}
+
+static uint64_t memory_nbytes(const struct trainer *t)
+{
+	struct te_mem_info info = { .size = sizeof(info) };
+
+	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.used_nbytes;
+}
+
+static double bits(double nats)
+{
+	return nats / M_LN2;
+}
+
+int progress_begin(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	json_t *obj;
+
+	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
+		 "%lld held out",
+		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
+		 t->device.name, t->device.backend, (long long)t->train.n, (long long)t->val.n);
+	if (!o->log)
+		return STATUS_OK;
+	t->log = fopen(o->log, "a");
+	if (!t->log)
+		return say_bad("%s: %s", o->log, strerror(errno));
+	obj = json_pack("{s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:o,s:o}", "te_train",
+			TE_VERSION, "time_unix_s", (json_int_t)time(NULL), "recipe", o->recipe,
+			"backend", t->device.backend, "device", t->device.name, "from_step",
+			(json_int_t)t->done.step, "params", (json_int_t)t->model.nparams,
+			"train_tokens", (json_int_t)t->train.n, "val_tokens", (json_int_t)t->val.n,
+			"step_tokens", (json_int_t)(t->accum * t->B * t->T), "flops_per_token",
+			model_flops_per_token(&t->model.cfg, t->T), "peak_flops_per_s",
+			peak_flops(t) > 0 ? json_real(peak_flops(t)) : json_null(), "model",
+			config_to_json(&t->model.cfg), "options", opts_to_json(o));
+	return log_write(t, obj);
+}
+
+static void print_seconds(char *dst, size_t n, double s)
+{
+	if (!(s >= 0 && s < 1e7))
+		snprintf(dst, n, "?");
+	else if (s < 60)
+		snprintf(dst, n, "%.0fs", s);
+	else if (s < 3600)
+		snprintf(dst, n, "%dm%02ds", (int)s / 60, (int)s % 60);
+	else
+		snprintf(dst, n, "%dh%02dm", (int)s / 3600, (int)s / 60 % 60);
+}
+
+static void show(struct trainer *t, int64_t step, double loss, double tokens_per_s)
+{
+	const struct opts *o = t->o;
+	double now = now_s(), left;
+	char line[256], eta[24], part[40];
+	int n;
+
+	left = (double)((o->steps - step) * t->accum * t->B * t->T) / tokens_per_s;
+	if (!isnan(o->time_limit))
+		left = fmin(left, o->time_limit - (now - t->start_s));
+	print_seconds(eta, sizeof(eta), left);
+	n = snprintf(line, sizeof(line), "step %lld/%lld  loss %.4f", (long long)step,
+		     (long long)o->steps, loss);
+	if (data_is_bytes(t->data))
+		n += snprintf(line + n, sizeof(line) - (size_t)n, "  %.3f bits/byte", bits(loss));
+	part[0] = '\0';
+	if (!isnan(t->peak_fraction))
+		snprintf(part, sizeof(part), "  %.1f%% of peak", 100 * t->peak_fraction);
+	snprintf(line + n, sizeof(line) - (size_t)n, "  %.0f tokens/s%s  %.2f GiB  eta %s",
+		 tokens_per_s, part, (double)memory_nbytes(t) / (1 << 30), eta);
+	say_line(line);
+	t->shown_s = now;
+}
+
+int progress_step(struct trainer *t, int64_t step, double loss, double lr)
+{
+	double busy = now_s() - t->start_s - t->paused_s, dt = busy - t->line_s;
+	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) / dt;
+	int line = step % t->o->log_every == 0;
+	json_t *obj;
+
+	t->sum_loss += loss;
+	t->nsum++;
+	t->train_loss = t->sum_loss / (double)t->nsum;
+	t->peak_fraction =
+		peak_flops(t) > 0 ?
+			tokens_per_s * model_flops_per_token(&t->model.cfg, t->T) / peak_flops(t) :
+			NAN;
+	if (say_on_terminal() ? now_s() - t->shown_s > LINE_EVERY_S : line)
+		show(t, step, t->train_loss, tokens_per_s);
+	if (!line)
+		return STATUS_OK;
+	obj = json_pack("{s:I,s:o,s:f,s:f,s:o,s:f}", "step", (json_int_t)step, "train_loss_nats",
+			real(t->train_loss), "lr", lr, "tokens_per_s", tokens_per_s,
+			"peak_fraction", real(t->peak_fraction), "elapsed_s", now_s() - t->start_s);
+	t->sum_loss = 0;
+	t->nsum = 0;
+	t->line_s = busy;
+	t->line_step = step;
+	return log_write(t, obj);
+}
+
+int progress_eval(struct trainer *t)
+{
+	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	int bytes = data_is_bytes(t->data);
+	char unit[48] = "";
+	int r = te_adamw_stats(t->opt, &stats);
+
+	if (r < 0)
+		return say_te(r, "the optimizer");
+	if (bytes)
+		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->val_loss));
+	say_note("step %lld: validation loss %.4f%s%s", (long long)t->done.step, t->val_loss, unit,
+		 t->done.best_step == t->done.step ? "  (best)" : "");
+	return log_write(t,
+			 json_pack("{s:I,s:o,s:o,s:f,s:I,s:f}", "step", (json_int_t)t->done.step,
+				   "val_loss_nats", real(t->val_loss), "val_bits_per_byte",
+				   bytes ? real(bits(t->val_loss)) : json_null(), "grad_norm",
+				   (double)stats.grad_norm, "skipped_steps",
+				   (json_int_t)stats.nskipped, "elapsed_s", now_s() - t->start_s));
+}
+
+void progress_end(struct trainer *t, json_t *samples)
+{
+	const struct opts *o = t->o;
+	const char *dir = o->out ? o->out : o->resume;
+	int bytes = data_is_bytes(t->data);
+	double rate = trainer_tokens_per_s(t), peak = peak_flops(t);
+	double fraction = peak > 0 ? rate * model_flops_per_token(&t->model.cfg, t->T) / peak : NAN;
+	json_t *obj;
+
+	say_line_end();
+	if (!o->json) {
+		if (isfinite(t->done.best_val))
+			printf("best validation loss %.4f%s at step %lld; ", t->done.best_val, "",
+			       (long long)t->done.best_step);
+		printf("%lld steps, %.0f tokens/s", (long long)t->done.step, rate);
+		if (dir)
+			printf(", checkpoint in %s", dir);
+		putchar('\n');
+		return;
+	}
+	obj = json_pack(
+		"{s:I,s:o,s:o,s:I,s:o,s:o,s:f,s:o,s:I,s:f,s:I,s:s,s:s,s:s,s:s*,s:s*,s:b,s:o}",
+		"steps", (json_int_t)t->done.step, "best_val_loss_nats", real(t->done.best_val),
+		"best_val_bits_per_byte", bytes ? real(bits(t->done.best_val)) : json_null(),
+		"best_step", (json_int_t)t->done.best_step, "val_loss_nats", real(t->val_loss),
+		"train_loss_nats", real(t->train_loss), "tokens_per_s", rate, "peak_fraction",
+		real(fraction), "memory_bytes", (json_int_t)memory_nbytes(t), "elapsed_s",
+		now_s() - t->start_s, "params", (json_int_t)t->model.nparams, "backend",
+		t->device.backend, "device", t->device.name, "recipe", o->recipe, "checkpoint", dir,
+		"log", o->log, "interrupted", t->interrupted, "samples",
+		samples ? samples : json_array());
+	json_dumpf(obj, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+	putchar('\n');
+	json_decref(obj);
+}

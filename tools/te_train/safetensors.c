@@ -1,0 +1,439 @@
+/*
+ * safetensors.c - reading and writing safetensors files.
+ *
+ * Format: https://github.com/huggingface/safetensors, "Format". The header is padded
+ * with spaces so that data begins at a multiple of 8. Ours carry a digest of
+ * their data, by which damage shows.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "safetensors.h"
+#include "say.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
+
+#define HEADER_MAX (100u << 20) /* as the format's own library limits it */
+#define NO_DIGEST "0000000000000000"
+
+/* multiply and fold a 64-bit word at a time; the tail is padded with zeros, and counted */
+struct digest {
+	uint64_t h;
+	uint8_t rest[8];
+	size_t nrest;
+};
+
+static void digest_word(struct digest *d, uint64_t word)
+{
+	d->h = (d->h ^ word) * 0x9e3779b97f4a7c15;
+	d->h ^= d->h >> 32;
+}
+
+static void digest_add(struct digest *d, const uint8_t *p, size_t n)
+{
+	uint64_t word;
+
+	while (n && d->nrest) {
+		d->rest[d->nrest++] = *p++;
+		n--;
+		if (d->nrest == 8) {
+			memcpy(&word, d->rest, 8);
+			digest_word(d, word);
+			d->nrest = 0;
+		}
+	}
+	if (!n)
+		return;
+	for (; n >= 8; p += 8, n -= 8) {
+		memcpy(&word, p, 8);
+		digest_word(d, word);
+	}
+	memcpy(d->rest, p, n);
+	d->nrest = n;
+}
+
+static void digest_end(struct digest *d, char ret_text[17])
+{
+	uint64_t word = 0;
+
+	memcpy(&word, d->rest, d->nrest);
+	digest_word(d, word);
+	digest_word(d, d->nrest);
+	snprintf(ret_text, 17, "%016llx", (unsigned long long)d->h);
+}
+
+struct st_writer {
+	char *path; /* with ".new" */
+	int fd;
+	json_t *header, *meta;
+	size_t data_nbytes; /* declared */
+	size_t header_nbytes;
+	struct digest digest;
+	uint8_t *buf;
+	size_t fill;
+};
+#define BUF_NBYTES (4u << 20)
+
+static int write_error(const struct st_writer *w)
+{
+	return say_bad("%s: %s; nothing was replaced", w->path, strerror(errno));
+}
+
+static int write_fully(struct st_writer *w, const void *src, size_t nbytes)
+{
+	const uint8_t *p = src;
+
+	while (nbytes) {
+		ssize_t n = write(w->fd, p, nbytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return write_error(w);
+		p += n;
+		nbytes -= (size_t)n;
+	}
+	return STATUS_OK;
+}
+
+int st_create(const char *path, struct st_writer **ret_w)
+{
+	struct st_writer *w = calloc(1, sizeof(*w));
+	int r;
+
+	if (!w)
+		return say_failed("out of memory");
+	w->fd = -1;
+	w->header = json_object();
+	w->meta = json_object();
+	w->buf = malloc(BUF_NBYTES);
+	if (asprintf(&w->path, "%s.new", path) < 0)
+		w->path = NULL;
+	if (!w->header || !w->meta || !w->buf || !w->path) {
+		st_free(w);
+		return say_failed("out of memory");
+	}
+	st_meta(w, "format", "pt");
+	st_meta(w, "digest", NO_DIGEST);
+	json_object_set(w->header, "__metadata__", w->meta);
+	w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (w->fd < 0) {
+		r = write_error(w);
+		st_free(w);
+		return r;
+	}
+	*ret_w = w;
+	return STATUS_OK;
+}
+
+void st_meta(struct st_writer *w, const char *key, const char *value)
+{
+	json_object_set_new(w->meta, key, json_string(value));
+}
+
+void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
+		const int64_t *shape, size_t nbytes)
+{
+	json_t *dims = json_array();
+
+	for (int i = 0; i < ndim; i++)
+		json_array_append_new(dims, json_integer(shape[i]));
+	json_object_set_new(w->header, name,
+			    json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", dims,
+				      "data_offsets", (json_int_t)w->data_nbytes,
+				      (json_int_t)(w->data_nbytes + nbytes)));
+	w->data_nbytes += nbytes;
+}
+
+static int write_header(struct st_writer *w)
+{
+	char *text = json_dumps(w->header, JSON_COMPACT);
+	size_t len = text ? strlen(text) : 0, padded = (len + 7) / 8 * 8;
+	uint64_t n = padded;
+	int r;
+
+	if (!text)
+		return say_failed("out of memory");
+	w->header_nbytes = 8 + padded;
+	r = write_fully(w, &n, 8);
+	if (!r)
+		r = write_fully(w, text, len);
+	if (!r)
+		r = write_fully(w, "        ", padded - len);
+	free(text);
+	return r;
+}
+
+int st_begin(struct st_writer *w)
+{
+	return write_header(w);
+}
+
+static int flush(struct st_writer *w)
+{
+	int r = write_fully(w, w->buf, w->fill);
+
+	digest_add(&w->digest, w->buf, w->fill);
+	w->fill = 0;
+	return r;
+}
+
+int st_write(struct st_writer *w, const void *src, size_t nbytes)
+{
+	const uint8_t *p = src;
+
+	while (nbytes) {
+		size_t n = BUF_NBYTES - w->fill < nbytes ? BUF_NBYTES - w->fill : nbytes;
+
+		memcpy(w->buf + w->fill, p, n);
+		w->fill += n;
+		p += n;
+		nbytes -= n;
+		if (w->fill == BUF_NBYTES) {
+			int r = flush(w);
+
+			if (r)
+				return r;
+		}
+	}
+	return STATUS_OK;
+}
+
+int st_end(struct st_writer *w, char ret_digest[17])
+{
+	int r = flush(w);
+
+	if (r)
+		return r;
+	digest_end(&w->digest, ret_digest);
+	st_meta(w, "digest", ret_digest); /* as long as what it replaces */
+	if (lseek(w->fd, 0, SEEK_SET) < 0)
+		return write_error(w);
+	r = write_header(w);
+	if (r)
+		return r;
+	if (fsync(w->fd) || close(w->fd)) {
+		w->fd = -1;
+		return write_error(w);
+	}
+	w->fd = -1;
+	return STATUS_OK;
+}
+
+void st_free(struct st_writer *w)
+{
+	if (!w)
+		return;
+	if (w->fd >= 0) {
+		/* not ended: what is there is of no use */
+		close(w->fd);
+		unlink(w->path);
+	}
+	json_decref(w->header);
+	json_decref(w->meta);
+	free(w->buf);
+	free(w->path);
+	free(w);
+}
+
+struct st_file {
+	char *path;
+	uint8_t *map;
+	size_t nbytes;
+	size_t data_at;
+	json_t *header;
+};
+
+static const struct {
+	const char *name;
+	size_t nbytes;
+} dtypes[] = {
+	{ "F64", 8 }, { "F32", 4 }, { "F16", 2 },  { "BF16", 2 },    { "I64", 8 },
+	{ "I32", 4 }, { "I16", 2 }, { "I8", 1 },   { "U64", 8 },     { "U32", 4 },
+	{ "U16", 2 }, { "U8", 1 },  { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
+};
+
+/* one entry of the header; NULL, or what is wrong with it */
+static const char *read_entry(const struct st_file *f, const json_t *entry, struct st_tensor *t)
+{
+	const json_t *shape = json_object_get(entry, "shape");
+	const json_t *place = json_object_get(entry, "data_offsets");
+	json_int_t from = json_integer_value(json_array_get(place, 0));
+	json_int_t to = json_integer_value(json_array_get(place, 1));
+	size_t width = 0;
+	int64_t n = 1;
+
+	memset(t, 0, sizeof(*t));
+	t->dtype = json_string_value(json_object_get(entry, "dtype"));
+	for (size_t i = 0; t->dtype && i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+		if (!strcmp(dtypes[i].name, t->dtype))
+			width = dtypes[i].nbytes;
+	}
+	if (!width)
+		return "its dtype is not known";
+	if (!json_is_array(shape) || json_array_size(shape) > 8)
+		return "its shape is no list of up to 8 extents";
+	t->ndim = (int)json_array_size(shape);
+	for (int i = 0; i < t->ndim; i++) {
+		const json_t *extent = json_array_get(shape, (size_t)i);
+
+		t->shape[i] = json_integer_value(extent);
+		if (!json_is_integer(extent) || t->shape[i] < 0 ||
+		    __builtin_mul_overflow(n, t->shape[i], &n))
+			return "its shape is not one of whole numbers";
+	}
+	if (json_array_size(place) != 2 || !json_is_integer(json_array_get(place, 0)) ||
+	    !json_is_integer(json_array_get(place, 1)) || from < 0 || to < from)
+		return "its data_offsets are not two places in order";
+	if ((uint64_t)to > f->nbytes - f->data_at)
+		return "its data lies beyond the end: the file is cut short";
+	if ((uint64_t)n > (uint64_t)(to - from) / width ||
+	    (uint64_t)n * width != (uint64_t)(to - from))
+		return "its data_offsets do not fit its shape";
+	t->data = f->map + f->data_at + from;
+	t->nbytes = (size_t)(to - from);
+	return NULL;
+}
+
+/* the tensors must cover the data without holes: then what is missing shows in the size */
+static int check_entries(struct st_file *f)
+{
+	size_t sum = 0;
+	const char *name;
+	json_t *entry;
+
+	json_object_foreach(f->header, name, entry)
+	{
+		const char *wrong;
+		struct st_tensor t;
+
+		if (!strcmp(name, "__metadata__"))
+			continue;
+		wrong = read_entry(f, entry, &t);
+		if (wrong)
+			return say_bad("%s: tensor \"%s\": %s", f->path, name, wrong);
+		sum += t.nbytes;
+	}
+	if (sum != f->nbytes - f->data_at) {
+		return say_bad("%s: holds %zu bytes of data, and its header describes %zu", f->path,
+			       f->nbytes - f->data_at, sum);
+	}
+	return STATUS_OK;
+}
+
+int st_open(const char *path, struct st_file **ret_f)
+{
+	struct st_file *f = calloc(1, sizeof(*f));
+	int fd = open(path, O_RDONLY | O_CLOEXEC), r = STATUS_OK;
+	uint64_t n = 0;
+	struct stat st;
+	json_error_t err;
+
+	if (!f || !(f->path = strdup(path))) {
+		free(f);
+		if (fd >= 0)
+			close(fd);
+		return say_failed("out of memory");
+	}
+	if (fd < 0 || fstat(fd, &st)) {
+		r = say_bad("%s: %s", path, strerror(errno));
+	} else if (!S_ISREG(st.st_mode) || st.st_size < 8) {
+		r = say_bad("%s: not a safetensors file, or cut short: no header", path);
+	} else {
+		f->nbytes = (size_t)st.st_size;
+		f->map = mmap(NULL, f->nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (f->map == MAP_FAILED) {
+			f->map = NULL;
+			r = say_bad("%s: %s", path, strerror(errno));
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	if (!r) {
+		memcpy(&n, f->map, 8);
+		if (n > HEADER_MAX || (f->nbytes > 8 && f->map[8] != '{'))
+			r = say_bad("%s: not a safetensors file", path);
+		else if (n > f->nbytes - 8)
+			r = say_bad("%s: cut short within its header", path);
+	}
+	if (!r) {
+		f->data_at = 8 + (size_t)n;
+		f->header = json_loadb((const char *)f->map + 8, (size_t)n, JSON_REJECT_DUPLICATES,
+				       &err);
+		if (!json_is_object(f->header))
+			r = say_bad("%s: not a safetensors file: its header is not a JSON object",
+				    path);
+	}
+	if (!r)
+		r = check_entries(f);
+	if (r) {
+		st_close(f);
+		return r;
+	}
+	*ret_f = f;
+	return STATUS_OK;
+}
+
+void st_close(struct st_file *f)
+{
+	if (!f)
+		return;
+	if (f->map)
+		munmap(f->map, f->nbytes);
+	json_decref(f->header);
+	free(f->path);
+	free(f);
+}
+
+const char *st_path(const struct st_file *f)
+{
+	return f->path;
+}
+
+const char *st_get_meta(const struct st_file *f, const char *key)
+{
+	return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
+}
+
+int st_find(const struct st_file *f, const char *name, struct st_tensor *ret_t)
+{
+	const json_t *entry = json_object_get(f->header, name);
+
+	return entry && !read_entry(f, entry, ret_t);
+}
+
+const char *st_name(const struct st_file *f, size_t i)
+{
+	const char *name;
+	json_t *entry;
+
+	json_object_foreach(f->header, name, entry)
+	{
+		if (strcmp(name, "__metadata__") && i-- == 0)
+			return name;
+	}
+	return NULL;
+}
+
+int st_check_digest(const struct st_file *f)
+{
+	const char *want = st_get_meta(f, "digest");
+	struct digest d = { 0 };
+	char have[17];
+
+	if (!want)
+		return STATUS_OK;
+	digest_add(&d, f->map + f->data_at, f->nbytes - f->data_at);
+	digest_end(&d, have);
+	if (strcmp(have, want))
+		return say_bad("%s: damaged: its data does not fit its digest", f->path);
+	return STATUS_OK;
+}

@@ -1,0 +1,182 @@
+/* sample.c - text written by the model, a token at a time over a sliding window. */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "sample.h"
+#include "say.h"
+
+/* a plan without the loss: its output is the logits [1, T, vocab_padded] */
+static int make_plan(struct trainer *t, struct te_plan **ret_plan)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int r;
+
+	po.recipe = t->recipe;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, t->T } };
+	po.stop_before = MODEL_LOSS;
+	r = te_plan_create(t->model.seq, &po, ret_plan);
+	return r < 0 ? say_te(r, "sampling cannot be planned") : STATUS_OK;
+}
+
+/* logits after the tokens so far, as floats */
+static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, void *raw, float *dst)
+{
+	struct te_tensor *out = te_plan_output(plan);
+	size_t width = te_dtype_nbytes(te_tensor_dtype(out));
+	size_t nbytes = (size_t)t->model.vocab_padded * width;
+	int r = te_copy(t->stream, raw, (char *)te_tensor_data(out) + (size_t)pos * nbytes, nbytes);
+
+	if (r >= 0)
+		r = te_stream_sync(t->stream);
+	for (int64_t i = 0; i < t->model.cfg.vocab && r >= 0; i++) {
+		if (width == 4)
+			dst[i] = ((float *)raw)[i];
+		else
+			dst[i] = te_bf16_decode(((uint16_t *)raw)[i]);
+	}
+	return r;
+}
+
+/* draw from softmax(logits / temperature); u in [0, 1) */
+static int32_t choose(float *logits, int64_t n, double temperature, double u)
+{
+	int64_t best = 0;
+	double sum = 0;
+
+	for (int64_t i = 1; i < n; i++) {
+		if (logits[i] > logits[best])
+			best = i;
+	}
+	if (temperature == 0)
+		return (int32_t)best;
+	float top = logits[best];
+	for (int64_t i = 0; i < n; i++) {
+		logits[i] = expf((float)((logits[i] - top) / temperature));
+		sum += logits[i];
+	}
+	for (int64_t i = 0; i < n; i++) {
+		u -= logits[i] / sum;
+		if (u < 0)
+			return (int32_t)i;
+	}
+	return (int32_t)best;
+}
+
+struct text {
+	char *p;
+	size_t n;
+	int loud; /* print as it comes */
+};
+
+static void put(struct text *text, const char *s, size_t n)
+{
+	memcpy(text->p + text->n, s, n);
+	text->n += n;
+	text->p[text->n] = '\0';
+	if (text->loud) {
+		fwrite(s, 1, n, stdout);
+		fflush(stdout);
+	}
+}
+
+static void put_token(struct text *text, int32_t token, int bytes)
+{
+	char s[16];
+
+	if (bytes) {
+		s[0] = (token < ' ' && token != '\n' && token != '\t') || token == 127 ?
+			       '?' :
+			       (char)token;
+		put(text, s, 1);
+	} else {
+		put(text, s, (size_t)snprintf(s, sizeof(s), "%d ", (int)token));
+	}
+}
+
+static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *text)
+{
+	const char *prompt = t->o->prompt ? t->o->prompt : "\n";
+	struct te_tensor *x = te_plan_input(plan, "x");
+	int64_t len = (int64_t)strlen(prompt), n = 0;
+	int bytes = t->model.cfg.vocab <= 256, r = STATUS_OK, te;
+	int32_t *window = calloc((size_t)t->T, sizeof(*window));
+	float *logits = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
+	void *raw = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
+
+	if (!window || !logits || !raw)
+		r = say_failed("out of memory");
+	/* what does not fit the context is not seen */
+	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++) {
+		window[n] = (unsigned char)prompt[i];
+		if (window[n++] >= t->model.cfg.vocab)
+			r = say_bad("--prompt: byte %d is beyond the model's vocabulary of %lld",
+				    (int)window[n - 1], (long long)t->model.cfg.vocab);
+	}
+	if (n == 0)
+		n = 1; /* an empty prompt: token 0 */
+	if (!r && bytes && t->o->prompt)
+		put(text, prompt, (size_t)len);
+	for (int64_t i = 0; i < t->o->sample && !r; i++) {
+		uint64_t u =
+			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->done.step), (uint64_t)i);
+		int32_t token;
+
+		te = te_tensor_write(x, window, te_tensor_nbytes(x));
+		if (te >= 0)
+			te = te_plan_forward(plan, t->stream, i ? TE_RUN_WEIGHTS_CACHED : 0);
+		if (te >= 0)
+			te = logits_at(t, plan, n - 1, raw, logits);
+		if (te < 0) {
+			r = say_te(te, "sampling");
+			break;
+		}
+		token = choose(logits, t->model.cfg.vocab, t->o->temperature,
+			       (double)(u >> 11) * 0x1p-53);
+		put_token(text, token, bytes);
+		if (n == t->T)
+			memmove(window, window + 1, (size_t)(--n) * sizeof(*window));
+		window[n++] = token;
+	}
+	free(raw);
+	free(logits);
+	free(window);
+	return r;
+}
+
+int sample(struct trainer *t, json_t *samples)
+{
+	struct text text = { .loud = !samples };
+	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1;
+	struct te_plan *plan = NULL;
+	json_t *s;
+	int r;
+
+	if (!t->o->sample)
+		return STATUS_OK;
+	text.p = calloc(1, room);
+	if (!text.p)
+		return say_failed("out of memory");
+	r = make_plan(t, &plan);
+	if (!r)
+		r = write_tokens(t, plan, &text);
+	if (!r && text.loud)
+		putchar('\n');
+	if (!r && samples) {
+		/* JSON is UTF-8: bytes that are none become '?' */
+		s = json_stringn(text.p, text.n);
+		for (size_t i = 0; !s && i < text.n; i++) {
+			if ((unsigned char)text.p[i] >= 0x80)
+				text.p[i] = '?';
+		}
+		json_array_append_new(samples, s ? s : json_stringn(text.p, text.n));
+	}
+	te_plan_unref(plan);
+	free(text.p);
+	return r;
+}

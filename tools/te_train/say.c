@@ -1,0 +1,115 @@
+/* say.c - what te_train tells its user: one line a failure, and the progress line. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "say.h"
+
+static int line_open; /* a progress line stands without its newline */
+static int hushed;
+
+/* one line whatever the names in it hold */
+static void print_line(const char *head, const char *fmt, va_list ap, const char *tail)
+{
+	char text[2048];
+
+	if (hushed)
+		return;
+	vsnprintf(text, sizeof(text), fmt, ap);
+	for (char *p = text; *p; p++) {
+		if ((unsigned char)*p < ' ' || *p == 127)
+			*p = '?';
+	}
+	if (line_open)
+		fputs("\r\033[K", stderr);
+	line_open = 0;
+	fprintf(stderr, "%s%s%s\n", head, text, tail);
+}
+
+int say_bad(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_line("te_train: ", fmt, ap, "");
+	va_end(ap);
+	return STATUS_BAD;
+}
+
+int say_failed(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_line("te_train: ", fmt, ap, "");
+	va_end(ap);
+	return STATUS_FAILED;
+}
+
+int say_te(int r, const char *fmt, ...)
+{
+	static const int asked[] = {
+		-EINVAL,   -ENODEV,    -ENOMEM,	   -TE_EDEVICE,	 -TE_EKERNEL,
+		-TE_EBLAS, -TE_ESHAPE, -TE_EDTYPE, -TE_ECORRUPT, -TE_EFORMAT,
+	};
+	const char *detail = te_error_detail();
+	char tail[1024];
+	va_list ap;
+
+	snprintf(tail, sizeof(tail), ": %s", *detail ? detail : te_strerror(r));
+	va_start(ap, fmt);
+	print_line("te_train: ", fmt, ap, tail);
+	va_end(ap);
+	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+		if (r == asked[i])
+			return STATUS_BAD;
+	}
+	return STATUS_FAILED;
+}
+
+void say_hush(int on)
+{
+	hushed = on;
+}
+
+void say_note(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	print_line("", fmt, ap, "");
+	va_end(ap);
+}
+
+int say_on_terminal(void)
+{
+	static int known = -1;
+
+	if (known < 0)
+		known = isatty(STDERR_FILENO);
+	return known;
+}
+
+void say_line(const char *text)
+{
+	if (!say_on_terminal()) {
+		fprintf(stderr, "%s\n", text);
+		return;
+	}
+	fprintf(stderr, "\r\033[K%s", text);
+	fflush(stderr);
+	line_open = 1;
+}
+
+void say_line_end(void)
+{
+	if (line_open)
+		fputc('\n', stderr);
+	line_open = 0;
+}

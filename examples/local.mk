@@ -1,4 +1,5 @@
 # Whole programs a user can start from; built by make check, run by t/meta.
-EXAMPLES =
+EXAMPLES = \
+	examples/custom_op.c
 
 EXTRA_DIST += $(EXAMPLES)

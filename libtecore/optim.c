@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <te/errno.h>
 #include <te/optim.h>
 #include <te/private.h>
 
@@ -251,8 +252,17 @@ int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes)
 
 int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 {
+	struct te_k_adamw_state s;
+
 	if (!opt || !src || nbytes != sizeof(struct te_k_adamw_state))
 		return te__fail(-EINVAL, "te_adamw_state_set: %zu bytes, the state has %zu", nbytes,
 				sizeof(struct te_k_adamw_state));
-	return copy_state(opt, opt->state, src);
+	memcpy(&s, src, sizeof(s));
+	/* what no run can reach; comparisons are false for NaN */
+	if (!(s.beta1_t >= 0 && s.beta1_t <= 1) || !(s.beta2_t >= 0 && s.beta2_t <= 1) ||
+	    !(s.lr >= 0) || isinf(s.lr) || !(s.clip >= 0 && s.clip <= 1) || s.skip > 1)
+		return te__fail(-TE_ECORRUPT,
+				"te_adamw_state_set: powers of beta %g and %g, rate %g, clip %g, skip %u",
+				s.beta1_t, s.beta2_t, (double)s.lr, (double)s.clip, s.skip);
+	return copy_state(opt, opt->state, &s);
 }

@@ -10,6 +10,7 @@ TT_CORE = \
 	t/core/log \
 	t/core/ops \
 	t/core/ops_gpu \
+	t/core/optim \
 	t/core/param \
 	t/core/plan \
 	t/core/plan_gpu \

@@ -47,7 +47,8 @@ TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_st
 /* first and second moments, flat like te_seq_masters, borrowed */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
-/* the device words as an opaque little-endian blob of te_adamw_state_nbytes, synchronous */
+/* the device words as an opaque little-endian blob of te_adamw_state_nbytes, synchronous; set
+ * refuses one that no run can have left (-TE_ECORRUPT) and then changes nothing */
 TE_EXPORT size_t te_adamw_state_nbytes(void);
 TE_EXPORT int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes);
 TE_EXPORT int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes);

@@ -31,7 +31,8 @@ static int activation_infer(struct te_op_infer *inf)
 	if (a->gated) {
 		if (te__ops_cols(&inf->in[0]) % 2)
 			return te__fail(-TE_ESHAPE,
-					"activation %s: gated, but its input is %lld wide, an odd number",
+					"activation %s: gated, but its input is %lld wide, an odd "
+					"number",
 					inf->op->name, (long long)te__ops_cols(&inf->in[0]));
 		inf->out[0].shape[inf->out[0].ndim - 1] /= 2;
 	}

@@ -2,7 +2,6 @@
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/ops_internal.h"
 
-#define MAX_HEAD_DIM 128
 /* te_philox_attn() numbers groups of 8 keys in 13 bits */
 #define MAX_DROPOUT_SEQLEN (8 << 13)
 
@@ -15,9 +14,9 @@ static int attention_check(const struct te_op *op)
 	if (a->nkv < 1 || a->nheads % a->nkv)
 		return te__fail(-EINVAL, "attention %s: nheads %d is no multiple of nkv %d",
 				op->name, a->nheads, a->nkv);
-	if (a->head_dim < 1 || a->head_dim > MAX_HEAD_DIM)
+	if (a->head_dim < 1 || a->head_dim > TE_K_ATTN_MAX_HEAD_DIM)
 		return te__fail(-EINVAL, "attention %s: head_dim is %d, not 1 to %d", op->name,
-				a->head_dim, MAX_HEAD_DIM);
+				a->head_dim, TE_K_ATTN_MAX_HEAD_DIM);
 	if (!(a->scale >= 0.0f) || !isfinite(a->scale))
 		return te__fail(-EINVAL, "attention %s: scale is %g", op->name, (double)a->scale);
 	if (!(a->dropout >= 0.0f) || te__ops_threshold(a->dropout) > 65535)
@@ -52,8 +51,8 @@ static int attention_infer(struct te_op_infer *inf)
 	seqlen = x->shape[x->ndim - 2];
 	if (dropout && seqlen > MAX_DROPOUT_SEQLEN)
 		return te__fail(-TE_ESHAPE,
-				"attention %s: dropout over %lld positions, at most %d", inf->op->name,
-				(long long)seqlen, MAX_DROPOUT_SEQLEN);
+				"attention %s: dropout over %lld positions, at most %d",
+				inf->op->name, (long long)seqlen, MAX_DROPOUT_SEQLEN);
 	te__ops_same(inf);
 	inf->out[0].shape[x->ndim - 1] = (int64_t)a->nheads * a->head_dim;
 	inf->save_x = TE_FORM_HP;

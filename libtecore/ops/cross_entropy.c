@@ -27,14 +27,16 @@ static int ce_infer(struct te_op_infer *inf)
 		return r;
 	rows = te__ops_rows(x);
 	if (te__ops_cols(x) < a->nclasses)
-		return te__fail(-TE_ESHAPE, "cross_entropy %s: logits are %lld wide, nclasses is %lld",
-				name, (long long)te__ops_cols(x), (long long)a->nclasses);
+		return te__fail(-TE_ESHAPE,
+				"cross_entropy %s: logits are %lld wide, nclasses is %lld", name,
+				(long long)te__ops_cols(x), (long long)a->nclasses);
 	if (t->dtype != TE_DTYPE_INT32)
 		return te__fail(-TE_EDTYPE, "cross_entropy %s: targets are %s, not int32", name,
 				te_dtype_name(t->dtype));
 	if (te__spec_nelems(t) != rows)
-		return te__fail(-TE_ESHAPE, "cross_entropy %s: %lld targets for %lld rows of logits",
-				name, (long long)te__spec_nelems(t), (long long)rows);
+		return te__fail(-TE_ESHAPE,
+				"cross_entropy %s: %lld targets for %lld rows of logits", name,
+				(long long)te__spec_nelems(t), (long long)rows);
 	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
 	inf->save_x = TE_FORM_HP;
 	inf->save_ex = 1;

@@ -86,7 +86,8 @@ static int linear_infer(struct te_op_infer *inf)
 	}
 	if (rows % FP8_ALIGN || a->in % FP8_ALIGN || a->out % FP8_ALIGN)
 		return te__fail(-TE_ESHAPE,
-				"linear %s: FP8 needs extents divisible by %d, it has %lld rows, in %lld, out %lld",
+				"linear %s: FP8 needs extents divisible by %d, it has %lld rows, "
+				"in %lld, out %lld",
 				inf->op->name, FP8_ALIGN, (long long)rows, (long long)a->in,
 				(long long)a->out);
 	inf->fwd_x = TE_FORM_ROW;

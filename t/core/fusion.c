@@ -193,7 +193,7 @@ static void put(struct te_tensor *t, const float *v)
 
 struct fcase {
 	const char *letters, *recipe;
-	uint32_t flags; /* of the plan, beside training and the input's gradient, and the two below */
+	uint32_t flags; /* of the plan, beside training and the input's gradient; or below */
 	const char *want[3]; /* groups of the fused plan */
 	uint32_t sums;
 };
@@ -630,7 +630,8 @@ static const struct {
 } all[] = {
 	{ norm_casts, TT_LEN(norm_casts) },	{ act_casts, TT_LEN(act_casts) },
 	{ dact_casts, TT_LEN(dact_casts) },	{ product_sums, TT_LEN(product_sums) },
-	{ norm_sums, TT_LEN(norm_sums) },	{ product_gradient_sums, TT_LEN(product_gradient_sums) },
+	{ norm_sums, TT_LEN(norm_sums) },
+	{ product_gradient_sums, TT_LEN(product_gradient_sums) },
 };
 
 START_TEST(each_row_names_a_test_that_takes_it)

@@ -94,8 +94,8 @@ static void ck_near(const struct op_case *k, const char *what, const double *got
 		most = fmax(most, fabs(want[i]));
 	bound = k->depth * ldexp(most, -24) + 1e-8;
 	for (size_t i = 0; i < n; i++)
-		ck_assert_msg(fabs(got[i] - want[i]) <= bound, "%s: %s[%zu] is %.9g, not %.9g", k->name,
-			      what, i, got[i], want[i]);
+		ck_assert_msg(fabs(got[i] - want[i]) <= bound, "%s: %s[%zu] is %.9g, not %.9g",
+			      k->name, what, i, got[i], want[i]);
 }
 
 static void ck_gradient(struct fp64 *f, const char *what, const struct te_tensor *got, double *of,
@@ -411,7 +411,8 @@ START_TEST(dropout_draws_one_mask_a_step_and_op)
 	for (size_t i = 0; i < n; i++)
 		kept += first[i] != 0;
 	/* binomial: 5 deviations of sqrt(n p q) */
-	ck_assert_msg(fabs((double)kept - 0.6 * n) < 5 * sqrt(0.24 * n), "%zu of %zu kept", kept, n);
+	ck_assert_msg(fabs((double)kept - 0.6 * n) < 5 * sqrt(0.24 * n),
+		      "%zu of %zu kept", kept, n);
 	for (int i = 0; i < 2; i++) {
 		if (i)
 			op_run_seed(&r, tt_seed(), 4); /* the next step */
@@ -557,7 +558,8 @@ static const struct bad bad[] = {
 	{ bad_attention, { "attention odd", "nheads is 0" }, .a.attention = { 0, 1, 4, 0, 0 } },
 	{ bad_attention, { "attention odd", "no multiple" }, .a.attention = { 4, 3, 4, 0, 0 } },
 	{ bad_attention, { "attention odd", "nkv 0" }, .a.attention = { 4, 0, 4, 0, 0 } },
-	{ bad_attention, { "attention odd", "head_dim is 129" }, .a.attention = { 1, 1, 129, 0, 0 } },
+	{ bad_attention, { "attention odd", "head_dim is 129" },
+	  .a.attention = { 1, 1, 129, 0, 0 } },
 	{ bad_attention, { "attention odd", "scale is -1" }, .a.attention = { 1, 1, 4, -1, 0 } },
 	{ bad_attention, { "attention odd", "dropout is 1" }, .a.attention = { 1, 1, 4, 0, 1 } },
 	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = { 1 } },

@@ -29,7 +29,8 @@ struct te_adamw {
 static int check_opts(const struct te_adamw_opts *o)
 {
 	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL, "te_adamw_create: options of %zu bytes, this library knows %zu",
+		return te__fail(-EINVAL,
+				"te_adamw_create: options of %zu bytes, this library knows %zu",
 				o->size, sizeof(*o));
 	if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
 		return te__fail(-EINVAL, "te_adamw_create: beta1 %g and beta2 %g must lie in [0,1)",
@@ -37,7 +38,8 @@ static int check_opts(const struct te_adamw_opts *o)
 	if (!(o->eps >= 0) || !(o->weight_decay >= 0) || !(o->max_grad_norm >= 0) ||
 	    isinf(o->eps) || isinf(o->weight_decay) || isinf(o->max_grad_norm))
 		return te__fail(-EINVAL,
-				"te_adamw_create: eps, weight_decay and max_grad_norm are finite and not negative");
+				"te_adamw_create: eps, weight_decay and max_grad_norm are finite "
+				"and not negative");
 	return 0;
 }
 
@@ -262,7 +264,8 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 	if (!(s.beta1_t >= 0 && s.beta1_t <= 1) || !(s.beta2_t >= 0 && s.beta2_t <= 1) ||
 	    !(s.lr >= 0) || isinf(s.lr) || !(s.clip >= 0 && s.clip <= 1) || s.skip > 1)
 		return te__fail(-TE_ECORRUPT,
-				"te_adamw_state_set: powers of beta %g and %g, rate %g, clip %g, skip %u",
+				"te_adamw_state_set: powers of beta %g and %g, rate %g, clip %g, "
+				"skip %u",
 				s.beta1_t, s.beta2_t, (double)s.lr, (double)s.clip, s.skip);
 	return copy_state(opt, opt->state, &s);
 }

@@ -6,6 +6,7 @@ TT_CORE = \
 	t/core/dtype \
 	t/core/errno \
 	t/core/fusion \
+	t/core/fusion_gpu \
 	t/core/host_kernels \
 	t/core/log \
 	t/core/ops \
@@ -89,6 +90,10 @@ t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
+
+FUSION_CASES = t/core/fusion_cases.c t/core/fusion_cases.h
+t_core_fusion_SOURCES = t/core/fusion.c $(FUSION_CASES)
+t_core_fusion_gpu_SOURCES = t/core/fusion_gpu.c $(FUSION_CASES)
 
 OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
 t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)

@@ -7,7 +7,7 @@
 struct op_case {
 	const char *name;
 	int (*create)(const struct op_case *k, struct te_op **ret_op);
-	/* the output at x, extra input and weights of any value; r gives shapes, attributes, mask */
+	/* the output at x, extra input and weights; r gives shapes, attributes and mask */
 	void (*ref)(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		    double *y);
 	struct te_spec in[2]; /* float inputs get the recipe's compute dtype */

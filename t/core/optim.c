@@ -166,8 +166,8 @@ START_TEST(follows_the_paper_for_20_steps)
 			double bound = ldexp(200.0 * 0.2 * t + 2 * t * fabs(p.w[i]), -24);
 
 			ck_assert_msg(fabs(w[i] - p.w[i]) <= bound,
-				      "step %d: w[%zu] is %.9g, not %.9g +- %.3g", t, i, (double)w[i],
-				      p.w[i], bound);
+				      "step %d: w[%zu] is %.9g, not %.9g +- %.3g", t, i,
+				      (double)w[i], p.w[i], bound);
 		}
 		free(w);
 		s = stats(opt);

@@ -1,0 +1,11 @@
+/* t/core/fusion_gpu.c - built-in and user fusions against their steps, on a GPU. */
+#include "config.h"
+
+#include "fusion_cases.h"
+
+static Suite *suite(void)
+{
+	return fusion_suite("core/fusion_gpu", "cuda");
+}
+
+TT_MAIN("core/fusion_gpu", TT_NEED_GPU, suite)

@@ -41,6 +41,9 @@ int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 /* the choices of TE_GEMM_HOST */
 enum { TE__GEMM_HOST_AUTO, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
 
+/* the folder of TE_CACHE_DIR, made if it was not there; NULL: keep no files */
+const char *te__param_cache_dir(void);
+
 /* log, once a process, variables that are unknown or unreadable */
 void te__param_warn(void);
 

@@ -21,6 +21,8 @@ noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
+	libtecore/backend/cublaslt.c \
+	libtecore/backend/cublaslt_api.h \
 	libtecore/backend/cuda.c \
 	libtecore/backend/cuda_driver.c \
 	libtecore/backend/cuda_driver.h \

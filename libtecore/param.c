@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <te/param.h>
 
@@ -241,6 +242,42 @@ const char *te__param_str(enum te__param id)
 int te__param_enum(enum te__param id)
 {
 	return (int)value[get(id, TE__PARAM_ENUM)].v.i;
+}
+
+static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
+static char cache_dir[400];
+
+static void find_cache_dir(void)
+{
+	const char *set = te__param_str(TE_PARAM_CACHE_DIR);
+	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	int n = 0;
+
+	if (!strcmp(set, "none"))
+		return;
+	if (*set)
+		n = snprintf(cache_dir, sizeof(cache_dir), "%s", set);
+	else if (xdg && *xdg == '/')
+		n = snprintf(cache_dir, sizeof(cache_dir), "%s/te", xdg);
+	else if (home && *home == '/')
+		n = snprintf(cache_dir, sizeof(cache_dir), "%s/.cache/te", home);
+	if (n <= 0 || n >= (int)sizeof(cache_dir)) {
+		cache_dir[0] = 0;
+		return;
+	}
+	/* each folder on the way; what is there already is fine */
+	for (char *p = cache_dir + 1; (p = strchr(p, '/')); p++) {
+		*p = 0;
+		mkdir(cache_dir, 0777);
+		*p = '/';
+	}
+	mkdir(cache_dir, 0777);
+}
+
+const char *te__param_cache_dir(void)
+{
+	pthread_once(&cache_once, find_cache_dir);
+	return cache_dir[0] ? cache_dir : NULL;
 }
 
 size_t te_param_count(void)

@@ -47,7 +47,7 @@ static int bind_value(struct te_plan *p, struct te__value *v, char *base)
 		row = base ? base + p->buf[v->row].offset : NOWHERE;
 	if (v->forms & TE_FORM_COL)
 		col = base ? base + p->buf[v->col].offset : NOWHERE;
-	sinv = p->sinv ? p->sinv + v->sinv : (float *)NOWHERE;
+	sinv = p->sinv ? p->sinv + v->sinv * TE__PLAN_SINV_STRIDE : (float *)NOWHERE;
 	return te_tensor_wrap(p->ctx, v->qdtype, s->ndim, s->shape, row, col, sinv, &v->t_q);
 }
 
@@ -234,10 +234,10 @@ static int make_fixed(struct te_plan *p)
 		r = weight_copy(p, &p->need[i]);
 	if (r < 0 || !p->nsinv)
 		return r;
-	p->state_nbytes += (size_t)p->nsinv * sizeof(float);
+	p->state_nbytes += (size_t)p->nsinv * TE__PLAN_SINV_STRIDE * sizeof(float);
 	if (p->flags & TE_PLAN_NO_ALLOC)
 		return 0;
-	r = te__mem_get(p->ctx, (size_t)p->nsinv * sizeof(float), &ptr);
+	r = te__mem_get(p->ctx, (size_t)p->nsinv * TE__PLAN_SINV_STRIDE * sizeof(float), &ptr);
 	if (r < 0)
 		return r;
 	p->sinv = ptr;

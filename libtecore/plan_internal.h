@@ -17,6 +17,7 @@
 #include "seq_internal.h"
 
 #define TE__PLAN_ALIGN 256
+#define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
 
 /* A stretch of the arena. */
 struct te__buf {

@@ -12,6 +12,7 @@
 
 /* in the order that "auto" tries them */
 static const struct te__backend_ops *const listed[] = {
+	&te__backend_cuda,
 	&te__backend_host,
 };
 

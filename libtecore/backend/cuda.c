@@ -186,6 +186,7 @@ static int fill(struct te__cuda_dev *d)
 static int empty(struct te__cuda_dev *d)
 {
 	te__cuda_captures_drop(d);
+	te__cublaslt_close(d);
 	te__cuda_modules_unload(d);
 	if (d->stream) {
 		te__cu.cuStreamSynchronize(d->stream);
@@ -204,6 +205,7 @@ static void cuda_close(void *dev)
 		(void)TE__CUDA_IN_RELAXED(d, empty(d));
 		te__cu.cuDevicePrimaryCtxRelease(d->dev);
 	}
+	pthread_mutex_destroy(&d->lt_lock);
 	pthread_mutex_destroy(&d->lock);
 	te__free(d);
 }
@@ -228,6 +230,7 @@ static int cuda_open(int index, void **ret_dev)
 	d->index = index;
 	d->dev = dev;
 	pthread_mutex_init(&d->lock, NULL);
+	pthread_mutex_init(&d->lt_lock, NULL);
 	r = TE__CU_CALL(cuDeviceGetName, d->name, (int)sizeof(d->name), dev);
 	if (!r)
 		r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);

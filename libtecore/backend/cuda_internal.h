@@ -27,7 +27,8 @@ struct te__cuda_dev {
 
 	pthread_mutex_t lock;
 	struct te__cuda_capture *captures; /* under lock: those that go on */
-	struct te__cublaslt *lt;	   /* under lock: NULL until the first product */
+	pthread_mutex_t lt_lock;	   /* never taken under lock */
+	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first product */
 	_Atomic uint64_t held_nbytes;	   /* workspaces: device memory no caller asked for */
 };
 
@@ -93,6 +94,10 @@ int te__cuda_graph_launch(void *exec, void *stream);
 void te__cuda_graph_destroy(void *graph);
 void te__cuda_exec_destroy(void *exec);
 void te__cuda_captures_drop(struct te__cuda_dev *d);
+
+/* cublaslt.c: the product of te_k_gemm; the device must be idle when it is closed */
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
+void te__cublaslt_close(struct te__cuda_dev *d);
 
 /*
  * Memory for products queued on the stream: one piece a stream, and one a

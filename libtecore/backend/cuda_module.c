@@ -130,6 +130,8 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 	struct te__cuda_kernel k;
 	int r;
 
+	if (l->id == TE_K_GEMM)
+		return te__cublaslt_gemm(s, l->args);
 	r = te__cuda_geometry(l, &k);
 	if (r || !k.grid[0])
 		return r;

@@ -1,0 +1,479 @@
+/*
+ * cublaslt.c - the matrix product on a GPU, by cuBLASLt.
+ *
+ * The library is opened when the first product asks for it. A problem (shape, types, layout,
+ * epilogue) is described once and kept with the algorithm chosen for it. Choosing
+ * times the first TE_GEMM_TUNE candidates of the heuristic on a stream and scratch memory of our own,
+ * so it disturbs neither results nor a capture that goes on; the choice is written to a file
+ * (TE_CACHE_DIR), so that later processes make the same one and give the same bits.
+ *
+ * cuBLASLt is column-major: our row-major D [M,N] is its D^T [N,M], so its A is our b and its B our a.
+ */
+#define TE_LOG_CATEGORY "core/cublaslt"
+#include "config.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/dtype.h>
+
+#include "libtecore/backend/cublaslt_api.h"
+#include "libtecore/backend/cuda_internal.h"
+
+#define MAX_TUNE 32
+#define TIMED_RUNS 5
+
+/* what tells one problem from another; no padding, compared as bytes */
+struct key {
+	int64_t m, n, k;
+	int32_t a_t, b_t, adtype, bdtype, ddtype, bias, beta, scaled;
+};
+
+struct problem {
+	struct key key;
+	void *desc, *a, *b, *d; /* in cuBLASLt's order; C has D's layout */
+	struct te__lt_algo algo;
+	size_t workspace_nbytes;
+};
+
+struct te__cublaslt {
+	void *dl, *handle;
+	struct te__lt_api api;
+	size_t version;
+	struct problem *problem;
+	int nproblems, cap;
+	char cache[512]; /* file of choices, or empty */
+};
+
+static int lt_check(int status, const char *call, const struct key *key)
+{
+	if (!status)
+		return 0;
+	if (key)
+		return te__fail(-TE_EBLAS,
+				"%s: status %d for a product of m %" PRId64 ", n %" PRId64
+				", k %" PRId64 ", %s by %s to %s",
+				call, status, key->m, key->n, key->k,
+				te_dtype_name((enum te_dtype)key->adtype),
+				te_dtype_name((enum te_dtype)key->bdtype),
+				te_dtype_name((enum te_dtype)key->ddtype));
+	return te__fail(-TE_EBLAS, "%s: status %d", call, status);
+}
+
+#define LT(lt, key, fn, ...) lt_check((lt)->api.fn(__VA_ARGS__), #fn, key)
+
+/* ---- opening ---- */
+
+static int load(struct te__cublaslt *lt)
+{
+	static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
+					     "libcublasLt.so" };
+	static const char *const sym[] = {
+#define X(name, args) #name,
+		TE__LT_SYMS(X)
+#undef X
+		"cublasLtGetVersion",
+	};
+	void **slot = (void **)&lt->api;
+
+	for (size_t i = 0; !lt->dl && i < sizeof(names) / sizeof(names[0]); i++)
+		lt->dl = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	if (!lt->dl)
+		return te__fail(-TE_EBLAS,
+				"matrix products on a GPU need cuBLASLt, and no libcublasLt.so is found: install libcublas of the CUDA toolkit or name its folder in LD_LIBRARY_PATH");
+	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
+		slot[i] = dlsym(lt->dl, sym[i]);
+		if (!slot[i])
+			return te__fail(-TE_EBLAS, "libcublasLt lacks %s", sym[i]);
+	}
+	lt->version = lt->api.cublasLtGetVersion();
+	return LT(lt, NULL, cublasLtCreate, &lt->handle);
+}
+
+/* the file of choices for this device and library: letters, digits and dashes only */
+static void name_cache(struct te__cublaslt *lt, const struct te__cuda_dev *d)
+{
+	const char *dir = te__param_cache_dir();
+	char dev[sizeof(d->name)];
+	size_t n = 0;
+
+	for (const char *p = d->name; *p && n + 1 < sizeof(dev); p++)
+		dev[n++] = (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') ||
+					   (*p >= 'a' && *p <= 'z') ?
+				   *p :
+				   '-';
+	dev[n] = 0;
+	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%zu", dir, dev,
+			     lt->version) >= (int)sizeof(lt->cache))
+		lt->cache[0] = 0;
+}
+
+static int opened(struct te__cuda_dev *d)
+{
+	struct te__cublaslt *lt;
+	int r;
+
+	if (d->lt)
+		return 0;
+	lt = te__calloc(1, sizeof(*lt));
+	if (!lt)
+		return te__fail(-ENOMEM, "cuBLASLt: no memory");
+	r = load(lt);
+	d->lt = lt;
+	if (r < 0) {
+		te__cublaslt_close(d);
+		return r;
+	}
+	name_cache(lt, d);
+	return 0;
+}
+
+void te__cublaslt_close(struct te__cuda_dev *d)
+{
+	struct te__cublaslt *lt = d->lt;
+
+	if (!lt)
+		return;
+	for (int i = 0; i < lt->nproblems; i++) {
+		lt->api.cublasLtMatmulDescDestroy(lt->problem[i].desc);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].a);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].b);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].d);
+	}
+	te__free(lt->problem);
+	if (lt->handle)
+		lt->api.cublasLtDestroy(lt->handle);
+	if (lt->dl)
+		dlclose(lt->dl);
+	te__free(lt);
+	d->lt = NULL;
+}
+
+/* ---- the file of choices: a line a problem, "m n k ... : algorithm in hex" ---- */
+
+static void print_key(const struct key *k, char *dst, size_t nbytes)
+{
+	snprintf(dst, nbytes, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n,
+		 k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta,
+		 k->scaled);
+}
+
+static int parse_choice(const char *line, struct te__lt_algo *algo, size_t *ret_ws)
+{
+	const char *p = strchr(line, ':');
+	unsigned long long w[9];
+
+	if (!p || sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %llx", &w[0], &w[1], &w[2],
+			 &w[3], &w[4], &w[5], &w[6], &w[7], &w[8]) != 9)
+		return 0;
+	*ret_ws = (size_t)w[0];
+	for (int i = 0; i < 8; i++)
+		algo->data[i] = w[1 + i];
+	return *ret_ws <= TE__CUDA_WORKSPACE_NBYTES;
+}
+
+/* the last good line of the problem */
+static int recall(const struct te__cublaslt *lt, struct problem *p)
+{
+	char want[256], line[512];
+	int found = 0;
+	size_t len;
+	FILE *f = lt->cache[0] ? fopen(lt->cache, "re") : NULL;
+
+	if (!f)
+		return 0;
+	print_key(&p->key, want, sizeof(want));
+	len = strlen(want);
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, want, len) && line[len] == ' ' &&
+		    parse_choice(line, &p->algo, &p->workspace_nbytes))
+			found = 1;
+	fclose(f);
+	return found;
+}
+
+/* a file that cannot be written costs a search in the next process, no more */
+static void remember(const struct te__cublaslt *lt, const struct problem *p)
+{
+	char line[512], key[256];
+	FILE *f;
+	int n;
+
+	if (!lt->cache[0])
+		return;
+	print_key(&p->key, key, sizeof(key));
+	n = snprintf(line, sizeof(line), "%s : %zx", key, p->workspace_nbytes);
+	for (int i = 0; i < 8; i++)
+		n += snprintf(line + n, sizeof(line) - (size_t)n, " %" PRIx64, p->algo.data[i]);
+	/* one write of a short line to a file opened for appending does not mix with others' */
+	f = fopen(lt->cache, "ae");
+	if (!f || fprintf(f, "%s\n", line) < 0 || fflush(f))
+		te__log_warn("choice not kept: cannot append to %s", lt->cache);
+	if (f)
+		fclose(f);
+}
+
+/* ---- problems ---- */
+
+static int lt_type(int32_t dtype)
+{
+	switch (dtype) {
+	case TE_DTYPE_FP32:
+		return TE__LT_R_32F;
+	case TE_DTYPE_BF16:
+		return TE__LT_R_16BF;
+	case TE_DTYPE_E4M3:
+		return TE__LT_R_8F_E4M3;
+	default:
+		return TE__LT_R_8F_E5M2;
+	}
+}
+
+static int describe(struct te__cublaslt *lt, struct problem *p)
+{
+	const struct key *k = &p->key;
+	const int32_t ta = k->b_t ? TE__LT_OP_N : TE__LT_OP_T;
+	const int32_t tb = k->a_t ? TE__LT_OP_T : TE__LT_OP_N;
+	const int32_t epilogue = TE__LT_EPILOGUE_BIAS, bias_type = lt_type(k->ddtype);
+	const int fp8 = k->adtype == TE_DTYPE_E4M3 || k->adtype == TE_DTYPE_E5M2;
+	/* gradients, which alone are E5M2, are summed with full FP32 accumulation */
+	const int8_t fast = k->adtype == TE_DTYPE_E4M3 && k->bdtype == TE_DTYPE_E4M3;
+	const int compute = k->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32) ?
+				    TE__LT_COMPUTE_32F_FAST_TF32 :
+				    TE__LT_COMPUTE_32F;
+	int r = LT(lt, k, cublasLtMatmulDescCreate, &p->desc, compute, TE__LT_R_32F);
+
+#define SET(attr, v) LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, attr, &(v), sizeof(v))
+	if (!r)
+		r = SET(TE__LT_DESC_TRANSA, ta);
+	if (!r)
+		r = SET(TE__LT_DESC_TRANSB, tb);
+	if (!r && fp8)
+		r = SET(TE__LT_DESC_FAST_ACCUM, fast);
+	if (!r && k->bias)
+		r = SET(TE__LT_DESC_EPILOGUE, epilogue);
+	if (!r && k->bias)
+		r = SET(TE__LT_DESC_BIAS_DATA_TYPE, bias_type);
+#undef SET
+	/* rows, columns and leading extents as column-major memory has them */
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->a, lt_type(k->bdtype),
+		       (uint64_t)(k->b_t ? k->n : k->k), (uint64_t)(k->b_t ? k->k : k->n),
+		       k->b_t ? k->n : k->k);
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->b, lt_type(k->adtype),
+		       (uint64_t)(k->a_t ? k->m : k->k), (uint64_t)(k->a_t ? k->k : k->m),
+		       k->a_t ? k->m : k->k);
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->d, lt_type(k->ddtype), (uint64_t)k->n,
+		       (uint64_t)k->m, k->n);
+	return r;
+}
+
+/* pointers that belong to this product, not to the problem */
+static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g)
+{
+	const struct key *k = &p->key;
+	int r = 0;
+
+	if (k->bias)
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_BIAS_POINTER,
+		       &g->bias, sizeof(g->bias));
+	if (!r && (k->scaled & 1))
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_B_SCALE_POINTER,
+		       &g->sa, sizeof(g->sa));
+	if (!r && (k->scaled & 2))
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_A_SCALE_POINTER,
+		       &g->sb, sizeof(g->sb));
+	return r;
+}
+
+static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct te_k_gemm *g,
+		  const struct te__lt_algo *algo, const void *c, void *d, void *ws, void *stream)
+{
+	return lt->api.cublasLtMatmul(lt->handle, p->desc, &g->alpha, g->b, p->a, g->a, p->b,
+				      &g->beta, c, p->d, d, p->d, algo, ws,
+				      TE__CUDA_WORKSPACE_NBYTES, stream);
+}
+
+/* seconds of one run, or a negative number where the candidate fails */
+static float time_one(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
+		      const struct te_k_gemm *g, const struct te__lt_algo *algo, void *out, void *ws,
+		      void *events[2])
+{
+	float ms = -1;
+
+	if (matmul(lt, p, g, algo, out, out, ws, d->stream) ||
+	    te__cu.cuEventRecord(events[0], d->stream))
+		return -1;
+	for (int i = 0; i < TIMED_RUNS; i++)
+		if (matmul(lt, p, g, algo, out, out, ws, d->stream))
+			return -1;
+	if (te__cu.cuEventRecord(events[1], d->stream) ||
+	    te__cu.cuEventSynchronize(events[1]) ||
+	    te__cu.cuEventElapsedTime(&ms, events[0], events[1]))
+		return -1;
+	return ms;
+}
+
+/* the fastest of n candidates; 0 when there is no memory to try them in */
+static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
+		   const struct te_k_gemm *g, const struct te__lt_heuristic *h, int n)
+{
+	const size_t nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
+	void *events[2] = { NULL, NULL };
+	uint64_t out = 0, ws = 0;
+	float best_ms = -1;
+	int best = 0;
+
+	if (te__cu.cuMemAllocFromPoolAsync(&out, nbytes, d->pool, d->stream) ||
+	    te__cu.cuMemAllocFromPoolAsync(&ws, TE__CUDA_WORKSPACE_NBYTES, d->pool, d->stream) ||
+	    te__cu.cuEventCreate(&events[0], TE__CU_EVENT_DEFAULT) ||
+	    te__cu.cuEventCreate(&events[1], TE__CU_EVENT_DEFAULT))
+		n = 0;
+	for (int i = 0; i < n; i++) {
+		float ms = time_one(d, lt, p, g, &h[i].algo, (void *)(uintptr_t)out,
+				    (void *)(uintptr_t)ws, events);
+
+		if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
+			best_ms = ms;
+			best = i;
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		if (events[i])
+			te__cu.cuEventDestroy(events[i]);
+	if (ws)
+		te__cu.cuMemFreeAsync(ws, d->stream);
+	if (out)
+		te__cu.cuMemFreeAsync(out, d->stream);
+	te__cu.cuStreamSynchronize(d->stream);
+	return best;
+}
+
+static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
+		  const struct te_k_gemm *g)
+{
+	const size_t most = TE__CUDA_WORKSPACE_NBYTES;
+	struct te__lt_heuristic h[MAX_TUNE];
+	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
+	void *pref = NULL;
+	int n = 0, best = 0, r;
+
+	if (recall(lt, p))
+		return 0;
+	want = want < 1 ? 1 : want > MAX_TUNE ? MAX_TUNE : want;
+	r = LT(lt, &p->key, cublasLtMatmulPreferenceCreate, &pref);
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
+		       TE__LT_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulAlgoGetHeuristic, lt->handle, p->desc, p->a, p->b,
+		       p->d, p->d, pref, (int)want, h, &n);
+	if (pref)
+		lt->api.cublasLtMatmulPreferenceDestroy(pref);
+	if (!r && !n)
+		r = lt_check(15, "cublasLtMatmulAlgoGetHeuristic", &p->key); /* not supported */
+	if (r < 0)
+		return r;
+	if (n > 1)
+		best = fastest(d, lt, p, g, h, n);
+	p->algo = h[best].algo;
+	p->workspace_nbytes = h[best].workspace_nbytes;
+	if (n > 1)
+		remember(lt, p);
+	te__log_debug("product m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
+		      g->n, g->k, best, n);
+	return 0;
+}
+
+static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct problem **ret)
+{
+	struct te__cublaslt *lt = d->lt;
+	struct problem *p = NULL;
+	struct key key;
+	int r;
+
+	memset(&key, 0, sizeof(key));
+	key.m = g->m;
+	key.n = g->n;
+	key.k = g->k;
+	key.a_t = g->a_t != 0;
+	key.b_t = g->b_t != 0;
+	key.adtype = g->adtype;
+	key.bdtype = g->bdtype;
+	key.ddtype = g->ddtype;
+	key.bias = g->bias != NULL;
+	key.beta = g->beta != 0.0f;
+	key.scaled = (g->sa != NULL) | (g->sb != NULL) << 1;
+	for (int i = 0; i < lt->nproblems; i++)
+		if (!memcmp(&lt->problem[i].key, &key, sizeof(key))) {
+			*ret = &lt->problem[i];
+			return point(lt, *ret, g);
+		}
+	if (lt->nproblems == lt->cap) {
+		int cap = lt->cap ? 2 * lt->cap : 32;
+
+		p = te__realloc(lt->problem, (size_t)cap * sizeof(*p));
+		if (!p)
+			return te__fail(-ENOMEM, "cuBLASLt: no memory");
+		lt->problem = p;
+		lt->cap = cap;
+	}
+	p = &lt->problem[lt->nproblems];
+	memset(p, 0, sizeof(*p));
+	p->key = key;
+	r = describe(lt, p);
+	if (!r)
+		r = point(lt, p, g);
+	if (!r)
+		r = choose(d, lt, p, g);
+	if (r < 0) {
+		if (p->desc)
+			lt->api.cublasLtMatmulDescDestroy(p->desc);
+		if (p->a)
+			lt->api.cublasLtMatrixLayoutDestroy(p->a);
+		if (p->b)
+			lt->api.cublasLtMatrixLayoutDestroy(p->b);
+		if (p->d)
+			lt->api.cublasLtMatrixLayoutDestroy(p->d);
+		return r;
+	}
+	lt->nproblems++;
+	*ret = p;
+	return 0;
+}
+
+static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	struct te__cuda_dev *d = s->dev;
+	struct problem *p = NULL;
+	void *ws;
+	int mode = TE__CU_CAPTURE_MODE_RELAXED;
+	int r;
+
+	/* opening and choosing may happen while this thread captures on s */
+	pthread_mutex_lock(&d->lt_lock);
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	r = opened(d);
+	if (!r)
+		r = find(d, g, &p);
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	if (!r)
+		r = te__cuda_workspace(s, &ws);
+	if (!r && te__fault_point())
+		r = te__fail(-TE_EBLAS, "cublasLtMatmul: a fault was asked for");
+	if (!r)
+		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws, s->stream),
+			     "cublasLtMatmul", &p->key);
+	pthread_mutex_unlock(&d->lt_lock);
+	return r;
+}
+
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	return TE__CUDA_IN(s->dev, product(s, g));
+}

@@ -371,13 +371,12 @@ static int stream_sync(void *stream)
 	struct host_stream *s = stream;
 	int r;
 
-	if (host_fault("stream_sync"))
-		return -ENOMEM;
 	pthread_mutex_lock(&s->lock);
 	await(s, s->queued);
 	r = sticky_locked(s);
 	pthread_mutex_unlock(&s->lock);
-	return r;
+	/* after the wait: the caller now frees what queued copies read */
+	return host_fault("stream_sync") ? -ENOMEM : r;
 }
 
 static int stream_query(void *stream)

@@ -42,7 +42,8 @@ TT_SH += \
 	t/tools/t8002-te_train-usage.t \
 	t/tools/t8003-te_train-resume.t \
 	t/tools/t8004-te_train-checkpoints.t \
-	t/tools/t8005-te_train-run.t
+	t/tools/t8005-te_train-run.t \
+	t/tools/t8006-te_train-golden.t
 endif
 
 TEST_EXTENSIONS = .t
@@ -153,4 +154,11 @@ AM_DISTCHECK_CONFIGURE_FLAGS = --with-nvcc='$(TE_WITH_NVCC)'
 EXTRA_DIST += \
 	t/data/dtype_f32.inc \
 	t/data/dtype_fp8.inc \
-	t/data/gen_dtype.py
+	t/data/gen_dtype.py \
+	t/data/gen_hf.py \
+	t/data/hf_gpt2.json \
+	t/data/hf_gpt2.safetensors \
+	t/data/hf_llama.json \
+	t/data/hf_llama.safetensors \
+	t/data/hf_qwen2.json \
+	t/data/hf_qwen2.safetensors

@@ -135,7 +135,7 @@ static const struct preset presets[] = {
 	  "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
 	  "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
 	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true}",
-	  "batch=8 lr=3e-3 warmup=20 steps=1000 eval-every=100 eval-batches=8 beta2=0.99" },
+	  "batch=4 lr=3e-3 warmup=50 steps=2000 eval-every=200 eval-batches=20 beta2=0.99" },
 	{ "char-gpt", "6 layers, 384 wide, bytes: nanoGPT's train_shakespeare_char",
 	  "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":256,\"n_embd\":384,"
 	  "\"n_layer\":6,\"n_head\":6,\"activation_function\":\"gelu_new\","

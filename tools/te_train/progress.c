@@ -178,9 +178,12 @@ void progress_end(struct trainer *t, json_t *samples)
 
 	say_line_end();
 	if (!o->json) {
-		if (isfinite(t->done.best_val))
-			printf("best validation loss %.4f%s at step %lld; ", t->done.best_val, "",
-			       (long long)t->done.best_step);
+		if (isfinite(t->done.best_val)) {
+			printf("best validation loss %.4f", t->done.best_val);
+			if (bytes)
+				printf(" (%.3f bits/byte)", bits(t->done.best_val));
+			printf(" at step %lld; ", (long long)t->done.best_step);
+		}
 		printf("%lld steps, %.0f tokens/s", (long long)t->done.step, rate);
 		if (dir)
 			printf(", checkpoint in %s", dir);

@@ -8,6 +8,8 @@ TT_CORE = \
 	t/core/fusion \
 	t/core/fusion_gpu \
 	t/core/host_kernels \
+	t/core/kernels \
+	t/core/kernels_gpu \
 	t/core/log \
 	t/core/ops \
 	t/core/ops_gpu \
@@ -95,6 +97,11 @@ t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 FUSION_CASES = t/core/fusion_cases.c t/core/fusion_cases.h
 t_core_fusion_SOURCES = t/core/fusion.c $(FUSION_CASES)
 t_core_fusion_gpu_SOURCES = t/core/fusion_gpu.c $(FUSION_CASES)
+
+KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
+	t/core/kernel_check.c t/core/kernel_check.h
+t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
+t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
 
 OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
 t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)

@@ -1,0 +1,10 @@
+/* t/core/kernel_cases.h - each kernel but attention and products beside its reference. */
+#ifndef KERNEL_CASES_H
+#define KERNEL_CASES_H
+
+#include "tt.h"
+
+/* the suite on the named backend */
+Suite *kernel_suite(const char *name, const char *backend);
+
+#endif

@@ -1,0 +1,324 @@
+/* t/core/kernel_check.c - see kernel_check.h. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/stream.h>
+
+#include "kernel_check.h"
+
+#define GUARD 256 /* bytes on both sides */
+#define MAX_ARRAYS 64
+
+#define DO(call)                                                                        \
+	do {                                                                            \
+		int do_r = (call);                                                      \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
+	} while (0)
+
+struct array {
+	int32_t dtype;
+	int64_t n;
+	size_t nbytes; /* without guards */
+	char *host;    /* guards included, as the next two */
+	char *device;
+	char *got;
+	int deferred;
+};
+
+static struct te_ctx *ctx;
+static int exact; /* the backend is the reference itself */
+static struct array arrays[MAX_ARRAYS];
+static int narrays;
+
+double kc_unit(int32_t dtype)
+{
+	return dtype == TE_DTYPE_BF16 ? 0x1p-8 : dtype == TE_DTYPE_FP16 ? 0x1p-11 : U32;
+}
+
+void kc_open(const char *backend)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = backend;
+	DO(te_ctx_create(&o, &ctx));
+	exact = !strcmp(backend, "host");
+}
+
+void kc_close(void)
+{
+	kc_reset();
+	ctx = te_ctx_unref(ctx);
+}
+
+static size_t whole(const struct array *a)
+{
+	return a->nbytes + 2 * GUARD;
+}
+
+void kc_reset(void)
+{
+	for (int i = 0; i < narrays; i++) {
+		free(arrays[i].host);
+		free(arrays[i].got);
+		if (arrays[i].device)
+			DO(te_mem_free(te_ctx_stream(ctx), arrays[i].device));
+	}
+	narrays = 0;
+}
+
+/* ---- arrays ---- */
+
+void *kc_poison(int32_t dtype, int64_t n)
+{
+	struct array *a = &arrays[narrays++];
+	size_t room;
+
+	ck_assert_int_le(narrays, MAX_ARRAYS);
+	*a = (struct array){ .dtype = dtype, .n = n };
+	a->nbytes = (size_t)n * te_dtype_nbytes((enum te_dtype)dtype);
+	room = (whole(a) + 255) / 256 * 256;
+	a->host = aligned_alloc(256, room);
+	a->got = malloc(room);
+	ck_assert(a->host && a->got);
+	tt_poison(a->host, room);
+	DO(te_mem_alloc(te_ctx_stream(ctx), room, (void **)&a->device));
+	return a->host + GUARD;
+}
+
+/* the array that p points into or just behind */
+static struct array *find(const void *p)
+{
+	for (int i = 0; i < narrays; i++) {
+		const char *begin = arrays[i].host + GUARD;
+
+		if ((const char *)p >= begin && (const char *)p <= begin + arrays[i].nbytes)
+			return &arrays[i];
+	}
+	return NULL;
+}
+
+float kc_get(int32_t dtype, const void *p, int64_t i)
+{
+	switch (dtype) {
+	case TE_DTYPE_BF16:
+		return te_bf16_decode(((const uint16_t *)p)[i]);
+	case TE_DTYPE_FP16:
+		return te_fp16_decode(((const uint16_t *)p)[i]);
+	case TE_DTYPE_E4M3:
+	case TE_DTYPE_E5M2:
+		return te_fp8_decode((enum te_dtype)dtype, ((const uint8_t *)p)[i]);
+	default:
+		return ((const float *)p)[i];
+	}
+}
+
+void kc_set(int32_t dtype, void *p, int64_t i, float x)
+{
+	switch (dtype) {
+	case TE_DTYPE_BF16:
+		((uint16_t *)p)[i] = te_bf16_encode(x);
+		break;
+	case TE_DTYPE_FP16:
+		((uint16_t *)p)[i] = te_fp16_encode(x);
+		break;
+	default:
+		((float *)p)[i] = x;
+	}
+}
+
+void *kc_normal(int32_t dtype, int64_t n, float scale)
+{
+	void *p = kc_poison(dtype, n);
+
+	for (int64_t i = 0; i < n; i++)
+		kc_set(dtype, p, i, scale * tt_rand_normal());
+	return p;
+}
+
+void *kc_anything(int32_t dtype, int64_t n)
+{
+	void *p = kc_poison(dtype, n);
+
+	for (int64_t i = 0; i < n; i++) {
+		if (dtype == TE_DTYPE_FP32)
+			kc_set(dtype, p, i, tt_rand_bits_f32());
+		else
+			((uint16_t *)p)[i] = (uint16_t)tt_rand_u64();
+	}
+	return p;
+}
+
+float *kc_word(float x)
+{
+	float *p = kc_poison(TE_DTYPE_FP32, 1);
+
+	*p = x;
+	return p;
+}
+
+/* ---- running ---- */
+
+void kc_defer(const void *p)
+{
+	if (p)
+		find(p)->deferred = 1;
+}
+
+static void reference(enum te_k_id id, const void *args)
+{
+	switch (id) {
+#define TE_K(ID, name, module, host) \
+	case TE_K_##ID:              \
+		te__h_##host(args);  \
+		break;
+#include "kernels/te_k.def"
+#undef TE_K
+	default:
+		ck_abort_msg("no kernel of id %d", (int)id);
+	}
+}
+
+/* pointers lie in aligned words; nothing else in an argument struct looks like one of these */
+static void move_pointers(void *args, size_t nbytes)
+{
+	for (size_t i = 0; i + sizeof(void *) <= nbytes; i += sizeof(void *)) {
+		const struct array *a;
+		char *p;
+
+		memcpy(&p, (char *)args + i, sizeof(p));
+		a = p ? find(p) : NULL;
+		if (!a)
+			continue;
+		p = a->device + (p - a->host);
+		memcpy((char *)args + i, &p, sizeof(p));
+	}
+}
+
+static void check_equal(enum te_k_id id, int at, const struct array *a)
+{
+	const char *got = a->got + GUARD, *want = a->host + GUARD;
+	const size_t w = te_dtype_nbytes((enum te_dtype)a->dtype);
+
+	if (!memcmp(got, want, a->nbytes))
+		return;
+	for (int64_t i = 0; i < a->n; i++) {
+		const int real = a->dtype != TE_DTYPE_INT32 && a->dtype != TE_DTYPE_UINT8;
+
+		if (!memcmp(got + (size_t)i * w, want + (size_t)i * w, w))
+			continue;
+		if (real && isnan(kc_get(a->dtype, got, i)) && isnan(kc_get(a->dtype, want, i)))
+			continue;
+		ck_abort_msg("%s: array %d: element %lld of %lld: got %.9g, want %.9g",
+			     te__k_name(id), at, (long long)i, (long long)a->n,
+			     real ? (double)kc_get(a->dtype, got, i) : NAN,
+			     real ? (double)kc_get(a->dtype, want, i) : NAN);
+	}
+}
+
+void kc_run(enum te_k_id id, const void *args, size_t nbytes)
+{
+	struct te_stream *stream = te_ctx_stream(ctx);
+	char moved[1024];
+
+	ck_assert_uint_eq(nbytes, te__k_nbytes(id));
+	ck_assert_uint_le(nbytes, sizeof(moved));
+	memcpy(moved, args, nbytes);
+	move_pointers(moved, nbytes);
+	for (int i = 0; i < narrays; i++)
+		DO(te_copy(stream, arrays[i].device, arrays[i].host, whole(&arrays[i])));
+	DO(te__launch_k(stream, id, moved, nbytes));
+	for (int i = 0; i < narrays; i++)
+		DO(te_copy(stream, arrays[i].got, arrays[i].device, whole(&arrays[i])));
+	DO(te_stream_sync(stream));
+	reference(id, args);
+	for (int i = 0; i < narrays; i++) {
+		struct array *a = &arrays[i];
+
+		ck_assert_msg(tt_is_poison(a->got, GUARD), "%s: array %d: written before it",
+			      te__k_name(id), i);
+		ck_assert_msg(tt_is_poison(a->got + GUARD + a->nbytes, GUARD),
+			      "%s: array %d: written behind it", te__k_name(id), i);
+		if (!a->deferred)
+			check_equal(id, i, a);
+		a->deferred = 0;
+	}
+}
+
+const void *kc_got(const void *p)
+{
+	const struct array *a = find(p);
+
+	return a->got + ((const char *)p - a->host);
+}
+
+void kc_near(const void *p, int64_t i, double tol)
+{
+	const struct array *a = find(p);
+	const double got = kc_get(a->dtype, kc_got(p), i), want = kc_get(a->dtype, p, i);
+
+	if (isnan(got) && isnan(want))
+		return;
+	if (exact)
+		tol = 0.0;
+	if (got == want || fabs(got - want) <= tol)
+		return; /* an assertion that holds writes to a pipe each time */
+	ck_abort_msg("array %d: element %lld of %lld: got %.9g, want %.9g, off %.3g, bound %.3g",
+		     (int)(a - arrays), (long long)i, (long long)a->n, got, want, fabs(got - want),
+		     tol);
+}
+
+/* ---- quantized side outputs ---- */
+
+struct te_k_q kc_q(int32_t qdtype, int64_t n, float scale, const float *noop)
+{
+	return (struct te_k_q){ kc_poison(qdtype, n),
+				kc_poison(qdtype, n),
+				kc_word(scale),
+				kc_word(-1.0f),
+				kc_word(0.0f),
+				noop,
+				qdtype,
+				0 };
+}
+
+void kc_defer_q(const struct te_k_q *q)
+{
+	kc_defer(q->row);
+	kc_defer(q->col);
+	kc_defer(q->amax);
+}
+
+static void check_code(const struct te_k_q *q, const uint8_t *codes, int64_t i, float v,
+		       uint8_t code)
+{
+	if (!codes || codes[i] == code || (isnan(v) && isnan(kc_get(q->dtype, codes, i))))
+		return;
+	ck_abort_msg("%s code %lld: got %02x, want %02x of %.9g",
+		     q->row && codes == kc_got(q->row) ? "row" : "column", (long long)i, codes[i],
+		     code, (double)v);
+}
+
+void kc_check_q(const struct te_k_q *q, int32_t dtype, const void *y, int64_t rows, int64_t cols)
+{
+	const uint8_t *row = q->row ? kc_got(q->row) : NULL, *col = q->col ? kc_got(q->col) : NULL;
+	float amax = 0.0f;
+
+	if (!q->scale)
+		return; /* none was asked for */
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t c = 0; c < cols; c++) {
+			const float v = kc_get(dtype, y, r * cols + c);
+			const uint8_t code = te_fp8_encode((enum te_dtype)q->dtype, v * *q->scale);
+
+			check_code(q, row, r * cols + c, v, code);
+			check_code(q, col, c * rows + r, v, code);
+			/* ignores NaN */
+			amax = fmaxf(amax, fabsf(v));
+		}
+	if (q->amax)
+		ck_assert_float_eq(*(const float *)kc_got(q->amax), amax);
+}

@@ -4,8 +4,8 @@
  * Blocks of 256 threads make tiles of 64 rows x 128 columns of the result (te_tile.cuh):
  *  act_fwd         reads 1 (gated 2) T, writes T and up to two codes an element
  *  act_bwd         reads 2 T an element of dx; column sums of dx on the way
- *  act_bwd gated   a tile lies in the activated half, which reads dy, x and the gate, or in the gate's
- *                  half, which reads dy and x: 5 reads where a pass over dy would need 3, for one tile path
+ *  act_bwd gated   a tile lies in the activated half, which reads dy, x and the gate, or in the
+ *                  gate's half, which reads dy and x: 5 reads where a pass over dy needs 3
  * Shared memory: 8192 bytes of codes, and in act_bwd the tile as T for its sums.
  */
 #include "te_tile.cuh"

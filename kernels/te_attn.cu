@@ -12,7 +12,7 @@
  * from sums to operands in registers. dkv works on transposed scores for that reason. The
  * variants _drop are apart because Philox costs registers.
  *
- *   fwd  grid (batch nheads, ceil(T / 128)), 128 threads (_drop: 256), (128 + 256) rows of shared memory
+ *   fwd  grid (batch nheads, ceil(T / 128)), 128 threads (_drop: 256), (128 + 256) rows of smem
  *   dkv  grid (batch nkv, ceil(T / 128)), 128 threads up to D = 64, else 256, 512 rows + 1 KiB
  *   dq   grid (batch nheads, ceil(T / 128)), as dkv
  *
@@ -548,8 +548,9 @@ FN void bwd_bf16(const struct te_k_attn_bwd &a)
 		if (DKV) {
 			load_tile<BC, D, THREADS>(sb0 + to, qkv + (int64_t)c0 * qstride + head * hd,
 						  qstride, T - c0, hd);
-			load_tile<BC, D, THREADS>(sb1 + to, dout + (int64_t)c0 * ostride + head * hd,
-						  ostride, T - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to,
+						  dout + (int64_t)c0 * ostride + head * hd, ostride,
+						  T - c0, hd);
 			if (threadIdx.x < 2 * BC) {
 				const int c = threadIdx.x % BC;
 				const bool ok = c0 + c < T;
@@ -560,10 +561,10 @@ FN void bwd_bf16(const struct te_k_attn_bwd &a)
 					  ok ? src + c : src, ok ? 4 : 0);
 			}
 		} else {
-			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride, T - c0,
-						  hd);
-			load_tile<BC, D, THREADS>(sb1 + to, v + (int64_t)c0 * qstride, qstride, T - c0,
-						  hd);
+			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride,
+						  T - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to, v + (int64_t)c0 * qstride, qstride,
+						  T - c0, hd);
 		}
 		cp_async_commit();
 	};
@@ -647,7 +648,8 @@ FN void bwd_bf16(const struct te_k_attn_bwd &a)
 							p = 0.0f;
 						pd = p;
 						if (DROP) {
-							const bool kept = bits[i] >> (4 * j + c) & 1;
+							const bool kept =
+								bits[i] >> (4 * j + c) & 1;
 
 							g = kept ? g * keep_scale : 0.0f;
 							pd = kept ? p : 0.0f;
@@ -672,11 +674,11 @@ FN void bwd_bf16(const struct te_k_attn_bwd &a)
 			f0[i][e] = a.scale;
 			f1[i][e] = keep_scale;
 		}
-	store_rows<D, MT>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr, hd, wsa0,
-			  acc0, f0);
+	store_rows<D, MT>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr, hd,
+			  wsa0, acc0, f0);
 	if constexpr (DKV)
-		store_rows<D, MT>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr, hd, wsa1,
-				  acc1, f1);
+		store_rows<D, MT>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr, hd,
+				  wsa1, acc1, f1);
 }
 
 /* ---- fp32 ---- */
@@ -836,8 +838,8 @@ template <int D> FN void fwd_fp32(const struct te_k_attn_fwd &a)
 			a.lse[(int64_t)blockIdx.x * T + q] = m[i] + logf(l[i]);
 		l[i] = 1.0f / l[i];
 	}
-	store_fp32<D>((float *)a.out + ((b * T + q0) * a.nheads + h) * hd, a.nheads * hd, T - q0, hd,
-		      acc, l);
+	store_fp32<D>((float *)a.out + ((b * T + q0) * a.nheads + h) * hd, a.nheads * hd, T - q0,
+		      hd, acc, l);
 }
 
 /* as bwd_bf16, with tiles of 64 rows and 64 columns */
@@ -863,7 +865,8 @@ template <bool DKV, int D> FN void bwd_fp32(const struct te_k_attn_bwd &a)
 		load_tile_fp32<D>(sa0, k + (int64_t)r0 * qstride, qstride, T - r0, hd);
 		load_tile_fp32<D>(sa1, v + (int64_t)r0 * qstride, qstride, T - r0, hd);
 	} else {
-		load_tile_fp32<D>(sa0, qkv + (int64_t)r0 * qstride + rowhead * hd, qstride, T - r0, hd);
+		load_tile_fp32<D>(sa0, qkv + (int64_t)r0 * qstride + rowhead * hd, qstride, T - r0,
+				  hd);
 		load_tile_fp32<D>(sa1, dout + (int64_t)r0 * ostride + rowhead * hd, ostride, T - r0,
 				  hd);
 	}
@@ -881,8 +884,10 @@ template <bool DKV, int D> FN void bwd_fp32(const struct te_k_attn_bwd &a)
 				load_tile_fp32<D>(sb1, dout + (int64_t)c0 * ostride + head * hd,
 						  ostride, T - c0, hd);
 			} else {
-				load_tile_fp32<D>(sb0, k + (int64_t)c0 * qstride, qstride, T - c0, hd);
-				load_tile_fp32<D>(sb1, v + (int64_t)c0 * qstride, qstride, T - c0, hd);
+				load_tile_fp32<D>(sb0, k + (int64_t)c0 * qstride, qstride, T - c0,
+						  hd);
+				load_tile_fp32<D>(sb1, v + (int64_t)c0 * qstride, qstride, T - c0,
+						  hd);
 			}
 			__syncthreads();
 			dots_fp32<D>(s, sa0, sb0);
@@ -919,9 +924,11 @@ template <bool DKV, int D> FN void bwd_fp32(const struct te_k_attn_bwd &a)
 		f0[i] = a.scale;
 		f1[i] = 1.0f;
 	}
-	store_fp32<D>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - r0, hd, acc0, f0);
+	store_fp32<D>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - r0, hd, acc0,
+		      f0);
 	if (DKV)
-		store_fp32<D>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - r0, hd, acc1, f1);
+		store_fp32<D>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - r0, hd, acc1,
+			      f1);
 }
 
 /* ---- delta ---- */
@@ -971,7 +978,8 @@ template <class E> FN void bwd_pre(const struct te_k_attn_bwd &a)
 	if (ok && c0 == 0) {
 		const int64_t bt = row / a.nheads;
 
-		a.delta[(bt / a.seqlen * a.nheads + row % a.nheads) * a.seqlen + bt % a.seqlen] = sum;
+		a.delta[(bt / a.seqlen * a.nheads + row % a.nheads) * a.seqlen + bt % a.seqlen] =
+			sum;
 	}
 }
 
@@ -996,14 +1004,16 @@ extern "C" __global__ void __launch_bounds__(256) te_k_attn_bwd_pre_fp32(struct 
 #define BWD(...) bwd_bf16<__VA_ARGS__>
 
 /* W warps of M tiles of 16 rows, C columns at a time, B blocks on a multiprocessor */
-#define BF16(D, W, M, C, B)                                                                       \
-	KERNEL(te_k_attn_fwd_bf16_d##D, 128, 2, te_k_attn_fwd, FWD(D, 4, 2, false))               \
-	KERNEL(te_k_attn_fwd_bf16_d##D##_drop, 256, 1, te_k_attn_fwd, FWD(D, 8, 1, true))         \
-	KERNEL(te_k_attn_bwd_dkv_bf16_d##D, W * 32, B, te_k_attn_bwd, BWD(true, D, W, M, C, false)) \
-	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,                      \
-	       BWD(true, D, W, M, C, true))                                                       \
-	KERNEL(te_k_attn_bwd_dq_bf16_d##D, W * 32, B, te_k_attn_bwd, BWD(false, D, W, M, C, false)) \
-	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,                       \
+#define BF16(D, W, M, C, B)                                                               \
+	KERNEL(te_k_attn_fwd_bf16_d##D, 128, 2, te_k_attn_fwd, FWD(D, 4, 2, false))       \
+	KERNEL(te_k_attn_fwd_bf16_d##D##_drop, 256, 1, te_k_attn_fwd, FWD(D, 8, 1, true)) \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D, W * 32, B, te_k_attn_bwd,                     \
+	       BWD(true, D, W, M, C, false))                                              \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,              \
+	       BWD(true, D, W, M, C, true))                                               \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D, W * 32, B, te_k_attn_bwd,                      \
+	       BWD(false, D, W, M, C, false))                                             \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,               \
 	       BWD(false, D, W, M, C, true))
 
 BF16(32, 4, 2, 32, 2)

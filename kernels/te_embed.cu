@@ -6,8 +6,8 @@
  * backward: dtable[v] += sum of dy over the rows with token v in ascending order, which
  *   must not depend on the grid, so no atomics: a block owns SPAN tokens and a slice of columns,
  *   scans all tokens in order, gathers the matching rows in shared memory, and each thread
- *   then adds its column of them. A small vocabulary gets a block a token; a large one 8 tokens a block,
- *   so that the scans together read the tokens only vocab / 8 times from L2.
+ *   then adds its column of them. A small vocabulary gets a block a token; a large one 8 tokens
+ *   a block, so that the scans together read the tokens only vocab / 8 times from L2.
  *   Shared memory: 9 KiB. sm_90a; plain loads are enough for what is a few per cent of a step.
  */
 #include "te_dev.cuh"
@@ -138,7 +138,8 @@ template <class T> DEV void embed_bwd(const struct te_k_embed_bwd &a, int span)
 			if (h.token[i] == t) {
 				any = true;
 				if (c < a.width)
-					sum = add(sum, to_float(dy[(int64_t)h.row[i] * a.width + c]));
+					sum = add(sum,
+						  to_float(dy[(int64_t)h.row[i] * a.width + c]));
 			}
 		if (any && c < a.width)
 			a.dtable[t * a.width + c] = add(a.dtable[t * a.width + c], sum);

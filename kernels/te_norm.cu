@@ -10,7 +10,8 @@
  * A group is a warp for up to 1024 columns, else the block; its row stays in registers up to
  * 8192 columns (4 vectors a thread) and is read again from cache beyond. Column codes
  * need whole columns of a tile, so that variant takes statistics of 64 rows first and makes
- * tiles in a second pass; its shared memory is 8704 bytes. norm_dw repeats the order of the reference.
+ * tiles in a second pass; its shared memory is 8704 bytes. norm_dw repeats the order of the
+ * reference.
  */
 #include "te_tile.cuh"
 
@@ -78,7 +79,7 @@ template <class T, int G> struct row {
 	}
 };
 
-/* the block for each turn k of the row; the first KEEP are unrolled so that registers index by constants */
+/* the block for each turn k of the row; the first KEEP are unrolled: constant register indices */
 #define EACH_TURN(R, ...)                                    \
 	do {                                                 \
 		_Pragma("unroll") for (int k = 0; k < KEEP; k++) \
@@ -145,6 +146,18 @@ DEV void normalize(float v[TE_V], const float gain[TE_V], const float beta[TE_V]
 			   beta[e]);
 }
 
+DEV void put_codes(uint8_t *row, uint2 code, int n, bool vec)
+{
+	if (vec) {
+		*(uint2 *)row = code;
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		if (e < n)
+			row[e] = (uint8_t)((e < 4 ? code.x : code.y) >> (e % 4 * 8));
+}
+
 template <class T, int G> DEV void norm_fwd(const struct te_k_norm_fwd &a)
 {
 	__shared__ float shared[THREADS / 32];
@@ -191,19 +204,9 @@ template <class T, int G> DEV void norm_fwd(const struct te_k_norm_fwd &a)
 						if (e < n)
 							m = amax_of(m, v[e]);
 				}
-				if (a.q.row) {
-					const uint2 code = fp8x8(a.q.dtype, v, scale);
-					uint8_t *row = (uint8_t *)a.q.row + r * a.cols + c;
-
-					if (vec)
-						*(uint2 *)row = code;
-					else
-#pragma unroll
-						for (int e = 0; e < TE_V; e++)
-							if (e < n)
-								row[e] = (uint8_t)((e < 4 ? code.x : code.y) >>
-										   (e % 4 * 8));
-				}
+				if (a.q.row)
+					put_codes((uint8_t *)a.q.row + r * a.cols + c,
+						  fp8x8(a.q.dtype, v, scale), n, vec);
 			}
 		});
 	}
@@ -318,9 +321,11 @@ template <class T, int G> DEV void norm_bwd(const struct te_k_norm_bwd &a)
 				load_some((const T *)a.dres + r * a.cols + c, n, res);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
-				const float gg = g[e] * (a.zero_centered ? 1.0f + gain[e] : gain[e]);
+				const float gg =
+					g[e] * (a.zero_centered ? 1.0f + gain[e] : gain[e]);
 
-				g[e] = rstd * (gg - sum_g - (xv[e] - mean) * rstd * sum_gx) + res[e];
+				g[e] = rstd * (gg - sum_g - (xv[e] - mean) * rstd * sum_gx) +
+				       res[e];
 			}
 			if (vec)
 				store_vec((T *)a.dx + r * a.cols + c, g);

@@ -4,7 +4,8 @@
  * sumsq: TE_K_SUMSQ_PARTS blocks of 256 threads, each one run; 4 bytes an element, FP64 sums.
  * adamw_begin: one thread adds the parts in ascending order, as the reference does.
  * adamw: 256 threads, 4 elements a thread in 16-byte vectors; 28 bytes an element
- *   (w, m, v read and written, g read). Every operation is rounded by itself: the bits of the reference.
+ *   (w, m, v read and written, g read). Every operation is rounded by itself, as the
+ *   reference does.
  * sm_90a; no shared memory but 64 bytes in sumsq.
  */
 #include "te_dev.cuh"

@@ -6,7 +6,7 @@
  *  scale_current    1 word                     1                     1        0
  *  scale_delayed    [nslots, history_len]      a slot                256      144     8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
- *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3, 4 with both
+ *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3; both: 4
  *  dequantize       codes [n] to T             4096 elements         256      0       3 (BF16)
  *  cast             [n]                        4096 elements         256      0       by types
  *

@@ -101,3 +101,8 @@ int64_t te__alloc_live(void)
 {
 	return atomic_load_explicit(&alloc_live, memory_order_relaxed);
 }
+
+void te__free_libc(void *p)
+{
+	free(p);
+}

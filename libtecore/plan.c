@@ -172,8 +172,8 @@ static int weight_copy(struct te_plan *p, struct te__need *need)
 	int r;
 
 	if (p->flags & TE_PLAN_NO_ALLOC) {
-		r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, NOWHERE, NULL, NULL,
-				   &need->t_hp);
+		r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, NOWHERE, NULL,
+				   NULL, &need->t_hp);
 		if (!r && q)
 			r = te_tensor_wrap(p->ctx, TE_DTYPE_E4M3, d->ndim, d->shape, NOWHERE,
 					   q & TE_FORM_COL ? NOWHERE : NULL, (float *)NOWHERE,
@@ -193,7 +193,7 @@ static int weight_copy(struct te_plan *p, struct te__need *need)
 	}
 	if (q) {
 		if (!w->copy_q) {
-			/* both copies at once: a plan made later may need the other, and both share one scale */
+			/* both at once: a later plan may need the other, with the same scale */
 			opts.flags = TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
 			r = te_tensor_create(p->ctx, te_quant_dtype(p->seq->quant, need->slot),
 					     d->ndim, d->shape, &opts, &w->copy_q);
@@ -253,11 +253,12 @@ static int make_arena(struct te_plan *p)
 		return te__plan_bind(p, NULL);
 	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
 	if (r == -ENOMEM && te_ctx_mem_info(p->ctx, &mi) >= 0)
-		return te__fail(-ENOMEM,
-				"plan: activations need %.1f MiB, the device has %.1f MiB free of %.1f MiB",
-				(double)p->arena_nbytes / 1048576.0,
-				(double)mi.device_free_nbytes / 1048576.0,
-				(double)mi.device_total_nbytes / 1048576.0);
+		return te__fail(
+			-ENOMEM,
+			"plan: activations need %.1f MiB, the device has %.1f MiB free of %.1f MiB",
+			(double)p->arena_nbytes / 1048576.0,
+			(double)mi.device_free_nbytes / 1048576.0,
+			(double)mi.device_total_nbytes / 1048576.0);
 	return r ? r : te__plan_bind(p, p->arena);
 }
 
@@ -296,12 +297,14 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if (!seq || !o)
 		return te__fail(-EINVAL, "te_plan_create: no sequence or no options");
 	if (o->size != sizeof(*o) || o->recipe.size != sizeof(o->recipe))
-		return te__fail(-EINVAL, "te_plan_create: options of %zu bytes, this library knows %zu",
+		return te__fail(-EINVAL,
+				"te_plan_create: options of %zu bytes, this library knows %zu",
 				o->size, sizeof(*o));
 	if (o->flags & ~known)
 		return te__fail(-EINVAL, "te_plan_create: unknown flags 0x%x", o->flags & ~known);
 	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
-		return te__fail(-EINVAL, "te_plan_create: delayed or input gradients without training");
+		return te__fail(-EINVAL,
+				"te_plan_create: delayed or input gradients without training");
 	if (!seq->initialised)
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
 	if (o->recipe.compute != TE_DTYPE_FP32 && o->recipe.compute != TE_DTYPE_BF16)
@@ -529,8 +532,10 @@ static int weights_fresh(const struct te_plan *p)
 {
 	for (int i = 0; i < p->nneeds; i++)
 		if (!p->seq->weight[p->need[i].weight].fresh)
-			return te__fail(-TE_ESTATE, "te_plan_forward: weight %s was never cast, it cannot be cached",
-					p->seq->weight[p->need[i].weight].name);
+			return te__fail(
+				-TE_ESTATE,
+				"te_plan_forward: weight %s was never cast, it cannot be cached",
+				p->seq->weight[p->need[i].weight].name);
 	return 0;
 }
 
@@ -551,7 +556,8 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	if (flags & ~TE_RUN_WEIGHTS_CACHED)
 		return te__fail(-EINVAL, "te_plan_forward: unknown flags 0x%x", flags);
 	if (p->dw_pending)
-		return te__fail(-TE_ESTATE, "te_plan_forward: te_plan_backward_dw of the last pass is due");
+		return te__fail(-TE_ESTATE,
+				"te_plan_forward: te_plan_backward_dw of the last pass is due");
 	if (flags & TE_RUN_WEIGHTS_CACHED)
 		r = weights_fresh(p);
 	else

@@ -150,7 +150,8 @@ static int check_answer(struct te_plan *p, int i)
 			return te__fail(-TE_EPLAN, "op %s: output %d aliases input %d", op->name, k,
 					a);
 		if (a >= 0 && !te__spec_equal(&inf->out[k], &inf->in[a]))
-			return te__fail(-TE_ESHAPE, "op %s: output %d is input %d but of another shape",
+			return te__fail(-TE_ESHAPE,
+					"op %s: output %d is input %d but of another shape",
 					op->name, k, a);
 		if (a < 0 && (inf->out[k].ndim < 1 || inf->out[k].ndim > TE_MAX_DIMS ||
 			      te__spec_nelems(&inf->out[k]) <= 0))
@@ -499,7 +500,8 @@ static int build_backward(struct te_plan *p)
 
 		n->grad_main = main_grad;
 		if (main_grad < 0 && forms)
-			return te__fail(-TE_EPLAN, "op %s: no gradient reaches its output", op->name);
+			return te__fail(-TE_EPLAN, "op %s: no gradient reaches its output",
+					op->name);
 		if (!want_dx)
 			forms = n->inf.dw_dy;
 		if (!dw)
@@ -510,9 +512,10 @@ static int build_backward(struct te_plan *p)
 			if (r < 0)
 				return r;
 			if ((p->value[main_grad].forms & forms) != forms)
-				return te__fail(-TE_EPLAN,
-						"op %s: shares an output gradient that is quantized otherwise",
-						op->name);
+				return te__fail(
+					-TE_EPLAN,
+					"op %s: its output gradient is quantized otherwise",
+					op->name);
 		}
 		r = input_gradients(p, i, want_dx, &dx, dex, &any);
 		if (!r && ops->backward && any)
@@ -594,9 +597,10 @@ static int make_quant(struct te_plan *p)
 		    have->amax_epsilon == p->recipe.amax_epsilon &&
 		    have->flags == p->recipe.flags)
 			return 0;
-		return te__fail(-TE_ESTATE,
-				"plan: the sequence's quantizers follow recipe %s with other settings",
-				te_recipe_name(have));
+		return te__fail(
+			-TE_ESTATE,
+			"plan: the sequence's quantizers follow recipe %s with other settings",
+			te_recipe_name(have));
 	}
 	dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
 	if (!dtypes)
@@ -622,7 +626,8 @@ int te__plan_build(struct te_plan *p, const char *stop_before)
 		if (p->nops == seq->nops)
 			return te__fail(-EINVAL, "plan: no op is named %s", stop_before);
 		if (!p->nops)
-			return te__fail(-EINVAL, "plan: %s is the first op, nothing is left", stop_before);
+			return te__fail(-EINVAL, "plan: %s is the first op, nothing is left",
+					stop_before);
 	}
 	p->node = te__calloc((size_t)p->nops, sizeof(*p->node));
 	p->channel_value = te__calloc((size_t)seq->nchannels + 1, sizeof(int));

@@ -77,7 +77,7 @@ static int read_inside(const struct te_plan *p, int v, int first, int n)
 	return 0;
 }
 
-/* values written and read only inside the candidate lose their full-precision form, or get it back */
+/* values written and read only inside the candidate lose their hp form, or get it back */
 static void set_internal(struct te_plan *p, int first, int n, int no_hp)
 {
 	for (int s = first; s < first + n; s++) {

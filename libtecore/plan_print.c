@@ -146,7 +146,7 @@ int te_plan_print(const struct te_plan *plan, enum te_plan_format format, char *
 	if ((fclose(f) || bad) && !r)
 		r = te__fail(-ENOMEM, "te_plan_print: no memory");
 	if (r < 0) {
-		free(text);
+		te__free_libc(text);
 		return r;
 	}
 	*ret_text = text;

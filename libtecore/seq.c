@@ -281,14 +281,16 @@ static int collect_weights(struct te_seq *seq)
 
 				if (j < 0 || j >= i || t < 0 || t >= TE_OP_MAX_WEIGHTS ||
 				    seq->op_weight[j][t] < 0)
-					return te__fail(-EINVAL,
-							"op %s: tied to %s, which must come earlier in the sequence",
-							op->name, decl[k].tied_op->name);
+					return te__fail(
+						-EINVAL,
+						"op %s: tied to %s, which must come earlier",
+						op->name, decl[k].tied_op->name);
 				w = &seq->weight[seq->op_weight[j][t]];
 				if (!decl_spec_equal(&w->decl, &decl[k]))
-					return te__fail(-TE_ESHAPE,
-							"op %s: its %s and the tied %s differ in shape",
-							op->name, decl[k].name, w->name);
+					return te__fail(
+						-TE_ESHAPE,
+						"op %s: its %s and the tied %s differ in shape",
+						op->name, decl[k].name, w->name);
 				seq->op_weight[i][k] = seq->op_weight[j][t];
 				continue;
 			}
@@ -541,7 +543,8 @@ int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 
 	if (!seq || !fusion || !fusion->name || !fusion->run || !fusion->pattern[0] ||
 	    !fusion->pattern[1])
-		return te__fail(-EINVAL, "te_seq_add_fusion: needs a name, two steps or more, and run()");
+		return te__fail(-EINVAL,
+				"te_seq_add_fusion: needs a name, two steps or more, and run()");
 	if (fusion->size != sizeof(*fusion))
 		return te__fail(-EINVAL, "fusion %s: its size is %zu, this library knows %zu",
 				fusion->name, fusion->size, sizeof(*fusion));

@@ -37,7 +37,8 @@ struct te_seq {
 	struct te__channel *channel;
 	int nweights;
 	struct te__weight *weight;
-	int (*op_weight)[TE_OP_MAX_WEIGHTS]; /* [nops]: index into weight, -1; tied ones point to the owner */
+	int (*op_weight)
+		[TE_OP_MAX_WEIGHTS]; /* [nops]: index into weight, the owner's if tied; or -1 */
 	int64_t nelems;			     /* of the flat buffers */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;

@@ -70,6 +70,8 @@ TE_EXPORT char *te__strdup(const char *s) __attribute__((malloc));
 TE_EXPORT void te__free(void *p);
 /* returns p, which the caller of the library releases with free(3) */
 TE_EXPORT void *te__give(void *p);
+/* releases what libc allocated for us, as open_memstream(3) does */
+TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
 
 /*

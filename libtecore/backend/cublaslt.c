@@ -2,12 +2,13 @@
  * cublaslt.c - the matrix product on a GPU, by cuBLASLt.
  *
  * The library is opened when the first product asks for it. A problem (shape, types, layout,
- * epilogue) is described once and kept with the algorithm chosen for it. Choosing
- * times the first TE_GEMM_TUNE candidates of the heuristic on a stream and scratch memory of our own,
- * so it disturbs neither results nor a capture that goes on; the choice is written to a file
+ * epilogue) is described once and kept with the algorithm chosen for it. Choosing times the
+ * first TE_GEMM_TUNE candidates of the heuristic on a stream and scratch memory of our own, so
+ * it disturbs neither results nor a capture that goes on; the choice is written to a file
  * (TE_CACHE_DIR), so that later processes make the same one and give the same bits.
  *
- * cuBLASLt is column-major: our row-major D [M,N] is its D^T [N,M], so its A is our b and its B our a.
+ * cuBLASLt is column-major: our row-major D [M,N] is its D^T [N,M], so its A is our b and its B
+ * our a.
  */
 #define TE_LOG_CATEGORY "core/cublaslt"
 #include "config.h"
@@ -82,8 +83,10 @@ static int load(struct te__cublaslt *lt)
 	for (size_t i = 0; !lt->dl && i < sizeof(names) / sizeof(names[0]); i++)
 		lt->dl = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 	if (!lt->dl)
-		return te__fail(-TE_EBLAS,
-				"matrix products on a GPU need cuBLASLt, and no libcublasLt.so is found: install libcublas of the CUDA toolkit or name its folder in LD_LIBRARY_PATH");
+		return te__fail(
+			-TE_EBLAS,
+			"products on a GPU need cuBLASLt, and libcublasLt.so is not found: "
+			"install libcublas or name its folder in LD_LIBRARY_PATH");
 	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
 		slot[i] = dlsym(lt->dl, sym[i]);
 		if (!slot[i])
@@ -156,8 +159,8 @@ void te__cublaslt_close(struct te__cuda_dev *d)
 
 static void print_key(const struct key *k, char *dst, size_t nbytes)
 {
-	snprintf(dst, nbytes, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n,
-		 k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta,
+	snprintf(dst, nbytes, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m,
+		 k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta,
 		 k->scaled);
 }
 
@@ -301,8 +304,8 @@ static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct
 
 /* seconds of one run, or a negative number where the candidate fails */
 static float time_one(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
-		      const struct te_k_gemm *g, const struct te__lt_algo *algo, void *out, void *ws,
-		      void *events[2])
+		      const struct te_k_gemm *g, const struct te__lt_algo *algo, void *out,
+		      void *ws, void *events[2])
 {
 	float ms = -1;
 

@@ -115,13 +115,13 @@ void te__h_attn_fwd(const struct te_k_attn_fwd *a)
 						s[k] *= a->scale;
 						m[i] = fmaxf(m[i], s[k]);
 					}
-					/* of rows that are -inf so far: the first time, or for ever */
+					/* rows that are -inf so far: the first, or for ever */
 					shrink = old == m[i] ? 1.0f : expf(old - m[i]);
 					l[i] *= shrink;
 					for (int c = 0; c < d; c++)
 						acc[i][c] *= shrink;
-					keep(f, a->seed, a->offset, a->threshold, a->tag, bh, q0 + i,
-					     k0, n);
+					keep(f, a->seed, a->offset, a->threshold, a->tag, bh,
+					     q0 + i, k0, n);
 					for (int64_t k = 0; k < n; k++) {
 						float p = expf(s[k] - m[i]);
 

@@ -53,9 +53,11 @@ TAP = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(TAP)
 T_LOG_DRIVER = $(TAP)
 T_LOG_COMPILER = $(SHELL)
-# TE_* of the caller would change what tests see
+# TE_* of the caller would change what tests see. Threads of a BLAS take the cores of
+# other tests, and ThreadSanitizer does not see how they wait for each other.
 AM_TESTS_ENVIRONMENT = \
 	for v in `env | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p'`; do unset $$v; done; \
+	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
 	TT_HEADERS='$(teinclude_HEADERS) $(nodist_teinclude_HEADERS)'; export TT_HEADERS; \

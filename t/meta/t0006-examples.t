@@ -1,6 +1,6 @@
 #!/bin/sh
-# Each program in a man page's EXAMPLES, and each of examples/, compiles without
-# a warning and runs on the host backend.
+# Each program in a man page's EXAMPLES, README.md's, and each of examples/ compiles
+# without a warning and runs on the host backend.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 TE_BACKEND=host
@@ -37,6 +37,9 @@ for m in $TT_MANS; do
 	try "${m#man/}" "$tmp/a.c" \
 		$(sed -n 's/^\.Pq libte[a-z]*, Fl \(l[a-z]*\).*/-\1/p' "$p") -ltecore
 done
+
+sed -n '/^```c$/,/^```$/p' "$abs_top_srcdir/README.md" | sed '/^```/d' >"$tmp/a.c"
+try "README.md's program" "$tmp/a.c" -ltecore
 
 for e in $TT_EXAMPLES; do
 	case $e in *.c) ;; *) continue ;; esac

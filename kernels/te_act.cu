@@ -1,106 +1,115 @@
 /*
- * te_act.cu - activation functions, plain and gated, with quantized results. sm_90a.
+ * te_act.cu - activation functions, plain and gated, and their gradients. sm_90a.
  *
- * Blocks of 256 threads make tiles of 64 rows x 128 columns of the result (te_tile.cuh):
- *  act_fwd         reads 1 (gated 2) T, writes T and up to two codes an element
- *  act_bwd         reads 2 T an element of dx; column sums of dx on the way
- *  act_bwd gated   a tile lies in the activated half, which reads dy, x and the gate, or in the
- *                  gate's half, which reads dy and x: 5 reads where a pass over dy needs 3
- * Shared memory: 8192 bytes of codes, and in act_bwd the tile as T for its sums.
+ *  kernel                shapes                     blocks             threads  shared (BF16, FP32)
+ *  act_fwd_ACT_T         x T [rows, cols]           a 64 x 128 tile    256      8320
+ *  act_fwd_gated_ACT_T   x T [rows, 2 cols]         of y                        8320
+ *  act_bwd_ACT_T         dy T [rows, cols]          a 64 x 128 tile    256      24704, 41088
+ *  act_bwd_gated_ACT_T                              of dy                       24704, 41088
+ *
+ * B/element of y, BF16: plain forward to both FP8 copies 4, gated 6; plain backward
+ * to both copies 6, gated 10; the T result 2 (4 gated) more. One pass does all: the column
+ * sums that make the bias gradient come from the tile in shared memory, in row
+ * order. One function an activation, so that none pays registers for another.
  */
 #include "te_tile.cuh"
 
-/* enum te_act of te/op.h, which kernels cannot include */
-enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID };
+enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID }; /* enum te_act */
 
-DEV float sig(float x)
+DEV num sig(num x)
 {
-	return __fdividef(1.0f, 1.0f + __expf(-x));
+	return num(1.0f) / (num(1.0f) + expf(-x.v));
 }
 
-DEV float gelu_s(float x)
+DEV num gelu_tanh(num x)
 {
-	return sig(1.5957691f * (x + 0.044715f * x * x * x));
+	return tanhf((num(0.79788456f) * (x + num(0.044715f) * x * x * x)).v);
+}
+
+DEV num gelu_d(num x)
+{
+	const num t = gelu_tanh(x), w = num(1.0f) - t * t, d = num(0.5f) * (num(1.0f) + t);
+	const num slope = num(0.79788456f) * (num(1.0f) + num(0.134145f) * x * x);
+
+	/* w is 0 where x * x may be infinite */
+	return w.v == 0.0f ? d : d + num(0.5f) * x * w * slope;
 }
 
 DEV float relu(float x)
 {
-	return x <= 0.0f ? 0.0f : x; /* NaN passes */
+	return x <= 0.0f ? 0.0f : x;
 }
 
-DEV float act(int kind, float x)
+template <int A> DEV float act(float x)
 {
-	switch (kind) {
+	switch (A) {
 	case ACT_GELU:
-		return x * gelu_s(x);
+		return (num(0.5f) * x * (num(1.0f) + gelu_tanh(x))).v;
 	case ACT_QGELU:
-		return x * sig(1.702f * x);
+		return (num(x) * sig(num(1.702f) * x)).v;
 	case ACT_RELU:
 		return relu(x);
 	case ACT_SRELU:
 		return mul(relu(x), relu(x));
 	case ACT_SILU:
-		return x * sig(x);
+		return (num(x) * sig(x)).v;
 	default:
-		return sig(x);
+		return sig(x).v;
 	}
 }
 
-DEV float act_d(int kind, float x)
+template <int A> DEV float act_d(float x)
 {
-	float s, w;
+	num s(0.0f);
 
-	switch (kind) {
+	switch (A) {
 	case ACT_GELU:
-		s = gelu_s(x);
-		w = s * (1.0f - s);
-		/* where x * x may be infinite */
-		return w == 0.0f ? s : s + x * w * (1.5957691f * (1.0f + 0.134145f * x * x));
+		return gelu_d(x).v;
 	case ACT_QGELU:
-		s = sig(1.702f * x);
-		return s + 1.702f * x * s * (1.0f - s);
+		s = sig(num(1.702f) * x);
+		return (s + num(1.702f) * x * s * (num(1.0f) - s)).v;
 	case ACT_RELU:
 		return x <= 0.0f ? 0.0f : 1.0f;
 	case ACT_SRELU:
-		return 2.0f * relu(x);
+		return mul(2.0f, relu(x));
 	case ACT_SILU:
 		s = sig(x);
-		return s + x * s * (1.0f - s);
+		return (s + num(x) * s * (num(1.0f) - s)).v;
 	default:
 		s = sig(x);
-		return s * (1.0f - s);
+		return (s * (num(1.0f) - s)).v;
 	}
 }
 
-template <class T> DEV void act_fwd(const struct te_k_act_fwd &a)
+template <class T, int A, bool GATED> DEV void act_fwd_body(const struct te_k_act_fwd &a)
 {
 	__shared__ struct tile_codes codes;
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
 	const struct tile t = tile_of_block(a.rows, a.cols);
-	const int64_t pitch = a.gated ? 2 * a.cols : a.cols;
-	struct tile_out<T> o = { (T *)a.y, a.q, NULL, 0, 1.0f,
-				 tile_vec(a.cols, a.x, a.y, &a.q) };
+	struct tile_out<T> o = {
+		(T *)a.y, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, a.y, &a.q),
+	};
 	float v[TILE_R][TE_V], m;
 	tile_raw<T> x, gate;
 
 	if (noop_set(a.q.noop))
 		return;
-	x = tile_load<T>(&t, a.x, pitch, t.c, o.vec);
-	if (a.gated)
-		gate = tile_load<T>(&t, a.x, pitch, a.cols + t.c, o.vec);
+	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
+	if (GATED)
+		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
 	o.scale = q_scale(&a.q);
 	q_scale_inv(&a.q);
 #pragma unroll
 	for (int i = 0; i < TILE_R; i++) {
-		unpack(x.row[i], v[i]);
-#pragma unroll
-		for (int e = 0; e < TE_V; e++)
-			v[i][e] = act(a.act, v[i][e]);
-		if (a.gated) {
-			float g[TE_V];
+		float g[TE_V];
 
+		unpack(x.row[i], v[i]);
+		if (GATED)
 			unpack(gate.row[i], g);
 #pragma unroll
-			for (int e = 0; e < TE_V; e++)
+		for (int e = 0; e < TE_V; e++) {
+			v[i][e] = act<A>(v[i][e]);
+			if (GATED)
 				v[i][e] = mul(v[i][e], g[e]);
 		}
 	}
@@ -109,36 +118,60 @@ template <class T> DEV void act_fwd(const struct te_k_act_fwd &a)
 		block_amax(a.q.amax, m);
 }
 
-/* dx of the gated form at column c of 2 cols */
-template <class T> DEV float gated_dx(const struct te_k_act_bwd &a, int64_t r, int64_t c)
+/*
+ * dx has the columns of x: gated, a tile of dy makes two tiles of dx, cols apart. They
+ * are columns t.c and cols + t.c of a matrix of 2 cols columns, but end where dy's do.
+ */
+template <class T>
+DEV float put_dx(struct tile_out<T> *o, const struct tile *t, int64_t shift, int64_t xcols,
+		 float v[TILE_R][TE_V], struct tile_codes *codes, struct tile_values<T> *values,
+		 float m)
 {
-	const bool second = c >= a.cols;
-	const int64_t k = second ? c - a.cols : c;
-	const T *x = (const T *)a.x + r * 2 * a.cols;
-	const float dy = to_float(((const T *)a.dy)[r * a.cols + k]), v = to_float(x[k]);
+	struct tile u = *t;
 
-	if (second)
-		return mul(dy, act(a.act, v));
-	return mul(mul(to_float(x[a.cols + k]), dy), act_d(a.act, v));
+	u.c0 += shift;
+	u.c += shift;
+	u.end = t->cols + shift;
+	u.cols = xcols;
+	return tile_put<T>(o, &u, v, codes, values, m);
 }
 
-template <class T> DEV void act_bwd(const struct te_k_act_bwd &a)
+template <class T, int A, bool GATED> DEV void act_bwd_body(const struct te_k_act_bwd &a)
 {
 	__shared__ struct tile_codes codes;
 	__shared__ struct tile_values<T> values;
-	const int64_t cols = a.gated ? 2 * a.cols : a.cols; /* of dx */
-	const struct tile t = tile_of_block(a.rows, cols);
-	struct tile_out<T> o = { (T *)a.dx, a.q, a.part, cols, 1.0f,
-				 tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy) };
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
+	const struct tile t = tile_of_block(a.rows, a.cols);
+	struct tile_out<T> o = {
+		(T *)a.dx, a.q, a.part, xcols, 1.0f,
+		tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy),
+	};
 	float v[TILE_R][TE_V], m;
+	tile_raw<T> dy, x, gate;
 
 	if (noop_set(a.q.noop))
 		return;
+	dy = tile_load<T>(&t, a.dy, a.cols, t.c, o.vec);
+	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
+	if (GATED)
+		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
 	o.scale = q_scale(&a.q);
-	if (!a.gated) {
-		tile_raw<T> x = tile_load<T>(&t, a.x, cols, t.c, o.vec);
-		tile_raw<T> dy = tile_load<T>(&t, a.dy, cols, t.c, o.vec);
+	q_scale_inv(&a.q);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		float g[TE_V], d[TE_V];
 
+		unpack(x.row[i], v[i]);
+		unpack(dy.row[i], d);
+		if (GATED)
+			unpack(gate.row[i], g);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e]));
+	}
+	m = put_dx<T>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
+	if (GATED) {
+		__syncthreads(); /* the tile in shared memory has been read */
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {
 			float d[TE_V];
@@ -147,57 +180,43 @@ template <class T> DEV void act_bwd(const struct te_k_act_bwd &a)
 			unpack(dy.row[i], d);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
-				v[i][e] = mul(act_d(a.act, v[i][e]), d[e]);
+				v[i][e] = mul(d[e], act<A>(v[i][e]));
 		}
-	} else if (o.vec) {
-		/* a vector lies in one half */
-		const bool second = t.c >= a.cols;
-		const int64_t k = second ? t.c - a.cols : t.c;
-		tile_raw<T> x = tile_load<T>(&t, a.x, cols, k, true);
-		tile_raw<T> dy = tile_load<T>(&t, a.dy, a.cols, k, true);
-		tile_raw<T> gate;
-
-		if (!second)
-			gate = tile_load<T>(&t, a.x, cols, a.cols + k, true);
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			float d[TE_V], g[TE_V];
-
-			unpack(x.row[i], v[i]);
-			unpack(dy.row[i], d);
-			if (!second)
-				unpack(gate.row[i], g);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++)
-				v[i][e] = second ? mul(d[e], act(a.act, v[i][e])) :
-						   mul(mul(g[e], d[e]), act_d(a.act, v[i][e]));
-		}
-	} else {
-#pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
-			const int n = tile_n(&t, i);
-
-#pragma unroll
-			for (int e = 0; e < TE_V; e++)
-				v[i][e] = e < n ? gated_dx<T>(a, t.r + i, t.c + e) : 0.0f;
-		}
+		m = put_dx<T>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
-	q_scale_inv(&a.q);
-	m = tile_put<T>(&o, &t, v, &codes, &values, 0.0f);
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
-#define KERNELS(NAME, T)                                                                        \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                              \
-		te_k_act_fwd_##NAME(const __grid_constant__ struct te_k_act_fwd a)              \
-	{                                                                                       \
-		act_fwd<T>(a);                                                                  \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                              \
-		te_k_act_bwd_##NAME(const __grid_constant__ struct te_k_act_bwd a)              \
-	{                                                                                       \
-		act_bwd<T>(a);                                                                  \
+#define FUNCS(T, t, A, name)                                                                  \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_act_fwd_##name##_##t(const __grid_constant__ struct te_k_act_fwd a)      \
+	{                                                                                     \
+		act_fwd_body<T, A, false>(a);                                                 \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_act_fwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_fwd a) \
+	{                                                                                     \
+		act_fwd_body<T, A, true>(a);                                                  \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_act_bwd_##name##_##t(const __grid_constant__ struct te_k_act_bwd a)      \
+	{                                                                                     \
+		act_bwd_body<T, A, false>(a);                                                 \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_act_bwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_bwd a) \
+	{                                                                                     \
+		act_bwd_body<T, A, true>(a);                                                  \
 	}
-KERNELS(fp32, float)
-KERNELS(bf16, bf16)
+#define TE_NAME(A, name)          \
+	FUNCS(float, fp32, A, name) \
+	FUNCS(bf16, bf16, A, name)
+TE_NAME(ACT_GELU, gelu)
+TE_NAME(ACT_QGELU, qgelu)
+TE_NAME(ACT_RELU, relu)
+TE_NAME(ACT_SRELU, srelu)
+TE_NAME(ACT_SILU, silu)
+TE_NAME(ACT_SIGMOID, sigmoid)
+#undef TE_NAME
+#undef FUNCS

@@ -1,180 +1,337 @@
 /*
- * te_embed.cu - token and position tables, forward and backward.
+ * te_embed.cu - token and position tables. sm_90a.
  *
- * forward: y [rows, width] = table[token] + pos. One block of 128 threads a row, 4 elements
- *   of table a thread and turn; 4 + 4 bytes read, sizeof(T) written an element.
- * backward: dtable[v] += sum of dy over the rows with token v in ascending order, which
- *   must not depend on the grid, so no atomics: a block owns SPAN tokens and a slice of columns,
- *   scans all tokens in order, gathers the matching rows in shared memory, and each thread
- *   then adds its column of them. A small vocabulary gets a block a token; a large one 8 tokens
- *   a block, so that the scans together read the tokens only vocab / 8 times from L2.
- *   Shared memory: 9 KiB. sm_90a; plain loads are enough for what is a few per cent of a step.
+ *  kernel     shapes                      blocks               threads  shared  B/element (BF16)
+ *  embed_fwd  table FP32 [vocab, width]   a row                128      0       6, with pos 10
+ *  embed_bwd  dy T [rows, width]          1 or 16 table rows   256      24612   2, and the tokens
+ *  pos_bwd    dy T [batch, seqlen, width] 1024 elements        128      0       2
+ *
+ * embed_bwd has no atomics, for sums in ascending row order: a block owns up to 16 rows of
+ * the table (1 of a small table, whose rows occur often), reads all tokens (from
+ * L2: they are few bytes), lists the rows of dy that are its own in order, and sums
+ * them in registers, 16 rows in flight. Where the list would not fit, it is made
+ * anew for each table row, a piece at a time.
  */
 #include "te_dev.cuh"
 
-template <class T> DEV void embed_fwd(const struct te_k_embed_fwd &a)
+/* --- forward ------------------------------------------------------------- */
+
+template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 {
-	const int64_t r = blockIdx.x;
-	const int64_t token = a.tokens[r];
-	const float *row = token >= 0 && token < a.vocab ? a.table + token * a.width : 0;
-	const float *pos = a.pos ? a.pos + r % a.seqlen * a.width : 0;
+	const int64_t r = blockIdx.x, token = a.tokens[r];
+	const bool known = token >= 0 && token < a.vocab;
+	const float *row = a.table + (known ? token : 0) * a.width;
+	const float *pos = a.pos ? a.pos + r % a.seqlen * a.width : NULL;
 	T *y = (T *)a.y + r * a.width;
 
+	if (a.width % TE_V == 0 && aligned(a.table) && aligned(a.pos) && aligned(a.y)) {
+		for (int64_t c = threadIdx.x * TE_V; c < a.width; c += blockDim.x * TE_V) {
+			float v[TE_V] = { 0.0f }, p[TE_V];
+
+			if (known)
+				load_vec(row + c, v);
+			if (pos) {
+				load_vec(pos + c, p);
+#pragma unroll
+				for (int e = 0; e < TE_V; e++)
+					v[e] = add(v[e], p[e]);
+			}
+			store_vec(y + c, v);
+		}
+		return;
+	}
 	for (int64_t c = threadIdx.x; c < a.width; c += blockDim.x) {
-		float v = row ? row[c] : 0.0f;
+		const float v = known ? row[c] : 0.0f;
 
 		y[c] = from_float<T>(pos ? add(v, pos[c]) : v);
 	}
 }
 
-#define SCAN 256  /* threads; tokens looked at a turn */
-#define HITS 1024 /* rows gathered before they are added */
+/* --- backward ------------------------------------------------------------ */
 
-struct hits {
-	int row[HITS];
-	int token[HITS];
-	int n;
-	int warp[SCAN / 32];
+#define EMB_THREADS 256
+#define EMB_VOCAB 16 /* table rows a block has at most */
+#define EMB_FLIGHT (32 / (int)sizeof(T)) /* rows a thread reads at once */
+#define EMB_LIST 3072
+#define EMB_STEP (EMB_THREADS * 4) /* tokens read at once: four a thread */
+
+struct emb_shared {
+	uint32_t list[EMB_LIST]; /* dy row * EMB_VOCAB + table row, ascending */
+	uint32_t rows[EMB_LIST]; /* dy rows of one table row */
+	int warp_n[EMB_THREADS / 32];
+	uint32_t present; /* a bit a table row that occurs */
 };
 
-/* rows of the next SCAN tokens that lie in [lo, hi), appended in ascending order; all threads */
-DEV void gather(struct hits *h, const int32_t *tokens, int64_t begin, int64_t rows, int64_t lo,
-		int64_t hi)
+/*
+ * The place of this thread's n entries among those of all threads, in thread order;
+ * ret_total gets their number. Two barriers.
+ */
+DEV int block_place(struct emb_shared *s, int n, int *ret_total)
 {
-	const int64_t r = begin + threadIdx.x;
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const int32_t t = r < rows ? tokens[r] : -1;
-	const bool hit = t >= lo && t < hi;
-	const unsigned mask = __ballot_sync(0xffffffffu, hit);
-	int at = h->n;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	int upto = n, before = 0, total = 0;
 
-	if (lane == 0)
-		h->warp[warp] = __popc(mask);
+#pragma unroll
+	for (int d = 1; d < 32; d <<= 1) {
+		const int other = __shfl_up_sync(0xffffffffu, upto, d);
+
+		upto += lane >= d ? other : 0;
+	}
+	if (lane == 31)
+		s->warp_n[warp] = upto;
 	__syncthreads();
-	for (int w = 0; w < warp; w++)
-		at += h->warp[w];
-	if (hit) {
-		at += __popc(mask & ((1u << lane) - 1));
-		h->row[at] = (int)r;
-		h->token[at] = t;
+	for (int w = 0; w < EMB_THREADS / 32; w++) {
+		before += w < warp ? s->warp_n[w] : 0;
+		total += s->warp_n[w];
 	}
 	__syncthreads();
-	if (threadIdx.x == 0)
-		for (int w = 0; w < SCAN / 32; w++)
-			h->n += h->warp[w];
-	__syncthreads();
+	*ret_total = total;
+	return before + upto - n;
 }
 
-/* the sum over all rows with token t, scanned in order, into its row of the table */
-template <class T> DEV void one_token(const struct te_k_embed_bwd &a, struct hits *h, int64_t t,
-				      int64_t c)
+/*
+ * Lists, behind the n entries that s->list holds, rows first .. first + EMB_STEP - 1
+ * whose token is v0 .. v0 + nv - 1. Entries beyond the list's end are counted, not
+ * stored. Returns the new n.
+ */
+DEV int list_step(const struct te_k_embed_bwd &a, struct emb_shared *s, int64_t first, int64_t v0,
+		  int nv, int n)
 {
-	const T *dy = (const T *)a.dy;
-	const bool on = c < a.width;
-	float sum = 0.0f;
-	bool any = false;
+	const int64_t r = first + threadIdx.x * 4;
+	uint32_t v[4];
+	int mine = 0, at, total;
 
-	for (int64_t begin = 0; begin < a.rows; begin += SCAN) {
-		gather(h, a.tokens, begin, a.rows, t, t + 1);
-		if (h->n + SCAN <= HITS && begin + SCAN < a.rows)
+	if (r + 4 <= a.rows && aligned(a.tokens)) {
+		const int4 t = *(const int4 *)(a.tokens + r);
+
+		v[0] = (uint32_t)t.x - (uint32_t)v0;
+		v[1] = (uint32_t)t.y - (uint32_t)v0;
+		v[2] = (uint32_t)t.z - (uint32_t)v0;
+		v[3] = (uint32_t)t.w - (uint32_t)v0;
+	} else {
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			v[i] = r + i < a.rows ? (uint32_t)a.tokens[r + i] - (uint32_t)v0 :
+						0xffffffffu;
+	}
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		mine += v[i] < (uint32_t)nv;
+	if (!__syncthreads_or(mine))
+		return n;
+	at = n + block_place(s, mine, &total);
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (v[i] >= (uint32_t)nv)
 			continue;
-		any = any || h->n > 0;
-		if (on) {
-			int i = 0;
-
-			for (; i + 8 <= h->n; i += 8) {
-				float v[8];
-
-#pragma unroll
-				for (int k = 0; k < 8; k++)
-					v[k] = to_float(dy[(int64_t)h->row[i + k] * a.width + c]);
-#pragma unroll
-				for (int k = 0; k < 8; k++)
-					sum = add(sum, v[k]);
-			}
-			for (; i < h->n; i++)
-				sum = add(sum, to_float(dy[(int64_t)h->row[i] * a.width + c]));
-		}
-		__syncthreads();
-		if (threadIdx.x == 0)
-			h->n = 0;
-		__syncthreads();
+		atomicOr(&s->present, 1u << v[i]);
+		if (at < EMB_LIST)
+			s->list[at] = (uint32_t)(r + i) * EMB_VOCAB + v[i];
+		at++;
 	}
-	if (on && any)
-		a.dtable[t * a.width + c] = add(a.dtable[t * a.width + c], sum);
+	return n + total;
 }
 
-/* a block's tokens share one scan where their rows fit HITS, else each token scans by itself */
-template <class T> DEV void embed_bwd(const struct te_k_embed_bwd &a, int span)
+/* the dy rows of table row v among the first n entries, in order, to s->rows */
+DEV int pick(struct emb_shared *s, int n, uint32_t v)
 {
-	__shared__ struct hits h;
-	const T *dy = (const T *)a.dy;
-	const int64_t lo = (int64_t)blockIdx.x * span;
-	const int64_t hi = lo + span < a.vocab ? lo + span : a.vocab;
-	const int64_t c = (int64_t)blockIdx.y * SCAN + threadIdx.x;
-	bool fits = span > 1;
+	int npicked = 0;
+
+	for (int i0 = 0; i0 < n; i0 += EMB_THREADS) {
+		const int i = i0 + threadIdx.x;
+		const uint32_t entry = i < n ? s->list[i] : 0;
+		const int mine = i < n && entry % EMB_VOCAB == v;
+		int total;
+		const int at = npicked + block_place(s, mine, &total);
+
+		if (mine)
+			s->rows[at] = entry / EMB_VOCAB;
+		npicked += total;
+	}
+	__syncthreads();
+	return npicked;
+}
+
+/* sum[e] += dy[row][c + e] for the n rows listed, in order */
+template <class T>
+DEV void sum_rows(const struct te_k_embed_bwd &a, const struct emb_shared *s, int n, int64_t c,
+		  bool vec, float sum[TE_V])
+{
+	const T *dy = (const T *)a.dy + c;
+	const int nc = clamp_int(a.width - c, 0, TE_V);
+
+	if (!nc)
+		return;
+	if (!vec) {
+		for (int i = 0; i < n; i++)
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				if (e < nc)
+					sum[e] = add(sum[e],
+						     to_float(dy[s->rows[i] * a.width + e]));
+		return;
+	}
+	for (int i0 = 0; i0 < n; i0 += EMB_FLIGHT) {
+		raw<T> w[EMB_FLIGHT];
+
+#pragma unroll
+		for (int i = 0; i < EMB_FLIGHT; i++)
+			if (i0 + i < n)
+				w[i] = load_raw(dy + s->rows[i0 + i] * a.width);
+#pragma unroll
+		for (int i = 0; i < EMB_FLIGHT; i++) {
+			float x[TE_V];
+
+			if (i0 + i >= n)
+				break;
+			unpack(w[i], x);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				sum[e] = add(sum[e], x[e]);
+		}
+	}
+}
+
+DEV void add_sums(const struct te_k_embed_bwd &a, int64_t v, int64_t c, bool vec,
+		  const float sum[TE_V])
+{
+	float *table = a.dtable + v * a.width + c;
+	const int nc = clamp_int(a.width - c, 0, TE_V);
+
+	if (vec && nc) {
+		float x[TE_V];
+
+		load_vec(table, x);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			x[e] = add(x[e], sum[e]);
+		store_vec(table, x);
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		if (e < nc)
+			table[e] = add(table[e], sum[e]);
+}
+
+template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
+{
+	__shared__ struct emb_shared s;
+	const int span = (int)((a.vocab + gridDim.x - 1) / gridDim.x); /* EMB_VOCAB or 1 */
+	const int64_t v0 = (int64_t)blockIdx.x * span;
+	const int nv = clamp_int(a.vocab - v0, 0, span);
+	const bool vec = a.width % TE_V == 0 && aligned(a.dy) && aligned(a.dtable);
+	int n = 0;
 
 	if (threadIdx.x == 0)
-		h.n = 0;
+		s.present = 0;
 	__syncthreads();
-	for (int64_t begin = 0; begin < a.rows && fits; begin += SCAN) {
-		gather(&h, a.tokens, begin, a.rows, lo, hi);
-		fits = h.n + SCAN <= HITS || begin + SCAN >= a.rows;
-	}
-	if (!fits) {
-		__syncthreads();
-		if (threadIdx.x == 0)
-			h.n = 0;
-		__syncthreads();
-		for (int64_t t = lo; t < hi; t++)
-			one_token<T>(a, &h, t, c);
-		return;
-	}
-	for (int64_t t = lo; t < hi; t++) {
-		float sum = 0.0f;
-		bool any = false;
+	for (int64_t first = 0; first < a.rows; first += EMB_STEP)
+		n = list_step(a, &s, first, v0, nv, n);
+	__syncthreads();
+	const uint32_t present = s.present;
 
-		for (int i = 0; i < h.n; i++)
-			if (h.token[i] == t) {
-				any = true;
-				if (c < a.width)
-					sum = add(sum,
-						  to_float(dy[(int64_t)h.row[i] * a.width + c]));
+	for (int v = 0; v < nv; v++) {
+		if (!(present >> v & 1))
+			continue;
+		if (n <= EMB_LIST) {
+			const int npicked = pick(&s, n, v);
+
+			for (int64_t c0 = 0; c0 < a.width; c0 += EMB_THREADS * TE_V) {
+				const int64_t c = c0 + threadIdx.x * TE_V;
+				float sum[TE_V] = { 0.0f };
+
+				sum_rows<T>(a, &s, npicked, c, vec, sum);
+				add_sums(a, v0 + v, c, vec, sum);
 			}
-		if (any && c < a.width)
-			a.dtable[t * a.width + c] = add(a.dtable[t * a.width + c], sum);
+			__syncthreads(); /* before s.rows is written again */
+			continue;
+		}
+		for (int64_t c0 = 0; c0 < a.width; c0 += EMB_THREADS * TE_V) {
+			const int64_t c = c0 + threadIdx.x * TE_V;
+			float sum[TE_V] = { 0.0f };
+
+			for (int64_t first = 0; first < a.rows; first += EMB_STEP) {
+				const int m = list_step(a, &s, first, v0 + v, 1, 0);
+
+				__syncthreads();
+				sum_rows<T>(a, &s, pick(&s, m, 0), c, vec, sum);
+				__syncthreads();
+			}
+			add_sums(a, v0 + v, c, vec, sum);
+		}
 	}
 }
 
-template <class T> DEV void pos_bwd(const struct te_k_pos_bwd &a)
+/* --- positions ----------------------------------------------------------- */
+
+template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 {
-	const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 	const int64_t n = a.seqlen * a.width;
-	const T *dy = (const T *)a.dy;
-	float sum = 0.0f;
+	const int64_t at = ((int64_t)blockIdx.x * 128 + threadIdx.x) * TE_V;
+	const int nc = clamp_int(n - at, 0, TE_V);
+	const bool vec = n % TE_V == 0 && aligned(a.dy) && aligned(a.dpos);
+	const T *dy = (const T *)a.dy + at;
+	float sum[TE_V] = { 0.0f };
 
-	if (i >= n)
+	if (!nc)
 		return;
-	for (int64_t b = 0; b < a.batch; b++)
-		sum = add(sum, to_float(dy[b * n + i]));
-	a.dpos[i] = add(a.dpos[i], sum);
+	if (!vec) {
+		for (int64_t b = 0; b < a.batch; b++)
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				if (e < nc)
+					sum[e] = add(sum[e], to_float(dy[b * n + e]));
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			if (e < nc)
+				a.dpos[at + e] = add(a.dpos[at + e], sum[e]);
+		return;
+	}
+	for (int64_t b0 = 0; b0 < a.batch; b0 += 4) {
+		raw<T> w[4];
+
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (b0 + i < a.batch)
+				w[i] = load_raw(dy + (b0 + i) * n);
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float x[TE_V];
+
+			if (b0 + i >= a.batch)
+				break;
+			unpack(w[i], x);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				sum[e] = add(sum[e], x[e]);
+		}
+	}
+	float out[TE_V];
+
+	load_vec(a.dpos + at, out);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		out[e] = add(out[e], sum[e]);
+	store_vec(a.dpos + at, out);
 }
 
-#define KERNELS(NAME, T)                                                                        \
-	extern "C" __global__ void __launch_bounds__(128)                                       \
-		te_k_embed_fwd_##NAME(const __grid_constant__ struct te_k_embed_fwd a)          \
-	{                                                                                       \
-		embed_fwd<T>(a);                                                                \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(SCAN)                                      \
-		te_k_embed_bwd_##NAME(const __grid_constant__ struct te_k_embed_bwd a)          \
-	{                                                                                       \
-		embed_bwd<T>(a, (int)((a.vocab + gridDim.x - 1) / gridDim.x));                  \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(256)                                       \
-		te_k_pos_bwd_##NAME(const __grid_constant__ struct te_k_pos_bwd a)              \
-	{                                                                                       \
-		pos_bwd<T>(a);                                                                  \
+#define TE_NAME(T, t)                                                                         \
+	extern "C" __global__ void __launch_bounds__(128)                                     \
+		te_k_embed_fwd_##t(const __grid_constant__ struct te_k_embed_fwd a)           \
+	{                                                                                     \
+		embed_fwd_body<T>(a);                                                         \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(EMB_THREADS)                             \
+		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)           \
+	{                                                                                     \
+		embed_bwd_body<T>(a);                                                         \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(128)                                     \
+		te_k_pos_bwd_##t(const __grid_constant__ struct te_k_pos_bwd a)               \
+	{                                                                                     \
+		pos_bwd_body<T>(a);                                                           \
 	}
-KERNELS(fp32, float)
-KERNELS(bf16, bf16)
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

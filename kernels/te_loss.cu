@@ -1,185 +1,215 @@
 /*
- * te_loss.cu - softmax cross-entropy over logits [rows, cols].
+ * te_loss.cu - softmax cross-entropy. sm_90a.
  *
- * forward and backward: one block of 512 threads a row, 8 elements a thread and turn where rows
- *   are vectors. Forward keeps a running maximum and sum a thread, so it reads a row once:
- *   sizeof(T) bytes an element; backward reads and writes one: 2 sizeof(T).
- * reduce: one block of 1024 threads, FP64.
- * Static shared memory below 1 KiB. sm_90a.
+ *  kernel     shapes                   blocks  threads  shared  B/element (BF16)
+ *  ce_fwd     logits T [rows, cols]    a row   512      128     2
+ *  ce_reduce  [rows]                   1       1024     512     8 a row
+ *  ce_bwd     logits T [rows, cols]    a row   512      0       4
+ *
+ * ce_fwd keeps a running maximum and a sum relative to it in each thread, so that a
+ * row of any length is read once; threads are joined in a fixed order.
  */
 #include "te_dev.cuh"
 
-#define ROW_THREADS 512
+#define CE_THREADS 512
 
 DEV bool counts(int32_t target, int64_t nclasses, int32_t ignore_index)
 {
 	return target != ignore_index && target >= 0 && target < nclasses;
 }
 
-/* sum of exp(x - m) over what a thread saw */
-struct online {
-	float m, s;
+/* sum over x of exp(x - m) for the largest x so far */
+struct softmax {
+	float m, sum;
 };
 
-DEV void see(struct online *o, float x)
+/* what m stands for where nothing but -inf was seen: exp(-inf - 0) is 0 */
+DEV float base_of(float m)
 {
-	if (x > o->m) {
-		o->s = o->s * expf(o->m - x) + 1.0f;
-		o->m = x;
-	} else {
-		/* NaN comes here and stays; x = m = -inf adds nothing */
-		o->s += x == -TE_INF ? 0.0f : expf(x - o->m);
-	}
+	return m == -TE_INF ? 0.0f : m;
 }
 
-DEV struct online join(struct online a, struct online b)
+DEV void softmax_add(struct softmax &s, const float v[TE_V])
 {
-	const float m = fmaxf(a.m, b.m);
-	const float sa = a.m == -TE_INF ? a.s : a.s * expf(a.m - m);
-	const float sb = b.m == -TE_INF ? b.s : b.s * expf(b.m - m);
-
-	return online{ m, sa + sb };
-}
-
-DEV struct online block_join(struct online o)
-{
-	__shared__ struct online part[ROW_THREADS / 32];
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	float m = s.m, sum = 0.0f, base;
 
 #pragma unroll
-	for (int d = 16; d; d >>= 1) {
-		struct online other = { __shfl_xor_sync(0xffffffffu, o.m, d),
-					__shfl_xor_sync(0xffffffffu, o.s, d) };
-
-		o = join(o, other);
-	}
-	if (lane == 0)
-		part[warp] = o;
-	__syncthreads();
-	o = lane < ROW_THREADS / 32 ? part[lane] : online{ -TE_INF, 0.0f };
+	for (int e = 0; e < TE_V; e++)
+		m = fmaxf(m, v[e]);
+	base = base_of(m);
 #pragma unroll
-	for (int d = ROW_THREADS / 64; d; d >>= 1) {
-		struct online other = { __shfl_xor_sync(0xffffffffu, o.m, d),
-					__shfl_xor_sync(0xffffffffu, o.s, d) };
-
-		o = join(o, other);
-	}
-	return o;
+	for (int e = 0; e < TE_V; e++)
+		sum += expf(v[e] - base);
+	s.sum = s.sum * expf(s.m - base) + sum;
+	s.m = m;
 }
 
-template <class T> DEV void ce_fwd(const struct te_k_ce_fwd &a)
+DEV struct softmax softmax_join(struct softmax a, struct softmax b)
 {
+	const float m = fmaxf(a.m, b.m), base = base_of(m);
+
+	return { m, a.sum * expf(a.m - base) + b.sum * expf(b.m - base) };
+}
+
+template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
+{
+	__shared__ struct softmax part[CE_THREADS / 32];
 	const int64_t r = blockIdx.x;
 	const T *x = (const T *)a.logits + r * a.cols;
 	const bool vec = a.cols % TE_V == 0 && aligned(x);
-	struct online o = { -TE_INF, 0.0f };
-	int64_t c = 0;
+	const int64_t nvec = vec ? a.nclasses / TE_V : 0;
+	struct softmax s = { -TE_INF, 0.0f };
+	int64_t i = threadIdx.x;
+	int32_t target;
+	double lse;
 
-	if (vec) {
-		const int64_t whole = a.nclasses / TE_V;
+	for (; i + 3 * CE_THREADS < nvec; i += 4 * CE_THREADS) {
+		raw<T> w[4];
 
-		for (int64_t i = threadIdx.x; i < whole; i += ROW_THREADS) {
+#pragma unroll
+		for (int u = 0; u < 4; u++)
+			w[u] = load_raw(x + (i + u * CE_THREADS) * TE_V);
+#pragma unroll
+		for (int u = 0; u < 4; u++) {
 			float v[TE_V];
 
-			load_vec(x + i * TE_V, v);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++)
-				see(&o, v[e]);
+			unpack(w[u], v);
+			softmax_add(s, v);
 		}
-		c = whole * TE_V;
 	}
-	for (c += threadIdx.x; c < a.nclasses; c += ROW_THREADS)
-		see(&o, to_float(x[c]));
-	o = block_join(o);
-	if (threadIdx.x == 0) {
-		const int32_t t = a.targets[r];
-		const double lse = (double)o.m + log((double)o.s);
+	for (; i < nvec; i += CE_THREADS) {
+		float v[TE_V];
 
-		a.lse[r] = (float)lse;
-		a.row_loss[r] = counts(t, a.nclasses, a.ignore_index) ?
-					(float)(lse - (double)to_float(x[t])) :
-					0.0f;
+		load_vec(x + i * TE_V, v);
+		softmax_add(s, v);
 	}
-}
+	for (i = nvec * TE_V + threadIdx.x; i < a.nclasses; i += CE_THREADS * TE_V) {
+		float v[TE_V];
 
-DEV float grad(float x, bool hot, float lse, float f)
-{
-	const float p = expf(x - lse);
-
-	return mul(hot ? sub(p, 1.0f) : p, f);
-}
-
-template <class T> DEV void ce_bwd(const struct te_k_ce_bwd &a)
-{
-	const int64_t r = blockIdx.x;
-	const T *x = (const T *)a.logits + r * a.cols;
-	T *dx = (T *)a.dlogits + r * a.cols;
-	const int32_t t = a.targets[r];
-	const bool on = counts(t, a.nclasses, a.ignore_index);
-	const float f = __fdiv_rn(a.grad_scale, *a.count), lse = a.lse[r];
-	const bool vec = a.cols % TE_V == 0 && aligned(x) && aligned(dx);
-	int64_t c = 0;
-
-	if (vec) {
-		for (int64_t i = threadIdx.x; i < a.cols / TE_V; i += ROW_THREADS) {
-			float v[TE_V];
-
-			load_vec(x + i * TE_V, v);
 #pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				const int64_t k = i * TE_V + e;
+		for (int e = 0; e < TE_V; e++) {
+			const int64_t c = i + e * CE_THREADS;
 
-				v[e] = on && k < a.nclasses ? grad(v[e], k == t, lse, f) : 0.0f;
-			}
-			store_vec(dx + i * TE_V, v);
+			v[e] = c < a.nclasses ? to_float(x[c]) : -TE_INF;
 		}
+		softmax_add(s, v);
+	}
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+		s = softmax_join(s, { __shfl_xor_sync(0xffffffffu, s.m, d),
+				      __shfl_xor_sync(0xffffffffu, s.sum, d) });
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = s;
+	__syncthreads();
+	if (threadIdx.x)
 		return;
-	}
-	for (c = threadIdx.x; c < a.cols; c += ROW_THREADS)
-		dx[c] = from_float<T>(on && c < a.nclasses ?
-					      grad(to_float(x[c]), c == t, lse, f) :
-					      0.0f);
+	for (int w = 1; w < CE_THREADS / 32; w++)
+		s = softmax_join(s, part[w]);
+	/* a row of nothing but -inf: inf - inf on the host, NaN */
+	lse = s.m == -TE_INF ? (double)(TE_INF - TE_INF) : (double)s.m + log((double)s.sum);
+	target = a.targets[r];
+	a.lse[r] = (float)lse;
+	a.row_loss[r] = counts(target, a.nclasses, a.ignore_index) ?
+				(float)(lse - (double)to_float(x[target])) :
+				0.0f;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
 	te_k_ce_reduce(const __grid_constant__ struct te_k_ce_reduce a)
 {
-	__shared__ double sums[32];
-	__shared__ double ns[32];
-	double sum = 0.0, n = 0.0;
+	__shared__ double part[32];
+	__shared__ int64_t number[32];
+	double sum = 0.0;
+	int64_t n = 0;
 
 	for (int64_t r = threadIdx.x; r < a.rows; r += blockDim.x)
 		if (counts(a.targets[r], a.nclasses, a.ignore_index)) {
-			sum += (double)a.row_loss[r];
-			n += 1.0;
+			sum = __dadd_rn(sum, (double)a.row_loss[r]);
+			n++;
 		}
 	sum = warp_sum(sum);
-	n = warp_sum(n);
+#pragma unroll
+	for (int d = 16; d; d >>= 1)
+		n += __shfl_xor_sync(0xffffffffu, n, d);
 	if (threadIdx.x % 32 == 0) {
-		sums[threadIdx.x / 32] = sum;
-		ns[threadIdx.x / 32] = n;
+		part[threadIdx.x / 32] = sum;
+		number[threadIdx.x / 32] = n;
 	}
 	__syncthreads();
-	if (threadIdx.x < 32) {
-		sum = warp_sum(sums[threadIdx.x]);
-		n = warp_sum(ns[threadIdx.x]);
-		if (threadIdx.x == 0) {
-			*a.loss = n > 0.0 ? (float)(sum / n) : 0.0f;
-			*a.count = (float)n;
+	if (threadIdx.x)
+		return;
+	for (int w = 1; w < 32; w++) {
+		sum = __dadd_rn(sum, part[w]);
+		n += number[w];
+	}
+	*a.loss = n ? (float)__ddiv_rn(sum, (double)n) : 0.0f;
+	*a.count = (float)n;
+}
+
+template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
+{
+	const int64_t r = blockIdx.x;
+	const T *x = (const T *)a.logits + r * a.cols;
+	T *dx = (T *)a.dlogits + r * a.cols;
+	const int32_t target = a.targets[r];
+	const bool on = counts(target, a.nclasses, a.ignore_index);
+	const bool vec = a.cols % TE_V == 0 && aligned(x) && aligned(dx);
+	const float factor = __fdiv_rn(a.grad_scale, *a.count), lse = a.lse[r];
+
+	if (!vec) {
+		for (int64_t c = threadIdx.x; c < a.cols; c += CE_THREADS) {
+			float p = 0.0f;
+
+			if (on && c < a.nclasses) {
+				p = expf(sub(to_float(x[c]), lse));
+				p = mul(c == target ? sub(p, 1.0f) : p, factor);
+			}
+			dx[c] = from_float<T>(p);
+		}
+		return;
+	}
+	for (int64_t c = threadIdx.x * TE_V; c < a.cols; c += 2 * CE_THREADS * TE_V) {
+		raw<T> w[2];
+
+#pragma unroll
+		for (int u = 0; u < 2; u++) {
+			const int64_t cu = c + u * CE_THREADS * TE_V;
+
+			w[u] = on && cu < a.nclasses ? load_raw(x + cu) : zero_raw<T>();
+		}
+#pragma unroll
+		for (int u = 0; u < 2; u++) {
+			const int64_t cu = c + u * CE_THREADS * TE_V;
+			const int n = on ? clamp_int(a.nclasses - cu, 0, TE_V) : 0;
+			const int64_t hit = target - cu;
+			float v[TE_V];
+
+			if (cu >= a.cols)
+				break;
+			unpack(w[u], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				float p = expf(sub(v[e], lse));
+
+				p = mul(e == hit ? sub(p, 1.0f) : p, factor);
+				v[e] = e < n ? p : 0.0f;
+			}
+			store_vec(dx + cu, v);
 		}
 	}
 }
 
-#define KERNELS(NAME, T)                                                                        \
-	extern "C" __global__ void __launch_bounds__(ROW_THREADS)                               \
-		te_k_ce_fwd_##NAME(const __grid_constant__ struct te_k_ce_fwd a)                \
-	{                                                                                       \
-		ce_fwd<T>(a);                                                                   \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(ROW_THREADS)                               \
-		te_k_ce_bwd_##NAME(const __grid_constant__ struct te_k_ce_bwd a)                \
-	{                                                                                       \
-		ce_bwd<T>(a);                                                                   \
+#define TE_NAME(T, t)                                                                         \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS)                              \
+		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                 \
+	{                                                                                     \
+		ce_fwd_body<T>(a);                                                            \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS)                              \
+		te_k_ce_bwd_##t(const __grid_constant__ struct te_k_ce_bwd a)                 \
+	{                                                                                     \
+		ce_bwd_body<T>(a);                                                            \
 	}
-KERNELS(fp32, float)
-KERNELS(bf16, bf16)
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

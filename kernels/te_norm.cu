@@ -1,244 +1,333 @@
 /*
- * te_norm.cu - LayerNorm and RMSNorm over rows of [rows, cols]. sm_90a.
+ * te_norm.cu - LayerNorm and RMSNorm, forward and backward. sm_90a.
  *
- *  kernel          work                        blocks               threads  B/element (BF16)
- *  norm_fwd        a group a row               rows / groups        256      4, 3 with row codes
- *  norm_fwd_col    64 rows by all columns      rows / 64            256      6 of them 2 from L2
- *  norm_bwd        a group a row               rows / groups        256      6, 8 with dres
- *  norm_dw         64 rows x 256 columns       parts x columns/256  256      4
+ *  kernel        shapes                 blocks                threads  shared  B/element (BF16)
+ *  norm_fwd      x T [rows, cols]       4 rows, or a row      64..512  384     4, to FP8 3
+ *  norm_fwd_col  the same, with q.col   64 rows               256      8832    6, to FP8 + FP8^T
+ *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
+ *  norm_dw       dy, x T                64 rows, 512 columns  64       512     4
  *
- * A group is a warp for up to 1024 columns, else the block; its row stays in registers up to
- * 8192 columns (4 vectors a thread) and is read again from cache beyond. Column codes
- * need whole columns of a tile, so that variant takes statistics of 64 rows first and makes
- * tiles in a second pass; its shared memory is 8704 bytes. norm_dw repeats the order of the
- * reference.
+ * Up to 1024 columns a warp makes a row, up to 16384 a block; the row stays in
+ * registers, 32 elements a thread, between the statistics and the result. _long is for
+ * more columns and reads rows again, from L2; _odd is for widths that are no
+ * multiple of 8, element by element. norm_fwd_col owns 64 rows, since a transposed
+ * copy needs rows next to each other: it makes their statistics, then tiles of te_tile.cuh.
  */
 #include "te_tile.cuh"
 
-#define THREADS 256
-#define KEEP 4 /* vectors of a row a thread holds */
+#define NORM_NV 4 /* vectors of a row that a thread holds */
+#define NORM_WARP_COLS (32 * NORM_NV * TE_V)
+#define NORM_THREADS 512 /* at most */
 
-/* the sum over a group of G threads; the same bits in each of them */
-template <int G> DEV float group_sum(float s, float *shared)
-{
-	s = warp_sum(s);
-	if (G == 32)
-		return s;
-	__syncthreads(); /* the array may still be read by the sum before */
-	if (threadIdx.x % 32 == 0)
-		shared[threadIdx.x / 32] = s;
-	__syncthreads();
-	s = 0.0f;
-#pragma unroll
-	for (int w = 0; w < G / 32; w++)
-		s += shared[w];
-	return s;
-}
-
-/* a row in registers as far as it fits */
-template <class T, int G> struct row {
-	const T *p;
-	int cols, lane;
-	bool vec;
-	raw<T> keep[KEEP];
-
-	__device__ __forceinline__ void load(const T *at, int ncols, bool v)
-	{
-		p = at;
-		cols = ncols;
-		vec = v;
-		lane = threadIdx.x % G;
-#pragma unroll
-		for (int k = 0; k < KEEP; k++)
-			keep[k] = fetch(k);
-	}
-	__device__ __forceinline__ int n(int k) const
-	{
-		return clamp_int(cols - (k * G + lane) * TE_V, 0, TE_V);
-	}
-	__device__ __forceinline__ raw<T> fetch(int k) const
-	{
-		const int c = (k * G + lane) * TE_V, m = n(k);
-		float v[TE_V];
-
-		if (!m)
-			return zero_raw<T>();
-		if (vec)
-			return load_raw(p + c);
-		load_some(p + c, m, v);
-		return pack<T>(v);
-	}
-	/* kept: k is one of the first KEEP, and a constant once unrolled */
-	template <bool KEPT> __device__ __forceinline__ void get(int k, float v[TE_V]) const
-	{
-		unpack(KEPT ? keep[KEPT ? k : 0] : fetch(k), v);
-	}
-	__device__ __forceinline__ int turns(void) const
-	{
-		return (cols + G * TE_V - 1) / (G * TE_V);
-	}
+/* the threads of one row: tpr of them, this one t; 32 or the whole block */
+struct team {
+	int t, tpr;
+	int64_t row;
 };
 
-/* the block for each turn k of the row; the first KEEP are unrolled: constant register indices */
-#define EACH_TURN(R, ...)                                    \
-	do {                                                 \
-		_Pragma("unroll") for (int k = 0; k < KEEP; k++) \
-		{                                            \
-			constexpr bool kept = true;          \
-                                                             \
-			if (k < (R).turns())                 \
-				__VA_ARGS__                  \
-		}                                            \
-		for (int k = KEEP; k < (R).turns(); k++) {   \
-			constexpr bool kept = false;         \
-                                                             \
-			__VA_ARGS__                          \
-		}                                            \
-	} while (0)
-
-DEV void load_gain(const float *p, int c, int n, bool vec, float v[TE_V])
+DEV struct team team_of(int64_t cols)
 {
-	if (vec && n == TE_V)
-		load_vec(p + c, v);
-	else
-		load_some(p + c, n, v);
+	struct team w;
+
+	if (cols <= NORM_WARP_COLS) {
+		w.tpr = 32;
+		w.t = threadIdx.x % 32;
+		w.row = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+	} else {
+		w.tpr = blockDim.x;
+		w.t = threadIdx.x;
+		w.row = blockIdx.x;
+	}
+	return w;
 }
 
-template <class T, int G>
-DEV void row_stats(const struct row<T, G> &x, bool layer, float eps, float *shared, float *ret_mean,
-		   float *ret_rstd)
+/* sums of two numbers over a row's threads, the same bits in each; part is of this call alone */
+DEV void team_sum(const struct team &w, float2 part[NORM_THREADS / 32], float &a, float &b)
 {
-	const float inv = 1.0f / (float)x.cols;
-	float s = 0.0f, mean = 0.0f;
-
-	if (layer) {
-		EACH_TURN(x, {
-			float v[TE_V];
-
-			x.template get<kept>(k, v);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++)
-				s += v[e];
-		});
-		mean = group_sum<G>(s, shared) * inv;
+	a = warp_sum(a);
+	b = warp_sum(b);
+	if (w.tpr == 32)
+		return;
+	if (w.t % 32 == 0)
+		part[w.t / 32] = make_float2(a, b);
+	__syncthreads();
+	a = b = 0.0f;
+	for (int i = 0; i < w.tpr / 32; i++) {
+		a = add(a, part[i].x);
+		b = add(b, part[i].y);
 	}
-	s = 0.0f;
-	EACH_TURN(x, {
-		const int n = x.n(k);
+}
+
+DEV float sum8(const float v[TE_V])
+{
+	return add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
+}
+
+/*
+ * Element e of vector j of a thread lies, VEC, in the thread's run of 8 columns, else
+ * tpr columns from the one before, so that a warp's accesses are always dense.
+ */
+template <bool VEC> DEV int64_t column(const struct team &w, int64_t base, int j, int e)
+{
+	return VEC ? base + ((int64_t)j * w.tpr + w.t) * TE_V + e :
+		     base + ((int64_t)j * TE_V + e) * w.tpr + w.t;
+}
+
+/* vector j of a row; 0 where there is no element */
+template <bool VEC, class T>
+DEV raw<T> row_load(const struct team &w, const T *x, int64_t cols, int64_t base, int j)
+{
+	if constexpr (VEC) {
+		const int64_t c = column<VEC>(w, base, j, 0);
+
+		return c < cols ? load_raw(x + c) : zero_raw<T>();
+	} else {
 		float v[TE_V];
 
-		x.template get<kept>(k, v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const int64_t c = column<VEC>(w, base, j, e);
+
+			v[e] = c < cols ? to_float(x[c]) : 0.0f;
+		}
+		return pack<T>(v);
+	}
+}
+
+template <bool VEC>
+DEV void gain_load(const struct team &w, const float *gamma, bool zero_centered, int64_t cols,
+		   int64_t base, int j, float gain[TE_V])
+{
+	unpack(row_load<VEC>(w, gamma, cols, base, j), gain);
+	if (zero_centered)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
-			s += e < n ? (v[e] - mean) * (v[e] - mean) : 0.0f;
-	});
-	*ret_mean = mean;
-	*ret_rstd = 1.0f / sqrtf(group_sum<G>(s, shared) * inv + eps);
+			gain[e] = add(1.0f, gain[e]);
 }
 
-DEV void normalize(float v[TE_V], const float gain[TE_V], const float beta[TE_V], float mean,
-		   float rstd, int zero_centered)
+/* v rounded to T becomes vector j of row y */
+template <bool VEC, class T>
+DEV void row_store(const struct team &w, T *y, int64_t cols, int64_t base, int j, const raw<T> &r)
 {
+	if constexpr (VEC) {
+		const int64_t c = column<VEC>(w, base, j, 0);
+
+		if (c < cols)
+			store_raw(y + c, r);
+	} else {
+		float v[TE_V];
+
+		unpack(r, v);
 #pragma unroll
-	for (int e = 0; e < TE_V; e++)
-		v[e] = add(mul(mul(sub(v[e], mean), rstd),
-			       zero_centered ? add(1.0f, gain[e]) : gain[e]),
-			   beta[e]);
-}
+		for (int e = 0; e < TE_V; e++) {
+			const int64_t c = column<VEC>(w, base, j, e);
 
-DEV void put_codes(uint8_t *row, uint2 code, int n, bool vec)
-{
-	if (vec) {
-		*(uint2 *)row = code;
-		return;
+			if (c < cols)
+				y[c] = from_float<T>(v[e]);
+		}
 	}
-#pragma unroll
-	for (int e = 0; e < TE_V; e++)
-		if (e < n)
-			row[e] = (uint8_t)((e < 4 ? code.x : code.y) >> (e % 4 * 8));
 }
 
-template <class T, int G> DEV void norm_fwd(const struct te_k_norm_fwd &a)
+/* f(base) for each piece of NV vectors a thread that a row has; LONG: maybe more than one */
+template <int NV, bool LONG, class F> DEV void pieces(const struct team &w, int64_t cols, F f)
 {
-	__shared__ float shared[THREADS / 32];
-	const int64_t r = (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
-	const bool in = r < a.rows;
-	const int cols = (int)a.cols;
-	const bool vec = cols % TE_V == 0 && aligned(a.x) && aligned(a.y) &&
-			 aligned(a.q.row) && aligned(a.gamma) && aligned(a.beta);
-	const float scale = a.q.row ? *a.q.scale : 1.0f;
-	float m = 0.0f, mean, rstd;
-	struct row<T, G> x;
+	if constexpr (LONG) {
+		for (int64_t base = 0; base < cols; base += (int64_t)w.tpr * (NV * TE_V))
+			f(base);
+	} else {
+		f((int64_t)0);
+	}
+}
+
+/* --- forward ------------------------------------------------------------- */
+
+/*
+ * The mean comes from a first sum, corrected by the sum of what is left after
+ * subtracting it: so it has FP32's last bit nearly right, and the variance is about it.
+ * held: the row, or a piece of it.
+ */
+template <class T, int NV, bool VEC, bool LONG>
+DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T *x,
+		   float2 part[2][NORM_THREADS / 32], raw<T> held[NV], float *ret_mean,
+		   float *ret_rstd)
+{
+	const float n = (float)a.cols;
+	float mean = 0.0f, d1 = 0.0f, d2 = 0.0f, zero = 0.0f, v[TE_V];
+
+	if (!LONG)
+#pragma unroll
+		for (int j = 0; j < NV; j++)
+			held[j] = row_load<VEC>(w, x, a.cols, 0, j);
+	if (a.mean) {
+		pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
+			if (LONG)
+#pragma unroll
+				for (int j = 0; j < NV; j++)
+					held[j] = row_load<VEC>(w, x, a.cols, base, j);
+#pragma unroll
+			for (int j = 0; j < NV; j++) {
+				unpack(held[j], v);
+				mean = add(mean, sum8(v));
+			}
+		});
+		team_sum(w, part[0], mean, zero);
+		mean = __fdiv_rn(mean, n);
+	}
+	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
+		if (LONG)
+#pragma unroll
+			for (int j = 0; j < NV; j++)
+				held[j] = row_load<VEC>(w, x, a.cols, base, j);
+#pragma unroll
+		for (int j = 0; j < NV; j++) {
+			float sq[TE_V];
+
+			unpack(held[j], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[e] = column<VEC>(w, base, j, e) < a.cols ? sub(v[e], mean) : 0.0f;
+				sq[e] = mul(v[e], v[e]);
+			}
+			if (a.mean)
+				d1 = add(d1, sum8(v));
+			d2 = add(d2, sum8(sq));
+		}
+	});
+	team_sum(w, part[1], d1, d2);
+	d2 = __fdiv_rn(d2, n);
+	if (a.mean) {
+		d1 = __fdiv_rn(d1, n);
+		d2 = sub(d2, mul(d1, d1));
+		d2 = d2 < 0.0f ? 0.0f : d2; /* NaN stays */
+		if (fabsf(mean) < TE_INF)
+			mean = add(mean, d1);
+	}
+	*ret_mean = mean;
+	*ret_rstd = __fdiv_rn(1.0f, __fsqrt_rn(add(d2, a.eps)));
+}
+
+/* element by element */
+DEV void codes_scatter(const struct team &w, uint8_t *row, int64_t cols, int64_t base, int j,
+		       uint2 code)
+{
+#pragma unroll
+	for (int e = 0; e < TE_V; e++) {
+		const int64_t c = column<false>(w, base, j, e);
+
+		if (c < cols)
+			row[c] = (uint8_t)((e < 4 ? code.x : code.y) >> (e % 4 * 8));
+	}
+}
+
+DEV float normed(float x, float mean, float rstd, float gain)
+{
+	return mul(mul(sub(x, mean), rstd), gain);
+}
+
+template <class T, int NV, bool VEC, bool LONG>
+DEV float norm_fwd_row(const struct te_k_norm_fwd &a, float2 part[2][NORM_THREADS / 32],
+		       float scale)
+{
+	const struct team w = team_of(a.cols);
+	const T *x = (const T *)a.x + w.row * a.cols;
+	uint8_t *row = (uint8_t *)a.q.row;
+	float mean, rstd, m = 0.0f;
+	raw<T> held[NV];
+
+	if (w.row >= a.rows) /* whole warps: team_sum has no barrier for those */
+		return 0.0f;
+	row_stats<T, NV, VEC, LONG>(a, w, x, part, held, &mean, &rstd);
+	if (w.t == 0) {
+		if (a.mean)
+			a.mean[w.row] = mean;
+		a.rstd[w.row] = rstd;
+	}
+	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
+		if (LONG)
+#pragma unroll
+			for (int j = 0; j < NV; j++)
+				held[j] = row_load<VEC>(w, x, a.cols, base, j);
+#pragma unroll
+		for (int j = 0; j < NV; j++) {
+			float v[TE_V], gain[TE_V], beta[TE_V];
+			const int64_t c = column<VEC>(w, base, j, 0);
+
+			if (c >= a.cols)
+				break;
+			gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
+			if (a.beta)
+				unpack(row_load<VEC>(w, a.beta, a.cols, base, j), beta);
+			unpack(held[j], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[e] = normed(v[e], mean, rstd, gain[e]);
+				if (a.beta)
+					v[e] = add(v[e], beta[e]);
+			}
+			held[j] = pack<T>(v);
+			unpack(held[j], v);
+			if (a.y)
+				row_store<VEC>(w, (T *)a.y + w.row * a.cols, a.cols, base, j,
+					       held[j]);
+			if (a.q.amax) {
+#pragma unroll
+				for (int e = 0; e < TE_V; e++)
+					if (VEC || column<VEC>(w, base, j, e) < a.cols)
+						m = amax_of(m, v[e]);
+			}
+			if (row) {
+				const uint2 code = fp8x8(a.q.dtype, v, scale);
+
+				if constexpr (VEC)
+					*(uint2 *)(row + w.row * a.cols + c) = code;
+				else
+					codes_scatter(w, row + w.row * a.cols, a.cols, base, j,
+						      code);
+			}
+		}
+	});
+	return m;
+}
+
+template <class T, int NV, bool VEC, bool LONG>
+DEV void norm_fwd_body(const struct te_k_norm_fwd &a)
+{
+	__shared__ float2 part[2][NORM_THREADS / 32];
+	float m;
 
 	if (noop_set(a.q.noop))
 		return;
 	q_scale_inv(&a.q);
-	if (in) {
-		x.load((const T *)a.x + r * a.cols, cols, vec);
-		row_stats<T, G>(x, a.mean != 0, a.eps, shared, &mean, &rstd);
-		if (threadIdx.x % G == 0) {
-			if (a.mean)
-				a.mean[r] = mean;
-			a.rstd[r] = rstd;
-		}
-		EACH_TURN(x, {
-			const int n = x.n(k), c = (k * G + x.lane) * TE_V;
-			float v[TE_V], gain[TE_V], beta[TE_V] = { 0.0f };
-			raw<T> w;
-
-			if (n) {
-				x.template get<kept>(k, v);
-				load_gain(a.gamma, c, n, vec, gain);
-				if (a.beta)
-					load_gain(a.beta, c, n, vec, beta);
-				normalize(v, gain, beta, mean, rstd, a.zero_centered);
-				w = pack<T>(v);
-				unpack(w, v);
-				if (a.y && vec)
-					store_raw((T *)a.y + r * a.cols + c, w);
-				else if (a.y)
-					store_some((T *)a.y + r * a.cols + c, n, v);
-				if (a.q.amax) {
-#pragma unroll
-					for (int e = 0; e < TE_V; e++)
-						if (e < n)
-							m = amax_of(m, v[e]);
-				}
-				if (a.q.row)
-					put_codes((uint8_t *)a.q.row + r * a.cols + c,
-						  fp8x8(a.q.dtype, v, scale), n, vec);
-			}
-		});
-	}
+	m = norm_fwd_row<T, NV, VEC, LONG>(a, part, q_scale(&a.q));
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
-/* with column codes: statistics of 64 rows by warps, then tiles */
-template <class T> DEV void norm_fwd_col(const struct te_k_norm_fwd &a)
+template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 {
 	__shared__ struct tile_codes codes;
-	__shared__ float means[TILE_ROWS], rstds[TILE_ROWS];
+	__shared__ float2 stats[TILE_ROWS]; /* mean, rstd */
 	const int64_t r0 = (int64_t)blockIdx.x * TILE_ROWS;
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	struct team w = { (int)threadIdx.x % 32, 32, 0 };
 	struct tile_out<T> o = { (T *)a.y, a.q, NULL, 0, 1.0f,
-				 tile_vec(a.cols, a.x, a.y, &a.q) && aligned(a.gamma) &&
-					 aligned(a.beta) };
+				 tile_vec(a.cols, a.x, a.y, &a.q) };
 	float m = 0.0f;
 
 	if (noop_set(a.q.noop))
 		return;
 	o.scale = q_scale(&a.q);
 	q_scale_inv(&a.q);
-	for (int i = warp; i < TILE_ROWS && r0 + i < a.rows; i += THREADS / 32) {
-		struct row<T, 32> x;
+	for (int i = threadIdx.x / 32; i < TILE_ROWS && r0 + i < a.rows; i += TILE_THREADS / 32) {
+		const T *x = (const T *)a.x + (r0 + i) * a.cols;
+		raw<T> held[NORM_NV];
 		float mean, rstd;
 
-		x.load((const T *)a.x + (r0 + i) * a.cols, (int)a.cols, o.vec);
-		row_stats<T, 32>(x, a.mean != 0, a.eps, NULL, &mean, &rstd);
-		if (lane == 0) {
-			means[i] = mean;
-			rstds[i] = rstd;
+		if (o.vec)
+			row_stats<T, NORM_NV, true, true>(a, w, x, NULL, held, &mean, &rstd);
+		else
+			row_stats<T, 1, false, true>(a, w, x, NULL, held, &mean, &rstd);
+		if (w.t == 0) {
+			stats[i] = make_float2(mean, rstd);
 			if (a.mean)
 				a.mean[r0 + i] = mean;
 			a.rstd[r0 + i] = rstd;
@@ -247,20 +336,24 @@ template <class T> DEV void norm_fwd_col(const struct te_k_norm_fwd &a)
 	__syncthreads();
 	for (int64_t c0 = 0; c0 < a.cols; c0 += TILE_COLS) {
 		const struct tile t = tile_at(a.rows, a.cols, r0, c0);
-		tile_raw<T> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+		const tile_raw<T> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
 		const int n = clamp_int(a.cols - t.c, 0, TE_V);
-		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V] = { 0.0f };
+		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V];
 
-		load_gain(a.gamma, (int)t.c, n, o.vec, gain);
-		if (a.beta)
-			load_gain(a.beta, (int)t.c, n, o.vec, beta);
+		load_some(a.gamma + t.c, n, gain);
+		load_some(a.beta + t.c, a.beta ? n : 0, beta);
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {
-			const int at = (int)(t.r - t.r0) + i;
+			const float2 s = stats[t.r - r0 + i];
 
 			unpack(x.row[i], v[i]);
-			if (tile_n(&t, i))
-				normalize(v[i], gain, beta, means[at], rstds[at], a.zero_centered);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[i][e] = normed(v[i][e], s.x, s.y,
+						 a.zero_centered ? add(1.0f, gain[e]) : gain[e]);
+				if (a.beta)
+					v[i][e] = add(v[i][e], beta[e]);
+			}
 		}
 		m = tile_put<T>(&o, &t, v, &codes, NULL, m);
 		__syncthreads();
@@ -269,127 +362,175 @@ template <class T> DEV void norm_fwd_col(const struct te_k_norm_fwd &a)
 		block_amax(a.q.amax, m);
 }
 
-template <class T, int G> DEV void norm_bwd(const struct te_k_norm_bwd &a)
+/* --- backward ------------------------------------------------------------ */
+
+template <class T, int NV, bool VEC, bool LONG>
+DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 {
-	__shared__ float shared[THREADS / 32];
-	const int64_t r = (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
-	const int cols = (int)a.cols;
-	const bool vec = cols % TE_V == 0 && aligned(a.x) && aligned(a.dy) && aligned(a.dx) &&
-			 aligned(a.dres) && aligned(a.gamma);
-	const float inv = 1.0f / (float)cols;
-	float sum_g = 0.0f, sum_gx = 0.0f, mean, rstd;
-	struct row<T, G> x, dy;
+	__shared__ float2 part[NORM_THREADS / 32];
+	const struct team w = team_of(a.cols);
+	const int64_t at = w.row * a.cols;
+	const T *dy = (const T *)a.dy + at, *x = (const T *)a.x + at;
+	const T *dres = a.dres ? (const T *)a.dres + at : NULL;
+	float mean, rstd, sum_g = 0.0f, sum_gx = 0.0f;
+	raw<T> held_dy[NV], held_x[NV];
 
-	if (r >= a.rows)
-		return; /* a whole group */
-	mean = a.mean ? a.mean[r] : 0.0f;
-	rstd = a.rstd[r];
-	x.load((const T *)a.x + r * a.cols, cols, vec);
-	dy.load((const T *)a.dy + r * a.cols, cols, vec);
-	EACH_TURN(x, {
-		const int n = x.n(k), c = (k * G + x.lane) * TE_V;
-		float xv[TE_V], g[TE_V], gain[TE_V];
-
-		x.template get<kept>(k, xv);
-		dy.template get<kept>(k, g);
-		load_gain(a.gamma, c, n, vec, gain);
+	if (w.row >= a.rows)
+		return;
+	mean = a.mean ? a.mean[w.row] : 0.0f;
+	rstd = a.rstd[w.row];
+	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
 #pragma unroll
-		for (int e = 0; e < TE_V; e++) {
-			if (e >= n)
-				continue;
-			g[e] *= a.zero_centered ? 1.0f + gain[e] : gain[e];
-			sum_g += g[e];
-			sum_gx += g[e] * ((xv[e] - mean) * rstd);
+		for (int j = 0; j < NV; j++) {
+			held_dy[j] = row_load<VEC>(w, dy, a.cols, base, j);
+			held_x[j] = row_load<VEC>(w, x, a.cols, base, j);
 		}
-	});
-	if (a.mean)
-		sum_g = group_sum<G>(sum_g, shared) * inv;
-	else
-		sum_g = 0.0f;
-	sum_gx = group_sum<G>(sum_gx, shared) * inv;
-	EACH_TURN(x, {
-		const int n = x.n(k), c = (k * G + x.lane) * TE_V;
-		float xv[TE_V], g[TE_V], gain[TE_V], res[TE_V] = { 0.0f };
+#pragma unroll
+		for (int j = 0; j < NV; j++) {
+			float g[TE_V], v[TE_V], gain[TE_V];
 
-		if (n) {
-			x.template get<kept>(k, xv);
-			dy.template get<kept>(k, g);
-			load_gain(a.gamma, c, n, vec, gain);
-			if (a.dres && vec)
-				load_vec((const T *)a.dres + r * a.cols + c, res);
-			else if (a.dres)
-				load_some((const T *)a.dres + r * a.cols + c, n, res);
+			if (column<VEC>(w, base, j, 0) >= a.cols)
+				break;
+			gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
+			unpack(held_dy[j], g);
+			unpack(held_x[j], v);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
-				const float gg =
-					g[e] * (a.zero_centered ? 1.0f + gain[e] : gain[e]);
+				const bool in = VEC || column<VEC>(w, base, j, e) < a.cols;
 
-				g[e] = rstd * (gg - sum_g - (xv[e] - mean) * rstd * sum_gx) +
-				       res[e];
+				g[e] = in ? mul(g[e], gain[e]) : 0.0f;
+				v[e] = in ? mul(g[e], mul(sub(v[e], mean), rstd)) : 0.0f;
 			}
-			if (vec)
-				store_vec((T *)a.dx + r * a.cols + c, g);
-			else
-				store_some((T *)a.dx + r * a.cols + c, n, g);
+			if (a.mean)
+				sum_g = add(sum_g, sum8(g));
+			sum_gx = add(sum_gx, sum8(v));
+		}
+	});
+	team_sum(w, part, sum_g, sum_gx);
+	sum_g = __fdiv_rn(sum_g, (float)a.cols);
+	sum_gx = __fdiv_rn(sum_gx, (float)a.cols);
+	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
+		if (LONG)
+#pragma unroll
+			for (int j = 0; j < NV; j++) {
+				held_dy[j] = row_load<VEC>(w, dy, a.cols, base, j);
+				held_x[j] = row_load<VEC>(w, x, a.cols, base, j);
+			}
+#pragma unroll
+		for (int j = 0; j < NV; j++) {
+			float g[TE_V], v[TE_V], gain[TE_V], res[TE_V];
+
+			if (column<VEC>(w, base, j, 0) >= a.cols)
+				break;
+			if (dres)
+				unpack(row_load<VEC>(w, dres, a.cols, base, j), res);
+			gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
+			unpack(held_dy[j], g);
+			unpack(held_x[j], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				const float xhat = mul(sub(v[e], mean), rstd);
+
+				g[e] = sub(mul(g[e], gain[e]), sum_g);
+				g[e] = mul(rstd, sub(g[e], mul(xhat, sum_gx)));
+				if (dres)
+					g[e] = add(g[e], res[e]);
+			}
+			row_store<VEC>(w, (T *)a.dx + at, a.cols, base, j, pack<T>(g));
 		}
 	});
 }
 
-template <class T> DEV void norm_dw(const struct te_k_norm_dw &a)
+/* --- weights ------------------------------------------------------------- */
+
+#define DW_THREADS 64
+
+/* sums of dy * xhat and dy over the rows of this block */
+template <class T, bool VEC>
+DEV void norm_dw_columns(const struct te_k_norm_dw &a, const float2 stats[TE_K_PART_ROWS],
+			 int64_t r0, int nrows, const struct team &w, int64_t base)
 {
-	const uint32_t nblocks = (uint32_t)((a.cols + THREADS - 1) / THREADS);
-	const int64_t p = blockIdx.x / nblocks;
-	const int64_t c = (int64_t)(blockIdx.x % nblocks) * THREADS + threadIdx.x;
-	const int64_t r0 = p * TE_K_PART_ROWS;
-	const int nrows = clamp_int(a.rows - r0, 0, TE_K_PART_ROWS);
-	const T *x = (const T *)a.x + r0 * a.cols + c, *dy = (const T *)a.dy + r0 * a.cols + c;
-	float gamma = 0.0f, beta = 0.0f;
+	const T *dy = (const T *)a.dy + r0 * a.cols, *x = (const T *)a.x + r0 * a.cols;
+	const int64_t part = r0 / TE_K_PART_ROWS * a.cols;
+	float pg[TE_V] = { 0.0f }, pb[TE_V] = { 0.0f };
 
-	if (c >= a.cols)
-		return;
-#pragma unroll 8
-	for (int r = 0; r < nrows; r++) {
-		const float g = to_float(dy[r * a.cols]), v = to_float(x[r * a.cols]);
-		const float mean = a.mean ? a.mean[r0 + r] : 0.0f;
+	for (int r = 0; r < nrows; r += 4) {
+		raw<T> wd[4], wx[4];
 
-		gamma = add(gamma, mul(g, mul(sub(v, mean), a.rstd[r0 + r])));
-		beta = add(beta, g);
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			if (r + i < nrows) {
+				wd[i] = row_load<VEC>(w, dy + (r + i) * a.cols, a.cols, base, 0);
+				wx[i] = row_load<VEC>(w, x + (r + i) * a.cols, a.cols, base, 0);
+			}
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			float d[TE_V], v[TE_V];
+			float2 s;
+
+			if (r + i >= nrows)
+				break;
+			s = stats[r + i];
+			unpack(wd[i], d);
+			unpack(wx[i], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				pg[e] = add(pg[e], mul(d[e], mul(sub(v[e], s.x), s.y)));
+				pb[e] = add(pb[e], d[e]);
+			}
+		}
 	}
-	a.part_gamma[p * a.cols + c] = gamma;
+	row_store<VEC>(w, a.part_gamma + part, a.cols, base, 0, pack<float>(pg));
 	if (a.part_beta)
-		a.part_beta[p * a.cols + c] = beta;
+		row_store<VEC>(w, a.part_beta + part, a.cols, base, 0, pack<float>(pb));
 }
 
-#define KERNELS(NAME, T)                                                                        \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_fwd_##NAME##_warp(const __grid_constant__ struct te_k_norm_fwd a)     \
-	{                                                                                       \
-		norm_fwd<T, 32>(a);                                                             \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_fwd_##NAME##_block(const __grid_constant__ struct te_k_norm_fwd a)    \
-	{                                                                                       \
-		norm_fwd<T, THREADS>(a);                                                        \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_fwd_##NAME##_col(const __grid_constant__ struct te_k_norm_fwd a)      \
-	{                                                                                       \
-		norm_fwd_col<T>(a);                                                             \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_bwd_##NAME##_warp(const __grid_constant__ struct te_k_norm_bwd a)     \
-	{                                                                                       \
-		norm_bwd<T, 32>(a);                                                             \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_bwd_##NAME##_block(const __grid_constant__ struct te_k_norm_bwd a)    \
-	{                                                                                       \
-		norm_bwd<T, THREADS>(a);                                                        \
-	}                                                                                       \
-	extern "C" __global__ void __launch_bounds__(THREADS)                                   \
-		te_k_norm_dw_##NAME(const __grid_constant__ struct te_k_norm_dw a)              \
-	{                                                                                       \
-		norm_dw<T>(a);                                                                  \
+template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
+{
+	__shared__ float2 stats[TE_K_PART_ROWS]; /* mean, rstd */
+	const uint32_t nblocks = (uint32_t)((a.cols + DW_THREADS * TE_V - 1) / (DW_THREADS * TE_V));
+	const int64_t r0 = (int64_t)(blockIdx.x / nblocks) * TE_K_PART_ROWS;
+	const int64_t base = (int64_t)(blockIdx.x % nblocks) * (DW_THREADS * TE_V);
+	const int nrows = clamp_int(a.rows - r0, 0, TE_K_PART_ROWS);
+	const struct team w = { (int)threadIdx.x, DW_THREADS, 0 };
+
+	if ((int)threadIdx.x < nrows)
+		stats[threadIdx.x] = make_float2(a.mean ? a.mean[r0 + threadIdx.x] : 0.0f,
+						 a.rstd[r0 + threadIdx.x]);
+	__syncthreads();
+	if (a.cols % TE_V == 0 && aligned(a.dy) && aligned(a.x) && aligned(a.part_gamma) &&
+	    aligned(a.part_beta))
+		norm_dw_columns<T, true>(a, stats, r0, nrows, w, base);
+	else
+		norm_dw_columns<T, false>(a, stats, r0, nrows, w, base);
+}
+
+#define ROWS(T, t, variant, NV, VEC, LONG)                                                    \
+	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                            \
+		te_k_norm_fwd_##variant##t(const __grid_constant__ struct te_k_norm_fwd a)    \
+	{                                                                                     \
+		norm_fwd_body<T, NV, VEC, LONG>(a);                                           \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                            \
+		te_k_norm_bwd_##variant##t(const __grid_constant__ struct te_k_norm_bwd a)    \
+	{                                                                                     \
+		norm_bwd_body<T, NV, VEC, LONG>(a);                                           \
 	}
-KERNELS(fp32, float)
-KERNELS(bf16, bf16)
+#define TE_NAME(T, t)                                                                         \
+	ROWS(T, t, , NORM_NV, true, false)                                                    \
+	ROWS(T, t, long_, 2, true, true)                                                      \
+	ROWS(T, t, odd_, 1, false, true)                                                      \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_norm_fwd_col_##t(const __grid_constant__ struct te_k_norm_fwd a)         \
+	{                                                                                     \
+		norm_fwd_col_body<T>(a);                                                      \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(DW_THREADS)                              \
+		te_k_norm_dw_##t(const __grid_constant__ struct te_k_norm_dw a)               \
+	{                                                                                     \
+		norm_dw_body<T>(a);                                                           \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME
+#undef ROWS

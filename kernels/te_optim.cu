@@ -1,46 +1,69 @@
 /*
- * te_optim.cu - gradient norm and AdamW over flat FP32 buffers of n elements.
+ * te_optim.cu - AdamW and the norm of gradients. sm_90a.
  *
- * sumsq: TE_K_SUMSQ_PARTS blocks of 256 threads, each one run; 4 bytes an element, FP64 sums.
- * adamw_begin: one thread adds the parts in ascending order, as the reference does.
- * adamw: 256 threads, 4 elements a thread in 16-byte vectors; 28 bytes an element
- *   (w, m, v read and written, g read). Every operation is rounded by itself, as the
- *   reference does.
- * sm_90a; no shared memory but 64 bytes in sumsq.
+ *  kernel       shapes             blocks         threads  shared  B/element
+ *  sumsq        x FP32 [n]         1024           256      64      4
+ *  adamw_begin  1024 partial sums  1              256      8192
+ *  adamw        w, m, v, g [n]     1024 elements  256      0       28
+ *
+ * sumsq gives each block one run, all resident at once. adamw is bound by its 28
+ * bytes an element; its two square roots and divisions are IEEE, as on the host, and hidden.
  */
 #include "te_dev.cuh"
+
+DEV double square(float x)
+{
+	return __dmul_rn((double)x, (double)x);
+}
 
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_sumsq(const __grid_constant__ struct te_k_sumsq a)
 {
 	__shared__ double part[8];
 	const int64_t run = (a.n + TE_K_SUMSQ_PARTS - 1) / TE_K_SUMSQ_PARTS;
-	const int64_t begin = blockIdx.x * run;
-	const int64_t end = begin + run < a.n ? begin + run : a.n;
-	double s = 0.0;
+	const int64_t begin = min((int64_t)blockIdx.x * run, a.n), end = min(begin + run, a.n);
+	/* whole vectors of 4 in the middle, single elements at both ends */
+	const int64_t lo = aligned(a.x) ? min((begin + 3) / 4 * 4, end) : end;
+	const int64_t hi = lo + (end - lo) / 4 * 4;
+	double sum[4] = { 0.0, 0.0, 0.0, 0.0 };
+	int64_t i;
 
-	for (int64_t i0 = begin; i0 < end; i0 += 4 * 256) {
-		float v[4];
+	for (i = begin + threadIdx.x; i < lo; i += blockDim.x)
+		sum[0] = __dadd_rn(sum[0], square(a.x[i]));
+	for (i = hi + threadIdx.x; i < end; i += blockDim.x)
+		sum[1] = __dadd_rn(sum[1], square(a.x[i]));
+	i = lo + threadIdx.x * 4;
+	for (; i + 3 * 1024 < hi; i += 4 * 1024) {
+		float4 v[4];
 
 #pragma unroll
-		for (int k = 0; k < 4; k++) {
-			const int64_t i = i0 + k * 256 + threadIdx.x;
-
-			v[k] = i < end ? a.x[i] : 0.0f;
+		for (int u = 0; u < 4; u++)
+			v[u] = *(const float4 *)(a.x + i + u * 1024);
+#pragma unroll
+		for (int u = 0; u < 4; u++) {
+			sum[0] = __dadd_rn(sum[0], square(v[u].x));
+			sum[1] = __dadd_rn(sum[1], square(v[u].y));
+			sum[2] = __dadd_rn(sum[2], square(v[u].z));
+			sum[3] = __dadd_rn(sum[3], square(v[u].w));
 		}
-#pragma unroll
-		for (int k = 0; k < 4; k++)
-			s += (double)v[k] * (double)v[k];
 	}
-	s = warp_sum(s);
+	for (; i < hi; i += 1024) {
+		const float4 v = *(const float4 *)(a.x + i);
+
+		sum[0] = __dadd_rn(sum[0], square(v.x));
+		sum[1] = __dadd_rn(sum[1], square(v.y));
+		sum[2] = __dadd_rn(sum[2], square(v.z));
+		sum[3] = __dadd_rn(sum[3], square(v.w));
+	}
+	sum[0] = warp_sum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])));
 	if (threadIdx.x % 32 == 0)
-		part[threadIdx.x / 32] = s;
+		part[threadIdx.x / 32] = sum[0];
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		for (int w = 1; w < 8; w++)
-			s += part[w];
-		a.part[blockIdx.x] = s;
-	}
+	if (threadIdx.x)
+		return;
+	for (int w = 1; w < 8; w++)
+		sum[0] = __dadd_rn(sum[0], part[w]);
+	a.part[blockIdx.x] = sum[0];
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -50,17 +73,18 @@ extern "C" __global__ void __launch_bounds__(256)
 	struct te_k_adamw_state *s = a.state;
 	double sum = 0.0, norm;
 
-	for (int i = threadIdx.x; i < TE_K_SUMSQ_PARTS; i += 256)
-		part[i] = a.part[i];
+	for (int p = threadIdx.x; p < TE_K_SUMSQ_PARTS; p += blockDim.x)
+		part[p] = a.part[p];
 	__syncthreads();
 	if (threadIdx.x)
 		return;
-	for (int i = 0; i < TE_K_SUMSQ_PARTS; i++)
-		sum = __dadd_rn(sum, part[i]);
+#pragma unroll 16
+	for (int p = 0; p < TE_K_SUMSQ_PARTS; p++)
+		sum = __dadd_rn(sum, part[p]);
 	norm = __dsqrt_rn(sum);
 	s->grad_norm = (float)norm;
 	s->clip = 1.0f;
-	s->skip = !(fabsf(s->grad_norm) < TE_INF);
+	s->skip = !(fabsf((float)norm) < TE_INF);
 	if (s->skip) {
 		s->nskipped++;
 		return;
@@ -72,21 +96,22 @@ extern "C" __global__ void __launch_bounds__(256)
 	s->beta2_t = __dmul_rn(s->beta2_t, (double)a.beta2);
 }
 
-struct rates {
-	float b1, b2, one_b1, one_b2, c1, c2, clip, lr, eps, decay;
+struct adamw_consts {
+	float clip, lr, b1, b2, one_b1, one_b2, c1, c2, eps, weight_decay;
 };
 
-DEV void update(const struct rates &r, bool decays, float grad, float *w, float *m, float *v)
+DEV void adamw_one(const struct adamw_consts &k, float grad, bool decay, float &w, float &m,
+		   float &v)
 {
-	const float g = mul(grad, r.clip);
-	float u;
+	const num g = num(grad) * k.clip;
+	num u(0.0f);
 
-	*m = add(mul(r.b1, *m), mul(r.one_b1, g));
-	*v = add(mul(r.b2, *v), mul(mul(r.one_b2, g), g));
-	u = __fdiv_rn(__fdiv_rn(*m, r.c1), add(__fsqrt_rn(__fdiv_rn(*v, r.c2)), r.eps));
-	if (decays)
-		u = add(u, mul(r.decay, *w));
-	*w = sub(*w, mul(r.lr, u));
+	m = (num(k.b1) * m + num(k.one_b1) * g).v;
+	v = (num(k.b2) * v + num(k.one_b2) * g * g).v;
+	u = num(m) / k.c1 / (num(__fsqrt_rn((num(v) / k.c2).v)) + k.eps);
+	if (decay)
+		u = u + num(k.weight_decay) * w;
+	w = (num(w) - num(k.lr) * u).v;
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -94,35 +119,31 @@ extern "C" __global__ void __launch_bounds__(256)
 {
 	const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
 	const struct te_k_adamw_state *s = a.state;
-	struct rates r;
-	bool decays;
+	float4 w, m, v, g;
+	bool decay;
 
 	if (i >= a.n || s->skip)
 		return;
-	r.b1 = a.beta1;
-	r.b2 = a.beta2;
-	r.one_b1 = sub(1.0f, a.beta1);
-	r.one_b2 = sub(1.0f, a.beta2);
-	r.c1 = (float)__dsub_rn(1.0, s->beta1_t);
-	r.c2 = (float)__dsub_rn(1.0, s->beta2_t);
-	r.clip = s->clip;
-	r.lr = s->lr;
-	r.eps = a.eps;
-	r.decay = a.weight_decay;
-	decays = a.decay[i / TE_K_ALIGN_WEIGHT];
-	if (i + 4 <= a.n) {
-		const float4 g = *(const float4 *)(a.g + i);
-		float4 w = *(float4 *)(a.w + i), m = *(float4 *)(a.m + i), v = *(float4 *)(a.v + i);
-
-		update(r, decays, g.x, &w.x, &m.x, &v.x);
-		update(r, decays, g.y, &w.y, &m.y, &v.y);
-		update(r, decays, g.z, &w.z, &m.z, &v.z);
-		update(r, decays, g.w, &w.w, &m.w, &v.w);
-		*(float4 *)(a.w + i) = w;
-		*(float4 *)(a.m + i) = m;
-		*(float4 *)(a.v + i) = v;
+	const struct adamw_consts k = {
+		s->clip, s->lr, a.beta1, a.beta2, sub(1.0f, a.beta1), sub(1.0f, a.beta2),
+		(float)__dsub_rn(1.0, s->beta1_t), (float)__dsub_rn(1.0, s->beta2_t),
+		a.eps, a.weight_decay,
+	};
+	decay = a.decay[i / TE_K_ALIGN_WEIGHT];
+	if (i + 4 > a.n || !aligned(a.w) || !aligned(a.m) || !aligned(a.v) || !aligned(a.g)) {
+		for (int64_t j = i; j < min(i + 4, a.n); j++)
+			adamw_one(k, a.g[j], decay, a.w[j], a.m[j], a.v[j]);
 		return;
 	}
-	for (int64_t k = i; k < a.n; k++)
-		update(r, decays, a.g[k], a.w + k, a.m + k, a.v + k);
+	w = *(const float4 *)(a.w + i);
+	m = *(const float4 *)(a.m + i);
+	v = *(const float4 *)(a.v + i);
+	g = *(const float4 *)(a.g + i);
+	adamw_one(k, g.x, decay, w.x, m.x, v.x);
+	adamw_one(k, g.y, decay, w.y, m.y, v.y);
+	adamw_one(k, g.z, decay, w.z, m.z, v.z);
+	adamw_one(k, g.w, decay, w.w, m.w, v.w);
+	*(float4 *)(a.w + i) = w;
+	*(float4 *)(a.m + i) = m;
+	*(float4 *)(a.v + i) = v;
 }

@@ -23,6 +23,7 @@ struct tile {
 	int64_t r0, c0; /* the tile */
 	int64_t r, c;	/* this thread's first element */
 	int64_t rows, cols;
+	int64_t end; /* columns from here on are not this result's; mostly cols */
 };
 
 DEV struct tile tile_at(int64_t rows, int64_t cols, int64_t r0, int64_t c0)
@@ -35,6 +36,7 @@ DEV struct tile tile_at(int64_t rows, int64_t cols, int64_t r0, int64_t c0)
 	t.c = c0 + threadIdx.x % 16 * TE_V;
 	t.rows = rows;
 	t.cols = cols;
+	t.end = cols;
 	return t;
 }
 
@@ -52,7 +54,7 @@ DEV struct tile tile_of_block(int64_t rows, int64_t cols)
 /* how many of row i's TE_V elements of this thread exist */
 DEV int tile_n(const struct tile *t, int i)
 {
-	return t->r + i < t->rows ? clamp_int(t->cols - t->c, 0, TE_V) : 0;
+	return t->r + i < t->rows ? clamp_int(t->end - t->c, 0, TE_V) : 0;
 }
 
 /* 4 x 8 elements; pitch is the row width of p. vec: rows start on vectors */
@@ -135,7 +137,7 @@ DEV void codes_put(struct tile_codes *s, const uint2 code[TILE_R])
 /* col [cols, rows]: 16 rows of a column a thread where columns start on 16 bytes */
 DEV void codes_store(const struct tile_codes *s, const struct tile *t, uint8_t *col)
 {
-	const int nc = clamp_int(t->cols - t->c0, 0, TILE_COLS);
+	const int nc = clamp_int(t->end - t->c0, 0, TILE_COLS);
 	const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
 
 	if (t->rows % 16 == 0 && aligned(col)) {
@@ -241,7 +243,7 @@ DEV float tile_put(const struct tile_out<T> *o, const struct tile *t, float v[TI
 	__syncthreads();
 	if (o->q.col)
 		codes_store(codes, t, (uint8_t *)o->q.col);
-	if (values && o->part && threadIdx.x < TILE_COLS && t->c0 + threadIdx.x < t->cols) {
+	if (values && o->part && threadIdx.x < TILE_COLS && t->c0 + threadIdx.x < t->end) {
 		const T *value = (const T *)values->word + threadIdx.x;
 		const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
 		float sum = 0.0f;

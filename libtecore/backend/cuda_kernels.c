@@ -2,19 +2,25 @@
 #include "config.h"
 
 #define TE_LOG_CATEGORY "core/cuda"
+#include <errno.h>
+
 #include <te/dtype.h>
+#include <te/op.h>
 
 #include "libtecore/backend/cuda_kernels.h"
 #include "libtecore/internal.h"
 
-#define FLAT_ELEMS 4096	   /* a block of te_dev.cuh's flat kernels */
-#define TILE_ROWS 64	   /* te_tile.cuh */
+#define FLAT_ELEMS 4096 /* a block of te_dev.cuh's flat kernels */
+#define TILE_ROWS 64	/* te_tile.cuh */
 #define TILE_COLS 128
 #define MAX_BLOCKS 0x7fffffff
-#define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
+#define AMAX_BLOCKS (132 * 8)	 /* enough in flight on every Hopper GPU */
+#define EMBED_VOCAB 16		 /* table rows a block of embed_bwd owns, 1 of a small table */
 #define EMBED_LARGE_VOCAB 4096
-#define EMBED_SPAN 8
-#define NORM_WARP_COLS 1024 /* a warp holds so many columns in registers */
+#define EMBED_MAX_ROWS (1 << 28) /* a row and a place among these make 32 bits */
+#define NORM_WARP_COLS 1024	 /* a warp holds so many columns in registers */
+#define NORM_THREAD_COLS 32	 /* and a thread these */
+#define NORM_BLOCK_COLS 16384
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -34,9 +40,9 @@ static int launch(struct te__cuda_kernel *k, const char *func, int64_t nblocks, 
 }
 
 /* launch NAME_fp32 or NAME_bf16 */
-#define LAUNCH_T(k, dtype, NAME, nblocks, nthreads)                                             \
-	((dtype) == TE_DTYPE_FP32 ? launch((k), NAME "_fp32", (nblocks), (nthreads)) :          \
-	 (dtype) == TE_DTYPE_BF16 ? launch((k), NAME "_bf16", (nblocks), (nthreads)) :          \
+#define LAUNCH_T(k, dtype, NAME, nblocks, nthreads)                                    \
+	((dtype) == TE_DTYPE_FP32 ? launch((k), NAME "_fp32", (nblocks), (nthreads)) : \
+	 (dtype) == TE_DTYPE_BF16 ? launch((k), NAME "_bf16", (nblocks), (nthreads)) : \
 				    no_type(NAME, (dtype)))
 
 static int no_type(const char *name, int32_t dtype)
@@ -125,29 +131,37 @@ static int geo_cast(const void *args, struct te__cuda_kernel *k)
 	return launch(k, func[a->xdtype][a->ydtype], ceil_div(a->n, FLAT_ELEMS), 256);
 }
 
-/* rows a block of 256 threads takes: a warp each, or the whole block one */
-#define NORM_VARIANT(k, a, NAME)                                                                 \
-	((a)->cols > NORM_WARP_COLS ?                                                            \
-		 ((a)->dtype == TE_DTYPE_FP32 ? launch(k, NAME "_fp32_block", (a)->rows, 256) :  \
-		  (a)->dtype == TE_DTYPE_BF16 ? launch(k, NAME "_bf16_block", (a)->rows, 256) :  \
-						no_type(NAME, (a)->dtype)) :                     \
-	 (a)->dtype == TE_DTYPE_FP32 ?                                                           \
-		 launch(k, NAME "_fp32_warp", ceil_div((a)->rows, 8), 256) :                     \
-	 (a)->dtype == TE_DTYPE_BF16 ?                                                           \
-		 launch(k, NAME "_bf16_warp", ceil_div((a)->rows, 8), 256) :                     \
-		 no_type(NAME, (a)->dtype))
+/* te_norm.cu: the variant for rows of this width, how many blocks, how many threads */
+#define NORM_VARIANT(k, a, NAME)                                                                  \
+	((a)->cols % 8 ? LAUNCH_T(k, (a)->dtype, NAME "_odd", norm_blocks((a)->rows, (a)->cols),  \
+				  norm_threads((a)->cols)) :                                      \
+	 (a)->cols > NORM_BLOCK_COLS ?                                                            \
+			 LAUNCH_T(k, (a)->dtype, NAME "_long", norm_blocks((a)->rows, (a)->cols), \
+				  norm_threads((a)->cols)) :                                      \
+			 LAUNCH_T(k, (a)->dtype, NAME, norm_blocks((a)->rows, (a)->cols),         \
+				  norm_threads((a)->cols)))
+
+static int64_t norm_blocks(int64_t rows, int64_t cols)
+{
+	return cols > NORM_WARP_COLS ? rows : ceil_div(rows, 4);
+}
+
+/* four warps of a row each; or a row's threads, whole warps, up to 512 */
+static unsigned norm_threads(int64_t cols)
+{
+	if (cols <= NORM_WARP_COLS)
+		return 128;
+	return cols > NORM_BLOCK_COLS ? 512 : (unsigned)ceil_div(cols, 32 * NORM_THREAD_COLS) * 32;
+}
 
 static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_fwd *a = args;
 
-	if (!a->q.col)
-		return NORM_VARIANT(k, a, "te_k_norm_fwd");
-	return a->dtype == TE_DTYPE_FP32 ?
-		       launch(k, "te_k_norm_fwd_fp32_col", ceil_div(a->rows, TILE_ROWS), 256) :
-	       a->dtype == TE_DTYPE_BF16 ?
-		       launch(k, "te_k_norm_fwd_bf16_col", ceil_div(a->rows, TILE_ROWS), 256) :
-		       no_type("te_k_norm_fwd", a->dtype);
+	if (a->q.col)
+		return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
+				256);
+	return NORM_VARIANT(k, a, "te_k_norm_fwd");
 }
 
 static int geo_norm_bwd(const void *args, struct te__cuda_kernel *k)
@@ -161,8 +175,8 @@ static int geo_norm_dw(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_dw *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_norm_dw",
-			TE_K_NPARTS(a->rows) * ceil_div(a->cols, 256), 256);
+	return LAUNCH_T(k, a->dtype, "te_k_norm_dw", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 512),
+			64);
 }
 
 static int geo_colsum(const void *args, struct te__cuda_kernel *k)
@@ -214,19 +228,52 @@ static int geo_rope(const void *args, struct te__cuda_kernel *k)
 	return LAUNCH_T(k, a->dtype, "te_k_rope", a->rows, 256);
 }
 
+/* one function an activation: te_k_act_fwd_gelu_bf16, te_k_act_fwd_gated_gelu_bf16 */
+#define ACT_NAMES(NAME, act)                                                   \
+	{                                                                      \
+		{ NAME "_" act "_fp32", NAME "_" act "_bf16" },                \
+		{                                                              \
+			NAME "_gated_" act "_fp32", NAME "_gated_" act "_bf16" \
+		}                                                              \
+	}
+#define ACT_TABLE(NAME)                                        \
+	{                                                      \
+		[TE_ACT_GELU] = ACT_NAMES(NAME, "gelu"),       \
+		[TE_ACT_QGELU] = ACT_NAMES(NAME, "qgelu"),     \
+		[TE_ACT_RELU] = ACT_NAMES(NAME, "relu"),       \
+		[TE_ACT_SRELU] = ACT_NAMES(NAME, "srelu"),     \
+		[TE_ACT_SILU] = ACT_NAMES(NAME, "silu"),       \
+		[TE_ACT_SIGMOID] = ACT_NAMES(NAME, "sigmoid"), \
+	}
+
+/* [activation][gated][type] */
+static const char *const act_fwd[TE_ACT_COUNT][2][2] = ACT_TABLE("te_k_act_fwd");
+static const char *const act_bwd[TE_ACT_COUNT][2][2] = ACT_TABLE("te_k_act_bwd");
+
+static int geo_act(const char *const (*func)[2][2], const char *name, int32_t act, int32_t gated,
+		   int32_t dtype, int64_t ntiles, struct te__cuda_kernel *k)
+{
+	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
+		return no_type(name, dtype);
+	if (act < 0 || act >= TE_ACT_COUNT)
+		return te__fail(-EINVAL, "%s: no activation has number %d", name, act);
+	return launch(k, func[act][!!gated][dtype == TE_DTYPE_BF16], ntiles, 256);
+}
+
 static int geo_act_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_fwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_act_fwd", tiles(a->rows, a->cols), 256);
+	return geo_act(act_fwd, "te_k_act_fwd", a->act, a->gated, a->dtype, tiles(a->rows, a->cols),
+		       k);
 }
 
 static int geo_act_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_bwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_act_bwd",
-			tiles(a->rows, a->gated ? 2 * a->cols : a->cols), 256);
+	return geo_act(act_bwd, "te_k_act_bwd", a->act, a->gated, a->dtype, tiles(a->rows, a->cols),
+		       k);
 }
 
 static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)
@@ -239,12 +286,11 @@ static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)
 static int geo_embed_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_embed_bwd *a = args;
-	const int64_t span = a->vocab > EMBED_LARGE_VOCAB ? EMBED_SPAN : 1;
+	const int64_t span = a->vocab > EMBED_LARGE_VOCAB ? EMBED_VOCAB : 1;
 
-	if (ceil_div(a->width, 256) > 65535)
-		return te__fail(-TE_ESHAPE, "te_k_embed_bwd: a width of %lld is too large",
-				(long long)a->width);
-	k->grid[1] = (unsigned)ceil_div(a->width, 256);
+	if (a->rows > EMBED_MAX_ROWS)
+		return te__fail(-TE_ESHAPE, "te_k_embed_bwd: %lld tokens are more than %d",
+				(long long)a->rows, EMBED_MAX_ROWS);
 	return LAUNCH_T(k, a->dtype, "te_k_embed_bwd", ceil_div(a->vocab, span), 256);
 }
 
@@ -252,7 +298,7 @@ static int geo_pos_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_pos_bwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_pos_bwd", ceil_div(a->seqlen * a->width, 256), 256);
+	return LAUNCH_T(k, a->dtype, "te_k_pos_bwd", ceil_div(a->seqlen * a->width, 128 * 8), 128);
 }
 
 static int geo_ce_fwd(const void *args, struct te__cuda_kernel *k)
@@ -334,7 +380,6 @@ int te__cuda_geometry(const struct te__launch *l, struct te__cuda_kernel *ret)
 {
 	*ret = (struct te__cuda_kernel){ NULL, { 1, 1, 1 }, { 1, 1, 1 }, 0 };
 	if (!geometry[l->id])
-		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d",
-				(int)l->id);
+		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d", (int)l->id);
 	return geometry[l->id](l->args, ret);
 }

@@ -10,10 +10,25 @@ dist_man3_MANS += \
 	man/te_adamw_step.3 \
 	man/te_adamw_unref.3 \
 	man/te_adamw_v.3 \
+	man/te_backend_count.3 \
+	man/te_backend_info.3 \
 	man/te_bf16_decode.3 \
 	man/te_bf16_encode.3 \
+	man/te_capture_begin.3 \
+	man/te_capture_end.3 \
+	man/te_cast.3 \
 	man/te_comm_version.3 \
+	man/te_copy.3 \
+	man/te_ctx_backend.3 \
+	man/te_ctx_create.3 \
+	man/te_ctx_device_info.3 \
+	man/te_ctx_mem_info.3 \
+	man/te_ctx_ref.3 \
+	man/te_ctx_stream.3 \
+	man/te_ctx_sync.3 \
+	man/te_ctx_unref.3 \
 	man/te_dequantize.3 \
+	man/te_device_info.3 \
 	man/te_dtype_from_name.3 \
 	man/te_dtype_max.3 \
 	man/te_dtype_name.3 \
@@ -22,14 +37,27 @@ dist_man3_MANS += \
 	man/te_error_cuda.3 \
 	man/te_error_detail.3 \
 	man/te_error_verbs.3 \
+	man/te_event_create.3 \
+	man/te_event_elapsed_ms.3 \
+	man/te_event_query.3 \
+	man/te_event_record.3 \
+	man/te_event_ref.3 \
+	man/te_event_sync.3 \
+	man/te_event_unref.3 \
+	man/te_event_wait.3 \
+	man/te_fill.3 \
+	man/te_fill_u32.3 \
 	man/te_fp16_decode.3 \
 	man/te_fp16_encode.3 \
 	man/te_fp8_decode.3 \
 	man/te_fp8_encode.3 \
 	man/te_gemm.3 \
 	man/te_graph_version.3 \
+	man/te_host_call.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \
+	man/te_mem_alloc.3 \
+	man/te_mem_free.3 \
 	man/te_op_activation.3 \
 	man/te_op_add.3 \
 	man/te_op_attention.3 \
@@ -53,6 +81,8 @@ dist_man3_MANS += \
 	man/te_param_count.3 \
 	man/te_param_info.3 \
 	man/te_param_unknown.3 \
+	man/te_pinned_alloc.3 \
+	man/te_pinned_free.3 \
 	man/te_plan_backward.3 \
 	man/te_plan_backward_dw.3 \
 	man/te_plan_create.3 \
@@ -81,6 +111,10 @@ dist_man3_MANS += \
 	man/te_quantize.3 \
 	man/te_recipe_from_name.3 \
 	man/te_recipe_name.3 \
+	man/te_recording_info.3 \
+	man/te_recording_launch.3 \
+	man/te_recording_ref.3 \
+	man/te_recording_unref.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
 	man/te_seq_create.3 \
@@ -99,7 +133,33 @@ dist_man3_MANS += \
 	man/te_seq_unref.3 \
 	man/te_seq_weight.3 \
 	man/te_seq_zero_grads.3 \
+	man/te_stream_create.3 \
+	man/te_stream_ctx.3 \
+	man/te_stream_native.3 \
+	man/te_stream_query.3 \
+	man/te_stream_ref.3 \
+	man/te_stream_sync.3 \
+	man/te_stream_unref.3 \
 	man/te_strerror.3 \
+	man/te_tensor_base.3 \
+	man/te_tensor_coldata.3 \
+	man/te_tensor_cols.3 \
+	man/te_tensor_create.3 \
+	man/te_tensor_ctx.3 \
+	man/te_tensor_data.3 \
+	man/te_tensor_dtype.3 \
+	man/te_tensor_extent.3 \
+	man/te_tensor_nbytes.3 \
+	man/te_tensor_ndim.3 \
+	man/te_tensor_nelems.3 \
+	man/te_tensor_read.3 \
+	man/te_tensor_ref.3 \
+	man/te_tensor_rows.3 \
+	man/te_tensor_scale_inv.3 \
+	man/te_tensor_unref.3 \
+	man/te_tensor_view.3 \
+	man/te_tensor_wrap.3 \
+	man/te_tensor_write.3 \
 	man/te_version.3 \
 	man/te_version_number.3
 

@@ -45,7 +45,8 @@ TT_SH += \
 	t/tools/t8003-te_train-resume.t \
 	t/tools/t8004-te_train-checkpoints.t \
 	t/tools/t8005-te_train-run.t \
-	t/tools/t8006-te_train-golden.t
+	t/tools/t8006-te_train-golden.t \
+	t/tools/t8007-te_info.t
 endif
 
 TEST_EXTENSIONS = .t

@@ -1,8 +1,15 @@
 # Tools use installed headers and libraries only. They need jansson.
 if HAVE_JANSSON
 bin_PROGRAMS += \
+	tools/te_info \
 	tools/te_plot \
 	tools/te_train/te_train
+
+tools_te_info_SOURCES = \
+	tools/te_info.c
+tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/libtecore.la \
+	$(JANSSON_LIBS)
 
 tools_te_plot_SOURCES = \
 	tools/te_plot.c
@@ -41,10 +48,12 @@ tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtecore/libtecor
 	$(JANSSON_LIBS) $(ZLIB_LIBS) -lm
 
 dist_man1_MANS += \
+	man/te_info.1 \
 	man/te_plot.1 \
 	man/te_train.1
 else
 EXTRA_DIST += \
+	man/te_info.1 \
 	man/te_plot.1 \
 	man/te_train.1
 endif

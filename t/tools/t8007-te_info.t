@@ -1,0 +1,73 @@
+#!/bin/sh
+# te_info says what there is, in words and as JSON.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+te_info=$abs_top_builddir/tools/te_info
+cd "$tmp" || exit 99
+
+# says NAME PATTERN COMMAND...: exit 0, and a line of standard output matches
+says()
+{
+	name=$1 pattern=$2
+	shift 2
+	"$@" >out 2>err
+	echo "exit status $?, no $pattern" >>err
+	if head -n 1 err | grep -q '^exit status 0' && grep -qE -- "$pattern" out; then
+		ok "$name"
+	else
+		not_ok "$name" err
+	fi
+}
+
+# fails NAME SUBJECT COMMAND...: exit 2, one line on standard error names the subject
+fails()
+{
+	name=$1 subject=$2
+	shift 2
+	"$@" >out 2>err
+	status=$?
+	{
+		[ $status = 2 ] || echo "exit status $status"
+		[ "$(wc -l <err)" = 1 ] || echo "not one line"
+		grep -qF -- "$subject" err || echo "no \"$subject\""
+		[ -s out ] && echo "output on standard output"
+	} >why
+	empty "$name" why
+}
+
+check "--help" "$te_info" --help
+says "--version" '^te_info [0-9]+\.[0-9]+\.[0-9]+$' "$te_info" --version
+fails "an unknown option" --frob "$te_info" --frob
+fails "an argument" frob "$te_info" frob
+
+says "the host is always there" '^backend host' "$te_info"
+says "cuda is there, or absent for a reason" \
+	'^backend cuda( .*[^:]|: absent: .+)$' "$te_info"
+says "versions of the three libraries" \
+	'libtecore [0-9.]+, libtegraph [0-9.]+, libtecomm [0-9.]+$' "$te_info"
+
+says "a parameter and where it comes from" \
+	'^TE_BACKEND=host  \(environment; default "auto"' env TE_BACKEND=host "$te_info" --params
+says "a value that cannot be read" \
+	'^TE_BACKEND=auto  \(invalid' env TE_BACKEND=abacus "$te_info" --params
+says "a variable that means nothing" '^TE_BAKCEND is set' env TE_BAKCEND=1 "$te_info" --params
+
+# every parameter is there once
+sed -n 's/^TE_PARAM(\([A-Z0-9_]*\),.*/TE_\1/p' "$abs_top_srcdir"/libte*/params.def | sort >want
+"$te_info" --params | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p' | sort >got
+same "--params lists params.def" want got
+"$te_info" --json | sed -n 's/^ *"name": "\(TE_[A-Z0-9_]*\)",*$/\1/p' | sort >got
+same "--json does too" want got
+
+says "--json gives memory in bytes" '^ *"mem_total_bytes": [1-9][0-9]*,?$' "$te_info" --json
+says "--json gives one object" '^\}$' "$te_info" --json
+"$te_info" --json --params | grep backends >found
+empty "--json --params gives parameters only" found
+
+if [ -w /dev/full ]; then
+	"$te_info" --json >/dev/full 2>err
+	echo "exit status $?" >>err
+	check "a full disk is reported" grep -q 'exit status 1' err
+fi
+
+tap_end

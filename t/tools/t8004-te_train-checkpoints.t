@@ -62,11 +62,11 @@ empty "the old checkpoint is intact" differ
 
 # interrupted: the step is finished and saved, and the run goes on from there
 for sig in INT TERM; do
-	rm -rf i
+	rm -rf i err # err of a run before has steps too, and a signal sent too early is lost
 	"$te_train" $micro --steps 1000000 --out i --log-every 1 text >out 2>err &
 	pid=$!
 	n=0
-	until grep -q '^step [1-9][0-9]*/' err || [ $n = 100 ]; do
+	until grep -qs '^step [1-9][0-9]*/' err || [ $n = 100 ]; do
 		sleep 0.1
 		n=$((n + 1))
 	done

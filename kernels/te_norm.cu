@@ -3,15 +3,19 @@
  *
  *  kernel        shapes                 blocks                threads  shared  B/element (BF16)
  *  norm_fwd      x T [rows, cols]       4 rows, or a row      64..512  384     4, to FP8 3
- *  norm_fwd_col  the same, with q.col   64 rows               256      8832    6, to FP8 + FP8^T
+ *  norm_fwd_colCxN  the same, q.col     C for 64 rows         256      10368   4, to FP8 + FP8^T
+ *  norm_fwd_col  the same, any shape    64 rows               256      8832    6
  *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
  *  norm_dw       dy, x T                64 rows, 512 columns  64       512     4
  *
  * Up to 1024 columns a warp makes a row, up to 16384 a block; the row stays in
  * registers, 32 elements a thread, between the statistics and the result. _long is for
  * more columns and reads rows again, from L2; _odd is for widths that are no
- * multiple of 8, element by element. norm_fwd_col owns 64 rows, since a transposed
- * copy needs rows next to each other: it makes their statistics, then tiles of te_tile.cuh.
+ * multiple of 8, element by element.
+ *
+ * A transposed copy needs rows next to each other, and statistics whole rows: colCxN holds
+ * 64 rows of up to C N 128 columns in the registers of a cluster of C blocks, so BF16 of up to
+ * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows.
  */
 #include "te_tile.cuh"
 
@@ -144,8 +148,23 @@ template <int NV, bool LONG, class F> DEV void pieces(const struct team &w, int6
 /*
  * The mean comes from a first sum, corrected by the sum of what is left after
  * subtracting it: so it has FP32's last bit nearly right, and the variance is about it.
- * held: the row, or a piece of it.
+ * d1, d2: sums of x - *mean and of its square over the n elements of a row.
  */
+DEV void norm_stats(const struct te_k_norm_fwd &a, float n, float d1, float d2, float *mean,
+		    float *ret_rstd)
+{
+	d2 = __fdiv_rn(d2, n);
+	if (a.mean) {
+		d1 = __fdiv_rn(d1, n);
+		d2 = sub(d2, mul(d1, d1));
+		d2 = d2 < 0.0f ? 0.0f : d2; /* NaN stays */
+		if (fabsf(*mean) < TE_INF)
+			*mean = add(*mean, d1);
+	}
+	*ret_rstd = __fdiv_rn(1.0f, __fsqrt_rn(add(d2, a.eps)));
+}
+
+/* held: the row, or a piece of it */
 template <class T, int NV, bool VEC, bool LONG>
 DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T *x,
 		   float2 part[2][NORM_THREADS / 32], raw<T> held[NV], float *ret_mean,
@@ -194,16 +213,8 @@ DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T 
 		}
 	});
 	team_sum(w, part[1], d1, d2);
-	d2 = __fdiv_rn(d2, n);
-	if (a.mean) {
-		d1 = __fdiv_rn(d1, n);
-		d2 = sub(d2, mul(d1, d1));
-		d2 = d2 < 0.0f ? 0.0f : d2; /* NaN stays */
-		if (fabsf(mean) < TE_INF)
-			mean = add(mean, d1);
-	}
+	norm_stats(a, n, d1, d2, &mean, ret_rstd);
 	*ret_mean = mean;
-	*ret_rstd = __fdiv_rn(1.0f, __fsqrt_rn(add(d2, a.eps)));
 }
 
 /* element by element */
@@ -362,6 +373,179 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 		block_amax(a.q.amax, m);
 }
 
+/*
+ * The same with the rows in registers: read once. A cluster of C blocks owns 64 rows; block k
+ * of it makes tiles k, k + C, ..., NS of them at most. The blocks of a cluster exchange their
+ * sums of the rows through each other's shared memory, in the order of blocks.
+ */
+DEV uint32_t cluster_rank(void)
+{
+	uint32_t r;
+
+	asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+	return r;
+}
+
+/* all threads of the cluster; orders what they wrote to shared memory before it */
+DEV void cluster_barrier(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+		     "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* *p as it is in the shared memory of another block of the cluster */
+DEV float2 cluster_read(const float2 *p, uint32_t rank)
+{
+	uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+	float2 v;
+
+	asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
+	asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+		     : "=f"(v.x), "=f"(v.y)
+		     : "r"(at)
+		     : "memory");
+	return v;
+}
+
+/*
+ * s[i] of row i of each thread: summed over the 16 threads of the row, then over the cluster
+ * to total[row]. part and total are of this call alone; the caller's next cluster
+ * barrier keeps part until all have read it.
+ */
+template <int C>
+DEV void cluster_sum(float2 part[TILE_ROWS], float2 total[TILE_ROWS], float2 s[TILE_R])
+{
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+#pragma unroll
+		for (int d = 8; d; d >>= 1) {
+			s[i].x = add(s[i].x, __shfl_xor_sync(0xffffffffu, s[i].x, d));
+			s[i].y = add(s[i].y, __shfl_xor_sync(0xffffffffu, s[i].y, d));
+		}
+		if (threadIdx.x % 16 == 0)
+			part[threadIdx.x / 16 * TILE_R + i] = s[i];
+	}
+	cluster_barrier();
+	if (threadIdx.x < TILE_ROWS) {
+		float2 sum = make_float2(0.0f, 0.0f), other[C];
+
+#pragma unroll
+		for (int k = 0; k < C; k++)
+			other[k] = cluster_read(&part[threadIdx.x], k);
+#pragma unroll
+		for (int k = 0; k < C; k++)
+			sum = make_float2(add(sum.x, other[k].x), add(sum.y, other[k].y));
+		total[threadIdx.x] = sum;
+	}
+	__syncthreads();
+}
+
+template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_fwd &a)
+{
+	__shared__ struct tile_codes codes;
+	__shared__ float2 part[2][TILE_ROWS], total[2][TILE_ROWS];
+	const int rank = (int)cluster_rank();
+	const int64_t r0 = (int64_t)(blockIdx.x / C) * TILE_ROWS;
+	const float n = (float)a.cols;
+	struct tile_out<bf16> o = { (bf16 *)a.y, a.q, NULL, 0, 1.0f, true };
+	float2 s[TILE_R], stats[TILE_R]; /* stats: mean, rstd */
+	tile_raw<bf16> x[NS];
+	float m = 0.0f;
+
+	if (noop_set(a.q.noop))
+		return; /* every block of the cluster */
+#pragma unroll
+	for (int k = 0; k < NS; k++) {
+		const struct tile t =
+			tile_at(a.rows, a.cols, r0, (int64_t)(k * C + rank) * TILE_COLS);
+
+		x[k] = tile_load<bf16>(&t, a.x, a.cols, t.c, true);
+	}
+	o.scale = q_scale(&a.q);
+	q_scale_inv(&a.q);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++)
+		stats[i] = s[i] = make_float2(0.0f, 0.0f);
+	if (a.mean) {
+#pragma unroll
+		for (int k = 0; k < NS; k++)
+#pragma unroll
+			for (int i = 0; i < TILE_R; i++) {
+				float v[TE_V];
+
+				unpack(x[k].row[i], v);
+				s[i].x = add(s[i].x, sum8(v));
+			}
+		cluster_sum<C>(part[0], total[0], s);
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++) {
+			stats[i].x = __fdiv_rn(total[0][threadIdx.x / 16 * TILE_R + i].x, n);
+			s[i] = make_float2(0.0f, 0.0f);
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < NS; k++) {
+		const int64_t c = (int64_t)(k * C + rank) * TILE_COLS + threadIdx.x % 16 * TE_V;
+
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++) {
+			float v[TE_V], sq[TE_V];
+
+			unpack(x[k].row[i], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[e] = c < a.cols ? sub(v[e], stats[i].x) : 0.0f;
+				sq[e] = mul(v[e], v[e]);
+			}
+			if (a.mean)
+				s[i].x = add(s[i].x, sum8(v));
+			s[i].y = add(s[i].y, sum8(sq));
+		}
+	}
+	cluster_sum<C>(part[1], total[1], s);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++) {
+		const int row = threadIdx.x / 16 * TILE_R + i;
+
+		norm_stats(a, n, total[1][row].x, total[1][row].y, &stats[i].x, &stats[i].y);
+		if (rank == 0 && threadIdx.x % 16 == 0 && r0 + row < a.rows) {
+			if (a.mean)
+				a.mean[r0 + row] = stats[i].x;
+			a.rstd[r0 + row] = stats[i].y;
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < NS; k++) {
+		const struct tile t =
+			tile_at(a.rows, a.cols, r0, (int64_t)(k * C + rank) * TILE_COLS);
+		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V];
+
+		if (t.c0 >= a.cols)
+			break; /* the whole block */
+		if (t.c < a.cols) {
+			load_vec(a.gamma + t.c, gain);
+			if (a.beta)
+				load_vec(a.beta + t.c, beta);
+		}
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++) {
+			unpack(x[k].row[i], v[i]);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[i][e] = normed(v[i][e], stats[i].x, stats[i].y,
+						 a.zero_centered ? add(1.0f, gain[e]) : gain[e]);
+				if (a.beta)
+					v[i][e] = add(v[i][e], beta[e]);
+			}
+		}
+		m = tile_put<bf16>(&o, &t, v, &codes, NULL, m);
+		__syncthreads();
+	}
+	if (a.q.amax)
+		block_amax(a.q.amax, m);
+	cluster_barrier(); /* others may still read part */
+}
+
 /* --- backward ------------------------------------------------------------ */
 
 template <class T, int NV, bool VEC, bool LONG>
@@ -516,6 +700,32 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 	{                                                                                     \
 		norm_bwd_body<T, NV, VEC, LONG>(a);                                           \
 	}
+#define CLUSTER(C, NS)                                                                        \
+	extern "C" __global__ void __cluster_dims__(C, 1, 1)                                  \
+		__launch_bounds__(TILE_THREADS, NS < 2 ? 4 : NS < 5 ? 2 : 1)                  \
+		te_k_norm_fwd_col##C##x##NS##_bf16(                                           \
+			const __grid_constant__ struct te_k_norm_fwd a)                       \
+	{                                                                                     \
+		norm_fwd_cluster_body<C, NS>(a);                                              \
+	}
+CLUSTER(1, 1)
+CLUSTER(2, 1)
+CLUSTER(2, 2)
+CLUSTER(2, 3)
+CLUSTER(2, 4)
+CLUSTER(4, 1)
+CLUSTER(4, 2)
+CLUSTER(4, 3)
+CLUSTER(4, 4)
+CLUSTER(8, 1)
+CLUSTER(8, 2)
+CLUSTER(8, 3)
+CLUSTER(8, 4)
+CLUSTER(8, 5)
+CLUSTER(8, 6)
+CLUSTER(8, 8)
+#undef CLUSTER
+
 #define TE_NAME(T, t)                                                                         \
 	ROWS(T, t, , NORM_NV, true, false)                                                    \
 	ROWS(T, t, long_, 2, true, true)                                                      \

@@ -14,13 +14,14 @@
 #define TILE_ROWS 64	/* te_tile.cuh */
 #define TILE_COLS 128
 #define MAX_BLOCKS 0x7fffffff
-#define AMAX_BLOCKS (132 * 8)	 /* enough in flight on every Hopper GPU */
-#define EMBED_VOCAB 16		 /* table rows a block of embed_bwd owns, 1 of a small table */
+#define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
+#define EMBED_VOCAB 16	      /* table rows a block of embed_bwd owns, 1 of a small table */
 #define EMBED_LARGE_VOCAB 4096
 #define EMBED_MAX_ROWS (1 << 28) /* a row and a place among these make 32 bits */
 #define NORM_WARP_COLS 1024	 /* a warp holds so many columns in registers */
 #define NORM_THREAD_COLS 32	 /* and a thread these */
 #define NORM_BLOCK_COLS 16384
+#define NORM_CLUSTER_COLS 8192
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -154,10 +155,49 @@ static unsigned norm_threads(int64_t cols)
 	return cols > NORM_BLOCK_COLS ? 512 : (unsigned)ceil_div(cols, 32 * NORM_THREAD_COLS) * 32;
 }
 
+/*
+ * te_k_norm_fwd_colCxN holds N tiles in each of a cluster's C blocks: as few too many as there
+ * are, and few in a block where rows are too few for two blocks on each of 132
+ * processors.
+ */
+static int norm_fwd_cluster(const struct te_k_norm_fwd *a, struct te__cuda_kernel *k)
+{
+#define COL(C, N)                                           \
+	{                                                   \
+		C, N, "te_k_norm_fwd_col" #C "x" #N "_bf16" \
+	}
+	static const struct {
+		int c, n;
+		const char *func;
+	} variant[] = {
+		COL(1, 1), COL(2, 1), COL(2, 2), COL(2, 3), COL(2, 4), COL(4, 1),
+		COL(4, 2), COL(4, 3), COL(4, 4), COL(8, 1), COL(8, 2), COL(8, 3),
+		COL(8, 4), COL(8, 5), COL(8, 6), COL(8, 8),
+	};
+#undef COL
+	const int64_t ntiles = ceil_div(a->cols, TILE_COLS), nrows = ceil_div(a->rows, TILE_ROWS);
+	size_t best = sizeof(variant) / sizeof(variant[0]) - 1;
+	int64_t least = INT64_MAX;
+
+	for (size_t i = 0; i < sizeof(variant) / sizeof(variant[0]); i++) {
+		const int64_t spare = variant[i].c * variant[i].n - ntiles;
+		const int64_t cost = 2 * spare + (nrows * variant[i].c < 264 ? variant[i].n : 0);
+
+		if (spare < 0 || cost >= least)
+			continue;
+		least = cost;
+		best = i;
+	}
+	return launch(k, variant[best].func, nrows * variant[best].c, 256);
+}
+
 static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_fwd *a = args;
 
+	if (a->q.col && a->dtype == TE_DTYPE_BF16 && a->cols % 8 == 0 &&
+	    a->cols <= NORM_CLUSTER_COLS)
+		return norm_fwd_cluster(a, k);
 	if (a->q.col)
 		return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
 				256);

@@ -299,6 +299,53 @@ START_TEST(norm_fwd)
 }
 END_TEST
 
+/* 64 rows at a time, and tiles of 128 columns shared out among blocks */
+START_TEST(norm_fwd_transposed)
+{
+	static const struct {
+		int64_t rows, cols;
+	} sizes[] = {
+		{ 64, 128 },   { 65, 256 },  { 130, 384 },   { 16, 512 },  { 127, 768 },
+		{ 80, 1024 },  { 33, 1536 }, { 64, 1608 },   { 70, 2048 }, { 3, 2560 },
+		{ 128, 3072 }, { 48, 4096 }, { 16, 5120 },   { 17, 6144 }, { 32, 8192 },
+		{ 5, 8200 },   { 64, 40 },   { 8451, 1024 },
+	};
+	const int ln = _i & 1;
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const int64_t rows = sizes[k].rows, cols = sizes[k].cols, n = rows * cols;
+		void *x = kc_normal(TE_DTYPE_BF16, n, 2.0f);
+		struct te_k_norm_fwd a = {
+			.x = x,
+			.gamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.beta = ln ? kc_normal(TE_DTYPE_FP32, cols, 1.0f) : NULL,
+			.y = kc_poison(TE_DTYPE_BF16, n),
+			.mean = ln ? kc_poison(TE_DTYPE_FP32, rows) : NULL,
+			.rstd = kc_poison(TE_DTYPE_FP32, rows),
+			.rows = rows,
+			.cols = cols,
+			.eps = 1e-5f,
+			.dtype = TE_DTYPE_BF16,
+			.q = kc_q(fp8[k & 1], n, 40.0f, NULL),
+		};
+
+		for (int64_t i = 0; i < n && ln; i++)
+			kc_set(TE_DTYPE_BF16, x, i,
+			       kc_get(TE_DTYPE_BF16, x, i) + (float)(i / cols % 7));
+		if (k & 1)
+			a.q.row = NULL;
+		kc_defer(a.y);
+		kc_defer(a.mean);
+		kc_defer(a.rstd);
+		kc_defer_q(&a.q);
+		KC_RUN(NORM_FWD, &a);
+		check_norm_fwd(&a, x);
+		kc_check_q(&a.q, TE_DTYPE_BF16, kc_got(a.y), rows, cols);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(norm_fwd_of_numbers_that_are_not)
 {
 	const int32_t dtype = compute[_i & 1];
@@ -318,6 +365,9 @@ START_TEST(norm_fwd_of_numbers_that_are_not)
 			.dtype = dtype,
 		};
 
+		if (_i & 2)
+			a.q = kc_q(TE_DTYPE_E4M3, 4 * cols, 1.0f, NULL);
+		kc_defer_q(&a.q);
 		for (int64_t c = 0; c < cols; c++)
 			kc_set(dtype, x, cols + c, 100.0f);
 		kc_set(dtype, x, 3, NAN);
@@ -1006,7 +1056,8 @@ Suite *kernel_suite(const char *name, const char *backend)
 	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
 	CASE("norm");
 	tcase_add_loop_test(c, norm_fwd, 0, 8);
-	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 2);
+	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
+	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 4);
 	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
 	CASE("reduce");
 	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);

@@ -21,18 +21,19 @@ DEV num sig(num x)
 	return num(1.0f) / (num(1.0f) + expf(-x.v));
 }
 
-DEV num gelu_tanh(num x)
+/* the tanh form: 0.5 (1 + tanh(u)) is sig(2u), which loses no bits below 0 */
+DEV num gelu_s(num x)
 {
-	return tanhf((num(0.79788456f) * (x + num(0.044715f) * x * x * x)).v);
+	return sig(num(1.5957691f) * (x + num(0.044715f) * x * x * x));
 }
 
 DEV num gelu_d(num x)
 {
-	const num t = gelu_tanh(x), w = num(1.0f) - t * t, d = num(0.5f) * (num(1.0f) + t);
-	const num slope = num(0.79788456f) * (num(1.0f) + num(0.134145f) * x * x);
+	const num s = gelu_s(x), w = s * (num(1.0f) - s);
+	const num slope = num(1.5957691f) * (num(1.0f) + num(0.134145f) * x * x);
 
 	/* w is 0 where x * x may be infinite */
-	return w.v == 0.0f ? d : d + num(0.5f) * x * w * slope;
+	return w.v == 0.0f ? s : s + x * w * slope;
 }
 
 DEV float relu(float x)
@@ -44,7 +45,7 @@ template <int A> DEV float act(float x)
 {
 	switch (A) {
 	case ACT_GELU:
-		return (num(0.5f) * x * (num(1.0f) + gelu_tanh(x))).v;
+		return (num(x) * gelu_s(x)).v;
 	case ACT_QGELU:
 		return (num(x) * sig(num(1.702f) * x)).v;
 	case ACT_RELU:

@@ -23,6 +23,7 @@
  * - Formulas below are FP32, evaluated as written and bracketed, one rounding an
  *   operation: a + b + c is (a + b) + c. Division and sqrt are IEEE. "mean over" is a sum in
  *   FP64 on the host, in any order and at least FP32 with fixed order on a GPU.
+ * - A NaN result is a NaN; its sign and payload are not promised.
  */
 #ifndef TE_K_H
 #define TE_K_H

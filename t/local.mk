@@ -7,6 +7,8 @@ TT_CORE = \
 	t/core/errno \
 	t/core/fusion \
 	t/core/fusion_gpu \
+	t/core/gemm \
+	t/core/gemm_gpu \
 	t/core/host_kernels \
 	t/core/kernels \
 	t/core/kernels_gpu \
@@ -100,6 +102,10 @@ t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 FUSION_CASES = t/core/fusion_cases.c t/core/fusion_cases.h
 t_core_fusion_SOURCES = t/core/fusion.c $(FUSION_CASES)
 t_core_fusion_gpu_SOURCES = t/core/fusion_gpu.c $(FUSION_CASES)
+
+GEMM_CASES = t/core/gemm_cases.c t/core/gemm_cases.h
+t_core_gemm_SOURCES = t/core/gemm.c $(GEMM_CASES)
+t_core_gemm_gpu_SOURCES = t/core/gemm_gpu.c $(GEMM_CASES)
 
 KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h

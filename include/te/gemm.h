@@ -34,7 +34,7 @@ struct te_gemm_opts {
  * Types: A, B both FP8, both BF16 or both FP32; D BF16 or FP32 (FP32 only from FP32).
  * FP8 needs every extent divisible by 16 (cuBLASLt's rule, kept on host so that plans agree).
  * Numerics: products are summed in FP32; the order is the provider's, so two
- * providers agree within the bound derived in t/core/gemm.c.
+ * providers agree within the bound derived in t/core/gemm_cases.c.
  * Stream: asynchronous, captures.
  * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says
  * which).

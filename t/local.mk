@@ -8,6 +8,8 @@ TT_CORE = \
 	t/core/fusion \
 	t/core/fusion_gpu \
 	t/core/gemm \
+	t/core/gemm_exact \
+	t/core/gemm_exact_gpu \
 	t/core/gemm_gpu \
 	t/core/host_kernels \
 	t/core/kernels \
@@ -106,6 +108,10 @@ t_core_fusion_gpu_SOURCES = t/core/fusion_gpu.c $(FUSION_CASES)
 GEMM_CASES = t/core/gemm_cases.c t/core/gemm_cases.h
 t_core_gemm_SOURCES = t/core/gemm.c $(GEMM_CASES)
 t_core_gemm_gpu_SOURCES = t/core/gemm_gpu.c $(GEMM_CASES)
+
+GEMM_EXACT_CASES = t/core/gemm_exact_cases.c t/core/gemm_exact_cases.h
+t_core_gemm_exact_SOURCES = t/core/gemm_exact.c $(GEMM_EXACT_CASES)
+t_core_gemm_exact_gpu_SOURCES = t/core/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
 
 KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h

@@ -28,14 +28,17 @@ struct te_gemm_opts {
  *
  * Shapes: A [M,K], B [N,K], both K-major (a linear layer's x and w); flags say
  * where one is stored the other way. Leading extents are folded into rows.
- * FP8 operands (any of E4M3, E5M2) are read from the copy that is K-major:
+ * FP8 operands (E4M3 or E5M2, not both E5M2) are read from the copy that is K-major:
  * row-wise without the flag, column-wise with it; -EINVAL when the tensor lacks
  * it. Their scale_inv multiply alpha on the device.
  * Types: A, B both FP8, both BF16 or both FP32; D BF16 or FP32 (FP32 only from FP32).
  * FP8 needs every extent divisible by 16 (cuBLASLt's rule, kept on host so that plans agree).
  * Numerics: products are summed in FP32; the order is the provider's, so two
- * providers agree within the bound derived in t/core/gemm_cases.c.
- * Stream: asynchronous, captures.
+ * providers agree within the bound derived in t/core/gemm_cases.c. A GPU sums E4M3 by E4M3
+ * with the tensor cores' fast accumulation; an E5M2 operand is a gradient's and gets
+ * the full one.
+ * Stream: asynchronous, captures. The first product of a shape on a GPU takes the time to
+ * try TE_GEMM_TUNE algorithms, also inside a capture.
  * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says
  * which).
  */

@@ -31,6 +31,8 @@
 struct key {
 	int64_t m, n, k;
 	int32_t a_t, b_t, adtype, bdtype, ddtype, bias, beta, scaled;
+	int32_t align; /* all pointers are multiples of so many bytes, 256 at most */
+	int32_t tf32;
 };
 
 struct problem {
@@ -96,12 +98,15 @@ static int load(struct te__cublaslt *lt)
 	return LT(lt, NULL, cublasLtCreate, &lt->handle);
 }
 
-/* the file of choices for this device and library: letters, digits and dashes only */
+/* the file of choices for this device, driver and library: letters, digits, dashes */
 static void name_cache(struct te__cublaslt *lt, const struct te__cuda_dev *d)
 {
 	const char *dir = te__param_cache_dir();
 	char dev[sizeof(d->name)];
+	int driver = 0;
 	size_t n = 0;
+
+	te__cu.cuDriverGetVersion(&driver);
 
 	for (const char *p = d->name; *p && n + 1 < sizeof(dev); p++)
 		dev[n++] = (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') ||
@@ -109,8 +114,8 @@ static void name_cache(struct te__cublaslt *lt, const struct te__cuda_dev *d)
 				   *p :
 				   '-';
 	dev[n] = 0;
-	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%zu", dir, dev,
-			     lt->version) >= (int)sizeof(lt->cache))
+	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%d-%zu", dir, dev,
+			     driver, lt->version) >= (int)sizeof(lt->cache))
 		lt->cache[0] = 0;
 }
 
@@ -155,33 +160,61 @@ void te__cublaslt_close(struct te__cuda_dev *d)
 	d->lt = NULL;
 }
 
-/* ---- the file of choices: a line a problem, "m n k ... : algorithm in hex" ---- */
+/* ---- the file of choices: a line a problem, "m n k ... : algorithm and sum in hex" ---- */
 
 static void print_key(const struct key *k, char *dst, size_t nbytes)
 {
-	snprintf(dst, nbytes, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m,
-		 k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta,
-		 k->scaled);
+	snprintf(dst, nbytes,
+		 "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d", k->m, k->n,
+		 k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta, k->scaled,
+		 k->align, k->tf32);
 }
 
-static int parse_choice(const char *line, struct te__lt_algo *algo, size_t *ret_ws)
+/* FNV-1a: a line that was cut short or mixed with another is not handed to cuBLASLt */
+static uint32_t sum(const char *p, size_t n)
 {
-	const char *p = strchr(line, ':');
-	unsigned long long w[9];
+	uint32_t h = 2166136261u;
 
-	if (!p || sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %llx", &w[0], &w[1], &w[2],
-			 &w[3], &w[4], &w[5], &w[6], &w[7], &w[8]) != 9)
+	while (n--)
+		h = (h ^ (unsigned char)*p++) * 16777619u;
+	return h;
+}
+
+static int parse_choice(const char *line, struct te__lt_algo *algo)
+{
+	const char *p = strchr(line, ':'), *end = strrchr(line, ' ');
+	unsigned long long w[8];
+	unsigned check;
+
+	if (!p || sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %x", &w[0], &w[1], &w[2],
+			 &w[3], &w[4], &w[5], &w[6], &w[7], &check) != 9 ||
+	    check != sum(line, (size_t)(end - line)))
 		return 0;
-	*ret_ws = (size_t)w[0];
 	for (int i = 0; i < 8; i++)
-		algo->data[i] = w[1 + i];
-	return *ret_ws <= TE__CUDA_WORKSPACE_NBYTES;
+		algo->data[i] = w[i];
+	return 1;
+}
+
+/* whether the library takes the algorithm for the problem; fills what it needs */
+static int accept(const struct te__cublaslt *lt, struct problem *p, const struct te__lt_algo *algo)
+{
+	struct te__lt_heuristic h;
+
+	memset(&h, 0, sizeof(h));
+	if (lt->api.cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->d, p->d, algo,
+					    &h) ||
+	    h.workspace_nbytes > TE__CUDA_WORKSPACE_NBYTES)
+		return 0;
+	p->algo = *algo;
+	p->workspace_nbytes = h.workspace_nbytes;
+	return 1;
 }
 
 /* the last good line of the problem */
 static int recall(const struct te__cublaslt *lt, struct problem *p)
 {
 	char want[256], line[512];
+	struct te__lt_algo algo;
 	int found = 0;
 	size_t len;
 	FILE *f = lt->cache[0] ? fopen(lt->cache, "re") : NULL;
@@ -190,10 +223,14 @@ static int recall(const struct te__cublaslt *lt, struct problem *p)
 		return 0;
 	print_key(&p->key, want, sizeof(want));
 	len = strlen(want);
-	while (fgets(line, sizeof(line), f))
-		if (!strncmp(line, want, len) && line[len] == ' ' &&
-		    parse_choice(line, &p->algo, &p->workspace_nbytes))
+	while (fgets(line, sizeof(line), f)) {
+		if (strncmp(line, want, len) || line[len] != ' ')
+			continue;
+		if (parse_choice(line, &algo) && accept(lt, p, &algo))
 			found = 1;
+		else
+			te__log_warn("%s: a damaged line is passed over: %s", lt->cache, want);
+	}
 	fclose(f);
 	return found;
 }
@@ -208,9 +245,10 @@ static void remember(const struct te__cublaslt *lt, const struct problem *p)
 	if (!lt->cache[0])
 		return;
 	print_key(&p->key, key, sizeof(key));
-	n = snprintf(line, sizeof(line), "%s : %zx", key, p->workspace_nbytes);
+	n = snprintf(line, sizeof(line), "%s :", key);
 	for (int i = 0; i < 8; i++)
 		n += snprintf(line + n, sizeof(line) - (size_t)n, " %" PRIx64, p->algo.data[i]);
+	snprintf(line + n, sizeof(line) - (size_t)n, " %x", sum(line, (size_t)n));
 	/* one write of a short line to a file opened for appending does not mix with others' */
 	f = fopen(lt->cache, "ae");
 	if (!f || fprintf(f, "%s\n", line) < 0 || fflush(f))
@@ -220,6 +258,11 @@ static void remember(const struct te__cublaslt *lt, const struct problem *p)
 }
 
 /* ---- problems ---- */
+
+static int is_fp8(int32_t dtype)
+{
+	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
+}
 
 static int lt_type(int32_t dtype)
 {
@@ -241,12 +284,10 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 	const int32_t ta = k->b_t ? TE__LT_OP_N : TE__LT_OP_T;
 	const int32_t tb = k->a_t ? TE__LT_OP_T : TE__LT_OP_N;
 	const int32_t epilogue = TE__LT_EPILOGUE_BIAS, bias_type = lt_type(k->ddtype);
-	const int fp8 = k->adtype == TE_DTYPE_E4M3 || k->adtype == TE_DTYPE_E5M2;
+	const int fp8 = is_fp8(k->adtype);
 	/* gradients, which alone are E5M2, are summed with full FP32 accumulation */
 	const int8_t fast = k->adtype == TE_DTYPE_E4M3 && k->bdtype == TE_DTYPE_E4M3;
-	const int compute = k->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32) ?
-				    TE__LT_COMPUTE_32F_FAST_TF32 :
-				    TE__LT_COMPUTE_32F;
+	const int compute = k->tf32 ? TE__LT_COMPUTE_32F_FAST_TF32 : TE__LT_COMPUTE_32F;
 	int r = LT(lt, k, cublasLtMatmulDescCreate, &p->desc, compute, TE__LT_R_32F);
 
 #define SET(attr, v) LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, attr, &(v), sizeof(v))
@@ -299,7 +340,7 @@ static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct
 {
 	return lt->api.cublasLtMatmul(lt->handle, p->desc, &g->alpha, g->b, p->a, g->a, p->b,
 				      &g->beta, c, p->d, d, p->d, algo, ws,
-				      TE__CUDA_WORKSPACE_NBYTES, stream);
+				      ws ? TE__CUDA_WORKSPACE_NBYTES : 0, stream);
 }
 
 /* seconds of one run, or a negative number where the candidate fails */
@@ -361,6 +402,7 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 		  const struct te_k_gemm *g)
 {
 	const size_t most = TE__CUDA_WORKSPACE_NBYTES;
+	const uint32_t align = (uint32_t)p->key.align;
 	struct te__lt_heuristic h[MAX_TUNE];
 	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
 	void *pref = NULL;
@@ -373,6 +415,10 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	if (!r)
 		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
 		       TE__LT_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+	for (int at = TE__LT_PREF_MIN_ALIGNMENT_A_BYTES;
+	     !r && at <= TE__LT_PREF_MIN_ALIGNMENT_D_BYTES; at++)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref, at, &align,
+		       sizeof(align));
 	if (!r)
 		r = LT(lt, &p->key, cublasLtMatmulAlgoGetHeuristic, lt->handle, p->desc, p->a, p->b,
 		       p->d, p->d, pref, (int)want, h, &n);
@@ -391,6 +437,15 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	te__log_debug("product m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
 		      g->n, g->k, best, n);
 	return 0;
+}
+
+/* the lowest bit set in any pointer */
+static int32_t align_of(const struct te_k_gemm *g)
+{
+	uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c | (uintptr_t)g->d |
+			(uintptr_t)g->bias | 256;
+
+	return (int32_t)(all & -all);
 }
 
 static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct problem **ret)
@@ -412,6 +467,8 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct proble
 	key.bias = g->bias != NULL;
 	key.beta = g->beta != 0.0f;
 	key.scaled = (g->sa != NULL) | (g->sb != NULL) << 1;
+	key.align = align_of(g);
+	key.tf32 = g->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32);
 	for (int i = 0; i < lt->nproblems; i++)
 		if (!memcmp(&lt->problem[i].key, &key, sizeof(key))) {
 			*ret = &lt->problem[i];
@@ -454,7 +511,7 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
 	struct te__cuda_dev *d = s->dev;
 	struct problem *p = NULL;
-	void *ws;
+	void *ws = NULL;
 	int mode = TE__CU_CAPTURE_MODE_RELAXED;
 	int r;
 
@@ -465,7 +522,7 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	if (!r)
 		r = find(d, g, &p);
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
-	if (!r)
+	if (!r && p->workspace_nbytes)
 		r = te__cuda_workspace(s, &ws);
 	if (!r && te__fault_point())
 		r = te__fail(-TE_EBLAS, "cublasLtMatmul: a fault was asked for");
@@ -476,7 +533,26 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	return r;
 }
 
+/*
+ * From FP8 to FP32 cuBLASLt takes a bias in BF16 only. Ours is FP32, so a kernel adds it behind:
+ * the same operations in the same order, since D is not rounded further.
+ */
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
-	return TE__CUDA_IN(s->dev, product(s, g));
+	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && is_fp8(g->adtype);
+	struct te_k_bias_fwd add = { .dtype = g->ddtype };
+	struct te_k_gemm plain = *g;
+	int r;
+
+	if (apart)
+		plain.bias = NULL;
+	r = TE__CUDA_IN(s->dev, product(s, &plain));
+	if (r || !apart)
+		return r;
+	add.x = add.y = g->d;
+	add.bias = g->bias;
+	add.rows = g->m;
+	add.cols = g->n;
+	return te__cuda_launch(
+		s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
 }

@@ -27,6 +27,10 @@ enum {
 	TE__LT_DESC_BIAS_DATA_TYPE = 26,
 	TE__LT_EPILOGUE_BIAS = 4,
 	TE__LT_PREF_MAX_WORKSPACE_BYTES = 1,
+	TE__LT_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+	TE__LT_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+	TE__LT_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+	TE__LT_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 };
 
 struct te__lt_algo {
@@ -57,6 +61,9 @@ struct te__lt_heuristic {
 	X(cublasLtMatmulAlgoGetHeuristic,                                                       \
 	  (void *handle, void *desc, void *a, void *b, void *c, void *d, void *pref, int want,  \
 	   struct te__lt_heuristic *results, int *ret_n))                                       \
+	X(cublasLtMatmulAlgoCheck,                                                              \
+	  (void *handle, void *desc, void *a, void *b, void *c, void *d,                        \
+	   const struct te__lt_algo *algo, struct te__lt_heuristic *result))                    \
 	X(cublasLtMatmul,                                                                       \
 	  (void *handle, void *desc, const void *alpha, const void *a, void *alayout,           \
 	   const void *b, void *blayout, const void *beta, const void *c, void *clayout,        \

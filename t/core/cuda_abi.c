@@ -12,12 +12,21 @@
 #include <cudaTypedefs.h>
 #endif
 
+#ifdef HAVE_CUBLASLT_H
+#include <cublasLt.h>
+#endif
+
+#include "libtecore/backend/cublaslt_api.h"
 #include "libtecore/backend/cuda_driver.h"
 #include "tt.h"
 
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+#define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "size of " #theirs)
+#define PLACE(ours, a, theirs, b) \
+	_Static_assert(offsetof(ours, a) == offsetof(theirs, b), #theirs "." #b)
+
 #ifdef HAVE_CUDATYPEDEFS_H
 
-#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
 SAME(TE__CU_SUCCESS, CUDA_SUCCESS);
 SAME(TE__CU_ERROR_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(TE__CU_ERROR_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
@@ -53,9 +62,6 @@ SAME(TE__CU_NODE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMCPY);
 SAME(TE__CU_NODE_MEMSET, CU_GRAPH_NODE_TYPE_MEMSET);
 SAME(TE__CU_NODE_HOST, CU_GRAPH_NODE_TYPE_HOST);
 
-#define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "size of " #theirs)
-#define PLACE(ours, a, theirs, b) \
-	_Static_assert(offsetof(ours, a) == offsetof(theirs, b), #theirs "." #b)
 SIZE(int, CUresult);
 SIZE(int, CUdevice);
 SIZE(uint64_t, CUdeviceptr);
@@ -90,6 +96,42 @@ PLACE(struct te__cu_edge_data, type, CUgraphEdgeData, type);
 #define TE__CU(name, version, args) SIZE(void *, PFN_##name##_v##version);
 #include "libtecore/backend/cuda_syms.def"
 #undef TE__CU
+
+#endif
+
+#ifdef HAVE_CUBLASLT_H
+
+SAME(TE__LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(TE__LT_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_TF32);
+SAME(TE__LT_R_32F, CUDA_R_32F);
+SAME(TE__LT_R_16BF, CUDA_R_16BF);
+SAME(TE__LT_R_8F_E4M3, CUDA_R_8F_E4M3);
+SAME(TE__LT_R_8F_E5M2, CUDA_R_8F_E5M2);
+SAME(TE__LT_OP_N, CUBLAS_OP_N);
+SAME(TE__LT_OP_T, CUBLAS_OP_T);
+SAME(TE__LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(TE__LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+SAME(TE__LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+SAME(TE__LT_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(TE__LT_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+SAME(TE__LT_DESC_B_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+SAME(TE__LT_DESC_FAST_ACCUM, CUBLASLT_MATMUL_DESC_FAST_ACCUM);
+SAME(TE__LT_DESC_BIAS_DATA_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
+SAME(TE__LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+SAME(TE__LT_PREF_MAX_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(TE__LT_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(TE__LT_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+SAME(TE__LT_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+SAME(TE__LT_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SIZE(int, cublasStatus_t);
+SIZE(int, cublasComputeType_t);
+SIZE(int, cudaDataType);
+SIZE(struct te__lt_algo, cublasLtMatmulAlgo_t);
+SIZE(struct te__lt_heuristic, cublasLtMatmulHeuristicResult_t);
+PLACE(struct te__lt_heuristic, algo, cublasLtMatmulHeuristicResult_t, algo);
+PLACE(struct te__lt_heuristic, workspace_nbytes, cublasLtMatmulHeuristicResult_t, workspaceSize);
+PLACE(struct te__lt_heuristic, state, cublasLtMatmulHeuristicResult_t, state);
+PLACE(struct te__lt_heuristic, waves, cublasLtMatmulHeuristicResult_t, wavesCount);
 
 #endif
 

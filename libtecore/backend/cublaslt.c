@@ -235,6 +235,15 @@ static int recall(const struct te__cublaslt *lt, struct problem *p)
 	return found;
 }
 
+/* whether the last line lacks its end: a full disk or a crash left it */
+static int cut_short(FILE *f)
+{
+	int last = fseek(f, -1, SEEK_END) ? '\n' : getc(f);
+
+	fseek(f, 0, SEEK_END); /* from reading to writing */
+	return last != '\n';
+}
+
 /* a file that cannot be written costs a search in the next process, no more */
 static void remember(const struct te__cublaslt *lt, const struct problem *p)
 {
@@ -250,8 +259,8 @@ static void remember(const struct te__cublaslt *lt, const struct problem *p)
 		n += snprintf(line + n, sizeof(line) - (size_t)n, " %" PRIx64, p->algo.data[i]);
 	snprintf(line + n, sizeof(line) - (size_t)n, " %x", sum(line, (size_t)n));
 	/* one write of a short line to a file opened for appending does not mix with others' */
-	f = fopen(lt->cache, "ae");
-	if (!f || fprintf(f, "%s\n", line) < 0 || fflush(f))
+	f = fopen(lt->cache, "a+e");
+	if (!f || fprintf(f, "%s%s\n", cut_short(f) ? "\n" : "", line) < 0 || fflush(f))
 		te__log_warn("choice not kept: cannot append to %s", lt->cache);
 	if (f)
 		fclose(f);
@@ -403,6 +412,8 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 {
 	const size_t most = TE__CUDA_WORKSPACE_NBYTES;
 	const uint32_t align = (uint32_t)p->key.align;
+	/* partial sums are added in FP32, not in D's type */
+	const uint32_t reduction = TE__LT_REDUCTION_COMPUTE_TYPE;
 	struct te__lt_heuristic h[MAX_TUNE];
 	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
 	void *pref = NULL;
@@ -415,6 +426,9 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	if (!r)
 		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
 		       TE__LT_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
+		       TE__LT_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction));
 	for (int at = TE__LT_PREF_MIN_ALIGNMENT_A_BYTES;
 	     !r && at <= TE__LT_PREF_MIN_ALIGNMENT_D_BYTES; at++)
 		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref, at, &align,
@@ -432,7 +446,7 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 		best = fastest(d, lt, p, g, h, n);
 	p->algo = h[best].algo;
 	p->workspace_nbytes = h[best].workspace_nbytes;
-	if (n > 1)
+	if (want > 1)
 		remember(lt, p);
 	te__log_debug("product m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
 		      g->n, g->k, best, n);

@@ -224,13 +224,19 @@ int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 	/* the lock is no part of what const promises */
 	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
 	struct te_mem_info info = TE_MEM_INFO_INIT;
+	struct te__mem_held held = { 0 };
 	int r = CHECK_SIZE("te_ctx_mem_info", TE_MEM_INFO_INIT, ret_info);
 
 	if (r)
 		return r;
 	r = ctx->ops->dev_mem(ctx->dev, &info.device_free_nbytes, &info.device_total_nbytes);
+	if (!r)
+		r = ctx->ops->mem_held(ctx->dev, &held);
 	if (r)
 		return r;
+	info.measured_nbytes = held.used_nbytes;
+	info.measured_peak_nbytes = held.peak_nbytes;
+	info.workspace_nbytes = held.workspace_nbytes;
 	pthread_mutex_lock(&c->lock);
 	info.used_nbytes = ctx->used_nbytes;
 	info.peak_nbytes = ctx->peak_nbytes;

@@ -56,14 +56,18 @@ struct te_device_info {
 
 struct te_mem_info {
 	size_t size;		     /* set by the INIT macro; lets the struct grow */
-	uint64_t used_nbytes;	     /* device memory held through this context now */
+	uint64_t used_nbytes;	     /* device memory asked for through this context and held now */
 	uint64_t peak_nbytes;	     /* the most it ever held */
 	uint64_t nallocs;	     /* allocations ever made, to show that running makes none */
 	uint64_t pinned_nbytes;	     /* pinned host memory held now */
 	uint64_t device_free_nbytes; /* what the device reports, other users counted */
 	uint64_t device_total_nbytes;
+	/* as the backend's own allocator counts: used, its rounding, and the workspaces */
+	uint64_t measured_nbytes;
+	uint64_t measured_peak_nbytes; /* choosing how to multiply takes D and a workspace more */
+	uint64_t workspace_nbytes;     /* 32 MiB for each stream or recording that multiplies on a GPU */
 };
-#define TE_MEM_INFO_INIT { sizeof(struct te_mem_info), 0, 0, 0, 0, 0, 0 }
+#define TE_MEM_INFO_INIT { sizeof(struct te_mem_info), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_backend_count, te_backend_info - the backends of this build, present or not

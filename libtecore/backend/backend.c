@@ -45,6 +45,7 @@ HOLE(device_info, U int index, U struct te_device_info *info)
 HOLE(open, U int index, U void **dev)
 HOLE_VOID(close, U void *dev)
 HOLE(dev_mem, U void *dev, U uint64_t *left, U uint64_t *total)
+HOLE(mem_held, U void *dev, U struct te__mem_held *held)
 HOLE(mem_alloc, U void *stream, U size_t nbytes, U void **ptr)
 HOLE(mem_free, U void *stream, U void *ptr)
 HOLE(pinned_alloc, U void *dev, U size_t nbytes, U void **ptr)
@@ -97,6 +98,7 @@ void te__backend_fill(struct te__backend_ops *ops)
 	FILL(open);
 	FILL(close);
 	FILL(dev_mem);
+	FILL(mem_held);
 	FILL(mem_alloc);
 	FILL(mem_free);
 	FILL(pinned_alloc);

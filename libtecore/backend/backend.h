@@ -25,6 +25,13 @@ struct te__launch {
 	size_t nbytes; /* sizeof the struct of this id */
 };
 
+/* Device memory that one opened device holds, as the backend's allocator counts it. */
+struct te__mem_held {
+	uint64_t used_nbytes;
+	uint64_t peak_nbytes;	   /* the most it ever was */
+	uint64_t workspace_nbytes; /* of used: what the backend took for its own kernels */
+};
+
 struct te__backend_ops {
 	const char *name; /* as in te_info(1), logs and TE_BACKEND */
 
@@ -36,6 +43,7 @@ struct te__backend_ops {
 	int (*open)(int index, void **ret_dev);
 	void (*close)(void *dev);
 	int (*dev_mem)(void *dev, uint64_t *ret_free, uint64_t *ret_total);
+	int (*mem_held)(void *dev, struct te__mem_held *ret);
 
 	/* memory: alloc and free are stream ordered */
 	int (*mem_alloc)(void *stream, size_t nbytes, void **ret_ptr);

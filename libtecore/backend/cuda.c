@@ -271,6 +271,25 @@ static int cuda_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 	return TE__CUDA_IN_RELAXED(d, dev_mem(d, ret_free, ret_total));
 }
 
+static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
+{
+	int r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_CURRENT,
+			    &ret->used_nbytes);
+
+	if (!r)
+		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_HIGH,
+				&ret->peak_nbytes);
+	ret->workspace_nbytes = atomic_load(&d->workspace_nbytes);
+	return r;
+}
+
+static int cuda_mem_held(void *dev, struct te__mem_held *ret)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, mem_held(d, ret));
+}
+
 /* memory */
 
 int te__cuda_capturing(struct te__cuda_stream *s)
@@ -583,6 +602,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.open = cuda_open,
 	.close = cuda_close,
 	.dev_mem = cuda_dev_mem,
+	.mem_held = cuda_mem_held,
 	.mem_alloc = cuda_mem_alloc,
 	.mem_free = cuda_mem_free,
 	.pinned_alloc = cuda_pinned_alloc,

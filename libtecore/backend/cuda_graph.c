@@ -208,7 +208,7 @@ static int workspace_alloc(struct te__cuda_dev *d, void **ret_ptr)
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (r)
 		return r;
-	atomic_fetch_add(&d->held_nbytes, TE__CUDA_WORKSPACE_NBYTES);
+	atomic_fetch_add(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 	*ret_ptr = (void *)(uintptr_t)ptr;
 	return 0;
 }
@@ -216,7 +216,7 @@ static int workspace_alloc(struct te__cuda_dev *d, void **ret_ptr)
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream)
 {
 	te__cu.cuMemFreeAsync((uintptr_t)ptr, stream);
-	atomic_fetch_sub(&d->held_nbytes, TE__CUDA_WORKSPACE_NBYTES);
+	atomic_fetch_sub(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 }
 
 static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, void **ret_ptr)

@@ -29,7 +29,7 @@ struct te__cuda_dev {
 	struct te__cuda_capture *captures; /* under lock: those that go on */
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first product */
-	_Atomic uint64_t held_nbytes;	   /* workspaces: device memory no caller asked for */
+	_Atomic uint64_t workspace_nbytes; /* device memory that no caller asked for */
 };
 
 struct te__cuda_stream {

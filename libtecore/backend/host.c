@@ -625,6 +625,7 @@ const struct te__backend_ops te__backend_host = {
 	.open = host_open,
 	.close = host_close,
 	.dev_mem = host_dev_mem,
+	.mem_held = host_mem_held,
 	.mem_alloc = host_mem_alloc,
 	.mem_free = host_mem_free,
 	.pinned_alloc = host_pinned_alloc,

@@ -48,7 +48,7 @@ struct host_cmd {
 
 struct host_dev {
 	uint64_t limit_nbytes;
-	_Atomic uint64_t used_nbytes;
+	_Atomic uint64_t used_nbytes, peak_nbytes;
 	_Atomic uint32_t nstreams; /* ever made, to name them */
 	int poison;
 };
@@ -136,6 +136,7 @@ int host_device_info(int index, struct te_device_info *ret);
 int host_open(int index, void **ret_dev);
 void host_close(void *dev);
 int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
+int host_mem_held(void *dev, struct te__mem_held *ret);
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);
 int host_mem_free(void *stream, void *ptr);
 void host_mem_release(struct host_dev *dev, void *ptr); /* now */

@@ -130,14 +130,31 @@ int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 	return 0;
 }
 
+int host_mem_held(void *dev, struct te__mem_held *ret)
+{
+	struct host_dev *d = dev;
+
+	if (host_fault("mem_held"))
+		return -ENOMEM;
+	ret->used_nbytes = atomic_load(&d->used_nbytes);
+	ret->peak_nbytes = atomic_load(&d->peak_nbytes);
+	ret->workspace_nbytes = 0;
+	return 0;
+}
+
 static int reserve(struct host_dev *dev, size_t nbytes)
 {
 	uint64_t used = atomic_load(&dev->used_nbytes);
+	uint64_t peak = atomic_load(&dev->peak_nbytes);
 
 	do {
 		if (nbytes > dev->limit_nbytes - used)
 			return 0;
 	} while (!atomic_compare_exchange_weak(&dev->used_nbytes, &used, used + nbytes));
+	used += nbytes;
+	while (peak < used &&
+	       !atomic_compare_exchange_weak(&dev->peak_nbytes, &peak, used))
+		;
 	return 1;
 }
 

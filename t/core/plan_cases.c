@@ -300,7 +300,7 @@ START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 	struct model_shape m = gpt_drop;
 	struct te_seq *seq;
 	struct te_plan *p;
-	double used;
+	double used, held;
 
 	m.width = 128;
 	DO(te_ctx_mem_info(ctx, &before));
@@ -315,6 +315,12 @@ START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 	ck_assert_uint_eq(made.used_nbytes, after.used_nbytes);
 	DO(te_plan_memory(p, &mem));
 	used = (double)(after.used_nbytes - before.used_nbytes);
+	held = (double)(after.measured_nbytes - after.workspace_nbytes) -
+	       (double)(before.measured_nbytes - before.workspace_nbytes);
+	ck_assert_msg(fabs(held - (double)mem.total_nbytes) <= 0.02 * held,
+		      "reported %llu, the backend measured %.0f",
+		      (unsigned long long)mem.total_nbytes, held);
+	ck_assert_uint_ge(after.measured_peak_nbytes, after.measured_nbytes);
 	ck_assert_msg(fabs(used - (double)mem.total_nbytes) <= 0.02 * used,
 		      "reported %llu, measured %.0f", (unsigned long long)mem.total_nbytes, used);
 	ck_assert_uint_le(after.peak_nbytes, after.used_nbytes + before.used_nbytes + used * 0.02);

@@ -48,7 +48,7 @@ static uint64_t memory_nbytes(const struct trainer *t)
 {
 	struct te_mem_info info = { .size = sizeof(info) };
 
-	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.used_nbytes;
+	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.measured_nbytes;
 }
 
 static double bits(double nats)

@@ -65,7 +65,8 @@ struct te_mem_info {
 	/* as the backend's own allocator counts: used, its rounding, and the workspaces */
 	uint64_t measured_nbytes;
 	uint64_t measured_peak_nbytes; /* choosing how to multiply takes D and a workspace more */
-	uint64_t workspace_nbytes;     /* 32 MiB for each stream or recording that multiplies on a GPU */
+	/* of that 32 MiB for each stream or recording that multiplies on a GPU */
+	uint64_t workspace_nbytes;
 };
 #define TE_MEM_INFO_INIT { sizeof(struct te_mem_info), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 

@@ -214,26 +214,27 @@ static int cuda_open(int index, void **ret_dev)
 {
 	struct te__cuda_dev *d;
 	int dev, major, minor;
-	char why[256];
+	char name[sizeof(d->name)], why[256];
 	int r = device(index, -ENODEV, &dev);
 
+	if (!r)
+		r = TE__CU_CALL(cuDeviceGetName, name, (int)sizeof(name), dev);
 	if (!r)
 		r = cc(dev, &major, &minor);
 	if (r)
 		return r;
 	r = unfit(major, minor, why, sizeof(why));
 	if (r)
-		return te__fail(r, "GPU %d: %s", index, why);
+		return te__fail(r, "GPU %d, %s: %s", index, name, why);
 	d = te__calloc(1, sizeof(*d));
 	if (!d)
 		return te__fail(-ENOMEM, "no memory for GPU %d", index);
 	d->index = index;
 	d->dev = dev;
+	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
-	r = TE__CU_CALL(cuDeviceGetName, d->name, (int)sizeof(d->name), dev);
-	if (!r)
-		r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
+	r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
 	if (!r)
 		r = TE__CUDA_IN_RELAXED(d, fill(d));
 	if (r) {

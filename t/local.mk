@@ -3,6 +3,7 @@
 # the whole inside of libtecore.
 TT_CORE = \
 	t/core/cuda_abi \
+	t/core/cuda_driver \
 	t/core/dtype \
 	t/core/errno \
 	t/core/fusion \

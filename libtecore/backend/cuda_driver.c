@@ -28,10 +28,7 @@ static const struct {
 #undef TE__CU
 };
 
-typedef int get_proc_fn(const char *symbol, void **ret_fn, int version, uint64_t flags,
-			int *ret_status);
-
-static int resolve(get_proc_fn *get_proc)
+static int resolve(te__cuda_get_proc_fn *get_proc)
 {
 	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
 		void *fn = NULL;
@@ -62,27 +59,32 @@ static int init(void)
 	return -ENODEV;
 }
 
-static void load(void)
+static int bind(int found, te__cuda_get_proc_fn *get_proc)
 {
-	get_proc_fn *get_proc;
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	int r = -ENODEV;
 
-	loaded = -ENODEV;
-	if (!lib) {
+	reason[0] = '\0';
+	if (!found)
 		snprintf(reason, sizeof(reason),
 			 "libcuda.so.1 is not found: no NVIDIA driver is installed");
-		return;
-	}
-	/* _v2: CUDA 12.0 and later */
-	*(void **)&get_proc = dlsym(lib, "cuGetProcAddress_v2");
-	if (!get_proc)
+	else if (!get_proc)
 		snprintf(reason, sizeof(reason),
 			 "the NVIDIA driver has no cuGetProcAddress of CUDA 12.0: "
 			 "install driver 550 or later");
 	else
-		loaded = resolve(get_proc);
-	if (!loaded)
-		loaded = init();
+		r = resolve(get_proc);
+	return r ? r : init();
+}
+
+static void load(void)
+{
+	te__cuda_get_proc_fn *get_proc = NULL;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	/* _v2: CUDA 12.0 and later */
+	if (lib)
+		*(void **)&get_proc = dlsym(lib, "cuGetProcAddress_v2");
+	loaded = bind(lib != NULL, get_proc);
 	/* never closed: the driver keeps threads and handlers of its own */
 }
 
@@ -103,6 +105,12 @@ void te__cuda_driver_fake(const struct te__cuda_driver *fake)
 	te__cu = *fake;
 	reason[0] = '\0';
 	loaded = init();
+}
+
+void te__cuda_driver_fake_lib(int found, te__cuda_get_proc_fn *get_proc)
+{
+	pthread_once(&once, load_nothing);
+	loaded = bind(found, get_proc);
 }
 
 const char *te__cuda_error_name(int result)

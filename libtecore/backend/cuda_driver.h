@@ -97,8 +97,15 @@ extern struct te__cuda_driver te__cu;
  */
 int te__cuda_driver_load(const char **ret_reason);
 
-/* for tests, before anything else is called: a driver that is no libcuda */
+/*
+ * For tests, before anything else is called: a driver that is no libcuda. The
+ * second takes the entries from get_proc as they are taken from a library: found
+ * says whether there is one, and without get_proc it is older than CUDA 12.0.
+ */
+typedef int te__cuda_get_proc_fn(const char *symbol, void **ret_fn, int version, uint64_t flags,
+				 int *ret_status);
 void te__cuda_driver_fake(const struct te__cuda_driver *fake);
+void te__cuda_driver_fake_lib(int found, te__cuda_get_proc_fn *get_proc);
 
 /* "CUDA_ERROR_..." */
 const char *te__cuda_error_name(int result);

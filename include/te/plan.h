@@ -71,7 +71,7 @@ struct te_plan_memory {
 	uint64_t weights_nbytes; /* masters and gradients */
 	uint64_t copies_nbytes;	 /* compute-dtype and FP8 weight copies */
 	uint64_t state_nbytes;	 /* quantizers, random state, inputs and outputs */
-	uint64_t total_nbytes;	 /* sequence and plan together; a GPU adds te_mem_info's workspace */
+	uint64_t total_nbytes;	 /* sequence and plan; a GPU adds te_mem_info's workspace */
 };
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 

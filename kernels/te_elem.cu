@@ -5,7 +5,7 @@
  *  bias_fwd  x T [rows, cols]            4096 elements  256      0       4
  *  add       a, b T [n]                  4096 elements  256      0       6
  *  dropout   x T [n]                     4096 elements  256      0       4
- *  rng_next  3 words                     1              1        0
+ *  rng_next  2 words                     1              1        0
  *  rope      x T [rows, heads * dim]     a row          256      512     4, in place less
  *
  * All move data: two vectors of 8 elements in flight a thread, eight blocks a
@@ -142,8 +142,8 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 
 extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng_next a)
 {
-	a.words[2] = a.words[1];
-	a.words[1] += 1;
+	*a.used = *a.next;
+	*a.next += 1;
 }
 
 /* --- RoPE ---------------------------------------------------------------- */

@@ -232,9 +232,9 @@ struct te_k_dropout {
 	int32_t pad;
 };
 
-/* words: [0] seed, [1] next offset, [2] offset in use. used = next; next += 1 */
+/* used = next; next += 1 */
 struct te_k_rng_next {
-	uint64_t *words;
+	uint64_t *next, *used;
 };
 
 #define TE_K_ROPE_MAX_HALF 64

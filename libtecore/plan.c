@@ -138,7 +138,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 			c->saved[k] = p->value[ro->saved[k]].t_hp;
 	call_weights(p, s);
 	c->rng.seed = p->seq->rng;
-	c->rng.offset = p->seq->rng ? p->seq->rng + 2 : NULL;
+	c->rng.offset = p->rng_used;
 }
 
 int te__step_quantize(const struct te_op_call *c)
@@ -224,6 +224,7 @@ static int input_tensor(struct te_plan *p, int v)
 
 static int make_fixed(struct te_plan *p)
 {
+	const size_t nbytes = (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float);
 	void *ptr;
 	int r = input_tensor(p, p->x_value);
 
@@ -232,15 +233,16 @@ static int make_fixed(struct te_plan *p)
 			r = input_tensor(p, p->channel_value[c]);
 	for (int i = 0; i < p->nneeds && !r; i++)
 		r = weight_copy(p, &p->need[i]);
-	if (r < 0 || !p->nsinv)
-		return r;
-	p->state_nbytes += (size_t)p->nsinv * TE__PLAN_SINV_STRIDE * sizeof(float);
-	if (p->flags & TE_PLAN_NO_ALLOC)
-		return 0;
-	r = te__mem_get(p->ctx, (size_t)p->nsinv * TE__PLAN_SINV_STRIDE * sizeof(float), &ptr);
 	if (r < 0)
 		return r;
-	p->sinv = ptr;
+	p->state_nbytes += nbytes;
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return 0;
+	r = te__mem_get(p->ctx, nbytes, &ptr);
+	if (r < 0)
+		return r;
+	p->rng_used = ptr;
+	p->sinv = (float *)ptr + TE__PLAN_SINV_STRIDE;
 	return 0;
 }
 
@@ -377,7 +379,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 		te_tensor_unref(p->need[i].t_q);
 	}
 	te__mem_put(p->ctx, p->arena);
-	te__mem_put(p->ctx, p->sinv);
+	te__mem_put(p->ctx, p->rng_used);
 	te__free(p->node);
 	te__free(p->value);
 	te__free(p->buf);
@@ -440,7 +442,7 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 		.sum_nbytes = plan->sum_nbytes,
 		.weights_nbytes = plan->seq->weights_nbytes,
 		.copies_nbytes = copies,
-		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
+		.state_nbytes = plan->state_nbytes + 2 * sizeof(uint64_t) +
 				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
 	};
 	ret_mem->total_nbytes = ret_mem->arena_nbytes + ret_mem->weights_nbytes +
@@ -563,7 +565,7 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	else
 		r = refresh_weights(p, stream);
 	if (!r && p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
-		next.words = p->seq->rng;
+		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
 		r = TE__LAUNCH(stream, RNG_NEXT, &next);
 	}
 	if (!r)

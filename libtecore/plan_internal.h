@@ -118,7 +118,10 @@ struct te_plan {
 	int *channel_value, *channel_grad; /* by channel of the sequence */
 	int x_value, out_value, out_grad, in_grad;
 	int uses_rng, nsinv;
-	float *sinv; /* device words */
+	/* device words, one allocation: the random offset of this plan's last forward, then
+	 * the scale-inverses */
+	uint64_t *rng_used;
+	float *sinv;
 	void *arena;
 	size_t arena_nbytes, sum_nbytes;
 	uint64_t state_nbytes;

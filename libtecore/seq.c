@@ -361,7 +361,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 {
 	struct te_stream *st = te_ctx_stream(seq->ctx);
 	int64_t n = seq->nelems ? seq->nelems : TE_K_ALIGN_WEIGHT;
-	uint64_t words[3] = { seed, 0, 0 };
+	uint64_t words[2] = { seed, 0 };
 	void *p;
 	int r;
 
@@ -503,7 +503,7 @@ int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 
 int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
 {
-	uint64_t words[3];
+	uint64_t words[2];
 	struct te_stream *st;
 	int r = initialised(seq, "te_seq_rng_get");
 
@@ -524,7 +524,7 @@ int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
 
 int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
 {
-	uint64_t words[3] = { seed, offset, offset };
+	uint64_t words[2] = { seed, offset };
 	struct te_stream *st;
 	int r = initialised(seq, "te_seq_rng_set");
 

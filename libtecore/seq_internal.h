@@ -42,7 +42,7 @@ struct te_seq {
 	int64_t nelems;			     /* of the flat buffers */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;
-	uint64_t *rng; /* device words: seed, next offset, offset in use */
+	uint64_t *rng; /* device words: seed, next offset; each plan keeps the one it uses */
 	int nfusions, cap_fusions;
 	struct te_fusion *fusion;
 	int initialised, planned;

@@ -56,8 +56,8 @@ void te__h_dropout(const struct te_k_dropout *a)
 
 void te__h_rng_next(const struct te_k_rng_next *a)
 {
-	a->words[2] = a->words[1];
-	a->words[1] += 1;
+	*a->used = *a->next;
+	*a->next += 1;
 }
 
 void te__h_rope(const struct te_k_rope *a)

@@ -737,7 +737,7 @@ END_TEST
 START_TEST(rng_words_advance)
 {
 	uint64_t words[4] = { 11, 7, 99, 42 };
-	struct te_k_rng_next a = { words };
+	struct te_k_rng_next a = { words + 1, words + 2 };
 
 	te__h_rng_next(&a);
 	te__h_rng_next(&a);

@@ -535,7 +535,7 @@ START_TEST(dropout_and_its_words)
 	for (size_t k = 0; k < TT_LEN(sizes); k++) {
 		const int64_t n = sizes[k];
 		uint64_t *words = kc_poison(TE_DTYPE_UINT8, 24);
-		struct te_k_rng_next r = { words };
+		struct te_k_rng_next r = { words + 1, words + 2 };
 		struct te_k_dropout a = { kc_normal(dtype, n, 1.0f),
 					  kc_poison(dtype, n),
 					  words,

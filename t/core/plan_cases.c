@@ -292,6 +292,39 @@ START_TEST(delayed_weight_gradients_are_the_same_bits)
 }
 END_TEST
 
+/* backward drops what its own forward dropped, whoever ran forward in between */
+START_TEST(plans_of_one_sequence_take_turns)
+{
+	struct te_seq *seq = model_create(ctx, &gpt_drop, 3);
+	struct te_plan *p[2];
+	float *alone[2], *turns;
+
+	for (int i = 0; i < 2; i++) {
+		p[i] = model_plan(seq, &gpt_drop, "fp32", TE_PLAN_TRAIN);
+		model_feed(p[i], &gpt_drop);
+		DO(te_seq_rng_set(seq, 5, (uint64_t)i));
+		alone[i] = gradients(seq, p[i]);
+	}
+	DO(te_seq_rng_set(seq, 5, 0));
+	DO(te_plan_forward(p[0], st, 0));
+	DO(te_plan_forward(p[1], st, 0));
+	for (int i = 0; i < 2; i++) {
+		DO(te_seq_zero_grads(seq, st));
+		DO(te_plan_backward(p[i], st));
+		DO(te_stream_sync(st));
+		turns = floats(te_seq_grads(seq));
+		ck_assert_mem_eq(turns, alone[i], te_tensor_nbytes(te_seq_grads(seq)));
+		free(turns);
+	}
+	ck_assert(memcmp(alone[0], alone[1], te_tensor_nbytes(te_seq_grads(seq))));
+	for (int i = 0; i < 2; i++) {
+		te_plan_unref(p[i]);
+		free(alone[i]);
+	}
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 {
 	const char *recipe = recipes[_i];
@@ -682,6 +715,7 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, 12);
 	tcase_add_loop_test(c, places_live_buffers_apart, 0, 12);
+	tcase_add_test(c, plans_of_one_sequence_take_turns);
 	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0, 4);
 	tcase_add_test(c, plans_without_memory_when_asked);
 	c = tt_case(s, "running", "run");

@@ -8,6 +8,14 @@
  * te__fault_point() first, so tests can fail the Nth call; but for those that
  * only give back (close, *_destroy, mem_free, pinned_free) or only tell
  * (capture_active, stream_native): destructors call them and cannot fail.
+ *
+ * Callers see to sizes above 0 (alloc), arguments of the kernel's size (launch),
+ * and no graph_launch on a stream that captures. The table itself refuses with -EBUSY
+ * what a stream that captures cannot do (stream_sync, stream_query, mem_alloc,
+ * mem_free, capture_begin) and to wait for an event recorded in a capture
+ * (event_sync, event_query, event_elapsed_ms); with -TE_ESTATE a capture_end
+ * without a begin or with a stream not joined again, and a captured stream's
+ * event_wait for what is no part of the capture, which may spoil the capture.
  */
 #ifndef TE__BACKEND_H
 #define TE__BACKEND_H

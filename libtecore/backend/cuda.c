@@ -507,7 +507,9 @@ static int cuda_event_wait(void *event, void *stream)
 	struct event *e = event;
 	struct te__cuda_stream *s = stream;
 
-	return TE__CUDA_IN(s->dev, TE__CU_CALL(cuStreamWaitEvent, s->stream, e->event, 0));
+	return TE__CUDA_IN(s->dev, te__cuda_capture_check(TE__CU_RAW(cuStreamWaitEvent, s->stream,
+								     e->event, 0),
+							  "cuStreamWaitEvent"));
 }
 
 /* an event that was recorded during a capture marks a place in a graph, no moment */

@@ -266,12 +266,31 @@ int te__cuda_workspace(struct te__cuda_stream *s, void **ret_ptr)
 
 /* captures */
 
+int te__cuda_capture_check(int result, const char *call)
+{
+	switch (result) {
+	case TE__CU_ERROR_CAPTURE_INVALIDATED:
+	case TE__CU_ERROR_CAPTURE_MERGE:
+	case TE__CU_ERROR_CAPTURE_UNJOINED:
+	case TE__CU_ERROR_CAPTURE_ISOLATION:
+	case TE__CU_ERROR_CAPTURED_EVENT:
+		return te__fail(-TE_ESTATE, "%s: %s", call, te__cuda_error_name(result));
+	default:
+		return te__cuda_check(result, call);
+	}
+}
+
 static int capture_begin(struct te__cuda_stream *s, struct te__cuda_capture *c)
 {
 	void *graph = NULL;
 	int status;
-	int r = TE__CU_CALL(cuStreamBeginCapture, s->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL);
+	/* also a stream that joined the capture of another one */
+	int r = te__cuda_capturing(s);
 
+	if (r > 0)
+		return te__fail(-EBUSY, "the stream is capturing already");
+	if (!r)
+		r = TE__CU_CALL(cuStreamBeginCapture, s->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL);
 	if (r)
 		return r;
 	r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &c->id);
@@ -308,6 +327,19 @@ int te__cuda_capture_begin(void *stream)
 	return 0;
 }
 
+/* ends even where a test makes it fail: nobody could end it later */
+static int capture_end(struct te__cuda_stream *s, void **ret_graph)
+{
+	int fault = te__fault_point();
+	int r = te__cu.cuStreamEndCapture(s->stream, ret_graph);
+
+	if (!r && fault) {
+		te__cu.cuGraphDestroy(*ret_graph);
+		r = TE__CU_ERROR_UNKNOWN;
+	}
+	return te__cuda_capture_check(r, "cuStreamEndCapture");
+}
+
 int te__cuda_capture_end(void *stream, void **ret_graph)
 {
 	struct te__cuda_stream *s = stream;
@@ -318,8 +350,7 @@ int te__cuda_capture_end(void *stream, void **ret_graph)
 		return te__fail(-TE_ESTATE, "no capture began on this stream");
 	s->graph = NULL;
 	capture_unlist(s->dev, g->capture);
-	r = TE__CUDA_IN(s->dev, te__cuda_check(te__cu.cuStreamEndCapture(s->stream, &g->graph),
-					       "cuStreamEndCapture"));
+	r = TE__CUDA_IN(s->dev, capture_end(s, &g->graph));
 	if (r) {
 		/* an invalid capture leaves no graph */
 		g->graph = NULL;
@@ -333,8 +364,11 @@ int te__cuda_capture_end(void *stream, void **ret_graph)
 int te__cuda_capture_active(void *stream)
 {
 	struct te__cuda_stream *s = stream;
+	int status = TE__CU_CAPTURE_STATUS_NONE;
 
-	return TE__CUDA_IN(s->dev, te__cuda_capturing(s));
+	/* it only tells: what cannot be asked does not capture */
+	return !TE__CUDA_IN(s->dev, te__cu.cuStreamIsCapturing(s->stream, &status)) &&
+	       status != TE__CU_CAPTURE_STATUS_NONE;
 }
 
 /* graphs */

@@ -84,6 +84,8 @@ void te__cuda_modules_unload(struct te__cuda_dev *d);
 int te__cuda_launch(void *stream, const struct te__launch *l);
 
 /* cuda_graph.c */
+/* 0, or the sentence; -TE_ESTATE where the caller joined captures wrongly */
+int te__cuda_capture_check(int result, const char *call);
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
 int te__cuda_capture_begin(void *stream);
 int te__cuda_capture_end(void *stream, void **ret_graph);

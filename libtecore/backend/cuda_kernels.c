@@ -419,7 +419,7 @@ static te__cuda_geometry_fn *const geometry[TE_K_COUNT] = {
 int te__cuda_geometry(const struct te__launch *l, struct te__cuda_kernel *ret)
 {
 	*ret = (struct te__cuda_kernel){ NULL, { 1, 1, 1 }, { 1, 1, 1 }, 0 };
-	if (!geometry[l->id])
+	if ((unsigned)l->id >= TE_K_COUNT || !geometry[l->id])
 		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d", (int)l->id);
 	return geometry[l->id](l->args, ret);
 }

@@ -132,6 +132,12 @@ int host_sticky(struct host_stream *s)
 	return r;
 }
 
+int host_not_capturing(const struct host_stream *s, const char *what)
+{
+	return s->member ? te__fail(-EBUSY, "host: %s: stream %u is capturing", what, s->number) :
+			   0;
+}
+
 /* the stream has finished pos commands */
 static void publish(struct host_stream *s, uint64_t pos)
 {
@@ -369,8 +375,10 @@ static void stream_destroy(void *stream)
 static int stream_sync(void *stream)
 {
 	struct host_stream *s = stream;
-	int r;
+	int r = host_not_capturing(s, "wait for a stream");
 
+	if (r)
+		return r;
 	pthread_mutex_lock(&s->lock);
 	await(s, s->queued);
 	r = sticky_locked(s);
@@ -386,6 +394,9 @@ static int stream_query(void *stream)
 
 	if (host_fault("stream_query"))
 		return -ENOMEM;
+	r = host_not_capturing(s, "ask a stream whether it is idle");
+	if (r)
+		return r;
 	pthread_mutex_lock(&s->lock);
 	r = sticky_locked(s);
 	if (!r)
@@ -461,6 +472,12 @@ static int event_captured(struct host_event *e)
 	return r;
 }
 
+/* it marks a place in a graph, no moment */
+static int refuse_captured(void)
+{
+	return te__fail(-EBUSY, "host: the event was recorded during a capture");
+}
+
 /* the place of the last record, its stream referenced; NULL: never recorded */
 static struct host_stream *event_place(struct host_event *e, uint64_t *ret_pos)
 {
@@ -501,6 +518,8 @@ static int event_sync(void *event)
 
 	if (host_fault("event_sync"))
 		return -ENOMEM;
+	if (event_captured(event))
+		return refuse_captured();
 	s = event_place(event, &pos);
 	if (!s)
 		return 0;
@@ -517,6 +536,8 @@ static int event_query(void *event)
 
 	if (host_fault("event_query"))
 		return -ENOMEM;
+	if (event_captured(event))
+		return refuse_captured();
 	s = event_place(event, &pos);
 	if (!s)
 		return 1;
@@ -544,6 +565,8 @@ static int event_elapsed_ms(void *from, void *to, double *ret_ms)
 
 	if (host_fault("event_elapsed_ms"))
 		return -ENOMEM;
+	if (event_captured(from) || event_captured(to))
+		return refuse_captured();
 	a = event_time(from);
 	b = event_time(to);
 	if (!a || !b)
@@ -565,6 +588,8 @@ static int copy(void *stream, void *dst, const void *src, size_t nbytes)
 {
 	if (host_fault("copy"))
 		return -ENOMEM;
+	if (!nbytes)
+		return 0;
 	return host_work(stream,
 			 &(struct host_op){
 				 .kind = HOST_COPY, .dst = dst, .src = src, .nbytes = nbytes },
@@ -575,6 +600,8 @@ static int fill8(void *stream, void *dst, uint8_t value, size_t nbytes)
 {
 	if (host_fault("fill8"))
 		return -ENOMEM;
+	if (!nbytes)
+		return 0;
 	return host_work(stream,
 			 &(struct host_op){
 				 .kind = HOST_FILL8, .value = value, .dst = dst, .nbytes = nbytes },
@@ -585,6 +612,8 @@ static int fill32_queue(void *stream, void *dst, uint32_t value, size_t nwords)
 {
 	if (host_fault("fill32"))
 		return -ENOMEM;
+	if (!nwords)
+		return 0;
 	return host_work(stream,
 			 &(struct host_op){ .kind = HOST_FILL32,
 					    .value = value,

@@ -110,6 +110,7 @@ int host_push(struct host_stream *s, const struct host_op *op, const void *args,
 int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *args, size_t nbytes);
 void host_run(const struct host_cmd *cmd);
 int host_sticky(struct host_stream *s);
+int host_not_capturing(const struct host_stream *s, const char *what);
 struct host_graph *host_graph_ref(struct host_graph *g);
 
 /* work: queued, or recorded where the stream captures */

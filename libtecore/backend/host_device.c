@@ -167,7 +167,9 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 
 	if (host_fault("mem_alloc"))
 		return -ENOMEM;
-	r = host_sticky(s);
+	r = host_not_capturing(s, "allocate device memory");
+	if (!r)
+		r = host_sticky(s);
 	if (r)
 		return r;
 	if (!reserve(dev, nbytes)) {
@@ -207,7 +209,10 @@ void host_mem_release(struct host_dev *dev, void *ptr)
 int host_mem_free(void *stream, void *ptr)
 {
 	struct mem_head *head = (void *)((char *)ptr - MEM_ALIGN);
+	int r = host_not_capturing(stream, "free device memory");
 
+	if (r)
+		return r;
 	if (head->magic != MEM_MAGIC)
 		return te__fail(-EINVAL, "host: %p is not memory of this device", ptr);
 	return host_push(stream, &(struct host_op){ .kind = HOST_FREE, .dst = ptr }, NULL, 0,

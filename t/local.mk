@@ -2,6 +2,8 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
+	t/core/backend \
+	t/core/backend_gpu \
 	t/core/cuda_abi \
 	t/core/cuda_driver \
 	t/core/dtype \
@@ -101,6 +103,10 @@ t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
+
+BACKEND_CASES = t/core/backend_cases.c t/core/backend_cases.h
+t_core_backend_SOURCES = t/core/backend.c $(BACKEND_CASES)
+t_core_backend_gpu_SOURCES = t/core/backend_gpu.c $(BACKEND_CASES)
 
 FUSION_CASES = t/core/fusion_cases.c t/core/fusion_cases.h
 t_core_fusion_SOURCES = t/core/fusion.c $(FUSION_CASES)

@@ -16,6 +16,8 @@
 #include "libtecore/backend/backend.h"
 #include "libtecore/internal.h"
 
+struct te_tensor;
+
 #define TE__MEM_BUCKETS 256
 
 struct te__mem {
@@ -73,6 +75,10 @@ struct te_recording {
 	void *exec;
 	struct te_recording_info info;
 };
+
+/* te_cast, unless the device word noop holds 1.0 when it runs */
+int te__cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+	     const float *noop);
 
 /* without references to the context: te_ctx_create makes the context's own */
 int te__stream_new(struct te_ctx *ctx, struct te_stream **ret_stream);

@@ -10,6 +10,7 @@ teinclude_HEADERS += \
 	include/te/param.h \
 	include/te/plan.h \
 	include/te/quant.h \
+	include/te/region.h \
 	include/te/seq.h \
 	include/te/stream.h \
 	include/te/tensor.h
@@ -79,6 +80,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/param.c \
 	libtecore/params.def \
 	libtecore/plan.c \
+	libtecore/plan_bind.c \
 	libtecore/plan_build.c \
 	libtecore/plan_fuse.c \
 	libtecore/plan_internal.h \

@@ -269,3 +269,21 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 				s.beta1_t, s.beta2_t, (double)s.lr, (double)s.clip, s.skip);
 	return copy_state(opt, opt->state, &s);
 }
+
+int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
+{
+	const struct te_tensor *masters = te_seq_masters(opt->seq);
+	const struct te_region region[] = {
+		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(masters) },
+		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),
+		  te_tensor_nbytes(opt->m) },
+		{ "second moments", TE_REGION_DEVICE, te_tensor_data(opt->v),
+		  te_tensor_nbytes(opt->v) },
+		{ "optimizer state", TE_REGION_DEVICE, opt->state, sizeof(*opt->state) },
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
+		r = fn(arg, &region[i]);
+	return r;
+}

@@ -1,4 +1,4 @@
-/* plan.c - plans: creation, memory, binding calls to addresses, running. */
+/* plan.c - plans: creation, memory, running. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <stdio.h>
@@ -11,135 +11,6 @@
 #include "libtecore/ctx_internal.h"
 #include "plan_internal.h"
 #include "quant_internal.h"
-
-/* a stand-in address for tensors that only carry specs; never dereferenced */
-#define NOWHERE ((char *)(uintptr_t)4096)
-
-/* ---- tensors and calls ---- */
-
-void te__plan_unbind(struct te_plan *p)
-{
-	for (int i = 0; i < p->nvalues; i++) {
-		p->value[i].t_hp = te_tensor_unref(p->value[i].t_hp);
-		p->value[i].t_q = te_tensor_unref(p->value[i].t_q);
-	}
-}
-
-static int bind_value(struct te_plan *p, struct te__value *v, char *base)
-{
-	struct te_spec *s = &v->spec;
-	char *hp = base ? base : NOWHERE, *row = NULL, *col = NULL;
-	float *sinv;
-	int r;
-
-	if (base && v->hp >= 0)
-		hp = base + p->buf[v->hp].offset;
-	if (v->fixed) {
-		v->t_hp = te_tensor_ref(v->fixed);
-	} else if (!base || v->hp >= 0) {
-		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, hp, NULL, NULL, &v->t_hp);
-		if (r < 0)
-			return r;
-	}
-	if (!v->forms)
-		return 0;
-	if (v->forms & TE_FORM_ROW)
-		row = base ? base + p->buf[v->row].offset : NOWHERE;
-	if (v->forms & TE_FORM_COL)
-		col = base ? base + p->buf[v->col].offset : NOWHERE;
-	sinv = p->sinv ? p->sinv + v->sinv * TE__PLAN_SINV_STRIDE : (float *)NOWHERE;
-	return te_tensor_wrap(p->ctx, v->qdtype, s->ndim, s->shape, row, col, sinv, &v->t_q);
-}
-
-int te__plan_bind(struct te_plan *p, char *base)
-{
-	int r;
-
-	te__plan_unbind(p);
-	for (int i = 0; i < p->nvalues; i++) {
-		r = bind_value(p, &p->value[i], base);
-		if (r < 0)
-			return r;
-	}
-	return 0;
-}
-
-static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms)
-{
-	struct te_op_value ret = { NULL, NULL, NULL, -1 };
-	const struct te__value *val;
-
-	if (v < 0)
-		return ret;
-	val = &p->value[v];
-	if ((forms & TE_FORM_HP) && !val->no_hp)
-		ret.hp = val->t_hp;
-	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
-		ret.q = val->t_q;
-		ret.quant = p->seq->quant;
-		ret.slot = val->slot;
-	}
-	return ret;
-}
-
-static void call_weights(const struct te_plan *p, struct te__step *s)
-{
-	const struct te_seq *seq = p->seq;
-
-	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
-		return;
-	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
-		int w = seq->op_weight[s->node][k];
-		uint32_t forms = p->node[s->node].inf.weight_forms[k];
-		struct te_op_value *v = &s->call.weight[k];
-
-		if (w < 0)
-			continue;
-		s->call.master[k] = seq->weight[w].master;
-		s->call.grad[k] = seq->weight[w].grad;
-		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
-			v->hp = seq->weight[w].master;
-		for (int j = 0; j < p->nneeds; j++) {
-			if (p->need[j].weight != w)
-				continue;
-			if (forms & TE_FORM_HP && !v->hp)
-				v->hp = p->need[j].t_hp;
-			if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
-				v->q = p->need[j].t_q;
-				v->quant = seq->quant;
-				v->slot = p->need[j].slot;
-			}
-		}
-	}
-}
-
-void te__plan_fill_call(struct te_plan *p, struct te__step *s)
-{
-	const struct te__roles *ro = &s->role;
-	struct te_op_call *c = &s->call;
-
-	memset(c, 0, sizeof(*c));
-	c->size = sizeof(*c);
-	c->op = p->seq->op[s->node];
-	c->tag = (uint32_t)s->node;
-	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
-	c->x = call_value(p, ro->x, ro->x_forms);
-	c->y = call_value(p, ro->y, ro->y_forms);
-	c->dy = call_value(p, ro->dy, ro->dy_forms);
-	c->dx = call_value(p, ro->dx, TE_FORM_HP);
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		c->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
-		c->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
-		c->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
-		c->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
-	}
-	for (int k = 0; k < TE_OP_MAX_SAVED; k++)
-		if (ro->saved[k] >= 0)
-			c->saved[k] = p->value[ro->saved[k]].t_hp;
-	call_weights(p, s);
-	c->rng.seed = p->seq->rng;
-	c->rng.offset = p->rng_used;
-}
 
 int te__step_quantize(const struct te_op_call *c)
 {
@@ -172,11 +43,12 @@ static int weight_copy(struct te_plan *p, struct te__need *need)
 	int r;
 
 	if (p->flags & TE_PLAN_NO_ALLOC) {
-		r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, NOWHERE, NULL,
+		r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, TE__NOWHERE, NULL,
 				   NULL, &need->t_hp);
 		if (!r && q)
-			r = te_tensor_wrap(p->ctx, TE_DTYPE_E4M3, d->ndim, d->shape, NOWHERE,
-					   q & TE_FORM_COL ? NOWHERE : NULL, (float *)NOWHERE,
+			r = te_tensor_wrap(p->ctx, TE_DTYPE_E4M3, d->ndim, d->shape, TE__NOWHERE,
+					   q & TE_FORM_COL ? TE__NOWHERE : NULL,
+					   (float *)TE__NOWHERE,
 					   &need->t_q);
 		return r;
 	}
@@ -212,13 +84,39 @@ static int input_tensor(struct te_plan *p, int v)
 	struct te_spec *s = &p->value[v].spec;
 	int r;
 
-	if (p->flags & TE_PLAN_NO_ALLOC)
-		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, NOWHERE, NULL, NULL,
+	if (p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL))
+		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, TE__NOWHERE, NULL, NULL,
 				   &p->value[v].fixed);
 	else
 		r = te_tensor_create(p->ctx, s->dtype, s->ndim, s->shape, NULL, &p->value[v].fixed);
-	if (!r)
+	if (!r && !(p->flags & TE_PLAN_EXTERNAL))
 		p->state_nbytes += te__spec_nbytes(s);
+	return r;
+}
+
+/* the values that te_plan_bind gives, but inputs */
+static void ends(const struct te_plan *p, int ret[3])
+{
+	ret[0] = p->out_value;
+	ret[1] = p->out_grad;
+	ret[2] = p->in_grad;
+}
+
+/* outputs and gradients that the caller keeps: places outside the arena */
+static int external_ends(struct te_plan *p)
+{
+	int v[3], r = 0;
+
+	ends(p, v);
+	for (int i = 0; i < 3 && !r; i++) {
+		if (v[i] < 0)
+			continue;
+		if (p->value[v[i]].fixed)
+			return te__fail(-TE_EPLAN, "plan: %s is a boundary on both sides: with "
+					"TE_PLAN_EXTERNAL an op must come between",
+					p->value[v[i]].label);
+		r = input_tensor(p, v[i]);
+	}
 	return r;
 }
 
@@ -231,6 +129,8 @@ static int make_fixed(struct te_plan *p)
 	for (int c = 0; c < p->seq->nchannels && !r; c++)
 		if (p->seq->channel[c].giver < 0 && p->channel_value[c] >= 0)
 			r = input_tensor(p, p->channel_value[c]);
+	if (!r && (p->flags & TE_PLAN_EXTERNAL))
+		r = external_ends(p);
 	for (int i = 0; i < p->nneeds && !r; i++)
 		r = weight_copy(p, &p->need[i]);
 	if (r < 0)
@@ -251,7 +151,7 @@ static int make_arena(struct te_plan *p)
 	struct te_mem_info mi = { .size = sizeof(mi) };
 	int r;
 
-	if ((p->flags & TE_PLAN_NO_ALLOC) || !p->arena_nbytes)
+	if ((p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL)) || !p->arena_nbytes)
 		return te__plan_bind(p, NULL);
 	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
 	if (r == -ENOMEM && te_ctx_mem_info(p->ctx, &mi) >= 0)
@@ -264,37 +164,12 @@ static int make_arena(struct te_plan *p)
 	return r ? r : te__plan_bind(p, p->arena);
 }
 
-/* calls get their final tensors, groups their scratch */
-static void bind_groups(struct te_plan *p)
-{
-	for (int t = 0; t < p->ngroups; t++) {
-		struct te__group *g = &p->group[t];
-		void *ws = g->ws < 0 || !p->arena ? NULL :
-						    (char *)p->arena + p->buf[g->ws].offset;
-		size_t ws_nbytes = g->fused.ws_nbytes;
-
-		g->fused.size = sizeof(g->fused);
-		g->fused.nparts = g->n;
-		g->fused.ws = ws;
-		for (int k = 0; k < g->n; k++) {
-			struct te__step *s = &p->step[g->first + k];
-
-			te__plan_fill_call(p, s);
-			g->fused.part[k] = &s->call;
-			if (g->n == 1) {
-				s->call.ws = ws;
-				s->call.ws_nbytes = ws_nbytes;
-			}
-		}
-	}
-}
-
 /* ---- life ---- */
 
 static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 {
 	const uint32_t known = TE_PLAN_TRAIN | TE_PLAN_DELAY_DW | TE_PLAN_NO_FUSION |
-			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC;
+			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL;
 
 	if (!seq || !o)
 		return te__fail(-EINVAL, "te_plan_create: no sequence or no options");
@@ -339,7 +214,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->recipe = opts->recipe;
 	p->flags = opts->flags;
 	p->xspec = opts->x;
-	r = te__plan_build(p, opts->stop_before);
+	p->weights_cached = opts->weights_cached;
+	r = te__plan_build(p, opts->start_at, opts->stop_before);
 	if (!r)
 		r = make_fixed(p);
 	if (!r)
@@ -354,7 +230,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 		te_plan_unref(p);
 		return r;
 	}
-	bind_groups(p);
+	te__plan_bind_groups(p);
 	seq->planned = 1;
 	*ret_plan = p;
 	return 0;
@@ -378,7 +254,8 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 		te_tensor_unref(p->need[i].t_hp);
 		te_tensor_unref(p->need[i].t_q);
 	}
-	te__mem_put(p->ctx, p->arena);
+	if (!(p->flags & TE_PLAN_EXTERNAL))
+		te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
 	te__free(p->node);
 	te__free(p->value);
@@ -469,6 +346,8 @@ static int runnable(struct te_plan *p, struct te_stream *stream, const char *wha
 		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
 	if (p->flags & TE_PLAN_NO_ALLOC)
 		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
+	if ((p->flags & TE_PLAN_EXTERNAL) && !p->bound)
+		return te__fail(-TE_ESTATE, "%s: te_plan_bind has given no memory yet", what);
 	if (p->failed)
 		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);
 	return 0;
@@ -521,10 +400,10 @@ static int refresh_weights(struct te_plan *p, struct te_stream *stream)
 		struct te__weight *w = &p->seq->weight[n->weight];
 
 		if (n->forms & TE_FORM_HP)
-			r = te_cast(stream, w->master, n->t_hp);
+			r = te__cast(stream, w->master, n->t_hp, p->weights_cached);
 		if (!r && (n->forms & (TE_FORM_ROW | TE_FORM_COL)))
-			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q, NULL,
-					flags);
+			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q,
+					p->weights_cached, flags);
 		w->fresh = 1;
 	}
 	return r;
@@ -571,7 +450,7 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	if (!r)
 		r = run_groups(p, stream, 0, p->fwd_groups);
 	if (!r)
-		r = update_scales(p, stream, 0, 2 * p->seq->nops);
+		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
 	if (!r)
 		p->forwarded = 1;
 	return sticky(p, r);
@@ -579,7 +458,7 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 
 int te_plan_backward(struct te_plan *p, struct te_stream *stream)
 {
-	int n, r = runnable(p, stream, "te_plan_backward");
+	int r = runnable(p, stream, "te_plan_backward");
 
 	if (r < 0)
 		return r;
@@ -587,10 +466,10 @@ int te_plan_backward(struct te_plan *p, struct te_stream *stream)
 		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
 	if (!p->forwarded)
 		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
-	n = p->seq->nops;
 	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
 	if (!r)
-		r = update_scales(p, stream, 2 * n, n);
+		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
+				  p->nops - p->first_op);
 	if (!r) {
 		p->forwarded = 0; /* what forward saved has been overwritten */
 		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
@@ -613,4 +492,21 @@ int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
 	if (!r)
 		p->dw_pending = 0;
 	return sticky(p, r);
+}
+
+int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
+{
+	struct te_plan *p = (struct te_plan *)(uintptr_t)plan;
+	const struct te_region region[] = {
+		{ "plan", TE_REGION_HOST, &p->forwarded, sizeof(p->forwarded) },
+		{ "plan", TE_REGION_HOST, &p->dw_pending, sizeof(p->dw_pending) },
+		{ "plan", TE_REGION_DEVICE, p->rng_used,
+		  (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float) },
+	};
+	int r = te_seq_regions(p->seq, fn, arg);
+
+	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
+		if (region[i].ptr)
+			r = fn(arg, &region[i]);
+	return r;
 }

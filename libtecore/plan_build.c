@@ -260,7 +260,7 @@ static uint32_t forward_forms(const struct te_plan *p, int v)
 {
 	uint32_t f = 0;
 
-	for (int i = 0; i < p->nops; i++)
+	for (int i = p->first_op; i < p->nops; i++)
 		if (p->node[i].value.x == v)
 			f |= p->node[i].inf.fwd_x |
 			     (p->flags & TE_PLAN_TRAIN ?
@@ -279,7 +279,7 @@ static int gives(const struct te__node *n, const struct te_op_ops *ops)
 
 static int build_forward(struct te_plan *p)
 {
-	for (int i = 0; i < p->nops; i++) {
+	for (int i = p->first_op; i < p->nops; i++) {
 		struct te__node *n = &p->node[i];
 		const struct te_op_ops *ops = &p->seq->op[i]->ops;
 		struct te__step *s;
@@ -329,7 +329,7 @@ static int need_dx(const struct te_plan *p, int i)
 {
 	if (p->flags & TE_PLAN_INPUT_GRAD)
 		return 1;
-	for (int j = 0; j < i; j++)
+	for (int j = p->first_op; j < i; j++)
 		if (has_weights(p, j))
 			return 1;
 	return 0;
@@ -489,7 +489,7 @@ static int build_backward(struct te_plan *p)
 	int main_grad = p->out_grad;
 	int r;
 
-	for (int i = p->nops - 1; i >= 0; i--) {
+	for (int i = p->nops - 1; i >= p->first_op; i--) {
 		struct te__node *n = &p->node[i];
 		struct te_op *op = p->seq->op[i];
 		const struct te_op_ops *ops = &op->ops;
@@ -541,7 +541,7 @@ static int build_delayed(struct te_plan *p)
 	int r = 0;
 
 	if (p->flags & TE_PLAN_DELAY_DW)
-		for (int i = p->nops - 1; i >= 0 && !r; i--)
+		for (int i = p->nops - 1; i >= p->first_op && !r; i--)
 			if (p->seq->op[i]->ops.backward_dw && has_weights(p, i))
 				r = dw_step(p, i);
 	return r;
@@ -554,7 +554,7 @@ static int collect_needs(struct te_plan *p)
 	p->need = te__calloc((size_t)p->nops * TE_OP_MAX_WEIGHTS + 1, sizeof(*p->need));
 	if (!p->need)
 		return te__fail(-ENOMEM, "plan: no memory");
-	for (int i = 0; i < p->nops; i++) {
+	for (int i = p->first_op; i < p->nops; i++) {
 		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
 			int w = p->seq->op_weight[i][k];
 			uint32_t forms = p->node[i].inf.weight_forms[k];
@@ -613,22 +613,58 @@ static int make_quant(struct te_plan *p)
 	return r;
 }
 
-int te__plan_build(struct te_plan *p, const char *stop_before)
+/* index of the op of that name */
+static int find_op(const struct te_seq *seq, const char *name)
+{
+	for (int i = 0; i < seq->nops; i++)
+		if (!strcmp(seq->op[i]->name, name))
+			return i;
+	return te__fail(-EINVAL, "plan: no op is named %s", name);
+}
+
+/* which ops are planned; no channel may cross an end of theirs where it would matter */
+static int choose_ops(struct te_plan *p, const char *start_at, const char *stop_before)
+{
+	const struct te_seq *seq = p->seq;
+
+	p->first_op = start_at ? find_op(seq, start_at) : 0;
+	p->nops = stop_before ? find_op(seq, stop_before) : seq->nops;
+	if (p->first_op < 0 || p->nops < 0)
+		return -EINVAL;
+	if (p->nops <= p->first_op)
+		return te__fail(-EINVAL, "plan: nothing is left before %s", stop_before);
+	for (int i = p->first_op; i < seq->nops; i++) {
+		const struct te_op *op = seq->op[i];
+
+		for (int k = 0; k < op->ops.nextra_in; k++) {
+			const struct te__channel *c = te__seq_channel(seq, op->take[k]);
+			int inside = c->giver >= p->first_op && c->giver < p->nops;
+
+			if (c->giver < 0)
+				continue;
+			if (i < p->nops && !inside)
+				return te__fail(-TE_ECHANNEL,
+						"plan: op %s takes channel %s of op %s, which lies "
+						"before %s", op->name, c->name,
+						seq->op[c->giver]->name, start_at);
+			if (i >= p->nops && inside && (p->flags & TE_PLAN_TRAIN))
+				return te__fail(-TE_ECHANNEL,
+						"plan: op %s gives channel %s to op %s, which does "
+						"not lie before %s: its gradient is not known",
+						seq->op[c->giver]->name, c->name, op->name,
+						stop_before);
+		}
+	}
+	return 0;
+}
+
+int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before)
 {
 	struct te_seq *seq = p->seq;
-	int x, r;
+	int x, r = choose_ops(p, start_at, stop_before);
 
-	p->nops = seq->nops;
-	if (stop_before) {
-		p->nops = 0;
-		while (p->nops < seq->nops && strcmp(seq->op[p->nops]->name, stop_before))
-			p->nops++;
-		if (p->nops == seq->nops)
-			return te__fail(-EINVAL, "plan: no op is named %s", stop_before);
-		if (!p->nops)
-			return te__fail(-EINVAL, "plan: %s is the first op, nothing is left",
-					stop_before);
-	}
+	if (r < 0)
+		return r;
 	p->node = te__calloc((size_t)p->nops, sizeof(*p->node));
 	p->channel_value = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
 	p->channel_grad = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
@@ -643,7 +679,7 @@ int te__plan_build(struct te_plan *p, const char *stop_before)
 	x = p->x_value = te__plan_new_value(p, &p->xspec, "x");
 	if (x < 0)
 		return x;
-	for (int i = 0; i < p->nops; i++) {
+	for (int i = p->first_op; i < p->nops; i++) {
 		r = infer_node(p, i, x);
 		if (r < 0)
 			return r;

@@ -3,7 +3,7 @@
  *
  * Building goes: plan_build.c turns the ops into basic steps over values;
  * plan_fuse.c groups adjacent steps; plan_layout.c finds each value's life in groups
- * and its place in one arena; plan.c binds tensors to addresses and runs.
+ * and its place in one arena; plan_bind.c binds tensors to addresses; plan.c runs.
  * Time is the index of a group: forward, then backward, then delayed weight gradients.
  */
 #ifndef TE__PLAN_INTERNAL_H
@@ -17,6 +17,8 @@
 #include "seq_internal.h"
 
 #define TE__PLAN_ALIGN 256
+/* a stand-in address for tensors that only carry specs; never dereferenced */
+#define TE__NOWHERE ((char *)(uintptr_t)4096)
 #define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
 
 /* A stretch of the arena. */
@@ -102,7 +104,8 @@ struct te_plan {
 	struct te_recipe recipe;
 	uint32_t flags;
 	struct te_spec xspec;
-	int nops; /* planned: all, or those before stop_before */
+	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */
+	const float *weights_cached;
 	struct te__node *node;
 	int nvalues, cap_values;
 	struct te__value *value;
@@ -125,18 +128,20 @@ struct te_plan {
 	void *arena;
 	size_t arena_nbytes, sum_nbytes;
 	uint64_t state_nbytes;
+	int bound; /* TE_PLAN_EXTERNAL: te_plan_bind has been here */
 	int forwarded, dw_pending;
 	int failed; /* sticky */
 	char failed_text[512];
 };
 
-int te__plan_build(struct te_plan *p, const char *stop_before);
+int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
 int te__plan_layout(struct te_plan *p);
 
 /* tensors of all values over the arena at base; NULL base: stand-ins that only carry specs */
 int te__plan_bind(struct te_plan *p, char *base);
 void te__plan_unbind(struct te_plan *p);
+void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups their scratch */
 void te__plan_fill_call(struct te_plan *p, struct te__step *s);
 int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
 	TE_PRINTF(3, 4);

@@ -42,7 +42,7 @@ static void print_text(FILE *f, const struct te_plan *p)
 
 	te__spec_str(&p->xspec, spec, sizeof(spec));
 	fprintf(f, "plan: x %s, recipe %s, %d ops, %d steps in %d groups\n", spec,
-		te_recipe_name(&p->recipe), p->nops, p->nsteps, p->ngroups);
+		te_recipe_name(&p->recipe), p->nops - p->first_op, p->nsteps, p->ngroups);
 	for (int l = 0; l < 3; l++) {
 		if (start[l] == start[l + 1])
 			continue;

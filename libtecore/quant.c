@@ -581,3 +581,11 @@ size_t te__quant_device_nbytes(const struct te_quant *q)
 {
 	return ((size_t)q->nslots + state_nfloats(q)) * sizeof(float);
 }
+
+int te__quant_regions(const struct te_quant *q, te_region_fn fn, void *arg)
+{
+	const struct te_region state = { "quantizers", TE_REGION_DEVICE, q->fmt_max,
+					 te__quant_device_nbytes(q) };
+
+	return fn(arg, &state);
+}

@@ -12,6 +12,7 @@
 #include "kernels/te_philox.h"
 #include "libtecore/ctx_internal.h"
 #include "op_internal.h"
+#include "quant_internal.h"
 #include "seq_internal.h"
 
 /* make room for one more element of *array */
@@ -555,4 +556,50 @@ int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 		return r;
 	seq->fusion[seq->nfusions++] = *fusion;
 	return 0;
+}
+
+static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_kind kind, void *ptr,
+		 size_t nbytes)
+{
+	const struct te_region region = { name, kind, ptr, nbytes };
+
+	return ptr ? fn(arg, &region) : 0;
+}
+
+static int visit_tensor(te_region_fn fn, void *arg, const char *name, const struct te_tensor *t)
+{
+	int r;
+
+	if (!t)
+		return 0;
+	r = visit(fn, arg, name, TE_REGION_DEVICE, te_tensor_data(t), te_tensor_nbytes(t));
+	if (!r)
+		r = visit(fn, arg, name, TE_REGION_DEVICE, te_tensor_coldata(t),
+			  te_tensor_nbytes(t));
+	return r ? r : visit(fn, arg, name, TE_REGION_DEVICE, te_tensor_scale_inv(t),
+			     sizeof(float));
+}
+
+int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
+{
+	int r = initialised(seq, "te_seq_regions");
+
+	if (r < 0)
+		return r;
+	r = visit_tensor(fn, arg, "gradients", seq->grads);
+	if (!r)
+		r = visit(fn, arg, "random state", TE_REGION_DEVICE, seq->rng,
+			  2 * sizeof(*seq->rng));
+	if (!r && seq->quant)
+		r = te__quant_regions(seq->quant, fn, arg);
+	for (int i = 0; i < seq->nweights && !r; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		r = visit_tensor(fn, arg, w->name, w->copy_hp);
+		if (!r)
+			r = visit_tensor(fn, arg, w->name, w->copy_q);
+		if (!r)
+			r = visit(fn, arg, w->name, TE_REGION_HOST, &w->fresh, sizeof(w->fresh));
+	}
+	return r;
 }

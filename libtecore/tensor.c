@@ -350,6 +350,12 @@ static int check_cast(const struct te_stream *stream, const struct te_tensor *x,
 
 int te_cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
 {
+	return te__cast(stream, x, y, NULL);
+}
+
+int te__cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+	     const float *noop)
+{
 	struct te_k_cast a;
 	int r;
 
@@ -364,6 +370,7 @@ int te_cast(struct te_stream *stream, const struct te_tensor *x, struct te_tenso
 		.n = x->nelems,
 		.xdtype = x->dtype,
 		.ydtype = y->dtype,
+		.noop = noop,
 	};
 	return TE__LAUNCH(stream, CAST, &a);
 }

@@ -2,6 +2,7 @@ dist_man3_MANS += \
 	man/te_adamw_create.3 \
 	man/te_adamw_m.3 \
 	man/te_adamw_ref.3 \
+	man/te_adamw_regions.3 \
 	man/te_adamw_set_lr.3 \
 	man/te_adamw_state_get.3 \
 	man/te_adamw_state_nbytes.3 \
@@ -85,15 +86,19 @@ dist_man3_MANS += \
 	man/te_pinned_free.3 \
 	man/te_plan_backward.3 \
 	man/te_plan_backward_dw.3 \
+	man/te_plan_bind.3 \
 	man/te_plan_create.3 \
 	man/te_plan_forward.3 \
 	man/te_plan_input.3 \
 	man/te_plan_input_grad.3 \
+	man/te_plan_input_name.3 \
 	man/te_plan_memory.3 \
 	man/te_plan_output.3 \
 	man/te_plan_output_grad.3 \
 	man/te_plan_print.3 \
 	man/te_plan_ref.3 \
+	man/te_plan_regions.3 \
+	man/te_plan_spec.3 \
 	man/te_plan_unref.3 \
 	man/te_quant_amax_ptr.3 \
 	man/te_quant_create.3 \
@@ -128,6 +133,7 @@ dist_man3_MANS += \
 	man/te_seq_op.3 \
 	man/te_seq_quant.3 \
 	man/te_seq_ref.3 \
+	man/te_seq_regions.3 \
 	man/te_seq_rng_get.3 \
 	man/te_seq_rng_set.3 \
 	man/te_seq_unref.3 \

@@ -22,6 +22,8 @@ TT_CORE = \
 	t/core/ops_gpu \
 	t/core/optim \
 	t/core/param \
+	t/core/parts \
+	t/core/parts_gpu \
 	t/core/plan \
 	t/core/plan_gpu \
 	t/core/quant \
@@ -91,6 +93,10 @@ t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA
 t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+
+PARTS_CASES = t/core/parts_cases.c t/core/parts_cases.h t/core/plan_model.c t/core/plan_model.h
+t_core_parts_SOURCES = t/core/parts.c $(PARTS_CASES)
+t_core_parts_gpu_SOURCES = t/core/parts_gpu.c $(PARTS_CASES)
 
 PLAN_CASES = t/core/plan_cases.c t/core/plan_cases.h t/core/plan_model.c t/core/plan_model.h
 t_core_plan_SOURCES = t/core/plan.c $(PLAN_CASES)

@@ -53,6 +53,9 @@ TE_EXPORT size_t te_adamw_state_nbytes(void);
 TE_EXPORT int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes);
 TE_EXPORT int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes);
 
+/* what te_adamw_step changes: masters, moments and the device words */
+TE_EXPORT int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg);
+
 TE_END_DECLS
 
 #endif

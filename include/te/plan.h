@@ -17,6 +17,7 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_INPUT_GRAD 8u	/* the first op's dx is wanted: te_plan_input_grad */
 /* plan and lay out only: prints and memory work, running is -TE_ESTATE */
 #define TE_PLAN_NO_ALLOC 16u
+#define TE_PLAN_EXTERNAL 32u	/* arena, inputs and outputs are the caller's: te_plan_bind */
 
 struct te_plan_opts {
 	size_t size;
@@ -25,9 +26,19 @@ struct te_plan_opts {
 	struct te_spec x; /* main input, for example [B,T] INT32 */
 	/* plan only the ops before this one; its input is the output. NULL: all */
 	const char *stop_before;
+	/* plan only this op and those behind it; x is its main input. NULL: from the first */
+	const char *start_at;
+	/*
+	 * device FP32 word: while it is 1.0, forward leaves the weights' copies as they are (the
+	 * later micro-batches of a captured step). NULL: TE_RUN_WEIGHTS_CACHED decides
+	 */
+	const float *weights_cached;
 };
-#define TE_PLAN_OPTS_INIT \
-	{ sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0 }
+#define TE_PLAN_OPTS_INIT                                                                      \
+	{                                                                                      \
+		sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } },  \
+			0, 0, 0                                                                \
+	}
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
@@ -50,6 +61,40 @@ TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 
+/* Memory of the caller for a plan with TE_PLAN_EXTERNAL. Tensors have the specs of te_plan_spec. */
+struct te_plan_binding {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	void *arena; /* te_plan_memory's arena_nbytes, aligned to 256 bytes */
+	int32_t nin; /* inputs: "x" and the channels of te_seq_input that the plan reads */
+	const char *const *in_name;
+	struct te_tensor *const *in;
+	struct te_tensor *out;
+	struct te_tensor *out_grad; /* NULL where te_plan_spec has none, and so below */
+	struct te_tensor *in_grad;
+};
+#define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * te_plan_bind - run on this memory from now on
+ *
+ * References are taken to the tensors, the arena stays the caller's. What is queued or
+ * recorded already keeps the memory it was queued with. Nothing lives in the arena but from a
+ * forward to the end of its backward (and backward_dw).
+ * Errors: -EINVAL (names what is missing, unknown or another tensor too), -TE_ESHAPE, -TE_EDTYPE,
+ * -TE_ESTATE (made without TE_PLAN_EXTERNAL), -ENOMEM.
+ */
+TE_EXPORT int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding);
+
+/**
+ * te_plan_spec - dtype and shape of a boundary value
+ * @name: "x", a channel that the plan reads, "out", "out_grad" or "in_grad"
+ *
+ * Errors: -ENOENT, when the plan has no such value, without a sentence.
+ */
+TE_EXPORT int te_plan_spec(const struct te_plan *plan, const char *name, struct te_spec *ret_spec);
+/* names of inputs in order, "x" first; NULL behind the last */
+TE_EXPORT const char *te_plan_input_name(const struct te_plan *plan, int index);
+
 /* weight copies are current: skip casting them (micro-batches after the first) */
 #define TE_RUN_WEIGHTS_CACHED 1u
 /**
@@ -63,6 +108,13 @@ TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 TE_EXPORT int te_plan_forward(struct te_plan *plan, struct te_stream *stream, uint32_t flags);
 TE_EXPORT int te_plan_backward(struct te_plan *plan, struct te_stream *stream);
 TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream);
+
+/**
+ * te_plan_regions - what a plan's passes change, with its sequence's regions
+ *
+ * Not the arena, whose contents nobody needs once a backward pass has ended.
+ */
+TE_EXPORT int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg);
 
 struct te_plan_memory {
 	size_t size;

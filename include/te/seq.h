@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <te/op.h>
+#include <te/region.h>
 
 TE_BEGIN_DECLS
 
@@ -62,6 +63,14 @@ TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
 /* random state: seed, offset; synchronous */
 TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);
 TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset);
+
+/**
+ * te_seq_regions - what the passes of the sequence's plans change, but for the plans' own
+ *
+ * Gradients, random state, quantizers, weight copies; masters are changed by an optimizer only.
+ * Errors: -TE_ESTATE (not initialised), and what fn returns.
+ */
+TE_EXPORT int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg);
 
 TE_END_DECLS
 

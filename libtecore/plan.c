@@ -214,7 +214,6 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->recipe = opts->recipe;
 	p->flags = opts->flags;
 	p->xspec = opts->x;
-	p->weights_cached = opts->weights_cached;
 	r = te__plan_build(p, opts->start_at, opts->stop_before);
 	if (!r)
 		r = make_fixed(p);

@@ -300,6 +300,7 @@ int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding)
 	give(plan, plan->out_grad, binding->out_grad);
 	give(plan, plan->in_grad, binding->in_grad);
 	plan->arena = binding->arena;
+	plan->weights_cached = binding->weights_cached;
 	plan->bound = plan->forwarded = plan->dw_pending = 0;
 	r = te__plan_bind(plan, plan->arena);
 	if (r)

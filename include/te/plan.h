@@ -28,17 +28,9 @@ struct te_plan_opts {
 	const char *stop_before;
 	/* plan only this op and those behind it; x is its main input. NULL: from the first */
 	const char *start_at;
-	/*
-	 * device FP32 word: while it is 1.0, forward leaves the weights' copies as they are (the
-	 * later micro-batches of a captured step). NULL: TE_RUN_WEIGHTS_CACHED decides
-	 */
-	const float *weights_cached;
 };
-#define TE_PLAN_OPTS_INIT                                                                      \
-	{                                                                                      \
-		sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } },  \
-			0, 0, 0                                                                \
-	}
+#define TE_PLAN_OPTS_INIT \
+	{ sizeof(struct te_plan_opts), TE_RECIPE_INIT, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0 }
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
@@ -71,8 +63,13 @@ struct te_plan_binding {
 	struct te_tensor *out;
 	struct te_tensor *out_grad; /* NULL where te_plan_spec has none, and so below */
 	struct te_tensor *in_grad;
+	/*
+	 * device FP32 word: a forward that finds 1.0 there leaves the weights' copies as they are, so
+	 * that one recording serves all micro-batches. NULL: TE_RUN_WEIGHTS_CACHED decides
+	 */
+	const float *weights_cached;
 };
-#define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0 }
+#define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_plan_bind - run on this memory from now on

@@ -1,4 +1,4 @@
-/* say.c - what te_train tells its user: one line a failure, and the progress line. */
+/* say.c - what a tool tells its user: one line a failure, and the progress line. */
 #include "config.h"
 
 #include <errno.h>
@@ -11,8 +11,14 @@
 
 #include "say.h"
 
+static const char *program = "te_train";
 static int line_open; /* a progress line stands without its newline */
 static int hushed;
+
+void say_as(const char *name)
+{
+	program = name;
+}
 
 /* one line whatever the names in it hold */
 static void print_line(const char *head, const char *fmt, va_list ap, const char *tail)
@@ -29,7 +35,7 @@ static void print_line(const char *head, const char *fmt, va_list ap, const char
 	if (line_open)
 		fputs("\r\033[K", stderr);
 	line_open = 0;
-	fprintf(stderr, "%s%s%s\n", head, text, tail);
+	fprintf(stderr, "%s%s%s%s%s\n", head, *head ? ": " : "", text, *tail ? ": " : "", tail);
 }
 
 int say_bad(const char *fmt, ...)
@@ -37,7 +43,7 @@ int say_bad(const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	print_line("te_train: ", fmt, ap, "");
+	print_line(program, fmt, ap, "");
 	va_end(ap);
 	return STATUS_BAD;
 }
@@ -47,7 +53,7 @@ int say_failed(const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	print_line("te_train: ", fmt, ap, "");
+	print_line(program, fmt, ap, "");
 	va_end(ap);
 	return STATUS_FAILED;
 }
@@ -59,12 +65,10 @@ int say_te(int r, const char *fmt, ...)
 		-TE_EBLAS, -TE_ESHAPE, -TE_EDTYPE, -TE_ECORRUPT, -TE_EFORMAT,
 	};
 	const char *detail = te_error_detail();
-	char tail[1024];
 	va_list ap;
 
-	snprintf(tail, sizeof(tail), ": %s", *detail ? detail : te_strerror(r));
 	va_start(ap, fmt);
-	print_line("te_train: ", fmt, ap, tail);
+	print_line(program, fmt, ap, *detail ? detail : te_strerror(r));
 	va_end(ap);
 	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
 		if (r == asked[i])

@@ -1,15 +1,18 @@
-/* say.h - what te_train tells its user: one line a failure, and the progress line. */
+/* say.h - what a tool tells its user: one line a failure, and the progress line. */
 #ifndef SAY_H
 #define SAY_H
 
 #include <te/export.h>
 
-/* exit statuses; functions of te_train return them too */
+/* exit statuses; functions of the tools return them too */
 enum status {
 	STATUS_OK = 0,
 	STATUS_FAILED = 1, /* something broke */
 	STATUS_BAD = 2	   /* what the user gave cannot be used */
 };
+
+/* the name that failures begin with; te_train until told */
+void say_as(const char *name);
 
 /* prints "te_train: ..." as one line and returns STATUS_BAD or STATUS_FAILED */
 int say_bad(const char *fmt, ...) TE_PRINTF(1, 2);

@@ -47,6 +47,7 @@ if HAVE_JANSSON
 TT_TOOLS += \
 	t/tools/data \
 	t/tools/hfconfig \
+	t/tools/perftest_stats \
 	t/tools/safetensors
 TT_SH += \
 	t/tools/t8001-te_plot.t \
@@ -55,7 +56,8 @@ TT_SH += \
 	t/tools/t8004-te_train-checkpoints.t \
 	t/tools/t8005-te_train-run.t \
 	t/tools/t8006-te_train-golden.t \
-	t/tools/t8007-te_info.t
+	t/tools/t8007-te_info.t \
+	t/tools/t8008-te_perftest.t
 endif
 
 TEST_EXTENSIONS = .t
@@ -107,6 +109,7 @@ t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
+t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 

@@ -2,6 +2,7 @@
 if HAVE_JANSSON
 bin_PROGRAMS += \
 	tools/te_info \
+	tools/te_perftest/te_perftest \
 	tools/te_plot \
 	tools/te_train/te_train
 
@@ -15,6 +16,30 @@ tools_te_plot_SOURCES = \
 	tools/te_plot.c
 tools_te_plot_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_plot_LDADD = $(JANSSON_LIBS)
+
+# all of te_perftest but its main function, for its unit tests too
+noinst_LTLIBRARIES += tools/te_perftest/libte_perftest.la
+tools_te_perftest_libte_perftest_la_SOURCES = \
+	tools/te_perftest/bench.c \
+	tools/te_perftest/bench.h \
+	tools/te_perftest/copy.c \
+	tools/te_perftest/graph.c \
+	tools/te_perftest/opts.c \
+	tools/te_perftest/opts.h \
+	tools/te_perftest/perftest.h \
+	tools/te_perftest/report.c \
+	tools/te_perftest/stats.c \
+	tools/te_perftest/stats.h \
+	tools/te_perftest/tests.c \
+	tools/te_train/say.c \
+	tools/te_train/say.h
+tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+
+tools_te_perftest_te_perftest_SOURCES = \
+	tools/te_perftest/main.c
+tools_te_perftest_te_perftest_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_perftest_te_perftest_LDADD = tools/te_perftest/libte_perftest.la \
+	libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 # all of te_train but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_train/libte_train.la
@@ -49,11 +74,13 @@ tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtecore/libtecor
 
 dist_man1_MANS += \
 	man/te_info.1 \
+	man/te_perftest.1 \
 	man/te_plot.1 \
 	man/te_train.1
 else
 EXTRA_DIST += \
 	man/te_info.1 \
+	man/te_perftest.1 \
 	man/te_plot.1 \
 	man/te_train.1
 endif

@@ -1,0 +1,189 @@
+#!/bin/sh
+# te_perftest prints a table and a JSON object of sane figures, and refuses bad usage
+# with one line. Nothing here depends on how fast the machine is.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+te_perftest=$abs_top_builddir/tools/te_perftest/te_perftest
+TE_BACKEND=host
+export TE_BACKEND
+cd "$tmp" || exit 99
+
+# fails NAME SUBJECT COMMAND...: exit 2, one line on standard error names the subject
+fails()
+{
+	name=$1 subject=$2
+	shift 2
+	"$@" >out 2>err
+	status=$?
+	{
+		[ $status = 2 ] || echo "exit status $status"
+		[ "$(wc -l <err)" = 1 ] || echo "not one line"
+		grep -qF -- "$subject" err || echo "no \"$subject\""
+		[ -s out ] && echo "output on standard output"
+	} >why
+	[ -s why ] && cat err >>why
+	empty "$name" why
+}
+
+# keys FILE: the keys of a JSON object, as it is printed, each once
+keys()
+{
+	sed -n 's/^ *"\([a-z0-9_]*\)": .*/\1/p' "$1" | sort -u
+}
+
+# has FILE KEY...: they are among the keys
+has()
+{
+	keys "$1" >found
+	shift
+	for k in "$@"; do
+		grep -qx "$k" found || echo "no $k"
+	done >why
+	empty "the object has ${name}" why
+}
+
+# sane NAME FILE ITERS: each figure is positive, its quantiles are in order, and its
+# samples are 1 to ITERS
+sane()
+{
+	awk -v iters="$3" '
+		/": \{$/ { figure = $1 }
+		/"(median|p5|p95|mad|min|max|samples)": / {
+			v[substr($1, 2, length($1) - 3)] = $2 + 0
+		}
+		/"samples": / {
+			n++
+			if (!(v["min"] > 0 && v["min"] <= v["p5"] && v["p5"] <= v["median"] &&
+			      v["median"] <= v["p95"] && v["p95"] <= v["max"]))
+				print figure, v["min"], v["p5"], v["median"], v["p95"], v["max"]
+			if (!(v["mad"] >= 0 && v["mad"] <= v["max"] - v["min"]))
+				print figure, "mad", v["mad"]
+			if (v["samples"] < 1 || v["samples"] > iters)
+				print figure, "samples", v["samples"]
+			delete v
+		}
+		/: -/ || /nan|inf/ { print }
+		END { if (!n) print "no figures" }' "$2" >why
+	empty "$1" why
+}
+
+# table NAME FIRST COLUMNS ROWS: out is a header, then an aligned table
+table()
+{
+	awk -v cols="$3" -v rows="$4" '
+		/^(device|driver|clock|samples|figures) / { heads++ }
+		/^$/ { getline upper; getline lower; width = length(lower); body = 1; next }
+		body {
+			gsub(/ +[0-9]+%/, "")
+			if (NF != cols)
+				print NF " columns: " $0
+			n++
+		}
+		END {
+			if (heads != 5)
+				print heads " lines of header"
+			if (n != rows)
+				print n " rows"
+		}' out >why
+	awk '/^$/ { body = 1; next } body { print length($0) }' out | sort -u | wc -l >lengths
+	[ "$(cat lengths)" = 1 ] || echo "lines differ in length" >>why
+	grep -q "^te_perftest [0-9.]* $2: " out || echo "no first line" >>why
+	[ -s why ] && cat out >>why
+	empty "$1" why
+}
+
+check "--help" "$te_perftest" --help
+check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
+"$te_perftest" --list >out
+for t in graph copy; do
+	check "--list names $t" grep -q "^$t " out
+	"$te_perftest" --help | grep -q "^$t: "
+	check "--help too" test $? = 0
+done
+"$te_perftest" --list --json >out
+check "--list --json is one object" sh -c "head -n 1 out | grep -qx '{' && tail -n 1 out | grep -qx '}'"
+
+# SUBJECT|ARGUMENTS
+while IFS='|' read -r subject args; do
+	eval "fails \"te_perftest $args\" '$subject' \"\$te_perftest\" $args"
+done <<'EOT'
+no test is named|
+no test is named|--iters 3
+"frob"|frob
+frob is one argument too many|graph frob
+--frob|graph --frob
+--iters needs a value|graph --iters
+--iters: "0"|graph --iters 0
+--iters: "3x"|graph --iters 3x
+--iters: "1,2"|graph --iters 1,2
+--warmup: "-1"|graph --warmup -1
+--seconds: "nan"|graph --seconds nan
+--seconds: "0"|graph --seconds 0
+--seed: ""|graph --seed ""
+--nodes: "0"|graph --nodes 0
+--nodes: "1,,2"|graph --nodes 1,,2
+--nodes: "1,"|graph --nodes 1,
+--nodes: "1T"|graph --nodes 1T
+--nodes: "9999999999G"|graph --nodes 9999999999G
+--nodes: "99999999999999999999"|graph --nodes 99999999999999999999
+more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
+--kind: "magic"|graph --kind magic
+--kind: "kernel,"|graph --kind kernel,
+--kind: ""|graph --kind ""
+--bytes: 6|graph --bytes 6
+--bytes: "1Z"|copy --bytes 1Z
+--cache: "tepid"|copy --cache tepid
+--nodes is no option of copy|copy --nodes 1
+--cache is no option of graph|graph --cache cold
+--nodes needs a test|--list --nodes 1
+"tpu"|graph --backend tpu
+device 7|graph --device 7
+EOT
+if "$te_perftest" graph --nodes 1 --iters 1 --backend cuda >out 2>err; then
+	skip "--backend cuda without a GPU" "there is one"
+else
+	fails "--backend cuda without a GPU" "no device: " "$te_perftest" graph --backend cuda
+fi
+
+quick="--iters 7 --warmup 1 --seconds 1 --verify"
+
+check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 >out"
+table "graph: a table of 3 kinds by 3 counts" graph 13 9
+"$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --json >out 2>err
+check "graph --json: runs" test $? = 0
+empty "graph --json: is silent on standard error" err
+sane "graph: figures" out 7
+name="the figures of graph"
+has out capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
+	eager_cpu_us_per_call cpu_ratio device_us device_us_per_node replay_us eager_us \
+	eager_to_replay_ratio
+name="what is measured, on what and by which clock"
+has out version test device backend driver peak_bandwidth_bytes_per_s l2_bytes clock \
+	cpu_resolution_ns cpu_read_ns time_limit_s iters warmup seed verified rows
+grep -E '"(kind|nodes|node_bytes)": ' out | tr -d ' ",\n' >got
+printf 'kind:kernelnodes:33node_bytes:1028kind:kernelnodes:2node_bytes:1028' >want
+printf 'kind:copynodes:33node_bytes:1028kind:copynodes:2node_bytes:1028' >>want
+same "graph: rows are what was asked for" want got
+check "--verify is told" grep -q '"verified": true' out
+check "a time that is too short gives one sample of each figure" sh -c "
+	'$te_perftest' graph --nodes 1 --kind fill --seconds 0.01 --iters 1000000 --json |
+		grep -q '\"samples\": '"
+
+check "copy: runs" sh -c "'$te_perftest' copy $quick --bytes 1,64K,1M >out"
+table "copy: a table" copy 6 3
+"$te_perftest" copy $quick --bytes 257,100K --json >out 2>err
+check "copy --json: runs" test $? = 0
+sane "copy: figures" out 7
+name="the figures of copy"
+has out bytes buffers buffers_bytes device_us read_and_written_bytes_per_s peak_ratio
+check "copy: the peak of a host is not known" grep -q '"peak_ratio": null' out
+"$te_perftest" copy $quick --bytes 4K --cache warm --json >out
+check "copy: --cache warm takes one pair of buffers" grep -q '"buffers": 2,' out
+
+if [ -w /dev/full ]; then
+	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err
+	echo "exit status $?" >>err
+	check "a full disk is reported" grep -q 'exit status 1' err
+fi
+
+tap_end

@@ -1,0 +1,325 @@
+/* bench.c - a device under test: its clocks, and samples within a time. */
+#include "config.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <te/errno.h>
+
+#include "bench.h"
+#include "tools/te_train/say.h"
+
+/* the longest that a stream is held up, and how often in vain */
+#define PLUG_SECONDS 0.2
+#define PLUG_TRIES 3
+
+double bench_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double clock_read_ns(void)
+{
+	double x[101];
+	struct stats s;
+
+	for (int i = 0; i < 101; i++) {
+		double from = bench_now();
+
+		for (int k = 0; k < 20; k++)
+			x[i] = bench_now();
+		x[i] = (x[i] - from) / 20 * 1e9;
+	}
+	stats_of(x, 101, &s);
+	return s.median;
+}
+
+int bench_open(struct bench *b, const struct opts *o)
+{
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	int r;
+
+	memset(b, 0, sizeof(*b));
+	b->o = o;
+	b->rng = (uint64_t)o->seed;
+	b->rows = json_array();
+	b->sample = calloc((size_t)o->iters * BENCH_VALUES_MAX, sizeof(*b->sample));
+	if (!b->sample || !b->rows)
+		return say_failed("out of memory");
+	c.backend = o->backend;
+	c.device = (int32_t)o->device;
+	r = te_ctx_create(&c, &b->ctx);
+	if (r < 0)
+		return say_te(r, "no device");
+	b->stream = te_ctx_stream(b->ctx);
+	b->dev = (struct te_device_info)TE_DEVICE_INFO_INIT;
+	r = te_ctx_device_info(b->ctx, &b->dev);
+	for (int i = 0; i < te_backend_count() && r >= 0; i++) {
+		b->backend = (struct te_backend_info)TE_BACKEND_INFO_INIT;
+		r = te_backend_info(i, &b->backend);
+		if (r >= 0 && !strcmp(b->backend.name, te_ctx_backend(b->ctx)))
+			break;
+	}
+	if (r >= 0)
+		r = te_event_create(b->ctx, &b->from);
+	if (r >= 0)
+		r = te_event_create(b->ctx, &b->to);
+	if (r < 0)
+		return say_te(r, "the device");
+	b->clock_read_ns = clock_read_ns();
+	b->until = bench_now() + o->seconds;
+	return STATUS_OK;
+}
+
+void bench_close(struct bench *b)
+{
+	json_decref(b->rows);
+	free(b->sample);
+	te_event_unref(b->from);
+	te_event_unref(b->to);
+	te_ctx_unref(b->ctx);
+}
+
+/* the report's rows */
+
+void bench_row(struct bench *b, int rows_left, int figures)
+{
+	double now = bench_now();
+
+	b->row = json_object();
+	json_array_append_new(b->rows, b->row);
+	b->row_until = now + fmax(0, b->until - now) / rows_left;
+	b->figures = figures;
+}
+
+void bench_text(struct bench *b, const char *key, const char *value)
+{
+	json_object_set_new(b->row, key, json_string(value));
+}
+
+void bench_int(struct bench *b, const char *key, int64_t value)
+{
+	json_object_set_new(b->row, key, json_integer(value));
+}
+
+void bench_num(struct bench *b, const char *key, double value)
+{
+	json_object_set_new(b->row, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+void bench_stats(struct bench *b, const char *key, const struct stats *s)
+{
+	json_t *v = s->n ? json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "median", s->median,
+				     "p5", s->p5, "p95", s->p95, "mad", s->mad, "min", s->min,
+				     "max", s->max, "samples", (json_int_t)s->n) :
+			   json_null();
+
+	json_object_set_new(b->row, key, v);
+}
+
+/* samples */
+
+int bench_series(struct bench *b, bench_fn fn, void *arg, int nvalues, struct stats *ret)
+{
+	const int64_t iters = b->o->iters;
+	double now = bench_now(), share = fmax(0, b->row_until - now) / (b->figures--);
+	double until = now + share, us[BENCH_VALUES_MAX];
+	int64_t n = 0, tries, missed = 0;
+	int r = 0;
+
+	/* a quarter of the time at most */
+	for (tries = 0; tries < b->o->warmup && r >= 0; tries++) {
+		if (tries && bench_now() > now + share / 4)
+			break;
+		r = fn(arg, us);
+	}
+	for (tries = 0; tries < iters && r >= 0; tries++) {
+		if (tries && bench_now() > until)
+			break;
+		r = fn(arg, us);
+		if (r == BENCH_NONE && !n && ++missed == PLUG_TRIES)
+			break;
+		if (r)
+			continue;
+		for (int i = 0; i < nvalues; i++)
+			b->sample[i * iters + n] = us[i];
+		n++;
+	}
+	if (r < 0)
+		return say_te(r, "%s", b->o->test->name);
+	for (int i = 0; i < nvalues; i++)
+		stats_of(b->sample + i * iters, (size_t)n, &ret[i]);
+	return STATUS_OK;
+}
+
+static int repeat(bench_work work, void *arg, int n)
+{
+	int r = 0;
+
+	for (int i = 0; i < n && r >= 0; i++)
+		r = work(arg);
+	return r;
+}
+
+int bench_idle(struct bench *b, int r)
+{
+	int synced = te_stream_sync(b->stream);
+
+	return r < 0 ? r : synced < 0 ? synced : 0;
+}
+
+int bench_cpu_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us)
+{
+	double from;
+	int r = te_stream_sync(b->stream);
+
+	if (r < 0)
+		return r;
+	from = bench_now();
+	r = repeat(work, arg, n);
+	*ret_us = (bench_now() - from) / n * 1e6;
+	return bench_idle(b, r);
+}
+
+/* from event to event */
+static int queue_span(struct bench *b, bench_work work, void *arg, int n)
+{
+	int r = te_event_record(b->from, b->stream);
+
+	if (r >= 0)
+		r = repeat(work, arg, n);
+	return r < 0 ? r : te_event_record(b->to, b->stream);
+}
+
+static int read_span(struct bench *b, int n, double *ret_us)
+{
+	double ms;
+	int r = te_event_elapsed_ms(b->from, b->to, &ms);
+
+	if (r >= 0)
+		*ret_us = ms * 1e3 / n;
+	return r;
+}
+
+int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us)
+{
+	int r = te_stream_sync(b->stream);
+
+	if (r >= 0)
+		r = bench_idle(b, queue_span(b, work, arg, n));
+	return r < 0 ? r : read_span(b, n, ret_us);
+}
+
+/* in stream order: holds the stream up until it is opened, for a while at most */
+static void plug_wait(void *arg)
+{
+	struct bench *b = arg;
+	double until = bench_now() + PLUG_SECONDS;
+
+	while (!atomic_load(&b->plug.open)) {
+		if (bench_now() > until) {
+			atomic_store(&b->plug.late, 1);
+			return;
+		}
+		sched_yield();
+	}
+}
+
+int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us)
+{
+	int r = te_stream_sync(b->stream);
+
+	if (r < 0)
+		return r;
+	atomic_store(&b->plug.open, 0);
+	atomic_store(&b->plug.late, 0);
+	r = te_host_call(b->stream, plug_wait, b, 0);
+	if (r >= 0)
+		r = queue_span(b, work, arg, n);
+	atomic_store(&b->plug.open, 1);
+	/* the plug is the bench's: it is not to be left queued */
+	r = bench_idle(b, r);
+	if (r >= 0)
+		r = read_span(b, n, ret_us);
+	return r >= 0 && atomic_load(&b->plug.late) ? BENCH_NONE : r;
+}
+
+int bench_batch(struct bench *b, bench_work work, void *arg, int *ret_n)
+{
+	double us;
+	int r = bench_span_us(b, work, arg, 1, &us); /* loads and chooses kernels */
+
+	if (r >= 0)
+		r = bench_span_us(b, work, arg, 1, &us);
+	if (r < 0)
+		return say_te(r, "%s", b->o->test->name);
+	*ret_n = us > 1000 ? 1 : us < 1000.0 / 16 ? 16 : (int)(1000 / us);
+	return STATUS_OK;
+}
+
+/* data */
+
+int bench_nsets(const struct bench *b, double nbytes)
+{
+	/* four times the cache, so that nothing of a set is left when its turn comes */
+	double n = ceil(4 * (double)b->dev.l2_nbytes / nbytes);
+
+	if (!strcmp(b->o->cache, "warm"))
+		return 1;
+	return n < 2 ? 1 : n > 4096 ? 4096 : (int)n;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014) */
+static uint64_t next(struct bench *b)
+{
+	uint64_t z = b->rng += UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+void bench_random(struct bench *b, void *p, size_t nbytes)
+{
+	for (size_t i = 0; i < nbytes; i += 8) {
+		uint64_t z = next(b);
+
+		memcpy((char *)p + i, &z, nbytes - i < 8 ? nbytes - i : 8);
+	}
+}
+
+void bench_normal(struct bench *b, float *x, size_t n)
+{
+	/* twelve uniform numbers of 16 bits have variance 1 (Irwin-Hall) */
+	for (size_t i = 0; i < n; i++) {
+		int32_t sum = 0;
+
+		for (int k = 0; k < 3; k++) {
+			uint64_t z = next(b);
+
+			sum += (int32_t)((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) +
+					 (z >> 48));
+		}
+		x[i] = (float)(sum - 6 * 65536 + 6) * 0x1p-16f;
+	}
+}
+
+int bench_equal(const char *what, const void *got, const void *want, size_t nbytes)
+{
+	const unsigned char *g = got, *w = want;
+
+	if (!memcmp(got, want, nbytes))
+		return STATUS_OK;
+	while (*g == *w) {
+		g++;
+		w++;
+	}
+	return say_failed("verify: %s: byte %zu is 0x%02x, want 0x%02x", what,
+			  (size_t)(g - (const unsigned char *)got), *g, *w);
+}

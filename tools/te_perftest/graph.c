@@ -1,0 +1,319 @@
+/*
+ * graph.c - te_perftest graph: what recording and replaying a straight line of
+ * small nodes costs the CPU and the device, beside the same work queued each time.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/dtype.h>
+#include <te/tensor.h>
+
+#include "bench.h"
+#include "tools/te_train/say.h"
+
+#define POISON 0xa5
+/* launches of a sample that is taken back to back */
+#define QUEUED 10
+
+/* the choices of --kind, in their order */
+enum node_kind { KERNEL, FILL, COPY, NKINDS };
+
+/* node i reads slot i of src and writes slot i of dst */
+struct graph {
+	struct bench *b;
+	enum node_kind kind;
+	int64_t n;
+	size_t nbytes, stride; /* of a slot */
+	uint8_t *host;	       /* n slots: what src holds */
+	uint8_t *want;	       /* n slots of dst, as the model says */
+	uint8_t *src, *dst;    /* on the device */
+	struct te_tensor **x, **y;
+	struct te_recording *rec;
+};
+
+static const char *const kind_names[NKINDS] = { "kernel", "fill", "copy" };
+
+static uint32_t fill_word(int64_t i)
+{
+	return (uint32_t)i * 2654435761u + 1;
+}
+
+/* all nodes, as calls of the library */
+static int queue_all(void *arg)
+{
+	struct graph *g = arg;
+	struct te_stream *s = g->b->stream;
+	int r = 0;
+
+	for (int64_t i = 0; i < g->n && r >= 0; i++) {
+		size_t at = (size_t)i * g->stride;
+
+		switch (g->kind) {
+		case KERNEL:
+			r = te_cast(s, g->x[i], g->y[i]);
+			break;
+		case FILL:
+			r = te_fill_u32(s, g->dst + at, fill_word(i), g->nbytes);
+			break;
+		default:
+			r = te_copy(s, g->dst + at, g->src + at, g->nbytes);
+		}
+	}
+	return r;
+}
+
+static int launch(void *arg)
+{
+	struct graph *g = arg;
+
+	return te_recording_launch(g->rec, g->b->stream);
+}
+
+/* the slow model: what dst holds once all nodes ran over poison */
+static void model(struct graph *g)
+{
+	memset(g->want, POISON, (size_t)g->n * g->stride);
+	for (int64_t i = 0; i < g->n; i++) {
+		const uint8_t *src = g->host + (size_t)i * g->stride;
+		uint8_t *want = g->want + (size_t)i * g->stride;
+		const uint32_t word = fill_word(i);
+		size_t k;
+
+		for (k = 0; k < g->nbytes; k += 4) {
+			uint16_t half;
+			float x;
+
+			memcpy(&x, src + k, 4);
+			half = te_bf16_encode(x);
+			if (g->kind == KERNEL)
+				memcpy(want + k / 2, &half, 2);
+			else
+				memcpy(want + k, g->kind == FILL ? (const void *)&word : &x, 4);
+		}
+	}
+}
+
+static int verify(struct graph *g, const char *how, bench_work work)
+{
+	size_t nbytes = (size_t)g->n * g->stride;
+	uint8_t *got = malloc(nbytes);
+	char what[64];
+	int r = got ? te_fill(g->b->stream, g->dst, POISON, nbytes) : -ENOMEM;
+
+	if (r >= 0)
+		r = work(g);
+	if (r >= 0)
+		r = te_copy(g->b->stream, got, g->dst, nbytes);
+	/* got is the stream's until it is idle */
+	r = bench_idle(g->b, r);
+	if (r < 0) {
+		r = say_te(r, "verify");
+	} else {
+		model(g);
+		snprintf(what, sizeof(what), "%lld nodes of kind %s, %s", (long long)g->n,
+			 kind_names[g->kind], how);
+		r = bench_equal(what, got, g->want, nbytes);
+	}
+	free(got);
+	return r;
+}
+
+static void graph_free(struct graph *g)
+{
+	te_stream_sync(g->b->stream);
+	te_recording_unref(g->rec);
+	for (int64_t i = 0; i < g->n; i++) {
+		if (g->x)
+			te_tensor_unref(g->x[i]);
+		if (g->y)
+			te_tensor_unref(g->y[i]);
+	}
+	free(g->x);
+	free(g->y);
+	if (g->src)
+		te_mem_free(g->b->stream, g->src);
+	if (g->dst)
+		te_mem_free(g->b->stream, g->dst);
+	free(g->host);
+	free(g->want);
+}
+
+static int graph_alloc(struct graph *g)
+{
+	struct bench *b = g->b;
+	size_t n = (size_t)g->n;
+	int64_t nelems = (int64_t)g->nbytes / 4;
+	int r;
+
+	g->stride = (g->nbytes + 255) & ~(size_t)255;
+	g->host = malloc(n * g->stride);
+	g->want = malloc(n * g->stride);
+	g->x = calloc(n, sizeof(*g->x));
+	g->y = calloc(n, sizeof(*g->y));
+	if (!g->host || !g->want || !g->x || !g->y)
+		return say_bad("--nodes, --bytes: no memory for %zu times %zu bytes", n, g->stride);
+	bench_normal(b, (float *)g->host, n * g->stride / 4);
+	r = te_mem_alloc(b->stream, n * g->stride, (void **)&g->src);
+	if (r >= 0)
+		r = te_mem_alloc(b->stream, n * g->stride, (void **)&g->dst);
+	if (r >= 0)
+		r = te_copy(b->stream, g->src, g->host, n * g->stride);
+	for (size_t i = 0; i < n && r >= 0; i++) {
+		r = te_tensor_wrap(b->ctx, TE_DTYPE_FP32, 1, &nelems, g->src + i * g->stride, NULL,
+				   NULL, &g->x[i]);
+		if (r >= 0)
+			r = te_tensor_wrap(b->ctx, TE_DTYPE_BF16, 1, &nelems,
+					   g->dst + i * g->stride, NULL, NULL, &g->y[i]);
+	}
+	if (r >= 0)
+		r = te_stream_sync(b->stream);
+	return r < 0 ? say_te(r, "graph") : STATUS_OK;
+}
+
+/* samples */
+
+static int capture_us(void *arg, double *ret_us)
+{
+	struct graph *g = arg;
+	struct te_stream *s = g->b->stream;
+	double t[4];
+	int r;
+
+	g->rec = te_recording_unref(g->rec);
+	r = te_stream_sync(s);
+	t[0] = bench_now();
+	if (r >= 0)
+		r = te_capture_begin(s);
+	if (r >= 0)
+		r = queue_all(g);
+	t[1] = bench_now();
+	if (r >= 0)
+		r = te_capture_end(s, &g->rec);
+	t[2] = bench_now();
+	if (r >= 0)
+		r = launch(g);
+	t[3] = bench_now();
+	for (int i = 0; i < 3; i++)
+		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
+	return r < 0 ? r : te_stream_sync(s);
+}
+
+static int cpu_us(void *arg, double *ret_us)
+{
+	struct graph *g = arg;
+	int r = bench_cpu_us(g->b, launch, g, 1, &ret_us[0]);
+
+	if (r >= 0)
+		r = bench_cpu_us(g->b, launch, g, QUEUED, &ret_us[1]);
+	return r < 0 ? r : bench_cpu_us(g->b, queue_all, g, 1, &ret_us[2]);
+}
+
+static int device_us(void *arg, double *ret_us)
+{
+	struct graph *g = arg;
+
+	return bench_device_us(g->b, launch, g, 1, ret_us);
+}
+
+/* one after the other, so that a clock that drifts does so for both */
+static int span_us(void *arg, double *ret_us)
+{
+	struct graph *g = arg;
+	int r = bench_span_us(g->b, launch, g, QUEUED, &ret_us[0]);
+
+	return r < 0 ? r : bench_span_us(g->b, queue_all, g, QUEUED, &ret_us[1]);
+}
+
+static int measure(struct graph *g, int rows_left)
+{
+	struct stats capture[3], cpu[3], device, span[2];
+	struct bench *b = g->b;
+	double n = (double)g->n;
+	int r;
+
+	bench_row(b, rows_left, 4);
+	r = graph_alloc(g);
+	if (!r && b->o->verify)
+		r = verify(g, "queued", queue_all);
+	if (!r)
+		r = bench_series(b, capture_us, g, 3, capture);
+	if (!r && b->o->verify)
+		r = verify(g, "replayed", launch);
+	if (!r)
+		r = bench_series(b, cpu_us, g, 3, cpu);
+	if (!r)
+		r = bench_series(b, device_us, g, 1, &device);
+	if (!r)
+		r = bench_series(b, span_us, g, 2, span);
+	if (r)
+		return r;
+	bench_text(b, "kind", kind_names[g->kind]);
+	bench_int(b, "nodes", g->n);
+	bench_int(b, "node_bytes", (int64_t)g->nbytes);
+	bench_stats(b, "capture_us", &capture[0]);
+	bench_stats(b, "instantiate_us", &capture[1]);
+	bench_stats(b, "first_launch_us", &capture[2]);
+	bench_stats(b, "launch_us", &cpu[0]);
+	bench_stats(b, "launch_queued_us", &cpu[1]);
+	bench_stats(b, "eager_cpu_us", &cpu[2]);
+	bench_num(b, "eager_cpu_us_per_call", cpu[2].median / n);
+	bench_num(b, "cpu_ratio", cpu[2].median / cpu[0].median);
+	bench_stats(b, "device_us", &device);
+	bench_num(b, "device_us_per_node", device.n ? device.median / n : NAN);
+	bench_stats(b, "replay_us", &span[0]);
+	bench_stats(b, "eager_us", &span[1]);
+	bench_num(b, "eager_to_replay_ratio", span[1].median / span[0].median);
+	return STATUS_OK;
+}
+
+static int run(struct bench *b)
+{
+	const struct opts *o = b->o;
+	int rows = __builtin_popcount(o->kind) * o->nodes.n, r = STATUS_OK;
+
+	if (o->node_bytes % 4)
+		return say_bad("--bytes: %lld is no multiple of 4", (long long)o->node_bytes);
+	for (int kind = 0; kind < NKINDS; kind++) {
+		if (!(o->kind & 1u << kind))
+			continue;
+		for (int i = 0; i < o->nodes.n && !r; i++) {
+			struct graph g = { .b = b,
+					   .kind = (enum node_kind)kind,
+					   .n = o->nodes.v[i],
+					   .nbytes = (size_t)o->node_bytes };
+
+			r = measure(&g, rows--);
+			graph_free(&g);
+		}
+	}
+	return r;
+}
+
+static const struct column columns[] = {
+	{ "kind", "\nkind", 0, 0 },
+	{ "nodes", "\nnodes", 0, 0 },
+	{ "capture_us", "capture\nus", 0, 0 },
+	{ "instantiate_us", "instantiate\nus", 0, 0 },
+	{ "launch_us", "launch\nCPU us", 0, 1 },
+	{ "launch_queued_us", "queued\nCPU us", 0, 0 },
+	{ "eager_cpu_us", "eager\nCPU us", 0, 0 },
+	{ "cpu_ratio", "eager /\nlaunch", 0, 0 },
+	{ "device_us", "on device\nus", 0, 1 },
+	{ "device_us_per_node", "a node\nus", 0, 0 },
+	{ "replay_us", "replay\nus", 0, 1 },
+	{ "eager_us", "eager\nus", 0, 1 },
+	{ "eager_to_replay_ratio", "eager /\nreplay", 0, 0 },
+	{ NULL, NULL, 0, 0 },
+};
+
+const struct test test_graph = {
+	.name = "graph",
+	.text = "capture and replay of straight lines of nodes, beside queueing them",
+	.columns = columns,
+	.run = run,
+};

@@ -1,0 +1,305 @@
+/* opts.c - the options of te_perftest: one row each, which is the parser and the help. */
+#include "config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/version.h>
+
+#include "opts.h"
+#include "tools/te_train/say.h"
+
+enum kind {
+	FLAG,
+	INT,  /* K, M and G behind a number stand for 2^10, 2^20 and 2^30 */
+	LIST, /* of such numbers: "a,b,c" */
+	REAL,
+	WORD, /* one of the choices in arg, "a|b|c" */
+	WORDS /* some of them: "a,c" */
+};
+
+struct row {
+	const char *name;
+	const char *tests; /* that take it, "a b"; NULL: all */
+	enum kind kind;
+	size_t offset;
+	const char *dflt; /* NULL: none */
+	double lo, hi;
+	const char *arg;
+	const char *help;
+};
+
+#define AT(field) offsetof(struct opts, field)
+
+static const struct row rows[] = {
+	{ "backend", NULL, WORD, AT(backend), NULL, 0, 0, "auto|host|cuda",
+	  "where to run (TE_BACKEND, else auto)" },
+	{ "device", NULL, INT, AT(device), "0", 0, 1023, "N", "which device of the backend" },
+	{ "iters", NULL, INT, AT(iters), "100", 1, 1 << 20, "N", "most samples of a figure" },
+	{ "warmup", NULL, INT, AT(warmup), "10", 0, 1 << 20, "N",
+	  "most samples thrown away first" },
+	{ "seconds", NULL, REAL, AT(seconds), "20", 0.01, 3600, "S",
+	  "time of the test, shared by its figures" },
+	{ "seed", NULL, INT, AT(seed), "1", 0, 1e15, "N", "of random data" },
+	{ "verify", NULL, FLAG, AT(verify), "0", 0, 1, NULL,
+	  "first compare the work's results with a slow model" },
+	{ "json", NULL, FLAG, AT(json), "0", 0, 1, NULL, "print one JSON object" },
+	{ "list", NULL, FLAG, AT(list), "0", 0, 1, NULL, "print the tests and leave" },
+
+	{ "nodes", "graph", LIST, AT(nodes), "1,10,100,1000", 1, 100000, "N,...",
+	  "nodes of a graph" },
+	{ "kind", "graph", WORDS, AT(kind), "kernel,fill,copy", 0, 0, "kernel|fill|copy",
+	  "what the nodes are: te_cast, te_fill_u32 or te_copy" },
+	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N", "bytes a node works on" },
+	{ "bytes", "copy", LIST, AT(copy_bytes), "64K,1M,16M,256M", 1, 1e12, "N,...",
+	  "bytes of a copy" },
+	{ "cache", "copy cast quantize", WORD, AT(cache), "cold", 0, 0, "cold|warm",
+	  "go round buffers larger than the L2 cache, or stay on one" },
+	{ "rows", "cast quantize", INT, AT(rows), "4096", 1, 1 << 24, "N", "of a tensor" },
+	{ "cols", "cast quantize", INT, AT(cols), "4096", 1, 1 << 24, "N", "of a tensor" },
+	{ "recipe", "quantize", WORDS, AT(recipe), "delayed,current", 0, 0, "delayed|current",
+	  "where the scale comes from" },
+	{ "copies", "quantize", WORDS, AT(copies), "row,both", 0, 0, "row|both",
+	  "write the row-wise copy, or the column-wise one too" },
+};
+#define NROWS (sizeof(rows) / sizeof(rows[0]))
+
+static int row_is_of(const struct row *row, const struct test *test)
+{
+	size_t len = test ? strlen(test->name) : 0;
+
+	for (const char *p = row->tests; p; p = strchr(p, ' ')) {
+		p += *p == ' ';
+		if (test && !strncmp(p, test->name, len) && (p[len] == ' ' || !p[len]))
+			return 1;
+	}
+	return !row->tests;
+}
+
+/* which of the choices "a|b|c" the word is; -1: none */
+static int choice(const char *choices, const char *word, size_t len)
+{
+	int i = 0;
+
+	for (const char *p = choices; *p; p += *p == '|', i++) {
+		size_t n = strcspn(p, "|");
+
+		if (n == len && !memcmp(p, word, n))
+			return i;
+		p += n;
+	}
+	return -1;
+}
+
+/* whether text is a whole number within the row's bounds, up to a comma or the end */
+static int number(const struct row *row, const char *text, const char **ret_end, int64_t *ret)
+{
+	static const char units[] = "KMG";
+	const char *unit;
+	char *end;
+	double x;
+
+	errno = 0;
+	*ret = strtoll(text, &end, 10);
+	if (end == text || errno)
+		return 0;
+	x = (double)*ret;
+	unit = *end ? strchr(units, *end) : NULL;
+	if (unit) {
+		int shift = 10 * (int)(unit - units + 1);
+
+		end++;
+		x *= (double)(INT64_C(1) << shift);
+		if (x >= row->lo && x <= row->hi)
+			*ret <<= shift;
+	}
+	*ret_end = end;
+	return x >= row->lo && x <= row->hi && (!*end || *end == ',');
+}
+
+static int set_numbers(const struct row *row, const char *text, int64_t *v, int room, int *ret_n)
+{
+	const char *p = text;
+	int n = 0;
+
+	do {
+		if (n == room)
+			return say_bad("--%s: \"%s\" has more than %d number%s", row->name, text,
+				       room, room > 1 ? "s" : "");
+		p += *p == ',';
+		if (!number(row, p, &p, &v[n++])) {
+			return say_bad("--%s: \"%s\": not %s from %.0f to %.0f", row->name, text,
+				       room > 1 ? "whole numbers" : "a whole number", row->lo,
+				       row->hi);
+		}
+	} while (*p);
+	*ret_n = n;
+	return STATUS_OK;
+}
+
+static int set_words(const struct row *row, const char *text, uint32_t *ret)
+{
+	*ret = 0;
+	for (const char *p = text; p; p = strchr(p, ',')) {
+		int i;
+
+		p += p != text;
+		i = choice(row->arg, p, strcspn(p, ","));
+		if (i < 0)
+			return say_bad("--%s: \"%s\": not of %s", row->name, text, row->arg);
+		*ret |= 1u << i;
+	}
+	return STATUS_OK;
+}
+
+static int row_set(struct opts *o, const struct row *row, const char *text)
+{
+	void *field = (char *)o + row->offset;
+	struct list *list = field;
+	char *end;
+	double x;
+	int n;
+
+	switch (row->kind) {
+	case FLAG:
+	case INT:
+		return set_numbers(row, text, field, 1, &n);
+	case LIST:
+		return set_numbers(row, text, list->v, OPTS_LIST_MAX, &list->n);
+	case REAL:
+		x = strtod(text, &end);
+		if (end == text || *end || !(x >= row->lo && x <= row->hi)) {
+			return say_bad("--%s: \"%s\" is not a number from %g to %g", row->name,
+				       text, row->lo, row->hi);
+		}
+		*(double *)field = x;
+		return STATUS_OK;
+	case WORD:
+		if (choice(row->arg, text, strlen(text)) < 0)
+			return say_bad("--%s: \"%s\" is none of %s", row->name, text, row->arg);
+		*(const char **)field = text;
+		return STATUS_OK;
+	case WORDS:
+		return set_words(row, text, field);
+	}
+	return STATUS_OK;
+}
+
+static void print_rows(const struct test *test)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		const struct row *row = &rows[i];
+		char head[80];
+
+		if (test ? !row->tests || !row_is_of(row, test) : !!row->tests)
+			continue;
+		snprintf(head, sizeof(head), "--%s%s%s%s", row->name, row->arg ? " " : "",
+			 row->arg ? row->arg : "", row->kind == WORDS ? ",..." : "");
+		printf("  %-24s%s%s", head,
+		       strlen(head) > 24 ? "\n                          " : "  ", row->help);
+		if (row->dflt && row->kind != FLAG)
+			printf(" (%s)", row->dflt);
+		putchar('\n');
+	}
+}
+
+static void print_help(void)
+{
+	printf("usage: te_perftest TEST [options]\n"
+	       "       te_perftest --list [--json]\n"
+	       "Measures a part of the library on a device, beside what bounds it.\n\n"
+	       "Every test\n");
+	print_rows(NULL);
+	for (size_t i = 0; tests[i]; i++) {
+		printf("\n%s: %s\n", tests[i]->name, tests[i]->text);
+		print_rows(tests[i]);
+	}
+	printf("\nOther\n  --help                    print this\n"
+	       "  --version                 print the version\n"
+	       "Exit status: 0 done, 1 something broke or --verify found a wrong result, 2 bad\n"
+	       "usage.\n");
+}
+
+/* the row that an option means for this test; several tests may have one of a name */
+static const struct row *row_of(const char *name, const struct test *test)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		if (!strcmp(rows[i].name, name) && row_is_of(&rows[i], test))
+			return &rows[i];
+	}
+	return NULL;
+}
+
+struct given {
+	const char *name, *text;
+};
+
+static int find_test(struct opts *o, int n, char *const *word)
+{
+	if (n > 1)
+		return say_bad("%s is one argument too many", word[1]);
+	if (n && !(o->test = test_find(word[0])))
+		return say_bad("there is no test \"%s\"; --list prints them", word[0]);
+	return STATUS_OK;
+}
+
+int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
+{
+	struct option longopts[NROWS + 3];
+	struct given given[64];
+	int nlong = 0, ngiven = 0, c, index, r;
+
+	*ret_done = 0;
+	memset(o, 0, sizeof(*o));
+	memset(longopts, 0, sizeof(longopts));
+	for (size_t i = 0; i < NROWS; i++) {
+		longopts[nlong++] =
+			(struct option){ rows[i].name, rows[i].kind != FLAG, NULL, (int)i + 1000 };
+		r = rows[i].dflt ? row_set(o, &rows[i], rows[i].dflt) : STATUS_OK;
+		if (r)
+			return r;
+	}
+	longopts[nlong++] = (struct option){ "help", no_argument, NULL, 'h' };
+	longopts[nlong++] = (struct option){ "version", no_argument, NULL, 'V' };
+
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, ":h", longopts, &index)) != -1) {
+		const char *word = argv[optind - 1];
+
+		if (c == 'h' || c == 'V') {
+			if (c == 'h')
+				print_help();
+			else
+				printf("te_perftest %s\n", TE_VERSION);
+			*ret_done = 1;
+			return STATUS_OK;
+		}
+		if (c == ':')
+			return say_bad("%s needs a value; see te_perftest --help", word);
+		if (c == '?')
+			return say_bad(
+				"%s: unknown option, or one too many; see te_perftest --help",
+				word);
+		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
+			return say_bad("too many options");
+		given[ngiven].name = rows[c - 1000].name;
+		given[ngiven++].text = optarg ? optarg : "1";
+	}
+	r = find_test(o, argc - optind, argv + optind);
+	for (int i = 0; i < ngiven && !r; i++) {
+		const struct row *row = row_of(given[i].name, o->test);
+
+		if (!row && !o->test)
+			return say_bad("--%s needs a test", given[i].name);
+		if (!row)
+			return say_bad("--%s is no option of %s", given[i].name, o->test->name);
+		r = row_set(o, row, given[i].text);
+	}
+	if (!r && !o->test && !o->list)
+		return say_bad("no test is named; --list prints them, --help the options");
+	return r;
+}

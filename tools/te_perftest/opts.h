@@ -1,0 +1,41 @@
+/* opts.h - the options of te_perftest, from one table. */
+#ifndef OPTS_H
+#define OPTS_H
+
+#include <stdint.h>
+
+#include "perftest.h"
+
+#define OPTS_LIST_MAX 32
+
+/* what was given as "1,10,64K" */
+struct list {
+	int64_t v[OPTS_LIST_MAX];
+	int n;
+};
+
+/* A field a row of the table in opts.c; strings are those of argv. */
+struct opts {
+	const struct test *test; /* NULL with --list, --help and --version only */
+	const char *backend;
+	const char *cache;
+	int64_t device, iters, warmup, seed;
+	double seconds;
+	int64_t verify, json, list;
+	/* words are sets: bit i stands for the i-th choice */
+	uint32_t kind;	 /* graph: enum node_kind */
+	uint32_t recipe; /* quantize */
+	uint32_t copies; /* quantize */
+	struct list nodes;
+	struct list copy_bytes;
+	int64_t node_bytes;
+	int64_t rows, cols;
+};
+
+/*
+ * Fill o from its defaults, then the command line. --help and
+ * --version print and set *ret_done. An exit status.
+ */
+int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
+
+#endif

@@ -1,0 +1,159 @@
+/* report.c - the rows of a bench as an aligned table, or as one JSON object. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <te/version.h>
+
+#include "bench.h"
+
+#define CELL 32
+
+static void format_number(double x, char *ret)
+{
+	/* four digits */
+	const char *fmt = x >= 999.95 ? "%.0f" :
+			  x >= 99.995 ? "%.1f" :
+			  x >= 9.9995 ? "%.2f" :
+					"%.3f";
+
+	snprintf(ret, CELL, fmt, x);
+}
+
+static void format_cell(const struct column *c, const json_t *v, char *ret)
+{
+	const json_t *median = json_object_get(v, "median");
+	double scale = c->scale > 0 ? c->scale : 1, x = json_number_value(median);
+	size_t len;
+
+	if (json_is_string(v)) {
+		snprintf(ret, CELL, "%s", json_string_value(v));
+	} else if (json_is_integer(v)) {
+		snprintf(ret, CELL, "%lld", (long long)json_integer_value(v));
+	} else if (json_is_real(v)) {
+		format_number(json_real_value(v) * scale, ret);
+	} else if (json_is_object(v)) {
+		format_number(x * scale, ret);
+		len = strlen(ret);
+		if (c->spread)
+			snprintf(ret + len, CELL - len, "%4.0f%%",
+				 50 *
+					 (json_number_value(json_object_get(v, "p95")) -
+					  json_number_value(json_object_get(v, "p5"))) /
+					 (x > 0 ? x : 1));
+	} else {
+		snprintf(ret, CELL, "-");
+	}
+}
+
+/* upper or lower line of a head */
+static int head_line(const char *head, int lower, const char **ret)
+{
+	size_t upper = strcspn(head, "\n");
+
+	*ret = lower ? head + upper + !!head[upper] : head;
+	return (int)(lower ? strlen(*ret) : upper);
+}
+
+static int column_width(const struct bench *b, const struct column *c)
+{
+	char cell[CELL];
+	const char *s;
+	const json_t *row;
+	int width = head_line(c->head, 0, &s), n = head_line(c->head, 1, &s);
+	size_t i;
+
+	width = n > width ? n : width;
+	json_array_foreach(b->rows, i, row)
+	{
+		format_cell(c, json_object_get(row, c->key), cell);
+		n = (int)strlen(cell);
+		width = n > width ? n : width;
+	}
+	return width;
+}
+
+static void print_table(const struct bench *b)
+{
+	const struct column *columns = b->o->test->columns;
+	const json_t *row;
+	size_t i;
+
+	for (int line = 0; line < 2; line++) {
+		for (const struct column *c = columns; c->key; c++) {
+			const char *s;
+			int n = head_line(c->head, line, &s);
+
+			printf("%s%*.*s", c == columns ? "" : "  ", column_width(b, c), n, s);
+		}
+		putchar('\n');
+	}
+	json_array_foreach(b->rows, i, row)
+	{
+		for (const struct column *c = columns; c->key; c++) {
+			char cell[CELL];
+
+			format_cell(c, json_object_get(row, c->key), cell);
+			printf("%s%*s", c == columns ? "" : "  ", column_width(b, c), cell);
+		}
+		putchar('\n');
+	}
+}
+
+static double clock_resolution_ns(void)
+{
+	struct timespec t;
+
+	clock_getres(CLOCK_MONOTONIC, &t);
+	return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
+}
+
+void report_print(const struct bench *b)
+{
+	const struct te_device_info *d = &b->dev;
+
+	printf("te_perftest %s %s: %s\n", TE_VERSION, b->o->test->name, b->o->test->text);
+	printf("device   %s %d, %s", d->backend, (int)d->index, d->name);
+	if (d->l2_nbytes)
+		printf(", L2 %.1f MiB", (double)d->l2_nbytes / 0x1p20);
+	if (d->peak_bandwidth > 0)
+		printf(", %.2f TB/s", d->peak_bandwidth / 1e12);
+	printf("\ndriver   %s\n", b->backend.version[0] ? b->backend.version : "none");
+	printf("clock    CPU: CLOCK_MONOTONIC, %.0f ns, %.0f ns a look; device: events\n",
+	       clock_resolution_ns(), b->clock_read_ns);
+	printf("samples  at most %lld after %lld of warm-up, %g s in all%s\n",
+	       (long long)b->o->iters, (long long)b->o->warmup, b->o->seconds,
+	       b->o->verify ? "; results verified" : "");
+	printf("figures  median, and half of p95 - p5 in percent of it\n\n");
+	print_table(b);
+}
+
+static json_t *device_json(const struct bench *b)
+{
+	const struct te_device_info *d = &b->dev;
+
+	return json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:I, s:f}", "backend", d->backend, "index",
+			 (int)d->index, "name", d->name, "driver", b->backend.version, "nprocs",
+			 (int)d->nprocs, "clock_mhz", (int)d->clock_mhz, "l2_bytes",
+			 (json_int_t)d->l2_nbytes, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+}
+
+void report_json(const struct bench *b)
+{
+	const struct opts *o = b->o;
+	json_t *clock = json_pack("{s:s, s:f, s:f, s:s}", "cpu", "CLOCK_MONOTONIC",
+				  "cpu_resolution_ns", clock_resolution_ns(), "cpu_read_ns",
+				  b->clock_read_ns, "device", "events");
+	json_t *obj = json_pack("{s:s, s:s, s:o, s:o, s:I, s:I, s:f, s:I, s:b, s:O}", "version",
+				TE_VERSION, "test", o->test->name, "device", device_json(b),
+				"clock", clock, "iters", (json_int_t)o->iters, "warmup",
+				(json_int_t)o->warmup, "time_limit_s", o->seconds, "seed",
+				(json_int_t)o->seed, "verified", (int)o->verify, "rows", b->rows);
+
+	json_dumpf(obj, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+	putchar('\n');
+	json_decref(obj);
+}

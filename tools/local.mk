@@ -22,7 +22,9 @@ noinst_LTLIBRARIES += tools/te_perftest/libte_perftest.la
 tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/bench.c \
 	tools/te_perftest/bench.h \
+	tools/te_perftest/cast.c \
 	tools/te_perftest/copy.c \
+	tools/te_perftest/copy.h \
 	tools/te_perftest/graph.c \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \

@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph copy; do
+for t in graph copy cast quantize; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -136,6 +136,10 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --nodes is no option of copy|copy --nodes 1
 --cache is no option of graph|graph --cache cold
 --nodes needs a test|--list --nodes 1
+--rows: "0"|cast --rows 0
+--recipe is no option of cast|cast --recipe delayed
+--recipe: "block"|quantize --recipe block
+--copies: "col"|quantize --copies col
 "tpu"|graph --backend tpu
 device 7|graph --device 7
 EOT
@@ -179,6 +183,26 @@ has out bytes buffers buffers_bytes device_us read_and_written_bytes_per_s peak_
 check "copy: the peak of a host is not known" grep -q '"peak_ratio": null' out
 "$te_perftest" copy $quick --bytes 4K --cache warm --json >out
 check "copy: --cache warm takes one pair of buffers" grep -q '"buffers": 2,' out
+
+# odd extents
+shape="--rows 37 --cols 219"
+check "cast: runs" sh -c "'$te_perftest' cast $quick $shape >out"
+table "cast: a table" cast 9 1
+"$te_perftest" cast $quick $shape --json >out
+sane "cast: figures" out 7
+check "cast: 4 bytes read and 2 written an element" \
+	grep -q "\"moved_bytes\": $((37 * 219 * 6))," out
+
+check "quantize: runs" sh -c "'$te_perftest' quantize $quick $shape >out"
+table "quantize: a table of 2 recipes by 2 copies" quantize 11 4
+"$te_perftest" quantize $quick $shape --copies both --json >out
+sane "quantize: figures" out 7
+name="the figures of quantize"
+has out recipe copies rows cols buffers moved_bytes device_us copy_us copy_ratio peak_ratio
+grep -E '"(recipe|moved_bytes)": ' out | tr -d ' ",\n' >got
+printf "recipe:delayedmoved_bytes:$((37 * 219 * 4))" >want
+printf "recipe:currentmoved_bytes:$((37 * 219 * 6))" >>want
+same "quantize: bytes read and written, one row for each recipe" want got
 
 if [ -w /dev/full ]; then
 	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err

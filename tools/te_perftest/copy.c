@@ -8,18 +8,10 @@
 #include <string.h>
 
 #include "bench.h"
+#include "copy.h"
 #include "tools/te_train/say.h"
 
-/* nsets pairs of buffers; each call takes the next */
-struct copy {
-	struct bench *b;
-	size_t nbytes, stride;
-	int nsets, at, batch;
-	uint8_t *host;
-	uint8_t *src, *dst; /* on the device, nsets of stride each */
-};
-
-static int work(void *arg)
+int copy_work(void *arg)
 {
 	struct copy *c = arg;
 	size_t at = (size_t)c->at * c->stride;
@@ -32,7 +24,7 @@ static int device_us(void *arg, double *ret_us)
 {
 	struct copy *c = arg;
 
-	return bench_device_us(c->b, work, c, c->batch, ret_us);
+	return bench_device_us(c->b, copy_work, c, c->batch, ret_us);
 }
 
 /* buffer i holds the random bytes from i on, so that no two are alike */
@@ -41,7 +33,7 @@ static const uint8_t *host_of(const struct copy *c, int i)
 	return c->host + i;
 }
 
-static int copy_alloc(struct copy *c)
+int copy_alloc(struct copy *c)
 {
 	struct bench *b = c->b;
 	int r;
@@ -62,7 +54,7 @@ static int copy_alloc(struct copy *c)
 	return r < 0 ? say_te(r, "copy") : STATUS_OK;
 }
 
-static void copy_free(struct copy *c)
+void copy_free(struct copy *c)
 {
 	te_stream_sync(c->b->stream);
 	if (c->src)
@@ -79,7 +71,7 @@ static int verify(struct copy *c)
 	char what[64];
 
 	for (int i = 0; i < c->nsets && r >= 0; i++)
-		r = work(c);
+		r = copy_work(c);
 	for (int i = 0; i < c->nsets && !r; i++) {
 		r = te_copy(c->b->stream, got, c->dst + (size_t)i * c->stride, c->nbytes);
 		r = bench_idle(c->b, r);
@@ -103,7 +95,7 @@ static int measure(struct copy *c, int rows_left)
 	if (!r && b->o->verify)
 		r = verify(c);
 	if (!r)
-		r = bench_batch(b, work, c, &c->batch);
+		r = bench_batch(b, copy_work, c, &c->batch);
 	if (!r)
 		r = bench_series(b, device_us, c, 1, &us);
 	if (r)
@@ -111,7 +103,7 @@ static int measure(struct copy *c, int rows_left)
 	rate = us.n ? traffic / us.median * 1e6 : NAN;
 	bench_int(b, "bytes", (int64_t)c->nbytes);
 	bench_int(b, "buffers", 2 * (int64_t)c->nsets);
-	bench_num(b, "buffers_bytes", traffic * c->nsets);
+	bench_int(b, "buffers_bytes", 2 * (int64_t)c->nbytes * c->nsets);
 	bench_stats(b, "device_us", &us);
 	bench_num(b, "read_and_written_bytes_per_s", rate);
 	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));

@@ -4,7 +4,10 @@
 
 struct bench;
 
-/* A column of the table that is printed; the JSON object has every key of a row. */
+/*
+ * A column of the table that is printed, where some row has its key; the JSON
+ * object has every key of a row.
+ */
 struct column {
 	const char *key;  /* of the row, with its unit */
 	const char *head; /* upper line and, after a newline, the lower one */

@@ -31,10 +31,10 @@ static void format_cell(const struct column *c, const json_t *v, char *ret)
 
 	if (json_is_string(v)) {
 		snprintf(ret, CELL, "%s", json_string_value(v));
-	} else if (json_is_integer(v)) {
+	} else if (json_is_integer(v) && !(c->scale > 0)) {
 		snprintf(ret, CELL, "%lld", (long long)json_integer_value(v));
-	} else if (json_is_real(v)) {
-		format_number(json_real_value(v) * scale, ret);
+	} else if (json_is_number(v)) {
+		format_number(json_number_value(v) * scale, ret);
 	} else if (json_is_object(v)) {
 		format_number(x * scale, ret);
 		len = strlen(ret);
@@ -76,28 +76,51 @@ static int column_width(const struct bench *b, const struct column *c)
 	return width;
 }
 
+static int some_row_has(const struct bench *b, const char *key)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(b->rows, i, row)
+	{
+		if (json_object_get(row, key))
+			return 1;
+	}
+	return 0;
+}
+
 static void print_table(const struct bench *b)
 {
 	const struct column *columns = b->o->test->columns;
 	const json_t *row;
+	const char *s;
 	size_t i;
 
 	for (int line = 0; line < 2; line++) {
+		const char *sep = "";
+
 		for (const struct column *c = columns; c->key; c++) {
-			const char *s;
 			int n = head_line(c->head, line, &s);
 
-			printf("%s%*.*s", c == columns ? "" : "  ", column_width(b, c), n, s);
+			if (!some_row_has(b, c->key))
+				continue;
+			printf("%s%*.*s", sep, column_width(b, c), n, s);
+			sep = "  ";
 		}
 		putchar('\n');
 	}
 	json_array_foreach(b->rows, i, row)
 	{
+		const char *sep = "";
+
 		for (const struct column *c = columns; c->key; c++) {
 			char cell[CELL];
 
+			if (!some_row_has(b, c->key))
+				continue;
 			format_cell(c, json_object_get(row, c->key), cell);
-			printf("%s%*s", c == columns ? "" : "  ", column_width(b, c), cell);
+			printf("%s%*s", sep, column_width(b, c), cell);
+			sep = "  ";
 		}
 		putchar('\n');
 	}

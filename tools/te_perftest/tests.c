@@ -6,13 +6,17 @@
 
 #include "perftest.h"
 
-extern const struct test test_copy, test_graph;
+extern const struct test test_cast, test_copy, test_graph, test_quantize;
 
+/* clang-format off: a line each */
 const struct test *const tests[] = {
 	&test_graph,
 	&test_copy,
+	&test_cast,
+	&test_quantize,
 	NULL,
 };
+/* clang-format on */
 
 const struct test *test_find(const char *name)
 {

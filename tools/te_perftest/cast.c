@@ -1,0 +1,334 @@
+/*
+ * cast.c - te_perftest cast and quantize: te_cast of FP32 to BF16 and te_quantize
+ * of BF16 to E4M3, beside a copy that moves as many bytes.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/dtype.h>
+#include <te/quant.h>
+#include <te/tensor.h>
+
+#include "bench.h"
+#include "copy.h"
+#include "tools/te_train/say.h"
+
+/* choices of --recipe and --copies, in their order */
+enum { DELAYED, CURRENT, NRECIPES };
+enum { ROW, BOTH, NCOPIES };
+
+static const char *const recipe_names[NRECIPES] = { "delayed", "current" };
+static const char *const copies_names[NCOPIES] = { "row", "both" };
+
+/* nsets pairs of tensors; each call takes the next */
+struct cast {
+	struct bench *b;
+	int quantize; /* else cast */
+	int recipe, copies;
+	int64_t rows, cols;
+	int64_t nelems;
+	double traffic; /* bytes that one call has to read and to write */
+	int nsets, at, batch;
+	struct te_quant *q;
+	struct te_tensor **x, **y;
+	float *host;	  /* nelems + nsets numbers: set i holds those from i on */
+	uint16_t *host16; /* the same as BF16 */
+	struct copy copy; /* of as much traffic */
+};
+
+static int work(void *arg)
+{
+	struct cast *c = arg;
+	int i = c->at;
+
+	c->at = (i + 1) % c->nsets;
+	if (!c->quantize)
+		return te_cast(c->b->stream, c->x[i], c->y[i]);
+	return te_quantize(c->b->stream, c->q, 0, c->x[i], c->y[i], NULL, 0);
+}
+
+static int device_us(void *arg, double *ret_us)
+{
+	struct cast *c = arg;
+	int r = bench_device_us(c->b, work, c, c->batch, &ret_us[0]);
+
+	/* in turn, so that a clock that drifts does so for both */
+	return r ? r : bench_device_us(c->b, copy_work, &c->copy, c->copy.batch, &ret_us[1]);
+}
+
+/* what a set is made from: nelems of the type that is read */
+static const void *host_of(const struct cast *c, int i)
+{
+	return c->quantize ? (const void *)(c->host16 + i) : c->host + i;
+}
+
+static int make_host(struct cast *c)
+{
+	size_t n = (size_t)c->nelems + (size_t)c->nsets;
+
+	c->host = malloc(n * sizeof(*c->host));
+	c->host16 = malloc(n * sizeof(*c->host16));
+	c->x = calloc((size_t)c->nsets, sizeof(*c->x));
+	c->y = calloc((size_t)c->nsets, sizeof(*c->y));
+	if (!c->host || !c->host16 || !c->x || !c->y)
+		return say_bad("--rows, --cols: no memory for %lld elements", (long long)c->nelems);
+	bench_normal(c->b, c->host, n);
+	for (size_t i = 0; i < n; i++)
+		c->host16[i] = te_bf16_encode(c->host[i]);
+	return STATUS_OK;
+}
+
+static int make_quant(struct cast *c)
+{
+	const enum te_dtype type = TE_DTYPE_E4M3;
+	struct te_recipe recipe;
+	char name[32];
+	int r;
+
+	snprintf(name, sizeof(name), "fp8-%s", recipe_names[c->recipe]);
+	r = te_recipe_from_name(name, &recipe);
+	return r < 0 ? r : te_quant_create(c->b->ctx, &recipe, 1, &type, &c->q);
+}
+
+static int cast_alloc(struct cast *c)
+{
+	const enum te_dtype from = c->quantize ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	const enum te_dtype to = c->quantize ? TE_DTYPE_E4M3 : TE_DTYPE_BF16;
+	const int64_t shape[] = { c->rows, c->cols };
+	struct te_tensor_opts opts = TE_TENSOR_OPTS_INIT;
+	double nread = (double)te_dtype_nbytes(from), nwritten = (double)te_dtype_nbytes(to);
+	int r;
+
+	c->nelems = c->rows * c->cols;
+	if (c->quantize && c->copies == BOTH) {
+		opts.flags = TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
+		nwritten *= 2;
+	}
+	c->nsets = bench_nsets(c->b, (nread + nwritten) * (double)c->nelems);
+	/* no code before the amax of all is known */
+	if (c->quantize && c->recipe == CURRENT)
+		nread *= 2;
+	c->traffic = (nread + nwritten) * (double)c->nelems;
+	c->copy.b = c->b;
+	c->copy.nbytes = (size_t)ceil(c->traffic / 2);
+	r = make_host(c);
+	if (!r)
+		r = copy_alloc(&c->copy);
+	if (r)
+		return r;
+	if (c->quantize)
+		r = make_quant(c);
+	for (int i = 0; i < c->nsets && r >= 0; i++) {
+		r = te_tensor_create(c->b->ctx, from, 2, shape, NULL, &c->x[i]);
+		if (r >= 0)
+			r = te_tensor_create(c->b->ctx, to, 2, shape, &opts, &c->y[i]);
+		if (r >= 0)
+			r = te_tensor_write(c->x[i], host_of(c, i), te_tensor_nbytes(c->x[i]));
+	}
+	return r < 0 ? say_te(r, "%s", c->b->o->test->name) : STATUS_OK;
+}
+
+static void cast_free(struct cast *c)
+{
+	te_stream_sync(c->b->stream);
+	copy_free(&c->copy);
+	for (int i = 0; i < c->nsets; i++) {
+		if (c->x)
+			te_tensor_unref(c->x[i]);
+		if (c->y)
+			te_tensor_unref(c->y[i]);
+	}
+	te_quant_unref(c->q);
+	free(c->x);
+	free(c->y);
+	free(c->host);
+	free(c->host16);
+}
+
+/*
+ * The slow models. A scale is 1 at first; the current recipe's is 448 by the amax,
+ * which of normal numbers is neither 0 nor so small that the quotient overflows.
+ */
+static void model_cast(const struct cast *c, int set, uint8_t *want)
+{
+	for (int64_t i = 0; i < c->nelems; i++) {
+		uint16_t half = te_bf16_encode(c->host[set + i]);
+
+		memcpy(want + 2 * i, &half, 2);
+	}
+}
+
+static float model_quantize(const struct cast *c, int set, uint8_t *want, uint8_t *want_cols)
+{
+	float amax = 0, scale = 1;
+
+	for (int64_t i = 0; i < c->nelems; i++)
+		amax = fmaxf(amax, fabsf(te_bf16_decode(c->host16[set + i])));
+	if (c->recipe == CURRENT && amax > 0)
+		scale = te_dtype_max(TE_DTYPE_E4M3) / amax;
+	for (int64_t row = 0; row < c->rows; row++) {
+		for (int64_t col = 0; col < c->cols; col++) {
+			int64_t i = row * c->cols + col;
+			float x = te_bf16_decode(c->host16[set + i]) * scale;
+
+			want[i] = te_fp8_encode(TE_DTYPE_E4M3, x);
+			want_cols[col * c->rows + row] = want[i];
+		}
+	}
+	return 1 / scale;
+}
+
+static int fetch(struct cast *c, void *got, const void *device, size_t nbytes)
+{
+	return bench_idle(c->b, te_copy(c->b->stream, got, device, nbytes));
+}
+
+/* got, want and want_cols hold nelems of the type that is written */
+static int verify_set(struct cast *c, int set, uint8_t *got, uint8_t *want, uint8_t *want_cols)
+{
+	size_t nbytes = te_tensor_nbytes(c->y[set]);
+	float scale_inv, want_scale_inv;
+	int r;
+
+	r = te_fill(c->b->stream, te_tensor_data(c->y[set]), 0xa5, nbytes);
+	c->at = set;
+	if (r >= 0)
+		r = work(c);
+	r = r < 0 ? bench_idle(c->b, r) : fetch(c, got, te_tensor_data(c->y[set]), nbytes);
+	if (r >= 0 && !c->quantize) {
+		model_cast(c, set, want);
+		return bench_equal("cast", got, want, nbytes);
+	}
+	if (r >= 0)
+		r = fetch(c, &scale_inv, te_tensor_scale_inv(c->y[set]), sizeof(scale_inv));
+	if (r < 0)
+		return say_te(r, "verify");
+	want_scale_inv = model_quantize(c, set, want, want_cols);
+	r = bench_equal("scale_inv", &scale_inv, &want_scale_inv, sizeof(scale_inv));
+	if (!r)
+		r = bench_equal("row-wise codes", got, want, nbytes);
+	if (r || c->copies == ROW)
+		return r;
+	r = fetch(c, got, te_tensor_coldata(c->y[set]), nbytes);
+	return r < 0 ? say_te(r, "verify") :
+		       bench_equal("column-wise codes", got, want_cols, nbytes);
+}
+
+static int verify(struct cast *c)
+{
+	size_t nbytes = te_tensor_nbytes(c->y[0]);
+	uint8_t *got = malloc(nbytes), *want = malloc(nbytes), *want_cols = malloc(nbytes);
+	int r;
+
+	if (!got || !want || !want_cols)
+		r = say_bad("--verify: no memory for three times %zu bytes", nbytes);
+	else
+		r = verify_set(c, 0, got, want, want_cols);
+	if (!r && c->nsets > 1)
+		r = verify_set(c, c->nsets - 1, got, want, want_cols);
+	free(got);
+	free(want);
+	free(want_cols);
+	return r;
+}
+
+static int measure(struct cast *c, int rows_left)
+{
+	double rate = NAN, peak = c->b->dev.peak_bandwidth;
+	struct bench *b = c->b;
+	struct stats us[2];
+	int r;
+
+	bench_row(b, rows_left, 1);
+	c->rows = b->o->rows;
+	c->cols = b->o->cols;
+	r = cast_alloc(c);
+	if (!r && b->o->verify)
+		r = verify(c);
+	if (!r)
+		r = bench_batch(b, work, c, &c->batch);
+	if (!r)
+		r = bench_batch(b, copy_work, &c->copy, &c->copy.batch);
+	if (!r)
+		r = bench_series(b, device_us, c, 2, us);
+	if (r)
+		return r;
+	if (us[0].n)
+		rate = c->traffic / us[0].median * 1e6;
+	if (c->quantize) {
+		bench_text(b, "recipe", recipe_names[c->recipe]);
+		bench_text(b, "copies", copies_names[c->copies]);
+	}
+	bench_int(b, "rows", c->rows);
+	bench_int(b, "cols", c->cols);
+	bench_int(b, "buffers", 2 * (int64_t)c->nsets);
+	bench_int(b, "moved_bytes", (int64_t)c->traffic);
+	bench_stats(b, "device_us", &us[0]);
+	bench_stats(b, "copy_us", &us[1]);
+	bench_num(b, "read_and_written_bytes_per_s", rate);
+	bench_num(b, "copy_ratio", us[0].n ? us[1].median / us[0].median : NAN);
+	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+	return STATUS_OK;
+}
+
+static int run_cast(struct bench *b)
+{
+	struct cast c = { .b = b };
+	int r = measure(&c, 1);
+
+	cast_free(&c);
+	return r;
+}
+
+static int run_quantize(struct bench *b)
+{
+	const struct opts *o = b->o;
+	int rows = __builtin_popcount(o->recipe) * __builtin_popcount(o->copies), r = STATUS_OK;
+
+	for (int i = 0; i < NRECIPES * NCOPIES && !r; i++) {
+		struct cast c = {
+			.b = b, .quantize = 1, .recipe = i / NCOPIES, .copies = i % NCOPIES
+		};
+
+		if (!(o->recipe & 1u << c.recipe) || !(o->copies & 1u << c.copies))
+			continue;
+		r = measure(&c, rows--);
+		cast_free(&c);
+	}
+	return r;
+}
+
+static const struct column columns[] = {
+	{ "recipe", "\nrecipe", 0, 0 }, /* quantize only */
+	{ "copies", "\ncopies", 0, 0 },
+	{ "rows", "\nrows", 0, 0 },
+	{ "cols", "\ncols", 0, 0 },
+	{ "buffers", "\nbuffers", 0, 0 },
+	{ "moved_bytes", "a call\nMiB", 0x1p-20, 0 },
+	{ "device_us", "a call\nus", 0, 1 },
+	{ "copy_us", "copy\nus", 0, 1 },
+	{ "read_and_written_bytes_per_s", "read + written\nGB/s", 1e-9, 0 },
+	{ "copy_ratio", "of copy\n%", 100, 0 },
+	{ "peak_ratio", "of peak\n%", 100, 0 },
+	{ NULL, NULL, 0, 0 },
+};
+
+const struct test test_cast = {
+	.name = "cast",
+	.text = "FP32 to BF16, beside a copy of as many bytes",
+	.columns = columns,
+	.run = run_cast,
+};
+
+const struct test test_quantize = {
+	.name = "quantize",
+	.text = "BF16 to E4M3 by a recipe, beside a copy of as many bytes",
+	.columns = columns,
+	.run = run_quantize,
+};

@@ -1,0 +1,22 @@
+/* copy.h - copies within the device, which other tests are measured beside. */
+#ifndef COPY_H
+#define COPY_H
+
+#include "bench.h"
+
+/* nsets pairs of buffers; each call takes the next */
+struct copy {
+	struct bench *b; /* to be set, and nbytes; the rest 0 */
+	size_t nbytes, stride;
+	int nsets, at, batch;
+	uint8_t *host;
+	uint8_t *src, *dst; /* on the device, nsets of stride each */
+};
+
+/* an exit status; to be freed in any case */
+int copy_alloc(struct copy *c);
+void copy_free(struct copy *c);
+/* queues one: a bench_work */
+int copy_work(void *arg);
+
+#endif

@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph copy cast quantize; do
+for t in graph copy cast quantize gemm; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -140,6 +140,9 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --recipe is no option of cast|cast --recipe delayed
 --recipe: "block"|quantize --recipe block
 --copies: "col"|quantize --copies col
+--types: "fp4"|gemm --types fp4
+--k: "-16"|gemm --k -16
+24|gemm --types fp8 --k 24
 "tpu"|graph --backend tpu
 device 7|graph --device 7
 EOT
@@ -203,6 +206,14 @@ grep -E '"(recipe|moved_bytes)": ' out | tr -d ' ",\n' >got
 printf "recipe:delayedmoved_bytes:$((37 * 219 * 4))" >want
 printf "recipe:currentmoved_bytes:$((37 * 219 * 6))" >>want
 same "quantize: bytes read and written, one row for each recipe" want got
+
+shape="--m 48 --n 32 --k 80"
+check "gemm: runs" sh -c "'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8 >out"
+table "gemm: a table of 3 types" gemm 8 3
+"$te_perftest" gemm $quick --m 1 --n 3 --k 7 --types bf16 --json >out
+sane "gemm: figures" out 7
+name="the figures of gemm"
+has out types m n k buffers device_us flop_per_s peak_ratio
 
 if [ -w /dev/full ]; then
 	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err

@@ -57,7 +57,7 @@ static const struct row rows[] = {
 	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N", "bytes a node works on" },
 	{ "bytes", "copy", LIST, AT(copy_bytes), "64K,1M,16M,256M", 1, 1e12, "N,...",
 	  "bytes of a copy" },
-	{ "cache", "copy cast quantize", WORD, AT(cache), "cold", 0, 0, "cold|warm",
+	{ "cache", "copy cast quantize gemm", WORD, AT(cache), "cold", 0, 0, "cold|warm",
 	  "go round buffers larger than the L2 cache, or stay on one" },
 	{ "rows", "cast quantize", INT, AT(rows), "4096", 1, 1 << 24, "N", "of a tensor" },
 	{ "cols", "cast quantize", INT, AT(cols), "4096", 1, 1 << 24, "N", "of a tensor" },
@@ -65,6 +65,12 @@ static const struct row rows[] = {
 	  "where the scale comes from" },
 	{ "copies", "quantize", WORDS, AT(copies), "row,both", 0, 0, "row|both",
 	  "write the row-wise copy, or the column-wise one too" },
+	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0, "fp32|bf16|fp8",
+	  "of the operands; the product is BF16, or FP32 of FP32" },
+	{ "m", "gemm", INT, AT(m), "0", 0, 1 << 20, "N",
+	  "rows of the product; 0: 4096, and 256 on the host" },
+	{ "n", "gemm", INT, AT(n), "0", 0, 1 << 20, "N", "its columns, likewise" },
+	{ "k", "gemm", INT, AT(k), "0", 0, 1 << 20, "N", "terms of a sum, likewise" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 

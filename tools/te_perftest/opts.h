@@ -30,6 +30,8 @@ struct opts {
 	struct list copy_bytes;
 	int64_t node_bytes;
 	int64_t rows, cols;
+	uint32_t types;	 /* gemm */
+	int64_t m, n, k; /* 0: the device decides */
 };
 
 /*

@@ -6,14 +6,15 @@
 
 #include "perftest.h"
 
-extern const struct test test_cast, test_copy, test_graph, test_quantize;
+extern const struct test test_cast, test_copy, test_gemm, test_graph, test_quantize;
 
-/* clang-format off: a line each */
+/* clang-format off */
 const struct test *const tests[] = {
 	&test_graph,
 	&test_copy,
 	&test_cast,
 	&test_quantize,
+	&test_gemm,
 	NULL,
 };
 /* clang-format on */

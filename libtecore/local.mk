@@ -8,6 +8,7 @@ teinclude_HEADERS += \
 	include/te/op.h \
 	include/te/optim.h \
 	include/te/param.h \
+	include/te/place.h \
 	include/te/plan.h \
 	include/te/quant.h \
 	include/te/region.h \
@@ -79,6 +80,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/optim.c \
 	libtecore/param.c \
 	libtecore/params.def \
+	libtecore/place.c \
 	libtecore/plan.c \
 	libtecore/plan_bind.c \
 	libtecore/plan_build.c \

@@ -269,6 +269,11 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	return NULL;
 }
 
+uint32_t te_plan_flags(const struct te_plan *plan)
+{
+	return plan->flags;
+}
+
 struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)
 {
 	const struct te__channel *c;

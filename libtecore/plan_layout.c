@@ -2,15 +2,13 @@
  * plan_layout.c - the life of each value, and its place in the arena.
  *
  * A buffer lives from the group that writes it to the last one that reads it.
- * Buffers whose lives overlap get disjoint places: largest first, each at the lowest
- * offset that is free for its whole life (first fit by decreasing size, as in Pisarchyk and
- * Lee, "Efficient memory management for deep neural net inference", arXiv:2001.03288).
+ * Buffers whose lives overlap get disjoint places by te_place(3).
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include <te/place.h>
 #include <te/private.h>
 
 #include "plan_internal.h"
@@ -84,66 +82,31 @@ static void share(struct te_plan *p, const struct te__step *s, int t)
 	}
 }
 
-struct by_size {
-	size_t nbytes;
-	int buf;
-};
-
-static int by_size(const void *a, const void *b)
-{
-	const struct by_size *x = a, *y = b;
-
-	if (x->nbytes != y->nbytes)
-		return x->nbytes < y->nbytes ? 1 : -1;
-	return x->buf - y->buf;
-}
-
-/* lowest offset where nbytes fit beside the placed buffers that live at the same time;
- * at[] holds them sorted by offset */
-static size_t lowest_fit(const struct te_plan *p, const struct te__buf *b, const int *at, int n)
-{
-	size_t off = 0;
-
-	for (int i = 0; i < n; i++) {
-		const struct te__buf *o = &p->buf[at[i]];
-
-		if (o->last < b->first || b->last < o->first)
-			continue;
-		if (off + b->nbytes <= o->offset)
-			break;
-		if (o->offset + o->nbytes > off)
-			off = o->offset + o->nbytes;
-	}
-	return off;
-}
-
+/* roots of shared buffers get a place each, the others that of their root */
 static int place(struct te_plan *p)
 {
-	struct by_size *order = te__malloc((size_t)p->nbufs * sizeof(*order) + 1);
-	int *at = te__malloc((size_t)p->nbufs * sizeof(int) + 1);
-	int n = 0, placed = 0;
+	struct te_place_item *item = te__calloc((size_t)p->nbufs + 1, sizeof(*item));
+	uint64_t peak;
+	int n = 0, r;
 
-	if (!order || !at) {
-		te__free(order);
-		te__free(at);
+	if (!item)
 		return te__fail(-ENOMEM, "plan: no memory");
-	}
 	for (int i = 0; i < p->nbufs; i++)
 		if (p->buf[i].first >= 0 && p->buf[i].share < 0)
-			order[n++] = (struct by_size){ p->buf[i].nbytes, i };
-	qsort(order, (size_t)n, sizeof(*order), by_size);
-	for (int i = 0; i < n; i++) {
-		struct te__buf *b = &p->buf[order[i].buf];
-		int k = placed++;
-
-		b->offset = lowest_fit(p, b, at, k);
-		for (; k > 0 && p->buf[at[k - 1]].offset > b->offset; k--)
-			at[k] = at[k - 1];
-		at[k] = order[i].buf;
-		if (b->offset + b->nbytes > p->arena_nbytes)
-			p->arena_nbytes = b->offset + b->nbytes;
-		p->sum_nbytes += b->nbytes;
-	}
+			item[n++] = (struct te_place_item){
+				p->buf[i].nbytes, p->buf[i].first, p->buf[i].last, 0,
+			};
+	r = te_place(item, n, TE__PLAN_ALIGN, &peak);
+	n = 0;
+	for (int i = 0; i < p->nbufs && !r; i++)
+		if (p->buf[i].first >= 0 && p->buf[i].share < 0) {
+			p->buf[i].offset = item[n++].offset;
+			p->sum_nbytes += p->buf[i].nbytes;
+		}
+	te__free(item);
+	if (r)
+		return r;
+	p->arena_nbytes = peak;
 	for (int i = 0; i < p->nbufs; i++) {
 		int root = i;
 
@@ -154,8 +117,6 @@ static int place(struct te_plan *p)
 			p->sum_nbytes += p->buf[i].nbytes;
 		}
 	}
-	te__free(order);
-	te__free(at);
 	return 0;
 }
 

@@ -1,8 +1,10 @@
 teinclude_HEADERS += \
-	include/te/graph.h
+	include/te/graph.h \
+	include/te/schedule.h
 
 noinst_LTLIBRARIES += libtegraph/libtegraph_internal.la
 libtegraph_libtegraph_internal_la_SOURCES = \
+	libtegraph/schedule.c \
 	libtegraph/version.c
 
 lib_LTLIBRARIES += libtegraph/libtegraph.la

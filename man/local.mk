@@ -84,10 +84,12 @@ dist_man3_MANS += \
 	man/te_param_unknown.3 \
 	man/te_pinned_alloc.3 \
 	man/te_pinned_free.3 \
+	man/te_place.3 \
 	man/te_plan_backward.3 \
 	man/te_plan_backward_dw.3 \
 	man/te_plan_bind.3 \
 	man/te_plan_create.3 \
+	man/te_plan_flags.3 \
 	man/te_plan_forward.3 \
 	man/te_plan_input.3 \
 	man/te_plan_input_grad.3 \
@@ -120,6 +122,13 @@ dist_man3_MANS += \
 	man/te_recording_launch.3 \
 	man/te_recording_ref.3 \
 	man/te_recording_unref.3 \
+	man/te_schedule_create.3 \
+	man/te_schedule_info.3 \
+	man/te_schedule_parse.3 \
+	man/te_schedule_print.3 \
+	man/te_schedule_ref.3 \
+	man/te_schedule_step.3 \
+	man/te_schedule_unref.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
 	man/te_seq_create.3 \

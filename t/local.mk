@@ -24,11 +24,13 @@ TT_CORE = \
 	t/core/param \
 	t/core/parts \
 	t/core/parts_gpu \
+	t/core/place \
 	t/core/plan \
 	t/core/plan_gpu \
 	t/core/quant \
 	t/core/seq
-TT_GRAPH =
+TT_GRAPH = \
+	t/graph/schedule
 TT_COMM =
 TT_TOOLS =
 TT_SH = \

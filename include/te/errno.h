@@ -25,7 +25,8 @@ TE_BEGIN_DECLS
 	X(TE_ESTATE, 1008, "the object is not in a state that allows this")    \
 	X(TE_ECORRUPT, 1009, "a file or blob is damaged or cut short")         \
 	X(TE_EFORMAT, 1010, "a file or blob is of another kind or version")    \
-	X(TE_ENUMERIC, 1011, "a value is not finite or out of range")
+	X(TE_ENUMERIC, 1011, "a value is not finite or out of range")          \
+	X(TE_EORDER, 1012, "passes are in an order that cannot run")
 
 enum te_errno {
 #define TE_ERRNO_ENUM(name, number, text) name = number,

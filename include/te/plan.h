@@ -43,6 +43,7 @@ TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts
 			     struct te_plan **ret_plan);
 TE_EXPORT struct te_plan *te_plan_ref(struct te_plan *plan);
 TE_EXPORT struct te_plan *te_plan_unref(struct te_plan *plan);
+TE_EXPORT uint32_t te_plan_flags(const struct te_plan *plan); /* TE_PLAN_* it was made with */
 
 /* static tensors, borrowed: "x" or a channel of te_seq_input; NULL when there is none of
  * that name */
@@ -64,8 +65,8 @@ struct te_plan_binding {
 	struct te_tensor *out_grad; /* NULL where te_plan_spec has none, and so below */
 	struct te_tensor *in_grad;
 	/*
-	 * device FP32 word: a forward that finds 1.0 there leaves the weights' copies as they are, so
-	 * that one recording serves all micro-batches. NULL: TE_RUN_WEIGHTS_CACHED decides
+	 * device FP32 word: a forward that finds 1.0 there leaves the weights' copies as they
+	 * are: one recording serves all micro-batches. NULL: TE_RUN_WEIGHTS_CACHED decides
 	 */
 	const float *weights_cached;
 };

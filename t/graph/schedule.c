@@ -1,0 +1,414 @@
+/* t/graph/schedule.c - te_schedule_*(3): orders, their rules against a slow model, text. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/schedule.h>
+
+#include "tt.h"
+
+#define DO(call)                                                                                \
+	do {                                                                                    \
+		int do_r = (call);                                                              \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
+	} while (0)
+
+static void fails(int r, int code, const char *text)
+{
+	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
+	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      te_error_detail(), text);
+}
+
+static struct te_schedule_info info_of(const struct te_schedule *s)
+{
+	struct te_schedule_info i = TE_SCHEDULE_INFO_INIT;
+
+	DO(te_schedule_info(s, &i));
+	return i;
+}
+
+static void prints(const struct te_schedule *s, const char *want)
+{
+	char *text;
+
+	DO(te_schedule_print(s, &text));
+	ck_assert_str_eq(text, want);
+	free(text);
+}
+
+static const struct {
+	const char *text, *order; /* as given, as printed */
+	int32_t nchunks, nmicro;
+} known[] = {
+	{ "gpipe", "1,1,-1,-1", 1, 2 },
+	{ "gpipe", "1,2,1,2,-2,-1,-2,-1", 2, 2 },
+	{ "1f1b", "1,-1,1,-1,1,-1", 1, 3 },
+	/* that of Transformer Engine's tests for interleaved chunks */
+	{ "1f1b", "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 2, 3 },
+	{ "1f1b", "1,2,3,-3,-2,-1", 3, 1 },
+	{ "zero-bubble", "1,2,1,2,-2,-1,1,2,-2.5,-1.5,-2,-1,-2.5,-1.5,-2,-1,-2.5,-1.5", 2, 3 },
+	{ "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 0, 0 },
+	{ "1,-1,-1.5", "1,-1,-1.5", 0, 0 },
+	{ "1,2,3", "1,2,3", 3, 1 },
+	/* weight gradients of one chunk only are delayed */
+	{ "1,2,-2,-1,-1.5", "1,2,-2,-1,-1.5", 2, 0 },
+};
+
+START_TEST(known_orders)
+{
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	struct te_schedule *s;
+
+	o.nchunks = known[_i].nchunks;
+	o.nmicro = known[_i].nmicro;
+	DO(te_schedule_parse(known[_i].text, &o, &s));
+	prints(s, known[_i].order);
+	te_schedule_unref(s);
+}
+END_TEST
+
+static const struct {
+	const char *text;
+	int32_t nchunks, nmicro;
+	int code;
+	const char *said;
+} bad[] = {
+	{ "-1,1", 1, 1, -TE_EORDER, "entry 1 (-1): forward of micro-batch 1 has not run" },
+	{ "2,1,-2,-1", 2, 1, -TE_EORDER, "entry 1 (2): forward of micro-batch 1 has not run in "
+	  "chunk 1" },
+	{ "1,2,-1,-2", 2, 1, -TE_EORDER, "entry 3 (-1): backward of micro-batch 1 has not run in "
+	  "chunk 2" },
+	{ "1,-1.5,-1", 1, 1, -TE_EORDER, "entry 2 (-1.5): backward of micro-batch 1 has not run" },
+	{ "1,-1,1", 1, 1, -TE_EORDER, "entry 3 (1): forward of chunk 1 for the 2. time, there are "
+	  "1 micro-batches" },
+	{ "1,3,-1", 2, 1, -TE_EORDER, "entry 2 (3): there are 2 chunks" },
+	{ "1,1,-1", 1, 0, -TE_EORDER, "ends without backward of chunk 1, micro-batch 2" },
+	{ "1,2,1,-2,-1", 2, 2, -TE_EORDER, "ends without forward of chunk 2, micro-batch 2" },
+	{ "1,1,-1,-1,-1.5", 1, 2, -TE_EORDER,
+	  "ends without weight gradients of chunk 1, micro-batch 2" },
+	{ "1,-1", 1, 2, -TE_EORDER, "ends without forward of chunk 1, micro-batch 2" },
+	{ "", 1, 1, -EINVAL, "\"\" is neither" },
+	{ "1,", 1, 1, -EINVAL, "\"\" is neither" },
+	{ "1,0", 1, 1, -EINVAL, "\"0\" is neither" },
+	{ "1,1.5", 1, 1, -EINVAL, "\"1.5\" is neither" },
+	{ "1,-1.25,2", 1, 1, -EINVAL, "\"-1.25\" is neither" },
+	{ "1,--1", 1, 1, -EINVAL, "\"--1\" is neither" },
+	{ "1,99999999999999999999", 1, 1, -EINVAL, "is neither" },
+	{ "1, -1", 1, 1, -EINVAL, "\" -1\" is neither" },
+	{ "1f2b", 1, 1, -EINVAL, "\"1f2b\" is neither" },
+	{ "gpipe", 1, 0, -EINVAL, "gpipe needs the number" },
+	{ "1f1b", 0, 4, -EINVAL, "1f1b needs the number" },
+	{ "1f1b", 1 << 20, 1 << 20, -EOVERFLOW, "more than 2^31 steps" },
+};
+
+START_TEST(what_is_wrong_is_named)
+{
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	struct te_schedule *s = NULL;
+
+	o.nchunks = bad[_i].nchunks;
+	o.nmicro = bad[_i].nmicro;
+	fails(te_schedule_parse(bad[_i].text, &o, &s), bad[_i].code, bad[_i].said);
+	ck_assert_ptr_null(s);
+}
+END_TEST
+
+START_TEST(options_are_checked)
+{
+	const struct te_sched_entry odd = { 0, (enum te_sched_kind)7 };
+	const int32_t layers[] = { 2, 0 };
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT, good;
+	struct te_schedule *s;
+
+	o.nchunks = 2;
+	o.nmicro = 1;
+	good = o;
+	fails(te_schedule_create(NULL, &s), -EINVAL, "opts is NULL");
+	fails(te_schedule_create(&o, NULL), -EINVAL, "ret_schedule is NULL");
+	o.size++;
+	fails(te_schedule_create(&o, &s), -EINVAL, "this library knows");
+	o = good;
+	o.flags = 4;
+	fails(te_schedule_create(&o, &s), -EINVAL, "unknown flags 0x4");
+	o.flags = TE_SCHED_DELAY_W | TE_SCHED_FORWARD_ONLY;
+	fails(te_schedule_create(&o, &s), -EINVAL, "no weight gradients without backward");
+	o = good;
+	o.nmicro = 0;
+	fails(te_schedule_create(&o, &s), -EINVAL, "0 micro-batches");
+	o = good;
+	o.norder = 3;
+	fails(te_schedule_create(&o, &s), -EINVAL, "norder without an order");
+	o = good;
+	o.nlayers = layers;
+	fails(te_schedule_create(&o, &s), -EINVAL, "chunk 2 has 0 layers");
+	o = good;
+	o.order = &odd;
+	o.norder = 1;
+	fails(te_schedule_create(&o, &s), -EINVAL, "entry 1 is of kind 7");
+	o.flags = TE_SCHED_DELAY_W;
+	fails(te_schedule_create(&o, &s), -EINVAL, "flags are for the default order");
+	fails(te_schedule_parse("1,-1", &o, &s), -EINVAL, "opts holds more");
+	fails(te_schedule_parse(NULL, NULL, &s), -EINVAL, "text is NULL");
+	o = good;
+	o.flags = TE_SCHED_FORWARD_ONLY;
+	DO(te_schedule_create(&o, &s));
+	prints(s, "1,2");
+	ck_assert_uint_eq(info_of(s).kinds, 1u);
+	te_schedule_unref(s);
+	o.flags = TE_SCHED_DELAY_W;
+	DO(te_schedule_create(&o, &s));
+	prints(s, "1,2,-2,-2.5,-1,-1.5");
+	ck_assert_uint_eq(info_of(s).kinds, 7u);
+	te_schedule_unref(te_schedule_ref(s));
+	te_schedule_unref(s);
+	ck_assert_ptr_null(te_schedule_unref(NULL));
+}
+END_TEST
+
+/* chunk major, then micro-batch, then layer; forward up, others down */
+START_TEST(steps_go_through_layers)
+{
+	static const struct te_sched_step want[] = {
+		{ 0, TE_SCHED_F, 0, 0, 0, 0 }, { 0, TE_SCHED_F, 0, 0, 1, 1 },
+		{ 1, TE_SCHED_F, 1, 0, 0, 4 }, { 2, TE_SCHED_F, 0, 1, 0, 2 },
+		{ 2, TE_SCHED_F, 0, 1, 1, 3 }, { 3, TE_SCHED_B, 1, 0, 0, 4 },
+		{ 4, TE_SCHED_B, 0, 0, 1, 1 }, { 4, TE_SCHED_B, 0, 0, 0, 0 },
+		{ 5, TE_SCHED_W, 0, 0, 1, 1 }, { 5, TE_SCHED_W, 0, 0, 0, 0 },
+		{ 6, TE_SCHED_F, 1, 1, 0, 5 }, { 7, TE_SCHED_B, 1, 1, 0, 5 },
+		{ 8, TE_SCHED_B, 0, 1, 1, 3 }, { 8, TE_SCHED_B, 0, 1, 0, 2 },
+		{ 9, TE_SCHED_W, 0, 1, 1, 3 }, { 9, TE_SCHED_W, 0, 1, 0, 2 },
+	};
+	const int32_t layers[] = { 2, 1 };
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	struct te_schedule_info info;
+	struct te_schedule *s;
+	struct te_sched_step t;
+
+	o.nchunks = 0;
+	o.nlayers = NULL;
+	DO(te_schedule_parse("1,2,1,-2,-1,-1.5,2,-2,-1,-1.5", &o, &s));
+	te_schedule_unref(s);
+	o.nchunks = 2;
+	o.nlayers = layers;
+	DO(te_schedule_parse("1,2,1,-2,-1,-1.5,2,-2,-1,-1.5", &o, &s));
+	info = info_of(s);
+	ck_assert_int_eq(info.nsteps, (int)TT_LEN(want));
+	ck_assert_int_eq(info.ncallables, 6);
+	ck_assert_int_eq(info.nmicro, 2);
+	for (int32_t i = 0; i < info.nsteps; i++) {
+		DO(te_schedule_step(s, i, &t));
+		ck_assert_msg(!memcmp(&t, &want[i], sizeof(t)), "step %d", (int)i);
+	}
+	fails(te_schedule_step(s, info.nsteps, &t), -EINVAL, "step 16 of 16");
+	fails(te_schedule_step(s, -1, &t), -EINVAL, "step -1 of 16");
+	te_schedule_unref(s);
+}
+END_TEST
+
+/* ---- against a slow model ---- */
+
+#define MOST 96
+
+/* how often entries before i are of the kind and chunk of (kind, chunk) */
+static int before(const struct te_sched_entry *e, int i, int kind, int chunk)
+{
+	int n = 0;
+
+	while (i--)
+		n += (int)e[i].kind == kind && e[i].chunk == chunk;
+	return n;
+}
+
+/* whether the (m+1)-th entry of kind and chunk lies before i */
+static int has_run(const struct te_sched_entry *e, int i, int kind, int chunk, int m)
+{
+	return before(e, i, kind, chunk) > m;
+}
+
+/* index of the first entry against a rule; n: something is missing at the end; -1: it runs */
+static int model(const struct te_sched_entry *e, int n, int nchunks, int nmicro)
+{
+	int any_b = 0;
+
+	for (int i = 0; i < n; i++) {
+		int c = e[i].chunk, k = (int)e[i].kind, m;
+
+		if (c < 0 || c >= nchunks)
+			return i;
+		m = before(e, i, k, c);
+		if (m >= nmicro || (k == TE_SCHED_F && c && !has_run(e, i, k, c - 1, m)) ||
+		    (k != TE_SCHED_F && !has_run(e, i, k - 1, c, m)) ||
+		    (k == TE_SCHED_B && c < nchunks - 1 && !has_run(e, i, k, c + 1, m)))
+			return i;
+		any_b |= k == TE_SCHED_B;
+	}
+	for (int c = 0; c < nchunks; c++) {
+		int w = before(e, n, TE_SCHED_W, c);
+
+		if (before(e, n, TE_SCHED_F, c) != nmicro || (w && w != nmicro) ||
+		    (any_b && before(e, n, TE_SCHED_B, c) != nmicro))
+			return n;
+	}
+	return -1;
+}
+
+/* a random order that runs: any entry that may come next, until all have come */
+static int valid_order(struct te_sched_entry *e, int nchunks, int nmicro, int train)
+{
+	int delayed[4], n = 0, total = 0;
+
+	for (int c = 0; c < nchunks; c++) {
+		delayed[c] = train && tt_rand_int(0, 1);
+		total += nmicro * (1 + train + delayed[c]);
+	}
+	while (n < total) {
+		int c = (int)tt_rand_int(0, nchunks - 1), k = (int)tt_rand_int(0, train ? 2 : 0);
+		int m = before(e, n, k, c);
+
+		if (k == TE_SCHED_W && !delayed[c])
+			continue;
+		e[n] = (struct te_sched_entry){ c, (enum te_sched_kind)k };
+		if (m < nmicro && (k != TE_SCHED_F || !c || has_run(e, n, k, c - 1, m)) &&
+		    (k == TE_SCHED_F || has_run(e, n, k - 1, c, m)) &&
+		    (k != TE_SCHED_B || c == nchunks - 1 || has_run(e, n, k, c + 1, m)))
+			n++;
+	}
+	return n;
+}
+
+static int mutate(struct te_sched_entry *e, int n, int nchunks)
+{
+	int i = (int)tt_rand_int(0, n - 1), j = (int)tt_rand_int(0, n - 1);
+	struct te_sched_entry t = e[i];
+
+	switch (tt_rand_int(0, 4)) {
+	case 0: /* two change places */
+		e[i] = e[j];
+		e[j] = t;
+		return n;
+	case 1: /* one is left out */
+		memmove(e + i, e + i + 1, (size_t)(n - i - 1) * sizeof(*e));
+		return n - 1;
+	case 2: /* one comes twice */
+		memmove(e + i + 1, e + i, (size_t)(n - i) * sizeof(*e));
+		return n + 1;
+	case 3:
+		e[i].kind = (enum te_sched_kind)tt_rand_int(0, 2);
+		return n;
+	default:
+		e[i].chunk = (int32_t)tt_rand_int(-1, nchunks);
+		return n;
+	}
+}
+
+START_TEST(agrees_with_a_slow_model)
+{
+	int runs = 0, refused = 0;
+
+	for (int trial = 0; trial < 10000; trial++) {
+		int nchunks = (int)tt_rand_int(1, 4), nmicro = (int)tt_rand_int(1, 5);
+		struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+		struct te_sched_entry e[MOST];
+		struct te_schedule *s = NULL;
+		int n = valid_order(e, nchunks, nmicro, tt_rand_int(0, 4) > 0), want, r;
+		char place[32];
+
+		for (int k = (int)tt_rand_int(0, 2); k > 0 && n > 1; k--)
+			n = mutate(e, n, nchunks);
+		want = model(e, n, nchunks, nmicro);
+		o.nchunks = nchunks;
+		o.nmicro = nmicro;
+		o.order = e;
+		o.norder = n;
+		r = te_schedule_create(&o, &s);
+		if (want < 0) {
+			ck_assert_msg(!r, "refused: %s", te_error_detail());
+			runs++;
+		} else {
+			snprintf(place, sizeof(place), want < n ? "entry %d (" : "ends without",
+				 want + 1);
+			fails(r, -TE_EORDER, place);
+			refused++;
+		}
+		te_schedule_unref(s);
+	}
+	ck_assert_int_gt(runs, 1000);
+	ck_assert_int_gt(refused, 1000);
+}
+END_TEST
+
+START_TEST(text_gives_back_the_order)
+{
+	for (int trial = 0; trial < 200; trial++) {
+		struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+		struct te_schedule *s, *again;
+		struct te_sched_entry e[MOST];
+		char *text;
+
+		o.nchunks = (int32_t)tt_rand_int(1, 4);
+		o.nmicro = (int32_t)tt_rand_int(1, 5);
+		o.norder = valid_order(e, o.nchunks, o.nmicro, 1);
+		o.order = e;
+		DO(te_schedule_create(&o, &s));
+		DO(te_schedule_print(s, &text));
+		DO(te_schedule_parse(text, NULL, &again));
+		prints(again, text);
+		ck_assert_int_eq(info_of(again).nmicro, o.nmicro);
+		free(text);
+		te_schedule_unref(s);
+		te_schedule_unref(again);
+	}
+}
+END_TEST
+
+static int make_one(void)
+{
+	const int32_t layers[] = { 2, 1 };
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	struct te_schedule *s = NULL;
+	char *text = NULL;
+	int r;
+
+	o.nchunks = 2;
+	o.nlayers = layers;
+	r = te_schedule_parse("1,2,-2,-1", &o, &s);
+	if (!r)
+		r = te_schedule_print(s, &text);
+	te_schedule_unref(s);
+	free(text);
+	if (r)
+		return r;
+	o.nmicro = 2;
+	s = NULL;
+	r = te_schedule_parse("zero-bubble", &o, &s);
+	te_schedule_unref(s);
+	return r;
+}
+
+START_TEST(survives_every_fault)
+{
+	ck_assert_int_ge(tt_fault_each(make_one), 9);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("graph/schedule");
+	TCase *c = tt_case(s, "orders", "schedule");
+
+	tcase_add_loop_test(c, known_orders, 0, TT_LEN(known));
+	tcase_add_loop_test(c, what_is_wrong_is_named, 0, TT_LEN(bad));
+	tcase_add_test(c, options_are_checked);
+	tcase_add_test(c, steps_go_through_layers);
+	tcase_add_test(c, agrees_with_a_slow_model);
+	tcase_add_test(c, text_gives_back_the_order);
+	tcase_add_test(c, survives_every_fault);
+	return s;
+}
+
+TT_MAIN("graph/schedule", TT_NEED_NOTHING, suite)

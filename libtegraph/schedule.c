@@ -136,10 +136,10 @@ static int check_opts(const struct te_schedule_opts *o, struct te_schedule *cons
 				(unsigned)o->flags);
 	if (o->order ? o->flags != 0 : o->norder != 0)
 		return te__fail(-EINVAL, o->order ?
-				"te_schedule_create: flags are for the default order, one is given" :
+				"te_schedule_create: flags are for the default order" :
 				"te_schedule_create: norder without an order");
 	if (o->flags == (TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
-		return te__fail(-EINVAL, "te_schedule_create: no weight gradients without backward");
+		return te__fail(-EINVAL, "te_schedule_create: weight gradients without backward");
 	if (o->nchunks < 1 || o->nmicro < 0 || (!o->order && !o->nmicro) ||
 	    (o->order && o->norder < 1))
 		return te__fail(-EINVAL, "te_schedule_create: %" PRId32 " chunks, %" PRId32
@@ -147,8 +147,8 @@ static int check_opts(const struct te_schedule_opts *o, struct te_schedule *cons
 				o->norder);
 	for (int32_t c = 0; o->nlayers && c < o->nchunks; c++) {
 		if (o->nlayers[c] < 1)
-			return te__fail(-EINVAL, "te_schedule_create: chunk %" PRId32 " has %" PRId32
-					" layers", c + 1, o->nlayers[c]);
+			return te__fail(-EINVAL, "te_schedule_create: chunk %" PRId32
+					" has %" PRId32 " layers", c + 1, o->nlayers[c]);
 		callables += o->nlayers[c];
 	}
 	if (3 * (o->nlayers ? callables : o->nchunks) * (int64_t)(o->nmicro ? o->nmicro : 1) >

@@ -56,8 +56,8 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
  * @opts: nchunks, nmicro and nlayers; nchunks 0: as many as the entries name
  *
  * "1,2,-2,-1": chunks from 1, forward; negative, backward; "-1.5": weight gradients of chunk 1.
- * Names: "gpipe", the default order; "1f1b", which has at most nchunks micro-batches between forward
- * and backward; "zero-bubble", the same with weight gradients behind the next forward.
+ * Names: "gpipe", the default order; "1f1b", which has at most nchunks micro-batches between
+ * forward and backward; "zero-bubble", the same with weight gradients behind the next forward.
  * Errors: -EINVAL (names the word), -TE_EORDER, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,

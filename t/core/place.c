@@ -36,7 +36,8 @@ START_TEST(lives_that_meet_lie_apart)
 			if (!it[i].nbytes)
 				ck_assert_uint_eq(it[i].offset, 0);
 			for (int32_t j = 0; j < i; j++)
-				ck_assert_msg(it[i].last < it[j].first || it[j].last < it[i].first ||
+				ck_assert_msg(it[i].last < it[j].first ||
+					      it[j].last < it[i].first ||
 					      it[i].offset >= it[j].offset + it[j].nbytes ||
 					      it[j].offset >= it[i].offset + it[i].nbytes,
 					      "items %d and %d overlap", i, j);

@@ -30,10 +30,17 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \
 	tools/te_perftest/perftest.h \
+	tools/te_perftest/replay.c \
+	tools/te_perftest/replay.h \
 	tools/te_perftest/report.c \
 	tools/te_perftest/stats.c \
 	tools/te_perftest/stats.h \
+	tools/te_perftest/step.c \
 	tools/te_perftest/tests.c \
+	tools/te_train/hfconfig.c \
+	tools/te_train/hfconfig.h \
+	tools/te_train/model.c \
+	tools/te_train/model.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph copy cast quantize gemm; do
+for t in graph step copy cast quantize gemm; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -143,6 +143,9 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --types: "fp4"|gemm --types fp4
 --k: "-16"|gemm --k -16
 24|gemm --types fp8 --k 24
+--width: 18|step --width 18
+--recipe: "delayed"|step --recipe delayed
+--batch: "0"|step --batch 0
 "tpu"|graph --backend tpu
 device 7|graph --device 7
 EOT
@@ -162,19 +165,31 @@ empty "graph --json: is silent on standard error" err
 sane "graph: figures" out 7
 name="the figures of graph"
 has out capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
-	eager_cpu_us_per_call cpu_ratio device_us device_us_per_node replay_us eager_us \
+	eager_cpu_us_per_node cpu_ratio launches_queued kernel_nodes first_launch_us device_us device_us_per_node replay_us eager_us \
 	eager_to_replay_ratio
 name="what is measured, on what and by which clock"
 has out version test device backend driver peak_bandwidth_bytes_per_s l2_bytes clock \
 	cpu_resolution_ns cpu_read_ns time_limit_s iters warmup seed verified rows
 grep -E '"(kind|nodes|node_bytes)": ' out | tr -d ' ",\n' >got
-printf 'kind:kernelnodes:33node_bytes:1028kind:kernelnodes:2node_bytes:1028' >want
-printf 'kind:copynodes:33node_bytes:1028kind:copynodes:2node_bytes:1028' >>want
+for k in kernel copy; do
+	printf "kind:${k}node_bytes:1028nodes:33kind:${k}node_bytes:1028nodes:2"
+done >want
 same "graph: rows are what was asked for" want got
 check "--verify is told" grep -q '"verified": true' out
 check "a time that is too short gives one sample of each figure" sh -c "
 	'$te_perftest' graph --nodes 1 --kind fill --seconds 0.01 --iters 1000000 --json |
 		grep -q '\"samples\": '"
+
+# the model is the smallest that FP8 takes
+step="--layers 1 --width 16 --heads 2 --vocab 16 --batch 2 --seq-len 8"
+check "step: runs" sh -c "
+	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current >out"
+table "step: a table of 4 recipes" step 13 4
+"$te_perftest" step $quick $step --recipe bf16 --json >out
+sane "step: figures" out 7
+name="the figures of step"
+has out recipe parameters nodes kernel_nodes capture_us launch_us eager_cpu_us device_us \
+	replay_us eager_us eager_to_replay_ratio
 
 check "copy: runs" sh -c "'$te_perftest' copy $quick --bytes 1,64K,1M >out"
 table "copy: a table" copy 6 3

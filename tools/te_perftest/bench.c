@@ -250,16 +250,16 @@ int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *
 	return r >= 0 && atomic_load(&b->plug.late) ? BENCH_NONE : r;
 }
 
-int bench_batch(struct bench *b, bench_work work, void *arg, int *ret_n)
+int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n)
 {
-	double us;
-	int r = bench_span_us(b, work, arg, 1, &us); /* loads and chooses kernels */
+	double one;
+	int r = bench_span_us(b, work, arg, 1, &one); /* loads and chooses kernels */
 
 	if (r >= 0)
-		r = bench_span_us(b, work, arg, 1, &us);
+		r = bench_span_us(b, work, arg, 1, &one);
 	if (r < 0)
 		return say_te(r, "%s", b->o->test->name);
-	*ret_n = us > 1000 ? 1 : us < 1000.0 / 16 ? 16 : (int)(1000 / us);
+	*ret_n = one * lo > us ? lo : one * hi < us ? hi : (int)(us / one);
 	return STATUS_OK;
 }
 

@@ -72,8 +72,8 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
  * up until all is queued. BENCH_NONE when the queue took too little for that.
  */
 int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us);
-/* how many calls a sample of short work should have; 1 to 16 */
-int bench_batch(struct bench *b, bench_work work, void *arg, int *ret_n);
+/* how many calls, from lo to hi, take about so many us; an exit status */
+int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n);
 
 /* how many sets of buffers make a working set of some caches; 1 with --cache warm */
 int bench_nsets(const struct bench *b, double nbytes);

@@ -252,9 +252,9 @@ static int measure(struct cast *c, int rows_left)
 	if (!r && b->o->verify)
 		r = verify(c);
 	if (!r)
-		r = bench_batch(b, work, c, &c->batch);
+		r = bench_batch(b, work, c, 1000, 1, 16, &c->batch);
 	if (!r)
-		r = bench_batch(b, copy_work, &c->copy, &c->copy.batch);
+		r = bench_batch(b, copy_work, &c->copy, 1000, 1, 16, &c->copy.batch);
 	if (!r)
 		r = bench_series(b, device_us, c, 2, us);
 	if (r)

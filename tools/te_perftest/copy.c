@@ -95,7 +95,7 @@ static int measure(struct copy *c, int rows_left)
 	if (!r && b->o->verify)
 		r = verify(c);
 	if (!r)
-		r = bench_batch(b, copy_work, c, &c->batch);
+		r = bench_batch(b, copy_work, c, 1000, 1, 16, &c->batch);
 	if (!r)
 		r = bench_series(b, device_us, c, 1, &us);
 	if (r)

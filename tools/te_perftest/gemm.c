@@ -247,7 +247,7 @@ static int measure(struct gemm *g, int rows_left)
 	if (!r && b->o->verify)
 		r = verify(g);
 	if (!r)
-		r = bench_batch(b, work, g, &g->batch);
+		r = bench_batch(b, work, g, 1000, 1, 16, &g->batch);
 	if (!r)
 		r = bench_series(b, device_us, g, 1, &us);
 	if (r)

@@ -5,7 +5,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +12,10 @@
 #include <te/dtype.h>
 #include <te/tensor.h>
 
-#include "bench.h"
+#include "replay.h"
 #include "tools/te_train/say.h"
 
 #define POISON 0xa5
-/* launches of a sample that is taken back to back */
-#define QUEUED 10
-
 /* the choices of --kind, in their order */
 enum node_kind { KERNEL, FILL, COPY, NKINDS };
 
@@ -33,7 +29,7 @@ struct graph {
 	uint8_t *want;	       /* n slots of dst, as the model says */
 	uint8_t *src, *dst;    /* on the device */
 	struct te_tensor **x, **y;
-	struct te_recording *rec;
+	struct replay replay;
 };
 
 static const char *const kind_names[NKINDS] = { "kernel", "fill", "copy" };
@@ -67,13 +63,6 @@ static int queue_all(void *arg)
 	return r;
 }
 
-static int launch(void *arg)
-{
-	struct graph *g = arg;
-
-	return te_recording_launch(g->rec, g->b->stream);
-}
-
 /* the slow model: what dst holds once all nodes ran over poison */
 static void model(struct graph *g)
 {
@@ -98,7 +87,7 @@ static void model(struct graph *g)
 	}
 }
 
-static int verify(struct graph *g, const char *how, bench_work work)
+static int verify(struct graph *g, const char *how, bench_work work, void *arg)
 {
 	size_t nbytes = (size_t)g->n * g->stride;
 	uint8_t *got = malloc(nbytes);
@@ -106,7 +95,7 @@ static int verify(struct graph *g, const char *how, bench_work work)
 	int r = got ? te_fill(g->b->stream, g->dst, POISON, nbytes) : -ENOMEM;
 
 	if (r >= 0)
-		r = work(g);
+		r = work(arg);
 	if (r >= 0)
 		r = te_copy(g->b->stream, got, g->dst, nbytes);
 	/* got is the stream's until it is idle */
@@ -126,7 +115,7 @@ static int verify(struct graph *g, const char *how, bench_work work)
 static void graph_free(struct graph *g)
 {
 	te_stream_sync(g->b->stream);
-	te_recording_unref(g->rec);
+	replay_free(&g->replay);
 	for (int64_t i = 0; i < g->n; i++) {
 		if (g->x)
 			te_tensor_unref(g->x[i]);
@@ -175,100 +164,27 @@ static int graph_alloc(struct graph *g)
 	return r < 0 ? say_te(r, "graph") : STATUS_OK;
 }
 
-/* samples */
-
-static int capture_us(void *arg, double *ret_us)
-{
-	struct graph *g = arg;
-	struct te_stream *s = g->b->stream;
-	double t[4];
-	int r;
-
-	g->rec = te_recording_unref(g->rec);
-	r = te_stream_sync(s);
-	t[0] = bench_now();
-	if (r >= 0)
-		r = te_capture_begin(s);
-	if (r >= 0)
-		r = queue_all(g);
-	t[1] = bench_now();
-	if (r >= 0)
-		r = te_capture_end(s, &g->rec);
-	t[2] = bench_now();
-	if (r >= 0)
-		r = launch(g);
-	t[3] = bench_now();
-	for (int i = 0; i < 3; i++)
-		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
-	return r < 0 ? r : te_stream_sync(s);
-}
-
-static int cpu_us(void *arg, double *ret_us)
-{
-	struct graph *g = arg;
-	int r = bench_cpu_us(g->b, launch, g, 1, &ret_us[0]);
-
-	if (r >= 0)
-		r = bench_cpu_us(g->b, launch, g, QUEUED, &ret_us[1]);
-	return r < 0 ? r : bench_cpu_us(g->b, queue_all, g, 1, &ret_us[2]);
-}
-
-static int device_us(void *arg, double *ret_us)
-{
-	struct graph *g = arg;
-
-	return bench_device_us(g->b, launch, g, 1, ret_us);
-}
-
-/* one after the other, so that a clock that drifts does so for both */
-static int span_us(void *arg, double *ret_us)
-{
-	struct graph *g = arg;
-	int r = bench_span_us(g->b, launch, g, QUEUED, &ret_us[0]);
-
-	return r < 0 ? r : bench_span_us(g->b, queue_all, g, QUEUED, &ret_us[1]);
-}
-
 static int measure(struct graph *g, int rows_left)
 {
-	struct stats capture[3], cpu[3], device, span[2];
+	struct replay *p = &g->replay;
 	struct bench *b = g->b;
-	double n = (double)g->n;
 	int r;
 
-	bench_row(b, rows_left, 4);
+	bench_row(b, rows_left, REPLAY_SERIES);
+	bench_text(b, "kind", kind_names[g->kind]);
+	bench_int(b, "node_bytes", (int64_t)g->nbytes);
+	p->b = b;
+	p->queue = queue_all;
+	p->arg = g;
 	r = graph_alloc(g);
 	if (!r && b->o->verify)
-		r = verify(g, "queued", queue_all);
-	if (!r)
-		r = bench_series(b, capture_us, g, 3, capture);
-	if (!r && b->o->verify)
-		r = verify(g, "replayed", launch);
-	if (!r)
-		r = bench_series(b, cpu_us, g, 3, cpu);
-	if (!r)
-		r = bench_series(b, device_us, g, 1, &device);
-	if (!r)
-		r = bench_series(b, span_us, g, 2, span);
-	if (r)
-		return r;
-	bench_text(b, "kind", kind_names[g->kind]);
-	bench_int(b, "nodes", g->n);
-	bench_int(b, "node_bytes", (int64_t)g->nbytes);
-	bench_stats(b, "capture_us", &capture[0]);
-	bench_stats(b, "instantiate_us", &capture[1]);
-	bench_stats(b, "first_launch_us", &capture[2]);
-	bench_stats(b, "launch_us", &cpu[0]);
-	bench_stats(b, "launch_queued_us", &cpu[1]);
-	bench_stats(b, "eager_cpu_us", &cpu[2]);
-	bench_num(b, "eager_cpu_us_per_call", cpu[2].median / n);
-	bench_num(b, "cpu_ratio", cpu[2].median / cpu[0].median);
-	bench_stats(b, "device_us", &device);
-	bench_num(b, "device_us_per_node", device.n ? device.median / n : NAN);
-	bench_stats(b, "replay_us", &span[0]);
-	bench_stats(b, "eager_us", &span[1]);
-	bench_num(b, "eager_to_replay_ratio", span[1].median / span[0].median);
-	return STATUS_OK;
+		r = verify(g, "queued", queue_all, g);
+	if (!r && b->o->verify) {
+		int code = replay_record(p);
+
+		r = code < 0 ? say_te(code, "verify") : verify(g, "replayed", replay_launch, p);
+	}
+	return r ? r : replay_measure(p);
 }
 
 static int run(struct bench *b)
@@ -294,26 +210,9 @@ static int run(struct bench *b)
 	return r;
 }
 
-static const struct column columns[] = {
-	{ "kind", "\nkind", 0, 0 },
-	{ "nodes", "\nnodes", 0, 0 },
-	{ "capture_us", "capture\nus", 0, 0 },
-	{ "instantiate_us", "instantiate\nus", 0, 0 },
-	{ "launch_us", "launch\nCPU us", 0, 1 },
-	{ "launch_queued_us", "queued\nCPU us", 0, 0 },
-	{ "eager_cpu_us", "eager\nCPU us", 0, 0 },
-	{ "cpu_ratio", "eager /\nlaunch", 0, 0 },
-	{ "device_us", "on device\nus", 0, 1 },
-	{ "device_us_per_node", "a node\nus", 0, 0 },
-	{ "replay_us", "replay\nus", 0, 1 },
-	{ "eager_us", "eager\nus", 0, 1 },
-	{ "eager_to_replay_ratio", "eager /\nreplay", 0, 0 },
-	{ NULL, NULL, 0, 0 },
-};
-
 const struct test test_graph = {
 	.name = "graph",
 	.text = "capture and replay of straight lines of nodes, beside queueing them",
-	.columns = columns,
+	.columns = replay_columns,
 	.run = run,
 };

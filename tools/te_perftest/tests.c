@@ -6,11 +6,12 @@
 
 #include "perftest.h"
 
-extern const struct test test_cast, test_copy, test_gemm, test_graph, test_quantize;
+extern const struct test test_cast, test_copy, test_gemm, test_graph, test_quantize, test_step;
 
 /* clang-format off */
 const struct test *const tests[] = {
 	&test_graph,
+	&test_step,
 	&test_copy,
 	&test_cast,
 	&test_quantize,

@@ -1,0 +1,27 @@
+/* replay.h - the same work queued call by call and replayed: what each costs. */
+#ifndef REPLAY_H
+#define REPLAY_H
+
+#include "bench.h"
+
+struct replay {
+	struct bench *b;  /* to be set, with queue and arg; the rest 0 */
+	bench_work queue; /* all of the work, as calls of the library */
+	void *arg;
+	struct te_recording *rec;
+	int launches; /* of a sample that is taken back to back */
+};
+
+/* records the work: the return of the library */
+int replay_record(struct replay *p);
+/* queues one launch of what is recorded: a bench_work */
+int replay_launch(void *arg);
+/* measures, and adds its figures to the row, REPLAY_SERIES of them; an exit status */
+#define REPLAY_SERIES 4
+int replay_measure(struct replay *p);
+void replay_free(struct replay *p);
+
+/* columns of those figures, behind the keys that tell rows of each test apart */
+extern const struct column replay_columns[];
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * step.c - te_perftest step: a whole training step of a GPT-2 style model, from the
+ * clearing of gradients to updated weights, replayed and queued call by call.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/optim.h>
+#include <te/plan.h>
+#include <te/tensor.h>
+
+#include "replay.h"
+#include "tools/te_train/model.h"
+#include "tools/te_train/say.h"
+
+/* steps of each side that --verify compares */
+#define NVERIFIED 3
+
+/* the choices of --recipe, in their order */
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
+#define NRECIPES ((int)(sizeof(recipes) / sizeof(recipes[0])))
+
+struct step {
+	struct bench *b;
+	struct model model;
+	struct te_plan *plan;
+	struct te_adamw *opt;
+};
+
+static int queue(void *arg)
+{
+	struct step *s = arg;
+	struct te_stream *st = s->b->stream;
+	int r = te_seq_zero_grads(s->model.seq, st);
+
+	if (r >= 0)
+		r = te_plan_forward(s->plan, st, 0);
+	if (r >= 0)
+		r = te_plan_backward(s->plan, st);
+	return r < 0 ? r : te_adamw_step(s->opt, st);
+}
+
+static int write_tokens(struct step *s, const char *input, const int32_t *token)
+{
+	struct te_tensor *t = te_plan_input(s->plan, input);
+
+	return te_tensor_write(t, token, te_tensor_nbytes(t));
+}
+
+/* every object of one seed begins alike */
+static int step_create(struct step *s, const char *recipe, const int32_t *tokens)
+{
+	const struct opts *o = s->b->o;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	const struct config cfg = {
+		.family = FAMILY_GPT2,
+		.vocab = o->vocab,
+		.layers = o->layers,
+		.width = o->width,
+		.heads = o->heads,
+		.kv_heads = o->heads,
+		.head_dim = o->width / o->heads,
+		.inner = 4 * o->width,
+		.max_pos = o->seq_len,
+		.eps = 1e-5,
+		.init_std = 0.02,
+		.act = TE_ACT_GELU,
+		.tied = 1,
+	};
+	int r = model_create(s->b->ctx, &cfg, 1, (uint64_t)o->seed, &s->model);
+
+	if (r)
+		return r;
+	r = te_recipe_from_name(recipe, &po.recipe);
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { o->batch, o->seq_len } };
+	po.flags = TE_PLAN_TRAIN;
+	if (r >= 0)
+		r = te_plan_create(s->model.seq, &po, &s->plan);
+	if (r >= 0)
+		r = te_adamw_create(s->model.seq, NULL, &s->opt);
+	if (r >= 0)
+		r = te_adamw_set_lr(s->opt, s->b->stream, 1e-4f);
+	if (r >= 0)
+		r = write_tokens(s, "x", tokens);
+	if (r >= 0)
+		r = write_tokens(s, MODEL_TARGETS, tokens + o->batch * o->seq_len);
+	return r < 0 ? say_te(r, "step: %s", recipe) : STATUS_OK;
+}
+
+static void step_free(struct step *s)
+{
+	te_stream_sync(s->b->stream);
+	te_adamw_unref(s->opt);
+	te_plan_unref(s->plan);
+	model_free(&s->model);
+}
+
+/* inputs, then targets */
+static int32_t *make_tokens(struct bench *b)
+{
+	size_t n = 2 * (size_t)(b->o->batch * b->o->seq_len);
+	uint32_t *t = malloc(n * sizeof(*t));
+
+	if (!t)
+		return NULL;
+	bench_random(b, t, n * sizeof(*t));
+	for (size_t i = 0; i < n; i++)
+		t[i] %= (uint32_t)b->o->vocab;
+	return (int32_t *)t;
+}
+
+static int run_steps(struct bench *b, bench_work work, void *arg)
+{
+	int r = 0;
+
+	for (int i = 0; i < NVERIFIED && r >= 0; i++)
+		r = work(arg);
+	return bench_idle(b, r);
+}
+
+/* a second object, queued call by call, has the same weights after as many steps */
+static int verify(struct step *s, struct replay *p, const char *recipe, const int32_t *tokens)
+{
+	struct step eager = { .b = s->b };
+	size_t nbytes = te_tensor_nbytes(te_seq_masters(s->model.seq));
+	void *got = malloc(nbytes), *want = malloc(nbytes);
+	int r = step_create(&eager, recipe, tokens), code;
+
+	if (!r && (!got || !want))
+		r = say_failed("out of memory");
+	if (r)
+		goto out;
+	code = run_steps(s->b, queue, &eager);
+	if (code >= 0)
+		code = te_tensor_read(te_seq_masters(eager.model.seq), want, nbytes);
+	if (code >= 0)
+		code = replay_record(p);
+	if (code >= 0)
+		code = run_steps(s->b, replay_launch, p);
+	if (code >= 0)
+		code = te_tensor_read(te_seq_masters(s->model.seq), got, nbytes);
+	r = code < 0 ? say_te(code, "verify") :
+		       bench_equal("weights after replayed steps", got, want, nbytes);
+out:
+	step_free(&eager);
+	free(got);
+	free(want);
+	return r;
+}
+
+static int measure(struct bench *b, const char *recipe, int rows_left, const int32_t *tokens)
+{
+	struct step s = { .b = b };
+	struct replay p = { .b = b, .queue = queue, .arg = &s };
+	int r;
+
+	bench_row(b, rows_left, REPLAY_SERIES);
+	bench_text(b, "recipe", recipe);
+	r = step_create(&s, recipe, tokens);
+	if (!r && b->o->verify)
+		r = verify(&s, &p, recipe, tokens);
+	if (!r)
+		bench_int(b, "parameters", s.model.nparams);
+	if (!r)
+		r = replay_measure(&p);
+	te_stream_sync(b->stream);
+	replay_free(&p);
+	step_free(&s);
+	return r;
+}
+
+static int run(struct bench *b)
+{
+	const struct opts *o = b->o;
+	int rows = __builtin_popcount(o->step_recipe), r = STATUS_OK;
+	int32_t *tokens;
+
+	if (o->width % (2 * o->heads))
+		return say_bad("--width: %lld is no multiple of twice --heads %lld",
+			       (long long)o->width, (long long)o->heads);
+	tokens = make_tokens(b);
+	if (!tokens)
+		return say_failed("out of memory");
+	for (int i = 0; i < NRECIPES && !r; i++) {
+		if (o->step_recipe & 1u << i)
+			r = measure(b, recipes[i], rows--, tokens);
+	}
+	free(tokens);
+	return r;
+}
+
+const struct test test_step = {
+	.name = "step",
+	.text = "a training step of a GPT-2 style model, replayed and queued call by call",
+	.columns = replay_columns,
+	.run = run,
+};

@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize gemm; do
+for t in graph step copy cast quantize norm gemm; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -140,6 +140,7 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --recipe is no option of cast|cast --recipe delayed
 --recipe: "block"|quantize --recipe block
 --copies: "col"|quantize --copies col
+--op: "softmax"|norm --op softmax
 --types: "fp4"|gemm --types fp4
 --k: "-16"|gemm --k -16
 24|gemm --types fp8 --k 24
@@ -221,6 +222,17 @@ grep -E '"(recipe|moved_bytes)": ' out | tr -d ' ",\n' >got
 printf "recipe:delayedmoved_bytes:$((37 * 219 * 4))" >want
 printf "recipe:currentmoved_bytes:$((37 * 219 * 6))" >>want
 same "quantize: bytes read and written, one row for each recipe" want got
+
+check "norm: runs" sh -c "'$te_perftest' norm $quick $shape >out"
+table "norm: a table of 2 ops by 2 passes" norm 11 4
+"$te_perftest" norm $quick $shape --op rmsnorm --json >out
+sane "norm: figures" out 7
+name="the figures of norm"
+has out op pass rows cols plans moved_bytes device_us copy_us copy_ratio peak_ratio
+grep -E '"(pass|moved_bytes)": ' out | tr -d ' ",\n' >got
+printf "pass:forwardmoved_bytes:$((37 * 219 * 4))" >want
+printf "pass:bothmoved_bytes:$((37 * 219 * 10))" >>want
+same "norm: bytes read and written, one row for each pass" want got
 
 shape="--m 48 --n 32 --k 80"
 check "gemm: runs" sh -c "'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8 >out"

@@ -15,7 +15,6 @@
 #include <te/quant.h>
 #include <te/tensor.h>
 
-#include "bench.h"
 #include "copy.h"
 #include "tools/te_train/say.h"
 
@@ -240,7 +239,6 @@ static int verify(struct cast *c)
 
 static int measure(struct cast *c, int rows_left)
 {
-	double rate = NAN, peak = c->b->dev.peak_bandwidth;
 	struct bench *b = c->b;
 	struct stats us[2];
 	int r;
@@ -259,8 +257,6 @@ static int measure(struct cast *c, int rows_left)
 		r = bench_series(b, device_us, c, 2, us);
 	if (r)
 		return r;
-	if (us[0].n)
-		rate = c->traffic / us[0].median * 1e6;
 	if (c->quantize) {
 		bench_text(b, "recipe", recipe_names[c->recipe]);
 		bench_text(b, "copies", copies_names[c->copies]);
@@ -268,12 +264,7 @@ static int measure(struct cast *c, int rows_left)
 	bench_int(b, "rows", c->rows);
 	bench_int(b, "cols", c->cols);
 	bench_int(b, "buffers", 2 * (int64_t)c->nsets);
-	bench_int(b, "moved_bytes", (int64_t)c->traffic);
-	bench_stats(b, "device_us", &us[0]);
-	bench_stats(b, "copy_us", &us[1]);
-	bench_num(b, "read_and_written_bytes_per_s", rate);
-	bench_num(b, "copy_ratio", us[0].n ? us[1].median / us[0].median : NAN);
-	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+	copy_compare(b, c->traffic, us);
 	return STATUS_OK;
 }
 
@@ -304,31 +295,16 @@ static int run_quantize(struct bench *b)
 	return r;
 }
 
-static const struct column columns[] = {
-	{ "recipe", "\nrecipe", 0, 0 }, /* quantize only */
-	{ "copies", "\ncopies", 0, 0 },
-	{ "rows", "\nrows", 0, 0 },
-	{ "cols", "\ncols", 0, 0 },
-	{ "buffers", "\nbuffers", 0, 0 },
-	{ "moved_bytes", "a call\nMiB", 0x1p-20, 0 },
-	{ "device_us", "a call\nus", 0, 1 },
-	{ "copy_us", "copy\nus", 0, 1 },
-	{ "read_and_written_bytes_per_s", "read + written\nGB/s", 1e-9, 0 },
-	{ "copy_ratio", "of copy\n%", 100, 0 },
-	{ "peak_ratio", "of peak\n%", 100, 0 },
-	{ NULL, NULL, 0, 0 },
-};
-
 const struct test test_cast = {
 	.name = "cast",
 	.text = "FP32 to BF16, beside a copy of as many bytes",
-	.columns = columns,
+	.columns = copy_columns,
 	.run = run_cast,
 };
 
 const struct test test_quantize = {
 	.name = "quantize",
 	.text = "BF16 to E4M3 by a recipe, beside a copy of as many bytes",
-	.columns = columns,
+	.columns = copy_columns,
 	.run = run_quantize,
 };

@@ -124,6 +124,36 @@ static int run(struct bench *b)
 	return r;
 }
 
+void copy_compare(struct bench *b, double nbytes, const struct stats *us)
+{
+	double rate = us[0].n ? nbytes / us[0].median * 1e6 : NAN, peak = b->dev.peak_bandwidth;
+
+	bench_int(b, "moved_bytes", (int64_t)nbytes);
+	bench_stats(b, "device_us", &us[0]);
+	bench_stats(b, "copy_us", &us[1]);
+	bench_num(b, "read_and_written_bytes_per_s", rate);
+	bench_num(b, "copy_ratio", us[0].n ? us[1].median / us[0].median : NAN);
+	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+}
+
+const struct column copy_columns[] = {
+	{ "op", "\nop", 0, 0 },
+	{ "pass", "\npass", 0, 0 },
+	{ "recipe", "\nrecipe", 0, 0 },
+	{ "copies", "\ncopies", 0, 0 },
+	{ "rows", "\nrows", 0, 0 },
+	{ "cols", "\ncols", 0, 0 },
+	{ "buffers", "\nbuffers", 0, 0 },
+	{ "plans", "\nplans", 0, 0 },
+	{ "moved_bytes", "a call\nMiB", 0x1p-20, 0 },
+	{ "device_us", "a call\nus", 0, 1 },
+	{ "copy_us", "copy\nus", 0, 1 },
+	{ "read_and_written_bytes_per_s", "read + written\nGB/s", 1e-9, 0 },
+	{ "copy_ratio", "of copy\n%", 100, 0 },
+	{ "peak_ratio", "of peak\n%", 100, 0 },
+	{ NULL, NULL, 0, 0 },
+};
+
 static const struct column columns[] = {
 	{ "bytes", "\nbytes", 0, 0 },
 	{ "buffers", "\nbuffers", 0, 0 },

@@ -19,4 +19,9 @@ void copy_free(struct copy *c);
 /* queues one: a bench_work */
 int copy_work(void *arg);
 
+/* adds to the row: a call that moves so many bytes, us[0], beside a copy of as many, us[1] */
+void copy_compare(struct bench *b, double nbytes, const struct stats *us);
+/* columns of those figures, behind the keys that tell rows of each test apart */
+extern const struct column copy_columns[];
+
 #endif

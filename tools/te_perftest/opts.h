@@ -30,9 +30,10 @@ struct opts {
 	struct list copy_bytes;
 	int64_t node_bytes;
 	int64_t rows, cols;
-	uint32_t types;	      /* gemm */
-	int64_t m, n, k;      /* 0: the device decides */
-	uint32_t step_recipe; /* step */
+	uint32_t norm_op, norm_pass; /* norm */
+	uint32_t types;		     /* gemm */
+	int64_t m, n, k;	     /* 0: the device decides */
+	uint32_t step_recipe;	     /* step */
 	int64_t layers, width, heads, vocab, batch, seq_len;
 };
 

@@ -58,12 +58,16 @@ static int check(const struct te_place_item *items, int32_t n, uint64_t align)
 				n > 0 && !items ? " at NULL" : "", align);
 	for (int32_t i = 0; i < n; i++) {
 		if (items[i].last < items[i].first)
-			return te__fail(-EINVAL, "te_place: item %" PRId32 " lives from %" PRId32
-					" to %" PRId32, i, items[i].first, items[i].last);
+			return te__fail(-EINVAL,
+					"te_place: item %" PRId32 " lives from %" PRId32
+					" to %" PRId32,
+					i, items[i].first, items[i].last);
 		if (items[i].nbytes > UINT64_MAX - (align - 1) ||
 		    rounded(items[i].nbytes, align) > UINT64_MAX - sum)
-			return te__fail(-EOVERFLOW, "te_place: item %" PRId32 " of %" PRIu64
-					" bytes: the sum exceeds 64 bits", i, items[i].nbytes);
+			return te__fail(-EOVERFLOW,
+					"te_place: item %" PRId32 " of %" PRIu64
+					" bytes: the sum exceeds 64 bits",
+					i, items[i].nbytes);
 		sum += rounded(items[i].nbytes, align);
 	}
 	return 0;

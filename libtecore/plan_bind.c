@@ -140,8 +140,7 @@ void te__plan_bind_groups(struct te_plan *p)
 {
 	for (int t = 0; t < p->ngroups; t++) {
 		struct te__group *g = &p->group[t];
-		void *ws = g->ws < 0 || !p->arena ? NULL :
-						    (char *)p->arena + p->buf[g->ws].offset;
+		void *ws = g->ws < 0 || !p->arena ? NULL : (char *)p->arena + p->buf[g->ws].offset;
 		size_t ws_nbytes = g->fused.ws_nbytes;
 
 		g->fused.size = sizeof(g->fused);
@@ -185,7 +184,9 @@ int te_plan_spec(const struct te_plan *plan, const char *name, struct te_spec *r
 
 	if (!plan || !name || !ret_spec)
 		return te__fail(-EINVAL, "te_plan_spec: %s is NULL",
-				!plan ? "plan" : !name ? "name" : "ret_spec");
+				!plan ? "plan" :
+				!name ? "name" :
+					"ret_spec");
 	v = boundary(plan, name);
 	if (v < 0)
 		return -ENOENT;
@@ -205,8 +206,7 @@ const char *te_plan_input_name(const struct te_plan *plan, int index)
 	return NULL;
 }
 
-static int check_tensor(const struct te_plan *p, const char *name, int v,
-			const struct te_tensor *t)
+static int check_tensor(const struct te_plan *p, const char *name, int v, const struct te_tensor *t)
 {
 	char want[96], have[96];
 	struct te_spec s = { .ndim = 0 };
@@ -263,14 +263,18 @@ static int check_binding(const struct te_plan *p, const struct te_plan_binding *
 	if (!p || !b)
 		return te__fail(-EINVAL, "te_plan_bind: %s is NULL", p ? "binding" : "plan");
 	if (b->size != sizeof(*b))
-		return te__fail(-EINVAL, "te_plan_bind: binding of %zu bytes, this library knows "
-				"%zu", b->size, sizeof(*b));
+		return te__fail(-EINVAL,
+				"te_plan_bind: binding of %zu bytes, this library knows "
+				"%zu",
+				b->size, sizeof(*b));
 	if (!(p->flags & TE_PLAN_EXTERNAL))
 		return te__fail(-TE_ESTATE, "te_plan_bind: the plan was made without "
-				"TE_PLAN_EXTERNAL");
+					    "TE_PLAN_EXTERNAL");
 	if (p->arena_nbytes && (!b->arena || (uintptr_t)b->arena % TE__PLAN_ALIGN))
-		return te__fail(-EINVAL, "te_plan_bind: arena is %p: %zu bytes are wanted, aligned "
-				"to %d", b->arena, p->arena_nbytes, TE__PLAN_ALIGN);
+		return te__fail(-EINVAL,
+				"te_plan_bind: arena is %p: %zu bytes are wanted, aligned "
+				"to %d",
+				b->arena, p->arena_nbytes, TE__PLAN_ALIGN);
 	r = check_inputs(p, b);
 	if (!r)
 		r = check_tensor(p, "out", p->out_value, b->out);

@@ -4,6 +4,13 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtegraph/libtegraph_internal.la
 libtegraph_libtegraph_internal_la_SOURCES = \
+	libtegraph/callable.c \
+	libtegraph/capture.c \
+	libtegraph/graph.c \
+	libtegraph/graph_internal.h \
+	libtegraph/memory.c \
+	libtegraph/replay.c \
+	libtegraph/report.c \
 	libtegraph/schedule.c \
 	libtegraph/version.c
 

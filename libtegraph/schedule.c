@@ -60,18 +60,20 @@ static int check_entry(const struct te_schedule *s, int32_t i, const struct visi
 	}
 	m = v->n[e->kind][c];
 	if (m >= s->info.nmicro)
-		snprintf(why, sizeof(why), "%s of chunk %" PRId32 " for the %" PRId32
-			 ". time, there are %" PRId32 " micro-batches", pass[e->kind], c + 1, m + 1,
-			 s->info.nmicro);
+		snprintf(why, sizeof(why),
+			 "%s of chunk %" PRId32 " for the %" PRId32 ". time, there are %" PRId32
+			 " micro-batches",
+			 pass[e->kind], c + 1, m + 1, s->info.nmicro);
 	else if (e->kind == TE_SCHED_F && c > 0 && v->n[TE_SCHED_F][c - 1] <= m)
-		snprintf(why, sizeof(why), "forward of micro-batch %" PRId32
-			 " has not run in chunk %" PRId32, m + 1, c);
+		snprintf(why, sizeof(why),
+			 "forward of micro-batch %" PRId32 " has not run in chunk %" PRId32, m + 1,
+			 c);
 	else if (e->kind == TE_SCHED_B && v->n[TE_SCHED_F][c] <= m)
 		snprintf(why, sizeof(why), "forward of micro-batch %" PRId32 " has not run", m + 1);
-	else if (e->kind == TE_SCHED_B && c + 1 < s->info.nchunks &&
-		 v->n[TE_SCHED_B][c + 1] <= m)
-		snprintf(why, sizeof(why), "backward of micro-batch %" PRId32
-			 " has not run in chunk %" PRId32, m + 1, c + 2);
+	else if (e->kind == TE_SCHED_B && c + 1 < s->info.nchunks && v->n[TE_SCHED_B][c + 1] <= m)
+		snprintf(why, sizeof(why),
+			 "backward of micro-batch %" PRId32 " has not run in chunk %" PRId32, m + 1,
+			 c + 2);
 	else if (e->kind == TE_SCHED_W && v->n[TE_SCHED_B][c] <= m)
 		snprintf(why, sizeof(why), "backward of micro-batch %" PRId32 " has not run",
 			 m + 1);
@@ -92,9 +94,10 @@ static int check_end(const struct te_schedule *s, const struct visits *v)
 			if (k == TE_SCHED_W && !have)
 				want = 0;
 			if (have != want)
-				return te__fail(-TE_EORDER, "schedule: ends without %s of chunk %"
-						PRId32 ", micro-batch %" PRId32, pass[k], c + 1,
-						have + 1);
+				return te__fail(-TE_EORDER,
+						"schedule: ends without %s of chunk %" PRId32
+						", micro-batch %" PRId32,
+						pass[k], c + 1, have + 1);
 		}
 	return 0;
 }
@@ -129,26 +132,31 @@ static int check_opts(const struct te_schedule_opts *o, struct te_schedule *cons
 		return te__fail(-EINVAL, "te_schedule_create: %s is NULL",
 				o ? "ret_schedule" : "opts");
 	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL, "te_schedule_create: options of %zu bytes, this library "
-				"knows %zu", o->size, sizeof(*o));
+		return te__fail(-EINVAL,
+				"te_schedule_create: options of %zu bytes, this library "
+				"knows %zu",
+				o->size, sizeof(*o));
 	if (o->flags & ~(TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
 		return te__fail(-EINVAL, "te_schedule_create: unknown flags 0x%x",
 				(unsigned)o->flags);
 	if (o->order ? o->flags != 0 : o->norder != 0)
-		return te__fail(-EINVAL, o->order ?
-				"te_schedule_create: flags are for the default order" :
-				"te_schedule_create: norder without an order");
+		return te__fail(-EINVAL,
+				o->order ? "te_schedule_create: flags are for the default order" :
+					   "te_schedule_create: norder without an order");
 	if (o->flags == (TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
 		return te__fail(-EINVAL, "te_schedule_create: weight gradients without backward");
 	if (o->nchunks < 1 || o->nmicro < 0 || (!o->order && !o->nmicro) ||
 	    (o->order && o->norder < 1))
-		return te__fail(-EINVAL, "te_schedule_create: %" PRId32 " chunks, %" PRId32
-				" micro-batches, %" PRId32 " entries", o->nchunks, o->nmicro,
-				o->norder);
+		return te__fail(-EINVAL,
+				"te_schedule_create: %" PRId32 " chunks, %" PRId32
+				" micro-batches, %" PRId32 " entries",
+				o->nchunks, o->nmicro, o->norder);
 	for (int32_t c = 0; o->nlayers && c < o->nchunks; c++) {
 		if (o->nlayers[c] < 1)
-			return te__fail(-EINVAL, "te_schedule_create: chunk %" PRId32
-					" has %" PRId32 " layers", c + 1, o->nlayers[c]);
+			return te__fail(-EINVAL,
+					"te_schedule_create: chunk %" PRId32 " has %" PRId32
+					" layers",
+					c + 1, o->nlayers[c]);
 		callables += o->nlayers[c];
 	}
 	if (3 * (o->nlayers ? callables : o->nchunks) * (int64_t)(o->nmicro ? o->nmicro : 1) >
@@ -333,12 +341,14 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 	struct te_schedule *s;
 
 	if (!o->nchunks || !o->nmicro)
-		return te__fail(-EINVAL, "te_schedule_parse: %s needs the number of chunks and of "
-				"micro-batches", text);
+		return te__fail(-EINVAL,
+				"te_schedule_parse: %s needs the number of chunks and of "
+				"micro-batches",
+				text);
 	s = start(o);
 	if (s)
-		s->order = te__malloc(3 * (size_t)o->nchunks * (size_t)o->nmicro *
-				      sizeof(*s->order));
+		s->order =
+			te__malloc(3 * (size_t)o->nchunks * (size_t)o->nmicro * sizeof(*s->order));
 	if (!s || !s->order) {
 		te_schedule_unref(s);
 		return te__fail(-ENOMEM, "te_schedule_parse: no memory");
@@ -388,7 +398,8 @@ static int parse_entries(const char *text, struct te_schedule_opts *o,
 			int len = (int)strcspn(p, ",");
 
 			te__free(order);
-			return te__fail(-EINVAL, "te_schedule_parse: \"%.*s\" is neither an entry "
+			return te__fail(-EINVAL,
+					"te_schedule_parse: \"%.*s\" is neither an entry "
 					"such as 1, -1 or -1.5 nor the name of a schedule",
 					len < 64 ? len : 64, p);
 		}
@@ -423,7 +434,7 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 		o.nchunks = 0;
 	if (o.size != sizeof(o) || o.order || o.norder || o.flags || o.nchunks < 0 || o.nmicro < 0)
 		return te__fail(-EINVAL, "te_schedule_parse: opts holds more than the numbers of "
-				"chunks, micro-batches and layers");
+					 "chunks, micro-batches and layers");
 	if (!strcmp(text, "gpipe") || !strcmp(text, "1f1b") || !strcmp(text, "zero-bubble")) {
 		struct te_schedule_opts whole = o;
 
@@ -437,7 +448,7 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 			return named(text, &o, ret_schedule);
 		if (!o.nchunks || !o.nmicro)
 			return te__fail(-EINVAL, "te_schedule_parse: gpipe needs the number of "
-					"chunks and of micro-batches");
+						 "chunks and of micro-batches");
 		return te_schedule_create(&o, ret_schedule);
 	}
 	r = parse_entries(text, &o, &order);
@@ -493,9 +504,9 @@ struct te_schedule *te_schedule_unref(struct te_schedule *schedule)
 int te_schedule_info(const struct te_schedule *schedule, struct te_schedule_info *ret_info)
 {
 	if (!schedule || !ret_info || ret_info->size != sizeof(*ret_info))
-		return te__fail(-EINVAL, "te_schedule_info: %s", schedule ?
-				"ret_info is not initialised by TE_SCHEDULE_INFO_INIT" :
-				"schedule is NULL");
+		return te__fail(-EINVAL, "te_schedule_info: %s",
+				schedule ? "ret_info is not initialised by TE_SCHEDULE_INFO_INIT" :
+					   "schedule is NULL");
 	*ret_info = schedule->info;
 	return 0;
 }

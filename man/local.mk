@@ -15,6 +15,7 @@ dist_man3_MANS += \
 	man/te_backend_info.3 \
 	man/te_bf16_decode.3 \
 	man/te_bf16_encode.3 \
+	man/te_callable_from_plan.3 \
 	man/te_capture_begin.3 \
 	man/te_capture_end.3 \
 	man/te_cast.3 \
@@ -53,6 +54,19 @@ dist_man3_MANS += \
 	man/te_fp8_decode.3 \
 	man/te_fp8_encode.3 \
 	man/te_gemm.3 \
+	man/te_graph_backward.3 \
+	man/te_graph_backward_dw.3 \
+	man/te_graph_create.3 \
+	man/te_graph_forward.3 \
+	man/te_graph_grad.3 \
+	man/te_graph_json.3 \
+	man/te_graph_ref.3 \
+	man/te_graph_report.3 \
+	man/te_graph_reset.3 \
+	man/te_graph_rewind.3 \
+	man/te_graph_run.3 \
+	man/te_graph_tensor.3 \
+	man/te_graph_unref.3 \
 	man/te_graph_version.3 \
 	man/te_host_call.3 \
 	man/te_log_filter.3 \

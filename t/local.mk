@@ -30,6 +30,8 @@ TT_CORE = \
 	t/core/quant \
 	t/core/seq
 TT_GRAPH = \
+	t/graph/graph \
+	t/graph/graph_gpu \
 	t/graph/schedule
 TT_COMM =
 TT_TOOLS =
@@ -130,6 +132,10 @@ t_core_gemm_gpu_SOURCES = t/core/gemm_gpu.c $(GEMM_CASES)
 GEMM_EXACT_CASES = t/core/gemm_exact_cases.c t/core/gemm_exact_cases.h
 t_core_gemm_exact_SOURCES = t/core/gemm_exact.c $(GEMM_EXACT_CASES)
 t_core_gemm_exact_gpu_SOURCES = t/core/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
+
+GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
+t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
+t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
 
 KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h

@@ -15,10 +15,10 @@
 #include "parts_cases.h"
 #include "plan_model.h"
 
-#define DO(call)                                                                                \
-	do {                                                                                    \
-		int do_r = (call);                                                              \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
+#define DO(call)                                                                        \
+	do {                                                                            \
+		int do_r = (call);                                                      \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
 	} while (0)
 
 static const char *backend;
@@ -70,8 +70,8 @@ static struct te_tensor *tensor_of(const struct te_plan *p, const char *name)
 
 struct chain {
 	struct te_plan *part[NPARTS];
-	struct te_tensor *between[NPARTS + 1];	    /* x, values between parts, loss */
-	struct te_tensor *grad[NPARTS + 1];	    /* of those */
+	struct te_tensor *between[NPARTS + 1]; /* x, values between parts, loss */
+	struct te_tensor *grad[NPARTS + 1];    /* of those */
 	struct te_tensor *targets;
 	void *arena[NPARTS];
 };

@@ -37,9 +37,9 @@ START_TEST(lives_that_meet_lie_apart)
 				ck_assert_uint_eq(it[i].offset, 0);
 			for (int32_t j = 0; j < i; j++)
 				ck_assert_msg(it[i].last < it[j].first ||
-					      it[j].last < it[i].first ||
-					      it[i].offset >= it[j].offset + it[j].nbytes ||
-					      it[j].offset >= it[i].offset + it[i].nbytes,
+						      it[j].last < it[i].first ||
+						      it[i].offset >= it[j].offset + it[j].nbytes ||
+						      it[j].offset >= it[i].offset + it[i].nbytes,
 					      "items %d and %d overlap", i, j);
 		}
 		for (int32_t t = -20; t <= 28; t++) {

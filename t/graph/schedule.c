@@ -11,10 +11,10 @@
 
 #include "tt.h"
 
-#define DO(call)                                                                                \
-	do {                                                                                    \
-		int do_r = (call);                                                              \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
+#define DO(call)                                                                        \
+	do {                                                                            \
+		int do_r = (call);                                                      \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
 	} while (0)
 
 static void fails(int r, int code, const char *text)
@@ -79,12 +79,15 @@ static const struct {
 	const char *said;
 } bad[] = {
 	{ "-1,1", 1, 1, -TE_EORDER, "entry 1 (-1): forward of micro-batch 1 has not run" },
-	{ "2,1,-2,-1", 2, 1, -TE_EORDER, "entry 1 (2): forward of micro-batch 1 has not run in "
+	{ "2,1,-2,-1", 2, 1, -TE_EORDER,
+	  "entry 1 (2): forward of micro-batch 1 has not run in "
 	  "chunk 1" },
-	{ "1,2,-1,-2", 2, 1, -TE_EORDER, "entry 3 (-1): backward of micro-batch 1 has not run in "
+	{ "1,2,-1,-2", 2, 1, -TE_EORDER,
+	  "entry 3 (-1): backward of micro-batch 1 has not run in "
 	  "chunk 2" },
 	{ "1,-1.5,-1", 1, 1, -TE_EORDER, "entry 2 (-1.5): backward of micro-batch 1 has not run" },
-	{ "1,-1,1", 1, 1, -TE_EORDER, "entry 3 (1): forward of chunk 1 for the 2. time, there are "
+	{ "1,-1,1", 1, 1, -TE_EORDER,
+	  "entry 3 (1): forward of chunk 1 for the 2. time, there are "
 	  "1 micro-batches" },
 	{ "1,3,-1", 2, 1, -TE_EORDER, "entry 2 (3): there are 2 chunks" },
 	{ "1,1,-1", 1, 0, -TE_EORDER, "ends without backward of chunk 1, micro-batch 2" },

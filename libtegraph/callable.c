@@ -1,0 +1,158 @@
+/* callable.c - a plan as a callable. */
+#define TE_LOG_CATEGORY "graph"
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "graph_internal.h"
+
+struct adapter {
+	struct te_plan *plan;
+	char *name;
+	int32_t nin;
+	struct te_arg *in, out;
+	const char **in_name;
+	/* what the plan is bound to */
+	const void *saved;
+	const float *cached;
+};
+
+static void adapter_free(void *self)
+{
+	struct adapter *a = self;
+
+	if (!a)
+		return;
+	te_plan_unref(a->plan);
+	te__free(a->name);
+	te__free(a->in);
+	te__free(a->in_name);
+	te__free(a);
+}
+
+/* a graph's addresses stay the same: bound at the first call, before any capture */
+static int bound(struct adapter *a, const struct te_graph_call *call)
+{
+	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
+	int r;
+
+	if (a->saved == call->saved && a->cached == call->weights_cached)
+		return 0;
+	b.arena = call->saved;
+	b.nin = a->nin;
+	b.in_name = a->in_name;
+	b.in = call->in;
+	b.out = call->out[0];
+	b.out_grad = call->out_grad[0];
+	b.in_grad = call->in_grad[0];
+	b.weights_cached = call->weights_cached;
+	r = te_plan_bind(a->plan, &b);
+	if (r)
+		return r;
+	a->saved = call->saved;
+	a->cached = call->weights_cached;
+	return 0;
+}
+
+static int forward(void *self, const struct te_graph_call *call)
+{
+	struct adapter *a = self;
+	int r = bound(a, call);
+
+	return r ? r : te_plan_forward(a->plan, call->stream, 0);
+}
+
+static int backward(void *self, const struct te_graph_call *call)
+{
+	struct adapter *a = self;
+
+	return te_plan_backward(a->plan, call->stream);
+}
+
+static int backward_dw(void *self, const struct te_graph_call *call)
+{
+	struct adapter *a = self;
+
+	return te_plan_backward_dw(a->plan, call->stream);
+}
+
+static int regions(void *self, te_region_fn fn, void *arg)
+{
+	struct adapter *a = self;
+
+	return te_plan_regions(a->plan, fn, arg);
+}
+
+static int fill_args(struct adapter *a)
+{
+	struct te_spec grad;
+
+	while (te_plan_input_name(a->plan, a->nin))
+		a->nin++;
+	a->in = te__calloc((size_t)a->nin, sizeof(*a->in));
+	a->in_name = te__calloc((size_t)a->nin, sizeof(*a->in_name));
+	if (!a->in || !a->in_name)
+		return te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+	for (int i = 0; i < a->nin; i++) {
+		a->in_name[i] = a->in[i].name = te_plan_input_name(a->plan, i);
+		te_plan_spec(a->plan, a->in[i].name, &a->in[i].spec);
+	}
+	if (!te_plan_spec(a->plan, "in_grad", &grad))
+		a->in[0].flags = TE_ARG_GRAD;
+	a->out.name = "out";
+	te_plan_spec(a->plan, "out", &a->out.spec);
+	if (!te_plan_spec(a->plan, "out_grad", &grad))
+		a->out.flags = TE_ARG_GRAD;
+	return 0;
+}
+
+int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_callable *ret_callable)
+{
+	struct te_plan_memory mem = { .size = sizeof(mem) };
+	uint32_t flags;
+	struct adapter *a;
+	int r;
+
+	if (!plan || !name || !ret_callable)
+		return te__fail(-EINVAL, "te_callable_from_plan: %s is NULL",
+				!plan ? "plan" :
+				!name ? "name" :
+					"ret_callable");
+	flags = te_plan_flags(plan);
+	if (!(flags & TE_PLAN_EXTERNAL))
+		return te__fail(-TE_ESTATE,
+				"te_callable_from_plan: the plan of %s was made without "
+				"TE_PLAN_EXTERNAL",
+				name);
+	r = te_plan_memory(plan, &mem);
+	if (r)
+		return r;
+	a = te__calloc(1, sizeof(*a));
+	if (!a)
+		return te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+	a->plan = te_plan_ref(plan);
+	a->name = te__strdup(name);
+	r = a->name ? fill_args(a) : te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+	if (r) {
+		adapter_free(a);
+		return r;
+	}
+	*ret_callable = (struct te_callable){
+		.size = sizeof(*ret_callable),
+		.name = a->name,
+		.self = a,
+		.nin = a->nin,
+		.nout = 1,
+		.in = a->in,
+		.out = &a->out,
+		/* never nothing, so that it tells one memory from another */
+		.saved_nbytes = mem.arena_nbytes ? mem.arena_nbytes : 1,
+		.forward = forward,
+		.backward = flags & TE_PLAN_TRAIN ? backward : NULL,
+		.backward_dw = flags & TE_PLAN_DELAY_DW ? backward_dw : NULL,
+		.regions = regions,
+		.release = adapter_free,
+	};
+	return 0;
+}

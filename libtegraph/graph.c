@@ -1,0 +1,481 @@
+/* graph.c - te_graph_*(3): what a graph is made of, checked, and its life. */
+#define TE_LOG_CATEGORY "graph"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph_internal.h"
+
+const char *te__graph_pass(enum te_sched_kind kind)
+{
+	static const char *const name[] = { "forward", "backward", "backward_dw" };
+
+	return name[kind];
+}
+
+/* ---- callables ---- */
+
+static void args_free(const struct te_arg *a, int32_t n)
+{
+	for (int32_t k = 0; a && k < n; k++)
+		te__free((char *)(uintptr_t)a[k].name);
+	te__free((void *)(uintptr_t)a);
+}
+
+/* NULL where there is no memory */
+static struct te_arg *args_copy(const struct te_arg *a, int32_t n)
+{
+	struct te_arg *copy = te__calloc((size_t)n + 1, sizeof(*copy));
+
+	for (int32_t k = 0; copy && k < n; k++) {
+		copy[k] = a[k];
+		copy[k].name = te__strdup(a[k].name);
+		if (!copy[k].name) {
+			args_free(copy, k);
+			copy = NULL;
+		}
+	}
+	return copy;
+}
+
+static int check_args(const struct te_callable *c, const struct te_arg *a, int32_t n,
+		      const char *what)
+{
+	for (int32_t k = 0; k < n; k++) {
+		const struct te_spec *s = &a[k].spec;
+
+		if (!a[k].name || !a[k].name[0])
+			return te__fail(-EINVAL,
+					"te_graph_create: %s %" PRId32 " of %s has no name", what,
+					k, c->name);
+		if (a[k].flags & ~TE_ARG_GRAD)
+			return te__fail(-EINVAL, "te_graph_create: %s of %s: unknown flags 0x%x",
+					a[k].name, c->name, (unsigned)a[k].flags);
+		if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
+			return te__fail(-TE_ESHAPE,
+					"te_graph_create: %s of %s has %" PRId32 " extents",
+					a[k].name, c->name, s->ndim);
+		for (int32_t d = 0; d < s->ndim; d++)
+			if (s->shape[d] < 1)
+				return te__fail(-TE_ESHAPE,
+						"te_graph_create: %s of %s: extent %" PRId32
+						" is %" PRId64,
+						a[k].name, c->name, d, s->shape[d]);
+	}
+	return 0;
+}
+
+static int check_names(const struct te_callable *c)
+{
+	for (int32_t i = 0; i < c->nin + c->nout; i++) {
+		const struct te_arg *a = i < c->nin ? &c->in[i] : &c->out[i - c->nin];
+
+		for (int32_t j = 0; j < i; j++) {
+			const struct te_arg *b = j < c->nin ? &c->in[j] : &c->out[j - c->nin];
+
+			if (!strcmp(a->name, b->name))
+				return te__fail(-EINVAL,
+						"te_graph_create: %s has two arguments "
+						"named %s",
+						c->name, a->name);
+		}
+	}
+	return 0;
+}
+
+static int check_callable(const struct te_callable *c, int32_t i)
+{
+	int r;
+
+	if (c->size != sizeof(*c))
+		return te__fail(-EINVAL,
+				"te_graph_create: callable %" PRId32
+				" is not initialised by TE_CALLABLE_INIT",
+				i);
+	if (!c->name)
+		return te__fail(-EINVAL, "te_graph_create: callable %" PRId32 " has no name", i);
+	if (c->flags & ~TE_CALLABLE_RETAINS)
+		return te__fail(-EINVAL, "te_graph_create: %s: unknown flags 0x%x", c->name,
+				(unsigned)c->flags);
+	if (c->nin < 0 || c->nout < 0 || (c->nin && !c->in) || (c->nout && !c->out))
+		return te__fail(-EINVAL,
+				"te_graph_create: %s has %" PRId32 " inputs and %" PRId32
+				" outputs, and no list of them",
+				c->name, c->nin, c->nout);
+	if (!c->forward)
+		return te__fail(-EINVAL, "te_graph_create: %s has no forward function", c->name);
+	r = check_args(c, c->in, c->nin, "input");
+	if (!r)
+		r = check_args(c, c->out, c->nout, "output");
+	return r ? r : check_names(c);
+}
+
+static int node_copy(struct te__node *n, const struct te_callable *c)
+{
+	const size_t nin = (size_t)c->nin, nout = (size_t)c->nout;
+	int32_t *item;
+
+	n->c = *c;
+	n->c.release = NULL; /* taken over once all has gone well */
+	n->c.in = n->c.out = NULL;
+	n->c.name = te__strdup(c->name);
+	n->c.in = args_copy(c->in, c->nin);
+	n->c.out = args_copy(c->out, c->nout);
+	n->in = te__calloc(2 * (nin + nout) + 1, sizeof(*n->in));
+	n->in_item = item = te__calloc(2 * (nin + nout) + 1, sizeof(*item));
+	if (!n->c.name || !n->c.in || !n->c.out || !n->in || !item)
+		return te__fail(-ENOMEM, "te_graph_create: no memory");
+	n->in_grad = n->in + nin;
+	n->out = n->in_grad + nin;
+	n->out_grad = n->out + nout;
+	n->in_grad_item = item + nin;
+	n->out_item = n->in_grad_item + nin;
+	n->out_grad_item = n->out_item + nout;
+	return 0;
+}
+
+static void node_free(struct te__node *n)
+{
+	te__free((char *)(uintptr_t)n->c.name);
+	args_free(n->c.in, n->c.nin);
+	args_free(n->c.out, n->c.nout);
+	te__free(n->in);
+	te__free(n->in_item);
+	if (n->c.release)
+		n->c.release(n->c.self);
+}
+
+/* ---- fitting callables and schedule together ---- */
+
+static int check_opts(const struct te_graph_opts *o)
+{
+	const uint32_t known = TE_GRAPH_WHOLE | TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
+			       TE_GRAPH_CACHE_WEIGHTS | TE_GRAPH_RETAIN | TE_GRAPH_EAGER;
+
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL,
+				"te_graph_create: opts is not initialised by TE_GRAPH_OPTS_INIT");
+	if (o->flags & ~known)
+		return te__fail(-EINVAL, "te_graph_create: unknown flags 0x%x",
+				(unsigned)(o->flags & ~known));
+	if (o->nwarmup < 0)
+		return te__fail(-EINVAL, "te_graph_create: %" PRId32 " runs of warm-up",
+				o->nwarmup);
+	return 0;
+}
+
+/* all forwards, then backwards reversed, as far as the callables have them */
+static int default_schedule(struct te_graph *g, int32_t n, const struct te_callable *c)
+{
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	int backward = 0, dw = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		backward |= c[i].backward != NULL;
+		dw |= c[i].backward_dw != NULL;
+	}
+	o.flags = !backward ? TE_SCHED_FORWARD_ONLY : dw ? TE_SCHED_DELAY_W : 0;
+	o.nmicro = 1;
+	o.nlayers = &n;
+	return te_schedule_create(&o, &g->schedule);
+}
+
+static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable *c)
+{
+	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
+	int r = 0;
+
+	if (g->opts.schedule)
+		g->schedule = te_schedule_ref(g->opts.schedule);
+	else
+		r = default_schedule(g, n, c);
+	g->opts.schedule = NULL;
+	if (!r)
+		r = te_schedule_info(g->schedule, &info);
+	if (r)
+		return r;
+	if (info.ncallables != n)
+		return te__fail(-EINVAL,
+				"te_graph_create: %" PRId32 " callables, the schedule has %" PRId32,
+				n, info.ncallables);
+	g->nsteps = info.nsteps;
+	g->training = !!(info.kinds & (1u << TE_SCHED_B));
+	g->step = te__calloc((size_t)info.nsteps, sizeof(*g->step));
+	g->node = te__calloc((size_t)n, sizeof(*g->node));
+	if (!g->step || !g->node)
+		return te__fail(-ENOMEM, "te_graph_create: no memory");
+	g->nnodes = n;
+	for (int32_t i = 0; i < n; i++)
+		g->node[i].at[0] = g->node[i].at[1] = g->node[i].at[2] = -1;
+	for (int32_t i = 0; i < g->nsteps; i++) {
+		struct te_sched_step *s = &g->step[i];
+		struct te__node *node;
+
+		te_schedule_step(g->schedule, i, s);
+		node = &g->node[s->callable];
+		node->at[s->kind] = i;
+		node->chunk = s->chunk;
+		node->micro = s->micro;
+		node->layer = s->layer;
+	}
+	return 0;
+}
+
+static int check_passes(const struct te_graph *g, const struct te__node *n)
+{
+	const struct te_callable *c = &n->c;
+
+	if (g->training && !c->backward)
+		return te__fail(-EINVAL,
+				"te_graph_create: %s has no backward function, and the "
+				"schedule trains",
+				c->name);
+	if (g->training && c->backward_dw && n->at[TE_SCHED_W] < 0)
+		return te__fail(
+			-EINVAL,
+			"te_graph_create: %s leaves weight gradients to "
+			"backward_dw, and the schedule has no entry for those of chunk %" PRId32,
+			c->name, n->chunk + 1);
+	if ((g->opts.flags & TE_GRAPH_RETAIN) && !(c->flags & TE_CALLABLE_RETAINS))
+		return te__fail(-EINVAL,
+				"te_graph_create: %s cannot run backward twice, as "
+				"TE_GRAPH_RETAIN asks",
+				c->name);
+	return 0;
+}
+
+/* a weight-gradient entry must have something to do */
+static int check_delayed(const struct te_graph *g)
+{
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		int any = 0;
+
+		if (g->node[i].at[TE_SCHED_W] < 0)
+			continue;
+		for (int32_t j = 0; j < g->nnodes; j++)
+			any |= g->node[j].chunk == g->node[i].chunk && g->node[j].c.backward_dw;
+		if (!any)
+			return te__fail(-EINVAL,
+					"te_graph_create: the schedule has weight gradients "
+					"of chunk %" PRId32 ", and no callable there has a "
+					"backward_dw",
+					g->node[i].chunk + 1);
+	}
+	return 0;
+}
+
+static int same_spec(const struct te_spec *a, const struct te_spec *b)
+{
+	if (a->dtype != b->dtype || a->ndim != b->ndim)
+		return 0;
+	for (int32_t d = 0; d < a->ndim; d++)
+		if (a->shape[d] != b->shape[d])
+			return 0;
+	return 1;
+}
+
+static int link(struct te_graph *g, int32_t from, int32_t to)
+{
+	struct te__node *a = &g->node[from], *b = &g->node[to];
+	char x[96], y[96];
+
+	if (!a->c.nout || !b->c.nin)
+		return te__fail(-EINVAL, "te_graph_create: %s has no %s to be chained",
+				a->c.nout ? b->c.name : a->c.name, a->c.nout ? "input" : "output");
+	if (!same_spec(&a->c.out[0].spec, &b->c.in[0].spec)) {
+		te__graph_spec_str(&a->c.out[0].spec, x, sizeof(x));
+		te__graph_spec_str(&b->c.in[0].spec, y, sizeof(y));
+		return te__fail(a->c.out[0].spec.dtype != b->c.in[0].spec.dtype ? -TE_EDTYPE :
+										  -TE_ESHAPE,
+				"te_graph_create: %s gives %s %s, %s takes %s %s", a->c.name,
+				a->c.out[0].name, x, b->c.name, b->c.in[0].name, y);
+	}
+	if (g->training && (a->c.out[0].flags ^ b->c.in[0].flags) & TE_ARG_GRAD)
+		return te__fail(-EINVAL, "te_graph_create: %s %s a gradient of %s, %s %s one of %s",
+				a->c.name, a->c.out[0].flags & TE_ARG_GRAD ? "reads" : "reads no",
+				a->c.out[0].name, b->c.name,
+				b->c.in[0].flags & TE_ARG_GRAD ? "writes" : "does not write",
+				b->c.in[0].name);
+	a->next = to;
+	b->prev = from;
+	return 0;
+}
+
+/* who comes before whom, by micro-batch */
+static int make_chain(struct te_graph *g)
+{
+	int r = 0;
+
+	for (int32_t i = 0; i < g->nnodes; i++)
+		g->node[i].prev = g->node[i].next = -1;
+	if (!(g->opts.flags & TE_GRAPH_CHAIN))
+		return 0;
+	for (int32_t i = 0; i < g->nnodes && !r; i++) {
+		const struct te__node *n = &g->node[i];
+		int32_t before = -1;
+
+		if (n->layer)
+			before = i - 1;
+		else
+			for (int32_t j = 0; j < i; j++) /* ends at the chunk's last layer */
+				if (g->node[j].micro == n->micro &&
+				    g->node[j].chunk == n->chunk - 1)
+					before = j;
+		if (before >= 0)
+			r = link(g, before, i);
+	}
+	return r;
+}
+
+static int fit(struct te_graph *g, int32_t n, const struct te_callable *callables)
+{
+	int r = 0;
+
+	for (int32_t i = 0; i < n && !r; i++)
+		r = check_callable(&callables[i], i);
+	if (!r)
+		r = get_schedule(g, n, callables);
+	for (int32_t i = 0; i < n && !r; i++)
+		r = node_copy(&g->node[i], &callables[i]);
+	for (int32_t i = 0; i < n && !r; i++)
+		r = check_passes(g, &g->node[i]);
+	if (!r)
+		r = check_delayed(g);
+	return r ? r : make_chain(g);
+}
+
+/* ---- life ---- */
+
+static void drop_recordings(struct te_graph *g)
+{
+	for (int32_t i = 0; i < g->nnodes; i++)
+		for (int k = 0; k < 3; k++)
+			g->node[i].rec[k] = te_recording_unref(g->node[i].rec[k]);
+	g->whole = te_recording_unref(g->whole);
+}
+
+static void graph_free(struct te_graph *g)
+{
+	drop_recordings(g);
+	te__graph_memory_free(g);
+	for (int32_t i = 0; i < g->nnodes; i++)
+		node_free(&g->node[i]);
+	te_event_unref(g->order);
+	te_event_unref(g->tail);
+	te_stream_unref(g->last_stream);
+	te_stream_unref(g->trailing);
+	te_stream_unref(g->stream);
+	te_schedule_unref(g->schedule);
+	te__free(g->node);
+	te__free(g->step);
+	te_ctx_unref(g->ctx);
+	te__free(g);
+}
+
+static int build(struct te_graph *g, int32_t n, const struct te_callable *callables)
+{
+	int r = fit(g, n, callables);
+
+	if (!r)
+		r = te_stream_create(g->ctx, &g->stream);
+	if (!r)
+		r = te_event_create(g->ctx, &g->order);
+	if (!r)
+		r = te_event_create(g->ctx, &g->tail);
+	if (!r)
+		r = te__graph_memory(g);
+	return r ? r : te__graph_capture(g);
+}
+
+int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
+		    const struct te_graph_opts *opts, struct te_graph **ret_graph)
+{
+	const struct te_graph_opts defaults = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g;
+	int r;
+
+	if (!ctx || !callables || n < 1 || !ret_graph)
+		return te__fail(-EINVAL, "te_graph_create: %s",
+				!ctx	   ? "ctx is NULL" :
+				!callables ? "callables is NULL" :
+				n < 1	   ? "no callables" :
+					     "ret_graph is NULL");
+	r = check_opts(opts ? opts : &defaults);
+	if (r)
+		return r;
+	g = te__calloc(1, sizeof(*g));
+	if (!g)
+		return te__fail(-ENOMEM, "te_graph_create: no memory");
+	atomic_init(&g->refs, 1);
+	g->ctx = te_ctx_ref(ctx);
+	g->opts = opts ? *opts : defaults;
+	g->report.size = sizeof(g->report);
+	r = build(g, n, callables);
+	if (r) {
+		graph_free(g);
+		return r;
+	}
+	for (int32_t i = 0; i < n; i++)
+		g->node[i].c.release = callables[i].release;
+	*ret_graph = g;
+	return 0;
+}
+
+struct te_graph *te_graph_ref(struct te_graph *graph)
+{
+	if (graph)
+		atomic_fetch_add(&graph->refs, 1);
+	return graph;
+}
+
+struct te_graph *te_graph_unref(struct te_graph *graph)
+{
+	if (graph && atomic_fetch_sub(&graph->refs, 1) == 1) {
+		graph_free(graph);
+	}
+	return NULL;
+}
+
+int te_graph_reset(struct te_graph *graph)
+{
+	if (!graph)
+		return te__fail(-EINVAL, "te_graph_reset: graph is NULL");
+	if (graph->gone)
+		return 0;
+	graph->gone = 1;
+	drop_recordings(graph);
+	te__graph_memory_free(graph);
+	return 0;
+}
+
+/* ---- tensors ---- */
+
+static struct te_tensor *find(const struct te_graph *g, int32_t callable, const char *name,
+			      int grad)
+{
+	const struct te__node *n;
+
+	if (!g || !name || callable < 0 || callable >= g->nnodes)
+		return NULL;
+	n = &g->node[callable];
+	for (int32_t k = 0; k < n->c.nin; k++)
+		if (!strcmp(n->c.in[k].name, name))
+			return grad ? n->in_grad[k] : n->in[k];
+	for (int32_t k = 0; k < n->c.nout; k++)
+		if (!strcmp(n->c.out[k].name, name))
+			return grad ? n->out_grad[k] : n->out[k];
+	return NULL;
+}
+
+struct te_tensor *te_graph_tensor(const struct te_graph *graph, int32_t callable, const char *name)
+{
+	return find(graph, callable, name, 0);
+}
+
+struct te_tensor *te_graph_grad(const struct te_graph *graph, int32_t callable, const char *name)
+{
+	return find(graph, callable, name, 1);
+}

@@ -1,0 +1,82 @@
+/*
+ * graph_internal.h - a graph from the inside.
+ *
+ * graph.c checks what it is given and owns it; memory.c lays out the pool; capture.c warms up,
+ * captures and puts back; replay.c runs; report.c tells.
+ */
+#ifndef TE__GRAPH_INTERNAL_H
+#define TE__GRAPH_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <te/graph.h>
+#include <te/private.h>
+
+#define TE__GRAPH_ALIGN 256
+
+/* One callable with its tensors. */
+struct te__node {
+	struct te_callable c; /* in, out and name are copies */
+	struct te_tensor **in, **out, **in_grad, **out_grad;
+	struct te_graph_call call;
+	struct te_recording *rec[3]; /* by te_sched_kind */
+	int32_t chunk, micro, layer;
+	int32_t prev, next; /* in the chain; -1: none, or no chain */
+	int32_t at[3];	    /* its steps by te_sched_kind, -1 where the schedule has none */
+	/* items of the pool, by argument; -1: none */
+	int32_t *in_item, *out_item, *in_grad_item, *out_grad_item;
+	int32_t saved_item;
+};
+
+struct te_graph {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	struct te_graph_opts opts;
+	struct te_schedule *schedule;
+	int32_t nnodes, nsteps;
+	int training; /* the schedule has backward passes */
+	struct te__node *node;
+	struct te_sched_step *step;
+	struct te_stream *stream;    /* warm-up and capture */
+	struct te_recording *whole;  /* with TE_GRAPH_WHOLE */
+	struct te_event *order, *tail; /* between streams of replays */
+	struct te_stream *last_stream; /* of the latest replay, or NULL */
+	struct te_stream *trailing;    /* of the latest replay that nobody waited for to its end */
+	void *pool;
+	float *cached; /* the device word; NULL without TE_GRAPH_CACHE_WEIGHTS */
+	int cached_now; /* what it will hold once all that is queued has run; -1: not known */
+	int32_t pos;   /* the step that is due */
+	int gone;      /* te_graph_reset has been here */
+	int failed;    /* sticky */
+	char failed_text[512];
+	struct te_graph_report report;
+	double launch_sum_us;
+};
+
+/* "forward" and so on */
+const char *te__graph_pass(enum te_sched_kind kind);
+
+/* "[2,16] bf16" */
+void te__graph_spec_str(const struct te_spec *s, char *dst, size_t nbytes);
+void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec);
+
+/* where and how much: allocates the pool and makes every tensor */
+int te__graph_memory(struct te_graph *g);
+void te__graph_memory_free(struct te_graph *g);
+
+int te__graph_capture(struct te_graph *g);
+
+/* call a step's function on a stream: eagerly, in warm-up, or while capturing */
+int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
+/* have the word say whether weight copies are current, in stream order */
+int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *stream);
+/* the stream goes on when all queued on another so far has run */
+int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other);
+/* the code of a step that failed, with a sentence that names it */
+int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *what,
+			  int code);
+/* a visitor over all that the graph's functions change */
+int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg);
+
+#endif

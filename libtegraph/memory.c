@@ -1,0 +1,267 @@
+/*
+ * memory.c - the pool of a graph: every tensor's place, by the steps in which it is needed.
+ *
+ * Time is the index of a step, from 0 to nsteps, where nsteps stands for "after the schedule".
+ * F, B and W are the steps of the callable's passes, last the latest of them:
+ *
+ *	input		F (0 if te_graph_run may be called) .. last
+ *	output		F .. last; of a chain's end, and without a backward pass: .. nsteps
+ *	saved		F .. last
+ *	output gradient	B (0 if te_graph_run may be called) .. B and W
+ *	input gradient	B .. B of the callable before, else .. nsteps
+ *
+ * In a chain output and next input are one item, which lives as long as either; so are the
+ * gradients. Without TE_GRAPH_REUSE everything lives from 0 to nsteps.
+ */
+#define TE_LOG_CATEGORY "graph"
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <te/place.h>
+
+#include "graph_internal.h"
+
+struct items {
+	struct te_place_item *v;
+	int32_t n;
+};
+
+static uint64_t spec_nbytes(const struct te_spec *s)
+{
+	uint64_t n = te_dtype_nbytes(s->dtype);
+
+	for (int d = 0; d < s->ndim; d++)
+		n *= (uint64_t)s->shape[d];
+	return n;
+}
+
+static int32_t later(int32_t a, int32_t b)
+{
+	return a > b ? a : b;
+}
+
+static int32_t add(struct items *it, uint64_t nbytes, int32_t first, int32_t last)
+{
+	it->v[it->n] = (struct te_place_item){
+		.nbytes = nbytes,
+		.first = first,
+		.last = later(first, last),
+	};
+	return it->n++;
+}
+
+/* an item that exists serves another user too */
+static void extend(struct items *it, int32_t i, int32_t first, int32_t last)
+{
+	if (it->v[i].first > first)
+		it->v[i].first = first;
+	it->v[i].last = later(it->v[i].last, last);
+}
+
+/* graph-wide numbers that the lives depend on */
+struct when {
+	int32_t end;
+	int reuse;
+	int runs; /* te_graph_run may be called: what the caller writes is there from the start */
+};
+
+static void node_items(struct te_graph *g, struct te__node *n, const struct when *w,
+		       struct items *it)
+{
+	const int32_t f = w->reuse ? n->at[TE_SCHED_F] : 0, b = n->at[TE_SCHED_B];
+	const int32_t dw = n->at[TE_SCHED_W];
+	const int32_t last = w->reuse ? later(f, later(b, dw)) : w->end;
+	const int32_t back = w->reuse ? b : 0, fed = w->runs ? 0 : f;
+	const struct te__node *prev = n->prev < 0 ? NULL : &g->node[n->prev];
+
+	for (int32_t k = 0; k < n->c.nin; k++) {
+		const struct te_arg *a = &n->c.in[k];
+		uint64_t nbytes = spec_nbytes(&a->spec);
+
+		if (!k && prev) {
+			n->in_item[k] = prev->out_item[0];
+			extend(it, n->in_item[k], f, last);
+		} else {
+			n->in_item[k] = add(it, nbytes, fed, last);
+			g->report.in_nbytes += nbytes;
+		}
+		n->in_grad_item[k] = -1;
+		if (!(a->flags & TE_ARG_GRAD) || b < 0)
+			continue;
+		if (!k && prev) {
+			n->in_grad_item[k] = prev->out_grad_item[0];
+			extend(it, n->in_grad_item[k], back, back);
+		} else {
+			n->in_grad_item[k] = add(it, nbytes, back, w->end);
+			g->report.grad_nbytes += nbytes;
+		}
+	}
+	for (int32_t k = 0; k < n->c.nout; k++) {
+		const struct te_arg *a = &n->c.out[k];
+		uint64_t nbytes = spec_nbytes(&a->spec);
+		int chained = !k && n->next >= 0;
+
+		n->out_item[k] = add(it, nbytes, f, b < 0 || (w->runs && !chained) ? w->end : last);
+		g->report.out_nbytes += nbytes;
+		n->out_grad_item[k] = -1;
+		if (!(a->flags & TE_ARG_GRAD) || b < 0)
+			continue;
+		n->out_grad_item[k] = add(it, nbytes, w->runs && !chained ? 0 : back,
+					  w->reuse ? later(b, dw) : w->end);
+		g->report.grad_nbytes += nbytes;
+	}
+	n->saved_item = -1;
+	if (n->c.saved_nbytes) {
+		n->saved_item = add(it, n->c.saved_nbytes, f, last);
+		g->report.saved_nbytes += n->c.saved_nbytes;
+	}
+}
+
+/* an input gradient that no chain takes is read until the backward of the callable before */
+static void shorten_input_grads(struct te_graph *g, const struct when *w, struct items *it)
+{
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		struct te__node *n = &g->node[i];
+		int32_t before = -1;
+
+		if (!w->reuse || w->runs || n->prev >= 0)
+			continue;
+		for (int32_t j = 0; j < g->nnodes; j++) {
+			const struct te__node *o = &g->node[j];
+
+			if (o->micro == n->micro &&
+			    (o->chunk < n->chunk || (o->chunk == n->chunk && o->layer < n->layer)))
+				before = j; /* nodes are in the order of chunks and layers */
+		}
+		for (int32_t k = 0; before >= 0 && k < n->c.nin; k++)
+			if (n->in_grad_item[k] >= 0)
+				it->v[n->in_grad_item[k]].last =
+					later(n->at[TE_SCHED_B], g->node[before].at[TE_SCHED_B]);
+	}
+}
+
+static int wrap(struct te_graph *g, const struct items *it, int32_t item, const struct te_arg *a,
+		struct te_tensor **ret_t)
+{
+	if (item < 0)
+		return 0;
+	return te_tensor_wrap(g->ctx, a->spec.dtype, a->spec.ndim, a->spec.shape,
+			      (char *)g->pool + it->v[item].offset, NULL, NULL, ret_t);
+}
+
+static int node_tensors(struct te_graph *g, struct te__node *n, const struct items *it)
+{
+	int r = 0;
+
+	for (int32_t k = 0; k < n->c.nin && !r; k++) {
+		r = wrap(g, it, n->in_item[k], &n->c.in[k], &n->in[k]);
+		if (!r)
+			r = wrap(g, it, n->in_grad_item[k], &n->c.in[k], &n->in_grad[k]);
+	}
+	for (int32_t k = 0; k < n->c.nout && !r; k++) {
+		r = wrap(g, it, n->out_item[k], &n->c.out[k], &n->out[k]);
+		if (!r)
+			r = wrap(g, it, n->out_grad_item[k], &n->c.out[k], &n->out_grad[k]);
+	}
+	n->call = (struct te_graph_call){
+		.size = sizeof(n->call),
+		.in = n->in,
+		.out = n->out,
+		.in_grad = n->in_grad,
+		.out_grad = n->out_grad,
+		.saved = n->saved_item < 0 ? NULL : (char *)g->pool + it->v[n->saved_item].offset,
+		.weights_cached = g->cached,
+	};
+	return r;
+}
+
+static int allocate(struct te_graph *g, uint64_t nbytes)
+{
+	struct te_stream *st = g->stream;
+	struct te_mem_info mi = TE_MEM_INFO_INIT;
+	const size_t word = TE__GRAPH_ALIGN; /* the flag lies before the pool's items */
+	void *p;
+	int r = te_mem_alloc(st, word + nbytes, &p);
+
+	if (r == -ENOMEM && !te_ctx_mem_info(g->ctx, &mi))
+		return te__fail(-ENOMEM,
+				"te_graph_create: the pool needs %.1f MiB, the device has %.1f MiB "
+				"free of %.1f MiB",
+				(double)nbytes / 1048576.0,
+				(double)mi.device_free_nbytes / 1048576.0,
+				(double)mi.device_total_nbytes / 1048576.0);
+	if (r)
+		return r;
+	r = te_fill(st, p, 0, word + nbytes);
+	if (!r)
+		r = te_stream_sync(st);
+	if (r) {
+		te_mem_free(st, p);
+		return r;
+	}
+	if (g->opts.flags & TE_GRAPH_CACHE_WEIGHTS)
+		g->cached = p;
+	g->cached_now = 0;
+	g->pool = p;
+	return 0;
+}
+
+int te__graph_memory(struct te_graph *g)
+{
+	const struct when w = {
+		.end = g->nsteps,
+		.reuse = !!(g->opts.flags & TE_GRAPH_REUSE),
+		.runs = g->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN) || g->nnodes == 1,
+	};
+	struct items it = { NULL, 0 };
+	size_t most = 0;
+	int r;
+
+	for (int32_t i = 0; i < g->nnodes; i++)
+		most += 2 * (size_t)(g->node[i].c.nin + g->node[i].c.nout) + 1;
+	it.v = te__calloc(most, sizeof(*it.v));
+	if (!it.v)
+		return te__fail(-ENOMEM, "te_graph_create: no memory");
+	/* in the order of the chain: outputs are there before the inputs that share them */
+	for (int32_t i = 0; i < g->nnodes; i++)
+		node_items(g, &g->node[i], &w, &it);
+	shorten_input_grads(g, &w, &it);
+	for (int32_t i = 0; i < it.n; i++)
+		g->report.sum_nbytes += it.v[i].nbytes;
+	r = te_place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);
+	if (!r)
+		r = allocate(g, g->report.peak_nbytes);
+	for (int32_t i = 0; i < it.n; i++)
+		it.v[i].offset += TE__GRAPH_ALIGN; /* behind the flag */
+	for (int32_t i = 0; i < g->nnodes && !r; i++)
+		r = node_tensors(g, &g->node[i], &it);
+	te__free(it.v);
+	return r;
+}
+
+static void drop(struct te_tensor **t, int32_t n)
+{
+	for (int32_t k = 0; t && k < n; k++)
+		t[k] = te_tensor_unref(t[k]);
+}
+
+void te__graph_memory_free(struct te_graph *g)
+{
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		struct te__node *n = &g->node[i];
+
+		drop(n->in, n->c.nin);
+		drop(n->in_grad, n->c.nin);
+		drop(n->out, n->c.nout);
+		drop(n->out_grad, n->c.nout);
+	}
+	/* behind all that still uses it */
+	if (g->pool && g->trailing)
+		te__graph_follow(g->last_stream, g->order, g->trailing);
+	if (g->pool)
+		te_mem_free(g->last_stream ? g->last_stream : g->stream, g->pool);
+	g->pool = NULL;
+	g->cached = NULL;
+}

@@ -1,0 +1,478 @@
+/* replay.c - passes replayed one by one or all at once, in the schedule's order. */
+#define TE_LOG_CATEGORY "graph"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "graph_internal.h"
+
+/* what a call is about, for its sentences */
+struct call {
+	struct te_graph *g;
+	struct te__node *node;
+	enum te_sched_kind kind;
+	const char *fn;
+	struct te_stream *stream;
+	const struct te_replay *replay; /* or NULL */
+};
+
+static const struct te_replay nothing = TE_REPLAY_INIT;
+
+/* ---- checks ---- */
+
+static int sticky(struct te_graph *g, int r)
+{
+	if (r < 0) {
+		g->failed = r;
+		snprintf(g->failed_text, sizeof(g->failed_text), "%s", te_error_detail());
+	}
+	return r;
+}
+
+static int usable(const struct te_graph *g, const struct te_stream *stream, const char *fn)
+{
+	if (!g || !stream)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, g ? "stream" : "graph");
+	if (te_stream_ctx(stream) != g->ctx)
+		return te__fail(-EINVAL, "%s: the stream is of another context", fn);
+	if (g->gone)
+		return te__fail(-TE_ESTATE, "%s: the graph has been reset", fn);
+	if (g->failed)
+		return te__fail(g->failed, "%s: the graph failed before: %s", fn, g->failed_text);
+	return 0;
+}
+
+static int wrong_order(const struct call *c, int32_t callable)
+{
+	const struct te_sched_step *due = &c->g->step[c->g->pos];
+	const struct te__node *want = &c->g->node[due->callable];
+
+	return te__fail(-TE_ESTATE,
+			"%s: %s of callable %" PRId32 " (%s, chunk %" PRId32
+			", micro-batch %" PRId32 ") is due, not %s of callable %" PRId32 " (%s)",
+			c->fn, te__graph_pass(due->kind), due->callable, want->c.name,
+			due->chunk + 1, due->micro + 1, te__graph_pass(c->kind), callable,
+			c->node->c.name);
+}
+
+static int check_replay(const struct call *c)
+{
+	const struct te_replay *r = c->replay;
+
+	if (r->size != sizeof(*r))
+		return te__fail(-EINVAL, "%s: replay is not initialised by TE_REPLAY_INIT", c->fn);
+	if (r->npos < 0 || r->nnamed < 0 || r->nkept < 0 || (r->npos && !r->pos) ||
+	    (r->nnamed && !r->named) || (r->nkept && !r->kept))
+		return te__fail(-EINVAL,
+				"%s: %" PRId32 " arguments by position, %" PRId32
+				" by name, %" PRId32 " kept, and no list of them",
+				c->fn, r->npos, r->nnamed, r->nkept);
+	if (r->nkept && c->kind != TE_SCHED_B)
+		return te__fail(-EINVAL, "%s: only backward has gradients to keep", c->fn);
+	if (r->until && !r->side)
+		return te__fail(-EINVAL, "%s: until without a side stream", c->fn);
+	if (r->side && te_stream_ctx(r->side) != c->g->ctx)
+		return te__fail(-EINVAL, "%s: the side stream is of another context", c->fn);
+	return 0;
+}
+
+static int check_first(const struct call *c)
+{
+	const enum te_first first = c->replay->first;
+
+	if (c->kind != TE_SCHED_F || !c->g->cached)
+		return 0;
+	if (first == TE_FIRST_UNSAID || first < 0 || first > TE_FIRST_YES)
+		return te__fail(-EINVAL,
+				"%s: TE_GRAPH_CACHE_WEIGHTS needs to be told whether this "
+				"is the first micro-batch",
+				c->fn);
+	return 0;
+}
+
+/* ---- arguments ---- */
+
+/* one side of a callable's arguments: inputs for forward, outputs' gradients for backward */
+struct side {
+	const struct te_arg *arg;
+	struct te_tensor *const *t; /* static; NULL where there is nothing to give */
+	int32_t n;
+	int chained; /* the first is the neighbour's */
+};
+
+static struct side given_side(const struct call *c)
+{
+	const struct te__node *n = c->node;
+
+	if (c->kind == TE_SCHED_F)
+		return (struct side){ n->c.in, n->in, n->c.nin, n->prev >= 0 };
+	if (c->kind == TE_SCHED_B)
+		return (struct side){ n->c.out, n->out_grad, n->c.nout, n->next >= 0 };
+	return (struct side){ NULL, NULL, 0, 0 };
+}
+
+static int takes(const struct side *s, int32_t k)
+{
+	return s->t[k] && !(k == 0 && s->chained);
+}
+
+static int check_tensor(const struct call *c, const struct te_tensor *want,
+			const struct te_tensor *have, const char *name)
+{
+	struct te_spec x, y;
+	char a[96], b[96];
+	int same;
+
+	if (!have)
+		return te__fail(-EINVAL, "%s: %s of %s is NULL", c->fn, name, c->node->c.name);
+	if (te_tensor_ctx(have) != c->g->ctx)
+		return te__fail(-EINVAL, "%s: %s of %s is of another context", c->fn, name,
+				c->node->c.name);
+	te__graph_spec_of(want, &x);
+	te__graph_spec_of(have, &y);
+	te__graph_spec_str(&x, a, sizeof(a));
+	te__graph_spec_str(&y, b, sizeof(b));
+	same = !strcmp(a, b);
+	if (same && te_tensor_data(have))
+		return 0;
+	return te__fail(x.dtype == y.dtype ? -TE_ESHAPE : -TE_EDTYPE,
+			"%s: %s of %s is %s, captured was %s", c->fn, name, c->node->c.name, b, a);
+}
+
+static int32_t by_name(const struct side *s, const char *name)
+{
+	for (int32_t k = 0; k < s->n; k++)
+		if (!strcmp(s->arg[k].name, name))
+			return k;
+	return -1;
+}
+
+/* the tensor given for argument k; an error pointer is not needed: names are checked apart */
+static struct te_tensor *given(const struct call *c, const struct side *s, int32_t k)
+{
+	const struct te_replay *r = c->replay;
+	int32_t pos = 0;
+
+	for (int32_t j = 0; j < k; j++)
+		pos += takes(s, j);
+	if (pos < r->npos)
+		return r->pos[pos];
+	for (int32_t i = 0; i < r->nnamed; i++)
+		if (r->named[i].name && !strcmp(r->named[i].name, s->arg[k].name))
+			return r->named[i].tensor;
+	return NULL;
+}
+
+static const char *what(const struct call *c)
+{
+	return c->kind == TE_SCHED_F ? "input" : "output gradient";
+}
+
+static int check_named(const struct call *c, const struct side *s, int32_t i)
+{
+	const struct te_named *named = &c->replay->named[i];
+	int32_t k, pos = 0;
+
+	if (!named->name)
+		return te__fail(-EINVAL, "%s: argument %" PRId32 " by name has none", c->fn, i);
+	k = by_name(s, named->name);
+	if (k < 0 || !s->t[k])
+		return te__fail(-EINVAL, "%s: %s has no %s %s", c->fn, c->node->c.name, what(c),
+				named->name);
+	if (!takes(s, k))
+		return te__fail(-EINVAL,
+				"%s: the %s %s of %s comes from its neighbour in the "
+				"chain",
+				c->fn, what(c), named->name, c->node->c.name);
+	for (int32_t j = 0; j < k; j++)
+		pos += takes(s, j);
+	if (pos < c->replay->npos)
+		return te__fail(-EINVAL, "%s: %s of %s is given by position and by name", c->fn,
+				named->name, c->node->c.name);
+	for (int32_t j = 0; j < i; j++)
+		if (!strcmp(c->replay->named[j].name, named->name))
+			return te__fail(-EINVAL, "%s: %s of %s is given twice", c->fn, named->name,
+					c->node->c.name);
+	return 0;
+}
+
+static int check_args(const struct call *c, const struct side *s)
+{
+	int32_t most = 0;
+	int r = 0;
+
+	for (int32_t k = 0; k < s->n; k++)
+		most += takes(s, k);
+	if (c->replay->npos > most)
+		return te__fail(-EINVAL, "%s: %" PRId32 " arguments by position, %s takes %" PRId32,
+				c->fn, c->replay->npos, c->node->c.name, most);
+	for (int32_t i = 0; i < c->replay->nnamed && !r; i++)
+		r = check_named(c, s, i);
+	for (int32_t k = 0; k < s->n && !r; k++) {
+		struct te_tensor *t;
+
+		if (!takes(s, k))
+			continue;
+		t = given(c, s, k);
+		r = t ? check_tensor(c, s->t[k], t, s->arg[k].name) :
+			te__fail(-EINVAL, "%s: the %s %s of %s was captured and is not given",
+				 c->fn, what(c), s->arg[k].name, c->node->c.name);
+	}
+	return r;
+}
+
+static int check_kept(const struct call *c)
+{
+	const struct te__node *n = c->node;
+	const struct side s = { n->c.in, n->in_grad, n->c.nin, 0 };
+	int r = 0;
+
+	for (int32_t i = 0; i < c->replay->nkept && !r; i++) {
+		const struct te_named *kept = &c->replay->kept[i];
+		int32_t k = kept->name ? by_name(&s, kept->name) : -1;
+
+		if (k < 0 || !s.t[k])
+			r = te__fail(-EINVAL, "%s: %s gives no gradient of %s", c->fn, n->c.name,
+				     kept->name ? kept->name : "an input without a name");
+		else
+			r = check_tensor(c, s.t[k], kept->tensor, kept->name);
+	}
+	return r;
+}
+
+static int copy_if_other(struct te_stream *stream, struct te_tensor *dst, struct te_tensor *src)
+{
+	if (te_tensor_data(dst) == te_tensor_data(src))
+		return 0;
+	return te_copy(stream, te_tensor_data(dst), te_tensor_data(src), te_tensor_nbytes(dst));
+}
+
+static int copy_args(const struct call *c, const struct side *s, struct te_stream *on)
+{
+	int r = 0;
+
+	for (int32_t k = 0; k < s->n && !r; k++)
+		if (takes(s, k))
+			r = copy_if_other(on, s->t[k], given(c, s, k));
+	return r;
+}
+
+static int copy_kept(const struct call *c)
+{
+	const struct side s = { c->node->c.in, c->node->in_grad, c->node->c.nin, 0 };
+	int r = 0;
+
+	for (int32_t i = 0; i < c->replay->nkept && !r; i++)
+		r = copy_if_other(c->stream, c->replay->kept[i].tensor,
+				  s.t[by_name(&s, c->replay->kept[i].name)]);
+	return r;
+}
+
+/* ---- launching ---- */
+
+int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other)
+{
+	int r = te_event_record(event, other);
+
+	return r ? r : te_event_wait(event, stream);
+}
+
+/* replays run one after the other, whatever their streams */
+static int take_turn(struct te_graph *g, struct te_stream *stream)
+{
+	int r = 0;
+
+	if (g->last_stream == stream)
+		return 0;
+	if (g->last_stream)
+		r = te__graph_follow(stream, g->order, g->last_stream);
+	if (r)
+		return r;
+	te_stream_unref(g->last_stream);
+	g->last_stream = te_stream_ref(stream);
+	return 0;
+}
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static int launch(struct te_graph *g, struct te_recording *rec, struct te_stream *stream)
+{
+	double t = now_us();
+	int r = te_recording_launch(rec, stream);
+
+	t = now_us() - t;
+	if (r)
+		return r;
+	g->report.nlaunches++;
+	g->launch_sum_us += t;
+	if (t > g->report.launch_max_us)
+		g->report.launch_max_us = t;
+	return 0;
+}
+
+/* a step that has nothing to do, weight gradients of one without, is no launch */
+static int run_step(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream)
+{
+	struct te_recording *rec = g->node[s->callable].rec[s->kind];
+
+	if (g->opts.flags & TE_GRAPH_EAGER)
+		return te__graph_call(g, s, stream);
+	return rec ? launch(g, rec, stream) : 0;
+}
+
+/* everything from the copies of arguments to those of gradients */
+static int queue(const struct call *c, const struct te_sched_step *s)
+{
+	const struct te_replay *rep = c->replay;
+	struct te_stream *on = rep->side ? rep->side : c->stream;
+	const struct side given = given_side(c);
+	struct te_graph *g = c->g;
+	int r = 0;
+
+	if (rep->side)
+		r = te__graph_follow(rep->side, g->tail, c->stream);
+	if (!r)
+		r = take_turn(g, on);
+	if (!r && rep != &nothing)
+		r = copy_args(c, &given, on);
+	if (!r && c->kind == TE_SCHED_F)
+		r = te__graph_set_cached(
+			g, rep == &nothing ? s->micro > 0 : rep->first == TE_FIRST_NO, on);
+	if (!r)
+		r = run_step(g, s, on);
+	if (!r && rep->side) {
+		r = rep->until ? te_event_wait(rep->until, c->stream) :
+				 te__graph_follow(c->stream, g->tail, rep->side);
+		/* what the replay does behind the event is nobody's to wait for */
+		te_stream_unref(g->trailing);
+		g->trailing = rep->until ? te_stream_ref(rep->side) : NULL;
+		te_stream_unref(g->last_stream);
+		g->last_stream = te_stream_ref(c->stream);
+	}
+	return r ? r : copy_kept(c);
+}
+
+static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
+		  struct te_stream *stream, const struct te_replay *rep, const char *fn)
+{
+	struct call c = { g, NULL, kind, fn, stream, rep ? rep : &nothing };
+	const struct te_sched_step *due;
+	struct side given;
+	int again, r = usable(g, stream, fn);
+
+	if (r)
+		return r;
+	if (callable < 0 || callable >= g->nnodes)
+		return te__fail(-EINVAL, "%s: callable %" PRId32 " of %" PRId32, fn, callable,
+				g->nnodes);
+	if (g->opts.flags & TE_GRAPH_WHOLE && !(g->opts.flags & TE_GRAPH_EAGER))
+		return te__fail(-TE_ESTATE, "%s: a whole graph is replayed by te_graph_run", fn);
+	c.node = &g->node[callable];
+	due = &g->step[g->pos];
+	again = (g->opts.flags & TE_GRAPH_RETAIN) && kind == TE_SCHED_B && g->pos &&
+		due[-1].callable == callable && due[-1].kind == kind;
+	if (again)
+		due--;
+	if (due->callable != callable || due->kind != kind)
+		return wrong_order(&c, callable);
+	if (rep) {
+		given = given_side(&c);
+		r = check_replay(&c);
+		if (!r)
+			r = check_args(&c, &given);
+		if (!r)
+			r = check_kept(&c);
+		if (!r)
+			r = check_first(&c);
+		if (r)
+			return r;
+	}
+	r = queue(&c, due);
+	if (r == -EBUSY)
+		return r; /* the stream is capturing: nothing has been queued */
+	if (r < 0)
+		return sticky(g, te__graph_step_failed(g, due, fn, r));
+	if (!again)
+		g->pos = g->pos + 1 == g->nsteps ? 0 : g->pos + 1;
+	return 0;
+}
+
+int te_graph_forward(struct te_graph *graph, int32_t callable, struct te_stream *stream,
+		     const struct te_replay *rep)
+{
+	return replay(graph, callable, TE_SCHED_F, stream, rep, "te_graph_forward");
+}
+
+int te_graph_backward(struct te_graph *graph, int32_t callable, struct te_stream *stream,
+		      const struct te_replay *rep)
+{
+	return replay(graph, callable, TE_SCHED_B, stream, rep, "te_graph_backward");
+}
+
+int te_graph_backward_dw(struct te_graph *graph, int32_t callable, struct te_stream *stream,
+			 const struct te_replay *rep)
+{
+	return replay(graph, callable, TE_SCHED_W, stream, rep, "te_graph_backward_dw");
+}
+
+static int run_edge(struct te_graph *g, int (*fn)(void *arg, struct te_stream *stream),
+		    struct te_stream *stream)
+{
+	int r = fn ? fn(g->opts.arg, stream) : 0;
+
+	return r < 0 ? r : 0;
+}
+
+static int run_all(struct te_graph *g, struct te_stream *stream)
+{
+	int r = run_edge(g, g->opts.first, stream);
+
+	for (int32_t i = 0; i < g->nsteps && !r; i++) {
+		const struct te_sched_step *s = &g->step[i];
+
+		if (s->kind == TE_SCHED_F)
+			r = te__graph_set_cached(g, s->micro > 0, stream);
+		if (!r)
+			r = run_step(g, s, stream);
+		if (r < 0)
+			return te__graph_step_failed(g, s, "te_graph_run:", r);
+		r = 0;
+	}
+	return r ? r : run_edge(g, g->opts.last, stream);
+}
+
+int te_graph_run(struct te_graph *graph, struct te_stream *stream)
+{
+	int r = usable(graph, stream, "te_graph_run");
+
+	if (r)
+		return r;
+	if (!(graph->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN)) && graph->nnodes > 1)
+		return te__fail(-TE_ESTATE, "te_graph_run: nothing joins the callables: needs "
+					    "TE_GRAPH_CHAIN or TE_GRAPH_WHOLE");
+	r = take_turn(graph, stream);
+	if (!r)
+		r = graph->whole ? launch(graph, graph->whole, stream) : run_all(graph, stream);
+	if (r == -EBUSY)
+		return r;
+	graph->pos = 0;
+	return sticky(graph, r);
+}
+
+int te_graph_rewind(struct te_graph *graph)
+{
+	if (!graph)
+		return te__fail(-EINVAL, "te_graph_rewind: graph is NULL");
+	graph->pos = 0;
+	return 0;
+}

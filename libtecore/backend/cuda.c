@@ -363,10 +363,13 @@ static int cuda_mem_free(void *stream, void *ptr)
 
 static int pinned_alloc(size_t nbytes, void **ret_ptr)
 {
-	int r = TE__CU_RAW(cuMemHostAlloc, ret_ptr, nbytes, TE__CU_MEMHOSTALLOC_PORTABLE);
+	void *ptr; /* the driver writes NULL where it fails */
+	int r = TE__CU_RAW(cuMemHostAlloc, &ptr, nbytes, TE__CU_MEMHOSTALLOC_PORTABLE);
 
 	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
 		return te__fail(-ENOMEM, "no %zu bytes of pinned host memory", nbytes);
+	if (!r)
+		*ret_ptr = ptr;
 	return te__cuda_check(r, "cuMemHostAlloc");
 }
 
@@ -520,12 +523,21 @@ static int event_check(int result, const char *call)
 	return te__cuda_check(result, call);
 }
 
+static int event_sync(struct event *e)
+{
+	int r = TE__CU_RAW(cuEventSynchronize, e->event);
+
+	/* an event of a capture is CUDA_ERROR_INVALID_VALUE here, and said plainly by a query */
+	if (r && te__cu.cuEventQuery(e->event) == TE__CU_ERROR_CAPTURED_EVENT)
+		r = TE__CU_ERROR_CAPTURED_EVENT;
+	return event_check(r, "cuEventSynchronize");
+}
+
 static int cuda_event_sync(void *event)
 {
 	struct event *e = event;
 
-	return TE__CUDA_IN_RELAXED(e->dev, event_check(TE__CU_RAW(cuEventSynchronize, e->event),
-						       "cuEventSynchronize"));
+	return TE__CUDA_IN_RELAXED(e->dev, event_sync(e));
 }
 
 static int event_query(struct event *e)

@@ -105,8 +105,10 @@ static void show(struct trainer *t, int64_t step, double loss, double tokens_per
 	if (!isnan(o->time_limit))
 		left = fmin(left, o->time_limit - (now - t->start_s));
 	print_seconds(eta, sizeof(eta), left);
-	n = snprintf(line, sizeof(line), "step %lld/%lld  loss %.4f", (long long)step,
-		     (long long)o->steps, loss);
+	n = snprintf(line, sizeof(line), "step %lld", (long long)step);
+	if (isnan(o->time_limit)) /* else nobody knows how many there will be */
+		n += snprintf(line + n, sizeof(line) - (size_t)n, "/%lld", (long long)o->steps);
+	n += snprintf(line + n, sizeof(line) - (size_t)n, "  loss %.4f", loss);
 	if (data_is_bytes(t->data))
 		n += snprintf(line + n, sizeof(line) - (size_t)n, "  %.3f bits/byte", bits(loss));
 	part[0] = '\0';

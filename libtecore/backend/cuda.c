@@ -525,11 +525,11 @@ static int event_check(int result, const char *call)
 
 static int event_sync(struct event *e)
 {
-	int r = TE__CU_RAW(cuEventSynchronize, e->event);
+	/* to a wait an event of a capture is CUDA_ERROR_INVALID_VALUE; a query says it plainly */
+	int r = TE__CU_RAW(cuEventQuery, e->event);
 
-	/* an event of a capture is CUDA_ERROR_INVALID_VALUE here, and said plainly by a query */
-	if (r && te__cu.cuEventQuery(e->event) == TE__CU_ERROR_CAPTURED_EVENT)
-		r = TE__CU_ERROR_CAPTURED_EVENT;
+	if (r == TE__CU_ERROR_NOT_READY)
+		r = TE__CU_RAW(cuEventSynchronize, e->event);
 	return event_check(r, "cuEventSynchronize");
 }
 

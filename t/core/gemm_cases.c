@@ -4,7 +4,7 @@
  * Bound: with u = 2^-24, a sum of K products in FP32, in any order, is off by at most
  * K u sum|a||b| to first order. The scales, alpha, beta and the bias add fewer than 8 more
  * roundings of the magnitude |s| sum|a||b| + |beta c| + |bias|. D rounds once more: 2^-8 of
- * the result in BF16, u in FP32; and to BF16 on a GPU also before the bias (te/gemm.h). Tensor
+ * the result in BF16, u in FP32; with a bias on a GPU before each addition too (te/gemm.h). Tensor
  * cores truncate, which doubles u. FP8 tensor cores add with 14 bits (see t/core/ops_gpu.c): each
  * term loses up to 2^-13 of the largest, which is no more than sum|a||b|.
  */
@@ -187,6 +187,8 @@ static void one(const struct types *ty, uint32_t flags, int beta, int bias)
 		mag *= fabs(s);
 		err = (double)k * term * mag;
 		x = s * sum;
+		if (bias && cuda && ty->d == TE_DTYPE_BF16)
+			err += (fabs(x) + err) * ldexp(1, -8);
 		if (beta) {
 			x += o.beta * c.v[i];
 			mag += fabs(o.beta * c.v[i]);

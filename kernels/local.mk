@@ -15,6 +15,7 @@ KERNEL_INC = \
 	kernels/te_dev.cuh \
 	kernels/te_k.def \
 	kernels/te_k.h \
+	kernels/te_k_ptr.def \
 	kernels/te_philox.h \
 	kernels/te_tile.cuh
 

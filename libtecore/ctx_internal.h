@@ -67,13 +67,7 @@ struct te_event {
 	void *impl;
 	int recorded;
 	struct te__capture *capture; /* of the last record, or NULL */
-};
-
-struct te_recording {
-	_Atomic uint32_t refs;
-	struct te_ctx *ctx;
-	void *exec;
-	struct te_recording_info info;
+	int external;		     /* the last record was asked for inside of a capture */
 };
 
 /* te_cast, unless the device word noop holds 1.0 when it runs */
@@ -94,6 +88,12 @@ int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
  * inside a capture invalidates the capture.
  */
 int te__stream_queued(struct te_stream *stream, int r);
+
+/*
+ * Ends the capture that began on the stream, whatever it returns: 0 with the graph; the first
+ * failure inside of the capture; -TE_ESTATE, naming fn, where none began.
+ */
+int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph);
 
 /*
  * Memory for objects: allocated on the context's stream and at once fit for

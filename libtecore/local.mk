@@ -11,6 +11,7 @@ teinclude_HEADERS += \
 	include/te/place.h \
 	include/te/plan.h \
 	include/te/quant.h \
+	include/te/recording.h \
 	include/te/region.h \
 	include/te/seq.h \
 	include/te/stream.h \
@@ -28,7 +29,9 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda.c \
 	libtecore/backend/cuda_driver.c \
 	libtecore/backend/cuda_driver.h \
+	libtecore/backend/cuda_exec.c \
 	libtecore/backend/cuda_graph.c \
+	libtecore/backend/cuda_graph.h \
 	libtecore/backend/cuda_internal.h \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
@@ -90,6 +93,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan_print.c \
 	libtecore/quant.c \
 	libtecore/quant_internal.h \
+	libtecore/recording.c \
 	libtecore/seq.c \
 	libtecore/seq_internal.h \
 	libtecore/stream.c \

@@ -259,9 +259,22 @@ static int same_ctx(const char *fn, const struct te_event *event, const struct t
 	return 0;
 }
 
+/* the record was queued: in capture c, of launches to come, or NULL */
+static void recorded(struct te_event *event, struct te__capture *c, int external)
+{
+	struct te__capture *old;
+
+	pthread_mutex_lock(&event->ctx->lock);
+	old = event->capture;
+	event->capture = c ? capture_ref(c) : NULL;
+	event->external = external;
+	event->recorded = 1;
+	pthread_mutex_unlock(&event->ctx->lock);
+	capture_unref(old);
+}
+
 int te_event_record(struct te_event *event, struct te_stream *stream)
 {
-	struct te__capture *c, *old;
 	int r = same_ctx("te_event_record", event, stream);
 
 	if (r)
@@ -269,23 +282,33 @@ int te_event_record(struct te_event *event, struct te_stream *stream)
 	r = event->ctx->ops->event_record(event->impl, stream->impl);
 	if (r)
 		return te__stream_queued(stream, r);
-	c = atomic_load(&stream->capture);
-	pthread_mutex_lock(&event->ctx->lock);
-	old = event->capture;
-	event->capture = c ? capture_ref(c) : NULL;
-	event->recorded = 1;
-	pthread_mutex_unlock(&event->ctx->lock);
-	capture_unref(old);
+	recorded(event, atomic_load(&stream->capture), 0);
+	return 0;
+}
+
+int te_event_record_external(struct te_event *event, struct te_stream *stream)
+{
+	int r = same_ctx("te_event_record_external", event, stream);
+
+	if (!r && !atomic_load(&stream->capture))
+		return te_event_record(event, stream);
+	if (!r)
+		r = event->ctx->ops->event_record_external(event->impl, stream->impl);
+	if (r)
+		return stream ? te__stream_queued(stream, r) : r;
+	recorded(event, NULL, 1);
 	return 0;
 }
 
 /* the last record: whether there was one, and its capture, referenced, or NULL */
-static int last_record(struct te_event *event, struct te__capture **ret_capture)
+static int last_record(struct te_event *event, struct te__capture **ret_capture,
+		       int *ret_external)
 {
 	int recorded;
 
 	pthread_mutex_lock(&event->ctx->lock);
 	recorded = event->recorded;
+	*ret_external = event->external;
 	*ret_capture = event->capture ? capture_ref(event->capture) : NULL;
 	pthread_mutex_unlock(&event->ctx->lock);
 	return recorded;
@@ -294,13 +317,16 @@ static int last_record(struct te_event *event, struct te__capture **ret_capture)
 int te_event_wait(struct te_event *event, struct te_stream *stream)
 {
 	struct te__capture *c;
-	int r = same_ctx("te_event_wait", event, stream);
+	int external, r = same_ctx("te_event_wait", event, stream);
 
 	if (r)
 		return stream ? te__stream_queued(stream, r) : r;
-	if (!last_record(event, &c))
+	if (!last_record(event, &c, &external))
 		return 0;
-	if (c && !atomic_load(&c->active))
+	if (external && atomic_load(&stream->capture))
+		r = te__fail(-TE_ESTATE, "te_event_wait: launches of a recording record the event, "
+			     "and the stream is capturing");
+	else if (c && !atomic_load(&c->active))
 		r = te__fail(-TE_ESTATE,
 			     "te_event_wait: the event was recorded in a capture that ended");
 	else
@@ -318,11 +344,11 @@ int te_event_wait(struct te_event *event, struct te_stream *stream)
 static int is_live(const char *fn, struct te_event *event)
 {
 	struct te__capture *c;
-	int active, recorded;
+	int active, external, recorded;
 
 	if (!event)
 		return te__fail(-EINVAL, "%s: event is NULL", fn);
-	recorded = last_record(event, &c);
+	recorded = last_record(event, &c, &external);
 	if (!c)
 		return recorded;
 	active = atomic_load(&c->active);
@@ -421,7 +447,7 @@ int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_
 	return te__stream_queued(stream, r);
 }
 
-/* recordings */
+/* captures: their ends are in recording.c */
 
 int te_capture_begin(struct te_stream *stream)
 {
@@ -448,41 +474,15 @@ int te_capture_begin(struct te_stream *stream)
 	return 0;
 }
 
-static int recording_new(struct te_ctx *ctx, void *graph, struct te_recording **ret_rec)
+int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph)
 {
-	struct te_recording *rec = te__calloc(1, sizeof(*rec));
-	int r;
-
-	if (!rec)
-		return te__fail(-ENOMEM, "te_capture_end: no memory for a recording");
-	rec->info.size = sizeof(rec->info);
-	r = ctx->ops->graph_info(graph, &rec->info);
-	if (!r)
-		r = ctx->ops->graph_instantiate(graph, &rec->exec);
-	if (r) {
-		te__free(rec);
-		return r;
-	}
-	rec->refs = 1;
-	rec->ctx = te_ctx_ref(ctx);
-	*ret_rec = rec;
-	return 0;
-}
-
-int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
-{
-	struct te__capture *c;
-	struct te_ctx *ctx;
+	struct te__capture *c = atomic_load(&stream->capture);
+	struct te_ctx *ctx = stream->ctx;
 	void *graph = NULL;
 	int r;
 
-	if (!stream || !ret_rec)
-		return te__fail(-EINVAL, "te_capture_end: %s is NULL",
-				stream ? "ret_rec" : "stream");
-	c = atomic_load(&stream->capture);
 	if (!c || c->origin != stream)
-		return te__fail(-TE_ESTATE, "te_capture_end: no capture began on the stream");
-	ctx = stream->ctx;
+		return te__fail(-TE_ESTATE, "%s: no capture began on the stream", fn);
 	capture_ref(c);
 	r = ctx->ops->capture_end(stream->impl, &graph);
 	capture_stop(ctx, c);
@@ -491,51 +491,8 @@ int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
 		r = te__fail(c->error, "%s", c->detail);
 	capture_unref(c);
 	if (!r)
-		r = recording_new(ctx, graph, ret_rec);
-	if (graph)
+		*ret_graph = graph;
+	else if (graph)
 		ctx->ops->graph_destroy(graph);
-	te__mem_flush(ctx);
 	return r;
-}
-
-int te_recording_launch(struct te_recording *rec, struct te_stream *stream)
-{
-	int r;
-
-	if (!rec || !stream)
-		return te__fail(-EINVAL, "te_recording_launch: %s is NULL", rec ? "stream" : "rec");
-	if (rec->ctx != stream->ctx)
-		return te__fail(-EINVAL,
-				"te_recording_launch: recording and stream are of two contexts");
-	r = te__stream_not_capturing(stream, "te_recording_launch");
-	return r ? r : rec->ctx->ops->graph_launch(rec->exec, stream->impl);
-}
-
-int te_recording_info(const struct te_recording *rec, struct te_recording_info *ret_info)
-{
-	if (!rec || !ret_info || ret_info->size != sizeof(*ret_info))
-		return te__fail(-EINVAL, "te_recording_info: %s",
-				rec ? "ret_info is not initialised by TE_RECORDING_INFO_INIT" :
-				      "rec is NULL");
-	*ret_info = rec->info;
-	return 0;
-}
-
-struct te_recording *te_recording_ref(struct te_recording *rec)
-{
-	if (rec)
-		atomic_fetch_add(&rec->refs, 1);
-	return rec;
-}
-
-struct te_recording *te_recording_unref(struct te_recording *rec)
-{
-	struct te_ctx *ctx = rec ? rec->ctx : NULL;
-
-	if (!rec || atomic_fetch_sub(&rec->refs, 1) != 1)
-		return NULL;
-	ctx->ops->exec_destroy(rec->exec);
-	te__free(rec);
-	te_ctx_unref(ctx);
-	return NULL;
 }

@@ -18,6 +18,7 @@ dist_man3_MANS += \
 	man/te_callable_from_plan.3 \
 	man/te_capture_begin.3 \
 	man/te_capture_end.3 \
+	man/te_capture_update.3 \
 	man/te_cast.3 \
 	man/te_comm_version.3 \
 	man/te_copy.3 \
@@ -43,6 +44,7 @@ dist_man3_MANS += \
 	man/te_event_elapsed_ms.3 \
 	man/te_event_query.3 \
 	man/te_event_record.3 \
+	man/te_event_record_external.3 \
 	man/te_event_ref.3 \
 	man/te_event_sync.3 \
 	man/te_event_unref.3 \
@@ -132,9 +134,14 @@ dist_man3_MANS += \
 	man/te_quantize.3 \
 	man/te_recipe_from_name.3 \
 	man/te_recipe_name.3 \
+	man/te_recording_deps.3 \
+	man/te_recording_dot.3 \
 	man/te_recording_info.3 \
 	man/te_recording_launch.3 \
+	man/te_recording_node.3 \
+	man/te_recording_rebind.3 \
 	man/te_recording_ref.3 \
+	man/te_recording_slot.3 \
 	man/te_recording_unref.3 \
 	man/te_schedule_create.3 \
 	man/te_schedule_info.3 \

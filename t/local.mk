@@ -28,6 +28,8 @@ TT_CORE = \
 	t/core/plan \
 	t/core/plan_gpu \
 	t/core/quant \
+	t/core/recording \
+	t/core/recording_gpu \
 	t/core/seq
 TT_GRAPH = \
 	t/graph/graph \
@@ -141,6 +143,11 @@ KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h
 t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
 t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
+
+RECORDING_CASES = t/core/recording_cases.c t/core/recording_cases.h \
+	t/core/plan_model.c t/core/plan_model.h
+t_core_recording_SOURCES = t/core/recording.c $(RECORDING_CASES)
+t_core_recording_gpu_SOURCES = t/core/recording_gpu.c $(RECORDING_CASES)
 
 OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
 t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)

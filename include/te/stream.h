@@ -96,8 +96,10 @@ struct te_recording_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	uint64_t nnodes, nedges;
 	uint64_t nkernels, ncopies, nfills, nhost;
+	uint64_t ninstantiated; /* executables ever made of it: 1 at first */
+	uint64_t nupdated;	/* times that te_capture_update changed one in place */
 };
-#define TE_RECORDING_INFO_INIT { sizeof(struct te_recording_info), 0, 0, 0, 0, 0, 0 }
+#define TE_RECORDING_INFO_INIT { sizeof(struct te_recording_info), 0, 0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_recording_info(const struct te_recording *rec, struct te_recording_info *ret_info);
 TE_EXPORT struct te_recording *te_recording_ref(struct te_recording *rec);
 TE_EXPORT struct te_recording *te_recording_unref(struct te_recording *rec);

@@ -57,6 +57,7 @@ HOLE(stream_query, U void *stream)
 HOLE(event_create, U void *dev, U void **event)
 HOLE_VOID(event_destroy, U void *event)
 HOLE(event_record, U void *event, U void *stream)
+HOLE(event_record_external, U void *event, U void *stream)
 HOLE(event_wait, U void *event, U void *stream)
 HOLE(event_sync, U void *event)
 HOLE(event_query, U void *event)
@@ -71,10 +72,12 @@ HOLE(capture_end, U void *stream, U void **graph)
 HOLE(graph_info, U void *graph, U struct te_recording_info *info)
 HOLE(graph_instantiate, U void *graph, U void **exec)
 HOLE(graph_launch, U void *exec, U void *stream)
+HOLE(exec_update, U void *exec, U void *graph, U int same)
+HOLE(exec_patch, U void *exec, U uint64_t n, U const struct te__patch *patch)
 HOLE_VOID(graph_destroy, U void *graph)
 HOLE_VOID(exec_destroy, U void *exec)
 
-/* two that no backend can lack, for lack of a code to return */
+/* those that no backend can lack, for lack of a code to return */
 
 static void *no_stream_native(U void *stream)
 {
@@ -84,6 +87,11 @@ static void *no_stream_native(U void *stream)
 static int no_capture_active(U void *stream)
 {
 	return 0;
+}
+
+static void no_graph_node(U void *graph, U uint64_t index, struct te__gnode *node)
+{
+	*node = (struct te__gnode){ .kind = TE_NODE_OTHER, .id = -1, .foreign = 1 };
 }
 
 void te__backend_fill(struct te__backend_ops *ops)
@@ -111,6 +119,7 @@ void te__backend_fill(struct te__backend_ops *ops)
 	FILL(event_create);
 	FILL(event_destroy);
 	FILL(event_record);
+	FILL(event_record_external);
 	FILL(event_wait);
 	FILL(event_sync);
 	FILL(event_query);
@@ -124,8 +133,11 @@ void te__backend_fill(struct te__backend_ops *ops)
 	FILL(capture_end);
 	FILL(capture_active);
 	FILL(graph_info);
+	FILL(graph_node);
 	FILL(graph_instantiate);
 	FILL(graph_launch);
+	FILL(exec_update);
+	FILL(exec_patch);
 	FILL(graph_destroy);
 	FILL(exec_destroy);
 #undef FILL
@@ -160,11 +172,31 @@ const struct te__backend_ops *te__backend_by_name(const char *name)
 
 /* kernels */
 
+/* offsets of pointers, an array a struct */
+#define P(field) offsetof(S, field)
+#define Q(field)                                                                              \
+	P(field.row), P(field.col), P(field.scale), P(field.scale_inv), P(field.amax),        \
+		P(field.noop)
+#define TE_K_PTRS(name, ...)                                                                  \
+	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
+	{                                                                                     \
+		typedef struct te_k_##name S;                                                 \
+		static const uint16_t offset[] = { __VA_ARGS__ };                             \
+											      \
+		*ret = offset;                                                                \
+		return sizeof(offset) / sizeof(offset[0]);                                    \
+	}
+#include "kernels/te_k_ptr.def"
+#undef TE_K_PTRS
+#undef Q
+#undef P
+
 static const struct {
 	const char *name;
 	size_t nbytes;
+	uint32_t (*ptrs)(const uint16_t **ret);
 } kernel[TE_K_COUNT] = {
-#define TE_K(ID, name, module, host) { #host, sizeof(struct te_k_##name) },
+#define TE_K(ID, name, module, host) { #host, sizeof(struct te_k_##name), ptrs_##name },
 #include "kernels/te_k.def"
 #undef TE_K
 };
@@ -177,6 +209,11 @@ const char *te__k_name(enum te_k_id id)
 size_t te__k_nbytes(enum te_k_id id)
 {
 	return (unsigned int)id < TE_K_COUNT ? kernel[id].nbytes : 0;
+}
+
+uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset)
+{
+	return (unsigned int)id < TE_K_COUNT ? kernel[id].ptrs(ret_offset) : 0;
 }
 
 int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)

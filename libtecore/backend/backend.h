@@ -7,7 +7,7 @@
  * is bound, so no caller tests for NULL. Every entry goes through
  * te__fault_point() first, so tests can fail the Nth call; but for those that
  * only give back (close, *_destroy, mem_free, pinned_free) or only tell
- * (capture_active, stream_native): destructors call them and cannot fail.
+ * (capture_active, stream_native, graph_node): destructors call them and cannot fail.
  *
  * Callers see to sizes above 0 (alloc), arguments of the kernel's size (launch),
  * and no graph_launch on a stream that captures. The table itself refuses with -EBUSY
@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <te/ctx.h>
+#include <te/recording.h>
 #include <te/stream.h>
 #include "kernels/te_k.h"
 
@@ -31,6 +32,29 @@ struct te__launch {
 	enum te_k_id id;
 	const void *args;
 	size_t nbytes; /* sizeof the struct of this id */
+};
+
+/* One node of a graph, as far as its backend knows it. What it points at lives with the graph. */
+struct te__gnode {
+	enum te_node_kind kind;
+	int32_t id;	  /* of kernels, enum te_k_id; -1: none of ours */
+	const void *args; /* the struct of the id; NULL: not this node's */
+	void *dst;	  /* COPY, FILL */
+	const void *src;  /* COPY */
+	uint32_t value;	  /* FILL */
+	int32_t elem;	  /* FILL: bytes of value that repeat, 1 or 4 */
+	uint64_t nbytes;  /* as in struct te_node_info */
+	int32_t fixed;	  /* 1: its pointers cannot be changed */
+	int32_t foreign;  /* 1: nobody knows which memory it uses */
+	uint32_t ndeps;
+	const uint32_t *dep; /* ascending, and below the node's own number */
+};
+
+/* Other pointers for a node: from is what it has now, to differs in pointers only. */
+struct te__patch {
+	uint64_t index;
+	const struct te__gnode *from;
+	struct te__gnode to;
 };
 
 /* Device memory that one opened device holds, as the backend's allocator counts it. */
@@ -70,6 +94,7 @@ struct te__backend_ops {
 	int (*event_create)(void *dev, void **ret_event);
 	void (*event_destroy)(void *event);
 	int (*event_record)(void *event, void *stream);
+	int (*event_record_external)(void *event, void *stream); /* while it captures */
 	int (*event_wait)(void *event, void *stream);
 	int (*event_sync)(void *event);
 	int (*event_query)(void *event);
@@ -87,8 +112,18 @@ struct te__backend_ops {
 	int (*capture_end)(void *stream, void **ret_graph);
 	int (*capture_active)(void *stream); /* 1 or 0 */
 	int (*graph_info)(void *graph, struct te_recording_info *ret);
+	/* node index of graph_info's nnodes, numbered in an order to run them in */
+	void (*graph_node)(void *graph, uint64_t index, struct te__gnode *ret);
 	int (*graph_instantiate)(void *graph, void **ret_exec);
 	int (*graph_launch)(void *exec, void *stream);
+	/*
+	 * exec becomes what graph says, for later launches; enum te_update, or an error that
+	 * changed nothing. same: kinds and edges of the nodes are those of now, so that the
+	 * same executable may do.
+	 */
+	int (*exec_update)(void *exec, void *graph, int same);
+	/* all or nothing, for later launches */
+	int (*exec_patch)(void *exec, uint64_t n, const struct te__patch *patch);
 	void (*graph_destroy)(void *graph);
 	void (*exec_destroy)(void *exec);
 };
@@ -109,6 +144,8 @@ int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, si
 /* kernel id -> lower-case name and size of its struct */
 const char *te__k_name(enum te_k_id id);
 size_t te__k_nbytes(enum te_k_id id);
+/* where the struct holds device pointers: how many, and their offsets (te_k_ptr.def) */
+uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset);
 
 /*
  * Called by a reference function, or a host call, that cannot do its work, on

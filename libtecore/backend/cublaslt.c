@@ -525,7 +525,14 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
 	struct te__cuda_dev *d = s->dev;
 	struct problem *p = NULL;
-	void *ws = NULL;
+	const struct te__gnode what = {
+		.kind = TE_NODE_KERNEL,
+		.id = TE_K_GEMM,
+		.args = g,
+		.nbytes = sizeof(*g),
+		.fixed = 1,
+	};
+	void *ws = NULL, *before = NULL;
 	int mode = TE__CU_CAPTURE_MODE_RELAXED;
 	int r;
 
@@ -538,13 +545,15 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (!r && p->workspace_nbytes)
 		r = te__cuda_workspace(s, &ws);
+	if (!r)
+		r = te__cuda_note_before(s, &before);
 	if (!r && te__fault_point())
 		r = te__fail(-TE_EBLAS, "cublasLtMatmul: a fault was asked for");
 	if (!r)
 		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws, s->stream),
 			     "cublasLtMatmul", &p->key);
 	pthread_mutex_unlock(&d->lt_lock);
-	return r;
+	return r < 0 ? r : te__cuda_note(s, &what, before);
 }
 
 /*

@@ -466,19 +466,15 @@ static void *cuda_stream_native(void *stream)
 
 /* events */
 
-struct event {
-	struct te__cuda_dev *dev;
-	void *event;
-};
-
 static int cuda_event_create(void *dev, void **ret_event)
 {
 	struct te__cuda_dev *d = dev;
-	struct event *e = te__calloc(1, sizeof(*e));
+	struct te__cuda_event *e = te__calloc(1, sizeof(*e));
 	int r;
 
 	if (!e)
 		return te__fail(-ENOMEM, "no memory for an event");
+	e->refs = 1;
 	e->dev = d;
 	r = TE__CUDA_IN_RELAXED(d, TE__CU_CALL(cuEventCreate, &e->event, TE__CU_EVENT_DEFAULT));
 	if (r) {
@@ -489,17 +485,24 @@ static int cuda_event_create(void *dev, void **ret_event)
 	return 0;
 }
 
+void te__cuda_event_unref(struct te__cuda_event *e)
+{
+	if (atomic_fetch_sub(&e->refs, 1) != 1)
+		return;
+	te__cu.cuEventDestroy(e->event);
+	te__free(e);
+}
+
 static void cuda_event_destroy(void *event)
 {
-	struct event *e = event;
+	struct te__cuda_event *e = event;
 
-	(void)TE__CUDA_IN_RELAXED(e->dev, te__cu.cuEventDestroy(e->event));
-	te__free(e);
+	(void)TE__CUDA_IN_RELAXED(e->dev, (te__cuda_event_unref(e), 0));
 }
 
 static int cuda_event_record(void *event, void *stream)
 {
-	struct event *e = event;
+	struct te__cuda_event *e = event;
 	struct te__cuda_stream *s = stream;
 
 	return TE__CUDA_IN(s->dev, TE__CU_CALL(cuEventRecord, e->event, s->stream));
@@ -507,7 +510,7 @@ static int cuda_event_record(void *event, void *stream)
 
 static int cuda_event_wait(void *event, void *stream)
 {
-	struct event *e = event;
+	struct te__cuda_event *e = event;
 	struct te__cuda_stream *s = stream;
 
 	return TE__CUDA_IN(s->dev, te__cuda_capture_check(TE__CU_RAW(cuStreamWaitEvent, s->stream,
@@ -535,12 +538,12 @@ static int event_sync(struct event *e)
 
 static int cuda_event_sync(void *event)
 {
-	struct event *e = event;
+	struct te__cuda_event *e = event;
 
 	return TE__CUDA_IN_RELAXED(e->dev, event_sync(e));
 }
 
-static int event_query(struct event *e)
+static int event_query(struct te__cuda_event *e)
 {
 	int r = TE__CU_RAW(cuEventQuery, e->event);
 
@@ -551,12 +554,12 @@ static int event_query(struct event *e)
 
 static int cuda_event_query(void *event)
 {
-	struct event *e = event;
+	struct te__cuda_event *e = event;
 
 	return TE__CUDA_IN_RELAXED(e->dev, event_query(e));
 }
 
-static int event_elapsed_ms(struct event *from, struct event *to, double *ret_ms)
+static int event_elapsed_ms(struct te__cuda_event *from, struct te__cuda_event *to, double *ret_ms)
 {
 	float ms;
 	int r = TE__CU_RAW(cuEventElapsedTime, &ms, from->event, to->event);
@@ -573,41 +576,56 @@ static int event_elapsed_ms(struct event *from, struct event *to, double *ret_ms
 
 static int cuda_event_elapsed_ms(void *from, void *to, double *ret_ms)
 {
-	struct event *e = from;
+	struct te__cuda_event *e = from;
 
 	return TE__CUDA_IN_RELAXED(e->dev, event_elapsed_ms(e, to, ret_ms));
 }
 
 /* work */
 
+static int copy(struct te__cuda_stream *s, void *dst, const void *src, size_t nbytes)
+{
+	const struct te__gnode what = {
+		.kind = TE_NODE_COPY, .id = -1, .dst = dst, .src = src, .nbytes = nbytes,
+	};
+	int r = TE__CU_CALL(cuMemcpyAsync, (uintptr_t)dst, (uintptr_t)src, nbytes, s->stream);
+
+	return r ? r : te__cuda_note(s, &what, NULL);
+}
+
 static int cuda_copy(void *stream, void *dst, const void *src, size_t nbytes)
 {
 	struct te__cuda_stream *s = stream;
 
-	if (!nbytes)
-		return 0;
-	return TE__CUDA_IN(s->dev, TE__CU_CALL(cuMemcpyAsync, (uintptr_t)dst, (uintptr_t)src,
-					       nbytes, s->stream));
+	return nbytes ? TE__CUDA_IN(s->dev, copy(s, dst, src, nbytes)) : 0;
+}
+
+/* n times value, of elem bytes */
+static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_t elem, size_t n)
+{
+	const struct te__gnode what = {
+		.kind = TE_NODE_FILL, .id = -1, .dst = dst, .value = value,
+		.elem = elem, .nbytes = n * (size_t)elem,
+	};
+	int r = elem == 4 ?
+			TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, n, s->stream) :
+			TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, (uint8_t)value, n, s->stream);
+
+	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
 static int cuda_fill8(void *stream, void *dst, uint8_t value, size_t nbytes)
 {
 	struct te__cuda_stream *s = stream;
 
-	if (!nbytes)
-		return 0;
-	return TE__CUDA_IN(s->dev, TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, value, nbytes,
-					       s->stream));
+	return nbytes ? TE__CUDA_IN(s->dev, fill_mem(s, dst, value, 1, nbytes)) : 0;
 }
 
 static int cuda_fill32(void *stream, void *dst, uint32_t value, size_t nwords)
 {
 	struct te__cuda_stream *s = stream;
 
-	if (!nwords)
-		return 0;
-	return TE__CUDA_IN(s->dev, TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, nwords,
-					       s->stream));
+	return nwords ? TE__CUDA_IN(s->dev, fill_mem(s, dst, value, 4, nwords)) : 0;
 }
 
 const struct te__backend_ops te__backend_cuda = {
@@ -630,6 +648,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.event_create = cuda_event_create,
 	.event_destroy = cuda_event_destroy,
 	.event_record = cuda_event_record,
+	.event_record_external = te__cuda_event_record_external,
 	.event_wait = cuda_event_wait,
 	.event_sync = cuda_event_sync,
 	.event_query = cuda_event_query,
@@ -643,8 +662,11 @@ const struct te__backend_ops te__backend_cuda = {
 	.capture_end = te__cuda_capture_end,
 	.capture_active = te__cuda_capture_active,
 	.graph_info = te__cuda_graph_info,
+	.graph_node = te__cuda_graph_node,
 	.graph_instantiate = te__cuda_graph_instantiate,
 	.graph_launch = te__cuda_graph_launch,
+	.exec_update = te__cuda_exec_update,
+	.exec_patch = te__cuda_exec_patch,
 	.graph_destroy = te__cuda_graph_destroy,
 	.exec_destroy = te__cuda_exec_destroy,
 };

@@ -12,6 +12,7 @@
 /* handles are void *, a CUdeviceptr is a uint64_t, a CUresult an int */
 enum {
 	TE__CU_SUCCESS = 0,
+	TE__CU_ERROR_INVALID_VALUE = 1,
 	TE__CU_ERROR_OUT_OF_MEMORY = 2,
 	TE__CU_ERROR_NO_DEVICE = 100,
 	TE__CU_ERROR_INVALID_HANDLE = 400,
@@ -21,6 +22,7 @@ enum {
 	TE__CU_ERROR_CAPTURE_UNJOINED = 904,
 	TE__CU_ERROR_CAPTURE_ISOLATION = 905,
 	TE__CU_ERROR_CAPTURED_EVENT = 907,
+	TE__CU_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 	TE__CU_ERROR_UNKNOWN = 999,
 
 	TE__CU_ATTR_CLOCK_RATE = 13, /* kHz */
@@ -46,6 +48,7 @@ enum {
 
 	TE__CU_STREAM_NON_BLOCKING = 1,
 	TE__CU_EVENT_DEFAULT = 0,
+	TE__CU_EVENT_RECORD_EXTERNAL = 1,
 	TE__CU_CAPTURE_MODE_THREAD_LOCAL = 1,
 	TE__CU_CAPTURE_MODE_RELAXED = 2,
 	TE__CU_CAPTURE_STATUS_NONE = 0,
@@ -55,6 +58,11 @@ enum {
 	TE__CU_NODE_MEMCPY = 1,
 	TE__CU_NODE_MEMSET = 2,
 	TE__CU_NODE_HOST = 3,
+	TE__CU_NODE_EMPTY = 5,
+	TE__CU_NODE_WAIT_EVENT = 6,
+	TE__CU_NODE_EVENT_RECORD = 7,
+
+	TE__CU_MEMORYTYPE_HOST = 1,
 };
 
 struct te__cu_location {
@@ -79,6 +87,45 @@ struct te__cu_launch_config {
 	void *stream;
 	void *attrs;
 	unsigned nattrs;
+};
+
+struct te__cu_kernel_params {
+	void *func;
+	unsigned grid[3];
+	unsigned block[3];
+	unsigned smem;
+	void **params;
+	void **extra;
+	void *kern;
+	void *ctx;
+};
+
+/* one side of a copy: type says which of the pointers holds */
+struct te__cu_memcpy_side {
+	size_t x, y, z, lod;
+	int type;
+	void *host;
+	uint64_t dev;
+	void *array;
+	void *reserved;
+	size_t pitch, height;
+};
+
+struct te__cu_memcpy_params {
+	struct te__cu_memcpy_side src, dst;
+	size_t width, height, depth;
+};
+
+struct te__cu_memset_params {
+	uint64_t dst;
+	size_t pitch;
+	unsigned value, elem;
+	size_t width, height;
+};
+
+struct te__cu_update_result {
+	int result;
+	void *node, *from;
 };
 
 struct te__cu_edge_data {

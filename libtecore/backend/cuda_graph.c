@@ -1,6 +1,6 @@
 /*
- * cuda_graph.c - captures, graphs, and what recorded work needs to live: copies
- * of host call arguments and workspaces. The last of graph and exec frees those.
+ * cuda_graph.c - captures, and what recorded work needs to live: copies of host call
+ * arguments, workspaces and events. The last of graph and executables frees those.
  */
 #include "config.h"
 
@@ -8,64 +8,71 @@
 #include <string.h>
 
 #define TE_LOG_CATEGORY "core/cuda"
-#include "libtecore/backend/cuda_internal.h"
+#include "libtecore/backend/cuda_graph.h"
 
-struct call {
-	struct call *next;
+struct te__cuda_call {
+	struct te__cuda_call *next;
 	te_host_fn fn;
 	_Alignas(max_align_t) char arg[];
 };
 
-struct work {
-	struct work *next;
+struct te__cuda_work {
+	struct te__cuda_work *next;
 	void *stream;
 	void *ptr;
 };
 
-struct te__cuda_capture {
-	struct te__cuda_capture *next;
-	uint64_t id;
-	int refs; /* under the device's lock, like the lists */
-	struct call *calls;
-	struct work *works;
-};
-
-struct te__cuda_graph {
-	struct te__cuda_dev *dev;
-	void *graph;
-	struct te__cuda_capture *capture;
-};
-
-struct exec {
-	struct te__cuda_dev *dev;
-	void *exec;
-	struct te__cuda_capture *capture;
-	void *done; /* event behind the latest launch; NULL where nothing waits for it */
+struct te__cuda_kept {
+	struct te__cuda_kept *next;
+	struct te__cuda_event *event;
 };
 
 /* with the context current */
 static void capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
 {
 	while (c->calls) {
-		struct call *next = c->calls->next;
+		struct te__cuda_call *next = c->calls->next;
 
 		te__free(c->calls);
 		c->calls = next;
 	}
 	while (c->works) {
-		struct work *next = c->works->next;
+		struct te__cuda_work *next = c->works->next;
 
 		te__cuda_workspace_free(d, c->works->ptr, d->stream);
 		te__free(c->works);
 		c->works = next;
 	}
+	while (c->events) {
+		struct te__cuda_kept *next = c->events->next;
+
+		te__cuda_event_unref(c->events->event);
+		te__free(c->events);
+		c->events = next;
+	}
+	while (c->marks) {
+		struct te__cuda_mark *next = c->marks->next;
+
+		te__free(c->marks);
+		c->marks = next;
+	}
 	te__free(c);
 }
 
-static void capture_unref(struct te__cuda_dev *d, struct te__cuda_capture *c)
+struct te__cuda_capture *te__cuda_capture_ref(struct te__cuda_dev *d, struct te__cuda_capture *c)
+{
+	pthread_mutex_lock(&d->lock);
+	c->refs++;
+	pthread_mutex_unlock(&d->lock);
+	return c;
+}
+
+void te__cuda_capture_unref(struct te__cuda_dev *d, struct te__cuda_capture *c)
 {
 	int left;
 
+	if (!c)
+		return;
 	pthread_mutex_lock(&d->lock);
 	left = --c->refs;
 	pthread_mutex_unlock(&d->lock);
@@ -77,6 +84,7 @@ static void capture_list(struct te__cuda_dev *d, struct te__cuda_capture *c)
 {
 	c->next = d->captures;
 	d->captures = c;
+	atomic_fetch_add(&d->ncaptures, c->own != 0);
 }
 
 static void capture_unlist(struct te__cuda_dev *d, struct te__cuda_capture *c)
@@ -85,6 +93,7 @@ static void capture_unlist(struct te__cuda_dev *d, struct te__cuda_capture *c)
 	for (struct te__cuda_capture **p = &d->captures; *p; p = &(*p)->next)
 		if (*p == c) {
 			*p = c->next;
+			atomic_fetch_sub(&d->ncaptures, c->own != 0);
 			break;
 		}
 	pthread_mutex_unlock(&d->lock);
@@ -108,7 +117,8 @@ static int capture_get(struct te__cuda_stream *s, struct te__cuda_capture **ret)
 	struct te__cuda_capture *c;
 	uint64_t id = 0;
 	int status;
-	int r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &id);
+	int r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &id, NULL, NULL, NULL,
+			    NULL);
 
 	*ret = NULL;
 	if (r || status == TE__CU_CAPTURE_STATUS_NONE)
@@ -136,11 +146,76 @@ void te__cuda_captures_drop(struct te__cuda_dev *d)
 	}
 }
 
+/* notes of what became which node */
+
+/* the capture of ours that the stream takes part in and the one node it is at; or NULL each */
+static int stream_at(struct te__cuda_stream *s, struct te__cuda_capture **ret_capture,
+		     void **ret_node)
+{
+	const struct te__cu_edge_data *data;
+	struct te__cuda_capture *c;
+	void *const *dep = NULL;
+	size_t ndeps = 0;
+	uint64_t id = 0;
+	int status, r;
+
+	*ret_capture = NULL;
+	*ret_node = NULL;
+	if (!atomic_load(&s->dev->ncaptures))
+		return 0;
+	r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &id, NULL, &dep, &data, &ndeps);
+	if (r || status != TE__CU_CAPTURE_STATUS_ACTIVE)
+		return r;
+	pthread_mutex_lock(&s->dev->lock);
+	for (c = s->dev->captures; c && c->id != id; c = c->next)
+		;
+	pthread_mutex_unlock(&s->dev->lock);
+	if (c && c->own) {
+		*ret_capture = c;
+		*ret_node = ndeps == 1 ? dep[0] : NULL;
+	}
+	return 0;
+}
+
+int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node)
+{
+	struct te__cuda_capture *c;
+
+	return stream_at(s, &c, ret_node);
+}
+
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before)
+{
+	const size_t nbytes = what->args ? (size_t)what->nbytes : 0;
+	struct te__cuda_capture *c;
+	struct te__cuda_mark *m;
+	void *node;
+	int r = stream_at(s, &c, &node);
+
+	if (r || !node)
+		return r;
+	m = te__malloc(sizeof(*m) + nbytes);
+	if (!m)
+		return te__fail(-ENOMEM, "no memory for a captured node");
+	m->node = node;
+	m->before = before;
+	m->what = *what;
+	if (nbytes) {
+		memcpy(m->args, what->args, nbytes);
+		m->what.args = m->args;
+	}
+	pthread_mutex_lock(&s->dev->lock);
+	m->next = c->marks;
+	c->marks = m;
+	pthread_mutex_unlock(&s->dev->lock);
+	return 0;
+}
+
 /* host calls */
 
 static void call_run(void *arg)
 {
-	struct call *c = arg;
+	struct te__cuda_call *c = arg;
 
 	c->fn(c->arg);
 }
@@ -151,40 +226,79 @@ static void call_run_once(void *arg)
 	te__free(arg);
 }
 
-static int host_call(struct te__cuda_stream *s, struct call *c)
+/* c: NULL, or it holds the arguments of fn */
+static int host_call(struct te__cuda_stream *s, struct te__cuda_call *c, te_host_fn fn, void *arg,
+		     size_t nbytes)
 {
-	struct te__cuda_capture *capture;
-	int r = capture_get(s, &capture);
+	const struct te__gnode what = { .kind = TE_NODE_HOST, .id = -1, .nbytes = nbytes };
+	struct te__cuda_capture *capture = NULL;
+	int r = 0;
 
+	if (c) {
+		r = capture_get(s, &capture);
+		fn = capture ? call_run : call_run_once;
+		arg = c;
+	}
 	if (!r)
-		r = TE__CU_CALL(cuLaunchHostFunc, s->stream, capture ? call_run : call_run_once, c);
-	if (r || !capture)
+		r = TE__CU_CALL(cuLaunchHostFunc, s->stream, fn, arg);
+	if (r) {
+		te__free(c);
 		return r;
-	pthread_mutex_lock(&s->dev->lock);
-	c->next = capture->calls;
-	capture->calls = c;
-	pthread_mutex_unlock(&s->dev->lock);
-	return 0;
+	}
+	if (capture) {
+		pthread_mutex_lock(&s->dev->lock);
+		c->next = capture->calls;
+		capture->calls = c;
+		pthread_mutex_unlock(&s->dev->lock);
+	}
+	return te__cuda_note(s, &what, NULL);
 }
 
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes)
 {
 	struct te__cuda_stream *s = stream;
-	struct call *c;
-	int r;
+	struct te__cuda_call *c = NULL;
 
-	if (!nbytes)
-		return TE__CUDA_IN(s->dev,
-				   TE__CU_CALL(cuLaunchHostFunc, s->stream, fn, (void *)arg));
-	c = te__malloc(sizeof(*c) + nbytes);
-	if (!c)
-		return te__fail(-ENOMEM, "no memory for a host call's %zu bytes", nbytes);
-	c->fn = fn;
-	memcpy(c->arg, arg, nbytes);
-	r = TE__CUDA_IN(s->dev, host_call(s, c));
+	if (nbytes) {
+		c = te__malloc(sizeof(*c) + nbytes);
+		if (!c)
+			return te__fail(-ENOMEM, "no memory for a host call's %zu bytes", nbytes);
+		c->fn = fn;
+		memcpy(c->arg, arg, nbytes);
+	}
+	return TE__CUDA_IN(s->dev, host_call(s, c, fn, (void *)(uintptr_t)arg, nbytes));
+}
+
+/* events */
+
+static int record_external(struct te__cuda_event *e, struct te__cuda_stream *s)
+{
+	struct te__cuda_capture *c;
+	struct te__cuda_kept *k;
+	int r = capture_get(s, &c);
+
 	if (r)
-		te__free(c);
-	return r;
+		return r;
+	if (!c)
+		return te__fail(-TE_ESTATE, "the stream does not capture");
+	k = te__malloc(sizeof(*k));
+	if (!k)
+		return te__fail(-ENOMEM, "no memory for a captured event");
+	atomic_fetch_add(&e->refs, 1);
+	k->event = e;
+	pthread_mutex_lock(&s->dev->lock);
+	k->next = c->events;
+	c->events = k;
+	pthread_mutex_unlock(&s->dev->lock);
+	return TE__CU_CALL(cuEventRecordWithFlags, e->event, s->stream,
+			   TE__CU_EVENT_RECORD_EXTERNAL);
+}
+
+int te__cuda_event_record_external(void *event, void *stream)
+{
+	struct te__cuda_stream *s = stream;
+
+	return TE__CUDA_IN(s->dev, record_external(event, s));
 }
 
 /* workspaces */
@@ -221,7 +335,7 @@ void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream)
 
 static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, void **ret_ptr)
 {
-	struct work *w;
+	struct te__cuda_work *w;
 	int r;
 
 	/* a stream is used by one thread at a time: nobody adds its entry meanwhile */
@@ -293,7 +407,7 @@ static int capture_begin(struct te__cuda_stream *s, struct te__cuda_capture *c)
 		r = TE__CU_CALL(cuStreamBeginCapture, s->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL);
 	if (r)
 		return r;
-	r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &c->id);
+	r = TE__CU_CALL(cuStreamGetCaptureInfo, s->stream, &status, &c->id, NULL, NULL, NULL, NULL);
 	if (r && !te__cu.cuStreamEndCapture(s->stream, &graph))
 		te__cu.cuGraphDestroy(graph);
 	return r;
@@ -315,6 +429,7 @@ int te__cuda_capture_begin(void *stream)
 		return te__fail(-ENOMEM, "no memory for a graph");
 	}
 	g->dev = s->dev;
+	g->capture->own = 1;
 	r = TE__CUDA_IN(s->dev, capture_begin(s, g->capture));
 	if (r) {
 		te__cuda_graph_destroy(g);
@@ -328,16 +443,18 @@ int te__cuda_capture_begin(void *stream)
 }
 
 /* ends even where a test makes it fail: nobody could end it later */
-static int capture_end(struct te__cuda_stream *s, void **ret_graph)
+static int capture_end(struct te__cuda_stream *s, struct te__cuda_graph *g)
 {
 	int fault = te__fault_point();
-	int r = te__cu.cuStreamEndCapture(s->stream, ret_graph);
+	void *graph = NULL;
+	int r = te__cu.cuStreamEndCapture(s->stream, &graph);
 
 	if (!r && fault) {
-		te__cu.cuGraphDestroy(*ret_graph);
+		te__cu.cuGraphDestroy(graph);
 		r = TE__CU_ERROR_UNKNOWN;
 	}
-	return te__cuda_capture_check(r, "cuStreamEndCapture");
+	/* an invalid capture leaves no graph */
+	return r ? te__cuda_capture_check(r, "cuStreamEndCapture") : te__cuda_graph_index(g, graph);
 }
 
 int te__cuda_capture_end(void *stream, void **ret_graph)
@@ -350,10 +467,8 @@ int te__cuda_capture_end(void *stream, void **ret_graph)
 		return te__fail(-TE_ESTATE, "no capture began on this stream");
 	s->graph = NULL;
 	capture_unlist(s->dev, g->capture);
-	r = TE__CUDA_IN(s->dev, capture_end(s, &g->graph));
+	r = TE__CUDA_IN(s->dev, capture_end(s, g));
 	if (r) {
-		/* an invalid capture leaves no graph */
-		g->graph = NULL;
 		te__cuda_graph_destroy(g);
 		return r;
 	}
@@ -369,137 +484,4 @@ int te__cuda_capture_active(void *stream)
 	/* it only tells: what cannot be asked does not capture */
 	return !TE__CUDA_IN(s->dev, te__cu.cuStreamIsCapturing(s->stream, &status)) &&
 	       status != TE__CU_CAPTURE_STATUS_NONE;
-}
-
-/* graphs */
-
-static int count_nodes(void *graph, size_t n, struct te_recording_info *ret)
-{
-	void **node = te__malloc(n * sizeof(*node));
-	int r;
-
-	if (!node)
-		return te__fail(-ENOMEM, "no memory for %zu graph nodes", n);
-	r = TE__CU_CALL(cuGraphGetNodes, graph, node, &n);
-	for (size_t i = 0; !r && i < n; i++) {
-		int type;
-
-		r = TE__CU_CALL(cuGraphNodeGetType, node[i], &type);
-		if (r)
-			break;
-		ret->nkernels += type == TE__CU_NODE_KERNEL;
-		ret->ncopies += type == TE__CU_NODE_MEMCPY;
-		ret->nfills += type == TE__CU_NODE_MEMSET;
-		ret->nhost += type == TE__CU_NODE_HOST;
-	}
-	te__free(node);
-	return r;
-}
-
-static int graph_info(void *graph, struct te_recording_info *ret)
-{
-	struct te_recording_info info = { .size = ret->size };
-	size_t nnodes, nedges;
-	int r = TE__CU_CALL(cuGraphGetNodes, graph, NULL, &nnodes);
-
-	if (!r)
-		r = TE__CU_CALL(cuGraphGetEdges, graph, NULL, NULL, NULL, &nedges);
-	if (!r && nnodes)
-		r = count_nodes(graph, nnodes, &info);
-	if (r)
-		return r;
-	info.nnodes = nnodes;
-	info.nedges = nedges;
-	*ret = info;
-	return 0;
-}
-
-int te__cuda_graph_info(void *graph, struct te_recording_info *ret)
-{
-	struct te__cuda_graph *g = graph;
-
-	return TE__CUDA_IN(g->dev, graph_info(g->graph, ret));
-}
-
-static int exec_destroy(struct exec *e)
-{
-	/* recorded work still runs with what capture_free() takes away */
-	if (e->done) {
-		te__cu.cuEventSynchronize(e->done);
-		te__cu.cuEventDestroy(e->done);
-	}
-	if (e->exec)
-		te__cu.cuGraphExecDestroy(e->exec);
-	capture_unref(e->dev, e->capture);
-	return 0;
-}
-
-void te__cuda_exec_destroy(void *exec)
-{
-	struct exec *e = exec;
-
-	(void)TE__CUDA_IN_RELAXED(e->dev, exec_destroy(e));
-	te__free(e);
-}
-
-static int instantiate(struct exec *e, void *graph)
-{
-	int r = TE__CU_CALL(cuGraphInstantiateWithFlags, &e->exec, graph, 0);
-
-	if (!r && (e->capture->calls || e->capture->works))
-		r = TE__CU_CALL(cuEventCreate, &e->done, TE__CU_EVENT_DEFAULT);
-	/* else the first launch would do it; launches wait for it */
-	return r ? r : TE__CU_CALL(cuGraphUpload, e->exec, e->dev->stream);
-}
-
-int te__cuda_graph_instantiate(void *graph, void **ret_exec)
-{
-	struct te__cuda_graph *g = graph;
-	struct exec *e = te__calloc(1, sizeof(*e));
-	int r;
-
-	if (!e)
-		return te__fail(-ENOMEM, "no memory for a graph");
-	e->dev = g->dev;
-	e->capture = g->capture;
-	pthread_mutex_lock(&g->dev->lock);
-	e->capture->refs++;
-	pthread_mutex_unlock(&g->dev->lock);
-	r = TE__CUDA_IN_RELAXED(e->dev, instantiate(e, g->graph));
-	if (r) {
-		te__cuda_exec_destroy(e);
-		return r;
-	}
-	*ret_exec = e;
-	return 0;
-}
-
-static int graph_launch(struct exec *e, void *stream)
-{
-	int r = TE__CU_CALL(cuGraphLaunch, e->exec, stream);
-
-	return r || !e->done ? r : TE__CU_CALL(cuEventRecord, e->done, stream);
-}
-
-int te__cuda_graph_launch(void *exec, void *stream)
-{
-	struct exec *e = exec;
-
-	return TE__CUDA_IN(e->dev, graph_launch(e, ((struct te__cuda_stream *)stream)->stream));
-}
-
-static int graph_destroy(struct te__cuda_graph *g)
-{
-	if (g->graph)
-		te__cu.cuGraphDestroy(g->graph);
-	capture_unref(g->dev, g->capture);
-	return 0;
-}
-
-void te__cuda_graph_destroy(void *graph)
-{
-	struct te__cuda_graph *g = graph;
-
-	(void)TE__CUDA_IN_RELAXED(g->dev, graph_destroy(g));
-	te__free(g);
 }

@@ -27,6 +27,7 @@ struct te__cuda_dev {
 
 	pthread_mutex_t lock;
 	struct te__cuda_capture *captures; /* under lock: those that go on */
+	_Atomic uint32_t ncaptures;	   /* of these, begun by te__cuda_capture_begin */
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first product */
 	_Atomic uint64_t workspace_nbytes; /* device memory that no caller asked for */
@@ -82,6 +83,18 @@ int te__cuda_capturing(struct te__cuda_stream *s);
 int te__cuda_modules_load(struct te__cuda_dev *d);
 void te__cuda_modules_unload(struct te__cuda_dev *d);
 int te__cuda_launch(void *stream, const struct te__launch *l);
+/* the device function of a launch; a grid[0] of 0 says that there is nothing to launch */
+struct te__cuda_kernel;
+int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
+		       struct te__cuda_kernel *ret_kernel, void **ret_func);
+
+/* cuda.c */
+struct te__cuda_event {
+	_Atomic uint32_t refs; /* the creator, and captures that record it from inside */
+	struct te__cuda_dev *dev;
+	void *event;
+};
+void te__cuda_event_unref(struct te__cuda_event *e); /* the context is current */
 
 /* cuda_graph.c */
 /* 0, or the sentence; -TE_ESTATE where the caller joined captures wrongly */
@@ -90,7 +103,18 @@ int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbyt
 int te__cuda_capture_begin(void *stream);
 int te__cuda_capture_end(void *stream, void **ret_graph);
 int te__cuda_capture_active(void *stream);
+int te__cuda_event_record_external(void *event, void *stream);
+/*
+ * What was just queued on the stream: the capture that it is part of keeps it with the node it
+ * became; nothing happens outside of captures. A call that makes several nodes says before it
+ * which node the stream was at. The context is current.
+ */
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before);
+int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
 int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
+void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
+int te__cuda_exec_update(void *exec, void *graph, int same);
+int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
 int te__cuda_graph_instantiate(void *graph, void **ret_exec);
 int te__cuda_graph_launch(void *exec, void *stream);
 void te__cuda_graph_destroy(void *graph);

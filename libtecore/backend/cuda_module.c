@@ -104,20 +104,40 @@ void te__cuda_modules_unload(struct te__cuda_dev *d)
 	te__free(d->funcs);
 }
 
-static int launch(struct te__cuda_stream *s, const struct te__cuda_kernel *k, void *func,
-		  const void *args)
+int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
+		       struct te__cuda_kernel *ret_kernel, void **ret_func)
 {
+	const struct te__cuda_func *f;
+	int r = te__cuda_geometry(l, ret_kernel);
+
+	if (r || !ret_kernel->grid[0])
+		return r;
+	f = bsearch(&(struct te__cuda_func){ .name = ret_kernel->func }, d->funcs, d->nfuncs,
+		    sizeof(*f), by_name);
+	if (!f)
+		return te__fail(-TE_EKERNEL, "this build has no device function %s",
+				ret_kernel->func);
+	*ret_func = f->func;
+	return 0;
+}
+
+static int launch(struct te__cuda_stream *s, const struct te__cuda_kernel *k, void *func,
+		  const struct te__launch *l)
+{
+	const struct te__gnode what = {
+		.kind = TE_NODE_KERNEL, .id = (int32_t)l->id, .args = l->args, .nbytes = l->nbytes,
+	};
 	struct te__cu_launch_config config = {
 		.grid = { k->grid[0], k->grid[1], k->grid[2] },
 		.block = { k->block[0], k->block[1], k->block[2] },
 		.smem = k->smem,
 		.stream = s->stream,
 	};
-	void *param = (void *)args; /* the driver copies the struct */
+	void *param = (void *)(uintptr_t)l->args; /* the driver copies the struct */
 	int r = TE__CU_RAW(cuLaunchKernelEx, &config, func, &param, NULL);
 
 	if (!r)
-		return 0;
+		return te__cuda_note(s, &what, NULL);
 	return te__fail_cuda(r, "launch of %s, %u %u %u blocks of %u %u %u threads, %u bytes: %s",
 			     k->func, k->grid[0], k->grid[1], k->grid[2], k->block[0], k->block[1],
 			     k->block[2], k->smem, te__cuda_error_name(r));
@@ -126,18 +146,14 @@ static int launch(struct te__cuda_stream *s, const struct te__cuda_kernel *k, vo
 int te__cuda_launch(void *stream, const struct te__launch *l)
 {
 	struct te__cuda_stream *s = stream;
-	const struct te__cuda_func *f;
 	struct te__cuda_kernel k;
+	void *func;
 	int r;
 
 	if (l->id == TE_K_GEMM)
 		return te__cublaslt_gemm(s, l->args);
-	r = te__cuda_geometry(l, &k);
+	r = te__cuda_func_find(s->dev, l, &k, &func);
 	if (r || !k.grid[0])
 		return r;
-	f = bsearch(&(struct te__cuda_func){ .name = k.func }, s->dev->funcs, s->dev->nfuncs,
-		    sizeof(*f), by_name);
-	if (!f)
-		return te__fail(-TE_EKERNEL, "this build has no device function %s", k.func);
-	return TE__CUDA_IN(s->dev, launch(s, &k, f->func, l->args));
+	return TE__CUDA_IN(s->dev, launch(s, &k, func, l));
 }

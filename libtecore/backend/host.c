@@ -148,12 +148,18 @@ static void publish(struct host_stream *s, uint64_t pos)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* under s->lock */
-static void await(struct host_stream *s, uint64_t pos)
+/* the record inside of a graph; with s->lock, whose progress tells of it */
+static int reached(const struct host_event *e, uint64_t count)
+{
+	return e && atomic_load(&e->reached) >= count;
+}
+
+/* under s->lock; until pos, or the record before it where there is an event */
+static void await(struct host_stream *s, uint64_t pos, const struct host_event *e, uint64_t count)
 {
 	struct timespec until;
 
-	while (s->done < pos) {
+	while (s->done < pos && !reached(e, count)) {
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec += SLOW_WAIT_S;
 		s->nwaiting++;
@@ -165,14 +171,21 @@ static void await(struct host_stream *s, uint64_t pos)
 	}
 }
 
-/* 0, or what made the commands up to pos fail */
-static int wait_for(struct host_stream *s, uint64_t pos)
+/* whether the stream failed before it got there; under s->lock */
+static int failed_before(const struct host_stream *s, uint64_t pos, const struct host_event *e,
+			 uint64_t count)
+{
+	return s->error && s->error_pos <= pos && !reached(e, count);
+}
+
+static int wait_for(struct host_stream *s, uint64_t pos, const struct host_event *e,
+		    uint64_t count)
 {
 	int r;
 
 	pthread_mutex_lock(&s->lock);
-	await(s, pos);
-	r = s->error && s->error_pos <= pos ? sticky_locked(s) : 0;
+	await(s, pos, e, count);
+	r = failed_before(s, pos, e, count) ? sticky_locked(s) : 0;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -187,7 +200,7 @@ int host_push(struct host_stream *s, const struct host_op *op, const void *args,
 	if (op->kind != HOST_FREE)
 		r = sticky_locked(s);
 	while (s->queued - s->done == HOST_RING)
-		await(s, s->done + 1);
+		await(s, s->done + 1, NULL, 0);
 	if (!r)
 		r = host_cmd_set(&s->ring[s->queued % HOST_RING], op, args, nbytes);
 	if (!r) {
@@ -201,13 +214,13 @@ int host_push(struct host_stream *s, const struct host_op *op, const void *args,
 	return r;
 }
 
-static struct host_event *event_ref(struct host_event *e)
+struct host_event *host_event_ref(struct host_event *e)
 {
 	atomic_fetch_add(&e->refs, 1);
 	return e;
 }
 
-static void event_unref(struct host_event *e)
+void host_event_unref(struct host_event *e)
 {
 	if (!e || atomic_fetch_sub(&e->refs, 1) != 1)
 		return;
@@ -221,9 +234,9 @@ static void reach(struct host_event *e, uint64_t count)
 {
 	pthread_mutex_lock(&e->lock);
 	/* an older record may be reached later, on another stream */
-	if (count > e->reached) {
-		e->reached = count;
+	if (count > atomic_load(&e->reached)) {
 		e->time_ns = now_ns();
+		atomic_store(&e->reached, count);
 	}
 	pthread_mutex_unlock(&e->lock);
 }
@@ -240,16 +253,31 @@ static void fail_stream(struct host_stream *s, int code, uint64_t pos)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static void run_work(const struct host_cmd *cmd)
+/* a record that is a node: who waits for it goes on while later nodes run */
+static void reach_inside(struct host_stream *s, struct host_event *e, uint64_t count)
+{
+	reach(e, count);
+	pthread_mutex_lock(&s->lock);
+	if (s->nwaiting)
+		pthread_cond_broadcast(&s->progress);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void run_work(struct host_stream *s, const struct host_cmd *cmd)
 {
 	const struct host_graph *g = cmd->op.obj;
+	const void *args = cmd->big ? cmd->big : cmd->args;
+	const uint64_t *count = args;
 
 	if (cmd->op.kind != HOST_GRAPH) {
 		host_run(cmd);
 		return;
 	}
 	for (uint64_t i = 0; i < g->nnodes && !running.error; i++)
-		host_run(&g->node[i]);
+		if (g->node[i].op.kind == HOST_RECORD)
+			reach_inside(s, g->node[i].op.obj, *count++);
+		else
+			host_run(&g->node[i]);
 }
 
 /* the command at place pos; 0, or the code that the stream fails with */
@@ -262,16 +290,19 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 		break;
 	case HOST_RECORD:
 		reach(cmd->op.obj, cmd->op.pos);
-		event_unref(cmd->op.obj);
+		host_event_unref(cmd->op.obj);
 		publish(s, pos);
 		break;
 	case HOST_WAIT:
-		running.error = failed ? 0 : wait_for(cmd->op.obj, cmd->op.pos);
+		running.error = failed ? 0 :
+					 wait_for(cmd->op.obj, cmd->op.pos, cmd->op.event,
+						  cmd->op.count);
 		stream_unref(cmd->op.obj);
+		host_event_unref(cmd->op.event);
 		break;
 	default:
 		if (!failed)
-			run_work(cmd);
+			run_work(s, cmd);
 		if (cmd->op.kind == HOST_GRAPH)
 			host_graph_destroy(cmd->op.obj);
 		te__free(cmd->big);
@@ -380,7 +411,7 @@ static int stream_sync(void *stream)
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);
-	await(s, s->queued);
+	await(s, s->queued, NULL, 0);
 	r = sticky_locked(s);
 	pthread_mutex_unlock(&s->lock);
 	/* after the wait: the caller now frees what queued copies read */
@@ -425,13 +456,44 @@ static int event_create(void *dev, void **ret_event)
 
 static void event_destroy(void *event)
 {
-	event_unref(event);
+	host_event_unref(event);
+}
+
+uint64_t host_event_count(struct host_event *e)
+{
+	uint64_t count;
+
+	pthread_mutex_lock(&e->lock);
+	count = ++e->nrecords;
+	pthread_mutex_unlock(&e->lock);
+	return count;
+}
+
+void host_event_uncount(struct host_event *e)
+{
+	pthread_mutex_lock(&e->lock);
+	e->nrecords--;
+	pthread_mutex_unlock(&e->lock);
+}
+
+void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos, uint64_t count)
+{
+	struct host_stream *old;
+
+	pthread_mutex_lock(&e->lock);
+	host_capture_forget(e);
+	old = e->stream;
+	e->stream = stream_ref(s);
+	e->pos = pos;
+	e->count = count;
+	pthread_mutex_unlock(&e->lock);
+	stream_unref(old);
 }
 
 static int event_record(void *event, void *stream)
 {
 	struct host_event *e = event;
-	struct host_stream *s = stream, *old;
+	struct host_stream *s = stream;
 	struct host_op op = { .kind = HOST_RECORD, .obj = e };
 	uint64_t pos;
 	int r;
@@ -440,25 +502,16 @@ static int event_record(void *event, void *stream)
 		return -ENOMEM;
 	if (s->member)
 		return host_capture_record(e, s);
-	pthread_mutex_lock(&e->lock);
-	op.pos = ++e->nrecords;
-	pthread_mutex_unlock(&e->lock);
-	event_ref(e);
+	op.pos = host_event_count(e);
+	host_event_ref(e);
 	/* not under e->lock: a full queue may be waiting for it */
 	r = host_push(s, &op, NULL, 0, &pos);
-	pthread_mutex_lock(&e->lock);
 	if (r) {
-		e->nrecords--;
-		pthread_mutex_unlock(&e->lock);
-		event_unref(e);
+		host_event_uncount(e);
+		host_event_unref(e);
 		return r;
 	}
-	host_capture_forget(e);
-	old = e->stream;
-	e->stream = stream_ref(s);
-	e->pos = pos;
-	pthread_mutex_unlock(&e->lock);
-	stream_unref(old);
+	host_event_place(e, s, pos, 0);
 	return 0;
 }
 
@@ -478,14 +531,20 @@ static int refuse_captured(void)
 	return te__fail(-EBUSY, "host: the event was recorded during a capture");
 }
 
-/* the place of the last record, its stream referenced; NULL: never recorded */
-static struct host_stream *event_place(struct host_event *e, uint64_t *ret_pos)
+/*
+ * The place of the last record, its stream referenced; NULL: never recorded. *ret_inside: the
+ * event, referenced, where it is reached before the command at that place ends; or NULL.
+ */
+static struct host_stream *event_place(struct host_event *e, uint64_t *ret_pos,
+				       struct host_event **ret_inside, uint64_t *ret_count)
 {
 	struct host_stream *s;
 
 	pthread_mutex_lock(&e->lock);
 	s = e->stream ? stream_ref(e->stream) : NULL;
 	*ret_pos = e->pos;
+	*ret_inside = s && e->count ? host_event_ref(e) : NULL;
+	*ret_count = e->count;
 	pthread_mutex_unlock(&e->lock);
 	return s;
 }
@@ -501,50 +560,58 @@ static int event_wait(void *event, void *stream)
 		return -ENOMEM;
 	if (s->member || event_captured(e))
 		return host_capture_wait(e, s);
-	op.obj = event_place(e, &op.pos);
+	op.obj = event_place(e, &op.pos, &op.event, &op.count);
 	if (!op.obj)
 		return host_sticky(s);
 	r = op.obj == s ? host_sticky(s) : host_push(s, &op, NULL, 0, NULL);
-	if (r || op.obj == s)
+	if (r || op.obj == s) {
 		stream_unref(op.obj);
+		host_event_unref(op.event);
+	}
 	return r;
 }
 
 static int event_sync(void *event)
 {
+	struct host_event *inside;
 	struct host_stream *s;
-	uint64_t pos;
+	uint64_t pos, count;
 	int r;
 
 	if (host_fault("event_sync"))
 		return -ENOMEM;
 	if (event_captured(event))
 		return refuse_captured();
-	s = event_place(event, &pos);
+	s = event_place(event, &pos, &inside, &count);
 	if (!s)
 		return 0;
-	r = wait_for(s, pos);
+	r = wait_for(s, pos, inside, count);
 	stream_unref(s);
+	host_event_unref(inside);
 	return r;
 }
 
 static int event_query(void *event)
 {
+	struct host_event *inside;
 	struct host_stream *s;
-	uint64_t pos;
+	uint64_t pos, count;
 	int r;
 
 	if (host_fault("event_query"))
 		return -ENOMEM;
 	if (event_captured(event))
 		return refuse_captured();
-	s = event_place(event, &pos);
+	s = event_place(event, &pos, &inside, &count);
 	if (!s)
 		return 1;
 	pthread_mutex_lock(&s->lock);
-	r = s->done < pos ? 0 : s->error && s->error_pos <= pos ? sticky_locked(s) : 1;
+	r = s->done >= pos || reached(inside, count);
+	if (r && failed_before(s, pos, inside, count))
+		r = sticky_locked(s);
 	pthread_mutex_unlock(&s->lock);
 	stream_unref(s);
+	host_event_unref(inside);
 	return r;
 }
 
@@ -554,7 +621,7 @@ static uint64_t event_time(struct host_event *e)
 	uint64_t t;
 
 	pthread_mutex_lock(&e->lock);
-	t = e->nrecords && e->reached == e->nrecords ? e->time_ns : 0;
+	t = e->nrecords && atomic_load(&e->reached) == e->nrecords ? e->time_ns : 0;
 	pthread_mutex_unlock(&e->lock);
 	return t;
 }
@@ -666,6 +733,7 @@ const struct te__backend_ops te__backend_host = {
 	.event_create = event_create,
 	.event_destroy = event_destroy,
 	.event_record = event_record,
+	.event_record_external = host_event_record_external,
 	.event_wait = event_wait,
 	.event_sync = event_sync,
 	.event_query = event_query,
@@ -679,8 +747,11 @@ const struct te__backend_ops te__backend_host = {
 	.capture_end = host_capture_end,
 	.capture_active = host_capture_active,
 	.graph_info = host_graph_info,
+	.graph_node = host_graph_node,
 	.graph_instantiate = host_graph_instantiate,
 	.graph_launch = host_graph_launch,
+	.exec_update = host_exec_update,
+	.exec_patch = host_exec_patch,
 	.graph_destroy = host_graph_destroy,
-	.exec_destroy = host_graph_destroy,
+	.exec_destroy = host_exec_destroy,
 };

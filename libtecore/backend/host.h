@@ -36,6 +36,9 @@ struct host_op {
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
 	uint64_t pos; /* WAIT: the place in stream obj; RECORD: the event's count */
+	/* WAIT for a record inside of a graph: which, and its count; holds a reference */
+	struct host_event *event;
+	uint64_t count;
 };
 
 #define HOST_ARGS_NBYTES 320 /* holds every kernel's struct */
@@ -83,24 +86,34 @@ struct host_ids {
 struct host_event {
 	_Atomic uint32_t refs;
 	pthread_mutex_t lock;
-	/* the last record */
+	/* the last record; count is 0 unless it is a node of the graph launched at pos */
 	struct host_stream *stream;
 	uint64_t pos;
+	uint64_t count;
 	uint64_t nrecords;
 	/* the last record reached, and when */
-	uint64_t reached;
+	_Atomic uint64_t reached; /* written under lock */
 	uint64_t time_ns;
 	/* recorded in a capture: the nodes to wait for */
 	struct host_capture *capture;
 	struct host_ids ids;
 };
 
-/* Nodes are in the order they were captured, which respects every edge. */
+/*
+ * Nodes are in the order they were captured, which respects every edge. Node i depends on
+ * dep.v[first.v[i]] up to that of i + 1. A RECORD among them is of an event that
+ * outsiders wait for; a launch brings the counts of its records along.
+ */
 struct host_graph {
-	_Atomic uint32_t refs;
+	_Atomic uint32_t refs; /* the exec and launches: more than one, and it must not change */
 	struct host_cmd *node;
 	uint64_t nnodes, cap;
-	uint64_t nedges;
+	uint64_t nedges, nrecords;
+	struct host_ids first, dep;
+};
+
+struct host_exec {
+	struct host_graph *graph;
 };
 
 /* common to host.c and host_graph.c */
@@ -112,6 +125,12 @@ void host_run(const struct host_cmd *cmd);
 int host_sticky(struct host_stream *s);
 int host_not_capturing(const struct host_stream *s, const char *what);
 struct host_graph *host_graph_ref(struct host_graph *g);
+struct host_event *host_event_ref(struct host_event *e);
+void host_event_unref(struct host_event *e);
+/* a record is about to be queued: its count; and it was, as part of the command at pos */
+uint64_t host_event_count(struct host_event *e);
+void host_event_uncount(struct host_event *e);
+void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos, uint64_t count);
 
 /* work: queued, or recorded where the stream captures */
 int host_work(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes);
@@ -127,7 +146,12 @@ int host_capture_end(void *stream, void **ret_graph);
 int host_capture_active(void *stream);
 void host_capture_leave(struct host_stream *s); /* the stream is about to go */
 int host_graph_info(void *graph, struct te_recording_info *ret);
+int host_event_record_external(void *event, void *stream);
+void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
 int host_graph_instantiate(void *graph, void **ret_exec);
+int host_exec_update(void *exec, void *graph, int same);
+int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
+void host_exec_destroy(void *exec);
 int host_graph_launch(void *exec, void *stream);
 void host_graph_destroy(void *graph);
 

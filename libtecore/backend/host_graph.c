@@ -29,8 +29,6 @@ struct host_capture {
 	struct host_stream *origin;
 	struct host_member *members;
 	struct host_graph *graph;
-	/* node i depends on dep.v[first.v[i]] up to that of i + 1 */
-	struct host_ids first, dep;
 };
 
 static int ids_reserve(struct host_ids *ids, uint32_t n)
@@ -90,10 +88,26 @@ void host_graph_destroy(void *graph)
 
 	if (!g || atomic_fetch_sub(&g->refs, 1) != 1)
 		return;
-	for (uint64_t i = 0; i < g->nnodes; i++)
+	for (uint64_t i = 0; i < g->nnodes; i++) {
 		te__free(g->node[i].big);
+		if (g->node[i].op.kind == HOST_RECORD)
+			host_event_unref(g->node[i].op.obj);
+	}
 	te__free(g->node);
+	ids_free(&g->first);
+	ids_free(&g->dep);
 	te__free(g);
+}
+
+static struct host_graph *graph_new(void)
+{
+	struct host_graph *g = te__calloc(1, sizeof(*g));
+
+	if (g)
+		g->refs = 1;
+	else
+		te__fail(-ENOMEM, "host: no memory for a graph");
+	return g;
 }
 
 static int graph_reserve(struct host_graph *g)
@@ -132,6 +146,8 @@ int host_graph_info(void *graph, struct te_recording_info *ret)
 		case HOST_CALL:
 			ret->nhost++;
 			break;
+		case HOST_RECORD:
+			break;
 		default:
 			ret->nkernels++;
 			break;
@@ -140,26 +156,203 @@ int host_graph_info(void *graph, struct te_recording_info *ret)
 	return 0;
 }
 
-/* nodes do not change once captured: what runs is the graph itself */
+static const enum te_node_kind node_kind[] = {
+	[HOST_COPY] = TE_NODE_COPY, [HOST_FILL8] = TE_NODE_FILL,     [HOST_FILL32] = TE_NODE_FILL,
+	[HOST_CALL] = TE_NODE_HOST, [HOST_KERNEL] = TE_NODE_KERNEL, [HOST_RECORD] = TE_NODE_EVENT,
+};
+
+void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
+{
+	const struct host_graph *g = graph;
+	const struct host_cmd *cmd = &g->node[index];
+	const struct host_op *op = &cmd->op;
+	uint32_t end = index + 1 < g->nnodes ? g->first.v[index + 1] : g->dep.n;
+
+	*ret = (struct te__gnode){
+		.kind = node_kind[op->kind],
+		.id = -1,
+		.nbytes = op->nbytes,
+		.ndeps = end - g->first.v[index],
+		.dep = &g->dep.v[g->first.v[index]],
+	};
+	if (op->kind == HOST_KERNEL) {
+		ret->id = (int32_t)op->value;
+		ret->args = cmd->args;
+	} else if (op->kind != HOST_CALL) {
+		ret->dst = op->dst;
+		ret->src = op->src;
+		ret->value = op->value;
+		ret->elem = op->kind == HOST_FILL32 ? 4 : 1;
+	}
+}
+
+/* executables: a graph that changes only while nobody else holds it */
+
+static int ids_copy(struct host_ids *to, const struct host_ids *from)
+{
+	int r = ids_reserve(to, from->n);
+
+	for (uint32_t i = 0; !r && i < from->n; i++)
+		to->v[to->n++] = from->v[i];
+	return r;
+}
+
+static int cmd_copy(struct host_cmd *to, const struct host_cmd *from)
+{
+	const void *args = from->big ? from->big : from->args;
+	/* op.nbytes of a copy or fill is no size of arguments */
+	size_t nbytes = from->op.kind == HOST_CALL || from->op.kind == HOST_KERNEL ?
+				from->op.nbytes :
+				0;
+	int r = host_cmd_set(to, &from->op, args, nbytes);
+
+	if (!r && from->op.kind == HOST_RECORD)
+		host_event_ref(from->op.obj);
+	return r;
+}
+
+static int graph_copy(const struct host_graph *g, struct host_graph **ret_graph)
+{
+	struct host_graph *c = graph_new();
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	r = ids_copy(&c->first, &g->first);
+	if (!r)
+		r = ids_copy(&c->dep, &g->dep);
+	while (!r && c->nnodes < g->nnodes) {
+		r = graph_reserve(c);
+		if (!r)
+			r = cmd_copy(&c->node[c->nnodes], &g->node[c->nnodes]);
+		if (!r)
+			c->nnodes++;
+	}
+	c->nedges = g->nedges;
+	c->nrecords = g->nrecords;
+	if (r)
+		host_graph_destroy(c);
+	else
+		*ret_graph = c;
+	return r;
+}
+
 int host_graph_instantiate(void *graph, void **ret_exec)
 {
+	struct host_exec *e;
+
 	if (host_fault("graph_instantiate"))
 		return -ENOMEM;
-	*ret_exec = host_graph_ref(graph);
+	e = te__malloc(sizeof(*e));
+	if (!e)
+		return te__fail(-ENOMEM, "host: no memory for an executable graph");
+	e->graph = host_graph_ref(graph);
+	*ret_exec = e;
 	return 0;
+}
+
+void host_exec_destroy(void *exec)
+{
+	struct host_exec *e = exec;
+
+	if (!e)
+		return;
+	host_graph_destroy(e->graph);
+	te__free(e);
+}
+
+/* launches that are queued hold the graph from before */
+int host_exec_update(void *exec, void *graph, int same)
+{
+	struct host_exec *e = exec;
+
+	if (host_fault("exec_update"))
+		return -ENOMEM;
+	host_graph_destroy(e->graph);
+	e->graph = host_graph_ref(graph);
+	return same ? TE_UPDATE_IN_PLACE : TE_UPDATE_INSTANTIATED;
+}
+
+int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch)
+{
+	struct host_exec *e = exec;
+
+	if (host_fault("exec_patch"))
+		return -ENOMEM;
+	/* only this exec could hand it to somebody else meanwhile */
+	if (atomic_load(&e->graph->refs) > 1) {
+		struct host_graph *copy;
+		int r = graph_copy(e->graph, &copy);
+
+		if (r)
+			return r;
+		host_graph_destroy(e->graph);
+		e->graph = copy;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		struct host_cmd *cmd = &e->graph->node[patch[i].index];
+
+		if (patch[i].to.args) {
+			memcpy(cmd->args, patch[i].to.args, cmd->op.nbytes);
+		} else {
+			cmd->op.dst = patch[i].to.dst;
+			cmd->op.src = patch[i].to.src;
+		}
+	}
+	return 0;
+}
+
+/* the records of the graph's launch, with their counts; or back */
+static void count_records(const struct host_graph *g, uint64_t *count, int back)
+{
+	for (uint64_t i = 0; i < g->nnodes; i++) {
+		if (g->node[i].op.kind != HOST_RECORD)
+			continue;
+		if (back)
+			host_event_uncount(g->node[i].op.obj);
+		else
+			*count++ = host_event_count(g->node[i].op.obj);
+	}
+}
+
+static void place_records(const struct host_graph *g, const uint64_t *count, struct host_stream *s,
+			  uint64_t pos)
+{
+	for (uint64_t i = 0; i < g->nnodes; i++)
+		if (g->node[i].op.kind == HOST_RECORD)
+			host_event_place(g->node[i].op.obj, s, pos, *count++);
+}
+
+static int launch_recording(struct host_graph *g, struct host_stream *s, const struct host_op *op)
+{
+	uint64_t *count = te__malloc(g->nrecords * sizeof(*count));
+	uint64_t pos;
+	int r;
+
+	if (!count)
+		return te__fail(-ENOMEM, "host: no memory to launch a graph");
+	count_records(g, count, 0);
+	r = host_push(s, op, count, g->nrecords * sizeof(*count), &pos);
+	if (r)
+		count_records(g, count, 1);
+	else
+		place_records(g, count, s, pos);
+	te__free(count);
+	return r;
 }
 
 int host_graph_launch(void *exec, void *stream)
 {
-	struct host_op op = { .kind = HOST_GRAPH, .obj = exec };
+	struct host_graph *g = ((struct host_exec *)exec)->graph;
+	struct host_op op = { .kind = HOST_GRAPH, .obj = g };
 	int r;
 
 	if (host_fault("graph_launch"))
 		return -ENOMEM;
-	host_graph_ref(exec);
-	r = host_push(stream, &op, NULL, 0, NULL);
+	host_graph_ref(g);
+	r = g->nrecords ? launch_recording(g, stream, &op) : host_push(stream, &op, NULL, 0, NULL);
 	if (r)
-		host_graph_destroy(exec);
+		host_graph_destroy(g);
 	return r;
 }
 
@@ -170,8 +363,6 @@ static void capture_unref(struct host_capture *c)
 	if (!c || atomic_fetch_sub(&c->refs, 1) != 1)
 		return;
 	host_graph_destroy(c->graph);
-	ids_free(&c->first);
-	ids_free(&c->dep);
 	pthread_mutex_destroy(&c->lock);
 	te__free(c);
 }
@@ -214,12 +405,11 @@ int host_capture_begin(void *stream)
 	c->active = 1;
 	c->origin = s;
 	pthread_mutex_init(&c->lock, NULL);
-	c->graph = te__calloc(1, sizeof(*c->graph));
+	c->graph = graph_new();
 	if (!c->graph) {
 		capture_unref(c);
-		return te__fail(-ENOMEM, "host: no memory for a graph");
+		return -ENOMEM;
 	}
-	c->graph->refs = 1;
 	r = member_new(c, s) ? 0 : -ENOMEM;
 	capture_unref(c);
 	return r;
@@ -228,6 +418,20 @@ int host_capture_begin(void *stream)
 int host_capture_active(void *stream)
 {
 	return ((struct host_stream *)stream)->member != NULL;
+}
+
+/* ascending: a front is in the order of its merges */
+static void add_deps(struct host_ids *dep, const struct host_ids *front)
+{
+	const uint32_t start = dep->n;
+
+	for (uint32_t i = 0; i < front->n; i++) {
+		uint32_t at = dep->n++;
+
+		for (; at > start && dep->v[at - 1] > front->v[i]; at--)
+			dep->v[at] = dep->v[at - 1];
+		dep->v[at] = front->v[i];
+	}
 }
 
 int host_capture_add(struct host_stream *s, const struct host_op *op, const void *args,
@@ -243,18 +447,18 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 	id = (uint32_t)g->nnodes;
 	r = graph_reserve(g);
 	if (!r)
-		r = ids_reserve(&c->first, id + 1);
+		r = ids_reserve(&g->first, id + 1);
 	if (!r)
-		r = ids_reserve(&c->dep, c->dep.n + m->front.n);
+		r = ids_reserve(&g->dep, g->dep.n + m->front.n);
 	if (!r)
 		r = ids_reserve(&m->front, 1);
 	if (!r)
 		r = host_cmd_set(&g->node[id], op, args, nbytes);
 	if (!r) {
-		c->first.v[c->first.n++] = c->dep.n;
-		for (uint32_t i = 0; i < m->front.n; i++)
-			c->dep.v[c->dep.n++] = m->front.v[i];
+		g->first.v[g->first.n++] = g->dep.n;
+		add_deps(&g->dep, &m->front);
 		g->nedges += m->front.n;
+		g->nrecords += op->kind == HOST_RECORD;
 		g->nnodes++;
 		m->front.v[0] = id;
 		m->front.n = 1;
@@ -287,6 +491,29 @@ int host_capture_record(struct host_event *e, struct host_stream *s)
 	atomic_fetch_add(&c->refs, 1);
 	e->capture = c;
 	e->ids = ids;
+	pthread_mutex_unlock(&e->lock);
+	return 0;
+}
+
+int host_event_record_external(void *event, void *stream)
+{
+	struct host_event *e = event;
+	struct host_stream *s = stream;
+	int r;
+
+	if (host_fault("event_record_external"))
+		return -ENOMEM;
+	if (!s->member)
+		return te__fail(-TE_ESTATE, "host: stream %u does not capture", s->number);
+	host_event_ref(e);
+	r = host_capture_add(s, &(struct host_op){ .kind = HOST_RECORD, .obj = e }, NULL, 0);
+	if (r) {
+		host_event_unref(e);
+		return r;
+	}
+	/* a place in a graph that it had is no longer its last record */
+	pthread_mutex_lock(&e->lock);
+	host_capture_forget(e);
 	pthread_mutex_unlock(&e->lock);
 	return 0;
 }
@@ -344,10 +571,10 @@ static int check_joined(struct host_capture *c)
 	for (uint32_t i = 0; i < c->origin->member->front.n; i++)
 		seen[c->origin->member->front.v[i]] = 1;
 	for (uint64_t i = n; i-- > 0;) {
-		uint32_t end = i + 1 < n ? c->first.v[i + 1] : c->dep.n;
+		uint32_t end = i + 1 < n ? c->graph->first.v[i + 1] : c->graph->dep.n;
 
-		for (uint32_t d = c->first.v[i]; seen[i] && d < end; d++)
-			seen[c->dep.v[d]] = 1;
+		for (uint32_t d = c->graph->first.v[i]; seen[i] && d < end; d++)
+			seen[c->graph->dep.v[d]] = 1;
 	}
 	for (m = c->members; m && !r; m = m->next)
 		for (uint32_t i = 0; i < m->front.n && !r; i++)

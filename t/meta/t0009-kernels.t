@@ -35,4 +35,45 @@ while read -r id name module host; do
 done <"$tmp/k" >"$tmp/bad"
 empty "each module holds its kernels" "$tmp/bad"
 
+# every pointer of every struct, in order: "name field"; of a struct te_k_q its own fields
+awk '
+	/^struct te_k_[a-z_0-9]* {/ { name = $2; sub(/^te_k_/, "", name); next }
+	/^}/ { name = "" }
+	name == "" { next }
+	{ gsub(/\/\*[^*]*\*\//, ""); sub(/\/\*.*/, "") }
+	/^\tstruct te_k_q [a-z]*;/ {
+		f = $3; sub(/;/, "", f)
+		for (i = 1; i <= nq; i++)
+			print name, f "." q[i]
+		next
+	}
+	/\*/ {
+		sub(/;.*/, "")
+		n = split($0, d, ",")
+		for (i = 1; i <= n; i++) {
+			if (d[i] !~ /\*/)
+				print name, "is read wrongly here:", $0
+			sub(/.*\*/, "", d[i])
+			if (name == "q")
+				q[++nq] = d[i]
+			else
+				print name, d[i]
+		}
+	}' te_k.h >"$tmp/all"
+while read -r name field; do
+	cut -d' ' -f2 "$tmp/k" | grep -qx "$name" && echo "$name $field"
+done <"$tmp/all" | sort >"$tmp/want"
+q=$(sed -n '/^struct te_k_q {/,/^}/s/.*\*\([a-z_]*\);.*/\1/p' te_k.h | tr '\n' ' ')
+sed -n 's/^TE_K_PTRS(\([a-z0-9_]*\), \(.*\))$/\1 \2/p' te_k_ptr.def | while read -r name fields; do
+	for f in $fields; do
+		case $f in
+		P*) echo "$name $f" | sed 's/P(//; s/),*$//' ;;
+		Q*) for m in $q; do echo "$name $f.$m" | sed 's/Q(//; s/),*\././'; done ;;
+		*) echo "$name: $f is not understood" ;;
+		esac
+	done
+done | sort >"$tmp/got"
+check "structs have pointers" test "$(wc -l <"$tmp/want")" -gt 100
+same "te_k_ptr.def lists every pointer of every kernel's struct" "$tmp/want" "$tmp/got"
+
 tap_end

@@ -526,7 +526,7 @@ static int event_check(int result, const char *call)
 	return te__cuda_check(result, call);
 }
 
-static int event_sync(struct event *e)
+static int event_sync(struct te__cuda_event *e)
 {
 	/* to a wait an event of a capture is CUDA_ERROR_INVALID_VALUE; a query says it plainly */
 	int r = TE__CU_RAW(cuEventQuery, e->event);

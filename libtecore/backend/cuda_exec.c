@@ -69,6 +69,7 @@ struct order {
 	struct te__cu_edge_data *data;
 	uint32_t *first, *dep; /* node i depends on dep[first[i]] up to that of i + 1 */
 	uint32_t *ours, *stack, *next;
+	uint32_t nours;
 };
 
 static void order_free(struct order *o)
@@ -135,35 +136,46 @@ static void order_edges(struct order *o)
 		o->dep[o->first[number_of(o, o->to[e]) + 1]++] = number_of(o, o->from[e]);
 }
 
-/* each node behind what it depends on, else as the driver lists them: in capture order */
-static void order_sort(struct order *o)
+/* gives the node the next number of ours, behind all that it depends on */
+static void order_visit(struct order *o, uint32_t number)
 {
-	uint32_t nours = 0;
+	uint32_t depth = 0;
 
+	if (o->ours[number] != UINT32_MAX)
+		return;
+	o->stack[depth++] = number;
+	while (depth) {
+		uint32_t at = o->stack[depth - 1], end = o->first[at + 1];
+
+		while (o->next[at] < end && o->ours[o->dep[o->next[at]]] != UINT32_MAX)
+			o->next[at]++;
+		if (o->next[at] < end) {
+			o->stack[depth++] = o->dep[o->next[at]];
+		} else {
+			o->ours[at] = o->nours++;
+			depth--;
+		}
+	}
+}
+
+/*
+ * In the order of capture, so that captures of the same calls give the same numbers: of the
+ * driver's list no order is promised. What we did not queue comes where it is needed, or last.
+ */
+static void order_sort(struct order *o, const struct te__cuda_mark *mark)
+{
 	for (size_t i = 0; i < o->n; i++) {
 		o->ours[i] = UINT32_MAX;
 		o->next[i] = o->first[i];
 	}
-	for (uint32_t i = 0; i < o->n; i++) {
-		uint32_t depth = 0;
+	for (; mark; mark = mark->next) {
+		uint32_t number = number_of(o, mark->node);
 
-		if (o->ours[i] != UINT32_MAX)
-			continue;
-		o->stack[depth++] = i;
-		while (depth) {
-			uint32_t at = o->stack[depth - 1];
-
-			while (o->next[at] < o->first[at + 1] &&
-			       o->ours[o->dep[o->next[at]]] != UINT32_MAX)
-				o->next[at]++;
-			if (o->next[at] < o->first[at + 1]) {
-				o->stack[depth++] = o->dep[o->next[at]];
-			} else {
-				o->ours[at] = nours++;
-				depth--;
-			}
-		}
+		if (number != UINT32_MAX)
+			order_visit(o, number);
 	}
+	for (uint32_t i = 0; i < o->n; i++)
+		order_visit(o, i);
 }
 
 static int node_info(void *node, struct te__gnode *ret)
@@ -269,7 +281,7 @@ static int graph_fill(struct te__cuda_graph *g, struct order *o)
 	if (!g->nodes->node || !g->info || !g->dep)
 		return te__fail(-ENOMEM, "no memory for %zu graph nodes", o->n);
 	order_edges(o);
-	order_sort(o);
+	order_sort(o, g->capture->marks);
 	r = nodes_fill(g, o);
 	if (!r)
 		marks_apply(g, o);
@@ -558,6 +570,7 @@ static int kernel_set(struct exec *e, void *node, const struct te__gnode *n)
 
 static void side_set(struct te__cu_memcpy_side *side, const void *ptr)
 {
+	side->x = side->y = side->z = 0;
 	if (side->type == TE__CU_MEMORYTYPE_HOST)
 		side->host = (void *)(uintptr_t)ptr;
 	else

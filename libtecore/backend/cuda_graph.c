@@ -197,6 +197,7 @@ int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void 
 	m = te__malloc(sizeof(*m) + nbytes);
 	if (!m)
 		return te__fail(-ENOMEM, "no memory for a captured node");
+	m->next = NULL;
 	m->node = node;
 	m->before = before;
 	m->what = *what;
@@ -205,8 +206,11 @@ int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void 
 		m->what.args = m->args;
 	}
 	pthread_mutex_lock(&s->dev->lock);
-	m->next = c->marks;
-	c->marks = m;
+	if (c->last_mark)
+		c->last_mark->next = m;
+	else
+		c->marks = m;
+	c->last_mark = m;
 	pthread_mutex_unlock(&s->dev->lock);
 	return 0;
 }
@@ -273,6 +277,7 @@ int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbyt
 
 static int record_external(struct te__cuda_event *e, struct te__cuda_stream *s)
 {
+	const struct te__gnode what = { .kind = TE_NODE_EVENT, .id = -1 };
 	struct te__cuda_capture *c;
 	struct te__cuda_kept *k;
 	int r = capture_get(s, &c);
@@ -290,8 +295,9 @@ static int record_external(struct te__cuda_event *e, struct te__cuda_stream *s)
 	k->next = c->events;
 	c->events = k;
 	pthread_mutex_unlock(&s->dev->lock);
-	return TE__CU_CALL(cuEventRecordWithFlags, e->event, s->stream,
-			   TE__CU_EVENT_RECORD_EXTERNAL);
+	r = TE__CU_CALL(cuEventRecordWithFlags, e->event, s->stream,
+			TE__CU_EVENT_RECORD_EXTERNAL);
+	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
 int te__cuda_event_record_external(void *event, void *stream)

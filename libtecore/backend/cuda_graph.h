@@ -29,7 +29,7 @@ struct te__cuda_capture {
 	struct te__cuda_call *calls;
 	struct te__cuda_work *works;
 	struct te__cuda_kept *events;
-	struct te__cuda_mark *marks;
+	struct te__cuda_mark *marks, *last_mark; /* in the order of their calls */
 };
 
 struct te__cuda_capture *te__cuda_capture_ref(struct te__cuda_dev *d, struct te__cuda_capture *c);

@@ -4,9 +4,10 @@
  * A stream is a ring of commands that its worker runs in order. A place in a
  * stream is the count of commands up to it, so an event is (stream, place) and
  * whoever waits for it waits until the stream's count of finished commands gets
- * there. Waits cannot go round in a circle: a command waits only for commands
- * that were queued before it. The memory that keeps a stream waits for nobody:
- * the last command queued still runs when the stream is destroyed.
+ * there; or, where the record is a node of a graph, until its count is reached. Waits cannot
+ * go round in a circle: a command waits only for commands that were queued before it.
+ * The memory that keeps a stream waits for nobody: the last command queued still runs when
+ * the stream is destroyed.
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"

@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,14 @@ static void gate_close(void)
 static void gate_open(void)
 {
 	atomic_store(&gate_is_open, 1);
+}
+
+static void *gate_open_later(void *arg)
+{
+	(void)arg;
+	sleep_ms(200);
+	gate_open();
+	return NULL;
 }
 
 /* ---- fixture and memory ---- */
@@ -573,20 +582,22 @@ START_TEST(instantiates_what_does_not)
 	/* and in place again */
 	DO(te_capture_begin(a));
 	DO(te_copy(a, d, c, 256));
-	DO(te_fill(a, c, 4, 100));
+	DO(te_fill(a, c, 4, 256));
 	DO(te_capture_update(a, rec, &how));
 	ck_assert_int_eq(how, TE_UPDATE_IN_PLACE);
 	ck_assert_uint_eq(info(rec).ninstantiated, 3);
 	ck_assert_uint_eq(info(rec).nupdated, 1);
-	ck_assert_uint_eq(node(rec, 1).nbytes, 100);
 	/* what this backend cannot do in place is done all the same */
 	DO(te_capture_begin(a));
 	DO(te_copy(a, h, c, 256));
 	DO(te_fill(a, c, 5, 100));
-	DO(te_capture_update(a, rec, &how));
+	DO(te_capture_update(a, rec, NULL));
+	ck_assert_uint_eq(node(rec, 1).nbytes, 100);
 	ck_assert_uint_eq(info(rec).ninstantiated + info(rec).nupdated, 5);
 	launch(rec);
 	ck_assert_int_eq(h[0], 3);
+	check_part(c, 5, 100, "a smaller fill");
+	check_part(c + 100, 3, 156, "what it leaves");
 	te_recording_unref(rec);
 }
 END_TEST
@@ -697,6 +708,7 @@ static void take(void *arg)
 START_TEST(an_update_leaves_queued_launches_alone)
 {
 	unsigned char *d = device(256), *c = device(256), *h = pinned(256);
+	pthread_t opener;
 	int one[100] = { 1 }, two[100] = { 2 }; /* more than a small argument */
 	struct te_recording *rec;
 
@@ -709,6 +721,8 @@ START_TEST(an_update_leaves_queued_launches_alone)
 	DO(te_host_call(a, gate_wait, NULL, 0));
 	DO(te_recording_launch(rec, a));
 	DO(te_copy(a, h, d, 256));
+	/* a driver that instantiates may wait for the device, whoever asks */
+	ck_assert_int_eq(pthread_create(&opener, NULL, gate_open_later, NULL), 0);
 	DO(te_capture_begin(b));
 	DO(te_fill(b, _i ? c : d, 2, 256));
 	DO(te_host_call(b, take, two, sizeof(two)));
@@ -716,8 +730,8 @@ START_TEST(an_update_leaves_queued_launches_alone)
 		DO(te_fill(b, d, 3, 256));
 	DO(te_capture_update(b, rec, NULL));
 	ck_assert_uint_eq(info(rec).nupdated, !_i);
-	gate_open();
 	DO(te_stream_sync(a));
+	pthread_join(opener, NULL);
 	ck_assert_int_eq(h[0], 1);
 	ck_assert_int_eq(h[255], 1);
 	ck_assert_int_eq(atomic_load(&last), 1);
@@ -1077,6 +1091,20 @@ START_TEST(an_update_cannot_tell_two_slots_on_one_memory_apart)
 }
 END_TEST
 
+/* on the stream, by the driver's own call */
+static void fill_natively(void *d, int value, size_t n)
+{
+	void *cu;
+
+	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRetain(&cu, 0), 0);
+	ck_assert_int_eq(te__cu.cuCtxPushCurrent(cu), 0);
+	ck_assert_int_eq(te__cu.cuMemsetD8Async((uintptr_t)d, (unsigned char)value, n,
+						te_stream_native(a)),
+			 0);
+	ck_assert_int_eq(te__cu.cuCtxPopCurrent(&cu), 0);
+	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRelease(0), 0);
+}
+
 /* what was not queued through this library: nobody knows what it uses */
 START_TEST(a_node_of_others_stops_every_rebind)
 {
@@ -1086,8 +1114,7 @@ START_TEST(a_node_of_others_stops_every_rebind)
 	DO(te_capture_begin(a));
 	DO(te_fill(a, d, 1, 64));
 	if (!is_host)
-		ck_assert_int_eq(te__cu.cuMemsetD8Async((uintptr_t)d, 2, 32, te_stream_native(a)),
-				 0);
+		fill_natively(d, 2, 32);
 	DO(te_fill(a, d + 32, 3, 32));
 	DO(te_capture_end(a, &rec));
 	if (is_host) {
@@ -1378,8 +1405,7 @@ static void fail_full(void *arg)
 	te__k_fail(-ENOSPC);
 }
 
-/* a launch that fails before its record: waiters hear of it. On the host alone, as above all a
- * CUDA stream cannot be made to fail like this */
+/* a launch that fails before its record; a CUDA stream cannot be made to fail like this */
 START_TEST(waiters_hear_of_a_launch_that_failed)
 {
 	struct te_recording *rec;

@@ -187,6 +187,29 @@ void *te_stream_native(const struct te_stream *stream)
 	return stream->ctx->ops->stream_native(stream->impl);
 }
 
+size_t te_ctx_workspace_nbytes(const struct te_ctx *ctx)
+{
+	return ctx->ops->workspace_nbytes;
+}
+
+int te_stream_workspace(struct te_stream *stream, void *ptr, size_t nbytes)
+{
+	size_t want;
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_stream_workspace: stream is NULL");
+	r = te__stream_not_capturing(stream, "te_stream_workspace");
+	if (r)
+		return r;
+	want = stream->ctx->ops->workspace_nbytes;
+	if (ptr && (nbytes < want || (uintptr_t)ptr % 256))
+		return te__fail(-EINVAL, "te_stream_workspace: %zu bytes at %p: %zu are needed, "
+				"aligned to 256", nbytes, ptr, want);
+	stream->ctx->ops->stream_workspace(stream->impl, ptr);
+	return 0;
+}
+
 int te_stream_sync(struct te_stream *stream)
 {
 	int r;

@@ -181,9 +181,10 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 {
 	struct te_stream *st = g->stream;
 	struct te_mem_info mi = TE_MEM_INFO_INIT;
-	const size_t word = TE__GRAPH_ALIGN; /* the flag lies before the pool's items */
+	/* the flag lies before the items, one workspace for all passes behind them */
+	const size_t word = TE__GRAPH_ALIGN, work = te_ctx_workspace_nbytes(g->ctx);
 	void *p;
-	int r = te_mem_alloc(st, word + nbytes, &p);
+	int r = te_mem_alloc(st, word + nbytes + work, &p);
 
 	if (r == -ENOMEM && !te_ctx_mem_info(g->ctx, &mi))
 		return te__fail(-ENOMEM,
@@ -195,6 +196,8 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 	if (r)
 		return r;
 	r = te_fill(st, p, 0, word + nbytes);
+	if (!r)
+		r = te_stream_workspace(st, (char *)p + word + nbytes, work);
 	if (!r)
 		r = te_stream_sync(st);
 	if (r) {

@@ -30,6 +30,7 @@ dist_man3_MANS += \
 	man/te_ctx_stream.3 \
 	man/te_ctx_sync.3 \
 	man/te_ctx_unref.3 \
+	man/te_ctx_workspace_nbytes.3 \
 	man/te_dequantize.3 \
 	man/te_device_info.3 \
 	man/te_dtype_from_name.3 \
@@ -176,6 +177,7 @@ dist_man3_MANS += \
 	man/te_stream_ref.3 \
 	man/te_stream_sync.3 \
 	man/te_stream_unref.3 \
+	man/te_stream_workspace.3 \
 	man/te_strerror.3 \
 	man/te_tensor_base.3 \
 	man/te_tensor_coldata.3 \

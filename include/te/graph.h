@@ -174,8 +174,8 @@ struct te_replay {
 	const struct te_named *kept;
 	enum te_first first;	/* with TE_GRAPH_CACHE_WEIGHTS: is this the first micro-batch? */
 	struct te_stream *side; /* run there, behind what the replay's stream has queued; or NULL */
-	/* with side: the replay's stream then waits for this event, which the replay
-	 * records; NULL: for all of the replay */
+	/* with side: the replay's stream then waits for this event, which a callable
+	 * records by te_event_record_external; NULL: for all of the replay */
 	struct te_event *until;
 };
 #define TE_REPLAY_INIT \

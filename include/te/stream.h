@@ -27,6 +27,18 @@ TE_EXPORT struct te_stream *te_stream_unref(struct te_stream *stream);
 TE_EXPORT struct te_ctx *te_stream_ctx(const struct te_stream *stream);
 /* the CUstream, for launching one's own kernels; NULL on host */
 TE_EXPORT void *te_stream_native(const struct te_stream *stream);
+/**
+ * te_stream_workspace - scratch of the caller for products on the stream
+ * @ptr: device memory, aligned to 256 bytes; NULL: the library's own again
+ *
+ * Without it each stream, and each recording, that multiplies on a GPU holds 32 MiB of its own.
+ * Recordings made on the stream keep using @ptr, so that many can share it: the caller keeps the
+ * memory until they are gone, and two that share it from running at once.
+ * te_ctx_workspace_nbytes tells how much is needed; 0 on host, where @ptr is not used.
+ * Errors: -EINVAL (too small, not aligned), -EBUSY while capturing.
+ */
+TE_EXPORT int te_stream_workspace(struct te_stream *stream, void *ptr, size_t nbytes);
+TE_EXPORT size_t te_ctx_workspace_nbytes(const struct te_ctx *ctx);
 /* wait until everything queued has run; -EBUSY while capturing */
 TE_EXPORT int te_stream_sync(struct te_stream *stream);
 /* 1 idle, 0 still working, or an error */

@@ -54,6 +54,7 @@ HOLE(stream_create, U void *dev, U void **stream)
 HOLE_VOID(stream_destroy, U void *stream)
 HOLE(stream_sync, U void *stream)
 HOLE(stream_query, U void *stream)
+HOLE_VOID(stream_workspace, U void *stream, U void *ptr)
 HOLE(event_create, U void *dev, U void **event)
 HOLE_VOID(event_destroy, U void *event)
 HOLE(event_record, U void *event, U void *stream)
@@ -116,6 +117,7 @@ void te__backend_fill(struct te__backend_ops *ops)
 	FILL(stream_sync);
 	FILL(stream_query);
 	FILL(stream_native);
+	FILL(stream_workspace);
 	FILL(event_create);
 	FILL(event_destroy);
 	FILL(event_record);

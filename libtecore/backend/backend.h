@@ -7,7 +7,8 @@
  * is bound, so no caller tests for NULL. Every entry goes through
  * te__fault_point() first, so tests can fail the Nth call; but for those that
  * only give back (close, *_destroy, mem_free, pinned_free) or only tell
- * (capture_active, stream_native, graph_node): destructors call them and cannot fail.
+ * (capture_active, stream_native, stream_workspace, graph_node): destructors call them and
+ * cannot fail.
  *
  * Callers see to sizes above 0 (alloc), arguments of the kernel's size (launch),
  * and no graph_launch on a stream that captures. The table itself refuses with -EBUSY
@@ -66,6 +67,7 @@ struct te__mem_held {
 
 struct te__backend_ops {
 	const char *name; /* as in te_info(1), logs and TE_BACKEND */
+	size_t workspace_nbytes; /* scratch that a product may need */
 
 	/* enumeration: no device is opened */
 	int (*probe)(struct te_backend_info *ret);
@@ -89,6 +91,8 @@ struct te__backend_ops {
 	int (*stream_sync)(void *stream);
 	int (*stream_query)(void *stream); /* 1 idle, 0 busy */
 	void *(*stream_native)(void *stream);
+	/* products from now on use this scratch; NULL: the backend's own. Cannot fail */
+	void (*stream_workspace)(void *stream, void *ptr);
 
 	/* events */
 	int (*event_create)(void *dev, void **ret_event);

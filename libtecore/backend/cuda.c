@@ -234,7 +234,9 @@ static int cuda_open(int index, void **ret_dev)
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
-	r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
+	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
+	if (!r)
+		r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
 	if (!r)
 		r = TE__CUDA_IN_RELAXED(d, fill(d));
 	if (r) {
@@ -326,6 +328,9 @@ static int mem_alloc(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
 
 	if (r)
 		return r;
+	/* the driver would take what there is, from other processes too, before it refuses */
+	if (nbytes > s->dev->total_nbytes)
+		return out_of_memory(s->dev, nbytes, "device");
 	r = TE__CU_RAW(cuMemAllocFromPoolAsync, &ptr, nbytes, s->dev->pool, s->stream);
 	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
 		return out_of_memory(s->dev, nbytes, "device");
@@ -462,6 +467,11 @@ static int cuda_stream_query(void *stream)
 static void *cuda_stream_native(void *stream)
 {
 	return ((struct te__cuda_stream *)stream)->stream;
+}
+
+static void cuda_stream_workspace(void *stream, void *ptr)
+{
+	((struct te__cuda_stream *)stream)->given = ptr;
 }
 
 /* events */
@@ -630,6 +640,7 @@ static int cuda_fill32(void *stream, void *dst, uint32_t value, size_t nwords)
 
 const struct te__backend_ops te__backend_cuda = {
 	.name = "cuda",
+	.workspace_nbytes = TE__CUDA_WORKSPACE_NBYTES,
 	.probe = cuda_probe,
 	.device_info = cuda_device_info,
 	.open = cuda_open,
@@ -645,6 +656,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.stream_sync = cuda_stream_sync,
 	.stream_query = cuda_stream_query,
 	.stream_native = cuda_stream_native,
+	.stream_workspace = cuda_stream_workspace,
 	.event_create = cuda_event_create,
 	.event_destroy = cuda_event_destroy,
 	.event_record = cuda_event_record,

@@ -373,8 +373,13 @@ static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture 
 int te__cuda_workspace(struct te__cuda_stream *s, void **ret_ptr)
 {
 	struct te__cuda_capture *c;
-	int r = capture_get(s, &c);
+	int r;
 
+	if (s->given) {
+		*ret_ptr = s->given;
+		return 0;
+	}
+	r = capture_get(s, &c);
 	if (!r && c)
 		return capture_workspace(s, c, ret_ptr);
 	if (!r && !s->workspace)

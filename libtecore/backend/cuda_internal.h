@@ -16,6 +16,7 @@ struct te__cuda_dev {
 	int index;
 	int dev; /* CUdevice */
 	char name[128];
+	size_t total_nbytes; /* of device memory */
 	void *ctx; /* the primary context, retained */
 	void *pool;
 	void *stream; /* our own work; never captures */
@@ -38,6 +39,7 @@ struct te__cuda_stream {
 	void *stream;
 	struct te__cuda_graph *graph; /* of a capture that began here and goes on */
 	void *workspace;	      /* of products outside captures; or NULL */
+	void *given;		      /* the caller's, for all products; or NULL */
 };
 
 /*

@@ -2086,6 +2086,32 @@ START_TEST(launches_are_checked_before_the_backend_sees_them)
 }
 END_TEST
 
+START_TEST(workspaces_are_given_whole)
+{
+	struct te_stream *s = te_ctx_stream(ctx);
+	size_t n = te_ctx_workspace_nbytes(ctx);
+	struct te_recording *rec;
+	void *p;
+
+	ck_assert_int_eq(n > 0, !is_host);
+	ck_assert_int_eq(te_mem_alloc(s, n + 512, &p), 0);
+	ck_assert_int_eq(te_stream_workspace(s, p, n), 0);
+	ck_assert_int_eq(te_stream_workspace(s, (char *)p + 1, n), -EINVAL);
+	check_sentence("aligned to 256");
+	if (n) {
+		ck_assert_int_eq(te_stream_workspace(s, p, n - 1), -EINVAL);
+		check_sentence("are needed");
+	}
+	ck_assert_int_eq(te_stream_workspace(NULL, p, n), -EINVAL);
+	ck_assert_int_eq(te_capture_begin(s), 0);
+	ck_assert_int_eq(te_stream_workspace(s, NULL, 0), -EBUSY);
+	ck_assert_int_eq(te_capture_end(s, &rec), 0);
+	te_recording_unref(rec);
+	ck_assert_int_eq(te_stream_workspace(s, NULL, 0), 0);
+	ck_assert_int_eq(te_mem_free(s, p), 0);
+}
+END_TEST
+
 START_TEST(contexts_do_not_mix)
 {
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
@@ -2323,6 +2349,7 @@ static Suite *whole(const char *name)
 	tcase_add_test(c, an_event_never_recorded_joins_nobody);
 	tcase_add_test(c, memory_is_checked_before_the_backend_sees_it);
 	tcase_add_test(c, launches_are_checked_before_the_backend_sees_them);
+	tcase_add_test(c, workspaces_are_given_whole);
 	tcase_add_test(c, contexts_do_not_mix);
 	tcase_add_test(c, nulls_are_refused);
 	tcase_add_test(c, memory_is_accounted_for);

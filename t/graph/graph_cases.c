@@ -901,10 +901,14 @@ START_TEST(buffers_are_reused_and_reported)
 	struct te_graph_report all = TE_GRAPH_REPORT_INIT, few = TE_GRAPH_REPORT_INIT;
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct run a, b, *one[] = { &a };
+	uint64_t work;
 	char *text;
 
+	DO(te_ctx_mem_info(ctx, &before));
+	work = before.workspace_nbytes;
 	run_create(&a, &llama, "bf16", &layouts[1], 0);
 	DO(te_ctx_mem_info(ctx, &before));
+	ck_assert_uint_eq(before.workspace_nbytes, work); /* passes share one, in the pool */
 	DO(te_graph_report(a.g, &all));
 	feed(one, 1, &llama);
 	for (int i = 0; i < 3; i++)

@@ -127,6 +127,7 @@ frob is one argument too many|graph frob
 --nodes: "9999999999G"|graph --nodes 9999999999G
 --nodes: "99999999999999999999"|graph --nodes 99999999999999999999
 more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
+--rebind: "0"|graph --rebind 0
 --kind: "magic"|graph --kind magic
 --kind: "kernel,"|graph --kind kernel,
 --kind: ""|graph --kind ""
@@ -159,13 +160,14 @@ fi
 quick="--iters 7 --warmup 1 --seconds 1 --verify"
 
 check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 >out"
-table "graph: a table of 3 kinds by 3 counts" graph 13 9
+table "graph: a table of 3 kinds by 3 counts" graph 15 9
 "$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --json >out 2>err
 check "graph --json: runs" test $? = 0
 empty "graph --json: is silent on standard error" err
 sane "graph: figures" out 7
 name="the figures of graph"
-has out capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
+has out update_us updated_in_place_ratio rebound_slots rebind_us rebound_launch_us \
+	capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
 	eager_cpu_us_per_node cpu_ratio launches_queued kernel_nodes first_launch_us device_us device_us_per_node replay_us eager_us \
 	eager_to_replay_ratio
 name="what is measured, on what and by which clock"
@@ -185,7 +187,7 @@ check "a time that is too short gives one sample of each figure" sh -c "
 step="--layers 1 --width 16 --heads 2 --vocab 16 --batch 2 --seq-len 8"
 check "step: runs" sh -c "
 	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current >out"
-table "step: a table of 4 recipes" step 13 4
+table "step: a table of 4 recipes" step 14 4
 "$te_perftest" step $quick $step --recipe bf16 --json >out
 sane "step: figures" out 7
 name="the figures of step"

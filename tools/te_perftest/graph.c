@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <te/dtype.h>
+#include <te/recording.h>
 #include <te/tensor.h>
 
 #include "replay.h"
@@ -26,8 +27,12 @@ struct graph {
 	int64_t n;
 	size_t nbytes, stride; /* of a slot */
 	uint8_t *host;	       /* n slots: what src holds */
-	uint8_t *want;	       /* n slots of dst, as the model says */
+	uint8_t *want;	       /* dst, as the model says */
 	uint8_t *src, *dst;    /* on the device */
+	/* dst has nslots more than n: the first nslots nodes write there while rebound */
+	int nslots, rebound;
+	int32_t *slot;
+	void **to;
 	struct te_tensor **x, **y;
 	struct replay replay;
 };
@@ -37,6 +42,17 @@ static const char *const kind_names[NKINDS] = { "kernel", "fill", "copy" };
 static uint32_t fill_word(int64_t i)
 {
 	return (uint32_t)i * 2654435761u + 1;
+}
+
+/* where node i of the recording writes */
+static size_t out_slot(const struct graph *g, int64_t i)
+{
+	return (size_t)(g->rebound && i < g->nslots ? g->n + i : i);
+}
+
+static size_t dst_nbytes(const struct graph *g)
+{
+	return (size_t)(g->n + g->nslots) * g->stride;
 }
 
 /* all nodes, as calls of the library */
@@ -66,10 +82,10 @@ static int queue_all(void *arg)
 /* the slow model: what dst holds once all nodes ran over poison */
 static void model(struct graph *g)
 {
-	memset(g->want, POISON, (size_t)g->n * g->stride);
+	memset(g->want, POISON, dst_nbytes(g));
 	for (int64_t i = 0; i < g->n; i++) {
 		const uint8_t *src = g->host + (size_t)i * g->stride;
-		uint8_t *want = g->want + (size_t)i * g->stride;
+		uint8_t *want = g->want + out_slot(g, i) * g->stride;
 		const uint32_t word = fill_word(i);
 		size_t k;
 
@@ -87,9 +103,50 @@ static void model(struct graph *g)
 	}
 }
 
+/* finds the slots in what is recorded now */
+static int find_slots(struct graph *g)
+{
+	int r = 0;
+
+	g->rebound = 0;
+	for (int i = 0; i < g->nslots && r >= 0; i++) {
+		r = te_recording_slot(g->replay.rec, g->dst + (size_t)i * g->stride, g->stride,
+				      NULL);
+		g->slot[i] = r;
+	}
+	return r < 0 ? r : 0;
+}
+
+/* to the memory where they are not */
+static int rebind(struct graph *g)
+{
+	g->rebound = !g->rebound;
+	for (int i = 0; i < g->nslots; i++)
+		g->to[i] = g->dst + out_slot(g, i) * g->stride;
+	return te_recording_rebind(g->replay.rec, g->nslots, g->slot, g->to);
+}
+
+static int rebind_us(void *arg, double *ret_us)
+{
+	struct graph *g = arg;
+	double t[3];
+	int r = te_stream_sync(g->b->stream);
+
+	t[0] = bench_now();
+	if (r >= 0)
+		r = rebind(g);
+	t[1] = bench_now();
+	if (r >= 0)
+		r = replay_launch(&g->replay);
+	t[2] = bench_now();
+	for (int i = 0; i < 2; i++)
+		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
+	return bench_idle(g->b, r);
+}
+
 static int verify(struct graph *g, const char *how, bench_work work, void *arg)
 {
-	size_t nbytes = (size_t)g->n * g->stride;
+	size_t nbytes = dst_nbytes(g);
 	uint8_t *got = malloc(nbytes);
 	char what[64];
 	int r = got ? te_fill(g->b->stream, g->dst, POISON, nbytes) : -ENOMEM;
@@ -122,6 +179,8 @@ static void graph_free(struct graph *g)
 		if (g->y)
 			te_tensor_unref(g->y[i]);
 	}
+	free(g->slot);
+	free(g->to);
 	free(g->x);
 	free(g->y);
 	if (g->src)
@@ -139,17 +198,20 @@ static int graph_alloc(struct graph *g)
 	int64_t nelems = (int64_t)g->nbytes / 4;
 	int r;
 
+	g->nslots = (int)(b->o->rebind < g->n ? b->o->rebind : g->n);
+	g->slot = calloc((size_t)g->nslots + 1, sizeof(*g->slot));
+	g->to = calloc((size_t)g->nslots + 1, sizeof(*g->to));
 	g->stride = (g->nbytes + 255) & ~(size_t)255;
 	g->host = malloc(n * g->stride);
-	g->want = malloc(n * g->stride);
+	g->want = malloc(dst_nbytes(g));
 	g->x = calloc(n, sizeof(*g->x));
 	g->y = calloc(n, sizeof(*g->y));
-	if (!g->host || !g->want || !g->x || !g->y)
+	if (!g->host || !g->want || !g->x || !g->y || !g->slot || !g->to)
 		return say_bad("--nodes, --bytes: no memory for %zu times %zu bytes", n, g->stride);
 	bench_normal(b, (float *)g->host, n * g->stride / 4);
 	r = te_mem_alloc(b->stream, n * g->stride, (void **)&g->src);
 	if (r >= 0)
-		r = te_mem_alloc(b->stream, n * g->stride, (void **)&g->dst);
+		r = te_mem_alloc(b->stream, dst_nbytes(g), (void **)&g->dst);
 	if (r >= 0)
 		r = te_copy(b->stream, g->src, g->host, n * g->stride);
 	for (size_t i = 0; i < n && r >= 0; i++) {
@@ -164,13 +226,40 @@ static int graph_alloc(struct graph *g)
 	return r < 0 ? say_te(r, "graph") : STATUS_OK;
 }
 
+/* each way to run the work, once */
+static int verify_all(struct graph *g)
+{
+	struct replay *p = &g->replay;
+	int code, r = verify(g, "queued", queue_all, g);
+
+	if (r)
+		return r;
+	code = replay_record(p);
+	if (code >= 0)
+		r = verify(g, "replayed", replay_launch, p);
+	if (!r && code >= 0)
+		code = find_slots(g);
+	if (!r && code >= 0)
+		code = rebind(g);
+	if (!r && code >= 0)
+		r = verify(g, "replayed and rebound", replay_launch, p);
+	if (!r && code >= 0)
+		code = rebind(g);
+	if (!r && code >= 0)
+		code = replay_update(p);
+	if (!r && code >= 0)
+		r = verify(g, "recorded again", replay_launch, p);
+	return code < 0 ? say_te(code, "verify") : r;
+}
+
 static int measure(struct graph *g, int rows_left)
 {
 	struct replay *p = &g->replay;
 	struct bench *b = g->b;
-	int r;
+	struct stats us[2];
+	int r, code;
 
-	bench_row(b, rows_left, REPLAY_SERIES);
+	bench_row(b, rows_left, REPLAY_SERIES + 1);
 	bench_text(b, "kind", kind_names[g->kind]);
 	bench_int(b, "node_bytes", (int64_t)g->nbytes);
 	p->b = b;
@@ -178,13 +267,20 @@ static int measure(struct graph *g, int rows_left)
 	p->arg = g;
 	r = graph_alloc(g);
 	if (!r && b->o->verify)
-		r = verify(g, "queued", queue_all, g);
-	if (!r && b->o->verify) {
-		int code = replay_record(p);
-
-		r = code < 0 ? say_te(code, "verify") : verify(g, "replayed", replay_launch, p);
-	}
-	return r ? r : replay_measure(p);
+		r = verify_all(g);
+	if (!r)
+		r = replay_measure(p);
+	code = r ? 0 : find_slots(g);
+	if (code < 0)
+		r = say_te(code, "graph");
+	if (!r)
+		r = bench_series(b, rebind_us, g, 2, us);
+	if (r)
+		return r;
+	bench_int(b, "rebound_slots", g->nslots);
+	bench_stats(b, "rebind_us", &us[0]);
+	bench_stats(b, "rebound_launch_us", &us[1]);
+	return STATUS_OK;
 }
 
 static int run(struct bench *b)

@@ -55,6 +55,8 @@ static const struct row rows[] = {
 	{ "kind", "graph", WORDS, AT(kind), "kernel,fill,copy", 0, 0, "kernel|fill|copy",
 	  "what the nodes are: te_cast, te_fill_u32 or te_copy" },
 	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N", "bytes a node works on" },
+	{ "rebind", "graph", INT, AT(rebind), "8", 1, 100000, "N",
+	  "most nodes whose output is rebound" },
 	{ "recipe", "step", WORDS, AT(step_recipe), "bf16,fp8-delayed", 0, 0,
 	  "fp32|bf16|fp8-delayed|fp8-current", "number formats" },
 	{ "layers", "step", INT, AT(layers), "12", 1, 1000, "N", "of the model" },

@@ -28,7 +28,7 @@ struct opts {
 	uint32_t copies; /* quantize */
 	struct list nodes;
 	struct list copy_bytes;
-	int64_t node_bytes;
+	int64_t node_bytes, rebind;
 	int64_t rows, cols;
 	uint32_t norm_op, norm_pass; /* norm */
 	uint32_t types;		     /* gemm */

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include <te/recording.h>
+
 #include "replay.h"
 #include "tools/te_train/say.h"
 
@@ -13,13 +15,18 @@ int replay_launch(void *arg)
 	return te_recording_launch(p->rec, p->b->stream);
 }
 
-/* records with the device idle: when capture began, when all was recorded and at the end */
-static int record(struct replay *p, double *ret_t)
+/*
+ * Records with the device idle, anew or into the recording there is: when capture began,
+ * when all was recorded and at the end.
+ */
+static int record(struct replay *p, int update, double *ret_t)
 {
 	struct te_stream *s = p->b->stream;
+	enum te_update how = TE_UPDATE_INSTANTIATED;
 	int r = te_stream_sync(s), end;
 
-	p->rec = te_recording_unref(p->rec);
+	if (!update)
+		p->rec = te_recording_unref(p->rec);
 	ret_t[0] = bench_now();
 	if (r >= 0)
 		r = te_capture_begin(s);
@@ -27,8 +34,10 @@ static int record(struct replay *p, double *ret_t)
 		return r;
 	r = p->queue(p->arg);
 	ret_t[1] = bench_now();
-	end = te_capture_end(s, &p->rec);
+	end = update ? te_capture_update(s, p->rec, &how) : te_capture_end(s, &p->rec);
 	ret_t[2] = bench_now();
+	p->nupdates += update;
+	p->nin_place += how == TE_UPDATE_IN_PLACE;
 	return r < 0 ? r : end;
 }
 
@@ -36,7 +45,14 @@ int replay_record(struct replay *p)
 {
 	double t[3];
 
-	return record(p, t);
+	return record(p, 0, t);
+}
+
+int replay_update(struct replay *p)
+{
+	double t[3];
+
+	return record(p, 1, t);
 }
 
 void replay_free(struct replay *p)
@@ -48,7 +64,7 @@ static int capture_us(void *arg, double *ret_us)
 {
 	struct replay *p = arg;
 	double t[4];
-	int r = record(p, t);
+	int r = record(p, 0, t);
 
 	if (r >= 0)
 		r = replay_launch(p);
@@ -56,6 +72,16 @@ static int capture_us(void *arg, double *ret_us)
 	for (int i = 0; i < 3; i++)
 		ret_us[i] = (t[i + 1] - t[i]) * 1e6;
 	return bench_idle(p->b, r);
+}
+
+static int update_us(void *arg, double *ret_us)
+{
+	struct replay *p = arg;
+	double t[3];
+	int r = record(p, 1, t);
+
+	*ret_us = (t[2] - t[1]) * 1e6;
+	return r;
 }
 
 static int cpu_us(void *arg, double *ret_us)
@@ -87,10 +113,13 @@ static int span_us(void *arg, double *ret_us)
 int replay_measure(struct replay *p)
 {
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
-	struct stats capture[3], cpu[3], device, span[2];
+	struct stats capture[3], update, cpu[3], device, span[2];
 	struct bench *b = p->b;
 	int r = bench_series(b, capture_us, p, 3, capture), code = 0;
 
+	p->nupdates = p->nin_place = 0;
+	if (!r)
+		r = bench_series(b, update_us, p, 1, &update);
 	/* enough launches to queue up, and no more than a tenth of a second of them */
 	if (!r)
 		r = bench_batch(b, replay_launch, p, 1e5, 3, 10, &p->launches);
@@ -109,6 +138,8 @@ int replay_measure(struct replay *p)
 	bench_stats(b, "capture_us", &capture[0]);
 	bench_stats(b, "instantiate_us", &capture[1]);
 	bench_stats(b, "first_launch_us", &capture[2]);
+	bench_stats(b, "update_us", &update);
+	bench_num(b, "updated_in_place_ratio", (double)p->nin_place / (double)p->nupdates);
 	bench_stats(b, "launch_us", &cpu[0]);
 	bench_int(b, "launches_queued", p->launches);
 	bench_stats(b, "launch_queued_us", &cpu[1]);
@@ -129,6 +160,8 @@ const struct column replay_columns[] = {
 	{ "nodes", "\nnodes", 0, 0 },
 	{ "capture_us", "capture\nus", 0, 0 },
 	{ "instantiate_us", "instantiate\nus", 0, 0 },
+	{ "update_us", "update\nus", 0, 0 },
+	{ "rebind_us", "rebind\nus", 0, 0 },
 	{ "launch_us", "launch\nCPU us", 0, 1 },
 	{ "launch_queued_us", "queued\nCPU us", 0, 0 },
 	{ "eager_cpu_us", "eager\nCPU us", 0, 0 },

@@ -9,15 +9,18 @@ struct replay {
 	bench_work queue; /* all of the work, as calls of the library */
 	void *arg;
 	struct te_recording *rec;
+	int64_t nupdates, nin_place;
 	int launches; /* of a sample that is taken back to back */
 };
 
 /* records the work: the return of the library */
 int replay_record(struct replay *p);
+/* records it again, into the same recording */
+int replay_update(struct replay *p);
 /* queues one launch of what is recorded: a bench_work */
 int replay_launch(void *arg);
 /* measures, and adds its figures to the row, REPLAY_SERIES of them; an exit status */
-#define REPLAY_SERIES 4
+#define REPLAY_SERIES 5
 int replay_measure(struct replay *p);
 void replay_free(struct replay *p);
 

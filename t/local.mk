@@ -6,6 +6,7 @@ TT_CORE = \
 	t/core/backend_gpu \
 	t/core/cuda_abi \
 	t/core/cuda_driver \
+	t/core/cuda_exec \
 	t/core/dtype \
 	t/core/errno \
 	t/core/fusion \

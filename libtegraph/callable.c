@@ -13,9 +13,10 @@ struct adapter {
 	int32_t nin;
 	struct te_arg *in, out;
 	const char **in_name;
-	/* what the plan is bound to */
+	/* what the plan is bound to: inputs, then out, out_grad and in_grad */
 	const void *saved;
 	const float *cached;
+	struct te_tensor **bound;
 };
 
 static void adapter_free(void *self)
@@ -28,16 +29,33 @@ static void adapter_free(void *self)
 	te__free(a->name);
 	te__free(a->in);
 	te__free(a->in_name);
+	te__free(a->bound);
 	te__free(a);
 }
 
-/* a graph's addresses stay the same: bound at the first call, before any capture */
+/* the tensors are the same as at the last binding; notes those of this call */
+static int same_tensors(struct adapter *a, const struct te_graph_call *call)
+{
+	struct te_tensor *const end[] = { call->out[0], call->out_grad[0], call->in_grad[0] };
+	int same = 1;
+
+	for (int32_t k = 0; k < a->nin + 3; k++) {
+		struct te_tensor *t = k < a->nin ? call->in[k] : end[k - a->nin];
+
+		same &= a->bound[k] == t;
+		a->bound[k] = t;
+	}
+	return same;
+}
+
+/* before any capture: a graph's addresses change by te_graph_bind only, and that of one which
+ * captures nothing */
 static int bound(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
-	int r;
+	int same = same_tensors(a, call), r;
 
-	if (a->saved == call->saved && a->cached == call->weights_cached)
+	if (same && a->saved == call->saved && a->cached == call->weights_cached)
 		return 0;
 	b.arena = call->saved;
 	b.nin = a->nin;
@@ -47,6 +65,7 @@ static int bound(struct adapter *a, const struct te_graph_call *call)
 	b.out_grad = call->out_grad[0];
 	b.in_grad = call->in_grad[0];
 	b.weights_cached = call->weights_cached;
+	a->saved = NULL;
 	r = te_plan_bind(a->plan, &b);
 	if (r)
 		return r;
@@ -92,7 +111,8 @@ static int fill_args(struct adapter *a)
 		a->nin++;
 	a->in = te__calloc((size_t)a->nin, sizeof(*a->in));
 	a->in_name = te__calloc((size_t)a->nin, sizeof(*a->in_name));
-	if (!a->in || !a->in_name)
+	a->bound = te__calloc((size_t)a->nin + 3, sizeof(struct te_tensor *));
+	if (!a->in || !a->in_name || !a->bound)
 		return te__fail(-ENOMEM, "te_callable_from_plan: no memory");
 	for (int i = 0; i < a->nin; i++) {
 		a->in_name[i] = a->in[i].name = te_plan_input_name(a->plan, i);

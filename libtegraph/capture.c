@@ -236,25 +236,39 @@ static int warm_up(struct te_graph *g)
 	return r ? r : phase_hook(g, TE_HOOK_POST_WARMUP);
 }
 
-/* ends the capture whatever came before; the first failure is what counts */
-static int capture_end(struct te_graph *g, int r, struct te_recording **ret_rec)
+/* ends the capture whatever came before; the first failure is what counts. With an old recording
+ * it takes over the new nodes, and is the result */
+static int capture_end(struct te_graph *g, int r, struct te_recording *old,
+		       struct te_recording **ret_rec)
 {
+	struct te_recording *rec = NULL;
+	enum te_update how;
 	char detail[512];
 	int e;
 
+	if (r >= 0 && old) {
+		e = te_capture_update(g->stream, old, &how);
+		if (e)
+			return e;
+		*ret_rec = te_recording_ref(old);
+		*(how == TE_UPDATE_IN_PLACE ? &g->change.nin_place : &g->change.ninstantiated) += 1;
+		return 0;
+	}
 	if (r < 0)
 		snprintf(detail, sizeof(detail), "%s", te_error_detail());
-	e = te_capture_end(g->stream, ret_rec);
-	if (r >= 0)
+	e = te_capture_end(g->stream, &rec);
+	if (r >= 0) {
+		*ret_rec = rec;
 		return e;
-	if (!e)
-		*ret_rec = te_recording_unref(*ret_rec);
+	}
+	te_recording_unref(rec);
 	return te__fail(r, "%s", detail);
 }
 
 static int capture_step(struct te_graph *g, const struct te_sched_step *s)
 {
 	struct te_recording **rec = &g->node[s->callable].rec[s->kind];
+	struct te_recording *old = g->old ? g->old->node[s->callable].rec[s->kind] : NULL;
 	int r = hook(g, s, 0);
 
 	if (s->kind == TE_SCHED_W && !g->node[s->callable].c.backward_dw)
@@ -262,7 +276,7 @@ static int capture_step(struct te_graph *g, const struct te_sched_step *s)
 	if (r >= 0)
 		r = te_capture_begin(g->stream);
 	if (r >= 0)
-		r = capture_end(g, te__graph_call(g, s, g->stream), rec);
+		r = capture_end(g, te__graph_call(g, s, g->stream), old, rec);
 	if (r >= 0)
 		r = hook(g, s, 1);
 	return r < 0 ? te__graph_step_failed(g, s, "te_graph_create: capture of", r) : 0;
@@ -294,14 +308,27 @@ static int capture_whole(struct te_graph *g)
 	}
 	if (!r)
 		r = edge(g, g->opts.last, "last");
-	return capture_end(g, r, &g->whole);
+	return capture_end(g, r, g->old ? g->old->whole : NULL, &g->whole);
+}
+
+/* restores what the snapshot holds, and passes on the code and sentence of what came before */
+static int put_back(struct te_graph *g, struct snapshot *s, int r)
+{
+	char detail[512];
+	int back;
+
+	if (r)
+		snprintf(detail, sizeof(detail), "%s", te_error_detail());
+	back = copy_regions(g, s, 1);
+	snapshot_free(g, s);
+	g->cached_now = -1;
+	return r ? te__fail(r, "%s", detail) : back;
 }
 
 int te__graph_capture(struct te_graph *g)
 {
 	struct snapshot s = { .n = 0 };
-	char detail[512];
-	int r = snapshot_take(g, &s), back;
+	int r = snapshot_take(g, &s);
 
 	if (r) {
 		snapshot_free(g, &s);
@@ -310,12 +337,31 @@ int te__graph_capture(struct te_graph *g)
 	r = warm_up(g);
 	if (!r && !(g->opts.flags & TE_GRAPH_EAGER))
 		r = g->opts.flags & TE_GRAPH_WHOLE ? capture_whole(g) : capture_steps(g);
-	if (r)
-		snprintf(detail, sizeof(detail), "%s", te_error_detail());
-	back = copy_regions(g, &s, 1);
-	snapshot_free(g, &s);
-	g->cached_now = -1;
-	if (r)
-		return te__fail(r, "%s", detail);
-	return back;
+	return put_back(g, &s, r);
+}
+
+int te__graph_recapture(struct te_graph *g)
+{
+	struct snapshot s = { .n = 0 };
+	int r = snapshot_take(g, &s);
+
+	if (r) {
+		snapshot_free(g, &s);
+		return r;
+	}
+	for (int32_t k = 0; k < g->nsteps && !r; k++) {
+		const struct te_sched_step *step = &g->step[k];
+		struct te_recording *rec = g->node[step->callable].rec[step->kind];
+
+		if (!rec)
+			continue;
+		r = te_capture_begin(g->stream);
+		if (!r) {
+			int e = te__graph_call(g, step, g->stream);
+
+			r = te_capture_update(g->stream, rec, NULL);
+			r = e < 0 ? e : r;
+		}
+	}
+	return put_back(g, &s, r);
 }

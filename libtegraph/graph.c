@@ -125,8 +125,9 @@ static int node_copy(struct te__node *n, const struct te_callable *c)
 	n->c.in = args_copy(c->in, c->nin);
 	n->c.out = args_copy(c->out, c->nout);
 	n->in = te__calloc(2 * (nin + nout) + 1, sizeof(*n->in));
+	n->bound = te__calloc(2 * (nin + nout) + 1, sizeof(*n->bound));
 	n->in_item = item = te__calloc(2 * (nin + nout) + 1, sizeof(*item));
-	if (!n->c.name || !n->c.in || !n->c.out || !n->in || !item)
+	if (!n->c.name || !n->c.in || !n->c.out || !n->in || !n->bound || !item)
 		return te__fail(-ENOMEM, "te_graph_create: no memory");
 	n->in_grad = n->in + nin;
 	n->out = n->in_grad + nin;
@@ -143,6 +144,7 @@ static void node_free(struct te__node *n)
 	args_free(n->c.in, n->c.nin);
 	args_free(n->c.out, n->c.nout);
 	te__free(n->in);
+	te__free(n->bound);
 	te__free(n->in_item);
 	if (n->c.release)
 		n->c.release(n->c.self);
@@ -357,7 +359,7 @@ static void drop_recordings(struct te_graph *g)
 	g->whole = te_recording_unref(g->whole);
 }
 
-static void graph_free(struct te_graph *g)
+void te__graph_free(struct te_graph *g)
 {
 	drop_recordings(g);
 	te__graph_memory_free(g);
@@ -375,7 +377,7 @@ static void graph_free(struct te_graph *g)
 	te__free(g);
 }
 
-static int build(struct te_graph *g, int32_t n, const struct te_callable *callables)
+int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *callables)
 {
 	int r = fit(g, n, callables);
 
@@ -388,6 +390,25 @@ static int build(struct te_graph *g, int32_t n, const struct te_callable *callab
 	if (!r)
 		r = te__graph_memory(g);
 	return r ? r : te__graph_capture(g);
+}
+
+struct te_graph *te__graph_new(struct te_ctx *ctx, const struct te_graph_opts *opts)
+{
+	struct te_graph *g = te__calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	atomic_init(&g->refs, 1);
+	g->ctx = te_ctx_ref(ctx);
+	g->opts = *opts;
+	g->report.size = sizeof(g->report);
+	return g;
+}
+
+void te__graph_take_over(struct te_graph *g, const struct te_callable *callables)
+{
+	for (int32_t i = 0; i < g->nnodes; i++)
+		g->node[i].c.release = callables[i].release;
 }
 
 int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
@@ -406,20 +427,15 @@ int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *cal
 	r = check_opts(opts ? opts : &defaults);
 	if (r)
 		return r;
-	g = te__calloc(1, sizeof(*g));
+	g = te__graph_new(ctx, opts ? opts : &defaults);
 	if (!g)
 		return te__fail(-ENOMEM, "te_graph_create: no memory");
-	atomic_init(&g->refs, 1);
-	g->ctx = te_ctx_ref(ctx);
-	g->opts = opts ? *opts : defaults;
-	g->report.size = sizeof(g->report);
-	r = build(g, n, callables);
+	r = te__graph_build(g, n, callables);
 	if (r) {
-		graph_free(g);
+		te__graph_free(g);
 		return r;
 	}
-	for (int32_t i = 0; i < n; i++)
-		g->node[i].c.release = callables[i].release;
+	te__graph_take_over(g, callables);
 	*ret_graph = g;
 	return 0;
 }
@@ -434,7 +450,7 @@ struct te_graph *te_graph_ref(struct te_graph *graph)
 struct te_graph *te_graph_unref(struct te_graph *graph)
 {
 	if (graph && atomic_fetch_sub(&graph->refs, 1) == 1) {
-		graph_free(graph);
+		te__graph_free(graph);
 	}
 	return NULL;
 }

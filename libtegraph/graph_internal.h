@@ -2,7 +2,7 @@
  * graph_internal.h - a graph from the inside.
  *
  * graph.c checks what it is given and owns it; memory.c lays out the pool; capture.c warms up,
- * captures and puts back; replay.c runs; report.c tells.
+ * captures and puts back; replay.c runs; bind.c rebinds and updates; report.c tells.
  */
 #ifndef TE__GRAPH_INTERNAL_H
 #define TE__GRAPH_INTERNAL_H
@@ -15,10 +15,21 @@
 
 #define TE__GRAPH_ALIGN 256
 
+/* An argument that may use memory of the caller. */
+struct te__bound {
+	struct te_tensor *own;	  /* the graph's, while another stands in its place; or NULL */
+	struct te_tensor *copied; /* copied from or to at each replay; or NULL */
+	enum te_bind how;	  /* settled by the first binding; 0 before */
+	double patch_us, copy_us; /* as measured then */
+};
+
 /* One callable with its tensors. */
 struct te__node {
 	struct te_callable c; /* in, out and name are copies */
-	struct te_tensor **in, **out, **in_grad, **out_grad;
+	/* one array: inputs, their gradients, outputs, their gradients; bound is parallel to it */
+	struct te_tensor **in, **in_grad, **out, **out_grad;
+	struct te__bound *bound;
+	int32_t ncopied; /* arguments that replays copy */
 	struct te_graph_call call;
 	struct te_recording *rec[3]; /* by te_sched_kind */
 	int32_t chunk, micro, layer;
@@ -40,6 +51,8 @@ struct te_graph {
 	struct te_sched_step *step;
 	struct te_stream *stream;    /* warm-up and capture */
 	struct te_recording *whole;  /* with TE_GRAPH_WHOLE */
+	struct te_graph *old;	     /* while capturing: whose recordings are updated; or NULL */
+	struct te_graph_change change;
 	struct te_event *order, *tail; /* between streams of replays */
 	struct te_stream *last_stream; /* of the latest replay, or NULL */
 	struct te_stream *trailing;    /* of the latest replay that nobody waited for to its end */
@@ -66,6 +79,18 @@ int te__graph_memory(struct te_graph *g);
 void te__graph_memory_free(struct te_graph *g);
 
 int te__graph_capture(struct te_graph *g);
+/* each pass again, into its recording: an update by another graph's captures is undone */
+int te__graph_recapture(struct te_graph *g);
+
+/* what te_graph_create does behind its checks of the arguments' own form */
+int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *callables);
+struct te_graph *te__graph_new(struct te_ctx *ctx, const struct te_graph_opts *opts);
+void te__graph_free(struct te_graph *g);
+void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
+
+/* copies of bound arguments before (after 0) or behind a pass; kind -1: of all */
+int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int after,
+			 struct te_stream *stream);
 
 /* call a step's function on a stream: eagerly, in warm-up, or while capturing */
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);

@@ -4,6 +4,7 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtegraph/libtegraph_internal.la
 libtegraph_libtegraph_internal_la_SOURCES = \
+	libtegraph/bind.c \
 	libtegraph/callable.c \
 	libtegraph/capture.c \
 	libtegraph/graph.c \

@@ -244,21 +244,16 @@ int te__graph_memory(struct te_graph *g)
 	return r;
 }
 
-static void drop(struct te_tensor **t, int32_t n)
-{
-	for (int32_t k = 0; t && k < n; k++)
-		t[k] = te_tensor_unref(t[k]);
-}
-
 void te__graph_memory_free(struct te_graph *g)
 {
 	for (int32_t i = 0; i < g->nnodes; i++) {
 		struct te__node *n = &g->node[i];
 
-		drop(n->in, n->c.nin);
-		drop(n->in_grad, n->c.nin);
-		drop(n->out, n->c.nout);
-		drop(n->out_grad, n->c.nout);
+		for (int32_t k = 0; n->in && n->bound && k < 2 * (n->c.nin + n->c.nout); k++) {
+			n->in[k] = te_tensor_unref(n->in[k]);
+			n->bound[k].own = te_tensor_unref(n->bound[k].own);
+			n->bound[k].copied = te_tensor_unref(n->bound[k].copied);
+		}
 	}
 	/* behind all that still uses it */
 	if (g->pool && g->trailing)

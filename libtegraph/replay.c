@@ -345,11 +345,15 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 		r = take_turn(g, on);
 	if (!r && rep != &nothing)
 		r = copy_args(c, &given, on);
+	if (!r && c->node->ncopied)
+		r = te__graph_copy_bound(g, c->node, (int)c->kind, 0, on);
 	if (!r && c->kind == TE_SCHED_F)
 		r = te__graph_set_cached(
 			g, rep == &nothing ? s->micro > 0 : rep->first == TE_FIRST_NO, on);
 	if (!r)
 		r = run_step(g, s, on);
+	if (!r && c->node->ncopied)
+		r = te__graph_copy_bound(g, c->node, (int)c->kind, 1, on);
 	if (!r && rep->side) {
 		r = rep->until ? te_event_wait(rep->until, c->stream) :
 				 te__graph_follow(c->stream, g->tail, rep->side);
@@ -440,15 +444,36 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 	for (int32_t i = 0; i < g->nsteps && !r; i++) {
 		const struct te_sched_step *s = &g->step[i];
 
+		struct te__node *n = &g->node[s->callable];
+
 		if (s->kind == TE_SCHED_F)
 			r = te__graph_set_cached(g, s->micro > 0, stream);
+		if (!r && n->ncopied)
+			r = te__graph_copy_bound(g, n, (int)s->kind, 0, stream);
 		if (!r)
 			r = run_step(g, s, stream);
+		if (r >= 0 && n->ncopied)
+			r = te__graph_copy_bound(g, n, (int)s->kind, 1, stream);
 		if (r < 0)
 			return te__graph_step_failed(g, s, "te_graph_run:", r);
 		r = 0;
 	}
 	return r ? r : run_edge(g, g->opts.last, stream);
+}
+
+static int run_whole(struct te_graph *g, struct te_stream *stream)
+{
+	int r = 0;
+
+	for (int32_t i = 0; i < g->nnodes && !r; i++)
+		if (g->node[i].ncopied)
+			r = te__graph_copy_bound(g, &g->node[i], -1, 0, stream);
+	if (!r)
+		r = launch(g, g->whole, stream);
+	for (int32_t i = 0; i < g->nnodes && !r; i++)
+		if (g->node[i].ncopied)
+			r = te__graph_copy_bound(g, &g->node[i], -1, 1, stream);
+	return r;
 }
 
 int te_graph_run(struct te_graph *graph, struct te_stream *stream)
@@ -462,7 +487,7 @@ int te_graph_run(struct te_graph *graph, struct te_stream *stream)
 					    "TE_GRAPH_CHAIN or TE_GRAPH_WHOLE");
 	r = take_turn(graph, stream);
 	if (!r)
-		r = graph->whole ? launch(graph, graph->whole, stream) : run_all(graph, stream);
+		r = graph->whole ? run_whole(graph, stream) : run_all(graph, stream);
 	if (r == -EBUSY)
 		return r;
 	graph->pos = 0;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "graph_internal.h"
@@ -41,6 +42,8 @@ static int add(struct te_graph_report *ret, const struct te_recording *rec)
 	ret->ncopies += i.ncopies;
 	ret->nfills += i.nfills;
 	ret->nhost += i.nhost;
+	ret->ninstantiated += i.ninstantiated;
+	ret->nupdated += i.nupdated;
 	return 0;
 }
 
@@ -61,9 +64,26 @@ int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_re
 	for (int32_t i = 0; i < graph->nnodes && !r; i++)
 		for (int k = 0; k < 3 && !r; k++)
 			r = add(&rep, graph->node[i].rec[k]);
+	for (int32_t i = 0; i < graph->nnodes; i++) {
+		const struct te__node *n = &graph->node[i];
+
+		for (int32_t k = 0; k < 2 * (n->c.nin + n->c.nout); k++) {
+			rep.npatched += n->bound[k].own != NULL;
+			rep.ncopied += n->bound[k].copied != NULL;
+		}
+	}
 	if (!r)
 		*ret_report = rep;
 	return r;
+}
+
+const struct te_recording *te_graph_recording(const struct te_graph *graph, int32_t callable,
+					      enum te_sched_kind kind)
+{
+	if (!graph || callable < 0 || callable >= graph->nnodes || kind < TE_SCHED_F ||
+	    kind > TE_SCHED_W)
+		return NULL;
+	return graph->whole ? graph->whole : graph->node[callable].rec[kind];
 }
 
 static void json_string(FILE *f, const char *s)
@@ -104,6 +124,50 @@ static int json_pass(FILE *f, const struct te_graph *g, const struct te_sched_st
 	return 0;
 }
 
+static const struct te_arg *arg_at(const struct te__node *n, int32_t at, int *ret_grad)
+{
+	const int32_t nin = n->c.nin, nout = n->c.nout;
+
+	*ret_grad = at < 2 * nin ? at >= nin : at >= 2 * nin + nout;
+	return at < 2 * nin ? &n->c.in[at % nin] : &n->c.out[(at - 2 * nin) % nout];
+}
+
+/* null: not known, or the other way is not possible */
+static void json_us(FILE *f, const char *key, double us)
+{
+	if (isfinite(us))
+		fprintf(f, ", \"%s\": %.3f", key, us);
+	else
+		fprintf(f, ", \"%s\": null", key);
+}
+
+static void json_bound(FILE *f, const struct te_graph *g)
+{
+	const char *comma = "";
+
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		const struct te__node *n = &g->node[i];
+
+		for (int32_t k = 0; k < 2 * (n->c.nin + n->c.nout); k++) {
+			const struct te__bound *b = &n->bound[k];
+			const struct te_arg *a;
+			int grad;
+
+			if (!b->how)
+				continue;
+			a = arg_at(n, k, &grad);
+			fprintf(f, "%s\n  {\"callable\": %" PRId32 ", \"argument\": ", comma, i);
+			json_string(f, a->name);
+			fprintf(f, ", \"gradient\": %s, \"how\": \"%s\"", grad ? "true" : "false",
+				b->how == TE_BIND_PATCHED ? "patched" : "copied");
+			json_us(f, "patch_us", b->patch_us);
+			json_us(f, "copy_us", b->copy_us);
+			fputc('}', f);
+			comma = ",";
+		}
+	}
+}
+
 static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_report *r)
 {
 	int e = 0;
@@ -122,7 +186,12 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 		r->saved_nbytes);
 	fprintf(f, ",\n \"launches\": %" PRIu64 ", \"launch_us\": %.3f, \"launch_max_us\": %.3f",
 		r->nlaunches, r->launch_us, r->launch_max_us);
-	fprintf(f, ",\n \"passes\": [");
+	fprintf(f,
+		",\n \"executables_made\": %" PRIu64 ", \"updated_in_place\": %" PRIu64
+		", \"bound\": [",
+		r->ninstantiated, r->nupdated);
+	json_bound(f, g);
+	fprintf(f, "],\n \"passes\": [");
 	for (int32_t i = 0; i < g->nsteps && !e; i++) {
 		fprintf(f, "%s\n  ", i ? "," : "");
 		e = json_pass(f, g, &g->step[i]);
@@ -131,30 +200,86 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 	return e;
 }
 
-int te_graph_json(const struct te_graph *graph, char **ret_text)
+/* text that print() writes to a stream; released with free(3) */
+static int printed(const char *fn, const struct te_graph *g, const struct te_graph_report *rep,
+		   int (*print)(FILE *f, const struct te_graph *g, const struct te_graph_report *r),
+		   char **ret_text)
 {
-	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	char *text = NULL;
 	size_t n;
-	FILE *f;
+	FILE *f = open_memstream(&text, &n);
 	int bad, r;
 
-	if (!ret_text)
-		return te__fail(-EINVAL, "te_graph_json: ret_text is NULL");
-	r = te_graph_report(graph, &rep);
-	if (r)
-		return r;
-	f = open_memstream(&text, &n);
 	if (!f)
-		return te__fail(-ENOMEM, "te_graph_json: no memory");
-	r = print_json(f, graph, &rep);
+		return te__fail(-ENOMEM, "%s: no memory", fn);
+	r = print(f, g, rep);
 	bad = ferror(f);
 	if ((fclose(f) || bad) && !r)
-		r = te__fail(-ENOMEM, "te_graph_json: no memory");
+		r = te__fail(-ENOMEM, "%s: no memory", fn);
 	if (r) {
 		te__free_libc(text);
 		return r;
 	}
 	*ret_text = text;
 	return 0;
+}
+
+int te_graph_json(const struct te_graph *graph, char **ret_text)
+{
+	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	int r;
+
+	if (!ret_text)
+		return te__fail(-EINVAL, "te_graph_json: ret_text is NULL");
+	r = te_graph_report(graph, &rep);
+	return r ? r : printed("te_graph_json", graph, &rep, print_json, ret_text);
+}
+
+static void dot_data(FILE *f, const struct te_graph *g, int32_t from, int32_t to)
+{
+	if (from >= 0 && to >= 0 && g->nsteps)
+		fprintf(f, "\ts%" PRId32 " -> s%" PRId32 " [style=dashed, constraint=false];\n",
+			from, to);
+}
+
+/* solid: the order of replays; dashed: data that crosses from pass to pass */
+static int print_dot(FILE *f, const struct te_graph *g, const struct te_graph_report *rep)
+{
+	(void)rep;
+	fprintf(f, "digraph te_graph {\n\tnode [shape=box];\n");
+	for (int32_t i = 0; i < g->nsteps; i++) {
+		const struct te_sched_step *s = &g->step[i];
+		const struct te_recording *rec = g->node[s->callable].rec[s->kind];
+		struct te_recording_info info = TE_RECORDING_INFO_INIT;
+
+		fprintf(f, "\ts%" PRId32 " [label=\"%s\\n", i, te__graph_pass(s->kind));
+		for (const char *p = g->node[s->callable].c.name; *p; p++)
+			fprintf(f, *p == '"' || *p == '\\' ? "\\%c" : "%c", *p);
+		fprintf(f, "\\nchunk %" PRId32 ", micro-batch %" PRId32, s->chunk + 1,
+			s->micro + 1);
+		if (rec && !te_recording_info(rec, &info))
+			fprintf(f, "\\n%" PRIu64 " nodes", info.nnodes);
+		fprintf(f, "\"];\n");
+		if (i)
+			fprintf(f, "\ts%" PRId32 " -> s%" PRId32 ";\n", i - 1, i);
+	}
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		const struct te__node *n = &g->node[i];
+
+		dot_data(f, g, n->at[TE_SCHED_F], n->at[TE_SCHED_B]);
+		dot_data(f, g, n->at[TE_SCHED_B], n->at[TE_SCHED_W]);
+		if (n->next < 0)
+			continue;
+		dot_data(f, g, n->at[TE_SCHED_F], g->node[n->next].at[TE_SCHED_F]);
+		dot_data(f, g, g->node[n->next].at[TE_SCHED_B], n->at[TE_SCHED_B]);
+	}
+	fprintf(f, "}\n");
+	return 0;
+}
+
+int te_graph_dot(const struct te_graph *graph, char **ret_text)
+{
+	if (!graph || !ret_text)
+		return te__fail(-EINVAL, "te_graph_dot: %s is NULL", graph ? "ret_text" : "graph");
+	return printed("te_graph_dot", graph, NULL, print_dot, ret_text);
 }

@@ -59,10 +59,13 @@ dist_man3_MANS += \
 	man/te_gemm.3 \
 	man/te_graph_backward.3 \
 	man/te_graph_backward_dw.3 \
+	man/te_graph_bind.3 \
 	man/te_graph_create.3 \
+	man/te_graph_dot.3 \
 	man/te_graph_forward.3 \
 	man/te_graph_grad.3 \
 	man/te_graph_json.3 \
+	man/te_graph_recording.3 \
 	man/te_graph_ref.3 \
 	man/te_graph_report.3 \
 	man/te_graph_reset.3 \
@@ -70,6 +73,7 @@ dist_man3_MANS += \
 	man/te_graph_run.3 \
 	man/te_graph_tensor.3 \
 	man/te_graph_unref.3 \
+	man/te_graph_update.3 \
 	man/te_graph_version.3 \
 	man/te_host_call.3 \
 	man/te_log_filter.3 \

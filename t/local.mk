@@ -33,6 +33,8 @@ TT_CORE = \
 	t/core/recording_gpu \
 	t/core/seq
 TT_GRAPH = \
+	t/graph/change \
+	t/graph/change_gpu \
 	t/graph/graph \
 	t/graph/graph_gpu \
 	t/graph/schedule
@@ -135,6 +137,11 @@ t_core_gemm_gpu_SOURCES = t/core/gemm_gpu.c $(GEMM_CASES)
 GEMM_EXACT_CASES = t/core/gemm_exact_cases.c t/core/gemm_exact_cases.h
 t_core_gemm_exact_SOURCES = t/core/gemm_exact.c $(GEMM_EXACT_CASES)
 t_core_gemm_exact_gpu_SOURCES = t/core/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
+
+CHANGE_CASES = t/graph/change_cases.c t/graph/change_cases.h \
+	t/core/plan_model.c t/core/plan_model.h
+t_graph_change_SOURCES = t/graph/change.c $(CHANGE_CASES)
+t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
 
 GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)

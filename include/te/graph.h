@@ -11,6 +11,7 @@
 #include <te/export.h>
 #include <te/op.h>
 #include <te/plan.h>
+#include <te/recording.h>
 #include <te/region.h>
 #include <te/schedule.h>
 #include <te/stream.h>
@@ -210,12 +211,62 @@ TE_EXPORT int te_graph_run(struct te_graph *graph, struct te_stream *stream);
 /* the next replay is the first of the schedule again */
 TE_EXPORT int te_graph_rewind(struct te_graph *graph);
 
+/* ---- changes ---- */
+
+#define TE_BIND_GRAD 1u /* the gradient of the named argument */
+
+enum te_bind {
+	TE_BIND_PATCHED = 1, /* the graphs read or write the caller's memory themselves */
+	TE_BIND_COPIED = 2   /* each replay copies */
+};
+
+/**
+ * te_graph_bind - let later replays use the caller's memory for an argument
+ * @name:    an input or an output that no neighbour shares
+ * @flags:   TE_BIND_GRAD or 0
+ * @tensor:  of the same type and shape; kept until another is bound. NULL: the graph's own again
+ * @ret_how: which of the two it became; or NULL
+ *
+ * Node arguments are patched where that can be done. The first time both ways are measured, which
+ * waits for a copy on a stream of the graph's own, and the cheaper one is kept for this argument;
+ * te_graph_json tells the figures. Products on a GPU cannot be patched, nor a whole graph whose
+ * buffers are reused. Later calls cost a microsecond or two and wait for nothing.
+ * An input that is patched keeps its memory from replay to replay: te_graph_tensor is the
+ * caller's tensor then.
+ * Errors: -EINVAL (names what is unknown or shared), -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM,
+ * -TE_ECUDA.
+ */
+TE_EXPORT int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name,
+			    uint32_t flags, struct te_tensor *tensor, enum te_bind *ret_how);
+
+struct te_graph_change {
+	size_t size;	      /* set by the INIT macro; lets the struct grow */
+	int32_t nin_place;    /* recordings whose executable took the new capture */
+	int32_t ninstantiated; /* those whose nodes or edges differ */
+};
+#define TE_GRAPH_CHANGE_INIT { sizeof(struct te_graph_change), 0, 0 }
+
+/**
+ * te_graph_update - capture other callables in place of those there are
+ * @n, @callables: as te_graph_create takes them, for the same schedule; shapes may differ
+ * @ret_change:    what it took; or NULL
+ *
+ * Warms up and captures as te_graph_create does, under the same options, and gives the executables
+ * the new nodes. Static tensors are new ones; what te_graph_bind bound is forgotten; the first pass
+ * of the schedule is due. The callables from before are released. On failure the graph goes on as
+ * it was, and the new callables remain the caller's.
+ * Errors: those of te_graph_create, -TE_ESTATE.
+ */
+TE_EXPORT int te_graph_update(struct te_graph *graph, int32_t n,
+			      const struct te_callable *callables,
+			      struct te_graph_change *ret_change);
+
 /* ---- inspection ---- */
 
 struct te_graph_report {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t ncallables, nsteps;
-	uint64_t nrecordings;
+	uint64_t nrecordings, ninstantiated, nupdated;
 	uint64_t nnodes, nedges, nkernels, ncopies, nfills, nhost;
 	/* bytes of the pool: what lives at once at most, and what all would take side by side */
 	uint64_t peak_nbytes, sum_nbytes;
@@ -223,15 +274,23 @@ struct te_graph_report {
 	uint64_t nlaunches;
 	double launch_us;     /* CPU time of a launch, mean over all */
 	double launch_max_us;
+	int32_t npatched, ncopied; /* arguments bound either way */
 };
 #define TE_GRAPH_REPORT_INIT                                                                   \
 	{                                                                                      \
 		sizeof(struct te_graph_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
-			0, 0, 0                                                                \
+			0, 0, 0, 0, 0, 0, 0                                                    \
 	}
 TE_EXPORT int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report);
 /* the same and each pass's nodes as one JSON object; released with free(3) */
 TE_EXPORT int te_graph_json(const struct te_graph *graph, char **ret_text);
+/* passes, their order and the data between them, for dot(1); released with free(3) */
+TE_EXPORT int te_graph_dot(const struct te_graph *graph, char **ret_text);
+/* the recording of a pass, or of all with TE_GRAPH_WHOLE, for te_recording_dot and the like;
+ * borrowed, not to be changed; NULL where there is none */
+TE_EXPORT const struct te_recording *te_graph_recording(const struct te_graph *graph,
+							int32_t callable,
+							enum te_sched_kind kind);
 
 /**
  * te_graph_version - the version of the libtegraph that runs, as "0.1.0"

@@ -1,0 +1,375 @@
+/* bind.c - memory of the caller in place of the graph's, and other callables in place of those. */
+#define TE_LOG_CATEGORY "graph"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "graph_internal.h"
+
+/* ---- arguments ---- */
+
+/* an argument of a node, by its place in n->in */
+struct place {
+	int32_t at;
+	const struct te_arg *arg;
+	int output; /* of the callable, or a gradient that it writes: replays copy it out */
+	enum te_sched_kind kind; /* the pass before or behind which it is copied */
+};
+
+static int no_such(const struct te__node *n, const char *name, uint32_t flags)
+{
+	return te__fail(-EINVAL, "te_graph_bind: %s has no %s%s", n->c.name,
+			flags & TE_BIND_GRAD ? "gradient of " : "", name);
+}
+
+static int find(const struct te__node *n, const char *name, uint32_t flags, struct place *ret)
+{
+	const int32_t nin = n->c.nin, nout = n->c.nout;
+	const int grad = !!(flags & TE_BIND_GRAD);
+	int32_t k = 0, neighbour;
+
+	while (k < nin && strcmp(n->c.in[k].name, name))
+		k++;
+	if (k < nin) {
+		neighbour = n->prev;
+		*ret = (struct place){ k + grad * nin, &n->c.in[k], grad,
+				       grad ? TE_SCHED_B : TE_SCHED_F };
+	} else {
+		for (k = 0; k < nout && strcmp(n->c.out[k].name, name);)
+			k++;
+		if (k == nout)
+			return no_such(n, name, flags);
+		neighbour = n->next;
+		*ret = (struct place){ 2 * nin + k + grad * nout, &n->c.out[k], !grad,
+				       grad ? TE_SCHED_B : TE_SCHED_F };
+	}
+	if (!n->in[ret->at])
+		return no_such(n, name, flags);
+	if (!k && neighbour >= 0)
+		return te__fail(-EINVAL,
+				"te_graph_bind: %s shares %s%s with its neighbour in the chain",
+				n->c.name, grad ? "the gradient of " : "", name);
+	return 0;
+}
+
+static int check_tensor(const struct te_graph *g, const struct te__node *n, const struct place *p,
+			const struct te_tensor *t)
+{
+	const struct te_spec *want = &p->arg->spec;
+	struct te_spec have;
+	char a[96], b[96];
+
+	if (te_tensor_ctx(t) != g->ctx)
+		return te__fail(-EINVAL, "te_graph_bind: %s of %s is of another context",
+				p->arg->name, n->c.name);
+	te__graph_spec_of(t, &have);
+	te__graph_spec_str(want, a, sizeof(a));
+	te__graph_spec_str(&have, b, sizeof(b));
+	if (!strcmp(a, b) && te_tensor_data(t))
+		return 0;
+	return te__fail(want->dtype == have.dtype ? -TE_ESHAPE : -TE_EDTYPE,
+			"te_graph_bind: %s of %s is %s, captured was %s", p->arg->name, n->c.name,
+			b, a);
+}
+
+/* ---- patching ---- */
+
+/* the recordings in which an argument of the node is used */
+static int recordings(struct te_graph *g, struct te__node *n, struct te_recording *ret[3])
+{
+	int m = 0;
+
+	if (g->whole) {
+		ret[0] = g->whole;
+		return 1;
+	}
+	for (int k = 0; k < 3; k++)
+		if (n->rec[k])
+			ret[m++] = n->rec[k];
+	return m;
+}
+
+/* all recordings use the other memory, or none does. 0, or why not, recorded */
+static int patch(struct te_graph *g, struct te__node *n, const struct te_tensor *from,
+		 const struct te_tensor *to)
+{
+	void *ptr = te_tensor_data(to), *old = te_tensor_data(from);
+	struct te_recording *rec[3];
+	int m = recordings(g, n, rec), done = 0, r = 0;
+	int32_t slot[3];
+
+	if (ptr == old)
+		return 0;
+	for (int i = 0; i < m && r >= 0; i++) {
+		struct te_slot_info info = TE_SLOT_INFO_INIT;
+
+		r = slot[i] = te_recording_slot(rec[i], old, te_tensor_nbytes(from), &info);
+		if (r >= 0 && info.nuses && !info.patchable)
+			r = te__fail(-EOPNOTSUPP, "te_graph_bind: a node cannot be patched");
+	}
+	for (; done < m && r >= 0; done++)
+		r = te_recording_rebind(rec[done], 1, &slot[done], &ptr);
+	if (r >= 0)
+		return 0;
+	for (int i = 0; i < done - 1; i++)
+		te_recording_rebind(rec[i], 1, &slot[i], &old);
+	return r;
+}
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* what a copy of the tensor costs: the CPU to queue it, and the device; INFINITY: not known */
+static double copy_cost_us(struct te_graph *g, const struct te_tensor *t)
+{
+	const size_t nbytes = te_tensor_nbytes(t);
+	struct te_event *from = NULL, *to = NULL;
+	double cpu = INFINITY, ms = INFINITY;
+	void *p = NULL;
+
+	if (!te_mem_alloc(g->stream, nbytes, &p) && !te_event_create(g->ctx, &from) &&
+	    !te_event_create(g->ctx, &to) && !te_copy(g->stream, p, te_tensor_data(t), nbytes) &&
+	    !te_event_record(from, g->stream)) {
+		cpu = now_us();
+		if (te_copy(g->stream, p, te_tensor_data(t), nbytes))
+			cpu = INFINITY;
+		cpu = now_us() - cpu;
+		if (te_event_record(to, g->stream) || te_stream_sync(g->stream) ||
+		    te_event_elapsed_ms(from, to, &ms))
+			ms = INFINITY;
+	}
+	if (p)
+		te_mem_free(g->stream, p);
+	te_event_unref(from);
+	te_event_unref(to);
+	return cpu + ms * 1e3;
+}
+
+/* ---- te_graph_bind ---- */
+
+/* from the caller's memory to the graph's own */
+static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
+{
+	struct te__bound *b = &n->bound[at];
+	int r = 0;
+
+	if (b->own && !(g->opts.flags & TE_GRAPH_EAGER))
+		r = patch(g, n, n->in[at], b->own);
+	if (r)
+		return r;
+	if (b->own) {
+		te_tensor_unref(n->in[at]);
+		n->in[at] = b->own;
+		b->own = NULL;
+	}
+	if (b->copied) {
+		b->copied = te_tensor_unref(b->copied);
+		n->ncopied--;
+	}
+	return 0;
+}
+
+static void bind_patched(struct te__node *n, int32_t at, struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+
+	if (!b->own)
+		b->own = n->in[at];
+	else
+		te_tensor_unref(n->in[at]);
+	n->in[at] = te_tensor_ref(t);
+}
+
+static void bind_copied(struct te__node *n, int32_t at, struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+
+	n->ncopied += !b->copied;
+	te_tensor_unref(b->copied);
+	b->copied = te_tensor_ref(t);
+}
+
+/* the first time: try to patch, and compare with what a copy costs */
+static void settle(struct te_graph *g, struct te__node *n, int32_t at, struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+	double begin;
+
+	b->how = TE_BIND_COPIED;
+	b->patch_us = b->copy_us = INFINITY;
+	/* in a whole graph buffers that serve again are arguments of others too */
+	if ((g->opts.flags & TE_GRAPH_WHOLE) && (g->opts.flags & TE_GRAPH_REUSE))
+		return;
+	if (patch(g, n, n->in[at], t))
+		return;
+	/* again, there and back: the first time the uses were looked for */
+	begin = now_us();
+	if (patch(g, n, t, n->in[at]) || patch(g, n, n->in[at], t))
+		return;
+	b->patch_us = (now_us() - begin) / 2;
+	b->copy_us = copy_cost_us(g, t);
+	if (b->patch_us <= b->copy_us || patch(g, n, t, n->in[at]))
+		b->how = TE_BIND_PATCHED;
+}
+
+static int bind_to(struct te_graph *g, struct te__node *n, int32_t at, struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+	int r = 0;
+
+	if (g->opts.flags & TE_GRAPH_EAGER) {
+		b->how = TE_BIND_PATCHED;
+	} else if (!b->how) {
+		settle(g, n, at, t);
+	} else if (b->how == TE_BIND_PATCHED) {
+		r = patch(g, n, n->in[at], t);
+	}
+	if (r)
+		return r;
+	if (b->how == TE_BIND_PATCHED)
+		bind_patched(n, at, t);
+	else
+		bind_copied(n, at, t);
+	return 0;
+}
+
+int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, uint32_t flags,
+		  struct te_tensor *tensor, enum te_bind *ret_how)
+{
+	struct te__node *n;
+	struct place p;
+	int r;
+
+	if (!graph || !name)
+		return te__fail(-EINVAL, "te_graph_bind: %s is NULL", graph ? "name" : "graph");
+	if (callable < 0 || callable >= graph->nnodes)
+		return te__fail(-EINVAL, "te_graph_bind: callable %" PRId32 " of %" PRId32,
+				callable, graph->nnodes);
+	if (flags & ~TE_BIND_GRAD)
+		return te__fail(-EINVAL, "te_graph_bind: unknown flags 0x%x", (unsigned)flags);
+	if (graph->gone)
+		return te__fail(-TE_ESTATE, "te_graph_bind: the graph has been reset");
+	n = &graph->node[callable];
+	r = find(n, name, flags, &p);
+	if (!r && tensor)
+		r = check_tensor(graph, n, &p, tensor);
+	if (r)
+		return r;
+	r = tensor ? bind_to(graph, n, p.at, tensor) : unbind(graph, n, p.at);
+	if (!r && ret_how)
+		*ret_how = n->bound[p.at].how;
+	return r;
+}
+
+int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int after,
+			 struct te_stream *stream)
+{
+	const int32_t nin = n->c.nin, nout = n->c.nout;
+	int r = 0;
+
+	(void)g;
+	for (int32_t at = 0; at < 2 * (nin + nout) && !r; at++) {
+		/* inputs, input gradients, outputs, output gradients */
+		const int grad = at < 2 * nin ? at >= nin : at >= 2 * nin + nout;
+		const int out = at < 2 * nin ? grad : !grad;
+		struct te_tensor *own = n->in[at], *other = n->bound[at].copied;
+
+		if (!other || out != after ||
+		    (kind >= 0 && kind != (grad ? TE_SCHED_B : TE_SCHED_F)))
+			continue;
+		r = te_copy(stream, te_tensor_data(out ? other : own),
+			    te_tensor_data(out ? own : other), te_tensor_nbytes(own));
+	}
+	return r;
+}
+
+/* ---- te_graph_update ---- */
+
+/* everything but the references changes places */
+static void swap(struct te_graph *a, struct te_graph *b)
+{
+	const size_t at = offsetof(struct te_graph, ctx), n = sizeof(*a) - at;
+	struct te_graph t;
+
+	memcpy((char *)&t + at, (char *)a + at, n);
+	memcpy((char *)a + at, (char *)b + at, n);
+	memcpy((char *)b + at, (char *)&t + at, n);
+}
+
+/* of what has been: how often it was launched, and the stream that the next replay follows */
+static void inherit(struct te_graph *g, const struct te_graph *old)
+{
+	g->report.nlaunches = old->report.nlaunches;
+	g->report.launch_max_us = old->report.launch_max_us;
+	g->launch_sum_us = old->launch_sum_us;
+	g->last_stream = te_stream_ref(old->last_stream);
+	g->trailing = te_stream_ref(old->trailing);
+	g->old = NULL;
+}
+
+static int rolled_back(struct te_graph *g, const struct te_graph *failed, int r)
+{
+	char detail[512];
+
+	/* nothing has been updated by then: the recordings are as they were */
+	if (!failed->change.nin_place && !failed->change.ninstantiated)
+		return r;
+	strncpy(detail, te_error_detail(), sizeof(detail) - 1);
+	detail[sizeof(detail) - 1] = '\0';
+	if (te__graph_recapture(g)) {
+		g->failed = -TE_ESTATE;
+		strcpy(g->failed_text, "te_graph_update failed, and what was before cannot be "
+				       "captured again");
+	}
+	return te__fail(r, "%s", detail);
+}
+
+int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable *callables,
+		    struct te_graph_change *ret_change)
+{
+	struct te_graph *next;
+	int r;
+
+	if (!graph || !callables || n < 1)
+		return te__fail(-EINVAL, "te_graph_update: %s",
+				!graph ? "graph is NULL" :
+				n < 1  ? "no callables" :
+					 "callables is NULL");
+	if (ret_change && ret_change->size != sizeof(*ret_change))
+		return te__fail(-EINVAL, "te_graph_update: ret_change is not initialised by "
+					 "TE_GRAPH_CHANGE_INIT");
+	if (graph->gone)
+		return te__fail(-TE_ESTATE, "te_graph_update: the graph has been reset");
+	if (graph->failed)
+		return te__fail(graph->failed, "te_graph_update: the graph failed before: %s",
+				graph->failed_text);
+	next = te__graph_new(graph->ctx, &graph->opts);
+	if (!next)
+		return te__fail(-ENOMEM, "te_graph_update: no memory");
+	next->opts.schedule = graph->schedule;
+	next->old = graph;
+	next->change.size = sizeof(next->change);
+	r = te__graph_build(next, n, callables);
+	if (r) {
+		r = rolled_back(graph, next, r);
+		te__graph_free(next);
+		return r;
+	}
+	te__graph_take_over(next, callables);
+	if (ret_change)
+		*ret_change = next->change;
+	inherit(next, graph);
+	swap(graph, next);
+	te__graph_free(next); /* by now what was before */
+	return 0;
+}

@@ -1,0 +1,548 @@
+/*
+ * t/graph/change_cases.c - memory of the caller in place of a graph's own, and other callables in
+ * place of those that were captured.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/graph.h>
+
+#include "change_cases.h"
+#include "../core/plan_model.h"
+
+#define DO(call)                                                                        \
+	do {                                                                            \
+		int do_r = (call);                                                      \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
+	} while (0)
+
+static const char *backend;
+static struct te_ctx *ctx;
+static struct te_stream *st;
+
+static void setup(void)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = backend;
+	DO(te_ctx_create(&o, &ctx));
+	st = te_ctx_stream(ctx);
+}
+
+static void teardown(void)
+{
+	ctx = te_ctx_unref(ctx);
+}
+
+static void fails(int r, int code, const char *text)
+{
+	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
+	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      te_error_detail(), text);
+}
+
+/* ---- a callable that casts: y = x, dx = dy, in BF16 behind the first ---- */
+
+struct caster {
+	int64_t n;
+	int more;    /* another node in each pass */
+	int fail_at; /* the call that fails, counted down; 0: none */
+	int released;
+	struct te_arg in, out;
+};
+
+static int cast(struct caster *a, const struct te_graph_call *c, struct te_tensor *x,
+		struct te_tensor *y)
+{
+	int r = 0;
+
+	if (a->fail_at && !--a->fail_at)
+		return -EIO;
+	if (a->more)
+		r = te_fill(c->stream, c->saved, 1, 64);
+	return r ? r : te_cast(c->stream, x, y);
+}
+
+static int cast_forward(void *self, const struct te_graph_call *c)
+{
+	return cast(self, c, c->in[0], c->out[0]);
+}
+
+static int cast_backward(void *self, const struct te_graph_call *c)
+{
+	return cast(self, c, c->out_grad[0], c->in_grad[0]);
+}
+
+static void cast_release(void *self)
+{
+	((struct caster *)self)->released++;
+}
+
+static struct te_callable caster(struct caster *a, int64_t n, int more)
+{
+	struct te_callable c = TE_CALLABLE_INIT;
+
+	*a = (struct caster){ .n = n, .more = more };
+	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	a->out = (struct te_arg){ "y", { TE_DTYPE_BF16, 1, { n } }, TE_ARG_GRAD };
+	c.name = "cast";
+	c.self = a;
+	c.nin = c.nout = 1;
+	c.in = &a->in;
+	c.out = &a->out;
+	c.saved_nbytes = 64;
+	c.forward = cast_forward;
+	c.backward = cast_backward;
+	c.release = cast_release;
+	return c;
+}
+
+/* n values from base on, small integers: exact in BF16 */
+static struct te_tensor *numbers(enum te_dtype dtype, int64_t n, int base)
+{
+	char *v = malloc((size_t)n * 4);
+	struct te_tensor *t;
+
+	for (int64_t i = 0; i < n; i++) {
+		float x = (float)(base + (int)(i % 7));
+
+		if (dtype == TE_DTYPE_FP32)
+			((float *)(void *)v)[i] = x;
+		else
+			((uint16_t *)(void *)v)[i] = te_bf16_encode(x);
+	}
+	DO(te_tensor_create(ctx, dtype, 1, &n, NULL, &t));
+	DO(te_tensor_write(t, v, te_tensor_nbytes(t)));
+	free(v);
+	return t;
+}
+
+static void holds(struct te_tensor *t, int base, const char *what)
+{
+	int64_t n = te_tensor_nelems(t);
+	char *v = malloc(te_tensor_nbytes(t));
+
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(t, v, te_tensor_nbytes(t)));
+	for (int64_t i = 0; i < n; i++) {
+		float x = te_tensor_dtype(t) == TE_DTYPE_FP32 ?
+				  ((float *)(void *)v)[i] :
+				  te_bf16_decode(((uint16_t *)(void *)v)[i]);
+
+		ck_assert_msg(x == (float)(base ? base + (int)(i % 7) : 0),
+			      "%s: element %d is %g, not %d + %d", what, (int)i, (double)x, base,
+			      (int)(i % 7));
+	}
+	free(v);
+}
+
+static void replay(struct te_graph *g)
+{
+	DO(te_graph_forward(g, 0, st, NULL));
+	DO(te_graph_backward(g, 0, st, NULL));
+}
+
+static struct te_graph_report report_of(const struct te_graph *g)
+{
+	struct te_graph_report r = TE_GRAPH_REPORT_INIT;
+
+	DO(te_graph_report(g, &r));
+	return r;
+}
+
+static const uint32_t ways[] = { 0, TE_GRAPH_REUSE, TE_GRAPH_EAGER };
+
+/* all four arguments, one after the other to two buffers and back to the graph's own */
+START_TEST(bound_memory_is_read_and_written)
+{
+	const int64_t n = 1000;
+	struct caster a;
+	struct te_callable c = caster(&a, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x[2], *y[2], *dx[2], *dy[2], *own[4];
+	enum te_bind how[4];
+	struct te_graph *g;
+
+	o.flags = ways[_i];
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	own[0] = te_tensor_ref(te_graph_tensor(g, 0, "x"));
+	own[1] = te_tensor_ref(te_graph_tensor(g, 0, "y"));
+	own[2] = te_tensor_ref(te_graph_grad(g, 0, "x"));
+	own[3] = te_tensor_ref(te_graph_grad(g, 0, "y"));
+	for (int i = 0; i < 2; i++) {
+		x[i] = numbers(TE_DTYPE_FP32, n, 10 + 20 * i);
+		y[i] = numbers(TE_DTYPE_BF16, n, 100);
+		dx[i] = numbers(TE_DTYPE_FP32, n, 100);
+		dy[i] = numbers(TE_DTYPE_BF16, n, 20 + 20 * i);
+	}
+	for (int round = 0; round < 4; round++) {
+		int i = round % 2;
+
+		DO(te_graph_bind(g, 0, "x", 0, x[i], &how[0]));
+		DO(te_graph_bind(g, 0, "y", 0, y[i], &how[1]));
+		DO(te_graph_bind(g, 0, "x", TE_BIND_GRAD, dx[i], &how[2]));
+		DO(te_graph_bind(g, 0, "y", TE_BIND_GRAD, dy[i], &how[3]));
+		replay(g);
+		holds(y[i], 10 + 20 * i, "y");
+		holds(dx[i], 20 + 20 * i, "dx");
+		holds(x[i], 10 + 20 * i, "x");
+		holds(y[!i], round ? 10 + 20 * !i : 100, "the y of before");
+		if (round && how[0] == TE_BIND_PATCHED) {
+			ck_assert_ptr_eq(te_graph_tensor(g, 0, "x"), x[i]);
+			holds(own[0], 0, "the graph's own x");
+		}
+		if (how[1] == TE_BIND_PATCHED)
+			holds(own[1], 0, "the graph's own y");
+		ck_assert_int_eq(report_of(g).npatched + report_of(g).ncopied, 4);
+		for (int k = 0; k < 4; k++)
+			ck_assert(how[k] == TE_BIND_PATCHED || how[k] == TE_BIND_COPIED);
+		if (o.flags & TE_GRAPH_EAGER)
+			ck_assert_int_eq(report_of(g).npatched, 4);
+	}
+	DO(te_graph_bind(g, 0, "x", 0, NULL, NULL));
+	DO(te_graph_bind(g, 0, "y", 0, NULL, NULL));
+	DO(te_graph_bind(g, 0, "x", TE_BIND_GRAD, NULL, NULL));
+	DO(te_graph_bind(g, 0, "y", TE_BIND_GRAD, NULL, NULL));
+	ck_assert_int_eq(report_of(g).npatched + report_of(g).ncopied, 0);
+	ck_assert_ptr_eq(te_graph_tensor(g, 0, "x"), own[0]);
+	DO(te_copy(st, te_tensor_data(own[0]), te_tensor_data(x[0]), te_tensor_nbytes(x[0])));
+	replay(g);
+	holds(own[1], 10, "the graph's own y");
+	holds(y[0], 10, "y");
+	holds(y[1], 30, "y");
+	/* what is bound to, the graph keeps */
+	DO(te_graph_bind(g, 0, "x", 0, x[1], NULL));
+	te_tensor_unref(x[1]);
+	replay(g);
+	holds(own[1], 30, "y of a tensor that only the graph keeps");
+	for (int k = 0; k < 4; k++)
+		te_tensor_unref(own[k]);
+	te_graph_unref(g);
+	te_tensor_unref(x[0]);
+	for (int i = 0; i < 2; i++) {
+		te_tensor_unref(y[i]);
+		te_tensor_unref(dx[i]);
+		te_tensor_unref(dy[i]);
+	}
+}
+END_TEST
+
+START_TEST(whole_graphs_can_be_bound)
+{
+	const int64_t n = 77;
+	struct caster a;
+	struct te_callable c = caster(&a, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 5), *y = numbers(TE_DTYPE_BF16, n, 1);
+	enum te_bind how;
+	struct te_graph *g;
+
+	o.flags = TE_GRAPH_WHOLE | (_i ? TE_GRAPH_REUSE : 0);
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	DO(te_graph_bind(g, 0, "x", 0, x, &how));
+	if (_i)
+		ck_assert_int_eq(how, TE_BIND_COPIED);
+	DO(te_graph_bind(g, 0, "y", 0, y, &how));
+	DO(te_graph_run(g, st));
+	holds(y, 5, "y");
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	te_tensor_unref(y);
+}
+END_TEST
+
+/* a plan's tokens and targets from buffers that take turns, as a loader fills them */
+START_TEST(a_plan_reads_bound_tokens)
+{
+	const struct model_shape m = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *t[2][2];
+	struct te_graph *g[2];
+	struct te_seq *seq[2];
+
+	o.flags = _i ? TE_GRAPH_WHOLE : 0;
+	for (int w = 0; w < 2; w++) {
+		struct te_callable c = TE_CALLABLE_INIT;
+		struct te_plan *p;
+
+		seq[w] = model_create(ctx, &m, 3);
+		p = model_plan(seq[w], &m, "fp8-current", TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
+		DO(te_callable_from_plan(p, "model", &c));
+		te_plan_unref(p);
+		DO(te_graph_create(ctx, 1, &c, &o, &g[w]));
+	}
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < 2; k++) {
+			int64_t shape[2] = { m.batch, m.seqlen };
+			int32_t v[32];
+
+			for (int j = 0; j < 32; j++)
+				v[j] = (int32_t)tt_rand_int(0, m.vocab - 1);
+			DO(te_tensor_create(ctx, TE_DTYPE_INT32, 2, shape, NULL, &t[i][k]));
+			DO(te_tensor_write(t[i][k], v, sizeof(v)));
+		}
+	for (int step = 0; step < 4; step++) {
+		static const char *const name[] = { "x", "targets" };
+		size_t nbytes = te_tensor_nbytes(te_seq_grads(seq[0]));
+		char *grads[2];
+		float loss[2];
+
+		for (int k = 0; k < 2; k++) {
+			struct te_tensor *from = t[step % 2][k];
+
+			DO(te_graph_bind(g[0], 0, name[k], 0, from, NULL));
+			DO(te_copy(st, te_tensor_data(te_graph_tensor(g[1], 0, name[k])),
+				   te_tensor_data(from), te_tensor_nbytes(from)));
+		}
+		for (int w = 0; w < 2; w++) {
+			DO(te_seq_zero_grads(seq[w], st));
+			DO(te_graph_run(g[w], st));
+			DO(te_stream_sync(st));
+			DO(te_tensor_read(te_graph_tensor(g[w], 0, "out"), &loss[w],
+					  sizeof(float)));
+			grads[w] = malloc(nbytes);
+			DO(te_tensor_read(te_seq_grads(seq[w]), grads[w], nbytes));
+		}
+		ck_assert(loss[0] == loss[1] && loss[0] > 0);
+		ck_assert_mem_eq(grads[0], grads[1], nbytes);
+		free(grads[0]);
+		free(grads[1]);
+	}
+	for (int w = 0; w < 2; w++) {
+		te_graph_unref(g[w]);
+		te_seq_unref(seq[w]);
+		te_tensor_unref(t[w][0]);
+		te_tensor_unref(t[w][1]);
+	}
+}
+END_TEST
+
+START_TEST(bindings_are_refused_by_name)
+{
+	struct caster a[2];
+	struct te_callable c[2] = { caster(&a[0], 8, 0), caster(&a[1], 8, 0) };
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, 8, 1), *short_x = numbers(TE_DTYPE_FP32, 7, 1);
+	struct te_tensor *bf = numbers(TE_DTYPE_BF16, 8, 1);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g;
+
+	a[0].out.spec.dtype = TE_DTYPE_FP32;
+	o.flags = TE_GRAPH_CHAIN;
+	DO(te_graph_create(ctx, 2, c, &o, &g));
+	fails(te_graph_bind(NULL, 0, "x", 0, x, NULL), -EINVAL, "graph is NULL");
+	fails(te_graph_bind(g, 0, NULL, 0, x, NULL), -EINVAL, "name is NULL");
+	fails(te_graph_bind(g, 2, "x", 0, x, NULL), -EINVAL, "callable 2 of 2");
+	fails(te_graph_bind(g, 0, "x", 2, x, NULL), -EINVAL, "unknown flags 0x2");
+	fails(te_graph_bind(g, 0, "z", 0, x, NULL), -EINVAL, "cast has no z");
+	fails(te_graph_bind(g, 0, "y", 0, x, NULL), -EINVAL, "cast shares y with its neighbour");
+	fails(te_graph_bind(g, 1, "x", TE_BIND_GRAD, x, NULL), -EINVAL,
+	      "cast shares the gradient of x with its neighbour");
+	fails(te_graph_bind(g, 0, "x", 0, short_x, NULL), -TE_ESHAPE,
+	      "x of cast is [7] fp32, captured was [8] fp32");
+	fails(te_graph_bind(g, 0, "x", 0, bf, NULL), -TE_EDTYPE, "x of cast is [8] bf16");
+	DO(te_graph_bind(g, 0, "x", 0, x, NULL));
+	DO(te_graph_reset(g));
+	fails(te_graph_bind(g, 0, "x", 0, x, NULL), -TE_ESTATE, "has been reset");
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	te_tensor_unref(short_x);
+	te_tensor_unref(bf);
+}
+END_TEST
+
+/* ---- update ---- */
+
+START_TEST(another_shape_is_captured_in_place)
+{
+	struct caster a[3];
+	struct te_callable c = caster(&a[0], 100, 0);
+	struct te_graph_change change = TE_GRAPH_CHANGE_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, 5000, 9);
+	struct te_replay rep = TE_REPLAY_INIT;
+	struct te_graph_report r;
+	struct te_graph *g;
+
+	o.flags = _i ? TE_GRAPH_WHOLE : 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	DO(te_graph_run(g, st));
+	r = report_of(g);
+	ck_assert_uint_eq(r.ninstantiated, r.nrecordings);
+	ck_assert_uint_eq(r.nupdated, 0);
+	/* the same nodes and edges: no new executable */
+	c = caster(&a[1], 5000, 0);
+	DO(te_graph_update(g, 1, &c, &change));
+	ck_assert_int_eq(change.nin_place, (int)r.nrecordings);
+	ck_assert_int_eq(change.ninstantiated, 0);
+	ck_assert_int_eq(a[0].released, 1);
+	ck_assert_int_eq(a[1].released, 0);
+	r = report_of(g);
+	ck_assert_uint_eq(r.ninstantiated, r.nrecordings);
+	ck_assert_uint_eq(r.nupdated, r.nrecordings);
+	ck_assert_uint_eq(r.nlaunches, _i ? 1 : 2);
+	ck_assert_int_eq((int)te_tensor_nelems(te_graph_tensor(g, 0, "x")), 5000);
+	DO(te_copy(st, te_tensor_data(te_graph_tensor(g, 0, "x")), te_tensor_data(x),
+		   te_tensor_nbytes(x)));
+	DO(te_graph_run(g, st));
+	holds(te_graph_tensor(g, 0, "y"), 9, "y of the other shape");
+	/* one node more: that takes a new one */
+	c = caster(&a[2], 5000, 1);
+	DO(te_graph_update(g, 1, &c, &change));
+	ck_assert_int_eq(change.nin_place, 0);
+	ck_assert_int_eq(change.ninstantiated, (int)r.nrecordings);
+	ck_assert_uint_eq(report_of(g).ninstantiated, 2 * r.nrecordings);
+	rep.npos = 1;
+	rep.pos = &x;
+	if (_i) {
+		DO(te_copy(st, te_tensor_data(te_graph_tensor(g, 0, "x")), te_tensor_data(x),
+			   te_tensor_nbytes(x)));
+		DO(te_graph_run(g, st));
+	} else {
+		DO(te_graph_forward(g, 0, st, &rep));
+	}
+	holds(te_graph_tensor(g, 0, "y"), 9, "y of other nodes");
+	ck_assert_int_eq(a[1].released, 1);
+	te_graph_unref(g);
+	ck_assert_int_eq(a[2].released, 1);
+	te_tensor_unref(x);
+}
+END_TEST
+
+/* whichever call of the new callable fails, the graph goes on with the old one */
+START_TEST(a_failed_update_changes_nothing)
+{
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct caster a, b;
+	struct te_callable c = caster(&a, 100, 0), other;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, 100, 9);
+	struct te_graph *g;
+
+	o.flags = _i ? TE_GRAPH_WHOLE : 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	DO(te_graph_bind(g, 0, "x", 0, x, NULL));
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &before));
+	for (int fail = 1; fail <= 8; fail++) {
+		other = caster(&b, fail % 2 ? 5000 : 50, fail % 3 == 0);
+		b.fail_at = fail; /* 1 to 6 in warm-up, 7 and 8 in capture */
+		fails(te_graph_update(g, 1, &other, NULL), -EIO,
+		      fail <= 6 ? "warm-up of" : "capture of");
+		ck_assert_int_eq(a.released + b.released, 0);
+		DO(te_fill(st, te_tensor_data(te_graph_tensor(g, 0, "y")), 0xff, 200));
+		DO(te_graph_run(g, st));
+		holds(te_graph_tensor(g, 0, "y"), 9, "y after a failed update");
+		DO(te_ctx_sync(ctx));
+		DO(te_ctx_mem_info(ctx, &after));
+		ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
+	}
+	other = caster(&b, 50, 0);
+	other.size = 0;
+	fails(te_graph_update(g, 1, &other, NULL), -EINVAL, "TE_CALLABLE_INIT");
+	fails(te_graph_update(g, 0, &other, NULL), -EINVAL, "no callables");
+	fails(te_graph_update(NULL, 1, &other, NULL), -EINVAL, "graph is NULL");
+	DO(te_graph_reset(g));
+	fails(te_graph_update(g, 1, &c, NULL), -TE_ESTATE, "has been reset");
+	te_graph_unref(g);
+	te_tensor_unref(x);
+}
+END_TEST
+
+/* ---- telling ---- */
+
+START_TEST(graphs_are_drawn)
+{
+	struct caster a[2];
+	struct te_callable c[2] = { caster(&a[0], 8, 0), caster(&a[1], 8, 0) };
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, 8, 1);
+	struct te_graph *g;
+	char *text;
+
+	a[0].out.spec.dtype = TE_DTYPE_FP32;
+	c[0].name = "lo\"w";
+	o.flags = TE_GRAPH_CHAIN;
+	DO(te_graph_create(ctx, 2, c, &o, &g));
+	DO(te_graph_dot(g, &text));
+	ck_assert(!strncmp(text, "digraph te_graph {", 18));
+	ck_assert_ptr_nonnull(strstr(text, "s0 [label=\"forward\\nlo\\\"w\\nchunk 1, micro-batch "
+					   "1\\n1 nodes\"]"));
+	ck_assert_ptr_nonnull(strstr(text, "s2 -> s3;"));
+	ck_assert_ptr_nonnull(strstr(text, "s0 -> s1 [style=dashed"));
+	ck_assert_ptr_nonnull(strstr(text, "s1 -> s2 [style=dashed"));
+	ck_assert_ptr_nonnull(strstr(text, "s0 -> s3 [style=dashed"));
+	free(text);
+	ck_assert_ptr_nonnull(te_graph_recording(g, 1, TE_SCHED_B));
+	ck_assert_ptr_null(te_graph_recording(g, 1, TE_SCHED_W));
+	ck_assert_ptr_null(te_graph_recording(g, 2, TE_SCHED_F));
+	DO(te_graph_bind(g, 0, "x", 0, x, NULL));
+	DO(te_graph_json(g, &text));
+	ck_assert_ptr_nonnull(strstr(text, "\"bound\": [\n  {\"callable\": 0, \"argument\": \"x\", "
+					   "\"gradient\": false, \"how\": \""));
+	free(text);
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	fails(te_graph_dot(NULL, &text), -EINVAL, "graph is NULL");
+}
+END_TEST
+
+static int change_once(void)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_tensor *x = NULL;
+	struct te_graph *g = NULL;
+	struct te_ctx *own = NULL;
+	struct caster a, b;
+	struct te_callable c = caster(&a, 8, 0), d = caster(&b, 16, 0);
+	const int64_t n = 8;
+	int r;
+
+	co.backend = backend;
+	r = te_ctx_create(&co, &own);
+	if (!r)
+		r = te_tensor_create(own, TE_DTYPE_FP32, 1, &n, NULL, &x);
+	if (!r)
+		r = te_graph_create(own, 1, &c, NULL, &g);
+	if (!r)
+		r = te_graph_update(g, 1, &d, NULL);
+	if (!r)
+		r = te_graph_run(g, te_ctx_stream(own));
+	if (!r)
+		r = te_stream_sync(te_ctx_stream(own));
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	te_ctx_unref(own);
+	return r;
+}
+
+START_TEST(survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(change_once), 60);
+}
+END_TEST
+
+Suite *change_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "bind", "graph");
+
+	backend = on;
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
+	tcase_add_loop_test(c, whole_graphs_can_be_bound, 0, 2);
+	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
+	tcase_add_test(c, bindings_are_refused_by_name);
+	c = tt_case(s, "update", "graph");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
+	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);
+	tcase_add_test(c, graphs_are_drawn);
+	c = tt_case(s, "faults", "fault");
+	tcase_add_test(c, survives_every_fault);
+	return s;
+}

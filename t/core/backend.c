@@ -107,8 +107,8 @@ START_TEST(lists_cuda_then_host)
 END_TEST
 
 /* of too much memory sanitizers make an end, unless told that the program copes */
-const char *__asan_default_options(void);
-const char *__tsan_default_options(void);
+TE_EXPORT const char *__asan_default_options(void);
+TE_EXPORT const char *__tsan_default_options(void);
 
 const char *__asan_default_options(void)
 {

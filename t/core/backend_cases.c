@@ -1967,8 +1967,8 @@ START_TEST(a_failed_call_spoils_a_capture)
 	check_sentence("te_fill_u32: 4 bytes at");
 	ck_assert_ptr_null(rec);
 	te_error_clear();
-	DO(te_fill_u32(st, d, 3, 16));
-	DO(te_fill_u32(su, d, 3, 4));
+	DO(te_fill_u32(st, d, 3, 8));
+	DO(te_fill_u32(su, d + 2, 3, 8));
 	DO(te_stream_sync(su));
 	check_words(d, 3, 4);
 	DO(te_capture_begin(st));

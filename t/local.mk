@@ -31,7 +31,8 @@ TT_CORE = \
 	t/core/quant \
 	t/core/recording \
 	t/core/recording_gpu \
-	t/core/seq
+	t/core/seq \
+	t/core/tensor
 TT_GRAPH = \
 	t/graph/change \
 	t/graph/change_gpu \

@@ -358,6 +358,9 @@ int te_event_wait(struct te_event *event, struct te_stream *stream)
 		atomic_store(&stream->capture, c);
 		return 0;
 	}
+	/* a stream that could not join leaves a hole in the capture it was to join */
+	if (r && c && !atomic_load(&stream->capture))
+		capture_fail(stream->ctx, c, r);
 	r = te__stream_queued(stream, r);
 	capture_unref(c);
 	return r;

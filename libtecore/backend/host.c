@@ -376,7 +376,7 @@ static int stream_create(void *dev, void **ret_stream)
 	/* signals are for the program's own threads */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(&s->worker, NULL, work, s);
+	r = te__fault_point() ? EAGAIN : pthread_create(&s->worker, NULL, work, s);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (r) {
 		te__free(s->ring);

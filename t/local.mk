@@ -9,6 +9,7 @@ TT_CORE = \
 	t/core/cuda_exec \
 	t/core/dtype \
 	t/core/errno \
+	t/core/faults \
 	t/core/fusion \
 	t/core/fusion_gpu \
 	t/core/gemm \

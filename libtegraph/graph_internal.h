@@ -59,7 +59,8 @@ struct te_graph {
 	void *pool;
 	float *cached; /* the device word; NULL without TE_GRAPH_CACHE_WEIGHTS */
 	int cached_now; /* what it will hold once all that is queued has run; -1: not known */
-	int32_t pos;   /* the step that is due */
+	int32_t pos;			    /* the step that is due */
+	const struct te_sched_step *latest; /* replayed by itself; NULL: none since the start */
 	int gone;      /* te_graph_reset has been here */
 	int failed;    /* sticky */
 	char failed_text[512];

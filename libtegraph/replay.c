@@ -383,10 +383,10 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 		return te__fail(-TE_ESTATE, "%s: a whole graph is replayed by te_graph_run", fn);
 	c.node = &g->node[callable];
 	due = &g->step[g->pos];
-	again = (g->opts.flags & TE_GRAPH_RETAIN) && kind == TE_SCHED_B && g->pos &&
-		due[-1].callable == callable && due[-1].kind == kind;
+	again = (g->opts.flags & TE_GRAPH_RETAIN) && kind == TE_SCHED_B && g->latest &&
+		g->latest->callable == callable && g->latest->kind == kind;
 	if (again)
-		due--;
+		due = g->latest;
 	if (due->callable != callable || due->kind != kind)
 		return wrong_order(&c, callable);
 	if (rep) {
@@ -408,6 +408,7 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 		return sticky(g, te__graph_step_failed(g, due, fn, r));
 	if (!again)
 		g->pos = g->pos + 1 == g->nsteps ? 0 : g->pos + 1;
+	g->latest = due;
 	return 0;
 }
 
@@ -491,6 +492,7 @@ int te_graph_run(struct te_graph *graph, struct te_stream *stream)
 	if (r == -EBUSY)
 		return r;
 	graph->pos = 0;
+	graph->latest = NULL;
 	return sticky(graph, r);
 }
 
@@ -499,5 +501,6 @@ int te_graph_rewind(struct te_graph *graph)
 	if (!graph)
 		return te__fail(-EINVAL, "te_graph_rewind: graph is NULL");
 	graph->pos = 0;
+	graph->latest = NULL;
 	return 0;
 }

@@ -5,9 +5,12 @@
 #include "config.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <te/errno.h>
 #include <te/graph.h>
@@ -365,7 +368,6 @@ struct axpy {
 	float *w, *dw; /* one device word each */
 	int fail_at;   /* the call that fails, counted down; 0: none */
 	int silent;    /* without a sentence */
-	struct te_event *mid;
 	int ncalls;
 	int released;
 };
@@ -884,13 +886,179 @@ START_TEST(retained_backward_may_run_again)
 	struct axpy a = { .w = NULL };
 	struct te_callable c = axpy(&a, "only");
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = filled(8);
+	struct te_replay rep = TE_REPLAY_INIT;
 	struct te_graph *g;
 
 	c.flags = TE_CALLABLE_RETAINS;
 	o.flags = TE_GRAPH_RETAIN;
 	DO(te_graph_create(ctx, 1, &c, &o, &g));
 	fails(te_graph_backward(g, 0, st, NULL), -TE_ESTATE, "forward of callable 0");
+	rep.npos = 1;
+	rep.pos = &x;
+	DO(te_graph_forward(g, 0, st, &rep));
+	for (int i = 0; i < 3; i++) {
+		struct te_tensor *dx = te_graph_grad(g, 0, "x");
+
+		DO(te_fill(st, te_tensor_data(dx), 0xff, te_tensor_nbytes(dx)));
+		DO(te_graph_backward(g, 0, st, NULL));
+		ck_assert(first_of(dx) == 8);
+	}
+	DO(te_graph_forward(g, 0, st, &rep));
+	fails(te_graph_forward(g, 0, st, &rep), -TE_ESTATE, "backward of callable 0");
 	te_graph_unref(g);
+	te_tensor_unref(x);
+}
+END_TEST
+
+/* ---- streams and threads ---- */
+
+/* y = x, then the event, then work that ends only when the gate opens */
+struct gate {
+	struct te_event *mid;
+	atomic_int open, ran_closed;
+};
+
+static void at_the_gate(void *arg)
+{
+	struct gate *gate = *(struct gate **)arg;
+	const struct timespec ms = { 0, 1000000 };
+
+	/* 10 s, then it has failed: nothing here waits for ever */
+	for (int i = 0; i < 10000 && !atomic_load(&gate->open); i++)
+		nanosleep(&ms, NULL);
+	if (!atomic_load(&gate->open))
+		atomic_store(&gate->ran_closed, 1);
+}
+
+static int gate_forward(void *self, const struct te_graph_call *c)
+{
+	struct gate *gate = self;
+	int r = te_copy(c->stream, te_tensor_data(c->out[0]), te_tensor_data(c->in[0]),
+			te_tensor_nbytes(c->in[0]));
+
+	if (!r)
+		r = te_event_record_external(gate->mid, c->stream);
+	return r ? r : te_host_call(c->stream, at_the_gate, &gate, sizeof(gate));
+}
+
+START_TEST(trailing_work_outlives_the_wait)
+{
+	struct gate gate = { .mid = NULL };
+	struct axpy unused = { .w = NULL };
+	struct te_callable c = axpy(&unused, "gate");
+	struct te_tensor *x = filled(6);
+	struct te_replay rep = TE_REPLAY_INIT;
+	struct te_stream *side;
+	struct te_graph *g;
+
+	DO(te_event_create(ctx, &gate.mid));
+	DO(te_stream_create(ctx, &side));
+	c.self = &gate;
+	c.forward = gate_forward;
+	c.backward = NULL;
+	c.regions = NULL;
+	c.release = NULL;
+	atomic_store(&gate.open, 1);
+	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	rep.npos = 1;
+	rep.pos = &x;
+	rep.side = side;
+	rep.until = gate.mid;
+	for (int i = 0; i < 2; i++) {
+		atomic_store(&gate.open, 0);
+		DO(te_graph_forward(g, 0, st, &rep));
+		/* the stream goes on though the replay has not ended */
+		DO(te_stream_sync(st));
+		ck_assert_int_eq(te_stream_query(side), 0);
+		ck_assert(first_of(te_graph_tensor(g, 0, "y")) == 6);
+		atomic_store(&gate.open, 1);
+		DO(te_stream_sync(side));
+		ck_assert_int_eq(atomic_load(&gate.ran_closed), 0);
+	}
+	/* without the event the stream waits for all of it */
+	rep.until = NULL;
+	DO(te_graph_forward(g, 0, st, &rep));
+	DO(te_stream_sync(st));
+	ck_assert_int_eq(te_stream_query(side), 1);
+	rep.side = NULL;
+	rep.until = gate.mid;
+	fails(te_graph_forward(g, 0, st, &rep), -EINVAL, "until without a side stream");
+	/* a graph whose last replay trails can go: its memory does not before that has ended */
+	rep.side = side;
+	atomic_store(&gate.open, 0);
+	DO(te_graph_forward(g, 0, st, &rep));
+	atomic_store(&gate.open, 1);
+	te_graph_unref(g);
+	DO(te_ctx_sync(ctx));
+	te_event_unref(gate.mid);
+	te_stream_unref(side);
+	te_tensor_unref(x);
+}
+END_TEST
+
+struct worker {
+	pthread_t thread;
+	float base;
+	int r; /* the first code that was not 0 */
+	int wrong;
+};
+
+/* a graph of one's own, made, replayed and dropped while others do the same */
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	const int64_t shape[] = { 3, 5 };
+	struct te_stream *stream = NULL;
+	struct te_tensor *x = NULL;
+
+	w->r = te_stream_create(ctx, &stream);
+	if (!w->r)
+		w->r = te_tensor_create(ctx, TE_DTYPE_FP32, 2, shape, NULL, &x);
+	for (int i = 0; i < 5 && !w->r; i++) {
+		struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
+		struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
+		struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+		struct te_graph *g = NULL;
+		float v[15], got[15];
+
+		o.flags = TE_GRAPH_CHAIN | (i % 2 ? TE_GRAPH_WHOLE : 0);
+		w->r = te_graph_create(ctx, 2, c, &o, &g);
+		for (int k = 0; k < 20 && !w->r; k++) {
+			for (int j = 0; j < 15; j++)
+				v[j] = w->base + (float)(j + k);
+			w->r = te_copy(stream, te_tensor_data(te_graph_tensor(g, 0, "x")), v,
+				       sizeof(v));
+			if (!w->r)
+				w->r = te_graph_run(g, stream);
+			if (!w->r)
+				w->r = te_copy(stream, got,
+					       te_tensor_data(te_graph_tensor(g, 1, "y")),
+					       sizeof(got));
+			if (!w->r)
+				w->r = te_stream_sync(stream);
+			w->wrong += !w->r && memcmp(v, got, sizeof(v)) != 0;
+		}
+		te_graph_unref(g);
+	}
+	te_tensor_unref(x);
+	te_stream_unref(stream);
+	return NULL;
+}
+
+START_TEST(threads_have_graphs_of_their_own)
+{
+	struct worker w[4];
+
+	for (int i = 0; i < 4; i++) {
+		w[i] = (struct worker){ .base = (float)(1000 * i) };
+		ck_assert_int_eq(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		pthread_join(w[i].thread, NULL);
+		ck_assert_int_eq(w[i].r, 0);
+		ck_assert_int_eq(w[i].wrong, 0);
+	}
 }
 END_TEST
 
@@ -1022,6 +1190,8 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_test(c, kept_gradients_are_the_callers);
 	tcase_add_test(c, inference_needs_no_backward);
 	tcase_add_test(c, retained_backward_may_run_again);
+	tcase_add_test(c, trailing_work_outlives_the_wait);
+	tcase_add_test(c, threads_have_graphs_of_their_own);
 	c = tt_case(s, "capture", "graph");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, hooks_run_in_this_order);

@@ -327,8 +327,10 @@ static int put_back(struct te_graph *g, struct snapshot *s, int r)
 
 int te__graph_capture(struct te_graph *g)
 {
+	/* a snapshot may take as much memory as weights and moments do */
+	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
 	struct snapshot s = { .n = 0 };
-	int r = snapshot_take(g, &s);
+	int r = runs ? snapshot_take(g, &s) : 0;
 
 	if (r) {
 		snapshot_free(g, &s);

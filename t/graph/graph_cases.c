@@ -747,6 +747,47 @@ END_TEST
 
 /* the trap: the optimizer must find the gradients of the second and third step where it looked
  * for those of the first */
+static int no_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
+{
+	(void)arg;
+	(void)hook;
+	(void)callable;
+	(void)stream;
+	return 0;
+}
+
+static int no_regions(void *self, te_region_fn fn, void *arg)
+{
+	(void)fn;
+	(void)arg;
+	((struct axpy *)self)->ncalls++;
+	return -EIO;
+}
+
+/* what nothing runs or hooks could change is not copied: weights and moments are large */
+START_TEST(regions_are_kept_only_where_something_runs)
+{
+	struct axpy a = { .w = NULL };
+	struct te_callable c = axpy(&a, "low");
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g;
+
+	c.regions = no_regions;
+	o.flags = TE_GRAPH_EAGER;
+	for (int i = 0; i < 3; i++) {
+		o.nwarmup = i == 0;
+		o.hook = i == 1 ? no_hook : NULL;
+		o.flags = i == 2 ? 0 : TE_GRAPH_EAGER;
+		ck_assert_int_eq(te_graph_create(ctx, 1, &c, &o, &g), -EIO);
+	}
+	ck_assert_int_eq(a.ncalls, 3);
+	o.flags = TE_GRAPH_EAGER;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	ck_assert_int_eq(a.ncalls, 3);
+	te_graph_unref(g);
+}
+END_TEST
+
 START_TEST(gradients_stay_where_the_optimizer_reads_them)
 {
 	struct run r, *all[] = { &r };
@@ -1197,6 +1238,7 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_test(c, hooks_run_in_this_order);
 	tcase_add_test(c, a_failed_capture_leaves_nothing);
 	tcase_add_test(c, warm_up_leaves_regions_as_they_were);
+	tcase_add_test(c, regions_are_kept_only_where_something_runs);
 	tcase_add_test(c, what_does_not_fit_is_named);
 	c = tt_case(s, "memory", "graph memory");
 	tcase_add_checked_fixture(c, setup, teardown);

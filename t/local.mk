@@ -68,7 +68,8 @@ TT_SH += \
 	t/tools/t8005-te_train-run.t \
 	t/tools/t8006-te_train-golden.t \
 	t/tools/t8007-te_info.t \
-	t/tools/t8008-te_perftest.t
+	t/tools/t8008-te_perftest.t \
+	t/tools/t8009-te_train-graph.t
 endif
 
 TEST_EXTENSIONS = .t

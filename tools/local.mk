@@ -59,6 +59,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt.h \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
+	tools/te_train/graph.c \
+	tools/te_train/graph.h \
 	tools/te_train/hfconfig.c \
 	tools/te_train/hfconfig.h \
 	tools/te_train/loop.c \
@@ -80,8 +82,8 @@ tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFL
 tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c
 tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtecore/libtecore.la \
-	$(JANSSON_LIBS) $(ZLIB_LIBS) -lm
+tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
+	libtecore/libtecore.la $(JANSSON_LIBS) $(ZLIB_LIBS) -lm
 
 dist_man1_MANS += \
 	man/te_info.1 \

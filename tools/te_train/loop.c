@@ -1,9 +1,9 @@
 /*
  * loop.c - training.
  *
- * A step is queued whole, eager or as a replayed recording of the same calls, and the
- * CPU runs up to NSLOTS steps ahead: tokens go through pinned memory, losses come
- * back the same way and are read when their slot is used again.
+ * A step is one run of its graph, and the CPU runs up to NSLOTS steps ahead: tokens go
+ * through pinned memory, losses come back the same way and are read when their slot is
+ * used again.
  */
 #include "config.h"
 
@@ -74,6 +74,15 @@ static int choose_context(struct trainer *t, const struct config *cfg)
 	return STATUS_OK;
 }
 
+static int choose_graph(struct trainer *t, const struct config *cfg)
+{
+	t->graph.cfg = *cfg;
+	t->graph.recipe = t->recipe;
+	t->graph.B = t->B;
+	t->graph.T = t->T;
+	return step_graph_plan(t->o, &t->graph);
+}
+
 static int open_data(struct trainer *t)
 {
 	const struct opts *o = t->o;
@@ -130,24 +139,19 @@ static int open_device(struct trainer *t)
 	return r < 0 ? say_te(r, "the device") : STATUS_OK;
 }
 
-static int make_plans(struct trainer *t)
+static int make_eval_plan(struct trainer *t)
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
 	po.recipe = t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
-	po.flags = TE_PLAN_TRAIN | (t->o->print_plan ? TE_PLAN_NO_ALLOC : 0);
-	r = te_plan_create(t->model.seq, &po, &t->plan);
-	if (r >= 0 && !t->o->print_plan) {
-		po.flags = 0;
-		r = te_plan_create(t->model.seq, &po, &t->eval_plan);
-	}
+	r = te_plan_create(t->model.seq, &po, &t->eval_plan);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)t->B,
 			      (long long)t->T);
 	}
-	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
+	return r < 0 ? say_te(r, "validation cannot be planned") : STATUS_OK;
 }
 
 static int make_optimizer(struct trainer *t)
@@ -165,16 +169,12 @@ static int make_optimizer(struct trainer *t)
 
 static int make_slots(struct trainer *t)
 {
-	int64_t rows = t->accum * t->B, shape[3] = { 2, rows, t->T };
-	size_t ntokens = (size_t)(2 * rows * t->T);
-	int r;
+	size_t ntokens = (size_t)(2 * t->accum * t->B * t->T);
+	int r = 0;
 
 	t->eval_tokens = malloc(2 * (size_t)(t->B * t->T) * sizeof(int32_t));
 	if (!t->eval_tokens)
 		return say_failed("out of memory");
-	r = te_tensor_create(t->ctx, TE_DTYPE_INT32, 3, shape, NULL, &t->staged);
-	if (r >= 0)
-		r = te_tensor_create(t->ctx, TE_DTYPE_FP32, 1, &t->accum, NULL, &t->losses);
 	for (int i = 0; i < NSLOTS && r >= 0; i++) {
 		struct slot *s = &t->slot[i];
 
@@ -227,6 +227,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	r = choose_config(o, &cfg);
 	if (!r)
 		r = choose_context(t, &cfg);
+	if (!r && !o->sample_only)
+		r = choose_graph(t, &cfg);
 	if (!r && train)
 		r = open_data(t);
 	if (!r && train && (o->out || o->resume))
@@ -235,10 +237,12 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = open_device(t);
 	if (!r)
 		r = model_create(t->ctx, &cfg, t->accum, (uint64_t)o->seed, &t->model);
-	if (!r && !o->sample_only)
-		r = make_plans(t);
 	if (!r && train)
 		r = make_optimizer(t);
+	if (!r && train)
+		r = step_graph_create(&t->graph, t->model.seq, t->opt);
+	if (!r && train)
+		r = make_eval_plan(t);
 	if (!r && train)
 		r = make_slots(t);
 	if (!r)
@@ -252,7 +256,7 @@ void trainer_free(struct trainer *t)
 {
 	if (t->ctx)
 		te_ctx_sync(t->ctx);
-	te_recording_unref(t->rec);
+	step_graph_free(&t->graph);
 	for (int i = 0; i < NSLOTS; i++) {
 		if (t->slot[i].tokens)
 			te_pinned_free(t->ctx, t->slot[i].tokens);
@@ -260,11 +264,8 @@ void trainer_free(struct trainer *t)
 			te_pinned_free(t->ctx, t->slot[i].loss);
 		te_event_unref(t->slot[i].done);
 	}
-	te_tensor_unref(t->staged);
-	te_tensor_unref(t->losses);
 	te_adamw_unref(t->opt);
 	te_plan_unref(t->eval_plan);
-	te_plan_unref(t->plan);
 	model_free(&t->model);
 	te_ctx_unref(t->ctx);
 	free(t->eval_tokens);
@@ -294,42 +295,34 @@ static double lr_at(const struct trainer *t, int64_t step)
 	return min_lr + 0.5 * (1 + cos(M_PI * way)) * (o->lr - min_lr);
 }
 
-/* the device's part of a step, from staged tokens to updated weights: can be captured */
-static int queue_step(struct trainer *t)
+/* tokens to the micro-batches and losses back, in stream order */
+static int copy_in(struct trainer *t, const struct slot *s)
 {
-	struct te_tensor *x = te_plan_input(t->plan, "x");
-	struct te_tensor *y = te_plan_input(t->plan, MODEL_TARGETS);
-	const char *staged = te_tensor_data(t->staged);
-	size_t nbytes = te_tensor_nbytes(x);
-	int r = te_seq_zero_grads(t->model.seq, t->stream);
+	const int64_t n = t->B * t->T;
+	int r = 0;
 
 	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
-		float *loss = (float *)te_tensor_data(t->losses) + i;
+		struct te_tensor *x = step_graph_tensor(&t->graph, i, "x");
+		struct te_tensor *y = step_graph_tensor(&t->graph, i, MODEL_TARGETS);
 
-		r = te_copy(t->stream, te_tensor_data(x), staged + (size_t)i * nbytes, nbytes);
+		r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n, te_tensor_nbytes(x));
 		if (r >= 0)
-			r = te_copy(t->stream, te_tensor_data(y),
-				    staged + (size_t)(t->accum + i) * nbytes, nbytes);
-		if (r >= 0)
-			r = te_plan_forward(t->plan, t->stream, i ? TE_RUN_WEIGHTS_CACHED : 0);
-		if (r >= 0)
-			r = te_copy(t->stream, loss, te_tensor_data(te_plan_output(t->plan)),
-				    sizeof(*loss));
-		if (r >= 0)
-			r = te_plan_backward(t->plan, t->stream);
+			r = te_copy(t->stream, te_tensor_data(y), s->tokens + (t->accum + i) * n,
+				    te_tensor_nbytes(y));
 	}
-	return r < 0 ? r : te_adamw_step(t->opt, t->stream);
+	return r;
 }
 
-static int capture_step(struct trainer *t)
+static int copy_out(struct trainer *t, const struct slot *s)
 {
-	int r = te_capture_begin(t->stream), end;
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	r = queue_step(t);
-	end = te_capture_end(t->stream, &t->rec);
-	return r < 0 ? r : end;
+	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
+		struct te_tensor *loss = step_graph_tensor(&t->graph, i, "out");
+
+		r = te_copy(t->stream, s->loss + i, te_tensor_data(loss), sizeof(*s->loss));
+	}
+	return r;
 }
 
 /* read back the loss of a slot's step, once it is there */
@@ -374,16 +367,13 @@ static int step(struct trainer *t)
 			       s->tokens, s->tokens + rows * t->T);
 	if (r)
 		return r;
-	r = te_copy(t->stream, te_tensor_data(t->staged), s->tokens, te_tensor_nbytes(t->staged));
+	r = copy_in(t, s);
 	if (r >= 0)
 		r = te_adamw_set_lr(t->opt, t->stream, (float)lr_at(t, k));
-	if (r >= 0 && t->o->graph && !t->rec)
-		r = capture_step(t);
 	if (r >= 0)
-		r = t->rec ? te_recording_launch(t->rec, t->stream) : queue_step(t);
+		r = te_graph_run(t->graph.graph, t->stream);
 	if (r >= 0)
-		r = te_copy(t->stream, s->loss, te_tensor_data(t->losses),
-			    (size_t)t->accum * sizeof(float));
+		r = copy_out(t, s);
 	if (r >= 0)
 		r = te_event_record(s->done, t->stream);
 	if (r < 0)

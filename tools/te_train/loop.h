@@ -9,6 +9,7 @@
 
 #include "ckpt.h"
 #include "data.h"
+#include "graph.h"
 #include "model.h"
 #include "opts.h"
 
@@ -29,16 +30,14 @@ struct trainer {
 	struct te_device_info device;
 	struct model model;
 	struct te_recipe recipe;
-	struct te_plan *plan, *eval_plan;
+	struct step_graph graph;
+	struct te_plan *eval_plan;
 	struct te_adamw *opt;
-	struct te_recording *rec; /* a whole step, with --graph */
 	struct data *data, *val_data;
 	struct span train, val;
 	int64_t T, B, accum;
 
-	struct te_tensor *staged; /* a step's tokens on the device */
-	struct te_tensor *losses; /* [accum] */
-	int32_t *eval_tokens;	  /* on the CPU */
+	int32_t *eval_tokens; /* on the CPU */
 	struct slot slot[NSLOTS];
 
 	struct progress done;

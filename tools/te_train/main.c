@@ -1,7 +1,7 @@
 /*
  * te_train - trains GPT-2, Llama and Qwen2 style transformers on text.
  *
- * Uses what an installed libtecore offers, and nothing else of this tree.
+ * Uses what installed libtecore and libtegraph offer, and nothing else of this tree.
  */
 #include "config.h"
 
@@ -17,17 +17,25 @@
 #include "sample.h"
 #include "say.h"
 
+/* the plans of all parts; dot(1) takes several graphs in one file */
 static int print_plan(const struct trainer *t)
 {
 	enum te_plan_format format = *t->o->print_plan == 'd' ? TE_PLAN_DOT : TE_PLAN_TEXT;
-	char *text = NULL;
-	int r = te_plan_print(t->plan, format, &text);
+	int r = 0;
 
-	if (r < 0)
-		return say_te(r, "the plan cannot be printed");
-	fputs(text, stdout);
-	free(text);
-	return STATUS_OK;
+	for (int32_t p = 0; p < t->graph.nparts && r >= 0; p++) {
+		struct te_plan *plan = NULL;
+		char *text = NULL;
+
+		r = step_graph_part(&t->graph, t->model.seq, p, TE_PLAN_NO_ALLOC, &plan);
+		if (r >= 0)
+			r = te_plan_print(plan, format, &text);
+		if (r >= 0)
+			fputs(text, stdout);
+		free(text);
+		te_plan_unref(plan);
+	}
+	return r < 0 ? say_te(r, "the plan cannot be printed") : STATUS_OK;
 }
 
 static int run(struct trainer *t)

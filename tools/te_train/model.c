@@ -275,6 +275,21 @@ void model_free(struct model *m)
 	m->seq = te_seq_unref(m->seq);
 }
 
+int32_t model_nparts(const struct config *c)
+{
+	return (int32_t)c->layers + 1;
+}
+
+const char *model_cut(const struct config *c, int32_t part, char ret_name[32])
+{
+	if (part < 1 || part > c->layers)
+		return NULL;
+	if (part == c->layers)
+		return "norm";
+	snprintf(ret_name, 32, "h.%d.res1", (int)part);
+	return ret_name;
+}
+
 double model_flops_per_token(const struct config *c, int64_t T)
 {
 	double gates = c->family == FAMILY_GPT2 ? 2 : 3;

@@ -23,6 +23,13 @@ int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, ui
 void model_free(struct model *m);
 
 /*
+ * A model cut at its layers has model_nparts: the embedding with the first layer, each other
+ * layer, and the head. The op where a part begins, or NULL for the first and for the end.
+ */
+int32_t model_nparts(const struct config *cfg);
+const char *model_cut(const struct config *cfg, int32_t part, char ret_name[32]);
+
+/*
  * Floating point operations of forward and backward for one token of a context of T:
  * 6 a matrix weight, and 6 T (heads x head_dim) a layer for causal attention's two products.
  */

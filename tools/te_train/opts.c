@@ -24,7 +24,8 @@ enum kind {
 	INT,
 	REAL, /* NaN when not given and the default is empty */
 	TEXT,
-	WORD /* one of the choices in arg, "a|b|c" */
+	WORD, /* one of the choices in arg, "a|b|c" */
+	MODE  /* the same; given without a word it is the second choice */
 };
 
 #define KEPT 1u /* in checkpoints: a resumed run goes on with it */
@@ -68,7 +69,12 @@ static const struct row rows[] = {
 	{ "device", INT, AT(device), "0", 0, 1023, 0, "N", "which device of the backend" },
 	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT, "fp8-delayed|fp8-current|bf16|fp32",
 	  "number formats" },
-	{ "graph", FLAG, AT(graph), "0", 0, 1, KEPT, NULL, "capture a step once and replay it" },
+	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",
+	  "what is captured once and replayed; a step if no word follows" },
+	{ "pipeline-schedule", TEXT, AT(pipeline_schedule), NULL, 0, 0, KEPT, "NAME|LIST",
+	  "order of passes: gpipe, 1f1b, zero-bubble or such as 1,2,-2,-1" },
+	{ "chunks", INT, AT(chunks), "0", 0, 1 << 16, KEPT, "N",
+	  "what the schedule divides the layers into; 0: as many as LIST names" },
 
 	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",
@@ -192,6 +198,25 @@ static int is_choice(const char *choices, const char *word)
 	return 0;
 }
 
+/* "1" and "0" stand for the second choice and the first, as if it were a flag */
+static int mode_set(char **field, const struct row *row, const char *text, const char *where)
+{
+	const char *first = row->arg, *second = strchr(first, '|') + 1;
+	char *word = !strcmp(text, "0") ? strndup(first, strcspn(first, "|")) :
+		     !strcmp(text, "1") ? strndup(second, strcspn(second, "|")) :
+					  strdup(text);
+
+	if (!word)
+		return say_failed("out of memory");
+	if (!is_choice(row->arg, word)) {
+		free(word);
+		return say_bad("%s: \"%s\" is none of %s", where, text, row->arg);
+	}
+	free(*field);
+	*field = word;
+	return STATUS_OK;
+}
+
 /* set a field from text; where it came from is named in the sentence of a failure */
 static int row_set(struct opts *o, const struct row *row, const char *text, const char *where)
 {
@@ -221,6 +246,8 @@ static int row_set(struct opts *o, const struct row *row, const char *text, cons
 		}
 		*(double *)field = x;
 		break;
+	case MODE:
+		return mode_set(field, row, text, where);
 	case WORD:
 		if (!is_choice(row->arg, text))
 			return say_bad("%s: \"%s\" is none of %s", where, text, row->arg);
@@ -296,6 +323,7 @@ json_t *opts_to_json(const struct opts *o)
 			break;
 		case TEXT:
 		case WORD:
+		case MODE:
 			if (*(char *const *)field)
 				v = json_string(*(char *const *)field);
 			break;
@@ -383,8 +411,8 @@ static void print_help(void)
 			printf("\n%s\n", row->name);
 			continue;
 		}
-		snprintf(head, sizeof(head), "--%s%s%s", row->name, row->arg ? " " : "",
-			 row->arg ? row->arg : "");
+		snprintf(head, sizeof(head), row->kind == MODE ? "--%s%s[%s]" : "--%s%s%s",
+			 row->name, row->arg ? " " : "", row->arg ? row->arg : "");
 		printf("  %-26s%s%s", head,
 		       strlen(head) > 24 ? "\n                            " : "  ", row->help);
 		if (row->dflt && row->kind != FLAG)
@@ -417,8 +445,11 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	for (size_t i = 0; i < NROWS; i++) {
 		if (rows[i].kind == HEADING)
 			continue;
-		longopts[nlong++] =
-			(struct option){ rows[i].name, rows[i].kind != FLAG, NULL, (int)i + 1000 };
+		longopts[nlong++] = (struct option){ rows[i].name,
+						     rows[i].kind == FLAG ? no_argument :
+						     rows[i].kind == MODE ? optional_argument :
+									    required_argument,
+						     NULL, (int)i + 1000 };
 	}
 	longopts[nlong++] = (struct option){ "help", no_argument, NULL, 'h' };
 	longopts[nlong++] = (struct option){ "version", no_argument, NULL, 'V' };
@@ -446,6 +477,10 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].row = &rows[c - 1000];
+		/* the word of a mode may be the next argument too: getopt takes it for a file */
+		if (given[ngiven].row->kind == MODE && !optarg && optind < argc &&
+		    is_choice(given[ngiven].row->arg, argv[optind]))
+			optarg = argv[optind++];
 		given[ngiven].text = optarg ? optarg : "1";
 		if (given[ngiven].row->offset == AT(preset))
 			preset = optarg;
@@ -473,7 +508,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 void opts_free(struct opts *o)
 {
 	for (size_t i = 0; i < NROWS; i++) {
-		if (rows[i].kind == TEXT || rows[i].kind == WORD)
+		if (rows[i].kind == TEXT || rows[i].kind == WORD || rows[i].kind == MODE)
 			free(*(char **)((char *)o + rows[i].offset));
 	}
 	for (int i = 0; i < o->nfiles; i++)

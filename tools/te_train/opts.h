@@ -12,15 +12,16 @@ struct opts {
 	char *backend, *recipe;
 	char *out, *resume, *log;
 	char *prompt, *print_plan;
+	char *graph, *pipeline_schedule;
 	int64_t device;
-	int64_t steps, stop_after, batch, seq_len, accum, seed;
+	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
 	double val_fraction, time_limit;
 	int64_t eval_every, eval_batches, log_every, save_every;
 	int64_t sample;
 	double temperature;
-	int64_t graph, save_best, sample_first, sample_only, json;
+	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* on the command line, not by the checkpoint */

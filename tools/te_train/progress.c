@@ -70,7 +70,7 @@ int progress_begin(struct trainer *t)
 	t->log = fopen(o->log, "a");
 	if (!t->log)
 		return say_bad("%s: %s", o->log, strerror(errno));
-	obj = json_pack("{s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:o,s:o}", "te_train",
+	obj = json_pack("{s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:o,s:o,s:o}", "te_train",
 			TE_VERSION, "time_unix_s", (json_int_t)time(NULL), "recipe", o->recipe,
 			"backend", t->device.backend, "device", t->device.name, "from_step",
 			(json_int_t)t->done.step, "params", (json_int_t)t->model.nparams,
@@ -78,7 +78,8 @@ int progress_begin(struct trainer *t)
 			"step_tokens", (json_int_t)(t->accum * t->B * t->T), "flops_per_token",
 			model_flops_per_token(&t->model.cfg, t->T), "peak_flops_per_s",
 			peak_flops(t) > 0 ? json_real(peak_flops(t)) : json_null(), "model",
-			config_to_json(&t->model.cfg), "options", opts_to_json(o));
+			config_to_json(&t->model.cfg), "graph", step_graph_to_json(&t->graph),
+			"options", opts_to_json(o));
 	return log_write(t, obj);
 }
 

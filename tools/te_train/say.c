@@ -61,8 +61,8 @@ int say_failed(const char *fmt, ...)
 int say_te(int r, const char *fmt, ...)
 {
 	static const int asked[] = {
-		-EINVAL,   -ENODEV,    -ENOMEM,	   -TE_EDEVICE,	 -TE_EKERNEL,
-		-TE_EBLAS, -TE_ESHAPE, -TE_EDTYPE, -TE_ECORRUPT, -TE_EFORMAT,
+		-EINVAL,    -ENODEV,	-ENOMEM,      -TE_EDEVICE, -TE_EKERNEL, -TE_EBLAS,
+		-TE_ESHAPE, -TE_EDTYPE, -TE_ECORRUPT, -TE_EFORMAT, -TE_EORDER,
 	};
 	const char *detail = te_error_detail();
 	va_list ap;

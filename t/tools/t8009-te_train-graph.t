@@ -1,0 +1,125 @@
+#!/bin/sh
+# te_train --graph and --pipeline-schedule: every mode and order gives the bits of eager steps.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+# three layers, so that two chunks are uneven; nothing tied, so that no two chunks add to one
+# gradient
+sed 's/"n_layer": 2/"n_layer": 3, "tie_word_embeddings": false/' micro.json >deep.json
+deep="--model deep.json --batch 2 --warmup 1 --lr 1e-2 --eval-every 2 --eval-batches 1 --accum 3 \
+	--save-every 0 --steps 4"
+
+# train NAME DIR ARGUMENT...: with a log of its own
+train()
+{
+	name=$1 dir=$2
+	shift 2
+	check "$name" "$te_train" $deep --out "$dir" --log "$dir.jsonl" "$@" text
+}
+
+# equal NAME A B
+equal()
+{
+	{
+		cmp "$2/model.safetensors" "$3/model.safetensors" 2>&1
+		[ -s "$2/model.safetensors" ] || echo "$2 has none"
+	} >differ
+	empty "$1" differ
+}
+
+# says NAME DIR KEY VALUE: what the log's first line says of the graph
+says()
+{
+	head -n 1 "$2.jsonl" >first
+	check "$1: $3 is $4" grep -q "\"graph\":{[^}]*\"$3\":$4[,}]" first
+}
+
+own=1,2,1,2,-2,-1,1,2,-2,-1,-2,-1
+for r in fp8-delayed fp8-current bf16 fp32; do
+	d="--recipe $r --dropout 0"
+	train "$r: off" off-$r $d --graph off
+	train "$r: step" step-$r $d --graph step
+	equal "$r: step is off" off-$r step-$r
+	train "$r: layer" layer-$r $d --graph layer
+	equal "$r: layer is off" off-$r layer-$r
+	train "$r: an order of one's own" own-$r $d --graph step --pipeline-schedule $own
+	equal "$r: which is off" off-$r own-$r
+	train "$r: zero-bubble" zb-$r $d --graph layer --pipeline-schedule zero-bubble --chunks 2
+	equal "$r: which is off" off-$r zb-$r
+done
+for s in gpipe 1f1b 1,-1,-1.5,1,-1,-1.5,1,-1,-1.5; do
+	train "$s of 3 chunks, or its own" s --recipe bf16 --dropout 0 --graph step \
+		--pipeline-schedule $s --chunks "$(case $s in *,*) echo 0 ;; *) echo 3 ;; esac)"
+	equal "is off" off-bf16 s
+	rm -r s
+done
+
+# random numbers go on with each part, so with dropout the cut decides, and nothing else
+train "dropout: off" d-off
+train "dropout: --graph alone is step" d-step --graph
+equal "dropout: step is off" d-off d-step
+says "--graph alone" d-step mode '"step"'
+train "dropout: layer" d-layer --graph=layer
+train "dropout: step of the same parts" d-parts --graph step --pipeline-schedule 1f1b --chunks 1
+equal "dropout: is layer" d-layer d-parts
+cmp -s d-off/model.safetensors d-layer/model.safetensors && echo same >cut || : >cut
+empty "dropout: the cut shows" cut
+train "dropout: zero-bubble, layer" d-zb --graph layer --pipeline-schedule zero-bubble --chunks 3
+train "dropout: zero-bubble, step" d-zbs --graph step --pipeline-schedule zero-bubble --chunks 3
+equal "dropout: are the same" d-zb d-zbs
+
+# a run goes on with the mode and order it began with, or with others
+train "half" half --graph layer --pipeline-schedule $own --stop-after 2
+check "and half" "$te_train" --resume half --log half.jsonl
+train "is the whole" whole --graph layer --pipeline-schedule $own
+equal "in every bit" whole half
+check "with the same order" test "$(grep -c "\"schedule\":\"$own\"" half.jsonl)" = 2
+train "half, no dropout" other --recipe bf16 --dropout 0 --graph layer --stop-after 2
+check "and half in another mode" "$te_train" --resume other --graph off
+equal "is off" off-bf16 other
+check "an empty order takes it back" "$te_train" --resume half --steps 5 --graph off \
+	--pipeline-schedule ''
+
+says "off" off-bf16 mode '"off"'
+says "off" off-bf16 parts 1
+says "off" off-bf16 launches_per_step 0
+says "step" step-bf16 launches_per_step 1
+says "step" step-bf16 nodes '[1-9][0-9]*'
+says "layer" layer-bf16 parts 4
+says "layer" layer-bf16 schedule '"1f1b"'
+says "layer" layer-bf16 launches_per_step 24
+says "own" own-bf16 chunks 2
+says "own" own-bf16 schedule "\"$own\""
+says "own" own-bf16 launches_per_step 1
+says "zero-bubble" zb-bf16 passes 36
+
+# one micro-batch at a time needs less memory than all of them
+pool()
+{
+	sed -n '1s/.*"pool_bytes":\([0-9]*\).*/\1/p' "$1.jsonl"
+}
+train "gpipe" gpipe --graph step --pipeline-schedule gpipe --chunks 1
+check "without a schedule micro-batches share their memory: $(pool d-layer), $(pool gpipe)" \
+	test "$(pool d-layer)" -lt $(($(pool gpipe) / 2))
+check "prints the plans of all parts" sh -c "'$te_train' $deep --graph layer --print-plan dot \
+	--recipe bf16 | grep -c digraph | grep -qx 4"
+
+# SUBJECT|ARGUMENTS
+while IFS='|' read -r subject args; do
+	eval "fails \"$args\" '$subject' \"\$te_train\" $deep $args text"
+done <<'EOT'
+--graph: "whole"|--graph=whole
+off|--graph=
+--pipeline-schedule needs --graph step or --graph layer|--pipeline-schedule 1f1b
+--pipeline-schedule needs --graph step or --graph layer|--pipeline-schedule 1f1b --graph off
+--chunks needs --pipeline-schedule|--graph step --chunks 2
+number of chunks|--graph step --pipeline-schedule 1f1b
+4 chunks, and the model has 3 layers|--graph step --pipeline-schedule gpipe --chunks 4
+5 chunks, and the model has 3 layers|--graph step --pipeline-schedule 1,2,3,4,5,-5,-4,-3,-2,-1 --accum 1
+"2f2b"|--graph step --pipeline-schedule 2f2b --chunks 2
+entry 2 (-2)|--graph layer --pipeline-schedule 1,-2,2,-1 --accum 1
+micro-batch|--graph layer --pipeline-schedule 1,2,-2,-1
+does not fit|--graph layer --batch 1048576
+EOT
+
+tap_end

@@ -1,0 +1,45 @@
+/* graph.h - a training step as a graph: the model in parts, and the order of their passes. */
+#ifndef GRAPH_H
+#define GRAPH_H
+
+#include <te/graph.h>
+#include <te/optim.h>
+
+#include "model.h"
+#include "opts.h"
+
+/*
+ * The micro-batches of --accum are those of the schedule. Without --pipeline-schedule each one's
+ * backward pass follows its forward pass, so that they share their memory.
+ */
+struct step_graph {
+	const struct opts *o;
+	struct config cfg;
+	struct te_recipe recipe;
+	int64_t B, T;
+	int32_t accum;
+	struct te_seq *seq; /* borrowed, as is opt: see step_graph_create */
+	struct te_adamw *opt;
+	struct te_schedule *schedule;
+	int32_t nchunks, nparts;
+	int32_t *nlayers; /* [nchunks] parts of each */
+	struct te_graph *graph;
+};
+
+/* schedule and parts as the options ask for them; cfg, recipe, B and T of g are set */
+int step_graph_plan(const struct opts *o, struct step_graph *g);
+/* capture, unless it is off; seq and opt live longer */
+int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
+void step_graph_free(struct step_graph *g);
+
+/* a plan of one part: each micro-batch has its own. flags: besides those the part needs */
+int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part, uint32_t flags,
+		    struct te_plan **ret_plan);
+
+/* the tokens "x" and MODEL_TARGETS of a micro-batch, and its loss, "out" */
+struct te_tensor *step_graph_tensor(const struct step_graph *g, int64_t micro, const char *name);
+
+/* for the log: a new reference */
+json_t *step_graph_to_json(const struct step_graph *g);
+
+#endif

@@ -82,18 +82,30 @@ static int forward(void *self, const struct te_graph_call *call)
 	return r ? r : te_plan_forward(a->plan, call->stream, 0);
 }
 
+/* a plan that serves several micro-batches is bound to the memory of the latest */
+static int still_bound(const struct adapter *a, const struct te_graph_call *call)
+{
+	if (a->saved == call->saved)
+		return 0;
+	return te__fail(-TE_ESTATE,
+			"the plan of %s has begun another micro-batch before the end of this one",
+			a->name);
+}
+
 static int backward(void *self, const struct te_graph_call *call)
 {
 	struct adapter *a = self;
+	int r = still_bound(a, call);
 
-	return te_plan_backward(a->plan, call->stream);
+	return r ? r : te_plan_backward(a->plan, call->stream);
 }
 
 static int backward_dw(void *self, const struct te_graph_call *call)
 {
 	struct adapter *a = self;
+	int r = still_bound(a, call);
 
-	return te_plan_backward_dw(a->plan, call->stream);
+	return r ? r : te_plan_backward_dw(a->plan, call->stream);
 }
 
 static int regions(void *self, te_region_fn fn, void *arg)

@@ -71,11 +71,14 @@ struct te_callable {
 
 /**
  * te_callable_from_plan - a callable that runs a plan
- * @plan: made with TE_PLAN_EXTERNAL, of its own for each callable; a reference is kept
+ * @plan: made with TE_PLAN_EXTERNAL, not used otherwise; a reference is kept
  * @name: copied
  *
  * Inputs are the plan's by their names, the output is "out". A plan with TE_PLAN_DELAY_DW has a
  * backward_dw. Until a graph takes it over, release is the caller's to call.
+ * The callable may stand for several micro-batches that the schedule runs one behind the other, up
+ * to the last pass of each: copies of the struct, whose release is NULL in all but one. Passes in
+ * another order are -TE_ESTATE.
  * Errors: -EINVAL, -TE_ESTATE (made without TE_PLAN_EXTERNAL), -ENOMEM.
  */
 TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,

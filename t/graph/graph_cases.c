@@ -98,6 +98,8 @@ static const struct layout {
 	{ "zero-bubble", 2, 3, two_chunks },
 };
 
+static int sharing; /* all micro-batches have one plan for each part */
+
 static int zero(void *arg, struct te_stream *stream)
 {
 	return te_seq_zero_grads(((struct run *)arg)->seq, stream);
@@ -138,14 +140,14 @@ static struct te_callable part(struct run *r, const struct model_shape *m, const
 	return c;
 }
 
-static void run_create(struct run *r, const struct model_shape *m, const char *recipe,
-		       const struct layout *l, uint32_t flags)
+static int run_try(struct run *r, const struct model_shape *m, const char *recipe,
+		   const struct layout *l, uint32_t flags)
 {
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
-	int delay = !strcmp(l->order, "zero-bubble");
+	int delay = !strcmp(l->order, "zero-bubble") || strstr(l->order, ".5") != NULL;
 	struct te_callable c[PARTS * MICRO];
-	int n = 0, p = 0;
+	int n = 0, p = 0, ret;
 
 	r->seq = model_create(ctx, m, 3);
 	DO(te_adamw_create(r->seq, NULL, &r->opt));
@@ -158,7 +160,12 @@ static void run_create(struct run *r, const struct model_shape *m, const char *r
 					r->first[i] = n;
 				if (p + j == PARTS - 1)
 					r->last[i] = n;
-				c[n++] = part(r, m, recipe, p + j, delay);
+				if (i && sharing) {
+					c[n] = c[n - l->nlayers[k]];
+					c[n++].release = NULL;
+				} else {
+					c[n++] = part(r, m, recipe, p + j, delay);
+				}
 			}
 	so.nchunks = l->nchunks;
 	so.nmicro = l->nmicro;
@@ -169,8 +176,18 @@ static void run_create(struct run *r, const struct model_shape *m, const char *r
 	o.last = update;
 	o.regions = run_regions;
 	o.arg = r;
-	DO(te_graph_create(ctx, n, c, &o, &r->g));
+	ret = te_graph_create(ctx, n, c, &o, &r->g);
 	te_schedule_unref(o.schedule);
+	for (int i = 0; ret && i < n; i++)
+		if (c[i].release)
+			c[i].release(c[i].self);
+	return ret;
+}
+
+static void run_create(struct run *r, const struct model_shape *m, const char *recipe,
+		       const struct layout *l, uint32_t flags)
+{
+	DO(run_try(r, m, recipe, l, flags));
 }
 
 static void run_destroy(struct run *r)
@@ -286,6 +303,52 @@ START_TEST(cached_weights_give_the_same_bits)
 	}
 	for (int w = 0; w < 3; w++)
 		run_destroy(&run[w]);
+}
+END_TEST
+
+/* micro-batches that are never under way at once run on one plan a part */
+START_TEST(micro_batches_in_turn_share_a_plan)
+{
+	static const struct layout turns = { "1,-1,1,-1,1,-1", 1, 3, one_chunk };
+	const uint32_t flags = TE_GRAPH_REUSE | TE_GRAPH_CACHE_WEIGHTS;
+	struct run run[WAYS], *all[WAYS];
+
+	run_create(&run[0], &gpt, recipes[_i], &turns, flags);
+	sharing = 1;
+	for (int w = 1; w < WAYS; w++)
+		run_create(&run[w], &gpt, recipes[_i], &turns, flags | ways[w - 1]);
+	sharing = 0;
+	for (int w = 0; w < WAYS; w++)
+		all[w] = &run[w];
+	for (int step = 0; step < 3; step++) {
+		feed(all, WAYS, &gpt);
+		for (int w = 0; w < WAYS; w++) {
+			DO(te_graph_run(run[w].g, st));
+			DO(te_stream_sync(st));
+			if (w)
+				same_runs(&run[0], &run[w]);
+		}
+	}
+	for (int w = 0; w < WAYS; w++)
+		run_destroy(&run[w]);
+}
+END_TEST
+
+/* two under way on one plan would take each other's memory */
+START_TEST(micro_batches_at_once_cannot_share_a_plan)
+{
+	static const struct layout both[] = { { "1,1,-1,-1", 1, 2, one_chunk },
+					      { "1,-1,1,-1.5,-1,-1.5", 1, 2, one_chunk } };
+	struct run run = { .g = NULL };
+
+	sharing = 1;
+	fails(run_try(&run, &gpt, "bf16", &both[_i], _i ? TE_GRAPH_WHOLE : TE_GRAPH_REUSE),
+	      -TE_ESTATE,
+	      _i ? "backward_dw of part 2 (chunk 1, micro-batch 1): the plan of part 2 has begun" :
+		   "backward of part 2 (chunk 1, micro-batch 1): the plan of part 2 has begun "
+		   "another micro-batch before the end of this one");
+	sharing = 0;
+	run_destroy(&run);
 }
 END_TEST
 
@@ -1222,6 +1285,8 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, 4 * TT_LEN(layouts));
 	tcase_add_loop_test(c, cached_weights_give_the_same_bits, 0, 3);
+	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, 4);
+	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);
 	tcase_add_test(c, passes_one_by_one_give_the_same_bits);
 	tcase_add_test(c, gradients_stay_where_the_optimizer_reads_them);
 	c = tt_case(s, "replay", "graph");

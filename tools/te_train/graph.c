@@ -102,19 +102,31 @@ static int32_t chunk_of(const struct step_graph *g, int32_t part)
 	return c;
 }
 
-/* the schedule has entries for a chunk's weight gradients */
-static int delays(const struct step_graph *g, int32_t chunk)
+/* micro-batches of a chunk that are under way at most; delayed: weight gradients come apart */
+static int32_t in_flight(const struct step_graph *g, int32_t chunk, int *ret_delayed)
 {
 	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
+	int32_t begun = 0, done[3] = { 0, 0, 0 }, most = 0;
 	struct te_sched_step s;
 
 	te_schedule_info(g->schedule, &info);
+	*ret_delayed = 0;
 	for (int32_t i = 0; i < info.nsteps; i++) {
 		te_schedule_step(g->schedule, i, &s);
-		if (s.chunk == chunk && s.kind == TE_SCHED_W)
-			return 1;
+		*ret_delayed |= s.chunk == chunk && s.kind == TE_SCHED_W;
 	}
-	return 0;
+	for (int32_t i = 0; i < info.nsteps; i++) {
+		te_schedule_step(g->schedule, i, &s);
+		if (s.chunk != chunk || s.layer)
+			continue;
+		if (s.kind == TE_SCHED_F)
+			begun++;
+		else
+			done[s.kind]++;
+		if (begun - done[*ret_delayed ? TE_SCHED_W : TE_SCHED_B] > most)
+			most = begun - done[*ret_delayed ? TE_SCHED_W : TE_SCHED_B];
+	}
+	return most;
 }
 
 int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part, uint32_t flags,
@@ -122,10 +134,12 @@ int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	char from[32], to[32];
+	int delayed;
 
+	in_flight(g, chunk_of(g, part), &delayed);
 	po.recipe = g->recipe;
 	po.flags = flags | TE_PLAN_TRAIN | (part ? TE_PLAN_INPUT_GRAD : 0) |
-		   (delays(g, chunk_of(g, part)) ? TE_PLAN_DELAY_DW : 0);
+		   (delayed ? TE_PLAN_DELAY_DW : 0);
 	if (part)
 		po.x = (struct te_spec){ g->recipe.compute, 3, { g->B, g->T, g->cfg.width } };
 	else
@@ -154,24 +168,34 @@ static int make_callable(const struct step_graph *g, int32_t part, struct te_cal
 static void release(struct te_callable *c, int32_t n)
 {
 	for (int32_t i = 0; i < n; i++)
-		c[i].release(c[i].self);
+		if (c[i].release)
+			c[i].release(c[i].self);
 }
 
-/* in the order of chunk, micro-batch, layer; all or none */
+/*
+ * In the order of chunk, micro-batch, layer; all or none. Each chunk takes its micro-batches in
+ * order, so that as many plans serve all in turn as are under way at once.
+ */
 static int make_callables(const struct step_graph *g, struct te_callable *c)
 {
 	int32_t n = 0, part = 0;
-	int r = 0;
+	int delayed, r = 0;
 
 	for (int32_t k = 0; k < g->nchunks; part += g->nlayers[k++]) {
-		for (int32_t i = 0; i < g->accum * g->nlayers[k]; i++) {
+		const int32_t own = in_flight(g, k, &delayed) * g->nlayers[k];
+
+		for (int32_t i = 0; i < g->accum * g->nlayers[k]; i++, n++) {
+			if (i >= own) {
+				c[n] = c[n - own];
+				c[n].release = NULL;
+				continue;
+			}
 			c[n] = (struct te_callable)TE_CALLABLE_INIT;
 			r = make_callable(g, part + i % g->nlayers[k], &c[n]);
 			if (r < 0) {
 				release(c, n);
 				return r;
 			}
-			n++;
 		}
 	}
 	return 0;

@@ -32,7 +32,7 @@ int step_graph_plan(const struct opts *o, struct step_graph *g);
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
 void step_graph_free(struct step_graph *g);
 
-/* a plan of one part: each micro-batch has its own. flags: besides those the part needs */
+/* a plan of one part; flags: besides those that the part needs */
 int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part, uint32_t flags,
 		    struct te_plan **ret_plan);
 

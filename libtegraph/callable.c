@@ -48,8 +48,8 @@ static int same_tensors(struct adapter *a, const struct te_graph_call *call)
 	return same;
 }
 
-/* before any capture: a graph's addresses change by te_graph_bind only, and that of one which
- * captures nothing */
+/* on the host alone, so within a capture too: a plan that serves several micro-batches moves to the
+ * memory of each. Else addresses change by te_graph_bind only, where nothing is captured */
 static int bound(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_plan_binding b = TE_PLAN_BINDING_INIT;

@@ -2,6 +2,8 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
+	t/core/attn \
+	t/core/attn_gpu \
 	t/core/backend \
 	t/core/backend_gpu \
 	t/core/cuda_abi \
@@ -149,6 +151,11 @@ t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
 GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
+
+ATTN_CASES = t/core/attn_cases.c t/core/attn_cases.h \
+	t/core/kernel_check.c t/core/kernel_check.h
+t_core_attn_SOURCES = t/core/attn.c $(ATTN_CASES)
+t_core_attn_gpu_SOURCES = t/core/attn_gpu.c $(ATTN_CASES)
 
 KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h

@@ -246,8 +246,8 @@ struct te_rope_attrs {
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*
- * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may reach
- * up to 127 tokens before its own.
+ * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
+ * reach up to 127 tokens before its own.
  */
 struct te_attention_attrs {
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */

@@ -151,7 +151,7 @@ static int32_t by_name(const struct side *s, const char *name)
 	return -1;
 }
 
-/* the tensor given for argument k; an error pointer is not needed: names are checked apart */
+/* the tensor given for argument k by position or by name, or NULL */
 static struct te_tensor *given(const struct call *c, const struct side *s, int32_t k)
 {
 	const struct te_replay *r = c->replay;

@@ -25,16 +25,24 @@ static const char *const pass[] = { "forward", "backward", "weight gradients" };
 /* "-1.5" is the longest for a chunk of one digit */
 static void entry_text(const struct te_sched_entry *e, char *dst, size_t nbytes)
 {
-	snprintf(dst, nbytes, "%s%" PRId32 "%s", e->kind == TE_SCHED_F ? "" : "-", e->chunk + 1,
-		 e->kind == TE_SCHED_W ? ".5" : "");
+	/* a chunk that is out of range is written too */
+	snprintf(dst, nbytes, "%s%" PRId64 "%s", e->kind == TE_SCHED_F ? "" : "-",
+		 (int64_t)e->chunk + 1, e->kind == TE_SCHED_W ? ".5" : "");
 }
 
 /* ---- rules ---- */
 
-/* visits so far, by chunk and kind */
+/* Visits so far, by kind and chunk. A chunk follows those before it, so an order that runs reaches
+ * no more chunks than it has entries: none of the others has been visited. */
 struct visits {
 	int32_t *n[3];
+	int32_t nchunks;
 };
+
+static int32_t seen(const struct visits *v, enum te_sched_kind kind, int32_t chunk)
+{
+	return chunk < v->nchunks ? v->n[kind][chunk] : 0;
+}
 
 static int refuse(const struct te_schedule *s, int32_t i, const char *why)
 {
@@ -58,23 +66,24 @@ static int check_entry(const struct te_schedule *s, int32_t i, const struct visi
 		snprintf(why, sizeof(why), "there are %" PRId32 " chunks", s->info.nchunks);
 		return refuse(s, i, why);
 	}
-	m = v->n[e->kind][c];
+	m = seen(v, e->kind, c);
 	if (m >= s->info.nmicro)
 		snprintf(why, sizeof(why),
 			 "%s of chunk %" PRId32 " for the %" PRId32 ". time, there are %" PRId32
 			 " micro-batches",
 			 pass[e->kind], c + 1, m + 1, s->info.nmicro);
-	else if (e->kind == TE_SCHED_F && c > 0 && v->n[TE_SCHED_F][c - 1] <= m)
+	else if (e->kind == TE_SCHED_F && c > 0 && seen(v, TE_SCHED_F, c - 1) <= m)
 		snprintf(why, sizeof(why),
 			 "forward of micro-batch %" PRId32 " has not run in chunk %" PRId32, m + 1,
 			 c);
-	else if (e->kind == TE_SCHED_B && v->n[TE_SCHED_F][c] <= m)
+	else if (e->kind == TE_SCHED_B && seen(v, TE_SCHED_F, c) <= m)
 		snprintf(why, sizeof(why), "forward of micro-batch %" PRId32 " has not run", m + 1);
-	else if (e->kind == TE_SCHED_B && c + 1 < s->info.nchunks && v->n[TE_SCHED_B][c + 1] <= m)
+	else if (e->kind == TE_SCHED_B && c + 1 < s->info.nchunks &&
+		 seen(v, TE_SCHED_B, c + 1) <= m)
 		snprintf(why, sizeof(why),
 			 "backward of micro-batch %" PRId32 " has not run in chunk %" PRId32, m + 1,
 			 c + 2);
-	else if (e->kind == TE_SCHED_W && v->n[TE_SCHED_B][c] <= m)
+	else if (e->kind == TE_SCHED_W && seen(v, TE_SCHED_B, c) <= m)
 		snprintf(why, sizeof(why), "backward of micro-batch %" PRId32 " has not run",
 			 m + 1);
 	else
@@ -87,7 +96,7 @@ static int check_end(const struct te_schedule *s, const struct visits *v)
 {
 	for (int k = 0; k < 3; k++)
 		for (int32_t c = 0; c < s->info.nchunks; c++) {
-			int32_t want = s->info.nmicro, have = v->n[k][c];
+			int32_t want = s->info.nmicro, have = seen(v, (enum te_sched_kind)k, c);
 
 			if (k == TE_SCHED_B && !(s->info.kinds & (1u << TE_SCHED_B)))
 				want = 0;
@@ -104,9 +113,9 @@ static int check_end(const struct te_schedule *s, const struct visits *v)
 
 static int check_order(const struct te_schedule *s)
 {
-	const size_t n = (size_t)s->info.nchunks;
-	int32_t *count = te__calloc(3 * n, sizeof(*count));
-	const struct visits v = { { count, count + n, count + 2 * n } };
+	const int32_t n = s->info.nchunks < s->info.nentries ? s->info.nchunks : s->info.nentries;
+	int32_t *count = te__calloc(3 * (size_t)n, sizeof(*count));
+	const struct visits v = { { count, count + n, count + 2 * (size_t)n }, n };
 	int r = 0;
 
 	if (!count)
@@ -124,9 +133,14 @@ static int check_order(const struct te_schedule *s)
 
 /* ---- making one ---- */
 
+static int too_many(void)
+{
+	return te__fail(-EOVERFLOW, "te_schedule_create: more than 2^31 steps");
+}
+
 static int check_opts(const struct te_schedule_opts *o, struct te_schedule *const *ret)
 {
-	int64_t callables = 0;
+	int64_t layers;
 
 	if (!o || !ret)
 		return te__fail(-EINVAL, "te_schedule_create: %s is NULL",
@@ -151,17 +165,18 @@ static int check_opts(const struct te_schedule_opts *o, struct te_schedule *cons
 				"te_schedule_create: %" PRId32 " chunks, %" PRId32
 				" micro-batches, %" PRId32 " entries",
 				o->nchunks, o->nmicro, o->norder);
+	layers = o->nlayers ? 0 : o->nchunks;
 	for (int32_t c = 0; o->nlayers && c < o->nchunks; c++) {
 		if (o->nlayers[c] < 1)
 			return te__fail(-EINVAL,
 					"te_schedule_create: chunk %" PRId32 " has %" PRId32
 					" layers",
 					c + 1, o->nlayers[c]);
-		callables += o->nlayers[c];
+		layers += o->nlayers[c];
 	}
-	if (3 * (o->nlayers ? callables : o->nchunks) * (int64_t)(o->nmicro ? o->nmicro : 1) >
-	    INT32_MAX)
-		return te__fail(-EOVERFLOW, "te_schedule_create: more than 2^31 steps");
+	/* of an order that is given the steps are counted once it is known to run */
+	if (!o->order && (layers > INT32_MAX || layers * o->nmicro > INT32_MAX / 3))
+		return too_many();
 	return 0;
 }
 
@@ -233,7 +248,11 @@ static int unroll(struct te_schedule *s)
 	for (int32_t i = 0; i < s->info.nentries; i++)
 		nsteps += layers(s, s->order[i].chunk);
 	s->info.ncallables = (int32_t)ncallables;
-	s->step = nsteps > INT32_MAX ? NULL : te__malloc((size_t)nsteps * sizeof(*s->step));
+	if (nsteps > INT32_MAX) {
+		te__free(count);
+		return too_many();
+	}
+	s->step = te__malloc((size_t)nsteps * sizeof(*s->step));
 	if (!s->step) {
 		te__free(count);
 		return te__fail(-ENOMEM, "schedule: no memory for %" PRId64 " steps", nsteps);
@@ -259,23 +278,31 @@ static int unroll(struct te_schedule *s)
 	return 0;
 }
 
+static int copy_layers(struct te_schedule *s, const struct te_schedule_opts *o)
+{
+	s->nlayers = te__malloc((size_t)s->info.nchunks * sizeof(*s->nlayers));
+	if (!s->nlayers)
+		return te__fail(-ENOMEM, "schedule: no memory for %" PRId32 " chunks",
+				s->info.nchunks);
+	for (int32_t c = 0; c < s->info.nchunks; c++)
+		s->nlayers[c] = o->nlayers ? o->nlayers[c] : 1;
+	return 0;
+}
+
 static int finish(struct te_schedule *s, const struct te_schedule_opts *o,
 		  struct te_schedule **ret_schedule)
 {
-	int r = 0;
+	int r;
 
-	s->nlayers = te__malloc((size_t)s->info.nchunks * sizeof(*s->nlayers));
-	if (!s->nlayers)
-		r = te__fail(-ENOMEM, "schedule: no memory");
-	for (int32_t c = 0; c < s->info.nchunks && !r; c++)
-		s->nlayers[c] = o->nlayers ? o->nlayers[c] : 1;
 	if (!s->info.nmicro)
 		count_micro(s);
 	for (int32_t i = 0; i < s->info.nentries; i++)
 		if (s->order[i].kind >= TE_SCHED_F && s->order[i].kind <= TE_SCHED_W)
 			s->info.kinds |= 1u << s->order[i].kind;
+	/* first: an order that runs has no more chunks than entries, one of a slip of the hand may */
+	r = check_order(s);
 	if (!r)
-		r = check_order(s);
+		r = copy_layers(s, o);
 	if (!r)
 		r = unroll(s);
 	if (r) {
@@ -336,15 +363,34 @@ static void one_f_one_b(struct te_schedule *s, int delayed)
 	}
 }
 
+enum name { NAME_GPIPE, NAME_1F1B, NAME_ZERO_BUBBLE, NAME_NONE };
+
+static enum name name_of(const char *text)
+{
+	static const char *const name[] = { "gpipe", "1f1b", "zero-bubble" };
+	int i = 0;
+
+	while (i < NAME_NONE && strcmp(text, name[i]))
+		i++;
+	return (enum name)i;
+}
+
 static int named(const char *text, const struct te_schedule_opts *o, struct te_schedule **ret)
 {
+	const enum name name = name_of(text);
 	struct te_schedule *s;
+	int r;
 
 	if (!o->nchunks || !o->nmicro)
 		return te__fail(-EINVAL,
 				"te_schedule_parse: %s needs the number of chunks and of "
 				"micro-batches",
 				text);
+	if (name == NAME_GPIPE)
+		return te_schedule_create(o, ret);
+	r = check_opts(o, ret);
+	if (r)
+		return r;
 	s = start(o);
 	if (s)
 		s->order =
@@ -353,7 +399,7 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 		te_schedule_unref(s);
 		return te__fail(-ENOMEM, "te_schedule_parse: no memory");
 	}
-	one_f_one_b(s, !strcmp(text, "zero-bubble"));
+	one_f_one_b(s, name == NAME_ZERO_BUBBLE);
 	return finish(s, o, ret);
 }
 
@@ -435,22 +481,10 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 	if (o.size != sizeof(o) || o.order || o.norder || o.flags || o.nchunks < 0 || o.nmicro < 0)
 		return te__fail(-EINVAL, "te_schedule_parse: opts holds more than the numbers of "
 					 "chunks, micro-batches and layers");
-	if (!strcmp(text, "gpipe") || !strcmp(text, "1f1b") || !strcmp(text, "zero-bubble")) {
-		struct te_schedule_opts whole = o;
-
-		/* the numbers are checked alike for all */
-		whole.nchunks = o.nchunks ? o.nchunks : 1;
-		whole.nmicro = o.nmicro ? o.nmicro : 1;
-		r = check_opts(&whole, ret_schedule);
-		if (r)
-			return r;
-		if (strcmp(text, "gpipe"))
-			return named(text, &o, ret_schedule);
-		if (!o.nchunks || !o.nmicro)
-			return te__fail(-EINVAL, "te_schedule_parse: gpipe needs the number of "
-						 "chunks and of micro-batches");
-		return te_schedule_create(&o, ret_schedule);
-	}
+	if (o.nlayers && !o.nchunks)
+		return te__fail(-EINVAL, "te_schedule_parse: nlayers is of 0 chunks");
+	if (name_of(text) != NAME_NONE)
+		return named(text, &o, ret_schedule);
 	r = parse_entries(text, &o, &order);
 	if (r)
 		return r;

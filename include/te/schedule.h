@@ -45,7 +45,7 @@ struct te_schedule_opts {
  * backward behind its forward and the backward of the chunk behind, weight gradients behind their
  * backward. The first entry against a rule is named with its place.
  * Thread: any.
- * Errors: -EINVAL, -TE_EORDER, -ENOMEM.
+ * Errors: -EINVAL, -TE_EORDER, -EOVERFLOW (more than 2^31 steps), -ENOMEM.
  */
 TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
 				 struct te_schedule **ret_schedule);
@@ -53,12 +53,12 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
 /**
  * te_schedule_parse - a schedule from text
  * @text: a name, or entries as Megatron and Transformer Engine write them
- * @opts: nchunks, nmicro and nlayers; nchunks 0: as many as the entries name
+ * @opts: nchunks, nmicro and nlayers; nchunks 0, without nlayers: as many as the entries name
  *
  * "1,2,-2,-1": chunks from 1, forward; negative, backward; "-1.5": weight gradients of chunk 1.
  * Names: "gpipe", the default order; "1f1b", which has at most nchunks micro-batches between
  * forward and backward; "zero-bubble", the same with weight gradients behind the next forward.
- * Errors: -EINVAL (names the word), -TE_EORDER, -ENOMEM.
+ * Errors: -EINVAL (names the word), -TE_EORDER, -EOVERFLOW, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 				struct te_schedule **ret_schedule);

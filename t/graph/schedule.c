@@ -53,6 +53,9 @@ static const struct {
 	{ "1f1b", "1,2,3,-3,-2,-1", 3, 1 },
 	{ "zero-bubble", "1,2,1,2,-2,-1,1,2,-2.5,-1.5,-2,-1,-2.5,-1.5,-2,-1,-2.5,-1.5", 2, 3 },
 	{ "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 0, 0 },
+	/* Megatron's example of convert_schedule_table_to_order: groups of 3 of 5 micro-batches */
+	{ "1,1,1,2,2,2,-2,1,-2,1,-2,2,-1,2,-1,-1,-2,-2,-1,-1",
+	  "1,1,1,2,2,2,-2,1,-2,1,-2,2,-1,2,-1,-1,-2,-2,-1,-1", 2, 5 },
 	{ "1,-1,-1.5", "1,-1,-1.5", 0, 0 },
 	{ "1,2,3", "1,2,3", 3, 1 },
 	/* weight gradients of one chunk only are delayed */
@@ -107,6 +110,16 @@ static const struct {
 	{ "gpipe", 1, 0, -EINVAL, "gpipe needs the number" },
 	{ "1f1b", 0, 4, -EINVAL, "1f1b needs the number" },
 	{ "1f1b", 1 << 20, 1 << 20, -EOVERFLOW, "more than 2^31 steps" },
+	/* 3 times their product exceeds 63 bits, or 64 */
+	{ "gpipe", INT32_MAX, INT32_MAX, -EOVERFLOW, "more than 2^31 steps" },
+	{ "1f1b", 1 << 30, 1 << 30, -EOVERFLOW, "more than 2^31 steps" },
+	/* no memory for chunks that nothing reaches */
+	{ "1,2147483647,-1", 0, 0, -TE_EORDER,
+	  "entry 2 (2147483647): forward of micro-batch 1 has not run in chunk 2147483646" },
+	{ "-2147483647.5", 0, 1, -TE_EORDER, "entry 1 (-2147483647.5): backward of" },
+	{ "1,-1", INT32_MAX, 1, -TE_EORDER,
+	  "entry 2 (-1): backward of micro-batch 1 has not run in chunk 2" },
+	{ "1", INT32_MAX, 0, -TE_EORDER, "ends without forward of chunk 2, micro-batch 1" },
 };
 
 START_TEST(what_is_wrong_is_named)
@@ -124,7 +137,11 @@ END_TEST
 START_TEST(options_are_checked)
 {
 	const struct te_sched_entry odd = { 0, (enum te_sched_kind)7 };
-	const int32_t layers[] = { 2, 0 };
+	const struct te_sched_entry far = { INT32_MAX, TE_SCHED_B };
+	const struct te_sched_entry below = { INT32_MIN, TE_SCHED_F };
+	const struct te_sched_entry many[] = { { 0, TE_SCHED_F }, { 1, TE_SCHED_F } };
+	const int32_t layers[] = { 2, 0 }, huge[] = { INT32_MAX, INT32_MAX },
+		      big[] = { 1 << 30, 1 };
 	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT, good;
 	struct te_schedule *s;
 
@@ -153,10 +170,30 @@ START_TEST(options_are_checked)
 	o.order = &odd;
 	o.norder = 1;
 	fails(te_schedule_create(&o, &s), -EINVAL, "entry 1 is of kind 7");
+	o.order = &far;
+	fails(te_schedule_create(&o, &s), -TE_EORDER, "entry 1 (-2147483648): there are 2 chunks");
+	o.order = &below;
+	fails(te_schedule_create(&o, &s), -TE_EORDER, "entry 1 (-2147483647): there are 2 chunks");
+	o.order = many;
+	o.norder = 2;
+	o.nlayers = huge;
+	fails(te_schedule_create(&o, &s), -EOVERFLOW, "more than 2^31 steps");
+	o.order = NULL;
+	o.norder = 0;
+	fails(te_schedule_create(&o, &s), -EOVERFLOW, "more than 2^31 steps");
+	o.nlayers = big;
+	fails(te_schedule_create(&o, &s), -EOVERFLOW, "more than 2^31 steps");
+	o.nlayers = NULL;
+	o.order = &odd;
+	o.norder = 1;
 	o.flags = TE_SCHED_DELAY_W;
 	fails(te_schedule_create(&o, &s), -EINVAL, "flags are for the default order");
 	fails(te_schedule_parse("1,-1", &o, &s), -EINVAL, "opts holds more");
 	fails(te_schedule_parse(NULL, NULL, &s), -EINVAL, "text is NULL");
+	o = good;
+	o.nchunks = 0;
+	o.nlayers = big;
+	fails(te_schedule_parse("1,2,3,-3,-2,-1", &o, &s), -EINVAL, "nlayers is of 0 chunks");
 	o = good;
 	o.flags = TE_SCHED_FORWARD_ONLY;
 	DO(te_schedule_create(&o, &s));

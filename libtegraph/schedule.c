@@ -363,11 +363,28 @@ static void one_f_one_b(struct te_schedule *s, int delayed)
 	}
 }
 
-enum name { NAME_GPIPE, NAME_1F1B, NAME_ZERO_BUBBLE, NAME_NONE };
+/*
+ * Megatron's order for virtual stages (core/pipeline_parallel/schedules.py, get_pp_rank_microbatches
+ * and convert_schedule_table_to_order) on the one rank of a pipeline of one stage, where groups are
+ * of one micro-batch: nchunks - 1 forward passes lead, then forward and backward take turns.
+ */
+static void interleaved(struct te_schedule *s)
+{
+	const int32_t n = s->info.nchunks, total = n * s->info.nmicro, lead = n - 1;
+
+	for (int32_t i = 0; i < total + lead; i++) {
+		if (i < total)
+			put(s, i % n, TE_SCHED_F);
+		if (i >= lead)
+			put(s, n - 1 - (i - lead) % n, TE_SCHED_B);
+	}
+}
+
+enum name { NAME_GPIPE, NAME_1F1B, NAME_INTERLEAVED, NAME_ZERO_BUBBLE, NAME_NONE };
 
 static enum name name_of(const char *text)
 {
-	static const char *const name[] = { "gpipe", "1f1b", "zero-bubble" };
+	static const char *const name[] = { "gpipe", "1f1b", "interleaved", "zero-bubble" };
 	int i = 0;
 
 	while (i < NAME_NONE && strcmp(text, name[i]))
@@ -399,7 +416,10 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 		te_schedule_unref(s);
 		return te__fail(-ENOMEM, "te_schedule_parse: no memory");
 	}
-	one_f_one_b(s, name == NAME_ZERO_BUBBLE);
+	if (name == NAME_INTERLEAVED)
+		interleaved(s);
+	else
+		one_f_one_b(s, name == NAME_ZERO_BUBBLE);
 	return finish(s, o, ret);
 }
 

@@ -57,7 +57,9 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
  *
  * "1,2,-2,-1": chunks from 1, forward; negative, backward; "-1.5": weight gradients of chunk 1.
  * Names: "gpipe", the default order; "1f1b", which has at most nchunks micro-batches between
- * forward and backward; "zero-bubble", the same with weight gradients behind the next forward.
+ * forward and backward; "zero-bubble", the same with weight gradients behind the next forward;
+ * "interleaved", nchunks - 1 forward entries, then a forward and a backward entry in turn.
+ * Source: of "interleaved", Megatron-LM's core/pipeline_parallel/schedules.py for a single stage.
  * Errors: -EINVAL (names the word), -TE_EORDER, -EOVERFLOW, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,

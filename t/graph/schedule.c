@@ -51,6 +51,10 @@ static const struct {
 	/* that of Transformer Engine's tests for interleaved chunks */
 	{ "1f1b", "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 2, 3 },
 	{ "1f1b", "1,2,3,-3,-2,-1", 3, 1 },
+	{ "interleaved", "1,-1,1,-1", 1, 2 },
+	{ "interleaved", "1,2,3,-3,-2,-1", 3, 1 },
+	{ "interleaved", "1,2,-2,1,-1,2,-2,1,-1,2,-2,-1", 2, 3 },
+	{ "interleaved", "1,2,3,-3,1,-2,2,-1,3,-3,-2,-1", 3, 2 },
 	{ "zero-bubble", "1,2,1,2,-2,-1,1,2,-2.5,-1.5,-2,-1,-2.5,-1.5,-2,-1,-2.5,-1.5", 2, 3 },
 	{ "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 0, 0 },
 	/* Megatron's example of convert_schedule_table_to_order: groups of 3 of 5 micro-batches */
@@ -109,10 +113,12 @@ static const struct {
 	{ "1f2b", 1, 1, -EINVAL, "\"1f2b\" is neither" },
 	{ "gpipe", 1, 0, -EINVAL, "gpipe needs the number" },
 	{ "1f1b", 0, 4, -EINVAL, "1f1b needs the number" },
+	{ "interleaved", 2, 0, -EINVAL, "interleaved needs the number" },
 	{ "1f1b", 1 << 20, 1 << 20, -EOVERFLOW, "more than 2^31 steps" },
 	/* 3 times their product exceeds 63 bits, or 64 */
 	{ "gpipe", INT32_MAX, INT32_MAX, -EOVERFLOW, "more than 2^31 steps" },
 	{ "1f1b", 1 << 30, 1 << 30, -EOVERFLOW, "more than 2^31 steps" },
+	{ "interleaved", INT32_MAX - 1, INT32_MAX, -EOVERFLOW, "more than 2^31 steps" },
 	/* no memory for chunks that nothing reaches */
 	{ "1,2147483647,-1", 0, 0, -TE_EORDER,
 	  "entry 2 (2147483647): forward of micro-batch 1 has not run in chunk 2147483646" },

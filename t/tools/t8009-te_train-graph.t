@@ -47,7 +47,7 @@ for r in fp8-delayed fp8-current bf16 fp32; do
 	train "$r: zero-bubble" zb-$r $d --graph layer --pipeline-schedule zero-bubble --chunks 2
 	equal "$r: which is off" off-$r zb-$r
 done
-for s in gpipe 1f1b 1,-1,-1.5,1,-1,-1.5,1,-1,-1.5; do
+for s in gpipe 1f1b interleaved 1,-1,-1.5,1,-1,-1.5,1,-1,-1.5; do
 	train "$s of 3 chunks, or its own" s --recipe bf16 --dropout 0 --graph step \
 		--pipeline-schedule $s --chunks "$(case $s in *,*) echo 0 ;; *) echo 3 ;; esac)"
 	equal "is off" off-bf16 s

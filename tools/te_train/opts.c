@@ -72,7 +72,7 @@ static const struct row rows[] = {
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",
 	  "what is captured once and replayed; a step if no word follows" },
 	{ "pipeline-schedule", TEXT, AT(pipeline_schedule), NULL, 0, 0, KEPT, "NAME|LIST",
-	  "order of passes: gpipe, 1f1b, zero-bubble or such as 1,2,-2,-1" },
+	  "order of passes: gpipe, 1f1b, interleaved, zero-bubble, or such as 1,2,-2,-1" },
 	{ "chunks", INT, AT(chunks), "0", 0, 1 << 16, KEPT, "N",
 	  "what the schedule divides the layers into; 0: as many as LIST names" },
 

@@ -299,7 +299,7 @@ static int finish(struct te_schedule *s, const struct te_schedule_opts *o,
 	for (int32_t i = 0; i < s->info.nentries; i++)
 		if (s->order[i].kind >= TE_SCHED_F && s->order[i].kind <= TE_SCHED_W)
 			s->info.kinds |= 1u << s->order[i].kind;
-	/* first: an order that runs has no more chunks than entries, one of a slip of the hand may */
+	/* first: an order that runs has no more chunks than entries, a slip of the hand may */
 	r = check_order(s);
 	if (!r)
 		r = copy_layers(s, o);
@@ -364,9 +364,10 @@ static void one_f_one_b(struct te_schedule *s, int delayed)
 }
 
 /*
- * Megatron's order for virtual stages (core/pipeline_parallel/schedules.py, get_pp_rank_microbatches
- * and convert_schedule_table_to_order) on the one rank of a pipeline of one stage, where groups are
- * of one micro-batch: nchunks - 1 forward passes lead, then forward and backward take turns.
+ * Megatron's order for virtual stages (core/pipeline_parallel/schedules.py,
+ * get_pp_rank_microbatches and convert_schedule_table_to_order) on the one rank of a pipeline of
+ * one stage, where groups are of one micro-batch: nchunks - 1 forward passes lead, then forward
+ * and backward take turns.
  */
 static void interleaved(struct te_schedule *s)
 {

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 
 #include "graph_internal.h"
 
@@ -121,14 +120,6 @@ static int patch(struct te_graph *g, struct te__node *n, const struct te_tensor 
 	return r;
 }
 
-static double now_us(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
 /* what a copy of the tensor costs: the CPU to queue it, and the device; INFINITY: not known */
 static double copy_cost_us(struct te_graph *g, const struct te_tensor *t)
 {
@@ -140,10 +131,10 @@ static double copy_cost_us(struct te_graph *g, const struct te_tensor *t)
 	if (!te_mem_alloc(g->stream, nbytes, &p) && !te_event_create(g->ctx, &from) &&
 	    !te_event_create(g->ctx, &to) && !te_copy(g->stream, p, te_tensor_data(t), nbytes) &&
 	    !te_event_record(from, g->stream)) {
-		cpu = now_us();
+		cpu = te__graph_now_us();
 		if (te_copy(g->stream, p, te_tensor_data(t), nbytes))
 			cpu = INFINITY;
-		cpu = now_us() - cpu;
+		cpu = te__graph_now_us() - cpu;
 		if (te_event_record(to, g->stream) || te_stream_sync(g->stream) ||
 		    te_event_elapsed_ms(from, to, &ms))
 			ms = INFINITY;
@@ -213,10 +204,10 @@ static void settle(struct te_graph *g, struct te__node *n, int32_t at, struct te
 	if (patch(g, n, n->in[at], t))
 		return;
 	/* again, there and back: the first time the uses were looked for */
-	begin = now_us();
+	begin = te__graph_now_us();
 	if (patch(g, n, t, n->in[at]) || patch(g, n, n->in[at], t))
 		return;
-	b->patch_us = (now_us() - begin) / 2;
+	b->patch_us = (te__graph_now_us() - begin) / 2;
 	b->copy_us = copy_cost_us(g, t);
 	if (b->patch_us <= b->copy_us || patch(g, n, t, n->in[at]))
 		b->how = TE_BIND_PATCHED;

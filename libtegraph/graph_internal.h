@@ -93,6 +93,8 @@ void te__graph_take_over(struct te_graph *g, const struct te_callable *callables
 int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int after,
 			 struct te_stream *stream);
 
+/* what two calls differ by is the time between them */
+double te__graph_now_us(void);
 /* call a step's function on a stream: eagerly, in warm-up, or while capturing */
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
 /* have the word say whether weight copies are current, in stream order */

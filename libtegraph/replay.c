@@ -297,7 +297,7 @@ static int take_turn(struct te_graph *g, struct te_stream *stream)
 	return 0;
 }
 
-static double now_us(void)
+double te__graph_now_us(void)
 {
 	struct timespec t;
 
@@ -307,10 +307,10 @@ static double now_us(void)
 
 static int launch(struct te_graph *g, struct te_recording *rec, struct te_stream *stream)
 {
-	double t = now_us();
+	double t = te__graph_now_us();
 	int r = te_recording_launch(rec, stream);
 
-	t = now_us() - t;
+	t = te__graph_now_us() - t;
 	if (r)
 		return r;
 	g->report.nlaunches++;

@@ -647,33 +647,6 @@ int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
 	return r;
 }
 
-/* the slots of rec with their uses in other nodes */
-static int slots_again(const struct te_recording *rec, const struct nodes *nodes,
-		       struct slot **ret_slot)
-{
-	const char *fn = "te_capture_update";
-	struct slot *slot = te__calloc((size_t)rec->nslots, sizeof(*slot));
-	int r = slot ? 0 : no_memory(fn, "slots");
-
-	for (int32_t i = 0; !r && i < rec->nslots; i++) {
-		slot[i].ptr = rec->slot[i].ptr;
-		slot[i].nbytes = rec->slot[i].nbytes;
-		r = slot_find(&slot[i], nodes, fn);
-		for (int32_t k = 0; !r && k < i; k++)
-			if (slot[i].nuses && slot[k].nuses && overlap(&slot[i], &slot[k]))
-				r = te__fail(-EINVAL,
-					     "%s: slots %" PRId32 " and %" PRId32 " are "
-					     "bound to the same memory: nobody can say whose its "
-					     "uses are",
-					     fn, k, i);
-	}
-	if (r)
-		slots_free(slot, rec->nslots);
-	else
-		*ret_slot = slot;
-	return r;
-}
-
 /* how it was updated, or an error that left it as it was */
 static int recording_update(struct te_recording *rec, void *graph)
 {
@@ -681,20 +654,14 @@ static int recording_update(struct te_recording *rec, void *graph)
 	const struct te__backend_ops *ops = rec->ctx->ops;
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
 	struct nodes nodes;
-	struct slot *slot = NULL;
 	int r = ops->graph_info(graph, &info);
 
 	if (!r)
 		r = nodes_get(&nodes, ops, graph, info.nnodes, fn);
 	if (r)
 		return r;
-	r = slots_again(rec, &nodes, &slot);
-	if (!r)
-		r = scratch_reserve(&rec->scratch, nuses(slot, rec->nslots), fn);
-	if (!r)
-		r = ops->exec_update(rec->exec, graph, nodes_same(&rec->nodes, &nodes));
+	r = ops->exec_update(rec->exec, graph, nodes_same(&rec->nodes, &nodes));
 	if (r < 0) {
-		slots_free(slot, rec->nslots);
 		nodes_free(&nodes);
 		return r;
 	}
@@ -703,8 +670,10 @@ static int recording_update(struct te_recording *rec, void *graph)
 	rec->info = info;
 	nodes_free(&rec->nodes);
 	rec->nodes = nodes;
+	/* whose the new nodes' pointers are, only the caller knows */
 	slots_free(rec->slot, rec->nslots);
-	rec->slot = slot;
+	rec->slot = NULL;
+	rec->nslots = 0;
 	return r;
 }
 

@@ -69,10 +69,9 @@ enum te_update {
  *           same kinds and have the same edges as before, and the backend can do it;
  *           else a new executable stands behind the same handle. Or NULL
  *
- * Slots stay, hold the memory they are bound to, and find their uses anew. On failure
- * the recording is as it was. -EINVAL for an argument leaves the capture as it is.
- * Errors: as te_capture_end; -EINVAL too where two slots are bound to memory that overlaps
- * and is used, so that nobody can say whose the uses are.
+ * The slots are gone: te_recording_slot finds those of the new nodes, from number 0 on. On
+ * failure the recording is as it was. -EINVAL for an argument leaves the capture as it is.
+ * Errors: as te_capture_end.
  */
 TE_EXPORT int te_capture_update(struct te_stream *stream, struct te_recording *rec,
 				enum te_update *ret_how);
@@ -89,7 +88,7 @@ struct te_slot_info {
  * @ret: what was found, or NULL
  *
  * Returns the slot's number, from 0; the same one again for the memory that a slot is
- * bound to. Uses are pointers to within the memory: of our kernels, copies and
+ * bound to. Slots last until the next te_capture_update. Uses are pointers to within the memory: of our kernels, copies and
  * fills. What a host call's arguments point at is not looked into. A copy or fill that
  * reaches over an end of the memory cannot be patched; neither can, on the cuda backend, a
  * product (cuBLASLt's own node), and nothing at all in a recording with nodes that were not

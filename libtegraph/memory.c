@@ -5,7 +5,8 @@
  * F, B and W are the steps of the callable's passes, last the latest of them:
  *
  *	input		F (0 if te_graph_run may be called) .. last
- *	output		F .. last; of a chain's end, and without a backward pass: .. nsteps
+ *	output		F .. last; what no neighbour takes: .. nsteps without a backward pass,
+ *			or if te_graph_run may be called
  *	saved		F .. last
  *	output gradient	B (0 if te_graph_run may be called) .. B and W
  *	input gradient	B .. B of the callable before, else .. nsteps
@@ -71,7 +72,7 @@ static void node_items(struct te_graph *g, struct te__node *n, const struct when
 		       struct items *it)
 {
 	const int32_t f = w->reuse ? n->at[TE_SCHED_F] : 0, b = n->at[TE_SCHED_B];
-	const int32_t dw = n->at[TE_SCHED_W];
+	const int32_t dw = n->c.backward_dw ? n->at[TE_SCHED_W] : -1;
 	const int32_t last = w->reuse ? later(f, later(b, dw)) : w->end;
 	const int32_t back = w->reuse ? b : 0, fed = w->runs ? 0 : f;
 	const struct te__node *prev = n->prev < 0 ? NULL : &g->node[n->prev];
@@ -103,7 +104,8 @@ static void node_items(struct te_graph *g, struct te__node *n, const struct when
 		uint64_t nbytes = spec_nbytes(&a->spec);
 		int chained = !k && n->next >= 0;
 
-		n->out_item[k] = add(it, nbytes, f, b < 0 || (w->runs && !chained) ? w->end : last);
+		n->out_item[k] =
+			add(it, nbytes, f, chained || (b >= 0 && !w->runs) ? last : w->end);
 		g->report.out_nbytes += nbytes;
 		n->out_grad_item[k] = -1;
 		if (!(a->flags & TE_ARG_GRAD) || b < 0)

@@ -89,7 +89,7 @@ TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 #define TE_GRAPH_WHOLE 1u /* one graph for the whole schedule: te_graph_run is one launch */
 /* callables follow each other: output 0 of one is input 0 of the next, by shared memory */
 #define TE_GRAPH_CHAIN 2u
-#define TE_GRAPH_REUSE 4u	  /* buffers serve again once the schedule is done with them */
+#define TE_GRAPH_REUSE 4u	  /* memory serves again once the schedule is done with it */
 #define TE_GRAPH_CACHE_WEIGHTS 8u /* casts of weights only for the first micro-batch */
 #define TE_GRAPH_RETAIN 16u	  /* a backward may be replayed again before the next forward */
 #define TE_GRAPH_EAGER 32u	  /* nothing is captured: replays call the functions, to compare */
@@ -150,8 +150,21 @@ TE_EXPORT struct te_graph *te_graph_unref(struct te_graph *graph);
  */
 TE_EXPORT int te_graph_reset(struct te_graph *graph);
 
-/* static tensors by callable and name, borrowed; NULL where there is none. An output is valid until
- * its forward runs again, with TE_GRAPH_REUSE until its backward has run */
+/**
+ * te_graph_tensor, te_graph_grad - static tensors by callable and name, borrowed
+ *
+ * NULL where there is none. Each keeps what is written to it until it is written again. With
+ * TE_GRAPH_REUSE memory serves others too, and a tensor holds its values for so long:
+ * - an output that the next callable of a chain takes: until the last pass of either has run; the
+ *   gradient given for it: until the last pass of the callable whose output it is;
+ * - where te_graph_run may be called, other outputs and gradients of inputs: until the schedule
+ *   begins anew. Inputs, and gradients of outputs that no neighbour gives, are written before that,
+ *   each time, and after what the time before gave has been used: the memory may be the same;
+ * - else an output until the last pass of its callable has run, without backward passes until the
+ *   schedule begins anew; the gradient of an input until the backward of the callable before has
+ *   run. Inputs are written behind the pass before their forward, gradients of outputs behind the
+ *   pass before their backward.
+ */
 TE_EXPORT struct te_tensor *te_graph_tensor(const struct te_graph *graph, int32_t callable,
 					    const char *name);
 TE_EXPORT struct te_tensor *te_graph_grad(const struct te_graph *graph, int32_t callable,
@@ -207,8 +220,10 @@ TE_EXPORT int te_graph_backward_dw(struct te_graph *graph, int32_t callable,
 /**
  * te_graph_run - replay the whole schedule once
  *
- * Arguments are read from the static tensors. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN, unless the
- * schedule has a single callable. Begins anew: passes replayed one by one before are forgotten.
+ * Arguments are read from the static tensors: with TE_GRAPH_REUSE all are written again before
+ * each call, but inputs that te_graph_bind has bound. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN,
+ * unless the schedule has a single callable. Begins anew: passes replayed one by one before are
+ * forgotten.
  */
 TE_EXPORT int te_graph_run(struct te_graph *graph, struct te_stream *stream);
 /* the next replay is the first of the schedule again */

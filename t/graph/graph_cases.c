@@ -462,6 +462,14 @@ static int axpy_forward(void *self, const struct te_graph_call *c)
 	return r;
 }
 
+/* y = x */
+static int copy_forward(void *self, const struct te_graph_call *c)
+{
+	(void)self;
+	return te_copy(c->stream, te_tensor_data(c->out[0]), te_tensor_data(c->in[0]),
+		       te_tensor_nbytes(c->in[0]));
+}
+
 /* dx = saved x, whatever dy; dw = dy's first word */
 static int axpy_backward(void *self, const struct te_graph_call *c)
 {
@@ -985,6 +993,38 @@ START_TEST(inference_needs_no_backward)
 }
 END_TEST
 
+/* what the next callable has read is no longer there: two outputs of eight at a time */
+START_TEST(a_chain_of_inference_takes_two_buffers)
+{
+	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct axpy a[8] = { { .w = NULL } };
+	struct te_tensor *x = filled(4);
+	struct te_callable c[8];
+	struct te_graph *g;
+
+	for (int i = 0; i < 8; i++) {
+		c[i] = axpy(&a[i], "layer");
+		c[i].backward = NULL;
+		c[i].saved_nbytes = 1; /* unused; of 256 bytes in the pool */
+		c[i].forward = copy_forward;
+	}
+	for (int i = 0; i < 4; i++) {
+		o.flags = TE_GRAPH_CHAIN | (i & 1 ? TE_GRAPH_WHOLE : 0) |
+			  (i & 2 ? TE_GRAPH_REUSE : 0);
+		DO(te_graph_create(ctx, 8, c, &o, &g));
+		DO(te_graph_report(g, &rep));
+		ck_assert_uint_eq(rep.peak_nbytes, (uint64_t)256 * (i & 2 ? 3 : 9 + 8));
+		DO(te_copy(st, te_tensor_data(te_graph_tensor(g, 0, "x")), te_tensor_data(x),
+			   te_tensor_nbytes(x)));
+		DO(te_graph_run(g, st));
+		ck_assert(first_of(te_graph_tensor(g, 7, "y")) == 4);
+		te_graph_unref(g);
+	}
+	te_tensor_unref(x);
+}
+END_TEST
+
 START_TEST(retained_backward_may_run_again)
 {
 	struct axpy a = { .w = NULL };
@@ -1295,6 +1335,7 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_test(c, arguments_are_refused_by_name);
 	tcase_add_test(c, kept_gradients_are_the_callers);
 	tcase_add_test(c, inference_needs_no_backward);
+	tcase_add_test(c, a_chain_of_inference_takes_two_buffers);
 	tcase_add_test(c, retained_backward_may_run_again);
 	tcase_add_test(c, trailing_work_outlives_the_wait);
 	tcase_add_test(c, threads_have_graphs_of_their_own);

@@ -79,7 +79,8 @@ static int check_tensor(const struct te_graph *g, const struct te__node *n, cons
 /* ---- patching ---- */
 
 /* the recordings in which an argument of the node is used */
-static int recordings(struct te_graph *g, struct te__node *n, struct te_recording *ret[3])
+static int recordings(const struct te_graph *g, const struct te__node *n,
+		      struct te_recording *ret[3])
 {
 	int m = 0;
 
@@ -93,46 +94,75 @@ static int recordings(struct te_graph *g, struct te__node *n, struct te_recordin
 	return m;
 }
 
-/* all recordings use the other memory, or none does. 0, or why not, recorded */
-static int patch(struct te_graph *g, struct te__node *n, const struct te_tensor *from,
-		 const struct te_tensor *to)
+static int node_slots(struct te_graph *g, struct te__node *n)
 {
-	void *ptr = te_tensor_data(to), *old = te_tensor_data(from);
+	const int32_t nargs = 2 * (n->c.nin + n->c.nout);
 	struct te_recording *rec[3];
-	int m = recordings(g, n, rec), done = 0, r = 0;
-	int32_t slot[3];
+	int m = recordings(g, n, rec), r = 0;
 
-	if (ptr == old)
-		return 0;
-	for (int i = 0; i < m && r >= 0; i++) {
-		struct te_slot_info info = TE_SLOT_INFO_INIT;
+	for (int32_t at = 0; at < nargs && r >= 0; at++) {
+		struct te__bound *b = &n->bound[at];
+		const struct te_tensor *own = b->own ? b->own : n->in[at];
 
-		r = slot[i] = te_recording_slot(rec[i], old, te_tensor_nbytes(from), &info);
-		if (r >= 0 && info.nuses && !info.patchable)
-			r = te__fail(-EOPNOTSUPP, "te_graph_bind: a node cannot be patched");
+		for (int i = 0; own && i < m && r >= 0; i++)
+			r = b->slot[i] = te_recording_slot(rec[i], te_tensor_data(own),
+							   te_tensor_nbytes(own), NULL);
 	}
-	for (; done < m && r >= 0; done++)
-		r = te_recording_rebind(rec[done], 1, &slot[done], &ptr);
-	if (r >= 0)
+	return r < 0 ? r : 0;
+}
+
+/*
+ * The slots of all arguments in the node's recordings, found while each uses memory of its own:
+ * once two are bound to the same memory, or to that of each other, nobody can tell whose the uses
+ * are. Never asked for where buffers of a whole graph serve again.
+ */
+static int find_slots(struct te_graph *g, struct te__node *n)
+{
+	struct te__node *first = g->whole ? g->node : n;
+	const int32_t nnodes = g->whole ? g->nnodes : 1;
+	int r = 0;
+
+	if (n->has_slots)
 		return 0;
-	for (int i = 0; i < done - 1; i++)
-		te_recording_rebind(rec[i], 1, &slot[i], &old);
+	for (int32_t i = 0; i < nnodes && !r; i++)
+		r = node_slots(g, &first[i]);
+	for (int32_t i = 0; i < nnodes && !r; i++)
+		first[i].has_slots = 1;
 	return r;
 }
 
-/* what a copy of the tensor costs: the CPU to queue it, and the device; INFINITY: not known */
-static double copy_cost_us(struct te_graph *g, const struct te_tensor *t)
+/* all recordings use the other memory, or none does. 0, or why not, recorded */
+static int patch(const struct te_graph *g, const struct te__node *n, int32_t at,
+		 const struct te_tensor *from, const struct te_tensor *to)
 {
-	const size_t nbytes = te_tensor_nbytes(t);
+	const struct te__bound *b = &n->bound[at];
+	void *ptr = te_tensor_data(to), *old = te_tensor_data(from);
+	struct te_recording *rec[3];
+	int m = recordings(g, n, rec), done = 0, r = 0;
+
+	for (; done < m; done++) {
+		r = te_recording_rebind(rec[done], 1, &b->slot[done], &ptr);
+		if (r)
+			break;
+	}
+	while (r && done--)
+		te_recording_rebind(rec[done], 1, &b->slot[done], &old);
+	return r;
+}
+
+/* what a copy of so much costs: the CPU to queue it, and the device; INFINITY: not known */
+static double copy_cost_us(struct te_graph *g, size_t nbytes)
+{
 	struct te_event *from = NULL, *to = NULL;
 	double cpu = INFINITY, ms = INFINITY;
-	void *p = NULL;
+	char *p = NULL;
 
-	if (!te_mem_alloc(g->stream, nbytes, &p) && !te_event_create(g->ctx, &from) &&
-	    !te_event_create(g->ctx, &to) && !te_copy(g->stream, p, te_tensor_data(t), nbytes) &&
+	/* between memory of its own: the caller's may be in use */
+	if (!te_mem_alloc(g->stream, 2 * nbytes, (void **)&p) && !te_event_create(g->ctx, &from) &&
+	    !te_event_create(g->ctx, &to) && !te_fill(g->stream, p, 0, 2 * nbytes) &&
 	    !te_event_record(from, g->stream)) {
 		cpu = te__graph_now_us();
-		if (te_copy(g->stream, p, te_tensor_data(t), nbytes))
+		if (te_copy(g->stream, p, p + nbytes, nbytes))
 			cpu = INFINITY;
 		cpu = te__graph_now_us() - cpu;
 		if (te_event_record(to, g->stream) || te_stream_sync(g->stream) ||
@@ -146,7 +176,76 @@ static double copy_cost_us(struct te_graph *g, const struct te_tensor *t)
 	return cpu + ms * 1e3;
 }
 
+/* 1: the recordings hold host calls, and nobody knows what those read and write */
+static int calls_host(const struct te_graph *g, const struct te__node *n)
+{
+	struct te_recording *rec[3];
+	int m = recordings(g, n, rec);
+
+	for (int i = 0; i < m; i++) {
+		struct te_recording_info info = TE_RECORDING_INFO_INIT;
+
+		if (te_recording_info(rec[i], &info) || info.nhost)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * The first time that the nodes have taken memory of the caller: which way is cheaper? 0: they
+ * keep it, 1: they have their own again, as they do after a failure.
+ */
+static int settle(struct te_graph *g, struct te__node *n, int32_t at, const struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+	const struct te_tensor *own = n->in[at];
+	double begin = te__graph_now_us();
+	int r = 0;
+
+	/* there and back, now that all is warm; what cannot go back stays as it is, patched */
+	if (!patch(g, n, at, t, own))
+		r = patch(g, n, at, own, t);
+	if (r)
+		return r;
+	b->patch_us = (te__graph_now_us() - begin) / 2;
+	b->copy_us = copy_cost_us(g, te_tensor_nbytes(t));
+	b->prefers = TE_BIND_PATCHED;
+	if (b->patch_us <= b->copy_us || patch(g, n, at, t, own))
+		return 0;
+	b->prefers = TE_BIND_COPIED;
+	return 1;
+}
+
+/* 0: the nodes use the tensor, 1: it is to be copied, and the nodes use what they did */
+static int try_patch(struct te_graph *g, struct te__node *n, int32_t at, const struct te_tensor *t)
+{
+	struct te__bound *b = &n->bound[at];
+	int r = 0;
+
+	if (g->opts.flags & TE_GRAPH_EAGER)
+		return 0;
+	/* in a whole graph buffers that serve again are arguments of others too */
+	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || b->prefers == TE_BIND_COPIED ||
+	    calls_host(g, n))
+		return 1;
+	r = find_slots(g, n);
+	if (!r)
+		r = patch(g, n, at, n->in[at], t);
+	/* a node that is not ours, or memory that is aligned otherwise */
+	if (r == -EOPNOTSUPP || r == -EINVAL) {
+		te_error_clear();
+		return 1;
+	}
+	return r || b->prefers ? r : settle(g, n, at, t);
+}
+
 /* ---- te_graph_bind ---- */
+
+static void drop_copied(struct te__node *n, struct te__bound *b)
+{
+	n->ncopied -= b->copied != NULL;
+	b->copied = te_tensor_unref(b->copied);
+}
 
 /* from the caller's memory to the graph's own */
 static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
@@ -155,7 +254,7 @@ static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
 	int r = 0;
 
 	if (b->own && !(g->opts.flags & TE_GRAPH_EAGER))
-		r = patch(g, n, n->in[at], b->own);
+		r = patch(g, n, at, n->in[at], b->own);
 	if (r)
 		return r;
 	if (b->own) {
@@ -163,74 +262,37 @@ static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
 		n->in[at] = b->own;
 		b->own = NULL;
 	}
-	if (b->copied) {
-		b->copied = te_tensor_unref(b->copied);
-		n->ncopied--;
-	}
+	drop_copied(n, b);
+	b->how = (enum te_bind)0;
 	return 0;
-}
-
-static void bind_patched(struct te__node *n, int32_t at, struct te_tensor *t)
-{
-	struct te__bound *b = &n->bound[at];
-
-	if (!b->own)
-		b->own = n->in[at];
-	else
-		te_tensor_unref(n->in[at]);
-	n->in[at] = te_tensor_ref(t);
-}
-
-static void bind_copied(struct te__node *n, int32_t at, struct te_tensor *t)
-{
-	struct te__bound *b = &n->bound[at];
-
-	n->ncopied += !b->copied;
-	te_tensor_unref(b->copied);
-	b->copied = te_tensor_ref(t);
-}
-
-/* the first time: try to patch, and compare with what a copy costs */
-static void settle(struct te_graph *g, struct te__node *n, int32_t at, struct te_tensor *t)
-{
-	struct te__bound *b = &n->bound[at];
-	double begin;
-
-	b->how = TE_BIND_COPIED;
-	b->patch_us = b->copy_us = INFINITY;
-	/* in a whole graph buffers that serve again are arguments of others too */
-	if ((g->opts.flags & TE_GRAPH_WHOLE) && (g->opts.flags & TE_GRAPH_REUSE))
-		return;
-	if (patch(g, n, n->in[at], t))
-		return;
-	/* again, there and back: the first time the uses were looked for */
-	begin = te__graph_now_us();
-	if (patch(g, n, t, n->in[at]) || patch(g, n, n->in[at], t))
-		return;
-	b->patch_us = (te__graph_now_us() - begin) / 2;
-	b->copy_us = copy_cost_us(g, t);
-	if (b->patch_us <= b->copy_us || patch(g, n, t, n->in[at]))
-		b->how = TE_BIND_PATCHED;
 }
 
 static int bind_to(struct te_graph *g, struct te__node *n, int32_t at, struct te_tensor *t)
 {
 	struct te__bound *b = &n->bound[at];
-	int r = 0;
+	int copied = try_patch(g, n, at, t), r = 0;
 
-	if (g->opts.flags & TE_GRAPH_EAGER) {
-		b->how = TE_BIND_PATCHED;
-	} else if (!b->how) {
-		settle(g, n, at, t);
-	} else if (b->how == TE_BIND_PATCHED) {
-		r = patch(g, n, n->in[at], t);
-	}
-	if (r)
+	if (copied < 0)
+		return copied;
+	te_tensor_ref(t); /* which may be the one that is bound */
+	if (copied)
+		r = unbind(g, n, at);
+	if (r) {
+		te_tensor_unref(t);
 		return r;
-	if (b->how == TE_BIND_PATCHED)
-		bind_patched(n, at, t);
-	else
-		bind_copied(n, at, t);
+	}
+	if (copied) {
+		b->copied = t;
+		n->ncopied++;
+	} else {
+		if (b->own)
+			te_tensor_unref(n->in[at]);
+		else
+			b->own = n->in[at];
+		n->in[at] = t;
+		drop_copied(n, b);
+	}
+	b->how = copied ? TE_BIND_COPIED : TE_BIND_PATCHED;
 	return 0;
 }
 
@@ -250,6 +312,9 @@ int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, ui
 		return te__fail(-EINVAL, "te_graph_bind: unknown flags 0x%x", (unsigned)flags);
 	if (graph->gone)
 		return te__fail(-TE_ESTATE, "te_graph_bind: the graph has been reset");
+	if (graph->failed)
+		return te__fail(graph->failed, "te_graph_bind: the graph failed before: %s",
+				graph->failed_text);
 	n = &graph->node[callable];
 	r = find(n, name, flags, &p);
 	if (!r && tensor)
@@ -257,7 +322,7 @@ int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, ui
 	if (r)
 		return r;
 	r = tensor ? bind_to(graph, n, p.at, tensor) : unbind(graph, n, p.at);
-	if (!r && ret_how)
+	if (!r && tensor && ret_how)
 		*ret_how = n->bound[p.at].how;
 	return r;
 }
@@ -308,6 +373,47 @@ static void inherit(struct te_graph *g, const struct te_graph *old)
 	g->old = NULL;
 }
 
+static void swap_own(struct te_graph *g)
+{
+	for (int32_t i = 0; i < g->nnodes; i++) {
+		struct te__node *n = &g->node[i];
+
+		for (int32_t at = 0; at < 2 * (n->c.nin + n->c.nout); at++) {
+			struct te_tensor *t = n->bound[at].own;
+
+			if (!t)
+				continue;
+			n->bound[at].own = n->in[at];
+			n->in[at] = t;
+		}
+	}
+}
+
+/* what is patched to memory of the caller is captured on memory of its own, and patched again */
+static int recapture(struct te_graph *g)
+{
+	int r;
+
+	swap_own(g);
+	r = te__graph_recapture(g);
+	swap_own(g);
+	for (int32_t i = 0; i < g->nnodes; i++)
+		g->node[i].has_slots = 0;
+	for (int32_t i = 0; i < g->nnodes && !r; i++) {
+		struct te__node *n = &g->node[i];
+
+		for (int32_t at = 0; at < 2 * (n->c.nin + n->c.nout) && !r; at++) {
+			const struct te_tensor *own = n->bound[at].own;
+
+			if (own)
+				r = find_slots(g, n);
+			if (own && !r)
+				r = patch(g, n, at, own, n->in[at]);
+		}
+	}
+	return r;
+}
+
 static int rolled_back(struct te_graph *g, const struct te_graph *failed, int r)
 {
 	char detail[512];
@@ -317,12 +423,20 @@ static int rolled_back(struct te_graph *g, const struct te_graph *failed, int r)
 		return r;
 	strncpy(detail, te_error_detail(), sizeof(detail) - 1);
 	detail[sizeof(detail) - 1] = '\0';
-	if (te__graph_recapture(g)) {
+	if (recapture(g)) {
 		g->failed = -TE_ESTATE;
 		strcpy(g->failed_text, "te_graph_update failed, and what was before cannot be "
 				       "captured again");
 	}
 	return te__fail(r, "%s", detail);
+}
+
+/* what is queued may change what the snapshot of an update is to hold */
+static int idle(const struct te_graph *g)
+{
+	int r = g->last_stream ? te_stream_sync(g->last_stream) : 0;
+
+	return !r && g->trailing ? te_stream_sync(g->trailing) : r;
 }
 
 int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable *callables,
@@ -344,6 +458,9 @@ int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable 
 	if (graph->failed)
 		return te__fail(graph->failed, "te_graph_update: the graph failed before: %s",
 				graph->failed_text);
+	r = idle(graph);
+	if (r)
+		return r;
 	next = te__graph_new(graph->ctx, &graph->opts);
 	if (!next)
 		return te__fail(-ENOMEM, "te_graph_update: no memory");

@@ -250,7 +250,8 @@ static int capture_end(struct te_graph *g, int r, struct te_recording *old,
 		e = te_capture_update(g->stream, old, &how);
 		if (e)
 			return e;
-		*ret_rec = te_recording_ref(old);
+		if (*ret_rec != old)
+			*ret_rec = te_recording_ref(old);
 		*(how == TE_UPDATE_IN_PLACE ? &g->change.nin_place : &g->change.ninstantiated) += 1;
 		return 0;
 	}
@@ -325,6 +326,11 @@ static int put_back(struct te_graph *g, struct snapshot *s, int r)
 	return r ? te__fail(r, "%s", detail) : back;
 }
 
+static int capture(struct te_graph *g)
+{
+	return g->opts.flags & TE_GRAPH_WHOLE ? capture_whole(g) : capture_steps(g);
+}
+
 int te__graph_capture(struct te_graph *g)
 {
 	/* a snapshot may take as much memory as weights and moments do */
@@ -338,7 +344,7 @@ int te__graph_capture(struct te_graph *g)
 	}
 	r = warm_up(g);
 	if (!r && !(g->opts.flags & TE_GRAPH_EAGER))
-		r = g->opts.flags & TE_GRAPH_WHOLE ? capture_whole(g) : capture_steps(g);
+		r = capture(g);
 	return put_back(g, &s, r);
 }
 
@@ -351,19 +357,8 @@ int te__graph_recapture(struct te_graph *g)
 		snapshot_free(g, &s);
 		return r;
 	}
-	for (int32_t k = 0; k < g->nsteps && !r; k++) {
-		const struct te_sched_step *step = &g->step[k];
-		struct te_recording *rec = g->node[step->callable].rec[step->kind];
-
-		if (!rec)
-			continue;
-		r = te_capture_begin(g->stream);
-		if (!r) {
-			int e = te__graph_call(g, step, g->stream);
-
-			r = te_capture_update(g->stream, rec, NULL);
-			r = e < 0 ? e : r;
-		}
-	}
+	g->old = g; /* each recording takes its own nodes again */
+	r = capture(g);
+	g->old = NULL;
 	return put_back(g, &s, r);
 }

@@ -19,8 +19,10 @@
 struct te__bound {
 	struct te_tensor *own;	  /* the graph's, while another stands in its place; or NULL */
 	struct te_tensor *copied; /* copied from or to at each replay; or NULL */
-	enum te_bind how;	  /* settled by the first binding; 0 before */
-	double patch_us, copy_us; /* as measured then */
+	enum te_bind how;	  /* of what is bound; 0: nothing is */
+	enum te_bind prefers;	  /* settled by the first that could be patched; 0 before */
+	double patch_us, copy_us; /* as measured then; 0: not measured */
+	int32_t slot[3];	  /* in the recordings that there are, in their order */
 };
 
 /* One callable with its tensors. */
@@ -32,6 +34,7 @@ struct te__node {
 	int32_t ncopied; /* arguments that replays copy */
 	struct te_graph_call call;
 	struct te_recording *rec[3]; /* by te_sched_kind */
+	int has_slots;		     /* those of bound are known */
 	int32_t chunk, micro, layer;
 	int32_t prev, next; /* in the chain; -1: none, or no chain */
 	int32_t at[3];	    /* its steps by te_sched_kind, -1 where the schedule has none */

@@ -135,7 +135,7 @@ static const struct te_arg *arg_at(const struct te__node *n, int32_t at, int *re
 /* null: not known, or the other way is not possible */
 static void json_us(FILE *f, const char *key, double us)
 {
-	if (isfinite(us))
+	if (us > 0 && isfinite(us))
 		fprintf(f, ", \"%s\": %.3f", key, us);
 	else
 		fprintf(f, ", \"%s\": null", key);

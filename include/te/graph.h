@@ -243,16 +243,19 @@ enum te_bind {
  * @name:    an input or an output that no neighbour shares
  * @flags:   TE_BIND_GRAD or 0
  * @tensor:  of the same type and shape; kept until another is bound. NULL: the graph's own again
- * @ret_how: which of the two it became; or NULL
+ * @ret_how: which of the two it became, if a tensor was bound; or NULL
  *
  * Node arguments are patched where that can be done. The first time both ways are measured, which
  * waits for a copy on a stream of the graph's own, and the cheaper one is kept for this argument;
- * te_graph_json tells the figures. Products on a GPU cannot be patched, nor a whole graph whose
- * buffers are reused. Later calls cost a microsecond or two and wait for nothing.
+ * te_graph_json tells the figures. Products on a GPU cannot be patched, nor recordings with host
+ * calls, nor a whole graph whose buffers are reused, and a tensor must be aligned to 16 bytes.
+ * Later calls cost a microsecond or two and wait for nothing.
  * An input that is patched keeps its memory from replay to replay: te_graph_tensor is the
- * caller's tensor then.
+ * caller's tensor then. One tensor may be bound to several arguments.
+ * Memory: the caller's reference may go while the tensor is bound. Where it has, the memory goes
+ * back on the context's stream when another is bound, which must be behind replays elsewhere.
  * Errors: -EINVAL (names what is unknown or shared), -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM,
- * -TE_ECUDA.
+ * -TE_ECUDA; then what was bound still is.
  */
 TE_EXPORT int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name,
 			    uint32_t flags, struct te_tensor *tensor, enum te_bind *ret_how);
@@ -271,8 +274,10 @@ struct te_graph_change {
  *
  * Warms up and captures as te_graph_create does, under the same options, and gives the executables
  * the new nodes. Static tensors are new ones; what te_graph_bind bound is forgotten; the first pass
- * of the schedule is due. The callables from before are released. On failure the graph goes on as
- * it was, and the new callables remain the caller's.
+ * of the schedule is due; binding is as with a new graph. Replays that are queued run as they were
+ * before anything is captured. The callables from before are released. On failure the graph goes on
+ * as it was, and the new callables remain the caller's. Only where recordings had changed by then
+ * and cannot be put back is the graph of no more use: replays are -TE_ESTATE.
  * Errors: those of te_graph_create, -TE_ESTATE.
  */
 TE_EXPORT int te_graph_update(struct te_graph *graph, int32_t n,

@@ -11,6 +11,7 @@
 
 #include <te/errno.h>
 #include <te/graph.h>
+#include <te/private.h>
 
 #include "change_cases.h"
 #include "../core/plan_model.h"
@@ -322,6 +323,164 @@ START_TEST(a_plan_reads_bound_tokens)
 }
 END_TEST
 
+/* what te_graph_json tells of the only argument that is bound: 1: that it can be patched */
+static int patch_was_measured(const struct te_graph *g)
+{
+	char *text;
+	int measured;
+
+	DO(te_graph_json(g, &text));
+	ck_assert_ptr_nonnull(strstr(text, "\"patch_us\": "));
+	measured = !strstr(text, "\"patch_us\": null");
+	free(text);
+	return measured;
+}
+
+/* two callables of a whole graph, whose arguments are bound to the same memory or to each other's:
+ * moving one leaves the other where it is */
+START_TEST(arguments_may_share_memory)
+{
+	const int64_t n = 100;
+	struct caster a[2];
+	struct te_callable c[2] = { caster(&a[0], n, 0), caster(&a[1], n, 0) };
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x[3], *y;
+	struct te_graph *g;
+	enum te_bind how;
+
+	a[0].out.spec.dtype = TE_DTYPE_FP32;
+	o.flags = TE_GRAPH_WHOLE;
+	for (int i = 0; i < 3; i++)
+		x[i] = numbers(TE_DTYPE_FP32, n, 10 * (i + 1));
+	DO(te_graph_create(ctx, 2, c, &o, &g));
+	y = te_tensor_ref(te_graph_tensor(g, 0, "y"));
+	for (int round = 0; round < 3; round++) {
+		DO(te_graph_bind(g, 0, "x", 0, x[0], NULL));
+		DO(te_graph_bind(g, 1, "x", 0, x[0], NULL));
+		DO(te_graph_run(g, st));
+		holds(te_graph_tensor(g, 0, "y"), 10, "the first y of one tensor for both");
+		holds(te_graph_tensor(g, 1, "y"), 10, "the second y of one tensor for both");
+		DO(te_graph_bind(g, 1, "x", 0, x[1], NULL));
+		DO(te_graph_run(g, st));
+		holds(te_graph_tensor(g, 0, "y"), 10, "the y of the x that stayed");
+		holds(te_graph_tensor(g, 1, "y"), 20, "the y of the x that moved");
+		DO(te_graph_bind(g, 1, "x", 0, y, NULL));
+		DO(te_graph_run(g, st));
+		holds(te_graph_tensor(g, 1, "y"), 10, "the y of the other's y");
+		/* the first y goes elsewhere, what was bound to where it lay does not */
+		DO(te_graph_bind(g, 0, "y", 0, x[2], &how));
+		DO(te_graph_bind(g, 0, "x", 0, x[1], NULL));
+		DO(te_graph_run(g, st));
+		holds(x[2], 20, "the first y, elsewhere");
+		holds(te_graph_tensor(g, 1, "y"), how == TE_BIND_PATCHED ? 10 : 20,
+		      "the y of where the other's y lay");
+		DO(te_graph_bind(g, 0, "y", 0, NULL, NULL));
+		DO(te_graph_bind(g, 1, "x", 0, NULL, NULL));
+		DO(te_graph_run(g, st));
+		holds(y, 20, "the first y, where it was");
+	}
+	te_graph_unref(g);
+	te_tensor_unref(y);
+	for (int i = 0; i < 3; i++)
+		te_tensor_unref(x[i]);
+}
+END_TEST
+
+/* a view of n elements that holds numbers from base on */
+static struct te_tensor *view_of(struct te_tensor *all, int64_t offset, int64_t n, int base)
+{
+	struct te_tensor *from = numbers(TE_DTYPE_FP32, n, base), *view;
+
+	DO(te_tensor_view(all, offset, 1, &n, &view));
+	DO(te_copy(st, te_tensor_data(view), te_tensor_data(from), te_tensor_nbytes(from)));
+	DO(te_stream_sync(st));
+	te_tensor_unref(from);
+	return view;
+}
+
+/* kernels were chosen for aligned memory: other memory is copied, that time */
+START_TEST(what_is_aligned_otherwise_is_copied)
+{
+	const int64_t n = 99;
+	struct caster a;
+	struct te_callable c = caster(&a, n, 0);
+	struct te_tensor *all = numbers(TE_DTYPE_FP32, 3 * n, 0);
+	struct te_tensor *odd = view_of(all, 1, n, 10), *even = view_of(all, 104, n, 20);
+	struct te_graph *g;
+	enum te_bind how;
+
+	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	for (int round = 0; round < 3; round++) {
+		DO(te_graph_bind(g, 0, "x", 0, odd, &how));
+		ck_assert_int_eq(how, TE_BIND_COPIED);
+		ck_assert_int_eq(report_of(g).ncopied, 1);
+		ck_assert_int_eq(report_of(g).npatched, 0);
+		replay(g);
+		holds(te_graph_tensor(g, 0, "y"), 10, "y of the odd x");
+		DO(te_graph_bind(g, 0, "x", 0, even, &how));
+		ck_assert(patch_was_measured(g));
+		ck_assert_int_eq(report_of(g).npatched, how == TE_BIND_PATCHED);
+		ck_assert_int_eq(report_of(g).ncopied, how == TE_BIND_COPIED);
+		replay(g);
+		holds(te_graph_tensor(g, 0, "y"), 20, "y of the even x");
+	}
+	te_graph_unref(g);
+	te_tensor_unref(odd);
+	te_tensor_unref(even);
+	te_tensor_unref(all);
+}
+END_TEST
+
+/* the memory that a host call was queued with; only one of the host backend can be read there */
+struct seen {
+	const float *x;
+	float *first;
+};
+
+static float first_x;
+
+static void look(void *arg)
+{
+	const struct seen *s = arg;
+
+	*s->first = s->x ? *s->x : 0;
+}
+
+static int forward_with_look(void *self, const struct te_graph_call *c)
+{
+	int host = !strcmp(backend, "host");
+	struct seen s = { host ? te_tensor_data(c->in[0]) : NULL, &first_x };
+	int r = te_host_call(c->stream, look, &s, sizeof(s));
+
+	return r ? r : cast_forward(self, c);
+}
+
+START_TEST(what_host_calls_may_use_is_copied)
+{
+	const int64_t n = 50;
+	struct caster a;
+	struct te_callable c = caster(&a, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 10), *y = numbers(TE_DTYPE_BF16, n, 99);
+	struct te_graph *g;
+	enum te_bind how;
+
+	c.forward = forward_with_look;
+	o.flags = _i ? TE_GRAPH_WHOLE : 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	DO(te_graph_bind(g, 0, "x", 0, x, &how));
+	ck_assert_int_eq(how, TE_BIND_COPIED);
+	DO(te_graph_bind(g, 0, "y", 0, y, &how));
+	ck_assert_int_eq(how, TE_BIND_COPIED);
+	DO(te_graph_run(g, st));
+	holds(y, 10, "y");
+	ck_assert(first_x == (strcmp(backend, "host") ? 0 : 10));
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	te_tensor_unref(y);
+}
+END_TEST
+
 START_TEST(bindings_are_refused_by_name)
 {
 	struct caster a[2];
@@ -410,6 +569,78 @@ START_TEST(another_shape_is_captured_in_place)
 	te_graph_unref(g);
 	ck_assert_int_eq(a[2].released, 1);
 	te_tensor_unref(x);
+}
+END_TEST
+
+static struct te_tensor *bound[4];
+
+/* all four arguments to the caller's memory; each could be patched, and each is used */
+static void bind_all(struct te_graph *g, int base)
+{
+	static const char *const name[] = { "x", "y", "x", "y" };
+	char *text, *p;
+	int n = 0;
+
+	for (int k = 0; k < 4; k++)
+		DO(te_graph_bind(g, 0, name[k], k < 2 ? 0 : TE_BIND_GRAD, bound[k], NULL));
+	DO(te_graph_json(g, &text));
+	for (p = text; (p = strstr(p, "\"patch_us\": ")) != NULL; p++, n++)
+		ck_assert(strncmp(p, "\"patch_us\": null", 16) != 0);
+	free(text);
+	ck_assert_int_eq(n, 4);
+	if (!base)
+		return;
+	for (int k = 0; k < 4; k += 3) {
+		struct te_tensor *from =
+			numbers(te_tensor_dtype(bound[k]), te_tensor_nelems(bound[k]), base + k);
+
+		DO(te_copy(st, te_tensor_data(bound[k]), te_tensor_data(from),
+			   te_tensor_nbytes(from)));
+		DO(te_stream_sync(st));
+		te_tensor_unref(from);
+	}
+	DO(te_graph_run(g, st));
+	holds(bound[1], base, "the bound y");
+	holds(bound[2], base + 3, "the bound dx");
+}
+
+/* to the same memory each time, as to that of a new graph; and nothing accumulates */
+START_TEST(after_an_update_memory_is_bound_again)
+{
+	const int64_t n = 64;
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct caster a;
+	struct te_callable c = caster(&a, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	int64_t live = 0;
+	struct te_graph *g;
+
+	o.flags = _i ? TE_GRAPH_WHOLE : 0;
+	o.nwarmup = 0;
+	for (int k = 0; k < 4; k++)
+		bound[k] = numbers(k % 2 ? TE_DTYPE_BF16 : TE_DTYPE_FP32, n, 0);
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	bind_all(g, 10);
+	for (int round = 0; round < 1000; round++) {
+		/* twice as many nodes, now and then */
+		a.more = round % 3 == 1;
+		DO(te_graph_update(g, 1, &c, NULL));
+		ck_assert_int_eq(report_of(g).npatched + report_of(g).ncopied, 0);
+		bind_all(g, round < 5 || round % 100 == 0 ? 11 + round % 7 : 0);
+		if (round != 9 && round != 999)
+			continue;
+		DO(te_ctx_sync(ctx));
+		DO(te_ctx_mem_info(ctx, &after));
+		if (round == 9) {
+			live = te__alloc_live();
+			before = after;
+		}
+		ck_assert_int_eq(te__alloc_live(), live);
+		ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
+	}
+	te_graph_unref(g);
+	for (int k = 0; k < 4; k++)
+		te_tensor_unref(bound[k]);
 }
 END_TEST
 
@@ -536,10 +767,14 @@ Suite *change_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
 	tcase_add_loop_test(c, whole_graphs_can_be_bound, 0, 2);
 	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
+	tcase_add_test(c, arguments_may_share_memory);
+	tcase_add_test(c, what_is_aligned_otherwise_is_copied);
+	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	c = tt_case(s, "update", "graph");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
+	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
 	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);
 	tcase_add_test(c, graphs_are_drawn);
 	c = tt_case(s, "faults", "fault");

@@ -394,6 +394,7 @@ static int recapture(struct te_graph *g)
 {
 	int r;
 
+	g->fn = "te_graph_update";
 	swap_own(g);
 	r = te__graph_recapture(g);
 	swap_own(g);
@@ -461,9 +462,9 @@ int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable 
 	r = idle(graph);
 	if (r)
 		return r;
-	next = te__graph_new(graph->ctx, &graph->opts);
+	next = te__graph_new("te_graph_update", graph->ctx, &graph->opts);
 	if (!next)
-		return te__fail(-ENOMEM, "te_graph_update: no memory");
+		return -ENOMEM;
 	next->opts.schedule = graph->schedule;
 	next->old = graph;
 	next->change.size = sizeof(next->change);

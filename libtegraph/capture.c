@@ -17,6 +17,7 @@ struct saved {
 };
 
 struct snapshot {
+	const char *fn; /* for its sentences */
 	struct saved *v;
 	size_t n, cap;
 	size_t nbytes[2]; /* by te_region_kind */
@@ -41,7 +42,7 @@ static int collect(void *arg, const struct te_region *region)
 
 		v = te__realloc(s->v, cap * sizeof(*v));
 		if (!v)
-			return te__fail(-ENOMEM, "te_graph_create: no memory for regions");
+			return te__graph_fail(s->fn, -ENOMEM, "no memory for regions");
 		s->v = v;
 		s->cap = cap;
 	}
@@ -107,7 +108,7 @@ static int snapshot_take(struct te_graph *g, struct snapshot *s)
 	if (!r && s->nbytes[TE_REGION_HOST]) {
 		s->host = te__malloc(s->nbytes[TE_REGION_HOST]);
 		if (!s->host)
-			r = te__fail(-ENOMEM, "te_graph_create: no memory for regions");
+			r = te__graph_fail(g->fn, -ENOMEM, "no memory for regions");
 	}
 	/* work that was queued on the context's stream may still change them */
 	if (!r)
@@ -124,8 +125,8 @@ static void step_str(const struct te_graph *g, const struct te_sched_step *s, ch
 		 te__graph_pass(s->kind), g->node[s->callable].c.name, s->chunk + 1, s->micro + 1);
 }
 
-int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *what,
-			  int code)
+int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
+			  const char *what, int code)
 {
 	char step[192], detail[512];
 
@@ -133,7 +134,7 @@ int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *
 	snprintf(detail, sizeof(detail), "%s",
 		 te_error_detail()[0] ? te_error_detail() : te_strerror(code));
 	step_str(g, s, step, sizeof(step));
-	return te__fail(code, "%s %s: %s", what, step, detail);
+	return te__graph_fail(fn, code, "%s%s: %s", what, step, detail);
 }
 
 int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *stream)
@@ -183,8 +184,8 @@ static int phase_hook(struct te_graph *g, enum te_hook h)
 	te_error_clear();
 	r = g->opts.hook(g->opts.arg, h, -1, g->stream);
 	return r >= 0 ? 0 :
-			te__fail(r, "te_graph_create: the hook %s warm-up returned %d",
-				 h == TE_HOOK_PRE_WARMUP ? "before" : "after", r);
+			te__graph_fail(g->fn, r, "the hook %s warm-up returned %d",
+				       h == TE_HOOK_PRE_WARMUP ? "before" : "after", r);
 }
 
 static int edge(struct te_graph *g, int (*fn)(void *arg, struct te_stream *stream),
@@ -199,7 +200,7 @@ static int edge(struct te_graph *g, int (*fn)(void *arg, struct te_stream *strea
 		return 0;
 	snprintf(detail, sizeof(detail), "%s",
 		 te_error_detail()[0] ? te_error_detail() : te_strerror(r));
-	return te__fail(r, "te_graph_create: the %s function: %s", name, detail);
+	return te__graph_fail(g->fn, r, "the %s function: %s", name, detail);
 }
 
 /* one step in warm-up, or within the capture of a whole graph */
@@ -224,8 +225,7 @@ static int warm_up(struct te_graph *g)
 				r = plain_step(g, &g->step[k]);
 			if (r >= 0)
 				r = hook(g, &g->step[k], 1);
-			r = r < 0 ? te__graph_step_failed(g, &g->step[k],
-							  "te_graph_create: warm-up of", r) :
+			r = r < 0 ? te__graph_step_failed(g, &g->step[k], g->fn, "warm-up of ", r) :
 				    0;
 		}
 		if (!r)
@@ -280,7 +280,7 @@ static int capture_step(struct te_graph *g, const struct te_sched_step *s)
 		r = capture_end(g, te__graph_call(g, s, g->stream), old, rec);
 	if (r >= 0)
 		r = hook(g, s, 1);
-	return r < 0 ? te__graph_step_failed(g, s, "te_graph_create: capture of", r) : 0;
+	return r < 0 ? te__graph_step_failed(g, s, g->fn, "capture of ", r) : 0;
 }
 
 static int capture_steps(struct te_graph *g)
@@ -303,7 +303,7 @@ static int capture_whole(struct te_graph *g)
 	for (int32_t k = 0; k < g->nsteps && !r; k++) {
 		r = plain_step(g, &g->step[k]);
 		if (r < 0)
-			r = te__graph_step_failed(g, &g->step[k], "te_graph_create: capture of", r);
+			r = te__graph_step_failed(g, &g->step[k], g->fn, "capture of ", r);
 		else
 			r = 0;
 	}
@@ -335,7 +335,7 @@ int te__graph_capture(struct te_graph *g)
 {
 	/* a snapshot may take as much memory as weights and moments do */
 	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
-	struct snapshot s = { .n = 0 };
+	struct snapshot s = { .fn = g->fn };
 	int r = runs ? snapshot_take(g, &s) : 0;
 
 	if (r) {
@@ -350,7 +350,7 @@ int te__graph_capture(struct te_graph *g)
 
 int te__graph_recapture(struct te_graph *g)
 {
-	struct snapshot s = { .n = 0 };
+	struct snapshot s = { .fn = g->fn };
 	int r = snapshot_take(g, &s);
 
 	if (r) {

@@ -41,34 +41,31 @@ static struct te_arg *args_copy(const struct te_arg *a, int32_t n)
 	return copy;
 }
 
-static int check_args(const struct te_callable *c, const struct te_arg *a, int32_t n,
-		      const char *what)
+static int check_args(const char *fn, const struct te_callable *c, const struct te_arg *a,
+		      int32_t n, const char *what)
 {
 	for (int32_t k = 0; k < n; k++) {
 		const struct te_spec *s = &a[k].spec;
 
 		if (!a[k].name || !a[k].name[0])
-			return te__fail(-EINVAL,
-					"te_graph_create: %s %" PRId32 " of %s has no name", what,
-					k, c->name);
+			return te__graph_fail(fn, -EINVAL, "%s %" PRId32 " of %s has no name", what,
+					      k, c->name);
 		if (a[k].flags & ~TE_ARG_GRAD)
-			return te__fail(-EINVAL, "te_graph_create: %s of %s: unknown flags 0x%x",
-					a[k].name, c->name, (unsigned)a[k].flags);
+			return te__graph_fail(fn, -EINVAL, "%s of %s: unknown flags 0x%x",
+					      a[k].name, c->name, (unsigned)a[k].flags);
 		if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
-			return te__fail(-TE_ESHAPE,
-					"te_graph_create: %s of %s has %" PRId32 " extents",
-					a[k].name, c->name, s->ndim);
+			return te__graph_fail(fn, -TE_ESHAPE, "%s of %s has %" PRId32 " extents",
+					      a[k].name, c->name, s->ndim);
 		for (int32_t d = 0; d < s->ndim; d++)
 			if (s->shape[d] < 1)
-				return te__fail(-TE_ESHAPE,
-						"te_graph_create: %s of %s: extent %" PRId32
-						" is %" PRId64,
-						a[k].name, c->name, d, s->shape[d]);
+				return te__graph_fail(fn, -TE_ESHAPE,
+						      "%s of %s: extent %" PRId32 " is %" PRId64,
+						      a[k].name, c->name, d, s->shape[d]);
 	}
 	return 0;
 }
 
-static int check_names(const struct te_callable *c)
+static int check_names(const char *fn, const struct te_callable *c)
 {
 	for (int32_t i = 0; i < c->nin + c->nout; i++) {
 		const struct te_arg *a = i < c->nin ? &c->in[i] : &c->out[i - c->nin];
@@ -77,43 +74,42 @@ static int check_names(const struct te_callable *c)
 			const struct te_arg *b = j < c->nin ? &c->in[j] : &c->out[j - c->nin];
 
 			if (!strcmp(a->name, b->name))
-				return te__fail(-EINVAL,
-						"te_graph_create: %s has two arguments "
-						"named %s",
-						c->name, a->name);
+				return te__graph_fail(fn, -EINVAL,
+						      "%s has two arguments "
+						      "named %s",
+						      c->name, a->name);
 		}
 	}
 	return 0;
 }
 
-static int check_callable(const struct te_callable *c, int32_t i)
+static int check_callable(const char *fn, const struct te_callable *c, int32_t i)
 {
 	int r;
 
 	if (c->size != sizeof(*c))
-		return te__fail(-EINVAL,
-				"te_graph_create: callable %" PRId32
-				" is not initialised by TE_CALLABLE_INIT",
-				i);
+		return te__graph_fail(fn, -EINVAL,
+				      "callable %" PRId32 " is not initialised by TE_CALLABLE_INIT",
+				      i);
 	if (!c->name)
-		return te__fail(-EINVAL, "te_graph_create: callable %" PRId32 " has no name", i);
+		return te__graph_fail(fn, -EINVAL, "callable %" PRId32 " has no name", i);
 	if (c->flags & ~TE_CALLABLE_RETAINS)
-		return te__fail(-EINVAL, "te_graph_create: %s: unknown flags 0x%x", c->name,
-				(unsigned)c->flags);
+		return te__graph_fail(fn, -EINVAL, "%s: unknown flags 0x%x", c->name,
+				      (unsigned)c->flags);
 	if (c->nin < 0 || c->nout < 0 || (c->nin && !c->in) || (c->nout && !c->out))
-		return te__fail(-EINVAL,
-				"te_graph_create: %s has %" PRId32 " inputs and %" PRId32
-				" outputs, and no list of them",
-				c->name, c->nin, c->nout);
+		return te__graph_fail(fn, -EINVAL,
+				      "%s has %" PRId32 " inputs and %" PRId32
+				      " outputs, and no list of them",
+				      c->name, c->nin, c->nout);
 	if (!c->forward)
-		return te__fail(-EINVAL, "te_graph_create: %s has no forward function", c->name);
-	r = check_args(c, c->in, c->nin, "input");
+		return te__graph_fail(fn, -EINVAL, "%s has no forward function", c->name);
+	r = check_args(fn, c, c->in, c->nin, "input");
 	if (!r)
-		r = check_args(c, c->out, c->nout, "output");
-	return r ? r : check_names(c);
+		r = check_args(fn, c, c->out, c->nout, "output");
+	return r ? r : check_names(fn, c);
 }
 
-static int node_copy(struct te__node *n, const struct te_callable *c)
+static int node_copy(const char *fn, struct te__node *n, const struct te_callable *c)
 {
 	const size_t nin = (size_t)c->nin, nout = (size_t)c->nout;
 	int32_t *item;
@@ -128,7 +124,7 @@ static int node_copy(struct te__node *n, const struct te_callable *c)
 	n->bound = te__calloc(2 * (nin + nout) + 1, sizeof(*n->bound));
 	n->in_item = item = te__calloc(2 * (nin + nout) + 1, sizeof(*item));
 	if (!n->c.name || !n->c.in || !n->c.out || !n->in || !n->bound || !item)
-		return te__fail(-ENOMEM, "te_graph_create: no memory");
+		return te__graph_fail(fn, -ENOMEM, "no memory");
 	n->in_grad = n->in + nin;
 	n->out = n->in_grad + nin;
 	n->out_grad = n->out + nout;
@@ -152,20 +148,18 @@ static void node_free(struct te__node *n)
 
 /* ---- fitting callables and schedule together ---- */
 
-static int check_opts(const struct te_graph_opts *o)
+static int check_opts(const char *fn, const struct te_graph_opts *o)
 {
 	const uint32_t known = TE_GRAPH_WHOLE | TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
 			       TE_GRAPH_CACHE_WEIGHTS | TE_GRAPH_RETAIN | TE_GRAPH_EAGER;
 
 	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL,
-				"te_graph_create: opts is not initialised by TE_GRAPH_OPTS_INIT");
+		return te__graph_fail(fn, -EINVAL, "opts is not initialised by TE_GRAPH_OPTS_INIT");
 	if (o->flags & ~known)
-		return te__fail(-EINVAL, "te_graph_create: unknown flags 0x%x",
-				(unsigned)(o->flags & ~known));
+		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x",
+				      (unsigned)(o->flags & ~known));
 	if (o->nwarmup < 0)
-		return te__fail(-EINVAL, "te_graph_create: %" PRId32 " runs of warm-up",
-				o->nwarmup);
+		return te__graph_fail(fn, -EINVAL, "%" PRId32 " runs of warm-up", o->nwarmup);
 	return 0;
 }
 
@@ -182,7 +176,7 @@ static int default_schedule(struct te_graph *g, int32_t n, const struct te_calla
 	o.flags = !backward ? TE_SCHED_FORWARD_ONLY : dw ? TE_SCHED_DELAY_W : 0;
 	o.nmicro = 1;
 	o.nlayers = &n;
-	return te_schedule_create(&o, &g->schedule);
+	return te__schedule_create(g->fn, &o, &g->schedule);
 }
 
 static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable *c)
@@ -200,15 +194,15 @@ static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable 
 	if (r)
 		return r;
 	if (info.ncallables != n)
-		return te__fail(-EINVAL,
-				"te_graph_create: %" PRId32 " callables, the schedule has %" PRId32,
-				n, info.ncallables);
+		return te__graph_fail(g->fn, -EINVAL,
+				      "%" PRId32 " callables, the schedule has %" PRId32, n,
+				      info.ncallables);
 	g->nsteps = info.nsteps;
 	g->training = !!(info.kinds & (1u << TE_SCHED_B));
 	g->step = te__calloc((size_t)info.nsteps, sizeof(*g->step));
 	g->node = te__calloc((size_t)n, sizeof(*g->node));
 	if (!g->step || !g->node)
-		return te__fail(-ENOMEM, "te_graph_create: no memory");
+		return te__graph_fail(g->fn, -ENOMEM, "no memory");
 	g->nnodes = n;
 	for (int32_t i = 0; i < n; i++)
 		g->node[i].at[0] = g->node[i].at[1] = g->node[i].at[2] = -1;
@@ -231,21 +225,21 @@ static int check_passes(const struct te_graph *g, const struct te__node *n)
 	const struct te_callable *c = &n->c;
 
 	if (g->training && !c->backward)
-		return te__fail(-EINVAL,
-				"te_graph_create: %s has no backward function, and the "
-				"schedule trains",
-				c->name);
+		return te__graph_fail(g->fn, -EINVAL,
+				      "%s has no backward function, and the "
+				      "schedule trains",
+				      c->name);
 	if (g->training && c->backward_dw && n->at[TE_SCHED_W] < 0)
-		return te__fail(
-			-EINVAL,
-			"te_graph_create: %s leaves weight gradients to "
+		return te__graph_fail(
+			g->fn, -EINVAL,
+			"%s leaves weight gradients to "
 			"backward_dw, and the schedule has no entry for those of chunk %" PRId32,
 			c->name, n->chunk + 1);
 	if ((g->opts.flags & TE_GRAPH_RETAIN) && !(c->flags & TE_CALLABLE_RETAINS))
-		return te__fail(-EINVAL,
-				"te_graph_create: %s cannot run backward twice, as "
-				"TE_GRAPH_RETAIN asks",
-				c->name);
+		return te__graph_fail(g->fn, -EINVAL,
+				      "%s cannot run backward twice, as "
+				      "TE_GRAPH_RETAIN asks",
+				      c->name);
 	return 0;
 }
 
@@ -260,11 +254,11 @@ static int check_delayed(const struct te_graph *g)
 		for (int32_t j = 0; j < g->nnodes; j++)
 			any |= g->node[j].chunk == g->node[i].chunk && g->node[j].c.backward_dw;
 		if (!any)
-			return te__fail(-EINVAL,
-					"te_graph_create: the schedule has weight gradients "
-					"of chunk %" PRId32 ", and no callable there has a "
-					"backward_dw",
-					g->node[i].chunk + 1);
+			return te__graph_fail(g->fn, -EINVAL,
+					      "the schedule has weight gradients "
+					      "of chunk %" PRId32 ", and no callable there has a "
+					      "backward_dw",
+					      g->node[i].chunk + 1);
 	}
 	return 0;
 }
@@ -285,22 +279,25 @@ static int link(struct te_graph *g, int32_t from, int32_t to)
 	char x[96], y[96];
 
 	if (!a->c.nout || !b->c.nin)
-		return te__fail(-EINVAL, "te_graph_create: %s has no %s to be chained",
-				a->c.nout ? b->c.name : a->c.name, a->c.nout ? "input" : "output");
+		return te__graph_fail(g->fn, -EINVAL, "%s has no %s to be chained",
+				      a->c.nout ? b->c.name : a->c.name,
+				      a->c.nout ? "input" : "output");
 	if (!same_spec(&a->c.out[0].spec, &b->c.in[0].spec)) {
 		te__graph_spec_str(&a->c.out[0].spec, x, sizeof(x));
 		te__graph_spec_str(&b->c.in[0].spec, y, sizeof(y));
-		return te__fail(a->c.out[0].spec.dtype != b->c.in[0].spec.dtype ? -TE_EDTYPE :
-										  -TE_ESHAPE,
-				"te_graph_create: %s gives %s %s, %s takes %s %s", a->c.name,
-				a->c.out[0].name, x, b->c.name, b->c.in[0].name, y);
+		return te__graph_fail(g->fn,
+				      a->c.out[0].spec.dtype != b->c.in[0].spec.dtype ? -TE_EDTYPE :
+											-TE_ESHAPE,
+				      "%s gives %s %s, %s takes %s %s", a->c.name, a->c.out[0].name,
+				      x, b->c.name, b->c.in[0].name, y);
 	}
 	if (g->training && (a->c.out[0].flags ^ b->c.in[0].flags) & TE_ARG_GRAD)
-		return te__fail(-EINVAL, "te_graph_create: %s %s a gradient of %s, %s %s one of %s",
-				a->c.name, a->c.out[0].flags & TE_ARG_GRAD ? "reads" : "reads no",
-				a->c.out[0].name, b->c.name,
-				b->c.in[0].flags & TE_ARG_GRAD ? "writes" : "does not write",
-				b->c.in[0].name);
+		return te__graph_fail(g->fn, -EINVAL, "%s %s a gradient of %s, %s %s one of %s",
+				      a->c.name,
+				      a->c.out[0].flags & TE_ARG_GRAD ? "reads" : "reads no",
+				      a->c.out[0].name, b->c.name,
+				      b->c.in[0].flags & TE_ARG_GRAD ? "writes" : "does not write",
+				      b->c.in[0].name);
 	a->next = to;
 	b->prev = from;
 	return 0;
@@ -337,11 +334,11 @@ static int fit(struct te_graph *g, int32_t n, const struct te_callable *callable
 	int r = 0;
 
 	for (int32_t i = 0; i < n && !r; i++)
-		r = check_callable(&callables[i], i);
+		r = check_callable(g->fn, &callables[i], i);
 	if (!r)
 		r = get_schedule(g, n, callables);
 	for (int32_t i = 0; i < n && !r; i++)
-		r = node_copy(&g->node[i], &callables[i]);
+		r = node_copy(g->fn, &g->node[i], &callables[i]);
 	for (int32_t i = 0; i < n && !r; i++)
 		r = check_passes(g, &g->node[i]);
 	if (!r)
@@ -392,12 +389,15 @@ int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *cal
 	return r ? r : te__graph_capture(g);
 }
 
-struct te_graph *te__graph_new(struct te_ctx *ctx, const struct te_graph_opts *opts)
+struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx, const struct te_graph_opts *opts)
 {
 	struct te_graph *g = te__calloc(1, sizeof(*g));
 
-	if (!g)
+	if (!g) {
+		te__graph_fail(fn, -ENOMEM, "no memory for a graph");
 		return NULL;
+	}
+	g->fn = fn;
 	atomic_init(&g->refs, 1);
 	g->ctx = te_ctx_ref(ctx);
 	g->opts = *opts;
@@ -424,12 +424,12 @@ int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *cal
 				!callables ? "callables is NULL" :
 				n < 1	   ? "no callables" :
 					     "ret_graph is NULL");
-	r = check_opts(opts ? opts : &defaults);
+	r = check_opts("te_graph_create", opts ? opts : &defaults);
 	if (r)
 		return r;
-	g = te__graph_new(ctx, opts ? opts : &defaults);
+	g = te__graph_new("te_graph_create", ctx, opts ? opts : &defaults);
 	if (!g)
-		return te__fail(-ENOMEM, "te_graph_create: no memory");
+		return -ENOMEM;
 	r = te__graph_build(g, n, callables);
 	if (r) {
 		te__graph_free(g);

@@ -46,6 +46,7 @@ struct te__node {
 struct te_graph {
 	_Atomic uint32_t refs;
 	struct te_ctx *ctx;
+	const char *fn; /* which function builds it */
 	struct te_graph_opts opts;
 	struct te_schedule *schedule;
 	int32_t nnodes, nsteps;
@@ -71,6 +72,9 @@ struct te_graph {
 	double launch_sum_us;
 };
 
+/* a sentence that begins with the function that was called */
+#define te__graph_fail(fn, code, fmt, ...) te__fail(code, "%s: " fmt, fn, ##__VA_ARGS__)
+
 /* "forward" and so on */
 const char *te__graph_pass(enum te_sched_kind kind);
 
@@ -88,7 +92,7 @@ int te__graph_recapture(struct te_graph *g);
 
 /* what te_graph_create does behind its checks of the arguments' own form */
 int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *callables);
-struct te_graph *te__graph_new(struct te_ctx *ctx, const struct te_graph_opts *opts);
+struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx, const struct te_graph_opts *opts);
 void te__graph_free(struct te_graph *g);
 void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
 
@@ -98,6 +102,9 @@ int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int a
 
 /* what two calls differ by is the time between them */
 double te__graph_now_us(void);
+int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
+			struct te_schedule **ret_schedule);
+
 /* call a step's function on a stream: eagerly, in warm-up, or while capturing */
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
 /* have the word say whether weight copies are current, in stream order */
@@ -105,8 +112,8 @@ int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *strea
 /* the stream goes on when all queued on another so far has run */
 int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other);
 /* the code of a step that failed, with a sentence that names it */
-int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *what,
-			  int code);
+int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
+			  const char *what, int code);
 /* a visitor over all that the graph's functions change */
 int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg);
 

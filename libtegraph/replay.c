@@ -405,7 +405,7 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 	if (r == -EBUSY)
 		return r; /* the stream is capturing: nothing has been queued */
 	if (r < 0)
-		return sticky(g, te__graph_step_failed(g, due, fn, r));
+		return sticky(g, te__graph_step_failed(g, due, fn, "", r));
 	if (!again)
 		g->pos = g->pos + 1 == g->nsteps ? 0 : g->pos + 1;
 	g->latest = due;
@@ -456,7 +456,7 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 		if (r >= 0 && n->ncopied)
 			r = te__graph_copy_bound(g, n, (int)s->kind, 1, stream);
 		if (r < 0)
-			return te__graph_step_failed(g, s, "te_graph_run:", r);
+			return te__graph_step_failed(g, s, "te_graph_run", "", r);
 		r = 0;
 	}
 	return r ? r : run_edge(g, g->opts.last, stream);

@@ -47,16 +47,11 @@ static int add(struct te_graph_report *ret, const struct te_recording *rec)
 	return 0;
 }
 
-int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report)
+static int report(const struct te_graph *graph, struct te_graph_report *ret_report)
 {
-	struct te_graph_report rep;
+	struct te_graph_report rep = graph->report;
 	int r;
 
-	if (!graph || !ret_report || ret_report->size != sizeof(*ret_report))
-		return te__fail(-EINVAL, "te_graph_report: %s",
-				graph ? "ret_report is not initialised by TE_GRAPH_REPORT_INIT" :
-					"graph is NULL");
-	rep = graph->report;
 	rep.ncallables = graph->nnodes;
 	rep.nsteps = graph->nsteps;
 	rep.launch_us = rep.nlaunches ? graph->launch_sum_us / (double)rep.nlaunches : 0;
@@ -75,6 +70,15 @@ int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_re
 	if (!r)
 		*ret_report = rep;
 	return r;
+}
+
+int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report)
+{
+	if (!graph || !ret_report || ret_report->size != sizeof(*ret_report))
+		return te__fail(-EINVAL, "te_graph_report: %s",
+				graph ? "ret_report is not initialised by TE_GRAPH_REPORT_INIT" :
+					"graph is NULL");
+	return report(graph, ret_report);
 }
 
 const struct te_recording *te_graph_recording(const struct te_graph *graph, int32_t callable,
@@ -229,9 +233,9 @@ int te_graph_json(const struct te_graph *graph, char **ret_text)
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	int r;
 
-	if (!ret_text)
-		return te__fail(-EINVAL, "te_graph_json: ret_text is NULL");
-	r = te_graph_report(graph, &rep);
+	if (!graph || !ret_text)
+		return te__fail(-EINVAL, "te_graph_json: %s is NULL", graph ? "ret_text" : "graph");
+	r = report(graph, &rep);
 	return r ? r : printed("te_graph_json", graph, &rep, print_json, ret_text);
 }
 

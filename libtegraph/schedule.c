@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <te/private.h>
-#include <te/schedule.h>
+#include "graph_internal.h"
 
 struct te_schedule {
 	_Atomic uint32_t refs;
@@ -115,11 +114,12 @@ static int check_order(const struct te_schedule *s)
 {
 	const int32_t n = s->info.nchunks < s->info.nentries ? s->info.nchunks : s->info.nentries;
 	int32_t *count = te__calloc(3 * (size_t)n, sizeof(*count));
-	const struct visits v = { { count, count + n, count + 2 * (size_t)n }, n };
+	struct visits v;
 	int r = 0;
 
 	if (!count)
 		return te__fail(-ENOMEM, "schedule: no memory");
+	v = (struct visits){ { count, count + n, count + 2 * (size_t)n }, n };
 	for (int32_t i = 0; i < s->info.nentries && !r; i++) {
 		r = check_entry(s, i, &v);
 		if (!r)
@@ -133,50 +133,48 @@ static int check_order(const struct te_schedule *s)
 
 /* ---- making one ---- */
 
-static int too_many(void)
+static int too_many(const char *fn)
 {
-	return te__fail(-EOVERFLOW, "te_schedule_create: more than 2^31 steps");
+	return te__graph_fail(fn, -EOVERFLOW, "more than 2^31 steps");
 }
 
-static int check_opts(const struct te_schedule_opts *o, struct te_schedule *const *ret)
+static int check_opts(const char *fn, const struct te_schedule_opts *o,
+		      struct te_schedule *const *ret)
 {
 	int64_t layers;
 
 	if (!o || !ret)
-		return te__fail(-EINVAL, "te_schedule_create: %s is NULL",
-				o ? "ret_schedule" : "opts");
+		return te__graph_fail(fn, -EINVAL, "%s is NULL", o ? "ret_schedule" : "opts");
 	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL,
-				"te_schedule_create: options of %zu bytes, this library "
-				"knows %zu",
-				o->size, sizeof(*o));
+		return te__graph_fail(fn, -EINVAL,
+				      "options of %zu bytes, this library "
+				      "knows %zu",
+				      o->size, sizeof(*o));
 	if (o->flags & ~(TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
-		return te__fail(-EINVAL, "te_schedule_create: unknown flags 0x%x",
-				(unsigned)o->flags);
+		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x", (unsigned)o->flags);
 	if (o->order ? o->flags != 0 : o->norder != 0)
-		return te__fail(-EINVAL,
-				o->order ? "te_schedule_create: flags are for the default order" :
-					   "te_schedule_create: norder without an order");
+		return te__graph_fail(fn, -EINVAL, "%s",
+				      o->order ? "flags are for the default order" :
+						 "norder without an order");
 	if (o->flags == (TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
-		return te__fail(-EINVAL, "te_schedule_create: weight gradients without backward");
+		return te__graph_fail(fn, -EINVAL, "weight gradients without backward");
 	if (o->nchunks < 1 || o->nmicro < 0 || (!o->order && !o->nmicro) ||
 	    (o->order && o->norder < 1))
-		return te__fail(-EINVAL,
-				"te_schedule_create: %" PRId32 " chunks, %" PRId32
-				" micro-batches, %" PRId32 " entries",
-				o->nchunks, o->nmicro, o->norder);
+		return te__graph_fail(fn, -EINVAL,
+				      "%" PRId32 " chunks, %" PRId32 " micro-batches, %" PRId32
+				      " entries",
+				      o->nchunks, o->nmicro, o->norder);
 	layers = o->nlayers ? 0 : o->nchunks;
 	for (int32_t c = 0; o->nlayers && c < o->nchunks; c++) {
 		if (o->nlayers[c] < 1)
-			return te__fail(-EINVAL,
-					"te_schedule_create: chunk %" PRId32 " has %" PRId32
-					" layers",
-					c + 1, o->nlayers[c]);
+			return te__graph_fail(fn, -EINVAL,
+					      "chunk %" PRId32 " has %" PRId32 " layers", c + 1,
+					      o->nlayers[c]);
 		layers += o->nlayers[c];
 	}
 	/* of an order that is given the steps are counted once it is known to run */
 	if (!o->order && (layers > INT32_MAX || layers * o->nmicro > INT32_MAX / 3))
-		return too_many();
+		return too_many(fn);
 	return 0;
 }
 
@@ -202,13 +200,13 @@ static void put_backward(struct te_schedule *s, int delayed)
 	}
 }
 
-static int fill_order(struct te_schedule *s, const struct te_schedule_opts *o)
+static int fill_order(const char *fn, struct te_schedule *s, const struct te_schedule_opts *o)
 {
 	const size_t n = o->order ? (size_t)o->norder : 3 * (size_t)o->nchunks * (size_t)o->nmicro;
 
 	s->order = te__malloc(n * sizeof(*s->order));
 	if (!s->order)
-		return te__fail(-ENOMEM, "te_schedule_create: no memory for %zu entries", n);
+		return te__graph_fail(fn, -ENOMEM, "no memory for %zu entries", n);
 	if (o->order) {
 		memcpy(s->order, o->order, n * sizeof(*s->order));
 		s->info.nentries = o->norder;
@@ -233,14 +231,15 @@ static int32_t layers(const struct te_schedule *s, int32_t chunk)
 	return s->nlayers[chunk];
 }
 
-static int unroll(struct te_schedule *s)
+static int unroll(const char *fn, struct te_schedule *s)
 {
 	const size_t nchunks = (size_t)s->info.nchunks;
-	int32_t *count = te__calloc(4 * nchunks, sizeof(*count)), *base = count + 3 * nchunks;
+	int32_t *count = te__calloc(4 * nchunks, sizeof(*count)), *base;
 	int64_t nsteps = 0, ncallables = 0;
 
 	if (!count)
 		return te__fail(-ENOMEM, "schedule: no memory");
+	base = count + 3 * nchunks;
 	for (int32_t c = 0; c < s->info.nchunks; c++) {
 		base[c] = (int32_t)ncallables;
 		ncallables += (int64_t)layers(s, c) * s->info.nmicro;
@@ -250,7 +249,7 @@ static int unroll(struct te_schedule *s)
 	s->info.ncallables = (int32_t)ncallables;
 	if (nsteps > INT32_MAX) {
 		te__free(count);
-		return too_many();
+		return too_many(fn);
 	}
 	s->step = te__malloc((size_t)nsteps * sizeof(*s->step));
 	if (!s->step) {
@@ -289,7 +288,7 @@ static int copy_layers(struct te_schedule *s, const struct te_schedule_opts *o)
 	return 0;
 }
 
-static int finish(struct te_schedule *s, const struct te_schedule_opts *o,
+static int finish(const char *fn, struct te_schedule *s, const struct te_schedule_opts *o,
 		  struct te_schedule **ret_schedule)
 {
 	int r;
@@ -304,7 +303,7 @@ static int finish(struct te_schedule *s, const struct te_schedule_opts *o,
 	if (!r)
 		r = copy_layers(s, o);
 	if (!r)
-		r = unroll(s);
+		r = unroll(fn, s);
 	if (r) {
 		te_schedule_unref(s);
 		return r;
@@ -326,22 +325,28 @@ static struct te_schedule *start(const struct te_schedule_opts *o)
 	return s;
 }
 
-int te_schedule_create(const struct te_schedule_opts *opts, struct te_schedule **ret_schedule)
+int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
+			struct te_schedule **ret_schedule)
 {
 	struct te_schedule *s;
-	int r = check_opts(opts, ret_schedule);
+	int r = check_opts(fn, opts, ret_schedule);
 
 	if (r)
 		return r;
 	s = start(opts);
 	if (!s)
-		return te__fail(-ENOMEM, "te_schedule_create: no memory");
-	r = fill_order(s, opts);
+		return te__graph_fail(fn, -ENOMEM, "no memory");
+	r = fill_order(fn, s, opts);
 	if (r) {
 		te_schedule_unref(s);
 		return r;
 	}
-	return finish(s, opts, ret_schedule);
+	return finish(fn, s, opts, ret_schedule);
+}
+
+int te_schedule_create(const struct te_schedule_opts *opts, struct te_schedule **ret_schedule)
+{
+	return te__schedule_create("te_schedule_create", opts, ret_schedule);
 }
 
 /* ---- text ---- */
@@ -395,6 +400,7 @@ static enum name name_of(const char *text)
 
 static int named(const char *text, const struct te_schedule_opts *o, struct te_schedule **ret)
 {
+	const char *fn = "te_schedule_parse";
 	const enum name name = name_of(text);
 	struct te_schedule *s;
 	int r;
@@ -405,8 +411,8 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 				"micro-batches",
 				text);
 	if (name == NAME_GPIPE)
-		return te_schedule_create(o, ret);
-	r = check_opts(o, ret);
+		return te__schedule_create(fn, o, ret);
+	r = check_opts(fn, o, ret);
 	if (r)
 		return r;
 	s = start(o);
@@ -421,7 +427,7 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 		interleaved(s);
 	else
 		one_f_one_b(s, name == NAME_ZERO_BUBBLE);
-	return finish(s, o, ret);
+	return finish(fn, s, o, ret);
 }
 
 /* one entry at *at, which is moved behind it */
@@ -509,7 +515,7 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 	r = parse_entries(text, &o, &order);
 	if (r)
 		return r;
-	r = te_schedule_create(&o, ret_schedule);
+	r = te__schedule_create("te_schedule_parse", &o, ret_schedule);
 	te__free(order);
 	return r;
 }

@@ -684,6 +684,85 @@ START_TEST(a_failed_update_changes_nothing)
 }
 END_TEST
 
+static int spoilt_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
+{
+	(void)callable;
+	(void)stream;
+	return (int)hook == *(int *)arg ? -EIO : 0;
+}
+
+static int spoilt_edge(void *arg, struct te_stream *stream)
+{
+	(void)stream;
+	return *(int *)arg < 0 ? -EIO : 0;
+}
+
+/* the same checks and the same steps serve both functions */
+START_TEST(sentences_name_the_function_that_was_called)
+{
+	static const struct {
+		int spoilt; /* a hook, or the first function */
+		const char *said;
+	} when[] = {
+		{ TE_HOOK_PRE_WARMUP, "the hook before warm-up returned" },
+		{ TE_HOOK_POST_WARMUP, "the hook after warm-up returned" },
+		{ TE_HOOK_BACKWARD, "warm-up of backward of cast" },
+		{ -1, "the first function" },
+	};
+	struct caster a, b;
+	struct te_callable c = caster(&a, 10, 0), two[2];
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g, *none;
+	char said[128], *text;
+	int spoilt = 99;
+
+	o.hook = spoilt_hook;
+	o.first = spoilt_edge;
+	o.arg = &spoilt;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	for (size_t i = 0; i < TT_LEN(when); i++) {
+		spoilt = when[i].spoilt;
+		snprintf(said, sizeof(said), "te_graph_create: %s", when[i].said);
+		fails(te_graph_create(ctx, 1, &c, &o, &none), -EIO, said);
+		snprintf(said, sizeof(said), "te_graph_update: %s", when[i].said);
+		fails(te_graph_update(g, 1, &c, NULL), -EIO, said);
+	}
+	spoilt = 99;
+	two[0] = two[1] = caster(&b, 10, 0);
+	b.fail_at = 7;
+	fails(te_graph_update(g, 1, two, NULL), -EIO, "te_graph_update: capture of forward");
+	fails(te_graph_update(g, 2, two, NULL), -EINVAL, "te_graph_update: 2 callables, the");
+	two[0].backward = NULL;
+	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has no backward");
+	b.in.name = b.out.name;
+	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has two arguments");
+	b.in.spec.ndim = 0;
+	fails(te_graph_update(g, 1, two, NULL), -TE_ESHAPE, "te_graph_update: y of cast has 0");
+	two[0].forward = NULL;
+	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has no forward");
+	fails(te_graph_json(NULL, &text), -EINVAL, "te_graph_json: graph is NULL");
+	fails(te_graph_json(g, NULL), -EINVAL, "te_graph_json: ret_text is NULL");
+	DO(te_graph_run(g, st));
+	b.fail_at = 1;
+	te_graph_unref(g);
+	/* replays call the functions themselves */
+	o.flags = TE_GRAPH_EAGER;
+	o.nwarmup = 0;
+	c = caster(&b, 10, 0);
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	b.fail_at = 1;
+	fails(te_graph_forward(g, 0, st, NULL), -EIO, "te_graph_forward: forward of cast (chunk 1");
+	fails(te_graph_run(g, st), -EIO, "te_graph_run: the graph failed before: te_graph_forward");
+	te_graph_unref(g);
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	b.fail_at = 2;
+	fails(te_graph_run(g, st), -EIO, "te_graph_run: backward of cast (chunk 1");
+	fails(te_graph_bind(g, 0, "x", 0, NULL, NULL), -EIO, "te_graph_bind: the graph failed");
+	fails(te_graph_update(g, 1, &c, NULL), -EIO, "te_graph_update: the graph failed before");
+	te_graph_unref(g);
+}
+END_TEST
+
 /* ---- telling ---- */
 
 START_TEST(graphs_are_drawn)
@@ -776,6 +855,7 @@ Suite *change_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
 	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
 	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);
+	tcase_add_test(c, sentences_name_the_function_that_was_called);
 	tcase_add_test(c, graphs_are_drawn);
 	c = tt_case(s, "faults", "fault");
 	tcase_add_test(c, survives_every_fault);

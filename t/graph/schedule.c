@@ -200,6 +200,20 @@ START_TEST(options_are_checked)
 	o.nchunks = 0;
 	o.nlayers = big;
 	fails(te_schedule_parse("1,2,3,-3,-2,-1", &o, &s), -EINVAL, "nlayers is of 0 chunks");
+	/* the function that was called, not the one that it calls */
+	o.nchunks = 2;
+	o.nlayers = (const int32_t[]){ 1, 0 };
+	fails(te_schedule_parse("1,2,-2,-1", &o, &s), -EINVAL,
+	      "te_schedule_parse: chunk 2 has 0 layers");
+	o.nmicro = 1;
+	fails(te_schedule_parse("gpipe", &o, &s), -EINVAL,
+	      "te_schedule_parse: chunk 2 has 0 layers");
+	fails(te_schedule_parse("1f1b", &o, &s), -EINVAL,
+	      "te_schedule_parse: chunk 2 has 0 layers");
+	o.nlayers = NULL;
+	o.nmicro = INT32_MAX;
+	fails(te_schedule_parse("zero-bubble", &o, &s), -EOVERFLOW,
+	      "te_schedule_parse: more than 2^31 steps");
 	o = good;
 	o.flags = TE_SCHED_FORWARD_ONLY;
 	DO(te_schedule_create(&o, &s));

@@ -41,7 +41,9 @@ TT_GRAPH = \
 	t/graph/change_gpu \
 	t/graph/graph \
 	t/graph/graph_gpu \
-	t/graph/schedule
+	t/graph/schedule \
+	t/graph/sweep \
+	t/graph/sweep_gpu
 TT_COMM =
 TT_TOOLS =
 TT_SH = \
@@ -151,6 +153,10 @@ t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
 GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
+
+SWEEP_CASES = t/graph/sweep_cases.c t/graph/sweep_cases.h
+t_graph_sweep_SOURCES = t/graph/sweep.c $(SWEEP_CASES)
+t_graph_sweep_gpu_SOURCES = t/graph/sweep_gpu.c $(SWEEP_CASES)
 
 ATTN_CASES = t/core/attn_cases.c t/core/attn_cases.h \
 	t/core/kernel_check.c t/core/kernel_check.h

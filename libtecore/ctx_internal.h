@@ -80,9 +80,6 @@ void te__stream_delete(struct te_stream *stream);
 /* a stream about to go: a capture that began on it ends, one that it joined has failed */
 void te__stream_leave(struct te_stream *stream);
 
-/* 0, or -EBUSY naming fn while the stream takes part in a capture */
-int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
-
 /*
  * Passes r on. Every call that queues work returns through it: a failure
  * inside a capture invalidates the capture.

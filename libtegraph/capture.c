@@ -188,19 +188,19 @@ static int phase_hook(struct te_graph *g, enum te_hook h)
 				       h == TE_HOOK_PRE_WARMUP ? "before" : "after", r);
 }
 
-static int edge(struct te_graph *g, int (*fn)(void *arg, struct te_stream *stream),
-		const char *name)
+int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream)
 {
+	int (*call)(void *arg, struct te_stream *s) = last ? g->opts.last : g->opts.first;
 	char detail[512];
 	int r;
 
 	te_error_clear();
-	r = fn ? fn(g->opts.arg, g->stream) : 0;
+	r = call ? call(g->opts.arg, stream) : 0;
 	if (r >= 0)
 		return 0;
 	snprintf(detail, sizeof(detail), "%s",
 		 te_error_detail()[0] ? te_error_detail() : te_strerror(r));
-	return te__graph_fail(g->fn, r, "the %s function: %s", name, detail);
+	return te__graph_fail(fn, r, "the %s function: %s", last ? "last" : "first", detail);
 }
 
 /* one step in warm-up, or within the capture of a whole graph */
@@ -218,7 +218,7 @@ static int warm_up(struct te_graph *g)
 	int r = phase_hook(g, TE_HOOK_PRE_WARMUP);
 
 	for (int32_t i = 0; i < g->opts.nwarmup && !r; i++) {
-		r = edge(g, g->opts.first, "first");
+		r = te__graph_edge(g, 0, g->fn, g->stream);
 		for (int32_t k = 0; k < g->nsteps && !r; k++) {
 			r = hook(g, &g->step[k], 0);
 			if (r >= 0)
@@ -229,7 +229,7 @@ static int warm_up(struct te_graph *g)
 				    0;
 		}
 		if (!r)
-			r = edge(g, g->opts.last, "last");
+			r = te__graph_edge(g, 1, g->fn, g->stream);
 	}
 	if (!r)
 		r = te_stream_sync(g->stream);
@@ -299,7 +299,7 @@ static int capture_whole(struct te_graph *g)
 	if (r)
 		return r;
 	g->cached_now = -1; /* each launch begins with the word as the launch before left it */
-	r = edge(g, g->opts.first, "first");
+	r = te__graph_edge(g, 0, g->fn, g->stream);
 	for (int32_t k = 0; k < g->nsteps && !r; k++) {
 		r = plain_step(g, &g->step[k]);
 		if (r < 0)
@@ -308,11 +308,11 @@ static int capture_whole(struct te_graph *g)
 			r = 0;
 	}
 	if (!r)
-		r = edge(g, g->opts.last, "last");
+		r = te__graph_edge(g, 1, g->fn, g->stream);
 	return capture_end(g, r, g->old ? g->old->whole : NULL, &g->whole);
 }
 
-/* restores what the snapshot holds, and passes on the code and sentence of what came before */
+/* restores what the snapshot holds, and passes on the code and sentence of what failed first */
 static int put_back(struct te_graph *g, struct snapshot *s, int r)
 {
 	char detail[512];
@@ -321,9 +321,16 @@ static int put_back(struct te_graph *g, struct snapshot *s, int r)
 	if (r)
 		snprintf(detail, sizeof(detail), "%s", te_error_detail());
 	back = copy_regions(g, s, 1);
+	if (back && !r) {
+		r = back;
+		snprintf(detail, sizeof(detail), "%s", te_error_detail());
+	}
+	/* weights hang on it: what failed may have been short of memory for a moment */
+	if (back)
+		copy_regions(g, s, 1);
 	snapshot_free(g, s);
 	g->cached_now = -1;
-	return r ? te__fail(r, "%s", detail) : back;
+	return r ? te__fail(r, "%s", detail) : 0;
 }
 
 static int capture(struct te_graph *g)

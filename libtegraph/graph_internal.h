@@ -92,7 +92,8 @@ int te__graph_recapture(struct te_graph *g);
 
 /* what te_graph_create does behind its checks of the arguments' own form */
 int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *callables);
-struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx, const struct te_graph_opts *opts);
+struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx,
+			       const struct te_graph_opts *opts);
 void te__graph_free(struct te_graph *g);
 void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
 
@@ -107,6 +108,8 @@ int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 
 /* call a step's function on a stream: eagerly, in warm-up, or while capturing */
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
+/* call the graph's first function, or its last */
+int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream);
 /* have the word say whether weight copies are current, in stream order */
 int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *stream);
 /* the stream goes on when all queued on another so far has run */

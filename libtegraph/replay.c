@@ -46,6 +46,22 @@ static int usable(const struct te_graph *g, const struct te_stream *stream, cons
 	return 0;
 }
 
+/* What a stream queues while it captures is recorded, and one that waits for it captures too. So
+ * nothing of a replay is queued on one, nor behind one. */
+static int not_capturing(const struct te_graph *g, const struct te_stream *stream,
+			 const struct te_stream *side, const char *fn)
+{
+	int r = te__stream_not_capturing(stream, fn);
+
+	if (!r && side)
+		r = te__stream_not_capturing(side, fn);
+	if (!r && g->last_stream)
+		r = te__stream_not_capturing(g->last_stream, fn);
+	if (!r && side && g->trailing)
+		r = te__stream_not_capturing(g->trailing, fn);
+	return r;
+}
+
 static int wrong_order(const struct call *c, int32_t callable)
 {
 	const struct te_sched_step *due = &c->g->step[c->g->pos];
@@ -341,6 +357,9 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 
 	if (rep->side)
 		r = te__graph_follow(rep->side, g->tail, c->stream);
+	/* one stream at a time may be ahead of what anybody waits for */
+	if (!r && rep->side && g->trailing && g->trailing != rep->side)
+		r = te__graph_follow(rep->side, g->tail, g->trailing);
 	if (!r)
 		r = take_turn(g, on);
 	if (!r && rep != &nothing)
@@ -359,7 +378,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 				 te__graph_follow(c->stream, g->tail, rep->side);
 		/* what the replay does behind the event is nobody's to wait for */
 		te_stream_unref(g->trailing);
-		g->trailing = rep->until ? te_stream_ref(rep->side) : NULL;
+		g->trailing = rep->until || r ? te_stream_ref(rep->side) : NULL;
 		te_stream_unref(g->last_stream);
 		g->last_stream = te_stream_ref(c->stream);
 	}
@@ -401,9 +420,10 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 		if (r)
 			return r;
 	}
+	r = not_capturing(g, stream, c.replay->side, fn);
+	if (r)
+		return r;
 	r = queue(&c, due);
-	if (r == -EBUSY)
-		return r; /* the stream is capturing: nothing has been queued */
 	if (r < 0)
 		return sticky(g, te__graph_step_failed(g, due, fn, "", r));
 	if (!again)
@@ -430,17 +450,9 @@ int te_graph_backward_dw(struct te_graph *graph, int32_t callable, struct te_str
 	return replay(graph, callable, TE_SCHED_W, stream, rep, "te_graph_backward_dw");
 }
 
-static int run_edge(struct te_graph *g, int (*fn)(void *arg, struct te_stream *stream),
-		    struct te_stream *stream)
-{
-	int r = fn ? fn(g->opts.arg, stream) : 0;
-
-	return r < 0 ? r : 0;
-}
-
 static int run_all(struct te_graph *g, struct te_stream *stream)
 {
-	int r = run_edge(g, g->opts.first, stream);
+	int r = te__graph_edge(g, 0, "te_graph_run", stream);
 
 	for (int32_t i = 0; i < g->nsteps && !r; i++) {
 		const struct te_sched_step *s = &g->step[i];
@@ -459,7 +471,7 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 			return te__graph_step_failed(g, s, "te_graph_run", "", r);
 		r = 0;
 	}
-	return r ? r : run_edge(g, g->opts.last, stream);
+	return r ? r : te__graph_edge(g, 1, "te_graph_run", stream);
 }
 
 static int run_whole(struct te_graph *g, struct te_stream *stream)
@@ -486,11 +498,12 @@ int te_graph_run(struct te_graph *graph, struct te_stream *stream)
 	if (!(graph->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN)) && graph->nnodes > 1)
 		return te__fail(-TE_ESTATE, "te_graph_run: nothing joins the callables: needs "
 					    "TE_GRAPH_CHAIN or TE_GRAPH_WHOLE");
+	r = not_capturing(graph, stream, NULL, "te_graph_run");
+	if (r)
+		return r;
 	r = take_turn(graph, stream);
 	if (!r)
 		r = graph->whole ? run_whole(graph, stream) : run_all(graph, stream);
-	if (r == -EBUSY)
-		return r;
 	graph->pos = 0;
 	graph->latest = NULL;
 	return sticky(graph, r);

@@ -136,11 +136,13 @@ static const struct te_arg *arg_at(const struct te__node *n, int32_t at, int *re
 	return at < 2 * nin ? &n->c.in[at % nin] : &n->c.out[(at - 2 * nin) % nout];
 }
 
-/* null: not known, or the other way is not possible */
+/* with a point, whatever the locale has; null: not known, or the other way is not possible */
 static void json_us(FILE *f, const char *key, double us)
 {
-	if (us > 0 && isfinite(us))
-		fprintf(f, ", \"%s\": %.3f", key, us);
+	const uint64_t ns = us > 0 && us < 1e12 ? (uint64_t)(us * 1e3 + 0.5) : 0;
+
+	if (us >= 0 && us < 1e12)
+		fprintf(f, ", \"%s\": %" PRIu64 ".%03" PRIu64, key, ns / 1000, ns % 1000);
 	else
 		fprintf(f, ", \"%s\": null", key);
 }
@@ -164,8 +166,8 @@ static void json_bound(FILE *f, const struct te_graph *g)
 			json_string(f, a->name);
 			fprintf(f, ", \"gradient\": %s, \"how\": \"%s\"", grad ? "true" : "false",
 				b->how == TE_BIND_PATCHED ? "patched" : "copied");
-			json_us(f, "patch_us", b->patch_us);
-			json_us(f, "copy_us", b->copy_us);
+			json_us(f, "patch_us", b->prefers ? b->patch_us : INFINITY);
+			json_us(f, "copy_us", b->prefers ? b->copy_us : INFINITY);
 			fputc('}', f);
 			comma = ",";
 		}
@@ -188,8 +190,9 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 		", \"gradient_bytes\": %" PRIu64 ", \"saved_bytes\": %" PRIu64,
 		r->peak_nbytes, r->sum_nbytes, r->in_nbytes, r->out_nbytes, r->grad_nbytes,
 		r->saved_nbytes);
-	fprintf(f, ",\n \"launches\": %" PRIu64 ", \"launch_us\": %.3f, \"launch_max_us\": %.3f",
-		r->nlaunches, r->launch_us, r->launch_max_us);
+	fprintf(f, ",\n \"launches\": %" PRIu64, r->nlaunches);
+	json_us(f, "launch_us", r->launch_us);
+	json_us(f, "launch_max_us", r->launch_max_us);
 	fprintf(f,
 		",\n \"executables_made\": %" PRIu64 ", \"updated_in_place\": %" PRIu64
 		", \"bound\": [",

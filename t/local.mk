@@ -39,6 +39,7 @@ TT_CORE = \
 TT_GRAPH = \
 	t/graph/change \
 	t/graph/change_gpu \
+	t/graph/faults \
 	t/graph/graph \
 	t/graph/graph_gpu \
 	t/graph/schedule \
@@ -106,6 +107,8 @@ check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \
 	t/lib/tt.c \
 	t/lib/tt.h \
+	t/lib/tt_ctx.c \
+	t/lib/tt_ctx.h \
 	t/lib/tt_fault.c
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
@@ -149,6 +152,8 @@ CHANGE_CASES = t/graph/change_cases.c t/graph/change_cases.h \
 	t/core/plan_model.c t/core/plan_model.h
 t_graph_change_SOURCES = t/graph/change.c $(CHANGE_CASES)
 t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
+
+t_graph_faults_SOURCES = t/graph/faults.c t/core/plan_model.c t/core/plan_model.h
 
 GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)

@@ -208,7 +208,8 @@ struct te_replay {
  * Stream: asynchronous. Replays of one graph run one after the other, on whatever streams.
  * Thread: one graph by one thread at a time.
  * Errors: -EINVAL (an argument missing, unknown or given twice, by name), -TE_ESHAPE, -TE_EDTYPE,
- * -TE_ESTATE (order, reset, failed before), -EBUSY (the stream is capturing), -TE_ECUDA.
+ * -TE_ESTATE (order, reset, failed before), -EBUSY (a stream is capturing: one of these, or that of
+ * the latest replay), -TE_ECUDA.
  */
 TE_EXPORT int te_graph_forward(struct te_graph *graph, int32_t callable, struct te_stream *stream,
 			       const struct te_replay *replay);
@@ -304,6 +305,7 @@ struct te_graph_report {
 		sizeof(struct te_graph_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
 			0, 0, 0, 0, 0, 0, 0                                                    \
 	}
+/* Thread, for these and all that is asked of a graph: as replays */
 TE_EXPORT int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report);
 /* the same and each pass's nodes as one JSON object; released with free(3) */
 TE_EXPORT int te_graph_json(const struct te_graph *graph, char **ret_text);

@@ -74,6 +74,10 @@ TE_EXPORT void *te__give(void *p);
 TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
 
+struct te_stream;
+/* 0, or -EBUSY naming fn while the stream takes part in a capture */
+TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
+
 /*
  * Fault injection. Every allocation above and every driver call passes a fault
  * point; te__fault_set(n) makes the nth from then on fail, once; 0 disarms.

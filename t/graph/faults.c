@@ -1,0 +1,616 @@
+/*
+ * t/graph/faults.c - graphs that are created, bound, updated, replayed and told of, with the first,
+ * second, ... of the allocations and driver calls failing: a code and a sentence; what was there
+ * before is as it was; the next try succeeds; nothing is left. And streams that capture.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/graph.h>
+#include <te/plan.h>
+#include <te/private.h>
+
+#include "tt_ctx.h"
+#include "../core/plan_model.h"
+
+#define N 24	 /* elements of each argument */
+#define WORDS 16 /* of the state that passes change */
+
+/*
+ * y = x and dx = dy as casts. The functions count what they did in memory of the device and of the
+ * host, which warm-up and capture have to leave as they were.
+ */
+struct cast {
+	int64_t n;
+	int more; /* another node in each pass */
+	int released;
+	uint32_t *words; /* device */
+	int count;	 /* host */
+	struct te_arg in, out;
+};
+
+static int cast(struct cast *a, const struct te_graph_call *c, struct te_tensor *x,
+		struct te_tensor *y)
+{
+	int r = te_fill_u32(c->stream, a->words, 0x77777777, 4 * WORDS);
+
+	a->count++;
+	if (!r && a->more)
+		r = te_fill(c->stream, c->saved, 1, 64);
+	return r ? r : te_cast(c->stream, x, y);
+}
+
+static int forward(void *self, const struct te_graph_call *c)
+{
+	return cast(self, c, c->in[0], c->out[0]);
+}
+
+static int backward(void *self, const struct te_graph_call *c)
+{
+	return cast(self, c, c->out_grad[0], c->in_grad[0]);
+}
+
+static int regions(void *self, te_region_fn fn, void *arg)
+{
+	struct cast *a = self;
+	struct te_region device = { "words", TE_REGION_DEVICE, a->words, 4 * WORDS };
+	struct te_region host = { "count", TE_REGION_HOST, &a->count, sizeof(a->count) };
+	int r = fn(arg, &device);
+
+	return r ? r : fn(arg, &host);
+}
+
+static void release(void *self)
+{
+	((struct cast *)self)->released++;
+}
+
+static int hook(void *arg, enum te_hook h, int32_t callable, struct te_stream *stream)
+{
+	(void)arg;
+	(void)h;
+	(void)callable;
+	(void)stream;
+	return 0;
+}
+
+static int edge(void *arg, struct te_stream *stream)
+{
+	return te_fill_u32(stream, *(uint32_t **)arg, 0x55555555, 4);
+}
+
+static struct te_callable cast_of(struct cast *a, int64_t n, uint32_t *words)
+{
+	struct te_callable c = TE_CALLABLE_INIT;
+
+	*a = (struct cast){ .n = n, .words = words, .count = 5 };
+	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	a->out = (struct te_arg){ "y", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	c.name = "cast";
+	c.self = a;
+	c.nin = c.nout = 1;
+	c.in = &a->in;
+	c.out = &a->out;
+	c.saved_nbytes = 64;
+	c.forward = forward;
+	c.backward = backward;
+	c.regions = regions;
+	c.release = release;
+	return c;
+}
+
+/* ---- what a step works on, and finds unchanged ---- */
+
+static const uint32_t ways[] = { TE_GRAPH_CHAIN, TE_GRAPH_CHAIN | TE_GRAPH_CACHE_WEIGHTS,
+				 TE_GRAPH_WHOLE, TE_GRAPH_WHOLE | TE_GRAPH_CHAIN,
+				 TE_GRAPH_EAGER | TE_GRAPH_CHAIN };
+
+static struct scene {
+	uint32_t flags;
+	uint32_t *words;
+	struct cast a[2], b[2]; /* captured, and to take their place */
+	struct te_callable c[2], d[2];
+	struct te_tensor *x[2], *y[2];
+	struct te_graph *g;
+} s;
+
+static struct te_tensor *constant(float v)
+{
+	const int64_t n = N;
+	struct te_tensor *t;
+	float x[N];
+
+	for (int i = 0; i < N; i++)
+		x[i] = v;
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, NULL, &t));
+	DO(te_tensor_write(t, x, sizeof(x)));
+	return t;
+}
+
+static void is_constant(struct te_tensor *t, float v, const char *what)
+{
+	float x[N];
+
+	ck_assert_int_eq((int)te_tensor_nbytes(t), (int)sizeof(x));
+	DO(te_ctx_sync(ctx));
+	DO(te_tensor_read(t, x, sizeof(x)));
+	for (int i = 0; i < N; i++)
+		ck_assert_msg(x[i] == v, "%s: element %d is %g, not %g", what, i, (double)x[i],
+			      (double)v);
+}
+
+static void state_is(uint32_t want)
+{
+	uint32_t got[WORDS];
+
+	DO(te_copy(st, got, s.words, sizeof(got)));
+	DO(te_stream_sync(st));
+	for (int i = 0; i < WORDS; i++)
+		ck_assert_msg(got[i] == want, "word %d of the state is 0x%x, not 0x%x", i, got[i],
+			      want);
+}
+
+static void state_reset(void)
+{
+	DO(te_fill_u32(st, s.words, 0x33333333, 4 * WORDS));
+	DO(te_stream_sync(st));
+	for (int i = 0; i < 2; i++)
+		s.a[i].count = s.b[i].count = 5;
+}
+
+/* passes have run in warm-up and in capture, and nobody sees it */
+static void state_is_as_before(void)
+{
+	state_is(0x33333333);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(s.a[i].count, 5);
+		ck_assert_int_eq(s.b[i].count, 5);
+	}
+}
+
+static int create(void)
+{
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+
+	o.flags = s.flags;
+	o.nwarmup = 1;
+	o.hook = hook;
+	o.first = o.last = edge;
+	o.arg = &s.words;
+	return te_graph_create(ctx, 2, s.c, &o, &s.g);
+}
+
+static void scene_open(uint32_t flags)
+{
+	void *words;
+
+	memset(&s, 0, sizeof(s));
+	s.flags = flags;
+	DO(te_mem_alloc(st, 4 * WORDS, &words));
+	s.words = words;
+	for (int i = 0; i < 2; i++) {
+		s.c[i] = cast_of(&s.a[i], N, s.words);
+		s.d[i] = cast_of(&s.b[i], N, s.words);
+		s.b[i].more = i; /* an executable that is updated, and one made anew */
+		s.x[i] = constant((float)(10 * (i + 1)));
+		s.y[i] = constant(0);
+	}
+	state_reset();
+}
+
+static void scene_close(void)
+{
+	s.g = te_graph_unref(s.g);
+	for (int i = 0; i < 2; i++) {
+		te_tensor_unref(s.x[i]);
+		te_tensor_unref(s.y[i]);
+	}
+	DO(te_mem_free(st, s.words));
+	ck_assert_uint_eq(tt_used(), 0);
+}
+
+/* faults that a call gets over: what the device has no memory for is saved in that of the host, and
+ * memory that cannot be freed behind what is queued (which passes two) is freed at once */
+#define SPARE 3
+
+/* 1: a fault was met */
+static int faulted(int nth, int (*step)(void), int *ret_r)
+{
+	int fired;
+
+	te_error_clear();
+	te__fault_set((uint64_t)nth);
+	*ret_r = step();
+	fired = te__fault_fired();
+	te__fault_set(0);
+	if (!fired)
+		ck_assert_msg(!*ret_r, "without a fault: %s", te_error_detail());
+	if (*ret_r)
+		ck_assert_msg(te_error_detail()[0], "fault %d: %d and no sentence", nth, *ret_r);
+	return fired;
+}
+
+/* an input and an output of the ends, which no chain shares */
+#define LAST (s.flags & TE_GRAPH_CHAIN ? 1 : 0)
+
+static void run_gives(float v, struct te_tensor *y)
+{
+	DO(te_graph_run(s.g, st));
+	is_constant(y, v, "y");
+}
+
+/* ---- creating ---- */
+
+START_TEST(creating_fails_cleanly)
+{
+	const int64_t live = te__alloc_live();
+	int n = 0, fired = 1, hidden = 0, r;
+
+	while (fired) {
+		scene_open(ways[_i]);
+		fired = faulted(++n, create, &r);
+		hidden += fired && !r;
+		ck_assert_int_eq(s.g == NULL, r < 0);
+		state_is_as_before();
+		if (r) {
+			ck_assert_int_eq(s.a[0].released + s.a[1].released, 0);
+			DO(create());
+		}
+		state_is_as_before();
+		DO(te_graph_bind(s.g, 0, "x", 0, s.x[0], NULL));
+		run_gives(10, te_graph_tensor(s.g, LAST, "y"));
+		s.g = te_graph_unref(s.g);
+		ck_assert_int_eq(s.a[0].released, 1);
+		ck_assert_int_eq(s.a[1].released, 1);
+		scene_close();
+		ck_assert_int_eq(te__alloc_live(), live);
+	}
+	ck_assert_int_gt(n, 60);
+	ck_assert_int_eq(hidden, SPARE);
+}
+END_TEST
+
+/* ---- binding ---- */
+
+static int bind_x(void)
+{
+	return te_graph_bind(s.g, 0, "x", 0, s.x[1], NULL);
+}
+
+static int bind_y(void)
+{
+	return te_graph_bind(s.g, LAST, "y", 0, s.y[1], NULL);
+}
+
+static int unbind_x(void)
+{
+	return te_graph_bind(s.g, 0, "x", 0, NULL, NULL);
+}
+
+static int unbind_y(void)
+{
+	return te_graph_bind(s.g, LAST, "y", 0, NULL, NULL);
+}
+
+/* what y holds after a run, wherever the arguments are bound */
+static void binding(int x, int y)
+{
+	struct te_tensor *own = te_tensor_ref(te_graph_tensor(s.g, LAST, "y"));
+
+	for (int i = 0; i < 2; i++)
+		DO(te_fill(st, te_tensor_data(s.y[i]), 0, 4 * N));
+	if (x < 0) {
+		struct te_tensor *t = te_graph_tensor(s.g, 0, "x");
+
+		DO(te_copy(st, te_tensor_data(t), te_tensor_data(s.x[0]), 4 * N));
+		x = 0;
+	}
+	DO(te_graph_run(s.g, st));
+	if (y < 0) {
+		is_constant(own, (float)(10 * (x + 1)), "the graph's own y");
+		is_constant(s.y[0], 0, "y");
+		is_constant(s.y[1], 0, "y");
+	} else {
+		is_constant(s.y[y], (float)(10 * (x + 1)), "the bound y");
+		is_constant(s.y[!y], 0, "the other y");
+	}
+	te_tensor_unref(own);
+}
+
+/* before: whether both are bound to other memory */
+static const struct {
+	int (*step)(void);
+	int before;
+	int x[2], y[2]; /* to what each is bound before and after; -1: the graph's own */
+} binds[] = {
+	{ bind_x, 0, { -1, 1 }, { -1, -1 } },	 { bind_y, 0, { -1, -1 }, { -1, 1 } },
+	{ bind_x, 1, { 0, 1 }, { 0, 0 } },	 { bind_y, 1, { 0, 0 }, { 0, 1 } },
+	{ unbind_x, 1, { 0, -1 }, { 0, 0 } },	 { unbind_y, 1, { 0, 0 }, { 0, -1 } },
+	{ unbind_x, 0, { -1, -1 }, { -1, -1 } },
+};
+
+START_TEST(binding_fails_cleanly)
+{
+	const uint32_t flags = ways[(size_t)_i % TT_LEN(ways)];
+	const size_t k = (size_t)_i / TT_LEN(ways);
+	const int64_t live = te__alloc_live();
+	int n = 0, fired = 1, r;
+
+	while (fired) {
+		scene_open(flags);
+		DO(create());
+		if (binds[k].before) {
+			DO(te_graph_bind(s.g, 0, "x", 0, s.x[0], NULL));
+			DO(te_graph_bind(s.g, LAST, "y", 0, s.y[0], NULL));
+		}
+		fired = faulted(++n, binds[k].step, &r);
+		binding(binds[k].x[!r], binds[k].y[!r]);
+		if (r)
+			DO(binds[k].step());
+		binding(binds[k].x[1], binds[k].y[1]);
+		scene_close();
+		ck_assert_int_eq(te__alloc_live(), live);
+	}
+	/* the first binding at least looks for slots */
+	ck_assert_int_ge(n, flags & TE_GRAPH_EAGER || binds[k].before || k > 5 ? 1 : 5);
+}
+END_TEST
+
+/* ---- updating ---- */
+
+static int update(void)
+{
+	return te_graph_update(s.g, 2, s.d, NULL);
+}
+
+/* bound to the caller's memory and, where nothing is chained, both to the same */
+static void bind_all(void)
+{
+	DO(te_graph_bind(s.g, 0, "x", 0, s.x[0], NULL));
+	if (!(s.flags & TE_GRAPH_CHAIN))
+		DO(te_graph_bind(s.g, 1, "x", 0, s.x[0], NULL));
+	DO(te_graph_bind(s.g, LAST, "y", 0, s.y[0], NULL));
+}
+
+START_TEST(updating_fails_cleanly)
+{
+	const int64_t live = te__alloc_live();
+	int n = 0, fired = 1, hidden = 0, r;
+
+	while (fired) {
+		uint64_t used;
+
+		scene_open(ways[_i]);
+		DO(create());
+		bind_all();
+		DO(te_graph_run(s.g, st));
+		used = tt_used();
+		state_reset();
+		fired = faulted(++n, update, &r);
+		hidden += fired && !r;
+		state_is_as_before();
+		ck_assert_int_eq(s.a[0].released + s.a[1].released, r ? 0 : 2);
+		if (r) {
+			ck_assert_uint_eq(tt_used(), used);
+			run_gives(10, s.y[0]);
+			/* bindings have stayed, and move one by one */
+			DO(te_graph_bind(s.g, 0, "x", 0, s.x[1], NULL));
+			run_gives(20, s.y[0]);
+			if (!LAST)
+				is_constant(te_graph_tensor(s.g, 1, "y"), 10, "the other y");
+			state_reset();
+			DO(update());
+			state_is_as_before();
+		}
+		ck_assert_int_eq(s.a[0].released + s.a[1].released, 2);
+		bind_all();
+		DO(te_graph_bind(s.g, LAST, "y", 0, s.y[1], NULL));
+		run_gives(10, s.y[1]);
+		s.g = te_graph_unref(s.g);
+		ck_assert_int_eq(s.b[0].released + s.b[1].released, 2);
+		scene_close();
+		ck_assert_int_eq(te__alloc_live(), live);
+	}
+	ck_assert_int_gt(n, 60);
+	ck_assert_int_eq(hidden, SPARE);
+}
+END_TEST
+
+/* ---- replaying ---- */
+
+static int replay(void)
+{
+	struct te_replay rep = TE_REPLAY_INIT;
+	struct te_tensor *kept = s.y[1];
+	struct te_stream *side = NULL;
+	int r = te_stream_create(ctx, &side);
+
+	rep.first = TE_FIRST_YES;
+	rep.npos = 1;
+	rep.pos = &s.x[1];
+	if (!r)
+		r = te_graph_forward(s.g, 0, st, &rep);
+	rep.npos = 0;
+	rep.side = side;
+	if (!r)
+		r = te_graph_forward(s.g, 1, st, &rep);
+	rep.side = NULL;
+	rep.npos = 1;
+	rep.pos = &s.x[0];
+	if (!r)
+		r = te_graph_backward(s.g, 1, side, &rep);
+	rep.npos = 0;
+	rep.side = side;
+	rep.nkept = 1;
+	rep.kept = &(struct te_named){ "x", kept };
+	if (!r)
+		r = te_graph_backward(s.g, 0, st, &rep);
+	if (!r)
+		r = te_graph_run(s.g, side);
+	te_stream_unref(side);
+	return r;
+}
+
+/* a replay that failed has said so, and the graph does at each later call */
+START_TEST(replaying_fails_for_good)
+{
+	const int64_t live = te__alloc_live();
+	int n = 0, fired = 1, r;
+
+	while (fired) {
+		scene_open(ways[_i]);
+		DO(create());
+		fired = faulted(++n, replay, &r);
+		ck_assert_msg(!fired || r < 0, "fault %d is not reported", n);
+		DO(te_ctx_sync(ctx));
+		/* the first is that of the stream */
+		if (r && te_graph_run(s.g, st)) {
+			fails(te_graph_run(s.g, st), r, "the graph failed before");
+			fails(te_graph_bind(s.g, 0, "x", 0, NULL, NULL), r, "failed before");
+			fails(te_graph_update(s.g, 2, s.d, NULL), r, "failed before");
+			s.g = te_graph_unref(s.g);
+			s.c[0].release = s.c[1].release = NULL;
+			state_reset();
+			DO(create());
+		}
+		DO(replay());
+		is_constant(te_graph_tensor(s.g, 1, "y"), 20, "y");
+		is_constant(s.y[1], 10, "the gradient that was kept");
+		scene_close();
+		ck_assert_int_eq(te__alloc_live(), live);
+	}
+	ck_assert_int_gt(n, 5);
+}
+END_TEST
+
+/* ---- a plan ---- */
+
+static struct te_plan *plan;
+
+static int from_plan(void)
+{
+	struct te_callable c = TE_CALLABLE_INIT;
+	int r = te_callable_from_plan(plan, "model", &c);
+
+	if (!r)
+		r = te_graph_create(ctx, 1, &c, NULL, &s.g);
+	if (r && c.release)
+		c.release(c.self);
+	return r;
+}
+
+START_TEST(a_plan_fails_cleanly)
+{
+	const struct model_shape m = { 48, 32, 1, 16, 4, 4, 2, 0, 0 };
+	struct te_seq *seq = model_create(ctx, &m, 1);
+	int n = 0, fired = 1, hidden = 0, r;
+	int64_t live = 0;
+
+	memset(&s, 0, sizeof(s));
+	for (; fired; n++) {
+		plan = model_plan(seq, &m, "bf16", TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
+		/* 0: none, so that what the context keeps is there */
+		fired = !n || faulted(n, from_plan, &r);
+		hidden += n && fired && !r;
+		if (!s.g) {
+			/* one that failed while it ran is of no more use */
+			te_plan_unref(plan);
+			plan = model_plan(seq, &m, "bf16", TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
+			DO(from_plan());
+		}
+		DO(te_graph_run(s.g, st));
+		s.g = te_graph_unref(s.g);
+		plan = te_plan_unref(plan);
+		/* the pool goes behind what is queued */
+		DO(te_ctx_sync(ctx));
+		live = n ? live : te__alloc_live();
+		ck_assert_int_eq(te__alloc_live(), live);
+	}
+	ck_assert_int_gt(n, 50);
+	ck_assert_int_eq(hidden, SPARE);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- streams that capture ---- */
+
+/* nothing of a replay that is refused gets into a capture, and no other stream joins it */
+START_TEST(captures_are_left_alone)
+{
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_replay rep = TE_REPLAY_INIT;
+	struct te_recording *rec;
+	struct te_stream *other;
+
+	scene_open(ways[_i]);
+	DO(create());
+	DO(te_stream_create(ctx, &other));
+	if (LAST)
+		DO(te_graph_bind(s.g, 1, "y", 0, s.y[0], NULL));
+	rep.first = TE_FIRST_YES;
+	rep.npos = 1;
+	rep.pos = &s.x[0];
+	for (int round = 0; round < 2; round++) {
+		DO(te_capture_begin(st));
+		DO(te_fill(st, s.words, 0, 4));
+		/* in the second round st is the stream of the latest replay */
+		for (int k = 0; k <= round; k++) {
+			struct te_stream *on = k ? other : st;
+
+			fails(te_graph_run(s.g, on), -EBUSY, "te_graph_run: the stream is");
+			if (!(s.flags & TE_GRAPH_WHOLE))
+				fails(te_graph_forward(s.g, 0, on, &rep), -EBUSY,
+				      "te_graph_forward: the stream is capturing");
+		}
+		if (!(s.flags & TE_GRAPH_WHOLE)) {
+			rep.side = st;
+			fails(te_graph_forward(s.g, 0, other, &rep), -EBUSY, "is capturing");
+			rep.side = NULL;
+		}
+		if (round)
+			fails(te_graph_update(s.g, 2, s.d, NULL), -EBUSY, "is capturing");
+		ck_assert_int_ge(te_stream_query(other), 0);
+		DO(te_capture_end(st, &rec));
+		DO(te_recording_info(rec, &info));
+		ck_assert_uint_eq(info.nnodes, 1);
+		te_recording_unref(rec);
+		/* the graph is none the worse for it, and knows whether weights are cached */
+		if (!(s.flags & TE_GRAPH_WHOLE)) {
+			DO(te_graph_forward(s.g, 0, other, &rep));
+			rep.npos = 0;
+			DO(te_graph_forward(s.g, 1, other, &rep));
+			rep.npos = 1;
+			is_constant(LAST ? s.y[0] : te_graph_tensor(s.g, 1, "y"), 10, "y");
+			DO(te_graph_rewind(s.g));
+		}
+		DO(te_graph_run(s.g, st));
+	}
+	te_stream_unref(other);
+	scene_close();
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *suite = suite_create("graph/faults");
+	TCase *c = tt_case(suite, "faults", "fault");
+	const int nways = (int)TT_LEN(ways);
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, creating_fails_cleanly, 0, nways);
+	tcase_add_loop_test(c, binding_fails_cleanly, 0, nways * (int)TT_LEN(binds));
+	tcase_add_loop_test(c, updating_fails_cleanly, 0, nways);
+	/* a whole graph has no passes of its own */
+	tcase_add_loop_test(c, replaying_fails_for_good, 0, 2);
+	tcase_add_loop_test(c, replaying_fails_for_good, nways - 1, nways);
+	tcase_add_test(c, a_plan_fails_cleanly);
+	c = tt_case(suite, "captures", "graph");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, captures_are_left_alone, 0, nways);
+	return suite;
+}
+
+TT_MAIN("graph/faults", TT_NEED_NOTHING, suite)

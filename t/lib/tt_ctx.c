@@ -1,0 +1,61 @@
+/* tt_ctx.c - a context for each test, and calls that must fail. */
+#include "config.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "tt_ctx.h"
+
+const char *backend = "host";
+struct te_ctx *ctx;
+struct te_stream *st;
+
+void tt_setup(void)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = backend;
+	DO(te_ctx_create(&o, &ctx));
+	st = te_ctx_stream(ctx);
+}
+
+void tt_teardown(void)
+{
+	ctx = te_ctx_unref(ctx);
+	st = NULL;
+}
+
+uint64_t tt_used(void)
+{
+	struct te_mem_info m = TE_MEM_INFO_INIT;
+
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &m));
+	return m.used_nbytes;
+}
+
+/* the length of the name of a function of libtegraph at p, or 0 */
+static size_t graph_function(const char *p)
+{
+	static const char *const prefix[] = { "te_graph_", "te_schedule_", "te_callable_" };
+	size_t n = 0;
+
+	for (size_t i = 0; i < TT_LEN(prefix); i++)
+		if (!strncmp(p, prefix[i], strlen(prefix[i])))
+			n = strlen(prefix[i]);
+	while (n && (isalnum((unsigned char)p[n]) || p[n] == '_'))
+		n++;
+	return n;
+}
+
+void tt_fails(const char *call, int r, int code, const char *text)
+{
+	const char *said = te_error_detail();
+	const size_t called = graph_function(call);
+
+	ck_assert_msg(r == code, "%s: %d, not %d: %s", call, r, code, said);
+	ck_assert_msg(strstr(said, text) != NULL, "%s: \"%s\" lacks \"%s\"", call, said, text);
+	if (called && graph_function(said))
+		ck_assert_msg(graph_function(said) == called && !strncmp(said, call, called),
+			      "%s: \"%s\" names another function", call, said);
+}

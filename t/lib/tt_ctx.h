@@ -1,0 +1,42 @@
+/*
+ * tt_ctx.h - what the test programs of the libraries share: calls that must not fail, calls that
+ * must, and a context for each test.
+ */
+#ifndef TT_CTX_H
+#define TT_CTX_H
+
+#include "tt.h"
+
+#include <te/ctx.h>
+#include <te/errno.h>
+#include <te/stream.h>
+
+/* a call that returns 0 */
+#define DO(call)                                                                        \
+	do {                                                                            \
+		int do_r = (call);                                                      \
+		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
+	} while (0)
+
+/*
+ * A call that returns the code, with a sentence that holds the text. Where the sentence names a
+ * function of libtegraph, it is the one that is called.
+ */
+#define fails(call, code, text) tt_fails(#call, (call), (code), (text))
+void tt_fails(const char *call, int r, int code, const char *text);
+
+/*
+ * The fixture: a context on a backend, by default host, and its stream. A suite that runs on
+ * several sets the name before its tests do.
+ */
+extern const char *backend;
+extern struct te_ctx *ctx;
+extern struct te_stream *st;
+
+void tt_setup(void);
+void tt_teardown(void);
+
+/* bytes of device memory that are in use, once all that is queued has run */
+uint64_t tt_used(void);
+
+#endif

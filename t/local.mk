@@ -42,6 +42,8 @@ TT_GRAPH = \
 	t/graph/faults \
 	t/graph/graph \
 	t/graph/graph_gpu \
+	t/graph/rules \
+	t/graph/rules_gpu \
 	t/graph/schedule \
 	t/graph/sweep \
 	t/graph/sweep_gpu
@@ -158,6 +160,10 @@ t_graph_faults_SOURCES = t/graph/faults.c t/core/plan_model.c t/core/plan_model.
 GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
+
+RULES_CASES = t/graph/rules_cases.c t/graph/rules_cases.h t/core/plan_model.c t/core/plan_model.h
+t_graph_rules_SOURCES = t/graph/rules.c $(RULES_CASES)
+t_graph_rules_gpu_SOURCES = t/graph/rules_gpu.c $(RULES_CASES)
 
 SWEEP_CASES = t/graph/sweep_cases.c t/graph/sweep_cases.h
 t_graph_sweep_SOURCES = t/graph/sweep.c $(SWEEP_CASES)

@@ -87,4 +87,8 @@ TE_EXPORT void te__fault_set(uint64_t nth);
 TE_EXPORT int te__fault_point(void);
 TE_EXPORT int te__fault_fired(void); /* whether the armed fault happened */
 
+struct te_stream;
+/* 0, or -EBUSY naming fn while the stream takes part in a capture */
+TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
+
 #endif

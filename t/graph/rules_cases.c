@@ -879,6 +879,40 @@ START_TEST(other_ways_to_replay_are_refused)
 }
 END_TEST
 
+/* a stream that captures takes no replay: nothing of one gets into the capture */
+START_TEST(a_capturing_stream_is_left_alone)
+{
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_recording *rec;
+	struct te_stream *side;
+	struct te_replay r = TE_REPLAY_INIT;
+	struct some s;
+
+	some_create(&s);
+	DO(te_stream_create(ctx, &side));
+	r.npos = 3;
+	r.pos = s.in;
+	for (int k = 0; k < 4; k++) {
+		struct te_stream *own = k == 2 ? side : st;
+
+		DO(te_capture_begin(st));
+		r.side = k == 2 ? st : k == 1 ? side : NULL;
+		fails(k < 3 ? te_graph_forward(s.g, 0, own, &r) : te_graph_run(s.g, own), -EBUSY,
+		      "the stream is capturing");
+		DO(te_capture_end(st, &rec));
+		DO(te_recording_info(rec, &info));
+		ck_assert_uint_eq(info.nnodes, 0);
+		te_recording_unref(rec);
+	}
+	/* it has not failed, and its step is still due */
+	r.side = NULL;
+	DO(te_graph_forward(s.g, 0, st, &r));
+	some_gave(&s, 10);
+	some_destroy(&s);
+	te_stream_unref(side);
+}
+END_TEST
+
 /* a function that fails when it is replayed, as an eager graph does: later calls say so */
 START_TEST(a_failed_replay_is_remembered)
 {
@@ -1133,6 +1167,7 @@ Suite *rules_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, the_first_micro_batch_is_to_be_said, 0, TT_LEN(telling_flags));
 	tcase_add_test(c, each_graph_has_its_own_flag);
 	tcase_add_test(c, other_ways_to_replay_are_refused);
+	tcase_add_test(c, a_capturing_stream_is_left_alone);
 	tcase_add_test(c, a_failed_replay_is_remembered);
 	return s;
 }

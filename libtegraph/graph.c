@@ -292,9 +292,9 @@ static int link(struct te_graph *g, int32_t from, int32_t to)
 				      x, b->c.name, b->c.in[0].name, y);
 	}
 	if (g->training && (a->c.out[0].flags ^ b->c.in[0].flags) & TE_ARG_GRAD)
-		return te__graph_fail(g->fn, -EINVAL, "%s %s a gradient of %s, %s %s one of %s",
+		return te__graph_fail(g->fn, -EINVAL, "%s %s gradient of %s, %s %s one of %s",
 				      a->c.name,
-				      a->c.out[0].flags & TE_ARG_GRAD ? "reads" : "reads no",
+				      a->c.out[0].flags & TE_ARG_GRAD ? "reads a" : "reads no",
 				      a->c.out[0].name, b->c.name,
 				      b->c.in[0].flags & TE_ARG_GRAD ? "writes" : "does not write",
 				      b->c.in[0].name);

@@ -999,6 +999,7 @@ START_TEST(callables_are_checked)
 	REFUSED(in, typed, TE_GRAPH_CHAIN, -TE_EDTYPE, "a gives y [3] int32, b takes x [3] fp32");
 	REFUSED(nin, 0, TE_GRAPH_CHAIN, -EINVAL, "b has no input to be chained");
 	a.out = plain;
+	refused(a, good, TE_GRAPH_CHAIN, -EINVAL, "a reads no gradient of y, b writes one of x");
 	a.nout = 0;
 	refused(a, good, TE_GRAPH_CHAIN, -EINVAL, "a has no output to be chained");
 	ck_assert_int_eq(none.n + spare[0].released + spare[1].released, 0);

@@ -179,6 +179,9 @@ KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
 t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
 t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
 
+ORDERS = t/graph/orders.c t/graph/orders.h
+t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
+
 RECORDING_CASES = t/core/recording_cases.c t/core/recording_cases.h \
 	t/core/plan_model.c t/core/plan_model.h
 t_core_recording_SOURCES = t/core/recording.c $(RECORDING_CASES)

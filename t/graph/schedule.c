@@ -9,6 +9,7 @@
 #include <te/errno.h>
 #include <te/schedule.h>
 
+#include "orders.h"
 #include "tt.h"
 
 #define DO(call)                                                                        \
@@ -272,24 +273,6 @@ END_TEST
 
 /* ---- against a slow model ---- */
 
-#define MOST 96
-
-/* how often entries before i are of the kind and chunk of (kind, chunk) */
-static int before(const struct te_sched_entry *e, int i, int kind, int chunk)
-{
-	int n = 0;
-
-	while (i--)
-		n += (int)e[i].kind == kind && e[i].chunk == chunk;
-	return n;
-}
-
-/* whether the (m+1)-th entry of kind and chunk lies before i */
-static int has_run(const struct te_sched_entry *e, int i, int kind, int chunk, int m)
-{
-	return before(e, i, kind, chunk) > m;
-}
-
 /* index of the first entry against a rule; n: something is missing at the end; -1: it runs */
 static int model(const struct te_sched_entry *e, int n, int nchunks, int nmicro)
 {
@@ -300,45 +283,21 @@ static int model(const struct te_sched_entry *e, int n, int nchunks, int nmicro)
 
 		if (c < 0 || c >= nchunks)
 			return i;
-		m = before(e, i, k, c);
-		if (m >= nmicro || (k == TE_SCHED_F && c && !has_run(e, i, k, c - 1, m)) ||
-		    (k != TE_SCHED_F && !has_run(e, i, k - 1, c, m)) ||
-		    (k == TE_SCHED_B && c < nchunks - 1 && !has_run(e, i, k, c + 1, m)))
+		m = order_before(e, i, k, c);
+		if (m >= nmicro || (k == TE_SCHED_F && c && !order_has(e, i, k, c - 1, m)) ||
+		    (k != TE_SCHED_F && !order_has(e, i, k - 1, c, m)) ||
+		    (k == TE_SCHED_B && c < nchunks - 1 && !order_has(e, i, k, c + 1, m)))
 			return i;
 		any_b |= k == TE_SCHED_B;
 	}
 	for (int c = 0; c < nchunks; c++) {
-		int w = before(e, n, TE_SCHED_W, c);
+		int w = order_before(e, n, TE_SCHED_W, c);
 
-		if (before(e, n, TE_SCHED_F, c) != nmicro || (w && w != nmicro) ||
-		    (any_b && before(e, n, TE_SCHED_B, c) != nmicro))
+		if (order_before(e, n, TE_SCHED_F, c) != nmicro || (w && w != nmicro) ||
+		    (any_b && order_before(e, n, TE_SCHED_B, c) != nmicro))
 			return n;
 	}
 	return -1;
-}
-
-/* a random order that runs: any entry that may come next, until all have come */
-static int valid_order(struct te_sched_entry *e, int nchunks, int nmicro, int train)
-{
-	int delayed[4], n = 0, total = 0;
-
-	for (int c = 0; c < nchunks; c++) {
-		delayed[c] = train && tt_rand_int(0, 1);
-		total += nmicro * (1 + train + delayed[c]);
-	}
-	while (n < total) {
-		int c = (int)tt_rand_int(0, nchunks - 1), k = (int)tt_rand_int(0, train ? 2 : 0);
-		int m = before(e, n, k, c);
-
-		if (k == TE_SCHED_W && !delayed[c])
-			continue;
-		e[n] = (struct te_sched_entry){ c, (enum te_sched_kind)k };
-		if (m < nmicro && (k != TE_SCHED_F || !c || has_run(e, n, k, c - 1, m)) &&
-		    (k == TE_SCHED_F || has_run(e, n, k - 1, c, m)) &&
-		    (k != TE_SCHED_B || c == nchunks - 1 || has_run(e, n, k, c + 1, m)))
-			n++;
-	}
-	return n;
 }
 
 static int mutate(struct te_sched_entry *e, int n, int nchunks)
@@ -373,9 +332,9 @@ START_TEST(agrees_with_a_slow_model)
 	for (int trial = 0; trial < 10000; trial++) {
 		int nchunks = (int)tt_rand_int(1, 4), nmicro = (int)tt_rand_int(1, 5);
 		struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
-		struct te_sched_entry e[MOST];
+		struct te_sched_entry e[ORDER_MOST];
 		struct te_schedule *s = NULL;
-		int n = valid_order(e, nchunks, nmicro, tt_rand_int(0, 4) > 0), want, r;
+		int n = order_valid(e, nchunks, nmicro, tt_rand_int(0, 4) > 0), want, r;
 		char place[32];
 
 		for (int k = (int)tt_rand_int(0, 2); k > 0 && n > 1; k--)
@@ -407,12 +366,12 @@ START_TEST(text_gives_back_the_order)
 	for (int trial = 0; trial < 200; trial++) {
 		struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
 		struct te_schedule *s, *again;
-		struct te_sched_entry e[MOST];
+		struct te_sched_entry e[ORDER_MOST];
 		char *text;
 
 		o.nchunks = (int32_t)tt_rand_int(1, 4);
 		o.nmicro = (int32_t)tt_rand_int(1, 5);
-		o.norder = valid_order(e, o.nchunks, o.nmicro, 1);
+		o.norder = order_valid(e, o.nchunks, o.nmicro, 1);
 		o.order = e;
 		DO(te_schedule_create(&o, &s));
 		DO(te_schedule_print(s, &text));

@@ -367,7 +367,7 @@ START_TEST(hooks_are_called_in_this_order)
 }
 END_TEST
 
-/* without a schedule: forwards, backwards reversed, then the weight gradients, as far as there are */
+/* no schedule: forwards, backwards reversed, then the weight gradients, as far as there are */
 START_TEST(weight_gradients_are_passes_of_their_own)
 {
 	struct pipeline p;

@@ -25,17 +25,11 @@
 
 #include "backend_cases.h"
 #include "libtecore/backend/backend.h"
-
-#define DO(call)                                                                          \
-	do {                                                                              \
-		int do_r = (call);                                                        \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());   \
-	} while (0)
+#include "tt_ctx.h"
 
 #define PAD 64	      /* poison on either side of what is written */
 #define GATE_MAX_S 20 /* a gate that nobody opens: the test fails, and does not hang */
 
-static const char *backend;
 static const struct te__backend_ops *ops;
 static int is_host;
 static void *dev, *a, *b; /* a device and two of its streams */
@@ -1835,25 +1829,20 @@ END_TEST
 
 /* ---- what the public functions promise on every backend ---- */
 
-static struct te_ctx *ctx;
-static struct te_stream *st, *su;
+static struct te_stream *su;
 
 static void setup_ctx(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
 	is_host = !strcmp(backend, "host");
 	te_error_clear();
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
+	tt_setup();
 	DO(te_stream_create(ctx, &su));
 }
 
 static void teardown_ctx(void)
 {
 	su = te_stream_unref(su);
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 /* refused, and the sentence names the function */

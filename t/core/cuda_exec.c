@@ -11,13 +11,7 @@
 #include <te/errno.h>
 
 #include "libtecore/backend/cuda_graph.h"
-#include "tt.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
+#include "tt_ctx.h"
 
 #define FAKE_UNKNOWN 999
 #define MAX_DEPS 8

@@ -19,10 +19,8 @@
 #include <te/seq.h>
 #include <te/stream.h>
 
-#include "tt.h"
+#include "tt_ctx.h"
 
-static struct te_ctx *ctx;
-static struct te_stream *st;
 static int poison; /* what an output holds that was not written */
 #define POISON ((void *)&poison)
 
@@ -34,12 +32,6 @@ static int open_host(struct te_ctx **ret_ctx)
 	return te_ctx_create(&o, ret_ctx);
 }
 
-static void setup(void)
-{
-	ck_assert_int_eq(open_host(&ctx), 0);
-	st = te_ctx_stream(ctx);
-}
-
 static void teardown(void)
 {
 	struct te_mem_info m = TE_MEM_INFO_INIT;
@@ -47,7 +39,7 @@ static void teardown(void)
 	ck_assert_int_eq(te_ctx_mem_info(ctx, &m), 0);
 	ck_assert_uint_eq(m.used_nbytes, 0);
 	ck_assert_uint_eq(m.pinned_nbytes, 0);
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 /* outputs are written on success only */
@@ -479,7 +471,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("core/faults");
 	TCase *c = tt_case(s, "objects", "host");
 
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, teardown);
 	tcase_add_loop_test(c, fails_cleanly, 0, TT_LEN(sweep));
 	tcase_add_loop_test(c, an_op_fails_cleanly, 0, NOPS);
 	return s;

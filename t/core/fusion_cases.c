@@ -27,34 +27,11 @@
 
 #include "libtecore/plan_internal.h"
 #include "fusion_cases.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
+#include "tt_ctx.h"
 
 #define WIDTH 32
 #define NELEMS (5 * 16 * WIDTH) /* 80 rows: more than one run of partial sums */
 #define PASSES 3
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
 
 /*
  * A sequence in letters: l linear 32 to 32, w linear 32 to 64, b bias of 32, B of 64, n layernorm,
@@ -667,7 +644,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "equal", "numeric");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, norm_casts_to_the_same_bits, 0, TT_LEN(norm_casts));
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
@@ -676,11 +653,11 @@ Suite *fusion_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, product_gradient_adds_within_the_bound, 0,
 			    4 * TT_LEN(product_gradient_sums));
 	c = tt_case(s, "apart", "");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, leaves_the_steps_where_it_must, 0, TT_LEN(blocked));
 	tcase_add_test(c, adds_a_product_to_itself);
 	c = tt_case(s, "tables", "");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, asks_the_users_fusions_first);
 	tcase_add_loop_test(c, each_row_names_a_test_that_takes_it, 0, te__nfusions);
 	return s;

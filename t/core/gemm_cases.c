@@ -22,18 +22,9 @@
 #include <te/stream.h>
 
 #include "gemm_cases.h"
-
-#define DO(call)                                                                                \
-	do {                                                                                    \
-		int do_r = (call);                                                              \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
-	} while (0)
+#include "tt_ctx.h"
 
 #define TAIL 64 /* bytes behind D that stay poison */
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
 
 static const struct types {
 	enum te_dtype a, b, d;
@@ -48,20 +39,6 @@ static const struct types {
 	{ TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_BF16 },
 	{ TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_FP32 },
 };
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
 
 static int is_fp8(enum te_dtype t)
 {
@@ -329,7 +306,7 @@ Suite *gemm_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "products", "gemm");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, agrees_with_fp64, 0, TT_LEN(types));
 	tcase_add_loop_test(c, gives_the_same_bits_again_and_captured, 0, TT_LEN(types));
 	tcase_add_test(c, says_what_is_wrong);

@@ -13,8 +13,7 @@
 #include <te/errno.h>
 
 #include "gemm_exact_cases.h"
-
-static const char *backend;
+#include "tt_ctx.h"
 
 static int is_fp8(enum te_dtype t)
 {
@@ -231,21 +230,6 @@ static void check_exact(const struct gemm_run *r)
 
 /* ---- tests ---- */
 
-static struct te_ctx *ctx;
-
-static void open_ctx(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	ck_assert_msg(!te_ctx_create(&o, &ctx), "%s", te_error_detail());
-}
-
-static void close_ctx(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
-
 static float small_int(void)
 {
 	return (float)tt_rand_int(-2, 2);
@@ -413,7 +397,7 @@ Suite *gemm_exact_suite(const char *name, const char *backend_name)
 	TCase *c = tt_case(s, "products", "gemm");
 
 	backend = backend_name;
-	tcase_add_checked_fixture(c, open_ctx, close_ctx);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, integers_are_exact, 0, TT_LEN(types));
 	tcase_add_loop_test(c, large_products_are_exact, 0, TT_LEN(types));
 	tcase_add_loop_test(c, one_element_products, 0, 3); /* those without FP8 */

@@ -9,15 +9,10 @@
 #include <te/stream.h>
 
 #include "kernel_check.h"
+#include "tt_ctx.h"
 
 #define GUARD 256 /* bytes on both sides */
 #define MAX_ARRAYS 64
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
 
 struct array {
 	int32_t dtype;
@@ -29,7 +24,6 @@ struct array {
 	int deferred;
 };
 
-static struct te_ctx *ctx;
 static int exact; /* the backend is the reference itself */
 static struct array arrays[MAX_ARRAYS];
 static int narrays;
@@ -39,19 +33,17 @@ double kc_unit(int32_t dtype)
 	return dtype == TE_DTYPE_BF16 ? 0x1p-8 : dtype == TE_DTYPE_FP16 ? 0x1p-11 : U32;
 }
 
-void kc_open(const char *backend)
+void kc_open(const char *on)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
+	backend = on;
+	tt_setup();
 	exact = !strcmp(backend, "host");
 }
 
 void kc_close(void)
 {
 	kc_reset();
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 static size_t whole(const struct array *a)

@@ -22,7 +22,7 @@
 /* largest relative error of one rounding to T */
 double kc_unit(int32_t dtype);
 
-void kc_open(const char *backend);
+void kc_open(const char *on);
 void kc_close(void);
 /* frees all arrays */
 void kc_reset(void);

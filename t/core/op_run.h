@@ -9,13 +9,7 @@
 #include <te/op.h>
 #include <te/quant.h>
 
-#include "tt.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
+#include "tt_ctx.h"
 
 struct op_run {
 	struct te_ctx *ctx;

@@ -12,21 +12,7 @@
 #include <te/private.h>
 
 #include "op_cases.h"
-
-static struct te_ctx *ctx;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	DO(te_ctx_create(&o, &ctx));
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
+#include "tt_ctx.h"
 
 static double *doubles(const struct te_tensor *t)
 {
@@ -739,7 +725,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("core/ops");
 	TCase *c = tt_case(s, "values", "host numeric");
 
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, matches_fp64_forward_and_backward, 0, op_ncases);
 	tcase_add_loop_test(c, computes_in_bf16_with_one_rounding, 0, op_ncases);
 	tcase_add_loop_test(c, linear_multiplies_what_the_recipe_gives, 0, TT_LEN(linear_recipes));

@@ -9,16 +9,8 @@
 #include <te/errno.h>
 #include <te/optim.h>
 
-#include "tt.h"
+#include "tt_ctx.h"
 
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static struct te_ctx *ctx;
-static struct te_stream *st;
 static struct te_seq *seq;
 static size_t n; /* of the flat buffers */
 
@@ -41,11 +33,7 @@ static struct te_seq *make_seq(struct te_ctx *c)
 
 static void setup(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
+	tt_setup();
 	seq = make_seq(ctx);
 	DO(te_seq_init(seq, tt_seed()));
 	n = (size_t)te_tensor_nelems(te_seq_masters(seq));
@@ -54,7 +42,7 @@ static void setup(void)
 static void teardown(void)
 {
 	seq = te_seq_unref(seq);
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 static float *floats(const struct te_tensor *t)

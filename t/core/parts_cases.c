@@ -14,34 +14,11 @@
 
 #include "parts_cases.h"
 #include "plan_model.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
+#include "tt_ctx.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
 
 static void *bytes_of(const void *device, size_t nbytes)
 {
@@ -530,7 +507,7 @@ Suite *parts_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "parts", "plan");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 8);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	tcase_add_test(c, channels_do_not_cross_the_ends_of_a_part);

@@ -9,14 +9,7 @@
 #include <te/errno.h>
 #include <te/place.h>
 
-#include "tt.h"
-
-static void fails(int r, int code, const char *text)
-{
-	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
-		      te_error_detail(), text);
-}
+#include "tt_ctx.h"
 
 static int apart(const struct te_place_item *a, const struct te_place_item *b)
 {

@@ -14,35 +14,12 @@
 #include "libtecore/plan_internal.h"
 #include "plan_cases.h"
 #include "plan_model.h"
-
-#define DO(call)                                                                                \
-	do {                                                                                    \
-		int do_r = (call);                                                              \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
-	} while (0)
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
+#include "tt_ctx.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape gpt_drop = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
 
 static float *floats(struct te_tensor *t)
 {
@@ -707,19 +684,19 @@ Suite *plan_suite(const char *name, const char *on)
 
 	backend = on;
 	c = tt_case(s, "gradients", "numeric");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, gradient_is_the_derivative_of_the_loss, 0, 2);
 	tcase_add_test(c, sums_the_gradients_of_all_takers);
 	tcase_add_loop_test(c, delayed_weight_gradients_are_the_same_bits, 0, 4);
 	c = tt_case(s, "memory", "memory");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, 12);
 	tcase_add_loop_test(c, places_live_buffers_apart, 0, 12);
 	tcase_add_test(c, plans_of_one_sequence_take_turns);
 	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0, 4);
 	tcase_add_test(c, plans_without_memory_when_asked);
 	c = tt_case(s, "running", "run");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, 4);
 	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, 4);
 	tcase_add_test(c, draws_fresh_masks_each_step);

@@ -8,12 +8,7 @@
 #include <te/errno.h>
 
 #include "plan_model.h"
-
-#define DO(call)                                                                                \
-	do {                                                                                    \
-		int do_r = (call);                                                              \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());         \
-	} while (0)
+#include "tt_ctx.h"
 
 static struct te_op *put(struct te_seq *seq, struct te_op *op)
 {

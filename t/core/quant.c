@@ -11,7 +11,7 @@
 #include <te/quant.h>
 #include <te/stream.h>
 #include "libtecore/dtype_inline.h"
-#include "tt.h"
+#include "tt_ctx.h"
 
 #define OK(call)                                                             \
 	do {                                                                 \
@@ -20,21 +20,12 @@
 			      te_error_detail());                            \
 	} while (0)
 
-static struct te_ctx *ctx;
 static struct te_stream *stream;
 
 static void open_host(void)
 {
-	struct te_ctx_opts opts = TE_CTX_OPTS_INIT;
-
-	opts.backend = "host";
-	OK(te_ctx_create(&opts, &ctx));
-	stream = te_ctx_stream(ctx);
-}
-
-static void close_host(void)
-{
-	ctx = te_ctx_unref(ctx);
+	tt_setup();
+	stream = st;
 }
 
 static struct te_recipe delayed(int history_len, enum te_amax_algo algo, int margin)
@@ -825,7 +816,7 @@ static TCase *with_host(Suite *s, const char *name)
 {
 	TCase *c = tt_case(s, name, "host numeric");
 
-	tcase_add_checked_fixture(c, open_host, close_host);
+	tcase_add_checked_fixture(c, open_host, tt_teardown);
 	return c;
 }
 

@@ -29,12 +29,7 @@
 #include "libtecore/backend/cuda_driver.h"
 #include "plan_model.h"
 #include "recording_cases.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
+#include "tt_ctx.h"
 
 #define REFUSED(code, fn, ...) check_refused(fn(__VA_ARGS__), (code), #fn)
 
@@ -42,9 +37,7 @@
 #define PAD 64	    /* poison on either side of what is written */
 #define POISON 0xa5 /* as tt_poison() writes it */
 
-static const char *backend;
 static int is_host;
-static struct te_ctx *ctx;
 static struct te_stream *a, *b;
 
 /* ---- the gate ---- */
@@ -103,14 +96,11 @@ static int owned_pinned[32], nowned;
 
 static void setup(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
 	is_host = !strcmp(backend, "host");
 	nowned = 0;
 	gate_open();
 	atomic_store(&gate_timed_out, 0);
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
+	tt_setup();
 	DO(te_stream_create(ctx, &a));
 	DO(te_stream_create(ctx, &b));
 }
@@ -125,7 +115,7 @@ static void teardown(void)
 					  te_mem_free(a, owned[nowned]));
 	te_stream_unref(b);
 	te_stream_unref(a);
-	ck_assert_ptr_null(te_ctx_unref(ctx));
+	tt_teardown();
 	ck_assert_msg(!gate_timed_out, "a gate was not opened in time");
 }
 

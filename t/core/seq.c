@@ -11,24 +11,20 @@
 #include <te/plan.h>
 #include <te/seq.h>
 
-#include "tt.h"
+#include "tt_ctx.h"
 
-static struct te_ctx *ctx;
 static struct te_seq *seq;
 
 static void setup(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	ck_assert_int_eq(te_ctx_create(&o, &ctx), 0);
+	tt_setup();
 	ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
 }
 
 static void teardown(void)
 {
 	seq = te_seq_unref(seq);
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 /* appends, and drops the test's own reference: the sequence keeps the op alive */

@@ -12,14 +12,9 @@
 #include <te/quant.h>
 #include <te/tensor.h>
 
-#include "tt.h"
+#include "tt_ctx.h"
 
 #define LIMIT (256 << 20) /* of device memory, set in suite() */
-#define DO(call)                                                                          \
-	do {                                                                              \
-		int do_r = (call);                                                        \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail());   \
-	} while (0)
 /* the code and the whole sentence */
 #define REFUSED(call, code, ...)                                                 \
 	do {                                                                     \
@@ -32,18 +27,6 @@
 		ck_assert_str_eq(te_error_detail(), ref_want);                   \
 	} while (0)
 
-static struct te_ctx *ctx;
-static struct te_stream *st;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
 static uint64_t used(void)
 {
 	struct te_mem_info m = TE_MEM_INFO_INIT;
@@ -55,7 +38,7 @@ static uint64_t used(void)
 static void teardown(void)
 {
 	ck_assert_uint_eq(used(), 0);
-	ctx = te_ctx_unref(ctx);
+	tt_teardown();
 }
 
 static struct te_tensor *create(enum te_dtype dtype, int ndim, const int64_t *shape,
@@ -797,10 +780,10 @@ static Suite *suite(void)
 
 	/* so that it can be used up */
 	setenv("TE_HOST_MEM_LIMIT", "256M", 1);
-#define CASE(title)                                            \
-	do {                                                   \
-		c = tt_case(s, title, "host fast");            \
-		tcase_add_checked_fixture(c, setup, teardown); \
+#define CASE(title)                                               \
+	do {                                                      \
+		c = tt_case(s, title, "host fast");               \
+		tcase_add_checked_fixture(c, tt_setup, teardown); \
 	} while (0)
 	CASE("create");
 	tcase_add_loop_test(c, has_the_shape_it_was_given, 0, TE_DTYPE_COUNT);

@@ -15,37 +15,7 @@
 
 #include "change_cases.h"
 #include "../core/plan_model.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
-
-static void fails(int r, int code, const char *text)
-{
-	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
-		      te_error_detail(), text);
-}
+#include "tt_ctx.h"
 
 /* ---- a callable that casts: y = x, dx = dy, in BF16 behind the first ---- */
 
@@ -842,7 +812,7 @@ Suite *change_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "bind", "graph");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, bound_memory_is_read_and_written, 0, TT_LEN(ways));
 	tcase_add_loop_test(c, whole_graphs_can_be_bound, 0, 2);
 	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
@@ -851,7 +821,7 @@ Suite *change_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	c = tt_case(s, "update", "graph");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
 	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
 	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);

@@ -18,41 +18,11 @@
 
 #include "graph_cases.h"
 #include "../core/plan_model.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
+#include "tt_ctx.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
-
-static void fails(int r, int code, const char *text)
-{
-	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
-		      te_error_detail(), text);
-}
 
 static void *bytes_of(const struct te_tensor *t)
 {
@@ -1322,7 +1292,7 @@ Suite *graph_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "bits", "graph numeric");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, 4 * TT_LEN(layouts));
 	tcase_add_loop_test(c, cached_weights_give_the_same_bits, 0, 3);
 	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, 4);
@@ -1330,7 +1300,7 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_test(c, passes_one_by_one_give_the_same_bits);
 	tcase_add_test(c, gradients_stay_where_the_optimizer_reads_them);
 	c = tt_case(s, "replay", "graph");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, replays_only_in_order);
 	tcase_add_test(c, arguments_are_refused_by_name);
 	tcase_add_test(c, kept_gradients_are_the_callers);
@@ -1340,14 +1310,14 @@ Suite *graph_suite(const char *name, const char *on)
 	tcase_add_test(c, trailing_work_outlives_the_wait);
 	tcase_add_test(c, threads_have_graphs_of_their_own);
 	c = tt_case(s, "capture", "graph");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, hooks_run_in_this_order);
 	tcase_add_test(c, a_failed_capture_leaves_nothing);
 	tcase_add_test(c, warm_up_leaves_regions_as_they_were);
 	tcase_add_test(c, regions_are_kept_only_where_something_runs);
 	tcase_add_test(c, what_does_not_fit_is_named);
 	c = tt_case(s, "memory", "graph memory");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, buffers_are_reused_and_reported);
 	tcase_add_test(c, a_thousand_graphs_leave_nothing);
 	c = tt_case(s, "faults", "fault");

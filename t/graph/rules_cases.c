@@ -16,16 +16,7 @@
 
 #include "rules_cases.h"
 #include "../core/plan_model.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
+#include "tt_ctx.h"
 
 static struct te_ctx *new_ctx(void)
 {
@@ -35,24 +26,6 @@ static struct te_ctx *new_ctx(void)
 	o.backend = backend;
 	DO(te_ctx_create(&o, &c));
 	return c;
-}
-
-static void setup(void)
-{
-	ctx = new_ctx();
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
-
-static void fails(int r, int code, const char *text)
-{
-	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
-		      te_error_detail(), text);
 }
 
 static uint32_t word_at(const void *device)
@@ -1151,20 +1124,20 @@ Suite *rules_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "capture", "graph");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, whichever_call_fails_is_named, 0, 4 * TT_LEN(pipes));
 	tcase_add_loop_test(c, hooks_are_called_in_this_order, 0, 6 * TT_LEN(pipes));
 	tcase_add_test(c, weight_gradients_are_passes_of_their_own);
 	tcase_add_test(c, callables_are_checked);
 	tcase_add_loop_test(c, a_model_is_left_as_it_was, 0, 6);
 	c = tt_case(s, "arguments", "graph");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, named_arguments_come_in_any_order);
 	tcase_add_test(c, static_tensors_may_be_given);
 	tcase_add_loop_test(c, wrong_arguments_are_named, 0, TT_LEN(wrong));
 	tcase_add_test(c, wrong_gradients_are_named);
 	c = tt_case(s, "replay", "graph");
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, the_first_micro_batch_is_to_be_said, 0, TT_LEN(telling_flags));
 	tcase_add_test(c, each_graph_has_its_own_flag);
 	tcase_add_test(c, other_ways_to_replay_are_refused);

@@ -10,20 +10,7 @@
 #include <te/schedule.h>
 
 #include "orders.h"
-#include "tt.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static void fails(int r, int code, const char *text)
-{
-	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
-		      te_error_detail(), text);
-}
+#include "tt_ctx.h"
 
 static struct te_schedule_info info_of(const struct te_schedule *s)
 {

@@ -18,33 +18,10 @@
 #include <te/optim.h>
 
 #include "sweep_cases.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
+#include "tt_ctx.h"
 
 #define STEPS 3
 #define MICRO 2
-
-static const char *backend;
-static struct te_ctx *ctx;
-static struct te_stream *st;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
 
 /* ---- the table ---- */
 
@@ -906,7 +883,7 @@ Suite *sweep_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "bits", "graph numeric");
 
 	backend = on;
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, TT_LEN(lists));
 	tcase_add_loop_test(c, a_difference_is_seen, 0, 5 * (WAYS - 1));
 	tcase_add_loop_test(c, every_replay_draws_anew, 0, 2 * WAYS);

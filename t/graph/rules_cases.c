@@ -6,11 +6,14 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <te/errno.h>
+#include <te/gemm.h>
 #include <te/graph.h>
 #include <te/optim.h>
 
@@ -1118,6 +1121,253 @@ START_TEST(a_model_is_left_as_it_was)
 }
 END_TEST
 
+/* ---- main gradients ---- */
+
+/* 4 by 4 of one number each: y = x w, dw += dy x, dx = dy w; a product is 4 times that of them */
+struct layer {
+	struct te_tensor *w, *dw, *minus; /* minus: what a step takes from w for a dw of 1 */
+	int zeroes;			  /* first sets dw to zero */
+};
+
+static const struct te_spec square = { TE_DTYPE_FP32, 2, { 4, 4 } };
+static const struct te_arg layer_in[] = { { "x", { TE_DTYPE_FP32, 2, { 4, 4 } }, TE_ARG_GRAD } };
+static const struct te_arg layer_out[] = { { "y", { TE_DTYPE_FP32, 2, { 4, 4 } }, TE_ARG_GRAD } };
+
+static int layer_forward(void *self, const struct te_graph_call *c)
+{
+	const struct layer *l = self;
+
+	return te_gemm(c->stream, c->in[0], l->w, c->out[0], NULL);
+}
+
+static int layer_backward(void *self, const struct te_graph_call *c)
+{
+	const struct layer *l = self;
+	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
+	int r = te_gemm(c->stream, c->out_grad[0], l->w, c->in_grad[0], &o);
+
+	o.beta = 1;
+	return r ? r : te_gemm(c->stream, c->out_grad[0], c->in[0], l->dw, &o);
+}
+
+static int visit(const struct te_tensor *t, te_region_fn fn, void *arg)
+{
+	const struct te_region r = { "layer", TE_REGION_DEVICE, te_tensor_data(t),
+				     te_tensor_nbytes(t) };
+
+	return fn(arg, &r);
+}
+
+static int layer_regions(void *self, te_region_fn fn, void *arg)
+{
+	return visit(((struct layer *)self)->dw, fn, arg);
+}
+
+static int layer_first(void *arg, struct te_stream *stream)
+{
+	const struct layer *l = arg;
+
+	return l->zeroes ? te_fill(stream, te_tensor_data(l->dw), 0, te_tensor_nbytes(l->dw)) : 0;
+}
+
+/* the optimizer: w -= dw */
+static int layer_last(void *arg, struct te_stream *stream)
+{
+	const struct layer *l = arg;
+	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
+
+	o.beta = 1;
+	return te_gemm(stream, l->dw, l->minus, l->w, &o);
+}
+
+static int optimizer_regions(void *arg, te_region_fn fn, void *fn_arg)
+{
+	return visit(((struct layer *)arg)->w, fn, fn_arg);
+}
+
+static void set_all(struct te_tensor *t, float x)
+{
+	float v[16];
+
+	for (int i = 0; i < 16; i++)
+		v[i] = x;
+	DO(te_tensor_write(t, v, sizeof(v)));
+}
+
+static void all_are(struct te_tensor *t, float x, const char *what, int step)
+{
+	float v[16];
+
+	DO(te_stream_sync(st));
+	DO(te_tensor_read(t, v, sizeof(v)));
+	for (int i = 0; i < 16; i++)
+		ck_assert_msg(v[i] == x, "step %d: %s is %g, not %g", step, what, (double)v[i],
+			      (double)x);
+}
+
+static const uint32_t layer_ways[] = {
+	TE_GRAPH_EAGER, 0, TE_GRAPH_REUSE, TE_GRAPH_WHOLE, TE_GRAPH_WHOLE | TE_GRAPH_REUSE,
+};
+
+/*
+ * The trap: a capture puts another buffer in the place of the gradients, and the optimizer goes on
+ * with that of the first step; or it clears what was there. With integers every value is
+ * known: neither stale nor doubled, in the first step and in later ones.
+ */
+START_TEST(main_gradients_add_up_where_the_optimizer_reads)
+{
+	const int zeroes = _i % 2;
+	struct layer l = { .zeroes = zeroes };
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_callable c[2];
+	float w = 5, dw = 100; /* dw: from before the capture */
+	struct te_graph *g;
+
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, square.shape, NULL, &l.w));
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, square.shape, NULL, &l.dw));
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, square.shape, NULL, &l.minus));
+	set_all(l.w, w);
+	set_all(l.dw, dw);
+	set_all(l.minus, -0.25f);
+	for (int i = 0; i < 2; i++) {
+		c[i] = (struct te_callable)TE_CALLABLE_INIT;
+		c[i].name = "layer";
+		c[i].self = &l;
+		c[i].nin = c[i].nout = 1;
+		c[i].in = layer_in;
+		c[i].out = layer_out;
+		c[i].forward = layer_forward;
+		c[i].backward = layer_backward;
+		c[i].regions = layer_regions;
+	}
+	so.nmicro = 2;
+	DO(te_schedule_create(&so, &o.schedule));
+	o.flags = TE_GRAPH_CHAIN | layer_ways[_i / 2];
+	o.first = layer_first;
+	o.last = layer_last;
+	o.regions = optimizer_regions;
+	o.arg = &l;
+	DO(te_graph_create(ctx, 2, c, &o, &g));
+	te_schedule_unref(o.schedule);
+	all_are(l.dw, dw, "the gradient", -1);
+	all_are(l.w, w, "the weight", -1);
+	for (int step = 0; step < 3; step++) {
+		const float x[2] = { (float)(2 + step), 3 }, dy[2] = { -1, (float)(1 + step) };
+
+		for (int i = 0; i < 2; i++) {
+			set_all(te_graph_tensor(g, i, "x"), x[i]);
+			set_all(te_graph_grad(g, i, "y"), dy[i]);
+		}
+		DO(te_graph_run(g, st));
+		for (int i = 0; i < 2; i++) {
+			all_are(te_graph_tensor(g, i, "y"), 4 * x[i] * w, "y", step);
+			all_are(te_graph_grad(g, i, "x"), 4 * dy[i] * w, "dx", step);
+		}
+		dw = (zeroes ? 0 : dw) + 4 * dy[0] * x[0] + 4 * dy[1] * x[1];
+		w -= dw;
+		all_are(l.dw, dw, "the gradient", step);
+		all_are(l.w, w, "the weight", step);
+	}
+	te_graph_unref(g);
+	te_tensor_unref(l.w);
+	te_tensor_unref(l.dw);
+	te_tensor_unref(l.minus);
+}
+END_TEST
+
+/* ---- work behind the event, in any pass ---- */
+
+struct gate {
+	struct te_event *mid;
+	enum te_sched_kind at; /* the pass with the gate */
+	atomic_int open, ran_closed;
+};
+
+static void wait_for_it(void *arg)
+{
+	struct gate *gate = *(struct gate **)arg;
+	const struct timespec ms = { 0, 1000000 };
+
+	for (int i = 0; i < 10000 && !atomic_load(&gate->open); i++)
+		nanosleep(&ms, NULL);
+	if (!atomic_load(&gate->open))
+		atomic_store(&gate->ran_closed, 1);
+}
+
+static int gate_pass(struct gate *gate, const struct te_graph_call *c, enum te_sched_kind kind)
+{
+	int r = te_fill_u32(c->stream, te_tensor_data(c->out[0]), 50u + (uint32_t)kind, 4);
+
+	if (r || kind != gate->at)
+		return r;
+	r = te_event_record_external(gate->mid, c->stream);
+	return r ? r : te_host_call(c->stream, wait_for_it, &gate, sizeof(gate));
+}
+
+static int gate_forward(void *self, const struct te_graph_call *c)
+{
+	return gate_pass(self, c, TE_SCHED_F);
+}
+
+static int gate_backward(void *self, const struct te_graph_call *c)
+{
+	return gate_pass(self, c, TE_SCHED_B);
+}
+
+static int gate_dw(void *self, const struct te_graph_call *c)
+{
+	return gate_pass(self, c, TE_SCHED_W);
+}
+
+/* any pass may run aside, and its stream go on at the event or at the end */
+START_TEST(every_pass_may_trail)
+{
+	static int (*const replay[])(struct te_graph *, int32_t, struct te_stream *,
+				     const struct te_replay *) = { te_graph_forward,
+								   te_graph_backward,
+								   te_graph_backward_dw };
+	struct gate gate = { .at = (enum te_sched_kind)_i };
+	struct te_callable c = TE_CALLABLE_INIT;
+	struct te_replay r = TE_REPLAY_INIT;
+	struct te_stream *side;
+	struct te_graph *g;
+
+	DO(te_event_create(ctx, &gate.mid));
+	DO(te_stream_create(ctx, &side));
+	atomic_store(&gate.open, 1);
+	c.name = "gate";
+	c.self = &gate;
+	c.nout = 1;
+	c.out = stage_out;
+	c.forward = gate_forward;
+	c.backward = gate_backward;
+	c.backward_dw = gate_dw;
+	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	r.side = side;
+	r.npos = 1;
+	r.pos = (struct te_tensor *[]){ te_graph_grad(g, 0, "y") };
+	for (int round = 0; round < 2; round++)
+		for (int k = 0; k < 3; k++) {
+			const int trails = k == _i && !round;
+
+			r.npos = k == TE_SCHED_B;
+			r.until = trails ? gate.mid : NULL;
+			atomic_store(&gate.open, !trails);
+			DO(replay[k](g, 0, st, &r));
+			DO(te_stream_sync(st));
+			ck_assert_int_eq(te_stream_query(side), !trails);
+			ck_assert_uint_eq(value_of(te_graph_tensor(g, 0, "y")), 50u + (uint32_t)k);
+			atomic_store(&gate.open, 1);
+		}
+	DO(te_stream_sync(side));
+	ck_assert_int_eq(atomic_load(&gate.ran_closed), 0);
+	te_graph_unref(g);
+	te_event_unref(gate.mid);
+	te_stream_unref(side);
+}
+END_TEST
+
 Suite *rules_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -1143,5 +1393,8 @@ Suite *rules_suite(const char *name, const char *on)
 	tcase_add_test(c, other_ways_to_replay_are_refused);
 	tcase_add_test(c, a_capturing_stream_is_left_alone);
 	tcase_add_test(c, a_failed_replay_is_remembered);
+	tcase_add_loop_test(c, main_gradients_add_up_where_the_optimizer_reads, 0,
+			    2 * TT_LEN(layer_ways));
+	tcase_add_loop_test(c, every_pass_may_trail, 0, 3);
 	return s;
 }

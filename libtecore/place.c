@@ -35,7 +35,8 @@ struct span {
 struct tree {
 	int32_t *birth; /* sorted, each once */
 	size_t nbirths;
-	size_t nleaves; /* a power of two; they are nodes nleaves and up, below i are 2 i, 2 i + 1 */
+	/* a power of two; leaf i is node nleaves + i, below node i are 2 i and 2 i + 1 */
+	size_t nleaves;
 	uint32_t *whole, *any; /* by node, from 1: the top span of the two sets; 0: empty */
 	struct span *span;     /* from 1 */
 	size_t nspans, cap;

@@ -42,6 +42,7 @@ TT_GRAPH = \
 	t/graph/faults \
 	t/graph/graph \
 	t/graph/graph_gpu \
+	t/graph/lifetimes \
 	t/graph/rules \
 	t/graph/rules_gpu \
 	t/graph/schedule \
@@ -180,6 +181,7 @@ t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
 t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
 
 ORDERS = t/graph/orders.c t/graph/orders.h
+t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
 t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
 RECORDING_CASES = t/core/recording_cases.c t/core/recording_cases.h \

@@ -46,6 +46,7 @@ static int check_args(const char *fn, const struct te_callable *c, const struct 
 {
 	for (int32_t k = 0; k < n; k++) {
 		const struct te_spec *s = &a[k].spec;
+		int64_t nbytes;
 
 		if (!a[k].name || !a[k].name[0])
 			return te__graph_fail(fn, -EINVAL, "%s %" PRId32 " of %s has no name", what,
@@ -56,11 +57,20 @@ static int check_args(const char *fn, const struct te_callable *c, const struct 
 		if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
 			return te__graph_fail(fn, -TE_ESHAPE, "%s of %s has %" PRId32 " extents",
 					      a[k].name, c->name, s->ndim);
-		for (int32_t d = 0; d < s->ndim; d++)
+		if (!te_dtype_nbytes(s->dtype))
+			return te__graph_fail(fn, -TE_EDTYPE, "%s of %s: no type has number %d",
+					      a[k].name, c->name, (int)s->dtype);
+		nbytes = (int64_t)te_dtype_nbytes(s->dtype);
+		for (int32_t d = 0; d < s->ndim; d++) {
 			if (s->shape[d] < 1)
 				return te__graph_fail(fn, -TE_ESHAPE,
 						      "%s of %s: extent %" PRId32 " is %" PRId64,
 						      a[k].name, c->name, d, s->shape[d]);
+			if (__builtin_mul_overflow(nbytes, s->shape[d], &nbytes))
+				return te__graph_fail(fn, -TE_ESHAPE,
+						      "%s of %s has more than 2^63 bytes",
+						      a[k].name, c->name);
+		}
 	}
 	return 0;
 }
@@ -101,6 +111,8 @@ static int check_callable(const char *fn, const struct te_callable *c, int32_t i
 				      "%s has %" PRId32 " inputs and %" PRId32
 				      " outputs, and no list of them",
 				      c->name, c->nin, c->nout);
+	if (c->saved_nbytes > INT64_MAX)
+		return te__graph_fail(fn, -EINVAL, "%s saves more than 2^63 bytes", c->name);
 	if (!c->forward)
 		return te__graph_fail(fn, -EINVAL, "%s has no forward function", c->name);
 	r = check_args(fn, c, c->in, c->nin, "input");

@@ -363,10 +363,11 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 		r = te__graph_follow(rep->side, g->tail, g->trailing);
 	if (!r)
 		r = take_turn(g, on);
-	if (!r && rep != &nothing)
-		r = copy_args(c, &given, on);
 	if (!r && c->node->ncopied)
 		r = te__graph_copy_bound(g, c->node, (int)c->kind, 0, on);
+	/* behind those: what is given for this replay is what it reads */
+	if (!r && rep != &nothing)
+		r = copy_args(c, &given, on);
 	if (!r && c->kind == TE_SCHED_F)
 		r = te__graph_set_cached(
 			g, rep == &nothing ? s->micro > 0 : rep->first == TE_FIRST_NO, on);

@@ -182,7 +182,7 @@ enum te_first { TE_FIRST_UNSAID = 0, TE_FIRST_NO = 1, TE_FIRST_YES = 2 };
 struct te_replay {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	/* forward: inputs; backward: gradients of outputs. By position in the order declared, then
-	 * by name. A tensor that is not the static one is copied into it */
+	 * by name. A tensor that is not the static one is copied into it, over what is bound */
 	int32_t npos, nnamed;
 	struct te_tensor *const *pos;
 	const struct te_named *named;

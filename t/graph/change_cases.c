@@ -376,10 +376,14 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 	struct te_callable c = caster(&a, n, 0);
 	struct te_tensor *all = numbers(TE_DTYPE_FP32, 3 * n, 0);
 	struct te_tensor *odd = view_of(all, 1, n, 10), *even = view_of(all, 104, n, 20);
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 30);
+	struct te_replay given = TE_REPLAY_INIT;
 	struct te_graph *g;
 	enum te_bind how;
 
 	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	given.npos = 1;
+	given.pos = &x;
 	for (int round = 0; round < 3; round++) {
 		DO(te_graph_bind(g, 0, "x", 0, odd, &how));
 		ck_assert_int_eq(how, TE_BIND_COPIED);
@@ -387,6 +391,11 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 		ck_assert_int_eq(report_of(g).npatched, 0);
 		replay(g);
 		holds(te_graph_tensor(g, 0, "y"), 10, "y of the odd x");
+		/* what is given for one replay comes before what is bound */
+		DO(te_graph_forward(g, 0, st, &given));
+		DO(te_graph_backward(g, 0, st, NULL));
+		holds(te_graph_tensor(g, 0, "y"), 30, "y of the x that was given");
+		holds(odd, 10, "the bound x");
 		DO(te_graph_bind(g, 0, "x", 0, even, &how));
 		ck_assert(patch_was_measured(g));
 		ck_assert_int_eq(report_of(g).npatched, how == TE_BIND_PATCHED);
@@ -398,6 +407,7 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 	te_tensor_unref(odd);
 	te_tensor_unref(even);
 	te_tensor_unref(all);
+	te_tensor_unref(x);
 }
 END_TEST
 
@@ -706,7 +716,16 @@ START_TEST(sentences_name_the_function_that_was_called)
 	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has no backward");
 	b.in.name = b.out.name;
 	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has two arguments");
+	b.in.spec.shape[0] = INT64_MAX / 2;
+	fails(te_graph_update(g, 1, two, NULL), -TE_ESHAPE,
+	      "te_graph_update: y of cast has more than 2^63 bytes");
+	b.in.spec.dtype = (enum te_dtype)99;
+	fails(te_graph_update(g, 1, two, NULL), -TE_EDTYPE,
+	      "te_graph_update: y of cast: no type has number 99");
+	two[0].saved_nbytes = SIZE_MAX;
+	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast saves more than");
 	b.in.spec.ndim = 0;
+	two[0].saved_nbytes = 0;
 	fails(te_graph_update(g, 1, two, NULL), -TE_ESHAPE, "te_graph_update: y of cast has 0");
 	two[0].forward = NULL;
 	fails(te_graph_update(g, 1, two, NULL), -EINVAL, "te_graph_update: cast has no forward");

@@ -841,6 +841,10 @@ START_TEST(other_ways_to_replay_are_refused)
 	fails(te_graph_forward(p.g, 1, st, &r), -EINVAL,
 	      "the input x of b comes from its neighbour in the chain");
 	DO(te_graph_forward(p.g, 1, st, NULL));
+	/* a whole run begins anew, and ends where it began */
+	DO(te_graph_run(p.g, st));
+	fails(te_graph_backward(p.g, 1, st, NULL), -TE_ESTATE,
+	      "forward of callable 0 (a, chunk 1, micro-batch 1) is due");
 	DO(te_graph_reset(p.g));
 	fails(te_graph_backward(p.g, 1, st, NULL), -TE_ESTATE, "te_graph_backward: the graph has");
 	fails(te_graph_backward_dw(p.g, 1, st, NULL), -TE_ESTATE, "the graph has been reset");

@@ -16,8 +16,6 @@
 struct place {
 	int32_t at;
 	const struct te_arg *arg;
-	int output; /* of the callable, or a gradient that it writes: replays copy it out */
-	enum te_sched_kind kind; /* the pass before or behind which it is copied */
 };
 
 static int no_such(const struct te__node *n, const char *name, uint32_t flags)
@@ -26,30 +24,36 @@ static int no_such(const struct te__node *n, const char *name, uint32_t flags)
 			flags & TE_BIND_GRAD ? "gradient of " : "", name);
 }
 
+/* the first input and the first output of a chain, and their gradients, are the neighbours' too */
+static int is_shared(const struct te__node *n, int32_t at)
+{
+	const int32_t nin = n->c.nin, nout = n->c.nout;
+
+	if (at < 2 * nin)
+		return n->prev >= 0 && at % nin == 0;
+	return n->next >= 0 && (at - 2 * nin) % nout == 0;
+}
+
 static int find(const struct te__node *n, const char *name, uint32_t flags, struct place *ret)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 	const int grad = !!(flags & TE_BIND_GRAD);
-	int32_t k = 0, neighbour;
+	int32_t k = 0;
 
 	while (k < nin && strcmp(n->c.in[k].name, name))
 		k++;
 	if (k < nin) {
-		neighbour = n->prev;
-		*ret = (struct place){ k + grad * nin, &n->c.in[k], grad,
-				       grad ? TE_SCHED_B : TE_SCHED_F };
+		*ret = (struct place){ k + grad * nin, &n->c.in[k] };
 	} else {
 		for (k = 0; k < nout && strcmp(n->c.out[k].name, name);)
 			k++;
 		if (k == nout)
 			return no_such(n, name, flags);
-		neighbour = n->next;
-		*ret = (struct place){ 2 * nin + k + grad * nout, &n->c.out[k], !grad,
-				       grad ? TE_SCHED_B : TE_SCHED_F };
+		*ret = (struct place){ 2 * nin + k + grad * nout, &n->c.out[k] };
 	}
 	if (!n->in[ret->at])
 		return no_such(n, name, flags);
-	if (!k && neighbour >= 0)
+	if (is_shared(n, ret->at))
 		return te__fail(-EINVAL,
 				"te_graph_bind: %s shares %s%s with its neighbour in the chain",
 				n->c.name, grad ? "the gradient of " : "", name);
@@ -104,7 +108,9 @@ static int node_slots(struct te_graph *g, struct te__node *n)
 		struct te__bound *b = &n->bound[at];
 		const struct te_tensor *own = b->own ? b->own : n->in[at];
 
-		for (int i = 0; own && i < m && r >= 0; i++)
+		if (!own || is_shared(n, at))
+			continue;
+		for (int i = 0; i < m && r >= 0; i++)
 			r = b->slot[i] = te_recording_slot(rec[i], te_tensor_data(own),
 							   te_tensor_nbytes(own), NULL);
 	}
@@ -327,13 +333,11 @@ int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, ui
 	return r;
 }
 
-int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int after,
-			 struct te_stream *stream)
+int te__graph_copy_bound(const struct te__node *n, int kind, int after, struct te_stream *stream)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 	int r = 0;
 
-	(void)g;
 	for (int32_t at = 0; at < 2 * (nin + nout) && !r; at++) {
 		/* inputs, input gradients, outputs, output gradients */
 		const int grad = at < 2 * nin ? at >= nin : at >= 2 * nin + nout;

@@ -98,8 +98,7 @@ void te__graph_free(struct te_graph *g);
 void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
 
 /* copies of bound arguments before (after 0) or behind a pass; kind -1: of all */
-int te__graph_copy_bound(struct te_graph *g, struct te__node *n, int kind, int after,
-			 struct te_stream *stream);
+int te__graph_copy_bound(const struct te__node *n, int kind, int after, struct te_stream *stream);
 
 /* what two calls differ by is the time between them */
 double te__graph_now_us(void);

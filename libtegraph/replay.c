@@ -363,7 +363,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 	if (!r)
 		r = take_turn(g, on);
 	if (!r && c->node->ncopied)
-		r = te__graph_copy_bound(g, c->node, (int)c->kind, 0, on);
+		r = te__graph_copy_bound(c->node, (int)c->kind, 0, on);
 	/* behind those: what is given for this replay is what it reads */
 	if (!r && rep != &nothing)
 		r = copy_args(c, &given, on);
@@ -373,7 +373,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 	if (!r)
 		r = run_step(g, s, on);
 	if (!r && c->node->ncopied)
-		r = te__graph_copy_bound(g, c->node, (int)c->kind, 1, on);
+		r = te__graph_copy_bound(c->node, (int)c->kind, 1, on);
 	if (!r && rep->side) {
 		r = rep->until ? te_event_wait(rep->until, c->stream) :
 				 te__graph_follow(c->stream, g->tail, rep->side);
@@ -463,11 +463,11 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 		if (s->kind == TE_SCHED_F)
 			r = te__graph_set_cached(g, s->micro > 0, stream);
 		if (!r && n->ncopied)
-			r = te__graph_copy_bound(g, n, (int)s->kind, 0, stream);
+			r = te__graph_copy_bound(n, (int)s->kind, 0, stream);
 		if (!r)
 			r = run_step(g, s, stream);
 		if (r >= 0 && n->ncopied)
-			r = te__graph_copy_bound(g, n, (int)s->kind, 1, stream);
+			r = te__graph_copy_bound(n, (int)s->kind, 1, stream);
 		if (r < 0)
 			return te__graph_step_failed(g, s, "te_graph_run", "", r);
 		r = 0;
@@ -481,12 +481,12 @@ static int run_whole(struct te_graph *g, struct te_stream *stream)
 
 	for (int32_t i = 0; i < g->nnodes && !r; i++)
 		if (g->node[i].ncopied)
-			r = te__graph_copy_bound(g, &g->node[i], -1, 0, stream);
+			r = te__graph_copy_bound(&g->node[i], -1, 0, stream);
 	if (!r)
 		r = launch(g, g->whole, stream);
 	for (int32_t i = 0; i < g->nnodes && !r; i++)
 		if (g->node[i].ncopied)
-			r = te__graph_copy_bound(g, &g->node[i], -1, 1, stream);
+			r = te__graph_copy_bound(&g->node[i], -1, 1, stream);
 	return r;
 }
 

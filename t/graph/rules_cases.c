@@ -152,6 +152,7 @@ struct pipeline {
 	int n;
 	char log[64 * 1024]; /* a line a hook */
 	int nhooks, hook_fails_at;
+	uint32_t *hooked; /* written by each hook */
 };
 
 /* "forward of b (chunk 2, micro-batch 1)" */
@@ -167,8 +168,15 @@ static int on_hook(void *arg, enum te_hook hook, int32_t callable, struct te_str
 {
 	struct pipeline *p = arg;
 
+	void *scratch;
+
 	if (!stream || te_stream_ctx(stream) != ctx)
 		return -EINVAL;
+	/* outside of any capture: what a hook is there to do may allocate and wait */
+	DO(te_mem_alloc(stream, 64, &scratch));
+	DO(te_fill_u32(stream, p->hooked, 0x4000, 4));
+	DO(te_mem_free(stream, scratch));
+	DO(te_stream_sync(stream));
 	if (++p->nhooks == p->hook_fails_at)
 		return -ECANCELED;
 	snprintf(p->log + strlen(p->log), sizeof(p->log) - strlen(p->log), "%d:%d ", (int)hook,
@@ -196,6 +204,8 @@ static void pipeline_create(struct pipeline *p, const struct pipe *of, uint32_t 
 	p->o.hook = on_hook;
 	p->o.first = p->o.last = on_edge;
 	p->o.arg = p;
+	DO(te_mem_alloc(st, 4, (void **)&p->hooked));
+	set_word(p->hooked, 0);
 	for (int i = 0; i < p->n; i++) {
 		p->stage[i].calls = &p->calls;
 		DO(te_mem_alloc(st, 4, (void **)&p->stage[i].word));
@@ -210,6 +220,7 @@ static void pipeline_destroy(struct pipeline *p)
 	te_schedule_unref(p->o.schedule);
 	for (int i = 0; i < p->n; i++)
 		DO(te_mem_free(st, p->stage[i].word));
+	DO(te_mem_free(st, p->hooked));
 }
 
 /* what is called, in order: "warm-up of forward of a (...)", "the first function" and the like */
@@ -334,9 +345,11 @@ START_TEST(hooks_are_called_in_this_order)
 		ck_assert_int_eq(p.stage[i].nbackward, times);
 		ck_assert_int_eq(p.stage[i].ndw, p.c[i].backward_dw ? times : 0);
 	}
+	ck_assert_uint_eq(word_at(p.hooked), 0x4000);
+	set_word(p.hooked, 0);
 	for (int k = 0; k < 2; k++)
 		DO(te_graph_run(p.g, st));
-	DO(te_stream_sync(st));
+	ck_assert_uint_eq(word_at(p.hooked), 0); /* nor was what they queue recorded */
 	ck_assert_str_eq(p.log, want);
 	ck_assert_int_eq(p.stage[0].nforward, p.o.nwarmup + 1);
 	pipeline_destroy(&p);

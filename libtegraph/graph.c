@@ -258,19 +258,18 @@ static int check_passes(const struct te_graph *g, const struct te__node *n)
 /* a weight-gradient entry must have something to do */
 static int check_delayed(const struct te_graph *g)
 {
-	for (int32_t i = 0; i < g->nnodes; i++) {
+	for (int32_t i = 0, end; i < g->nnodes; i = end) {
+		const struct te__node *n = &g->node[i];
 		int any = 0;
 
-		if (g->node[i].at[TE_SCHED_W] < 0)
-			continue;
-		for (int32_t j = 0; j < g->nnodes; j++)
-			any |= g->node[j].chunk == g->node[i].chunk && g->node[j].c.backward_dw;
-		if (!any)
+		for (end = i; end < g->nnodes && g->node[end].chunk == n->chunk; end++)
+			any |= g->node[end].c.backward_dw != NULL;
+		if (n->at[TE_SCHED_W] >= 0 && !any)
 			return te__graph_fail(g->fn, -EINVAL,
 					      "the schedule has weight gradients "
 					      "of chunk %" PRId32 ", and no callable there has a "
 					      "backward_dw",
-					      g->node[i].chunk + 1);
+					      n->chunk + 1);
 	}
 	return 0;
 }
@@ -315,26 +314,24 @@ static int link(struct te_graph *g, int32_t from, int32_t to)
 	return 0;
 }
 
-/* who comes before whom, by micro-batch */
+int32_t te__graph_before(const struct te_graph *g, int32_t i)
+{
+	int32_t j = i - 1;
+
+	while (j >= 0 && g->node[j].micro != g->node[i].micro)
+		j--;
+	return j;
+}
+
 static int make_chain(struct te_graph *g)
 {
 	int r = 0;
 
 	for (int32_t i = 0; i < g->nnodes; i++)
 		g->node[i].prev = g->node[i].next = -1;
-	if (!(g->opts.flags & TE_GRAPH_CHAIN))
-		return 0;
-	for (int32_t i = 0; i < g->nnodes && !r; i++) {
-		const struct te__node *n = &g->node[i];
-		int32_t before = -1;
+	for (int32_t i = 0; i < g->nnodes && !r && (g->opts.flags & TE_GRAPH_CHAIN); i++) {
+		const int32_t before = te__graph_before(g, i);
 
-		if (n->layer)
-			before = i - 1;
-		else
-			for (int32_t j = 0; j < i; j++) /* ends at the chunk's last layer */
-				if (g->node[j].micro == n->micro &&
-				    g->node[j].chunk == n->chunk - 1)
-					before = j;
 		if (before >= 0)
 			r = link(g, before, i);
 	}

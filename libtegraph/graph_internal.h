@@ -78,6 +78,10 @@ struct te_graph {
 /* "forward" and so on */
 const char *te__graph_pass(enum te_sched_kind kind);
 
+/* the callable before one, of the same micro-batch; -1: none. As they are in the order of chunk,
+ * micro-batch, layer, it is the nearest */
+int32_t te__graph_before(const struct te_graph *g, int32_t i);
+
 /* "[2,16] bf16" */
 void te__graph_spec_str(const struct te_spec *s, char *dst, size_t nbytes);
 void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec);

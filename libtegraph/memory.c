@@ -68,14 +68,17 @@ struct when {
 	int runs; /* te_graph_run may be called: what the caller writes is there from the start */
 };
 
-static void node_items(struct te_graph *g, struct te__node *n, const struct when *w,
-		       struct items *it)
+static void node_items(struct te_graph *g, int32_t i, const struct when *w, struct items *it)
 {
+	struct te__node *n = &g->node[i];
 	const int32_t f = w->reuse ? n->at[TE_SCHED_F] : 0, b = n->at[TE_SCHED_B];
 	const int32_t dw = n->c.backward_dw ? n->at[TE_SCHED_W] : -1;
 	const int32_t last = w->reuse ? later(f, later(b, dw)) : w->end;
 	const int32_t back = w->reuse ? b : 0, fed = w->runs ? 0 : f;
 	const struct te__node *prev = n->prev < 0 ? NULL : &g->node[n->prev];
+	/* where te_graph_run may not be called the caller hands it to the backward before */
+	const int32_t before = w->reuse && !w->runs ? te__graph_before(g, i) : -1;
+	const int32_t taken = before < 0 ? w->end : g->node[before].at[TE_SCHED_B];
 
 	for (int32_t k = 0; k < n->c.nin; k++) {
 		const struct te_arg *a = &n->c.in[k];
@@ -95,7 +98,7 @@ static void node_items(struct te_graph *g, struct te__node *n, const struct when
 			n->in_grad_item[k] = prev->out_grad_item[0];
 			extend(it, n->in_grad_item[k], back, back);
 		} else {
-			n->in_grad_item[k] = add(it, nbytes, back, w->end);
+			n->in_grad_item[k] = add(it, nbytes, back, taken);
 			g->report.grad_nbytes += nbytes;
 		}
 	}
@@ -118,29 +121,6 @@ static void node_items(struct te_graph *g, struct te__node *n, const struct when
 	if (n->c.saved_nbytes) {
 		n->saved_item = add(it, n->c.saved_nbytes, f, last);
 		g->report.saved_nbytes += n->c.saved_nbytes;
-	}
-}
-
-/* an input gradient that no chain takes is read until the backward of the callable before */
-static void shorten_input_grads(struct te_graph *g, const struct when *w, struct items *it)
-{
-	for (int32_t i = 0; i < g->nnodes; i++) {
-		struct te__node *n = &g->node[i];
-		int32_t before = -1;
-
-		if (!w->reuse || w->runs || n->prev >= 0)
-			continue;
-		for (int32_t j = 0; j < g->nnodes; j++) {
-			const struct te__node *o = &g->node[j];
-
-			if (o->micro == n->micro &&
-			    (o->chunk < n->chunk || (o->chunk == n->chunk && o->layer < n->layer)))
-				before = j; /* nodes are in the order of chunks and layers */
-		}
-		for (int32_t k = 0; before >= 0 && k < n->c.nin; k++)
-			if (n->in_grad_item[k] >= 0)
-				it->v[n->in_grad_item[k]].last =
-					later(n->at[TE_SCHED_B], g->node[before].at[TE_SCHED_B]);
 	}
 }
 
@@ -231,8 +211,7 @@ int te__graph_memory(struct te_graph *g)
 		return te__fail(-ENOMEM, "te_graph_create: no memory");
 	/* in the order of the chain: outputs are there before the inputs that share them */
 	for (int32_t i = 0; i < g->nnodes; i++)
-		node_items(g, &g->node[i], &w, &it);
-	shorten_input_grads(g, &w, &it);
+		node_items(g, i, &w, &it);
 	for (int32_t i = 0; i < it.n; i++)
 		g->report.sum_nbytes += it.v[i].nbytes;
 	r = te_place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);

@@ -222,7 +222,7 @@ TE_EXPORT int te_graph_backward_dw(struct te_graph *graph, int32_t callable,
  * te_graph_run - replay the whole schedule once
  *
  * Arguments are read from the static tensors: with TE_GRAPH_REUSE all are written again before
- * each call, but inputs that te_graph_bind has bound. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN,
+ * each call, but those that te_graph_bind has bound. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN,
  * unless the schedule has a single callable. Begins anew: passes replayed one by one before are
  * forgotten.
  */

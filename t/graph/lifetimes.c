@@ -48,7 +48,7 @@ static void teardown(void)
 #define MOST_NODES 48 /* 4 chunks of 3 layers, 4 micro-batches */
 
 struct value {
-	char what[48];
+	char what[64];
 	uint32_t *p;
 	size_t nwords;
 	int first, last;       /* steps: where it is first written and last read */
@@ -60,7 +60,7 @@ struct value {
 
 struct node {
 	struct model *m;
-	char name[16], arg_name[2 * MOST_ARGS][4];
+	char name[24], arg_name[2 * MOST_ARGS][16];
 	struct te_arg in[MOST_ARGS], out[MOST_ARGS];
 	int nin, nout, dw;
 	int chunk, micro, layer, prev, next; /* -1: none in a chain */

@@ -32,16 +32,6 @@ static int open_host(struct te_ctx **ret_ctx)
 	return te_ctx_create(&o, ret_ctx);
 }
 
-static void teardown(void)
-{
-	struct te_mem_info m = TE_MEM_INFO_INIT;
-
-	ck_assert_int_eq(te_ctx_mem_info(ctx, &m), 0);
-	ck_assert_uint_eq(m.used_nbytes, 0);
-	ck_assert_uint_eq(m.pinned_nbytes, 0);
-	tt_teardown();
-}
-
 /* outputs are written on success only */
 #define CREATE(r, obj, call)                                            \
 	do {                                                            \
@@ -471,7 +461,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("core/faults");
 	TCase *c = tt_case(s, "objects", "host");
 
-	tcase_add_checked_fixture(c, tt_setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, fails_cleanly, 0, TT_LEN(sweep));
 	tcase_add_loop_test(c, an_op_fails_cleanly, 0, NOPS);
 	return s;

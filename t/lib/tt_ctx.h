@@ -34,6 +34,7 @@ extern struct te_ctx *ctx;
 extern struct te_stream *st;
 
 void tt_setup(void);
+/* nothing is left of the test in memory of the device or pinned memory */
 void tt_teardown(void);
 
 /* bytes of device memory that are in use, once all that is queued has run */

@@ -22,6 +22,7 @@
 
 #define STEPS 3
 #define MICRO 2
+#define WEIGHTS 8192 /* elements of a list's at most */
 
 /* ---- the table ---- */
 
@@ -537,6 +538,7 @@ static void run_create(struct run *r, const struct list *l, const struct te_reci
 
 	*r = (struct run){ .list = l, .way = w, .variant = v };
 	r->seq = make_seq(l, recipe);
+	ck_assert_int_le((int)te_tensor_nelems(te_seq_masters(r->seq)), WEIGHTS);
 	for (int i = 0; i < te_seq_nweights(r->seq); i++) {
 		DO(te_seq_weight(r->seq, i, &info));
 		DO(te_tensor_write(info.master, weights + info.offset_nelems,
@@ -798,8 +800,6 @@ static void means_something(const struct state *now, const struct state *before,
 		      "%s: both micro-batches have the same output", r->list->ops);
 }
 
-#define WEIGHTS 8192
-
 /* so that neither zeros nor ones hide what a kernel does */
 static float *random_weights(void)
 {
@@ -819,7 +819,6 @@ static void sweep(const struct list *l, int recipe, const struct variant *v)
 
 	for (size_t w = 0; w < WAYS; w++)
 		run_create(&run[w], l, &rec, v, &ways[w], weights, &f);
-	ck_assert_int_le((int)te_tensor_nelems(te_seq_masters(run[0].seq)), WEIGHTS);
 	for (int step = 0; step < STEPS; step++) {
 		feed_fill(&f);
 		for (size_t w = 0; w < WAYS; w++) {

@@ -2103,14 +2103,12 @@ END_TEST
 
 START_TEST(contexts_do_not_mix)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_recording *rec;
 	struct te_event *e, *f;
 	struct te_ctx *other;
 	double ms;
 
-	o.backend = backend;
-	DO(te_ctx_create(&o, &other));
+	DO(tt_ctx_new(&other));
 	DO(te_event_create(other, &e));
 	DO(te_event_create(ctx, &f));
 	DO(te_event_record(e, te_ctx_stream(other)));
@@ -2210,7 +2208,6 @@ END_TEST
 /* what is on a context keeps it; what was forgotten goes with it */
 START_TEST(a_context_lives_as_long_as_what_is_on_it)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	int64_t live = te__alloc_live();
 	struct te_recording *rec;
 	struct te_stream *s;
@@ -2218,8 +2215,7 @@ START_TEST(a_context_lives_as_long_as_what_is_on_it)
 	struct te_ctx *c;
 	void *d, *p;
 
-	o.backend = backend;
-	DO(te_ctx_create(&o, &c));
+	DO(tt_ctx_new(&c));
 	DO(te_mem_alloc(te_ctx_stream(c), 100, &d));
 	DO(te_pinned_alloc(c, 100, &p));
 	DO(te_stream_create(c, &s));

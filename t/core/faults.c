@@ -24,14 +24,6 @@
 static int poison; /* what an output holds that was not written */
 #define POISON ((void *)&poison)
 
-static int open_host(struct te_ctx **ret_ctx)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	return te_ctx_create(&o, ret_ctx);
-}
-
 /* outputs are written on success only */
 #define CREATE(r, obj, call)                                            \
 	do {                                                            \
@@ -50,7 +42,7 @@ static int context(void)
 	struct te_ctx *c;
 	int r;
 
-	CREATE(r, c, open_host(&c));
+	CREATE(r, c, tt_ctx_new(&c));
 	if (!r)
 		r = te_ctx_device_info(c, &d);
 	if (!r)
@@ -323,7 +315,7 @@ static int build(struct job *j)
 	struct te_linear_attrs la = { 16, 16, 1, 0, NULL };
 	struct te_bias_attrs ba = { 16 };
 	struct te_cross_entropy_attrs ca = { 16, -100, 1.0f };
-	int r = open_host(&j->ctx);
+	int r = tt_ctx_new(&j->ctx);
 
 	if (!r) {
 		j->st = te_ctx_stream(j->ctx);

@@ -7,6 +7,7 @@
 #include <te/errno.h>
 
 #include "gemm_exact_cases.h"
+#include "tt_ctx.h"
 
 /* D of one case computed with TE_GEMM_HOST as given; in a child of its own each */
 static void product(struct te_ctx *ctx, float (*fill)(void), struct gemm_run *r)
@@ -23,13 +24,11 @@ static void product(struct te_ctx *ctx, float (*fill)(void), struct gemm_run *r)
 /* by the definition: FP32, ascending k, each operation rounded */
 START_TEST(loops_sum_by_ascending_k)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_ctx *ctx;
 	struct gemm_run r;
 
 	setenv("TE_GEMM_HOST", "ref", 1);
-	o.backend = "host";
-	ck_assert_int_eq(te_ctx_create(&o, &ctx), 0);
+	ck_assert_int_eq(tt_ctx_new(&ctx), 0);
 	product(ctx, tt_rand_normal, &r);
 	for (int64_t i = 0; i < r.c.m; i++)
 		for (int64_t j = 0; j < r.c.n; j++) {
@@ -53,15 +52,13 @@ END_TEST
 
 START_TEST(blas_is_refused_where_there_is_none)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_ctx *ctx;
 	struct te_tensor *t[3];
 	const int64_t shape[2] = { 2, 2 };
 	int r;
 
 	setenv("TE_GEMM_HOST", "blas", 1);
-	o.backend = "host";
-	ck_assert_int_eq(te_ctx_create(&o, &ctx), 0);
+	ck_assert_int_eq(tt_ctx_new(&ctx), 0);
 	for (int i = 0; i < 3; i++)
 		ck_assert_int_eq(te_tensor_create(ctx, TE_DTYPE_FP32, 2, shape, NULL, &t[i]), 0);
 	r = te_gemm(te_ctx_stream(ctx), t[0], t[1], t[2], NULL);
@@ -81,13 +78,11 @@ END_TEST
 static int build_and_run(void)
 {
 	const int64_t shape[2] = { 8, 8 };
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_tensor *t[3] = { NULL, NULL, NULL };
 	struct te_ctx *ctx = NULL;
 	int r, r2;
 
-	o.backend = "host";
-	r = te_ctx_create(&o, &ctx);
+	r = tt_ctx_new(&ctx);
 	for (int i = 0; !r && i < 3; i++)
 		r = te_tensor_create(ctx, TE_DTYPE_FP32, 2, shape, NULL, &t[i]);
 	if (!r)

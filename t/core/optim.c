@@ -405,12 +405,10 @@ END_TEST
 static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te_op **ret_op,
 		     struct te_adamw **ret_opt)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_bias_attrs ba = { 7 };
 	int r;
 
-	o.backend = "host";
-	r = te_ctx_create(&o, ret_ctx);
+	r = tt_ctx_new(ret_ctx);
 	if (r >= 0)
 		r = te_seq_create(*ret_ctx, ret_seq);
 	if (r >= 0)

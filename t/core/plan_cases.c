@@ -636,19 +636,17 @@ static int plan_once(void)
 	struct te_embedding_attrs ea = { 16, 16, 0, 1 };
 	struct te_linear_attrs la = { 16, 16, 1, 0, NULL };
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_op *e = NULL, *l = NULL;
 	struct te_plan *p = NULL;
 	struct te_seq *s = NULL;
 	struct te_ctx *c = NULL;
 	int r;
 
-	co.backend = backend;
 	o.flags = TE_PLAN_TRAIN;
 	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
 	r = te_recipe_from_name("fp8-delayed", &o.recipe);
 	if (!r)
-		r = te_ctx_create(&co, &c);
+		r = tt_ctx_new(&c);
 	if (!r)
 		r = te_seq_create(c, &s);
 	if (!r)

@@ -185,13 +185,11 @@ END_TEST
 static int create_and_destroy(void)
 {
 	struct te_recipe r = delayed(3, TE_AMAX_MAX, 0);
-	struct te_ctx_opts opts = TE_CTX_OPTS_INIT;
 	struct te_ctx *own = NULL; /* a free that fails leaves its memory to the context */
 	struct te_quant *q = NULL;
 	int ret;
 
-	opts.backend = "host";
-	ret = te_ctx_create(&opts, &own);
+	ret = tt_ctx_new(&own);
 	if (ret >= 0)
 		ret = te_quant_create(own, &r, 3, three, &q);
 	if (ret < 0)
@@ -567,7 +565,6 @@ START_TEST(quantize_refuses_what_does_not_fit)
 	struct te_tensor *y = tensor(TE_DTYPE_E4M3, 2, 3, 0, NULL);
 	struct te_tensor *y5 = tensor(TE_DTYPE_E5M2, 2, 3, 0, NULL);
 	struct te_tensor *wide = tensor(TE_DTYPE_E4M3, 2, 4, 0, NULL);
-	struct te_ctx_opts opts = TE_CTX_OPTS_INIT;
 	struct te_recipe r = current(0.0f, 0);
 	struct te_ctx *other;
 
@@ -584,8 +581,7 @@ START_TEST(quantize_refuses_what_does_not_fit)
 	ck_assert_int_eq(te_dequantize(stream, y, half), -TE_EDTYPE);
 	ck_assert_int_eq(te_dequantize(stream, wide, x), -TE_ESHAPE);
 	ck_assert_int_eq(te_dequantize(stream, y, NULL), -EINVAL);
-	opts.backend = "host";
-	OK(te_ctx_create(&opts, &other));
+	OK(tt_ctx_new(&other));
 	OK(te_quant_create(other, &r, 3, three, &elsewhere));
 	ck_assert_int_eq(te_quantize(stream, elsewhere, 1, x, y, NULL, 0), -EINVAL);
 	ck_assert_int_eq(te_quant_update(stream, elsewhere, 0, 1), -EINVAL);

@@ -1000,15 +1000,13 @@ END_TEST
 
 START_TEST(recordings_of_another_context_are_refused)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	unsigned char *d = device(64);
 	struct te_recording *rec = filler(d, 1, 64);
 	struct te_stream *s;
 	struct te_event *e;
 	struct te_ctx *other;
 
-	o.backend = backend;
-	DO(te_ctx_create(&o, &other));
+	DO(tt_ctx_new(&other));
 	s = te_ctx_stream(other);
 	DO(te_event_create(other, &e));
 	REFUSED(-EINVAL, te_event_record_external, e, a);

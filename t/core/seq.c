@@ -297,15 +297,13 @@ END_TEST
 
 static int build_once(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_embedding_attrs ea = { 4, 4, 0, 1 };
 	struct te_ctx *c = NULL;
 	struct te_seq *s = NULL;
 	struct te_op *op = NULL;
 	int r;
 
-	o.backend = "host";
-	r = te_ctx_create(&o, &c);
+	r = tt_ctx_new(&c);
 	if (!r)
 		r = te_seq_create(c, &s);
 	if (!r)

@@ -369,14 +369,12 @@ END_TEST
 
 START_TEST(a_tensor_keeps_its_context)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	int64_t live = te__alloc_live(), n = 3;
 	struct te_tensor *t;
 	struct te_ctx *c;
 	float x[3] = { 1, 2, 3 }, y[3];
 
-	o.backend = "host";
-	DO(te_ctx_create(&o, &c));
+	DO(tt_ctx_new(&c));
 	DO(te_tensor_create(c, TE_DTYPE_FP32, 1, &n, NULL, &t));
 	te_ctx_unref(c);
 	DO(te_tensor_write(t, x, sizeof(x)));
@@ -691,7 +689,6 @@ END_TEST
 START_TEST(casts_that_are_none_are_refused)
 {
 	struct te_tensor *x = vector(TE_DTYPE_FP32, 8), *y = vector(TE_DTYPE_BF16, 9), *z;
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	const int64_t n = 8;
 	struct te_ctx *other;
 
@@ -709,8 +706,7 @@ START_TEST(casts_that_are_none_are_refused)
 			te_dtype_name((enum te_dtype)i));
 		te_tensor_unref(z);
 	}
-	o.backend = "host";
-	DO(te_ctx_create(&o, &other));
+	DO(tt_ctx_new(&other));
 	DO(te_tensor_create(other, TE_DTYPE_FP32, 1, &n, NULL, &z));
 	REFUSED(te_cast(st, x, z), -EINVAL, "te_cast: y is of another context than the stream");
 	REFUSED(te_cast(st, z, x), -EINVAL, "te_cast: x is of another context than the stream");

@@ -792,7 +792,6 @@ END_TEST
 
 static int change_once(void)
 {
-	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_tensor *x = NULL;
 	struct te_graph *g = NULL;
 	struct te_ctx *own = NULL;
@@ -801,8 +800,7 @@ static int change_once(void)
 	const int64_t n = 8;
 	int r;
 
-	co.backend = backend;
-	r = te_ctx_create(&co, &own);
+	r = tt_ctx_new(&own);
 	if (!r)
 		r = te_tensor_create(own, TE_DTYPE_FP32, 1, &n, NULL, &x);
 	if (!r)

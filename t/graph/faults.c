@@ -24,7 +24,6 @@
  * host, which warm-up and capture have to leave as they were.
  */
 struct cast {
-	int64_t n;
 	int more; /* another node in each pass */
 	int released;
 	uint32_t *words; /* device */
@@ -82,13 +81,13 @@ static int edge(void *arg, struct te_stream *stream)
 	return te_fill_u32(stream, *(uint32_t **)arg, 0x55555555, 4);
 }
 
-static struct te_callable cast_of(struct cast *a, int64_t n, uint32_t *words)
+static struct te_callable cast_of(struct cast *a, uint32_t *words)
 {
 	struct te_callable c = TE_CALLABLE_INIT;
 
-	*a = (struct cast){ .n = n, .words = words, .count = 5 };
-	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
-	a->out = (struct te_arg){ "y", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	*a = (struct cast){ .words = words, .count = 5 };
+	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { N } }, TE_ARG_GRAD };
+	a->out = (struct te_arg){ "y", { TE_DTYPE_FP32, 1, { N } }, TE_ARG_GRAD };
 	c.name = "cast";
 	c.self = a;
 	c.nin = c.nout = 1;
@@ -192,8 +191,8 @@ static void scene_open(uint32_t flags)
 	DO(te_mem_alloc(st, 4 * WORDS, &words));
 	s.words = words;
 	for (int i = 0; i < 2; i++) {
-		s.c[i] = cast_of(&s.a[i], N, s.words);
-		s.d[i] = cast_of(&s.b[i], N, s.words);
+		s.c[i] = cast_of(&s.a[i], s.words);
+		s.d[i] = cast_of(&s.b[i], s.words);
 		s.b[i].more = i; /* an executable that is updated, and one made anew */
 		s.x[i] = constant((float)(10 * (i + 1)));
 		s.y[i] = constant(0);

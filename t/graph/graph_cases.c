@@ -1253,7 +1253,6 @@ END_TEST
 
 static int graph_once(void)
 {
-	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
 	struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
@@ -1262,10 +1261,9 @@ static int graph_once(void)
 	char *text = NULL;
 	int r;
 
-	co.backend = backend;
 	o.flags = TE_GRAPH_CHAIN | TE_GRAPH_CACHE_WEIGHTS;
 	o.nwarmup = 1;
-	r = te_ctx_create(&co, &own);
+	r = tt_ctx_new(&own);
 	if (!r)
 		r = te_graph_create(own, 2, c, &o, &g);
 	if (!r)

@@ -17,30 +17,7 @@
 #include <te/graph.h>
 
 #include "orders.h"
-#include "tt.h"
-
-#define DO(call)                                                                        \
-	do {                                                                            \
-		int do_r = (call);                                                      \
-		ck_assert_msg(do_r == 0, "%s: %d: %s", #call, do_r, te_error_detail()); \
-	} while (0)
-
-static struct te_ctx *ctx;
-static struct te_stream *st;
-
-static void setup(void)
-{
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
-
-	o.backend = "host";
-	DO(te_ctx_create(&o, &ctx));
-	st = te_ctx_stream(ctx);
-}
-
-static void teardown(void)
-{
-	ctx = te_ctx_unref(ctx);
-}
+#include "tt_ctx.h"
 
 /* ---- the model ---- */
 
@@ -685,7 +662,7 @@ static Suite *suite(void)
 	Suite *s = suite_create("graph/lifetimes");
 	TCase *c = tt_case(s, "lifetimes", "graph memory");
 
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, memory_holds_as_long_as_the_rules_say);
 	tcase_add_test(c, a_life_one_step_too_short_is_seen);
 	return s;

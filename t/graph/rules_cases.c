@@ -23,11 +23,9 @@
 
 static struct te_ctx *new_ctx(void)
 {
-	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	struct te_ctx *c;
 
-	o.backend = backend;
-	DO(te_ctx_create(&o, &c));
+	DO(tt_ctx_new(&c));
 	return c;
 }
 

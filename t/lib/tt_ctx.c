@@ -10,12 +10,17 @@ const char *backend = "host";
 struct te_ctx *ctx;
 struct te_stream *st;
 
-void tt_setup(void)
+int tt_ctx_new(struct te_ctx **ret_ctx)
 {
 	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 
 	o.backend = backend;
-	DO(te_ctx_create(&o, &ctx));
+	return te_ctx_create(&o, ret_ctx);
+}
+
+void tt_setup(void)
+{
+	DO(tt_ctx_new(&ctx));
 	st = te_ctx_stream(ctx);
 }
 

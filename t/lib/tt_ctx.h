@@ -33,6 +33,9 @@ extern const char *backend;
 extern struct te_ctx *ctx;
 extern struct te_stream *st;
 
+/* another context on that backend: what te_ctx_create returned */
+int tt_ctx_new(struct te_ctx **ret_ctx);
+
 void tt_setup(void);
 /* nothing is left of the test in memory of the device or pinned memory */
 void tt_teardown(void);

@@ -159,7 +159,8 @@ TE_EXPORT int te_graph_reset(struct te_graph *graph);
  *   gradient given for it: until the last pass of the callable whose output it is;
  * - where te_graph_run may be called, other outputs and gradients of inputs: until the schedule
  *   begins anew. Inputs, and gradients of outputs that no neighbour gives, are written before that,
- *   each time, and after what the time before gave has been used: the memory may be the same;
+ *   each time, and after what the time before gave has been used: the memory may be the same. Or
+ *   they are given to their passes;
  * - else an output until the last pass of its callable has run, without backward passes until the
  *   schedule begins anew; the gradient of an input until the backward of the callable before has
  *   run. Inputs are written behind the pass before their forward, gradients of outputs behind the

@@ -12,6 +12,7 @@ KERNEL_CU = \
 	kernels/te_reduce.cu
 
 KERNEL_INC = \
+	kernels/te_begin.cuh \
 	kernels/te_dev.cuh \
 	kernels/te_k.def \
 	kernels/te_k.h \

@@ -193,21 +193,25 @@ template <class T, int A, bool GATED> DEV void act_bwd_body(const struct te_k_ac
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_act_fwd_##name##_##t(const __grid_constant__ struct te_k_act_fwd a)      \
 	{                                                                                     \
+		te_begin();                                                                   \
 		act_fwd_body<T, A, false>(a);                                                 \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_act_fwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_fwd a) \
 	{                                                                                     \
+		te_begin();                                                                   \
 		act_fwd_body<T, A, true>(a);                                                  \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_act_bwd_##name##_##t(const __grid_constant__ struct te_k_act_bwd a)      \
 	{                                                                                     \
+		te_begin();                                                                   \
 		act_bwd_body<T, A, false>(a);                                                 \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_act_bwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_bwd a) \
 	{                                                                                     \
+		te_begin();                                                                   \
 		act_bwd_body<T, A, true>(a);                                                  \
 	}
 #define TE_NAME(A, name)          \

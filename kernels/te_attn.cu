@@ -26,6 +26,7 @@
  *   pre  grid ceil(batch seqlen nheads / (256 / lanes)), 256 threads, no shared memory, where
  *        lanes is the power of two from 16 bytes a lane on
  */
+#include "te_begin.cuh"
 #include "te_k.h"
 #include "te_philox.h"
 
@@ -987,17 +988,20 @@ template <class E> FN void bwd_pre(const struct te_k_attn_bwd &a)
 
 extern "C" __global__ void __launch_bounds__(256) te_k_attn_bwd_pre_bf16(struct te_k_attn_bwd a)
 {
+	te_begin();
 	bwd_pre<uint16_t>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(256) te_k_attn_bwd_pre_fp32(struct te_k_attn_bwd a)
 {
+	te_begin();
 	bwd_pre<float>(a);
 }
 
 #define KERNEL(name, threads, blocks, args, body)                                               \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const struct args a) \
 	{                                                                                       \
+		te_begin();                                                                     \
 		body(a);                                                                        \
 	}
 #define FWD(...) fwd_bf16<__VA_ARGS__>

@@ -9,6 +9,7 @@
 #ifndef TE_DEV_CUH
 #define TE_DEV_CUH
 
+#include "te_begin.cuh"
 #include "te_k.h"
 
 #define DEV static __device__ __forceinline__

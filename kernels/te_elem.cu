@@ -142,6 +142,7 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 
 extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng_next a)
 {
+	te_begin();
 	*a.used = *a.next;
 	*a.next += 1;
 }
@@ -233,21 +234,25 @@ template <class T> DEV void rope_body(const struct te_k_rope &a)
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_bias_fwd_##t(const __grid_constant__ struct te_k_bias_fwd a)             \
 	{                                                                                     \
+		te_begin();                                                                   \
 		bias_fwd_body<T>(a);                                                          \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_add_##t(const __grid_constant__ struct te_k_add a)                       \
 	{                                                                                     \
+		te_begin();                                                                   \
 		add_body<T>(a);                                                               \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_dropout_##t(const __grid_constant__ struct te_k_dropout a)               \
 	{                                                                                     \
+		te_begin();                                                                   \
 		dropout_body<T>(a);                                                           \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(256)                                     \
 		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)                     \
 	{                                                                                     \
+		te_begin();                                                                   \
 		rope_body<T>(a);                                                              \
 	}
 TE_NAME(float, fp32)

@@ -320,16 +320,19 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 	extern "C" __global__ void __launch_bounds__(128)                                     \
 		te_k_embed_fwd_##t(const __grid_constant__ struct te_k_embed_fwd a)           \
 	{                                                                                     \
+		te_begin();                                                                   \
 		embed_fwd_body<T>(a);                                                         \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(EMB_THREADS)                             \
 		te_k_embed_bwd_##t(const __grid_constant__ struct te_k_embed_bwd a)           \
 	{                                                                                     \
+		te_begin();                                                                   \
 		embed_bwd_body<T>(a);                                                         \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(128)                                     \
 		te_k_pos_bwd_##t(const __grid_constant__ struct te_k_pos_bwd a)               \
 	{                                                                                     \
+		te_begin();                                                                   \
 		pos_bwd_body<T>(a);                                                           \
 	}
 TE_NAME(float, fp32)

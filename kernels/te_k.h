@@ -68,6 +68,14 @@ struct te_k_clear {
 	const float *noop;
 };
 
+/* n times value: its lowest byte where elem is 1, all four where it is 4 */
+struct te_k_fill {
+	void *dst; /* aligned to elem */
+	int64_t n;
+	uint32_t value;
+	int32_t elem;
+};
+
 /* amax of n elements */
 struct te_k_amax {
 	const void *x;

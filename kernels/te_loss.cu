@@ -117,6 +117,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 extern "C" __global__ void __launch_bounds__(1024)
 	te_k_ce_reduce(const __grid_constant__ struct te_k_ce_reduce a)
 {
+	te_begin();
 	__shared__ double part[32];
 	__shared__ int64_t number[32];
 	double sum = 0.0;
@@ -203,11 +204,13 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 	extern "C" __global__ void __launch_bounds__(CE_THREADS)                              \
 		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                 \
 	{                                                                                     \
+		te_begin();                                                                   \
 		ce_fwd_body<T>(a);                                                            \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(CE_THREADS)                              \
 		te_k_ce_bwd_##t(const __grid_constant__ struct te_k_ce_bwd a)                 \
 	{                                                                                     \
+		te_begin();                                                                   \
 		ce_bwd_body<T>(a);                                                            \
 	}
 TE_NAME(float, fp32)

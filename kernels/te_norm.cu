@@ -693,11 +693,13 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                            \
 		te_k_norm_fwd_##variant##t(const __grid_constant__ struct te_k_norm_fwd a)    \
 	{                                                                                     \
+		te_begin();                                                                   \
 		norm_fwd_body<T, NV, VEC, LONG>(a);                                           \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(NORM_THREADS)                            \
 		te_k_norm_bwd_##variant##t(const __grid_constant__ struct te_k_norm_bwd a)    \
 	{                                                                                     \
+		te_begin();                                                                   \
 		norm_bwd_body<T, NV, VEC, LONG>(a);                                           \
 	}
 #define CLUSTER(C, NS)                                                                        \
@@ -706,6 +708,7 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 		te_k_norm_fwd_col##C##x##NS##_bf16(                                           \
 			const __grid_constant__ struct te_k_norm_fwd a)                       \
 	{                                                                                     \
+		te_begin();                                                                   \
 		norm_fwd_cluster_body<C, NS>(a);                                              \
 	}
 CLUSTER(1, 1)
@@ -733,11 +736,13 @@ CLUSTER(8, 8)
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_norm_fwd_col_##t(const __grid_constant__ struct te_k_norm_fwd a)         \
 	{                                                                                     \
+		te_begin();                                                                   \
 		norm_fwd_col_body<T>(a);                                                      \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(DW_THREADS)                              \
 		te_k_norm_dw_##t(const __grid_constant__ struct te_k_norm_dw a)               \
 	{                                                                                     \
+		te_begin();                                                                   \
 		norm_dw_body<T>(a);                                                           \
 	}
 TE_NAME(float, fp32)

@@ -19,6 +19,7 @@ DEV double square(float x)
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_sumsq(const __grid_constant__ struct te_k_sumsq a)
 {
+	te_begin();
 	__shared__ double part[8];
 	const int64_t run = (a.n + TE_K_SUMSQ_PARTS - 1) / TE_K_SUMSQ_PARTS;
 	const int64_t begin = min((int64_t)blockIdx.x * run, a.n), end = min(begin + run, a.n);
@@ -69,6 +70,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_adamw_begin(const __grid_constant__ struct te_k_adamw_begin a)
 {
+	te_begin();
 	__shared__ double part[TE_K_SUMSQ_PARTS];
 	struct te_k_adamw_state *s = a.state;
 	double sum = 0.0, norm;
@@ -117,6 +119,7 @@ DEV void adamw_one(const struct adamw_consts &k, float grad, bool decay, float &
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_adamw(const __grid_constant__ struct te_k_adamw a)
 {
+	te_begin();
 	const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
 	const struct te_k_adamw_state *s = a.state;
 	float4 w, m, v, g;

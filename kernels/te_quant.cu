@@ -3,6 +3,7 @@
  *
  *  kernel           shapes                     blocks                threads  shared  B/element
  *  clear            1 word                     1                     1        0
+ *  fill             n words or bytes           16 KiB                256      0       1 a byte
  *  scale_current    1 word                     1                     1        0
  *  scale_delayed    [nslots, history_len]      a slot                256      144     8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
@@ -17,8 +18,46 @@
 
 extern "C" __global__ void te_k_clear(const __grid_constant__ struct te_k_clear a)
 {
+	te_begin();
 	if (!noop_set(a.noop))
 		*a.word = 0.0f;
+}
+
+/* --- fill ---------------------------------------------------------------- */
+
+#define FILL_THREADS 256
+#define FILL_UNROLL 4 /* vectors of 16 bytes a thread */
+
+extern "C" __global__ void __launch_bounds__(FILL_THREADS)
+	te_k_fill(const __grid_constant__ struct te_k_fill a)
+{
+	te_begin();
+
+	const uint32_t byte = a.value & 0xff;
+	const uint32_t word = a.elem == 4 ? a.value : byte * 0x01010101u;
+	const uint64_t begin = (uint64_t)a.dst, end = begin + (uint64_t)a.n * a.elem;
+	/* whole vectors in the middle, elements at both ends; a vector's bytes repeat every word,
+	 * and words are aligned */
+	const uint64_t lo = min((begin + 15) & ~(uint64_t)15, end);
+	const uint64_t hi = max(end & ~(uint64_t)15, lo);
+	uint64_t at = lo + ((uint64_t)blockIdx.x * FILL_UNROLL * FILL_THREADS + threadIdx.x) * 16;
+
+#pragma unroll
+	for (int u = 0; u < FILL_UNROLL; u++, at += FILL_THREADS * 16)
+		if (at < hi)
+			*(uint4 *)at = make_uint4(word, word, word, word);
+	if (blockIdx.x || threadIdx.x >= 32)
+		return;
+	for (int side = 0; side < 2; side++) {
+		const uint64_t p = (side ? hi : begin) + (uint64_t)threadIdx.x * a.elem;
+
+		if (p >= (side ? end : lo))
+			continue;
+		if (a.elem == 4)
+			*(uint32_t *)p = word;
+		else
+			*(unsigned char *)p = (unsigned char)byte;
+	}
 }
 
 /* --- amax ---------------------------------------------------------------- */
@@ -62,6 +101,7 @@ template <class T> DEV void amax_body(const struct te_k_amax &a)
 	extern "C" __global__ void __launch_bounds__(256)                                     \
 		te_k_amax_##t(const __grid_constant__ struct te_k_amax a)                     \
 	{                                                                                     \
+		te_begin();                                                                   \
 		amax_body<T>(a);                                                              \
 	}
 TE_NAME(float, fp32)
@@ -86,6 +126,7 @@ DEV float scale_from(float most, float amax)
 extern "C" __global__ void
 te_k_scale_current(const __grid_constant__ struct te_k_scale_current a)
 {
+	te_begin();
 	float amax, s;
 
 	if (noop_set(a.noop))
@@ -104,6 +145,7 @@ te_k_scale_current(const __grid_constant__ struct te_k_scale_current a)
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_scale_delayed(const __grid_constant__ struct te_k_scale_delayed a)
 {
+	te_begin();
 	__shared__ float part[8];
 	const int slot = a.first + blockIdx.x, len = a.history_len;
 	float *h = a.history + (int64_t)slot * len;
@@ -167,6 +209,7 @@ template <class T, int D> DEV void quantize_body(const struct te_k_quantize &a)
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
 		te_k_quantize_##t##_##d(const __grid_constant__ struct te_k_quantize a)       \
 	{                                                                                     \
+		te_begin();                                                                   \
 		quantize_body<T, D>(a);                                                       \
 	}
 TE_NAME(float, TE_D_E4M3, fp32, e4m3)
@@ -226,6 +269,7 @@ template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize 
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_dequantize_##d##_##t(const __grid_constant__ struct te_k_dequantize a)   \
 	{                                                                                     \
+		te_begin();                                                                   \
 		dequantize_body<D, T>(a);                                                     \
 	}
 TE_NAME(TE_D_E4M3, float, e4m3, fp32)
@@ -267,6 +311,7 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_cast_##x##_##y(const __grid_constant__ struct te_k_cast a)               \
 	{                                                                                     \
+		te_begin();                                                                   \
 		cast_body<X, Y>(a);                                                           \
 	}
 TE_NAME(float, float, fp32, fp32)

@@ -74,6 +74,7 @@ template <class T> DEV void colsum_body(const struct te_k_colsum &a)
 	extern "C" __global__ void __launch_bounds__(COLSUM_THREADS)                          \
 		te_k_colsum_##t(const __grid_constant__ struct te_k_colsum a)                 \
 	{                                                                                     \
+		te_begin();                                                                   \
 		colsum_body<T>(a);                                                            \
 	}
 TE_NAME(float, fp32)
@@ -85,6 +86,7 @@ TE_NAME(bf16, bf16)
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_part_sum(const __grid_constant__ struct te_k_part_sum a)
 {
+	te_begin();
 	__shared__ float rows[PART_STEP][32];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int64_t c = (int64_t)blockIdx.x * 32 + lane;

@@ -29,6 +29,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda.c \
 	libtecore/backend/cuda_driver.c \
 	libtecore/backend/cuda_driver.h \
+	libtecore/backend/cuda_edges.c \
 	libtecore/backend/cuda_exec.c \
 	libtecore/backend/cuda_graph.c \
 	libtecore/backend/cuda_graph.h \
@@ -38,11 +39,14 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda_kernels_attn.c \
 	libtecore/backend/cuda_module.c \
 	libtecore/backend/cuda_syms.def \
+	libtecore/backend/edges.c \
+	libtecore/backend/edges.h \
 	libtecore/backend/host.c \
 	libtecore/backend/host.h \
 	libtecore/backend/host_device.c \
 	libtecore/backend/host_graph.c \
 	libtecore/backend/host_kernels.c \
+	libtecore/backend/host_order.c \
 	libtecore/backend/kernel_images.c \
 	libtecore/ctx.c \
 	libtecore/ctx_internal.h \

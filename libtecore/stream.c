@@ -500,6 +500,19 @@ int te_capture_begin(struct te_stream *stream)
 	return 0;
 }
 
+int te_capture_edges(struct te_stream *stream, uint32_t edges)
+{
+	struct te__capture *c = stream ? atomic_load(&stream->capture) : NULL;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_capture_edges: stream is NULL");
+	if (edges & ~(TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY))
+		return te__fail(-EINVAL, "te_capture_edges: edges has unknown bits, 0x%x", edges);
+	if (!c || c->origin != stream)
+		return te__fail(-TE_ESTATE, "te_capture_edges: no capture began on the stream");
+	return stream->ctx->ops->capture_edges(stream->impl, edges);
+}
+
 int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph)
 {
 	struct te__capture *c = atomic_load(&stream->capture);

@@ -266,6 +266,15 @@ static int capture_end(struct te_graph *g, int r, struct te_recording *old,
 	return te__fail(r, "%s", detail);
 }
 
+static int begin(struct te_graph *g)
+{
+	int r = te_capture_begin(g->stream);
+
+	if (r || g->opts.flags & TE_GRAPH_IN_ORDER)
+		return r;
+	return te_capture_edges(g->stream, TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY);
+}
+
 static int capture_step(struct te_graph *g, const struct te_sched_step *s)
 {
 	struct te_recording **rec = &g->node[s->callable].rec[s->kind];
@@ -275,7 +284,7 @@ static int capture_step(struct te_graph *g, const struct te_sched_step *s)
 	if (s->kind == TE_SCHED_W && !g->node[s->callable].c.backward_dw)
 		return 0;
 	if (r >= 0)
-		r = te_capture_begin(g->stream);
+		r = begin(g);
 	if (r >= 0)
 		r = capture_end(g, te__graph_call(g, s, g->stream), old, rec);
 	if (r >= 0)
@@ -294,7 +303,7 @@ static int capture_steps(struct te_graph *g)
 
 static int capture_whole(struct te_graph *g)
 {
-	int r = te_capture_begin(g->stream);
+	int r = begin(g);
 
 	if (r)
 		return r;

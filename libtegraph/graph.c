@@ -163,7 +163,8 @@ static void node_free(struct te__node *n)
 static int check_opts(const char *fn, const struct te_graph_opts *o)
 {
 	const uint32_t known = TE_GRAPH_WHOLE | TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
-			       TE_GRAPH_CACHE_WEIGHTS | TE_GRAPH_RETAIN | TE_GRAPH_EAGER;
+			       TE_GRAPH_CACHE_WEIGHTS | TE_GRAPH_RETAIN | TE_GRAPH_EAGER |
+			       TE_GRAPH_IN_ORDER;
 
 	if (o->size != sizeof(*o))
 		return te__graph_fail(fn, -EINVAL, "opts is not initialised by TE_GRAPH_OPTS_INIT");

@@ -93,6 +93,7 @@ TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 #define TE_GRAPH_CACHE_WEIGHTS 8u /* casts of weights only for the first micro-batch */
 #define TE_GRAPH_RETAIN 16u	  /* a backward may be replayed again before the next forward */
 #define TE_GRAPH_EAGER 32u	  /* nothing is captured: replays call the functions, to compare */
+#define TE_GRAPH_IN_ORDER 64u	  /* nodes run one behind the other: no te_capture_edges */
 
 enum te_hook {
 	TE_HOOK_PRE_WARMUP = 0,	 /* once, before all of warm-up; callable is -1 */

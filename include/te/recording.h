@@ -58,6 +58,25 @@ TE_EXPORT int te_recording_deps(const struct te_recording *rec, uint64_t index, 
  */
 TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title, char **ret_text);
 
+/* nodes wait for those only whose memory they use */
+#define TE_CAPTURE_BY_DATA 1u
+/* kernels may be placed on the device before those they wait for end */
+#define TE_CAPTURE_EARLY 2u
+
+/**
+ * te_capture_edges - how nodes of a capture wait for each other
+ * @edges: TE_CAPTURE_*; 0, as without the call: each waits for the end of the one before
+ *
+ * Between te_capture_begin and the end of that capture, for all of it. The results are the same to
+ * the bit. Nodes are recorded in the order of the stream. By data, each then waits for those before
+ * it that write what it uses or use what it writes, and others run beside it. Nodes of
+ * which this library does not know the memory, those that were not queued through it, host calls
+ * and events wait for all before them, and all behind wait for those. Where other streams take part
+ * in the capture it stays in their order.
+ * Errors: -EINVAL, -TE_ESTATE (no capture began on the stream).
+ */
+TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
+
 enum te_update {
 	TE_UPDATE_IN_PLACE = 1,
 	TE_UPDATE_INSTANTIATED = 2,

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include <te/dtype.h>
+
 #include "libtecore/backend/backend.h"
 #include "libtecore/ctx_internal.h"
 #include "libtecore/internal.h"
@@ -69,6 +71,7 @@ HOLE(fill32, U void *stream, U void *dst, U uint32_t value, U size_t nwords)
 HOLE(host_call, U void *stream, U te_host_fn fn, U const void *arg, U size_t nbytes)
 HOLE(launch, U void *stream, U const struct te__launch *l)
 HOLE(capture_begin, U void *stream)
+HOLE(capture_edges, U void *stream, U uint32_t edges)
 HOLE(capture_end, U void *stream, U void **graph)
 HOLE(graph_info, U void *graph, U struct te_recording_info *info)
 HOLE(graph_instantiate, U void *graph, U void **exec)
@@ -132,6 +135,7 @@ void te__backend_fill(struct te__backend_ops *ops)
 	FILL(host_call);
 	FILL(launch);
 	FILL(capture_begin);
+	FILL(capture_edges);
 	FILL(capture_end);
 	FILL(capture_active);
 	FILL(graph_info);
@@ -174,13 +178,19 @@ const struct te__backend_ops *te__backend_by_name(const char *name)
 
 /* kernels */
 
-/* offsets of pointers, an array a struct */
-#define P(field) offsetof(S, field)
-#define Q(field)                                                                              \
-	P(field.row), P(field.col), P(field.scale), P(field.scale_inv), P(field.amax),        \
-		P(field.noop)
-#define TE_K_PTRS(name, ...)                                                                  \
-	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
+#undef U
+
+/* offsets of pointers, an array a kernel */
+#define R(field, nbytes) offsetof(S, field)
+#define W R
+#define PART R
+#define U(field) offsetof(S, field)
+#define AT(field, begin, nbytes) offsetof(S, field)
+#define Q(field, n)                                                                           \
+	U(field.row), U(field.col), U(field.scale), U(field.scale_inv), U(field.amax),        \
+		U(field.noop)
+#define TE_K_PTRS(host, name, ...)                                                            \
+	static uint32_t ptrs_##host(const uint16_t **ret)                                     \
 	{                                                                                     \
 		typedef struct te_k_##name S;                                                 \
 		static const uint16_t offset[] = { __VA_ARGS__ };                             \
@@ -191,14 +201,55 @@ const struct te__backend_ops *te__backend_by_name(const char *name)
 #include "kernels/te_k_ptr.def"
 #undef TE_K_PTRS
 #undef Q
-#undef P
+#undef AT
+#undef U
+#undef PART
+#undef W
+#undef R
+
+/* ranges of memory, a function a kernel */
+static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int64_t nbytes,
+		      enum te__access access)
+{
+	if (ptr && nbytes > 0)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)ptr + (uintptr_t)begin,
+						   (uint64_t)nbytes, access };
+}
+
+#define ES(dtype) ((int64_t)te_dtype_nbytes((enum te_dtype)(dtype)))
+#define R(field, nbytes) range_add(r, a->field, 0, nbytes, TE__READ)
+#define W(field, nbytes) range_add(r, a->field, 0, nbytes, TE__WRITE)
+#define PART(field, nbytes) range_add(r, a->field, 0, nbytes, TE__PART)
+#define U(field) (void)a
+#define AT(field, begin, nbytes) range_add(r, a->field, begin, nbytes, TE__WRITE)
+#define Q(field, n)                                                                           \
+	W(field.row, n), W(field.col, n), R(field.scale, 4), W(field.scale_inv, 4),           \
+		W(field.amax, 4), R(field.noop, 4)
+#define TE_K_PTRS(host, name, ...)                                                            \
+	static void ranges_##host(const void *args, struct te__ranges *r)                     \
+	{                                                                                     \
+		const struct te_k_##name *a = args;                                           \
+											      \
+		__VA_ARGS__;                                                                  \
+	}
+#include "kernels/te_k_ptr.def"
+#undef TE_K_PTRS
+#undef Q
+#undef AT
+#undef U
+#undef PART
+#undef W
+#undef R
+#undef ES
 
 static const struct {
 	const char *name;
 	size_t nbytes;
 	uint32_t (*ptrs)(const uint16_t **ret);
+	void (*ranges)(const void *args, struct te__ranges *r);
 } kernel[TE_K_COUNT] = {
-#define TE_K(ID, name, module, host) { #host, sizeof(struct te_k_##name), ptrs_##name },
+#define TE_K(ID, name, module, host)                                                          \
+	{ #host, sizeof(struct te_k_##name), ptrs_##host, ranges_##host },
 #include "kernels/te_k.def"
 #undef TE_K
 };
@@ -216,6 +267,12 @@ size_t te__k_nbytes(enum te_k_id id)
 uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset)
 {
 	return (unsigned int)id < TE_K_COUNT ? kernel[id].ptrs(ret_offset) : 0;
+}
+
+void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret)
+{
+	ret->n = 0;
+	kernel[id].ranges(args, ret);
 }
 
 int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)

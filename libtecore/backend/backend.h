@@ -35,6 +35,19 @@ struct te__launch {
 	size_t nbytes; /* sizeof the struct of this id */
 };
 
+/* te_k_ptr.def: accesses of one kind, but for writes, may go on side by side */
+enum te__access { TE__READ, TE__PART, TE__WRITE };
+struct te__range {
+	uintptr_t ptr;
+	uint64_t nbytes;
+	enum te__access access;
+};
+#define TE__RANGES_MAX 16
+struct te__ranges {
+	uint32_t n;
+	struct te__range v[TE__RANGES_MAX];
+};
+
 /* One node of a graph, as far as its backend knows it. What it points at lives with the graph. */
 struct te__gnode {
 	enum te_node_kind kind;
@@ -47,6 +60,8 @@ struct te__gnode {
 	uint64_t nbytes;  /* as in struct te_node_info */
 	int32_t fixed;	  /* 1: its pointers cannot be changed */
 	int32_t foreign;  /* 1: nobody knows which memory it uses */
+	int32_t joined;	  /* 1: it goes on with the call of the node before, alone behind that */
+	struct te__range scratch; /* memory that the call uses besides */
 	uint32_t ndeps;
 	const uint32_t *dep; /* ascending, and below the node's own number */
 };
@@ -113,6 +128,8 @@ struct te__backend_ops {
 
 	/* graphs */
 	int (*capture_begin)(void *stream);
+	/* edges: TE_CAPTURE_*; -TE_ESTATE where none began on the stream */
+	int (*capture_edges)(void *stream, uint32_t edges);
 	int (*capture_end)(void *stream, void **ret_graph);
 	int (*capture_active)(void *stream); /* 1 or 0 */
 	int (*graph_info)(void *graph, struct te_recording_info *ret);
@@ -150,6 +167,8 @@ const char *te__k_name(enum te_k_id id);
 size_t te__k_nbytes(enum te_k_id id);
 /* where the struct holds device pointers: how many, and their offsets (te_k_ptr.def) */
 uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset);
+/* the memory that a launch with this struct uses, as te_k_ptr.def says */
+void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret);
 
 /*
  * Called by a reference function, or a host call, that cannot do its work, on

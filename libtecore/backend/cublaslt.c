@@ -344,12 +344,14 @@ static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_g
 	return r;
 }
 
+/* ws: nbytes, or NULL */
 static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct te_k_gemm *g,
-		  const struct te__lt_algo *algo, const void *c, void *d, void *ws, void *stream)
+		  const struct te__lt_algo *algo, const void *c, void *d, void *ws, size_t nbytes,
+		  void *stream)
 {
 	return lt->api.cublasLtMatmul(lt->handle, p->desc, &g->alpha, g->b, p->a, g->a, p->b,
-				      &g->beta, c, p->d, d, p->d, algo, ws,
-				      ws ? TE__CUDA_WORKSPACE_NBYTES : 0, stream);
+				      &g->beta, c, p->d, d, p->d, algo, ws, ws ? nbytes : 0,
+				      stream);
 }
 
 /* seconds of one run, or a negative number where the candidate fails */
@@ -359,11 +361,11 @@ static float time_one(struct te__cuda_dev *d, struct te__cublaslt *lt, struct pr
 {
 	float ms = -1;
 
-	if (matmul(lt, p, g, algo, out, out, ws, d->stream) ||
+	if (matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, d->stream) ||
 	    te__cu.cuEventRecord(events[0], d->stream))
 		return -1;
 	for (int i = 0; i < TIMED_RUNS; i++)
-		if (matmul(lt, p, g, algo, out, out, ws, d->stream))
+		if (matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, d->stream))
 			return -1;
 	if (te__cu.cuEventRecord(events[1], d->stream) ||
 	    te__cu.cuEventSynchronize(events[1]) ||
@@ -525,7 +527,7 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
 	struct te__cuda_dev *d = s->dev;
 	struct problem *p = NULL;
-	const struct te__gnode what = {
+	struct te__gnode what = {
 		.kind = TE_NODE_KERNEL,
 		.id = TE_K_GEMM,
 		.args = g,
@@ -544,13 +546,16 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
 		r = find(d, g, &p);
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (!r && p->workspace_nbytes)
-		r = te__cuda_workspace(s, &ws);
+		r = te__cuda_workspace(s, p->workspace_nbytes, &ws);
+	if (!r && ws)
+		what.scratch = (struct te__range){ (uintptr_t)ws, p->workspace_nbytes, TE__WRITE };
 	if (!r)
 		r = te__cuda_note_before(s, &before);
 	if (!r && te__fault_point())
 		r = te__fail(-TE_EBLAS, "cublasLtMatmul: a fault was asked for");
 	if (!r)
-		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws, s->stream),
+		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws,
+				    p->workspace_nbytes, s->stream),
 			     "cublasLtMatmul", &p->key);
 	pthread_mutex_unlock(&d->lt_lock);
 	return r < 0 ? r : te__cuda_note(s, &what, before);

@@ -471,7 +471,10 @@ static void *cuda_stream_native(void *stream)
 
 static void cuda_stream_workspace(void *stream, void *ptr)
 {
-	((struct te__cuda_stream *)stream)->given = ptr;
+	struct te__cuda_stream *s = stream;
+
+	s->given = ptr;
+	s->given_at = 0;
 }
 
 /* events */
@@ -617,11 +620,16 @@ static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_
 		.kind = TE_NODE_FILL, .id = -1, .dst = dst, .value = value,
 		.elem = elem, .nbytes = n * (size_t)elem,
 	};
-	int r = elem == 4 ?
-			TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, n, s->stream) :
-			TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, (uint8_t)value, n, s->stream);
+	const struct te_k_fill args = { dst, (int64_t)n, value, elem };
+	const struct te__launch l = { TE_K_FILL, &args, sizeof(args) };
+	/* of a graph's launch each memset node costs the CPU a microsecond, a kernel nothing */
+	int r = atomic_load(&s->dev->ncaptures) ? te__cuda_capturing(s) : 0;
 
-	return r ? r : te__cuda_note(s, &what, NULL);
+	if (r)
+		return r < 0 ? r : te__cuda_launch_as(s, &l, &what);
+	return elem == 4 ?
+		       TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, n, s->stream) :
+		       TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, (uint8_t)value, n, s->stream);
 }
 
 static int cuda_fill8(void *stream, void *dst, uint8_t value, size_t nbytes)
@@ -671,6 +679,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.host_call = te__cuda_host_call,
 	.launch = te__cuda_launch,
 	.capture_begin = te__cuda_capture_begin,
+	.capture_edges = te__cuda_capture_edges,
 	.capture_end = te__cuda_capture_end,
 	.capture_active = te__cuda_capture_active,
 	.graph_info = te__cuda_graph_info,

@@ -63,6 +63,9 @@ enum {
 	TE__CU_NODE_EVENT_RECORD = 7,
 
 	TE__CU_MEMORYTYPE_HOST = 1,
+
+	TE__CU_EDGE_PROGRAMMATIC = 1,
+	TE__CU_PORT_PROGRAMMATIC = 1,
 };
 
 struct te__cu_location {

@@ -226,6 +226,7 @@ static struct te__gnode *marked(struct te__cuda_graph *g, const struct order *o,
 	if (number == UINT32_MAX)
 		return NULL;
 	info = &g->info[o->ours[number]];
+	info->kind = what->kind;
 	info->id = what->id;
 	info->args = what->args;
 	info->dst = what->dst;
@@ -234,28 +235,31 @@ static struct te__gnode *marked(struct te__cuda_graph *g, const struct order *o,
 	info->elem = what->elem;
 	info->nbytes = what->nbytes;
 	info->fixed = what->fixed;
+	info->scratch = what->scratch;
 	info->foreign = 0;
 	return info;
 }
 
 /* nodes that a product queued before its last one: a straight line */
 static void mark_line(struct te__cuda_graph *g, const struct order *o,
-		      const struct te__cuda_mark *m, const struct te__gnode *last)
+		      const struct te__cuda_mark *m, struct te__gnode *last)
 {
-	const struct te__gnode part = { .id = m->what.id, .fixed = 1 };
-
 	while (last->ndeps == 1 && g->info[last->dep[0]].foreign) {
 		void *node = g->nodes->node[last->dep[0]];
+		const struct te__gnode part = { .kind = g->info[last->dep[0]].kind,
+						.id = m->what.id,
+						.fixed = 1 };
 
 		if (node == m->before)
 			return;
+		last->joined = 1;
 		last = marked(g, o, node, &part);
 	}
 }
 
 static void marks_apply(struct te__cuda_graph *g, const struct order *o)
 {
-	const struct te__gnode *info;
+	struct te__gnode *info;
 
 	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next)
 		marked(g, o, m->node, &m->what);
@@ -283,10 +287,11 @@ static int graph_fill(struct te__cuda_graph *g, struct order *o)
 	order_edges(o);
 	order_sort(o, g->capture->marks);
 	r = nodes_fill(g, o);
-	if (!r)
-		marks_apply(g, o);
 	g->nodes->n = o->n;
-	return r;
+	if (r)
+		return r;
+	marks_apply(g, o);
+	return te__cuda_graph_arrange(g);
 }
 
 int te__cuda_graph_index(struct te__cuda_graph *g, void *graph)
@@ -311,52 +316,24 @@ void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	*ret = ((struct te__cuda_graph *)graph)->info[index];
 }
 
-static int count_nodes(void *graph, size_t n, struct te_recording_info *ret)
-{
-	void **node = te__malloc(n * sizeof(*node));
-	int r;
-
-	if (!node)
-		return te__fail(-ENOMEM, "no memory for %zu graph nodes", n);
-	r = TE__CU_CALL(cuGraphGetNodes, graph, node, &n);
-	for (size_t i = 0; !r && i < n; i++) {
-		int type;
-
-		r = TE__CU_CALL(cuGraphNodeGetType, node[i], &type);
-		if (r)
-			break;
-		ret->nkernels += type == TE__CU_NODE_KERNEL;
-		ret->ncopies += type == TE__CU_NODE_MEMCPY;
-		ret->nfills += type == TE__CU_NODE_MEMSET;
-		ret->nhost += type == TE__CU_NODE_HOST;
-	}
-	te__free(node);
-	return r;
-}
-
-static int graph_info(void *graph, struct te_recording_info *ret)
-{
-	struct te_recording_info info = { .size = ret->size };
-	size_t nnodes, nedges;
-	int r = TE__CU_CALL(cuGraphGetNodes, graph, NULL, &nnodes);
-
-	if (!r)
-		r = TE__CU_CALL(cuGraphGetEdges, graph, NULL, NULL, NULL, &nedges);
-	if (!r && nnodes)
-		r = count_nodes(graph, nnodes, &info);
-	if (r)
-		return r;
-	info.nnodes = nnodes;
-	info.nedges = nedges;
-	*ret = info;
-	return 0;
-}
-
 int te__cuda_graph_info(void *graph, struct te_recording_info *ret)
 {
-	struct te__cuda_graph *g = graph;
+	const struct te__cuda_graph *g = graph;
+	struct te_recording_info info = { .size = ret->size, .nnodes = g->nodes->n };
 
-	return TE__CUDA_IN(g->dev, graph_info(g->nodes->graph, ret));
+	if (te__fault_point())
+		return te__fail(-TE_ECUDA, "a fault was asked for");
+	for (size_t i = 0; i < g->nodes->n; i++) {
+		const struct te__gnode *n = &g->info[i];
+
+		info.nedges += n->ndeps;
+		info.nkernels += n->kind == TE_NODE_KERNEL;
+		info.ncopies += n->kind == TE_NODE_COPY;
+		info.nfills += n->kind == TE_NODE_FILL;
+		info.nhost += n->kind == TE_NODE_HOST;
+	}
+	*ret = info;
+	return 0;
 }
 
 static int graph_destroy(struct te__cuda_graph *g)
@@ -549,23 +526,13 @@ int te__cuda_exec_update(void *exec, void *graph, int same)
 
 /* patches */
 
-static int kernel_set(struct exec *e, void *node, const struct te__gnode *n)
+static int kernel_set(struct exec *e, void *node, const struct te__launch *l)
 {
-	const struct te__launch l = { (enum te_k_id)n->id, n->args, n->nbytes };
-	struct te__cu_kernel_params p = { 0 };
-	struct te__cuda_kernel k;
-	void *arg = (void *)(uintptr_t)n->args;
-	int r = te__cuda_func_find(e->dev, &l, &k, &p.func);
+	struct te__cu_kernel_params p;
+	void *arg = (void *)(uintptr_t)l->args;
+	int r = te__cuda_kernel_params(e->dev, l, &arg, &p);
 
-	if (r)
-		return r;
-	for (int i = 0; i < 3; i++) {
-		p.grid[i] = k.grid[i];
-		p.block[i] = k.block[i];
-	}
-	p.smem = k.smem;
-	p.params = &arg;
-	return te__cu.cuGraphExecKernelNodeSetParams(e->now.exec, node, &p);
+	return r ? r : te__cu.cuGraphExecKernelNodeSetParams(e->now.exec, node, &p);
 }
 
 static void side_set(struct te__cu_memcpy_side *side, const void *ptr)
@@ -591,27 +558,21 @@ static int copy_set(struct exec *e, void *node, const struct te__gnode *n)
 	return te__cu.cuGraphExecMemcpyNodeSetParams(e->now.exec, node, &p, e->dev->ctx);
 }
 
-static int fill_set(struct exec *e, void *node, const struct te__gnode *n)
-{
-	const struct te__cu_memset_params p = {
-		.dst = (uintptr_t)n->dst,
-		.value = n->value,
-		.elem = (unsigned)n->elem,
-		.width = n->nbytes / (size_t)n->elem,
-		.height = 1,
-	};
-
-	return te__cu.cuGraphExecMemsetNodeSetParams(e->now.exec, node, &p, e->dev->ctx);
-}
-
 /* a CUresult, or an error below 0 */
 static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 {
 	void *node = e->now.nodes->node[index];
+	const struct te_k_fill fill = { .dst = n->dst,
+					.n = (int64_t)(n->nbytes / (size_t)(n->elem ? n->elem : 1)),
+					.value = n->value,
+					.elem = n->elem };
+	const struct te__launch l = {
+		n->args ? (enum te_k_id)n->id : TE_K_FILL,
+		n->args ? n->args : &fill,
+		n->args ? n->nbytes : sizeof(fill),
+	};
 
-	return n->args		       ? kernel_set(e, node, n) :
-	       n->kind == TE_NODE_COPY ? copy_set(e, node, n) :
-					 fill_set(e, node, n);
+	return n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
 }
 
 static int patch_fail(int r, const struct te__patch *p)

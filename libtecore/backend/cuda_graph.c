@@ -20,6 +20,7 @@ struct te__cuda_work {
 	struct te__cuda_work *next;
 	void *stream;
 	void *ptr;
+	size_t at; /* where the next piece of it begins */
 };
 
 struct te__cuda_kept {
@@ -339,7 +340,18 @@ void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream)
 	atomic_fetch_sub(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 }
 
-static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, void **ret_ptr)
+/* pieces of a workspace in turn: products whose pieces are apart may run side by side */
+static void *piece(void *workspace, size_t nbytes, size_t *at)
+{
+	if (nbytes > TE__CUDA_WORKSPACE_NBYTES - *at)
+		*at = 0;
+	workspace = (char *)workspace + *at;
+	*at += (nbytes + 255) & ~(size_t)255;
+	return workspace;
+}
+
+static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, size_t nbytes,
+			     void **ret_ptr)
 {
 	struct te__cuda_work *w;
 	int r;
@@ -350,19 +362,20 @@ static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture 
 		;
 	pthread_mutex_unlock(&s->dev->lock);
 	if (w) {
-		*ret_ptr = w->ptr;
+		*ret_ptr = piece(w->ptr, nbytes, &w->at);
 		return 0;
 	}
 	w = te__malloc(sizeof(*w));
 	if (!w)
 		return te__fail(-ENOMEM, "no memory for a workspace");
 	w->stream = s->stream;
+	w->at = 0;
 	r = workspace_alloc(s->dev, &w->ptr);
 	if (r) {
 		te__free(w);
 		return r;
 	}
-	*ret_ptr = w->ptr;
+	*ret_ptr = piece(w->ptr, nbytes, &w->at);
 	pthread_mutex_lock(&s->dev->lock);
 	w->next = c->works;
 	c->works = w;
@@ -370,18 +383,18 @@ static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture 
 	return 0;
 }
 
-int te__cuda_workspace(struct te__cuda_stream *s, void **ret_ptr)
+int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
 {
 	struct te__cuda_capture *c;
 	int r;
 
 	if (s->given) {
-		*ret_ptr = s->given;
+		*ret_ptr = piece(s->given, nbytes, &s->given_at);
 		return 0;
 	}
 	r = capture_get(s, &c);
 	if (!r && c)
-		return capture_workspace(s, c, ret_ptr);
+		return capture_workspace(s, c, nbytes, ret_ptr);
 	if (!r && !s->workspace)
 		r = workspace_alloc(s->dev, &s->workspace);
 	if (!r)
@@ -450,6 +463,16 @@ int te__cuda_capture_begin(void *stream)
 	capture_list(s->dev, g->capture);
 	pthread_mutex_unlock(&s->dev->lock);
 	s->graph = g;
+	return 0;
+}
+
+int te__cuda_capture_edges(void *stream, uint32_t edges)
+{
+	struct te__cuda_stream *s = stream;
+
+	if (!s->graph)
+		return te__fail(-TE_ESTATE, "no capture began on this stream");
+	s->graph->edges = edges;
 	return 0;
 }
 

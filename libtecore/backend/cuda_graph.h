@@ -49,6 +49,7 @@ struct te__cuda_nodes {
 
 struct te__cuda_graph {
 	struct te__cuda_dev *dev;
+	uint32_t edges; /* TE_CAPTURE_* */
 	struct te__cuda_capture *capture;
 	struct te__cuda_nodes *nodes; /* NULL until the capture ended */
 	struct te__gnode *info;	      /* [nodes->n]; pointers into dep and the capture's marks */
@@ -57,5 +58,10 @@ struct te__cuda_graph {
 
 /* with the context current: takes the driver's graph over, also where it fails */
 int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
+/* what makes a kernel node of a launch: arg points at its arguments, and both stay with p */
+int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
+			   struct te__cu_kernel_params *ret_p);
+/* cuda_edges.c: the driver's graph and ours get the edges that they run with */
+int te__cuda_graph_arrange(struct te__cuda_graph *g);
 
 #endif

@@ -10,7 +10,11 @@
 #include "libtecore/internal.h"
 
 struct te__cublaslt;
-struct te__cuda_func;
+
+struct te__cuda_func {
+	const char *name; /* the module's */
+	void *func;
+};
 
 struct te__cuda_dev {
 	int index;
@@ -40,6 +44,7 @@ struct te__cuda_stream {
 	struct te__cuda_graph *graph; /* of a capture that began here and goes on */
 	void *workspace;	      /* of products outside captures; or NULL */
 	void *given;		      /* the caller's, for all products; or NULL */
+	size_t given_at;	      /* where the next piece of it begins */
 };
 
 /*
@@ -85,6 +90,9 @@ int te__cuda_capturing(struct te__cuda_stream *s);
 int te__cuda_modules_load(struct te__cuda_dev *d);
 void te__cuda_modules_unload(struct te__cuda_dev *d);
 int te__cuda_launch(void *stream, const struct te__launch *l);
+/* a kernel that a capture is to know as what; the context is current */
+int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
+		       const struct te__gnode *what);
 /* the device function of a launch; a grid[0] of 0 says that there is nothing to launch */
 struct te__cuda_kernel;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
@@ -103,6 +111,7 @@ void te__cuda_event_unref(struct te__cuda_event *e); /* the context is current *
 int te__cuda_capture_check(int result, const char *call);
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
 int te__cuda_capture_begin(void *stream);
+int te__cuda_capture_edges(void *stream, uint32_t edges);
 int te__cuda_capture_end(void *stream, void **ret_graph);
 int te__cuda_capture_active(void *stream);
 int te__cuda_event_record_external(void *event, void *stream);
@@ -133,7 +142,7 @@ void te__cublaslt_close(struct te__cuda_dev *d);
  * stream does other work. The context is current.
  */
 #define TE__CUDA_WORKSPACE_NBYTES ((size_t)32 << 20)
-int te__cuda_workspace(struct te__cuda_stream *s, void **ret_ptr);
+int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
 
 #endif

@@ -13,6 +13,7 @@
 #define FLAT_ELEMS 4096 /* a block of te_dev.cuh's flat kernels */
 #define TILE_ROWS 64	/* te_tile.cuh */
 #define TILE_COLS 128
+#define FILL_NBYTES (256 * 4 * 16)
 #define MAX_BLOCKS 0x7fffffff
 #define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
 #define EMBED_VOCAB 16	      /* table rows a block of embed_bwd owns, 1 of a small table */
@@ -61,6 +62,15 @@ static int geo_clear(const void *args, struct te__cuda_kernel *k)
 {
 	(void)args;
 	return launch(k, "te_k_clear", 1, 1);
+}
+
+static int geo_fill(const void *args, struct te__cuda_kernel *k)
+{
+	const struct te_k_fill *a = args;
+	const int64_t nbytes = a->n * a->elem;
+
+	/* ends without a whole vector are the first block's */
+	return launch(k, "te_k_fill", nbytes ? ceil_div(nbytes, FILL_NBYTES) : 0, 256);
 }
 
 static int geo_amax(const void *args, struct te__cuda_kernel *k)
@@ -382,6 +392,7 @@ static int geo_adamw(const void *args, struct te__cuda_kernel *k)
 
 static te__cuda_geometry_fn *const geometry[TE_K_COUNT] = {
 	[TE_K_CLEAR] = geo_clear,
+	[TE_K_FILL] = geo_fill,
 	[TE_K_AMAX] = geo_amax,
 	[TE_K_SCALE_CURRENT] = geo_scale_current,
 	[TE_K_SCALE_DELAYED] = geo_scale_delayed,

@@ -9,11 +9,6 @@
 #include "libtecore/backend/cuda_internal.h"
 #include "libtecore/backend/cuda_kernels.h"
 
-struct te__cuda_func {
-	const char *name; /* the module's */
-	void *func;
-};
-
 static int by_name(const void *a, const void *b)
 {
 	const struct te__cuda_func *x = a, *y = b;
@@ -122,11 +117,8 @@ int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 }
 
 static int launch(struct te__cuda_stream *s, const struct te__cuda_kernel *k, void *func,
-		  const struct te__launch *l)
+		  const struct te__launch *l, const struct te__gnode *what)
 {
-	const struct te__gnode what = {
-		.kind = TE_NODE_KERNEL, .id = (int32_t)l->id, .args = l->args, .nbytes = l->nbytes,
-	};
 	struct te__cu_launch_config config = {
 		.grid = { k->grid[0], k->grid[1], k->grid[2] },
 		.block = { k->block[0], k->block[1], k->block[2] },
@@ -137,23 +129,30 @@ static int launch(struct te__cuda_stream *s, const struct te__cuda_kernel *k, vo
 	int r = TE__CU_RAW(cuLaunchKernelEx, &config, func, &param, NULL);
 
 	if (!r)
-		return te__cuda_note(s, &what, NULL);
+		return te__cuda_note(s, what, NULL);
 	return te__fail_cuda(r, "launch of %s, %u %u %u blocks of %u %u %u threads, %u bytes: %s",
 			     k->func, k->grid[0], k->grid[1], k->grid[2], k->block[0], k->block[1],
 			     k->block[2], k->smem, te__cuda_error_name(r));
 }
 
-int te__cuda_launch(void *stream, const struct te__launch *l)
+int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
+		       const struct te__gnode *what)
 {
-	struct te__cuda_stream *s = stream;
 	struct te__cuda_kernel k;
 	void *func;
-	int r;
+	int r = te__cuda_func_find(s->dev, l, &k, &func);
+
+	return r || !k.grid[0] ? r : launch(s, &k, func, l, what);
+}
+
+int te__cuda_launch(void *stream, const struct te__launch *l)
+{
+	const struct te__gnode what = {
+		.kind = TE_NODE_KERNEL, .id = (int32_t)l->id, .args = l->args, .nbytes = l->nbytes,
+	};
+	struct te__cuda_stream *s = stream;
 
 	if (l->id == TE_K_GEMM)
 		return te__cublaslt_gemm(s, l->args);
-	r = te__cuda_func_find(s->dev, l, &k, &func);
-	if (r || !k.grid[0])
-		return r;
-	return TE__CUDA_IN(s->dev, launch(s, &k, func, l));
+	return TE__CUDA_IN(s->dev, te__cuda_launch_as(s, l, &what));
 }

@@ -274,11 +274,15 @@ static void run_work(struct host_stream *s, const struct host_cmd *cmd)
 		host_run(cmd);
 		return;
 	}
-	for (uint64_t i = 0; i < g->nnodes && !running.error; i++)
-		if (g->node[i].op.kind == HOST_RECORD)
-			reach_inside(s, g->node[i].op.obj, *count++);
+	for (uint64_t i = 0; i < g->nnodes && !running.error; i++) {
+		const struct host_cmd *node = &g->node[g->run ? g->run[i] : i];
+
+		/* records run in the order of their numbers, whatever that of others */
+		if (node->op.kind == HOST_RECORD)
+			reach_inside(s, node->op.obj, *count++);
 		else
-			host_run(&g->node[i]);
+			host_run(node);
+	}
 }
 
 /* the command at place pos; 0, or the code that the stream fails with */
@@ -745,6 +749,7 @@ const struct te__backend_ops te__backend_host = {
 	.host_call = host_call,
 	.launch = launch,
 	.capture_begin = host_capture_begin,
+	.capture_edges = host_capture_edges,
 	.capture_end = host_capture_end,
 	.capture_active = host_capture_active,
 	.graph_info = host_graph_info,

@@ -54,6 +54,7 @@ struct host_dev {
 	_Atomic uint64_t used_nbytes, peak_nbytes;
 	_Atomic uint32_t nstreams; /* ever made, to name them */
 	int poison;
+	uint64_t shuffle; /* a seed; 0: nodes run in the order of their numbers */
 };
 
 #define HOST_RING 1024u /* commands; whoever queues more waits */
@@ -100,8 +101,8 @@ struct host_event {
 };
 
 /*
- * Nodes are in the order they were captured, which respects every edge. Node i depends on
- * dep.v[first.v[i]] up to that of i + 1. A RECORD among them is of an event that
+ * Nodes are in the order they were captured, which respects every edge, as run does. Node i
+ * depends on dep.v[first.v[i]] up to that of i + 1. A RECORD among them is of an event that
  * outsiders wait for; a launch brings the counts of its records along.
  */
 struct host_graph {
@@ -110,6 +111,7 @@ struct host_graph {
 	uint64_t nnodes, cap;
 	uint64_t nedges, nrecords;
 	struct host_ids first, dep;
+	uint32_t *run; /* the order to run them in; NULL: that of the numbers */
 };
 
 struct host_exec {
@@ -142,6 +144,7 @@ int host_capture_record(struct host_event *e, struct host_stream *s);
 int host_capture_wait(struct host_event *e, struct host_stream *s);
 void host_capture_forget(struct host_event *e); /* drop what the last record left */
 int host_capture_begin(void *stream);
+int host_capture_edges(void *stream, uint32_t edges);
 int host_capture_end(void *stream, void **ret_graph);
 int host_capture_active(void *stream);
 void host_capture_leave(struct host_stream *s); /* the stream is about to go */
@@ -154,6 +157,9 @@ int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
 void host_exec_destroy(void *exec);
 int host_graph_launch(void *exec, void *stream);
 void host_graph_destroy(void *graph);
+
+/* host_order.c: edges by data; a seed other than 0 draws the order to run nodes in */
+int host_graph_by_data(struct host_graph *g, uint64_t seed);
 
 /* host_device.c */
 int host_probe(struct te_backend_info *ret);

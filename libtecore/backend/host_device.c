@@ -107,6 +107,7 @@ int host_open(int index, void **ret_dev)
 		return te__fail(-ENOMEM, "host: no memory for a device");
 	dev->limit_nbytes = limit_nbytes();
 	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
+	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
 	*ret_dev = dev;
 	return 0;
 }

@@ -29,6 +29,7 @@ struct host_capture {
 	struct host_stream *origin;
 	struct host_member *members;
 	struct host_graph *graph;
+	int by_data; /* nodes wait for those whose memory they use */
 };
 
 static int ids_reserve(struct host_ids *ids, uint32_t n)
@@ -94,6 +95,7 @@ void host_graph_destroy(void *graph)
 			host_event_unref(g->node[i].op.obj);
 	}
 	te__free(g->node);
+	te__free(g->run);
 	ids_free(&g->first);
 	ids_free(&g->dep);
 	te__free(g);
@@ -221,6 +223,13 @@ static int graph_copy(const struct host_graph *g, struct host_graph **ret_graph)
 	r = ids_copy(&c->first, &g->first);
 	if (!r)
 		r = ids_copy(&c->dep, &g->dep);
+	if (!r && g->run) {
+		c->run = te__malloc(g->nnodes * sizeof(*c->run));
+		if (c->run)
+			memcpy(c->run, g->run, g->nnodes * sizeof(*c->run));
+		else
+			r = te__fail(-ENOMEM, "host: no memory for a graph");
+	}
 	while (!r && c->nnodes < g->nnodes) {
 		r = graph_reserve(c);
 		if (!r)
@@ -609,17 +618,30 @@ static struct host_graph *capture_stop(struct host_capture *c)
 	return g;
 }
 
+int host_capture_edges(void *stream, uint32_t edges)
+{
+	struct host_stream *s = stream;
+
+	if (!s->member || s->member->capture->origin != s)
+		return te__fail(-TE_ESTATE, "host: no capture began on stream %u", s->number);
+	s->member->capture->by_data = (edges & TE_CAPTURE_BY_DATA) != 0;
+	return 0;
+}
+
 int host_capture_end(void *stream, void **ret_graph)
 {
 	struct host_stream *s = stream;
 	struct host_graph *g;
-	int r;
+	int by_data, r;
 
 	if (!s->member || s->member->capture->origin != s)
 		return te__fail(-TE_ESTATE, "host: no capture began on stream %u", s->number);
 	/* a capture ends even where ending it fails */
 	r = host_fault("capture_end") ? -ENOMEM : check_joined(s->member->capture);
+	by_data = s->member->capture->by_data;
 	g = capture_stop(s->member->capture);
+	if (!r && by_data)
+		r = host_graph_by_data(g, s->dev->shuffle);
 	if (r) {
 		host_graph_destroy(g);
 		return r;

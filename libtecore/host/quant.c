@@ -11,6 +11,16 @@ void te__h_clear(const struct te_k_clear *a)
 		*a->word = 0.0f;
 }
 
+void te__h_fill(const struct te_k_fill *a)
+{
+	if (a->elem == 1) {
+		memset(a->dst, (int)(a->value & 0xff), (size_t)a->n);
+		return;
+	}
+	for (int64_t i = 0; i < a->n; i++)
+		((uint32_t *)a->dst)[i] = a->value;
+}
+
 void te__h_amax(const struct te_k_amax *a)
 {
 	float v[TE__H_CHUNK];

@@ -55,6 +55,7 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, host_call, NULL, NULL, NULL, 0);
 	HOLE(o, launch, NULL, NULL);
 	HOLE(o, capture_begin, NULL);
+	HOLE(o, capture_edges, NULL, 0);
 	HOLE(o, capture_end, NULL, &p);
 	HOLE(o, graph_info, NULL, NULL);
 	HOLE(o, graph_instantiate, NULL, &p);

@@ -21,6 +21,7 @@
 struct node {
 	int type, ndeps, graph;
 	struct node *dep[MAX_DEPS];
+	int early[MAX_DEPS]; /* by a programmatic edge */
 	uint64_t dst, src;
 	size_t n;
 	unsigned value, elem;
@@ -149,7 +150,8 @@ static void run(const struct node *n)
 		memcpy((void *)(uintptr_t)n->dst, (void *)(uintptr_t)n->src, n->n);
 	if (n->type == TE__CU_NODE_HOST)
 		n->fn(n->arg);
-	for (size_t i = 0; n->type == TE__CU_NODE_MEMSET && i < n->n; i++)
+	for (size_t i = 0;
+	     (n->type == TE__CU_NODE_MEMSET || n->type == TE__CU_NODE_KERNEL) && i < n->n; i++)
 		memcpy((char *)(uintptr_t)n->dst + i * n->elem, &n->value, n->elem);
 }
 
@@ -380,18 +382,109 @@ static int fake_cuGraphExecMemcpyNodeSetParams(void *exec, void *node,
 	return 0;
 }
 
-static int fake_cuGraphExecMemsetNodeSetParams(void *exec, void *node,
-					       const struct te__cu_memset_params *p, void *ctx)
+static int fake_cuGraphMemsetNodeGetParams(void *node, struct te__cu_memset_params *ret_params)
 {
-	struct node *n = set(exec, node);
+	const struct node *n = node;
+
+	*ret_params = (struct te__cu_memset_params){
+		.dst = n->dst,
+		.value = n->value,
+		.elem = n->elem,
+		.width = n->n,
+		.height = 1,
+	};
+	return 0;
+}
+
+/* the only function there is: te_k_fill */
+static struct node fill_node(void **params)
+{
+	const struct te_k_fill *f = params[0];
+
+	return (struct node){ .type = TE__CU_NODE_KERNEL,
+			      .dst = (uintptr_t)f->dst,
+			      .value = f->value,
+			      .elem = (unsigned)f->elem,
+			      .n = (size_t)f->n };
+}
+
+static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
+				 void **extra)
+{
+	ck_assert_ptr_eq(func, &handle);
+	return queue(config->stream, fill_node(args));
+}
+
+static int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
+					       const struct te__cu_kernel_params *p)
+{
+	struct node *n = set(exec, node), to;
 
 	if (!n)
 		return TE__CU_ERROR_INVALID_VALUE;
-	ck_assert_uint_eq(p->height, 1);
-	n->dst = p->dst;
-	n->value = p->value;
-	n->elem = p->elem;
-	n->n = p->width;
+	ck_assert_ptr_eq(p->func, &handle);
+	to = fill_node(p->params);
+	n->dst = to.dst;
+	n->value = to.value;
+	n->elem = to.elem;
+	n->n = to.n;
+	return 0;
+}
+
+static int graph_add(void *graph, struct node what, void **ret_node)
+{
+	struct graph *g = graph;
+	struct node *n = malloc(sizeof(*n));
+
+	*n = what;
+	n->graph = g->number;
+	g->node[g->n++] = n;
+	*ret_node = n;
+	return 0;
+}
+
+static int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *deps, size_t ndeps,
+				     const struct te__cu_kernel_params *p)
+{
+	ck_assert_uint_eq(ndeps, 0);
+	return graph_add(graph, fill_node(p->params), ret_node);
+}
+
+static int fake_cuGraphAddEmptyNode(void **ret_node, void *graph, void *const *deps, size_t ndeps)
+{
+	ck_assert_uint_eq(ndeps, 0);
+	return graph_add(graph, (struct node){ .type = TE__CU_NODE_EMPTY }, ret_node);
+}
+
+static int fake_cuGraphDestroyNode(void *node)
+{
+	struct node *n = node;
+
+	/* its edges are gone by then; its memory goes with the graph */
+	ck_assert_int_eq(n->ndeps, 0);
+	n->type = TE__CU_NODE_EMPTY;
+	return 0;
+}
+
+/* as driver 580 does it: the first edge's data are those of all */
+static int fake_cuGraphAddDependencies(void *graph, void *const *from, void *const *to,
+				       const struct te__cu_edge_data *data, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct node *node = to[i];
+
+		ck_assert_int_eq(memcmp(&data[i], &data[0], sizeof(*data)), 0);
+		node->early[node->ndeps] = data[0].type == TE__CU_EDGE_PROGRAMMATIC;
+		node->dep[node->ndeps++] = from[i];
+	}
+	return 0;
+}
+
+static int fake_cuGraphRemoveDependencies(void *graph, void *const *from, void *const *to,
+					  const struct te__cu_edge_data *data, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		((struct node *)to[i])->ndeps = 0;
 	return 0;
 }
 #pragma GCC diagnostic pop
@@ -400,6 +493,7 @@ static int fake_cuGraphExecMemsetNodeSetParams(void *exec, void *node,
 
 static const struct te__backend_ops *const ops = &te__backend_cuda;
 static struct te__cuda_dev dev;
+static struct te__cuda_func fill_func = { "te_k_fill", &handle };
 static struct place place[2];
 static struct te__cuda_stream a, b;
 static int64_t live;
@@ -443,7 +537,14 @@ static void setup(void)
 	HAVE(cuGraphExecDestroy);
 	HAVE(cuGraphMemcpyNodeGetParams);
 	HAVE(cuGraphExecMemcpyNodeSetParams);
-	HAVE(cuGraphExecMemsetNodeSetParams);
+	HAVE(cuGraphMemsetNodeGetParams);
+	HAVE(cuLaunchKernelEx);
+	HAVE(cuGraphExecKernelNodeSetParams);
+	HAVE(cuGraphAddKernelNode);
+	HAVE(cuGraphAddEmptyNode);
+	HAVE(cuGraphDestroyNode);
+	HAVE(cuGraphAddDependencies);
+	HAVE(cuGraphRemoveDependencies);
 #undef HAVE
 	memset(&fake, 0, sizeof(fake));
 	memset(&dev, 0, sizeof(dev));
@@ -451,6 +552,8 @@ static void setup(void)
 	te__cuda_driver_fake(&d);
 	dev.ctx = &handle;
 	dev.stream = &handle;
+	dev.funcs = &fill_func;
+	dev.nfuncs = 1;
 	pthread_mutex_init(&dev.lock, NULL);
 	pthread_mutex_init(&dev.lt_lock, NULL);
 	a = (struct te__cuda_stream){ .dev = &dev, .stream = &place[0] };

@@ -64,15 +64,43 @@ while read -r name field; do
 	cut -d' ' -f2 "$tmp/k" | grep -qx "$name" && echo "$name $field"
 done <"$tmp/all" | sort >"$tmp/want"
 q=$(sed -n '/^struct te_k_q {/,/^}/s/.*\*\([a-z_]*\);.*/\1/p' te_k.h | tr '\n' ' ')
-sed -n 's/^TE_K_PTRS(\([a-z0-9_]*\), \(.*\))$/\1 \2/p' te_k_ptr.def | while read -r name fields; do
-	for f in $fields; do
-		case $f in
-		P*) echo "$name $f" | sed 's/P(//; s/),*$//' ;;
-		Q*) for m in $q; do echo "$name $f.$m" | sed 's/Q(//; s/),*\././'; done ;;
-		*) echo "$name: $f is not understood" ;;
-		esac
-	done
-done | sort >"$tmp/got"
+# "host name field": each use of a row, which may go on in the next line
+awk '
+	/^TE_K_PTRS\(/ { row = "" }
+	/^TE_K_PTRS\(/, /\)$/ {
+		row = row $0
+		if ($0 !~ /\)$/)
+			next
+		sub(/^TE_K_PTRS\(/, "", row)
+		n = split(row, part, /,[ \t]*/)
+		for (i = 3; i <= n; i++)
+			if (part[i] ~ /^(R|W|PART|U|AT|Q)\([a-z_]+[,)]*$/) {
+				use = part[i]; sub(/\(.*/, "", use)
+				field = part[i]; sub(/^[A-Z]*\(/, "", field); gsub(/\)/, "", field)
+				print part[1], part[2], use, field
+			}
+	}' te_k_ptr.def >"$tmp/uses"
+cut -d' ' -f2,4 "$tmp/k" | awk '{ print $2, $1 }' | sort >"$tmp/want_rows"
+cut -d' ' -f1,2 "$tmp/uses" | sort -u >"$tmp/got_rows"
+same "te_k_ptr.def has a row for each kernel, with its struct" "$tmp/want_rows" "$tmp/got_rows"
+while read -r host name use field; do
+	case $use in
+	Q) for m in $q; do echo "$name $field.$m"; done ;;
+	*) echo "$name $field" ;;
+	esac
+done <"$tmp/uses" | sort >"$tmp/got_all"
+sort -u "$tmp/got_all" >"$tmp/got"
+# a struct of several kernels has its fields in each row
+while read -r host name use field; do
+	echo "$name $(grep -c "^[A-Z0-9_]* $name " "$tmp/k")"
+done <"$tmp/uses" | sort -u >"$tmp/times"
+while read -r name n; do
+	grep "^$name " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
+done <"$tmp/times" >"$tmp/bad"
+empty "each row has each pointer once" "$tmp/bad"
+cat te_*.cu | grep -c '__global__' >"$tmp/kernels"
+grep -A6 -h '__global__' te_*.cu | grep -cE '^\s*te_begin\(\);' >"$tmp/begins"
+same "each kernel begins with te_begin()" "$tmp/kernels" "$tmp/begins"
 check "structs have pointers" test "$(wc -l <"$tmp/want")" -gt 100
 same "te_k_ptr.def lists every pointer of every kernel's struct" "$tmp/want" "$tmp/got"
 

@@ -159,23 +159,25 @@ fi
 
 quick="--iters 7 --warmup 1 --seconds 1 --verify"
 
-check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 >out"
-table "graph: a table of 3 kinds by 3 counts" graph 15 9
-"$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --json >out 2>err
+check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 --edges stream,all >out"
+table "graph: a table of 3 kinds by 3 counts by 2 sorts of edges" graph 16 18
+"$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --edges early --json >out 2>err
 check "graph --json: runs" test $? = 0
 empty "graph --json: is silent on standard error" err
 sane "graph: figures" out 7
 name="the figures of graph"
 has out update_us updated_in_place_ratio rebound_slots rebind_us rebound_launch_us \
-	capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
+	edges edges_between capture_us instantiate_us first_launch_us launch_us launch_queued_us eager_cpu_us \
 	eager_cpu_us_per_node cpu_ratio launches_queued kernel_nodes first_launch_us device_us device_us_per_node replay_us eager_us \
 	eager_to_replay_ratio
 name="what is measured, on what and by which clock"
 has out version test device backend driver peak_bandwidth_bytes_per_s l2_bytes clock \
 	cpu_resolution_ns cpu_read_ns time_limit_s iters warmup seed verified rows
-grep -E '"(kind|nodes|node_bytes)": ' out | tr -d ' ",\n' >got
+grep -E '"(kind|edges|nodes|node_bytes)": ' out | tr -d ' ",\n' >got
 for k in kernel copy; do
-	printf "kind:${k}node_bytes:1028nodes:33kind:${k}node_bytes:1028nodes:2"
+	for n in 33 2; do
+		printf "kind:${k}edges:earlynode_bytes:1028nodes:$n"
+	done
 done >want
 same "graph: rows are what was asked for" want got
 check "--verify is told" grep -q '"verified": true' out
@@ -186,8 +188,9 @@ check "a time that is too short gives one sample of each figure" sh -c "
 # the model is the smallest that FP8 takes
 step="--layers 1 --width 16 --heads 2 --vocab 16 --batch 2 --seq-len 8"
 check "step: runs" sh -c "
-	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current >out"
-table "step: a table of 4 recipes" step 14 4
+	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current \
+		--edges stream,all >out"
+table "step: a table of 4 recipes by 2 sorts of edges" step 15 8
 "$te_perftest" step $quick $step --recipe bf16 --json >out
 sane "step: figures" out 7
 name="the figures of step"

@@ -261,10 +261,11 @@ static int measure(struct graph *g, int rows_left)
 
 	bench_row(b, rows_left, REPLAY_SERIES + 1);
 	bench_text(b, "kind", kind_names[g->kind]);
-	bench_int(b, "node_bytes", (int64_t)g->nbytes);
 	p->b = b;
 	p->queue = queue_all;
 	p->arg = g;
+	replay_row(p);
+	bench_int(b, "node_bytes", (int64_t)g->nbytes);
 	r = graph_alloc(g);
 	if (!r && b->o->verify)
 		r = verify_all(g);
@@ -286,19 +287,22 @@ static int measure(struct graph *g, int rows_left)
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->kind) * o->nodes.n, r = STATUS_OK;
+	int rows = __builtin_popcount(o->kind) * o->nodes.n * replay_nedges(b), r = STATUS_OK;
 
 	if (o->node_bytes % 4)
 		return say_bad("--bytes: %lld is no multiple of 4", (long long)o->node_bytes);
 	for (int kind = 0; kind < NKINDS; kind++) {
 		if (!(o->kind & 1u << kind))
 			continue;
-		for (int i = 0; i < o->nodes.n && !r; i++) {
+		for (int i = 0; i < o->nodes.n * REPLAY_EDGES && !r; i++) {
 			struct graph g = { .b = b,
 					   .kind = (enum node_kind)kind,
-					   .n = o->nodes.v[i],
-					   .nbytes = (size_t)o->node_bytes };
+					   .n = o->nodes.v[i / REPLAY_EDGES],
+					   .nbytes = (size_t)o->node_bytes,
+					   .replay.edges = (uint32_t)i % REPLAY_EDGES };
 
+			if (!(o->edges & 1u << g.replay.edges))
+				continue;
 			r = measure(&g, rows--);
 			graph_free(&g);
 		}

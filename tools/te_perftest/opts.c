@@ -57,6 +57,8 @@ static const struct row rows[] = {
 	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N", "bytes a node works on" },
 	{ "rebind", "graph", INT, AT(rebind), "8", 1, 100000, "N",
 	  "most nodes whose output is rebound" },
+	{ "edges", "graph step", WORDS, AT(edges), "stream,early,all", 0, 0,
+	  "stream|data|early|all", "how nodes wait: 0, TE_CAPTURE_BY_DATA, _EARLY or both" },
 	{ "recipe", "step", WORDS, AT(step_recipe), "bf16,fp8-delayed", 0, 0,
 	  "fp32|bf16|fp8-delayed|fp8-current", "number formats" },
 	{ "layers", "step", INT, AT(layers), "12", 1, 1000, "N", "of the model" },

@@ -26,6 +26,7 @@ struct opts {
 	uint32_t kind;	 /* graph: enum node_kind */
 	uint32_t recipe; /* quantize */
 	uint32_t copies; /* quantize */
+	uint32_t edges; /* graph, step: bit i stands for i of TE_CAPTURE_* */
 	struct list nodes;
 	struct list copy_bytes;
 	int64_t node_bytes, rebind;

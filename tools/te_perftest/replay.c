@@ -8,6 +8,23 @@
 #include "replay.h"
 #include "tools/te_train/say.h"
 
+int replay_nedges(const struct bench *b)
+{
+	return __builtin_popcount(b->o->edges);
+}
+
+void replay_row(struct replay *p)
+{
+	static const char *const name[REPLAY_EDGES] = {
+		[0] = "stream",
+		[TE_CAPTURE_BY_DATA] = "data",
+		[TE_CAPTURE_EARLY] = "early",
+		[TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY] = "all",
+	};
+
+	bench_text(p->b, "edges", name[p->edges]);
+}
+
 int replay_launch(void *arg)
 {
 	struct replay *p = arg;
@@ -32,7 +49,9 @@ static int record(struct replay *p, int update, double *ret_t)
 		r = te_capture_begin(s);
 	if (r < 0)
 		return r;
-	r = p->queue(p->arg);
+	r = te_capture_edges(s, p->edges);
+	if (r >= 0)
+		r = p->queue(p->arg);
 	ret_t[1] = bench_now();
 	end = update ? te_capture_update(s, p->rec, &how) : te_capture_end(s, &p->rec);
 	ret_t[2] = bench_now();
@@ -135,6 +154,7 @@ int replay_measure(struct replay *p)
 		return r ? r : say_te(code, "%s", b->o->test->name);
 	bench_int(b, "nodes", (int64_t)info.nnodes);
 	bench_int(b, "kernel_nodes", (int64_t)info.nkernels);
+	bench_int(b, "edges_between", (int64_t)info.nedges);
 	bench_stats(b, "capture_us", &capture[0]);
 	bench_stats(b, "instantiate_us", &capture[1]);
 	bench_stats(b, "first_launch_us", &capture[2]);
@@ -157,6 +177,7 @@ int replay_measure(struct replay *p)
 const struct column replay_columns[] = {
 	{ "kind", "\nkind", 0, 0 },
 	{ "recipe", "\nrecipe", 0, 0 },
+	{ "edges", "\nedges", 0, 0 },
 	{ "nodes", "\nnodes", 0, 0 },
 	{ "capture_us", "capture\nus", 0, 0 },
 	{ "instantiate_us", "instantiate\nus", 0, 0 },

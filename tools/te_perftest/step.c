@@ -151,14 +151,16 @@ out:
 	return r;
 }
 
-static int measure(struct bench *b, const char *recipe, int rows_left, const int32_t *tokens)
+static int measure(struct bench *b, const char *recipe, uint32_t edges, int rows_left,
+		   const int32_t *tokens)
 {
 	struct step s = { .b = b };
-	struct replay p = { .b = b, .queue = queue, .arg = &s };
+	struct replay p = { .b = b, .queue = queue, .arg = &s, .edges = edges };
 	int r;
 
 	bench_row(b, rows_left, REPLAY_SERIES);
 	bench_text(b, "recipe", recipe);
+	replay_row(&p);
 	r = step_create(&s, recipe, tokens);
 	if (!r && b->o->verify)
 		r = verify(&s, &p, recipe, tokens);
@@ -175,7 +177,7 @@ static int measure(struct bench *b, const char *recipe, int rows_left, const int
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->step_recipe), r = STATUS_OK;
+	int rows = __builtin_popcount(o->step_recipe) * replay_nedges(b), r = STATUS_OK;
 	int32_t *tokens;
 
 	if (o->width % (2 * o->heads))
@@ -184,9 +186,12 @@ static int run(struct bench *b)
 	tokens = make_tokens(b);
 	if (!tokens)
 		return say_failed("out of memory");
-	for (int i = 0; i < NRECIPES && !r; i++) {
-		if (o->step_recipe & 1u << i)
-			r = measure(b, recipes[i], rows--, tokens);
+	for (int i = 0; i < NRECIPES * REPLAY_EDGES && !r; i++) {
+		const uint32_t recipe = (uint32_t)i / REPLAY_EDGES,
+			       edges = (uint32_t)i % REPLAY_EDGES;
+
+		if (o->step_recipe & 1u << recipe && o->edges & 1u << edges)
+			r = measure(b, recipes[recipe], edges, rows--, tokens);
 	}
 	free(tokens);
 	return r;

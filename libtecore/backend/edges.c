@@ -1,0 +1,352 @@
+/*
+ * edges.c - which nodes of a recorded graph have to wait for which.
+ *
+ * The ends of all ranges of memory cut it into segments. A segment knows the latest group of
+ * nodes that used it, of which each may go on beside the others (they read, or write parts of
+ * their own), and the group before. A node that joins the latest group waits for the group
+ * before; one that cannot waits for the latest and is a new one. Bit sets of all that a
+ * node is behind then tell which of these edges others imply.
+ */
+#define TE_LOG_CATEGORY "core/edges"
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libtecore/backend/edges.h"
+#include "libtecore/internal.h"
+
+#define NONE UINT32_MAX
+/* nodes up to which implied edges are looked for: sets of n bits for each of n nodes, 32 MiB */
+#define REDUCE_MAX 16384
+/*
+ * Nodes that wait for nothing run so many at a time: a driver's launch takes the longer the more
+ * of them begin at once (0.7 us of CPU each on an H100), and there is no room for more.
+ */
+#define WIDTH 8
+
+/* a node in a list */
+struct link {
+	uint32_t node;
+	uint32_t next; /* or NONE */
+};
+
+struct segment {
+	uintptr_t begin;
+	uint32_t latest, before; /* lists of links */
+	uint32_t since;		 /* the barrier that these came behind */
+	enum te__access access;	 /* of the latest group */
+};
+
+struct work {
+	uint32_t n;
+	const struct te__gnode *node;
+	struct segment *segment;
+	size_t nsegments;
+	struct link *link;
+	size_t nlinks, caplinks;
+	uint32_t *wait; /* of the node at hand, each once: seen[node] says who was at hand */
+	uint32_t nwaits;
+	uint32_t *seen;
+	uint64_t *behind; /* [n, nwords] bits, or NULL */
+	size_t nwords;
+	unsigned char *awaited;
+	uint32_t barrier; /* the latest, or NONE */
+	uint32_t at_once[WIDTH], nat_once; /* since that, those that wait for no other */
+	struct te__edges e;
+	size_t ndeps, capdeps;
+};
+
+void te__edges_free(struct te__edges *e)
+{
+	te__free(e->first);
+	te__free(e->dep);
+	*e = (struct te__edges){ 0 };
+}
+
+/* memory */
+
+static void ranges_of(const struct te__gnode *n, struct te__ranges *ret)
+{
+	ret->n = 0;
+	if (n->args)
+		te__k_ranges((enum te_k_id)n->id, n->args, ret);
+	if (n->src)
+		ret->v[ret->n++] = (struct te__range){ (uintptr_t)n->src, n->nbytes, TE__READ };
+	if (n->dst)
+		ret->v[ret->n++] = (struct te__range){ (uintptr_t)n->dst, n->nbytes, TE__WRITE };
+	if (n->scratch.nbytes)
+		ret->v[ret->n++] = n->scratch;
+}
+
+static int by_begin(const void *a, const void *b)
+{
+	const uintptr_t x = ((const struct segment *)a)->begin;
+	const uintptr_t y = ((const struct segment *)b)->begin;
+
+	return x < y ? -1 : x > y;
+}
+
+/* a segment from each end of a range to the next */
+static int segments_make(struct work *w)
+{
+	struct te__ranges r;
+	size_t n = 0, kept = 0;
+
+	for (uint32_t i = 0; i < w->n; i++) {
+		ranges_of(&w->node[i], &r);
+		n += 2 * r.n;
+	}
+	w->segment = te__malloc(n * sizeof(*w->segment));
+	if (!w->segment)
+		return -ENOMEM;
+	n = 0;
+	for (uint32_t i = 0; i < w->n; i++) {
+		ranges_of(&w->node[i], &r);
+		for (uint32_t k = 0; k < r.n; k++) {
+			w->segment[n++].begin = r.v[k].ptr;
+			w->segment[n++].begin = r.v[k].ptr + r.v[k].nbytes;
+		}
+	}
+	if (n)
+		qsort(w->segment, n, sizeof(*w->segment), by_begin);
+	for (size_t i = 0; i < n; i++)
+		if (!kept || w->segment[i].begin != w->segment[kept - 1].begin)
+			w->segment[kept++] = (struct segment){ .begin = w->segment[i].begin,
+							       .latest = NONE,
+							       .before = NONE,
+							       .since = NONE };
+	w->nsegments = kept;
+	return 0;
+}
+
+static struct segment *segment_at(const struct work *w, uintptr_t begin)
+{
+	return bsearch(&(struct segment){ .begin = begin }, w->segment, w->nsegments,
+		       sizeof(*w->segment), by_begin);
+}
+
+/* waiting */
+
+/* not for itself, nor for the end of its own call */
+static void wait_for(struct work *w, uint32_t node, uint32_t at)
+{
+	if (node >= at || w->seen[node] == at)
+		return;
+	w->seen[node] = at;
+	w->wait[w->nwaits++] = node;
+}
+
+static void wait_for_all(struct work *w, uint32_t list, uint32_t at)
+{
+	for (; list != NONE; list = w->link[list].next)
+		wait_for(w, w->link[list].node, at);
+}
+
+static int link_add(struct work *w, uint32_t *list, uint32_t node)
+{
+	if (w->nlinks == w->caplinks) {
+		size_t cap = w->caplinks ? 2 * w->caplinks : 256;
+		struct link *link = te__realloc(w->link, cap * sizeof(*link));
+
+		if (!link)
+			return -ENOMEM;
+		w->link = link;
+		w->caplinks = cap;
+	}
+	w->link[w->nlinks] = (struct link){ node, *list };
+	*list = (uint32_t)w->nlinks++;
+	return 0;
+}
+
+/* node, whose call ends with node last, uses the range */
+static int use(struct work *w, const struct te__range *r, uint32_t node, uint32_t last)
+{
+	int ret = 0;
+
+	for (struct segment *s = segment_at(w, r->ptr); !ret && s->begin < r->ptr + r->nbytes;
+	     s++) {
+		if (s->since != w->barrier) {
+			s->since = w->barrier;
+			s->latest = s->before = NONE;
+		}
+		if (s->latest == NONE || s->access != r->access || r->access == TE__WRITE) {
+			s->before = s->latest;
+			s->latest = NONE;
+			s->access = r->access;
+		}
+		wait_for_all(w, s->before, node);
+		ret = link_add(w, &s->latest, last);
+	}
+	return ret;
+}
+
+/* edges */
+
+static uint64_t *behind(const struct work *w, uint32_t node)
+{
+	return w->behind + node * w->nwords;
+}
+
+static int is_behind(const struct work *w, uint32_t node, uint32_t other)
+{
+	return w->behind && behind(w, node)[other / 64] >> other % 64 & 1;
+}
+
+static void put_behind(const struct work *w, uint32_t node, uint32_t other)
+{
+	if (!w->behind)
+		return;
+	for (size_t i = 0; i <= other / 64; i++)
+		behind(w, node)[i] |= behind(w, other)[i];
+	behind(w, node)[other / 64] |= (uint64_t)1 << other % 64;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* what the node waits for becomes its edges */
+static int edges_add(struct work *w, uint32_t node)
+{
+	uint32_t kept = w->nwaits;
+
+	qsort(w->wait, w->nwaits, sizeof(*w->wait), by_number);
+	/* the later a node is the more it is behind */
+	for (uint32_t i = w->nwaits; i-- > 0;) {
+		if (is_behind(w, node, w->wait[i]))
+			continue;
+		put_behind(w, node, w->wait[i]);
+		w->awaited[w->wait[i]] = 1;
+		w->wait[--kept] = w->wait[i];
+	}
+	if (w->ndeps + w->nwaits - kept > w->capdeps) {
+		size_t cap = 2 * w->capdeps + w->nwaits + 64;
+		uint32_t *dep = te__realloc(w->e.dep, cap * sizeof(*dep));
+
+		if (!dep)
+			return -ENOMEM;
+		w->e.dep = dep;
+		w->capdeps = cap;
+	}
+	while (kept < w->nwaits)
+		w->e.dep[w->ndeps++] = w->wait[kept++];
+	w->nwaits = 0;
+	return 0;
+}
+
+static int is_barrier(const struct te__gnode *n)
+{
+	return n->foreign || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
+	       n->kind == TE_NODE_OTHER;
+}
+
+/* the nodes of a call, from node up to last, a straight line */
+static int call_add(struct work *w, uint32_t node, uint32_t last)
+{
+	int barrier = 0, r = 0;
+	struct te__ranges ranges;
+
+	for (uint32_t i = node; !r && i <= last; i++) {
+		ranges_of(&w->node[i], &ranges);
+		barrier |= is_barrier(&w->node[i]);
+		for (uint32_t k = 0; !r && k < ranges.n; k++)
+			r = use(w, &ranges.v[k], node, last);
+	}
+	if (barrier)
+		for (uint32_t i = w->barrier == NONE ? 0 : w->barrier; i < node; i++)
+			if (!w->awaited[i])
+				wait_for(w, i, node);
+	if (!w->nwaits) {
+		uint32_t *slot = &w->at_once[w->nat_once % WIDTH];
+
+		if (w->nat_once++ >= WIDTH)
+			wait_for(w, *slot, node);
+		else if (w->barrier != NONE)
+			wait_for(w, w->barrier, node);
+		*slot = last;
+	}
+	for (uint32_t i = node; !r && i <= last; i++) {
+		w->e.first[i] = (uint32_t)w->ndeps;
+		if (i > node)
+			wait_for(w, i - 1, i);
+		r = edges_add(w, i);
+	}
+	if (barrier) {
+		w->barrier = last;
+		w->nat_once = 0;
+	}
+	return r;
+}
+
+static int in_line(uint32_t n, const struct te__gnode *node)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (node[i].ndeps != (i > 0) || (i && node[i].dep[0] != i - 1))
+			return 0;
+	return 1;
+}
+
+static int edges_keep(struct work *w)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < w->n; i++) {
+		w->e.first[i] = (uint32_t)w->ndeps;
+		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
+			wait_for(w, w->node[i].dep[k], i);
+		r = edges_add(w, i);
+	}
+	return r;
+}
+
+static int edges_find(struct work *w)
+{
+	int r = segments_make(w);
+
+	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
+		for (last = i; last + 1 < w->n && w->node[last + 1].joined; last++)
+			;
+		r = call_add(w, i, last);
+	}
+	return r;
+}
+
+int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges *ret)
+{
+	const int line = in_line(n, node);
+	struct work w = { .n = n, .node = node, .barrier = NONE, .nwords = (n + 63) / 64 };
+	int r = 0;
+
+	w.e.first = te__calloc((size_t)n + 1, sizeof(*w.e.first));
+	w.wait = te__malloc(n * sizeof(*w.wait));
+	w.seen = te__malloc(n * sizeof(*w.seen));
+	w.awaited = te__calloc(n, 1);
+	if (line && n <= REDUCE_MAX)
+		w.behind = te__calloc((size_t)n * w.nwords, sizeof(*w.behind));
+	if (!w.e.first || !w.wait || !w.seen || !w.awaited ||
+	    (line && n <= REDUCE_MAX && !w.behind))
+		r = -ENOMEM;
+	if (!r) {
+		memset(w.seen, 0xff, n * sizeof(*w.seen));
+		r = line ? edges_find(&w) : edges_keep(&w);
+	}
+	if (!r) {
+		w.e.first[n] = (uint32_t)w.ndeps;
+		*ret = w.e;
+	} else {
+		te__edges_free(&w.e);
+		te__fail(r, "no memory for the edges of %u nodes", n);
+	}
+	te__free(w.wait);
+	te__free(w.seen);
+	te__free(w.awaited);
+	te__free(w.behind);
+	te__free(w.segment);
+	te__free(w.link);
+	return r;
+}

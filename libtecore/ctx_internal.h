@@ -59,6 +59,9 @@ struct te_stream {
 	struct te_stream *prev, *next; /* in ctx->streams */
 	/* not NULL: takes part in a capture; read by other threads, so atomic */
 	_Atomic(struct te__capture *) capture;
+	/* the backend's event behind what others are to wait for: what there was at the latest
+	 * te__stream_follow, or before a capture */
+	void *mark;
 };
 
 struct te_event {

@@ -52,7 +52,7 @@ int te__stream_not_capturing(const struct te_stream *stream, const char *fn)
 {
 	if (!atomic_load(&stream->capture))
 		return 0;
-	return te__fail(-EBUSY, "%s: the stream is capturing", fn);
+	return fn ? te__fail(-EBUSY, "%s: the stream is capturing", fn) : -EBUSY;
 }
 
 /* no stream takes part any more */
@@ -81,6 +81,11 @@ int te__stream_new(struct te_ctx *ctx, struct te_stream **ret_stream)
 	if (!s)
 		return te__fail(-ENOMEM, "no memory for a stream");
 	r = ctx->ops->stream_create(ctx->dev, &s->impl);
+	if (!r) {
+		r = ctx->ops->event_create(ctx->dev, &s->mark);
+		if (r)
+			ctx->ops->stream_destroy(s->impl);
+	}
 	if (r) {
 		te__free(s);
 		return r;
@@ -133,6 +138,7 @@ void te__stream_delete(struct te_stream *s)
 		s->next->prev = s->prev;
 	pthread_mutex_unlock(&ctx->streams_lock);
 	ctx->ops->stream_destroy(s->impl);
+	ctx->ops->event_destroy(s->mark);
 	te__free(s);
 }
 
@@ -204,8 +210,10 @@ int te_stream_workspace(struct te_stream *stream, void *ptr, size_t nbytes)
 		return r;
 	want = stream->ctx->ops->workspace_nbytes;
 	if (ptr && (nbytes < want || (uintptr_t)ptr % 256))
-		return te__fail(-EINVAL, "te_stream_workspace: %zu bytes at %p: %zu are needed, "
-				"aligned to 256", nbytes, ptr, want);
+		return te__fail(-EINVAL,
+				"te_stream_workspace: %zu bytes at %p: %zu are needed, "
+				"aligned to 256",
+				nbytes, ptr, want);
 	stream->ctx->ops->stream_workspace(stream->impl, ptr);
 	return 0;
 }
@@ -324,8 +332,7 @@ int te_event_record_external(struct te_event *event, struct te_stream *stream)
 }
 
 /* the last record: whether there was one, and its capture, referenced, or NULL */
-static int last_record(struct te_event *event, struct te__capture **ret_capture,
-		       int *ret_external)
+static int last_record(struct te_event *event, struct te__capture **ret_capture, int *ret_external)
 {
 	int recorded;
 
@@ -335,6 +342,22 @@ static int last_record(struct te_event *event, struct te__capture **ret_capture,
 	*ret_capture = event->capture ? capture_ref(event->capture) : NULL;
 	pthread_mutex_unlock(&event->ctx->lock);
 	return recorded;
+}
+
+/* The stream's mark behind all that is queued. A stream that captures cannot be asked for what it
+ * has queued to run, so it has its mark since before. */
+static int set_mark(struct te_stream *s)
+{
+	return s->ctx->ops->event_record(s->mark, s->impl);
+}
+
+int te__stream_follow(struct te_stream *stream, struct te_stream *other)
+{
+	int r = te__stream_not_capturing(stream, "te__stream_follow");
+
+	if (!r && !atomic_load(&other->capture))
+		r = set_mark(other);
+	return r ? r : stream->ctx->ops->event_wait(other->mark, stream->impl);
 }
 
 int te_event_wait(struct te_event *event, struct te_stream *stream)
@@ -348,11 +371,13 @@ int te_event_wait(struct te_event *event, struct te_stream *stream)
 		return 0;
 	if (external && atomic_load(&stream->capture))
 		r = te__fail(-TE_ESTATE, "te_event_wait: launches of a recording record the event, "
-			     "and the stream is capturing");
+					 "and the stream is capturing");
 	else if (c && !atomic_load(&c->active))
 		r = te__fail(-TE_ESTATE,
 			     "te_event_wait: the event was recorded in a capture that ended");
 	else
+		r = c && !atomic_load(&stream->capture) ? set_mark(stream) : 0;
+	if (!r)
 		r = event->ctx->ops->event_wait(event->impl, stream->impl);
 	if (!r && c && !atomic_load(&stream->capture)) {
 		atomic_store(&stream->capture, c);
@@ -483,6 +508,8 @@ int te_capture_begin(struct te_stream *stream)
 	if (!stream)
 		return te__fail(-EINVAL, "te_capture_begin: stream is NULL");
 	r = te__stream_not_capturing(stream, "te_capture_begin");
+	if (!r)
+		r = set_mark(stream);
 	if (r)
 		return r;
 	c = te__calloc(1, sizeof(*c));

@@ -225,6 +225,33 @@ int te__graph_memory(struct te_graph *g)
 	return r;
 }
 
+/* what follows on the stream, behind all that the other has queued; else the CPU waits for it */
+static int behind(struct te_stream *stream, struct te_stream *other)
+{
+	int r = te__stream_follow(stream, other);
+
+	if (!r || te__stream_not_capturing(other, NULL))
+		return r;
+	te_stream_sync(other); /* one that has failed runs nothing more */
+	return 0;
+}
+
+/* the pool, once nobody uses it. The stream of the latest replay may be capturing: a free there, or
+ * a wait, would be part of the capture, so both are queued on the graph's own */
+static int give_back(struct te_graph *g)
+{
+	struct te_stream *on = g->last_stream;
+	int r = 0;
+
+	if (!on || te__stream_not_capturing(on, NULL))
+		on = g->stream;
+	if (g->last_stream && on != g->last_stream)
+		r = behind(on, g->last_stream);
+	if (!r && g->trailing)
+		r = behind(on, g->trailing);
+	return r ? r : te_mem_free(on, g->pool);
+}
+
 void te__graph_memory_free(struct te_graph *g)
 {
 	for (int32_t i = 0; i < g->nnodes; i++) {
@@ -236,11 +263,9 @@ void te__graph_memory_free(struct te_graph *g)
 			n->bound[k].copied = te_tensor_unref(n->bound[k].copied);
 		}
 	}
-	/* behind all that still uses it */
-	if (g->pool && g->trailing)
-		te__graph_follow(g->last_stream, g->order, g->trailing);
-	if (g->pool)
-		te_mem_free(g->last_stream ? g->last_stream : g->stream, g->pool);
+	if (g->pool && give_back(g))
+		te__log_warn("the pool of a graph stays until its context goes: %s",
+			     te_error_detail());
 	g->pool = NULL;
 	g->cached = NULL;
 }

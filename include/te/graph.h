@@ -142,12 +142,17 @@ struct te_graph_opts {
 TE_EXPORT int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
 			      const struct te_graph_opts *opts, struct te_graph **ret_graph);
 TE_EXPORT struct te_graph *te_graph_ref(struct te_graph *graph);
+/* The last one resets, and calls each callable's release at once: what that frees may be in use by
+ * replays that are queued, plans give theirs back on the context's stream. On host it waits for the
+ * replays if a stream of theirs is capturing. */
 TE_EXPORT struct te_graph *te_graph_unref(struct te_graph *graph);
 
 /**
  * te_graph_reset - drop the recordings and the pool
  *
- * The memory is given back behind the replays that are queued. Later ones are -TE_ESTATE.
+ * The pool is given back behind the replays that are queued, on whatever streams; one of those may
+ * be capturing by now, and nothing gets into its capture. What te_graph_bind bound goes as it says
+ * there. Later replays are -TE_ESTATE.
  */
 TE_EXPORT int te_graph_reset(struct te_graph *graph);
 

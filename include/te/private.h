@@ -75,8 +75,14 @@ TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
 
 struct te_stream;
-/* 0, or -EBUSY naming fn while the stream takes part in a capture */
+/* 0, or -EBUSY naming fn, or without a sentence if that is NULL, while the stream takes part in a
+ * capture */
 TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
+/*
+ * What is queued on the stream from now on runs when all has that is queued on the other; where the
+ * other is capturing, all that was queued before, and the stream does not join. Of one context.
+ */
+TE_EXPORT int te__stream_follow(struct te_stream *stream, struct te_stream *other);
 
 /*
  * Fault injection. Every allocation above and every driver call passes a fault
@@ -86,9 +92,5 @@ TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const cha
 TE_EXPORT void te__fault_set(uint64_t nth);
 TE_EXPORT int te__fault_point(void);
 TE_EXPORT int te__fault_fired(void); /* whether the armed fault happened */
-
-struct te_stream;
-/* 0, or -EBUSY naming fn while the stream takes part in a capture */
-TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
 
 #endif

@@ -159,22 +159,28 @@ static int node_tensors(struct te_graph *g, struct te__node *n, const struct ite
 	return r;
 }
 
+static int no_room(struct te_graph *g, uint64_t nbytes, const struct te_mem_info *mi)
+{
+	return te__graph_fail(g->fn, -ENOMEM,
+			      "the pool needs %.1f MiB, the device has %.1f MiB free of %.1f MiB",
+			      (double)nbytes / 1048576.0,
+			      (double)mi->device_free_nbytes / 1048576.0,
+			      (double)mi->device_total_nbytes / 1048576.0);
+}
+
 static int allocate(struct te_graph *g, uint64_t nbytes)
 {
 	struct te_stream *st = g->stream;
 	struct te_mem_info mi = TE_MEM_INFO_INIT;
 	/* the flag lies before the items, one workspace for all passes behind them */
 	const size_t word = TE__GRAPH_ALIGN, work = te_ctx_workspace_nbytes(g->ctx);
+	size_t all;
 	void *p;
-	int r = te_mem_alloc(st, word + nbytes + work, &p);
+	int r = __builtin_add_overflow(word + work, nbytes, &all) ? -ENOMEM :
+								    te_mem_alloc(st, all, &p);
 
 	if (r == -ENOMEM && !te_ctx_mem_info(g->ctx, &mi))
-		return te__fail(-ENOMEM,
-				"te_graph_create: the pool needs %.1f MiB, the device has %.1f MiB "
-				"free of %.1f MiB",
-				(double)nbytes / 1048576.0,
-				(double)mi.device_free_nbytes / 1048576.0,
-				(double)mi.device_total_nbytes / 1048576.0);
+		return no_room(g, nbytes, &mi);
 	if (r)
 		return r;
 	r = te_fill(st, p, 0, word + nbytes);
@@ -208,13 +214,15 @@ int te__graph_memory(struct te_graph *g)
 		most += 2 * (size_t)(g->node[i].c.nin + g->node[i].c.nout) + 1;
 	it.v = te__calloc(most, sizeof(*it.v));
 	if (!it.v)
-		return te__fail(-ENOMEM, "te_graph_create: no memory");
+		return te__graph_fail(g->fn, -ENOMEM, "no memory");
 	/* in the order of the chain: outputs are there before the inputs that share them */
 	for (int32_t i = 0; i < g->nnodes; i++)
 		node_items(g, i, &w, &it);
 	for (int32_t i = 0; i < it.n; i++)
 		g->report.sum_nbytes += it.v[i].nbytes;
 	r = te_place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);
+	if (r == -EOVERFLOW)
+		r = te__graph_fail(g->fn, -ENOMEM, "the pool needs more than 2^64 bytes");
 	if (!r)
 		r = allocate(g, g->report.peak_nbytes);
 	for (int32_t i = 0; i < it.n; i++)

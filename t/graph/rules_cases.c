@@ -979,6 +979,16 @@ START_TEST(callables_are_checked)
 	fails(te_graph_create(ctx, 1, NULL, NULL, &g), -EINVAL, "callables is NULL");
 	fails(te_graph_create(ctx, -1, &a, NULL, &g), -EINVAL, "no callables");
 	fails(te_graph_create(ctx, 1, &a, NULL, NULL), -EINVAL, "ret_graph is NULL");
+	for (int k = 0; k < 3; k++) {
+		const uint64_t most = INT64_MAX;
+
+		a.saved_nbytes = most - (k == 2 ? 1023 : 0);
+		fails(te_graph_create(ctx, 1 + (k > 0), (struct te_callable[]){ a, a }, NULL, &g),
+		      -ENOMEM,
+		      k == 1 ? "te_graph_create: the pool needs more than 2^64 bytes" :
+			       "te_graph_create: the pool needs ");
+	}
+	a.saved_nbytes = 0;
 	REFUSED(name, NULL, 0, -EINVAL, "callable 1 has no name");
 	REFUSED(flags, 6, 0, -EINVAL, "b: unknown flags 0x6");
 	REFUSED(nin, -1, 0, -EINVAL, "b has -1 inputs and 1 outputs, and no list of them");

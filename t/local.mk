@@ -10,6 +10,7 @@ TT_CORE = \
 	t/core/cuda_driver \
 	t/core/cuda_exec \
 	t/core/dtype \
+	t/core/edges \
 	t/core/errno \
 	t/core/faults \
 	t/core/fusion \

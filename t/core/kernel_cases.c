@@ -65,6 +65,31 @@ START_TEST(clear_and_amax)
 }
 END_TEST
 
+/* bytes and words at any address: whole vectors in the middle, what is left at both ends */
+START_TEST(fill)
+{
+	static const int64_t sizes[] = { 1,  2,	  3,   4,    5,	    12,	    15,	    16,	   17,
+					 31, 63,  64,  65,   255,   1000,   4095,   16384, 16385,
+					 77, 333, 999, 9973, 65537, 262144, 1000003 };
+	const int32_t elem = _i ? 4 : 1;
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const int64_t at = tt_rand_int(0, 40), behind = tt_rand_int(0, 40);
+		const int64_t n = sizes[k];
+		uint8_t *x = kc_poison(TE_DTYPE_UINT8, (at + n + behind) * elem);
+		struct te_k_fill a = { x + at * elem, n, (uint32_t)tt_rand_u64(), elem };
+
+		KC_RUN(FILL, &a);
+		for (int64_t i = 0; i < n * elem; i++)
+			if (x[at * elem + i] != (uint8_t)(a.value >> (i % elem * 8)))
+				ck_abort_msg("byte %lld of %lld times %d is %02x, want one of %08x",
+					     (long long)i, (long long)n, elem, x[at * elem + i],
+					     a.value);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(scale_current)
 {
 	static const float amaxes[] = { 0.0f, 1.0f, 448.0f, 1e-45f, 1e-38f, 3e38f, INFINITY, NAN };
@@ -281,7 +306,9 @@ START_TEST(norm_fwd)
 			kc_defer_q(&a.q);
 			KC_RUN(NORM_FWD, &a);
 			kc_check_q(&q, dtype, was, rows, cols);
+			/* then the codes stay as they are */
 			*(float *)a.q.noop = 1.0f;
+			*(float *)a.q.scale = 7.0f;
 			KC_RUN(NORM_FWD, &a);
 		}
 		a.q = (struct te_k_q){ 0 };
@@ -725,7 +752,9 @@ START_TEST(act_fwd)
 			kc_defer_q(&a.q);
 			KC_RUN(ACT_FWD, &a);
 			kc_check_q(&a.q, dtype, was, rows, cols);
+			/* then the codes stay as they are */
 			*(float *)a.q.noop = 1.0f;
+			*(float *)a.q.scale = 7.0f;
 			a.y = y;
 			KC_RUN(ACT_FWD, &a);
 			free(was);
@@ -814,6 +843,11 @@ START_TEST(act_bwd)
 						     (long long)p, (long long)c, (double)got,
 						     (double)sum);
 			}
+		if (side) {
+			a.q.noop = kc_word(1.0f);
+			*(float *)a.q.scale = 7.0f;
+			KC_RUN(ACT_BWD, &a);
+		}
 		free(tol);
 		kc_reset();
 	}
@@ -976,6 +1010,62 @@ START_TEST(cross_entropy_of_numbers_that_are_not)
 }
 END_TEST
 
+/* ---- products ---- */
+
+static void *whole_numbers(int32_t dtype, int64_t n)
+{
+	void *p = kc_poison(dtype, n);
+
+	for (int64_t i = 0; i < n; i++) {
+		const float x = (float)tt_rand_int(-4, 4);
+
+		if (dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2)
+			((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
+		else
+			kc_set(dtype, p, i, x);
+	}
+	return p;
+}
+
+/* of numbers whose products and sums are exact in any order */
+START_TEST(gemm)
+{
+	const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
+	const int32_t type = types[_i % 3], out = _i & 1 ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
+
+	for (int k = 0; k < 16; k++) {
+		const int64_t m = tt_rand_int(1, 70), n = tt_rand_int(1, 70);
+		const int64_t depth = tt_rand_int(1, 40);
+		struct te_k_gemm a = { .a = whole_numbers(type, m * depth),
+				       .b = whole_numbers(type, n * depth),
+				       .d = whole_numbers(out, m * n),
+				       .m = m,
+				       .n = n,
+				       .k = depth,
+				       .alpha = 1.0f,
+				       .a_t = k & 1,
+				       .b_t = k >> 1 & 1,
+				       .adtype = type,
+				       .bdtype = type,
+				       .cdtype = out,
+				       .ddtype = out };
+
+		if (k & 4) {
+			a.c = k & 8 ? a.d : whole_numbers(out, m * n);
+			a.beta = 1.0f;
+		}
+		if (_i & 2)
+			a.bias = whole_numbers(out, n);
+		if (type == TE_DTYPE_E4M3) {
+			a.sa = kc_word(2.0f);
+			a.sb = kc_word(0.5f);
+		}
+		KC_RUN(GEMM, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 /* ---- optimizer ---- */
 
 START_TEST(sumsq_and_adamw)
@@ -1050,6 +1140,7 @@ Suite *kernel_suite(const char *name, const char *backend)
 	tcase_add_checked_fixture(c, setup, kc_close)
 	CASE("quant");
 	tcase_add_loop_test(c, clear_and_amax, 0, 4);
+	tcase_add_loop_test(c, fill, 0, 2);
 	tcase_add_test(c, scale_current);
 	tcase_add_loop_test(c, scale_delayed, 0, 2);
 	tcase_add_loop_test(c, quantize, 0, 16);
@@ -1073,6 +1164,11 @@ Suite *kernel_suite(const char *name, const char *backend)
 	CASE("loss");
 	tcase_add_loop_test(c, cross_entropy, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_numbers_that_are_not, 0, 2);
+	/* a GPU's are cuBLASLt's, of fewer layouts: gemm_exact_gpu.c */
+	if (!strcmp(backend, "host")) {
+		CASE("gemm");
+		tcase_add_loop_test(c, gemm, 0, 6);
+	}
 	CASE("optim");
 	tcase_add_test(c, sumsq_and_adamw);
 #undef CASE

@@ -21,6 +21,9 @@ struct array {
 	char *host;    /* guards included, as the next two */
 	char *device;
 	char *got;
+	char *was;	    /* before the launch */
+	unsigned char *use; /* a bit for each access that te_k_ptr.def has of the byte */
+	enum te_k_id *part; /* the kernel that wrote the byte as a PART, or TE_K_COUNT */
 	int deferred;
 };
 
@@ -56,6 +59,9 @@ void kc_reset(void)
 	for (int i = 0; i < narrays; i++) {
 		free(arrays[i].host);
 		free(arrays[i].got);
+		free(arrays[i].was);
+		free(arrays[i].use);
+		free(arrays[i].part);
 		if (arrays[i].device)
 			DO(te_mem_free(te_ctx_stream(ctx), arrays[i].device));
 	}
@@ -75,7 +81,9 @@ void *kc_poison(int32_t dtype, int64_t n)
 	room = (whole(a) + 255) / 256 * 256;
 	a->host = aligned_alloc(256, room);
 	a->got = malloc(room);
-	ck_assert(a->host && a->got);
+	a->was = malloc(room);
+	a->use = malloc(room);
+	ck_assert(a->host && a->got && a->was && a->use);
 	tt_poison(a->host, room);
 	DO(te_mem_alloc(te_ctx_stream(ctx), room, (void **)&a->device));
 	return a->host + GUARD;
@@ -211,6 +219,90 @@ static void check_equal(enum te_k_id id, int at, const struct array *a)
 	}
 }
 
+/*
+ * ---- te_k_ptr.def ----
+ *
+ * The reference function gets what it says the launch does not read with all bits turned: a
+ * result that depends on it is another one than the device's.
+ */
+
+static void uses_note(enum te_k_id id, const void *args)
+{
+	struct te__ranges r;
+
+	for (int i = 0; i < narrays; i++) {
+		memset(arrays[i].use, 0, whole(&arrays[i]));
+		memcpy(arrays[i].was, arrays[i].host, whole(&arrays[i]));
+	}
+	te__k_ranges(id, args, &r);
+	for (uint32_t k = 0; k < r.n; k++) {
+		struct array *a = find((const void *)r.v[k].ptr);
+		const size_t at = a ? (size_t)(r.v[k].ptr - (uintptr_t)a->host) : 0;
+
+		ck_assert_msg(a && at >= GUARD && at + r.v[k].nbytes <= GUARD + a->nbytes,
+			      "%s: range %u, %llu bytes, reaches over its array's %zu",
+			      te__k_name(id), k, (unsigned long long)r.v[k].nbytes,
+			      a ? a->nbytes : 0);
+		for (size_t i = 0; i < r.v[k].nbytes; i++)
+			a->use[at + i] |= (unsigned char)(1 << r.v[k].access);
+	}
+}
+
+/* parts are not read either; but only the same kernel tells which bytes of them it wrote */
+static int is_turned(unsigned char use)
+{
+	return !use || (exact && use == 1 << TE__PART);
+}
+
+static void unused_turn(void)
+{
+	for (int i = 0; i < narrays; i++)
+		for (size_t k = 0; k < whole(&arrays[i]); k++)
+			if (is_turned(arrays[i].use[k]))
+				arrays[i].host[k] = (char)~arrays[i].host[k];
+}
+
+static void part_wrote(enum te_k_id id, struct array *a, int at, size_t k)
+{
+	if (!a->part) {
+		a->part = malloc(whole(a) * sizeof(*a->part));
+		ck_assert_ptr_nonnull(a->part);
+		for (size_t i = 0; i < whole(a); i++)
+			a->part[i] = TE_K_COUNT;
+	}
+	if (a->part[k] != TE_K_COUNT && a->part[k] != id)
+		ck_abort_msg("array %d: byte %zu is of the parts of both %s and %s", at, k - GUARD,
+			     te__k_name(a->part[k]), te__k_name(id));
+	a->part[k] = id;
+}
+
+/* after the reference: what was turned is turned back */
+static void uses_check(enum te_k_id id)
+{
+	for (int i = 0; i < narrays; i++) {
+		struct array *a = &arrays[i];
+
+		for (size_t k = 0; k < whole(a); k++) {
+			const int turned = is_turned(a->use[k]);
+			const char as = (char)(turned ? ~a->was[k] : a->was[k]);
+
+			if (turned && a->host[k] == as && a->got[k] == a->was[k])
+				a->host[k] = a->was[k];
+			else if (a->use[k] & 1 << TE__PART && a->host[k] != as)
+				part_wrote(id, a, i, k);
+			else if (!(a->use[k] & ~(1 << TE__READ)) &&
+				 (a->host[k] != as || a->got[k] != a->was[k]))
+				ck_abort_msg("%s: array %d: byte %lld of %zu is written, which "
+					     "te_k_ptr.def does not say",
+					     te__k_name(id), i, (long long)k - GUARD, a->nbytes);
+			if (exact && a->host[k] != a->got[k])
+				ck_abort_msg("%s: array %d: byte %lld of %zu depends on what "
+					     "te_k_ptr.def says is not read",
+					     te__k_name(id), i, (long long)k - GUARD, a->nbytes);
+		}
+	}
+}
+
 void kc_run(enum te_k_id id, const void *args, size_t nbytes)
 {
 	struct te_stream *stream = te_ctx_stream(ctx);
@@ -226,14 +318,13 @@ void kc_run(enum te_k_id id, const void *args, size_t nbytes)
 	for (int i = 0; i < narrays; i++)
 		DO(te_copy(stream, arrays[i].got, arrays[i].device, whole(&arrays[i])));
 	DO(te_stream_sync(stream));
+	uses_note(id, args);
+	unused_turn();
 	reference(id, args);
+	uses_check(id);
 	for (int i = 0; i < narrays; i++) {
 		struct array *a = &arrays[i];
 
-		ck_assert_msg(tt_is_poison(a->got, GUARD), "%s: array %d: written before it",
-			      te__k_name(id), i);
-		ck_assert_msg(tt_is_poison(a->got + GUARD + a->nbytes, GUARD),
-			      "%s: array %d: written behind it", te__k_name(id), i);
 		if (!a->deferred)
 			check_equal(id, i, a);
 		a->deferred = 0;

@@ -7,7 +7,9 @@
  * reference runs on the arrays themselves. Then every array must hold the same bits
  * (any NaN for a NaN), but those that kc_defer() named, which the test compares by
  * kc_near(). The 256 bytes before and behind each array must be as they were. On the
- * host backend kc_near() asks for equal bits too: it is the check of the checker.
+ * host backend kc_near() asks for equal bits too: it is the check of the checker. Every launch is
+ * compared with what te_k_ptr.def says of it: it writes nothing else, reads nothing else that
+ * counts, and no range reaches over its array.
  */
 #ifndef KERNEL_CHECK_H
 #define KERNEL_CHECK_H

@@ -1,0 +1,598 @@
+/*
+ * t/core/edges.c - edges by data: each node behind all that it shares memory with, as a slow model
+ * says, and behind little else.
+ *
+ * Addresses are numbers here: nothing is behind them.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/dtype.h>
+
+#include "libtecore/backend/edges.h"
+#include "tt_ctx.h"
+
+#define BASE UINT64_C(0x7f0000000000)
+
+union args {
+	struct te_k_add add;
+	struct te_k_cast cast;
+	struct te_k_part_sum part_sum;
+	struct te_k_attn_bwd attn;
+	struct te_k_gemm gemm;
+	struct te_k_scale_delayed delayed;
+};
+
+struct list {
+	uint32_t n;
+	struct te__gnode *node;
+	union args *args;
+	uint32_t *dep; /* the line that they were queued as */
+	struct te__edges e;
+	size_t nwords;
+	uint64_t *reach; /* [n, nwords] bits: what a node is behind by its edges */
+};
+
+static struct list list_new(uint32_t n)
+{
+	struct list l = { .n = n, .nwords = (n + 63) / 64 };
+
+	l.node = calloc(n + 1u, sizeof(*l.node));
+	l.args = calloc(n + 1u, sizeof(*l.args));
+	l.dep = calloc(n + 1u, sizeof(*l.dep));
+	l.reach = calloc(n * l.nwords + 1u, sizeof(*l.reach));
+	ck_assert(l.node && l.args && l.dep && l.reach);
+	for (uint32_t i = 0; i < n; i++) {
+		l.dep[i] = i ? i - 1 : 0;
+		l.node[i] = (struct te__gnode){ .id = -1, .ndeps = i > 0, .dep = &l.dep[i] };
+	}
+	return l;
+}
+
+static void list_free(struct list *l)
+{
+	te__edges_free(&l->e);
+	free(l->node);
+	free(l->args);
+	free(l->dep);
+	free(l->reach);
+}
+
+/* kinds of nodes */
+
+static void *at(uint64_t begin)
+{
+	return (void *)(uintptr_t)(BASE + begin);
+}
+
+static void put_copy(struct list *l, uint32_t i, uint64_t dst, uint64_t src, uint64_t nbytes)
+{
+	l->node[i].kind = TE_NODE_COPY;
+	l->node[i].dst = at(dst);
+	l->node[i].src = at(src);
+	l->node[i].nbytes = nbytes;
+}
+
+static void put_fill(struct list *l, uint32_t i, uint64_t dst, uint64_t nbytes)
+{
+	l->node[i].kind = TE_NODE_FILL;
+	l->node[i].dst = at(dst);
+	l->node[i].elem = 1;
+	l->node[i].nbytes = nbytes;
+}
+
+static void put_kernel(struct list *l, uint32_t i, enum te_k_id id)
+{
+	l->node[i].kind = TE_NODE_KERNEL;
+	l->node[i].id = id;
+	l->node[i].args = &l->args[i];
+	l->node[i].nbytes = te__k_nbytes(id);
+}
+
+/* y += x, words */
+static void put_add(struct list *l, uint32_t i, uint64_t y, uint64_t x, int64_t n)
+{
+	put_kernel(l, i, TE_K_ADD);
+	l->args[i].add = (struct te_k_add){ at(x), at(y), at(y), n, TE_DTYPE_FP32, 0 };
+}
+
+/* what each of them writes is the k and v, or the q parts of dqkv */
+static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint64_t dqkv, uint64_t rest)
+{
+	put_kernel(l, i, id);
+	l->args[i].attn = (struct te_k_attn_bwd){ .qkv = at(rest),
+						  .dout = at(rest + 8),
+						  .lse = at(rest + 16),
+						  .delta = at(rest + 24),
+						  .dqkv = at(dqkv),
+						  .batch = 1,
+						  .seqlen = 2,
+						  .nheads = 1,
+						  .nkv = 1,
+						  .head_dim = 1,
+						  .dtype = TE_DTYPE_FP32 };
+}
+
+/* n nodes of one product, of which the last knows its memory */
+static void put_product(struct list *l, uint32_t i, uint32_t n, uint64_t d, uint64_t a,
+			uint64_t scratch)
+{
+	for (uint32_t k = i; k < i + n; k++) {
+		l->node[k].kind = k == i && n > 1 ? TE_NODE_FILL : TE_NODE_KERNEL;
+		l->node[k].id = TE_K_GEMM;
+		l->node[k].fixed = 1;
+		l->node[k].joined = k > i;
+	}
+	i += n - 1;
+	put_kernel(l, i, TE_K_GEMM);
+	l->args[i].gemm = (struct te_k_gemm){ .a = at(a),
+					      .b = at(a + 16),
+					      .d = at(d),
+					      .m = 2,
+					      .n = 2,
+					      .k = 2,
+					      .adtype = TE_DTYPE_FP32,
+					      .bdtype = TE_DTYPE_FP32,
+					      .cdtype = TE_DTYPE_FP32,
+					      .ddtype = TE_DTYPE_FP32 };
+	l->node[i].scratch = (struct te__range){ BASE + scratch, 32, TE__WRITE };
+}
+
+static void put_barrier(struct list *l, uint32_t i)
+{
+	switch (tt_rand_int(0, 3)) {
+	case 0:
+		l->node[i].kind = TE_NODE_HOST;
+		break;
+	case 1:
+		l->node[i].kind = TE_NODE_EVENT;
+		break;
+	case 2:
+		l->node[i].kind = TE_NODE_OTHER;
+		break;
+	default:
+		l->node[i].kind = TE_NODE_KERNEL;
+		l->node[i].foreign = 1;
+	}
+}
+
+/* one node in nbarrier is a barrier, none where that is 0; room: bytes that they share */
+static struct list list_random(uint32_t n, int64_t room, int64_t nbarrier)
+{
+	struct list l = list_new(n);
+#define WHERE (uint64_t) tt_rand_int(0, room)
+
+	for (uint32_t i = 0; i < n; i++) {
+		const int64_t len = tt_rand_int(1, tt_rand_int(0, 3) ? 8 : room / 2 + 1);
+
+		if (nbarrier && !tt_rand_int(0, nbarrier)) {
+			put_barrier(&l, i);
+			continue;
+		}
+		switch (tt_rand_int(0, 7)) {
+		case 0:
+			put_copy(&l, i, WHERE, WHERE, (uint64_t)len);
+			break;
+		case 1:
+			put_fill(&l, i, WHERE, (uint64_t)len);
+			break;
+		case 2:
+			put_add(&l, i, WHERE, WHERE, (len + 3) / 4);
+			break;
+		case 3:
+			put_kernel(&l, i, TE_K_CAST);
+			l.args[i].cast =
+				(struct te_k_cast){ at(WHERE),	   at(WHERE),
+						    len,	   TE_DTYPE_FP32,
+						    TE_DTYPE_BF16, len & 1 ? at(WHERE) : NULL };
+			break;
+		case 4:
+			put_kernel(&l, i, TE_K_PART_SUM);
+			l.args[i].part_sum = (struct te_k_part_sum){ at(WHERE), at(WHERE), len, 1 };
+			break;
+		case 5:
+			put_attn(&l, i, tt_rand_int(0, 1) ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ,
+				 tt_rand_int(0, 2) ? 0 : WHERE, WHERE);
+			break;
+		case 6:
+			put_kernel(&l, i, TE_K_SCALE_DELAYED);
+			l.args[i].delayed = (struct te_k_scale_delayed){
+				.history = at(WHERE),
+				.scale = at(WHERE),
+				.fmt_max = at(WHERE),
+				.first = (int32_t)tt_rand_int(0, 3),
+				.count = (int32_t)tt_rand_int(0, 3),
+				.history_len = 2,
+			};
+			break;
+		default: {
+			uint32_t nodes = (uint32_t)tt_rand_int(1, 3);
+
+			nodes = nodes < n - i ? nodes : n - i;
+			put_product(&l, i, nodes, WHERE, WHERE, WHERE);
+			i += nodes - 1;
+		}
+		}
+	}
+	return l;
+#undef WHERE
+}
+
+/* what the edges say */
+
+static void set(const struct list *l, uint64_t *bits, uint32_t node, uint32_t other)
+{
+	bits[node * l->nwords + other / 64] |= UINT64_C(1) << other % 64;
+}
+
+static int has(const struct list *l, const uint64_t *bits, uint32_t node, uint32_t other)
+{
+	return bits[node * l->nwords + other / 64] >> other % 64 & 1;
+}
+
+static void join(const struct list *l, uint64_t *bits, uint32_t node, uint32_t other)
+{
+	for (size_t w = 0; w < l->nwords; w++)
+		bits[node * l->nwords + w] |= bits[other * l->nwords + w];
+	set(l, bits, node, other);
+}
+
+static int follows(const struct list *l, uint32_t node, uint32_t other)
+{
+	return has(l, l->reach, node, other);
+}
+
+static void find_edges(struct list *l)
+{
+	DO(te__edges_by_data(l->n, l->node, &l->e));
+	ck_assert_uint_eq(l->e.first[0], 0);
+	for (uint32_t i = 0; i < l->n; i++) {
+		ck_assert_uint_le(l->e.first[i], l->e.first[i + 1]);
+		for (uint32_t d = l->e.first[i]; d < l->e.first[i + 1]; d++) {
+			const uint32_t dep = l->e.dep[d];
+
+			if (dep >= i || (d > l->e.first[i] && dep <= l->e.dep[d - 1]))
+				ck_abort_msg("node %u: dependency %u is not above the one before "
+					     "and below the node",
+					     i, dep);
+			join(l, l->reach, i, dep);
+		}
+	}
+}
+
+/* the model */
+
+static int is_barrier(const struct te__gnode *n)
+{
+	return n->foreign || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
+	       n->kind == TE_NODE_OTHER;
+}
+
+static void ranges_of(const struct te__gnode *n, struct te__ranges *r)
+{
+	r->n = 0;
+	if (n->args)
+		te__k_ranges((enum te_k_id)n->id, n->args, r);
+	else if (n->dst)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)n->dst, n->nbytes, TE__WRITE };
+	if (n->src)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)n->src, n->nbytes, TE__READ };
+	r->v[r->n++] = n->scratch;
+}
+
+static int conflict(const struct te__gnode *x, const struct te__gnode *y)
+{
+	struct te__ranges a, b;
+
+	if (is_barrier(x) || is_barrier(y))
+		return 1;
+	ranges_of(x, &a);
+	ranges_of(y, &b);
+	for (uint32_t i = 0; i < a.n; i++)
+		for (uint32_t k = 0; k < b.n; k++)
+			if (a.v[i].ptr < b.v[k].ptr + b.v[k].nbytes &&
+			    b.v[k].ptr < a.v[i].ptr + a.v[i].nbytes &&
+			    (a.v[i].access != b.v[k].access || a.v[i].access == TE__WRITE))
+				return 1;
+	return 0;
+}
+
+/* what it must be behind, and all that those must be */
+static uint64_t *model(const struct list *l)
+{
+	uint64_t *must = calloc(l->n * l->nwords + 1u, sizeof(*must));
+
+	ck_assert_ptr_nonnull(must);
+	for (uint32_t i = 0, last; i < l->n; i = last + 1) {
+		for (last = i; last + 1 < l->n && l->node[last + 1].joined; last++)
+			;
+		/* a call begins when all that one of its nodes has to wait for has ended */
+		for (uint32_t k = i; k <= last; k++)
+			for (uint32_t j = 0; j < i; j++)
+				if (conflict(&l->node[j], &l->node[k])) {
+					uint32_t end = j;
+
+					while (end + 1 < i && l->node[end + 1].joined)
+						end++;
+					join(l, must, i, end);
+				}
+		for (uint32_t k = i + 1; k <= last; k++)
+			join(l, must, k, k - 1);
+	}
+	return must;
+}
+
+static void check_behind(const struct list *l, const uint64_t *must)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		for (size_t w = 0; w < l->nwords; w++)
+			if (must[i * l->nwords + w] & ~l->reach[i * l->nwords + w])
+				for (uint32_t j = 0; j < i; j++)
+					if (has(l, must, i, j) && !follows(l, i, j))
+						ck_abort_msg("node %u of %u is not behind %u", i,
+							     l->n, j);
+}
+
+static void check_none_implied(const struct list *l)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		for (uint32_t d = l->e.first[i]; d < l->e.first[i + 1]; d++)
+			for (uint32_t k = l->e.first[i]; k < l->e.first[i + 1]; k++)
+				if (follows(l, l->e.dep[k], l->e.dep[d]))
+					ck_abort_msg("edge %u to %u: %u waits for both",
+						     l->e.dep[d], i, l->e.dep[k]);
+}
+
+static void check_calls(const struct list *l)
+{
+	for (uint32_t i = 1; i < l->n; i++)
+		if (l->node[i].joined)
+			ck_assert_msg(l->e.first[i + 1] - l->e.first[i] == 1 &&
+					      l->e.dep[l->e.first[i]] == i - 1,
+				      "node %u does not go on behind %u alone", i, i - 1);
+}
+
+/* nodes that wait for none between two barriers, the most there are */
+static uint32_t most_begin(const struct list *l, const uint64_t *must)
+{
+	uint32_t most = 0, begin = 0, since = UINT32_MAX;
+
+	for (uint32_t i = 0; i < l->n; i++) {
+		int waits = l->node[i].joined;
+
+		for (uint32_t j = since == UINT32_MAX ? 0 : since + 1; j < i; j++)
+			waits |= has(l, must, i, j);
+		begin += !waits;
+		most = begin > most ? begin : most;
+		if (is_barrier(&l->node[i])) {
+			since = i;
+			begin = 0;
+		}
+	}
+	return most;
+}
+
+START_TEST(every_node_is_behind_what_it_shares_memory_with)
+{
+	int exact = 0;
+
+	for (int trial = 0; trial < 3000; trial++) {
+		const uint32_t n = (uint32_t)tt_rand_int(1, trial % 8 ? 24 : 200);
+		struct list l = list_random(n, 1 << tt_rand_int(2, 12),
+					    tt_rand_int(0, 1) ? tt_rand_int(3, 40) : 0);
+		uint64_t *must = model(&l);
+
+		find_edges(&l);
+		check_behind(&l, must);
+		check_none_implied(&l);
+		check_calls(&l);
+		/* and behind no other, while few begin at once */
+		if (most_begin(&l, must) <= 2) {
+			ck_assert_msg(!memcmp(must, l.reach, n * l.nwords * sizeof(*must)),
+				      "a node of %u waits for one that it shares nothing with", n);
+			exact++;
+		}
+		free(must);
+		list_free(&l);
+	}
+	ck_assert_int_gt(exact, 300);
+}
+END_TEST
+
+START_TEST(chains_do_not_wait_for_each_other)
+{
+	const uint32_t nchains = 2 + (uint32_t)_i, n = 60 * nchains;
+	struct list l = list_new(n);
+	uint32_t chain[240];
+
+	ck_assert_uint_le(n, TT_LEN(chain));
+	/* each adds what all may read to a word of its own, now and then by a product */
+	for (uint32_t i = 0; i < n; i++) {
+		chain[i] = i < nchains ? i : (uint32_t)tt_rand_int(0, nchains - 1);
+		if (i + 1 < n && i >= nchains && !tt_rand_int(0, 4)) {
+			chain[i + 1] = chain[i];
+			put_product(&l, i, 2, chain[i] * 64, 4096, chain[i] * 64 + 32);
+			i++;
+		} else {
+			put_add(&l, i, chain[i] * 64, 8192, 1);
+		}
+	}
+	find_edges(&l);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t j = 0; j < i; j++)
+			if (follows(&l, i, j) != (chain[i] == chain[j]))
+				ck_abort_msg("node %u, of chain %u, %s %u, of chain %u", i,
+					     chain[i], follows(&l, i, j) ? "waits for" : "passes",
+					     j, chain[j]);
+	list_free(&l);
+}
+END_TEST
+
+START_TEST(readers_and_parts_run_side_by_side)
+{
+	struct list l = list_new(7);
+
+	put_fill(&l, 0, 0, 256);
+	put_attn(&l, 1, TE_K_ATTN_BWD_DKV, 0, 1024); /* both write parts of the same */
+	put_attn(&l, 2, TE_K_ATTN_BWD_DQ, 0, 1024);
+	put_copy(&l, 3, 2048, 0, 16); /* and these read it */
+	put_copy(&l, 4, 3072, 8, 16);
+	put_fill(&l, 5, 12, 1);
+	put_fill(&l, 6, 200, 1); /* of what only the first one wrote */
+	find_edges(&l);
+	ck_assert(follows(&l, 1, 0) && follows(&l, 2, 0));
+	ck_assert(!follows(&l, 2, 1));
+	ck_assert(follows(&l, 3, 1) && follows(&l, 3, 2) && follows(&l, 4, 1) && follows(&l, 4, 2));
+	ck_assert(!follows(&l, 4, 3));
+	ck_assert(follows(&l, 5, 3) && follows(&l, 5, 4));
+	ck_assert(follows(&l, 6, 0) && !follows(&l, 6, 1) && !follows(&l, 6, 5));
+	list_free(&l);
+}
+END_TEST
+
+/* however many there are, some of them run at once, and all wait for a barrier */
+START_TEST(many_that_share_nothing_run_side_by_side)
+{
+	struct list l = list_new(400);
+	uint32_t depth[400], deepest = 0;
+
+	for (uint32_t i = 0; i < l.n; i++)
+		put_fill(&l, i, 16 * i, 16);
+	l.node[200] = (struct te__gnode){
+		.kind = TE_NODE_HOST, .id = -1, .ndeps = 1, .dep = &l.dep[200]
+	};
+	find_edges(&l);
+	check_none_implied(&l);
+	for (uint32_t i = 0; i < l.n; i++) {
+		depth[i] = 1;
+		for (uint32_t d = l.e.first[i]; d < l.e.first[i + 1]; d++)
+			if (depth[l.e.dep[d]] >= depth[i])
+				depth[i] = depth[l.e.dep[d]] + 1;
+		deepest = depth[i] > deepest ? depth[i] : deepest;
+		ck_assert(i <= 200 || follows(&l, i, 200));
+		ck_assert(i >= 200 || follows(&l, 200, i));
+	}
+	ck_assert_uint_lt(deepest, 205); /* half of the line */
+	list_free(&l);
+}
+END_TEST
+
+START_TEST(an_order_of_several_streams_stays)
+{
+	for (int trial = 0; trial < 200; trial++) {
+		struct list l = list_random((uint32_t)tt_rand_int(2, 40), 64, 10);
+		uint32_t *dep = malloc((size_t)l.n * l.n * sizeof(*dep)), ndeps = 0;
+		int line = 1;
+
+		ck_assert_ptr_nonnull(dep);
+		for (uint32_t i = 0; i < l.n; i++) {
+			l.node[i].dep = dep + ndeps;
+			l.node[i].ndeps = 0;
+			for (uint32_t j = 0; j < i; j++)
+				if (!tt_rand_int(0, 3))
+					dep[ndeps + l.node[i].ndeps++] = j;
+			line &= l.node[i].ndeps == (i > 0) && (!i || dep[ndeps] == i - 1);
+			ndeps += l.node[i].ndeps;
+		}
+		if (!line) {
+			find_edges(&l);
+			ck_assert_uint_eq(l.e.first[l.n], ndeps);
+			for (uint32_t i = 0; i < l.n; i++)
+				ck_assert_uint_eq(l.e.first[i + 1] - l.e.first[i], l.node[i].ndeps);
+			ck_assert_mem_eq(l.e.dep, dep, ndeps * sizeof(*dep));
+		}
+		free(dep);
+		list_free(&l);
+	}
+}
+END_TEST
+
+START_TEST(none_and_one)
+{
+	struct list none = list_new(0), one = list_new(1);
+
+	find_edges(&none);
+	put_fill(&one, 0, 0, 1);
+	find_edges(&one);
+	ck_assert_uint_eq(one.e.first[1], 0);
+	list_free(&none);
+	list_free(&one);
+}
+END_TEST
+
+START_TEST(thousands)
+{
+	struct list l = list_random(5000, 20000, 500);
+	uint64_t *must = model(&l);
+
+	find_edges(&l);
+	check_behind(&l, must);
+	check_none_implied(&l);
+	check_calls(&l);
+	free(must);
+	list_free(&l);
+}
+END_TEST
+
+/* more than sets are made for: edges that others imply may stay, none is missing */
+START_TEST(tens_of_thousands)
+{
+	struct list l = list_random(17000, 100000, 0);
+
+	find_edges(&l);
+	check_calls(&l);
+	for (int pair = 0; pair < 300000; pair++) {
+		const uint32_t i = (uint32_t)tt_rand_int(1, l.n - 1);
+		const uint32_t j = (uint32_t)tt_rand_int(0, i - 1);
+
+		if (conflict(&l.node[j], &l.node[i]) && !follows(&l, i, j))
+			ck_abort_msg("node %u is not behind %u", i, j);
+	}
+	list_free(&l);
+}
+END_TEST
+
+static struct list of_faults;
+
+static int edges_of_it(void)
+{
+	struct te__edges e = { 0 };
+	int r = te__edges_by_data(of_faults.n, of_faults.node, &e);
+
+	ck_assert(r == 0 || (r == -ENOMEM && !e.first && !e.dep));
+	te__edges_free(&e);
+	return r;
+}
+
+START_TEST(each_allocation_may_fail)
+{
+	of_faults = list_random(700, 256, 20);
+	ck_assert_int_ge(tt_fault_each(edges_of_it), 8);
+	/* one with an order of its own */
+	of_faults.node[3].ndeps = 0;
+	ck_assert_int_ge(tt_fault_each(edges_of_it), 5);
+	list_free(&of_faults);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("core/edges");
+	TCase *c = tt_case(s, "by data", "host");
+
+	tcase_add_test(c, every_node_is_behind_what_it_shares_memory_with);
+	tcase_add_loop_test(c, chains_do_not_wait_for_each_other, 0, 2);
+	tcase_add_test(c, readers_and_parts_run_side_by_side);
+	tcase_add_test(c, many_that_share_nothing_run_side_by_side);
+	tcase_add_test(c, an_order_of_several_streams_stays);
+	tcase_add_test(c, none_and_one);
+	tcase_add_test(c, thousands);
+	tcase_add_test(c, tens_of_thousands);
+	tcase_add_test(c, each_allocation_may_fail);
+	return s;
+}
+
+TT_MAIN("core/edges", TT_NEED_NOTHING, suite)

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <te/recording.h>
@@ -41,6 +42,14 @@ struct slot {
 	uint32_t nuses;
 };
 
+/* a pointer of a node, into the bytes from ptr to end */
+struct pointer {
+	uintptr_t ptr, end;
+	uintptr_t reach; /* the last end of all up to this one */
+	uint32_t node;
+	int32_t at;
+};
+
 struct nodes {
 	uint64_t n;
 	struct te__gnode *node;
@@ -48,6 +57,9 @@ struct nodes {
 	union args *args;
 	uint32_t *patch; /* scratch of a rebind: number of the node's patch, from 1 */
 	int64_t foreign; /* the first such node, or -1 */
+	/* all that are not NULL, by ptr; made by the first search, gone with the next rebind */
+	struct pointer *pointer;
+	uint64_t npointers;
 };
 
 /* room for a rebind of all slots, so that it needs no memory */
@@ -65,6 +77,7 @@ struct te_recording {
 	struct nodes nodes;
 	struct slot *slot;
 	int32_t nslots;
+	uint64_t nuses; /* of all slots */
 	struct scratch scratch;
 };
 
@@ -81,6 +94,7 @@ static void nodes_free(struct nodes *s)
 	te__free(s->dep);
 	te__free(s->args);
 	te__free(s->patch);
+	te__free(s->pointer);
 	*s = (struct nodes){ .foreign = -1 };
 }
 
@@ -299,41 +313,112 @@ static void ptr_set(struct te__gnode *n, void *args, int32_t at, uintptr_t p)
 		n->src = (const void *)p;
 }
 
-/* how many uses the memory has; written to use unless it is NULL */
-static uint32_t uses_find(const struct nodes *s, uintptr_t ptr, size_t nbytes, struct use *use)
+static int by_ptr(const void *a, const void *b)
 {
-	uint32_t nuses = 0;
+	const struct pointer *x = a, *y = b;
+
+	return (x->ptr > y->ptr) - (x->ptr < y->ptr);
+}
+
+/* how many pointers are not NULL; written to list unless that is */
+static uint64_t pointers_list(const struct nodes *s, struct pointer *list)
+{
+	uint64_t m = 0;
 	int32_t at;
 
 	for (uint64_t i = 0; i < s->n; i++) {
 		const struct te__gnode *n = &s->node[i];
 		/* of a kernel's memory only the beginning is known */
-		size_t extent = n->args ? 1 : n->nbytes;
+		const size_t extent = n->args ? 1 : n->nbytes;
 
 		for (uint32_t k = 0; place(n, k, &at); k++) {
-			uintptr_t p = ptr_get(n, at);
+			const uintptr_t p = ptr_get(n, at);
 
-			if (!p || p >= ptr + nbytes || p + extent <= ptr)
-				continue;
-			if (use)
-				use[nuses] = (struct use){
-					.node = (uint32_t)i,
-					.at = at,
-					.over = p < ptr || p + extent > ptr + nbytes,
-				};
-			nuses++;
+			if (p && list)
+				list[m] = (struct pointer){ p, p + extent, 0, (uint32_t)i, at };
+			m += p != 0;
 		}
+	}
+	return m;
+}
+
+static int pointers_find(struct nodes *s, const char *fn)
+{
+	uint64_t m = s->pointer ? 0 : pointers_list(s, NULL);
+	uintptr_t reach = 0;
+
+	if (s->pointer)
+		return 0;
+	s->pointer = te__malloc((m + 1) * sizeof(*s->pointer));
+	if (!s->pointer)
+		return no_memory(fn, "the pointers of a graph");
+	s->npointers = pointers_list(s, s->pointer);
+	qsort(s->pointer, m, sizeof(*s->pointer), by_ptr);
+	for (uint64_t i = 0; i < m; i++) {
+		if (s->pointer[i].end > reach)
+			reach = s->pointer[i].end;
+		s->pointer[i].reach = reach;
+	}
+	return 0;
+}
+
+/* how many pointers are below p */
+static uint64_t below(const struct nodes *s, uintptr_t p)
+{
+	uint64_t lo = 0, hi = s->npointers;
+
+	while (lo < hi) {
+		const uint64_t mid = lo + (hi - lo) / 2;
+
+		if (s->pointer[mid].ptr < p)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* how many uses the memory has; written to use unless it is NULL */
+static uint32_t uses_find(const struct nodes *s, uintptr_t ptr, size_t nbytes, struct use *use)
+{
+	uint32_t nuses = 0;
+
+	for (uint64_t i = below(s, ptr + nbytes); i-- && s->pointer[i].reach > ptr;) {
+		const struct pointer *p = &s->pointer[i];
+
+		if (p->end <= ptr)
+			continue;
+		if (use)
+			use[nuses] = (struct use){
+				.node = p->node,
+				.at = p->at,
+				.over = p->ptr < ptr || p->end > ptr + nbytes,
+			};
+		nuses++;
 	}
 	return nuses;
 }
 
-static int slot_find(struct slot *slot, const struct nodes *s, const char *fn)
+static int by_node(const void *a, const void *b)
 {
+	const struct use *x = a, *y = b;
+
+	return (x->node > y->node) - (x->node < y->node);
+}
+
+static int slot_find(struct slot *slot, struct nodes *s, const char *fn)
+{
+	int r = pointers_find(s, fn);
+
+	if (r)
+		return r;
 	slot->nuses = uses_find(s, slot->ptr, slot->nbytes, NULL);
 	slot->use = te__malloc(slot->nuses * sizeof(*slot->use));
 	if (!slot->use)
 		return no_memory(fn, "the uses of a slot");
 	uses_find(s, slot->ptr, slot->nbytes, slot->use);
+	/* what cannot be patched is named by the first node */
+	qsort(slot->use, slot->nuses, sizeof(*slot->use), by_node);
 	return 0;
 }
 
@@ -370,15 +455,6 @@ static int scratch_reserve(struct scratch *s, uint64_t nuses, const char *fn)
 	te__free(s->args);
 	*s = (struct scratch){ .cap = cap, .patch = patch, .args = args };
 	return 0;
-}
-
-static uint64_t nuses(const struct slot *slot, int32_t n)
-{
-	uint64_t sum = 0;
-
-	for (int32_t i = 0; i < n; i++)
-		sum += slot[i].nuses;
-	return sum;
 }
 
 /* 0, or why the use cannot be patched */
@@ -429,17 +505,23 @@ static int slot_patchable(const struct te_recording *rec, const struct slot *slo
 /* the slot that is bound to just this memory, a new number, or an error */
 static int32_t slot_number(const struct te_recording *rec, const struct slot *want)
 {
-	for (int32_t i = 0; i < rec->nslots; i++)
+	int32_t meets = -1;
+
+	for (int32_t i = 0; i < rec->nslots; i++) {
+		if (!overlap(&rec->slot[i], want))
+			continue;
 		if (rec->slot[i].ptr == want->ptr && rec->slot[i].nbytes == want->nbytes)
 			return i;
-	for (int32_t i = 0; i < rec->nslots; i++)
-		if (overlap(&rec->slot[i], want))
-			return te__fail(-EINVAL,
-					"te_recording_slot: %zu bytes at %p overlap slot "
-					"%" PRId32 ", which is %zu bytes at %p",
-					want->nbytes, (void *)want->ptr, i, rec->slot[i].nbytes,
-					(void *)rec->slot[i].ptr);
-	return rec->nslots;
+		if (meets < 0)
+			meets = i;
+	}
+	if (meets < 0)
+		return rec->nslots;
+	return te__fail(-EINVAL,
+			"te_recording_slot: %zu bytes at %p overlap slot %" PRId32
+			", which is %zu bytes at %p",
+			want->nbytes, (void *)want->ptr, meets, rec->slot[meets].nbytes,
+			(void *)rec->slot[meets].ptr);
 }
 
 static int slot_add(struct te_recording *rec, struct slot *slot)
@@ -449,7 +531,7 @@ static int slot_add(struct te_recording *rec, struct slot *slot)
 	int r = slot_find(slot, &rec->nodes, fn);
 
 	if (!r)
-		r = scratch_reserve(&rec->scratch, nuses(rec->slot, rec->nslots) + slot->nuses, fn);
+		r = scratch_reserve(&rec->scratch, rec->nuses + slot->nuses, fn);
 	if (!r) {
 		grown = te__realloc(rec->slot, ((size_t)rec->nslots + 1) * sizeof(*grown));
 		if (!grown)
@@ -461,6 +543,7 @@ static int slot_add(struct te_recording *rec, struct slot *slot)
 	}
 	rec->slot = grown;
 	rec->slot[rec->nslots++] = *slot;
+	rec->nuses += slot->nuses;
 	return 0;
 }
 
@@ -565,6 +648,8 @@ static void slot_patch(struct te_recording *rec, const struct slot *slot, uintpt
 /* our own nodes as the patches say */
 static void patches_keep(struct te_recording *rec, uint32_t npatches)
 {
+	te__free(rec->nodes.pointer);
+	rec->nodes.pointer = NULL;
 	for (uint32_t i = 0; i < npatches; i++) {
 		const struct te__patch *p = &rec->scratch.patch[i];
 		struct te__gnode *n = &rec->nodes.node[p->index];
@@ -674,6 +759,7 @@ static int recording_update(struct te_recording *rec, void *graph)
 	slots_free(rec->slot, rec->nslots);
 	rec->slot = NULL;
 	rec->nslots = 0;
+	rec->nuses = 0;
 	return r;
 }
 

@@ -1,6 +1,7 @@
 /* plan.c - plans: creation, memory, running. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -393,26 +394,6 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 	return r < 0 ? r : 0;
 }
 
-/* masters to the copies that products read */
-static int refresh_weights(struct te_plan *p, struct te_stream *stream)
-{
-	uint32_t flags = p->flags & TE_PLAN_TRAIN ? 0 : TE_QUANTIZE_NO_AMAX;
-	int r = 0;
-
-	for (int i = 0; i < p->nneeds && !r; i++) {
-		struct te__need *n = &p->need[i];
-		struct te__weight *w = &p->seq->weight[n->weight];
-
-		if (n->forms & TE_FORM_HP)
-			r = te__cast(stream, w->master, n->t_hp, p->weights_cached);
-		if (!r && (n->forms & (TE_FORM_ROW | TE_FORM_COL)))
-			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q,
-					p->weights_cached, flags);
-		w->fresh = 1;
-	}
-	return r;
-}
-
 static int weights_fresh(const struct te_plan *p)
 {
 	for (int i = 0; i < p->nneeds; i++)
@@ -431,6 +412,42 @@ static int update_scales(struct te_plan *p, struct te_stream *stream, int first,
 	return te_quant_update(stream, p->seq->quant, first, n);
 }
 
+/* masters to the copies that products read, of needs from first on for ops up to node */
+static int refresh_weights(struct te_plan *p, struct te_stream *stream, int node, int *first)
+{
+	uint32_t flags = p->flags & TE_PLAN_TRAIN ? 0 : TE_QUANTIZE_NO_AMAX;
+	int r = 0;
+
+	for (; *first < p->nneeds && p->need[*first].node <= node && !r; ++*first) {
+		struct te__need *n = &p->need[*first];
+		struct te__weight *w = &p->seq->weight[n->weight];
+
+		if (n->forms & TE_FORM_HP)
+			r = te__cast(stream, w->master, n->t_hp, p->weights_cached);
+		if (!r && (n->forms & (TE_FORM_ROW | TE_FORM_COL)))
+			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q,
+					p->weights_cached, flags);
+		w->fresh = 1;
+	}
+	return r;
+}
+
+/* each weight's copies right before they are read, so that no pass begins with all of them */
+static int run_forward(struct te_plan *p, struct te_stream *stream, int cached)
+{
+	int need = cached ? p->nneeds : 0, r = 0;
+
+	for (int t = 0; t < p->fwd_groups && !r; t++) {
+		const struct te__group *g = &p->group[t];
+
+		r = refresh_weights(p, stream, p->step[g->first + g->n - 1].node, &need);
+		if (!r)
+			r = run_groups(p, stream, t, 1);
+	}
+	/* those of ops that have no step, and what backward alone reads */
+	return r ? r : refresh_weights(p, stream, INT_MAX, &need);
+}
+
 int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 {
 	struct te_k_rng_next next;
@@ -445,14 +462,12 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 				"te_plan_forward: te_plan_backward_dw of the last pass is due");
 	if (flags & TE_RUN_WEIGHTS_CACHED)
 		r = weights_fresh(p);
-	else
-		r = refresh_weights(p, stream);
 	if (!r && p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
 		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
 		r = TE__LAUNCH(stream, RNG_NEXT, &next);
 	}
 	if (!r)
-		r = run_groups(p, stream, 0, p->fwd_groups);
+		r = run_forward(p, stream, (flags & TE_RUN_WEIGHTS_CACHED) != 0);
 	if (!r)
 		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
 	if (!r)

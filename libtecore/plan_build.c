@@ -570,6 +570,7 @@ static int collect_needs(struct te_plan *p)
 				j++;
 			if (j == p->nneeds) {
 				p->need[p->nneeds++].weight = w;
+				p->need[j].node = i;
 				p->need[j].slot = 2 * i + 1;
 			}
 			p->need[j].forms |= forms;

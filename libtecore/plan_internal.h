@@ -92,6 +92,7 @@ struct te__node {
 /* a weight copy this plan reads */
 struct te__need {
 	int weight; /* index in the sequence */
+	int node;   /* the first op that reads it; ascending over needs */
 	uint32_t forms;
 	int slot;
 	struct te_tensor *t_hp, *t_q; /* the sequence's, or stand-ins of a plan without memory */

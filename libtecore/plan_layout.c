@@ -13,6 +13,13 @@
 
 #include "plan_internal.h"
 
+/*
+ * Small buffers keep their places for some groups more, so that in a graph whose nodes wait by
+ * data the next ones need not wait for what has nothing to do with them but a place.
+ */
+#define SLACK_NBYTES ((size_t)1 << 20)
+#define SLACK_GROUPS 8
+
 static void touch(struct te__buf *b, int t)
 {
 	if (b->first < 0 || t < b->first)
@@ -91,11 +98,17 @@ static int place(struct te_plan *p)
 
 	if (!item)
 		return te__fail(-ENOMEM, "plan: no memory");
-	for (int i = 0; i < p->nbufs; i++)
-		if (p->buf[i].first >= 0 && p->buf[i].share < 0)
+	for (int i = 0; i < p->nbufs; i++) {
+		const struct te__buf *b = &p->buf[i];
+
+		if (b->first >= 0 && b->share < 0)
 			item[n++] = (struct te_place_item){
-				p->buf[i].nbytes, p->buf[i].first, p->buf[i].last, 0,
+				b->nbytes,
+				b->first,
+				b->last + (b->nbytes <= SLACK_NBYTES ? SLACK_GROUPS : 0),
+				0,
 			};
+	}
 	r = te_place(item, n, TE__PLAN_ALIGN, &peak);
 	n = 0;
 	for (int i = 0; i < p->nbufs && !r; i++)

@@ -69,8 +69,8 @@ static int geo_fill(const void *args, struct te__cuda_kernel *k)
 	const struct te_k_fill *a = args;
 	const int64_t nbytes = a->n * a->elem;
 
-	/* ends without a whole vector are the first block's */
-	return launch(k, "te_k_fill", nbytes ? ceil_div(nbytes, FILL_NBYTES) : 0, 256);
+	/* ends without a whole vector are the first block's; one of nothing is a graph's root */
+	return launch(k, "te_k_fill", nbytes ? ceil_div(nbytes, FILL_NBYTES) : 1, 256);
 }
 
 static int geo_amax(const void *args, struct te__cuda_kernel *k)

@@ -21,10 +21,11 @@
 /* nodes up to which implied edges are looked for: sets of n bits for each of n nodes, 32 MiB */
 #define REDUCE_MAX 16384
 /*
- * Nodes that wait for nothing run so many at a time: a driver's launch takes the longer the more
- * of them begin at once (0.7 us of CPU each on an H100), and there is no room for more.
+ * Nodes make so many lines at most, each node behind the one before it in its line. A training step
+ * has no use for more: its longest way is then as long as with any number, and on an H200 a step
+ * of 550 small nodes takes 954, 866 and 910 us with 4, 6 and 8 lines.
  */
-#define WIDTH 8
+#define WIDTH 6
 
 /* a node in a list */
 struct link {
@@ -52,8 +53,8 @@ struct work {
 	uint64_t *behind; /* [n, nwords] bits, or NULL */
 	size_t nwords;
 	unsigned char *awaited;
-	uint32_t barrier; /* the latest, or NONE */
-	uint32_t at_once[WIDTH], nat_once; /* since that, those that wait for no other */
+	uint32_t barrier;	      /* the latest, or NONE */
+	uint32_t line[WIDTH], nlines; /* since that: the last node of each */
 	struct te__edges e;
 	size_t ndeps, capdeps;
 };
@@ -210,21 +211,51 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* what the node waits for becomes its edges */
-static int edges_add(struct work *w, uint32_t node)
+/* without what others imply */
+static void waits_reduce(struct work *w, uint32_t node)
 {
-	uint32_t kept = w->nwaits;
+	const uint32_t n = w->nwaits;
+	uint32_t kept = n;
 
-	qsort(w->wait, w->nwaits, sizeof(*w->wait), by_number);
+	if (w->behind)
+		memset(behind(w, node), 0, w->nwords * sizeof(*w->behind));
+	qsort(w->wait, n, sizeof(*w->wait), by_number);
 	/* the later a node is the more it is behind */
-	for (uint32_t i = w->nwaits; i-- > 0;) {
+	for (uint32_t i = n; i-- > 0;) {
 		if (is_behind(w, node, w->wait[i]))
 			continue;
 		put_behind(w, node, w->wait[i]);
-		w->awaited[w->wait[i]] = 1;
 		w->wait[--kept] = w->wait[i];
 	}
-	if (w->ndeps + w->nwaits - kept > w->capdeps) {
+	w->nwaits = n - kept;
+	memmove(w->wait, w->wait + kept, w->nwaits * sizeof(*w->wait));
+}
+
+/* a call becomes the end of a line, if need be behind a node that it has nothing to do with */
+static void line_join(struct work *w, uint32_t node, uint32_t last)
+{
+	uint32_t best = NONE, oldest = 0;
+
+	for (uint32_t i = 0; i < w->nlines; i++) {
+		if (is_behind(w, node, w->line[i]) && (best == NONE || w->line[i] > w->line[best]))
+			best = i;
+		if (w->line[i] < w->line[oldest])
+			oldest = i;
+	}
+	if (best == NONE && w->nlines < WIDTH) {
+		best = w->nlines++;
+	} else if (best == NONE) {
+		best = oldest;
+		wait_for(w, w->line[best], node);
+		waits_reduce(w, node);
+	}
+	w->line[best] = last;
+}
+
+/* what the node at hand waits for becomes its edges */
+static int edges_add(struct work *w)
+{
+	if (w->ndeps + w->nwaits > w->capdeps) {
 		size_t cap = 2 * w->capdeps + w->nwaits + 64;
 		uint32_t *dep = te__realloc(w->e.dep, cap * sizeof(*dep));
 
@@ -233,8 +264,10 @@ static int edges_add(struct work *w, uint32_t node)
 		w->e.dep = dep;
 		w->capdeps = cap;
 	}
-	while (kept < w->nwaits)
-		w->e.dep[w->ndeps++] = w->wait[kept++];
+	for (uint32_t i = 0; i < w->nwaits; i++) {
+		w->awaited[w->wait[i]] = 1;
+		w->e.dep[w->ndeps++] = w->wait[i];
+	}
 	w->nwaits = 0;
 	return 0;
 }
@@ -261,24 +294,22 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 		for (uint32_t i = w->barrier == NONE ? 0 : w->barrier; i < node; i++)
 			if (!w->awaited[i])
 				wait_for(w, i, node);
-	if (!w->nwaits) {
-		uint32_t *slot = &w->at_once[w->nat_once % WIDTH];
-
-		if (w->nat_once++ >= WIDTH)
-			wait_for(w, *slot, node);
-		else if (w->barrier != NONE)
-			wait_for(w, w->barrier, node);
-		*slot = last;
-	}
+	if (!w->nwaits && w->barrier != NONE)
+		wait_for(w, w->barrier, node);
+	waits_reduce(w, node);
+	line_join(w, node, last);
 	for (uint32_t i = node; !r && i <= last; i++) {
 		w->e.first[i] = (uint32_t)w->ndeps;
-		if (i > node)
+		if (i > node) {
 			wait_for(w, i - 1, i);
-		r = edges_add(w, i);
+			waits_reduce(w, i);
+		}
+		r = edges_add(w);
 	}
 	if (barrier) {
 		w->barrier = last;
-		w->nat_once = 0;
+		w->line[0] = last;
+		w->nlines = 1;
 	}
 	return r;
 }
@@ -299,7 +330,8 @@ static int edges_keep(struct work *w)
 		w->e.first[i] = (uint32_t)w->ndeps;
 		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
 			wait_for(w, w->node[i].dep[k], i);
-		r = edges_add(w, i);
+		waits_reduce(w, i);
+		r = edges_add(w);
 	}
 	return r;
 }

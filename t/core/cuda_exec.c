@@ -450,12 +450,6 @@ static int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *
 	return graph_add(graph, fill_node(p->params), ret_node);
 }
 
-static int fake_cuGraphAddEmptyNode(void **ret_node, void *graph, void *const *deps, size_t ndeps)
-{
-	ck_assert_uint_eq(ndeps, 0);
-	return graph_add(graph, (struct node){ .type = TE__CU_NODE_EMPTY }, ret_node);
-}
-
 static int fake_cuGraphDestroyNode(void *node)
 {
 	struct node *n = node;
@@ -541,7 +535,6 @@ static void setup(void)
 	HAVE(cuLaunchKernelEx);
 	HAVE(cuGraphExecKernelNodeSetParams);
 	HAVE(cuGraphAddKernelNode);
-	HAVE(cuGraphAddEmptyNode);
 	HAVE(cuGraphDestroyNode);
 	HAVE(cuGraphAddDependencies);
 	HAVE(cuGraphRemoveDependencies);

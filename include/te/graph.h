@@ -196,10 +196,13 @@ struct te_replay {
 	/* backward: input gradients to be copied out, so that the next replay leaves them alone */
 	int32_t nkept;
 	const struct te_named *kept;
-	enum te_first first;	/* with TE_GRAPH_CACHE_WEIGHTS: is this the first micro-batch? */
+	/* with TE_GRAPH_CACHE_WEIGHTS: is this the first micro-batch? Without a te_replay, and in
+	 * te_graph_run, that of the schedule is */
+	enum te_first first;
 	struct te_stream *side; /* run there, behind what the replay's stream has queued; or NULL */
 	/* with side: the replay's stream then waits for this event, which a callable
-	 * records by te_event_record_external; NULL: for all of the replay */
+	 * records by te_event_record_external; NULL: for all of the replay. What is behind the
+	 * event nobody waits for but later replays with a side stream */
 	struct te_event *until;
 };
 #define TE_REPLAY_INIT \
@@ -212,7 +215,8 @@ struct te_replay {
  * Passes are replayed in the order of the schedule, over and over: memory is shared on that
  * assumption. Another order is -TE_ESTATE, naming what was expected and what came, and queues
  * nothing. Chained inputs and gradients are not given.
- * Stream: asynchronous. Replays of one graph run one after the other, on whatever streams.
+ * Stream: asynchronous. Replays of one graph run one after the other, on whatever streams, but
+ * for what is behind an event that one of them waits until.
  * Thread: one graph by one thread at a time.
  * Errors: -EINVAL (an argument missing, unknown or given twice, by name), -TE_ESHAPE, -TE_EDTYPE,
  * -TE_ESTATE (order, reset, failed before), -EBUSY (a stream is capturing: one of these, or that of
@@ -299,7 +303,8 @@ struct te_graph_report {
 	int32_t ncallables, nsteps;
 	uint64_t nrecordings, ninstantiated, nupdated;
 	uint64_t nnodes, nedges, nkernels, ncopies, nfills, nhost;
-	/* bytes of the pool: what lives at once at most, and what all would take side by side */
+	/* bytes of the pool: what lives at once at most, each rounded up to 256; and the sum of
+	 * what lives, not rounded */
 	uint64_t peak_nbytes, sum_nbytes;
 	uint64_t in_nbytes, out_nbytes, grad_nbytes, saved_nbytes; /* of sum_nbytes */
 	uint64_t nlaunches;

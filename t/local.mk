@@ -44,6 +44,7 @@ TT_GRAPH = \
 	t/graph/graph \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
+	t/graph/locale \
 	t/graph/rules \
 	t/graph/rules_gpu \
 	t/graph/schedule \

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <dlfcn.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,28 @@
 
 static uint64_t seed;
 static uint64_t state;
+
+/* sets one that is installed, else makes one for the moment where there is localedef(1) */
+static int comma_locale(void)
+{
+	static const char *const name[] = { "de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8",
+					    "es_ES.UTF-8" };
+	char dir[] = "/tmp/te-test.XXXXXX", cmd[160];
+	int found = 0, made;
+
+	for (size_t k = 0; k < TT_LEN(name) && !found; k++)
+		found = setlocale(LC_ALL, name[k]) != NULL;
+	if (!found && mkdtemp(dir)) {
+		snprintf(cmd, sizeof(cmd), "localedef -i de_DE -f UTF-8 %s/de_DE >/dev/null 2>&1",
+			 dir);
+		made = !system(cmd) && !setenv("LOCPATH", dir, 1);
+		found = made && setlocale(LC_ALL, "de_DE") != NULL;
+		unsetenv("LOCPATH");
+		snprintf(cmd, sizeof(cmd), "rm -rf %s", dir);
+		found = !system(cmd) && found;
+	}
+	return found && !strcmp(localeconv()->decimal_point, ",");
+}
 
 /* in a child: a parent that has called cuInit() must not fork tests */
 static const char *probe_gpus(int want)
@@ -60,6 +83,10 @@ static const char *missing(uint32_t needs, const char **ret_need)
 	if ((needs & TT_NEED_ROOT) && geteuid() != 0) {
 		*ret_need = "root";
 		return "needs root";
+	}
+	if ((needs & TT_NEED_COMMA) && !comma_locale()) {
+		*ret_need = "locale";
+		return "no locale has a decimal comma";
 	}
 	if (!(needs & 15u))
 		return NULL;

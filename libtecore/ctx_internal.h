@@ -32,6 +32,7 @@ struct te__capture {
 	_Atomic uint32_t refs;
 	struct te_stream *origin;
 	atomic_int active; /* between begin and end */
+	uint32_t edges;	   /* TE_CAPTURE_* */
 	int error;	   /* the first failed call, under ctx->lock */
 	char detail[512];
 };
@@ -93,7 +94,8 @@ int te__stream_queued(struct te_stream *stream, int r);
  * Ends the capture that began on the stream, whatever it returns: 0 with the graph; the first
  * failure inside of the capture; -TE_ESTATE, naming fn, where none began.
  */
-int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph);
+int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph,
+		    uint32_t *ret_edges);
 
 /*
  * Memory for objects: allocated on the context's stream and at once fit for

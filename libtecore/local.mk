@@ -102,6 +102,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/seq_internal.h \
 	libtecore/stream.c \
 	libtecore/tensor.c \
+	libtecore/used.c \
+	libtecore/used.h \
 	libtecore/version.c
 libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC

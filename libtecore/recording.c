@@ -17,7 +17,9 @@
 
 #include <te/recording.h>
 
+#include "libtecore/backend/edges.h"
 #include "libtecore/ctx_internal.h"
+#include "libtecore/used.h"
 
 /* big enough for every kernel's arguments */
 union args {
@@ -37,9 +39,14 @@ struct use {
 
 struct slot {
 	uintptr_t ptr;
+	uintptr_t was; /* before the rebind at hand */
 	size_t nbytes;
 	struct use *use;
 	uint32_t nuses;
+	/* of a recording by data */
+	uintptr_t home;	      /* where it was captured */
+	uintptr_t begin, end; /* all that its uses reach; none: equal */
+	int written;	      /* some of that is */
 };
 
 /* a pointer of a node, into the bytes from ptr to end */
@@ -79,6 +86,8 @@ struct te_recording {
 	int32_t nslots;
 	uint64_t nuses; /* of all slots */
 	struct scratch scratch;
+	int by_data;	      /* its edges keep to the memory that it was captured with */
+	struct te__used used; /* then, once there is a slot */
 };
 
 static int no_memory(const char *fn, const char *what)
@@ -524,12 +533,45 @@ static int32_t slot_number(const struct te_recording *rec, const struct slot *wa
 			(void *)rec->slot[meets].ptr);
 }
 
+/* the slot takes along what of a node's memory goes where the use's pointer goes */
+static void use_take(struct te_recording *rec, struct slot *slot, const struct use *use)
+{
+	const struct te__gnode *n = &rec->nodes.node[use->node];
+	struct te__gnode other = *n;
+	struct te__ranges was, now;
+	union args args;
+
+	if (n->args) {
+		memcpy(&args, n->args, te__k_nbytes((enum te_k_id)n->id));
+		other.args = &args;
+	}
+	ptr_set(&other, &args, use->at, ptr_get(n, use->at) + 16);
+	te__node_ranges(n, &was);
+	te__node_ranges(&other, &now);
+	for (uint32_t k = 0; k < was.n; k++) {
+		const uintptr_t begin = was.v[k].ptr, end = begin + was.v[k].nbytes;
+
+		if (begin == now.v[k].ptr)
+			continue;
+		rec->used.taken[use->node] |= 1u << k;
+		rec->used.dirty = 1;
+		if (slot->begin == slot->end)
+			slot->begin = begin;
+		slot->begin = begin < slot->begin ? begin : slot->begin;
+		slot->end = end > slot->end ? end : slot->end;
+		slot->written |= was.v[k].access != TE__READ;
+	}
+}
+
 static int slot_add(struct te_recording *rec, struct slot *slot)
 {
 	const char *fn = "te_recording_slot";
 	struct slot *grown;
 	int r = slot_find(slot, &rec->nodes, fn);
 
+	if (!r && rec->by_data && !rec->used.taken &&
+	    te__used_init(&rec->used, rec->nodes.n, rec->nodes.node))
+		r = no_memory(fn, "the memory that a graph uses");
 	if (!r)
 		r = scratch_reserve(&rec->scratch, rec->nuses + slot->nuses, fn);
 	if (!r) {
@@ -541,6 +583,9 @@ static int slot_add(struct te_recording *rec, struct slot *slot)
 		te__free(slot->use);
 		return r;
 	}
+	slot->home = slot->ptr;
+	for (uint32_t i = 0; rec->by_data && i < slot->nuses; i++)
+		use_take(rec, slot, &slot->use[i]);
 	rec->slot = grown;
 	rec->slot[rec->nslots++] = *slot;
 	rec->nuses += slot->nuses;
@@ -613,6 +658,50 @@ static int rebind_check(const struct te_recording *rec, int n, const int32_t *sl
 	return 0;
 }
 
+static void slot_move(struct slot *slot, uintptr_t ptr)
+{
+	slot->begin += ptr - slot->ptr;
+	slot->end += ptr - slot->ptr;
+	slot->ptr = ptr;
+}
+
+/* edges order what was captured: those that were there already know each other */
+static int slots_meet(const struct slot *s, const struct slot *t)
+{
+	return (s->written || t->written) && s->begin < t->end && t->begin < s->end &&
+	       (s->ptr != s->home || t->ptr != t->home);
+}
+
+/* a slot of a recording by data, where it is about to be: no edge orders what it meets there */
+static int slot_alone(const struct te_recording *rec, int32_t number)
+{
+	const char *fn = "te_recording_rebind";
+	const struct slot *slot = &rec->slot[number];
+	const struct te__used_list *used = slot->written ? &rec->used.any : &rec->used.written;
+	int64_t node = -1;
+
+	if (slot->begin == slot->end)
+		return 0;
+	if (slot->ptr != slot->home)
+		node = te__used_at(used, slot->begin, slot->end);
+	if (node >= 0)
+		return te__fail(-EINVAL,
+				"%s: slot %" PRId32 ": %zu bytes at %p overlap memory of node "
+				"%" PRId64 ", %s, and one of both is written",
+				fn, number, slot->nbytes, (void *)slot->ptr, node,
+				node_label(&rec->nodes.node[node]));
+	for (int32_t i = 0; i < rec->nslots; i++)
+		if (i != number && slots_meet(slot, &rec->slot[i]))
+			return te__fail(-EINVAL,
+					"%s: slot %" PRId32 ": %zu bytes at %p overlap slot "
+					"%" PRId32 " of node %" PRIu32 ", %s, and one of both "
+					"is written",
+					fn, number, slot->nbytes, (void *)slot->ptr, i,
+					rec->slot[i].use[0].node,
+					node_label(&rec->nodes.node[rec->slot[i].use[0].node]));
+	return 0;
+}
+
 /* the patch of a node, of npatches so far */
 static struct te__patch *patch_of(struct te_recording *rec, uint32_t node, uint32_t *npatches)
 {
@@ -632,8 +721,7 @@ static struct te__patch *patch_of(struct te_recording *rec, uint32_t node, uint3
 	return &s->patch[at];
 }
 
-static void slot_patch(struct te_recording *rec, const struct slot *slot, uintptr_t ptr,
-		       uint32_t *npatches)
+static void slot_patch(struct te_recording *rec, const struct slot *slot, uint32_t *npatches)
 {
 	for (uint32_t i = 0; i < slot->nuses; i++) {
 		const struct use *use = &slot->use[i];
@@ -641,7 +729,7 @@ static void slot_patch(struct te_recording *rec, const struct slot *slot, uintpt
 		uintptr_t was = ptr_get(p->from, use->at);
 
 		ptr_set(&p->to, &rec->scratch.args[p - rec->scratch.patch], use->at,
-			ptr + (was - slot->ptr));
+			slot->ptr + (was - slot->was));
 	}
 }
 
@@ -672,24 +760,32 @@ int te_recording_rebind(struct te_recording *rec, int n, const int32_t *slots, v
 			r = slot_check(rec, slots[i]);
 	if (r)
 		return r;
-	for (int i = 0; i < n; i++)
-		if (rec->slot[slots[i]].ptr != (uintptr_t)ptrs[i])
-			slot_patch(rec, &rec->slot[slots[i]], (uintptr_t)ptrs[i], &npatches);
+	for (int i = 0; i < n; i++) {
+		rec->slot[slots[i]].was = rec->slot[slots[i]].ptr;
+		slot_move(&rec->slot[slots[i]], (uintptr_t)ptrs[i]);
+	}
+	te__used_drop(&rec->used);
+	for (int i = 0; !r && rec->by_data && i < n; i++)
+		if (rec->slot[slots[i]].ptr != rec->slot[slots[i]].was)
+			r = slot_alone(rec, slots[i]);
+	for (int i = 0; !r && i < n; i++)
+		if (rec->slot[slots[i]].ptr != rec->slot[slots[i]].was)
+			slot_patch(rec, &rec->slot[slots[i]], &npatches);
 	if (npatches)
 		r = rec->ctx->ops->exec_patch(rec->exec, npatches, rec->scratch.patch);
 	for (uint32_t i = 0; i < npatches; i++)
 		rec->nodes.patch[rec->scratch.patch[i].index] = 0;
-	if (r)
-		return r;
-	patches_keep(rec, npatches);
-	for (int i = 0; i < n; i++)
-		rec->slot[slots[i]].ptr = (uintptr_t)ptrs[i];
-	return 0;
+	for (int i = 0; r && i < n; i++)
+		slot_move(&rec->slot[slots[i]], rec->slot[slots[i]].was);
+	if (!r)
+		patches_keep(rec, npatches);
+	return r;
 }
 
 /* ends of captures */
 
-static int recording_new(struct te_ctx *ctx, void *graph, struct te_recording **ret_rec)
+static int recording_new(struct te_ctx *ctx, void *graph, uint32_t edges,
+			 struct te_recording **ret_rec)
 {
 	const char *fn = "te_capture_end";
 	struct te_recording *rec = te__calloc(1, sizeof(*rec));
@@ -710,6 +806,7 @@ static int recording_new(struct te_ctx *ctx, void *graph, struct te_recording **
 	}
 	rec->info.ninstantiated = 1;
 	rec->refs = 1;
+	rec->by_data = (edges & TE_CAPTURE_BY_DATA) != 0;
 	rec->ctx = te_ctx_ref(ctx);
 	*ret_rec = rec;
 	return 0;
@@ -717,15 +814,16 @@ static int recording_new(struct te_ctx *ctx, void *graph, struct te_recording **
 
 int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
 {
+	uint32_t edges;
 	void *graph;
 	int r;
 
 	if (!stream || !ret_rec)
 		return te__fail(-EINVAL, "te_capture_end: %s is NULL",
 				stream ? "ret_rec" : "stream");
-	r = te__capture_end(stream, "te_capture_end", &graph);
+	r = te__capture_end(stream, "te_capture_end", &graph, &edges);
 	if (!r) {
-		r = recording_new(stream->ctx, graph, ret_rec);
+		r = recording_new(stream->ctx, graph, edges, ret_rec);
 		stream->ctx->ops->graph_destroy(graph);
 	}
 	te__mem_flush(stream->ctx);
@@ -733,7 +831,7 @@ int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
 }
 
 /* how it was updated, or an error that left it as it was */
-static int recording_update(struct te_recording *rec, void *graph)
+static int recording_update(struct te_recording *rec, void *graph, uint32_t edges)
 {
 	const char *fn = "te_capture_update";
 	const struct te__backend_ops *ops = rec->ctx->ops;
@@ -760,11 +858,14 @@ static int recording_update(struct te_recording *rec, void *graph)
 	rec->slot = NULL;
 	rec->nslots = 0;
 	rec->nuses = 0;
+	te__used_free(&rec->used);
+	rec->by_data = (edges & TE_CAPTURE_BY_DATA) != 0;
 	return r;
 }
 
 int te_capture_update(struct te_stream *stream, struct te_recording *rec, enum te_update *ret_how)
 {
+	uint32_t edges;
 	void *graph;
 	int r;
 
@@ -774,9 +875,9 @@ int te_capture_update(struct te_stream *stream, struct te_recording *rec, enum t
 	if (rec->ctx != stream->ctx)
 		return te__fail(-EINVAL,
 				"te_capture_update: recording and stream are of two contexts");
-	r = te__capture_end(stream, "te_capture_update", &graph);
+	r = te__capture_end(stream, "te_capture_update", &graph, &edges);
 	if (!r) {
-		r = recording_update(rec, graph);
+		r = recording_update(rec, graph, edges);
 		stream->ctx->ops->graph_destroy(graph);
 	}
 	te__mem_flush(stream->ctx);
@@ -826,6 +927,7 @@ struct te_recording *te_recording_unref(struct te_recording *rec)
 	ctx->ops->exec_destroy(rec->exec);
 	nodes_free(&rec->nodes);
 	slots_free(rec->slot, rec->nslots);
+	te__used_free(&rec->used);
 	te__free(rec->scratch.patch);
 	te__free(rec->scratch.args);
 	te__free(rec);

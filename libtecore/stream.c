@@ -530,6 +530,7 @@ int te_capture_begin(struct te_stream *stream)
 int te_capture_edges(struct te_stream *stream, uint32_t edges)
 {
 	struct te__capture *c = stream ? atomic_load(&stream->capture) : NULL;
+	int r;
 
 	if (!stream)
 		return te__fail(-EINVAL, "te_capture_edges: stream is NULL");
@@ -537,10 +538,13 @@ int te_capture_edges(struct te_stream *stream, uint32_t edges)
 		return te__fail(-EINVAL, "te_capture_edges: edges has unknown bits, 0x%x", edges);
 	if (!c || c->origin != stream)
 		return te__fail(-TE_ESTATE, "te_capture_edges: no capture began on the stream");
-	return stream->ctx->ops->capture_edges(stream->impl, edges);
+	r = stream->ctx->ops->capture_edges(stream->impl, edges);
+	if (!r)
+		c->edges = edges;
+	return r;
 }
 
-int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph)
+int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, uint32_t *ret_edges)
 {
 	struct te__capture *c = atomic_load(&stream->capture);
 	struct te_ctx *ctx = stream->ctx;
@@ -555,6 +559,7 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph)
 	/* the call that failed first says more than what ending found */
 	if (c->error)
 		r = te__fail(c->error, "%s", c->detail);
+	*ret_edges = c->edges;
 	capture_unref(c);
 	if (!r)
 		*ret_graph = graph;

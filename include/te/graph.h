@@ -263,7 +263,9 @@ enum te_bind {
  * calls, nor a whole graph whose buffers are reused, and a tensor must be aligned to 16 bytes.
  * Later calls cost a microsecond or two and wait for nothing.
  * An input that is patched keeps its memory from replay to replay: te_graph_tensor is the
- * caller's tensor then. One tensor may be bound to several arguments.
+ * caller's tensor then. One tensor may be bound to several arguments; where one of them is written
+ * by the same pass, or whole graph, those that are bound later are copied, inputs before a replay
+ * and outputs behind it, unless nodes run in order (TE_GRAPH_IN_ORDER).
  * Memory: the caller's reference may go while the tensor is bound. Where it has, the memory goes
  * back on the context's stream when another is bound, which must be behind replays elsewhere.
  * Errors: -EINVAL (names what is unknown or shared), -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM,

@@ -127,6 +127,9 @@ TE_EXPORT int te_recording_slot(struct te_recording *rec, const void *ptr, size_
  *
  * All or nothing. A slot bound to that memory already costs nothing. Launches queued
  * before use the memory from before. Memory must outlive the launches that use it.
+ * Edges by data (TE_CAPTURE_BY_DATA) order what was captured: there, what the uses of a slot read
+ * or write may overlap what else the nodes use by then only where none of both is written, or both
+ * are where they were captured. Else -EINVAL names the slot and what it meets.
  * Errors: -EINVAL, -EOPNOTSUPP (a use cannot be patched: the sentence names the node),
  * -ENOMEM, -TE_ECUDA.
  */

@@ -68,7 +68,7 @@ void te__edges_free(struct te__edges *e)
 
 /* memory */
 
-static void ranges_of(const struct te__gnode *n, struct te__ranges *ret)
+void te__node_ranges(const struct te__gnode *n, struct te__ranges *ret)
 {
 	ret->n = 0;
 	if (n->args)
@@ -96,7 +96,7 @@ static int segments_make(struct work *w)
 	size_t n = 0, kept = 0;
 
 	for (uint32_t i = 0; i < w->n; i++) {
-		ranges_of(&w->node[i], &r);
+		te__node_ranges(&w->node[i], &r);
 		n += 2 * r.n;
 	}
 	w->segment = te__malloc(n * sizeof(*w->segment));
@@ -104,7 +104,7 @@ static int segments_make(struct work *w)
 		return -ENOMEM;
 	n = 0;
 	for (uint32_t i = 0; i < w->n; i++) {
-		ranges_of(&w->node[i], &r);
+		te__node_ranges(&w->node[i], &r);
 		for (uint32_t k = 0; k < r.n; k++) {
 			w->segment[n++].begin = r.v[k].ptr;
 			w->segment[n++].begin = r.v[k].ptr + r.v[k].nbytes;
@@ -285,7 +285,7 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 	struct te__ranges ranges;
 
 	for (uint32_t i = node; !r && i <= last; i++) {
-		ranges_of(&w->node[i], &ranges);
+		te__node_ranges(&w->node[i], &ranges);
 		barrier |= is_barrier(&w->node[i]);
 		for (uint32_t k = 0; !r && k < ranges.n; k++)
 			r = use(w, &ranges.v[k], node, last);

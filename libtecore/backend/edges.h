@@ -21,4 +21,7 @@ struct te__edges {
 int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges *ret);
 void te__edges_free(struct te__edges *e);
 
+/* the memory that the node uses; in the same order however its pointers change */
+void te__node_ranges(const struct te__gnode *n, struct te__ranges *ret);
+
 #endif

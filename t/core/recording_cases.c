@@ -502,6 +502,278 @@ START_TEST(names_the_nodes_of_a_product)
 }
 END_TEST
 
+/* ---- edges ---- */
+
+#define BY_DATA (TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY)
+
+/* 1: the node is behind the other one by the recording's edges */
+static int is_behind(const struct te_recording *rec, uint64_t index, uint64_t other)
+{
+	uint64_t dep[64];
+	const int n = te_recording_deps(rec, index, (int32_t)TT_LEN(dep), dep);
+
+	ck_assert_int_ge(n, 0);
+	ck_assert_int_le(n, (int)TT_LEN(dep));
+	for (int i = 0; i < n; i++)
+		if (dep[i] == other || (dep[i] > other && is_behind(rec, dep[i], other)))
+			return 1;
+	return 0;
+}
+
+/* the nodes that were queued: a backend may put an empty one before them */
+static uint64_t first_queued(const struct te_recording *rec)
+{
+	return node(rec, 0).kind == TE_NODE_OTHER;
+}
+
+START_TEST(nodes_wait_for_their_data)
+{
+	unsigned char *d = device(64), *h = device(16);
+	float *x = floats(64), *y = floats(64), *z = floats(64);
+	enum { LO, HI, COPY, ADD, AGAIN, CALL, LAST, N };
+	const char *const waits[N] = { "", "", "01", "", "3", "01234", "012345" };
+	struct te_recording *rec;
+	uint64_t first;
+
+	DO(te_capture_begin(a));
+	DO(te_capture_edges(a, _i ? BY_DATA : TE_CAPTURE_BY_DATA));
+	DO(te_fill(a, d, 1, 16));
+	DO(te_fill(a, d + 16, 2, 16));
+	DO(te_copy(a, d + 32, d, 32));
+	DO(add(a, x, x, y, 64));
+	DO(add(a, y, x, z, 64));
+	DO(te_host_call(a, nothing, NULL, 0));
+	DO(te_fill(a, h, 3, 16));
+	DO(te_capture_end(a, &rec));
+	first = first_queued(rec);
+	ck_assert_uint_eq(info(rec).nnodes, first + N);
+	for (uint64_t i = 0; i < N; i++)
+		for (uint64_t k = 0; k < i; k++)
+			ck_assert_msg(is_behind(rec, first + i, first + k) ==
+					      (strchr(waits[i], '0' + (int)k) != NULL),
+				      "node %d of the queued and node %d", (int)i, (int)k);
+	launch(rec);
+	check_part(d, 1, 16, "the first fill");
+	check_part(d + 32, 1, 16, "the copy of it");
+	check_part(d + 48, 2, 16, "the copy of the second");
+	check_sum(z, y, x, 64, "the second sum");
+	check_filled(h, 3, 16, "what came last");
+	te_recording_unref(rec);
+}
+END_TEST
+
+/* how many pairs of three fills that share nothing have an order */
+static int pairs_in_order(unsigned char *d, uint32_t edges, uint32_t then)
+{
+	struct te_recording *rec;
+	uint64_t first;
+	int n = 0;
+
+	DO(te_capture_begin(a));
+	DO(te_capture_edges(a, edges));
+	DO(te_fill(a, d, 1, 16));
+	DO(te_fill(a, d + 16, 1, 16));
+	DO(te_capture_edges(a, then));
+	DO(te_fill(a, d + 32, 1, 16));
+	DO(te_capture_end(a, &rec));
+	first = first_queued(rec);
+	for (uint64_t i = 0; i < 3; i++)
+		for (uint64_t k = 0; k < i; k++)
+			n += is_behind(rec, first + i, first + k);
+	te_recording_unref(rec);
+	return n;
+}
+
+START_TEST(the_latest_choice_is_for_the_whole_capture)
+{
+	unsigned char *d = device(48);
+
+	ck_assert_int_eq(pairs_in_order(d, BY_DATA, BY_DATA), 0);
+	ck_assert_int_eq(pairs_in_order(d, 0, TE_CAPTURE_BY_DATA), 0);
+	ck_assert_int_eq(pairs_in_order(d, BY_DATA, 0), 3);
+	ck_assert_int_eq(pairs_in_order(d, 0, TE_CAPTURE_EARLY), 3);
+	check_untouched(d, 48, "what was captured only");
+}
+END_TEST
+
+START_TEST(edges_are_chosen_within_a_capture)
+{
+	unsigned char *d = device(64);
+	struct te_recording *rec;
+	struct te_event *e;
+
+	DO(te_event_create(ctx, &e));
+	REFUSED(-EINVAL, te_capture_edges, NULL, 0);
+	REFUSED(-EINVAL, te_capture_edges, a, 4);
+	REFUSED(-TE_ESTATE, te_capture_edges, a, BY_DATA);
+	DO(te_capture_begin(a));
+	REFUSED(-EINVAL, te_capture_edges, a, BY_DATA | 8);
+	REFUSED(-TE_ESTATE, te_capture_edges, b, BY_DATA);
+	DO(te_fill(a, d, 1, 32));
+	DO(te_event_record(e, a));
+	DO(te_event_wait(e, b));
+	/* it takes part, but another one began */
+	REFUSED(-TE_ESTATE, te_capture_edges, b, BY_DATA);
+	DO(te_fill(b, d + 32, 1, 32));
+	DO(te_event_record(e, b));
+	DO(te_event_wait(e, a));
+	DO(te_capture_end(a, &rec));
+	REFUSED(-TE_ESTATE, te_capture_edges, a, BY_DATA);
+	launch(rec);
+	check_filled(d, 1, 64, "both fills");
+	te_recording_unref(rec);
+	te_event_unref(e);
+}
+END_TEST
+
+/* a fork and a join, and within the branches nodes that share nothing */
+static struct te_recording *fork_of_fills(unsigned char *d, uint32_t edges)
+{
+	struct te_recording *rec;
+	struct te_event *e;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_capture_begin(a));
+	DO(te_capture_edges(a, edges));
+	for (int k = 0; k < 2; k++)
+		DO(te_fill(a, d + 16 * k, 1, 16));
+	DO(te_event_record(e, a));
+	DO(te_event_wait(e, b));
+	for (int k = 2; k < 4; k++) {
+		DO(te_fill(a, d + 16 * k, 1, 16));
+		DO(te_fill(b, d + 32 + 16 * k, 1, 16));
+	}
+	DO(te_event_record(e, b));
+	DO(te_event_wait(e, a));
+	DO(te_fill(a, d + 96, 1, 16));
+	DO(te_capture_end(a, &rec));
+	te_event_unref(e);
+	return rec;
+}
+
+START_TEST(several_streams_keep_their_order)
+{
+	unsigned char *d = device(112);
+	struct te_recording *rec[2] = { fork_of_fills(d, 0), fork_of_fills(d, BY_DATA) };
+
+	ck_assert_uint_eq(info(rec[0]).nnodes, 7);
+	ck_assert_uint_eq(info(rec[1]).nnodes, 7);
+	ck_assert_uint_eq(info(rec[0]).nedges, info(rec[1]).nedges);
+	for (uint64_t i = 0; i < 7; i++) {
+		uint64_t dep[2][7];
+		int n = te_recording_deps(rec[0], i, 7, dep[0]);
+
+		ck_assert_int_eq(te_recording_deps(rec[1], i, 7, dep[1]), n);
+		ck_assert_mem_eq(dep[0], dep[1], (size_t)n * sizeof(dep[0][0]));
+	}
+	launch(rec[1]);
+	check_filled(d, 1, 112, "all fills");
+	te_recording_unref(rec[0]);
+	te_recording_unref(rec[1]);
+}
+END_TEST
+
+START_TEST(an_update_may_choose_other_edges)
+{
+	unsigned char *d = device(64);
+	struct te_recording *rec;
+	/* the last one's are those of the one before */
+	static const uint32_t edges[] = { 0, BY_DATA, BY_DATA, 0 };
+	enum te_update how = (enum te_update)0;
+
+	for (int k = 0; k < (int)TT_LEN(edges); k++) {
+		DO(te_capture_begin(a));
+		DO(te_capture_edges(a, edges[k]));
+		for (int i = 0; i < 4; i++)
+			DO(te_fill(a, d + 16 * i, (uint8_t)(k + 1), 16));
+		if (k)
+			DO(te_capture_update(a, rec, &how));
+		else
+			DO(te_capture_end(a, &rec));
+		if (k)
+			ck_assert_int_eq(how, k == 2 ? TE_UPDATE_IN_PLACE : TE_UPDATE_INSTANTIATED);
+		launch(rec);
+		check_filled(d, k + 1, 64, "fills of an update");
+	}
+	te_recording_unref(rec);
+}
+END_TEST
+
+/* n floats: dst becomes those of x and z, of x, or a value */
+struct work {
+	enum te_node_kind kind;
+	float *dst, *x, *z;
+	size_t n;
+	uint32_t value;
+};
+
+static int apart(const float *x, const float *y, size_t n)
+{
+	return x >= y + n || y >= x + n;
+}
+
+static struct work some_work(float *d, size_t n)
+{
+	struct work w = { .n = 4 * (size_t)tt_rand_int(1, (int64_t)n / 16) };
+	float **p[] = { &w.dst, &w.x, &w.z };
+
+	for (int k = 0; k < 3; k++)
+		*p[k] = d + 4 * tt_rand_int(0, (int64_t)(n - w.n) / 4);
+	/* no element reads what another one writes */
+	w.x = apart(w.x, w.dst, w.n) ? w.x : w.dst;
+	w.z = apart(w.z, w.dst, w.n) ? w.z : w.dst;
+	w.value = 0x3f800000u + (uint32_t)tt_rand_int(0, 1 << 23);
+	w.kind = tt_rand_int(0, 3) || w.x == w.dst ? TE_NODE_KERNEL : TE_NODE_COPY;
+	if (!tt_rand_int(0, 7))
+		w.kind = TE_NODE_FILL;
+	return w;
+}
+
+static void queue_work(const struct work *w, int n)
+{
+	for (; n--; w++)
+		switch (w->kind) {
+		case TE_NODE_FILL:
+			DO(te_fill_u32(a, w->dst, w->value, w->n));
+			break;
+		case TE_NODE_COPY:
+			DO(te_copy(a, w->dst, w->x, w->n * sizeof(float)));
+			break;
+		default:
+			DO(add(a, w->x, w->z, w->dst, w->n));
+		}
+}
+
+START_TEST(results_do_not_depend_on_edges)
+{
+	const size_t n = 4 * (size_t)tt_rand_int(20, 400), nbytes = n * sizeof(float);
+	float *d = floats(n), *was = malloc(nbytes), *want = malloc(nbytes);
+	struct te_recording *rec;
+	struct work w[300];
+
+	put(was, d, nbytes);
+	for (int trial = 0; trial < 20; trial++) {
+		const int nwork = (int)tt_rand_int(2, (int64_t)TT_LEN(w));
+
+		for (int k = 0; k < nwork; k++)
+			w[k] = some_work(d, n);
+		put(d, was, nbytes);
+		queue_work(w, nwork);
+		put(want, d, nbytes);
+		DO(te_capture_begin(a));
+		DO(te_capture_edges(a, trial & 1 ? BY_DATA : TE_CAPTURE_BY_DATA));
+		queue_work(w, nwork);
+		DO(te_capture_end(a, &rec));
+		put(d, was, nbytes);
+		launch(rec);
+		check_bytes(d, want, nbytes, "the work of nodes by data");
+		te_recording_unref(rec);
+	}
+	free(was);
+	free(want);
+}
+END_TEST
+
 /* ---- updates ---- */
 
 static struct te_recording *filler(unsigned char *d, uint8_t value, size_t n)
@@ -1237,6 +1509,160 @@ START_TEST(rebinds_the_input_of_a_plan)
 }
 END_TEST
 
+/* what no edge orders: memory of a slot that another node or slot uses, one of them writing */
+START_TEST(by_data_slots_stay_apart_from_what_is_written)
+{
+	float *x = floats(64), *z = floats(64), *y = floats(64), *sum = floats(64);
+	float *other = floats(128), *far = floats(64);
+	struct te_recording *rec;
+	int32_t sx, sz, sy, all[3];
+
+	DO(te_capture_begin(a));
+	DO(te_capture_edges(a, _i ? TE_CAPTURE_BY_DATA : 0));
+	DO(add(a, x, x, y, 64));
+	DO(add(a, z, other, sum, 64));
+	DO(te_capture_end(a, &rec));
+	sx = slot(rec, x, 256, 2, 1);
+	sz = slot(rec, z, 256, 1, 1);
+	sy = slot(rec, y, 256, 1, 1);
+	if (!_i) { /* one behind the other: anything goes */
+		DO(rebind(rec, sx, sum));
+		DO(rebind(rec, sy, z));
+		DO(rebind(rec, sz, y));
+		te_recording_unref(rec);
+		return;
+	}
+	/* what nobody writes may be read by all */
+	DO(rebind(rec, sx, other));
+	DO(rebind(rec, sz, other + 32));
+	launch(rec);
+	check_sum(y, other, other, 64, "the sum of what another node reads");
+	check_sum(sum, other + 32, other, 64, "the sum of what both read");
+	/* a node that no slot takes along */
+	REFUSED(-EINVAL, rebind, rec, sx, sum);
+	ck_assert_int_eq(rebind(rec, sx, sum + 32), -EINVAL);
+	check_sentence("slot 0: 256 bytes at 0x");
+	check_sentence(", add, and one of both is written");
+	REFUSED(-EINVAL, rebind, rec, sy, other);
+	REFUSED(-EINVAL, rebind, rec, sy, other + 60);
+	REFUSED(-EINVAL, rebind, rec, sy, other - 60);
+	/* another slot, wherever that is by now */
+	ck_assert_int_eq(rebind(rec, sy, other + 92), -EINVAL);
+	check_sentence("slot 2: 256 bytes at 0x");
+	check_sentence("overlap slot 1 of node ");
+	DO(rebind(rec, sz, z));
+	DO(rebind(rec, sy, other + 64));
+	REFUSED(-EINVAL, rebind, rec, sz, other + 124);
+	/* what left its own memory does not use it */
+	DO(rebind(rec, sz, y));
+	REFUSED(-EINVAL, rebind, rec, sy, y);
+	launch(rec);
+	check_sum(sum, y, other, 64, "the sum of what is free by now");
+	/* all at once: where they will be counts */
+	all[0] = sz;
+	all[1] = sy;
+	REFUSED(-EINVAL, te_recording_rebind, rec, 2, all, ((void *[]){ far, far + 60 }));
+	DO(te_recording_rebind(rec, 2, all, ((void *[]){ far, y })));
+	launch(rec);
+	check_sum(sum, far, other, 64, "the sum of what is far");
+	check_sum(y, other, other, 64, "the sum at home");
+	/* and home again */
+	all[2] = sx;
+	DO(te_recording_rebind(rec, 3, all, ((void *[]){ z, y, x })));
+	launch(rec);
+	check_sum(y, x, x, 64, "the sum of what was captured");
+	check_sum(sum, z, other, 64, "the other sum of what was captured");
+	te_recording_unref(rec);
+}
+END_TEST
+
+/* edges of the capture order what shared memory in it: going home is no matter */
+START_TEST(by_data_slots_may_go_home)
+{
+	float *x = floats(128), *y = floats(128), *other = floats(64);
+	struct te_recording *rec;
+	int32_t s, head;
+
+	DO(te_capture_begin(a));
+	DO(te_capture_edges(a, TE_CAPTURE_BY_DATA));
+	DO(add(a, other, other, x + 64, 64)); /* a part of what the next one reads */
+	DO(add(a, x, x, y, 128));
+	DO(te_capture_end(a, &rec));
+	s = slot(rec, x + 64, 256, 1, 1);
+	DO(rebind(rec, s, floats(64)));
+	launch(rec);
+	check_sum(y, x, x, 128, "the sum of what nobody writes");
+	DO(rebind(rec, s, x + 64));
+	launch(rec);
+	check_sum(y, x, x, 128, "the sum of what is written before");
+	/* a slot that reaches into the other one */
+	head = slot(rec, x, 256, 2, 1);
+	DO(rebind(rec, head, floats(128)));
+	DO(rebind(rec, head, x));
+	launch(rec);
+	check_sum(y, x, x, 128, "the sum of two slots");
+	/* not quite home */
+	REFUSED(-EINVAL, rebind, rec, s, x + 60);
+	/* the next capture's edges count, and its slots */
+	DO(te_capture_begin(a));
+	DO(add(a, other, other, x + 64, 64));
+	DO(add(a, x, x, y, 128));
+	DO(te_capture_update(a, rec, NULL));
+	s = slot(rec, x + 64, 256, 1, 1);
+	DO(rebind(rec, s, x + 60));
+	te_recording_unref(rec);
+}
+END_TEST
+
+/* with slots at random, whatever a rebind takes keeps the results of a line */
+START_TEST(what_a_rebind_takes_needs_no_other_edges)
+{
+	const size_t n = 256, room = 4 * n, nbytes = room * sizeof(float);
+	float *d = floats(room), *was = malloc(nbytes), *want = malloc(nbytes);
+	int taken = 0;
+
+	put(was, d, nbytes);
+	for (int trial = 0; trial < 60; trial++) {
+		struct te_recording *rec[2];
+		struct work w[12];
+
+		for (int k = 0; k < (int)TT_LEN(w); k++)
+			w[k] = some_work(d, n);
+		for (int k = 0; k < 2; k++) {
+			DO(te_capture_begin(a));
+			DO(te_capture_edges(a, k ? TE_CAPTURE_BY_DATA : 0));
+			queue_work(w, (int)TT_LEN(w));
+			DO(te_capture_end(a, &rec[k]));
+		}
+		for (int k = 0; k < 8; k++) {
+			float *from = d + 4 * tt_rand_int(0, (int64_t)n / 4 - 1);
+			float *to = d + 4 * tt_rand_int(0, (int64_t)(room - n) / 4);
+			const int32_t s = te_recording_slot(rec[1], from, 64, NULL);
+
+			if (s < 0)
+				continue;
+			ck_assert_int_eq(te_recording_slot(rec[0], from, 64, NULL), s);
+			if (rebind(rec[1], s, to))
+				continue;
+			DO(rebind(rec[0], s, to));
+			taken++;
+		}
+		te_error_clear();
+		for (int k = 0; k < 2; k++) {
+			put(d, was, nbytes);
+			launch(rec[k]);
+			if (k)
+				check_bytes(d, want, nbytes, "what was rebound");
+			put(want, d, nbytes);
+			te_recording_unref(rec[k]);
+		}
+	}
+	ck_assert_int_gt(taken, 20);
+	free(was);
+	free(want);
+}
+END_TEST
+
 /* eight slots of a line of kernels: the goal is 10 us; sanitizers and shared CPUs take longer */
 START_TEST(a_rebind_is_cheap)
 {
@@ -1510,24 +1936,28 @@ static int use_all(struct things *o)
 	} while (0)
 	ROW(te_event_create(ctx, &o->e));
 	ROW(te_event_create(ctx, &o->f));
-	for (int round = 0; round < 3; round++) {
+	for (int round = 0; round < 4; round++) {
+		const int forks = round < 3;
+
 		ROW(te_capture_begin(a));
-		r = te_fill(a, sweep_d[0], 1, 64);
+		r = te_capture_edges(a, BY_DATA);
+		if (!r)
+			r = te_fill(a, sweep_d[0], 1, 64);
 		if (!r && round == 2)
 			r = te_fill_u32(a, sweep_d[0], 2, 64);
 		if (!r)
 			r = te_event_record_external(o->e, a);
 		if (!r)
 			r = te_event_record(o->f, a);
-		if (!r)
+		if (!r && forks)
 			r = te_event_wait(o->f, b);
 		if (!r)
-			r = TE__LAUNCH(b, ADD, &k);
+			r = TE__LAUNCH(forks ? b : a, ADD, &k);
 		if (!r)
 			r = te_host_call(a, nothing, &k, sizeof(k));
-		if (!r)
+		if (!r && forks)
 			r = te_event_record(o->f, b);
-		if (!r)
+		if (!r && forks)
 			r = te_event_wait(o->f, a);
 		end = round ? te_capture_update(a, o->rec, NULL) : te_capture_end(a, &o->rec);
 		/* a stream that could not join leaves the capture as it is */
@@ -1621,6 +2051,13 @@ Suite *recording_suite(const char *name, const char *on)
 	tcase_add_test(c, edges_lead_backwards);
 	tcase_add_test(c, draws_itself);
 	tcase_add_test(c, names_the_nodes_of_a_product);
+	CASE("edges");
+	tcase_add_loop_test(c, nodes_wait_for_their_data, 0, 2);
+	tcase_add_test(c, the_latest_choice_is_for_the_whole_capture);
+	tcase_add_test(c, edges_are_chosen_within_a_capture);
+	tcase_add_test(c, several_streams_keep_their_order);
+	tcase_add_test(c, an_update_may_choose_other_edges);
+	tcase_add_test(c, results_do_not_depend_on_edges);
 	CASE("updates");
 	tcase_add_test(c, updates_in_place_what_looks_the_same);
 	tcase_add_test(c, instantiates_what_does_not);
@@ -1642,6 +2079,9 @@ Suite *recording_suite(const char *name, const char *on)
 	tcase_add_test(c, an_update_separates_two_slots_on_one_memory);
 	tcase_add_test(c, a_node_of_others_stops_every_rebind);
 	tcase_add_loop_test(c, rebinds_the_input_of_a_plan, 0, 2);
+	tcase_add_loop_test(c, by_data_slots_stay_apart_from_what_is_written, 0, 2);
+	tcase_add_test(c, by_data_slots_may_go_home);
+	tcase_add_test(c, what_a_rebind_takes_needs_no_other_edges);
 	tcase_add_test(c, a_rebind_is_cheap);
 	CASE("external events");
 	tcase_add_test(c, waiters_pass_before_the_trailing_node);

@@ -1,0 +1,114 @@
+/* used.c - see used.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "libtecore/backend/edges.h"
+#include "libtecore/internal.h"
+#include "libtecore/used.h"
+
+static int by_begin(const void *a, const void *b)
+{
+	const uintptr_t x = ((const struct te__used_range *)a)->begin;
+	const uintptr_t y = ((const struct te__used_range *)b)->begin;
+
+	return x < y ? -1 : x > y;
+}
+
+static void find_farthest(struct te__used_list *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		const size_t before = i ? l->v[i - 1].farthest : i;
+
+		l->v[i].farthest = l->v[before].end > l->v[i].end ? before : i;
+	}
+}
+
+static void list_sort(struct te__used_list *l)
+{
+	if (l->n)
+		qsort(l->v, l->n, sizeof(*l->v), by_begin);
+	find_farthest(l);
+}
+
+int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
+{
+	struct te__ranges r;
+	size_t nranges = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		te__node_ranges(&node[i], &r);
+		nranges += r.n;
+	}
+	*u = (struct te__used){ .taken = te__calloc(n, sizeof(*u->taken)) };
+	u->any.v = te__malloc(nranges * sizeof(*u->any.v));
+	u->written.v = te__malloc(nranges * sizeof(*u->written.v));
+	if (!u->taken || !u->any.v || !u->written.v) {
+		te__used_free(u);
+		return -ENOMEM;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		te__node_ranges(&node[i], &r);
+		for (uint32_t k = 0; k < r.n; k++) {
+			const struct te__used_range range = { .begin = r.v[k].ptr,
+							      .end = r.v[k].ptr + r.v[k].nbytes,
+							      .node = (uint32_t)i,
+							      .number = k };
+
+			u->any.v[u->any.n++] = range;
+			if (r.v[k].access != TE__READ)
+				u->written.v[u->written.n++] = range;
+		}
+	}
+	list_sort(&u->any);
+	list_sort(&u->written);
+	return 0;
+}
+
+void te__used_free(struct te__used *u)
+{
+	te__free(u->any.v);
+	te__free(u->written.v);
+	te__free(u->taken);
+	*u = (struct te__used){ 0 };
+}
+
+static void list_drop(struct te__used_list *l, const uint32_t *taken)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < l->n; i++)
+		if (!(taken[l->v[i].node] >> l->v[i].number & 1))
+			l->v[kept++] = l->v[i];
+	l->n = kept;
+	find_farthest(l);
+}
+
+void te__used_drop(struct te__used *u)
+{
+	if (!u->dirty)
+		return;
+	list_drop(&u->any, u->taken);
+	list_drop(&u->written, u->taken);
+	u->dirty = 0;
+}
+
+int64_t te__used_at(const struct te__used_list *l, uintptr_t begin, uintptr_t end)
+{
+	size_t lo = 0, hi = l->n;
+
+	/* of those that begin before the end, does the farthest reach behind the beginning? */
+	while (lo < hi) {
+		const size_t mid = lo + (hi - lo) / 2;
+
+		if (l->v[mid].begin < end)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	if (!lo)
+		return -1;
+	lo = l->v[lo - 1].farthest;
+	return l->v[lo].end > begin ? (int64_t)l->v[lo].node : -1;
+}

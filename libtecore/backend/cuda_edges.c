@@ -237,12 +237,23 @@ static int by_data(struct te__cuda_graph *g)
 	return nroots > 1 ? root_add(g, nroots) : 0;
 }
 
+static int is_product_memset(const struct te__gnode *n)
+{
+	return n->kind == TE_NODE_FILL && n->id == TE_K_GEMM;
+}
+
 int te__cuda_graph_arrange(struct te__cuda_graph *g)
 {
-	int r = edges_remove(g->nodes->graph);
+	int changes = g->edges != 0;
+	int r;
 
+	for (size_t i = 0; !changes && i < g->nodes->n; i++)
+		changes = is_product_memset(&g->info[i]);
+	if (!changes)
+		return 0;
+	r = edges_remove(g->nodes->graph);
 	for (size_t i = 0; !r && i < g->nodes->n; i++)
-		if (g->info[i].kind == TE_NODE_FILL && g->info[i].id == TE_K_GEMM)
+		if (is_product_memset(&g->info[i]))
 			r = memset_replace(g, i);
 	if (!r && g->edges & TE_CAPTURE_BY_DATA)
 		r = by_data(g);

@@ -25,7 +25,7 @@
 #include "libtecore/backend/cuda_internal.h"
 
 #define MAX_TUNE 32
-#define TIMED_RUNS 5
+#define TIMED_RUNS 10
 
 /* what tells one problem from another; no padding, compared as bytes */
 struct key {
@@ -78,17 +78,16 @@ static int load(struct te__cublaslt *lt)
 #define X(name, args) #name,
 		TE__LT_SYMS(X)
 #undef X
-		"cublasLtGetVersion",
+			"cublasLtGetVersion",
 	};
 	void **slot = (void **)&lt->api;
 
 	for (size_t i = 0; !lt->dl && i < sizeof(names) / sizeof(names[0]); i++)
 		lt->dl = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 	if (!lt->dl)
-		return te__fail(
-			-TE_EBLAS,
-			"products on a GPU need cuBLASLt, and libcublasLt.so is not found: "
-			"install libcublas or name its folder in LD_LIBRARY_PATH");
+		return te__fail(-TE_EBLAS,
+				"products on a GPU need cuBLASLt, and libcublasLt.so is not found: "
+				"install libcublas or name its folder in LD_LIBRARY_PATH");
 	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
 		slot[i] = dlsym(lt->dl, sym[i]);
 		if (!slot[i])
@@ -114,8 +113,8 @@ static void name_cache(struct te__cublaslt *lt, const struct te__cuda_dev *d)
 				   *p :
 				   '-';
 	dev[n] = 0;
-	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%d-%zu", dir, dev,
-			     driver, lt->version) >= (int)sizeof(lt->cache))
+	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%d-%zu", dir, dev, driver,
+			     lt->version) >= (int)sizeof(lt->cache))
 		lt->cache[0] = 0;
 }
 
@@ -164,10 +163,9 @@ void te__cublaslt_close(struct te__cuda_dev *d)
 
 static void print_key(const struct key *k, char *dst, size_t nbytes)
 {
-	snprintf(dst, nbytes,
-		 "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d", k->m, k->n,
-		 k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias, k->beta, k->scaled,
-		 k->align, k->tf32);
+	snprintf(dst, nbytes, "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d",
+		 k->m, k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias,
+		 k->beta, k->scaled, k->align, k->tf32);
 }
 
 /* FNV-1a: a line that was cut short or mixed with another is not handed to cuBLASLt */
@@ -186,8 +184,9 @@ static int parse_choice(const char *line, struct te__lt_algo *algo)
 	unsigned long long w[8];
 	unsigned check;
 
-	if (!p || sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %x", &w[0], &w[1], &w[2],
-			 &w[3], &w[4], &w[5], &w[6], &w[7], &check) != 9 ||
+	if (!p ||
+	    sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %x", &w[0], &w[1], &w[2], &w[3],
+		   &w[4], &w[5], &w[6], &w[7], &check) != 9 ||
 	    check != sum(line, (size_t)(end - line)))
 		return 0;
 	for (int i = 0; i < 8; i++)
@@ -354,23 +353,76 @@ static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct
 				      stream);
 }
 
-/* seconds of one run, or a negative number where the candidate fails */
-static float time_one(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
-		      const struct te_k_gemm *g, const struct te__lt_algo *algo, void *out,
-		      void *ws, void *events[2])
+/* what candidates are tried in */
+struct trial {
+	void *stream, *events[2];
+	uint64_t out, ws;
+};
+
+static void trial_free(struct te__cuda_dev *d, struct trial *t)
 {
+	if (t->stream)
+		te__cu.cuStreamDestroy(t->stream);
+	for (int i = 0; i < 2; i++)
+		if (t->events[i])
+			te__cu.cuEventDestroy(t->events[i]);
+	if (t->ws)
+		te__cu.cuMemFreeAsync(t->ws, d->stream);
+	if (t->out)
+		te__cu.cuMemFreeAsync(t->out, d->stream);
+	te__cu.cuStreamSynchronize(d->stream);
+}
+
+/* whether there is memory to try them in */
+static int trial_make(struct te__cuda_dev *d, const struct te_k_gemm *g, struct trial *t)
+{
+	const size_t nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
+
+	return !te__cu.cuMemAllocFromPoolAsync(&t->out, nbytes, d->pool, d->stream) &&
+	       !te__cu.cuMemAllocFromPoolAsync(&t->ws, TE__CUDA_WORKSPACE_NBYTES, d->pool,
+					       d->stream) &&
+	       !te__cu.cuStreamSynchronize(d->stream) &&
+	       !te__cu.cuStreamCreate(&t->stream, TE__CU_STREAM_NON_BLOCKING) &&
+	       !te__cu.cuEventCreate(&t->events[0], TE__CU_EVENT_DEFAULT) &&
+	       !te__cu.cuEventCreate(&t->events[1], TE__CU_EVENT_DEFAULT);
+}
+
+/* recorded, so that of small products too it is the device's time that counts */
+static int trial_record(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
+			const struct te__lt_algo *algo, const struct trial *t, void **ret_exec)
+{
+	void *out = (void *)(uintptr_t)t->out, *ws = (void *)(uintptr_t)t->ws, *graph = NULL;
+	int r = te__cu.cuStreamBeginCapture(t->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL), end;
+
+	if (r)
+		return r;
+	for (int i = 0; i < TIMED_RUNS && !r; i++)
+		r = matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, t->stream);
+	end = te__cu.cuStreamEndCapture(t->stream, &graph);
+	if (!r && !end)
+		r = te__cu.cuGraphInstantiateWithFlags(ret_exec, graph, 0);
+	if (!end)
+		te__cu.cuGraphDestroy(graph);
+	return r ? r : end;
+}
+
+/* milliseconds of all runs, or a negative number where the candidate fails */
+static float trial_run(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
+		       const struct te__lt_algo *algo, const struct trial *t)
+{
+	void *exec = NULL;
 	float ms = -1;
 
-	if (matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, d->stream) ||
-	    te__cu.cuEventRecord(events[0], d->stream))
-		return -1;
-	for (int i = 0; i < TIMED_RUNS; i++)
-		if (matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, d->stream))
-			return -1;
-	if (te__cu.cuEventRecord(events[1], d->stream) ||
-	    te__cu.cuEventSynchronize(events[1]) ||
-	    te__cu.cuEventElapsedTime(&ms, events[0], events[1]))
-		return -1;
+	/* the first launch warms up */
+	if (trial_record(lt, p, g, algo, t, &exec) || te__cu.cuGraphLaunch(exec, t->stream) ||
+	    te__cu.cuEventRecord(t->events[0], t->stream) ||
+	    te__cu.cuGraphLaunch(exec, t->stream) ||
+	    te__cu.cuEventRecord(t->events[1], t->stream) ||
+	    te__cu.cuEventSynchronize(t->events[1]) ||
+	    te__cu.cuEventElapsedTime(&ms, t->events[0], t->events[1]))
+		ms = -1;
+	if (exec)
+		te__cu.cuGraphExecDestroy(exec);
 	return ms;
 }
 
@@ -378,34 +430,21 @@ static float time_one(struct te__cuda_dev *d, struct te__cublaslt *lt, struct pr
 static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
 		   const struct te_k_gemm *g, const struct te__lt_heuristic *h, int n)
 {
-	const size_t nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
-	void *events[2] = { NULL, NULL };
-	uint64_t out = 0, ws = 0;
+	struct trial t = { 0 };
 	float best_ms = -1;
 	int best = 0;
 
-	if (te__cu.cuMemAllocFromPoolAsync(&out, nbytes, d->pool, d->stream) ||
-	    te__cu.cuMemAllocFromPoolAsync(&ws, TE__CUDA_WORKSPACE_NBYTES, d->pool, d->stream) ||
-	    te__cu.cuEventCreate(&events[0], TE__CU_EVENT_DEFAULT) ||
-	    te__cu.cuEventCreate(&events[1], TE__CU_EVENT_DEFAULT))
+	if (!trial_make(d, g, &t))
 		n = 0;
 	for (int i = 0; i < n; i++) {
-		float ms = time_one(d, lt, p, g, &h[i].algo, (void *)(uintptr_t)out,
-				    (void *)(uintptr_t)ws, events);
+		const float ms = trial_run(lt, p, g, &h[i].algo, &t);
 
 		if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
 			best_ms = ms;
 			best = i;
 		}
 	}
-	for (int i = 0; i < 2; i++)
-		if (events[i])
-			te__cu.cuEventDestroy(events[i]);
-	if (ws)
-		te__cu.cuMemFreeAsync(ws, d->stream);
-	if (out)
-		te__cu.cuMemFreeAsync(out, d->stream);
-	te__cu.cuStreamSynchronize(d->stream);
+	trial_free(d, &t);
 	return best;
 }
 
@@ -581,6 +620,5 @@ int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	add.bias = g->bias;
 	add.rows = g->m;
 	add.cols = g->n;
-	return te__cuda_launch(
-		s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
+	return te__cuda_launch(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
 }

@@ -107,6 +107,7 @@ AM_TESTS_ENVIRONMENT = \
 	READELF='$(READELF)'; export READELF;
 
 if HAVE_CHECK
+TT_SH += t/core/t1001-shuffle.t
 AM_CPPFLAGS += -I$(top_srcdir)/t/lib
 check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \

@@ -68,13 +68,13 @@ END_TEST
 /* bytes and words at any address: whole vectors in the middle, what is left at both ends */
 START_TEST(fill)
 {
-	static const int64_t sizes[] = { 1,  2,	  3,   4,    5,	    12,	    15,	    16,	   17,
-					 31, 63,  64,  65,   255,   1000,   4095,   16384, 16385,
-					 77, 333, 999, 9973, 65537, 262144, 1000003 };
+	static const int64_t sizes[] = { 0,	1,  2,	 3,   4,    5,	   12,	   15,	   16,
+					 17,	31, 63,	 64,  65,   255,   1000,   4095,   16384,
+					 16385, 77, 333, 999, 9973, 65537, 262144, 1000003 };
 	const int32_t elem = _i ? 4 : 1;
 
 	for (size_t k = 0; k < TT_LEN(sizes); k++) {
-		const int64_t at = tt_rand_int(0, 40), behind = tt_rand_int(0, 40);
+		const int64_t at = tt_rand_int(0, 40), behind = tt_rand_int(1, 40);
 		const int64_t n = sizes[k];
 		uint8_t *x = kc_poison(TE_DTYPE_UINT8, (at + n + behind) * elem);
 		struct te_k_fill a = { x + at * elem, n, (uint32_t)tt_rand_u64(), elem };

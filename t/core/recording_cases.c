@@ -520,10 +520,10 @@ static int is_behind(const struct te_recording *rec, uint64_t index, uint64_t ot
 	return 0;
 }
 
-/* the nodes that were queued: a backend may put an empty one before them */
+/* the nodes that were queued: a backend may put a fill of nothing before them */
 static uint64_t first_queued(const struct te_recording *rec)
 {
-	return node(rec, 0).kind == TE_NODE_OTHER;
+	return node(rec, 0).kind == TE_NODE_FILL && !node(rec, 0).nbytes;
 }
 
 START_TEST(nodes_wait_for_their_data)

@@ -85,6 +85,9 @@ struct te_recording {
 	struct slot *slot;
 	int32_t nslots;
 	uint64_t nuses; /* of all slots */
+	/* numbers of slots by address; until a rebind moves one, they have nothing in common */
+	int32_t *order;
+	int moved;
 	struct scratch scratch;
 	int by_data;	      /* its edges keep to the memory that it was captured with */
 	struct te__used used; /* then, once there is a slot */
@@ -431,11 +434,17 @@ static int slot_find(struct slot *slot, struct nodes *s, const char *fn)
 	return 0;
 }
 
-static void slots_free(struct slot *slot, int32_t n)
+static void slots_free(struct te_recording *rec)
 {
-	for (int32_t i = 0; slot && i < n; i++)
-		te__free(slot[i].use);
-	te__free(slot);
+	for (int32_t i = 0; i < rec->nslots; i++)
+		te__free(rec->slot[i].use);
+	te__free(rec->slot);
+	te__free(rec->order);
+	rec->slot = NULL;
+	rec->order = NULL;
+	rec->nslots = 0;
+	rec->nuses = 0;
+	rec->moved = 0;
 }
 
 static int overlap(const struct slot *a, const struct slot *b)
@@ -511,12 +520,34 @@ static int slot_patchable(const struct te_recording *rec, const struct slot *slo
 	return ok;
 }
 
-/* the slot that is bound to just this memory, a new number, or an error */
-static int32_t slot_number(const struct te_recording *rec, const struct slot *want)
+/* how many slots begin below p: the place in their order of one that begins there */
+static int32_t slots_below(const struct te_recording *rec, uintptr_t p)
 {
+	int32_t lo = 0, hi = rec->nslots;
+
+	while (lo < hi) {
+		const int32_t mid = lo + (hi - lo) / 2;
+
+		if (rec->slot[rec->order[mid]].ptr < p)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* a slot that is bound to just this memory, else one that overlaps it, else -1 */
+static int32_t slot_there(const struct te_recording *rec, const struct slot *want)
+{
+	const int32_t at = rec->moved ? 0 : slots_below(rec, want->ptr);
+	/* without the order any, by it the neighbours only */
+	const int32_t first = rec->moved || !at ? 0 : at - 1;
+	const int32_t end = rec->moved || at == rec->nslots ? rec->nslots : at + 1;
 	int32_t meets = -1;
 
-	for (int32_t i = 0; i < rec->nslots; i++) {
+	for (int32_t k = first; k < end; k++) {
+		const int32_t i = rec->moved ? k : rec->order[k];
+
 		if (!overlap(&rec->slot[i], want))
 			continue;
 		if (rec->slot[i].ptr == want->ptr && rec->slot[i].nbytes == want->nbytes)
@@ -524,13 +555,23 @@ static int32_t slot_number(const struct te_recording *rec, const struct slot *wa
 		if (meets < 0)
 			meets = i;
 	}
-	if (meets < 0)
+	return meets;
+}
+
+/* the slot that is bound to just this memory, a new number, or an error */
+static int32_t slot_number(const struct te_recording *rec, const struct slot *want)
+{
+	const int32_t i = slot_there(rec, want);
+
+	if (i < 0)
 		return rec->nslots;
+	if (rec->slot[i].ptr == want->ptr && rec->slot[i].nbytes == want->nbytes)
+		return i;
 	return te__fail(-EINVAL,
 			"te_recording_slot: %zu bytes at %p overlap slot %" PRId32
 			", which is %zu bytes at %p",
-			want->nbytes, (void *)want->ptr, meets, rec->slot[meets].nbytes,
-			(void *)rec->slot[meets].ptr);
+			want->nbytes, (void *)want->ptr, i, rec->slot[i].nbytes,
+			(void *)rec->slot[i].ptr);
 }
 
 /* the slot takes along what of a node's memory goes where the use's pointer goes */
@@ -563,10 +604,29 @@ static void use_take(struct te_recording *rec, struct slot *slot, const struct u
 	}
 }
 
+/* room for another; there is some but at powers of two */
+static int slots_reserve(struct te_recording *rec, const char *fn)
+{
+	const size_t n = (size_t)rec->nslots, more = n ? 2 * n : 1;
+	struct slot *slot;
+	int32_t *order;
+
+	if (n & (n - 1))
+		return 0;
+	slot = te__realloc(rec->slot, more * sizeof(*slot));
+	if (slot)
+		rec->slot = slot;
+	order = slot ? te__realloc(rec->order, more * sizeof(*order)) : NULL;
+	if (!order)
+		return no_memory(fn, "a slot");
+	rec->order = order;
+	return 0;
+}
+
 static int slot_add(struct te_recording *rec, struct slot *slot)
 {
 	const char *fn = "te_recording_slot";
-	struct slot *grown;
+	int32_t at;
 	int r = slot_find(slot, &rec->nodes, fn);
 
 	if (!r && rec->by_data && !rec->used.taken &&
@@ -574,11 +634,8 @@ static int slot_add(struct te_recording *rec, struct slot *slot)
 		r = no_memory(fn, "the memory that a graph uses");
 	if (!r)
 		r = scratch_reserve(&rec->scratch, rec->nuses + slot->nuses, fn);
-	if (!r) {
-		grown = te__realloc(rec->slot, ((size_t)rec->nslots + 1) * sizeof(*grown));
-		if (!grown)
-			r = no_memory(fn, "a slot");
-	}
+	if (!r)
+		r = slots_reserve(rec, fn);
 	if (r) {
 		te__free(slot->use);
 		return r;
@@ -586,7 +643,10 @@ static int slot_add(struct te_recording *rec, struct slot *slot)
 	slot->home = slot->ptr;
 	for (uint32_t i = 0; rec->by_data && i < slot->nuses; i++)
 		use_take(rec, slot, &slot->use[i]);
-	rec->slot = grown;
+	at = slots_below(rec, slot->ptr);
+	memmove(&rec->order[at + 1], &rec->order[at],
+		(size_t)(rec->nslots - at) * sizeof(*rec->order));
+	rec->order[at] = rec->nslots;
 	rec->slot[rec->nslots++] = *slot;
 	rec->nuses += slot->nuses;
 	return 0;
@@ -738,6 +798,7 @@ static void patches_keep(struct te_recording *rec, uint32_t npatches)
 {
 	te__free(rec->nodes.pointer);
 	rec->nodes.pointer = NULL;
+	rec->moved = 1;
 	for (uint32_t i = 0; i < npatches; i++) {
 		const struct te__patch *p = &rec->scratch.patch[i];
 		struct te__gnode *n = &rec->nodes.node[p->index];
@@ -854,10 +915,7 @@ static int recording_update(struct te_recording *rec, void *graph, uint32_t edge
 	nodes_free(&rec->nodes);
 	rec->nodes = nodes;
 	/* whose the new nodes' pointers are, only the caller knows */
-	slots_free(rec->slot, rec->nslots);
-	rec->slot = NULL;
-	rec->nslots = 0;
-	rec->nuses = 0;
+	slots_free(rec);
 	te__used_free(&rec->used);
 	rec->by_data = (edges & TE_CAPTURE_BY_DATA) != 0;
 	return r;
@@ -926,7 +984,7 @@ struct te_recording *te_recording_unref(struct te_recording *rec)
 		return NULL;
 	ctx->ops->exec_destroy(rec->exec);
 	nodes_free(&rec->nodes);
-	slots_free(rec->slot, rec->nslots);
+	slots_free(rec);
 	te__used_free(&rec->used);
 	te__free(rec->scratch.patch);
 	te__free(rec->scratch.args);

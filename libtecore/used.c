@@ -25,13 +25,6 @@ static void find_farthest(struct te__used_list *l)
 	}
 }
 
-static void list_sort(struct te__used_list *l)
-{
-	if (l->n)
-		qsort(l->v, l->n, sizeof(*l->v), by_begin);
-	find_farthest(l);
-}
-
 int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
 {
 	struct te__ranges r;
@@ -57,12 +50,17 @@ int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
 							      .number = k };
 
 			u->any.v[u->any.n++] = range;
-			if (r.v[k].access != TE__READ)
-				u->written.v[u->written.n++] = range;
 		}
 	}
-	list_sort(&u->any);
-	list_sort(&u->written);
+	if (u->any.n)
+		qsort(u->any.v, u->any.n, sizeof(*u->any.v), by_begin);
+	for (size_t i = 0; i < u->any.n; i++) {
+		te__node_ranges(&node[u->any.v[i].node], &r);
+		if (r.v[u->any.v[i].number].access != TE__READ)
+			u->written.v[u->written.n++] = u->any.v[i];
+	}
+	find_farthest(&u->any);
+	find_farthest(&u->written);
 	return 0;
 }
 

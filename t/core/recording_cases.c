@@ -1060,13 +1060,14 @@ START_TEST(rebinds_uses_of_every_kind)
 }
 END_TEST
 
-/* copies to random places, in slots that follow each other, some of which move: each has the uses
- * that are left in its memory, and is patchable where those lie within */
+/* copies to random places, in slots side by side that are looked up in any order, and some of which
+ * move: each has the uses that are left in its memory, and is patchable where those lie within */
 static void search(unsigned char *to, unsigned char *from, unsigned char *other, size_t size)
 {
 	enum { NCOPIES = 30 };
-	const int64_t most = tt_rand_int(1, 100);
-	size_t begin[NCOPIES], end[NCOPIES];
+	const int64_t most = tt_rand_int(1, 100), moves = tt_rand_int(0, 1);
+	size_t begin[NCOPIES], end[NCOPIES], at[100] = { 0 };
+	int turn[100], nslots = 0, nfound = 0;
 	struct te_recording *rec;
 
 	DO(te_capture_begin(a));
@@ -1078,24 +1079,36 @@ static void search(unsigned char *to, unsigned char *from, unsigned char *other,
 		DO(te_copy(a, to + begin[k], from + begin[k], end[k] - begin[k]));
 	}
 	DO(te_capture_end(a, &rec));
-	for (size_t at = 0, next; at < size; at = next) {
+	for (at[0] = 0; at[nslots] < size; nslots++) {
+		at[nslots + 1] = at[nslots] + (size_t)tt_rand_int(20, 300);
+		if (at[nslots + 1] > size - 20)
+			at[nslots + 1] = size;
+		turn[nslots] = nslots;
+	}
+	for (int k = 0; k < nslots; k++) {
+		const int other_k = (int)tt_rand_int(k, nslots - 1), t = turn[other_k];
+		const size_t first = at[t], next = at[t + 1];
 		int32_t nuses = 0, within = 0, number;
 
-		next = at + (size_t)tt_rand_int(1, 300);
-		if (next > size)
-			next = size;
-		for (int k = 0; k < NCOPIES; k++) {
-			nuses += begin[k] < next && end[k] > at;
-			within += begin[k] >= at && end[k] <= next;
+		turn[other_k] = turn[k];
+		for (int c = 0; c < NCOPIES; c++) {
+			nuses += begin[c] < next && end[c] > first;
+			within += begin[c] >= first && end[c] <= next;
 		}
-		number = slot(rec, to + at, next - at, nuses, nuses == within);
-		if (nuses != within || tt_rand_int(0, 1))
+		number = slot(rec, to + first, next - first, nuses, nuses == within);
+		ck_assert_int_eq(number, nfound++);
+		ck_assert_int_eq(slot(rec, to + first, next - first, nuses, nuses == within),
+				 number);
+		fails(te_recording_slot(rec, to + first + 1, size, NULL), -EINVAL, "overlap slot");
+		fails(te_recording_slot(rec, to + next - 1, 1, NULL), -EINVAL, "overlap slot");
+		if (!moves || nuses != within || tt_rand_int(0, 1))
 			continue;
-		DO(rebind(rec, number, other + at));
-		slot(rec, to + at, next - at, 0, 1);
-		for (int k = 0; k < NCOPIES; k++)
-			if (begin[k] >= at && end[k] <= next)
-				begin[k] = end[k] = size + 1;
+		DO(rebind(rec, number, other + first));
+		slot(rec, to + first, next - first, 0, 1);
+		nfound++;
+		for (int c = 0; c < NCOPIES; c++)
+			if (begin[c] >= first && end[c] <= next)
+				begin[c] = end[c] = size + 1;
 	}
 	te_recording_unref(rec);
 }

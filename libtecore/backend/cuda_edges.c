@@ -72,12 +72,12 @@ static int edges_remove(void *graph)
 	return r;
 }
 
-/* our kernels, and fills, which are kernels of ours too */
+/* our kernels, and fills, which are kernels of ours too; not the memsets left in products */
 static int is_ours(const struct te__gnode *n)
 {
-	return n->kind == TE_NODE_FILL ?
-		       !n->foreign :
-		       n->kind == TE_NODE_KERNEL && n->id >= 0 && n->id != TE_K_GEMM;
+	if (n->id == TE_K_GEMM)
+		return 0;
+	return n->kind == TE_NODE_FILL ? !n->foreign : n->kind == TE_NODE_KERNEL && n->id >= 0;
 }
 
 static int is_kernel(const struct te__gnode *n)
@@ -85,6 +85,10 @@ static int is_kernel(const struct te__gnode *n)
 	return n->kind == TE_NODE_KERNEL || is_ours(n);
 }
 
+/*
+ * Programmatic ones that kernels of the caller had become full: those begin later than they might,
+ * never too early.
+ */
 static int edges_put(const struct te__cuda_graph *g)
 {
 	const struct te__cu_edge_data early = { .from_port = TE__CU_PORT_PROGRAMMATIC,

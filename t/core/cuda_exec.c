@@ -1047,7 +1047,7 @@ static void queue_todo(void)
 	}
 }
 
-/* whatever is captured gives what it gave one call after the other, in all orders that edges leave */
+/* what is captured gives what it gave call by call, in every order that edges leave */
 START_TEST(any_work_with_any_edges)
 {
 	static unsigned char want[sizeof(memory)];

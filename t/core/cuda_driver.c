@@ -174,6 +174,16 @@ static int fake_cuStreamSynchronize(void *stream)
 	return 0;
 }
 
+static int fake_cuEventCreate(void **ret_event, unsigned flags)
+{
+	return hold(ret_event);
+}
+
+static int fake_cuEventDestroy(void *event)
+{
+	return drop();
+}
+
 static int fake_cuModuleLoadData(void **ret_module, const void *image)
 {
 	return hold(ret_module);
@@ -249,6 +259,8 @@ static struct te__cuda_driver driver(void)
 	HAVE(cuStreamCreate);
 	HAVE(cuStreamDestroy);
 	HAVE(cuStreamSynchronize);
+	HAVE(cuEventCreate);
+	HAVE(cuEventDestroy);
 	HAVE(cuModuleLoadData);
 	HAVE(cuModuleUnload);
 	HAVE(cuModuleGetFunctionCount);

@@ -439,9 +439,10 @@ struct te_k_adamw_state {
 };
 
 /*
- * one thread, in FP64: norm = sqrt(sum of parts, ascending); grad_norm = float(norm). Not finite:
- * skip = 1, clip = 1, nskipped += 1. Else skip = 0; clip = max_norm > 0 and norm > max_norm ?
- * float(max_norm / norm) : 1; nsteps += 1; betaK_t *= betaK.
+ * in FP64: norm = sqrt(sum of parts); grad_norm = float(norm). The sum is a tree: s = part, then
+ * s[p] += s[p + n] for all p < n, for n = TE_K_SUMSQ_PARTS / 2, then half of it, down to 1; s[0].
+ * Not finite: skip = 1, clip = 1, nskipped += 1. Else skip = 0; clip = max_norm > 0 and norm >
+ * max_norm ? float(max_norm / norm) : 1; nsteps += 1; betaK_t *= betaK.
  */
 struct te_k_adamw_begin {
 	const double *part; /* [TE_K_SUMSQ_PARTS] */

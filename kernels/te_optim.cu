@@ -3,7 +3,7 @@
  *
  *  kernel       shapes             blocks         threads  shared  B/element
  *  sumsq        x FP32 [n]         1024           256      64      4
- *  adamw_begin  1024 partial sums  1              256      8192
+ *  adamw_begin  1024 partial sums  1              256      2048
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *
  * sumsq gives each block one run, all resident at once. adamw is bound by its 28
@@ -71,31 +71,41 @@ extern "C" __global__ void __launch_bounds__(256)
 	te_k_adamw_begin(const __grid_constant__ struct te_k_adamw_begin a)
 {
 	te_begin();
-	__shared__ double part[TE_K_SUMSQ_PARTS];
+	__shared__ double part[256];
 	struct te_k_adamw_state *s = a.state;
-	double sum = 0.0, norm;
+	const struct te_k_adamw_state was = *s; /* waits beside the parts */
+	double q[8], norm;
 
-	for (int p = threadIdx.x; p < TE_K_SUMSQ_PARTS; p += blockDim.x)
-		part[p] = a.part[p];
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		q[k] = a.part[threadIdx.x + 256 * k];
+	part[threadIdx.x] = __dadd_rn(__dadd_rn(q[0], q[2]), __dadd_rn(q[1], q[3]));
 	__syncthreads();
+	if (threadIdx.x >= 32)
+		return;
+#pragma unroll
+	for (int k = 0; k < 8; k++)
+		q[k] = part[threadIdx.x + 32 * k];
+#pragma unroll
+	for (int n = 4; n; n /= 2)
+#pragma unroll
+		for (int k = 0; k < n; k++)
+			q[k] = __dadd_rn(q[k], q[k + n]);
+	norm = __dsqrt_rn(warp_sum(q[0]));
 	if (threadIdx.x)
 		return;
-#pragma unroll 16
-	for (int p = 0; p < TE_K_SUMSQ_PARTS; p++)
-		sum = __dadd_rn(sum, part[p]);
-	norm = __dsqrt_rn(sum);
 	s->grad_norm = (float)norm;
 	s->clip = 1.0f;
 	s->skip = !(fabsf((float)norm) < TE_INF);
-	if (s->skip) {
-		s->nskipped++;
+	if (!(fabsf((float)norm) < TE_INF)) {
+		s->nskipped = was.nskipped + 1;
 		return;
 	}
 	if (a.max_norm > 0.0f && norm > (double)a.max_norm)
 		s->clip = (float)__ddiv_rn((double)a.max_norm, norm);
-	s->nsteps++;
-	s->beta1_t = __dmul_rn(s->beta1_t, (double)a.beta1);
-	s->beta2_t = __dmul_rn(s->beta2_t, (double)a.beta2);
+	s->nsteps = was.nsteps + 1;
+	s->beta1_t = __dmul_rn(was.beta1_t, (double)a.beta1);
+	s->beta2_t = __dmul_rn(was.beta2_t, (double)a.beta2);
 }
 
 struct adamw_consts {

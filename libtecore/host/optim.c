@@ -18,11 +18,13 @@ void te__h_sumsq(const struct te_k_sumsq *a)
 void te__h_adamw_begin(const struct te_k_adamw_begin *a)
 {
 	struct te_k_adamw_state *s = a->state;
-	double sum = 0.0, norm;
+	double sum[TE_K_SUMSQ_PARTS], norm;
 
-	for (int p = 0; p < TE_K_SUMSQ_PARTS; p++)
-		sum += a->part[p];
-	norm = sqrt(sum);
+	memcpy(sum, a->part, sizeof(sum));
+	for (int n = TE_K_SUMSQ_PARTS / 2; n; n /= 2)
+		for (int p = 0; p < n; p++)
+			sum[p] += sum[p + n];
+	norm = sqrt(sum[0]);
 	s->grad_norm = (float)norm;
 	s->clip = 1.0f;
 	s->skip = !isfinite(s->grad_norm);

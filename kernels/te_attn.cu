@@ -16,7 +16,10 @@
  *   dkv  grid (batch nkv, ceil(T / 128)), 128 threads up to D = 64, else 256, 512 rows + 1 KiB
  *   dq   grid (batch nheads, ceil(T / 128)), as dkv
  *
- * where a row is 2 (D + 8) bytes: 16 bytes of padding put eight consecutive rows in different
+ * _few, for so few blocks that half of the processors would have none, has 64 for 128 rows and
+ * 128 threads, and as many rows of shared memory less: 64 forward, 128 backward.
+ *
+ * A row is 2 (D + 8) bytes: 16 bytes of padding put eight consecutive rows in different
  * banks, which is all that ldmatrix needs. The longest blocks have the lowest blockIdx.y.
  *
  * fp32: FFMA on 64 x 64 tiles, 256 threads of 4 x 4 scores; grids as above with 64 for 128; shared
@@ -1011,14 +1014,19 @@ extern "C" __global__ void __launch_bounds__(256) te_k_attn_bwd_pre_fp32(struct 
 #define BF16(D, W, M, C, B)                                                               \
 	KERNEL(te_k_attn_fwd_bf16_d##D, 128, 2, te_k_attn_fwd, FWD(D, 4, 2, false))       \
 	KERNEL(te_k_attn_fwd_bf16_d##D##_drop, 256, 1, te_k_attn_fwd, FWD(D, 8, 1, true)) \
+	KERNEL(te_k_attn_fwd_bf16_d##D##_few, 128, 2, te_k_attn_fwd, FWD(D, 4, 1, false)) \
 	KERNEL(te_k_attn_bwd_dkv_bf16_d##D, W * 32, B, te_k_attn_bwd,                     \
 	       BWD(true, D, W, M, C, false))                                              \
 	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,              \
 	       BWD(true, D, W, M, C, true))                                               \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_few, 128, B, te_k_attn_bwd,                  \
+	       BWD(true, D, 4, 1, C, false))                                              \
 	KERNEL(te_k_attn_bwd_dq_bf16_d##D, W * 32, B, te_k_attn_bwd,                      \
 	       BWD(false, D, W, M, C, false))                                             \
 	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_drop, W * 32, B, te_k_attn_bwd,               \
-	       BWD(false, D, W, M, C, true))
+	       BWD(false, D, W, M, C, true))                                              \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_few, 128, B, te_k_attn_bwd,                   \
+	       BWD(false, D, 4, 1, C, false))
 
 BF16(32, 4, 2, 32, 2)
 BF16(64, 4, 2, 32, 2)

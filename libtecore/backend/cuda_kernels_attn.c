@@ -8,6 +8,7 @@
 #include "libtecore/backend/cuda_kernels.h"
 #include "libtecore/internal.h"
 
+#define FEW 66		     /* blocks of 128 rows: half of a Hopper GPU's processors */
 #define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
 
 enum { FWD, DKV, DQ, PASSES };
@@ -16,26 +17,26 @@ enum { FWD, DKV, DQ, PASSES };
 static const struct {
 	int head_dim;
 	unsigned nthreads[PASSES], nthreads_drop[PASSES];
-	const char *func[PASSES], *func_drop[PASSES];
+	const char *func[PASSES], *func_drop[PASSES], *func_few[PASSES];
 } bf16[] = {
+#define FUNCS(D, variant)                                                                  \
+	{ "te_k_attn_fwd_bf16_d" #D variant, "te_k_attn_bwd_dkv_bf16_d" #D variant,        \
+	  "te_k_attn_bwd_dq_bf16_d" #D variant }
 #define ROW(D, bwd)                                                                        \
-	{ D, { 128, bwd, bwd }, { 256, bwd, bwd },                                         \
-	  { "te_k_attn_fwd_bf16_d" #D, "te_k_attn_bwd_dkv_bf16_d" #D,                      \
-	    "te_k_attn_bwd_dq_bf16_d" #D },                                                \
-	  { "te_k_attn_fwd_bf16_d" #D "_drop", "te_k_attn_bwd_dkv_bf16_d" #D "_drop",      \
-	    "te_k_attn_bwd_dq_bf16_d" #D "_drop" } },
+	{ D, { 128, bwd, bwd }, { 256, bwd, bwd }, FUNCS(D, ""), FUNCS(D, "_drop"),        \
+	  FUNCS(D, "_few") },
 	ROW(32, 128)
 	ROW(64, 128)
 	ROW(96, 256)
 	ROW(128, 256)
 #undef ROW
+#undef FUNCS
 }, fp32[] = {
 #define ROW(D)                                                                             \
-	{ D, { 256, 256, 256 }, { 256, 256, 256 },                                         \
+	{ D, { 256, 256, 256 }, { 0 },                                                     \
 	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
 	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
-	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
-	    "te_k_attn_bwd_dq_fp32_d" #D } },
+	  { NULL }, { NULL } },
 	ROW(64)
 	ROW(128)
 #undef ROW
@@ -73,10 +74,15 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 		while (bf16[i].head_dim < head_dim)
 			i++;
 		d = (unsigned)bf16[i].head_dim;
-		ret->func = threshold ? bf16[i].func_drop[pass] : bf16[i].func[pass];
-		ret->block[0] = threshold ? bf16[i].nthreads_drop[pass] : bf16[i].nthreads[pass];
-		rows = 128;
-		bytes = (pass == FWD ? 384 : 512) * (d + 8) * 2 + (pass == DKV ? 1024 : 0);
+		rows = !threshold && nx * ((seqlen + 127) / 128) <= FEW ? 64 : 128;
+		ret->func = threshold  ? bf16[i].func_drop[pass] :
+			    rows == 64 ? bf16[i].func_few[pass] :
+					 bf16[i].func[pass];
+		ret->block[0] = threshold  ? bf16[i].nthreads_drop[pass] :
+				rows == 64 ? 128 :
+					     bf16[i].nthreads[pass];
+		bytes = ((pass == FWD ? 1 : 2) * rows + 256) * (d + 8) * 2 +
+			(pass == DKV ? 1024 : 0);
 	} else {
 		while (fp32[i].head_dim < head_dim)
 			i++;

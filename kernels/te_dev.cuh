@@ -235,6 +235,41 @@ template <class T> DEV void store_vec(T *p, const float v[TE_V])
 	store_raw(p, pack<T>(v));
 }
 
+/*
+ * Two neighbours as they lie in memory. The first n exist, the others are 0; VEC: both or none
+ * do, and p is aligned to two.
+ */
+template <class T> struct raw2 {
+	uint32_t w[sizeof(T) / 2];
+};
+
+template <bool VEC> DEV raw2<float> load2(const float *p, int n)
+{
+	if (VEC) {
+		const uint2 w = n ? *(const uint2 *)p : make_uint2(0, 0);
+
+		return { { w.x, w.y } };
+	}
+	return { { n > 0 ? __float_as_uint(p[0]) : 0, n > 1 ? __float_as_uint(p[1]) : 0 } };
+}
+
+template <bool VEC> DEV raw2<bf16> load2(const bf16 *p, int n)
+{
+	if (VEC)
+		return { { n ? *(const uint32_t *)p : 0 } };
+	return { { (n > 0 ? p[0].bits : 0u) | (n > 1 ? (uint32_t)p[1].bits << 16 : 0u) } };
+}
+
+DEV float2 unpack2(const raw2<float> &r)
+{
+	return make_float2(__uint_as_float(r.w[0]), __uint_as_float(r.w[1]));
+}
+
+DEV float2 unpack2(const raw2<bf16> &r)
+{
+	return make_float2(__uint_as_float(r.w[0] << 16), __uint_as_float(r.w[0] & 0xffff0000u));
+}
+
 /* the first n < TE_V elements; 0 behind them */
 template <class T> DEV void load_some(const T *p, int n, float v[TE_V])
 {
@@ -347,18 +382,24 @@ DEV double warp_sum(double s)
 	return s;
 }
 
-/* fold the block's largest m into *amax; all threads of a block of whole warps call it */
+/* the largest of numbers that are 0 or more, none of them NaN: these order as their bits do */
+DEV float warp_amax(float m)
+{
+	return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(m)));
+}
+
+/* fold the block's largest m, of amax_of, into *amax; all threads of whole warps call it */
 DEV void block_amax(float *amax, float m)
 {
 	__shared__ float part[32];
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, nwarps = blockDim.x / 32;
 
-	m = warp_max(m);
+	m = warp_amax(m);
 	if (lane == 0)
 		part[warp] = m;
 	__syncthreads();
 	if (warp == 0) {
-		m = warp_max(lane < nwarps ? part[lane] : 0.0f);
+		m = warp_amax(lane < nwarps ? part[lane] : 0.0f);
 		if (lane == 0)
 			atomic_amax(amax, m);
 	}

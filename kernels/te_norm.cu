@@ -6,7 +6,7 @@
  *  norm_fwd_colCxN  the same, q.col     C for 64 rows         256      10368   4, to FP8 + FP8^T
  *  norm_fwd_col  the same, any shape    64 rows               256      8832    6
  *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
- *  norm_dw       dy, x T                64 rows, 512 columns  64       512     4
+ *  norm_dw       dy, x T                64 rows, 64 columns   128      32768   4
  *
  * Up to 1024 columns a warp makes a row, up to 16384 a block; the row stays in
  * registers, 32 elements a thread, between the statistics and the result. _long is for
@@ -627,66 +627,70 @@ DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 
 /* --- weights ------------------------------------------------------------- */
 
-#define DW_THREADS 64
+#define DW_THREADS 128
+#define DW_COLS 64
 
-/* sums of dy * xhat and dy over the rows of this block */
+/*
+ * dy * xhat and dy of the rows and columns of this block: a warp has 16 rows, a lane two
+ * columns, and all of them are asked for before the first is used.
+ */
 template <class T, bool VEC>
-DEV void norm_dw_columns(const struct te_k_norm_dw &a, const float2 stats[TE_K_PART_ROWS],
-			 int64_t r0, int nrows, const struct team &w, int64_t base)
+DEV void norm_dw_terms(const struct te_k_norm_dw &a, float2 term[2][TE_K_PART_ROWS][DW_COLS / 2],
+		       int64_t p, int64_t c)
 {
-	const T *dy = (const T *)a.dy + r0 * a.cols, *x = (const T *)a.x + r0 * a.cols;
-	const int64_t part = r0 / TE_K_PART_ROWS * a.cols;
-	float pg[TE_V] = { 0.0f }, pb[TE_V] = { 0.0f };
-
-	for (int r = 0; r < nrows; r += 4) {
-		raw<T> wd[4], wx[4];
+	constexpr int STEP = TE_K_PART_ROWS / (DW_THREADS / 32);
+	const int r0 = threadIdx.x / 32 * STEP, lane = threadIdx.x % 32, r = r0 + lane % STEP;
+	const int nrows = clamp_int(a.rows - p * TE_K_PART_ROWS, 0, TE_K_PART_ROWS);
+	const int n = clamp_int(a.cols - c - lane * 2, 0, 2);
+	const int64_t at = (p * TE_K_PART_ROWS + r0) * a.cols + c + lane * 2;
+	const T *dy = (const T *)a.dy + at, *x = (const T *)a.x + at;
+	const float *stats = lane < STEP ? a.mean : a.rstd;
+	raw2<T> wd[STEP], wx[STEP];
+	float stat;
 
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			if (r + i < nrows) {
-				wd[i] = row_load<VEC>(w, dy + (r + i) * a.cols, a.cols, base, 0);
-				wx[i] = row_load<VEC>(w, x + (r + i) * a.cols, a.cols, base, 0);
-			}
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			float d[TE_V], v[TE_V];
-			float2 s;
-
-			if (r + i >= nrows)
-				break;
-			s = stats[r + i];
-			unpack(wd[i], d);
-			unpack(wx[i], v);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				pg[e] = add(pg[e], mul(d[e], mul(sub(v[e], s.x), s.y)));
-				pb[e] = add(pb[e], d[e]);
-			}
-		}
+	for (int i = 0; i < STEP; i++, dy += a.cols, x += a.cols) {
+		wd[i] = load2<VEC>(dy, r0 + i < nrows ? n : 0);
+		wx[i] = load2<VEC>(x, r0 + i < nrows ? n : 0);
 	}
-	row_store<VEC>(w, a.part_gamma + part, a.cols, base, 0, pack<float>(pg));
-	if (a.part_beta)
-		row_store<VEC>(w, a.part_beta + part, a.cols, base, 0, pack<float>(pb));
+	/* of row r: the mean in the lower lanes, rstd in the upper */
+	stat = stats && r < nrows ? stats[p * TE_K_PART_ROWS + r] : 0.0f;
+#pragma unroll
+	for (int i = 0; i < STEP; i++) {
+		const float2 d = unpack2(wd[i]), v = unpack2(wx[i]);
+		const float mean = __shfl_sync(0xffffffffu, stat, i);
+		const float rstd = __shfl_sync(0xffffffffu, stat, STEP + i);
+
+		term[0][r0 + i][lane] = make_float2(mul(d.x, mul(sub(v.x, mean), rstd)),
+						    mul(d.y, mul(sub(v.y, mean), rstd)));
+		term[1][r0 + i][lane] = d;
+	}
 }
 
 template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 {
-	__shared__ float2 stats[TE_K_PART_ROWS]; /* mean, rstd */
-	const uint32_t nblocks = (uint32_t)((a.cols + DW_THREADS * TE_V - 1) / (DW_THREADS * TE_V));
-	const int64_t r0 = (int64_t)(blockIdx.x / nblocks) * TE_K_PART_ROWS;
-	const int64_t base = (int64_t)(blockIdx.x % nblocks) * (DW_THREADS * TE_V);
-	const int nrows = clamp_int(a.rows - r0, 0, TE_K_PART_ROWS);
-	const struct team w = { (int)threadIdx.x, DW_THREADS, 0 };
+	__shared__ float2 term[2][TE_K_PART_ROWS][DW_COLS / 2];
+	const uint32_t nblocks = (uint32_t)((a.cols + DW_COLS - 1) / DW_COLS);
+	const int64_t p = blockIdx.x / nblocks;
+	const int64_t c = (int64_t)(blockIdx.x % nblocks) * DW_COLS;
+	const int64_t mine = c + threadIdx.x % DW_COLS;
+	const bool beta = threadIdx.x >= DW_COLS;
+	const float *value = (const float *)term[beta] + threadIdx.x % DW_COLS;
+	float *part = beta ? a.part_beta : a.part_gamma;
+	float sum = 0.0f;
 
-	if ((int)threadIdx.x < nrows)
-		stats[threadIdx.x] = make_float2(a.mean ? a.mean[r0 + threadIdx.x] : 0.0f,
-						 a.rstd[r0 + threadIdx.x]);
-	__syncthreads();
-	if (a.cols % TE_V == 0 && aligned(a.dy) && aligned(a.x) && aligned(a.part_gamma) &&
-	    aligned(a.part_beta))
-		norm_dw_columns<T, true>(a, stats, r0, nrows, w, base);
+	if (a.cols % 2 == 0 && aligned(a.dy) && aligned(a.x))
+		norm_dw_terms<T, true>(a, term, p, c);
 	else
-		norm_dw_columns<T, false>(a, stats, r0, nrows, w, base);
+		norm_dw_terms<T, false>(a, term, p, c);
+	__syncthreads();
+	if (!part || mine >= a.cols)
+		return;
+	/* + 0 for a row that does not exist changes no sum that began with +0 */
+#pragma unroll 32
+	for (int r = 0; r < TE_K_PART_ROWS; r++)
+		sum = add(sum, value[r * DW_COLS]);
+	part[p * a.cols + mine] = sum;
 }
 
 #define ROWS(T, t, variant, NV, VEC, LONG)                                                    \

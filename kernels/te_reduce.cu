@@ -1,73 +1,62 @@
 /*
  * te_reduce.cu - sums over rows, in an order that no grid changes. sm_90a.
  *
- *  kernel    shapes                        blocks                  threads  shared  B/element
- *  colsum    x T [rows, cols]              64 rows x 512 columns   64       0       2 (BF16)
- *  part_sum  part FP32 [nparts, cols]      32 columns              256      16384   4
+ *  kernel    shapes                        blocks                threads  shared      B/element
+ *  colsum    x T [rows, cols]              64 rows x 64 columns  128      8192, FP32  2 (BF16)
+ *                                                                         16384
+ *  part_sum  part FP32 [nparts, cols]      32 columns            256, 32  16384       4
  *
- * colsum: a thread sums 8 columns over 64 rows, eight rows in flight. part_sum: all
- * warps bring 128 rows of partial sums to shared memory, one adds them up in order,
- * so that a chain of additions never waits for memory.
+ * colsum: a warp brings 16 rows to shared memory, all of them in flight, and a thread adds a
+ * column up in order: so 64 rows alone cost one wait for memory, and many rows have blocks
+ * enough. part_sum: all warps bring 128 rows of partial sums to shared memory, one adds them up
+ * in order, so that a chain of additions never waits for memory; up to 8 rows stay in registers
+ * of the only warp.
  */
 #include "te_dev.cuh"
 
-#define COLSUM_THREADS 64
+#define COLSUM_THREADS 128
+#define COLSUM_COLS 64
+
+template <class T, bool VEC>
+DEV void colsum_columns(const struct te_k_colsum &a, raw2<T> tile[TE_K_PART_ROWS][COLSUM_COLS / 2],
+			int64_t p, int64_t c)
+{
+	constexpr int STEP = TE_K_PART_ROWS / (COLSUM_THREADS / 32); /* rows a warp */
+	const int r0 = threadIdx.x / 32 * STEP, lane = threadIdx.x % 32;
+	const int nrows = clamp_int(a.rows - p * TE_K_PART_ROWS, 0, TE_K_PART_ROWS);
+	const int n = clamp_int(a.cols - c - lane * 2, 0, 2);
+	const T *x = (const T *)a.x + (p * TE_K_PART_ROWS + r0) * a.cols + c + lane * 2;
+	raw2<T> w[STEP];
+
+#pragma unroll
+	for (int i = 0; i < STEP; i++, x += a.cols)
+		w[i] = load2<VEC>(x, r0 + i < nrows ? n : 0);
+#pragma unroll
+	for (int i = 0; i < STEP; i++)
+		tile[r0 + i][lane] = w[i];
+}
 
 template <class T> DEV void colsum_body(const struct te_k_colsum &a)
 {
-	const uint32_t nblocks = (uint32_t)((a.cols + COLSUM_THREADS * TE_V - 1) /
-					    (COLSUM_THREADS * TE_V));
+	__shared__ raw2<T> tile[TE_K_PART_ROWS][COLSUM_COLS / 2];
+	const uint32_t nblocks = (uint32_t)((a.cols + COLSUM_COLS - 1) / COLSUM_COLS);
 	const int64_t p = blockIdx.x / nblocks;
-	const int64_t c0 = (int64_t)(blockIdx.x % nblocks) * (COLSUM_THREADS * TE_V);
-	const int64_t r0 = p * TE_K_PART_ROWS;
-	const int nrows = clamp_int(a.rows - r0, 0, TE_K_PART_ROWS);
-	const T *x = (const T *)a.x + r0 * a.cols;
-	float *part = a.part + p * a.cols;
-	float sum[TE_V] = { 0.0f };
+	const int64_t c = (int64_t)(blockIdx.x % nblocks) * COLSUM_COLS;
+	const T *value = (const T *)tile + threadIdx.x;
+	float sum = 0.0f;
 
-	if (a.cols % TE_V == 0 && aligned(x) && aligned(part)) {
-		const int64_t c = c0 + threadIdx.x * TE_V;
-
-		if (c >= a.cols)
-			return;
-		for (int r = 0; r < nrows; r += 8) {
-			raw<T> w[8];
-
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				if (r + i < nrows)
-					w[i] = load_raw(x + (r + i) * a.cols + c);
-#pragma unroll
-			for (int i = 0; i < 8; i++) {
-				float v[TE_V];
-
-				if (r + i >= nrows)
-					break;
-				unpack(w[i], v);
-#pragma unroll
-				for (int e = 0; e < TE_V; e++)
-					sum[e] = add(sum[e], v[e]);
-			}
-		}
-		store_vec(part + c, sum);
+	if (a.cols % 2 == 0 && aligned(a.x))
+		colsum_columns<T, true>(a, tile, p, c);
+	else
+		colsum_columns<T, false>(a, tile, p, c);
+	__syncthreads();
+	if (threadIdx.x >= COLSUM_COLS || c + threadIdx.x >= a.cols)
 		return;
-	}
-	/* a thread's columns lie COLSUM_THREADS apart */
-	for (int r = 0; r < nrows; r++)
-#pragma unroll
-		for (int e = 0; e < TE_V; e++) {
-			const int64_t c = c0 + e * COLSUM_THREADS + threadIdx.x;
-
-			if (c < a.cols)
-				sum[e] = add(sum[e], to_float(x[r * a.cols + c]));
-		}
-#pragma unroll
-	for (int e = 0; e < TE_V; e++) {
-		const int64_t c = c0 + e * COLSUM_THREADS + threadIdx.x;
-
-		if (c < a.cols)
-			part[c] = sum[e];
-	}
+	/* + 0 for a row that does not exist changes no sum that began with +0 */
+#pragma unroll 32
+	for (int r = 0; r < TE_K_PART_ROWS; r++)
+		sum = add(sum, to_float(value[r * COLSUM_COLS]));
+	a.part[p * a.cols + c + threadIdx.x] = sum;
 }
 
 #define TE_NAME(T, t)                                                                         \
@@ -82,6 +71,7 @@ TE_NAME(bf16, bf16)
 #undef TE_NAME
 
 #define PART_STEP 128 /* rows a round: 16 a warp */
+#define PART_FEW 8
 
 extern "C" __global__ void __launch_bounds__(256)
 	te_k_part_sum(const __grid_constant__ struct te_k_part_sum a)
@@ -91,8 +81,22 @@ extern "C" __global__ void __launch_bounds__(256)
 	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const int64_t c = (int64_t)blockIdx.x * 32 + lane;
 	const bool in = c < a.cols;
+	const float out = in && warp == 0 ? a.out[c] : 0.0f; /* waits beside the parts */
 	float sum = 0.0f;
 
+	if (a.nparts <= PART_FEW) {
+		float few[PART_FEW];
+
+#pragma unroll
+		for (int p = 0; p < PART_FEW; p++)
+			few[p] = in && p < a.nparts ? a.part[p * a.cols + c] : 0.0f;
+#pragma unroll
+		for (int p = 0; p < PART_FEW; p++)
+			sum = add(sum, few[p]); /* + 0 changes no sum that began with +0 */
+		if (warp == 0 && in)
+			a.out[c] = add(out, sum);
+		return;
+	}
 	for (int64_t p0 = 0; p0 < a.nparts; p0 += PART_STEP) {
 		const int n = clamp_int(a.nparts - p0, 0, PART_STEP);
 
@@ -110,5 +114,5 @@ extern "C" __global__ void __launch_bounds__(256)
 		__syncthreads();
 	}
 	if (warp == 0 && in)
-		a.out[c] = add(a.out[c], sum);
+		a.out[c] = add(out, sum);
 }

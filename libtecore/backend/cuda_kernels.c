@@ -23,6 +23,7 @@
 #define NORM_THREAD_COLS 32	 /* and a thread these */
 #define NORM_BLOCK_COLS 16384
 #define NORM_CLUSTER_COLS 8192
+#define PART_SUM_FEW 8 /* as many parts are one warp's */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -225,23 +226,24 @@ static int geo_norm_dw(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_dw *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_norm_dw", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 512),
-			64);
+	return LAUNCH_T(k, a->dtype, "te_k_norm_dw", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 64),
+			128);
 }
 
 static int geo_colsum(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_colsum *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_colsum", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 512),
-			64);
+	return LAUNCH_T(k, a->dtype, "te_k_colsum", TE_K_NPARTS(a->rows) * ceil_div(a->cols, 64),
+			128);
 }
 
 static int geo_part_sum(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_part_sum *a = args;
 
-	return launch(k, "te_k_part_sum", ceil_div(a->cols, 32), 256);
+	return launch(k, "te_k_part_sum", ceil_div(a->cols, 32),
+		      a->nparts > PART_SUM_FEW ? 256 : 32);
 }
 
 static int geo_bias_fwd(const void *args, struct te__cuda_kernel *k)

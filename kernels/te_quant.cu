@@ -5,7 +5,7 @@
  *  clear            1 word                     1                     1        0
  *  fill             n words or bytes           16 KiB                256      0       1 a byte
  *  scale_current    1 word                     1                     1        0
- *  scale_delayed    [nslots, history_len]      a slot                256      144     8 a word
+ *  scale_delayed    [nslots, history_len]      a slot                256      32      8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
  *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3; both: 4
  *  dequantize       codes [n] to T             4096 elements         256      0       3 (BF16)
@@ -138,47 +138,62 @@ te_k_scale_current(const __grid_constant__ struct te_k_scale_current a)
 	*a.scale = s;
 }
 
+#define DELAYED_THREADS 256
+#define DELAYED_UNROLL 4 /* words a thread */
+
 /*
- * The history moves down by one in steps of a block. All of a step is read before
- * any of it is written; the next step reads only words that this one did not write.
+ * The history moves down by one in steps of 1024 words. All of a step is read before any of it
+ * is written; the next step reads only words that this one did not write.
  */
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(DELAYED_THREADS)
 	te_k_scale_delayed(const __grid_constant__ struct te_k_scale_delayed a)
 {
 	te_begin();
-	__shared__ float part[8];
+	__shared__ float part[DELAYED_THREADS / 32];
 	const int slot = a.first + blockIdx.x, len = a.history_len;
 	float *h = a.history + (int64_t)slot * len;
-	const float newest = h[0];
+	const float newest = h[0], fmt_max = a.fmt_max[slot];
 	float m = newest;
 
+	for (int i0 = 1 + threadIdx.x; i0 - (int)threadIdx.x < len;
+	     i0 += DELAYED_THREADS * DELAYED_UNROLL) {
+		float now[DELAYED_UNROLL], next[DELAYED_UNROLL];
+
+#pragma unroll
+		for (int u = 0; u < DELAYED_UNROLL; u++) {
+			const int i = i0 + u * DELAYED_THREADS;
+
+			now[u] = i < len ? h[i] : 0.0f;
+			next[u] = i + 1 < len ? h[i + 1] : newest;
+		}
+		if (newest == 0.0f)
+			return;
+		__syncthreads();
+#pragma unroll
+		for (int u = 0; u < DELAYED_UNROLL; u++) {
+			const int i = i0 + u * DELAYED_THREADS;
+
+			m = fmaxf(m, now[u]);
+			if (i < len)
+				h[i] = next[u];
+		}
+	}
 	if (newest == 0.0f)
 		return;
-	for (int i0 = 1; i0 < len; i0 += blockDim.x) {
-		const int i = i0 + threadIdx.x;
-		float next = 0.0f;
-
-		if (i < len) {
-			m = fmaxf(m, h[i]);
-			next = i + 1 < len ? h[i + 1] : newest;
-		}
-		__syncthreads();
-		if (i < len)
-			h[i] = next;
-	}
 	m = warp_max(m);
 	if (threadIdx.x % 32 == 0)
 		part[threadIdx.x / 32] = m;
 	__syncthreads(); /* also: every thread has read h[0] */
 	if (threadIdx.x)
 		return;
-	for (int w = 0; w < 8; w++)
+#pragma unroll
+	for (int w = 0; w < DELAYED_THREADS / 32; w++)
 		m = fmaxf(m, part[w]);
 	if (a.most_recent)
 		m = newest;
 	h[0] = 0.0f;
 	if (!no_scale_from(m))
-		a.scale[slot] = scale_from(mul(a.fmt_max[slot], a.margin_factor), m);
+		a.scale[slot] = scale_from(mul(fmt_max, a.margin_factor), m);
 }
 
 /* --- quantize, dequantize, cast ------------------------------------------ */

@@ -6,6 +6,7 @@
  *  act_fwd_gated_ACT_T   x T [rows, 2 cols]         of y                        8320
  *  act_bwd_ACT_T         dy T [rows, cols]          a 64 x 128 tile    256      24704, 41088
  *  act_bwd_gated_ACT_T                              of dy                       24704, 41088
+ *  act_DIR_few_...       the same                   a 64 x 32 tile     256      a quarter
  *
  * B/element of y, BF16: plain forward to both FP8 copies 4, gated 6; plain backward
  * to both copies 6, gated 10; the T result 2 (4 gated) more. One pass does all: the column
@@ -82,26 +83,26 @@ template <int A> DEV float act_d(float x)
 	}
 }
 
-template <class T, int A, bool GATED> DEV void act_fwd_body(const struct te_k_act_fwd &a)
+template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
 {
-	__shared__ struct tile_codes codes;
+	__shared__ tile_codes<R> codes;
 	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
-	const struct tile t = tile_of_block(a.rows, a.cols);
+	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = {
 		(T *)a.y, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, a.y, &a.q),
 	};
-	float v[TILE_R][TE_V], m;
-	tile_raw<T> x, gate;
+	float v[R][TE_V], m;
+	tile_raw<T, R> x, gate;
 
-	if (noop_set(a.q.noop))
-		return;
 	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
 	if (GATED)
 		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
 	o.scale = q_scale(&a.q);
+	if (noop_set(a.q.noop))
+		return;
 	q_scale_inv(&a.q);
 #pragma unroll
-	for (int i = 0; i < TILE_R; i++) {
+	for (int i = 0; i < R; i++) {
 		float g[TE_V];
 
 		unpack(x.row[i], v[i]);
@@ -114,7 +115,7 @@ template <class T, int A, bool GATED> DEV void act_fwd_body(const struct te_k_ac
 				v[i][e] = mul(v[i][e], g[e]);
 		}
 	}
-	m = tile_put<T>(&o, &t, v, &codes, NULL, 0.0f);
+	m = tile_put<T, R>(&o, &t, v, &codes, NULL, 0.0f);
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
@@ -123,43 +124,42 @@ template <class T, int A, bool GATED> DEV void act_fwd_body(const struct te_k_ac
  * dx has the columns of x: gated, a tile of dy makes two tiles of dx, cols apart. They
  * are columns t.c and cols + t.c of a matrix of 2 cols columns, but end where dy's do.
  */
-template <class T>
-DEV float put_dx(struct tile_out<T> *o, const struct tile *t, int64_t shift, int64_t xcols,
-		 float v[TILE_R][TE_V], struct tile_codes *codes, struct tile_values<T> *values,
-		 float m)
+template <class T, int R>
+DEV float put_dx(struct tile_out<T> *o, const tile<R> *t, int64_t shift, int64_t xcols,
+		 float v[R][TE_V], tile_codes<R> *codes, tile_values<T, R> *values, float m)
 {
-	struct tile u = *t;
+	tile<R> u = *t;
 
 	u.c0 += shift;
 	u.c += shift;
 	u.end = t->cols + shift;
 	u.cols = xcols;
-	return tile_put<T>(o, &u, v, codes, values, m);
+	return tile_put<T, R>(o, &u, v, codes, values, m);
 }
 
-template <class T, int A, bool GATED> DEV void act_bwd_body(const struct te_k_act_bwd &a)
+template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct te_k_act_bwd &a)
 {
-	__shared__ struct tile_codes codes;
-	__shared__ struct tile_values<T> values;
+	__shared__ tile_codes<R> codes;
+	__shared__ tile_values<T, R> values;
 	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
-	const struct tile t = tile_of_block(a.rows, a.cols);
+	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = {
 		(T *)a.dx, a.q, a.part, xcols, 1.0f,
 		tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy),
 	};
-	float v[TILE_R][TE_V], m;
-	tile_raw<T> dy, x, gate;
+	float v[R][TE_V], m;
+	tile_raw<T, R> dy, x, gate;
 
-	if (noop_set(a.q.noop))
-		return;
 	dy = tile_load<T>(&t, a.dy, a.cols, t.c, o.vec);
 	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
 	if (GATED)
 		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
 	o.scale = q_scale(&a.q);
+	if (noop_set(a.q.noop))
+		return;
 	q_scale_inv(&a.q);
 #pragma unroll
-	for (int i = 0; i < TILE_R; i++) {
+	for (int i = 0; i < R; i++) {
 		float g[TE_V], d[TE_V];
 
 		unpack(x.row[i], v[i]);
@@ -170,11 +170,11 @@ template <class T, int A, bool GATED> DEV void act_bwd_body(const struct te_k_ac
 		for (int e = 0; e < TE_V; e++)
 			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e]));
 	}
-	m = put_dx<T>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
+	m = put_dx<T, R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
 	if (GATED) {
 		__syncthreads(); /* the tile in shared memory has been read */
 #pragma unroll
-		for (int i = 0; i < TILE_R; i++) {
+		for (int i = 0; i < R; i++) {
 			float d[TE_V];
 
 			unpack(x.row[i], v[i]);
@@ -183,40 +183,29 @@ template <class T, int A, bool GATED> DEV void act_bwd_body(const struct te_k_ac
 			for (int e = 0; e < TE_V; e++)
 				v[i][e] = mul(d[e], act<A>(v[i][e]));
 		}
-		m = put_dx<T>(&o, &t, a.cols, xcols, v, &codes, &values, m);
+		m = put_dx<T, R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
-#define FUNCS(T, t, A, name)                                                                  \
+#define FUNC(DIR, T, t, A, GATED, R, name)                                                    \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_act_fwd_##name##_##t(const __grid_constant__ struct te_k_act_fwd a)      \
+		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a) \
 	{                                                                                     \
 		te_begin();                                                                   \
-		act_fwd_body<T, A, false>(a);                                                 \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_act_fwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_fwd a) \
-	{                                                                                     \
-		te_begin();                                                                   \
-		act_fwd_body<T, A, true>(a);                                                  \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_act_bwd_##name##_##t(const __grid_constant__ struct te_k_act_bwd a)      \
-	{                                                                                     \
-		te_begin();                                                                   \
-		act_bwd_body<T, A, false>(a);                                                 \
-	}                                                                                     \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_act_bwd_gated_##name##_##t(const __grid_constant__ struct te_k_act_bwd a) \
-	{                                                                                     \
-		te_begin();                                                                   \
-		act_bwd_body<T, A, true>(a);                                                  \
+		act_##DIR##_body<T, A, GATED, R>(a);                                          \
 	}
-#define TE_NAME(A, name)          \
-	FUNCS(float, fp32, A, name) \
-	FUNCS(bf16, bf16, A, name)
+#define FUNCS(DIR, T, t, A, name)                                     \
+	FUNC(DIR, T, t, A, false, TILE_R, name)                       \
+	FUNC(DIR, T, t, A, true, TILE_R, gated_##name)                \
+	FUNC(DIR, T, t, A, false, TILE_FEW_R, few_##name)             \
+	FUNC(DIR, T, t, A, true, TILE_FEW_R, few_gated_##name)
+#define TE_NAME(A, name)                 \
+	FUNCS(fwd, float, fp32, A, name) \
+	FUNCS(fwd, bf16, bf16, A, name)  \
+	FUNCS(bwd, float, fp32, A, name) \
+	FUNCS(bwd, bf16, bf16, A, name)
 TE_NAME(ACT_GELU, gelu)
 TE_NAME(ACT_QGELU, qgelu)
 TE_NAME(ACT_RELU, relu)
@@ -225,3 +214,4 @@ TE_NAME(ACT_SILU, silu)
 TE_NAME(ACT_SIGMOID, sigmoid)
 #undef TE_NAME
 #undef FUNCS
+#undef FUNC

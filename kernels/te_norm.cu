@@ -3,6 +3,7 @@
  *
  *  kernel        shapes                 blocks                threads  shared  B/element (BF16)
  *  norm_fwd      x T [rows, cols]       4 rows, or a row      64..512  384     4, to FP8 3
+ *  norm_fwd_fewN the same, q.col        16 rows               512      4224, N = 1024: 16512
  *  norm_fwd_colCxN  the same, q.col     C for 64 rows         256      10368   4, to FP8 + FP8^T
  *  norm_fwd_col  the same, any shape    64 rows               256      8832    6
  *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
@@ -15,13 +16,17 @@
  *
  * A transposed copy needs rows next to each other, and statistics whole rows: colCxN holds
  * 64 rows of up to C N 128 columns in the registers of a cluster of C blocks, so BF16 of up to
- * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows.
+ * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows. Up to
+ * 1024 rows of up to N columns take norm_fwd_fewN: a warp a row waits for no other block.
  */
 #include "te_tile.cuh"
+
+#define TILE_COLS (tile<TILE_R>::COLS)
 
 #define NORM_NV 4 /* vectors of a row that a thread holds */
 #define NORM_WARP_COLS (32 * NORM_NV * TE_V)
 #define NORM_THREADS 512 /* at most */
+#define FEW_ROWS 16
 
 /* the threads of one row: tpr of them, this one t; 32 or the whole block */
 struct team {
@@ -235,18 +240,37 @@ DEV float normed(float x, float mean, float rstd, float gain)
 	return mul(mul(sub(x, mean), rstd), gain);
 }
 
-template <class T, int NV, bool VEC, bool LONG>
+/* gain and offset of vector j: from memory, or what was read before */
+template <bool VEC>
+DEV void affine_load(const struct te_k_norm_fwd &a, const struct team &w, int64_t base, int j,
+		     float gain[TE_V], float beta[TE_V])
+{
+	gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
+	if (a.beta)
+		unpack(row_load<VEC>(w, a.beta, a.cols, base, j), beta);
+}
+
+/*
+ * col: NULL, or shared memory for the codes of this row. EARLY: gain and offset are asked for
+ * with the row and not when they are wanted, at twice the registers.
+ */
+template <class T, int NV, bool VEC, bool LONG, bool EARLY>
 DEV float norm_fwd_row(const struct te_k_norm_fwd &a, float2 part[2][NORM_THREADS / 32],
-		       float scale)
+		       float scale, uint2 *col)
 {
 	const struct team w = team_of(a.cols);
 	const T *x = (const T *)a.x + w.row * a.cols;
 	uint8_t *row = (uint8_t *)a.q.row;
 	float mean, rstd, m = 0.0f;
+	float gains[EARLY ? NV : 1][TE_V], betas[EARLY ? NV : 1][TE_V];
 	raw<T> held[NV];
 
 	if (w.row >= a.rows) /* whole warps: team_sum has no barrier for those */
 		return 0.0f;
+	if (EARLY)
+#pragma unroll
+		for (int j = 0; j < NV; j++)
+			affine_load<VEC>(a, w, 0, j, gains[j], betas[j]);
 	row_stats<T, NV, VEC, LONG>(a, w, x, part, held, &mean, &rstd);
 	if (w.t == 0) {
 		if (a.mean)
@@ -260,14 +284,13 @@ DEV float norm_fwd_row(const struct te_k_norm_fwd &a, float2 part[2][NORM_THREAD
 				held[j] = row_load<VEC>(w, x, a.cols, base, j);
 #pragma unroll
 		for (int j = 0; j < NV; j++) {
-			float v[TE_V], gain[TE_V], beta[TE_V];
+			float v[TE_V], *gain = gains[EARLY ? j : 0], *beta = betas[EARLY ? j : 0];
 			const int64_t c = column<VEC>(w, base, j, 0);
 
 			if (c >= a.cols)
 				break;
-			gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
-			if (a.beta)
-				unpack(row_load<VEC>(w, a.beta, a.cols, base, j), beta);
+			if (!EARLY)
+				affine_load<VEC>(a, w, base, j, gain, beta);
 			unpack(held[j], v);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
@@ -286,9 +309,13 @@ DEV float norm_fwd_row(const struct te_k_norm_fwd &a, float2 part[2][NORM_THREAD
 					if (VEC || column<VEC>(w, base, j, e) < a.cols)
 						m = amax_of(m, v[e]);
 			}
-			if (row) {
+			if (row || col) {
 				const uint2 code = fp8x8(a.q.dtype, v, scale);
 
+				if (col)
+					col[c / TE_V] = code;
+				if (!row)
+					continue;
 				if constexpr (VEC)
 					*(uint2 *)(row + w.row * a.cols + c) = code;
 				else
@@ -309,14 +336,55 @@ DEV void norm_fwd_body(const struct te_k_norm_fwd &a)
 	if (noop_set(a.q.noop))
 		return;
 	q_scale_inv(&a.q);
-	m = norm_fwd_row<T, NV, VEC, LONG>(a, part, q_scale(&a.q));
+	m = norm_fwd_row<T, NV, VEC, LONG, false>(a, part, q_scale(&a.q), NULL);
+	if (a.q.amax)
+		block_amax(a.q.amax, m);
+}
+
+/* 16 rows, a warp each; their codes, turned in shared memory, leave as 16 bytes a column */
+template <class T, int NV> DEV void norm_fwd_few_body(const struct te_k_norm_fwd &a)
+{
+	__shared__ uint2 code[FEW_ROWS][32 * NV];
+	const int64_t r0 = (int64_t)blockIdx.x * FEW_ROWS;
+	uint8_t *col = (uint8_t *)a.q.col;
+	float m;
+
+	if (noop_set(a.q.noop))
+		return;
+	q_scale_inv(&a.q);
+	m = norm_fwd_row<T, NV, true, false, true>(a, NULL, q_scale(&a.q), code[threadIdx.x / 32]);
+	__syncthreads();
+	if (a.rows % FEW_ROWS == 0 && aligned(col)) {
+		for (int k = threadIdx.x; k < a.cols / 4; k += FEW_ROWS * 32) {
+			uint32_t in[4], out[4][4]; /* out[i][c]: rows 4 i to 4 i + 3 of column c */
+
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+#pragma unroll
+				for (int r = 0; r < 4; r++)
+					in[r] = ((const uint32_t *)code[4 * i + r])[k];
+				transpose4(in, out[i]);
+			}
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				*(uint4 *)(col + ((int64_t)k * 4 + c) * a.rows + r0) =
+					make_uint4(out[0][c], out[1][c], out[2][c], out[3][c]);
+		}
+	} else {
+		for (int k = threadIdx.x; k < a.cols * FEW_ROWS; k += FEW_ROWS * 32) {
+			const int c = k / FEW_ROWS, r = k % FEW_ROWS;
+
+			if (r0 + r < a.rows)
+				col[c * a.rows + r0 + r] = ((const uint8_t *)code[r])[c];
+		}
+	}
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
 template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 {
-	__shared__ struct tile_codes codes;
+	__shared__ tile_codes<TILE_R> codes;
 	__shared__ float2 stats[TILE_ROWS]; /* mean, rstd */
 	const int64_t r0 = (int64_t)blockIdx.x * TILE_ROWS;
 	struct team w = { (int)threadIdx.x % 32, 32, 0 };
@@ -346,8 +414,8 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 	}
 	__syncthreads();
 	for (int64_t c0 = 0; c0 < a.cols; c0 += TILE_COLS) {
-		const struct tile t = tile_at(a.rows, a.cols, r0, c0);
-		const tile_raw<T> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, a.cols, r0, c0);
+		const tile_raw<T, TILE_R> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
 		const int n = clamp_int(a.cols - t.c, 0, TE_V);
 		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V];
 
@@ -366,7 +434,7 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 					v[i][e] = add(v[i][e], beta[e]);
 			}
 		}
-		m = tile_put<T>(&o, &t, v, &codes, NULL, m);
+		m = tile_put<T, TILE_R>(&o, &t, v, &codes, NULL, m);
 		__syncthreads();
 	}
 	if (a.q.amax)
@@ -442,22 +510,22 @@ DEV void cluster_sum(float2 part[TILE_ROWS], float2 total[TILE_ROWS], float2 s[T
 
 template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_fwd &a)
 {
-	__shared__ struct tile_codes codes;
+	__shared__ tile_codes<TILE_R> codes;
 	__shared__ float2 part[2][TILE_ROWS], total[2][TILE_ROWS];
 	const int rank = (int)cluster_rank();
 	const int64_t r0 = (int64_t)(blockIdx.x / C) * TILE_ROWS;
 	const float n = (float)a.cols;
 	struct tile_out<bf16> o = { (bf16 *)a.y, a.q, NULL, 0, 1.0f, true };
 	float2 s[TILE_R], stats[TILE_R]; /* stats: mean, rstd */
-	tile_raw<bf16> x[NS];
+	tile_raw<bf16, TILE_R> x[NS];
 	float m = 0.0f;
 
 	if (noop_set(a.q.noop))
 		return; /* every block of the cluster */
 #pragma unroll
 	for (int k = 0; k < NS; k++) {
-		const struct tile t =
-			tile_at(a.rows, a.cols, r0, (int64_t)(k * C + rank) * TILE_COLS);
+		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, a.cols, r0,
+						       (int64_t)(k * C + rank) * TILE_COLS);
 
 		x[k] = tile_load<bf16>(&t, a.x, a.cols, t.c, true);
 	}
@@ -516,8 +584,8 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 	}
 #pragma unroll
 	for (int k = 0; k < NS; k++) {
-		const struct tile t =
-			tile_at(a.rows, a.cols, r0, (int64_t)(k * C + rank) * TILE_COLS);
+		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, a.cols, r0,
+						       (int64_t)(k * C + rank) * TILE_COLS);
 		float v[TILE_R][TE_V], gain[TE_V], beta[TE_V];
 
 		if (t.c0 >= a.cols)
@@ -538,7 +606,7 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 					v[i][e] = add(v[i][e], beta[e]);
 			}
 		}
-		m = tile_put<bf16>(&o, &t, v, &codes, NULL, m);
+		m = tile_put<bf16, TILE_R>(&o, &t, v, &codes, NULL, m);
 		__syncthreads();
 	}
 	if (a.q.amax)
@@ -733,6 +801,13 @@ CLUSTER(8, 6)
 CLUSTER(8, 8)
 #undef CLUSTER
 
+#define FEW(T, t, COLS)                                                                       \
+	extern "C" __global__ void __launch_bounds__(FEW_ROWS * 32)                           \
+		te_k_norm_fwd_few##COLS##_##t(const __grid_constant__ struct te_k_norm_fwd a) \
+	{                                                                                     \
+		te_begin();                                                                   \
+		norm_fwd_few_body<T, COLS / (32 * TE_V)>(a);                                  \
+	}
 #define TE_NAME(T, t)                                                                         \
 	ROWS(T, t, , NORM_NV, true, false)                                                    \
 	ROWS(T, t, long_, 2, true, true)                                                      \
@@ -743,6 +818,8 @@ CLUSTER(8, 8)
 		te_begin();                                                                   \
 		norm_fwd_col_body<T>(a);                                                      \
 	}                                                                                     \
+	FEW(T, t, 256)                                                                        \
+	FEW(T, t, 1024)                                                                       \
 	extern "C" __global__ void __launch_bounds__(DW_THREADS)                              \
 		te_k_norm_dw_##t(const __grid_constant__ struct te_k_norm_dw a)               \
 	{                                                                                     \
@@ -752,4 +829,5 @@ CLUSTER(8, 8)
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)
 #undef TE_NAME
+#undef FEW
 #undef ROWS

@@ -8,6 +8,7 @@
  *  scale_delayed    [nslots, history_len]      a slot                256      32      8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
  *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3; both: 4
+ *  quantize_few     the same                   a 64 x 32 tile        256      2176
  *  dequantize       codes [n] to T             4096 elements         256      0       3 (BF16)
  *  cast             [n]                        4096 elements         256      0       by types
  *
@@ -198,40 +199,43 @@ extern "C" __global__ void __launch_bounds__(DELAYED_THREADS)
 
 /* --- quantize, dequantize, cast ------------------------------------------ */
 
-template <class T, int D> DEV void quantize_body(const struct te_k_quantize &a)
+template <class T, int D, int R> DEV void quantize_body(const struct te_k_quantize &a)
 {
-	__shared__ struct tile_codes codes;
-	const struct tile t = tile_of_block(a.rows, a.cols);
+	__shared__ tile_codes<R> codes;
+	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = { NULL, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, NULL, &a.q) };
-	float v[TILE_R][TE_V], m;
-	tile_raw<T> x;
+	const tile_raw<T, R> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+	float v[R][TE_V], m;
 
-	if (noop_set(a.q.noop))
-		return;
-	x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
 	o.scale = q_scale(&a.q);
 	o.q.dtype = D;
+	if (noop_set(a.q.noop))
+		return;
 	q_scale_inv(&a.q);
 #pragma unroll
-	for (int i = 0; i < TILE_R; i++)
+	for (int i = 0; i < R; i++)
 		unpack(x.row[i], v[i]);
-	m = tile_put<T>(&o, &t, v, &codes, NULL, 0.0f);
+	m = tile_put<T, R>(&o, &t, v, &codes, NULL, 0.0f);
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
-#define TE_NAME(T, D, t, d)                                                                   \
+#define FUNC(T, D, R, name)                                                                   \
 	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
-		te_k_quantize_##t##_##d(const __grid_constant__ struct te_k_quantize a)       \
+		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)          \
 	{                                                                                     \
 		te_begin();                                                                   \
-		quantize_body<T, D>(a);                                                       \
+		quantize_body<T, D, R>(a);                                                    \
 	}
-TE_NAME(float, TE_D_E4M3, fp32, e4m3)
-TE_NAME(float, TE_D_E5M2, fp32, e5m2)
-TE_NAME(bf16, TE_D_E4M3, bf16, e4m3)
-TE_NAME(bf16, TE_D_E5M2, bf16, e5m2)
+#define TE_NAME(T, D, name)       \
+	FUNC(T, D, TILE_R, name) \
+	FUNC(T, D, TILE_FEW_R, few_##name)
+TE_NAME(float, TE_D_E4M3, fp32_e4m3)
+TE_NAME(float, TE_D_E5M2, fp32_e5m2)
+TE_NAME(bf16, TE_D_E4M3, bf16_e4m3)
+TE_NAME(bf16, TE_D_E5M2, bf16_e5m2)
 #undef TE_NAME
+#undef FUNC
 
 template <int D, class T> DEV void dequantize_body(const struct te_k_dequantize &a)
 {

@@ -2,11 +2,13 @@
  * te_tile.cuh - a matrix result in tiles: stored, quantized row-wise and
  * column-wise, and summed over rows, in one pass.
  *
- * A block of 256 threads makes 64 rows x 128 columns; a thread 4 rows x 8 columns. So
+ * A block of 256 threads makes 64 rows x 32 R columns; a thread R rows x 8 columns. With R = 4
  * a warp reads and writes two runs of 256 bytes (BF16), row-wise codes leave in runs
  * of 128 bytes, and column-wise codes, through 8192 bytes of shared memory,
  * in runs of 64 bytes. Tiles are numbered in bands of 4 tile rows, down first, so
- * that runs that continue each other in a column are written close in time.
+ * that runs that continue each other in a column are written close in time. R = 1 is for
+ * results of few tiles ("few" in a kernel's name): four times the blocks, which then take
+ * a quarter of the time.
  */
 #ifndef TE_TILE_CUH
 #define TE_TILE_CUH
@@ -14,68 +16,72 @@
 #include "te_dev.cuh"
 
 #define TILE_ROWS 64 /* = TE_K_PART_ROWS */
-#define TILE_COLS 128
 #define TILE_THREADS 256
 #define TILE_BAND 4
-#define TILE_R 4 /* rows a thread */
+#define TILE_R 4     /* rows a thread, mostly */
+#define TILE_FEW_R 1 /* and where tiles are few */
 
-struct tile {
+template <int R> struct tile {
+	static constexpr int COLS = 32 * R;
+	static constexpr int TX = COLS / TE_V; /* threads across */
+
 	int64_t r0, c0; /* the tile */
 	int64_t r, c;	/* this thread's first element */
 	int64_t rows, cols;
 	int64_t end; /* columns from here on are not this result's; mostly cols */
 };
 
-DEV struct tile tile_at(int64_t rows, int64_t cols, int64_t r0, int64_t c0)
+template <int R> DEV tile<R> tile_at(int64_t rows, int64_t cols, int64_t r0, int64_t c0)
 {
-	struct tile t;
+	tile<R> t;
 
 	t.r0 = r0;
 	t.c0 = c0;
-	t.r = r0 + threadIdx.x / 16 * TILE_R;
-	t.c = c0 + threadIdx.x % 16 * TE_V;
+	t.r = r0 + threadIdx.x / t.TX * R;
+	t.c = c0 + threadIdx.x % t.TX * TE_V;
 	t.rows = rows;
 	t.cols = cols;
 	t.end = cols;
 	return t;
 }
 
-DEV struct tile tile_of_block(int64_t rows, int64_t cols)
+template <int R> DEV tile<R> tile_of_block(int64_t rows, int64_t cols)
 {
+	const uint32_t width = tile<R>::COLS;
 	const uint32_t nr = (uint32_t)((rows + TILE_ROWS - 1) / TILE_ROWS);
-	const uint32_t nc = (uint32_t)((cols + TILE_COLS - 1) / TILE_COLS);
+	const uint32_t nc = (uint32_t)((cols + width - 1) / width);
 	const uint32_t band = blockIdx.x / (TILE_BAND * nc), in = blockIdx.x % (TILE_BAND * nc);
 	const uint32_t height = min((uint32_t)TILE_BAND, nr - TILE_BAND * band);
 
-	return tile_at(rows, cols, (int64_t)(TILE_BAND * band + in % height) * TILE_ROWS,
-		       (int64_t)(in / height) * TILE_COLS);
+	return tile_at<R>(rows, cols, (int64_t)(TILE_BAND * band + in % height) * TILE_ROWS,
+			  (int64_t)(in / height) * width);
 }
 
 /* how many of row i's TE_V elements of this thread exist */
-DEV int tile_n(const struct tile *t, int i)
+template <int R> DEV int tile_n(const tile<R> *t, int i)
 {
 	return t->r + i < t->rows ? clamp_int(t->end - t->c, 0, TE_V) : 0;
 }
 
-/* 4 x 8 elements; pitch is the row width of p. vec: rows start on vectors */
-template <class T> struct tile_raw {
-	raw<T> row[TILE_R];
+/* R x 8 elements; pitch is the row width of p. vec: rows start on vectors */
+template <class T, int R> struct tile_raw {
+	raw<T> row[R];
 };
 
-template <class T>
-DEV tile_raw<T> tile_load(const struct tile *t, const void *p, int64_t pitch, int64_t c, bool vec)
+template <class T, int R>
+DEV tile_raw<T, R> tile_load(const tile<R> *t, const void *p, int64_t pitch, int64_t c, bool vec)
 {
-	tile_raw<T> x;
+	tile_raw<T, R> x;
 
 	if (vec) {
 #pragma unroll
-		for (int i = 0; i < TILE_R; i++)
+		for (int i = 0; i < R; i++)
 			x.row[i] = tile_n(t, i) ? load_raw((const T *)p + (t->r + i) * pitch + c) :
 						  zero_raw<T>();
 		return x;
 	}
 #pragma unroll
-	for (int i = 0; i < TILE_R; i++) {
+	for (int i = 0; i < R; i++) {
 		float v[TE_V];
 
 		load_some((const T *)p + (t->r + i) * pitch + c, tile_n(t, i), v);
@@ -85,17 +91,18 @@ DEV tile_raw<T> tile_load(const struct tile *t, const void *p, int64_t pitch, in
 }
 
 /* shared memory of tile_put: codes by columns, and the tile as T for column sums */
-struct tile_codes {
-	uint4 word[TILE_COLS * TILE_ROWS / 16];
+template <int R> struct tile_codes {
+	uint4 word[tile<R>::COLS * TILE_ROWS / 16];
 };
-template <class T> struct tile_values {
-	uint4 word[TILE_ROWS * TILE_COLS / TE_V * sizeof(T) / 2];
+template <class T, int R> struct tile_values {
+	uint4 word[TILE_ROWS * tile<R>::COLS / TE_V * sizeof(T) / 2];
 };
 
 /*
  * Column c of 64 codes is 16 words. Where word w lies: the low bits of the thread
  * that writes it are spread over the banks, so that the 32 lanes of a warp write
- * 32 banks: c / 8 = tx gives bank bit 4 and flips bits 1 to 3.
+ * 32 banks: c / 8 = tx gives bank bit 4 and flips bits 1 to 3. With R = 1 four rows' threads
+ * write a byte of a word each, 8 words of a warp at a time.
  */
 DEV int code_slot(int c, int w)
 {
@@ -116,7 +123,7 @@ DEV void transpose4(const uint32_t a[4], uint32_t b[4])
 	b[3] = __byte_perm(t2, t3, 0x7632);
 }
 
-DEV void codes_put(struct tile_codes *s, const uint2 code[TILE_R])
+DEV void codes_put(tile_codes<4> *s, const uint2 code[4])
 {
 	const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 	uint32_t *word = (uint32_t *)s->word;
@@ -125,7 +132,7 @@ DEV void codes_put(struct tile_codes *s, const uint2 code[TILE_R])
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 #pragma unroll
-		for (int i = 0; i < TILE_R; i++)
+		for (int i = 0; i < 4; i++)
 			a[i] = half ? code[i].y : code[i].x;
 		transpose4(a, b);
 #pragma unroll
@@ -134,15 +141,26 @@ DEV void codes_put(struct tile_codes *s, const uint2 code[TILE_R])
 	}
 }
 
-/* col [cols, rows]: 16 rows of a column a thread where columns start on 16 bytes */
-DEV void codes_store(const struct tile_codes *s, const struct tile *t, uint8_t *col)
+DEV void codes_put(tile_codes<1> *s, const uint2 code[1])
 {
-	const int nc = clamp_int(t->end - t->c0, 0, TILE_COLS);
+	const int tx = threadIdx.x % 4, r = threadIdx.x / 4;
+	uint8_t *byte = (uint8_t *)s->word;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		byte[code_slot(tx * TE_V + e, r / 4) * 4 + r % 4] =
+			(uint8_t)((e < 4 ? code[0].x : code[0].y) >> (e % 4 * 8));
+}
+
+/* col [cols, rows]: 16 rows of a column a thread where columns start on 16 bytes */
+template <int R> DEV void codes_store(const tile_codes<R> *s, const tile<R> *t, uint8_t *col)
+{
+	const int nc = clamp_int(t->end - t->c0, 0, t->COLS);
 	const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
 
 	if (t->rows % 16 == 0 && aligned(col)) {
 #pragma unroll
-		for (int k = threadIdx.x; k < TILE_COLS * 4; k += TILE_THREADS) {
+		for (int k = threadIdx.x; k < t->COLS * 4; k += TILE_THREADS) {
 			const int c = k / 4, chunk = k % 4, tx = c / TE_V;
 			/* the swizzle moves words in pairs: chunks by bits 2 and 3 ... */
 			uint4 v = s->word[code_slot(c, chunk * 4) / 4];
@@ -155,7 +173,7 @@ DEV void codes_store(const struct tile_codes *s, const struct tile *t, uint8_t *
 		}
 		return;
 	}
-	for (int k = threadIdx.x; k < TILE_COLS * TILE_ROWS; k += TILE_THREADS) {
+	for (int k = threadIdx.x; k < t->COLS * TILE_ROWS; k += TILE_THREADS) {
 		const int c = k / TILE_ROWS, r = k % TILE_ROWS;
 
 		if (c < nc && r < nr)
@@ -191,15 +209,15 @@ DEV void q_scale_inv(const struct te_k_q *q)
  * used again after a barrier that the caller makes. values: NULL when T is never
  * summed. Elements that do not exist are ignored. Returns m or the largest |v|.
  */
-template <class T>
-DEV float tile_put(const struct tile_out<T> *o, const struct tile *t, float v[TILE_R][TE_V],
-		   struct tile_codes *codes, struct tile_values<T> *values, float m)
+template <class T, int R>
+DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_V],
+		   tile_codes<R> *codes, tile_values<T, R> *values, float m)
 {
 	uint8_t *row = (uint8_t *)o->q.row;
-	uint2 code[TILE_R];
+	uint2 code[R];
 
 #pragma unroll
-	for (int i = 0; i < TILE_R; i++) {
+	for (int i = 0; i < R; i++) {
 		const int n = tile_n(t, i);
 		const int64_t at = (t->r + i) * t->cols + t->c;
 		raw<T> w;
@@ -212,7 +230,7 @@ DEV float tile_put(const struct tile_out<T> *o, const struct tile *t, float v[TI
 		w = pack<T>(v[i]);
 		unpack(w, v[i]);
 		if (values && o->part)
-			*(raw<T> *)&values->word[((t->r - t->r0 + i) * TILE_COLS + t->c - t->c0) /
+			*(raw<T> *)&values->word[((t->r - t->r0 + i) * t->COLS + t->c - t->c0) /
 						 TE_V * (sizeof(T) / 2)] = w;
 		if (o->y && o->vec && n)
 			store_raw(o->y + at, w);
@@ -243,14 +261,14 @@ DEV float tile_put(const struct tile_out<T> *o, const struct tile *t, float v[TI
 	__syncthreads();
 	if (o->q.col)
 		codes_store(codes, t, (uint8_t *)o->q.col);
-	if (values && o->part && threadIdx.x < TILE_COLS && t->c0 + threadIdx.x < t->end) {
+	if (values && o->part && threadIdx.x < t->COLS && t->c0 + threadIdx.x < t->end) {
 		const T *value = (const T *)values->word + threadIdx.x;
 		const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
 		float sum = 0.0f;
 
-#pragma unroll 8
+#pragma unroll 16
 		for (int r = 0; r < nr; r++)
-			sum = add(sum, to_float(value[r * TILE_COLS]));
+			sum = add(sum, to_float(value[r * t->COLS]));
 		o->part[t->r0 / TILE_ROWS * o->part_pitch + t->c0 + threadIdx.x] = sum;
 	}
 	return m;

@@ -3,6 +3,7 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include <errno.h>
+#include <stdbool.h>
 
 #include <te/dtype.h>
 #include <te/op.h>
@@ -13,6 +14,8 @@
 #define FLAT_ELEMS 4096 /* a block of te_dev.cuh's flat kernels */
 #define TILE_ROWS 64	/* te_tile.cuh */
 #define TILE_COLS 128
+#define TILE_FEW_COLS 32
+#define TILE_FEW 132 /* fewer blocks than a Hopper GPU has processors */
 #define FILL_NBYTES (256 * 4 * 16)
 #define MAX_BLOCKS 0x7fffffff
 #define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
@@ -23,6 +26,8 @@
 #define NORM_THREAD_COLS 32	 /* and a thread these */
 #define NORM_BLOCK_COLS 16384
 #define NORM_CLUSTER_COLS 8192
+#define NORM_FEW 1024 /* rows that make fewer blocks than there are processors */
+#define NORM_FEW_ROWS 16
 #define PART_SUM_FEW 8 /* as many parts are one warp's */
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -54,9 +59,15 @@ static int no_type(const char *name, int32_t dtype)
 			te_dtype_name((enum te_dtype)dtype));
 }
 
+static bool few_tiles(int64_t rows, int64_t cols)
+{
+	return ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS) < TILE_FEW;
+}
+
 static int64_t tiles(int64_t rows, int64_t cols)
 {
-	return ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS);
+	return ceil_div(rows, TILE_ROWS) *
+	       ceil_div(cols, few_tiles(rows, cols) ? TILE_FEW_COLS : TILE_COLS);
 }
 
 static int geo_clear(const void *args, struct te__cuda_kernel *k)
@@ -98,17 +109,21 @@ static int geo_scale_delayed(const void *args, struct te__cuda_kernel *k)
 
 static int geo_quantize(const void *args, struct te__cuda_kernel *k)
 {
+	static const char *const func[2][2][2] = {
+		{ { "te_k_quantize_fp32_e4m3", "te_k_quantize_fp32_e5m2" },
+		  { "te_k_quantize_bf16_e4m3", "te_k_quantize_bf16_e5m2" } },
+		{ { "te_k_quantize_few_fp32_e4m3", "te_k_quantize_few_fp32_e5m2" },
+		  { "te_k_quantize_few_bf16_e4m3", "te_k_quantize_few_bf16_e5m2" } },
+	};
 	const struct te_k_quantize *a = args;
-	const int64_t n = tiles(a->rows, a->cols);
 
+	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
+		return no_type("te_k_quantize", a->dtype);
 	/* without codes only the amax is wanted, whatever the type */
-	if (a->q.dtype == TE_DTYPE_E5M2)
-		return a->dtype == TE_DTYPE_FP32 ? launch(k, "te_k_quantize_fp32_e5m2", n, 256) :
-		       a->dtype == TE_DTYPE_BF16 ? launch(k, "te_k_quantize_bf16_e5m2", n, 256) :
-						   no_type("te_k_quantize", a->dtype);
-	return a->dtype == TE_DTYPE_FP32 ? launch(k, "te_k_quantize_fp32_e4m3", n, 256) :
-	       a->dtype == TE_DTYPE_BF16 ? launch(k, "te_k_quantize_bf16_e4m3", n, 256) :
-					   no_type("te_k_quantize", a->dtype);
+	return launch(k,
+		      func[few_tiles(a->rows, a->cols)][a->dtype == TE_DTYPE_BF16]
+			  [a->q.dtype == TE_DTYPE_E5M2],
+		      tiles(a->rows, a->cols), 256);
 }
 
 static int geo_dequantize(const void *args, struct te__cuda_kernel *k)
@@ -206,6 +221,12 @@ static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_fwd *a = args;
 
+	if (a->q.col && a->cols % 8 == 0 && a->cols <= NORM_WARP_COLS && a->rows <= NORM_FEW) {
+		const int64_t n = ceil_div(a->rows, NORM_FEW_ROWS);
+
+		return a->cols <= 256 ? LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few256", n, 512) :
+					LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few1024", n, 512);
+	}
 	if (a->q.col && a->dtype == TE_DTYPE_BF16 && a->cols % 8 == 0 &&
 	    a->cols <= NORM_CLUSTER_COLS)
 		return norm_fwd_cluster(a, k);
@@ -280,13 +301,17 @@ static int geo_rope(const void *args, struct te__cuda_kernel *k)
 	return LAUNCH_T(k, a->dtype, "te_k_rope", a->rows, 256);
 }
 
-/* one function an activation: te_k_act_fwd_gelu_bf16, te_k_act_fwd_gated_gelu_bf16 */
-#define ACT_NAMES(NAME, act)                                                   \
-	{                                                                      \
-		{ NAME "_" act "_fp32", NAME "_" act "_bf16" },                \
-		{                                                              \
-			NAME "_gated_" act "_fp32", NAME "_gated_" act "_bf16" \
-		}                                                              \
+/* one function an activation: te_k_act_fwd_gelu_bf16, te_k_act_fwd_few_gated_gelu_bf16 */
+#define ACT_TYPES(NAME)                    \
+	{                                  \
+		NAME "_fp32", NAME "_bf16" \
+	}
+#define ACT_NAMES(NAME, act)                                                           \
+	{                                                                              \
+		{ ACT_TYPES(NAME "_" act), ACT_TYPES(NAME "_gated_" act) },            \
+		{                                                                      \
+			ACT_TYPES(NAME "_few_" act), ACT_TYPES(NAME "_few_gated_" act) \
+		}                                                                      \
 	}
 #define ACT_TABLE(NAME)                                        \
 	{                                                      \
@@ -298,34 +323,33 @@ static int geo_rope(const void *args, struct te__cuda_kernel *k)
 		[TE_ACT_SIGMOID] = ACT_NAMES(NAME, "sigmoid"), \
 	}
 
-/* [activation][gated][type] */
-static const char *const act_fwd[TE_ACT_COUNT][2][2] = ACT_TABLE("te_k_act_fwd");
-static const char *const act_bwd[TE_ACT_COUNT][2][2] = ACT_TABLE("te_k_act_bwd");
+/* [activation][few][gated][type] */
+static const char *const act_fwd[TE_ACT_COUNT][2][2][2] = ACT_TABLE("te_k_act_fwd");
+static const char *const act_bwd[TE_ACT_COUNT][2][2][2] = ACT_TABLE("te_k_act_bwd");
 
-static int geo_act(const char *const (*func)[2][2], const char *name, int32_t act, int32_t gated,
-		   int32_t dtype, int64_t ntiles, struct te__cuda_kernel *k)
+static int geo_act(const char *const (*func)[2][2][2], const char *name, int32_t act, int32_t gated,
+		   int32_t dtype, int64_t rows, int64_t cols, struct te__cuda_kernel *k)
 {
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return no_type(name, dtype);
 	if (act < 0 || act >= TE_ACT_COUNT)
 		return te__fail(-EINVAL, "%s: no activation has number %d", name, act);
-	return launch(k, func[act][!!gated][dtype == TE_DTYPE_BF16], ntiles, 256);
+	return launch(k, func[act][few_tiles(rows, cols)][!!gated][dtype == TE_DTYPE_BF16],
+		      tiles(rows, cols), 256);
 }
 
 static int geo_act_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_fwd *a = args;
 
-	return geo_act(act_fwd, "te_k_act_fwd", a->act, a->gated, a->dtype, tiles(a->rows, a->cols),
-		       k);
+	return geo_act(act_fwd, "te_k_act_fwd", a->act, a->gated, a->dtype, a->rows, a->cols, k);
 }
 
 static int geo_act_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_bwd *a = args;
 
-	return geo_act(act_bwd, "te_k_act_bwd", a->act, a->gated, a->dtype, tiles(a->rows, a->cols),
-		       k);
+	return geo_act(act_bwd, "te_k_act_bwd", a->act, a->gated, a->dtype, a->rows, a->cols, k);
 }
 
 static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)

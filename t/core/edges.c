@@ -433,11 +433,11 @@ START_TEST(readers_and_parts_run_side_by_side)
 }
 END_TEST
 
-/* however many there are, some of them run at once, and all wait for a barrier */
+/* however many there are, some of them run at once, but not all, and all wait for a barrier */
 START_TEST(many_that_share_nothing_run_side_by_side)
 {
 	struct list l = list_new(400);
-	uint32_t depth[400], deepest = 0;
+	uint32_t depth[400], deepest = 0, nbegin[2] = { 0, 0 };
 
 	for (uint32_t i = 0; i < l.n; i++)
 		put_fill(&l, i, 16 * i, 16);
@@ -447,6 +447,10 @@ START_TEST(many_that_share_nothing_run_side_by_side)
 	find_edges(&l);
 	check_none_implied(&l);
 	for (uint32_t i = 0; i < l.n; i++) {
+		const uint32_t ndeps = l.e.first[i + 1] - l.e.first[i];
+
+		nbegin[0] += !ndeps;
+		nbegin[1] += ndeps == 1 && l.e.dep[l.e.first[i]] == 200;
 		depth[i] = 1;
 		for (uint32_t d = l.e.first[i]; d < l.e.first[i + 1]; d++)
 			if (depth[l.e.dep[d]] >= depth[i])
@@ -456,6 +460,8 @@ START_TEST(many_that_share_nothing_run_side_by_side)
 		ck_assert(i >= 200 || follows(&l, 200, i));
 	}
 	ck_assert_uint_lt(deepest, 205); /* half of the line */
+	for (int k = 0; k < 2; k++)
+		ck_assert_msg(nbegin[k] >= 2 && nbegin[k] <= 16, "%u begin at once", nbegin[k]);
 	list_free(&l);
 }
 END_TEST

@@ -3,7 +3,7 @@
  *
  *  kernel        shapes                 blocks                threads  shared  B/element (BF16)
  *  norm_fwd      x T [rows, cols]       4 rows, or a row      64..512  384     4, to FP8 3
- *  norm_fwd_fewN the same, q.col        16 rows               512      4224, N = 1024: 16512
+ *  norm_fwd_fewN the same, q.col        4 rows                128      1152, N = 1024: 4224
  *  norm_fwd_colCxN  the same, q.col     C for 64 rows         256      10368   4, to FP8 + FP8^T
  *  norm_fwd_col  the same, any shape    64 rows               256      8832    6
  *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
@@ -17,7 +17,7 @@
  * A transposed copy needs rows next to each other, and statistics whole rows: colCxN holds
  * 64 rows of up to C N 128 columns in the registers of a cluster of C blocks, so BF16 of up to
  * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows. Up to
- * 1024 rows of up to N columns take norm_fwd_fewN: a warp a row waits for no other block.
+ * 528 rows of up to N columns take norm_fwd_fewN: a warp a row waits for no other block.
  */
 #include "te_tile.cuh"
 
@@ -26,7 +26,7 @@
 #define NORM_NV 4 /* vectors of a row that a thread holds */
 #define NORM_WARP_COLS (32 * NORM_NV * TE_V)
 #define NORM_THREADS 512 /* at most */
-#define FEW_ROWS 16
+#define FEW_ROWS 4
 
 /* the threads of one row: tpr of them, this one t; 32 or the whole block */
 struct team {
@@ -341,7 +341,7 @@ DEV void norm_fwd_body(const struct te_k_norm_fwd &a)
 		block_amax(a.q.amax, m);
 }
 
-/* 16 rows, a warp each; their codes, turned in shared memory, leave as 16 bytes a column */
+/* four rows, a warp each; their codes, turned in shared memory, leave as 4 bytes a column */
 template <class T, int NV> DEV void norm_fwd_few_body(const struct te_k_norm_fwd &a)
 {
 	__shared__ uint2 code[FEW_ROWS][32 * NV];
@@ -354,28 +354,25 @@ template <class T, int NV> DEV void norm_fwd_few_body(const struct te_k_norm_fwd
 	q_scale_inv(&a.q);
 	m = norm_fwd_row<T, NV, true, false, true>(a, NULL, q_scale(&a.q), code[threadIdx.x / 32]);
 	__syncthreads();
-	if (a.rows % FEW_ROWS == 0 && aligned(col)) {
-		for (int k = threadIdx.x; k < a.cols / 4; k += FEW_ROWS * 32) {
-			uint32_t in[4], out[4][4]; /* out[i][c]: rows 4 i to 4 i + 3 of column c */
+	for (int k = threadIdx.x; k < a.cols / 4; k += FEW_ROWS * 32) {
+		uint32_t in[4], out[4]; /* out[c]: the rows of column c */
 
 #pragma unroll
-			for (int i = 0; i < 4; i++) {
+		for (int r = 0; r < 4; r++)
+			in[r] = ((const uint32_t *)code[r])[k];
+		transpose4(in, out);
 #pragma unroll
-				for (int r = 0; r < 4; r++)
-					in[r] = ((const uint32_t *)code[4 * i + r])[k];
-				transpose4(in, out[i]);
+		for (int c = 0; c < 4; c++) {
+			uint8_t *at = col + ((int64_t)k * 4 + c) * a.rows + r0;
+
+			if (a.rows % 4 == 0 && aligned(col)) {
+				*(uint32_t *)at = out[c];
+				continue;
 			}
 #pragma unroll
-			for (int c = 0; c < 4; c++)
-				*(uint4 *)(col + ((int64_t)k * 4 + c) * a.rows + r0) =
-					make_uint4(out[0][c], out[1][c], out[2][c], out[3][c]);
-		}
-	} else {
-		for (int k = threadIdx.x; k < a.cols * FEW_ROWS; k += FEW_ROWS * 32) {
-			const int c = k / FEW_ROWS, r = k % FEW_ROWS;
-
-			if (r0 + r < a.rows)
-				col[c * a.rows + r0 + r] = ((const uint8_t *)code[r])[c];
+			for (int r = 0; r < 4; r++)
+				if (r0 + r < a.rows)
+					at[r] = (uint8_t)(out[c] >> (8 * r));
 		}
 	}
 	if (a.q.amax)

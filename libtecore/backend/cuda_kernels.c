@@ -26,9 +26,9 @@
 #define NORM_THREAD_COLS 32	 /* and a thread these */
 #define NORM_BLOCK_COLS 16384
 #define NORM_CLUSTER_COLS 8192
-#define NORM_FEW 1024 /* rows that make fewer blocks than there are processors */
-#define NORM_FEW_ROWS 16
-#define PART_SUM_FEW 8 /* as many parts are one warp's */
+#define NORM_FEW_ROWS 4
+#define NORM_FEW (132 * NORM_FEW_ROWS) /* rows that make a block a processor */
+#define PART_SUM_FEW 8		       /* as many parts are one warp's */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -224,8 +224,8 @@ static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
 	if (a->q.col && a->cols % 8 == 0 && a->cols <= NORM_WARP_COLS && a->rows <= NORM_FEW) {
 		const int64_t n = ceil_div(a->rows, NORM_FEW_ROWS);
 
-		return a->cols <= 256 ? LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few256", n, 512) :
-					LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few1024", n, 512);
+		return a->cols <= 256 ? LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few256", n, 128) :
+					LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few1024", n, 128);
 	}
 	if (a->q.col && a->dtype == TE_DTYPE_BF16 && a->cols % 8 == 0 &&
 	    a->cols <= NORM_CLUSTER_COLS)

@@ -17,20 +17,58 @@
 
 enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID }; /* enum te_act */
 
-DEV num sig(num x)
+/*
+ * 1 / d of each, rounded as a division is; d is at least 1 or NaN. Where all of d are of plain
+ * size this is what a division does too, without its branch an element, at which each
+ * would wait for the one before.
+ */
+DEV void reciprocals(float d[TE_V])
 {
-	return num(1.0f) / (num(1.0f) + expf(-x.v));
+	bool plain = true;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		plain = plain && d[e] < 0x1p100f;
+	if (!plain) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			d[e] = __frcp_rn(d[e]);
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < TE_V; e++) {
+		float r;
+
+		asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d[e]));
+		d[e] = __fmaf_rn(r, __fmaf_rn(-d[e], r, 1.0f), r);
+	}
 }
 
-/* the tanh form: 0.5 (1 + tanh(u)) is sig(2u), which loses no bits below 0 */
-DEV num gelu_s(num x)
+/*
+ * s = sig(what the activation has in it), 1 / (1 + exp(-...)), if anything. GELU, the tanh form:
+ * 0.5 (1 + tanh(u)) is sig(2u), which loses no bits below 0.
+ */
+template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
 {
-	return sig(num(1.5957691f) * (x + num(0.044715f) * x * x * x));
+	if constexpr (A != ACT_RELU && A != ACT_SRELU) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const num v = x[e];
+			num u = v;
+
+			if (A == ACT_GELU)
+				u = num(1.5957691f) * (v + num(0.044715f) * v * v * v);
+			else if (A == ACT_QGELU)
+				u = num(1.702f) * v;
+			s[e] = add(1.0f, expf(-u.v));
+		}
+		reciprocals(s);
+	}
 }
 
-DEV num gelu_d(num x)
+DEV num gelu_d(num x, num s)
 {
-	const num s = gelu_s(x), w = s * (num(1.0f) - s);
+	const num w = s * (num(1.0f) - s);
 	const num slope = num(1.5957691f) * (num(1.0f) + num(0.134145f) * x * x);
 
 	/* w is 0 where x * x may be infinite */
@@ -42,43 +80,34 @@ DEV float relu(float x)
 	return x <= 0.0f ? 0.0f : x;
 }
 
-template <int A> DEV float act(float x)
+template <int A> DEV float act(float x, float s)
 {
 	switch (A) {
-	case ACT_GELU:
-		return (num(x) * gelu_s(x)).v;
-	case ACT_QGELU:
-		return (num(x) * sig(num(1.702f) * x)).v;
 	case ACT_RELU:
 		return relu(x);
 	case ACT_SRELU:
 		return mul(relu(x), relu(x));
-	case ACT_SILU:
-		return (num(x) * sig(x)).v;
+	case ACT_SIGMOID:
+		return s;
 	default:
-		return sig(x).v;
+		return mul(x, s);
 	}
 }
 
-template <int A> DEV float act_d(float x)
+template <int A> DEV float act_d(num x, num s)
 {
-	num s(0.0f);
-
 	switch (A) {
 	case ACT_GELU:
-		return gelu_d(x).v;
+		return gelu_d(x, s).v;
 	case ACT_QGELU:
-		s = sig(num(1.702f) * x);
 		return (s + num(1.702f) * x * s * (num(1.0f) - s)).v;
 	case ACT_RELU:
-		return x <= 0.0f ? 0.0f : 1.0f;
+		return x.v <= 0.0f ? 0.0f : 1.0f;
 	case ACT_SRELU:
-		return mul(2.0f, relu(x));
+		return mul(2.0f, relu(x.v));
 	case ACT_SILU:
-		s = sig(x);
-		return (s + num(x) * s * (num(1.0f) - s)).v;
+		return (s + x * s * (num(1.0f) - s)).v;
 	default:
-		s = sig(x);
 		return (s * (num(1.0f) - s)).v;
 	}
 }
@@ -103,14 +132,15 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 	q_scale_inv(&a.q);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
-		float g[TE_V];
+		float g[TE_V], s[TE_V] = {};
 
 		unpack(x.row[i], v[i]);
 		if (GATED)
 			unpack(gate.row[i], g);
+		act_s<A>(v[i], s);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
-			v[i][e] = act<A>(v[i][e]);
+			v[i][e] = act<A>(v[i][e], s[e]);
 			if (GATED)
 				v[i][e] = mul(v[i][e], g[e]);
 		}
@@ -160,28 +190,30 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 	q_scale_inv(&a.q);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
-		float g[TE_V], d[TE_V];
+		float g[TE_V], d[TE_V], s[TE_V] = {};
 
 		unpack(x.row[i], v[i]);
 		unpack(dy.row[i], d);
 		if (GATED)
 			unpack(gate.row[i], g);
+		act_s<A>(v[i], s);
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
-			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e]));
+			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e], s[e]));
 	}
 	m = put_dx<T, R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
 	if (GATED) {
 		__syncthreads(); /* the tile in shared memory has been read */
 #pragma unroll
 		for (int i = 0; i < R; i++) {
-			float d[TE_V];
+			float d[TE_V], s[TE_V] = {};
 
 			unpack(x.row[i], v[i]);
 			unpack(dy.row[i], d);
+			act_s<A>(v[i], s);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
-				v[i][e] = mul(d[e], act<A>(v[i][e]));
+				v[i][e] = mul(d[e], act<A>(v[i][e], s[e]));
 		}
 		m = put_dx<T, R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
@@ -190,7 +222,7 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 }
 
 #define FUNC(DIR, T, t, A, GATED, R, name)                                                    \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 2 : 1)    \
 		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a) \
 	{                                                                                     \
 		te_begin();                                                                   \

@@ -204,13 +204,14 @@ template <class T, int D, int R> DEV void quantize_body(const struct te_k_quanti
 	__shared__ tile_codes<R> codes;
 	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = { NULL, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, NULL, &a.q) };
-	const tile_raw<T, R> x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
 	float v[R][TE_V], m;
+	tile_raw<T, R> x;
 
-	o.scale = q_scale(&a.q);
-	o.q.dtype = D;
 	if (noop_set(a.q.noop))
 		return;
+	x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+	o.scale = q_scale(&a.q);
+	o.q.dtype = D;
 	q_scale_inv(&a.q);
 #pragma unroll
 	for (int i = 0; i < R; i++)

@@ -152,7 +152,8 @@ TE_EXPORT struct te_graph *te_graph_unref(struct te_graph *graph);
  *
  * The pool is given back behind the replays that are queued, on whatever streams; one of those may
  * be capturing by now, and nothing gets into its capture. What te_graph_bind bound goes as it says
- * there. Later replays are -TE_ESTATE.
+ * there. Later replays are -TE_ESTATE. On the cuda backend the call waits for replays of graphs
+ * that hold host calls, external events or products, whose scratch goes with them.
  */
 TE_EXPORT int te_graph_reset(struct te_graph *graph);
 

@@ -343,7 +343,7 @@ static int cuda_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 {
 	struct te__cuda_stream *s = stream;
 
-	return TE__CUDA_IN(s->dev, mem_alloc(s, nbytes, ret_ptr));
+	return TE__CUDA_IN_RELAXED(s->dev, mem_alloc(s, nbytes, ret_ptr));
 }
 
 static int mem_free(struct te__cuda_stream *s, void *ptr)
@@ -363,7 +363,7 @@ static int cuda_mem_free(void *stream, void *ptr)
 {
 	struct te__cuda_stream *s = stream;
 
-	return TE__CUDA_IN(s->dev, mem_free(s, ptr));
+	return TE__CUDA_IN_RELAXED(s->dev, mem_free(s, ptr));
 }
 
 static int pinned_alloc(size_t nbytes, void **ret_ptr)

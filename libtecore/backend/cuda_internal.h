@@ -64,7 +64,7 @@ struct te__cuda_stream {
 
 /*
  * The same, where the driver would refuse or spoil a capture that this thread
- * has going on another stream: pinned memory, waiting, loading.
+ * has going on another stream: memory, waiting, loading.
  */
 #define TE__CUDA_IN_RELAXED(d, expr)                                   \
 	TE__CUDA_IN(d, ({                                              \

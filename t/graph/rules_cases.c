@@ -1457,15 +1457,17 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 		DO(te_capture_begin(captures));
 		DO(te_fill(captures, word, 0, 4));
 	}
-	if (_i < 3) {
+	if (_i < 3 && !strcmp(backend, "host")) {
 		DO(te_graph_reset(g));
-		if (!strcmp(backend, "host")) /* which frees in its own time */
-			ck_assert_uint_ge(held(), before + pool);
+		ck_assert_uint_ge(held(), before + pool);
 		ck_assert_int_eq(pthread_create(&opener, NULL, open_later, &gate), 0);
 	} else {
-		/* a stream of the host goes when it is idle */
+		/* a stream of the host goes when it is idle, recorded host calls of a GPU too */
 		ck_assert_int_eq(pthread_create(&opener, NULL, open_later, &gate), 0);
-		g = te_graph_unref(g);
+		if (_i < 3)
+			DO(te_graph_reset(g));
+		else
+			g = te_graph_unref(g);
 	}
 	pthread_join(opener, NULL);
 	if (captures) {

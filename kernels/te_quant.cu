@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(DELAYED_THREADS)
 		for (int u = 0; u < DELAYED_UNROLL; u++) {
 			const int i = i0 + u * DELAYED_THREADS;
 
-			now[u] = i < len ? h[i] : 0.0f;
+			now[u] = i < len ? h[i] : newest;
 			next[u] = i + 1 < len ? h[i + 1] : newest;
 		}
 		if (newest == 0.0f)

@@ -154,6 +154,8 @@ START_TEST(scale_delayed)
 		h[5 * len] = NAN;
 		memset(h + 6 * len, 0, (size_t)len * sizeof(*h));
 		h[6 * len] = 1e-44f; /* an infinite scale */
+		for (int32_t i = 0; i < len; i++)
+			h[7 * len + i] = -h[7 * len + i]; /* the largest is below 0 */
 		KC_RUN(SCALE_DELAYED, &a);
 		KC_RUN(SCALE_DELAYED, &a); /* now most have 0 as the newest */
 		kc_reset();

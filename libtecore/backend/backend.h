@@ -35,7 +35,7 @@ struct te__launch {
 	size_t nbytes; /* sizeof the struct of this id */
 };
 
-/* te_k_ptr.def: accesses of one kind, but for writes, may go on side by side */
+/* te_k_ptr.def: reads may go on side by side, as may the parts of one pass */
 enum te__access { TE__READ, TE__PART, TE__WRITE };
 struct te__range {
 	uintptr_t ptr;

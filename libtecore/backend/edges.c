@@ -161,8 +161,31 @@ static int link_add(struct work *w, uint32_t *list, uint32_t node)
 	return 0;
 }
 
-/* node, whose call ends with node last, uses the range */
-static int use(struct work *w, const struct te__range *r, uint32_t node, uint32_t last)
+/* kernels of one pass write different parts: they have the same arguments, and it has each once */
+static int parts_differ(const struct work *w, uint32_t list, const struct te__gnode *n)
+{
+	const size_t nbytes = te__k_nbytes((enum te_k_id)n->id);
+
+	for (; list != NONE; list = w->link[list].next) {
+		const struct te__gnode *o = &w->node[w->link[list].node];
+
+		if (!o->args || o->id == n->id || te__k_nbytes((enum te_k_id)o->id) != nbytes ||
+		    memcmp(o->args, n->args, nbytes) != 0)
+			return 0;
+	}
+	return 1;
+}
+
+static int joins_latest(const struct work *w, const struct segment *s, enum te__access access,
+			const struct te__gnode *n)
+{
+	if (s->latest == NONE || s->access != access || access == TE__WRITE)
+		return 0;
+	return access == TE__READ || parts_differ(w, s->latest, n);
+}
+
+/* node i of a call, from node up to last, uses the range */
+static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t node, uint32_t last)
 {
 	int ret = 0;
 
@@ -172,7 +195,7 @@ static int use(struct work *w, const struct te__range *r, uint32_t node, uint32_
 			s->since = w->barrier;
 			s->latest = s->before = NONE;
 		}
-		if (s->latest == NONE || s->access != r->access || r->access == TE__WRITE) {
+		if (!joins_latest(w, s, r->access, &w->node[i])) {
 			s->before = s->latest;
 			s->latest = NONE;
 			s->access = r->access;
@@ -288,7 +311,7 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 		te__node_ranges(&w->node[i], &ranges);
 		barrier |= is_barrier(&w->node[i]);
 		for (uint32_t k = 0; !r && k < ranges.n; k++)
-			r = use(w, &ranges.v[k], node, last);
+			r = use(w, &ranges.v[k], i, node, last);
 	}
 	if (barrier)
 		for (uint32_t i = w->barrier == NONE ? 0 : w->barrier; i < node; i++)

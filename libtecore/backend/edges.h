@@ -12,11 +12,11 @@ struct te__edges {
 
 /*
  * Nodes that were queued one behind the other, in that order: their edges become those that keep
- * every node behind the ones it shares memory with, unless both only read it or write parts of it.
- * No edge is there that others imply; some are there to bound how many run side by side. A node
- * whose memory is not known, a host call and an event stay behind all that came before, and before
- * all that comes behind. Where nodes are no straight line, somebody chose their order: it stays.
- * 0 or -ENOMEM.
+ * every node behind the ones it shares memory with, unless both only read it, or write parts of it
+ * in one pass. No edge is there that others imply; some are there to bound how many run side by
+ * side. A node whose memory is not known, a host call and an event stay behind all that came
+ * before, and before all that comes behind. Where nodes are no straight line, somebody chose their
+ * order: it stays. 0 or -ENOMEM.
  */
 int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges *ret);
 void te__edges_free(struct te__edges *e);

@@ -99,8 +99,9 @@ static void put_add(struct list *l, uint32_t i, uint64_t y, uint64_t x, int64_t 
 	l->args[i].add = (struct te_k_add){ at(x), at(y), at(y), n, TE_DTYPE_FP32, 0 };
 }
 
-/* what each of them writes is the k and v, or the q parts of dqkv */
-static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint64_t dqkv, uint64_t rest)
+/* what each of them writes is the k and v, or the q parts of dqkv; a pass has both */
+static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint32_t pass, uint64_t dqkv,
+		     uint64_t rest)
 {
 	put_kernel(l, i, id);
 	l->args[i].attn = (struct te_k_attn_bwd){ .qkv = at(rest),
@@ -113,6 +114,7 @@ static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint64_t dqkv,
 						  .nheads = 1,
 						  .nkv = 1,
 						  .head_dim = 1,
+						  .tag = pass,
 						  .dtype = TE_DTYPE_FP32 };
 }
 
@@ -194,8 +196,15 @@ static struct list list_random(uint32_t n, int64_t room, int64_t nbarrier)
 			l.args[i].part_sum = (struct te_k_part_sum){ at(WHERE), at(WHERE), len, 1 };
 			break;
 		case 5:
-			put_attn(&l, i, tt_rand_int(0, 1) ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ,
+			put_attn(&l, i, tt_rand_int(0, 1) ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ, i,
 				 tt_rand_int(0, 2) ? 0 : WHERE, WHERE);
+			if (i + 1 < n && tt_rand_int(0, 1)) {
+				put_kernel(&l, i + 1,
+					   l.node[i].id == TE_K_ATTN_BWD_DQ ? TE_K_ATTN_BWD_DKV :
+									      TE_K_ATTN_BWD_DQ);
+				l.args[i + 1] = l.args[i];
+				i++;
+			}
 			break;
 		case 6:
 			put_kernel(&l, i, TE_K_SCALE_DELAYED);
@@ -283,6 +292,14 @@ static void ranges_of(const struct te__gnode *n, struct te__ranges *r)
 	r->v[r->n++] = n->scratch;
 }
 
+/* two kernels of one pass */
+static int parts_differ(const struct te__gnode *x, const struct te__gnode *y)
+{
+	const struct te_k_attn_bwd *a = x->args, *b = y->args;
+
+	return x->id != y->id && a->tag == b->tag;
+}
+
 static int conflict(const struct te__gnode *x, const struct te__gnode *y)
 {
 	struct te__ranges a, b;
@@ -295,7 +312,8 @@ static int conflict(const struct te__gnode *x, const struct te__gnode *y)
 		for (uint32_t k = 0; k < b.n; k++)
 			if (a.v[i].ptr < b.v[k].ptr + b.v[k].nbytes &&
 			    b.v[k].ptr < a.v[i].ptr + a.v[i].nbytes &&
-			    (a.v[i].access != b.v[k].access || a.v[i].access == TE__WRITE))
+			    (a.v[i].access != b.v[k].access || a.v[i].access == TE__WRITE ||
+			     (a.v[i].access == TE__PART && !parts_differ(x, y))))
 				return 1;
 	return 0;
 }
@@ -416,8 +434,8 @@ START_TEST(readers_and_parts_run_side_by_side)
 	struct list l = list_new(7);
 
 	put_fill(&l, 0, 0, 256);
-	put_attn(&l, 1, TE_K_ATTN_BWD_DKV, 0, 1024); /* both write parts of the same */
-	put_attn(&l, 2, TE_K_ATTN_BWD_DQ, 0, 1024);
+	put_attn(&l, 1, TE_K_ATTN_BWD_DKV, 0, 0, 1024); /* both write parts of the same */
+	put_attn(&l, 2, TE_K_ATTN_BWD_DQ, 0, 0, 1024);
 	put_copy(&l, 3, 2048, 0, 16); /* and these read it */
 	put_copy(&l, 4, 3072, 8, 16);
 	put_fill(&l, 5, 12, 1);
@@ -429,6 +447,21 @@ START_TEST(readers_and_parts_run_side_by_side)
 	ck_assert(!follows(&l, 4, 3));
 	ck_assert(follows(&l, 5, 3) && follows(&l, 5, 4));
 	ck_assert(follows(&l, 6, 0) && !follows(&l, 6, 1) && !follows(&l, 6, 5));
+	list_free(&l);
+}
+END_TEST
+
+/* the second pass writes over what the first one wrote, though nobody read that */
+START_TEST(passes_of_parts_wait_for_each_other)
+{
+	struct list l = list_new(6);
+
+	for (uint32_t i = 0; i < l.n; i++)
+		put_attn(&l, i, i % 2 ? TE_K_ATTN_BWD_DQ : TE_K_ATTN_BWD_DKV, i / 4, 0, 1024);
+	find_edges(&l);
+	for (uint32_t i = 0; i < l.n; i++)
+		for (uint32_t j = 0; j < i; j++)
+			ck_assert_int_eq(follows(&l, i, j), i / 2 != j / 2);
 	list_free(&l);
 }
 END_TEST
@@ -573,6 +606,7 @@ static Suite *suite(void)
 	tcase_add_test(c, every_node_is_behind_what_it_shares_memory_with);
 	tcase_add_loop_test(c, chains_do_not_wait_for_each_other, 0, 2);
 	tcase_add_test(c, readers_and_parts_run_side_by_side);
+	tcase_add_test(c, passes_of_parts_wait_for_each_other);
 	tcase_add_test(c, many_that_share_nothing_run_side_by_side);
 	tcase_add_test(c, an_order_of_several_streams_stays);
 	tcase_add_test(c, none_and_one);

@@ -78,7 +78,8 @@ TE_EXPORT int te_pinned_free(struct te_ctx *ctx, void *ptr);
 /* copy between any two of device and host memory, in stream order; host memory must stay
  * until then */
 TE_EXPORT int te_copy(struct te_stream *stream, void *dst, const void *src, size_t nbytes);
-/* set bytes, or 32-bit words (nbytes a multiple of 4, dst aligned to 4) */
+/* set bytes, or 32-bit words (nbytes a multiple of 4, dst aligned to 4), of device or pinned
+ * memory */
 TE_EXPORT int te_fill(struct te_stream *stream, void *dst, uint8_t value, size_t nbytes);
 TE_EXPORT int te_fill_u32(struct te_stream *stream, void *dst, uint32_t value, size_t nbytes);
 

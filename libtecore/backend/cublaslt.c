@@ -361,8 +361,10 @@ struct trial {
 
 static void trial_free(struct te__cuda_dev *d, struct trial *t)
 {
-	if (t->stream)
+	if (t->stream) {
+		te__cu.cuStreamSynchronize(t->stream);
 		te__cu.cuStreamDestroy(t->stream);
+	}
 	for (int i = 0; i < 2; i++)
 		if (t->events[i])
 			te__cu.cuEventDestroy(t->events[i]);

@@ -463,6 +463,7 @@ int te__cuda_capture_begin(void *stream)
 	capture_list(s->dev, g->capture);
 	pthread_mutex_unlock(&s->dev->lock);
 	s->graph = g;
+	s->given_at = 0; /* captures of the same calls take the same pieces */
 	return 0;
 }
 

@@ -264,6 +264,16 @@ static void reach_inside(struct host_stream *s, struct host_event *e, uint64_t c
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* how many records have lower numbers: a launch brings their counts in that order */
+static uint64_t records_before(const struct host_graph *g, uint64_t number)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < number; i++)
+		n += g->node[i].op.kind == HOST_RECORD;
+	return n;
+}
+
 static void run_work(struct host_stream *s, const struct host_cmd *cmd)
 {
 	const struct host_graph *g = cmd->op.obj;
@@ -275,11 +285,11 @@ static void run_work(struct host_stream *s, const struct host_cmd *cmd)
 		return;
 	}
 	for (uint64_t i = 0; i < g->nnodes && !running.error; i++) {
-		const struct host_cmd *node = &g->node[g->run ? g->run[i] : i];
+		const uint64_t number = g->run ? g->run[i] : i;
+		const struct host_cmd *node = &g->node[number];
 
-		/* records run in the order of their numbers, whatever that of others */
 		if (node->op.kind == HOST_RECORD)
-			reach_inside(s, node->op.obj, *count++);
+			reach_inside(s, node->op.obj, count[records_before(g, number)]);
 		else
 			host_run(node);
 	}

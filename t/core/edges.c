@@ -13,6 +13,7 @@
 #include <te/dtype.h>
 
 #include "libtecore/backend/edges.h"
+#include "libtecore/backend/host.h"
 #include "tt_ctx.h"
 
 #define BASE UINT64_C(0x7f0000000000)
@@ -530,6 +531,46 @@ START_TEST(an_order_of_several_streams_stays)
 }
 END_TEST
 
+/* another seed draws another order for the host to run nodes in, and none that edges forbid */
+START_TEST(the_host_draws_an_order)
+{
+	const struct te__backend_ops *ops = &te__backend_host;
+	static unsigned char word[20];
+	uint32_t first[TT_LEN(word)];
+	int others = 0;
+
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		uint32_t at[TT_LEN(word)];
+		void *dev, *stream, *graph;
+		struct host_graph *g;
+
+		ck_assert_int_eq(ops->open(0, &dev), 0);
+		ck_assert_int_eq(ops->stream_create(dev, &stream), 0);
+		ck_assert_int_eq(ops->capture_begin(stream), 0);
+		for (size_t i = 0; i < TT_LEN(word); i++)
+			ck_assert_int_eq(ops->fill8(stream, &word[i / 2], (uint8_t)i, 1), 0);
+		ck_assert_int_eq(ops->capture_end(stream, &graph), 0);
+		g = graph;
+		ck_assert_int_eq(host_graph_by_data(g, seed), 0);
+		ck_assert_ptr_nonnull(g->run);
+		memset(at, 0xff, sizeof(at));
+		for (uint32_t i = 0; i < TT_LEN(word); i++) {
+			at[g->run[i]] = i;
+			if (seed == 1)
+				first[i] = g->run[i];
+			others += g->run[i] != first[i];
+		}
+		/* of two fills of a byte the second is the later */
+		for (size_t i = 0; i < TT_LEN(word); i += 2)
+			ck_assert_uint_lt(at[i], at[i + 1]);
+		ops->graph_destroy(graph);
+		ops->stream_destroy(stream);
+		ops->close(dev);
+	}
+	ck_assert_int_gt(others, 0);
+}
+END_TEST
+
 START_TEST(none_and_one)
 {
 	struct list none = list_new(0), one = list_new(1);
@@ -612,6 +653,7 @@ static Suite *suite(void)
 	tcase_add_test(c, none_and_one);
 	tcase_add_test(c, thousands);
 	tcase_add_test(c, tens_of_thousands);
+	tcase_add_test(c, the_host_draws_an_order);
 	tcase_add_test(c, each_allocation_may_fail);
 	return s;
 }

@@ -98,6 +98,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant.c \
 	libtecore/quant_internal.h \
 	libtecore/recording.c \
+	libtecore/search.h \
 	libtecore/seq.c \
 	libtecore/seq_internal.h \
 	libtecore/stream.c \

@@ -18,6 +18,8 @@
 #include <te/place.h>
 #include <te/private.h>
 
+#include "libtecore/search.h"
+
 struct placed {
 	uint64_t nbytes, offset;
 	int32_t item;
@@ -72,20 +74,15 @@ static uint64_t rounded(uint64_t nbytes, uint64_t align)
 
 /* ---- the tree ---- */
 
-/* which birth is the last that is not behind time t */
+static int born_by(const void *tree, size_t i, uint64_t t)
+{
+	return ((const struct tree *)tree)->birth[i] <= (int32_t)t;
+}
+
+/* which birth is the last that is not behind time t; there is one */
 static size_t birth(const struct tree *tree, int32_t t)
 {
-	size_t lo = 0, hi = tree->nbirths;
-
-	while (hi - lo > 1) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		if (tree->birth[mid] <= t)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
+	return te__count_before(tree, tree->nbirths, born_by, (uint64_t)t) - 1;
 }
 
 /* the longest first: most memory is taken in them, so that they settle most of a search */

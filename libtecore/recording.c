@@ -19,6 +19,7 @@
 
 #include "libtecore/backend/edges.h"
 #include "libtecore/ctx_internal.h"
+#include "libtecore/search.h"
 #include "libtecore/used.h"
 
 /* big enough for every kernel's arguments */
@@ -374,28 +375,18 @@ static int pointers_find(struct nodes *s, const char *fn)
 	return 0;
 }
 
-/* how many pointers are below p */
-static uint64_t below(const struct nodes *s, uintptr_t p)
+static int pointer_below(const void *nodes, size_t i, uint64_t p)
 {
-	uint64_t lo = 0, hi = s->npointers;
-
-	while (lo < hi) {
-		const uint64_t mid = lo + (hi - lo) / 2;
-
-		if (s->pointer[mid].ptr < p)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return ((const struct nodes *)nodes)->pointer[i].ptr < p;
 }
 
 /* how many uses the memory has; written to use unless it is NULL */
 static uint32_t uses_find(const struct nodes *s, uintptr_t ptr, size_t nbytes, struct use *use)
 {
 	uint32_t nuses = 0;
+	uint64_t i = te__count_before(s, s->npointers, pointer_below, ptr + nbytes);
 
-	for (uint64_t i = below(s, ptr + nbytes); i-- && s->pointer[i].reach > ptr;) {
+	while (i-- && s->pointer[i].reach > ptr) {
 		const struct pointer *p = &s->pointer[i];
 
 		if (p->end <= ptr)
@@ -520,20 +511,17 @@ static int slot_patchable(const struct te_recording *rec, const struct slot *slo
 	return ok;
 }
 
+static int slot_below(const void *recording, size_t i, uint64_t p)
+{
+	const struct te_recording *rec = recording;
+
+	return rec->slot[rec->order[i]].ptr < p;
+}
+
 /* how many slots begin below p: the place in their order of one that begins there */
 static int32_t slots_below(const struct te_recording *rec, uintptr_t p)
 {
-	int32_t lo = 0, hi = rec->nslots;
-
-	while (lo < hi) {
-		const int32_t mid = lo + (hi - lo) / 2;
-
-		if (rec->slot[rec->order[mid]].ptr < p)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
+	return (int32_t)te__count_before(rec, (size_t)rec->nslots, slot_below, p);
 }
 
 /* a slot that is bound to just this memory, else one that overlaps it, else -1 */

@@ -6,6 +6,7 @@
 
 #include "libtecore/backend/edges.h"
 #include "libtecore/internal.h"
+#include "libtecore/search.h"
 #include "libtecore/used.h"
 
 static int by_begin(const void *a, const void *b)
@@ -92,21 +93,19 @@ void te__used_drop(struct te__used *u)
 	u->dirty = 0;
 }
 
+static int begins_below(const void *list, size_t i, uint64_t p)
+{
+	return ((const struct te__used_list *)list)->v[i].begin < p;
+}
+
 int64_t te__used_at(const struct te__used_list *l, uintptr_t begin, uintptr_t end)
 {
-	size_t lo = 0, hi = l->n;
+	const size_t n = te__count_before(l, l->n, begins_below, end);
+	size_t farthest;
 
 	/* of those that begin before the end, does the farthest reach behind the beginning? */
-	while (lo < hi) {
-		const size_t mid = lo + (hi - lo) / 2;
-
-		if (l->v[mid].begin < end)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	if (!lo)
+	if (!n)
 		return -1;
-	lo = l->v[lo - 1].farthest;
-	return l->v[lo].end > begin ? (int64_t)l->v[lo].node : -1;
+	farthest = l->v[n - 1].farthest;
+	return l->v[farthest].end > begin ? (int64_t)l->v[farthest].node : -1;
 }

@@ -17,7 +17,7 @@ teinclude_HEADERS += \
 	include/te/stream.h \
 	include/te/tensor.h
 nodist_teinclude_HEADERS += include/te/version.h
-noinst_HEADERS += include/te/private.h
+noinst_HEADERS += include/te/private.h include/te/splitmix64.h
 
 # everything, for tests of internals
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la

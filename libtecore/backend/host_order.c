@@ -9,22 +9,14 @@
 
 #include <errno.h>
 
+#include <te/splitmix64.h>
+
 #include "libtecore/backend/edges.h"
 #include "libtecore/backend/host.h"
 
 static int no_memory(void)
 {
 	return te__fail(-ENOMEM, "host: no memory for the edges of a graph");
-}
-
-/* splitmix64 (Steele, Lea, Flood 2014) */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
 }
 
 /* g->run: whose dependencies all ran is ready, and the next one is drawn among those */
@@ -45,7 +37,7 @@ static int shuffle(struct host_graph *g, const struct te__edges *e, uint64_t see
 			ready[nready++] = i;
 	}
 	while (!r && nready) {
-		const uint32_t at = (uint32_t)(draw(&seed) % nready), node = ready[at];
+		const uint32_t at = (uint32_t)(te__splitmix64(&seed) % nready), node = ready[at];
 
 		ready[at] = ready[--nready];
 		g->run[nrun++] = node;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <te/dtype.h>
+#include <te/splitmix64.h>
 
 #include "libtecore/backend/edges.h"
 #include "libtecore/backend/host.h"
@@ -571,6 +572,17 @@ START_TEST(the_host_draws_an_order)
 }
 END_TEST
 
+/* of the seed 1234567, as the first program of the authors prints them */
+START_TEST(draws_are_those_of_the_paper)
+{
+	uint64_t state = 1234567;
+
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(6457827717110365317));
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(3203168211198807973));
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(9817491932198370423));
+}
+END_TEST
+
 START_TEST(none_and_one)
 {
 	struct list none = list_new(0), one = list_new(1);
@@ -654,6 +666,7 @@ static Suite *suite(void)
 	tcase_add_test(c, thousands);
 	tcase_add_test(c, tens_of_thousands);
 	tcase_add_test(c, the_host_draws_an_order);
+	tcase_add_test(c, draws_are_those_of_the_paper);
 	tcase_add_test(c, each_allocation_may_fail);
 	return s;
 }

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <te/splitmix64.h>
+
 #include "tt.h"
 
 #define POISON 0xa5
@@ -186,14 +188,9 @@ uint64_t tt_seed(void)
 	return seed;
 }
 
-/* SplitMix64, Steele, Lea, Flood 2014 */
 uint64_t tt_rand_u64(void)
 {
-	uint64_t z = state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return z ^ (z >> 31);
+	return te__splitmix64(&state);
 }
 
 int64_t tt_rand_int(int64_t lo, int64_t hi)

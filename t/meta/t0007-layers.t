@@ -28,22 +28,20 @@ only()
 	empty "$1" "$tmp/bad"
 }
 
-base="config\.h|$public|te/private\.h"
-
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | comm) ;; *) public="$public|te/$h\.h" ;; esac
 done
-base="config\.h|$public|te/private\.h"
+base="config\.h|$public|te/(private|splitmix64)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"$base|[a-z_]+\.h|libtecore/.*|kernels/[^/]*|te_k[a-z_]*\.(h|def)"
 only "libtegraph includes public headers and its own" libtegraph "$base|te/graph\.h|[a-z_]+\.h|libtegraph/.*"
 only "libtecomm includes public headers and its own" libtecomm "$base|te/comm\.h|[a-z_]+\.h|libtecomm/.*"
 only "kernels include kernels" kernels "(kernels/)?te_[a-z_]*\.(h|cuh|def)"
-only "tools include installed headers and their own" tools \
-	"config\.h|$public|te/(graph|comm)\.h|tools/.*|[a-z_]+\.h"
+only "tools include installed headers, their own and random numbers" tools \
+	"config\.h|$public|te/(graph|comm|splitmix64)\.h|tools/.*|[a-z_]+\.h"
 only "the daemon includes installed headers and its own" daemon \
 	"config\.h|$public|te/(graph|comm)\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|te/(graph|comm)\.h"

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <te/errno.h>
+#include <te/splitmix64.h>
 
 #include "bench.h"
 #include "tools/te_train/say.h"
@@ -275,20 +276,10 @@ int bench_nsets(const struct bench *b, double nbytes)
 	return n < 2 ? 1 : n > 4096 ? 4096 : (int)n;
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014) */
-static uint64_t next(struct bench *b)
-{
-	uint64_t z = b->rng += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
-
 void bench_random(struct bench *b, void *p, size_t nbytes)
 {
 	for (size_t i = 0; i < nbytes; i += 8) {
-		uint64_t z = next(b);
+		uint64_t z = te__splitmix64(&b->rng);
 
 		memcpy((char *)p + i, &z, nbytes - i < 8 ? nbytes - i : 8);
 	}
@@ -301,7 +292,7 @@ void bench_normal(struct bench *b, float *x, size_t n)
 		int32_t sum = 0;
 
 		for (int k = 0; k < 3; k++) {
-			uint64_t z = next(b);
+			uint64_t z = te__splitmix64(&b->rng);
 
 			sum += (int32_t)((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) +
 					 (z >> 48));

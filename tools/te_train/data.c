@@ -13,6 +13,8 @@
 #include <zlib.h>
 #endif
 
+#include <te/splitmix64.h>
+
 #include "data.h"
 #include "model.h"
 #include "say.h"
@@ -288,12 +290,9 @@ int span_dump(const struct span *s, const char *path)
 
 uint64_t mix64(uint64_t a, uint64_t b)
 {
-	uint64_t z = a + 0x9e3779b97f4a7c15 * (b + 1);
+	uint64_t state = a + TE__SPLITMIX64_STEP * b;
 
-	/* the finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) */
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
+	return te__splitmix64(&state);
 }
 
 /* one window: T tokens and the T that follow each */

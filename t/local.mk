@@ -115,7 +115,9 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt.h \
 	t/lib/tt_ctx.c \
 	t/lib/tt_ctx.h \
-	t/lib/tt_fault.c
+	t/lib/tt_fault.c \
+	t/lib/tt_num.c \
+	t/lib/tt_num.h
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA

@@ -237,7 +237,7 @@ static double *values(int32_t dtype, const void *p, int64_t n)
 	double *x = doubles(n);
 
 	for (int64_t i = 0; i < n; i++)
-		x[i] = kc_get(dtype, p, i);
+		x[i] = tt_get(dtype, p, i);
 	return x;
 }
 
@@ -258,7 +258,7 @@ static void near(const struct model *m, int32_t dtype, const void *array, const 
 
 	for (int k = 0; k < 2; k++)
 		for (int64_t i = 0; i < n; i++) {
-			double x = kc_get(dtype, side[k], i);
+			double x = tt_get(dtype, side[k], i);
 			/* smaller than FP32's subnormals is nothing */
 			double tol = err[i] + kc_unit(dtype) * (fabs(want[i]) + err[i]) + 0x1p-126;
 
@@ -457,7 +457,7 @@ START_TEST(later_tokens_change_nothing)
 	ck_assert_mem_eq(out, kc_got(r.f.out), (size_t)r.nout * w);
 	ck_assert_mem_eq(lse, kc_got(r.f.lse), (size_t)r.nlse * 4);
 	for (int64_t i = cut * row_of(s); i < s->T * row_of(s); i++)
-		kc_set(dtype, (void *)(uintptr_t)r.f.qkv, i, i % 3 ? 100.0f : later);
+		tt_set(dtype, (void *)(uintptr_t)r.f.qkv, i, i % 3 ? 100.0f : later);
 	run_forward(&r);
 	ck_assert_mem_eq(out, kc_got(r.f.out), (size_t)(cut * s->nheads * s->d) * w);
 	for (int h = 0; h < s->nheads; h++)

@@ -28,6 +28,7 @@
 #include "libtecore/plan_internal.h"
 #include "fusion_cases.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 #define WIDTH 32
 #define NELEMS (5 * 16 * WIDTH) /* 80 rows: more than one run of partial sums */
@@ -134,40 +135,6 @@ static void ck_group(const struct te_plan *p, const char *name, int want)
 	ck_abort_msg("%s %s:\n%s", want ? "no" : "unwanted", name, text);
 }
 
-static float *floats(const struct te_tensor *t)
-{
-	size_t n = (size_t)te_tensor_nelems(t);
-	float *v = malloc(n * sizeof(*v));
-	uint16_t *h;
-
-	if (te_tensor_dtype(t) == TE_DTYPE_FP32) {
-		DO(te_tensor_read(t, v, n * sizeof(*v)));
-		return v;
-	}
-	h = malloc(n * sizeof(*h));
-	DO(te_tensor_read(t, h, n * sizeof(*h)));
-	for (size_t i = 0; i < n; i++)
-		v[i] = te_bf16_decode(h[i]);
-	free(h);
-	return v;
-}
-
-static void put(struct te_tensor *t, const float *v)
-{
-	size_t n = (size_t)te_tensor_nelems(t);
-	uint16_t *h;
-
-	if (te_tensor_dtype(t) == TE_DTYPE_FP32) {
-		DO(te_tensor_write(t, v, n * sizeof(*v)));
-		return;
-	}
-	h = malloc(n * sizeof(*h));
-	for (size_t i = 0; i < n; i++)
-		h[i] = te_bf16_encode(v[i]);
-	DO(te_tensor_write(t, h, n * sizeof(*h)));
-	free(h);
-}
-
 #define SUM_Y 1u  /* y holds a fused sum */
 #define SUM_DX 2u /* dx does */
 
@@ -233,22 +200,22 @@ static void side_close(struct side *s)
 static void side_run(struct side *s, const float *x, const float *dy)
 {
 	side_drop(s);
-	put(te_plan_input(s->p, "x"), x);
+	tt_tensor_set(te_plan_input(s->p, "x"), x);
 	/* what was there before must not matter */
 	DO(te_fill(st, s->p->arena, 0xff, s->p->arena_nbytes));
 	DO(te_seq_zero_grads(s->seq, st));
 	DO(te_plan_forward(s->p, st, 0));
 	DO(te_stream_sync(st));
-	s->y = floats(te_plan_output(s->p));
+	s->y = tt_tensor_get(te_plan_output(s->p));
 	if (!(s->p->flags & TE_PLAN_TRAIN))
 		return;
-	put(te_plan_output_grad(s->p), dy);
+	tt_tensor_set(te_plan_output_grad(s->p), dy);
 	DO(te_plan_backward(s->p, st));
 	if (s->p->flags & TE_PLAN_DELAY_DW)
 		DO(te_plan_backward_dw(s->p, st));
 	DO(te_stream_sync(st));
-	s->dx = floats(te_plan_input_grad(s->p));
-	s->grads = floats(te_seq_grads(s->seq));
+	s->dx = tt_tensor_get(te_plan_input_grad(s->p));
+	s->grads = tt_tensor_get(te_seq_grads(s->seq));
 }
 
 /* |a - b| against u (4 |y| + |b| + 2 |c|), see above */
@@ -307,7 +274,7 @@ static float *bias_of(const struct te_seq *seq)
 		DO(te_seq_weight(seq, i, &w));
 		dot = strchr(w.name, '.');
 		if (w.name[0] == 'b' && dot)
-			return floats(w.master);
+			return tt_tensor_get(w.master);
 	}
 	return NULL;
 }
@@ -329,8 +296,8 @@ static void same_as_steps(const struct fcase *k)
 	n = (size_t)te_tensor_nelems(te_seq_masters(fused.seq));
 	w = malloc(n * sizeof(*w));
 	tt_fill_normal(w, n, 0.3f);
-	put(te_seq_masters(fused.seq), w);
-	put(te_seq_masters(steps.seq), w);
+	tt_tensor_set(te_seq_masters(fused.seq), w);
+	tt_tensor_set(te_seq_masters(steps.seq), w);
 	bias = bias_of(fused.seq);
 	for (int pass = 0; pass < PASSES; pass++) {
 		/* another magnitude each time: scales move */
@@ -338,8 +305,8 @@ static void same_as_steps(const struct fcase *k)
 		tt_fill_normal(dy, NELEMS, 0.01f + (float)pass);
 		/* as the tensors hold them */
 		for (int i = 0; i < NELEMS && strcmp(k->recipe, "fp32"); i++) {
-			x[i] = te_bf16_decode(te_bf16_encode(x[i]));
-			dy[i] = te_bf16_decode(te_bf16_encode(dy[i]));
+			x[i] = tt_round(TE_DTYPE_BF16, x[i]);
+			dy[i] = tt_round(TE_DTYPE_BF16, dy[i]);
 		}
 		side_run(&fused, x, dy);
 		side_run(&steps, x, dy);

@@ -23,6 +23,7 @@
 
 #include "gemm_cases.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 #define TAIL 64 /* bytes behind D that stay poison */
 
@@ -39,21 +40,6 @@ static const struct types {
 	{ TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_BF16 },
 	{ TE_DTYPE_E4M3, TE_DTYPE_E5M2, TE_DTYPE_FP32 },
 };
-
-static int is_fp8(enum te_dtype t)
-{
-	return t == TE_DTYPE_E4M3 || t == TE_DTYPE_E5M2;
-}
-
-/* x as dtype holds it, into code; returns the value held */
-static float put(enum te_dtype dtype, void *code, int64_t i, float x)
-{
-	if (dtype == TE_DTYPE_FP32)
-		return ((float *)code)[i] = x;
-	if (dtype == TE_DTYPE_BF16)
-		return te_bf16_decode(((uint16_t *)code)[i] = te_bf16_encode(x));
-	return te_fp8_decode(dtype, ((uint8_t *)code)[i] = te_fp8_encode(dtype, x));
-}
 
 static void *upload(const void *src, size_t nbytes)
 {
@@ -81,12 +67,14 @@ static struct mat mat(enum te_dtype dtype, int64_t rows, int64_t cols, int flag)
 	struct mat m = { .v = malloc((size_t)n * sizeof(double)), .scale = 1.0f };
 	size_t nbytes = (size_t)n * te_dtype_nbytes(dtype);
 	void *code = malloc(nbytes);
-	int fp8 = is_fp8(dtype);
+	int fp8 = tt_is_fp8(dtype);
 
 	for (int64_t r = 0; r < rows; r++)
-		for (int64_t c = 0; c < cols; c++)
-			m.v[r * cols + c] = put(dtype, code, flag && !fp8 ? c * rows + r :
-						r * cols + c, tt_rand_normal());
+		for (int64_t c = 0; c < cols; c++) {
+			m.v[r * cols + c] = tt_round(dtype, tt_rand_normal());
+			tt_set(dtype, code, flag && !fp8 ? c * rows + r : r * cols + c,
+			       (float)m.v[r * cols + c]);
+		}
 	m.mem = upload(code, nbytes);
 	if (fp8) {
 		m.scale = tt_rand_float(0.1f, 3.0f);
@@ -127,7 +115,7 @@ static int64_t extent(int fp8)
 
 static void one(const struct types *ty, uint32_t flags, int beta, int bias)
 {
-	int fp8 = is_fp8(ty->a), cuda = !strcmp(backend, "cuda");
+	int fp8 = tt_is_fp8(ty->a), cuda = !strcmp(backend, "cuda");
 	int64_t m = extent(fp8), n = extent(fp8), k = extent(fp8);
 	struct mat a = mat(ty->a, m, k, !!(flags & TE_GEMM_A_T));
 	struct mat b = mat(ty->b, n, k, !!(flags & TE_GEMM_B_T));
@@ -208,7 +196,7 @@ END_TEST
 START_TEST(gives_the_same_bits_again_and_captured)
 {
 	const struct types *ty = &types[_i];
-	int fp8 = is_fp8(ty->a);
+	int fp8 = tt_is_fp8(ty->a);
 	int64_t m = extent(fp8), n = extent(fp8), k = extent(fp8);
 	struct mat a = mat(ty->a, m, k, 0), b = mat(ty->b, n, k, 0);
 	size_t nbytes = (size_t)(m * n) * te_dtype_nbytes(ty->d);

@@ -14,40 +14,9 @@
 
 #include "gemm_exact_cases.h"
 #include "tt_ctx.h"
-
-static int is_fp8(enum te_dtype t)
-{
-	return t == TE_DTYPE_E4M3 || t == TE_DTYPE_E5M2;
-}
+#include "tt_num.h"
 
 /* ---- elements ---- */
-
-static void put(enum te_dtype t, void *p, int64_t i, float x)
-{
-	if (t == TE_DTYPE_FP32)
-		((float *)p)[i] = x;
-	else if (t == TE_DTYPE_BF16)
-		((uint16_t *)p)[i] = te_bf16_encode(x);
-	else
-		((uint8_t *)p)[i] = te_fp8_encode(t, x);
-}
-
-static float get(enum te_dtype t, const void *p, int64_t i)
-{
-	if (t == TE_DTYPE_FP32)
-		return ((const float *)p)[i];
-	if (t == TE_DTYPE_BF16)
-		return te_bf16_decode(((const uint16_t *)p)[i]);
-	return te_fp8_decode(t, ((const uint8_t *)p)[i]);
-}
-
-static float round_to(enum te_dtype t, float x)
-{
-	float one;
-
-	put(t, &one, 0, x);
-	return get(t, &one, 0);
-}
 
 static float *values(enum te_dtype t, int64_t n, float (*fill)(void))
 {
@@ -55,7 +24,7 @@ static float *values(enum te_dtype t, int64_t n, float (*fill)(void))
 
 	ck_assert_ptr_nonnull(v);
 	for (int64_t i = 0; i < n; i++)
-		v[i] = round_to(t, fill());
+		v[i] = tt_round(t, fill());
 	return v;
 }
 
@@ -75,7 +44,7 @@ static void send_as(struct te_ctx *ctx, enum te_dtype t, void *dst, const float 
 	ck_assert_ptr_nonnull(p);
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++)
-			put(t, p, transpose ? c * rows + r : r * cols + c, v[r * cols + c]);
+			tt_set(t, p, transpose ? c * rows + r : r * cols + c, v[r * cols + c]);
 	send(ctx, dst, p, nbytes);
 	free(p);
 }
@@ -98,7 +67,7 @@ static struct te_tensor *operand(struct te_ctx *ctx, enum te_dtype t, const floa
 {
 	struct te_tensor *x;
 
-	if (!is_fp8(t)) {
+	if (!tt_is_fp8(t)) {
 		x = tensor(ctx, t, transpose ? k : rows, transpose ? rows : k, 0);
 		send_as(ctx, t, te_tensor_data(x), v, rows, k, transpose);
 		return x;
@@ -115,7 +84,7 @@ static struct te_tensor *operand(struct te_ctx *ctx, enum te_dtype t, const floa
 void gemm_run_make(struct gemm_run *r, struct te_ctx *ctx, const struct gemm_case *c,
 		   float (*fill)(void))
 {
-	int fp8 = is_fp8(c->a);
+	int fp8 = tt_is_fp8(c->a);
 
 	memset(r, 0, sizeof(*r));
 	r->c = *c;
@@ -166,7 +135,7 @@ void gemm_run_read(struct gemm_run *r)
 	ck_assert_ptr_nonnull(p);
 	ck_assert_msg(!te_tensor_read(r->d, p, nbytes), "%s", te_error_detail());
 	for (int64_t i = 0; i < r->c.m * r->c.n; i++)
-		r->got[i] = get(r->c.d, p, i);
+		r->got[i] = tt_get(r->c.d, p, i);
 	free(p);
 }
 
@@ -222,7 +191,7 @@ static void check_exact(const struct gemm_run *r)
 			double z = y + (r->c.bias ? r->vbias[j] : 0);
 			double got = r->got[i * r->c.n + j];
 
-			if (!(got == (double)round_to(d, (float)z)) &&
+			if (!(got == (double)tt_round(d, (float)z)) &&
 			    !(often && fabs(got - z) <= (fabs(x) + fabs(y) + fabs(z)) * 0x1p-8))
 				say(r, i, j, z);
 		}
@@ -251,7 +220,7 @@ static const struct {
 
 static int64_t extent(enum te_dtype t, int64_t most)
 {
-	return is_fp8(t) ? 16 * tt_rand_int(1, most / 16) : tt_rand_int(1, most);
+	return tt_is_fp8(t) ? 16 * tt_rand_int(1, most / 16) : tt_rand_int(1, most);
 }
 
 static struct gemm_case any_case(int type, uint32_t flags, int bias, int c, int64_t most_k)
@@ -331,8 +300,8 @@ START_TEST(views_at_odd_offsets)
 
 			for (int64_t p = 0; p < k; p++)
 				want += va[i * k + p] * vb[j * k + p];
-			ck_assert_float_eq(get(types[_i].d, got, i * n + j),
-					   round_to(types[_i].d, want));
+			ck_assert_float_eq(tt_get(types[_i].d, got, i * n + j),
+					   tt_round(types[_i].d, want));
 		}
 	for (int i = 0; i < 3; i++) {
 		te_tensor_unref(view[i]);

@@ -19,6 +19,7 @@
 #include "libtecore/dtype_inline.h"
 #include "kernels/te_philox.h"
 #include "tt.h"
+#include "tt_num.h"
 
 #define U32 0x1p-24
 
@@ -36,40 +37,6 @@ static size_t width(int32_t dtype)
 	return te_dtype_nbytes((enum te_dtype)dtype);
 }
 
-static float get(int32_t dtype, const void *p, int64_t i)
-{
-	switch (dtype) {
-	case TE_DTYPE_BF16:
-		return te_bf16_decode(((const uint16_t *)p)[i]);
-	case TE_DTYPE_FP16:
-		return te_fp16_decode(((const uint16_t *)p)[i]);
-	default:
-		return ((const float *)p)[i];
-	}
-}
-
-static void set(int32_t dtype, void *p, int64_t i, float x)
-{
-	switch (dtype) {
-	case TE_DTYPE_BF16:
-		((uint16_t *)p)[i] = te_bf16_encode(x);
-		break;
-	case TE_DTYPE_FP16:
-		((uint16_t *)p)[i] = te_fp16_encode(x);
-		break;
-	default:
-		((float *)p)[i] = x;
-	}
-}
-
-static float round_to(int32_t dtype, float x)
-{
-	float y[1];
-
-	set(dtype, y, 0, x);
-	return get(dtype, y, 0);
-}
-
 static void *fresh(int32_t dtype, int64_t n)
 {
 	const size_t nbytes = (size_t)(n + 1) * width(dtype);
@@ -85,7 +52,7 @@ static void *normal(int32_t dtype, int64_t n, float scale)
 	void *p = fresh(dtype, n);
 
 	for (int64_t i = 0; i < n; i++)
-		set(dtype, p, i, scale * tt_rand_normal());
+		tt_set(dtype, p, i, scale * tt_rand_normal());
 	return p;
 }
 
@@ -151,7 +118,7 @@ static void check_side(const struct side *s, int32_t dtype, const void *y, int64
 
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++) {
-			const float v = get(dtype, y, r * cols + c);
+			const float v = tt_get(dtype, y, r * cols + c);
 			const uint8_t code =
 				te_fp8_encode((enum te_dtype)s->q.dtype, v * s->scale);
 
@@ -187,11 +154,11 @@ START_TEST(clear_and_amax)
 		struct te_k_clear clear = { &amax, &noop_on };
 		struct te_k_amax a = { x, n, &amax, &noop_on, dtype, 0 };
 
-		set(dtype, x, tt_rand_int(0, n - 1), NAN);
-		set(dtype, x, tt_rand_int(0, n - 1), -NAN);
+		tt_set(dtype, x, tt_rand_int(0, n - 1), NAN);
+		tt_set(dtype, x, tt_rand_int(0, n - 1), -NAN);
 		for (int64_t i = 0; i < n; i++)
-			if (fabsf(get(dtype, x, i)) > want)
-				want = fabsf(get(dtype, x, i));
+			if (fabsf(tt_get(dtype, x, i)) > want)
+				want = fabsf(tt_get(dtype, x, i));
 		te__h_clear(&clear);
 		ck_assert_float_eq(amax, 7.0f);
 		clear.noop = &noop_off;
@@ -204,7 +171,7 @@ START_TEST(clear_and_amax)
 		amax = 1e6f; /* folds: a larger one stays */
 		te__h_amax(&a);
 		ck_assert_float_eq(amax, 1e6f);
-		set(dtype, x, n - 1, -INFINITY);
+		tt_set(dtype, x, n - 1, -INFINITY);
 		te__h_amax(&a);
 		ck_assert_float_eq(amax, INFINITY);
 		free(x);
@@ -224,9 +191,9 @@ START_TEST(quantize_gives_codes_both_ways)
 		struct te_k_quantize a;
 
 		for (int64_t i = 0; i < n; i += 3)
-			set(dtype, x, i, tt_rand_bits_f32());
-		set(dtype, x, 0, k & 1 ? NAN : 0x1p-140f);
-		set(dtype, x, n / 2, k & 1 ? -INFINITY : -0.0f);
+			tt_set(dtype, x, i, tt_rand_bits_f32());
+		tt_set(dtype, x, 0, k & 1 ? NAN : 0x1p-140f);
+		tt_set(dtype, x, n / 2, k & 1 ? -INFINITY : -0.0f);
 		side_init(&s, qdtype, n, tt_rand_float(0.01f, 200.0f));
 		a = (struct te_k_quantize){ x, rows, cols, s.q, dtype, 0 };
 		a.q.noop = &noop_on;
@@ -268,13 +235,13 @@ START_TEST(dequantize_and_cast_round_once)
 	struct te_k_cast a = { x, y, n, from, to, &noop_on };
 
 	for (int64_t i = 0; i < n; i += 2)
-		set(from, x, i, tt_rand_bits_f32());
+		tt_set(from, x, i, tt_rand_bits_f32());
 	te__h_cast(&a);
 	ck_assert(tt_is_poison(y, (size_t)n * width(to)));
 	a.noop = NULL;
 	te__h_cast(&a);
 	for (int64_t i = 0; i < n; i++) {
-		const float want = round_to(to, get(from, x, i)), got = get(to, y, i);
+		const float want = tt_round(to, tt_get(from, x, i)), got = tt_get(to, y, i);
 
 		ck_assert(isnan(want) ? isnan(got) : te__f32_bits(want) == te__f32_bits(got));
 	}
@@ -294,7 +261,7 @@ START_TEST(dequantize_and_cast_round_once)
 		te__h_dequantize(&d);
 		for (int64_t i = 0; i < n; i++) {
 			const float v = te_fp8_decode((enum te_dtype)qdtype, code[i]) * scale_inv;
-			const float want = round_to(to, v), got = get(to, y, i);
+			const float want = tt_round(to, v), got = tt_get(to, y, i);
 
 			ck_assert(isnan(want) ? isnan(got) : want == got);
 		}
@@ -324,7 +291,7 @@ static void norm_init(struct norm *m, int i, int64_t rows, int64_t cols)
 	m->x = normal(m->dtype, rows * cols, 2.0f);
 	/* a large mean is where a one-pass variance fails */
 	for (int64_t j = 0; j < cols; j++)
-		set(m->dtype, m->x, j, get(m->dtype, m->x, j) + 100.0f);
+		tt_set(m->dtype, m->x, j, tt_get(m->dtype, m->x, j) + 100.0f);
 	m->y = fresh(m->dtype, rows * cols);
 	m->gamma = normal(TE_DTYPE_FP32, cols, 1.0f);
 	m->beta = m->ln ? normal(TE_DTYPE_FP32, cols, 1.0f) : NULL;
@@ -361,9 +328,9 @@ static void norm_row(const struct norm *m, int64_t r, double *ret_mean, double *
 	double mean = 0.0, var = 0.0;
 
 	for (int64_t c = 0; m->ln && c < m->cols; c++)
-		mean += (double)get(m->dtype, m->x, r * m->cols + c) / (double)m->cols;
+		mean += (double)tt_get(m->dtype, m->x, r * m->cols + c) / (double)m->cols;
 	for (int64_t c = 0; c < m->cols; c++)
-		var += pow((double)get(m->dtype, m->x, r * m->cols + c) - mean, 2.0) /
+		var += pow((double)tt_get(m->dtype, m->x, r * m->cols + c) - mean, 2.0) /
 		       (double)m->cols;
 	*ret_mean = mean;
 	*ret_rstd = 1.0 / sqrt(var + (double)NORM_EPS);
@@ -391,7 +358,7 @@ START_TEST(norm_forward)
 					   r);
 			check_near(m.rstd[r], rstd, 2 * U32 * rstd, "rstd", r);
 			for (int64_t c = 0; c < cols; c++) {
-				const double x = get(m.dtype, m.x, r * cols + c);
+				const double x = tt_get(m.dtype, m.x, r * cols + c);
 				const double gain = norm_gain(&m, c);
 				const double beta = m.ln ? (double)m.beta[c] : 0.0;
 				const double want = (x - mean) * rstd * gain + beta;
@@ -399,7 +366,7 @@ START_TEST(norm_forward)
 				const double s = (fabs(x - mean) + fabs(mean)) * rstd *
 							 (fabs(gain) + 1.0) + fabs(beta);
 
-				check_near(get(m.dtype, m.y, r * cols + c), want,
+				check_near(tt_get(m.dtype, m.y, r * cols + c), want,
 					   8 * U32 * s + unit(m.dtype) * fabs(want), "y", c);
 			}
 		}
@@ -460,8 +427,10 @@ START_TEST(norm_backward)
 			double mg = 0.0, mgx = 0.0, ag = 0.0, agx = 0.0;
 
 			for (int64_t c = 0; c < cols; c++) {
-				const double g = get(m.dtype, dy, r * cols + c) * norm_gain(&m, c);
-				const double xh = (get(m.dtype, m.x, r * cols + c) - mean) * rstd;
+				const double g =
+					tt_get(m.dtype, dy, r * cols + c) * norm_gain(&m, c);
+				const double xh =
+					(tt_get(m.dtype, m.x, r * cols + c) - mean) * rstd;
 
 				mg += m.ln ? g / (double)cols : 0.0;
 				mgx += g * xh / (double)cols;
@@ -470,16 +439,16 @@ START_TEST(norm_backward)
 			}
 			for (int64_t c = 0; c < cols; c++) {
 				const int64_t i = r * cols + c;
-				const double g = get(m.dtype, dy, i) * norm_gain(&m, c);
-				const double xh = (get(m.dtype, m.x, i) - mean) * rstd;
-				const double res = dres ? (double)get(m.dtype, dres, i) : 0.0;
+				const double g = tt_get(m.dtype, dy, i) * norm_gain(&m, c);
+				const double xh = (tt_get(m.dtype, m.x, i) - mean) * rstd;
+				const double res = dres ? (double)tt_get(m.dtype, dres, i) : 0.0;
 				const double want = rstd * (g - mg - xh * mgx) + res;
 				/* |gamma| + 1: 1 + gamma rounds at that size */
-				const double g1 = fabs((double)get(m.dtype, dy, i)) *
+				const double g1 = fabs((double)tt_get(m.dtype, dy, i)) *
 						  (fabs(norm_gain(&m, c)) + 1.0);
 				const double s = rstd * (g1 + ag + fabs(xh) * agx) + fabs(res);
 
-				check_near(get(m.dtype, dx, i), want,
+				check_near(tt_get(m.dtype, dx, i), want,
 					   16 * U32 * s + unit(m.dtype) * fabs(want), "dx", i);
 			}
 		}
@@ -507,8 +476,8 @@ START_TEST(norm_backward)
 				float dg = 0.0f, db = 0.0f;
 
 				for (int64_t r = p * 64; r < rows && r < p * 64 + 64; r++) {
-					const float x = get(m.dtype, m.x, r * cols + c);
-					const float d = get(m.dtype, dy, r * cols + c);
+					const float x = tt_get(m.dtype, m.x, r * cols + c);
+					const float d = tt_get(m.dtype, dy, r * cols + c);
 					const float mean = m.ln ? m.mean[r] : 0.0f;
 
 					dg += d * ((x - mean) * m.rstd[r]);
@@ -586,14 +555,14 @@ START_TEST(column_sums_in_the_stated_order)
 				float s = 0.0f;
 
 				for (int64_t r = p * 64; r < rows && r < p * 64 + 64; r++)
-					s += get(dtype, x, r * cols + c);
+					s += tt_get(dtype, x, r * cols + c);
 				ck_assert_float_eq(part[p * cols + c], s);
 				sum += s;
 			}
 			ck_assert_float_eq(out[c], was[c] + sum);
 			for (int64_t r = 0; r < rows; r++) {
-				want += (double)get(dtype, x, r * cols + c);
-				size += fabs((double)get(dtype, x, r * cols + c));
+				want += (double)tt_get(dtype, x, r * cols + c);
+				size += fabs((double)tt_get(dtype, x, r * cols + c));
 			}
 			check_near(out[c], want, (double)(rows + 1) * U32 * size, "out", c);
 		}
@@ -620,17 +589,18 @@ START_TEST(bias_and_add_round_once)
 		struct te_k_bias_fwd f = { x, bias, y, rows, cols, dtype, 0 };
 		struct te_k_add a = { x, b, y, n, dtype, 0 };
 
-		set(dtype, x, n - 1, NAN);
+		tt_set(dtype, x, n - 1, NAN);
 		te__h_bias_fwd(&f);
 		for (int64_t i = 0; i < n - 1; i++)
-			ck_assert_float_eq(get(dtype, y, i),
-					   round_to(dtype, get(dtype, x, i) +
-								   get(dtype, bias, i % cols)));
-		ck_assert(isnan(get(dtype, y, n - 1)));
+			ck_assert_float_eq(tt_get(dtype, y, i),
+					   tt_round(dtype, tt_get(dtype, x, i) +
+								   tt_get(dtype, bias, i % cols)));
+		ck_assert(isnan(tt_get(dtype, y, n - 1)));
 		te__h_add(&a);
 		for (int64_t i = 0; i < n - 1; i++)
-			ck_assert_float_eq(get(dtype, y, i),
-					   round_to(dtype, get(dtype, x, i) + get(dtype, b, i)));
+			ck_assert_float_eq(tt_get(dtype, y, i),
+					   tt_round(dtype,
+						    tt_get(dtype, x, i) + tt_get(dtype, b, i)));
 		check_end(dtype, y, n);
 		a.y = b; /* in place */
 		te__h_add(&a);
@@ -683,17 +653,17 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	int64_t kept = 0, differ = 0;
 
 	for (int64_t i = 0; i < n; i++) /* so that a zero says dropped */
-		if (get(dtype, x, i) == 0.0f)
-			set(dtype, x, i, 1.0f);
+		if (tt_get(dtype, x, i) == 0.0f)
+			tt_set(dtype, x, i, 1.0f);
 	te__h_dropout(&a);
 	for (int64_t i = 0; i < n; i++) {
 		const struct te_philox r = te_philox(seed, (uint32_t)(i / 8),
 						     (uint32_t)((uint64_t)i / 8 >> 32), 5,
 						     (uint32_t)offset);
-		const float v = get(dtype, y, i);
+		const float v = tt_get(dtype, y, i);
 
 		if (te_philox_lane(&r, (int)(i % 8)) >= threshold) {
-			ck_assert_float_eq(v, round_to(dtype, get(dtype, x, i) * factor));
+			ck_assert_float_eq(v, tt_round(dtype, tt_get(dtype, x, i) * factor));
 			kept++;
 		} else {
 			ck_assert_uint_eq(te__f32_bits(v), 0);
@@ -714,7 +684,7 @@ START_TEST(dropout_keeps_scales_and_repeats)
 		te__h_dropout(&a);
 		differ = 0;
 		for (int64_t i = 0; i < n; i++)
-			differ += (get(dtype, y, i) == 0.0f) != (get(dtype, z, i) == 0.0f);
+			differ += (tt_get(dtype, y, i) == 0.0f) != (tt_get(dtype, z, i) == 0.0f);
 		check_near((double)differ, 2 * n * 0.1 * 0.9, 6 * sqrt(n * 0.18 * 0.82), "differ",
 			   what);
 	}
@@ -726,7 +696,7 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	te__h_dropout(&a);
 	kept = 0;
 	for (int64_t i = 0; i < n; i++)
-		kept += get(dtype, x, i) != 0.0f;
+		kept += tt_get(dtype, x, i) != 0.0f;
 	ck_assert_int_lt(kept, 60); /* Poisson of mean 6.1 */
 	free(x);
 	free(y);
@@ -771,17 +741,17 @@ START_TEST(rope_turns_and_turns_back)
 				const int h = (int)(c / hd), d = (int)(c % hd), i = d % half;
 				/* the product is FP32 by contract; sine and cosine within 2 ulp */
 				const float angle = (float)(r % a.seqlen) * a.inv_freq[i];
-				const double x0 = get(dtype, x, r * cols + h * hd + i);
-				const double x1 = get(dtype, x, r * cols + h * hd + i + half);
+				const double x0 = tt_get(dtype, x, r * cols + h * hd + i);
+				const double x1 = tt_get(dtype, x, r * cols + h * hd + i + half);
 				double want = d < half ? x0 * cos(angle) - x1 * sin(angle) :
 							 x1 * cos(angle) + x0 * sin(angle);
 
 				if (h >= a.nrot) {
 					want = d < half ? x0 : x1;
-					ck_assert_double_eq(get(dtype, y, r * cols + c), want);
+					ck_assert_double_eq(tt_get(dtype, y, r * cols + c), want);
 					continue;
 				}
-				check_near(get(dtype, y, r * cols + c), want,
+				check_near(tt_get(dtype, y, r * cols + c), want,
 					   8 * U32 * (fabs(x0) + fabs(x1)) +
 						   unit(dtype) * fabs(want),
 					   "y", c);
@@ -794,10 +764,11 @@ START_TEST(rope_turns_and_turns_back)
 		for (int64_t r = 0; r < rows; r++)
 			for (int64_t c = 0; c < cols; c++) {
 				const int64_t at = r * cols + c - c % hd + c % half;
-				const double size = fabs((double)get(dtype, x, at)) +
-						    fabs((double)get(dtype, x, at + half));
+				const double size = fabs((double)tt_get(dtype, x, at)) +
+						    fabs((double)tt_get(dtype, x, at + half));
 
-				check_near(get(dtype, y, r * cols + c), get(dtype, x, r * cols + c),
+				check_near(tt_get(dtype, y, r * cols + c),
+					   tt_get(dtype, x, r * cols + c),
 					   (16 * U32 + 3 * unit(dtype)) * size, "x", c);
 			}
 		free(x);
@@ -883,7 +854,7 @@ static void act_inputs(int32_t dtype, void *x, int64_t n)
 				      -10.0f, 30.0f, -30.0f, 80.0f, -80.0f, -100.0f, 1e4f, -1e4f };
 
 	for (int64_t i = 0; i < n; i++)
-		set(dtype, x, i, i < (int64_t)TT_LEN(edge) ? edge[i] : 3.0f * tt_rand_normal());
+		tt_set(dtype, x, i, i < (int64_t)TT_LEN(edge) ? edge[i] : 3.0f * tt_rand_normal());
 }
 
 START_TEST(activations_forward_and_backward)
@@ -910,23 +881,23 @@ START_TEST(activations_forward_and_backward)
 		te__h_act_bwd(&b);
 		for (int64_t i = 0; i < n; i++) {
 			const int64_t at = i / cols * xcols + i % cols;
-			const double v = get(dtype, x, at), g = get(dtype, dy, i);
-			const double gate = gated ? (double)get(dtype, x, at + cols) : 1.0;
+			const double v = tt_get(dtype, x, at), g = tt_get(dtype, dy, i);
+			const double gate = gated ? (double)tt_get(dtype, x, at + cols) : 1.0;
 			double d, a, value = act_ref(act, v, &d, &a), want = value * gate;
 			const double tol = act_bound(v, a, value);
 
-			check_near(get(dtype, y, i), want,
+			check_near(tt_get(dtype, y, i), want,
 				   tol * fabs(gate) + (2 * U32 + unit(dtype)) * fabs(want) +
 					   0x1p-133,
 				   "y", i);
 			want = g * gate * d;
-			check_near(get(dtype, dx, at), want,
+			check_near(tt_get(dtype, dx, at), want,
 				   act_d_bound(act, v, a, d) * fabs(g * gate) +
 					   (4 * U32 + unit(dtype)) * fabs(want) + 0x1p-133,
 				   "dx", i);
 			if (gated) {
 				want = g * value;
-				check_near(get(dtype, dx, at + cols), want,
+				check_near(tt_get(dtype, dx, at + cols), want,
 					   tol * fabs(g) + (2 * U32 + unit(dtype)) * fabs(want) +
 						   0x1p-133,
 					   "dgate", i);
@@ -939,7 +910,7 @@ START_TEST(activations_forward_and_backward)
 				float sum = 0.0f;
 
 				for (int64_t r = p * 64; r < rows && r < p * 64 + 64; r++)
-					sum += get(dtype, dx, r * xcols + c);
+					sum += tt_get(dtype, dx, r * xcols + c);
 				ck_assert_float_eq(part[p * xcols + c], sum);
 			}
 		check_end(TE_DTYPE_FP32, part, nparts * xcols);
@@ -1057,21 +1028,21 @@ START_TEST(embedding_forward_and_backward)
 
 			if (with_pos)
 				v += pos[i / w % seqlen * w + i % w];
-			ck_assert_float_eq(get(dtype, y, i), round_to(dtype, v));
+			ck_assert_float_eq(tt_get(dtype, y, i), tt_round(dtype, v));
 		}
 		for (int64_t i = 0; i < vocab * w; i++) {
 			float sum = 0.0f;
 
 			for (int64_t r = 0; r < rows; r++)
 				if (tokens[r] == i / w)
-					sum += get(dtype, dy, r * w + i % w);
+					sum += tt_get(dtype, dy, r * w + i % w);
 			ck_assert_float_eq(dtable[i], dtable_was[i] + sum);
 		}
 		for (int64_t i = 0; i < seqlen * w; i++) {
 			float sum = 0.0f;
 
 			for (int64_t q = 0; q < batch; q++)
-				sum += get(dtype, dy, (q * seqlen + i / w) * w + i % w);
+				sum += tt_get(dtype, dy, (q * seqlen + i / w) * w + i % w);
 			ck_assert_float_eq(dpos[i], dpos_was[i] + sum);
 		}
 		check_end(dtype, y, rows * w);
@@ -1118,14 +1089,14 @@ START_TEST(cross_entropy)
 		for (int64_t r = 0; r < rows; r++) {
 			targets[r] = (int32_t)tt_rand_int(0, nc - 1);
 			for (int64_t c = nc; c < cols; c++) /* padding must not be read */
-				set(dtype, x, r * cols + c, NAN);
+				tt_set(dtype, x, r * cols + c, NAN);
 		}
 		targets[1] = -100;
 		targets[2] = -1;
 		targets[3] = (int32_t)nc;
-		set(dtype, x, 4 * cols, 1e4f);	  /* exp of it overflows */
-		set(dtype, x, 5 * cols, -1e4f);
-		set(dtype, x, 6 * cols, nc > 1 ? -INFINITY : 0.0f); /* a masked class */
+		tt_set(dtype, x, 4 * cols, 1e4f); /* exp of it overflows */
+		tt_set(dtype, x, 5 * cols, -1e4f);
+		tt_set(dtype, x, 6 * cols, nc > 1 ? -INFINITY : 0.0f); /* a masked class */
 		if (nc > 1)
 			targets[6] = 1;
 		te__h_ce_fwd(&f);
@@ -1137,9 +1108,9 @@ START_TEST(cross_entropy)
 
 			n += on;
 			for (int64_t c = 0; c < nc; c++)
-				most = fmax(most, (double)get(dtype, x, r * cols + c));
+				most = fmax(most, (double)tt_get(dtype, x, r * cols + c));
 			for (int64_t c = 0; c < nc; c++)
-				sum += exp((double)get(dtype, x, r * cols + c) - most);
+				sum += exp((double)tt_get(dtype, x, r * cols + c) - most);
 			l = most + log(sum);
 			/* expf: 1 ulp and its argument's rounding, which the weight exp(x - most)
 			 * times |x - most| < 0.37 bounds; then lse is rounded */
@@ -1147,7 +1118,8 @@ START_TEST(cross_entropy)
 			if (!on) {
 				ck_assert_float_eq(row_loss[r], 0.0f);
 			} else {
-				const double t = l - (double)get(dtype, x, r * cols + targets[r]);
+				const double t =
+					l - (double)tt_get(dtype, x, r * cols + targets[r]);
 
 				check_near(row_loss[r], t, 4 * U32 + 2 * U32 * fabs(t), "row_loss",
 					   r);
@@ -1163,13 +1135,13 @@ START_TEST(cross_entropy)
 			double p = 0.0, g;
 
 			if (!on || c >= nc) {
-				ck_assert_uint_eq(te__f32_bits(get(dtype, dx, i)), 0);
+				ck_assert_uint_eq(te__f32_bits(tt_get(dtype, dx, i)), 0);
 				continue;
 			}
 			/* x - lse rounds at its size, which p bounds: p |log p| < 0.37 */
-			p = exp((double)get(dtype, x, i) - (double)lse[r]);
+			p = exp((double)tt_get(dtype, x, i) - (double)lse[r]);
 			g = (p - (targets[r] == c)) * 0.25 / (double)n;
-			check_near(get(dtype, dx, i), g,
+			check_near(tt_get(dtype, dx, i), g,
 				   4 * U32 * 0.25 / (double)n + (4 * U32 + unit(dtype)) * fabs(g),
 				   "dx", i);
 		}
@@ -1186,7 +1158,7 @@ START_TEST(cross_entropy)
 		ck_assert_float_eq(count, 0.0f);
 		te__h_ce_bwd(&b);
 		for (int64_t i = 0; i < rows * cols; i++)
-			ck_assert_float_eq(get(dtype, x, i), 0.0f);
+			ck_assert_float_eq(tt_get(dtype, x, i), 0.0f);
 		free(x);
 		free(dx);
 		free(lse);

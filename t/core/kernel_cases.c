@@ -77,7 +77,7 @@ START_TEST(clear_and_amax)
 		struct te_k_clear c = { kc_word(5.0f), some_noop() };
 		struct te_k_amax a = { x, n, amax, some_noop(), dtype, 0 };
 
-		kc_set(dtype, x, tt_rand_int(0, n - 1), NAN);
+		tt_set(dtype, x, tt_rand_int(0, n - 1), NAN);
 		KC_RUN(CLEAR, &c);
 		KC_RUN(AMAX, &a);
 		kc_reset();
@@ -251,7 +251,7 @@ static void check_norm_fwd(const struct te_k_norm_fwd *a, const void *x)
 		double spread = 0.0, tol_mean, tol_rstd;
 
 		for (int64_t c = 0; c < a->cols; c++)
-			spread += fabs((double)kc_get(a->dtype, x, r * a->cols + c) - mean);
+			spread += fabs((double)tt_get(a->dtype, x, r * a->cols + c) - mean);
 		spread /= (double)a->cols;
 		tol_mean = a->mean ? (d + 4.0) * U32 * spread + 3.0 * U32 * fabs(mean) : 0.0;
 		tol_rstd = (0.5 * (d + 4.0) + 4.0) * U32 * rstd;
@@ -259,10 +259,10 @@ static void check_norm_fwd(const struct te_k_norm_fwd *a, const void *x)
 			kc_near(a->mean, r, tol_mean);
 		kc_near(a->rstd, r, tol_rstd);
 		for (int64_t c = 0; c < a->cols && a->y; c++) {
-			const double dx = (double)kc_get(a->dtype, x, r * a->cols + c) - mean;
+			const double dx = (double)tt_get(a->dtype, x, r * a->cols + c) - mean;
 			const double gain = gain_of(a->gamma, a->zero_centered, c);
 			const double size = fabs(dx * rstd * gain);
-			const double want = kc_get(a->dtype, a->y, r * a->cols + c);
+			const double want = tt_get(a->dtype, a->y, r * a->cols + c);
 			const double beta = a->beta ? fabs((double)a->beta[c]) : 0.0;
 
 			kc_near(a->y, r * a->cols + c,
@@ -300,7 +300,7 @@ START_TEST(norm_fwd)
 		struct te_k_q q;
 
 		for (int64_t i = 0; i < n; i++)
-			kc_set(dtype, x, i, kc_get(dtype, x, i) + (float)(i / cols % 5));
+			tt_set(dtype, x, i, tt_get(dtype, x, i) + (float)(i / cols % 5));
 		if (side)
 			a.q = kc_q(fp8[k & 1], n, 40.0f, kc_word(0.0f));
 		if (side == 1)
@@ -380,8 +380,8 @@ START_TEST(norm_fwd_transposed)
 		};
 
 		for (int64_t i = 0; i < n && ln; i++)
-			kc_set(TE_DTYPE_BF16, x, i,
-			       kc_get(TE_DTYPE_BF16, x, i) + (float)(i / cols % 7));
+			tt_set(TE_DTYPE_BF16, x, i,
+			       tt_get(TE_DTYPE_BF16, x, i) + (float)(i / cols % 7));
 		if (k & 1)
 			a.q.row = NULL;
 		kc_defer(a.y);
@@ -419,9 +419,9 @@ START_TEST(norm_fwd_of_numbers_that_are_not)
 			a.q = kc_q(TE_DTYPE_E4M3, 4 * cols, 1.0f, NULL);
 		kc_defer_q(&a.q);
 		for (int64_t c = 0; c < cols; c++)
-			kc_set(dtype, x, cols + c, 100.0f);
-		kc_set(dtype, x, 3, NAN);
-		kc_set(dtype, x, 2 * cols + cols - 1, INFINITY);
+			tt_set(dtype, x, cols + c, 100.0f);
+		tt_set(dtype, x, 3, NAN);
+		tt_set(dtype, x, 2 * cols + cols - 1, INFINITY);
 		kc_defer(a.y);
 		kc_defer(a.mean);
 		kc_defer(a.rstd);
@@ -478,12 +478,12 @@ START_TEST(norm_bwd_and_dw)
 			for (int64_t pass = 0; pass < 2; pass++)
 				for (int64_t c = 0; c < cols; c++) {
 					const int64_t i = r * cols + c;
-					const double g = fabs((double)kc_get(dtype, dy, i)) *
+					const double g = fabs((double)tt_get(dtype, dy, i)) *
 							 (fabs((double)gamma[c]) + 1.0);
-					const double xh = fabs((double)kc_get(dtype, x, i) - m) *
+					const double xh = fabs((double)tt_get(dtype, x, i) - m) *
 							  (double)rstd[r];
 					const double res =
-						dres ? fabs((double)kc_get(dtype, dres, i)) : 0.0;
+						dres ? fabs((double)tt_get(dtype, dres, i)) : 0.0;
 
 					if (!pass) {
 						ag += ln ? g / (double)cols : 0.0;
@@ -506,7 +506,7 @@ START_TEST(norm_bwd_and_dw)
 		for (int64_t i = 0; i < n; i++)
 			kc_near(b.dx, i,
 				tol[i] + 2.0 * kc_unit(dtype) *
-						 fabs((double)kc_get(dtype, b.dx, i)));
+						 fabs((double)tt_get(dtype, b.dx, i)));
 		free(tol);
 		kc_reset();
 	}
@@ -643,8 +643,8 @@ START_TEST(rope)
 		for (int64_t i = 0; i < n; i++) {
 			const int64_t in = i % dim, other = in < half ? i + half : i - half;
 
-			pair[i] = fabs((double)kc_get(dtype, x, i)) +
-				  fabs((double)kc_get(dtype, x, other));
+			pair[i] = fabs((double)tt_get(dtype, x, i)) +
+				  fabs((double)tt_get(dtype, x, other));
 		}
 		/*
 		 * The angle has the same bits on both sides. Sine and cosine are off by 1 ulp
@@ -660,7 +660,7 @@ START_TEST(rope)
 						0.0 :
 						8.0 * U32 * pair[i] +
 							2.0 * kc_unit(dtype) *
-								fabs((double)kc_get(dtype, a.y,
+								fabs((double)tt_get(dtype, a.y,
 										    i)));
 		}
 		free(pair);
@@ -713,7 +713,7 @@ static void *act_input(int32_t dtype, int64_t n)
 				     -88.0f, 1e10f, -1e10f, 1e30f,   -1e30f, NAN,    INFINITY };
 
 	for (int64_t i = 0; i < n; i += 37)
-		kc_set(dtype, x, i, odd[i / 37 % (int64_t)TT_LEN(odd)]);
+		tt_set(dtype, x, i, odd[i / 37 % (int64_t)TT_LEN(odd)]);
 	return x;
 }
 
@@ -723,10 +723,10 @@ static void check_act_fwd(const struct te_k_act_fwd *a)
 
 	for (int64_t i = 0; i < a->rows * a->cols; i++) {
 		const int64_t r = i / a->cols, c = i % a->cols;
-		const double x = kc_get(a->dtype, a->x, r * pitch + c);
+		const double x = tt_get(a->dtype, a->x, r * pitch + c);
 		const double gate =
-			a->gated ? (double)kc_get(a->dtype, a->x, r * pitch + a->cols + c) : 1.0;
-		const double y = kc_get(a->dtype, a->y, i);
+			a->gated ? (double)tt_get(a->dtype, a->x, r * pitch + a->cols + c) : 1.0;
+		const double y = tt_get(a->dtype, a->y, i);
 
 		kc_near(a->y, i,
 			act_tol(a->act, x, gate != 0.0 ? y / gate : 0.0) * fabs(gate) +
@@ -793,10 +793,10 @@ static double act_bwd_tol(const struct te_k_act_bwd *a, const void *x, const voi
 	const int64_t width = a->gated ? 2 * a->cols : a->cols, r = i / width, c = i % width;
 	const int second = c >= a->cols;
 	const int64_t k = second ? c - a->cols : c;
-	const double v = kc_get(a->dtype, x, r * width + k);
-	const double g = fabs((double)kc_get(a->dtype, dy, r * a->cols + k));
+	const double v = tt_get(a->dtype, x, r * width + k);
+	const double g = fabs((double)tt_get(a->dtype, dy, r * a->cols + k));
 	const double gate =
-		a->gated ? fabs((double)kc_get(a->dtype, x, r * width + a->cols + k)) : 1.0;
+		a->gated ? fabs((double)tt_get(a->dtype, x, r * width + a->cols + k)) : 1.0;
 
 	/* |act(v)| <= |v| + 1 */
 	if (second)
@@ -850,7 +850,7 @@ START_TEST(act_bwd)
 		for (int64_t i = 0; i < nx; i++)
 			kc_near(a.dx, i,
 				tol[i] + (4.0 * U32 + 2.0 * kc_unit(dtype)) *
-						 fabs((double)kc_get(dtype, a.dx, i)));
+						 fabs((double)tt_get(dtype, a.dx, i)));
 		kc_check_q(&a.q, dtype, kc_got(a.dx), rows, width);
 		/* the sums are of the device's own dx, in the stated order: equal bits */
 		part = a.part ? kc_got(a.part) : NULL;
@@ -860,7 +860,7 @@ START_TEST(act_bwd)
 				float sum = 0.0f;
 
 				for (int64_t r = p * 64; r < rows && r < p * 64 + 64; r++)
-					sum += kc_get(dtype, kc_got(a.dx), r * width + c);
+					sum += tt_get(dtype, kc_got(a.dx), r * width + c);
 				if (got != sum && !(isnan(got) && isnan(sum)))
 					ck_abort_msg("part %lld column %lld: got %.9g, want %.9g",
 						     (long long)p, (long long)c, (double)got,
@@ -954,11 +954,11 @@ START_TEST(cross_entropy)
 		}
 		for (int64_t i = 0; i < rows * cols; i++)
 			if (i % cols >= ncl)
-				kc_set(dtype, x, i, i & 1 ? NAN : 1e30f); /* padding */
+				tt_set(dtype, x, i, i & 1 ? NAN : 1e30f); /* padding */
 			else if (i % 13 == 0 && ncl > 5)
-				kc_set(dtype, x, i, -INFINITY);
+				tt_set(dtype, x, i, -INFINITY);
 		for (int64_t i = 0; i < rows; i++)
-			kc_set(dtype, x,
+			tt_set(dtype, x,
 			       i * cols + (targets[i] >= 0 && targets[i] < ncl ? targets[i] : 0),
 			       1.5f);
 		kc_defer(lse);
@@ -978,11 +978,11 @@ START_TEST(cross_entropy)
 			got = malloc((size_t)(rows * cols) * sizeof(*got));
 			ck_assert_ptr_nonnull(got);
 			for (int64_t i = 0; i < rows * cols; i++)
-				got[i] = expf(kc_get(dtype, x, i) - lse[i / cols]);
+				got[i] = expf(tt_get(dtype, x, i) - lse[i / cols]);
 			kc_defer(b.dlogits);
 			KC_RUN(CE_BWD, &b);
 			for (int64_t i = 0; i < rows * cols; i++) {
-				const double want = kc_get(dtype, b.dlogits, i);
+				const double want = tt_get(dtype, b.dlogits, i);
 				const double p = i % cols < ncl ? (double)got[i] : 0.0;
 
 				/* exp within 4 ulp and 1, then two operations a side */
@@ -1012,12 +1012,12 @@ START_TEST(cross_entropy_of_numbers_that_are_not)
 
 	for (int64_t i = 0; i < rows; i++)
 		targets[i] = (int32_t)i;
-	kc_set(dtype, x, 77, NAN);
-	kc_set(dtype, x, cols + 99, INFINITY);
+	tt_set(dtype, x, 77, NAN);
+	tt_set(dtype, x, cols + 99, INFINITY);
 	for (int64_t c = 0; c < cols; c++)
-		kc_set(dtype, x, 2 * cols + c, -INFINITY);
+		tt_set(dtype, x, 2 * cols + c, -INFINITY);
 	for (int64_t c = 1; c < cols; c++)
-		kc_set(dtype, x, 3 * cols + c, -INFINITY);
+		tt_set(dtype, x, 3 * cols + c, -INFINITY);
 	kc_defer(lse);
 	kc_defer(loss);
 	KC_RUN(CE_FWD, &f);
@@ -1045,7 +1045,7 @@ static void *whole_numbers(int32_t dtype, int64_t n)
 		if (dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2)
 			((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
 		else
-			kc_set(dtype, p, i, x);
+			tt_set(dtype, p, i, x);
 	}
 	return p;
 }

@@ -101,41 +101,12 @@ static struct array *find(const void *p)
 	return NULL;
 }
 
-float kc_get(int32_t dtype, const void *p, int64_t i)
-{
-	switch (dtype) {
-	case TE_DTYPE_BF16:
-		return te_bf16_decode(((const uint16_t *)p)[i]);
-	case TE_DTYPE_FP16:
-		return te_fp16_decode(((const uint16_t *)p)[i]);
-	case TE_DTYPE_E4M3:
-	case TE_DTYPE_E5M2:
-		return te_fp8_decode((enum te_dtype)dtype, ((const uint8_t *)p)[i]);
-	default:
-		return ((const float *)p)[i];
-	}
-}
-
-void kc_set(int32_t dtype, void *p, int64_t i, float x)
-{
-	switch (dtype) {
-	case TE_DTYPE_BF16:
-		((uint16_t *)p)[i] = te_bf16_encode(x);
-		break;
-	case TE_DTYPE_FP16:
-		((uint16_t *)p)[i] = te_fp16_encode(x);
-		break;
-	default:
-		((float *)p)[i] = x;
-	}
-}
-
 void *kc_normal(int32_t dtype, int64_t n, float scale)
 {
 	void *p = kc_poison(dtype, n);
 
 	for (int64_t i = 0; i < n; i++)
-		kc_set(dtype, p, i, scale * tt_rand_normal());
+		tt_set(dtype, p, i, scale * tt_rand_normal());
 	return p;
 }
 
@@ -145,7 +116,7 @@ void *kc_anything(int32_t dtype, int64_t n)
 
 	for (int64_t i = 0; i < n; i++) {
 		if (dtype == TE_DTYPE_FP32)
-			kc_set(dtype, p, i, tt_rand_bits_f32());
+			tt_set(dtype, p, i, tt_rand_bits_f32());
 		else
 			((uint16_t *)p)[i] = (uint16_t)tt_rand_u64();
 	}
@@ -210,12 +181,12 @@ static void check_equal(enum te_k_id id, int at, const struct array *a)
 
 		if (!memcmp(got + (size_t)i * w, want + (size_t)i * w, w))
 			continue;
-		if (real && isnan(kc_get(a->dtype, got, i)) && isnan(kc_get(a->dtype, want, i)))
+		if (real && isnan(tt_get(a->dtype, got, i)) && isnan(tt_get(a->dtype, want, i)))
 			continue;
 		ck_abort_msg("%s: array %d: element %lld of %lld: got %.9g, want %.9g",
 			     te__k_name(id), at, (long long)i, (long long)a->n,
-			     real ? (double)kc_get(a->dtype, got, i) : NAN,
-			     real ? (double)kc_get(a->dtype, want, i) : NAN);
+			     real ? (double)tt_get(a->dtype, got, i) : NAN,
+			     real ? (double)tt_get(a->dtype, want, i) : NAN);
 	}
 }
 
@@ -341,7 +312,7 @@ const void *kc_got(const void *p)
 void kc_near(const void *p, int64_t i, double tol)
 {
 	const struct array *a = find(p);
-	const double got = kc_get(a->dtype, kc_got(p), i), want = kc_get(a->dtype, p, i);
+	const double got = tt_get(a->dtype, kc_got(p), i), want = tt_get(a->dtype, p, i);
 
 	if (isnan(got) && isnan(want))
 		return;
@@ -378,7 +349,7 @@ void kc_defer_q(const struct te_k_q *q)
 static void check_code(const struct te_k_q *q, const uint8_t *codes, int64_t i, float v,
 		       uint8_t code)
 {
-	if (!codes || codes[i] == code || (isnan(v) && isnan(kc_get(q->dtype, codes, i))))
+	if (!codes || codes[i] == code || (isnan(v) && isnan(tt_get(q->dtype, codes, i))))
 		return;
 	ck_abort_msg("%s code %lld: got %02x, want %02x of %.9g",
 		     q->row && codes == kc_got(q->row) ? "row" : "column", (long long)i, codes[i],
@@ -394,7 +365,7 @@ void kc_check_q(const struct te_k_q *q, int32_t dtype, const void *y, int64_t ro
 		return; /* none was asked for */
 	for (int64_t r = 0; r < rows; r++)
 		for (int64_t c = 0; c < cols; c++) {
-			const float v = kc_get(dtype, y, r * cols + c);
+			const float v = tt_get(dtype, y, r * cols + c);
 			const uint8_t code = te_fp8_encode((enum te_dtype)q->dtype, v * *q->scale);
 
 			check_code(q, row, r * cols + c, v, code);

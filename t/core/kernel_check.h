@@ -18,6 +18,7 @@
 #include <te/dtype.h>
 #include "libtecore/backend/backend.h"
 #include "tt.h"
+#include "tt_num.h"
 
 #define U32 0x1p-24 /* unit roundoff of FP32 */
 
@@ -35,9 +36,6 @@ void *kc_normal(int32_t dtype, int64_t n, float scale);
 /* FP32, BF16, FP16: any bits: NaN, infinite, subnormal */
 void *kc_anything(int32_t dtype, int64_t n);
 float *kc_word(float x);
-
-float kc_get(int32_t dtype, const void *p, int64_t i);
-void kc_set(int32_t dtype, void *p, int64_t i, float x);
 
 /* what the next kc_run() shall not compare */
 void kc_defer(const void *p);

@@ -16,6 +16,7 @@
 
 #include "kernels/te_philox.h"
 #include "op_cases.h"
+#include "tt_num.h"
 
 static int64_t cols_of(const struct te_spec *s)
 {
@@ -393,7 +394,7 @@ static void put_random(struct te_tensor *t, float scale)
 	for (size_t i = 0; i < n; i++)
 		if (fabsf(v[i]) < 0.01f)
 			v[i] = 0.01f;
-	op_run_put(t, v);
+	tt_tensor_set(t, v);
 	free(v);
 }
 
@@ -413,7 +414,7 @@ static void put_ids(struct te_tensor *t, int64_t n, int32_t ignore, int none)
 		else if (i % 5 == 3)
 			v[i] = wrong[i / 5 % 3];
 	}
-	op_run_put(t, v);
+	tt_tensor_set(t, v);
 	free(v);
 }
 

@@ -183,44 +183,6 @@ void op_run_seed(struct op_run *r, uint64_t seed, uint64_t offset)
 	DO(te_stream_sync(r->stream));
 }
 
-void op_run_put(struct te_tensor *t, const float *v)
-{
-	size_t n = (size_t)te_tensor_nelems(t);
-	enum te_dtype d = te_tensor_dtype(t);
-	void *p = malloc(n * sizeof(float));
-
-	for (size_t i = 0; i < n; i++) {
-		if (d == TE_DTYPE_BF16)
-			((uint16_t *)p)[i] = te_bf16_encode(v[i]);
-		else if (d == TE_DTYPE_INT32)
-			((int32_t *)p)[i] = (int32_t)v[i];
-		else
-			((float *)p)[i] = v[i];
-	}
-	DO(te_tensor_write(t, p, te_tensor_nbytes(t)));
-	free(p);
-}
-
-float *op_run_get(const struct te_tensor *t)
-{
-	size_t n = (size_t)te_tensor_nelems(t);
-	enum te_dtype d = te_tensor_dtype(t);
-	void *p = malloc(n * sizeof(float));
-	float *v = malloc(n * sizeof(float));
-
-	DO(te_tensor_read(t, p, te_tensor_nbytes(t)));
-	for (size_t i = 0; i < n; i++) {
-		if (d == TE_DTYPE_BF16)
-			v[i] = te_bf16_decode(((uint16_t *)p)[i]);
-		else if (d == TE_DTYPE_INT32)
-			v[i] = (float)((int32_t *)p)[i];
-		else
-			v[i] = ((float *)p)[i];
-	}
-	free(p);
-	return v;
-}
-
 float *op_run_get_fp8(const struct te_tensor *t, int colwise)
 {
 	struct te_stream *st = te_ctx_stream(te_tensor_ctx(t));

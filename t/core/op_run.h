@@ -37,8 +37,6 @@ void op_run_fini(struct op_run *r);
 void op_run_seed(struct op_run *r, uint64_t seed, uint64_t offset);
 
 /* host floats to and from a tensor of any float type or INT32 */
-void op_run_put(struct te_tensor *t, const float *v);
-float *op_run_get(const struct te_tensor *t); /* free(3) */
 /* codes times scale-inverse, from the row-wise or column-wise copy, as [rows, cols] */
 float *op_run_get_fp8(const struct te_tensor *t, int colwise);
 

@@ -13,12 +13,13 @@
 
 #include "op_cases.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 static double *doubles(const struct te_tensor *t)
 {
 	size_t n = (size_t)te_tensor_nelems(t);
 	double *d = malloc(n * sizeof(*d));
-	float *v = op_run_get(t);
+	float *v = tt_tensor_get(t);
 
 	for (size_t i = 0; i < n; i++)
 		d[i] = v[i];
@@ -223,7 +224,7 @@ static void ck_product(const char *what, struct operand a, struct operand b, int
 		       const struct te_tensor *d, double before)
 {
 	int64_t m = a.t ? a.cols : a.rows, n = b.t ? b.cols : b.rows;
-	float *got = op_run_get(d);
+	float *got = tt_tensor_get(d);
 
 	ck_assert_int_eq(te_tensor_nelems(d), m * n);
 	for (int64_t i = 0; i < m; i++)
@@ -251,7 +252,7 @@ static struct operand operand(const struct te_op_value *v, const struct te_tenso
 {
 	const struct te_tensor *hp = v->q ? v->q : v->hp ? v->hp : master;
 
-	return (struct operand){ v->q ? op_run_get_fp8(v->q, t) : op_run_get(hp),
+	return (struct operand){ v->q ? op_run_get_fp8(v->q, t) : tt_tensor_get(hp),
 				 te_tensor_rows(hp), te_tensor_cols(hp), t };
 }
 
@@ -368,7 +369,7 @@ END_TEST
 static float *drop(struct op_run *r, struct te_tensor *t)
 {
 	op_run_forward(r);
-	return op_run_get(t);
+	return tt_tensor_get(t);
 }
 
 START_TEST(dropout_draws_one_mask_a_step_and_op)
@@ -386,13 +387,13 @@ START_TEST(dropout_draws_one_mask_a_step_and_op)
 	ones = malloc(n * sizeof(*ones));
 	for (size_t i = 0; i < n; i++)
 		ones[i] = 1;
-	op_run_put(r.call.x.hp, ones);
-	op_run_put(r.call.dy.hp, ones);
+	tt_tensor_set(r.call.x.hp, ones);
+	tt_tensor_set(r.call.dy.hp, ones);
 	first = drop(&r, r.call.y.hp);
 	again = drop(&r, r.call.y.hp);
 	ck_assert_mem_eq(first, again, n * sizeof(*first));
 	op_run_backward(&r);
-	dx = op_run_get(r.call.dx.hp);
+	dx = tt_tensor_get(r.call.dx.hp);
 	ck_assert_mem_eq(first, dx, n * sizeof(*first));
 	for (size_t i = 0; i < n; i++)
 		kept += first[i] != 0;
@@ -463,17 +464,17 @@ START_TEST(attention_drops_only_in_training)
 	DO(te_op_attention(&a, "dry", &dry));
 	op_case_init(&k, &r, ctx, op, "fp32");
 	op_case_init(&k, &plain, ctx, dry, "fp32");
-	x = op_run_get(r.call.x.hp);
-	op_run_put(plain.call.x.hp, x);
+	x = tt_tensor_get(r.call.x.hp);
+	tt_tensor_set(plain.call.x.hp, x);
 	op_run_forward(&plain);
-	want = op_run_get(plain.call.y.hp);
+	want = tt_tensor_get(plain.call.y.hp);
 	op_run_forward(&r);
-	y = op_run_get(r.call.y.hp);
+	y = tt_tensor_get(r.call.y.hp);
 	ck_assert_int_ne(memcmp(y, want, 70 * sizeof(*y)), 0);
 	free(y);
 	r.call.flags = 0;
 	op_run_forward(&r);
-	y = op_run_get(r.call.y.hp);
+	y = tt_tensor_get(r.call.y.hp);
 	ck_assert_mem_eq(y, want, 70 * sizeof(*y));
 	free(y);
 	free(want);

@@ -16,6 +16,7 @@
 #include <te/errno.h>
 
 #include "op_cases.h"
+#include "tt_num.h"
 
 #define FP8_DEPTH 140 /* only the FP8 case has it */
 
@@ -43,8 +44,8 @@ static void same_input(struct te_tensor *dst, const struct te_tensor *src)
 
 	if (!dst)
 		return;
-	v = op_run_get(src);
-	op_run_put(dst, v);
+	v = tt_tensor_get(src);
+	tt_tensor_set(dst, v);
 	free(v);
 }
 
@@ -63,7 +64,7 @@ static void ck_near(const struct op_case *k, const char *what, const struct te_t
 {
 	int attention = !strncmp(k->name, "attention", 9);
 	size_t n = (size_t)te_tensor_nelems(want);
-	float *a = op_run_get(got), *b = op_run_get(want);
+	float *a = tt_tensor_get(got), *b = tt_tensor_get(want);
 	double most = 0, bound;
 
 	for (size_t i = 0; i < n; i++)

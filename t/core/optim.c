@@ -10,6 +10,7 @@
 #include <te/optim.h>
 
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 static struct te_seq *seq;
 static size_t n; /* of the flat buffers */
@@ -43,14 +44,6 @@ static void teardown(void)
 {
 	seq = te_seq_unref(seq);
 	tt_teardown();
-}
-
-static float *floats(const struct te_tensor *t)
-{
-	float *v = malloc(n * sizeof(*v));
-
-	DO(te_tensor_read(t, v, n * sizeof(*v)));
-	return v;
 }
 
 /* gradients of the real elements; the padding stays 0, as plans leave it */
@@ -133,7 +126,7 @@ START_TEST(follows_the_paper_for_20_steps)
 	};
 	const struct te_adamw_opts *o = &opts[_i];
 	struct te_adamw *opt = make(o);
-	float *g = malloc(n * sizeof(*g)), *w = floats(te_seq_masters(seq));
+	float *g = malloc(n * sizeof(*g)), *w = tt_tensor_get(te_seq_masters(seq));
 	struct paper p = { malloc(n * sizeof(double)), calloc(n, sizeof(double)),
 			   calloc(n, sizeof(double)), 0 };
 
@@ -149,7 +142,7 @@ START_TEST(follows_the_paper_for_20_steps)
 		DO(te_adamw_set_lr(opt, st, lr));
 		step(opt);
 		paper_step(&p, o, g, lr);
-		w = floats(te_seq_masters(seq));
+		w = tt_tensor_get(te_seq_masters(seq));
 		for (size_t i = 0; i < n; i++) {
 			double bound = ldexp(200.0 * 0.2 * t + 2 * t * fabs(p.w[i]), -24);
 
@@ -189,10 +182,10 @@ START_TEST(decays_what_is_declared)
 	ck_assert_str_eq(w.name, "b.bias");
 	DO(te_tensor_write(w.master, ones, sizeof(ones)));
 	DO(te_tensor_write(te_seq_grads(seq), g, n * sizeof(*g)));
-	before = floats(te_seq_masters(seq));
+	before = tt_tensor_get(te_seq_masters(seq));
 	DO(te_adamw_set_lr(opt, st, 0.5f));
 	step(opt);
-	after = floats(te_seq_masters(seq));
+	after = tt_tensor_get(te_seq_masters(seq));
 	for (size_t i = 0; i < n; i++) {
 		if (i >= 128)
 			ck_assert_float_eq(after[i], before[i]);
@@ -218,15 +211,15 @@ START_TEST(skips_gradients_that_are_not_finite)
 	DO(te_adamw_set_lr(opt, st, 0.01f));
 	put_grads(g, 1);
 	step(opt);
-	w[0] = floats(te_seq_masters(seq));
-	m[0] = floats(te_adamw_m(opt));
-	v[0] = floats(te_adamw_v(opt));
+	w[0] = tt_tensor_get(te_seq_masters(seq));
+	m[0] = tt_tensor_get(te_adamw_m(opt));
+	v[0] = tt_tensor_get(te_adamw_v(opt));
 	g[17] = odd[_i];
 	DO(te_tensor_write(te_seq_grads(seq), g, n * sizeof(*g)));
 	step(opt);
-	w[1] = floats(te_seq_masters(seq));
-	m[1] = floats(te_adamw_m(opt));
-	v[1] = floats(te_adamw_v(opt));
+	w[1] = tt_tensor_get(te_seq_masters(seq));
+	m[1] = tt_tensor_get(te_adamw_m(opt));
+	v[1] = tt_tensor_get(te_adamw_v(opt));
 	ck_assert_mem_eq(w[0], w[1], n * sizeof(float));
 	ck_assert_mem_eq(m[0], m[1], n * sizeof(float));
 	ck_assert_mem_eq(v[0], v[1], n * sizeof(float));
@@ -266,16 +259,16 @@ START_TEST(resumes_bit_for_bit)
 		put_grads(grads[i], 1);
 		step(opt);
 	}
-	w = floats(te_seq_masters(seq));
-	m = floats(te_adamw_m(opt));
-	v = floats(te_adamw_v(opt));
+	w = tt_tensor_get(te_seq_masters(seq));
+	m = tt_tensor_get(te_adamw_m(opt));
+	v = tt_tensor_get(te_adamw_v(opt));
 	DO(te_adamw_state_get(opt, state, nstate));
 	for (int i = 3; i < 6; i++) {
 		grads[i] = malloc(nbytes);
 		put_grads(grads[i], 1);
 		step(opt);
 	}
-	want = floats(te_seq_masters(seq));
+	want = tt_tensor_get(te_seq_masters(seq));
 	te_adamw_unref(opt);
 
 	again = make(NULL);
@@ -290,7 +283,7 @@ START_TEST(resumes_bit_for_bit)
 		DO(te_tensor_write(te_seq_grads(seq), grads[i], nbytes));
 		step(again);
 	}
-	got = floats(te_seq_masters(seq));
+	got = tt_tensor_get(te_seq_masters(seq));
 	ck_assert_mem_eq(want, got, nbytes);
 	ck_assert_int_eq(te_adamw_state_get(again, state, nstate - 1), -EINVAL);
 	ck_assert_int_eq(te_adamw_state_set(again, state, nstate + 1), -EINVAL);
@@ -323,7 +316,7 @@ END_TEST
 START_TEST(a_captured_step_needs_no_host_work)
 {
 	struct te_adamw *opt = make(NULL), *eager;
-	float *g = malloc(n * sizeof(*g)), *start = floats(te_seq_masters(seq)), *want, *got;
+	float *g = malloc(n * sizeof(*g)), *start = tt_tensor_get(te_seq_masters(seq)), *want, *got;
 	struct te_recording *rec;
 
 	put_grads(g, 1);
@@ -336,14 +329,14 @@ START_TEST(a_captured_step_needs_no_host_work)
 	}
 	DO(te_stream_sync(st));
 	ck_assert_uint_eq(stats(opt).nsteps, 4);
-	got = floats(te_seq_masters(seq));
+	got = tt_tensor_get(te_seq_masters(seq));
 	DO(te_tensor_write(te_seq_masters(seq), start, n * sizeof(*start)));
 	eager = make(NULL);
 	for (int i = 0; i < 4; i++) {
 		DO(te_adamw_set_lr(eager, st, 0.01f * (float)(i + 1)));
 		step(eager);
 	}
-	want = floats(te_seq_masters(seq));
+	want = tt_tensor_get(te_seq_masters(seq));
 	ck_assert_mem_eq(got, want, n * sizeof(*got));
 	te_recording_unref(rec);
 	te_adamw_unref(opt);

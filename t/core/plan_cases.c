@@ -15,20 +15,12 @@
 #include "plan_cases.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape gpt_drop = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
-
-static float *floats(struct te_tensor *t)
-{
-	size_t n = te_tensor_nbytes(t);
-	float *x = malloc(n);
-
-	DO(te_tensor_read(t, x, n));
-	return x;
-}
 
 /* forward and backward from zero gradients; the caller frees the gradients */
 static float *gradients(struct te_seq *seq, struct te_plan *p)
@@ -39,7 +31,7 @@ static float *gradients(struct te_seq *seq, struct te_plan *p)
 	if (p->flags & TE_PLAN_DELAY_DW)
 		DO(te_plan_backward_dw(p, st));
 	DO(te_stream_sync(st));
-	return floats(te_seq_grads(seq));
+	return tt_tensor_get(te_seq_grads(seq));
 }
 
 static void gradient_matches(const struct model_shape *m)
@@ -53,7 +45,7 @@ static void gradient_matches(const struct model_shape *m)
 
 	model_feed(p, m);
 	g = gradients(seq, p);
-	w = floats(te_seq_masters(seq));
+	w = tt_tensor_get(te_seq_masters(seq));
 	for (int trial = 0; trial < 4; trial++) {
 		double want = 0, norm = 0, gnorm = 0, loss[2], got;
 		const double h = 4e-3;
@@ -289,7 +281,7 @@ START_TEST(plans_of_one_sequence_take_turns)
 		DO(te_seq_zero_grads(seq, st));
 		DO(te_plan_backward(p[i], st));
 		DO(te_stream_sync(st));
-		turns = floats(te_seq_grads(seq));
+		turns = tt_tensor_get(te_seq_grads(seq));
 		ck_assert_mem_eq(turns, alone[i], te_tensor_nbytes(te_seq_grads(seq)));
 		free(turns);
 	}
@@ -401,7 +393,7 @@ static float *train(const char *recipe, int captured)
 			DO(te_recording_launch(rec, st));
 		DO(te_stream_sync(st));
 	}
-	w = floats(te_seq_masters(seq));
+	w = tt_tensor_get(te_seq_masters(seq));
 	te_recording_unref(rec);
 	te_adamw_unref(opt);
 	te_plan_unref(p);
@@ -413,7 +405,7 @@ START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
 {
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 5);
 	size_t n = te_tensor_nbytes(te_seq_masters(seq));
-	float *start = floats(te_seq_masters(seq));
+	float *start = tt_tensor_get(te_seq_masters(seq));
 	float *eager = train(recipes[_i], 0), *graph = train(recipes[_i], 1);
 
 	ck_assert_mem_eq(eager, graph, n);

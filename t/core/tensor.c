@@ -13,6 +13,7 @@
 #include <te/tensor.h>
 
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 #define LIMIT (256 << 20) /* of device memory, set in suite() */
 /* the code and the whole sentence */
@@ -621,22 +622,6 @@ END_TEST
 
 static const enum te_dtype wide[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
 
-static float load(enum te_dtype dtype, const void *p, int64_t i)
-{
-	return dtype == TE_DTYPE_FP32 ? ((const float *)p)[i] :
-	       dtype == TE_DTYPE_BF16 ? te_bf16_decode(((const uint16_t *)p)[i]) :
-					te_fp16_decode(((const uint16_t *)p)[i]);
-}
-
-static void store(enum te_dtype dtype, void *p, int64_t i, float x)
-{
-	if (dtype == TE_DTYPE_FP32)
-		((float *)p)[i] = x;
-	else
-		((uint16_t *)p)[i] = dtype == TE_DTYPE_BF16 ? te_bf16_encode(x) :
-							      te_fp16_encode(x);
-}
-
 /* the value as one type holds it, rounded once to the other; bits of a NaN are not promised */
 START_TEST(casts_round_once)
 {
@@ -655,7 +640,7 @@ START_TEST(casts_round_once)
 	yshape[1] = n;
 	x = create(from, 2, xshape, 0, 0);
 	for (int64_t i = 0; i < n; i++)
-		store(from, in, i, i < (int64_t)TT_LEN(edge) ? edge[i] : tt_rand_bits_f32());
+		tt_set(from, in, i, i < (int64_t)TT_LEN(edge) ? edge[i] : tt_rand_bits_f32());
 	tt_poison(out, (size_t)all * u);
 	DO(te_tensor_write(base, out, (size_t)all * u));
 	DO(te_tensor_write(x, in, (size_t)n * w));
@@ -667,9 +652,9 @@ START_TEST(casts_round_once)
 	ck_assert(tt_is_poison(out + (size_t)(n + gap) * u, (size_t)gap * u));
 	for (int64_t i = 0; i < n; i++) {
 		unsigned char want[4];
-		float v = load(from, in, i), got = load(to, out, i + gap);
+		float v = tt_get(from, in, i), got = tt_get(to, out, i + gap);
 
-		store(to, want, 0, v);
+		tt_set(to, want, 0, v);
 		if (isnan(v))
 			ck_assert_msg(isnan(got), "element %lld: %g, not a NaN", (long long)i,
 				      (double)got);

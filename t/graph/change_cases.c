@@ -16,6 +16,7 @@
 #include "change_cases.h"
 #include "../core/plan_model.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 /* ---- a callable that casts: y = x, dx = dy, in BF16 behind the first ---- */
 
@@ -76,39 +77,27 @@ static struct te_callable caster(struct caster *a, int64_t n, int more)
 /* n values from base on, small integers: exact in BF16 */
 static struct te_tensor *numbers(enum te_dtype dtype, int64_t n, int base)
 {
-	char *v = malloc((size_t)n * 4);
+	float *v = malloc((size_t)n * sizeof(*v));
 	struct te_tensor *t;
 
-	for (int64_t i = 0; i < n; i++) {
-		float x = (float)(base + (int)(i % 7));
-
-		if (dtype == TE_DTYPE_FP32)
-			((float *)(void *)v)[i] = x;
-		else
-			((uint16_t *)(void *)v)[i] = te_bf16_encode(x);
-	}
+	for (int64_t i = 0; i < n; i++)
+		v[i] = (float)(base + (int)(i % 7));
 	DO(te_tensor_create(ctx, dtype, 1, &n, NULL, &t));
-	DO(te_tensor_write(t, v, te_tensor_nbytes(t)));
+	tt_tensor_set(t, v);
 	free(v);
 	return t;
 }
 
 static void holds(struct te_tensor *t, int base, const char *what)
 {
-	int64_t n = te_tensor_nelems(t);
-	char *v = malloc(te_tensor_nbytes(t));
+	float *v;
 
 	DO(te_stream_sync(st));
-	DO(te_tensor_read(t, v, te_tensor_nbytes(t)));
-	for (int64_t i = 0; i < n; i++) {
-		float x = te_tensor_dtype(t) == TE_DTYPE_FP32 ?
-				  ((float *)(void *)v)[i] :
-				  te_bf16_decode(((uint16_t *)(void *)v)[i]);
-
-		ck_assert_msg(x == (float)(base ? base + (int)(i % 7) : 0),
-			      "%s: element %d is %g, not %d + %d", what, (int)i, (double)x, base,
+	v = tt_tensor_get(t);
+	for (int64_t i = 0; i < te_tensor_nelems(t); i++)
+		ck_assert_msg(v[i] == (float)(base ? base + (int)(i % 7) : 0),
+			      "%s: element %d is %g, not %d + %d", what, (int)i, (double)v[i], base,
 			      (int)(i % 7));
-	}
 	free(v);
 }
 

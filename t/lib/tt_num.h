@@ -1,0 +1,21 @@
+/* tt_num.h - numbers of any type, by their place in an array or all of a tensor. */
+#ifndef TT_NUM_H
+#define TT_NUM_H
+
+#include <stdint.h>
+
+#include <te/tensor.h>
+
+int tt_is_fp8(int32_t dtype);
+
+/* FP32, BF16, FP16, E4M3, E5M2 or INT32; x is rounded as the type is */
+float tt_get(int32_t dtype, const void *p, int64_t i);
+void tt_set(int32_t dtype, void *p, int64_t i, float x);
+/* x as the type holds it */
+float tt_round(int32_t dtype, float x);
+
+/* all elements of a tensor, as floats in memory for free(3), and from floats */
+float *tt_tensor_get(const struct te_tensor *t);
+void tt_tensor_set(struct te_tensor *t, const float *v);
+
+#endif

@@ -116,6 +116,8 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt_ctx.c \
 	t/lib/tt_ctx.h \
 	t/lib/tt_fault.c \
+	t/lib/tt_gate.c \
+	t/lib/tt_gate.h \
 	t/lib/tt_num.c \
 	t/lib/tt_num.h
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)

@@ -32,12 +32,6 @@ static size_t len(const struct te_tensor *t)
 	return (size_t)te_tensor_nelems(t);
 }
 
-static void ck_detail(const char *word)
-{
-	ck_assert_msg(strstr(te_error_detail(), word) != NULL, "no '%s' in: %s", word,
-		      te_error_detail());
-}
-
 /* ---- values and gradients against FP64 ---- */
 
 struct fp64 {
@@ -331,8 +325,8 @@ START_TEST(linear_needs_multiples_of_16_for_fp8)
 
 	DO(te_op_linear(&a, "h.0.up", &op));
 	ck_assert_int_eq(op_run_infer(op, &rec, &in, TE_INFER_TRAIN, &inf), -TE_ESHAPE);
-	ck_detail("h.0.up");
-	ck_detail(bad[_i].words);
+	tt_said("h.0.up");
+	tt_said(bad[_i].words);
 	te_op_unref(op);
 }
 END_TEST
@@ -356,10 +350,10 @@ START_TEST(tied_linear_keeps_its_embedding_alive)
 	ck_assert_msg(strstr(text, "tied to emb") != NULL, "%s", text);
 	a.out = 13;
 	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
-	ck_detail("[12,6]");
+	tt_said("[12,6]");
 	a.tied_op = op;
 	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
-	ck_detail("no embedding");
+	tt_said("no embedding");
 	te_op_unref(op);
 }
 END_TEST
@@ -567,8 +561,8 @@ START_TEST(names_the_op_and_the_attribute_at_fault)
 	memcpy(&k.a, &bad[_i].a, sizeof(bad[_i].a));
 	ck_assert_int_eq(bad[_i].create(&k, &op), -EINVAL);
 	ck_assert_ptr_eq(op, (void *)&k); /* outputs are written on success only */
-	ck_detail(bad[_i].words[0]);
-	ck_detail(bad[_i].words[1]);
+	tt_said(bad[_i].words[0]);
+	tt_said(bad[_i].words[1]);
 }
 END_TEST
 
@@ -640,8 +634,8 @@ START_TEST(names_the_input_that_does_not_fit)
 
 	ck_assert_int_eq(op_run_infer(op, &rec, misfit[_i].in, TE_INFER_TRAIN, &inf),
 			 misfit[_i].code);
-	ck_detail(te_op_name(op));
-	ck_detail(misfit[_i].words);
+	tt_said(te_op_name(op));
+	tt_said(misfit[_i].words);
 	te_op_unref(op);
 }
 END_TEST

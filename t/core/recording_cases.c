@@ -1,14 +1,9 @@
 /*
  * t/core/recording_cases.c - nodes, edges, updates, slots and external events of recordings.
- *
- * The gate is a host call that waits until the test opens it. While it is closed a test only
- * queues work and copies to pinned memory: on CUDA host calls of all streams share a
- * thread, and allocating may wait for the whole device.
  */
 #include "config.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,64 +25,15 @@
 #include "plan_model.h"
 #include "recording_cases.h"
 #include "tt_ctx.h"
+#include "tt_gate.h"
 
-#define REFUSED(code, fn, ...) check_refused(fn(__VA_ARGS__), (code), #fn)
+#define REFUSED(code, fn, ...) fails(fn(__VA_ARGS__), (code), "")
 
-#define GATE_MAX_S 20
 #define PAD 64	    /* poison on either side of what is written */
 #define POISON 0xa5 /* as tt_poison() writes it */
 
 static int is_host;
 static struct te_stream *a, *b;
-
-/* ---- the gate ---- */
-
-static atomic_int gate_is_open, gate_timed_out;
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void sleep_ms(int ms)
-{
-	nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL);
-}
-
-static void gate_wait(void *arg)
-{
-	double until = now_s() + GATE_MAX_S;
-
-	(void)arg;
-	while (!atomic_load(&gate_is_open)) {
-		if (now_s() > until) {
-			atomic_store(&gate_timed_out, 1);
-			return;
-		}
-		sleep_ms(1);
-	}
-}
-
-static void gate_close(void)
-{
-	atomic_store(&gate_is_open, 0);
-}
-
-static void gate_open(void)
-{
-	atomic_store(&gate_is_open, 1);
-}
-
-static void *gate_open_later(void *arg)
-{
-	(void)arg;
-	sleep_ms(200);
-	gate_open();
-	return NULL;
-}
 
 /* ---- fixture and memory ---- */
 
@@ -98,8 +44,6 @@ static void setup(void)
 {
 	is_host = !strcmp(backend, "host");
 	nowned = 0;
-	gate_open();
-	atomic_store(&gate_timed_out, 0);
 	tt_setup();
 	DO(te_stream_create(ctx, &a));
 	DO(te_stream_create(ctx, &b));
@@ -107,7 +51,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-	gate_open();
+	tt_gate_open();
 	DO(te_stream_sync(a));
 	DO(te_stream_sync(b));
 	while (nowned--)
@@ -116,7 +60,6 @@ static void teardown(void)
 	te_stream_unref(b);
 	te_stream_unref(a);
 	tt_teardown();
-	ck_assert_msg(!gate_timed_out, "a gate was not opened in time");
 }
 
 static void *keep(void *p, int pinned)
@@ -221,19 +164,6 @@ static void check_sum(const float *y, const float *x, const float *z, size_t n, 
 		h[2 * n + i] = h[i] + h[n + i];
 	check_bytes(y, h + 2 * n, n * sizeof(*h), what);
 	free(h);
-}
-
-static void check_refused(int r, int code, const char *fn)
-{
-	ck_assert_msg(r == code, "%s: %d (%s), not %d", fn, r, te_error_detail(), code);
-	ck_assert_str_ne(te_error_detail(), "");
-	te_error_clear();
-}
-
-static void check_sentence(const char *part)
-{
-	ck_assert_msg(strstr(te_error_detail(), part) != NULL, "no \"%s\" in \"%s\"", part,
-		      te_error_detail());
 }
 
 /* y = x + z, FP32 */
@@ -492,7 +422,7 @@ START_TEST(names_the_nodes_of_a_product)
 	slot(rec, te_tensor_data(d), te_tensor_nbytes(d), 1, is_host);
 	if (!is_host) {
 		ck_assert_int_eq(rebind(rec, 1, te_tensor_data(w)), -EOPNOTSUPP);
-		check_sentence("gemm");
+		tt_said("gemm");
 		te_error_clear();
 	}
 	te_recording_unref(rec);
@@ -970,7 +900,6 @@ static void take(void *arg)
 START_TEST(an_update_leaves_queued_launches_alone)
 {
 	unsigned char *d = device(256), *c = device(256), *h = pinned(256);
-	pthread_t opener;
 	int one[100] = { 1 }, two[100] = { 2 }; /* more than a small argument */
 	struct te_recording *rec;
 
@@ -979,12 +908,12 @@ START_TEST(an_update_leaves_queued_launches_alone)
 	DO(te_host_call(a, take, one, sizeof(one)));
 	DO(te_capture_end(a, &rec));
 	atomic_store(&last, 0);
-	gate_close();
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_recording_launch(rec, a));
 	DO(te_copy(a, h, d, 256));
 	/* a driver that instantiates may wait for the device, whoever asks */
-	ck_assert_int_eq(pthread_create(&opener, NULL, gate_open_later, NULL), 0);
+	tt_gate_open_later(200);
 	DO(te_capture_begin(b));
 	DO(te_fill(b, _i ? c : d, 2, 256));
 	DO(te_host_call(b, take, two, sizeof(two)));
@@ -993,7 +922,6 @@ START_TEST(an_update_leaves_queued_launches_alone)
 	DO(te_capture_update(b, rec, NULL));
 	ck_assert_uint_eq(info(rec).nupdated, !_i);
 	DO(te_stream_sync(a));
-	pthread_join(opener, NULL);
 	ck_assert_int_eq(h[0], 1);
 	ck_assert_int_eq(h[255], 1);
 	ck_assert_int_eq(atomic_load(&last), 1);
@@ -1163,13 +1091,13 @@ START_TEST(a_rebind_leaves_queued_launches_alone)
 	DO(te_capture_end(a, &rec));
 	s[0] = slot(rec, x, 4 * n, 1, 1);
 	s[1] = slot(rec, y, 4 * n, 1, 1);
-	gate_close();
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_recording_launch(rec, a));
 	DO(te_recording_rebind(rec, 2, s, (void *[]){ x2, y2 }));
 	DO(te_recording_launch(rec, a));
 	ck_assert_int_eq(te_stream_query(a), 0);
-	gate_open();
+	tt_gate_open();
 	DO(te_stream_sync(a));
 	check_sum(y, x, z, n, "the launch from before");
 	check_sum(y2, x2, z, n, "the launch from after");
@@ -1208,7 +1136,7 @@ START_TEST(a_rebind_is_all_or_nothing)
 	/* the fill reaches over the end */
 	s[1] = slot(rec, e, 100, 1, 0);
 	ck_assert_int_eq(te_recording_rebind(rec, 2, s, (void *[]){ d2, e2 }), -EOPNOTSUPP);
-	check_sentence("slot 1: node 1, fill of 200 bytes");
+	tt_said("slot 1: node 1, fill of 200 bytes");
 	te_error_clear();
 	launch(rec);
 	check_filled(d, 1, 256, "the memory from before");
@@ -1242,14 +1170,14 @@ START_TEST(a_fault_leaves_all_as_it_was)
 	for (nth = 1;; nth++) {
 		int fired, r;
 
-		gate_close();
-		DO(te_host_call(a, gate_wait, NULL, 0));
+		tt_gate_close();
+		DO(te_host_call(a, tt_gate_wait, NULL, 0));
 		DO(te_recording_launch(rec, a));
 		te__fault_set(nth);
 		r = te_recording_rebind(rec, 2, s, (void *[]){ d2, x2 });
 		fired = te__fault_fired();
 		te__fault_set(0);
-		gate_open();
+		tt_gate_open();
 		DO(te_stream_sync(a));
 		if (!fired) {
 			DO(r);
@@ -1377,7 +1305,7 @@ START_TEST(an_update_drops_the_slots)
 		ck_assert_int_eq(how, k % 3 == 1 || k == 0 ? TE_UPDATE_IN_PLACE :
 							     TE_UPDATE_INSTANTIATED);
 		ck_assert_int_eq(rebind(rec, 0, d2), -EINVAL);
-		check_sentence("no slot has number 0: there are 0");
+		tt_said("no slot has number 0: there are 0");
 		if (k > 5)
 			continue;
 		DO(te_fill(a, d, 0, 256));
@@ -1454,7 +1382,7 @@ START_TEST(a_node_of_others_stops_every_rebind)
 	} else {
 		slot(rec, d, 64, 2, 0);
 		ck_assert_int_eq(rebind(rec, 0, d2), -EOPNOTSUPP);
-		check_sentence("node 1, fill, was not queued through this library");
+		tt_said("node 1, fill, was not queued through this library");
 		te_error_clear();
 		DO(rebind(rec, 0, d));
 		launch(rec);
@@ -1554,15 +1482,15 @@ START_TEST(by_data_slots_stay_apart_from_what_is_written)
 	/* a node that no slot takes along */
 	REFUSED(-EINVAL, rebind, rec, sx, sum);
 	ck_assert_int_eq(rebind(rec, sx, sum + 32), -EINVAL);
-	check_sentence("slot 0: 256 bytes at 0x");
-	check_sentence(", add, and one of both is written");
+	tt_said("slot 0: 256 bytes at 0x");
+	tt_said(", add, and one of both is written");
 	REFUSED(-EINVAL, rebind, rec, sy, other);
 	REFUSED(-EINVAL, rebind, rec, sy, other + 60);
 	REFUSED(-EINVAL, rebind, rec, sy, other - 60);
 	/* another slot, wherever that is by now */
 	ck_assert_int_eq(rebind(rec, sy, other + 92), -EINVAL);
-	check_sentence("slot 2: 256 bytes at 0x");
-	check_sentence("overlap slot 1 of node ");
+	tt_said("slot 2: 256 bytes at 0x");
+	tt_said("overlap slot 1 of node ");
 	DO(rebind(rec, sz, z));
 	DO(rebind(rec, sy, other + 64));
 	REFUSED(-EINVAL, rebind, rec, sz, other + 124);
@@ -1676,6 +1604,14 @@ START_TEST(what_a_rebind_takes_needs_no_other_edges)
 }
 END_TEST
 
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* eight slots of a line of kernels: the goal is 10 us; sanitizers and shared CPUs take longer */
 START_TEST(a_rebind_is_cheap)
 {
@@ -1726,7 +1662,7 @@ START_TEST(waiters_pass_before_the_trailing_node)
 	DO(te_capture_begin(a));
 	DO(te_fill(a, d, 1, 64));
 	DO(te_event_record_external(e, a));
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_fill(a, c, 2, 64));
 	DO(te_capture_end(a, &rec));
 	ck_assert_uint_eq(info(rec).nnodes, 4);
@@ -1742,7 +1678,7 @@ START_TEST(waiters_pass_before_the_trailing_node)
 		DO(te_fill(a, c, 0, 64));
 		DO(te_stream_sync(a));
 		memset(h, 0, 64);
-		gate_close();
+		tt_gate_close();
 		DO(te_recording_launch(rec, a));
 		if (k == 1)
 			DO(te_event_sync(e)); /* the CPU, too */
@@ -1752,8 +1688,8 @@ START_TEST(waiters_pass_before_the_trailing_node)
 		ck_assert_int_eq(h[63], 1);
 		ck_assert_int_eq(te_event_query(e), 1);
 		ck_assert_int_eq(te_stream_query(a), 0);
-		ck_assert_int_eq(atomic_load(&gate_timed_out), 0);
-		gate_open();
+		ck_assert(!tt_gate_timed_out());
+		tt_gate_open();
 		DO(te_stream_sync(a));
 		check_filled(c, 2, 64, "the trailing node");
 	}
@@ -1773,7 +1709,7 @@ START_TEST(a_wait_is_for_the_latest_launch)
 	DO(te_event_create(ctx, &e));
 	DO(te_event_create(ctx, &f));
 	DO(te_capture_begin(a));
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_fill(a, d, 1, 64));
 	DO(te_event_record_external(e, a));
 	DO(te_capture_end(a, &rec));
@@ -1781,17 +1717,17 @@ START_TEST(a_wait_is_for_the_latest_launch)
 	ck_assert_int_eq(te_event_query(e), 1);
 	DO(te_fill(a, d, 0, 64));
 	memset(h, 0, 64);
-	gate_close();
+	tt_gate_close();
 	DO(te_event_record(f, a));
 	DO(te_recording_launch(rec, a));
 	ck_assert_int_eq(te_event_query(e), 0);
 	DO(te_event_wait(e, b));
 	DO(te_copy(b, h, d, 64));
 	ck_assert_int_eq(te_event_query(e), 0);
-	sleep_ms(20);
+	tt_sleep_ms(20);
 	ck_assert_int_eq(te_event_query(e), 0);
 	ck_assert_int_eq(te_stream_query(b), 0);
-	gate_open();
+	tt_gate_open();
 	DO(te_event_sync(e));
 	DO(te_stream_sync(b));
 	ck_assert_int_eq(h[0], 1);
@@ -1809,14 +1745,14 @@ START_TEST(outside_of_captures_it_is_a_record)
 	struct te_event *e;
 
 	DO(te_event_create(ctx, &e));
-	gate_close();
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_fill(a, d, 5, 64));
 	DO(te_event_record_external(e, a));
 	ck_assert_int_eq(te_event_query(e), 0);
 	DO(te_event_wait(e, b));
 	DO(te_copy(b, h, d, 64));
-	gate_open();
+	tt_gate_open();
 	DO(te_stream_sync(b));
 	ck_assert_int_eq(h[63], 5);
 	te_event_unref(e);
@@ -1864,8 +1800,8 @@ START_TEST(a_recording_keeps_its_event)
 	launch(rec);
 	check_filled(d, 1, 64, "a launch whose event is gone");
 	/* another event at the same place, while a launch is queued */
-	gate_close();
-	DO(te_host_call(a, gate_wait, NULL, 0));
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
 	DO(te_recording_launch(rec, a));
 	DO(te_capture_begin(b));
 	DO(te_event_record_external(f, b));
@@ -1873,7 +1809,7 @@ START_TEST(a_recording_keeps_its_event)
 	DO(te_capture_update(b, rec, NULL));
 	DO(te_recording_launch(rec, a));
 	ck_assert_int_eq(te_event_query(f), 0);
-	gate_open();
+	tt_gate_open();
 	DO(te_event_sync(f));
 	DO(te_stream_sync(a));
 	check_filled(d, 2, 64, "the update");
@@ -1910,7 +1846,7 @@ START_TEST(waiters_hear_of_a_launch_that_failed)
 	DO(te_event_sync(f));
 	if (is_host) {
 		ck_assert_int_eq(te_event_sync(e), -ENOSPC);
-		check_sentence("the disk of rank 3 is full");
+		tt_said("the disk of rank 3 is full");
 		ck_assert_int_eq(te_event_query(e), -ENOSPC);
 		te_error_clear();
 		/* reached before the failure */

@@ -69,19 +69,14 @@ static struct te_op *linear(const char *name, int64_t in, int64_t out, struct te
 	return op;
 }
 
-static void ck_detail(const char *a, const char *b)
-{
-	ck_assert_msg(strstr(te_error_detail(), a) != NULL, "no '%s' in: %s", a, te_error_detail());
-	ck_assert_msg(strstr(te_error_detail(), b) != NULL, "no '%s' in: %s", b, te_error_detail());
-}
-
 START_TEST(refuses_two_givers_of_a_channel)
 {
 	ck_assert_int_eq(te_op_give(put(fork_op("a")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_give(put(fork_op("b")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_take(put(add_op("c")), 0, "res"), 0);
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("given by a and by b", "res");
+	tt_said("given by a and by b");
+	tt_said("res");
 }
 END_TEST
 
@@ -90,7 +85,8 @@ START_TEST(refuses_a_taker_before_its_giver)
 	ck_assert_int_eq(te_op_take(put(add_op("early")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_give(put(fork_op("late")), 0, "res"), 0);
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("taken by early before late", "res");
+	tt_said("taken by early before late");
+	tt_said("res");
 }
 END_TEST
 
@@ -99,15 +95,18 @@ START_TEST(refuses_a_channel_nobody_gives_or_takes)
 	struct te_op *a = put(add_op("a"));
 
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("op a", "no channel");
+	tt_said("op a");
+	tt_said("no channel");
 	ck_assert_int_eq(te_op_take(a, 0, "ghost"), 0);
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("ghost", "given by nobody");
+	tt_said("ghost");
+	tt_said("given by nobody");
 	/* a failed init leaves the sequence open: feeding the channel mends it */
 	ck_assert_int_eq(te_seq_input(seq, "ghost", TE_DTYPE_FP32, 0, NULL), 0);
 	ck_assert_int_eq(te_op_give(put(fork_op("f")), 0, "idle"), 0);
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("idle", "taken by nobody");
+	tt_said("idle");
+	tt_said("taken by nobody");
 }
 END_TEST
 
@@ -118,7 +117,8 @@ START_TEST(refuses_giving_what_the_caller_feeds)
 	ck_assert_int_eq(te_op_give(put(fork_op("f")), 0, "res"), 0);
 	ck_assert_int_eq(te_op_take(put(add_op("a")), 0, "res"), 0);
 	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
-	ck_detail("op f", "caller feeds");
+	tt_said("op f");
+	tt_said("caller feeds");
 }
 END_TEST
 
@@ -148,7 +148,8 @@ START_TEST(refuses_a_name_in_use)
 
 	put(fork_op("f"));
 	ck_assert_int_eq(te_seq_append(seq, again), -EEXIST);
-	ck_detail("f", "already");
+	tt_said("f");
+	tt_said("already");
 	te_op_unref(again);
 	ck_assert_int_eq(te_seq_append(seq, NULL), -EINVAL);
 }
@@ -236,7 +237,8 @@ START_TEST(refuses_a_tie_that_does_not_fit)
 	put(linear("head", 32, 16, e));
 	put(e);
 	ck_assert_int_eq(te_seq_init(seq, 1), -EINVAL);
-	ck_detail("head", "must come earlier");
+	tt_said("head");
+	tt_said("must come earlier");
 }
 END_TEST
 

@@ -62,12 +62,6 @@ static int64_t random_shape(int ndim, int64_t *ret_shape)
 	return n;
 }
 
-static void random_bytes(void *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		((unsigned char *)p)[i] = (unsigned char)tt_rand_u64();
-}
-
 static void fetch(void *host, const void *d, size_t n)
 {
 	DO(te_copy(st, host, d, n));
@@ -105,7 +99,7 @@ START_TEST(has_the_shape_it_was_given)
 		ck_assert_int_eq(te_tensor_extent(t, ndim), -EINVAL);
 		ck_assert_int_eq(te_tensor_extent(t, -ndim - 1), -EINVAL);
 		/* all of it can be written and read, and no more is */
-		random_bytes(in, nbytes);
+		tt_fill_bytes(in, nbytes);
 		tt_poison(out, nbytes + 8);
 		DO(te_tensor_write(t, in, nbytes));
 		DO(te_tensor_read(t, out, nbytes));
@@ -428,12 +422,12 @@ START_TEST(a_view_is_a_part_of_its_base)
 		ck_assert_ptr_eq(te_tensor_data(v), (char *)te_tensor_data(t) + (size_t)at * w);
 		ck_assert_ptr_eq(te_tensor_scale_inv(v), te_tensor_scale_inv(t));
 		/* the base's bytes show in it */
-		random_bytes(all, (size_t)n * w);
+		tt_fill_bytes(all, (size_t)n * w);
 		DO(te_tensor_write(t, all, (size_t)n * w));
 		DO(te_tensor_read(v, part, (size_t)vn * w));
 		ck_assert_int_eq(memcmp(part, all + (size_t)at * w, (size_t)vn * w), 0);
 		/* its own show in the base, and nowhere else */
-		random_bytes(part, (size_t)vn * w);
+		tt_fill_bytes(part, (size_t)vn * w);
 		DO(te_tensor_write(v, part, (size_t)vn * w));
 		memcpy(all + (size_t)at * w, part, (size_t)vn * w);
 		free(part);

@@ -6,12 +6,9 @@
 #include "config.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <te/errno.h>
 #include <te/gemm.h>
@@ -21,6 +18,7 @@
 #include "rules_cases.h"
 #include "../core/plan_model.h"
 #include "tt_ctx.h"
+#include "tt_gate.h"
 
 static struct te_ctx *new_ctx(void)
 {
@@ -1307,19 +1305,7 @@ END_TEST
 struct gate {
 	struct te_event *mid;
 	enum te_sched_kind at; /* the pass with the gate */
-	atomic_int open, ran_closed;
 };
-
-static void wait_for_it(void *arg)
-{
-	struct gate *gate = *(struct gate **)arg;
-	const struct timespec ms = { 0, 1000000 };
-
-	for (int i = 0; i < 10000 && !atomic_load(&gate->open); i++)
-		nanosleep(&ms, NULL);
-	if (!atomic_load(&gate->open))
-		atomic_store(&gate->ran_closed, 1);
-}
 
 static int gate_pass(struct gate *gate, const struct te_graph_call *c, enum te_sched_kind kind)
 {
@@ -1329,7 +1315,7 @@ static int gate_pass(struct gate *gate, const struct te_graph_call *c, enum te_s
 		return r;
 	r = te_event_record_external(gate->mid, c->stream);
 	if (!r)
-		r = te_host_call(c->stream, wait_for_it, &gate, sizeof(gate));
+		r = te_host_call(c->stream, tt_gate_wait, NULL, 0);
 	return r ? r : te_fill_u32(c->stream, te_tensor_data(c->out[0]), 50u + (uint32_t)kind, 4);
 }
 
@@ -1363,7 +1349,6 @@ START_TEST(every_pass_may_trail)
 
 	DO(te_event_create(ctx, &gate.mid));
 	DO(te_stream_create(ctx, &side));
-	atomic_store(&gate.open, 1);
 	c.name = "gate";
 	c.self = &gate;
 	c.nout = 1;
@@ -1381,15 +1366,16 @@ START_TEST(every_pass_may_trail)
 
 			r.npos = k == TE_SCHED_B;
 			r.until = trails ? gate.mid : NULL;
-			atomic_store(&gate.open, !trails);
+			if (trails)
+				tt_gate_close();
 			DO(replay[k](g, 0, st, &r));
 			DO(te_stream_sync(st));
 			ck_assert_int_eq(te_stream_query(side), !trails);
 			ck_assert_uint_eq(value_of(te_graph_tensor(g, 0, "y")), 50u + (uint32_t)k);
-			atomic_store(&gate.open, 1);
+			tt_gate_open();
 		}
 	DO(te_stream_sync(side));
-	ck_assert_int_eq(atomic_load(&gate.ran_closed), 0);
+	ck_assert(!tt_gate_timed_out());
 	te_graph_unref(g);
 	te_event_unref(gate.mid);
 	te_stream_unref(side);
@@ -1402,15 +1388,6 @@ static uint64_t held(void)
 
 	DO(te_ctx_mem_info(ctx, &mi));
 	return mi.measured_nbytes;
-}
-
-static void *open_later(void *arg)
-{
-	const struct timespec nap = { 0, 30000000 };
-
-	nanosleep(&nap, NULL);
-	atomic_store(&((struct gate *)arg)->open, 1);
-	return NULL;
 }
 
 /*
@@ -1427,7 +1404,6 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 	struct te_recording *rec = NULL;
 	struct te_stream *side, *captures;
 	struct te_graph *g;
-	pthread_t opener;
 	uint64_t before, pool;
 	uint32_t *word;
 
@@ -1436,7 +1412,6 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 	DO(te_stream_create(ctx, &side));
 	DO(te_stream_sync(st));
 	before = held();
-	atomic_store(&gate.open, 1);
 	c.name = "gate";
 	c.self = &gate;
 	c.nout = 1;
@@ -1448,10 +1423,10 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 	r.until = gate.mid;
 	captures = _i % 3 == 1 ? st : _i % 3 == 2 ? side : NULL;
 	for (int round = 0; round < 2; round++) {
-		atomic_store(&gate.open, 0);
+		tt_gate_close();
 		DO(te_graph_forward(g, 0, st, &r));
 		if (!round)
-			atomic_store(&gate.open, 1);
+			tt_gate_open();
 	}
 	if (captures) {
 		DO(te_capture_begin(captures));
@@ -1460,23 +1435,22 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 	if (_i < 3 && !strcmp(backend, "host")) {
 		DO(te_graph_reset(g));
 		ck_assert_uint_ge(held(), before + pool);
-		ck_assert_int_eq(pthread_create(&opener, NULL, open_later, &gate), 0);
+		tt_gate_open_later(30);
 	} else {
 		/* a stream of the host goes when it is idle, recorded host calls of a GPU too */
-		ck_assert_int_eq(pthread_create(&opener, NULL, open_later, &gate), 0);
+		tt_gate_open_later(30);
 		if (_i < 3)
 			DO(te_graph_reset(g));
 		else
 			g = te_graph_unref(g);
 	}
-	pthread_join(opener, NULL);
 	if (captures) {
 		DO(te_capture_end(captures, &rec));
 		DO(te_recording_info(rec, &info));
 		ck_assert_uint_eq(info.nnodes, 1);
 	}
 	DO(te_ctx_sync(ctx));
-	ck_assert_int_eq(atomic_load(&gate.ran_closed), 0);
+	ck_assert(!tt_gate_timed_out());
 	if (!strcmp(backend, "host"))
 		ck_assert_uint_eq(held(), before);
 	te_recording_unref(rec);

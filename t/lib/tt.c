@@ -237,6 +237,12 @@ void tt_fill_uniform(float *x, size_t n, float lo, float hi)
 		x[i] = tt_rand_float(lo, hi);
 }
 
+void tt_fill_bytes(void *p, size_t nbytes)
+{
+	for (size_t i = 0; i < nbytes; i++)
+		((unsigned char *)p)[i] = (unsigned char)tt_rand_u64();
+}
+
 void tt_poison(void *p, size_t nbytes)
 {
 	memset(p, POISON, nbytes);

@@ -43,6 +43,7 @@ float tt_rand_normal(void);			/* mean 0, deviation 1 */
 float tt_rand_bits_f32(void);			/* any bits: NaN, inf, subnormal */
 void tt_fill_normal(float *x, size_t n, float scale);
 void tt_fill_uniform(float *x, size_t n, float lo, float hi);
+void tt_fill_bytes(void *p, size_t nbytes);	/* any */
 void tt_poison(void *p, size_t nbytes);		/* bytes no result should hold */
 int tt_is_poison(const void *p, size_t nbytes);	/* whether all bytes still are */
 

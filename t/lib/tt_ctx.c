@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tt_ctx.h"
+#include "tt_gate.h"
 
 const char *backend = "host";
 struct te_ctx *ctx;
@@ -20,6 +21,7 @@ int tt_ctx_new(struct te_ctx **ret_ctx)
 
 void tt_setup(void)
 {
+	tt_gate_setup();
 	DO(tt_ctx_new(&ctx));
 	st = te_ctx_stream(ctx);
 }
@@ -27,8 +29,10 @@ void tt_setup(void)
 void tt_teardown(void)
 {
 	struct te_mem_info m = TE_MEM_INFO_INIT;
-	int r = te_ctx_sync(ctx);
+	int r;
 
+	tt_gate_open();
+	r = te_ctx_sync(ctx);
 	if (!r)
 		r = te_ctx_mem_info(ctx, &m);
 	/* first: a test that fails is no reason for the next one to find less memory */
@@ -37,6 +41,7 @@ void tt_teardown(void)
 	ck_assert_msg(!r, "the context: %s", te_error_detail());
 	ck_assert_uint_eq(m.used_nbytes, 0);
 	ck_assert_uint_eq(m.pinned_nbytes, 0);
+	tt_gate_teardown();
 }
 
 uint64_t tt_used(void)
@@ -68,8 +73,15 @@ void tt_fails(const char *call, int r, int code, const char *text)
 	const size_t called = graph_function(call);
 
 	ck_assert_msg(r == code, "%s: %d, not %d: %s", call, r, code, said);
+	ck_assert_msg(!code || said[0], "%s: %d and no sentence", call, r);
 	ck_assert_msg(strstr(said, text) != NULL, "%s: \"%s\" lacks \"%s\"", call, said, text);
 	if (called && graph_function(said))
 		ck_assert_msg(graph_function(said) == called && !strncmp(said, call, called),
 			      "%s: \"%s\" names another function", call, said);
+}
+
+void tt_said(const char *text)
+{
+	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      te_error_detail(), text);
 }

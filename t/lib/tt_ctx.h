@@ -22,8 +22,10 @@
  * A call that returns the code, with a sentence that holds the text. Where the sentence names a
  * function of libtegraph, it is the one that is called.
  */
-#define fails(call, code, text) tt_fails(#call, (call), (code), (text))
+#define fails(call, code, text) (te_error_clear(), tt_fails(#call, (call), (code), (text)))
 void tt_fails(const char *call, int r, int code, const char *text);
+/* the sentence of the latest failure holds the text */
+void tt_said(const char *text);
 
 /*
  * The fixture: a context on a backend, by default host, and its stream. A suite that runs on

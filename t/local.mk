@@ -158,14 +158,16 @@ GEMM_EXACT_CASES = t/core/gemm_exact_cases.c t/core/gemm_exact_cases.h
 t_core_gemm_exact_SOURCES = t/core/gemm_exact.c $(GEMM_EXACT_CASES)
 t_core_gemm_exact_gpu_SOURCES = t/core/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
 
-CHANGE_CASES = t/graph/change_cases.c t/graph/change_cases.h \
+CHANGE_CASES = t/graph/caster.c t/graph/caster.h t/graph/change_cases.c t/graph/change_cases.h \
 	t/core/plan_model.c t/core/plan_model.h
 t_graph_change_SOURCES = t/graph/change.c $(CHANGE_CASES)
 t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
 
-t_graph_faults_SOURCES = t/graph/faults.c t/core/plan_model.c t/core/plan_model.h
+t_graph_faults_SOURCES = t/graph/faults.c t/graph/caster.c t/graph/caster.h \
+	t/core/plan_model.c t/core/plan_model.h
 
-GRAPH_CASES = t/graph/graph_cases.c t/graph/graph_cases.h t/core/plan_model.c t/core/plan_model.h
+GRAPH_CASES = t/graph/caster.c t/graph/caster.h t/graph/graph_cases.c t/graph/graph_cases.h \
+	t/core/plan_model.c t/core/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
 

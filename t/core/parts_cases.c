@@ -20,15 +20,6 @@ static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
 
-static void *bytes_of(const void *device, size_t nbytes)
-{
-	void *p = malloc(nbytes);
-
-	DO(te_copy(st, p, device, nbytes));
-	DO(te_stream_sync(st));
-	return p;
-}
-
 static struct te_tensor *tensor_of(const struct te_plan *p, const char *name)
 {
 	struct te_spec s;
@@ -134,31 +125,6 @@ static void chain_destroy(struct chain *c)
 	te_tensor_unref(c->targets);
 }
 
-static void same_tensor(const struct te_tensor *a, const struct te_tensor *b, const char *what)
-{
-	void *x = bytes_of(te_tensor_data(a), te_tensor_nbytes(a));
-	void *y = bytes_of(te_tensor_data(b), te_tensor_nbytes(b));
-
-	ck_assert_msg(!memcmp(x, y, te_tensor_nbytes(a)), "%s differ", what);
-	free(x);
-	free(y);
-}
-
-static void same_scales(struct te_quant *a, struct te_quant *b)
-{
-	float x[17], y[17];
-
-	if (!a)
-		return;
-	for (int i = 0; i < te_quant_nslots(a); i++) {
-		memset(x, 0, sizeof(x));
-		memset(y, 0, sizeof(y));
-		DO(te_quant_peek(a, i, x, x + 1));
-		DO(te_quant_peek(b, i, y, y + 1));
-		ck_assert_msg(!memcmp(x, y, sizeof(x)), "state of slot %d differs", i);
-	}
-}
-
 /* three steps of both with an optimizer between: every bit is the same */
 START_TEST(parts_give_the_bits_of_the_whole)
 {
@@ -186,12 +152,12 @@ START_TEST(parts_give_the_bits_of_the_whole)
 		DO(te_plan_forward(p, st, 0));
 		DO(te_plan_backward(p, st));
 		chain_step(&c);
-		same_tensor(te_plan_output(p), c.between[NPARTS], "losses");
-		same_tensor(te_seq_grads(whole), te_seq_grads(seq), "gradients");
-		same_scales(te_seq_quant(whole), te_seq_quant(seq));
+		model_same(te_plan_output(p), c.between[NPARTS], "losses");
+		model_same(te_seq_grads(whole), te_seq_grads(seq), "gradients");
+		model_same_scales(te_seq_quant(whole), te_seq_quant(seq));
 		DO(te_adamw_step(opt[0], st));
 		DO(te_adamw_step(opt[1], st));
-		same_tensor(te_seq_masters(whole), te_seq_masters(seq), "weights");
+		model_same(te_seq_masters(whole), te_seq_masters(seq), "weights");
 	}
 	chain_destroy(&c);
 	te_plan_unref(p);
@@ -335,7 +301,7 @@ static int keep(void *arg, const struct te_region *region)
 	s->kept = realloc(s->kept, (size_t)(s->n + 1) * sizeof(*s->kept));
 	k = &s->kept[s->n++];
 	k->region = *region;
-	k->copy = bytes_of(region->ptr, region->nbytes);
+	k->copy = tt_bytes(region->ptr, region->nbytes);
 	return 0;
 }
 
@@ -346,7 +312,7 @@ static int put_back(struct shelf *s)
 
 	for (int i = 0; i < s->n; i++) {
 		struct kept *k = &s->kept[i];
-		void *now = bytes_of(k->region.ptr, k->region.nbytes);
+		void *now = tt_bytes(k->region.ptr, k->region.nbytes);
 
 		changed += memcmp(now, k->copy, k->region.nbytes) != 0;
 		free(now);
@@ -400,10 +366,10 @@ START_TEST(regions_hold_all_that_a_step_changes)
 		ck_assert_int_gt(put_back(&shelf), 5);
 		for (int i = 0; i < 2; i++)
 			train(seq[i], p[i], opt[i]);
-		same_tensor(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
-		same_tensor(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
-		same_tensor(te_seq_masters(seq[0]), te_seq_masters(seq[1]), "weights");
-		same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
+		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
+		model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
+		model_same(te_seq_masters(seq[0]), te_seq_masters(seq[1]), "weights");
+		model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 	}
 	for (int i = 0; i < 2; i++) {
 		te_plan_unref(p[i]);

@@ -163,3 +163,26 @@ float model_loss(struct te_plan *plan)
 	DO(te_tensor_read(te_plan_output(plan), &loss, sizeof(loss)));
 	return loss;
 }
+
+void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what)
+{
+	void *x = tt_bytes(te_tensor_data(a), te_tensor_nbytes(a));
+	void *y = tt_bytes(te_tensor_data(b), te_tensor_nbytes(b));
+
+	ck_assert_msg(!memcmp(x, y, te_tensor_nbytes(a)), "%s differ", what);
+	free(x);
+	free(y);
+}
+
+void model_same_scales(struct te_quant *a, struct te_quant *b)
+{
+	float x[17], y[17];
+
+	for (int i = 0; a && i < te_quant_nslots(a); i++) {
+		memset(x, 0, sizeof(x));
+		memset(y, 0, sizeof(y));
+		DO(te_quant_peek(a, i, x, x + 1));
+		DO(te_quant_peek(b, i, y, y + 1));
+		ck_assert_msg(!memcmp(x, y, sizeof(x)), "state of slot %d differs", i);
+	}
+}

@@ -22,5 +22,9 @@ struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, cons
 /* random tokens and targets into a plan's inputs */
 void model_feed(struct te_plan *plan, const struct model_shape *m);
 float model_loss(struct te_plan *plan);
+/* both hold the same bytes */
+void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what);
+/* both have the same state; NULL is as good as any */
+void model_same_scales(struct te_quant *a, struct te_quant *b);
 
 #endif

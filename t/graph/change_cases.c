@@ -13,66 +13,11 @@
 #include <te/graph.h>
 #include <te/private.h>
 
+#include "caster.h"
 #include "change_cases.h"
 #include "../core/plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
-
-/* ---- a callable that casts: y = x, dx = dy, in BF16 behind the first ---- */
-
-struct caster {
-	int64_t n;
-	int more;    /* another node in each pass */
-	int fail_at; /* the call that fails, counted down; 0: none */
-	int released;
-	struct te_arg in, out;
-};
-
-static int cast(struct caster *a, const struct te_graph_call *c, struct te_tensor *x,
-		struct te_tensor *y)
-{
-	int r = 0;
-
-	if (a->fail_at && !--a->fail_at)
-		return -EIO;
-	if (a->more)
-		r = te_fill(c->stream, c->saved, 1, 64);
-	return r ? r : te_cast(c->stream, x, y);
-}
-
-static int cast_forward(void *self, const struct te_graph_call *c)
-{
-	return cast(self, c, c->in[0], c->out[0]);
-}
-
-static int cast_backward(void *self, const struct te_graph_call *c)
-{
-	return cast(self, c, c->out_grad[0], c->in_grad[0]);
-}
-
-static void cast_release(void *self)
-{
-	((struct caster *)self)->released++;
-}
-
-static struct te_callable caster(struct caster *a, int64_t n, int more)
-{
-	struct te_callable c = TE_CALLABLE_INIT;
-
-	*a = (struct caster){ .n = n, .more = more };
-	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
-	a->out = (struct te_arg){ "y", { TE_DTYPE_BF16, 1, { n } }, TE_ARG_GRAD };
-	c.name = "cast";
-	c.self = a;
-	c.nin = c.nout = 1;
-	c.in = &a->in;
-	c.out = &a->out;
-	c.saved_nbytes = 64;
-	c.forward = cast_forward;
-	c.backward = cast_backward;
-	c.release = cast_release;
-	return c;
-}
 
 /* n values from base on, small integers: exact in BF16 */
 static struct te_tensor *numbers(enum te_dtype dtype, int64_t n, int base)
@@ -122,7 +67,7 @@ START_TEST(bound_memory_is_read_and_written)
 {
 	const int64_t n = 1000;
 	struct caster a;
-	struct te_callable c = caster(&a, n, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, n, 0);
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x[2], *y[2], *dx[2], *dy[2], *own[4];
 	enum te_bind how[4];
@@ -196,7 +141,7 @@ START_TEST(whole_graphs_can_be_bound)
 {
 	const int64_t n = 77;
 	struct caster a;
-	struct te_callable c = caster(&a, n, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, n, 0);
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 5), *y = numbers(TE_DTYPE_BF16, n, 1);
 	enum te_bind how;
@@ -301,7 +246,8 @@ START_TEST(arguments_may_share_memory)
 {
 	const int64_t n = 100;
 	struct caster a[2];
-	struct te_callable c[2] = { caster(&a[0], n, 0), caster(&a[1], n, 0) };
+	struct te_callable c[2] = { caster(&a[0], TE_DTYPE_BF16, n, 0),
+				    caster(&a[1], TE_DTYPE_BF16, n, 0) };
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x[3], *y;
 	struct te_graph *g;
@@ -368,7 +314,7 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 {
 	const int64_t n = 99;
 	struct caster a;
-	struct te_callable c = caster(&a, n, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, n, 0);
 	struct te_tensor *all = numbers(TE_DTYPE_FP32, 3 * n, 0);
 	struct te_tensor *odd = view_of(all, 1, n, 10), *even = view_of(all, 104, n, 20);
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 30);
@@ -427,14 +373,14 @@ static int forward_with_look(void *self, const struct te_graph_call *c)
 	struct seen s = { host ? te_tensor_data(c->in[0]) : NULL, &first_x };
 	int r = te_host_call(c->stream, look, &s, sizeof(s));
 
-	return r ? r : cast_forward(self, c);
+	return r ? r : caster_forward(self, c);
 }
 
 START_TEST(what_host_calls_may_use_is_copied)
 {
 	const int64_t n = 50;
 	struct caster a;
-	struct te_callable c = caster(&a, n, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, n, 0);
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 10), *y = numbers(TE_DTYPE_BF16, n, 99);
 	struct te_graph *g;
@@ -459,7 +405,8 @@ END_TEST
 START_TEST(bindings_are_refused_by_name)
 {
 	struct caster a[2];
-	struct te_callable c[2] = { caster(&a[0], 8, 0), caster(&a[1], 8, 0) };
+	struct te_callable c[2] = { caster(&a[0], TE_DTYPE_BF16, 8, 0),
+				    caster(&a[1], TE_DTYPE_BF16, 8, 0) };
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, 8, 1), *short_x = numbers(TE_DTYPE_FP32, 7, 1);
 	struct te_tensor *bf = numbers(TE_DTYPE_BF16, 8, 1);
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
@@ -494,7 +441,7 @@ END_TEST
 START_TEST(another_shape_is_captured_in_place)
 {
 	struct caster a[3];
-	struct te_callable c = caster(&a[0], 100, 0);
+	struct te_callable c = caster(&a[0], TE_DTYPE_BF16, 100, 0);
 	struct te_graph_change change = TE_GRAPH_CHANGE_INIT;
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, 5000, 9);
@@ -509,7 +456,7 @@ START_TEST(another_shape_is_captured_in_place)
 	ck_assert_uint_eq(r.ninstantiated, r.nrecordings);
 	ck_assert_uint_eq(r.nupdated, 0);
 	/* the same nodes and edges: no new executable */
-	c = caster(&a[1], 5000, 0);
+	c = caster(&a[1], TE_DTYPE_BF16, 5000, 0);
 	DO(te_graph_update(g, 1, &c, &change));
 	ck_assert_int_eq(change.nin_place, (int)r.nrecordings);
 	ck_assert_int_eq(change.ninstantiated, 0);
@@ -525,7 +472,7 @@ START_TEST(another_shape_is_captured_in_place)
 	DO(te_graph_run(g, st));
 	holds(te_graph_tensor(g, 0, "y"), 9, "y of the other shape");
 	/* one node more: that takes a new one */
-	c = caster(&a[2], 5000, 1);
+	c = caster(&a[2], TE_DTYPE_BF16, 5000, 1);
 	DO(te_graph_update(g, 1, &c, &change));
 	ck_assert_int_eq(change.nin_place, 0);
 	ck_assert_int_eq(change.ninstantiated, (int)r.nrecordings);
@@ -585,7 +532,7 @@ START_TEST(after_an_update_memory_is_bound_again)
 	const int64_t n = 64;
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct caster a;
-	struct te_callable c = caster(&a, n, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, n, 0);
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	int64_t live = 0;
 	struct te_graph *g;
@@ -624,7 +571,7 @@ START_TEST(a_failed_update_changes_nothing)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
 	struct caster a, b;
-	struct te_callable c = caster(&a, 100, 0), other;
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, 100, 0), other;
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, 100, 9);
 	struct te_graph *g;
@@ -635,7 +582,7 @@ START_TEST(a_failed_update_changes_nothing)
 	DO(te_ctx_sync(ctx));
 	DO(te_ctx_mem_info(ctx, &before));
 	for (int fail = 1; fail <= 8; fail++) {
-		other = caster(&b, fail % 2 ? 5000 : 50, fail % 3 == 0);
+		other = caster(&b, TE_DTYPE_BF16, fail % 2 ? 5000 : 50, fail % 3 == 0);
 		b.fail_at = fail; /* 1 to 6 in warm-up, 7 and 8 in capture */
 		fails(te_graph_update(g, 1, &other, NULL), -EIO,
 		      fail <= 6 ? "warm-up of" : "capture of");
@@ -647,7 +594,7 @@ START_TEST(a_failed_update_changes_nothing)
 		DO(te_ctx_mem_info(ctx, &after));
 		ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
 	}
-	other = caster(&b, 50, 0);
+	other = caster(&b, TE_DTYPE_BF16, 50, 0);
 	other.size = 0;
 	fails(te_graph_update(g, 1, &other, NULL), -EINVAL, "TE_CALLABLE_INIT");
 	fails(te_graph_update(g, 0, &other, NULL), -EINVAL, "no callables");
@@ -685,7 +632,7 @@ START_TEST(sentences_name_the_function_that_was_called)
 		{ -1, "the first function" },
 	};
 	struct caster a, b;
-	struct te_callable c = caster(&a, 10, 0), two[2];
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, 10, 0), two[2];
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_graph *g, *none;
 	char said[128], *text;
@@ -703,7 +650,7 @@ START_TEST(sentences_name_the_function_that_was_called)
 		fails(te_graph_update(g, 1, &c, NULL), -EIO, said);
 	}
 	spoilt = 99;
-	two[0] = two[1] = caster(&b, 10, 0);
+	two[0] = two[1] = caster(&b, TE_DTYPE_BF16, 10, 0);
 	b.fail_at = 7;
 	fails(te_graph_update(g, 1, two, NULL), -EIO, "te_graph_update: capture of forward");
 	fails(te_graph_update(g, 2, two, NULL), -EINVAL, "te_graph_update: 2 callables, the");
@@ -732,7 +679,7 @@ START_TEST(sentences_name_the_function_that_was_called)
 	/* replays call the functions themselves */
 	o.flags = TE_GRAPH_EAGER;
 	o.nwarmup = 0;
-	c = caster(&b, 10, 0);
+	c = caster(&b, TE_DTYPE_BF16, 10, 0);
 	DO(te_graph_create(ctx, 1, &c, &o, &g));
 	b.fail_at = 1;
 	fails(te_graph_forward(g, 0, st, NULL), -EIO, "te_graph_forward: forward of cast (chunk 1");
@@ -752,7 +699,8 @@ END_TEST
 START_TEST(graphs_are_drawn)
 {
 	struct caster a[2];
-	struct te_callable c[2] = { caster(&a[0], 8, 0), caster(&a[1], 8, 0) };
+	struct te_callable c[2] = { caster(&a[0], TE_DTYPE_BF16, 8, 0),
+				    caster(&a[1], TE_DTYPE_BF16, 8, 0) };
 	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_tensor *x = numbers(TE_DTYPE_FP32, 8, 1);
 	struct te_graph *g;
@@ -791,7 +739,8 @@ static int change_once(void)
 	struct te_graph *g = NULL;
 	struct te_ctx *own = NULL;
 	struct caster a, b;
-	struct te_callable c = caster(&a, 8, 0), d = caster(&b, 16, 0);
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, 8, 0),
+			   d = caster(&b, TE_DTYPE_BF16, 16, 0);
 	const int64_t n = 8;
 	int r;
 

@@ -13,91 +13,28 @@
 #include <te/plan.h>
 #include <te/private.h>
 
+#include "caster.h"
 #include "tt_ctx.h"
 #include "../core/plan_model.h"
 
-#define N 24	 /* elements of each argument */
-#define WORDS 16 /* of the state that passes change */
-
-/*
- * y = x and dx = dy as casts. The functions count what they did in memory of the device and of the
- * host, which warm-up and capture have to leave as they were.
- */
-struct cast {
-	int more; /* another node in each pass */
-	int released;
-	uint32_t *words; /* device */
-	int count;	 /* host */
-	struct te_arg in, out;
-};
-
-static int cast(struct cast *a, const struct te_graph_call *c, struct te_tensor *x,
-		struct te_tensor *y)
-{
-	int r = te_fill_u32(c->stream, a->words, 0x77777777, 4 * WORDS);
-
-	a->count++;
-	if (!r && a->more)
-		r = te_fill(c->stream, c->saved, 1, 64);
-	return r ? r : te_cast(c->stream, x, y);
-}
-
-static int forward(void *self, const struct te_graph_call *c)
-{
-	return cast(self, c, c->in[0], c->out[0]);
-}
-
-static int backward(void *self, const struct te_graph_call *c)
-{
-	return cast(self, c, c->out_grad[0], c->in_grad[0]);
-}
-
-static int regions(void *self, te_region_fn fn, void *arg)
-{
-	struct cast *a = self;
-	struct te_region device = { "words", TE_REGION_DEVICE, a->words, 4 * WORDS };
-	struct te_region host = { "count", TE_REGION_HOST, &a->count, sizeof(a->count) };
-	int r = fn(arg, &device);
-
-	return r ? r : fn(arg, &host);
-}
-
-static void release(void *self)
-{
-	((struct cast *)self)->released++;
-}
-
-static int hook(void *arg, enum te_hook h, int32_t callable, struct te_stream *stream)
-{
-	(void)arg;
-	(void)h;
-	(void)callable;
-	(void)stream;
-	return 0;
-}
+#define N 24 /* elements of each argument */
 
 static int edge(void *arg, struct te_stream *stream)
 {
 	return te_fill_u32(stream, *(uint32_t **)arg, 0x55555555, 4);
 }
 
-static struct te_callable cast_of(struct cast *a, uint32_t *words)
+/*
+ * The functions count what they did in memory of the device and of the host, which warm-up and
+ * capture have to leave as they were.
+ */
+static struct te_callable cast_of(struct caster *a, uint32_t *words)
 {
-	struct te_callable c = TE_CALLABLE_INIT;
+	struct te_callable c = caster(a, TE_DTYPE_FP32, N, 0);
 
-	*a = (struct cast){ .words = words, .count = 5 };
-	a->in = (struct te_arg){ "x", { TE_DTYPE_FP32, 1, { N } }, TE_ARG_GRAD };
-	a->out = (struct te_arg){ "y", { TE_DTYPE_FP32, 1, { N } }, TE_ARG_GRAD };
-	c.name = "cast";
-	c.self = a;
-	c.nin = c.nout = 1;
-	c.in = &a->in;
-	c.out = &a->out;
-	c.saved_nbytes = 64;
-	c.forward = forward;
-	c.backward = backward;
-	c.regions = regions;
-	c.release = release;
+	a->words = words;
+	a->count = 5;
+	c.regions = caster_regions;
 	return c;
 }
 
@@ -110,7 +47,7 @@ static const uint32_t ways[] = { TE_GRAPH_CHAIN, TE_GRAPH_CHAIN | TE_GRAPH_CACHE
 static struct scene {
 	uint32_t flags;
 	uint32_t *words;
-	struct cast a[2], b[2]; /* captured, and to take their place */
+	struct caster a[2], b[2]; /* captured, and to take their place */
 	struct te_callable c[2], d[2];
 	struct te_tensor *x[2], *y[2];
 	struct te_graph *g;
@@ -143,18 +80,18 @@ static void is_constant(struct te_tensor *t, float v, const char *what)
 
 static void state_is(uint32_t want)
 {
-	uint32_t got[WORDS];
+	uint32_t got[CASTER_WORDS];
 
 	DO(te_copy(st, got, s.words, sizeof(got)));
 	DO(te_stream_sync(st));
-	for (int i = 0; i < WORDS; i++)
+	for (int i = 0; i < CASTER_WORDS; i++)
 		ck_assert_msg(got[i] == want, "word %d of the state is 0x%x, not 0x%x", i, got[i],
 			      want);
 }
 
 static void state_reset(void)
 {
-	DO(te_fill_u32(st, s.words, 0x33333333, 4 * WORDS));
+	DO(te_fill_u32(st, s.words, 0x33333333, 4 * CASTER_WORDS));
 	DO(te_stream_sync(st));
 	for (int i = 0; i < 2; i++)
 		s.a[i].count = s.b[i].count = 5;
@@ -176,7 +113,7 @@ static int create(void)
 
 	o.flags = s.flags;
 	o.nwarmup = 1;
-	o.hook = hook;
+	o.hook = no_hook;
 	o.first = o.last = edge;
 	o.arg = &s.words;
 	return te_graph_create(ctx, 2, s.c, &o, &s.g);
@@ -188,7 +125,7 @@ static void scene_open(uint32_t flags)
 
 	memset(&s, 0, sizeof(s));
 	s.flags = flags;
-	DO(te_mem_alloc(st, 4 * WORDS, &words));
+	DO(te_mem_alloc(st, 4 * CASTER_WORDS, &words));
 	s.words = words;
 	for (int i = 0; i < 2; i++) {
 		s.c[i] = cast_of(&s.a[i], s.words);

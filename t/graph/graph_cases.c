@@ -14,32 +14,16 @@
 #include <te/graph.h>
 #include <te/optim.h>
 
+#include "caster.h"
 #include "graph_cases.h"
 #include "../core/plan_model.h"
 #include "tt_ctx.h"
 #include "tt_gate.h"
+#include "tt_num.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
-
-static void *bytes_of(const struct te_tensor *t)
-{
-	void *p = malloc(te_tensor_nbytes(t));
-
-	DO(te_copy(st, p, te_tensor_data(t), te_tensor_nbytes(t)));
-	DO(te_stream_sync(st));
-	return p;
-}
-
-static void same(const struct te_tensor *a, const struct te_tensor *b, const char *what)
-{
-	void *x = bytes_of(a), *y = bytes_of(b);
-
-	ck_assert_msg(!memcmp(x, y, te_tensor_nbytes(a)), "%s differ", what);
-	free(x);
-	free(y);
-}
 
 /* ---- a model as a graph of parts ---- */
 
@@ -186,30 +170,17 @@ static void feed(struct run *const *runs, int nruns, const struct model_shape *m
 	free(t);
 }
 
-static void same_scales(struct te_quant *a, struct te_quant *b)
-{
-	float x[17], y[17];
-
-	for (int i = 0; a && i < te_quant_nslots(a); i++) {
-		memset(x, 0, sizeof(x));
-		memset(y, 0, sizeof(y));
-		DO(te_quant_peek(a, i, x, x + 1));
-		DO(te_quant_peek(b, i, y, y + 1));
-		ck_assert_msg(!memcmp(x, y, sizeof(x)), "state of slot %d differs", i);
-	}
-}
-
 static void same_runs(const struct run *a, const struct run *b)
 {
 	uint64_t seed[2], offset[2];
 
 	for (int i = 0; i < a->nmicro; i++)
-		same(te_graph_tensor(a->g, a->last[i], "out"),
-		     te_graph_tensor(b->g, b->last[i], "out"), "losses");
-	same(te_seq_grads(a->seq), te_seq_grads(b->seq), "gradients");
-	same(te_seq_masters(a->seq), te_seq_masters(b->seq), "weights");
-	same(te_adamw_v(a->opt), te_adamw_v(b->opt), "moments");
-	same_scales(te_seq_quant(a->seq), te_seq_quant(b->seq));
+		model_same(te_graph_tensor(a->g, a->last[i], "out"),
+			   te_graph_tensor(b->g, b->last[i], "out"), "losses");
+	model_same(te_seq_grads(a->seq), te_seq_grads(b->seq), "gradients");
+	model_same(te_seq_masters(a->seq), te_seq_masters(b->seq), "weights");
+	model_same(te_adamw_v(a->opt), te_adamw_v(b->opt), "moments");
+	model_same_scales(te_seq_quant(a->seq), te_seq_quant(b->seq));
 	DO(te_seq_rng_get(a->seq, &seed[0], &offset[0]));
 	DO(te_seq_rng_get(b->seq, &seed[1], &offset[1]));
 	ck_assert_uint_eq(offset[0], offset[1]);
@@ -264,11 +235,11 @@ START_TEST(cached_weights_give_the_same_bits)
 			DO(te_stream_sync(st));
 		}
 		for (int i = 0; i < MICRO; i++)
-			same(te_graph_tensor(run[1].g, run[1].last[i], "out"),
-			     te_graph_tensor(run[2].g, run[2].last[i], "out"), "losses");
+			model_same(te_graph_tensor(run[1].g, run[1].last[i], "out"),
+				   te_graph_tensor(run[2].g, run[2].last[i], "out"), "losses");
 		if (_i == 1) /* delayed: a weight's amax is recorded once, not three times */
 			continue;
-		same(te_seq_masters(run[0].seq), te_seq_masters(run[1].seq), "weights");
+		model_same(te_seq_masters(run[0].seq), te_seq_masters(run[1].seq), "weights");
 	}
 	for (int w = 0; w < 3; w++)
 		run_destroy(&run[w]);
@@ -379,9 +350,9 @@ START_TEST(passes_one_by_one_give_the_same_bits)
 		}
 		DO(te_adamw_step(b.opt, st));
 		DO(te_stream_sync(st));
-		same(te_seq_grads(a.seq), te_seq_grads(b.seq), "gradients");
-		same(te_seq_masters(a.seq), te_seq_masters(b.seq), "weights");
-		same_scales(te_seq_quant(a.seq), te_seq_quant(b.seq));
+		model_same(te_seq_grads(a.seq), te_seq_grads(b.seq), "gradients");
+		model_same(te_seq_masters(a.seq), te_seq_masters(b.seq), "weights");
+		model_same_scales(te_seq_quant(a.seq), te_seq_quant(b.seq));
 		for (int i = 0; i < MICRO; i++) {
 			te_tensor_unref(x[i]);
 			te_tensor_unref(y[i]);
@@ -785,17 +756,6 @@ START_TEST(warm_up_leaves_regions_as_they_were)
 }
 END_TEST
 
-/* the trap: the optimizer must find the gradients of the second and third step where it looked
- * for those of the first */
-static int no_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
-{
-	(void)arg;
-	(void)hook;
-	(void)callable;
-	(void)stream;
-	return 0;
-}
-
 static int no_regions(void *self, te_region_fn fn, void *arg)
 {
 	(void)fn;
@@ -828,6 +788,8 @@ START_TEST(regions_are_kept_only_where_something_runs)
 }
 END_TEST
 
+/* the trap: the optimizer must find the gradients of the second and third step where it looked
+ * for those of the first */
 START_TEST(gradients_stay_where_the_optimizer_reads_them)
 {
 	struct run r, *all[] = { &r };
@@ -836,15 +798,15 @@ START_TEST(gradients_stay_where_the_optimizer_reads_them)
 	run_create(&r, &llama, "bf16", &layouts[0], TE_GRAPH_WHOLE);
 	where = te_tensor_data(te_seq_grads(r.seq));
 	for (int step = 0; step < 3; step++) {
-		float *before = bytes_of(te_seq_masters(r.seq)), *after, *grads;
+		float *before = tt_tensor_get(te_seq_masters(r.seq)), *after, *grads;
 		int64_t moved = 0, n = te_tensor_nelems(te_seq_masters(r.seq));
 		double norm = 0;
 
 		feed(all, 1, &llama);
 		DO(te_graph_run(r.g, st));
 		DO(te_stream_sync(st));
-		after = bytes_of(te_seq_masters(r.seq));
-		grads = bytes_of(te_seq_grads(r.seq));
+		after = tt_tensor_get(te_seq_masters(r.seq));
+		grads = tt_tensor_get(te_seq_grads(r.seq));
 		for (int64_t i = 0; i < n; i++) {
 			moved += before[i] != after[i];
 			norm += (double)grads[i] * grads[i];

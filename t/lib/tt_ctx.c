@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tt_ctx.h"
@@ -42,6 +43,15 @@ void tt_teardown(void)
 	ck_assert_uint_eq(m.used_nbytes, 0);
 	ck_assert_uint_eq(m.pinned_nbytes, 0);
 	tt_gate_teardown();
+}
+
+void *tt_bytes(const void *device, size_t nbytes)
+{
+	void *p = malloc(nbytes);
+
+	DO(te_copy(st, p, device, nbytes));
+	DO(te_stream_sync(st));
+	return p;
 }
 
 uint64_t tt_used(void)

@@ -42,6 +42,9 @@ void tt_setup(void);
 /* nothing is left of the test in memory of the device or pinned memory */
 void tt_teardown(void);
 
+/* what memory of the device holds, once all before has run, in memory for free(3) */
+void *tt_bytes(const void *device, size_t nbytes);
+
 /* bytes of device memory that are in use, once all that is queued has run */
 uint64_t tt_used(void);
 

@@ -142,7 +142,17 @@ t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JA
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 
-BACKEND_CASES = t/core/backend_cases.c t/core/backend_cases.h
+BACKEND_CASES = \
+	t/core/backend_captures.c \
+	t/core/backend_cases.c \
+	t/core/backend_cases.h \
+	t/core/backend_faults.c \
+	t/core/backend_lib.c \
+	t/core/backend_lib.h \
+	t/core/backend_memory.c \
+	t/core/backend_public.c \
+	t/core/backend_streams.c \
+	t/core/backend_work.c
 t_core_backend_SOURCES = t/core/backend.c $(BACKEND_CASES)
 t_core_backend_gpu_SOURCES = t/core/backend_gpu.c $(BACKEND_CASES)
 

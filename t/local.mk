@@ -203,8 +203,18 @@ ORDERS = t/graph/orders.c t/graph/orders.h
 t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
 t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
-RECORDING_CASES = t/core/recording_cases.c t/core/recording_cases.h \
-	t/core/plan_model.c t/core/plan_model.h
+RECORDING_CASES = \
+	t/core/plan_model.c \
+	t/core/plan_model.h \
+	t/core/recording_cases.c \
+	t/core/recording_cases.h \
+	t/core/recording_events.c \
+	t/core/recording_faults.c \
+	t/core/recording_lib.c \
+	t/core/recording_lib.h \
+	t/core/recording_nodes.c \
+	t/core/recording_slots.c \
+	t/core/recording_updates.c
 t_core_recording_SOURCES = t/core/recording.c $(RECORDING_CASES)
 t_core_recording_gpu_SOURCES = t/core/recording_gpu.c $(RECORDING_CASES)
 

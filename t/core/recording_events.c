@@ -1,0 +1,234 @@
+/* t/core/recording_events.c - external events. */
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/private.h>
+
+#include "libtecore/backend/backend.h"
+#include "recording_lib.h"
+#include "tt_gate.h"
+
+/* a waiter goes on while a later node of the same launch has not ended */
+START_TEST(waiters_pass_before_the_trailing_node)
+{
+	unsigned char *d = rec_device(64), *c = rec_device(64), *h = rec_pinned(64);
+	struct te_recording *rec;
+	struct te_event *e;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_capture_begin(a));
+	DO(te_fill(a, d, 1, 64));
+	DO(te_event_record_external(e, a));
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
+	DO(te_fill(a, c, 2, 64));
+	DO(te_capture_end(a, &rec));
+	ck_assert_uint_eq(rec_info(rec).nnodes, 4);
+	ck_assert_uint_eq(rec_info(rec).nkernels, 0);
+	ck_assert_int_eq(rec_node(rec, 1).kind, TE_NODE_EVENT);
+	ck_assert_str_eq(rec_node(rec, 1).name, "");
+	ck_assert_int_eq(rec_node(rec, 2).ndeps, 1);
+	/* no launch yet: nothing to wait for */
+	DO(te_event_sync(e));
+	ck_assert_int_eq(te_event_query(e), 1);
+	for (int k = 0; k < 3; k++) {
+		DO(te_fill(a, d, 0, 64));
+		DO(te_fill(a, c, 0, 64));
+		DO(te_stream_sync(a));
+		memset(h, 0, 64);
+		tt_gate_close();
+		DO(te_recording_launch(rec, a));
+		if (k == 1)
+			DO(te_event_sync(e)); /* the CPU, too */
+		DO(te_event_wait(e, b));
+		DO(te_copy(b, h, d, 64));
+		DO(te_stream_sync(b));
+		ck_assert_int_eq(h[63], 1);
+		ck_assert_int_eq(te_event_query(e), 1);
+		ck_assert_int_eq(te_stream_query(a), 0);
+		ck_assert(!tt_gate_timed_out());
+		tt_gate_open();
+		DO(te_stream_sync(a));
+		rec_check_filled(c, 2, 64, "the trailing node");
+	}
+	te_recording_unref(rec);
+	te_event_unref(e);
+}
+END_TEST
+
+/* ... and not before the node in front of the record, of the newest launch */
+START_TEST(a_wait_is_for_the_latest_launch)
+{
+	unsigned char *d = rec_device(64), *h = rec_pinned(64);
+	struct te_recording *rec;
+	struct te_event *e, *f;
+	double ms = -1;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_event_create(ctx, &f));
+	DO(te_capture_begin(a));
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
+	DO(te_fill(a, d, 1, 64));
+	DO(te_event_record_external(e, a));
+	DO(te_capture_end(a, &rec));
+	rec_launch(rec);
+	ck_assert_int_eq(te_event_query(e), 1);
+	DO(te_fill(a, d, 0, 64));
+	memset(h, 0, 64);
+	tt_gate_close();
+	DO(te_event_record(f, a));
+	DO(te_recording_launch(rec, a));
+	ck_assert_int_eq(te_event_query(e), 0);
+	DO(te_event_wait(e, b));
+	DO(te_copy(b, h, d, 64));
+	ck_assert_int_eq(te_event_query(e), 0);
+	tt_sleep_ms(20);
+	ck_assert_int_eq(te_event_query(e), 0);
+	ck_assert_int_eq(te_stream_query(b), 0);
+	tt_gate_open();
+	DO(te_event_sync(e));
+	DO(te_stream_sync(b));
+	ck_assert_int_eq(h[0], 1);
+	DO(te_event_elapsed_ms(f, e, &ms));
+	ck_assert_double_ge(ms, 19);
+	te_recording_unref(rec);
+	te_event_unref(e);
+	te_event_unref(f);
+}
+END_TEST
+
+START_TEST(outside_of_captures_it_is_a_record)
+{
+	unsigned char *d = rec_device(64), *h = rec_pinned(64);
+	struct te_event *e;
+
+	DO(te_event_create(ctx, &e));
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
+	DO(te_fill(a, d, 5, 64));
+	DO(te_event_record_external(e, a));
+	ck_assert_int_eq(te_event_query(e), 0);
+	DO(te_event_wait(e, b));
+	DO(te_copy(b, h, d, 64));
+	tt_gate_open();
+	DO(te_stream_sync(b));
+	ck_assert_int_eq(h[63], 5);
+	te_event_unref(e);
+}
+END_TEST
+
+START_TEST(an_external_event_joins_nobody)
+{
+	unsigned char *d = rec_device(64);
+	struct te_recording *rec;
+	struct te_event *e;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_capture_begin(a));
+	DO(te_fill(a, d, 1, 64));
+	DO(te_event_record_external(e, a));
+	DO(te_event_wait(e, b));
+	/* b does not capture: it runs at once */
+	DO(te_fill(b, d, 2, 64));
+	DO(te_stream_sync(b));
+	REFUSED(-TE_ESTATE, te_event_wait, e, a);
+	/* which spoils the capture, as every failed call */
+	REFUSED(-TE_ESTATE, te_capture_end, a, &rec);
+	rec_check_filled(d, 2, 64, "what ran outside");
+	/* and the event can be used again */
+	DO(te_event_record(e, a));
+	DO(te_event_sync(e));
+	te_event_unref(e);
+}
+END_TEST
+
+START_TEST(a_recording_keeps_its_event)
+{
+	unsigned char *d = rec_device(64);
+	struct te_recording *rec;
+	struct te_event *e, *f;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_event_create(ctx, &f));
+	DO(te_capture_begin(a));
+	DO(te_event_record_external(e, a));
+	DO(te_fill(a, d, 1, 64));
+	DO(te_capture_end(a, &rec));
+	te_event_unref(e);
+	rec_launch(rec);
+	rec_check_filled(d, 1, 64, "a launch whose event is gone");
+	/* another event at the same place, while a launch is queued */
+	tt_gate_close();
+	DO(te_host_call(a, tt_gate_wait, NULL, 0));
+	DO(te_recording_launch(rec, a));
+	DO(te_capture_begin(b));
+	DO(te_event_record_external(f, b));
+	DO(te_fill(b, d, 2, 64));
+	DO(te_capture_update(b, rec, NULL));
+	DO(te_recording_launch(rec, a));
+	ck_assert_int_eq(te_event_query(f), 0);
+	tt_gate_open();
+	DO(te_event_sync(f));
+	DO(te_stream_sync(a));
+	rec_check_filled(d, 2, 64, "the update");
+	DO(te_recording_launch(rec, a));
+	te_recording_unref(rec);
+	DO(te_event_sync(f));
+	te_event_unref(f);
+}
+END_TEST
+
+static void fail_full(void *arg)
+{
+	(void)arg;
+	te__fail(-ENOSPC, "the disk of rank 3 is full");
+	te__k_fail(-ENOSPC);
+}
+
+/* a launch that fails before its record; a CUDA stream cannot be made to fail like this */
+START_TEST(waiters_hear_of_a_launch_that_failed)
+{
+	struct te_recording *rec;
+	struct te_stream *s;
+	struct te_event *e, *f;
+
+	DO(te_event_create(ctx, &e));
+	DO(te_event_create(ctx, &f));
+	DO(te_stream_create(ctx, &s));
+	DO(te_capture_begin(s));
+	DO(te_event_record_external(f, s));
+	DO(te_host_call(s, fail_full, NULL, 0));
+	DO(te_event_record_external(e, s));
+	DO(te_capture_end(s, &rec));
+	DO(te_recording_launch(rec, s));
+	DO(te_event_sync(f));
+	if (is_host) {
+		ck_assert_int_eq(te_event_sync(e), -ENOSPC);
+		tt_said("the disk of rank 3 is full");
+		ck_assert_int_eq(te_event_query(e), -ENOSPC);
+		te_error_clear();
+		/* reached before the failure */
+		ck_assert_int_eq(te_event_query(f), 1);
+	} else {
+		DO(te_event_sync(e));
+	}
+	te_recording_unref(rec);
+	te_event_unref(e);
+	te_event_unref(f);
+	te_stream_unref(s);
+}
+END_TEST
+
+void recording_event_cases(Suite *s)
+{
+	TCase *c = rec_case(s, "external events");
+
+	tcase_add_test(c, waiters_pass_before_the_trailing_node);
+	tcase_add_test(c, a_wait_is_for_the_latest_launch);
+	tcase_add_test(c, outside_of_captures_it_is_a_record);
+	tcase_add_test(c, an_external_event_joins_nobody);
+	tcase_add_test(c, a_recording_keeps_its_event);
+	tcase_add_test(c, waiters_hear_of_a_launch_that_failed);
+}

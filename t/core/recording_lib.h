@@ -1,0 +1,76 @@
+/*
+ * t/core/recording_lib.h - what the cases of te/recording.h share: streams, memory with poison
+ * around it, and recordings of a few nodes.
+ */
+#ifndef RECORDING_LIB_H
+#define RECORDING_LIB_H
+
+#include <te/recording.h>
+
+#include "tt_ctx.h"
+
+#define REFUSED(code, fn, ...) fails(fn(__VA_ARGS__), (code), "")
+
+#define PAD 64	    /* poison on either side of what is written */
+#define POISON 0xa5 /* as tt_poison() writes it */
+
+#define BY_DATA (TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY)
+
+/* of the case that runs, beside ctx and st of tt_ctx.h */
+extern int is_host;
+extern struct te_stream *a, *b;
+
+/* a case with these */
+TCase *rec_case(Suite *s, const char *title);
+
+/* memory that the case gives back */
+void *rec_pinned(size_t nbytes);
+/* copies, now */
+void rec_put(void *dst, const void *src, size_t nbytes);
+/* device memory with poison in it and around it; returns where its PAD begins */
+unsigned char *rec_device(size_t nbytes);
+/* normal random numbers in such memory */
+float *rec_floats(size_t n);
+/* the memory holds just that, and poison around it */
+void rec_check(const void *p, const void *want, size_t n, const char *what);
+void rec_check_filled(const void *p, int value, size_t n, const char *what);
+/* a part of some memory, whatever is around it */
+void rec_check_part(const void *p, int value, size_t n, const char *what);
+/* it is poison still */
+void rec_check_untouched(const void *p, size_t n, const char *what);
+/* y = x + z */
+void rec_check_sum(const float *y, const float *x, const float *z, size_t n, const char *what);
+/* y = x + z, FP32 */
+int rec_add(struct te_stream *s, const float *x, const float *z, float *y, size_t n);
+/* a host call */
+void rec_nothing(void *arg);
+/* what te_recording_info(3) and te_recording_node(3) say */
+struct te_recording_info rec_info(const struct te_recording *rec);
+struct te_node_info rec_node(const struct te_recording *rec, uint64_t index);
+/* a slot that has so many uses */
+int32_t rec_slot(struct te_recording *rec, const void *p, size_t n, int nuses, int patchable);
+int rec_rebind(struct te_recording *rec, int32_t s, void *p);
+/* launches on a, and waits */
+void rec_launch(struct te_recording *rec);
+
+/* n floats: dst becomes those of x and z, of x, or a value */
+struct work {
+	enum te_node_kind kind;
+	float *dst, *x, *z;
+	size_t n;
+	uint32_t value;
+};
+
+struct work rec_some_work(float *d, size_t n);
+void rec_queue_work(const struct work *w, int n);
+/* a recording that fills n bytes with the value */
+struct te_recording *rec_filler(unsigned char *d, uint8_t value, size_t n);
+
+/* the cases of a file */
+void recording_node_cases(Suite *s);
+void recording_update_cases(Suite *s);
+void recording_slot_cases(Suite *s);
+void recording_event_cases(Suite *s);
+void recording_fault_cases(Suite *s);
+
+#endif

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include <te/private.h>
 
 #include "caster.h"
+#include "libtecore/ctx_internal.h"
 #include "tt_ctx.h"
 #include "../core/plan_model.h"
 
@@ -471,6 +473,73 @@ START_TEST(a_plan_fails_cleanly)
 }
 END_TEST
 
+/* ---- memory that a device does not take back ---- */
+
+static int no_free(void *stream, void *ptr)
+{
+	(void)stream;
+	(void)ptr;
+	return te__fail(-TE_ECUDA, "cuMemFreeAsync: the device is lost");
+}
+
+static void log_said(void *arg, enum te_log_level level, const char *category, const char *text)
+{
+	(void)category;
+	if (level == TE_LOG_WARN)
+		snprintf(arg, 200, "%s", text);
+}
+
+/* a reset cannot fail: it says so, all else goes on, and nothing is lost in the end */
+START_TEST(a_pool_that_cannot_be_freed_stays)
+{
+	const struct te__backend_ops *ops;
+	struct te__backend_ops broken;
+	char said[200] = "";
+	int64_t live;
+	uint64_t pool;
+
+	te_ctx_unref(ctx);
+	live = te__alloc_live();
+	DO(tt_ctx_new(&ctx));
+	st = te_ctx_stream(ctx);
+	ops = ctx->ops;
+	broken = *ops;
+	broken.mem_free = no_free;
+	scene_open(ways[_i]);
+	pool = tt_used();
+	DO(create());
+	DO(te_graph_run(s.g, st));
+	pool = tt_used() - pool;
+	te_log_set(log_said, said);
+	DO(te_log_filter("warn"));
+	ctx->ops = &broken;
+	if (_i % 2)
+		DO(te_graph_reset(s.g));
+	else
+		s.g = te_graph_unref(s.g);
+	ctx->ops = ops;
+	DO(te_log_filter("off"));
+	te_log_set(NULL, NULL);
+	ck_assert_str_eq(said, "the pool of a graph stays until its context goes: "
+			       "cuMemFreeAsync: the device is lost");
+	if (s.g)
+		fails(te_graph_run(s.g, st), -TE_ESTATE, "has been reset");
+	s.g = te_graph_unref(s.g);
+	DO(create());
+	run_gives(0, te_graph_tensor(s.g, 1, "y"));
+	s.g = te_graph_unref(s.g);
+	for (int i = 0; i < 2; i++) {
+		te_tensor_unref(s.x[i]);
+		te_tensor_unref(s.y[i]);
+	}
+	DO(te_mem_free(st, s.words));
+	ck_assert_uint_eq(tt_used(), pool);
+	ctx = te_ctx_unref(ctx);
+	ck_assert_int_eq(te__alloc_live(), live);
+	tt_setup(); /* for the teardown */
+}
+END_TEST
+
 /* ---- streams that capture ---- */
 
 /* nothing of a replay that is refused gets into a capture, and no other stream joins it */
@@ -543,6 +612,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, replaying_fails_for_good, 0, 2);
 	tcase_add_loop_test(c, replaying_fails_for_good, nways - 1, nways);
 	tcase_add_test(c, a_plan_fails_cleanly);
+	tcase_add_loop_test(c, a_pool_that_cannot_be_freed_stays, 0, nways);
 	c = tt_case(suite, "captures", "graph");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, captures_are_left_alone, 0, nways);

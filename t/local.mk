@@ -6,6 +6,7 @@ TT_CORE = \
 	t/core/attn_gpu \
 	t/core/backend \
 	t/core/backend_gpu \
+	t/core/cublaslt \
 	t/core/cuda_abi \
 	t/core/cuda_driver \
 	t/core/cuda_exec \

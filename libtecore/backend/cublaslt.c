@@ -70,7 +70,14 @@ static int lt_check(int status, const char *call, const struct key *key)
 
 /* ---- opening ---- */
 
-static int load(struct te__cublaslt *lt)
+static const struct te__lt_api *faked; /* by a test */
+
+void te__cublaslt_fake(const struct te__lt_api *api)
+{
+	faked = api;
+}
+
+static int bind(struct te__cublaslt *lt)
 {
 	static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
 					     "libcublasLt.so" };
@@ -93,6 +100,19 @@ static int load(struct te__cublaslt *lt)
 		if (!slot[i])
 			return te__fail(-TE_EBLAS, "libcublasLt lacks %s", sym[i]);
 	}
+	return 0;
+}
+
+static int load(struct te__cublaslt *lt)
+{
+	int r = 0;
+
+	if (faked)
+		lt->api = *faked;
+	else
+		r = bind(lt);
+	if (r)
+		return r;
 	lt->version = lt->api.cublasLtGetVersion();
 	return LT(lt, NULL, cublasLtCreate, &lt->handle);
 }
@@ -428,13 +448,13 @@ static float trial_run(struct te__cublaslt *lt, struct problem *p, const struct 
 	return ms;
 }
 
-/* the fastest of n candidates; 0 when there is no memory to try them in */
+/* the fastest of n candidates; -1 where none runs, or there is no memory to try them in */
 static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
 		   const struct te_k_gemm *g, const struct te__lt_heuristic *h, int n)
 {
 	struct trial t = { 0 };
 	float best_ms = -1;
-	int best = 0;
+	int best = -1;
 
 	if (!trial_make(d, g, &t))
 		n = 0;
@@ -460,7 +480,7 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	struct te__lt_heuristic h[MAX_TUNE];
 	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
 	void *pref = NULL;
-	int n = 0, best = 0, r;
+	int n = 0, measured = 0, best, r;
 
 	if (recall(lt, p))
 		return 0;
@@ -486,10 +506,11 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	if (r < 0)
 		return r;
 	if (n > 1)
-		best = fastest(d, lt, p, g, h, n);
+		measured = fastest(d, lt, p, g, h, n);
+	best = measured < 0 ? 0 : measured;
 	p->algo = h[best].algo;
 	p->workspace_nbytes = h[best].workspace_nbytes;
-	if (want > 1)
+	if (want > 1 && measured >= 0)
 		remember(lt, p);
 	te__log_debug("product m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
 		      g->n, g->k, best, n);

@@ -79,4 +79,7 @@ struct te__lt_api {
 	size_t (*cublasLtGetVersion)(void);
 };
 
+/* for tests, before the first product of a device: functions that are no library's; NULL: none */
+void te__cublaslt_fake(const struct te__lt_api *api);
+
 #endif

@@ -43,15 +43,16 @@ static int32_t seen(const struct visits *v, enum te_sched_kind kind, int32_t chu
 	return chunk < v->nchunks ? v->n[kind][chunk] : 0;
 }
 
-static int refuse(const struct te_schedule *s, int32_t i, const char *why)
+static int refuse(const char *fn, const struct te_schedule *s, int32_t i, const char *why)
 {
 	char text[32];
 
 	entry_text(&s->order[i], text, sizeof(text));
-	return te__fail(-TE_EORDER, "schedule: entry %" PRId32 " (%s): %s", i + 1, text, why);
+	return te__graph_fail(fn, -TE_EORDER, "entry %" PRId32 " (%s): %s", i + 1, text, why);
 }
 
-static int check_entry(const struct te_schedule *s, int32_t i, const struct visits *v)
+static int check_entry(const char *fn, const struct te_schedule *s, int32_t i,
+		       const struct visits *v)
 {
 	const struct te_sched_entry *e = &s->order[i];
 	const int32_t c = e->chunk;
@@ -59,11 +60,11 @@ static int check_entry(const struct te_schedule *s, int32_t i, const struct visi
 	int32_t m;
 
 	if (e->kind < TE_SCHED_F || e->kind > TE_SCHED_W)
-		return te__fail(-EINVAL, "schedule: entry %" PRId32 " is of kind %d", i + 1,
-				(int)e->kind);
+		return te__graph_fail(fn, -EINVAL, "entry %" PRId32 " is of kind %d", i + 1,
+				      (int)e->kind);
 	if (c < 0 || c >= s->info.nchunks) {
 		snprintf(why, sizeof(why), "there are %" PRId32 " chunks", s->info.nchunks);
-		return refuse(s, i, why);
+		return refuse(fn, s, i, why);
 	}
 	m = seen(v, e->kind, c);
 	if (m >= s->info.nmicro)
@@ -87,11 +88,11 @@ static int check_entry(const struct te_schedule *s, int32_t i, const struct visi
 			 m + 1);
 	else
 		return 0;
-	return refuse(s, i, why);
+	return refuse(fn, s, i, why);
 }
 
 /* nothing is left out */
-static int check_end(const struct te_schedule *s, const struct visits *v)
+static int check_end(const char *fn, const struct te_schedule *s, const struct visits *v)
 {
 	for (int k = 0; k < 3; k++)
 		for (int32_t c = 0; c < s->info.nchunks; c++) {
@@ -102,15 +103,15 @@ static int check_end(const struct te_schedule *s, const struct visits *v)
 			if (k == TE_SCHED_W && !have)
 				want = 0;
 			if (have != want)
-				return te__fail(-TE_EORDER,
-						"schedule: ends without %s of chunk %" PRId32
-						", micro-batch %" PRId32,
-						pass[k], c + 1, have + 1);
+				return te__graph_fail(fn, -TE_EORDER,
+						      "the order ends without %s of chunk %" PRId32
+						      ", micro-batch %" PRId32,
+						      pass[k], c + 1, have + 1);
 		}
 	return 0;
 }
 
-static int check_order(const struct te_schedule *s)
+static int check_order(const char *fn, const struct te_schedule *s)
 {
 	const int32_t n = s->info.nchunks < s->info.nentries ? s->info.nchunks : s->info.nentries;
 	int32_t *count = te__calloc(3 * (size_t)n, sizeof(*count));
@@ -118,15 +119,15 @@ static int check_order(const struct te_schedule *s)
 	int r = 0;
 
 	if (!count)
-		return te__fail(-ENOMEM, "schedule: no memory");
+		return te__graph_fail(fn, -ENOMEM, "no memory");
 	v = (struct visits){ { count, count + n, count + 2 * (size_t)n }, n };
 	for (int32_t i = 0; i < s->info.nentries && !r; i++) {
-		r = check_entry(s, i, &v);
+		r = check_entry(fn, s, i, &v);
 		if (!r)
 			v.n[s->order[i].kind][s->order[i].chunk]++;
 	}
 	if (!r)
-		r = check_end(s, &v);
+		r = check_end(fn, s, &v);
 	te__free(count);
 	return r;
 }
@@ -238,7 +239,7 @@ static int unroll(const char *fn, struct te_schedule *s)
 	int64_t nsteps = 0, ncallables = 0;
 
 	if (!count)
-		return te__fail(-ENOMEM, "schedule: no memory");
+		return te__graph_fail(fn, -ENOMEM, "no memory");
 	base = count + 3 * nchunks;
 	for (int32_t c = 0; c < s->info.nchunks; c++) {
 		base[c] = (int32_t)ncallables;
@@ -254,7 +255,7 @@ static int unroll(const char *fn, struct te_schedule *s)
 	s->step = te__malloc((size_t)nsteps * sizeof(*s->step));
 	if (!s->step) {
 		te__free(count);
-		return te__fail(-ENOMEM, "schedule: no memory for %" PRId64 " steps", nsteps);
+		return te__graph_fail(fn, -ENOMEM, "no memory for %" PRId64 " steps", nsteps);
 	}
 	for (int32_t i = 0; i < s->info.nentries; i++) {
 		const struct te_sched_entry *e = &s->order[i];
@@ -277,12 +278,12 @@ static int unroll(const char *fn, struct te_schedule *s)
 	return 0;
 }
 
-static int copy_layers(struct te_schedule *s, const struct te_schedule_opts *o)
+static int copy_layers(const char *fn, struct te_schedule *s, const struct te_schedule_opts *o)
 {
 	s->nlayers = te__malloc((size_t)s->info.nchunks * sizeof(*s->nlayers));
 	if (!s->nlayers)
-		return te__fail(-ENOMEM, "schedule: no memory for %" PRId32 " chunks",
-				s->info.nchunks);
+		return te__graph_fail(fn, -ENOMEM, "no memory for %" PRId32 " chunks",
+				      s->info.nchunks);
 	for (int32_t c = 0; c < s->info.nchunks; c++)
 		s->nlayers[c] = o->nlayers ? o->nlayers[c] : 1;
 	return 0;
@@ -299,9 +300,9 @@ static int finish(const char *fn, struct te_schedule *s, const struct te_schedul
 		if (s->order[i].kind >= TE_SCHED_F && s->order[i].kind <= TE_SCHED_W)
 			s->info.kinds |= 1u << s->order[i].kind;
 	/* first: an order that runs has no more chunks than entries, a slip of the hand may */
-	r = check_order(s);
+	r = check_order(fn, s);
 	if (!r)
-		r = copy_layers(s, o);
+		r = copy_layers(fn, s, o);
 	if (!r)
 		r = unroll(fn, s);
 	if (r) {

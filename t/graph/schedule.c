@@ -322,7 +322,7 @@ START_TEST(agrees_with_a_slow_model)
 		struct te_sched_entry e[ORDER_MOST];
 		struct te_schedule *s = NULL;
 		int n = order_valid(e, nchunks, nmicro, tt_rand_int(0, 4) > 0), want, r;
-		char place[32];
+		char place[64];
 
 		for (int k = (int)tt_rand_int(0, 2); k > 0 && n > 1; k--)
 			n = mutate(e, n, nchunks);
@@ -336,7 +336,9 @@ START_TEST(agrees_with_a_slow_model)
 			ck_assert_msg(!r, "refused: %s", te_error_detail());
 			runs++;
 		} else {
-			snprintf(place, sizeof(place), want < n ? "entry %d (" : "ends without",
+			snprintf(place, sizeof(place),
+				 want < n ? "te_schedule_create: entry %d (" :
+					    "te_schedule_create: the order ends without",
 				 want + 1);
 			ck_assert_int_eq(r, -TE_EORDER);
 			tt_said(place);

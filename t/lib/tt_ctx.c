@@ -85,6 +85,8 @@ void tt_fails(const char *call, int r, int code, const char *text)
 	ck_assert_msg(r == code, "%s: %d, not %d: %s", call, r, code, said);
 	ck_assert_msg(!code || said[0], "%s: %d and no sentence", call, r);
 	ck_assert_msg(strstr(said, text) != NULL, "%s: \"%s\" lacks \"%s\"", call, said, text);
+	ck_assert_msg(strncmp(call, "te_schedule_", 12) || !strncmp(said, call, called),
+		      "%s: \"%s\" does not begin with the function", call, said);
 	if (called && graph_function(said))
 		ck_assert_msg(graph_function(said) == called && !strncmp(said, call, called),
 			      "%s: \"%s\" names another function", call, said);

@@ -20,7 +20,7 @@
 
 /*
  * A call that returns the code, with a sentence that holds the text. Where the sentence names a
- * function of libtegraph, it is the one that is called.
+ * function of libtegraph, it is the one that is called; those of schedules begin with it.
  */
 #define fails(call, code, text) (te_error_clear(), tt_fails(#call, (call), (code), (text)))
 void tt_fails(const char *call, int r, int code, const char *text);

@@ -222,6 +222,29 @@ static int settle(struct te_graph *g, struct te__node *n, int32_t at, const stru
 	return 1;
 }
 
+/*
+ * 1: it lies in memory of the graph that another argument has left for the caller's. That one may
+ * come back at any time, and edges by data know nothing of who is there by then.
+ */
+static int takes_a_place(const struct te_graph *g, const struct te__node *n, int32_t self,
+			 const struct te_tensor *t)
+{
+	const struct te__node *first = g->whole ? g->node : n;
+	const int32_t nnodes = g->whole ? g->nnodes : 1;
+	const uintptr_t p = (uintptr_t)te_tensor_data(t), end = p + te_tensor_nbytes(t);
+
+	for (int32_t i = 0; i < nnodes; i++)
+		for (int32_t at = 0; at < 2 * (first[i].c.nin + first[i].c.nout); at++) {
+			const struct te_tensor *own = first[i].bound[at].own;
+			const uintptr_t q = own ? (uintptr_t)te_tensor_data(own) : 0;
+
+			if (own && (&first[i] != n || at != self) &&
+			    p < q + te_tensor_nbytes(own) && q < end)
+				return 1;
+		}
+	return 0;
+}
+
 /* 0: the nodes use the tensor, 1: it is to be copied, and the nodes use what they did */
 static int try_patch(struct te_graph *g, struct te__node *n, int32_t at, const struct te_tensor *t)
 {
@@ -232,7 +255,8 @@ static int try_patch(struct te_graph *g, struct te__node *n, int32_t at, const s
 		return 0;
 	/* in a whole graph buffers that serve again are arguments of others too */
 	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || b->prefers == TE_BIND_COPIED ||
-	    calls_host(g, n))
+	    calls_host(g, n) ||
+	    (!(g->opts.flags & TE_GRAPH_IN_ORDER) && takes_a_place(g, n, at, t)))
 		return 1;
 	r = find_slots(g, n);
 	if (!r)

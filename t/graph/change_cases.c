@@ -297,6 +297,44 @@ START_TEST(arguments_may_share_memory)
 }
 END_TEST
 
+/* what is bound to memory that another argument left does not keep that one from coming back */
+START_TEST(the_way_back_stays_free)
+{
+	/* so large that patching is cheaper than a copy */
+	const int64_t n = 1 << 20;
+	const uint32_t in_order = _i ? TE_GRAPH_IN_ORDER : 0;
+	struct caster a;
+	struct te_callable c = caster(&a, TE_DTYPE_FP32, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *own, *y = numbers(TE_DTYPE_FP32, n, 0);
+	enum te_bind left, how;
+	struct te_graph *g;
+
+	o.flags = in_order;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	own = te_tensor_ref(te_graph_tensor(g, 0, "y"));
+	DO(te_graph_bind(g, 0, "y", 0, y, &left));
+	DO(te_graph_bind(g, 0, "x", 0, own, &how));
+	if (left == TE_BIND_PATCHED && !in_order)
+		ck_assert_int_eq(how, TE_BIND_COPIED);
+	for (int home = 0; home < 2; home++) {
+		struct te_tensor *v = numbers(TE_DTYPE_FP32, n, 50 + home);
+
+		DO(te_copy(st, te_tensor_data(own), te_tensor_data(v), te_tensor_nbytes(v)));
+		replay(g);
+		holds(home ? own : y, 50 + home, "y");
+		DO(te_graph_bind(g, 0, "y", 0, NULL, NULL));
+		ck_assert_ptr_eq(te_graph_tensor(g, 0, "y"), own);
+		te_tensor_unref(v);
+	}
+	/* y is at home, and reads and writes there keep to an order or are copied */
+	DO(te_graph_bind(g, 0, "x", 0, NULL, NULL));
+	te_graph_unref(g);
+	te_tensor_unref(own);
+	te_tensor_unref(y);
+}
+END_TEST
+
 /* a view of n elements that holds numbers from base on */
 static struct te_tensor *view_of(struct te_tensor *all, int64_t offset, int64_t n, int base)
 {
@@ -779,6 +817,7 @@ Suite *change_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
 	tcase_add_test(c, arguments_may_share_memory);
 	tcase_add_test(c, what_is_aligned_otherwise_is_copied);
+	tcase_add_loop_test(c, the_way_back_stays_free, 0, 2);
 	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	c = tt_case(s, "update", "graph");

@@ -344,19 +344,34 @@ static int last_record(struct te_event *event, struct te__capture **ret_capture,
 	return recorded;
 }
 
-/* The stream's mark behind all that is queued. A stream that captures cannot be asked for what it
- * has queued to run, so it has its mark since before. */
-static int set_mark(struct te_stream *s)
+/* a stream that takes part in no capture of ours */
+static int not_capturing_natively(const struct te_stream *s, const char *fn)
 {
-	return s->ctx->ops->event_record(s->mark, s->impl);
+	if (!s->ctx->ops->capture_active(s->impl))
+		return 0;
+	return te__fail(-EBUSY, "%s: the stream is capturing, which began without this library",
+			fn);
+}
+
+/* The stream's mark behind all that is queued. A stream that captures cannot be asked for what it
+ * has queued to run, so it has its mark since before; but not where the capture was begun by the
+ * driver's own call: there the mark would be part of it. */
+static int set_mark(struct te_stream *s, const char *fn)
+{
+	int r = not_capturing_natively(s, fn);
+
+	return r ? r : s->ctx->ops->event_record(s->mark, s->impl);
 }
 
 int te__stream_follow(struct te_stream *stream, struct te_stream *other)
 {
-	int r = te__stream_not_capturing(stream, "te__stream_follow");
+	const char *fn = "te__stream_follow";
+	int r = te__stream_not_capturing(stream, fn);
 
+	if (!r)
+		r = not_capturing_natively(stream, fn);
 	if (!r && !atomic_load(&other->capture))
-		r = set_mark(other);
+		r = set_mark(other, fn);
 	return r ? r : stream->ctx->ops->event_wait(other->mark, stream->impl);
 }
 
@@ -376,7 +391,7 @@ int te_event_wait(struct te_event *event, struct te_stream *stream)
 		r = te__fail(-TE_ESTATE,
 			     "te_event_wait: the event was recorded in a capture that ended");
 	else
-		r = c && !atomic_load(&stream->capture) ? set_mark(stream) : 0;
+		r = c && !atomic_load(&stream->capture) ? set_mark(stream, "te_event_wait") : 0;
 	if (!r)
 		r = event->ctx->ops->event_wait(event->impl, stream->impl);
 	if (!r && c && !atomic_load(&stream->capture)) {
@@ -509,7 +524,7 @@ int te_capture_begin(struct te_stream *stream)
 		return te__fail(-EINVAL, "te_capture_begin: stream is NULL");
 	r = te__stream_not_capturing(stream, "te_capture_begin");
 	if (!r)
-		r = set_mark(stream);
+		r = set_mark(stream, "te_capture_begin");
 	if (r)
 		return r;
 	c = te__calloc(1, sizeof(*c));

@@ -238,7 +238,8 @@ static int behind(struct te_stream *stream, struct te_stream *other)
 {
 	int r = te__stream_follow(stream, other);
 
-	if (!r || te__stream_not_capturing(other, NULL))
+	/* a capture that was begun by the driver's own call: no wait either */
+	if (!r || r == -EBUSY || te__stream_not_capturing(other, NULL))
 		return r;
 	te_stream_sync(other); /* one that has failed runs nothing more */
 	return 0;

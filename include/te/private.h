@@ -81,6 +81,8 @@ TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const cha
 /*
  * What is queued on the stream from now on runs when all has that is queued on the other; where the
  * other is capturing, all that was queued before, and the stream does not join. Of one context.
+ * -EBUSY while the first takes part in any capture, or the other in one that began without this
+ * library.
  */
 TE_EXPORT int te__stream_follow(struct te_stream *stream, struct te_stream *other);
 

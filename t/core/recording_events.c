@@ -8,6 +8,8 @@
 #include <te/private.h>
 
 #include "libtecore/backend/backend.h"
+#include "libtecore/backend/cuda_driver.h"
+#include "libtecore/ctx_internal.h"
 #include "recording_lib.h"
 #include "tt_gate.h"
 
@@ -221,6 +223,80 @@ START_TEST(waiters_hear_of_a_launch_that_failed)
 }
 END_TEST
 
+/* ---- captures that began without this library ---- */
+
+static void *native; /* the backend's stream that takes part in one */
+
+static int capture_active(void *stream)
+{
+	return stream == native;
+}
+
+static int no_event(void *event, void *stream)
+{
+	(void)event;
+	ck_assert_ptr_ne(stream, native);
+	return 0;
+}
+
+static void begin_natively(struct te_stream *s, const struct te__backend_ops **inout_ops,
+			   struct te__backend_ops *spare)
+{
+	native = s->impl;
+	if (!is_host) {
+		rec_enter();
+		ck_assert_int_eq(te__cu.cuStreamBeginCapture(te_stream_native(s),
+							     TE__CU_CAPTURE_MODE_RELAXED),
+				 0);
+		rec_leave();
+		return;
+	}
+	/* no stream of the host is any other's */
+	*spare = **inout_ops;
+	spare->capture_active = capture_active;
+	spare->event_record = no_event;
+	spare->event_wait = no_event;
+	*inout_ops = spare;
+}
+
+/* they stay as they are: no mark of ours gets into them */
+START_TEST(captures_of_others_are_left_alone)
+{
+	const struct te__backend_ops *ops = ctx->ops;
+	struct te__backend_ops spare;
+	struct te_event *fork;
+	struct te_recording *rec;
+	void *graph = NULL;
+
+	DO(te_event_create(ctx, &fork));
+	begin_natively(a, &ctx->ops, &spare);
+	fails(te_capture_begin(a), -EBUSY, "te_capture_begin: the stream is capturing, which");
+	fails(te__stream_follow(b, a), -EBUSY, "which began without");
+	fails(te__stream_follow(a, b), -EBUSY, "which began without");
+	ctx->ops = ops;
+	DO(te_capture_begin(b));
+	DO(te_event_record(fork, b));
+	if (is_host)
+		ctx->ops = &spare;
+	fails(te_event_wait(fork, a), -EBUSY, "te_event_wait: the stream is capturing, which");
+	ctx->ops = ops;
+	/* the stream that could not join leaves a hole */
+	fails(te_capture_end(b, &rec), -EBUSY, "te_event_wait");
+	if (!is_host) {
+		size_t n = 1;
+
+		rec_enter();
+		ck_assert_int_eq(te__cu.cuStreamEndCapture(te_stream_native(a), &graph), 0);
+		ck_assert_int_eq(te__cu.cuGraphGetNodes(graph, NULL, &n), 0);
+		ck_assert_uint_eq(n, 0);
+		ck_assert_int_eq(te__cu.cuGraphDestroy(graph), 0);
+		rec_leave();
+	}
+	DO(te__stream_follow(b, a));
+	te_event_unref(fork);
+}
+END_TEST
+
 void recording_event_cases(Suite *s)
 {
 	TCase *c = rec_case(s, "external events");
@@ -231,4 +307,5 @@ void recording_event_cases(Suite *s)
 	tcase_add_test(c, an_external_event_joins_nobody);
 	tcase_add_test(c, a_recording_keeps_its_event);
 	tcase_add_test(c, waiters_hear_of_a_launch_that_failed);
+	tcase_add_test(c, captures_of_others_are_left_alone);
 }

@@ -7,6 +7,7 @@
 #include <te/dtype.h>
 
 #include "libtecore/backend/backend.h"
+#include "libtecore/backend/cuda_driver.h"
 #include "recording_lib.h"
 #include "tt_gate.h"
 
@@ -242,4 +243,20 @@ struct te_recording *rec_filler(unsigned char *d, uint8_t value, size_t n)
 	DO(te_fill(a, d, value, n));
 	DO(te_capture_end(a, &rec));
 	return rec;
+}
+
+void rec_enter(void)
+{
+	void *cu;
+
+	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRetain(&cu, 0), 0);
+	ck_assert_int_eq(te__cu.cuCtxPushCurrent(cu), 0);
+}
+
+void rec_leave(void)
+{
+	void *cu;
+
+	ck_assert_int_eq(te__cu.cuCtxPopCurrent(&cu), 0);
+	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRelease(0), 0);
 }

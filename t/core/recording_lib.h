@@ -66,6 +66,10 @@ void rec_queue_work(const struct work *w, int n);
 /* a recording that fills n bytes with the value */
 struct te_recording *rec_filler(unsigned char *d, uint8_t value, size_t n);
 
+/* of a GPU: between them the driver's own calls may be made */
+void rec_enter(void);
+void rec_leave(void);
+
 /* the cases of a file */
 void recording_node_cases(Suite *s);
 void recording_update_cases(Suite *s);

@@ -439,15 +439,11 @@ END_TEST
 /* on the stream, by the driver's own call */
 static void fill_natively(void *d, int value, size_t n)
 {
-	void *cu;
-
-	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRetain(&cu, 0), 0);
-	ck_assert_int_eq(te__cu.cuCtxPushCurrent(cu), 0);
+	rec_enter();
 	ck_assert_int_eq(te__cu.cuMemsetD8Async((uintptr_t)d, (unsigned char)value, n,
 						te_stream_native(a)),
 			 0);
-	ck_assert_int_eq(te__cu.cuCtxPopCurrent(&cu), 0);
-	ck_assert_int_eq(te__cu.cuDevicePrimaryCtxRelease(0), 0);
+	rec_leave();
 }
 
 /* what was not queued through this library: nobody knows what it uses */

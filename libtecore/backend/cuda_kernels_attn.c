@@ -9,6 +9,7 @@
 #include "libtecore/internal.h"
 
 #define FEW 66		     /* blocks of 128 rows: half of a Hopper GPU's processors */
+#define STRIPS (4 * FEW)     /* of 16 rows; beyond, the three passes take as long by _few */
 #define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
 
 enum { FWD, DKV, DQ, PASSES };
@@ -17,14 +18,14 @@ enum { FWD, DKV, DQ, PASSES };
 static const struct {
 	int head_dim;
 	unsigned nthreads[PASSES], nthreads_drop[PASSES];
-	const char *func[PASSES], *func_drop[PASSES], *func_few[PASSES];
+	const char *func[PASSES], *func_drop[PASSES], *func_few[PASSES], *func_strip[PASSES];
 } bf16[] = {
 #define FUNCS(D, variant)                                                                  \
 	{ "te_k_attn_fwd_bf16_d" #D variant, "te_k_attn_bwd_dkv_bf16_d" #D variant,        \
 	  "te_k_attn_bwd_dq_bf16_d" #D variant }
 #define ROW(D, bwd)                                                                        \
 	{ D, { 128, bwd, bwd }, { 256, bwd, bwd }, FUNCS(D, ""), FUNCS(D, "_drop"),        \
-	  FUNCS(D, "_few") },
+	  FUNCS(D, "_few"), FUNCS(D, "_strip") },
 	ROW(32, 128)
 	ROW(64, 128)
 	ROW(96, 256)
@@ -36,7 +37,7 @@ static const struct {
 	{ D, { 256, 256, 256 }, { 0 },                                                     \
 	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
 	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
-	  { NULL }, { NULL } },
+	  { NULL }, { NULL }, { NULL } },
 	ROW(64)
 	ROW(128)
 #undef ROW
@@ -61,6 +62,36 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 	if (!(scale > 0.0f))
 		return te__fail(-EINVAL, "attention takes a scale above 0");
 	return 0;
+}
+
+/*
+ * Whether the kernels that own 16 rows run: of all three passes or of none, since those make
+ * delta themselves
+ */
+static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t head_dim,
+		     uint32_t threshold)
+{
+	return dtype == TE_DTYPE_BF16 && !threshold && head_dim % 8 == 0 &&
+	       batch * nheads <= STRIPS && batch * nheads * ((seqlen + 15) / 16) <= STRIPS;
+}
+
+static void strips(int pass, int64_t batch, int64_t seqlen, int32_t nrowheads, int32_t head_dim,
+		   struct te__cuda_kernel *ret)
+{
+	/* rows of D elements, and bytes of what is exchanged */
+	static const unsigned rows[] = { 16 + 256, 32 + 256, 32 + 256 };
+	static const unsigned more[] = { 16 * 72 * 4 + 256, 2 * 16 * 72 * 2 + 3 * 256,
+					 16 * 72 * 2 + 256 };
+	int i = 0;
+
+	while (bf16[i].head_dim < head_dim)
+		i++;
+	ret->func = bf16[i].func_strip[pass];
+	ret->block[0] = 128;
+	ret->grid[0] = seqlen && batch ? (unsigned)nrowheads : 0;
+	ret->grid[1] = (unsigned)((seqlen + 15) / 16);
+	ret->grid[2] = (unsigned)batch;
+	ret->smem = rows[pass] * (unsigned)(bf16[i].head_dim + 8) * 2 + more[pass];
 }
 
 /* nx: heads of the whole batch that own rows */
@@ -102,10 +133,14 @@ int te__cuda_geo_attn_fwd(const void *args, struct te__cuda_kernel *ret)
 	const struct te_k_attn_fwd *a = args;
 	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
 
-	if (!r)
+	if (r)
+		return r;
+	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
+		strips(FWD, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
+	else
 		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
 		      ret);
-	return r;
+	return 0;
 }
 
 int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
@@ -117,6 +152,10 @@ int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
 
 	if (r)
 		return r;
+	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold)) {
+		ret->grid[0] = 0;
+		return 0;
+	}
 	while (lanes * per < a->head_dim)
 		lanes *= 2;
 	nblocks = (a->batch * a->seqlen * a->nheads * lanes + 255) / 256;
@@ -129,23 +168,27 @@ int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
 	return 0;
 }
 
-int te__cuda_geo_attn_bwd_dkv(const void *args, struct te__cuda_kernel *ret)
+static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__cuda_kernel *ret)
 {
-	const struct te_k_attn_bwd *a = args;
+	const int32_t nrowheads = pass == DKV ? a->nkv : a->nheads;
 	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
 
-	if (!r)
-		tiles(DKV, a->dtype, a->batch * a->nkv, a->seqlen, a->head_dim, a->threshold, ret);
-	return r;
+	if (r)
+		return r;
+	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
+		strips(pass, a->batch, a->seqlen, nrowheads, a->head_dim, ret);
+	else
+		tiles(pass, a->dtype, a->batch * nrowheads, a->seqlen, a->head_dim, a->threshold,
+		      ret);
+	return 0;
+}
+
+int te__cuda_geo_attn_bwd_dkv(const void *args, struct te__cuda_kernel *ret)
+{
+	return geo_bwd(DKV, args, ret);
 }
 
 int te__cuda_geo_attn_bwd_dq(const void *args, struct te__cuda_kernel *ret)
 {
-	const struct te_k_attn_bwd *a = args;
-	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
-
-	if (!r)
-		tiles(DQ, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
-		      ret);
-	return r;
+	return geo_bwd(DQ, args, ret);
 }

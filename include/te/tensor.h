@@ -53,7 +53,8 @@ TE_EXPORT int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim
 
 /**
  * te_tensor_wrap - a tensor over memory the caller owns and keeps alive
- * @data:      row-wise device memory, or NULL when only the column copy exists
+ * @data:      row-wise device memory at any address that an element may have, or NULL when only
+ *             the column copy exists
  * @coldata:   column-wise device memory, FP8 only, or NULL
  * @scale_inv: device FP32 word, FP8 only (required there), else NULL
  */

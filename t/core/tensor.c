@@ -585,6 +585,12 @@ START_TEST(what_cannot_be_wrapped_is_refused)
 		"te_tensor_wrap: bf16 has no column-wise copy, FP8 has");
 	REFUSED(te_tensor_wrap(ctx, TE_DTYPE_FP32, 2, shape, d, NULL, d, &t), -EINVAL,
 		"te_tensor_wrap: fp32 has no scale_inv, FP8 has");
+	REFUSED(te_tensor_wrap(ctx, TE_DTYPE_BF16, 2, shape, (char *)d + 1, NULL, NULL, &t),
+		-EINVAL, "te_tensor_wrap: data at %p is not aligned to the 2 bytes of bf16",
+		(void *)((char *)d + 1));
+	REFUSED(te_tensor_wrap(ctx, TE_DTYPE_E4M3, 2, shape, d, NULL, (float *)((char *)d + 2), &t),
+		-EINVAL, "te_tensor_wrap: scale_inv at %p is not aligned to 4 bytes",
+		(void *)((char *)d + 2));
 	REFUSED(te_tensor_wrap(ctx, TE_DTYPE_FP32, 2, bad, d, NULL, NULL, &t), -EINVAL,
 		"te_tensor_wrap: extent 1 is -4");
 	REFUSED(te_tensor_wrap(NULL, TE_DTYPE_FP32, 2, shape, d, NULL, NULL, &t), -EINVAL,

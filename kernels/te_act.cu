@@ -6,7 +6,7 @@
  *  act_fwd_gated_ACT_T   x T [rows, 2 cols]         of y                        8320
  *  act_bwd_ACT_T         dy T [rows, cols]          a 64 x 128 tile    256      24704, 41088
  *  act_bwd_gated_ACT_T                              of dy                       24704, 41088
- *  act_DIR_few_...       the same                   a 64 x 32 tile     256      a quarter
+ *  act_DIR_few_...       the same, whole vectors    a 64 x 32 tile     256      a quarter
  *
  * B/element of y, BF16: plain forward to both FP8 copies 4, gated 6; plain backward
  * to both copies 6, gated 10; the T result 2 (4 gated) more. One pass does all: the column
@@ -36,12 +36,8 @@ DEV void reciprocals(float d[TE_V])
 		return;
 	}
 #pragma unroll
-	for (int e = 0; e < TE_V; e++) {
-		float r;
-
-		asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d[e]));
-		d[e] = __fmaf_rn(r, __fmaf_rn(-d[e], r, 1.0f), r);
-	}
+	for (int e = 0; e < TE_V; e++)
+		d[e] = plain_reciprocal(d[e]);
 }
 
 /*
@@ -118,7 +114,8 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
 	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = {
-		(T *)a.y, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, a.y, &a.q),
+		(T *)a.y, a.q, NULL, 0, 1.0f,
+		R == TILE_FEW_R || tile_vec(a.cols, a.x, a.y, &a.q),
 	};
 	float v[R][TE_V], m;
 	tile_raw<T, R> x, gate;
@@ -129,7 +126,8 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 	o.scale = q_scale(&a.q);
 	if (noop_set(a.q.noop))
 		return;
-	q_scale_inv(&a.q);
+	if (R != TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
 		float g[TE_V], s[TE_V] = {};
@@ -145,16 +143,18 @@ template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct 
 				v[i][e] = mul(v[i][e], g[e]);
 		}
 	}
-	m = tile_put<T, R>(&o, &t, v, &codes, NULL, 0.0f);
-	if (a.q.amax)
+	m = tile_put<T, R, R == TILE_FEW_R>(&o, &t, v, &codes, NULL, 0.0f);
+	if (R != TILE_FEW_R && a.q.amax)
 		block_amax(a.q.amax, m);
+	if (R == TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 }
 
 /*
  * dx has the columns of x: gated, a tile of dy makes two tiles of dx, cols apart. They
  * are columns t.c and cols + t.c of a matrix of 2 cols columns, but end where dy's do.
  */
-template <class T, int R>
+template <class T, int R, bool AMAX>
 DEV float put_dx(struct tile_out<T> *o, const tile<R> *t, int64_t shift, int64_t xcols,
 		 float v[R][TE_V], tile_codes<R> *codes, tile_values<T, R> *values, float m)
 {
@@ -164,7 +164,7 @@ DEV float put_dx(struct tile_out<T> *o, const tile<R> *t, int64_t shift, int64_t
 	u.c += shift;
 	u.end = t->cols + shift;
 	u.cols = xcols;
-	return tile_put<T, R>(o, &u, v, codes, values, m);
+	return tile_put<T, R, AMAX>(o, &u, v, codes, values, m);
 }
 
 template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct te_k_act_bwd &a)
@@ -175,7 +175,7 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
 	struct tile_out<T> o = {
 		(T *)a.dx, a.q, a.part, xcols, 1.0f,
-		tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy),
+		R == TILE_FEW_R || (tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy)),
 	};
 	float v[R][TE_V], m;
 	tile_raw<T, R> dy, x, gate;
@@ -187,7 +187,8 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 	o.scale = q_scale(&a.q);
 	if (noop_set(a.q.noop))
 		return;
-	q_scale_inv(&a.q);
+	if (R != TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < R; i++) {
 		float g[TE_V], d[TE_V], s[TE_V] = {};
@@ -201,7 +202,7 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 		for (int e = 0; e < TE_V; e++)
 			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e], s[e]));
 	}
-	m = put_dx<T, R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
+	m = put_dx<T, R, !GATED && R == TILE_FEW_R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
 	if (GATED) {
 		__syncthreads(); /* the tile in shared memory has been read */
 #pragma unroll
@@ -215,10 +216,12 @@ template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct 
 			for (int e = 0; e < TE_V; e++)
 				v[i][e] = mul(d[e], act<A>(v[i][e], s[e]));
 		}
-		m = put_dx<T, R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
+		m = put_dx<T, R, R == TILE_FEW_R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
 	}
-	if (a.q.amax)
+	if (R != TILE_FEW_R && a.q.amax)
 		block_amax(a.q.amax, m);
+	if (R == TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 }
 
 #define FUNC(DIR, T, t, A, GATED, R, name)                                                    \

@@ -70,6 +70,45 @@ DEV num operator/(num a, num b)
 	return __fdiv_rn(a.v, b.v);
 }
 
+/*
+ * Divisions and roots rounded once have a branch each for numbers of unusual size, at which one
+ * waits for the one before. These do what they do for all others, without it.
+ */
+
+/* 1 / d of a d of plain size: 2^-100 to 2^100 */
+DEV float plain_reciprocal(float d)
+{
+	float r;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+	return __fmaf_rn(r, __fmaf_rn(-d, r, 1.0f), r);
+}
+
+/* x / n for a number of elements n and its reciprocal; off by an ulp below 2^-100 */
+DEV float plain_quotient(float x, float n, float reciprocal)
+{
+	float q = mul(x, reciprocal);
+
+	if (!(fabsf(q) < TE_INF))
+		return q;
+#pragma unroll
+	for (int i = 0; i < 2; i++)
+		q = __fmaf_rn(__fmaf_rn(-q, n, x), reciprocal, q);
+	return q;
+}
+
+/* 1 / sqrt(x), a rounding each */
+DEV float reciprocal_root(float x)
+{
+	float r, root;
+
+	if (!(x > 0x1p-100f && x < 0x1p100f))
+		return __fdiv_rn(1.0f, __fsqrt_rn(x));
+	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	root = mul(x, r);
+	return plain_reciprocal(__fmaf_rn(__fmaf_rn(-root, root, x), mul(0.5f, r), root));
+}
+
 DEV bool noop_set(const float *noop)
 {
 	return noop && *noop == 1.0f;

@@ -15,8 +15,8 @@
  *   so a fused kernel gives the bits of the two separate ones.
  * - noop: device word or NULL; when it holds 1.0f the kernel writes nothing, q.noop
  *   of a fused kernel included.
- * - Matrices are row-major and dense. Pointers are device pointers, aligned to
- *   256 bytes unless they point into a state array. No aliasing unless a line below allows it.
+ * - Matrices are row-major and dense. Pointers are device pointers, aligned to their elements;
+ *   16 bytes let a kernel read whole vectors. No aliasing unless a line below allows it.
  * - Reductions over rows come in two launches: partial sums of TE_K_PART_ROWS rows,
  *   each summed in ascending row order, then te_k_part_sum over the partials
  *   in ascending order. So results do not depend on the grid. A sum starts at +0.

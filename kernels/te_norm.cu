@@ -3,21 +3,23 @@
  *
  *  kernel        shapes                 blocks                threads  shared  B/element (BF16)
  *  norm_fwd      x T [rows, cols]       4 rows, or a row      64..512  384     4, to FP8 3
- *  norm_fwd_fewN the same, q.col        4 rows                128      1152, N = 1024: 4224
+ *  norm_fwd_fewN the same               4 rows                128      1040, N = 1024: 4112
  *  norm_fwd_colCxN  the same, q.col     C for 64 rows         256      10368   4, to FP8 + FP8^T
  *  norm_fwd_col  the same, any shape    64 rows               256      8832    6
  *  norm_bwd      dy, x, dres T          4 rows, or a row      64..512  128     6, with dres 8
+ *  norm_bwd_fewN the same               4 rows                128      0
  *  norm_dw       dy, x T                64 rows, 64 columns   128      32768   4
  *
  * Up to 1024 columns a warp makes a row, up to 16384 a block; the row stays in
  * registers, 32 elements a thread, between the statistics and the result. _long is for
  * more columns and reads rows again, from L2; _odd is for widths that are no
- * multiple of 8, element by element.
+ * multiple of 8 and for pointers that are not aligned to vectors, element by element. Up to
+ * 528 rows of up to N columns take _fewN, which asks for all its memory at once and then
+ * waits for nothing else: a warp a row, which turns its codes itself.
  *
  * A transposed copy needs rows next to each other, and statistics whole rows: colCxN holds
  * 64 rows of up to C N 128 columns in the registers of a cluster of C blocks, so BF16 of up to
- * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows. Up to
- * 528 rows of up to N columns take norm_fwd_fewN: a warp a row waits for no other block.
+ * 8192 columns is read once. norm_fwd_col does the rest in two passes over 64 rows.
  */
 #include "te_tile.cuh"
 
@@ -153,35 +155,31 @@ template <int NV, bool LONG, class F> DEV void pieces(const struct team &w, int6
 /*
  * The mean comes from a first sum, corrected by the sum of what is left after
  * subtracting it: so it has FP32's last bit nearly right, and the variance is about it.
- * d1, d2: sums of x - *mean and of its square over the n elements of a row.
+ * d1, d2: sums of x - *mean and of its square over the n elements of a row; per is 1 / n.
  */
-DEV void norm_stats(const struct te_k_norm_fwd &a, float n, float d1, float d2, float *mean,
-		    float *ret_rstd)
+DEV void norm_stats(const struct te_k_norm_fwd &a, float n, float per, float d1, float d2,
+		    float *mean, float *ret_rstd)
 {
-	d2 = __fdiv_rn(d2, n);
+	d2 = plain_quotient(d2, n, per);
 	if (a.mean) {
-		d1 = __fdiv_rn(d1, n);
+		d1 = plain_quotient(d1, n, per);
 		d2 = sub(d2, mul(d1, d1));
 		d2 = d2 < 0.0f ? 0.0f : d2; /* NaN stays */
 		if (fabsf(*mean) < TE_INF)
 			*mean = add(*mean, d1);
 	}
-	*ret_rstd = __fdiv_rn(1.0f, __fsqrt_rn(add(d2, a.eps)));
+	*ret_rstd = reciprocal_root(add(d2, a.eps));
 }
 
-/* held: the row, or a piece of it */
+/* held: the row, or LONG room for a piece of it */
 template <class T, int NV, bool VEC, bool LONG>
 DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T *x,
 		   float2 part[2][NORM_THREADS / 32], raw<T> held[NV], float *ret_mean,
 		   float *ret_rstd)
 {
-	const float n = (float)a.cols;
+	const float n = (float)a.cols, per = plain_reciprocal(n);
 	float mean = 0.0f, d1 = 0.0f, d2 = 0.0f, zero = 0.0f, v[TE_V];
 
-	if (!LONG)
-#pragma unroll
-		for (int j = 0; j < NV; j++)
-			held[j] = row_load<VEC>(w, x, a.cols, 0, j);
 	if (a.mean) {
 		pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
 			if (LONG)
@@ -195,7 +193,7 @@ DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T 
 			}
 		});
 		team_sum(w, part[0], mean, zero);
-		mean = __fdiv_rn(mean, n);
+		mean = plain_quotient(mean, n, per);
 	}
 	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
 		if (LONG)
@@ -204,12 +202,15 @@ DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T 
 				held[j] = row_load<VEC>(w, x, a.cols, base, j);
 #pragma unroll
 		for (int j = 0; j < NV; j++) {
+			const bool vec = VEC && column<VEC>(w, base, j, 0) < a.cols;
 			float sq[TE_V];
 
 			unpack(held[j], v);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
-				v[e] = column<VEC>(w, base, j, e) < a.cols ? sub(v[e], mean) : 0.0f;
+				const bool in = VEC ? vec : column<VEC>(w, base, j, e) < a.cols;
+
+				v[e] = in ? sub(v[e], mean) : 0.0f;
 				sq[e] = mul(v[e], v[e]);
 			}
 			if (a.mean)
@@ -218,7 +219,7 @@ DEV void row_stats(const struct te_k_norm_fwd &a, const struct team &w, const T 
 		}
 	});
 	team_sum(w, part[1], d1, d2);
-	norm_stats(a, n, d1, d2, &mean, ret_rstd);
+	norm_stats(a, n, per, d1, d2, &mean, ret_rstd);
 	*ret_mean = mean;
 }
 
@@ -240,143 +241,173 @@ DEV float normed(float x, float mean, float rstd, float gain)
 	return mul(mul(sub(x, mean), rstd), gain);
 }
 
-/* gain and offset of vector j: from memory, or what was read before */
-template <bool VEC>
-DEV void affine_load(const struct te_k_norm_fwd &a, const struct team &w, int64_t base, int j,
-		     float gain[TE_V], float beta[TE_V])
-{
-	gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
-	if (a.beta)
-		unpack(row_load<VEC>(w, a.beta, a.cols, base, j), beta);
-}
-
-/*
- * col: NULL, or shared memory for the codes of this row. EARLY: gain and offset are asked for
- * with the row and not when they are wanted, at twice the registers.
- */
-template <class T, int NV, bool VEC, bool LONG, bool EARLY>
-DEV float norm_fwd_row(const struct te_k_norm_fwd &a, float2 part[2][NORM_THREADS / 32],
-		       float scale, uint2 *col)
-{
-	const struct team w = team_of(a.cols);
-	const T *x = (const T *)a.x + w.row * a.cols;
-	uint8_t *row = (uint8_t *)a.q.row;
-	float mean, rstd, m = 0.0f;
-	float gains[EARLY ? NV : 1][TE_V], betas[EARLY ? NV : 1][TE_V];
-	raw<T> held[NV];
-
-	if (w.row >= a.rows) /* whole warps: team_sum has no barrier for those */
-		return 0.0f;
-	if (EARLY)
-#pragma unroll
-		for (int j = 0; j < NV; j++)
-			affine_load<VEC>(a, w, 0, j, gains[j], betas[j]);
-	row_stats<T, NV, VEC, LONG>(a, w, x, part, held, &mean, &rstd);
-	if (w.t == 0) {
-		if (a.mean)
-			a.mean[w.row] = mean;
-		a.rstd[w.row] = rstd;
-	}
-	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
-		if (LONG)
-#pragma unroll
-			for (int j = 0; j < NV; j++)
-				held[j] = row_load<VEC>(w, x, a.cols, base, j);
-#pragma unroll
-		for (int j = 0; j < NV; j++) {
-			float v[TE_V], *gain = gains[EARLY ? j : 0], *beta = betas[EARLY ? j : 0];
-			const int64_t c = column<VEC>(w, base, j, 0);
-
-			if (c >= a.cols)
-				break;
-			if (!EARLY)
-				affine_load<VEC>(a, w, base, j, gain, beta);
-			unpack(held[j], v);
-#pragma unroll
-			for (int e = 0; e < TE_V; e++) {
-				v[e] = normed(v[e], mean, rstd, gain[e]);
-				if (a.beta)
-					v[e] = add(v[e], beta[e]);
-			}
-			held[j] = pack<T>(v);
-			unpack(held[j], v);
-			if (a.y)
-				row_store<VEC>(w, (T *)a.y + w.row * a.cols, a.cols, base, j,
-					       held[j]);
-			if (a.q.amax) {
-#pragma unroll
-				for (int e = 0; e < TE_V; e++)
-					if (VEC || column<VEC>(w, base, j, e) < a.cols)
-						m = amax_of(m, v[e]);
-			}
-			if (row || col) {
-				const uint2 code = fp8x8(a.q.dtype, v, scale);
-
-				if (col)
-					col[c / TE_V] = code;
-				if (!row)
-					continue;
-				if constexpr (VEC)
-					*(uint2 *)(row + w.row * a.cols + c) = code;
-				else
-					codes_scatter(w, row + w.row * a.cols, a.cols, base, j,
-						      code);
-			}
-		}
-	});
-	return m;
-}
-
 template <class T, int NV, bool VEC, bool LONG>
 DEV void norm_fwd_body(const struct te_k_norm_fwd &a)
 {
 	__shared__ float2 part[2][NORM_THREADS / 32];
-	float m;
+	const struct team w = team_of(a.cols);
+	const T *x = (const T *)a.x + w.row * a.cols;
+	uint8_t *row = (uint8_t *)a.q.row;
+	const float scale = q_scale(&a.q);
+	float mean, rstd, m = 0.0f;
+	raw<T> held[NV];
 
 	if (noop_set(a.q.noop))
 		return;
-	q_scale_inv(&a.q);
-	m = norm_fwd_row<T, NV, VEC, LONG, false>(a, part, q_scale(&a.q), NULL);
+	q_scale_inv(&a.q, scale);
+	if (w.row < a.rows) { /* else whole warps: team_sum has no barrier for those */
+		if (!LONG)
+#pragma unroll
+			for (int j = 0; j < NV; j++)
+				held[j] = row_load<VEC>(w, x, a.cols, 0, j);
+		row_stats<T, NV, VEC, LONG>(a, w, x, part, held, &mean, &rstd);
+		if (w.t == 0) {
+			if (a.mean)
+				a.mean[w.row] = mean;
+			a.rstd[w.row] = rstd;
+		}
+		pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
+			if (LONG)
+#pragma unroll
+				for (int j = 0; j < NV; j++)
+					held[j] = row_load<VEC>(w, x, a.cols, base, j);
+#pragma unroll
+			for (int j = 0; j < NV; j++) {
+				const int64_t c = column<VEC>(w, base, j, 0);
+				float v[TE_V], gain[TE_V], beta[TE_V];
+
+				if (c >= a.cols)
+					break;
+				gain_load<VEC>(w, a.gamma, a.zero_centered, a.cols, base, j, gain);
+				if (a.beta)
+					unpack(row_load<VEC>(w, a.beta, a.cols, base, j), beta);
+				unpack(held[j], v);
+#pragma unroll
+				for (int e = 0; e < TE_V; e++) {
+					v[e] = normed(v[e], mean, rstd, gain[e]);
+					if (a.beta)
+						v[e] = add(v[e], beta[e]);
+				}
+				held[j] = pack<T>(v);
+				unpack(held[j], v);
+				if (a.y)
+					row_store<VEC>(w, (T *)a.y + w.row * a.cols, a.cols, base,
+						       j, held[j]);
+				if (a.q.amax) {
+#pragma unroll
+					for (int e = 0; e < TE_V; e++)
+						if (VEC || column<VEC>(w, base, j, e) < a.cols)
+							m = amax_of(m, v[e]);
+				}
+				if (row) {
+					const uint2 code = fp8x8(a.q.dtype, v, scale);
+
+					if constexpr (VEC)
+						*(uint2 *)(row + w.row * a.cols + c) = code;
+					else
+						codes_scatter(w, row + w.row * a.cols, a.cols,
+							      base, j, code);
+				}
+			}
+		});
+	}
 	if (a.q.amax)
 		block_amax(a.q.amax, m);
 }
 
-/* four rows, a warp each; their codes, turned in shared memory, leave as 4 bytes a column */
+/*
+ * Four rows, a warp each. Rows that do not exist are of no columns. Codes of columns are turned
+ * in shared memory and leave as 4 bytes a column.
+ */
 template <class T, int NV> DEV void norm_fwd_few_body(const struct te_k_norm_fwd &a)
 {
-	__shared__ uint2 code[FEW_ROWS][32 * NV];
+	__shared__ uint2 codes[FEW_ROWS][32 * NV];
+	__shared__ float amax[FEW_ROWS];
 	const int64_t r0 = (int64_t)blockIdx.x * FEW_ROWS;
-	uint8_t *col = (uint8_t *)a.q.col;
-	float m;
+	const struct team w = { (int)threadIdx.x % 32, 32, r0 + threadIdx.x / 32 };
+	const int64_t cols = w.row < a.rows ? a.cols : 0, at = w.row * a.cols;
+	uint8_t *row = (uint8_t *)a.q.row, *col = (uint8_t *)a.q.col;
+	float gain[NV][TE_V], beta[NV][TE_V], mean, rstd, scale, m = 0.0f;
+	raw<T> held[NV];
+	bool noop;
 
-	if (noop_set(a.q.noop))
+#pragma unroll
+	for (int j = 0; j < NV; j++)
+		held[j] = row_load<true>(w, (const T *)a.x + at, cols, 0, j);
+#pragma unroll
+	for (int j = 0; j < NV; j++) {
+		gain_load<true>(w, a.gamma, a.zero_centered, cols, 0, j, gain[j]);
+		unpack(row_load<true>(w, a.beta, a.beta ? cols : 0, 0, j), beta[j]);
+	}
+	scale = q_scale(&a.q);
+	noop = noop_set(a.q.noop);
+	row_stats<T, NV, true, false>(a, w, NULL, NULL, held, &mean, &rstd);
+	if (noop)
 		return;
-	q_scale_inv(&a.q);
-	m = norm_fwd_row<T, NV, true, false, true>(a, NULL, q_scale(&a.q), code[threadIdx.x / 32]);
+	if (w.t == 0 && cols) {
+		if (a.mean)
+			a.mean[w.row] = mean;
+		a.rstd[w.row] = rstd;
+	}
+#pragma unroll
+	for (int j = 0; j < NV; j++) {
+		const int64_t c = column<true>(w, 0, j, 0);
+		float v[TE_V];
+		uint2 code;
+
+		if (c >= cols)
+			break;
+		unpack(held[j], v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			v[e] = normed(v[e], mean, rstd, gain[j][e]);
+			if (a.beta)
+				v[e] = add(v[e], beta[j][e]);
+		}
+		held[j] = pack<T>(v);
+		unpack(held[j], v);
+		if (a.y)
+			store_raw((T *)a.y + at + c, held[j]);
+		if (!a.q.amax && !row && !col)
+			continue;
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			m = amax_of(m, v[e]);
+		code = fp8x8(a.q.dtype, v, scale);
+		if (row)
+			*(uint2 *)(row + at + c) = code;
+		codes[threadIdx.x / 32][c / TE_V] = code;
+	}
+	if (!a.q.amax && !row && !col)
+		return;
+	m = warp_amax(m);
+	if (w.t == 0)
+		amax[threadIdx.x / 32] = m;
 	__syncthreads();
-	for (int k = threadIdx.x; k < a.cols / 4; k += FEW_ROWS * 32) {
+	for (int k = threadIdx.x; col && k < a.cols / 4; k += FEW_ROWS * 32) {
 		uint32_t in[4], out[4]; /* out[c]: the rows of column c */
 
 #pragma unroll
 		for (int r = 0; r < 4; r++)
-			in[r] = ((const uint32_t *)code[r])[k];
+			in[r] = ((const uint32_t *)codes[r])[k];
 		transpose4(in, out);
 #pragma unroll
 		for (int c = 0; c < 4; c++) {
-			uint8_t *at = col + ((int64_t)k * 4 + c) * a.rows + r0;
+			uint8_t *to = col + ((int64_t)k * 4 + c) * a.rows + r0;
 
 			if (a.rows % 4 == 0 && aligned(col)) {
-				*(uint32_t *)at = out[c];
+				*(uint32_t *)to = out[c];
 				continue;
 			}
 #pragma unroll
 			for (int r = 0; r < 4; r++)
 				if (r0 + r < a.rows)
-					at[r] = (uint8_t)(out[c] >> (8 * r));
+					to[r] = (uint8_t)(out[c] >> (8 * r));
 		}
 	}
-	if (a.q.amax)
-		block_amax(a.q.amax, m);
+	if (threadIdx.x == 0 && a.q.amax)
+		atomic_amax(a.q.amax, fmaxf(fmaxf(amax[0], amax[1]), fmaxf(amax[2], amax[3])));
+	q_scale_inv(&a.q, scale);
 }
 
 template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
@@ -392,7 +423,7 @@ template <class T> DEV void norm_fwd_col_body(const struct te_k_norm_fwd &a)
 	if (noop_set(a.q.noop))
 		return;
 	o.scale = q_scale(&a.q);
-	q_scale_inv(&a.q);
+	q_scale_inv(&a.q, o.scale);
 	for (int i = threadIdx.x / 32; i < TILE_ROWS && r0 + i < a.rows; i += TILE_THREADS / 32) {
 		const T *x = (const T *)a.x + (r0 + i) * a.cols;
 		raw<T> held[NORM_NV];
@@ -511,7 +542,7 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 	__shared__ float2 part[2][TILE_ROWS], total[2][TILE_ROWS];
 	const int rank = (int)cluster_rank();
 	const int64_t r0 = (int64_t)(blockIdx.x / C) * TILE_ROWS;
-	const float n = (float)a.cols;
+	const float n = (float)a.cols, per = plain_reciprocal(n);
 	struct tile_out<bf16> o = { (bf16 *)a.y, a.q, NULL, 0, 1.0f, true };
 	float2 s[TILE_R], stats[TILE_R]; /* stats: mean, rstd */
 	tile_raw<bf16, TILE_R> x[NS];
@@ -527,7 +558,7 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 		x[k] = tile_load<bf16>(&t, a.x, a.cols, t.c, true);
 	}
 	o.scale = q_scale(&a.q);
-	q_scale_inv(&a.q);
+	q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < TILE_R; i++)
 		stats[i] = s[i] = make_float2(0.0f, 0.0f);
@@ -544,7 +575,8 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 		cluster_sum<C>(part[0], total[0], s);
 #pragma unroll
 		for (int i = 0; i < TILE_R; i++) {
-			stats[i].x = __fdiv_rn(total[0][threadIdx.x / 16 * TILE_R + i].x, n);
+			stats[i].x = plain_quotient(total[0][threadIdx.x / 16 * TILE_R + i].x, n,
+						    per);
 			s[i] = make_float2(0.0f, 0.0f);
 		}
 	}
@@ -572,7 +604,8 @@ template <int C, int NS> DEV void norm_fwd_cluster_body(const struct te_k_norm_f
 	for (int i = 0; i < TILE_R; i++) {
 		const int row = threadIdx.x / 16 * TILE_R + i;
 
-		norm_stats(a, n, total[1][row].x, total[1][row].y, &stats[i].x, &stats[i].y);
+		norm_stats(a, n, per, total[1][row].x, total[1][row].y, &stats[i].x,
+			   &stats[i].y);
 		if (rank == 0 && threadIdx.x % 16 == 0 && r0 + row < a.rows) {
 			if (a.mean)
 				a.mean[r0 + row] = stats[i].x;
@@ -621,6 +654,7 @@ DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 	const int64_t at = w.row * a.cols;
 	const T *dy = (const T *)a.dy + at, *x = (const T *)a.x + at;
 	const T *dres = a.dres ? (const T *)a.dres + at : NULL;
+	const float n = (float)a.cols, per = plain_reciprocal(n);
 	float mean, rstd, sum_g = 0.0f, sum_gx = 0.0f;
 	raw<T> held_dy[NV], held_x[NV];
 
@@ -656,8 +690,8 @@ DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 		}
 	});
 	team_sum(w, part, sum_g, sum_gx);
-	sum_g = __fdiv_rn(sum_g, (float)a.cols);
-	sum_gx = __fdiv_rn(sum_gx, (float)a.cols);
+	sum_g = plain_quotient(sum_g, n, per);
+	sum_gx = plain_quotient(sum_gx, n, per);
 	pieces<NV, LONG>(w, a.cols, [&](int64_t base) {
 		if (LONG)
 #pragma unroll
@@ -688,6 +722,73 @@ DEV void norm_bwd_body(const struct te_k_norm_bwd &a)
 			row_store<VEC>(w, (T *)a.dx + at, a.cols, base, j, pack<T>(g));
 		}
 	});
+}
+
+/* the same, and the same bits, of few rows: a warp each */
+template <class T, int NV> DEV void norm_bwd_few_body(const struct te_k_norm_bwd &a)
+{
+	const struct team w = { (int)threadIdx.x % 32, 32,
+				(int64_t)blockIdx.x * FEW_ROWS + threadIdx.x / 32 };
+	const int64_t at = w.row * a.cols;
+	const float n = (float)a.cols, per = plain_reciprocal(n);
+	float mean = 0.0f, rstd, sum_g = 0.0f, sum_gx = 0.0f;
+	float gain[NV][TE_V];
+	raw<T> dy[NV], x[NV], dres[NV];
+
+	if (w.row >= a.rows)
+		return;
+#pragma unroll
+	for (int j = 0; j < NV; j++) {
+		dy[j] = row_load<true>(w, (const T *)a.dy + at, a.cols, 0, j);
+		x[j] = row_load<true>(w, (const T *)a.x + at, a.cols, 0, j);
+		dres[j] = row_load<true>(w, (const T *)a.dres + at, a.dres ? a.cols : 0, 0, j);
+	}
+	rstd = a.rstd[w.row];
+	if (a.mean)
+		mean = a.mean[w.row];
+#pragma unroll
+	for (int j = 0; j < NV; j++)
+		gain_load<true>(w, a.gamma, a.zero_centered, a.cols, 0, j, gain[j]);
+#pragma unroll
+	for (int j = 0; j < NV; j++) {
+		float g[TE_V], v[TE_V];
+
+		if (column<true>(w, 0, j, 0) >= a.cols)
+			break;
+		unpack(dy[j], g);
+		unpack(x[j], v);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			g[e] = mul(g[e], gain[j][e]);
+			v[e] = mul(g[e], mul(sub(v[e], mean), rstd));
+		}
+		if (a.mean)
+			sum_g = add(sum_g, sum8(g));
+		sum_gx = add(sum_gx, sum8(v));
+	}
+	sum_g = plain_quotient(warp_sum(sum_g), n, per);
+	sum_gx = plain_quotient(warp_sum(sum_gx), n, per);
+#pragma unroll
+	for (int j = 0; j < NV; j++) {
+		const int64_t c = column<true>(w, 0, j, 0);
+		float g[TE_V], v[TE_V], res[TE_V];
+
+		if (c >= a.cols)
+			break;
+		unpack(dy[j], g);
+		unpack(x[j], v);
+		unpack(dres[j], res);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const float xhat = mul(sub(v[e], mean), rstd);
+
+			g[e] = sub(mul(g[e], gain[j][e]), sum_g);
+			g[e] = mul(rstd, sub(g[e], mul(xhat, sum_gx)));
+			if (a.dres)
+				g[e] = add(g[e], res[e]);
+		}
+		store_vec((T *)a.dx + at + c, g);
+	}
 }
 
 /* --- weights ------------------------------------------------------------- */
@@ -804,6 +905,12 @@ CLUSTER(8, 8)
 	{                                                                                     \
 		te_begin();                                                                   \
 		norm_fwd_few_body<T, COLS / (32 * TE_V)>(a);                                  \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(FEW_ROWS * 32)                           \
+		te_k_norm_bwd_few##COLS##_##t(const __grid_constant__ struct te_k_norm_bwd a) \
+	{                                                                                     \
+		te_begin();                                                                   \
+		norm_bwd_few_body<T, COLS / (32 * TE_V)>(a);                                  \
 	}
 #define TE_NAME(T, t)                                                                         \
 	ROWS(T, t, , NORM_NV, true, false)                                                    \

@@ -8,7 +8,7 @@
  *  scale_delayed    [nslots, history_len]      a slot                256      32      8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
  *  quantize         x T [rows, cols] to codes  a 64 x 128 tile       256      8320    3; both: 4
- *  quantize_few     the same                   a 64 x 32 tile        256      2176
+ *  quantize_few     the same, whole vectors    a 64 x 32 tile        256      2080
  *  dequantize       codes [n] to T             4096 elements         256      0       3 (BF16)
  *  cast             [n]                        4096 elements         256      0       by types
  *
@@ -203,26 +203,34 @@ template <class T, int D, int R> DEV void quantize_body(const struct te_k_quanti
 {
 	__shared__ tile_codes<R> codes;
 	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
-	struct tile_out<T> o = { NULL, a.q, NULL, 0, 1.0f, tile_vec(a.cols, a.x, NULL, &a.q) };
+	struct tile_out<T> o = {
+		NULL, a.q, NULL, 0, 1.0f, R == TILE_FEW_R || tile_vec(a.cols, a.x, NULL, &a.q),
+	};
 	float v[R][TE_V], m;
 	tile_raw<T, R> x;
 
-	if (noop_set(a.q.noop))
+	/* of many tiles each waits; of few all memory is asked for at once */
+	if (R != TILE_FEW_R && noop_set(a.q.noop))
 		return;
 	x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
 	o.scale = q_scale(&a.q);
 	o.q.dtype = D;
-	q_scale_inv(&a.q);
+	if (R == TILE_FEW_R && noop_set(a.q.noop))
+		return;
+	if (R != TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 #pragma unroll
 	for (int i = 0; i < R; i++)
 		unpack(x.row[i], v[i]);
-	m = tile_put<T, R>(&o, &t, v, &codes, NULL, 0.0f);
-	if (a.q.amax)
+	m = tile_put<T, R, R == TILE_FEW_R>(&o, &t, v, &codes, NULL, 0.0f);
+	if (R != TILE_FEW_R && a.q.amax)
 		block_amax(a.q.amax, m);
+	if (R == TILE_FEW_R)
+		q_scale_inv(&a.q, o.scale);
 }
 
 #define FUNC(T, D, R, name)                                                                   \
-	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 5 : 4)     \
 		te_k_quantize_##name(const __grid_constant__ struct te_k_quantize a)          \
 	{                                                                                     \
 		te_begin();                                                                   \

@@ -8,7 +8,7 @@
  * in runs of 64 bytes. Tiles are numbered in bands of 4 tile rows, down first, so
  * that runs that continue each other in a column are written close in time. R = 1 is for
  * results of few tiles ("few" in a kernel's name): four times the blocks, which then take
- * a quarter of the time.
+ * a quarter of the time. These are a grid of two extents, and rows start on vectors.
  */
 #ifndef TE_TILE_CUH
 #define TE_TILE_CUH
@@ -48,6 +48,11 @@ template <int R> DEV tile<R> tile_at(int64_t rows, int64_t cols, int64_t r0, int
 template <int R> DEV tile<R> tile_of_block(int64_t rows, int64_t cols)
 {
 	const uint32_t width = tile<R>::COLS;
+
+	if (R == TILE_FEW_R) /* no division to wait for */
+		return tile_at<R>(rows, cols, (int64_t)blockIdx.y * TILE_ROWS,
+				  (int64_t)blockIdx.x * width);
+
 	const uint32_t nr = (uint32_t)((rows + TILE_ROWS - 1) / TILE_ROWS);
 	const uint32_t nc = (uint32_t)((cols + width - 1) / width);
 	const uint32_t band = blockIdx.x / (TILE_BAND * nc), in = blockIdx.x % (TILE_BAND * nc);
@@ -93,6 +98,7 @@ DEV tile_raw<T, R> tile_load(const tile<R> *t, const void *p, int64_t pitch, int
 /* shared memory of tile_put: codes by columns, and the tile as T for column sums */
 template <int R> struct tile_codes {
 	uint4 word[tile<R>::COLS * TILE_ROWS / 16];
+	float amax[TILE_THREADS / 32]; /* a warp each */
 };
 template <class T, int R> struct tile_values {
 	uint4 word[TILE_ROWS * tile<R>::COLS / TE_V * sizeof(T) / 2];
@@ -173,6 +179,7 @@ template <int R> DEV void codes_store(const tile_codes<R> *s, const tile<R> *t, 
 		}
 		return;
 	}
+#pragma unroll 1
 	for (int k = threadIdx.x; k < t->COLS * TILE_ROWS; k += TILE_THREADS) {
 		const int c = k / TILE_ROWS, r = k % TILE_ROWS;
 
@@ -197,19 +204,20 @@ DEV float q_scale(const struct te_k_q *q)
 	return q->row || q->col ? *q->scale : 1.0f;
 }
 
-/* once a launch */
-DEV void q_scale_inv(const struct te_k_q *q)
+/* once a launch; scale is q_scale's */
+DEV void q_scale_inv(const struct te_k_q *q, float scale)
 {
-	if (blockIdx.x == 0 && threadIdx.x == 0 && (q->row || q->col))
-		*q->scale_inv = __fdiv_rn(1.0f, *q->scale);
+	if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0 && (q->row || q->col))
+		*q->scale_inv = __fdiv_rn(1.0f, scale);
 }
 
 /*
  * One tile of the result. All threads of the block call it; shared memory may be
  * used again after a barrier that the caller makes. values: NULL when T is never
- * summed. Elements that do not exist are ignored. Returns m or the largest |v|.
+ * summed. Elements that do not exist are ignored. Returns m or the largest |v|, which
+ * AMAX folds into the result's amax, at the barrier that there is anyway.
  */
-template <class T, int R>
+template <class T, int R, bool AMAX = false>
 DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_V],
 		   tile_codes<R> *codes, tile_values<T, R> *values, float m)
 {
@@ -256,18 +264,29 @@ DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_
 	}
 	if (o->q.col)
 		codes_put(codes, code);
-	if (!o->q.col && !(values && o->part))
+	if (AMAX && o->q.amax) {
+		m = warp_amax(m);
+		if (threadIdx.x % 32 == 0)
+			codes->amax[threadIdx.x / 32] = m;
+	}
+	if (!o->q.col && !(values && o->part) && !(AMAX && o->q.amax))
 		return m;
 	__syncthreads();
 	if (o->q.col)
 		codes_store(codes, t, (uint8_t *)o->q.col);
+	if (AMAX && o->q.amax && threadIdx.x == TILE_THREADS - 1) {
+#pragma unroll
+		for (int w = 0; w < TILE_THREADS / 32; w++)
+			m = fmaxf(m, codes->amax[w]);
+		atomic_amax(o->q.amax, m);
+	}
 	if (values && o->part && threadIdx.x < t->COLS && t->c0 + threadIdx.x < t->end) {
 		const T *value = (const T *)values->word + threadIdx.x;
-		const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
 		float sum = 0.0f;
 
-#pragma unroll 16
-		for (int r = 0; r < nr; r++)
+		/* + 0 for a row that does not exist changes no sum that began with +0 */
+#pragma unroll 32
+		for (int r = 0; r < TILE_ROWS; r++)
 			sum = add(sum, to_float(value[r * t->COLS]));
 		o->part[t->r0 / TILE_ROWS * o->part_pitch + t->c0 + threadIdx.x] = sum;
 	}

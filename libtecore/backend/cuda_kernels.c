@@ -59,15 +59,28 @@ static int no_type(const char *name, int32_t dtype)
 			te_dtype_name((enum te_dtype)dtype));
 }
 
-static bool few_tiles(int64_t rows, int64_t cols)
+/* te_dev.cuh: a row's vectors start on 16 bytes, whichever of these pointers it is of */
+static bool whole_vectors(int64_t cols, const void *p, const void *q, const void *r, const void *s)
 {
-	return ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS) < TILE_FEW;
+	return cols % 8 == 0 &&
+	       (((uintptr_t)p | (uintptr_t)q | (uintptr_t)r | (uintptr_t)s) & 15) == 0;
 }
 
-static int64_t tiles(int64_t rows, int64_t cols)
+/* te_tile.cuh; vec: whole_vectors() of all that is read and written by rows */
+static bool few_tiles(int64_t rows, int64_t cols, bool vec)
 {
-	return ceil_div(rows, TILE_ROWS) *
-	       ceil_div(cols, few_tiles(rows, cols) ? TILE_FEW_COLS : TILE_COLS);
+	return vec && ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS) < TILE_FEW;
+}
+
+static int launch_tiles(struct te__cuda_kernel *k, const char *func, int64_t rows, int64_t cols,
+			bool few)
+{
+	const int64_t nrows = ceil_div(rows, TILE_ROWS);
+
+	if (!few)
+		return launch(k, func, nrows * ceil_div(cols, TILE_COLS), 256);
+	k->grid[1] = (unsigned)nrows;
+	return launch(k, func, nrows ? ceil_div(cols, TILE_FEW_COLS) : 0, 256);
 }
 
 static int geo_clear(const void *args, struct te__cuda_kernel *k)
@@ -116,14 +129,14 @@ static int geo_quantize(const void *args, struct te__cuda_kernel *k)
 		  { "te_k_quantize_few_bf16_e4m3", "te_k_quantize_few_bf16_e5m2" } },
 	};
 	const struct te_k_quantize *a = args;
+	const bool few =
+		few_tiles(a->rows, a->cols, whole_vectors(a->cols, a->x, a->q.row, NULL, NULL));
 
 	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
 		return no_type("te_k_quantize", a->dtype);
 	/* without codes only the amax is wanted, whatever the type */
-	return launch(k,
-		      func[few_tiles(a->rows, a->cols)][a->dtype == TE_DTYPE_BF16]
-			  [a->q.dtype == TE_DTYPE_E5M2],
-		      tiles(a->rows, a->cols), 256);
+	return launch_tiles(k, func[few][a->dtype == TE_DTYPE_BF16][a->q.dtype == TE_DTYPE_E5M2],
+			    a->rows, a->cols, few);
 }
 
 static int geo_dequantize(const void *args, struct te__cuda_kernel *k)
@@ -159,18 +172,25 @@ static int geo_cast(const void *args, struct te__cuda_kernel *k)
 }
 
 /* te_norm.cu: the variant for rows of this width, how many blocks, how many threads */
-#define NORM_VARIANT(k, a, NAME)                                                                  \
-	((a)->cols % 8 ? LAUNCH_T(k, (a)->dtype, NAME "_odd", norm_blocks((a)->rows, (a)->cols),  \
-				  norm_threads((a)->cols)) :                                      \
-	 (a)->cols > NORM_BLOCK_COLS ?                                                            \
-			 LAUNCH_T(k, (a)->dtype, NAME "_long", norm_blocks((a)->rows, (a)->cols), \
-				  norm_threads((a)->cols)) :                                      \
-			 LAUNCH_T(k, (a)->dtype, NAME, norm_blocks((a)->rows, (a)->cols),         \
-				  norm_threads((a)->cols)))
+#define NORM_VARIANT(k, a, vec, NAME)                                      \
+	((vec) && norm_few((a)->rows, (a)->cols) ?                         \
+		 ((a)->cols <= 256 ? NORM_LAUNCH(k, a, NAME "_few256") :   \
+				     NORM_LAUNCH(k, a, NAME "_few1024")) : \
+	 !(vec)			     ? NORM_LAUNCH(k, a, NAME "_odd") :    \
+	 (a)->cols > NORM_BLOCK_COLS ? NORM_LAUNCH(k, a, NAME "_long") :   \
+				       NORM_LAUNCH(k, a, NAME))
+#define NORM_LAUNCH(k, a, NAME) \
+	LAUNCH_T(k, (a)->dtype, NAME, norm_blocks((a)->rows, (a)->cols), norm_threads((a)->cols))
+
+/* NORM_FEW_ROWS of them make a block, as other rows of up to NORM_WARP_COLS columns do */
+static bool norm_few(int64_t rows, int64_t cols)
+{
+	return rows <= NORM_FEW && cols <= NORM_WARP_COLS;
+}
 
 static int64_t norm_blocks(int64_t rows, int64_t cols)
 {
-	return cols > NORM_WARP_COLS ? rows : ceil_div(rows, 4);
+	return cols > NORM_WARP_COLS ? rows : ceil_div(rows, NORM_FEW_ROWS);
 }
 
 /* four warps of a row each; or a row's threads, whole warps, up to 512 */
@@ -221,26 +241,23 @@ static int geo_norm_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_fwd *a = args;
 
-	if (a->q.col && a->cols % 8 == 0 && a->cols <= NORM_WARP_COLS && a->rows <= NORM_FEW) {
-		const int64_t n = ceil_div(a->rows, NORM_FEW_ROWS);
+	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->beta, a->y) &&
+			 whole_vectors(a->cols, a->q.row, NULL, NULL, NULL);
 
-		return a->cols <= 256 ? LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few256", n, 128) :
-					LAUNCH_T(k, a->dtype, "te_k_norm_fwd_few1024", n, 128);
-	}
-	if (a->q.col && a->dtype == TE_DTYPE_BF16 && a->cols % 8 == 0 &&
-	    a->cols <= NORM_CLUSTER_COLS)
+	if (!a->q.col || (vec && norm_few(a->rows, a->cols)))
+		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
+	if (vec && a->dtype == TE_DTYPE_BF16 && a->cols <= NORM_CLUSTER_COLS)
 		return norm_fwd_cluster(a, k);
-	if (a->q.col)
-		return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
-				256);
-	return NORM_VARIANT(k, a, "te_k_norm_fwd");
+	return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS), 256);
 }
 
 static int geo_norm_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_norm_bwd *a = args;
+	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->dy, a->dx) &&
+			 whole_vectors(a->cols, a->dres, NULL, NULL, NULL);
 
-	return NORM_VARIANT(k, a, "te_k_norm_bwd");
+	return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
 }
 
 static int geo_norm_dw(const void *args, struct te__cuda_kernel *k)
@@ -328,28 +345,31 @@ static const char *const act_fwd[TE_ACT_COUNT][2][2][2] = ACT_TABLE("te_k_act_fw
 static const char *const act_bwd[TE_ACT_COUNT][2][2][2] = ACT_TABLE("te_k_act_bwd");
 
 static int geo_act(const char *const (*func)[2][2][2], const char *name, int32_t act, int32_t gated,
-		   int32_t dtype, int64_t rows, int64_t cols, struct te__cuda_kernel *k)
+		   int32_t dtype, int64_t rows, int64_t cols, bool vec, struct te__cuda_kernel *k)
 {
+	const bool few = few_tiles(rows, cols, vec);
+
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return no_type(name, dtype);
 	if (act < 0 || act >= TE_ACT_COUNT)
 		return te__fail(-EINVAL, "%s: no activation has number %d", name, act);
-	return launch(k, func[act][few_tiles(rows, cols)][!!gated][dtype == TE_DTYPE_BF16],
-		      tiles(rows, cols), 256);
+	return launch_tiles(k, func[act][few][!!gated][dtype == TE_DTYPE_BF16], rows, cols, few);
 }
 
 static int geo_act_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_fwd *a = args;
 
-	return geo_act(act_fwd, "te_k_act_fwd", a->act, a->gated, a->dtype, a->rows, a->cols, k);
+	return geo_act(act_fwd, "te_k_act_fwd", a->act, a->gated, a->dtype, a->rows, a->cols,
+		       whole_vectors(a->cols, a->x, a->y, a->q.row, NULL), k);
 }
 
 static int geo_act_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_act_bwd *a = args;
 
-	return geo_act(act_bwd, "te_k_act_bwd", a->act, a->gated, a->dtype, a->rows, a->cols, k);
+	return geo_act(act_bwd, "te_k_act_bwd", a->act, a->gated, a->dtype, a->rows, a->cols,
+		       whole_vectors(a->cols, a->x, a->dx, a->q.row, a->dy), k);
 }
 
 static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)

@@ -37,7 +37,8 @@ static const struct {
 	{ 128, 1032 },
 	{ 130, 33 },
 	{ 5, 4096 },
-	/* tiles of 64 x 128 enough for each processor of a GPU; the host has one way for all */
+	/* tiles of 64 x 128 enough for each processor of a GPU; the host has one way for all, and
+	 * so have odd addresses */
 	{ 9, 17000 },
 	{ 8449, 24 },
 	{ 67, 8584 },
@@ -46,9 +47,20 @@ static const char *backend_name;
 
 static size_t nshapes(size_t n, size_t for_gpus)
 {
-	return strcmp(backend_name, "host") ? n : n - for_gpus;
+	return strcmp(backend_name, "host") && !kc_is_odd() ? n : n - for_gpus;
 }
-#define NSHAPES ((int)nshapes(TT_LEN(shapes), 3))
+#define NSHAPES nshapes(TT_LEN(shapes), 3)
+
+/* at odd addresses every third shape is enough */
+static size_t every(void)
+{
+	return kc_is_odd() ? 3 : 1;
+}
+
+static size_t first_shape(void)
+{
+	return kc_is_odd() ? (size_t)tt_rand_int(0, 2) : 0;
+}
 
 /* of a kernel that has a noop word: T by the low bit of the loop, noop now and then */
 static const float *some_noop(void)
@@ -70,7 +82,7 @@ START_TEST(clear_and_amax)
 	const int32_t dtype = compute[_i & 1];
 	static const int64_t sizes[] = { 1, 3, 63, 64, 65, 1000, 4097, 300007 };
 
-	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(sizes); k += every()) {
 		const int64_t n = sizes[k];
 		void *x = _i & 2 ? kc_anything(dtype, n) : kc_normal(dtype, n, 3.0f);
 		float *amax = kc_word(tt_rand_float(0.0f, 1.0f));
@@ -167,7 +179,7 @@ START_TEST(quantize)
 {
 	const int32_t dtype = compute[_i % 2], qdtype = fp8[_i / 2 % 2];
 
-	for (int k = 0; k < NSHAPES; k++) {
+	for (size_t k = first_shape(); k < NSHAPES; k += every()) {
 		const int64_t rows = shapes[k].rows, cols = shapes[k].cols, n = rows * cols;
 		void *x = k & 1 ? kc_anything(dtype, n) : kc_normal(dtype, n, 1.0f);
 		struct te_k_quantize a = {
@@ -193,7 +205,7 @@ START_TEST(dequantize_and_cast)
 	static const int64_t sizes[] = { 1, 7, 8, 9, 256, 4096, 4097, 10001 };
 	const int32_t to = types[_i % 3];
 
-	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(sizes); k += every()) {
 		const int64_t n = sizes[k];
 		const int32_t from = types[_i / 3];
 		uint8_t *codes = kc_poison(fp8[k & 1], n);
@@ -278,7 +290,7 @@ START_TEST(norm_fwd)
 	const int32_t dtype = compute[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1;
 
-	for (size_t k = 0; k < TT_LEN(norm_shapes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(norm_shapes); k += every()) {
 		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
 		const int64_t n = rows * cols;
 		/* side: none; row; row and col; col. y or not */
@@ -320,7 +332,7 @@ START_TEST(norm_fwd)
 		was = malloc((size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
 		ck_assert_ptr_nonnull(was);
 		memcpy(was, kc_got(a.y), (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
-		if (side) {
+		if (side && !kc_is_odd()) { /* y's address chooses the variant */
 			a.y = NULL;
 			*q.amax = 0.0f;
 			kc_defer(a.mean);
@@ -339,7 +351,7 @@ START_TEST(norm_fwd)
 		kc_defer(a.mean);
 		kc_defer(a.rstd);
 		KC_RUN(NORM_FWD, &a);
-		if (side < 2) /* the same variant of the kernel */
+		if (side < 2 && !kc_is_odd()) /* the same variant of the kernel */
 			ck_assert(!memcmp(kc_got(x), was,
 					  (size_t)n * te_dtype_nbytes((enum te_dtype)dtype)));
 		free(was);
@@ -354,15 +366,15 @@ START_TEST(norm_fwd_transposed)
 	static const struct {
 		int64_t rows, cols;
 	} sizes[] = {
-		{ 64, 128 },   { 65, 256 },   { 130, 384 },   { 16, 512 },    { 127, 768 },
-		{ 80, 1024 },  { 33, 1536 },  { 64, 1608 },   { 70, 2048 },   { 3, 2560 },
-		{ 128, 3072 }, { 48, 4096 },  { 16, 5120 },   { 17, 6144 },   { 32, 8192 },
-		{ 5, 8200 },   { 64, 40 },    { 1, 8 },       { 8451, 1024 }, { 1025, 128 },
-		{ 1030, 256 }, { 1040, 384 }, { 1026, 512 },  { 1100, 768 },  { 1024, 1024 },
+		{ 64, 128 },   { 65, 256 },   { 130, 384 },  { 16, 512 },    { 127, 768 },
+		{ 80, 1024 },  { 33, 1536 },  { 64, 1608 },  { 70, 2048 },   { 3, 2560 },
+		{ 128, 3072 }, { 48, 4096 },  { 16, 5120 },  { 17, 6144 },   { 32, 8192 },
+		{ 5, 8200 },   { 64, 40 },    { 1, 8 },	     { 8451, 1024 }, { 1025, 128 },
+		{ 1030, 256 }, { 1040, 384 }, { 1026, 512 }, { 1100, 768 },  { 1024, 1024 },
 	};
 	const int ln = _i & 1;
 
-	for (size_t k = 0; k < nshapes(TT_LEN(sizes), 7); k++) {
+	for (size_t k = first_shape(); k < nshapes(TT_LEN(sizes), 7); k += every()) {
 		const int64_t rows = sizes[k].rows, cols = sizes[k].cols, n = rows * cols;
 		void *x = kc_normal(TE_DTYPE_BF16, n, 2.0f);
 		struct te_k_norm_fwd a = {
@@ -437,7 +449,7 @@ START_TEST(norm_bwd_and_dw)
 	const int32_t dtype = compute[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1;
 
-	for (size_t k = 0; k < TT_LEN(norm_shapes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(norm_shapes); k += every()) {
 		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
 		const int64_t n = rows * cols, nparts = TE_K_NPARTS(rows);
 		const double depth = depth_of(cols);
@@ -521,7 +533,7 @@ START_TEST(colsum_and_part_sum)
 	static const int64_t widths[] = { 1, 3, 31, 32, 33, 100, 520, 1024 };
 	const int32_t dtype = compute[_i & 1];
 
-	for (size_t k = 0; k < TT_LEN(heights); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(heights); k += every()) {
 		const int64_t rows = heights[k], cols = widths[TT_LEN(widths) - 1 - k];
 		const int64_t nparts = TE_K_NPARTS(rows);
 		float *part = kc_poison(TE_DTYPE_FP32, nparts * cols);
@@ -556,7 +568,7 @@ START_TEST(bias_and_add)
 {
 	const int32_t dtype = compute[_i & 1];
 
-	for (int k = 0; k < NSHAPES; k++) {
+	for (size_t k = first_shape(); k < NSHAPES; k += every()) {
 		const int64_t rows = shapes[k].rows, cols = shapes[k].cols, n = rows * cols;
 		void *x = kc_anything(dtype, n), *y = kc_poison(dtype, n);
 		struct te_k_bias_fwd f = {
@@ -582,7 +594,7 @@ START_TEST(dropout_and_its_words)
 	static const int64_t sizes[] = { 1, 7, 8, 9, 4095, 4096, 4104, 100003 };
 	const int32_t dtype = compute[_i & 1];
 
-	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(sizes); k += every()) {
 		const int64_t n = sizes[k];
 		uint64_t *words = kc_poison(TE_DTYPE_UINT8, 24);
 		struct te_k_rng_next r = { words + 1, words + 2 };
@@ -739,7 +751,7 @@ START_TEST(act_fwd)
 	const int32_t dtype = compute[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
 
-	for (int k = 0; k < NSHAPES; k++) {
+	for (size_t k = first_shape(); k < NSHAPES; k += every()) {
 		const int64_t rows = shapes[k].rows, cols = shapes[k].cols, n = rows * cols;
 		const int side = (int)tt_rand_int(0, 3);
 		struct te_k_act_fwd a = { act_input(dtype, n * (1 + gated)),
@@ -809,7 +821,7 @@ START_TEST(act_bwd)
 	const int32_t dtype = compute[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
 
-	for (int k = 0; k < NSHAPES; k++) {
+	for (size_t k = first_shape(); k < NSHAPES; k += every()) {
 		const int64_t rows = shapes[k].rows, cols = shapes[k].cols, n = rows * cols;
 		const int64_t width = cols * (1 + gated), nx = rows * width;
 		const int64_t nparts = TE_K_NPARTS(rows);
@@ -891,7 +903,7 @@ START_TEST(embedding)
 	};
 	const int32_t dtype = compute[_i & 1];
 
-	for (size_t k = 0; k < TT_LEN(cases); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(cases); k += every()) {
 		const int64_t batch = cases[k].batch, seqlen = cases[k].seqlen;
 		const int64_t vocab = cases[k].vocab, width = cases[k].width, rows = batch * seqlen;
 		int32_t *tokens = kc_poison(TE_DTYPE_INT32, rows);
@@ -931,7 +943,7 @@ START_TEST(cross_entropy)
 	};
 	const int32_t dtype = compute[_i & 1];
 
-	for (size_t k = 0; k < TT_LEN(cases); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(cases); k += every()) {
 		const int64_t rows = cases[k].rows, cols = cases[k].cols, ncl = cases[k].nclasses;
 		void *x = kc_normal(dtype, rows * cols, 3.0f);
 		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
@@ -1095,7 +1107,7 @@ START_TEST(sumsq_and_adamw)
 {
 	static const int64_t sizes[] = { 1, 63, 64, 1000, 1024, 1025, 65536, 300001, 1000000 };
 
-	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+	for (size_t k = first_shape(); k < TT_LEN(sizes); k += every()) {
 		const int64_t n = sizes[k];
 		float *g = kc_normal(TE_DTYPE_FP32, n, 1.0f);
 		float *v = kc_normal(TE_DTYPE_FP32, n, 0.1f);
@@ -1150,6 +1162,12 @@ static void setup(void)
 	kc_open(backend_name);
 }
 
+static void setup_odd(void)
+{
+	setup();
+	kc_odd(1);
+}
+
 Suite *kernel_suite(const char *name, const char *backend)
 {
 	Suite *s = suite_create(name);
@@ -1193,5 +1211,22 @@ Suite *kernel_suite(const char *name, const char *backend)
 	CASE("optim");
 	tcase_add_test(c, sumsq_and_adamw);
 #undef CASE
+	c = tt_case(s, "odd addresses", "numeric");
+	tcase_add_checked_fixture(c, setup_odd, kc_close);
+	tcase_add_loop_test(c, clear_and_amax, 0, 4);
+	tcase_add_loop_test(c, quantize, 0, 16);
+	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
+	tcase_add_loop_test(c, norm_fwd, 0, 8);
+	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
+	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
+	tcase_add_loop_test(c, bias_and_add, 0, 2);
+	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
+	tcase_add_loop_test(c, rope, 0, 2);
+	tcase_add_loop_test(c, act_fwd, 0, 4);
+	tcase_add_loop_test(c, act_bwd, 0, 4);
+	tcase_add_loop_test(c, embedding, 0, 2);
+	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_test(c, sumsq_and_adamw);
 	return s;
 }

@@ -11,13 +11,15 @@
 #include "kernel_check.h"
 #include "tt_ctx.h"
 
-#define GUARD 256 /* bytes on both sides */
+#define GUARD 256 /* bytes on both sides, and in front up to ODD more */
+#define ODD 16
 #define MAX_ARRAYS 64
 
 struct array {
 	int32_t dtype;
 	int64_t n;
 	size_t nbytes; /* without guards */
+	size_t guard;  /* bytes in front */
 	char *host;    /* guards included, as the next two */
 	char *device;
 	char *got;
@@ -28,6 +30,7 @@ struct array {
 };
 
 static int exact; /* the backend is the reference itself */
+static int odd;
 static struct array arrays[MAX_ARRAYS];
 static int narrays;
 
@@ -46,12 +49,23 @@ void kc_open(const char *on)
 void kc_close(void)
 {
 	kc_reset();
+	kc_odd(0);
 	tt_teardown();
 }
 
 static size_t whole(const struct array *a)
 {
-	return a->nbytes + 2 * GUARD;
+	return a->nbytes + a->guard + GUARD;
+}
+
+void kc_odd(int on)
+{
+	odd = on;
+}
+
+int kc_is_odd(void)
+{
+	return odd;
 }
 
 void kc_reset(void)
@@ -76,8 +90,13 @@ void *kc_poison(int32_t dtype, int64_t n)
 	size_t room;
 
 	ck_assert_int_le(narrays, MAX_ARRAYS);
-	*a = (struct array){ .dtype = dtype, .n = n };
+	*a = (struct array){ .dtype = dtype, .n = n, .guard = GUARD };
 	a->nbytes = (size_t)n * te_dtype_nbytes((enum te_dtype)dtype);
+	if (odd && dtype != TE_DTYPE_UINT8) {
+		const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
+
+		a->guard += w * (size_t)tt_rand_int(0, (int64_t)(ODD / w) - 1);
+	}
 	room = (whole(a) + 255) / 256 * 256;
 	a->host = aligned_alloc(256, room);
 	a->got = malloc(room);
@@ -86,14 +105,14 @@ void *kc_poison(int32_t dtype, int64_t n)
 	ck_assert(a->host && a->got && a->was && a->use);
 	tt_poison(a->host, room);
 	DO(te_mem_alloc(te_ctx_stream(ctx), room, (void **)&a->device));
-	return a->host + GUARD;
+	return a->host + a->guard;
 }
 
 /* the array that p points into or just behind */
 static struct array *find(const void *p)
 {
 	for (int i = 0; i < narrays; i++) {
-		const char *begin = arrays[i].host + GUARD;
+		const char *begin = arrays[i].host + arrays[i].guard;
 
 		if ((const char *)p >= begin && (const char *)p <= begin + arrays[i].nbytes)
 			return &arrays[i];
@@ -171,7 +190,7 @@ static void move_pointers(void *args, size_t nbytes)
 
 static void check_equal(enum te_k_id id, int at, const struct array *a)
 {
-	const char *got = a->got + GUARD, *want = a->host + GUARD;
+	const char *got = a->got + a->guard, *want = a->host + a->guard;
 	const size_t w = te_dtype_nbytes((enum te_dtype)a->dtype);
 
 	if (!memcmp(got, want, a->nbytes))
@@ -210,7 +229,7 @@ static void uses_note(enum te_k_id id, const void *args)
 		struct array *a = find((const void *)r.v[k].ptr);
 		const size_t at = a ? (size_t)(r.v[k].ptr - (uintptr_t)a->host) : 0;
 
-		ck_assert_msg(a && at >= GUARD && at + r.v[k].nbytes <= GUARD + a->nbytes,
+		ck_assert_msg(a && at >= a->guard && at + r.v[k].nbytes <= a->guard + a->nbytes,
 			      "%s: range %u, %llu bytes, reaches over its array's %zu",
 			      te__k_name(id), k, (unsigned long long)r.v[k].nbytes,
 			      a ? a->nbytes : 0);
@@ -242,8 +261,8 @@ static void part_wrote(enum te_k_id id, struct array *a, int at, size_t k)
 			a->part[i] = TE_K_COUNT;
 	}
 	if (a->part[k] != TE_K_COUNT && a->part[k] != id)
-		ck_abort_msg("array %d: byte %zu is of the parts of both %s and %s", at, k - GUARD,
-			     te__k_name(a->part[k]), te__k_name(id));
+		ck_abort_msg("array %d: byte %zu is of the parts of both %s and %s", at,
+			     k - a->guard, te__k_name(a->part[k]), te__k_name(id));
 	a->part[k] = id;
 }
 
@@ -265,11 +284,11 @@ static void uses_check(enum te_k_id id)
 				 (a->host[k] != as || a->got[k] != a->was[k]))
 				ck_abort_msg("%s: array %d: byte %lld of %zu is written, which "
 					     "te_k_ptr.def does not say",
-					     te__k_name(id), i, (long long)k - GUARD, a->nbytes);
+					     te__k_name(id), i, (long long)k - a->guard, a->nbytes);
 			if (exact && a->host[k] != a->got[k])
 				ck_abort_msg("%s: array %d: byte %lld of %zu depends on what "
 					     "te_k_ptr.def says is not read",
-					     te__k_name(id), i, (long long)k - GUARD, a->nbytes);
+					     te__k_name(id), i, (long long)k - a->guard, a->nbytes);
 		}
 	}
 }

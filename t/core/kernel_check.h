@@ -30,7 +30,13 @@ void kc_close(void);
 /* frees all arrays */
 void kc_reset(void);
 
-/* n elements, 256-byte aligned; kc_poison's hold bytes that no result should */
+/*
+ * n elements; kc_poison's hold bytes that no result should. Arrays begin at 256 bytes; after
+ * kc_odd(1) at any address that their elements may have, but those of TE_DTYPE_UINT8, which
+ * stand for structs and longer words.
+ */
+void kc_odd(int on);
+int kc_is_odd(void);
 void *kc_poison(int32_t dtype, int64_t n);
 void *kc_normal(int32_t dtype, int64_t n, float scale);
 /* FP32, BF16, FP16: any bits: NaN, infinite, subnormal */

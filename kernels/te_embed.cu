@@ -2,15 +2,17 @@
  * te_embed.cu - token and position tables. sm_90a.
  *
  *  kernel     shapes                      blocks               threads  shared  B/element (BF16)
- *  embed_fwd  table FP32 [vocab, width]   a row                128      0       6, with pos 10
+ *  embed_fwd  table FP32 [vocab, width]   a row                32..128  0       6, with pos 10
  *  embed_bwd  dy T [rows, width]          1 or 16 table rows   256      24612   2, and the tokens
+ *  embed_bwd_few, up to 256 rows          4 rows of dy         128      4096    2
  *  pos_bwd    dy T [batch, seqlen, width] 1024 elements        128      0       2
  *
  * embed_bwd has no atomics, for sums in ascending row order: a block owns up to 16 rows of
  * the table (1 of a small table, whose rows occur often), reads all tokens (from
  * L2: they are few bytes), lists the rows of dy that are its own in order, and sums
  * them in registers, 16 rows in flight. Where the list would not fit, it is made
- * anew for each table row, a piece at a time.
+ * anew for each table row, a piece at a time. embed_bwd_few has a warp for each row of dy and
+ * 256 columns: the first row of a token sums all rows of it.
  */
 #include "te_dev.cuh"
 
@@ -18,20 +20,23 @@
 
 template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 {
-	const int64_t r = blockIdx.x, token = a.tokens[r];
+	const uint32_t r = blockIdx.x;
+	const int64_t token = a.tokens[r];
 	const bool known = token >= 0 && token < a.vocab;
 	const float *row = a.table + (known ? token : 0) * a.width;
-	const float *pos = a.pos ? a.pos + r % a.seqlen * a.width : NULL;
+	const int64_t at = a.seqlen > UINT32_MAX ? r : r % (uint32_t)a.seqlen;
+	const float *pos = a.pos ? a.pos + at * a.width : NULL;
 	T *y = (T *)a.y + r * a.width;
 
 	if (a.width % TE_V == 0 && aligned(a.table) && aligned(a.pos) && aligned(a.y)) {
 		for (int64_t c = threadIdx.x * TE_V; c < a.width; c += blockDim.x * TE_V) {
 			float v[TE_V] = { 0.0f }, p[TE_V];
 
+			if (pos) /* waits beside the token */
+				load_vec(pos + c, p);
 			if (known)
 				load_vec(row + c, v);
 			if (pos) {
-				load_vec(pos + c, p);
 #pragma unroll
 				for (int e = 0; e < TE_V; e++)
 					v[e] = add(v[e], p[e]);
@@ -53,6 +58,9 @@ template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 #define EMB_VOCAB 16 /* table rows a block has at most */
 #define EMB_FLIGHT (32 / (int)sizeof(T)) /* rows a thread reads at once */
 #define EMB_LIST 3072
+#define EMB_FEW 256 /* rows */
+#define EMB_FEW_THREADS 128
+#define EMB_FEW_FLIGHT 4
 #define EMB_STEP (EMB_THREADS * 4) /* tokens read at once: four a thread */
 
 struct emb_shared {
@@ -152,10 +160,10 @@ DEV int pick(struct emb_shared *s, int n, uint32_t v)
 	return npicked;
 }
 
-/* sum[e] += dy[row][c + e] for the n rows listed, in order */
-template <class T>
-DEV void sum_rows(const struct te_k_embed_bwd &a, const struct emb_shared *s, int n, int64_t c,
-		  bool vec, float sum[TE_V])
+/* sum[e] += dy[row][c + e] for the n rows listed, in order; FLIGHT of them are read at once */
+template <class T, int FLIGHT>
+DEV void sum_rows(const struct te_k_embed_bwd &a, const uint32_t *rows, int n, int64_t c, bool vec,
+		  float sum[TE_V])
 {
 	const T *dy = (const T *)a.dy + c;
 	const int nc = clamp_int(a.width - c, 0, TE_V);
@@ -167,19 +175,18 @@ DEV void sum_rows(const struct te_k_embed_bwd &a, const struct emb_shared *s, in
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
 				if (e < nc)
-					sum[e] = add(sum[e],
-						     to_float(dy[s->rows[i] * a.width + e]));
+					sum[e] = add(sum[e], to_float(dy[rows[i] * a.width + e]));
 		return;
 	}
-	for (int i0 = 0; i0 < n; i0 += EMB_FLIGHT) {
-		raw<T> w[EMB_FLIGHT];
+	for (int i0 = 0; i0 < n; i0 += FLIGHT) {
+		raw<T> w[FLIGHT];
 
 #pragma unroll
-		for (int i = 0; i < EMB_FLIGHT; i++)
+		for (int i = 0; i < FLIGHT; i++)
 			if (i0 + i < n)
-				w[i] = load_raw(dy + s->rows[i0 + i] * a.width);
+				w[i] = load_raw(dy + rows[i0 + i] * a.width);
 #pragma unroll
-		for (int i = 0; i < EMB_FLIGHT; i++) {
+		for (int i = 0; i < FLIGHT; i++) {
 			float x[TE_V];
 
 			if (i0 + i >= n)
@@ -192,26 +199,24 @@ DEV void sum_rows(const struct te_k_embed_bwd &a, const struct emb_shared *s, in
 	}
 }
 
-DEV void add_sums(const struct te_k_embed_bwd &a, int64_t v, int64_t c, bool vec,
-		  const float sum[TE_V])
+/* the n columns of the table that add_sums() adds to */
+DEV void table_load(const float *table, int n, bool vec, float ret_was[TE_V])
 {
-	float *table = a.dtable + v * a.width + c;
-	const int nc = clamp_int(a.width - c, 0, TE_V);
+	if (vec && n)
+		load_vec(table, ret_was);
+	else
+		load_some(table, n, ret_was);
+}
 
-	if (vec && nc) {
-		float x[TE_V];
-
-		load_vec(table, x);
-#pragma unroll
-		for (int e = 0; e < TE_V; e++)
-			x[e] = add(x[e], sum[e]);
-		store_vec(table, x);
-		return;
-	}
+DEV void add_sums(float *table, int n, bool vec, float was[TE_V], const float sum[TE_V])
+{
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
-		if (e < nc)
-			table[e] = add(table[e], sum[e]);
+		was[e] = add(was[e], sum[e]);
+	if (vec && n)
+		store_vec(table, was);
+	else
+		store_some(table, n, was);
 }
 
 template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
@@ -239,28 +244,71 @@ template <class T> DEV void embed_bwd_body(const struct te_k_embed_bwd &a)
 
 			for (int64_t c0 = 0; c0 < a.width; c0 += EMB_THREADS * TE_V) {
 				const int64_t c = c0 + threadIdx.x * TE_V;
-				float sum[TE_V] = { 0.0f };
+				const int nc = clamp_int(a.width - c, 0, TE_V);
+				float *table = a.dtable + (v0 + v) * a.width + c;
+				float was[TE_V], sum[TE_V] = { 0.0f };
 
-				sum_rows<T>(a, &s, npicked, c, vec, sum);
-				add_sums(a, v0 + v, c, vec, sum);
+				table_load(table, nc, vec, was);
+				sum_rows<T, EMB_FLIGHT>(a, s.rows, npicked, c, vec, sum);
+				add_sums(table, nc, vec, was, sum);
 			}
 			__syncthreads(); /* before s.rows is written again */
 			continue;
 		}
 		for (int64_t c0 = 0; c0 < a.width; c0 += EMB_THREADS * TE_V) {
 			const int64_t c = c0 + threadIdx.x * TE_V;
-			float sum[TE_V] = { 0.0f };
+			const int nc = clamp_int(a.width - c, 0, TE_V);
+			float *table = a.dtable + (v0 + v) * a.width + c;
+			float was[TE_V], sum[TE_V] = { 0.0f };
 
 			for (int64_t first = 0; first < a.rows; first += EMB_STEP) {
 				const int m = list_step(a, &s, first, v0 + v, 1, 0);
 
 				__syncthreads();
-				sum_rows<T>(a, &s, pick(&s, m, 0), c, vec, sum);
+				sum_rows<T, EMB_FLIGHT>(a, s.rows, pick(&s, m, 0), c, vec, sum);
 				__syncthreads();
 			}
-			add_sums(a, v0 + v, c, vec, sum);
+			table_load(table, nc, vec, was);
+			add_sums(table, nc, vec, was, sum);
 		}
 	}
+}
+
+/* a lane has eight tokens, 32 apart, and eight columns */
+template <class T> DEV void embed_bwd_few_body(const struct te_k_embed_bwd &a)
+{
+	__shared__ uint32_t rows[EMB_FEW_THREADS / 32][EMB_FEW];
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int r = blockIdx.x * (EMB_FEW_THREADS / 32) + warp, nrows = (int)a.rows;
+	const int64_t c = ((int64_t)blockIdx.y * 32 + lane) * TE_V;
+	const int nc = clamp_int(a.width - c, 0, TE_V);
+	const bool vec = a.width % TE_V == 0 && aligned(a.dy) && aligned(a.dtable);
+	const int32_t token = r < nrows ? a.tokens[r] : -1;
+	float was[TE_V], sum[TE_V] = { 0.0f }, *table;
+	int32_t other[EMB_FEW / 32];
+	int n = 0;
+
+#pragma unroll
+	for (int k = 0; k < EMB_FEW / 32; k++)
+		other[k] = k * 32 + lane < nrows ? a.tokens[k * 32 + lane] : -1;
+	if (token < 0 || token >= a.vocab)
+		return;
+	/* listed are all rows of the token, in order; a row before this one has them, if any */
+#pragma unroll
+	for (int k = 0; k < EMB_FEW / 32; k++) {
+		const uint32_t same = __ballot_sync(0xffffffffu, other[k] == token);
+
+		if (other[k] == token)
+			rows[warp][n + __popc(same & ((1u << lane) - 1))] = k * 32 + lane;
+		n += __popc(same);
+	}
+	__syncwarp();
+	if (rows[warp][0] != (uint32_t)r)
+		return;
+	table = a.dtable + (int64_t)token * a.width + c;
+	table_load(table, nc, vec, was);
+	sum_rows<T, EMB_FEW_FLIGHT>(a, rows[warp], n, c, vec, sum);
+	add_sums(table, nc, vec, was, sum);
 }
 
 /* --- positions ----------------------------------------------------------- */
@@ -272,7 +320,7 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 	const int nc = clamp_int(n - at, 0, TE_V);
 	const bool vec = n % TE_V == 0 && aligned(a.dy) && aligned(a.dpos);
 	const T *dy = (const T *)a.dy + at;
-	float sum[TE_V] = { 0.0f };
+	float sum[TE_V] = { 0.0f }, out[TE_V];
 
 	if (!nc)
 		return;
@@ -288,6 +336,7 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 				a.dpos[at + e] = add(a.dpos[at + e], sum[e]);
 		return;
 	}
+	load_vec(a.dpos + at, out); /* waits beside dy */
 	for (int64_t b0 = 0; b0 < a.batch; b0 += 4) {
 		raw<T> w[4];
 
@@ -307,9 +356,6 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 				sum[e] = add(sum[e], x[e]);
 		}
 	}
-	float out[TE_V];
-
-	load_vec(a.dpos + at, out);
 #pragma unroll
 	for (int e = 0; e < TE_V; e++)
 		out[e] = add(out[e], sum[e]);
@@ -328,6 +374,12 @@ template <class T> DEV void pos_bwd_body(const struct te_k_pos_bwd &a)
 	{                                                                                     \
 		te_begin();                                                                   \
 		embed_bwd_body<T>(a);                                                         \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(EMB_FEW_THREADS)                         \
+		te_k_embed_bwd_few_##t(const __grid_constant__ struct te_k_embed_bwd a)       \
+	{                                                                                     \
+		te_begin();                                                                   \
+		embed_bwd_few_body<T>(a);                                                     \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(128)                                     \
 		te_k_pos_bwd_##t(const __grid_constant__ struct te_k_pos_bwd a)               \

@@ -2,16 +2,18 @@
  * te_loss.cu - softmax cross-entropy. sm_90a.
  *
  *  kernel     shapes                   blocks  threads  shared  B/element (BF16)
- *  ce_fwd     logits T [rows, cols]    a row   512      128     2
- *  ce_reduce  [rows]                   1       1024     512     8 a row
- *  ce_bwd     logits T [rows, cols]    a row   512      0       4
+ *  ce_fwd     logits T [rows, cols]    a row   32..512  128     2
+ *  ce_reduce  [rows]                   1       32..1024 384     8 a row
+ *  ce_bwd     logits T [rows, cols]    a row   32..512  0       4
  *
  * ce_fwd keeps a running maximum and a sum relative to it in each thread, so that a
- * row of any length is read once; threads are joined in a fixed order.
+ * row of any length is read once; threads are joined in a fixed order. Blocks have as many
+ * threads as there is work for, and of what a row's last step wants nothing waits for another.
  */
 #include "te_dev.cuh"
 
-#define CE_THREADS 512
+#define CE_THREADS 512 /* at most */
+#define CE_ROWS 4      /* that a thread of ce_reduce reads at once */
 
 DEV bool counts(int32_t target, int64_t nclasses, int32_t ignore_index)
 {
@@ -44,11 +46,12 @@ DEV void softmax_add(struct softmax &s, const float v[TE_V])
 	s.m = m;
 }
 
-DEV struct softmax softmax_join(struct softmax a, struct softmax b)
+/* of a warp's lanes, in each of them; m is never NaN, as fmaxf ignores those */
+DEV struct softmax softmax_of_warp(struct softmax s)
 {
-	const float m = fmaxf(a.m, b.m), base = base_of(m);
+	const float m = warp_max(s.m);
 
-	return { m, a.sum * expf(a.m - base) + b.sum * expf(b.m - base) };
+	return { m, warp_sum(s.sum * expf(s.m - base_of(m))) };
 }
 
 template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
@@ -58,17 +61,20 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 	const T *x = (const T *)a.logits + r * a.cols;
 	const bool vec = a.cols % TE_V == 0 && aligned(x);
 	const int64_t nvec = vec ? a.nclasses / TE_V : 0;
+	const int nthreads = blockDim.x, nwarps = nthreads / 32, lane = threadIdx.x % 32;
+	const int32_t target = a.targets[r];
+	const bool on = counts(target, a.nclasses, a.ignore_index);
 	struct softmax s = { -TE_INF, 0.0f };
 	int64_t i = threadIdx.x;
-	int32_t target;
+	float hit = 0.0f;
 	double lse;
 
-	for (; i + 3 * CE_THREADS < nvec; i += 4 * CE_THREADS) {
+	for (; i + 3 * nthreads < nvec; i += 4 * nthreads) {
 		raw<T> w[4];
 
 #pragma unroll
 		for (int u = 0; u < 4; u++)
-			w[u] = load_raw(x + (i + u * CE_THREADS) * TE_V);
+			w[u] = load_raw(x + (i + u * nthreads) * TE_V);
 #pragma unroll
 		for (int u = 0; u < 4; u++) {
 			float v[TE_V];
@@ -77,41 +83,53 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 			softmax_add(s, v);
 		}
 	}
-	for (; i < nvec; i += CE_THREADS) {
-		float v[TE_V];
+	if (vec) {
+		raw<T> w[3];
 
-		load_vec(x + i * TE_V, v);
-		softmax_add(s, v);
+#pragma unroll
+		for (int u = 0; u < 3; u++)
+			if (i + u * nthreads < nvec)
+				w[u] = load_raw(x + (i + u * nthreads) * TE_V);
+		if (threadIdx.x == 0 && on) /* waits beside the vectors */
+			hit = to_float(x[target]);
+#pragma unroll
+		for (int u = 0; u < 3; u++) {
+			float v[TE_V];
+
+			if (i + u * nthreads >= nvec)
+				break;
+			unpack(w[u], v);
+			softmax_add(s, v);
+		}
+	} else if (threadIdx.x == 0 && on) {
+		hit = to_float(x[target]);
 	}
-	for (i = nvec * TE_V + threadIdx.x; i < a.nclasses; i += CE_THREADS * TE_V) {
+	for (i = nvec * TE_V + threadIdx.x; i < a.nclasses; i += nthreads * TE_V) {
 		float v[TE_V];
 
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
-			const int64_t c = i + e * CE_THREADS;
+			const int64_t c = i + e * nthreads;
 
 			v[e] = c < a.nclasses ? to_float(x[c]) : -TE_INF;
 		}
 		softmax_add(s, v);
 	}
-#pragma unroll
-	for (int d = 16; d; d >>= 1)
-		s = softmax_join(s, { __shfl_xor_sync(0xffffffffu, s.m, d),
-				      __shfl_xor_sync(0xffffffffu, s.sum, d) });
-	if (threadIdx.x % 32 == 0)
-		part[threadIdx.x / 32] = s;
-	__syncthreads();
+	s = softmax_of_warp(s);
+	if (nwarps > 1) {
+		if (lane == 0)
+			part[threadIdx.x / 32] = s;
+		__syncthreads();
+		if (threadIdx.x >= 32)
+			return;
+		s = softmax_of_warp(lane < nwarps ? part[lane] : softmax{ -TE_INF, 0.0f });
+	}
 	if (threadIdx.x)
 		return;
-	for (int w = 1; w < CE_THREADS / 32; w++)
-		s = softmax_join(s, part[w]);
-	/* a row of nothing but -inf: inf - inf on the host, NaN */
-	lse = s.m == -TE_INF ? (double)(TE_INF - TE_INF) : (double)s.m + log((double)s.sum);
-	target = a.targets[r];
+	/* a row of nothing but -inf: inf - inf on the host, NaN; logf loses less than the sum */
+	lse = s.m == -TE_INF ? (double)(TE_INF - TE_INF) : (double)s.m + (double)logf(s.sum);
 	a.lse[r] = (float)lse;
-	a.row_loss[r] = counts(target, a.nclasses, a.ignore_index) ?
-				(float)(lse - (double)to_float(x[target])) :
-				0.0f;
+	a.row_loss[r] = on ? (float)(lse - (double)hit) : 0.0f;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
@@ -119,30 +137,44 @@ extern "C" __global__ void __launch_bounds__(1024)
 {
 	te_begin();
 	__shared__ double part[32];
-	__shared__ int64_t number[32];
+	__shared__ uint32_t number[32];
+	const int nwarps = blockDim.x / 32, lane = threadIdx.x % 32;
 	double sum = 0.0;
-	int64_t n = 0;
+	uint32_t n = 0; /* ce_fwd has a block a row: less than 2^31 */
 
-	for (int64_t r = threadIdx.x; r < a.rows; r += blockDim.x)
-		if (counts(a.targets[r], a.nclasses, a.ignore_index)) {
-			sum = __dadd_rn(sum, (double)a.row_loss[r]);
-			n++;
-		}
-	sum = warp_sum(sum);
+	for (int64_t r0 = threadIdx.x; r0 < a.rows; r0 += blockDim.x * CE_ROWS) {
+		int32_t target[CE_ROWS];
+		float loss[CE_ROWS];
+
 #pragma unroll
-	for (int d = 16; d; d >>= 1)
-		n += __shfl_xor_sync(0xffffffffu, n, d);
-	if (threadIdx.x % 32 == 0) {
-		part[threadIdx.x / 32] = sum;
-		number[threadIdx.x / 32] = n;
+		for (int u = 0; u < CE_ROWS; u++) {
+			const int64_t r = r0 + u * (int)blockDim.x;
+
+			target[u] = r < a.rows ? a.targets[r] : -1;
+			loss[u] = r < a.rows ? a.row_loss[r] : 0.0f;
+		}
+#pragma unroll
+		for (int u = 0; u < CE_ROWS; u++)
+			if (counts(target[u], a.nclasses, a.ignore_index)) {
+				sum = __dadd_rn(sum, (double)loss[u]);
+				n++;
+			}
 	}
-	__syncthreads();
+	sum = warp_sum(sum);
+	n = __reduce_add_sync(0xffffffffu, n);
+	if (nwarps > 1) {
+		if (lane == 0) {
+			part[threadIdx.x / 32] = sum;
+			number[threadIdx.x / 32] = n;
+		}
+		__syncthreads();
+		if (threadIdx.x >= 32)
+			return;
+		sum = warp_sum(lane < nwarps ? part[lane] : 0.0);
+		n = __reduce_add_sync(0xffffffffu, lane < nwarps ? number[lane] : 0);
+	}
 	if (threadIdx.x)
 		return;
-	for (int w = 1; w < 32; w++) {
-		sum = __dadd_rn(sum, part[w]);
-		n += number[w];
-	}
 	*a.loss = n ? (float)__ddiv_rn(sum, (double)n) : 0.0f;
 	*a.count = (float)n;
 }
@@ -155,10 +187,13 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 	const int32_t target = a.targets[r];
 	const bool on = counts(target, a.nclasses, a.ignore_index);
 	const bool vec = a.cols % TE_V == 0 && aligned(x) && aligned(dx);
+	const int nthreads = blockDim.x;
+	/* a row of one step does not wait for its target to know whether it counts */
+	const bool once = a.cols <= 2 * nthreads * TE_V;
 	const float factor = __fdiv_rn(a.grad_scale, *a.count), lse = a.lse[r];
 
 	if (!vec) {
-		for (int64_t c = threadIdx.x; c < a.cols; c += CE_THREADS) {
+		for (int64_t c = threadIdx.x; c < a.cols; c += nthreads) {
 			float p = 0.0f;
 
 			if (on && c < a.nclasses) {
@@ -169,18 +204,18 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 		}
 		return;
 	}
-	for (int64_t c = threadIdx.x * TE_V; c < a.cols; c += 2 * CE_THREADS * TE_V) {
+	for (int64_t c = threadIdx.x * TE_V; c < a.cols; c += 2 * nthreads * TE_V) {
 		raw<T> w[2];
 
 #pragma unroll
 		for (int u = 0; u < 2; u++) {
-			const int64_t cu = c + u * CE_THREADS * TE_V;
+			const int64_t cu = c + u * nthreads * TE_V;
 
-			w[u] = on && cu < a.nclasses ? load_raw(x + cu) : zero_raw<T>();
+			w[u] = (once || on) && cu < a.nclasses ? load_raw(x + cu) : zero_raw<T>();
 		}
 #pragma unroll
 		for (int u = 0; u < 2; u++) {
-			const int64_t cu = c + u * CE_THREADS * TE_V;
+			const int64_t cu = c + u * nthreads * TE_V;
 			const int n = on ? clamp_int(a.nclasses - cu, 0, TE_V) : 0;
 			const int64_t hit = target - cu;
 			float v[TE_V];
@@ -201,7 +236,7 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 }
 
 #define TE_NAME(T, t)                                                                         \
-	extern "C" __global__ void __launch_bounds__(CE_THREADS)                              \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS, sizeof(T) == 2 ? 4 : 2)       \
 		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                 \
 	{                                                                                     \
 		te_begin();                                                                   \

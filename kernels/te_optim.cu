@@ -2,11 +2,12 @@
  * te_optim.cu - AdamW and the norm of gradients. sm_90a.
  *
  *  kernel       shapes             blocks         threads  shared  B/element
- *  sumsq        x FP32 [n]         1024           256      64      4
+ *  sumsq        x FP32 [n]         1024           128      32      4
  *  adamw_begin  1024 partial sums  1              256      2048
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *
- * sumsq gives each block one run, all resident at once. adamw is bound by its 28
+ * sumsq gives each block one run, all resident at once, and reads four vectors a thread while
+ * it adds up the four before. adamw is bound by its 28
  * bytes an element; its two square roots and divisions are IEEE, as on the host, and hidden.
  */
 #include "te_dev.cuh"
@@ -16,45 +17,49 @@ DEV double square(float x)
 	return __dmul_rn((double)x, (double)x);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+#define SUMSQ_THREADS 128
+#define SUMSQ_UNROLL 4 /* vectors of 4 a thread */
+#define SUMSQ_STEP (SUMSQ_THREADS * SUMSQ_UNROLL * 4)
+
+/* 0 behind hi */
+DEV void sumsq_load(const float *x, int64_t i, int64_t hi, float4 ret_v[SUMSQ_UNROLL])
+{
+#pragma unroll
+	for (int u = 0; u < SUMSQ_UNROLL; u++, i += SUMSQ_THREADS * 4)
+		ret_v[u] = i < hi ? *(const float4 *)(x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
 	te_k_sumsq(const __grid_constant__ struct te_k_sumsq a)
 {
 	te_begin();
-	__shared__ double part[8];
+	__shared__ double part[SUMSQ_THREADS / 32];
 	const int64_t run = (a.n + TE_K_SUMSQ_PARTS - 1) / TE_K_SUMSQ_PARTS;
 	const int64_t begin = min((int64_t)blockIdx.x * run, a.n), end = min(begin + run, a.n);
 	/* whole vectors of 4 in the middle, single elements at both ends */
 	const int64_t lo = aligned(a.x) ? min((begin + 3) / 4 * 4, end) : end;
 	const int64_t hi = lo + (end - lo) / 4 * 4;
 	double sum[4] = { 0.0, 0.0, 0.0, 0.0 };
-	int64_t i;
+	float4 v[SUMSQ_UNROLL], next[SUMSQ_UNROLL];
+	int64_t i = lo + threadIdx.x * 4;
 
-	for (i = begin + threadIdx.x; i < lo; i += blockDim.x)
-		sum[0] = __dadd_rn(sum[0], square(a.x[i]));
-	for (i = hi + threadIdx.x; i < end; i += blockDim.x)
-		sum[1] = __dadd_rn(sum[1], square(a.x[i]));
-	i = lo + threadIdx.x * 4;
-	for (; i + 3 * 1024 < hi; i += 4 * 1024) {
-		float4 v[4];
-
+	sumsq_load(a.x, i, hi, next);
+	for (int64_t k = begin + threadIdx.x; k < lo; k += SUMSQ_THREADS)
+		sum[0] = __dadd_rn(sum[0], square(a.x[k]));
+	for (int64_t k = hi + threadIdx.x; k < end; k += SUMSQ_THREADS)
+		sum[1] = __dadd_rn(sum[1], square(a.x[k]));
+	for (; i < hi; i += SUMSQ_STEP) {
 #pragma unroll
-		for (int u = 0; u < 4; u++)
-			v[u] = *(const float4 *)(a.x + i + u * 1024);
+		for (int u = 0; u < SUMSQ_UNROLL; u++)
+			v[u] = next[u];
+		sumsq_load(a.x, i + SUMSQ_STEP, hi, next);
 #pragma unroll
-		for (int u = 0; u < 4; u++) {
+		for (int u = 0; u < SUMSQ_UNROLL; u++) {
 			sum[0] = __dadd_rn(sum[0], square(v[u].x));
 			sum[1] = __dadd_rn(sum[1], square(v[u].y));
 			sum[2] = __dadd_rn(sum[2], square(v[u].z));
 			sum[3] = __dadd_rn(sum[3], square(v[u].w));
 		}
-	}
-	for (; i < hi; i += 1024) {
-		const float4 v = *(const float4 *)(a.x + i);
-
-		sum[0] = __dadd_rn(sum[0], square(v.x));
-		sum[1] = __dadd_rn(sum[1], square(v.y));
-		sum[2] = __dadd_rn(sum[2], square(v.z));
-		sum[3] = __dadd_rn(sum[3], square(v.w));
 	}
 	sum[0] = warp_sum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])));
 	if (threadIdx.x % 32 == 0)
@@ -62,7 +67,8 @@ extern "C" __global__ void __launch_bounds__(256)
 	__syncthreads();
 	if (threadIdx.x)
 		return;
-	for (int w = 1; w < 8; w++)
+#pragma unroll
+	for (int w = 1; w < SUMSQ_THREADS / 32; w++)
 		sum[0] = __dadd_rn(sum[0], part[w]);
 	a.part[blockIdx.x] = sum[0];
 }
@@ -131,27 +137,33 @@ extern "C" __global__ void __launch_bounds__(256)
 {
 	te_begin();
 	const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4;
+	const bool vec = i + 4 <= a.n && aligned(a.w) && aligned(a.m) && aligned(a.v) &&
+			 aligned(a.g);
 	const struct te_k_adamw_state *s = a.state;
 	float4 w, m, v, g;
 	bool decay;
 
-	if (i >= a.n || s->skip)
+	if (i >= a.n)
+		return;
+	if (vec) { /* before the state is there */
+		w = *(const float4 *)(a.w + i);
+		m = *(const float4 *)(a.m + i);
+		v = *(const float4 *)(a.v + i);
+		g = *(const float4 *)(a.g + i);
+	}
+	decay = a.decay[i / TE_K_ALIGN_WEIGHT];
+	if (s->skip)
 		return;
 	const struct adamw_consts k = {
 		s->clip, s->lr, a.beta1, a.beta2, sub(1.0f, a.beta1), sub(1.0f, a.beta2),
 		(float)__dsub_rn(1.0, s->beta1_t), (float)__dsub_rn(1.0, s->beta2_t),
 		a.eps, a.weight_decay,
 	};
-	decay = a.decay[i / TE_K_ALIGN_WEIGHT];
-	if (i + 4 > a.n || !aligned(a.w) || !aligned(a.m) || !aligned(a.v) || !aligned(a.g)) {
+	if (!vec) {
 		for (int64_t j = i; j < min(i + 4, a.n); j++)
 			adamw_one(k, a.g[j], decay, a.w[j], a.m[j], a.v[j]);
 		return;
 	}
-	w = *(const float4 *)(a.w + i);
-	m = *(const float4 *)(a.m + i);
-	v = *(const float4 *)(a.v + i);
-	g = *(const float4 *)(a.g + i);
 	adamw_one(k, g.x, decay, w.x, m.x, v.x);
 	adamw_one(k, g.y, decay, w.y, m.y, v.y);
 	adamw_one(k, g.z, decay, w.z, m.z, v.z);

@@ -21,9 +21,11 @@
 #define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
 #define EMBED_VOCAB 16	      /* table rows a block of embed_bwd owns, 1 of a small table */
 #define EMBED_LARGE_VOCAB 4096
-#define EMBED_MAX_ROWS (1 << 28) /* a row and a place among these make 32 bits */
-#define NORM_WARP_COLS 1024	 /* a warp holds so many columns in registers */
-#define NORM_THREAD_COLS 32	 /* and a thread these */
+#define EMBED_FEW_ROWS 256
+#define EMBED_FEW_WIDTH (256 * 65535) /* a grid has so many blocks in its second extent */
+#define EMBED_MAX_ROWS (1 << 28)      /* a row and a place among these make 32 bits */
+#define NORM_WARP_COLS 1024	      /* a warp holds so many columns in registers */
+#define NORM_THREAD_COLS 32	      /* and a thread these */
 #define NORM_BLOCK_COLS 16384
 #define NORM_CLUSTER_COLS 8192
 #define NORM_FEW_ROWS 4
@@ -33,6 +35,14 @@
 static int64_t ceil_div(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;
+}
+
+/* whole warps for n elements of which a thread takes each, up to most threads */
+static unsigned threads_for(int64_t n, int64_t each, unsigned most)
+{
+	const int64_t nwarps = n > 0 ? ceil_div(n, 32 * each) : 1;
+
+	return nwarps * 32 < most ? (unsigned)nwarps * 32 : most;
 }
 
 /* nblocks of nthreads running func */
@@ -376,7 +386,7 @@ static int geo_embed_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_embed_fwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_embed_fwd", a->rows, 128);
+	return LAUNCH_T(k, a->dtype, "te_k_embed_fwd", a->rows, threads_for(a->width, 8, 128));
 }
 
 static int geo_embed_bwd(const void *args, struct te__cuda_kernel *k)
@@ -387,6 +397,10 @@ static int geo_embed_bwd(const void *args, struct te__cuda_kernel *k)
 	if (a->rows > EMBED_MAX_ROWS)
 		return te__fail(-TE_ESHAPE, "te_k_embed_bwd: %lld tokens are more than %d",
 				(long long)a->rows, EMBED_MAX_ROWS);
+	if (a->rows <= EMBED_FEW_ROWS && a->width <= EMBED_FEW_WIDTH) {
+		k->grid[1] = (unsigned)ceil_div(a->width, 256);
+		return LAUNCH_T(k, a->dtype, "te_k_embed_bwd_few", ceil_div(a->rows, 4), 128);
+	}
 	return LAUNCH_T(k, a->dtype, "te_k_embed_bwd", ceil_div(a->vocab, span), 256);
 }
 
@@ -401,26 +415,27 @@ static int geo_ce_fwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_ce_fwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_ce_fwd", a->rows, 512);
+	return LAUNCH_T(k, a->dtype, "te_k_ce_fwd", a->rows, threads_for(a->nclasses, 8, 512));
 }
 
 static int geo_ce_reduce(const void *args, struct te__cuda_kernel *k)
 {
-	(void)args;
-	return launch(k, "te_k_ce_reduce", 1, 1024);
+	const struct te_k_ce_reduce *a = args;
+
+	return launch(k, "te_k_ce_reduce", 1, threads_for(a->rows, 4, 1024));
 }
 
 static int geo_ce_bwd(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_ce_bwd *a = args;
 
-	return LAUNCH_T(k, a->dtype, "te_k_ce_bwd", a->rows, 512);
+	return LAUNCH_T(k, a->dtype, "te_k_ce_bwd", a->rows, threads_for(a->cols, 8, 512));
 }
 
 static int geo_sumsq(const void *args, struct te__cuda_kernel *k)
 {
 	(void)args;
-	return launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, 256);
+	return launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, 128);
 }
 
 static int geo_adamw_begin(const void *args, struct te__cuda_kernel *k)

@@ -7,6 +7,9 @@
  * by lives that it is a whole piece of, and what is taken by any life that has a part of it. What
  * meets a life is then found in the first sets of the nodes that it has a part of, and in the
  * second sets of those that are its pieces.
+ *
+ * A long life among many of random length meets gaps without number that are too small, some in
+ * each set. There it is faster to look at all that is taken, in one list by address.
  */
 #define TE_LOG_CATEGORY "core/place"
 #include "config.h"
@@ -14,6 +17,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <te/place.h>
 #include <te/private.h>
@@ -45,6 +49,21 @@ struct tree {
 	uint32_t unused; /* list of spans, by low */
 };
 
+/* an item in its place */
+struct row {
+	uint64_t from, to;
+	int32_t first, last;
+};
+
+#define NLATE 256
+
+/* all of them by address; those that came last are apart until they are so many, so that few
+ * move */
+struct list {
+	struct row *v, late[NLATE];
+	size_t n, nlate;
+};
+
 /* what a life touches: two nodes at most of each kind on each of 32 levels */
 struct nodes {
 	size_t part[64], whole[64];
@@ -65,6 +84,11 @@ static int by_time(const void *a, const void *b)
 	const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
 
 	return (x > y) - (x < y);
+}
+
+static uint64_t higher(uint64_t x, uint64_t y)
+{
+	return x > y ? x : y;
 }
 
 static uint64_t rounded(uint64_t nbytes, uint64_t align)
@@ -212,9 +236,85 @@ static uint32_t first(const struct span *span, uint32_t set, uint64_t off)
 	return found;
 }
 
-/* the lowest offset where nbytes are free beside all that lives at the same time */
-static uint64_t lowest_fit(const struct tree *tree, const struct nodes *at, uint64_t nbytes)
+/* ---- the list ---- */
+
+static int begins_below(const void *rows, size_t i, uint64_t x)
 {
+	return ((const struct row *)rows)[i].from < x;
+}
+
+static void list_add(struct list *l, struct row row)
+{
+	size_t at = te__count_before(l->late, l->nlate, begins_below, row.from), i;
+
+	memmove(&l->late[at + 1], &l->late[at], (l->nlate - at) * sizeof(row));
+	l->late[at] = row;
+	if (++l->nlate < NLATE)
+		return;
+	/* from the end, where there is room */
+	i = l->n;
+	l->n += NLATE;
+	for (at = l->n; l->nlate;) {
+		const int of_late = !i || l->v[i - 1].from < l->late[l->nlate - 1].from;
+
+		l->v[--at] = of_late ? l->late[--l->nlate] : l->v[--i];
+	}
+}
+
+/* where a row ends that lives at the same time, or 0: a mask in place of a branch, which nobody
+ * could guess */
+static uint64_t met(const struct row *row, const struct te_place_item *life)
+{
+	const int meets = (row->first <= life->last) & (life->first <= row->last);
+
+	return row->to & -(uint64_t)meets;
+}
+
+/* where nbytes are free as far as the rows from *at on tell */
+static uint64_t pass(const struct row *v, size_t n, size_t *at, const struct te_place_item *life,
+		     uint64_t nbytes, uint64_t off)
+{
+	size_t i = *at;
+
+	/* eight that do not wait for each other, as the last is in the way */
+	for (; i + 8 <= n && v[i + 7].from < off + nbytes; i += 8) {
+		uint64_t most = 0;
+
+		for (int k = 0; k < 8; k++)
+			most = higher(most, met(&v[i + k], life));
+		off = higher(off, most);
+	}
+	for (; i < n && v[i].from < off + nbytes; i++)
+		off = higher(off, met(&v[i], life));
+	*at = i;
+	return off;
+}
+
+/* the lowest offset from off on where nbytes are free beside all that lives at the same time */
+static uint64_t list_fit(const struct list *l, const struct te_place_item *life, uint64_t nbytes,
+			 uint64_t off)
+{
+	size_t i = 0, late = 0;
+	uint64_t was;
+
+	do {
+		was = off;
+		off = pass(l->v, l->n, &i, life, nbytes, off);
+		off = pass(l->late, l->nlate, &late, life, nbytes, off);
+	} while (off != was);
+	return off;
+}
+
+/* ---- te_place ---- */
+
+/* how many rows of the list are looked at in the time of a step through the tree */
+#define STEP_ROWS 512
+
+/* the lowest offset where nbytes are free beside all that lives at the same time */
+static uint64_t lowest_fit(const struct tree *tree, const struct nodes *at, const struct list *list,
+			   const struct te_place_item *life, uint64_t nbytes)
+{
+	size_t nsteps = (list->n + list->nlate) / STEP_ROWS + 16;
 	const struct span *span = tree->span;
 	uint32_t set[128], next[128]; /* next: the first span that ends behind the offset */
 	uint64_t off = 0;
@@ -232,6 +332,8 @@ static uint64_t lowest_fit(const struct tree *tree, const struct nodes *at, uint
 		if (next[i] && span[next[i]].from < off + nbytes) {
 			off = span[next[i]].to;
 			i = 0;
+			if (!nsteps--)
+				return list_fit(list, life, nbytes, off);
 		} else {
 			i++;
 		}
@@ -239,8 +341,8 @@ static uint64_t lowest_fit(const struct tree *tree, const struct nodes *at, uint
 	return off;
 }
 
-static int place(struct tree *tree, const struct te_place_item *it, struct placed *p,
-		 uint64_t align)
+static int place(struct tree *tree, struct list *list, const struct te_place_item *it,
+		 struct placed *p, uint64_t align)
 {
 	const uint64_t nbytes = rounded(p->nbytes, align);
 	struct nodes at = { .npart = 0 };
@@ -251,8 +353,9 @@ static int place(struct tree *tree, const struct te_place_item *it, struct place
 	r = reserve(tree, (size_t)at.npart + 2 * (size_t)at.nwhole);
 	if (r)
 		return r;
-	p->offset = lowest_fit(tree, &at, nbytes);
+	p->offset = lowest_fit(tree, &at, list, it, nbytes);
 	end = p->offset + nbytes;
+	list_add(list, (struct row){ p->offset, end, it->first, it->last });
 	for (int i = 0; i < at.npart; i++)
 		take(tree, &tree->any[at.part[i]], p->offset, end);
 	for (int i = 0; i < at.nwhole; i++) {
@@ -288,8 +391,6 @@ static int tree_init(struct tree *tree, const struct te_place_item *items, const
 	tree->any = tree->whole ? tree->whole + 2 * tree->nleaves : NULL;
 	return tree->whole ? 0 : -ENOMEM;
 }
-
-/* ---- te_place ---- */
 
 static int check(const struct te_place_item *items, int32_t n, uint64_t align)
 {
@@ -330,6 +431,7 @@ static int32_t sort(const struct te_place_item *items, int32_t n, struct placed 
 int te_place(struct te_place_item *items, int32_t n, uint64_t align, uint64_t *ret_peak)
 {
 	struct tree tree = { .birth = NULL };
+	struct list list = { .n = 0 };
 	uint64_t peak = 0;
 	struct placed *p;
 	int32_t m = 0;
@@ -344,10 +446,13 @@ int te_place(struct te_place_item *items, int32_t n, uint64_t align, uint64_t *r
 	if (!r) {
 		m = sort(items, n, p);
 		r = m ? tree_init(&tree, items, p, m) : 0;
+		list.v = te__malloc((size_t)m * sizeof(*list.v));
+		r = list.v ? r : -ENOMEM;
 	}
 	for (int32_t i = 0; i < m && !r; i++)
-		r = place(&tree, &items[p[i].item], &p[i], align);
+		r = place(&tree, &list, &items[p[i].item], &p[i], align);
 	tree_free(&tree);
+	te__free(list.v);
 	if (r) {
 		te__free(p);
 		return te__fail(r, "te_place: no memory for %" PRId32 " items", n);

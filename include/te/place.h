@@ -21,7 +21,8 @@ struct te_place_item {
  *
  * Items that live at the same time do not overlap. Largest first, each at the lowest offset that is
  * free for its whole life. Items without bytes get offset 0.
- * Time: about n log(n)^2 for lives as layers have, that are short or lie within each other.
+ * Time: about n log(n)^2 for lives as layers have, that are short or lie within each other; else
+ * within n^2 of a few instructions.
  * Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference",
  * arXiv:2001.03288, greedy by size; t/core/place.c pins it.
  * Thread: any.  Errors: -EINVAL (names the item), -EOVERFLOW, -ENOMEM.

@@ -166,16 +166,15 @@ int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int6
 		return te__fail(-EINVAL, "te_tensor_wrap: %s has no %s, FP8 has",
 				te_dtype_name(dtype), coldata ? "column-wise copy" : "scale_inv");
 	if ((uintptr_t)scale_inv % sizeof(float))
-		return te__fail(-EINVAL, "te_tensor_wrap: scale_inv at %p is not aligned to 4 bytes",
-				(void *)scale_inv);
+		return te__fail(-EINVAL, "te_tensor_wrap: scale_inv at %p is not aligned to %zu "
+				"bytes", (void *)scale_inv, sizeof(float));
 	r = tensor_new("te_tensor_wrap", ctx, dtype, ndim, shape, ret_t ? &t : NULL);
 	if (r)
 		return r;
 	if ((uintptr_t)data % te_dtype_nbytes(dtype)) {
 		te_tensor_unref(t);
 		return te__fail(-EINVAL,
-				"te_tensor_wrap: data at %p is not aligned to the %zu bytes "
-				"of %s",
+				"te_tensor_wrap: data at %p is not aligned to the %zu bytes of %s",
 				data, te_dtype_nbytes(dtype), te_dtype_name(dtype));
 	}
 	t->data = data;

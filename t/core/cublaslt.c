@@ -14,11 +14,11 @@
 #include <te/dtype.h>
 #include <te/errno.h>
 
+#include "cuda_fake.h"
 #include "libtecore/backend/cublaslt_api.h"
 #include "libtecore/backend/cuda_internal.h"
 #include "tt_ctx.h"
 
-#define FAKE_UNKNOWN 999
 #define CANDIDATES 3
 
 enum kind { STREAM, EVENT, GRAPH, EXEC, MEMORY, PREF, DESC, LAYOUT, HANDLE, NKINDS };
@@ -77,15 +77,6 @@ static int drop(enum kind kind, int failed, void *object)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-/* an entry that no test reaches fails */
-#define TE__CU(name, version, args)  \
-	static int no_##name args    \
-	{                            \
-		return FAKE_UNKNOWN; \
-	}
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-
 /* calls that only succeed, or fail */
 #define PLAIN(X)                                                                               \
 	X(cuCtxPushCurrent, (void *ctx))                                                       \
@@ -274,11 +265,7 @@ static int64_t live;
 
 static void setup(void)
 {
-	struct te__cuda_driver d = {
-#define TE__CU(name, version, args) .name = no_##name,
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-	};
+	struct te__cuda_driver d = fake_driver();
 	static struct te__lt_api lt;
 
 #define X(name, ...) lt.name = fake_##name;

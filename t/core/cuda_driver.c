@@ -11,11 +11,10 @@
 #include <te/ctx.h>
 #include <te/errno.h>
 
-#include "libtecore/backend/cuda_driver.h"
+#include "cuda_fake.h"
 #include "libtecore/internal.h"
 #include "tt.h"
 
-#define FAKE_UNKNOWN 999
 #define FAKE_MISMATCH 803
 
 /* the machine that the driver below describes */
@@ -34,17 +33,8 @@ static struct {
 
 static int handle; /* what all handles point at */
 
-/* an entry that no test reaches fails */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define TE__CU(name, version, args)  \
-	static int no_##name args    \
-	{                            \
-		return FAKE_UNKNOWN; \
-	}
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-
 static int fake_cuInit(unsigned flags)
 {
 	return fake.init;
@@ -232,11 +222,7 @@ static int fake_cuFuncSetAttribute(void *func, int attribute, int value)
 
 static struct te__cuda_driver driver(void)
 {
-	struct te__cuda_driver d = {
-#define TE__CU(name, version, args) .name = no_##name,
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-	};
+	struct te__cuda_driver d = fake_driver();
 
 #define HAVE(name) d.name = fake_##name
 	HAVE(cuInit);

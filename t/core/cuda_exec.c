@@ -11,10 +11,10 @@
 #include <te/dtype.h>
 #include <te/errno.h>
 
+#include "cuda_fake.h"
 #include "libtecore/backend/cuda_graph.h"
 #include "tt_ctx.h"
 
-#define FAKE_UNKNOWN 999
 #define MAX_DEPS 8
 #define MAX_NODES 64
 
@@ -65,17 +65,8 @@ static struct {
 
 static int handle;
 
-/* an entry that no test reaches fails */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define TE__CU(name, version, args)  \
-	static int no_##name args    \
-	{                            \
-		return FAKE_UNKNOWN; \
-	}
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-
 static int fake_cuInit(unsigned flags)
 {
 	return 0;
@@ -550,11 +541,7 @@ static int64_t live;
 
 static void setup(void)
 {
-	struct te__cuda_driver d = {
-#define TE__CU(name, version, args) .name = no_##name,
-#include "libtecore/backend/cuda_syms.def"
-#undef TE__CU
-	};
+	struct te__cuda_driver d = fake_driver();
 
 #define HAVE(name) d.name = fake_##name
 	HAVE(cuInit);

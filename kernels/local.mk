@@ -5,6 +5,7 @@ KERNEL_CU = \
 	kernels/te_attn.cu \
 	kernels/te_elem.cu \
 	kernels/te_embed.cu \
+	kernels/te_gemm.cu \
 	kernels/te_loss.cu \
 	kernels/te_norm.cu \
 	kernels/te_optim.cu \

@@ -3,7 +3,7 @@
  *
  *  kernel           shapes                     blocks                threads  shared  B/element
  *  clear            1 word                     1                     1        0
- *  fill             n words or bytes           16 KiB                256      0       1 a byte
+ *  fill             n words or bytes           16 KiB, 528 at most   256      0       1 a byte
  *  scale_current    1 word                     1                     1        0
  *  scale_delayed    [nslots, history_len]      a slot                256      32      8 a word
  *  amax             x T [n]                    up to 8 a processor   256      128     2 (BF16)
@@ -41,12 +41,14 @@ extern "C" __global__ void __launch_bounds__(FILL_THREADS)
 	 * and words are aligned */
 	const uint64_t lo = min((begin + 15) & ~(uint64_t)15, end);
 	const uint64_t hi = max(end & ~(uint64_t)15, lo);
-	uint64_t at = lo + ((uint64_t)blockIdx.x * FILL_UNROLL * FILL_THREADS + threadIdx.x) * 16;
+	const uint64_t step = (uint64_t)FILL_UNROLL * FILL_THREADS * 16;
 
+	for (uint64_t p = lo + blockIdx.x * step + threadIdx.x * 16; p < hi; p += gridDim.x * step)
 #pragma unroll
-	for (int u = 0; u < FILL_UNROLL; u++, at += FILL_THREADS * 16)
-		if (at < hi)
-			*(uint4 *)at = make_uint4(word, word, word, word);
+		for (int u = 0; u < FILL_UNROLL; u++)
+			if (p + u * FILL_THREADS * 16 < hi)
+				*(uint4 *)(p + u * FILL_THREADS * 16) =
+					make_uint4(word, word, word, word);
 	if (blockIdx.x || threadIdx.x >= 32)
 		return;
 	for (int side = 0; side < 2; side++) {

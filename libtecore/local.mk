@@ -37,6 +37,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda_kernels.c \
 	libtecore/backend/cuda_kernels.h \
 	libtecore/backend/cuda_kernels_attn.c \
+	libtecore/backend/cuda_kernels_gemm.c \
 	libtecore/backend/cuda_module.c \
 	libtecore/backend/cuda_syms.def \
 	libtecore/backend/edges.c \

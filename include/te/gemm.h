@@ -34,11 +34,12 @@ struct te_gemm_opts {
  * Types: A, B both FP8, both BF16 or both FP32; D BF16 or FP32 (FP32 only from FP32).
  * FP8 needs every extent divisible by 16 (cuBLASLt's rule, kept on host so that plans agree).
  * Numerics: products are summed in FP32; the order is the provider's, so two
- * providers agree within the bound derived in t/core/gemm_cases.c. A GPU sums E4M3 by E4M3
- * with the tensor cores' fast accumulation; an E5M2 operand is a gradient's and gets
- * the full one. D is rounded once; but with a bias a GPU may round a BF16 D before each of the
- * additions too (seen with K 51, and from FP8).
- * Stream: asynchronous, captures. The first product of a shape on a GPU takes the time to
+ * providers agree within the bound derived in t/core/gemm_cases.c. On a GPU, by shapes and types
+ * alone, a kernel of ours or cuBLASLt. That sums E4M3 by E4M3 with the tensor cores' fast
+ * accumulation; an E5M2 operand is a gradient's and gets the full one. D is rounded once; but
+ * with a bias cuBLASLt may round a BF16 D before each of the additions too (seen with K 51, and
+ * from FP8).
+ * Stream: asynchronous, captures. cuBLASLt's first product of a shape takes the time to
  * try TE_GEMM_TUNE algorithms, also inside a capture.
  * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says
  * which).

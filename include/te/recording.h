@@ -110,7 +110,7 @@ struct te_slot_info {
  * bound to. Slots last until the next te_capture_update. Uses are pointers to within the
  * memory: of our kernels, copies and fills. What a host call's arguments point at is not
  * looked into. A copy or fill that reaches over an end of the memory cannot be patched;
- * neither can, on the cuda backend, a product (cuBLASLt's own node), and nothing at all in a
+ * neither can, on the cuda backend, a product of cuBLASLt's, and nothing at all in a
  * recording with nodes that were not queued through this library, since nobody knows what
  * those touch.
  * Errors: -EINVAL (no memory; uses that belong to another slot), -ENOMEM.

@@ -72,10 +72,10 @@ static int edges_remove(void *graph)
 	return r;
 }
 
-/* our kernels, and fills, which are kernels of ours too; not the memsets left in products */
+/* our kernels, and fills, which are kernels of ours too; nothing of cuBLASLt's products */
 static int is_ours(const struct te__gnode *n)
 {
-	if (n->id == TE_K_GEMM)
+	if (n->id == TE_K_GEMM && n->fixed)
 		return 0;
 	return n->kind == TE_NODE_FILL ? !n->foreign : n->kind == TE_NODE_KERNEL && n->id >= 0;
 }

@@ -265,7 +265,7 @@ static void marks_apply(struct te__cuda_graph *g, const struct order *o)
 		marked(g, o, m->node, &m->what);
 	/* the others' nodes are known now */
 	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next) {
-		if (m->what.id != TE_K_GEMM)
+		if (m->what.id != TE_K_GEMM || !m->what.fixed)
 			continue;
 		info = marked(g, o, m->node, &m->what);
 		if (info)

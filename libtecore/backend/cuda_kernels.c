@@ -17,6 +17,7 @@
 #define TILE_FEW_COLS 32
 #define TILE_FEW 132 /* fewer blocks than a Hopper GPU has processors */
 #define FILL_NBYTES (256 * 4 * 16)
+#define FILL_BLOCKS (132 * 4) /* half a processor: in a graph others begin beside them */
 #define MAX_BLOCKS 0x7fffffff
 #define AMAX_BLOCKS (132 * 8) /* enough in flight on every Hopper GPU */
 #define EMBED_VOCAB 16	      /* table rows a block of embed_bwd owns, 1 of a small table */
@@ -43,6 +44,11 @@ static unsigned threads_for(int64_t n, int64_t each, unsigned most)
 	const int64_t nwarps = n > 0 ? ceil_div(n, 32 * each) : 1;
 
 	return nwarps * 32 < most ? (unsigned)nwarps * 32 : most;
+}
+
+static int64_t clamp(int64_t x, int64_t least, int64_t most)
+{
+	return x < least ? least : x > most ? most : x;
 }
 
 /* nblocks of nthreads running func */
@@ -105,16 +111,15 @@ static int geo_fill(const void *args, struct te__cuda_kernel *k)
 	const int64_t nbytes = a->n * a->elem;
 
 	/* ends without a whole vector are the first block's; one of nothing is a graph's root */
-	return launch(k, "te_k_fill", nbytes ? ceil_div(nbytes, FILL_NBYTES) : 1, 256);
+	return launch(k, "te_k_fill", clamp(ceil_div(nbytes, FILL_NBYTES), 1, FILL_BLOCKS), 256);
 }
 
 static int geo_amax(const void *args, struct te__cuda_kernel *k)
 {
 	const struct te_k_amax *a = args;
-	int64_t nblocks = ceil_div(a->n, 256 * 8 * 4);
 
-	return LAUNCH_T(k, a->dtype, "te_k_amax", nblocks < AMAX_BLOCKS ? nblocks : AMAX_BLOCKS,
-			256);
+	return LAUNCH_T(k, a->dtype, "te_k_amax",
+			clamp(ceil_div(a->n, 256 * 8 * 4), 0, AMAX_BLOCKS), 256);
 }
 
 static int geo_scale_current(const void *args, struct te__cuda_kernel *k)
@@ -485,7 +490,7 @@ static te__cuda_geometry_fn *const geometry[TE_K_COUNT] = {
 	[TE_K_SUMSQ] = geo_sumsq,
 	[TE_K_ADAMW_BEGIN] = geo_adamw_begin,
 	[TE_K_ADAMW] = geo_adamw,
-	[TE_K_GEMM] = NULL, /* runs through cublaslt.c */
+	[TE_K_GEMM] = te__cuda_geo_gemm,
 };
 
 int te__cuda_geometry(const struct te__launch *l, struct te__cuda_kernel *ret)

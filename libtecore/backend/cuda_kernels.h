@@ -30,6 +30,13 @@ te__cuda_geometry_fn te__cuda_geo_attn_fwd;
 te__cuda_geometry_fn te__cuda_geo_attn_bwd_pre;
 te__cuda_geometry_fn te__cuda_geo_attn_bwd_dkv;
 te__cuda_geometry_fn te__cuda_geo_attn_bwd_dq;
+te__cuda_geometry_fn te__cuda_geo_gemm;
+
+/*
+ * Whether te__cuda_geo_gemm() takes the product; cuBLASLt computes the others. By shape and types
+ * alone: other memory gives the same bits, and may be put into a node.
+ */
+int te__cuda_gemm_is_ours(const struct te_k_gemm *g);
 
 /* -TE_EKERNEL names the id when no row is there */
 int te__cuda_geometry(const struct te__launch *l, struct te__cuda_kernel *ret);

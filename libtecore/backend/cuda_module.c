@@ -152,7 +152,7 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 	};
 	struct te__cuda_stream *s = stream;
 
-	if (l->id == TE_K_GEMM)
+	if (l->id == TE_K_GEMM && !te__cuda_gemm_is_ours(l->args))
 		return te__cublaslt_gemm(s, l->args);
 	return TE__CUDA_IN(s->dev, te__cuda_launch_as(s, l, &what));
 }

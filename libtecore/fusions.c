@@ -250,9 +250,9 @@ static int norm_bwd_add(const struct te_fused *f)
 
 static int norm_bwd_dw_add(const struct te_fused *f)
 {
-	int r = te__ops_norm_dw(f->part[1], f->ws);
+	int r = run_norm_bwd_add(f, f->part[2]);
 
-	return r < 0 ? r : run_norm_bwd_add(f, f->part[2]);
+	return r < 0 ? r : te__ops_norm_dw(f->part[1], f->ws);
 }
 
 static int dgrad_add(const struct te_fused *f)
@@ -262,10 +262,9 @@ static int dgrad_add(const struct te_fused *f)
 
 static int dgrad_wgrad_add(const struct te_fused *f)
 {
-	int r = te__ops_linear_dw(f->part[1]);
+	int r = te__ops_linear_bwd(f->part[0], f->part[2]->dx.hp, f->part[2]->dey[0].hp);
 
-	return r < 0 ? r : te__ops_linear_bwd(f->part[0], f->part[2]->dx.hp,
-					      f->part[2]->dey[0].hp);
+	return r < 0 ? r : te__ops_linear_dw(f->part[1]);
 }
 
 /* the longer of two that begin alike comes first */

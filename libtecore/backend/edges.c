@@ -55,6 +55,7 @@ struct work {
 	unsigned char *awaited;
 	uint32_t barrier;	      /* the latest, or NONE */
 	uint32_t line[WIDTH], nlines; /* since that: the last node of each */
+	uint32_t *depth;	      /* edges on the longest way to a node */
 	struct te__edges e;
 	size_t ndeps, capdeps;
 };
@@ -254,29 +255,35 @@ static void waits_reduce(struct work *w, uint32_t node)
 	memmove(w->wait, w->wait + kept, w->nwaits * sizeof(*w->wait));
 }
 
-/* a call becomes the end of a line, if need be behind a node that it has nothing to do with */
+/*
+ * A call becomes the end of a line: of the deepest that it is behind, so that the longest way is
+ * one line; else of a new one or, behind a node that it has nothing to do with, of the shallowest.
+ */
 static void line_join(struct work *w, uint32_t node, uint32_t last)
 {
-	uint32_t best = NONE, oldest = 0;
+	uint32_t best = NONE, least = 0;
 
 	for (uint32_t i = 0; i < w->nlines; i++) {
-		if (is_behind(w, node, w->line[i]) && (best == NONE || w->line[i] > w->line[best]))
+		const uint32_t depth = w->depth[w->line[i]];
+
+		if (is_behind(w, node, w->line[i]) &&
+		    (best == NONE || depth > w->depth[w->line[best]]))
 			best = i;
-		if (w->line[i] < w->line[oldest])
-			oldest = i;
+		if (depth < w->depth[w->line[least]])
+			least = i;
 	}
 	if (best == NONE && w->nlines < WIDTH) {
 		best = w->nlines++;
 	} else if (best == NONE) {
-		best = oldest;
+		best = least;
 		wait_for(w, w->line[best], node);
 		waits_reduce(w, node);
 	}
 	w->line[best] = last;
 }
 
-/* what the node at hand waits for becomes its edges */
-static int edges_add(struct work *w)
+/* what the node waits for becomes its edges */
+static int edges_add(struct work *w, uint32_t node)
 {
 	if (w->ndeps + w->nwaits > w->capdeps) {
 		size_t cap = 2 * w->capdeps + w->nwaits + 64;
@@ -288,8 +295,12 @@ static int edges_add(struct work *w)
 		w->capdeps = cap;
 	}
 	for (uint32_t i = 0; i < w->nwaits; i++) {
-		w->awaited[w->wait[i]] = 1;
-		w->e.dep[w->ndeps++] = w->wait[i];
+		const uint32_t before = w->wait[i];
+
+		w->awaited[before] = 1;
+		w->e.dep[w->ndeps++] = before;
+		if (w->depth[node] <= w->depth[before])
+			w->depth[node] = w->depth[before] + 1;
 	}
 	w->nwaits = 0;
 	return 0;
@@ -327,7 +338,7 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 			wait_for(w, i - 1, i);
 			waits_reduce(w, i);
 		}
-		r = edges_add(w);
+		r = edges_add(w, i);
 	}
 	if (barrier) {
 		w->barrier = last;
@@ -354,7 +365,7 @@ static int edges_keep(struct work *w)
 		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
 			wait_for(w, w->node[i].dep[k], i);
 		waits_reduce(w, i);
-		r = edges_add(w);
+		r = edges_add(w, i);
 	}
 	return r;
 }
@@ -381,9 +392,10 @@ int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges
 	w.wait = te__malloc(n * sizeof(*w.wait));
 	w.seen = te__malloc(n * sizeof(*w.seen));
 	w.awaited = te__calloc(n, 1);
+	w.depth = te__calloc(n, sizeof(*w.depth));
 	if (line && n <= REDUCE_MAX)
 		w.behind = te__calloc((size_t)n * w.nwords, sizeof(*w.behind));
-	if (!w.e.first || !w.wait || !w.seen || !w.awaited ||
+	if (!w.e.first || !w.wait || !w.seen || !w.awaited || !w.depth ||
 	    (line && n <= REDUCE_MAX && !w.behind))
 		r = -ENOMEM;
 	if (!r) {
@@ -400,6 +412,7 @@ int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges
 	te__free(w.wait);
 	te__free(w.seen);
 	te__free(w.awaited);
+	te__free(w.depth);
 	te__free(w.behind);
 	te__free(w.segment);
 	te__free(w.link);

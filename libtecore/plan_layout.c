@@ -14,10 +14,12 @@
 #include "plan_internal.h"
 
 /*
- * Small buffers keep their places for some groups more, so that in a graph whose nodes wait by
- * data the next ones need not wait for what has nothing to do with them but a place.
+ * In a graph nodes wait by data: where buffers share a place, also for what has nothing else to do
+ * with them. So small ones keep their places to the end, or for some groups more where
+ * they are many.
  */
-#define SLACK_NBYTES ((size_t)1 << 20)
+#define SMALL_NBYTES ((size_t)1 << 20)
+#define SMALL_TOTAL ((size_t)32 << 20)
 #define SLACK_GROUPS 8
 
 static void touch(struct te__buf *b, int t)
@@ -89,9 +91,25 @@ static void share(struct te_plan *p, const struct te__step *s, int t)
 	}
 }
 
+static int is_small(const struct te__buf *b)
+{
+	return b->first >= 0 && b->share < 0 && b->nbytes <= SMALL_NBYTES;
+}
+
+/* groups that small ones keep their places for after their last use */
+static int slack(const struct te_plan *p)
+{
+	size_t total = 0;
+
+	for (int i = 0; i < p->nbufs; i++)
+		total += is_small(&p->buf[i]) ? p->buf[i].nbytes : 0;
+	return total <= SMALL_TOTAL ? p->ngroups : SLACK_GROUPS;
+}
+
 /* roots of shared buffers get a place each, the others that of their root */
 static int place(struct te_plan *p)
 {
+	const int more = slack(p);
 	struct te_place_item *item = te__calloc((size_t)p->nbufs + 1, sizeof(*item));
 	uint64_t peak;
 	int n = 0, r;
@@ -105,7 +123,7 @@ static int place(struct te_plan *p)
 			item[n++] = (struct te_place_item){
 				b->nbytes,
 				b->first,
-				b->last + (b->nbytes <= SLACK_NBYTES ? SLACK_GROUPS : 0),
+				b->last + (is_small(b) ? more : 0),
 				0,
 			};
 	}

@@ -343,7 +343,8 @@ struct te_k_pos_bwd {
  * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
  * normalisation (te_philox.h, element (b * nheads + h, q, k)).
  * Later tokens change no bit of a row; but a device kernel may multiply values of up to 127 of them
- * by 0, so that NaN and infinities among those reach it.
+ * by 0, so that NaN and infinities among those reach it. Devices want qkv, out and their
+ * gradients at multiples of 16 bytes where head_dim elements are one.
  */
 struct te_k_attn_fwd {
 	const void *qkv;

@@ -247,7 +247,8 @@ TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct
 
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
- * reach up to 127 tokens before its own.
+ * reach up to 127 tokens before its own, and x and y that the caller binds are aligned to 16 bytes
+ * where a head is a multiple of that (-EINVAL).
  */
 struct te_attention_attrs {
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */

@@ -44,7 +44,7 @@ static const struct {
 };
 
 static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t nkv,
-		 int32_t head_dim, float scale)
+		 int32_t head_dim, float scale, uintptr_t pointers)
 {
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return te__fail(-EINVAL, "attention on cuda takes FP32 and BF16, not %s",
@@ -61,7 +61,18 @@ static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, i
 		return te__fail(-EINVAL, "attention on cuda: too large a shape");
 	if (!(scale > 0.0f))
 		return te__fail(-EINVAL, "attention takes a scale above 0");
+	if (pointers % 16 && head_dim * te_dtype_nbytes((enum te_dtype)dtype) % 16 == 0)
+		return te__fail(-EINVAL,
+				"attention on cuda, head_dim %d: qkv, out or a gradient of theirs "
+				"is not aligned to 16 bytes", head_dim);
 	return 0;
+}
+
+static int check_bwd(const struct te_k_attn_bwd *a)
+{
+	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
+			     (uintptr_t)a->dqkv);
 }
 
 /*
@@ -131,7 +142,8 @@ static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t h
 int te__cuda_geo_attn_fwd(const void *args, struct te__cuda_kernel *ret)
 {
 	const struct te_k_attn_fwd *a = args;
-	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+		      (uintptr_t)a->qkv | (uintptr_t)a->out);
 
 	if (r)
 		return r;
@@ -146,7 +158,7 @@ int te__cuda_geo_attn_fwd(const void *args, struct te__cuda_kernel *ret)
 int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
 {
 	const struct te_k_attn_bwd *a = args;
-	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+	int r = check_bwd(a);
 	int per = a->dtype == TE_DTYPE_BF16 ? 8 : 4, lanes = 1;
 	int64_t nblocks;
 
@@ -171,7 +183,7 @@ int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
 static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__cuda_kernel *ret)
 {
 	const int32_t nrowheads = pass == DKV ? a->nkv : a->nheads;
-	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale);
+	int r = check_bwd(a);
 
 	if (r)
 		return r;

@@ -468,6 +468,26 @@ START_TEST(passes_of_parts_wait_for_each_other)
 }
 END_TEST
 
+/* as the casts of weights beside a pass that reads them: there are fewer lines than casts */
+START_TEST(side_work_does_not_wait_for_the_long_line)
+{
+	struct list l = list_new(150);
+
+	for (uint32_t i = 0; i < l.n; i++)
+		if (i % 3 == 2)
+			put_add(&l, i, 0, 4096 + 64 * (i - 1), 1);
+		else
+			put_fill(&l, i, 4096 + 64 * i, 16);
+	find_edges(&l);
+	for (uint32_t i = 2; i < l.n; i++)
+		for (uint32_t j = 2; j < i; j += 3)
+			ck_assert_msg(follows(&l, i, j) == (i % 3 == 2),
+				      "node %u %s %u of the long line", i,
+				      i % 3 == 2 ? "passes" : "waits for", j);
+	list_free(&l);
+}
+END_TEST
+
 /* however many there are, some of them run at once, but not all, and all wait for a barrier */
 START_TEST(many_that_share_nothing_run_side_by_side)
 {
@@ -660,6 +680,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, chains_do_not_wait_for_each_other, 0, 2);
 	tcase_add_test(c, readers_and_parts_run_side_by_side);
 	tcase_add_test(c, passes_of_parts_wait_for_each_other);
+	tcase_add_test(c, side_work_does_not_wait_for_the_long_line);
 	tcase_add_test(c, many_that_share_nothing_run_side_by_side);
 	tcase_add_test(c, an_order_of_several_streams_stays);
 	tcase_add_test(c, none_and_one);

@@ -1,11 +1,92 @@
-/* t/core/gemm.c - te_gemm(3) on the host backend. */
+/*
+ * t/core/gemm.c - te_gemm(3) on the host backend, and which products the cuda backend computes by
+ * kernels of its own.
+ */
 #include "config.h"
 
+#include <stdio.h>
+
+#include <te/dtype.h>
+
 #include "gemm_cases.h"
+#include "kernels/te_k.h"
+#include "libtecore/backend/cuda_kernels.h"
+
+/* from BF16 at multiples of 16 bytes, D and its bias @at bytes behind one */
+static struct te_k_gemm product(int64_t m, int64_t n, int64_t k, int a_t, int b_t, enum te_dtype ab,
+				enum te_dtype d, uintptr_t at)
+{
+	return (struct te_k_gemm){
+		.a = (const void *)4096,
+		.b = (const void *)8192,
+		.d = (void *)(16384 + at),
+		.bias = d == TE_DTYPE_BF16 ? (const void *)(4096 + at) : NULL,
+		.m = m,
+		.n = n,
+		.k = k,
+		.a_t = a_t,
+		.b_t = b_t,
+		.alpha = 1.0f,
+		.adtype = (int32_t)ab,
+		.bdtype = (int32_t)ab,
+		.cdtype = (int32_t)d,
+		.ddtype = (int32_t)d,
+	};
+}
+
+/* the function and "blocks x blocks x threads", or "cuBLASLt" */
+static const char *cuda_runs(struct te_k_gemm g)
+{
+	static char text[128];
+	struct te__cuda_kernel k;
+
+	if (!te__cuda_gemm_is_ours(&g))
+		return "cuBLASLt";
+	ck_assert_int_eq(te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }, &k),
+			 0);
+	ck_assert_uint_le(k.smem, 48 << 10);
+	snprintf(text, sizeof(text), "%s %ux%ux%u", k.func, k.grid[0], k.grid[1], k.block[0]);
+	return text;
+}
+
+START_TEST(cuda_computes_small_products_itself)
+{
+	const enum te_dtype bf16 = TE_DTYPE_BF16, fp32 = TE_DTYPE_FP32, e4m3 = TE_DTYPE_E4M3;
+
+#define RUNS(text, ...) ck_assert_str_eq(cuda_runs(product(__VA_ARGS__)), text)
+	RUNS("te_k_gemm_few_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_bf16_bf16_odd 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 2);
+	RUNS("te_k_gemm_few_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 4);
+	RUNS("te_k_gemm_few_bf16_bt 16x4x512", 64, 256, 1024, 0, 1, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_bf16_bt 1x1x128", 1, 8, 64, 0, 1, bf16, bf16, 0);
+	RUNS("te_k_gemm_few_e4m3_e4m3 64x4x128", 64, 1024, 512, 0, 0, e4m3, bf16, 0);
+	RUNS("cuBLASLt", 65, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1032, 256, 0, 0, bf16, bf16, 0); /* 512 KiB of weights and more */
+	RUNS("cuBLASLt", 64, 1024, 224, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1020, 256, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1024, 256, 1, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1024, 64, 0, 0, e4m3, bf16, 0);
+	RUNS("cuBLASLt", 64, 256, 256, 0, 0, fp32, fp32, 0);
+	RUNS("te_k_gemm_short_bf16_tt 4x32x128", 1024, 256, 64, 1, 1, bf16, fp32, 0);
+	RUNS("te_k_gemm_short_bf16_tt 1x1x128", 8, 8, 1, 1, 1, bf16, fp32, 0);
+	RUNS("te_k_gemm_short_bf16_tt_odd 4x32x128", 1024, 256, 64, 1, 1, bf16, fp32, 4);
+	RUNS("te_k_gemm_short_e4m3_e4m3 16x32x128", 1024, 1024, 128, 0, 0, e4m3, fp32, 0);
+	RUNS("te_k_gemm_short_e4m3_e4m3_odd 4x32x128", 1024, 256, 64, 0, 0, e4m3, fp32, 8);
+	RUNS("cuBLASLt", 1024, 256, 129, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 256, 64, 0, 0, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 1032, 64, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1020, 256, 64, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 256, 80, 0, 0, e4m3, fp32, 0);
+#undef RUNS
+}
+END_TEST
 
 static Suite *suite(void)
 {
-	return gemm_suite("core/gemm", "host");
+	Suite *s = gemm_suite("core/gemm", "host");
+
+	tcase_add_test(tt_case(s, "geometry", "cuda"), cuda_computes_small_products_itself);
+	return s;
 }
 
 TT_MAIN("core/gemm", TT_NEED_NOTHING, suite)

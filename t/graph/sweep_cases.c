@@ -960,7 +960,7 @@ END_TEST
 Suite *sweep_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "bits", "graph numeric");
+	TCase *c = tt_case(s, "bits", "graph");
 
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

@@ -11,11 +11,6 @@
 #include "libtecore/backend/backend.h"
 #include "libtecore/internal.h"
 
-static int is_fp8(enum te_dtype t)
-{
-	return t == TE_DTYPE_E4M3 || t == TE_DTYPE_E5M2;
-}
-
 /* an operand: its [rows, k], and the copy to read */
 struct operand {
 	const char *name;
@@ -41,7 +36,7 @@ static int operand(const char *name, const struct te_tensor *t, int flag, struct
 		.p = te_tensor_data(t),
 		.stored_t = flag,
 	};
-	if (is_fp8(dtype)) {
+	if (te__is_fp8(dtype)) {
 		/* the tensor cores want k innermost: the column copy is the transpose */
 		ret->p = flag ? te_tensor_coldata(t) : te_tensor_data(t);
 		ret->scale_inv = te_tensor_scale_inv(t);
@@ -61,9 +56,9 @@ static int operand(const char *name, const struct te_tensor *t, int flag, struct
 
 static int check_types(const struct operand *a, const struct operand *b, enum te_dtype d)
 {
-	int fp8 = is_fp8(a->dtype);
+	int fp8 = te__is_fp8(a->dtype);
 
-	if (fp8 ? !is_fp8(b->dtype) : a->dtype != b->dtype)
+	if (fp8 ? !te__is_fp8(b->dtype) : a->dtype != b->dtype)
 		return te__fail(-TE_EDTYPE, "te_gemm: A is %s and B is %s: both FP8, both bf16 or "
 				"both fp32 are multiplied", te_dtype_name(a->dtype),
 				te_dtype_name(b->dtype));
@@ -88,7 +83,7 @@ static int check_shapes(const struct operand *a, const struct operand *b, const 
 		return te__fail(-TE_ESHAPE, "te_gemm: D is [%" PRId64 ", %" PRId64
 				"], the product of A and B [%" PRId64 ", %" PRId64 "]", rows, cols,
 				a->rows, b->rows);
-	if (is_fp8(a->dtype) && (a->rows % 16 || b->rows % 16 || a->k % 16))
+	if (te__is_fp8(a->dtype) && (a->rows % 16 || b->rows % 16 || a->k % 16))
 		return te__fail(-TE_ESHAPE, "te_gemm: M %" PRId64 ", N %" PRId64 ", K %" PRId64
 				": FP8 needs multiples of 16", a->rows, b->rows, a->k);
 	/* of BLAS and of cuBLASLt */

@@ -2,6 +2,7 @@
 #ifndef TE_CORE_INTERNAL_H
 #define TE_CORE_INTERNAL_H
 
+#include <te/dtype.h>
 #include <te/private.h>
 
 /* TE_PARAM_LOG and so on, one a row of params.def */
@@ -54,5 +55,10 @@ struct te__kernel_image {
 	const unsigned char *end;
 };
 extern const struct te__kernel_image te__kernel_images[];
+
+static inline int te__is_fp8(int32_t dtype)
+{
+	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
+}
 
 #endif

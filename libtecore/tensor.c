@@ -24,11 +24,6 @@ struct te_tensor {
 	float *scale_inv;
 };
 
-static int is_fp8(enum te_dtype dtype)
-{
-	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
-}
-
 static int check_shape(const char *fn, enum te_dtype dtype, int ndim, const int64_t *shape,
 		       int64_t *ret_nelems)
 {
@@ -89,7 +84,7 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	if (o->flags & ~(TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE))
 		return te__fail(-EINVAL, "te_tensor_create: flags 0x%x are unknown",
 				(unsigned int)o->flags);
-	if ((o->flags & TE_TENSOR_COLWISE) && !is_fp8(dtype))
+	if ((o->flags & TE_TENSOR_COLWISE) && !te__is_fp8(dtype))
 		return te__fail(-EINVAL, "te_tensor_create: %s has no column-wise copy, FP8 has",
 				te_dtype_name(dtype));
 	return 0;
@@ -108,7 +103,8 @@ static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
 	/* memory comes aligned to 256 bytes; for more there is a gap in front */
 	if (__builtin_add_overflow(copy, align - 1, &copy) ||
 	    (copy &= ~(align - 1), __builtin_mul_overflow(copy, (size_t)(row + col), &total)) ||
-	    __builtin_add_overflow(total, align - ALIGN_MIN + (is_fp8(t->dtype) ? 4u : 0u), &total))
+	    __builtin_add_overflow(total, align - ALIGN_MIN + (te__is_fp8(t->dtype) ? 4u : 0u),
+				   &total))
 		return te__fail(-ENOMEM, "te_tensor_create: the size overflows");
 	r = te__mem_get(t->ctx, total, &t->storage);
 	if (r)
@@ -122,7 +118,7 @@ static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
 		t->coldata = p;
 		p += copy;
 	}
-	if (!is_fp8(t->dtype))
+	if (!te__is_fp8(t->dtype))
 		return 0;
 	t->scale_inv = (float *)(void *)p;
 	r = te_copy(t->ctx->stream, p, &one, sizeof(one));
@@ -160,9 +156,9 @@ int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int6
 
 	if (!data && !coldata)
 		return te__fail(-EINVAL, "te_tensor_wrap: data and coldata are NULL");
-	if (is_fp8(dtype) && !scale_inv)
+	if (te__is_fp8(dtype) && !scale_inv)
 		return te__fail(-EINVAL, "te_tensor_wrap: an FP8 tensor needs a scale_inv");
-	if (!is_fp8(dtype) && (coldata || scale_inv))
+	if (!te__is_fp8(dtype) && (coldata || scale_inv))
 		return te__fail(-EINVAL, "te_tensor_wrap: %s has no %s, FP8 has",
 				te_dtype_name(dtype), coldata ? "column-wise copy" : "scale_inv");
 	if ((uintptr_t)scale_inv % sizeof(float))

@@ -287,11 +287,6 @@ static void remember(const struct te__cublaslt *lt, const struct problem *p)
 
 /* ---- problems ---- */
 
-static int is_fp8(int32_t dtype)
-{
-	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
-}
-
 static int lt_type(int32_t dtype)
 {
 	switch (dtype) {
@@ -312,7 +307,7 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 	const int32_t ta = k->b_t ? TE__LT_OP_N : TE__LT_OP_T;
 	const int32_t tb = k->a_t ? TE__LT_OP_T : TE__LT_OP_N;
 	const int32_t epilogue = TE__LT_EPILOGUE_BIAS, bias_type = lt_type(k->ddtype);
-	const int fp8 = is_fp8(k->adtype);
+	const int fp8 = te__is_fp8(k->adtype);
 	/* gradients, which alone are E5M2, are summed with full FP32 accumulation */
 	const int8_t fast = k->adtype == TE_DTYPE_E4M3 && k->bdtype == TE_DTYPE_E4M3;
 	const int compute = k->tf32 ? TE__LT_COMPUTE_32F_FAST_TF32 : TE__LT_COMPUTE_32F;
@@ -629,7 +624,7 @@ static int product(struct te__cuda_stream *s, const struct te_k_gemm *g)
  */
 int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 {
-	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && is_fp8(g->adtype);
+	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && te__is_fp8(g->adtype);
 	struct te_k_bias_fwd add = { .dtype = g->ddtype };
 	struct te_k_gemm plain = *g;
 	int r;

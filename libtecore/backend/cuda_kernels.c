@@ -33,11 +33,6 @@
 #define NORM_FEW (132 * NORM_FEW_ROWS) /* rows that make a block a processor */
 #define PART_SUM_FEW 8		       /* as many parts are one warp's */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
-
 /* whole warps for n elements of which a thread takes each, up to most threads */
 static unsigned threads_for(int64_t n, int64_t each, unsigned most)
 {

@@ -25,6 +25,11 @@ struct te__cuda_kernel {
  */
 typedef int te__cuda_geometry_fn(const void *args, struct te__cuda_kernel *ret);
 
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
 /* functions that live outside cuda_kernels.c, one file a topic */
 te__cuda_geometry_fn te__cuda_geo_attn_fwd;
 te__cuda_geometry_fn te__cuda_geo_attn_bwd_pre;

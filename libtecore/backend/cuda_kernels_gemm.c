@@ -25,20 +25,10 @@
 #define SHORT_ROWS 32	       /* of d a block */
 #define SHORT_COLS 64
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
-
-static int is_fp8(const struct te_k_gemm *g)
-{
-	return g->adtype == TE_DTYPE_E4M3 || g->adtype == TE_DTYPE_E5M2;
-}
-
 /* of k elements */
 static int64_t k_nbytes(const struct te_k_gemm *g)
 {
-	return g->k * (is_fp8(g) ? 1 : 2);
+	return g->k * (te__is_fp8(g->adtype) ? 1 : 2);
 }
 
 static int is_few(const struct te_k_gemm *g)
@@ -52,12 +42,12 @@ static int is_short(const struct te_k_gemm *g)
 	if (g->ddtype != TE_DTYPE_FP32 || g->bias || g->k > SHORT_K || g->m % 8 ||
 	    g->m * g->n > SHORT_NELEMS)
 		return 0;
-	return is_fp8(g) ? g->k % SHORT_PIECE == 0 : g->a_t && g->b_t;
+	return te__is_fp8(g->adtype) ? g->k % SHORT_PIECE == 0 : g->a_t && g->b_t;
 }
 
 int te__cuda_gemm_is_ours(const struct te_k_gemm *g)
 {
-	return (g->adtype == TE_DTYPE_BF16 || is_fp8(g)) && g->n % 8 == 0 &&
+	return (g->adtype == TE_DTYPE_BF16 || te__is_fp8(g->adtype)) && g->n % 8 == 0 &&
 	       (is_few(g) || is_short(g));
 }
 
@@ -82,7 +72,7 @@ static int is_aligned(const struct te_k_gemm *g, uintptr_t nbytes)
 
 static int types_of(const struct te_k_gemm *g)
 {
-	if (!is_fp8(g))
+	if (!te__is_fp8(g->adtype))
 		return g->b_t ? 1 : 0;
 	return g->adtype == TE_DTYPE_E5M2 ? 4 : g->bdtype == TE_DTYPE_E5M2 ? 3 : 2;
 }
@@ -94,6 +84,14 @@ int te__cuda_geo_gemm(const void *args, struct te__cuda_kernel *k)
 	const struct te_k_gemm *g = args;
 	int64_t nwarps;
 
+	if (!te__cuda_gemm_is_ours(g))
+		return te__fail(-TE_EKERNEL,
+				"the cuda backend has no kernel for a product of m %lld, n %lld, "
+				"k %lld, %s by %s to %s",
+				(long long)g->m, (long long)g->n, (long long)g->k,
+				te_dtype_name((enum te_dtype)g->adtype),
+				te_dtype_name((enum te_dtype)g->bdtype),
+				te_dtype_name((enum te_dtype)g->ddtype));
 	if (is_short(g)) {
 		k->func = shrt[!is_aligned(g, 16)][types_of(g)];
 		k->grid[0] = (unsigned)ceil_div(g->n, SHORT_COLS);

@@ -7,8 +7,10 @@
 #include <stdio.h>
 
 #include <te/dtype.h>
+#include <te/errno.h>
 
 #include "gemm_cases.h"
+#include "tt_ctx.h"
 #include "kernels/te_k.h"
 #include "libtecore/backend/cuda_kernels.h"
 
@@ -81,11 +83,28 @@ START_TEST(cuda_computes_small_products_itself)
 }
 END_TEST
 
+/* no other kernel stands in for one that is not there */
+START_TEST(cuda_has_no_kernel_for_a_large_product)
+{
+	const struct te_k_gemm g =
+		product(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
+	struct te__cuda_kernel k;
+
+	ck_assert_int_eq(
+		te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }, &k),
+		-TE_EKERNEL);
+	tt_said("a product of m 65, n 1024, k 256, bf16 by bf16 to bf16");
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = gemm_suite("core/gemm", "host");
 
-	tcase_add_test(tt_case(s, "geometry", "cuda"), cuda_computes_small_products_itself);
+	TCase *c = tt_case(s, "geometry", "cuda");
+
+	tcase_add_test(c, cuda_computes_small_products_itself);
+	tcase_add_test(c, cuda_has_no_kernel_for_a_large_product);
 	return s;
 }
 

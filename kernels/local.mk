@@ -13,11 +13,16 @@ KERNEL_CU = \
 	kernels/te_reduce.cu
 
 KERNEL_INC = \
+	kernels/te_attn_dev.cuh \
+	kernels/te_attn_fp32.cuh \
+	kernels/te_attn_strip.cuh \
+	kernels/te_attn_tile.cuh \
 	kernels/te_begin.cuh \
 	kernels/te_dev.cuh \
 	kernels/te_k.def \
 	kernels/te_k.h \
 	kernels/te_k_ptr.def \
+	kernels/te_mma.cuh \
 	kernels/te_philox.h \
 	kernels/te_tile.cuh
 

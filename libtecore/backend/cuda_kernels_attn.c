@@ -9,7 +9,7 @@
 #include "libtecore/internal.h"
 
 #define FEW 66		     /* blocks of 128 rows: half of a Hopper GPU's processors */
-#define STRIPS (4 * FEW)     /* of 16 rows; beyond, the three passes take as long by _few */
+#define STRIPS (4 * FEW)     /* of 16 rows; beyond, the passes take as long by _few */
 #define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
 
 enum { FWD, DKV, DQ, PASSES };
@@ -18,14 +18,16 @@ enum { FWD, DKV, DQ, PASSES };
 static const struct {
 	int head_dim;
 	unsigned nthreads[PASSES], nthreads_drop[PASSES];
-	const char *func[PASSES], *func_drop[PASSES], *func_few[PASSES], *func_strip[PASSES];
+	const char *func[PASSES], *func_drop[PASSES], *func_few[PASSES];
+	const char *fwd_strip, *bwd_strip;
 } bf16[] = {
 #define FUNCS(D, variant)                                                                  \
 	{ "te_k_attn_fwd_bf16_d" #D variant, "te_k_attn_bwd_dkv_bf16_d" #D variant,        \
 	  "te_k_attn_bwd_dq_bf16_d" #D variant }
 #define ROW(D, bwd)                                                                        \
 	{ D, { 128, bwd, bwd }, { 256, bwd, bwd }, FUNCS(D, ""), FUNCS(D, "_drop"),        \
-	  FUNCS(D, "_few"), FUNCS(D, "_strip") },
+	  FUNCS(D, "_few"), "te_k_attn_fwd_bf16_d" #D "_strip",                            \
+	  "te_k_attn_bwd_bf16_d" #D "_strip" },
 	ROW(32, 128)
 	ROW(64, 128)
 	ROW(96, 256)
@@ -37,7 +39,7 @@ static const struct {
 	{ D, { 256, 256, 256 }, { 0 },                                                     \
 	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
 	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
-	  { NULL }, { NULL }, { NULL } },
+	  { NULL }, { NULL }, NULL, NULL },
 	ROW(64)
 	ROW(128)
 #undef ROW
@@ -76,8 +78,8 @@ static int check_bwd(const struct te_k_attn_bwd *a)
 }
 
 /*
- * Whether the kernels that own 16 rows run: of all three passes or of none, since those make
- * delta themselves
+ * Whether the kernels that own 16 rows run: of all passes or of none. There is one for the whole
+ * backward pass, launched as dkv: it makes delta itself, and has blocks of dkv and of dq.
  */
 static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t head_dim,
 		     uint32_t threshold)
@@ -86,23 +88,28 @@ static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nhead
 	       batch * nheads <= STRIPS && batch * nheads * ((seqlen + 15) / 16) <= STRIPS;
 }
 
-static void strips(int pass, int64_t batch, int64_t seqlen, int32_t nrowheads, int32_t head_dim,
+static int is_bwd_strips(const struct te_k_attn_bwd *a)
+{
+	return is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold);
+}
+
+/* nx: heads that own rows */
+static void strips(int bwd, int64_t batch, int64_t seqlen, int32_t nx, int32_t head_dim,
 		   struct te__cuda_kernel *ret)
 {
 	/* rows of D elements, and bytes of what is exchanged */
-	static const unsigned rows[] = { 16 + 256, 32 + 256, 32 + 256 };
-	static const unsigned more[] = { 16 * 72 * 4 + 256, 2 * 16 * 72 * 2 + 3 * 256,
-					 16 * 72 * 2 + 256 };
+	static const unsigned rows[] = { 16 + 256, 32 + 256 };
+	static const unsigned more[] = { 16 * 72 * 4 + 256, 2 * 16 * 72 * 2 + 3 * 256 };
 	int i = 0;
 
 	while (bf16[i].head_dim < head_dim)
 		i++;
-	ret->func = bf16[i].func_strip[pass];
+	ret->func = bwd ? bf16[i].bwd_strip : bf16[i].fwd_strip;
 	ret->block[0] = 128;
-	ret->grid[0] = seqlen && batch ? (unsigned)nrowheads : 0;
+	ret->grid[0] = seqlen && batch ? (unsigned)nx : 0;
 	ret->grid[1] = (unsigned)((seqlen + 15) / 16);
 	ret->grid[2] = (unsigned)batch;
-	ret->smem = rows[pass] * (unsigned)(bf16[i].head_dim + 8) * 2 + more[pass];
+	ret->smem = rows[bwd] * (unsigned)(bf16[i].head_dim + 8) * 2 + more[bwd];
 }
 
 /* nx: heads of the whole batch that own rows */
@@ -148,7 +155,7 @@ int te__cuda_geo_attn_fwd(const void *args, struct te__cuda_kernel *ret)
 	if (r)
 		return r;
 	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
-		strips(FWD, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
+		strips(0, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
 	else
 		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
 		      ret);
@@ -164,7 +171,7 @@ int te__cuda_geo_attn_bwd_pre(const void *args, struct te__cuda_kernel *ret)
 
 	if (r)
 		return r;
-	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold)) {
+	if (is_bwd_strips(a)) {
 		ret->grid[0] = 0;
 		return 0;
 	}
@@ -187,11 +194,13 @@ static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__cuda_kern
 
 	if (r)
 		return r;
-	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
-		strips(pass, a->batch, a->seqlen, nrowheads, a->head_dim, ret);
-	else
+	if (!is_bwd_strips(a))
 		tiles(pass, a->dtype, a->batch * nrowheads, a->seqlen, a->head_dim, a->threshold,
 		      ret);
+	else if (pass == DKV)
+		strips(1, a->batch, a->seqlen, a->nkv + a->nheads, a->head_dim, ret);
+	else
+		ret->grid[0] = 0;
 	return 0;
 }
 

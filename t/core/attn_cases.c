@@ -380,7 +380,8 @@ static void *copy_of(const void *p, size_t nbytes)
 	return memcpy(c, p, nbytes);
 }
 
-/* whether the backend's kernels make delta themselves (libtecore/backend/cuda_kernels_attn.c) */
+/* whether the backend has one kernel for all passes, which makes delta itself and is launched as
+ * dkv (libtecore/backend/cuda_kernels_attn.c) */
 static int is_strips(const struct shape *s, int32_t dtype, uint32_t threshold)
 {
 	return !strcmp(backend_name, "cuda") && dtype == TE_DTYPE_BF16 && !threshold &&
@@ -432,6 +433,7 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	struct run r = run_of(s, dtype, threshold, amplitude);
 	const size_t nbytes = (size_t)r.nqkv * te_dtype_nbytes((enum te_dtype)dtype);
 	const int64_t nq = (int64_t)s->nheads * s->d;
+	const int strips = is_strips(s, dtype, threshold);
 	char *before;
 
 	run_forward(&r);
@@ -446,7 +448,8 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	before = copy_of(r.b.dqkv, nbytes);
 	kc_defer(r.b.dqkv);
 	KC_RUN(ATTN_BWD_DKV, &r.b);
-	untouched(&r, before, 0, nq);
+	if (!strips)
+		untouched(&r, before, 0, nq);
 	free(before);
 	before = copy_of(kc_got(r.b.dqkv), nbytes);
 	/* the reference's k and v parts beside the kernel's: one comparison of all of it */
@@ -461,9 +464,13 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 		ck_assert_msg(!memcmp(got + at, (char *)r.b.dqkv + at, n),
 			      "row %d: dq writes beside its part", (int)t);
 		memcpy(got + at, before + at, n);
+		if (strips) {
+			ck_assert(tt_is_poison(got + at - nq * w, nq * w));
+			memcpy(got + at - nq * w, before + at - nq * w, nq * w);
+		}
 	}
 	near(&r.m, dtype, r.b.dqkv, r.m.g, r.m.g_err, r.nqkv, "dqkv");
-	if (is_strips(s, dtype, threshold))
+	if (strips)
 		without_delta(&r, nbytes);
 	free(before);
 	model_free(&r.m);

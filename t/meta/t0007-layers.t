@@ -39,7 +39,7 @@ only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"$base|[a-z_]+\.h|libtecore/.*|kernels/[^/]*|te_k[a-z_]*\.(h|def)"
 only "libtegraph includes public headers and its own" libtegraph "$base|te/graph\.h|[a-z_]+\.h|libtegraph/.*"
 only "libtecomm includes public headers and its own" libtecomm "$base|te/comm\.h|[a-z_]+\.h|libtecomm/.*"
-only "kernels include kernels" kernels "(kernels/)?te_[a-z_]*\.(h|cuh|def)"
+only "kernels include kernels" kernels "(kernels/)?te_[a-z0-9_]*\.(h|cuh|def)"
 only "tools include installed headers, their own and random numbers" tools \
 	"config\.h|$public|te/(graph|comm|splitmix64)\.h|tools/.*|[a-z_]+\.h"
 only "the daemon includes installed headers and its own" daemon \

@@ -172,6 +172,20 @@ template <class T> DEV raw<T> load_raw(const T *p)
 	return r;
 }
 
+/*
+ * The same, and memory that is used once leaves the L2 cache before what is used again, such as the
+ * copies of weights that a backward pass reads.
+ */
+template <class T> DEV raw<T> load_raw_once(const T *p)
+{
+	raw<T> r;
+
+#pragma unroll
+	for (int i = 0; i < (int)sizeof(T) / 2; i++)
+		r.q[i] = __ldcs((const uint4 *)p + i);
+	return r;
+}
+
 template <class T> DEV void store_raw(T *p, const raw<T> &r)
 {
 #pragma unroll

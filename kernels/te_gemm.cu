@@ -253,13 +253,13 @@ FEW(e5m2_e4m3_odd, e5m2_e4m3, 1, false, false)
 
 template <bool VEC> DEV float4 load4(const float *p)
 {
-	return VEC ? *(const float4 *)p : make_float4(p[0], p[1], p[2], p[3]);
+	return VEC ? __ldcs((const float4 *)p) : make_float4(p[0], p[1], p[2], p[3]);
 }
 
 template <bool VEC> DEV void store4(float *p, float4 v)
 {
 	if (VEC) {
-		*(float4 *)p = v;
+		__stcs((float4 *)p, v);
 		return;
 	}
 	p[0] = v.x;

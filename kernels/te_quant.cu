@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(FILL_THREADS)
 #pragma unroll
 		for (int u = 0; u < FILL_UNROLL; u++)
 			if (p + u * FILL_THREADS * 16 < hi)
-				*(uint4 *)(p + u * FILL_THREADS * 16) =
-					make_uint4(word, word, word, word);
+				__stcs((uint4 *)(p + u * FILL_THREADS * 16),
+				       make_uint4(word, word, word, word));
 	if (blockIdx.x || threadIdx.x >= 32)
 		return;
 	for (int side = 0; side < 2; side++) {
@@ -214,7 +214,8 @@ template <class T, int D, int R> DEV void quantize_body(const struct te_k_quanti
 	/* of many tiles each waits; of few all memory is asked for at once */
 	if (R != TILE_FEW_R && noop_set(a.q.noop))
 		return;
-	x = tile_load<T>(&t, a.x, a.cols, t.c, o.vec);
+	/* FP32 is what weights are copied from */
+	x = tile_load<T, sizeof(T) == 4>(&t, a.x, a.cols, t.c, o.vec);
 	o.scale = q_scale(&a.q);
 	o.q.dtype = D;
 	if (R == TILE_FEW_R && noop_set(a.q.noop))
@@ -322,7 +323,7 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 		const int64_t at = flat_at(u);
 
 		if (vec && at + TE_V <= a.n)
-			load_vec((const X *)a.x + at, v[u]);
+			unpack(load_raw_once((const X *)a.x + at), v[u]);
 		else
 			load_some((const X *)a.x + at, clamp_int(a.n - at, 0, TE_V), v[u]);
 	}

@@ -73,16 +73,20 @@ template <class T, int R> struct tile_raw {
 	raw<T> row[R];
 };
 
-template <class T, int R>
+template <class T, bool ONCE = false, int R>
 DEV tile_raw<T, R> tile_load(const tile<R> *t, const void *p, int64_t pitch, int64_t c, bool vec)
 {
 	tile_raw<T, R> x;
 
 	if (vec) {
 #pragma unroll
-		for (int i = 0; i < R; i++)
-			x.row[i] = tile_n(t, i) ? load_raw((const T *)p + (t->r + i) * pitch + c) :
-						  zero_raw<T>();
+		for (int i = 0; i < R; i++) {
+			const T *row = (const T *)p + (t->r + i) * pitch + c;
+
+			x.row[i] = !tile_n(t, i) ? zero_raw<T>() :
+				   ONCE		 ? load_raw_once(row) :
+						   load_raw(row);
+		}
 		return x;
 	}
 #pragma unroll

@@ -44,6 +44,8 @@ struct te_ctx {
 	int32_t device;
 	struct te_stream *stream; /* holds no reference to the context */
 
+	_Atomic uint32_t ncalls; /* of te__call_begin */
+
 	pthread_mutex_t streams_lock; /* taken before lock */
 	struct te_stream *streams;    /* all of them */
 
@@ -60,6 +62,7 @@ struct te_stream {
 	struct te_stream *prev, *next; /* in ctx->streams */
 	/* not NULL: takes part in a capture; read by other threads, so atomic */
 	_Atomic(struct te__capture *) capture;
+	uint32_t call; /* what launches are part of, or 0 */
 	/* the backend's event behind what others are to wait for: what there was at the latest
 	 * te__stream_follow, or before a capture */
 	void *mark;
@@ -89,6 +92,17 @@ void te__stream_leave(struct te_stream *stream);
  * inside a capture invalidates the capture.
  */
 int te__stream_queued(struct te_stream *stream, int r);
+
+/* TE_CAPTURE_* of the capture that the stream takes part in; 0: none */
+uint32_t te__stream_edges(const struct te_stream *stream);
+
+/*
+ * Launches between these two are one call. In a graph whose nodes wait by data they are a
+ * straight line, and what needs one of them waits for the last: worth it for small launches
+ * that are all needed soon, since a node that waits for one node only begins sooner.
+ */
+void te__call_begin(struct te_stream *stream);
+void te__call_end(struct te_stream *stream);
 
 /*
  * Ends the capture that began on the stream, whatever it returns: 0 with the graph; the first

@@ -7,11 +7,15 @@
 
 #include <te/errno.h>
 #include <te/private.h>
+#include <te/recording.h>
 #include <te/stream.h>
 
 #include "libtecore/ctx_internal.h"
 #include "plan_internal.h"
 #include "quant_internal.h"
+
+/* groups whose weights a call copies at most, eight layers or so of a transformer */
+#define MAX_AHEAD 64
 
 int te__step_quantize(const struct te_op_call *c)
 {
@@ -432,15 +436,30 @@ static int refresh_weights(struct te_plan *p, struct te_stream *stream, int node
 	return r;
 }
 
-/* each weight's copies right before they are read, so that no pass begins with all of them */
+static int last_node(const struct te_plan *p, int t)
+{
+	const struct te__group *g = &p->group[t < p->fwd_groups ? t : p->fwd_groups - 1];
+
+	return p->step[g->first + g->n - 1].node;
+}
+
+/*
+ * Each weight's copies right before they are read, so that no pass begins with all of them. Where
+ * nodes wait by data, by calls for more and more groups: the first product does not wait for
+ * long, and of the others few wait for copies besides what they multiply.
+ */
 static int run_forward(struct te_plan *p, struct te_stream *stream, int cached)
 {
-	int need = cached ? p->nneeds : 0, r = 0;
+	const int max_ahead = te__stream_edges(stream) & TE_CAPTURE_BY_DATA ? MAX_AHEAD : 1;
+	int need = cached ? p->nneeds : 0, ahead = 1, r = 0;
 
 	for (int t = 0; t < p->fwd_groups && !r; t++) {
-		const struct te__group *g = &p->group[t];
-
-		r = refresh_weights(p, stream, p->step[g->first + g->n - 1].node, &need);
+		if (need < p->nneeds && p->need[need].node <= last_node(p, t)) {
+			te__call_begin(stream);
+			r = refresh_weights(p, stream, last_node(p, t + ahead - 1), &need);
+			te__call_end(stream);
+			ahead = ahead < max_ahead ? 2 * ahead : max_ahead;
+		}
 		if (!r)
 			r = run_groups(p, stream, t, 1);
 	}

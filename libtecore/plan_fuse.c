@@ -170,35 +170,6 @@ static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
 	return 0;
 }
 
-static int is_kind(const struct te_plan *p, const struct te__group *g, enum te__step_kind kind)
-{
-	return g->n == 1 && p->step[g->first].kind == kind;
-}
-
-/*
- * Weight gradients of ops that pass their output's gradient on, such as a bias, go behind the next
- * op's input gradient: all after that waits for it, and for them the optimizer alone. Of what
- * waits for one node a GPU begins the first queued first.
- */
-static void weights_wait(struct te_plan *p, int first, int end)
-{
-	for (int t = end - 1; t-- > first;) {
-		const struct te__group g = p->group[t];
-		int to = t;
-
-		if (!is_kind(p, &g, TE__STEP_DW) ||
-		    (t > first && p->step[g.first - 1].node == p->step[g.first].node))
-			continue;
-		while (to + 1 < end && is_kind(p, &p->group[to + 1], TE__STEP_QUANT))
-			to++;
-		if (to + 1 == end || !is_kind(p, &p->group[to + 1], TE__STEP_BWD))
-			continue;
-		to++;
-		memmove(&p->group[t], &p->group[t + 1], (size_t)(to - t) * sizeof(g));
-		p->group[to] = g;
-	}
-}
-
 int te__plan_fuse(struct te_plan *p)
 {
 	int bwd_end = p->fwd_steps + p->bwd_steps;
@@ -212,7 +183,6 @@ int te__plan_fuse(struct te_plan *p)
 	if (!r)
 		r = fuse_list(p, TE_PASS_BACKWARD, p->fwd_steps, bwd_end);
 	p->bwd_groups = p->ngroups - p->fwd_groups;
-	weights_wait(p, p->fwd_groups, p->ngroups);
 	if (!r)
 		r = fuse_list(p, TE_PASS_BACKWARD, bwd_end, p->nsteps);
 	return r;

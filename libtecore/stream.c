@@ -559,6 +559,23 @@ int te_capture_edges(struct te_stream *stream, uint32_t edges)
 	return r;
 }
 
+uint32_t te__stream_edges(const struct te_stream *stream)
+{
+	const struct te__capture *c = atomic_load(&stream->capture);
+
+	return c ? c->edges : 0;
+}
+
+void te__call_begin(struct te_stream *stream)
+{
+	stream->call = atomic_fetch_add(&stream->ctx->ncalls, 1) + 1;
+}
+
+void te__call_end(struct te_stream *stream)
+{
+	stream->call = 0;
+}
+
 int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, uint32_t *ret_edges)
 {
 	struct te__capture *c = atomic_load(&stream->capture);

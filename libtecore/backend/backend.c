@@ -277,11 +277,12 @@ void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret)
 
 int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)
 {
-	struct te__launch l = { id, args, nbytes };
+	struct te__launch l = { id, args, nbytes, 0 };
 	int r;
 
 	if (!stream)
 		return te__fail(-EINVAL, "launch of %s: stream is NULL", te__k_name(id));
+	l.call = stream->call;
 	if (!args || !nbytes || nbytes != te__k_nbytes(id))
 		r = te__fail(-EINVAL, "launch of kernel %d (%s): %zu bytes of arguments, not %zu",
 			     (int)id, te__k_name(id), nbytes, te__k_nbytes(id));

@@ -33,6 +33,7 @@ struct te__launch {
 	enum te_k_id id;
 	const void *args;
 	size_t nbytes; /* sizeof the struct of this id */
+	uint32_t call; /* above 0: those of the same, queued one behind the other, are one call */
 };
 
 /* te_k_ptr.def: reads may go on side by side, as may the parts of one pass */

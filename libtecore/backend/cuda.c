@@ -603,7 +603,7 @@ static int copy(struct te__cuda_stream *s, void *dst, const void *src, size_t nb
 	};
 	int r = TE__CU_CALL(cuMemcpyAsync, (uintptr_t)dst, (uintptr_t)src, nbytes, s->stream);
 
-	return r ? r : te__cuda_note(s, &what, NULL);
+	return r ? r : te__cuda_note(s, &what, 0, NULL);
 }
 
 static int cuda_copy(void *stream, void *dst, const void *src, size_t nbytes)
@@ -621,7 +621,7 @@ static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_
 		.elem = elem, .nbytes = n * (size_t)elem,
 	};
 	const struct te_k_fill args = { dst, (int64_t)n, value, elem };
-	const struct te__launch l = { TE_K_FILL, &args, sizeof(args) };
+	const struct te__launch l = { TE_K_FILL, &args, sizeof(args), 0 };
 	/* of a graph's launch each memset node costs the CPU a microsecond, a kernel nothing */
 	int r = atomic_load(&s->dev->ncaptures) ? te__cuda_capturing(s) : 0;
 

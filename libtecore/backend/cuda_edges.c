@@ -150,6 +150,7 @@ static int memset_replace(struct te__cuda_graph *g, size_t i)
 	struct te__cu_memset_params m;
 	struct te__cu_kernel_params p;
 	struct te_k_fill fill;
+	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill), 0 };
 	void *arg = &fill, *node;
 	int r = TE__CU_CALL(cuGraphMemsetNodeGetParams, g->nodes->node[i], &m);
 
@@ -157,8 +158,7 @@ static int memset_replace(struct te__cuda_graph *g, size_t i)
 		return r;
 	fill = (struct te_k_fill){ (void *)(uintptr_t)m.dst, (int64_t)m.width, m.value,
 				   (int32_t)m.elem };
-	r = te__cuda_kernel_params(g->dev, &(struct te__launch){ TE_K_FILL, &fill, sizeof(fill) },
-				   &arg, &p);
+	r = te__cuda_kernel_params(g->dev, &l, &arg, &p);
 	if (!r)
 		r = TE__CU_CALL(cuGraphAddKernelNode, &node, g->nodes->graph, NULL, 0, &p);
 	if (r)
@@ -173,7 +173,7 @@ static int memset_replace(struct te__cuda_graph *g, size_t i)
 static int root_add(struct te__cuda_graph *g, uint32_t nroots)
 {
 	struct te_k_fill fill = { .elem = 1 };
-	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill) };
+	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill), 0 };
 	struct te__cu_kernel_params p;
 	void *arg = &fill;
 	const size_t n = g->nodes->n + 1;

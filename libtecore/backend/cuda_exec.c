@@ -236,6 +236,7 @@ static struct te__gnode *marked(struct te__cuda_graph *g, const struct order *o,
 	info->nbytes = what->nbytes;
 	info->fixed = what->fixed;
 	info->scratch = what->scratch;
+	info->joined = what->joined;
 	info->foreign = 0;
 	return info;
 }
@@ -570,6 +571,7 @@ static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 		n->args ? (enum te_k_id)n->id : TE_K_FILL,
 		n->args ? n->args : &fill,
 		n->args ? n->nbytes : sizeof(fill),
+		0,
 	};
 
 	return n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);

@@ -12,6 +12,7 @@ struct te__cuda_mark {
 	struct te__cuda_mark *next;
 	void *node;
 	void *before; /* the node that the stream was at before, or NULL */
+	uint32_t call;
 	struct te__gnode what;
 	_Alignas(16) char args[];
 };

@@ -117,10 +117,11 @@ int te__cuda_capture_active(void *stream);
 int te__cuda_event_record_external(void *event, void *stream);
 /*
  * What was just queued on the stream: the capture that it is part of keeps it with the node it
- * became; nothing happens outside of captures. A call that makes several nodes says before it
- * which node the stream was at. The context is current.
+ * became; nothing happens outside of captures. call: as in struct te__launch. A product that makes
+ * several nodes says before it which node the stream was at. The context is current.
  */
-int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before);
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, uint32_t call,
+		  void *before);
 int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
 int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
 void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);

@@ -56,6 +56,8 @@ struct work {
 	uint32_t barrier;	      /* the latest, or NONE */
 	uint32_t line[WIDTH], nlines; /* since that: the last node of each */
 	uint32_t *depth;	      /* edges on the longest way to a node */
+	uint32_t *height;	      /* and on that from it */
+	uint32_t *heir;		      /* of those that wait for a node the highest, or NONE */
 	struct te__edges e;
 	size_t ndeps, capdeps;
 };
@@ -255,27 +257,36 @@ static void waits_reduce(struct work *w, uint32_t node)
 	memmove(w->wait, w->wait + kept, w->nwaits * sizeof(*w->wait));
 }
 
+/* whether a node that is higher, and still to come, is to go on with the line behind its end */
+static int is_kept(const struct work *w, uint32_t end, uint32_t node)
+{
+	const uint32_t heir = w->heir[end];
+
+	return heir != NONE && heir > node && w->height[heir] > w->height[node];
+}
+
 /*
  * A call becomes the end of a line: of the deepest that it is behind, so that the longest way is
  * one line; else of a new one or, behind a node that it has nothing to do with, of the shallowest.
  */
 static void line_join(struct work *w, uint32_t node, uint32_t last)
 {
-	uint32_t best = NONE, least = 0;
+	uint32_t best = NONE, least = NONE;
 
 	for (uint32_t i = 0; i < w->nlines; i++) {
-		const uint32_t depth = w->depth[w->line[i]];
+		const uint32_t end = w->line[i], depth = w->depth[end];
 
-		if (is_behind(w, node, w->line[i]) &&
-		    (best == NONE || depth > w->depth[w->line[best]]))
+		if (is_kept(w, end, node))
+			continue;
+		if (is_behind(w, node, end) && (best == NONE || depth > w->depth[w->line[best]]))
 			best = i;
-		if (depth < w->depth[w->line[least]])
+		if (least == NONE || depth < w->depth[w->line[least]])
 			least = i;
 	}
 	if (best == NONE && w->nlines < WIDTH) {
 		best = w->nlines++;
 	} else if (best == NONE) {
-		best = least;
+		best = least == NONE ? 0 : least;
 		wait_for(w, w->line[best], node);
 		waits_reduce(w, node);
 	}
@@ -312,7 +323,23 @@ static int is_barrier(const struct te__gnode *n)
 	       n->kind == TE_NODE_OTHER;
 }
 
-/* the nodes of a call, from node up to last, a straight line */
+/* the nodes of a call, from node up to last, are a straight line behind what node waits for */
+static int call_edges(struct work *w, uint32_t node, uint32_t last)
+{
+	int r = 0;
+
+	for (uint32_t i = node; !r && i <= last; i++) {
+		w->e.first[i] = (uint32_t)w->ndeps;
+		if (i > node) {
+			wait_for(w, i - 1, i);
+			waits_reduce(w, i);
+		}
+		r = edges_add(w, i);
+	}
+	return r;
+}
+
+/* by data */
 static int call_add(struct work *w, uint32_t node, uint32_t last)
 {
 	int barrier = 0, r = 0;
@@ -330,21 +357,67 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 				wait_for(w, i, node);
 	if (!w->nwaits && w->barrier != NONE)
 		wait_for(w, w->barrier, node);
-	waits_reduce(w, node);
-	line_join(w, node, last);
-	for (uint32_t i = node; !r && i <= last; i++) {
-		w->e.first[i] = (uint32_t)w->ndeps;
-		if (i > node) {
-			wait_for(w, i - 1, i);
-			waits_reduce(w, i);
-		}
-		r = edges_add(w, i);
-	}
-	if (barrier) {
+	if (barrier)
 		w->barrier = last;
-		w->line[0] = last;
-		w->nlines = 1;
+	waits_reduce(w, node);
+	return r ? r : call_edges(w, node, last);
+}
+
+static uint32_t call_end(const struct work *w, uint32_t node)
+{
+	while (node + 1 < w->n && w->node[node + 1].joined)
+		node++;
+	return node;
+}
+
+/* from what there is by data */
+static void heirs_find(struct work *w)
+{
+	for (uint32_t i = w->n; i-- > 0;) {
+		const uint32_t end = i + 1 < w->n ? w->e.first[i + 1] : (uint32_t)w->ndeps;
+
+		for (uint32_t k = w->e.first[i]; k < end; k++) {
+			const uint32_t before = w->e.dep[k];
+
+			/* of equal ones the first */
+			if (w->height[before] > w->height[i] + 1)
+				continue;
+			w->height[before] = w->height[i] + 1;
+			w->heir[before] = i;
+		}
 	}
+}
+
+/* the edges by data, and those that make lines */
+static int lines_add(struct work *w)
+{
+	struct te__edges by_data = w->e;
+	const uint32_t nby_data = (uint32_t)w->ndeps;
+	int r = 0;
+
+	w->e = (struct te__edges){ te__calloc((size_t)w->n + 1, sizeof(*w->e.first)), NULL };
+	w->ndeps = w->capdeps = 0;
+	w->barrier = NONE;
+	memset(w->seen, 0xff, w->n * sizeof(*w->seen));
+	memset(w->depth, 0, w->n * sizeof(*w->depth));
+	if (!w->e.first)
+		r = -ENOMEM;
+	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
+		const uint32_t end = i + 1 < w->n ? by_data.first[i + 1] : nby_data;
+
+		last = call_end(w, i);
+		for (uint32_t k = by_data.first[i]; k < end; k++)
+			wait_for(w, by_data.dep[k], i);
+		waits_reduce(w, i);
+		line_join(w, i, last);
+		r = call_edges(w, i, last);
+		for (uint32_t k = i; k <= last; k++)
+			if (is_barrier(&w->node[k])) {
+				w->line[0] = last;
+				w->nlines = 1;
+			}
+	}
+	te__edges_free(&by_data);
 	return r;
 }
 
@@ -375,11 +448,13 @@ static int edges_find(struct work *w)
 	int r = segments_make(w);
 
 	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
-		for (last = i; last + 1 < w->n && w->node[last + 1].joined; last++)
-			;
+		last = call_end(w, i);
 		r = call_add(w, i, last);
 	}
-	return r;
+	if (r)
+		return r;
+	heirs_find(w);
+	return lines_add(w);
 }
 
 int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges *ret)
@@ -393,13 +468,16 @@ int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges
 	w.seen = te__malloc(n * sizeof(*w.seen));
 	w.awaited = te__calloc(n, 1);
 	w.depth = te__calloc(n, sizeof(*w.depth));
+	w.height = te__calloc(n, sizeof(*w.height));
+	w.heir = te__malloc(n * sizeof(*w.heir));
 	if (line && n <= REDUCE_MAX)
 		w.behind = te__calloc((size_t)n * w.nwords, sizeof(*w.behind));
-	if (!w.e.first || !w.wait || !w.seen || !w.awaited || !w.depth ||
+	if (!w.e.first || !w.wait || !w.seen || !w.awaited || !w.depth || !w.height || !w.heir ||
 	    (line && n <= REDUCE_MAX && !w.behind))
 		r = -ENOMEM;
 	if (!r) {
 		memset(w.seen, 0xff, n * sizeof(*w.seen));
+		memset(w.heir, 0xff, n * sizeof(*w.heir));
 		r = line ? edges_find(&w) : edges_keep(&w);
 	}
 	if (!r) {
@@ -413,6 +491,8 @@ int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges
 	te__free(w.seen);
 	te__free(w.awaited);
 	te__free(w.depth);
+	te__free(w.height);
+	te__free(w.heir);
 	te__free(w.behind);
 	te__free(w.segment);
 	te__free(w.link);

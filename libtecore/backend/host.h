@@ -33,6 +33,7 @@ struct host_op {
 	void *dst;
 	const void *src;
 	size_t nbytes; /* to copy or fill; bytes of arguments */
+	uint32_t call; /* of a launch */
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
 	uint64_t pos; /* WAIT: the place in stream obj; RECORD: the event's count */

@@ -34,7 +34,7 @@ static int fwd_of(int head_dim, int32_t dtype, int qkv, int out)
 	};
 	struct te__cuda_kernel k;
 
-	return te__cuda_geometry(&(struct te__launch){ TE_K_ATTN_FWD, &a, sizeof(a) }, &k);
+	return te__cuda_geometry(&(struct te__launch){ TE_K_ATTN_FWD, &a, sizeof(a), 0 }, &k);
 }
 
 static int bwd_of(enum te_k_id id, int head_dim, int at)
@@ -54,7 +54,7 @@ static int bwd_of(enum te_k_id id, int head_dim, int at)
 	};
 	struct te__cuda_kernel k;
 
-	return te__cuda_geometry(&(struct te__launch){ id, &a, sizeof(a) }, &k);
+	return te__cuda_geometry(&(struct te__launch){ id, &a, sizeof(a), 0 }, &k);
 }
 
 /* its kernels read 16 bytes at a time where a head is a multiple of that */

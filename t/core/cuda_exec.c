@@ -696,7 +696,7 @@ START_TEST(a_product_is_a_line_of_nodes)
 	ck_assert_int_eq(before != NULL, _i);
 	for (int k = 0; k < 3; k++)
 		DO(te__cu.cuMemsetD8Async((uintptr_t)x, 1, 3, a.stream));
-	DO(te__cuda_note(&a, &what, before));
+	DO(te__cuda_note(&a, &what, 0, before));
 	memset(&args, 0xff, sizeof(args)); /* it was copied */
 	DO(ops->fill8(&a, x, 2, 9));
 	DO(ops->capture_end(&a, &graph));
@@ -771,7 +771,7 @@ static int queue_product(unsigned char *d, const unsigned char *from, unsigned c
 						   .dst = (uintptr_t)d + 8,
 						   .src = (uintptr_t)from,
 						   .n = 8 });
-	return r ? r : te__cuda_note(&a, &what, before);
+	return r ? r : te__cuda_note(&a, &what, 0, before);
 }
 
 static void *captured_edges(uint32_t edges, void (*queue_all)(void))
@@ -935,7 +935,7 @@ static void queue_memsets(void)
 					  .elem = 2,
 					  .n = 8 }));
 	DO(queue(a.stream, (struct node){ .type = TE__CU_NODE_KERNEL }));
-	DO(te__cuda_note(&a, &what, before));
+	DO(te__cuda_note(&a, &what, 0, before));
 	DO(ops->fill8(&a, y, 5, 1));
 }
 

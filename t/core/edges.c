@@ -488,6 +488,31 @@ START_TEST(side_work_does_not_wait_for_the_long_line)
 }
 END_TEST
 
+/*
+ * As a backward pass: of what waits for a node the shorter way is queued first, more of those than
+ * there are lines, and all of them are needed at the end alone.
+ */
+START_TEST(the_longest_way_is_one_line)
+{
+	struct list l = list_new(81);
+
+	for (uint32_t i = 0; i < 80; i += 2) {
+		put_copy(&l, i, 8 * i + 16, 8 * i, 16);
+		put_copy(&l, i + 1, 4096 + 16 * i, 8 * i + 16, 16);
+	}
+	put_fill(&l, 80, 4096, 16 * 80);
+	find_edges(&l);
+	for (uint32_t i = 2; i < 80; i += 2) {
+		const uint32_t first = l.e.first[i];
+
+		ck_assert_msg(l.e.first[i + 1] == first + 1 && l.e.dep[first] == i - 2,
+			      "node %u waits for %u nodes, of which one is %u", i,
+			      l.e.first[i + 1] - first, l.e.dep[first]);
+	}
+	list_free(&l);
+}
+END_TEST
+
 /* however many there are, some of them run at once, but not all, and all wait for a barrier */
 START_TEST(many_that_share_nothing_run_side_by_side)
 {
@@ -681,6 +706,7 @@ static Suite *suite(void)
 	tcase_add_test(c, readers_and_parts_run_side_by_side);
 	tcase_add_test(c, passes_of_parts_wait_for_each_other);
 	tcase_add_test(c, side_work_does_not_wait_for_the_long_line);
+	tcase_add_test(c, the_longest_way_is_one_line);
 	tcase_add_test(c, many_that_share_nothing_run_side_by_side);
 	tcase_add_test(c, an_order_of_several_streams_stays);
 	tcase_add_test(c, none_and_one);

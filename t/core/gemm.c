@@ -44,7 +44,7 @@ static const char *cuda_runs(struct te_k_gemm g)
 
 	if (!te__cuda_gemm_is_ours(&g))
 		return "cuBLASLt";
-	ck_assert_int_eq(te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }, &k),
+	ck_assert_int_eq(te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g), 0 }, &k),
 			 0);
 	ck_assert_uint_le(k.smem, 48 << 10);
 	snprintf(text, sizeof(text), "%s %ux%ux%u", k.func, k.grid[0], k.grid[1], k.block[0]);
@@ -91,7 +91,7 @@ START_TEST(cuda_has_no_kernel_for_a_large_product)
 	struct te__cuda_kernel k;
 
 	ck_assert_int_eq(
-		te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g) }, &k),
+		te__cuda_geometry(&(struct te__launch){ TE_K_GEMM, &g, sizeof(g), 0 }, &k),
 		-TE_EKERNEL);
 	tt_said("a product of m 65, n 1024, k 256, bf16 by bf16 to bf16");
 }

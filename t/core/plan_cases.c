@@ -10,6 +10,7 @@
 #include <te/errno.h>
 #include <te/optim.h>
 #include <te/private.h>
+#include <te/recording.h>
 
 #include "libtecore/plan_internal.h"
 #include "plan_cases.h"
@@ -216,7 +217,7 @@ START_TEST(covers_each_step_once_and_in_order)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 3);
 	struct te_plan *p = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
-	int next = 0, fused = 0, late = -1, nlate = 0;
+	int next = 0, fused = 0;
 
 	for (int t = 0; t < p->ngroups; t++) {
 		const struct te__group *g = &p->group[t];
@@ -224,24 +225,11 @@ START_TEST(covers_each_step_once_and_in_order)
 		ck_assert_int_ge(g->n, 1);
 		ck_assert((g->n > 1) == (g->fusion != NULL));
 		fused += g->fusion != NULL;
-		if (g->first == late) {
-			late = -1;
-			continue;
-		}
-		/* the weight gradient of an op that passes its gradient on may come later: alone */
-		if (g->first != next) {
-			ck_assert_int_eq(late, -1);
-			late = next++;
-			nlate++;
-			ck_assert_int_eq(p->step[late].kind, TE__STEP_DW);
-			ck_assert_int_eq(g->first, next);
-		}
+		ck_assert_int_eq(g->first, next);
 		next += g->n;
 	}
-	ck_assert_int_eq(late, -1);
 	ck_assert_int_eq(next, p->nsteps);
 	ck_assert_int_gt(fused, 0);
-	ck_assert_int_gt(nlate, 0);
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
@@ -428,6 +416,66 @@ START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
 	free(start);
 	free(eager);
 	free(graph);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ten of them */
+static struct te_seq *products(void)
+{
+	const struct te_linear_attrs attrs = { .in = 16, .out = 16, .init_std = 0.1f };
+	struct te_seq *seq;
+	struct te_op *op;
+	char name[8];
+
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; i < 10; i++) {
+		snprintf(name, sizeof(name), "l%d", i);
+		DO(te_op_linear(&attrs, name, &op));
+		DO(te_seq_append(seq, op));
+		te_op_unref(op);
+	}
+	DO(te_seq_init(seq, 1));
+	return seq;
+}
+
+START_TEST(copies_weights_by_calls_where_nodes_wait_by_data)
+{
+	/* calls for 1, 2, 4 and 8 products, each a line of its own */
+	static const int begins[10] = { 1, 1, 0, 1, 0, 0, 0, 1, 0, 0 };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq = products();
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_recording *rec;
+	struct te_plan *p;
+	uint64_t dep[8], last = 0;
+	int ncasts = 0;
+
+	DO(te_recipe_from_name("bf16", &o.recipe));
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 4, 16 } };
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_capture_begin(st));
+	DO(te_capture_edges(st, TE_CAPTURE_BY_DATA));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_capture_end(st, &rec));
+	DO(te_recording_info(rec, &info));
+	for (uint64_t i = 0; i < info.nnodes; i++) {
+		struct te_node_info n = TE_NODE_INFO_INIT;
+
+		DO(te_recording_node(rec, i, &n));
+		if (strcmp(n.name, "cast"))
+			continue;
+		ck_assert_int_lt(ncasts, 10);
+		if (!begins[ncasts++]) {
+			ck_assert_uint_eq(i, last + 1);
+			ck_assert_int_eq(te_recording_deps(rec, i, 8, dep), 1);
+			ck_assert_uint_eq(dep[0], last);
+		}
+		last = i;
+	}
+	ck_assert_int_eq(ncasts, 10);
+	te_recording_unref(rec);
+	te_plan_unref(p);
 	te_seq_unref(seq);
 }
 END_TEST
@@ -704,6 +752,7 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, 4);
 	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, 4);
+	tcase_add_test(c, copies_weights_by_calls_where_nodes_wait_by_data);
 	tcase_add_test(c, draws_fresh_masks_each_step);
 	tcase_add_test(c, evaluation_leaves_quantizers_alone);
 	tcase_add_test(c, refuses_calls_out_of_order);

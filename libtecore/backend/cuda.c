@@ -613,6 +613,13 @@ static int cuda_copy(void *stream, void *dst, const void *src, size_t nbytes)
 	return nbytes ? TE__CUDA_IN(s->dev, copy(s, dst, src, nbytes)) : 0;
 }
 
+int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n)
+{
+	return elem == 4 ?
+		       TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, n, native) :
+		       TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, (uint8_t)value, n, native);
+}
+
 /* n times value, of elem bytes */
 static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_t elem, size_t n)
 {
@@ -627,9 +634,7 @@ static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_
 
 	if (r)
 		return r < 0 ? r : te__cuda_launch_as(s, &l, &what);
-	return elem == 4 ?
-		       TE__CU_CALL(cuMemsetD32Async, (uintptr_t)dst, value, n, s->stream) :
-		       TE__CU_CALL(cuMemsetD8Async, (uintptr_t)dst, (uint8_t)value, n, s->stream);
+	return te__cuda_memset(s->stream, dst, value, elem, n);
 }
 
 static int cuda_fill8(void *stream, void *dst, uint8_t value, size_t nbytes)

@@ -105,6 +105,8 @@ struct te__cuda_event {
 	void *event;
 };
 void te__cuda_event_unref(struct te__cuda_event *e); /* the context is current */
+/* the driver's, on its stream: n times value, of elem bytes, 1 or 4; the context is current */
+int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n);
 
 /* cuda_graph.c */
 /* 0, or the sentence; -TE_ESTATE where the caller joined captures wrongly */

@@ -61,6 +61,7 @@ static struct {
 	int fail_set; /* the set of parameters that fails, from 1; 0: none */
 	int nsets;
 	int next_early; /* the next node queued has a programmatic edge */
+	int launches;	/* of graphs */
 } fake;
 
 static int handle;
@@ -186,6 +187,15 @@ static int fake_cuMemsetD8Async(uint64_t dst, unsigned char value, size_t n, voi
 					    .dst = dst,
 					    .value = value,
 					    .elem = 1,
+					    .n = n });
+}
+
+static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *stream)
+{
+	return queue(stream, (struct node){ .type = TE__CU_NODE_MEMSET,
+					    .dst = dst,
+					    .value = value,
+					    .elem = 4,
 					    .n = n });
 }
 
@@ -356,6 +366,7 @@ static int fake_cuGraphLaunch(void *exec, void *stream)
 {
 	const struct exec *e = exec;
 
+	fake.launches++;
 	for (int i = 0; i < e->n; i++)
 		run(&e->node[e->order[i]]);
 	return 0;
@@ -555,6 +566,7 @@ static void setup(void)
 	HAVE(cuStreamGetCaptureInfo);
 	HAVE(cuMemcpyAsync);
 	HAVE(cuMemsetD8Async);
+	HAVE(cuMemsetD32Async);
 	HAVE(cuLaunchHostFunc);
 	HAVE(cuEventCreate);
 	HAVE(cuEventDestroy);
@@ -1168,6 +1180,70 @@ START_TEST(patches_all_or_nothing)
 }
 END_TEST
 
+static void *one_fill(unsigned char *dst, uint32_t value, size_t n)
+{
+	void *graph;
+
+	DO(ops->capture_begin(&a));
+	DO(value > 255 ? ops->fill32(&a, dst, value, n) : ops->fill8(&a, dst, (uint8_t)value, n));
+	DO(ops->capture_end(&a, &graph));
+	return graph;
+}
+
+/* how many of 64 bytes are value, and none behind the last of them */
+static int filled(const unsigned char *p, unsigned char value)
+{
+	int n = 0;
+
+	while (n < 64 && p[n] == value)
+		n++;
+	for (int i = n; i < 64; i++)
+		ck_assert_int_eq(p[i], 0);
+	return n;
+}
+
+static void launch_of_one(void *exec)
+{
+	memset(x, 0, sizeof(x));
+	memset(y, 0, sizeof(y));
+	DO(ops->graph_launch(exec, &a));
+}
+
+/* the driver's own memset, whatever becomes of it */
+START_TEST(one_fill_needs_no_graph)
+{
+	void *graph = one_fill(x, 3, 64), *exec;
+	struct te__gnode from = node(graph, 0);
+	struct te__patch p = { .index = 0, .from = &from, .to = from };
+
+	DO(ops->graph_instantiate(graph, &exec));
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 64);
+	p.to.dst = y;
+	fake.fail_set = 1;
+	ck_assert_int_lt(ops->exec_patch(exec, 1, &p), 0);
+	te_error_clear();
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 64);
+	fake.fail_set = 0;
+	DO(ops->exec_patch(exec, 1, &p));
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 0);
+	ck_assert_int_eq(filled(y, 3), 64);
+	ops->graph_destroy(graph);
+	update(exec, one_fill(x, 0x05050505, 8), 1, TE_UPDATE_IN_PLACE);
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 5), 32);
+	ck_assert_int_eq(fake.launches, 0);
+	/* and more than one does */
+	update(exec, captured(x, 6, 0), 0, TE_UPDATE_INSTANTIATED);
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 6), 64);
+	ck_assert_int_eq(fake.launches, 1);
+	ops->exec_destroy(exec);
+}
+END_TEST
+
 static void give_back(void **graph, void **exec)
 {
 	if (*graph)
@@ -1262,6 +1338,7 @@ static Suite *suite(void)
 	tcase_add_test(c, any_work_with_any_edges);
 	tcase_add_test(c, keeps_what_a_queued_launch_uses);
 	tcase_add_test(c, patches_all_or_nothing);
+	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
 	tcase_add_loop_test(c, each_call_for_edges_fails_cleanly, 0, 4);
 	return s;

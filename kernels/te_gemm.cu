@@ -251,6 +251,7 @@ FEW(e5m2_e4m3_odd, e5m2_e4m3, 1, false, false)
 
 /* --- short k ------------------------------------------------------------- */
 
+/* of gradients of weights, which nobody needs soon: others are to stay in the L2 cache */
 template <bool VEC> DEV float4 load4(const float *p)
 {
 	return VEC ? __ldcs((const float4 *)p) : make_float4(p[0], p[1], p[2], p[3]);

@@ -128,7 +128,14 @@ t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 t_core_cublaslt_SOURCES = t/core/cublaslt.c t/core/cuda_fake.h
 t_core_cuda_driver_SOURCES = t/core/cuda_driver.c t/core/cuda_fake.h
-t_core_cuda_exec_SOURCES = t/core/cuda_exec.c t/core/cuda_fake.h
+t_core_cuda_exec_SOURCES = \
+	t/core/cuda_exec.c \
+	t/core/cuda_exec_edges.c \
+	t/core/cuda_exec_lib.c \
+	t/core/cuda_exec_lib.h \
+	t/core/cuda_fake.h \
+	t/core/cuda_fake_graph.c \
+	t/core/cuda_fake_graph.h
 
 PARTS_CASES = t/core/parts_cases.c t/core/parts_cases.h t/core/plan_model.c t/core/plan_model.h
 t_core_parts_SOURCES = t/core/parts.c $(PARTS_CASES)

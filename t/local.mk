@@ -193,7 +193,16 @@ GRAPH_CASES = t/graph/caster.c t/graph/caster.h t/graph/graph_cases.c t/graph/gr
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
 
-RULES_CASES = t/graph/rules_cases.c t/graph/rules_cases.h t/core/plan_model.c t/core/plan_model.h
+RULES_CASES = \
+	t/core/plan_model.c \
+	t/core/plan_model.h \
+	t/graph/rules_arguments.c \
+	t/graph/rules_capture.c \
+	t/graph/rules_cases.c \
+	t/graph/rules_cases.h \
+	t/graph/rules_lib.c \
+	t/graph/rules_lib.h \
+	t/graph/rules_replay.c
 t_graph_rules_SOURCES = t/graph/rules.c $(RULES_CASES)
 t_graph_rules_gpu_SOURCES = t/graph/rules_gpu.c $(RULES_CASES)
 

@@ -188,8 +188,18 @@ t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
 t_graph_faults_SOURCES = t/graph/faults.c t/graph/caster.c t/graph/caster.h \
 	t/core/plan_model.c t/core/plan_model.h
 
-GRAPH_CASES = t/graph/caster.c t/graph/caster.h t/graph/graph_cases.c t/graph/graph_cases.h \
-	t/core/plan_model.c t/core/plan_model.h
+GRAPH_CASES = \
+	t/core/plan_model.c \
+	t/core/plan_model.h \
+	t/graph/caster.c \
+	t/graph/caster.h \
+	t/graph/graph_capture.c \
+	t/graph/graph_cases.c \
+	t/graph/graph_cases.h \
+	t/graph/graph_lib.c \
+	t/graph/graph_lib.h \
+	t/graph/graph_models.c \
+	t/graph/graph_replay.c
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
 

@@ -1,0 +1,483 @@
+/*
+ * t/graph/graph_models.c - models as graphs of parts: every way to run them gives the bits of eager
+ * runs, and their memory is reused, reported and given back.
+ */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/optim.h>
+
+#include "graph_lib.h"
+#include "../core/plan_model.h"
+#include "tt_num.h"
+
+static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
+static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
+
+/* ---- a model as a graph of parts ---- */
+
+#define PARTS 3
+#define MICRO 3
+
+struct run {
+	struct te_seq *seq;
+	struct te_adamw *opt;
+	struct te_graph *g;
+	int nmicro;
+	int first[MICRO], last[MICRO]; /* callables with the tokens and with the loss */
+};
+
+static const int32_t one_chunk[] = { 3 }, two_chunks[] = { 2, 1 }, three_chunks[] = { 1, 1, 1 };
+
+static const struct layout {
+	const char *order;
+	int32_t nchunks, nmicro;
+	const int32_t *nlayers;
+} layouts[] = {
+	{ "gpipe", 1, 2, one_chunk },
+	{ "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 2, 3, two_chunks },
+	{ "1f1b", 3, 2, three_chunks },
+	{ "zero-bubble", 2, 3, two_chunks },
+};
+
+static int sharing; /* all micro-batches have one plan for each part */
+
+static int zero(void *arg, struct te_stream *stream)
+{
+	return te_seq_zero_grads(((struct run *)arg)->seq, stream);
+}
+
+static int update(void *arg, struct te_stream *stream)
+{
+	return te_adamw_step(((struct run *)arg)->opt, stream);
+}
+
+static int run_regions(void *arg, te_region_fn fn, void *fn_arg)
+{
+	return te_adamw_regions(((struct run *)arg)->opt, fn, fn_arg);
+}
+
+static struct te_callable part(struct run *r, const struct model_shape *m, const char *recipe,
+			       int p, int delay)
+{
+	static const char *const cut[] = { NULL, "h.1.ln1", "norm", NULL };
+	struct te_callable c = TE_CALLABLE_INIT;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *plan;
+	char name[16];
+
+	DO(te_recipe_from_name(recipe, &o.recipe));
+	if (o.recipe.kind == TE_RECIPE_DELAYED)
+		o.recipe.history_len = 16;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (p ? TE_PLAN_INPUT_GRAD : 0) |
+		  (delay ? TE_PLAN_DELAY_DW : 0);
+	o.x = p ? (struct te_spec){ o.recipe.compute, 3, { m->batch, m->seqlen, m->width } } :
+		  (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	o.start_at = cut[p];
+	o.stop_before = cut[p + 1];
+	DO(te_plan_create(r->seq, &o, &plan));
+	snprintf(name, sizeof(name), "part %d", p);
+	DO(te_callable_from_plan(plan, name, &c));
+	te_plan_unref(plan);
+	return c;
+}
+
+static int run_try(struct run *r, const struct model_shape *m, const char *recipe,
+		   const struct layout *l, uint32_t flags)
+{
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	int delay = !strcmp(l->order, "zero-bubble") || strstr(l->order, ".5") != NULL;
+	struct te_callable c[PARTS * MICRO];
+	int n = 0, p = 0, ret;
+
+	r->seq = model_create(ctx, m, 3);
+	DO(te_adamw_create(r->seq, NULL, &r->opt));
+	DO(te_adamw_set_lr(r->opt, st, 1e-2f));
+	r->nmicro = l->nmicro;
+	for (int k = 0; k < l->nchunks; p += l->nlayers[k++])
+		for (int i = 0; i < l->nmicro; i++)
+			for (int j = 0; j < l->nlayers[k]; j++) {
+				if (p + j == 0)
+					r->first[i] = n;
+				if (p + j == PARTS - 1)
+					r->last[i] = n;
+				if (i && sharing) {
+					c[n] = c[n - l->nlayers[k]];
+					c[n++].release = NULL;
+				} else {
+					c[n++] = part(r, m, recipe, p + j, delay);
+				}
+			}
+	so.nchunks = l->nchunks;
+	so.nmicro = l->nmicro;
+	so.nlayers = l->nlayers;
+	DO(te_schedule_parse(l->order, &so, &o.schedule));
+	o.flags = TE_GRAPH_CHAIN | flags;
+	o.first = zero;
+	o.last = update;
+	o.regions = run_regions;
+	o.arg = r;
+	ret = te_graph_create(ctx, n, c, &o, &r->g);
+	te_schedule_unref(o.schedule);
+	for (int i = 0; ret && i < n; i++)
+		if (c[i].release)
+			c[i].release(c[i].self);
+	return ret;
+}
+
+static void run_create(struct run *r, const struct model_shape *m, const char *recipe,
+		       const struct layout *l, uint32_t flags)
+{
+	DO(run_try(r, m, recipe, l, flags));
+}
+
+static void run_destroy(struct run *r)
+{
+	te_graph_unref(r->g);
+	te_adamw_unref(r->opt);
+	te_seq_unref(r->seq);
+}
+
+/* tokens of one step for all runs, into their static inputs */
+static void feed(struct run *const *runs, int nruns, const struct model_shape *m)
+{
+	size_t n = (size_t)(m->batch * m->seqlen);
+	int32_t *t = malloc(n * sizeof(*t));
+
+	for (int i = 0; i < runs[0]->nmicro; i++)
+		for (int k = 0; k < 2; k++) {
+			for (size_t j = 0; j < n; j++)
+				t[j] = (int32_t)tt_rand_int(0, m->vocab - 1);
+			for (int j = 0; j < nruns; j++)
+				DO(te_tensor_write(te_graph_tensor(runs[j]->g,
+								   k ? runs[j]->last[i] :
+								       runs[j]->first[i],
+								   k ? "targets" : "x"),
+						   t, n * sizeof(*t)));
+		}
+	free(t);
+}
+
+static void same_runs(const struct run *a, const struct run *b)
+{
+	uint64_t seed[2], offset[2];
+
+	for (int i = 0; i < a->nmicro; i++)
+		model_same(te_graph_tensor(a->g, a->last[i], "out"),
+			   te_graph_tensor(b->g, b->last[i], "out"), "losses");
+	model_same(te_seq_grads(a->seq), te_seq_grads(b->seq), "gradients");
+	model_same(te_seq_masters(a->seq), te_seq_masters(b->seq), "weights");
+	model_same(te_adamw_v(a->opt), te_adamw_v(b->opt), "moments");
+	model_same_scales(te_seq_quant(a->seq), te_seq_quant(b->seq));
+	DO(te_seq_rng_get(a->seq, &seed[0], &offset[0]));
+	DO(te_seq_rng_get(b->seq, &seed[1], &offset[1]));
+	ck_assert_uint_eq(offset[0], offset[1]);
+}
+
+#define WAYS 5
+static const uint32_t ways[WAYS] = {
+	TE_GRAPH_EAGER, 0, TE_GRAPH_WHOLE, TE_GRAPH_REUSE, TE_GRAPH_WHOLE | TE_GRAPH_REUSE,
+};
+
+/* three steps of all, whatever the way, with the same bits; then they are gone */
+static void same_steps(struct run run[WAYS], const struct model_shape *m)
+{
+	struct run *all[WAYS];
+
+	for (int w = 0; w < WAYS; w++)
+		all[w] = &run[w];
+	for (int step = 0; step < 3; step++) {
+		feed(all, WAYS, m);
+		for (int w = 0; w < WAYS; w++) {
+			DO(te_graph_run(run[w].g, st));
+			DO(te_stream_sync(st));
+			if (w)
+				same_runs(&run[0], &run[w]);
+		}
+	}
+	for (int w = 0; w < WAYS; w++)
+		run_destroy(&run[w]);
+}
+
+/* three steps of two or three micro-batches, in every layout, recipe and way to run */
+START_TEST(every_way_gives_the_same_bits)
+{
+	const struct layout *l = &layouts[_i / 4];
+	const char *recipe = recipes[_i % 4];
+	const struct model_shape *m = _i % 2 ? &gpt : &llama;
+	const uint32_t cache = _i / 4 % 2 ? TE_GRAPH_CACHE_WEIGHTS : 0;
+	struct run run[WAYS];
+
+	for (int w = 0; w < WAYS; w++)
+		run_create(&run[w], m, recipe, l, ways[w] | cache);
+	same_steps(run, m);
+}
+END_TEST
+
+/* caching casts changes nothing but how often weights are cast */
+START_TEST(cached_weights_give_the_same_bits)
+{
+	struct run run[3], *all[3];
+
+	for (int w = 0; w < 3; w++) {
+		run_create(&run[w], &gpt, recipes[1 + _i], &layouts[1],
+			   (w ? TE_GRAPH_CACHE_WEIGHTS : 0) | (w == 2 ? TE_GRAPH_WHOLE : 0));
+		all[w] = &run[w];
+	}
+	for (int step = 0; step < 3; step++) {
+		feed(all, 3, &gpt);
+		for (int w = 0; w < 3; w++) {
+			DO(te_graph_run(run[w].g, st));
+			DO(te_stream_sync(st));
+		}
+		for (int i = 0; i < MICRO; i++)
+			model_same(te_graph_tensor(run[1].g, run[1].last[i], "out"),
+				   te_graph_tensor(run[2].g, run[2].last[i], "out"), "losses");
+		if (_i == 1) /* delayed: a weight's amax is recorded once, not three times */
+			continue;
+		model_same(te_seq_masters(run[0].seq), te_seq_masters(run[1].seq), "weights");
+	}
+	for (int w = 0; w < 3; w++)
+		run_destroy(&run[w]);
+}
+END_TEST
+
+/* micro-batches that are never under way at once run on one plan a part */
+START_TEST(micro_batches_in_turn_share_a_plan)
+{
+	static const struct layout turns = { "1,-1,1,-1,1,-1", 1, 3, one_chunk };
+	const uint32_t flags = TE_GRAPH_REUSE | TE_GRAPH_CACHE_WEIGHTS;
+	struct run run[WAYS];
+
+	run_create(&run[0], &gpt, recipes[_i], &turns, flags);
+	sharing = 1;
+	for (int w = 1; w < WAYS; w++)
+		run_create(&run[w], &gpt, recipes[_i], &turns, flags | ways[w - 1]);
+	sharing = 0;
+	same_steps(run, &gpt);
+}
+END_TEST
+
+/* two under way on one plan would take each other's memory */
+START_TEST(micro_batches_at_once_cannot_share_a_plan)
+{
+	static const struct layout both[] = { { "1,1,-1,-1", 1, 2, one_chunk },
+					      { "1,-1,1,-1.5,-1,-1.5", 1, 2, one_chunk } };
+	struct run run = { .g = NULL };
+
+	sharing = 1;
+	fails(run_try(&run, &gpt, "bf16", &both[_i], _i ? TE_GRAPH_WHOLE : TE_GRAPH_REUSE),
+	      -TE_ESTATE,
+	      _i ? "backward_dw of part 2 (chunk 1, micro-batch 1): the plan of part 2 has begun" :
+		   "backward of part 2 (chunk 1, micro-batch 1): the plan of part 2 has begun "
+		   "another micro-batch before the end of this one");
+	sharing = 0;
+	run_destroy(&run);
+}
+END_TEST
+
+/* the same as te_graph_run, pass by pass with tensors of the caller */
+START_TEST(passes_one_by_one_give_the_same_bits)
+{
+	const struct layout *l = &layouts[1];
+	struct run a, b, *both[2] = { &a, &b };
+	struct te_sched_step s;
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_schedule *order;
+	struct te_stream *side;
+
+	so.nchunks = l->nchunks;
+	so.nmicro = l->nmicro;
+	so.nlayers = l->nlayers;
+	DO(te_schedule_parse(l->order, &so, &order));
+	DO(te_stream_create(ctx, &side));
+	run_create(&a, &gpt, "fp8-current", l, 0);
+	run_create(&b, &gpt, "fp8-current", l, TE_GRAPH_REUSE | TE_GRAPH_CACHE_WEIGHTS);
+	for (int step = 0; step < 2; step++) {
+		struct te_tensor *x[MICRO], *y[MICRO];
+
+		feed(both, 2, &gpt);
+		for (int i = 0; i < MICRO; i++) {
+			struct te_tensor *t[2] = { te_graph_tensor(b.g, b.first[i], "x"),
+						   te_graph_tensor(b.g, b.last[i], "targets") };
+			int64_t shape[2] = { gpt.batch, gpt.seqlen };
+
+			DO(te_tensor_create(ctx, TE_DTYPE_INT32, 2, shape, NULL, &x[i]));
+			DO(te_tensor_create(ctx, TE_DTYPE_INT32, 2, shape, NULL, &y[i]));
+			DO(te_copy(st, te_tensor_data(x[i]), te_tensor_data(t[0]),
+				   te_tensor_nbytes(x[i])));
+			DO(te_copy(st, te_tensor_data(y[i]), te_tensor_data(t[1]),
+				   te_tensor_nbytes(y[i])));
+			DO(te_fill(st, te_tensor_data(t[0]), 0, te_tensor_nbytes(x[i])));
+			DO(te_fill(st, te_tensor_data(t[1]), 0, te_tensor_nbytes(y[i])));
+		}
+		DO(te_graph_run(a.g, st));
+		DO(te_seq_zero_grads(b.seq, st));
+		for (int i = 0; !te_schedule_step(order, i, &s); i++) {
+			struct te_replay rep = TE_REPLAY_INIT;
+			struct te_named named = { "targets", y[s.micro] };
+
+			rep.first = s.micro ? TE_FIRST_NO : TE_FIRST_YES;
+			if (i % 3 == 1)
+				rep.side = side;
+			if (s.callable == b.first[s.micro]) {
+				rep.npos = s.kind == TE_SCHED_F;
+				rep.pos = &x[s.micro];
+			} else if (s.callable == b.last[s.micro]) {
+				rep.nnamed = s.kind == TE_SCHED_F;
+				rep.named = &named;
+			}
+			if (s.kind == TE_SCHED_F)
+				DO(te_graph_forward(b.g, s.callable, st, &rep));
+			else
+				DO(te_graph_backward(b.g, s.callable, st, i % 2 ? NULL : &rep));
+		}
+		DO(te_adamw_step(b.opt, st));
+		DO(te_stream_sync(st));
+		model_same(te_seq_grads(a.seq), te_seq_grads(b.seq), "gradients");
+		model_same(te_seq_masters(a.seq), te_seq_masters(b.seq), "weights");
+		model_same_scales(te_seq_quant(a.seq), te_seq_quant(b.seq));
+		for (int i = 0; i < MICRO; i++) {
+			te_tensor_unref(x[i]);
+			te_tensor_unref(y[i]);
+		}
+	}
+	run_destroy(&a);
+	run_destroy(&b);
+	te_stream_unref(side);
+	te_schedule_unref(order);
+}
+END_TEST
+
+/* the trap: the optimizer must find the gradients of the second and third step where it looked
+ * for those of the first */
+START_TEST(gradients_stay_where_the_optimizer_reads_them)
+{
+	struct run r, *all[] = { &r };
+	const void *where;
+
+	run_create(&r, &llama, "bf16", &layouts[0], TE_GRAPH_WHOLE);
+	where = te_tensor_data(te_seq_grads(r.seq));
+	for (int step = 0; step < 3; step++) {
+		float *before = tt_tensor_get(te_seq_masters(r.seq)), *after, *grads;
+		int64_t moved = 0, n = te_tensor_nelems(te_seq_masters(r.seq));
+		double norm = 0;
+
+		feed(all, 1, &llama);
+		DO(te_graph_run(r.g, st));
+		DO(te_stream_sync(st));
+		after = tt_tensor_get(te_seq_masters(r.seq));
+		grads = tt_tensor_get(te_seq_grads(r.seq));
+		for (int64_t i = 0; i < n; i++) {
+			moved += before[i] != after[i];
+			norm += (double)grads[i] * grads[i];
+		}
+		/* a stale buffer would be zero, a doubled one grow with the steps */
+		ck_assert_ptr_eq(where, te_tensor_data(te_seq_grads(r.seq)));
+		ck_assert_int_gt(moved, n / 4);
+		ck_assert(norm > 1e-6 && norm < 1e6);
+		free(before);
+		free(after);
+		free(grads);
+	}
+	run_destroy(&r);
+}
+END_TEST
+
+/* ---- memory and numbers ---- */
+
+START_TEST(buffers_are_reused_and_reported)
+{
+	struct te_graph_report all = TE_GRAPH_REPORT_INIT, few = TE_GRAPH_REPORT_INIT;
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct run a, b, *one[] = { &a };
+	uint64_t work;
+	char *text;
+
+	DO(te_ctx_mem_info(ctx, &before));
+	work = before.workspace_nbytes;
+	run_create(&a, &llama, "bf16", &layouts[1], 0);
+	DO(te_ctx_mem_info(ctx, &before));
+	ck_assert_uint_eq(before.workspace_nbytes, work); /* passes share one, in the pool */
+	DO(te_graph_report(a.g, &all));
+	feed(one, 1, &llama);
+	for (int i = 0; i < 3; i++)
+		DO(te_graph_run(a.g, st));
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(before.nallocs, after.nallocs);
+	DO(te_graph_report(a.g, &all));
+	ck_assert_int_eq(all.ncallables, 9);
+	ck_assert_int_eq(all.nsteps, 18);
+	ck_assert_uint_eq(all.nrecordings, 18);
+	ck_assert_uint_eq(all.nlaunches, 54);
+	ck_assert_uint_gt(all.nkernels, 100);
+	ck_assert_uint_ge(all.nnodes, all.nkernels + all.nfills + all.ncopies);
+	ck_assert(all.launch_us > 0 && all.launch_max_us >= all.launch_us);
+	ck_assert_uint_eq(all.sum_nbytes,
+			  all.in_nbytes + all.out_nbytes + all.grad_nbytes + all.saved_nbytes);
+	ck_assert_uint_ge(all.peak_nbytes, all.sum_nbytes);
+	run_create(&b, &llama, "bf16", &layouts[1], TE_GRAPH_REUSE);
+	DO(te_graph_report(b.g, &few));
+	ck_assert_uint_eq(few.sum_nbytes, all.sum_nbytes);
+	/* two of three micro-batches are in flight at most */
+	ck_assert_uint_lt(few.peak_nbytes, all.peak_nbytes * 3 / 4);
+	DO(te_graph_json(b.g, &text));
+	ck_assert_ptr_nonnull(strstr(text, "\"pass\": \"backward\", \"callable\": 8, \"name\": "
+					   "\"part 2\", \"chunk\": 1, \"micro_batch\": 2"));
+	free(text);
+	run_destroy(&a);
+	run_destroy(&b);
+}
+END_TEST
+
+START_TEST(a_thousand_graphs_leave_nothing)
+{
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct axpy a[2] = { { .w = NULL }, { .w = NULL } };
+	struct te_callable c[2] = { axpy(&a[0], "low"), axpy(&a[1], "high") };
+
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &before));
+	for (int i = 0; i < 1000; i++) {
+		struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+		struct te_graph *g;
+
+		o.flags = TE_GRAPH_CHAIN | (i % 2 ? TE_GRAPH_WHOLE : 0);
+		o.nwarmup = 1;
+		DO(te_graph_create(ctx, 2, c, &o, &g));
+		DO(te_graph_run(g, st));
+		if (i % 3)
+			DO(te_graph_reset(g));
+		te_graph_unref(g);
+	}
+	DO(te_ctx_sync(ctx));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(before.used_nbytes, after.used_nbytes);
+	ck_assert_uint_eq(before.pinned_nbytes, after.pinned_nbytes);
+	ck_assert_int_eq(a[0].released, 1000);
+}
+END_TEST
+
+void graph_model_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "bits", "graph numeric");
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, 4 * TT_LEN(layouts));
+	tcase_add_loop_test(c, cached_weights_give_the_same_bits, 0, 3);
+	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, 4);
+	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);
+	tcase_add_test(c, passes_one_by_one_give_the_same_bits);
+	tcase_add_test(c, gradients_stay_where_the_optimizer_reads_them);
+	c = tt_case(s, "memory", "graph memory");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, buffers_are_reused_and_reported);
+	tcase_add_test(c, a_thousand_graphs_leave_nothing);
+}

@@ -268,7 +268,7 @@ static void near(const struct model *m, int32_t dtype, const void *array, const 
 		for (int64_t i = 0; i < n; i++) {
 			double x = tt_get(dtype, side[k], i);
 			/* smaller than FP32's subnormals is nothing */
-			double tol = err[i] + kc_unit(dtype) * (fabs(want[i]) + err[i]) + 0x1p-126;
+			double tol = err[i] + tt_unit(dtype) * (fabs(want[i]) + err[i]) + 0x1p-126;
 
 			if (fabs(x - want[i]) <= tol)
 				continue; /* an assertion that holds writes to a pipe each time */

@@ -280,7 +280,7 @@ static void check_norm_fwd(const struct te_k_norm_fwd *a, const void *x)
 			kc_near(a->y, r * a->cols + c,
 				fabs(rstd * gain) * tol_mean + size * (tol_rstd / rstd) +
 					8.0 * U32 * (size + beta) +
-					2.0 * kc_unit(a->dtype) * fabs(want));
+					2.0 * tt_unit(a->dtype) * fabs(want));
 		}
 	}
 }
@@ -517,7 +517,7 @@ START_TEST(norm_bwd_and_dw)
 		KC_RUN(NORM_BWD, &b);
 		for (int64_t i = 0; i < n; i++)
 			kc_near(b.dx, i,
-				tol[i] + 2.0 * kc_unit(dtype) *
+				tol[i] + 2.0 * tt_unit(dtype) *
 						 fabs((double)tt_get(dtype, b.dx, i)));
 		free(tol);
 		kc_reset();
@@ -671,7 +671,7 @@ START_TEST(rope)
 					i % width / dim >= a.nrot ?
 						0.0 :
 						8.0 * U32 * pair[i] +
-							2.0 * kc_unit(dtype) *
+							2.0 * tt_unit(dtype) *
 								fabs((double)tt_get(dtype, a.y,
 										    i)));
 		}
@@ -742,7 +742,7 @@ static void check_act_fwd(const struct te_k_act_fwd *a)
 
 		kc_near(a->y, i,
 			act_tol(a->act, x, gate != 0.0 ? y / gate : 0.0) * fabs(gate) +
-				2.0 * kc_unit(a->dtype) * fabs(y) + 1e-37);
+				2.0 * tt_unit(a->dtype) * fabs(y) + 1e-37);
 	}
 }
 
@@ -861,7 +861,7 @@ START_TEST(act_bwd)
 		KC_RUN(ACT_BWD, &a);
 		for (int64_t i = 0; i < nx; i++)
 			kc_near(a.dx, i,
-				tol[i] + (4.0 * U32 + 2.0 * kc_unit(dtype)) *
+				tol[i] + (4.0 * U32 + 2.0 * tt_unit(dtype)) *
 						 fabs((double)tt_get(dtype, a.dx, i)));
 		kc_check_q(&a.q, dtype, kc_got(a.dx), rows, width);
 		/* the sums are of the device's own dx, in the stated order: equal bits */
@@ -1001,7 +1001,7 @@ START_TEST(cross_entropy)
 				kc_near(b.dlogits, i,
 					(16.0 * U32 * p + 2.0 * U32) * 0.7 / fmax(*count, 1.0) *
 							(want != 0.0) +
-						2.0 * kc_unit(dtype) * fabs(want) + 1e-37);
+						2.0 * tt_unit(dtype) * fabs(want) + 1e-37);
 			}
 			free(got);
 		}

@@ -34,11 +34,6 @@ static int odd;
 static struct array arrays[MAX_ARRAYS];
 static int narrays;
 
-double kc_unit(int32_t dtype)
-{
-	return dtype == TE_DTYPE_BF16 ? 0x1p-8 : dtype == TE_DTYPE_FP16 ? 0x1p-11 : U32;
-}
-
 void kc_open(const char *on)
 {
 	backend = on;

@@ -20,11 +20,6 @@
 #include "tt.h"
 #include "tt_num.h"
 
-#define U32 0x1p-24 /* unit roundoff of FP32 */
-
-/* largest relative error of one rounding to T */
-double kc_unit(int32_t dtype);
-
 void kc_open(const char *on);
 void kc_close(void);
 /* frees all arrays */

@@ -13,6 +13,11 @@ int tt_is_fp8(int32_t dtype)
 	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
 }
 
+double tt_unit(int32_t dtype)
+{
+	return dtype == TE_DTYPE_BF16 ? 0x1p-8 : dtype == TE_DTYPE_FP16 ? 0x1p-11 : U32;
+}
+
 float tt_get(int32_t dtype, const void *p, int64_t i)
 {
 	switch (dtype) {

@@ -6,7 +6,11 @@
 
 #include <te/tensor.h>
 
+#define U32 0x1p-24 /* unit roundoff of FP32 */
+
 int tt_is_fp8(int32_t dtype);
+/* unit roundoff of FP32, BF16 or FP16 */
+double tt_unit(int32_t dtype);
 
 /* FP32, BF16, FP16, E4M3, E5M2 or INT32; x is rounded as the type is */
 float tt_get(int32_t dtype, const void *p, int64_t i);

@@ -137,6 +137,15 @@ t_core_cuda_exec_SOURCES = \
 	t/core/cuda_fake_graph.c \
 	t/core/cuda_fake_graph.h
 
+t_core_host_kernels_SOURCES = \
+	t/core/host_kernels.c \
+	t/core/host_kernels_acts.c \
+	t/core/host_kernels_elem.c \
+	t/core/host_kernels_lib.c \
+	t/core/host_kernels_lib.h \
+	t/core/host_kernels_rows.c \
+	t/core/host_kernels_train.c
+
 PARTS_CASES = t/core/parts_cases.c t/core/parts_cases.h t/core/plan_model.c t/core/plan_model.h
 t_core_parts_SOURCES = t/core/parts.c $(PARTS_CASES)
 t_core_parts_gpu_SOURCES = t/core/parts_gpu.c $(PARTS_CASES)

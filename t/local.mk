@@ -234,8 +234,17 @@ ATTN_CASES = t/core/attn_cases.c t/core/attn_cases.h \
 t_core_attn_SOURCES = t/core/attn.c $(ATTN_CASES)
 t_core_attn_gpu_SOURCES = t/core/attn_gpu.c $(ATTN_CASES)
 
-KERNEL_CASES = t/core/kernel_cases.c t/core/kernel_cases.h \
-	t/core/kernel_check.c t/core/kernel_check.h
+KERNEL_CASES = \
+	t/core/kernel_acts.c \
+	t/core/kernel_cases.c \
+	t/core/kernel_cases.h \
+	t/core/kernel_check.c \
+	t/core/kernel_check.h \
+	t/core/kernel_elem.c \
+	t/core/kernel_lib.c \
+	t/core/kernel_lib.h \
+	t/core/kernel_rows.c \
+	t/core/kernel_train.c
 t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
 t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
 

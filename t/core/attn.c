@@ -19,22 +19,27 @@ static void *element(int at, int32_t dtype)
 	return (void *)(uintptr_t)(4096 + at * (dtype == TE_DTYPE_BF16 ? 2 : 4));
 }
 
+/* what both passes are told besides addresses */
+#define SHAPE_OF(dim, type)                                                                \
+	.batch = 1, .seqlen = 64, .nheads = 4, .nkv = 4, .head_dim = (dim), .scale = 1.0f, \
+	.dtype = (type)
+
+static int geometry_of(enum te_k_id id, const void *args, size_t nbytes)
+{
+	struct te__cuda_kernel k;
+
+	return te__cuda_geometry(&(struct te__launch){ id, args, nbytes, 0 }, &k);
+}
+
 static int fwd_of(int head_dim, int32_t dtype, int qkv, int out)
 {
 	const struct te_k_attn_fwd a = {
 		.qkv = element(qkv, dtype),
 		.out = element(out, dtype),
-		.batch = 1,
-		.seqlen = 64,
-		.nheads = 4,
-		.nkv = 4,
-		.head_dim = head_dim,
-		.scale = 1.0f,
-		.dtype = dtype,
+		SHAPE_OF(head_dim, dtype),
 	};
-	struct te__cuda_kernel k;
 
-	return te__cuda_geometry(&(struct te__launch){ TE_K_ATTN_FWD, &a, sizeof(a), 0 }, &k);
+	return geometry_of(TE_K_ATTN_FWD, &a, sizeof(a));
 }
 
 static int bwd_of(enum te_k_id id, int head_dim, int at)
@@ -44,17 +49,10 @@ static int bwd_of(enum te_k_id id, int head_dim, int at)
 		.out = element(at == 1, TE_DTYPE_BF16),
 		.dout = element(at == 2, TE_DTYPE_BF16),
 		.dqkv = element(at == 3, TE_DTYPE_BF16),
-		.batch = 1,
-		.seqlen = 64,
-		.nheads = 4,
-		.nkv = 4,
-		.head_dim = head_dim,
-		.scale = 1.0f,
-		.dtype = TE_DTYPE_BF16,
+		SHAPE_OF(head_dim, TE_DTYPE_BF16),
 	};
-	struct te__cuda_kernel k;
 
-	return te__cuda_geometry(&(struct te__launch){ id, &a, sizeof(a), 0 }, &k);
+	return geometry_of(id, &a, sizeof(a));
 }
 
 /* its kernels read 16 bytes at a time where a head is a multiple of that */

@@ -363,8 +363,8 @@ struct te_k_attn_fwd {
 /*
  * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of
  * dqkv, summing the query heads of a group; dq writes the q part. No atomics: the same bits every
- * time. Where a device's dkv and dq both make delta from out and dout by themselves, its pre has
- * nothing to launch and delta stays as it was.
+ * time. A device may do all of it in dkv: then its pre and dq have nothing to launch, and delta
+ * stays as it was.
  */
 struct te_k_attn_bwd {
 	const void *qkv, *out, *dout;

@@ -355,6 +355,32 @@ START_TEST(any_work_with_any_edges)
 }
 END_TEST
 
+static void queue_call(void)
+{
+	for (uint32_t k = 0; k < 4; k++) {
+		const struct te_k_fill args = { memory + 16 * (k % 3), 16, k, 1 };
+
+		/* three of a call, and one that needs the first */
+		DO(ops->launch(&a, &(struct te__launch){ TE_K_FILL, &args, sizeof(args),
+							 k < 3 ? 7 : 0 }));
+	}
+}
+
+START_TEST(launches_of_a_call_are_a_line)
+{
+	void *graph = captured_edges(TE_CAPTURE_BY_DATA, queue_call);
+
+	for (uint64_t k = 1; k < 4; k++) {
+		const struct te__gnode n = node(graph, k);
+
+		ck_assert_uint_eq(n.ndeps, 1);
+		ck_assert_uint_eq(n.dep[0], k - 1);
+		ck_assert_int_eq(n.joined, k < 3);
+	}
+	ops->graph_destroy(graph);
+}
+END_TEST
+
 static uint32_t sweep_edges;
 
 /* memsets that become kernels, a node before all, edges of both kinds */
@@ -390,6 +416,7 @@ void exec_edge_cases(TCase *c)
 {
 	tcase_add_loop_test(c, fills_and_memsets_of_products_are_kernels, 0, 4);
 	tcase_add_loop_test(c, other_memsets_stay, 0, 4);
+	tcase_add_test(c, launches_of_a_call_are_a_line);
 	tcase_add_test(c, one_node_waits_for_nothing);
 	tcase_add_test(c, programmatic_edges_of_the_caller);
 	tcase_add_test(c, any_work_with_any_edges);

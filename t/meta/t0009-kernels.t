@@ -97,10 +97,11 @@ while read -r name n; do
 	grep "^$name " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
 done <"$tmp/times" >"$tmp/bad"
 empty "each row has each pointer once" "$tmp/bad"
-# strip() of te_attn.cu says first where its memory is
-awk '/__global__/ { if (left) print at; left = 7; at = FILENAME ":" FNR }
+# strip() of te_attn.cu says first where its memory is, and begins then
+awk '/__global__|FN void strip\(/ { if (left) print at; left = 7; at = FILENAME ":" FNR }
 	/^[ \t]*(te_begin\(\);|strip\()/ { left = 0 }
-	left && !--left { print at }' te_*.cu >"$tmp/bad"
+	left && !--left { print at }
+	END { if (left) print at }' te_*.cu >"$tmp/bad"
 empty "each kernel begins with te_begin()" "$tmp/bad"
 check "structs have pointers" test "$(wc -l <"$tmp/want")" -gt 100
 same "te_k_ptr.def lists every pointer of every kernel's struct" "$tmp/want" "$tmp/got"

@@ -431,7 +431,8 @@ static int refresh_weights(struct te_plan *p, struct te_stream *stream, int node
 		if (!r && (n->forms & (TE_FORM_ROW | TE_FORM_COL)))
 			r = te_quantize(stream, p->seq->quant, n->slot, w->master, n->t_q,
 					p->weights_cached, flags);
-		w->fresh = 1;
+		if (!r)
+			w->fresh = 1;
 	}
 	return r;
 }

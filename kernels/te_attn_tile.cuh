@@ -60,6 +60,23 @@ template <int MT, int NT> FN void clear(float (&s)[MT][NT][4])
 		clear(s[i]);
 }
 
+/* s += a b^T for 16 columns of a and b: a(i) is the operand of 16 rows of a, b has 8 NT rows */
+template <int LD, int MT, int NT, class A>
+FN void mma_abt_step(float (&s)[MT][NT][4], const A &a, uint32_t b_addr)
+{
+#pragma unroll
+	for (int j = 0; j < NT / 2; j++) {
+		uint32_t b[4];
+
+		ldmatrix(b, b_addr + j * 16 * LD * 2);
+#pragma unroll
+		for (int i = 0; i < MT; i++) {
+			mma(s[i][2 * j], a(i), b[0], b[1]);
+			mma(s[i][2 * j + 1], a(i), b[2], b[3]);
+		}
+	}
+}
+
 /* s += a b^T for a of 16 MT rows and b of 8 NT rows of D elements */
 template <int D, int MT, int NT>
 FN void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
@@ -73,17 +90,7 @@ FN void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 #pragma unroll
 		for (int i = 0; i < MT; i++)
 			ldmatrix(a[i], a_addr + (i * 16 * LD + k * 16) * 2);
-#pragma unroll
-		for (int j = 0; j < NT / 2; j++) {
-			uint32_t b[4];
-
-			ldmatrix(b, b_addr + (j * 16 * LD + k * 16) * 2);
-#pragma unroll
-			for (int i = 0; i < MT; i++) {
-				mma(s[i][2 * j], a[i], b[0], b[1]);
-				mma(s[i][2 * j + 1], a[i], b[2], b[3]);
-			}
-		}
+		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i]; }, b_addr + k * 32);
 	}
 }
 
@@ -91,21 +98,9 @@ FN void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
 template <int D, int MT, int NT>
 FN void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint32_t b_addr)
 {
-	constexpr int LD = D + 8;
-
 #pragma unroll
 	for (int k = 0; k < D / 16; k++)
-#pragma unroll
-		for (int j = 0; j < NT / 2; j++) {
-			uint32_t b[4];
-
-			ldmatrix(b, b_addr + (j * 16 * LD + k * 16) * 2);
-#pragma unroll
-			for (int i = 0; i < MT; i++) {
-				mma(s[i][2 * j], a[i][k], b[0], b[1]);
-				mma(s[i][2 * j + 1], a[i][k], b[2], b[3]);
-			}
-		}
+		mma_abt_step<D + 8>(s, [&](int i) -> auto & { return a[i][k]; }, b_addr + k * 32);
 }
 
 /* acc += bf16(p) b for b of 8 NT rows of D elements */

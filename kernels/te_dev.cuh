@@ -162,27 +162,18 @@ template <class T> struct raw {
 	uint4 q[sizeof(T) / 2];
 };
 
-template <class T> DEV raw<T> load_raw(const T *p)
-{
-	raw<T> r;
-
-#pragma unroll
-	for (int i = 0; i < (int)sizeof(T) / 2; i++)
-		r.q[i] = ((const uint4 *)p)[i];
-	return r;
-}
-
 /*
- * The same, and memory that is used once leaves the L2 cache before what is used again, such as the
- * copies of weights that a backward pass reads.
+ * ONCE: what is used once leaves the L2 cache before what is used again, such as the copies of
+ * weights that a backward pass reads.
  */
-template <class T> DEV raw<T> load_raw_once(const T *p)
+template <bool ONCE = false, class T> DEV raw<T> load_raw(const T *p)
 {
+	const uint4 *q = (const uint4 *)p;
 	raw<T> r;
 
 #pragma unroll
 	for (int i = 0; i < (int)sizeof(T) / 2; i++)
-		r.q[i] = __ldcs((const uint4 *)p + i);
+		r.q[i] = ONCE ? __ldcs(q + i) : q[i];
 	return r;
 }
 

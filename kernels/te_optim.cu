@@ -7,9 +7,9 @@
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *
  * sumsq gives each block one run, all resident at once, and reads four vectors a thread while
- * it adds up the four before. adamw is bound by its 28
- * bytes an element; its two square roots and divisions are IEEE, as on the host, and hidden. What
- * it reads and writes leaves the L2 cache first: nobody needs it for long.
+ * it adds up the four before. adamw is bound by its 28 bytes an element; its two square roots and
+ * divisions are IEEE, as on the host, and hidden. What it reads and writes leaves the L2 cache
+ * first: nobody needs it for long.
  */
 #include "te_dev.cuh"
 

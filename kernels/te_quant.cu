@@ -323,7 +323,7 @@ template <class X, class Y> DEV void cast_body(const struct te_k_cast &a)
 		const int64_t at = flat_at(u);
 
 		if (vec && at + TE_V <= a.n)
-			unpack(load_raw_once((const X *)a.x + at), v[u]);
+			unpack(load_raw<true>((const X *)a.x + at), v[u]);
 		else
 			load_some((const X *)a.x + at, clamp_int(a.n - at, 0, TE_V), v[u]);
 	}

@@ -83,9 +83,7 @@ DEV tile_raw<T, R> tile_load(const tile<R> *t, const void *p, int64_t pitch, int
 		for (int i = 0; i < R; i++) {
 			const T *row = (const T *)p + (t->r + i) * pitch + c;
 
-			x.row[i] = !tile_n(t, i) ? zero_raw<T>() :
-				   ONCE		 ? load_raw_once(row) :
-						   load_raw(row);
+			x.row[i] = tile_n(t, i) ? load_raw<ONCE>(row) : zero_raw<T>();
 		}
 		return x;
 	}

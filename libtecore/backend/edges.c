@@ -268,15 +268,15 @@ static int is_kept(const struct work *w, uint32_t end, uint32_t node)
 	return heir != NONE && heir > node && w->height[heir] > w->height[node];
 }
 
-/* edges on the longest way through the node, were it to go on with the line behind its end */
-static uint32_t way(const struct work *w, uint32_t end, uint32_t node)
+/* edges on the longest way to what is behind all that the node at hand waits for */
+static uint32_t depth_at_hand(const struct work *w)
 {
-	uint32_t depth = w->depth[end] + 1;
+	uint32_t depth = 0;
 
 	for (uint32_t k = 0; k < w->nwaits; k++)
-		if (w->depth[w->wait[k]] + 1 > depth)
+		if (w->depth[w->wait[k]] >= depth)
 			depth = w->depth[w->wait[k]] + 1;
-	return depth + (is_kept(w, end, node) ? w->height[w->heir[end]] + 1 : w->height[node]);
+	return depth;
 }
 
 /*
@@ -286,13 +286,17 @@ static uint32_t way(const struct work *w, uint32_t end, uint32_t node)
  */
 static void line_join(struct work *w, uint32_t node, uint32_t last)
 {
+	const uint32_t from = depth_at_hand(w);
 	uint32_t best = NONE, least = NONE, shortest = 0;
 
 	for (uint32_t i = 0; i < w->nlines; i++) {
 		const uint32_t end = w->line[i], depth = w->depth[end];
-		const uint32_t len = way(w, end, node);
+		const int kept = is_kept(w, end, node);
+		/* edges on the longest way through the node if it goes on here */
+		const uint32_t len = (from > depth ? from : depth + 1) +
+				     (kept ? w->height[w->heir[end]] + 1 : w->height[node]);
 
-		if (!is_kept(w, end, node) && is_behind(w, node, end) &&
+		if (!kept && is_behind(w, node, end) &&
 		    (best == NONE || depth > w->depth[w->line[best]]))
 			best = i;
 		if (least == NONE || len < shortest ||
@@ -328,9 +332,8 @@ static int edges_add(struct work *w, uint32_t node)
 
 		w->awaited[before] = 1;
 		w->e.dep[w->ndeps++] = before;
-		if (w->depth[node] <= w->depth[before])
-			w->depth[node] = w->depth[before] + 1;
 	}
+	w->depth[node] = depth_at_hand(w);
 	w->nwaits = 0;
 	return 0;
 }
@@ -357,15 +360,22 @@ static int call_edges(struct work *w, uint32_t node, uint32_t last)
 	return r;
 }
 
+static int has_barrier(const struct work *w, uint32_t node, uint32_t last)
+{
+	while (node < last && !is_barrier(&w->node[node]))
+		node++;
+	return is_barrier(&w->node[node]);
+}
+
 /* by data */
 static int call_add(struct work *w, uint32_t node, uint32_t last)
 {
-	int barrier = 0, r = 0;
+	const int barrier = has_barrier(w, node, last);
 	struct te__ranges ranges;
+	int r = 0;
 
 	for (uint32_t i = node; !r && i <= last; i++) {
 		te__node_ranges(&w->node[i], &ranges);
-		barrier |= is_barrier(&w->node[i]);
 		for (uint32_t k = 0; !r && k < ranges.n; k++)
 			r = use(w, &ranges.v[k], i, node, last);
 	}
@@ -411,22 +421,19 @@ static int lines_add(struct work *w)
 {
 	struct te__edges by_data = w->e;
 	const uint32_t nby_data = (uint32_t)w->ndeps;
-	int barrier, r = 0;
+	int r = 0;
 
 	w->e = (struct te__edges){ te__calloc((size_t)w->n + 1, sizeof(*w->e.first)), NULL };
 	w->ndeps = w->capdeps = 0;
-	w->barrier = NONE;
 	memset(w->seen, 0xff, w->n * sizeof(*w->seen));
-	memset(w->depth, 0, w->n * sizeof(*w->depth));
 	if (!w->e.first)
 		r = -ENOMEM;
 	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
 		const uint32_t end = i + 1 < w->n ? by_data.first[i + 1] : nby_data;
+		int barrier;
 
 		last = call_end(w, i);
-		barrier = 0;
-		for (uint32_t k = i; k <= last; k++)
-			barrier |= is_barrier(&w->node[k]);
+		barrier = has_barrier(w, i, last);
 		/* all since the barrier before is on a line */
 		for (uint32_t k = 0; barrier && k < w->nlines; k++)
 			wait_for(w, w->line[k], i);

@@ -28,17 +28,16 @@
 
 #include "attn_cases.h"
 #include "kernel_check.h"
+#include "tt_ctx.h"
 #include "kernels/te_philox.h"
 
 #define V 0x1p-23
 #define EXP 0x1p-21
 #define TINY 0x1p-125
 
-static const char *backend_name;
-
 static void setup(void)
 {
-	kc_open(backend_name);
+	kc_open(backend);
 }
 
 static const struct shape {
@@ -384,7 +383,7 @@ static void *copy_of(const void *p, size_t nbytes)
  * dkv (libtecore/backend/cuda_kernels_attn.c) */
 static int is_strips(const struct shape *s, int32_t dtype, uint32_t threshold)
 {
-	return !strcmp(backend_name, "cuda") && dtype == TE_DTYPE_BF16 && !threshold &&
+	return !strcmp(backend, "cuda") && dtype == TE_DTYPE_BF16 && !threshold &&
 	       s->d % 8 == 0 && s->batch * s->nheads * ((s->T + 15) / 16) <= 264;
 }
 
@@ -520,7 +519,7 @@ START_TEST(later_tokens_change_nothing)
 	struct run r = run_of(s, dtype, _i & 4 ? 0 : 9000, 1.0f);
 	const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
 	const int64_t cut = s->T - 1 - tt_rand_int(0, s->T / 2);
-	const float later = strcmp(backend_name, "cuda") ? NAN : -70.0f;
+	const float later = strcmp(backend, "cuda") ? NAN : -70.0f;
 	char *out, *lse;
 
 	run_forward(&r);
@@ -563,14 +562,14 @@ START_TEST(drops_the_asked_share)
 }
 END_TEST
 
-Suite *attn_suite(const char *name, const char *backend)
+Suite *attn_suite(const char *name, const char *on)
 {
-	const int n = 2 * (strcmp(backend, "host") ? NSHAPES : NSHAPES_HOST);
+	const int n = 2 * (strcmp(on, "host") ? NSHAPES : NSHAPES_HOST);
 	Suite *s = suite_create(name);
 	TCase *c[] = { tt_case(s, "fp32", "numeric"), tt_case(s, "bf16", "numeric"),
 		       tt_case(s, "rules", "numeric") };
 
-	backend_name = backend;
+	backend = on;
 	for (size_t i = 0; i < TT_LEN(c); i++)
 		tcase_add_checked_fixture(c[i], setup, kc_close);
 	tcase_add_loop_test(c[0], fp32_agrees_with_fp64, 0, n);

@@ -100,7 +100,6 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = gemm_suite("core/gemm", "host");
-
 	TCase *c = tt_case(s, "geometry", "cuda");
 
 	tcase_add_test(c, cuda_computes_small_products_itself);

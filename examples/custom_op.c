@@ -1,10 +1,10 @@
 /*
- * custom_op.c - an operation and a fusion of one's own, trained beside the built-in ones.
+ * custom_op.c - trains a model with a user-defined operation and a user-defined fusion.
  *
  * The op is y = limit s x / (1 + |s x|), a softsign with one learned number s. Its three
  * functions queue CPU functions by te_host_call(3), so it runs on the host backend; on a
  * GPU they would launch kernels on te_stream_native(3) instead. The fusion replaces a bias
- * and the op behind it by one pass over memory.
+ * and this op after it with one pass over memory.
  *
  * Usage: custom_op
  * Prints the fused plan and the loss, and exits 0 if training worked and the fused
@@ -25,7 +25,7 @@
 #define WIDTH 32
 #define CLASSES 16
 
-/* ---- what runs on the CPU: plain loops over FP32 ---- */
+/* ---- the functions that run on the CPU: loops over FP32 ---- */
 
 struct job {
 	const float *x, *bias, *s, *dy;
@@ -57,7 +57,7 @@ static void run_backward(void *arg)
 	}
 }
 
-/* added to the gradient, in one order: the same bits every time */
+/* adds to the gradient, always in the same order: the same bits every time */
 static void run_dw(void *arg)
 {
 	const struct job *j = arg;
@@ -162,7 +162,7 @@ static const struct te_op_ops softsign_ops = {
 
 /* ---- the fusion: bias, softsign ---- */
 
-/* only while planning inference: training keeps the biased value, for backward reads it */
+/* only in a plan for inference: in training the biased value has memory, as backward reads it */
 static int fused_applies(const struct te_fused *f)
 {
 	return !f->part[0]->y.hp;
@@ -193,9 +193,9 @@ static const struct te_fusion bias_softsign = {
 	.test = "this program",
 };
 
-/* ---- a small classifier around it ---- */
+/* ---- a small classifier that uses it ---- */
 
-/* the sequence takes a reference of its own */
+/* the sequence takes its own reference */
 static int append(struct te_seq *seq, int created, struct te_op **op)
 {
 	if (created >= 0)
@@ -234,7 +234,7 @@ static int build(struct te_seq *seq)
 	return r < 0 ? r : te_seq_init(seq, 7);
 }
 
-/* points around one centre a class */
+/* points around one centre for each class */
 static int feed(struct te_plan *plan)
 {
 	static float x[ROWS * WIDTH];
@@ -259,9 +259,11 @@ static int make_plan(struct te_seq *seq, uint32_t flags, const char *stop_before
 		     struct te_plan **ret_plan)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
 	int r;
 
-	r = te_recipe_from_name("fp32", &o.recipe);
+	r = te_recipe_from_name("fp32", &recipe);
+	o.recipe = &recipe;
 	o.flags = flags;
 	o.stop_before = stop_before;
 	o.x.dtype = TE_DTYPE_FP32;
@@ -302,7 +304,7 @@ static int train(struct te_seq *seq, struct te_stream *st, float *ret_first, flo
 	return r;
 }
 
-/* the logits of a plan for inference; prints the plan when it is the fused one */
+/* the logits of a plan for inference; prints the plan if it is the fused one */
 static int logits(struct te_seq *seq, struct te_stream *st, uint32_t flags, float *ret_y,
 		  int *ret_fused)
 {

@@ -1,13 +1,13 @@
 /*
- * graph_callable.c - a training step of a plan and a layer of one's own, replayed as one graph.
+ * graph_callable.c - a training step of a plan and a user-defined layer, replayed as one graph.
  *
- * The model is a linear layer, planned by libtecore, and behind it a mean squared error whose
- * forward and backward are plain C functions, queued by te_host_call(3): so it runs on the host
- * backend; on a GPU they would launch kernels on te_stream_native(3). Two micro-batches a step
- * go through both in 1F1B order; zeroing gradients and AdamW are part of the graph.
+ * The model is a linear layer, planned by libtecore, followed by a mean squared error whose
+ * forward and backward are C functions. te_host_call(3) queues them, so the program uses the host
+ * backend; on a GPU they would launch kernels on te_stream_native(3). Each step runs two
+ * micro-batches in 1F1B order; the graph also zeroes gradients and runs AdamW.
  *
  * Usage: graph_callable
- * Prints what the graph holds and the loss, and exits 0 if the layer has learned the weights
+ * Prints a report of the graph and the loss, and exits 0 if the layer has learned the weights
  * that the targets were made with.
  */
 #include <math.h>
@@ -22,7 +22,7 @@
 #define OUT 4
 #define MICRO 2
 
-/* ---- the layer of one's own: loss = mean (x - target)^2 ---- */
+/* ---- the user-defined layer: loss = mean (x - target)^2 ---- */
 
 struct job {
 	const float *x, *target;
@@ -138,10 +138,12 @@ static int model_create(struct model *m)
 static int linear_callable(struct model *m, struct te_callable *ret)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe fp32 = TE_RECIPE_INIT;
 	struct te_plan *plan;
 	int r;
 
-	o.recipe.compute = TE_DTYPE_FP32;
+	fp32.compute = TE_DTYPE_FP32;
+	o.recipe = &fp32;
 	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL;
 	o.x = (struct te_spec){ TE_DTYPE_FP32, 2, { ROWS, IN } };
 	r = te_plan_create(m->seq, &o, &plan);
@@ -152,7 +154,7 @@ static int linear_callable(struct model *m, struct te_callable *ret)
 	return r;
 }
 
-/* callables in the order of chunk, micro-batch, layer: here a chunk of two layers */
+/* callables in the order of chunk, micro-batch, layer: here one chunk of two layers */
 static int graph_create(struct model *m, struct te_graph **ret_graph)
 {
 	const int32_t nlayers = 2;
@@ -185,7 +187,7 @@ static float uniform(void)
 	return (float)rand() / (float)RAND_MAX * 2 - 1;
 }
 
-/* rows and what the layer should make of them, into the graph's static tensors */
+/* rows and targets, into the graph's static tensors */
 static int feed(struct te_graph *g, float w[OUT][IN])
 {
 	float x[ROWS][IN], y[ROWS][OUT];
@@ -219,7 +221,7 @@ static int train(struct model *m, struct te_graph *g, float *ret_loss)
 			w[o][k] = uniform();
 	for (int step = 0; step <= 300 && !r; step++) {
 		r = feed(g, w);
-		/* a word in device memory, which the graph reads: nothing is captured again */
+		/* the graph reads the learning rate from device memory: no need to capture again */
 		if (!r && step == 150)
 			r = te_adamw_set_lr(m->adamw, stream, 0.005f);
 		if (!r)

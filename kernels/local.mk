@@ -1,30 +1,88 @@
-# A kernels/te_NAME.cu becomes te_NAME.fatbin, which libtecore/kernels_embed.S holds.
-# Each has a row in te_k_modules.def too.
+# One folder a family. kernels/NAME/NAME.cu becomes NAME.fatbin, and libtecore holds them all
+# through images.S, which is made from this list.
 KERNEL_CU = \
-	kernels/te_act.cu \
-	kernels/te_attn.cu \
-	kernels/te_elem.cu \
-	kernels/te_embed.cu \
-	kernels/te_gemm.cu \
-	kernels/te_loss.cu \
-	kernels/te_norm.cu \
-	kernels/te_optim.cu \
-	kernels/te_quant.cu \
-	kernels/te_reduce.cu
+	kernels/act/act.cu \
+	kernels/attn/attn.cu \
+	kernels/elem/elem.cu \
+	kernels/embed/embed.cu \
+	kernels/gemm/gemm.cu \
+	kernels/loss/loss.cu \
+	kernels/norm/norm.cu \
+	kernels/optim/optim.cu \
+	kernels/quant/quant.cu \
+	kernels/reduce/reduce.cu \
+	kernels/rope/rope.cu \
+	kernels/weights/weights.cu
 
-KERNEL_INC = \
-	kernels/te_attn_dev.cuh \
-	kernels/te_attn_fp32.cuh \
-	kernels/te_attn_strip.cuh \
-	kernels/te_attn_tile.cuh \
-	kernels/te_begin.cuh \
-	kernels/te_dev.cuh \
-	kernels/te_k.def \
+KERNEL_C = \
+	kernels/act/act.c \
+	kernels/act/launch.c \
+	kernels/attn/attn.c \
+	kernels/attn/launch.c \
+	kernels/elem/elem.c \
+	kernels/elem/launch.c \
+	kernels/embed/embed.c \
+	kernels/embed/launch.c \
+	kernels/gemm/gemm.c \
+	kernels/gemm/launch.c \
+	kernels/kernels.c \
+	kernels/launch.c \
+	kernels/loss/launch.c \
+	kernels/loss/loss.c \
+	kernels/norm/launch.c \
+	kernels/norm/norm.c \
+	kernels/optim/launch.c \
+	kernels/optim/optim.c \
+	kernels/quant/launch.c \
+	kernels/quant/quant.c \
+	kernels/reduce/launch.c \
+	kernels/reduce/reduce.c \
+	kernels/ref.c \
+	kernels/rope/launch.c \
+	kernels/rope/rope.c \
+	kernels/weights/launch.c \
+	kernels/weights/weights.c
+
+KERNEL_H = \
+	kernels/act/act.h \
+	kernels/attn/attn.h \
+	kernels/attn/geometry.h \
+	kernels/elem/elem.h \
+	kernels/embed/embed.h \
+	kernels/embed/geometry.h \
+	kernels/gemm/gemm.h \
+	kernels/gemm/geometry.h \
+	kernels/kernels.def \
+	kernels/kernels.h \
+	kernels/launch.h \
+	kernels/loss/geometry.h \
+	kernels/loss/loss.h \
+	kernels/norm/geometry.h \
+	kernels/norm/norm.h \
+	kernels/optim/geometry.h \
+	kernels/optim/optim.h \
+	kernels/philox.h \
+	kernels/quant/geometry.h \
+	kernels/quant/quant.h \
+	kernels/reduce/geometry.h \
+	kernels/reduce/reduce.h \
+	kernels/ref.h \
+	kernels/rope/geometry.h \
+	kernels/rope/rope.h \
 	kernels/te_k.h \
-	kernels/te_k_ptr.def \
-	kernels/te_mma.cuh \
-	kernels/te_philox.h \
-	kernels/te_tile.cuh
+	kernels/tile.h \
+	kernels/weights/weights.h
+
+KERNEL_CUH = \
+	kernels/attn/dev.cuh \
+	kernels/attn/fp32.cuh \
+	kernels/attn/strip.cuh \
+	kernels/attn/tile.cuh \
+	kernels/begin.cuh \
+	kernels/block.cuh \
+	kernels/dev.cuh \
+	kernels/mma.cuh \
+	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)
 SUFFIXES += .cu .fatbin
@@ -35,9 +93,34 @@ AM_V_NVCC_1 =
 .cu.fatbin:
 	$(AM_V_NVCC)$(MKDIR_P) $(@D) && \
 	$(NVCC) -fatbin $(NVCC_GENCODE) $(NVCCFLAGS) -I$(top_srcdir) \
-		-I$(top_srcdir)/kernels -MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
+		-MMD -MP -MF $(@:.fatbin=.d) -o $@ $<
 -include $(KERNEL_FATBIN:.fatbin=.d)
 
+
+# te__kernel_images: name, start and end of each; a NULL name ends it
+kernels/images.S: $(srcdir)/kernels/local.mk
+	$(AM_V_GEN)$(MKDIR_P) kernels && { \
+		for f in $(KERNEL_FATBIN); do \
+			n=`basename $$f .fatbin`; \
+			echo "	.section .rodata"; \
+			echo "	.balign 64"; \
+			echo "te__image_$$n: .incbin \"$$f\""; \
+			echo "te__image_end_$$n: .byte 0"; \
+			echo "te__image_name_$$n: .asciz \"$$n\""; \
+		done; \
+		echo "	.section .data.rel.ro,\"aw\",%progbits"; \
+		echo "	.balign 8"; \
+		echo "	.globl te__kernel_images"; \
+		echo "	.hidden te__kernel_images"; \
+		echo "te__kernel_images:"; \
+		for f in $(KERNEL_FATBIN); do \
+			n=`basename $$f .fatbin`; \
+			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n"; \
+		done; \
+		echo "	.quad 0, 0, 0"; \
+		echo "	.section .note.GNU-stack,\"\",%progbits"; \
+	} >$@.tmp && mv $@.tmp $@
+
 EXTRA_DIST += $(KERNEL_CU)
-noinst_HEADERS += $(KERNEL_INC) kernels/te_k_modules.def
-CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d)
+noinst_HEADERS += $(KERNEL_CUH)
+CLEANFILES += $(KERNEL_FATBIN) $(KERNEL_FATBIN:.fatbin=.d) kernels/images.S

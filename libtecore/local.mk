@@ -1,4 +1,5 @@
 teinclude_HEADERS += \
+	include/te/capture.h \
 	include/te/ctx.h \
 	include/te/dtype.h \
 	include/te/errno.h \
@@ -8,112 +9,109 @@ teinclude_HEADERS += \
 	include/te/op.h \
 	include/te/optim.h \
 	include/te/param.h \
-	include/te/place.h \
 	include/te/plan.h \
 	include/te/quant.h \
-	include/te/recording.h \
 	include/te/region.h \
 	include/te/seq.h \
 	include/te/stream.h \
+	include/te/te.h \
 	include/te/tensor.h
 nodist_teinclude_HEADERS += include/te/version.h
-noinst_HEADERS += include/te/private.h include/te/splitmix64.h
 
 # everything, for tests of internals
 noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
-	libtecore/backend/cublaslt.c \
-	libtecore/backend/cublaslt_api.h \
-	libtecore/backend/cuda.c \
-	libtecore/backend/cuda_driver.c \
-	libtecore/backend/cuda_driver.h \
-	libtecore/backend/cuda_edges.c \
-	libtecore/backend/cuda_exec.c \
-	libtecore/backend/cuda_graph.c \
-	libtecore/backend/cuda_graph.h \
-	libtecore/backend/cuda_internal.h \
-	libtecore/backend/cuda_kernels.c \
-	libtecore/backend/cuda_kernels.h \
-	libtecore/backend/cuda_kernels_attn.c \
-	libtecore/backend/cuda_kernels_gemm.c \
-	libtecore/backend/cuda_module.c \
-	libtecore/backend/cuda_syms.def \
+	libtecore/backend/cuda/cublaslt.c \
+	libtecore/backend/cuda/cublaslt_api.h \
+	libtecore/backend/cuda/cuda.c \
+	libtecore/backend/cuda/cuda.h \
+	libtecore/backend/cuda/driver.c \
+	libtecore/backend/cuda/driver.h \
+	libtecore/backend/cuda/edges.c \
+	libtecore/backend/cuda/exec.c \
+	libtecore/backend/cuda/graph.c \
+	libtecore/backend/cuda/graph.h \
+	libtecore/backend/cuda/module.c \
+	libtecore/backend/cuda/syms.def \
 	libtecore/backend/edges.c \
 	libtecore/backend/edges.h \
-	libtecore/backend/host.c \
-	libtecore/backend/host.h \
-	libtecore/backend/host_device.c \
-	libtecore/backend/host_graph.c \
-	libtecore/backend/host_kernels.c \
-	libtecore/backend/host_order.c \
-	libtecore/backend/kernel_images.c \
-	libtecore/ctx.c \
-	libtecore/ctx_internal.h \
-	libtecore/dtype.c \
-	libtecore/dtype_inline.h \
-	libtecore/errno.c \
-	libtecore/fault.c \
-	libtecore/fusions.c \
-	libtecore/gemm.c \
-	libtecore/host/act.c \
-	libtecore/host/attn.c \
-	libtecore/host/elem.c \
-	libtecore/host/embed.c \
-	libtecore/host/gemm.c \
-	libtecore/host/host.h \
-	libtecore/host/loss.c \
-	libtecore/host/norm.c \
-	libtecore/host/optim.c \
-	libtecore/host/quant.c \
-	libtecore/host/reduce.c \
-	libtecore/host/rows.c \
-	libtecore/internal.h \
-	libtecore/log.c \
-	libtecore/op.c \
-	libtecore/op_internal.h \
+	libtecore/backend/entries.def \
+	libtecore/backend/host/device.c \
+	libtecore/backend/host/graph.c \
+	libtecore/backend/host/host.c \
+	libtecore/backend/host/host.h \
+	libtecore/backend/host/order.c \
+	libtecore/backend/host/replay.c \
+	libtecore/base/base.h \
+	libtecore/base/dtype.c \
+	libtecore/base/dtype_inline.h \
+	libtecore/base/errno.c \
+	libtecore/base/fault.c \
+	libtecore/base/log.c \
+	libtecore/base/param.c \
+	libtecore/base/params.def \
+	libtecore/base/private.h \
+	libtecore/base/search.h \
+	libtecore/base/splitmix64.h \
+	libtecore/base/version.c \
+	libtecore/capture/bindings.c \
+	libtecore/capture/nodes.c \
+	libtecore/capture/rebind.c \
+	libtecore/capture/recording.c \
+	libtecore/capture/recording.h \
+	libtecore/capture/used.c \
+	libtecore/capture/used.h \
 	libtecore/ops/activation.c \
 	libtecore/ops/attention.c \
 	libtecore/ops/bias.c \
+	libtecore/ops/common.c \
+	libtecore/ops/common.h \
 	libtecore/ops/cross_entropy.c \
 	libtecore/ops/dropout.c \
 	libtecore/ops/embedding.c \
+	libtecore/ops/gemm.c \
 	libtecore/ops/linear.c \
 	libtecore/ops/norm.c \
-	libtecore/ops/ops_common.c \
-	libtecore/ops/ops_internal.h \
+	libtecore/ops/op.c \
+	libtecore/ops/op.h \
 	libtecore/ops/residual.c \
 	libtecore/ops/rope.c \
-	libtecore/optim.c \
-	libtecore/param.c \
-	libtecore/params.def \
-	libtecore/place.c \
-	libtecore/plan.c \
-	libtecore/plan_bind.c \
-	libtecore/plan_build.c \
-	libtecore/plan_fuse.c \
-	libtecore/plan_internal.h \
-	libtecore/plan_layout.c \
-	libtecore/plan_print.c \
-	libtecore/quant.c \
-	libtecore/quant_internal.h \
-	libtecore/recording.c \
-	libtecore/search.h \
-	libtecore/seq.c \
-	libtecore/seq_internal.h \
-	libtecore/stream.c \
-	libtecore/tensor.c \
-	libtecore/used.c \
-	libtecore/used.h \
-	libtecore/version.c
+	libtecore/plan/bind.c \
+	libtecore/plan/build.c \
+	libtecore/plan/fuse.c \
+	libtecore/plan/fusions.c \
+	libtecore/plan/layout.c \
+	libtecore/plan/optim.c \
+	libtecore/plan/place.c \
+	libtecore/plan/place.h \
+	libtecore/plan/plan.c \
+	libtecore/plan/plan.h \
+	libtecore/plan/print.c \
+	libtecore/plan/seq.c \
+	libtecore/plan/seq.h \
+	libtecore/plan/weights.c \
+	libtecore/quant/block.c \
+	libtecore/quant/cast.c \
+	libtecore/quant/current.c \
+	libtecore/quant/delayed.c \
+	libtecore/quant/none.c \
+	libtecore/quant/quant.h \
+	libtecore/quant/recipe.c \
+	libtecore/quant/recipe.h \
+	libtecore/quant/recipes.def \
+	libtecore/quant/state.c \
+	libtecore/tensor/ctx.c \
+	libtecore/tensor/ctx.h \
+	libtecore/tensor/stream.c \
+	libtecore/tensor/tensor.c
+libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
 libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC
-libtecore_libtecore_internal_la_SOURCES += libtecore/kernels_embed.S
+nodist_libtecore_libtecore_internal_la_SOURCES = kernels/images.S
 # works only while no per-target flags rename the object
-libtecore/kernels_embed.lo: $(KERNEL_FATBIN)
-else
-EXTRA_DIST += libtecore/kernels_embed.S
+kernels/images.lo: $(KERNEL_FATBIN)
 endif
 
 lib_LTLIBRARIES += libtecore/libtecore.la

@@ -1,4 +1,4 @@
-/* bind.c - memory of the caller in place of the graph's, and other callables in place of those. */
+/* bind.c - te_graph_bind(3) and te_graph_update(3): the caller's memory, and other callables. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -12,20 +12,20 @@
 
 /* ---- arguments ---- */
 
-/* an argument of a node, by its place in n->in */
-struct place {
-	int32_t at;
+/* an argument of a callable or its gradient */
+struct arg_ref {
+	int32_t at; /* index in n->in */
 	const struct te_arg *arg;
 };
 
-static int no_such(const struct te__node *n, const char *name, uint32_t flags)
+static int no_such(const struct te__graph_callable *n, const char *name, uint32_t flags)
 {
 	return te__fail(-EINVAL, "te_graph_bind: %s has no %s%s", n->c.name,
 			flags & TE_BIND_GRAD ? "gradient of " : "", name);
 }
 
-/* the first input and the first output of a chain, and their gradients, are the neighbours' too */
-static int is_shared(const struct te__node *n, int32_t at)
+/* in a chain, neighbours share the first input and output and their gradients */
+static int is_shared(const struct te__graph_callable *n, int32_t at)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 
@@ -34,7 +34,8 @@ static int is_shared(const struct te__node *n, int32_t at)
 	return n->next >= 0 && (at - 2 * nin) % nout == 0;
 }
 
-static int find(const struct te__node *n, const char *name, uint32_t flags, struct place *ret)
+static int find(const struct te__graph_callable *n, const char *name, uint32_t flags,
+		struct arg_ref *ret)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 	const int grad = !!(flags & TE_BIND_GRAD);
@@ -43,13 +44,13 @@ static int find(const struct te__node *n, const char *name, uint32_t flags, stru
 	while (k < nin && strcmp(n->c.in[k].name, name))
 		k++;
 	if (k < nin) {
-		*ret = (struct place){ k + grad * nin, &n->c.in[k] };
+		*ret = (struct arg_ref){ k + grad * nin, &n->c.in[k] };
 	} else {
 		for (k = 0; k < nout && strcmp(n->c.out[k].name, name);)
 			k++;
 		if (k == nout)
 			return no_such(n, name, flags);
-		*ret = (struct place){ 2 * nin + k + grad * nout, &n->c.out[k] };
+		*ret = (struct arg_ref){ 2 * nin + k + grad * nout, &n->c.out[k] };
 	}
 	if (!n->in[ret->at])
 		return no_such(n, name, flags);
@@ -60,8 +61,8 @@ static int find(const struct te__node *n, const char *name, uint32_t flags, stru
 	return 0;
 }
 
-static int check_tensor(const struct te_graph *g, const struct te__node *n, const struct place *p,
-			const struct te_tensor *t)
+static int check_tensor(const struct te_graph *g, const struct te__graph_callable *n,
+			const struct arg_ref *p, const struct te_tensor *t)
 {
 	const struct te_spec *want = &p->arg->spec;
 	struct te_spec have;
@@ -82,8 +83,8 @@ static int check_tensor(const struct te_graph *g, const struct te__node *n, cons
 
 /* ---- patching ---- */
 
-/* the recordings in which an argument of the node is used */
-static int recordings(const struct te_graph *g, const struct te__node *n,
+/* the recordings that use arguments of the callable */
+static int recordings(const struct te_graph *g, const struct te__graph_callable *n,
 		      struct te_recording *ret[3])
 {
 	int m = 0;
@@ -98,7 +99,7 @@ static int recordings(const struct te_graph *g, const struct te__node *n,
 	return m;
 }
 
-static int node_slots(struct te_graph *g, struct te__node *n)
+static int callable_bindings(struct te_graph *g, struct te__graph_callable *n)
 {
 	const int32_t nargs = 2 * (n->c.nin + n->c.nout);
 	struct te_recording *rec[3];
@@ -111,34 +112,34 @@ static int node_slots(struct te_graph *g, struct te__node *n)
 		if (!own || is_shared(n, at))
 			continue;
 		for (int i = 0; i < m && r >= 0; i++)
-			r = b->slot[i] = te_recording_slot(rec[i], te_tensor_data(own),
-							   te_tensor_nbytes(own), NULL);
+			r = b->binding[i] = te_recording_binding(rec[i], te_tensor_data(own),
+								 te_tensor_nbytes(own), NULL);
 	}
 	return r < 0 ? r : 0;
 }
 
 /*
- * The slots of all arguments in the node's recordings, found while each uses memory of its own:
- * once two are bound to the same memory, or to that of each other, nobody can tell whose the uses
- * are. Never asked for where buffers of a whole graph serve again.
+ * Find the bindings of all arguments in the callable's recordings while each argument still has its
+ * own memory: once two arguments have the same memory, their uses cannot be told apart. Never
+ * called for a whole graph with TE_GRAPH_REUSE.
  */
-static int find_slots(struct te_graph *g, struct te__node *n)
+static int find_bindings(struct te_graph *g, struct te__graph_callable *n)
 {
-	struct te__node *first = g->whole ? g->node : n;
-	const int32_t nnodes = g->whole ? g->nnodes : 1;
+	struct te__graph_callable *first = g->whole ? g->callable : n;
+	const int32_t nnodes = g->whole ? g->ncallables : 1;
 	int r = 0;
 
-	if (n->has_slots)
+	if (n->has_bindings)
 		return 0;
 	for (int32_t i = 0; i < nnodes && !r; i++)
-		r = node_slots(g, &first[i]);
+		r = callable_bindings(g, &first[i]);
 	for (int32_t i = 0; i < nnodes && !r; i++)
-		first[i].has_slots = 1;
+		first[i].has_bindings = 1;
 	return r;
 }
 
-/* all recordings use the other memory, or none does. 0, or why not, recorded */
-static int patch(const struct te_graph *g, const struct te__node *n, int32_t at,
+/* let all recordings use the memory of to instead of from; on failure none does */
+static int patch(const struct te_graph *g, const struct te__graph_callable *n, int32_t at,
 		 const struct te_tensor *from, const struct te_tensor *to)
 {
 	const struct te__bound *b = &n->bound[at];
@@ -147,23 +148,23 @@ static int patch(const struct te_graph *g, const struct te__node *n, int32_t at,
 	int m = recordings(g, n, rec), done = 0, r = 0;
 
 	for (; done < m; done++) {
-		r = te_recording_rebind(rec[done], 1, &b->slot[done], &ptr);
+		r = te_recording_rebind(rec[done], 1, &b->binding[done], &ptr);
 		if (r)
 			break;
 	}
 	while (r && done--)
-		te_recording_rebind(rec[done], 1, &b->slot[done], &old);
+		te_recording_rebind(rec[done], 1, &b->binding[done], &old);
 	return r;
 }
 
-/* what a copy of so much costs: the CPU to queue it, and the device; INFINITY: not known */
+/* time of a copy: of the CPU to queue it plus of the device; INFINITY: unknown */
 static double copy_cost_us(struct te_graph *g, size_t nbytes)
 {
 	struct te_event *from = NULL, *to = NULL;
 	double cpu = INFINITY, ms = INFINITY;
 	char *p = NULL;
 
-	/* between memory of its own: the caller's may be in use */
+	/* between temporary buffers: the caller's memory may be in use */
 	if (!te_mem_alloc(g->stream, 2 * nbytes, (void **)&p) && !te_event_create(g->ctx, &from) &&
 	    !te_event_create(g->ctx, &to) && !te_fill(g->stream, p, 0, 2 * nbytes) &&
 	    !te_event_record(from, g->stream)) {
@@ -182,8 +183,8 @@ static double copy_cost_us(struct te_graph *g, size_t nbytes)
 	return cpu + ms * 1e3;
 }
 
-/* 1: the recordings hold host calls, and nobody knows what those read and write */
-static int calls_host(const struct te_graph *g, const struct te__node *n)
+/* 1: the recordings hold host calls, which may access any memory */
+static int calls_host(const struct te_graph *g, const struct te__graph_callable *n)
 {
 	struct te_recording *rec[3];
 	int m = recordings(g, n, rec);
@@ -198,17 +199,18 @@ static int calls_host(const struct te_graph *g, const struct te__node *n)
 }
 
 /*
- * The first time that the nodes have taken memory of the caller: which way is cheaper? 0: they
- * keep it, 1: they have their own again, as they do after a failure.
+ * After the first patch of an argument, choose the cheaper method. 0: the argument stays patched;
+ * 1: it uses the graph's memory again and is to be copied. On an error it also does.
  */
-static int settle(struct te_graph *g, struct te__node *n, int32_t at, const struct te_tensor *t)
+static int settle(struct te_graph *g, struct te__graph_callable *n, int32_t at,
+		  const struct te_tensor *t)
 {
 	struct te__bound *b = &n->bound[at];
 	const struct te_tensor *own = n->in[at];
 	double begin = te__graph_now_us();
 	int r = 0;
 
-	/* there and back, now that all is warm; what cannot go back stays as it is, patched */
+	/* measure patching back and forth; if patching back fails, the argument stays patched */
 	if (!patch(g, n, at, t, own))
 		r = patch(g, n, at, own, t);
 	if (r)
@@ -223,14 +225,14 @@ static int settle(struct te_graph *g, struct te__node *n, int32_t at, const stru
 }
 
 /*
- * 1: it lies in memory of the graph that another argument has left for the caller's. That one may
- * come back at any time, and edges by data know nothing of who is there by then.
+ * Does @t overlap a static buffer whose argument is bound to caller memory? Unbinding that argument
+ * would bring the buffer back into use, and no captured dependency orders the two.
  */
-static int takes_a_place(const struct te_graph *g, const struct te__node *n, int32_t self,
-			 const struct te_tensor *t)
+static int overlaps_unbound(const struct te_graph *g, const struct te__graph_callable *n,
+			    int32_t self, const struct te_tensor *t)
 {
-	const struct te__node *first = g->whole ? g->node : n;
-	const int32_t nnodes = g->whole ? g->nnodes : 1;
+	const struct te__graph_callable *first = g->whole ? g->callable : n;
+	const int32_t nnodes = g->whole ? g->ncallables : 1;
 	const uintptr_t p = (uintptr_t)te_tensor_data(t), end = p + te_tensor_nbytes(t);
 
 	for (int32_t i = 0; i < nnodes; i++)
@@ -245,23 +247,24 @@ static int takes_a_place(const struct te_graph *g, const struct te__node *n, int
 	return 0;
 }
 
-/* 0: the nodes use the tensor, 1: it is to be copied, and the nodes use what they did */
-static int try_patch(struct te_graph *g, struct te__node *n, int32_t at, const struct te_tensor *t)
+/* 0: the nodes use the tensor; 1: it is to be copied, and the nodes are unchanged; or an error */
+static int try_patch(struct te_graph *g, struct te__graph_callable *n, int32_t at,
+		     const struct te_tensor *t)
 {
 	struct te__bound *b = &n->bound[at];
 	int r = 0;
 
 	if (g->opts.flags & TE_GRAPH_EAGER)
 		return 0;
-	/* in a whole graph buffers that serve again are arguments of others too */
+	/* in a whole graph with TE_GRAPH_REUSE, arguments of several callables share buffers */
 	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || b->prefers == TE_BIND_COPIED ||
 	    calls_host(g, n) ||
-	    (!(g->opts.flags & TE_GRAPH_IN_ORDER) && takes_a_place(g, n, at, t)))
+	    (!(g->opts.flags & TE_GRAPH_SERIAL) && overlaps_unbound(g, n, at, t)))
 		return 1;
-	r = find_slots(g, n);
+	r = find_bindings(g, n);
 	if (!r)
 		r = patch(g, n, at, n->in[at], t);
-	/* a node that is not ours, or memory that is aligned otherwise */
+	/* an opaque node, or memory with another alignment */
 	if (r == -EOPNOTSUPP || r == -EINVAL) {
 		te_error_clear();
 		return 1;
@@ -271,14 +274,14 @@ static int try_patch(struct te_graph *g, struct te__node *n, int32_t at, const s
 
 /* ---- te_graph_bind ---- */
 
-static void drop_copied(struct te__node *n, struct te__bound *b)
+static void drop_copied(struct te__graph_callable *n, struct te__bound *b)
 {
 	n->ncopied -= b->copied != NULL;
 	b->copied = te_tensor_unref(b->copied);
 }
 
-/* from the caller's memory to the graph's own */
-static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
+/* from the caller's memory back to the graph's */
+static int unbind(struct te_graph *g, struct te__graph_callable *n, int32_t at)
 {
 	struct te__bound *b = &n->bound[at];
 	int r = 0;
@@ -297,14 +300,15 @@ static int unbind(struct te_graph *g, struct te__node *n, int32_t at)
 	return 0;
 }
 
-static int bind_to(struct te_graph *g, struct te__node *n, int32_t at, struct te_tensor *t)
+static int bind_to(struct te_graph *g, struct te__graph_callable *n, int32_t at,
+		   struct te_tensor *t)
 {
 	struct te__bound *b = &n->bound[at];
 	int copied = try_patch(g, n, at, t), r = 0;
 
 	if (copied < 0)
 		return copied;
-	te_tensor_ref(t); /* which may be the one that is bound */
+	te_tensor_ref(t); /* first: it may be the bound tensor */
 	if (copied)
 		r = unbind(g, n, at);
 	if (r) {
@@ -329,15 +333,15 @@ static int bind_to(struct te_graph *g, struct te__node *n, int32_t at, struct te
 int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, uint32_t flags,
 		  struct te_tensor *tensor, enum te_bind *ret_how)
 {
-	struct te__node *n;
-	struct place p;
+	struct te__graph_callable *n;
+	struct arg_ref p;
 	int r;
 
 	if (!graph || !name)
 		return te__fail(-EINVAL, "te_graph_bind: %s is NULL", graph ? "name" : "graph");
-	if (callable < 0 || callable >= graph->nnodes)
+	if (callable < 0 || callable >= graph->ncallables)
 		return te__fail(-EINVAL, "te_graph_bind: callable %" PRId32 " of %" PRId32,
-				callable, graph->nnodes);
+				callable, graph->ncallables);
 	if (flags & ~TE_BIND_GRAD)
 		return te__fail(-EINVAL, "te_graph_bind: unknown flags 0x%x", (unsigned)flags);
 	if (graph->gone)
@@ -345,7 +349,7 @@ int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, ui
 	if (graph->failed)
 		return te__fail(graph->failed, "te_graph_bind: the graph failed before: %s",
 				graph->failed_text);
-	n = &graph->node[callable];
+	n = &graph->callable[callable];
 	r = find(n, name, flags, &p);
 	if (!r && tensor)
 		r = check_tensor(graph, n, &p, tensor);
@@ -357,7 +361,8 @@ int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name, ui
 	return r;
 }
 
-int te__graph_copy_bound(const struct te__node *n, int kind, int after, struct te_stream *stream)
+int te__graph_copy_bound(const struct te__graph_callable *n, int kind, int after,
+			 struct te_stream *stream)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 	int r = 0;
@@ -379,7 +384,7 @@ int te__graph_copy_bound(const struct te__node *n, int kind, int after, struct t
 
 /* ---- te_graph_update ---- */
 
-/* everything but the references changes places */
+/* exchange everything except the reference counts */
 static void swap(struct te_graph *a, struct te_graph *b)
 {
 	const size_t at = offsetof(struct te_graph, ctx), n = sizeof(*a) - at;
@@ -390,7 +395,7 @@ static void swap(struct te_graph *a, struct te_graph *b)
 	memcpy((char *)b + at, (char *)&t + at, n);
 }
 
-/* of what has been: how often it was launched, and the stream that the next replay follows */
+/* keep the launch statistics and the streams that the next replay must follow */
 static void inherit(struct te_graph *g, const struct te_graph *old)
 {
 	g->report.nlaunches = old->report.nlaunches;
@@ -403,8 +408,8 @@ static void inherit(struct te_graph *g, const struct te_graph *old)
 
 static void swap_own(struct te_graph *g)
 {
-	for (int32_t i = 0; i < g->nnodes; i++) {
-		struct te__node *n = &g->node[i];
+	for (int32_t i = 0; i < g->ncallables; i++) {
+		struct te__graph_callable *n = &g->callable[i];
 
 		for (int32_t at = 0; at < 2 * (n->c.nin + n->c.nout); at++) {
 			struct te_tensor *t = n->bound[at].own;
@@ -417,7 +422,7 @@ static void swap_own(struct te_graph *g)
 	}
 }
 
-/* what is patched to memory of the caller is captured on memory of its own, and patched again */
+/* capture again with the graph's own memory, then patch the bound arguments again */
 static int recapture(struct te_graph *g)
 {
 	int r;
@@ -426,16 +431,16 @@ static int recapture(struct te_graph *g)
 	swap_own(g);
 	r = te__graph_recapture(g);
 	swap_own(g);
-	for (int32_t i = 0; i < g->nnodes; i++)
-		g->node[i].has_slots = 0;
-	for (int32_t i = 0; i < g->nnodes && !r; i++) {
-		struct te__node *n = &g->node[i];
+	for (int32_t i = 0; i < g->ncallables; i++)
+		g->callable[i].has_bindings = 0;
+	for (int32_t i = 0; i < g->ncallables && !r; i++) {
+		struct te__graph_callable *n = &g->callable[i];
 
 		for (int32_t at = 0; at < 2 * (n->c.nin + n->c.nout) && !r; at++) {
 			const struct te_tensor *own = n->bound[at].own;
 
 			if (own)
-				r = find_slots(g, n);
+				r = find_bindings(g, n);
 			if (own && !r)
 				r = patch(g, n, at, own, n->in[at]);
 		}
@@ -447,20 +452,20 @@ static int rolled_back(struct te_graph *g, const struct te_graph *failed, int r)
 {
 	char detail[512];
 
-	/* nothing has been updated by then: the recordings are as they were */
+	/* no recording has been updated */
 	if (!failed->change.nin_place && !failed->change.ninstantiated)
 		return r;
 	strncpy(detail, te_error_detail(), sizeof(detail) - 1);
 	detail[sizeof(detail) - 1] = '\0';
 	if (recapture(g)) {
 		g->failed = -TE_ESTATE;
-		strcpy(g->failed_text, "te_graph_update failed, and what was before cannot be "
-				       "captured again");
+		strcpy(g->failed_text, "te_graph_update failed, and the previous callables could "
+				       "not be captured again");
 	}
 	return te__fail(r, "%s", detail);
 }
 
-/* what is queued may change what the snapshot of an update is to hold */
+/* wait for queued replays, which may write the regions of the snapshot */
 static int idle(const struct te_graph *g)
 {
 	int r = g->last_stream ? te_stream_sync(g->last_stream) : 0;
@@ -507,6 +512,9 @@ int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable 
 		*ret_change = next->change;
 	inherit(next, graph);
 	swap(graph, next);
-	te__graph_free(next); /* by now what was before */
+	/* next is now the previous graph, whose replays have run: see idle() */
+	next->last_stream = te_stream_unref(next->last_stream);
+	next->trailing = te_stream_unref(next->trailing);
+	te__graph_free(next);
 	return 0;
 }

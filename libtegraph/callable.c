@@ -13,9 +13,8 @@ struct adapter {
 	int32_t nin;
 	struct te_arg *in, out;
 	const char **in_name;
-	/* what the plan is bound to: inputs, then out, out_grad and in_grad */
+	/* the plan's binding: saved memory; inputs, then out, out_grad, in_grad */
 	const void *saved;
-	const float *cached;
 	struct te_tensor **bound;
 };
 
@@ -33,7 +32,7 @@ static void adapter_free(void *self)
 	te__free(a);
 }
 
-/* the tensors are the same as at the last binding; notes those of this call */
+/* whether the tensors are those of the previous binding; keeps those of this call */
 static int same_tensors(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_tensor *const end[] = { call->out[0], call->out_grad[0], call->in_grad[0] };
@@ -48,14 +47,15 @@ static int same_tensors(struct adapter *a, const struct te_graph_call *call)
 	return same;
 }
 
-/* on the host alone, so within a capture too: a plan that serves several micro-batches moves to the
- * memory of each. Else addresses change by te_graph_bind only, where nothing is captured */
+/* Bind the plan to the memory of the call. This queues nothing, so it is also done in captures:
+ * a plan that serves several micro-batches is bound to the memory of each in turn. Otherwise
+ * addresses change only in eager graphs, by te_graph_bind. */
 static int bound(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
 	int same = same_tensors(a, call), r;
 
-	if (same && a->saved == call->saved && a->cached == call->weights_cached)
+	if (same && a->saved == call->saved)
 		return 0;
 	b.arena = call->saved;
 	b.nin = a->nin;
@@ -64,13 +64,11 @@ static int bound(struct adapter *a, const struct te_graph_call *call)
 	b.out = call->out[0];
 	b.out_grad = call->out_grad[0];
 	b.in_grad = call->in_grad[0];
-	b.weights_cached = call->weights_cached;
 	a->saved = NULL;
 	r = te_plan_bind(a->plan, &b);
 	if (r)
 		return r;
 	a->saved = call->saved;
-	a->cached = call->weights_cached;
 	return 0;
 }
 
@@ -82,13 +80,13 @@ static int forward(void *self, const struct te_graph_call *call)
 	return r ? r : te_plan_forward(a->plan, call->stream, 0);
 }
 
-/* a plan that serves several micro-batches is bound to the memory of the latest */
+/* a plan that serves several micro-batches is bound to the memory of the latest one */
 static int still_bound(const struct adapter *a, const struct te_graph_call *call)
 {
 	if (a->saved == call->saved)
 		return 0;
 	return te__fail(-TE_ESTATE,
-			"the plan of %s has begun another micro-batch before the end of this one",
+			"the plan of %s: another micro-batch began before the end of this one",
 			a->name);
 }
 
@@ -178,7 +176,7 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		.nout = 1,
 		.in = a->in,
 		.out = &a->out,
-		/* never nothing, so that it tells one memory from another */
+		/* at least 1, so that call->saved differs between micro-batches */
 		.saved_nbytes = mem.arena_nbytes ? mem.arena_nbytes : 1,
 		.forward = forward,
 		.backward = flags & TE_PLAN_TRAIN ? backward : NULL,

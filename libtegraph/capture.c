@@ -1,4 +1,4 @@
-/* capture.c - warm-up and capture, after which everything is as it was before. */
+/* capture.c - warm-up, capture, and restoring the memory that they changed. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -9,20 +9,20 @@
 
 #include "graph_internal.h"
 
-/* ---- what must be as before ---- */
+/* ---- snapshot ---- */
 
 struct saved {
 	struct te_region region;
-	size_t offset; /* of its copy: in device or in host memory */
+	size_t offset; /* of its copy in snapshot.device or snapshot.host */
 };
 
 struct snapshot {
-	const char *fn; /* for its sentences */
+	const char *fn; /* for error messages */
 	struct saved *v;
 	size_t n, cap;
 	size_t nbytes[2]; /* by te_region_kind */
 	void *device;
-	int pinned; /* the device regions' copies lie in pinned memory: the device was full */
+	int pinned; /* device is pinned host memory, because the device was full */
 	char *host;
 };
 
@@ -33,7 +33,7 @@ static int collect(void *arg, const struct te_region *region)
 
 	if (!region->nbytes)
 		return 0;
-	/* callables share what they change: sequences, optimizers */
+	/* callables may share sequences and optimizers */
 	for (size_t i = 0; i < s->n; i++)
 		if (s->v[i].region.ptr == region->ptr && s->v[i].region.nbytes == region->nbytes)
 			return 0;
@@ -57,9 +57,9 @@ int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg)
 {
 	int r = 0;
 
-	for (int32_t i = 0; i < g->nnodes && !r; i++)
-		if (g->node[i].c.regions)
-			r = g->node[i].c.regions(g->node[i].c.self, fn, arg);
+	for (int32_t i = 0; i < g->ncallables && !r; i++)
+		if (g->callable[i].c.regions)
+			r = g->callable[i].c.regions(g->callable[i].c.self, fn, arg);
 	if (!r && g->opts.regions)
 		r = g->opts.regions(g->opts.arg, fn, arg);
 	return r;
@@ -110,19 +110,26 @@ static int snapshot_take(struct te_graph *g, struct snapshot *s)
 		if (!s->host)
 			r = te__graph_fail(g->fn, -ENOMEM, "no memory for regions");
 	}
-	/* work that was queued on the context's stream may still change them */
+	/* work queued on the context's stream may still write the regions */
 	if (!r)
 		r = te_stream_sync(te_ctx_stream(g->ctx));
 	return r ? r : copy_regions(g, s, 0);
 }
 
-/* ---- running and recording ---- */
+/* ---- steps ---- */
 
 static void step_str(const struct te_graph *g, const struct te_sched_step *s, char *dst,
 		     size_t nbytes)
 {
 	snprintf(dst, nbytes, "%s of %s (chunk %" PRId32 ", micro-batch %" PRId32 ")",
-		 te__graph_pass(s->kind), g->node[s->callable].c.name, s->chunk + 1, s->micro + 1);
+		 te__graph_pass(s->kind), g->callable[s->callable].c.name, s->chunk + 1,
+		 s->micro + 1);
+}
+
+/* the error message of a function that failed, or the name of its code if it left none */
+static void why(int code, char *dst, size_t nbytes)
+{
+	snprintf(dst, nbytes, "%s", te_error_detail()[0] ? te_error_detail() : te_strerror(code));
 }
 
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
@@ -130,63 +137,92 @@ int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *
 {
 	char step[192], detail[512];
 
-	/* a function may have returned a code without a sentence */
-	snprintf(detail, sizeof(detail), "%s",
-		 te_error_detail()[0] ? te_error_detail() : te_strerror(code));
+	why(code, detail, sizeof(detail));
 	step_str(g, s, step, sizeof(step));
 	return te__graph_fail(fn, code, "%s%s: %s", what, step, detail);
 }
 
-int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *stream)
-{
-	const float one = 1.0f;
-	uint32_t word = 0;
-	int r;
-
-	if (!g->cached || g->cached_now == cached)
-		return 0;
-	if (cached)
-		memcpy(&word, &one, sizeof(word));
-	r = te_fill_u32(stream, g->cached, word, sizeof(word));
-	g->cached_now = r ? -1 : cached;
-	return r;
-}
-
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream)
 {
-	struct te__node *n = &g->node[s->callable];
+	struct te__graph_callable *n = &g->callable[s->callable];
 	te_callable_fn fn = s->kind == TE_SCHED_F ? n->c.forward :
 			    s->kind == TE_SCHED_B ? n->c.backward :
 						    n->c.backward_dw;
+	int r;
 
 	n->call.stream = stream;
 	te_error_clear();
-	return fn ? fn(n->c.self, &n->call) : 0;
+	r = fn ? fn(n->c.self, &n->call) : 0;
+	return r < 0 ? r : 0;
 }
 
-/* the hook before (after 0) or behind a step; weight gradients have none */
-static int hook(struct te_graph *g, const struct te_sched_step *s, int after)
-{
-	enum te_hook h = (s->kind == TE_SCHED_F ? TE_HOOK_FORWARD_PRE : TE_HOOK_BACKWARD_PRE);
+/* ---- hooks ---- */
 
-	if (!g->opts.hook || s->kind == TE_SCHED_W)
-		return 0;
-	te_error_clear();
-	return g->opts.hook(g->opts.arg, (enum te_hook)((int)h + after), s->callable, g->stream);
+/* the first failure of several calls, with its message: later calls overwrite the thread's */
+struct failure {
+	int code;
+	char detail[512];
+};
+
+static void failure_note(struct failure *f, int r)
+{
+	if (r >= 0 || f->code)
+		return;
+	f->code = r;
+	snprintf(f->detail, sizeof(f->detail), "%s", te_error_detail());
 }
 
-static int phase_hook(struct te_graph *g, enum te_hook h)
+/* 0, or the failure as the calling thread's latest */
+static int failure_result(const struct failure *f)
 {
+	return f->code ? te__fail(f->code, "%s", f->detail) : 0;
+}
+
+/* of: what the hook is called before or after, for the error message */
+static int hook_call(struct te_graph *g, enum te_hook h, int32_t callable, const char *of)
+{
+	const int after = h == TE_HOOK_POST_WARMUP || h == TE_HOOK_FORWARD || h == TE_HOOK_BACKWARD;
+	char detail[512];
 	int r;
 
 	if (!g->opts.hook)
 		return 0;
 	te_error_clear();
-	r = g->opts.hook(g->opts.arg, h, -1, g->stream);
-	return r >= 0 ? 0 :
-			te__graph_fail(g->fn, r, "the hook %s warm-up returned %d",
-				       h == TE_HOOK_PRE_WARMUP ? "before" : "after", r);
+	r = g->opts.hook(g->opts.arg, h, callable, g->stream);
+	if (r >= 0)
+		return 0;
+	why(r, detail, sizeof(detail));
+	return te__graph_fail(g->fn, r, "the hook %s %s: %s", after ? "after" : "before", of,
+			      detail);
 }
+
+/*
+ * Run a step between its hooks. Hooks come in pairs: once the hook before the step has succeeded,
+ * the hook after it is called even if the step fails. Weight gradients have no hooks.
+ */
+static int hooked_step(struct te_graph *g, const struct te_sched_step *s, const char *what,
+		       int (*run)(struct te_graph *g, const struct te_sched_step *s))
+{
+	const enum te_hook pre = s->kind == TE_SCHED_F ? TE_HOOK_FORWARD_PRE : TE_HOOK_BACKWARD_PRE;
+	const enum te_hook post = s->kind == TE_SCHED_F ? TE_HOOK_FORWARD : TE_HOOK_BACKWARD;
+	struct failure f = { 0 };
+	char of[224], step[192];
+	int r;
+
+	step_str(g, s, step, sizeof(step));
+	snprintf(of, sizeof(of), "%s%s", what, step);
+	r = s->kind == TE_SCHED_W ? 0 : hook_call(g, pre, s->callable, of);
+	if (r)
+		return r;
+	r = run(g, s);
+	if (r < 0)
+		failure_note(&f, te__graph_step_failed(g, s, g->fn, what, r));
+	if (s->kind != TE_SCHED_W)
+		failure_note(&f, hook_call(g, post, s->callable, of));
+	return failure_result(&f);
+}
+
+/* ---- warm-up and capture ---- */
 
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream)
 {
@@ -198,52 +234,47 @@ int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_strea
 	r = call ? call(g->opts.arg, stream) : 0;
 	if (r >= 0)
 		return 0;
-	snprintf(detail, sizeof(detail), "%s",
-		 te_error_detail()[0] ? te_error_detail() : te_strerror(r));
+	why(r, detail, sizeof(detail));
 	return te__graph_fail(fn, r, "the %s function: %s", last ? "last" : "first", detail);
 }
 
-/* one step in warm-up, or within the capture of a whole graph */
-static int plain_step(struct te_graph *g, const struct te_sched_step *s)
+/* one step in warm-up */
+static int warm_up_step(struct te_graph *g, const struct te_sched_step *s)
 {
-	int r = 0;
+	return te__graph_call(g, s, g->stream);
+}
 
-	if (s->kind == TE_SCHED_F)
-		r = te__graph_set_cached(g, s->micro > 0, g->stream);
-	return r < 0 ? r : te__graph_call(g, s, g->stream);
+static int warm_up_once(struct te_graph *g)
+{
+	int r = te__graph_edge(g, 0, g->fn, g->stream);
+
+	for (int32_t k = 0; k < g->nsteps && !r; k++)
+		r = hooked_step(g, &g->step[k], "warm-up of ", warm_up_step);
+	return r ? r : te__graph_edge(g, 1, g->fn, g->stream);
 }
 
 static int warm_up(struct te_graph *g)
 {
-	int r = phase_hook(g, TE_HOOK_PRE_WARMUP);
+	struct failure f = { 0 };
+	int r = hook_call(g, TE_HOOK_PRE_WARMUP, -1, "warm-up");
 
-	for (int32_t i = 0; i < g->opts.nwarmup && !r; i++) {
-		r = te__graph_edge(g, 0, g->fn, g->stream);
-		for (int32_t k = 0; k < g->nsteps && !r; k++) {
-			r = hook(g, &g->step[k], 0);
-			if (r >= 0)
-				r = plain_step(g, &g->step[k]);
-			if (r >= 0)
-				r = hook(g, &g->step[k], 1);
-			r = r < 0 ? te__graph_step_failed(g, &g->step[k], g->fn, "warm-up of ", r) :
-				    0;
-		}
-		if (!r)
-			r = te__graph_edge(g, 1, g->fn, g->stream);
-	}
-	if (!r)
-		r = te_stream_sync(g->stream);
-	return r ? r : phase_hook(g, TE_HOOK_POST_WARMUP);
+	if (r)
+		return r;
+	for (int32_t i = 0; i < g->opts.nwarmup && !f.code; i++)
+		failure_note(&f, warm_up_once(g));
+	failure_note(&f, te_stream_sync(g->stream));
+	failure_note(&f, hook_call(g, TE_HOOK_POST_WARMUP, -1, "warm-up"));
+	return failure_result(&f);
 }
 
-/* ends the capture whatever came before; the first failure is what counts. With an old recording
- * it takes over the new nodes, and is the result */
+/* End the capture after r. With an old recording, update it: it is the result. A failure leaves r,
+ * or its own code if r is 0. */
 static int capture_end(struct te_graph *g, int r, struct te_recording *old,
 		       struct te_recording **ret_rec)
 {
 	struct te_recording *rec = NULL;
+	struct failure f = { 0 };
 	enum te_update how;
-	char detail[512];
 	int e;
 
 	if (r >= 0 && old) {
@@ -255,41 +286,81 @@ static int capture_end(struct te_graph *g, int r, struct te_recording *old,
 		*(how == TE_UPDATE_IN_PLACE ? &g->change.nin_place : &g->change.ninstantiated) += 1;
 		return 0;
 	}
-	if (r < 0)
-		snprintf(detail, sizeof(detail), "%s", te_error_detail());
+	failure_note(&f, r);
 	e = te_capture_end(g->stream, &rec);
 	if (r >= 0) {
 		*ret_rec = rec;
 		return e;
 	}
 	te_recording_unref(rec);
-	return te__fail(r, "%s", detail);
+	return failure_result(&f);
 }
 
 static int begin(struct te_graph *g)
 {
 	int r = te_capture_begin(g->stream);
 
-	if (r || g->opts.flags & TE_GRAPH_IN_ORDER)
+	if (r || g->opts.flags & TE_GRAPH_SERIAL)
 		return r;
-	return te_capture_edges(g->stream, TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY);
+	return te_capture_edges(g->stream, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL);
 }
 
-static int capture_step(struct te_graph *g, const struct te_sched_step *s)
-{
-	struct te_recording **rec = &g->node[s->callable].rec[s->kind];
-	struct te_recording *old = g->old ? g->old->node[s->callable].rec[s->kind] : NULL;
-	int r = hook(g, s, 0);
+/* the first backward pass in a capture that leaves a gradient unwritten; step NULL: none does */
+struct gap {
+	const struct te_sched_step *step;
+	struct te__grad_gap grad;
+};
 
-	if (s->kind == TE_SCHED_W && !g->node[s->callable].c.backward_dw)
+/* a backward pass within a capture */
+static int record_backward(struct te_graph *g, const struct te_sched_step *s, struct gap *gap)
+{
+	const struct te__graph_callable *n = &g->callable[s->callable];
+	struct te__writes writes = { 0 };
+	int r = te__capture_writes(g->stream, &writes);
+
+	if (!r)
+		r = te__graph_call(g, s, g->stream);
+	if (!r)
+		r = te__capture_writes(g->stream, NULL);
+	else
+		te__capture_writes(g->stream, NULL);
+	if (!r && !gap->step && te__graph_grad_gap(n, &writes, &gap->grad))
+		gap->step = s;
+	te__free(writes.v);
+	return r;
+}
+
+/* Opaque nodes may write anything, and only the finished recording knows whether there are any: so
+ * a gap is reported after the capture has ended. */
+static int check_gap(const struct te_graph *g, const struct te_recording *rec,
+		     const struct gap *gap)
+{
+	const struct te__graph_callable *n = gap->step ? &g->callable[gap->step->callable] : NULL;
+
+	if (!n || te__recording_opaque(rec))
 		return 0;
-	if (r >= 0)
-		r = begin(g);
-	if (r >= 0)
-		r = capture_end(g, te__graph_call(g, s, g->stream), old, rec);
-	if (r >= 0)
-		r = hook(g, s, 1);
-	return r < 0 ? te__graph_step_failed(g, s, g->fn, "capture of ", r) : 0;
+	return te__fail(-EINVAL,
+			"backward writes %zu of the %zu bytes of the gradient of %s, expected all, "
+			"since the input is declared with TE_ARG_GRAD",
+			gap->grad.nbytes_written, te_tensor_nbytes(n->in_grad[gap->grad.in]),
+			n->c.in[gap->grad.in].name);
+}
+
+static int record_step(struct te_graph *g, const struct te_sched_step *s)
+{
+	struct te_recording **rec = &g->callable[s->callable].rec[s->kind];
+	struct te_recording *old = g->old ? g->old->callable[s->callable].rec[s->kind] : NULL;
+	struct gap gap = { 0 };
+	int r;
+
+	if (s->kind == TE_SCHED_W && !g->callable[s->callable].c.backward_dw)
+		return 0;
+	r = begin(g);
+	if (r)
+		return r;
+	r = s->kind == TE_SCHED_B ? record_backward(g, s, &gap) : te__graph_call(g, s, g->stream);
+	r = capture_end(g, r, old, rec);
+	return r ? r : check_gap(g, *rec, &gap);
 }
 
 static int capture_steps(struct te_graph *g)
@@ -297,49 +368,49 @@ static int capture_steps(struct te_graph *g)
 	int r = 0;
 
 	for (int32_t k = 0; k < g->nsteps && !r; k++)
-		r = capture_step(g, &g->step[k]);
+		r = hooked_step(g, &g->step[k], "capture of ", record_step);
 	return r;
 }
 
 static int capture_whole(struct te_graph *g)
 {
+	struct gap gap = { 0 };
 	int r = begin(g);
 
 	if (r)
 		return r;
-	g->cached_now = -1; /* each launch begins with the word as the launch before left it */
 	r = te__graph_edge(g, 0, g->fn, g->stream);
 	for (int32_t k = 0; k < g->nsteps && !r; k++) {
-		r = plain_step(g, &g->step[k]);
-		if (r < 0)
-			r = te__graph_step_failed(g, &g->step[k], g->fn, "capture of ", r);
-		else
-			r = 0;
+		const struct te_sched_step *s = &g->step[k];
+
+		r = s->kind == TE_SCHED_B ? record_backward(g, s, &gap) :
+					    te__graph_call(g, s, g->stream);
+		if (r)
+			r = te__graph_step_failed(g, s, g->fn, "capture of ", r);
 	}
 	if (!r)
 		r = te__graph_edge(g, 1, g->fn, g->stream);
-	return capture_end(g, r, g->old ? g->old->whole : NULL, &g->whole);
+	r = capture_end(g, r, g->old ? g->old->whole : NULL, &g->whole);
+	if (r)
+		return r;
+	r = check_gap(g, g->whole, &gap);
+	return r ? te__graph_step_failed(g, gap.step, g->fn, "capture of ", r) : 0;
 }
 
-/* restores what the snapshot holds, and passes on the code and sentence of what failed first */
-static int put_back(struct te_graph *g, struct snapshot *s, int r)
+/* restore the snapshot; returns r, or the failure of restoring if r is 0 */
+static int restore(struct te_graph *g, struct snapshot *s, int r)
 {
-	char detail[512];
+	struct failure f = { 0 };
 	int back;
 
-	if (r)
-		snprintf(detail, sizeof(detail), "%s", te_error_detail());
+	failure_note(&f, r);
 	back = copy_regions(g, s, 1);
-	if (back && !r) {
-		r = back;
-		snprintf(detail, sizeof(detail), "%s", te_error_detail());
-	}
-	/* weights hang on it: what failed may have been short of memory for a moment */
+	failure_note(&f, back);
+	/* try again: otherwise weights are lost, and a lack of memory may be temporary */
 	if (back)
 		copy_regions(g, s, 1);
 	snapshot_free(g, s);
-	g->cached_now = -1;
-	return r ? te__fail(r, "%s", detail) : 0;
+	return failure_result(&f);
 }
 
 static int capture(struct te_graph *g)
@@ -349,7 +420,7 @@ static int capture(struct te_graph *g)
 
 int te__graph_capture(struct te_graph *g)
 {
-	/* a snapshot may take as much memory as weights and moments do */
+	/* only if anything may write regions: a snapshot is as large as weights and moments */
 	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
 	struct snapshot s = { .fn = g->fn };
 	int r = runs ? snapshot_take(g, &s) : 0;
@@ -361,7 +432,7 @@ int te__graph_capture(struct te_graph *g)
 	r = warm_up(g);
 	if (!r && !(g->opts.flags & TE_GRAPH_EAGER))
 		r = capture(g);
-	return put_back(g, &s, r);
+	return restore(g, &s, r);
 }
 
 int te__graph_recapture(struct te_graph *g)
@@ -373,8 +444,8 @@ int te__graph_recapture(struct te_graph *g)
 		snapshot_free(g, &s);
 		return r;
 	}
-	g->old = g; /* each recording takes its own nodes again */
+	g->old = g; /* update the graph's own recordings */
 	r = capture(g);
 	g->old = NULL;
-	return put_back(g, &s, r);
+	return restore(g, &s, r);
 }

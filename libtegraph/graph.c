@@ -1,4 +1,4 @@
-/* graph.c - te_graph_*(3): what a graph is made of, checked, and its life. */
+/* graph.c - te_graph_create(3): checks of callables and schedule; references, reset, tensors. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -25,7 +25,7 @@ static void args_free(const struct te_arg *a, int32_t n)
 	te__free((void *)(uintptr_t)a);
 }
 
-/* NULL where there is no memory */
+/* NULL if out of memory */
 static struct te_arg *args_copy(const struct te_arg *a, int32_t n)
 {
 	struct te_arg *copy = te__calloc((size_t)n + 1, sizeof(*copy));
@@ -121,13 +121,13 @@ static int check_callable(const char *fn, const struct te_callable *c, int32_t i
 	return r ? r : check_names(fn, c);
 }
 
-static int node_copy(const char *fn, struct te__node *n, const struct te_callable *c)
+static int callable_copy(const char *fn, struct te__graph_callable *n, const struct te_callable *c)
 {
 	const size_t nin = (size_t)c->nin, nout = (size_t)c->nout;
 	int32_t *item;
 
 	n->c = *c;
-	n->c.release = NULL; /* taken over once all has gone well */
+	n->c.release = NULL; /* set when te_graph_create has succeeded */
 	n->c.in = n->c.out = NULL;
 	n->c.name = te__strdup(c->name);
 	n->c.in = args_copy(c->in, c->nin);
@@ -146,7 +146,7 @@ static int node_copy(const char *fn, struct te__node *n, const struct te_callabl
 	return 0;
 }
 
-static void node_free(struct te__node *n)
+static void callable_free(struct te__graph_callable *n)
 {
 	te__free((char *)(uintptr_t)n->c.name);
 	args_free(n->c.in, n->c.nin);
@@ -154,17 +154,15 @@ static void node_free(struct te__node *n)
 	te__free(n->in);
 	te__free(n->bound);
 	te__free(n->in_item);
-	if (n->c.release)
-		n->c.release(n->c.self);
 }
 
-/* ---- fitting callables and schedule together ---- */
+/* ---- options, schedule, chain ---- */
 
 static int check_opts(const char *fn, const struct te_graph_opts *o)
 {
 	const uint32_t known = TE_GRAPH_WHOLE | TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
-			       TE_GRAPH_CACHE_WEIGHTS | TE_GRAPH_RETAIN | TE_GRAPH_EAGER |
-			       TE_GRAPH_IN_ORDER;
+			       TE_GRAPH_RETAIN | TE_GRAPH_EAGER |
+			       TE_GRAPH_SERIAL;
 
 	if (o->size != sizeof(*o))
 		return te__graph_fail(fn, -EINVAL, "opts is not initialised by TE_GRAPH_OPTS_INIT");
@@ -176,7 +174,7 @@ static int check_opts(const char *fn, const struct te_graph_opts *o)
 	return 0;
 }
 
-/* all forwards, then backwards reversed, as far as the callables have them */
+/* all forwards, then the backwards in reverse order, if callables have them */
 static int default_schedule(struct te_graph *g, int32_t n, const struct te_callable *c)
 {
 	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
@@ -213,18 +211,18 @@ static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable 
 	g->nsteps = info.nsteps;
 	g->training = !!(info.kinds & (1u << TE_SCHED_B));
 	g->step = te__calloc((size_t)info.nsteps, sizeof(*g->step));
-	g->node = te__calloc((size_t)n, sizeof(*g->node));
-	if (!g->step || !g->node)
+	g->callable = te__calloc((size_t)n, sizeof(*g->callable));
+	if (!g->step || !g->callable)
 		return te__graph_fail(g->fn, -ENOMEM, "no memory");
-	g->nnodes = n;
+	g->ncallables = n;
 	for (int32_t i = 0; i < n; i++)
-		g->node[i].at[0] = g->node[i].at[1] = g->node[i].at[2] = -1;
+		g->callable[i].at[0] = g->callable[i].at[1] = g->callable[i].at[2] = -1;
 	for (int32_t i = 0; i < g->nsteps; i++) {
 		struct te_sched_step *s = &g->step[i];
-		struct te__node *node;
+		struct te__graph_callable *node;
 
 		te_schedule_step(g->schedule, i, s);
-		node = &g->node[s->callable];
+		node = &g->callable[s->callable];
 		node->at[s->kind] = i;
 		node->chunk = s->chunk;
 		node->micro = s->micro;
@@ -233,7 +231,7 @@ static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable 
 	return 0;
 }
 
-static int check_passes(const struct te_graph *g, const struct te__node *n)
+static int check_passes(const struct te_graph *g, const struct te__graph_callable *n)
 {
 	const struct te_callable *c = &n->c;
 
@@ -256,15 +254,15 @@ static int check_passes(const struct te_graph *g, const struct te__node *n)
 	return 0;
 }
 
-/* a weight-gradient entry must have something to do */
+/* a chunk with weight-gradient entries must have a callable with backward_dw */
 static int check_delayed(const struct te_graph *g)
 {
-	for (int32_t i = 0, end; i < g->nnodes; i = end) {
-		const struct te__node *n = &g->node[i];
+	for (int32_t i = 0, end; i < g->ncallables; i = end) {
+		const struct te__graph_callable *n = &g->callable[i];
 		int any = 0;
 
-		for (end = i; end < g->nnodes && g->node[end].chunk == n->chunk; end++)
-			any |= g->node[end].c.backward_dw != NULL;
+		for (end = i; end < g->ncallables && g->callable[end].chunk == n->chunk; end++)
+			any |= g->callable[end].c.backward_dw != NULL;
 		if (n->at[TE_SCHED_W] >= 0 && !any)
 			return te__graph_fail(g->fn, -EINVAL,
 					      "the schedule has weight gradients "
@@ -287,7 +285,7 @@ static int same_spec(const struct te_spec *a, const struct te_spec *b)
 
 static int link(struct te_graph *g, int32_t from, int32_t to)
 {
-	struct te__node *a = &g->node[from], *b = &g->node[to];
+	struct te__graph_callable *a = &g->callable[from], *b = &g->callable[to];
 	char x[96], y[96];
 
 	if (!a->c.nout || !b->c.nin)
@@ -319,7 +317,7 @@ int32_t te__graph_before(const struct te_graph *g, int32_t i)
 {
 	int32_t j = i - 1;
 
-	while (j >= 0 && g->node[j].micro != g->node[i].micro)
+	while (j >= 0 && g->callable[j].micro != g->callable[i].micro)
 		j--;
 	return j;
 }
@@ -328,9 +326,9 @@ static int make_chain(struct te_graph *g)
 {
 	int r = 0;
 
-	for (int32_t i = 0; i < g->nnodes; i++)
-		g->node[i].prev = g->node[i].next = -1;
-	for (int32_t i = 0; i < g->nnodes && !r && (g->opts.flags & TE_GRAPH_CHAIN); i++) {
+	for (int32_t i = 0; i < g->ncallables; i++)
+		g->callable[i].prev = g->callable[i].next = -1;
+	for (int32_t i = 0; i < g->ncallables && !r && (g->opts.flags & TE_GRAPH_CHAIN); i++) {
 		const int32_t before = te__graph_before(g, i);
 
 		if (before >= 0)
@@ -348,37 +346,75 @@ static int fit(struct te_graph *g, int32_t n, const struct te_callable *callable
 	if (!r)
 		r = get_schedule(g, n, callables);
 	for (int32_t i = 0; i < n && !r; i++)
-		r = node_copy(g->fn, &g->node[i], &callables[i]);
+		r = callable_copy(g->fn, &g->callable[i], &callables[i]);
 	for (int32_t i = 0; i < n && !r; i++)
-		r = check_passes(g, &g->node[i]);
+		r = check_passes(g, &g->callable[i]);
 	if (!r)
 		r = check_delayed(g);
 	return r ? r : make_chain(g);
 }
 
-/* ---- life ---- */
+/* ---- creating and releasing ---- */
 
 static void drop_recordings(struct te_graph *g)
 {
-	for (int32_t i = 0; i < g->nnodes; i++)
+	for (int32_t i = 0; i < g->ncallables; i++)
 		for (int k = 0; k < 3; k++)
-			g->node[i].rec[k] = te_recording_unref(g->node[i].rec[k]);
+			g->callable[i].rec[k] = te_recording_unref(g->callable[i].rec[k]);
 	g->whole = te_recording_unref(g->whole);
+}
+
+/* 0 once the stream has run the replays that are queued on it */
+static int await_replays(struct te_graph *g, struct te_stream *stream)
+{
+	int r = te_stream_sync(stream);
+
+	if (r != -EBUSY)
+		return 0; /* a stream that has failed runs nothing more */
+	/* it is capturing: wait for what it queued before, from the graph's own stream */
+	r = te__stream_follow(g->stream, stream);
+	return r ? r : te_stream_sync(g->stream);
+}
+
+/* Release functions may free memory that replays use, so wait for the replays. If that is not
+ * possible, such as during a capture that began without this library, release nothing. */
+static void release_callables(struct te_graph *g)
+{
+	int nreleases = 0, r = 0;
+
+	for (int32_t i = 0; i < g->ncallables; i++)
+		nreleases += g->callable[i].c.release != NULL;
+	if (!nreleases)
+		return;
+	if (g->last_stream)
+		r = await_replays(g, g->last_stream);
+	if (!r && g->trailing)
+		r = await_replays(g, g->trailing);
+	if (r) {
+		te__log_warn("te_graph_unref: callables are not released, replays may use their "
+			     "memory: %s",
+			     te_error_detail());
+		return;
+	}
+	for (int32_t i = 0; i < g->ncallables; i++)
+		if (g->callable[i].c.release)
+			g->callable[i].c.release(g->callable[i].c.self);
 }
 
 void te__graph_free(struct te_graph *g)
 {
 	drop_recordings(g);
 	te__graph_memory_free(g);
-	for (int32_t i = 0; i < g->nnodes; i++)
-		node_free(&g->node[i]);
+	release_callables(g);
+	for (int32_t i = 0; i < g->ncallables; i++)
+		callable_free(&g->callable[i]);
 	te_event_unref(g->order);
 	te_event_unref(g->tail);
 	te_stream_unref(g->last_stream);
 	te_stream_unref(g->trailing);
 	te_stream_unref(g->stream);
 	te_schedule_unref(g->schedule);
-	te__free(g->node);
+	te__free(g->callable);
 	te__free(g->step);
 	te_ctx_unref(g->ctx);
 	te__free(g);
@@ -417,8 +453,8 @@ struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx, const struct 
 
 void te__graph_take_over(struct te_graph *g, const struct te_callable *callables)
 {
-	for (int32_t i = 0; i < g->nnodes; i++)
-		g->node[i].c.release = callables[i].release;
+	for (int32_t i = 0; i < g->ncallables; i++)
+		g->callable[i].c.release = callables[i].release;
 }
 
 int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
@@ -482,11 +518,11 @@ int te_graph_reset(struct te_graph *graph)
 static struct te_tensor *find(const struct te_graph *g, int32_t callable, const char *name,
 			      int grad)
 {
-	const struct te__node *n;
+	const struct te__graph_callable *n;
 
-	if (!g || !name || callable < 0 || callable >= g->nnodes)
+	if (!g || !name || callable < 0 || callable >= g->ncallables)
 		return NULL;
-	n = &g->node[callable];
+	n = &g->callable[callable];
 	for (int32_t k = 0; k < n->c.nin; k++)
 		if (!strcmp(n->c.in[k].name, name))
 			return grad ? n->in_grad[k] : n->in[k];

@@ -1,8 +1,9 @@
 /*
- * graph_internal.h - a graph from the inside.
+ * graph_internal.h - what the files of te_graph_*(3) share.
  *
- * graph.c checks what it is given and owns it; memory.c lays out the pool; capture.c warms up,
- * captures and puts back; replay.c runs; bind.c rebinds and updates; report.c tells.
+ * graph.c checks arguments and owns the graph; memory.c lays out the pool; capture.c warms up,
+ * captures and restores; grads.c checks gradients; replay.c replays; bind.c binds and updates;
+ * report.c prints.
  */
 #ifndef TE__GRAPH_INTERNAL_H
 #define TE__GRAPH_INTERNAL_H
@@ -11,34 +12,34 @@
 #include <stdatomic.h>
 
 #include <te/graph.h>
-#include <te/private.h>
+#include "libtecore/base/private.h"
 
 #define TE__GRAPH_ALIGN 256
 
-/* An argument that may use memory of the caller. */
+/* What te_graph_bind keeps for an argument. */
 struct te__bound {
-	struct te_tensor *own;	  /* the graph's, while another stands in its place; or NULL */
-	struct te_tensor *copied; /* copied from or to at each replay; or NULL */
-	enum te_bind how;	  /* of what is bound; 0: nothing is */
-	enum te_bind prefers;	  /* settled by the first that could be patched; 0 before */
-	double patch_us, copy_us; /* as measured then; 0: not measured */
-	int32_t slot[3];	  /* in the recordings that there are, in their order */
+	struct te_tensor *own;	  /* patched: the graph's tensor, which is not in use; or NULL */
+	struct te_tensor *copied; /* each replay copies from or to this tensor; or NULL */
+	enum te_bind how;	  /* of the bound tensor; 0: none is bound */
+	enum te_bind prefers;	  /* chosen by the first bind that could be patched; 0 before */
+	double patch_us, copy_us; /* measured by that bind; 0: not measured */
+	int32_t binding[3];	  /* numbers of the bindings in recordings(), in that order */
 };
 
 /* One callable with its tensors. */
-struct te__node {
+struct te__graph_callable {
 	struct te_callable c; /* in, out and name are copies */
-	/* one array: inputs, their gradients, outputs, their gradients; bound is parallel to it */
+	/* one array: inputs, their gradients, outputs, their gradients; bound has the same order */
 	struct te_tensor **in, **in_grad, **out, **out_grad;
 	struct te__bound *bound;
 	int32_t ncopied; /* arguments that replays copy */
 	struct te_graph_call call;
 	struct te_recording *rec[3]; /* by te_sched_kind */
-	int has_slots;		     /* those of bound are known */
+	int has_bindings;	     /* bound[].binding is valid */
 	int32_t chunk, micro, layer;
-	int32_t prev, next; /* in the chain; -1: none, or no chain */
-	int32_t at[3];	    /* its steps by te_sched_kind, -1 where the schedule has none */
-	/* items of the pool, by argument; -1: none */
+	int32_t prev, next; /* neighbours in the chain; -1: none, or no chain */
+	int32_t at[3];	    /* its steps by te_sched_kind; -1: the schedule has none */
+	/* buffers of the pool, by argument; -1: none */
 	int32_t *in_item, *out_item, *in_grad_item, *out_grad_item;
 	int32_t saved_item;
 };
@@ -46,81 +47,92 @@ struct te__node {
 struct te_graph {
 	_Atomic uint32_t refs;
 	struct te_ctx *ctx;
-	const char *fn; /* which function builds it */
+	const char *fn; /* the public function that builds it, for error messages */
 	struct te_graph_opts opts;
 	struct te_schedule *schedule;
-	int32_t nnodes, nsteps;
+	int32_t ncallables, nsteps;
 	int training; /* the schedule has backward passes */
-	struct te__node *node;
+	struct te__graph_callable *callable;
 	struct te_sched_step *step;
 	struct te_stream *stream;    /* warm-up and capture */
 	struct te_recording *whole;  /* with TE_GRAPH_WHOLE */
-	struct te_graph *old;	     /* while capturing: whose recordings are updated; or NULL */
+	struct te_graph
+		*old; /* during an update: the graph whose recordings are updated; or NULL */
 	struct te_graph_change change;
-	struct te_event *order, *tail; /* between streams of replays */
+	struct te_event *order, *tail; /* order the streams of replays */
 	struct te_stream *last_stream; /* of the latest replay, or NULL */
-	struct te_stream *trailing;    /* of the latest replay that nobody waited for to its end */
+	/* side stream of the latest replay whose end no stream of a replay waits for, or NULL */
+	struct te_stream *trailing;
 	void *pool;
-	float *cached; /* the device word; NULL without TE_GRAPH_CACHE_WEIGHTS */
-	int cached_now; /* what it will hold once all that is queued has run; -1: not known */
-	int32_t pos;			    /* the step that is due */
-	const struct te_sched_step *latest; /* replayed by itself; NULL: none since the start */
-	int gone;      /* te_graph_reset has been here */
-	int failed;    /* sticky */
+	int32_t pos;	/* the step that is due */
+	const struct te_sched_step
+		*latest; /* the latest pass replayed, not by te_graph_run; or NULL */
+	int gone;	 /* te_graph_reset has been called */
+	int failed;	 /* code of the first failed replay, or 0 */
 	char failed_text[512];
 	struct te_graph_report report;
 	double launch_sum_us;
 };
 
-/* a sentence that begins with the function that was called */
+/* an error message that begins with the public function that was called */
 #define te__graph_fail(fn, code, fmt, ...) te__fail(code, "%s: " fmt, fn, ##__VA_ARGS__)
 
 /* "forward" and so on */
 const char *te__graph_pass(enum te_sched_kind kind);
 
-/* the callable before one, of the same micro-batch; -1: none. As they are in the order of chunk,
- * micro-batch, layer, it is the nearest */
+/* the preceding callable of the same micro-batch; -1: none. Callables are in the order of chunk,
+ * micro-batch, layer */
 int32_t te__graph_before(const struct te_graph *g, int32_t i);
 
 /* "[2,16] bf16" */
 void te__graph_spec_str(const struct te_spec *s, char *dst, size_t nbytes);
 void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec);
 
-/* where and how much: allocates the pool and makes every tensor */
+/* lays out and allocates the pool, and creates all static tensors */
 int te__graph_memory(struct te_graph *g);
 void te__graph_memory_free(struct te_graph *g);
 
 int te__graph_capture(struct te_graph *g);
-/* each pass again, into its recording: an update by another graph's captures is undone */
+/* captures each pass again into its recording: undoes an update by another graph's captures */
 int te__graph_recapture(struct te_graph *g);
 
-/* what te_graph_create does behind its checks of the arguments' own form */
+/* te_graph_create after the checks of its arguments */
 int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *callables);
 struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx,
 			       const struct te_graph_opts *opts);
 void te__graph_free(struct te_graph *g);
 void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
 
-/* copies of bound arguments before (after 0) or behind a pass; kind -1: of all */
-int te__graph_copy_bound(const struct te__node *n, int kind, int after, struct te_stream *stream);
+/* queues the copies of bound arguments before (after 0) or after a pass; kind -1: of all passes */
+int te__graph_copy_bound(const struct te__graph_callable *n, int kind, int after,
+			 struct te_stream *stream);
 
-/* what two calls differ by is the time between them */
+/* a monotonic clock */
 double te__graph_now_us(void);
 int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 			struct te_schedule **ret_schedule);
 
-/* call a step's function on a stream: eagerly, in warm-up, or while capturing */
+/* calls a step's function on a stream: eagerly, in warm-up, or in a capture */
 int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream);
-/* call the graph's first function, or its last */
+/* calls the first or the last function of the options */
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream);
-/* have the word say whether weight copies are current, in stream order */
-int te__graph_set_cached(struct te_graph *g, int cached, struct te_stream *stream);
-/* the stream goes on when all queued on another so far has run */
+/* later work on the stream runs after all work queued on the other stream */
 int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other);
-/* the code of a step that failed, with a sentence that names it */
+/* returns the code of a failed step with an error message that names the step */
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
 			  const char *what, int code);
-/* a visitor over all that the graph's functions change */
+/*
+ * A gradient that backward must write and does not: the input, and how many bytes are written.
+ * Returns 1, or 0 if all gradients of the callable are written or that is unknown.
+ */
+struct te__grad_gap {
+	int32_t in;
+	size_t nbytes_written;
+};
+int te__graph_grad_gap(const struct te__graph_callable *n, struct te__writes *writes,
+		       struct te__grad_gap *ret_gap);
+
+/* calls fn for all memory that the graph's functions write */
 int te__graph_regions(struct te_graph *g, te_region_fn fn, void *arg);
 
 #endif

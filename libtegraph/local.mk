@@ -7,6 +7,7 @@ libtegraph_libtegraph_internal_la_SOURCES = \
 	libtegraph/bind.c \
 	libtegraph/callable.c \
 	libtegraph/capture.c \
+	libtegraph/grads.c \
 	libtegraph/graph.c \
 	libtegraph/graph_internal.h \
 	libtegraph/memory.c \

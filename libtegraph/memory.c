@@ -1,18 +1,18 @@
 /*
- * memory.c - the pool of a graph: every tensor's place, by the steps in which it is needed.
+ * memory.c - the pool of a graph: an offset for every buffer, by the steps in which it is needed.
  *
- * Time is the index of a step, from 0 to nsteps, where nsteps stands for "after the schedule".
- * F, B and W are the steps of the callable's passes, last the latest of them:
+ * Time is the index of a step, from 0 to nsteps, which means after the schedule. F, B and W are the
+ * steps of the callable's passes, last is the latest of them. Lifetimes:
  *
  *	input		F (0 if te_graph_run may be called) .. last
- *	output		F .. last; what no neighbour takes: .. nsteps without a backward pass,
- *			or if te_graph_run may be called
+ *	output		F .. last, or .. nsteps if no neighbour takes it and there is no
+ *			backward pass or te_graph_run may be called
  *	saved		F .. last
- *	output gradient	B (0 if te_graph_run may be called) .. B and W
- *	input gradient	B .. B of the callable before, else .. nsteps
+ *	output gradient	B (0 if te_graph_run may be called) .. the later of B and W
+ *	input gradient	B .. B of the preceding callable, otherwise .. nsteps
  *
- * In a chain output and next input are one item, which lives as long as either; so are the
- * gradients. Without TE_GRAPH_REUSE everything lives from 0 to nsteps.
+ * In a chain an output and the next input are one buffer with the union of their lifetimes; so are
+ * their gradients. Without TE_GRAPH_REUSE all lifetimes are from 0 to nsteps.
  */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
@@ -20,12 +20,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include <te/place.h>
-
 #include "graph_internal.h"
+#include "libtecore/plan/place.h"
 
 struct items {
-	struct te_place_item *v;
+	struct te__place_item *v;
 	int32_t n;
 };
 
@@ -45,7 +44,7 @@ static int32_t later(int32_t a, int32_t b)
 
 static int32_t add(struct items *it, uint64_t nbytes, int32_t first, int32_t last)
 {
-	it->v[it->n] = (struct te_place_item){
+	it->v[it->n] = (struct te__place_item){
 		.nbytes = nbytes,
 		.first = first,
 		.last = later(first, last),
@@ -53,7 +52,7 @@ static int32_t add(struct items *it, uint64_t nbytes, int32_t first, int32_t las
 	return it->n++;
 }
 
-/* an item that exists serves another user too */
+/* another argument uses the buffer too */
 static void extend(struct items *it, int32_t i, int32_t first, int32_t last)
 {
 	if (it->v[i].first > first)
@@ -61,24 +60,24 @@ static void extend(struct items *it, int32_t i, int32_t first, int32_t last)
 	it->v[i].last = later(it->v[i].last, last);
 }
 
-/* graph-wide numbers that the lives depend on */
+/* what all lifetimes depend on */
 struct when {
 	int32_t end;
 	int reuse;
-	int runs; /* te_graph_run may be called: what the caller writes is there from the start */
+	int runs; /* te_graph_run may be called: arguments are written before the first step */
 };
 
-static void node_items(struct te_graph *g, int32_t i, const struct when *w, struct items *it)
+static void callable_items(struct te_graph *g, int32_t i, const struct when *w, struct items *it)
 {
-	struct te__node *n = &g->node[i];
+	struct te__graph_callable *n = &g->callable[i];
 	const int32_t f = w->reuse ? n->at[TE_SCHED_F] : 0, b = n->at[TE_SCHED_B];
 	const int32_t dw = n->c.backward_dw ? n->at[TE_SCHED_W] : -1;
 	const int32_t last = w->reuse ? later(f, later(b, dw)) : w->end;
 	const int32_t back = w->reuse ? b : 0, fed = w->runs ? 0 : f;
-	const struct te__node *prev = n->prev < 0 ? NULL : &g->node[n->prev];
-	/* where te_graph_run may not be called the caller hands it to the backward before */
+	const struct te__graph_callable *prev = n->prev < 0 ? NULL : &g->callable[n->prev];
+	/* without te_graph_run, the caller passes it to the backward of the preceding callable */
 	const int32_t before = w->reuse && !w->runs ? te__graph_before(g, i) : -1;
-	const int32_t taken = before < 0 ? w->end : g->node[before].at[TE_SCHED_B];
+	const int32_t taken = before < 0 ? w->end : g->callable[before].at[TE_SCHED_B];
 
 	for (int32_t k = 0; k < n->c.nin; k++) {
 		const struct te_arg *a = &n->c.in[k];
@@ -133,7 +132,8 @@ static int wrap(struct te_graph *g, const struct items *it, int32_t item, const 
 			      (char *)g->pool + it->v[item].offset, NULL, NULL, ret_t);
 }
 
-static int node_tensors(struct te_graph *g, struct te__node *n, const struct items *it)
+static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
+			    const struct items *it)
 {
 	int r = 0;
 
@@ -154,7 +154,6 @@ static int node_tensors(struct te_graph *g, struct te__node *n, const struct ite
 		.in_grad = n->in_grad,
 		.out_grad = n->out_grad,
 		.saved = n->saved_item < 0 ? NULL : (char *)g->pool + it->v[n->saved_item].offset,
-		.weights_cached = g->cached,
 	};
 	return r;
 }
@@ -172,29 +171,31 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 {
 	struct te_stream *st = g->stream;
 	struct te_mem_info mi = TE_MEM_INFO_INIT;
-	/* the flag lies before the items, one workspace for all passes behind them */
-	const size_t word = TE__GRAPH_ALIGN, work = te_ctx_workspace_nbytes(g->ctx);
+	/* the buffers, and one workspace for all passes */
+	const size_t work = te_ctx_workspace_nbytes(g->ctx);
 	size_t all;
 	void *p;
-	int r = __builtin_add_overflow(word + work, nbytes, &all) ? -ENOMEM :
-								    te_mem_alloc(st, all, &p);
+	int r = 0;
 
+	if (__builtin_add_overflow(work, nbytes, &all))
+		r = -ENOMEM;
+	else if (!all)
+		return 0; /* no tensors */
+	if (!r)
+		r = te_mem_alloc(st, all, &p);
 	if (r == -ENOMEM && !te_ctx_mem_info(g->ctx, &mi))
 		return no_room(g, nbytes, &mi);
 	if (r)
 		return r;
-	r = te_fill(st, p, 0, word + nbytes);
+	r = te_fill(st, p, 0, nbytes);
 	if (!r)
-		r = te_stream_workspace(st, (char *)p + word + nbytes, work);
+		r = te_stream_workspace(st, (char *)p + nbytes, work);
 	if (!r)
 		r = te_stream_sync(st);
 	if (r) {
 		te_mem_free(st, p);
 		return r;
 	}
-	if (g->opts.flags & TE_GRAPH_CACHE_WEIGHTS)
-		g->cached = p;
-	g->cached_now = 0;
 	g->pool = p;
 	return 0;
 }
@@ -204,50 +205,49 @@ int te__graph_memory(struct te_graph *g)
 	const struct when w = {
 		.end = g->nsteps,
 		.reuse = !!(g->opts.flags & TE_GRAPH_REUSE),
-		.runs = g->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN) || g->nnodes == 1,
+		.runs = g->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN) || g->ncallables == 1,
 	};
 	struct items it = { NULL, 0 };
 	size_t most = 0;
 	int r;
 
-	for (int32_t i = 0; i < g->nnodes; i++)
-		most += 2 * (size_t)(g->node[i].c.nin + g->node[i].c.nout) + 1;
+	for (int32_t i = 0; i < g->ncallables; i++)
+		most += 2 * (size_t)(g->callable[i].c.nin + g->callable[i].c.nout) + 1;
 	it.v = te__calloc(most, sizeof(*it.v));
 	if (!it.v)
 		return te__graph_fail(g->fn, -ENOMEM, "no memory");
-	/* in the order of the chain: outputs are there before the inputs that share them */
-	for (int32_t i = 0; i < g->nnodes; i++)
-		node_items(g, i, &w, &it);
+	/* in the order of the chain: outputs exist before the inputs that share their buffers */
+	for (int32_t i = 0; i < g->ncallables; i++)
+		callable_items(g, i, &w, &it);
 	for (int32_t i = 0; i < it.n; i++)
 		g->report.sum_nbytes += it.v[i].nbytes;
-	r = te_place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);
+	r = te__place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);
 	if (r == -EOVERFLOW)
 		r = te__graph_fail(g->fn, -ENOMEM, "the pool needs more than 2^64 bytes");
 	if (!r)
 		r = allocate(g, g->report.peak_nbytes);
-	for (int32_t i = 0; i < it.n; i++)
-		it.v[i].offset += TE__GRAPH_ALIGN; /* behind the flag */
-	for (int32_t i = 0; i < g->nnodes && !r; i++)
-		r = node_tensors(g, &g->node[i], &it);
+	for (int32_t i = 0; i < g->ncallables && !r; i++)
+		r = callable_tensors(g, &g->callable[i], &it);
 	te__free(it.v);
 	return r;
 }
 
-/* what follows on the stream, behind all that the other has queued; else the CPU waits for it */
-static int behind(struct te_stream *stream, struct te_stream *other)
+/* later work on the stream runs after all work queued on the other one; if that is not possible
+ * the CPU waits for the other */
+static int follow(struct te_stream *stream, struct te_stream *other)
 {
 	int r = te__stream_follow(stream, other);
 
-	/* a capture that was begun by the driver's own call: no wait either */
+	/* -EBUSY: a capture that was begun through the driver API, which cannot be waited for */
 	if (!r || r == -EBUSY || te__stream_not_capturing(other, NULL))
 		return r;
 	te_stream_sync(other); /* one that has failed runs nothing more */
 	return 0;
 }
 
-/* the pool, once nobody uses it. The stream of the latest replay may be capturing: a free there, or
- * a wait, would be part of the capture, so both are queued on the graph's own */
-static int give_back(struct te_graph *g)
+/* Free the pool in stream order after the replays. If the stream of the latest replay is capturing,
+ * a free or a wait there would be captured: queue both on the graph's own stream. */
+static int pool_free(struct te_graph *g)
 {
 	struct te_stream *on = g->last_stream;
 	int r = 0;
@@ -255,16 +255,16 @@ static int give_back(struct te_graph *g)
 	if (!on || te__stream_not_capturing(on, NULL))
 		on = g->stream;
 	if (g->last_stream && on != g->last_stream)
-		r = behind(on, g->last_stream);
+		r = follow(on, g->last_stream);
 	if (!r && g->trailing)
-		r = behind(on, g->trailing);
+		r = follow(on, g->trailing);
 	return r ? r : te_mem_free(on, g->pool);
 }
 
 void te__graph_memory_free(struct te_graph *g)
 {
-	for (int32_t i = 0; i < g->nnodes; i++) {
-		struct te__node *n = &g->node[i];
+	for (int32_t i = 0; i < g->ncallables; i++) {
+		struct te__graph_callable *n = &g->callable[i];
 
 		for (int32_t k = 0; n->in && n->bound && k < 2 * (n->c.nin + n->c.nout); k++) {
 			n->in[k] = te_tensor_unref(n->in[k]);
@@ -272,9 +272,8 @@ void te__graph_memory_free(struct te_graph *g)
 			n->bound[k].copied = te_tensor_unref(n->bound[k].copied);
 		}
 	}
-	if (g->pool && give_back(g))
-		te__log_warn("the pool of a graph stays until its context goes: %s",
+	if (g->pool && pool_free(g))
+		te__log_warn("the pool of a graph is not freed before its context: %s",
 			     te_error_detail());
 	g->pool = NULL;
-	g->cached = NULL;
 }

@@ -1,4 +1,4 @@
-/* replay.c - passes replayed one by one or all at once, in the schedule's order. */
+/* replay.c - replaying single passes or the whole schedule. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -10,10 +10,10 @@
 
 #include "graph_internal.h"
 
-/* what a call is about, for its sentences */
+/* the arguments of a replay, for checks and error messages */
 struct call {
 	struct te_graph *g;
-	struct te__node *node;
+	struct te__graph_callable *node;
 	enum te_sched_kind kind;
 	const char *fn;
 	struct te_stream *stream;
@@ -46,8 +46,8 @@ static int usable(const struct te_graph *g, const struct te_stream *stream, cons
 	return 0;
 }
 
-/* What a stream queues while it captures is recorded, and one that waits for it captures too. So
- * nothing of a replay is queued on one, nor behind one. */
+/* Work on a capturing stream is recorded, and a stream that waits for it joins the capture. So a
+ * replay must neither run on one nor depend on one. */
 static int not_capturing(const struct te_graph *g, const struct te_stream *stream,
 			 const struct te_stream *side, const char *fn)
 {
@@ -65,7 +65,7 @@ static int not_capturing(const struct te_graph *g, const struct te_stream *strea
 static int wrong_order(const struct call *c, int32_t callable)
 {
 	const struct te_sched_step *due = &c->g->step[c->g->pos];
-	const struct te__node *want = &c->g->node[due->callable];
+	const struct te__graph_callable *want = &c->g->callable[due->callable];
 
 	return te__fail(-TE_ESTATE,
 			"%s: %s of callable %" PRId32 " (%s, chunk %" PRId32
@@ -73,6 +73,25 @@ static int wrong_order(const struct call *c, int32_t callable)
 			c->fn, te__graph_pass(due->kind), due->callable, want->c.name,
 			due->chunk + 1, due->micro + 1, te__graph_pass(c->kind), callable,
 			c->node->c.name);
+}
+
+static int not_recorded(const struct call *c)
+{
+	return te__fail(-EINVAL,
+			"%s: until: %s of %s does not record this event, expected one that it "
+			"records by te_event_record_external",
+			c->fn, te__graph_pass(c->kind), c->node->c.name);
+}
+
+/* A wait for an event that the pass does not record would not wait for the pass. An eager graph
+ * knows only after the functions have been called: see queue(). */
+static int check_until(const struct call *c)
+{
+	const struct te_recording *rec = c->node->rec[c->kind];
+
+	if (!c->replay->until || c->g->opts.flags & TE_GRAPH_EAGER)
+		return 0;
+	return rec && te__recording_records(rec, c->replay->until) ? 0 : not_recorded(c);
 }
 
 static int check_replay(const struct call *c)
@@ -93,21 +112,7 @@ static int check_replay(const struct call *c)
 		return te__fail(-EINVAL, "%s: until without a side stream", c->fn);
 	if (r->side && te_stream_ctx(r->side) != c->g->ctx)
 		return te__fail(-EINVAL, "%s: the side stream is of another context", c->fn);
-	return 0;
-}
-
-static int check_first(const struct call *c)
-{
-	const enum te_first first = c->replay->first;
-
-	if (c->kind != TE_SCHED_F || !c->g->cached)
-		return 0;
-	if (first == TE_FIRST_UNSAID || first < 0 || first > TE_FIRST_YES)
-		return te__fail(-EINVAL,
-				"%s: TE_GRAPH_CACHE_WEIGHTS needs to be told whether this "
-				"is the first micro-batch",
-				c->fn);
-	return 0;
+	return check_until(c);
 }
 
 /* ---- arguments ---- */
@@ -115,14 +120,14 @@ static int check_first(const struct call *c)
 /* one side of a callable's arguments: inputs for forward, outputs' gradients for backward */
 struct side {
 	const struct te_arg *arg;
-	struct te_tensor *const *t; /* static; NULL where there is nothing to give */
+	struct te_tensor *const *t; /* static tensors; NULL: the argument has none */
 	int32_t n;
-	int chained; /* the first is the neighbour's */
+	int chained; /* a neighbour supplies the first */
 };
 
 static struct side given_side(const struct call *c)
 {
-	const struct te__node *n = c->node;
+	const struct te__graph_callable *n = c->node;
 
 	if (c->kind == TE_SCHED_F)
 		return (struct side){ n->c.in, n->in, n->c.nin, n->prev >= 0 };
@@ -167,7 +172,7 @@ static int32_t by_name(const struct side *s, const char *name)
 	return -1;
 }
 
-/* the tensor given for argument k by position or by name, or NULL */
+/* the tensor passed for argument k by position or by name, or NULL */
 static struct te_tensor *given(const struct call *c, const struct side *s, int32_t k)
 {
 	const struct te_replay *r = c->replay;
@@ -243,7 +248,7 @@ static int check_args(const struct call *c, const struct side *s)
 
 static int check_kept(const struct call *c)
 {
-	const struct te__node *n = c->node;
+	const struct te__graph_callable *n = c->node;
 	const struct side s = { n->c.in, n->in_grad, n->c.nin, 0 };
 	int r = 0;
 
@@ -297,7 +302,7 @@ int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te
 	return r ? r : te_event_wait(event, stream);
 }
 
-/* replays run one after the other, whatever their streams */
+/* replays run serially, whatever their streams */
 static int take_turn(struct te_graph *g, struct te_stream *stream)
 {
 	int r = 0;
@@ -336,48 +341,49 @@ static int launch(struct te_graph *g, struct te_recording *rec, struct te_stream
 	return 0;
 }
 
-/* a step that has nothing to do, weight gradients of one without, is no launch */
+/* weight gradients of a callable without backward_dw have no recording */
 static int run_step(struct te_graph *g, const struct te_sched_step *s, struct te_stream *stream)
 {
-	struct te_recording *rec = g->node[s->callable].rec[s->kind];
+	struct te_recording *rec = g->callable[s->callable].rec[s->kind];
 
 	if (g->opts.flags & TE_GRAPH_EAGER)
 		return te__graph_call(g, s, stream);
 	return rec ? launch(g, rec, stream) : 0;
 }
 
-/* everything from the copies of arguments to those of gradients */
+/* a pass with the copies of its arguments and gradients */
 static int queue(const struct call *c, const struct te_sched_step *s)
 {
 	const struct te_replay *rep = c->replay;
 	struct te_stream *on = rep->side ? rep->side : c->stream;
+	const uint64_t nrecords = rep->until ? te__event_nrecords(rep->until) : 0;
 	const struct side given = given_side(c);
 	struct te_graph *g = c->g;
 	int r = 0;
 
 	if (rep->side)
 		r = te__graph_follow(rep->side, g->tail, c->stream);
-	/* one stream at a time may be ahead of what anybody waits for */
+	/* only one stream at a time may have work that no replay waits for */
 	if (!r && rep->side && g->trailing && g->trailing != rep->side)
 		r = te__graph_follow(rep->side, g->tail, g->trailing);
 	if (!r)
 		r = take_turn(g, on);
 	if (!r && c->node->ncopied)
 		r = te__graph_copy_bound(c->node, (int)c->kind, 0, on);
-	/* behind those: what is given for this replay is what it reads */
+	/* after those: a tensor passed to this replay takes precedence */
 	if (!r && rep != &nothing)
 		r = copy_args(c, &given, on);
-	if (!r && c->kind == TE_SCHED_F)
-		r = te__graph_set_cached(
-			g, rep == &nothing ? s->micro > 0 : rep->first == TE_FIRST_NO, on);
 	if (!r)
 		r = run_step(g, s, on);
+	if (!r && rep->until && g->opts.flags & TE_GRAPH_EAGER &&
+	    te__event_nrecords(rep->until) == nrecords)
+		r = not_recorded(c);
 	if (!r && c->node->ncopied)
 		r = te__graph_copy_bound(c->node, (int)c->kind, 1, on);
 	if (!r && rep->side) {
 		r = rep->until ? te_event_wait(rep->until, c->stream) :
 				 te__graph_follow(c->stream, g->tail, rep->side);
-		/* what the replay does behind the event is nobody's to wait for */
+		/* no stream waits for what the replay does after the event */
 		te_stream_unref(g->trailing);
 		g->trailing = rep->until || r ? te_stream_ref(rep->side) : NULL;
 		te_stream_unref(g->last_stream);
@@ -396,12 +402,12 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 
 	if (r)
 		return r;
-	if (callable < 0 || callable >= g->nnodes)
+	if (callable < 0 || callable >= g->ncallables)
 		return te__fail(-EINVAL, "%s: callable %" PRId32 " of %" PRId32, fn, callable,
-				g->nnodes);
+				g->ncallables);
 	if (g->opts.flags & TE_GRAPH_WHOLE && !(g->opts.flags & TE_GRAPH_EAGER))
 		return te__fail(-TE_ESTATE, "%s: a whole graph is replayed by te_graph_run", fn);
-	c.node = &g->node[callable];
+	c.node = &g->callable[callable];
 	due = &g->step[g->pos];
 	again = (g->opts.flags & TE_GRAPH_RETAIN) && kind == TE_SCHED_B && g->latest &&
 		g->latest->callable == callable && g->latest->kind == kind;
@@ -416,8 +422,6 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 			r = check_args(&c, &given);
 		if (!r)
 			r = check_kept(&c);
-		if (!r)
-			r = check_first(&c);
 		if (r)
 			return r;
 	}
@@ -458,11 +462,9 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 	for (int32_t i = 0; i < g->nsteps && !r; i++) {
 		const struct te_sched_step *s = &g->step[i];
 
-		struct te__node *n = &g->node[s->callable];
+		struct te__graph_callable *n = &g->callable[s->callable];
 
-		if (s->kind == TE_SCHED_F)
-			r = te__graph_set_cached(g, s->micro > 0, stream);
-		if (!r && n->ncopied)
+		if (n->ncopied)
 			r = te__graph_copy_bound(n, (int)s->kind, 0, stream);
 		if (!r)
 			r = run_step(g, s, stream);
@@ -479,14 +481,14 @@ static int run_whole(struct te_graph *g, struct te_stream *stream)
 {
 	int r = 0;
 
-	for (int32_t i = 0; i < g->nnodes && !r; i++)
-		if (g->node[i].ncopied)
-			r = te__graph_copy_bound(&g->node[i], -1, 0, stream);
+	for (int32_t i = 0; i < g->ncallables && !r; i++)
+		if (g->callable[i].ncopied)
+			r = te__graph_copy_bound(&g->callable[i], -1, 0, stream);
 	if (!r)
 		r = launch(g, g->whole, stream);
-	for (int32_t i = 0; i < g->nnodes && !r; i++)
-		if (g->node[i].ncopied)
-			r = te__graph_copy_bound(&g->node[i], -1, 1, stream);
+	for (int32_t i = 0; i < g->ncallables && !r; i++)
+		if (g->callable[i].ncopied)
+			r = te__graph_copy_bound(&g->callable[i], -1, 1, stream);
 	return r;
 }
 
@@ -496,9 +498,9 @@ int te_graph_run(struct te_graph *graph, struct te_stream *stream)
 
 	if (r)
 		return r;
-	if (!(graph->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN)) && graph->nnodes > 1)
-		return te__fail(-TE_ESTATE, "te_graph_run: nothing joins the callables: needs "
-					    "TE_GRAPH_CHAIN or TE_GRAPH_WHOLE");
+	if (!(graph->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN)) && graph->ncallables > 1)
+		return te__fail(-TE_ESTATE, "te_graph_run: several callables need TE_GRAPH_CHAIN "
+					    "or TE_GRAPH_WHOLE");
 	r = not_capturing(graph, stream, NULL, "te_graph_run");
 	if (r)
 		return r;

@@ -1,4 +1,4 @@
-/* report.c - what a graph is made of and costs, as numbers and as JSON. */
+/* report.c - te_graph_report(3): numbers, JSON and dot. */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
 
@@ -52,15 +52,15 @@ static int report(const struct te_graph *graph, struct te_graph_report *ret_repo
 	struct te_graph_report rep = graph->report;
 	int r;
 
-	rep.ncallables = graph->nnodes;
+	rep.ncallables = graph->ncallables;
 	rep.nsteps = graph->nsteps;
 	rep.launch_us = rep.nlaunches ? graph->launch_sum_us / (double)rep.nlaunches : 0;
 	r = add(&rep, graph->whole);
-	for (int32_t i = 0; i < graph->nnodes && !r; i++)
+	for (int32_t i = 0; i < graph->ncallables && !r; i++)
 		for (int k = 0; k < 3 && !r; k++)
-			r = add(&rep, graph->node[i].rec[k]);
-	for (int32_t i = 0; i < graph->nnodes; i++) {
-		const struct te__node *n = &graph->node[i];
+			r = add(&rep, graph->callable[i].rec[k]);
+	for (int32_t i = 0; i < graph->ncallables; i++) {
+		const struct te__graph_callable *n = &graph->callable[i];
 
 		for (int32_t k = 0; k < 2 * (n->c.nin + n->c.nout); k++) {
 			rep.npatched += n->bound[k].own != NULL;
@@ -84,10 +84,10 @@ int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_re
 const struct te_recording *te_graph_recording(const struct te_graph *graph, int32_t callable,
 					      enum te_sched_kind kind)
 {
-	if (!graph || callable < 0 || callable >= graph->nnodes || kind < TE_SCHED_F ||
+	if (!graph || callable < 0 || callable >= graph->ncallables || kind < TE_SCHED_F ||
 	    kind > TE_SCHED_W)
 		return NULL;
-	return graph->whole ? graph->whole : graph->node[callable].rec[kind];
+	return graph->whole ? graph->whole : graph->callable[callable].rec[kind];
 }
 
 static void json_string(FILE *f, const char *s)
@@ -106,7 +106,7 @@ static void json_string(FILE *f, const char *s)
 
 static int json_pass(FILE *f, const struct te_graph *g, const struct te_sched_step *s)
 {
-	const struct te__node *n = &g->node[s->callable];
+	const struct te__graph_callable *n = &g->callable[s->callable];
 	struct te_recording_info i = TE_RECORDING_INFO_INIT;
 	int r = n->rec[s->kind] ? te_recording_info(n->rec[s->kind], &i) : 0;
 
@@ -128,7 +128,7 @@ static int json_pass(FILE *f, const struct te_graph *g, const struct te_sched_st
 	return 0;
 }
 
-static const struct te_arg *arg_at(const struct te__node *n, int32_t at, int *ret_grad)
+static const struct te_arg *arg_at(const struct te__graph_callable *n, int32_t at, int *ret_grad)
 {
 	const int32_t nin = n->c.nin, nout = n->c.nout;
 
@@ -136,7 +136,7 @@ static const struct te_arg *arg_at(const struct te__node *n, int32_t at, int *re
 	return at < 2 * nin ? &n->c.in[at % nin] : &n->c.out[(at - 2 * nin) % nout];
 }
 
-/* with a point, whatever the locale has; null: not known, or the other way is not possible */
+/* a decimal point in every locale; null if not measured */
 static void json_us(FILE *f, const char *key, double us)
 {
 	const uint64_t ns = us > 0 && us < 1e12 ? (uint64_t)(us * 1e3 + 0.5) : 0;
@@ -151,8 +151,8 @@ static void json_bound(FILE *f, const struct te_graph *g)
 {
 	const char *comma = "";
 
-	for (int32_t i = 0; i < g->nnodes; i++) {
-		const struct te__node *n = &g->node[i];
+	for (int32_t i = 0; i < g->ncallables; i++) {
+		const struct te__graph_callable *n = &g->callable[i];
 
 		for (int32_t k = 0; k < 2 * (n->c.nin + n->c.nout); k++) {
 			const struct te__bound *b = &n->bound[k];
@@ -207,7 +207,7 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 	return e;
 }
 
-/* text that print() writes to a stream; released with free(3) */
+/* text that print() writes; the caller releases it with free(3) */
 static int printed(const char *fn, const struct te_graph *g, const struct te_graph_report *rep,
 		   int (*print)(FILE *f, const struct te_graph *g, const struct te_graph_report *r),
 		   char **ret_text)
@@ -249,18 +249,18 @@ static void dot_data(FILE *f, const struct te_graph *g, int32_t from, int32_t to
 			from, to);
 }
 
-/* solid: the order of replays; dashed: data that crosses from pass to pass */
+/* solid edges: the order of replays; dashed: data between passes */
 static int print_dot(FILE *f, const struct te_graph *g, const struct te_graph_report *rep)
 {
 	(void)rep;
 	fprintf(f, "digraph te_graph {\n\tnode [shape=box];\n");
 	for (int32_t i = 0; i < g->nsteps; i++) {
 		const struct te_sched_step *s = &g->step[i];
-		const struct te_recording *rec = g->node[s->callable].rec[s->kind];
+		const struct te_recording *rec = g->callable[s->callable].rec[s->kind];
 		struct te_recording_info info = TE_RECORDING_INFO_INIT;
 
 		fprintf(f, "\ts%" PRId32 " [label=\"%s\\n", i, te__graph_pass(s->kind));
-		for (const char *p = g->node[s->callable].c.name; *p; p++)
+		for (const char *p = g->callable[s->callable].c.name; *p; p++)
 			fprintf(f, *p == '"' || *p == '\\' ? "\\%c" : "%c", *p);
 		fprintf(f, "\\nchunk %" PRId32 ", micro-batch %" PRId32, s->chunk + 1,
 			s->micro + 1);
@@ -270,15 +270,15 @@ static int print_dot(FILE *f, const struct te_graph *g, const struct te_graph_re
 		if (i)
 			fprintf(f, "\ts%" PRId32 " -> s%" PRId32 ";\n", i - 1, i);
 	}
-	for (int32_t i = 0; i < g->nnodes; i++) {
-		const struct te__node *n = &g->node[i];
+	for (int32_t i = 0; i < g->ncallables; i++) {
+		const struct te__graph_callable *n = &g->callable[i];
 
 		dot_data(f, g, n->at[TE_SCHED_F], n->at[TE_SCHED_B]);
 		dot_data(f, g, n->at[TE_SCHED_B], n->at[TE_SCHED_W]);
 		if (n->next < 0)
 			continue;
-		dot_data(f, g, n->at[TE_SCHED_F], g->node[n->next].at[TE_SCHED_F]);
-		dot_data(f, g, g->node[n->next].at[TE_SCHED_B], n->at[TE_SCHED_B]);
+		dot_data(f, g, n->at[TE_SCHED_F], g->callable[n->next].at[TE_SCHED_F]);
+		dot_data(f, g, g->callable[n->next].at[TE_SCHED_B], n->at[TE_SCHED_B]);
 	}
 	fprintf(f, "}\n");
 	return 0;

@@ -1,4 +1,4 @@
-/* schedule.c - orders of passes: checked, parsed, unrolled into steps. */
+/* schedule.c - te_schedule_*(3): check, parse and print orders of passes, expand them to steps. */
 #define TE_LOG_CATEGORY "graph/schedule"
 #include "config.h"
 
@@ -24,15 +24,15 @@ static const char *const pass[] = { "forward", "backward", "weight gradients" };
 /* "-1.5" is the longest for a chunk of one digit */
 static void entry_text(const struct te_sched_entry *e, char *dst, size_t nbytes)
 {
-	/* a chunk that is out of range is written too */
+	/* 64 bits: the chunk may be out of range */
 	snprintf(dst, nbytes, "%s%" PRId64 "%s", e->kind == TE_SCHED_F ? "" : "-",
 		 (int64_t)e->chunk + 1, e->kind == TE_SCHED_W ? ".5" : "");
 }
 
 /* ---- rules ---- */
 
-/* Visits so far, by kind and chunk. A chunk follows those before it, so an order that runs reaches
- * no more chunks than it has entries: none of the others has been visited. */
+/* Entries so far, by kind and chunk. A forward follows the forwards of all previous chunks, so the
+ * entries that have been checked reach at most as many chunks as there are entries. */
 struct visits {
 	int32_t *n[3];
 	int32_t nchunks;
@@ -51,12 +51,29 @@ static int refuse(const char *fn, const struct te_schedule *s, int32_t i, const 
 	return te__graph_fail(fn, -TE_EORDER, "entry %" PRId32 " (%s): %s", i + 1, text, why);
 }
 
+/* "first" and so on, "21st" */
+static const char *ordinal(int32_t n, char *dst, size_t nbytes)
+{
+	static const char *const word[] = { "first", "second",	"third",  "fourth", "fifth",
+					    "sixth", "seventh", "eighth", "ninth",  "tenth" };
+	const int teen = n / 10 % 10 == 1;
+
+	if (n >= 1 && n <= 10)
+		return word[n - 1];
+	snprintf(dst, nbytes, "%" PRId32 "%s", n,
+		 n % 10 == 1 && !teen ? "st" :
+		 n % 10 == 2 && !teen ? "nd" :
+		 n % 10 == 3 && !teen ? "rd" :
+					"th");
+	return dst;
+}
+
 static int check_entry(const char *fn, const struct te_schedule *s, int32_t i,
 		       const struct visits *v)
 {
 	const struct te_sched_entry *e = &s->order[i];
 	const int32_t c = e->chunk;
-	char why[160];
+	char why[160], number[24];
 	int32_t m;
 
 	if (e->kind < TE_SCHED_F || e->kind > TE_SCHED_W)
@@ -69,9 +86,10 @@ static int check_entry(const char *fn, const struct te_schedule *s, int32_t i,
 	m = seen(v, e->kind, c);
 	if (m >= s->info.nmicro)
 		snprintf(why, sizeof(why),
-			 "%s of chunk %" PRId32 " for the %" PRId32 ". time, there are %" PRId32
-			 " micro-batches",
-			 pass[e->kind], c + 1, m + 1, s->info.nmicro);
+			 "%s %s of chunk %" PRId32 ", but there %s only %" PRId32 " micro-batch%s",
+			 ordinal(m + 1, number, sizeof(number)), pass[e->kind], c + 1,
+			 s->info.nmicro == 1 ? "is" : "are", s->info.nmicro,
+			 s->info.nmicro == 1 ? "" : "es");
 	else if (e->kind == TE_SCHED_F && c > 0 && seen(v, TE_SCHED_F, c - 1) <= m)
 		snprintf(why, sizeof(why),
 			 "forward of micro-batch %" PRId32 " has not run in chunk %" PRId32, m + 1,
@@ -91,7 +109,7 @@ static int check_entry(const char *fn, const struct te_schedule *s, int32_t i,
 	return refuse(fn, s, i, why);
 }
 
-/* nothing is left out */
+/* every chunk has all its entries */
 static int check_end(const char *fn, const struct te_schedule *s, const struct visits *v)
 {
 	for (int k = 0; k < 3; k++)
@@ -132,7 +150,7 @@ static int check_order(const char *fn, const struct te_schedule *s)
 	return r;
 }
 
-/* ---- making one ---- */
+/* ---- creating ---- */
 
 static int too_many(const char *fn)
 {
@@ -173,7 +191,7 @@ static int check_opts(const char *fn, const struct te_schedule_opts *o,
 					      o->nlayers[c]);
 		layers += o->nlayers[c];
 	}
-	/* of an order that is given the steps are counted once it is known to run */
+	/* the steps of a given order are counted after its check */
 	if (!o->order && (layers > INT32_MAX || layers * o->nmicro > INT32_MAX / 3))
 		return too_many(fn);
 	return 0;
@@ -184,14 +202,14 @@ static void put(struct te_schedule *s, int32_t chunk, enum te_sched_kind kind)
 	s->order[s->info.nentries++] = (struct te_sched_entry){ chunk, kind };
 }
 
-/* kind of all chunks for one micro-batch, in the order the data goes */
+/* a micro-batch through all chunks, in the direction of the data */
 static void put_all(struct te_schedule *s, enum te_sched_kind kind)
 {
 	for (int32_t c = 0; c < s->info.nchunks; c++)
 		put(s, kind == TE_SCHED_F ? c : s->info.nchunks - 1 - c, kind);
 }
 
-/* B of all chunks, each with its W behind it when delayed */
+/* B of all chunks, each followed by its W if delayed */
 static void put_backward(struct te_schedule *s, int delayed)
 {
 	for (int32_t c = s->info.nchunks - 1; c >= 0; c--) {
@@ -220,7 +238,7 @@ static int fill_order(const char *fn, struct te_schedule *s, const struct te_sch
 	return 0;
 }
 
-/* as many as chunk 1 has forward entries */
+/* the number of forward entries of the first chunk */
 static void count_micro(struct te_schedule *s)
 {
 	for (int32_t i = 0; i < s->info.nentries; i++)
@@ -299,7 +317,7 @@ static int finish(const char *fn, struct te_schedule *s, const struct te_schedul
 	for (int32_t i = 0; i < s->info.nentries; i++)
 		if (s->order[i].kind >= TE_SCHED_F && s->order[i].kind <= TE_SCHED_W)
 			s->info.kinds |= 1u << s->order[i].kind;
-	/* first: an order that runs has no more chunks than entries, a slip of the hand may */
+	/* before allocating by nchunks: a valid order has no more chunks than entries */
 	r = check_order(fn, s);
 	if (!r)
 		r = copy_layers(fn, s, o);
@@ -352,7 +370,7 @@ int te_schedule_create(const struct te_schedule_opts *opts, struct te_schedule *
 
 /* ---- text ---- */
 
-/* at most nchunks micro-batches lie between forward and backward */
+/* at most nchunks micro-batches are between forward and backward */
 static void one_f_one_b(struct te_schedule *s, int delayed)
 {
 	const int32_t n = s->info.nmicro;
@@ -372,8 +390,8 @@ static void one_f_one_b(struct te_schedule *s, int delayed)
 /*
  * Megatron's order for virtual stages (core/pipeline_parallel/schedules.py,
  * get_pp_rank_microbatches and convert_schedule_table_to_order) on the one rank of a pipeline of
- * one stage, where groups are of one micro-batch: nchunks - 1 forward passes lead, then forward
- * and backward take turns.
+ * one stage, where groups have one micro-batch: nchunks - 1 forward passes first, then forward and
+ * backward passes alternate.
  */
 static void interleaved(struct te_schedule *s)
 {
@@ -431,7 +449,7 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 	return finish(fn, s, o, ret);
 }
 
-/* one entry at *at, which is moved behind it */
+/* parses one entry at *at and advances *at past it */
 static int parse_entry(const char **at, struct te_sched_entry *e)
 {
 	const char *p = *at + (**at == '-');
@@ -510,7 +528,7 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 		return te__fail(-EINVAL, "te_schedule_parse: opts holds more than the numbers of "
 					 "chunks, micro-batches and layers");
 	if (o.nlayers && !o.nchunks)
-		return te__fail(-EINVAL, "te_schedule_parse: nlayers is of 0 chunks");
+		return te__fail(-EINVAL, "te_schedule_parse: nlayers needs nchunks");
 	if (name_of(text) != NAME_NONE)
 		return named(text, &o, ret_schedule);
 	r = parse_entries(text, &o, &order);
@@ -543,7 +561,7 @@ int te_schedule_print(const struct te_schedule *schedule, char **ret_text)
 	return 0;
 }
 
-/* ---- life and questions ---- */
+/* ---- references and queries ---- */
 
 struct te_schedule *te_schedule_ref(struct te_schedule *schedule)
 {

@@ -106,7 +106,6 @@ dist_man3_MANS += \
 	man/te_param_unknown.3 \
 	man/te_pinned_alloc.3 \
 	man/te_pinned_free.3 \
-	man/te_place.3 \
 	man/te_plan_backward.3 \
 	man/te_plan_backward_dw.3 \
 	man/te_plan_bind.3 \
@@ -140,6 +139,7 @@ dist_man3_MANS += \
 	man/te_quantize.3 \
 	man/te_recipe_from_name.3 \
 	man/te_recipe_name.3 \
+	man/te_recording_binding.3 \
 	man/te_recording_deps.3 \
 	man/te_recording_dot.3 \
 	man/te_recording_info.3 \
@@ -147,8 +147,9 @@ dist_man3_MANS += \
 	man/te_recording_node.3 \
 	man/te_recording_rebind.3 \
 	man/te_recording_ref.3 \
-	man/te_recording_slot.3 \
 	man/te_recording_unref.3 \
+	man/te_scaling_index.3 \
+	man/te_scaling_nfloats.3 \
 	man/te_schedule_create.3 \
 	man/te_schedule_info.3 \
 	man/te_schedule_parse.3 \
@@ -174,6 +175,7 @@ dist_man3_MANS += \
 	man/te_seq_rng_set.3 \
 	man/te_seq_unref.3 \
 	man/te_seq_weight.3 \
+	man/te_seq_weights_changed.3 \
 	man/te_seq_zero_grads.3 \
 	man/te_stream_create.3 \
 	man/te_stream_ctx.3 \
@@ -185,6 +187,7 @@ dist_man3_MANS += \
 	man/te_stream_workspace.3 \
 	man/te_strerror.3 \
 	man/te_tensor_base.3 \
+	man/te_tensor_col_scale_inv.3 \
 	man/te_tensor_coldata.3 \
 	man/te_tensor_cols.3 \
 	man/te_tensor_create.3 \
@@ -199,6 +202,7 @@ dist_man3_MANS += \
 	man/te_tensor_ref.3 \
 	man/te_tensor_rows.3 \
 	man/te_tensor_scale_inv.3 \
+	man/te_tensor_scaling.3 \
 	man/te_tensor_unref.3 \
 	man/te_tensor_view.3 \
 	man/te_tensor_wrap.3 \
@@ -211,9 +215,9 @@ dist_man7_MANS += \
 	man/te_errors.7
 nodist_man7_MANS = man/te_environment.7
 
-man/te_environment.7: man/te_environment.7.in man/params.awk libtecore/params.def
+man/te_environment.7: man/te_environment.7.in man/params.awk libtecore/base/params.def
 	$(AM_V_GEN)$(MKDIR_P) man && \
-	$(AWK) -f $(srcdir)/man/params.awk $(srcdir)/libtecore/params.def >$@.rows && \
+	$(AWK) -f $(srcdir)/man/params.awk $(srcdir)/libtecore/base/params.def >$@.rows && \
 	sed -e '/@PARAMS@/r $@.rows' -e '/@PARAMS@/d' $(srcdir)/man/te_environment.7.in >$@.tmp && \
 	rm $@.rows && mv $@.tmp $@
 EXTRA_DIST += \

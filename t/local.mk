@@ -2,55 +2,58 @@
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore.
 TT_CORE = \
-	t/core/attn \
-	t/core/attn_gpu \
-	t/core/backend \
-	t/core/backend_gpu \
-	t/core/cublaslt \
-	t/core/cuda_abi \
-	t/core/cuda_driver \
-	t/core/cuda_exec \
-	t/core/dtype \
-	t/core/edges \
-	t/core/errno \
-	t/core/faults \
-	t/core/fusion \
-	t/core/fusion_gpu \
-	t/core/gemm \
-	t/core/gemm_exact \
-	t/core/gemm_exact_gpu \
-	t/core/gemm_gpu \
-	t/core/host_kernels \
-	t/core/kernels \
-	t/core/kernels_gpu \
-	t/core/log \
-	t/core/ops \
-	t/core/ops_gpu \
-	t/core/optim \
-	t/core/param \
-	t/core/parts \
-	t/core/parts_gpu \
-	t/core/place \
-	t/core/plan \
-	t/core/plan_gpu \
-	t/core/quant \
-	t/core/recording \
-	t/core/recording_gpu \
-	t/core/seq \
-	t/core/tensor
+	t/backend/backend \
+	t/backend/backend_gpu \
+	t/backend/cublaslt \
+	t/backend/cuda_abi \
+	t/backend/cuda_driver \
+	t/backend/cuda_exec \
+	t/backend/edges \
+	t/base/dtype \
+	t/base/errno \
+	t/base/log \
+	t/base/param \
+	t/capture/recording \
+	t/capture/recording_gpu \
+	t/kernels/attn \
+	t/kernels/attn_gpu \
+	t/kernels/host_kernels \
+	t/kernels/kernels \
+	t/kernels/kernels_gpu \
+	t/ops/gemm \
+	t/ops/gemm_exact \
+	t/ops/gemm_exact_gpu \
+	t/ops/gemm_gpu \
+	t/ops/ops \
+	t/ops/ops_gpu \
+	t/plan/faults \
+	t/plan/fusion \
+	t/plan/fusion_gpu \
+	t/plan/optim \
+	t/plan/place \
+	t/plan/plan \
+	t/plan/plan_bind \
+	t/plan/plan_bind_gpu \
+	t/plan/plan_gpu \
+	t/plan/seq \
+	t/plan/threads \
+	t/quant/block \
+	t/quant/quant \
+	t/quant/recipe \
+	t/tensor/tensor
 TT_GRAPH = \
-	t/graph/change \
-	t/graph/change_gpu \
+	t/graph/bind_update \
+	t/graph/bind_update_gpu \
+	t/graph/contract \
+	t/graph/contract_gpu \
+	t/graph/equivalence \
+	t/graph/equivalence_gpu \
 	t/graph/faults \
 	t/graph/graph \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
-	t/graph/rules \
-	t/graph/rules_gpu \
-	t/graph/schedule \
-	t/graph/sweep \
-	t/graph/sweep_gpu
+	t/graph/schedule
 TT_COMM =
 TT_TOOLS =
 TT_SH = \
@@ -63,7 +66,8 @@ TT_SH = \
 	t/meta/t0007-layers.t \
 	t/meta/t0008-sources.t \
 	t/meta/t0009-kernels.t \
-	t/meta/t0010-pages7.t
+	t/meta/t0010-pages7.t \
+	t/meta/t0011-words.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -108,7 +112,7 @@ AM_TESTS_ENVIRONMENT = \
 	READELF='$(READELF)'; export READELF;
 
 if HAVE_CHECK
-TT_SH += t/core/t1001-shuffle.t
+TT_SH += t/backend/t1001-shuffle.t t/plan/t1002-separate.t
 AM_CPPFLAGS += -I$(top_srcdir)/t/lib
 check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \
@@ -124,35 +128,39 @@ t_lib_libtt_la_SOURCES = \
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA
-t_core_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
-t_core_cublaslt_SOURCES = t/core/cublaslt.c t/core/cuda_fake.h
-t_core_cuda_driver_SOURCES = t/core/cuda_driver.c t/core/cuda_fake.h
-t_core_cuda_exec_SOURCES = \
-	t/core/cuda_exec.c \
-	t/core/cuda_exec_edges.c \
-	t/core/cuda_exec_lib.c \
-	t/core/cuda_exec_lib.h \
-	t/core/cuda_fake.h \
-	t/core/cuda_fake_graph.c \
-	t/core/cuda_fake_graph.h
+t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
+t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
+t_backend_cuda_exec_SOURCES = \
+	t/backend/cuda_exec.c \
+	t/backend/cuda_exec_edges.c \
+	t/backend/cuda_exec_lib.c \
+	t/backend/cuda_exec_lib.h \
+	t/backend/cuda_fake.h \
+	t/backend/cuda_fake_graph.c \
+	t/backend/cuda_fake_graph.h
 
-t_core_host_kernels_SOURCES = \
-	t/core/host_kernels.c \
-	t/core/host_kernels_acts.c \
-	t/core/host_kernels_elem.c \
-	t/core/host_kernels_lib.c \
-	t/core/host_kernels_lib.h \
-	t/core/host_kernels_rows.c \
-	t/core/host_kernels_train.c
+t_kernels_host_kernels_SOURCES = \
+	t/kernels/host_kernels.c \
+	t/kernels/host_kernels_acts.c \
+	t/kernels/host_kernels_block.c \
+	t/kernels/host_kernels_elem.c \
+	t/kernels/host_kernels_lib.c \
+	t/kernels/host_kernels_lib.h \
+	t/kernels/host_kernels_rows.c \
+	t/kernels/host_kernels_train.c
 
-PARTS_CASES = t/core/parts_cases.c t/core/parts_cases.h t/core/plan_model.c t/core/plan_model.h
-t_core_parts_SOURCES = t/core/parts.c $(PARTS_CASES)
-t_core_parts_gpu_SOURCES = t/core/parts_gpu.c $(PARTS_CASES)
+PARTS_CASES = t/plan/plan_bind_cases.c t/plan/plan_bind_cases.h t/plan/plan_model.c t/plan/plan_model.h
+t_plan_plan_bind_SOURCES = t/plan/plan_bind.c $(PARTS_CASES)
+t_plan_plan_bind_gpu_SOURCES = t/plan/plan_bind_gpu.c $(PARTS_CASES)
 
-PLAN_CASES = t/core/plan_cases.c t/core/plan_cases.h t/core/plan_model.c t/core/plan_model.h
-t_core_plan_SOURCES = t/core/plan.c $(PLAN_CASES)
-t_core_plan_gpu_SOURCES = t/core/plan_gpu.c $(PLAN_CASES)
+PLAN_CASES = t/plan/plan_cases.c t/plan/plan_cases.h t/plan/plan_model.c t/plan/plan_model.h
+t_plan_plan_SOURCES = t/plan/plan.c $(PLAN_CASES)
+t_plan_plan_gpu_SOURCES = t/plan/plan_gpu.c $(PLAN_CASES)
+t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
+
+t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
 t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
@@ -164,42 +172,63 @@ t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
 
 BACKEND_CASES = \
-	t/core/backend_captures.c \
-	t/core/backend_cases.c \
-	t/core/backend_cases.h \
-	t/core/backend_faults.c \
-	t/core/backend_lib.c \
-	t/core/backend_lib.h \
-	t/core/backend_memory.c \
-	t/core/backend_public.c \
-	t/core/backend_streams.c \
-	t/core/backend_work.c
-t_core_backend_SOURCES = t/core/backend.c $(BACKEND_CASES)
-t_core_backend_gpu_SOURCES = t/core/backend_gpu.c $(BACKEND_CASES)
+	t/backend/backend_branches.c \
+	t/backend/backend_captures.c \
+	t/backend/backend_cases.c \
+	t/backend/backend_cases.h \
+	t/backend/backend_faults.c \
+	t/backend/backend_lib.c \
+	t/backend/backend_lib.h \
+	t/backend/backend_memory.c \
+	t/backend/backend_public.c \
+	t/backend/backend_streams.c \
+	t/backend/backend_work.c
+t_backend_backend_SOURCES = t/backend/backend.c $(BACKEND_CASES)
+t_backend_backend_gpu_SOURCES = t/backend/backend_gpu.c $(BACKEND_CASES)
 
-FUSION_CASES = t/core/fusion_cases.c t/core/fusion_cases.h
-t_core_fusion_SOURCES = t/core/fusion.c $(FUSION_CASES)
-t_core_fusion_gpu_SOURCES = t/core/fusion_gpu.c $(FUSION_CASES)
+FUSION_CASES = t/plan/fusion_cases.c t/plan/fusion_cases.h
+t_plan_fusion_SOURCES = t/plan/fusion.c $(FUSION_CASES)
+t_plan_fusion_gpu_SOURCES = t/plan/fusion_gpu.c $(FUSION_CASES)
 
-GEMM_CASES = t/core/gemm_cases.c t/core/gemm_cases.h
-t_core_gemm_SOURCES = t/core/gemm.c $(GEMM_CASES)
-t_core_gemm_gpu_SOURCES = t/core/gemm_gpu.c $(GEMM_CASES)
+GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
+t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)
+t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
 
-GEMM_EXACT_CASES = t/core/gemm_exact_cases.c t/core/gemm_exact_cases.h
-t_core_gemm_exact_SOURCES = t/core/gemm_exact.c $(GEMM_EXACT_CASES)
-t_core_gemm_exact_gpu_SOURCES = t/core/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
+GEMM_EXACT_CASES = t/ops/gemm_exact_cases.c t/ops/gemm_exact_cases.h
+t_ops_gemm_exact_SOURCES = t/ops/gemm_exact.c $(GEMM_EXACT_CASES)
+t_ops_gemm_exact_gpu_SOURCES = t/ops/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
 
-CHANGE_CASES = t/graph/caster.c t/graph/caster.h t/graph/change_cases.c t/graph/change_cases.h \
-	t/core/plan_model.c t/core/plan_model.h
-t_graph_change_SOURCES = t/graph/change.c $(CHANGE_CASES)
-t_graph_change_gpu_SOURCES = t/graph/change_gpu.c $(CHANGE_CASES)
+BIND_UPDATE_CASES = \
+	t/graph/bind_update_cases.c \
+	t/graph/bind_update_cases.h \
+	t/graph/caster.c \
+	t/graph/caster.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_graph_bind_update_SOURCES = t/graph/bind_update.c $(BIND_UPDATE_CASES)
+t_graph_bind_update_gpu_SOURCES = t/graph/bind_update_gpu.c $(BIND_UPDATE_CASES)
+
+CONTRACT_CASES = \
+	t/graph/contract_arguments.c \
+	t/graph/contract_capture.c \
+	t/graph/contract_cases.c \
+	t/graph/contract_cases.h \
+	t/graph/contract_lib.c \
+	t/graph/contract_lib.h \
+	t/graph/contract_replay.c \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_graph_contract_SOURCES = t/graph/contract.c $(CONTRACT_CASES)
+t_graph_contract_gpu_SOURCES = t/graph/contract_gpu.c $(CONTRACT_CASES)
+
+EQUIVALENCE_CASES = t/graph/equivalence_cases.c t/graph/equivalence_cases.h
+t_graph_equivalence_SOURCES = t/graph/equivalence.c $(EQUIVALENCE_CASES)
+t_graph_equivalence_gpu_SOURCES = t/graph/equivalence_gpu.c $(EQUIVALENCE_CASES)
 
 t_graph_faults_SOURCES = t/graph/faults.c t/graph/caster.c t/graph/caster.h \
-	t/core/plan_model.c t/core/plan_model.h
+	t/plan/plan_model.c t/plan/plan_model.h
 
 GRAPH_CASES = \
-	t/core/plan_model.c \
-	t/core/plan_model.h \
 	t/graph/caster.c \
 	t/graph/caster.h \
 	t/graph/graph_capture.c \
@@ -208,68 +237,54 @@ GRAPH_CASES = \
 	t/graph/graph_lib.c \
 	t/graph/graph_lib.h \
 	t/graph/graph_models.c \
-	t/graph/graph_replay.c
+	t/graph/graph_replay.c \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
 
-RULES_CASES = \
-	t/core/plan_model.c \
-	t/core/plan_model.h \
-	t/graph/rules_arguments.c \
-	t/graph/rules_capture.c \
-	t/graph/rules_cases.c \
-	t/graph/rules_cases.h \
-	t/graph/rules_lib.c \
-	t/graph/rules_lib.h \
-	t/graph/rules_replay.c
-t_graph_rules_SOURCES = t/graph/rules.c $(RULES_CASES)
-t_graph_rules_gpu_SOURCES = t/graph/rules_gpu.c $(RULES_CASES)
-
-SWEEP_CASES = t/graph/sweep_cases.c t/graph/sweep_cases.h
-t_graph_sweep_SOURCES = t/graph/sweep.c $(SWEEP_CASES)
-t_graph_sweep_gpu_SOURCES = t/graph/sweep_gpu.c $(SWEEP_CASES)
-
-ATTN_CASES = t/core/attn_cases.c t/core/attn_cases.h \
-	t/core/kernel_check.c t/core/kernel_check.h
-t_core_attn_SOURCES = t/core/attn.c $(ATTN_CASES)
-t_core_attn_gpu_SOURCES = t/core/attn_gpu.c $(ATTN_CASES)
+ATTN_CASES = t/kernels/attn_cases.c t/kernels/attn_cases.h \
+	t/kernels/kernel_check.c t/kernels/kernel_check.h
+t_kernels_attn_SOURCES = t/kernels/attn.c $(ATTN_CASES)
+t_kernels_attn_gpu_SOURCES = t/kernels/attn_gpu.c $(ATTN_CASES)
 
 KERNEL_CASES = \
-	t/core/kernel_acts.c \
-	t/core/kernel_cases.c \
-	t/core/kernel_cases.h \
-	t/core/kernel_check.c \
-	t/core/kernel_check.h \
-	t/core/kernel_elem.c \
-	t/core/kernel_lib.c \
-	t/core/kernel_lib.h \
-	t/core/kernel_rows.c \
-	t/core/kernel_train.c
-t_core_kernels_SOURCES = t/core/kernels.c $(KERNEL_CASES)
-t_core_kernels_gpu_SOURCES = t/core/kernels_gpu.c $(KERNEL_CASES)
+	t/kernels/kernel_acts.c \
+	t/kernels/kernel_cases.c \
+	t/kernels/kernel_cases.h \
+	t/kernels/kernel_check.c \
+	t/kernels/kernel_check.h \
+	t/kernels/kernel_elem.c \
+	t/kernels/kernel_lib.c \
+	t/kernels/kernel_lib.h \
+	t/kernels/kernel_rows.c \
+	t/kernels/kernel_train.c \
+	t/kernels/kernel_weights.c
+t_kernels_kernels_SOURCES = t/kernels/kernels.c $(KERNEL_CASES)
+t_kernels_kernels_gpu_SOURCES = t/kernels/kernels_gpu.c $(KERNEL_CASES)
 
 ORDERS = t/graph/orders.c t/graph/orders.h
 t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
 t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
 RECORDING_CASES = \
-	t/core/plan_model.c \
-	t/core/plan_model.h \
-	t/core/recording_cases.c \
-	t/core/recording_cases.h \
-	t/core/recording_events.c \
-	t/core/recording_faults.c \
-	t/core/recording_lib.c \
-	t/core/recording_lib.h \
-	t/core/recording_nodes.c \
-	t/core/recording_slots.c \
-	t/core/recording_updates.c
-t_core_recording_SOURCES = t/core/recording.c $(RECORDING_CASES)
-t_core_recording_gpu_SOURCES = t/core/recording_gpu.c $(RECORDING_CASES)
+	t/capture/recording_bindings.c \
+	t/capture/recording_cases.c \
+	t/capture/recording_cases.h \
+	t/capture/recording_events.c \
+	t/capture/recording_faults.c \
+	t/capture/recording_lib.c \
+	t/capture/recording_lib.h \
+	t/capture/recording_nodes.c \
+	t/capture/recording_updates.c \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_capture_recording_SOURCES = t/capture/recording.c $(RECORDING_CASES)
+t_capture_recording_gpu_SOURCES = t/capture/recording_gpu.c $(RECORDING_CASES)
 
-OP_CASES = t/core/op_cases.c t/core/op_cases.h t/core/op_run.c t/core/op_run.h
-t_core_ops_SOURCES = t/core/ops.c $(OP_CASES)
-t_core_ops_gpu_SOURCES = t/core/ops_gpu.c $(OP_CASES)
+OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
+t_ops_ops_SOURCES = t/ops/ops.c $(OP_CASES)
+t_ops_ops_gpu_SOURCES = t/ops/ops_gpu.c $(OP_CASES)
 
 check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \
@@ -323,8 +338,10 @@ AM_DISTCHECK_CONFIGURE_FLAGS = --with-nvcc='$(TE_WITH_NVCC)'
 
 # golden data and what made it
 EXTRA_DIST += \
+	t/data/block.inc \
 	t/data/dtype_f32.inc \
 	t/data/dtype_fp8.inc \
+	t/data/gen_block.py \
 	t/data/gen_dtype.py \
 	t/data/gen_hf.py \
 	t/data/hf_gpt2.json \

@@ -1,7 +1,7 @@
 /*
- * te_info - says what there is: versions, build, backends and devices, why one is
- * passed over, and the parameters in force. All is collected as one JSON object,
- * which --json prints and the plain text is made from.
+ * te_info - prints versions, build, backends and devices, why one cannot be used, and the
+ * parameters in use. All is collected in one JSON object, which --json prints; the
+ * plain text is made from it.
  */
 #include "config.h"
 
@@ -83,7 +83,7 @@ static int backends_json(json_t **ret)
 	}
 	if (r) {
 		json_decref(list);
-		return fail("a backend cannot be asked", r);
+		return fail("cannot query a backend", r);
 	}
 	*ret = list;
 	return 0;
@@ -99,7 +99,7 @@ static int params_json(json_t **ret)
 
 		if (r) {
 			json_decref(list);
-			return fail("a parameter cannot be asked", r);
+			return fail("cannot query a parameter", r);
 		}
 		json_array_append_new(
 			list, json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", p.name,
@@ -136,8 +136,11 @@ static void print_device(size_t index, const json_t *d)
 	printf("  %zu  %s", index, str(d, "name"));
 	if (num(d, "cc_major") > 0)
 		printf(", compute capability %.0f.%.0f", num(d, "cc_major"), num(d, "cc_minor"));
-	printf(", %.0f processors, %.1f GiB, %.1f GiB free\n", num(d, "nprocs"),
-	       num(d, "mem_total_bytes") / 0x1p30, num(d, "mem_free_bytes") / 0x1p30);
+	printf(", %.0f processors, %.1f GiB", num(d, "nprocs"), num(d, "mem_total_bytes") / 0x1p30);
+	if (num(d, "mem_free_bytes") > 0)
+		printf(", %.1f GiB free\n", num(d, "mem_free_bytes") / 0x1p30);
+	else
+		printf(", free memory unknown\n");
 	if (!json_is_true(json_object_get(d, "usable")))
 		printf("     not usable: %s\n", str(d, "reason"));
 	if (num(d, "peak_fp8_flop_per_s") > 0)
@@ -182,11 +185,12 @@ static void print_params(const json_t *o)
 		printf("    %s\n", str(p, "text"));
 	}
 	json_array_foreach(json_object_get(o, "unknown_parameters"), i, name) {
-		printf("%s is set and means nothing to this version\n", json_string_value(name));
+		printf("%s is set, but this version has no such parameter\n",
+		       json_string_value(name));
 	}
 }
 
-/* what was asked for, as one object: 0, or an exit status */
+/* the requested information as one object: 0, or an exit status */
 static int collect(int params_only, json_t **ret)
 {
 	json_t *params = NULL, *backends = NULL;
@@ -215,9 +219,9 @@ static int collect(int params_only, json_t **ret)
 static void print_help(void)
 {
 	printf("usage: te_info [--params] [--json]\n"
-	       "Prints versions, build, backends and devices, and why one is passed over.\n"
-	       "  -p, --params   the parameters of the environment instead\n"
-	       "  -j, --json     everything as one JSON object; with --params the parameters\n"
+	       "Prints versions, build, backends and devices, and why one cannot be used.\n"
+	       "  -p, --params   print the parameters from the environment instead\n"
+	       "  -j, --json     print everything, or the parameters, as one JSON object\n"
 	       "  -h, --help\n"
 	       "      --version\n");
 }
@@ -247,11 +251,11 @@ int main(int argc, char **argv)
 			printf("te_info %s\n", TE_VERSION);
 			return 0;
 		default:
-			return 2; /* getopt has said why */
+			return 2; /* getopt has printed why */
 		}
 	}
 	if (optind < argc) {
-		fprintf(stderr, "te_info: %s is one argument too many\n", argv[optind]);
+		fprintf(stderr, "te_info: unexpected argument \"%s\"\n", argv[optind]);
 		return 2;
 	}
 	status = collect(params, &o);

@@ -1,8 +1,8 @@
 /*
  * te_plot - draws the loss curves of te_train's JSON logs as SVG, through gnuplot.
  *
- * gnuplot gets its commands and data by a pipe and writes SVG to a temporary file,
- * which gets its name when gnuplot is done.
+ * gnuplot reads its commands and data from a pipe and writes SVG to a temporary file,
+ * which is renamed when gnuplot has succeeded.
  */
 #include "config.h"
 
@@ -58,7 +58,7 @@ static int fail(int status, const char *fmt, ...)
 
 static int add(struct curve *c, double step, double loss)
 {
-	/* a resumed run repeats what the one before had logged after its last checkpoint */
+	/* a resumed run repeats the steps that were logged after the last checkpoint */
 	while (c->n && c->point[c->n - 1].step >= step)
 		c->n--;
 	if (c->n == c->room) {
@@ -113,13 +113,13 @@ static int read_log(struct run *run)
 	if (!r && ferror(f))
 		r = fail(2, "%s: %s", run->path, strerror(errno));
 	if (!r && !run->train.n && !run->val.n)
-		r = fail(2, "%s: holds no losses", run->path);
+		r = fail(2, "%s: no losses in this log", run->path);
 	free(text);
 	fclose(f);
 	return r;
 }
 
-/* the file's name without folder and suffix, as gnuplot's noenhanced text in double quotes */
+/* the file's name without folder and suffix, for gnuplot's noenhanced text in double quotes */
 static int name_run(struct run *run)
 {
 	const char *base = strrchr(run->path, '/'), *dot;
@@ -132,7 +132,7 @@ static int name_run(struct run *run)
 	return run->name ? 0 : fail(1, "out of memory");
 }
 
-/* text within double quotes, for gnuplot */
+/* prints text in double quotes, as gnuplot reads it */
 static void quote(FILE *out, const char *s)
 {
 	fputc('"', out);
@@ -154,7 +154,7 @@ static void put_data(FILE *out, int i, const char *kind, const struct curve *c)
 
 static void put_commands(FILE *out, const struct run *run, int nruns, const char *title)
 {
-	/* colours that people with colour blindness tell apart (Okabe and Ito, 2008) */
+	/* colours that colour-blind people can distinguish (Okabe and Ito, 2008) */
 	static const char *const colour[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
 					      "#e69f00", "#56b4e9", "#000000" };
 	const int ncolours = sizeof(colour) / sizeof(colour[0]);
@@ -197,7 +197,7 @@ static void put_commands(FILE *out, const struct run *run, int nruns, const char
 	fputc('\n', out);
 }
 
-/* start gnuplot with its output in fd; *ret_in: where its commands go */
+/* start gnuplot, which writes to fd and reads its commands from *ret_in */
 static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 {
 	char *const argv[] = { (char *)gnuplot, (char *)"-", NULL };
@@ -216,7 +216,7 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 		close(p[1]);
 		return fail(
 			2,
-			"%s: %s; gnuplot draws the curves: install gnuplot-nox, or give --gnuplot",
+			"%s: %s; install gnuplot-nox, or give --gnuplot",
 			gnuplot, strerror(err));
 	}
 	*ret_in = fdopen(p[1], "w");
@@ -267,7 +267,7 @@ static const struct {
 	int value;
 } rows[] = {
 	{ "output", "FILE", "the SVG to write (also -o)", OPT_OUTPUT },
-	{ "title", "TEXT", "above the plot", OPT_TITLE },
+	{ "title", "TEXT", "title of the plot", OPT_TITLE },
 	{ "gnuplot", "PROGRAM", "the gnuplot to run (" GNUPLOT ")", OPT_PROGRAM },
 	{ "help", NULL, "print this", OPT_HELP },
 	{ "version", NULL, "print the version", OPT_VERSION },
@@ -321,13 +321,13 @@ int main(int argc, char **argv)
 	}
 	nruns = argc - optind;
 	if (!output)
-		return fail(2, "where to? give -o FILE; see te_plot --help");
+		return fail(2, "no output file: give -o FILE; see te_plot --help");
 	if (nruns < 1)
-		return fail(2, "no logs to draw; see te_plot --help");
+		return fail(2, "no log given; see te_plot --help");
 	run = calloc((size_t)nruns, sizeof(*run));
 	if (!run)
 		return fail(1, "out of memory");
-	signal(SIGPIPE, SIG_IGN); /* a gnuplot that leaves early is found by its status */
+	signal(SIGPIPE, SIG_IGN); /* the exit status shows whether gnuplot failed */
 	for (int i = 0; i < nruns && !r; i++) {
 		run[i].path = argv[optind + i];
 		r = read_log(&run[i]);

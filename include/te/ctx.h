@@ -1,4 +1,4 @@
-/* te/ctx.h - a context: one device of one backend, and what hangs off it. */
+/* te/ctx.h - a context: one device of one backend, with its streams and memory. */
 #ifndef TE_CTX_H
 #define TE_CTX_H
 
@@ -19,12 +19,12 @@ struct te_ctx_opts {
 };
 #define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0 }
 
-/* What te_info(1) prints of a backend. */
+/* What te_info(1) prints about a backend. */
 struct te_backend_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[16];
 	int32_t ndevices;  /* 0 when the backend is absent */
-	char reason[256];  /* why it is absent; empty when it is there */
+	char reason[256];  /* why it is absent; empty if it is present */
 	char version[64];  /* driver or library version, "" if there is none */
 };
 #define TE_BACKEND_INFO_INIT { sizeof(struct te_backend_info), { 0 }, 0, { 0 }, { 0 } }
@@ -41,7 +41,7 @@ struct te_device_info {
 	int32_t nprocs;		/* multiprocessors, or CPU cores */
 	int32_t clock_mhz;	/* 0 where unknown */
 	uint64_t mem_total_nbytes;
-	uint64_t mem_free_nbytes;
+	uint64_t mem_free_nbytes; /* 0 where unknown: no context can be created on the GPU */
 	uint64_t l2_nbytes;
 	double peak_fp8_flops;	/* dense datasheet rates per second; 0 where unknown */
 	double peak_bf16_flops;
@@ -56,26 +56,28 @@ struct te_device_info {
 
 struct te_mem_info {
 	size_t size;		     /* set by the INIT macro; lets the struct grow */
-	uint64_t used_nbytes;	     /* device memory asked for through this context and held now */
-	uint64_t peak_nbytes;	     /* the most it ever held */
-	uint64_t nallocs;	     /* allocations ever made, to show that running makes none */
-	uint64_t pinned_nbytes;	     /* pinned host memory held now */
-	uint64_t device_free_nbytes; /* what the device reports, other users counted */
+	uint64_t used_nbytes;	     /* device memory that this context has allocated now */
+	uint64_t peak_nbytes;	     /* the largest used_nbytes so far */
+	uint64_t nallocs;	     /* allocations so far: running a plan makes none */
+	uint64_t pinned_nbytes;	     /* pinned host memory allocated now */
+	uint64_t device_free_nbytes; /* as the device reports, shared with its other users */
 	uint64_t device_total_nbytes;
-	/* as the backend's own allocator counts: used, its rounding, and the workspaces */
+	/* as the backend's allocator counts: used memory after rounding, and workspaces */
 	uint64_t measured_nbytes;
-	uint64_t measured_peak_nbytes; /* choosing how to multiply takes D and a workspace more */
-	/* of that 32 MiB for each stream or recording that multiplies on a GPU */
+	/* GEMM autotuning temporarily adds a copy of D and one workspace */
+	uint64_t measured_peak_nbytes;
+	/* included in measured: 32 MiB per stream or recording that runs GEMMs on a GPU */
 	uint64_t workspace_nbytes;
 };
 #define TE_MEM_INFO_INIT { sizeof(struct te_mem_info), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * te_backend_count, te_backend_info - the backends of this build, present or not
+ * te_backend_count, te_backend_info - the backends of this build, present or absent
  * te_device_info - a device by backend name and index, without creating a context
  *
  * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT: its
- * size must be one that this version knows.
+ * size must be one that this version knows. If the process has no context on a GPU,
+ * te_device_info() creates one to query the free memory and destroys it, which is slow.
  *
  * Thread: any.  Errors: -EINVAL (no such backend or index, an unknown size).
  */
@@ -88,10 +90,11 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * @opts:    NULL for the defaults
  * @ret_ctx: the context, with one reference
  *
- * "auto" takes cuda when a usable Hopper GPU is present, else host.
+ * "auto" chooses cuda if a usable Hopper GPU is present, else host.
  * Thread: any.  A context may be used by many threads; each stream by one at a time.
- * Errors: -EINVAL, -ENOMEM, -ENODEV (backend or device absent; the detail says
- * why), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
+ * In a child forked afterwards, all that would use the device returns -TE_ESTATE.
+ * Errors: -EINVAL, -ENOMEM, -ENODEV (backend or device absent; the error message has the
+ * reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
  */
 TE_EXPORT int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);
 TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);
@@ -102,7 +105,7 @@ TE_EXPORT const char *te_ctx_backend(const struct te_ctx *ctx);
 TE_EXPORT int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info);
 TE_EXPORT int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info);
 
-/* the context's own stream; lives as long as the context, not to be unref'd */
+/* the context's default stream; valid as long as the context; do not unref it */
 TE_EXPORT struct te_stream *te_ctx_stream(struct te_ctx *ctx);
 /* wait for every stream of the context; the first asynchronous failure is returned */
 TE_EXPORT int te_ctx_sync(struct te_ctx *ctx);

@@ -1,9 +1,9 @@
 /*
- * te/errno.h - result codes and the detail behind the last failure.
+ * te/errno.h - result codes and the message of the last failure.
  *
- * Functions return int: 0 or more is success, less is -errno or one of the
- * codes below, negated. A failing function records a sentence that names what
- * was at fault, for the calling thread.
+ * Functions return int: 0 or more is success, a negative value is -errno or one of the
+ * codes below, negated. A failing function records an error message that names the
+ * cause, for the calling thread.
  */
 #ifndef TE_ERRNO_H
 #define TE_ERRNO_H
@@ -17,16 +17,16 @@ TE_BEGIN_DECLS
 	X(TE_ECUDA, 1000, "a CUDA driver call failed")                         \
 	X(TE_EBLAS, 1001, "a cuBLASLt call failed, or cuBLASLt is absent")     \
 	X(TE_EDEVICE, 1002, "the device is absent or not supported")           \
-	X(TE_EKERNEL, 1003, "this build holds no such device kernel")          \
-	X(TE_ESHAPE, 1004, "shapes do not fit each other")                     \
-	X(TE_EDTYPE, 1005, "an element type does not fit the operation")       \
+	X(TE_EKERNEL, 1003, "this build has no such device kernel")            \
+	X(TE_ESHAPE, 1004, "shapes do not match")                              \
+	X(TE_EDTYPE, 1005, "an operation does not support an element type")    \
 	X(TE_ECHANNEL, 1006, "the channels of a sequence do not match")        \
 	X(TE_EPLAN, 1007, "a sequence cannot be planned, or its plan is stale") \
-	X(TE_ESTATE, 1008, "the object is not in a state that allows this")    \
-	X(TE_ECORRUPT, 1009, "a file or blob is damaged or cut short")         \
-	X(TE_EFORMAT, 1010, "a file or blob is of another kind or version")    \
+	X(TE_ESTATE, 1008, "the state of the object does not allow this")      \
+	X(TE_ECORRUPT, 1009, "a file or blob is damaged or truncated")         \
+	X(TE_EFORMAT, 1010, "a file or blob has another format or version")    \
 	X(TE_ENUMERIC, 1011, "a value is not finite or out of range")          \
-	X(TE_EORDER, 1012, "passes are in an order that cannot run")
+	X(TE_EORDER, 1012, "the order of passes is not valid")
 
 enum te_errno {
 #define TE_ERRNO_ENUM(name, number, text) name = number,
@@ -39,9 +39,9 @@ enum te_errno {
  * te_strerror - name a result code
  * @r: what a function returned, or its negation
  *
- * Returns a sentence without a full stop; "success" for every r that is
+ * Returns a text without a full stop; "success" for every r that is
  * neither an errno nor a TE_E code. Never NULL. The text of an errno is valid
- * until the thread's next call; that of a TE_E code for ever.
+ * until the thread's next call; that of a TE_E code until the process ends.
  *
  * Thread: any thread.
  * Since:  0.1
@@ -49,36 +49,36 @@ enum te_errno {
 TE_EXPORT const char *te_strerror(int r);
 
 /**
- * te_error_detail - say what was at fault in the thread's last failure
+ * te_error_detail - the error message of the thread's last failure
  *
- * Returns "" when nothing failed since te_error_clear() or thread start. The
- * string is the thread's own and valid until its next failing call.
+ * Returns "" if nothing failed since te_error_clear() or thread start. The
+ * string belongs to the thread and is valid until its next failing call.
  *
- * Thread: any thread; speaks of the calling thread only.
+ * Thread: any thread; refers to the calling thread only.
  * Since:  0.1
  */
 TE_EXPORT const char *te_error_detail(void);
 
 /**
- * te_error_cuda - the CUresult behind the thread's last failure, or 0
+ * te_error_cuda - the CUresult that caused the thread's last failure, or 0
  *
- * Thread: any thread; speaks of the calling thread only.
+ * Thread: any thread; refers to the calling thread only.
  * Since:  0.1
  */
 TE_EXPORT int te_error_cuda(void);
 
 /**
- * te_error_verbs - the ibv_wc_status behind the thread's last failure, or 0
+ * te_error_verbs - the ibv_wc_status that caused the thread's last failure, or 0
  *
- * Thread: any thread; speaks of the calling thread only.
+ * Thread: any thread; refers to the calling thread only.
  * Since:  0.1
  */
 TE_EXPORT int te_error_verbs(void);
 
 /**
- * te_error_clear - forget the thread's last failure
+ * te_error_clear - clear the thread's last failure
  *
- * Thread: any thread; speaks of the calling thread only.
+ * Thread: any thread; refers to the calling thread only.
  * Since:  0.1
  */
 TE_EXPORT void te_error_clear(void);

@@ -1,4 +1,4 @@
-/* te/gemm.h - matrix products with FP8, BF16 or FP32 operands and FP32 accumulation. */
+/* te/gemm.h - matrix multiplication of FP8, BF16 or FP32 operands with FP32 accumulation. */
 #ifndef TE_GEMM_H
 #define TE_GEMM_H
 
@@ -26,23 +26,24 @@ struct te_gemm_opts {
 /**
  * te_gemm - D = alpha * A * B^T + beta * C + bias
  *
- * Shapes: A [M,K], B [N,K], both K-major (a linear layer's x and w); flags say
- * where one is stored the other way. Leading extents are folded into rows.
- * FP8 operands (E4M3 or E5M2, not both E5M2) are read from the copy that is K-major:
- * row-wise without the flag, column-wise with it; -EINVAL when the tensor lacks
- * it. Their scale_inv multiply alpha on the device.
- * Types: A, B both FP8, both BF16 or both FP32; D BF16 or FP32 (FP32 only from FP32).
- * FP8 needs every extent divisible by 16 (cuBLASLt's rule, kept on host so that plans agree).
- * Numerics: products are summed in FP32; the order is the provider's, so two
- * providers agree within the bound derived in t/core/gemm_cases.c. On a GPU, by shapes and types
- * alone, a kernel of ours or cuBLASLt. That sums E4M3 by E4M3 with the tensor cores' fast
- * accumulation; an E5M2 operand is a gradient's and gets the full one. D is rounded once; but
- * with a bias cuBLASLt may round a BF16 D before each of the additions too (seen with K 51, and
- * from FP8).
- * Stream: asynchronous, captures. cuBLASLt's first product of a shape takes the time to
- * try TE_GEMM_TUNE algorithms, also inside a capture.
- * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt absent or failed; the detail says
- * which).
+ * Shapes: A [M,K], B [N,K], D [M,N], row-major: x, w and y of a linear layer. With TE_GEMM_A_T A
+ * is stored [K,M], with TE_GEMM_B_T B is stored [K,N]. All extents but the last count as rows.
+ * FP8 operands (E4M3 or E5M2, not both E5M2) are read from the copy that is K-major: row-wise
+ * without the flag, column-wise with it; -EINVAL if the tensor lacks that copy. Their
+ * scale-inverses are multiplied on the device. Either both operands have block scaling or none has,
+ * and at most one of them TE_SCALING_128X128.
+ * Types: A and B both FP8, both BF16 or both FP32; D BF16 or FP32, and FP32 if A and B are.
+ * FP8 needs extents divisible by 16: a rule of cuBLASLt, and of the host so that plans agree.
+ * Numerics: sums over K are FP32, in an order that depends on the provider; two providers agree
+ * within the bound that t/ops/gemm_cases.c derives. On a GPU shapes and types alone decide between
+ * the library's kernels and cuBLASLt. cuBLASLt uses the tensor cores' fast accumulation for E4M3 by
+ * E4M3 with one scale each, and full accumulation if an operand is E5M2 or has block scaling, which
+ * needs cuBLASLt 12.9. D is rounded once; but with a bias cuBLASLt may also round a BF16 D before
+ * each of the additions (seen with K 51, and from FP8).
+ * Stream: asynchronous, captures. The first GEMM of a shape by cuBLASLt tries TE_GEMM_TUNE
+ * algorithms, also during a capture.
+ * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt is absent, too old or failed; the
+ * detail reports which).
  */
 TE_EXPORT int te_gemm(struct te_stream *stream, const struct te_tensor *a,
 		      const struct te_tensor *b, struct te_tensor *d,

@@ -1,8 +1,8 @@
 /*
- * te/log.h - where the libraries' log lines go.
+ * te/log.h - log messages of the libraries.
  *
- * The libraries are silent unless TE_LOG, te_log_filter() or both ask for
- * lines. Without a callback the lines go to stderr.
+ * The libraries log nothing unless TE_LOG or te_log_filter() enables messages.
+ * Without a callback messages are written to stderr.
  */
 #ifndef TE_LOG_H
 #define TE_LOG_H
@@ -21,7 +21,7 @@ enum te_log_level {
 };
 
 /**
- * te_log_fn - receives one log line
+ * te_log_fn - receives one log message
  * @arg:      as given to te_log_set()
  * @level:    TE_LOG_ERROR to TE_LOG_TRACE
  * @category: area and topic, such as "core/quant"
@@ -34,8 +34,8 @@ typedef void te_log_fn(void *arg, enum te_log_level level, const char *category,
 		       const char *text);
 
 /**
- * te_log_set - send log lines to a function instead of stderr
- * @fn:  the function, or NULL to go back to stderr
+ * te_log_set - pass log messages to a function instead of stderr
+ * @fn:  the function; NULL restores stderr
  * @arg: passed to fn; must outlive its use
  *
  * Thread: any thread; on return the previous function is no longer running.
@@ -44,12 +44,12 @@ typedef void te_log_fn(void *arg, enum te_log_level level, const char *category,
 TE_EXPORT void te_log_set(te_log_fn *fn, void *arg);
 
 /**
- * te_log_filter - choose which lines are made, in place of TE_LOG
+ * te_log_filter - choose which messages are logged; overrides TE_LOG
  * @spec: levels by category, "warn" or "info,comm=trace"; "off" for none.
- *        A category names itself and all below it; the longest match wins.
+ *        A category applies to itself and all below it; the longest match wins.
  *
  * Thread: any thread.
- * Errors: -EINVAL for a spec that cannot be read; the old one stays.
+ * Errors: -EINVAL for a spec that cannot be parsed; the old one remains in effect.
  * Since:  0.1
  */
 TE_EXPORT int te_log_filter(const char *spec);

@@ -1,4 +1,4 @@
-/* te/op.h - operations: the table every op fills, and the ones that come with the library. */
+/* te/op.h - operations: the table that an op fills in, and the library's ops. */
 #ifndef TE_OP_H
 #define TE_OP_H
 
@@ -13,14 +13,14 @@
 TE_BEGIN_DECLS
 
 /*
- * An op takes one main input x (from the op before it) and gives one main
- * output y. It may take and give extra values by named channels. Values are
- * row-major, and all extents but the last are folded where an op needs rows.
+ * An op has one main input x, the main output of the op before it, and one main output y. It may
+ * have extra inputs and outputs, joined to named channels. Values are row-major. Ops on rows treat
+ * all extents but the last as one.
  *
- * The table has no state; an op instance (struct te_op) holds the attributes.
- * Planning asks infer() once; the result decides the memory. The run functions
- * get tensors at addresses that stay the same for the life of the plan, and
- * may only queue work on the stream: no allocation, no waiting.
+ * The table has no state; an op instance (struct te_op) holds the attributes. te_plan_create calls
+ * infer() once; the plan's memory depends on its answer. forward(), backward() and backward_dw()
+ * get tensors at addresses that do not change until te_plan_bind is called. They only queue work on
+ * the stream: they must not allocate or wait.
  */
 
 #define TE_OP_MAX_EXTRA 4
@@ -35,7 +35,7 @@ struct te_spec {
 	int64_t shape[TE_MAX_DIMS];
 };
 
-/* Forms in which a value can be kept. */
+/* The forms of a value. */
 #define TE_FORM_HP 1u  /* the compute dtype */
 #define TE_FORM_ROW 2u /* FP8 row-wise */
 #define TE_FORM_COL 4u /* FP8 column-wise */
@@ -46,9 +46,9 @@ enum te_init {
 	TE_INIT_NORMAL = 2 /* mean 0, deviation init_std */
 };
 
-#define TE_WEIGHT_DECAY 1u   /* AdamW decays it */
+#define TE_WEIGHT_DECAY 1u   /* AdamW applies weight decay to it */
 #define TE_WEIGHT_COMPUTE 2u /* the op reads a copy in the compute dtype, not the FP32 master */
-#define TE_WEIGHT_GEMM 4u    /* matrix operand: FP8 under an FP8 recipe unless the op refuses */
+#define TE_WEIGHT_GEMM 4u    /* operand of a GEMM: FP8 with an FP8 recipe, if the op wants that */
 
 /* One weight of an op: master and gradient are FP32. */
 struct te_weight_decl {
@@ -58,23 +58,23 @@ struct te_weight_decl {
 	enum te_init init;
 	float init_std;
 	uint32_t flags;
-	struct te_op *tied_op; /* use that op's weight instead of one's own, or NULL */
+	struct te_op *tied_op; /* share weight tied_index of this op; NULL: not shared */
 	int32_t tied_index;
 };
 
 #define TE_INFER_TRAIN 1u /* a backward pass will be planned */
 
-/* Question and answer of te_op_ops.infer. Arrays are indexed 0 = main, 1.. = extras. */
+/* Input and output of te_op_ops.infer. Index 0 of an array: main, 1 and up: extra. */
 struct te_op_infer {
 	size_t size;
-	/* given */
+	/* set by the plan */
 	const struct te_op *op;
 	const struct te_recipe *recipe;
 	uint32_t flags; /* TE_INFER_* */
 	struct te_spec in[1 + TE_OP_MAX_EXTRA];
-	/* to fill: */
+	/* set by infer() */
 	struct te_spec out[1 + TE_OP_MAX_EXTRA];
-	/* k: output is input k itself, nothing runs for it; -1 (preset): a new value */
+	/* k: the output is input k itself, and no kernel runs for it; -1 (preset): a new value */
 	int32_t out_alias[1 + TE_OP_MAX_EXTRA];
 	int32_t dx_alias;  /* k: dx is the gradient of output k itself; -1 (preset) */
 	int32_t dex_alias[TE_OP_MAX_EXTRA]; /* the same for the gradients of the extra inputs */
@@ -87,8 +87,8 @@ struct te_op_infer {
 	uint32_t save_ex;  /* bit k: extra input k kept (HP) for backward */
 	/* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
 	uint32_t weight_forms[TE_OP_MAX_WEIGHTS];
-	uint32_t inplace_fwd; /* 1: y may share memory with an x that dies here */
-	/* 1: dx may share memory with any of dy, dey 0 and the saved x that dies here */
+	uint32_t inplace_fwd; /* 1: y may share memory with x if this is the last use of x */
+	/* 1: dx may share memory with dy, dey 0 or the saved x, if this is its last use */
 	uint32_t inplace_bwd;
 	struct te_spec saved[TE_OP_MAX_SAVED]; /* written by forward, read by backward */
 	int32_t nsaved;
@@ -101,14 +101,14 @@ struct te_op_infer {
 struct te_op_value {
 	struct te_tensor *hp;
 	struct te_tensor *q;	 /* FP8 copies */
-	struct te_quant *quant;	 /* and the quantizer that makes them */
+	struct te_quant *quant;	 /* and the quantizers, of which slot makes them */
 	int32_t slot;
 };
 
-/* Device words of a sequence's counter-based random numbers. */
+/* State of a sequence's counter-based random numbers, in device memory. */
 struct te_rng_words {
 	const uint64_t *seed;	/* one word */
-	/* one word: advances once per training forward; backward sees forward's */
+	/* one word: incremented by each training forward; backward reads the forward's value */
 	const uint64_t *offset;
 };
 
@@ -123,7 +123,7 @@ struct te_op_call {
 	struct te_op_value dy, dx; /* backward only */
 	struct te_op_value ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
 	struct te_op_value dex[TE_OP_MAX_EXTRA], dey[TE_OP_MAX_EXTRA];
-	struct te_op_value weight[TE_OP_MAX_WEIGHTS]; /* copies, as weight_forms asked */
+	struct te_op_value weight[TE_OP_MAX_WEIGHTS]; /* copies, by infer()'s weight_forms */
 	struct te_tensor *master[TE_OP_MAX_WEIGHTS];  /* FP32 */
 	struct te_tensor *grad[TE_OP_MAX_WEIGHTS];    /* FP32 main gradient: add to it */
 	struct te_tensor *saved[TE_OP_MAX_SAVED];
@@ -171,14 +171,13 @@ TE_EXPORT const void *te_op_attrs(const struct te_op *op);
  * @index: 0 .. nextra-1
  *
  * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been initialised).
- * A channel needs exactly one giver, which comes before all takers in the
- * sequence; gradients of several takers are summed. te_seq_init reports
- * -TE_ECHANNEL with both ops named when that does not hold.
+ * A channel needs exactly one giver, before all takers in the sequence, or te_seq_init fails with
+ * -TE_ECHANNEL and names the ops. Gradients of several takers are summed.
  */
 TE_EXPORT int te_op_give(struct te_op *op, int index, const char *channel);
 TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 
-/* ---- the ops that come with the library ---- */
+/* ---- the library's ops ---- */
 
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
  * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width],
@@ -195,7 +194,7 @@ TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *na
 struct te_linear_attrs {
 	int64_t in, out;
 	float init_std;
-	int32_t keep_hp;	/* 1: never FP8, as for the output head */
+	int32_t keep_hp;	/* 1: never FP8, for example the output head */
 	struct te_op *tied_op;	/* embedding whose table is the weight, or NULL */
 };
 TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name,
@@ -247,8 +246,8 @@ TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct
 
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
- * reach up to 127 tokens before its own, and x and y that the caller binds are aligned to 16 bytes
- * where a head is a multiple of that (-EINVAL).
+ * affect up to 127 tokens before its own. If the bytes of a head are a multiple of 16, x and y that
+ * the caller binds must be aligned to 16 bytes (-EINVAL).
  */
 struct te_attention_attrs {
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */

@@ -1,5 +1,5 @@
 /*
- * te/param.h - the TE_* environment variables this build knows, as te_info(1)
+ * te/param.h - the TE_* environment variables that this build supports, as te_info(1)
  * prints them. They are read once, at the first use of any of them.
  */
 #ifndef TE_PARAM_H
@@ -15,14 +15,14 @@ struct te_param_info {
 	size_t size;		/* set by the INIT macro; lets the struct grow */
 	const char *name;	/* the environment variable */
 	const char *type;	/* BOOL INT SIZE DOUBLE STRING ENUM */
-	const char *value;	/* in force */
-	const char *dflt;	/* in force where the variable is not set */
+	const char *value;	/* in effect */
+	const char *dflt;	/* in effect if the variable is not set */
 	const char *unit;	/* "bytes", "ms", ...; the choices of an ENUM; or "" */
 	const char *category;	/* CORE, GRAPH, COMM, ... */
-	const char *text;	/* what it does, one sentence */
+	const char *text;	/* description, one sentence */
 	const char *source;	/* "default", "environment" or "invalid" */
 };
-/* "invalid": the variable is set to something unreadable; the default holds */
+/* "invalid": the variable's value cannot be parsed; the default is in effect */
 
 #define TE_PARAM_INFO_INIT                                                     \
 	{                                                                      \
@@ -31,7 +31,7 @@ struct te_param_info {
 	}
 
 /**
- * te_param_count - how many parameters this build knows
+ * te_param_count - the number of parameters that this build supports
  *
  * Thread: any thread.
  * Since:  0.1
@@ -41,20 +41,20 @@ TE_EXPORT size_t te_param_count(void);
 /**
  * te_param_info - describe one parameter
  * @i:        0 to te_param_count() - 1
- * @ret_info: initialised by TE_PARAM_INFO_INIT; its strings live as long as
- *            the process
+ * @ret_info: initialised by TE_PARAM_INFO_INIT; its strings are valid until the
+ *            process ends
  *
  * Thread: any thread.
- * Errors: -EINVAL for an index out of range or a size not known.
+ * Errors: -EINVAL for an index out of range or an unknown size.
  * Since:  0.1
  */
 TE_EXPORT int te_param_info(size_t i, struct te_param_info *ret_info);
 
 /**
- * te_param_unknown - name a TE_* variable of the environment that means nothing
+ * te_param_unknown - name a TE_* variable of the environment that is not a parameter
  * @i: 0 and up
  *
- * Returns NULL when there are no more. The string lives as long as the process.
+ * Returns NULL if there are no more. The string is valid until the process ends.
  *
  * Thread: any thread.
  * Since:  0.1

@@ -14,7 +14,8 @@ TE_BEGIN_DECLS
 enum te_recipe_kind {
 	TE_RECIPE_NONE = 0,	/* operands stay in the compute dtype */
 	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
-	TE_RECIPE_CURRENT = 2	/* scale from this tensor's own amax */
+	TE_RECIPE_CURRENT = 2,	/* scale from this tensor's own amax */
+	TE_RECIPE_BLOCK = 3	/* a scale from the amax of each block: 1x128, 128x128 of weights */
 };
 
 enum te_amax_algo {
@@ -23,24 +24,32 @@ enum te_amax_algo {
 };
 
 #define TE_RECIPE_POW2 1u	/* current: clear the scale's mantissa bits (rounds down) */
-#define TE_RECIPE_E4M3_ONLY 2u	/* E4M3 gradients too; default is HYBRID, E5M2 gradients */
+#define TE_RECIPE_E4M3_ONLY 2u	/* delayed, current: E4M3 gradients; the default is E5M2 */
+#define TE_RECIPE_E5M2_GRADS 4u	/* block: E5M2 gradients; the default is E4M3 */
+#define TE_RECIPE_FP32_SCALES 8u /* block: scales of any value; the default is powers of two */
 
 struct te_recipe {
-	size_t size;
+	size_t size;		/* set by the INIT macro; lets the struct grow */
 	enum te_recipe_kind kind;
 	enum te_dtype compute;	/* BF16 or FP32: activations and unquantized operands */
 	int32_t margin;		/* delayed: fmt_max * 2^-margin; -32..32 */
 	int32_t history_len;	/* delayed: 1..65536 */
 	enum te_amax_algo algo;	/* delayed */
-	float amax_epsilon;	/* current: smaller amaxes are raised to it; >= 0 */
+	float amax_epsilon;	/* current, block: smaller amaxes are raised to it; >= 0 */
 	uint32_t flags;		/* TE_RECIPE_* */
 };
 #define TE_RECIPE_INIT \
 	{ sizeof(struct te_recipe), TE_RECIPE_NONE, TE_DTYPE_BF16, 0, 1024, TE_AMAX_MAX, 0.0f, 0 }
 
-/* "fp32", "bf16", "fp8-delayed", "fp8-current" with their defaults; -EINVAL names the
- * unknown word */
+/**
+ * te_recipe_from_name - fill in a recipe's defaults
+ * @name:       "fp32", "bf16", "fp8-delayed", "fp8-current" or "fp8-block"
+ * @ret_recipe: initialised by TE_RECIPE_INIT
+ *
+ * Errors: -EINVAL (the message lists the names).
+ */
 TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe);
+/* "?": no recipe has this kind and compute dtype */
 TE_EXPORT const char *te_recipe_name(const struct te_recipe *recipe);
 
 struct te_quant; /* the device state of many quantizers ("slots"); opaque, reference counted */
@@ -49,8 +58,8 @@ struct te_quant; /* the device state of many quantizers ("slots"); opaque, refer
  * te_quant_create - state for @nslots quantizers of one FP8 recipe
  * @dtypes: nslots of E4M3 or E5M2
  *
- * Scales start at 1, histories at 0. Everything lives in device memory in
- * packed arrays, so that one launch updates all slots.
+ * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
+ * so that one launch updates all slots. The recipe is copied. Block: slots have no such state.
  */
 TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
 			      const enum te_dtype *dtypes, struct te_quant **ret_q);
@@ -67,11 +76,11 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  * @y:    FP8 of the slot's dtype, same element count; the copies it holds are written
  * @noop: device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
  *
- * Delayed: casts with the slot's scale and folds this tensor's amax into history
- * slot 0. Current: computes amax, then the scale, then casts. y's scale_inv is
- * 1/scale, stored at cast time, so later updates never invalidate y. Amax
- * ignores NaN elements.
- * Source: notes in te_quantize(3); t/core/quant.c pins every edge case.
+ * Delayed: casts with the slot's scale and folds this tensor's amax into the newest entry of the
+ * history. Current: computes the amax, then the scale, then casts. Block: the same for each block
+ * of y's scaling, which is TE_SCALING_1X128 or _128X128. y's scale_inv is 1/scale, stored by the
+ * cast, so later updates never invalidate y. An amax ignores NaN elements.
+ * Source: te_quantize(3); t/quant/quant.c and t/quant/block.c have every edge case.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE.
  */
 TE_EXPORT int te_quantize(struct te_stream *stream, struct te_quant *q, int slot,
@@ -86,24 +95,26 @@ TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
  * A slot whose newest amax is 0 is left untouched. amax = max over the window
  * or the newest; the history rotates by one and slot 0 is cleared;
  * scale = (fmt_max * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the
- * old scale; an infinite scale becomes FLT_MAX. Current: does nothing.
+ * old scale; an infinite scale becomes FLT_MAX. Current, block: does nothing.
  */
 TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count);
 
-/* device words, for kernels of one's own: scale, and where amax is folded by atomic max (delayed:
- * history slot 0; current: the amax word that te_quantize clears first) */
+/* device words, for user-defined kernels: the scale, and where an amax is folded by atomic maximum
+ * (delayed: the newest of the history; current: the word that te_quantize clears first). NULL: no
+ * such slot, or a recipe without such words (block) */
 TE_EXPORT float *te_quant_scale_ptr(const struct te_quant *q, int slot);
 TE_EXPORT float *te_quant_amax_ptr(const struct te_quant *q, int slot);
 TE_EXPORT enum te_dtype te_quant_dtype(const struct te_quant *q, int slot);
-/* copy to host, synchronously: scale, and history_len floats (1 for current) */
+/* copy to host, synchronously: scale, and history_len floats (current: 1; block: none, scale 1) */
 TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_history);
 
 /**
  * te_quant_save, te_quant_load - the state as a little-endian blob
  *
  * Layout in te_quant_save(3): magic, version, recipe, slots, scales, histories, CRC-32.
- * Load refuses another recipe or slot count (-EINVAL), damage (-TE_ECORRUPT), a
- * foreign file (-TE_EFORMAT), and then changes nothing.
+ * te_quant_load refuses the state of another recipe or of other slots (-EINVAL), damaged bytes
+ * (-TE_ECORRUPT), and what is not quantizer state or is of a later version (-TE_EFORMAT). Then it
+ * changes nothing.
  */
 TE_EXPORT size_t te_quant_nbytes(const struct te_quant *q);
 TE_EXPORT int te_quant_save(struct te_quant *q, void *dst, size_t nbytes);

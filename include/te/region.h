@@ -1,8 +1,8 @@
 /*
- * te/region.h - the memory that running something changes, named piece by piece.
+ * te/region.h - the memory that a run modifies, as a list of named regions.
  *
- * Whoever tries a step out, as capturing a graph does, saves the regions before and puts them
- * back afterwards: nothing is then left of the trial.
+ * A caller that runs a step as a trial, as graph capture does to warm up, saves the regions
+ * first and restores them afterwards, so that the trial has no lasting effect.
  */
 #ifndef TE_REGION_H
 #define TE_REGION_H
@@ -14,18 +14,18 @@
 TE_BEGIN_DECLS
 
 enum te_region_kind {
-	TE_REGION_DEVICE = 0, /* of the context's device: copied by te_copy */
-	TE_REGION_HOST = 1    /* bookkeeping of the library: copied by memcpy */
+	TE_REGION_DEVICE = 0, /* device memory of the context: copied by te_copy */
+	TE_REGION_HOST = 1    /* host state of the library: copied by memcpy */
 };
 
 struct te_region {
-	const char *name; /* "gradients"; lives as long as the object */
+	const char *name; /* "gradients"; valid as long as the object */
 	enum te_region_kind kind;
 	void *ptr;
 	size_t nbytes;
 };
 
-/* a visitor of regions: anything but 0 ends the visit and is returned by it */
+/* called for each region: a value other than 0 ends the iteration and is returned from it */
 typedef int (*te_region_fn)(void *arg, const struct te_region *region);
 
 TE_END_DECLS

@@ -1,4 +1,4 @@
-/* te/schedule.h - which pass of which part of a model runs when. */
+/* te/schedule.h - the order in which the passes of a pipeline's chunks run. */
 #ifndef TE_SCHEDULE_H
 #define TE_SCHEDULE_H
 
@@ -13,7 +13,7 @@ struct te_schedule; /* opaque, immutable, reference counted */
 enum te_sched_kind {
 	TE_SCHED_F = 0, /* forward */
 	TE_SCHED_B = 1, /* backward */
-	TE_SCHED_W = 2	/* weight gradients, where backward leaves them */
+	TE_SCHED_W = 2	/* weight gradients, if backward does not compute them */
 };
 
 struct te_sched_entry {
@@ -22,28 +22,29 @@ struct te_sched_entry {
 };
 
 #define TE_SCHED_FORWARD_ONLY 1u /* the default order: no backward passes */
-#define TE_SCHED_DELAY_W 2u	 /* the default order: a W behind each B */
+#define TE_SCHED_DELAY_W 2u	 /* the default order: a W after each B */
 
 struct te_schedule_opts {
 	size_t size;	/* set by the INIT macro; lets the struct grow */
 	uint32_t flags; /* TE_SCHED_*, without order only */
 	int32_t nchunks;
-	int32_t nmicro;		/* micro-batches; 0: as many as the order has */
+	int32_t nmicro;		/* micro-batches; 0: counted in order */
 	const int32_t *nlayers; /* [nchunks] callables in a chunk; NULL: one each */
-	/* NULL: forwards of all micro-batches, then their backwards, chunks reversed */
+	/* NULL: forwards of all micro-batches, then their backwards, chunks in reverse order */
 	const struct te_sched_entry *order;
 	int32_t norder;
 };
 #define TE_SCHEDULE_OPTS_INIT { sizeof(struct te_schedule_opts), 0, 1, 0, 0, 0, 0 }
 
 /**
- * te_schedule_create - an order of passes that has been checked
+ * te_schedule_create - check an order of passes and expand it to steps
  *
- * The k-th visit of a chunk is its k-th micro-batch; forward, backward and weight-gradient visits
- * count apart. Each chunk is visited nmicro times forward, in training as often backward, and
- * nmicro times or never for weight gradients. A forward comes behind that of the chunk before, a
- * backward behind its forward and the backward of the chunk behind, weight gradients behind their
- * backward. The first entry against a rule is named with its place.
+ * The k-th forward entry of a chunk is its forward pass of micro-batch k; backward and
+ * weight-gradient entries are counted separately. Each chunk has nmicro forward entries, as many
+ * backward entries if there are any, and nmicro or no weight-gradient entries. For each
+ * micro-batch, a forward must come after the forward of the previous chunk, a backward after its
+ * forward and after the backward of the next chunk, and weight gradients after their backward. The
+ * error message names the first entry that breaks a rule and its index.
  * Thread: any.
  * Errors: -EINVAL, -TE_EORDER, -EOVERFLOW (more than 2^31 steps), -ENOMEM.
  */
@@ -51,20 +52,21 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
 				 struct te_schedule **ret_schedule);
 
 /**
- * te_schedule_parse - a schedule from text
- * @text: a name, or entries as Megatron and Transformer Engine write them
- * @opts: nchunks, nmicro and nlayers; nchunks 0, without nlayers: as many as the entries name
+ * te_schedule_parse - create a schedule from text
+ * @text: a name, or entries in the notation of Megatron and Transformer Engine
+ * @opts: nchunks, nmicro and nlayers; nchunks may be 0 without nlayers: the highest in the entries
  *
- * "1,2,-2,-1": chunks from 1, forward; negative, backward; "-1.5": weight gradients of chunk 1.
- * Names: "gpipe", the default order; "1f1b", which has at most nchunks micro-batches between
- * forward and backward; "zero-bubble", the same with weight gradients behind the next forward;
- * "interleaved", nchunks - 1 forward entries, then a forward and a backward entry in turn.
+ * In "1,2,-2,-1", N is the forward of chunk N, counted from 1, and -N its backward. "-1.5" is the
+ * weight gradients of chunk 1.
+ * Names: "gpipe", the default order; "1f1b", with at most nchunks micro-batches between forward and
+ * backward; "zero-bubble", the same with weight gradients after the next forward; "interleaved",
+ * nchunks - 1 forward entries, then forward and backward entries alternate.
  * Source: of "interleaved", Megatron-LM's core/pipeline_parallel/schedules.py for a single stage.
- * Errors: -EINVAL (names the word), -TE_EORDER, -EOVERFLOW, -ENOMEM.
+ * Errors: -EINVAL (names the part of text that is wrong), -TE_EORDER, -EOVERFLOW, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 				struct te_schedule **ret_schedule);
-/* the entries in that notation; *ret_text is released with free(3) */
+/* the entries in that notation; release *ret_text with free(3) */
 TE_EXPORT int te_schedule_print(const struct te_schedule *schedule, char **ret_text);
 
 TE_EXPORT struct te_schedule *te_schedule_ref(struct te_schedule *schedule);
@@ -73,7 +75,7 @@ TE_EXPORT struct te_schedule *te_schedule_unref(struct te_schedule *schedule);
 struct te_schedule_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nchunks, nmicro, nentries, nsteps;
-	/* chunks' layers times nmicro: one callable for each layer and micro-batch */
+	/* one callable for each layer and micro-batch: layers of all chunks times nmicro */
 	int32_t ncallables;
 	uint32_t kinds; /* bit te_sched_kind: the order has such entries */
 };
@@ -81,7 +83,8 @@ struct te_schedule_info {
 TE_EXPORT int te_schedule_info(const struct te_schedule *schedule,
 			       struct te_schedule_info *ret_info);
 
-/* A pass of one callable: forward entries go through a chunk's layers upwards, others downwards. */
+/* A pass of one callable. A forward entry has a step for each layer of its chunk in ascending
+ * order, the other entries in descending order. */
 struct te_sched_step {
 	int32_t entry;
 	enum te_sched_kind kind;

@@ -18,10 +18,10 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
 
 /**
  * te_seq_append - add an op at the end; takes a reference
- * Errors: -EEXIST (name in use), -EBUSY (already initialised).
+ * Errors: -EEXIST (name in use), -EBUSY (already initialised, or op is in another sequence).
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
-/* a channel that the caller feeds (targets, masks): shape is [B,T] followed by tail
+/* a channel that the caller writes (targets, masks): its shape is [B,T] followed by the tail
  * extents, if any */
 TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype,
 			   int ndim_tail, const int64_t *tail);
@@ -32,16 +32,16 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seed: the same seed gives the same weights on every backend
  *
- * All masters lie in one flat FP32 buffer, in op order, each padded to 64
- * elements with zeros; gradients in another of the same layout.
- * Ends the building of the sequence: checks the channels, and locks the ops.
- * Errors: -EBUSY (done already), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
+ * All master weights are in one flat FP32 buffer, in op order, each padded with zeros to a
+ * multiple of 64 elements; gradients are in another buffer of the same layout.
+ * Completes the sequence: checks the channels; afterwards no op and no channel can be added.
+ * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
 
 struct te_weight_info {
 	size_t size;
-	const char *name; /* "<op>.<weight>", lives as long as the sequence */
+	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
 	struct te_tensor *master; /* FP32, borrowed */
 	struct te_tensor *grad;	  /* FP32, borrowed */
@@ -56,8 +56,18 @@ TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
-/* The FP8 quantizers of the plans made so far; NULL before the first FP8 plan. With n ops, slot 2i
- * is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence
+/**
+ * te_seq_weights_changed - declare that the masters were written
+ *
+ * Call it on the same stream after writing masters directly; te_seq_init and te_adamw_step do it
+ * themselves. Forward passes that run after it refresh the FP8 and BF16 copies of the weights.
+ * Without it they may use copies of earlier weights.
+ * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESTATE (not initialised).
+ */
+TE_EXPORT int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream);
+
+/* The FP8 quantizers of the plans created so far; NULL before the first FP8 plan. With n ops,
+ * slot 2i is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence
  * share one FP8 recipe. */
 TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
 /* random state: seed, offset; synchronous */
@@ -65,9 +75,10 @@ TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *r
 TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset);
 
 /**
- * te_seq_regions - what the passes of the sequence's plans change, but for the plans' own
+ * te_seq_regions - memory of the sequence that passes of its plans modify
  *
- * Gradients, random state, quantizers, weight copies; masters are changed by an optimizer only.
+ * Gradients, random state, quantizers, weight copies, and the versions that tell whether these
+ * are current. Only an optimizer modifies master weights; te_plan_regions adds a plan's memory.
  * Errors: -TE_ESTATE (not initialised), and what fn returns.
  */
 TE_EXPORT int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg);

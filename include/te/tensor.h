@@ -16,21 +16,32 @@ TE_BEGIN_DECLS
 struct te_tensor; /* opaque, reference counted */
 
 /*
- * An FP8 tensor holds up to two copies of one logical [rows, cols] matrix (rows
- * = product of all extents but the last): row-wise as is, column-wise
- * transposed to [cols, rows], because Hopper's FP8 tensor cores want both
- * operands of a product K-major. Both share one scale-inverse: a code times
- * *scale_inv is the value.
+ * An FP8 tensor has up to two copies of one [rows, cols] matrix, where rows is the product of all
+ * extents but the last: a row-wise copy, and a column-wise copy, which is the transpose
+ * [cols, rows]. Hopper's FP8 tensor cores need both operands of a GEMM K-major. A value is a code
+ * times its scale-inverse.
  */
 #define TE_TENSOR_ROWWISE 1u /* the default when neither is given */
 #define TE_TENSOR_COLWISE 2u /* FP8 only */
+
+/*
+ * Which elements share a scale-inverse. Block scaling gives each copy an array of them, in the
+ * layout of te_scaling_index(); te_tensor_scale_inv() is the row-wise copy's,
+ * te_tensor_col_scale_inv() the column-wise copy's.
+ */
+enum te_scaling {
+	TE_SCALING_TENSOR,  /* all elements of both copies: one device word */
+	TE_SCALING_1X128,   /* 128 consecutive elements of a row of the copy as it is stored */
+	TE_SCALING_128X128, /* a square of 128 rows and 128 columns */
+};
 
 struct te_tensor_opts {
 	size_t size;	/* set by the INIT macro; lets the struct grow */
 	uint32_t align;	/* bytes, a power of two; 0 means 256 */
 	uint32_t flags;	/* TE_TENSOR_* */
+	uint32_t scaling; /* enum te_scaling; other than TE_SCALING_TENSOR: FP8 only */
 };
-#define TE_TENSOR_OPTS_INIT { sizeof(struct te_tensor_opts), 0, 0 }
+#define TE_TENSOR_OPTS_INIT { sizeof(struct te_tensor_opts), 0, 0, 0 }
 
 /**
  * te_tensor_create - allocate a row-major tensor on the context's device
@@ -41,8 +52,8 @@ struct te_tensor_opts {
  * @opts:  NULL for the defaults
  * @ret_t: the tensor, with one reference
  *
- * Memory: undefined until written; an FP8 tensor's scale_inv is 1.
- * Stream: synchronous; -EBUSY while the context's stream is capturing.
+ * Memory: undefined until written; an FP8 tensor's scale-inverses are 1.
+ * Stream: synchronous; -EBUSY if the calling thread is capturing the context's stream.
  * Thread: any thread; one tensor by one thread at a time.
  * Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA.
  * Since:  0.1
@@ -67,8 +78,8 @@ TE_EXPORT int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
  * @offset_nelems: first element within the base
  *
  * The view keeps the base alive; te_tensor_base() returns it. A view of a
- * view has the outermost tensor as its base. FP8 tensors with a column copy
- * can only be viewed whole (-EINVAL else).
+ * view has the outermost tensor as its base. FP8 tensors with a column copy or with
+ * block scaling can only be viewed whole, with the same columns (-EINVAL else).
  */
 TE_EXPORT int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim,
 			     const int64_t *shape, struct te_tensor **ret_t);
@@ -86,8 +97,26 @@ TE_EXPORT int64_t te_tensor_cols(const struct te_tensor *t);  /* last extent */
 TE_EXPORT int64_t te_tensor_rows(const struct te_tensor *t);  /* product of the others */
 TE_EXPORT void *te_tensor_data(const struct te_tensor *t);
 TE_EXPORT void *te_tensor_coldata(const struct te_tensor *t);
+TE_EXPORT enum te_scaling te_tensor_scaling(const struct te_tensor *t);
+/* of the row-wise and the column-wise copy: the same word, or with block scaling an array each,
+ * NULL where the tensor lacks that copy */
 TE_EXPORT float *te_tensor_scale_inv(const struct te_tensor *t);
+TE_EXPORT float *te_tensor_col_scale_inv(const struct te_tensor *t);
 TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: not a view */
+
+/**
+ * te_scaling_nfloats, te_scaling_index - layout of the scale-inverses of a copy
+ * @rows, @cols: extents of the copy as it is stored: of a column-wise copy those of the transpose
+ *
+ * How many FP32 words the array has, padding included, and which of them belongs to element
+ * (@r, @c). TE_SCALING_1X128: [ceil(cols / 128), rows], word (c / 128, r); TE_SCALING_128X128:
+ * [ceil(rows / 128), ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a
+ * multiple of 4, as cuBLASLt needs it. -1: the scaling is
+ * unknown, an extent is below 1, or the element is outside.
+ */
+TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);
+TE_EXPORT int64_t te_scaling_index(enum te_scaling scaling, int64_t rows, int64_t cols, int64_t r,
+				   int64_t c);
 
 /* copy all of a tensor's row-wise data from or to host memory, synchronously on the
  * context's stream */

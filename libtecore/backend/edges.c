@@ -1,14 +1,15 @@
 /*
- * edges.c - which nodes of a recorded graph have to wait for which.
+ * edges.c - dependency edges of a captured graph, computed from memory accesses.
  *
- * The ends of all ranges of memory cut it into segments. A segment knows the latest group of
- * nodes that used it, of which each may go on beside the others (they read, or write parts of
- * their own), and the group before. A node that joins the latest group waits for the group
- * before; one that cannot waits for the latest and is a new one. Bit sets of all that a
- * node is behind then tell which of these edges others imply.
+ * The endpoints of all accessed ranges split memory into segments. Each segment remembers its
+ * latest group of accesses that may run concurrently (all reads, or disjoint writes) and the
+ * group before. A compatible access joins the latest group and depends on the group before; any
+ * other access depends on the latest group and starts a new one. Edges that others imply are
+ * dropped, using one bit set of ancestors per node.
  *
- * From these edges each node's height is known, the longest way behind it, and nodes are put on a
- * few lines: of those that wait for a node the highest goes on with its line.
+ * Nodes are then assigned to at most WIDTH chains, which bounds concurrency: each node also depends
+ * on the node before it in its chain. The critical successor of a node, which of the nodes that
+ * depend on it has the longest path to a sink, continues the chain: a critical path is one chain.
  */
 #define TE_LOG_CATEGORY "core/edges"
 #include "config.h"
@@ -18,15 +19,15 @@
 #include <string.h>
 
 #include "libtecore/backend/edges.h"
-#include "libtecore/internal.h"
+#include "libtecore/base/base.h"
 
 #define NONE UINT32_MAX
-/* nodes up to which implied edges are looked for: sets of n bits for each of n nodes, 32 MiB */
+/* implied edges are dropped in graphs of at most so many nodes: n sets of n bits, 32 MiB */
 #define REDUCE_MAX 16384
 /*
- * Nodes make so many lines at most, each node behind the one before it in its line. A training step
- * has no use for more: its longest way is then as long as with any number, and on an H200 a step
- * of 550 small nodes took 954, 866 and 910 us with 4, 6 and 8 lines, when it was first measured.
+ * Upper bound on concurrent chains. With 6 the critical path of a training step is as short as with
+ * any number. Measured on an H200, 550 small nodes: 4 chains 954 us, 6 866 us, 8 910 us, when first
+ * measured.
  */
 #define WIDTH 6
 
@@ -39,7 +40,7 @@ struct link {
 struct segment {
 	uintptr_t begin;
 	uint32_t latest, before; /* lists of links */
-	uint32_t since;		 /* the barrier that these came behind */
+	uint32_t since;		 /* the latest barrier when these were added */
 	enum te__access access;	 /* of the latest group */
 };
 
@@ -50,17 +51,17 @@ struct work {
 	size_t nsegments;
 	struct link *link;
 	size_t nlinks, caplinks;
-	uint32_t *wait; /* of the node at hand, each once: seen[node] says who was at hand */
-	uint32_t nwaits;
-	uint32_t *seen;
-	uint64_t *behind; /* [n, nwords] bits, or NULL */
+	uint32_t *pending; /* dependencies of the present node, without duplicates */
+	uint32_t npending;
+	uint32_t *seen; /* the latest node that has this one as dependency */
+	uint64_t *ancestors; /* [n, nwords] bits: all that a node depends on; or NULL */
 	size_t nwords;
-	unsigned char *awaited;
-	uint32_t barrier;	      /* the latest, or NONE */
-	uint32_t line[WIDTH], nlines; /* since that: the last node of each */
-	uint32_t *depth;	      /* edges on the longest way to a node */
-	uint32_t *height;	      /* and on that from it */
-	uint32_t *heir;		      /* of those that wait for a node the highest, or NONE */
+	unsigned char *has_dependent;
+	uint32_t barrier;		/* the latest, or NONE */
+	uint32_t chain[WIDTH], nchains; /* since the barrier: the last node of each */
+	uint32_t *depth;		/* edges on the longest path to a node */
+	uint32_t *distance;		/* edges on the longest path from it to a sink */
+	uint32_t *successor;		/* the critical successor, or NONE */
 	struct te__edges e;
 	size_t ndeps, capdeps;
 };
@@ -95,7 +96,7 @@ static int by_begin(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* a segment from each end of a range to the next */
+/* one segment from each endpoint of a range to the next */
 static int segments_make(struct work *w)
 {
 	struct te__ranges r;
@@ -134,21 +135,21 @@ static struct segment *segment_at(const struct work *w, uintptr_t begin)
 		       sizeof(*w->segment), by_begin);
 }
 
-/* waiting */
+/* dependencies */
 
-/* not for itself, nor for the end of its own call */
-static void wait_for(struct work *w, uint32_t node, uint32_t at)
+/* adds a dependency of node at, unless it is the node itself or in its batch */
+static void dep_add(struct work *w, uint32_t node, uint32_t at)
 {
 	if (node >= at || w->seen[node] == at)
 		return;
 	w->seen[node] = at;
-	w->wait[w->nwaits++] = node;
+	w->pending[w->npending++] = node;
 }
 
-static void wait_for_all(struct work *w, uint32_t list, uint32_t at)
+static void deps_add_list(struct work *w, uint32_t list, uint32_t at)
 {
 	for (; list != NONE; list = w->link[list].next)
-		wait_for(w, w->link[list].node, at);
+		dep_add(w, w->link[list].node, at);
 }
 
 static int link_add(struct work *w, uint32_t *list, uint32_t node)
@@ -167,8 +168,8 @@ static int link_add(struct work *w, uint32_t *list, uint32_t node)
 	return 0;
 }
 
-/* kernels of one pass write different parts: they have the same arguments, and it has each once */
-static int parts_differ(const struct work *w, uint32_t list, const struct te__gnode *n)
+/* Kernels of one pass, each launched once with the same arguments, make disjoint writes. */
+static int are_disjoint(const struct work *w, uint32_t list, const struct te__gnode *n)
 {
 	const size_t nbytes = te__k_nbytes((enum te_k_id)n->id);
 
@@ -187,10 +188,10 @@ static int joins_latest(const struct work *w, const struct segment *s, enum te__
 {
 	if (s->latest == NONE || s->access != access || access == TE__WRITE)
 		return 0;
-	return access == TE__READ || parts_differ(w, s->latest, n);
+	return access == TE__READ || are_disjoint(w, s->latest, n);
 }
 
-/* node i of a call, from node up to last, uses the range */
+/* node i, of the batch from node to last, accesses the range */
 static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t node, uint32_t last)
 {
 	int ret = 0;
@@ -206,7 +207,7 @@ static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t n
 			s->latest = NONE;
 			s->access = r->access;
 		}
-		wait_for_all(w, s->before, node);
+		deps_add_list(w, s->before, node);
 		ret = link_add(w, &s->latest, last);
 	}
 	return ret;
@@ -214,23 +215,23 @@ static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t n
 
 /* edges */
 
-static uint64_t *behind(const struct work *w, uint32_t node)
+static uint64_t *ancestors(const struct work *w, uint32_t node)
 {
-	return w->behind + node * w->nwords;
+	return w->ancestors + node * w->nwords;
 }
 
-static int is_behind(const struct work *w, uint32_t node, uint32_t other)
+static int depends_on(const struct work *w, uint32_t node, uint32_t other)
 {
-	return w->behind && behind(w, node)[other / 64] >> other % 64 & 1;
+	return w->ancestors && ancestors(w, node)[other / 64] >> other % 64 & 1;
 }
 
-static void put_behind(const struct work *w, uint32_t node, uint32_t other)
+static void ancestors_add(const struct work *w, uint32_t node, uint32_t other)
 {
-	if (!w->behind)
+	if (!w->ancestors)
 		return;
 	for (size_t i = 0; i <= other / 64; i++)
-		behind(w, node)[i] |= behind(w, other)[i];
-	behind(w, node)[other / 64] |= (uint64_t)1 << other % 64;
+		ancestors(w, node)[i] |= ancestors(w, other)[i];
+	ancestors(w, node)[other / 64] |= (uint64_t)1 << other % 64;
 }
 
 static int by_number(const void *a, const void *b)
@@ -240,86 +241,87 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* without what others imply */
-static void waits_reduce(struct work *w, uint32_t node)
+/* drops dependencies that others imply */
+static void deps_reduce(struct work *w, uint32_t node)
 {
-	const uint32_t n = w->nwaits;
+	const uint32_t n = w->npending;
 	uint32_t kept = n;
 
-	if (w->behind)
-		memset(behind(w, node), 0, w->nwords * sizeof(*w->behind));
-	qsort(w->wait, n, sizeof(*w->wait), by_number);
-	/* the later a node is the more it is behind */
+	if (w->ancestors)
+		memset(ancestors(w, node), 0, w->nwords * sizeof(*w->ancestors));
+	qsort(w->pending, n, sizeof(*w->pending), by_number);
+	/* from the last one: only later nodes can depend on earlier ones */
 	for (uint32_t i = n; i-- > 0;) {
-		if (is_behind(w, node, w->wait[i]))
+		if (depends_on(w, node, w->pending[i]))
 			continue;
-		put_behind(w, node, w->wait[i]);
-		w->wait[--kept] = w->wait[i];
+		ancestors_add(w, node, w->pending[i]);
+		w->pending[--kept] = w->pending[i];
 	}
-	w->nwaits = n - kept;
-	memmove(w->wait, w->wait + kept, w->nwaits * sizeof(*w->wait));
+	w->npending = n - kept;
+	memmove(w->pending, w->pending + kept, w->npending * sizeof(*w->pending));
 }
 
-/* whether a node that is higher, and still to come, is to go on with the line behind its end */
-static int is_kept(const struct work *w, uint32_t end, uint32_t node)
+/* 1: the chain is reserved for a later node with a longer path to a sink than this node */
+static int is_reserved(const struct work *w, uint32_t end, uint32_t node)
 {
-	const uint32_t heir = w->heir[end];
+	const uint32_t next = w->successor[end];
 
-	return heir != NONE && heir > node && w->height[heir] > w->height[node];
+	return next != NONE && next > node && w->distance[next] > w->distance[node];
 }
 
-/* edges on the longest way to what is behind all that the node at hand waits for */
-static uint32_t depth_at_hand(const struct work *w)
+/* edges on the longest path to a node with the pending dependencies */
+static uint32_t pending_depth(const struct work *w)
 {
 	uint32_t depth = 0;
 
-	for (uint32_t k = 0; k < w->nwaits; k++)
-		if (w->depth[w->wait[k]] >= depth)
-			depth = w->depth[w->wait[k]] + 1;
+	for (uint32_t k = 0; k < w->npending; k++)
+		if (w->depth[w->pending[k]] >= depth)
+			depth = w->depth[w->pending[k]] + 1;
 	return depth;
 }
 
 /*
- * A call becomes the end of a line: of the deepest that it is behind and that no other is to go on
- * with, so that the longest way is one line; else of a new one or, behind a node that it has
- * nothing to do with, of that which makes the shortest way, of equal ones the shallowest.
+ * Append a batch to a chain. Prefer the deepest chain whose tail it already depends on, unless that
+ * tail is reserved for a node on a longer path. Otherwise open a chain; if WIDTH are in use, add an
+ * edge to the chain that lengthens the critical path least, of equal ones the shallowest.
  */
-static void line_join(struct work *w, uint32_t node, uint32_t last)
+static void chain_append(struct work *w, uint32_t node, uint32_t last)
 {
-	const uint32_t from = depth_at_hand(w);
+	const uint32_t from = pending_depth(w);
 	uint32_t best = NONE, least = NONE, shortest = 0;
 
-	for (uint32_t i = 0; i < w->nlines; i++) {
-		const uint32_t end = w->line[i], depth = w->depth[end];
-		const int kept = is_kept(w, end, node);
-		/* edges on the longest way through the node if it goes on here */
+	for (uint32_t i = 0; i < w->nchains; i++) {
+		const uint32_t end = w->chain[i], depth = w->depth[end];
+		const int reserved = is_reserved(w, end, node);
+		/* edges on the longest path through this chain if the node is appended to it */
 		const uint32_t len = (from > depth ? from : depth + 1) +
-				     (kept ? w->height[w->heir[end]] + 1 : w->height[node]);
+				     (reserved ? w->distance[w->successor[end]] + 1 :
+						 w->distance[node]);
 
-		if (!kept && is_behind(w, node, end) &&
-		    (best == NONE || depth > w->depth[w->line[best]]))
+		if (!reserved && depends_on(w, node, end) &&
+		    (best == NONE || depth > w->depth[w->chain[best]]))
 			best = i;
 		if (least == NONE || len < shortest ||
-		    (len == shortest && depth < w->depth[w->line[least]])) {
+		    (len == shortest && depth < w->depth[w->chain[least]])) {
 			least = i;
 			shortest = len;
 		}
 	}
-	if (best == NONE && w->nlines < WIDTH) {
-		best = w->nlines++;
+	if (best == NONE && w->nchains < WIDTH) {
+		best = w->nchains++;
 	} else if (best == NONE) {
 		best = least;
-		wait_for(w, w->line[best], node);
-		waits_reduce(w, node);
+		dep_add(w, w->chain[best], node);
+		deps_reduce(w, node);
 	}
-	w->line[best] = last;
+	w->chain[best] = last;
 }
 
-/* what the node waits for becomes its edges */
+/* the pending dependencies become edges of the node */
 static int edges_add(struct work *w, uint32_t node)
 {
-	if (w->ndeps + w->nwaits > w->capdeps) {
-		size_t cap = 2 * w->capdeps + w->nwaits + 64;
+	if (w->ndeps + w->npending > w->capdeps) {
+		size_t cap = 2 * w->capdeps + w->npending + 64;
 		uint32_t *dep = te__realloc(w->e.dep, cap * sizeof(*dep));
 
 		if (!dep)
@@ -327,50 +329,50 @@ static int edges_add(struct work *w, uint32_t node)
 		w->e.dep = dep;
 		w->capdeps = cap;
 	}
-	for (uint32_t i = 0; i < w->nwaits; i++) {
-		const uint32_t before = w->wait[i];
+	for (uint32_t i = 0; i < w->npending; i++) {
+		const uint32_t before = w->pending[i];
 
-		w->awaited[before] = 1;
+		w->has_dependent[before] = 1;
 		w->e.dep[w->ndeps++] = before;
 	}
-	w->depth[node] = depth_at_hand(w);
-	w->nwaits = 0;
+	w->depth[node] = pending_depth(w);
+	w->npending = 0;
 	return 0;
 }
 
 static int is_barrier(const struct te__gnode *n)
 {
-	return n->foreign || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
+	return n->opaque || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
 	       n->kind == TE_NODE_OTHER;
 }
 
-/* the nodes of a call, from node up to last, are a straight line behind what node waits for */
-static int call_edges(struct work *w, uint32_t node, uint32_t last)
+/* the batch from node to last is a chain; its first node has the pending dependencies */
+static int batch_edges(struct work *w, uint32_t node, uint32_t last)
 {
 	int r = 0;
 
 	for (uint32_t i = node; !r && i <= last; i++) {
 		w->e.first[i] = (uint32_t)w->ndeps;
 		if (i > node) {
-			wait_for(w, i - 1, i);
-			waits_reduce(w, i);
+			dep_add(w, i - 1, i);
+			deps_reduce(w, i);
 		}
 		r = edges_add(w, i);
 	}
 	return r;
 }
 
-static int has_barrier(const struct work *w, uint32_t node, uint32_t last)
+static int batch_has_barrier(const struct work *w, uint32_t node, uint32_t last)
 {
 	while (node < last && !is_barrier(&w->node[node]))
 		node++;
 	return is_barrier(&w->node[node]);
 }
 
-/* by data */
-static int call_add(struct work *w, uint32_t node, uint32_t last)
+/* finds the dependencies of a batch */
+static int batch_add(struct work *w, uint32_t node, uint32_t last)
 {
-	const int barrier = has_barrier(w, node, last);
+	const int barrier = batch_has_barrier(w, node, last);
 	struct te__ranges ranges;
 	int r = 0;
 
@@ -381,25 +383,25 @@ static int call_add(struct work *w, uint32_t node, uint32_t last)
 	}
 	if (barrier)
 		for (uint32_t i = w->barrier == NONE ? 0 : w->barrier; i < node; i++)
-			if (!w->awaited[i])
-				wait_for(w, i, node);
-	if (!w->nwaits && w->barrier != NONE)
-		wait_for(w, w->barrier, node);
+			if (!w->has_dependent[i])
+				dep_add(w, i, node);
+	if (!w->npending && w->barrier != NONE)
+		dep_add(w, w->barrier, node);
 	if (barrier)
 		w->barrier = last;
-	waits_reduce(w, node);
-	return r ? r : call_edges(w, node, last);
+	deps_reduce(w, node);
+	return r ? r : batch_edges(w, node, last);
 }
 
-static uint32_t call_end(const struct work *w, uint32_t node)
+static uint32_t batch_end(const struct work *w, uint32_t node)
 {
-	while (node + 1 < w->n && w->node[node + 1].joined)
+	while (node + 1 < w->n && w->node[node + 1].in_batch)
 		node++;
 	return node;
 }
 
-/* from what there is by data */
-static void heirs_find(struct work *w)
+/* computed from the dependencies found */
+static void successors_find(struct work *w)
 {
 	for (uint32_t i = w->n; i-- > 0;) {
 		const uint32_t end = i + 1 < w->n ? w->e.first[i + 1] : (uint32_t)w->ndeps;
@@ -407,20 +409,20 @@ static void heirs_find(struct work *w)
 		for (uint32_t k = w->e.first[i]; k < end; k++) {
 			const uint32_t before = w->e.dep[k];
 
-			/* of equal ones the first */
-			if (w->height[before] > w->height[i] + 1)
+			/* of equal distances the first node */
+			if (w->distance[before] > w->distance[i] + 1)
 				continue;
-			w->height[before] = w->height[i] + 1;
-			w->heir[before] = i;
+			w->distance[before] = w->distance[i] + 1;
+			w->successor[before] = i;
 		}
 	}
 }
 
-/* the edges by data, and those that make lines */
-static int lines_add(struct work *w)
+/* adds edges that limit the graph to WIDTH chains */
+static int chains_add(struct work *w)
 {
-	struct te__edges by_data = w->e;
-	const uint32_t nby_data = (uint32_t)w->ndeps;
+	struct te__edges found = w->e;
+	const uint32_t nfound = (uint32_t)w->ndeps;
 	int r = 0;
 
 	w->e = (struct te__edges){ te__calloc((size_t)w->n + 1, sizeof(*w->e.first)), NULL };
@@ -429,29 +431,29 @@ static int lines_add(struct work *w)
 	if (!w->e.first)
 		r = -ENOMEM;
 	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
-		const uint32_t end = i + 1 < w->n ? by_data.first[i + 1] : nby_data;
+		const uint32_t end = i + 1 < w->n ? found.first[i + 1] : nfound;
 		int barrier;
 
-		last = call_end(w, i);
-		barrier = has_barrier(w, i, last);
-		/* all since the barrier before is on a line */
-		for (uint32_t k = 0; barrier && k < w->nlines; k++)
-			wait_for(w, w->line[k], i);
-		for (uint32_t k = by_data.first[i]; !barrier && k < end; k++)
-			wait_for(w, by_data.dep[k], i);
-		waits_reduce(w, i);
-		line_join(w, i, last);
-		r = call_edges(w, i, last);
+		last = batch_end(w, i);
+		barrier = batch_has_barrier(w, i, last);
+		/* every node since the previous barrier is on a chain */
+		for (uint32_t k = 0; barrier && k < w->nchains; k++)
+			dep_add(w, w->chain[k], i);
+		for (uint32_t k = found.first[i]; !barrier && k < end; k++)
+			dep_add(w, found.dep[k], i);
+		deps_reduce(w, i);
+		chain_append(w, i, last);
+		r = batch_edges(w, i, last);
 		if (barrier) {
-			w->line[0] = last;
-			w->nlines = 1;
+			w->chain[0] = last;
+			w->nchains = 1;
 		}
 	}
-	te__edges_free(&by_data);
+	te__edges_free(&found);
 	return r;
 }
 
-static int in_line(uint32_t n, const struct te__gnode *node)
+static int is_chain(uint32_t n, const struct te__gnode *node)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (node[i].ndeps != (i > 0) || (i && node[i].dep[0] != i - 1))
@@ -466,8 +468,8 @@ static int edges_keep(struct work *w)
 	for (uint32_t i = 0; !r && i < w->n; i++) {
 		w->e.first[i] = (uint32_t)w->ndeps;
 		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
-			wait_for(w, w->node[i].dep[k], i);
-		waits_reduce(w, i);
+			dep_add(w, w->node[i].dep[k], i);
+		deps_reduce(w, i);
 		r = edges_add(w, i);
 	}
 	return r;
@@ -478,37 +480,37 @@ static int edges_find(struct work *w)
 	int r = segments_make(w);
 
 	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
-		last = call_end(w, i);
-		r = call_add(w, i, last);
+		last = batch_end(w, i);
+		r = batch_add(w, i, last);
 	}
 	if (r)
 		return r;
-	heirs_find(w);
-	return lines_add(w);
+	successors_find(w);
+	return chains_add(w);
 }
 
-int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges *ret)
+int te__edges_from_accesses(uint32_t n, const struct te__gnode *node, struct te__edges *ret)
 {
-	const int line = in_line(n, node);
+	const int serial = is_chain(n, node);
 	struct work w = { .n = n, .node = node, .barrier = NONE, .nwords = (n + 63) / 64 };
 	int r = 0;
 
 	w.e.first = te__calloc((size_t)n + 1, sizeof(*w.e.first));
-	w.wait = te__malloc(n * sizeof(*w.wait));
+	w.pending = te__malloc(n * sizeof(*w.pending));
 	w.seen = te__malloc(n * sizeof(*w.seen));
-	w.awaited = te__calloc(n, 1);
+	w.has_dependent = te__calloc(n, 1);
 	w.depth = te__calloc(n, sizeof(*w.depth));
-	w.height = te__calloc(n, sizeof(*w.height));
-	w.heir = te__malloc(n * sizeof(*w.heir));
-	if (line && n <= REDUCE_MAX)
-		w.behind = te__calloc((size_t)n * w.nwords, sizeof(*w.behind));
-	if (!w.e.first || !w.wait || !w.seen || !w.awaited || !w.depth || !w.height || !w.heir ||
-	    (line && n <= REDUCE_MAX && !w.behind))
+	w.distance = te__calloc(n, sizeof(*w.distance));
+	w.successor = te__malloc(n * sizeof(*w.successor));
+	if (serial && n <= REDUCE_MAX)
+		w.ancestors = te__calloc((size_t)n * w.nwords, sizeof(*w.ancestors));
+	if (!w.e.first || !w.pending || !w.seen || !w.has_dependent || !w.depth || !w.distance ||
+	    !w.successor || (serial && n <= REDUCE_MAX && !w.ancestors))
 		r = -ENOMEM;
 	if (!r) {
 		memset(w.seen, 0xff, n * sizeof(*w.seen));
-		memset(w.heir, 0xff, n * sizeof(*w.heir));
-		r = line ? edges_find(&w) : edges_keep(&w);
+		memset(w.successor, 0xff, n * sizeof(*w.successor));
+		r = serial ? edges_find(&w) : edges_keep(&w);
 	}
 	if (!r) {
 		w.e.first[n] = (uint32_t)w.ndeps;
@@ -517,13 +519,13 @@ int te__edges_by_data(uint32_t n, const struct te__gnode *node, struct te__edges
 		te__edges_free(&w.e);
 		te__fail(r, "no memory for the edges of %u nodes", n);
 	}
-	te__free(w.wait);
+	te__free(w.pending);
 	te__free(w.seen);
-	te__free(w.awaited);
+	te__free(w.has_dependent);
 	te__free(w.depth);
-	te__free(w.height);
-	te__free(w.heir);
-	te__free(w.behind);
+	te__free(w.distance);
+	te__free(w.successor);
+	te__free(w.ancestors);
 	te__free(w.segment);
 	te__free(w.link);
 	return r;

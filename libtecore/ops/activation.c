@@ -1,6 +1,6 @@
 /* activation.c - elementwise activations, plain and gated. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static const char *const act_names[TE_ACT_COUNT] = {
 	[TE_ACT_GELU] = "gelu",	  [TE_ACT_QGELU] = "qgelu", [TE_ACT_RELU] = "relu",

@@ -1,6 +1,6 @@
 /* attention.c - causal attention over packed heads. Saved: the rows' log-sum-exp. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 /* te_philox_attn() numbers groups of 8 keys in 13 bits */
 #define MAX_DROPOUT_SEQLEN (8 << 13)

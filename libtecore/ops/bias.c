@@ -1,6 +1,6 @@
 /* bias.c - y = x + bias. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int bias_check(const struct te_op *op)
 {
@@ -33,7 +33,7 @@ static int bias_infer(struct te_op_infer *inf)
 	if (r < 0)
 		return r;
 	te__ops_same(inf);
-	/* a copy in the compute dtype, as a product with this bias in its epilogue reads it */
+	/* a copy in the compute dtype: a GEMM with this bias in its epilogue reads that */
 	inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
 	inf->inplace_fwd = 1;
 	inf->dx_alias = 0;

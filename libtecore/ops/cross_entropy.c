@@ -1,6 +1,6 @@
 /* cross_entropy.c - mean softmax cross-entropy. Saved: log-sum-exp and the count of rows. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int ce_check(const struct te_op *op)
 {
@@ -40,7 +40,7 @@ static int ce_infer(struct te_op_infer *inf)
 	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
 	inf->save_x = TE_FORM_HP;
 	inf->save_ex = 1;
-	inf->bwd_dy = 0; /* it is where gradients begin */
+	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
 	inf->inplace_bwd = 1;
 	inf->nsaved = 2;
 	inf->saved[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { rows } };

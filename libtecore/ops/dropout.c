@@ -1,6 +1,6 @@
 /* dropout.c - drops elements in training; nothing is stored, backward draws the same mask. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int dropout_check(const struct te_op *op)
 {
@@ -47,7 +47,7 @@ static int drop(const struct te_op_call *c, const struct te_tensor *x, struct te
 
 	if (k.threshold && (c->flags & TE_CALL_TRAIN))
 		return TE__LAUNCH(c->stream, DROPOUT, &k);
-	if (k.x == k.y) /* infer() made them one value */
+	if (k.x == k.y) /* infer() has aliased them */
 		return 0;
 	return te_copy(c->stream, k.y, k.x, te_tensor_nbytes(x));
 }

@@ -1,6 +1,6 @@
-/* embedding.c - token rows, plus position rows where there are any. */
+/* embedding.c - token rows, plus position rows if max_pos > 0. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int embedding_check(const struct te_op *op)
 {

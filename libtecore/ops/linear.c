@@ -1,5 +1,5 @@
 /*
- * linear.c - y = x w^T, its two gradients, and what each recipe feeds them.
+ * linear.c - y = x w^T and its two gradients. Operands of the three GEMMs:
  *
  *		y = x w^T	dx = dy w	dw += dy^T x
  * FP8		x row, w row	dy row, w col	dy col, x col
@@ -7,9 +7,9 @@
  * FP32		x, master	dy, master	dy, x
  */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
-#define FP8_ALIGN 16 /* cuBLASLt's rule for FP8 extents, te/gemm.h */
+#define FP8_ALIGN 16 /* te_gemm's rule for FP8 extents, with one scale or block scaling */
 
 static int is_embedding(const struct te_op *op)
 {
@@ -42,7 +42,7 @@ static int linear_check(const struct te_op *op)
 				"linear %s: tied_op %s has a table of [%lld,%lld], not [%lld,%lld]",
 				op->name, a->tied_op->name, (long long)e->vocab,
 				(long long)e->width, (long long)a->out, (long long)a->in);
-	te_op_ref(a->tied_op); /* the copied attributes hold it */
+	te_op_ref(a->tied_op); /* a reference of the copied attributes */
 	return 0;
 }
 
@@ -79,7 +79,7 @@ static int linear_infer(struct te_op_infer *inf)
 		return r;
 	te__ops_same(inf);
 	inf->out[0].shape[inf->out[0].ndim - 1] = a->out;
-	if (inf->recipe->kind == TE_RECIPE_NONE || a->keep_hp) {
+	if (!te__recipe_casts(inf->recipe) || a->keep_hp) {
 		inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
 		inf->dw_x = inf->dw_dy = TE_FORM_HP;
 		return 0;

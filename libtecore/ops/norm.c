@@ -1,6 +1,6 @@
 /* norm.c - LayerNorm and RMSNorm. Saved: rstd, and for LayerNorm the mean. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int has_beta(const struct te_op *op)
 {

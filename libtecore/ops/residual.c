@@ -1,6 +1,6 @@
-/* residual.c - fork: a value goes two ways; add: two values meet. */
+/* residual.c - fork: a value for two consumers; add: the sum of two values. */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int sum(const struct te_op_call *c, const struct te_tensor *a, const struct te_tensor *b,
 	       struct te_tensor *y)
@@ -30,7 +30,7 @@ static int fork_infer(struct te_op_infer *inf)
 
 static int fork_backward(const struct te_op_call *c)
 {
-	/* no gradient comes back where all takers lie beyond the end of the plan */
+	/* there is no second gradient if all takers are outside the planned ops */
 	if (!c->dey[0].hp)
 		return te_copy(c->stream, te_tensor_data(c->dx.hp), te_tensor_data(c->dy.hp),
 			       te_tensor_nbytes(c->dx.hp));

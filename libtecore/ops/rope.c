@@ -1,6 +1,6 @@
 /* rope.c - rotary position embedding of packed heads (Su et al., arXiv:2104.09864). */
 #define TE_LOG_CATEGORY "core/op"
-#include "libtecore/ops/ops_internal.h"
+#include "libtecore/ops/common.h"
 
 static int rope_check(const struct te_op *op)
 {

@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/graph.h>
 #include <te/plan.h>
-#include <te/private.h>
+#include "libtecore/base/private.h"
 
 #include "caster.h"
-#include "libtecore/ctx_internal.h"
+#include "libtecore/tensor/ctx.h"
 #include "tt_ctx.h"
-#include "../core/plan_model.h"
+#include "t/plan/plan_model.h"
 
 #define N 24 /* elements of each argument */
 
@@ -42,7 +43,7 @@ static struct te_callable cast_of(struct caster *a, uint32_t *words)
 
 /* ---- what a step works on, and finds unchanged ---- */
 
-static const uint32_t ways[] = { TE_GRAPH_CHAIN, TE_GRAPH_CHAIN | TE_GRAPH_CACHE_WEIGHTS,
+static const uint32_t ways[] = { TE_GRAPH_CHAIN, TE_GRAPH_CHAIN | TE_GRAPH_REUSE,
 				 TE_GRAPH_WHOLE, TE_GRAPH_WHOLE | TE_GRAPH_CHAIN,
 				 TE_GRAPH_EAGER | TE_GRAPH_CHAIN };
 
@@ -99,7 +100,7 @@ static void state_reset(void)
 		s.a[i].count = s.b[i].count = 5;
 }
 
-/* passes have run in warm-up and in capture, and nobody sees it */
+/* passes have run in warm-up and in capture, without a visible effect */
 static void state_is_as_before(void)
 {
 	state_is(0x33333333);
@@ -150,8 +151,8 @@ static void scene_close(void)
 	ck_assert_uint_eq(tt_used(), 0);
 }
 
-/* faults that a call gets over: what the device has no memory for is saved in that of the host, and
- * memory that cannot be freed behind what is queued (which passes two) is freed at once */
+/* faults that a call survives: state is saved in host memory if device memory cannot be allocated,
+ * and memory that cannot be freed in stream order (two fault points) is freed synchronously */
 #define SPARE 3
 
 /* 1: a fault was met */
@@ -366,7 +367,6 @@ static int replay(void)
 	struct te_stream *side = NULL;
 	int r = te_stream_create(ctx, &side);
 
-	rep.first = TE_FIRST_YES;
 	rep.npos = 1;
 	rep.pos = &s.x[1];
 	if (!r)
@@ -454,7 +454,7 @@ START_TEST(a_plan_fails_cleanly)
 		fired = !n || faulted(n, from_plan, &r);
 		hidden += n && fired && !r;
 		if (!s.g) {
-			/* one that failed while it ran is of no more use */
+			/* a plan that failed while it ran cannot be used again */
 			te_plan_unref(plan);
 			plan = model_plan(seq, &m, "bf16", TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
 			DO(from_plan());
@@ -462,7 +462,7 @@ START_TEST(a_plan_fails_cleanly)
 		DO(te_graph_run(s.g, st));
 		s.g = te_graph_unref(s.g);
 		plan = te_plan_unref(plan);
-		/* the pool goes behind what is queued */
+		/* the pool is freed after queued work */
 		DO(te_ctx_sync(ctx));
 		live = n ? live : te__alloc_live();
 		ck_assert_int_eq(te__alloc_live(), live);
@@ -473,7 +473,7 @@ START_TEST(a_plan_fails_cleanly)
 }
 END_TEST
 
-/* ---- memory that a device does not take back ---- */
+/* ---- memory that a device cannot free ---- */
 
 static int no_free(void *stream, void *ptr)
 {
@@ -520,7 +520,7 @@ START_TEST(a_pool_that_cannot_be_freed_stays)
 	ctx->ops = ops;
 	DO(te_log_filter("off"));
 	te_log_set(NULL, NULL);
-	ck_assert_str_eq(said, "the pool of a graph stays until its context goes: "
+	ck_assert_str_eq(said, "the pool of a graph is not freed before its context: "
 			       "cuMemFreeAsync: the device is lost");
 	if (s.g)
 		fails(te_graph_run(s.g, st), -TE_ESTATE, "has been reset");
@@ -555,7 +555,6 @@ START_TEST(captures_are_left_alone)
 	DO(te_stream_create(ctx, &other));
 	if (LAST)
 		DO(te_graph_bind(s.g, 1, "y", 0, s.y[0], NULL));
-	rep.first = TE_FIRST_YES;
 	rep.npos = 1;
 	rep.pos = &s.x[0];
 	for (int round = 0; round < 2; round++) {
@@ -582,7 +581,7 @@ START_TEST(captures_are_left_alone)
 		DO(te_recording_info(rec, &info));
 		ck_assert_uint_eq(info.nnodes, 1);
 		te_recording_unref(rec);
-		/* the graph is none the worse for it, and knows whether weights are cached */
+		/* the graph still runs */
 		if (!(s.flags & TE_GRAPH_WHOLE)) {
 			DO(te_graph_forward(s.g, 0, other, &rep));
 			rep.npos = 0;

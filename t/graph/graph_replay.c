@@ -1,6 +1,6 @@
 /*
- * t/graph/graph_replay.c - replays keep to their order and name what is wrong with their arguments,
- * with and without backward passes, beside other streams and other threads.
+ * t/graph/graph_replay.c - replays check their order and their arguments, with and without backward
+ * passes, concurrently with other streams and other threads.
  */
 #include "config.h"
 
@@ -44,7 +44,7 @@ START_TEST(replays_only_in_order)
 	fails(te_graph_forward(g, -1, st, NULL), -EINVAL, "callable -1 of 2");
 	fails(te_graph_forward(NULL, 0, st, NULL), -EINVAL, "graph is NULL");
 	fails(te_graph_forward(g, 0, NULL, NULL), -EINVAL, "stream is NULL");
-	fails(te_graph_run(g, st), -TE_ESTATE, "nothing joins the callables");
+	fails(te_graph_run(g, st), -TE_ESTATE, "several callables need TE_GRAPH_CHAIN");
 	DO(te_graph_reset(g));
 	DO(te_graph_reset(g));
 	fails(te_graph_forward(g, 0, st, NULL), -TE_ESTATE, "has been reset");
@@ -319,7 +319,7 @@ struct worker {
 	int wrong;
 };
 
-/* a graph of one's own, made, replayed and dropped while others do the same */
+/* creates, replays and destroys a graph while other threads do the same */
 static void *work(void *arg)
 {
 	struct worker *w = arg;

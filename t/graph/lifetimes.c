@@ -1,10 +1,10 @@
 /*
- * t/graph/lifetimes.c - memory of a graph holds what was written as long as the rules of
- * te_graph_tensor(3) and te_schedule_create(3) say, in random graphs.
+ * t/graph/lifetimes.c - memory of a graph keeps its contents as long as te_graph_tensor(3) and
+ * te_schedule_create(3) guarantee, in random graphs.
  *
- * Callables are made of functions that read and write patterns on the CPU, in stream order. A model
- * knows who wrote each value last and in which steps it is to hold: at each step all that live then
- * are looked at, before and behind what the step writes. The model knows nothing of the pool.
+ * Callables consist of functions that read and write patterns on the CPU, in stream order. A model
+ * knows the latest writer of each value and the steps in which it must be valid: at each step all
+ * such values are checked, before and after the step's writes. The model does not use the pool.
  */
 #include "config.h"
 
@@ -85,7 +85,7 @@ static void write_value(struct model *m, struct value *v, uint32_t *p)
 		p[i] = word(m, v, i);
 }
 
-/* all that lives at a step, and has been written, holds what it is to hold */
+/* checks all values that have been written and must be valid at the step */
 static void look(struct model *m, int step, const char *when)
 {
 	for (int k = 0; k < m->nv; k++) {
@@ -105,7 +105,7 @@ static void look(struct model *m, int step, const char *when)
 static void reads(struct model *m, int step, int v)
 {
 	if (v >= 0 && !m->v[v].written)
-		wrong(m, "step %d reads %s, which is not there", step, m->v[v].what);
+		wrong(m, "step %d reads %s, which was not written", step, m->v[v].what);
 }
 
 struct pass {
@@ -113,7 +113,7 @@ struct pass {
 	enum te_sched_kind kind;
 };
 
-/* what a pass does, in stream order */
+/* a pass, run in stream order */
 static void run_pass(void *arg)
 {
 	const struct pass *p = arg;
@@ -140,7 +140,7 @@ static void run_pass(void *arg)
 		if (n->in_grad_v[k] >= 0)
 			write_value(m, &m->v[n->in_grad_v[k]], m->v[n->in_grad_v[k]].p);
 	if (!m->warming)
-		look(m, step, "behind");
+		look(m, step, "after");
 }
 
 /* addresses are the same at every call */

@@ -82,8 +82,11 @@ static const struct {
 	  "chunk 2" },
 	{ "1,-1.5,-1", 1, 1, -TE_EORDER, "entry 2 (-1.5): backward of micro-batch 1 has not run" },
 	{ "1,-1,1", 1, 1, -TE_EORDER,
-	  "entry 3 (1): forward of chunk 1 for the 2. time, there are "
-	  "1 micro-batches" },
+	  "entry 3 (1): second forward of chunk 1, but there is only 1 micro-batch" },
+	{ "1,1,1", 1, 2, -TE_EORDER,
+	  "entry 3 (1): third forward of chunk 1, but there are only 2 micro-batches" },
+	{ "1,1,1,1,1,1,1,1,1,1,1", 1, 10, -TE_EORDER,
+	  "entry 11 (1): 11th forward of chunk 1, but there are only 10 micro-batches" },
 	{ "1,3,-1", 2, 1, -TE_EORDER, "entry 2 (3): there are 2 chunks" },
 	{ "1,1,-1", 1, 0, -TE_EORDER, "ends without backward of chunk 1, micro-batch 2" },
 	{ "1,2,1,-2,-1", 2, 2, -TE_EORDER, "ends without forward of chunk 2, micro-batch 2" },
@@ -187,7 +190,8 @@ START_TEST(options_are_checked)
 	o = good;
 	o.nchunks = 0;
 	o.nlayers = big;
-	fails(te_schedule_parse("1,2,3,-3,-2,-1", &o, &s), -EINVAL, "nlayers is of 0 chunks");
+	fails(te_schedule_parse("1,2,3,-3,-2,-1", &o, &s), -EINVAL,
+	      "te_schedule_parse: nlayers needs nchunks");
 	/* the function that was called, not the one that it calls */
 	o.nchunks = 2;
 	o.nlayers = (const int32_t[]){ 1, 0 };

@@ -1,5 +1,5 @@
 # tap.sh - TAP for scripts: . "$abs_top_srcdir/t/lib/tap.sh", checks, then tap_end.
-# $tmp is a folder of the script's own.
+# $tmp is a temporary folder.
 
 tap_n=0
 tap_bad=0
@@ -7,14 +7,14 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/te-test.XXXXXX") || exit 99
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 99' HUP INT TERM
 
-# skip_all REASON: the whole script, before any check
+# skip_all REASON: skips the whole script; call it before any check
 skip_all()
 {
 	echo "1..0 # SKIP $*"
 	exit 0
 }
 
-# ok NAME, not_ok NAME FILE: a result; the file says why
+# ok NAME, not_ok NAME FILE: a result; the file has the reason
 ok()
 {
 	tap_n=$((tap_n + 1))
@@ -29,7 +29,7 @@ not_ok()
 	sed 's/^/# /' "$2"
 }
 
-# skip NAME REASON: one check
+# skip NAME REASON: skips one check
 skip()
 {
 	tap_n=$((tap_n + 1))
@@ -49,7 +49,7 @@ check()
 	fi
 }
 
-# empty NAME FILE: nothing was found
+# empty NAME FILE: the file is empty
 empty()
 {
 	if [ -s "$2" ]; then not_ok "$1" "$2"; else ok "$1"; fi

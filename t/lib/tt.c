@@ -1,4 +1,4 @@
-/* tt.c - main function, needs and random inputs of the Check programs. */
+/* tt.c - main function, hardware checks and random inputs of the Check programs. */
 #include "config.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <te/splitmix64.h>
+#include "libtecore/base/splitmix64.h"
 
 #include "tt.h"
 
@@ -20,7 +20,7 @@
 static uint64_t seed;
 static uint64_t state;
 
-/* sets one that is installed, else makes one for the moment where there is localedef(1) */
+/* sets an installed one; if there is none, localedef(1) creates a temporary one */
 static int comma_locale(void)
 {
 	static const char *const name[] = { "de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8",
@@ -74,7 +74,7 @@ static const char *probe_gpus(int want)
 	return why;
 }
 
-/* NULL where the needs are met; else the reason, and *ret_need says whose */
+/* NULL if the needs are met; else the reason, and *ret_need names the need */
 static const char *missing(uint32_t needs, const char **ret_need)
 {
 	static char why[96];
@@ -258,7 +258,7 @@ int tt_is_poison(const void *p, size_t nbytes)
 	return 1;
 }
 
-/* the order of floats as integers: -0 and +0 are both 0 */
+/* maps floats to integers of the same order; -0 and +0 are both 0 */
 static int64_t ordinal(float x)
 {
 	int32_t i;

@@ -1,6 +1,6 @@
 /*
- * tt.h - what every Check program of t/ shares: the main function, needs of
- * hardware, random inputs that can be repeated, and fault sweeps.
+ * tt.h - shared by the Check programs of t/: the main function, required hardware,
+ * reproducible random inputs, and fault injection.
  */
 #ifndef TT_H
 #define TT_H
@@ -16,7 +16,7 @@
 #define TT_NEED_GPUS(n) ((uint32_t)(n) & 15u)
 #define TT_NEED_GPU TT_NEED_GPUS(1) /* a GPU of compute capability 9.0 */
 #define TT_NEED_ROOT 16u
-#define TT_NEED_COMMA 32u /* a locale with a decimal comma, which is set then */
+#define TT_NEED_COMMA 32u /* a locale with a decimal comma, which becomes the current one */
 
 #define TT_MAIN(name, needs, suite)                 \
 	int main(void)                              \
@@ -30,9 +30,9 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 TCase *tt_case(Suite *s, const char *name, const char *tags);
 
 /*
- * Random inputs. The seed differs from run to run and is printed when a test
- * fails; TT_SEED=seed repeats it. Each test starts from the seed anew, so one
- * test alone gets the same numbers as in the whole program. One thread.
+ * Random inputs. The seed differs from run to run and is printed if a test
+ * fails; TT_SEED=seed repeats it. Each test restarts from the seed, so a test run
+ * alone gets the same numbers as in the whole program. For one thread only.
  */
 uint64_t tt_seed(void);
 uint64_t tt_rand_u64(void);
@@ -44,19 +44,21 @@ float tt_rand_bits_f32(void);			/* any bits: NaN, inf, subnormal */
 void tt_fill_normal(float *x, size_t n, float scale);
 void tt_fill_uniform(float *x, size_t n, float lo, float hi);
 void tt_fill_bytes(void *p, size_t nbytes);	/* any */
-void tt_poison(void *p, size_t nbytes);		/* bytes no result should hold */
+void tt_poison(void *p, size_t nbytes);		/* bytes that no result should have */
 int tt_is_poison(const void *p, size_t nbytes);	/* whether all bytes still are */
 
-/* how many representable floats lie between a and b; INT64_MAX if one is NaN */
+/* distance of a and b in representable floats; INT64_MAX if one is NaN */
 int64_t tt_ulps_f32(float a, float b);
 
 /*
- * Runs fn with the 1st, 2nd, ... allocation or driver call failing until one
- * run meets no fault. fn builds, uses and destroys; it returns what the first
- * failing call returned, or 0. Checked each time: a fault that happened is
- * reported as an error code with a detail, none is lost; and every allocation
- * was freed. Returns the number of faults tried.
+ * Runs fn repeatedly; in run n the nth allocation or driver call fails, until a run has
+ * no fault. fn creates, uses and destroys objects and returns 0 or the code of the first
+ * failing call. After each run checks that a fault that happened was reported by an error
+ * code with a message, and that every allocation was freed. Returns the number of
+ * faults.
  */
 int tt_fault_each(int (*fn)(void));
+/* in fn, before calls that cannot report a failure: a fault that has not happened will not */
+void tt_fault_end(void);
 
 #endif

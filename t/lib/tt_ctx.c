@@ -36,7 +36,7 @@ void tt_teardown(void)
 	r = te_ctx_sync(ctx);
 	if (!r)
 		r = te_ctx_mem_info(ctx, &m);
-	/* first: a test that fails is no reason for the next one to find less memory */
+	/* first, so that a failing test does not leave less memory to the next one */
 	ctx = te_ctx_unref(ctx);
 	st = NULL;
 	ck_assert_msg(!r, "the context: %s", te_error_detail());
@@ -83,7 +83,7 @@ void tt_fails(const char *call, int r, int code, const char *text)
 	const size_t called = graph_function(call);
 
 	ck_assert_msg(r == code, "%s: %d, not %d: %s", call, r, code, said);
-	ck_assert_msg(!code || said[0], "%s: %d and no sentence", call, r);
+	ck_assert_msg(!code || said[0], "%s: %d and no error message", call, r);
 	ck_assert_msg(strstr(said, text) != NULL, "%s: \"%s\" lacks \"%s\"", call, said, text);
 	ck_assert_msg(strncmp(call, "te_schedule_", 12) || !strncmp(said, call, called),
 		      "%s: \"%s\" does not begin with the function", call, said);

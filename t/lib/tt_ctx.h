@@ -1,6 +1,6 @@
 /*
- * tt_ctx.h - what the test programs of the libraries share: calls that must not fail, calls that
- * must, and a context for each test.
+ * tt_ctx.h - shared by the test programs of the libraries: calls that must succeed, calls that
+ * must fail, and a context for each test.
  */
 #ifndef TT_CTX_H
 #define TT_CTX_H
@@ -19,33 +19,33 @@
 	} while (0)
 
 /*
- * A call that returns the code, with a sentence that holds the text. Where the sentence names a
- * function of libtegraph, it is the one that is called; those of schedules begin with it.
+ * A call that returns the code, with an error message that contains the text. If the message names
+ * a function of libtegraph, it must be the called one; messages about schedules must begin with it.
  */
 #define fails(call, code, text) (te_error_clear(), tt_fails(#call, (call), (code), (text)))
 void tt_fails(const char *call, int r, int code, const char *text);
-/* the sentence of the latest failure holds the text */
+/* the error message of the latest failure must contain the text */
 void tt_said(const char *text);
 
 /*
- * The fixture: a context on a backend, by default host, and its stream. A suite that runs on
- * several sets the name before its tests do.
+ * The fixture: a context on a backend, by default host, and its stream. A suite for another
+ * backend sets the name before its tests run.
  */
 extern const char *backend;
 extern struct te_ctx *ctx;
 extern struct te_stream *st;
 
-/* another context on that backend: what te_ctx_create returned */
+/* creates another context on that backend; returns the result of te_ctx_create */
 int tt_ctx_new(struct te_ctx **ret_ctx);
 
 void tt_setup(void);
-/* nothing is left of the test in memory of the device or pinned memory */
+/* fails unless all device memory and pinned memory has been freed */
 void tt_teardown(void);
 
-/* what memory of the device holds, once all before has run, in memory for free(3) */
+/* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);
 
-/* bytes of device memory that are in use, once all that is queued has run */
+/* waits for all queued work and returns how many bytes of device memory are allocated */
 uint64_t tt_used(void);
 
 #endif

@@ -1,11 +1,17 @@
-/* tt_fault.c - fails each allocation and driver call of a function in turn. */
+/* tt_fault.c - makes each allocation and driver call of a function fail in turn. */
 #include "config.h"
 
-#include <te/private.h>
+#include "libtecore/base/private.h"
 
 #include "tt.h"
 
-#define FAULTS_MAX 100000 /* a function with more never ends */
+#define FAULTS_MAX 100000 /* more are taken for an endless loop */
+
+void tt_fault_end(void)
+{
+	if (!te__fault_fired())
+		te__fault_set(0);
+}
 
 int tt_fault_each(int (*fn)(void))
 {

@@ -4,10 +4,10 @@
 
 for h in $TT_HEADERS; do basename "$h"; done | sort >"$tmp/installed"
 {
-	cd "$abs_top_srcdir/include/te" && grep -LF "Not installed." *.h
+	cd "$abs_top_srcdir/include/te" && ls *.h
 	echo version.h
 } | sort -u >"$tmp/there"
-same "all headers of include/te are installed but those that say they are not" "$tmp/there" "$tmp/installed"
+same "all headers of include/te are installed" "$tmp/there" "$tmp/installed"
 
 strict="-Wall -Wextra -Werror -pedantic -fsyntax-only $cflags"
 while read -r h; do

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Includes respect the layers: a library sees public headers and its own folder,
-# libtegraph and libtecomm not each other, tools and examples what is installed.
+# Includes respect the layers: a library sees public headers and its own folders, each folder of
+# libtecore only those below it, libtegraph and libtecomm not each other, tools and examples what
+# is installed.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 cd "$abs_top_srcdir" || exit 99
@@ -31,20 +32,43 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | comm) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | comm | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-base="config\.h|$public|te/(private|splitmix64)\.h"
+private="libtecore/(base/private|plan/place)\.h"
+graph="te/(graph|schedule)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
-	"$base|[a-z_]+\.h|libtecore/.*|kernels/[^/]*|te_k[a-z_]*\.(h|def)"
-only "libtegraph includes public headers and its own" libtegraph "$base|te/graph\.h|[a-z_]+\.h|libtegraph/.*"
-only "libtecomm includes public headers and its own" libtecomm "$base|te/comm\.h|[a-z_]+\.h|libtecomm/.*"
-only "kernels include kernels" kernels "(kernels/)?te_[a-z0-9_]*\.(h|cuh|def)"
+	"config\.h|$public|libtecore/.*|kernels/.*"
+only "libtegraph includes public headers and its own" libtegraph \
+	"config\.h|$public|$graph|$private|[a-z_]+\.h|libtegraph/.*"
+only "libtecomm includes public headers and its own" libtecomm \
+	"config\.h|$public|te/comm\.h|$private|[a-z_]+\.h|libtecomm/.*"
+only "kernels include public headers, kernels/ and libtecore/base" kernels \
+	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own and random numbers" tools \
-	"config\.h|$public|te/(graph|comm|splitmix64)\.h|tools/.*|[a-z_]+\.h"
+	"config\.h|$public|$graph|te/comm\.h|libtecore/base/splitmix64\.h|tools/.*|[a-z_]+\.h"
 only "the daemon includes installed headers and its own" daemon \
-	"config\.h|$public|te/(graph|comm)\.h|daemon/.*|[a-z_]+\.h"
-only "examples include installed headers" examples "$public|te/(graph|comm)\.h"
-only "public headers include public headers" include "$public|te/(graph|comm)\.h"
+	"config\.h|$public|$graph|te/comm\.h|daemon/.*|[a-z_]+\.h"
+only "examples include installed headers" examples "$public|$graph|te/(comm|te)\.h"
+only "public headers include public headers" include "$public|$graph|te/comm\.h"
+
+# the folders below libtecore, lowest first; kernels/ is one of them
+order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/capture
+	libtecore/quant libtecore/ops libtecore/plan libtecore/offload"
+{ ours kernels; ours libtecore; } | awk -v order="$order" '
+	function rank(file, i) {
+		for (i = 1; i <= n; i++)
+			if (index(file, folder[i] "/") == 1)
+				return i
+		return 0
+	}
+	BEGIN { n = split(order, folder) }
+	$2 ~ /^(libtecore|kernels)\// {
+		seen++
+		if (!rank($1) || !rank($2) || rank($2) > rank($1))
+			print $1 " includes " $2
+	}
+	END { if (seen < 100) print "only " seen " includes were found" }' >"$tmp/bad"
+empty "folders include folders below them" "$tmp/bad"
 
 tap_end

@@ -9,23 +9,23 @@ code=$(find include libtecore libtegraph libtecomm kernels tools examples t \
 libcode=$(echo "$code" | grep -E '^(libte|kernels/)')
 lists=$(find . -path ./build-aux -prune -o -name local.mk -print | sort)
 
-grep -nE '\b(secure_)?getenv *\(' $libcode | grep -v '^libte[a-z]*/param\.c:' >"$tmp/bad"
+grep -nE '\b(secure_)?getenv *\(' $libcode | grep -v '^libtecore/base/param\.c:' >"$tmp/bad"
 empty "libraries read the environment in param.c only" "$tmp/bad"
 
 grep -nE '\bcuda(Malloc|Free|Mem|Stream|Event|Graph|Launch|Device|Get|Set|Func|Host)[A-Za-z]* *\(' \
 	$code >"$tmp/bad"
 grep -nE '#[[:space:]]*include[[:space:]]*[<"](cuda|cuda_runtime[a-z_]*|cublas[A-Za-z_0-9]*|nccl|infiniband/.*)\.h' \
-	$(echo "$code" | grep -v '\.cuh*$' | grep -v '^t/core/cuda_abi\.c$') >>"$tmp/bad"
+	$(echo "$code" | grep -v '\.cuh*$' | grep -v '^t/backend/cuda_abi\.c$') >>"$tmp/bad"
 empty "no CUDA runtime call, and no header of a library that is opened by dlopen" "$tmp/bad"
 
 grep -nE '\b(exit|abort|_exit|printf|puts|perror) *\(' \
 	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^[^:]*:[0-9]*:[[:space:]]*/?\*' >"$tmp/bad"
 grep -nE '(fprintf|fputs|fputc|fwrite) *\(.*\b(stdout|stderr)\b' \
-	$(echo "$libcode" | grep -E '\.c$') | grep -v '^libtecore/log\.c:' >>"$tmp/bad"
+	$(echo "$libcode" | grep -E '\.c$') | grep -v '^libtecore/base/log\.c:' >>"$tmp/bad"
 empty "libraries do not print, exit or abort" "$tmp/bad"
 
 grep -nE '\b(malloc|calloc|realloc|strdup|strndup|aligned_alloc|posix_memalign|free) *\(' \
-	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^libtecore/(fault|param)\.c:' |
+	$(echo "$libcode" | grep -E '\.c$') | grep -vE '^libtecore/base/(fault|param)\.c:' |
 	grep -vE '^[^:]*:[0-9]*:[[:space:]]*/?\*' >"$tmp/bad"
 empty "libraries allocate through te__malloc and its kin" "$tmp/bad"
 
@@ -49,6 +49,11 @@ for f in $(echo "$code" | grep -E '\.(c|cu)$'); do
 	head -n 1 "$f" | grep -q '^/\*' || echo "$f"
 done >"$tmp/bad"
 empty "each source opens with what it is responsible for" "$tmp/bad"
+
+# what differs between recipes is in their rows
+grep -nE '\bTE_RECIPE_(NONE|DELAYED|CURRENT|BLOCK)\b|\brecipe(\.|->)kind\b' \
+	$(echo "$libcode" | grep -E '^libte.*\.[ch]$') | grep -v '^libtecore/quant/' >"$tmp/bad"
+empty "only libtecore/quant looks at the kind of a recipe" "$tmp/bad"
 
 # every file is in a list, so it is in the tarball
 cat $lists Makefile.am >"$tmp/lists"

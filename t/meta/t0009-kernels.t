@@ -1,38 +1,75 @@
 #!/bin/sh
-# The tables of kernels agree with each other and with the files.
+# kernels.def agrees with the argument structs and with the files of each family.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 cd "$abs_top_srcdir/kernels" || exit 99
 
-# ID name module host
-sed -n 's/^TE_K(\([A-Z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\)).*/\1 \2 \3 \4/p' \
-	te_k.def >"$tmp/k"
-check "te_k.def has rows" test -s "$tmp/k"
-check "every row is understood" test "$(grep -c '^TE_K(' te_k.def)" = "$(wc -l <"$tmp/k")"
+# ID name args family
+sed -n 's/^TE_K(\([A-Z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\), *\([a-z0-9_]*\),.*/\1 \2 \3 \4/p' \
+	kernels.def >"$tmp/k"
+check "kernels.def has rows" test -s "$tmp/k"
+check "every row is understood" test "$(grep -c '^TE_K(' kernels.def)" = "$(wc -l <"$tmp/k")"
 
 cut -d' ' -f1 "$tmp/k" | sort | uniq -d >"$tmp/bad"
 empty "kernel ids are unique" "$tmp/bad"
-cut -d' ' -f4 "$tmp/k" | sort | uniq -d >"$tmp/bad"
-empty "reference functions are unique" "$tmp/bad"
+cut -d' ' -f2 "$tmp/k" | sort | uniq -d >"$tmp/bad"
+empty "names are unique" "$tmp/bad"
 
-cut -d' ' -f2 "$tmp/k" | sort -u | while read -r name; do
-	grep -q "^struct te_k_$name {" te_k.h || echo "te_k.h: no struct te_k_$name"
-done >"$tmp/bad"
-empty "each kernel has its struct" "$tmp/bad"
-
-sed -n 's/^TE_K_MODULE(\([a-z0-9_]*\)).*/\1/p' te_k_modules.def >"$tmp/modules"
-for f in te_*.cu; do [ -e "$f" ] && { f=${f#te_}; echo "${f%.cu}"; }; done >"$tmp/files"
-same "te_k_modules.def lists every .cu, sorted" "$tmp/files" "$tmp/modules"
-
-cut -d' ' -f3 "$tmp/k" | sort -u >"$tmp/want"
-sort "$tmp/modules" | diff "$tmp/want" - >"$tmp/bad"
-empty "each kernel's module is there, and each module is used" "$tmp/bad"
-
-while read -r id name module host; do
-	grep -qE "\bte_k_($host|$name)" "te_$module.cu" ||
-		echo "te_$module.cu: nothing named after te_k_$host ($id)"
+while read -r id name args family; do
+	grep -q "^struct te_k_$args {" "$family/$family.h" ||
+		echo "$family.h: no struct te_k_$args ($id)"
+	grep -qE "^void te__h_$name\(" "$family/$family.c" ||
+		echo "$family.c: no te__h_$name ($id)"
+	grep -qE "\bte_k_($name|$args)" "$family/$family.cu" ||
+		echo "$family.cu: nothing named after te_k_$name ($id)"
+	grep -qE "^int te__geo_$name\(" "$family/launch.c" ||
+		echo "$family/launch.c: no te__geo_$name ($id)"
 done <"$tmp/k" >"$tmp/bad"
-empty "each module holds its kernels" "$tmp/bad"
+empty "each family's folder holds its structs, references, device code and geometry" "$tmp/bad"
+
+for f in */*.cu; do dirname "$f"; done | sort >"$tmp/folders"
+cut -d' ' -f4 "$tmp/k" | sort -u >"$tmp/families"
+same "each folder is a family of kernels.def" "$tmp/families" "$tmp/folders"
+
+# device functions that launch.c names, and those that the .cu defines, both after macro expansion;
+# a name without its type, which launch.c has too, is the beginning of others
+for d in */; do
+	f=${d%/}
+	$CC -E -P -x c++ -I.. "$f/$f.cu" 2>>"$tmp/cpp" | tr '\n' ' ' | sed 's/__global__/\n&/g' |
+		sed -n 's/^__global__[^{;]*[ \t]\(te_k_[a-z0-9_]*\) *(.*/\1/p' | sort -u >"$tmp/defined"
+	$CC -E -P -I"$abs_top_builddir" -I.. -I../include -I"$abs_top_builddir/include" \
+		"$f/launch.c" 2>>"$tmp/cpp" | sed 's/"[ \t]*"//g' |
+		grep -oE '"te_k_[a-z0-9_]+"' | tr -d '"' | sort -u >"$tmp/named"
+	awk -v f="$f" '
+		NR == FNR { defined[$0]; next }
+		{ named[$0] }
+		END {
+			for (k in defined)
+				if (!(k in named))
+					print f "/launch.c: never launches " k
+			for (k in named) {
+				bad = !(k in defined)
+				for (other in named)
+					if (index(other, k "_") == 1)
+						bad = 0
+				if (bad)
+					print f "/" f ".cu: no " k ", which launch.c names"
+			}
+			if (NR == FNR)
+				print f "/launch.c: names no device function"
+		}' "$tmp/defined" "$tmp/named"
+done | sort >"$tmp/bad"
+empty "launch.c names the device functions that the .cu defines" "$tmp/bad"
+
+# constants that device code and launch.c share are in geometry.h or a header of kernels/
+grep -nE '__launch_bounds__\([0-9]+[,)]' */*.cu */*.cuh >"$tmp/bad"
+for d in */; do
+	sed -n 's/^#define \([A-Za-z0-9_]*\).*/\1/p' $(ls "$d"*.cu "$d"*.cuh 2>/dev/null) |
+		sort -u >"$tmp/device"
+	sed -n 's/^#define \([A-Za-z0-9_]*\).*/\1/p' "$d"launch.c | sort -u |
+		comm -12 - "$tmp/device" | sed "s,.*,$d: & is defined in device code and in launch.c,"
+done >>"$tmp/bad"
+empty "launch bounds have names, and no constant is defined twice" "$tmp/bad"
 
 # every pointer of every struct, in order: "name field"; of a struct te_k_q its own fields
 awk '
@@ -58,52 +95,52 @@ awk '
 			else
 				print name, d[i]
 		}
-	}' te_k.h >"$tmp/all"
+	}' te_k.h */*.h >"$tmp/all"
 while read -r name field; do
-	cut -d' ' -f2 "$tmp/k" | grep -qx "$name" && echo "$name $field"
+	cut -d' ' -f3 "$tmp/k" | grep -qx "$name" && echo "$name $field"
 done <"$tmp/all" | sort >"$tmp/want"
 q=$(sed -n '/^struct te_k_q {/,/^}/s/.*\*\([a-z_]*\);.*/\1/p' te_k.h | tr '\n' ' ')
-# "host name field": each use of a row, which may go on in the next line
+# "name args use field": each use of a row, which may go on in the next line
 awk '
-	/^TE_K_PTRS\(/ { row = "" }
-	/^TE_K_PTRS\(/, /\)$/ {
+	/^TE_K\(/ { row = "" }
+	/^TE_K\(/, /\)$/ {
 		row = row $0
 		if ($0 !~ /\)$/)
 			next
-		sub(/^TE_K_PTRS\(/, "", row)
+		sub(/^TE_K\(/, "", row)
 		n = split(row, part, /,[ \t]*/)
-		for (i = 3; i <= n; i++)
-			if (part[i] ~ /^(R|W|PART|U|AT|Q)\([a-z_]+[,)]*$/) {
+		for (i = 5; i <= n; i++)
+			if (part[i] ~ /^(R|W|DISJOINT|U|AT|Q)\([a-z_]+[,)]*$/) {
 				use = part[i]; sub(/\(.*/, "", use)
 				field = part[i]; sub(/^[A-Z]*\(/, "", field); gsub(/\)/, "", field)
-				print part[1], part[2], use, field
+				print part[2], part[3], use, field
 			}
-	}' te_k_ptr.def >"$tmp/uses"
-cut -d' ' -f2,4 "$tmp/k" | awk '{ print $2, $1 }' | sort >"$tmp/want_rows"
-cut -d' ' -f1,2 "$tmp/uses" | sort -u >"$tmp/got_rows"
-same "te_k_ptr.def has a row for each kernel, with its struct" "$tmp/want_rows" "$tmp/got_rows"
-while read -r host name use field; do
+	}' kernels.def >"$tmp/uses"
+cut -d' ' -f2 "$tmp/k" | sort >"$tmp/want_rows"
+cut -d' ' -f1 "$tmp/uses" | sort -u >"$tmp/got_rows"
+same "each row of kernels.def lists memory" "$tmp/want_rows" "$tmp/got_rows"
+while read -r name args use field; do
 	case $use in
-	Q) for m in $q; do echo "$name $field.$m"; done ;;
-	*) echo "$name $field" ;;
+	Q) for m in $q; do echo "$args $field.$m"; done ;;
+	*) echo "$args $field" ;;
 	esac
 done <"$tmp/uses" | sort >"$tmp/got_all"
 sort -u "$tmp/got_all" >"$tmp/got"
 # a struct of several kernels has its fields in each row
-while read -r host name use field; do
-	echo "$name $(grep -c "^[A-Z0-9_]* $name " "$tmp/k")"
+while read -r name args use field; do
+	echo "$args $(grep -c "^[A-Z0-9_]* [a-z0-9_]* $args " "$tmp/k")"
 done <"$tmp/uses" | sort -u >"$tmp/times"
-while read -r name n; do
-	grep "^$name " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
+while read -r args n; do
+	grep "^$args " "$tmp/got_all" | sort | uniq -c | awk -v n="$n" '$1 != n'
 done <"$tmp/times" >"$tmp/bad"
 empty "each row has each pointer once" "$tmp/bad"
-# strip() of te_attn.cu says first where its memory is, and begins then
-awk '/__global__|FN void strip\(/ { if (left) print at; left = 7; at = FILENAME ":" FNR }
+# a kernel of attn/strip.cuh calls te_begin() in strip(), after its address arithmetic
+awk '/__global__|DEV void strip\(/ { if (left) print at; left = 7; at = FILENAME ":" FNR }
 	/^[ \t]*(te_begin\(\);|strip\()/ { left = 0 }
 	left && !--left { print at }
-	END { if (left) print at }' te_*.cu >"$tmp/bad"
+	END { if (left) print at }' */*.cu >"$tmp/bad"
 empty "each kernel begins with te_begin()" "$tmp/bad"
 check "structs have pointers" test "$(wc -l <"$tmp/want")" -gt 100
-same "te_k_ptr.def lists every pointer of every kernel's struct" "$tmp/want" "$tmp/got"
+same "kernels.def lists every pointer of every kernel's struct" "$tmp/want" "$tmp/got"
 
 tap_end

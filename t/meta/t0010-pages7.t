@@ -3,7 +3,7 @@
 . "$abs_top_srcdir/t/meta/common.sh"
 
 page=$abs_top_builddir/man/te_environment.7
-cat "$abs_top_srcdir"/libte*/params.def |
+cat "$abs_top_srcdir"/libte*/*/params.def |
 	sed -n 's/^TE_PARAM(\([A-Z0-9_]*\),.*/TE_\1/p' | sort >"$tmp/want"
 check "params.def has rows" test -s "$tmp/want"
 sed -n 's/^\.It Ev //p' "$page" | sort >"$tmp/got"

@@ -1,4 +1,4 @@
-/* t/tools/data.c - te_train's data: files as one row of tokens, drawn and fixed batches. */
+/* t/tools/data.c - te_train's data: files as one sequence of tokens, random and fixed batches. */
 #include "config.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ static void refuse(int n)
 	ck_assert_ptr_null(d);
 }
 
-/* three files that count 0, 1, 2, ... from one to the next */
+/* three files that count 0, 1, 2, ... across files */
 static struct data *counting(int64_t n[3])
 {
 	uint8_t buf[256];

@@ -169,7 +169,7 @@ START_TEST(presets_are_valid)
 
 	ck_assert_ptr_nonnull(p);
 	ck_assert_int_eq(parse(p->config, &c), 0);
-	ck_assert_int_eq(c.width % 16, 0); /* FP8 products want it */
+	ck_assert_int_eq(c.width % 16, 0); /* FP8 GEMMs need it */
 	ck_assert_int_eq(c.inner % 16, 0);
 }
 END_TEST
@@ -214,7 +214,7 @@ START_TEST(flops_follow_from_the_shapes)
 	struct config c;
 	double matrices;
 
-	/* 6 a weight of the matrices and 6 T x width a layer, counted by hand */
+	/* 6 for each weight of the matrices and 6 T x width for each layer, counted by hand */
 	ck_assert_int_eq(parse("{" GPT2 "}", &c), 0);
 	matrices = 2 * (96 * 288 + 96 * 96 + 2 * 96 * 384) + 300 * 96;
 	ck_assert_double_eq(model_flops_per_token(&c, 64), 6 * matrices + 6 * 2 * 96 * 64);

@@ -1,4 +1,4 @@
-/* t/tools/safetensors.c - te_train's weight files: layout, digest, and damage of every kind. */
+/* t/tools/safetensors.c - te_train's weight files: layout, digest, and all kinds of damage. */
 #include "config.h"
 
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static void write_file(char ret_digest[17])
 	st_declare(w, "a", "F32", 1, shape_a, sizeof(a));
 	st_declare(w, "b", "U8", 2, shape_b, sizeof(b));
 	ck_assert_int_eq(st_begin(w), 0);
-	/* in pieces that do not fit the buffer's end */
+	/* in chunks that do not divide the buffer */
 	for (size_t at = 0; at < sizeof(a);) {
 		size_t n = (size_t)tt_rand_int(1, 700001);
 
@@ -137,7 +137,7 @@ START_TEST(digest_finds_a_flipped_bit)
 	write_file(digest);
 	stat(path, &st);
 	for (int i = 0; i < 3; i++) {
-		/* within a word, in the tail that is no whole word, in the last byte */
+		/* within a word, in the incomplete last word, in the last byte */
 		int64_t at = st.st_size - (i == 0 ? 1000 : i == 1 ? 4 : 1);
 
 		fd = open(path, O_RDWR);
@@ -153,7 +153,7 @@ START_TEST(digest_finds_a_flipped_bit)
 }
 END_TEST
 
-/* headers that lie; four bytes of data follow each */
+/* wrong headers; four bytes of data follow each */
 static const char *const lies[] = {
 	"",
 	"[]",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# te_plot draws logs as SVG through gnuplot, and says what is wrong with a log.
+# te_plot draws logs as SVG through gnuplot, and reports what is wrong with a log.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 te_plot=$abs_top_builddir/tools/te_plot
@@ -37,7 +37,7 @@ check "--help" "$te_plot" --help
 check "--version" "$te_plot" --version
 fails "an unknown option" "--frob" "$te_plot" --frob
 fails "no output" "-o" "$te_plot" run.jsonl
-fails "no logs" "no logs" "$te_plot" -o x.svg
+fails "no logs" "no log given" "$te_plot" -o x.svg
 fails "a log that is not there" "missing.jsonl" "$te_plot" -o x.svg missing.jsonl
 log 1 >good.jsonl
 { log 1; echo '{"step":60,'; } >cut.jsonl
@@ -56,7 +56,7 @@ check "a gnuplot that fails is a failure" test $? = 1
 ls x.svg* >left 2>/dev/null
 empty "failures leave no file behind" left
 
-# a gnuplot that keeps its commands shows what is drawn
+# a fake gnuplot that saves its commands shows what would be drawn
 printf '#!/bin/sh\ntee commands\n' >spy && chmod +x spy
 { log 1; echo '{"te_train":"0.1.0","from_step":30}'
 	echo '{"step":40,"train_loss_nats":9}'; } >"it's \"two\".jsonl"

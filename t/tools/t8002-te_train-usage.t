@@ -1,5 +1,5 @@
 #!/bin/sh
-# te_train answers bad usage and bad input with one line that names the culprit, and exit 2.
+# On bad usage and bad input te_train prints one line that names the cause, and exits with 2.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -43,7 +43,7 @@ done <<'EOT'
 "huge"|--preset huge text
 no model|text
 exclude each other|--preset tiny --model micro.json text
-no text|--preset tiny
+no training data|--preset tiny
 none.txt|--preset tiny none.txt
 empty.txt|--preset tiny empty.txt
 folder: is a folder|--preset tiny folder
@@ -57,7 +57,7 @@ at least 129|--preset tiny short.txt
 val.txt|--preset tiny --val val.txt text
 cut.gz|--preset tiny cut.gz
 odd.bin|--preset tiny odd.bin
-do not mix|--preset tiny text even.bin
+cannot be mixed|--preset tiny text even.bin
 no/dump|--preset tiny --dump-val no/dump text
 text/out|--preset tiny --out text/out text
 --sample-only|--preset tiny --sample-only
@@ -66,7 +66,7 @@ nowhere|--init nowhere text
 device 7|--preset tiny --backend host --device 7 text
 EOT
 
-# found while training: the line comes after the one that says what runs
+# found during training: the line follows the one that describes the run
 for a in "--model few.json" "--preset tiny --log no/log"; do
 	"$te_train" $a text >out 2>err
 	check "$a: exit 2" test $? = 2
@@ -75,7 +75,7 @@ for a in "--model few.json" "--preset tiny --log no/log"; do
 	check "$a: names it" grep -qE 'text: token|no/log' last
 done
 
-# a GPU may be there; without one the reason is given
+# there may be a GPU; without one the reason is printed
 if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then
 	skip "--backend cuda without a GPU" "there is one"
 else
@@ -83,7 +83,7 @@ else
 		"$te_train" --preset tiny --backend cuda --steps 1 text
 fi
 
-# only memory that is not there can be asked for on every machine
+# more memory than any machine has
 fails "a batch that does not fit" "--batch 1048576" \
 	"$te_train" --preset tiny --batch 1048576 --backend host text
 check "says what it needs and what is there" grep -Eq '[0-9].*[0-9]' err

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checkpoints survive signals, full disks and crashes; damaged and foreign ones are refused.
+# Checkpoints survive signals, full disks and crashes; damaged ones and other files are refused.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -9,7 +9,7 @@ printf 'config.json\nmodel.safetensors\nstate.safetensors\n' >want
 same "three files, nothing left over" want have
 cp -r c good
 
-# damaged FILE SUBJECT NAME: what was done to c/FILE is refused, then undone
+# damaged FILE SUBJECT NAME: c/FILE, which was modified, is refused; then restore it
 damaged()
 {
 	fails "$3" "$2" "$te_train" --resume c --steps 5
@@ -39,7 +39,7 @@ check "other weights" "$te_train" $micro --steps 5 --out other text
 cp other/model.safetensors c/
 damaged model.safetensors "c/model.safetensors" "the weights of another step"
 
-# a crash between the two renames leaves new state, old weights, and the new ones beside
+# a crash between the two renames leaves new state, old weights, and the new weights as .new
 cp other/state.safetensors c/
 cp other/model.safetensors c/model.safetensors.new
 check "a crash while renaming is made good" "$te_train" --resume c --steps 5
@@ -60,7 +60,7 @@ ls c >have
 same "nothing is left over" want have
 empty "the old checkpoint is intact" differ
 
-# interrupted: the step is finished and saved, and the run goes on from there
+# interrupted: the step is completed and saved, and the run can be resumed
 for sig in INT TERM; do
 	rm -rf i err # err of a run before has steps too, and a signal sent too early is lost
 	"$te_train" $micro --steps 1000000 --out i --log-every 1 text >out 2>err &

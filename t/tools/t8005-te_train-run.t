@@ -15,7 +15,7 @@ below()
 	check "$1: $2 < $3" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a != "" && b != "" && a < b) }'
 }
 
-for r in fp8-delayed fp8-current bf16 fp32; do
+for r in fp8-delayed fp8-current fp8-block bf16 fp32; do
 	check "$r: trains" "$te_train" $micro --dropout 0 --recipe $r --steps 300 --batch 8 \
 		--lr 2e-3 --warmup 20 --eval-every 30 --log $r.jsonl --json text
 	cp tap.out summary-$r

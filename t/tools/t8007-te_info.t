@@ -1,5 +1,5 @@
 #!/bin/sh
-# te_info says what there is, in words and as JSON.
+# te_info prints backends, devices and parameters, as text and as JSON.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 te_info=$abs_top_builddir/tools/te_info
@@ -41,6 +41,8 @@ fails "an unknown option" --frob "$te_info" --frob
 fails "an argument" frob "$te_info" frob
 
 says "the host is always there" '^backend host' "$te_info"
+says "a device and its free memory" \
+	'^  0  .*, [0-9.]+ GiB, ([0-9.]+ GiB free|free memory unknown)$' "$te_info"
 says "cuda is there, or absent for a reason" \
 	'^backend cuda( .*[^:]|: absent: .+)$' "$te_info"
 says "versions of the three libraries" \
@@ -53,7 +55,7 @@ says "a value that cannot be read" \
 says "a variable that means nothing" '^TE_BAKCEND is set' env TE_BAKCEND=1 "$te_info" --params
 
 # every parameter is there once
-sed -n 's/^TE_PARAM(\([A-Z0-9_]*\),.*/TE_\1/p' "$abs_top_srcdir"/libte*/params.def | sort >want
+sed -n 's/^TE_PARAM(\([A-Z0-9_]*\),.*/TE_\1/p' "$abs_top_srcdir"/libte*/base/params.def | sort >want
 "$te_info" --params | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p' | sort >got
 same "--params lists params.def" want got
 "$te_info" --json | sed -n 's/^ *"name": "\(TE_[A-Z0-9_]*\)",*$/\1/p' | sort >got

@@ -107,10 +107,10 @@ check "--list --json is one object" sh -c "head -n 1 out | grep -qx '{' && tail 
 while IFS='|' read -r subject args; do
 	eval "fails \"te_perftest $args\" '$subject' \"\$te_perftest\" $args"
 done <<'EOT'
-no test is named|
-no test is named|--iters 3
+no test given|
+no test given|--iters 3
 "frob"|frob
-frob is one argument too many|graph frob
+unexpected argument "frob"|graph frob
 --frob|graph --frob
 --iters needs a value|graph --iters
 --iters: "0"|graph --iters 0
@@ -134,12 +134,12 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --bytes: 6|graph --bytes 6
 --bytes: "1Z"|copy --bytes 1Z
 --cache: "tepid"|copy --cache tepid
---nodes is no option of copy|copy --nodes 1
---cache is no option of graph|graph --cache cold
---nodes needs a test|--list --nodes 1
+--nodes: not an option of copy|copy --nodes 1
+--cache: not an option of graph|graph --cache cold
+--nodes: no test given|--list --nodes 1
 --rows: "0"|cast --rows 0
---recipe is no option of cast|cast --recipe delayed
---recipe: "block"|quantize --recipe block
+--recipe: not an option of cast|cast --recipe delayed
+--recipe: "mx"|quantize --recipe mx
 --copies: "col"|quantize --copies col
 --op: "softmax"|norm --op softmax
 --types: "fp4"|gemm --types fp4
@@ -159,9 +159,9 @@ fi
 
 quick="--iters 7 --warmup 1 --seconds 1 --verify"
 
-check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 --edges stream,all >out"
-table "graph: a table of 3 kinds by 3 counts by 2 sorts of edges" graph 16 18
-"$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --edges early --json >out 2>err
+check "graph: runs" sh -c "'$te_perftest' graph $quick --nodes 1,3,70 --edges serial,all >out"
+table "graph: a table of 3 kinds by 3 counts by 2 modes of capture" graph 16 18
+"$te_perftest" graph $quick --nodes 33,2 --kind copy,kernel --bytes 1028 --edges pdl --json >out 2>err
 check "graph --json: runs" test $? = 0
 empty "graph --json: is silent on standard error" err
 sane "graph: figures" out 7
@@ -176,7 +176,7 @@ has out version test device backend driver peak_bandwidth_bytes_per_s l2_bytes c
 grep -E '"(kind|edges|nodes|node_bytes)": ' out | tr -d ' ",\n' >got
 for k in kernel copy; do
 	for n in 33 2; do
-		printf "kind:${k}edges:earlynode_bytes:1028nodes:$n"
+		printf "kind:${k}edges:pdlnode_bytes:1028nodes:$n"
 	done
 done >want
 same "graph: rows are what was asked for" want got
@@ -185,12 +185,12 @@ check "a time that is too short gives one sample of each figure" sh -c "
 	'$te_perftest' graph --nodes 1 --kind fill --seconds 0.01 --iters 1000000 --json |
 		grep -q '\"samples\": '"
 
-# the model is the smallest that FP8 takes
+# the smallest model that FP8 supports
 step="--layers 1 --width 16 --heads 2 --vocab 16 --batch 2 --seq-len 8"
 check "step: runs" sh -c "
-	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current \
-		--edges stream,all >out"
-table "step: a table of 4 recipes by 2 sorts of edges" step 15 8
+	'$te_perftest' step $quick $step --recipe fp32,bf16,fp8-delayed,fp8-current,fp8-block \
+		--edges serial,all >out"
+table "step: a table of 5 recipes by 2 modes of capture" step 15 10
 "$te_perftest" step $quick $step --recipe bf16 --json >out
 sane "step: figures" out 7
 name="the figures of step"
@@ -208,7 +208,7 @@ check "copy: the peak of a host is not known" grep -q '"peak_ratio": null' out
 "$te_perftest" copy $quick --bytes 4K --cache warm --json >out
 check "copy: --cache warm takes one pair of buffers" grep -q '"buffers": 2,' out
 
-# odd extents
+# unaligned extents
 shape="--rows 37 --cols 219"
 check "cast: runs" sh -c "'$te_perftest' cast $quick $shape >out"
 table "cast: a table" cast 9 1
@@ -240,8 +240,9 @@ printf "pass:bothmoved_bytes:$((37 * 219 * 10))" >>want
 same "norm: bytes read and written, one row for each pass" want got
 
 shape="--m 48 --n 32 --k 80"
-check "gemm: runs" sh -c "'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8 >out"
-table "gemm: a table of 3 types" gemm 8 3
+check "gemm: runs" sh -c \
+	"'$te_perftest' gemm $quick $shape --types fp32,bf16,fp8,fp8-block,fp8-block-dw >out"
+table "gemm: a table of 5 types" gemm 8 5
 "$te_perftest" gemm $quick --m 1 --n 3 --k 7 --types bf16 --json >out
 sane "gemm: figures" out 7
 name="the figures of gemm"

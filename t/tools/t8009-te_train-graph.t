@@ -3,13 +3,13 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
-# three layers, so that two chunks are uneven; nothing tied, so that no two chunks add to one
-# gradient
+# three layers, so that two chunks differ in size; no tied weights, so that no two chunks add to the
+# same gradient
 sed 's/"n_layer": 2/"n_layer": 3, "tie_word_embeddings": false/' micro.json >deep.json
 deep="--model deep.json --batch 2 --warmup 1 --lr 1e-2 --eval-every 2 --eval-batches 1 --accum 3 \
 	--save-every 0 --steps 4"
 
-# train NAME DIR ARGUMENT...: with a log of its own
+# train NAME DIR ARGUMENT...: logs to DIR
 train()
 {
 	name=$1 dir=$2
@@ -27,7 +27,7 @@ equal()
 	empty "$1" differ
 }
 
-# says NAME DIR KEY VALUE: what the log's first line says of the graph
+# says NAME DIR KEY VALUE: KEY of the object "graph" in the log's first line is VALUE
 says()
 {
 	head -n 1 "$2.jsonl" >first
@@ -35,14 +35,14 @@ says()
 }
 
 own=1,2,1,2,-2,-1,1,2,-2,-1,-2,-1
-for r in fp8-delayed fp8-current bf16 fp32; do
+for r in fp8-delayed fp8-current fp8-block bf16 fp32; do
 	d="--recipe $r --dropout 0"
 	train "$r: off" off-$r $d --graph off
 	train "$r: step" step-$r $d --graph step
 	equal "$r: step is off" off-$r step-$r
 	train "$r: layer" layer-$r $d --graph layer
 	equal "$r: layer is off" off-$r layer-$r
-	train "$r: an order of one's own" own-$r $d --graph step --pipeline-schedule $own
+	train "$r: a user-defined order" own-$r $d --graph step --pipeline-schedule $own
 	equal "$r: which is off" off-$r own-$r
 	train "$r: zero-bubble" zb-$r $d --graph layer --pipeline-schedule zero-bubble --chunks 2
 	equal "$r: which is off" off-$r zb-$r
@@ -54,7 +54,7 @@ for s in gpipe 1f1b interleaved 1,-1,-1.5,1,-1,-1.5,1,-1,-1.5; do
 	rm -r s
 done
 
-# random numbers go on with each part, so with dropout the cut decides, and nothing else
+# random offsets advance with each part: with dropout, results depend only on the division into parts
 train "dropout: off" d-off
 train "dropout: --graph alone is step" d-step --graph
 equal "dropout: step is off" d-off d-step
@@ -68,7 +68,7 @@ train "dropout: zero-bubble, layer" d-zb --graph layer --pipeline-schedule zero-
 train "dropout: zero-bubble, step" d-zbs --graph step --pipeline-schedule zero-bubble --chunks 3
 equal "dropout: are the same" d-zb d-zbs
 
-# a run goes on with the mode and order it began with, or with others
+# a run can be resumed with the same mode and order, or with others
 train "half" half --graph layer --pipeline-schedule $own --stop-after 2
 check "and half" "$te_train" --resume half --log half.jsonl
 train "is the whole" whole --graph layer --pipeline-schedule $own
@@ -114,8 +114,8 @@ off|--graph=
 --pipeline-schedule needs --graph step or --graph layer|--pipeline-schedule 1f1b --graph off
 --chunks needs --pipeline-schedule|--graph step --chunks 2
 number of chunks|--graph step --pipeline-schedule 1f1b
-4 chunks, and the model has 3 layers|--graph step --pipeline-schedule gpipe --chunks 4
-5 chunks, and the model has 3 layers|--graph step --pipeline-schedule 1,2,3,4,5,-5,-4,-3,-2,-1 --accum 1
+4 chunks, but the model has 3 layers|--graph step --pipeline-schedule gpipe --chunks 4
+5 chunks, but the model has 3 layers|--graph step --pipeline-schedule 1,2,3,4,5,-5,-4,-3,-2,-1 --accum 1
 "2f2b"|--graph step --pipeline-schedule 2f2b --chunks 2
 entry 2 (-2)|--graph layer --pipeline-schedule 1,-2,2,-1 --accum 1
 micro-batch|--graph layer --pipeline-schedule 1,2,-2,-1

@@ -1,4 +1,4 @@
-/* bench.c - a device under test: its clocks, and samples within a time. */
+/* bench.c - the device under test: clocks, and samples within a time limit. */
 #include "config.h"
 
 #include <math.h>
@@ -8,12 +8,12 @@
 #include <time.h>
 
 #include <te/errno.h>
-#include <te/splitmix64.h>
+#include "libtecore/base/splitmix64.h"
 
 #include "bench.h"
 #include "tools/te_train/say.h"
 
-/* the longest that a stream is held up, and how often in vain */
+/* the longest time that a stream is blocked, and how many such attempts may fail */
 #define PLUG_SECONDS 0.2
 #define PLUG_TRIES 3
 
@@ -217,7 +217,7 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
 	return r < 0 ? r : read_span(b, n, ret_us);
 }
 
-/* in stream order: holds the stream up until it is opened, for a while at most */
+/* in stream order: blocks the stream until the plug is opened or its time is over */
 static void plug_wait(void *arg)
 {
 	struct bench *b = arg;
@@ -244,7 +244,7 @@ int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *
 	if (r >= 0)
 		r = queue_span(b, work, arg, n);
 	atomic_store(&b->plug.open, 1);
-	/* the plug is the bench's: it is not to be left queued */
+	/* the plug belongs to the bench: do not return while it is queued */
 	r = bench_idle(b, r);
 	if (r >= 0)
 		r = read_span(b, n, ret_us);
@@ -268,7 +268,7 @@ int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, 
 
 int bench_nsets(const struct bench *b, double nbytes)
 {
-	/* four times the cache, so that nothing of a set is left when its turn comes */
+	/* four times the cache: when a set is used again, none of it is cached */
 	double n = ceil(4 * (double)b->dev.l2_nbytes / nbytes);
 
 	if (!strcmp(b->o->cache, "warm"))

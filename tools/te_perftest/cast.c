@@ -1,6 +1,6 @@
 /*
  * cast.c - te_perftest cast and quantize: te_cast of FP32 to BF16 and te_quantize
- * of BF16 to E4M3, beside a copy that moves as many bytes.
+ * of BF16 to E4M3, compared with a copy that moves as many bytes.
  */
 #include "config.h"
 
@@ -19,10 +19,17 @@
 #include "tools/te_train/say.h"
 
 /* choices of --recipe and --copies, in their order */
-enum { DELAYED, CURRENT, NRECIPES };
+enum { DELAYED, CURRENT, BLOCK, BLOCK_WEIGHT, NRECIPES };
 enum { ROW, BOTH, NCOPIES };
 
-static const char *const recipe_names[NRECIPES] = { "delayed", "current" };
+static const char *const recipe_names[NRECIPES] = { "delayed", "current", "block",
+						    "block-weight" };
+static const char *const recipes[NRECIPES] = { "fp8-delayed", "fp8-current", "fp8-block",
+					       "fp8-block" };
+static const enum te_scaling scalings[NRECIPES] = {
+	[BLOCK] = TE_SCALING_1X128,
+	[BLOCK_WEIGHT] = TE_SCALING_128X128,
+};
 static const char *const copies_names[NCOPIES] = { "row", "both" };
 
 /* nsets pairs of tensors; each call takes the next */
@@ -36,9 +43,9 @@ struct cast {
 	int nsets, at, batch;
 	struct te_quant *q;
 	struct te_tensor **x, **y;
-	float *host;	  /* nelems + nsets numbers: set i holds those from i on */
+	float *host;	  /* nelems + nsets numbers: set i has the nelems from i on */
 	uint16_t *host16; /* the same as BF16 */
-	struct copy copy; /* of as much traffic */
+	struct copy copy; /* moves as many bytes */
 };
 
 static int work(void *arg)
@@ -57,11 +64,11 @@ static int device_us(void *arg, double *ret_us)
 	struct cast *c = arg;
 	int r = bench_device_us(c->b, work, c, c->batch, &ret_us[0]);
 
-	/* in turn, so that a clock that drifts does so for both */
+	/* alternately, so that clock drift affects both */
 	return r ? r : bench_device_us(c->b, copy_work, &c->copy, c->copy.batch, &ret_us[1]);
 }
 
-/* what a set is made from: nelems of the type that is read */
+/* source of a set: nelems of the input type */
 static const void *host_of(const struct cast *c, int i)
 {
 	return c->quantize ? (const void *)(c->host16 + i) : c->host + i;
@@ -86,12 +93,9 @@ static int make_host(struct cast *c)
 static int make_quant(struct cast *c)
 {
 	const enum te_dtype type = TE_DTYPE_E4M3;
-	struct te_recipe recipe;
-	char name[32];
-	int r;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	int r = te_recipe_from_name(recipes[c->recipe], &recipe);
 
-	snprintf(name, sizeof(name), "fp8-%s", recipe_names[c->recipe]);
-	r = te_recipe_from_name(name, &recipe);
 	return r < 0 ? r : te_quant_create(c->b->ctx, &recipe, 1, &type, &c->q);
 }
 
@@ -109,8 +113,10 @@ static int cast_alloc(struct cast *c)
 		opts.flags = TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE;
 		nwritten *= 2;
 	}
+	if (c->quantize)
+		opts.scaling = scalings[c->recipe];
 	c->nsets = bench_nsets(c->b, (nread + nwritten) * (double)c->nelems);
-	/* no code before the amax of all is known */
+	/* the scale needs the amax of all elements: x is read twice */
 	if (c->quantize && c->recipe == CURRENT)
 		nread *= 2;
 	c->traffic = (nread + nwritten) * (double)c->nelems;
@@ -151,8 +157,8 @@ static void cast_free(struct cast *c)
 }
 
 /*
- * The slow models. A scale is 1 at first; the current recipe's is 448 by the amax,
- * which of normal numbers is neither 0 nor so small that the quotient overflows.
+ * The reference. A scale is 1 at first; that of the current recipe is 448 / amax. The amax of
+ * normally distributed numbers is neither 0 nor so small that the quotient overflows.
  */
 static void model_cast(const struct cast *c, int set, uint8_t *want)
 {
@@ -160,6 +166,39 @@ static void model_cast(const struct cast *c, int set, uint8_t *want)
 		uint16_t half = te_bf16_encode(c->host[set + i]);
 
 		memcpy(want + 2 * i, &half, 2);
+	}
+}
+
+/*
+ * Blocks, each of height rows and width columns of the copy: of the row-wise copy, or, turned, of
+ * the column-wise one. Scales are the powers of two that are not above 448 / amax.
+ */
+static void model_blocks(const struct cast *c, int set, int turned, uint8_t *want, float *want_inv)
+{
+	const enum te_scaling scaling = scalings[c->recipe];
+	const int64_t rows = turned ? c->cols : c->rows, cols = turned ? c->rows : c->cols;
+	const int64_t height = scaling == TE_SCALING_1X128 ? 1 : 128;
+	const int64_t n = te_scaling_nfloats(scaling, rows, cols);
+
+	for (int64_t i = 0; i < n; i++)
+		want_inv[i] = 0; /* padding stays so */
+	for (int64_t i = 0; i < 2 * c->nelems; i++) {
+		const int64_t e = i % c->nelems, row = e / cols, col = e % cols;
+		float *inv = &want_inv[te_scaling_index(scaling, rows, cols, row, col)];
+		const float x = te_bf16_decode(
+			c->host16[set + (turned ? col * c->cols + row : e)]);
+
+		if (i < c->nelems) { /* the amax */
+			*inv = fmaxf(*inv, fabsf(x));
+			continue;
+		}
+		if (row % height == 0 && col % 128 == 0) { /* the first of its block */
+			int exponent;
+
+			frexpf(*inv > 0 ? te_dtype_max(TE_DTYPE_E4M3) / *inv : 1, &exponent);
+			*inv = ldexpf(1, 1 - exponent);
+		}
+		want[e] = te_fp8_encode(TE_DTYPE_E4M3, x / *inv);
 	}
 }
 
@@ -188,7 +227,37 @@ static int fetch(struct cast *c, void *got, const void *device, size_t nbytes)
 	return bench_idle(c->b, te_copy(c->b->stream, got, device, nbytes));
 }
 
-/* got, want and want_cols hold nelems of the type that is written */
+/* the copy of a block-scaled tensor and its scales */
+static int verify_blocks(struct cast *c, int set, int turned, uint8_t *got, uint8_t *want)
+{
+	const struct te_tensor *y = c->y[set];
+	const size_t nbytes = te_tensor_nbytes(y);
+	const size_t n = (size_t)te_scaling_nfloats(scalings[c->recipe],
+						    turned ? c->cols : c->rows,
+						    turned ? c->rows : c->cols);
+	float *inv = malloc(2 * n * sizeof(*inv));
+	int r;
+
+	if (!inv)
+		return say_bad("--verify: no memory for %zu scales", n);
+	model_blocks(c, set, turned, want, inv + n);
+	r = fetch(c, got, turned ? te_tensor_coldata(y) : te_tensor_data(y), nbytes);
+	if (r >= 0)
+		r = fetch(c, inv, turned ? te_tensor_col_scale_inv(y) : te_tensor_scale_inv(y),
+			  n * sizeof(*inv));
+	if (r < 0)
+		r = say_te(r, "verify");
+	else
+		r = bench_equal(turned ? "column-wise scales" : "row-wise scales", inv, inv + n,
+				n * sizeof(*inv));
+	if (!r)
+		r = bench_equal(turned ? "column-wise codes" : "row-wise codes", got, want,
+				nbytes);
+	free(inv);
+	return r;
+}
+
+/* got, want and want_cols have nelems of the output type */
 static int verify_set(struct cast *c, int set, uint8_t *got, uint8_t *want, uint8_t *want_cols)
 {
 	size_t nbytes = te_tensor_nbytes(c->y[set]);
@@ -199,6 +268,10 @@ static int verify_set(struct cast *c, int set, uint8_t *got, uint8_t *want, uint
 	c->at = set;
 	if (r >= 0)
 		r = work(c);
+	if (r >= 0 && c->quantize && scalings[c->recipe]) {
+		r = verify_blocks(c, set, 0, got, want);
+		return r || c->copies == ROW ? r : verify_blocks(c, set, 1, got, want);
+	}
 	r = r < 0 ? bench_idle(c->b, r) : fetch(c, got, te_tensor_data(c->y[set]), nbytes);
 	if (r >= 0 && !c->quantize) {
 		model_cast(c, set, want);
@@ -297,14 +370,14 @@ static int run_quantize(struct bench *b)
 
 const struct test test_cast = {
 	.name = "cast",
-	.text = "FP32 to BF16, beside a copy of as many bytes",
+	.text = "FP32 to BF16, compared with a copy of as many bytes",
 	.columns = copy_columns,
 	.run = run_cast,
 };
 
 const struct test test_quantize = {
 	.name = "quantize",
-	.text = "BF16 to E4M3 by a recipe, beside a copy of as many bytes",
+	.text = "BF16 to E4M3 by a recipe, compared with a copy of as many bytes",
 	.columns = copy_columns,
 	.run = run_quantize,
 };

@@ -1,4 +1,4 @@
-/* copy.c - te_perftest copy: device to device, beside the bandwidth of the memory. */
+/* copy.c - te_perftest copy: device to device, compared with the memory's peak bandwidth. */
 #include "config.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static int device_us(void *arg, double *ret_us)
 	return bench_device_us(c->b, copy_work, c, c->batch, ret_us);
 }
 
-/* buffer i holds the random bytes from i on, so that no two are alike */
+/* buffer i has the random bytes from i on, so that no two are equal */
 static const uint8_t *host_of(const struct copy *c, int i)
 {
 	return c->host + i;
@@ -166,7 +166,7 @@ static const struct column columns[] = {
 
 const struct test test_copy = {
 	.name = "copy",
-	.text = "device to device, beside the bandwidth of the memory",
+	.text = "device to device, compared with the peak bandwidth of the memory",
 	.columns = columns,
 	.run = run,
 };

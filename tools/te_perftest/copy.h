@@ -1,4 +1,4 @@
-/* copy.h - copies within the device, which other tests are measured beside. */
+/* copy.h - copies within the device, with which other tests are compared. */
 #ifndef COPY_H
 #define COPY_H
 
@@ -19,9 +19,9 @@ void copy_free(struct copy *c);
 /* queues one: a bench_work */
 int copy_work(void *arg);
 
-/* adds to the row: a call that moves so many bytes, us[0], beside a copy of as many, us[1] */
+/* adds to the row: us[0] of a call that moves nbytes, compared with us[1] of such a copy */
 void copy_compare(struct bench *b, double nbytes, const struct stats *us);
-/* columns of those figures, behind the keys that tell rows of each test apart */
+/* columns of those figures; a test puts the keys that identify its rows before them */
 extern const struct column copy_columns[];
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * gemm.c - te_perftest gemm: te_gemm of K-major operands, a linear layer's forward
- * product, beside the peak rate of the type.
+ * gemm.c - te_perftest gemm: te_gemm of K-major operands, as in the forward pass of a linear
+ * layer, compared with the peak rate of the type.
  */
 #include "config.h"
 
@@ -17,17 +17,20 @@
 #include "bench.h"
 #include "tools/te_train/say.h"
 
-/* elements of D that --verify computes: a whole product takes a CPU too long */
+/* elements of D that --verify computes: a whole GEMM takes a CPU too long */
 #define NVERIFIED 500
 
 /* the choices of --types, in their order */
 static const struct type {
 	const char *name;
 	enum te_dtype ab, d;
+	enum te_scaling asc, wsc;
 } types[] = {
-	{ "fp32", TE_DTYPE_FP32, TE_DTYPE_FP32 },
-	{ "bf16", TE_DTYPE_BF16, TE_DTYPE_BF16 },
-	{ "fp8", TE_DTYPE_E4M3, TE_DTYPE_BF16 },
+	{ "fp32", TE_DTYPE_FP32, TE_DTYPE_FP32, TE_SCALING_TENSOR, TE_SCALING_TENSOR },
+	{ "bf16", TE_DTYPE_BF16, TE_DTYPE_BF16, TE_SCALING_TENSOR, TE_SCALING_TENSOR },
+	{ "fp8", TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_TENSOR, TE_SCALING_TENSOR },
+	{ "fp8-block", TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_1X128, TE_SCALING_128X128 },
+	{ "fp8-block-dw", TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_1X128, TE_SCALING_1X128 },
 };
 #define NTYPES ((int)(sizeof(types) / sizeof(types[0])))
 
@@ -38,8 +41,9 @@ struct gemm {
 	int64_t m, n, k;
 	int nsets, at, batch;
 	struct te_tensor **a, **w, **d;
-	/* set i's operands are made of those from element i on */
+	/* set i's operands are copied from element i on */
 	uint8_t *host_a, *host_w;
+	float *scales_a, *scales_w; /* of blocks, those of each set */
 };
 
 static int work(void *arg)
@@ -113,13 +117,38 @@ static double element(const struct gemm *g, const uint8_t *p, int64_t i)
 	}
 }
 
-static int make_tensor(struct gemm *g, enum te_dtype type, int64_t rows, int64_t cols,
-		       const uint8_t *host, struct te_tensor **ret)
+/* powers of two from 1/8 to 8 */
+static float *make_scales(struct gemm *g, enum te_scaling scaling, int64_t rows)
+{
+	const int64_t n = te_scaling_nfloats(scaling, rows, g->k);
+	float *p = malloc((size_t)n * sizeof(*p));
+	uint64_t r;
+
+	for (int64_t i = 0; i < n && p; i++) {
+		bench_random(g->b, &r, sizeof(r));
+		p[i] = ldexpf(1, (int)(r % 7) - 3);
+	}
+	return p;
+}
+
+/* host: NULL for D. scales: of an operand, used with block scaling */
+static int make_tensor(struct gemm *g, enum te_dtype type, enum te_scaling scaling, int64_t rows,
+		       int64_t cols, const uint8_t *host, const float *scales,
+		       struct te_tensor **ret)
 {
 	const int64_t shape[] = { rows, cols };
-	int r = te_tensor_create(g->b->ctx, type, 2, shape, NULL, ret);
+	struct te_tensor_opts opts = TE_TENSOR_OPTS_INIT;
+	int r;
 
-	return r < 0 || !host ? r : te_tensor_write(*ret, host, te_tensor_nbytes(*ret));
+	opts.scaling = scaling;
+	r = te_tensor_create(g->b->ctx, type, 2, shape, &opts, ret);
+	if (r >= 0 && host)
+		r = te_tensor_write(*ret, host, te_tensor_nbytes(*ret));
+	if (r >= 0 && scaling)
+		r = bench_idle(g->b, te_copy(g->b->stream, te_tensor_scale_inv(*ret), scales,
+					     (size_t)te_scaling_nfloats(scaling, rows, cols) *
+						     sizeof(*scales)));
+	return r;
 }
 
 static int gemm_alloc(struct gemm *g)
@@ -136,17 +165,22 @@ static int gemm_alloc(struct gemm *g)
 	g->d = calloc((size_t)g->nsets, sizeof(*g->d));
 	g->host_a = make_host(g, (size_t)(g->m * g->k) + (size_t)g->nsets);
 	g->host_w = make_host(g, (size_t)(g->n * g->k) + (size_t)g->nsets);
-	if (!g->a || !g->w || !g->d || !g->host_a || !g->host_w)
+	g->scales_a = make_scales(g, t->asc, g->m);
+	g->scales_w = make_scales(g, t->wsc, g->n);
+	if (!g->a || !g->w || !g->d || !g->host_a || !g->host_w || !g->scales_a || !g->scales_w)
 		return say_bad("--m, --n, --k: no memory for %lld by %lld by %lld", (long long)g->m,
 			       (long long)g->n, (long long)g->k);
 	for (int i = 0; i < g->nsets && r >= 0; i++) {
 		size_t at = (size_t)i * size;
 
-		r = make_tensor(g, t->ab, g->m, g->k, g->host_a + at, &g->a[i]);
+		r = make_tensor(g, t->ab, t->asc, g->m, g->k, g->host_a + at, g->scales_a,
+				&g->a[i]);
 		if (r >= 0)
-			r = make_tensor(g, t->ab, g->n, g->k, g->host_w + at, &g->w[i]);
+			r = make_tensor(g, t->ab, t->wsc, g->n, g->k, g->host_w + at, g->scales_w,
+					&g->w[i]);
 		if (r >= 0)
-			r = make_tensor(g, t->d, g->m, g->n, NULL, &g->d[i]);
+			r = make_tensor(g, t->d, TE_SCALING_TENSOR, g->m, g->n, NULL, NULL,
+					&g->d[i]);
 	}
 	return r < 0 ? say_te(r, "gemm") : STATUS_OK;
 }
@@ -167,13 +201,24 @@ static void gemm_free(struct gemm *g)
 	free(g->d);
 	free(g->host_a);
 	free(g->host_w);
+	free(g->scales_a);
+	free(g->scales_w);
+}
+
+/* element (row, col) of an operand of set 0 */
+static double value(const struct gemm *g, const uint8_t *p, enum te_scaling scaling,
+		    const float *scales, int64_t rows, int64_t row, int64_t col)
+{
+	const double x = element(g, p, row * g->k + col);
+
+	return scaling ? x * (double)scales[te_scaling_index(scaling, rows, g->k, row, col)] : x;
 }
 
 /*
- * The slow model: sums in FP64. In FP32 a sum of K products is off by at most
+ * The reference: sums in FP64. In FP32 a sum of K products is off by at most
  * K 2^-24 sum|a||w|, twice that where a tensor core truncates; FP8 tensor cores add
  * with 14 bits, so a term loses up to 2^-13 of the largest. BF16 rounds by 2^-8 more.
- * t/core/gemm_cases.c, which tests te_gemm, has the whole of it.
+ * t/ops/gemm_cases.c, which tests te_gemm, has the derivation.
  */
 static int verify_element(const struct gemm *g, int64_t row, int64_t col, const uint8_t *d)
 {
@@ -182,8 +227,8 @@ static int verify_element(const struct gemm *g, int64_t row, int64_t col, const 
 	float x;
 
 	for (int64_t k = 0; k < g->k; k++) {
-		double p = element(g, g->host_a, row * g->k + k) *
-			   element(g, g->host_w, col * g->k + k);
+		double p = value(g, g->host_a, g->type->asc, g->scales_a, g->m, row, k) *
+			   value(g, g->host_w, g->type->wsc, g->scales_w, g->n, col, k);
 
 		sum += p;
 		size += fabs(p);
@@ -265,7 +310,7 @@ static int measure(struct gemm *g, int rows_left)
 	return STATUS_OK;
 }
 
-/* what was given, or an extent that the device works on for a while and not for long */
+/* the given extent, or one that is large enough to measure and takes milliseconds */
 static int64_t extent(const struct bench *b, int64_t given)
 {
 	return given ? given : strcmp(b->dev.backend, "host") ? 4096 : 256;
@@ -305,7 +350,7 @@ static const struct column columns[] = {
 
 const struct test test_gemm = {
 	.name = "gemm",
-	.text = "products of K-major matrices, beside the peak rate of their type",
+	.text = "GEMMs of K-major matrices, compared with the peak rate of their type",
 	.columns = columns,
 	.run = run,
 };

@@ -1,6 +1,6 @@
 /*
- * graph.c - te_perftest graph: what recording and replaying a straight line of
- * small nodes costs the CPU and the device, beside the same work queued each time.
+ * graph.c - te_perftest graph: CPU and device time of recording and replaying independent small
+ * nodes, compared with queueing the same work each time.
  */
 #include "config.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include <te/dtype.h>
-#include <te/recording.h>
+#include <te/capture.h>
 #include <te/tensor.h>
 
 #include "replay.h"
@@ -27,9 +27,9 @@ struct graph {
 	int64_t n;
 	size_t nbytes, stride; /* of a slot */
 	uint8_t *host;	       /* n slots: what src holds */
-	uint8_t *want;	       /* dst, as the model says */
+	uint8_t *want;	       /* expected dst */
 	uint8_t *src, *dst;    /* on the device */
-	/* dst has nslots more than n: the first nslots nodes write there while rebound */
+	/* dst has nslots more than n: the first nslots nodes write to these after a rebind */
 	int nslots, rebound;
 	int32_t *slot;
 	void **to;
@@ -79,7 +79,7 @@ static int queue_all(void *arg)
 	return r;
 }
 
-/* the slow model: what dst holds once all nodes ran over poison */
+/* the reference: contents of dst after all nodes ran, over poison */
 static void model(struct graph *g)
 {
 	memset(g->want, POISON, dst_nbytes(g));
@@ -103,21 +103,21 @@ static void model(struct graph *g)
 	}
 }
 
-/* finds the slots in what is recorded now */
+/* finds the bindings of the slots in the recording */
 static int find_slots(struct graph *g)
 {
 	int r = 0;
 
 	g->rebound = 0;
 	for (int i = 0; i < g->nslots && r >= 0; i++) {
-		r = te_recording_slot(g->replay.rec, g->dst + (size_t)i * g->stride, g->stride,
+		r = te_recording_binding(g->replay.rec, g->dst + (size_t)i * g->stride, g->stride,
 				      NULL);
 		g->slot[i] = r;
 	}
 	return r < 0 ? r : 0;
 }
 
-/* to the memory where they are not */
+/* to the other memory */
 static int rebind(struct graph *g)
 {
 	g->rebound = !g->rebound;
@@ -155,7 +155,7 @@ static int verify(struct graph *g, const char *how, bench_work work, void *arg)
 		r = work(arg);
 	if (r >= 0)
 		r = te_copy(g->b->stream, got, g->dst, nbytes);
-	/* got is the stream's until it is idle */
+	/* the stream writes got until it is idle */
 	r = bench_idle(g->b, r);
 	if (r < 0) {
 		r = say_te(r, "verify");
@@ -226,7 +226,7 @@ static int graph_alloc(struct graph *g)
 	return r < 0 ? say_te(r, "graph") : STATUS_OK;
 }
 
-/* each way to run the work, once */
+/* runs the work once in each way */
 static int verify_all(struct graph *g)
 {
 	struct replay *p = &g->replay;
@@ -312,7 +312,7 @@ static int run(struct bench *b)
 
 const struct test test_graph = {
 	.name = "graph",
-	.text = "capture and replay of straight lines of nodes, beside queueing them",
+	.text = "capture and replay of small nodes, compared with queueing them",
 	.columns = replay_columns,
 	.run = run,
 };

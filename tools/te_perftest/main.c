@@ -1,7 +1,7 @@
 /*
- * te_perftest - measures parts of the library on a device, beside what bounds them.
+ * te_perftest - measures parts of the library on a device, compared with their limits.
  *
- * Uses what an installed libtecore offers, and nothing else of this tree.
+ * Uses the API of an installed libtecore only.
  */
 #include "config.h"
 

@@ -1,6 +1,6 @@
 /*
  * norm.c - te_perftest norm: LayerNorm and RMSNorm of BF16 rows as plans of one op,
- * beside a copy that moves as many bytes.
+ * compared with a copy that moves as many bytes.
  */
 #include "config.h"
 
@@ -29,7 +29,7 @@ enum { FORWARD, BOTH, NPASSES };
 static const char *const op_names[NOPS] = { "layernorm", "rmsnorm" };
 static const char *const pass_names[NPASSES] = { "forward", "both" };
 
-/* nsets plans of one sequence, each with memory of its own; each call takes the next */
+/* nsets plans of one sequence, each with its own memory; each call takes the next */
 struct norm {
 	struct bench *b;
 	int op, pass;
@@ -40,7 +40,7 @@ struct norm {
 	struct te_plan **plan;
 	uint16_t *x, *dy;   /* rows times cols, BF16 */
 	float *gain, *bias; /* cols */
-	struct copy copy;   /* of as much traffic */
+	struct copy copy;   /* moves as many bytes */
 };
 
 static int work(void *arg)
@@ -58,7 +58,7 @@ static int device_us(void *arg, double *ret_us)
 	struct norm *n = arg;
 	int r = bench_device_us(n->b, work, n, n->batch, &ret_us[0]);
 
-	/* in turn, so that a clock that drifts does so for both */
+	/* alternately, so that clock drift affects both */
 	return r ? r : bench_device_us(n->b, copy_work, &n->copy, n->copy.batch, &ret_us[1]);
 }
 
@@ -180,7 +180,7 @@ static int near(const struct norm *n, const char *what, int64_t row, int64_t col
 }
 
 /*
- * The slow model, in FP64. With c = x less its mean (RMSNorm: x) and h = c / rms(c):
+ * The reference, in FP64. With c = x less its mean (RMSNorm: x) and h = c / rms(c):
  * y = h gain + bias, and with g = gain dy, dx = (g - mean(g) - h mean(g h)) / rms(c)
  * where RMSNorm has no mean(g). Ba, Kiros, Hinton 2016; Zhang, Sennrich 2019.
  */
@@ -224,7 +224,7 @@ static int verify_row(const struct norm *n, int64_t row, const uint16_t *y, cons
 	return r;
 }
 
-/* of the last plan, the first rows and the last */
+/* the first rows and the last row of the last plan */
 static int verify(struct norm *n)
 {
 	struct te_plan *p = n->plan[n->nsets - 1];
@@ -306,7 +306,7 @@ static int run(struct bench *b)
 
 const struct test test_norm = {
 	.name = "norm",
-	.text = "LayerNorm and RMSNorm of BF16, beside a copy of as many bytes",
+	.text = "LayerNorm and RMSNorm of BF16, compared with a copy of as many bytes",
 	.columns = copy_columns,
 	.run = run,
 };

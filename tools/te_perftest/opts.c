@@ -1,4 +1,4 @@
-/* opts.c - the options of te_perftest: one row each, which is the parser and the help. */
+/* opts.c - the options of te_perftest: the parser and --help use one row of a table each. */
 #include "config.h"
 
 #include <errno.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/version.h>
 
 #include "opts.h"
@@ -15,7 +16,7 @@
 
 enum kind {
 	FLAG,
-	INT,  /* K, M and G behind a number stand for 2^10, 2^20 and 2^30 */
+	INT,  /* with suffix K, M or G: times 2^10, 2^20 or 2^30 */
 	LIST, /* of such numbers: "a,b,c" */
 	REAL,
 	WORD, /* one of the choices in arg, "a|b|c" */
@@ -24,7 +25,7 @@ enum kind {
 
 struct row {
 	const char *name;
-	const char *tests; /* that take it, "a b"; NULL: all */
+	const char *tests; /* those with this option, "a b"; NULL: all */
 	enum kind kind;
 	size_t offset;
 	const char *dflt; /* NULL: none */
@@ -39,55 +40,59 @@ static const struct row rows[] = {
 	{ "backend", NULL, WORD, AT(backend), NULL, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "device", NULL, INT, AT(device), "0", 0, 1023, "N", "which device of the backend" },
-	{ "iters", NULL, INT, AT(iters), "100", 1, 1 << 20, "N", "most samples of a figure" },
+	{ "iters", NULL, INT, AT(iters), "100", 1, 1 << 20, "N", "maximum samples of a figure" },
 	{ "warmup", NULL, INT, AT(warmup), "10", 0, 1 << 20, "N",
-	  "most samples thrown away first" },
+	  "maximum samples discarded before" },
 	{ "seconds", NULL, REAL, AT(seconds), "20", 0.01, 3600, "S",
-	  "time of the test, shared by its figures" },
+	  "time limit of the test, shared by its figures" },
 	{ "seed", NULL, INT, AT(seed), "1", 0, 1e15, "N", "of random data" },
 	{ "verify", NULL, FLAG, AT(verify), "0", 0, 1, NULL,
-	  "first compare the work's results with a slow model" },
+	  "compare results with a reference before measuring" },
 	{ "json", NULL, FLAG, AT(json), "0", 0, 1, NULL, "print one JSON object" },
-	{ "list", NULL, FLAG, AT(list), "0", 0, 1, NULL, "print the tests and leave" },
+	{ "list", NULL, FLAG, AT(list), "0", 0, 1, NULL, "print the tests and exit" },
 
 	{ "nodes", "graph", LIST, AT(nodes), "1,10,100,1000", 1, 100000, "N,...",
 	  "nodes of a graph" },
 	{ "kind", "graph", WORDS, AT(kind), "kernel,fill,copy", 0, 0, "kernel|fill|copy",
 	  "what the nodes are: te_cast, te_fill_u32 or te_copy" },
-	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N", "bytes a node works on" },
+	{ "bytes", "graph", INT, AT(node_bytes), "4K", 4, 1 << 30, "N",
+	  "bytes that a node reads or fills" },
 	{ "rebind", "graph", INT, AT(rebind), "8", 1, 100000, "N",
-	  "most nodes whose output is rebound" },
-	{ "edges", "graph step", WORDS, AT(edges), "stream,early,all", 0, 0,
-	  "stream|data|early|all", "how nodes wait: 0, TE_CAPTURE_BY_DATA, _EARLY or both" },
+	  "maximum nodes whose output is rebound" },
+	{ "edges", "graph step", WORDS, AT(edges), "serial,pdl,all", 0, 0,
+	  "serial|concurrent|pdl|all", "capture flags: 0, TE_CAPTURE_CONCURRENT, _PDL or both" },
 	{ "recipe", "step", WORDS, AT(step_recipe), "bf16,fp8-delayed", 0, 0,
-	  "fp32|bf16|fp8-delayed|fp8-current", "number formats" },
-	{ "layers", "step", INT, AT(layers), "12", 1, 1000, "N", "of the model" },
-	{ "width", "step", INT, AT(width), "256", 2, 1 << 16, "N", "of a token" },
-	{ "heads", "step", INT, AT(heads), "4", 1, 1024, "N", "of attention" },
-	{ "vocab", "step", INT, AT(vocab), "256", 1, 1 << 20, "N", "tokens there are" },
+	  "fp32|bf16|fp8-delayed|fp8-current|fp8-block", "number formats" },
+	{ "layers", "step", INT, AT(layers), "12", 1, 1000, "N", "layers of the model" },
+	{ "width", "step", INT, AT(width), "256", 2, 1 << 16, "N", "width of a token" },
+	{ "heads", "step", INT, AT(heads), "4", 1, 1024, "N", "attention heads" },
+	{ "vocab", "step", INT, AT(vocab), "256", 1, 1 << 20, "N", "size of the vocabulary" },
 	{ "batch", "step", INT, AT(batch), "1", 1, 1 << 16, "N", "sequences of a step" },
 	{ "seq-len", "step", INT, AT(seq_len), "64", 1, 1 << 16, "N", "tokens of a sequence" },
 
 	{ "bytes", "copy", LIST, AT(copy_bytes), "64K,1M,16M,256M", 1, 1e12, "N,...",
 	  "bytes of a copy" },
 	{ "cache", "copy cast quantize norm gemm", WORD, AT(cache), "cold", 0, 0, "cold|warm",
-	  "go round buffers larger than the L2 cache, or stay on one" },
-	{ "rows", "cast quantize norm", INT, AT(rows), "4096", 1, 1 << 24, "N", "of a tensor" },
-	{ "cols", "cast quantize norm", INT, AT(cols), "4096", 1, 1 << 24, "N", "of a tensor" },
-	{ "recipe", "quantize", WORDS, AT(recipe), "delayed,current", 0, 0, "delayed|current",
-	  "where the scale comes from" },
+	  "cycle through buffers larger than the L2 cache, or use one" },
+	{ "rows", "cast quantize norm", INT, AT(rows), "4096", 1, 1 << 24, "N",
+	  "rows of a tensor" },
+	{ "cols", "cast quantize norm", INT, AT(cols), "4096", 1, 1 << 24, "N",
+	  "columns of a tensor" },
+	{ "recipe", "quantize", WORDS, AT(recipe), "delayed,current", 0, 0,
+	  "delayed|current|block|block-weight", "recipe that gives the scales" },
 	{ "copies", "quantize", WORDS, AT(copies), "row,both", 0, 0, "row|both",
-	  "write the row-wise copy, or the column-wise one too" },
+	  "write the row-wise copy, or both copies" },
 	{ "op", "norm", WORDS, AT(norm_op), "layernorm,rmsnorm", 0, 0, "layernorm|rmsnorm",
-	  "which" },
+	  "operation" },
 	{ "pass", "norm", WORDS, AT(norm_pass), "forward,both", 0, 0, "forward|both",
 	  "forward for evaluation, or forward and backward" },
-	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0, "fp32|bf16|fp8",
-	  "of the operands; the product is BF16, or FP32 of FP32" },
+	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0,
+	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
+	  "types of the operands; D is BF16, or FP32 for FP32" },
 	{ "m", "gemm", INT, AT(m), "0", 0, 1 << 20, "N",
-	  "rows of the product; 0: 4096, and 256 on the host" },
-	{ "n", "gemm", INT, AT(n), "0", 0, 1 << 20, "N", "its columns, likewise" },
-	{ "k", "gemm", INT, AT(k), "0", 0, 1 << 20, "N", "terms of a sum, likewise" },
+	  "rows of D; 0: 4096, or 256 on the host" },
+	{ "n", "gemm", INT, AT(n), "0", 0, 1 << 20, "N", "columns of D; 0: the same" },
+	{ "k", "gemm", INT, AT(k), "0", 0, 1 << 20, "N", "terms of a sum; 0: the same" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -103,7 +108,7 @@ static int row_is_of(const struct row *row, const struct test *test)
 	return !row->tests;
 }
 
-/* which of the choices "a|b|c" the word is; -1: none */
+/* index of the word in the choices "a|b|c"; -1: none */
 static int choice(const char *choices, const char *word, size_t len)
 {
 	int i = 0;
@@ -118,7 +123,7 @@ static int choice(const char *choices, const char *word, size_t len)
 	return -1;
 }
 
-/* whether text is a whole number within the row's bounds, up to a comma or the end */
+/* 1 if text up to a comma or the end is an integer within the row's bounds */
 static int number(const struct row *row, const char *text, const char **ret_end, int64_t *ret)
 {
 	static const char units[] = "KMG";
@@ -173,7 +178,8 @@ static int set_words(const struct row *row, const char *text, uint32_t *ret)
 		p += p != text;
 		i = choice(row->arg, p, strcspn(p, ","));
 		if (i < 0)
-			return say_bad("--%s: \"%s\": not of %s", row->name, text, row->arg);
+			return say_bad("--%s: \"%s\": expected words of %s", row->name, text,
+				       row->arg);
 		*ret |= 1u << i;
 	}
 	return STATUS_OK;
@@ -203,7 +209,8 @@ static int row_set(struct opts *o, const struct row *row, const char *text)
 		return STATUS_OK;
 	case WORD:
 		if (choice(row->arg, text, strlen(text)) < 0)
-			return say_bad("--%s: \"%s\" is none of %s", row->name, text, row->arg);
+			return say_bad("--%s: \"%s\": expected one of %s", row->name, text,
+				       row->arg);
 		*(const char **)field = text;
 		return STATUS_OK;
 	case WORDS:
@@ -234,7 +241,7 @@ static void print_help(void)
 {
 	printf("usage: te_perftest TEST [options]\n"
 	       "       te_perftest --list [--json]\n"
-	       "Measures a part of the library on a device, beside what bounds it.\n\n"
+	       "Measures a part of the library on a device, compared with its limit.\n\n"
 	       "Every test\n");
 	print_rows(NULL);
 	for (size_t i = 0; tests[i]; i++) {
@@ -243,11 +250,11 @@ static void print_help(void)
 	}
 	printf("\nOther\n  --help                    print this\n"
 	       "  --version                 print the version\n"
-	       "Exit status: 0 done, 1 something broke or --verify found a wrong result, 2 bad\n"
-	       "usage.\n");
+	       "Exit status: 0 success, 1 failure or --verify found a wrong result,\n"
+	       "2 bad usage.\n");
 }
 
-/* the row that an option means for this test; several tests may have one of a name */
+/* the row of an option of this test; options of several tests may have the same name */
 static const struct row *row_of(const char *name, const struct test *test)
 {
 	for (size_t i = 0; i < NROWS; i++) {
@@ -264,9 +271,9 @@ struct given {
 static int find_test(struct opts *o, int n, char *const *word)
 {
 	if (n > 1)
-		return say_bad("%s is one argument too many", word[1]);
+		return say_bad("unexpected argument \"%s\"", word[1]);
 	if (n && !(o->test = test_find(word[0])))
-		return say_bad("there is no test \"%s\"; --list prints them", word[0]);
+		return say_bad("unknown test \"%s\"; --list prints the tests", word[0]);
 	return STATUS_OK;
 }
 
@@ -317,12 +324,12 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		const struct row *row = row_of(given[i].name, o->test);
 
 		if (!row && !o->test)
-			return say_bad("--%s needs a test", given[i].name);
+			return say_bad("--%s: no test given", given[i].name);
 		if (!row)
-			return say_bad("--%s is no option of %s", given[i].name, o->test->name);
+			return say_bad("--%s: not an option of %s", given[i].name, o->test->name);
 		r = row_set(o, row, given[i].text);
 	}
 	if (!r && !o->test && !o->list)
-		return say_bad("no test is named; --list prints them, --help the options");
+		return say_bad("no test given; --list prints the tests, --help the options");
 	return r;
 }

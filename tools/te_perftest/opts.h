@@ -8,13 +8,13 @@
 
 #define OPTS_LIST_MAX 32
 
-/* what was given as "1,10,64K" */
+/* "1,10,64K" */
 struct list {
 	int64_t v[OPTS_LIST_MAX];
 	int n;
 };
 
-/* A field a row of the table in opts.c; strings are those of argv. */
+/* One field for each row of the table in opts.c; strings point into argv. */
 struct opts {
 	const struct test *test; /* NULL with --list, --help and --version only */
 	const char *backend;

@@ -1,31 +1,31 @@
-/* perftest.h - what a test is: a row of the table in tests.c and a file of its own. */
+/* perftest.h - a test: a row of the table in tests.c, and its own source file. */
 #ifndef PERFTEST_H
 #define PERFTEST_H
 
 struct bench;
 
 /*
- * A column of the table that is printed, where some row has its key; the JSON
+ * A column of the printed table; it is left out if no row has its key. The JSON
  * object has every key of a row.
  */
 struct column {
 	const char *key;  /* of the row, with its unit */
 	const char *head; /* upper line and, after a newline, the lower one */
 	double scale;	  /* what is printed is the value times this; 0: 1 */
-	int spread;	  /* of statistics: print it beside the median */
+	int spread;	  /* of statistics: print the spread after the median */
 };
 
 struct test {
 	const char *name;
 	const char *text;
 	const struct column *columns; /* the last has no key */
-	/* measures, and adds a row at a time to the report; an exit status */
+	/* measures, and adds rows to the report; an exit status */
 	int (*run)(struct bench *b);
 };
 
 /* the last is NULL */
 extern const struct test *const tests[];
-/* NULL when there is none of that name */
+/* NULL if no test has that name */
 const struct test *test_find(const char *name);
 
 #endif

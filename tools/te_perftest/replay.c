@@ -1,9 +1,9 @@
-/* replay.c - the same work queued call by call and replayed: what each costs. */
+/* replay.c - compares queueing work call by call with replaying a recording of it. */
 #include "config.h"
 
 #include <math.h>
 
-#include <te/recording.h>
+#include <te/capture.h>
 
 #include "replay.h"
 #include "tools/te_train/say.h"
@@ -16,10 +16,10 @@ int replay_nedges(const struct bench *b)
 void replay_row(struct replay *p)
 {
 	static const char *const name[REPLAY_EDGES] = {
-		[0] = "stream",
-		[TE_CAPTURE_BY_DATA] = "data",
-		[TE_CAPTURE_EARLY] = "early",
-		[TE_CAPTURE_BY_DATA | TE_CAPTURE_EARLY] = "all",
+		[0] = "serial",
+		[TE_CAPTURE_CONCURRENT] = "concurrent",
+		[TE_CAPTURE_PDL] = "pdl",
+		[TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL] = "all",
 	};
 
 	bench_text(p->b, "edges", name[p->edges]);
@@ -33,8 +33,8 @@ int replay_launch(void *arg)
 }
 
 /*
- * Records with the device idle, anew or into the recording there is: when capture began,
- * when all was recorded and at the end.
+ * Captures with the device idle, into a new recording or the existing one. Takes the time at the
+ * begin of the capture, when all work is recorded, and at the end.
  */
 static int record(struct replay *p, int update, double *ret_t)
 {
@@ -120,7 +120,7 @@ static int device_us(void *arg, double *ret_us)
 	return bench_device_us(p->b, replay_launch, p, 1, ret_us);
 }
 
-/* one after the other, so that a clock that drifts does so for both */
+/* alternately, so that clock drift affects both */
 static int span_us(void *arg, double *ret_us)
 {
 	struct replay *p = arg;
@@ -139,7 +139,7 @@ int replay_measure(struct replay *p)
 	p->nupdates = p->nin_place = 0;
 	if (!r)
 		r = bench_series(b, update_us, p, 1, &update);
-	/* enough launches to queue up, and no more than a tenth of a second of them */
+	/* as many launches as take about 0.1 s, 3 to 10 */
 	if (!r)
 		r = bench_batch(b, replay_launch, p, 1e5, 3, 10, &p->launches);
 	if (!r)

@@ -1,4 +1,4 @@
-/* replay.h - the same work queued call by call and replayed: what each costs. */
+/* replay.h - compares queueing work call by call with replaying a recording of it. */
 #ifndef REPLAY_H
 #define REPLAY_H
 
@@ -11,10 +11,10 @@ struct replay {
 	uint32_t edges; /* TE_CAPTURE_*, of all recordings */
 	struct te_recording *rec;
 	int64_t nupdates, nin_place;
-	int launches; /* of a sample that is taken back to back */
+	int launches; /* queued back to back in one sample */
 };
 
-/* how many sorts of edges --edges names; and the row says which one it is about */
+/* number of modes that --edges names; replay_row() adds the mode to the row */
 #define REPLAY_EDGES 4
 int replay_nedges(const struct bench *b);
 void replay_row(struct replay *p);
@@ -22,14 +22,14 @@ void replay_row(struct replay *p);
 int replay_record(struct replay *p);
 /* records it again, into the same recording */
 int replay_update(struct replay *p);
-/* queues one launch of what is recorded: a bench_work */
+/* queues one launch of the recording: a bench_work */
 int replay_launch(void *arg);
 /* measures, and adds its figures to the row, REPLAY_SERIES of them; an exit status */
 #define REPLAY_SERIES 5
 int replay_measure(struct replay *p);
 void replay_free(struct replay *p);
 
-/* columns of those figures, behind the keys that tell rows of each test apart */
+/* columns of those figures; a test puts the keys that identify its rows before them */
 extern const struct column replay_columns[];
 
 #endif

@@ -1,4 +1,4 @@
-/* stats.c - median and spread of a row of samples. */
+/* stats.c - median and spread of samples. */
 #include "config.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats.h - what a row of samples says. */
+/* stats.h - statistics of samples. */
 #ifndef STATS_H
 #define STATS_H
 
@@ -14,8 +14,8 @@ struct stats {
 void stats_of(double *x, size_t n, struct stats *ret);
 
 /*
- * The value below which a part p, 0 to 1, of n > 0 samples in order lies: between
- * two samples on the straight line that joins them (Hyndman and Fan 1996, type 7).
+ * The p-quantile, p in [0,1], of n > 0 sorted samples, interpolated linearly between
+ * two samples (Hyndman and Fan 1996, type 7).
  */
 double stats_quantile(const double *x, size_t n, double p);
 

@@ -1,6 +1,6 @@
 /*
- * step.c - te_perftest step: a whole training step of a GPT-2 style model, from the
- * clearing of gradients to updated weights, replayed and queued call by call.
+ * step.c - te_perftest step: a training step of a GPT-2 style model, from clearing the gradients
+ * to updated weights, replayed and queued call by call.
  */
 #include "config.h"
 
@@ -20,7 +20,7 @@
 #define NVERIFIED 3
 
 /* the choices of --recipe, in their order */
-static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current" };
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)(sizeof(recipes) / sizeof(recipes[0])))
 
 struct step {
@@ -50,11 +50,12 @@ static int write_tokens(struct step *s, const char *input, const int32_t *token)
 	return te_tensor_write(t, token, te_tensor_nbytes(t));
 }
 
-/* every object of one seed begins alike */
+/* objects with the same seed have the same initial weights */
 static int step_create(struct step *s, const char *recipe, const int32_t *tokens)
 {
 	const struct opts *o = s->b->o;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_recipe rec = TE_RECIPE_INIT;
 	const struct config cfg = {
 		.family = FAMILY_GPT2,
 		.vocab = o->vocab,
@@ -74,7 +75,8 @@ static int step_create(struct step *s, const char *recipe, const int32_t *tokens
 
 	if (r)
 		return r;
-	r = te_recipe_from_name(recipe, &po.recipe);
+	r = te_recipe_from_name(recipe, &rec);
+	po.recipe = &rec;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { o->batch, o->seq_len } };
 	po.flags = TE_PLAN_TRAIN;
 	if (r >= 0)
@@ -121,7 +123,7 @@ static int run_steps(struct bench *b, bench_work work, void *arg)
 	return bench_idle(b, r);
 }
 
-/* a second object, queued call by call, has the same weights after as many steps */
+/* a second model, queued call by call, has the same weights after as many steps */
 static int verify(struct step *s, struct replay *p, const char *recipe, const int32_t *tokens)
 {
 	struct step eager = { .b = s->b };

@@ -1,4 +1,4 @@
-/* tests.c - the table of tests: a row here and a file that holds its test make one. */
+/* tests.c - the table of tests. */
 #include "config.h"
 
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /*
  * ckpt.c - checkpoints.
  *
- * Replacing three files is not one act. All are first complete under ".new" names;
- * then the renaming of state.safetensors decides: it holds the digest of the weights
- * that belong to it. A crash after that leaves model.safetensors.new, which the
- * next use of the folder recognises by the digest and renames.
+ * Three files cannot be replaced atomically. All are first completed under ".new" names. Renaming
+ * state.safetensors commits the checkpoint: it has the digest of the weights that belong to it. A
+ * crash after that leaves model.safetensors.new, which the next use of the folder recognises by
+ * the digest and renames.
  */
 #include "config.h"
 
@@ -61,10 +61,10 @@ int ckpt_folder(const char *dir)
 
 /* ---- weights ---- */
 
-/* where a part of a weight lies in the flat buffer, and its shape in the file */
+/* offset of a part of a weight in the flat buffer, and its shape in the file */
 struct slice {
 	char name[128];
-	int64_t offset, rows, cols; /* of ours: elements, [rows, cols] */
+	int64_t offset, rows, cols; /* in the sequence: elements, [rows, cols] */
 	int transposed;
 	int ndim;
 	int64_t shape[2];
@@ -92,7 +92,7 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 	*ret_s = s;
 }
 
-/* call fn for each tensor of the files, in the order of our weights */
+/* call fn for each tensor of the files, in the order of the sequence's weights */
 static int each_slice(const struct model *m, slice_fn fn, void *arg)
 {
 	int r = STATUS_OK;
@@ -225,7 +225,7 @@ static int write_config(const char *path, const struct model *m)
 	return say_bad("%s: %s; nothing was replaced", file, strerror(errno));
 }
 
-/* give path.new its name */
+/* rename path.new to path */
 static int commit(const char *path)
 {
 	char file[4096];
@@ -417,7 +417,7 @@ static int open_state(const char *dir, struct st_file **ret_f, json_t **ret_run)
 	if (!json_is_object(run) || !json_is_object(json_object_get(run, "options")))
 		r = say_bad("%s: not a te_train checkpoint", st_path(f));
 	else if (json_integer_value(json_object_get(run, "format")) != FORMAT)
-		r = say_bad("%s: a checkpoint of another version", st_path(f));
+		r = say_bad("%s: a checkpoint with another format version", st_path(f));
 	if (r) {
 		json_decref(run);
 		st_close(f);
@@ -462,7 +462,7 @@ static float widen(const struct st_tensor *t, int64_t i)
 	return *t->dtype == 'B' ? te_bf16_decode(half) : te_fp16_decode(half);
 }
 
-/* GPT-2 files of the hub have no "transformer." before their names */
+/* in GPT-2 files of the hub, names lack the prefix "transformer." */
 static int find(const struct st_file *f, const char *name, struct st_tensor *ret_t)
 {
 	static const char head[] = "transformer.";
@@ -499,7 +499,7 @@ static int read_slice(void *arg, const struct slice *s)
 	return STATUS_OK;
 }
 
-/* tensors that other programs leave in files although they are no weights */
+/* tensors that other programs write although they are not weights */
 static int is_harmless(const struct loading *l, const char *name)
 {
 	size_t n = strlen(name);
@@ -525,10 +525,12 @@ static int load_weights(const struct st_file *f, const struct model *m)
 	for (; !r && (name = st_name(f, n)); n++)
 		nothers += (size_t)is_harmless(&l, name);
 	if (!r && n != l.nfound + nothers)
-		r = say_bad("%s: holds %zu tensors that have no place in the model of config.json",
+		r = say_bad("%s: has %zu tensors that are not in the model of config.json",
 			    st_path(f), n - l.nfound - nothers);
 	if (!r) {
 		te = te_tensor_write(masters, l.flat, te_tensor_nbytes(masters));
+		if (te >= 0)
+			te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
 		if (te < 0)
 			r = say_te(te, "%s", st_path(f));
 	}
@@ -547,7 +549,7 @@ int ckpt_load_weights(const char *dir, const struct model *m)
 	return r;
 }
 
-/* the weights that belong to the state: perhaps a crash kept them from their name */
+/* the weights that belong to the state; after a crash they may not have been renamed yet */
 static int finish_rename(const char *dir, const char *digest)
 {
 	char *path = path_in(dir, "model.safetensors"),
@@ -558,7 +560,7 @@ static int finish_rename(const char *dir, const char *digest)
 
 	if (!path || !fresh)
 		r = say_failed("out of memory");
-	say_hush(1); /* what a broken save left is of no interest */
+	say_hush(1); /* errors in files of an incomplete save do not matter */
 	if (!r && !access(fresh, R_OK) && !st_open(fresh, &f)) {
 		have = st_get_meta(f, "digest");
 		fits = have && !strcmp(have, digest) && !st_check_digest(f);
@@ -602,7 +604,7 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 		te = te_tensor_write(tm, vm.data, vm.nbytes);
 	if (te >= 0)
 		te = te_tensor_write(tv, vv.data, vv.nbytes);
-	/* another recipe than the checkpoint's starts with fresh quantizers */
+	/* with another recipe than the checkpoint's, start with new quantizers */
 	if (te >= 0 && q && recipe && !strcmp(recipe, te_recipe_name(te_quant_recipe(q))) &&
 	    st_find(f, "quant", &vq))
 		te = te_quant_load(q, vq.data, vq.nbytes);

@@ -1,6 +1,6 @@
 /*
  * ckpt.h - checkpoints: a folder with model.safetensors and config.json, as Python's
- * transformers reads them, and state.safetensors with all else a resumed run needs.
+ * transformers reads them, and state.safetensors with all other state of a run.
  */
 #ifndef CKPT_H
 #define CKPT_H
@@ -12,30 +12,30 @@
 
 #include "model.h"
 
-/* how far a run is */
+/* progress of a run */
 struct progress {
 	int64_t step;	 /* optimizer steps done */
-	double best_val; /* nats a token; infinity before the first validation */
+	double best_val; /* nats per token; infinity before the first validation */
 	int64_t best_step;
-	int64_t ntrain, nval; /* tokens: the same files must come back */
+	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
 };
 
-/* make a folder and those above it, and see that files can be made there */
+/* create a folder and its parents, and check that files can be created in it */
 int ckpt_folder(const char *dir);
 
 /*
- * Replace the checkpoint in dir. Everything is written and synced under new names
- * first, so a full disk or a crash leaves the one of before.
+ * Replace the checkpoint in dir. Everything is first written and synced under temporary
+ * names, so after a full disk or a crash the previous checkpoint is intact.
  */
 int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt, json_t *options,
 	      const struct progress *p);
 /* weights and config only */
 int ckpt_save_weights(const char *dir, const struct model *m);
 
-/* the options a checkpoint was trained with: a new reference */
+/* the options of the run that saved the checkpoint: a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);
 int ckpt_load_weights(const char *dir, const struct model *m);
-/* opt NULL: weights only, as for sampling. After planning, which makes the quantizers. */
+/* opt NULL: weights only, for sampling. Call it after planning, which creates the quantizers. */
 int ckpt_load(const char *dir, const struct model *m, struct te_adamw *opt, struct progress *ret_p);
 
 #endif

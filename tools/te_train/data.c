@@ -1,4 +1,4 @@
-/* data.c - text and token files as one long row of tokens, and the batches drawn from it. */
+/* data.c - text and token files, concatenated to one sequence of tokens, and batches of it. */
 #include "config.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <zlib.h>
 #endif
 
-#include <te/splitmix64.h>
+#include "libtecore/base/splitmix64.h"
 
 #include "data.h"
 #include "model.h"
@@ -25,7 +25,7 @@
 struct file {
 	char *path;
 	const uint8_t *token; /* width bytes each */
-	int64_t first, n;     /* place in the row of all tokens */
+	int64_t first, n;     /* index in the sequence of all tokens */
 	void *map;
 	size_t map_nbytes;
 	uint8_t *heap;
@@ -46,7 +46,7 @@ static int ends_with(const char *s, const char *end)
 }
 
 #ifdef HAVE_ZLIB
-/* members follow one another in a .gz file */
+/* a .gz file may have several members */
 static int inflate_all(struct file *f, const uint8_t *src, size_t nbytes)
 {
 	size_t room = 0, have = 0, at = 0;
@@ -109,12 +109,12 @@ static int take_tokens(struct file *f)
 				       head[1]);
 		if (f->map_nbytes != skip + 2 * (size_t)(uint32_t)head[2]) {
 			return say_bad(
-				"%s: cut short: its header promises %u tokens, and %zu are there",
+				"%s: cut short: its header promises %u tokens, but it has %zu",
 				f->path, (unsigned)head[2], (f->map_nbytes - skip) / 2);
 		}
 	}
 	if (f->map_nbytes % 2)
-		return say_bad("%s: an odd number of bytes is no file of 16-bit tokens", f->path);
+		return say_bad("%s: an odd number of bytes: not a file of 16-bit tokens", f->path);
 	f->token = p + skip;
 	f->n = (int64_t)(f->map_nbytes - skip) / 2;
 	return STATUS_OK;
@@ -183,7 +183,7 @@ int data_open(char *const *file, int nfiles, struct data **ret_data)
 
 		d->nfiles = i + 1;
 		if (i && width != d->width)
-			r = say_bad("%s: token files and text do not mix", file[i]);
+			r = say_bad("%s: token files and text cannot be mixed", file[i]);
 		else
 			r = open_one(&d->file[i], file[i]);
 		d->width = width;
@@ -237,7 +237,7 @@ static const struct file *file_at(const struct data *d, int64_t at)
 	return &d->file[lo];
 }
 
-/* n tokens from place at of the span */
+/* n tokens of the span, from index at */
 static int copy(const struct span *s, int64_t at, int64_t n, int64_t vocab, int32_t *dst)
 {
 	const struct data *d = s->data;
@@ -253,7 +253,7 @@ static int copy(const struct span *s, int64_t at, int64_t n, int64_t vocab, int3
 
 			if (t >= vocab) {
 				return say_bad(
-					"%s: token %d at place %lld is beyond the "
+					"%s: token %d at index %lld is beyond the "
 					"vocabulary of %lld",
 					f->path, (int)t, (long long)k, (long long)vocab);
 			}
@@ -307,7 +307,7 @@ static int window(const struct span *s, int64_t at, int64_t n, int64_t vocab, in
 int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t nrows, int64_t T,
 	       int64_t vocab, int32_t *x, int32_t *y)
 {
-	uint64_t choices = (uint64_t)(s->n - T); /* starts that leave a successor to each token */
+	uint64_t choices = (uint64_t)(s->n - T); /* starts for which each token has a successor */
 	int r = STATUS_OK;
 
 	for (int64_t i = 0; i < nrows && !r; i++) {

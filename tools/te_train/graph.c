@@ -15,7 +15,7 @@
 
 static const char *schedule_of(const struct opts *o)
 {
-	/* the empty one takes back what a checkpoint was made with */
+	/* an empty name removes the schedule that a checkpoint was saved with */
 	return o->pipeline_schedule && *o->pipeline_schedule ? o->pipeline_schedule : NULL;
 }
 
@@ -36,7 +36,7 @@ static int parse(const struct step_graph *g, const char *text, struct te_schedul
 	return r < 0 ? say_te(r, "--pipeline-schedule") : STATUS_OK;
 }
 
-/* as many chunks as are asked for, or as the list names */
+/* the number of chunks that --chunks gives, or that the list names */
 static int count_chunks(struct step_graph *g, const char *text)
 {
 	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
@@ -48,7 +48,7 @@ static int count_chunks(struct step_graph *g, const char *text)
 	te_schedule_info(s, &info);
 	te_schedule_unref(s);
 	if (info.nchunks > g->cfg.layers) {
-		return say_bad("--pipeline-schedule: %d chunks, and the model has %lld layers",
+		return say_bad("--pipeline-schedule: %d chunks, but the model has %lld layers",
 			       (int)info.nchunks, (long long)g->cfg.layers);
 	}
 	g->nchunks = info.nchunks;
@@ -78,7 +78,7 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 		return say_failed("out of memory");
 	for (int32_t c = 0; c < g->nchunks; c++)
 		g->nlayers[c] = (int32_t)((c + 1) * layers / g->nchunks - c * layers / g->nchunks);
-	/* the head is the last chunk's */
+	/* the last chunk has the head */
 	g->nlayers[g->nchunks - 1] += g->nparts - (int32_t)layers;
 	return parse(g, text ? text : "1f1b", &g->schedule);
 }
@@ -102,7 +102,7 @@ static int32_t chunk_of(const struct step_graph *g, int32_t part)
 	return c;
 }
 
-/* micro-batches of a chunk that are under way at most; delayed: weight gradients come apart */
+/* maximum of a chunk's micro-batches in flight; delayed: weight gradients are separate passes */
 static int32_t in_flight(const struct step_graph *g, int32_t chunk, int *ret_delayed)
 {
 	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
@@ -137,7 +137,7 @@ int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part
 	int delayed;
 
 	in_flight(g, chunk_of(g, part), &delayed);
-	po.recipe = g->recipe;
+	po.recipe = &g->recipe;
 	po.flags = flags | TE_PLAN_TRAIN | (part ? TE_PLAN_INPUT_GRAD : 0) |
 		   (delayed ? TE_PLAN_DELAY_DW : 0);
 	if (part)
@@ -173,8 +173,8 @@ static void release(struct te_callable *c, int32_t n)
 }
 
 /*
- * In the order of chunk, micro-batch, layer; all or none. Each chunk takes its micro-batches in
- * order, so that as many plans serve all in turn as are under way at once.
+ * In the order of chunk, micro-batch, layer; all or none. Each chunk runs its micro-batches in
+ * order, so it needs only as many plans as micro-batches are in flight at once, used in turn.
  */
 static int make_callables(const struct step_graph *g, struct te_callable *c)
 {
@@ -237,10 +237,10 @@ int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw 
 	c = calloc((size_t)info.ncallables, sizeof(*c));
 	if (!c)
 		return say_failed("out of memory");
-	go.flags = TE_GRAPH_CHAIN | TE_GRAPH_REUSE | (g->accum > 1 ? TE_GRAPH_CACHE_WEIGHTS : 0) |
+	go.flags = TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
 		   (is_mode(g, "step") ? TE_GRAPH_WHOLE : 0) |
 		   (is_mode(g, "off") ? TE_GRAPH_EAGER : 0);
-	/* once is enough for libraries to load: shapes do not change */
+	/* one warm-up loads the libraries: shapes do not change */
 	go.nwarmup = !is_mode(g, "off");
 	go.schedule = g->schedule;
 	go.first = zero_grads;
@@ -279,7 +279,7 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	const char *text = schedule_of(g->o);
 
 	te_graph_report(g->graph, &rep);
-	/* each recording is launched once a step */
+	/* each recording is launched once per step */
 	return json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:I,s:I,s:I}", "mode", g->o->graph,
 			 "schedule", text ? text : "1f1b", "chunks", (int)g->nchunks, "parts",
 			 (int)g->nparts, "micro_batches", (int)g->accum, "passes", (int)rep.nsteps,

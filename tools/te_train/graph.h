@@ -1,4 +1,4 @@
-/* graph.h - a training step as a graph: the model in parts, and the order of their passes. */
+/* graph.h - a training step as a graph: the model's parts, and the order of their passes. */
 #ifndef GRAPH_H
 #define GRAPH_H
 
@@ -9,8 +9,8 @@
 #include "opts.h"
 
 /*
- * The micro-batches of --accum are those of the schedule. Without --pipeline-schedule each one's
- * backward pass follows its forward pass, so that they share their memory.
+ * --accum is the number of micro-batches of the schedule. Without --pipeline-schedule the backward
+ * pass of each follows its forward pass, so that all share memory.
  */
 struct step_graph {
 	const struct opts *o;
@@ -22,17 +22,17 @@ struct step_graph {
 	struct te_adamw *opt;
 	struct te_schedule *schedule;
 	int32_t nchunks, nparts;
-	int32_t *nlayers; /* [nchunks] parts of each */
+	int32_t *nlayers; /* [nchunks] number of parts */
 	struct te_graph *graph;
 };
 
-/* schedule and parts as the options ask for them; cfg, recipe, B and T of g are set */
+/* schedule and parts from the options; before, set cfg, recipe, B and T of g */
 int step_graph_plan(const struct opts *o, struct step_graph *g);
-/* capture, unless it is off; seq and opt live longer */
+/* capture, unless it is off; seq and opt must outlive g */
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
 void step_graph_free(struct step_graph *g);
 
-/* a plan of one part; flags: besides those that the part needs */
+/* a plan of one part; flags: in addition to those that the part needs */
 int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part, uint32_t flags,
 		    struct te_plan **ret_plan);
 

@@ -2,9 +2,9 @@
  * hfconfig.c - reading and writing config.json of GPT-2, Llama and Qwen2.
  *
  * Each field of a family has a row: read it, skip it because it does not change
- * what is computed here, or insist on the one value that is implemented. A field
- * without a row is skipped when it is null, false or 0 and refused otherwise,
- * since it may ask for something that would silently not be done.
+ * the computation, or require the one value that is implemented. A field
+ * without a row is skipped if it is null, false or 0 and refused otherwise,
+ * because it may request something that is not implemented.
  */
 #include "config.h"
 
@@ -78,14 +78,14 @@ static const struct field fields[] = {
 	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null" },
 	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1" },
 	{ QWEN2, "use_sliding_window", MUST_BE, 0, 0, "false" },
-	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL }, /* off, by the row above */
+	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL }, /* off, see the row above */
 	{ QWEN2, "max_window_layers", SKIP, 0, 0, NULL },
 	{ LLAMAS, "layer_types", LAYERS_FULL, 0, 0, NULL },
 	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL },
 	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL },
 	{ ALL, "tie_word_embeddings", BOOLEAN, AT(tied), 0, NULL },
 	{ ALL, "model_type", SKIP, 0, 0, NULL },
-	/* names, tokens and habits of the Python side */
+	/* names, tokens and defaults of Python programs */
 	{ ALL, "_name_or_path", SKIP, 0, 0, NULL },
 	{ ALL, "architectures", SKIP, 0, 0, NULL },
 	{ ALL, "attn_implementation", SKIP, 0, 0, NULL },
@@ -111,7 +111,7 @@ static const struct field fields[] = {
 
 static const char *const families[] = { "gpt2", "llama", "qwen2" };
 
-/* the first name of each is the one written */
+/* the first name of each is written */
 static const struct {
 	enum te_act act;
 	const char *name;
@@ -178,7 +178,7 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 	int same;
 
 	if (json_is_null(v) && !(f->flags & REQUIRED))
-		return STATUS_OK; /* null is "not given" in these files */
+		return STATUS_OK; /* null means "not given" in these files */
 	switch (f->rule) {
 	case COUNT:
 		if (!json_is_integer(v) || json_integer_value(v) < 1 ||
@@ -255,11 +255,11 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 	if (!json_is_object(obj))
 		return say_bad("%s: not a JSON object", where);
 	if (!type)
-		return say_bad("%s: there is no model_type", where);
+		return say_bad("%s: no model_type", where);
 	while (strcmp(families[c.family], type)) {
 		if (++c.family == sizeof(families) / sizeof(families[0]))
-			return say_bad("%s: model_type \"%s\" is none of gpt2, llama, qwen2", where,
-				       type);
+			return say_bad("%s: model_type \"%s\": expected gpt2, llama or qwen2",
+				       where, type);
 	}
 	c.act = c.family == FAMILY_GPT2 ? TE_ACT_GELU : TE_ACT_SILU;
 	c.eps = c.family == FAMILY_GPT2 ? 1e-5 : 1e-6;
@@ -278,7 +278,7 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 				f = &fields[i];
 		}
 		if (!f && !is_off(v))
-			return say_bad("%s: the field \"%s\" is not known and may change the model",
+			return say_bad("%s: unknown field \"%s\", which may change the model",
 				       where, name);
 		r = f ? read_field(f, v, where, &c) : STATUS_OK;
 		if (r)
@@ -287,7 +287,7 @@ int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
 	for (size_t i = 0; i < NFIELDS; i++) {
 		if ((fields[i].families & 1u << c.family) && (fields[i].flags & REQUIRED) &&
 		    !json_object_get(obj, fields[i].name))
-			return say_bad("%s: there is no %s", where, fields[i].name);
+			return say_bad("%s: no %s", where, fields[i].name);
 	}
 	if (!c.kv_heads)
 		c.kv_heads = c.heads;

@@ -1,4 +1,4 @@
-/* hfconfig.h - what a Hugging Face style config.json says about a model. */
+/* hfconfig.h - the model described by a Hugging Face style config.json. */
 #ifndef HFCONFIG_H
 #define HFCONFIG_H
 
@@ -19,9 +19,9 @@ struct config {
 };
 
 const char *family_name(enum family family);
-/* @path: the file, or the folder that holds config.json */
+/* @path: the file, or the folder of config.json */
 int config_read(const char *path, struct config *ret_cfg);
-/* @where: what sentences name */
+/* @where: error messages begin with it */
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);
 /* a new reference, readable by config_parse and by transformers */
 json_t *config_to_json(const struct config *cfg);

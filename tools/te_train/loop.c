@@ -1,9 +1,8 @@
 /*
  * loop.c - training.
  *
- * A step is one run of its graph, and the CPU runs up to NSLOTS steps ahead: tokens go
- * through pinned memory, losses come back the same way and are read when their slot is
- * used again.
+ * A step is one run of its graph, and the CPU runs up to NSLOTS steps ahead. Tokens and
+ * losses are copied through pinned memory; a loss is read when its slot is used again.
  */
 #include "config.h"
 
@@ -90,7 +89,7 @@ static int open_data(struct trainer *t)
 	int r;
 
 	if (!o->nfiles)
-		return say_bad("no text to train on: give one file or more; see te_train --help");
+		return say_bad("no training data: give one file or more; see te_train --help");
 	r = data_open(o->file, o->nfiles, &t->data);
 	if (r)
 		return r;
@@ -100,7 +99,7 @@ static int open_data(struct trainer *t)
 		if (r)
 			return r;
 		if (data_is_bytes(t->data) != data_is_bytes(t->val_data))
-			return say_bad("%s: token files and text do not mix", o->val);
+			return say_bad("%s: token files and text cannot be mixed", o->val);
 		t->train = (struct span){ t->data, 0, n };
 		t->val = (struct span){ t->val_data, 0, data_ntokens(t->val_data) };
 	} else {
@@ -131,7 +130,7 @@ static int open_device(struct trainer *t)
 	if (r < 0) {
 		if (t->o->backend)
 			return say_te(r, "--backend %s", t->o->backend);
-		return say_te(r, "no device");
+		return say_te(r, "cannot open a device");
 	}
 	t->stream = te_ctx_stream(t->ctx);
 	t->device.size = sizeof(t->device);
@@ -144,7 +143,7 @@ static int make_eval_plan(struct trainer *t)
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
-	po.recipe = t->recipe;
+	po.recipe = &t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { t->B, t->T } };
 	r = te_plan_create(t->model.seq, &po, &t->eval_plan);
 	if (r == -ENOMEM) {
@@ -221,6 +220,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
 		return say_bad("--sample-only needs --resume or --init");
+	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
 	r = te_recipe_from_name(o->recipe, &t->recipe);
 	if (r < 0)
 		return say_te(r, "--recipe");
@@ -279,7 +279,7 @@ void trainer_free(struct trainer *t)
 
 /*
  * Learning rate of step 0, 1, ...: linear warm-up, then half a cosine down to min_lr at the
- * last step, or at the time limit where that comes first.
+ * last step, or at the time limit if that is earlier.
  */
 static double lr_at(const struct trainer *t, int64_t step)
 {
@@ -325,7 +325,7 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	return r;
 }
 
-/* read back the loss of a slot's step, once it is there */
+/* wait for the loss of a slot's step and read it */
 static int collect(struct trainer *t, struct slot *s)
 {
 	double loss = 0;
@@ -406,7 +406,7 @@ static int evaluate(struct trainer *t)
 		if (r >= 0)
 			r = te_tensor_write(y, t->eval_tokens + n, nbytes);
 		if (r >= 0)
-			r = te_plan_forward(t->eval_plan, t->stream, k ? TE_RUN_WEIGHTS_CACHED : 0);
+			r = te_plan_forward(t->eval_plan, t->stream, 0);
 		if (r >= 0)
 			r = te_tensor_read(out, &loss, sizeof(loss));
 		if (r < 0)
@@ -487,7 +487,7 @@ int trainer_run(struct trainer *t)
 		int over = is_over(t),
 		    stop = nsignals || (o->stop_after >= 0 && t->done.step >= o->stop_after);
 		double from = now_s();
-		/* one that a resumed run did already at its last step is not repeated */
+		/* a resumed run does not repeat the validation of its first step */
 		int eval = !stop && (over || is_multiple(t->done.step, o->eval_every)) &&
 			   (over || t->done.step != t->start_step || !o->resume);
 		int keep =

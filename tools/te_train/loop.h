@@ -13,14 +13,14 @@
 #include "model.h"
 #include "opts.h"
 
-/* steps whose data is on its way or whose loss has not been read back */
+/* steps in flight: their loss has not been read yet */
 #define NSLOTS 4
 
 struct slot {
-	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many of targets */
-	float *loss;	 /* pinned: a micro-batch each */
+	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
+	float *loss;	 /* pinned: one for each micro-batch */
 	struct te_event *done;
-	int64_t step; /* whose loss is awaited; -1: none */
+	int64_t step; /* whose loss has not been read; -1: none */
 };
 
 struct trainer {
@@ -43,22 +43,22 @@ struct trainer {
 	struct progress done;
 	FILE *log;
 	double start_s;	 /* of this process's training */
-	double paused_s; /* validating, saving, sampling: not counted in tokens/s */
+	double paused_s; /* time of validation, saving, sampling: not counted in tokens/s */
 	int64_t start_step;
-	double sum_loss; /* since the last line */
+	double sum_loss; /* since the last log line */
 	int64_t nsum;
-	double line_s; /* when that was, without pauses */
+	double line_s; /* time of that line, without pauses */
 	int64_t line_step;
-	double shown_s;		     /* when the terminal was last written */
-	double train_loss, val_loss; /* newest; NaN before there are any */
-	double peak_fraction;	     /* NaN where the peak is unknown */
+	double shown_s;		     /* time of the last progress line */
+	double train_loss, val_loss; /* most recent; NaN before the first */
+	double peak_fraction;	     /* NaN if the peak is unknown */
 	int interrupted;
 };
 
-/* seconds since some fixed moment */
+/* seconds of a monotonic clock */
 double now_s(void);
 
-/* opens device, data, model, plans and checkpoint as the options say */
+/* opens device, data, model, plans and checkpoint according to the options */
 int trainer_create(const struct opts *o, struct trainer *t);
 void trainer_free(struct trainer *t);
 /* from done.step to the end, with validations, saves and log */

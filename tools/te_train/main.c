@@ -1,7 +1,7 @@
 /*
  * te_train - trains GPT-2, Llama and Qwen2 style transformers on text.
  *
- * Uses what installed libtecore and libtegraph offer, and nothing else of this tree.
+ * Uses the API of installed libtecore and libtegraph only.
  */
 #include "config.h"
 
@@ -17,7 +17,7 @@
 #include "sample.h"
 #include "say.h"
 
-/* the plans of all parts; dot(1) takes several graphs in one file */
+/* the plans of all parts; dot(1) reads several graphs from one file */
 static int print_plan(const struct trainer *t)
 {
 	enum te_plan_format format = *t->o->print_plan == 'd' ? TE_PLAN_DOT : TE_PLAN_TEXT;
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
 	struct opts o = { 0 };
 	int done, r;
 
-	/* a file size limit is an error to report, as a full disk is */
+	/* exceeding a file size limit is an error to report, like a full disk */
 	signal(SIGXFSZ, SIG_IGN);
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r && !done)

@@ -12,7 +12,7 @@
 #include "model.h"
 #include "say.h"
 
-/* ops are appended until the first failure, which r keeps */
+/* ops are appended until the first failure, whose code is in r */
 struct builder {
 	struct te_seq *seq;
 	int r;
@@ -130,8 +130,9 @@ static void activation(struct builder *b, const struct config *c, int gated, con
 }
 
 /*
- * One layer. Residual branches end in a projection whose deviation is divided by
- * the square root of their number, so that the sum keeps its size (GPT-2 paper, section 2.3).
+ * One layer. Residual branches end in a projection whose initial standard deviation is divided by
+ * the square root of their number, so that the variance of the sum does not grow with depth
+ * (GPT-2 paper, section 2.3).
  */
 static void layer(struct builder *b, const struct config *c, int i)
 {
@@ -208,7 +209,7 @@ static void build(struct builder *b, const struct model *m, int64_t accum)
 		b->r = te_seq_input(b->seq, MODEL_TARGETS, TE_DTYPE_INT32, 0, NULL);
 }
 
-/* rows of the vocabulary that only pad it stay zero: they have no gradient */
+/* padding rows of the vocabulary remain zero: they have no gradient */
 static int clear_padding(const struct model *m, const char *name)
 {
 	int r = 0;
@@ -246,7 +247,7 @@ int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, ui
 	struct model m = { .cfg = *cfg };
 	struct builder b = { 0 };
 
-	/* matrix units want multiples of 16, and cuBLASLt is fastest from 64 on */
+	/* FP8 GEMMs need multiples of 16; cuBLASLt is fastest with multiples of 64 */
 	m.vocab_padded = (cfg->vocab + 63) / 64 * 64;
 	b.r = te_seq_create(ctx, &m.seq);
 	if (b.r >= 0) {

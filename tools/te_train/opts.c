@@ -1,6 +1,6 @@
 /*
- * opts.c - the options of te_train: one row each, which is the parser, the help,
- * the defaults of presets and what a checkpoint keeps.
+ * opts.c - the options of te_train: the parser, --help, the defaults of presets and the options in
+ * checkpoints use one row of a table each.
  */
 #include "config.h"
 
@@ -25,10 +25,10 @@ enum kind {
 	REAL, /* NaN when not given and the default is empty */
 	TEXT,
 	WORD, /* one of the choices in arg, "a|b|c" */
-	MODE  /* the same; given without a word it is the second choice */
+	MODE  /* the same; without a word, the second choice */
 };
 
-#define KEPT 1u /* in checkpoints: a resumed run goes on with it */
+#define KEPT 1u /* saved in checkpoints: a resumed run continues with it */
 
 struct row {
 	const char *name;
@@ -53,12 +53,12 @@ static const struct row rows[] = {
 	{ "init", TEXT, AT(init), NULL, 0, 0, 0, "DIR",
 	  "start from DIR/model.safetensors and its config.json" },
 	{ "resume", TEXT, AT(resume), NULL, 0, 0, 0, "DIR",
-	  "go on from a checkpoint, with its options and files" },
-	{ "dropout", REAL, AT(dropout), NULL, 0, 0.999, KEPT, "P", "all dropouts of the model" },
+	  "continue from a checkpoint, with its options and files" },
+	{ "dropout", REAL, AT(dropout), NULL, 0, 0.999, KEPT, "P", "probability of all dropouts" },
 
 	{ "Data", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "val-fraction", REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
-	  "tail of the data held out for validation" },
+	  "fraction of the data held out for validation" },
 	{ "val", TEXT, AT(val), NULL, 0, 0, KEPT, "FILE", "validate on this file instead" },
 	{ "dump-val", TEXT, AT(dump_val), NULL, 0, 0, 0, "FILE",
 	  "write the held-out text to FILE" },
@@ -67,45 +67,45 @@ static const struct row rows[] = {
 	{ "backend", WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "device", INT, AT(device), "0", 0, 1023, 0, "N", "which device of the backend" },
-	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT, "fp8-delayed|fp8-current|bf16|fp32",
-	  "number formats" },
+	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT,
+	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",
-	  "what is captured once and replayed; a step if no word follows" },
+	  "capture once and replay; without a word: step" },
 	{ "pipeline-schedule", TEXT, AT(pipeline_schedule), NULL, 0, 0, KEPT, "NAME|LIST",
-	  "order of passes: gpipe, 1f1b, interleaved, zero-bubble, or such as 1,2,-2,-1" },
+	  "order of passes: gpipe, 1f1b, interleaved, zero-bubble, or e.g. 1,2,-2,-1" },
 	{ "chunks", INT, AT(chunks), "0", 0, 1 << 16, KEPT, "N",
-	  "what the schedule divides the layers into; 0: as many as LIST names" },
+	  "chunks of the schedule; 0: as many as its list names" },
 
 	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",
 	  "optimizer steps; the schedule ends there" },
 	{ "stop-after", INT, AT(stop_after), NULL, 0, BIG, 0, "N",
-	  "leave at step N, as if interrupted" },
+	  "save and exit at step N" },
 	{ "time-limit", REAL, AT(time_limit), NULL, 0, 1e9, 0, "SECONDS",
-	  "leave after so long; the schedule ends there" },
+	  "exit after this time; the schedule ends there" },
 	{ "batch", INT, AT(batch), "8", 1, 1 << 20, KEPT, "N", "sequences of a micro-batch" },
 	{ "accum", INT, AT(accum), "1", 1, 1 << 16, KEPT, "N", "micro-batches of a step" },
 	{ "seq-len", INT, AT(seq_len), "0", 0, 1 << 20, KEPT, "T",
 	  "context in tokens; 0: the model's, at most 1024" },
 	{ "lr", REAL, AT(lr), "6e-4", 0, 10, KEPT, "RATE", "peak learning rate" },
 	{ "min-lr", REAL, AT(min_lr), NULL, 0, 10, KEPT, "RATE",
-	  "at the end of the cosine; a tenth of --lr if not given" },
+	  "learning rate at the end; default a tenth of --lr" },
 	{ "warmup", INT, AT(warmup), "100", 0, BIG, KEPT, "N", "steps of linear warm-up" },
 	{ "weight-decay", REAL, AT(weight_decay), "0.1", 0, 10, KEPT, "W",
-	  "of matrices and embeddings" },
+	  "weight decay of matrices and embeddings" },
 	{ "beta1", REAL, AT(beta1), "0.9", 0, 0.999999, KEPT, "B", "AdamW, first moment" },
 	{ "beta2", REAL, AT(beta2), "0.95", 0, 0.999999, KEPT, "B", "AdamW, second moment" },
 	{ "clip", REAL, AT(clip), "1", 0, 1e9, KEPT, "NORM",
 	  "largest gradient norm; 0: no clipping" },
 	{ "seed", INT, AT(seed), "1337", 0, BIG, KEPT, "N",
-	  "of weights, batches, dropout and samples" },
+	  "seed of weights, batches, dropout and samples" },
 
 	{ "Output", HEADING, 0, 0, 0, 0, 0, 0, 0 },
-	{ "out", TEXT, AT(out), NULL, 0, 0, 0, "DIR", "where checkpoints go; none without it" },
+	{ "out", TEXT, AT(out), NULL, 0, 0, 0, "DIR", "folder for checkpoints; none if not given" },
 	{ "save-every", INT, AT(save_every), "1000", 0, BIG, KEPT, "N",
 	  "steps between checkpoints; 0: at the end only" },
 	{ "save-best", FLAG, AT(save_best), "0", 0, 1, KEPT, NULL,
-	  "keep the best weights in DIR/best" },
+	  "save the best weights in DIR/best" },
 	{ "eval-every", INT, AT(eval_every), "250", 0, BIG, KEPT, "N",
 	  "steps between validations; 0: at the end only" },
 	{ "eval-batches", INT, AT(eval_batches), "20", 0, BIG, KEPT, "N",
@@ -114,17 +114,17 @@ static const struct row rows[] = {
 	{ "log-every", INT, AT(log_every), "10", 1, BIG, KEPT, "N", "steps between loss lines" },
 	{ "json", FLAG, AT(json), "0", 0, 1, 0, NULL, "print the summary as a JSON object" },
 	{ "print-plan", WORD, AT(print_plan), NULL, 0, 0, 0, "text|dot",
-	  "print the training plan and leave" },
+	  "print the training plan and exit" },
 
 	{ "Samples", HEADING, 0, 0, 0, 0, 0, 0, 0 },
-	{ "sample", INT, AT(sample), "0", 0, 1 << 20, 0, "N", "write N tokens at the end" },
-	{ "sample-first", FLAG, AT(sample_first), "0", 0, 1, 0, NULL, "and before training" },
+	{ "sample", INT, AT(sample), "0", 0, 1 << 20, 0, "N", "generate N tokens at the end" },
+	{ "sample-first", FLAG, AT(sample_first), "0", 0, 1, 0, NULL, "also before training" },
 	{ "sample-only", FLAG, AT(sample_only), "0", 0, 1, 0, NULL,
 	  "no training: with --resume or --init" },
 	{ "prompt", TEXT, AT(prompt), NULL, 0, 0, 0, "TEXT",
-	  "what samples begin with; a newline if not given" },
+	  "text that samples begin with; default a newline" },
 	{ "temperature", REAL, AT(temperature), "0.8", 0, 100, 0, "T",
-	  "0 takes the likeliest token" },
+	  "sampling temperature; 0: the most likely token" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -133,7 +133,7 @@ static const struct row rows[] = {
 	",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"activation_function\":\"gelu_new\","  \
 	"\"layer_norm_epsilon\":1e-5,\"embd_pdrop\":0.0,\"resid_pdrop\":0.0,\"attn_pdrop\":0.0}"
 
-/* Each config is what config.json would hold. Bytes are the tokens of text. */
+/* Each config is a config.json. The tokens of text are its bytes. */
 static const struct preset presets[] = {
 	{ "tiny", "4 layers, 128 wide, bytes: for a CPU",
 	  "{\"model_type\":\"llama\",\"vocab_size\":256,\"hidden_size\":128,"
@@ -198,7 +198,7 @@ static int is_choice(const char *choices, const char *word)
 	return 0;
 }
 
-/* "1" and "0" stand for the second choice and the first, as if it were a flag */
+/* "1" and "0" mean the second choice and the first, as for a flag */
 static int mode_set(char **field, const struct row *row, const char *text, const char *where)
 {
 	const char *first = row->arg, *second = strchr(first, '|') + 1;
@@ -210,14 +210,14 @@ static int mode_set(char **field, const struct row *row, const char *text, const
 		return say_failed("out of memory");
 	if (!is_choice(row->arg, word)) {
 		free(word);
-		return say_bad("%s: \"%s\" is none of %s", where, text, row->arg);
+		return say_bad("%s: \"%s\": expected one of %s", where, text, row->arg);
 	}
 	free(*field);
 	*field = word;
 	return STATUS_OK;
 }
 
-/* set a field from text; where it came from is named in the sentence of a failure */
+/* set a field from text; error messages begin with where, its source */
 static int row_set(struct opts *o, const struct row *row, const char *text, const char *where)
 {
 	void *field = (char *)o + row->offset;
@@ -250,7 +250,7 @@ static int row_set(struct opts *o, const struct row *row, const char *text, cons
 		return mode_set(field, row, text, where);
 	case WORD:
 		if (!is_choice(row->arg, text))
-			return say_bad("%s: \"%s\" is none of %s", where, text, row->arg);
+			return say_bad("%s: \"%s\": expected one of %s", where, text, row->arg);
 		/* fall through */
 	case TEXT:
 		s = field;
@@ -347,7 +347,7 @@ static int set_files(struct opts *o, int n, char *const *file)
 	if (!o->file)
 		return say_failed("out of memory");
 	for (int i = 0; i < n; i++) {
-		/* absolute where possible, so that a checkpoint resumes from any folder */
+		/* absolute if possible, so that a run can be resumed in any folder */
 		o->file[i] = realpath(file[i], NULL);
 		if (!o->file[i])
 			o->file[i] = strdup(file[i]);
@@ -424,7 +424,7 @@ static void print_help(void)
 		printf("  %-26s  %s\n", presets[i].name, presets[i].text);
 	printf("\nOther\n  --help                      print this\n"
 	       "  --version                   print the version\n"
-	       "Exit status: 0 done, 1 something broke, 2 bad usage or input,\n"
+	       "Exit status: 0 success, 1 failure, 2 bad usage or input,\n"
 	       "130 interrupted and saved.\n");
 }
 
@@ -477,7 +477,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].row = &rows[c - 1000];
-		/* the word of a mode may be the next argument too: getopt takes it for a file */
+		/* the word of a mode may be the next argument: getopt treats that as a file */
 		if (given[ngiven].row->kind == MODE && !optarg && optind < argc &&
 		    is_choice(given[ngiven].row->arg, argv[optind]))
 			optarg = argv[optind++];

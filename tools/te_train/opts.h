@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* A field a row of the table in opts.c; strings are NULL when not given. */
+/* One field for each row of the table in opts.c; strings are NULL if not given. */
 struct opts {
 	char *preset, *model, *init;
 	char *val, *dump_val;
@@ -30,10 +30,10 @@ struct opts {
 struct preset {
 	const char *name;
 	const char *text;     /* for --help */
-	const char *config;   /* as config.json holds it */
-	const char *defaults; /* "option=value ...", below what the user gives */
+	const char *config;   /* contents of config.json */
+	const char *defaults; /* "option=value ..."; the user's options take precedence */
 };
-/* NULL when there is none of that name */
+/* NULL if no preset has that name */
 const struct preset *preset_find(const char *name);
 
 /*
@@ -43,7 +43,7 @@ const struct preset *preset_find(const char *name);
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
 
-/* what a checkpoint keeps of the options: a new reference */
+/* the options that a checkpoint saves: a new reference */
 json_t *opts_to_json(const struct opts *o);
 
 #endif

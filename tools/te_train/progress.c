@@ -1,4 +1,4 @@
-/* progress.c - what a run shows while it runs: the progress line and the JSON log. */
+/* progress.c - output of a run: the progress line, the JSON log and the summary. */
 #include "config.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static int log_write(struct trainer *t, json_t *obj)
 	return ok ? STATUS_OK : say_bad("%s: %s", t->o->log, strerror(errno));
 }
 
-/* a number where there is one: JSON has no NaN */
+/* null for a value that is not finite: JSON has no NaN */
 static json_t *real(double x)
 {
 	return isfinite(x) ? json_real(x) : json_null();
@@ -107,7 +107,7 @@ static void show(struct trainer *t, int64_t step, double loss, double tokens_per
 		left = fmin(left, o->time_limit - (now - t->start_s));
 	print_seconds(eta, sizeof(eta), left);
 	n = snprintf(line, sizeof(line), "step %lld", (long long)step);
-	if (isnan(o->time_limit)) /* else nobody knows how many there will be */
+	if (isnan(o->time_limit)) /* with a time limit the number of steps is not known */
 		n += snprintf(line + n, sizeof(line) - (size_t)n, "/%lld", (long long)o->steps);
 	n += snprintf(line + n, sizeof(line) - (size_t)n, "  loss %.4f", loss);
 	if (data_is_bytes(t->data))

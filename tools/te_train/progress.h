@@ -1,16 +1,16 @@
-/* progress.h - what a run shows while it runs: the progress line and the JSON log. */
+/* progress.h - output of a run: the progress line, the JSON log and the summary. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
 #include "loop.h"
 
-/* open the log, if there is one, and write its first line: what runs */
+/* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);
-/* a step's loss came back */
+/* the loss of a step is known */
 int progress_step(struct trainer *t, int64_t step, double loss, double lr);
 /* a validation at done.step */
 int progress_eval(struct trainer *t);
-/* the last line of a run, to stdout; with --json an object, which takes the samples (stolen) */
+/* summary of a run, to stdout; with --json an object, which takes the reference to samples */
 void progress_end(struct trainer *t, json_t *samples);
 
 #endif

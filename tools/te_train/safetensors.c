@@ -2,8 +2,8 @@
  * safetensors.c - reading and writing safetensors files.
  *
  * Format: https://github.com/huggingface/safetensors, "Format". The header is padded
- * with spaces so that data begins at a multiple of 8. Ours carry a digest of
- * their data, by which damage shows.
+ * with spaces so that data begins at a multiple of 8. Files written here have a digest of
+ * their data in the metadata, to detect damage.
  */
 #include "config.h"
 
@@ -21,10 +21,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
-#define HEADER_MAX (100u << 20) /* as the format's own library limits it */
+#define HEADER_MAX (100u << 20) /* the limit of the safetensors library */
 #define NO_DIGEST "0000000000000000"
 
-/* multiply and fold a 64-bit word at a time; the tail is padded with zeros, and counted */
+/* multiply and fold 64-bit words; the last is padded with zeros, and its length is one more word */
 struct digest {
 	uint64_t h;
 	uint8_t rest[8];
@@ -214,7 +214,7 @@ int st_end(struct st_writer *w, char ret_digest[17])
 	if (r)
 		return r;
 	digest_end(&w->digest, ret_digest);
-	st_meta(w, "digest", ret_digest); /* as long as what it replaces */
+	st_meta(w, "digest", ret_digest); /* as long as the placeholder */
 	if (lseek(w->fd, 0, SEEK_SET) < 0)
 		return write_error(w);
 	r = write_header(w);
@@ -233,7 +233,7 @@ void st_free(struct st_writer *w)
 	if (!w)
 		return;
 	if (w->fd >= 0) {
-		/* not ended: what is there is of no use */
+		/* not ended: remove the incomplete file */
 		close(w->fd);
 		unlink(w->path);
 	}
@@ -261,7 +261,7 @@ static const struct {
 	{ "U16", 2 }, { "U8", 1 },  { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
 };
 
-/* one entry of the header; NULL, or what is wrong with it */
+/* parses one entry of the header; returns NULL, or what is wrong with it */
 static const char *read_entry(const struct st_file *f, const json_t *entry, struct st_tensor *t)
 {
 	const json_t *shape = json_object_get(entry, "shape");
@@ -278,9 +278,9 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 			width = dtypes[i].nbytes;
 	}
 	if (!width)
-		return "its dtype is not known";
+		return "its dtype is unknown";
 	if (!json_is_array(shape) || json_array_size(shape) > 8)
-		return "its shape is no list of up to 8 extents";
+		return "its shape is not a list of up to 8 extents";
 	t->ndim = (int)json_array_size(shape);
 	for (int i = 0; i < t->ndim; i++) {
 		const json_t *extent = json_array_get(shape, (size_t)i);
@@ -288,13 +288,13 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 		t->shape[i] = json_integer_value(extent);
 		if (!json_is_integer(extent) || t->shape[i] < 0 ||
 		    __builtin_mul_overflow(n, t->shape[i], &n))
-			return "its shape is not one of whole numbers";
+			return "its shape has extents that are not integers";
 	}
 	if (json_array_size(place) != 2 || !json_is_integer(json_array_get(place, 0)) ||
 	    !json_is_integer(json_array_get(place, 1)) || from < 0 || to < from)
-		return "its data_offsets are not two places in order";
+		return "its data_offsets are not two ascending offsets";
 	if ((uint64_t)to > f->nbytes - f->data_at)
-		return "its data lies beyond the end: the file is cut short";
+		return "its data ends beyond the end: the file is cut short";
 	if ((uint64_t)n > (uint64_t)(to - from) / width ||
 	    (uint64_t)n * width != (uint64_t)(to - from))
 		return "its data_offsets do not fit its shape";
@@ -303,7 +303,7 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 	return NULL;
 }
 
-/* the tensors must cover the data without holes: then what is missing shows in the size */
+/* the tensors must cover the data without gaps: then the size shows missing data */
 static int check_entries(struct st_file *f)
 {
 	size_t sum = 0;
@@ -323,7 +323,7 @@ static int check_entries(struct st_file *f)
 		sum += t.nbytes;
 	}
 	if (sum != f->nbytes - f->data_at) {
-		return say_bad("%s: holds %zu bytes of data, and its header describes %zu", f->path,
+		return say_bad("%s: has %zu bytes of data, its header describes %zu", f->path,
 			       f->nbytes - f->data_at, sum);
 	}
 	return STATUS_OK;
@@ -434,6 +434,6 @@ int st_check_digest(const struct st_file *f)
 	digest_add(&d, f->map + f->data_at, f->nbytes - f->data_at);
 	digest_end(&d, have);
 	if (strcmp(have, want))
-		return say_bad("%s: damaged: its data does not fit its digest", f->path);
+		return say_bad("%s: damaged: its data does not match its digest", f->path);
 	return STATUS_OK;
 }

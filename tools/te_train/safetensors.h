@@ -1,6 +1,6 @@
 /*
  * safetensors.h - the file format of model weights that Python's safetensors reads:
- * 8 bytes of header length, a JSON header of names, types, shapes and places, the data.
+ * 8 bytes of header length, a JSON header of names, types, shapes and offsets, the data.
  */
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
@@ -21,14 +21,14 @@ struct st_tensor {
 
 struct st_writer;
 
-/* written as path.new, which the caller renames once it is ended */
+/* writes path.new, which the caller renames after st_end() */
 int st_create(const char *path, struct st_writer **ret_w);
 void st_meta(struct st_writer *w, const char *key, const char *value);
 void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
 		const int64_t *shape, size_t nbytes);
 int st_begin(struct st_writer *w);
 int st_write(struct st_writer *w, const void *src, size_t nbytes);
-/* write what is left and the digest of all data, as metadata "digest"; fsync */
+/* write the rest, and the digest of all data as metadata "digest"; fsync */
 int st_end(struct st_writer *w, char ret_digest[17]);
 void st_free(struct st_writer *w);
 
@@ -36,15 +36,15 @@ void st_free(struct st_writer *w);
 
 struct st_file;
 
-/* checks the header, that every tensor lies within the file, and that nothing is left over */
+/* checks the header, that every tensor is within the file, and that no other data follows */
 int st_open(const char *path, struct st_file **ret_f);
 void st_close(struct st_file *f);
 const char *st_path(const struct st_file *f);
-/* NULL when there is none */
+/* NULL if there is none */
 const char *st_get_meta(const struct st_file *f, const char *key);
-/* 1 when it is there, else 0 */
+/* 1 if it exists, else 0 */
 int st_find(const struct st_file *f, const char *name, struct st_tensor *ret_t);
-/* name of the i-th tensor, NULL past the last */
+/* name of the i-th tensor, NULL after the last */
 const char *st_name(const struct st_file *f, size_t i);
 /* compares the data with the digest in the metadata; a file without one passes */
 int st_check_digest(const struct st_file *f);

@@ -1,4 +1,4 @@
-/* sample.c - text written by the model, a token at a time over a sliding window. */
+/* sample.c - text generation, one token at a time over a sliding window. */
 #include "config.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static int make_plan(struct trainer *t, struct te_plan **ret_plan)
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
-	po.recipe = t->recipe;
+	po.recipe = &t->recipe;
 	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, t->T } };
 	po.stop_before = MODEL_LOSS;
 	r = te_plan_create(t->model.seq, &po, ret_plan);
@@ -71,7 +71,7 @@ static int32_t choose(float *logits, int64_t n, double temperature, double u)
 struct text {
 	char *p;
 	size_t n;
-	int loud; /* print as it comes */
+	int loud; /* print each token at once */
 };
 
 static void put(struct text *text, const char *s, size_t n)
@@ -111,7 +111,7 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 
 	if (!window || !logits || !raw)
 		r = say_failed("out of memory");
-	/* what does not fit the context is not seen */
+	/* the context is the last T tokens */
 	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++) {
 		window[n] = (unsigned char)prompt[i];
 		if (window[n++] >= t->model.cfg.vocab)
@@ -129,7 +129,7 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 
 		te = te_tensor_write(x, window, te_tensor_nbytes(x));
 		if (te >= 0)
-			te = te_plan_forward(plan, t->stream, i ? TE_RUN_WEIGHTS_CACHED : 0);
+			te = te_plan_forward(plan, t->stream, 0);
 		if (te >= 0)
 			te = logits_at(t, plan, n - 1, raw, logits);
 		if (te < 0) {
@@ -168,7 +168,7 @@ int sample(struct trainer *t, json_t *samples)
 	if (!r && text.loud)
 		putchar('\n');
 	if (!r && samples) {
-		/* JSON is UTF-8: bytes that are none become '?' */
+		/* JSON is UTF-8: invalid bytes become '?' */
 		s = json_stringn(text.p, text.n);
 		for (size_t i = 0; !s && i < text.n; i++) {
 			if ((unsigned char)text.p[i] >= 0x80)

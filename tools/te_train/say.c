@@ -1,4 +1,4 @@
-/* say.c - what a tool tells its user: one line a failure, and the progress line. */
+/* say.c - messages of a tool: one line for each failure, and the progress line. */
 #include "config.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "say.h"
 
 static const char *program = "te_train";
-static int line_open; /* a progress line stands without its newline */
+static int line_open; /* a progress line was printed without its newline */
 static int hushed;
 
 void say_as(const char *name)
@@ -20,7 +20,7 @@ void say_as(const char *name)
 	program = name;
 }
 
-/* one line whatever the names in it hold */
+/* prints one line, whatever characters names contain */
 static void print_line(const char *head, const char *fmt, va_list ap, const char *tail)
 {
 	char text[2048];

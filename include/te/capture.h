@@ -1,0 +1,177 @@
+/* te/capture.h - capturing queued work as graphs, replaying them and updating them. */
+#ifndef TE_CAPTURE_H
+#define TE_CAPTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/export.h>
+#include <te/stream.h>
+
+TE_BEGIN_DECLS
+
+/*
+ * Thread, for all of this header: only one thread at a time may modify a recording, and no
+ * thread may launch it during that. No function here waits for queued launches or changes
+ * what they do.
+ */
+
+/**
+ * te_capture_begin, te_capture_end - record what is queued instead of running it
+ *
+ * Between the two, calls that need an immediate result (sync, alloc, free) return
+ * -EBUSY and do not affect the capture. te_capture_end creates the executable graph; a
+ * capture of no work is valid. If queueing work fails, the capture becomes invalid:
+ * te_capture_end then returns that error and the stream is usable again.
+ * Memory used by recorded work must outlive the recording.
+ */
+TE_EXPORT int te_capture_begin(struct te_stream *stream);
+TE_EXPORT int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec);
+TE_EXPORT int te_recording_launch(struct te_recording *rec, struct te_stream *stream);
+struct te_recording_info {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	uint64_t nnodes, nedges;
+	uint64_t nkernels, ncopies, nfills, nhost;
+	uint64_t ninstantiated; /* executables created so far: 1 at first */
+	uint64_t nupdated;	/* in-place updates by te_capture_update so far */
+};
+#define TE_RECORDING_INFO_INIT { sizeof(struct te_recording_info), 0, 0, 0, 0, 0, 0, 0, 0 }
+TE_EXPORT int te_recording_info(const struct te_recording *rec, struct te_recording_info *ret_info);
+TE_EXPORT struct te_recording *te_recording_ref(struct te_recording *rec);
+TE_EXPORT struct te_recording *te_recording_unref(struct te_recording *rec);
+
+enum te_node_kind {
+	TE_NODE_KERNEL,
+	TE_NODE_COPY,
+	TE_NODE_FILL,
+	TE_NODE_HOST,
+	TE_NODE_EVENT, /* te_event_record_external */
+	TE_NODE_OTHER, /* of a kind that only driver calls record */
+};
+
+struct te_node_info {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	enum te_node_kind kind;
+	/* of a kernel, for example "quantize"; "gemm" for every node of a GEMM; else "".
+	 * Valid until the process ends */
+	const char *name;
+	uint64_t nbytes; /* copied or filled, or bytes of arguments; 0 where unknown */
+	int32_t ndeps;
+};
+#define TE_NODE_INFO_INIT { sizeof(struct te_node_info), TE_NODE_KERNEL, NULL, 0, 0 }
+
+/**
+ * te_recording_node, te_recording_deps - the nodes of a recording and their edges
+ * @index: from 0; a node depends on nodes of lower index only
+ * @cap:   elements of ret_index; no more are written
+ *
+ * te_recording_deps returns how many nodes the node depends on, and writes their indices in
+ * ascending order. Indices are valid until the next te_capture_update.
+ * Errors: -EINVAL, also for an index without a node.
+ */
+TE_EXPORT int te_recording_node(const struct te_recording *rec, uint64_t index,
+				struct te_node_info *ret);
+TE_EXPORT int te_recording_deps(const struct te_recording *rec, uint64_t index, int32_t cap,
+				uint64_t *ret_index);
+
+/**
+ * te_recording_dot - the graph as text for dot(1)
+ * @title:    the graph's name; NULL for "recording"
+ * @ret_text: released with free(3)
+ *
+ * Errors: -EINVAL, -ENOMEM.
+ */
+TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title, char **ret_text);
+
+/* order nodes by the memory they access; the others run concurrently */
+#define TE_CAPTURE_CONCURRENT 1u
+/* programmatic dependent launch: kernels may be scheduled before their dependencies end */
+#define TE_CAPTURE_PDL 2u
+
+/**
+ * te_capture_edges - choose how the nodes of a capture depend on each other
+ * @edges: TE_CAPTURE_*; 0, the default: each node depends on the previous one of its stream
+ *
+ * Call it between te_capture_begin and the end of that capture; it applies to the whole capture.
+ * Results are bit-identical for every choice. With TE_CAPTURE_CONCURRENT a node depends on the
+ * earlier nodes that write memory it uses or use memory it writes; others may run concurrently
+ * with it. Host calls, events and nodes whose memory this library does not know (those
+ * not queued through it) are full barriers: they depend on all earlier nodes, and all later nodes
+ * depend on them. A capture that several streams joined keeps the order of these streams.
+ * Errors: -EINVAL, -TE_ESTATE (no capture was begun on the stream).
+ */
+TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
+
+enum te_update {
+	TE_UPDATE_IN_PLACE = 1,
+	TE_UPDATE_INSTANTIATED = 2,
+};
+
+/**
+ * te_capture_update - end a capture as te_capture_end does, into an existing recording
+ * @ret_how: TE_UPDATE_IN_PLACE if the nodes, in capture order, have the same kinds and
+ *           edges as before and the backend can update them; TE_UPDATE_INSTANTIATED if the
+ *           recording got a new executable. Or NULL
+ *
+ * All bindings are removed; te_recording_binding creates new ones, from number 0. On
+ * failure the recording is unchanged. After -EINVAL for an argument the capture continues.
+ * Errors: as te_capture_end.
+ */
+TE_EXPORT int te_capture_update(struct te_stream *stream, struct te_recording *rec,
+				enum te_update *ret_how);
+
+struct te_binding_info {
+	size_t size;	   /* set by the INIT macro; lets the struct grow */
+	int32_t nuses;	   /* node arguments that point into the memory */
+	int32_t patchable; /* 1: te_recording_rebind can replace them all */
+};
+#define TE_BINDING_INFO_INIT { sizeof(struct te_binding_info), 0, 0 }
+
+/**
+ * te_recording_binding - find all uses of [ptr, ptr + nbytes) in a recording
+ * @ret: what was found, or NULL
+ *
+ * Creates a binding and returns its number, from 0; for memory that a binding is bound to
+ * already, returns that one. Bindings are valid until the next te_capture_update. A use is a
+ * pointer into the memory, of a kernel of the library, a copy or a fill. Arguments of
+ * host calls are not searched. Cannot be patched: a copy or fill that extends beyond the
+ * memory; on the cuda backend a GEMM that cuBLASLt computes; and any use in a recording that has
+ * nodes not queued through this library, since the memory they access is unknown.
+ * Errors: -EINVAL (no memory, or it overlaps that of another binding), -ENOMEM.
+ */
+TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbytes,
+				struct te_binding_info *ret);
+
+/**
+ * te_recording_rebind - make later launches use other memory
+ * @n:        bindings to rebind
+ * @bindings: their numbers, each once
+ * @ptrs:     for each its new memory, of the same size, kind (device or host) and address
+ *            modulo 16 as its present memory
+ *
+ * Either all are rebound or none. A binding that already has the given memory costs nothing.
+ * Launches queued earlier keep the memory they were queued with. Memory must outlive the launches
+ * that use it. In a recording with TE_CAPTURE_CONCURRENT the dependencies hold for the captured
+ * addresses only: rebound memory must not overlap memory that another node or binding uses if
+ * either of the two is written, unless both are at their captured addresses. Otherwise -EINVAL,
+ * with a message that names the two.
+ * Errors: -EINVAL, -EOPNOTSUPP (a use cannot be patched: the message names the node),
+ * -ENOMEM, -TE_ECUDA.
+ */
+TE_EXPORT int te_recording_rebind(struct te_recording *rec, int n, const int32_t *bindings,
+				  void *const *ptrs);
+
+/**
+ * te_event_record_external - record an event from within a recording
+ *
+ * Outside a capture the same as te_event_record. In a capture the record becomes a
+ * node: each launch records the event when it reaches the node, and te_event_wait and
+ * te_event_sync wait for that while later nodes of the launch may still run. A wait
+ * queued after te_recording_launch returned waits for that launch's record. A capturing
+ * stream cannot wait for the event (-TE_ESTATE). The recording holds a reference to the event.
+ * Errors: as te_event_record.
+ */
+TE_EXPORT int te_event_record_external(struct te_event *event, struct te_stream *stream);
+
+TE_END_DECLS
+
+#endif

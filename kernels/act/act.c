@@ -1,0 +1,200 @@
+/* act.c - reference kernels: activation functions, plain and gated. */
+#include "config.h"
+
+#include "kernels/ref.h"
+
+#include <te/op.h>
+
+static inline float sig(float x)
+{
+	return 1.0f / (1.0f + expf(-x));
+}
+
+/* the tanh approximation; 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0 */
+static inline float gelu_s(float x)
+{
+	return sig(1.5957691f * (x + 0.044715f * x * x * x));
+}
+
+static inline float relu(float x)
+{
+	return x <= 0.0f ? 0.0f : x;
+}
+
+/* x s, and its limit if s is 0, where x may be infinite; a finite x gives the same bits */
+static inline float times_s(float x, float s)
+{
+	return s == 0.0f ? -0.0f : x * s;
+}
+
+/*
+ * Derivatives: if w is 0, the slope is s, which is 0 or 1. The terms multiplied by w may be
+ * infinite there.
+ */
+static inline float gelu_d(float x)
+{
+	const float s = gelu_s(x), w = s * (1.0f - s);
+
+	if (w == 0.0f)
+		return s;
+	return s + x * w * (1.5957691f * (1.0f + 0.134145f * x * x));
+}
+
+static inline float qgelu_d(float x)
+{
+	const float s = sig(1.702f * x), w = s * (1.0f - s);
+
+	if (w == 0.0f)
+		return s;
+	return s + 1.702f * x * s * (1.0f - s);
+}
+
+static inline float silu_d(float x)
+{
+	const float s = sig(x), w = s * (1.0f - s);
+
+	if (w == 0.0f)
+		return s;
+	return s + x * s * (1.0f - s);
+}
+
+#define EACH(EXPR)                            \
+	for (int64_t i = 0; i < n; i++) {     \
+		const float x = v[i];         \
+		v[i] = (EXPR);                \
+	}                                     \
+	break
+
+/* v = act(v) */
+static void act(int32_t kind, float *v, int64_t n)
+{
+	switch (kind) {
+	case TE_ACT_GELU:
+		EACH(times_s(x, gelu_s(x)));
+	case TE_ACT_QGELU:
+		EACH(times_s(x, sig(1.702f * x)));
+	case TE_ACT_RELU:
+		EACH(relu(x));
+	case TE_ACT_SRELU:
+		EACH(relu(x) * relu(x));
+	case TE_ACT_SILU:
+		EACH(times_s(x, sig(x)));
+	case TE_ACT_SIGMOID:
+		EACH(sig(x));
+	}
+}
+
+/* v = act'(v) */
+static void act_d(int32_t kind, float *v, int64_t n)
+{
+	switch (kind) {
+	case TE_ACT_GELU:
+		EACH(gelu_d(x));
+	case TE_ACT_QGELU:
+		EACH(qgelu_d(x));
+	case TE_ACT_RELU:
+		EACH(x <= 0.0f ? 0.0f : 1.0f);
+	case TE_ACT_SRELU:
+		EACH(2.0f * relu(x));
+	case TE_ACT_SILU:
+		EACH(silu_d(x));
+	case TE_ACT_SIGMOID:
+		EACH(sig(x) * (1.0f - sig(x)));
+	}
+}
+
+static void multiply(float *v, const float *by, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		v[i] *= by[i];
+}
+
+void te__h_act_fwd(const struct te_k_act_fwd *a)
+{
+	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
+	float x[TE__H_CHUNK], gate[TE__H_CHUNK];
+	int64_t r, c, n;
+	struct te__h_q q;
+
+	if (te__h_noop(a->q.noop))
+		return;
+	te__h_q_begin(&q, &a->q, a->rows, a->cols);
+	while (te__h_q_next(&q, &r, &c, &n)) {
+		te__h_load(a->dtype, a->x, r * xcols + c, n, x);
+		act(a->act, x, n);
+		if (a->gated) {
+			te__h_load(a->dtype, a->x, r * xcols + a->cols + c, n, gate);
+			multiply(x, gate, n);
+		}
+		if (a->y)
+			te__h_store(a->dtype, a->y, r * a->cols + c, n, x);
+		else
+			te__h_round(a->dtype, n, x);
+		te__h_q_put(&q, x, r, c, n);
+	}
+	te__h_q_end(&q);
+}
+
+/* dx of n elements from column c of row r, all of them in one half of a gated row */
+static void load_dx(const struct te_k_act_bwd *a, int64_t r, int64_t c, int64_t n, float *dx)
+{
+	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
+	const int second = c >= a->cols;
+	const int64_t k = second ? c - a->cols : c;
+	float dy[TE__H_CHUNK], gate[TE__H_CHUNK];
+
+	te__h_load(a->dtype, a->x, r * xcols + k, n, dx);
+	te__h_load(a->dtype, a->dy, r * a->cols + k, n, dy);
+	if (a->gated && !second) {
+		te__h_load(a->dtype, a->x, r * xcols + a->cols + k, n, gate);
+		multiply(dy, gate, n);
+	}
+	if (second)
+		act(a->act, dx, n);
+	else
+		act_d(a->act, dx, n);
+	multiply(dx, dy, n);
+}
+
+/* round, store, sum and quantize a chunk of dx at column c of row r */
+static void put_dx(const struct te_k_act_bwd *a, struct te__h_q *q, int64_t r, int64_t c,
+		   int64_t n, float *v)
+{
+	const int64_t xcols = q->cols;
+
+	if (a->dx)
+		te__h_store(a->dtype, a->dx, r * xcols + c, n, v);
+	else
+		te__h_round(a->dtype, n, v);
+	if (a->part) {
+		float *part = a->part + r / TE_K_PART_ROWS * xcols + c;
+
+		for (int64_t i = 0; i < n; i++)
+			part[i] += v[i];
+	}
+	te__h_q_put(q, v, r, c, n);
+}
+
+void te__h_act_bwd(const struct te_k_act_bwd *a)
+{
+	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
+	int64_t r, c, n, first;
+	float dx[TE__H_CHUNK];
+	struct te__h_q q;
+
+	if (te__h_noop(a->q.noop))
+		return;
+	te__h_q_begin(&q, &a->q, a->rows, xcols);
+	if (a->part)
+		memset(a->part, 0, (size_t)(TE_K_NPARTS(a->rows) * xcols) * sizeof(*a->part));
+	while (te__h_q_next(&q, &r, &c, &n)) {
+		/* a chunk may extend from the first half of a gated row into the second */
+		first = c < a->cols ? te__h_min(n, a->cols - c) : 0;
+		if (first)
+			load_dx(a, r, c, first, dx);
+		if (first < n)
+			load_dx(a, r, c + first, n - first, dx + first);
+		put_dx(a, &q, r, c, n, dx);
+	}
+	te__h_q_end(&q);
+}

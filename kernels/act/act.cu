@@ -1,0 +1,414 @@
+/*
+ * act.cu - activation functions, plain and gated, and their gradients. sm_90a.
+ *
+ *  kernel               shapes                    blocks            threads  shared (BF16, FP32)
+ *  act_fwd_ACT_T        x T [rows, cols]          a 64 x 128 tile   256      8320
+ *  act_fwd_gated_ACT_T  x T [rows, 2 cols]        of y                       8320
+ *  act_bwd_ACT_T        dy T [rows, cols]         a 64 x 128 tile   256      24704, 41088
+ *  act_bwd_gated_ACT_T  the same                  of dy                      24704, 41088
+ *  act_DIR_small_m_...  the same, whole vectors   a 64 x 32 tile    256      a quarter
+ *  act_DIR_block_...    the same, block-scaled q  a 128 x 128 tile  256      20992; bwd 37376
+ *
+ * BF16 bytes per element of y: plain forward to both FP8 copies 4, gated 6; plain backward to both
+ * copies 6, gated 10; the T result 2 (gated 4) more. One pass computes everything: the column sums
+ * for the bias gradient are taken from the tile in shared memory, in row order. Each activation is
+ * a function of its own, so that none needs the registers of another.
+ */
+#include "kernels/block.cuh"
+#include "kernels/tile.cuh"
+
+enum { ACT_GELU, ACT_QGELU, ACT_RELU, ACT_SRELU, ACT_SILU, ACT_SIGMOID }; /* enum te_act */
+
+/*
+ * 1 / d of each, rounded as by a division; d is at least 1 or NaN. If all d are within the range of
+ * plain_reciprocal(), its instructions are those of a division without the branch per element, at
+ * which each division would wait for the previous one.
+ */
+DEV void reciprocals(float d[TE_V])
+{
+	bool plain = true;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		plain = plain && d[e] < 0x1p100f;
+	if (!plain) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			d[e] = __frcp_rn(d[e]);
+		return;
+	}
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		d[e] = plain_reciprocal(d[e]);
+}
+
+/*
+ * s = sig(the argument of the activation's sigmoid) = 1 / (1 + exp(-...)), if it has one. GELU is
+ * the tanh approximation: 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0.
+ */
+template <int A> DEV void act_s(const float x[TE_V], float s[TE_V])
+{
+	if constexpr (A != ACT_RELU && A != ACT_SRELU) {
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const num v = x[e];
+			num u = v;
+
+			if (A == ACT_GELU)
+				u = num(1.5957691f) * (v + num(0.044715f) * v * v * v);
+			else if (A == ACT_QGELU)
+				u = num(1.702f) * v;
+			s[e] = add(1.0f, expf(-u.v));
+		}
+		reciprocals(s);
+	}
+}
+
+/* x s, and its limit if s is 0, where x may be infinite; a finite x gives the same bits */
+DEV float times_s(float x, float s)
+{
+	return s == 0.0f ? -0.0f : mul(x, s);
+}
+
+/*
+ * Derivatives: if w is 0, the slope is s, which is 0 or 1. The terms multiplied by w may be
+ * infinite there.
+ */
+DEV num gelu_d(num x, num s)
+{
+	const num w = s * (num(1.0f) - s);
+	const num slope = num(1.5957691f) * (num(1.0f) + num(0.134145f) * x * x);
+
+	return w.v == 0.0f ? s : s + x * w * slope;
+}
+
+DEV num qgelu_d(num x, num s)
+{
+	const num w = s * (num(1.0f) - s);
+
+	return w.v == 0.0f ? s : s + num(1.702f) * x * s * (num(1.0f) - s);
+}
+
+DEV num silu_d(num x, num s)
+{
+	const num w = s * (num(1.0f) - s);
+
+	return w.v == 0.0f ? s : s + x * s * (num(1.0f) - s);
+}
+
+DEV float relu(float x)
+{
+	return x <= 0.0f ? 0.0f : x;
+}
+
+template <int A> DEV float act(float x, float s)
+{
+	switch (A) {
+	case ACT_RELU:
+		return relu(x);
+	case ACT_SRELU:
+		return mul(relu(x), relu(x));
+	case ACT_SIGMOID:
+		return s;
+	default:
+		return times_s(x, s);
+	}
+}
+
+template <int A> DEV float act_d(num x, num s)
+{
+	switch (A) {
+	case ACT_GELU:
+		return gelu_d(x, s).v;
+	case ACT_QGELU:
+		return qgelu_d(x, s).v;
+	case ACT_RELU:
+		return x.v <= 0.0f ? 0.0f : 1.0f;
+	case ACT_SRELU:
+		return mul(2.0f, relu(x.v));
+	case ACT_SILU:
+		return silu_d(x, s).v;
+	default:
+		return (s * (num(1.0f) - s)).v;
+	}
+}
+
+template <class T, int A, bool GATED, int R> DEV void act_fwd_body(const struct te_k_act_fwd &a)
+{
+	__shared__ tile_codes<R> codes;
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
+	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
+	struct tile_out<T> o = {
+		(T *)a.y, a.q, NULL, 0, 1.0f,
+		R == TILE_SMALL_R || tile_vec(a.cols, a.x, a.y, &a.q),
+	};
+	float v[R][TE_V], m;
+	tile_raw<T, R> x, gate;
+
+	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
+	if (GATED)
+		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
+	o.scale = q_scale(&a.q);
+	if (noop_set(a.q.noop))
+		return;
+	if (R != TILE_SMALL_R)
+		q_scale_inv(&a.q, o.scale);
+#pragma unroll
+	for (int i = 0; i < R; i++) {
+		float g[TE_V], s[TE_V] = {};
+
+		unpack(x.row[i], v[i]);
+		if (GATED)
+			unpack(gate.row[i], g);
+		act_s<A>(v[i], s);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			v[i][e] = act<A>(v[i][e], s[e]);
+			if (GATED)
+				v[i][e] = mul(v[i][e], g[e]);
+		}
+	}
+	m = tile_put<T, R, R == TILE_SMALL_R>(&o, &t, v, &codes, NULL, 0.0f);
+	if (R != TILE_SMALL_R && a.q.amax)
+		block_amax(a.q.amax, m);
+	if (R == TILE_SMALL_R)
+		q_scale_inv(&a.q, o.scale);
+}
+
+/*
+ * dx has the columns of x: if gated, a tile of dy gives two tiles of dx, at columns t.c and
+ * cols + t.c of a matrix of 2 cols columns, each as wide as the tile of dy.
+ */
+template <class T, int R, bool AMAX>
+DEV float put_dx(struct tile_out<T> *o, const tile<R> *t, int64_t shift, int64_t xcols,
+		 float v[R][TE_V], tile_codes<R> *codes, tile_values<T, R> *values, float m)
+{
+	tile<R> u = *t;
+
+	u.c0 += shift;
+	u.c += shift;
+	u.end = t->cols + shift;
+	u.cols = xcols;
+	return tile_put<T, R, AMAX>(o, &u, v, codes, values, m);
+}
+
+template <class T, int A, bool GATED, int R> DEV void act_bwd_body(const struct te_k_act_bwd &a)
+{
+	__shared__ tile_codes<R> codes;
+	__shared__ tile_values<T, R> values;
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
+	const tile<R> t = tile_of_block<R>(a.rows, a.cols);
+	struct tile_out<T> o = {
+		(T *)a.dx, a.q, a.part, xcols, 1.0f,
+		R == TILE_SMALL_R || (tile_vec(a.cols, a.x, a.dx, &a.q) && aligned(a.dy)),
+	};
+	float v[R][TE_V], m;
+	tile_raw<T, R> dy, x, gate;
+
+	dy = tile_load<T>(&t, a.dy, a.cols, t.c, o.vec);
+	x = tile_load<T>(&t, a.x, xcols, t.c, o.vec);
+	if (GATED)
+		gate = tile_load<T>(&t, a.x, xcols, a.cols + t.c, o.vec);
+	o.scale = q_scale(&a.q);
+	if (noop_set(a.q.noop))
+		return;
+	if (R != TILE_SMALL_R)
+		q_scale_inv(&a.q, o.scale);
+#pragma unroll
+	for (int i = 0; i < R; i++) {
+		float g[TE_V], d[TE_V], s[TE_V] = {};
+
+		unpack(x.row[i], v[i]);
+		unpack(dy.row[i], d);
+		if (GATED)
+			unpack(gate.row[i], g);
+		act_s<A>(v[i], s);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[i][e] = mul(GATED ? mul(d[e], g[e]) : d[e], act_d<A>(v[i][e], s[e]));
+	}
+	m = put_dx<T, R, !GATED && R == TILE_SMALL_R>(&o, &t, 0, xcols, v, &codes, &values, 0.0f);
+	if (GATED) {
+		__syncthreads(); /* the tile in shared memory has been read */
+#pragma unroll
+		for (int i = 0; i < R; i++) {
+			float d[TE_V], s[TE_V] = {};
+
+			unpack(x.row[i], v[i]);
+			unpack(dy.row[i], d);
+			act_s<A>(v[i], s);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				v[i][e] = mul(d[e], act<A>(v[i][e], s[e]));
+		}
+		m = put_dx<T, R, R == TILE_SMALL_R>(&o, &t, a.cols, xcols, v, &codes, &values, m);
+	}
+	if (R != TILE_SMALL_R && a.q.amax)
+		block_amax(a.q.amax, m);
+	if (R == TILE_SMALL_R)
+		q_scale_inv(&a.q, o.scale);
+}
+
+/*
+ * Block scaling: tiles of 128 x 128. A thread loads all inputs of BLOCK_STEP of its rows before it
+ * computes the first.
+ */
+template <class T> constexpr int BLOCK_STEP = sizeof(T) == 2 ? 4 : 2;
+
+template <class T, int A, bool GATED> DEV void act_fwd_block_body(const struct te_k_act_fwd &a)
+{
+	constexpr int STEP = BLOCK_STEP<T>;
+	__shared__ block_shared<false> shared;
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
+	const block_tile t = block_of_grid(a.rows, a.cols, 0);
+	const block_out<T> o = { (T *)a.y, a.q, NULL, block_vec(a.cols, a.x, a.y, a.q) };
+	const T *x = (const T *)a.x + t.r * xcols + t.c;
+	raw<T> y[BLOCK_R];
+
+	if (noop_set(a.q.noop))
+		return;
+#pragma unroll
+	for (int i0 = 0; i0 < BLOCK_R; i0 += STEP) {
+		raw<T> in[STEP], gate[STEP];
+
+#pragma unroll
+		for (int i = 0; i < STEP; i++) {
+			const T *row = x + (i0 + i) * xcols;
+			const int n = block_n(t, i0 + i);
+
+			in[i] = block_load<false>(row, n, o.vec);
+			if (GATED)
+				gate[i] = block_load<false>(row + a.cols, n, o.vec);
+		}
+#pragma unroll
+		for (int i = 0; i < STEP; i++) {
+			float v[TE_V], g[TE_V], s[TE_V] = {};
+
+			unpack(in[i], v);
+			if (GATED)
+				unpack(gate[i], g);
+			act_s<A>(v, s);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				v[e] = act<A>(v[e], s[e]);
+				if (GATED)
+					v[e] = mul(v[e], g[e]);
+			}
+			y[i0 + i] = block_round<T>(block_n(t, i0 + i), v);
+		}
+	}
+	block_put(o, a.q.scaling, t, y, &shared);
+}
+
+/* n elements at p, those from first on at p + shift: a vector that extends into the second half */
+template <class T> DEV raw<T> halves_load(const T *p, int n, int first, int64_t shift)
+{
+	float v[TE_V];
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		v[e] = e < n ? to_float(p[e < first ? e : e + shift]) : 0.0f;
+	return pack<T>(v);
+}
+
+/*
+ * Tiles of dx. Those of the two halves of a gated row have the same inputs; where cols is a
+ * multiple of 128 they are computed one after the other.
+ */
+template <class T, int A, bool GATED> DEV void act_bwd_block_body(const struct te_k_act_bwd &a)
+{
+	constexpr int STEP = BLOCK_STEP<T>;
+	__shared__ block_shared<true> shared;
+	const int64_t xcols = GATED ? 2 * a.cols : a.cols;
+	const bool split = GATED && a.cols % BLOCK == 0;
+	const block_tile t =
+		block_of_grid(a.rows, xcols, split ? (uint32_t)(a.cols / BLOCK) : 0);
+	const block_out<T> o = { (T *)a.dx, a.q, a.part,
+				 a.cols % TE_V == 0 && aligned(a.dy) &&
+					 block_vec(xcols, a.x, a.dx, a.q) };
+	/* number of the thread's columns in the first half; 0 or all if rows are vectors */
+	const int first = GATED ? clamp_int(a.cols - t.c, 0, TE_V) : TE_V;
+	const int64_t k = first ? t.c : t.c - a.cols;
+	raw<T> dx[BLOCK_R];
+
+	if (noop_set(a.q.noop))
+		return;
+#pragma unroll
+	for (int i0 = 0; i0 < BLOCK_R; i0 += STEP) {
+		raw<T> dy[STEP], x[STEP], gate[STEP];
+
+#pragma unroll
+		for (int i = 0; i < STEP; i++) {
+			const T *dy_at = (const T *)a.dy + (t.r + i0 + i) * a.cols + k;
+			const T *x_at = (const T *)a.x + (t.r + i0 + i) * xcols + k;
+			const int n = block_n(t, i0 + i);
+
+			if (o.vec || !GATED) {
+				dy[i] = block_load<false>(dy_at, n, o.vec);
+				x[i] = block_load<false>(x_at, n, o.vec);
+			} else {
+				dy[i] = halves_load(dy_at, n, first, first ? -a.cols : 0);
+				x[i] = halves_load(x_at, n, first, first ? -a.cols : 0);
+			}
+			if (GATED)
+				gate[i] = block_load<false>(x_at + a.cols, min(n, first), o.vec);
+		}
+#pragma unroll
+		for (int i = 0; i < STEP; i++) {
+			float v[TE_V], d[TE_V], g[TE_V], s[TE_V] = {};
+
+			unpack(x[i], v);
+			unpack(dy[i], d);
+			if (GATED)
+				unpack(gate[i], g);
+			act_s<A>(v, s);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				if (GATED && e >= first)
+					v[e] = mul(d[e], act<A>(v[e], s[e]));
+				else
+					v[e] = mul(GATED ? mul(d[e], g[e]) : d[e],
+						   act_d<A>(v[e], s[e]));
+			}
+			dx[i0 + i] = block_round<T>(block_n(t, i0 + i), v);
+		}
+	}
+	block_put(o, a.q.scaling, t, dx, &shared);
+}
+
+#define BLOCK_FUNC(DIR, T, t, A, GATED, name)                                                   \
+	extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, sizeof(T) == 2 ? 2 : 1)     \
+		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
+	{                                                                                       \
+		te_begin();                                                                     \
+		act_##DIR##_block_body<T, A, GATED>(a);                                         \
+	}
+#define FUNC(DIR, T, t, A, GATED, R, name)                                                      \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, sizeof(T) == 2 ? 2 : 1)      \
+		te_k_act_##DIR##_##name##_##t(const __grid_constant__ struct te_k_act_##DIR a)  \
+	{                                                                                       \
+		te_begin();                                                                     \
+		act_##DIR##_body<T, A, GATED, R>(a);                                            \
+	}
+#define FUNCS(DIR, T, t, A, name)                                       \
+	FUNC(DIR, T, t, A, false, TILE_R, name)                         \
+	FUNC(DIR, T, t, A, true, TILE_R, gated_##name)                  \
+	FUNC(DIR, T, t, A, false, TILE_SMALL_R, small_m_##name)         \
+	FUNC(DIR, T, t, A, true, TILE_SMALL_R, small_m_gated_##name)    \
+	BLOCK_FUNC(DIR, T, t, A, false, block_##name)                   \
+	BLOCK_FUNC(DIR, T, t, A, true, block_gated_##name)
+#define TE_NAME(A, name)                        \
+	FUNCS(fwd, float, fp32, A, name)        \
+	FUNCS(fwd, bf16, bf16, A, name)         \
+	FUNCS(bwd, float, fp32, A, name)        \
+	FUNCS(bwd, bf16, bf16, A, name)
+TE_NAME(ACT_GELU, gelu)
+TE_NAME(ACT_QGELU, qgelu)
+TE_NAME(ACT_RELU, relu)
+TE_NAME(ACT_SRELU, srelu)
+TE_NAME(ACT_SILU, silu)
+TE_NAME(ACT_SIGMOID, sigmoid)
+#undef TE_NAME
+#undef FUNCS
+#undef BLOCK_FUNC
+#undef FUNC

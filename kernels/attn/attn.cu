@@ -1,0 +1,138 @@
+/*
+ * attn.cu - causal attention with grouped queries, forward and backward. sm_80 and up.
+ *
+ * qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; head_dim is 1 to 128 and is padded with zeros
+ * in shared memory to the D of the variant (BF16: 32, 64, 96, 128; FP32: 64, 128). Rows whose size
+ * is not a multiple of 16 bytes are loaded by element. The score matrix is never stored in global
+ * memory. The variants are in attn/tile.cuh (BF16), attn/strip.cuh (BF16, short and few sequences)
+ * and attn/fp32.cuh; this file has the kernel that computes delta:
+ *
+ *   pre  grid ceil(batch seqlen nheads lanes / 256), 256 threads, no shared memory. lanes is
+ *        the number of 16-byte loads of a row, rounded up to a power of two.
+ */
+#include "kernels/attn/fp32.cuh"
+#include "kernels/attn/strip.cuh"
+#include "kernels/attn/tile.cuh"
+#include "kernels/begin.cuh"
+
+/* ---- delta ---- */
+
+/* rows of hd elements, in memory order: batch, seqlen, head; lanes of a row load 16 bytes each */
+template <class E> DEV void bwd_pre(const struct te_k_attn_bwd &a)
+{
+	constexpr int PER = 16 / sizeof(E);
+	const int hd = a.head_dim;
+	int lanes = 1;
+
+	while (lanes * PER < hd)
+		lanes *= 2;
+	const int64_t row = ((int64_t)blockIdx.x * ATTN_PRE_THREADS + threadIdx.x) / lanes;
+	const int c0 = (threadIdx.x % lanes) * PER;
+	const bool ok = row < a.batch * a.seqlen * a.nheads;
+	const E *x = (const E *)a.out + row * hd, *y = (const E *)a.dout + row * hd;
+	float sum = 0.0f;
+
+	if (ok && c0 < hd && hd % PER == 0) {
+		sum = dot16<E>(*(const uint4 *)(x + c0), *(const uint4 *)(y + c0));
+	} else if (ok) {
+		for (int c = c0; c < min(c0 + PER, hd); c++)
+			sum = fmaf(to_float(x[c]), to_float(y[c]), sum);
+	}
+	sum = sum_lanes(sum, lanes);
+	if (ok && c0 == 0) {
+		const int64_t bt = row / a.nheads;
+
+		a.delta[(bt / a.seqlen * a.nheads + row % a.nheads) * a.seqlen + bt % a.seqlen] =
+			sum;
+	}
+}
+
+/* ---- the functions that launch.c names ---- */
+
+extern "C" __global__ void __launch_bounds__(ATTN_PRE_THREADS)
+	te_k_attn_bwd_pre_bf16(struct te_k_attn_bwd a)
+{
+	te_begin();
+	bwd_pre<uint16_t>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(ATTN_PRE_THREADS)
+	te_k_attn_bwd_pre_fp32(struct te_k_attn_bwd a)
+{
+	te_begin();
+	bwd_pre<float>(a);
+}
+
+#define KERNEL(name, threads, blocks, args, body)                                               \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const struct args a) \
+	{                                                                                       \
+		te_begin();                                                                     \
+		body(a);                                                                        \
+	}
+/* tiles of 16 rows of each warp */
+#define MT(rows, warps) ((rows) / (16 * (warps)))
+#define FWD(D, WARPS, ROWS, DROP) fwd_bf16<D, WARPS, MT(ROWS, WARPS), DROP>
+#define BWD(DKV, D, WARPS, ROWS, COLS, DROP) bwd_bf16<DKV, D, WARPS, MT(ROWS, WARPS), COLS, DROP>
+#define BWD_THREADS(D) (32 * ATTN_BWD_WARPS(D))
+/* C: columns that bwd_bf16() has in registers at a time; B: blocks per multiprocessor */
+#define BF16(D, C, B)                                                                             \
+	KERNEL(te_k_attn_fwd_bf16_d##D, 32 * ATTN_FWD_WARPS, 2, te_k_attn_fwd,                    \
+	       FWD(D, ATTN_FWD_WARPS, ATTN_ROWS, false))                                          \
+	KERNEL(te_k_attn_fwd_bf16_d##D##_drop, 32 * ATTN_FWD_DROP_WARPS, 1, te_k_attn_fwd,        \
+	       FWD(D, ATTN_FWD_DROP_WARPS, ATTN_ROWS, true))                                      \
+	KERNEL(te_k_attn_fwd_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, 2, te_k_attn_fwd,      \
+	       FWD(D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, false))                              \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D, BWD_THREADS(D), B, te_k_attn_bwd,                     \
+	       BWD(true, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, false))                              \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_drop, BWD_THREADS(D), B, te_k_attn_bwd,              \
+	       BWD(true, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, true))                               \
+	KERNEL(te_k_attn_bwd_dkv_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, B, te_k_attn_bwd,  \
+	       BWD(true, D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, C, false))                     \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D, BWD_THREADS(D), B, te_k_attn_bwd,                      \
+	       BWD(false, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, false))                             \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_drop, BWD_THREADS(D), B, te_k_attn_bwd,               \
+	       BWD(false, D, ATTN_BWD_WARPS(D), ATTN_ROWS, C, true))                              \
+	KERNEL(te_k_attn_bwd_dq_bf16_d##D##_small_m, 32 * ATTN_SMALL_M_WARPS, B, te_k_attn_bwd,   \
+	       BWD(false, D, ATTN_SMALL_M_WARPS, ATTN_SMALL_M_ROWS, C, false))
+
+BF16(32, 32, 2)
+BF16(64, 32, 2)
+BF16(96, 64, 1)
+BF16(128, 64, 1)
+
+/* run: what fwd_strip() or bwd_strip() returns, which compute addresses before te_begin() waits */
+template <class Body> DEV void strip(Body run)
+{
+	te_begin();
+	run();
+}
+
+#define STRIPS(D)                                                               \
+	extern "C" __global__ void __launch_bounds__(32 * ATTN_STRIP_WARPS, 2)  \
+		te_k_attn_fwd_bf16_d##D##_strip(const struct te_k_attn_fwd a)   \
+	{                                                                       \
+		strip(fwd_strip<D>(a));                                         \
+	}                                                                       \
+	extern "C" __global__ void __launch_bounds__(32 * ATTN_STRIP_WARPS, 2)  \
+		te_k_attn_bwd_bf16_d##D##_strip(const struct te_k_attn_bwd a)   \
+	{                                                                       \
+		/* blocks of dkv, then those of dq */                           \
+		if (blockIdx.x < a.nkv)                                         \
+			strip(bwd_strip<true, D>(a, blockIdx.x));               \
+		else                                                            \
+			strip(bwd_strip<false, D>(a, blockIdx.x - a.nkv));      \
+	}
+
+STRIPS(32)
+STRIPS(64)
+STRIPS(96)
+STRIPS(128)
+
+#define BWD32(...) bwd_fp32<__VA_ARGS__>
+#define FP32(D)                                                                                   \
+	KERNEL(te_k_attn_fwd_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_fwd, fwd_fp32<D>)         \
+	KERNEL(te_k_attn_bwd_dkv_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_bwd, BWD32(true, D))  \
+	KERNEL(te_k_attn_bwd_dq_fp32_d##D, ATTN_FP32_THREADS, 1, te_k_attn_bwd, BWD32(false, D))
+
+FP32(64)
+FP32(128)

@@ -1,0 +1,52 @@
+/* attn.h - arguments of causal attention. Included by te_k.h, which has the common rules. */
+#ifndef TE_K_ATTN_H
+#define TE_K_ATTN_H
+
+#define TE_K_ATTN_MAX_HEAD_DIM 128
+
+/*
+ * Causal attention on packed heads. qkv T [batch, seqlen, (nheads + 2 nkv) head_dim]; query head
+ * h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch,
+ * nheads, seqlen]: natural log of the sum of exp(scale q.k). head_dim is 1 to
+ * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
+ * normalisation (philox.h, element (b * nheads + h, q, k)).
+ * Later tokens change no bit of a row, except that a device kernel may multiply values of up to 127
+ * of them by 0, so that NaN and infinities among those propagate. On a device, qkv, out and their
+ * gradients must be aligned to 16 bytes if head_dim elements are a multiple of 16 bytes.
+ */
+struct te_k_attn_fwd {
+	const void *qkv;
+	void *out;
+	float *lse;
+	const uint64_t *seed, *offset; /* used when threshold > 0 */
+	int64_t batch, seqlen;
+	int32_t nheads, nkv, head_dim;
+	float scale;
+	uint32_t threshold; /* dropout, of 65536 */
+	uint32_t tag;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/*
+ * Three launches: pre writes delta[b,h,q] = sum_d out * dout; dkv writes the k and v parts of
+ * dqkv, summing the query heads of a group; dq writes the q part. No atomics, so that results are
+ * reproducible. A device may compute everything in dkv: then pre and dq launch nothing, and delta
+ * is not written.
+ */
+struct te_k_attn_bwd {
+	const void *qkv, *out, *dout;
+	const float *lse;
+	float *delta; /* [batch, nheads, seqlen] */
+	void *dqkv;   /* T, shaped like qkv */
+	const uint64_t *seed, *offset;
+	int64_t batch, seqlen;
+	int32_t nheads, nkv, head_dim;
+	float scale;
+	uint32_t threshold;
+	uint32_t tag;
+	int32_t dtype;
+	int32_t pad;
+};
+
+#endif

@@ -1,0 +1,28 @@
+/* geometry.h - launch constants of attn.cu and of launch.c. */
+#ifndef TE_ATTN_GEOMETRY_H
+#define TE_ATTN_GEOMETRY_H
+
+#define ATTN_PRE_THREADS 256
+
+/* BF16, attn/tile.cuh and attn/strip.cuh */
+#define ATTN_COLS 64 /* columns of scores that a block processes at a time */
+#define ATTN_PAD 8   /* elements after each row in shared memory, against bank conflicts */
+
+/* attn/tile.cuh: rows of a block, warps of a block; D is the padded head_dim */
+#define ATTN_ROWS 128
+#define ATTN_FWD_WARPS 4
+#define ATTN_FWD_DROP_WARPS 8
+#define ATTN_BWD_WARPS(D) ((D) <= 64 ? 4 : 8)
+#define ATTN_SMALL_M_ROWS 64
+#define ATTN_SMALL_M_WARPS 4
+
+/* attn/strip.cuh */
+#define ATTN_STRIP_ROWS 16
+#define ATTN_STRIP_WARPS 4
+
+/* attn/fp32.cuh */
+#define ATTN_FP32_TILE 64 /* rows and columns */
+#define ATTN_FP32_PAD 4
+#define ATTN_FP32_THREADS 256
+
+#endif

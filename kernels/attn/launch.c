@@ -1,0 +1,230 @@
+/* launch.c - device function and launch geometry of attention. */
+#include "config.h"
+
+#include <errno.h>
+#include <te/dtype.h>
+
+#define TE_LOG_CATEGORY "core/cuda"
+#include "kernels/attn/geometry.h"
+#include "kernels/launch.h"
+#include "libtecore/base/base.h"
+
+#define SMALL_M_BLOCKS (HOPPER_SMS / 2) /* of ATTN_ROWS rows */
+#define MAX_STRIPS (4 * SMALL_M_BLOCKS) /* with more, _small_m is as fast */
+#define MAX_STRIDE (1 << 24) /* elements of a row: offsets within a tile are 32-bit */
+#define MAX_GRID_Y 65535
+
+enum { FWD, DKV, DQ, PASSES };
+
+/* the functions of attn.cu by padded head_dim, ascending */
+static const struct {
+	int head_dim;
+	unsigned nthreads[PASSES], nthreads_drop[PASSES];
+	const char *func[PASSES], *func_drop[PASSES], *func_small_m[PASSES];
+	const char *fwd_strip, *bwd_strip;
+} bf16[] = {
+#define FUNCS(D, variant)                                                                  \
+	{ "te_k_attn_fwd_bf16_d" #D variant, "te_k_attn_bwd_dkv_bf16_d" #D variant,        \
+	  "te_k_attn_bwd_dq_bf16_d" #D variant }
+#define ROW(D)                                                                             \
+	{ D, { 32 * ATTN_FWD_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },      \
+	  { 32 * ATTN_FWD_DROP_WARPS, 32 * ATTN_BWD_WARPS(D), 32 * ATTN_BWD_WARPS(D) },    \
+	  FUNCS(D, ""), FUNCS(D, "_drop"), FUNCS(D, "_small_m"),                           \
+	  "te_k_attn_fwd_bf16_d" #D "_strip", "te_k_attn_bwd_bf16_d" #D "_strip" },
+	ROW(32)
+	ROW(64)
+	ROW(96)
+	ROW(128)
+#undef ROW
+#undef FUNCS
+}, fp32[] = {
+#define ROW(D)                                                                             \
+	{ D, { ATTN_FP32_THREADS, ATTN_FP32_THREADS, ATTN_FP32_THREADS }, { 0 },           \
+	  { "te_k_attn_fwd_fp32_d" #D, "te_k_attn_bwd_dkv_fp32_d" #D,                      \
+	    "te_k_attn_bwd_dq_fp32_d" #D },                                                \
+	  { NULL }, { NULL }, NULL, NULL },
+	ROW(64)
+	ROW(128)
+#undef ROW
+};
+
+static int check(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t nkv,
+		 int32_t head_dim, float scale, uintptr_t pointers)
+{
+	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
+		return te__fail(-EINVAL, "attention on cuda takes FP32 and BF16, not %s",
+				te_dtype_name((enum te_dtype)dtype));
+	if (head_dim < 1 || head_dim > TE_K_ATTN_MAX_HEAD_DIM)
+		return te__fail(-EINVAL, "attention takes a head_dim of 1 to %d, not %d",
+				TE_K_ATTN_MAX_HEAD_DIM, head_dim);
+	if (nkv < 1 || nheads < nkv || nheads % nkv)
+		return te__fail(-EINVAL,
+				"attention: %d query heads are no multiple of %d key heads",
+				nheads, nkv);
+	if (((int64_t)nheads + 2 * (int64_t)nkv) * head_dim > MAX_STRIDE ||
+	    batch * nheads > INT32_MAX || seqlen > MAX_GRID_Y * ATTN_SMALL_M_ROWS)
+		return te__fail(-EINVAL, "attention on cuda: too large a shape");
+	if (!(scale > 0.0f))
+		return te__fail(-EINVAL, "attention takes a scale above 0");
+	if (pointers % 16 && head_dim * te_dtype_nbytes((enum te_dtype)dtype) % 16 == 0)
+		return te__fail(-EINVAL,
+				"attention on cuda, head_dim %d: qkv, out or a gradient of theirs "
+				"is not aligned to 16 bytes", head_dim);
+	return 0;
+}
+
+static int check_bwd(const struct te_k_attn_bwd *a)
+{
+	return check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+		     (uintptr_t)a->qkv | (uintptr_t)a->out | (uintptr_t)a->dout |
+			     (uintptr_t)a->dqkv);
+}
+
+/*
+ * Do the kernels of attn/strip.cuh run? They do for all passes or for none. One of them is the
+ * whole backward pass, launched as dkv: it computes delta itself and has blocks of dkv and of dq.
+ */
+static int is_strips(int32_t dtype, int64_t batch, int64_t seqlen, int32_t nheads, int32_t head_dim,
+		     uint32_t threshold)
+{
+	return dtype == TE_DTYPE_BF16 && !threshold && head_dim % 8 == 0 &&
+	       batch * nheads <= MAX_STRIPS &&
+	       batch * nheads * ceil_div(seqlen, ATTN_STRIP_ROWS) <= MAX_STRIPS;
+}
+
+static int is_bwd_strips(const struct te_k_attn_bwd *a)
+{
+	return is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold);
+}
+
+/* nx: heads whose rows are distributed over blocks */
+static void strips(int bwd, int64_t batch, int64_t seqlen, int32_t nx, int32_t head_dim,
+		   struct te__geometry *ret)
+{
+	enum { ROWS = ATTN_STRIP_ROWS, COLS = ATTN_COLS, LDS = COLS + ATTN_PAD };
+	/* rows of D elements: of the block's, and two stages of two operands of COLS columns */
+	static const unsigned rows[] = { ROWS + 4 * COLS, 2 * ROWS + 4 * COLS };
+	/* exchanged bytes: FP32 P and maxima; BF16 P and dS, delta and two stages of lse */
+	static const unsigned more[] = {
+		ROWS * LDS * 4 + ROWS * ATTN_STRIP_WARPS * 4,
+		2 * ROWS * LDS * 2 + 3 * COLS * 4,
+	};
+	int i = 0;
+
+	while (bf16[i].head_dim < head_dim)
+		i++;
+	ret->func = bwd ? bf16[i].bwd_strip : bf16[i].fwd_strip;
+	ret->block[0] = 32 * ATTN_STRIP_WARPS;
+	ret->grid[0] = seqlen && batch ? (unsigned)nx : 0;
+	ret->grid[1] = (unsigned)ceil_div(seqlen, ATTN_STRIP_ROWS);
+	ret->grid[2] = (unsigned)batch;
+	ret->smem = rows[bwd] * (unsigned)(bf16[i].head_dim + ATTN_PAD) * 2 + more[bwd];
+}
+
+/* nx: the same, of the whole batch */
+static void tiles(int pass, int32_t dtype, int64_t nx, int64_t seqlen, int32_t head_dim,
+		  uint32_t threshold, struct te__geometry *ret)
+{
+	int i = 0;
+	unsigned d, rows, bytes;
+	bool small;
+
+	if (dtype == TE_DTYPE_BF16) {
+		while (bf16[i].head_dim < head_dim)
+			i++;
+		d = (unsigned)bf16[i].head_dim;
+		small = !threshold && nx * ceil_div(seqlen, ATTN_ROWS) <= SMALL_M_BLOCKS;
+		rows = small ? ATTN_SMALL_M_ROWS : ATTN_ROWS;
+		ret->func = threshold ? bf16[i].func_drop[pass] :
+			    small     ? bf16[i].func_small_m[pass] :
+					bf16[i].func[pass];
+		ret->block[0] = threshold ? bf16[i].nthreads_drop[pass] :
+				small	  ? 32 * ATTN_SMALL_M_WARPS :
+					    bf16[i].nthreads[pass];
+		/* Q, or two row operands; two stages of two column operands; dkv: lse and delta */
+		bytes = ((pass == FWD ? 1 : 2) * rows + 4 * ATTN_COLS) * (d + ATTN_PAD) * 2 +
+			(pass == DKV ? 2 * 2 * ATTN_COLS * 4 : 0);
+	} else {
+		while (fp32[i].head_dim < head_dim)
+			i++;
+		d = (unsigned)fp32[i].head_dim;
+		ret->func = fp32[i].func[pass];
+		ret->block[0] = fp32[i].nthreads[pass];
+		rows = ATTN_FP32_TILE;
+		/* Q, K and V, or two row and two column operands; P, or P and dS */
+		bytes = ((pass == FWD ? 3 : 4) * (d + ATTN_FP32_PAD) +
+			 (pass == FWD ? 1 : 2) * (ATTN_FP32_TILE + ATTN_FP32_PAD)) *
+			ATTN_FP32_TILE * 4;
+	}
+	ret->grid[0] = seqlen ? (unsigned)nx : 0;
+	ret->grid[1] = (unsigned)ceil_div(seqlen, rows);
+	ret->smem = bytes;
+}
+
+int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
+{
+	const struct te_k_attn_fwd *a = args;
+	int r = check(a->dtype, a->batch, a->seqlen, a->nheads, a->nkv, a->head_dim, a->scale,
+		      (uintptr_t)a->qkv | (uintptr_t)a->out);
+
+	if (r)
+		return r;
+	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
+		strips(0, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
+	else
+		tiles(FWD, a->dtype, a->batch * a->nheads, a->seqlen, a->head_dim, a->threshold,
+		      ret);
+	return 0;
+}
+
+int te__geo_attn_bwd_pre(const void *args, struct te__geometry *ret)
+{
+	const struct te_k_attn_bwd *a = args;
+	int r = check_bwd(a);
+	int per = a->dtype == TE_DTYPE_BF16 ? 8 : 4, lanes = 1;
+	int64_t nblocks;
+
+	if (r)
+		return r;
+	if (is_bwd_strips(a)) {
+		ret->grid[0] = 0;
+		return 0;
+	}
+	while (lanes * per < a->head_dim)
+		lanes *= 2;
+	nblocks = ceil_div(a->batch * a->seqlen * a->nheads * lanes, ATTN_PRE_THREADS);
+	if (nblocks > INT32_MAX)
+		return te__fail(-EINVAL, "attention on cuda: too large a shape");
+	ret->func = a->dtype == TE_DTYPE_BF16 ? "te_k_attn_bwd_pre_bf16" :
+						"te_k_attn_bwd_pre_fp32";
+	ret->grid[0] = (unsigned)nblocks;
+	ret->block[0] = ATTN_PRE_THREADS;
+	return 0;
+}
+
+static int geo_bwd(int pass, const struct te_k_attn_bwd *a, struct te__geometry *ret)
+{
+	const int32_t nrowheads = pass == DKV ? a->nkv : a->nheads;
+	int r = check_bwd(a);
+
+	if (r)
+		return r;
+	if (!is_bwd_strips(a))
+		tiles(pass, a->dtype, a->batch * nrowheads, a->seqlen, a->head_dim, a->threshold,
+		      ret);
+	else if (pass == DKV)
+		strips(1, a->batch, a->seqlen, a->nkv + a->nheads, a->head_dim, ret);
+	else
+		ret->grid[0] = 0;
+	return 0;
+}
+
+int te__geo_attn_bwd_dkv(const void *args, struct te__geometry *ret)
+{
+	return geo_bwd(DKV, args, ret);
+}
+
+int te__geo_attn_bwd_dq(const void *args, struct te__geometry *ret)
+{
+	return geo_bwd(DQ, args, ret);
+}

@@ -1,0 +1,563 @@
+/*
+ * attn/tile.cuh - attention in BF16: mma.sync with FP32 accumulators, as in FlashAttention-2 (Dao,
+ * arXiv 2307.08691). A block owns 128 rows (forward and dq: queries; dkv: keys) and iterates over
+ * tiles of 64 columns; cp.async loads the next tile during the computation on the current one. A
+ * warp owns 16 MT whole rows, so that a row's maximum and sum need shuffles within quads only, and
+ * P and dS go from accumulators to operands in registers. For that reason dkv computes transposed
+ * scores. The _drop variants are separate because Philox needs registers.
+ *
+ *   fwd  grid (batch nheads, ceil(T / 128)), 128 threads (_drop: 256), (128 + 256) rows of smem
+ *   dkv  grid (batch nkv, ceil(T / 128)), 128 threads up to D = 64, else 256, 512 rows + 1 KiB
+ *   dq   grid (batch nheads, ceil(T / 128)), threads as dkv, 512 rows
+ *
+ * _small_m is for grids that would leave half of the multiprocessors idle: 64 rows instead of 128,
+ * 128 threads, and 64 (forward) or 128 (backward) rows of shared memory less.
+ *
+ * A row of shared memory is 2 (D + 8) bytes: 16 bytes of padding put eight consecutive rows in
+ * different banks, as ldmatrix requires. Blocks with the most work have the lowest blockIdx.y.
+ */
+#ifndef TE_ATTN_TILE_CUH
+#define TE_ATTN_TILE_CUH
+
+#include "kernels/attn/dev.cuh"
+
+/*
+ * Fragments. Of a 16 x 8 tile of accumulators, lane l holds c0 and c1 at row l / 4, columns 2 (l %
+ * 4) and the next, and c2 and c3 eight rows below. Two horizontally adjacent tiles, packed to
+ * BF16, are the A operand of the next mma.
+ */
+#define LANE (threadIdx.x & 31)
+#define WARP (threadIdx.x >> 5)
+#define QUAD (LANE >> 2)
+#define PAIR ((LANE & 3) * 2)
+
+/* the lane's ldmatrix address in the 16 x 16 tile at s: of an A operand, or of a B operand stored
+ * [k][n], which is transposed on load */
+template <int LD> DEV uint32_t tile_addr(const uint16_t *s)
+{
+	return smem_addr(s + (LANE & 15) * LD + (LANE >> 4) * 8);
+}
+
+/* the same for a B operand stored [n][k] */
+template <int LD> DEV uint32_t tile_addr_nk(const uint16_t *s)
+{
+	return smem_addr(s + ((LANE & 7) + (LANE >> 4) * 8) * LD + ((LANE >> 3) & 1) * 8);
+}
+
+template <int N> DEV void clear(float (&s)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int c = 0; c < 4; c++)
+			s[i][c] = 0.0f;
+}
+
+template <int MT, int NT> DEV void clear(float (&s)[MT][NT][4])
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+		clear(s[i]);
+}
+
+/* s += a b^T for 16 columns of a and b: a(i) is the operand of 16 rows of a, b has 8 NT rows */
+template <int LD, int MT, int NT, class A>
+DEV void mma_abt_step(float (&s)[MT][NT][4], const A &a, uint32_t b_addr)
+{
+#pragma unroll
+	for (int j = 0; j < NT / 2; j++) {
+		uint32_t b[4];
+
+		ldmatrix(b, b_addr + j * 16 * LD * 2);
+#pragma unroll
+		for (int i = 0; i < MT; i++) {
+			mma(s[i][2 * j], a(i), b[0], b[1]);
+			mma(s[i][2 * j + 1], a(i), b[2], b[3]);
+		}
+	}
+}
+
+/* s += a b^T for a of 16 MT rows and b of 8 NT rows of D elements */
+template <int D, int MT, int NT>
+DEV void mma_abt(float (&s)[MT][NT][4], uint32_t a_addr, uint32_t b_addr)
+{
+	constexpr int LD = D + ATTN_PAD;
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		uint32_t a[MT][4];
+
+#pragma unroll
+		for (int i = 0; i < MT; i++)
+			ldmatrix(a[i], a_addr + (i * 16 * LD + k * 16) * 2);
+		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i]; }, b_addr + k * 32);
+	}
+}
+
+/* the same with a in registers */
+template <int D, int MT, int NT>
+DEV void mma_abt(float (&s)[MT][NT][4], const uint32_t (&a)[MT][D / 16][4], uint32_t b_addr)
+{
+	constexpr int LD = D + ATTN_PAD;
+
+#pragma unroll
+	for (int k = 0; k < D / 16; k++)
+		mma_abt_step<LD>(s, [&](int i) -> auto & { return a[i][k]; }, b_addr + k * 32);
+}
+
+/* acc += bf16(p) b for b of 8 NT rows of D elements */
+template <int D, int MT, int NT>
+DEV void mma_pb(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], uint32_t b_addr)
+{
+	constexpr int LD = D + ATTN_PAD;
+
+#pragma unroll
+	for (int k = 0; k < NT / 2; k++) {
+		uint32_t a[MT][4];
+
+#pragma unroll
+		for (int i = 0; i < MT; i++) {
+			const float(&lo)[4] = p[i][2 * k], (&hi)[4] = p[i][2 * k + 1];
+
+			a[i][0] = pack_bf16(lo[0], lo[1]);
+			a[i][1] = pack_bf16(lo[2], lo[3]);
+			a[i][2] = pack_bf16(hi[0], hi[1]);
+			a[i][3] = pack_bf16(hi[2], hi[3]);
+		}
+#pragma unroll
+		for (int j = 0; j < D / 16; j++) {
+			uint32_t b[4];
+
+			ldmatrix_trans(b, b_addr + (k * 16 * LD + j * 16) * 2);
+#pragma unroll
+			for (int i = 0; i < MT; i++) {
+				mma(acc[i][2 * j], a[i], b[0], b[1]);
+				mma(acc[i][2 * j + 1], a[i], b[2], b[3]);
+			}
+		}
+	}
+}
+
+/* ROWS rows of hd elements to shared memory; rows from nrows on and columns from hd on are zeros */
+template <int ROWS, int D, int THREADS>
+DEV void load_tile(uint16_t *s, const uint16_t *g, int stride, int nrows, int hd)
+{
+	constexpr int LD = D + ATTN_PAD, CHUNKS = D / 8;
+
+	if (hd % 8 == 0) {
+#pragma unroll
+		for (int n = 0; n < ROWS * CHUNKS / THREADS; n++) {
+			int i = n * THREADS + threadIdx.x, r = i / CHUNKS, c = i % CHUNKS * 8;
+			bool ok = r < nrows && c < hd;
+
+			cp_async16(smem_addr(s + r * LD + c), ok ? g + r * stride + c : g,
+				   ok ? 16 : 0);
+		}
+	} else {
+		for (int i = threadIdx.x; i < ROWS * D; i += THREADS) {
+			int r = i / D, c = i % D;
+
+			s[r * LD + c] = r < nrows && c < hd ? g[r * stride + c] : 0;
+		}
+	}
+}
+
+/* store the 16 MT rows of a warp, times f, through its own shared memory, as rows of hd elements */
+template <int D, int MT>
+DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
+		   const float (&acc)[MT][D / 8][4], const float (&f)[MT][2])
+{
+	constexpr int LD = D + ATTN_PAD, CHUNKS = D / 8;
+
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int j = 0; j < D / 8; j++)
+#pragma unroll
+			for (int e = 0; e < 2; e++)
+				*(uint32_t *)(s + (i * 16 + e * 8 + QUAD) * LD + j * 8 + PAIR) =
+					pack_bf16(acc[i][j][2 * e] * f[i][e],
+						  acc[i][j][2 * e + 1] * f[i][e]);
+	__syncwarp();
+	if (hd % 8 == 0) {
+		for (int i = LANE; i < 16 * MT * CHUNKS; i += 32) {
+			int r = i / CHUNKS, c = i % CHUNKS * 8;
+
+			if (r < nrows && c < hd)
+				*(uint4 *)(g + (int64_t)r * stride + c) =
+					*(const uint4 *)(s + r * LD + c);
+		}
+	} else {
+		for (int i = LANE; i < 16 * MT * D; i += 32) {
+			int r = i / D, c = i % D;
+
+			if (r < nrows && c < hd)
+				g[(int64_t)r * stride + c] = s[r * LD + c];
+		}
+	}
+}
+
+/*
+ * Bit 4 j + c of bits[i]: element c of score tile (i, j) is kept. A draw covers eight keys of a
+ * query, so the lanes of a warp compute different draws and exchange them. q and k are the warp's
+ * first row and column, multiples of 8.
+ */
+template <int MT, int NT>
+DEV void keep_bits_qk(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++) {
+		bits[i] = 0;
+#pragma unroll
+		for (int j = 0; j < NT; j += 4) {
+			int row = q + i * 16 + QUAD, group = k / 8 + j + (LANE & 3);
+			uint32_t mine = keep8(d, row, group) | keep8(d, row + 8, group) << 8;
+
+#pragma unroll
+			for (int n = 0; n < 4; n++) {
+				uint32_t w = __shfl_sync(~0u, mine, (LANE & 28) + n) >> PAIR;
+
+				bits[i] |= ((w & 3) | (w >> 6 & 12)) << (4 * (j + n));
+			}
+		}
+	}
+}
+
+/* the same for transposed scores, whose rows are keys */
+template <int MT, int NT>
+DEV void keep_bits_kq(uint32_t (&bits)[MT], const struct drop &d, int q, int k)
+{
+#pragma unroll
+	for (int i = 0; i < MT; i++) {
+		bits[i] = 0;
+#pragma unroll
+		for (int j = 0; j < NT; j += 2) {
+			uint32_t mine = keep8(d, q + j * 8 + (LANE & 15),
+					      k / 8 + i * 2 + (LANE >> 4));
+
+#pragma unroll
+			for (int c = 0; c < 8; c++) {
+				int src = (c >> 1 & 1) * 16 + (c >> 2) * 8 + PAIR + (c & 1);
+				uint32_t w = __shfl_sync(~0u, mine, src) >> QUAD;
+
+				bits[i] |= (w & 1) << (4 * j + c);
+			}
+		}
+	}
+}
+
+template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te_k_attn_fwd &a)
+{
+	constexpr int LD = D + ATTN_PAD, BM = WARPS * MT * 16, BN = ATTN_COLS, NT = BN / 8;
+	constexpr bool Q_IN_REGS = D <= 64;
+	const int T = (int)a.seqlen, hd = a.head_dim;
+	const int stride = (a.nheads + 2 * a.nkv) * hd;
+	const int h = blockIdx.x % a.nheads;
+	const int64_t b = blockIdx.x / a.nheads;
+	const int q0 = (gridDim.y - 1 - blockIdx.y) * BM, wq = q0 + WARP * MT * 16;
+	const int ntiles = (min(T, q0 + BM) + BN - 1) / BN;
+	const uint16_t *base = (const uint16_t *)a.qkv + b * T * stride;
+	const uint16_t *gk = base + (int64_t)(a.nheads + h / (a.nheads / a.nkv)) * hd;
+	const uint16_t *gv = gk + (int64_t)a.nkv * hd;
+	const float scale2 = a.scale * LOG2E;
+	const struct drop drop = drop_of(a, blockIdx.x);
+	uint16_t *sq = (uint16_t *)te_smem, *sk = sq + BM * LD, *sv = sk + 2 * BN * LD;
+	uint16_t *wsq = sq + WARP * MT * 16 * LD;
+	uint32_t q[Q_IN_REGS ? MT : 1][Q_IN_REGS ? D / 16 : 1][4];
+	float acc[MT][D / 8][4], m[MT][2], l[MT][2];
+
+	load_tile<BM, D, WARPS * 32>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
+	load_tile<BN, D, WARPS * 32>(sk, gk, stride, T, hd);
+	load_tile<BN, D, WARPS * 32>(sv, gv, stride, T, hd);
+	cp_async_commit();
+	clear(acc);
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			m[i][e] = -INFINITY;
+			l[i][e] = 0.0f;
+		}
+	for (int n = 0; n < ntiles; n++) {
+		const int k0 = n * BN, at = (n & 1) * BN * LD;
+		float s[MT][NT][4];
+
+		/* tile n has arrived, and no warp reads tile n - 1 any more */
+		cp_async_wait<0>();
+		__syncthreads();
+		if (n + 1 < ntiles) {
+			const int next = k0 + BN, to = (n + 1 & 1) * BN * LD;
+
+			load_tile<BN, D, WARPS * 32>(sk + to, gk + (int64_t)next * stride, stride,
+						     T - next, hd);
+			load_tile<BN, D, WARPS * 32>(sv + to, gv + (int64_t)next * stride, stride,
+						     T - next, hd);
+			cp_async_commit();
+		}
+		if (Q_IN_REGS && n == 0)
+#pragma unroll
+			for (int i = 0; i < MT; i++)
+#pragma unroll
+				for (int k = 0; k < D / 16; k++)
+					if constexpr (Q_IN_REGS)
+						ldmatrix(q[i][k], tile_addr<LD>(wsq) +
+								  (i * 16 * LD + k * 16) * 2);
+		if (k0 > wq + MT * 16 - 1)
+			continue;
+		clear(s);
+		if constexpr (Q_IN_REGS)
+			mma_abt<D>(s, q, tile_addr_nk<LD>(sk + at));
+		else
+			mma_abt<D>(s, tile_addr<LD>(wsq), tile_addr_nk<LD>(sk + at));
+		if (k0 + BN - 1 > wq)
+#pragma unroll
+			for (int i = 0; i < MT; i++)
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+#pragma unroll
+					for (int c = 0; c < 4; c++)
+						if (k0 + j * 8 + PAIR + (c & 1) >
+						    wq + i * 16 + (c >> 1) * 8 + QUAD)
+							s[i][j][c] = -INFINITY;
+		/* key 0 is in the first tile of every row, so m is finite if the scores are */
+#pragma unroll
+		for (int i = 0; i < MT; i++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				float top = m[i][e], sum = 0.0f, shrink;
+
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+					top = fmaxf(top, fmaxf(s[i][j][2 * e], s[i][j][2 * e + 1]));
+				top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+				top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+				shrink = exp2_approx((m[i][e] - top) * scale2);
+				m[i][e] = top;
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+#pragma unroll
+					for (int c = 2 * e; c < 2 * e + 2; c++) {
+						s[i][j][c] = exp2_approx(
+							fmaf(s[i][j][c], scale2, -top * scale2));
+						sum += s[i][j][c];
+					}
+				l[i][e] = l[i][e] * shrink + sum;
+#pragma unroll
+				for (int j = 0; j < D / 8; j++) {
+					acc[i][j][2 * e] *= shrink;
+					acc[i][j][2 * e + 1] *= shrink;
+				}
+			}
+		if constexpr (DROP) {
+			uint32_t bits[MT];
+
+			keep_bits_qk<MT, NT>(bits, drop, wq, k0);
+#pragma unroll
+			for (int i = 0; i < MT; i++)
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+#pragma unroll
+					for (int c = 0; c < 4; c++)
+						if (!(bits[i] >> (4 * j + c) & 1))
+							s[i][j][c] = 0.0f;
+		}
+		mma_pb<D>(acc, s, tile_addr<LD>(sv + at));
+	}
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const int row = wq + i * 16 + e * 8 + QUAD;
+
+			l[i][e] += __shfl_xor_sync(~0u, l[i][e], 1);
+			l[i][e] += __shfl_xor_sync(~0u, l[i][e], 2);
+			if (row < T && PAIR == 0)
+				a.lse[(int64_t)blockIdx.x * T + row] =
+					m[i][e] * a.scale + logf(l[i][e]);
+			l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
+		}
+	store_rows<D, MT>((uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd, a.nheads * hd,
+			  T - wq, hd, wsq, acc, l);
+}
+
+/*
+ * One body for dkv and dq. A block owns rows and iterates over columns:
+ *
+ *             rows       columns    s = a0 b0^T   dp = a1 b1^T   acc0 += ds b0   acc1 += p b1
+ *   dkv       keys       queries    k q^T         v dout^T       dk              dv
+ *   dq        queries    keys       q k^T         dout v^T       dq
+ *
+ * The columns of dkv are the queries of all heads of the group, head by head. NC columns of a tile
+ * of 64 are in registers at a time. Rows and columns beyond the sequence are zeros in every
+ * operand, so that they add zero.
+ */
+template <bool DKV, int D, int WARPS, int MT, int NC, bool DROP>
+DEV void bwd_bf16(const struct te_k_attn_bwd &a)
+{
+	constexpr int LD = D + ATTN_PAD, BR = WARPS * MT * 16, BC = ATTN_COLS, NT = NC / 8;
+	constexpr int THREADS = WARPS * 32;
+	const int T = (int)a.seqlen, hd = a.head_dim, group = a.nheads / a.nkv;
+	const int qstride = (a.nheads + 2 * a.nkv) * hd, ostride = a.nheads * hd;
+	const int nrowheads = DKV ? a.nkv : a.nheads;
+	const int rowhead = blockIdx.x % nrowheads, kvhead = DKV ? rowhead : rowhead / group;
+	const int64_t b = blockIdx.x / nrowheads;
+	const int r0 = (DKV ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * BR;
+	const int wr = r0 + WARP * MT * 16;
+	const int first = DKV ? r0 : 0;
+	const int per_head = ((DKV ? T : min(T, r0 + BR)) - first + BC - 1) / BC;
+	const int ntiles = per_head * (DKV ? group : 1);
+	const int head0 = DKV ? rowhead * group : rowhead;
+	const uint16_t *qkv = (const uint16_t *)a.qkv + b * T * qstride;
+	const uint16_t *dout = (const uint16_t *)a.dout + b * T * ostride;
+	const uint16_t *k = qkv + (int64_t)(a.nheads + kvhead) * hd, *v = k + (int64_t)a.nkv * hd;
+	const float scale2 = a.scale * LOG2E;
+	const float keep_scale = DROP ? drop_scale(a.threshold) : 1.0f;
+	struct drop drop = drop_of(a, 0);
+	uint16_t *sa0 = (uint16_t *)te_smem, *sa1 = sa0 + BR * LD;
+	uint16_t *sb0 = sa1 + BR * LD, *sb1 = sb0 + 2 * BC * LD;
+	float *scol = (float *)(sb1 + 2 * BC * LD); /* dkv: [stage][lse, delta][BC] */
+	uint16_t *wsa0 = sa0 + WARP * MT * 16 * LD, *wsa1 = sa1 + WARP * MT * 16 * LD;
+	float acc0[MT][D / 8][4], acc1[DKV ? MT : 1][DKV ? D / 8 : 1][4];
+	float lse2[MT][2], delta[MT][2]; /* dq: of the rows */
+
+	const auto load_columns = [&](int n) {
+		const int head = head0 + n / per_head, c0 = first + n % per_head * BC;
+		const int to = (n & 1) * BC * LD;
+
+		if (DKV) {
+			load_tile<BC, D, THREADS>(sb0 + to, qkv + (int64_t)c0 * qstride + head * hd,
+						  qstride, T - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to,
+						  dout + (int64_t)c0 * ostride + head * hd, ostride,
+						  T - c0, hd);
+			if (threadIdx.x < 2 * BC) {
+				const int c = threadIdx.x % BC;
+				const bool ok = c0 + c < T;
+				const float *src = (threadIdx.x < BC ? a.lse : a.delta) +
+						   (b * a.nheads + head) * T + c0;
+
+				cp_async4(smem_addr(scol + (n & 1) * 2 * BC + threadIdx.x),
+					  ok ? src + c : src, ok ? 4 : 0);
+			}
+		} else {
+			load_tile<BC, D, THREADS>(sb0 + to, k + (int64_t)c0 * qstride, qstride,
+						  T - c0, hd);
+			load_tile<BC, D, THREADS>(sb1 + to, v + (int64_t)c0 * qstride, qstride,
+						  T - c0, hd);
+		}
+		cp_async_commit();
+	};
+
+	if (DKV) {
+		load_tile<BR, D, THREADS>(sa0, k + (int64_t)r0 * qstride, qstride, T - r0, hd);
+		load_tile<BR, D, THREADS>(sa1, v + (int64_t)r0 * qstride, qstride, T - r0, hd);
+	} else {
+		load_tile<BR, D, THREADS>(sa0, qkv + (int64_t)r0 * qstride + rowhead * hd, qstride,
+					  T - r0, hd);
+		load_tile<BR, D, THREADS>(sa1, dout + (int64_t)r0 * ostride + rowhead * hd, ostride,
+					  T - r0, hd);
+#pragma unroll
+		for (int i = 0; i < MT; i++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int row = wr + i * 16 + e * 8 + QUAD;
+				const int64_t at = (int64_t)blockIdx.x * T + row;
+
+				lse2[i][e] = row < T ? a.lse[at] * LOG2E : 0.0f;
+				delta[i][e] = row < T ? a.delta[at] : 0.0f;
+			}
+	}
+	load_columns(0);
+	clear(acc0);
+	clear(acc1);
+	for (int n = 0; n < ntiles; n++) {
+		const int c0 = first + n % per_head * BC, stage = n & 1;
+
+		/* tile n has arrived, and no warp reads tile n - 1 any more */
+		cp_async_wait<0>();
+		__syncthreads();
+		if (n + 1 < ntiles)
+			load_columns(n + 1);
+		drop.bh = (uint32_t)(b * a.nheads + head0 + n / per_head);
+#pragma unroll 1
+		for (int c1 = 0; c1 < BC; c1 += NC) {
+			const int col0 = c0 + c1;
+			const uint16_t *b0 = sb0 + (stage * BC + c1) * LD;
+			const uint16_t *b1 = sb1 + (stage * BC + c1) * LD;
+			const float *cols = scol + stage * 2 * BC + c1 + PAIR;
+			const bool diagonal = DKV ? col0 < wr + MT * 16 - 1 : col0 + NC - 1 > wr;
+			float s[MT][NT][4], dp[MT][NT][4];
+			uint32_t bits[MT];
+
+			if (DKV ? col0 + NC - 1 < wr : col0 > wr + MT * 16 - 1)
+				continue;
+			clear(s);
+			clear(dp);
+			mma_abt<D>(s, tile_addr<LD>(wsa0), tile_addr_nk<LD>(b0));
+			mma_abt<D>(dp, tile_addr<LD>(wsa1), tile_addr_nk<LD>(b1));
+			if constexpr (DROP && DKV)
+				keep_bits_kq<MT, NT>(bits, drop, col0, wr);
+			else if constexpr (DROP)
+				keep_bits_qk<MT, NT>(bits, drop, wr, col0);
+#pragma unroll
+			for (int j = 0; j < NT; j++) {
+				float2 lse_j, delta_j;
+
+				if (DKV) {
+					lse_j = *(const float2 *)(cols + j * 8);
+					delta_j = *(const float2 *)(cols + BC + j * 8);
+					lse_j.x *= LOG2E;
+					lse_j.y *= LOG2E;
+				}
+#pragma unroll
+				for (int i = 0; i < MT; i++)
+#pragma unroll
+					for (int c = 0; c < 4; c++) {
+						const int row = wr + i * 16 + (c >> 1) * 8 + QUAD;
+						const int col = col0 + j * 8 + PAIR + (c & 1);
+						const float lse = !DKV ? lse2[i][c >> 1] :
+							c & 1 ? lse_j.y : lse_j.x;
+						const float del = !DKV ? delta[i][c >> 1] :
+							c & 1 ? delta_j.y : delta_j.x;
+						float p = exp2_approx(
+							fmaf(s[i][j][c], scale2, -lse));
+						float g = dp[i][j][c], pd;
+
+						if (diagonal && (DKV ? row > col : col > row))
+							p = 0.0f;
+						pd = p;
+						if (DROP) {
+							const bool kept =
+								bits[i] >> (4 * j + c) & 1;
+
+							g = kept ? g * keep_scale : 0.0f;
+							pd = kept ? p : 0.0f;
+						}
+						s[i][j][c] = pd;
+						dp[i][j][c] = p * (g - del);
+					}
+			}
+			if constexpr (DKV)
+				mma_pb<D>(acc1, s, tile_addr<LD>(b1));
+			mma_pb<D>(acc0, dp, tile_addr<LD>(b0));
+		}
+	}
+
+	uint16_t *dqkv = (uint16_t *)a.dqkv + (b * T + wr) * qstride;
+	float f0[MT][2], f1[MT][2];
+
+#pragma unroll
+	for (int i = 0; i < MT; i++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			f0[i][e] = a.scale;
+			f1[i][e] = keep_scale;
+		}
+	store_rows<D, MT>(dqkv + (DKV ? a.nheads + kvhead : rowhead) * hd, qstride, T - wr, hd,
+			  wsa0, acc0, f0);
+	if constexpr (DKV)
+		store_rows<D, MT>(dqkv + (a.nheads + a.nkv + kvhead) * hd, qstride, T - wr, hd,
+				  wsa1, acc1, f1);
+}
+
+#endif

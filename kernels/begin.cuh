@@ -1,0 +1,21 @@
+/*
+ * begin.cuh - the first statement of every kernel.
+ *
+ * In a graph, a kernel may start while kernels that it depends on still run: along a programmatic
+ * dependent launch (PDL) edge (libtecore/backend/cuda/edges.c), its blocks are scheduled
+ * as soon as every block of the predecessor has executed launch_dependents. It must not access
+ * memory before its predecessors are complete and their writes are visible, which is what wait
+ * ensures. In a kernel that is launched otherwise, both instructions have no effect.
+ */
+#ifndef TE_BEGIN_CUH
+#define TE_BEGIN_CUH
+
+#define DEV static __device__ __forceinline__ /* of every device function */
+
+DEV void te_begin(void)
+{
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+#endif

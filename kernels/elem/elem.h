@@ -1,0 +1,46 @@
+/*
+ * elem.h - arguments of the elementwise kernels. Included by te_k.h, which has the common rules.
+ */
+#ifndef TE_K_ELEM_H
+#define TE_K_ELEM_H
+
+/* y = T(x + bias); may be in place */
+struct te_k_bias_fwd {
+	const void *x, *bias; /* T [rows, cols], T [cols] */
+	void *y;
+	int64_t rows, cols;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* y = T(a + b); y may be a or b */
+struct te_k_add {
+	const void *a, *b;
+	void *y;
+	int64_t n;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/*
+ * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag,
+ * element), see philox.h. Backward is the same launch on dy. In place allowed. The factor is
+ * one FP32 division; threshold < 65536.
+ */
+struct te_k_dropout {
+	const void *x;
+	void *y;
+	const uint64_t *seed, *offset;
+	int64_t n;
+	uint32_t threshold; /* of 65536: round(p * 65536) */
+	uint32_t tag;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* used = next; next += 1 */
+struct te_k_rng_next {
+	uint64_t *next, *used;
+};
+
+#endif

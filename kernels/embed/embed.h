@@ -1,0 +1,38 @@
+/*
+ * embed.h - arguments of token and position embeddings. Included by te_k.h, which has the common
+ * rules.
+ */
+#ifndef TE_K_EMBED_H
+#define TE_K_EMBED_H
+
+/* y = T(table[token] + pos[r % seqlen]); a token outside [0, vocab) selects a row of zeros */
+struct te_k_embed_fwd {
+	const int32_t *tokens; /* [rows] */
+	const float *table;    /* [vocab, width] */
+	const float *pos;      /* [max_pos, width] or NULL */
+	void *y;	       /* T [rows, width] */
+	int64_t rows, seqlen, vocab, width;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* dtable[v] += the sum of dy over rows with token v, in ascending row order */
+struct te_k_embed_bwd {
+	const int32_t *tokens;
+	const void *dy; /* T */
+	float *dtable;
+	int64_t rows, vocab, width;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* dpos[t] += the sum over the batch of dy[b][t], in ascending b */
+struct te_k_pos_bwd {
+	const void *dy;
+	float *dpos;
+	int64_t batch, seqlen, width;
+	int32_t dtype;
+	int32_t pad;
+};
+
+#endif

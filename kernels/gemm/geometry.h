@@ -1,0 +1,16 @@
+/* geometry.h - launch constants of gemm.cu and of launch.c. */
+#ifndef TE_GEMM_GEOMETRY_H
+#define TE_GEMM_GEOMETRY_H
+
+#define GEMM_CHUNK 64 /* bytes of k that a warp loads at once, 16 for each of 4 lanes */
+
+#define SMALL_M_TILE 16		      /* rows and columns of d of a block */
+#define SMALL_M_STEP (2 * GEMM_CHUNK) /* bytes of k of a warp per iteration */
+#define SMALL_M_MIN_WARPS 4	      /* one thread for two elements of the tile */
+#define SMALL_M_MAX_WARPS 16
+
+#define SHORT_K_ROWS 32 /* of d of a block */
+#define SHORT_K_COLS 64
+#define SHORT_K_THREADS 128 /* four warps of 16 rows by 32 columns */
+
+#endif

@@ -1,0 +1,114 @@
+/* launch.c - which GEMMs kernels/gemm/gemm.cu computes, with which function and geometry. */
+#include "config.h"
+
+#include <te/dtype.h>
+
+#define TE_LOG_CATEGORY "core/cuda"
+#include "kernels/gemm/geometry.h"
+#include "kernels/launch.h"
+#include "libtecore/base/base.h"
+
+/*
+ * Limits of gemm_small_m. It reads b once for every 16 rows of d, so that cuBLASLt is faster for a
+ * larger b: on an H100, te_perftest step takes 1364 us with gemm_small_m for all sizes and 1325 us
+ * without at width 512, 4122 and 3657 us at width 1024.
+ */
+#define SMALL_M_ROWS 64
+#define SMALL_M_NBYTES (1 << 19) /* of b */
+/* limits of gemm_short_k */
+#define SHORT_K_MAX 128
+#define SHORT_K_NELEMS (1 << 20) /* of d */
+
+/* bytes of a row of k elements */
+static int64_t k_nbytes(const struct te_k_gemm *g)
+{
+	return g->k * (te__is_fp8(g->adtype) ? 1 : 2);
+}
+
+static int is_small_m(const struct te_k_gemm *g)
+{
+	return g->ddtype == TE_DTYPE_BF16 && !g->a_t && g->m <= SMALL_M_ROWS &&
+	       g->n * k_nbytes(g) <= SMALL_M_NBYTES && k_nbytes(g) % SMALL_M_STEP == 0;
+}
+
+static int is_short_k(const struct te_k_gemm *g)
+{
+	if (g->ddtype != TE_DTYPE_FP32 || g->bias || g->k > SHORT_K_MAX || g->m % 8 ||
+	    g->m * g->n > SHORT_K_NELEMS)
+		return 0;
+	return te__is_fp8(g->adtype) ? g->k % GEMM_CHUNK == 0 : g->a_t && g->b_t;
+}
+
+int te__gemm_has_kernel(const struct te_k_gemm *g)
+{
+	return (g->adtype == TE_DTYPE_BF16 || te__is_fp8(g->adtype)) && g->n % 8 == 0 &&
+	       !g->asc && !g->bsc && (is_small_m(g) || is_short_k(g));
+}
+
+/* are a and b aligned to 16 bytes, and c, d and bias to nbytes? */
+static int is_aligned(const struct te_k_gemm *g, uintptr_t nbytes)
+{
+	const uintptr_t d = (uintptr_t)g->c | (uintptr_t)g->d | (uintptr_t)g->bias;
+
+	return ((uintptr_t)g->a | (uintptr_t)g->b) % 16 == 0 && d % nbytes == 0;
+}
+
+enum { BF16, BF16_T, E4M3_E4M3, E4M3_E5M2, E5M2_E4M3, NTYPES };
+
+static int types_of(const struct te_k_gemm *g)
+{
+	if (!te__is_fp8(g->adtype))
+		return g->b_t ? BF16_T : BF16;
+	return g->adtype == TE_DTYPE_E5M2 ? E5M2_E4M3 :
+	       g->bdtype == TE_DTYPE_E5M2 ? E4M3_E5M2 :
+					    E4M3_E4M3;
+}
+
+/* [types][unaligned] */
+#define FUNC(NAME)                      \
+	{                               \
+		NAME, NAME "_unaligned" \
+	}
+static const char *const small_m[NTYPES][2] = {
+	[BF16] = FUNC("te_k_gemm_small_m_bf16_bf16"),
+	[BF16_T] = FUNC("te_k_gemm_small_m_bf16_bt"),
+	[E4M3_E4M3] = FUNC("te_k_gemm_small_m_e4m3_e4m3"),
+	[E4M3_E5M2] = FUNC("te_k_gemm_small_m_e4m3_e5m2"),
+	[E5M2_E4M3] = FUNC("te_k_gemm_small_m_e5m2_e4m3"),
+};
+static const char *const short_k[NTYPES][2] = {
+	[BF16_T] = FUNC("te_k_gemm_short_k_bf16_tt"),
+	[E4M3_E4M3] = FUNC("te_k_gemm_short_k_e4m3_e4m3"),
+	[E4M3_E5M2] = FUNC("te_k_gemm_short_k_e4m3_e5m2"),
+	[E5M2_E4M3] = FUNC("te_k_gemm_short_k_e5m2_e4m3"),
+};
+#undef FUNC
+
+int te__geo_gemm(const void *args, struct te__geometry *k)
+{
+	const struct te_k_gemm *g = args;
+	int64_t nwarps;
+
+	if (!te__gemm_has_kernel(g))
+		return te__fail(-TE_EKERNEL,
+				"the cuda backend has no kernel for a GEMM of m %lld, n %lld, "
+				"k %lld, %s by %s to %s",
+				(long long)g->m, (long long)g->n, (long long)g->k,
+				te_dtype_name((enum te_dtype)g->adtype),
+				te_dtype_name((enum te_dtype)g->bdtype),
+				te_dtype_name((enum te_dtype)g->ddtype));
+	if (is_short_k(g)) {
+		k->func = short_k[types_of(g)][!is_aligned(g, 16)];
+		k->grid[0] = (unsigned)ceil_div(g->n, SHORT_K_COLS);
+		k->grid[1] = (unsigned)ceil_div(g->m, SHORT_K_ROWS);
+		k->block[0] = SHORT_K_THREADS;
+		return 0;
+	}
+	nwarps = clamp(k_nbytes(g) / SMALL_M_STEP, SMALL_M_MIN_WARPS, SMALL_M_MAX_WARPS);
+	k->func = small_m[types_of(g)][!is_aligned(g, 4)];
+	k->grid[0] = (unsigned)ceil_div(g->n, SMALL_M_TILE);
+	k->grid[1] = (unsigned)ceil_div(g->m, SMALL_M_TILE);
+	k->block[0] = 32 * (unsigned)nwarps;
+	k->smem = (unsigned)nwarps * SMALL_M_TILE * SMALL_M_TILE * sizeof(float);
+	return 0;
+}

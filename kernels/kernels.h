@@ -1,0 +1,55 @@
+/* kernels.h - the table of kernels: names, sizes, pointers and the memory of a launch. */
+#ifndef TE__KERNELS_H
+#define TE__KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/te_k.h"
+
+/* as in kernels.def; reads may run concurrently, and so may the disjoint writes of two kernels */
+enum te__access { TE__READ, TE__DISJOINT, TE__WRITE };
+struct te__range {
+	uintptr_t ptr;
+	uint64_t nbytes;
+	enum te__access access;
+};
+#define TE__RANGES_MAX 16
+struct te__ranges {
+	uint32_t n;
+	struct te__range v[TE__RANGES_MAX];
+};
+
+/* lower-case name, and size of the argument struct */
+const char *te__k_name(enum te_k_id id);
+size_t te__k_nbytes(enum te_k_id id);
+/* offsets of the device pointers in the struct; returns their number */
+uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset);
+/* the memory that a launch with this struct accesses */
+void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret);
+
+/* the reference function of an id; NULL if there is no such id */
+typedef void te__k_fn(const void *args);
+te__k_fn *te__k_reference(enum te_k_id id);
+
+/*
+ * Called by a reference function, or by a host function, that cannot do its work, on the worker
+ * thread that runs it: the stream fails with this code and the thread's last te__fail() message. No
+ * effect on other threads. Defined by the host backend.
+ */
+void te__k_fail(int code);
+
+/* the reference functions */
+#define TE_K(ID, name, args, family, ...) void te__h_##name(const struct te_k_##args *a);
+#include "kernels/kernels.def"
+#undef TE_K
+
+/* device code of this build, one entry per family; a NULL name ends the array */
+struct te__kernel_image {
+	const char *name;	    /* of kernels/NAME/NAME.cu */
+	const unsigned char *start; /* a fatbin */
+	const unsigned char *end;
+};
+extern const struct te__kernel_image te__kernel_images[];
+
+#endif

@@ -1,0 +1,104 @@
+/*
+ * launch.h - device function, grid, block and shared memory of a launch.
+ *
+ * A device function is extern "C" in kernels/<family>/<family>.cu, <family> as in the id's row of
+ * kernels.def, and takes the struct of the id by value as its only parameter. All functions of all
+ * families are loaded when a device is opened, so that a launch during a capture loads nothing.
+ */
+#ifndef TE__LAUNCH_H
+#define TE__LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <te/dtype.h>
+
+#include "kernels/te_k.h"
+#include "kernels/tile.h"
+
+struct te__geometry {
+	const char *func;  /* static storage; for example "te_k_add_bf16" */
+	unsigned grid[3];  /* blocks */
+	unsigned block[3]; /* threads */
+	unsigned smem;	   /* dynamic shared memory in bytes, up to 232448 less the static part */
+};
+
+/*
+ * Compute the geometry of a launch from its argument struct. On entry grid and block are
+ * { 1, 1, 1 } and smem is 0. A grid[0] of 0 means that there is nothing to launch. The pointers in
+ * args are not dereferenced. Errors are recorded with te__fail().
+ */
+typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
+
+#define TE_K(ID, name, args, family, ...) te__geometry_fn te__geo_##name;
+#include "kernels/kernels.def"
+#undef TE_K
+
+/* -TE_EKERNEL: no such id */
+int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
+
+/*
+ * Does gemm.cu have a kernel for these shapes and types? cuBLASLt computes the others. The answer
+ * does not depend on addresses, so that rebinding a node's memory changes neither the algorithm nor
+ * the bits.
+ */
+int te__gemm_has_kernel(const struct te_k_gemm *g);
+
+/* ---- for the families' launch.c ---- */
+
+/* nblocks of nthreads running func */
+int te__geo_launch(struct te__geometry *k, const char *func, int64_t nblocks, unsigned nthreads);
+int te__geo_no_type(const char *name, int32_t dtype);
+/* tiles of tile.cuh over a [rows, cols] result; small: in tiles of TILE_SMALL_COLS columns */
+int te__geo_tiles(struct te__geometry *k, const char *func, int64_t rows, int64_t cols,
+		  bool small);
+
+/* tiles of block.cuh */
+int te__geo_blocks(struct te__geometry *k, const char *func, int64_t rows, int64_t cols);
+/* is a te_k_q with codes block-scaled? */
+static inline bool is_block_scaled(const struct te_k_q *q)
+{
+	return q->scaling != TE_K_SCALING_TENSOR && (q->row || q->col);
+}
+
+#define HOPPER_SMS 132 /* multiprocessors of an H100 or H200 SXM */
+
+/* launch NAME_fp32 or NAME_bf16 */
+#define LAUNCH_T(k, dtype, NAME, nblocks, nthreads)                                            \
+	((dtype) == TE_DTYPE_FP32 ? te__geo_launch((k), NAME "_fp32", (nblocks), (nthreads)) : \
+	 (dtype) == TE_DTYPE_BF16 ? te__geo_launch((k), NAME "_bf16", (nblocks), (nthreads)) : \
+				    te__geo_no_type(NAME, (dtype)))
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+static inline int64_t clamp(int64_t x, int64_t least, int64_t most)
+{
+	return x < least ? least : x > most ? most : x;
+}
+
+/* threads for n elements, each per thread: whole warps, at most most */
+static inline unsigned threads_for(int64_t n, int64_t each, unsigned most)
+{
+	const int64_t nwarps = n > 0 ? ceil_div(n, 32 * each) : 1;
+
+	return nwarps * 32 < most ? (unsigned)nwarps * 32 : most;
+}
+
+/* are these matrices, of cols columns, made of whole aligned vectors? NULL counts as one */
+static inline bool whole_vectors(int64_t cols, const void *p, const void *q, const void *r,
+				 const void *s)
+{
+	return cols % TE_V == 0 &&
+	       (((uintptr_t)p | (uintptr_t)q | (uintptr_t)r | (uintptr_t)s) & 15) == 0;
+}
+
+/* fewer tiles than a Hopper GPU has SMs? vec: whole_vectors() of everything accessed by rows */
+static inline bool small_tiles(int64_t rows, int64_t cols, bool vec)
+{
+	return vec && ceil_div(rows, TILE_ROWS) * ceil_div(cols, TILE_COLS) < HOPPER_SMS;
+}
+
+#endif

@@ -1,0 +1,9 @@
+/* geometry.h - launch constants of loss.cu and of launch.c. */
+#ifndef TE_LOSS_GEOMETRY_H
+#define TE_LOSS_GEOMETRY_H
+
+#define CE_THREADS 512 /* of ce_fwd and ce_bwd, at most */
+#define CE_REDUCE_THREADS 1024 /* at most */
+#define CE_REDUCE_ROWS 4 /* that a thread of ce_reduce reads at once */
+
+#endif

@@ -1,0 +1,255 @@
+/*
+ * loss.cu - softmax cross-entropy. sm_90a.
+ *
+ *  kernel     shapes                   blocks  threads   shared  B/element (BF16)
+ *  ce_fwd     logits T [rows, cols]    a row   32..512   128     2
+ *  ce_reduce  [rows]                   1       32..1024  384     8 per row
+ *  ce_bwd     logits T [rows, cols]    a row   32..512   0       4
+ *
+ * ce_fwd keeps a running maximum and a sum relative to it in each thread (online softmax), so that
+ * a row of any length is read once; the threads' results are combined in a fixed order. A block
+ * has only as many threads as its row has vectors, and all loads of a row's last step are issued
+ * together, because short rows are bound by latency.
+ */
+#include "kernels/dev.cuh"
+#include "kernels/loss/geometry.h"
+
+DEV bool counts(int32_t target, int64_t nclasses, int32_t ignore_index)
+{
+	return target != ignore_index && target >= 0 && target < nclasses;
+}
+
+/* m: the largest x so far; sum: of exp(x - m) over all x so far */
+struct softmax {
+	float m, sum;
+};
+
+/* m, or 0 if all x so far are -inf: exp(-inf - 0) is 0 */
+DEV float base_of(float m)
+{
+	return m == -TE_INF ? 0.0f : m;
+}
+
+DEV void softmax_add(struct softmax &s, const float v[TE_V])
+{
+	float m = s.m, sum = 0.0f, base;
+
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		m = fmaxf(m, v[e]);
+	base = base_of(m);
+#pragma unroll
+	for (int e = 0; e < TE_V; e++)
+		sum += expf(v[e] - base);
+	s.sum = s.sum * expf(s.m - base) + sum;
+	s.m = m;
+}
+
+/* combine the lanes of a warp; every lane gets the result. m is never NaN: fmaxf ignores NaN */
+DEV struct softmax softmax_of_warp(struct softmax s)
+{
+	const float m = warp_max(s.m);
+
+	return { m, warp_sum(s.sum * expf(s.m - base_of(m))) };
+}
+
+template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
+{
+	__shared__ struct softmax part[CE_THREADS / 32];
+	const int64_t r = blockIdx.x;
+	const T *x = (const T *)a.logits + r * a.cols;
+	const bool vec = a.cols % TE_V == 0 && aligned(x);
+	const int64_t nvec = vec ? a.nclasses / TE_V : 0;
+	const int nthreads = blockDim.x, nwarps = nthreads / 32, lane = threadIdx.x % 32;
+	const int32_t target = a.targets[r];
+	const bool on = counts(target, a.nclasses, a.ignore_index);
+	struct softmax s = { -TE_INF, 0.0f };
+	int64_t i = threadIdx.x;
+	float hit = 0.0f;
+	double lse;
+
+	for (; i + 3 * nthreads < nvec; i += 4 * nthreads) {
+		raw<T> w[4];
+
+#pragma unroll
+		for (int u = 0; u < 4; u++)
+			w[u] = load_raw(x + (i + u * nthreads) * TE_V);
+#pragma unroll
+		for (int u = 0; u < 4; u++) {
+			float v[TE_V];
+
+			unpack(w[u], v);
+			softmax_add(s, v);
+		}
+	}
+	if (vec) {
+		raw<T> w[3];
+
+#pragma unroll
+		for (int u = 0; u < 3; u++)
+			if (i + u * nthreads < nvec)
+				w[u] = load_raw(x + (i + u * nthreads) * TE_V);
+		if (threadIdx.x == 0 && on) /* concurrently with the vectors */
+			hit = to_float(x[target]);
+#pragma unroll
+		for (int u = 0; u < 3; u++) {
+			float v[TE_V];
+
+			if (i + u * nthreads >= nvec)
+				break;
+			unpack(w[u], v);
+			softmax_add(s, v);
+		}
+	} else if (threadIdx.x == 0 && on) {
+		hit = to_float(x[target]);
+	}
+	for (i = nvec * TE_V + threadIdx.x; i < a.nclasses; i += nthreads * TE_V) {
+		float v[TE_V];
+
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			const int64_t c = i + e * nthreads;
+
+			v[e] = c < a.nclasses ? to_float(x[c]) : -TE_INF;
+		}
+		softmax_add(s, v);
+	}
+	s = softmax_of_warp(s);
+	if (nwarps > 1) {
+		if (lane == 0)
+			part[threadIdx.x / 32] = s;
+		__syncthreads();
+		if (threadIdx.x >= 32)
+			return;
+		s = softmax_of_warp(lane < nwarps ? part[lane] : softmax{ -TE_INF, 0.0f });
+	}
+	if (threadIdx.x)
+		return;
+	/*
+	 * A row of -inf only is NaN: on the host it is inf - inf. FP32 logf is enough: its error is
+	 * below that of the FP32 sum.
+	 */
+	lse = s.m == -TE_INF ? (double)(TE_INF - TE_INF) : (double)s.m + (double)logf(s.sum);
+	a.lse[r] = (float)lse;
+	a.row_loss[r] = on ? (float)(lse - (double)hit) : 0.0f;
+}
+
+extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
+	te_k_ce_reduce(const __grid_constant__ struct te_k_ce_reduce a)
+{
+	te_begin();
+	__shared__ double part[CE_REDUCE_THREADS / 32];
+	__shared__ uint32_t number[CE_REDUCE_THREADS / 32];
+	const int nwarps = blockDim.x / 32, lane = threadIdx.x % 32;
+	double sum = 0.0;
+	uint32_t n = 0; /* below 2^31: ce_fwd has one block per row */
+
+	for (int64_t r0 = threadIdx.x; r0 < a.rows; r0 += blockDim.x * CE_REDUCE_ROWS) {
+		int32_t target[CE_REDUCE_ROWS];
+		float loss[CE_REDUCE_ROWS];
+
+#pragma unroll
+		for (int u = 0; u < CE_REDUCE_ROWS; u++) {
+			const int64_t r = r0 + u * (int)blockDim.x;
+
+			target[u] = r < a.rows ? a.targets[r] : -1;
+			loss[u] = r < a.rows ? a.row_loss[r] : 0.0f;
+		}
+#pragma unroll
+		for (int u = 0; u < CE_REDUCE_ROWS; u++)
+			if (counts(target[u], a.nclasses, a.ignore_index)) {
+				sum = __dadd_rn(sum, (double)loss[u]);
+				n++;
+			}
+	}
+	sum = warp_sum(sum);
+	n = __reduce_add_sync(0xffffffffu, n);
+	if (nwarps > 1) {
+		if (lane == 0) {
+			part[threadIdx.x / 32] = sum;
+			number[threadIdx.x / 32] = n;
+		}
+		__syncthreads();
+		if (threadIdx.x >= 32)
+			return;
+		sum = warp_sum(lane < nwarps ? part[lane] : 0.0);
+		n = __reduce_add_sync(0xffffffffu, lane < nwarps ? number[lane] : 0);
+	}
+	if (threadIdx.x)
+		return;
+	*a.loss = n ? (float)__ddiv_rn(sum, (double)n) : 0.0f;
+	*a.count = (float)n;
+}
+
+template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
+{
+	const int64_t r = blockIdx.x;
+	const T *x = (const T *)a.logits + r * a.cols;
+	T *dx = (T *)a.dlogits + r * a.cols;
+	const int32_t target = a.targets[r];
+	const bool on = counts(target, a.nclasses, a.ignore_index);
+	const bool vec = a.cols % TE_V == 0 && aligned(x) && aligned(dx);
+	const int nthreads = blockDim.x;
+	/* a row of one step loads its logits before it knows whether the row counts */
+	const bool once = a.cols <= 2 * nthreads * TE_V;
+	const float factor = __fdiv_rn(a.grad_scale, *a.count), lse = a.lse[r];
+
+	if (!vec) {
+		for (int64_t c = threadIdx.x; c < a.cols; c += nthreads) {
+			float p = 0.0f;
+
+			if (on && c < a.nclasses) {
+				p = expf(sub(to_float(x[c]), lse));
+				p = mul(c == target ? sub(p, 1.0f) : p, factor);
+			}
+			dx[c] = from_float<T>(p);
+		}
+		return;
+	}
+	for (int64_t c = threadIdx.x * TE_V; c < a.cols; c += 2 * nthreads * TE_V) {
+		raw<T> w[2];
+
+#pragma unroll
+		for (int u = 0; u < 2; u++) {
+			const int64_t cu = c + u * nthreads * TE_V;
+
+			w[u] = (once || on) && cu < a.nclasses ? load_raw(x + cu) : zero_raw<T>();
+		}
+#pragma unroll
+		for (int u = 0; u < 2; u++) {
+			const int64_t cu = c + u * nthreads * TE_V;
+			const int n = on ? clamp_int(a.nclasses - cu, 0, TE_V) : 0;
+			const int64_t hit = target - cu;
+			float v[TE_V];
+
+			if (cu >= a.cols)
+				break;
+			unpack(w[u], v);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++) {
+				float p = expf(sub(v[e], lse));
+
+				p = mul(e == hit ? sub(p, 1.0f) : p, factor);
+				v[e] = e < n ? p : 0.0f;
+			}
+			store_vec(dx + cu, v);
+		}
+	}
+}
+
+#define TE_NAME(T, t)                                                                           \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS, sizeof(T) == 2 ? 4 : 2)        \
+		te_k_ce_fwd_##t(const __grid_constant__ struct te_k_ce_fwd a)                   \
+	{                                                                                       \
+		te_begin();                                                                     \
+		ce_fwd_body<T>(a);                                                              \
+	}                                                                                       \
+	extern "C" __global__ void __launch_bounds__(CE_THREADS)                                \
+		te_k_ce_bwd_##t(const __grid_constant__ struct te_k_ce_bwd a)                   \
+	{                                                                                       \
+		te_begin();                                                                     \
+		ce_bwd_body<T>(a);                                                              \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

@@ -1,0 +1,20 @@
+/* geometry.h - launch constants of norm.cu and of launch.c. */
+#ifndef TE_NORM_GEOMETRY_H
+#define TE_NORM_GEOMETRY_H
+
+#define NORM_NV 4			     /* vectors of a row that a thread holds */
+#define NORM_THREADS 512		     /* at most */
+#define NORM_WARP_COLS (32 * NORM_NV * TE_V) /* of a row that a warp holds */
+#define NORM_BLOCK_COLS (NORM_THREADS * NORM_NV * TE_V)
+#define NORM_SMALL_M_ROWS 4 /* of a block, one per warp */
+
+/* norm_fwd_colCxN: X(blocks of a cluster, tiles of a block) */
+#define NORM_COL_CLUSTERS(X)                                                        \
+	X(1, 1) X(2, 1) X(2, 2) X(2, 3) X(2, 4) X(4, 1) X(4, 2) X(4, 3) X(4, 4)     \
+	X(8, 1) X(8, 2) X(8, 3) X(8, 4) X(8, 5) X(8, 6) X(8, 8)
+#define NORM_COL_MAX_TILES (8 * 8)
+
+#define NORM_DW_THREADS 128
+#define NORM_DW_COLS 64
+
+#endif

@@ -1,0 +1,131 @@
+/* launch.c - device function and launch geometry of the norm kernels. */
+#define TE_LOG_CATEGORY "core/cuda"
+#include "config.h"
+
+#include <stdbool.h>
+
+#include <te/dtype.h>
+
+#include "kernels/launch.h"
+#include "kernels/norm/geometry.h"
+
+#define SMALL_M_MAX_ROWS (HOPPER_SMS * NORM_SMALL_M_ROWS) /* one block per multiprocessor */
+#define BLOCK_TILES 8 /* that a block of norm_fwd_blockC reads repeatedly, at most */
+
+/* the variant for rows of this width, with its blocks and threads */
+#define NORM_VARIANT(k, a, vec, NAME)                                            \
+	((vec) && norm_small_m((a)->rows, (a)->cols) ?                           \
+		 ((a)->cols <= 256 ? NORM_LAUNCH(k, a, NAME "_small_m256") :     \
+				     NORM_LAUNCH(k, a, NAME "_small_m1024")) :   \
+	 !(vec)			     ? NORM_LAUNCH(k, a, NAME "_unaligned") :    \
+	 (a)->cols > NORM_BLOCK_COLS ? NORM_LAUNCH(k, a, NAME "_long") :         \
+				       NORM_LAUNCH(k, a, NAME))
+#define NORM_LAUNCH(k, a, NAME) \
+	LAUNCH_T(k, (a)->dtype, NAME, norm_blocks((a)->rows, (a)->cols), norm_threads((a)->cols))
+
+static bool norm_small_m(int64_t rows, int64_t cols)
+{
+	return rows <= SMALL_M_MAX_ROWS && cols <= NORM_WARP_COLS;
+}
+
+/* rows of up to NORM_WARP_COLS columns: a warp each */
+static int64_t norm_blocks(int64_t rows, int64_t cols)
+{
+	return cols > NORM_WARP_COLS ? rows : ceil_div(rows, NORM_SMALL_M_ROWS);
+}
+
+static unsigned norm_threads(int64_t cols)
+{
+	if (cols <= NORM_WARP_COLS)
+		return 32 * NORM_SMALL_M_ROWS;
+	return threads_for(cols, NORM_NV * TE_V, NORM_THREADS);
+}
+
+/*
+ * te_k_norm_fwd_colCxN holds N tiles in each of the C blocks of a cluster. Choose the variant with
+ * the fewest unused tiles and, if there are fewer than two blocks per multiprocessor, with few
+ * tiles in a block.
+ */
+static int norm_fwd_cluster(const struct te_k_norm_fwd *a, struct te__geometry *k)
+{
+#define COL(C, N) { C, N, "te_k_norm_fwd_col" #C "x" #N "_bf16" },
+	static const struct {
+		int c, n;
+		const char *func;
+	} variant[] = { NORM_COL_CLUSTERS(COL) };
+#undef COL
+	const int64_t ntiles = ceil_div(a->cols, TILE_COLS), nrows = ceil_div(a->rows, TILE_ROWS);
+	size_t best = sizeof(variant) / sizeof(variant[0]) - 1;
+	int64_t least = INT64_MAX;
+
+	for (size_t i = 0; i < sizeof(variant) / sizeof(variant[0]); i++) {
+		const int64_t spare = variant[i].c * variant[i].n - ntiles;
+		const int64_t cost =
+			2 * spare + (nrows * variant[i].c < 2 * HOPPER_SMS ? variant[i].n : 0);
+
+		if (spare < 0 || cost >= least)
+			continue;
+		least = cost;
+		best = i;
+	}
+	return te__geo_launch(k, variant[best].func, nrows * variant[best].c, TILE_THREADS);
+}
+
+/*
+ * te_k_norm_fwd_blockC reads its tiles repeatedly, from L2 if these are few. Choose the smallest C
+ * with at most BLOCK_TILES tiles in a thread block and enough blocks for all multiprocessors.
+ */
+static int norm_fwd_block(const struct te_k_norm_fwd *a, struct te__geometry *k)
+{
+	static const char *const func[4][2] = {
+		{ "te_k_norm_fwd_block1_fp32", "te_k_norm_fwd_block1_bf16" },
+		{ "te_k_norm_fwd_block2_fp32", "te_k_norm_fwd_block2_bf16" },
+		{ "te_k_norm_fwd_block4_fp32", "te_k_norm_fwd_block4_bf16" },
+		{ "te_k_norm_fwd_block8_fp32", "te_k_norm_fwd_block8_bf16" },
+	};
+	const int64_t ntiles = ceil_div(a->cols, TE_K_BLOCK), nrows = ceil_div(a->rows, TE_K_BLOCK);
+	int log2 = 0;
+
+	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
+		return te__geo_no_type("te_k_norm_fwd", a->dtype);
+	while (log2 < 3 && ntiles > INT64_C(1) << log2 &&
+	       (ceil_div(ntiles, INT64_C(1) << log2) > BLOCK_TILES ||
+		nrows << log2 < HOPPER_SMS))
+		log2++;
+	return te__geo_launch(k, func[log2][a->dtype == TE_DTYPE_BF16], nrows << log2,
+			      BLOCK_THREADS);
+}
+
+int te__geo_norm_fwd(const void *args, struct te__geometry *k)
+{
+	const struct te_k_norm_fwd *a = args;
+
+	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->beta, a->y) &&
+			 whole_vectors(a->cols, a->q.row, NULL, NULL, NULL);
+
+	if (is_block_scaled(&a->q))
+		return norm_fwd_block(a, k);
+	if (!a->q.col || (vec && norm_small_m(a->rows, a->cols)))
+		return NORM_VARIANT(k, a, vec, "te_k_norm_fwd");
+	if (vec && a->dtype == TE_DTYPE_BF16 && a->cols <= NORM_COL_MAX_TILES * TILE_COLS)
+		return norm_fwd_cluster(a, k);
+	return LAUNCH_T(k, a->dtype, "te_k_norm_fwd_col", ceil_div(a->rows, TILE_ROWS),
+			TILE_THREADS);
+}
+
+int te__geo_norm_bwd(const void *args, struct te__geometry *k)
+{
+	const struct te_k_norm_bwd *a = args;
+	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->dy, a->dx) &&
+			 whole_vectors(a->cols, a->dres, NULL, NULL, NULL);
+
+	return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
+}
+
+int te__geo_norm_dw(const void *args, struct te__geometry *k)
+{
+	const struct te_k_norm_dw *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_norm_dw",
+			TE_K_NPARTS(a->rows) * ceil_div(a->cols, NORM_DW_COLS), NORM_DW_THREADS);
+}

@@ -1,0 +1,52 @@
+/* norm.h - arguments of LayerNorm and RMSNorm. Included by te_k.h, which has the common rules. */
+#ifndef TE_K_NORM_H
+#define TE_K_NORM_H
+
+/*
+ * LayerNorm (beta, mean not NULL) or RMSNorm (both NULL) over the last extent:
+ * y = (x - mean) * rstd * gamma + beta, rstd = 1/sqrt(var + eps), var biased (RMS: mean of
+ * squares). gain is gamma, or 1 + gamma when zero_centered. Both statistics in FP64, rounded once;
+ * var is the mean over (x - mean)^2, before mean is rounded. xhat = (x - mean) * rstd.
+ */
+struct te_k_norm_fwd {
+	const void *x;	    /* T [rows, cols] */
+	const float *gamma; /* [cols] */
+	const float *beta;
+	void *y;	    /* T, or NULL if only q is wanted; may be x */
+	float *mean, *rstd; /* [rows] */
+	int64_t rows, cols;
+	struct te_k_q q;
+	float eps;
+	int32_t zero_centered;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/*
+ * dx of the norm, plus dres if not NULL (the gradient of the residual branch):
+ * g = dy * gain, a = mean over g, b = mean over g * xhat, each rounded to FP32;
+ * dx = rstd * (g - a - xhat * b) + dres; RMSNorm: without a
+ */
+struct te_k_norm_bwd {
+	const void *dy, *x; /* T */
+	const float *gamma;
+	const float *mean, *rstd; /* mean NULL: RMSNorm */
+	const void *dres;	  /* T or NULL */
+	void *dx;		  /* T; may be dy or dres */
+	int64_t rows, cols;
+	int32_t zero_centered;
+	int32_t dtype;
+};
+
+/* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
+struct te_k_norm_dw {
+	const void *dy, *x; /* T */
+	const float *mean, *rstd;
+	float *part_gamma;
+	float *part_beta; /* NULL: RMSNorm */
+	int64_t rows, cols;
+	int32_t dtype;
+	int32_t pad;
+};
+
+#endif

@@ -1,0 +1,28 @@
+/* launch.c - device function and launch geometry of the optim kernels. */
+#define TE_LOG_CATEGORY "core/cuda"
+#include "config.h"
+
+#include <te/dtype.h>
+
+#include "kernels/launch.h"
+#include "kernels/optim/geometry.h"
+
+int te__geo_sumsq(const void *args, struct te__geometry *k)
+{
+	(void)args;
+	return te__geo_launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, SUMSQ_THREADS);
+}
+
+int te__geo_adamw_begin(const void *args, struct te__geometry *k)
+{
+	(void)args;
+	return te__geo_launch(k, "te_k_adamw_begin", 1, ADAMW_BEGIN_THREADS);
+}
+
+int te__geo_adamw(const void *args, struct te__geometry *k)
+{
+	const struct te_k_adamw *a = args;
+
+	return te__geo_launch(k, "te_k_adamw", ceil_div(a->n, ADAMW_THREADS * ADAMW_NELEMS),
+			      ADAMW_THREADS);
+}

@@ -1,0 +1,60 @@
+/* optim.h - arguments of AdamW and the gradient norm. Included by te_k.h, with the common rules. */
+#ifndef TE_K_OPTIM_H
+#define TE_K_OPTIM_H
+
+#define TE_K_SUMSQ_PARTS 1024
+/*
+ * part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS runs of ceil(n / TE_K_SUMSQ_PARTS)
+ * elements; the last runs may be short or empty.
+ */
+struct te_k_sumsq {
+	const float *x;
+	double *part;
+	int64_t n;
+};
+
+/* device state of AdamW; also its checkpoint blob */
+struct te_k_adamw_state {
+	uint64_t nsteps, nskipped;
+	double beta1_t, beta2_t; /* beta^nsteps; initially 1 */
+	float lr;
+	float grad_norm;
+	float clip; /* factor on gradients of this step */
+	uint32_t skip; /* 1: this step's gradient norm was not finite */
+};
+
+/*
+ * In FP64: norm = sqrt(sum of parts); grad_norm = float(norm). The sum is a tree: s = part, then
+ * s[p] += s[p + n] for all p < n, for n = TE_K_SUMSQ_PARTS / 2, then half of it, down to 1; s[0].
+ * Not finite: skip = 1, clip = 1, nskipped += 1. Else skip = 0; clip = max_norm > 0 and norm >
+ * max_norm ? float(max_norm / norm) : 1; nsteps += 1; betaK_t *= betaK; version += 1.
+ */
+struct te_k_adamw_begin {
+	const double *part; /* [TE_K_SUMSQ_PARTS] */
+	struct te_k_adamw_state *state;
+	uint64_t *version; /* of the weights */
+	float beta1, beta2;
+	float max_norm;
+	int32_t pad;
+};
+
+/*
+ * Writes nothing when state->skip. c1 = float(1 - beta1_t), c2 = float(1 - beta2_t) in FP64; the
+ * rest is FP32, one rounding per operation, no fused multiply-add:
+ *	g = grad * clip
+ *	m = beta1 * m + (1 - beta1) * g
+ *	v = beta2 * v + ((1 - beta2) * g) * g
+ *	u = (m / c1) / (sqrt(v / c2) + eps)
+ *	u = u + weight_decay * w	where decay is 1
+ *	w = w - lr * u
+ */
+struct te_k_adamw {
+	float *w, *m, *v; /* [n] */
+	const float *g;
+	const uint8_t *decay; /* [n / TE_K_ALIGN_WEIGHT]: 1 where weight decay applies */
+	const struct te_k_adamw_state *state;
+	int64_t n;
+	float beta1, beta2, eps, weight_decay;
+};
+
+#endif

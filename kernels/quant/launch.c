@@ -1,0 +1,116 @@
+/* launch.c - device function and launch geometry of the quant kernels. */
+#define TE_LOG_CATEGORY "core/cuda"
+#include "config.h"
+
+#include <stdbool.h>
+
+#include <te/dtype.h>
+
+#include "kernels/launch.h"
+#include "kernels/quant/geometry.h"
+
+/* half of the threads of each multiprocessor, so that concurrent kernels of a graph can start */
+#define FILL_MAX_BLOCKS (HOPPER_SMS * 4)
+#define AMAX_MAX_BLOCKS (HOPPER_SMS * 8) /* all threads of each multiprocessor */
+
+int te__geo_clear(const void *args, struct te__geometry *k)
+{
+	(void)args;
+	return te__geo_launch(k, "te_k_clear", 1, 1);
+}
+
+int te__geo_fill(const void *args, struct te__geometry *k)
+{
+	const struct te_k_fill *a = args;
+	const int64_t nbytes = a->n * a->elem;
+
+	/* the first block fills the ends; an empty fill is launched as the root of a graph */
+	return te__geo_launch(k, "te_k_fill",
+			      clamp(ceil_div(nbytes, FILL_THREADS * FILL_UNROLL * 16), 1,
+				    FILL_MAX_BLOCKS),
+			      FILL_THREADS);
+}
+
+int te__geo_amax(const void *args, struct te__geometry *k)
+{
+	const struct te_k_amax *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_amax",
+			clamp(ceil_div(a->n, AMAX_THREADS * AMAX_UNROLL * TE_V), 0,
+			      AMAX_MAX_BLOCKS),
+			AMAX_THREADS);
+}
+
+int te__geo_scale_current(const void *args, struct te__geometry *k)
+{
+	(void)args;
+	return te__geo_launch(k, "te_k_scale_current", 1, 1);
+}
+
+int te__geo_scale_delayed(const void *args, struct te__geometry *k)
+{
+	const struct te_k_scale_delayed *a = args;
+
+	return te__geo_launch(k, "te_k_scale_delayed", a->count, DELAYED_THREADS);
+}
+
+int te__geo_quantize(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][2][2] = {
+		{ { "te_k_quantize_fp32_e4m3", "te_k_quantize_fp32_e5m2" },
+		  { "te_k_quantize_bf16_e4m3", "te_k_quantize_bf16_e5m2" } },
+		{ { "te_k_quantize_small_m_fp32_e4m3", "te_k_quantize_small_m_fp32_e5m2" },
+		  { "te_k_quantize_small_m_bf16_e4m3", "te_k_quantize_small_m_bf16_e5m2" } },
+	};
+	static const char *const block[2][2] = {
+		{ "te_k_quantize_1x128_fp32", "te_k_quantize_1x128_bf16" },
+		{ "te_k_quantize_128x128_fp32", "te_k_quantize_128x128_bf16" },
+	};
+	const struct te_k_quantize *a = args;
+	const bool small =
+		small_tiles(a->rows, a->cols, whole_vectors(a->cols, a->x, a->q.row, NULL, NULL));
+
+	if (a->dtype != TE_DTYPE_FP32 && a->dtype != TE_DTYPE_BF16)
+		return te__geo_no_type("te_k_quantize", a->dtype);
+	if (is_block_scaled(&a->q))
+		return te__geo_blocks(k,
+				      block[a->q.scaling == TE_K_SCALING_128X128]
+					   [a->dtype == TE_DTYPE_BF16],
+				      a->rows, a->cols);
+	/* without codes, any type of codes computes the amax */
+	return te__geo_tiles(k, func[small][a->dtype == TE_DTYPE_BF16][a->q.dtype == TE_DTYPE_E5M2],
+			    a->rows, a->cols, small);
+}
+
+int te__geo_dequantize(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][3] = {
+		{ "te_k_dequantize_e4m3_fp32", "te_k_dequantize_e4m3_bf16",
+		  "te_k_dequantize_e4m3_fp16" },
+		{ "te_k_dequantize_e5m2_fp32", "te_k_dequantize_e5m2_bf16",
+		  "te_k_dequantize_e5m2_fp16" },
+	};
+	const struct te_k_dequantize *a = args;
+
+	if ((a->xdtype != TE_DTYPE_E4M3 && a->xdtype != TE_DTYPE_E5M2) || a->ydtype < 0 ||
+	    a->ydtype > TE_DTYPE_FP16)
+		return te__geo_no_type("te_k_dequantize", a->ydtype);
+	return te__geo_launch(k, func[a->xdtype == TE_DTYPE_E5M2][a->ydtype],
+			      ceil_div(a->rows * a->cols, TE_FLAT_ELEMS), TE_FLAT_THREADS);
+}
+
+int te__geo_cast(const void *args, struct te__geometry *k)
+{
+	static const char *const func[3][3] = {
+		{ "te_k_cast_fp32_fp32", "te_k_cast_fp32_bf16", "te_k_cast_fp32_fp16" },
+		{ "te_k_cast_bf16_fp32", "te_k_cast_bf16_bf16", "te_k_cast_bf16_fp16" },
+		{ "te_k_cast_fp16_fp32", "te_k_cast_fp16_bf16", "te_k_cast_fp16_fp16" },
+	};
+	const struct te_k_cast *a = args;
+
+	if (a->xdtype < 0 || a->xdtype > TE_DTYPE_FP16 || a->ydtype < 0 ||
+	    a->ydtype > TE_DTYPE_FP16)
+		return te__geo_no_type("te_k_cast", a->xdtype);
+	return te__geo_launch(k, func[a->xdtype][a->ydtype], ceil_div(a->n, TE_FLAT_ELEMS),
+			      TE_FLAT_THREADS);
+}

@@ -1,0 +1,134 @@
+/* quant.c - reference kernels: amax, scales, FP8 casts both ways, casts of T. */
+#include "config.h"
+
+#include "kernels/ref.h"
+
+#include <float.h>
+
+void te__h_clear(const struct te_k_clear *a)
+{
+	if (!te__h_noop(a->noop))
+		*a->word = 0.0f;
+}
+
+void te__h_fill(const struct te_k_fill *a)
+{
+	if (a->elem == 1) {
+		memset(a->dst, (int)(a->value & 0xff), (size_t)a->n);
+		return;
+	}
+	for (int64_t i = 0; i < a->n; i++)
+		((uint32_t *)a->dst)[i] = a->value;
+}
+
+void te__h_amax(const struct te_k_amax *a)
+{
+	float v[TE__H_CHUNK];
+	uint32_t m = 0;
+
+	if (te__h_noop(a->noop))
+		return;
+	TE__H_CHUNKS(i, len, a->n) {
+		te__h_load(a->dtype, a->x, i, len, v);
+		m = te__h_amax_bits(v, len, m);
+	}
+	te__h_amax_fold(a->amax, m);
+}
+
+static int no_scale_from(float amax)
+{
+	return amax == 0.0f || !isfinite(amax);
+}
+
+static float scale_from(float most, float amax)
+{
+	float s = most / amax;
+
+	return isinf(s) ? FLT_MAX : s;
+}
+
+float te__h_scale(float amax, float fmt_max, float epsilon, int pow2)
+{
+	const float a = amax < epsilon ? epsilon : amax;
+	const float s = no_scale_from(a) ? 1.0f : scale_from(fmt_max, a);
+
+	return pow2 ? te__f32_from_bits(te__f32_bits(s) & 0x7f800000u) : s;
+}
+
+void te__h_scale_current(const struct te_k_scale_current *a)
+{
+	if (!te__h_noop(a->noop))
+		*a->scale = te__h_scale(*a->amax, a->fmt_max, a->epsilon, a->pow2);
+}
+
+void te__h_scale_delayed(const struct te_k_scale_delayed *a)
+{
+	const int64_t len = a->history_len;
+
+	for (int32_t slot = a->first; slot < a->first + a->count; slot++) {
+		float *h = a->history + slot * len;
+		const float newest = h[0];
+		float amax = newest;
+
+		if (newest == 0.0f)
+			continue;
+		if (!a->most_recent)
+			for (int64_t i = 1; i < len; i++)
+				amax = fmaxf(amax, h[i]);
+		if (len > 1) {
+			memmove(h + 1, h + 2, (size_t)(len - 2) * sizeof(*h));
+			h[len - 1] = newest;
+		}
+		h[0] = 0.0f;
+		if (!no_scale_from(amax))
+			a->scale[slot] = scale_from(a->fmt_max[slot] * a->margin_factor, amax);
+	}
+}
+
+void te__h_quantize(const struct te_k_quantize *a)
+{
+	float v[TE__H_CHUNK];
+	struct te__h_q q;
+	int64_t r, c, n;
+
+	if (te__h_noop(a->q.noop))
+		return;
+	te__h_q_begin(&q, &a->q, a->rows, a->cols);
+	while (te__h_q_next(&q, &r, &c, &n)) {
+		te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
+		te__h_q_put(&q, v, r, c, n);
+	}
+	te__h_q_end(&q);
+}
+
+void te__h_dequantize(const struct te_k_dequantize *a)
+{
+	const float *value = a->xdtype == TE_DTYPE_E4M3 ? te__e4m3_values : te__e5m2_values;
+	const uint8_t *x = a->x;
+	float v[TE__H_CHUNK];
+
+	for (int64_t r = 0; r < a->rows; r++)
+		for (int64_t c = 0, n; c < a->cols; c += n) {
+			/* of one scale */
+			const float scale_inv = a->scale_inv[te_k_scale_index(
+				a->scaling, a->rows, a->cols, r, c)];
+			const int64_t at = r * a->cols + c;
+
+			n = te__h_min(a->cols - c, a->scaling ? TE_K_BLOCK : TE__H_CHUNK);
+			for (int64_t i = 0; i < n; i++)
+				v[i] = value[x[at + i]] * scale_inv;
+			te__h_store(a->ydtype, a->y, at, n, v);
+		}
+}
+
+void te__h_cast(const struct te_k_cast *a)
+{
+	float v[TE__H_CHUNK];
+
+	if (te__h_noop(a->noop))
+		return;
+	TE__H_CHUNKS(c, len, a->n) {
+		te__h_load(a->xdtype, a->x, c, len, v);
+		te__h_store(a->ydtype, a->y, c, len, v);
+	}
+}

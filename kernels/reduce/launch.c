@@ -1,0 +1,24 @@
+/* launch.c - device function and launch geometry of the reduce kernels. */
+#define TE_LOG_CATEGORY "core/cuda"
+#include "config.h"
+
+#include <te/dtype.h>
+
+#include "kernels/launch.h"
+#include "kernels/reduce/geometry.h"
+
+int te__geo_colsum(const void *args, struct te__geometry *k)
+{
+	const struct te_k_colsum *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_colsum",
+			TE_K_NPARTS(a->rows) * ceil_div(a->cols, COLSUM_COLS), COLSUM_THREADS);
+}
+
+int te__geo_part_sum(const void *args, struct te__geometry *k)
+{
+	const struct te_k_part_sum *a = args;
+
+	return te__geo_launch(k, "te_k_part_sum", ceil_div(a->cols, PART_SUM_COLS),
+			      a->nparts > PART_SUM_SMALL ? PART_SUM_THREADS : 32);
+}

@@ -1,0 +1,21 @@
+/* reduce.h - arguments of sums over rows. Included by te_k.h, which has the common rules. */
+#ifndef TE_K_REDUCE_H
+#define TE_K_REDUCE_H
+
+/* partial column sums of x: part [TE_K_NPARTS(rows), cols] */
+struct te_k_colsum {
+	const void *x; /* T */
+	float *part;
+	int64_t rows, cols;
+	int32_t dtype;
+	int32_t pad;
+};
+
+/* out[c] += sum over p of part[p][c], p ascending, added to out last */
+struct te_k_part_sum {
+	const float *part;
+	float *out;
+	int64_t nparts, cols;
+};
+
+#endif

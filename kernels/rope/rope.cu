@@ -1,0 +1,103 @@
+/*
+ * rope.cu - rotary position embedding. sm_90a.
+ *
+ *  kernel  shapes                         blocks  threads  shared  B/element (BF16)
+ *  rope    x T [rows, nheads * head_dim]  a row   256      512     4; in place: of rotated heads
+ *
+ * Bound by memory. A block computes the sines and cosines of its row once, in shared memory, and
+ * uses them for all heads.
+ */
+#include "kernels/dev.cuh"
+#include "kernels/rope/geometry.h"
+
+/*
+ * Sine and cosine of position * frequency. The angle is reduced to [-pi/4, pi/4] in FP64, which
+ * keeps more than 24 bits up to 2^26; the polynomials are those of Cephes' sinf.c, accurate to
+ * about 1 ulp there. CUDA's sinf and cosf would put a table in local memory for the reduction of
+ * larger angles, which do not occur.
+ */
+DEV void sincos_of(float angle, float *ret_sin, float *ret_cos)
+{
+	const double turns = rint((double)angle * 0.63661977236758134308);
+	const float x = (float)fma(turns, -6.12323399573676603587e-17,
+				   fma(turns, -1.57079632679489655800, (double)angle));
+	const int quarter = (int)(int64_t)turns & 3;
+	const float z = x * x;
+	const float s = fmaf(fmaf(fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f), z,
+				  -1.6666654611e-1f) * z, x, x);
+	const float c = fmaf(fmaf(fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f), z,
+				  4.166664568298827e-2f) * z, z, fmaf(-0.5f, z, 1.0f));
+
+	*ret_sin = quarter & 1 ? c : s;
+	*ret_cos = quarter & 1 ? s : c;
+	if (quarter & 2)
+		*ret_sin = -*ret_sin;
+	if ((quarter + 1) & 2)
+		*ret_cos = -*ret_cos;
+}
+
+template <class T> DEV void rope_body(const struct te_k_rope &a)
+{
+	__shared__ float cosine[TE_K_ROPE_MAX_HALF], sine[TE_K_ROPE_MAX_HALF];
+	const int half = a.head_dim / 2;
+	const int64_t width = (int64_t)a.nheads * a.head_dim;
+	const int64_t r = blockIdx.x;
+	const T *x = (const T *)a.x + r * width;
+	T *y = (T *)a.y + r * width;
+	const bool vec = half % TE_V == 0 && aligned(a.x) && aligned(a.y);
+	const int step = vec ? TE_V : 1, per_head = half / step;
+	const int nheads = x == y ? a.nrot : a.nheads; /* in place, the others keep their values */
+
+	for (int i = threadIdx.x; i < half; i += blockDim.x) {
+		sincos_of(mul((float)(r % a.seqlen), a.inv_freq[i]), &sine[i], &cosine[i]);
+		if (a.inverse)
+			sine[i] = -sine[i];
+	}
+	__syncthreads();
+	for (int k = threadIdx.x; k < nheads * per_head; k += blockDim.x) {
+		const int head = k / per_head, i = k % per_head * step;
+		const int64_t at = (int64_t)head * a.head_dim + i;
+
+		if (vec) {
+			float lo[TE_V], hi[TE_V];
+
+			load_vec(x + at, lo);
+			load_vec(x + at + half, hi);
+			if (head < a.nrot) {
+#pragma unroll
+				for (int e = 0; e < TE_V; e++) {
+					const float c = cosine[i + e], s = sine[i + e];
+					const float u = lo[e], w = hi[e];
+
+					lo[e] = sub(mul(u, c), mul(w, s));
+					hi[e] = add(mul(w, c), mul(u, s));
+				}
+			}
+			store_vec(y + at, lo);
+			store_vec(y + at + half, hi);
+		} else {
+			T lo = x[at], hi = x[at + half];
+
+			if (head < a.nrot) {
+				const float c = cosine[i], s = sine[i];
+				const float u = to_float(lo), w = to_float(hi);
+
+				lo = from_float<T>(sub(mul(u, c), mul(w, s)));
+				hi = from_float<T>(add(mul(w, c), mul(u, s)));
+			}
+			y[at] = lo;
+			y[at + half] = hi;
+		}
+	}
+}
+
+#define TE_NAME(T, t)                                                                         \
+	extern "C" __global__ void __launch_bounds__(ROPE_THREADS)                            \
+		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)                     \
+	{                                                                                     \
+		te_begin();                                                                   \
+		rope_body<T>(a);                                                              \
+	}
+TE_NAME(float, fp32)
+TE_NAME(bf16, bf16)
+#undef TE_NAME

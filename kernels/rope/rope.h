@@ -1,0 +1,28 @@
+/*
+ * rope.h - arguments of rotary position embedding (Su et al., arXiv 2104.09864). Included by
+ * te_k.h, which has the common rules.
+ */
+#ifndef TE_K_ROPE_H
+#define TE_K_ROPE_H
+
+#define TE_K_ROPE_MAX_HALF 64 /* largest head_dim / 2 */
+
+/*
+ * Rotate the first nrot of the nheads heads of every row and copy the others. Row r has position
+ * r % seqlen. With half = head_dim / 2, c = cos(angle) and s = sin(angle), negated when inverse:
+ *	y[i] = T(x[i] * c - x[i + half] * s)
+ *	y[i + half] = T(x[i + half] * c + x[i] * s)
+ * y may be x.
+ */
+struct te_k_rope {
+	const void *x; /* T [rows, nheads * head_dim] */
+	void *y;
+	int64_t rows, seqlen;
+	int32_t nheads, nrot, head_dim;
+	int32_t inverse; /* 1: backward, rotate by the opposite angle */
+	int32_t dtype;
+	int32_t pad;
+	float inv_freq[TE_K_ROPE_MAX_HALF]; /* half of them used; angle = float(pos) * inv_freq */
+};
+
+#endif

@@ -1,0 +1,261 @@
+/*
+ * weights.cu - the compute copies of all weights of a set in one launch. sm_90a.
+ *
+ *  kernel           shapes                          blocks           threads  shared  B/element
+ *  weights_changed  1 word                          1                1        0
+ *  weights_amax     FP32 masters                    528 at most      256      40      4
+ *  weights_cast     FP32 masters to codes and BF16  528 at most      256      8384    5 to 6
+ *    _blocks        the same, scaled by blocks      264 at most      256      29100
+ *
+ * Blocks take tiles of the set in turn: 64 x 128 of a weight with one scale (tile.cuh), 128 x 128
+ * of one that is scaled by blocks (block.cuh), 8192 elements of one that is cast to BF16. A tile's
+ * weight is found by binary search in the table.
+ * The last block to finish writes what all blocks have read before: the versions in a.done, and in
+ * weights_amax the scales, from the largest value of each tile.
+ */
+#include "kernels/block.cuh"
+#include "kernels/tile.cuh"
+
+extern "C" __global__ void
+te_k_weights_changed(const __grid_constant__ struct te_k_weights_changed a)
+{
+	te_begin();
+	++*a.version;
+}
+
+/* the entry that a tile belongs to: the last one that begins at or before it */
+DEV const struct te_k_weight *entry_of(const struct te_k_weights &a, int64_t tile)
+{
+	int lo = 0, hi = a.n - 1;
+
+	while (lo < hi) {
+		const int mid = (lo + hi + 1) / 2;
+
+		if (a.table[mid].tile <= tile)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	return &a.table[lo];
+}
+
+/* all threads of a block call it once, after their last access: true in the last block */
+DEV bool is_last_block(const struct te_k_weights &a)
+{
+	__shared__ bool last;
+
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		__threadfence();
+		last = atomicAdd((unsigned long long *)&a.done->nblocks, 1ull) == gridDim.x - 1;
+		if (last)
+			a.done->nblocks = 0;
+		__threadfence();
+	}
+	__syncthreads();
+	return last;
+}
+
+/* --- amaxes and scales --------------------------------------------------- */
+
+/* the block's largest, of amax_of, in thread 0 */
+DEV float block_max(float m)
+{
+	__shared__ float part[TILE_THREADS / 32];
+
+	m = warp_amax(m);
+	__syncthreads(); /* the tile before has been read */
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = m;
+	__syncthreads();
+	if (threadIdx.x == 0)
+#pragma unroll
+		for (int w = 0; w < TILE_THREADS / 32; w++)
+			m = fmaxf(m, part[w]);
+	return m;
+}
+
+/* as te_k_scale_current */
+DEV float scale_of(const struct te_k_weights &a, int dtype, float amax)
+{
+	float s;
+
+	amax = amax < a.epsilon ? a.epsilon : amax;
+	if (amax == 0.0f || !(fabsf(amax) < TE_INF)) {
+		s = 1.0f;
+	} else {
+		s = __fdiv_rn(a.fmt_max[dtype == TE_D_E5M2], amax);
+		s = fabsf(s) == TE_INF ? TE_FLT_MAX : s;
+	}
+	return a.pow2 ? __uint_as_float(__float_as_uint(s) & 0x7f800000u) : s;
+}
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)
+	te_k_weights_amax(const __grid_constant__ struct te_k_weights a)
+{
+	te_begin();
+	if (te_k_weights_current(&a))
+		return;
+	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
+		const struct te_k_weight w = *entry_of(a, k);
+		const float *x = a.masters + w.master;
+		const tile<TILE_R> t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile));
+		float v[TE_V], m = 0.0f;
+
+		if (w.hp >= 0)
+			continue; /* the same for all threads of the block */
+		const tile_raw<float, TILE_R> raw =
+			tile_load<float>(&t, x, w.cols, t.c, w.cols % TE_V == 0 && aligned(x));
+#pragma unroll
+		for (int i = 0; i < TILE_R; i++) {
+			unpack(raw.row[i], v);
+			const int n = tile_n(&t, i);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				m = e < n ? amax_of(m, v[e]) : m;
+		}
+		m = block_max(m);
+		if (threadIdx.x == 0)
+			a.part[k] = m;
+	}
+	if (!is_last_block(a))
+		return;
+	/* a warp for each entry */
+	for (int i = threadIdx.x / 32; i < a.n; i += TILE_THREADS / 32) {
+		const struct te_k_weight w = a.table[i];
+		const int64_t end = w.tile + te_k_weight_ntiles(&w);
+		float m = 0.0f;
+
+		if (w.hp >= 0)
+			continue;
+		for (int64_t k = w.tile + threadIdx.x % 32; k < end; k += 32)
+			m = fmaxf(m, __ldcg(a.part + k));
+		m = warp_amax(m);
+		if (threadIdx.x % 32 == 0) {
+			a.amax[(int64_t)w.slot * a.window] = m;
+			a.scale[w.slot] = scale_of(a, w.dtype, m);
+		}
+	}
+}
+
+/* --- copies -------------------------------------------------------------- */
+
+#define CAST_UNROLL (TE_K_WEIGHT_TILE / (TILE_THREADS * TE_V))
+
+DEV void cast_tile(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile)
+{
+	const float *x = a.masters + w.master;
+	bf16 *y = (bf16 *)((char *)a.copies + w.hp);
+	const int64_t n = w.rows * w.cols;
+	const int64_t first = tile * TE_K_WEIGHT_TILE + threadIdx.x * TE_V;
+	const bool vec = aligned(x) && aligned(y);
+	float v[CAST_UNROLL][TE_V];
+
+#pragma unroll
+	for (int u = 0; u < CAST_UNROLL; u++) {
+		const int64_t at = first + u * TILE_THREADS * TE_V;
+
+		if (vec && at + TE_V <= n)
+			unpack(load_raw<true>(x + at), v[u]);
+		else
+			load_some(x + at, clamp_int(n - at, 0, TE_V), v[u]);
+	}
+#pragma unroll
+	for (int u = 0; u < CAST_UNROLL; u++) {
+		const int64_t at = first + u * TILE_THREADS * TE_V;
+
+		if (vec && at + TE_V <= n)
+			store_vec(y + at, v[u]);
+		else
+			store_some(y + at, clamp_int(n - at, 0, TE_V), v[u]);
+	}
+}
+
+DEV void quantize_tile(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile,
+		       tile_codes<TILE_R> *codes)
+{
+	const float *x = a.masters + w.master;
+	const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)tile);
+	struct tile_out<float> o = { NULL, te_k_weight_q(&a, &w), NULL, 0, 1.0f, false };
+	float v[TILE_R][TE_V], m;
+
+	o.vec = tile_vec(w.cols, x, NULL, &o.q);
+	const tile_raw<float, TILE_R> raw = tile_load<float, true>(&t, x, w.cols, t.c, o.vec);
+
+	o.scale = q_scale(&o.q);
+	if (tile == 0 && threadIdx.x == 0)
+		*o.q.scale_inv = __fdiv_rn(1.0f, o.scale);
+#pragma unroll
+	for (int i = 0; i < TILE_R; i++)
+		unpack(raw.row[i], v[i]);
+	m = tile_put<float, TILE_R>(&o, &t, v, codes, NULL, 0.0f);
+	if (o.q.amax)
+		block_amax(o.q.amax, m);
+}
+
+DEV void quantize_blocks(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile,
+			 block_shared<false> *shared)
+{
+	const int64_t nc = (w.cols + BLOCK - 1) / BLOCK;
+	const block_tile t = block_at(w.rows, w.cols, tile / nc * BLOCK, tile % nc * BLOCK);
+	const struct te_k_q q = te_k_weight_q(&a, &w);
+	const float *x = a.masters + w.master;
+	const block_out<float> o = { NULL, q, NULL, block_vec(w.cols, x, NULL, q) };
+	raw<float> v[BLOCK_R];
+
+	x += t.r * w.cols + t.c;
+#pragma unroll
+	for (int i = 0; i < BLOCK_R; i++)
+		v[i] = block_load<true>(x + i * w.cols, block_n(t, i), o.vec);
+	block_put(o, w.scaling, t, v, shared);
+}
+
+template <bool BLOCKS> struct cast_shared {
+	tile_codes<TILE_R> codes;
+};
+template <> struct cast_shared<true> {
+	block_shared<false> blocks;
+	tile_codes<TILE_R> codes;
+};
+
+template <bool BLOCKS>
+DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
+{
+	if (te_k_weights_current(&a))
+		return;
+	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
+		const struct te_k_weight w = *entry_of(a, k);
+
+		if (w.hp >= 0) {
+			cast_tile(a, w, k - w.tile);
+			continue;
+		}
+		__syncthreads(); /* the tile before has left shared memory */
+		if constexpr (BLOCKS) {
+			if (w.scaling != TE_K_SCALING_TENSOR) {
+				quantize_blocks(a, w, k - w.tile, &shared->blocks);
+				continue;
+			}
+		}
+		quantize_tile(a, w, k - w.tile, &shared->codes);
+	}
+	const uint64_t version = *a.version;
+
+	if (!is_last_block(a) || threadIdx.x)
+		return;
+	a.done->copies = version;
+	if (a.record)
+		a.done->amax = version;
+}
+
+#define TE_NAME(BLOCKS, MIN_BLOCKS, name)                                                     \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS)                \
+		te_k_weights_cast##name(const __grid_constant__ struct te_k_weights a)        \
+	{                                                                                     \
+		te_begin();                                                                   \
+		__shared__ cast_shared<BLOCKS> shared;                                        \
+		cast_body<BLOCKS>(a, &shared);                                                \
+	}
+TE_NAME(false, 4, )
+TE_NAME(true, 2, _blocks)
+#undef TE_NAME

@@ -1,0 +1,680 @@
+/*
+ * cublaslt.c - GEMM on a GPU by cuBLASLt.
+ *
+ * cuBLASLt is opened by the first GEMM that needs it. A problem (shape, types, layout, epilogue) is
+ * described once and kept with the algorithm chosen for it. Autotuning times the first
+ * TE_GEMM_TUNE candidates of the heuristic on a private stream and in private memory, so
+ * it affects neither results nor a capture in progress. The choice is written to a file
+ * (TE_CACHE_DIR), so that later processes choose the same algorithm and compute the same bits.
+ *
+ * cuBLASLt is column-major: a row-major D [M,N] is its D^T [N,M], so its A is b and its B is a.
+ */
+#define TE_LOG_CATEGORY "core/cublaslt"
+#include "config.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/dtype.h>
+
+#include "libtecore/backend/cuda/cublaslt_api.h"
+#include "libtecore/backend/cuda/cuda.h"
+
+#define MAX_TUNE 32
+#define TIMED_RUNS 10
+#define LT_BLOCK_SCALING 120900 /* the first version with block scaling */
+
+/* identifies a problem; has no padding, because it is compared as bytes */
+struct key {
+	int64_t m, n, k;
+	int32_t a_t, b_t, adtype, bdtype, ddtype, bias, beta, scaled;
+	int32_t align; /* of all pointers, in bytes, at most 256 */
+	int32_t tf32;
+	int32_t asc, bsc; /* enum te_k_scaling */
+};
+
+struct problem {
+	struct key key;
+	void *desc, *a, *b, *d; /* in cuBLASLt's order; C has D's layout */
+	struct te__lt_algo algo;
+	size_t workspace_nbytes;
+};
+
+struct te__cublaslt {
+	void *dl, *handle;
+	struct te__lt_api api;
+	size_t version;
+	struct problem *problem;
+	int nproblems, cap;
+	char cache[512]; /* path of the cache file, or empty */
+};
+
+static const char *const scaling_name[] = {
+	[TE_K_SCALING_TENSOR] = "",
+	[TE_K_SCALING_1X128] = " (1x128)",
+	[TE_K_SCALING_128X128] = " (128x128)",
+};
+
+static int lt_check(int status, const char *call, const struct key *key)
+{
+	if (!status)
+		return 0;
+	if (key)
+		return te__fail(-TE_EBLAS,
+				"%s: status %d for a GEMM of m %" PRId64 ", n %" PRId64
+				", k %" PRId64 ", %s%s by %s%s to %s",
+				call, status, key->m, key->n, key->k,
+				te_dtype_name((enum te_dtype)key->adtype), scaling_name[key->asc],
+				te_dtype_name((enum te_dtype)key->bdtype), scaling_name[key->bsc],
+				te_dtype_name((enum te_dtype)key->ddtype));
+	return te__fail(-TE_EBLAS, "%s: status %d", call, status);
+}
+
+#define LT(lt, key, fn, ...) lt_check((lt)->api.fn(__VA_ARGS__), #fn, key)
+
+/* ---- opening ---- */
+
+static const struct te__lt_api *faked; /* set by a test */
+
+void te__cublaslt_fake(const struct te__lt_api *api)
+{
+	faked = api;
+}
+
+static int bind(struct te__cublaslt *lt)
+{
+	static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
+					     "libcublasLt.so" };
+	static const char *const sym[] = {
+#define X(name, args) #name,
+		TE__LT_SYMS(X)
+#undef X
+			"cublasLtGetVersion",
+	};
+	void **slot = (void **)&lt->api;
+
+	for (size_t i = 0; !lt->dl && i < sizeof(names) / sizeof(names[0]); i++)
+		lt->dl = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+	if (!lt->dl)
+		return te__fail(-TE_EBLAS,
+				"GEMM on a GPU needs cuBLASLt, and libcublasLt.so is not found: "
+				"install libcublas or name its folder in LD_LIBRARY_PATH");
+	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
+		slot[i] = dlsym(lt->dl, sym[i]);
+		if (!slot[i])
+			return te__fail(-TE_EBLAS, "libcublasLt lacks %s", sym[i]);
+	}
+	return 0;
+}
+
+static int load(struct te__cublaslt *lt)
+{
+	int r = 0;
+
+	if (faked)
+		lt->api = *faked;
+	else
+		r = bind(lt);
+	if (r)
+		return r;
+	lt->version = lt->api.cublasLtGetVersion();
+	return LT(lt, NULL, cublasLtCreate, &lt->handle);
+}
+
+/* the cache file of this device, driver and library version: letters, digits, dashes */
+static void name_cache(struct te__cublaslt *lt, const struct te__cuda_dev *d)
+{
+	const char *dir = te__param_cache_dir();
+	char dev[sizeof(d->name)];
+	int driver = 0;
+	size_t n = 0;
+
+	te__cu.cuDriverGetVersion(&driver);
+
+	for (const char *p = d->name; *p && n + 1 < sizeof(dev); p++)
+		dev[n++] = (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') ||
+					   (*p >= 'a' && *p <= 'z') ?
+				   *p :
+				   '-';
+	dev[n] = 0;
+	if (!dir || snprintf(lt->cache, sizeof(lt->cache), "%s/gemm-%s-%d-%zu", dir, dev, driver,
+			     lt->version) >= (int)sizeof(lt->cache))
+		lt->cache[0] = 0;
+}
+
+static int opened(struct te__cuda_dev *d)
+{
+	struct te__cublaslt *lt;
+	int r;
+
+	if (d->lt)
+		return 0;
+	lt = te__calloc(1, sizeof(*lt));
+	if (!lt)
+		return te__fail(-ENOMEM, "cuBLASLt: no memory");
+	r = load(lt);
+	d->lt = lt;
+	if (r < 0) {
+		te__cublaslt_close(d);
+		return r;
+	}
+	name_cache(lt, d);
+	return 0;
+}
+
+void te__cublaslt_close(struct te__cuda_dev *d)
+{
+	struct te__cublaslt *lt = d->lt;
+
+	if (!lt)
+		return;
+	for (int i = 0; i < lt->nproblems; i++) {
+		lt->api.cublasLtMatmulDescDestroy(lt->problem[i].desc);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].a);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].b);
+		lt->api.cublasLtMatrixLayoutDestroy(lt->problem[i].d);
+	}
+	te__free(lt->problem);
+	if (lt->handle)
+		lt->api.cublasLtDestroy(lt->handle);
+	if (lt->dl)
+		dlclose(lt->dl);
+	te__free(lt);
+	d->lt = NULL;
+}
+
+/* ---- the cache file: one line per problem, "m n k ... : algorithm and checksum in hex" ---- */
+
+static void print_key(const struct key *k, char *dst, size_t nbytes)
+{
+	int n = snprintf(dst, nbytes,
+			 "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d", k->m,
+			 k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias,
+			 k->beta, k->scaled, k->align, k->tf32);
+
+	/* left out without block scaling, so that files of earlier versions remain valid */
+	if (k->asc || k->bsc)
+		snprintf(dst + n, nbytes - (size_t)n, " %d %d", k->asc, k->bsc);
+}
+
+/* FNV-1a: detects lines that were truncated or mixed with another */
+static uint32_t sum(const char *p, size_t n)
+{
+	uint32_t h = 2166136261u;
+
+	while (n--)
+		h = (h ^ (unsigned char)*p++) * 16777619u;
+	return h;
+}
+
+static int parse_choice(const char *line, struct te__lt_algo *algo)
+{
+	const char *p = strchr(line, ':'), *end = strrchr(line, ' ');
+	unsigned long long w[8];
+	unsigned check;
+
+	if (!p ||
+	    sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %x", &w[0], &w[1], &w[2], &w[3],
+		   &w[4], &w[5], &w[6], &w[7], &check) != 9 ||
+	    check != sum(line, (size_t)(end - line)))
+		return 0;
+	for (int i = 0; i < 8; i++)
+		algo->data[i] = w[i];
+	return 1;
+}
+
+/* 1: cuBLASLt accepts the algorithm for the problem, which is stored with its workspace size */
+static int accept(const struct te__cublaslt *lt, struct problem *p, const struct te__lt_algo *algo)
+{
+	struct te__lt_heuristic h;
+
+	memset(&h, 0, sizeof(h));
+	if (lt->api.cublasLtMatmulAlgoCheck(lt->handle, p->desc, p->a, p->b, p->d, p->d, algo,
+					    &h) ||
+	    h.workspace_nbytes > TE__CUDA_WORKSPACE_NBYTES)
+		return 0;
+	p->algo = *algo;
+	p->workspace_nbytes = h.workspace_nbytes;
+	return 1;
+}
+
+/* 1: the cache file has the problem; uses its last valid line */
+static int recall(const struct te__cublaslt *lt, struct problem *p)
+{
+	char want[256], line[512];
+	struct te__lt_algo algo;
+	int found = 0;
+	size_t len;
+	FILE *f = lt->cache[0] ? fopen(lt->cache, "re") : NULL;
+
+	if (!f)
+		return 0;
+	print_key(&p->key, want, sizeof(want));
+	len = strlen(want);
+	while (fgets(line, sizeof(line), f)) {
+		/* a digit follows: the longer key of a block-scaled problem */
+		if (strncmp(line, want, len) || line[len] != ' ' ||
+		    strchr("0123456789", line[len + 1]))
+			continue;
+		if (parse_choice(line, &algo) && accept(lt, p, &algo))
+			found = 1;
+		else
+			te__log_warn("%s: ignored a damaged line: %s", lt->cache, want);
+	}
+	fclose(f);
+	return found;
+}
+
+/* 1: the last line has no end, because of a full disk or a crash */
+static int is_truncated(FILE *f)
+{
+	int last = fseek(f, -1, SEEK_END) ? '\n' : getc(f);
+
+	fseek(f, 0, SEEK_END); /* required between reading and writing */
+	return last != '\n';
+}
+
+/* if the file cannot be written, the next process tunes again */
+static void remember(const struct te__cublaslt *lt, const struct problem *p)
+{
+	char line[512], key[256];
+	FILE *f;
+	int n;
+
+	if (!lt->cache[0])
+		return;
+	print_key(&p->key, key, sizeof(key));
+	n = snprintf(line, sizeof(line), "%s :", key);
+	for (int i = 0; i < 8; i++)
+		n += snprintf(line + n, sizeof(line) - (size_t)n, " %" PRIx64, p->algo.data[i]);
+	snprintf(line + n, sizeof(line) - (size_t)n, " %x", sum(line, (size_t)n));
+	/* a short line is one write in append mode, which is not mixed with other writes */
+	f = fopen(lt->cache, "a+e");
+	if (!f || fprintf(f, "%s%s\n", is_truncated(f) ? "\n" : "", line) < 0 || fflush(f))
+		te__log_warn("cannot append to %s: the chosen algorithm is not kept", lt->cache);
+	if (f)
+		fclose(f);
+}
+
+/* ---- problems ---- */
+
+static int lt_type(int32_t dtype)
+{
+	switch (dtype) {
+	case TE_DTYPE_FP32:
+		return TE__LT_R_32F;
+	case TE_DTYPE_BF16:
+		return TE__LT_R_16BF;
+	case TE_DTYPE_E4M3:
+		return TE__LT_R_8F_E4M3;
+	default:
+		return TE__LT_R_8F_E5M2;
+	}
+}
+
+static int32_t scale_mode(int32_t scaling)
+{
+	return scaling == TE_K_SCALING_1X128 ? TE__LT_SCALE_VEC128_32F :
+					       TE__LT_SCALE_BLK128X128_32F;
+}
+
+/* earlier versions fail with a status only */
+static int check_scaling(const struct te__cublaslt *lt, const struct key *k)
+{
+	if ((!k->asc && !k->bsc) || lt->version >= LT_BLOCK_SCALING)
+		return 0;
+	return te__fail(-TE_EBLAS, "te_gemm: block scaling on a GPU needs cuBLASLt 12.9 or later, "
+			"found %zu.%zu", lt->version / 10000, lt->version / 100 % 100);
+}
+
+static int describe(struct te__cublaslt *lt, struct problem *p)
+{
+	const struct key *k = &p->key;
+	const int32_t ta = k->b_t ? TE__LT_OP_N : TE__LT_OP_T;
+	const int32_t tb = k->a_t ? TE__LT_OP_T : TE__LT_OP_N;
+	const int32_t epilogue = TE__LT_EPILOGUE_BIAS, bias_type = lt_type(k->ddtype);
+	const int fp8 = te__is_fp8(k->adtype);
+	/* gradients, which alone are E5M2, are summed with full FP32 accumulation */
+	const int8_t fast = k->adtype == TE_DTYPE_E4M3 && k->bdtype == TE_DTYPE_E4M3 && !k->asc;
+	const int32_t a_mode = scale_mode(k->bsc), b_mode = scale_mode(k->asc);
+	const int compute = k->tf32 ? TE__LT_COMPUTE_32F_FAST_TF32 : TE__LT_COMPUTE_32F;
+	int r = LT(lt, k, cublasLtMatmulDescCreate, &p->desc, compute, TE__LT_R_32F);
+
+#define SET(attr, v) LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, attr, &(v), sizeof(v))
+	if (!r)
+		r = SET(TE__LT_DESC_TRANSA, ta);
+	if (!r)
+		r = SET(TE__LT_DESC_TRANSB, tb);
+	if (!r && fp8)
+		r = SET(TE__LT_DESC_FAST_ACCUM, fast);
+	if (!r && k->asc)
+		r = SET(TE__LT_DESC_A_SCALE_MODE, a_mode);
+	if (!r && k->asc)
+		r = SET(TE__LT_DESC_B_SCALE_MODE, b_mode);
+	if (!r && k->bias)
+		r = SET(TE__LT_DESC_EPILOGUE, epilogue);
+	if (!r && k->bias)
+		r = SET(TE__LT_DESC_BIAS_DATA_TYPE, bias_type);
+#undef SET
+	/* rows, columns and leading extents as column-major memory has them */
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->a, lt_type(k->bdtype),
+		       (uint64_t)(k->b_t ? k->n : k->k), (uint64_t)(k->b_t ? k->k : k->n),
+		       k->b_t ? k->n : k->k);
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->b, lt_type(k->adtype),
+		       (uint64_t)(k->a_t ? k->m : k->k), (uint64_t)(k->a_t ? k->k : k->m),
+		       k->a_t ? k->m : k->k);
+	if (!r)
+		r = LT(lt, k, cublasLtMatrixLayoutCreate, &p->d, lt_type(k->ddtype), (uint64_t)k->n,
+		       (uint64_t)k->m, k->n);
+	return r;
+}
+
+/* sets the pointers of this GEMM, which are not part of the problem */
+static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g)
+{
+	const struct key *k = &p->key;
+	int r = 0;
+
+	if (k->bias)
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_BIAS_POINTER,
+		       &g->bias, sizeof(g->bias));
+	if (!r && (k->scaled & 1))
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_B_SCALE_POINTER,
+		       &g->sa, sizeof(g->sa));
+	if (!r && (k->scaled & 2))
+		r = LT(lt, k, cublasLtMatmulDescSetAttribute, p->desc, TE__LT_DESC_A_SCALE_POINTER,
+		       &g->sb, sizeof(g->sb));
+	return r;
+}
+
+/* ws: nbytes of workspace, or NULL */
+static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct te_k_gemm *g,
+		  const struct te__lt_algo *algo, const void *c, void *d, void *ws, size_t nbytes,
+		  void *stream)
+{
+	return lt->api.cublasLtMatmul(lt->handle, p->desc, &g->alpha, g->b, p->a, g->a, p->b,
+				      &g->beta, c, p->d, d, p->d, algo, ws, ws ? nbytes : 0,
+				      stream);
+}
+
+/* stream, events and memory to time candidates with */
+struct trial {
+	void *stream, *events[2];
+	uint64_t out, ws;
+};
+
+static void trial_free(struct te__cuda_dev *d, struct trial *t)
+{
+	if (t->stream) {
+		te__cu.cuStreamSynchronize(t->stream);
+		te__cu.cuStreamDestroy(t->stream);
+	}
+	for (int i = 0; i < 2; i++)
+		if (t->events[i])
+			te__cu.cuEventDestroy(t->events[i]);
+	if (t->ws)
+		te__cu.cuMemFreeAsync(t->ws, d->stream);
+	if (t->out)
+		te__cu.cuMemFreeAsync(t->out, d->stream);
+	te__cu.cuStreamSynchronize(d->stream);
+}
+
+/* 1, or 0 if memory is insufficient */
+static int trial_make(struct te__cuda_dev *d, const struct te_k_gemm *g, struct trial *t)
+{
+	const size_t nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
+
+	return !te__cu.cuMemAllocFromPoolAsync(&t->out, nbytes, d->pool, d->stream) &&
+	       !te__cu.cuMemAllocFromPoolAsync(&t->ws, TE__CUDA_WORKSPACE_NBYTES, d->pool,
+					       d->stream) &&
+	       !te__cu.cuStreamSynchronize(d->stream) &&
+	       !te__cu.cuStreamCreate(&t->stream, TE__CU_STREAM_NON_BLOCKING) &&
+	       !te__cu.cuEventCreate(&t->events[0], TE__CU_EVENT_DEFAULT) &&
+	       !te__cu.cuEventCreate(&t->events[1], TE__CU_EVENT_DEFAULT);
+}
+
+/* captured, so that device time is measured even if the GEMM is shorter than its launch */
+static int trial_record(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
+			const struct te__lt_algo *algo, const struct trial *t, void **ret_exec)
+{
+	void *out = (void *)(uintptr_t)t->out, *ws = (void *)(uintptr_t)t->ws, *graph = NULL;
+	int r = te__cu.cuStreamBeginCapture(t->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL), end;
+
+	if (r)
+		return r;
+	for (int i = 0; i < TIMED_RUNS && !r; i++)
+		r = matmul(lt, p, g, algo, out, out, ws, TE__CUDA_WORKSPACE_NBYTES, t->stream);
+	end = te__cu.cuStreamEndCapture(t->stream, &graph);
+	if (!r && !end)
+		r = te__cu.cuGraphInstantiateWithFlags(ret_exec, graph, 0);
+	if (!end)
+		te__cu.cuGraphDestroy(graph);
+	return r ? r : end;
+}
+
+/* milliseconds of all runs, or a negative number if the candidate fails */
+static float trial_run(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
+		       const struct te__lt_algo *algo, const struct trial *t)
+{
+	void *exec = NULL;
+	float ms = -1;
+
+	/* the first launch warms up */
+	if (trial_record(lt, p, g, algo, t, &exec) || te__cu.cuGraphLaunch(exec, t->stream) ||
+	    te__cu.cuEventRecord(t->events[0], t->stream) ||
+	    te__cu.cuGraphLaunch(exec, t->stream) ||
+	    te__cu.cuEventRecord(t->events[1], t->stream) ||
+	    te__cu.cuEventSynchronize(t->events[1]) ||
+	    te__cu.cuEventElapsedTime(&ms, t->events[0], t->events[1]))
+		ms = -1;
+	if (exec)
+		te__cu.cuGraphExecDestroy(exec);
+	return ms;
+}
+
+/* the fastest of n candidates; -1 where none runs, or there is no memory to try them in */
+static int fastest(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
+		   const struct te_k_gemm *g, const struct te__lt_heuristic *h, int n)
+{
+	struct trial t = { 0 };
+	float best_ms = -1;
+	int best = -1;
+
+	if (!trial_make(d, g, &t))
+		n = 0;
+	for (int i = 0; i < n; i++) {
+		const float ms = trial_run(lt, p, g, &h[i].algo, &t);
+
+		if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
+			best_ms = ms;
+			best = i;
+		}
+	}
+	trial_free(d, &t);
+	return best;
+}
+
+static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct problem *p,
+		  const struct te_k_gemm *g)
+{
+	const size_t most = TE__CUDA_WORKSPACE_NBYTES;
+	const uint32_t align = (uint32_t)p->key.align;
+	/* partial sums are added in FP32, not in D's type */
+	const uint32_t reduction = TE__LT_REDUCTION_COMPUTE_TYPE;
+	struct te__lt_heuristic h[MAX_TUNE];
+	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
+	void *pref = NULL;
+	int n = 0, measured = 0, best, r;
+
+	if (recall(lt, p))
+		return 0;
+	want = want < 1 ? 1 : want > MAX_TUNE ? MAX_TUNE : want;
+	r = LT(lt, &p->key, cublasLtMatmulPreferenceCreate, &pref);
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
+		       TE__LT_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref,
+		       TE__LT_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction));
+	for (int at = TE__LT_PREF_MIN_ALIGNMENT_A_BYTES;
+	     !r && at <= TE__LT_PREF_MIN_ALIGNMENT_D_BYTES; at++)
+		r = LT(lt, &p->key, cublasLtMatmulPreferenceSetAttribute, pref, at, &align,
+		       sizeof(align));
+	if (!r)
+		r = LT(lt, &p->key, cublasLtMatmulAlgoGetHeuristic, lt->handle, p->desc, p->a, p->b,
+		       p->d, p->d, pref, (int)want, h, &n);
+	if (pref)
+		lt->api.cublasLtMatmulPreferenceDestroy(pref);
+	if (!r && !n)
+		r = lt_check(15, "cublasLtMatmulAlgoGetHeuristic", &p->key); /* not supported */
+	if (r < 0)
+		return r;
+	if (n > 1)
+		measured = fastest(d, lt, p, g, h, n);
+	best = measured < 0 ? 0 : measured;
+	p->algo = h[best].algo;
+	p->workspace_nbytes = h[best].workspace_nbytes;
+	if (want > 1 && measured >= 0)
+		remember(lt, p);
+	te__log_debug("GEMM m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
+		      g->n, g->k, best, n);
+	return 0;
+}
+
+/* the lowest bit set in any pointer */
+static int32_t align_of(const struct te_k_gemm *g)
+{
+	uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c | (uintptr_t)g->d |
+			(uintptr_t)g->bias | 256;
+
+	return (int32_t)(all & -all);
+}
+
+static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct problem **ret)
+{
+	struct te__cublaslt *lt = d->lt;
+	struct problem *p = NULL;
+	struct key key;
+	int r;
+
+	memset(&key, 0, sizeof(key));
+	key.m = g->m;
+	key.n = g->n;
+	key.k = g->k;
+	key.a_t = g->a_t != 0;
+	key.b_t = g->b_t != 0;
+	key.adtype = g->adtype;
+	key.bdtype = g->bdtype;
+	key.ddtype = g->ddtype;
+	key.bias = g->bias != NULL;
+	key.beta = g->beta != 0.0f;
+	key.scaled = (g->sa != NULL) | (g->sb != NULL) << 1;
+	key.align = align_of(g);
+	key.asc = g->asc;
+	key.bsc = g->bsc;
+	key.tf32 = g->adtype == TE_DTYPE_FP32 && te__param_bool(TE_PARAM_GEMM_TF32);
+	for (int i = 0; i < lt->nproblems; i++)
+		if (!memcmp(&lt->problem[i].key, &key, sizeof(key))) {
+			*ret = &lt->problem[i];
+			return point(lt, *ret, g);
+		}
+	if (lt->nproblems == lt->cap) {
+		int cap = lt->cap ? 2 * lt->cap : 32;
+
+		p = te__realloc(lt->problem, (size_t)cap * sizeof(*p));
+		if (!p)
+			return te__fail(-ENOMEM, "cuBLASLt: no memory");
+		lt->problem = p;
+		lt->cap = cap;
+	}
+	p = &lt->problem[lt->nproblems];
+	memset(p, 0, sizeof(*p));
+	p->key = key;
+	r = check_scaling(lt, &key);
+	if (!r)
+		r = describe(lt, p);
+	if (!r)
+		r = point(lt, p, g);
+	if (!r)
+		r = choose(d, lt, p, g);
+	if (r < 0) {
+		if (p->desc)
+			lt->api.cublasLtMatmulDescDestroy(p->desc);
+		if (p->a)
+			lt->api.cublasLtMatrixLayoutDestroy(p->a);
+		if (p->b)
+			lt->api.cublasLtMatrixLayoutDestroy(p->b);
+		if (p->d)
+			lt->api.cublasLtMatrixLayoutDestroy(p->d);
+		return r;
+	}
+	lt->nproblems++;
+	*ret = p;
+	return 0;
+}
+
+static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	struct te__cuda_dev *d = s->dev;
+	struct problem *p = NULL;
+	struct te__gnode what = {
+		.kind = TE_NODE_KERNEL,
+		.id = TE_K_GEMM,
+		.args = g,
+		.nbytes = sizeof(*g),
+		.fixed = 1,
+	};
+	void *ws = NULL, *before = NULL;
+	int mode = TE__CU_CAPTURE_MODE_RELAXED;
+	int r;
+
+	/* cuBLASLt may be opened and tuned while this thread captures on s */
+	pthread_mutex_lock(&d->lt_lock);
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	r = opened(d);
+	if (!r)
+		r = find(d, g, &p);
+	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
+	if (!r && p->workspace_nbytes)
+		r = te__cuda_workspace(s, p->workspace_nbytes, &ws);
+	if (!r && ws)
+		what.scratch = (struct te__range){ (uintptr_t)ws, p->workspace_nbytes, TE__WRITE };
+	if (!r)
+		r = te__cuda_note_before(s, &before);
+	if (!r && te__fault_point())
+		r = te__fail(-TE_EBLAS, "cublasLtMatmul: injected fault");
+	if (!r)
+		r = lt_check(matmul(d->lt, p, g, &p->algo, g->c ? g->c : g->d, g->d, ws,
+				    p->workspace_nbytes, s->stream),
+			     "cublasLtMatmul", &p->key);
+	pthread_mutex_unlock(&d->lt_lock);
+	return r < 0 ? r : te__cuda_note(s, &what, 0, before);
+}
+
+/*
+ * From FP8 to FP32 cuBLASLt accepts a bias in BF16 only. The bias of te_gemm() is FP32, so a kernel
+ * adds it afterwards: the result is the same, because D is FP32 and not rounded before.
+ */
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
+{
+	const int apart = g->bias && g->ddtype == TE_DTYPE_FP32 && te__is_fp8(g->adtype);
+	struct te_k_bias_fwd add = { .dtype = g->ddtype };
+	struct te_k_gemm plain = *g;
+	int r;
+
+	if (apart)
+		plain.bias = NULL;
+	r = TE__CUDA_IN(s->dev, gemm(s, &plain));
+	if (r || !apart)
+		return r;
+	add.x = add.y = g->d;
+	add.bias = g->bias;
+	add.rows = g->m;
+	add.cols = g->n;
+	return te__cuda_launch(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add), 0 });
+}

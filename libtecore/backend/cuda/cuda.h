@@ -1,0 +1,152 @@
+/* cuda.h - shared by the files of the cuda backend. */
+#ifndef TE__CUDA_INTERNAL_H
+#define TE__CUDA_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "libtecore/backend/backend.h"
+#include "libtecore/backend/cuda/driver.h"
+#include "libtecore/base/base.h"
+
+struct te__cublaslt;
+
+struct te__cuda_func {
+	const char *name; /* owned by the module */
+	void *func;
+};
+
+struct te__cuda_dev {
+	int index;
+	int dev; /* CUdevice */
+	char name[128];
+	size_t total_nbytes; /* of device memory */
+	void *ctx; /* the primary context, retained */
+	void *pool;
+	void *stream; /* for the backend's own work; never captures */
+
+	void **modules;
+	unsigned nmodules;
+	struct te__cuda_func *funcs; /* sorted by name */
+	unsigned nfuncs;
+
+	pthread_mutex_t lock;
+	struct te__cuda_capture *captures; /* under lock: those that have not ended */
+	_Atomic uint32_t ncaptures;	   /* of these, begun by te__cuda_capture_begin */
+	pthread_mutex_t lt_lock;	   /* never taken under lock */
+	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first GEMM */
+	_Atomic uint64_t workspace_nbytes; /* allocated for GEMMs, not by callers */
+};
+
+struct te__cuda_stream {
+	struct te__cuda_dev *dev;
+	void *stream;
+	struct te__cuda_graph *graph; /* of the capture that was begun here and has not ended */
+	void *workspace;	      /* for GEMMs outside captures; or NULL */
+	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
+	size_t given_at;	      /* offset of the next chunk of it */
+};
+
+/*
+ * Evaluates an int expression with the device's context current, so that any
+ * thread may call. Afterwards the previous context is current again.
+ */
+#define TE__CUDA_IN(d, expr)                         \
+	({                                           \
+		int in_r_ = te__cuda_enter(d);       \
+		if (!in_r_) {                        \
+			in_r_ = (expr);              \
+			te__cu.cuCtxPopCurrent(      \
+				&(void *){ NULL });  \
+		}                                    \
+		in_r_;                               \
+	})
+
+/*
+ * The same for calls that allocate, wait or load: if this thread captures on another stream, the
+ * driver would otherwise refuse them or invalidate that capture.
+ */
+#define TE__CUDA_IN_RELAXED(d, expr)                                   \
+	TE__CUDA_IN(d, ({                                              \
+			    int mode_ = TE__CU_CAPTURE_MODE_RELAXED;   \
+			    int relaxed_r_;                            \
+			    te__cu.cuThreadExchangeStreamCaptureMode(  \
+				    &mode_);                           \
+			    relaxed_r_ = (expr);                       \
+			    te__cu.cuThreadExchangeStreamCaptureMode(  \
+				    &mode_);                           \
+			    relaxed_r_;                                \
+		    }))
+
+static inline int te__cuda_enter(struct te__cuda_dev *d)
+{
+	return te__cuda_check(te__cu.cuCtxPushCurrent(d->ctx), "cuCtxPushCurrent");
+}
+
+/* 0 or 1, or an error; the context must be current */
+int te__cuda_capturing(struct te__cuda_stream *s);
+
+/* module.c: loads every function of every embedded kernel */
+int te__cuda_modules_load(struct te__cuda_dev *d);
+void te__cuda_modules_unload(struct te__cuda_dev *d);
+int te__cuda_launch(void *stream, const struct te__launch *l);
+/* launches a kernel that a capture records as *what; the context must be current */
+int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
+		       const struct te__gnode *what);
+/* the device function of a launch; if grid[0] is 0, there is nothing to launch */
+struct te__geometry;
+int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
+		       struct te__geometry *ret_kernel, void **ret_func);
+
+/* cuda.c */
+struct te__cuda_event {
+	_Atomic uint32_t refs; /* of the creator and of captures with an external record of it */
+	struct te__cuda_dev *dev;
+	void *event;
+};
+void te__cuda_event_unref(struct te__cuda_event *e); /* the context must be current */
+/* driver memset on a CUstream: n values of elem bytes, 1 or 4; the context must be current */
+int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n);
+
+/* graph.c */
+/* 0, or an error; -TE_ESTATE if the caller joined captures incorrectly */
+int te__cuda_capture_check(int result, const char *call);
+int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
+int te__cuda_capture_begin(void *stream);
+int te__cuda_capture_edges(void *stream, uint32_t edges);
+int te__cuda_capture_end(void *stream, void **ret_graph);
+int te__cuda_capture_active(void *stream);
+int te__cuda_event_record_external(void *event, void *stream);
+/*
+ * Notes work that was just queued on the stream together with the node that it became, in the
+ * stream's capture; does nothing outside captures. call: as in struct te__launch. before: for a
+ * GEMM, which may become several nodes, the result of te__cuda_note_before(), called before it was
+ * queued. The context must be current.
+ */
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, uint32_t call,
+		  void *before);
+int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
+int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
+void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
+int te__cuda_exec_update(void *exec, void *graph, int same);
+int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
+int te__cuda_graph_instantiate(void *graph, void **ret_exec);
+int te__cuda_graph_launch(void *exec, void *stream);
+void te__cuda_graph_destroy(void *graph);
+void te__cuda_exec_destroy(void *exec);
+void te__cuda_captures_drop(struct te__cuda_dev *d);
+
+/* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */
+int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g);
+void te__cublaslt_close(struct te__cuda_dev *d);
+
+/*
+ * Workspace for GEMMs queued on the stream: one per stream, and one per stream and capture.
+ * The latter belongs to the recording, because a recording may run while its stream does other
+ * work. The context must be current.
+ */
+#define TE__CUDA_WORKSPACE_NBYTES ((size_t)32 << 20)
+int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
+void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * graph.h - shared by graph.c, which captures, edges.c, which chooses dependencies, and exec.c,
+ * which runs captured graphs.
+ */
+#ifndef TE__CUDA_GRAPH_H
+#define TE__CUDA_GRAPH_H
+
+#include "libtecore/backend/cuda/cuda.h"
+
+/* Work queued through the library, and its node: the last one if there are several. */
+struct te__cuda_mark {
+	struct te__cuda_mark *next;
+	void *node;
+	void *before; /* the stream's latest node before it, or NULL */
+	uint32_t call;
+	struct te__gnode what;
+	_Alignas(16) char args[];
+};
+
+/*
+ * One capture, and the objects that its nodes refer to. Its graph and every executable instantiated
+ * from it hold a reference.
+ */
+struct te__cuda_capture {
+	struct te__cuda_capture *next;
+	uint64_t id;
+	int own; /* begun by te__cuda_capture_begin: queued work is noted in marks */
+	/* under the device's lock, like the lists */
+	int refs;
+	struct te__cuda_call *calls;
+	struct te__cuda_work *works;
+	struct te__cuda_kept *events;
+	struct te__cuda_mark *marks, *last_mark; /* in the order in which they were queued */
+};
+
+struct te__cuda_capture *te__cuda_capture_ref(struct te__cuda_dev *d, struct te__cuda_capture *c);
+/* NULL does nothing; the context must be current */
+void te__cuda_capture_unref(struct te__cuda_dev *d, struct te__cuda_capture *c);
+
+/*
+ * The driver's graph and its nodes in the order of the recording. An executable is patched through
+ * nodes of the graph that it was instantiated from, so that graph is kept.
+ */
+struct te__cuda_nodes {
+	int refs; /* under the device's lock */
+	void *graph;
+	size_t n;
+	void **node;
+};
+
+struct te__cuda_graph {
+	struct te__cuda_dev *dev;
+	uint32_t edges; /* TE_CAPTURE_* */
+	struct te__cuda_capture *capture;
+	struct te__cuda_nodes *nodes; /* NULL until the capture ended */
+	struct te__gnode *info;	      /* [nodes->n]; pointers into dep and the capture's marks */
+	uint32_t *dep;
+};
+
+/* takes ownership of the driver's graph, also if it fails; the context must be current */
+int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
+/* the parameters of a kernel node for a launch; *ret_p points to arg, *arg to the arguments */
+int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
+			   struct te__cu_kernel_params *ret_p);
+/* edges.c: sets the edges that the graph runs with, in g and in the driver's graph */
+int te__cuda_graph_arrange(struct te__cuda_graph *g);
+
+#endif

@@ -1,0 +1,264 @@
+/* host_device.c - the machine as a device: its description and its memory. */
+#define TE_LOG_CATEGORY "core/host"
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libtecore/backend/host/host.h"
+
+#define MEM_ALIGN 256u
+#define MEM_MAGIC UINT64_C(0x686f73746d656d21)
+
+/* precedes every allocation */
+struct mem_head {
+	uint64_t magic;
+	uint64_t nbytes; /* as requested */
+};
+
+static int read_proc(const char *file, const char *key, char *ret, size_t nbytes)
+{
+	char line[256];
+	FILE *f = fopen(file, "r");
+	int found = 0;
+
+	if (!f)
+		return 0;
+	while (!found && fgets(line, sizeof(line), f)) {
+		char *s = strchr(line, ':');
+
+		if (!s || strncmp(line, key, strlen(key)))
+			continue;
+		s++;
+		s += strspn(s, " \t");
+		s[strcspn(s, "\n")] = '\0';
+		snprintf(ret, nbytes, "%s", s);
+		found = 1;
+	}
+	fclose(f);
+	return found;
+}
+
+static uint64_t machine_nbytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t machine_free_nbytes(void)
+{
+	char text[64];
+	unsigned long long kib;
+
+	if (read_proc("/proc/meminfo", "MemAvailable", text, sizeof(text)) &&
+	    sscanf(text, "%llu", &kib) == 1)
+		return (uint64_t)kib * 1024;
+	return (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t limit_nbytes(void)
+{
+	uint64_t limit = te__param_size(TE_PARAM_HOST_MEM_LIMIT);
+
+	return limit ? limit : machine_nbytes();
+}
+
+int host_probe(struct te_backend_info *ret)
+{
+	if (host_fault("probe"))
+		return -ENOMEM;
+	ret->ndevices = 1;
+	return 0;
+}
+
+int host_device_info(int index, struct te_device_info *ret)
+{
+	if (host_fault("device_info"))
+		return -ENOMEM;
+	if (index != 0)
+		return te__fail(-EINVAL, "host: there is no device %d, only 0", index);
+	ret->mem_total_nbytes = limit_nbytes();
+	if (!read_proc("/proc/cpuinfo", "model name", ret->name, sizeof(ret->name)))
+		snprintf(ret->name, sizeof(ret->name), "CPU");
+	ret->usable = 1;
+	ret->nprocs = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef _SC_LEVEL2_CACHE_SIZE
+	if (sysconf(_SC_LEVEL2_CACHE_SIZE) > 0)
+		ret->l2_nbytes = (uint64_t)sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+	return 0;
+}
+
+int host_free_nbytes(int index, uint64_t *ret_nbytes)
+{
+	uint64_t left, limit;
+
+	if (host_fault("free_nbytes"))
+		return -ENOMEM;
+	if (index != 0)
+		return te__fail(-EINVAL, "host: there is no device %d, only 0", index);
+	left = machine_free_nbytes();
+	limit = limit_nbytes();
+	*ret_nbytes = left < limit ? left : limit;
+	return 0;
+}
+
+static uint32_t graph_threads(void)
+{
+	int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
+
+	return n < 1 ? 1 : n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
+}
+
+int host_open(int index, void **ret_dev)
+{
+	struct host_dev *dev;
+
+	if (host_fault("open"))
+		return -ENOMEM;
+	if (index != 0)
+		return te__fail(-ENODEV, "host: there is no device %d, only 0", index);
+	dev = te__calloc(1, sizeof(*dev));
+	if (!dev)
+		return te__fail(-ENOMEM, "host: no memory for a device");
+	dev->limit_nbytes = limit_nbytes();
+	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
+	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
+	dev->nthreads = graph_threads();
+	host_pool_init(dev);
+	*ret_dev = dev;
+	return 0;
+}
+
+void host_close(void *dev)
+{
+	host_pool_destroy(dev);
+	te__free(dev);
+}
+
+int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
+{
+	struct host_dev *d = dev;
+	uint64_t left, mine;
+
+	if (host_fault("dev_mem"))
+		return -ENOMEM;
+	mine = d->limit_nbytes - atomic_load(&d->used_nbytes);
+	left = machine_free_nbytes();
+	*ret_free = left < mine ? left : mine;
+	*ret_total = d->limit_nbytes;
+	return 0;
+}
+
+int host_mem_held(void *dev, struct te__mem_held *ret)
+{
+	struct host_dev *d = dev;
+
+	if (host_fault("mem_held"))
+		return -ENOMEM;
+	ret->used_nbytes = atomic_load(&d->used_nbytes);
+	ret->peak_nbytes = atomic_load(&d->peak_nbytes);
+	ret->workspace_nbytes = 0;
+	return 0;
+}
+
+static int reserve(struct host_dev *dev, size_t nbytes)
+{
+	uint64_t used = atomic_load(&dev->used_nbytes);
+	uint64_t peak = atomic_load(&dev->peak_nbytes);
+
+	do {
+		if (nbytes > dev->limit_nbytes - used)
+			return 0;
+	} while (!atomic_compare_exchange_weak(&dev->used_nbytes, &used, used + nbytes));
+	used += nbytes;
+	while (peak < used &&
+	       !atomic_compare_exchange_weak(&dev->peak_nbytes, &peak, used))
+		;
+	return 1;
+}
+
+int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
+{
+	struct host_stream *s = stream;
+	struct host_dev *dev = s->dev;
+	struct mem_head *head;
+	int r;
+
+	if (host_fault("mem_alloc"))
+		return -ENOMEM;
+	r = host_not_capturing(s, "allocate device memory");
+	if (!r)
+		r = host_sticky(s);
+	if (r)
+		return r;
+	if (!reserve(dev, nbytes)) {
+		/* the stream may have frees queued: wait for them and try again */
+		r = te__backend_host.stream_sync(s);
+		if (r)
+			return r;
+		if (!reserve(dev, nbytes))
+			goto full;
+	}
+	head = nbytes > SIZE_MAX - MEM_ALIGN ? NULL :
+					       te__aligned_alloc(MEM_ALIGN, nbytes + MEM_ALIGN);
+	if (!head) {
+		atomic_fetch_sub(&dev->used_nbytes, nbytes);
+		goto full;
+	}
+	*head = (struct mem_head){ MEM_MAGIC, nbytes };
+	*ret_ptr = (char *)head + MEM_ALIGN;
+	if (dev->poison)
+		memset(*ret_ptr, 0xff, nbytes);
+	return 0;
+full:
+	return te__fail(-ENOMEM, "host: cannot allocate %zu bytes: %llu of %llu are free", nbytes,
+			(unsigned long long)(dev->limit_nbytes - atomic_load(&dev->used_nbytes)),
+			(unsigned long long)dev->limit_nbytes);
+}
+
+void host_mem_release(struct host_dev *dev, void *ptr)
+{
+	struct mem_head *head = (void *)((char *)ptr - MEM_ALIGN);
+
+	atomic_fetch_sub(&dev->used_nbytes, head->nbytes);
+	head->magic = 0;
+	te__free(head);
+}
+
+int host_mem_free(void *stream, void *ptr)
+{
+	struct mem_head *head = (void *)((char *)ptr - MEM_ALIGN);
+	int r = host_not_capturing(stream, "free device memory");
+
+	if (r)
+		return r;
+	if (head->magic != MEM_MAGIC)
+		return te__fail(-EINVAL, "host: %p is not memory of this device", ptr);
+	return host_push(stream, &(struct host_op){ .kind = HOST_FREE, .dst = ptr }, NULL, 0,
+			 NULL);
+}
+
+/* copies are made by threads, so any host memory is as good as pinned memory */
+int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr)
+{
+	void *p;
+
+	(void)dev;
+	if (host_fault("pinned_alloc"))
+		return -ENOMEM;
+	p = te__aligned_alloc(4096, nbytes);
+	if (!p)
+		return te__fail(-ENOMEM, "host: cannot allocate %zu bytes of pinned memory",
+				nbytes);
+	*ret_ptr = p;
+	return 0;
+}
+
+int host_pinned_free(void *dev, void *ptr)
+{
+	(void)dev;
+	te__free(ptr);
+	return 0;
+}

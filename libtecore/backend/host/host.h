@@ -1,0 +1,215 @@
+/*
+ * host.h - commands, streams and recorded graphs of the host backend.
+ *
+ * A command is a small struct with its arguments inside. Streams hold them in a
+ * ring, graphs in an array; both are run by host_run() on a stream's worker or on a helper thread.
+ */
+#ifndef TE__BACKEND_HOST_H
+#define TE__BACKEND_HOST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "libtecore/backend/backend.h"
+#include "libtecore/base/base.h"
+
+enum host_kind {
+	/* work: may be captured */
+	HOST_COPY,
+	HOST_FILL8,
+	HOST_FILL32,
+	HOST_CALL,
+	HOST_KERNEL,
+	/* never captured as such; HOST_RECORD also is the node of an external record */
+	HOST_FREE,
+	HOST_RECORD,
+	HOST_WAIT,
+	HOST_GRAPH,
+};
+
+struct host_op {
+	enum host_kind kind;
+	uint32_t value; /* to fill with, or a kernel id */
+	void *dst;
+	const void *src;
+	size_t nbytes; /* to copy or fill; bytes of arguments */
+	uint32_t call; /* of a launch */
+	te_host_fn fn;
+	void *obj;    /* the event, stream or graph; holds a reference */
+	struct host_replay *replay; /* GRAPH: of a launch with branches, else NULL */
+	uint64_t pos; /* WAIT: the position in stream obj; RECORD: the count of the record */
+	/* WAIT for a record inside a graph: the event, referenced, and the count of the record */
+	struct host_event *event;
+	uint64_t count;
+};
+
+#define HOST_ARGS_NBYTES 320 /* holds every kernel's struct */
+
+#define TE_K(ID, name, args, family, ...) \
+	_Static_assert(sizeof(struct te_k_##args) <= HOST_ARGS_NBYTES, "fits a command");
+#include "kernels/kernels.def"
+#undef TE_K
+
+struct host_cmd {
+	struct host_op op;
+	void *big; /* arguments that do not fit below */
+	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
+};
+
+/* helper threads that execute nodes of graphs with branches; a stream's worker is one more */
+#define HOST_THREADS_MAX 64u
+struct host_pool {
+	pthread_mutex_t lock; /* all below, and what a launch that is executed changes */
+	pthread_cond_t work;  /* a node is ready, or quit */
+	struct host_replay *replays;
+	pthread_t helper[HOST_THREADS_MAX - 1];
+	uint32_t nhelpers, nidle;
+	int quit;
+};
+
+struct host_dev {
+	uint64_t limit_nbytes;
+	_Atomic uint64_t used_nbytes, peak_nbytes;
+	_Atomic uint32_t nstreams; /* created so far; numbers the streams in messages */
+	int poison;
+	uint64_t shuffle; /* a seed; 0: nodes run in the order of their numbers */
+	uint32_t nthreads; /* that execute one graph: the worker and helpers */
+	struct host_pool pool;
+};
+
+#define HOST_RING 1024u /* commands; queueing more blocks */
+#define HOST_BATCH 64u	/* commands that the worker runs per locking of the queue */
+
+struct host_stream {
+	_Atomic uint32_t refs; /* the creator, events and commands that wait for it */
+	struct host_dev *dev;
+	uint32_t number;
+	_Atomic(struct host_member *) member; /* in a capture, or NULL; any thread may ask */
+	pthread_t worker;
+	struct host_cmd *ring;
+
+	pthread_mutex_t lock; /* all below */
+	pthread_cond_t work;  /* queued > done, or quit */
+	pthread_cond_t progress;
+	uint64_t queued, done; /* commands ever */
+	uint32_t nwaiting;     /* threads that wait for progress */
+	int idle, quit;
+	int error;	    /* the first failure; sticky */
+	uint64_t error_pos; /* commands up to and with the failed one */
+	char detail[512];
+};
+
+struct host_ids {
+	uint32_t *v;
+	uint32_t n, cap;
+};
+
+struct host_event {
+	_Atomic uint32_t refs;
+	pthread_mutex_t lock;
+	/* the last record; count is 0 unless it is a node of the graph launched at pos */
+	struct host_stream *stream;
+	uint64_t pos;
+	uint64_t count;
+	uint64_t nrecords;
+	/* the last record reached, and when */
+	_Atomic uint64_t reached; /* written under lock */
+	uint64_t time_ns;
+	/* recorded in a capture: the nodes to wait for */
+	struct host_capture *capture;
+	struct host_ids ids;
+};
+
+/*
+ * Nodes are in the order of capture, which respects every edge, as run does. Node i depends on
+ * dep.v[first.v[i]] up to, excluding, dep.v[first.v[i + 1]]. A RECORD node records an external
+ * event; a launch carries the count of each such record.
+ */
+struct host_graph {
+	_Atomic uint32_t refs; /* execs and queued launches; immutable while above 1 */
+	struct host_cmd *node;
+	uint64_t nnodes, cap;
+	uint64_t nedges, nrecords;
+	struct host_ids first, dep;
+	uint32_t *run; /* the order to run them in; NULL: that of the numbers */
+	struct host_dev *dev;
+	/* NULL for a chain, else node i precedes succ[succ_first[i]] up to that of i + 1 */
+	uint32_t *succ_first, *succ;
+};
+
+struct host_exec {
+	struct host_graph *graph;
+};
+
+/* common to host.c and graph.c */
+int host_fault(const char *what);
+int host_push(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes,
+	      uint64_t *ret_pos);
+int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *args, size_t nbytes);
+void host_run(const struct host_cmd *cmd);
+/* on a stream's worker or a helper: 0, or the code that the node failed with. count: of records */
+int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
+		  const uint64_t *count);
+int host_sticky(struct host_stream *s);
+int host_not_capturing(const struct host_stream *s, const char *what);
+struct host_graph *host_graph_ref(struct host_graph *g);
+struct host_event *host_event_ref(struct host_event *e);
+void host_event_unref(struct host_event *e);
+/* take the count of a record before queueing it; give it up; set the position it got */
+uint64_t host_event_count(struct host_event *e);
+void host_event_uncount(struct host_event *e);
+void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos, uint64_t count);
+
+/* queue work, or record it if the stream is capturing */
+int host_work(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes);
+
+/* graph.c */
+int host_capture_add(struct host_stream *s, const struct host_op *op, const void *args,
+		     size_t nbytes);
+int host_capture_record(struct host_event *e, struct host_stream *s);
+int host_capture_wait(struct host_event *e, struct host_stream *s);
+void host_capture_forget(struct host_event *e); /* drop what the last record left */
+int host_capture_begin(void *stream);
+int host_capture_edges(void *stream, uint32_t edges);
+int host_capture_end(void *stream, void **ret_graph);
+int host_capture_active(void *stream);
+void host_capture_leave(struct host_stream *s); /* before the stream is destroyed */
+int host_graph_info(void *graph, struct te_recording_info *ret);
+int host_event_record_external(void *event, void *stream);
+void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
+int host_graph_instantiate(void *graph, void **ret_exec);
+int host_exec_update(void *exec, void *graph, int same);
+int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
+void host_exec_destroy(void *exec);
+int host_graph_launch(void *exec, void *stream);
+void host_graph_destroy(void *graph);
+
+/*
+ * order.c: replace the edges by dependencies computed from memory accesses; a seed other than 0
+ * makes g->run a random order that respects them
+ */
+int host_graph_by_data(struct host_graph *g, uint64_t seed);
+
+/* replay.c */
+int host_graph_branches(struct host_graph *g);
+int host_replay_new(struct host_graph *g, struct host_replay **ret_replay); /* NULL: none needed */
+int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t *count);
+int host_pool_start(const struct host_graph *g); /* the helpers, where the graph has branches */
+void host_pool_init(struct host_dev *dev);
+void host_pool_destroy(struct host_dev *dev);
+
+/* device.c */
+int host_probe(struct te_backend_info *ret);
+int host_device_info(int index, struct te_device_info *ret);
+int host_free_nbytes(int index, uint64_t *ret_nbytes);
+int host_open(int index, void **ret_dev);
+void host_close(void *dev);
+int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
+int host_mem_held(void *dev, struct te__mem_held *ret);
+int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);
+int host_mem_free(void *stream, void *ptr);
+void host_mem_release(struct host_dev *dev, void *ptr); /* now */
+int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr);
+int host_pinned_free(void *dev, void *ptr);
+
+#endif

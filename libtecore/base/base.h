@@ -1,0 +1,59 @@
+/* base.h - parameters, shared inside libtecore only. */
+#ifndef TE_CORE_INTERNAL_H
+#define TE_CORE_INTERNAL_H
+
+#include <te/dtype.h>
+#include "libtecore/base/private.h"
+
+/* TE_PARAM_LOG and so on, one a row of params.def */
+enum te__param {
+#define TE_PARAM(name, type, dflt, unit, category, text) TE_PARAM_##name,
+#include "libtecore/base/params.def"
+#undef TE_PARAM
+	TE_PARAM_END
+};
+
+enum te__param_type {
+	TE__PARAM_BOOL,
+	TE__PARAM_INT,
+	TE__PARAM_SIZE,
+	TE__PARAM_DOUBLE,
+	TE__PARAM_STRING,
+	TE__PARAM_ENUM,
+};
+
+union te__param_value {
+	int64_t i; /* BOOL, INT, SIZE; ENUM: the choice, from 0 */
+	double d;
+};
+
+/* 0, or -EINVAL without an error message: the caller knows the variable's name */
+int te__param_parse(enum te__param_type type, const char *choices,
+		    const char *text, union te__param_value *ret_value);
+
+/* each asserts that the parameter has that type */
+int te__param_bool(enum te__param id);
+int64_t te__param_int(enum te__param id);
+size_t te__param_size(enum te__param id);
+double te__param_double(enum te__param id);
+const char *te__param_str(enum te__param id);
+int te__param_enum(enum te__param id); /* index into the choices, from 0 */
+
+/* the choices of TE_GEMM_HOST */
+enum { TE__GEMM_HOST_AUTO, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
+
+/* the choices of TE_PLAN_SEPARATE */
+enum { TE__SEPARATE_AUTO, TE__SEPARATE_ON, TE__SEPARATE_OFF };
+
+/* the folder of TE_CACHE_DIR, created if it does not exist; NULL: do not keep files */
+const char *te__param_cache_dir(void);
+
+/* logs, once per process, variables that are unknown or invalid */
+void te__param_warn(void);
+
+static inline int te__is_fp8(int32_t dtype)
+{
+	return dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * private.h - functions of libtecore that libtegraph and libtecomm of the same
+ * version may call: error messages, logs, allocation, faults. Not installed.
+ *
+ * A file may define its log category before the first include:
+ *	#define TE_LOG_CATEGORY "core/quant"
+ */
+#ifndef TE_PRIVATE_H
+#define TE_PRIVATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <te/errno.h>
+#include <te/export.h>
+#include <te/log.h>
+
+#ifndef TE_LOG_CATEGORY
+#define TE_LOG_CATEGORY "core"
+#endif
+
+/*
+ * Each records the error message for the calling thread, logs it at level debug and
+ * returns code. It is called once, where the code is decided:
+ *	return te__fail(-TE_ESHAPE, "te_gemm: a is [%d,%d], b [%d,%d]", ...);
+ * Callers of that function return the code unchanged.
+ */
+#define te__fail(code, ...) te__fail_at(TE_LOG_CATEGORY, (code), __VA_ARGS__)
+/* returns -TE_ECUDA; appends the number of the CUresult to the message */
+#define te__fail_cuda(curesult, ...) \
+	te__fail_cuda_at(TE_LOG_CATEGORY, (curesult), __VA_ARGS__)
+/* returns code; status is an ibv_wc_status */
+#define te__fail_verbs(code, status, ...) \
+	te__fail_verbs_at(TE_LOG_CATEGORY, (code), (status), __VA_ARGS__)
+
+TE_EXPORT int te__fail_at(const char *category, int code, const char *fmt, ...)
+	TE_PRINTF(3, 4);
+TE_EXPORT int te__fail_cuda_at(const char *category, int curesult,
+			       const char *fmt, ...) TE_PRINTF(3, 4);
+TE_EXPORT int te__fail_verbs_at(const char *category, int code, int status,
+				const char *fmt, ...) TE_PRINTF(4, 5);
+
+/* arguments are not evaluated if the message is filtered out */
+#define te__log(level, ...)                                                  \
+	do {                                                                 \
+		if (te__log_on((level), TE_LOG_CATEGORY))                    \
+			te__log_at((level), TE_LOG_CATEGORY, __VA_ARGS__);   \
+	} while (0)
+#define te__log_error(...) te__log(TE_LOG_ERROR, __VA_ARGS__)
+#define te__log_warn(...) te__log(TE_LOG_WARN, __VA_ARGS__)
+#define te__log_info(...) te__log(TE_LOG_INFO, __VA_ARGS__)
+#define te__log_debug(...) te__log(TE_LOG_DEBUG, __VA_ARGS__)
+#define te__log_trace(...) te__log(TE_LOG_TRACE, __VA_ARGS__)
+
+TE_EXPORT int te__log_on(enum te_log_level level, const char *category);
+TE_EXPORT void te__log_at(enum te_log_level level, const char *category,
+			  const char *fmt, ...) TE_PRINTF(3, 4);
+
+/*
+ * All host memory of the libraries is allocated by these functions, so that tests can
+ * make the nth allocation fail and count leaks. It is released by te__free(), which
+ * accepts NULL.
+ */
+TE_EXPORT void *te__malloc(size_t nbytes) __attribute__((malloc));
+TE_EXPORT void *te__calloc(size_t n, size_t nbytes) __attribute__((malloc));
+TE_EXPORT void *te__realloc(void *p, size_t nbytes);
+TE_EXPORT void *te__aligned_alloc(size_t align, size_t nbytes)
+	__attribute__((malloc));
+TE_EXPORT char *te__strdup(const char *s) __attribute__((malloc));
+TE_EXPORT void te__free(void *p);
+/* returns p, no longer counted: the caller of the library releases it with free(3) */
+TE_EXPORT void *te__give(void *p);
+/* releases memory that libc allocated, as by open_memstream(3) */
+TE_EXPORT void te__free_libc(void *p);
+TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
+
+struct te_stream;
+/* 0; -EBUSY while the stream takes part in a capture, with an error message that names fn, or
+ * without a message if fn is NULL */
+TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
+/*
+ * Makes work that is queued on the stream later wait for the work queued on the other stream so
+ * far. If the other stream is capturing, that is the work queued before the capture, and the
+ * stream does not join the capture. Both belong to one context. -EBUSY while the stream takes part
+ * in any capture, or the other in a capture begun through the driver API.
+ */
+TE_EXPORT int te__stream_follow(struct te_stream *stream, struct te_stream *other);
+
+/* the memory that calls in a capture write, as far as it is known */
+struct te__writes {
+	size_t n, cap;
+	struct te__write {
+		uintptr_t begin, end;
+	} * v;	     /* released by te__free */
+	int unknown; /* 1: there were host calls, which may write anything */
+};
+/*
+ * Makes later calls on all streams of the capture that was begun on this stream add to writes; NULL
+ * ends that. A call fails if the list cannot grow. -TE_ESTATE: no capture was begun on the stream.
+ */
+TE_EXPORT int te__capture_writes(struct te_stream *stream, struct te__writes *writes);
+
+struct te_event;
+struct te_recording;
+/* 1: the recording has opaque nodes other than host calls; else 0 */
+TE_EXPORT int te__recording_opaque(const struct te_recording *rec);
+/* 1: launches of the recording record the event; else 0 */
+TE_EXPORT int te__recording_records(const struct te_recording *rec, const struct te_event *event);
+/* how many calls have recorded the event, inside and outside captures */
+TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
+
+/*
+ * Fault injection. Every allocation above and every driver call passes a fault
+ * point; te__fault_set(n) makes the nth one after it fail, once; 0 disarms it.
+ * te__fault_point() returns 1 if the caller must fail.
+ */
+TE_EXPORT void te__fault_set(uint64_t nth);
+TE_EXPORT int te__fault_point(void);
+TE_EXPORT int te__fault_fired(void); /* whether the armed fault happened */
+
+#endif

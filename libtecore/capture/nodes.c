@@ -1,0 +1,249 @@
+/* nodes.c - the nodes of a recording: copied from a backend's graph, listed, drawn. */
+#define TE_LOG_CATEGORY "core/recording"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/capture/recording.h"
+
+void te__nodes_free(struct te__nodes *s)
+{
+	te__free(s->node);
+	te__free(s->dep);
+	te__free(s->args);
+	te__free(s->patch);
+	te__free(s->pointer);
+	*s = (struct te__nodes){ .opaque = -1 };
+}
+
+/* copies dependencies and arguments, which belong to the graph */
+static void nodes_own(struct te__nodes *s)
+{
+	uint32_t *dep = s->dep;
+	union te__any_args *args = s->args;
+
+	for (uint64_t i = 0; i < s->n; i++) {
+		struct te__gnode *n = &s->node[i];
+
+		if (n->ndeps)
+			memcpy(dep, n->dep, n->ndeps * sizeof(*dep));
+		n->dep = dep;
+		dep += n->ndeps;
+		if (!n->args)
+			continue;
+		memcpy(args, n->args, te__k_nbytes((enum te_k_id)n->id));
+		n->args = args++;
+	}
+}
+
+int te__nodes_get(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
+		  const char *fn)
+{
+	uint64_t ndeps = 0, nargs = 0;
+	int r = 0;
+
+	*s = (struct te__nodes){ .n = n, .opaque = -1 };
+	s->node = te__calloc(n, sizeof(*s->node));
+	s->patch = te__calloc(n, sizeof(*s->patch));
+	if (!s->node || !s->patch)
+		r = te__recording_no_memory(fn, "the nodes of a graph");
+	for (uint64_t i = 0; !r && i < n; i++) {
+		ops->graph_node(graph, i, &s->node[i]);
+		ndeps += s->node[i].ndeps;
+		nargs += s->node[i].args != NULL;
+		if (s->node[i].opaque && s->opaque < 0)
+			s->opaque = (int64_t)i;
+	}
+	if (!r) {
+		s->dep = te__malloc(ndeps * sizeof(*s->dep));
+		s->args = te__malloc(nargs * sizeof(*s->args));
+		if (!s->dep || !s->args)
+			r = te__recording_no_memory(fn, "the nodes of a graph");
+	}
+	if (r)
+		te__nodes_free(s);
+	else
+		nodes_own(s);
+	return r;
+}
+
+int te__nodes_same(const struct te__nodes *a, const struct te__nodes *b)
+{
+	if (a->n != b->n)
+		return 0;
+	for (uint64_t i = 0; i < a->n; i++) {
+		const struct te__gnode *x = &a->node[i], *y = &b->node[i];
+
+		if (x->kind != y->kind || x->ndeps != y->ndeps ||
+		    memcmp(x->dep, y->dep, x->ndeps * sizeof(*x->dep)) != 0)
+			return 0;
+	}
+	return 1;
+}
+
+/* names */
+
+static const char *node_name(const struct te__gnode *n)
+{
+	return n->id < 0 ? "" : te__k_name((enum te_k_id)n->id);
+}
+
+const char *te__gnode_kind(const struct te__gnode *n)
+{
+	static const char *const name[] = {
+		[TE_NODE_KERNEL] = "kernel",  [TE_NODE_COPY] = "copy",	 [TE_NODE_FILL] = "fill",
+		[TE_NODE_HOST] = "host call", [TE_NODE_EVENT] = "event", [TE_NODE_OTHER] = "other",
+	};
+
+	return name[n->kind];
+}
+
+const char *te__gnode_label(const struct te__gnode *n)
+{
+	return n->id < 0 ? te__gnode_kind(n) : node_name(n);
+}
+
+/* pointers */
+
+int te__gnode_pointer(const struct te__gnode *n, uint32_t k, int32_t *ret_at)
+{
+	const uint16_t *offset;
+
+	if (n->args) {
+		if (k >= te__k_ptrs((enum te_k_id)n->id, &offset))
+			return 0;
+		*ret_at = offset[k];
+		return 1;
+	}
+	*ret_at = k ? TE__AT_SRC : TE__AT_DST;
+	return n->id < 0 && ((n->kind == TE_NODE_COPY && k < 2) || (n->kind == TE_NODE_FILL && !k));
+}
+
+uintptr_t te__gnode_ptr_get(const struct te__gnode *n, int32_t at)
+{
+	uintptr_t p;
+
+	if (at < 0)
+		return at == TE__AT_DST ? (uintptr_t)n->dst : (uintptr_t)n->src;
+	memcpy(&p, (const char *)n->args + at, sizeof(p));
+	return p;
+}
+
+void te__gnode_ptr_set(struct te__gnode *n, void *args, int32_t at, uintptr_t p)
+{
+	if (at >= 0)
+		memcpy((char *)args + at, &p, sizeof(p));
+	else if (at == TE__AT_DST)
+		n->dst = (void *)p;
+	else
+		n->src = (const void *)p;
+}
+
+/* lists */
+
+static int check_index(const char *fn, const struct te_recording *rec, uint64_t index)
+{
+	if (!rec)
+		return te__fail(-EINVAL, "%s: rec is NULL", fn);
+	if (index >= rec->nodes.n)
+		return te__fail(-EINVAL, "%s: no node %" PRIu64 ": the recording has %" PRIu64
+				" nodes", fn, index, rec->nodes.n);
+	return 0;
+}
+
+int te_recording_node(const struct te_recording *rec, uint64_t index, struct te_node_info *ret)
+{
+	const struct te__gnode *n;
+	int r = check_index("te_recording_node", rec, index);
+
+	if (r)
+		return r;
+	if (!ret || ret->size != sizeof(*ret))
+		return te__fail(-EINVAL,
+				"te_recording_node: ret is not initialised by TE_NODE_INFO_INIT");
+	n = &rec->nodes.node[index];
+	ret->kind = n->kind;
+	ret->name = node_name(n);
+	ret->nbytes = n->nbytes;
+	ret->ndeps = (int32_t)n->ndeps;
+	return 0;
+}
+
+int te_recording_deps(const struct te_recording *rec, uint64_t index, int32_t cap,
+		      uint64_t *ret_index)
+{
+	const struct te__gnode *n;
+	int r = check_index("te_recording_deps", rec, index);
+
+	if (r)
+		return r;
+	if (cap < 0 || (cap && !ret_index))
+		return te__fail(-EINVAL, "te_recording_deps: %s",
+				cap < 0 ? "cap is below 0" : "ret_index is NULL");
+	n = &rec->nodes.node[index];
+	for (uint32_t i = 0; i < n->ndeps && i < (uint32_t)cap; i++)
+		ret_index[i] = n->dep[i];
+	return (int)n->ndeps;
+}
+
+int te__recording_opaque(const struct te_recording *rec)
+{
+	return rec->nodes.opaque >= 0;
+}
+
+int te__recording_records(const struct te_recording *rec, const struct te_event *event)
+{
+	for (uint64_t i = 0; i < rec->nodes.n && rec->ctx == event->ctx; i++)
+		if (rec->nodes.node[i].event == event->impl)
+			return 1;
+	return 0;
+}
+
+static void print_dot(FILE *f, const struct te__nodes *s, const char *title)
+{
+	fputs("digraph \"", f);
+	for (const char *c = title; *c; c++) {
+		if (*c == '"' || *c == '\\')
+			fputc('\\', f);
+		fputc(*c, f);
+	}
+	fputs("\" {\n\tnode [shape=box];\n", f);
+	for (uint64_t i = 0; i < s->n; i++) {
+		const struct te__gnode *n = &s->node[i];
+
+		fprintf(f, "\tn%" PRIu64 " [label=\"%" PRIu64 " %s", i, i, te__gnode_label(n));
+		if (n->nbytes && n->kind != TE_NODE_KERNEL)
+			fprintf(f, "\\n%" PRIu64 " bytes", n->nbytes);
+		fputs("\"];\n", f);
+		for (uint32_t d = 0; d < n->ndeps; d++)
+			fprintf(f, "\tn%" PRIu32 " -> n%" PRIu64 ";\n", n->dep[d], i);
+	}
+	fputs("}\n", f);
+}
+
+int te_recording_dot(const struct te_recording *rec, const char *title, char **ret_text)
+{
+	char *text = NULL, *copy;
+	size_t n = 0;
+	FILE *f;
+	int bad;
+
+	if (!rec || !ret_text)
+		return te__fail(-EINVAL, "te_recording_dot: %s is NULL", rec ? "ret_text" : "rec");
+	f = open_memstream(&text, &n);
+	if (!f)
+		return te__recording_no_memory("te_recording_dot", "the text");
+	print_dot(f, &rec->nodes, title ? title : "recording");
+	bad = ferror(f);
+	bad |= fclose(f);
+	/* copied by te__strdup() so that tests can make it fail */
+	copy = bad ? NULL : te__strdup(text);
+	te__free_libc(text);
+	if (!copy)
+		return te__recording_no_memory("te_recording_dot", "the text");
+	*ret_text = te__give(copy);
+	return 0;
+}

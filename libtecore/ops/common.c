@@ -1,0 +1,63 @@
+/* common.c - shapes, weights and sums that several built-in ops need. */
+#define TE_LOG_CATEGORY "core/op"
+#include "libtecore/ops/common.h"
+
+int64_t te__ops_rows(const struct te_spec *s)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < s->ndim - 1; i++)
+		n *= s->shape[i];
+	return n;
+}
+
+int64_t te__ops_cols(const struct te_spec *s)
+{
+	return s->shape[s->ndim - 1];
+}
+
+int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols)
+{
+	const struct te_spec *x = &inf->in[0];
+	const char *name = inf->op->name, *what = inf->op->ops.name;
+
+	if (x->dtype != inf->recipe->compute)
+		return te__fail(-TE_EDTYPE, "%s %s: its input is %s, the recipe computes in %s",
+				what, name, te_dtype_name(x->dtype),
+				te_dtype_name(inf->recipe->compute));
+	if (x->ndim < ndim)
+		return te__fail(-TE_ESHAPE, "%s %s: its input has %d extents, it needs %d", what,
+				name, x->ndim, ndim);
+	if (cols > 0 && te__ops_cols(x) != cols)
+		return te__fail(-TE_ESHAPE, "%s %s: its input is %lld wide, it takes %lld", what,
+				name, (long long)te__ops_cols(x), (long long)cols);
+	return 0;
+}
+
+void te__ops_same(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+}
+
+const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)
+{
+	return c->weight[k].hp ? c->weight[k].hp : c->master[k];
+}
+
+size_t te__ops_part_nbytes(int64_t rows, int64_t cols)
+{
+	return te__ops_round_up((size_t)(TE_K_NPARTS(rows) * cols) * sizeof(float));
+}
+
+int te__ops_part_sum(const struct te_op_call *c, int k, const float *part, int64_t rows,
+		     int64_t cols)
+{
+	const struct te_k_part_sum a = {
+		.part = part,
+		.out = te_tensor_data(c->grad[k]),
+		.nparts = TE_K_NPARTS(rows),
+		.cols = cols,
+	};
+
+	return TE__LAUNCH(c->stream, PART_SUM, &a);
+}

@@ -1,0 +1,70 @@
+/* common.h - shapes, weights, sums and kernel arguments that built-in ops and fusions share. */
+#ifndef TE__OPS_INTERNAL_H
+#define TE__OPS_INTERNAL_H
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/gemm.h>
+#include <te/op.h>
+#include <te/plan.h>
+#include "libtecore/base/private.h"
+#include <te/quant.h>
+
+#include "libtecore/tensor/ctx.h"
+#include "libtecore/ops/op.h"
+#include "libtecore/quant/quant.h"
+
+#define TE__OPS_ALIGN 256 /* bytes, of each part of a workspace */
+
+static inline size_t te__ops_round_up(size_t nbytes)
+{
+	return (nbytes + TE__OPS_ALIGN - 1) / TE__OPS_ALIGN * TE__OPS_ALIGN;
+}
+
+/* the product of all extents but the last */
+int64_t te__ops_rows(const struct te_spec *s);
+int64_t te__ops_cols(const struct te_spec *s);
+
+/* 0 if the main input has the compute dtype, ndim extents or more and, if cols > 0, cols columns */
+int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols);
+/* output 0 has the dtype and the shape of the main input */
+void te__ops_same(struct te_op_infer *inf);
+
+/* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
+const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);
+
+/* partial sums of rows: [TE_K_NPARTS(rows), cols] FP32, rounded up to the alignment */
+size_t te__ops_part_nbytes(int64_t rows, int64_t cols);
+/* grad[k] += the partial sums */
+int te__ops_part_sum(const struct te_op_call *c, int k, const float *part, int64_t rows,
+		     int64_t cols);
+
+/* kernel arguments of an op, for the op itself and for fusions that extend them */
+void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret);
+void te__ops_norm_bwd(const struct te_op_call *c, struct te_k_norm_bwd *ret);
+int te__ops_norm_dw(const struct te_op_call *c, void *ws);
+void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
+void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
+/* the three GEMMs of a linear op: y = x w^T, dx = dy w, dw += dy^T x */
+int te__ops_linear_fwd(const struct te_op_call *c, struct te_tensor *y,
+		       const struct te_tensor *bias, const struct te_tensor *add);
+int te__ops_linear_bwd(const struct te_op_call *c, struct te_tensor *dx,
+		       const struct te_tensor *add);
+int te__ops_linear_dw(const struct te_op_call *c);
+
+static inline void *te__ops_ptr(const struct te_tensor *t)
+{
+	return t ? te_tensor_data(t) : NULL;
+}
+
+/* p * 65536, rounded; 65536 if p rounds to 1 or more, or is NaN */
+static inline uint32_t te__ops_threshold(float p)
+{
+	return p < 1.0f ? (uint32_t)lrintf(p * 65536.0f) : 65536u;
+}
+
+#endif

@@ -1,0 +1,321 @@
+/* plan_bind.c - the addresses a plan runs on: tensors of its values, and calls filled with them. */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include "libtecore/base/private.h"
+
+#include "libtecore/tensor/ctx.h"
+#include "libtecore/plan/plan.h"
+
+void te__plan_unbind(struct te_plan *p)
+{
+	for (int i = 0; i < p->nvalues; i++) {
+		p->value[i].t_hp = te_tensor_unref(p->value[i].t_hp);
+		p->value[i].t_q = te_tensor_unref(p->value[i].t_q);
+	}
+}
+
+static int bind_value(struct te_plan *p, struct te__value *v, char *base)
+{
+	struct te_spec *s = &v->spec;
+	char *hp = base ? base : TE__NOWHERE, *row = NULL, *col = NULL;
+	float *row_scales, *col_scales;
+	int r;
+
+	if (base && v->hp >= 0)
+		hp = base + p->buf[v->hp].offset;
+	if (v->fixed) {
+		v->t_hp = te_tensor_ref(v->fixed);
+	} else if (!base || v->hp >= 0) {
+		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, hp, NULL, NULL, &v->t_hp);
+		if (r < 0)
+			return r;
+	}
+	if (!v->forms)
+		return 0;
+	if (v->forms & TE_FORM_ROW)
+		row = base ? base + p->buf[v->row].offset : TE__NOWHERE;
+	if (v->forms & TE_FORM_COL)
+		col = base ? base + p->buf[v->col].offset : TE__NOWHERE;
+	row_scales = col_scales = (float *)TE__NOWHERE;
+	if (!v->scaling && p->sinv) {
+		row_scales = col_scales = p->sinv + v->sinv * TE__PLAN_SINV_STRIDE;
+	} else if (v->scaling && base) {
+		row_scales = row ? (float *)(void *)(row + te__value_scales_at(v)) : NULL;
+		col_scales = col ? (float *)(void *)(col + te__value_scales_at(v)) : NULL;
+	}
+	return te__tensor_wrap_scaled(p->ctx, v->qdtype, s->ndim, s->shape, row, col, row_scales,
+				      col_scales, v->scaling, &v->t_q);
+}
+
+int te__plan_bind(struct te_plan *p, char *base)
+{
+	int r;
+
+	te__plan_unbind(p);
+	for (int i = 0; i < p->nvalues; i++) {
+		r = bind_value(p, &p->value[i], base);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms)
+{
+	struct te_op_value ret = { NULL, NULL, NULL, -1 };
+	const struct te__value *val;
+
+	if (v < 0)
+		return ret;
+	val = &p->value[v];
+	if ((forms & TE_FORM_HP) && !val->no_hp)
+		ret.hp = val->t_hp;
+	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
+		ret.q = val->t_q;
+		ret.quant = p->seq->quant;
+		ret.slot = val->slot;
+	}
+	return ret;
+}
+
+static void call_weights(const struct te_plan *p, struct te__step *s)
+{
+	const struct te_seq *seq = p->seq;
+
+	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
+		return;
+	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
+		int w = seq->op_weight[s->node][k];
+		uint32_t forms = p->node[s->node].inf.weight_forms[k];
+		struct te_op_value *v = &s->call.weight[k];
+
+		if (w < 0)
+			continue;
+		s->call.master[k] = seq->weight[w].master;
+		s->call.grad[k] = seq->weight[w].grad;
+		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
+			v->hp = seq->weight[w].master;
+		for (int j = 0; j < p->nneeds; j++) {
+			if (p->need[j].weight != w)
+				continue;
+			if (forms & TE_FORM_HP && !v->hp)
+				v->hp = p->need[j].t_hp;
+			if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
+				v->q = p->need[j].t_q;
+				v->quant = seq->quant;
+				v->slot = p->need[j].slot;
+			}
+		}
+	}
+}
+
+void te__plan_fill_call(struct te_plan *p, struct te__step *s)
+{
+	const struct te__roles *ro = &s->role;
+	struct te_op_call *c = &s->call;
+
+	memset(c, 0, sizeof(*c));
+	c->size = sizeof(*c);
+	c->op = p->seq->op[s->node];
+	c->tag = (uint32_t)s->node;
+	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
+	c->x = call_value(p, ro->x, ro->x_forms);
+	c->y = call_value(p, ro->y, ro->y_forms);
+	c->dy = call_value(p, ro->dy, ro->dy_forms);
+	c->dx = call_value(p, ro->dx, TE_FORM_HP);
+	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
+		c->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
+		c->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
+		c->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
+		c->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
+	}
+	for (int k = 0; k < TE_OP_MAX_SAVED; k++)
+		if (ro->saved[k] >= 0)
+			c->saved[k] = p->value[ro->saved[k]].t_hp;
+	call_weights(p, s);
+	c->rng.seed = p->seq->rng;
+	c->rng.offset = p->rng_used;
+}
+
+/* calls get their final tensors, groups their scratch */
+void te__plan_bind_groups(struct te_plan *p)
+{
+	for (int t = 0; t < p->ngroups; t++) {
+		struct te__group *g = &p->group[t];
+		void *ws = g->ws < 0 || !p->arena ? NULL : (char *)p->arena + p->buf[g->ws].offset;
+		size_t ws_nbytes = g->fused.ws_nbytes;
+
+		g->fused.size = sizeof(g->fused);
+		g->fused.nparts = g->n;
+		g->fused.ws = ws;
+		for (int k = 0; k < g->n; k++) {
+			struct te__step *s = &p->step[g->first + k];
+
+			te__plan_fill_call(p, s);
+			g->fused.part[k] = &s->call;
+			if (g->n == 1) {
+				s->call.ws = ws;
+				s->call.ws_nbytes = ws_nbytes;
+			}
+		}
+	}
+}
+
+/* ---- memory of the caller ---- */
+
+/* the index of a boundary value by its name, or -1 */
+static int boundary(const struct te_plan *p, const char *name)
+{
+	const struct te__channel *c;
+
+	if (!strcmp(name, "x"))
+		return p->x_value;
+	if (!strcmp(name, "out"))
+		return p->out_value;
+	if (!strcmp(name, "out_grad"))
+		return p->out_grad;
+	if (!strcmp(name, "in_grad"))
+		return p->in_grad;
+	c = te__seq_channel(p->seq, name);
+	return c && c->giver < 0 ? p->channel_value[c - p->seq->channel] : -1;
+}
+
+int te_plan_spec(const struct te_plan *plan, const char *name, struct te_spec *ret_spec)
+{
+	int v;
+
+	if (!plan || !name || !ret_spec)
+		return te__fail(-EINVAL, "te_plan_spec: %s is NULL",
+				!plan ? "plan" :
+				!name ? "name" :
+					"ret_spec");
+	v = boundary(plan, name);
+	if (v < 0)
+		return -ENOENT;
+	*ret_spec = plan->value[v].spec;
+	return 0;
+}
+
+const char *te_plan_input_name(const struct te_plan *plan, int index)
+{
+	if (!plan || index < 0)
+		return NULL;
+	if (!index--)
+		return "x";
+	for (int c = 0; c < plan->seq->nchannels; c++)
+		if (plan->seq->channel[c].giver < 0 && plan->channel_value[c] >= 0 && !index--)
+			return plan->seq->channel[c].name;
+	return NULL;
+}
+
+static int check_tensor(const struct te_plan *p, const char *name, int v, const struct te_tensor *t)
+{
+	char want[96], have[96];
+	struct te_spec s = { .ndim = 0 };
+
+	if (v < 0)
+		return !t ? 0 : te__fail(-EINVAL, "te_plan_bind: the plan has no %s", name);
+	if (!t)
+		return te__fail(-EINVAL, "te_plan_bind: %s is missing", name);
+	if (te_tensor_ctx(t) != p->ctx)
+		return te__fail(-EINVAL, "te_plan_bind: %s is of another context", name);
+	s.dtype = te_tensor_dtype(t);
+	s.ndim = te_tensor_ndim(t);
+	for (int d = 0; d < s.ndim; d++)
+		s.shape[d] = te_tensor_extent(t, d);
+	if (te__spec_equal(&s, &p->value[v].spec))
+		return 0;
+	te__spec_str(&p->value[v].spec, want, sizeof(want));
+	te__spec_str(&s, have, sizeof(have));
+	return te__fail(s.dtype == p->value[v].spec.dtype ? -TE_ESHAPE : -TE_EDTYPE,
+			"te_plan_bind: %s is %s, the plan wants %s", name, have, want);
+}
+
+static struct te_tensor *given(const struct te_plan_binding *b, const char *name)
+{
+	for (int i = 0; i < b->nin; i++)
+		if (!strcmp(b->in_name[i], name))
+			return b->in[i];
+	return NULL;
+}
+
+static int check_inputs(const struct te_plan *p, const struct te_plan_binding *b)
+{
+	const char *name;
+	int r = 0;
+
+	for (int i = 0; (name = te_plan_input_name(p, i)) && !r; i++)
+		r = check_tensor(p, name, boundary(p, name), given(b, name));
+	for (int i = 0; i < b->nin && !r; i++) {
+		int known = 0;
+
+		for (int k = 0; (name = te_plan_input_name(p, k)); k++)
+			known |= !strcmp(b->in_name[i], name);
+		if (!known)
+			r = te__fail(-EINVAL, "te_plan_bind: the plan has no input %s",
+				     b->in_name[i]);
+	}
+	return r;
+}
+
+static int check_binding(const struct te_plan *p, const struct te_plan_binding *b)
+{
+	int r;
+
+	if (!p || !b)
+		return te__fail(-EINVAL, "te_plan_bind: %s is NULL", p ? "binding" : "plan");
+	if (b->size != sizeof(*b))
+		return te__fail(-EINVAL,
+				"te_plan_bind: binding of %zu bytes, this library knows "
+				"%zu",
+				b->size, sizeof(*b));
+	if (!(p->flags & TE_PLAN_EXTERNAL))
+		return te__fail(-TE_ESTATE, "te_plan_bind: the plan was made without "
+					    "TE_PLAN_EXTERNAL");
+	if (p->arena_nbytes && (!b->arena || (uintptr_t)b->arena % TE__PLAN_ALIGN))
+		return te__fail(-EINVAL,
+				"te_plan_bind: arena is %p: %zu bytes are wanted, aligned "
+				"to %d",
+				b->arena, p->arena_nbytes, TE__PLAN_ALIGN);
+	r = check_inputs(p, b);
+	if (!r)
+		r = check_tensor(p, "out", p->out_value, b->out);
+	if (!r)
+		r = check_tensor(p, "out_grad", p->out_grad, b->out_grad);
+	return r ? r : check_tensor(p, "in_grad", p->in_grad, b->in_grad);
+}
+
+static void give(struct te_plan *p, int v, struct te_tensor *t)
+{
+	if (v < 0)
+		return;
+	te_tensor_unref(p->value[v].fixed);
+	p->value[v].fixed = te_tensor_ref(t);
+}
+
+int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding)
+{
+	const char *name;
+	int r = check_binding(plan, binding);
+
+	if (r)
+		return r;
+	for (int i = 0; (name = te_plan_input_name(plan, i)); i++)
+		give(plan, boundary(plan, name), given(binding, name));
+	give(plan, plan->out_value, binding->out);
+	give(plan, plan->out_grad, binding->out_grad);
+	give(plan, plan->in_grad, binding->in_grad);
+	plan->arena = binding->arena;
+	plan->bound = plan->forwarded = plan->dw_pending = 0;
+	r = te__plan_bind(plan, plan->arena);
+	if (r)
+		return r;
+	te__plan_bind_groups(plan);
+	plan->bound = 1;
+	return 0;
+}

@@ -1,0 +1,745 @@
+/*
+ * plan_build.c - from ops to basic steps.
+ *
+ * Forward in order, asking each op what it gives and keeps; backward in reverse,
+ * following gradients along the main chain and the channels. A cast to FP8 becomes a step of
+ * its own just before the first op that wants it: fusing it into its producer is
+ * left to the fusion table.
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+
+#include "kernels/te_k.h"
+#include "libtecore/plan/plan.h"
+#include "libtecore/quant/quant.h"
+
+static int grow(void **array, int *cap, int n, size_t nbytes)
+{
+	int want = *cap ? *cap * 2 : 64;
+	void *p;
+
+	if (n < *cap)
+		return 0;
+	p = te__realloc(*array, (size_t)want * nbytes);
+	if (!p)
+		return te__fail(-ENOMEM, "plan: no memory");
+	*array = p;
+	*cap = want;
+	return 0;
+}
+
+int te__plan_new_buf(struct te_plan *p, size_t nbytes)
+{
+	int r = grow((void **)&p->buf, &p->cap_bufs, p->nbufs, sizeof(*p->buf));
+
+	if (r < 0)
+		return r;
+	p->buf[p->nbufs] = (struct te__buf){
+		.nbytes = (nbytes + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN,
+		.first = -1,
+		.last = -1,
+		.share = -1,
+	};
+	return p->nbufs++;
+}
+
+int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
+{
+	struct te__value *v;
+	va_list ap;
+	int r = grow((void **)&p->value, &p->cap_values, p->nvalues, sizeof(*p->value));
+
+	if (r < 0)
+		return r;
+	v = &p->value[p->nvalues];
+	memset(v, 0, sizeof(*v));
+	va_start(ap, fmt);
+	vsnprintf(v->label, sizeof(v->label), fmt, ap);
+	va_end(ap);
+	v->spec = *spec;
+	v->hp = v->row = v->col = v->sinv = v->slot = -1;
+	return p->nvalues++;
+}
+
+static void no_roles(struct te__roles *r)
+{
+	memset(r, 0xff, sizeof(*r)); /* every value -1 */
+	r->x_forms = r->y_forms = r->dy_forms = 0;
+}
+
+static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const char *name,
+		    struct te__step **ret)
+{
+	struct te__step *s;
+	int r = grow((void **)&p->step, &p->cap_steps, p->nsteps, sizeof(*p->step));
+
+	if (r < 0)
+		return r;
+	s = &p->step[p->nsteps++];
+	memset(s, 0, sizeof(*s));
+	s->kind = kind;
+	s->node = node;
+	snprintf(s->name, sizeof(s->name), "%s%s", name, kind == TE__STEP_DW ? ".dw" : "");
+	no_roles(&s->role);
+	s->share_from[0] = s->share_from[1] = s->share_from[2] = s->share_to = -1;
+	*ret = s;
+	return 0;
+}
+
+static void refer(struct te__step *s, int value, uint32_t forms, int write)
+{
+	if (value >= 0 && forms)
+		s->ref[s->nrefs++] = (struct te__ref){ value, forms, write };
+}
+
+/* ---- forward ---- */
+
+static const char *op_name(const struct te_plan *p, int i)
+{
+	return p->seq->op[i]->name;
+}
+
+static int find_channel(const struct te_plan *p, const char *name)
+{
+	return (int)(te__seq_channel(p->seq, name) - p->seq->channel);
+}
+
+/* the value of a fed channel, made at its first taker */
+static int fed_value(struct te_plan *p, int c)
+{
+	const struct te__channel *ch = &p->seq->channel[c];
+	struct te_spec s = ch->tail;
+	int lead = p->xspec.ndim < 2 ? p->xspec.ndim : 2;
+	char shape[256];
+	int v;
+
+	s.ndim = lead + ch->tail.ndim;
+	for (int d = 0; d < lead; d++)
+		s.shape[d] = p->xspec.shape[d];
+	for (int d = 0; d < ch->tail.ndim; d++)
+		s.shape[lead + d] = ch->tail.shape[d];
+	if (!te__spec_valid(&s)) {
+		te__spec_str(&s, shape, sizeof(shape));
+		return te__fail(-TE_ESHAPE,
+				"channel %s: is %s: extents must be above 0, of 2^48 bytes at most",
+				ch->name, shape);
+	}
+	v = te__plan_new_value(p, &s, "%s", ch->name);
+	if (v >= 0)
+		p->channel_value[c] = v;
+	return v;
+}
+
+static int check_spec(const struct te_op *op, const char *what, int k, const struct te_spec *s)
+{
+	char shape[256];
+
+	if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
+		return te__fail(-TE_ESHAPE, "op %s: gives no shape for %s %d", op->name, what, k);
+	if (te__spec_valid(s))
+		return 0;
+	te__spec_str(s, shape, sizeof(shape));
+	return te__fail(-TE_ESHAPE,
+			"op %s: %s %d is %s: extents must be above 0, of 2^48 bytes at most",
+			op->name, what, k, shape);
+}
+
+static int check_answer(struct te_plan *p, int i)
+{
+	const struct te_op_infer *inf = &p->node[i].inf;
+	const struct te_op *op = p->seq->op[i];
+	uint32_t q = TE_FORM_ROW | TE_FORM_COL;
+	int r;
+
+	if (!te__recipe_casts(&p->recipe) &&
+	    ((inf->fwd_x | inf->bwd_dy | inf->dw_x | inf->dw_dy | inf->weight_forms[0]) & q))
+		return te__fail(-TE_EPLAN, "op %s: asks for FP8 under recipe %s", op->name,
+				te_recipe_name(&p->recipe));
+	for (int k = 1; k < TE_OP_MAX_WEIGHTS; k++)
+		if (inf->weight_forms[k] & q)
+			return te__fail(-TE_EPLAN, "op %s: only weight 0 can be FP8", op->name);
+	if (inf->nsaved < 0 || inf->nsaved > TE_OP_MAX_SAVED)
+		return te__fail(-TE_EPLAN, "op %s: %d saved tensors, at most %d", op->name,
+				inf->nsaved, TE_OP_MAX_SAVED);
+	for (int k = 0; k <= op->ops.nextra_out; k++) {
+		int a = inf->out_alias[k];
+
+		if (a > op->ops.nextra_in || a < -1)
+			return te__fail(-TE_EPLAN, "op %s: output %d aliases input %d", op->name, k,
+					a);
+		if (a >= 0 && !te__spec_equal(&inf->out[k], &inf->in[a]))
+			return te__fail(-TE_ESHAPE,
+					"op %s: output %d is input %d but of another shape",
+					op->name, k, a);
+		r = a < 0 ? check_spec(op, "output", k, &inf->out[k]) : 0;
+		if (r < 0)
+			return r;
+	}
+	for (int k = 0; k < inf->nsaved; k++) {
+		r = check_spec(op, "saved tensor", k, &inf->saved[k]);
+		if (r < 0)
+			return r;
+	}
+	if (inf->fwd_ws_nbytes > TE__SPEC_MAX_NBYTES || inf->bwd_ws_nbytes > TE__SPEC_MAX_NBYTES ||
+	    inf->dw_ws_nbytes > TE__SPEC_MAX_NBYTES)
+		return te__fail(-TE_ESHAPE, "op %s: wants more than 2^48 bytes of scratch",
+				op->name);
+	return 0;
+}
+
+static int infer_node(struct te_plan *p, int i, int x)
+{
+	struct te__plan_op *n = &p->node[i];
+	struct te_op *op = p->seq->op[i];
+	struct te_op_infer *inf = &n->inf;
+	int in[1 + TE_OP_MAX_EXTRA] = { x };
+	int r, v;
+
+	no_roles(&n->value);
+	n->grad_main = -1;
+	n->value.x = x;
+	for (int k = 0; k < op->ops.nextra_in; k++) {
+		int c = find_channel(p, op->take[k]);
+
+		v = p->channel_value[c];
+		if (v < 0)
+			v = fed_value(p, c);
+		if (v < 0)
+			return v;
+		n->value.ex[k] = in[1 + k] = v;
+	}
+	inf->size = sizeof(*inf);
+	inf->op = op;
+	inf->recipe = &p->recipe;
+	inf->flags = p->flags & TE_PLAN_TRAIN ? TE_INFER_TRAIN : 0;
+	for (int k = 0; k <= op->ops.nextra_in; k++)
+		inf->in[k] = p->value[in[k]].spec;
+	for (int k = 0; k <= TE_OP_MAX_EXTRA; k++)
+		inf->out_alias[k] = -1;
+	inf->dx_alias = -1;
+	for (int k = 0; k < TE_OP_MAX_EXTRA; k++)
+		inf->dex_alias[k] = -1;
+	inf->fwd_x = inf->bwd_dy = TE_FORM_HP;
+	r = op->ops.infer(inf);
+	if (r < 0)
+		return r;
+	r = check_answer(p, i);
+	if (r < 0)
+		return r;
+	for (int k = 0; k <= op->ops.nextra_out; k++) {
+		if (inf->out_alias[k] >= 0)
+			v = in[inf->out_alias[k]];
+		else if (k == 0)
+			v = te__plan_new_value(p, &inf->out[k], "%s.y", op->name);
+		else
+			v = te__plan_new_value(p, &inf->out[k], "%s.y%d", op->name, k);
+		if (v < 0)
+			return v;
+		if (k == 0)
+			n->value.y = v;
+		else
+			n->value.ey[k - 1] = v;
+		if (k > 0)
+			p->channel_value[find_channel(p, op->give[k - 1])] = v;
+	}
+	for (int k = 0; k < inf->nsaved; k++) {
+		v = te__plan_new_value(p, &inf->saved[k], "%s.saved%d", op->name, k);
+		if (v < 0)
+			return v;
+		n->value.saved[k] = v;
+	}
+	p->uses_rng |= inf->uses_rng;
+	return 0;
+}
+
+/* have value v cast for op node, unless it was already; forms are those the whole plan reads */
+static int want_quantized(struct te_plan *p, int v, int node, enum te__role role, uint32_t forms)
+{
+	struct te__value *val = &p->value[v];
+	struct te__step *s;
+	int r;
+
+	if (val->forms)
+		return 0; /* an earlier consumer asked; forms were merged beforehand */
+	if (!forms)
+		return 0;
+	if (val->spec.dtype != p->recipe.compute)
+		return te__fail(-TE_EDTYPE, "op %s: its input is %s and cannot be quantized",
+				op_name(p, node), te_dtype_name(val->spec.dtype));
+	val->forms = forms;
+	val->slot = role == TE__ROLE_GRADIENT ? 2 * p->seq->nops + node : 2 * node;
+	val->qdtype = te_quant_dtype(p->seq->quant, val->slot);
+	val->scaling = te__recipe_operand(&p->recipe, role).scaling;
+	if (!val->scaling)
+		val->sinv = p->nsinv++;
+	r = new_step(p, TE__STEP_QUANT, node, "quantize", &s);
+	if (r < 0)
+		return r;
+	s->role.x = s->role.y = v;
+	s->role.x_forms = TE_FORM_HP;
+	s->role.y_forms = forms;
+	refer(s, v, TE_FORM_HP, 0);
+	refer(s, v, forms, 1);
+	return 0;
+}
+
+/* FP8 forms of value v over all consumers of the forward pass; dw reads count when training */
+static uint32_t forward_forms(const struct te_plan *p, int v)
+{
+	uint32_t f = 0;
+
+	for (int i = p->first_op; i < p->nops; i++)
+		if (p->node[i].value.x == v)
+			f |= p->node[i].inf.fwd_x |
+			     (p->flags & TE_PLAN_TRAIN ?
+				      p->node[i].inf.dw_x | p->node[i].inf.save_x : 0);
+	return f & (TE_FORM_ROW | TE_FORM_COL);
+}
+
+/* whether forward() writes anything: outputs that alias inputs need no step */
+static int gives(const struct te__plan_op *n, const struct te_op_ops *ops)
+{
+	for (int k = 0; k <= ops->nextra_out; k++)
+		if (n->inf.out_alias[k] < 0)
+			return 1;
+	return n->inf.nsaved > 0;
+}
+
+static int build_forward(struct te_plan *p)
+{
+	for (int i = p->first_op; i < p->nops; i++) {
+		struct te__plan_op *n = &p->node[i];
+		const struct te_op_ops *ops = &p->seq->op[i]->ops;
+		struct te__step *s;
+		int r;
+
+		if ((n->inf.fwd_x | n->inf.dw_x) & (TE_FORM_ROW | TE_FORM_COL)) {
+			r = want_quantized(p, n->value.x, i, TE__ROLE_ACTIVATION,
+					   forward_forms(p, n->value.x));
+			if (r < 0)
+				return r;
+		}
+		if (!ops->forward || !gives(n, ops))
+			continue;
+		r = new_step(p, TE__STEP_FWD, i, ops->name, &s);
+		if (r < 0)
+			return r;
+		s->role = n->value;
+		s->role.x_forms = n->inf.fwd_x;
+		s->role.y_forms = TE_FORM_HP;
+		s->ws_nbytes = n->inf.fwd_ws_nbytes;
+		refer(s, n->value.x, n->inf.fwd_x, 0);
+		for (int k = 0; k < ops->nextra_in; k++)
+			refer(s, n->value.ex[k], TE_FORM_HP, 0);
+		if (n->inf.out_alias[0] < 0)
+			refer(s, n->value.y, TE_FORM_HP, 1);
+		for (int k = 0; k < ops->nextra_out; k++)
+			if (n->inf.out_alias[1 + k] < 0)
+				refer(s, n->value.ey[k], TE_FORM_HP, 1);
+		for (int k = 0; k < n->inf.nsaved; k++)
+			refer(s, n->value.saved[k], TE_FORM_HP, 1);
+		if (n->inf.inplace_fwd) {
+			s->share_to = n->value.y;
+			s->share_from[0] = n->value.x;
+		}
+	}
+	return 0;
+}
+
+/* ---- backward ---- */
+
+static int has_weights(const struct te_plan *p, int i)
+{
+	return p->seq->op_weight[i][0] >= 0;
+}
+
+/* anything before op i that a gradient must reach */
+static int need_dx(const struct te_plan *p, int i)
+{
+	if (p->flags & TE_PLAN_INPUT_GRAD)
+		return 1;
+	for (int j = p->first_op; j < i; j++)
+		if (has_weights(p, j))
+			return 1;
+	return 0;
+}
+
+/* what a backward or dw step of op i sees of the forward pass */
+static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_forms,
+		       uint32_t dy_forms)
+{
+	const struct te__plan_op *n = &p->node[i];
+	const struct te_op_ops *ops = &p->seq->op[i]->ops;
+	int dw = s->kind == TE__STEP_DW;
+
+	s->role = n->value;
+	s->role.dx = -1;
+	s->role.dy = n->grad_main;
+	s->role.x_forms = x_forms;
+	s->role.y_forms = dw ? 0 : n->inf.save_y & TE_FORM_HP;
+	s->role.dy_forms = dy_forms;
+	refer(s, n->value.x, x_forms, 0);
+	refer(s, n->value.y, s->role.y_forms, 0);
+	refer(s, n->grad_main, dy_forms, 0);
+	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
+		s->role.ey[k] = -1;
+		if (k >= ops->nextra_in || dw || !(n->inf.save_ex & (1u << k)))
+			s->role.ex[k] = -1;
+		else
+			refer(s, n->value.ex[k], TE_FORM_HP, 0);
+		if (k < ops->nextra_out) {
+			s->role.dey[k] = p->channel_grad[find_channel(p, p->seq->op[i]->give[k])];
+			refer(s, s->role.dey[k], TE_FORM_HP, 0);
+		}
+	}
+	for (int k = 0; k < n->inf.nsaved; k++)
+		refer(s, n->value.saved[k], TE_FORM_HP, 0);
+}
+
+/* gradient g of channel c arrives: keep it, or add it to what came before */
+static int channel_gradient(struct te_plan *p, int c, int node, int g)
+{
+	struct te__step *s;
+	int v, r;
+
+	if (p->channel_grad[c] < 0) {
+		p->channel_grad[c] = g;
+		return 0;
+	}
+	v = te__plan_new_value(p, &p->value[g].spec, "%s.grad", p->seq->channel[c].name);
+	if (v < 0)
+		return v;
+	r = new_step(p, TE__STEP_SUM, node, "sum", &s);
+	if (r < 0)
+		return r;
+	s->role.x = p->channel_grad[c];
+	s->role.ex[0] = g;
+	s->role.y = v;
+	s->role.x_forms = s->role.y_forms = TE_FORM_HP;
+	refer(s, s->role.x, TE_FORM_HP, 0);
+	refer(s, g, TE_FORM_HP, 0);
+	refer(s, v, TE_FORM_HP, 1);
+	s->share_to = v;
+	s->share_from[0] = s->role.x;
+	s->share_from[1] = g;
+	p->channel_grad[c] = v;
+	return 0;
+}
+
+/* gradient values of op i's inputs: aliases of output gradients, or new ones */
+static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, int *ret_dex,
+			   int *ret_any)
+{
+	struct te__plan_op *n = &p->node[i];
+	struct te_op *op = p->seq->op[i];
+	int out_grad[1 + TE_OP_MAX_EXTRA];
+	int v;
+
+	out_grad[0] = n->grad_main;
+	for (int k = 0; k < op->ops.nextra_out; k++)
+		out_grad[1 + k] = p->channel_grad[find_channel(p, op->give[k])];
+	*ret_dx = -1;
+	*ret_any = 0;
+	if (want_dx) {
+		if (n->inf.dx_alias >= 0) {
+			*ret_dx = out_grad[n->inf.dx_alias];
+		} else {
+			v = te__plan_new_value(p, &n->inf.in[0], "%s.dx", op->name);
+			if (v < 0)
+				return v;
+			*ret_dx = v;
+			*ret_any = 1;
+		}
+	}
+	for (int k = 0; k < op->ops.nextra_in; k++) {
+		const struct te__channel *c = te__seq_channel(p->seq, op->take[k]);
+
+		ret_dex[k] = -1;
+		if (c->giver < 0)
+			continue; /* the caller's data has no gradient */
+		if (n->inf.dex_alias[k] >= 0) {
+			ret_dex[k] = out_grad[n->inf.dex_alias[k]];
+			continue;
+		}
+		v = te__plan_new_value(p, &n->inf.in[1 + k], "%s.dx%d", op->name, k + 1);
+		if (v < 0)
+			return v;
+		ret_dex[k] = v;
+		*ret_any = 1;
+	}
+	return 0;
+}
+
+static int backward_step(struct te_plan *p, int i, int dx, const int *dex)
+{
+	struct te__plan_op *n = &p->node[i];
+	struct te_op *op = p->seq->op[i];
+	struct te__step *s;
+	int r = new_step(p, TE__STEP_BWD, i, op->ops.name, &s);
+
+	if (r < 0)
+		return r;
+	kept_roles(p, i, s, n->inf.save_x, n->inf.bwd_dy);
+	s->ws_nbytes = n->inf.bwd_ws_nbytes;
+	if (n->inf.dx_alias < 0) {
+		s->role.dx = dx;
+		refer(s, dx, TE_FORM_HP, 1);
+	}
+	for (int k = 0; k < op->ops.nextra_in; k++) {
+		if (n->inf.dex_alias[k] >= 0)
+			continue;
+		s->role.dex[k] = dex[k];
+		refer(s, dex[k], TE_FORM_HP, 1);
+	}
+	if (n->inf.inplace_bwd && s->role.dx >= 0) {
+		s->share_to = s->role.dx;
+		s->share_from[0] = n->grad_main;
+		s->share_from[1] = n->value.x;
+		s->share_from[2] = s->role.dey[0];
+	}
+	return 0;
+}
+
+static int dw_step(struct te_plan *p, int i)
+{
+	struct te__plan_op *n = &p->node[i];
+	struct te__step *s;
+	int r = new_step(p, TE__STEP_DW, i, p->seq->op[i]->ops.name, &s);
+
+	if (r < 0)
+		return r;
+	kept_roles(p, i, s, n->inf.dw_x, n->inf.dw_dy);
+	s->ws_nbytes = n->inf.dw_ws_nbytes;
+	return 0;
+}
+
+static int build_backward(struct te_plan *p)
+{
+	int main_grad = p->out_grad;
+	int r;
+
+	for (int i = p->nops - 1; i >= p->first_op; i--) {
+		struct te__plan_op *n = &p->node[i];
+		struct te_op *op = p->seq->op[i];
+		const struct te_op_ops *ops = &op->ops;
+		int dex[TE_OP_MAX_EXTRA], dx, any;
+		int dw = ops->backward_dw && has_weights(p, i);
+		int want_dx = !n->inf.no_dx && need_dx(p, i);
+		uint32_t forms = n->inf.bwd_dy | n->inf.dw_dy;
+
+		n->grad_main = main_grad;
+		if (main_grad < 0 && forms)
+			return te__fail(-TE_EPLAN, "op %s: no gradient reaches its output",
+					op->name);
+		if (!want_dx)
+			forms = n->inf.dw_dy;
+		if (!dw)
+			forms &= ~n->inf.dw_dy | n->inf.bwd_dy;
+		forms &= TE_FORM_ROW | TE_FORM_COL;
+		if (forms) {
+			r = want_quantized(p, main_grad, i, TE__ROLE_GRADIENT, forms);
+			if (r < 0)
+				return r;
+			if ((p->value[main_grad].forms & forms) != forms)
+				return te__fail(
+					-TE_EPLAN,
+					"op %s: its output gradient is quantized otherwise",
+					op->name);
+		}
+		r = input_gradients(p, i, want_dx, &dx, dex, &any);
+		if (!r && ops->backward && any)
+			r = backward_step(p, i, dx, dex);
+		else if (!r && any)
+			r = te__fail(-TE_EPLAN, "op %s: a %s has no backward()", op->name,
+				     ops->name);
+		if (!r && dw && !(p->flags & TE_PLAN_DELAY_DW))
+			r = dw_step(p, i);
+		for (int k = 0; !r && k < ops->nextra_in; k++)
+			if (dex[k] >= 0)
+				r = channel_gradient(p, find_channel(p, op->take[k]), i, dex[k]);
+		if (r < 0)
+			return r;
+		main_grad = dx;
+	}
+	p->in_grad = p->flags & TE_PLAN_INPUT_GRAD ? main_grad : -1;
+	return 0;
+}
+
+static int build_delayed(struct te_plan *p)
+{
+	int r = 0;
+
+	if (p->flags & TE_PLAN_DELAY_DW)
+		for (int i = p->nops - 1; i >= p->first_op && !r; i--)
+			if (p->seq->op[i]->ops.backward_dw && has_weights(p, i))
+				r = dw_step(p, i);
+	return r;
+}
+
+/* ---- weights ---- */
+
+static int collect_needs(struct te_plan *p)
+{
+	p->need = te__calloc((size_t)p->nops * TE_OP_MAX_WEIGHTS + 1, sizeof(*p->need));
+	if (!p->need)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = p->first_op; i < p->nops; i++) {
+		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
+			int w = p->seq->op_weight[i][k];
+			uint32_t forms = p->node[i].inf.weight_forms[k];
+			int j = 0;
+
+			if (!(p->flags & TE_PLAN_TRAIN))
+				forms &= ~TE_FORM_COL;
+			if (p->recipe.compute == TE_DTYPE_FP32)
+				forms &= ~TE_FORM_HP; /* the master is the copy */
+			if (w < 0 || !forms)
+				continue;
+			while (j < p->nneeds && p->need[j].weight != w)
+				j++;
+			if (j == p->nneeds) {
+				p->need[p->nneeds++].weight = w;
+				p->need[j].slot = 2 * i + 1;
+			}
+			p->need[j].forms |= forms;
+		}
+	}
+	return 0;
+}
+
+/* ---- the whole ---- */
+
+static int make_quant(struct te_plan *p)
+{
+	struct te_seq *seq = p->seq;
+	const struct te_recipe *have;
+	enum te_dtype *dtypes;
+	int n = seq->nops;
+	int r;
+
+	if (!te__recipe_casts(&p->recipe))
+		return 0;
+	if (seq->quant) {
+		have = te_quant_recipe(seq->quant);
+		if (te__recipe_same(have, &p->recipe))
+			return 0;
+		return te__fail(
+			-TE_ESTATE,
+			"plan: the sequence's quantizers follow recipe %s with other settings",
+			te_recipe_name(have));
+	}
+	dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
+	if (!dtypes)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < n; i++) {
+		dtypes[2 * i] = te__recipe_operand(&p->recipe, TE__ROLE_ACTIVATION).dtype;
+		dtypes[2 * i + 1] = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).dtype;
+		dtypes[2 * n + i] = te__recipe_operand(&p->recipe, TE__ROLE_GRADIENT).dtype;
+	}
+	r = te_quant_create(seq->ctx, &p->recipe, 3 * n, dtypes, &seq->quant);
+	te__free(dtypes);
+	return r;
+}
+
+/* index of the op of that name */
+static int find_op(const struct te_seq *seq, const char *name)
+{
+	for (int i = 0; i < seq->nops; i++)
+		if (!strcmp(seq->op[i]->name, name))
+			return i;
+	return te__fail(-EINVAL, "plan: no op is named %s", name);
+}
+
+/* which ops are planned; no channel may cross an end of theirs where it would matter */
+static int choose_ops(struct te_plan *p, const char *start_at, const char *stop_before)
+{
+	const struct te_seq *seq = p->seq;
+
+	p->first_op = start_at ? find_op(seq, start_at) : 0;
+	p->nops = stop_before ? find_op(seq, stop_before) : seq->nops;
+	if (p->first_op < 0 || p->nops < 0)
+		return -EINVAL;
+	if (p->nops <= p->first_op)
+		return te__fail(-EINVAL, "plan: nothing is left before %s", stop_before);
+	for (int i = p->first_op; i < seq->nops; i++) {
+		const struct te_op *op = seq->op[i];
+
+		for (int k = 0; k < op->ops.nextra_in; k++) {
+			const struct te__channel *c = te__seq_channel(seq, op->take[k]);
+			int inside = c->giver >= p->first_op && c->giver < p->nops;
+
+			if (c->giver < 0)
+				continue;
+			if (i < p->nops && !inside)
+				return te__fail(-TE_ECHANNEL,
+						"plan: op %s takes channel %s of op %s, which lies "
+						"before %s", op->name, c->name,
+						seq->op[c->giver]->name, start_at);
+			if (i >= p->nops && inside && (p->flags & TE_PLAN_TRAIN))
+				return te__fail(-TE_ECHANNEL,
+						"plan: op %s gives channel %s to op %s, which does "
+						"not lie before %s: its gradient is not known",
+						seq->op[c->giver]->name, c->name, op->name,
+						stop_before);
+		}
+	}
+	return 0;
+}
+
+int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before)
+{
+	struct te_seq *seq = p->seq;
+	int x, r = choose_ops(p, start_at, stop_before);
+
+	if (r < 0)
+		return r;
+	p->node = te__calloc((size_t)p->nops, sizeof(*p->node));
+	p->channel_value = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
+	p->channel_grad = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
+	if (!p->node || !p->channel_value || !p->channel_grad)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int c = 0; c < seq->nchannels; c++)
+		p->channel_value[c] = p->channel_grad[c] = -1;
+	p->out_grad = p->in_grad = -1;
+	r = make_quant(p);
+	if (r < 0)
+		return r;
+	x = p->x_value = te__plan_new_value(p, &p->xspec, "x");
+	if (x < 0)
+		return x;
+	for (int i = p->first_op; i < p->nops; i++) {
+		r = infer_node(p, i, x);
+		if (r < 0)
+			return r;
+		x = p->node[i].value.y;
+	}
+	p->out_value = x;
+	p->value[x].keep = 1;
+	r = build_forward(p);
+	if (r < 0)
+		return r;
+	p->fwd_steps = p->nsteps;
+	if (p->flags & TE_PLAN_TRAIN) {
+		if (p->node[p->nops - 1].inf.bwd_dy) {
+			p->out_grad = te__plan_new_value(p, &p->value[x].spec, "dy");
+			if (p->out_grad < 0)
+				return p->out_grad;
+			p->value[p->out_grad].fed = 1;
+		}
+		r = build_backward(p);
+		if (r < 0)
+			return r;
+		p->bwd_steps = p->nsteps - p->fwd_steps;
+		r = build_delayed(p);
+		if (r < 0)
+			return r;
+		if (p->in_grad >= 0)
+			p->value[p->in_grad].keep = 1;
+	}
+	return collect_needs(p);
+}

@@ -1,0 +1,189 @@
+/*
+ * plan_fuse.c - groups adjacent basic steps by the fusion tables.
+ *
+ * The forward list, the backward list and the delayed weight gradients are fused
+ * separately; each basic step ends up in exactly one group, in order. The
+ * sequence's own fusions are tried first, then the built-in ones, in table order.
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+
+#include "libtecore/plan/plan.h"
+
+/* does word stand in "a|b|c"? */
+static int word_in(const char *word, const char *choices)
+{
+	size_t n = strlen(word);
+
+	while (*choices) {
+		size_t len = strcspn(choices, "|");
+
+		if (len == n && !memcmp(choices, word, n))
+			return 1;
+		choices += len + (choices[len] == '|');
+	}
+	return 0;
+}
+
+static int pattern_len(const struct te_fusion *f)
+{
+	int n = 0;
+
+	while (n < TE_FUSION_MAX && f->pattern[n])
+		n++;
+	return n;
+}
+
+static int matches(const struct te_plan *p, const struct te_fusion *f, int first, int end)
+{
+	int n = pattern_len(f);
+
+	if (n < 2 || first + n > end)
+		return 0;
+	for (int i = 0; i < n; i++)
+		if (!word_in(p->step[first + i].name, f->pattern[i]))
+			return 0;
+	return n;
+}
+
+/* is the full-precision form of v read by a step outside [first, first + n)? */
+static int read_outside(const struct te_plan *p, int v, int first, int n)
+{
+	if (p->value[v].keep || p->value[v].fed)
+		return 1;
+	for (int s = 0; s < p->nsteps; s++) {
+		if (s >= first && s < first + n)
+			continue;
+		for (int k = 0; k < p->step[s].nrefs; k++) {
+			const struct te__ref *ref = &p->step[s].ref[k];
+
+			if (ref->value == v && !ref->write && (ref->forms & TE_FORM_HP))
+				return 1;
+		}
+	}
+	return 0;
+}
+
+static int read_inside(const struct te_plan *p, int v, int first, int n)
+{
+	for (int s = first; s < first + n; s++)
+		for (int k = 0; k < p->step[s].nrefs; k++)
+			if (p->step[s].ref[k].value == v && !p->step[s].ref[k].write &&
+			    (p->step[s].ref[k].forms & TE_FORM_HP))
+				return 1;
+	return 0;
+}
+
+/* values written and read only inside the candidate lose their hp form, or get it back */
+static void set_internal(struct te_plan *p, int first, int n, int no_hp)
+{
+	for (int s = first; s < first + n; s++) {
+		for (int k = 0; k < p->step[s].nrefs; k++) {
+			const struct te__ref *ref = &p->step[s].ref[k];
+
+			if (ref->write && (ref->forms & TE_FORM_HP) &&
+			    read_inside(p, ref->value, first, n) &&
+			    !read_outside(p, ref->value, first, n))
+				p->value[ref->value].no_hp = no_hp;
+		}
+	}
+}
+
+static void fill_fused(struct te_plan *p, struct te_fused *f, int first, int n)
+{
+	memset(f, 0, sizeof(*f));
+	f->size = sizeof(*f);
+	f->nparts = n;
+	for (int i = 0; i < n; i++) {
+		te__plan_fill_call(p, &p->step[first + i]);
+		f->part[i] = &p->step[first + i].call;
+	}
+}
+
+/* 1: taken, and the group is filled; 0: does not apply; or an error */
+static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, int end,
+		      struct te__group *g)
+{
+	struct te_fused *fused = &g->fused;
+	int n = matches(p, f, first, end);
+	size_t ws = 0;
+	int r = 1;
+
+	if (!n)
+		return 0;
+	set_internal(p, first, n, 1);
+	fill_fused(p, fused, first, n);
+	if (f->applies)
+		r = f->applies(fused);
+	if (r <= 0) {
+		set_internal(p, first, n, 0);
+		return r;
+	}
+	g->fusion = f;
+	g->first = first;
+	g->n = n;
+	if (f->ws_nbytes) {
+		ws = f->ws_nbytes(fused);
+	} else {
+		for (int i = 0; i < n; i++)
+			if (p->step[first + i].ws_nbytes > ws)
+				ws = p->step[first + i].ws_nbytes;
+	}
+	fused->ws_nbytes = ws;
+	return 1;
+}
+
+static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
+{
+	int s = first;
+
+	while (s < end) {
+		struct te__group *g = &p->group[p->ngroups++];
+		int r = 0;
+
+		g->ws = -1;
+		for (int k = 0; k < p->seq->nfusions + te__nfusions; k++) {
+			const struct te_fusion *f = k < p->seq->nfusions ?
+							    &p->seq->fusion[k] :
+							    &te__fusions[k - p->seq->nfusions];
+
+			if ((p->flags & TE_PLAN_NO_FUSION) || f->pass != pass)
+				continue;
+			r = try_fusion(p, f, s, end, g);
+			if (r < 0)
+				return r;
+			if (r)
+				break;
+		}
+		if (!r) {
+			memset(g, 0, sizeof(*g));
+			g->ws = -1;
+			g->first = s;
+			g->n = 1;
+			g->fused.ws_nbytes = p->step[s].ws_nbytes;
+		}
+		s += g->n;
+	}
+	return 0;
+}
+
+int te__plan_fuse(struct te_plan *p)
+{
+	int bwd_end = p->fwd_steps + p->bwd_steps;
+	int r;
+
+	p->group = te__calloc((size_t)p->nsteps + 1, sizeof(*p->group));
+	if (!p->group)
+		return te__fail(-ENOMEM, "plan: no memory");
+	r = fuse_list(p, TE_PASS_FORWARD, 0, p->fwd_steps);
+	p->fwd_groups = p->ngroups;
+	if (!r)
+		r = fuse_list(p, TE_PASS_BACKWARD, p->fwd_steps, bwd_end);
+	p->bwd_groups = p->ngroups - p->fwd_groups;
+	if (!r)
+		r = fuse_list(p, TE_PASS_BACKWARD, bwd_end, p->nsteps);
+	return r;
+}

@@ -1,0 +1,333 @@
+/*
+ * fusions.c - the fusions that come with the library.
+ *
+ * Casts: the producer's kernel does what the recipe's te__quantize_begin() asks: it writes the
+ * FP8 copies itself, or only folds the amax. In the latter case te__quantize_end() writes them from
+ * the producer's full-precision result, which is kept in scratch if nothing else keeps it. Kernels
+ * round to the compute dtype before they cast, so the bits are those of the separate steps.
+ *
+ * Sums: the GEMM adds bias and residual before its one rounding, and so does the norm's
+ * backward. The separate steps round in between, so the results differ by at
+ * most those roundings; the tests derive the bounds.
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include "config.h"
+
+#include "libtecore/ops/common.h"
+#include "libtecore/plan/plan.h"
+
+/* ---- casts ---- */
+
+/* is the value that the producer gives the one that is cast? both NULL: it is internal */
+static int casts(const struct te_tensor *given, const struct te_op_call *quantize)
+{
+	return quantize->y.q && quantize->y.quant && given == quantize->x.hp;
+}
+
+static struct te__quantize cast_of(const struct te_op_call *quantize)
+{
+	return (struct te__quantize){
+		.stream = quantize->stream,
+		.quant = quantize->y.quant,
+		.slot = quantize->y.slot,
+		.y = quantize->y.q,
+		.flags = quantize->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0,
+	};
+}
+
+/* scratch for the full-precision result, if it has no memory and the cast reads it */
+static size_t kept_nbytes(const struct te_tensor *given, const struct te_op_call *quantize,
+			  enum te_dtype dtype)
+{
+	if (given || !te__quantize_keeps_x(quantize->y.quant))
+		return 0;
+	return te__ops_round_up((size_t)te_tensor_nelems(quantize->y.q) * te_dtype_nbytes(dtype));
+}
+
+/* where the producer writes that result: there, in the scratch, or nowhere */
+static void *result(void *given, const struct te_op_call *quantize, void *scratch)
+{
+	return given || !te__quantize_keeps_x(quantize->y.quant) ? given : scratch;
+}
+
+/* norm or activation, quantize */
+static int forward_cast_applies(const struct te_fused *f)
+{
+	return casts(f->part[0]->y.hp, f->part[1]);
+}
+
+static size_t forward_cast_ws(const struct te_fused *f)
+{
+	return kept_nbytes(f->part[0]->y.hp, f->part[1], te_tensor_dtype(f->part[0]->x.hp));
+}
+
+static int norm_quantize(const struct te_fused *f)
+{
+	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te_op_call *c = f->part[0];
+	struct te_k_norm_fwd k;
+	int r;
+
+	te__ops_norm_fwd(c, &k);
+	k.y = result(k.y, f->part[1], f->ws);
+	r = te__quantize_begin(&z, &k.q);
+	if (r >= 0)
+		r = TE__LAUNCH(c->stream, NORM_FWD, &k);
+	return r < 0 ? r : te__quantize_end(&z, k.y, k.dtype);
+}
+
+static int act_quantize(const struct te_fused *f)
+{
+	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te_op_call *c = f->part[0];
+	struct te_k_act_fwd k;
+	int r;
+
+	te__ops_act_fwd(c, &k);
+	k.y = result(k.y, f->part[1], f->ws);
+	r = te__quantize_begin(&z, &k.q);
+	if (r >= 0)
+		r = TE__LAUNCH(c->stream, ACT_FWD, &k);
+	return r < 0 ? r : te__quantize_end(&z, k.y, k.dtype);
+}
+
+/* activation, quantize: backward */
+static int dact_cast_applies(const struct te_fused *f)
+{
+	return casts(f->part[0]->dx.hp, f->part[1]);
+}
+
+static size_t dact_cast_ws(const struct te_fused *f)
+{
+	return kept_nbytes(f->part[0]->dx.hp, f->part[1], te_tensor_dtype(f->part[0]->x.hp));
+}
+
+/* activation, bias.dw, quantize: the bias is the op before, its gradient the activation's dx */
+static int dact_dbias_cast_applies(const struct te_fused *f)
+{
+	return casts(f->part[0]->dx.hp, f->part[2]) && f->part[1]->dy.hp == f->part[0]->dx.hp;
+}
+
+static size_t dbias_part_nbytes(const struct te_op_call *act)
+{
+	return te__ops_part_nbytes(te_tensor_rows(act->x.hp), te_tensor_cols(act->x.hp));
+}
+
+static size_t dact_dbias_cast_ws(const struct te_fused *f)
+{
+	return dbias_part_nbytes(f->part[0]) +
+	       kept_nbytes(f->part[0]->dx.hp, f->part[2], te_tensor_dtype(f->part[0]->x.hp));
+}
+
+/* dbias: the call of bias.dw, or NULL; its partial sums lie at the start of the scratch */
+static int run_dact(const struct te_fused *f, const struct te_op_call *dbias,
+		    const struct te_op_call *quantize)
+{
+	const struct te__quantize z = cast_of(quantize);
+	const struct te_op_call *c = f->part[0];
+	size_t part_nbytes = dbias ? dbias_part_nbytes(c) : 0;
+	struct te_k_act_bwd k;
+	int r;
+
+	te__ops_act_bwd(c, &k);
+	if (dbias)
+		k.part = f->ws;
+	k.dx = result(k.dx, quantize, (char *)f->ws + part_nbytes);
+	r = te__quantize_begin(&z, &k.q);
+	if (r >= 0)
+		r = TE__LAUNCH(c->stream, ACT_BWD, &k);
+	if (r >= 0 && dbias)
+		r = te__ops_part_sum(dbias, 0, k.part, k.rows, te_tensor_cols(c->x.hp));
+	return r < 0 ? r : te__quantize_end(&z, k.dx, k.dtype);
+}
+
+static int dact_quantize(const struct te_fused *f)
+{
+	return run_dact(f, NULL, f->part[1]);
+}
+
+static int dact_dbias_quantize(const struct te_fused *f)
+{
+	return run_dact(f, f->part[1], f->part[2]);
+}
+
+/* ---- sums in a GEMM ---- */
+
+/* linear, bias, add: what lies between has no other reader, and the residual is another value */
+static int linear_sum_applies(const struct te_fused *f)
+{
+	const struct te_op_call *last = f->part[f->nparts - 1];
+
+	for (int i = 0; i < f->nparts - 1; i++)
+		if (f->part[i]->y.hp)
+			return 0;
+	return !strcmp(last->op->ops.name, "bias") || last->ex[0].hp;
+}
+
+static int linear_bias(const struct te_fused *f)
+{
+	return te__ops_linear_fwd(f->part[0], f->part[1]->y.hp, te__ops_weight(f->part[1], 0),
+				  NULL);
+}
+
+static int linear_add(const struct te_fused *f)
+{
+	return te__ops_linear_fwd(f->part[0], f->part[1]->y.hp, NULL, f->part[1]->ex[0].hp);
+}
+
+static int linear_bias_add(const struct te_fused *f)
+{
+	return te__ops_linear_fwd(f->part[0], f->part[2]->y.hp, te__ops_weight(f->part[1], 0),
+				  f->part[2]->ex[0].hp);
+}
+
+/* ---- sums at a fork, backward: the gradient of the branch meets that of the residual ---- */
+
+static int fork_sum_applies(const struct te_fused *f)
+{
+	const struct te_op_call *fork = f->part[f->nparts - 1];
+
+	return !f->part[0]->dx.hp && fork->dey[0].hp && fork->dx.hp;
+}
+
+static int run_norm_bwd_add(const struct te_fused *f, const struct te_op_call *fork)
+{
+	struct te_k_norm_bwd k;
+
+	te__ops_norm_bwd(f->part[0], &k);
+	k.dres = te_tensor_data(fork->dey[0].hp);
+	k.dx = te_tensor_data(fork->dx.hp);
+	return TE__LAUNCH(f->part[0]->stream, NORM_BWD, &k);
+}
+
+static int norm_bwd_add(const struct te_fused *f)
+{
+	return run_norm_bwd_add(f, f->part[1]);
+}
+
+static int norm_bwd_dw_add(const struct te_fused *f)
+{
+	int r = run_norm_bwd_add(f, f->part[2]);
+
+	return r < 0 ? r : te__ops_norm_dw(f->part[1], f->ws);
+}
+
+static int dgrad_add(const struct te_fused *f)
+{
+	return te__ops_linear_bwd(f->part[0], f->part[1]->dx.hp, f->part[1]->dey[0].hp);
+}
+
+static int dgrad_wgrad_add(const struct te_fused *f)
+{
+	int r = te__ops_linear_bwd(f->part[0], f->part[2]->dx.hp, f->part[2]->dey[0].hp);
+
+	return r < 0 ? r : te__ops_linear_dw(f->part[1]);
+}
+
+/* the longer of two that begin alike comes first */
+const struct te_fusion te__fusions[] = {
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm+quantize",
+		.pass = TE_PASS_FORWARD,
+		.pattern = { "layernorm|rmsnorm", "quantize" },
+		.applies = forward_cast_applies,
+		.ws_nbytes = forward_cast_ws,
+		.run = norm_quantize,
+		.test = "t/plan/fusion: norm_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "act+quantize",
+		.pass = TE_PASS_FORWARD,
+		.pattern = { "activation", "quantize" },
+		.applies = forward_cast_applies,
+		.ws_nbytes = forward_cast_ws,
+		.run = act_quantize,
+		.test = "t/plan/fusion: activation_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "linear+bias+add",
+		.pass = TE_PASS_FORWARD,
+		.pattern = { "linear", "bias", "add" },
+		.applies = linear_sum_applies,
+		.run = linear_bias_add,
+		.test = "t/plan/fusion: gemm_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "linear+bias",
+		.pass = TE_PASS_FORWARD,
+		.pattern = { "linear", "bias" },
+		.applies = linear_sum_applies,
+		.run = linear_bias,
+		.test = "t/plan/fusion: gemm_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "linear+add",
+		.pass = TE_PASS_FORWARD,
+		.pattern = { "linear", "add" },
+		.applies = linear_sum_applies,
+		.run = linear_add,
+		.test = "t/plan/fusion: gemm_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dact+dbias+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "activation", "bias.dw", "quantize" },
+		.applies = dact_dbias_cast_applies,
+		.ws_nbytes = dact_dbias_cast_ws,
+		.run = dact_dbias_quantize,
+		.test = "t/plan/fusion: activation_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dact+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "activation", "quantize" },
+		.applies = dact_cast_applies,
+		.ws_nbytes = dact_cast_ws,
+		.run = dact_quantize,
+		.test = "t/plan/fusion: activation_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+dw+add",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "layernorm|rmsnorm", "layernorm.dw|rmsnorm.dw", "fork" },
+		.applies = fork_sum_applies,
+		.run = norm_bwd_dw_add,
+		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+add",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "layernorm|rmsnorm", "fork" },
+		.applies = fork_sum_applies,
+		.run = norm_bwd_add,
+		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dgrad+wgrad+add",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "linear", "linear.dw", "fork" },
+		.applies = fork_sum_applies,
+		.run = dgrad_wgrad_add,
+		.test = "t/plan/fusion: gemm_gradient_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dgrad+add",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = { "linear", "fork" },
+		.applies = fork_sum_applies,
+		.run = dgrad_add,
+		.test = "t/plan/fusion: gemm_gradient_adds_within_the_bound",
+	},
+};
+const int te__nfusions = sizeof(te__fusions) / sizeof(te__fusions[0]);

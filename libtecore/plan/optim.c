@@ -1,0 +1,286 @@
+/* optim.c - AdamW over the flat weight buffers of a sequence; all its state is in device memory. */
+#define TE_LOG_CATEGORY "core/optim"
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/optim.h>
+#include "libtecore/base/private.h"
+
+#include "kernels/te_k.h"
+#include "libtecore/plan/seq.h"
+#include "libtecore/tensor/ctx.h"
+
+struct te_adamw {
+	atomic_int refs;
+	struct te_seq *seq;
+	struct te_ctx *ctx;
+	struct te_adamw_opts opts;
+	struct te_tensor *m, *v;
+	double *part;			/* device, [TE_K_SUMSQ_PARTS] */
+	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
+	struct te_k_adamw_state *state; /* device */
+};
+
+static int check_opts(const struct te_adamw_opts *o)
+{
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL,
+				"te_adamw_create: options of %zu bytes, this library knows %zu",
+				o->size, sizeof(*o));
+	if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+		return te__fail(-EINVAL, "te_adamw_create: beta1 %g and beta2 %g must lie in [0,1)",
+				(double)o->beta1, (double)o->beta2);
+	if (!(o->eps >= 0) || !(o->weight_decay >= 0) || !(o->max_grad_norm >= 0) ||
+	    isinf(o->eps) || isinf(o->weight_decay) || isinf(o->max_grad_norm))
+		return te__fail(-EINVAL,
+				"te_adamw_create: eps, weight_decay and max_grad_norm are finite "
+				"and not negative");
+	return 0;
+}
+
+/* which runs of weights are decayed */
+static int write_decay(struct te_adamw *opt, int64_t n)
+{
+	struct te_weight_info w = { .size = sizeof(w) };
+	size_t nruns = (size_t)n / TE_K_ALIGN_WEIGHT;
+	uint8_t *runs = te__calloc(nruns, 1);
+	int r = 0;
+
+	if (!runs)
+		return te__fail(-ENOMEM, "te_adamw_create: no memory");
+	for (int i = 0; i < te_seq_nweights(opt->seq) && !r; i++) {
+		r = te_seq_weight(opt->seq, i, &w);
+		if (!r && (w.flags & TE_WEIGHT_DECAY))
+			memset(runs + w.offset_nelems / TE_K_ALIGN_WEIGHT, 1,
+			       ((size_t)te_tensor_nelems(w.master) + TE_K_ALIGN_WEIGHT - 1) /
+				       TE_K_ALIGN_WEIGHT);
+	}
+	if (!r)
+		r = te__ctx_copy(opt->ctx, opt->decay, runs, nruns);
+	te__free(runs);
+	return r;
+}
+
+static int make_state(struct te_adamw *opt)
+{
+	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .clip = 1 };
+	int64_t n = te_tensor_nelems(te_seq_masters(opt->seq));
+	int r;
+
+	r = te_tensor_create(opt->ctx, TE_DTYPE_FP32, 1, &n, NULL, &opt->m);
+	if (!r)
+		r = te_tensor_create(opt->ctx, TE_DTYPE_FP32, 1, &n, NULL, &opt->v);
+	if (!r)
+		r = te__mem_get(opt->ctx, TE_K_SUMSQ_PARTS * sizeof(double), (void **)&opt->part);
+	if (!r)
+		r = te__mem_get(opt->ctx, (size_t)n / TE_K_ALIGN_WEIGHT, (void **)&opt->decay);
+	if (!r)
+		r = te__mem_get(opt->ctx, sizeof(s), (void **)&opt->state);
+	if (!r)
+		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(opt->m), 0, te_tensor_nbytes(opt->m));
+	if (!r)
+		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(opt->v), 0, te_tensor_nbytes(opt->v));
+	if (!r)
+		r = te__ctx_copy(opt->ctx, opt->state, &s, sizeof(s));
+	return r ? r : write_decay(opt, n);
+}
+
+int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
+{
+	static const struct te_adamw_opts defaults = TE_ADAMW_OPTS_INIT;
+	struct te_adamw *opt;
+	int r;
+
+	if (!seq || !ret_opt)
+		return te__fail(-EINVAL, "te_adamw_create: no sequence or no place for the result");
+	if (!opts)
+		opts = &defaults;
+	r = check_opts(opts);
+	if (r < 0)
+		return r;
+	if (!te_seq_masters(seq))
+		return te__fail(-TE_ESTATE, "te_adamw_create: te_seq_init has not run");
+	opt = te__calloc(1, sizeof(*opt));
+	if (!opt)
+		return te__fail(-ENOMEM, "te_adamw_create: no memory");
+	atomic_init(&opt->refs, 1);
+	opt->seq = te_seq_ref(seq);
+	opt->ctx = te_seq_ctx(seq);
+	opt->opts = *opts;
+	r = make_state(opt);
+	if (r < 0) {
+		te_adamw_unref(opt);
+		return r;
+	}
+	*ret_opt = opt;
+	return 0;
+}
+
+struct te_adamw *te_adamw_ref(struct te_adamw *opt)
+{
+	if (opt)
+		atomic_fetch_add(&opt->refs, 1);
+	return opt;
+}
+
+struct te_adamw *te_adamw_unref(struct te_adamw *opt)
+{
+	if (!opt || atomic_fetch_sub(&opt->refs, 1) != 1)
+		return NULL;
+	te_tensor_unref(opt->m);
+	te_tensor_unref(opt->v);
+	te__mem_put(opt->ctx, opt->part);
+	te__mem_put(opt->ctx, opt->decay);
+	te__mem_put(opt->ctx, opt->state);
+	te_seq_unref(opt->seq);
+	te__free(opt);
+	return NULL;
+}
+
+int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
+{
+	uint32_t bits;
+
+	if (!opt || !stream)
+		return te__fail(-EINVAL, "te_adamw_set_lr: no optimizer or no stream");
+	if (!(lr >= 0) || isinf(lr))
+		return te__fail(-EINVAL, "te_adamw_set_lr: a learning rate of %g", (double)lr);
+	memcpy(&bits, &lr, sizeof(bits));
+	return te_fill_u32(stream, &opt->state->lr, bits, sizeof(bits));
+}
+
+int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
+{
+	struct te_tensor *w, *g;
+	int r;
+
+	if (!opt || !stream)
+		return te__fail(-EINVAL, "te_adamw_step: no optimizer or no stream");
+	w = te_seq_masters(opt->seq);
+	g = te_seq_grads(opt->seq);
+	r = TE__LAUNCH(stream, SUMSQ, (&(struct te_k_sumsq){
+		.x = te_tensor_data(g),
+		.part = opt->part,
+		.n = te_tensor_nelems(g),
+	}));
+	if (r < 0)
+		return r;
+	r = TE__LAUNCH(stream, ADAMW_BEGIN, (&(struct te_k_adamw_begin){
+		.part = opt->part,
+		.state = opt->state,
+		.version = opt->seq->version,
+		.beta1 = opt->opts.beta1,
+		.beta2 = opt->opts.beta2,
+		.max_norm = opt->opts.max_grad_norm,
+	}));
+	if (r < 0)
+		return r;
+	return TE__LAUNCH(stream, ADAMW, (&(struct te_k_adamw){
+		.w = te_tensor_data(w),
+		.m = te_tensor_data(opt->m),
+		.v = te_tensor_data(opt->v),
+		.g = te_tensor_data(g),
+		.decay = opt->decay,
+		.state = opt->state,
+		.n = te_tensor_nelems(w),
+		.beta1 = opt->opts.beta1,
+		.beta2 = opt->opts.beta2,
+		.eps = opt->opts.eps,
+		.weight_decay = opt->opts.weight_decay,
+	}));
+}
+
+/* between device and host, after all that was queued on the context */
+static int copy_state(struct te_adamw *opt, const char *fn, void *dst, const void *src)
+{
+	int r = te__ctx_wait(opt->ctx, fn);
+
+	return r ? r : te__ctx_copy(opt->ctx, dst, src, sizeof(struct te_k_adamw_state));
+}
+
+int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats)
+{
+	struct te_k_adamw_state s;
+	int r;
+
+	if (!opt || !ret_stats)
+		return te__fail(-EINVAL, "te_adamw_stats: no optimizer or no place for the result");
+	r = copy_state(opt, "te_adamw_stats", &s, opt->state);
+	if (r < 0)
+		return r;
+	*ret_stats = (struct te_adamw_stats){
+		.size = sizeof(*ret_stats),
+		.nsteps = s.nsteps,
+		.nskipped = s.nskipped,
+		.grad_norm = s.grad_norm,
+		.lr = s.lr,
+	};
+	return 0;
+}
+
+struct te_tensor *te_adamw_m(const struct te_adamw *opt)
+{
+	return opt->m;
+}
+
+struct te_tensor *te_adamw_v(const struct te_adamw *opt)
+{
+	return opt->v;
+}
+
+size_t te_adamw_state_nbytes(void)
+{
+	return sizeof(struct te_k_adamw_state);
+}
+
+int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes)
+{
+	if (!opt || !dst || nbytes != sizeof(struct te_k_adamw_state))
+		return te__fail(-EINVAL, "te_adamw_state_get: %zu bytes, the state has %zu", nbytes,
+				sizeof(struct te_k_adamw_state));
+	return copy_state(opt, "te_adamw_state_get", dst, opt->state);
+}
+
+int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
+{
+	struct te_k_adamw_state s;
+
+	if (!opt || !src || nbytes != sizeof(struct te_k_adamw_state))
+		return te__fail(-EINVAL, "te_adamw_state_set: %zu bytes, the state has %zu", nbytes,
+				sizeof(struct te_k_adamw_state));
+	memcpy(&s, src, sizeof(s));
+	/* what no run can reach; comparisons are false for NaN */
+	if (!(s.beta1_t >= 0 && s.beta1_t <= 1) || !(s.beta2_t >= 0 && s.beta2_t <= 1) ||
+	    !(s.lr >= 0) || isinf(s.lr) || !(s.clip >= 0 && s.clip <= 1) || s.skip > 1)
+		return te__fail(-TE_ECORRUPT,
+				"te_adamw_state_set: powers of beta %g and %g, rate %g, clip %g, "
+				"skip %u",
+				s.beta1_t, s.beta2_t, (double)s.lr, (double)s.clip, s.skip);
+	return copy_state(opt, "te_adamw_state_set", opt->state, &s);
+}
+
+int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
+{
+	const struct te_tensor *masters = te_seq_masters(opt->seq);
+	const struct te_region region[] = {
+		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(masters) },
+		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
+		  sizeof(*opt->seq->version) },
+		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),
+		  te_tensor_nbytes(opt->m) },
+		{ "second moments", TE_REGION_DEVICE, te_tensor_data(opt->v),
+		  te_tensor_nbytes(opt->v) },
+		{ "optimizer state", TE_REGION_DEVICE, opt->state, sizeof(*opt->state) },
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
+		r = fn(arg, &region[i]);
+	return r;
+}

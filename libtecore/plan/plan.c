@@ -1,0 +1,469 @@
+/* plan.c - plans: creation, memory, running. */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include "libtecore/base/private.h"
+#include <te/capture.h>
+#include <te/stream.h>
+
+#include "libtecore/tensor/ctx.h"
+#include "libtecore/plan/plan.h"
+#include "libtecore/quant/quant.h"
+
+int te__step_quantize(const struct te_op_call *c)
+{
+	return te_quantize(c->stream, c->y.quant, c->y.slot, c->x.hp, c->y.q, NULL,
+			   c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
+}
+
+int te__step_sum(const struct te_op_call *c)
+{
+	struct te_k_add a = {
+		.a = te_tensor_data(c->x.hp),
+		.b = te_tensor_data(c->ex[0].hp),
+		.y = te_tensor_data(c->y.hp),
+		.n = te_tensor_nelems(c->y.hp),
+		.dtype = te_tensor_dtype(c->y.hp),
+	};
+
+	return TE__LAUNCH(c->stream, ADD, &a);
+}
+
+/* ---- memory outside the arena ---- */
+
+/* of both FP8 copies of a weight, with their scales */
+static size_t copies_nbytes(const struct te_tensor *t)
+{
+	const enum te_scaling scaling = te_tensor_scaling(t);
+	const int64_t rows = te_tensor_rows(t), cols = te_tensor_cols(t);
+	int64_t nscales = te_scaling_nfloats(scaling, rows, cols);
+
+	if (scaling)
+		nscales += te_scaling_nfloats(scaling, cols, rows);
+	return 2 * te_tensor_nbytes(t) + (size_t)nscales * sizeof(float);
+}
+
+static int input_tensor(struct te_plan *p, int v)
+{
+	struct te_spec *s = &p->value[v].spec;
+	int r;
+
+	if (p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL))
+		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, TE__NOWHERE, NULL, NULL,
+				   &p->value[v].fixed);
+	else
+		r = te_tensor_create(p->ctx, s->dtype, s->ndim, s->shape, NULL, &p->value[v].fixed);
+	if (!r && !(p->flags & TE_PLAN_EXTERNAL))
+		p->state_nbytes += te__spec_nbytes(s);
+	return r;
+}
+
+/* the values that te_plan_bind gives, but inputs */
+static void ends(const struct te_plan *p, int ret[3])
+{
+	ret[0] = p->out_value;
+	ret[1] = p->out_grad;
+	ret[2] = p->in_grad;
+}
+
+/* outputs and gradients that the caller keeps: places outside the arena */
+static int external_ends(struct te_plan *p)
+{
+	int v[3], r = 0;
+
+	ends(p, v);
+	for (int i = 0; i < 3 && !r; i++) {
+		if (v[i] < 0)
+			continue;
+		if (p->value[v[i]].fixed)
+			return te__fail(-TE_EPLAN, "plan: %s is a boundary on both sides: with "
+					"TE_PLAN_EXTERNAL an op must come between",
+					p->value[v[i]].label);
+		r = input_tensor(p, v[i]);
+	}
+	return r;
+}
+
+static int make_fixed(struct te_plan *p)
+{
+	const size_t nbytes = (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float);
+	void *ptr;
+	int r = input_tensor(p, p->x_value);
+
+	for (int c = 0; c < p->seq->nchannels && !r; c++)
+		if (p->seq->channel[c].giver < 0 && p->channel_value[c] >= 0)
+			r = input_tensor(p, p->channel_value[c]);
+	if (!r && (p->flags & TE_PLAN_EXTERNAL))
+		r = external_ends(p);
+	if (!r)
+		r = te__plan_weights(p);
+	if (r < 0)
+		return r;
+	p->state_nbytes += nbytes;
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return 0;
+	r = te__mem_get(p->ctx, nbytes, &ptr);
+	if (r < 0)
+		return r;
+	p->rng_used = ptr;
+	p->sinv = (float *)ptr + TE__PLAN_SINV_STRIDE;
+	return 0;
+}
+
+static int make_arena(struct te_plan *p)
+{
+	struct te_mem_info mi = { .size = sizeof(mi) };
+	int r;
+
+	if ((p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL)) || !p->arena_nbytes)
+		return te__plan_bind(p, NULL);
+	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
+	if (r == -ENOMEM && te_ctx_mem_info(p->ctx, &mi) >= 0)
+		return te__fail(
+			-ENOMEM,
+			"plan: activations need %.1f MiB, the device has %.1f MiB free of %.1f MiB",
+			(double)p->arena_nbytes / 1048576.0,
+			(double)mi.device_free_nbytes / 1048576.0,
+			(double)mi.device_total_nbytes / 1048576.0);
+	return r ? r : te__plan_bind(p, p->arena);
+}
+
+/* ---- life ---- */
+
+static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
+{
+	const uint32_t known = TE_PLAN_TRAIN | TE_PLAN_DELAY_DW | TE_PLAN_NO_FUSION |
+			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL;
+	char shape[256];
+
+	if (!seq || !o)
+		return te__fail(-EINVAL, "te_plan_create: no sequence or no options");
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL,
+				"te_plan_create: options of %zu bytes, this library knows %zu",
+				o->size, sizeof(*o));
+	if (o->flags & ~known)
+		return te__fail(-EINVAL, "te_plan_create: unknown flags 0x%x", o->flags & ~known);
+	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
+		return te__fail(-EINVAL,
+				"te_plan_create: delayed or input gradients without training");
+	if (!seq->initialised)
+		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
+	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
+		return te__fail(-TE_ESHAPE, "te_plan_create: x has %d extents", o->x.ndim);
+	if (!te__spec_valid(&o->x)) {
+		te__spec_str(&o->x, shape, sizeof(shape));
+		return te__fail(-TE_ESHAPE,
+				"te_plan_create: x is %s: extents must be above 0, of 2^48 bytes "
+				"at most", shape);
+	}
+	return 0;
+}
+
+/* *ret_recipe: a whole one */
+static int take_recipe(const struct te_plan_opts *o, struct te_recipe *ret_recipe)
+{
+	int r;
+
+	*ret_recipe = (struct te_recipe)TE_RECIPE_INIT;
+	r = o->recipe ? te__recipe_copy("te_plan_create", o->recipe, ret_recipe) : 0;
+	if (r < 0)
+		return r;
+	if (ret_recipe->compute != TE_DTYPE_FP32 && ret_recipe->compute != TE_DTYPE_BF16)
+		return te__fail(-TE_EDTYPE, "te_plan_create: recipe: compute dtype %s is neither "
+				"bf16 nor fp32", te_dtype_name(ret_recipe->compute));
+	return te__recipe_check("te_plan_create", ret_recipe);
+}
+
+int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
+{
+	struct te_recipe recipe;
+	struct te_plan *p;
+	int r = check_opts(seq, opts);
+
+	if (r >= 0)
+		r = take_recipe(opts, &recipe);
+	if (r < 0)
+		return r;
+	if (!ret_plan)
+		return te__fail(-EINVAL, "te_plan_create: no place for the result");
+	p = te__calloc(1, sizeof(*p));
+	if (!p)
+		return te__fail(-ENOMEM, "plan: no memory");
+	atomic_init(&p->refs, 1);
+	p->seq = te_seq_ref(seq);
+	p->ctx = seq->ctx;
+	p->recipe = recipe;
+	p->flags = opts->flags;
+	p->xspec = opts->x;
+	r = te__plan_build(p, opts->start_at, opts->stop_before);
+	if (!r)
+		r = make_fixed(p);
+	if (!r)
+		r = te__plan_bind(p, NULL);
+	if (!r)
+		r = te__plan_fuse(p);
+	if (!r)
+		r = te__plan_layout(p);
+	if (!r)
+		r = make_arena(p);
+	if (r < 0) {
+		te_plan_unref(p);
+		return r;
+	}
+	te__plan_bind_groups(p);
+	seq->planned = 1;
+	*ret_plan = p;
+	return 0;
+}
+
+struct te_plan *te_plan_ref(struct te_plan *plan)
+{
+	if (plan)
+		atomic_fetch_add(&plan->refs, 1);
+	return plan;
+}
+
+struct te_plan *te_plan_unref(struct te_plan *p)
+{
+	if (!p || atomic_fetch_sub(&p->refs, 1) != 1)
+		return NULL;
+	te__plan_unbind(p);
+	for (int i = 0; i < p->nvalues; i++)
+		te_tensor_unref(p->value[i].fixed);
+	for (int i = 0; i < p->nneeds; i++) {
+		te_tensor_unref(p->need[i].t_hp);
+		te_tensor_unref(p->need[i].t_q);
+	}
+	if (!(p->flags & TE_PLAN_EXTERNAL))
+		te__mem_put(p->ctx, p->arena);
+	te__mem_put(p->ctx, p->rng_used);
+	te__free(p->node);
+	te__free(p->value);
+	te__free(p->buf);
+	te__free(p->step);
+	te__free(p->group);
+	te__free(p->need);
+	te__free(p->set);
+	te__free(p->channel_value);
+	te__free(p->channel_grad);
+	te_seq_unref(p->seq);
+	te__free(p);
+	return NULL;
+}
+
+uint32_t te_plan_flags(const struct te_plan *plan)
+{
+	return plan->flags;
+}
+
+struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)
+{
+	const struct te__channel *c;
+
+	if (!plan || !name)
+		return NULL;
+	if (!strcmp(name, "x"))
+		return plan->value[plan->x_value].fixed;
+	c = te__seq_channel(plan->seq, name);
+	if (!c || c->giver >= 0 || plan->channel_value[c - plan->seq->channel] < 0)
+		return NULL;
+	return plan->value[plan->channel_value[c - plan->seq->channel]].fixed;
+}
+
+struct te_tensor *te_plan_output(struct te_plan *plan)
+{
+	return plan->value[plan->out_value].t_hp;
+}
+
+struct te_tensor *te_plan_output_grad(struct te_plan *plan)
+{
+	return plan->out_grad < 0 ? NULL : plan->value[plan->out_grad].t_hp;
+}
+
+struct te_tensor *te_plan_input_grad(struct te_plan *plan)
+{
+	return plan->in_grad < 0 ? NULL : plan->value[plan->in_grad].t_hp;
+}
+
+int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
+{
+	uint64_t copies = 0;
+
+	if (!plan || !ret_mem)
+		return te__fail(-EINVAL, "te_plan_memory: no plan or no place for the result");
+	for (int i = 0; i < plan->nneeds; i++) {
+		const struct te__need *n = &plan->need[i];
+
+		if (n->forms & TE_FORM_HP)
+			copies += te_tensor_nbytes(n->t_hp);
+		if (n->forms & (TE_FORM_ROW | TE_FORM_COL))
+			copies += copies_nbytes(n->t_q);
+	}
+	*ret_mem = (struct te_plan_memory){
+		.size = sizeof(*ret_mem),
+		.arena_nbytes = plan->arena_nbytes,
+		.sum_nbytes = plan->sum_nbytes,
+		.weights_nbytes = plan->seq->weights_nbytes,
+		.copies_nbytes = copies,
+		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
+				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
+	};
+	ret_mem->total_nbytes = ret_mem->arena_nbytes + ret_mem->weights_nbytes +
+				ret_mem->copies_nbytes + ret_mem->state_nbytes;
+	return 0;
+}
+
+/* ---- running ---- */
+
+static int sticky(struct te_plan *p, int r)
+{
+	if (r < 0 && r != -EBUSY && r != -TE_ESTATE) {
+		p->failed = r;
+		snprintf(p->failed_text, sizeof(p->failed_text), "%s", te_error_detail());
+	}
+	return r;
+}
+
+static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
+{
+	if (!p || !stream)
+		return te__fail(-EINVAL, "%s: no plan or no stream", what);
+	if (te_stream_ctx(stream) != p->ctx)
+		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
+	if ((p->flags & TE_PLAN_EXTERNAL) && !p->bound)
+		return te__fail(-TE_ESTATE, "%s: te_plan_bind has given no memory yet", what);
+	if (p->failed)
+		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);
+	return 0;
+}
+
+static int run_groups(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	int r = 0;
+
+	for (int t = first; t < first + n && !r; t++) {
+		struct te__group *g = &p->group[t];
+		struct te__step *s = &p->step[g->first];
+		const struct te_op_ops *ops = &p->seq->op[s->node]->ops;
+
+		for (int k = 0; k < g->n; k++)
+			p->step[g->first + k].call.stream = stream;
+		if (g->fusion) {
+			r = g->fusion->run(&g->fused);
+			continue;
+		}
+		switch (s->kind) {
+		case TE__STEP_FWD:
+			r = ops->forward(&s->call);
+			break;
+		case TE__STEP_BWD:
+			r = ops->backward(&s->call);
+			break;
+		case TE__STEP_DW:
+			r = ops->backward_dw(&s->call);
+			break;
+		case TE__STEP_QUANT:
+			r = te__step_quantize(&s->call);
+			break;
+		case TE__STEP_SUM:
+			r = te__step_sum(&s->call);
+			break;
+		}
+	}
+	return r < 0 ? r : 0;
+}
+
+static int update_scales(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	if (!te__recipe_casts(&p->recipe) || !(p->flags & TE_PLAN_TRAIN))
+		return 0;
+	return te_quant_update(stream, p->seq->quant, first, n);
+}
+
+int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
+{
+	struct te_k_rng_next next;
+	int r = runnable(p, stream, "te_plan_forward");
+
+	if (r < 0)
+		return r;
+	if (flags)
+		return te__fail(-EINVAL, "te_plan_forward: unknown flags 0x%x", flags);
+	if (p->dw_pending)
+		return te__fail(-TE_ESTATE,
+				"te_plan_forward: te_plan_backward_dw of the last pass is due");
+	if (p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
+		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
+		r = TE__LAUNCH(stream, RNG_NEXT, &next);
+	}
+	if (!r)
+		r = te__plan_refresh(p, stream);
+	if (!r)
+		r = run_groups(p, stream, 0, p->fwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
+	if (!r)
+		p->forwarded = 1;
+	return sticky(p, r);
+}
+
+int te_plan_backward(struct te_plan *p, struct te_stream *stream)
+{
+	int r = runnable(p, stream, "te_plan_backward");
+
+	if (r < 0)
+		return r;
+	if (!(p->flags & TE_PLAN_TRAIN))
+		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
+	if (!p->forwarded)
+		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
+	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
+				  p->nops - p->first_op);
+	if (!r) {
+		p->forwarded = 0; /* what forward saved has been overwritten */
+		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
+	}
+	return sticky(p, r);
+}
+
+int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
+{
+	int first, r = runnable(p, stream, "te_plan_backward_dw");
+
+	if (r < 0)
+		return r;
+	if (!p->dw_pending)
+		return te__fail(-TE_ESTATE, p->flags & TE_PLAN_DELAY_DW ?
+				"te_plan_backward_dw: no backward pass went before" :
+				"te_plan_backward_dw: the plan does not delay weight gradients");
+	first = p->fwd_groups + p->bwd_groups;
+	r = run_groups(p, stream, first, p->ngroups - first);
+	if (!r)
+		p->dw_pending = 0;
+	return sticky(p, r);
+}
+
+int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
+{
+	struct te_plan *p = (struct te_plan *)(uintptr_t)plan;
+	const struct te_region region[] = {
+		{ "plan", TE_REGION_HOST, &p->forwarded, sizeof(p->forwarded) },
+		{ "plan", TE_REGION_HOST, &p->dw_pending, sizeof(p->dw_pending) },
+		{ "plan", TE_REGION_DEVICE, p->rng_used,
+		  (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float) },
+	};
+	int r = te_seq_regions(p->seq, fn, arg);
+
+	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
+		if (region[i].ptr)
+			r = fn(arg, &region[i]);
+	return r;
+}

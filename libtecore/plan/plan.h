@@ -1,0 +1,166 @@
+/*
+ * plan_internal.h - a plan from the inside.
+ *
+ * Building goes: plan_build.c turns the ops into basic steps over values;
+ * plan_fuse.c groups adjacent steps; plan_layout.c finds each value's life in groups
+ * and its place in one arena; plan_bind.c binds tensors to addresses; plan.c runs.
+ * Time is the index of a group: forward, then backward, then delayed weight gradients.
+ */
+#ifndef TE__PLAN_INTERNAL_H
+#define TE__PLAN_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include <te/plan.h>
+
+#include "libtecore/ops/op.h"
+#include "libtecore/plan/seq.h"
+
+#define TE__PLAN_ALIGN 256
+/* a stand-in address for tensors that only carry specs; never dereferenced */
+#define TE__NOWHERE ((char *)(uintptr_t)4096)
+#define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
+
+/* A stretch of the arena. */
+struct te__buf {
+	size_t nbytes;
+	int first, last; /* groups; first -1: never used */
+	int share;	 /* buffer whose memory this one takes over, or -1 */
+	size_t offset;
+};
+
+/* One logical value: an activation, a gradient, something saved. */
+struct te__value {
+	char label[112];
+	struct te_spec spec;
+	struct te_tensor *fixed; /* lives outside the arena: inputs */
+	int hp, row, col;	 /* buffers, or -1 */
+	int sinv;		 /* index of its scale-inverse word, or -1: block scaling */
+	uint32_t forms;		 /* FP8 forms that anybody reads */
+	enum te_dtype qdtype;
+	enum te_scaling scaling; /* block scaling: scales come after the codes, in row and in col */
+	int slot;
+	int keep;  /* an output of the plan: lives to the end */
+	int fed;   /* the caller writes it before backward */
+	int no_hp; /* used inside a fusion only */
+	struct te_tensor *t_hp, *t_q;
+};
+
+/* Which values play which part in a step's call; -1 where none. */
+struct te__roles {
+	int x, y, dx, dy;
+	int ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
+	int dex[TE_OP_MAX_EXTRA], dey[TE_OP_MAX_EXTRA];
+	int saved[TE_OP_MAX_SAVED];
+	uint32_t x_forms, y_forms, dy_forms; /* what the call may see of them */
+};
+
+struct te__ref {
+	int value;
+	uint32_t forms;
+	int write;
+};
+#define TE__STEP_MAX_REFS (2 * TE_OP_MAX_SAVED + 8 * TE_OP_MAX_EXTRA + 8)
+
+enum te__step_kind { TE__STEP_FWD, TE__STEP_BWD, TE__STEP_DW, TE__STEP_QUANT, TE__STEP_SUM };
+
+struct te__step {
+	enum te__step_kind kind;
+	int node; /* op index, or that of the consumer for a quantize */
+	char name[64];
+	struct te__roles role;
+	int nrefs;
+	struct te__ref ref[TE__STEP_MAX_REFS];
+	int share_from[3]; /* values whose memory the main output may take over, or -1 */
+	int share_to;
+	size_t ws_nbytes;
+	struct te_op_call call;
+};
+
+struct te__group {
+	const struct te_fusion *fusion; /* NULL: one basic step */
+	int first, n;			/* steps */
+	int ws;				/* buffer or -1 */
+	struct te_fused fused;
+};
+
+struct te__plan_op {
+	struct te_op_infer inf;
+	struct te__roles value; /* x, y, ex, ey, saved */
+	int grad_main;		/* gradient of the main output, filled when going back */
+};
+
+/* a weight copy this plan reads */
+struct te__need {
+	int weight; /* index in the sequence */
+	uint32_t forms;
+	int slot;
+	struct te_tensor *t_hp, *t_q; /* the sequence's, or stand-ins of a plan without memory */
+};
+
+struct te_plan {
+	atomic_int refs;
+	struct te_seq *seq;
+	struct te_ctx *ctx;
+	struct te_recipe recipe;
+	uint32_t flags;
+	struct te_spec xspec;
+	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */
+	struct te__plan_op *node;
+	int nvalues, cap_values;
+	struct te__value *value;
+	int nbufs, cap_bufs;
+	struct te__buf *buf;
+	int nsteps, cap_steps;
+	struct te__step *step;
+	int fwd_steps, bwd_steps; /* then delayed dw */
+	int ngroups, fwd_groups, bwd_groups;
+	struct te__group *group;
+	int nneeds;
+	struct te__need *need;
+	int nsets; /* sets of copies that hold the needs */
+	struct te__copies **set;
+	int *channel_value, *channel_grad; /* by channel of the sequence */
+	int x_value, out_value, out_grad, in_grad;
+	int uses_rng, nsinv;
+	/* device words, one allocation: the random offset of this plan's last forward, then
+	 * the scale-inverses */
+	uint64_t *rng_used;
+	float *sinv;
+	void *arena;
+	size_t arena_nbytes, sum_nbytes;
+	uint64_t state_nbytes;
+	int bound; /* TE_PLAN_EXTERNAL: te_plan_bind has been here */
+	int forwarded, dw_pending;
+	int failed; /* sticky */
+	char failed_text[512];
+};
+
+int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
+int te__plan_fuse(struct te_plan *p);
+int te__plan_layout(struct te_plan *p);
+
+/* tensors of all values over the arena at base; NULL base: stand-ins that only carry specs */
+int te__plan_bind(struct te_plan *p, char *base);
+void te__plan_unbind(struct te_plan *p);
+void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups their scratch */
+void te__plan_fill_call(struct te_plan *p, struct te__step *s);
+int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
+	TE_PRINTF(3, 4);
+int te__plan_new_buf(struct te_plan *p, size_t nbytes);
+/* where in row and col of a block-scaled value the scales begin */
+size_t te__value_scales_at(const struct te__value *v);
+
+/* weights.c: the copies that the plan needs; and their refresh, unless they are current */
+int te__plan_weights(struct te_plan *p);
+int te__plan_refresh(struct te_plan *p, struct te_stream *stream);
+
+/* the basic steps that have no op: cast a value by its quantizer, add two gradients */
+int te__step_quantize(const struct te_op_call *c);
+int te__step_sum(const struct te_op_call *c);
+
+/* libtecore/plan/fusions.c */
+extern const struct te_fusion te__fusions[];
+extern const int te__nfusions;
+
+#endif

@@ -1,0 +1,154 @@
+/* plan_print.c - a plan as text, and as a graph for dot(1). */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+
+#include "libtecore/plan/plan.h"
+
+/* "h.0.ln1" for an op's step, "quantize(h.0.ln1.y)" for a cast */
+static void step_label(const struct te_plan *p, const struct te__step *s, char *dst, size_t n)
+{
+	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
+		snprintf(dst, n, "%s(%s)", s->name, p->value[s->role.y].label);
+	else
+		snprintf(dst, n, "%s%s", p->seq->op[s->node]->name,
+			 s->kind == TE__STEP_BWD ? ".bwd" :
+			 s->kind == TE__STEP_DW  ? ".dw" :
+						   "");
+}
+
+static const char *group_name(const struct te_plan *p, const struct te__group *g)
+{
+	return g->fusion ? g->fusion->name : p->step[g->first].name;
+}
+
+static void print_buf(FILE *f, const struct te_plan *p, const char *form, int b)
+{
+	if (b >= 0)
+		fprintf(f, " %s@%zu+%zu[%d,%d]", form, p->buf[b].offset, p->buf[b].nbytes,
+			p->buf[b].first, p->buf[b].last);
+}
+
+static void print_text(FILE *f, const struct te_plan *p)
+{
+	static const char *const title[] = { "forward", "backward", "weight gradients" };
+	int start[4] = { 0, p->fwd_groups, p->fwd_groups + p->bwd_groups, p->ngroups };
+	char label[192], spec[96];
+
+	te__spec_str(&p->xspec, spec, sizeof(spec));
+	fprintf(f, "plan: x %s, recipe %s, %d ops, %d steps in %d groups\n", spec,
+		te_recipe_name(&p->recipe), p->nops - p->first_op, p->nsteps, p->ngroups);
+	for (int l = 0; l < 3; l++) {
+		if (start[l] == start[l + 1])
+			continue;
+		fprintf(f, "%s:\n", title[l]);
+		for (int t = start[l]; t < start[l + 1]; t++) {
+			const struct te__group *g = &p->group[t];
+
+			fprintf(f, "%5d  %-24s", t, group_name(p, g));
+			for (int k = 0; k < g->n; k++) {
+				step_label(p, &p->step[g->first + k], label, sizeof(label));
+				fprintf(f, "%s%s", k ? " + " : "", label);
+			}
+			fputc('\n', f);
+		}
+	}
+	fprintf(f, "values (form@offset+bytes[first,last]):\n");
+	for (int i = 0; i < p->nvalues; i++) {
+		const struct te__value *v = &p->value[i];
+
+		te__spec_str(&v->spec, spec, sizeof(spec));
+		fprintf(f, "  %-28s %-24s", v->label, spec);
+		if (v->fixed)
+			fputs(" fixed", f);
+		if (v->no_hp)
+			fputs(" fused away", f);
+		print_buf(f, p, "hp", v->hp);
+		print_buf(f, p, "row", v->row);
+		print_buf(f, p, "col", v->col);
+		fputc('\n', f);
+	}
+	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);
+}
+
+/* edges from the group that writes a value to those that read it */
+static void print_edges(FILE *f, const struct te_plan *p, int *writer)
+{
+	for (int i = 0; i < p->nvalues; i++)
+		writer[i] = -1;
+	for (int t = 0; t < p->ngroups; t++) {
+		const struct te__group *g = &p->group[t];
+
+		for (int k = 0; k < g->n; k++) {
+			const struct te__step *s = &p->step[g->first + k];
+
+			for (int j = 0; j < s->nrefs; j++) {
+				int v = s->ref[j].value;
+
+				if (!s->ref[j].write && writer[v] >= 0 && writer[v] != t)
+					fprintf(f, "  g%d -> g%d [label=\"%s\"];\n", writer[v], t,
+						p->value[v].label);
+			}
+			for (int j = 0; j < s->nrefs; j++)
+				if (s->ref[j].write)
+					writer[s->ref[j].value] = t;
+		}
+	}
+}
+
+static int print_dot(FILE *f, const struct te_plan *p)
+{
+	int *writer = te__malloc((size_t)p->nvalues * sizeof(*writer) + 1);
+	char label[192];
+
+	if (!writer)
+		return te__fail(-ENOMEM, "te_plan_print: no memory");
+	fputs("digraph plan {\n  rankdir=LR;\n  node [shape=box];\n", f);
+	for (int t = 0; t < p->ngroups; t++) {
+		const struct te__group *g = &p->group[t];
+
+		fprintf(f, "  g%d [label=\"%s", t, group_name(p, g));
+		for (int k = 0; k < g->n; k++) {
+			step_label(p, &p->step[g->first + k], label, sizeof(label));
+			fprintf(f, "\\n%s", label);
+		}
+		fprintf(f, "\"%s];\n", g->fusion ? ", style=filled" : "");
+	}
+	print_edges(f, p, writer);
+	fputs("}\n", f);
+	te__free(writer);
+	return 0;
+}
+
+int te_plan_print(const struct te_plan *plan, enum te_plan_format format, char **ret_text)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f;
+	int r = 0, bad;
+
+	if (!plan || !ret_text || (format != TE_PLAN_TEXT && format != TE_PLAN_DOT))
+		return te__fail(-EINVAL, "te_plan_print: no plan, no place, or unknown format %d",
+				(int)format);
+	f = open_memstream(&text, &n);
+	if (!f)
+		return te__fail(-ENOMEM, "te_plan_print: no memory");
+	if (format == TE_PLAN_DOT)
+		r = print_dot(f, plan);
+	else
+		print_text(f, plan);
+	bad = ferror(f);
+	if ((fclose(f) || bad) && !r)
+		r = te__fail(-ENOMEM, "te_plan_print: no memory");
+	if (r < 0) {
+		te__free_libc(text);
+		return r;
+	}
+	*ret_text = text;
+	return 0;
+}

@@ -1,0 +1,622 @@
+/* seq.c - sequences: the list of ops, their channels, weights, gradients and random state. */
+#define TE_LOG_CATEGORY "core/seq"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+#include <te/stream.h>
+
+#include "kernels/te_k.h"
+#include "kernels/philox.h"
+#include "libtecore/tensor/ctx.h"
+#include "libtecore/ops/op.h"
+#include "libtecore/quant/quant.h"
+#include "libtecore/plan/seq.h"
+
+/* make room for one more element of *array */
+static int grow(void **array, int *cap, int n, size_t nbytes)
+{
+	int want = *cap ? *cap * 2 : 16;
+	void *p;
+
+	if (n < *cap)
+		return 0;
+	p = te__realloc(*array, (size_t)want * nbytes);
+	if (!p)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	*array = p;
+	*cap = want;
+	return 0;
+}
+
+int te_seq_create(struct te_ctx *ctx, struct te_seq **ret_seq)
+{
+	struct te_seq *seq;
+
+	if (!ctx || !ret_seq)
+		return te__fail(-EINVAL, "te_seq_create: no context or no place for the result");
+	seq = te__calloc(1, sizeof(*seq));
+	if (!seq)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	atomic_init(&seq->refs, 1);
+	seq->ctx = te_ctx_ref(ctx);
+	*ret_seq = seq;
+	return 0;
+}
+
+struct te_seq *te_seq_ref(struct te_seq *seq)
+{
+	if (seq)
+		atomic_fetch_add(&seq->refs, 1);
+	return seq;
+}
+
+struct te_seq *te_seq_unref(struct te_seq *seq)
+{
+	if (!seq || atomic_fetch_sub(&seq->refs, 1) != 1)
+		return NULL;
+	te__copies_free(seq);
+	for (int i = 0; i < seq->nweights; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		te_tensor_unref(w->grad);
+		te_tensor_unref(w->master);
+		te__free(w->name);
+	}
+	te__free(seq->weight);
+	te__free(seq->op_weight);
+	te_quant_unref(seq->quant);
+	te_tensor_unref(seq->grads);
+	te_tensor_unref(seq->masters);
+	te__mem_put(seq->ctx, seq->rng);
+	for (int i = 0; i < seq->nchannels; i++)
+		te__free((char *)seq->channel[i].name);
+	te__free(seq->channel);
+	te__free(seq->fusion);
+	for (int i = 0; i < seq->nops; i++) {
+		seq->op[i]->locked = 0;
+		atomic_store(&seq->op[i]->seq, NULL);
+		te_op_unref(seq->op[i]);
+	}
+	te__free(seq->op);
+	te_ctx_unref(seq->ctx);
+	te__free(seq);
+	return NULL;
+}
+
+struct te_ctx *te_seq_ctx(const struct te_seq *seq)
+{
+	return seq->ctx;
+}
+
+int te_seq_nops(const struct te_seq *seq)
+{
+	return seq->nops;
+}
+
+struct te_op *te_seq_op(const struct te_seq *seq, int index)
+{
+	return index >= 0 && index < seq->nops ? seq->op[index] : NULL;
+}
+
+static int building(const struct te_seq *seq, const char *what)
+{
+	if (!seq)
+		return te__fail(-EINVAL, "%s: no sequence", what);
+	if (seq->initialised)
+		return te__fail(-EBUSY, "%s: the sequence is initialised, it cannot grow", what);
+	return 0;
+}
+
+int te_seq_append(struct te_seq *seq, struct te_op *op)
+{
+	const struct te_seq *none = NULL;
+	int r = building(seq, "te_seq_append");
+
+	if (r < 0)
+		return r;
+	if (!op)
+		return te__fail(-EINVAL, "te_seq_append: no op");
+	for (int i = 0; i < seq->nops; i++)
+		if (!strcmp(seq->op[i]->name, op->name))
+			return te__fail(-EEXIST, "sequence: op %d is named %s already", i,
+					op->name);
+	r = grow((void **)&seq->op, &seq->cap_ops, seq->nops, sizeof(*seq->op));
+	if (r < 0)
+		return r;
+	if (!atomic_compare_exchange_strong(&op->seq, &none, seq))
+		return te__fail(-EBUSY,
+				"te_seq_append: op %s: is in another sequence, it can be in one",
+				op->name);
+	seq->op[seq->nops++] = te_op_ref(op);
+	return 0;
+}
+
+struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name)
+{
+	for (int i = 0; i < seq->nchannels; i++)
+		if (!strcmp(seq->channel[i].name, name))
+			return &seq->channel[i];
+	return NULL;
+}
+
+static int add_channel(struct te_seq *seq, const char *name, struct te__channel **ret)
+{
+	struct te__channel *c;
+	int r = grow((void **)&seq->channel, &seq->cap_channels, seq->nchannels,
+		     sizeof(*seq->channel));
+
+	if (r < 0)
+		return r;
+	c = &seq->channel[seq->nchannels];
+	memset(c, 0, sizeof(*c));
+	c->giver = -1;
+	c->name = te__strdup(name);
+	if (!c->name)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	seq->nchannels++;
+	*ret = c;
+	return 0;
+}
+
+int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, int ndim_tail,
+		 const int64_t *tail)
+{
+	struct te__channel *c;
+	int r = building(seq, "te_seq_input");
+
+	if (r < 0)
+		return r;
+	if (!channel || !*channel || !strcmp(channel, "x"))
+		return te__fail(-EINVAL, "te_seq_input: a channel needs a name other than \"x\"");
+	if (!te_dtype_nbytes(dtype) || ndim_tail < 0 || ndim_tail > TE_MAX_DIMS - 2 ||
+	    (ndim_tail && !tail))
+		return te__fail(-EINVAL, "input %s: bad type or shape", channel);
+	if (te__seq_channel(seq, channel))
+		return te__fail(-TE_ECHANNEL, "channel %s: is an input already", channel);
+	r = add_channel(seq, channel, &c);
+	if (r < 0)
+		return r;
+	c->tail.dtype = dtype;
+	c->tail.ndim = ndim_tail;
+	for (int i = 0; i < ndim_tail; i++)
+		c->tail.shape[i] = tail[i];
+	return 0;
+}
+
+/* one giver each, before all its takers */
+static int check_channels(struct te_seq *seq)
+{
+	struct te__channel *c;
+	struct te_op *op;
+	int r;
+
+	for (int i = 0; i < seq->nops; i++) {
+		op = seq->op[i];
+		for (int k = 0; k < op->ops.nextra_out; k++) {
+			if (!op->give[k])
+				return te__fail(-TE_ECHANNEL,
+						"op %s: extra output %d goes to no channel",
+						op->name, k);
+			c = te__seq_channel(seq, op->give[k]);
+			if (c && c->giver < 0)
+				return te__fail(-TE_ECHANNEL,
+						"channel %s: op %s gives what the caller feeds",
+						c->name, op->name);
+			if (c)
+				return te__fail(-TE_ECHANNEL, "channel %s: given by %s and by %s",
+						c->name, seq->op[c->giver]->name, op->name);
+			r = add_channel(seq, op->give[k], &c);
+			if (r < 0)
+				return r;
+			c->giver = i;
+			c->give_index = k;
+		}
+	}
+	for (int i = 0; i < seq->nops; i++) {
+		op = seq->op[i];
+		for (int k = 0; k < op->ops.nextra_in; k++) {
+			if (!op->take[k])
+				return te__fail(-TE_ECHANNEL,
+						"op %s: extra input %d comes from no channel",
+						op->name, k);
+			c = te__seq_channel(seq, op->take[k]);
+			if (!c)
+				return te__fail(-TE_ECHANNEL,
+						"channel %s: taken by %s, given by no op",
+						op->take[k], op->name);
+			if (c->giver >= i)
+				return te__fail(-TE_ECHANNEL,
+						"channel %s: taken by %s before %s gives it",
+						c->name, op->name, seq->op[c->giver]->name);
+			c->ntakers++;
+		}
+	}
+	for (int i = 0; i < seq->nchannels; i++)
+		if (!seq->channel[i].ntakers && seq->channel[i].giver >= 0)
+			return te__fail(-TE_ECHANNEL, "channel %s: given by %s, taken by no op",
+					seq->channel[i].name,
+					seq->op[seq->channel[i].giver]->name);
+	return 0;
+}
+
+static int find_op(const struct te_seq *seq, const struct te_op *op)
+{
+	for (int i = 0; i < seq->nops; i++)
+		if (seq->op[i] == op)
+			return i;
+	return -1;
+}
+
+static int decl_spec_equal(const struct te_weight_decl *a, const struct te_weight_decl *b)
+{
+	return a->ndim == b->ndim &&
+	       !memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->ndim);
+}
+
+/* check the size of a weight, add it at the end of the flat buffers */
+static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__weight *w,
+			const struct te_weight_decl *decl)
+{
+	struct te_spec s = { TE_DTYPE_FP32, decl->ndim, { 0 } };
+	int64_t nelems;
+	char shape[256] = "of no shape";
+
+	if (decl->ndim >= 1 && decl->ndim <= TE_MAX_DIMS) {
+		memcpy(s.shape, decl->shape, sizeof(s.shape[0]) * (size_t)decl->ndim);
+		te__spec_str(&s, shape, sizeof(shape));
+	}
+	if (!te__spec_valid(&s))
+		return te__fail(-TE_ESHAPE,
+				"op %s: %s %s: extents must be above 0, of 2^48 bytes at most",
+				op->name, decl->name, shape);
+	nelems = (te__spec_nelems(&s) + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT *
+		 TE_K_ALIGN_WEIGHT;
+	if (seq->nelems + nelems > TE__SPEC_MAX_NBYTES / (int64_t)sizeof(float))
+		return te__fail(-TE_ESHAPE,
+				"op %s: with %s %s the weights take more than 2^48 bytes", op->name,
+				decl->name, shape);
+	w->offset_nelems = seq->nelems;
+	seq->nelems += nelems;
+	return 0;
+}
+
+/* list the weights and give each its offset in the flat buffers */
+static int collect_weights(struct te_seq *seq)
+{
+	struct te_weight_decl decl[TE_OP_MAX_WEIGHTS];
+
+	seq->op_weight = te__calloc((size_t)seq->nops, sizeof(*seq->op_weight));
+	seq->weight = te__calloc((size_t)seq->nops * TE_OP_MAX_WEIGHTS, sizeof(*seq->weight));
+	if (!seq->op_weight || !seq->weight)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	for (int i = 0; i < seq->nops; i++) {
+		struct te_op *op = seq->op[i];
+		int n = 0;
+
+		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++)
+			seq->op_weight[i][k] = -1;
+		memset(decl, 0, sizeof(decl));
+		if (op->ops.weights)
+			n = op->ops.weights(op, decl);
+		if (n < 0)
+			return n;
+		for (int k = 0; k < n; k++) {
+			struct te__weight *w = &seq->weight[seq->nweights];
+			size_t len;
+			int r;
+
+			if (decl[k].tied_op) {
+				int j = find_op(seq, decl[k].tied_op);
+				int t = decl[k].tied_index;
+
+				if (j < 0 || j >= i || t < 0 || t >= TE_OP_MAX_WEIGHTS ||
+				    seq->op_weight[j][t] < 0)
+					return te__fail(
+						-EINVAL,
+						"op %s: tied to %s, which must come earlier",
+						op->name, decl[k].tied_op->name);
+				w = &seq->weight[seq->op_weight[j][t]];
+				if (!decl_spec_equal(&w->decl, &decl[k]))
+					return te__fail(
+						-TE_ESHAPE,
+						"op %s: its %s and the tied %s differ in shape",
+						op->name, decl[k].name, w->name);
+				seq->op_weight[i][k] = seq->op_weight[j][t];
+				continue;
+			}
+			r = place_weight(seq, op, w, &decl[k]);
+			if (r < 0)
+				return r;
+			len = strlen(op->name) + strlen(decl[k].name) + 2;
+			w->name = te__malloc(len);
+			if (!w->name)
+				return te__fail(-ENOMEM, "sequence: no memory");
+			snprintf(w->name, len, "%s.%s", op->name, decl[k].name);
+			w->decl = decl[k];
+			w->op = op;
+			w->op_index = i;
+			w->index = k;
+			seq->op_weight[i][k] = seq->nweights++;
+		}
+	}
+	return 0;
+}
+
+/* two independent normal numbers from one draw: Box and Muller, Ann. Math. Stat. 29 (1958) */
+static void normal_pair(uint64_t seed, uint64_t pair, double ret[2])
+{
+	struct te_philox r = te_philox(seed, (uint32_t)pair, (uint32_t)(pair >> 32), 0, 0x696e6974);
+	double u = ((double)r.w[0] + 0.5) / 4294967296.0;
+	double a = 6.283185307179586 * ((double)r.w[1] / 4294967296.0);
+	double s = sqrt(-2.0 * log(u));
+
+	ret[0] = s * cos(a);
+	ret[1] = s * sin(a);
+}
+
+static int draw_weight(const struct te__weight *w, uint64_t seed)
+{
+	int64_t n = te_tensor_nelems(w->master);
+	float *buf = te__malloc((size_t)n * sizeof(*buf));
+	double z[2];
+	int r;
+
+	if (!buf)
+		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
+				(long long)n);
+	for (int64_t i = 0; i < n; i++) {
+		if (w->decl.init == TE_INIT_NORMAL) {
+			/* offsets are multiples of 64, so pairs never straddle weights */
+			if (!(i & 1))
+				normal_pair(seed, (uint64_t)(w->offset_nelems + i) / 2, z);
+			buf[i] = (float)(z[i & 1] * w->decl.init_std);
+		} else {
+			buf[i] = w->decl.init == TE_INIT_ONE ? 1.0f : 0.0f;
+		}
+	}
+	r = te__ctx_copy(te_tensor_ctx(w->master), te_tensor_data(w->master), buf,
+			 (size_t)n * sizeof(*buf));
+	te__free(buf);
+	return r;
+}
+
+static int make_weights(struct te_seq *seq, uint64_t seed)
+{
+	int64_t n = seq->nelems ? seq->nelems : TE_K_ALIGN_WEIGHT;
+	uint64_t words[3] = { seed, 0, 1 }; /* copies of version 0 are none */
+	void *p;
+	int r;
+
+	r = te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, &seq->masters);
+	if (r < 0)
+		return r;
+	r = te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, &seq->grads);
+	if (r < 0)
+		return r;
+	r = te__mem_get(seq->ctx, sizeof(words), &p);
+	if (r < 0)
+		return r;
+	seq->rng = p;
+	seq->version = seq->rng + 2;
+	seq->weights_nbytes = 2 * te_tensor_nbytes(seq->masters);
+	r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
+			     te_tensor_nbytes(seq->masters));
+	if (!r)
+		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
+				     te_tensor_nbytes(seq->grads));
+	if (!r)
+		r = te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
+	for (int i = 0; i < seq->nweights && !r; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
+				   &w->master);
+		if (!r)
+			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
+					   w->decl.shape, &w->grad);
+		if (!r)
+			r = draw_weight(w, seed);
+	}
+	return r;
+}
+
+/* back to the state before te_seq_init */
+static void undo_init(struct te_seq *seq)
+{
+	for (int i = 0; i < seq->nweights; i++) {
+		seq->weight[i].master = te_tensor_unref(seq->weight[i].master);
+		seq->weight[i].grad = te_tensor_unref(seq->weight[i].grad);
+	}
+	for (int i = 0; seq->weight && i < seq->nops * TE_OP_MAX_WEIGHTS; i++)
+		te__free(seq->weight[i].name);
+	te__free(seq->weight);
+	te__free(seq->op_weight);
+	seq->weight = NULL;
+	seq->op_weight = NULL;
+	seq->nweights = 0;
+	seq->nelems = 0;
+	seq->masters = te_tensor_unref(seq->masters);
+	seq->grads = te_tensor_unref(seq->grads);
+	te__mem_put(seq->ctx, seq->rng);
+	seq->rng = seq->version = NULL;
+	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0)
+		te__free((char *)seq->channel[--seq->nchannels].name);
+	for (int i = 0; i < seq->nchannels; i++)
+		seq->channel[i].ntakers = 0;
+}
+
+int te_seq_init(struct te_seq *seq, uint64_t seed)
+{
+	int r = building(seq, "te_seq_init");
+
+	if (r < 0)
+		return r;
+	if (!seq->nops)
+		return te__fail(-EINVAL, "te_seq_init: the sequence has no ops");
+	r = check_channels(seq);
+	if (!r)
+		r = collect_weights(seq);
+	if (!r)
+		r = make_weights(seq, seed);
+	if (r < 0) {
+		undo_init(seq);
+		return r;
+	}
+	for (int i = 0; i < seq->nops; i++)
+		seq->op[i]->locked = 1;
+	seq->initialised = 1;
+	return 0;
+}
+
+int te_seq_nweights(const struct te_seq *seq)
+{
+	return seq->nweights;
+}
+
+int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info)
+{
+	const struct te__weight *w;
+
+	if (!seq || !ret_info || index < 0 || index >= seq->nweights)
+		return te__fail(-EINVAL, "te_seq_weight: index %d of %d", index,
+				seq ? seq->nweights : 0);
+	w = &seq->weight[index];
+	*ret_info = (struct te_weight_info){
+		.size = sizeof(*ret_info),
+		.name = w->name,
+		.op = w->op,
+		.master = w->master,
+		.grad = w->grad,
+		.flags = w->decl.flags,
+		.offset_nelems = w->offset_nelems,
+	};
+	return 0;
+}
+
+struct te_tensor *te_seq_masters(const struct te_seq *seq)
+{
+	return seq->masters;
+}
+
+struct te_tensor *te_seq_grads(const struct te_seq *seq)
+{
+	return seq->grads;
+}
+
+struct te_quant *te_seq_quant(const struct te_seq *seq)
+{
+	return seq->quant;
+}
+
+static int initialised(const struct te_seq *seq, const char *what)
+{
+	if (!seq || !seq->initialised)
+		return te__fail(-TE_ESTATE, "%s: te_seq_init has not run", what);
+	return 0;
+}
+
+int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
+{
+	int r = initialised(seq, "te_seq_zero_grads");
+
+	if (r < 0)
+		return r;
+	return te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
+}
+
+int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream)
+{
+	const char *fn = "te_seq_weights_changed";
+	int r = initialised(seq, fn);
+
+	if (r < 0)
+		return r;
+	if (!stream || te_stream_ctx(stream) != seq->ctx)
+		return te__fail(-EINVAL, "%s: %s", fn,
+				stream ? "the stream belongs to another context" : "no stream");
+	return TE__LAUNCH(stream, WEIGHTS_CHANGED,
+			  (&(struct te_k_weights_changed){ .version = seq->version }));
+}
+
+int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
+{
+	uint64_t words[2];
+	int r = initialised(seq, "te_seq_rng_get");
+
+	if (!r)
+		r = te__ctx_wait(seq->ctx, "te_seq_rng_get");
+	if (!r)
+		r = te__ctx_copy(seq->ctx, words, seq->rng, sizeof(words));
+	if (r < 0)
+		return r;
+	*ret_seed = words[0];
+	*ret_offset = words[1];
+	return 0;
+}
+
+int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
+{
+	uint64_t words[2] = { seed, offset };
+	int r = initialised(seq, "te_seq_rng_set");
+
+	if (!r)
+		r = te__ctx_wait(seq->ctx, "te_seq_rng_set");
+	return r ? r : te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
+}
+
+int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
+{
+	int r;
+
+	if (!seq || !fusion || !fusion->name || !fusion->run || !fusion->pattern[0] ||
+	    !fusion->pattern[1])
+		return te__fail(-EINVAL,
+				"te_seq_add_fusion: needs a name, two steps or more, and run()");
+	if (fusion->size != sizeof(*fusion))
+		return te__fail(-EINVAL, "fusion %s: its size is %zu, this library knows %zu",
+				fusion->name, fusion->size, sizeof(*fusion));
+	if (seq->planned)
+		return te__fail(-EBUSY, "fusion %s: the sequence has been planned", fusion->name);
+	r = grow((void **)&seq->fusion, &seq->cap_fusions, seq->nfusions, sizeof(*seq->fusion));
+	if (r < 0)
+		return r;
+	seq->fusion[seq->nfusions++] = *fusion;
+	return 0;
+}
+
+static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_kind kind, void *ptr,
+		 size_t nbytes)
+{
+	const struct te_region region = { name, kind, ptr, nbytes };
+
+	return ptr ? fn(arg, &region) : 0;
+}
+
+int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
+{
+	int r = initialised(seq, "te_seq_regions");
+
+	if (r < 0)
+		return r;
+	r = visit(fn, arg, "gradients", TE_REGION_DEVICE, te_tensor_data(seq->grads),
+		  te_tensor_nbytes(seq->grads));
+	if (!r)
+		r = visit(fn, arg, "random state", TE_REGION_DEVICE, seq->rng,
+			  2 * sizeof(*seq->rng));
+	if (!r)
+		r = visit(fn, arg, "version of the weights", TE_REGION_DEVICE, seq->version,
+			  sizeof(*seq->version));
+	if (!r && seq->quant)
+		r = te__quant_regions(seq->quant, fn, arg);
+	for (const struct te__copies *c = seq->copies; c && !r; c = c->next) {
+		r = visit(fn, arg, "weight copies", TE_REGION_DEVICE, c->args.copies,
+			  (size_t)c->args.copies_nbytes);
+		if (!r)
+			r = visit(fn, arg, "version of weight copies", TE_REGION_DEVICE,
+				  c->args.done, sizeof(*c->args.done));
+	}
+	return r;
+}

@@ -1,0 +1,68 @@
+/* seq_internal.h - what a sequence holds and lends its plans. */
+#ifndef TE__SEQ_INTERNAL_H
+#define TE__SEQ_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include <te/plan.h>
+#include <te/seq.h>
+
+#include "kernels/te_k.h"
+
+/* Weight copies that one launch refreshes: those that one plan needed and the sequence lacked. */
+struct te__copies {
+	struct te__copies *next;
+	struct te_k_weights args; /* of a refresh by a plan that does not train */
+	void *state;		  /* device memory of args' done, table and part */
+	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
+};
+
+/* A weight and the copies that plans read; the copies are shared by all plans. */
+struct te__weight {
+	struct te_weight_decl decl;
+	struct te_op *op;
+	int op_index, index; /* which weight of which op */
+	char *name;
+	int64_t offset_nelems;
+	struct te_tensor *master, *grad;
+	struct te_tensor *copy_hp; /* compute dtype, or NULL */
+	struct te_tensor *copy_q;  /* FP8, or NULL */
+	struct te__copies *set_hp, *set_q; /* which hold them */
+};
+
+/* A value named across ops. giver -1: an input, written by the caller. */
+struct te__channel {
+	const char *name;
+	int giver, give_index;
+	int ntakers;
+	struct te_spec tail; /* of an input: dtype, and the extents after [B,T] */
+};
+
+struct te_seq {
+	atomic_int refs;
+	struct te_ctx *ctx;
+	int nops, cap_ops;
+	struct te_op **op;
+	int nchannels, cap_channels;
+	struct te__channel *channel;
+	int nweights;
+	struct te__weight *weight;
+	int (*op_weight)
+		[TE_OP_MAX_WEIGHTS]; /* [nops]: index into weight, the owner's if tied; or -1 */
+	int64_t nelems;			     /* of the flat buffers */
+	struct te_tensor *masters, *grads;
+	struct te_quant *quant;
+	/* device words, one allocation: seed, next offset (each plan keeps the one it uses) and
+	 * the version of the masters */
+	uint64_t *rng, *version;
+	struct te__copies *copies; /* all sets */
+	int nfusions, cap_fusions;
+	struct te_fusion *fusion;
+	int initialised, planned;
+	uint64_t weights_nbytes; /* device memory of masters and gradients */
+};
+
+struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
+void te__copies_free(struct te_seq *seq); /* all sets */
+
+#endif

@@ -1,0 +1,310 @@
+/*
+ * weights.c - the compute copies of a sequence's weights, and their refresh.
+ *
+ * A plan needs FP8 or BF16 copies of some weights. Those that no earlier plan of the sequence
+ * made become a set: one allocation, refreshed as a whole by one launch, or by two where scales
+ * come from the weights' own amaxes. A forward pass begins by refreshing the sets that it needs.
+ * Whether a set is current is decided on the device: by the masters' version, which the sequence
+ * keeps, and the version that the set was made from.
+ */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <string.h>
+
+#include <te/errno.h>
+#include <te/stream.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/plan/plan.h"
+#include "libtecore/quant/quant.h"
+#include "libtecore/tensor/ctx.h"
+
+#define CODES (TE_FORM_ROW | TE_FORM_COL)
+
+static int no_memory(void)
+{
+	return te__fail(-ENOMEM, "plan: no memory for weight copies");
+}
+
+static size_t aligned(size_t nbytes)
+{
+	return (nbytes + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN * TE__PLAN_ALIGN;
+}
+
+/* the offset of nbytes more */
+static int64_t take(size_t *end, size_t nbytes)
+{
+	const size_t at = *end;
+
+	*end = at + aligned(nbytes);
+	return (int64_t)at;
+}
+
+static size_t scales_nbytes(int32_t scaling, int64_t rows, int64_t cols)
+{
+	return (size_t)te_k_scale_nfloats(scaling, rows, cols) * sizeof(float);
+}
+
+static struct te__weight *weight_of(const struct te_plan *p, int need)
+{
+	return &p->seq->weight[p->need[need].weight];
+}
+
+static int wants_hp(const struct te_plan *p, int need)
+{
+	return (p->need[need].forms & TE_FORM_HP) != 0;
+}
+
+static int wants_codes(const struct te_plan *p, int need)
+{
+	return (p->need[need].forms & CODES) != 0;
+}
+
+/* ---- making a set ---- */
+
+/* the copies that the plan needs and the sequence lacks; codes both ways, with one scale: a later
+ * plan may need the other */
+static void table_fill(const struct te_plan *p, struct te__copies *set, struct te_k_weight *table)
+{
+	const int32_t scaling =
+		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
+	struct te_k_weights *a = &set->args;
+	int32_t lo = INT32_MAX, hi = 0;
+	size_t nbytes = 0;
+
+	for (int i = 0; i < p->nneeds; i++) {
+		const struct te__weight *w = weight_of(p, i);
+		const struct te_k_weight none = {
+			.master = w->offset_nelems,
+			.rows = te_tensor_rows(w->master),
+			.cols = te_tensor_cols(w->master),
+			.hp = -1,
+			.row = -1,
+			.col = -1,
+		};
+
+		if (wants_hp(p, i) && !w->copy_hp) {
+			table[a->n] = none;
+			table[a->n++].hp = 0;
+		}
+		if (wants_codes(p, i) && !w->copy_q) {
+			const int32_t slot = p->need[i].slot;
+
+			table[a->n] = none;
+			table[a->n].slot = slot;
+			table[a->n].scaling = scaling;
+			table[a->n++].dtype = (int32_t)te_quant_dtype(p->seq->quant, slot);
+			lo = slot < lo ? slot : lo;
+			hi = slot > hi ? slot : hi;
+		}
+	}
+	for (int32_t i = 0; i < a->n; i++) {
+		struct te_k_weight *w = &table[i];
+		const size_t n = (size_t)(w->rows * w->cols);
+
+		w->tile = a->ntiles;
+		a->blocks |= w->scaling != TE_K_SCALING_TENSOR;
+		a->ntiles += te_k_weight_ntiles(w);
+		if (w->hp >= 0) {
+			w->hp = take(&nbytes, n * te_dtype_nbytes(TE_DTYPE_BF16));
+			continue;
+		}
+		w->slot -= lo;
+		w->row = take(&nbytes, n);
+		w->col = take(&nbytes, n);
+		w->scale_inv = take(&nbytes, scales_nbytes(w->scaling, w->rows, w->cols));
+		w->col_scale_inv = w->scale_inv;
+		if (w->scaling != TE_K_SCALING_TENSOR)
+			w->col_scale_inv =
+				take(&nbytes, scales_nbytes(w->scaling, w->cols, w->rows));
+	}
+	a->copies_nbytes = (int64_t)nbytes;
+	if (hi)
+		set->flags = te__quant_weights(p->seq->quant, lo, hi - lo + 1, a);
+}
+
+static int set_upload(struct te_ctx *ctx, struct te__copies *set, const struct te_k_weight *table)
+{
+	struct te_k_weights *a = &set->args;
+	const size_t table_at = aligned(sizeof(*a->done));
+	const size_t part_at = table_at + aligned((size_t)a->n * sizeof(*table));
+	char *state;
+	int r = te__mem_get(ctx, (size_t)a->copies_nbytes, &a->copies);
+
+	if (!r)
+		r = te__mem_get(ctx, part_at + (size_t)a->ntiles * sizeof(*a->part),
+				&set->state);
+	if (r < 0)
+		return r;
+	state = set->state;
+	a->done = (struct te_k_weights_done *)(void *)state;
+	a->table = (struct te_k_weight *)(void *)(state + table_at);
+	a->part = (float *)(void *)(state + part_at);
+	r = te__ctx_fill_u32(ctx, state, 0, sizeof(*a->done));
+	return r ? r : te__ctx_copy(ctx, state + table_at, table, (size_t)a->n * sizeof(*table));
+}
+
+/* the tensors over an entry's memory */
+static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct te__weight *w,
+		      const struct te_k_weight *e)
+{
+	const struct te_weight_decl *d = &w->decl;
+	char *base = set->args.copies;
+
+	if (e->hp >= 0)
+		return te_tensor_wrap(ctx, TE_DTYPE_BF16, d->ndim, d->shape, base + e->hp, NULL,
+				      NULL, &w->copy_hp);
+	return te__tensor_wrap_scaled(ctx, (enum te_dtype)e->dtype, d->ndim, d->shape,
+				      base + e->row, base + e->col,
+				      (float *)(void *)(base + e->scale_inv),
+				      (float *)(void *)(base + e->col_scale_inv),
+				      (enum te_scaling)e->scaling, &w->copy_q);
+}
+
+/* in the order of table_fill */
+static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k_weight *table)
+{
+	const struct te_k_weight *e = table;
+	int r = 0;
+
+	for (int i = 0; i < p->nneeds && !r; i++) {
+		struct te__weight *w = weight_of(p, i);
+
+		if (wants_hp(p, i) && !w->copy_hp) {
+			r = entry_wrap(p->ctx, set, w, e++);
+			w->set_hp = set;
+		}
+		if (!r && wants_codes(p, i) && !w->copy_q) {
+			r = entry_wrap(p->ctx, set, w, e++);
+			w->set_q = set;
+		}
+	}
+	return r;
+}
+
+static void set_free(struct te_seq *seq, struct te__copies *set)
+{
+	for (int i = 0; i < seq->nweights; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		if (w->set_hp == set) {
+			w->copy_hp = te_tensor_unref(w->copy_hp);
+			w->set_hp = NULL;
+		}
+		if (w->set_q == set) {
+			w->copy_q = te_tensor_unref(w->copy_q);
+			w->set_q = NULL;
+		}
+	}
+	te__mem_put(seq->ctx, set->args.copies);
+	te__mem_put(seq->ctx, set->state);
+	te__free(set);
+}
+
+void te__copies_free(struct te_seq *seq)
+{
+	while (seq->copies) {
+		struct te__copies *set = seq->copies;
+
+		seq->copies = set->next;
+		set_free(seq, set);
+	}
+}
+
+/* those of the plan's needs that no earlier plan made */
+static int set_make(struct te_plan *p)
+{
+	struct te_seq *seq = p->seq;
+	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds, sizeof(*table));
+	struct te__copies *set = te__calloc(1, sizeof(*set));
+	int r = table && set ? 0 : no_memory();
+
+	if (!r)
+		table_fill(p, set, table);
+	if (!r && set->args.n) {
+		set->args.masters = te_tensor_data(seq->masters);
+		set->args.nmasters = seq->nelems;
+		set->args.version = seq->version;
+		r = set_upload(p->ctx, set, table);
+		if (!r)
+			r = set_wrap(p, set, table);
+		if (!r) {
+			set->next = seq->copies;
+			seq->copies = set;
+			set = NULL;
+		}
+	}
+	if (set)
+		set_free(seq, set);
+	te__free(table);
+	return r;
+}
+
+/* ---- a plan's copies ---- */
+
+/* a plan that only prints: tensors without memory */
+static int need_wrap(const struct te_plan *p, struct te__need *need, const struct te_weight_decl *d)
+{
+	const uint32_t q = need->forms & CODES;
+	int r = te_tensor_wrap(p->ctx, p->recipe.compute, d->ndim, d->shape, TE__NOWHERE, NULL,
+			       NULL, &need->t_hp);
+
+	if (!r && q)
+		r = te__tensor_wrap_scaled(
+			p->ctx, te_quant_dtype(p->seq->quant, need->slot), d->ndim, d->shape,
+			TE__NOWHERE, q & TE_FORM_COL ? TE__NOWHERE : NULL, (float *)TE__NOWHERE,
+			(float *)TE__NOWHERE,
+			te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling, &need->t_q);
+	return r;
+}
+
+static void plan_uses(struct te_plan *p, struct te__copies *set)
+{
+	for (int k = 0; k < p->nsets; k++)
+		if (p->set[k] == set)
+			return;
+	p->set[p->nsets++] = set;
+}
+
+int te__plan_weights(struct te_plan *p)
+{
+	int r = 0;
+
+	for (int i = 0; i < p->nneeds && !r && p->flags & TE_PLAN_NO_ALLOC; i++)
+		r = need_wrap(p, &p->need[i], &weight_of(p, i)->decl);
+	if (r < 0 || p->flags & TE_PLAN_NO_ALLOC)
+		return r;
+	p->set = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*p->set));
+	if (!p->set)
+		return no_memory();
+	r = p->nneeds ? set_make(p) : 0;
+	for (int i = 0; i < p->nneeds && !r; i++) {
+		struct te__weight *w = weight_of(p, i);
+
+		if (wants_hp(p, i)) {
+			p->need[i].t_hp = te_tensor_ref(w->copy_hp);
+			plan_uses(p, w->set_hp);
+		}
+		if (wants_codes(p, i)) {
+			p->need[i].t_q = te_tensor_ref(w->copy_q);
+			plan_uses(p, w->set_q);
+		}
+	}
+	return r;
+}
+
+int te__plan_refresh(struct te_plan *p, struct te_stream *stream)
+{
+	int r = 0;
+
+	for (int k = 0; k < p->nsets && !r; k++) {
+		struct te_k_weights a = p->set[k]->args;
+
+		a.record = p->set[k]->flags & TE__WEIGHTS_RECORD && p->flags & TE_PLAN_TRAIN;
+		if (p->set[k]->flags & TE__WEIGHTS_OWN_AMAX)
+			r = TE__LAUNCH(stream, WEIGHTS_AMAX, &a);
+		if (!r)
+			r = TE__LAUNCH(stream, WEIGHTS_CAST, &a);
+	}
+	return r;
+}

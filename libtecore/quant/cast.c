@@ -1,0 +1,176 @@
+/* cast.c - casts to FP8 by a recipe's row, by themselves or within another kernel, and back. */
+#define TE_LOG_CATEGORY "core/quant"
+#include "config.h"
+
+#include <errno.h>
+
+#include "libtecore/base/base.h"
+#include "libtecore/quant/recipe.h"
+#include "libtecore/tensor/ctx.h"
+
+/* ---- by a producer ---- */
+
+void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	*ret_q = (struct te_k_q){
+		.row = te_tensor_data(z->y),
+		.col = te_tensor_coldata(z->y),
+		.scale = te_quant_scale_ptr(z->quant, z->slot),
+		.scale_inv = te_tensor_scale_inv(z->y),
+		.noop = z->noop,
+		.dtype = (int32_t)te_tensor_dtype(z->y),
+	};
+}
+
+int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	return z->quant->row->begin(z, ret_q);
+}
+
+int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype)
+{
+	return z->quant->row->end ? z->quant->row->end(z, x, dtype) : 0;
+}
+
+int te__quantize_keeps_x(const struct te_quant *q)
+{
+	return q->row->end != NULL;
+}
+
+/* ---- alone ---- */
+
+static int same_ctx(const char *fn, const struct te_stream *stream, const struct te_tensor *x,
+		    const struct te_tensor *y)
+{
+	if (te_tensor_ctx(x) != te_stream_ctx(stream) || te_tensor_ctx(y) != te_stream_ctx(stream))
+		return te__fail(-EINVAL, "%s: x, y and the stream are not of one context", fn);
+	if (te_tensor_nelems(x) != te_tensor_nelems(y))
+		return te__fail(-TE_ESHAPE, "%s: x has %lld elements, but y has %lld", fn,
+				(long long)te_tensor_nelems(x), (long long)te_tensor_nelems(y));
+	return 0;
+}
+
+static int is_compute(enum te_dtype dtype)
+{
+	return dtype == TE_DTYPE_FP32 || dtype == TE_DTYPE_BF16;
+}
+
+static const char *const scaling_name[] = {
+	[TE_SCALING_TENSOR] = "per-tensor",
+	[TE_SCALING_1X128] = "1x128 block",
+	[TE_SCALING_128X128] = "128x128 block",
+};
+
+static int makes_scaling(const struct te_quant *q, enum te_scaling scaling)
+{
+	for (int role = TE__ROLE_ACTIVATION; role <= TE__ROLE_GRADIENT; role++)
+		if (te__recipe_operand(&q->recipe, role).scaling == scaling)
+			return 1;
+	return 0;
+}
+
+static int check_quantize(const struct te__quantize *z, const struct te_tensor *x)
+{
+	const struct te_quant *q = z->quant;
+	int r;
+
+	if (z->slot < 0 || z->slot >= q->nslots)
+		return te__fail(-EINVAL, "te_quantize: slot %d of %d", z->slot, q->nslots);
+	if (z->flags & ~TE_QUANTIZE_NO_AMAX)
+		return te__fail(-EINVAL, "te_quantize: unknown flags 0x%x",
+				(unsigned int)(z->flags & ~TE_QUANTIZE_NO_AMAX));
+	if (q->ctx != te_stream_ctx(z->stream))
+		return te__fail(-EINVAL, "te_quantize: the quantizers are of another context");
+	r = same_ctx("te_quantize", z->stream, x, z->y);
+	if (r < 0)
+		return r;
+	if (!is_compute(te_tensor_dtype(x)))
+		return te__fail(-TE_EDTYPE, "te_quantize: x is %s, not fp32 or bf16",
+				te_dtype_name(te_tensor_dtype(x)));
+	if (te_tensor_dtype(z->y) != q->dtype[z->slot])
+		return te__fail(-TE_EDTYPE, "te_quantize: y is %s, but slot %d makes %s",
+				te_dtype_name(te_tensor_dtype(z->y)), z->slot,
+				te_dtype_name(q->dtype[z->slot]));
+	if (!makes_scaling(q, te_tensor_scaling(z->y)))
+		return te__fail(-TE_EDTYPE, "te_quantize: y has %s scaling, which recipe %s does "
+				"not make", scaling_name[te_tensor_scaling(z->y)], q->row->name);
+	return 0;
+}
+
+/* the kernel that casts is the producer; where its result is read again, x is that, and the
+ * producer only folds the amax */
+static int quantize(const struct te__quantize *z, const struct te_tensor *x)
+{
+	const enum te_dtype dtype = te_tensor_dtype(x);
+	struct te_k_quantize k = {
+		.x = te_tensor_data(x),
+		.rows = te_tensor_rows(z->y),
+		.cols = te_tensor_cols(z->y),
+		.dtype = (int32_t)dtype,
+	};
+	struct te_k_amax amax;
+	int r = check_quantize(z, x);
+
+	if (r >= 0)
+		r = te__quantize_begin(z, &k.q);
+	if (r < 0)
+		return r;
+	if (!te__quantize_keeps_x(z->quant))
+		return TE__LAUNCH(z->stream, QUANTIZE, &k);
+	if (k.q.amax) {
+		amax = (struct te_k_amax){
+			.x = k.x,
+			.n = te_tensor_nelems(x),
+			.amax = k.q.amax,
+			.noop = z->noop,
+			.dtype = (int32_t)dtype,
+		};
+		r = TE__LAUNCH(z->stream, AMAX, &amax);
+	}
+	return r < 0 ? r : te__quantize_end(z, k.x, dtype);
+}
+
+int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const struct te_tensor *x,
+		struct te_tensor *y, const float *noop, uint32_t flags)
+{
+	const struct te__quantize z = { stream, q, slot, y, noop, flags };
+
+	if (!stream || !q || !x || !y)
+		return te__fail(-EINVAL, "te_quantize: an argument is NULL");
+	return te__stream_queued(stream, quantize(&z, x));
+}
+
+static int dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
+{
+	struct te_k_dequantize k;
+	int r = same_ctx("te_dequantize", stream, x, y);
+
+	if (r < 0)
+		return r;
+	if (!te__is_fp8(te_tensor_dtype(x)))
+		return te__fail(-TE_EDTYPE, "te_dequantize: x is %s, not e4m3 or e5m2",
+				te_dtype_name(te_tensor_dtype(x)));
+	if (!is_compute(te_tensor_dtype(y)))
+		return te__fail(-TE_EDTYPE, "te_dequantize: y is %s, not fp32 or bf16",
+				te_dtype_name(te_tensor_dtype(y)));
+	if (!te_tensor_data(x))
+		return te__fail(-EINVAL, "te_dequantize: x has no row-wise copy");
+	k = (struct te_k_dequantize){
+		.x = te_tensor_data(x),
+		.y = te_tensor_data(y),
+		.scale_inv = te_tensor_scale_inv(x),
+		.rows = te_tensor_rows(x),
+		.cols = te_tensor_cols(x),
+		.scaling = (int32_t)te_tensor_scaling(x),
+		.xdtype = (int32_t)te_tensor_dtype(x),
+		.ydtype = (int32_t)te_tensor_dtype(y),
+	};
+	return TE__LAUNCH(stream, DEQUANTIZE, &k);
+}
+
+int te_dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
+{
+	if (!stream || !x || !y)
+		return te__fail(-EINVAL, "te_dequantize: an argument is NULL");
+	return te__stream_queued(stream, dequantize(stream, x, y));
+}

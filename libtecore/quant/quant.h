@@ -1,0 +1,65 @@
+/*
+ * quant.h - what ops and plans ask of recipes and quantizers. None of them looks at a recipe's
+ * kind: what differs between recipes is in the rows of recipes.def.
+ */
+#ifndef TE__QUANT_QUANT_H
+#define TE__QUANT_QUANT_H
+
+#include <te/quant.h>
+#include <te/region.h>
+
+#include "kernels/te_k.h"
+
+/* What an operand of a GEMM is. */
+enum te__role { TE__ROLE_ACTIVATION, TE__ROLE_WEIGHT, TE__ROLE_GRADIENT };
+
+/* The element type of an operand's copies, and which elements share a scale. */
+struct te__operand {
+	enum te_dtype dtype; /* not FP8: the operand is not cast */
+	enum te_scaling scaling;
+};
+
+/* a caller's recipe of any size; fields that it lacks get their defaults. fn begins the message */
+int te__recipe_copy(const char *fn, const struct te_recipe *recipe, struct te_recipe *ret_recipe);
+/* 0, or -EINVAL: the kind is unknown, or a field is out of range. recipe is a whole one */
+int te__recipe_check(const char *fn, const struct te_recipe *recipe);
+/* 1: some operands are cast, and quantizers exist */
+int te__recipe_casts(const struct te_recipe *recipe);
+struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__role role);
+/* 1: scales that are computed from a tensor's or a block's own amax are powers of two */
+int te__recipe_pow2(const struct te_recipe *recipe);
+/* 1: quantizers of one recipe serve the other too: they differ in the compute dtype at most */
+int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b);
+
+/* device memory held */
+size_t te__quant_device_nbytes(const struct te_quant *q);
+
+/*
+ * Fill what the recipe decides of the launch that refreshes copies of weights, whose slots are
+ * [first, first + count). Returns TE__WEIGHTS_* flags.
+ */
+#define TE__WEIGHTS_OWN_AMAX 1u /* WEIGHTS_AMAX goes first: it computes the scales */
+#define TE__WEIGHTS_RECORD 2u	/* WEIGHTS_CAST of a training pass records amaxes */
+uint32_t te__quant_weights(const struct te_quant *q, int first, int count,
+			   struct te_k_weights *args);
+/* what casts and updates change: scales, amaxes, histories */
+int te__quant_regions(const struct te_quant *q, te_region_fn fn, void *arg);
+
+/* The cast of a value that another kernel computes, the producer: it writes the FP8 copies too. */
+struct te__quantize {
+	struct te_stream *stream;
+	struct te_quant *quant;
+	int slot;
+	struct te_tensor *y; /* receives the copies that it has */
+	const float *noop;   /* te_quantize()'s; the producer does not see it */
+	uint32_t flags;	     /* TE_QUANTIZE_* */
+};
+
+/* before the producer: *ret_q is what its kernel writes in addition to its result */
+int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
+/* after the producer; x: its full-precision result, of dtype. NULL if it is not kept */
+int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype);
+/* 1: te__quantize_end() reads x */
+int te__quantize_keeps_x(const struct te_quant *q);
+
+#endif

@@ -1,0 +1,138 @@
+/* recipe.c - the table of recipes: names, a caller's struct, and what plans ask of a recipe. */
+#define TE_LOG_CATEGORY "core/quant"
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/quant/recipe.h"
+
+/* of struct te_recipe in te 0.1; later ones are longer */
+#define RECIPE_LEAST (offsetof(struct te_recipe, flags) + sizeof(uint32_t))
+
+static const struct te__recipe_ops *const rows[] = {
+#define TE__RECIPE(row) &te__recipe_##row,
+#include "libtecore/quant/recipes.def"
+#undef TE__RECIPE
+};
+#define NROWS (sizeof(rows) / sizeof(rows[0]))
+
+/* the row of this kind and compute dtype, else one of this kind that casts */
+const struct te__recipe_ops *te__recipe_row(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *ret = NULL;
+
+	for (size_t i = 0; i < NROWS; i++) {
+		if (rows[i]->kind != recipe->kind)
+			continue;
+		if (rows[i]->compute == recipe->compute)
+			return rows[i];
+		if (rows[i]->operand)
+			ret = rows[i];
+	}
+	return ret;
+}
+
+int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe)
+{
+	struct te_recipe r = TE_RECIPE_INIT;
+	char known[256];
+	size_t n = 0;
+
+	if (!ret_recipe || ret_recipe->size < RECIPE_LEAST)
+		return te__fail(-EINVAL, "te_recipe_from_name: ret_recipe: size is %zu: start from "
+				"TE_RECIPE_INIT", ret_recipe ? ret_recipe->size : 0);
+	for (size_t i = 0; name && i < NROWS; i++) {
+		if (strcmp(name, rows[i]->name))
+			continue;
+		r.kind = rows[i]->kind;
+		r.compute = rows[i]->compute;
+		/* a caller's older struct is shorter */
+		if (ret_recipe->size < r.size)
+			r.size = ret_recipe->size;
+		memcpy(ret_recipe, &r, r.size);
+		return 0;
+	}
+	for (size_t i = 0; i < NROWS && n < sizeof(known); i++)
+		n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "",
+				      rows[i]->name);
+	return te__fail(-EINVAL, "te_recipe_from_name: there is no recipe \"%s\": %s",
+			name ? name : "(null)", known);
+}
+
+const char *te_recipe_name(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	return row ? row->name : "?";
+}
+
+int te__recipe_copy(const char *fn, const struct te_recipe *recipe, struct te_recipe *ret_recipe)
+{
+	const unsigned char *p = (const unsigned char *)recipe;
+	struct te_recipe r = TE_RECIPE_INIT;
+
+	if (recipe->size < RECIPE_LEAST)
+		return te__fail(-EINVAL, "%s: recipe: size is %zu: start from TE_RECIPE_INIT", fn,
+				recipe->size);
+	for (size_t i = sizeof(r); i < recipe->size; i++)
+		if (p[i])
+			return te__fail(-EINVAL, "%s: recipe: byte %zu is set, but this library "
+					"knows %zu bytes", fn, i, sizeof(r));
+	memcpy(&r, recipe, recipe->size < sizeof(r) ? recipe->size : sizeof(r));
+	r.size = sizeof(r);
+	*ret_recipe = r;
+	return 0;
+}
+
+int te__recipe_check(const char *fn, const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row;
+
+	if (recipe->compute != TE_DTYPE_BF16 && recipe->compute != TE_DTYPE_FP32)
+		return te__fail(-EINVAL, "%s: recipe: compute dtype %s is neither bf16 nor fp32",
+				fn, te_dtype_name(recipe->compute));
+	row = te__recipe_row(recipe);
+	if (!row)
+		return te__fail(-EINVAL, "%s: recipe: kind %d is unknown", fn, (int)recipe->kind);
+	if (!(recipe->amax_epsilon >= 0.0f) || isinf(recipe->amax_epsilon))
+		return te__fail(-EINVAL, "%s: recipe: amax_epsilon %g is not a finite number from "
+				"0 up", fn, (double)recipe->amax_epsilon);
+	if (recipe->flags & ~row->flags)
+		return te__fail(-EINVAL, "%s: recipe %s: flags 0x%x do not apply", fn, row->name,
+				(unsigned int)(recipe->flags & ~row->flags));
+	return row->check ? row->check(fn, recipe) : 0;
+}
+
+int te__recipe_casts(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	return row && row->operand;
+}
+
+struct te__operand te__recipe_operand(const struct te_recipe *recipe, enum te__role role)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	if (row && row->operand)
+		return row->operand(recipe, role);
+	return (struct te__operand){ recipe->compute, TE_SCALING_TENSOR };
+}
+
+int te__recipe_pow2(const struct te_recipe *recipe)
+{
+	const struct te__recipe_ops *row = te__recipe_row(recipe);
+
+	return row && row->pow2 && row->pow2(recipe);
+}
+
+int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b)
+{
+	return a->kind == b->kind && a->margin == b->margin && a->history_len == b->history_len &&
+	       a->algo == b->algo && a->amax_epsilon == b->amax_epsilon && a->flags == b->flags;
+}

@@ -1,0 +1,68 @@
+/*
+ * recipe.h - a recipe is one row of a table. A new recipe is a file with its row, a line of
+ * recipes.def, and an enumerator of enum te_recipe_kind.
+ */
+#ifndef TE__QUANT_RECIPE_H
+#define TE__QUANT_RECIPE_H
+
+#include <stdatomic.h>
+
+#include "libtecore/quant/quant.h"
+
+/* FP32 device words of a slot. */
+struct te__slot_words {
+	int32_t nscale; /* 1: its scale, at first 1; 0: scales are with the copies */
+	int32_t namax;	/* where amaxes are folded, at first 0 */
+	int32_t saves_amax; /* 1: te_quant_save() keeps these too */
+};
+
+struct te__recipe_ops {
+	const char *name; /* as te_recipe_from_name() takes it */
+	enum te_recipe_kind kind;
+	/* of the preset; rows of one kind differ in it */
+	enum te_dtype compute;
+	uint32_t flags; /* TE_RECIPE_* that may be set */
+	/* the fields that this recipe reads: 0 or -EINVAL; NULL: it reads none */
+	int (*check)(const char *fn, const struct te_recipe *r);
+	/* NULL: nothing is cast; then the functions below are absent */
+	struct te__operand (*operand)(const struct te_recipe *r, enum te__role role);
+	/* 1: scales from an amax are rounded down to powers of two; NULL: never */
+	int (*pow2)(const struct te_recipe *r);
+	struct te__slot_words (*words)(const struct te_recipe *r); /* NULL: none */
+	/* see te__quantize_begin() */
+	int (*begin)(const struct te__quantize *z, struct te_k_q *ret_q);
+	/*
+	 * NULL: the producer has written the copies. Else it has folded its amax where *ret_q wants
+	 * that, and this writes the copies from its result.
+	 */
+	int (*end)(const struct te__quantize *z, const void *x, enum te_dtype dtype);
+	uint32_t weights; /* TE__WEIGHTS_*: how copies of weights are refreshed */
+	/* te_quant_update() of count slots, 1 or more; NULL: nothing to do */
+	int (*update)(struct te_stream *stream, struct te_quant *q, int first, int count);
+};
+
+#define TE__RECIPE(row) extern const struct te__recipe_ops te__recipe_##row;
+#include "libtecore/quant/recipes.def"
+#undef TE__RECIPE
+
+/* the row of a recipe, or NULL */
+const struct te__recipe_ops *te__recipe_row(const struct te_recipe *recipe);
+
+struct te_quant {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	struct te_recipe recipe;
+	const struct te__recipe_ops *row;
+	struct te__slot_words words; /* of each slot */
+	int nslots;
+	/* one device allocation; NULL where slots have no words. scale and amax are neighbours */
+	float *fmt_max; /* [nslots], the largest finite values of the slots' types */
+	float *scale;	/* [nslots] */
+	float *amax;	/* [nslots, words.namax] */
+	enum te_dtype dtype[];
+};
+
+/* y's copies with the scale of the slot, without an amax: of recipes with one scale for a tensor */
+void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
+
+#endif

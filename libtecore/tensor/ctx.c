@@ -1,0 +1,707 @@
+/* ctx.c - contexts: backends and devices, memory accounts, references. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/tensor/ctx.h"
+
+static int check_size(const char *fn, const char *init, const void *info, size_t size, size_t want)
+{
+	if (info && size == want)
+		return 0;
+	return te__fail(-EINVAL, "%s: ret_info is not initialised by %s", fn, init);
+}
+#define CHECK_SIZE(fn, INIT, info) \
+	check_size(fn, #INIT, info, (info) ? (info)->size : 0, sizeof(*(info)))
+
+int te_backend_count(void)
+{
+	return te__backend_count();
+}
+
+static int backend_info(const struct te__backend_ops *ops, struct te_backend_info *ret)
+{
+	struct te_backend_info info = TE_BACKEND_INFO_INIT;
+	int r;
+
+	snprintf(info.name, sizeof(info.name), "%s", ops->name);
+	r = ops->probe(&info);
+	if (!r)
+		*ret = info;
+	return r;
+}
+
+int te_backend_info(int index, struct te_backend_info *ret_info)
+{
+	const struct te__backend_ops *ops = te__backend_at(index);
+	int r = CHECK_SIZE("te_backend_info", TE_BACKEND_INFO_INIT, ret_info);
+
+	if (r)
+		return r;
+	if (!ops)
+		return te__fail(-EINVAL, "te_backend_info: index %d of %d backends", index,
+				te__backend_count());
+	return backend_info(ops, ret_info);
+}
+
+/* without its free memory, for which a GPU may need a context */
+static int device_info(const struct te__backend_ops *ops, int index, struct te_device_info *ret)
+{
+	struct te_device_info info = TE_DEVICE_INFO_INIT;
+	int r;
+
+	snprintf(info.backend, sizeof(info.backend), "%s", ops->name);
+	info.index = index;
+	r = ops->device_info(index, &info);
+	if (!r)
+		*ret = info;
+	return r;
+}
+
+static int device_info_free(const struct te__backend_ops *ops, int index,
+			    struct te_device_info *ret)
+{
+	struct te_device_info info;
+	int r = device_info(ops, index, &info);
+
+	if (!r)
+		r = ops->free_nbytes(index, &info.mem_free_nbytes);
+	if (!r)
+		*ret = info;
+	return r;
+}
+
+int te_device_info(const char *backend, int index, struct te_device_info *ret_info)
+{
+	const struct te__backend_ops *ops = backend ? te__backend_by_name(backend) : NULL;
+	int r = CHECK_SIZE("te_device_info", TE_DEVICE_INFO_INIT, ret_info);
+
+	if (r)
+		return r;
+	if (!ops)
+		return te__fail(-EINVAL, "te_device_info: no backend is named %s",
+				backend ? backend : "NULL");
+	return device_info_free(ops, index, ret_info);
+}
+
+/* forks: a child has none of the threads, and any lock may be held for ever */
+
+static atomic_uint nforks;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static int fork_error;
+
+static void count_fork(void)
+{
+	atomic_fetch_add(&nforks, 1);
+}
+
+static void watch_forks(void)
+{
+	fork_error = pthread_atfork(NULL, NULL, count_fork);
+}
+
+int te__ctx_forked(const struct te_ctx *ctx)
+{
+	return ctx->nforks != atomic_load_explicit(&nforks, memory_order_relaxed);
+}
+
+int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn)
+{
+	if (!te__ctx_forked(ctx))
+		return 0;
+	return te__fail(-TE_ESTATE, "%s: the context was created before this process was forked: "
+			"create one in the child", fn);
+}
+
+/* contexts */
+
+/* "auto": the first backend whose device can be used; host can always */
+static const struct te__backend_ops *pick_auto(int32_t device)
+{
+	const struct te__backend_ops *ops = NULL;
+
+	for (int i = 0; i < te__backend_count(); i++) {
+		struct te_backend_info b = TE_BACKEND_INFO_INIT;
+		struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+		ops = te__backend_at(i);
+		if (i + 1 == te__backend_count())
+			break;
+		if (!backend_info(ops, &b) && b.ndevices > device &&
+		    !device_info(ops, device, &d) && d.usable)
+			break;
+		te__log_info("backend %s is passed over: %s", ops->name,
+			     b.reason[0] ? b.reason : d.reason);
+	}
+	return ops;
+}
+
+static int pick(const struct te_ctx_opts *o, const struct te__backend_ops **ret)
+{
+	static const char *const name[] = { "auto", "host", "cuda" };
+	const char *want = o->backend ? o->backend : name[te__param_enum(TE_PARAM_BACKEND)];
+
+	if (!strcmp(want, "auto")) {
+		*ret = pick_auto(o->device);
+		return 0;
+	}
+	*ret = te__backend_by_name(want);
+	if (!*ret)
+		return te__fail(-EINVAL, "te_ctx_create: no backend is named %s", want);
+	return 0;
+}
+
+static uint32_t traits(const struct te__backend_ops *ops)
+{
+	switch (te__param_enum(TE_PARAM_PLAN_SEPARATE)) {
+	case TE__SEPARATE_ON:
+		return ops->traits | TE__BACKEND_SEPARATE_SMALL;
+	case TE__SEPARATE_OFF:
+		return ops->traits & ~TE__BACKEND_SEPARATE_SMALL;
+	default:
+		return ops->traits;
+	}
+}
+
+static int open_device(struct te_ctx *ctx, int32_t device)
+{
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+	int r = backend_info(ctx->ops, &b);
+
+	if (r)
+		return r;
+	if (b.ndevices == 0)
+		return te__fail(-ENODEV, "te_ctx_create: backend %s: %s", ctx->ops->name, b.reason);
+	if (device < 0 || device >= b.ndevices)
+		return te__fail(-ENODEV, "te_ctx_create: backend %s has no device %d, only %d",
+				ctx->ops->name, (int)device, (int)b.ndevices);
+	ctx->device = device;
+	return ctx->ops->open(device, &ctx->dev);
+}
+
+static void mem_put_all(struct te_ctx *ctx, int pinned)
+{
+	for (int i = 0; i < TE__MEM_BUCKETS; i++)
+		for (struct te__mem *m = ctx->mem[i], *next; m; m = next) {
+			next = m->next;
+			if (m->pinned && pinned)
+				te_pinned_free(ctx, m->ptr);
+			else if (!m->pinned && !pinned)
+				te__mem_put(ctx, m->ptr);
+		}
+}
+
+static void ctx_destroy(struct te_ctx *ctx)
+{
+	if (te__ctx_forked(ctx)) {
+		te__free(ctx->stream);
+		te__free(ctx);
+		return;
+	}
+	if (ctx->helper)
+		ctx->ops->stream_destroy(ctx->helper);
+	if (ctx->stream) {
+		te__stream_leave(ctx->stream);
+		te__mem_flush(ctx);
+		/* what the program forgot goes with the device */
+		mem_put_all(ctx, 0);
+		te__stream_delete(ctx->stream);
+		mem_put_all(ctx, 1);
+	}
+	if (ctx->dev)
+		ctx->ops->close(ctx->dev);
+	pthread_mutex_destroy(&ctx->helper_lock);
+	pthread_mutex_destroy(&ctx->streams_lock);
+	pthread_mutex_destroy(&ctx->lock);
+	te__free(ctx);
+}
+
+int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
+{
+	static const struct te_ctx_opts dflt = TE_CTX_OPTS_INIT;
+	const struct te_ctx_opts *o = opts ? opts : &dflt;
+	const struct te__backend_ops *ops;
+	struct te_ctx *ctx;
+	int r;
+
+	te__param_warn();
+	if (!ret_ctx)
+		return te__fail(-EINVAL, "te_ctx_create: ret_ctx is NULL");
+	if (o->size != sizeof(*o))
+		return te__fail(-EINVAL, "te_ctx_create: opts is not initialised by "
+				"TE_CTX_OPTS_INIT");
+	if (o->flags)
+		return te__fail(-EINVAL, "te_ctx_create: flags 0x%x are unknown",
+				(unsigned int)o->flags);
+	r = pick(o, &ops);
+	if (r)
+		return r;
+	pthread_once(&fork_once, watch_forks);
+	if (fork_error)
+		return te__fail(-fork_error, "te_ctx_create: pthread_atfork failed");
+	ctx = te__calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return te__fail(-ENOMEM, "te_ctx_create: no memory for a context");
+	ctx->refs = 1;
+	ctx->nforks = atomic_load(&nforks);
+	ctx->ops = ops;
+	ctx->traits = traits(ops);
+	pthread_mutex_init(&ctx->helper_lock, NULL);
+	pthread_mutex_init(&ctx->streams_lock, NULL);
+	pthread_mutex_init(&ctx->lock, NULL);
+	r = open_device(ctx, o->device);
+	if (!r)
+		r = te__stream_new(ctx, &ctx->stream);
+	if (!r)
+		r = ops->stream_create(ctx->dev, &ctx->helper);
+	if (r) {
+		ctx_destroy(ctx);
+		return r;
+	}
+	*ret_ctx = ctx;
+	return 0;
+}
+
+struct te_ctx *te_ctx_ref(struct te_ctx *ctx)
+{
+	if (ctx)
+		atomic_fetch_add(&ctx->refs, 1);
+	return ctx;
+}
+
+struct te_ctx *te_ctx_unref(struct te_ctx *ctx)
+{
+	if (ctx && atomic_fetch_sub(&ctx->refs, 1) == 1)
+		ctx_destroy(ctx);
+	return NULL;
+}
+
+const char *te_ctx_backend(const struct te_ctx *ctx)
+{
+	return ctx->ops->name;
+}
+
+int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
+{
+	int r = CHECK_SIZE("te_ctx_device_info", TE_DEVICE_INFO_INIT, ret_info);
+
+	if (!r)
+		r = te__ctx_check_fork(ctx, "te_ctx_device_info");
+	return r ? r : device_info_free(ctx->ops, ctx->device, ret_info);
+}
+
+int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
+{
+	/* the lock is no part of what const promises */
+	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
+	struct te_mem_info info = TE_MEM_INFO_INIT;
+	struct te__mem_held held = { 0 };
+	int r = CHECK_SIZE("te_ctx_mem_info", TE_MEM_INFO_INIT, ret_info);
+
+	if (!r)
+		r = te__ctx_check_fork(ctx, "te_ctx_mem_info");
+	if (r)
+		return r;
+	r = ctx->ops->dev_mem(ctx->dev, &info.device_free_nbytes, &info.device_total_nbytes);
+	if (!r)
+		r = ctx->ops->mem_held(ctx->dev, &held);
+	if (r)
+		return r;
+	info.measured_nbytes = held.used_nbytes;
+	info.measured_peak_nbytes = held.peak_nbytes;
+	info.workspace_nbytes = held.workspace_nbytes;
+	pthread_mutex_lock(&c->lock);
+	info.used_nbytes = ctx->used_nbytes;
+	info.peak_nbytes = ctx->peak_nbytes;
+	info.nallocs = ctx->nallocs;
+	info.pinned_nbytes = ctx->pinned_nbytes;
+	pthread_mutex_unlock(&c->lock);
+	*ret_info = info;
+	return 0;
+}
+
+struct te_stream *te_ctx_stream(struct te_ctx *ctx)
+{
+	return ctx->stream;
+}
+
+/*
+ * The next stream after s (NULL: the first) that is not being destroyed. It is referenced, which
+ * keeps it in the list, unless it is the context's default stream, which lives as long.
+ */
+static struct te_stream *next_stream(struct te_ctx *ctx, struct te_stream *s)
+{
+	pthread_mutex_lock(&ctx->streams_lock);
+	for (s = s ? s->next : ctx->streams; s && s != ctx->stream; s = s->next) {
+		uint32_t refs = atomic_load(&s->refs);
+
+		while (refs && !atomic_compare_exchange_weak(&s->refs, &refs, refs + 1))
+			;
+		if (refs)
+			break;
+	}
+	pthread_mutex_unlock(&ctx->streams_lock);
+	return s;
+}
+
+/* until what was queued on each stream has run, captures excepted; the first failure */
+static int wait_all(struct te_ctx *ctx, const char *fn)
+{
+	struct te_stream *s, *next;
+	char detail[512];
+	int r = 0, q;
+
+	for (s = next_stream(ctx, NULL); s; s = next) {
+		q = te__stream_wait(s, fn);
+		if (q && !r) {
+			r = q;
+			snprintf(detail, sizeof(detail), "%s", te_error_detail());
+		}
+		next = next_stream(ctx, s);
+		if (s != ctx->stream)
+			te_stream_unref(s);
+	}
+	return r ? te__fail(r, "%s", detail) : 0;
+}
+
+/* -EBUSY where a stream is capturing; with here, by the calling thread */
+static int not_capturing(struct te_ctx *ctx, const char *fn, int here)
+{
+	const struct te__capture *c;
+	int found = 0;
+
+	/* captures end under this lock */
+	pthread_mutex_lock(&ctx->streams_lock);
+	for (struct te_stream *s = ctx->streams; s && !found; s = s->next) {
+		c = atomic_load(&s->capture);
+		found = c && (!here || pthread_equal(c->thread, pthread_self()));
+	}
+	pthread_mutex_unlock(&ctx->streams_lock);
+	if (!found)
+		return 0;
+	return te__fail(-EBUSY, here ? "%s: this thread is capturing a stream of the context" :
+				       "%s: a stream of the context is capturing", fn);
+}
+
+int te_ctx_sync(struct te_ctx *ctx)
+{
+	int r = te__ctx_check_fork(ctx, "te_ctx_sync");
+
+	if (!r)
+		r = not_capturing(ctx, "te_ctx_sync", 0);
+	return r ? r : wait_all(ctx, "te_ctx_sync");
+}
+
+int te__ctx_wait(struct te_ctx *ctx, const char *fn)
+{
+	int r = te__ctx_check_fork(ctx, fn);
+
+	if (!r)
+		r = not_capturing(ctx, fn, 1);
+	return r ? r : wait_all(ctx, fn);
+}
+
+int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes)
+{
+	int r = te__ctx_check_fork(ctx, "copy");
+
+	if (r || !nbytes)
+		return r;
+	pthread_mutex_lock(&ctx->helper_lock);
+	r = ctx->ops->copy(ctx->helper, dst, src, nbytes);
+	if (!r)
+		r = ctx->ops->stream_sync(ctx->helper);
+	pthread_mutex_unlock(&ctx->helper_lock);
+	return r;
+}
+
+int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes)
+{
+	int r = te__ctx_check_fork(ctx, "fill");
+
+	if (r || !nbytes)
+		return r;
+	pthread_mutex_lock(&ctx->helper_lock);
+	r = ctx->ops->fill32(ctx->helper, dst, value, nbytes / 4);
+	if (!r)
+		r = ctx->ops->stream_sync(ctx->helper);
+	pthread_mutex_unlock(&ctx->helper_lock);
+	return r;
+}
+
+/* memory */
+
+static struct te__mem **bucket(struct te_ctx *ctx, const void *ptr)
+{
+	/* allocations are 256-byte aligned; the factor is 2^32 / golden ratio */
+	return &ctx->mem[(uint32_t)((uintptr_t)ptr >> 8) * 2654435769u >> 24];
+}
+
+/* remove the account of ptr; NULL if the context has none */
+static struct te__mem *mem_take(struct te_ctx *ctx, const void *ptr, int pinned)
+{
+	struct te__mem **at, *m;
+
+	pthread_mutex_lock(&ctx->lock);
+	for (at = bucket(ctx, ptr); *at; at = &(*at)->next)
+		if ((*at)->ptr == ptr && (*at)->pinned == pinned)
+			break;
+	m = *at;
+	if (m) {
+		*at = m->next;
+		*(pinned ? &ctx->pinned_nbytes : &ctx->used_nbytes) -= m->nbytes;
+	}
+	pthread_mutex_unlock(&ctx->lock);
+	return m;
+}
+
+/* restore an account whose memory could not be freed */
+static void mem_restore(struct te_ctx *ctx, struct te__mem *m)
+{
+	pthread_mutex_lock(&ctx->lock);
+	m->next = *bucket(ctx, m->ptr);
+	*bucket(ctx, m->ptr) = m;
+	*(m->pinned ? &ctx->pinned_nbytes : &ctx->used_nbytes) += m->nbytes;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
+static void mem_enter(struct te_ctx *ctx, struct te__mem *m, void *ptr, size_t nbytes)
+{
+	m->ptr = ptr;
+	m->nbytes = nbytes;
+	mem_restore(ctx, m);
+	pthread_mutex_lock(&ctx->lock);
+	ctx->nallocs++;
+	if (ctx->used_nbytes > ctx->peak_nbytes)
+		ctx->peak_nbytes = ctx->used_nbytes;
+	pthread_mutex_unlock(&ctx->lock);
+}
+
+static struct te__mem *mem_new(const char *fn, int pinned)
+{
+	struct te__mem *m = te__calloc(1, sizeof(*m));
+
+	if (m)
+		m->pinned = pinned;
+	else
+		te__fail(-ENOMEM, "%s: no memory for an account", fn);
+	return m;
+}
+
+int te_mem_alloc(struct te_stream *stream, size_t nbytes, void **ret_ptr)
+{
+	struct te__mem *m;
+	struct te_ctx *ctx;
+	void *ptr;
+	int r;
+
+	if (!stream || !nbytes || !ret_ptr)
+		return te__fail(-EINVAL, "te_mem_alloc: %s",
+				!stream ? "stream is NULL" :
+				nbytes	? "ret_ptr is NULL" : "zero bytes");
+	r = te__ctx_check_fork(stream->ctx, "te_mem_alloc");
+	if (!r)
+		r = te__stream_not_capturing(stream, "te_mem_alloc");
+	if (r)
+		return r;
+	ctx = stream->ctx;
+	te__mem_flush(ctx);
+	m = mem_new("te_mem_alloc", 0);
+	if (!m)
+		return -ENOMEM;
+	r = ctx->ops->mem_alloc(stream->impl, nbytes, &ptr);
+	if (r) {
+		te__free(m);
+		return r;
+	}
+	mem_enter(ctx, m, ptr, nbytes);
+	*ret_ptr = ptr;
+	return 0;
+}
+
+int te_mem_free(struct te_stream *stream, void *ptr)
+{
+	struct te__mem *m;
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_mem_free: stream is NULL");
+	if (!ptr)
+		return 0;
+	r = te__ctx_check_fork(stream->ctx, "te_mem_free");
+	if (!r)
+		r = te__stream_not_capturing(stream, "te_mem_free");
+	if (r)
+		return r;
+	m = mem_take(stream->ctx, ptr, 0);
+	if (!m)
+		return te__fail(-EINVAL, "te_mem_free: %p is not allocated by this context", ptr);
+	r = stream->ctx->ops->mem_free(stream->impl, ptr);
+	if (r) {
+		mem_restore(stream->ctx, m);
+		return r;
+	}
+	te__free(m);
+	return 0;
+}
+
+int te_pinned_alloc(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
+{
+	struct te__mem *m;
+	void *ptr;
+	int r;
+
+	if (!ctx || !nbytes || !ret_ptr)
+		return te__fail(-EINVAL, "te_pinned_alloc: %s",
+				!ctx   ? "ctx is NULL" :
+				nbytes ? "ret_ptr is NULL" : "zero bytes");
+	r = te__ctx_check_fork(ctx, "te_pinned_alloc");
+	if (r)
+		return r;
+	m = mem_new("te_pinned_alloc", 1);
+	if (!m)
+		return -ENOMEM;
+	r = ctx->ops->pinned_alloc(ctx->dev, nbytes, &ptr);
+	if (r) {
+		te__free(m);
+		return r;
+	}
+	mem_enter(ctx, m, ptr, nbytes);
+	*ret_ptr = ptr;
+	return 0;
+}
+
+int te_pinned_free(struct te_ctx *ctx, void *ptr)
+{
+	struct te__mem *m;
+	int r;
+
+	if (!ctx)
+		return te__fail(-EINVAL, "te_pinned_free: ctx is NULL");
+	if (!ptr)
+		return 0;
+	r = te__ctx_check_fork(ctx, "te_pinned_free");
+	if (r)
+		return r;
+	m = mem_take(ctx, ptr, 1);
+	if (!m)
+		return te__fail(-EINVAL, "te_pinned_free: %p is not allocated by this context",
+				ptr);
+	r = ctx->ops->pinned_free(ctx->dev, ptr);
+	if (r) {
+		mem_restore(ctx, m);
+		return r;
+	}
+	te__free(m);
+	return 0;
+}
+
+/* on the context's stream, which frees too, or on the helper while that is capturing */
+static int get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr, int *ret_helper)
+{
+	struct te_stream *s = ctx->stream;
+	int r;
+
+	pthread_mutex_lock(&s->lock);
+	*ret_helper = atomic_load(&s->capture) || ctx->ops->capture_active(s->impl);
+	r = *ret_helper ? 0 : ctx->ops->mem_alloc(s->impl, nbytes, ret_ptr);
+	pthread_mutex_unlock(&s->lock);
+	if (!*ret_helper)
+		return r;
+	pthread_mutex_lock(&ctx->helper_lock);
+	r = ctx->ops->mem_alloc(ctx->helper, nbytes, ret_ptr);
+	pthread_mutex_unlock(&ctx->helper_lock);
+	return r;
+}
+
+static int helper_sync(struct te_ctx *ctx)
+{
+	int r;
+
+	pthread_mutex_lock(&ctx->helper_lock);
+	r = ctx->ops->stream_sync(ctx->helper);
+	pthread_mutex_unlock(&ctx->helper_lock);
+	return r;
+}
+
+int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
+{
+	static const char fn[] = "allocate device memory";
+	struct te__mem *m;
+	void *ptr;
+	int helper, r = te__ctx_check_fork(ctx, fn);
+
+	if (!r && te__stream_not_capturing(ctx->stream, NULL))
+		r = not_capturing(ctx, fn, 1);
+	if (r)
+		return r;
+	te__mem_flush(ctx);
+	m = mem_new(fn, 0);
+	if (!m)
+		return -ENOMEM;
+	r = get(ctx, nbytes, &ptr, &helper);
+	if (r) {
+		te__free(m);
+		return r;
+	}
+	mem_enter(ctx, m, ptr, nbytes);
+	r = helper ? helper_sync(ctx) : te__stream_wait(ctx->stream, fn);
+	if (r) {
+		te__mem_put(ctx, ptr);
+		return r;
+	}
+	*ret_ptr = ptr;
+	return 0;
+}
+
+/* free the memory; a failure is logged, because no caller can retry */
+static void mem_drop(struct te_ctx *ctx, struct te__mem *m)
+{
+	if (ctx->ops->mem_free(ctx->stream->impl, m->ptr))
+		te__log_warn("%zu bytes of device memory are lost: %s", m->nbytes,
+			     te_error_detail());
+	te__free(m);
+}
+
+void te__mem_put(struct te_ctx *ctx, void *ptr)
+{
+	struct te__mem *m;
+
+	if (!ptr || te__ctx_forked(ctx))
+		return;
+	m = mem_take(ctx, ptr, 0);
+	if (!m)
+		return;
+	pthread_mutex_lock(&ctx->stream->lock);
+	if (!atomic_load(&ctx->stream->capture)) {
+		mem_drop(ctx, m);
+	} else {
+		pthread_mutex_lock(&ctx->lock);
+		m->next = ctx->deferred;
+		ctx->deferred = m;
+		pthread_mutex_unlock(&ctx->lock);
+	}
+	pthread_mutex_unlock(&ctx->stream->lock);
+}
+
+void te__mem_flush(struct te_ctx *ctx)
+{
+	struct te__mem *m = NULL, *next;
+
+	if (te__ctx_forked(ctx))
+		return;
+	pthread_mutex_lock(&ctx->stream->lock);
+	if (!atomic_load(&ctx->stream->capture)) {
+		pthread_mutex_lock(&ctx->lock);
+		m = ctx->deferred;
+		ctx->deferred = NULL;
+		pthread_mutex_unlock(&ctx->lock);
+	}
+	for (; m; m = next) {
+		next = m->next;
+		mem_drop(ctx, m);
+	}
+	pthread_mutex_unlock(&ctx->stream->lock);
+}

@@ -1,0 +1,154 @@
+/*
+ * ctx.h - contexts and streams as libtecore's own files see them.
+ *
+ * The state that does not depend on the backend: references, allocations, which streams take part
+ * in a capture and whether the capture has failed.
+ */
+#ifndef TE__CTX_INTERNAL_H
+#define TE__CTX_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <te/ctx.h>
+#include <te/capture.h>
+#include <te/stream.h>
+#include <te/tensor.h>
+
+#include "libtecore/backend/backend.h"
+#include "libtecore/base/base.h"
+
+#define TE__MEM_BUCKETS 256
+
+struct te__mem {
+	struct te__mem *next;
+	void *ptr;
+	size_t nbytes;
+	int pinned;
+};
+
+/* What streams and events that take part in one capture share. */
+struct te__capture {
+	_Atomic uint32_t refs;
+	struct te_stream *origin;
+	pthread_t thread;  /* that began it */
+	atomic_int active; /* between begin and end */
+	uint32_t edges;	   /* TE_CAPTURE_* */
+	struct te__writes *writes; /* of te__capture_writes, or NULL; under ctx->lock */
+	int error;	   /* the first failed call, under ctx->lock */
+	char detail[512];
+};
+
+struct te_ctx {
+	_Atomic uint32_t refs;
+	const struct te__backend_ops *ops;
+	void *dev;
+	int32_t device;
+	uint32_t traits; /* TE__BACKEND_*: of ops, unless a parameter overrides them */
+	unsigned int nforks;	  /* of the process when the context was created */
+	struct te_stream *stream; /* holds no reference to the context */
+	/* the backend's stream of te__ctx_copy, te__ctx_fill_u32 and te__mem_get; never captured */
+	void *helper;
+	pthread_mutex_t helper_lock;
+
+	/* locks are taken in this order: a stream's, helper_lock, streams_lock, lock */
+	pthread_mutex_t streams_lock;
+	struct te_stream *streams;    /* all of them */
+
+	pthread_mutex_t lock; /* all below, and errors of captures */
+	struct te__mem *mem[TE__MEM_BUCKETS];
+	struct te__mem *deferred; /* freed while the stream was capturing */
+	uint64_t used_nbytes, peak_nbytes, nallocs, pinned_nbytes;
+};
+
+struct te_stream {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	void *impl;
+	struct te_stream *prev, *next; /* in ctx->streams */
+	/* not NULL: takes part in a capture; read by other threads, so atomic */
+	_Atomic(struct te__capture *) capture;
+	/*
+	 * Taken to enter a capture, and by a thread that may not be the stream's to queue something
+	 * if the stream is not capturing.
+	 */
+	pthread_mutex_t lock;
+	/* the backend's event: recorded last by te__stream_follow, te__stream_wait or, before a
+	 * capture, te_capture_begin or te_event_wait */
+	void *mark;
+};
+
+struct te_event {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	void *impl;
+	uint64_t nrecords;	     /* calls that recorded it */
+	struct te__capture *capture; /* of the last record, or NULL */
+	int external;		     /* the last record: te_event_record_external() in a capture */
+};
+
+/*
+ * te_tensor_wrap() of an FP8 tensor of any scaling. A block scaling needs scale_inv with data and
+ * col_scale_inv with coldata; TE_SCALING_TENSOR: one word for both.
+ */
+int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
+			   void *data, void *coldata, float *scale_inv, float *col_scale_inv,
+			   enum te_scaling scaling, struct te_tensor **ret_t);
+
+/* without a reference to the context: te_ctx_create() makes the default stream with it */
+int te__stream_new(struct te_ctx *ctx, struct te_stream **ret_stream);
+void te__stream_delete(struct te_stream *stream);
+/* before a stream is destroyed: a capture begun on it ends, one that it joined fails */
+void te__stream_leave(struct te_stream *stream);
+
+/*
+ * Passes r on. Every call that queues work returns through it: a failure
+ * inside a capture invalidates the capture.
+ */
+int te__stream_queued(struct te_stream *stream, int r);
+
+/* TE_CAPTURE_* of the capture that the stream takes part in; 0: none */
+uint32_t te__stream_edges(const struct te_stream *stream);
+
+/*
+ * Ends the capture that began on the stream, whatever it returns: 0 with the graph; the first
+ * failure inside of the capture; -TE_ESTATE, naming fn, where none began.
+ */
+int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph,
+		    uint32_t *ret_edges);
+
+/*
+ * 0, or -TE_ESTATE in a child that was forked after the context was created: it has the memory of
+ * its parent, but neither the threads nor the device. fn is named in the message.
+ */
+int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn);
+/* the same, without a message: 1 in such a child */
+int te__ctx_forked(const struct te_ctx *ctx);
+
+/*
+ * Synchronous helpers, for any thread, also while other threads capture streams of the context.
+ * te__stream_wait: until what was queued on the stream has run; on a stream that is capturing, what
+ * was queued before the capture. te__ctx_wait: the same for all streams; -EBUSY if the calling
+ * thread is capturing one of them. te__ctx_copy and te__ctx_fill_u32 do not wait for other work, so
+ * their memory must not be in use.
+ */
+int te__stream_wait(struct te_stream *stream, const char *fn);
+int te__ctx_wait(struct te_ctx *ctx, const char *fn);
+int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes);
+int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
+
+/*
+ * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
+ * the context's stream. te__mem_put cannot fail, so destructors call it: the memory is freed after
+ * the work queued on the context's stream or, while that is capturing, after the capture.
+ */
+int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
+void te__mem_put(struct te_ctx *ctx, void *ptr);
+/* free what te__mem_put deferred; no effect while the default stream is capturing */
+void te__mem_flush(struct te_ctx *ctx);
+
+/* queue kernel TE_K_<ID> with its struct on a stream: TE__LAUNCH(stream, QUANTIZE, &args) */
+int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes);
+#define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
+
+#endif

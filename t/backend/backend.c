@@ -1,0 +1,140 @@
+/* t/backend/backend.c - the host backend's table, and what stands in the holes of a table. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "backend_cases.h"
+#include "libtecore/backend/backend.h"
+
+/* an empty table, filled: every entry refuses, naming itself, and touches nothing */
+
+static void check_hole(const char *entry, int r)
+{
+	char want[80];
+
+	snprintf(want, sizeof(want), "the backend has no %s", entry);
+	ck_assert_msg(r == -EOPNOTSUPP, "%s returned %d", entry, r);
+	ck_assert_str_eq(te_error_detail(), want);
+	te_error_clear();
+}
+#define HOLE(ops, entry, ...) check_hole(#entry, (ops).entry(__VA_ARGS__))
+
+START_TEST(refuses_what_a_backend_lacks)
+{
+	struct te__backend_ops o = { .name = "none" };
+	void *p = &o, *q = &o;
+	uint64_t n;
+	double ms;
+
+	te__backend_fill(&o);
+	HOLE(o, probe, NULL);
+	HOLE(o, device_info, 0, NULL);
+	HOLE(o, free_nbytes, 0, &n);
+	HOLE(o, open, 0, &p);
+	HOLE(o, dev_mem, NULL, &n, &n);
+	HOLE(o, mem_alloc, NULL, 1, &p);
+	HOLE(o, mem_free, NULL, NULL);
+	HOLE(o, pinned_alloc, NULL, 1, &p);
+	HOLE(o, pinned_free, NULL, NULL);
+	HOLE(o, stream_create, NULL, &p);
+	HOLE(o, stream_sync, NULL);
+	HOLE(o, stream_query, NULL);
+	HOLE(o, event_create, NULL, &p);
+	HOLE(o, event_record, NULL, NULL);
+	HOLE(o, event_wait, NULL, NULL);
+	HOLE(o, event_sync, NULL);
+	HOLE(o, event_query, NULL);
+	HOLE(o, event_elapsed_ms, NULL, NULL, &ms);
+	HOLE(o, copy, NULL, NULL, NULL, 0);
+	HOLE(o, fill8, NULL, NULL, 0, 0);
+	HOLE(o, fill32, NULL, NULL, 0, 0);
+	HOLE(o, host_call, NULL, NULL, NULL, 0);
+	HOLE(o, launch, NULL, NULL);
+	HOLE(o, capture_begin, NULL);
+	HOLE(o, capture_edges, NULL, 0);
+	HOLE(o, capture_end, NULL, &p);
+	HOLE(o, graph_info, NULL, NULL);
+	HOLE(o, graph_instantiate, NULL, &p);
+	HOLE(o, graph_launch, NULL, NULL);
+	ck_assert_ptr_eq(p, q);
+	/* those without a code to return */
+	o.close(NULL);
+	o.stream_destroy(NULL);
+	o.event_destroy(NULL);
+	o.graph_destroy(NULL);
+	o.exec_destroy(NULL);
+	ck_assert_ptr_null(o.stream_native(NULL));
+	ck_assert_int_eq(o.capture_active(NULL), 0);
+	ck_assert_str_eq(te_error_detail(), "");
+}
+END_TEST
+
+static int mine(struct te_backend_info *ret)
+{
+	ret->ndevices = 7;
+	return 0;
+}
+
+START_TEST(keeps_what_a_backend_has)
+{
+	struct te__backend_ops o = { .name = "one", .probe = mine };
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+
+	te__backend_fill(&o);
+	ck_assert_int_eq(o.probe(&b), 0);
+	ck_assert_int_eq(b.ndevices, 7);
+	ck_assert_str_eq(o.name, "one");
+}
+END_TEST
+
+START_TEST(lists_cuda_then_host)
+{
+	ck_assert_int_eq(te__backend_count(), 2);
+	ck_assert_str_eq(te__backend_at(0)->name, "cuda");
+	ck_assert_str_eq(te__backend_at(1)->name, "host");
+	ck_assert_ptr_null(te__backend_at(2));
+	ck_assert_ptr_null(te__backend_at(-1));
+	ck_assert_ptr_eq(te__backend_by_name("host"), te__backend_at(1));
+	ck_assert_ptr_eq(te__backend_by_name("cuda"), te__backend_at(0));
+	ck_assert_ptr_null(te__backend_by_name("hos"));
+	/* a hole of the host's table is filled */
+	ck_assert_ptr_null(te__backend_host.stream_native);
+	ck_assert_ptr_nonnull(te__backend_by_name("host")->stream_native);
+}
+END_TEST
+
+/* of too much memory sanitizers make an end, unless told that the program copes */
+TE_EXPORT const char *__asan_default_options(void);
+TE_EXPORT const char *__tsan_default_options(void);
+
+const char *__asan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+const char *__tsan_default_options(void)
+{
+	return "allocator_may_return_null=1";
+}
+
+static Suite *suite(void)
+{
+	Suite *s;
+	TCase *c;
+
+	/* so that memory runs out before the machine's does, and is all accounted for */
+	setenv("TE_HOST_MEM_LIMIT", "64M", 1);
+	s = backend_suite("backend/backend", "host");
+	c = tt_case(s, "table", "host fast");
+	tcase_add_test(c, refuses_what_a_backend_lacks);
+	tcase_add_test(c, keeps_what_a_backend_has);
+	tcase_add_test(c, lists_cuda_then_host);
+	return s;
+}
+
+TT_MAIN("backend/backend", TT_NEED_NOTHING, suite)

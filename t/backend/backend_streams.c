@@ -1,0 +1,365 @@
+/* t/backend/backend_streams.c - streams and events. */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend_lib.h"
+#include "tt_ctx.h"
+#include "tt_gate.h"
+
+/* ---- streams ---- */
+
+START_TEST(work_of_a_stream_runs_in_order)
+{
+	const int n = 500;
+	unsigned char *d = bk_get(DEVICE, (size_t)n), *out = bk_get(PINNED, (size_t)n);
+
+	for (int i = 0; i < n; i++) {
+		DO(ops->fill8(a, d, (uint8_t)(i * 7), 1));
+		DO(ops->copy(a, out + i, d, 1));
+	}
+	DO(ops->stream_sync(a));
+	for (int i = 0; i < n; i++)
+		ck_assert_int_eq(out[i], (uint8_t)(i * 7));
+}
+END_TEST
+
+START_TEST(calls_return_before_the_work_is_done)
+{
+	unsigned char *d = bk_get(DEVICE, 64), *out = bk_get(PINNED, 64);
+
+	tt_poison(out, 64);
+	bk_hold_up(a);
+	DO(ops->fill8(a, d, 0x11, 64));
+	DO(ops->copy(a, out, d, 64));
+	tt_sleep_ms(20);
+	ck_assert(tt_is_poison(out, 64));
+	tt_gate_open_later(60);
+	DO(ops->stream_sync(a));
+	/* sync returned after the gate was opened and the work after it had run */
+	ck_assert(tt_gate_is_open());
+	ck_assert_int_eq(out[0], 0x11);
+	ck_assert_int_eq(out[63], 0x11);
+}
+END_TEST
+
+START_TEST(query_tells_busy_from_idle)
+{
+	ck_assert_int_eq(ops->stream_query(a), 1);
+	bk_hold_up(a);
+	ck_assert_int_eq(ops->stream_query(a), 0);
+	ck_assert_int_eq(ops->stream_query(b), 1);
+	tt_gate_open();
+	DO(ops->stream_sync(a));
+	ck_assert_int_eq(ops->stream_query(a), 1);
+}
+END_TEST
+
+START_TEST(streams_run_concurrently)
+{
+	unsigned char *d = bk_get(DEVICE, 2), *out = bk_get(PINNED, 2);
+
+	out[0] = out[1] = 0;
+	bk_hold_up(a);
+	DO(ops->fill8(a, d, 1, 1));
+	DO(ops->copy(a, out, d, 1));
+	DO(ops->fill8(b, d + 1, 2, 1));
+	DO(ops->copy(b, out + 1, d + 1, 1));
+	/* a still waits: if b waited for it, the gate would never be opened */
+	DO(ops->stream_sync(b));
+	ck_assert_int_eq(out[0], 0);
+	ck_assert_int_eq(out[1], 2);
+	tt_gate_open();
+	DO(ops->stream_sync(a));
+	ck_assert_int_eq(out[0], 1);
+}
+END_TEST
+
+/* queues hold 1024 commands on both backends: queueing more blocks, and loses none */
+START_TEST(takes_more_work_than_a_queue_holds)
+{
+	const int n = 3000;
+	uint32_t *d = bk_get(DEVICE, (size_t)n * 4), *out = bk_get(PINNED, (size_t)n * 4);
+
+	bk_hold_up(a);
+	tt_gate_open_later(60);
+	for (int i = 0; i < n; i++)
+		DO(ops->fill32(a, d + i, (uint32_t)i * 2654435761u, 1));
+	DO(ops->copy(a, out, d, (size_t)n * 4));
+	DO(ops->stream_sync(a));
+	for (int i = 0; i < n; i++)
+		ck_assert_uint_eq(out[i], (uint32_t)i * 2654435761u);
+}
+END_TEST
+
+START_TEST(a_destroyed_stream_finishes_its_work)
+{
+	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
+	void *s, *e;
+
+	*out = 0;
+	DO(ops->event_create(dev, &e));
+	DO(ops->stream_create(dev, &s));
+	for (int i = 0; i < 100; i++)
+		DO(ops->fill8(s, d, (uint8_t)i, 1));
+	DO(ops->copy(s, out, d, 1));
+	DO(ops->event_record(e, s));
+	ops->stream_destroy(s);
+	DO(ops->event_sync(e));
+	ck_assert_int_eq(*out, 99);
+	ck_assert_int_eq(ops->event_query(e), 1);
+	ops->event_destroy(e);
+}
+END_TEST
+
+struct worker {
+	pthread_t thread;
+	void *stream;
+	unsigned char *d, *out;
+	int r;
+};
+
+/* its own stream, no assertions: those are the test's thread's */
+static void *worker(void *arg)
+{
+	struct worker *w = arg;
+
+	for (int i = 0; !w->r && i < 300; i++) {
+		w->r = ops->fill8(w->stream, w->d, (uint8_t)i, 100);
+		if (!w->r)
+			w->r = ops->copy(w->stream, w->out, w->d, 100);
+		if (!w->r && i % 16 == 0)
+			w->r = ops->stream_sync(w->stream);
+	}
+	if (!w->r)
+		w->r = ops->stream_sync(w->stream);
+	return NULL;
+}
+
+START_TEST(threads_use_streams_of_their_own)
+{
+	struct worker w[4] = { { 0 } };
+
+	for (int i = 0; i < 4; i++) {
+		DO(ops->stream_create(dev, &w[i].stream));
+		w[i].d = bk_get(DEVICE, 100);
+		w[i].out = bk_get(PINNED, 100);
+	}
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(pthread_create(&w[i].thread, NULL, worker, &w[i]), 0);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(w[i].thread, NULL);
+		ck_assert_int_eq(w[i].r, 0);
+		ck_assert_int_eq(w[i].out[99], (uint8_t)299);
+		ops->stream_destroy(w[i].stream);
+	}
+}
+END_TEST
+
+/* ---- events ---- */
+
+START_TEST(a_wait_orders_two_streams)
+{
+	const size_t n = 1001;
+	unsigned char *d = bk_get(DEVICE, n), *out = bk_get(PINNED, n);
+	void *e;
+
+	bk_poison(d, n);
+	memset(out, 0, n);
+	DO(ops->event_create(dev, &e));
+	bk_hold_up(a);
+	DO(ops->fill8(a, d, 0x42, n));
+	DO(ops->event_record(e, a));
+	DO(ops->event_wait(e, b));
+	DO(ops->copy(b, out, d, n));
+	tt_sleep_ms(30);
+	ck_assert_int_eq(ops->event_query(e), 0);
+	ck_assert_int_eq(ops->stream_query(b), 0);
+	ck_assert_int_eq(out[0], 0);
+	tt_gate_open();
+	/* this waits for b only; the event makes b wait for a */
+	DO(ops->stream_sync(b));
+	for (size_t i = 0; i < n; i++)
+		ck_assert_int_eq(out[i], 0x42);
+	ck_assert_int_eq(ops->event_query(e), 1);
+	DO(ops->event_sync(e));
+	ops->event_destroy(e);
+}
+END_TEST
+
+START_TEST(an_event_is_reached_after_the_work_before_it)
+{
+	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
+	void *e;
+
+	*out = 0;
+	DO(ops->event_create(dev, &e));
+	bk_hold_up(a);
+	DO(ops->fill8(a, d, 5, 1));
+	DO(ops->copy(a, out, d, 1));
+	DO(ops->event_record(e, a));
+	tt_gate_open_later(60);
+	DO(ops->event_sync(e));
+	ck_assert_int_eq(*out, 5);
+	ops->event_destroy(e);
+}
+END_TEST
+
+START_TEST(an_event_never_recorded_is_reached)
+{
+	double ms = -1;
+	void *e, *f;
+
+	DO(ops->event_create(dev, &e));
+	DO(ops->event_create(dev, &f));
+	ck_assert_int_eq(ops->event_query(e), 1);
+	DO(ops->event_sync(e));
+	DO(ops->event_wait(e, a));
+	DO(ops->stream_sync(a));
+	/* but it has no time */
+	DO(ops->event_record(f, a));
+	DO(ops->event_sync(f));
+	fails(ops->event_elapsed_ms(e, f, &ms), -EBUSY, "");
+	fails(ops->event_elapsed_ms(f, e, &ms), -EBUSY, "");
+	ck_assert(ms == -1);
+	ops->event_destroy(e);
+	ops->event_destroy(f);
+}
+END_TEST
+
+/* who waited waits for the record that there was, however the event moves on */
+START_TEST(recording_again_moves_an_event)
+{
+	void *e;
+
+	DO(ops->event_create(dev, &e));
+	DO(ops->event_record(e, a));
+	DO(ops->event_sync(e));
+	DO(ops->event_wait(e, b));
+	bk_hold_up(a);
+	DO(ops->event_record(e, a));
+	ck_assert_int_eq(ops->event_query(e), 0);
+	DO(ops->stream_sync(b)); /* the gate is closed: it waited for the first record */
+	tt_gate_open();
+	DO(ops->event_sync(e));
+	ck_assert_int_eq(ops->event_query(e), 1);
+	/* and on another stream */
+	bk_hold_up(b);
+	DO(ops->event_record(e, b));
+	DO(ops->stream_sync(a));
+	ck_assert_int_eq(ops->event_query(e), 0);
+	tt_gate_open();
+	DO(ops->event_sync(e));
+	ops->event_destroy(e);
+}
+END_TEST
+
+/* though it is reached last, where its stream is the slower one */
+START_TEST(an_older_record_does_not_come_back)
+{
+	double ms = -1;
+	void *e, *f;
+
+	DO(ops->event_create(dev, &e));
+	DO(ops->event_create(dev, &f));
+	DO(ops->event_record(f, a));
+	bk_hold_up(b);
+	DO(ops->event_record(e, b));
+	DO(ops->event_record(e, a));
+	DO(ops->event_sync(e)); /* the gate is closed: this is the record on a */
+	tt_gate_open();
+	DO(ops->stream_sync(b));
+	ck_assert_int_eq(ops->event_query(e), 1);
+	DO(ops->event_elapsed_ms(f, e, &ms));
+	ck_assert_msg(ms >= 0, "%g ms", ms);
+	ops->event_destroy(e);
+	ops->event_destroy(f);
+}
+END_TEST
+
+static void nap(void *arg)
+{
+	tt_sleep_ms(*(int *)arg);
+}
+
+START_TEST(elapsed_time_is_what_passed)
+{
+	struct timespec t0, t1;
+	double ms = -1, back, wall;
+	void *e, *f;
+	int n = 25;
+
+	DO(ops->event_create(dev, &e));
+	DO(ops->event_create(dev, &f));
+	clock_gettime(CLOCK_MONOTONIC, &t0);
+	DO(ops->event_record(e, a));
+	DO(ops->host_call(a, nap, &n, sizeof(n)));
+	DO(ops->event_record(f, a));
+	DO(ops->stream_sync(a));
+	clock_gettime(CLOCK_MONOTONIC, &t1);
+	wall = (double)(t1.tv_sec - t0.tv_sec) * 1e3 + (double)(t1.tv_nsec - t0.tv_nsec) * 1e-6;
+	DO(ops->event_elapsed_ms(e, f, &ms));
+	/* clocks of GPU and CPU differ by far less than a tenth */
+	ck_assert_msg(ms >= 0.9 * n && ms <= 1.1 * wall, "%g ms, of %g", ms, wall);
+	DO(ops->event_elapsed_ms(f, e, &back));
+	ck_assert_msg(back < -0.9 * n && ms + back < 0.01 && ms + back > -0.01, "%g and %g", ms,
+		      back);
+	DO(ops->event_elapsed_ms(e, e, &back));
+	ck_assert(back == 0);
+	/* not reached: no time yet */
+	back = -1;
+	bk_hold_up(a);
+	DO(ops->event_record(f, a));
+	fails(ops->event_elapsed_ms(e, f, &back), -EBUSY, "");
+	ck_assert(back == -1);
+	tt_gate_open();
+	DO(ops->event_sync(f));
+	ops->event_destroy(e);
+	ops->event_destroy(f);
+}
+END_TEST
+
+START_TEST(a_destroyed_event_still_orders)
+{
+	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
+	void *e;
+
+	*out = 0;
+	DO(ops->fill8(a, d, 1, 1));
+	DO(ops->stream_sync(a));
+	DO(ops->event_create(dev, &e));
+	bk_hold_up(a);
+	DO(ops->fill8(a, d, 2, 1));
+	DO(ops->event_record(e, a));
+	DO(ops->event_wait(e, b));
+	DO(ops->copy(b, out, d, 1));
+	ops->event_destroy(e);
+	tt_gate_open();
+	DO(ops->stream_sync(b));
+	ck_assert_int_eq(*out, 2);
+}
+END_TEST
+
+void backend_stream_cases(Suite *s)
+{
+	TCase *c = bk_case(s, "streams");
+
+	tcase_add_test(c, work_of_a_stream_runs_in_order);
+	tcase_add_test(c, calls_return_before_the_work_is_done);
+	tcase_add_test(c, query_tells_busy_from_idle);
+	tcase_add_test(c, streams_run_concurrently);
+	tcase_add_test(c, takes_more_work_than_a_queue_holds);
+	tcase_add_test(c, a_destroyed_stream_finishes_its_work);
+	tcase_add_test(c, threads_use_streams_of_their_own);
+	c = bk_case(s, "events");
+	tcase_add_test(c, a_wait_orders_two_streams);
+	tcase_add_test(c, an_event_is_reached_after_the_work_before_it);
+	tcase_add_test(c, an_event_never_recorded_is_reached);
+	tcase_add_test(c, recording_again_moves_an_event);
+	tcase_add_test(c, an_older_record_does_not_come_back);
+	tcase_add_test(c, elapsed_time_is_what_passed);
+	tcase_add_test(c, a_destroyed_event_still_orders);
+}

@@ -1,0 +1,528 @@
+/*
+ * t/backend/cublaslt.c - GEMMs of the cuda backend with failing calls of the driver or of cuBLASLt.
+ * This program fakes both: no GPU is needed.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <te/dtype.h>
+#include <te/errno.h>
+
+#include "cuda_fake.h"
+#include "libtecore/backend/cuda/cublaslt_api.h"
+#include "libtecore/backend/cuda/cuda.h"
+#include "tt_ctx.h"
+
+#define CANDIDATES 3
+
+enum kind { STREAM, EVENT, GRAPH, EXEC, MEMORY, PREF, DESC, LAYOUT, HANDLE, NKINDS };
+
+/* all handles point to it */
+struct object {
+	enum kind kind;
+	int capturing;
+	int algo; /* the latest GEMM of a stream, or that of a graph */
+};
+
+static struct {
+	int live[NKINDS];
+	int ncalls, fail_at; /* the call that fails, from 1; 0: none */
+	const char *failed;  /* its name */
+	int fail_all;	     /* calls of that name fail */
+	int ran;	     /* the candidate that ran last, in a graph or eagerly */
+	int ngemms;	     /* queued eagerly */
+	float ms[CANDIDATES];
+	size_t version;
+	int32_t mode[2]; /* of the scales of A and B, as set last */
+} fake;
+
+static int fails_now(const char *fn)
+{
+	const char *name = fn + strlen("fake_");
+
+	if (++fake.ncalls != fake.fail_at && !(fake.fail_all && !strcmp(name, fake.failed)))
+		return 0;
+	fake.failed = name;
+	return FAKE_UNKNOWN;
+}
+#define FAIL() fails_now(__func__)
+
+static int hold(enum kind kind, int failed, void **ret)
+{
+	struct object *o;
+
+	if (failed)
+		return failed;
+	o = calloc(1, sizeof(*o));
+	o->kind = kind;
+	fake.live[kind]++;
+	*ret = o;
+	return 0;
+}
+
+/* a destruction that reports a failure has destroyed the object */
+static int drop(enum kind kind, int failed, void *object)
+{
+	struct object *o = object;
+
+	ck_assert_int_eq(o->kind, kind);
+	fake.live[kind]--;
+	free(o);
+	return failed;
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+/* calls without effect, which succeed or fail */
+#define PLAIN(X)                                                                               \
+	X(cuCtxPushCurrent, (void *ctx))                                                       \
+	X(cuCtxPopCurrent, (void **ret_ctx))                                                   \
+	X(cuThreadExchangeStreamCaptureMode, (int *mode))                                      \
+	X(cuDriverGetVersion, (int *ret_version))                                              \
+	X(cuStreamSynchronize, (void *stream))                                                 \
+	X(cuEventRecord, (void *event, void *stream))                                          \
+	X(cuEventSynchronize, (void *event))                                                   \
+	X(cublasLtMatmulPreferenceSetAttribute, (void *pref, int attr, const void *v, size_t n))
+#define X(name, args)               \
+	static int fake_##name args \
+	{                           \
+		return FAIL();      \
+	}
+PLAIN(X)
+#undef X
+
+/* calls that create an object, and calls that destroy one */
+#define MAKE(X)                                                                 \
+	X(cuStreamCreate, STREAM, (void **ret, unsigned flags))                 \
+	X(cuEventCreate, EVENT, (void **ret, unsigned flags))                   \
+	X(cublasLtCreate, HANDLE, (void **ret))                                 \
+	X(cublasLtMatmulDescCreate, DESC, (void **ret, int compute, int scale)) \
+	X(cublasLtMatrixLayoutCreate, LAYOUT,                                   \
+	  (void **ret, int type, uint64_t rows, uint64_t cols, int64_t ld))     \
+	X(cublasLtMatmulPreferenceCreate, PREF, (void **ret))
+#define X(name, kind, args)                     \
+	static int fake_##name args             \
+	{                                       \
+		return hold(kind, FAIL(), ret); \
+	}
+MAKE(X)
+#undef X
+#define TAKE(X)                                \
+	X(cuStreamDestroy, STREAM)             \
+	X(cuEventDestroy, EVENT)               \
+	X(cuGraphDestroy, GRAPH)               \
+	X(cuGraphExecDestroy, EXEC)            \
+	X(cublasLtDestroy, HANDLE)             \
+	X(cublasLtMatmulDescDestroy, DESC)     \
+	X(cublasLtMatrixLayoutDestroy, LAYOUT) \
+	X(cublasLtMatmulPreferenceDestroy, PREF)
+#define X(name, kind)                              \
+	static int fake_##name(void *object)       \
+	{                                          \
+		return drop(kind, FAIL(), object); \
+	}
+TAKE(X)
+#undef X
+
+static int fake_cuInit(unsigned flags)
+{
+	return 0;
+}
+
+static int fake_cuGetErrorName(int result, const char **ret_name)
+{
+	*ret_name = "CUDA_ERROR_FAKE";
+	return 0;
+}
+
+static int fake_cuMemAllocFromPoolAsync(uint64_t *ret, size_t n, void *pool, void *stream)
+{
+	void *p;
+	int r = hold(MEMORY, FAIL(), &p);
+
+	if (!r)
+		*ret = (uintptr_t)p;
+	return r;
+}
+
+static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+{
+	return drop(MEMORY, FAIL(), (void *)(uintptr_t)ptr);
+}
+
+static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
+{
+	*ret_status = ((struct object *)stream)->capturing ? TE__CU_CAPTURE_STATUS_ACTIVE :
+							     TE__CU_CAPTURE_STATUS_NONE;
+	return FAIL();
+}
+
+static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *ret_id,
+				       void **ret_graph, void *const **ret_deps,
+				       const struct te__cu_edge_data **ret_data, size_t *ret_ndeps)
+{
+	*ret_status = TE__CU_CAPTURE_STATUS_NONE;
+	return FAIL();
+}
+
+static int fake_cuStreamBeginCapture(void *stream, int mode)
+{
+	int r = FAIL();
+
+	ck_assert_int_eq(((struct object *)stream)->capturing, 0);
+	((struct object *)stream)->capturing = !r;
+	return r;
+}
+
+static int fake_cuStreamEndCapture(void *stream, void **ret_graph)
+{
+	struct object *s = stream;
+
+	ck_assert_int_eq(s->capturing, 1);
+	s->capturing = 0;
+	if (hold(GRAPH, FAIL(), ret_graph))
+		return FAKE_UNKNOWN;
+	((struct object *)*ret_graph)->algo = s->algo;
+	return 0;
+}
+
+static int fake_cuGraphInstantiateWithFlags(void **ret_exec, void *graph, unsigned long long flags)
+{
+	if (hold(EXEC, FAIL(), ret_exec))
+		return FAKE_UNKNOWN;
+	((struct object *)*ret_exec)->algo = ((struct object *)graph)->algo;
+	return 0;
+}
+
+static int fake_cuGraphLaunch(void *exec, void *stream)
+{
+	fake.ran = ((struct object *)exec)->algo;
+	return FAIL();
+}
+
+static int fake_cuEventElapsedTime(float *ret_ms, void *from, void *to)
+{
+	*ret_ms = fake.ms[fake.ran];
+	return FAIL();
+}
+
+static size_t fake_cublasLtGetVersion(void)
+{
+	return fake.version;
+}
+
+static int fake_cublasLtMatmulDescSetAttribute(void *desc, int attr, const void *value, size_t n)
+{
+	if (attr == TE__LT_DESC_A_SCALE_MODE || attr == TE__LT_DESC_B_SCALE_MODE)
+		memcpy(&fake.mode[attr == TE__LT_DESC_B_SCALE_MODE], value, n);
+	return FAIL();
+}
+
+static int fake_cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c,
+					       void *d, void *pref, int want,
+					       struct te__lt_heuristic *results, int *ret_n)
+{
+	ck_assert_int_ge(want, CANDIDATES);
+	for (int i = 0; i < CANDIDATES; i++)
+		results[i] = (struct te__lt_heuristic){ .algo = { { (uint64_t)i } },
+							.workspace_nbytes = (size_t)i * 256 };
+	*ret_n = CANDIDATES;
+	return FAIL();
+}
+
+static int fake_cublasLtMatmulAlgoCheck(void *handle, void *desc, void *a, void *b, void *c,
+					void *d, const struct te__lt_algo *algo,
+					struct te__lt_heuristic *result)
+{
+	result->workspace_nbytes = (size_t)algo->data[0] * 256;
+	return FAIL();
+}
+
+static int fake_cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a,
+			       void *alayout, const void *b, void *blayout, const void *beta,
+			       const void *c, void *clayout, void *d, void *dlayout,
+			       const struct te__lt_algo *algo, void *workspace, size_t nbytes,
+			       void *stream)
+{
+	struct object *s = stream;
+
+	s->algo = (int)algo->data[0];
+	ck_assert_uint_ge(nbytes, (size_t)s->algo * 256);
+	if (!s->capturing) {
+		fake.ran = s->algo;
+		fake.ngemms++;
+	}
+	return FAIL();
+}
+#pragma GCC diagnostic pop
+
+/* ---- a device and a stream, made without opening a GPU ---- */
+
+static char cache[] = "/tmp/te-cublaslt.XXXXXX";
+static char choices[sizeof(cache) + 40];
+static struct object own[2] = { { .kind = STREAM }, { .kind = STREAM } };
+static struct te__cuda_dev dev;
+static struct te__cuda_stream stream;
+static int64_t live;
+
+static void setup(void)
+{
+	struct te__cuda_driver d = fake_driver();
+	static struct te__lt_api lt;
+
+#define X(name, ...) lt.name = fake_##name;
+	TE__LT_SYMS(X)
+#undef X
+	lt.cublasLtGetVersion = fake_cublasLtGetVersion;
+#define HAVE(name) d.name = fake_##name
+	HAVE(cuInit);
+	HAVE(cuGetErrorName);
+	HAVE(cuCtxPushCurrent);
+	HAVE(cuCtxPopCurrent);
+	HAVE(cuThreadExchangeStreamCaptureMode);
+	HAVE(cuDriverGetVersion);
+	HAVE(cuStreamCreate);
+	HAVE(cuStreamDestroy);
+	HAVE(cuStreamSynchronize);
+	HAVE(cuStreamIsCapturing);
+	HAVE(cuStreamGetCaptureInfo);
+	HAVE(cuStreamBeginCapture);
+	HAVE(cuStreamEndCapture);
+	HAVE(cuEventCreate);
+	HAVE(cuEventDestroy);
+	HAVE(cuEventRecord);
+	HAVE(cuEventSynchronize);
+	HAVE(cuEventElapsedTime);
+	HAVE(cuMemAllocFromPoolAsync);
+	HAVE(cuMemFreeAsync);
+	HAVE(cuGraphInstantiateWithFlags);
+	HAVE(cuGraphDestroy);
+	HAVE(cuGraphLaunch);
+	HAVE(cuGraphExecDestroy);
+#undef HAVE
+	memset(&fake, 0, sizeof(fake));
+	fake.version = 130000;
+	fake.ms[0] = 3;
+	fake.ms[1] = 1;
+	fake.ms[2] = 2;
+	te__cuda_driver_fake(&d);
+	te__cublaslt_fake(&lt);
+	memset(&dev, 0, sizeof(dev));
+	dev.ctx = &own[0];
+	dev.stream = &own[0];
+	pthread_mutex_init(&dev.lock, NULL);
+	pthread_mutex_init(&dev.lt_lock, NULL);
+	stream = (struct te__cuda_stream){ .dev = &dev, .stream = &own[1] };
+	snprintf(choices, sizeof(choices), "%s/gemm--0-130000", cache);
+	unlink(choices); /* left by a test that failed */
+	ck_assert(!mkdir(cache, 0700) || errno == EEXIST);
+	live = te__alloc_live();
+}
+
+/* destroys stream, which has a workspace, and device, which has problems; nothing may remain */
+static void close_all(void)
+{
+	fake.fail_at = fake.fail_all = 0;
+	te__cublaslt_close(&dev);
+	if (stream.workspace)
+		te__cuda_workspace_free(&dev, stream.workspace, stream.stream);
+	stream.workspace = NULL;
+	for (int k = 0; k < NKINDS; k++)
+		ck_assert_msg(!fake.live[k], "%d objects of kind %d are left", fake.live[k], k);
+	ck_assert_int_eq(te__alloc_live(), live);
+}
+
+static void teardown(void)
+{
+	close_all();
+	unlink(choices);
+	ck_assert_int_eq(rmdir(cache), 0);
+	pthread_mutex_destroy(&dev.lt_lock);
+	pthread_mutex_destroy(&dev.lock);
+}
+
+static int multiply_from(int32_t in, int32_t asc, int32_t bsc)
+{
+	static float a[16], b[16], d[16], bias[4];
+	const int fp8 = in == TE_DTYPE_E4M3;
+	const int32_t out = fp8 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	const struct te_k_gemm g = { .a = a,
+				     .b = b,
+				     .d = d,
+				     .bias = bias,
+				     .m = 4,
+				     .n = 4,
+				     .k = 4,
+				     .alpha = 1,
+				     .sa = fp8 ? a : NULL,
+				     .sb = fp8 ? b : NULL,
+				     .adtype = in,
+				     .bdtype = in,
+				     .cdtype = out,
+				     .ddtype = out,
+				     .asc = asc,
+				     .bsc = bsc };
+
+	return te__cublaslt_gemm(&stream, &g);
+}
+
+static int multiply(void)
+{
+	return multiply_from(TE_DTYPE_FP32, TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR);
+}
+
+static int multiply_scaled(int32_t asc, int32_t bsc)
+{
+	return multiply_from(TE_DTYPE_E4M3, asc, bsc);
+}
+
+START_TEST(the_fastest_is_chosen_and_kept)
+{
+	int ncalls;
+
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 1);
+	ncalls = fake.ncalls;
+	fake.ncalls = 0;
+	DO(multiply());
+	ck_assert_int_eq(fake.ngemms, 2);
+	ck_assert_int_lt(fake.ncalls, ncalls / 4);
+	close_all();
+	/* the next process reads it from the file */
+	fake.ms[2] = 0.5f;
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 1);
+}
+END_TEST
+
+/* if candidates cannot be measured, the heuristic's first is used and not written to the file */
+START_TEST(a_choice_without_measurement_is_not_kept)
+{
+	static const char *const call[] = {
+		"cuMemAllocFromPoolAsync",     "cuStreamBeginCapture", "cuStreamEndCapture",
+		"cuGraphInstantiateWithFlags", "cuGraphLaunch",	       "cuEventElapsedTime"
+	};
+
+	fake.failed = call[_i];
+	fake.fail_all = 1;
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 0);
+	ck_assert_int_ne(access(choices, F_OK), 0);
+	close_all();
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 1);
+	ck_assert_int_eq(access(choices, F_OK), 0);
+}
+END_TEST
+
+/* cuBLASLt's A is the kernel's b */
+START_TEST(blocks_choose_the_scale_modes)
+{
+	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128));
+	ck_assert_int_eq(fake.mode[0], TE__LT_SCALE_BLK128X128_32F);
+	ck_assert_int_eq(fake.mode[1], TE__LT_SCALE_VEC128_32F);
+	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
+	ck_assert_int_eq(fake.mode[0], TE__LT_SCALE_VEC128_32F);
+}
+END_TEST
+
+START_TEST(blocks_need_a_new_library)
+{
+	fake.version = 120805;
+	ck_assert_int_eq(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128), -TE_EBLAS);
+	tt_said("needs cuBLASLt 12.9 or later, found 12.8");
+	ck_assert_int_eq(fake.ngemms, 0);
+	close_all();
+	fake.version = 120900;
+	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_128X128));
+	snprintf(choices, sizeof(choices), "%s/gemm--0-120900", cache); /* for teardown */
+}
+END_TEST
+
+/* the choice for a problem without blocks is not that for one with them, whose key begins alike */
+START_TEST(blocks_have_choices_of_their_own)
+{
+	fake.ms[2] = 0.5f;
+	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
+	ck_assert_int_eq(fake.ran, 2);
+	close_all();
+	fake.ms[2] = 2;
+	DO(multiply_scaled(TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR));
+	ck_assert_int_eq(fake.ran, 1);
+	close_all();
+	fake.ms[1] = 4;
+	DO(multiply_scaled(TE_K_SCALING_TENSOR, TE_K_SCALING_TENSOR));
+	ck_assert_int_eq(fake.ran, 1);
+	DO(multiply_scaled(TE_K_SCALING_1X128, TE_K_SCALING_1X128));
+	ck_assert_int_eq(fake.ran, 2);
+}
+END_TEST
+
+/* with and without a cache file: a failing call gives an error message or is not needed */
+START_TEST(each_call_may_fail)
+{
+	int nth = 1, ncodes = 0, fired = 1;
+
+	for (; fired; nth++) {
+		int r;
+
+		close_all();
+		unlink(choices);
+		if (_i) {
+			DO(multiply());
+			close_all();
+		}
+		te_error_clear();
+		fake.ncalls = 0;
+		fake.failed = "none";
+		fake.fail_at = nth;
+		fake.ngemms = 0;
+		r = multiply();
+		fired = fake.ncalls >= nth;
+		fake.fail_at = 0;
+		for (int k = STREAM; k <= EXEC; k++)
+			ck_assert_msg(!fake.live[k], "%s: %d of kind %d", fake.failed, fake.live[k],
+				      k);
+		ck_assert_int_eq(fake.live[PREF], 0);
+		ck_assert_int_eq(fake.live[MEMORY], stream.workspace != NULL);
+		ck_assert_int_eq(own[1].capturing, 0);
+		if (r) {
+			ck_assert_msg(r == -TE_EBLAS || r == -TE_ECUDA, "%s: %d", fake.failed, r);
+			tt_said(fake.failed);
+			ncodes++;
+		} else {
+			ck_assert_int_eq(fake.ngemms, 1);
+			ck_assert_str_eq(te_error_detail(), "");
+		}
+		DO(multiply());
+	}
+	ck_assert_int_gt(nth, _i ? 15 : 80);
+	ck_assert_int_gt(ncodes, 10);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/cublaslt");
+	TCase *c = tt_case(s, "gemm", "host fast");
+
+	/* only the name: each test creates the folder and removes it */
+	if (!mkdtemp(cache) || rmdir(cache) || setenv("TE_CACHE_DIR", cache, 1))
+		abort();
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, the_fastest_is_chosen_and_kept);
+	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
+	tcase_add_test(c, blocks_choose_the_scale_modes);
+	tcase_add_test(c, blocks_need_a_new_library);
+	tcase_add_test(c, blocks_have_choices_of_their_own);
+	tcase_add_loop_test(c, each_call_may_fail, 0, 2);
+	return s;
+}
+
+TT_MAIN("backend/cublaslt", TT_NEED_NOTHING, suite)

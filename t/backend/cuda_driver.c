@@ -1,0 +1,606 @@
+/*
+ * t/backend/cuda_driver.c - error messages if the cuda backend cannot be used, and failures while a
+ * GPU is opened. This program fakes the driver: neither libcuda nor a GPU is needed.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/ctx.h>
+#include <te/errno.h>
+
+#include "cuda_fake.h"
+#include "kernels/kernels.h"
+#include "libtecore/base/base.h"
+#include "tt.h"
+
+#define FAKE_MISMATCH 803
+
+/* the machine that the fake driver describes */
+static struct {
+	int init;  /* result of cuInit */
+	int count; /* result of cuDeviceGetCount */
+	int ndevices;
+	struct {
+		const char *name;
+		int major, minor;
+	} dev[2];
+	const char *missing; /* the function that the library lacks, or NULL */
+	int status_only;     /* reports it by a NULL function, with CUDA_SUCCESS */
+	int exclusive;	     /* another process uses the GPU: no context can be created */
+	int ncontexts;	     /* retained so far */
+	int current;	     /* contexts pushed */
+	int live;	     /* contexts, pools, streams and modules that exist */
+} fake;
+
+static int handle; /* all handles point to it */
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+static int fake_cuInit(unsigned flags)
+{
+	return fake.init;
+}
+
+static int fake_cuGetErrorName(int result, const char **ret_name)
+{
+	*ret_name = result == FAKE_MISMATCH ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" :
+					      "CUDA_ERROR_UNKNOWN";
+	return 0;
+}
+
+static int fake_cuDriverGetVersion(int *ret_version)
+{
+	*ret_version = 12040;
+	return 0;
+}
+
+static int fake_cuDeviceGetCount(int *ret_count)
+{
+	*ret_count = fake.ndevices;
+	return fake.count;
+}
+
+static int fake_cuDeviceGet(int *ret_dev, int ordinal)
+{
+	*ret_dev = ordinal;
+	return 0;
+}
+
+static int fake_cuDeviceGetName(char *name, int len, int dev)
+{
+	snprintf(name, (size_t)len, "%s", fake.dev[dev].name);
+	return 0;
+}
+
+static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
+{
+	*ret_value = attribute == TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR ? fake.dev[dev].major :
+		     attribute == TE__CU_ATTR_COMPUTE_CAPABILITY_MINOR ? fake.dev[dev].minor :
+									 232448;
+	return 0;
+}
+
+static int fake_cuDeviceTotalMem(size_t *ret_nbytes, int dev)
+{
+	*ret_nbytes = (size_t)80 << 30;
+	return 0;
+}
+
+static int hold(void **ret)
+{
+	fake.live++;
+	*ret = &handle;
+	return 0;
+}
+
+static int drop(void)
+{
+	ck_assert_int_gt(fake.live, 0);
+	fake.live--;
+	return 0;
+}
+
+static int fake_cuDevicePrimaryCtxRetain(void **ret_ctx, int dev)
+{
+	if (fake.exclusive)
+		return FAKE_UNKNOWN;
+	fake.ncontexts++;
+	return hold(ret_ctx);
+}
+
+static int fake_cuDevicePrimaryCtxRelease(int dev)
+{
+	return drop();
+}
+
+static int fake_cuCtxPushCurrent(void *ctx)
+{
+	ck_assert_ptr_eq(ctx, &handle);
+	fake.current++;
+	return 0;
+}
+
+static int fake_cuCtxPopCurrent(void **ret_ctx)
+{
+	ck_assert_int_gt(fake.current, 0);
+	fake.current--;
+	*ret_ctx = &handle;
+	return 0;
+}
+
+static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
+{
+	ck_assert_int_gt(fake.current, 0);
+	*ret_free = (size_t)60 << 30;
+	*ret_total = (size_t)80 << 30;
+	return 0;
+}
+
+static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	*mode = TE__CU_CAPTURE_MODE_THREAD_LOCAL;
+	return 0;
+}
+
+static int fake_cuMemPoolCreate(void **ret_pool, const struct te__cu_pool_props *props)
+{
+	return hold(ret_pool);
+}
+
+static int fake_cuMemPoolDestroy(void *pool)
+{
+	return drop();
+}
+
+static int fake_cuMemPoolSetAttribute(void *pool, int attribute, void *value)
+{
+	return 0;
+}
+
+static int fake_cuStreamCreate(void **ret_stream, unsigned flags)
+{
+	return hold(ret_stream);
+}
+
+static int fake_cuStreamDestroy(void *stream)
+{
+	return drop();
+}
+
+static int fake_cuStreamSynchronize(void *stream)
+{
+	return 0;
+}
+
+static int fake_cuEventCreate(void **ret_event, unsigned flags)
+{
+	return hold(ret_event);
+}
+
+static int fake_cuEventDestroy(void *event)
+{
+	return drop();
+}
+
+static int fake_cuModuleLoadData(void **ret_module, const void *image)
+{
+	return hold(ret_module);
+}
+
+static int fake_cuModuleUnload(void *module)
+{
+	return drop();
+}
+
+static int fake_cuModuleGetFunctionCount(unsigned *ret_count, void *module)
+{
+	*ret_count = 2;
+	return 0;
+}
+
+static int fake_cuModuleEnumerateFunctions(void **ret_funcs, unsigned count, void *module)
+{
+	for (unsigned i = 0; i < count; i++)
+		ret_funcs[i] = &handle;
+	return 0;
+}
+
+static int fake_cuFuncGetName(const char **ret_name, void *func)
+{
+	*ret_name = "te_k_clear";
+	return 0;
+}
+
+static int fake_cuFuncLoad(void *func)
+{
+	return 0;
+}
+
+static int fake_cuFuncGetAttribute(int *ret_value, int attribute, void *func)
+{
+	*ret_value = 1024;
+	return 0;
+}
+
+static int fake_cuFuncSetAttribute(void *func, int attribute, int value)
+{
+	return 0;
+}
+#pragma GCC diagnostic pop
+
+static struct te__cuda_driver driver(void)
+{
+	struct te__cuda_driver d = fake_driver();
+
+#define HAVE(name) d.name = fake_##name
+	HAVE(cuInit);
+	HAVE(cuGetErrorName);
+	HAVE(cuDriverGetVersion);
+	HAVE(cuDeviceGetCount);
+	HAVE(cuDeviceGet);
+	HAVE(cuDeviceGetName);
+	HAVE(cuDeviceGetAttribute);
+	HAVE(cuDeviceTotalMem);
+	HAVE(cuDevicePrimaryCtxRetain);
+	HAVE(cuDevicePrimaryCtxRelease);
+	HAVE(cuCtxPushCurrent);
+	HAVE(cuCtxPopCurrent);
+	HAVE(cuThreadExchangeStreamCaptureMode);
+	HAVE(cuMemGetInfo);
+	HAVE(cuMemPoolCreate);
+	HAVE(cuMemPoolDestroy);
+	HAVE(cuMemPoolSetAttribute);
+	HAVE(cuStreamCreate);
+	HAVE(cuStreamDestroy);
+	HAVE(cuStreamSynchronize);
+	HAVE(cuEventCreate);
+	HAVE(cuEventDestroy);
+	HAVE(cuModuleLoadData);
+	HAVE(cuModuleUnload);
+	HAVE(cuModuleGetFunctionCount);
+	HAVE(cuModuleEnumerateFunctions);
+	HAVE(cuFuncGetName);
+	HAVE(cuFuncLoad);
+	HAVE(cuFuncGetAttribute);
+	HAVE(cuFuncSetAttribute);
+#undef HAVE
+	return d;
+}
+
+/* the library's cuGetProcAddress */
+static int get_proc(const char *symbol, void **ret_fn, int version, uint64_t flags,
+		    int *ret_status)
+{
+	static struct te__cuda_driver d;
+	static const struct {
+		const char *name;
+		int version;
+		size_t offset;
+	} row[] = {
+#define TE__CU(name, version, args) { #name, version, offsetof(struct te__cuda_driver, name) },
+#include "libtecore/backend/cuda/syms.def"
+#undef TE__CU
+	};
+
+	ck_assert_uint_eq(flags, 0);
+	d = driver();
+	*ret_fn = NULL;
+	*ret_status = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		if (strcmp(row[i].name, symbol))
+			continue;
+		ck_assert_int_eq(version, row[i].version);
+		if (fake.missing && !strcmp(fake.missing, symbol))
+			return fake.status_only ? 0 : 500; /* CUDA_ERROR_NOT_FOUND */
+		memcpy(ret_fn, (char *)&d + row[i].offset, sizeof(*ret_fn));
+		*ret_status = 0;
+		return 0;
+	}
+	ck_abort_msg("%s is in no row", symbol);
+	return FAKE_UNKNOWN;
+}
+
+static void install(void)
+{
+	const struct te__cuda_driver d = driver();
+
+	te__cuda_driver_fake(&d);
+}
+
+static void setup(void)
+{
+	memset(&fake, 0, sizeof(fake));
+	fake.ndevices = 1;
+	fake.dev[0].name = "NVIDIA A100-SXM4-80GB";
+	fake.dev[0].major = 8;
+	fake.dev[1].name = "NVIDIA H100 80GB HBM3";
+	fake.dev[1].major = 9;
+}
+
+static int create(const char *backend, int device, struct te_ctx **ret_ctx)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = backend;
+	o.device = device;
+	te_error_clear();
+	return te_ctx_create(&o, ret_ctx);
+}
+
+static void check_refused(int device, int code, const char *sentence)
+{
+	struct te_ctx *ctx = (void *)&handle;
+
+	ck_assert_int_eq(create("cuda", device, &ctx), code);
+	ck_assert_str_eq(te_error_detail(), sentence);
+	ck_assert_ptr_eq(ctx, &handle);
+	ck_assert_int_eq(fake.live, 0);
+	/* "auto" chooses host instead, if it has a device of that index */
+	if (device > 0)
+		return;
+	ck_assert_int_eq(create("auto", device, &ctx), 0);
+	ck_assert_str_eq(te_ctx_backend(ctx), "host");
+	te_ctx_unref(ctx);
+	ck_assert_int_eq(fake.live, 0);
+}
+
+/* no device: the reason that te_info(1) prints, and the error message of a program */
+static void check_absent(const char *reason)
+{
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	char want[400];
+
+	ck_assert_int_eq(te_backend_info(0, &b), 0);
+	ck_assert_str_eq(b.name, "cuda");
+	ck_assert_int_eq(b.ndevices, 0);
+	ck_assert_str_eq(b.reason, reason);
+	snprintf(want, sizeof(want), "te_ctx_create: backend cuda: %s", reason);
+	check_refused(0, -ENODEV, want);
+	ck_assert_int_lt(te_device_info("cuda", 0, &d), 0);
+	ck_assert_str_ne(te_error_detail(), "");
+	ck_assert_str_eq(d.name, "");
+}
+
+START_TEST(reports_a_missing_libcuda)
+{
+	te__cuda_driver_fake_lib(0, NULL);
+	check_absent("libcuda.so.1 is not found: no NVIDIA driver is installed");
+}
+END_TEST
+
+START_TEST(reports_a_driver_that_is_too_old)
+{
+	te__cuda_driver_fake_lib(1, NULL);
+	check_absent("the NVIDIA driver has no cuGetProcAddress of CUDA 12.0: "
+		     "install driver 550 or later");
+}
+END_TEST
+
+static const struct {
+	const char *name;
+	int version;
+} entry[] = {
+#define TE__CU(name, version, args) { #name, version },
+#include "libtecore/backend/cuda/syms.def"
+#undef TE__CU
+};
+
+START_TEST(names_the_missing_driver_function)
+{
+	char want[200];
+
+	fake.missing = entry[_i].name;
+	fake.status_only = _i % 2;
+	te__cuda_driver_fake_lib(1, get_proc);
+	snprintf(want, sizeof(want),
+		 "the NVIDIA driver has no %s of CUDA %d.%d: install driver 550 or later",
+		 entry[_i].name, entry[_i].version / 1000, entry[_i].version % 1000 / 10);
+	check_absent(want);
+}
+END_TEST
+
+START_TEST(reports_a_missing_gpu)
+{
+	fake.init = TE__CU_ERROR_NO_DEVICE;
+	install();
+	check_absent("cuInit: the driver sees no GPU");
+}
+END_TEST
+
+START_TEST(reports_why_init_failed)
+{
+	fake.init = FAKE_MISMATCH;
+	te__cuda_driver_fake_lib(1, get_proc);
+	check_absent("cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
+}
+END_TEST
+
+START_TEST(reports_that_no_device_is_visible)
+{
+	fake.ndevices = 0;
+	install();
+	check_absent("the driver sees no GPU");
+}
+END_TEST
+
+START_TEST(reports_that_devices_cannot_be_counted)
+{
+	fake.count = FAKE_UNKNOWN;
+	fake.ndevices = 0;
+	install();
+	check_absent("the driver sees no GPU");
+}
+END_TEST
+
+static const struct {
+	int major, minor;
+} other_cc[] = { { 7, 0 }, { 8, 0 }, { 8, 9 }, { 9, 1 }, { 10, 0 }, { 12, 1 } };
+
+START_TEST(names_a_gpu_other_than_hopper)
+{
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	char why[200], want[300];
+
+	fake.dev[0].major = other_cc[_i].major;
+	fake.dev[0].minor = other_cc[_i].minor;
+	install();
+	snprintf(why, sizeof(why),
+		 "compute capability %d.%d: the kernels are for 9.0, the Hopper GPUs",
+		 other_cc[_i].major, other_cc[_i].minor);
+	/* the backend is present, but its device is not usable */
+	ck_assert_int_eq(te_backend_info(0, &b), 0);
+	ck_assert_int_eq(b.ndevices, 1);
+	ck_assert_str_eq(b.reason, "");
+	ck_assert_str_eq(b.version, "CUDA 12.4");
+	ck_assert_int_eq(te_device_info("cuda", 0, &d), 0);
+	ck_assert_str_eq(d.name, "NVIDIA A100-SXM4-80GB");
+	ck_assert_str_eq(d.backend, "cuda");
+	ck_assert_int_eq(d.usable, 0);
+	ck_assert_str_eq(d.reason, why);
+	ck_assert_int_eq(d.cc_major, other_cc[_i].major);
+	ck_assert_int_eq(d.cc_minor, other_cc[_i].minor);
+	snprintf(want, sizeof(want), "GPU 0, NVIDIA A100-SXM4-80GB: %s", why);
+	check_refused(0, -TE_EDEVICE, want);
+}
+END_TEST
+
+START_TEST(names_the_missing_device)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+	fake.ndevices = 2;
+	install();
+	check_refused(5, -ENODEV, "te_ctx_create: backend cuda has no device 5, only 2");
+	check_refused(2, -ENODEV, "te_ctx_create: backend cuda has no device 2, only 2");
+	ck_assert_int_eq(te_device_info("cuda", 2, &d), -EINVAL);
+	ck_assert_str_eq(te_error_detail(), "the cuda backend has no device 2: it has 2 devices");
+	ck_assert_int_eq(te_device_info("cuda", -1, &d), -EINVAL);
+	ck_assert_str_eq(te_error_detail(), "the cuda backend has no device -1: it has 2 devices");
+}
+END_TEST
+
+START_TEST(reports_free_memory_and_leaves_no_context)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+	fake.ndevices = 2;
+	install();
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(te_device_info("cuda", i, &d), 0);
+		ck_assert_uint_eq(d.mem_free_nbytes, (uint64_t)60 << 30);
+		ck_assert_int_eq(fake.current, 0);
+		ck_assert_int_eq(fake.live, 0);
+	}
+}
+END_TEST
+
+START_TEST(describes_a_gpu_without_a_context)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+	fake.exclusive = 1;
+	install();
+	ck_assert_int_eq(te_device_info("cuda", 0, &d), 0);
+	ck_assert_str_eq(d.name, "NVIDIA A100-SXM4-80GB");
+	ck_assert_uint_eq(d.mem_free_nbytes, 0);
+	ck_assert_int_eq(fake.live, 0);
+}
+END_TEST
+
+/* creating one is slow, and would be done twice */
+START_TEST(choosing_a_backend_creates_no_context)
+{
+	struct te_ctx *ctx;
+
+	install();
+	ck_assert_int_eq(create("auto", 0, &ctx), 0);
+	ck_assert_str_eq(te_ctx_backend(ctx), "host");
+	ck_assert_int_eq(fake.ncontexts, 0);
+	te_ctx_unref(ctx);
+}
+END_TEST
+
+/* a Hopper GPU is opened if the build has kernels, else refused */
+
+static void hopper(void)
+{
+	fake.dev[0] = fake.dev[1];
+	install();
+}
+
+START_TEST(opens_a_hopper_gpu_or_reports_missing_kernels)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	struct te_ctx *ctx;
+
+	hopper();
+	ck_assert_int_eq(te_device_info("cuda", 0, &d), 0);
+	if (!te__kernel_images[0].name) {
+		ck_assert_int_eq(d.usable, 0);
+		ck_assert_str_eq(d.reason, "this libtecore has no device kernels: "
+				 "it was built without nvcc");
+		check_refused(0, -TE_EKERNEL, "GPU 0, NVIDIA H100 80GB HBM3: this libtecore has "
+			      "no device kernels: it was built without nvcc");
+		return;
+	}
+	ck_assert_int_eq(d.usable, 1);
+	ck_assert_str_eq(d.reason, "");
+	ck_assert_int_eq(create("auto", 0, &ctx), 0);
+	ck_assert_str_eq(te_ctx_backend(ctx), "cuda");
+	ck_assert_int_gt(fake.live, 4);
+	te_ctx_unref(ctx);
+	ck_assert_int_eq(fake.live, 0);
+}
+END_TEST
+
+static int create_cuda(void)
+{
+	struct te_ctx *ctx = NULL;
+	int r = create("cuda", 0, &ctx);
+
+	ck_assert_int_eq(ctx == NULL, r != 0);
+	te_ctx_unref(ctx);
+	/* no object of the driver is left */
+	ck_assert_int_eq(fake.live, 0);
+	return te__kernel_images[0].name || r != -TE_EKERNEL ? r : 0;
+}
+
+/* without kernels the last run is the one in which the device is refused */
+START_TEST(opening_handles_each_failing_driver_call)
+{
+	hopper();
+	ck_assert_int_gt(tt_fault_each(create_cuda), te__kernel_images[0].name ? 20 : 4);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/cuda_driver");
+	TCase *c = tt_case(s, "absent", "host fast");
+
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_test(c, reports_a_missing_libcuda);
+	tcase_add_test(c, reports_a_driver_that_is_too_old);
+	tcase_add_loop_test(c, names_the_missing_driver_function, 0, TT_LEN(entry));
+	tcase_add_test(c, reports_a_missing_gpu);
+	tcase_add_test(c, reports_why_init_failed);
+	tcase_add_test(c, reports_that_no_device_is_visible);
+	tcase_add_test(c, reports_that_devices_cannot_be_counted);
+	tcase_add_loop_test(c, names_a_gpu_other_than_hopper, 0, TT_LEN(other_cc));
+	tcase_add_test(c, names_the_missing_device);
+	tcase_add_test(c, reports_free_memory_and_leaves_no_context);
+	tcase_add_test(c, describes_a_gpu_without_a_context);
+	tcase_add_test(c, choosing_a_backend_creates_no_context);
+	c = tt_case(s, "open", "host fast");
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_test(c, opens_a_hopper_gpu_or_reports_missing_kernels);
+	tcase_add_test(c, opening_handles_each_failing_driver_call);
+	return s;
+}
+
+TT_MAIN("backend/cuda_driver", TT_NEED_NOTHING, suite)

@@ -1,0 +1,331 @@
+/*
+ * t/backend/cuda_exec.c - captured nodes, updates and patches of the cuda backend, with the driver
+ * of cuda_fake_graph.h.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/errno.h>
+
+#include "cuda_exec_lib.h"
+
+/* ---- nodes ---- */
+
+START_TEST(numbers_nodes_as_they_were_captured)
+{
+	static const struct {
+		enum te_node_kind kind;
+		uint64_t nbytes;
+		uint32_t ndeps, dep[2];
+	} want[] = {
+		{ TE_NODE_FILL, 60, 0, { 0 } },	  { TE_NODE_COPY, 50, 1, { 0 } },
+		{ TE_NODE_HOST, 5, 1, { 0 } },	  { TE_NODE_EVENT, 0, 1, { 2 } },
+		{ TE_NODE_FILL, 9, 2, { 1, 3 } },
+	};
+	struct te_recording_info i = TE_RECORDING_INFO_INIT;
+	void *graph, *fork, *join, *out;
+
+	DO(ops->event_create(&dev, &fork));
+	DO(ops->event_create(&dev, &join));
+	DO(ops->event_create(&dev, &out));
+	DO(ops->capture_begin(&a));
+	DO(ops->fill8(&a, x, 1, 60));
+	DO(ops->event_record(fork, &a));
+	DO(ops->event_wait(fork, &b));
+	DO(ops->copy(&a, y, x, 50));
+	DO(ops->host_call(&b, nothing, "args", 5));
+	DO(ops->event_record_external(out, &b));
+	DO(ops->event_record(join, &b));
+	DO(ops->event_wait(join, &a));
+	DO(ops->fill8(&a, x, 2, 9));
+	DO(ops->capture_end(&a, &graph));
+	DO(ops->graph_info(graph, &i));
+	ck_assert_uint_eq(i.nnodes, TT_LEN(want));
+	ck_assert_uint_eq(i.nedges, 5);
+	for (uint64_t k = 0; k < TT_LEN(want); k++) {
+		struct te__gnode n = node(graph, k);
+
+		ck_assert_int_eq(n.kind, want[k].kind);
+		ck_assert_uint_eq(n.nbytes, want[k].nbytes);
+		ck_assert_uint_eq(n.ndeps, want[k].ndeps);
+		ck_assert_int_eq(n.opaque, 0);
+		for (uint32_t d = 0; d < n.ndeps; d++)
+			ck_assert_uint_eq(n.dep[d], want[k].dep[d]);
+	}
+	ck_assert_ptr_eq(node(graph, 1).dst, y);
+	ck_assert_ptr_eq(node(graph, 1).src, x);
+	ck_assert_uint_eq(node(graph, 4).value, 2);
+	ck_assert_ptr_eq(node(graph, 3).event, out);
+	ck_assert_ptr_null(node(graph, 4).event);
+	ops->event_destroy(fork);
+	ops->event_destroy(join);
+	ops->event_destroy(out);
+	ck_assert_int_eq(fake.events, 1); /* the graph records it */
+	ops->graph_destroy(graph);
+}
+END_TEST
+
+/* a GEMM of three nodes, in the second run after a node that the library did not queue */
+START_TEST(a_gemm_is_a_chain_of_nodes)
+{
+	struct te_k_gemm args = { .a = x, .b = y, .d = z };
+	const struct te__gnode what = { .kind = TE_NODE_KERNEL,
+					.id = TE_K_GEMM,
+					.args = &args,
+					.nbytes = sizeof(args),
+					.fixed = 1 };
+	void *graph, *before;
+
+	DO(ops->capture_begin(&a));
+	if (_i)
+		DO(te__cu.cuMemsetD8Async((uintptr_t)x, 1, 3, a.stream));
+	DO(te__cuda_note_before(&a, &before));
+	ck_assert_int_eq(before != NULL, _i);
+	for (int k = 0; k < 3; k++)
+		DO(te__cu.cuMemsetD8Async((uintptr_t)x, 1, 3, a.stream));
+	DO(te__cuda_note(&a, &what, 0, before));
+	memset(&args, 0xff, sizeof(args)); /* the arguments were copied */
+	DO(ops->fill8(&a, x, 2, 9));
+	DO(ops->capture_end(&a, &graph));
+	if (_i) {
+		ck_assert_int_eq(node(graph, 0).opaque, 1);
+		ck_assert_int_eq(node(graph, 0).id, -1);
+	}
+	for (uint64_t k = 0; k < 3; k++) {
+		struct te__gnode n = node(graph, k + (uint64_t)_i);
+
+		ck_assert_int_eq(n.id, TE_K_GEMM);
+		ck_assert_int_eq(n.opaque, 0);
+		ck_assert_int_eq(n.fixed, 1);
+		ck_assert_int_eq(n.args != NULL, k == 2);
+		if (n.args)
+			ck_assert_ptr_eq(((const struct te_k_gemm *)n.args)->b, y);
+	}
+	ck_assert_int_eq(node(graph, 3 + (uint64_t)_i).id, -1);
+	ops->graph_destroy(graph);
+}
+END_TEST
+
+/* ---- updates and patches ---- */
+
+static void *captured(unsigned char *dst, uint8_t value, int longer)
+{
+	void *graph;
+
+	DO(ops->capture_begin(&a));
+	DO(ops->fill8(&a, dst, value, 64));
+	DO(ops->copy(&a, z, dst, 64));
+	DO(ops->host_call(&a, nothing, "args", 5)); /* so that launches must be waited for */
+	if (longer)
+		DO(ops->fill8(&a, dst, 0, 1));
+	DO(ops->capture_end(&a, &graph));
+	return graph;
+}
+
+static void update(void *exec, void *graph, int same, int want)
+{
+	ck_assert_int_eq(ops->exec_update(exec, graph, same), want);
+	ops->graph_destroy(graph);
+}
+
+START_TEST(keeps_memory_that_a_queued_launch_uses)
+{
+	void *graph = captured(x, 1, 0), *exec;
+
+	DO(ops->graph_instantiate(graph, &exec));
+	ops->graph_destroy(graph);
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(z[63], 1);
+	fake.pending = 1;
+	update(exec, captured(x, 2, 0), 1, TE_UPDATE_IN_PLACE);
+	ck_assert_int_eq(fake.execs, 1);
+	ck_assert_int_eq(fake.events, 2);
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(z[63], 2);
+	/* another graph: the old executable may be running */
+	update(exec, captured(x, 3, 1), 0, TE_UPDATE_INSTANTIATED);
+	ck_assert_int_eq(fake.execs, 2);
+	ck_assert_int_eq(fake.graphs, 2);
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(z[63], 3);
+	/* the driver cannot update in place: instantiated again; no event is pending any more */
+	fake.pending = 0;
+	fake.cannot_update = 1;
+	update(exec, captured(y, 4, 1), 1, TE_UPDATE_INSTANTIATED);
+	ck_assert_int_eq(fake.execs, 1);
+	ck_assert_int_eq(fake.graphs, 1);
+	ck_assert_int_eq(fake.events, 1);
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(z[63], 4);
+	fake.pending = 1;
+	ops->exec_destroy(exec);
+	ck_assert_int_eq(fake.pending, 0); /* it waited */
+}
+END_TEST
+
+/* patches name nodes of the graph that was instantiated, also after an update in place */
+START_TEST(patches_all_or_nothing)
+{
+	static unsigned char x2[64], z2[64];
+	void *graph = captured(x, 1, 0), *exec, *now;
+	struct te__gnode from[2];
+	struct te__patch p[2];
+
+	DO(ops->graph_instantiate(graph, &exec));
+	ops->graph_destroy(graph);
+	now = captured(x, 5, 0);
+	ck_assert_int_eq(ops->exec_update(exec, now, 1), TE_UPDATE_IN_PLACE);
+	for (uint64_t k = 0; k < 2; k++) {
+		from[k] = node(now, k);
+		p[k] = (struct te__patch){ .index = k, .from = &from[k], .to = from[k] };
+	}
+	p[0].to.dst = x2;
+	p[1].to.src = x2;
+	p[1].to.dst = z2;
+	fake.fail_set = 2;
+	ck_assert_int_eq(ops->exec_patch(exec, 2, p), -EOPNOTSUPP);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "node 1 (copy of 64 bytes)"));
+	te_error_clear();
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(x[63], 5);
+	ck_assert_int_eq(z[63], 5);
+	ck_assert_int_eq(x2[63], 0);
+	ck_assert_int_eq(z2[63], 0);
+	memset(x, 0, sizeof(x));
+	memset(z, 0, sizeof(z));
+	fake.fail_set = 0;
+	DO(ops->exec_patch(exec, 2, p));
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(x[63], 0);
+	ck_assert_int_eq(z[63], 0);
+	ck_assert_int_eq(x2[63], 5);
+	ck_assert_int_eq(z2[63], 5);
+	ops->graph_destroy(now);
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+static void *one_fill(unsigned char *dst, uint32_t value, size_t n)
+{
+	void *graph;
+
+	DO(ops->capture_begin(&a));
+	DO(value > 255 ? ops->fill32(&a, dst, value, n) : ops->fill8(&a, dst, (uint8_t)value, n));
+	DO(ops->capture_end(&a, &graph));
+	return graph;
+}
+
+/* how many of 64 bytes are value; the others must be 0 */
+static int filled(const unsigned char *p, unsigned char value)
+{
+	int n = 0;
+
+	while (n < 64 && p[n] == value)
+		n++;
+	for (int i = n; i < 64; i++)
+		ck_assert_int_eq(p[i], 0);
+	return n;
+}
+
+static void launch_of_one(void *exec)
+{
+	memset(x, 0, sizeof(x));
+	memset(y, 0, sizeof(y));
+	DO(ops->graph_launch(exec, &a));
+}
+
+/* a graph of one fill is launched as a memset of the driver, also after patches and updates */
+START_TEST(one_fill_needs_no_graph)
+{
+	void *graph = one_fill(x, 3, 64), *exec;
+	struct te__gnode from = node(graph, 0);
+	struct te__patch p = { .index = 0, .from = &from, .to = from };
+
+	DO(ops->graph_instantiate(graph, &exec));
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 64);
+	p.to.dst = y;
+	fake.fail_set = 1;
+	ck_assert_int_lt(ops->exec_patch(exec, 1, &p), 0);
+	te_error_clear();
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 64);
+	fake.fail_set = 0;
+	DO(ops->exec_patch(exec, 1, &p));
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 3), 0);
+	ck_assert_int_eq(filled(y, 3), 64);
+	ops->graph_destroy(graph);
+	update(exec, one_fill(x, 0x05050505, 8), 1, TE_UPDATE_IN_PLACE);
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 5), 32);
+	ck_assert_int_eq(fake.launches, 0);
+	/* more than one node needs a graph */
+	update(exec, captured(x, 6, 0), 0, TE_UPDATE_INSTANTIATED);
+	launch_of_one(exec);
+	ck_assert_int_eq(filled(x, 6), 64);
+	ck_assert_int_eq(fake.launches, 1);
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+static int capture(void **ret_graph)
+{
+	int r, end;
+
+	r = ops->capture_begin(&a);
+	if (r)
+		return r;
+	r = ops->fill8(&a, x, 1, 64);
+	if (!r)
+		r = ops->host_call(&a, nothing, "args", 5);
+	end = ops->capture_end(&a, ret_graph);
+	return r ? r : end;
+}
+
+static int sweep(void)
+{
+	void *graph = NULL, *next = NULL, *exec = NULL;
+	int r = capture(&graph);
+
+	if (!r)
+		r = ops->graph_instantiate(graph, &exec);
+	for (int same = 1; !r && same >= 0; same--) {
+		r = capture(&next);
+		if (!r)
+			r = ops->exec_update(exec, next, same);
+		if (r > 0)
+			r = ops->graph_launch(exec, &a);
+		give_back(next, NULL);
+		next = NULL;
+	}
+	give_back(graph, exec);
+	return r;
+}
+
+START_TEST(each_call_fails_cleanly)
+{
+	ck_assert_int_gt(tt_fault_each(sweep), 30);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/cuda_exec");
+	TCase *c = tt_case(s, "graphs", "host fast");
+
+	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
+	tcase_add_test(c, numbers_nodes_as_they_were_captured);
+	tcase_add_loop_test(c, a_gemm_is_a_chain_of_nodes, 0, 2);
+	exec_edge_cases(c);
+	tcase_add_test(c, keeps_memory_that_a_queued_launch_uses);
+	tcase_add_test(c, patches_all_or_nothing);
+	tcase_add_test(c, one_fill_needs_no_graph);
+	tcase_add_test(c, each_call_fails_cleanly);
+	return s;
+}
+
+TT_MAIN("backend/cuda_exec", TT_NEED_NOTHING, suite)

@@ -1,0 +1,425 @@
+/* t/backend/cuda_exec_edges.c - concurrent and programmatic edges of captures, cuda backend. */
+#include "config.h"
+
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/dtype.h>
+
+#include "cuda_exec_lib.h"
+
+static unsigned char memory[1024];
+
+/* a user-defined kernel */
+static void queue_external(unsigned char *dst, unsigned value, size_t n, int pdl)
+{
+	fake.next_pdl = pdl;
+	DO(fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_KERNEL,
+						    .dst = (uintptr_t)dst,
+						    .value = value,
+						    .elem = 1,
+						    .n = n }));
+}
+
+/* 16 bytes of d from a and b, by a memset of scratch and a kernel */
+static int queue_gemm(unsigned char *d, const unsigned char *from, unsigned char *scratch,
+			 unsigned value)
+{
+	const struct te_k_gemm args = { .a = from,
+					.b = from,
+					.d = d,
+					.m = 2,
+					.n = 2,
+					.k = 2,
+					.adtype = TE_DTYPE_FP32,
+					.bdtype = TE_DTYPE_FP32,
+					.cdtype = TE_DTYPE_FP32,
+					.ddtype = TE_DTYPE_FP32 };
+	const struct te__gnode what = { .kind = TE_NODE_KERNEL,
+					.id = TE_K_GEMM,
+					.args = &args,
+					.nbytes = sizeof(args),
+					.fixed = 1,
+					.scratch = { (uintptr_t)scratch, 8, TE__WRITE } };
+	void *before;
+	int r = te__cuda_note_before(&a, &before);
+
+	if (!r)
+		r = TE__CU_CALL(cuMemsetD8Async, (uintptr_t)scratch, (unsigned char)value, 8,
+				a.stream);
+	/* the result depends on all of its memory */
+	if (!r)
+		r = fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_KERNEL,
+							     .dst = (uintptr_t)d,
+							     .src = (uintptr_t)scratch,
+							     .n = 8 });
+	if (!r)
+		r = fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_KERNEL,
+							     .dst = (uintptr_t)d + 8,
+							     .src = (uintptr_t)from,
+							     .n = 8 });
+	return r ? r : te__cuda_note(&a, &what, 0, before);
+}
+
+static void *captured_edges(uint32_t edges, void (*queue_all)(void))
+{
+	void *graph;
+
+	DO(ops->capture_begin(&a));
+	DO(ops->capture_edges(&a, edges));
+	queue_all();
+	DO(ops->capture_end(&a, &graph));
+	return graph;
+}
+
+static int is_kernel(const struct te__gnode *n)
+{
+	return n->kind == TE_NODE_KERNEL ||
+	       (n->kind == TE_NODE_FILL && !n->opaque && n->id != TE_K_GEMM);
+}
+
+static int is_own_kernel(const struct te__gnode *n)
+{
+	return is_kernel(n) && !n->opaque && n->id != TE_K_GEMM;
+}
+
+/* the driver's edges equal those of the nodes, and are programmatic if possible */
+static void check_edges(void *graph, uint32_t edges)
+{
+	const struct te__cuda_graph *g = graph;
+
+	for (size_t i = 0; i < g->nodes->n; i++) {
+		const struct fake_node *have = g->nodes->node[i];
+		const struct te__gnode *want = &g->info[i];
+
+		ck_assert_int_eq(have->ndeps, (int)want->ndeps);
+		for (uint32_t k = 0; k < want->ndeps; k++) {
+			const struct te__gnode *from = &g->info[want->dep[k]];
+			int at = 0;
+
+			while (at < have->ndeps && have->dep[at] != g->nodes->node[want->dep[k]])
+				at++;
+			ck_assert_msg(at < have->ndeps, "node %zu: no edge from %u", i,
+				      want->dep[k]);
+			ck_assert_msg(have->pdl[at] == (edges & TE_CAPTURE_PDL &&
+							  is_own_kernel(want) && is_kernel(from)),
+				      "the edge from %u to %zu is %sprogrammatic", want->dep[k], i,
+				      have->pdl[at] ? "" : "not ");
+		}
+	}
+}
+
+static int ntype(void *graph, int type)
+{
+	const struct te__cuda_graph *g = graph;
+	int n = 0;
+
+	for (size_t i = 0; i < g->nodes->n; i++)
+		n += ((const struct fake_node *)g->nodes->node[i])->type == type;
+	return n;
+}
+
+static void queue_chain(void)
+{
+	DO(ops->fill8(&a, x, 1, 64));
+	DO(queue_gemm(y, x, z, 3));
+	DO(ops->fill8(&a, z, 2, 64));
+	DO(ops->copy(&a, z, y, 16));
+	DO(ops->fill8(&a, x, 4, 64));
+}
+
+START_TEST(fills_and_memsets_of_gemms_are_kernels)
+{
+	const uint32_t edges = (uint32_t)_i;
+	void *graph = captured_edges(edges, queue_chain), *exec;
+
+	ck_assert_int_eq(ntype(graph, TE__CU_NODE_MEMSET), 0);
+	ck_assert_int_eq(ntype(graph, TE__CU_NODE_KERNEL), 6);
+	ck_assert_int_eq(node(graph, 0).kind, TE_NODE_FILL);
+	ck_assert_int_eq(node(graph, 1).kind, TE_NODE_KERNEL);
+	ck_assert_int_eq(node(graph, 1).id, TE_K_GEMM);
+	for (uint64_t i = 1; i < 7; i++)
+		if (!(edges & TE_CAPTURE_CONCURRENT) || (i > 1 && i < 4)) {
+			/* serial edges, and those within the GEMM */
+			ck_assert_uint_eq(node(graph, i).ndeps, 1);
+			ck_assert_uint_eq(node(graph, i).dep[0], i - 1);
+		}
+	check_edges(graph, edges);
+	DO(ops->graph_instantiate(graph, &exec));
+	ops->graph_destroy(graph);
+	for (int k = 0; k < 20; k++) {
+		memset(x, 0, sizeof(x));
+		DO(ops->graph_launch(exec, &a));
+		ck_assert_int_eq(x[63], 4);
+		ck_assert_int_eq(y[0], 3);
+		ck_assert_int_eq(y[15], 1);
+		ck_assert_int_eq(z[0], 3);
+		ck_assert_int_eq(z[8], 1);
+		ck_assert_int_eq(z[16], 2);
+	}
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+static void queue_three(void)
+{
+	for (int k = 0; k < 3; k++)
+		DO(ops->fill8(&a, memory + 16 * k, 1, 16));
+}
+
+static void queue_after_one(void)
+{
+	DO(ops->fill8(&a, memory, 1, 64));
+	for (int k = 0; k < 3; k++)
+		DO(ops->copy(&a, memory + 64 + 16 * k, memory + k, 16));
+}
+
+/* each node without dependencies makes a launch slower */
+START_TEST(one_node_has_no_dependencies)
+{
+	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_three);
+
+	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 4);
+	ck_assert_uint_eq(node(graph, 0).ndeps, 0);
+	ck_assert_uint_eq(node(graph, 0).nbytes, 0);
+	for (uint64_t i = 1; i < 4; i++) {
+		ck_assert_uint_eq(node(graph, i).ndeps, 1);
+		ck_assert_uint_eq(node(graph, i).dep[0], 0);
+	}
+	check_edges(graph, TE_CAPTURE_CONCURRENT);
+	ops->graph_destroy(graph);
+	/* if there is just one already, none is added */
+	graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_after_one);
+	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 4);
+	for (uint64_t i = 1; i < 4; i++)
+		ck_assert_uint_eq(node(graph, i).dep[0], 0);
+	check_edges(graph, TE_CAPTURE_CONCURRENT);
+	ops->graph_destroy(graph);
+	graph = captured_edges(TE_CAPTURE_PDL, queue_three);
+	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 3);
+	ops->graph_destroy(graph);
+}
+END_TEST
+
+/* a memset of the caller, and one of a GEMM that te_k_fill cannot do */
+static void queue_memsets(void)
+{
+	const struct te_k_gemm args = { .d = y, .m = 2, .n = 2, .ddtype = TE_DTYPE_FP32 };
+	const struct te__gnode what = { .kind = TE_NODE_KERNEL,
+					.id = TE_K_GEMM,
+					.args = &args,
+					.nbytes = sizeof(args),
+					.fixed = 1 };
+	void *before;
+
+	DO(ops->fill8(&a, x, 1, 64));
+	DO(te__cu.cuMemsetD8Async((uintptr_t)x, 2, 3, a.stream));
+	DO(ops->fill8(&a, x, 1, 2));
+	DO(te__cuda_note_before(&a, &before));
+	DO(fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_MEMSET,
+						    .dst = (uintptr_t)y,
+						    .value = 0x304,
+						    .elem = 2,
+						    .n = 8 }));
+	DO(fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_KERNEL }));
+	DO(te__cuda_note(&a, &what, 0, before));
+	DO(ops->fill8(&a, y, 5, 1));
+}
+
+START_TEST(other_memsets_are_kept)
+{
+	const uint32_t edges = (uint32_t)_i;
+	void *graph = captured_edges(edges, queue_memsets), *exec;
+
+	ck_assert_int_eq(ntype(graph, TE__CU_NODE_MEMSET), 2);
+	ck_assert_int_eq(node(graph, 1).opaque, 1);
+	ck_assert_int_eq(node(graph, 3).kind, TE_NODE_FILL);
+	ck_assert_int_eq(node(graph, 3).id, TE_K_GEMM);
+	check_edges(graph, edges);
+	DO(ops->graph_instantiate(graph, &exec));
+	DO(ops->graph_launch(exec, &a));
+	ck_assert(x[0] == 1 && x[2] == 2 && x[3] == 1 && y[0] == 5 && y[1] == 3 && y[14] == 4);
+	ops->exec_destroy(exec);
+	ops->graph_destroy(graph);
+}
+END_TEST
+
+static int with_gemm;
+
+static void queue_external_chain(void)
+{
+	DO(ops->fill8(&a, x, 1, 64));
+	queue_external(x, 2, 32, 0);
+	queue_external(x, 3, 16, 1); /* with a programmatic edge of the caller */
+	DO(ops->fill8(&a, x, 4, 8));
+	if (with_gemm)
+		DO(queue_gemm(y, x, z, 3));
+}
+
+/* they are kept, or full if edges are added anew: a user-defined kernel may not wait by itself */
+START_TEST(programmatic_edges_of_the_caller)
+{
+	for (with_gemm = 0; with_gemm < 2; with_gemm++)
+		for (uint32_t edges = 0; edges < 4; edges++) {
+			void *graph = captured_edges(edges, queue_external_chain), *exec;
+			const struct te__cuda_graph *g = graph;
+			const struct fake_node *n = g->nodes->node[2];
+
+			ck_assert_int_eq(node(graph, 2).opaque, 1);
+			ck_assert_int_eq(n->ndeps, 1);
+			ck_assert_int_eq(n->pdl[0], !edges && !with_gemm);
+			if (edges || with_gemm)
+				check_edges(graph, edges);
+			/* opaque nodes are barriers */
+			for (uint64_t i = 1; i < 4; i++) {
+				ck_assert_uint_eq(node(graph, i).ndeps, 1);
+				ck_assert_uint_eq(node(graph, i).dep[0], i - 1);
+			}
+			DO(ops->graph_instantiate(graph, &exec));
+			DO(ops->graph_launch(exec, &a));
+			ck_assert(x[7] == 4 && x[8] == 3 && x[16] == 2 && x[32] == 1);
+			ops->exec_destroy(exec);
+			ops->graph_destroy(graph);
+		}
+}
+END_TEST
+
+static struct {
+	int what;
+	size_t dst, src, n;
+	unsigned value;
+} todo[20];
+static int ntodo;
+
+static void queue_todo(void)
+{
+	for (int i = 0; i < ntodo; i++) {
+		unsigned char *dst = memory + todo[i].dst, *src = memory + todo[i].src;
+
+		switch (todo[i].what) {
+		case 0:
+			queue_external(dst, todo[i].value, todo[i].n, todo[i].value & 1);
+			break;
+		case 1:
+			DO(te__cu.cuMemsetD8Async((uintptr_t)dst, (unsigned char)todo[i].value,
+						  todo[i].n, a.stream));
+			break;
+		case 2:
+			DO(ops->host_call(&a, nothing, "args", 5));
+			break;
+		case 3:
+		case 4:
+			DO(queue_gemm(dst, src, memory + 512, todo[i].value));
+			break;
+		case 5:
+		case 6:
+			DO(ops->copy(&a, dst, src, todo[i].n));
+			break;
+		default:
+			DO(ops->fill8(&a, dst, (uint8_t)todo[i].value, todo[i].n));
+		}
+	}
+}
+
+/* replay gives the results of eager execution, in every order that the edges allow */
+START_TEST(any_work_with_any_edges)
+{
+	static unsigned char want[sizeof(memory)];
+
+	for (int trial = 0; trial < 1000; trial++) {
+		const uint32_t edges = (uint32_t)trial & 3;
+		const int known = (int)tt_rand_int(0, 1); /* 0: also opaque nodes */
+		void *graph, *exec;
+
+		ntodo = (int)tt_rand_int(1, TT_LEN(todo));
+		for (int i = 0; i < ntodo; i++) {
+			todo[i].what = (int)tt_rand_int(known ? 3 : 0, 9);
+			todo[i].n = (size_t)tt_rand_int(1, 32);
+			/* source and destination of copies and GEMMs do not overlap */
+			todo[i].dst = (size_t)tt_rand_int(0, 200);
+			todo[i].src = todo[i].dst + 32 + (size_t)tt_rand_int(0, 200);
+			todo[i].value = (unsigned)tt_rand_int(1, 255);
+		}
+		memset(memory, 0, sizeof(memory));
+		queue_todo();
+		memcpy(want, memory, sizeof(want));
+		graph = captured_edges(edges, queue_todo);
+		if (edges)
+			check_edges(graph, edges);
+		DO(ops->graph_instantiate(graph, &exec));
+		ops->graph_destroy(graph);
+		memset(memory, 0, sizeof(memory));
+		DO(ops->graph_launch(exec, &a));
+		ops->exec_destroy(exec);
+		ck_assert_mem_eq(memory, want, sizeof(want));
+	}
+}
+END_TEST
+
+static void queue_batch(void)
+{
+	for (uint32_t k = 0; k < 4; k++) {
+		const struct te_k_fill args = { memory + 16 * (k % 3), 16, k, 1 };
+
+		/* a batch of three, and one that depends on the first */
+		DO(ops->launch(&a, &(struct te__launch){ TE_K_FILL, &args, sizeof(args),
+							 k < 3 ? 7 : 0 }));
+	}
+}
+
+START_TEST(launches_of_a_batch_are_a_chain)
+{
+	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_batch);
+
+	for (uint64_t k = 1; k < 4; k++) {
+		const struct te__gnode n = node(graph, k);
+
+		ck_assert_uint_eq(n.ndeps, 1);
+		ck_assert_uint_eq(n.dep[0], k - 1);
+		ck_assert_int_eq(n.in_batch, k < 3);
+	}
+	ops->graph_destroy(graph);
+}
+END_TEST
+
+static uint32_t sweep_edges;
+
+/* memsets that become kernels, an added first node, edges of both kinds */
+static int sweep_of_edges(void)
+{
+	void *graph = NULL, *exec = NULL;
+	int r = ops->capture_begin(&a), end;
+
+	if (r)
+		return r;
+	r = ops->capture_edges(&a, sweep_edges);
+	for (int k = 0; !r && k < 3; k++)
+		r = ops->fill8(&a, memory + 64 * k, 1, 16);
+	if (!r)
+		r = queue_gemm(memory + 64, memory + 128, memory + 256, 2);
+	if (!r)
+		r = ops->fill8(&a, memory + 64, 1, 8);
+	end = ops->capture_end(&a, &graph);
+	if (!r && !end)
+		r = ops->graph_instantiate(graph, &exec);
+	give_back(graph, exec);
+	return r ? r : end;
+}
+
+START_TEST(each_call_for_edges_fails_cleanly)
+{
+	sweep_edges = (uint32_t)_i;
+	ck_assert_int_gt(tt_fault_each(sweep_of_edges), 40);
+}
+END_TEST
+
+void exec_edge_cases(TCase *c)
+{
+	tcase_add_loop_test(c, fills_and_memsets_of_gemms_are_kernels, 0, 4);
+	tcase_add_loop_test(c, other_memsets_are_kept, 0, 4);
+	tcase_add_test(c, launches_of_a_batch_are_a_chain);
+	tcase_add_test(c, one_node_has_no_dependencies);
+	tcase_add_test(c, programmatic_edges_of_the_caller);
+	tcase_add_test(c, any_work_with_any_edges);
+	tcase_add_loop_test(c, each_call_for_edges_fails_cleanly, 0, 4);
+}

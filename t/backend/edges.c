@@ -1,0 +1,770 @@
+/*
+ * t/backend/edges.c - dependencies computed from memory accesses, against a slow model: each node
+ * depends on all nodes that it conflicts with and on few others.
+ *
+ * Addresses are never dereferenced.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/dtype.h>
+#include "libtecore/base/splitmix64.h"
+
+#include "libtecore/backend/edges.h"
+#include "libtecore/backend/host/host.h"
+#include "tt_ctx.h"
+
+#define BASE UINT64_C(0x7f0000000000)
+
+union args {
+	struct te_k_add add;
+	struct te_k_cast cast;
+	struct te_k_part_sum part_sum;
+	struct te_k_attn_bwd attn;
+	struct te_k_gemm gemm;
+	struct te_k_scale_delayed delayed;
+};
+
+struct list {
+	uint32_t n;
+	struct te__gnode *node;
+	union args *args;
+	uint32_t *dep; /* the serial order in which they were captured */
+	struct te__edges e;
+	size_t nwords;
+	uint64_t *reach; /* [n, nwords] bits: all that a node depends on by its edges */
+};
+
+static struct list list_new(uint32_t n)
+{
+	struct list l = { .n = n, .nwords = (n + 63) / 64 };
+
+	l.node = calloc(n + 1u, sizeof(*l.node));
+	l.args = calloc(n + 1u, sizeof(*l.args));
+	l.dep = calloc(n + 1u, sizeof(*l.dep));
+	l.reach = calloc(n * l.nwords + 1u, sizeof(*l.reach));
+	ck_assert(l.node && l.args && l.dep && l.reach);
+	for (uint32_t i = 0; i < n; i++) {
+		l.dep[i] = i ? i - 1 : 0;
+		l.node[i] = (struct te__gnode){ .id = -1, .ndeps = i > 0, .dep = &l.dep[i] };
+	}
+	return l;
+}
+
+static void list_free(struct list *l)
+{
+	te__edges_free(&l->e);
+	free(l->node);
+	free(l->args);
+	free(l->dep);
+	free(l->reach);
+}
+
+/* kinds of nodes */
+
+static void *at(uint64_t begin)
+{
+	return (void *)(uintptr_t)(BASE + begin);
+}
+
+static void put_copy(struct list *l, uint32_t i, uint64_t dst, uint64_t src, uint64_t nbytes)
+{
+	l->node[i].kind = TE_NODE_COPY;
+	l->node[i].dst = at(dst);
+	l->node[i].src = at(src);
+	l->node[i].nbytes = nbytes;
+}
+
+static void put_fill(struct list *l, uint32_t i, uint64_t dst, uint64_t nbytes)
+{
+	l->node[i].kind = TE_NODE_FILL;
+	l->node[i].dst = at(dst);
+	l->node[i].elem = 1;
+	l->node[i].nbytes = nbytes;
+}
+
+static void put_kernel(struct list *l, uint32_t i, enum te_k_id id)
+{
+	l->node[i].kind = TE_NODE_KERNEL;
+	l->node[i].id = id;
+	l->node[i].args = &l->args[i];
+	l->node[i].nbytes = te__k_nbytes(id);
+}
+
+/* y += x, words */
+static void put_add(struct list *l, uint32_t i, uint64_t y, uint64_t x, int64_t n)
+{
+	put_kernel(l, i, TE_K_ADD);
+	l->args[i].add = (struct te_k_add){ at(x), at(y), at(y), n, TE_DTYPE_FP32, 0 };
+}
+
+/* one of the two writes k and v of dqkv, the other q; a pass has both */
+static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint32_t pass, uint64_t dqkv,
+		     uint64_t rest)
+{
+	put_kernel(l, i, id);
+	l->args[i].attn = (struct te_k_attn_bwd){ .qkv = at(rest),
+						  .dout = at(rest + 8),
+						  .lse = at(rest + 16),
+						  .delta = at(rest + 24),
+						  .dqkv = at(dqkv),
+						  .batch = 1,
+						  .seqlen = 2,
+						  .nheads = 1,
+						  .nkv = 1,
+						  .head_dim = 1,
+						  .tag = pass,
+						  .dtype = TE_DTYPE_FP32 };
+}
+
+/* n nodes of one GEMM; only the last has its memory */
+static void put_gemm(struct list *l, uint32_t i, uint32_t n, uint64_t d, uint64_t a,
+			uint64_t scratch)
+{
+	for (uint32_t k = i; k < i + n; k++) {
+		l->node[k].kind = k == i && n > 1 ? TE_NODE_FILL : TE_NODE_KERNEL;
+		l->node[k].id = TE_K_GEMM;
+		l->node[k].fixed = 1;
+		l->node[k].in_batch = k > i;
+	}
+	i += n - 1;
+	put_kernel(l, i, TE_K_GEMM);
+	l->args[i].gemm = (struct te_k_gemm){ .a = at(a),
+					      .b = at(a + 16),
+					      .d = at(d),
+					      .m = 2,
+					      .n = 2,
+					      .k = 2,
+					      .adtype = TE_DTYPE_FP32,
+					      .bdtype = TE_DTYPE_FP32,
+					      .cdtype = TE_DTYPE_FP32,
+					      .ddtype = TE_DTYPE_FP32 };
+	l->node[i].scratch = (struct te__range){ BASE + scratch, 32, TE__WRITE };
+}
+
+static void put_barrier(struct list *l, uint32_t i)
+{
+	switch (tt_rand_int(0, 3)) {
+	case 0:
+		l->node[i].kind = TE_NODE_HOST;
+		break;
+	case 1:
+		l->node[i].kind = TE_NODE_EVENT;
+		break;
+	case 2:
+		l->node[i].kind = TE_NODE_OTHER;
+		break;
+	default:
+		l->node[i].kind = TE_NODE_KERNEL;
+		l->node[i].opaque = 1;
+	}
+}
+
+/* one node in nbarrier is a barrier, none if that is 0; room: size of the shared memory */
+static struct list list_random(uint32_t n, int64_t room, int64_t nbarrier)
+{
+	struct list l = list_new(n);
+#define WHERE (uint64_t) tt_rand_int(0, room)
+
+	for (uint32_t i = 0; i < n; i++) {
+		const int64_t len = tt_rand_int(1, tt_rand_int(0, 3) ? 8 : room / 2 + 1);
+
+		if (nbarrier && !tt_rand_int(0, nbarrier)) {
+			put_barrier(&l, i);
+			continue;
+		}
+		switch (tt_rand_int(0, 7)) {
+		case 0:
+			put_copy(&l, i, WHERE, WHERE, (uint64_t)len);
+			break;
+		case 1:
+			put_fill(&l, i, WHERE, (uint64_t)len);
+			break;
+		case 2:
+			put_add(&l, i, WHERE, WHERE, (len + 3) / 4);
+			break;
+		case 3:
+			put_kernel(&l, i, TE_K_CAST);
+			l.args[i].cast =
+				(struct te_k_cast){ at(WHERE),	   at(WHERE),
+						    len,	   TE_DTYPE_FP32,
+						    TE_DTYPE_BF16, len & 1 ? at(WHERE) : NULL };
+			break;
+		case 4:
+			put_kernel(&l, i, TE_K_PART_SUM);
+			l.args[i].part_sum = (struct te_k_part_sum){ at(WHERE), at(WHERE), len, 1 };
+			break;
+		case 5:
+			put_attn(&l, i, tt_rand_int(0, 1) ? TE_K_ATTN_BWD_DKV : TE_K_ATTN_BWD_DQ, i,
+				 tt_rand_int(0, 2) ? 0 : WHERE, WHERE);
+			if (i + 1 < n && tt_rand_int(0, 1)) {
+				put_kernel(&l, i + 1,
+					   l.node[i].id == TE_K_ATTN_BWD_DQ ? TE_K_ATTN_BWD_DKV :
+									      TE_K_ATTN_BWD_DQ);
+				l.args[i + 1] = l.args[i];
+				i++;
+			}
+			break;
+		case 6:
+			put_kernel(&l, i, TE_K_SCALE_DELAYED);
+			l.args[i].delayed = (struct te_k_scale_delayed){
+				.history = at(WHERE),
+				.scale = at(WHERE),
+				.fmt_max = at(WHERE),
+				.first = (int32_t)tt_rand_int(0, 3),
+				.count = (int32_t)tt_rand_int(0, 3),
+				.history_len = 2,
+			};
+			break;
+		default: {
+			uint32_t nodes = (uint32_t)tt_rand_int(1, 3);
+
+			nodes = nodes < n - i ? nodes : n - i;
+			put_gemm(&l, i, nodes, WHERE, WHERE, WHERE);
+			i += nodes - 1;
+		}
+		}
+	}
+	return l;
+#undef WHERE
+}
+
+/* edges */
+
+static void set(const struct list *l, uint64_t *bits, uint32_t node, uint32_t other)
+{
+	bits[node * l->nwords + other / 64] |= UINT64_C(1) << other % 64;
+}
+
+static int has(const struct list *l, const uint64_t *bits, uint32_t node, uint32_t other)
+{
+	return bits[node * l->nwords + other / 64] >> other % 64 & 1;
+}
+
+static void join(const struct list *l, uint64_t *bits, uint32_t node, uint32_t other)
+{
+	for (size_t w = 0; w < l->nwords; w++)
+		bits[node * l->nwords + w] |= bits[other * l->nwords + w];
+	set(l, bits, node, other);
+}
+
+static int follows(const struct list *l, uint32_t node, uint32_t other)
+{
+	return has(l, l->reach, node, other);
+}
+
+static void find_edges(struct list *l)
+{
+	DO(te__edges_from_accesses(l->n, l->node, &l->e));
+	ck_assert_uint_eq(l->e.first[0], 0);
+	for (uint32_t i = 0; i < l->n; i++) {
+		ck_assert_uint_le(l->e.first[i], l->e.first[i + 1]);
+		for (uint32_t d = l->e.first[i]; d < l->e.first[i + 1]; d++) {
+			const uint32_t dep = l->e.dep[d];
+
+			if (dep >= i || (d > l->e.first[i] && dep <= l->e.dep[d - 1]))
+				ck_abort_msg("node %u: dependency %u is not above the one before "
+					     "and below the node",
+					     i, dep);
+			join(l, l->reach, i, dep);
+		}
+	}
+}
+
+/* the model */
+
+static int is_barrier(const struct te__gnode *n)
+{
+	return n->opaque || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
+	       n->kind == TE_NODE_OTHER;
+}
+
+static void ranges_of(const struct te__gnode *n, struct te__ranges *r)
+{
+	r->n = 0;
+	if (n->args)
+		te__k_ranges((enum te_k_id)n->id, n->args, r);
+	else if (n->dst)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)n->dst, n->nbytes, TE__WRITE };
+	if (n->src)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)n->src, n->nbytes, TE__READ };
+	r->v[r->n++] = n->scratch;
+}
+
+/* 1: two kernels of one pass */
+static int are_disjoint(const struct te__gnode *x, const struct te__gnode *y)
+{
+	const struct te_k_attn_bwd *a = x->args, *b = y->args;
+
+	return x->id != y->id && a->tag == b->tag;
+}
+
+static int conflict(const struct te__gnode *x, const struct te__gnode *y)
+{
+	struct te__ranges a, b;
+
+	if (is_barrier(x) || is_barrier(y))
+		return 1;
+	ranges_of(x, &a);
+	ranges_of(y, &b);
+	for (uint32_t i = 0; i < a.n; i++)
+		for (uint32_t k = 0; k < b.n; k++)
+			if (a.v[i].ptr < b.v[k].ptr + b.v[k].nbytes &&
+			    b.v[k].ptr < a.v[i].ptr + a.v[i].nbytes &&
+			    (a.v[i].access != b.v[k].access || a.v[i].access == TE__WRITE ||
+			     (a.v[i].access == TE__DISJOINT && !are_disjoint(x, y))))
+				return 1;
+	return 0;
+}
+
+/* the nodes that each node must depend on, directly or not */
+static uint64_t *model(const struct list *l)
+{
+	uint64_t *must = calloc(l->n * l->nwords + 1u, sizeof(*must));
+
+	ck_assert_ptr_nonnull(must);
+	for (uint32_t i = 0, last; i < l->n; i = last + 1) {
+		for (last = i; last + 1 < l->n && l->node[last + 1].in_batch; last++)
+			;
+		/* the first node of a batch has the dependencies of all its nodes */
+		for (uint32_t k = i; k <= last; k++)
+			for (uint32_t j = 0; j < i; j++)
+				if (conflict(&l->node[j], &l->node[k])) {
+					uint32_t end = j;
+
+					while (end + 1 < i && l->node[end + 1].in_batch)
+						end++;
+					join(l, must, i, end);
+				}
+		for (uint32_t k = i + 1; k <= last; k++)
+			join(l, must, k, k - 1);
+	}
+	return must;
+}
+
+static void check_required(const struct list *l, const uint64_t *must)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		for (size_t w = 0; w < l->nwords; w++)
+			if (must[i * l->nwords + w] & ~l->reach[i * l->nwords + w])
+				for (uint32_t j = 0; j < i; j++)
+					if (has(l, must, i, j) && !follows(l, i, j))
+						ck_abort_msg("node %u of %u lacks %u", i, l->n, j);
+}
+
+static void check_none_implied(const struct list *l)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		for (uint32_t d = l->e.first[i]; d < l->e.first[i + 1]; d++)
+			for (uint32_t k = l->e.first[i]; k < l->e.first[i + 1]; k++)
+				if (follows(l, l->e.dep[k], l->e.dep[d]))
+					ck_abort_msg("edge %u to %u: %u waits for both",
+						     l->e.dep[d], i, l->e.dep[k]);
+}
+
+static void check_batches(const struct list *l)
+{
+	for (uint32_t i = 1; i < l->n; i++)
+		if (l->node[i].in_batch)
+			ck_assert_msg(l->e.first[i + 1] - l->e.first[i] == 1 &&
+					      l->e.dep[l->e.first[i]] == i - 1,
+				      "node %u does not depend on %u alone", i, i - 1);
+}
+
+START_TEST(every_node_depends_on_conflicting_nodes)
+{
+	int exact = 0;
+
+	for (int trial = 0; trial < 3000; trial++) {
+		const uint32_t n = (uint32_t)tt_rand_int(1, trial % 8 ? 24 : 200);
+		struct list l = list_random(n, 1 << tt_rand_int(2, 12),
+					    tt_rand_int(0, 1) ? tt_rand_int(3, 40) : 0);
+		uint64_t *must = model(&l);
+
+		find_edges(&l);
+		check_required(&l, must);
+		check_none_implied(&l);
+		check_batches(&l);
+		/* and on no other node, if each node has a chain of its own */
+		if (n <= 6) {
+			ck_assert_msg(!memcmp(must, l.reach, n * l.nwords * sizeof(*must)),
+				      "a node of %u depends on one without conflict", n);
+			exact++;
+		}
+		free(must);
+		list_free(&l);
+	}
+	ck_assert_int_gt(exact, 300);
+}
+END_TEST
+
+START_TEST(independent_chains_are_not_connected)
+{
+	const uint32_t nchains = 2 + (uint32_t)_i, n = 60 * nchains;
+	struct list l = list_new(n);
+	uint32_t chain[240];
+
+	ck_assert_uint_le(n, TT_LEN(chain));
+	/* each node adds a word that all read to the word of its chain; some do so by a GEMM */
+	for (uint32_t i = 0; i < n; i++) {
+		chain[i] = i < nchains ? i : (uint32_t)tt_rand_int(0, nchains - 1);
+		if (i + 1 < n && i >= nchains && !tt_rand_int(0, 4)) {
+			chain[i + 1] = chain[i];
+			put_gemm(&l, i, 2, chain[i] * 64, 4096, chain[i] * 64 + 32);
+			i++;
+		} else {
+			put_add(&l, i, chain[i] * 64, 8192, 1);
+		}
+	}
+	find_edges(&l);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t j = 0; j < i; j++)
+			if (follows(&l, i, j) != (chain[i] == chain[j]))
+				ck_abort_msg("node %u, of chain %u, %s %u, of chain %u", i,
+					     chain[i], follows(&l, i, j) ? "waits for" : "passes",
+					     j, chain[j]);
+	list_free(&l);
+}
+END_TEST
+
+START_TEST(reads_and_disjoint_writes_run_concurrently)
+{
+	struct list l = list_new(7);
+
+	put_fill(&l, 0, 0, 256);
+	put_attn(&l, 1, TE_K_ATTN_BWD_DKV, 0, 0, 1024); /* disjoint writes */
+	put_attn(&l, 2, TE_K_ATTN_BWD_DQ, 0, 0, 1024);
+	put_copy(&l, 3, 2048, 0, 16); /* reads */
+	put_copy(&l, 4, 3072, 8, 16);
+	put_fill(&l, 5, 12, 1);
+	put_fill(&l, 6, 200, 1); /* memory that only the first fill wrote */
+	find_edges(&l);
+	ck_assert(follows(&l, 1, 0) && follows(&l, 2, 0));
+	ck_assert(!follows(&l, 2, 1));
+	ck_assert(follows(&l, 3, 1) && follows(&l, 3, 2) && follows(&l, 4, 1) && follows(&l, 4, 2));
+	ck_assert(!follows(&l, 4, 3));
+	ck_assert(follows(&l, 5, 3) && follows(&l, 5, 4));
+	ck_assert(follows(&l, 6, 0) && !follows(&l, 6, 1) && !follows(&l, 6, 5));
+	list_free(&l);
+}
+END_TEST
+
+/* the second pass overwrites what the first one wrote, although no node read that */
+START_TEST(passes_of_disjoint_writes_are_ordered)
+{
+	struct list l = list_new(6);
+
+	for (uint32_t i = 0; i < l.n; i++)
+		put_attn(&l, i, i % 2 ? TE_K_ATTN_BWD_DQ : TE_K_ATTN_BWD_DKV, i / 4, 0, 1024);
+	find_edges(&l);
+	for (uint32_t i = 0; i < l.n; i++)
+		for (uint32_t j = 0; j < i; j++)
+			ck_assert_int_eq(follows(&l, i, j), i / 2 != j / 2);
+	list_free(&l);
+}
+END_TEST
+
+/* like casts of weights concurrent with a pass that reads them; fewer chains than casts */
+START_TEST(side_work_does_not_depend_on_the_long_chain)
+{
+	struct list l = list_new(150);
+
+	for (uint32_t i = 0; i < l.n; i++)
+		if (i % 3 == 2)
+			put_add(&l, i, 0, 4096 + 64 * (i - 1), 1);
+		else
+			put_fill(&l, i, 4096 + 64 * i, 16);
+	find_edges(&l);
+	for (uint32_t i = 2; i < l.n; i++)
+		for (uint32_t j = 2; j < i; j += 3)
+			ck_assert_msg(follows(&l, i, j) == (i % 3 == 2),
+				      "node %u %s %u of the long chain", i,
+				      i % 3 == 2 ? "passes" : "waits for", j);
+	list_free(&l);
+}
+END_TEST
+
+/*
+ * Like a backward pass: of two dependents of a node the one on the shorter path is captured first;
+ * there are more of these than chains, and only the last node depends on them.
+ */
+START_TEST(the_critical_path_is_one_chain)
+{
+	struct list l = list_new(81);
+
+	for (uint32_t i = 0; i < 80; i += 2) {
+		put_copy(&l, i, 8 * i + 16, 8 * i, 16);
+		put_copy(&l, i + 1, 4096 + 16 * i, 8 * i + 16, 16);
+	}
+	put_fill(&l, 80, 4096, 16 * 80);
+	find_edges(&l);
+	for (uint32_t i = 2; i < 80; i += 2) {
+		const uint32_t first = l.e.first[i];
+
+		ck_assert_msg(l.e.first[i + 1] == first + 1 && l.e.dep[first] == i - 2,
+			      "node %u depends on %u nodes, one of them %u", i,
+			      l.e.first[i + 1] - first, l.e.dep[first]);
+	}
+	list_free(&l);
+}
+END_TEST
+
+static uint32_t longest_path(const struct list *l)
+{
+	uint32_t *depth = calloc(l->n + 1u, sizeof(*depth)), most = 0;
+
+	ck_assert_ptr_nonnull(depth);
+	for (uint32_t i = 0; i < l->n; i++) {
+		for (uint32_t d = l->e.first[i]; d < l->e.first[i + 1]; d++)
+			if (depth[l->e.dep[d]] >= depth[i])
+				depth[i] = depth[l->e.dep[d]] + 1;
+		most = depth[i] > most ? depth[i] : most;
+	}
+	free(depth);
+	return most;
+}
+
+/* chains are not all reserved for fills that only a chain of copies at the end needs */
+START_TEST(late_dependents_do_not_reserve_all_chains)
+{
+	struct list l = list_new(612);
+
+	for (uint32_t i = 0; i < 606; i++)
+		put_fill(&l, i, 4096 + 16 * i, 16);
+	for (uint32_t i = 606; i < 612; i++)
+		put_copy(&l, i, 0, 4096 + 16 * (i - 606), 16);
+	find_edges(&l);
+	ck_assert_uint_le(longest_path(&l), 606 / 6 + 6);
+	list_free(&l);
+}
+END_TEST
+
+/* also with too many nodes to drop implied edges */
+START_TEST(a_barrier_has_no_more_dependencies_than_chains)
+{
+	struct list l = list_new(_i ? 20000 : 400);
+
+	for (uint32_t i = 0; i < l.n; i++) {
+		put_fill(&l, i, 16 * i, 16);
+		if (i % 100 == 99)
+			l.node[i].kind = TE_NODE_HOST;
+	}
+	find_edges(&l);
+	for (uint32_t i = 99; i < l.n; i += 100)
+		ck_assert_uint_le(l.e.first[i + 1] - l.e.first[i], 6);
+	for (uint32_t i = 100; i < 400; i++) {
+		const uint32_t before = i / 100 * 100 - 1, next = before + 100;
+
+		ck_assert(follows(&l, i, before));
+		ck_assert(i == next || follows(&l, next, i));
+	}
+	list_free(&l);
+}
+END_TEST
+
+/* of many independent nodes some run concurrently, but not all; all depend on a barrier */
+START_TEST(many_independent_nodes_run_concurrently)
+{
+	struct list l = list_new(400);
+	uint32_t nbegin[2] = { 0, 0 };
+
+	for (uint32_t i = 0; i < l.n; i++)
+		put_fill(&l, i, 16 * i, 16);
+	l.node[200] = (struct te__gnode){
+		.kind = TE_NODE_HOST, .id = -1, .ndeps = 1, .dep = &l.dep[200]
+	};
+	find_edges(&l);
+	check_none_implied(&l);
+	for (uint32_t i = 0; i < l.n; i++) {
+		const uint32_t ndeps = l.e.first[i + 1] - l.e.first[i];
+
+		nbegin[0] += !ndeps;
+		nbegin[1] += ndeps == 1 && l.e.dep[l.e.first[i]] == 200;
+		ck_assert(i <= 200 || follows(&l, i, 200));
+		ck_assert(i >= 200 || follows(&l, 200, i));
+	}
+	ck_assert_uint_lt(longest_path(&l), 204); /* half of the serial order */
+	for (int k = 0; k < 2; k++)
+		ck_assert_msg(nbegin[k] >= 2 && nbegin[k] <= 16, "%u begin at once", nbegin[k]);
+	list_free(&l);
+}
+END_TEST
+
+START_TEST(the_order_of_several_streams_is_kept)
+{
+	for (int trial = 0; trial < 200; trial++) {
+		struct list l = list_random((uint32_t)tt_rand_int(2, 40), 64, 10);
+		uint32_t *dep = malloc((size_t)l.n * l.n * sizeof(*dep)), ndeps = 0;
+		int line = 1;
+
+		ck_assert_ptr_nonnull(dep);
+		for (uint32_t i = 0; i < l.n; i++) {
+			l.node[i].dep = dep + ndeps;
+			l.node[i].ndeps = 0;
+			for (uint32_t j = 0; j < i; j++)
+				if (!tt_rand_int(0, 3))
+					dep[ndeps + l.node[i].ndeps++] = j;
+			line &= l.node[i].ndeps == (i > 0) && (!i || dep[ndeps] == i - 1);
+			ndeps += l.node[i].ndeps;
+		}
+		if (!line) {
+			find_edges(&l);
+			ck_assert_uint_eq(l.e.first[l.n], ndeps);
+			for (uint32_t i = 0; i < l.n; i++)
+				ck_assert_uint_eq(l.e.first[i + 1] - l.e.first[i], l.node[i].ndeps);
+			if (ndeps)
+				ck_assert_mem_eq(l.e.dep, dep, ndeps * sizeof(*dep));
+		}
+		free(dep);
+		list_free(&l);
+	}
+}
+END_TEST
+
+/* different seeds draw different orders for the host backend, which respect the edges */
+START_TEST(the_host_draws_a_valid_order)
+{
+	const struct te__backend_ops *ops = &te__backend_host;
+	static unsigned char word[20];
+	uint32_t first[TT_LEN(word)];
+	int others = 0;
+
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		uint32_t at[TT_LEN(word)];
+		void *dev, *stream, *graph;
+		struct host_graph *g;
+
+		ck_assert_int_eq(ops->open(0, &dev), 0);
+		ck_assert_int_eq(ops->stream_create(dev, &stream), 0);
+		ck_assert_int_eq(ops->capture_begin(stream), 0);
+		for (size_t i = 0; i < TT_LEN(word); i++)
+			ck_assert_int_eq(ops->fill8(stream, &word[i / 2], (uint8_t)i, 1), 0);
+		ck_assert_int_eq(ops->capture_end(stream, &graph), 0);
+		g = graph;
+		ck_assert_int_eq(host_graph_by_data(g, seed), 0);
+		ck_assert_ptr_nonnull(g->run);
+		memset(at, 0xff, sizeof(at));
+		for (uint32_t i = 0; i < TT_LEN(word); i++) {
+			at[g->run[i]] = i;
+			if (seed == 1)
+				first[i] = g->run[i];
+			others += g->run[i] != first[i];
+		}
+		/* the second fill of a byte comes after the first */
+		for (size_t i = 0; i < TT_LEN(word); i += 2)
+			ck_assert_uint_lt(at[i], at[i + 1]);
+		ops->graph_destroy(graph);
+		ops->stream_destroy(stream);
+		ops->close(dev);
+	}
+	ck_assert_int_gt(others, 0);
+}
+END_TEST
+
+/* of seed 1234567, as printed by the authors' reference program */
+START_TEST(draws_equal_the_reference_program)
+{
+	uint64_t state = 1234567;
+
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(6457827717110365317));
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(3203168211198807973));
+	ck_assert_uint_eq(te__splitmix64(&state), UINT64_C(9817491932198370423));
+}
+END_TEST
+
+START_TEST(none_and_one)
+{
+	struct list none = list_new(0), one = list_new(1);
+
+	find_edges(&none);
+	put_fill(&one, 0, 0, 1);
+	find_edges(&one);
+	ck_assert_uint_eq(one.e.first[1], 0);
+	list_free(&none);
+	list_free(&one);
+}
+END_TEST
+
+START_TEST(thousands)
+{
+	struct list l = list_random(5000, 20000, 500);
+	uint64_t *must = model(&l);
+
+	find_edges(&l);
+	check_required(&l, must);
+	check_none_implied(&l);
+	check_batches(&l);
+	free(must);
+	list_free(&l);
+}
+END_TEST
+
+/* more nodes than REDUCE_MAX: implied edges may remain, no dependency is missing */
+START_TEST(tens_of_thousands)
+{
+	struct list l = list_random(17000, 100000, 0);
+
+	find_edges(&l);
+	check_batches(&l);
+	for (int pair = 0; pair < 300000; pair++) {
+		const uint32_t i = (uint32_t)tt_rand_int(1, l.n - 1);
+		const uint32_t j = (uint32_t)tt_rand_int(0, i - 1);
+
+		if (conflict(&l.node[j], &l.node[i]) && !follows(&l, i, j))
+			ck_abort_msg("node %u does not depend on %u", i, j);
+	}
+	list_free(&l);
+}
+END_TEST
+
+static struct list of_faults;
+
+static int edges_of_it(void)
+{
+	struct te__edges e = { 0 };
+	int r = te__edges_from_accesses(of_faults.n, of_faults.node, &e);
+
+	ck_assert(r == 0 || (r == -ENOMEM && !e.first && !e.dep));
+	te__edges_free(&e);
+	return r;
+}
+
+START_TEST(each_allocation_may_fail)
+{
+	of_faults = list_random(700, 256, 20);
+	ck_assert_int_ge(tt_fault_each(edges_of_it), 8);
+	/* nodes that are not a single chain */
+	of_faults.node[3].ndeps = 0;
+	ck_assert_int_ge(tt_fault_each(edges_of_it), 5);
+	list_free(&of_faults);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/edges");
+	TCase *c = tt_case(s, "accesses", "host");
+
+	tcase_add_test(c, every_node_depends_on_conflicting_nodes);
+	tcase_add_loop_test(c, independent_chains_are_not_connected, 0, 2);
+	tcase_add_test(c, reads_and_disjoint_writes_run_concurrently);
+	tcase_add_test(c, passes_of_disjoint_writes_are_ordered);
+	tcase_add_test(c, side_work_does_not_depend_on_the_long_chain);
+	tcase_add_test(c, the_critical_path_is_one_chain);
+	tcase_add_test(c, late_dependents_do_not_reserve_all_chains);
+	tcase_add_loop_test(c, a_barrier_has_no_more_dependencies_than_chains, 0, 2);
+	tcase_add_test(c, many_independent_nodes_run_concurrently);
+	tcase_add_test(c, the_order_of_several_streams_is_kept);
+	tcase_add_test(c, none_and_one);
+	tcase_add_test(c, thousands);
+	tcase_add_test(c, tens_of_thousands);
+	tcase_add_test(c, the_host_draws_a_valid_order);
+	tcase_add_test(c, draws_equal_the_reference_program);
+	tcase_add_test(c, each_allocation_may_fail);
+	return s;
+}
+
+TT_MAIN("backend/edges", TT_NEED_NOTHING, suite)

@@ -1,0 +1,278 @@
+/* t/base/dtype.c - te/dtype.h: names, sizes, and every conversion against golden tables. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include <te/dtype.h>
+#include <te/errno.h>
+#include "libtecore/base/dtype_inline.h"
+#include "tt.h"
+
+struct decode { uint8_t code; uint32_t bits; };
+struct encode { uint16_t first, last; uint8_t code; };
+
+/* the tables have both kinds of rows; each array uses one kind */
+#define KEEP(...) { __VA_ARGS__ },
+#define DROP(...)
+#define DECODE KEEP
+#define ENCODE DROP
+#define E4M3
+static const struct decode e4m3_decode[] = {
+#include "t/data/dtype_fp8.inc"
+};
+#undef E4M3
+#define E5M2
+static const struct decode e5m2_decode[] = {
+#include "t/data/dtype_fp8.inc"
+};
+#undef E5M2
+#undef DECODE
+#undef ENCODE
+#define DECODE DROP
+#define ENCODE KEEP
+#define E4M3
+static const struct encode e4m3_encode[] = {
+#include "t/data/dtype_fp8.inc"
+};
+#undef E4M3
+#define E5M2
+static const struct encode e5m2_encode[] = {
+#include "t/data/dtype_fp8.inc"
+};
+#undef E5M2
+
+static const struct { uint32_t x; uint16_t bf16, fp16; uint8_t e4m3, e5m2; } f32_rows[] = {
+#define ROW KEEP
+#include "t/data/dtype_f32.inc"
+};
+
+static const struct {
+	enum te_dtype dtype;
+	const struct decode *decode;
+	size_t ndecode;
+	const struct encode *encode;
+	size_t nencode;
+} fp8[] = {
+	{ TE_DTYPE_E4M3, e4m3_decode, TT_LEN(e4m3_decode), e4m3_encode, TT_LEN(e4m3_encode) },
+	{ TE_DTYPE_E5M2, e5m2_decode, TT_LEN(e5m2_decode), e5m2_encode, TT_LEN(e5m2_encode) },
+};
+
+START_TEST(decodes_every_fp8_code)
+{
+	char golden[256] = { 0 };
+
+	for (size_t i = 0; i < fp8[_i].ndecode; i++) {
+		const struct decode *d = &fp8[_i].decode[i];
+
+		ck_assert_uint_eq(te__f32_bits(te_fp8_decode(fp8[_i].dtype, d->code)), d->bits);
+		golden[d->code] = 1;
+	}
+	/* E4M3: S.1111.111; E5M2: S.11111.{01,10,11} */
+	ck_assert_uint_eq(fp8[_i].ndecode, fp8[_i].dtype == TE_DTYPE_E4M3 ? 254 : 250);
+	for (unsigned c = 0; c < 256; c++)
+		ck_assert_int_eq(golden[c] != 0, !isnan(te_fp8_decode(fp8[_i].dtype, (uint8_t)c)));
+}
+END_TEST
+
+START_TEST(encodes_every_bf16_input_to_fp8)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < fp8[_i].nencode; i++) {
+		const struct encode *e = &fp8[_i].encode[i];
+
+		for (uint32_t b = e->first; b <= e->last; b++, n++)
+			ck_assert_msg(te_fp8_encode(fp8[_i].dtype, te_bf16_decode((uint16_t)b)) ==
+					      e->code,
+				      "bf16 0x%04x", b);
+	}
+	ck_assert_uint_eq(n, 2 * 0x7f81); /* all but NaN */
+}
+END_TEST
+
+START_TEST(fp8_codes_survive_a_round_trip)
+{
+	for (unsigned c = 0; c < 256; c++) {
+		const float x = te_fp8_decode(fp8[_i].dtype, (uint8_t)c);
+
+		if (isfinite(x))
+			ck_assert_uint_eq(te_fp8_encode(fp8[_i].dtype, x), c);
+	}
+}
+END_TEST
+
+/* nearest by search over all codes; a tie goes to the even code */
+START_TEST(rounds_random_numbers_to_the_nearest_code)
+{
+	const enum te_dtype dtype = fp8[_i].dtype;
+	const uint8_t most = dtype == TE_DTYPE_E4M3 ? 0x7e : 0x7b;
+
+	for (int k = 0; k < 20000; k++) {
+		const float x = ldexpf(tt_rand_float(1.0f, 2.0f), (int)tt_rand_int(-20, 18));
+		uint8_t best = 0;
+
+		for (unsigned c = 1; c <= most; c++) {
+			const double far = fabs(te_fp8_decode(dtype, best) - (double)x);
+			const double d = fabs(te_fp8_decode(dtype, (uint8_t)c) - (double)x);
+
+			if (d < far || (d == far && !(c & 1)))
+				best = (uint8_t)c;
+		}
+		ck_assert_uint_eq(te_fp8_encode(dtype, x), best);
+		ck_assert_uint_eq(te_fp8_encode(dtype, -x), best | 0x80);
+	}
+}
+END_TEST
+
+static const struct { enum te_dtype dtype; float x; uint8_t want; } edge[] = {
+	{ TE_DTYPE_E4M3, 448.0f, 0x7e },   /* largest finite, S.1111.110 (OCP OFP8 1.0) */
+	{ TE_DTYPE_E4M3, 464.0f, 0x7e },   /* halfway to what would be 480 */
+	{ TE_DTYPE_E4M3, 1e9f, 0x7e },	   /* saturates, does not become NaN */
+	{ TE_DTYPE_E4M3, INFINITY, 0x7e },
+	{ TE_DTYPE_E4M3, -INFINITY, 0xfe },
+	{ TE_DTYPE_E4M3, -0.0f, 0x80 },
+	{ TE_DTYPE_E4M3, 0x1p-9f, 0x01 },  /* smallest subnormal */
+	{ TE_DTYPE_E4M3, 0x1p-10f, 0x00 }, /* half of it: ties to even */
+	{ TE_DTYPE_E4M3, 0x1.000002p-10f, 0x01 },
+	{ TE_DTYPE_E4M3, -0x1.8p-9f, 0x82 },
+	{ TE_DTYPE_E4M3, 0x1.ep-7f, 0x08 }, /* rounds up into the normal range */
+	{ TE_DTYPE_E4M3, 0x1p-149f, 0x00 },
+	{ TE_DTYPE_E5M2, 57344.0f, 0x7b }, /* S.11110.11 */
+	{ TE_DTYPE_E5M2, 61440.0f, 0x7b },
+	{ TE_DTYPE_E5M2, INFINITY, 0x7b },
+	{ TE_DTYPE_E5M2, -1e30f, 0xfb },
+	{ TE_DTYPE_E5M2, 0x1p-16f, 0x01 },
+	{ TE_DTYPE_E5M2, 0x1p-17f, 0x00 },
+	{ TE_DTYPE_E5M2, 0x1.8p-16f, 0x02 },
+	{ TE_DTYPE_E5M2, -0.0f, 0x80 },
+	{ TE_DTYPE_FP32, 1.0f, 0x00 },	   /* not an FP8 type */
+};
+
+START_TEST(encodes_edge_values)
+{
+	ck_assert_uint_eq(te_fp8_encode(edge[_i].dtype, edge[_i].x), edge[_i].want);
+}
+END_TEST
+
+START_TEST(converts_fp32_as_the_golden_table)
+{
+	for (size_t i = 0; i < TT_LEN(f32_rows); i++) {
+		const float x = te__f32_from_bits(f32_rows[i].x);
+
+		ck_assert_msg(te_bf16_encode(x) == f32_rows[i].bf16, "0x%08x", f32_rows[i].x);
+		ck_assert_msg(te_fp16_encode(x) == f32_rows[i].fp16, "0x%08x", f32_rows[i].x);
+		ck_assert_msg(te_fp8_encode(TE_DTYPE_E4M3, x) == f32_rows[i].e4m3, "0x%08x",
+			      f32_rows[i].x);
+		ck_assert_msg(te_fp8_encode(TE_DTYPE_E5M2, x) == f32_rows[i].e5m2, "0x%08x",
+			      f32_rows[i].x);
+	}
+}
+END_TEST
+
+START_TEST(half_codes_survive_a_round_trip)
+{
+	for (unsigned c = 0; c < 65536; c++) {
+		const float b = te_bf16_decode((uint16_t)c), h = te_fp16_decode((uint16_t)c);
+		const int e = (c >> 10) & 31;
+		/* by the definition: sign, exponent bias 15, 10 bits */
+		const double abs = e ? ldexp(1024 + (c & 1023), e - 25) : ldexp(c & 1023, -24);
+
+		ck_assert_uint_eq(te__f32_bits(b), c << 16);
+		if (!isnan(b))
+			ck_assert_uint_eq(te_bf16_encode(b), c);
+		ck_assert_int_eq(signbit(h) != 0, c >> 15);
+		if (e == 31) {
+			ck_assert_int_eq(isnan(h) != 0, (c & 1023) != 0);
+			ck_assert_int_eq(isinf(h) != 0, (c & 1023) == 0);
+		} else {
+			ck_assert_double_eq(fabs((double)h), abs);
+		}
+		if (!isnan(h))
+			ck_assert_uint_eq(te_fp16_encode(h), c);
+	}
+}
+END_TEST
+
+START_TEST(nan_stays_nan_with_its_sign)
+{
+	/* quiet and signalling, with payloads at both ends */
+	static const uint32_t nan[] = { 0x7fc00000, 0x7f800001, 0x7fffffff, 0x7fa00000 };
+
+	for (size_t i = 0; i < TT_LEN(nan); i++)
+		for (uint32_t sign = 0; sign < 2; sign++) {
+			const float x = te__f32_from_bits(nan[i] | sign << 31);
+
+			/* the inline form: a call may make a signalling NaN quiet */
+			ck_assert_uint_eq(te__e4m3_encode(x), 0x7f | sign << 7);
+			ck_assert_uint_eq(te__e5m2_encode(x), 0x7f | sign << 7);
+			ck_assert(isnan(te_bf16_decode(te__bf16_encode(x))));
+			ck_assert_uint_eq(te__bf16_encode(x) >> 15, sign);
+			ck_assert(isnan(te_fp16_decode(te__fp16_encode(x))));
+			ck_assert_uint_eq(te__fp16_encode(x) >> 15, sign);
+		}
+}
+END_TEST
+
+static const struct { const char *name; size_t nbytes; float max; } types[] = {
+	[TE_DTYPE_FP32] = { "fp32", 4, 3.4028234663852886e38f },
+	[TE_DTYPE_BF16] = { "bf16", 2, 3.3895313892515355e38f },
+	[TE_DTYPE_FP16] = { "fp16", 2, 65504.0f },
+	[TE_DTYPE_E4M3] = { "e4m3", 1, 448.0f },
+	[TE_DTYPE_E5M2] = { "e5m2", 1, 57344.0f },
+	[TE_DTYPE_INT32] = { "int32", 4, 0.0f },
+	[TE_DTYPE_UINT8] = { "uint8", 1, 0.0f },
+};
+
+START_TEST(names_and_measures_every_type)
+{
+	enum te_dtype d = TE_DTYPE_COUNT;
+
+	ck_assert_uint_eq(TT_LEN(types), TE_DTYPE_COUNT);
+	ck_assert_str_eq(te_dtype_name((enum te_dtype)_i), types[_i].name);
+	ck_assert_uint_eq(te_dtype_nbytes((enum te_dtype)_i), types[_i].nbytes);
+	ck_assert_float_eq(te_dtype_max((enum te_dtype)_i), types[_i].max);
+	ck_assert_int_eq(te_dtype_from_name(types[_i].name, &d), 0);
+	ck_assert_int_eq(d, _i);
+}
+END_TEST
+
+START_TEST(refuses_unknown_types)
+{
+	enum te_dtype d = TE_DTYPE_INT32;
+
+	ck_assert_int_eq(te_dtype_from_name("fp64", &d), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "\"fp64\""));
+	ck_assert_int_eq(te_dtype_from_name(NULL, &d), -EINVAL);
+	ck_assert_int_eq(te_dtype_from_name("", &d), -EINVAL);
+	ck_assert_int_eq(d, TE_DTYPE_INT32);
+	ck_assert_str_eq(te_dtype_name(TE_DTYPE_COUNT), "?");
+	ck_assert_str_eq(te_dtype_name((enum te_dtype)-1), "?");
+	ck_assert_uint_eq(te_dtype_nbytes(TE_DTYPE_COUNT), 0);
+	ck_assert_float_eq(te_dtype_max(TE_DTYPE_COUNT), 0.0f);
+	ck_assert_float_eq(te_fp8_decode(TE_DTYPE_BF16, 0x7e), 0.0f);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("base/dtype");
+	TCase *c = tt_case(s, "fp8", "host numeric");
+
+	tcase_add_loop_test(c, decodes_every_fp8_code, 0, TT_LEN(fp8));
+	tcase_add_loop_test(c, encodes_every_bf16_input_to_fp8, 0, TT_LEN(fp8));
+	tcase_add_loop_test(c, fp8_codes_survive_a_round_trip, 0, TT_LEN(fp8));
+	tcase_add_loop_test(c, rounds_random_numbers_to_the_nearest_code, 0, TT_LEN(fp8));
+	tcase_add_loop_test(c, encodes_edge_values, 0, TT_LEN(edge));
+	c = tt_case(s, "half", "host numeric");
+	tcase_add_test(c, converts_fp32_as_the_golden_table);
+	tcase_add_test(c, half_codes_survive_a_round_trip);
+	tcase_add_test(c, nan_stays_nan_with_its_sign);
+	c = tt_case(s, "names", "host fast");
+	tcase_add_loop_test(c, names_and_measures_every_type, 0, TT_LEN(types));
+	tcase_add_test(c, refuses_unknown_types);
+	return s;
+}
+
+TT_MAIN("base/dtype", TT_NEED_NOTHING, suite)

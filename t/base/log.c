@@ -1,0 +1,168 @@
+/* t/base/log.c - te_log_set(3) and te_log_filter(3). */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libtecore/base/base.h"
+#include "tt.h"
+
+static struct {
+	int lines;
+	enum te_log_level level;
+	char category[64];
+	char text[256];
+} heard;
+
+static void listen(void *arg, enum te_log_level level, const char *category,
+		   const char *text)
+{
+	ck_assert_ptr_eq(arg, &heard);
+	heard.lines++;
+	heard.level = level;
+	snprintf(heard.category, sizeof(heard.category), "%s", category);
+	snprintf(heard.text, sizeof(heard.text), "%s", text);
+}
+
+START_TEST(silent_by_default)
+{
+	unsetenv("TE_LOG");
+	te_log_set(listen, &heard);
+	te__log_error("not enabled");
+	ck_assert_int_eq(heard.lines, 0);
+}
+END_TEST
+
+START_TEST(environment_enables_messages)
+{
+	setenv("TE_LOG", "info", 1);
+	te_log_set(listen, &heard);
+	te__log_debug("too fine");
+	ck_assert_int_eq(heard.lines, 0);
+	te__log_info("slot %d of %s", 3, "ring");
+	ck_assert_int_eq(heard.lines, 1);
+	ck_assert_int_eq(heard.level, TE_LOG_INFO);
+	ck_assert_str_eq(heard.category, "core");
+	ck_assert_str_eq(heard.text, "slot 3 of ring");
+}
+END_TEST
+
+START_TEST(invalid_environment_means_warn)
+{
+	setenv("TE_LOG", "loud", 1);
+	te_log_set(listen, &heard);
+	te__log_info("no");
+	te__log_warn("yes");
+	ck_assert_int_eq(heard.lines, 1);
+}
+END_TEST
+
+static const struct {
+	const char *spec, *category;
+	enum te_log_level level;
+	int want;
+} filters[] = {
+	{ "off", "core", TE_LOG_ERROR, 0 },
+	{ "warn", "core", TE_LOG_WARN, 1 },
+	{ "warn", "core", TE_LOG_INFO, 0 },
+	{ "warn,comm=trace", "comm/verbs", TE_LOG_TRACE, 1 },
+	{ "comm=trace,warn", "comm/verbs", TE_LOG_TRACE, 1 },
+	{ "warn,comm=trace", "common", TE_LOG_TRACE, 0 },
+	{ "warn,comm=trace", "core", TE_LOG_TRACE, 0 },
+	{ "trace,comm=off,comm/verbs=info", "comm/verbs", TE_LOG_INFO, 1 },
+	{ "trace,comm=off,comm/verbs=info", "comm/ub", TE_LOG_ERROR, 0 },
+	{ "comm=debug", "core", TE_LOG_ERROR, 0 },
+};
+
+START_TEST(longest_category_decides)
+{
+	ck_assert_int_eq(te_log_filter(filters[_i].spec), 0);
+	ck_assert_int_eq(te__log_on(filters[_i].level, filters[_i].category),
+			 filters[_i].want);
+}
+END_TEST
+
+#define SEVENTEEN_ITEMS \
+	"a=off,b=off,c=off,d=off,e=off,f=off,g=off,h=off,i=off,j=off,k=off," \
+	"l=off,m=off,n=off,o=off,p=off,q=off"
+
+static const char *const bad_spec[] = {
+	"", "warning", "warn,", "=warn", "comm=", "comm=loud", ",", "WARN",
+	"averyveryverylongcategorynamethatfitsnowhere=warn",
+	SEVENTEEN_ITEMS,
+};
+
+START_TEST(bad_filter_keeps_the_old_one)
+{
+	ck_assert_int_eq(te_log_filter("core=debug"), 0);
+	ck_assert_int_eq(te_log_filter(bad_spec[_i]), -EINVAL);
+	ck_assert_int_eq(te_log_filter(NULL), -EINVAL);
+	ck_assert_int_eq(te__log_on(TE_LOG_DEBUG, "core"), 1);
+	ck_assert_int_eq(te__log_on(TE_LOG_ERROR, "comm"), 0);
+}
+END_TEST
+
+START_TEST(failures_are_logged_at_debug)
+{
+	te_log_set(listen, &heard);
+	ck_assert_int_eq(te_log_filter("debug"), 0);
+	te__fail(-TE_ESHAPE, "a is %d wide", 3);
+	ck_assert_int_eq(heard.level, TE_LOG_DEBUG);
+	ck_assert_str_eq(heard.text, "shapes do not match: a is 3 wide");
+}
+END_TEST
+
+static int evaluated(void)
+{
+	heard.lines = 100;
+	return 1;
+}
+
+START_TEST(filtered_arguments_are_not_evaluated)
+{
+	ck_assert_int_eq(te_log_filter("warn"), 0);
+	te__log_info("%d", evaluated());
+	ck_assert_int_eq(heard.lines, 0);
+}
+END_TEST
+
+START_TEST(without_a_callback_messages_go_to_stderr)
+{
+	char line[256] = "";
+	FILE *f = tmpfile();
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_ge(dup2(fileno(f), 2), 0);
+	ck_assert_int_eq(te_log_filter("warn"), 0);
+	te_log_set(listen, &heard);
+	te_log_set(NULL, NULL);
+	te__log_warn("retry after %d ms", 12);
+	rewind(f);
+	ck_assert_ptr_nonnull(fgets(line, sizeof(line), f));
+	ck_assert_str_eq(line, "te: warn: core: retry after 12 ms\n");
+	ck_assert_int_eq(heard.lines, 0);
+	fclose(f);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("base/log");
+	TCase *c = tt_case(s, "filter", "host fast");
+
+	tcase_add_loop_test(c, longest_category_decides, 0, TT_LEN(filters));
+	tcase_add_loop_test(c, bad_filter_keeps_the_old_one, 0, TT_LEN(bad_spec));
+	c = tt_case(s, "lines", "host fast");
+	tcase_add_test(c, silent_by_default);
+	tcase_add_test(c, environment_enables_messages);
+	tcase_add_test(c, invalid_environment_means_warn);
+	tcase_add_test(c, failures_are_logged_at_debug);
+	tcase_add_test(c, filtered_arguments_are_not_evaluated);
+	tcase_add_test(c, without_a_callback_messages_go_to_stderr);
+	return s;
+}
+
+TT_MAIN("base/log", TT_NEED_NOTHING, suite)

@@ -1,0 +1,201 @@
+/* t/base/param.c - te_param_info(3): parsing, sources, unknown variables. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/param.h>
+
+#include "libtecore/base/base.h"
+#include "tt.h"
+
+static const struct {
+	enum te__param_type type;
+	const char *text;
+	int64_t want;
+} readable[] = {
+	{ TE__PARAM_BOOL, "on", 1 },
+	{ TE__PARAM_BOOL, "off", 0 },
+	{ TE__PARAM_BOOL, "yes", 1 },
+	{ TE__PARAM_BOOL, "false", 0 },
+	{ TE__PARAM_BOOL, "1", 1 },
+	{ TE__PARAM_INT, "-12", -12 },
+	{ TE__PARAM_INT, "010", 10 }, /* decimal, not octal */
+	{ TE__PARAM_INT, "9223372036854775807", INT64_MAX },
+	{ TE__PARAM_SIZE, "0", 0 },
+	{ TE__PARAM_SIZE, "100", 100 },
+	{ TE__PARAM_SIZE, "3k", 3 << 10 },
+	{ TE__PARAM_SIZE, "8M", 8 << 20 },
+	{ TE__PARAM_SIZE, "5G", INT64_C(5) << 30 },
+	{ TE__PARAM_ENUM, "red", 0 },
+	{ TE__PARAM_ENUM, "blue", 2 },
+};
+
+START_TEST(reads_values)
+{
+	union te__param_value v = { .i = 77 };
+
+	ck_assert_int_eq(te__param_parse(readable[_i].type, "red|green|blue",
+					 readable[_i].text, &v), 0);
+	ck_assert_int_eq(v.i, readable[_i].want);
+}
+END_TEST
+
+static const struct {
+	enum te__param_type type;
+	const char *text;
+} unreadable[] = {
+	{ TE__PARAM_BOOL, "" },
+	{ TE__PARAM_BOOL, "On" },
+	{ TE__PARAM_INT, "" },
+	{ TE__PARAM_INT, "12x" },
+	{ TE__PARAM_INT, "3k" },
+	{ TE__PARAM_INT, "9223372036854775808" },
+	{ TE__PARAM_SIZE, "-1" },
+	{ TE__PARAM_SIZE, "3kk" },
+	{ TE__PARAM_SIZE, "3T" },
+	{ TE__PARAM_SIZE, "9999999999G" },
+	{ TE__PARAM_DOUBLE, "" },
+	{ TE__PARAM_DOUBLE, "0.5x" },
+	{ TE__PARAM_DOUBLE, "nan" },
+	{ TE__PARAM_DOUBLE, "1e999" },
+	{ TE__PARAM_ENUM, "" },
+	{ TE__PARAM_ENUM, "gre" },
+	{ TE__PARAM_ENUM, "red|green" },
+};
+
+START_TEST(refuses_invalid_values)
+{
+	union te__param_value v;
+
+	ck_assert_int_eq(te__param_parse(unreadable[_i].type, "red|green|blue",
+					 unreadable[_i].text, &v), -EINVAL);
+}
+END_TEST
+
+START_TEST(reads_a_double)
+{
+	union te__param_value v;
+
+	ck_assert_int_eq(te__param_parse(TE__PARAM_DOUBLE, "", "0.125", &v), 0);
+	ck_assert(v.d == 0.125);
+}
+END_TEST
+
+static struct te_param_info find(const char *name)
+{
+	struct te_param_info info = TE_PARAM_INFO_INIT;
+
+	for (size_t i = 0; i < te_param_count(); i++) {
+		ck_assert_int_eq(te_param_info(i, &info), 0);
+		if (!strcmp(info.name, name))
+			return info;
+	}
+	ck_abort_msg("%s is not listed", name);
+	return info;
+}
+
+START_TEST(every_default_can_be_parsed)
+{
+	struct te_param_info info = TE_PARAM_INFO_INIT;
+	size_t len;
+
+	/* each default is parsed here; an invalid one aborts */
+	ck_assert_int_eq(te_param_info((size_t)_i, &info), 0);
+	ck_assert_str_eq(info.source, "default");
+	ck_assert_str_eq(info.value, info.dflt);
+	len = strlen(info.text);
+	ck_assert_uint_gt(len, 10);
+	ck_assert_msg(info.text[len - 1] != '.', "%s: full stop", info.name);
+}
+END_TEST
+
+START_TEST(environment_wins)
+{
+	setenv("TE_BACKEND", "host", 1);
+	setenv("TE_LOG", "trace", 1);
+	ck_assert_str_eq(find("TE_BACKEND").source, "environment");
+	ck_assert_str_eq(find("TE_BACKEND").value, "host");
+	ck_assert_str_eq(find("TE_BACKEND").dflt, "auto");
+	ck_assert_int_eq(te__param_enum(TE_PARAM_BACKEND), 1);
+	ck_assert_str_eq(te__param_str(TE_PARAM_LOG), "trace");
+	/* read once */
+	setenv("TE_LOG", "warn", 1);
+	ck_assert_str_eq(te__param_str(TE_PARAM_LOG), "trace");
+}
+END_TEST
+
+static int warnings;
+
+static void count_warnings(void *arg, enum te_log_level level,
+			   const char *category, const char *text)
+{
+	(void)category;
+	if (level == TE_LOG_WARN && strstr(text, (const char *)arg))
+		warnings++;
+}
+
+START_TEST(invalid_value_keeps_default_and_warns_once)
+{
+	setenv("TE_BACKEND", "gpu", 1);
+	ck_assert_str_eq(find("TE_BACKEND").source, "invalid");
+	ck_assert_str_eq(find("TE_BACKEND").value, "auto");
+	ck_assert_int_eq(te__param_enum(TE_PARAM_BACKEND), 0);
+	te_log_set(count_warnings, "TE_BACKEND");
+	ck_assert_int_eq(te_log_filter("warn"), 0);
+	te__param_warn();
+	te__param_warn();
+	ck_assert_int_eq(warnings, 1);
+}
+END_TEST
+
+START_TEST(unknown_variables_are_listed)
+{
+	int found = 0;
+
+	setenv("TE_BAKCEND", "host", 1);
+	setenv("TEA", "green", 1);
+	for (size_t i = 0; te_param_unknown(i); i++) {
+		ck_assert_str_ne(te_param_unknown(i), "TE_BACKEND");
+		ck_assert_str_ne(te_param_unknown(i), "TEA");
+		found += !strcmp(te_param_unknown(i), "TE_BAKCEND");
+	}
+	ck_assert_int_eq(found, 1);
+	te_log_set(count_warnings, "TE_BAKCEND");
+	ck_assert_int_eq(te_log_filter("warn"), 0);
+	te__param_warn();
+	ck_assert_int_eq(warnings, 1);
+}
+END_TEST
+
+START_TEST(refuses_bad_arguments)
+{
+	struct te_param_info info = TE_PARAM_INFO_INIT;
+
+	ck_assert_int_eq(te_param_info(te_param_count(), &info), -EINVAL);
+	ck_assert_int_eq(te_param_info(0, NULL), -EINVAL);
+	info.size = 0;
+	ck_assert_int_eq(te_param_info(0, &info), -EINVAL);
+	ck_assert_ptr_null(info.name);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("base/param");
+	TCase *c = tt_case(s, "parse", "host fast");
+
+	tcase_add_loop_test(c, reads_values, 0, TT_LEN(readable));
+	tcase_add_loop_test(c, refuses_invalid_values, 0, TT_LEN(unreadable));
+	tcase_add_test(c, reads_a_double);
+	c = tt_case(s, "registry", "host fast");
+	tcase_add_loop_test(c, every_default_can_be_parsed, 0, TE_PARAM_END);
+	tcase_add_test(c, environment_wins);
+	tcase_add_test(c, invalid_value_keeps_default_and_warns_once);
+	tcase_add_test(c, unknown_variables_are_listed);
+	tcase_add_test(c, refuses_bad_arguments);
+	return s;
+}
+
+TT_MAIN("base/param", TT_NEED_NOTHING, suite)

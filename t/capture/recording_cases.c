@@ -1,0 +1,18 @@
+/* t/capture/recording_cases.c - the cases of recordings, for both backends. */
+#include "config.h"
+
+#include "recording_cases.h"
+#include "recording_lib.h"
+
+Suite *recording_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+
+	backend = on;
+	recording_node_cases(s);
+	recording_update_cases(s);
+	recording_binding_cases(s);
+	recording_event_cases(s);
+	recording_fault_cases(s);
+	return s;
+}

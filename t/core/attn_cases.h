@@ -1,9 +1,0 @@
-/* t/core/attn_cases.h - the attention kernels of either backend against FP64. */
-#ifndef ATTN_CASES_H
-#define ATTN_CASES_H
-
-#include "tt.h"
-
-Suite *attn_suite(const char *name, const char *backend);
-
-#endif

@@ -1,0 +1,89 @@
+/*
+ * t/kernels/attn.c - attention on the host backend, which defines the results, and the launch
+ * geometry of the cuda backend.
+ */
+#include "config.h"
+
+#include <errno.h>
+
+#include <te/dtype.h>
+#include <te/errno.h>
+
+#include "attn_cases.h"
+#include "kernels/te_k.h"
+#include "kernels/launch.h"
+
+/* an address, aligned to 16 bytes for element 0 */
+static void *element(int at, int32_t dtype)
+{
+	return (void *)(uintptr_t)(4096 + at * (dtype == TE_DTYPE_BF16 ? 2 : 4));
+}
+
+/* the fields that both passes share */
+#define SHAPE_OF(dim, type)                                                                \
+	.batch = 1, .seqlen = 64, .nheads = 4, .nkv = 4, .head_dim = (dim), .scale = 1.0f, \
+	.dtype = (type)
+
+static int geometry_of(enum te_k_id id, const void *args)
+{
+	struct te__geometry k;
+
+	return te__geometry(id, args, &k);
+}
+
+static int fwd_of(int head_dim, int32_t dtype, int qkv, int out)
+{
+	const struct te_k_attn_fwd a = {
+		.qkv = element(qkv, dtype),
+		.out = element(out, dtype),
+		SHAPE_OF(head_dim, dtype),
+	};
+
+	return geometry_of(TE_K_ATTN_FWD, &a);
+}
+
+static int bwd_of(enum te_k_id id, int head_dim, int at)
+{
+	const struct te_k_attn_bwd a = {
+		.qkv = element(at == 0, TE_DTYPE_BF16),
+		.out = element(at == 1, TE_DTYPE_BF16),
+		.dout = element(at == 2, TE_DTYPE_BF16),
+		.dqkv = element(at == 3, TE_DTYPE_BF16),
+		SHAPE_OF(head_dim, TE_DTYPE_BF16),
+	};
+
+	return geometry_of(id, &a);
+}
+
+/* the device kernels load 16 bytes at a time if a head is a multiple of 16 bytes */
+START_TEST(cuda_refuses_unaligned_heads)
+{
+	static const enum te_k_id bwd[] = { TE_K_ATTN_BWD_PRE, TE_K_ATTN_BWD_DKV,
+					    TE_K_ATTN_BWD_DQ };
+
+	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 0, 0), 0);
+	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 8, 16), 0);
+	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 1, 0), -EINVAL);
+	ck_assert_msg(strstr(te_error_detail(), "aligned to 16 bytes") != NULL, "%s",
+		      te_error_detail());
+	ck_assert_int_eq(fwd_of(64, TE_DTYPE_BF16, 0, 7), -EINVAL);
+	ck_assert_int_eq(fwd_of(60, TE_DTYPE_BF16, 1, 7), 0);
+	ck_assert_int_eq(fwd_of(60, TE_DTYPE_FP32, 1, 0), -EINVAL);
+	ck_assert_int_eq(fwd_of(61, TE_DTYPE_FP32, 1, 2), 0);
+	for (size_t i = 0; i < TT_LEN(bwd); i++)
+		for (int at = 0; at < 5; at++) {
+			ck_assert_int_eq(bwd_of(bwd[i], 64, at), at < 4 ? -EINVAL : 0);
+			ck_assert_int_eq(bwd_of(bwd[i], 60, at), 0);
+		}
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = attn_suite("kernels/attn", "host");
+
+	tcase_add_test(tt_case(s, "geometry", "cuda"), cuda_refuses_unaligned_heads);
+	return s;
+}
+
+TT_MAIN("kernels/attn", TT_NEED_NOTHING, suite)

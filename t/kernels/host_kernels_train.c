@@ -1,0 +1,421 @@
+/* t/kernels/host_kernels_train.c - embedding tables, loss and AdamW. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <te/dtype.h>
+
+#include "host_kernels_lib.h"
+#include "libtecore/base/dtype_inline.h"
+
+/* ---- tables ---- */
+
+START_TEST(embedding_forward_and_backward)
+{
+	const int32_t dtype = hk_types[_i & 1];
+	const int with_pos = _i >> 1;
+	const int64_t batch = 3, seqlen = 23, rows = batch * seqlen, vocab = 11;
+	static const int64_t widths[] = { 1, 7, 2050 };
+
+	for (size_t k = 0; k < TT_LEN(widths); k++) {
+		const int64_t w = widths[k];
+		float *table = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
+		float *pos = hk_normal(TE_DTYPE_FP32, seqlen * w, 1.0f);
+		float *dtable = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
+		float *dpos = hk_normal(TE_DTYPE_FP32, seqlen * w, 1.0f);
+		float *dtable_was = hk_copy(TE_DTYPE_FP32, dtable, vocab * w);
+		float *dpos_was = hk_copy(TE_DTYPE_FP32, dpos, seqlen * w);
+		void *y = hk_fresh(dtype, rows * w), *dy = hk_normal(dtype, rows * w, 1.0f);
+		int32_t tokens[3 * 23];
+		struct te_k_embed_fwd f = {
+			tokens, table, with_pos ? pos : NULL, y, rows, seqlen, vocab, w, dtype, 0
+		};
+		struct te_k_embed_bwd b = { tokens, dy, dtable, rows, vocab, w, dtype, 0 };
+		struct te_k_pos_bwd p = { dy, dpos, batch, seqlen, w, dtype, 0 };
+
+		for (int64_t r = 0; r < rows; r++) /* token 2 does not occur: its row stays */
+			tokens[r] = (int32_t)(tt_rand_int(0, 3) ? tt_rand_int(3, vocab - 1) : 1);
+		tokens[5] = -1;
+		tokens[6] = (int32_t)vocab;
+		tokens[7] = INT32_MAX;
+		tokens[8] = INT32_MIN;
+		te__h_embed_fwd(&f);
+		te__h_embed_bwd(&b);
+		te__h_pos_bwd(&p);
+		for (int64_t i = 0; i < rows * w; i++) {
+			const int64_t t = tokens[i / w];
+			float v = t >= 0 && t < vocab ? table[t * w + i % w] : 0.0f;
+
+			if (with_pos)
+				v += pos[i / w % seqlen * w + i % w];
+			ck_assert_float_eq(tt_get(dtype, y, i), tt_round(dtype, v));
+		}
+		for (int64_t i = 0; i < vocab * w; i++) {
+			float sum = 0.0f;
+
+			for (int64_t r = 0; r < rows; r++)
+				if (tokens[r] == i / w)
+					sum += tt_get(dtype, dy, r * w + i % w);
+			ck_assert_float_eq(dtable[i], dtable_was[i] + sum);
+		}
+		for (int64_t i = 0; i < seqlen * w; i++) {
+			float sum = 0.0f;
+
+			for (int64_t q = 0; q < batch; q++)
+				sum += tt_get(dtype, dy, (q * seqlen + i / w) * w + i % w);
+			ck_assert_float_eq(dpos[i], dpos_was[i] + sum);
+		}
+		hk_check_end(dtype, y, rows * w);
+		hk_check_end(TE_DTYPE_FP32, dtable, vocab * w);
+		hk_check_end(TE_DTYPE_FP32, dpos, seqlen * w);
+		free(table);
+		free(pos);
+		free(dtable);
+		free(dpos);
+		free(dtable_was);
+		free(dpos_was);
+		free(y);
+		free(dy);
+	}
+}
+END_TEST
+
+/* ---- loss ---- */
+
+START_TEST(cross_entropy)
+{
+	const int32_t dtype = hk_types[_i];
+	static const struct {
+		int64_t rows, cols, nclasses;
+		float scale;
+	} cases[] = {
+		{ 9, 5, 5, 1.0f },
+		{ 9, 64, 50, 3.0f },
+		{ 7, 5000, 4099, 10.0f },
+		{ 12, 2, 1, 1.0f },
+	};
+
+	for (size_t k = 0; k < TT_LEN(cases); k++) {
+		const int64_t rows = cases[k].rows, cols = cases[k].cols, nc = cases[k].nclasses;
+		void *x = hk_normal(dtype, rows * cols, cases[k].scale);
+		void *dx = hk_fresh(dtype, rows * cols);
+		float *lse = hk_fresh(TE_DTYPE_FP32, rows),
+		      *row_loss = hk_fresh(TE_DTYPE_FP32, rows);
+		float loss = -1.0f, count = -1.0f;
+		int32_t targets[16];
+		struct te_k_ce_fwd f = { x, targets, lse, row_loss, rows, cols, nc, -100, dtype };
+		struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, rows, nc, -100, 0 };
+		struct te_k_ce_bwd b = { x,    targets, lse,  &count, dx,    rows,
+					 cols, nc,	-100, 0.25f,  dtype, 0 };
+		double want = 0.0;
+		int64_t n = 0;
+
+		for (int64_t r = 0; r < rows; r++) {
+			targets[r] = (int32_t)tt_rand_int(0, nc - 1);
+			for (int64_t c = nc; c < cols; c++) /* padding must not be read */
+				tt_set(dtype, x, r * cols + c, NAN);
+		}
+		targets[1] = -100;
+		targets[2] = -1;
+		targets[3] = (int32_t)nc;
+		tt_set(dtype, x, 4 * cols, 1e4f); /* exp of it overflows */
+		tt_set(dtype, x, 5 * cols, -1e4f);
+		tt_set(dtype, x, 6 * cols, nc > 1 ? -INFINITY : 0.0f); /* a masked class */
+		if (nc > 1)
+			targets[6] = 1;
+		te__h_ce_fwd(&f);
+		te__h_ce_reduce(&d);
+		te__h_ce_bwd(&b);
+		for (int64_t r = 0; r < rows; r++) {
+			const int on = targets[r] >= 0 && targets[r] < nc;
+			double most = -INFINITY, sum = 0.0, l;
+
+			n += on;
+			for (int64_t c = 0; c < nc; c++)
+				most = fmax(most, (double)tt_get(dtype, x, r * cols + c));
+			for (int64_t c = 0; c < nc; c++)
+				sum += exp((double)tt_get(dtype, x, r * cols + c) - most);
+			l = most + log(sum);
+			/* expf: 1 ulp and its argument's rounding, which the weight exp(x - most)
+			 * times |x - most| < 0.37 bounds; then lse is rounded */
+			hk_check_near(lse[r], l, 4 * U32 + 2 * U32 * fabs(l), "lse", r);
+			if (!on) {
+				ck_assert_float_eq(row_loss[r], 0.0f);
+			} else {
+				const double t =
+					l - (double)tt_get(dtype, x, r * cols + targets[r]);
+
+				hk_check_near(row_loss[r], t, 4 * U32 + 2 * U32 * fabs(t),
+					      "row_loss", r);
+				want += t;
+			}
+		}
+		ck_assert_float_eq(count, (float)n);
+		want /= (double)n;
+		hk_check_near(loss, want, 4 * U32 + 4 * U32 * fabs(want), "loss", 0);
+		for (int64_t i = 0; i < rows * cols; i++) {
+			const int64_t r = i / cols, c = i % cols;
+			const int on = targets[r] >= 0 && targets[r] < nc;
+			double p = 0.0, g;
+
+			if (!on || c >= nc) {
+				ck_assert_uint_eq(te__f32_bits(tt_get(dtype, dx, i)), 0);
+				continue;
+			}
+			/* x - lse rounds relative to its size, which p bounds: p |log p| < 0.37 */
+			p = exp((double)tt_get(dtype, x, i) - (double)lse[r]);
+			g = (p - (targets[r] == c)) * 0.25 / (double)n;
+			hk_check_near(tt_get(dtype, dx, i), g,
+				      4 * U32 * 0.25 / (double)n +
+					      (4 * U32 + tt_unit(dtype)) * fabs(g),
+				      "dx", i);
+		}
+		hk_check_end(dtype, dx, rows * cols);
+		b.dlogits = x; /* in place */
+		te__h_ce_bwd(&b);
+		hk_check_same(dtype, x, dx, rows * cols);
+
+		/* no row counts */
+		for (int64_t r = 0; r < rows; r++)
+			targets[r] = -100;
+		te__h_ce_reduce(&d);
+		ck_assert_float_eq(loss, 0.0f);
+		ck_assert_float_eq(count, 0.0f);
+		te__h_ce_bwd(&b);
+		for (int64_t i = 0; i < rows * cols; i++)
+			ck_assert_float_eq(tt_get(dtype, x, i), 0.0f);
+		free(x);
+		free(dx);
+		free(lse);
+		free(row_loss);
+	}
+}
+END_TEST
+
+START_TEST(cross_entropy_propagates_nan)
+{
+	float x[6] = { 1, NAN, 2, 1, INFINITY, 2 }, lse[2], row_loss[2], loss, count, dx[6];
+	int32_t targets[2] = { 0, 0 };
+	struct te_k_ce_fwd f = { x, targets, lse, row_loss, 2, 3, 3, -100, TE_DTYPE_FP32 };
+	struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, 2, 3, -100, 0 };
+	struct te_k_ce_bwd b = {
+		x, targets, lse, &count, dx, 2, 3, 3, -100, 1.0f, TE_DTYPE_FP32, 0
+	};
+
+	te__h_ce_fwd(&f);
+	te__h_ce_reduce(&d);
+	te__h_ce_bwd(&b);
+	ck_assert(isnan(lse[0]) && isnan(lse[1]) && isnan(row_loss[0]) && isnan(loss));
+	ck_assert(isnan(dx[0]) && isnan(dx[1]));
+}
+END_TEST
+
+/* ---- AdamW ---- */
+
+START_TEST(sum_of_squares_by_runs)
+{
+	static const int64_t sizes[] = { 1, 1023, 1024, 1025, 5000, 70001 };
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const int64_t n = sizes[k], run = (n + 1023) / 1024;
+		float *x = hk_normal(TE_DTYPE_FP32, n, 1e3f);
+		double part[TE_K_SUMSQ_PARTS];
+		struct te_k_sumsq a = { x, part, n };
+
+		x[0] = 3e38f; /* its square overflows FP32 */
+		te__h_sumsq(&a);
+		for (int64_t p = 0; p < TE_K_SUMSQ_PARTS; p++) {
+			double sum = 0.0;
+
+			for (int64_t i = p * run; i < n && i < (p + 1) * run; i++)
+				sum += (double)x[i] * (double)x[i];
+			hk_check_near(part[p], sum, 1e-13 * sum, "part", p);
+		}
+		free(x);
+	}
+}
+END_TEST
+
+START_TEST(adamw_begin_clips_and_skips)
+{
+	double part[TE_K_SUMSQ_PARTS] = { [0] = 9.0, [1023] = 16.0 };
+	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, 0.5f, 0.0f, 0.0f, 7 };
+	uint64_t version = 7;
+	struct te_k_adamw_begin a = { part, &s, &version, 0.9f, 0.95f, 10.0f, 0 };
+
+	te__h_adamw_begin(&a);
+	ck_assert_float_eq(s.grad_norm, 5.0f);
+	ck_assert_float_eq(s.clip, 1.0f);
+	ck_assert_uint_eq(s.skip, 0);
+	a.max_norm = 2.0f;
+	te__h_adamw_begin(&a);
+	ck_assert_float_eq(s.clip, 0.4f);
+	a.max_norm = 0.0f;
+	te__h_adamw_begin(&a);
+	ck_assert_float_eq(s.clip, 1.0f);
+	ck_assert_uint_eq(s.nsteps, 3);
+	ck_assert_double_eq(s.beta1_t, (double)0.9f * (double)0.9f * (double)0.9f);
+	part[5] = NAN;
+	te__h_adamw_begin(&a);
+	ck_assert_uint_eq(s.skip, 1);
+	ck_assert(isnan(s.grad_norm));
+	part[5] = 1e77; /* finite, but not its root in FP32 */
+	part[6] = INFINITY;
+	te__h_adamw_begin(&a);
+	ck_assert_uint_eq(s.nskipped, 2);
+	ck_assert_uint_eq(s.nsteps, 3);
+	ck_assert_double_eq(s.beta1_t, (double)0.9f * (double)0.9f * (double)0.9f);
+	ck_assert_float_eq(s.lr, 0.5f);
+	part[6] = 0.0;
+	part[5] = 0.0;
+	te__h_adamw_begin(&a);
+	ck_assert_uint_eq(s.skip, 0);
+	ck_assert_uint_eq(s.nsteps, 4);
+	ck_assert_uint_eq(version, 7 + 4); /* steps that were not skipped */
+}
+END_TEST
+
+START_TEST(adamw_follows_the_paper)
+{
+	const int64_t n = 5 * TE_K_ALIGN_WEIGHT;
+	const float b1 = 0.9f, b2 = 0.95f, eps = 1e-8f, wd = 0.1f, lr = 1e-2f;
+	float *w = hk_normal(TE_DTYPE_FP32, n, 1.0f), *g = hk_fresh(TE_DTYPE_FP32, n);
+	float *m = calloc((size_t)n, sizeof(float)), *v = calloc((size_t)n, sizeof(float));
+	double *wr = malloc((size_t)n * 8), *mr = calloc((size_t)n, 8), *vr = calloc((size_t)n, 8);
+	const uint8_t decay[5] = { 1, 0, 1, 0, 0 };
+	double part[TE_K_SUMSQ_PARTS];
+	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, lr, 0.0f, 0.0f, 0 };
+	struct te_k_sumsq q = { g, part, n };
+	uint64_t version = 0;
+	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
+	struct te_k_adamw a = { w, m, v, g, decay, &s, n, b1, b2, eps, wd };
+	float *was;
+
+	for (int64_t i = 0; i < n; i++)
+		wr[i] = w[i];
+	for (int step = 1; step <= 10; step++) {
+		double norm = 0.0, clip;
+
+		for (int64_t i = 0; i < n; i++) {
+			/* away from 0, where m^ / sqrt(v^) magnifies the rounding errors of m */
+			g[i] = tt_rand_float(0.5f, 1.0f) * (i % 3 ? 1.0f : -1.0f);
+			norm += (double)g[i] * (double)g[i];
+		}
+		norm = sqrt(norm);
+		clip = norm > 3.0 ? 3.0 / norm : 1.0;
+		te__h_sumsq(&q);
+		te__h_adamw_begin(&begin);
+		te__h_adamw(&a);
+		for (int64_t i = 0; i < n; i++) {
+			const double gc = g[i] * clip, r1 = b1, r2 = b2;
+			double u;
+
+			mr[i] = r1 * mr[i] + (1 - r1) * gc;
+			vr[i] = r2 * vr[i] + (1 - r2) * gc * gc;
+			u = mr[i] / (1 - pow(r1, step)) /
+			    (sqrt(vr[i] / (1 - pow(r2, step))) + (double)eps);
+			if (decay[i / TE_K_ALIGN_WEIGHT])
+				u += (double)wd * wr[i];
+			wr[i] -= (double)lr * u;
+			/* moments: 4 roundings per step and that of clip, all terms of one sign */
+			hk_check_near(m[i], mr[i], 8 * step * U32 * fabs(mr[i]), "m", i);
+			hk_check_near(v[i], vr[i], 10 * step * U32 * vr[i], "v", i);
+			/* u within 20 step U32 |u| and |u| < 2; w rounds once per step */
+			hk_check_near(w[i], wr[i],
+				      step * U32 * (40 * step * (double)lr + 2 * fabs(wr[i]) + 2),
+				      "w", i);
+		}
+	}
+	hk_check_end(TE_DTYPE_FP32, w, n);
+
+	/* with a gradient that is not finite, nothing changes */
+	was = hk_copy(TE_DTYPE_FP32, w, n);
+	g[17] = INFINITY;
+	te__h_sumsq(&q);
+	te__h_adamw_begin(&begin);
+	te__h_adamw(&a);
+	hk_check_same(TE_DTYPE_FP32, w, was, n);
+	ck_assert_uint_eq(s.nskipped, 1);
+	for (int64_t i = 0; i < n; i++)
+		ck_assert(isfinite(m[i]) && isfinite(v[i]));
+	free(was);
+	free(w);
+	free(g);
+	free(m);
+	free(v);
+	free(wr);
+	free(mr);
+	free(vr);
+}
+END_TEST
+
+/* the order of operations of optim.h, which a GPU matches bit for bit */
+START_TEST(adamw_in_the_specified_order)
+{
+	const int64_t n = TE_K_ALIGN_WEIGHT * 3;
+	float *w = hk_normal(TE_DTYPE_FP32, n, 1.0f), *m = hk_normal(TE_DTYPE_FP32, n, 1.0f);
+	float *v = hk_normal(TE_DTYPE_FP32, n, 1.0f), *g = hk_normal(TE_DTYPE_FP32, n, 1.0f);
+	const uint8_t decay[3] = { 0, 1, 0 };
+	struct te_k_adamw_state s = { 3, 0, 0.729, 0.857375, 0.01f, 1.0f, 0.37f, 0 };
+	struct te_k_adamw a = { w, m, v, g, decay, &s, n, 0.9f, 0.95f, 1e-8f, 0.1f };
+	const float c1 = (float)(1.0 - 0.729), c2 = (float)(1.0 - 0.857375);
+	float *wa, *ma, *va;
+
+	for (int64_t i = 0; i < n; i++)
+		v[i] = fabsf(v[i]);
+	g[0] = 0.0f;
+	m[0] = v[0] = 0.0f; /* 0 / (0 + eps) */
+	v[1] = 1e-42f;
+	wa = hk_copy(TE_DTYPE_FP32, w, n);
+	ma = hk_copy(TE_DTYPE_FP32, m, n);
+	va = hk_copy(TE_DTYPE_FP32, v, n);
+	te__h_adamw(&a);
+	for (int64_t i = 0; i < n; i++) {
+		volatile float gc = g[i] * 0.37f, t, u;
+
+		t = (1.0f - 0.9f) * gc;
+		ma[i] = 0.9f * ma[i];
+		ma[i] = ma[i] + t;
+		t = (1.0f - 0.95f) * gc;
+		t = t * gc;
+		va[i] = 0.95f * va[i];
+		va[i] = va[i] + t;
+		t = sqrtf(va[i] / c2);
+		t = t + 1e-8f;
+		u = ma[i] / c1;
+		u = u / t;
+		if (decay[i / TE_K_ALIGN_WEIGHT]) {
+			t = 0.1f * wa[i];
+			u = u + t;
+		}
+		t = 0.01f * u;
+		wa[i] = wa[i] - t;
+	}
+	hk_check_same(TE_DTYPE_FP32, m, ma, n);
+	hk_check_same(TE_DTYPE_FP32, v, va, n);
+	hk_check_same(TE_DTYPE_FP32, w, wa, n);
+	free(w);
+	free(m);
+	free(v);
+	free(g);
+	free(wa);
+	free(ma);
+	free(va);
+}
+END_TEST
+
+void host_train_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "embed", "host numeric");
+
+	tcase_add_loop_test(c, embedding_forward_and_backward, 0, 4);
+	c = tt_case(s, "loss", "host numeric");
+	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_test(c, cross_entropy_propagates_nan);
+	c = tt_case(s, "optim", "host numeric");
+	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 1);
+	tcase_add_test(c, adamw_begin_clips_and_skips);
+	tcase_add_test(c, adamw_follows_the_paper);
+	tcase_add_test(c, adamw_in_the_specified_order);
+}

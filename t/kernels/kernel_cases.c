@@ -1,0 +1,27 @@
+/* t/kernels/kernel_cases.c - kernels of all families, at aligned and at unaligned addresses. */
+#include "config.h"
+
+#include "kernel_cases.h"
+#include "kernel_lib.h"
+#include "tt_ctx.h"
+
+static void setup_odd(void)
+{
+	kc_odd(1);
+}
+
+Suite *kernel_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *odd;
+
+	backend = on;
+	odd = kl_case(s, "unaligned addresses");
+	tcase_add_checked_fixture(odd, setup_odd, NULL);
+	kernel_elem_cases(s, odd);
+	kernel_row_cases(s, odd);
+	kernel_act_cases(s, odd);
+	kernel_train_cases(s, odd);
+	kernel_weights_cases(s, odd);
+	return s;
+}

@@ -1,0 +1,370 @@
+/* t/kernels/kernel_elem.c - quantization, casts and elementwise kernels. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_lib.h"
+
+/* ---- quantization ---- */
+
+START_TEST(clear_and_amax)
+{
+	const int32_t dtype = kl_types[_i & 1];
+	static const int64_t sizes[] = { 1, 3, 63, 64, 65, 1000, 4097, 300007 };
+
+	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
+		const int64_t n = sizes[k];
+		void *x = _i & 2 ? kc_anything(dtype, n) : kc_normal(dtype, n, 3.0f);
+		float *amax = kc_word(tt_rand_float(0.0f, 1.0f));
+		struct te_k_clear c = { kc_word(5.0f), kl_noop() };
+		struct te_k_amax a = { x, n, amax, kl_noop(), dtype, 0 };
+
+		tt_set(dtype, x, tt_rand_int(0, n - 1), NAN);
+		KC_RUN(CLEAR, &c);
+		KC_RUN(AMAX, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* bytes and words at any address: vectors in the middle, the remainder at both ends */
+START_TEST(fill)
+{
+	static const int64_t sizes[] = { 0,	1,  2,	 3,   4,    5,	   12,	   15,	   16,
+					 17,	31, 63,	 64,  65,   255,   1000,   4095,   16384,
+					 16385, 77, 333, 999, 9973, 65537, 262144, 1000003 };
+	const int32_t elem = _i ? 4 : 1;
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const int64_t at = tt_rand_int(0, 40), behind = tt_rand_int(1, 40);
+		const int64_t n = sizes[k];
+		uint8_t *x = kc_poison(TE_DTYPE_UINT8, (at + n + behind) * elem);
+		struct te_k_fill a = { x + at * elem, n, (uint32_t)tt_rand_u64(), elem };
+
+		KC_RUN(FILL, &a);
+		for (int64_t i = 0; i < n * elem; i++)
+			if (x[at * elem + i] != (uint8_t)(a.value >> (i % elem * 8)))
+				ck_abort_msg("byte %lld of %lld times %d is %02x, want one of %08x",
+					     (long long)i, (long long)n, elem, x[at * elem + i],
+					     a.value);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(scale_current)
+{
+	static const float amaxes[] = { 0.0f, 1.0f, 448.0f, 1e-45f, 1e-38f, 3e38f, INFINITY, NAN };
+
+	for (int i = 0; i < 64; i++) {
+		const float x = i < 8 ? amaxes[i] : fabsf(tt_rand_bits_f32());
+		struct te_k_scale_current a = { kc_word(x),
+						kc_word(7.0f),
+						kl_noop(),
+						i & 1 ? 448.0f : 57344.0f,
+						i & 2 ? 0.0f : tt_rand_float(0.0f, 2.0f),
+						i & 4,
+						0 };
+
+		KC_RUN(SCALE_CURRENT, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(scale_delayed)
+{
+	static const int32_t lens[] = { 1, 2, 3, 16, 255, 256, 257, 258, 1024, 5000 };
+
+	for (size_t k = 0; k < TT_LEN(lens); k++) {
+		const int32_t len = lens[k], nslots = 9;
+		float *h = kc_normal(TE_DTYPE_FP32, (int64_t)nslots * len, 3.0f);
+		float *max = kc_normal(TE_DTYPE_FP32, nslots, 1.0f);
+		struct te_k_scale_delayed a = { h,	    kc_normal(TE_DTYPE_FP32, nslots, 1.0f),
+						max,	    1,
+						nslots - 2, len,
+						_i & 1,	    0x1p-3f,
+						0 };
+
+		for (int64_t i = 0; i < (int64_t)nslots * len; i++)
+			h[i] = fabsf(h[i]);
+		for (int i = 0; i < nslots; i++)
+			max[i] = i & 1 ? 448.0f : 57344.0f;
+		h[2 * len] = 0.0f;
+		h[3 * len] = INFINITY;
+		h[4 * len + len - 1] = NAN;
+		h[5 * len] = NAN;
+		memset(h + 6 * len, 0, (size_t)len * sizeof(*h));
+		h[6 * len] = 1e-44f; /* an infinite scale */
+		for (int32_t i = 0; i < len; i++)
+			h[7 * len + i] = -h[7 * len + i]; /* the largest is below 0 */
+		KC_RUN(SCALE_DELAYED, &a);
+		KC_RUN(SCALE_DELAYED, &a); /* now most have 0 as the newest */
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(quantize)
+{
+	const int32_t dtype = kl_types[_i % 2], qdtype = kl_fp8[_i / 2 % 2];
+
+	for (size_t k = kl_first(); k < kl_nshapes(); k += kl_every()) {
+		const int64_t rows = kl_shapes[k].rows, cols = kl_shapes[k].cols, n = rows * cols;
+		void *x = k & 1 ? kc_anything(dtype, n) : kc_normal(dtype, n, 1.0f);
+		struct te_k_quantize a = {
+			x,     rows, cols, kc_q(qdtype, n, tt_rand_float(0.1f, 99.0f), kl_noop()),
+			dtype, 0
+		};
+
+		if (_i / 4 & 1)
+			a.q.row = NULL;
+		if (_i / 4 & 2)
+			a.q.col = NULL;
+		if (tt_rand_int(0, 3) == 0)
+			a.q.amax = NULL;
+		KC_RUN(QUANTIZE, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* rows or columns of one kind of number each: blocks of zeros, of NaN, of subnormal numbers */
+static void *block_input(int32_t dtype, int64_t rows, int64_t cols, int by_columns)
+{
+	static const float kinds[] = { 0.0f, NAN, INFINITY, 0x1p-133f, 3e38f, 0x1p-126f, -0.0f };
+	void *x = kc_normal(dtype, rows * cols, 4.0f);
+
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t c = 0; c < cols; c++) {
+			const int64_t line = by_columns ? c : r, i = r * cols + c;
+			const int64_t kind = line / 2 % 16;
+
+			if (line % 2 && kind < (int64_t)TT_LEN(kinds))
+				tt_set(dtype, x, i, kinds[kind]);
+			else if (line % 4 == 0) /* NaN among finite numbers */
+				tt_set(dtype, x, i, i % 5 ? tt_get(dtype, x, i) : NAN);
+			else if (line / 128 == 1) /* a tile of small numbers */
+				tt_set(dtype, x, i, tt_get(dtype, x, i) * 0x1p-130f);
+		}
+	return x;
+}
+
+START_TEST(quantize_blocks)
+{
+	static const struct kl_shape shapes[] = {
+		{ 1, 1 },     { 3, 63 },    { 128, 128 }, { 129, 257 },	 { 130, 33 },  { 64, 384 },
+		{ 256, 136 }, { 200, 999 }, { 5, 1500 },  { 1000, 24 },	 { 384, 640 }, { 272, 768 },
+		/* of more than four tile rows, and more tiles than a GPU has SMs */
+		{ 1312, 1672 }, { 700, 3001 },
+	};
+	const int32_t dtype = kl_types[_i % 2], qdtype = kl_fp8[_i / 2 % 2];
+	const int32_t scaling = _i / 4 % 2 ? TE_K_SCALING_128X128 : TE_K_SCALING_1X128;
+
+	for (size_t k = kl_first(); k < kl_count(TT_LEN(shapes), 2); k += kl_every()) {
+		const int64_t rows = shapes[k].rows, cols = shapes[k].cols;
+		void *x = k % 3 == 2 ? kc_anything(dtype, rows * cols) :
+				       block_input(dtype, rows, cols, k % 3);
+		struct te_k_quantize a = {
+			.x = x,
+			.rows = rows,
+			.cols = cols,
+			.q = kc_q_blocks(qdtype, scaling, rows, cols, kl_noop()),
+			.dtype = dtype,
+		};
+		struct te_k_dequantize d = {
+			.scale_inv = a.q.scale_inv,
+			.rows = rows,
+			.cols = cols,
+			.xdtype = qdtype,
+			.ydtype = k & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+			.scaling = scaling,
+		};
+
+		if (_i / 8 == 1)
+			a.q.row = NULL;
+		if (_i / 8 == 2)
+			a.q.col = NULL;
+		KC_RUN(QUANTIZE, &a);
+		d.x = a.q.row;
+		d.y = kc_poison(d.ydtype, rows * cols);
+		if (d.x)
+			KC_RUN(DEQUANTIZE, &d);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(dequantize_and_cast)
+{
+	static const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
+	static const int64_t sizes[] = { 1, 7, 8, 9, 256, 4096, 4097, 10001 };
+	const int32_t to = types[_i % 3];
+
+	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
+		const int64_t n = sizes[k];
+		const int32_t from = types[_i / 3];
+		uint8_t *codes = kc_poison(kl_fp8[k & 1], n);
+		struct te_k_dequantize d = {
+			codes, kc_poison(to, n), kc_word(tt_rand_float(0.001f, 9.0f)),
+			1,     n,		 kl_fp8[k & 1],
+			to,    TE_K_SCALING_TENSOR, 0
+		};
+		struct te_k_cast c = {
+			kc_anything(from, n), kc_poison(to, n), n, from, to, kl_noop()
+		};
+
+		for (int64_t i = 0; i < n; i++)
+			codes[i] = (uint8_t)(n < 256 ? tt_rand_u64() : (uint64_t)i);
+		KC_RUN(DEQUANTIZE, &d);
+		KC_RUN(CAST, &c);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* ---- elementwise ---- */
+
+START_TEST(bias_and_add)
+{
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < kl_nshapes(); k += kl_every()) {
+		const int64_t rows = kl_shapes[k].rows, cols = kl_shapes[k].cols, n = rows * cols;
+		void *x = kc_anything(dtype, n), *y = kc_poison(dtype, n);
+		struct te_k_bias_fwd f = {
+			x, kc_normal(dtype, cols, 1.0f), y, rows, cols, dtype, 0
+		};
+		struct te_k_add a = { x, kc_normal(dtype, n, 1.0f), y, n, dtype, 0 };
+
+		KC_RUN(BIAS_FWD, &f);
+		KC_RUN(ADD, &a);
+		f.y = x;
+		KC_RUN(BIAS_FWD, &f);
+		a.y = (void *)a.b;
+		KC_RUN(ADD, &a);
+		a.y = x;
+		KC_RUN(ADD, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(dropout_and_its_words)
+{
+	static const int64_t sizes[] = { 1, 7, 8, 9, 4095, 4096, 4104, 100003 };
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
+		const int64_t n = sizes[k];
+		uint64_t *words = kc_poison(TE_DTYPE_UINT8, 24);
+		struct te_k_rng_next r = { words + 1, words + 2 };
+		struct te_k_dropout a = { kc_normal(dtype, n, 1.0f),
+					  kc_poison(dtype, n),
+					  words,
+					  words + 2,
+					  n,
+					  (uint32_t)tt_rand_int(0, 65535),
+					  (uint32_t)tt_rand_u64(),
+					  dtype,
+					  0 };
+
+		words[0] = tt_rand_u64();
+		words[1] = tt_rand_u64();
+		if (k == 3)
+			a.threshold = 0;
+		KC_RUN(RNG_NEXT, &r);
+		KC_RUN(DROPOUT, &a);
+		a.y = (void *)a.x;
+		KC_RUN(DROPOUT, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(rope)
+{
+	static const struct {
+		int32_t nheads, nrot, head_dim;
+		int64_t seqlen, batch;
+	} cases[] = {
+		{ 1, 1, 2, 5, 1 },     { 3, 2, 6, 7, 3 },    { 6, 4, 64, 33, 2 },
+		{ 12, 8, 128, 17, 2 }, { 5, 5, 16, 300, 1 }, { 4, 0, 32, 3, 1 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = 0; k < TT_LEN(cases); k++) {
+		const int32_t dim = cases[k].head_dim, half = dim / 2;
+		const int64_t rows = cases[k].seqlen * cases[k].batch;
+		const int64_t width = (int64_t)cases[k].nheads * dim, n = rows * width;
+		void *x = kc_normal(dtype, n, 1.0f), *y = kc_poison(dtype, n);
+		struct te_k_rope a = { .x = x,
+				       .y = y,
+				       .rows = rows,
+				       .seqlen = cases[k].seqlen,
+				       .nheads = cases[k].nheads,
+				       .nrot = cases[k].nrot,
+				       .head_dim = dim,
+				       .inverse = _i >> 1 & 1,
+				       .dtype = dtype };
+		double *pair = malloc((size_t)n * sizeof(*pair));
+
+		ck_assert_ptr_nonnull(pair);
+		for (int i = 0; i < half; i++) /* the last case has large angles */
+			a.inv_freq[i] =
+				powf(10000.0f, -(float)i / (float)half) * (k == 4 ? 300.0f : 1.0f);
+		for (int64_t i = 0; i < n; i++) {
+			const int64_t in = i % dim, other = in < half ? i + half : i - half;
+
+			pair[i] = fabs((double)tt_get(dtype, x, i)) +
+				  fabs((double)tt_get(dtype, x, other));
+		}
+		/*
+		 * The angle has the same bits on both sides. Sine and cosine have errors of 1 ulp
+		 * on the host and 2 on a GPU, of numbers up to 1; two operations follow.
+		 */
+		for (int place = 0; place < 2; place++) {
+			a.y = place ? x : y;
+			kc_defer(a.y);
+			KC_RUN(ROPE, &a);
+			for (int64_t i = 0; i < n; i++)
+				kc_near(a.y, i,
+					i % width / dim >= a.nrot ?
+						0.0 :
+						8.0 * U32 * pair[i] +
+							2.0 * tt_unit(dtype) *
+								fabs((double)tt_get(dtype, a.y,
+										    i)));
+		}
+		free(pair);
+		kc_reset();
+	}
+}
+END_TEST
+
+void kernel_elem_cases(Suite *s, TCase *odd)
+{
+	TCase *c = kl_case(s, "quant");
+
+	tcase_add_loop_test(c, clear_and_amax, 0, 4);
+	tcase_add_loop_test(c, fill, 0, 2);
+	tcase_add_test(c, scale_current);
+	tcase_add_loop_test(c, scale_delayed, 0, 2);
+	tcase_add_loop_test(c, quantize, 0, 16);
+	tcase_add_loop_test(c, quantize_blocks, 0, 24);
+	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
+	c = kl_case(s, "elem");
+	tcase_add_loop_test(c, bias_and_add, 0, 2);
+	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
+	tcase_add_loop_test(c, rope, 0, 4);
+
+	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
+	tcase_add_loop_test(odd, quantize, 0, 16);
+	tcase_add_loop_test(odd, quantize_blocks, 0, 24);
+	tcase_add_loop_test(odd, dequantize_and_cast, 0, 9);
+	tcase_add_loop_test(odd, bias_and_add, 0, 2);
+	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);
+	tcase_add_loop_test(odd, rope, 0, 2);
+}

@@ -1,0 +1,366 @@
+/* t/kernels/kernel_rows.c - norms, and sums over rows. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_lib.h"
+
+/* ---- norms ---- */
+
+static const struct {
+	int64_t rows, cols;
+} norm_shapes[] = {
+	{ 1, 1 },     { 3, 7 },	   { 65, 63 },	 { 64, 64 },   { 5, 768 },   { 67, 1000 },
+	{ 9, 1023 },  { 2, 1024 }, { 3, 1025 },	 { 6, 1032 },  { 80, 2048 }, { 17, 4096 },
+	{ 48, 5120 }, { 2, 8200 }, { 2, 16384 }, { 2, 16385 }, { 1, 33000 }, { 2, 16640 },
+	{ 128, 384 }, { 257, 520 },
+};
+
+/*
+ * The longest chain of FP32 additions in the sum of a row: a tree of eight elements, the vectors of
+ * a thread serially (at least 32 threads), lanes, up to 16 warps.
+ */
+static double depth_of(int64_t cols)
+{
+	return 28.0 + (double)cols / 256.0;
+}
+
+static double gain_of(const float *gamma, int zero_centered, int64_t c)
+{
+	return zero_centered ? 1.0 + (double)gamma[c] : (double)gamma[c];
+}
+
+/*
+ * With A the mean of |x - mean|, and d the depth, the GPU's mean has an error of (d + 4) U A and
+ * two roundings at |mean|; host: one rounding. rstd: half the variance's (d + 4) U, and roundings
+ * of the sum with eps, root and quotient. y: four operations after these.
+ */
+static void check_norm_fwd(const struct te_k_norm_fwd *a, const void *x)
+{
+	const double d = depth_of(a->cols);
+
+	for (int64_t r = 0; r < a->rows; r++) {
+		const double mean = a->mean ? (double)a->mean[r] : 0.0, rstd = a->rstd[r];
+		double spread = 0.0, tol_mean, tol_rstd;
+
+		for (int64_t c = 0; c < a->cols; c++)
+			spread += fabs((double)tt_get(a->dtype, x, r * a->cols + c) - mean);
+		spread /= (double)a->cols;
+		tol_mean = a->mean ? (d + 4.0) * U32 * spread + 3.0 * U32 * fabs(mean) : 0.0;
+		tol_rstd = (0.5 * (d + 4.0) + 4.0) * U32 * rstd;
+		if (a->mean)
+			kc_near(a->mean, r, tol_mean);
+		kc_near(a->rstd, r, tol_rstd);
+		for (int64_t c = 0; c < a->cols && a->y; c++) {
+			const double dx = (double)tt_get(a->dtype, x, r * a->cols + c) - mean;
+			const double gain = gain_of(a->gamma, a->zero_centered, c);
+			const double size = fabs(dx * rstd * gain);
+			const double want = tt_get(a->dtype, a->y, r * a->cols + c);
+			const double beta = a->beta ? fabs((double)a->beta[c]) : 0.0;
+
+			kc_near(a->y, r * a->cols + c,
+				fabs(rstd * gain) * tol_mean + size * (tol_rstd / rstd) +
+					8.0 * U32 * (size + beta) +
+					2.0 * tt_unit(a->dtype) * fabs(want));
+		}
+	}
+}
+
+START_TEST(norm_fwd)
+{
+	const int32_t dtype = kl_types[_i & 1];
+	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1, blocks = _i >> 3 & 1;
+
+	for (size_t k = kl_first(); k < TT_LEN(norm_shapes); k += kl_every()) {
+		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
+		const int64_t n = rows * cols;
+		/* side: none; row; row and col; col. y or not */
+		const int side = (int)tt_rand_int(blocks, 3);
+		void *x = kc_normal(dtype, n, 2.0f), *was;
+		struct te_k_norm_fwd a = {
+			.x = x,
+			.gamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.beta = ln ? kc_normal(TE_DTYPE_FP32, cols, 1.0f) : NULL,
+			.y = kc_poison(dtype, n),
+			.mean = ln ? kc_poison(TE_DTYPE_FP32, rows) : NULL,
+			.rstd = kc_poison(TE_DTYPE_FP32, rows),
+			.rows = rows,
+			.cols = cols,
+			.eps = 1e-5f,
+			.zero_centered = zero_centered,
+			.dtype = dtype,
+		};
+		struct te_k_q q;
+
+		for (int64_t i = 0; i < n; i++)
+			tt_set(dtype, x, i, tt_get(dtype, x, i) + (float)(i / cols % 5));
+		if (side && blocks)
+			a.q = kc_q_blocks(kl_fp8[k & 1], (int32_t)tt_rand_int(1, 2), rows, cols,
+					  kc_word(0.0f));
+		else if (side)
+			a.q = kc_q(kl_fp8[k & 1], n, 40.0f, kc_word(0.0f));
+		if (side == 1)
+			a.q.col = NULL;
+		if (side == 3)
+			a.q.row = NULL;
+		q = a.q;
+		kc_defer(a.y);
+		kc_defer(a.mean);
+		kc_defer(a.rstd);
+		kc_defer_q(&a.q);
+		KC_RUN(NORM_FWD, &a);
+		check_norm_fwd(&a, x);
+		kc_check_q(&q, dtype, kc_got(a.y), rows, cols);
+
+		/* the codes do not depend on whether y is NULL, nor y on being x */
+		was = malloc((size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
+		ck_assert_ptr_nonnull(was);
+		memcpy(was, kc_got(a.y), (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
+		if (side && !kc_is_odd()) { /* y's address chooses the variant */
+			a.y = NULL;
+			*q.amax = 0.0f;
+			kc_defer(a.mean);
+			kc_defer(a.rstd);
+			kc_defer_q(&a.q);
+			KC_RUN(NORM_FWD, &a);
+			kc_check_q(&q, dtype, was, rows, cols);
+			/* noop: the codes are not written */
+			*(float *)a.q.noop = 1.0f;
+			*(float *)a.q.scale = 7.0f;
+			KC_RUN(NORM_FWD, &a);
+		}
+		a.q = (struct te_k_q){ 0 };
+		a.y = x;
+		kc_defer(a.y);
+		kc_defer(a.mean);
+		kc_defer(a.rstd);
+		KC_RUN(NORM_FWD, &a);
+		if (side < 2 && !blocks && !kc_is_odd()) /* the same variant of the kernel */
+			ck_assert(!memcmp(kc_got(x), was,
+					  (size_t)n * te_dtype_nbytes((enum te_dtype)dtype)));
+		free(was);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* 64 rows at a time, and tiles of 128 columns shared out among blocks; 16 where both are few */
+START_TEST(norm_fwd_transposed)
+{
+	static const struct {
+		int64_t rows, cols;
+	} sizes[] = {
+		{ 64, 128 },   { 65, 256 },   { 130, 384 },  { 16, 512 },    { 127, 768 },
+		{ 80, 1024 },  { 33, 1536 },  { 64, 1608 },  { 70, 2048 },   { 3, 2560 },
+		{ 128, 3072 }, { 48, 4096 },  { 16, 5120 },  { 17, 6144 },   { 32, 8192 },
+		{ 5, 8200 },   { 64, 40 },    { 1, 8 },	     { 8451, 1024 }, { 1025, 128 },
+		{ 1030, 256 }, { 1040, 384 }, { 1026, 512 }, { 1100, 768 },  { 1024, 1024 },
+	};
+	const int ln = _i & 1;
+
+	for (size_t k = kl_first(); k < kl_count(TT_LEN(sizes), 7); k += kl_every()) {
+		const int64_t rows = sizes[k].rows, cols = sizes[k].cols, n = rows * cols;
+		void *x = kc_normal(TE_DTYPE_BF16, n, 2.0f);
+		struct te_k_norm_fwd a = {
+			.x = x,
+			.gamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.beta = ln ? kc_normal(TE_DTYPE_FP32, cols, 1.0f) : NULL,
+			.y = kc_poison(TE_DTYPE_BF16, n),
+			.mean = ln ? kc_poison(TE_DTYPE_FP32, rows) : NULL,
+			.rstd = kc_poison(TE_DTYPE_FP32, rows),
+			.rows = rows,
+			.cols = cols,
+			.eps = 1e-5f,
+			.dtype = TE_DTYPE_BF16,
+			.q = kc_q(kl_fp8[k & 1], n, 40.0f, NULL),
+		};
+
+		for (int64_t i = 0; i < n && ln; i++)
+			tt_set(TE_DTYPE_BF16, x, i,
+			       tt_get(TE_DTYPE_BF16, x, i) + (float)(i / cols % 7));
+		if (k & 1)
+			a.q.row = NULL;
+		kc_defer(a.y);
+		kc_defer(a.mean);
+		kc_defer(a.rstd);
+		kc_defer_q(&a.q);
+		KC_RUN(NORM_FWD, &a);
+		check_norm_fwd(&a, x);
+		kc_check_q(&a.q, TE_DTYPE_BF16, kc_got(a.y), rows, cols);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(norm_fwd_of_numbers_that_are_not)
+{
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (int64_t cols = 40; cols < 3000; cols *= 8) {
+		void *x = kc_normal(dtype, 4 * cols, 1.0f);
+		struct te_k_norm_fwd a = {
+			.x = x,
+			.gamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.beta = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.y = kc_poison(dtype, 4 * cols),
+			.mean = kc_poison(TE_DTYPE_FP32, 4),
+			.rstd = kc_poison(TE_DTYPE_FP32, 4),
+			.rows = 4,
+			.cols = cols,
+			.eps = 1e-5f,
+			.dtype = dtype,
+		};
+
+		if (_i & 2)
+			a.q = kc_q(TE_DTYPE_E4M3, 4 * cols, 1.0f, NULL);
+		kc_defer_q(&a.q);
+		for (int64_t c = 0; c < cols; c++)
+			tt_set(dtype, x, cols + c, 100.0f);
+		tt_set(dtype, x, 3, NAN);
+		tt_set(dtype, x, 2 * cols + cols - 1, INFINITY);
+		kc_defer(a.y);
+		kc_defer(a.mean);
+		kc_defer(a.rstd);
+		KC_RUN(NORM_FWD, &a);
+		check_norm_fwd(&a, x);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(norm_bwd_and_dw)
+{
+	const int32_t dtype = kl_types[_i & 1];
+	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1;
+
+	for (size_t k = kl_first(); k < TT_LEN(norm_shapes); k += kl_every()) {
+		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
+		const int64_t n = rows * cols, nparts = TE_K_NPARTS(rows);
+		const double depth = depth_of(cols);
+		const int place = (int)tt_rand_int(0, 2);
+		void *x = kc_normal(dtype, n, 1.0f), *dy = kc_normal(dtype, n, 1.0f);
+		void *dres = k & 1 ? kc_normal(dtype, n, 1.0f) : NULL;
+		float *gamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f);
+		float *mean = ln ? kc_normal(TE_DTYPE_FP32, rows, 0.3f) : NULL;
+		float *rstd = kc_normal(TE_DTYPE_FP32, rows, 0.2f);
+		struct te_k_norm_dw w = { dy,
+					  x,
+					  mean,
+					  rstd,
+					  kc_poison(TE_DTYPE_FP32, nparts * cols),
+					  ln ? kc_poison(TE_DTYPE_FP32, nparts * cols) : NULL,
+					  rows,
+					  cols,
+					  dtype,
+					  0 };
+		struct te_k_norm_bwd b = {
+			dy,   x,    gamma,	   mean, rstd, dres, kc_poison(dtype, n),
+			rows, cols, zero_centered, dtype
+		};
+		double *tol = malloc((size_t)n * sizeof(*tol));
+
+		ck_assert_ptr_nonnull(tol);
+		for (int64_t r = 0; r < rows; r++)
+			rstd[r] = 1.0f + fabsf(rstd[r]);
+		KC_RUN(NORM_DW, &w);
+		/*
+		 * Each mean is off by depth U of the mean of absolute values on a GPU, and the
+		 * rest is 8 operations on a side.
+		 */
+		for (int64_t r = 0; r < rows; r++) {
+			const double m = mean ? (double)mean[r] : 0.0;
+			double ag = 0.0, agx = 0.0;
+
+			for (int64_t pass = 0; pass < 2; pass++)
+				for (int64_t c = 0; c < cols; c++) {
+					const int64_t i = r * cols + c;
+					const double g = fabs((double)tt_get(dtype, dy, i)) *
+							 (fabs((double)gamma[c]) + 1.0);
+					const double xh = fabs((double)tt_get(dtype, x, i) - m) *
+							  (double)rstd[r];
+					const double res =
+						dres ? fabs((double)tt_get(dtype, dres, i)) : 0.0;
+
+					if (!pass) {
+						ag += ln ? g / (double)cols : 0.0;
+						agx += g * xh / (double)cols;
+						continue;
+					}
+					tol[i] = U32 * (double)rstd[r] *
+							 ((depth + 8.0) * (ag + xh * agx) +
+							  16.0 * (g + ag + xh * agx)) +
+						 4.0 * U32 * res;
+				}
+		}
+		/* a row of the host's answer is read after its arrays may be overwritten */
+		if (place == 1)
+			b.dx = dy;
+		if (place == 2 && dres)
+			b.dx = dres;
+		kc_defer(b.dx);
+		KC_RUN(NORM_BWD, &b);
+		for (int64_t i = 0; i < n; i++)
+			kc_near(b.dx, i,
+				tol[i] + 2.0 * tt_unit(dtype) *
+						 fabs((double)tt_get(dtype, b.dx, i)));
+		free(tol);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* ---- sums over rows ---- */
+
+START_TEST(colsum_and_part_sum)
+{
+	static const int64_t heights[] = { 1, 63, 64, 65, 1000, 8192, 8193, 20000 };
+	static const int64_t widths[] = { 1, 3, 31, 32, 33, 100, 520, 1024 };
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < TT_LEN(heights); k += kl_every()) {
+		const int64_t rows = heights[k], cols = widths[TT_LEN(widths) - 1 - k];
+		const int64_t nparts = TE_K_NPARTS(rows);
+		float *part = kc_poison(TE_DTYPE_FP32, nparts * cols);
+		struct te_k_colsum a = {
+			kc_normal(dtype, rows * cols, 1.0f), part, rows, cols, dtype, 0
+		};
+		struct te_k_part_sum b = { part, kc_normal(TE_DTYPE_FP32, cols, 1.0f), nparts,
+					   cols };
+
+		KC_RUN(COLSUM, &a);
+		KC_RUN(PART_SUM, &b);
+		kc_reset();
+	}
+	for (size_t k = 0; k < TT_LEN(widths); k++) {
+		const int64_t rows = 130, cols = widths[k];
+		struct te_k_colsum a = { kc_normal(dtype, rows * cols, 1.0f),
+					 kc_poison(TE_DTYPE_FP32, 3 * cols),
+					 rows,
+					 cols,
+					 dtype,
+					 0 };
+
+		KC_RUN(COLSUM, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+void kernel_row_cases(Suite *s, TCase *odd)
+{
+	TCase *c = kl_case(s, "norm");
+
+	tcase_add_loop_test(c, norm_fwd, 0, 16);
+	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
+	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 4);
+	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
+	c = kl_case(s, "reduce");
+	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
+
+	tcase_add_loop_test(odd, norm_fwd, 0, 16);
+	tcase_add_loop_test(odd, norm_fwd_transposed, 0, 2);
+	tcase_add_loop_test(odd, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(odd, colsum_and_part_sum, 0, 2);
+}

@@ -1,0 +1,295 @@
+/* t/kernels/kernel_train.c - embedding tables, loss, GEMM and AdamW. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_lib.h"
+#include "tt_ctx.h"
+
+/* ---- embedding ---- */
+
+START_TEST(embedding)
+{
+	/* the last fill lists of any length */
+	static const struct {
+		int64_t batch, seqlen, vocab, width;
+	} cases[] = {
+		{ 1, 1, 1, 1 },	      { 2, 9, 5, 7 },	     { 3, 65, 33, 64 },
+		{ 2, 100, 50, 1000 }, { 1, 40, 70000, 24 },  { 4, 513, 300, 40 },
+		{ 2, 3000, 3, 16 },   { 1, 5000, 20, 2056 }, { 5, 1000, 9000, 12 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+		const int64_t batch = cases[k].batch, seqlen = cases[k].seqlen;
+		const int64_t vocab = cases[k].vocab, width = cases[k].width, rows = batch * seqlen;
+		int32_t *tokens = kc_poison(TE_DTYPE_INT32, rows);
+		float *table = kc_normal(TE_DTYPE_FP32, vocab * width, 1.0f);
+		float *pos = k & 1 ? NULL : kc_normal(TE_DTYPE_FP32, (seqlen + 3) * width, 1.0f);
+		void *dy = kc_normal(dtype, rows * width, 1.0f);
+		struct te_k_embed_fwd f = { tokens, table,  pos,   kc_poison(dtype, rows * width),
+					    rows,   seqlen, vocab, width,
+					    dtype,  0 };
+		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, 0 };
+		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };
+
+		for (int64_t i = 0; i < rows; i++)
+			tokens[i] = (int32_t)tt_rand_int(0, vocab - 1);
+		for (int64_t i = 0; i < rows; i += 11)
+			tokens[i] = (int32_t)(i & 1 ? vocab : -1 - i % 3);
+		for (int64_t i = 5; i < rows; i += 17)
+			tokens[i] = (int32_t)(vocab / 2);
+		KC_RUN(EMBED_FWD, &f);
+		KC_RUN(EMBED_BWD, &b);
+		if (pos)
+			KC_RUN(POS_BWD, &p);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* ---- loss ---- */
+
+START_TEST(cross_entropy)
+{
+	static const struct {
+		int64_t rows, cols, nclasses;
+	} cases[] = {
+		{ 1, 1, 1 },	   { 3, 7, 5 },		{ 5, 64, 64 },	     { 4, 1000, 990 },
+		{ 2, 4104, 4099 }, { 3, 50304, 50257 }, { 2, 50257, 50257 }, { 70, 128, 100 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+		const int64_t rows = cases[k].rows, cols = cases[k].cols, ncl = cases[k].nclasses;
+		void *x = kc_normal(dtype, rows * cols, 3.0f);
+		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
+		float *lse = kc_poison(TE_DTYPE_FP32, rows), *loss = kc_poison(TE_DTYPE_FP32, rows);
+		float *mean = kc_word(-1.0f), *count = kc_word(-1.0f);
+		struct te_k_ce_fwd f = { x, targets, lse, loss, rows, cols, ncl, -100, dtype };
+		struct te_k_ce_reduce r = { loss, targets, mean, count, rows, ncl, -100, 0 };
+		struct te_k_ce_bwd b = { x,	targets, lse, count, kc_poison(dtype, rows * cols),
+					 rows,	cols,	 ncl, -100,  0.7f,
+					 dtype, 0 };
+		/* exp and its argument in each term, and a chain of additions on a GPU */
+		const double depth = 64.0 + (double)cols / 256.0;
+		float *got;
+
+		for (int64_t i = 0; i < rows; i++)
+			targets[i] = (int32_t)tt_rand_int(0, ncl - 1);
+		if (rows > 2) {
+			targets[0] = -100;
+			targets[2] = (int32_t)ncl;
+		}
+		for (int64_t i = 0; i < rows * cols; i++)
+			if (i % cols >= ncl)
+				tt_set(dtype, x, i, i & 1 ? NAN : 1e30f); /* padding */
+			else if (i % 13 == 0 && ncl > 5)
+				tt_set(dtype, x, i, -INFINITY);
+		for (int64_t i = 0; i < rows; i++)
+			tt_set(dtype, x,
+			       i * cols + (targets[i] >= 0 && targets[i] < ncl ? targets[i] : 0),
+			       1.5f);
+		kc_defer(lse);
+		kc_defer(loss);
+		KC_RUN(CE_FWD, &f);
+		for (int64_t i = 0; i < rows; i++) {
+			kc_near(lse, i, 2.0 * U32 * (depth + fabs((double)lse[i])));
+			kc_near(loss, i, 2.0 * U32 * (depth + fabs((double)loss[i])));
+		}
+		/* FP64 in another order, one rounding to FP32 */
+		kc_defer(mean);
+		KC_RUN(CE_REDUCE, &r);
+		kc_near(mean, 0, 2.0 * U32 * fabs((double)*mean));
+		for (int place = 0; place < 2; place++) {
+			if (place)
+				b.dlogits = x;
+			got = malloc((size_t)(rows * cols) * sizeof(*got));
+			ck_assert_ptr_nonnull(got);
+			for (int64_t i = 0; i < rows * cols; i++)
+				got[i] = expf(tt_get(dtype, x, i) - lse[i / cols]);
+			kc_defer(b.dlogits);
+			KC_RUN(CE_BWD, &b);
+			for (int64_t i = 0; i < rows * cols; i++) {
+				const double want = tt_get(dtype, b.dlogits, i);
+				const double p = i % cols < ncl ? (double)got[i] : 0.0;
+
+				/* exp within 4 ulp and 1 ulp, then two operations on each side */
+				kc_near(b.dlogits, i,
+					(16.0 * U32 * p + 2.0 * U32) * 0.7 / fmax(*count, 1.0) *
+							(want != 0.0) +
+						2.0 * tt_unit(dtype) * fabs(want) + 1e-37);
+			}
+			free(got);
+		}
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(cross_entropy_of_inf_and_nan)
+{
+	const int32_t dtype = kl_types[_i & 1];
+	const int64_t rows = 5, cols = 600;
+	void *x = kc_normal(dtype, rows * cols, 1.0f);
+	int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
+	float *lse = kc_poison(TE_DTYPE_FP32, rows), *loss = kc_poison(TE_DTYPE_FP32, rows);
+	struct te_k_ce_fwd f = { x, targets, lse, loss, rows, cols, cols, -1, dtype };
+	struct te_k_ce_reduce r = {
+		loss, targets, kc_word(-1.0f), kc_word(-1.0f), rows, cols, -1, 0
+	};
+
+	for (int64_t i = 0; i < rows; i++)
+		targets[i] = (int32_t)i;
+	tt_set(dtype, x, 77, NAN);
+	tt_set(dtype, x, cols + 99, INFINITY);
+	for (int64_t c = 0; c < cols; c++)
+		tt_set(dtype, x, 2 * cols + c, -INFINITY);
+	for (int64_t c = 1; c < cols; c++)
+		tt_set(dtype, x, 3 * cols + c, -INFINITY);
+	kc_defer(lse);
+	kc_defer(loss);
+	KC_RUN(CE_FWD, &f);
+	for (int64_t i = 0; i < rows; i++) {
+		kc_near(lse, i, 256.0 * U32);
+		kc_near(loss, i, fabsf(loss[i]) < INFINITY ? 256.0 * U32 : 0.0);
+	}
+	KC_RUN(CE_REDUCE, &r);
+	for (int64_t i = 0; i < rows; i++)
+		targets[i] = -1; /* no row counts */
+	KC_RUN(CE_REDUCE, &r);
+	kc_reset();
+}
+END_TEST
+
+/* ---- GEMM ---- */
+
+static void *whole_numbers(int32_t dtype, int64_t n)
+{
+	void *p = kc_poison(dtype, n);
+
+	for (int64_t i = 0; i < n; i++) {
+		const float x = (float)tt_rand_int(-4, 4);
+
+		if (dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2)
+			((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
+		else
+			tt_set(dtype, p, i, x);
+	}
+	return p;
+}
+
+/* on numbers whose products and sums are exact in any order */
+START_TEST(gemm)
+{
+	const int32_t types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_E4M3 };
+	const int32_t type = types[_i % 3], out = _i & 1 ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
+
+	for (int k = 0; k < 16; k++) {
+		const int64_t m = tt_rand_int(1, 70), n = tt_rand_int(1, 70);
+		const int64_t depth = tt_rand_int(1, 40);
+		struct te_k_gemm a = { .a = whole_numbers(type, m * depth),
+				       .b = whole_numbers(type, n * depth),
+				       .d = whole_numbers(out, m * n),
+				       .m = m,
+				       .n = n,
+				       .k = depth,
+				       .alpha = 1.0f,
+				       .a_t = k & 1,
+				       .b_t = k >> 1 & 1,
+				       .adtype = type,
+				       .bdtype = type,
+				       .cdtype = out,
+				       .ddtype = out };
+
+		if (k & 4) {
+			a.c = k & 8 ? a.d : whole_numbers(out, m * n);
+			a.beta = 1.0f;
+		}
+		if (_i & 2)
+			a.bias = whole_numbers(out, n);
+		if (type == TE_DTYPE_E4M3) {
+			a.sa = kc_word(2.0f);
+			a.sb = kc_word(0.5f);
+		}
+		KC_RUN(GEMM, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* ---- optimizer ---- */
+
+START_TEST(sumsq_and_adamw)
+{
+	static const int64_t sizes[] = { 1, 63, 64, 1000, 1024, 1025, 65536, 300001, 1000000 };
+
+	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
+		const int64_t n = sizes[k];
+		float *g = kc_normal(TE_DTYPE_FP32, n, 1.0f);
+		float *v = kc_normal(TE_DTYPE_FP32, n, 0.1f);
+		double *part = kc_poison(TE_DTYPE_UINT8, TE_K_SUMSQ_PARTS * 8);
+		struct te_k_adamw_state *s = kc_poison(TE_DTYPE_UINT8, sizeof(*s));
+		uint8_t *decay = kc_poison(TE_DTYPE_UINT8, (n + 63) / 64);
+		struct te_k_sumsq q = { g, part, n };
+		uint64_t *version = kc_poison(TE_DTYPE_UINT8, sizeof(*version));
+		struct te_k_adamw_begin b = { part, s, version, 0.9f, 0.95f, 0.0f, 0 };
+		struct te_k_adamw a = { kc_normal(TE_DTYPE_FP32, n, 1.0f),
+					kc_normal(TE_DTYPE_FP32, n, 0.1f),
+					v,
+					g,
+					decay,
+					s,
+					n,
+					0.9f,
+					0.95f,
+					1e-8f,
+					0.1f };
+
+		for (int64_t i = 0; i < n; i++)
+			v[i] = v[i] * v[i];
+		for (int64_t i = 0; i < (n + 63) / 64; i++)
+			decay[i] = (uint8_t)(tt_rand_u64() & 1);
+		*s = (struct te_k_adamw_state){
+			.nsteps = 3, .beta1_t = 0.729, .beta2_t = 0.857, .lr = 1e-3f
+		};
+		/* FP64 in another order */
+		kc_defer(part);
+		KC_RUN(SUMSQ, &q);
+		for (int p = 0; p < TE_K_SUMSQ_PARTS; p++)
+			ck_assert_double_le(fabs(((const double *)kc_got(part))[p] - part[p]),
+					    (double)(n + 8) * 0x1p-53 * part[p]);
+		if (k & 1)
+			b.max_norm = k & 2 ? 0.5f : 1e9f;
+		for (int step = 0; step < 2; step++) {
+			KC_RUN(ADAMW_BEGIN, &b);
+			KC_RUN(ADAMW, &a);
+		}
+		part[17] = k & 1 ? (double)INFINITY : (double)NAN;
+		KC_RUN(ADAMW_BEGIN, &b);
+		KC_RUN(ADAMW, &a); /* skipped */
+		kc_reset();
+	}
+}
+END_TEST
+
+void kernel_train_cases(Suite *s, TCase *odd)
+{
+	TCase *c = kl_case(s, "embed");
+
+	tcase_add_loop_test(c, embedding, 0, 2);
+	c = kl_case(s, "loss");
+	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
+	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
+	if (!strcmp(backend, "host"))
+		tcase_add_loop_test(kl_case(s, "gemm"), gemm, 0, 6);
+	c = kl_case(s, "optim");
+	tcase_add_test(c, sumsq_and_adamw);
+
+	tcase_add_loop_test(odd, embedding, 0, 2);
+	tcase_add_loop_test(odd, cross_entropy, 0, 2);
+	tcase_add_test(odd, sumsq_and_adamw);
+}

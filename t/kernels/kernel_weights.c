@@ -1,0 +1,281 @@
+/* t/kernels/kernel_weights.c - copies of many weights by one launch are those of a launch each. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_lib.h"
+#include "tt_ctx.h"
+
+#define MAX_WEIGHTS 8
+#define NSLOTS 20
+#define WINDOW 3
+#define NOW 41
+
+/* a set of copies, with gaps between them and around the slots that are used */
+struct set {
+	struct te_k_weights a;
+	struct te_k_weight *table;
+	float *masters;
+	struct te_k_weights_done *done;
+	uint64_t *version;
+};
+
+static int64_t gap(int64_t align)
+{
+	return kc_is_odd() ? align * tt_rand_int(1, 5) : 256;
+}
+
+/* every third is BF16, others have codes row-wise, column-wise or both, with one scale or with a
+ * scale for each block of 128 x 128 */
+static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
+{
+	struct set s = { .table = kc_poison(TE_DTYPE_UINT8, n * (int64_t)sizeof(*s.table)) };
+	int64_t nmasters = 0, nbytes = 0, ntiles = 0;
+
+	for (int i = 0; i < n; i++) {
+		const int64_t rows = shape[i][0], cols = shape[i][1];
+		struct te_k_weight *w = &s.table[i];
+
+		*w = (struct te_k_weight){ .master = nmasters, .rows = rows, .cols = cols,
+					   .hp = -1, .row = -1, .col = -1,
+					   .slot = 2 * i + 1,
+					   .dtype = kl_fp8[i & 1] };
+		nmasters += rows * cols + (kc_is_odd() ? tt_rand_int(0, 9) : 64);
+		if (i % 3 == 2) {
+			w->hp = nbytes += gap(2);
+			nbytes += 2 * rows * cols + rows * cols % 2 * 2;
+		} else {
+			w->scaling = blocks ? TE_K_SCALING_128X128 : TE_K_SCALING_TENSOR;
+			w->scale_inv = w->col_scale_inv = nbytes = (nbytes + 7) / 4 * 4;
+			nbytes += 4 * te_k_scale_nfloats(w->scaling, rows, cols);
+			if (blocks) {
+				w->col_scale_inv = nbytes += 8;
+				nbytes += 4 * te_k_scale_nfloats(w->scaling, cols, rows);
+			}
+			if (i % 4 != 1)
+				w->row = nbytes += gap(1), nbytes += rows * cols;
+			if (i % 4 != 3)
+				w->col = nbytes += gap(1), nbytes += rows * cols;
+		}
+		nbytes = kc_is_odd() ? (nbytes + 3) / 4 * 4 : (nbytes + 255) / 256 * 256;
+		w->tile = ntiles;
+		ntiles += te_k_weight_ntiles(w);
+	}
+	s.masters = kc_normal(TE_DTYPE_FP32, nmasters, 2.0f);
+	s.done = kc_poison(TE_DTYPE_UINT8, sizeof(*s.done));
+	*s.done = (struct te_k_weights_done){ NOW - 1, NOW - 1, 0 };
+	s.version = kc_poison(TE_DTYPE_UINT8, sizeof(*s.version));
+	*s.version = NOW;
+	s.a = (struct te_k_weights){
+		.table = s.table,
+		.masters = s.masters,
+		.copies = kc_poison(TE_DTYPE_UINT8, nbytes),
+		.scale = kc_poison(TE_DTYPE_FP32, NSLOTS),
+		.amax = kc_poison(TE_DTYPE_FP32, NSLOTS * WINDOW),
+		.part = kc_poison(TE_DTYPE_FP32, ntiles),
+		.version = s.version,
+		.done = s.done,
+		.nmasters = nmasters,
+		.copies_nbytes = nbytes,
+		.ntiles = ntiles,
+		.n = n,
+		.nslots = NSLOTS,
+		.window = WINDOW,
+		.record = record,
+		.blocks = blocks,
+		.fmt_max = { 448.0f, 57344.0f },
+	};
+	for (int i = 0; i < NSLOTS; i++)
+		s.a.scale[i] = 1.0f + 0.37f * (float)i;
+	for (int i = 0; i < NSLOTS * WINDOW; i++)
+		s.a.amax[i] = 1.0f + (float)(i % 7); /* some are above those of the weights */
+	return s;
+}
+
+/* codes and scales of one that is scaled by blocks */
+static void check_blocks(const struct set *s, const struct te_k_weight *w, struct te_k_quantize *k)
+{
+	const char *copies = s->a.copies;
+	const int64_t n = w->rows * w->cols;
+	const int64_t nrow = te_k_scale_nfloats(w->scaling, w->rows, w->cols);
+	const int64_t ncol = te_k_scale_nfloats(w->scaling, w->cols, w->rows);
+
+	k->q.scale = k->q.amax = NULL;
+	k->q.scale_inv = kc_poison(TE_DTYPE_FP32, nrow);
+	k->q.col_scale_inv = kc_poison(TE_DTYPE_FP32, ncol);
+	k->q.scaling = w->scaling;
+	KC_RUN(QUANTIZE, k);
+	if (w->row >= 0) {
+		ck_assert_mem_eq(copies + w->row, k->q.row, (size_t)n);
+		ck_assert_mem_eq(copies + w->scale_inv, k->q.scale_inv, (size_t)nrow * 4);
+	}
+	if (w->col >= 0) {
+		ck_assert_mem_eq(copies + w->col, k->q.col, (size_t)n);
+		ck_assert_mem_eq(copies + w->col_scale_inv, k->q.col_scale_inv, (size_t)ncol * 4);
+	}
+}
+
+/* the reference's copies against those of a launch for each weight */
+static void check_copies(const struct set *s)
+{
+	const char *copies = s->a.copies;
+
+	for (int i = 0; i < s->a.n; i++) {
+		const struct te_k_weight *w = &s->table[i];
+		const int64_t n = w->rows * w->cols;
+		struct te_k_cast c = { s->masters + w->master, NULL, n, TE_DTYPE_FP32,
+				       TE_DTYPE_BF16, NULL };
+		struct te_k_quantize k = { .x = s->masters + w->master,
+					   .rows = w->rows,
+					   .cols = w->cols,
+					   .dtype = TE_DTYPE_FP32 };
+
+		if (w->hp >= 0) {
+			c.y = kc_poison(TE_DTYPE_BF16, n);
+			KC_RUN(CAST, &c);
+			ck_assert_mem_eq(copies + w->hp, c.y, (size_t)n * 2);
+			continue;
+		}
+		k.q = kc_q(w->dtype, n, s->a.scale[w->slot], NULL);
+		if (w->scaling != TE_K_SCALING_TENSOR) {
+			check_blocks(s, w, &k);
+			continue;
+		}
+		if (s->a.record)
+			*k.q.amax = 1.0f + (float)(w->slot * WINDOW % 7);
+		KC_RUN(QUANTIZE, &k);
+		if (w->row >= 0)
+			ck_assert_mem_eq(copies + w->row, k.q.row, (size_t)n);
+		if (w->col >= 0)
+			ck_assert_mem_eq(copies + w->col, k.q.col, (size_t)n);
+		ck_assert_mem_eq(copies + w->scale_inv, k.q.scale_inv, sizeof(float));
+		if (s->a.record)
+			ck_assert_float_eq(s->a.amax[w->slot * WINDOW], *k.q.amax);
+	}
+}
+
+/* tiles are 64 x 128; 8192 elements of BF16; the last is more tiles than blocks */
+static const int64_t shapes[][MAX_WEIGHTS][2] = {
+	{ { 1, 1 } },
+	{ { 64, 128 }, { 65, 129 }, { 1, 8192 }, { 1, 8193 }, { 3, 63 }, { 130, 33 }, { 16, 136 } },
+	{ { 256, 768 }, { 768, 256 }, { 1, 768 }, { 100, 1000 }, { 1, 7 } },
+	{ { 16, 8 }, { 1100, 8200 }, { 700, 1024 } },
+};
+
+static int shape_count(size_t k)
+{
+	int n = 0;
+
+	while (n < MAX_WEIGHTS && shapes[k][n][0])
+		n++;
+	return n;
+}
+
+static size_t nshapes(void)
+{
+	return kl_count(TT_LEN(shapes), 1);
+}
+
+START_TEST(copies_of_all_weights)
+{
+	for (size_t k = 0; k < nshapes(); k++) {
+		struct set s = make(shape_count(k), shapes[k], _i == 1, _i == 2);
+
+		KC_RUN(WEIGHTS_CAST, &s.a);
+		ck_assert_uint_eq(s.done->copies, NOW);
+		ck_assert_uint_eq(s.done->amax, _i == 1 ? NOW : NOW - 1);
+		ck_assert_uint_eq(s.done->nblocks, 0);
+		check_copies(&s);
+		kc_reset();
+	}
+}
+END_TEST
+
+START_TEST(scales_from_their_own_amaxes)
+{
+	for (size_t k = 0; k < nshapes(); k++) {
+		struct set s = make(shape_count(k), shapes[k], 0, 0);
+		struct te_k_scale_current c = { .epsilon = k & 1 ? 1e3f : 0.0f, .pow2 = _i };
+		struct te_k_weight *w = &s.table[s.a.n - 1];
+		float *x = s.masters + w->master;
+
+		s.a.epsilon = c.epsilon;
+		s.a.pow2 = c.pow2;
+		x[0] = k & 1 ? NAN : INFINITY;
+		if (s.a.n > 1)
+			memset(s.masters, 0, (size_t)(w->rows * w->cols) * sizeof(*s.masters));
+		kc_defer(s.a.part);
+		KC_RUN(WEIGHTS_AMAX, &s.a);
+		ck_assert_uint_eq(s.done->copies, NOW - 1); /* the copies are still to be made */
+		for (int i = 0; i < s.a.n; i++) {
+			struct te_k_amax m = { .dtype = TE_DTYPE_FP32 };
+
+			w = &s.table[i];
+			m.x = s.masters + w->master;
+			m.n = w->rows * w->cols;
+			c.amax = m.amax = kc_word(0.0f);
+			c.scale = kc_word(0.0f);
+			c.fmt_max = s.a.fmt_max[w->dtype == TE_DTYPE_E5M2];
+			if (w->hp >= 0)
+				continue;
+			KC_RUN(AMAX, &m);
+			KC_RUN(SCALE_CURRENT, &c);
+			ck_assert_float_eq(s.a.amax[w->slot * WINDOW], *m.amax);
+			ck_assert_float_eq(s.a.scale[w->slot], *c.scale);
+		}
+		x[0] = 1.0f;
+		KC_RUN(WEIGHTS_CAST, &s.a);
+		check_copies(&s);
+		kc_reset();
+	}
+}
+END_TEST
+
+/* what is current stays as it is, whatever the masters hold */
+START_TEST(current_copies_stay)
+{
+	struct set s = make(shape_count(1), shapes[1], _i & 1, 0);
+	void *was = malloc((size_t)s.a.copies_nbytes);
+	float *scale = malloc(NSLOTS * sizeof(*scale));
+
+	ck_assert(was && scale);
+	KC_RUN(WEIGHTS_CAST, &s.a);
+	memcpy(was, s.a.copies, (size_t)s.a.copies_nbytes);
+	memcpy(scale, s.a.scale, NSLOTS * sizeof(*scale));
+	for (int64_t i = 0; i < s.a.nmasters; i++)
+		s.masters[i] *= 2.0f;
+	kc_defer(s.a.part);
+	KC_RUN(WEIGHTS_AMAX, &s.a);
+	KC_RUN(WEIGHTS_CAST, &s.a);
+	ck_assert_mem_eq(was, s.a.copies, (size_t)s.a.copies_nbytes);
+	ck_assert_mem_eq(scale, s.a.scale, NSLOTS * sizeof(*scale));
+	/* a training pass wants the amaxes once, an evaluation does not ask */
+	if (!(_i & 1)) {
+		s.a.record = 1;
+		KC_RUN(WEIGHTS_CAST, &s.a);
+		ck_assert_mem_ne(was, s.a.copies, (size_t)s.a.copies_nbytes);
+		ck_assert_uint_eq(s.done->amax, NOW);
+	}
+	KC_RUN(WEIGHTS_CHANGED, (&(struct te_k_weights_changed){ s.version }));
+	ck_assert_uint_eq(*s.version, NOW + 1);
+	KC_RUN(WEIGHTS_CAST, &s.a);
+	ck_assert_mem_ne(was, s.a.copies, (size_t)s.a.copies_nbytes);
+	ck_assert_uint_eq(s.done->copies, NOW + 1);
+	free(was);
+	free(scale);
+	kc_reset();
+}
+END_TEST
+
+void kernel_weights_cases(Suite *s, TCase *odd)
+{
+	TCase *c = kl_case(s, "weights");
+
+	tcase_add_loop_test(c, copies_of_all_weights, 0, 3);
+	tcase_add_loop_test(c, scales_from_their_own_amaxes, 0, 2);
+	tcase_add_loop_test(c, current_copies_stay, 0, 2);
+	tcase_add_loop_test(odd, copies_of_all_weights, 0, 3);
+	tcase_add_loop_test(odd, scales_from_their_own_amaxes, 0, 2);
+}

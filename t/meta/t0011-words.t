@@ -1,0 +1,41 @@
+#!/bin/sh
+# Comments, messages and man pages use the field's terms: private words do not return.
+. "$abs_top_srcdir/t/meta/common.sh"
+
+cd "$abs_top_srcdir" || exit 99
+
+text="$(find include libtecore libtegraph libtecomm kernels tools examples t \
+	-name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort) \
+	$(find man -name '*.[1-9]' -o -name '*.[1-9].in' | sort) README.md CONTRIBUTING.md"
+
+# most N WHAT PATTERN: at most N lines match, as whole words, in upper or lower case
+most()
+{
+	grep -nwiE "$3" $text >"$tmp/bad"
+	[ "$(wc -l <"$tmp/bad")" -gt "$1" ] || : >"$tmp/bad"
+	empty "$2" "$tmp/bad"
+}
+
+# not WHAT PATTERN: no line matches
+not()
+{
+	most 0 "$@"
+}
+
+# a few may describe places, for example columns beside a tile
+most 19 "order and time: after, serially, concurrently" 'behind|beside'
+# the last one is in libtecore/plan/plan.c, in code that is about to go
+most 1 "dependencies are computed from memory accesses" 'by[ _]data'
+not "PDL edges" 'early edges?'
+not "chains, critical paths and successors" 'heirs?|longest way|(straight|long) line of (nodes|kernels)'
+not "concurrently" 'run side by side|side by side'
+not "batches" 'joined to the call|calls? of launches'
+not "bindings" '(overlaps?|rebound?|bound) slots?|slots? of a (graph|recording)'
+not "continues with, restores" 'goes on with|puts? back|put back'
+not "user-defined, of the library" "one's own|of ours"
+not "no op, no node, no caller" 'nobody'
+not "previous" 'the time before|from the time before'
+not "error messages, injected faults" '(the|its|a) sentence (that|of the)|fault was asked for'
+not "valid until the process ends" 'lives? for ever'
+
+tap_end

@@ -1,0 +1,110 @@
+/*
+ * t/ops/gemm.c - te_gemm(3) on the host backend, and which products the cuda backend computes by
+ * kernels of its own.
+ */
+#include "config.h"
+
+#include <stdio.h>
+
+#include <te/dtype.h>
+#include <te/errno.h>
+
+#include "gemm_cases.h"
+#include "tt_ctx.h"
+#include "kernels/te_k.h"
+#include "kernels/launch.h"
+
+/* operands at multiples of 16 bytes; D and a BF16 bias @at bytes after one */
+static struct te_k_gemm product(int64_t m, int64_t n, int64_t k, int a_t, int b_t, enum te_dtype ab,
+				enum te_dtype d, uintptr_t at)
+{
+	return (struct te_k_gemm){
+		.a = (const void *)4096,
+		.b = (const void *)8192,
+		.d = (void *)(16384 + at),
+		.bias = d == TE_DTYPE_BF16 ? (const void *)(4096 + at) : NULL,
+		.m = m,
+		.n = n,
+		.k = k,
+		.a_t = a_t,
+		.b_t = b_t,
+		.alpha = 1.0f,
+		.adtype = (int32_t)ab,
+		.bdtype = (int32_t)ab,
+		.cdtype = (int32_t)d,
+		.ddtype = (int32_t)d,
+	};
+}
+
+/* the function and "blocks x blocks x threads", or "cuBLASLt" */
+static const char *cuda_runs(struct te_k_gemm g)
+{
+	static char text[128];
+	struct te__geometry k;
+
+	if (!te__gemm_has_kernel(&g))
+		return "cuBLASLt";
+	ck_assert_int_eq(te__geometry(TE_K_GEMM, &g, &k),
+			 0);
+	ck_assert_uint_le(k.smem, 48 << 10);
+	snprintf(text, sizeof(text), "%s %ux%ux%u", k.func, k.grid[0], k.grid[1], k.block[0]);
+	return text;
+}
+
+START_TEST(cuda_computes_small_products_itself)
+{
+	const enum te_dtype bf16 = TE_DTYPE_BF16, fp32 = TE_DTYPE_FP32, e4m3 = TE_DTYPE_E4M3;
+
+#define RUNS(text, ...) ck_assert_str_eq(cuda_runs(product(__VA_ARGS__)), text)
+	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 2);
+	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 4);
+	RUNS("te_k_gemm_small_m_bf16_bt 16x4x512", 64, 256, 1024, 0, 1, bf16, bf16, 0);
+	RUNS("te_k_gemm_small_m_bf16_bt 1x1x128", 1, 8, 64, 0, 1, bf16, bf16, 0);
+	RUNS("te_k_gemm_small_m_e4m3_e4m3 64x4x128", 64, 1024, 512, 0, 0, e4m3, bf16, 0);
+	RUNS("cuBLASLt", 65, 1024, 256, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1032, 256, 0, 0, bf16, bf16, 0); /* 512 KiB of weights and more */
+	RUNS("cuBLASLt", 64, 1024, 224, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1020, 256, 0, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1024, 256, 1, 0, bf16, bf16, 0);
+	RUNS("cuBLASLt", 64, 1024, 64, 0, 0, e4m3, bf16, 0);
+	RUNS("cuBLASLt", 64, 256, 256, 0, 0, fp32, fp32, 0);
+	RUNS("te_k_gemm_short_k_bf16_tt 4x32x128", 1024, 256, 64, 1, 1, bf16, fp32, 0);
+	RUNS("te_k_gemm_short_k_bf16_tt 1x1x128", 8, 8, 1, 1, 1, bf16, fp32, 0);
+	RUNS("te_k_gemm_short_k_bf16_tt_unaligned 4x32x128", 1024, 256, 64, 1, 1, bf16, fp32, 4);
+	RUNS("te_k_gemm_short_k_e4m3_e4m3 16x32x128", 1024, 1024, 128, 0, 0, e4m3, fp32, 0);
+	RUNS("te_k_gemm_short_k_e4m3_e4m3_unaligned 4x32x128", 1024, 256, 64, 0, 0, e4m3, fp32, 8);
+	RUNS("cuBLASLt", 1024, 256, 129, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 256, 64, 0, 0, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 1032, 64, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1020, 256, 64, 1, 1, bf16, fp32, 0);
+	RUNS("cuBLASLt", 1024, 256, 80, 0, 0, e4m3, fp32, 0);
+#undef RUNS
+}
+END_TEST
+
+/* no other kernel stands in for one that is not there */
+START_TEST(cuda_has_no_kernel_for_a_large_gemm)
+{
+	const struct te_k_gemm g =
+		product(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
+	struct te__geometry k;
+
+	ck_assert_int_eq(
+		te__geometry(TE_K_GEMM, &g, &k),
+		-TE_EKERNEL);
+	tt_said("a GEMM of m 65, n 1024, k 256, bf16 by bf16 to bf16");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = gemm_suite("ops/gemm", "host");
+	TCase *c = tt_case(s, "geometry", "cuda");
+
+	tcase_add_test(c, cuda_computes_small_products_itself);
+	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
+	return s;
+}
+
+TT_MAIN("ops/gemm", TT_NEED_NOTHING, suite)

@@ -1,0 +1,444 @@
+/*
+ * t/ops/op_cases.c - the built-in ops in FP64, and inputs for them.
+ *
+ * depth counts the FP32 roundings on the way to one element, times how far a
+ * rounding can grow on it (a norm's 1/std, a softmax's scores): elementwise ops 4 to 40 (libm's
+ * exp, cos and sin are within 1 ulp, their argument adds that of the products
+ * before), sums of K terms K + 4, doubled where sums follow each other.
+ */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "kernels/philox.h"
+#include "op_cases.h"
+#include "tt_num.h"
+
+static int64_t cols_of(const struct te_spec *s)
+{
+	return s->shape[s->ndim - 1];
+}
+
+static int64_t nelems_of(const struct te_spec *s)
+{
+	int64_t n = 1;
+
+	for (int i = 0; i < s->ndim; i++)
+		n *= s->shape[i];
+	return n;
+}
+
+static int64_t rows_of(const struct te_spec *s)
+{
+	return nelems_of(s) / cols_of(s);
+}
+
+#define CREATE(op, member)                                                     \
+	static int create_##op(const struct op_case *k, struct te_op **ret_op) \
+	{                                                                      \
+		return te_op_##op(&k->a.member, #op, ret_op);                  \
+	}
+CREATE(embedding, embedding)
+CREATE(linear, linear)
+CREATE(bias, bias)
+CREATE(layernorm, norm)
+CREATE(rmsnorm, norm)
+CREATE(activation, act)
+CREATE(rope, rope)
+CREATE(attention, attention)
+CREATE(dropout, dropout)
+CREATE(cross_entropy, ce)
+
+static int create_fork(const struct op_case *k, struct te_op **ret_op)
+{
+	(void)k;
+	return te_op_fork("fork", ret_op);
+}
+
+static int create_add(const struct op_case *k, struct te_op **ret_op)
+{
+	(void)k;
+	return te_op_add("add", ret_op);
+}
+
+/* ---- FP64 ---- */
+
+static void ref_embedding(const struct op_run *r, const double *x, const double *ex,
+			  double *const *w, double *y)
+{
+	const struct te_embedding_attrs *a = te_op_attrs(r->op);
+	int64_t n = nelems_of(&r->inf.in[0]), seqlen = cols_of(&r->inf.in[0]);
+
+	(void)ex;
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t c = 0; c < a->width; c++) {
+			double v = 0;
+
+			if (x[i] >= 0 && x[i] < (double)a->vocab)
+				v = w[0][(int64_t)x[i] * a->width + c];
+			if (a->max_pos)
+				v += w[1][i % seqlen * a->width + c];
+			y[i * a->width + c] = v;
+		}
+}
+
+static void ref_linear(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		       double *y)
+{
+	const struct te_linear_attrs *a = te_op_attrs(r->op);
+
+	(void)ex;
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
+		for (int64_t o = 0; o < a->out; o++) {
+			double s = 0;
+
+			for (int64_t c = 0; c < a->in; c++)
+				s += x[i * a->in + c] * w[0][o * a->in + c];
+			y[i * a->out + o] = s;
+		}
+}
+
+static void ref_bias(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		     double *y)
+{
+	(void)ex;
+	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
+		y[i] = x[i] + w[0][i % cols_of(&r->inf.in[0])];
+}
+
+static void ref_norm(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		     double *y)
+{
+	const struct te_norm_attrs *a = te_op_attrs(r->op);
+	int64_t n = a->width;
+
+	(void)ex;
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++, x += n, y += n) {
+		double mean = 0, var = 0, rstd;
+
+		for (int64_t c = 0; r->nweights == 2 && c < n; c++)
+			mean += x[c] / (double)n;
+		for (int64_t c = 0; c < n; c++)
+			var += (x[c] - mean) * (x[c] - mean) / (double)n;
+		rstd = 1 / sqrt(var + (double)a->eps);
+		for (int64_t c = 0; c < n; c++) {
+			double gain = w[0][c] + (a->flags & TE_NORM_ZERO_CENTERED ? 1 : 0);
+
+			y[c] = (x[c] - mean) * rstd * gain;
+			if (r->nweights == 2)
+				y[c] += w[1][c];
+		}
+	}
+}
+
+static double act(enum te_act kind, double x)
+{
+	switch (kind) {
+	case TE_ACT_GELU: /* Hendrycks and Gimpel, arXiv:1606.08415 */
+		return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+	case TE_ACT_QGELU:
+		return x / (1 + exp(-1.702 * x));
+	case TE_ACT_RELU:
+		return x > 0 ? x : 0;
+	case TE_ACT_SRELU:
+		return x > 0 ? x * x : 0;
+	case TE_ACT_SILU:
+		return x / (1 + exp(-x));
+	case TE_ACT_SIGMOID:
+		return 1 / (1 + exp(-x));
+	default:
+		return NAN;
+	}
+}
+
+static void ref_act(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		    double *y)
+{
+	const struct te_act_attrs *a = te_op_attrs(r->op);
+	int64_t n = cols_of(&r->inf.in[0]), m = a->gated ? n / 2 : n;
+
+	(void)ex;
+	(void)w;
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
+		for (int64_t c = 0; c < m; c++)
+			y[i * m + c] = act(a->act, x[i * n + c]) *
+				       (a->gated ? x[i * n + m + c] : 1);
+}
+
+static void ref_rope(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		     double *y)
+{
+	const struct te_rope_attrs *a = te_op_attrs(r->op);
+	int64_t seqlen = r->inf.in[0].shape[r->inf.in[0].ndim - 2];
+	int d = a->head_dim, heads = a->nheads + 2 * a->nkv;
+
+	(void)ex;
+	(void)w;
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++)
+		for (int h = 0; h < heads; h++, x += d, y += d)
+			for (int j = 0; j < d / 2; j++) {
+				double t = (double)(i % seqlen) *
+					   pow((double)a->theta, -2.0 * j / d);
+
+				if (h >= a->nheads + a->nkv)
+					t = 0;
+				y[j] = x[j] * cos(t) - x[j + d / 2] * sin(t);
+				y[j + d / 2] = x[j + d / 2] * cos(t) + x[j] * sin(t);
+			}
+}
+
+static double kept(uint32_t lane, uint32_t threshold)
+{
+	return lane >= threshold ? 65536.0 / (65536.0 - threshold) : 0;
+}
+
+static void rng_words(const struct op_run *r, uint64_t words[2])
+{
+	DO(te_copy(r->stream, words, r->rng, 2 * sizeof(*words)));
+	DO(te_stream_sync(r->stream));
+}
+
+static void ref_attention(const struct op_run *r, const double *x, const double *ex,
+			  double *const *w, double *y)
+{
+	const struct te_attention_attrs *a = te_op_attrs(r->op);
+	int64_t T = r->inf.in[0].shape[r->inf.in[0].ndim - 2], n = cols_of(&r->inf.in[0]);
+	int64_t batch = rows_of(&r->inf.in[0]) / T;
+	uint32_t threshold = (uint32_t)lrintf(a->dropout * 65536);
+	double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)a->head_dim), p[64];
+	uint64_t words[2];
+	int d = a->head_dim;
+
+	(void)ex;
+	(void)w;
+	rng_words(r, words);
+	for (int64_t b = 0; b < batch; b++)
+		for (int h = 0; h < a->nheads; h++)
+			for (int64_t q = 0; q < T; q++) {
+				const double *qp = x + (b * T + q) * n + h * d;
+				int kv = a->nheads + h / (a->nheads / a->nkv);
+				double *out = y + ((b * T + q) * a->nheads + h) * d;
+				double sum = 0;
+
+				for (int64_t k = 0; k <= q; k++) {
+					const double *kp = x + (b * T + k) * n + kv * d;
+					double s = 0;
+
+					for (int c = 0; c < d; c++)
+						s += qp[c] * kp[c];
+					p[k] = exp(s * scale);
+					sum += p[k];
+				}
+				for (int c = 0; c < d; c++)
+					out[c] = 0;
+				for (int64_t k = 0; k <= q; k++) {
+					const double *vp = x + (b * T + k) * n + (kv + a->nkv) * d;
+					struct te_philox ph = te_philox_attn(
+						words[0], words[1], r->call.tag,
+						(uint32_t)(b * a->nheads + h), (uint32_t)q,
+						(uint32_t)k / 8);
+
+					for (int c = 0; c < d; c++)
+						out[c] += p[k] / sum * vp[c] *
+							  kept(te_philox_lane(&ph, (int)k % 8),
+							       threshold);
+				}
+			}
+}
+
+static void ref_dropout(const struct op_run *r, const double *x, const double *ex,
+			double *const *w, double *y)
+{
+	const struct te_dropout_attrs *a = te_op_attrs(r->op);
+	uint32_t threshold = (uint32_t)lrintf(a->p * 65536);
+	uint64_t words[2];
+
+	(void)ex;
+	(void)w;
+	rng_words(r, words);
+	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++) {
+		struct te_philox ph = te_philox_flat(words[0], words[1], r->call.tag,
+						     (uint64_t)i / 8);
+
+		y[i] = x[i] * kept(te_philox_lane(&ph, (int)(i % 8)), threshold);
+	}
+}
+
+static void ref_fork(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		     double *y)
+{
+	(void)ex;
+	(void)w;
+	memcpy(y, x, (size_t)nelems_of(&r->inf.in[0]) * sizeof(*y));
+}
+
+static void ref_add(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		    double *y)
+{
+	(void)w;
+	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
+		y[i] = x[i] + ex[i];
+}
+
+static void ref_ce(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		   double *y)
+{
+	const struct te_cross_entropy_attrs *a = te_op_attrs(r->op);
+	int64_t n = cols_of(&r->inf.in[0]);
+	double loss = 0, count = 0;
+
+	(void)w;
+	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++) {
+		double sum = 0;
+
+		if (ex[i] < 0 || ex[i] >= (double)a->nclasses || ex[i] == a->ignore_index)
+			continue;
+		for (int64_t c = 0; c < a->nclasses; c++)
+			sum += exp(x[i * n + c]);
+		loss += log(sum) - x[i * n + (int64_t)ex[i]];
+		count++;
+	}
+	y[0] = count > 0 ? loss / count : 0;
+}
+
+/* ---- the cases ---- */
+
+#define T TE_DTYPE_FP32 /* any: replaced by the compute dtype */
+#define I TE_DTYPE_INT32
+#define ACT(NAME, KIND, GATED, WIDTH)                                                      \
+	{                                                                                  \
+		.name = NAME, .create = create_activation, .ref = ref_act, .depth = 60,    \
+		.in = { { T, 3, { 3, 5, WIDTH } } }, .a.act = { KIND, GATED },             \
+	}
+
+const struct op_case op_cases[] = {
+	{ .name = "embedding", .create = create_embedding, .ref = ref_embedding, .depth = 25,
+	  .in = { { I, 2, { 3, 7 } } }, .a.embedding = { 11, 5, 0, 0.5f } },
+	{ .name = "embedding with positions", .create = create_embedding, .ref = ref_embedding,
+	  .depth = 25, .in = { { I, 2, { 3, 7 } } }, .a.embedding = { 6, 9, 8, 0.5f } },
+	{ .name = "linear", .create = create_linear, .ref = ref_linear, .depth = 40,
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.linear = { 11, 7, 0.2f, 0, NULL } },
+	{ .name = "linear of one row", .create = create_linear, .ref = ref_linear, .depth = 40,
+	  .in = { { T, 1, { 13 } } }, .a.linear = { 13, 3, 0.2f, 0, NULL } },
+	{ .name = "bias", .create = create_bias, .ref = ref_bias, .depth = 80,
+	  .in = { { T, 3, { 5, 15, 9 } } }, .a.bias = { 9 } },
+	{ .name = "layernorm", .create = create_layernorm, .ref = ref_norm, .depth = 200,
+	  .in = { { T, 3, { 2, 37, 13 } } }, .a.norm = { 13, 1e-5f, 0 } },
+	{ .name = "layernorm, zero-centered", .create = create_layernorm, .ref = ref_norm,
+	  .depth = 200, .in = { { T, 2, { 5, 21 } } },
+	  .a.norm = { 21, 1e-3f, TE_NORM_ZERO_CENTERED } },
+	{ .name = "rmsnorm", .create = create_rmsnorm, .ref = ref_norm, .depth = 200,
+	  .in = { { T, 3, { 2, 37, 13 } } }, .a.norm = { 13, 1e-5f, 0 } },
+	{ .name = "rmsnorm, zero-centered", .create = create_rmsnorm, .ref = ref_norm, .depth = 200,
+	  .in = { { T, 2, { 5, 21 } } }, .a.norm = { 21, 1e-3f, TE_NORM_ZERO_CENTERED } },
+	ACT("gelu", TE_ACT_GELU, 0, 9),
+	ACT("qgelu", TE_ACT_QGELU, 0, 9),
+	ACT("relu", TE_ACT_RELU, 0, 9),
+	ACT("srelu", TE_ACT_SRELU, 0, 9),
+	ACT("silu", TE_ACT_SILU, 0, 9),
+	ACT("sigmoid", TE_ACT_SIGMOID, 0, 9),
+	ACT("gated gelu", TE_ACT_GELU, 1, 18),
+	ACT("gated qgelu", TE_ACT_QGELU, 1, 18),
+	ACT("gated relu", TE_ACT_RELU, 1, 18),
+	ACT("gated srelu", TE_ACT_SRELU, 1, 18),
+	ACT("gated silu", TE_ACT_SILU, 1, 18),
+	ACT("gated sigmoid", TE_ACT_SIGMOID, 1, 18),
+	{ .name = "rope", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 2, 9, 30 } } }, .a.rope = { 3, 1, 6, 10000 } },
+	{ .name = "rope, grouped", .create = create_rope, .ref = ref_rope, .depth = 60,
+	  .in = { { T, 3, { 3, 5, 32 } } }, .a.rope = { 4, 2, 4, 500 } },
+	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
+	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = { 2, 2, 5, 0, 0 } },
+	{ .name = "attention, grouped", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 1, 13, 32 } } }, .a.attention = { 6, 1, 4, 0.7f, 0 } },
+	{ .name = "attention with dropout", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } }, .a.attention = { 4, 2, 3, 0, 0.3f } },
+	{ .name = "dropout", .create = create_dropout, .ref = ref_dropout, .depth = 4,
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = { 0.4f } },
+	{ .name = "dropout of nothing", .create = create_dropout, .ref = ref_dropout, .depth = 4,
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = { 0 } },
+	{ .name = "fork", .create = create_fork, .ref = ref_fork, .depth = 4,
+	  .in = { { T, 2, { 7, 5 } } } },
+	{ .name = "add", .create = create_add, .ref = ref_add, .depth = 4,
+	  .in = { { T, 2, { 7, 5 } }, { T, 2, { 7, 5 } } } },
+	{ .name = "cross_entropy", .create = create_cross_entropy, .ref = ref_ce, .depth = 100,
+	  .in = { { T, 3, { 2, 9, 13 } }, { I, 2, { 2, 9 } } }, .a.ce = { 13, -100, 1 } },
+	{ .name = "cross_entropy, padded", .create = create_cross_entropy, .ref = ref_ce,
+	  .depth = 100, .in = { { T, 3, { 2, 9, 16 } }, { I, 2, { 2, 9 } } },
+	  .a.ce = { 11, 3, 0.25f } },
+	{ .name = "cross_entropy of no row", .create = create_cross_entropy, .ref = ref_ce,
+	  .depth = 100, .in = { { T, 3, { 2, 3, 5 } }, { I, 2, { 2, 3 } } },
+	  .a.ce = { 5, -100, 1 }, .no_targets = 1 },
+};
+const int op_ncases = TT_LEN(op_cases);
+
+struct te_op *op_case_create(const struct op_case *k)
+{
+	struct te_op *op;
+
+	DO(k->create(k, &op));
+	return op;
+}
+
+static void put_random(struct te_tensor *t, float scale)
+{
+	size_t n = (size_t)te_tensor_nelems(t);
+	float *v = malloc(n * sizeof(*v));
+
+	tt_fill_normal(v, n, scale);
+	/* no kink of relu within reach of a finite difference, nor zero */
+	for (size_t i = 0; i < n; i++)
+		if (fabsf(v[i]) < 0.01f)
+			v[i] = 0.01f;
+	tt_tensor_set(t, v);
+	free(v);
+}
+
+/* ids and targets: mostly good ones, some on every wrong side */
+static void put_ids(struct te_tensor *t, int64_t n, int32_t ignore, int none)
+{
+	static const float wrong[] = { -1, -2e9f, 2e9f };
+	size_t len = (size_t)te_tensor_nelems(t);
+	float *v = malloc(len * sizeof(*v));
+
+	for (size_t i = 0; i < len; i++) {
+		v[i] = (float)tt_rand_int(0, n - 1);
+		if (none)
+			v[i] = (float)(i % 2 ? ignore : n);
+		else if (i % 5 == 1)
+			v[i] = (float)(i % 2 ? n : ignore);
+		else if (i % 5 == 3)
+			v[i] = wrong[i / 5 % 3];
+	}
+	tt_tensor_set(t, v);
+	free(v);
+}
+
+void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx, struct te_op *op,
+		  const char *recipe)
+{
+	struct te_recipe rec = op_run_recipe(recipe);
+	struct te_spec in[2] = { k->in[0], k->in[1] };
+
+	for (int i = 0; i < 2; i++)
+		if (in[i].dtype != TE_DTYPE_INT32)
+			in[i].dtype = rec.compute;
+	op_run_init(r, ctx, op, &rec, in);
+	if (in[0].dtype == TE_DTYPE_INT32)
+		put_ids(r->call.x.hp, k->a.embedding.vocab, 0, 0);
+	else
+		put_random(r->call.x.hp, 1);
+	if (r->ops->nextra_in && in[1].dtype == TE_DTYPE_INT32)
+		put_ids(r->call.ex[0].hp, k->a.ce.nclasses, k->a.ce.ignore_index, k->no_targets);
+	else if (r->ops->nextra_in)
+		put_random(r->call.ex[0].hp, 1);
+	for (int i = 0; i < r->nweights; i++)
+		put_random(r->call.master[i], r->decl[i].ndim == 2 ? 0.4f : 1);
+	put_random(r->call.dy.hp, 1);
+	if (r->ops->nextra_out)
+		put_random(r->call.dey[0].hp, 1);
+}

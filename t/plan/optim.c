@@ -1,0 +1,456 @@
+/* t/plan/optim.c - te_adamw_*(3) on the host backend: against FP64, clipping, skips, state. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/errno.h>
+#include <te/optim.h>
+
+#include "tt_ctx.h"
+#include "tt_num.h"
+
+static struct te_seq *seq;
+static size_t n; /* of the flat buffers */
+
+static struct te_seq *make_seq(struct te_ctx *c)
+{
+	struct te_embedding_attrs ea = { 13, 7, 0, 0.5f }; /* 91 elements: padded to 128 */
+	struct te_bias_attrs ba = { 7 };
+	struct te_seq *s;
+	struct te_op *op;
+
+	DO(te_seq_create(c, &s));
+	DO(te_op_embedding(&ea, "emb", &op));
+	DO(te_seq_append(s, op));
+	te_op_unref(op);
+	DO(te_op_bias(&ba, "b", &op));
+	DO(te_seq_append(s, op));
+	te_op_unref(op);
+	return s;
+}
+
+static void setup(void)
+{
+	tt_setup();
+	seq = make_seq(ctx);
+	DO(te_seq_init(seq, tt_seed()));
+	n = (size_t)te_tensor_nelems(te_seq_masters(seq));
+}
+
+static void teardown(void)
+{
+	seq = te_seq_unref(seq);
+	tt_teardown();
+}
+
+/* gradients of all elements but the padding, which stays 0, as in a plan */
+static void put_grads(float *g, float scale)
+{
+	struct te_weight_info w = { .size = sizeof(w) };
+
+	memset(g, 0, n * sizeof(*g));
+	for (int i = 0; i < te_seq_nweights(seq); i++) {
+		DO(te_seq_weight(seq, i, &w));
+		tt_fill_normal(g + w.offset_nelems, (size_t)te_tensor_nelems(w.master), scale);
+	}
+	DO(te_tensor_write(te_seq_grads(seq), g, n * sizeof(*g)));
+}
+
+static struct te_adamw *make(const struct te_adamw_opts *o)
+{
+	struct te_adamw *opt;
+
+	DO(te_adamw_create(seq, o, &opt));
+	return opt;
+}
+
+static void step(struct te_adamw *opt)
+{
+	DO(te_adamw_step(opt, st));
+	DO(te_stream_sync(st));
+}
+
+static struct te_adamw_stats stats(struct te_adamw *opt)
+{
+	struct te_adamw_stats s = { .size = sizeof(s) };
+
+	DO(te_adamw_stats(opt, &s));
+	return s;
+}
+
+/*
+ * AdamW in FP64, Loshchilov and Hutter, algorithm 2 with eta = 1 and decay times the learning
+ * rate. Betas, eps and the rest are the FP32 numbers the library was given.
+ */
+struct paper {
+	double *w, *m, *v;
+	int t;
+};
+
+static void paper_step(struct paper *p, const struct te_adamw_opts *o, const float *g, double lr)
+{
+	double b1 = o->beta1, b2 = o->beta2, norm = 0, clip = 1;
+	size_t decayed = 128; /* the embedding and its padding; the bias is not decayed */
+
+	for (size_t i = 0; i < n; i++)
+		norm += (double)g[i] * g[i];
+	norm = sqrt(norm);
+	if (o->max_grad_norm > 0 && norm > o->max_grad_norm)
+		clip = o->max_grad_norm / norm;
+	p->t++;
+	for (size_t i = 0; i < n; i++) {
+		double gi = g[i] * clip;
+
+		p->m[i] = b1 * p->m[i] + (1 - b1) * gi;
+		p->v[i] = b2 * p->v[i] + (1 - b2) * gi * gi;
+		p->w[i] -= lr * (p->m[i] / (1 - pow(b1, p->t)) /
+					 (sqrt(p->v[i] / (1 - pow(b2, p->t))) + o->eps) +
+				 (i < decayed ? o->weight_decay * p->w[i] : 0));
+	}
+}
+
+/*
+ * The update u is at most 1/sqrt(1-b2) < 20 in magnitude and passes about 12 roundings, m's own
+ * among them, which a sum of cancelling gradients amplifies: 2^-24 * 200 * lr a step bounds what
+ * they move w by, and each step rounds w once more.
+ */
+START_TEST(follows_the_paper_for_20_steps)
+{
+	static const struct te_adamw_opts opts[] = {
+		TE_ADAMW_OPTS_INIT,
+		{ sizeof(struct te_adamw_opts), 0.9f, 0.999f, 1e-8f, 0, 0 },
+		{ sizeof(struct te_adamw_opts), 0.8f, 0.99f, 1e-3f, 0.5f, 0.01f },
+	};
+	const struct te_adamw_opts *o = &opts[_i];
+	struct te_adamw *opt = make(o);
+	float *g = malloc(n * sizeof(*g)), *w = tt_tensor_get(te_seq_masters(seq));
+	struct paper p = { malloc(n * sizeof(double)), calloc(n, sizeof(double)),
+			   calloc(n, sizeof(double)), 0 };
+
+	for (size_t i = 0; i < n; i++)
+		p.w[i] = w[i];
+	free(w);
+	for (int t = 1; t <= 20; t++) {
+		float lr = 0.01f * (float)t;
+		double norm = 0;
+		struct te_adamw_stats s;
+
+		put_grads(g, t % 3 ? 1 : 0.001f);
+		DO(te_adamw_set_lr(opt, st, lr));
+		step(opt);
+		paper_step(&p, o, g, lr);
+		w = tt_tensor_get(te_seq_masters(seq));
+		for (size_t i = 0; i < n; i++) {
+			double bound = ldexp(200.0 * 0.2 * t + 2 * t * fabs(p.w[i]), -24);
+
+			ck_assert_msg(fabs(w[i] - p.w[i]) <= bound,
+				      "step %d: w[%zu] is %.9g, not %.9g +- %.3g", t, i,
+				      (double)w[i], p.w[i], bound);
+		}
+		free(w);
+		s = stats(opt);
+		for (size_t i = 0; i < n; i++)
+			norm += (double)g[i] * g[i];
+		ck_assert_uint_eq(s.nsteps, (uint64_t)t);
+		ck_assert_uint_eq(s.nskipped, 0);
+		ck_assert_float_eq(s.lr, lr);
+		ck_assert_int_le(tt_ulps_f32(s.grad_norm, (float)sqrt(norm)), 1);
+	}
+	free(g);
+	free(p.w);
+	free(p.m);
+	free(p.v);
+	te_adamw_unref(opt);
+}
+END_TEST
+
+/* zero gradients: only decay moves a weight, and only where it is declared */
+START_TEST(decays_what_is_declared)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	float *g = calloc(n, sizeof(*g)), *before, *after;
+	struct te_weight_info w = { .size = sizeof(w) };
+	float ones[7] = { 1, 1, 1, 1, 1, 1, 1 };
+	struct te_adamw *opt;
+
+	o.weight_decay = 0.5f;
+	opt = make(&o);
+	DO(te_seq_weight(seq, 1, &w));
+	ck_assert_str_eq(w.name, "b.bias");
+	DO(te_tensor_write(w.master, ones, sizeof(ones)));
+	DO(te_tensor_write(te_seq_grads(seq), g, n * sizeof(*g)));
+	before = tt_tensor_get(te_seq_masters(seq));
+	DO(te_adamw_set_lr(opt, st, 0.5f));
+	step(opt);
+	after = tt_tensor_get(te_seq_masters(seq));
+	for (size_t i = 0; i < n; i++) {
+		if (i >= 128)
+			ck_assert_float_eq(after[i], before[i]);
+		else
+			ck_assert_int_le(tt_ulps_f32(after[i], 0.75f * before[i]), 1);
+	}
+	free(g);
+	free(before);
+	free(after);
+	te_adamw_unref(opt);
+}
+END_TEST
+
+/* a gradient without a finite norm changes only the count of skipped steps; the next step is not
+ * affected */
+START_TEST(skips_gradients_that_are_not_finite)
+{
+	static const float odd[] = { NAN, INFINITY, -INFINITY };
+	struct te_adamw *opt = make(NULL);
+	float *g = malloc(n * sizeof(*g)), *w[2], *m[2], *v[2];
+	struct te_adamw_stats s;
+
+	DO(te_adamw_set_lr(opt, st, 0.01f));
+	put_grads(g, 1);
+	step(opt);
+	w[0] = tt_tensor_get(te_seq_masters(seq));
+	m[0] = tt_tensor_get(te_adamw_m(opt));
+	v[0] = tt_tensor_get(te_adamw_v(opt));
+	g[17] = odd[_i];
+	DO(te_tensor_write(te_seq_grads(seq), g, n * sizeof(*g)));
+	step(opt);
+	w[1] = tt_tensor_get(te_seq_masters(seq));
+	m[1] = tt_tensor_get(te_adamw_m(opt));
+	v[1] = tt_tensor_get(te_adamw_v(opt));
+	ck_assert_mem_eq(w[0], w[1], n * sizeof(float));
+	ck_assert_mem_eq(m[0], m[1], n * sizeof(float));
+	ck_assert_mem_eq(v[0], v[1], n * sizeof(float));
+	s = stats(opt);
+	ck_assert_uint_eq(s.nsteps, 1);
+	ck_assert_uint_eq(s.nskipped, 1);
+	ck_assert(!isfinite(s.grad_norm));
+	put_grads(g, 1);
+	step(opt);
+	s = stats(opt);
+	ck_assert_uint_eq(s.nsteps, 2);
+	ck_assert_uint_eq(s.nskipped, 1);
+	ck_assert(isfinite(s.grad_norm));
+	for (int i = 0; i < 2; i++) {
+		free(w[i]);
+		free(m[i]);
+		free(v[i]);
+	}
+	free(g);
+	te_adamw_unref(opt);
+}
+END_TEST
+
+/* weights, moments and blob continue a run bit for bit */
+START_TEST(resumes_bit_for_bit)
+{
+	const size_t nbytes = n * sizeof(float);
+	float *grads[6], *w, *m, *v, *want, *got;
+	struct te_adamw *opt = make(NULL), *again;
+	size_t nstate = te_adamw_state_nbytes();
+	void *state = malloc(nstate);
+	struct te_adamw_stats s;
+
+	DO(te_adamw_set_lr(opt, st, 0.02f));
+	for (int i = 0; i < 3; i++) {
+		grads[i] = malloc(nbytes);
+		put_grads(grads[i], 1);
+		step(opt);
+	}
+	w = tt_tensor_get(te_seq_masters(seq));
+	m = tt_tensor_get(te_adamw_m(opt));
+	v = tt_tensor_get(te_adamw_v(opt));
+	DO(te_adamw_state_get(opt, state, nstate));
+	for (int i = 3; i < 6; i++) {
+		grads[i] = malloc(nbytes);
+		put_grads(grads[i], 1);
+		step(opt);
+	}
+	want = tt_tensor_get(te_seq_masters(seq));
+	te_adamw_unref(opt);
+
+	again = make(NULL);
+	DO(te_tensor_write(te_seq_masters(seq), w, nbytes));
+	DO(te_tensor_write(te_adamw_m(again), m, nbytes));
+	DO(te_tensor_write(te_adamw_v(again), v, nbytes));
+	DO(te_adamw_state_set(again, state, nstate));
+	s = stats(again);
+	ck_assert_uint_eq(s.nsteps, 3);
+	ck_assert_float_eq(s.lr, 0.02f);
+	for (int i = 3; i < 6; i++) {
+		DO(te_tensor_write(te_seq_grads(seq), grads[i], nbytes));
+		step(again);
+	}
+	got = tt_tensor_get(te_seq_masters(seq));
+	ck_assert_mem_eq(want, got, nbytes);
+	ck_assert_int_eq(te_adamw_state_get(again, state, nstate - 1), -EINVAL);
+	ck_assert_int_eq(te_adamw_state_set(again, state, nstate + 1), -EINVAL);
+	ck_assert_int_eq(te_adamw_state_set(again, NULL, nstate), -EINVAL);
+	/* a damaged blob is refused and changes nothing */
+	DO(te_adamw_state_get(again, state, nstate));
+	for (size_t at = 2 * sizeof(uint64_t); at < nstate; at += sizeof(double)) {
+		uint64_t was;
+
+		memcpy(&was, (char *)state + at, sizeof(was));
+		memset((char *)state + at, 0xff, sizeof(was));
+		/* grad_norm, next to the rate, may have any value; the rate may not */
+		ck_assert_int_eq(te_adamw_state_set(again, state, nstate), -TE_ECORRUPT);
+		memcpy((char *)state + at, &was, sizeof(was));
+	}
+	ck_assert_uint_eq(stats(again).nsteps, 6);
+	te_adamw_unref(again);
+	for (int i = 0; i < 6; i++)
+		free(grads[i]);
+	free(state);
+	free(w);
+	free(m);
+	free(v);
+	free(want);
+	free(got);
+}
+END_TEST
+
+/* a captured step uses a learning rate that is set later, and is counted */
+START_TEST(a_captured_step_needs_no_host_work)
+{
+	struct te_adamw *opt = make(NULL), *eager;
+	float *g = malloc(n * sizeof(*g)), *start = tt_tensor_get(te_seq_masters(seq)), *want, *got;
+	struct te_recording *rec;
+
+	put_grads(g, 1);
+	DO(te_capture_begin(st));
+	DO(te_adamw_step(opt, st));
+	DO(te_capture_end(st, &rec));
+	for (int i = 0; i < 4; i++) {
+		DO(te_adamw_set_lr(opt, st, 0.01f * (float)(i + 1)));
+		DO(te_recording_launch(rec, st));
+	}
+	DO(te_stream_sync(st));
+	ck_assert_uint_eq(stats(opt).nsteps, 4);
+	got = tt_tensor_get(te_seq_masters(seq));
+	DO(te_tensor_write(te_seq_masters(seq), start, n * sizeof(*start)));
+	eager = make(NULL);
+	for (int i = 0; i < 4; i++) {
+		DO(te_adamw_set_lr(eager, st, 0.01f * (float)(i + 1)));
+		step(eager);
+	}
+	want = tt_tensor_get(te_seq_masters(seq));
+	ck_assert_mem_eq(got, want, n * sizeof(*got));
+	te_recording_unref(rec);
+	te_adamw_unref(opt);
+	te_adamw_unref(eager);
+	free(g);
+	free(start);
+	free(want);
+	free(got);
+}
+END_TEST
+
+static const struct {
+	struct te_adamw_opts o;
+	const char *words;
+} bad[] = {
+	{ { sizeof(struct te_adamw_opts) + 8, 0.9f, 0.95f, 1e-8f, 0, 0 }, "bytes" },
+	{ { sizeof(struct te_adamw_opts), 1.0f, 0.95f, 1e-8f, 0, 0 }, "beta1 1" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, -0.5f, 1e-8f, 0, 0 }, "beta2 -0.5" },
+	{ { sizeof(struct te_adamw_opts), NAN, 0.9f, 1e-8f, 0, 0 }, "beta1 nan" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, -1, 0, 0 }, "eps" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, INFINITY, 0 }, "weight_decay" },
+	{ { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0, NAN }, "max_grad_norm" },
+};
+
+START_TEST(names_the_option_at_fault)
+{
+	struct te_adamw *opt;
+
+	ck_assert_int_eq(te_adamw_create(seq, &bad[_i].o, &opt), -EINVAL);
+	ck_assert_msg(strstr(te_error_detail(), bad[_i].words) != NULL, "%s", te_error_detail());
+}
+END_TEST
+
+START_TEST(refuses_what_it_cannot_do)
+{
+	struct te_seq *raw = make_seq(ctx);
+	struct te_adamw *opt = NULL;
+
+	ck_assert_int_eq(te_adamw_create(raw, NULL, &opt), -TE_ESTATE);
+	ck_assert_int_eq(te_adamw_create(NULL, NULL, &opt), -EINVAL);
+	ck_assert_int_eq(te_adamw_create(seq, NULL, NULL), -EINVAL);
+	ck_assert_ptr_null(opt);
+	te_seq_unref(raw);
+	opt = make(NULL);
+	ck_assert_int_eq(te_adamw_set_lr(opt, st, -1), -EINVAL);
+	ck_assert_int_eq(te_adamw_set_lr(opt, st, NAN), -EINVAL);
+	ck_assert_int_eq(te_adamw_set_lr(opt, NULL, 1), -EINVAL);
+	ck_assert_int_eq(te_adamw_step(opt, NULL), -EINVAL);
+	ck_assert_int_eq(te_adamw_step(NULL, st), -EINVAL);
+	ck_assert_int_eq(te_adamw_stats(opt, NULL), -EINVAL);
+	ck_assert_ptr_eq(te_adamw_ref(opt), opt);
+	ck_assert_ptr_null(te_adamw_unref(opt));
+	ck_assert_ptr_null(te_adamw_unref(opt));
+	ck_assert_ptr_null(te_adamw_unref(NULL));
+}
+END_TEST
+
+/* includes the context, because streams keep memory that they have grown */
+static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te_op **ret_op,
+		     struct te_adamw **ret_opt)
+{
+	struct te_bias_attrs ba = { 7 };
+	int r;
+
+	r = tt_ctx_new(ret_ctx);
+	if (r >= 0)
+		r = te_seq_create(*ret_ctx, ret_seq);
+	if (r >= 0)
+		r = te_op_bias(&ba, "b", ret_op);
+	if (r >= 0)
+		r = te_seq_append(*ret_seq, *ret_op);
+	if (r >= 0)
+		r = te_seq_init(*ret_seq, 1);
+	return r < 0 ? r : te_adamw_create(*ret_seq, NULL, ret_opt);
+}
+
+static int create(void)
+{
+	struct te_adamw *opt = NULL;
+	struct te_ctx *c = NULL;
+	struct te_seq *s = NULL;
+	struct te_op *op = NULL;
+	int r = build_all(&c, &s, &op, &opt);
+
+	te_adamw_unref(opt);
+	te_op_unref(op);
+	te_seq_unref(s);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(survives_every_failed_allocation)
+{
+	ck_assert_int_ge(tt_fault_each(create), 20);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("plan/optim");
+	TCase *c = tt_case(s, "adamw", "host numeric");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, follows_the_paper_for_20_steps, 0, 3);
+	tcase_add_test(c, decays_what_is_declared);
+	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
+	tcase_add_test(c, resumes_bit_for_bit);
+	tcase_add_test(c, a_captured_step_needs_no_host_work);
+	tcase_add_loop_test(c, names_the_option_at_fault, 0, TT_LEN(bad));
+	tcase_add_test(c, refuses_what_it_cannot_do);
+	c = tt_case(s, "faults", "host");
+	tcase_add_test(c, survives_every_failed_allocation);
+	return s;
+}
+
+TT_MAIN("plan/optim", TT_NEED_NOTHING, suite)

@@ -1,0 +1,484 @@
+/*
+ * t/plan/plan_bind_cases.c - te_plan_bind(3): parts of a sequence, planned separately in memory of
+ * the caller, give the bits of the whole; regions contain all that a step changes; cached weights.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/errno.h>
+#include <te/optim.h>
+#include <te/plan.h>
+
+#include "plan_bind_cases.h"
+#include "plan_model.h"
+#include "tt_ctx.h"
+
+static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
+static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
+#define NRECIPES ((int)TT_LEN(recipes))
+
+static struct te_tensor *tensor_of(const struct te_plan *p, const char *name)
+{
+	struct te_spec s;
+	struct te_tensor *t;
+
+	if (te_plan_spec(p, name, &s))
+		return NULL;
+	DO(te_tensor_create(ctx, s.dtype, s.ndim, s.shape, NULL, &t));
+	DO(te_fill(st, te_tensor_data(t), 0xff, te_tensor_nbytes(t)));
+	return t;
+}
+
+/* ---- a chain of three plans over one sequence ---- */
+
+#define NPARTS 3
+
+struct chain {
+	struct te_plan *part[NPARTS];
+	struct te_tensor *between[NPARTS + 1]; /* x, values between parts, loss */
+	struct te_tensor *grad[NPARTS + 1];    /* of those */
+	struct te_tensor *targets;
+	void *arena[NPARTS];
+};
+
+static struct te_plan_opts part_opts(const struct te_plan *before, const struct model_shape *m,
+				     const char *recipe, struct te_recipe *ret_recipe, int i)
+{
+	static const char *const cut[] = { NULL, "h.1.ln1", "norm", NULL };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	*ret_recipe = (struct te_recipe)TE_RECIPE_INIT;
+	DO(te_recipe_from_name(recipe, ret_recipe));
+	if (ret_recipe->kind == TE_RECIPE_DELAYED)
+		ret_recipe->history_len = 16;
+	o.recipe = ret_recipe;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (i ? TE_PLAN_INPUT_GRAD : 0);
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	if (before)
+		DO(te_plan_spec(before, "out", &o.x));
+	o.start_at = cut[i];
+	o.stop_before = cut[i + 1];
+	return o;
+}
+
+static void bind_part(struct chain *c, int i)
+{
+	const char *names[] = { "x", "targets" };
+	struct te_tensor *in[] = { c->between[i], c->targets };
+	struct te_plan_memory mem = { .size = sizeof(mem) };
+	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
+
+	ck_assert_int_eq(te_plan_forward(c->part[i], st, 0), -TE_ESTATE);
+	DO(te_plan_memory(c->part[i], &mem));
+	DO(te_mem_alloc(st, mem.arena_nbytes, &c->arena[i]));
+	DO(te_fill(st, c->arena[i], 0xff, mem.arena_nbytes));
+	b.arena = c->arena[i];
+	b.nin = i == NPARTS - 1 ? 2 : 1;
+	b.in_name = names;
+	b.in = in;
+	b.out = c->between[i + 1];
+	b.out_grad = c->grad[i + 1];
+	b.in_grad = c->grad[i];
+	DO(te_plan_bind(c->part[i], &b));
+}
+
+static void chain_create(struct chain *c, struct te_seq *seq, const struct model_shape *m,
+			 const char *recipe)
+{
+	memset(c, 0, sizeof(*c));
+	for (int i = 0; i < NPARTS; i++) {
+		struct te_recipe rec;
+		struct te_plan_opts o = part_opts(i ? c->part[i - 1] : NULL, m, recipe, &rec, i);
+
+		DO(te_plan_create(seq, &o, &c->part[i]));
+		ck_assert_str_eq(te_plan_input_name(c->part[i], 0), "x");
+		c->between[i] = tensor_of(c->part[i], "x");
+		c->grad[i] = tensor_of(c->part[i], "in_grad");
+	}
+	c->between[NPARTS] = tensor_of(c->part[NPARTS - 1], "out");
+	c->targets = tensor_of(c->part[NPARTS - 1], "targets");
+	ck_assert_str_eq(te_plan_input_name(c->part[NPARTS - 1], 1), "targets");
+	ck_assert_ptr_null(te_plan_input_name(c->part[NPARTS - 1], 2));
+	ck_assert_ptr_null(te_plan_input_name(c->part[0], 1));
+	for (int i = 0; i < NPARTS; i++)
+		bind_part(c, i);
+}
+
+static void chain_step(struct chain *c)
+{
+	for (int i = 0; i < NPARTS; i++)
+		DO(te_plan_forward(c->part[i], st, 0));
+	for (int i = NPARTS - 1; i >= 0; i--)
+		DO(te_plan_backward(c->part[i], st));
+}
+
+static void chain_destroy(struct chain *c)
+{
+	for (int i = 0; i < NPARTS; i++) {
+		te_plan_unref(c->part[i]);
+		DO(te_mem_free(st, c->arena[i]));
+	}
+	for (int i = 0; i <= NPARTS; i++) {
+		te_tensor_unref(c->between[i]);
+		te_tensor_unref(c->grad[i]);
+	}
+	te_tensor_unref(c->targets);
+}
+
+/* three steps of both with an optimizer between: every bit is the same */
+START_TEST(parts_give_the_bits_of_the_whole)
+{
+	const struct model_shape *m = _i & 1 ? &llama : &gpt;
+	const char *recipe = recipes[_i / 2];
+	struct te_seq *whole = model_create(ctx, m, 3), *seq = model_create(ctx, m, 3);
+	struct te_plan *p = model_plan(whole, m, recipe, TE_PLAN_TRAIN);
+	struct te_adamw *opt[2];
+	struct chain c;
+
+	DO(te_adamw_create(whole, NULL, &opt[0]));
+	DO(te_adamw_create(seq, NULL, &opt[1]));
+	chain_create(&c, seq, m, recipe);
+	for (int i = 0; i < 2; i++)
+		DO(te_adamw_set_lr(opt[i], st, 1e-2f));
+	for (int step = 0; step < 3; step++) {
+		model_feed(p, m);
+		DO(te_copy(st, te_tensor_data(c.between[0]), te_tensor_data(te_plan_input(p, "x")),
+			   te_tensor_nbytes(c.between[0])));
+		DO(te_copy(st, te_tensor_data(c.targets),
+			   te_tensor_data(te_plan_input(p, "targets")),
+			   te_tensor_nbytes(c.targets)));
+		DO(te_seq_zero_grads(whole, st));
+		DO(te_seq_zero_grads(seq, st));
+		DO(te_plan_forward(p, st, 0));
+		DO(te_plan_backward(p, st));
+		chain_step(&c);
+		model_same(te_plan_output(p), c.between[NPARTS], "losses");
+		model_same(te_seq_grads(whole), te_seq_grads(seq), "gradients");
+		model_same_scales(te_seq_quant(whole), te_seq_quant(seq));
+		DO(te_adamw_step(opt[0], st));
+		DO(te_adamw_step(opt[1], st));
+		model_same(te_seq_masters(whole), te_seq_masters(seq), "weights");
+	}
+	chain_destroy(&c);
+	te_plan_unref(p);
+	for (int i = 0; i < 2; i++)
+		te_adamw_unref(opt[i]);
+	te_seq_unref(whole);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static void refused(struct te_plan *p, const struct te_plan_binding *b, int code, const char *text)
+{
+	int r = te_plan_bind(p, b);
+
+	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
+	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      te_error_detail(), text);
+}
+
+START_TEST(bindings_are_refused_by_name)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+	const char *names[] = { "x", "targets" }, *other[] = { "x", "mask" };
+	const char *both[] = { "x", "targets", "mask" };
+	struct te_plan *inside = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN);
+	struct te_plan_binding good = TE_PLAN_BINDING_INIT, b;
+	struct te_tensor *in[3], *wrong, *same, *t;
+	const int64_t shape[] = { 2, 15 };
+	struct te_spec s;
+	struct chain c;
+
+	chain_create(&c, seq, &gpt, "bf16");
+	DO(te_tensor_create(ctx, TE_DTYPE_INT32, 2, shape, NULL, &wrong));
+	same = tensor_of(c.part[1], "x");
+	in[0] = c.between[2];
+	in[1] = in[2] = c.targets;
+	good.arena = c.arena[2];
+	good.nin = 2;
+	good.in_name = names;
+	good.in = in;
+	good.out = c.between[3];
+	good.in_grad = c.grad[2];
+	DO(te_plan_bind(c.part[2], &good));
+	b = good;
+	b.size--;
+	refused(c.part[2], &b, -EINVAL, "this library knows");
+	refused(NULL, &good, -EINVAL, "plan is NULL");
+	refused(inside, &good, -TE_ESTATE, "TE_PLAN_EXTERNAL");
+	b = good;
+	b.arena = NULL;
+	refused(c.part[2], &b, -EINVAL, "arena");
+	b.arena = (char *)c.arena[2] + 64;
+	refused(c.part[2], &b, -EINVAL, "aligned to 256");
+	b = good;
+	b.nin = 1;
+	refused(c.part[2], &b, -EINVAL, "targets is missing");
+	b.nin = 2;
+	b.in_name = other;
+	refused(c.part[2], &b, -EINVAL, "targets is missing");
+	b.nin = 3;
+	b.in_name = both;
+	refused(c.part[2], &b, -EINVAL, "no input mask");
+	b = good;
+	b.out = NULL;
+	refused(c.part[2], &b, -EINVAL, "out is missing");
+	b = good;
+	b.out_grad = c.grad[1];
+	refused(c.part[2], &b, -EINVAL, "the plan has no out_grad");
+	b = good;
+	t = in[1];
+	in[1] = wrong;
+	refused(c.part[2], &b, -TE_ESHAPE, "targets is [2,15] int32, the plan wants [2,16] int32");
+	in[1] = c.between[1];
+	refused(c.part[2], &b, -TE_EDTYPE, "targets is [2,16,32] bf16");
+	in[1] = t;
+	ck_assert_int_eq(te_plan_spec(c.part[0], "targets", &s), -ENOENT);
+	ck_assert_int_eq(te_plan_spec(c.part[0], "in_grad", &s), -ENOENT);
+	ck_assert_int_eq(te_plan_spec(c.part[2], "out_grad", &s), -ENOENT);
+	ck_assert_int_eq(te_plan_spec(c.part[1], "out_grad", &s), 0);
+	ck_assert_int_eq(s.dtype, TE_DTYPE_BF16);
+	te_tensor_unref(wrong);
+	te_tensor_unref(same);
+	chain_destroy(&c);
+	te_plan_unref(inside);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static void not_planned(struct te_seq *seq, const char *from, const char *to, int code,
+			const char *text)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_plan *p = NULL;
+	int r;
+
+	DO(te_recipe_from_name("fp32", &recipe));
+	o.recipe = &recipe;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 16, 32 } };
+	o.start_at = from;
+	o.stop_before = to;
+	r = te_plan_create(seq, &o, &p);
+	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
+	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
+		      te_error_detail(), text);
+	ck_assert_ptr_null(p);
+}
+
+START_TEST(channels_do_not_cross_the_ends_of_a_part)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+
+	not_planned(seq, "h.0.attn", "h.1.ln1", -TE_ECHANNEL,
+		    "op h.0.add1 takes channel h.0.ln1 of op h.0.ln1, which lies before h.0.attn");
+	not_planned(seq, "h.0.ln1", "h.0.attn", -TE_ECHANNEL,
+		    "op h.0.ln1 gives channel h.0.ln1 to op h.0.add1");
+	not_planned(seq, "nothing", NULL, -EINVAL, "no op is named nothing");
+	not_planned(seq, "h.1.ln1", "h.1.ln1", -EINVAL, "nothing is left before h.1.ln1");
+	not_planned(seq, "h.1.ln1", "h.0.ln1", -EINVAL, "nothing is left before h.0.ln1");
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- regions ---- */
+
+struct kept {
+	struct te_region region;
+	void *copy;
+};
+
+struct shelf {
+	struct kept *kept;
+	int n;
+	int differ; /* regions that changed */
+};
+
+static int keep(void *arg, const struct te_region *region)
+{
+	struct shelf *s = arg;
+	struct kept *k;
+
+	s->kept = realloc(s->kept, (size_t)(s->n + 1) * sizeof(*s->kept));
+	k = &s->kept[s->n++];
+	k->region = *region;
+	k->copy = tt_bytes(region->ptr, region->nbytes);
+	return 0;
+}
+
+/* restores all regions and counts those that had changed */
+static int put_back(struct shelf *s)
+{
+	int changed = 0;
+
+	for (int i = 0; i < s->n; i++) {
+		struct kept *k = &s->kept[i];
+		void *now = tt_bytes(k->region.ptr, k->region.nbytes);
+
+		changed += memcmp(now, k->copy, k->region.nbytes) != 0;
+		free(now);
+		if (k->region.kind == TE_REGION_HOST)
+			memcpy(k->region.ptr, k->copy, k->region.nbytes);
+		else
+			DO(te_copy(st, k->region.ptr, k->copy, k->region.nbytes));
+		DO(te_stream_sync(st));
+		free(k->copy);
+	}
+	free(s->kept);
+	*s = (struct shelf){ NULL, 0, 0 };
+	return changed;
+}
+
+static void train(struct te_seq *seq, struct te_plan *p, struct te_adamw *opt)
+{
+	DO(te_seq_zero_grads(seq, st));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	DO(te_adamw_step(opt, st));
+}
+
+/* after a trial of two steps is undone, the next steps give the bits of a run without it */
+START_TEST(regions_hold_all_that_a_step_changes)
+{
+	const struct model_shape m = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
+	struct te_seq *seq[2];
+	struct te_plan *p[2];
+	struct te_adamw *opt[2];
+	struct shelf shelf = { NULL, 0, 0 };
+
+	for (int i = 0; i < 2; i++) {
+		seq[i] = model_create(ctx, &m, 3);
+		p[i] = model_plan(seq[i], &m, recipes[_i], TE_PLAN_TRAIN);
+		DO(te_adamw_create(seq[i], NULL, &opt[i]));
+		DO(te_adamw_set_lr(opt[i], st, 1e-2f));
+	}
+	model_feed(p[0], &m);
+	for (int k = 0; k < 2; k++) {
+		struct te_tensor *a = te_plan_input(p[0], k ? "x" : "targets");
+		struct te_tensor *b = te_plan_input(p[1], k ? "x" : "targets");
+
+		DO(te_copy(st, te_tensor_data(b), te_tensor_data(a), te_tensor_nbytes(a)));
+	}
+	for (int round = 0; round < 2; round++) {
+		DO(te_plan_regions(p[0], keep, &shelf));
+		DO(te_adamw_regions(opt[0], keep, &shelf));
+		for (int i = 0; i < 2; i++)
+			train(seq[0], p[0], opt[0]);
+		ck_assert_int_gt(put_back(&shelf), 5);
+		for (int i = 0; i < 2; i++)
+			train(seq[i], p[i], opt[i]);
+		model_same(te_plan_output(p[0]), te_plan_output(p[1]), "losses");
+		model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
+		model_same(te_seq_masters(seq[0]), te_seq_masters(seq[1]), "weights");
+		model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
+	}
+	for (int i = 0; i < 2; i++) {
+		te_plan_unref(p[i]);
+		te_adamw_unref(opt[i]);
+		te_seq_unref(seq[i]);
+	}
+}
+END_TEST
+
+static int stop_at_second(void *arg, const struct te_region *region)
+{
+	(void)region;
+	return ++*(int *)arg == 2 ? 77 : 0;
+}
+
+START_TEST(a_visitor_may_end_the_visit)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 3), *raw;
+	struct te_plan *p = model_plan(seq, &gpt, "fp8-current", TE_PLAN_TRAIN);
+	int n = 0;
+
+	ck_assert_int_eq(te_plan_regions(p, stop_at_second, &n), 77);
+	ck_assert_int_eq(n, 2);
+	DO(te_seq_create(ctx, &raw));
+	ck_assert_int_eq(te_seq_regions(raw, stop_at_second, &n), -TE_ESTATE);
+	te_seq_unref(raw);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- weight copies by a device word ---- */
+
+START_TEST(replays_keep_copies_until_weights_change)
+{
+	struct te_seq *seq = model_create(ctx, &llama, 3);
+	const char *names[] = { "x", "targets" };
+	struct te_plan_memory mem = { .size = sizeof(mem) };
+	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
+	struct te_tensor *in[2];
+	struct te_recording *rec;
+	struct te_plan *p;
+	float loss[4];
+
+	p = model_plan(seq, &llama, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
+	DO(te_plan_memory(p, &mem));
+	DO(te_mem_alloc(st, mem.arena_nbytes, &b.arena));
+	for (int i = 0; i < 2; i++)
+		in[i] = tensor_of(p, names[i]);
+	b.nin = 2;
+	b.in_name = names;
+	b.in = in;
+	b.out = tensor_of(p, "out");
+	DO(te_plan_bind(p, &b));
+	model_feed(p, &llama);
+	DO(te_plan_forward(p, st, 0)); /* products choose, outside the capture */
+	DO(te_capture_begin(st));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_capture_end(st, &rec));
+	for (int i = 0; i < 4; i++) {
+		/* 0: as they were, 1: masters moved, 2: which is declared, 3: and used again */
+		if (i == 2)
+			DO(te_seq_weights_changed(seq, st));
+		DO(te_recording_launch(rec, st));
+		DO(te_stream_sync(st));
+		loss[i] = model_loss(p);
+		if (i == 0)
+			for (int w = 0; w < te_seq_nweights(seq); w++) {
+				struct te_weight_info info = { .size = sizeof(info) };
+
+				DO(te_seq_weight(seq, w, &info));
+				if (info.flags & TE_WEIGHT_GEMM)
+					DO(te_fill(st, te_tensor_data(info.master), 0,
+						   te_tensor_nbytes(info.master)));
+			}
+	}
+	if (_i != 2) /* delayed: the scales of inputs move on */
+		ck_assert(loss[0] == loss[1] && loss[2] == loss[3]);
+	ck_assert_msg(loss[2] != loss[1] && loss[2] != loss[0], "%g %g %g %g", loss[0], loss[1],
+		      loss[2], loss[3]);
+	te_recording_unref(rec);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+	te_tensor_unref(b.out);
+	for (int i = 0; i < 2; i++)
+		te_tensor_unref(in[i]);
+	DO(te_mem_free(st, b.arena));
+}
+END_TEST
+
+Suite *parts_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "parts", "plan");
+
+	backend = on;
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES);
+	tcase_add_test(c, bindings_are_refused_by_name);
+	tcase_add_test(c, channels_do_not_cross_the_ends_of_a_part);
+	tcase_add_loop_test(c, regions_hold_all_that_a_step_changes, 0, NRECIPES);
+	tcase_add_test(c, a_visitor_may_end_the_visit);
+	tcase_add_loop_test(c, replays_keep_copies_until_weights_change, 1, NRECIPES);
+	return s;
+}

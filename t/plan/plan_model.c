@@ -1,0 +1,190 @@
+/* t/plan/plan_model.c - builds the small transformer of plan_model.h. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "plan_model.h"
+#include "tt_ctx.h"
+
+static struct te_op *put(struct te_seq *seq, struct te_op *op)
+{
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	return op;
+}
+
+static char *nm(int layer, const char *what)
+{
+	static char buf[64];
+
+	snprintf(buf, sizeof(buf), "h.%d.%s", layer, what);
+	return buf;
+}
+
+static void branch(struct te_seq *seq, int l, const char *name, const struct model_shape *m)
+{
+	struct te_norm_attrs na = { m->width, 1e-5f, 0 };
+	struct te_op *op;
+
+	DO(te_op_fork(nm(l, name), &op));
+	DO(te_op_give(put(seq, op), 0, nm(l, name)));
+	if (m->llama)
+		DO(te_op_rmsnorm(&na, strcat(nm(l, name), ".norm"), &op));
+	else
+		DO(te_op_layernorm(&na, strcat(nm(l, name), ".norm"), &op));
+	put(seq, op);
+}
+
+static void linear(struct te_seq *seq, int l, const char *name, int64_t in, int64_t out,
+		   const struct model_shape *m)
+{
+	struct te_linear_attrs la = { in, out, 0.08f, 0, NULL };
+	struct te_bias_attrs ba = { out };
+	struct te_op *op;
+
+	DO(te_op_linear(&la, nm(l, name), &op));
+	put(seq, op);
+	if (m->llama)
+		return;
+	DO(te_op_bias(&ba, strcat(nm(l, name), ".b"), &op));
+	put(seq, op);
+}
+
+static void join(struct te_seq *seq, int l, const char *name, const char *from,
+		 const struct model_shape *m)
+{
+	struct te_dropout_attrs da = { m->dropout };
+	struct te_op *op;
+
+	if (m->dropout > 0) {
+		DO(te_op_dropout(&da, strcat(nm(l, name), ".drop"), &op));
+		put(seq, op);
+	}
+	DO(te_op_add(nm(l, name), &op));
+	DO(te_op_take(put(seq, op), 0, nm(l, from)));
+}
+
+static void layer(struct te_seq *seq, int l, const struct model_shape *m)
+{
+	int hd = (int)m->width / m->nheads;
+	struct te_rope_attrs ra = { m->nheads, m->nkv, hd, 10000.0f };
+	struct te_attention_attrs aa = { m->nheads, m->nkv, hd, 0, m->dropout };
+	struct te_act_attrs act = { m->llama ? TE_ACT_SILU : TE_ACT_GELU, m->llama };
+	int64_t f = 2 * m->width;
+	struct te_op *op;
+
+	branch(seq, l, "ln1", m);
+	linear(seq, l, "qkv", m->width, (int64_t)(m->nheads + 2 * m->nkv) * hd, m);
+	if (m->llama) {
+		DO(te_op_rope(&ra, nm(l, "rope"), &op));
+		put(seq, op);
+	}
+	DO(te_op_attention(&aa, nm(l, "attn"), &op));
+	put(seq, op);
+	linear(seq, l, "proj", m->width, m->width, m);
+	join(seq, l, "add1", "ln1", m);
+	branch(seq, l, "ln2", m);
+	linear(seq, l, "up", m->width, m->llama ? 2 * f : f, m);
+	DO(te_op_activation(&act, nm(l, "act"), &op));
+	put(seq, op);
+	linear(seq, l, "down", f, m->width, m);
+	join(seq, l, "add2", "ln2", m);
+}
+
+struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed)
+{
+	struct te_embedding_attrs ea = { m->vocab, m->width, m->llama ? 0 : m->seqlen, 0.3f };
+	struct te_norm_attrs na = { m->width, 1e-5f, 0 };
+	struct te_linear_attrs ha = { m->width, m->vocab, 0.08f, 1, NULL };
+	struct te_cross_entropy_attrs ca = { m->vocab, -100, 1.0f };
+	struct te_seq *seq;
+	struct te_op *op, *emb;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&ea, "emb", &emb));
+	put(seq, emb);
+	for (int l = 0; l < m->nlayers; l++)
+		layer(seq, l, m);
+	if (m->llama) {
+		DO(te_op_rmsnorm(&na, "norm", &op));
+	} else {
+		DO(te_op_layernorm(&na, "norm", &op));
+		ha.tied_op = emb;
+	}
+	put(seq, op);
+	DO(te_op_linear(&ha, "head", &op));
+	put(seq, op);
+	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
+	DO(te_op_cross_entropy(&ca, "loss", &op));
+	DO(te_op_take(put(seq, op), 0, "targets"));
+	DO(te_seq_init(seq, seed));
+	return seq;
+}
+
+struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, const char *recipe,
+			   uint32_t flags)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_plan *p;
+
+	DO(te_recipe_from_name(recipe, &rec));
+	if (rec.kind == TE_RECIPE_DELAYED)
+		rec.history_len = 16;
+	o.recipe = &rec;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
+	DO(te_plan_create(seq, &o, &p));
+	return p;
+}
+
+void model_feed(struct te_plan *plan, const struct model_shape *m)
+{
+	size_t n = (size_t)(m->batch * m->seqlen);
+	int32_t *t = malloc(n * sizeof(*t));
+
+	for (int k = 0; k < 2; k++) {
+		struct te_tensor *in = te_plan_input(plan, k ? "targets" : "x");
+
+		for (size_t i = 0; i < n; i++)
+			t[i] = (int32_t)tt_rand_int(0, m->vocab - 1);
+		if (in)
+			DO(te_tensor_write(in, t, n * sizeof(*t)));
+	}
+	free(t);
+}
+
+float model_loss(struct te_plan *plan)
+{
+	float loss = -1;
+
+	DO(te_tensor_read(te_plan_output(plan), &loss, sizeof(loss)));
+	return loss;
+}
+
+void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what)
+{
+	void *x = tt_bytes(te_tensor_data(a), te_tensor_nbytes(a));
+	void *y = tt_bytes(te_tensor_data(b), te_tensor_nbytes(b));
+
+	ck_assert_msg(!memcmp(x, y, te_tensor_nbytes(a)), "%s differ", what);
+	free(x);
+	free(y);
+}
+
+void model_same_scales(struct te_quant *a, struct te_quant *b)
+{
+	float x[17], y[17];
+
+	for (int i = 0; a && i < te_quant_nslots(a); i++) {
+		memset(x, 0, sizeof(x));
+		memset(y, 0, sizeof(y));
+		DO(te_quant_peek(a, i, x, x + 1));
+		DO(te_quant_peek(b, i, y, y + 1));
+		ck_assert_msg(!memcmp(x, y, sizeof(x)), "state of slot %d differs", i);
+	}
+}

@@ -1,0 +1,30 @@
+/* t/plan/plan_model.h - a small transformer for tests of plans, on either backend. */
+#ifndef PLAN_MODEL_H
+#define PLAN_MODEL_H
+
+#include <te/ctx.h>
+#include <te/plan.h>
+#include <te/seq.h>
+
+#include "tt.h"
+
+struct model_shape {
+	int64_t vocab, width, batch, seqlen;
+	int nheads, nkv, nlayers;
+	float dropout;
+	int llama; /* RMSNorm, RoPE, SwiGLU, no biases; else GPT-2 style, tied head */
+};
+
+/* a sequence of that shape with targets, initialised with the seed */
+struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed);
+struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, const char *recipe,
+			   uint32_t flags);
+/* random tokens and targets into a plan's inputs */
+void model_feed(struct te_plan *plan, const struct model_shape *m);
+float model_loss(struct te_plan *plan);
+/* both hold the same bytes */
+void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what);
+/* both have the same state; NULL equals any */
+void model_same_scales(struct te_quant *a, struct te_quant *b);
+
+#endif

@@ -1,0 +1,425 @@
+/* t/plan/seq.c - te_seq_*(3): building, channels and their errors, weights, random state. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/ctx.h>
+#include <te/errno.h>
+#include <te/plan.h>
+#include <te/seq.h>
+
+#include "tt_ctx.h"
+
+static struct te_seq *seq;
+
+static void setup(void)
+{
+	tt_setup();
+	ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+}
+
+static void teardown(void)
+{
+	seq = te_seq_unref(seq);
+	tt_teardown();
+}
+
+/* appends, and drops the test's own reference: the sequence keeps the op alive */
+static struct te_op *put(struct te_op *op)
+{
+	ck_assert_int_eq(te_seq_append(seq, op), 0);
+	te_op_unref(op);
+	return op;
+}
+
+static struct te_op *fork_op(const char *name)
+{
+	struct te_op *op;
+
+	ck_assert_int_eq(te_op_fork(name, &op), 0);
+	return op;
+}
+
+static struct te_op *add_op(const char *name)
+{
+	struct te_op *op;
+
+	ck_assert_int_eq(te_op_add(name, &op), 0);
+	return op;
+}
+
+static struct te_op *embedding(const char *name, int64_t vocab, int64_t width)
+{
+	struct te_embedding_attrs a = { vocab, width, 0, 0.5f };
+	struct te_op *op;
+
+	ck_assert_int_eq(te_op_embedding(&a, name, &op), 0);
+	return op;
+}
+
+static struct te_op *linear(const char *name, int64_t in, int64_t out, struct te_op *tied)
+{
+	struct te_linear_attrs a = { in, out, 0.02f, 0, tied };
+	struct te_op *op;
+
+	ck_assert_int_eq(te_op_linear(&a, name, &op), 0);
+	return op;
+}
+
+START_TEST(refuses_two_givers_of_a_channel)
+{
+	ck_assert_int_eq(te_op_give(put(fork_op("a")), 0, "res"), 0);
+	ck_assert_int_eq(te_op_give(put(fork_op("b")), 0, "res"), 0);
+	ck_assert_int_eq(te_op_take(put(add_op("c")), 0, "res"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("given by a and by b");
+	tt_said("res");
+}
+END_TEST
+
+START_TEST(refuses_a_taker_before_its_giver)
+{
+	ck_assert_int_eq(te_op_take(put(add_op("early")), 0, "res"), 0);
+	ck_assert_int_eq(te_op_give(put(fork_op("late")), 0, "res"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("taken by early before late");
+	tt_said("res");
+}
+END_TEST
+
+START_TEST(refuses_a_channel_no_op_gives_or_takes)
+{
+	struct te_op *a = put(add_op("a"));
+
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("op a");
+	tt_said("no channel");
+	ck_assert_int_eq(te_op_take(a, 0, "ghost"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("ghost");
+	tt_said("given by no op");
+	/* after a failed init the sequence can be corrected: declare the channel as input */
+	ck_assert_int_eq(te_seq_input(seq, "ghost", TE_DTYPE_FP32, 0, NULL), 0);
+	ck_assert_int_eq(te_op_give(put(fork_op("f")), 0, "idle"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("idle");
+	tt_said("taken by no op");
+}
+END_TEST
+
+START_TEST(refuses_giving_what_the_caller_feeds)
+{
+	ck_assert_int_eq(te_seq_input(seq, "res", TE_DTYPE_FP32, 0, NULL), 0);
+	ck_assert_int_eq(te_seq_input(seq, "res", TE_DTYPE_FP32, 0, NULL), -TE_ECHANNEL);
+	ck_assert_int_eq(te_op_give(put(fork_op("f")), 0, "res"), 0);
+	ck_assert_int_eq(te_op_take(put(add_op("a")), 0, "res"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ECHANNEL);
+	tt_said("op f");
+	tt_said("caller feeds");
+}
+END_TEST
+
+START_TEST(refuses_bad_joins)
+{
+	struct te_op *f = put(fork_op("f"));
+
+	ck_assert_int_eq(te_op_give(f, 1, "res"), -EINVAL);
+	ck_assert_int_eq(te_op_give(f, -1, "res"), -EINVAL);
+	ck_assert_int_eq(te_op_give(f, 0, ""), -EINVAL);
+	ck_assert_int_eq(te_op_give(f, 0, NULL), -EINVAL);
+	ck_assert_int_eq(te_op_take(f, 0, "res"), -EINVAL);
+	ck_assert_int_eq(te_op_give(f, 0, "res"), 0);
+	ck_assert_int_eq(te_op_give(f, 0, "other"), -EINVAL);
+	ck_assert_int_eq(te_op_take(put(add_op("a")), 0, "res"), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), 0);
+	ck_assert_int_eq(te_op_give(f, 0, "late"), -EBUSY);
+	ck_assert_int_eq(te_seq_append(seq, f), -EBUSY);
+	ck_assert_int_eq(te_seq_input(seq, "late", TE_DTYPE_FP32, 0, NULL), -EBUSY);
+	ck_assert_int_eq(te_seq_init(seq, 1), -EBUSY);
+}
+END_TEST
+
+START_TEST(refuses_a_name_in_use)
+{
+	struct te_op *again = fork_op("f");
+
+	put(fork_op("f"));
+	ck_assert_int_eq(te_seq_append(seq, again), -EEXIST);
+	tt_said("f");
+	tt_said("already");
+	te_op_unref(again);
+	ck_assert_int_eq(te_seq_append(seq, NULL), -EINVAL);
+}
+END_TEST
+
+START_TEST(refuses_an_op_of_another_sequence)
+{
+	struct te_seq *other;
+	struct te_op *op = fork_op("f");
+
+	ck_assert_int_eq(te_seq_create(ctx, &other), 0);
+	ck_assert_int_eq(te_seq_append(other, op), 0);
+	ck_assert_int_eq(te_seq_append(seq, op), -EBUSY);
+	tt_said("op f");
+	tt_said("another sequence");
+	ck_assert_int_eq(te_seq_nops(seq), 0);
+	ck_assert_int_eq(te_seq_append(other, op), -EEXIST);
+	te_seq_unref(other);
+	/* that sequence is gone */
+	ck_assert_int_eq(te_seq_append(seq, op), 0);
+	te_op_unref(op);
+}
+END_TEST
+
+/* an initialised sequence keeps its ops, and releases them too */
+START_TEST(releases_its_ops)
+{
+	struct te_op *op = embedding("e", 4, 4);
+
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(te_seq_append(seq, op), 0);
+		ck_assert_int_eq(te_seq_init(seq, 1), 0);
+		ck_assert_int_eq(te_seq_append(seq, op), -EBUSY);
+		te_seq_unref(seq);
+		ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+	}
+	te_op_unref(op);
+}
+END_TEST
+
+static const struct {
+	int64_t in, out;
+	const char *words;
+} absurd[] = {
+	{ (int64_t)1 << 32, (int64_t)1 << 32, "weight [4294967296,4294967296] fp32" },
+	{ INT64_MAX, 3, "weight [3,9223372036854775807] fp32" },
+	{ (int64_t)1 << 31, (int64_t)1 << 31, "weight [2147483648,2147483648] fp32" },
+	{ 1, INT64_MAX - 1, "weight [9223372036854775806,1] fp32" },
+};
+
+START_TEST(refuses_a_weight_that_is_too_large)
+{
+	put(linear("ok", 4, 4, NULL));
+	put(linear("big", absurd[_i].in, absurd[_i].out, NULL));
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ESHAPE);
+	tt_said("op big");
+	tt_said(absurd[_i].words);
+	tt_said("2^48 bytes");
+}
+END_TEST
+
+START_TEST(refuses_weights_that_are_too_large_together)
+{
+	put(linear("a", (int64_t)1 << 23, (int64_t)1 << 23, NULL));
+	put(linear("b", 1, 1, NULL));
+	ck_assert_int_eq(te_seq_init(seq, 1), -TE_ESHAPE);
+	tt_said("op b");
+	tt_said("2^48 bytes");
+}
+END_TEST
+
+START_TEST(lays_weights_out_flat_and_zero_padded)
+{
+	struct te_weight_info w[2] = { { .size = sizeof(w[0]) }, { .size = sizeof(w[0]) } };
+	float *all;
+	int64_t n;
+
+	put(embedding("e", 5, 7));
+	put(linear("l", 7, 3, NULL));
+	ck_assert_int_eq(te_seq_init(seq, 42), 0);
+	ck_assert_int_eq(te_seq_nweights(seq), 2);
+	ck_assert_int_eq(te_seq_weight(seq, 0, &w[0]), 0);
+	ck_assert_int_eq(te_seq_weight(seq, 1, &w[1]), 0);
+	ck_assert_str_eq(w[0].name, "e.weight");
+	ck_assert_str_eq(w[1].name, "l.weight");
+	ck_assert_int_eq(w[0].offset_nelems, 0);
+	ck_assert_int_eq(w[1].offset_nelems, 64);
+	ck_assert_ptr_eq(te_tensor_base(w[1].master), te_seq_masters(seq));
+	ck_assert_ptr_eq(te_tensor_data(w[1].grad),
+			 (float *)te_tensor_data(te_seq_grads(seq)) + 64);
+	n = te_tensor_nelems(te_seq_masters(seq));
+	ck_assert_int_eq(n, 128);
+	all = malloc((size_t)n * sizeof(*all));
+	ck_assert_int_eq(te_tensor_read(te_seq_masters(seq), all, (size_t)n * sizeof(*all)), 0);
+	for (int i = 0; i < n; i++) {
+		int weight = i < 35 || (i >= 64 && i < 64 + 21);
+
+		ck_assert_msg((all[i] != 0) == weight, "element %d is %g", i, (double)all[i]);
+	}
+	free(all);
+	ck_assert_int_eq(te_seq_weight(seq, 2, &w[0]), -EINVAL);
+}
+END_TEST
+
+START_TEST(draws_normal_weights_by_seed)
+{
+	struct te_weight_info w = { .size = sizeof(w) };
+	double sum = 0, sq = 0;
+	int n = 200 * 100;
+	float *a = malloc((size_t)n * sizeof(*a)), *b = malloc((size_t)n * sizeof(*b));
+
+	for (int k = 0; k < 3; k++) {
+		put(embedding("e", 200, 100));
+		ck_assert_int_eq(te_seq_init(seq, k < 2 ? 7 : 8), 0);
+		te_seq_weight(seq, 0, &w);
+		ck_assert_int_eq(te_tensor_read(w.master, k ? b : a, (size_t)n * sizeof(*a)), 0);
+		if (k == 1)
+			ck_assert_mem_eq(a, b, (size_t)n * sizeof(*a));
+		if (k == 2)
+			ck_assert_mem_ne(a, b, (size_t)n * sizeof(*a));
+		te_seq_unref(seq);
+		ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+	}
+	for (int i = 0; i < n; i++) {
+		sum += a[i];
+		sq += (double)a[i] * a[i];
+	}
+	/* deviation 0.5: the mean of n draws is off by 0.5/sqrt(n) = 0.0035, the variance by
+	 * 0.25 sqrt(2/n) = 0.0025; 6 deviations each */
+	ck_assert_double_lt(fabs(sum / n), 0.022);
+	ck_assert_double_lt(fabs(sq / n - 0.25), 0.015);
+	free(a);
+	free(b);
+}
+END_TEST
+
+START_TEST(shares_a_tied_weight)
+{
+	struct te_op *e = put(embedding("e", 16, 32));
+
+	put(linear("head", 32, 16, e));
+	ck_assert_int_eq(te_seq_init(seq, 1), 0);
+	ck_assert_int_eq(te_seq_nweights(seq), 1);
+}
+END_TEST
+
+START_TEST(refuses_a_tie_that_does_not_fit)
+{
+	struct te_op *e = embedding("e", 16, 32);
+
+	put(linear("head", 32, 16, e));
+	put(e);
+	ck_assert_int_eq(te_seq_init(seq, 1), -EINVAL);
+	tt_said("head");
+	tt_said("must come earlier");
+}
+END_TEST
+
+START_TEST(keeps_random_state)
+{
+	uint64_t s = 0, o = 9;
+
+	put(embedding("e", 4, 4));
+	ck_assert_int_eq(te_seq_rng_get(seq, &s, &o), -TE_ESTATE);
+	ck_assert_int_eq(te_seq_init(seq, 11), 0);
+	ck_assert_int_eq(te_seq_rng_get(seq, &s, &o), 0);
+	ck_assert_uint_eq(s, 11);
+	ck_assert_uint_eq(o, 0);
+	ck_assert_int_eq(te_seq_rng_set(seq, 0x123456789abcdef0u, 77), 0);
+	ck_assert_int_eq(te_seq_rng_get(seq, &s, &o), 0);
+	ck_assert_uint_eq(s, 0x123456789abcdef0u);
+	ck_assert_uint_eq(o, 77);
+}
+END_TEST
+
+START_TEST(zeroes_gradients)
+{
+	float one[64];
+
+	put(embedding("e", 4, 4));
+	ck_assert_int_eq(te_seq_zero_grads(seq, te_ctx_stream(ctx)), -TE_ESTATE);
+	ck_assert_int_eq(te_seq_init(seq, 1), 0);
+	for (int i = 0; i < 64; i++)
+		one[i] = 1;
+	ck_assert_int_eq(te_tensor_write(te_seq_grads(seq), one, sizeof(one)), 0);
+	ck_assert_int_eq(te_seq_zero_grads(seq, te_ctx_stream(ctx)), 0);
+	ck_assert_int_eq(te_tensor_read(te_seq_grads(seq), one, sizeof(one)), 0);
+	for (int i = 0; i < 64; i++)
+		ck_assert(one[i] == 0);
+}
+END_TEST
+
+static int run_f(const struct te_fused *f)
+{
+	(void)f;
+	return 0;
+}
+
+START_TEST(refuses_bad_fusions)
+{
+	struct te_fusion f = { .size = sizeof(f), .name = "f", .pattern = { "a", "b" } };
+
+	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
+	f.run = run_f;
+	ck_assert_int_eq(te_seq_add_fusion(seq, &f), 0);
+	f.pattern[1] = NULL;
+	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
+	f.pattern[1] = "b";
+	f.size = 1;
+	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
+}
+END_TEST
+
+static int build_once(void)
+{
+	struct te_embedding_attrs ea = { 4, 4, 0, 1 };
+	struct te_ctx *c = NULL;
+	struct te_seq *s = NULL;
+	struct te_op *op = NULL;
+	int r;
+
+	r = tt_ctx_new(&c);
+	if (!r)
+		r = te_seq_create(c, &s);
+	if (!r)
+		r = te_op_embedding(&ea, "e", &op);
+	if (!r)
+		r = te_seq_append(s, op);
+	if (!r)
+		r = te_seq_init(s, 1);
+	te_op_unref(op);
+	te_seq_unref(s);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(build_once), 5);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("plan/seq");
+	TCase *c = tt_case(s, "channels", "host");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, refuses_two_givers_of_a_channel);
+	tcase_add_test(c, refuses_a_taker_before_its_giver);
+	tcase_add_test(c, refuses_a_channel_no_op_gives_or_takes);
+	tcase_add_test(c, refuses_giving_what_the_caller_feeds);
+	tcase_add_test(c, refuses_bad_joins);
+	tcase_add_test(c, refuses_a_name_in_use);
+	tcase_add_test(c, refuses_an_op_of_another_sequence);
+	tcase_add_test(c, releases_its_ops);
+	c = tt_case(s, "weights", "host");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, refuses_a_weight_that_is_too_large, 0, TT_LEN(absurd));
+	tcase_add_test(c, refuses_weights_that_are_too_large_together);
+	tcase_add_test(c, lays_weights_out_flat_and_zero_padded);
+	tcase_add_test(c, draws_normal_weights_by_seed);
+	tcase_add_test(c, shares_a_tied_weight);
+	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
+	tcase_add_test(c, keeps_random_state);
+	tcase_add_test(c, zeroes_gradients);
+	tcase_add_test(c, refuses_bad_fusions);
+	c = tt_case(s, "faults", "host fault");
+	tcase_add_test(c, survives_every_fault);
+	return s;
+}
+
+TT_MAIN("plan/seq", TT_NEED_NOTHING, suite)

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Programs with plans pass when plans are laid out as on a GPU, where small buffers share no memory.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+# CK_RUN_CASE and others of the caller are meant for one program
+unset CK_RUN_CASE CK_RUN_SUITE CK_INCLUDE_TAGS CK_EXCLUDE_TAGS TT_TAP
+
+for program in plan/plan graph/graph graph/contract; do
+	check "$program, TE_PLAN_SEPARATE=on" \
+		env TE_PLAN_SEPARATE=on "$abs_top_builddir/t/$program"
+done
+tap_end

@@ -1,0 +1,202 @@
+/*
+ * t/quant/recipe.c - the table of recipes: a row that only this test has, "toy", trains a model
+ * through plans and fusions; rows keep the rules of recipe.h; structs of other sizes are taken.
+ */
+#define TE_LOG_CATEGORY "core/quant"
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "../plan/plan_model.h"
+#include "libtecore/quant/recipe.h"
+#include "tt_ctx.h"
+
+#define TOY ((enum te_recipe_kind)1000)
+
+extern const struct te__recipe_ops te__recipe_toy;
+
+/* the library's table with one more row, linked instead of the library's own */
+#define TE__RECIPES_OF_A_TEST TE__RECIPE(toy)
+#include "libtecore/quant/recipe.c"
+
+static int nbegins, nupdates;
+
+/* the scale is always 1: what the delayed recipe has until the first update */
+static struct te__operand toy_operand(const struct te_recipe *r, enum te__role role)
+{
+	(void)r;
+	return (struct te__operand){ role == TE__ROLE_GRADIENT ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3,
+				     TE_SCALING_TENSOR };
+}
+
+static struct te__slot_words toy_words(const struct te_recipe *r)
+{
+	(void)r;
+	return (struct te__slot_words){ .nscale = 1 };
+}
+
+static int toy_begin(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	nbegins++;
+	te__quantize_by_slot(z, ret_q);
+	return 0;
+}
+
+static int toy_update(struct te_stream *stream, struct te_quant *q, int first, int count)
+{
+	(void)stream, (void)q, (void)first, (void)count;
+	nupdates++;
+	return 0;
+}
+
+const struct te__recipe_ops te__recipe_toy = {
+	.name = "toy",
+	.kind = TOY,
+	.compute = TE_DTYPE_BF16,
+	.operand = toy_operand,
+	.words = toy_words,
+	.begin = toy_begin,
+	.update = toy_update,
+};
+
+static const struct model_shape gpt = { 40, 32, 2, 16, 4, 4, 2, 0.0f, 0 };
+static const struct model_shape llama = { 40, 32, 2, 16, 4, 2, 2, 0.0f, 1 };
+
+START_TEST(a_row_is_all_that_a_recipe_needs)
+{
+	static const char *const names[2] = { "toy", "fp8-delayed" };
+	const struct model_shape *m = _i ? &llama : &gpt;
+	struct te_seq *seq[2];
+	struct te_plan *p[2];
+	char *text;
+	void *blob;
+	size_t n;
+
+	nbegins = nupdates = 0;
+	for (int k = 0; k < 2; k++) {
+		seq[k] = model_create(ctx, m, 5);
+		p[k] = model_plan(seq[k], m, names[k], TE_PLAN_TRAIN);
+		model_feed(p[k], m);
+	}
+	/* the same data for both */
+	for (int k = 0; k < 2; k++) {
+		struct te_tensor *a = te_plan_input(p[0], k ? "targets" : "x");
+		struct te_tensor *b = te_plan_input(p[1], k ? "targets" : "x");
+
+		DO(te_copy(st, te_tensor_data(b), te_tensor_data(a), te_tensor_nbytes(a)));
+	}
+	for (int k = 0; k < 2; k++) {
+		DO(te_seq_zero_grads(seq[k], st));
+		DO(te_plan_forward(p[k], st, 0));
+		if (!k)
+			ck_assert_int_eq(nupdates, 1);
+	}
+	/* the delayed recipe's forward scales have changed by now, after all casts of this step */
+	ck_assert_float_eq(model_loss(p[0]), model_loss(p[1]));
+	DO(te_plan_backward(p[0], st));
+	ck_assert_int_eq(nupdates, 2);
+	DO(te_plan_backward(p[1], st));
+	model_same(te_seq_grads(seq[0]), te_seq_grads(seq[1]), "gradients");
+	ck_assert_int_gt(nbegins, 0);
+
+	DO(te_plan_print(p[0], TE_PLAN_TEXT, &text));
+	ck_assert_ptr_nonnull(strstr(text, "recipe toy"));
+	ck_assert_ptr_nonnull(strstr(text, "norm+quantize"));
+	free(text);
+	n = te_quant_nbytes(te_seq_quant(seq[0]));
+	blob = malloc(n);
+	DO(te_quant_save(te_seq_quant(seq[0]), blob, n));
+	DO(te_quant_load(te_seq_quant(seq[0]), blob, n));
+	ck_assert_int_eq(te_quant_load(te_seq_quant(seq[1]), blob, n), -EINVAL);
+	tt_said("recipe toy");
+	free(blob);
+	for (int k = 0; k < 2; k++) {
+		te_plan_unref(p[k]);
+		te_seq_unref(seq[k]);
+	}
+}
+END_TEST
+
+START_TEST(rows_are_whole)
+{
+	for (size_t i = 0; i < NROWS; i++) {
+		const struct te__recipe_ops *row = rows[i];
+		struct te_recipe r = TE_RECIPE_INIT;
+		struct te__operand op[3];
+
+		DO(te_recipe_from_name(row->name, &r));
+		ck_assert_int_eq(r.kind, row->kind);
+		ck_assert_int_eq(r.compute, row->compute);
+		ck_assert_ptr_eq(te__recipe_row(&r), row);
+		ck_assert_str_eq(te_recipe_name(&r), row->name);
+		DO(te__recipe_check("test", &r));
+		for (int role = 0; role < 3; role++)
+			op[role] = te__recipe_operand(&r, role);
+		ck_assert_int_eq(te__recipe_casts(&r), row->operand != NULL);
+		if (!row->operand) {
+			ck_assert_int_eq(op[TE__ROLE_WEIGHT].dtype, row->compute);
+			ck_assert(!row->begin && !row->end && !row->update && !row->words);
+			continue;
+		}
+		ck_assert_ptr_nonnull(row->begin);
+		ck_assert_int_eq(op[TE__ROLE_ACTIVATION].dtype, TE_DTYPE_E4M3);
+		ck_assert_int_eq(op[TE__ROLE_WEIGHT].dtype, TE_DTYPE_E4M3);
+		/* the compute dtype does not matter to a recipe that casts */
+		r.compute = TE_DTYPE_FP32;
+		ck_assert_str_eq(te_recipe_name(&r), row->name);
+	}
+}
+END_TEST
+
+/* a caller compiled against another version has a longer or a shorter struct */
+START_TEST(recipes_of_other_sizes_are_taken)
+{
+	struct { struct te_recipe r; uint64_t more[2]; } longer = { TE_RECIPE_INIT, { 7, 7 } };
+	struct te_recipe r = TE_RECIPE_INIT, copy;
+	unsigned char shorter[sizeof(struct te_recipe)];
+
+	longer.r.size = sizeof(longer);
+	DO(te_recipe_from_name("fp8-current", &longer.r));
+	ck_assert_uint_eq(longer.r.size, sizeof(r));
+	ck_assert(longer.more[0] == 7 && longer.more[1] == 7);
+
+	/* the least there ever was */
+	memset(shorter, 0xa5, sizeof(shorter));
+	memcpy(shorter, &r, RECIPE_LEAST);
+	((struct te_recipe *)(void *)shorter)->size = RECIPE_LEAST;
+	DO(te_recipe_from_name("fp8-current", (struct te_recipe *)(void *)shorter));
+	for (size_t i = RECIPE_LEAST; i < sizeof(shorter); i++)
+		ck_assert_uint_eq(shorter[i], 0xa5);
+	DO(te__recipe_copy("test", (struct te_recipe *)(void *)shorter, &copy));
+	ck_assert_uint_eq(copy.size, sizeof(copy));
+	ck_assert_int_eq(copy.kind, TE_RECIPE_CURRENT);
+
+	r.size = RECIPE_LEAST - 1;
+	fails(te_recipe_from_name("bf16", &r), -EINVAL, "start from TE_RECIPE_INIT");
+	fails(te__recipe_copy("test", &r, &copy), -EINVAL, "test: recipe: size is");
+	r.size = 0;
+	fails(te_recipe_from_name("bf16", &r), -EINVAL, "size is 0");
+	fails(te_recipe_from_name("bf16", NULL), -EINVAL, "size is 0");
+	r = (struct te_recipe)TE_RECIPE_INIT;
+	fails(te_recipe_from_name("fp4", &r), -EINVAL,
+	      "there is no recipe \"fp4\": fp32, bf16, fp8-delayed, fp8-current, fp8-block");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("quant/recipe");
+	TCase *c = tt_case(s, "table", "host");
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, a_row_is_all_that_a_recipe_needs, 0, 2);
+	tcase_add_test(c, rows_are_whole);
+	tcase_add_test(c, recipes_of_other_sizes_are_taken);
+	return s;
+}
+
+TT_MAIN("quant/recipe", TT_NEED_NOTHING, suite)

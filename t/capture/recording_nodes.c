@@ -91,7 +91,7 @@ END_TEST
 /* random forks and joins of three streams: nedges is right, each edge leads to an earlier node */
 START_TEST(edges_point_to_earlier_nodes)
 {
-	unsigned char *d = rec_device(64);
+	unsigned char *d = rec_device((size_t)60 * 64);
 	struct te_stream *s[3] = { a, b, NULL };
 	struct te_event *e[3];
 	struct te_recording *rec;
@@ -109,7 +109,8 @@ START_TEST(edges_point_to_earlier_nodes)
 		int from = (int)tt_rand_int(0, 2), to = (int)tt_rand_int(0, 2);
 
 		if (tt_rand_int(0, 1)) {
-			DO(te_fill(s[to], d, 1, 64));
+			/* other bytes each time: fills of two streams may run concurrently */
+			DO(te_fill(s[to], d + 64 * (size_t)nfills, 1, 64));
 			nfills++;
 		} else if (from != to) {
 			DO(te_event_record(e[from], s[from]));

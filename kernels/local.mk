@@ -70,6 +70,7 @@ KERNEL_H = \
 	kernels/rope/geometry.h \
 	kernels/rope/rope.h \
 	kernels/te_k.h \
+	kernels/team.h \
 	kernels/tile.h \
 	kernels/weights/weights.h
 

@@ -44,6 +44,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/host/host.h \
 	libtecore/backend/host/order.c \
 	libtecore/backend/host/replay.c \
+	libtecore/backend/host/team.c \
 	libtecore/base/base.h \
 	libtecore/base/dtype.c \
 	libtecore/base/dtype_inline.h \

@@ -3,6 +3,7 @@
 
 #include "kernels/philox.h"
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
 void te__h_bias_fwd(const struct te_k_bias_fwd *a)
 {
@@ -19,17 +20,26 @@ void te__h_bias_fwd(const struct te_k_bias_fwd *a)
 	}
 }
 
-void te__h_add(const struct te_k_add *a)
+/* elements of a part: a multiple of TE__H_CHUNK */
+#define ADD_GRAIN (16 * TE__H_CHUNK)
+
+static void add_part(void *arg, int64_t begin, int64_t end)
 {
+	const struct te_k_add *a = arg;
 	float x[TE__H_CHUNK], y[TE__H_CHUNK];
 
-	TE__H_CHUNKS(c, len, a->n) {
-		te__h_load(a->dtype, a->a, c, len, x);
-		te__h_load(a->dtype, a->b, c, len, y);
+	TE__H_CHUNKS(c, len, end - begin) {
+		te__h_load(a->dtype, a->a, begin + c, len, x);
+		te__h_load(a->dtype, a->b, begin + c, len, y);
 		for (int64_t i = 0; i < len; i++)
 			y[i] = x[i] + y[i];
-		te__h_store(a->dtype, a->y, c, len, y);
+		te__h_store(a->dtype, a->y, begin + c, len, y);
 	}
+}
+
+void te__h_add(const struct te_k_add *a)
+{
+	te__k_for(a->n, ADD_GRAIN, add_part, (void *)(uintptr_t)a);
 }
 
 void te__h_dropout(const struct te_k_dropout *a)

@@ -644,7 +644,7 @@ START_TEST(the_host_draws_a_valid_order)
 			ck_assert_int_eq(ops->fill8(stream, &word[i / 2], (uint8_t)i, 1), 0);
 		ck_assert_int_eq(ops->capture_end(stream, &graph), 0);
 		g = graph;
-		ck_assert_int_eq(host_graph_by_data(g, seed), 0);
+		ck_assert_int_eq(host_graph_order(g, seed), 0);
 		ck_assert_ptr_nonnull(g->run);
 		memset(at, 0xff, sizeof(at));
 		for (uint32_t i = 0; i < TT_LEN(word); i++) {

@@ -138,7 +138,7 @@ END_TEST
 
 /* ---- main gradients ---- */
 
-/* 4 by 4 of one number each: y = x w, dw += dy x, dx = dy w; a product is 4 times that of them */
+/* all of 4 by 4 and filled with one number: y = x w, dw += dy x, dx = dy w sum 4 equal terms */
 struct layer {
 	struct te_tensor *w, *dw, *minus; /* minus: what a step takes from w for a dw of 1 */
 	int zeroes;			  /* first sets dw to zero */

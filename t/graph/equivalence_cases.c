@@ -26,7 +26,7 @@
 
 /* ---- the table ---- */
 
-/* extents are rounded up to multiples of 16 where products are in FP8 */
+/* extents are rounded up to multiples of 16 where GEMMs are in FP8 */
 #define VOCAB 29
 #define WIDTH 37
 
@@ -177,7 +177,7 @@ static const struct way {
 
 /* ---- a sequence from a list ---- */
 
-/* products are, under an FP8 recipe */
+/* some GEMM of the list is in FP8 under an FP8 recipe */
 static int in_fp8(const struct list *l)
 {
 	const char *text = l->ops;

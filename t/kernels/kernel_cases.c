@@ -7,7 +7,7 @@
 
 static void setup_odd(void)
 {
-	kc_odd(1);
+	kc_unaligned(1);
 }
 
 Suite *kernel_suite(const char *name, const char *on)

@@ -32,7 +32,7 @@ struct array {
 };
 
 static int exact; /* the backend runs the reference function */
-static int odd;
+static int unaligned;
 static struct array arrays[MAX_ARRAYS];
 static int narrays;
 
@@ -46,7 +46,7 @@ void kc_open(const char *on)
 void kc_close(void)
 {
 	kc_reset();
-	kc_odd(0);
+	kc_unaligned(0);
 	tt_teardown();
 }
 
@@ -55,14 +55,14 @@ static size_t whole(const struct array *a)
 	return a->nbytes + a->guard + GUARD;
 }
 
-void kc_odd(int on)
+void kc_unaligned(int on)
 {
-	odd = on;
+	unaligned = on;
 }
 
-int kc_is_odd(void)
+int kc_is_unaligned(void)
 {
-	return odd;
+	return unaligned;
 }
 
 void kc_reset(void)
@@ -89,7 +89,7 @@ void *kc_poison(int32_t dtype, int64_t n)
 	ck_assert_int_le(narrays, MAX_ARRAYS);
 	*a = (struct array){ .dtype = dtype, .n = n, .guard = GUARD };
 	a->nbytes = (size_t)n * te_dtype_nbytes((enum te_dtype)dtype);
-	if (odd && dtype != TE_DTYPE_UINT8) {
+	if (unaligned && dtype != TE_DTYPE_UINT8) {
 		const size_t w = te_dtype_nbytes((enum te_dtype)dtype);
 
 		a->guard += w * (size_t)tt_rand_int(0, (int64_t)(ODD / w) - 1);

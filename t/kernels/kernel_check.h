@@ -26,11 +26,11 @@ void kc_reset(void);
 
 /*
  * n elements; those of kc_poison() hold bytes that no result should. Arrays are aligned to 256
- * bytes; after kc_odd(1) to their elements only, except those of TE_DTYPE_UINT8, which are also
- * used for structs and longer words.
+ * bytes; after kc_unaligned(1) to their elements only, except those of TE_DTYPE_UINT8, which are
+ * also used for structs and longer words.
  */
-void kc_odd(int on);
-int kc_is_odd(void);
+void kc_unaligned(int on);
+int kc_is_unaligned(void);
 void *kc_poison(int32_t dtype, int64_t n);
 void *kc_normal(int32_t dtype, int64_t n, float scale);
 /* FP32, BF16, FP16: any bits: NaN, infinite, subnormal */

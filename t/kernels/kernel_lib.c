@@ -32,7 +32,7 @@ const struct kl_shape kl_shapes[] = {
 
 size_t kl_count(size_t n, size_t for_gpus)
 {
-	return strcmp(backend, "host") && !kc_is_odd() ? n : n - for_gpus;
+	return strcmp(backend, "host") && !kc_is_unaligned() ? n : n - for_gpus;
 }
 
 size_t kl_nshapes(void)
@@ -43,12 +43,12 @@ size_t kl_nshapes(void)
 /* at unaligned addresses, every third shape */
 size_t kl_every(void)
 {
-	return kc_is_odd() ? 3 : 1;
+	return kc_is_unaligned() ? 3 : 1;
 }
 
 size_t kl_first(void)
 {
-	return kc_is_odd() ? (size_t)tt_rand_int(0, 2) : 0;
+	return kc_is_unaligned() ? (size_t)tt_rand_int(0, 2) : 0;
 }
 
 const float *kl_noop(void)

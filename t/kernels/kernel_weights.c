@@ -24,7 +24,7 @@ struct set {
 
 static int64_t gap(int64_t align)
 {
-	return kc_is_odd() ? align * tt_rand_int(1, 5) : 256;
+	return kc_is_unaligned() ? align * tt_rand_int(1, 5) : 256;
 }
 
 /* every third is BF16, others have codes row-wise, column-wise or both, with one scale or with a
@@ -42,7 +42,7 @@ static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
 					   .hp = -1, .row = -1, .col = -1,
 					   .slot = 2 * i + 1,
 					   .dtype = kl_fp8[i & 1] };
-		nmasters += rows * cols + (kc_is_odd() ? tt_rand_int(0, 9) : 64);
+		nmasters += rows * cols + (kc_is_unaligned() ? tt_rand_int(0, 9) : 64);
 		if (i % 3 == 2) {
 			w->hp = nbytes += gap(2);
 			nbytes += 2 * rows * cols + rows * cols % 2 * 2;
@@ -59,7 +59,7 @@ static struct set make(int n, const int64_t (*shape)[2], int record, int blocks)
 			if (i % 4 != 3)
 				w->col = nbytes += gap(1), nbytes += rows * cols;
 		}
-		nbytes = kc_is_odd() ? (nbytes + 3) / 4 * 4 : (nbytes + 255) / 256 * 256;
+		nbytes = kc_is_unaligned() ? (nbytes + 3) / 4 * 4 : (nbytes + 255) / 256 * 256;
 		w->tile = ntiles;
 		ntiles += te_k_weight_ntiles(w);
 	}

@@ -22,10 +22,10 @@ not()
 	most 0 "$@"
 }
 
-# a few may describe places, for example columns beside a tile
-most 19 "order and time: after, serially, concurrently" 'behind|beside'
-# the last one is in libtecore/plan/plan.c, in code that is about to go
-most 1 "dependencies are computed from memory accesses" 'by[ _]data'
+# a few may describe positions, for example columns beside a tile
+most 4 "order and time: after, serially, concurrently" 'behind|beside'
+not "dependencies are computed from memory accesses" 'by[ _]data'
+not "GEMM" '(small|large|captured)[ _]products?|products? (in|of) FP8'
 not "PDL edges" 'early edges?'
 not "chains, critical paths and successors" 'heirs?|longest way|(straight|long) line of (nodes|kernels)'
 not "concurrently" 'run side by side|side by side'

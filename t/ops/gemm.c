@@ -1,5 +1,5 @@
 /*
- * t/ops/gemm.c - te_gemm(3) on the host backend, and which products the cuda backend computes by
+ * t/ops/gemm.c - te_gemm(3) on the host backend, and which GEMMs the cuda backend computes by
  * kernels of its own.
  */
 #include "config.h"
@@ -15,7 +15,7 @@
 #include "kernels/launch.h"
 
 /* operands at multiples of 16 bytes; D and a BF16 bias @at bytes after one */
-static struct te_k_gemm product(int64_t m, int64_t n, int64_t k, int a_t, int b_t, enum te_dtype ab,
+static struct te_k_gemm gemm(int64_t m, int64_t n, int64_t k, int a_t, int b_t, enum te_dtype ab,
 				enum te_dtype d, uintptr_t at)
 {
 	return (struct te_k_gemm){
@@ -51,11 +51,11 @@ static const char *cuda_runs(struct te_k_gemm g)
 	return text;
 }
 
-START_TEST(cuda_computes_small_products_itself)
+START_TEST(cuda_computes_small_gemms_itself)
 {
 	const enum te_dtype bf16 = TE_DTYPE_BF16, fp32 = TE_DTYPE_FP32, e4m3 = TE_DTYPE_E4M3;
 
-#define RUNS(text, ...) ck_assert_str_eq(cuda_runs(product(__VA_ARGS__)), text)
+#define RUNS(text, ...) ck_assert_str_eq(cuda_runs(gemm(__VA_ARGS__)), text)
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 0);
 	RUNS("te_k_gemm_small_m_bf16_bf16_unaligned 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 2);
 	RUNS("te_k_gemm_small_m_bf16_bf16 64x4x128", 64, 1024, 256, 0, 0, bf16, bf16, 4);
@@ -87,7 +87,7 @@ END_TEST
 START_TEST(cuda_has_no_kernel_for_a_large_gemm)
 {
 	const struct te_k_gemm g =
-		product(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
+		gemm(65, 1024, 256, 0, 0, TE_DTYPE_BF16, TE_DTYPE_BF16, 0);
 	struct te__geometry k;
 
 	ck_assert_int_eq(
@@ -102,7 +102,7 @@ static Suite *suite(void)
 	Suite *s = gemm_suite("ops/gemm", "host");
 	TCase *c = tt_case(s, "geometry", "cuda");
 
-	tcase_add_test(c, cuda_computes_small_products_itself);
+	tcase_add_test(c, cuda_computes_small_gemms_itself);
 	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
 	return s;
 }

@@ -249,7 +249,7 @@ static int64_t one_of(const int64_t *v, int n)
  * Shapes that libtecore has kernels for on a GPU, and neighbours of them; at odd addresses too, for
  * which cuBLASLt has nothing from FP8
  */
-START_TEST(small_products_agree_with_fp64)
+START_TEST(small_gemms_agree_with_fp64)
 {
 	static const int64_t few[] = { 1, 15, 16, 17, 33, 63, 64, 65 };
 	static const int64_t few16[] = { 16, 48, 64, 80 };
@@ -469,12 +469,12 @@ END_TEST
 Suite *gemm_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "products", "gemm");
+	TCase *c = tt_case(s, "gemm", "gemm");
 
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, agrees_with_fp64, 0, TT_LEN(types));
-	tcase_add_loop_test(c, small_products_agree_with_fp64, 0, TT_LEN(types));
+	tcase_add_loop_test(c, small_gemms_agree_with_fp64, 0, TT_LEN(types));
 	tcase_add_loop_test(c, what_is_no_number_stays_in_its_row_and_column, 0, TT_LEN(types));
 	tcase_add_loop_test(c, gives_the_same_bits_again_and_captured, 0, TT_LEN(types));
 	tcase_add_loop_test(c, block_scales_of_any_depth, 0,

@@ -155,7 +155,7 @@ void gemm_run_free(struct gemm_run *r)
 }
 
 /* element (i, j) before C and the bias are added and D is rounded */
-static double product_of(const struct gemm_run *r, int64_t i, int64_t j)
+static double element_of(const struct gemm_run *r, int64_t i, int64_t j)
 {
 	const struct gemm_case *c = &r->c;
 	double sum = 0;
@@ -187,7 +187,7 @@ static void check_exact(const struct gemm_run *r)
 
 	for (int64_t i = 0; i < r->c.m; i++)
 		for (int64_t j = 0; j < r->c.n; j++) {
-			double x = product_of(r, i, j);
+			double x = element_of(r, i, j);
 			double y = x + (r->c.c ? (double)r->beta * r->vc[i * r->c.n + j] : 0);
 			double z = y + (r->c.bias ? r->vbias[j] : 0);
 			double got = r->got[i * r->c.n + j];
@@ -253,7 +253,7 @@ START_TEST(integers_are_exact)
 END_TEST
 
 /* more than a block of the host backend in each direction */
-START_TEST(large_products_are_exact)
+START_TEST(large_gemms_are_exact)
 {
 	struct gemm_case c = any_case(_i, (uint32_t)_i & 3, 1, 1, 64);
 
@@ -263,7 +263,7 @@ START_TEST(large_products_are_exact)
 }
 END_TEST
 
-START_TEST(one_element_products)
+START_TEST(one_element_gemms)
 {
 	struct gemm_case c = any_case(_i, 0, 1, 2, 1);
 
@@ -334,7 +334,7 @@ START_TEST(nan_stays_in_its_row)
 END_TEST
 
 /* a shape met first inside a capture, run twice on changed inputs */
-START_TEST(captured_products_read_what_is_there_at_launch)
+START_TEST(captured_gemms_read_what_is_there_at_launch)
 {
 	struct gemm_case c = any_case(_i, (uint32_t)_i & 3, 1, 1, 128);
 	struct te_stream *s = te_ctx_stream(ctx);
@@ -369,10 +369,10 @@ Suite *gemm_exact_suite(const char *name, const char *backend_name)
 	backend = backend_name;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, integers_are_exact, 0, TT_LEN(types));
-	tcase_add_loop_test(c, large_products_are_exact, 0, TT_LEN(types));
-	tcase_add_loop_test(c, one_element_products, 0, 3); /* those without FP8 */
+	tcase_add_loop_test(c, large_gemms_are_exact, 0, TT_LEN(types));
+	tcase_add_loop_test(c, one_element_gemms, 0, 3); /* those without FP8 */
 	tcase_add_loop_test(c, views_at_odd_offsets, 0, 3);
 	tcase_add_loop_test(c, nan_stays_in_its_row, 0, TT_LEN(types));
-	tcase_add_loop_test(c, captured_products_read_what_is_there_at_launch, 0, TT_LEN(types));
+	tcase_add_loop_test(c, captured_gemms_read_what_is_there_at_launch, 0, TT_LEN(types));
 	return s;
 }

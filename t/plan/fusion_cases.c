@@ -159,11 +159,11 @@ struct side {
 /* a user's fusion, tried before the built-in ones: the same two launches */
 static int apart_run(const struct te_fused *f)
 {
-	struct te_op_call product = *f->part[0], bias = *f->part[1];
+	struct te_op_call linear = *f->part[0], bias = *f->part[1];
 	int r;
 
-	product.y = bias.x = bias.y;
-	r = te_op_table(product.op)->forward(&product);
+	linear.y = bias.x = bias.y;
+	r = te_op_table(linear.op)->forward(&linear);
 	return r < 0 ? r : te_op_table(bias.op)->forward(&bias);
 }
 

@@ -432,7 +432,7 @@ START_TEST(replays_keep_copies_until_weights_change)
 	b.out = tensor_of(p, "out");
 	DO(te_plan_bind(p, &b));
 	model_feed(p, &llama);
-	DO(te_plan_forward(p, st, 0)); /* products choose, outside the capture */
+	DO(te_plan_forward(p, st, 0)); /* GEMMs choose their algorithm outside the capture */
 	DO(te_capture_begin(st));
 	DO(te_plan_forward(p, st, 0));
 	DO(te_capture_end(st, &rec));

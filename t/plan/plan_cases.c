@@ -564,8 +564,8 @@ START_TEST(a_captured_step_gives_the_bits_of_eager_ones)
 }
 END_TEST
 
-/* ten of them */
-static struct te_seq *products(void)
+/* ten linear ops */
+static struct te_seq *linears(void)
 {
 	const struct te_linear_attrs attrs = { .in = 16, .out = 16, .init_std = 0.1f };
 	struct te_seq *seq;
@@ -583,7 +583,7 @@ static struct te_seq *products(void)
 	return seq;
 }
 
-static struct te_plan *products_plan(struct te_seq *seq, const char *recipe, uint32_t flags)
+static struct te_plan *linears_plan(struct te_seq *seq, const char *recipe, uint32_t flags)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = TE_RECIPE_INIT;
@@ -606,10 +606,10 @@ START_TEST(one_launch_refreshes_all_weights)
 {
 	static const int want[] = { 1, 1, 2, 1 }; /* bf16, delayed, current and block */
 	struct te_recording_info info = TE_RECORDING_INFO_INIT;
-	struct te_seq *seq = products();
-	struct te_plan *p = products_plan(seq, recipes[1 + _i], 0);
+	struct te_seq *seq = linears();
+	struct te_plan *p = linears_plan(seq, recipes[1 + _i], 0);
 	struct te_recording *rec;
-	int ncasts = 0, nproducts = 0;
+	int ncasts = 0, ngemms = 0;
 
 	DO(te_capture_begin(st));
 	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
@@ -621,11 +621,11 @@ START_TEST(one_launch_refreshes_all_weights)
 
 		DO(te_recording_node(rec, i, &n));
 		ncasts += !strncmp(n.name, "weights_", 8);
-		nproducts += !strcmp(n.name, "gemm");
+		ngemms += !strcmp(n.name, "gemm");
 		ck_assert_str_ne(n.name, "cast");
 	}
 	ck_assert_int_eq(ncasts, want[_i]);
-	ck_assert_int_ge(nproducts, 10);
+	ck_assert_int_ge(ngemms, 10);
 	te_recording_unref(rec);
 	te_plan_unref(p);
 	te_seq_unref(seq);
@@ -657,12 +657,12 @@ static void weights_scale(struct te_seq *seq, float by)
 /* what a sequence with weights that were scaled from the start gives */
 static void *want_scaled(const char *recipe, float by)
 {
-	struct te_seq *seq = products();
+	struct te_seq *seq = linears();
 	struct te_plan *p;
 	void *y;
 
 	weights_scale(seq, by);
-	p = products_plan(seq, recipe, 0);
+	p = linears_plan(seq, recipe, 0);
 	DO(te_plan_forward(p, st, 0));
 	y = output_of(p);
 	te_plan_unref(p);
@@ -674,8 +674,8 @@ static void *want_scaled(const char *recipe, float by)
 START_TEST(copies_follow_the_version_of_the_weights)
 {
 	const char *recipe = recipes[1 + _i];
-	struct te_seq *seq = products();
-	struct te_plan *p = products_plan(seq, recipe, 0);
+	struct te_seq *seq = linears();
+	struct te_plan *p = linears_plan(seq, recipe, 0);
 	const size_t n = te_tensor_nbytes(te_plan_output(p));
 	void *first, *stale, *fresh, *want = want_scaled(recipe, -2);
 
@@ -715,12 +715,12 @@ START_TEST(plans_and_replays_share_copies)
 		{ { "fp8-current", "bf16" }, { TE_PLAN_TRAIN, 0 } },
 		{ { "bf16", "fp8-delayed" }, { TE_PLAN_TRAIN, 0 } },
 	};
-	struct te_seq *seq = products();
+	struct te_seq *seq = linears();
 	struct te_recording *rec[2];
 	struct te_plan *p[2];
 
 	for (int k = 0; k < 2; k++) {
-		p[k] = products_plan(seq, pair[_i].recipe[k], pair[_i].flags[k]);
+		p[k] = linears_plan(seq, pair[_i].recipe[k], pair[_i].flags[k]);
 		DO(te_capture_begin(st));
 		DO(te_plan_forward(p[k], st, 0));
 		DO(te_capture_end(st, &rec[k]));
@@ -765,9 +765,9 @@ START_TEST(evaluation_takes_no_amaxes_from_training)
 	char *blob[2];
 
 	for (int k = 0; k < 2; k++) {
-		struct te_seq *seq = products();
-		struct te_plan *t = products_plan(seq, "fp8-delayed", TE_PLAN_TRAIN);
-		struct te_plan *e = products_plan(seq, "fp8-delayed", 0);
+		struct te_seq *seq = linears();
+		struct te_plan *t = linears_plan(seq, "fp8-delayed", TE_PLAN_TRAIN);
+		struct te_plan *e = linears_plan(seq, "fp8-delayed", 0);
 
 		if (k)
 			DO(te_plan_forward(e, st, 0));
@@ -793,13 +793,13 @@ START_TEST(a_failed_pass_leaves_no_stale_copies)
 	void *want = want_scaled(recipe, 1);
 
 	for (uint64_t fault = 1; fault < 100; fault++) {
-		struct te_seq *seq = products();
+		struct te_seq *seq = linears();
 		struct te_plan *p[2];
 		int fired;
 		void *y;
 
 		for (int k = 0; k < 2; k++)
-			p[k] = products_plan(seq, recipe, 0);
+			p[k] = linears_plan(seq, recipe, 0);
 		te__fault_set(fault);
 		(void)te_plan_forward(p[0], st, 0);
 		fired = te__fault_fired();

@@ -663,7 +663,7 @@ int host_capture_end(void *stream, void **ret_graph)
 	g = capture_stop(s->member->capture);
 	g->dev = s->dev;
 	if (!r && concurrent)
-		r = host_graph_by_data(g, s->dev->shuffle);
+		r = host_graph_order(g, s->dev->shuffle);
 	if (!r)
 		r = host_graph_branches(g);
 	if (r) {

@@ -188,7 +188,7 @@ void host_graph_destroy(void *graph);
  * order.c: replace the edges by dependencies computed from memory accesses; a seed other than 0
  * makes g->run a random order that respects them
  */
-int host_graph_by_data(struct host_graph *g, uint64_t seed);
+int host_graph_order(struct host_graph *g, uint64_t seed);
 
 /* replay.c */
 int host_graph_branches(struct host_graph *g);

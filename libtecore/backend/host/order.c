@@ -51,7 +51,7 @@ static int shuffle(struct host_graph *g, const struct te__edges *e, uint64_t see
 	return r;
 }
 
-int host_graph_by_data(struct host_graph *g, uint64_t seed)
+int host_graph_order(struct host_graph *g, uint64_t seed)
 {
 	const uint32_t n = (uint32_t)g->nnodes;
 	struct te__gnode *node = te__malloc(n * sizeof(*node));

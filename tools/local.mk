@@ -59,6 +59,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt.h \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
+	tools/te_train/digest.c \
+	tools/te_train/digest.h \
 	tools/te_train/graph.c \
 	tools/te_train/graph.h \
 	tools/te_train/hfconfig.c \

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "digest.h"
 #include "safetensors.h"
 #include "say.h"
 
@@ -23,52 +24,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 
 #define HEADER_MAX (100u << 20) /* the limit of the safetensors library */
 #define NO_DIGEST "0000000000000000"
-
-/* multiply and fold 64-bit words; the last is padded with zeros, and its length is one more word */
-struct digest {
-	uint64_t h;
-	uint8_t rest[8];
-	size_t nrest;
-};
-
-static void digest_word(struct digest *d, uint64_t word)
-{
-	d->h = (d->h ^ word) * 0x9e3779b97f4a7c15;
-	d->h ^= d->h >> 32;
-}
-
-static void digest_add(struct digest *d, const uint8_t *p, size_t n)
-{
-	uint64_t word;
-
-	while (n && d->nrest) {
-		d->rest[d->nrest++] = *p++;
-		n--;
-		if (d->nrest == 8) {
-			memcpy(&word, d->rest, 8);
-			digest_word(d, word);
-			d->nrest = 0;
-		}
-	}
-	if (!n)
-		return;
-	for (; n >= 8; p += 8, n -= 8) {
-		memcpy(&word, p, 8);
-		digest_word(d, word);
-	}
-	memcpy(d->rest, p, n);
-	d->nrest = n;
-}
-
-static void digest_end(struct digest *d, char ret_text[17])
-{
-	uint64_t word = 0;
-
-	memcpy(&word, d->rest, d->nrest);
-	digest_word(d, word);
-	digest_word(d, d->nrest);
-	snprintf(ret_text, 17, "%016llx", (unsigned long long)d->h);
-}
 
 struct st_writer {
 	char *path; /* with ".new" */

@@ -6,10 +6,6 @@
  * group before. A compatible access joins the latest group and depends on the group before; any
  * other access depends on the latest group and starts a new one. Edges that others imply are
  * dropped, using one bit set of ancestors per node.
- *
- * Nodes are then assigned to at most WIDTH chains, which bounds concurrency: each node also depends
- * on the node before it in its chain. The critical successor of a node, which of the nodes that
- * depend on it has the longest path to a sink, continues the chain: a critical path is one chain.
  */
 #define TE_LOG_CATEGORY "core/edges"
 #include "config.h"
@@ -24,12 +20,6 @@
 #define NONE UINT32_MAX
 /* implied edges are dropped in graphs of at most so many nodes: n sets of n bits, 32 MiB */
 #define REDUCE_MAX 16384
-/*
- * Upper bound on concurrent chains. With 6 the critical path of a training step is as short as with
- * any number. Measured on an H200, 550 small nodes: 4 chains 954 us, 6 866 us, 8 910 us, when first
- * measured.
- */
-#define WIDTH 6
 
 /* a node in a list */
 struct link {
@@ -57,11 +47,7 @@ struct work {
 	uint64_t *ancestors; /* [n, nwords] bits: all that a node depends on; or NULL */
 	size_t nwords;
 	unsigned char *has_dependent;
-	uint32_t barrier;		/* the latest, or NONE */
-	uint32_t chain[WIDTH], nchains; /* since the barrier: the last node of each */
-	uint32_t *depth;		/* edges on the longest path to a node */
-	uint32_t *distance;		/* edges on the longest path from it to a sink */
-	uint32_t *successor;		/* the critical successor, or NONE */
+	uint32_t barrier; /* the latest, or NONE */
 	struct te__edges e;
 	size_t ndeps, capdeps;
 };
@@ -261,62 +247,6 @@ static void deps_reduce(struct work *w, uint32_t node)
 	memmove(w->pending, w->pending + kept, w->npending * sizeof(*w->pending));
 }
 
-/* 1: the chain is reserved for a later node with a longer path to a sink than this node */
-static int is_reserved(const struct work *w, uint32_t end, uint32_t node)
-{
-	const uint32_t next = w->successor[end];
-
-	return next != NONE && next > node && w->distance[next] > w->distance[node];
-}
-
-/* edges on the longest path to a node with the pending dependencies */
-static uint32_t pending_depth(const struct work *w)
-{
-	uint32_t depth = 0;
-
-	for (uint32_t k = 0; k < w->npending; k++)
-		if (w->depth[w->pending[k]] >= depth)
-			depth = w->depth[w->pending[k]] + 1;
-	return depth;
-}
-
-/*
- * Append a batch to a chain. Prefer the deepest chain whose tail it already depends on, unless that
- * tail is reserved for a node on a longer path. Otherwise open a chain; if WIDTH are in use, add an
- * edge to the chain that lengthens the critical path least, of equal ones the shallowest.
- */
-static void chain_append(struct work *w, uint32_t node, uint32_t last)
-{
-	const uint32_t from = pending_depth(w);
-	uint32_t best = NONE, least = NONE, shortest = 0;
-
-	for (uint32_t i = 0; i < w->nchains; i++) {
-		const uint32_t end = w->chain[i], depth = w->depth[end];
-		const int reserved = is_reserved(w, end, node);
-		/* edges on the longest path through this chain if the node is appended to it */
-		const uint32_t len = (from > depth ? from : depth + 1) +
-				     (reserved ? w->distance[w->successor[end]] + 1 :
-						 w->distance[node]);
-
-		if (!reserved && depends_on(w, node, end) &&
-		    (best == NONE || depth > w->depth[w->chain[best]]))
-			best = i;
-		if (least == NONE || len < shortest ||
-		    (len == shortest && depth < w->depth[w->chain[least]])) {
-			least = i;
-			shortest = len;
-		}
-	}
-	if (best == NONE && w->nchains < WIDTH) {
-		best = w->nchains++;
-	} else if (best == NONE) {
-		best = least;
-		dep_add(w, w->chain[best], node);
-		deps_reduce(w, node);
-	}
-	w->chain[best] = last;
-}
-
 /* the pending dependencies become edges of the node */
 static int edges_add(struct work *w, uint32_t node)
 {
@@ -329,13 +259,13 @@ static int edges_add(struct work *w, uint32_t node)
 		w->e.dep = dep;
 		w->capdeps = cap;
 	}
+	w->e.first[node] = (uint32_t)w->ndeps;
 	for (uint32_t i = 0; i < w->npending; i++) {
 		const uint32_t before = w->pending[i];
 
 		w->has_dependent[before] = 1;
 		w->e.dep[w->ndeps++] = before;
 	}
-	w->depth[node] = pending_depth(w);
 	w->npending = 0;
 	return 0;
 }
@@ -352,7 +282,6 @@ static int batch_edges(struct work *w, uint32_t node, uint32_t last)
 	int r = 0;
 
 	for (uint32_t i = node; !r && i <= last; i++) {
-		w->e.first[i] = (uint32_t)w->ndeps;
 		if (i > node) {
 			dep_add(w, i - 1, i);
 			deps_reduce(w, i);
@@ -400,59 +329,6 @@ static uint32_t batch_end(const struct work *w, uint32_t node)
 	return node;
 }
 
-/* computed from the dependencies found */
-static void successors_find(struct work *w)
-{
-	for (uint32_t i = w->n; i-- > 0;) {
-		const uint32_t end = i + 1 < w->n ? w->e.first[i + 1] : (uint32_t)w->ndeps;
-
-		for (uint32_t k = w->e.first[i]; k < end; k++) {
-			const uint32_t before = w->e.dep[k];
-
-			/* of equal distances the first node */
-			if (w->distance[before] > w->distance[i] + 1)
-				continue;
-			w->distance[before] = w->distance[i] + 1;
-			w->successor[before] = i;
-		}
-	}
-}
-
-/* adds edges that limit the graph to WIDTH chains */
-static int chains_add(struct work *w)
-{
-	struct te__edges found = w->e;
-	const uint32_t nfound = (uint32_t)w->ndeps;
-	int r = 0;
-
-	w->e = (struct te__edges){ te__calloc((size_t)w->n + 1, sizeof(*w->e.first)), NULL };
-	w->ndeps = w->capdeps = 0;
-	memset(w->seen, 0xff, w->n * sizeof(*w->seen));
-	if (!w->e.first)
-		r = -ENOMEM;
-	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
-		const uint32_t end = i + 1 < w->n ? found.first[i + 1] : nfound;
-		int barrier;
-
-		last = batch_end(w, i);
-		barrier = batch_has_barrier(w, i, last);
-		/* every node since the previous barrier is on a chain */
-		for (uint32_t k = 0; barrier && k < w->nchains; k++)
-			dep_add(w, w->chain[k], i);
-		for (uint32_t k = found.first[i]; !barrier && k < end; k++)
-			dep_add(w, found.dep[k], i);
-		deps_reduce(w, i);
-		chain_append(w, i, last);
-		r = batch_edges(w, i, last);
-		if (barrier) {
-			w->chain[0] = last;
-			w->nchains = 1;
-		}
-	}
-	te__edges_free(&found);
-	return r;
-}
-
 static int is_chain(uint32_t n, const struct te__gnode *node)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -466,7 +342,6 @@ static int edges_keep(struct work *w)
 	int r = 0;
 
 	for (uint32_t i = 0; !r && i < w->n; i++) {
-		w->e.first[i] = (uint32_t)w->ndeps;
 		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
 			dep_add(w, w->node[i].dep[k], i);
 		deps_reduce(w, i);
@@ -483,10 +358,7 @@ static int edges_find(struct work *w)
 		last = batch_end(w, i);
 		r = batch_add(w, i, last);
 	}
-	if (r)
-		return r;
-	successors_find(w);
-	return chains_add(w);
+	return r;
 }
 
 int te__edges_from_accesses(uint32_t n, const struct te__gnode *node, struct te__edges *ret)
@@ -499,17 +371,13 @@ int te__edges_from_accesses(uint32_t n, const struct te__gnode *node, struct te_
 	w.pending = te__malloc(n * sizeof(*w.pending));
 	w.seen = te__malloc(n * sizeof(*w.seen));
 	w.has_dependent = te__calloc(n, 1);
-	w.depth = te__calloc(n, sizeof(*w.depth));
-	w.distance = te__calloc(n, sizeof(*w.distance));
-	w.successor = te__malloc(n * sizeof(*w.successor));
 	if (serial && n <= REDUCE_MAX)
 		w.ancestors = te__calloc((size_t)n * w.nwords, sizeof(*w.ancestors));
-	if (!w.e.first || !w.pending || !w.seen || !w.has_dependent || !w.depth || !w.distance ||
-	    !w.successor || (serial && n <= REDUCE_MAX && !w.ancestors))
+	if (!w.e.first || !w.pending || !w.seen || !w.has_dependent ||
+	    (serial && n <= REDUCE_MAX && !w.ancestors))
 		r = -ENOMEM;
 	if (!r) {
 		memset(w.seen, 0xff, n * sizeof(*w.seen));
-		memset(w.successor, 0xff, n * sizeof(*w.successor));
 		r = serial ? edges_find(&w) : edges_keep(&w);
 	}
 	if (!r) {
@@ -522,9 +390,6 @@ int te__edges_from_accesses(uint32_t n, const struct te__gnode *node, struct te_
 	te__free(w.pending);
 	te__free(w.seen);
 	te__free(w.has_dependent);
-	te__free(w.depth);
-	te__free(w.distance);
-	te__free(w.successor);
 	te__free(w.ancestors);
 	te__free(w.segment);
 	te__free(w.link);

@@ -13,10 +13,9 @@ struct te__edges {
 /*
  * Edges for nodes that were captured serially, in that order: each node depends on the earlier
  * nodes that access the same memory, unless both only read it or are disjoint writes of one pass.
- * Edges that others imply are dropped; some edges are added to bound concurrency. Opaque nodes,
- * host calls and events are full barriers: they depend on all earlier nodes, and all later nodes
- * depend on them. If the nodes are not a single chain, their edges are kept, because several
- * streams were captured. 0 or -ENOMEM.
+ * Edges that others imply are dropped. Opaque nodes, host calls and events are full barriers: they
+ * depend on all earlier nodes, and all later nodes depend on them. If the nodes are not a single
+ * chain, their edges are kept, because several streams were captured. 0 or -ENOMEM.
  */
 int te__edges_from_accesses(uint32_t n, const struct te__gnode *node, struct te__edges *ret);
 void te__edges_free(struct te__edges *e);

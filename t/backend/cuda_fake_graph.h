@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_DEPS 8
+#define FAKE_DEPS 64
 
 /* a node, to inspect and to queue; its handle is its address */
 struct fake_node {

@@ -7,7 +7,9 @@ bin_PROGRAMS += \
 	tools/te_train/te_train
 
 tools_te_info_SOURCES = \
-	tools/te_info.c
+	tools/te_info.c \
+	tools/te_train/say.c \
+	tools/te_train/say.h
 tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/libtecore.la \
 	$(JANSSON_LIBS)

@@ -12,18 +12,11 @@
 
 #include <te/comm.h>
 #include <te/ctx.h>
-#include <te/errno.h>
 #include <te/graph.h>
 #include <te/param.h>
 #include <te/version.h>
 
-static int fail(const char *what, int r)
-{
-	const char *detail = te_error_detail();
-
-	fprintf(stderr, "te_info: %s: %s\n", what, detail[0] ? detail : te_strerror(r));
-	return 1;
-}
+#include "tools/te_train/say.h"
 
 static json_t *build_json(void)
 {
@@ -44,15 +37,13 @@ static json_t *build_json(void)
 static json_t *device_json(const struct te_device_info *d)
 {
 	return json_pack("{s:s, s:b, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
-			 "name", d->name, "usable", (int)d->usable, "reason", d->reason,
-			 "cc_major", (int)d->cc_major, "cc_minor", (int)d->cc_minor,
-			 "nprocs", (int)d->nprocs, "clock_mhz", (int)d->clock_mhz,
-			 "mem_total_bytes", (json_int_t)d->mem_total_nbytes,
-			 "mem_free_bytes", (json_int_t)d->mem_free_nbytes,
-			 "l2_bytes", (json_int_t)d->l2_nbytes,
-			 "peak_fp8_flop_per_s", d->peak_fp8_flops,
-			 "peak_bf16_flop_per_s", d->peak_bf16_flops,
-			 "peak_fp32_flop_per_s", d->peak_fp32_flops,
+			 "name", d->name, "usable", (int)d->usable, "reason", d->reason, "cc_major",
+			 (int)d->cc_major, "cc_minor", (int)d->cc_minor, "nprocs", (int)d->nprocs,
+			 "clock_mhz", (int)d->clock_mhz, "mem_total_bytes",
+			 (json_int_t)d->mem_total_nbytes, "mem_free_bytes",
+			 (json_int_t)d->mem_free_nbytes, "l2_bytes", (json_int_t)d->l2_nbytes,
+			 "peak_fp8_flop_per_s", d->peak_fp8_flops, "peak_bf16_flop_per_s",
+			 d->peak_bf16_flops, "peak_fp32_flop_per_s", d->peak_fp32_flops,
 			 "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
 }
 
@@ -77,13 +68,13 @@ static int backends_json(json_t **ret)
 			if (!r)
 				json_array_append_new(devices, device_json(&d));
 		}
-		json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "name", b.name,
-						      "version", b.version, "reason", b.reason,
-						      "devices", devices));
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:s, s:o}", "name", b.name, "version",
+						b.version, "reason", b.reason, "devices", devices));
 	}
 	if (r) {
 		json_decref(list);
-		return fail("cannot query a backend", r);
+		return say_te(r, "cannot query a backend");
 	}
 	*ret = list;
 	return 0;
@@ -99,13 +90,13 @@ static int params_json(json_t **ret)
 
 		if (r) {
 			json_decref(list);
-			return fail("cannot query a parameter", r);
+			return say_te(r, "cannot query a parameter");
 		}
-		json_array_append_new(
-			list, json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", p.name,
-					"value", p.value, "source", p.source, "default", p.dflt,
-					"type", p.type, "unit", p.unit, "category", p.category,
-					"text", p.text));
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name",
+						p.name, "value", p.value, "source", p.source,
+						"default", p.dflt, "type", p.type, "unit", p.unit,
+						"category", p.category, "text", p.text));
 	}
 	*ret = list;
 	return 0;
@@ -161,13 +152,15 @@ static void print_machine(const json_t *o)
 	printf("built with compiler %s, %s device kernels, %s BLAS\n", str(build, "compiler"),
 	       json_is_true(json_object_get(build, "device_kernels")) ? "with" : "without",
 	       json_is_true(json_object_get(build, "blas")) ? "with a" : "without a");
-	json_array_foreach(json_object_get(o, "backends"), i, b) {
+	json_array_foreach(json_object_get(o, "backends"), i, b)
+	{
 		const json_t *devices = json_object_get(b, "devices");
 
 		printf("\nbackend %s%s%s", str(b, "name"), str(b, "version")[0] ? " " : "",
 		       str(b, "version"));
 		printf(json_array_size(devices) ? "\n" : ": absent: %s\n", str(b, "reason"));
-		json_array_foreach(devices, k, d) {
+		json_array_foreach(devices, k, d)
+		{
 			print_device(k, d);
 		}
 	}
@@ -178,13 +171,15 @@ static void print_params(const json_t *o)
 	const json_t *p, *name;
 	size_t i;
 
-	json_array_foreach(json_object_get(o, "parameters"), i, p) {
+	json_array_foreach(json_object_get(o, "parameters"), i, p)
+	{
 		printf("%s=%s  (%s; default \"%s\"", str(p, "name"), str(p, "value"),
 		       str(p, "source"), str(p, "default"));
 		printf(str(p, "unit")[0] ? ", %s)\n" : ")\n", str(p, "unit"));
 		printf("    %s\n", str(p, "text"));
 	}
-	json_array_foreach(json_object_get(o, "unknown_parameters"), i, name) {
+	json_array_foreach(json_object_get(o, "unknown_parameters"), i, name)
+	{
 		printf("%s is set, but this version has no such parameter\n",
 		       json_string_value(name));
 	}
@@ -229,13 +224,16 @@ static void print_help(void)
 int main(int argc, char **argv)
 {
 	static const struct option longopts[] = {
-		{ "params", no_argument, NULL, 'p' },  { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },    { "version", no_argument, NULL, 'V' },
+		{ "params", no_argument, NULL, 'p' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, json = 0, params = 0, status;
 	json_t *o = NULL;
 
+	say_as("te_info");
 	while ((c = getopt_long(argc, argv, "pjh", longopts, NULL)) != -1) {
 		switch (c) {
 		case 'p':
@@ -254,17 +252,14 @@ int main(int argc, char **argv)
 			return 2; /* getopt has printed why */
 		}
 	}
-	if (optind < argc) {
-		fprintf(stderr, "te_info: unexpected argument \"%s\"\n", argv[optind]);
-		return 2;
-	}
+	if (optind < argc)
+		return say_bad("unexpected argument \"%s\"", argv[optind]);
+	say_params();
 	status = collect(params, &o);
 	if (status)
 		return status;
-	if (!o) {
-		fprintf(stderr, "te_info: out of memory, or a name that is not UTF-8\n");
-		return 1;
-	}
+	if (!o)
+		return say_failed("out of memory, or a name that is not UTF-8");
 	if (json) {
 		json_dumpf(o, stdout, JSON_INDENT(2));
 		putchar('\n');
@@ -274,9 +269,7 @@ int main(int argc, char **argv)
 		print_machine(o);
 	}
 	json_decref(o);
-	if (fflush(stdout) || ferror(stdout)) {
-		fprintf(stderr, "te_info: cannot write the output\n");
-		return 1;
-	}
+	if (fflush(stdout) || ferror(stdout))
+		return say_failed("cannot write the output");
 	return 0;
 }

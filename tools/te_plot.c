@@ -1,8 +1,9 @@
 /*
- * te_plot - draws the loss curves of te_train's JSON logs as SVG, through gnuplot.
+ * te_plot - draws the loss curves of te_train's JSON logs as SVG, PNG or PDF, through gnuplot.
  *
- * gnuplot reads its commands and data from a pipe and writes SVG to a temporary file,
- * which is renamed when gnuplot has succeeded.
+ * gnuplot reads its commands and data from a pipe and writes the picture to a temporary file. When
+ * gnuplot has succeeded, that file replaces the output if this is a regular file or does not exist
+ * yet, and is copied to it if it is anything else, such as a pipe or standard output.
  */
 #include "config.h"
 
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,6 +102,12 @@ static int read_log(struct run *run)
 		json_t *obj = json_loadb(text, (size_t)n, 0, &err);
 
 		line++;
+		/* a run that was killed while it wrote: what came before is whole */
+		if (!obj && text[n - 1] != '\n' && line > 1) {
+			fprintf(stderr, "te_plot: %s: line %d, the last, is incomplete: ignored\n",
+				run->path, line);
+			break;
+		}
 		if (!json_is_object(obj))
 			r = fail(2, "%s: line %d: not a JSON object", run->path, line);
 		else if (line == 1 && !json_object_get(obj, "te_train"))
@@ -119,7 +127,7 @@ static int read_log(struct run *run)
 	return r;
 }
 
-/* the file's name without folder and suffix, for gnuplot's noenhanced text in double quotes */
+/* the file's name without folder and suffix */
 static int name_run(struct run *run)
 {
 	const char *base = strrchr(run->path, '/'), *dot;
@@ -132,16 +140,19 @@ static int name_run(struct run *run)
 	return run->name ? 0 : fail(1, "out of memory");
 }
 
-/* prints text in double quotes, as gnuplot reads it */
+/*
+ * Print text as a string of gnuplot. In single quotes nothing is special but the quote itself; in
+ * double quotes gnuplot would run what stands in backquotes as a shell command.
+ */
 static void quote(FILE *out, const char *s)
 {
-	fputc('"', out);
+	fputc('\'', out);
 	for (; *s; s++) {
-		if (*s == '"' || *s == '\\')
-			fputc('\\', out);
-		fputc((unsigned char)*s < ' ' ? ' ' : *s, out);
+		if (*s == '\'')
+			fputc('\'', out);
+		fputc((unsigned char)*s < ' ' || *s == 127 ? ' ' : *s, out);
 	}
-	fputc('"', out);
+	fputc('\'', out);
 }
 
 static void put_data(FILE *out, int i, const char *kind, const struct curve *c)
@@ -152,7 +163,8 @@ static void put_data(FILE *out, int i, const char *kind, const struct curve *c)
 	fputs("EOD\n", out);
 }
 
-static void put_commands(FILE *out, const struct run *run, int nruns, const char *title)
+static void put_commands(FILE *out, const struct run *run, int nruns, const char *terminal,
+			 const char *title)
 {
 	/* colours that colour-blind people can distinguish (Okabe and Ito, 2008) */
 	static const char *const colour[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
@@ -160,10 +172,11 @@ static void put_commands(FILE *out, const struct run *run, int nruns, const char
 	const int ncolours = sizeof(colour) / sizeof(colour[0]);
 	const char *sep = "plot ";
 
-	fputs("set terminal svg size 900,540 noenhanced font 'sans,14' background '#ffffff'\n"
-	      "set xlabel 'step'\nset ylabel 'loss, nats a token'\nset grid lc rgb '#dddddd'\n"
-	      "set key top right\nset border 3\nset tics nomirror\n",
-	      out);
+	fprintf(out,
+		"set terminal %s noenhanced font 'sans,%s' background '#ffffff'\n"
+		"set xlabel 'step'\nset ylabel 'loss, nats a token'\nset grid lc rgb '#dddddd'\n"
+		"set key outside bottom center horizontal\nset border 3\nset tics nomirror\n",
+		terminal, strstr(terminal, "in,") ? "11" : "14");
 	if (title) {
 		fputs("set title ", out);
 		quote(out, title);
@@ -214,10 +227,8 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 	close(p[0]);
 	if (err) {
 		close(p[1]);
-		return fail(
-			2,
-			"%s: %s; install gnuplot-nox, or give --gnuplot",
-			gnuplot, strerror(err));
+		return fail(2, "%s: %s; install gnuplot-nox, or give --gnuplot", gnuplot,
+			    strerror(err));
 	}
 	*ret_in = fdopen(p[1], "w");
 	if (*ret_in)
@@ -227,37 +238,122 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 	return fail(1, "out of memory");
 }
 
-static int draw(const struct run *run, int nruns, const char *output, const char *title,
+/* the terminal of gnuplot for a file of this name, NULL if its suffix is of none */
+static const char *terminal_of(const char *output)
+{
+	static const struct {
+		const char *suffix, *terminal;
+	} kind[] = {
+		{ ".svg", "svg size 900,540" },
+		{ ".png", "pngcairo size 900,540" },
+		{ ".pdf", "pdfcairo size 7.5in,4.5in" },
+	};
+	const char *dot = strrchr(output, '.');
+
+	for (size_t i = 0; dot && i < sizeof(kind) / sizeof(kind[0]); i++)
+		if (!strcmp(dot, kind[i].suffix))
+			return kind[i].terminal;
+	return dot && !strchr(dot, '/') ? NULL : kind[0].terminal;
+}
+
+/* where the picture is made, and where it goes */
+struct target {
+	const char *output; /* as given; "-" is standard output */
+	char *path;  /* what replaces, links followed; NULL: the picture is copied to output */
+	char *fresh; /* the temporary file */
+	int fd;
+};
+
+static void target_close(struct target *t)
+{
+	if (t->fd >= 0) {
+		close(t->fd);
+		unlink(t->fresh);
+	}
+	free(t->path);
+	free(t->fresh);
+}
+
+static int target_open(struct target *t, const char *output)
+{
+	const mode_t mask = umask(0);
+	const char *tmp = getenv("TMPDIR");
+	struct stat st;
+
+	umask(mask);
+	*t = (struct target){ .output = output, .fd = -1 };
+	if (!strcmp(output, "-") || (!stat(output, &st) && !S_ISREG(st.st_mode))) {
+		if (asprintf(&t->fresh, "%s/te_plot.XXXXXX", tmp && *tmp ? tmp : "/tmp") < 0)
+			t->fresh = NULL;
+	} else {
+		/* a link stays one: the file that it names is replaced */
+		t->path = realpath(output, NULL);
+		if (!t->path)
+			t->path = strdup(output);
+		if (!t->path || asprintf(&t->fresh, "%s.XXXXXX", t->path) < 0)
+			t->fresh = NULL;
+	}
+	if (!t->fresh)
+		return fail(1, "out of memory");
+	t->fd = mkostemp(t->fresh, O_CLOEXEC);
+	if (t->fd < 0 || fchmod(t->fd, 0666 & ~mask))
+		return fail(2, "%s: %s", output, strerror(errno));
+	return 0;
+}
+
+static int copy_to_output(const struct target *t)
+{
+	int out =
+		strcmp(t->output, "-") ? open(t->output, O_WRONLY | O_CLOEXEC) : dup(STDOUT_FILENO);
+	char part[65536];
+	ssize_t n = 0;
+	int r = out < 0 ? -1 : 0;
+
+	lseek(t->fd, 0, SEEK_SET);
+	while (!r && (n = read(t->fd, part, sizeof(part))) > 0)
+		for (ssize_t done = 0, k; !r && done < n; done += k) {
+			k = write(out, part + done, (size_t)(n - done));
+			r = k < 0 ? -1 : 0;
+		}
+	if (r || n < 0)
+		r = fail(2, "%s: %s", t->output, strerror(errno));
+	if (out >= 0)
+		close(out);
+	return r;
+}
+
+/* the picture is complete */
+static int target_commit(struct target *t)
+{
+	if (!t->path)
+		return copy_to_output(t);
+	if (rename(t->fresh, t->path))
+		return fail(2, "%s: %s", t->output, strerror(errno));
+	close(t->fd);
+	t->fd = -1;
+	return 0;
+}
+
+static int draw(const struct run *run, int nruns, const struct target *t, const char *title,
 		const char *gnuplot)
 {
-	char fresh[4096];
-	int fd, status, r, bad;
+	int status, bad, r;
 	FILE *in;
 	pid_t pid;
 
-	if ((size_t)snprintf(fresh, sizeof(fresh), "%s.new", output) >= sizeof(fresh))
-		return fail(2, "%s: the name is too long", output);
-	fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return fail(2, "%s: %s", fresh, strerror(errno));
-	r = start(gnuplot, fd, &pid, &in);
-	if (!r) {
-		put_commands(in, run, nruns, title);
-		bad = ferror(in);
-		bad |= fclose(in);
-		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-			;
-		if (bad || !WIFEXITED(status) || WEXITSTATUS(status))
-			r = fail(1, "%s failed to draw %s", gnuplot, output);
-	}
-	if (!r && lseek(fd, 0, SEEK_END) <= 0)
-		r = fail(1, "%s wrote nothing to %s", gnuplot, output);
-	if (!r && rename(fresh, output))
-		r = fail(2, "%s: %s", output, strerror(errno));
-	close(fd);
+	r = start(gnuplot, t->fd, &pid, &in);
 	if (r)
-		unlink(fresh);
-	return r;
+		return r;
+	put_commands(in, run, nruns, terminal_of(t->output), title);
+	bad = ferror(in);
+	bad |= fclose(in);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (bad || !WIFEXITED(status) || WEXITSTATUS(status))
+		return fail(1, "%s failed to draw %s", gnuplot, t->output);
+	if (lseek(t->fd, 0, SEEK_END) <= 0)
+		return fail(1, "%s wrote nothing to %s", gnuplot, t->output);
+	return 0;
 }
 
 enum { OPT_HELP = 'h', OPT_VERSION = 'V', OPT_OUTPUT = 'o', OPT_TITLE = 't', OPT_PROGRAM = 'g' };
@@ -266,7 +362,8 @@ static const struct {
 	const char *name, *arg, *help;
 	int value;
 } rows[] = {
-	{ "output", "FILE", "the SVG to write (also -o)", OPT_OUTPUT },
+	{ "output", "FILE", "the .svg, .png or .pdf to write, - for SVG to stdout (also -o)",
+	  OPT_OUTPUT },
 	{ "title", "TEXT", "title of the plot", OPT_TITLE },
 	{ "gnuplot", "PROGRAM", "the gnuplot to run (" GNUPLOT ")", OPT_PROGRAM },
 	{ "help", NULL, "print this", OPT_HELP },
@@ -286,6 +383,7 @@ static void print_help(void)
 int main(int argc, char **argv)
 {
 	const char *output = NULL, *title = NULL, *gnuplot = GNUPLOT;
+	struct target target = { .fd = -1 };
 	struct option longopts[NROWS + 1];
 	struct run *run;
 	int c, nruns, r = 0;
@@ -322,6 +420,8 @@ int main(int argc, char **argv)
 	nruns = argc - optind;
 	if (!output)
 		return fail(2, "no output file: give -o FILE; see te_plot --help");
+	if (!terminal_of(output))
+		return fail(2, "%s: the name must end in .svg, .png or .pdf", output);
 	if (nruns < 1)
 		return fail(2, "no log given; see te_plot --help");
 	run = calloc((size_t)nruns, sizeof(*run));
@@ -335,7 +435,12 @@ int main(int argc, char **argv)
 			r = name_run(&run[i]);
 	}
 	if (!r)
-		r = draw(run, nruns, output, title, gnuplot);
+		r = target_open(&target, output);
+	if (!r)
+		r = draw(run, nruns, &target, title, gnuplot);
+	if (!r)
+		r = target_commit(&target);
+	target_close(&target);
 	for (int i = 0; i < nruns; i++) {
 		free(run[i].name);
 		free(run[i].train.point);

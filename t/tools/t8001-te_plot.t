@@ -1,5 +1,5 @@
 #!/bin/sh
-# te_plot draws logs as SVG through gnuplot, and reports what is wrong with a log.
+# te_plot draws logs as SVG, PNG or PDF through gnuplot, and reports what is wrong with a log.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 te_plot=$abs_top_builddir/tools/te_plot
@@ -40,7 +40,7 @@ fails "no output" "-o" "$te_plot" run.jsonl
 fails "no logs" "no log given" "$te_plot" -o x.svg
 fails "a log that is not there" "missing.jsonl" "$te_plot" -o x.svg missing.jsonl
 log 1 >good.jsonl
-{ log 1; echo '{"step":60,'; } >cut.jsonl
+{ log 1; echo '{"step":60,'; echo '{"step":70,"train_loss_nats":1}'; } >cut.jsonl
 fails "a log cut short" "cut.jsonl: line 9" "$te_plot" -o x.svg good.jsonl cut.jsonl
 { log 1; echo '{"step":"x","train_loss_nats":1}'; } >bad.jsonl
 fails "a step that is no number" "bad.jsonl: line 9" "$te_plot" -o x.svg bad.jsonl
@@ -49,6 +49,7 @@ fails "a file of another kind" "foreign.jsonl: line 1" "$te_plot" -o x.svg forei
 echo '{"te_train":"0.1.0"}' >none.jsonl
 fails "a log without losses" "none.jsonl" "$te_plot" -o x.svg none.jsonl
 fails "no gnuplot" "./no-gnuplot" "$te_plot" --gnuplot ./no-gnuplot -o x.svg good.jsonl
+fails "a suffix of no format" "x.jpg: the name must end in" "$te_plot" -o x.jpg good.jsonl
 fails "a folder that is not there" "no/x.svg" "$te_plot" -o no/x.svg good.jsonl
 printf '#!/bin/sh\nexit 3\n' >broken && chmod +x broken
 "$te_plot" --gnuplot ./broken -o x.svg good.jsonl 2>err
@@ -62,13 +63,48 @@ printf '#!/bin/sh\ntee commands\n' >spy && chmod +x spy
 	echo '{"step":40,"train_loss_nats":9}'; } >"it's \"two\".jsonl"
 check "draws with a stand-in" "$te_plot" --gnuplot ./spy --title 'a "b"' -o x.svg good.jsonl \
 	"it's \"two\".jsonl"
-check "has the title" grep -qF 'set title "a \"b\""' commands
-check "names runs by file" grep -qF '"it'\''s \"two\", validation"' commands
+check "has the title" grep -qF "set title 'a \"b\"'" commands
+check "names runs by file" grep -qF "'it''s \"two\", validation'" commands
 check "plots points" grep -q '^20 4.1$' commands
 sed -n '/^\$train1/,/^EOD/p' commands >train1
 printf '$train1 << EOD\n10 5.1\n20 4.1\n30 3.1\n40 9\nEOD\n' >want
 same "a resumed run replaces what it repeats" want train1
 rm -f x.svg
+
+# a run that was killed while it wrote its log
+{ log 1; printf '{"step":60,"train_lo'; } >torn.jsonl
+"$te_plot" --gnuplot ./spy -o x.svg torn.jsonl 2>err
+check "a torn last line is ignored" test $? = 0
+check "and told" grep -qF 'torn.jsonl: line 9, the last, is incomplete' err
+check "what is before it is drawn" grep -q '^50 1.1$' commands
+printf '{"te_train":"0.' >torn1.jsonl
+fails "a log that is torn in its first line" "torn1.jsonl: line 1" "$te_plot" -o x.svg torn1.jsonl
+
+# what the output is
+"$te_plot" --gnuplot ./spy -o - good.jsonl >out
+same "- is standard output" commands out
+mkfifo pipe && { cat pipe >out & }
+"$te_plot" --gnuplot ./spy -o pipe good.jsonl
+wait
+same "a pipe gets the picture" commands out
+check "and stays a pipe" test -p pipe
+check "a device too" "$te_plot" --gnuplot ./spy -o /dev/null good.jsonl
+check "which stays one" test -c /dev/null
+echo old >real.svg && ln -s real.svg link.svg
+"$te_plot" --gnuplot ./spy -o link.svg good.jsonl
+check "a link stays one" test -L link.svg
+same "and what it names is replaced" commands real.svg
+echo mine >y.svg.new
+"$te_plot" --gnuplot ./spy -o y.svg good.jsonl
+echo mine >want
+same "no other file is written" want y.svg.new
+(umask 027; "$te_plot" --gnuplot ./spy -o mode.svg good.jsonl)
+check "the umask holds" test "$(stat -c %a mode.svg)" = 640
+for kind in svg:svg png:pngcairo pdf:pdfcairo; do
+	"$te_plot" --gnuplot ./spy -o "p.${kind%:*}" good.jsonl
+	check ".${kind%:*}" grep -q "^set terminal ${kind#*:} " commands
+done
+rm -f ./*.svg p.*
 
 if command -v gnuplot >/dev/null; then
 	check "draws one run" "$te_plot" -o one.svg good.jsonl
@@ -77,6 +113,21 @@ if command -v gnuplot >/dev/null; then
 	log 7 >other.jsonl
 	check "draws two runs" "$te_plot" --title T -o two.svg good.jsonl other.jsonl
 	check "and both are there" grep -q 'other, training' two.svg
+	log 3 >'`touch executed`.jsonl'
+	check "a name in backquotes" "$te_plot" --title '`touch executed`$(touch executed)' \
+		-o three.svg '`touch executed`.jsonl'
+	check "runs no command" test ! -e executed
+	check "and is the name" grep -qF '`touch executed`, training' three.svg
+	if echo 'set terminal pngcairo' | gnuplot 2>/dev/null; then
+		check "draws PNG" "$te_plot" -o one.png good.jsonl
+		printf '\211PNG' >want
+		head -c 4 one.png >got
+		same "which is PNG" want got
+		check "draws PDF" "$te_plot" -o one.pdf good.jsonl
+		check "which is PDF" grep -q '^%PDF' one.pdf
+	else
+		skip "draws PNG and PDF" "this gnuplot has no Cairo"
+	fi
 else
 	skip "draws with gnuplot" "gnuplot is not found"
 fi

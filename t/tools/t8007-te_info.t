@@ -12,7 +12,7 @@ says()
 	shift 2
 	"$@" >out 2>err
 	echo "exit status $?, no $pattern" >>err
-	if head -n 1 err | grep -q '^exit status 0' && grep -qE -- "$pattern" out; then
+	if tail -n 1 err | grep -q '^exit status 0' && grep -qE -- "$pattern" out; then
 		ok "$name"
 	else
 		not_ok "$name" err
@@ -53,6 +53,11 @@ says "a parameter and where it comes from" \
 says "a value that cannot be read" \
 	'^TE_BACKEND=auto  \(invalid' env TE_BACKEND=abacus "$te_info" --params
 says "a variable that means nothing" '^TE_BAKCEND is set' env TE_BAKCEND=1 "$te_info" --params
+
+TE_BACKEND=abacus "$te_info" >out 2>err
+check "and is told without --params" grep -qF 'TE_BACKEND=abacus in the environment' err
+TE_BAKCEND=1 "$te_info" >out 2>err
+check "so is a variable that means nothing" grep -q 'warning: TE_BAKCEND is set' err
 
 # every parameter is there once
 sed -n 's/^TE_PARAM(\([A-Z0-9_]*\),.*/TE_\1/p' "$abs_top_srcdir"/libte*/base/params.def | sort >want

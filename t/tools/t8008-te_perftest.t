@@ -74,7 +74,7 @@ table()
 		/^(device|driver|clock|samples|figures) / { heads++ }
 		/^$/ { getline upper; getline lower; width = length(lower); body = 1; next }
 		body {
-			gsub(/ +[0-9]+%/, "")
+			gsub(/ +([0-9]+%|n=1)/, "")
 			if (NF != cols)
 				print NF " columns: " $0
 			n++
@@ -102,6 +102,16 @@ for t in graph step copy cast quantize norm gemm; do
 done
 "$te_perftest" --list --json >out
 check "--list --json is one object" sh -c "head -n 1 out | grep -qx '{' && tail -n 1 out | grep -qx '}'"
+check "a value of the environment that cannot be used" sh -c \
+	"TE_HOST_MEM_LIMIT=1T '$te_perftest' copy 2>&1 | grep -q 'TE_HOST_MEM_LIMIT=1T .* bytes'"
+TE_HOST_MEM_LIMIT=1T "$te_perftest" copy >out 2>err
+check "ends the run" test $? = 2
+TE_HOST_LIMIT=1G "$te_perftest" --list >out 2>err
+check "a variable that means nothing is a warning" grep -q 'warning: TE_HOST_LIMIT is set' err
+"$te_perftest" graph --nodes 1,2,3 --kind kernel,fill,copy --seconds 0.01 --iters 1 >out
+check "rows for which no time is left are left out" grep -qE '^[0-9]+ more rows did not fit' out
+check "one sample has no spread" grep -q 'n=1' out
+
 
 # SUBJECT|ARGUMENTS
 while IFS='|' read -r subject args; do

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -89,14 +90,27 @@ void bench_close(struct bench *b)
 
 /* the report's rows */
 
-void bench_row(struct bench *b, int rows_left, int figures)
+int bench_row(struct bench *b, int rows_left, int figures)
 {
-	double now = bench_now();
+	const double now = bench_now();
+	const int n = (int)json_array_size(b->rows);
+	char text[80];
 
+	if (n && now > b->until) {
+		b->left_out++;
+		return 0;
+	}
+	if (say_on_terminal()) {
+		snprintf(text, sizeof(text), "%s: row %d of %d, %.0f of %g s", b->o->test->name,
+			 n + 1, n + rows_left, b->o->seconds - fmax(0, b->until - now),
+			 b->o->seconds);
+		say_line(text);
+	}
 	b->row = json_object();
 	json_array_append_new(b->rows, b->row);
 	b->row_until = now + fmax(0, b->until - now) / rows_left;
 	b->figures = figures;
+	return 1;
 }
 
 void bench_text(struct bench *b, const char *key, const char *value)

@@ -26,6 +26,7 @@ struct bench {
 
 	double until, row_until; /* end of the test and of the row: bench_now() */
 	int figures;		 /* series that the row has not measured yet */
+	int left_out;		 /* rows, for want of time */
 	double *sample;		 /* BENCH_VALUES_MAX times --iters */
 	struct {
 		atomic_int open;
@@ -41,8 +42,11 @@ void bench_close(struct bench *b);
 
 double bench_now(void); /* seconds */
 
-/* begins a row of the report: it gets an equal share of the time left, with the rows after it */
-void bench_row(struct bench *b, int rows_left, int figures);
+/*
+ * Begin a row of the report: it gets an equal share of the time left, with the rows after it. If
+ * the time is used up, returns 0, and the row is left out; the first row never is.
+ */
+int bench_row(struct bench *b, int rows_left, int figures);
 void bench_text(struct bench *b, const char *key, const char *value);
 void bench_int(struct bench *b, const char *key, int64_t value);
 void bench_num(struct bench *b, const char *key, double value);		   /* not finite: null */

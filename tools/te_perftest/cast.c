@@ -316,7 +316,8 @@ static int measure(struct cast *c, int rows_left)
 	struct stats us[2];
 	int r;
 
-	bench_row(b, rows_left, 1);
+	if (!bench_row(b, rows_left, 1))
+		return STATUS_OK;
 	c->rows = b->o->rows;
 	c->cols = b->o->cols;
 	r = cast_alloc(c);

@@ -90,7 +90,8 @@ static int measure(struct copy *c, int rows_left)
 	struct stats us;
 	int r;
 
-	bench_row(b, rows_left, 1);
+	if (!bench_row(b, rows_left, 1))
+		return STATUS_OK;
 	r = copy_alloc(c);
 	if (!r && b->o->verify)
 		r = verify(c);

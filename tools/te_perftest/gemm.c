@@ -287,7 +287,8 @@ static int measure(struct gemm *g, int rows_left)
 	struct stats us;
 	int r;
 
-	bench_row(b, rows_left, 1);
+	if (!bench_row(b, rows_left, 1))
+		return STATUS_OK;
 	r = gemm_alloc(g);
 	if (!r && b->o->verify)
 		r = verify(g);

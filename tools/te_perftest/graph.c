@@ -259,7 +259,8 @@ static int measure(struct graph *g, int rows_left)
 	struct stats us[2];
 	int r, code;
 
-	bench_row(b, rows_left, REPLAY_SERIES + 1);
+	if (!bench_row(b, rows_left, REPLAY_SERIES + 1))
+		return STATUS_OK;
 	bench_text(b, "kind", kind_names[g->kind]);
 	p->b = b;
 	p->queue = queue_all;

@@ -35,6 +35,7 @@ static int run(const struct opts *o)
 
 	if (!r)
 		r = o->test->run(&b);
+	say_line_clear();
 	if (!r && o->json)
 		report_json(&b);
 	else if (!r)
@@ -50,6 +51,8 @@ int main(int argc, char **argv)
 
 	say_as("te_perftest");
 	r = opts_parse(&o, argc, argv, &done);
+	if (!r && !done)
+		r = say_params();
 	if (!r && !done && o.list)
 		print_list((int)o.json);
 	else if (!r && !done)

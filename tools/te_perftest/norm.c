@@ -264,7 +264,8 @@ static int measure(struct norm *n, int rows_left)
 	struct stats us[2];
 	int r;
 
-	bench_row(b, rows_left, 1);
+	if (!bench_row(b, rows_left, 1))
+		return STATUS_OK;
 	r = norm_alloc(n);
 	if (!r && b->o->verify)
 		r = verify(n);

@@ -1,6 +1,7 @@
 /* report.c - the rows of a bench as an aligned table, or as one JSON object. */
 #include "config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,18 @@ static void format_number(double x, char *ret)
 	snprintf(ret, CELL, fmt, x);
 }
 
+/* half of p95 - p5 in percent of the median x; one sample has no spread */
+static void format_spread(const json_t *v, double x, char *ret, size_t nbytes)
+{
+	const double wide = json_number_value(json_object_get(v, "p95")) -
+			    json_number_value(json_object_get(v, "p5"));
+
+	if (json_integer_value(json_object_get(v, "samples")) < 2 || !(x > 0))
+		snprintf(ret, nbytes, "  n=1");
+	else
+		snprintf(ret, nbytes, " %3.0f%%", fmin(50 * wide / x, 999));
+}
+
 static void format_cell(const struct column *c, const json_t *v, char *ret)
 {
 	const json_t *median = json_object_get(v, "median");
@@ -39,11 +52,7 @@ static void format_cell(const struct column *c, const json_t *v, char *ret)
 		format_number(x * scale, ret);
 		len = strlen(ret);
 		if (c->spread)
-			snprintf(ret + len, CELL - len, "%4.0f%%",
-				 50 *
-					 (json_number_value(json_object_get(v, "p95")) -
-					  json_number_value(json_object_get(v, "p5"))) /
-					 (x > 0 ? x : 1));
+			format_spread(v, x, ret + len, CELL - len);
 	} else {
 		snprintf(ret, CELL, "-");
 	}
@@ -152,6 +161,9 @@ void report_print(const struct bench *b)
 	       b->o->verify ? "; results verified" : "");
 	printf("figures  median, and half of p95 - p5 in percent of it\n\n");
 	print_table(b);
+	if (b->left_out)
+		printf("\n%d more rows did not fit into %g s: give --seconds\n", b->left_out,
+		       b->o->seconds);
 }
 
 static json_t *device_json(const struct bench *b)
@@ -170,11 +182,12 @@ void report_json(const struct bench *b)
 	json_t *clock = json_pack("{s:s, s:f, s:f, s:s}", "cpu", "CLOCK_MONOTONIC",
 				  "cpu_resolution_ns", clock_resolution_ns(), "cpu_read_ns",
 				  b->clock_read_ns, "device", "events");
-	json_t *obj = json_pack("{s:s, s:s, s:o, s:o, s:I, s:I, s:f, s:I, s:b, s:O}", "version",
-				TE_VERSION, "test", o->test->name, "device", device_json(b),
-				"clock", clock, "iters", (json_int_t)o->iters, "warmup",
-				(json_int_t)o->warmup, "time_limit_s", o->seconds, "seed",
-				(json_int_t)o->seed, "verified", (int)o->verify, "rows", b->rows);
+	json_t *obj =
+		json_pack("{s:s, s:s, s:o, s:o, s:I, s:I, s:f, s:I, s:b, s:i, s:O}", "version",
+			  TE_VERSION, "test", o->test->name, "device", device_json(b), "clock",
+			  clock, "iters", (json_int_t)o->iters, "warmup", (json_int_t)o->warmup,
+			  "time_limit_s", o->seconds, "seed", (json_int_t)o->seed, "verified",
+			  (int)o->verify, "rows_left_out", b->left_out, "rows", b->rows);
 
 	json_dumpf(obj, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	putchar('\n');

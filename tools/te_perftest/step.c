@@ -160,7 +160,8 @@ static int measure(struct bench *b, const char *recipe, uint32_t edges, int rows
 	struct replay p = { .b = b, .queue = queue, .arg = &s, .edges = edges };
 	int r;
 
-	bench_row(b, rows_left, REPLAY_SERIES);
+	if (!bench_row(b, rows_left, REPLAY_SERIES))
+		return STATUS_OK;
 	bench_text(b, "recipe", recipe);
 	replay_row(&p);
 	r = step_create(&s, recipe, tokens);

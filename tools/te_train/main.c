@@ -77,6 +77,8 @@ int main(int argc, char **argv)
 	signal(SIGXFSZ, SIG_IGN);
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r && !done)
+		r = say_params();
+	if (!r && !done)
 		r = trainer_create(&o, &t);
 	if (!r && !done)
 		r = run(&t);

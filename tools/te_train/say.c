@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <te/errno.h>
+#include <te/param.h>
 
 #include "say.h"
 
@@ -116,4 +118,49 @@ void say_line_end(void)
 	if (line_open)
 		fputc('\n', stderr);
 	line_open = 0;
+}
+
+void say_line_clear(void)
+{
+	if (line_open)
+		fputs("\r\033[K", stderr);
+	line_open = 0;
+}
+
+/* what a value of the parameter looks like */
+static const char *form_of(const struct te_param_info *p)
+{
+	static const struct {
+		const char *type, *form;
+	} form[] = {
+		{ "BOOL", "on or off" },
+		{ "INT", "an integer" },
+		{ "SIZE", "a number of bytes, with k, M or G" },
+		{ "DOUBLE", "a number" },
+	};
+
+	for (size_t i = 0; i < sizeof(form) / sizeof(form[0]); i++)
+		if (!strcmp(p->type, form[i].type))
+			return form[i].form;
+	return p->unit; /* the choices of an ENUM */
+}
+
+int say_params(void)
+{
+	const char *name;
+	int status = STATUS_OK;
+
+	for (size_t i = 0; i < te_param_count(); i++) {
+		struct te_param_info p = TE_PARAM_INFO_INIT;
+
+		if (te_param_info(i, &p) || strcmp(p.source, "invalid"))
+			continue;
+		name = getenv(p.name);
+		status = say_bad("%s=%s in the environment: expected %s", p.name, name ? name : "",
+				 form_of(&p));
+	}
+	for (size_t i = 0; (name = te_param_unknown(i)); i++)
+		say_note("%s: warning: %s is set, but this version has no such variable", program,
+			 name);
+	return status;
 }

@@ -31,5 +31,13 @@ void say_note(const char *fmt, ...) TE_PRINTF(1, 2);
 int say_on_terminal(void);
 void say_line(const char *text);
 void say_line_end(void);
+/* removes it */
+void say_line_clear(void);
+
+/*
+ * Check the TE_* variables of the environment: STATUS_BAD if a value cannot be used, with a message
+ * for each; names that this version does not know are a warning.
+ */
+int say_params(void);
 
 #endif

@@ -9,6 +9,7 @@ TT_CORE = \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
 	t/backend/edges \
+	t/backend/team \
 	t/base/dtype \
 	t/base/errno \
 	t/base/log \

@@ -104,13 +104,6 @@ int host_free_nbytes(int index, uint64_t *ret_nbytes)
 	return 0;
 }
 
-static uint32_t graph_threads(void)
-{
-	int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
-
-	return n < 1 ? 1 : n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
-}
-
 int host_open(int index, void **ret_dev)
 {
 	struct host_dev *dev;
@@ -125,7 +118,7 @@ int host_open(int index, void **ret_dev)
 	dev->limit_nbytes = limit_nbytes();
 	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
 	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
-	dev->nthreads = graph_threads();
+	dev->nthreads = host_pool_nthreads();
 	host_pool_init(dev);
 	*ret_dev = dev;
 	return 0;

@@ -261,7 +261,7 @@ int host_graph_instantiate(void *graph, void **ret_exec)
 
 	if (host_fault("graph_instantiate"))
 		return -ENOMEM;
-	r = host_pool_start(graph);
+	r = host_replay_start(graph);
 	if (r)
 		return r;
 	e = te__malloc(sizeof(*e));
@@ -290,7 +290,7 @@ int host_exec_update(void *exec, void *graph, int same)
 
 	if (host_fault("exec_update"))
 		return -ENOMEM;
-	r = host_pool_start(graph);
+	r = host_replay_start(graph);
 	if (r)
 		return r;
 	host_graph_destroy(e->graph);

@@ -20,11 +20,7 @@
 
 #define SLOW_WAIT_S 60 /* a longer wait for a stream is logged */
 
-/* the code that te__k_fail() sets for the running command; the message is te_error_detail() */
-static _Thread_local struct {
-	int worker;
-	int error;
-} running;
+_Thread_local struct host_running host_running;
 
 int host_fault(const char *what)
 {
@@ -36,8 +32,8 @@ int host_fault(const char *what)
 
 void te__k_fail(int code)
 {
-	if (running.worker && !running.error)
-		running.error = code;
+	if (host_running.dev && !host_running.error)
+		host_running.error = code;
 }
 
 static uint64_t now_ns(void)
@@ -277,13 +273,12 @@ int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t nu
 {
 	const struct host_cmd *node = &g->node[number];
 
-	running.worker = 1;
-	running.error = 0;
+	host_running.error = 0;
 	if (node->op.kind == HOST_RECORD)
 		reach_inside(s, node->op.obj, count[records_before(g, number)]);
 	else
 		host_run(node);
-	return running.error;
+	return host_running.error;
 }
 
 static int run_graph(struct host_stream *s, const struct host_cmd *cmd)
@@ -302,7 +297,7 @@ static int run_graph(struct host_stream *s, const struct host_cmd *cmd)
 /* run the command at position pos; 0, or the code that the stream fails with */
 static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, int failed)
 {
-	running.error = 0;
+	host_running.error = 0;
 	switch (cmd->op.kind) {
 	case HOST_FREE:
 		host_mem_release(s->dev, cmd->op.dst);
@@ -313,7 +308,7 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 		publish(s, pos);
 		break;
 	case HOST_WAIT:
-		running.error = failed ? 0 :
+		host_running.error = failed ? 0 :
 					 wait_for(cmd->op.obj, cmd->op.pos, cmd->op.event,
 						  cmd->op.count);
 		stream_unref(cmd->op.obj);
@@ -321,7 +316,7 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 		break;
 	case HOST_GRAPH:
 		if (!failed)
-			running.error = run_graph(s, cmd);
+			host_running.error = run_graph(s, cmd);
 		host_graph_destroy(cmd->op.obj);
 		te__free(cmd->op.replay);
 		te__free(cmd->big);
@@ -332,7 +327,7 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 		te__free(cmd->big);
 		break;
 	}
-	return running.error;
+	return host_running.error;
 }
 
 static void *work(void *arg)
@@ -341,7 +336,7 @@ static void *work(void *arg)
 	uint64_t pos = 0, end;
 	int failed = 0, r;
 
-	running.worker = 1;
+	host_running.dev = s->dev;
 	for (;;) {
 		pthread_mutex_lock(&s->lock);
 		s->done = pos;

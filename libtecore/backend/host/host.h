@@ -56,12 +56,16 @@ struct host_cmd {
 	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
 };
 
-/* helper threads that execute nodes of graphs with branches; a stream's worker is one more */
+/*
+ * Helper threads, which execute nodes of graphs with branches and parts of kernels; a stream's
+ * worker is one more.
+ */
 #define HOST_THREADS_MAX 64u
 struct host_pool {
 	pthread_mutex_t lock; /* all below, and what a launch that is executed changes */
-	pthread_cond_t work;  /* a node is ready, or quit */
+	pthread_cond_t work;  /* a node or a part is ready, or quit */
 	struct host_replay *replays;
+	struct host_job *jobs;
 	pthread_t helper[HOST_THREADS_MAX - 1];
 	uint32_t nhelpers, nidle;
 	int quit;
@@ -73,7 +77,7 @@ struct host_dev {
 	_Atomic uint32_t nstreams; /* created so far; numbers the streams in messages */
 	int poison;
 	uint64_t shuffle; /* a seed; 0: nodes run in the order of their numbers */
-	uint32_t nthreads; /* that execute one graph: the worker and helpers */
+	uint32_t nthreads; /* that execute a command: the worker and helpers */
 	struct host_pool pool;
 };
 
@@ -141,6 +145,13 @@ struct host_exec {
 	struct host_graph *graph;
 };
 
+/* of each worker and helper */
+struct host_running {
+	struct host_dev *dev; /* NULL on all other threads */
+	int error; /* that te__k_fail() set for the running command or part */
+};
+extern _Thread_local struct host_running host_running;
+
 /* common to host.c and graph.c */
 int host_fault(const char *what);
 int host_push(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes,
@@ -194,9 +205,16 @@ int host_graph_order(struct host_graph *g, uint64_t seed);
 int host_graph_branches(struct host_graph *g);
 int host_replay_new(struct host_graph *g, struct host_replay **ret_replay); /* NULL: none needed */
 int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t *count);
-int host_pool_start(const struct host_graph *g); /* the helpers, where the graph has branches */
+int host_replay_start(const struct host_graph *g); /* the helpers, where the graph has branches */
+int host_replay_help(struct host_pool *pool); /* with its lock; 0: no node was ready */
+
+/* team.c */
+uint32_t host_pool_nthreads(void); /* by TE_HOST_THREADS */
 void host_pool_init(struct host_dev *dev);
+int host_pool_start(struct host_dev *dev); /* all helpers */
 void host_pool_destroy(struct host_dev *dev);
+/* wake up to n idle helpers; with the pool's lock */
+void host_pool_wake(struct host_pool *pool, uint32_t n);
 
 /* device.c */
 int host_probe(struct te_backend_info *ret);

@@ -13,7 +13,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,9 +24,6 @@ struct queue {
 	uint32_t head, tail;
 };
 
-/* BLAS libraries use all cores for one GEMM and are slow when two threads call them */
-enum { ANY, BLAS, NQUEUES };
-
 struct host_replay {
 	struct host_replay *prev, *next; /* in the device's list while the launch is executed */
 	const struct host_graph *g;
@@ -35,13 +31,12 @@ struct host_replay {
 	const uint64_t *count; /* of the records inside the graph */
 	pthread_cond_t ready;
 	int waiting; /* the worker waits for ready */
-	int blas_running;
 	uint32_t nleft;	 /* nodes that have not finished */
 	uint32_t failed; /* the lowest node that failed, or the number of nodes */
 	int error;
 	char detail[512];
-	struct queue queue[NQUEUES];
-	uint32_t ndeps[]; /* of each node: dependencies left; then the memory of both queues */
+	struct queue queue;
+	uint32_t ndeps[]; /* of each node: dependencies left; then the memory of the queue */
 };
 
 /* graphs */
@@ -100,57 +95,27 @@ int host_replay_new(struct host_graph *g, struct host_replay **ret_replay)
 		*ret_replay = NULL;
 		return 0;
 	}
-	r = te__malloc(sizeof(*r) + (1 + NQUEUES) * (size_t)n * sizeof(r->ndeps[0]));
+	r = te__malloc(sizeof(*r) + 2 * (size_t)n * sizeof(r->ndeps[0]));
 	if (!r)
 		return te__fail(-ENOMEM, "host: no memory to launch a graph of %u nodes", n);
 	memset(r, 0, sizeof(*r));
 	r->g = g;
 	r->nleft = n;
 	r->failed = n;
-	for (int k = 0; k < NQUEUES; k++)
-		r->queue[k].v = r->ndeps + (size_t)(1 + k) * n;
+	r->queue.v = r->ndeps + n;
 	*ret_replay = r;
 	return 0;
 }
 
-static int calls_blas(const struct host_op *op)
-{
-#ifdef HAVE_CBLAS
-	return op->kind == HOST_KERNEL && op->value == TE_K_GEMM &&
-	       te__param_enum(TE_PARAM_GEMM_HOST) != TE__GEMM_HOST_REF;
-#else
-	(void)op;
-	return 0;
-#endif
-}
-
 static void push(struct host_replay *r, uint32_t node)
 {
-	struct queue *q = &r->queue[calls_blas(&r->g->node[node].op) ? BLAS : ANY];
-
-	q->v[q->tail++] = node;
+	r->queue.v[r->queue.tail++] = node;
 }
 
 /* nodes that threads could begin now; with the pool's lock, as all below */
 static uint32_t nready(const struct host_replay *r)
 {
-	const struct queue *any = &r->queue[ANY], *blas = &r->queue[BLAS];
-
-	return any->tail - any->head + (!r->blas_running && blas->head < blas->tail);
-}
-
-static int take(struct host_replay *r, uint32_t *ret_node)
-{
-	struct queue *q = &r->queue[BLAS];
-
-	if (r->blas_running || q->head == q->tail)
-		q = &r->queue[ANY];
-	else
-		r->blas_running = 1;
-	if (q->head == q->tail)
-		return 0;
-	*ret_node = q->v[q->head++];
-	return 1;
+	return r->queue.tail - r->queue.head;
 }
 
 /* the calling thread takes one ready node itself; wake a thread for each of the others */
@@ -163,8 +128,7 @@ static void wake(struct host_pool *pool, struct host_replay *r)
 		pthread_cond_signal(&r->ready);
 		n -= n != 0;
 	}
-	for (uint32_t i = 0; i < n && i < pool->nidle; i++)
-		pthread_cond_signal(&pool->work);
+	host_pool_wake(pool, n);
 }
 
 static void finish(struct host_replay *r, uint32_t node, int error)
@@ -176,8 +140,6 @@ static void finish(struct host_replay *r, uint32_t node, int error)
 		r->error = error;
 		snprintf(r->detail, sizeof(r->detail), "%s", te_error_detail());
 	}
-	if (calls_blas(&g->node[node].op))
-		r->blas_running = 0;
 	for (uint32_t i = g->succ_first[node]; i < g->succ_first[node + 1]; i++)
 		if (!--r->ndeps[g->succ[i]])
 			push(r, g->succ[i]);
@@ -187,9 +149,8 @@ static void finish(struct host_replay *r, uint32_t node, int error)
 /* execute ready nodes until there is none, or all have finished */
 static void drain(struct host_pool *pool, struct host_replay *r)
 {
-	uint32_t node;
-
-	while (take(r, &node)) {
+	while (nready(r)) {
+		const uint32_t node = r->queue.v[r->queue.head++];
 		const int skip = node > r->failed;
 		int error = 0;
 
@@ -241,78 +202,19 @@ int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t
 	return r->error ? te__fail(r->error, "%s", r->detail) : 0;
 }
 
-/* helper threads */
-
-static void *help(void *arg)
+int host_replay_help(struct host_pool *pool)
 {
-	struct host_pool *pool = arg;
+	struct host_replay *r = pool->replays;
 
-	pthread_mutex_lock(&pool->lock);
-	while (!pool->quit) {
-		struct host_replay *r = pool->replays;
-
-		while (r && !nready(r))
-			r = r->next;
-		if (r) {
-			drain(pool, r);
-			continue;
-		}
-		pool->nidle++;
-		pthread_cond_wait(&pool->work, &pool->lock);
-		pool->nidle--;
-	}
-	pthread_mutex_unlock(&pool->lock);
-	return NULL;
-}
-
-void host_pool_init(struct host_dev *dev)
-{
-	pthread_mutex_init(&dev->pool.lock, NULL);
-	pthread_cond_init(&dev->pool.work, NULL);
-}
-
-void host_pool_destroy(struct host_dev *dev)
-{
-	struct host_pool *pool = &dev->pool;
-
-	pthread_mutex_lock(&pool->lock);
-	pool->quit = 1;
-	pthread_cond_broadcast(&pool->work);
-	pthread_mutex_unlock(&pool->lock);
-	for (uint32_t i = 0; i < pool->nhelpers; i++)
-		pthread_join(pool->helper[i], NULL);
-	pthread_cond_destroy(&pool->work);
-	pthread_mutex_destroy(&pool->lock);
-}
-
-static int start_helper(struct host_pool *pool)
-{
-	sigset_t all, old;
-	int r;
-
-	/* signals are delivered to the program's threads only */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN :
-				pthread_create(&pool->helper[pool->nhelpers], NULL, help, pool);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r)
-		return te__fail(-EAGAIN, "host: no thread for the branches of a graph: %s",
-				te_strerror(-r));
-	pool->nhelpers++;
-	return 0;
-}
-
-int host_pool_start(const struct host_graph *g)
-{
-	struct host_pool *pool = &g->dev->pool;
-	int r = 0;
-
-	if (!g->succ || g->run)
+	while (r && !nready(r))
+		r = r->next;
+	if (!r)
 		return 0;
-	pthread_mutex_lock(&pool->lock);
-	while (!r && pool->nhelpers + 1 < g->dev->nthreads)
-		r = start_helper(pool);
-	pthread_mutex_unlock(&pool->lock);
-	return r;
+	drain(pool, r);
+	return 1;
+}
+
+int host_replay_start(const struct host_graph *g)
+{
+	return !g->succ || g->run ? 0 : host_pool_start(g->dev);
 }

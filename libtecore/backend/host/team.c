@@ -1,13 +1,249 @@
-/* team.c - te__k_for() of kernels/team.h. */
+/*
+ * team.c - the threads of a device, and te__k_for() of kernels/team.h.
+ *
+ * A pool of helper threads executes ready nodes of graphs (replay.c) and parts of kernels that a
+ * thread splits by te__k_for(). That thread executes parts itself until none is left, so that it
+ * needs no helper to finish, and nothing can deadlock when all helpers are busy. Helpers prefer
+ * nodes: these are larger, and a kernel that gets no help still finishes.
+ */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "kernels/team.h"
 #include "libtecore/backend/host/host.h"
 
+/* parts per thread: more even out threads that are slower, fewer cost less */
+#define PARTS 4
+
+/* the range of a te__k_for(), on the stack of its caller */
+struct host_job {
+	struct host_job *prev, *next; /* in the pool's list */
+	te__k_part_fn *fn;
+	void *arg;
+	int64_t n, step;
+	_Atomic int64_t begin; /* of the next part */
+	/* with the pool's lock */
+	pthread_cond_t left;
+	uint32_t nhelpers; /* in it */
+	int error;	   /* of a part that a helper executed */
+	char detail[512];
+};
+
+/* ---- the number of threads ---- */
+
+/* the processors that a quota of the process's control group is worth, rounded up; 0: no quota */
+static uint32_t quota(void)
+{
+	char path[512], file[600];
+	long long used, period;
+	uint32_t n = 0;
+	FILE *f = fopen("/proc/self/cgroup", "r");
+	int found = f && fscanf(f, "0::%511s", path) == 1;
+
+	if (f)
+		fclose(f);
+	if (!found)
+		return 0;
+	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/cpu.max", path);
+	f = fopen(file, "r");
+	if (f && fscanf(f, "%lld %lld", &used, &period) == 2 && used > 0 && period > 0)
+		n = (uint32_t)((used + period - 1) / period);
+	if (f)
+		fclose(f);
+	return n;
+}
+
+static uint32_t usable_processors(void)
+{
+	const uint32_t most = quota();
+	cpu_set_t set;
+	int n = 1;
+
+	/* it fails if the machine has more processors than the set */
+	n = sched_getaffinity(0, sizeof(set), &set) ? (int)HOST_THREADS_MAX : CPU_COUNT(&set);
+	return most && most < (uint32_t)n ? most : (uint32_t)n;
+}
+
+uint32_t host_pool_nthreads(void)
+{
+	int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
+
+	n = n < 1 ? usable_processors() : n;
+	return n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
+}
+
+/* ---- jobs ---- */
+
+static void execute(struct host_job *j)
+{
+	int64_t begin;
+
+	while ((begin = atomic_fetch_add(&j->begin, j->step)) < j->n)
+		j->fn(j->arg, begin, j->n - begin < j->step ? j->n : begin + j->step);
+}
+
+/* on a helper, with the pool's lock; 0: no job has parts left */
+static int help_job(struct host_pool *pool)
+{
+	struct host_job *j = pool->jobs;
+
+	while (j && atomic_load(&j->begin) >= j->n)
+		j = j->next;
+	if (!j)
+		return 0;
+	j->nhelpers++;
+	pthread_mutex_unlock(&pool->lock);
+	host_running.error = 0;
+	execute(j);
+	pthread_mutex_lock(&pool->lock);
+	if (host_running.error && !j->error) {
+		j->error = host_running.error;
+		snprintf(j->detail, sizeof(j->detail), "%s", te_error_detail());
+	}
+	if (!--j->nhelpers)
+		pthread_cond_signal(&j->left);
+	return 1;
+}
+
+static void *help(void *arg)
+{
+	struct host_dev *dev = arg;
+	struct host_pool *pool = &dev->pool;
+
+	host_running.dev = dev;
+	pthread_mutex_lock(&pool->lock);
+	while (!pool->quit) {
+		if (host_replay_help(pool) || help_job(pool))
+			continue;
+		pool->nidle++;
+		pthread_cond_wait(&pool->work, &pool->lock);
+		pool->nidle--;
+	}
+	pthread_mutex_unlock(&pool->lock);
+	return NULL;
+}
+
+/* ---- the pool ---- */
+
+void host_pool_init(struct host_dev *dev)
+{
+	pthread_mutex_init(&dev->pool.lock, NULL);
+	pthread_cond_init(&dev->pool.work, NULL);
+}
+
+void host_pool_destroy(struct host_dev *dev)
+{
+	struct host_pool *pool = &dev->pool;
+
+	pthread_mutex_lock(&pool->lock);
+	pool->quit = 1;
+	pthread_cond_broadcast(&pool->work);
+	pthread_mutex_unlock(&pool->lock);
+	for (uint32_t i = 0; i < pool->nhelpers; i++)
+		pthread_join(pool->helper[i], NULL);
+	pthread_cond_destroy(&pool->work);
+	pthread_mutex_destroy(&pool->lock);
+}
+
+/* with the pool's lock; an error number */
+static int start_helper(struct host_dev *dev)
+{
+	struct host_pool *pool = &dev->pool;
+	sigset_t all, old;
+	int r;
+
+	/* signals are delivered to the program's threads only */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&pool->helper[pool->nhelpers], NULL, help, dev);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pool->nhelpers += !r;
+	return r;
+}
+
+int host_pool_start(struct host_dev *dev)
+{
+	struct host_pool *pool = &dev->pool;
+	int r = 0;
+
+	pthread_mutex_lock(&pool->lock);
+	while (!r && pool->nhelpers + 1 < dev->nthreads)
+		r = te__fault_point() ? EAGAIN : start_helper(dev);
+	pthread_mutex_unlock(&pool->lock);
+	return r ? te__fail(-EAGAIN, "host: no thread for the branches of a graph: %s",
+			    te_strerror(-r)) :
+		   0;
+}
+
+void host_pool_wake(struct host_pool *pool, uint32_t n)
+{
+	for (uint32_t i = 0; i < n && i < pool->nidle; i++)
+		pthread_cond_signal(&pool->work);
+}
+
+/* ---- te__k_for ---- */
+
+/* helpers for nparts parts: without a fault point, because the job needs none of them */
+static void publish(struct host_dev *dev, struct host_job *j, int64_t nparts)
+{
+	struct host_pool *pool = &dev->pool;
+	const uint32_t most = dev->nthreads - 1;
+	const uint32_t want = nparts - 1 < most ? (uint32_t)(nparts - 1) : most;
+
+	pthread_mutex_lock(&pool->lock);
+	j->next = pool->jobs;
+	if (j->next)
+		j->next->prev = j;
+	pool->jobs = j;
+	host_pool_wake(pool, want);
+	while (pool->nhelpers < want && !start_helper(dev))
+		;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* no helper begins another part; wait for those that are in one */
+static void withdraw(struct host_pool *pool, struct host_job *j)
+{
+	pthread_mutex_lock(&pool->lock);
+	if (j->prev)
+		j->prev->next = j->next;
+	else
+		pool->jobs = j->next;
+	if (j->next)
+		j->next->prev = j->prev;
+	while (j->nhelpers)
+		pthread_cond_wait(&j->left, &pool->lock);
+	pthread_mutex_unlock(&pool->lock);
+}
+
 void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg)
 {
-	(void)grain;
-	if (n > 0)
-		fn(arg, 0, n);
+	struct host_dev *dev = host_running.dev;
+	const int64_t ngrains = (n + grain - 1) / grain;
+	struct host_job j = { .fn = fn, .arg = arg, .n = n };
+	int64_t per_part;
+
+	if (ngrains < 2 || !dev || dev->nthreads < 2) {
+		if (n > 0)
+			fn(arg, 0, n);
+		return;
+	}
+	per_part = ngrains / (PARTS * dev->nthreads);
+	per_part = per_part < 1 ? 1 : per_part;
+	j.step = per_part * grain;
+	pthread_cond_init(&j.left, NULL);
+	publish(dev, &j, (ngrains + per_part - 1) / per_part);
+	execute(&j);
+	withdraw(&dev->pool, &j);
+	pthread_cond_destroy(&j.left);
+	if (j.error && !host_running.error) {
+		te__fail(j.error, "%s", j.detail);
+		te__k_fail(j.error);
+	}
 }

@@ -32,7 +32,6 @@ struct te__launch {
 	enum te_k_id id;
 	const void *args;
 	size_t nbytes; /* sizeof the struct of this id */
-	uint32_t call; /* consecutive launches with the same value above 0 form a batch */
 };
 
 /* One node of a graph, as far as its backend knows it. The graph owns what it points to. */
@@ -48,7 +47,6 @@ struct te__gnode {
 	const void *event; /* EVENT: the backend's event that the node records */
 	int32_t fixed;	  /* 1: its pointers cannot be changed */
 	int32_t opaque;  /* 1: which memory it uses is unknown */
-	int32_t in_batch; /* 1: continues the previous node's batch and depends on that node only */
 	struct te__range scratch; /* memory that it uses in addition */
 	uint32_t ndeps;
 	const uint32_t *dep; /* ascending; below the number of this node */

@@ -123,10 +123,10 @@ static struct segment *segment_at(const struct work *w, uintptr_t begin)
 
 /* dependencies */
 
-/* adds a dependency of node at, unless it is the node itself or in its batch */
+/* adds a dependency of node at, unless it is the node itself */
 static void dep_add(struct work *w, uint32_t node, uint32_t at)
 {
-	if (node >= at || w->seen[node] == at)
+	if (node == at || w->seen[node] == at)
 		return;
 	w->seen[node] = at;
 	w->pending[w->npending++] = node;
@@ -177,8 +177,8 @@ static int joins_latest(const struct work *w, const struct segment *s, enum te__
 	return access == TE__READ || are_disjoint(w, s->latest, n);
 }
 
-/* node i, of the batch from node to last, accesses the range */
-static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t node, uint32_t last)
+/* the node accesses the range */
+static int use(struct work *w, const struct te__range *r, uint32_t node)
 {
 	int ret = 0;
 
@@ -188,13 +188,13 @@ static int use(struct work *w, const struct te__range *r, uint32_t i, uint32_t n
 			s->since = w->barrier;
 			s->latest = s->before = NONE;
 		}
-		if (!joins_latest(w, s, r->access, &w->node[i])) {
+		if (!joins_latest(w, s, r->access, &w->node[node])) {
 			s->before = s->latest;
 			s->latest = NONE;
 			s->access = r->access;
 		}
 		deps_add_list(w, s->before, node);
-		ret = link_add(w, &s->latest, last);
+		ret = link_add(w, &s->latest, node);
 	}
 	return ret;
 }
@@ -250,6 +250,7 @@ static void deps_reduce(struct work *w, uint32_t node)
 /* the pending dependencies become edges of the node */
 static int edges_add(struct work *w, uint32_t node)
 {
+	deps_reduce(w, node);
 	if (w->ndeps + w->npending > w->capdeps) {
 		size_t cap = 2 * w->capdeps + w->npending + 64;
 		uint32_t *dep = te__realloc(w->e.dep, cap * sizeof(*dep));
@@ -276,40 +277,16 @@ static int is_barrier(const struct te__gnode *n)
 	       n->kind == TE_NODE_OTHER;
 }
 
-/* the batch from node to last is a chain; its first node has the pending dependencies */
-static int batch_edges(struct work *w, uint32_t node, uint32_t last)
+/* finds the dependencies of a node */
+static int node_add(struct work *w, uint32_t node)
 {
-	int r = 0;
-
-	for (uint32_t i = node; !r && i <= last; i++) {
-		if (i > node) {
-			dep_add(w, i - 1, i);
-			deps_reduce(w, i);
-		}
-		r = edges_add(w, i);
-	}
-	return r;
-}
-
-static int batch_has_barrier(const struct work *w, uint32_t node, uint32_t last)
-{
-	while (node < last && !is_barrier(&w->node[node]))
-		node++;
-	return is_barrier(&w->node[node]);
-}
-
-/* finds the dependencies of a batch */
-static int batch_add(struct work *w, uint32_t node, uint32_t last)
-{
-	const int barrier = batch_has_barrier(w, node, last);
+	const int barrier = is_barrier(&w->node[node]);
 	struct te__ranges ranges;
 	int r = 0;
 
-	for (uint32_t i = node; !r && i <= last; i++) {
-		te__node_ranges(&w->node[i], &ranges);
-		for (uint32_t k = 0; !r && k < ranges.n; k++)
-			r = use(w, &ranges.v[k], i, node, last);
-	}
+	te__node_ranges(&w->node[node], &ranges);
+	for (uint32_t k = 0; !r && k < ranges.n; k++)
+		r = use(w, &ranges.v[k], node);
 	if (barrier)
 		for (uint32_t i = w->barrier == NONE ? 0 : w->barrier; i < node; i++)
 			if (!w->has_dependent[i])
@@ -317,16 +294,8 @@ static int batch_add(struct work *w, uint32_t node, uint32_t last)
 	if (!w->npending && w->barrier != NONE)
 		dep_add(w, w->barrier, node);
 	if (barrier)
-		w->barrier = last;
-	deps_reduce(w, node);
-	return r ? r : batch_edges(w, node, last);
-}
-
-static uint32_t batch_end(const struct work *w, uint32_t node)
-{
-	while (node + 1 < w->n && w->node[node + 1].in_batch)
-		node++;
-	return node;
+		w->barrier = node;
+	return r ? r : edges_add(w, node);
 }
 
 static int is_chain(uint32_t n, const struct te__gnode *node)
@@ -344,7 +313,6 @@ static int edges_keep(struct work *w)
 	for (uint32_t i = 0; !r && i < w->n; i++) {
 		for (uint32_t k = 0; k < w->node[i].ndeps; k++)
 			dep_add(w, w->node[i].dep[k], i);
-		deps_reduce(w, i);
 		r = edges_add(w, i);
 	}
 	return r;
@@ -354,10 +322,8 @@ static int edges_find(struct work *w)
 {
 	int r = segments_make(w);
 
-	for (uint32_t i = 0, last; !r && i < w->n; i = last + 1) {
-		last = batch_end(w, i);
-		r = batch_add(w, i, last);
-	}
+	for (uint32_t i = 0; !r && i < w->n; i++)
+		r = node_add(w, i);
 	return r;
 }
 

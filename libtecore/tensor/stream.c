@@ -749,7 +749,7 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, 
 
 int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)
 {
-	struct te__launch l = { id, args, nbytes, 0 };
+	struct te__launch l = { id, args, nbytes };
 	struct te__ranges used;
 	int r;
 

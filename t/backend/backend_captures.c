@@ -146,7 +146,7 @@ static void step(void *stream, const struct state *s)
 	struct te_k_add add = {
 		.a = s->x, .b = s->dx, .y = s->x, .n = STATE_NELEMS, .dtype = TE_DTYPE_FP32
 	};
-	struct te__launch l = { TE_K_ADD, &add, sizeof(add), 0 };
+	struct te__launch l = { TE_K_ADD, &add, sizeof(add) };
 
 	DO(ops->copy(stream, s->q, s->p + 3, STATE_NBYTES - 3));
 	DO(ops->fill8(stream, s->q + STATE_NBYTES - 3, 0x5a, 3));

@@ -205,7 +205,7 @@ int bk_cast(void *stream, const float *x, void *y, int64_t n)
 		.xdtype = TE_DTYPE_FP32,
 		.ydtype = TE_DTYPE_BF16,
 	};
-	struct te__launch l = { TE_K_CAST, &k, sizeof(k), 0 };
+	struct te__launch l = { TE_K_CAST, &k, sizeof(k) };
 	int r = ops->launch(stream, &l);
 
 	/* the backend has a copy */

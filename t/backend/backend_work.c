@@ -186,7 +186,7 @@ END_TEST
 START_TEST(a_kernel_that_is_not_there_is_refused)
 {
 	struct te_k_clear k = { 0 };
-	struct te__launch l = { TE_K_COUNT, &k, sizeof(k), 0 };
+	struct te__launch l = { TE_K_COUNT, &k, sizeof(k) };
 
 	fails(ops->launch(a, &l), -TE_EKERNEL, "");
 	l.id = (enum te_k_id)(TE_K_COUNT + 1000);

@@ -86,7 +86,7 @@ START_TEST(a_gemm_is_a_chain_of_nodes)
 	ck_assert_int_eq(before != NULL, _i);
 	for (int k = 0; k < 3; k++)
 		DO(te__cu.cuMemsetD8Async((uintptr_t)x, 1, 3, a.stream));
-	DO(te__cuda_note(&a, &what, 0, before));
+	DO(te__cuda_note(&a, &what, before));
 	memset(&args, 0xff, sizeof(args)); /* the arguments were copied */
 	DO(ops->fill8(&a, x, 2, 9));
 	DO(ops->capture_end(&a, &graph));
@@ -100,9 +100,8 @@ START_TEST(a_gemm_is_a_chain_of_nodes)
 		ck_assert_int_eq(n.id, TE_K_GEMM);
 		ck_assert_int_eq(n.opaque, 0);
 		ck_assert_int_eq(n.fixed, 1);
-		ck_assert_int_eq(n.args != NULL, k == 2);
-		if (n.args)
-			ck_assert_ptr_eq(((const struct te_k_gemm *)n.args)->b, y);
+		ck_assert_ptr_eq(((const struct te_k_gemm *)n.args)->b, y);
+		ck_assert_uint_eq(n.nbytes, k == 2 ? sizeof(args) : 0);
 	}
 	ck_assert_int_eq(node(graph, 3 + (uint64_t)_i).id, -1);
 	ops->graph_destroy(graph);

@@ -58,7 +58,7 @@ static int queue_gemm(unsigned char *d, const unsigned char *from, unsigned char
 							     .dst = (uintptr_t)d + 8,
 							     .src = (uintptr_t)from,
 							     .n = 8 });
-	return r ? r : te__cuda_note(&a, &what, 0, before);
+	return r ? r : te__cuda_note(&a, &what, before);
 }
 
 static void *captured_edges(uint32_t edges, void (*queue_all)(void))
@@ -222,7 +222,7 @@ static void queue_memsets(void)
 						    .elem = 2,
 						    .n = 8 }));
 	DO(fake_queue(a.stream, (struct fake_node){ .type = TE__CU_NODE_KERNEL }));
-	DO(te__cuda_note(&a, &what, 0, before));
+	DO(te__cuda_note(&a, &what, before));
 	DO(ops->fill8(&a, y, 5, 1));
 }
 
@@ -356,32 +356,6 @@ START_TEST(any_work_with_any_edges)
 }
 END_TEST
 
-static void queue_batch(void)
-{
-	for (uint32_t k = 0; k < 4; k++) {
-		const struct te_k_fill args = { memory + 16 * (k % 3), 16, k, 1 };
-
-		/* a batch of three, and one that depends on the first */
-		DO(ops->launch(&a, &(struct te__launch){ TE_K_FILL, &args, sizeof(args),
-							 k < 3 ? 7 : 0 }));
-	}
-}
-
-START_TEST(launches_of_a_batch_are_a_chain)
-{
-	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_batch);
-
-	for (uint64_t k = 1; k < 4; k++) {
-		const struct te__gnode n = node(graph, k);
-
-		ck_assert_uint_eq(n.ndeps, 1);
-		ck_assert_uint_eq(n.dep[0], k - 1);
-		ck_assert_int_eq(n.in_batch, k < 3);
-	}
-	ops->graph_destroy(graph);
-}
-END_TEST
-
 static uint32_t sweep_edges;
 
 /* memsets that become kernels, an added first node, edges of both kinds */
@@ -417,7 +391,6 @@ void exec_edge_cases(TCase *c)
 {
 	tcase_add_loop_test(c, fills_and_memsets_of_gemms_are_kernels, 0, 4);
 	tcase_add_loop_test(c, other_memsets_are_kept, 0, 4);
-	tcase_add_test(c, launches_of_a_batch_are_a_chain);
 	tcase_add_test(c, one_node_has_no_dependencies);
 	tcase_add_test(c, programmatic_edges_of_the_caller);
 	tcase_add_test(c, any_work_with_any_edges);

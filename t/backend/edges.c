@@ -120,29 +120,27 @@ static void put_attn(struct list *l, uint32_t i, enum te_k_id id, uint32_t pass,
 						  .dtype = TE_DTYPE_FP32 };
 }
 
-/* n nodes of one GEMM; only the last has its memory */
+/* n nodes of one GEMM: a memset, unless there is only one, and kernels */
 static void put_gemm(struct list *l, uint32_t i, uint32_t n, uint64_t d, uint64_t a,
 			uint64_t scratch)
 {
 	for (uint32_t k = i; k < i + n; k++) {
-		l->node[k].kind = k == i && n > 1 ? TE_NODE_FILL : TE_NODE_KERNEL;
-		l->node[k].id = TE_K_GEMM;
+		put_kernel(l, k, TE_K_GEMM);
+		if (k == i && n > 1)
+			l->node[k].kind = TE_NODE_FILL;
 		l->node[k].fixed = 1;
-		l->node[k].in_batch = k > i;
+		l->args[k].gemm = (struct te_k_gemm){ .a = at(a),
+						      .b = at(a + 16),
+						      .d = at(d),
+						      .m = 2,
+						      .n = 2,
+						      .k = 2,
+						      .adtype = TE_DTYPE_FP32,
+						      .bdtype = TE_DTYPE_FP32,
+						      .cdtype = TE_DTYPE_FP32,
+						      .ddtype = TE_DTYPE_FP32 };
+		l->node[k].scratch = (struct te__range){ BASE + scratch, 32, TE__WRITE };
 	}
-	i += n - 1;
-	put_kernel(l, i, TE_K_GEMM);
-	l->args[i].gemm = (struct te_k_gemm){ .a = at(a),
-					      .b = at(a + 16),
-					      .d = at(d),
-					      .m = 2,
-					      .n = 2,
-					      .k = 2,
-					      .adtype = TE_DTYPE_FP32,
-					      .bdtype = TE_DTYPE_FP32,
-					      .cdtype = TE_DTYPE_FP32,
-					      .ddtype = TE_DTYPE_FP32 };
-	l->node[i].scratch = (struct te__range){ BASE + scratch, 32, TE__WRITE };
 }
 
 static void put_barrier(struct list *l, uint32_t i)
@@ -326,22 +324,10 @@ static uint64_t *model(const struct list *l)
 	uint64_t *must = calloc(l->n * l->nwords + 1u, sizeof(*must));
 
 	ck_assert_ptr_nonnull(must);
-	for (uint32_t i = 0, last; i < l->n; i = last + 1) {
-		for (last = i; last + 1 < l->n && l->node[last + 1].in_batch; last++)
-			;
-		/* the first node of a batch has the dependencies of all its nodes */
-		for (uint32_t k = i; k <= last; k++)
-			for (uint32_t j = 0; j < i; j++)
-				if (conflict(&l->node[j], &l->node[k])) {
-					uint32_t end = j;
-
-					while (end + 1 < i && l->node[end + 1].in_batch)
-						end++;
-					join(l, must, i, end);
-				}
-		for (uint32_t k = i + 1; k <= last; k++)
-			join(l, must, k, k - 1);
-	}
+	for (uint32_t i = 0; i < l->n; i++)
+		for (uint32_t j = 0; j < i; j++)
+			if (conflict(&l->node[j], &l->node[i]))
+				join(l, must, i, j);
 	return must;
 }
 
@@ -367,15 +353,6 @@ static void check_none_implied(const struct list *l)
 						     l->e.dep[d], i, l->e.dep[k]);
 }
 
-static void check_batches(const struct list *l)
-{
-	for (uint32_t i = 1; i < l->n; i++)
-		if (l->node[i].in_batch)
-			ck_assert_msg(l->e.first[i + 1] - l->e.first[i] == 1 &&
-					      l->e.dep[l->e.first[i]] == i - 1,
-				      "node %u does not depend on %u alone", i, i - 1);
-}
-
 START_TEST(every_node_depends_on_conflicting_nodes)
 {
 	for (int trial = 0; trial < 3000; trial++) {
@@ -386,7 +363,6 @@ START_TEST(every_node_depends_on_conflicting_nodes)
 		find_edges(&l);
 		check_exact(&l);
 		check_none_implied(&l);
-		check_batches(&l);
 		list_free(&l);
 	}
 }
@@ -589,7 +565,6 @@ START_TEST(thousands)
 	find_edges(&l);
 	check_exact(&l);
 	check_none_implied(&l);
-	check_batches(&l);
 	list_free(&l);
 }
 END_TEST
@@ -600,7 +575,6 @@ START_TEST(tens_of_thousands)
 	struct list l = list_random(17000, 100000, 0);
 
 	find_edges(&l);
-	check_batches(&l);
 	for (int pair = 0; pair < 300000; pair++) {
 		const uint32_t i = (uint32_t)tt_rand_int(1, l.n - 1);
 		const uint32_t j = (uint32_t)tt_rand_int(0, i - 1);

@@ -217,9 +217,9 @@ START_TEST(names_the_nodes_of_a_gemm)
 	DO(te_recording_dot(rec, NULL, &text));
 	ck_assert_ptr_nonnull(strstr(text, "1 gemm"));
 	free(text);
-	/* a node of cuBLASLt cannot be patched */
-	rec_binding(rec, te_tensor_data(x), te_tensor_nbytes(x), 2, is_host);
-	rec_binding(rec, te_tensor_data(d), te_tensor_nbytes(d), 1, is_host);
+	/* each node of a GEMM has its arguments; one of cuBLASLt cannot be patched */
+	rec_binding(rec, te_tensor_data(x), te_tensor_nbytes(x), 1 + (int)ngemm, is_host);
+	rec_binding(rec, te_tensor_data(d), te_tensor_nbytes(d), (int)ngemm, is_host);
 	if (!is_host) {
 		ck_assert_int_eq(rec_rebind(rec, 1, te_tensor_data(w)), -EOPNOTSUPP);
 		tt_said("gemm");

@@ -653,7 +653,7 @@ static int gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 				    p->workspace_nbytes, s->stream),
 			     "cublasLtMatmul", &p->key);
 	pthread_mutex_unlock(&d->lt_lock);
-	return r < 0 ? r : te__cuda_note(s, &what, 0, before);
+	return r < 0 ? r : te__cuda_note(s, &what, before);
 }
 
 /*
@@ -676,5 +676,5 @@ int te__cublaslt_gemm(struct te__cuda_stream *s, const struct te_k_gemm *g)
 	add.bias = g->bias;
 	add.rows = g->m;
 	add.cols = g->n;
-	return te__cuda_launch(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add), 0 });
+	return te__cuda_launch(s, &(struct te__launch){ TE_K_BIAS_FWD, &add, sizeof(add) });
 }

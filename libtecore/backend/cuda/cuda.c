@@ -614,7 +614,7 @@ static int copy(struct te__cuda_stream *s, void *dst, const void *src, size_t nb
 	};
 	int r = TE__CU_CALL(cuMemcpyAsync, (uintptr_t)dst, (uintptr_t)src, nbytes, s->stream);
 
-	return r ? r : te__cuda_note(s, &what, 0, NULL);
+	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
 static int cuda_copy(void *stream, void *dst, const void *src, size_t nbytes)
@@ -639,7 +639,7 @@ static int fill_mem(struct te__cuda_stream *s, void *dst, uint32_t value, int32_
 		.elem = elem, .nbytes = n * (size_t)elem,
 	};
 	const struct te_k_fill args = { dst, (int64_t)n, value, elem };
-	const struct te__launch l = { TE_K_FILL, &args, sizeof(args), 0 };
+	const struct te__launch l = { TE_K_FILL, &args, sizeof(args) };
 	/* a memset node adds a microsecond of CPU time to each launch of a graph, a kernel none */
 	int r = atomic_load(&s->dev->ncaptures) ? te__cuda_capturing(s) : 0;
 

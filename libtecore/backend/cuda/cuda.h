@@ -119,12 +119,11 @@ int te__cuda_capture_active(void *stream);
 int te__cuda_event_record_external(void *event, void *stream);
 /*
  * Notes work that was just queued on the stream together with the node that it became, in the
- * stream's capture; does nothing outside captures. call: as in struct te__launch. before: for a
- * GEMM, which may become several nodes, the result of te__cuda_note_before(), called before it was
- * queued. The context must be current.
+ * stream's capture; does nothing outside captures. before: for a GEMM, which may become several
+ * nodes, the result of te__cuda_note_before(), called before it was queued. The context must be
+ * current.
  */
-int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, uint32_t call,
-		  void *before);
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before);
 int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
 int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
 void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);

@@ -151,7 +151,7 @@ static int memset_replace(struct te__cuda_graph *g, size_t i)
 	struct te__cu_memset_params m;
 	struct te__cu_kernel_params p;
 	struct te_k_fill fill;
-	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill), 0 };
+	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill) };
 	void *arg = &fill, *node;
 	int r = TE__CU_CALL(cuGraphMemsetNodeGetParams, g->nodes->node[i], &m);
 
@@ -174,7 +174,7 @@ static int memset_replace(struct te__cuda_graph *g, size_t i)
 static int root_add(struct te__cuda_graph *g, uint32_t nroots)
 {
 	struct te_k_fill fill = { .elem = 1 };
-	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill), 0 };
+	const struct te__launch l = { TE_K_FILL, &fill, sizeof(fill) };
 	struct te__cu_kernel_params p;
 	void *arg = &fill;
 	const size_t n = g->nodes->n + 1;

@@ -219,45 +219,41 @@ static int nodes_fill(struct te__cuda_graph *g, const struct order *o)
 	return r;
 }
 
-static struct te__gnode *marked(struct te__cuda_graph *g, const struct order *o, void *node,
-				const struct te__gnode *what)
+/* the node's info, or NULL: it is not in the graph */
+static struct te__gnode *info_of(const struct te__cuda_graph *g, const struct order *o, void *node)
 {
 	uint32_t number = number_of(o, node);
-	struct te__gnode *info;
 
-	if (number == UINT32_MAX)
-		return NULL;
-	info = &g->info[o->rank[number]];
-	info->kind = what->kind;
-	info->id = what->id;
-	info->args = what->args;
-	info->dst = what->dst;
-	info->src = what->src;
-	info->value = what->value;
-	info->elem = what->elem;
-	info->nbytes = what->nbytes;
-	info->event = what->event;
-	info->fixed = what->fixed;
-	info->scratch = what->scratch;
-	info->in_batch = what->in_batch;
-	info->opaque = 0;
-	return info;
+	return number == UINT32_MAX ? NULL : &g->info[o->rank[number]];
 }
 
-/* marks the nodes of a GEMM before its last one: they are a chain */
-static void mark_chain(struct te__cuda_graph *g, const struct order *o,
-		      const struct te__cuda_mark *m, struct te__gnode *last)
+/* what was queued, with the dependencies of the node */
+static void mark(struct te__gnode *info, const struct te__gnode *what)
 {
-	while (last->ndeps == 1 && g->info[last->dep[0]].opaque) {
-		void *node = g->nodes->node[last->dep[0]];
-		const struct te__gnode part = { .kind = g->info[last->dep[0]].kind,
-						.id = m->what.id,
-						.fixed = 1 };
+	const struct te__gnode found = *info;
 
-		if (node == m->before)
-			return;
-		last->in_batch = 1;
-		last = marked(g, o, node, &part);
+	*info = *what;
+	info->ndeps = found.ndeps;
+	info->dep = found.dep;
+}
+
+/*
+ * Marks the nodes of a GEMM before its last one. Which of its memory each accesses is unknown, so
+ * each has all of it; because all write the output, they run serially.
+ */
+static void mark_parts(struct te__cuda_graph *g, const struct te__cuda_mark *m,
+		       const struct te__gnode *last)
+{
+	struct te__gnode part = m->what;
+
+	part.nbytes = 0;
+	while (last->ndeps == 1 && g->info[last->dep[0]].opaque &&
+	       g->nodes->node[last->dep[0]] != m->before) {
+		struct te__gnode *info = &g->info[last->dep[0]];
+
+		part.kind = info->kind;
+		mark(info, &part);
+		last = info;
 	}
 }
 
@@ -266,15 +262,12 @@ static void marks_apply(struct te__cuda_graph *g, const struct order *o)
 	struct te__gnode *info;
 
 	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next)
-		marked(g, o, m->node, &m->what);
+		if ((info = info_of(g, o, m->node)))
+			mark(info, &m->what);
 	/* all other marked nodes are known now */
-	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next) {
-		if (m->what.id != TE_K_GEMM || !m->what.fixed)
-			continue;
-		info = marked(g, o, m->node, &m->what);
-		if (info)
-			mark_chain(g, o, m, info);
-	}
+	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next)
+		if (m->what.id == TE_K_GEMM && m->what.fixed && (info = info_of(g, o, m->node)))
+			mark_parts(g, m, info);
 }
 
 static int graph_fill(struct te__cuda_graph *g, struct order *o)
@@ -585,7 +578,6 @@ static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 		n->args ? (enum te_k_id)n->id : TE_K_FILL,
 		n->args ? n->args : &fill,
 		n->args ? n->nbytes : sizeof(fill),
-		0,
 	};
 	int r = n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
 

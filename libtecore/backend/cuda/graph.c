@@ -185,8 +185,7 @@ int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node)
 	return stream_at(s, &c, ret_node);
 }
 
-int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, uint32_t call,
-		  void *before)
+int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before)
 {
 	const size_t nbytes = what->args ? (size_t)what->nbytes : 0;
 	struct te__cuda_capture *c;
@@ -202,14 +201,12 @@ int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, uint3
 	m->next = NULL;
 	m->node = node;
 	m->before = before;
-	m->call = call;
 	m->what = *what;
 	if (nbytes) {
 		memcpy(m->args, what->args, nbytes);
 		m->what.args = m->args;
 	}
 	pthread_mutex_lock(&s->dev->lock);
-	m->what.in_batch = call && c->last_mark && c->last_mark->call == call;
 	if (c->last_mark)
 		c->last_mark->next = m;
 	else
@@ -259,7 +256,7 @@ static int host_call(struct te__cuda_stream *s, struct te__cuda_call *c, te_host
 		capture->calls = c;
 		pthread_mutex_unlock(&s->dev->lock);
 	}
-	return te__cuda_note(s, &what, 0, NULL);
+	return te__cuda_note(s, &what, NULL);
 }
 
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes)
@@ -301,7 +298,7 @@ static int record_external(struct te__cuda_event *e, struct te__cuda_stream *s)
 	pthread_mutex_unlock(&s->dev->lock);
 	r = TE__CU_CALL(cuEventRecordWithFlags, e->event, s->stream,
 			TE__CU_EVENT_RECORD_EXTERNAL);
-	return r ? r : te__cuda_note(s, &what, 0, NULL);
+	return r ? r : te__cuda_note(s, &what, NULL);
 }
 
 int te__cuda_event_record_external(void *event, void *stream)

@@ -12,7 +12,6 @@ struct te__cuda_mark {
 	struct te__cuda_mark *next;
 	void *node;
 	void *before; /* the stream's latest node before it, or NULL */
-	uint32_t call;
 	struct te__gnode what;
 	_Alignas(16) char args[];
 };

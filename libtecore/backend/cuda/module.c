@@ -129,7 +129,7 @@ static int launch(struct te__cuda_stream *s, const struct te__geometry *k, void 
 	int r = TE__CU_RAW(cuLaunchKernelEx, &config, func, &param, NULL);
 
 	if (!r)
-		return te__cuda_note(s, what, l->call, NULL);
+		return te__cuda_note(s, what, NULL);
 	return te__fail_cuda(r, "launch of %s, %u %u %u blocks of %u %u %u threads, %u bytes: %s",
 			     k->func, k->grid[0], k->grid[1], k->grid[2], k->block[0], k->block[1],
 			     k->block[2], k->smem, te__cuda_error_name(r));

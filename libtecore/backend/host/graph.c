@@ -182,7 +182,6 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	if (op->kind == HOST_KERNEL) {
 		ret->id = (int32_t)op->value;
 		ret->args = cmd->args;
-		ret->in_batch = op->call && index && cmd[-1].op.call == op->call;
 	} else if (op->kind == HOST_RECORD) {
 		ret->event = op->obj;
 	} else if (op->kind != HOST_CALL) {

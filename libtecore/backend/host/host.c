@@ -728,10 +728,8 @@ static int launch(void *stream, const struct te__launch *l)
 		return te__fail(-TE_EKERNEL, "host: this build holds no kernel %s",
 				te__k_name(l->id));
 	return host_work(stream,
-			 &(struct host_op){ .kind = HOST_KERNEL,
-					    .value = l->id,
-					    .nbytes = l->nbytes,
-					    .call = l->call },
+			 &(struct host_op){
+				 .kind = HOST_KERNEL, .value = l->id, .nbytes = l->nbytes },
 			 l->args, l->nbytes);
 }
 

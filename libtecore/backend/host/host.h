@@ -33,7 +33,6 @@ struct host_op {
 	void *dst;
 	const void *src;
 	size_t nbytes; /* to copy or fill; bytes of arguments */
-	uint32_t call; /* of a launch */
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
 	struct host_replay *replay; /* GRAPH: of a launch with branches, else NULL */

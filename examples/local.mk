@@ -1,6 +1,8 @@
-# Whole programs a user can start from; built by make check, run by t/meta.
+# Whole programs a user can start from; built by make check, run by t/meta, installed as
+# documentation.
 EXAMPLES = \
 	examples/custom_op.c \
 	examples/graph_callable.c
 
-EXTRA_DIST += $(EXAMPLES)
+exampledir = $(docdir)/examples
+dist_example_DATA = $(EXAMPLES)

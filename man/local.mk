@@ -212,7 +212,8 @@ dist_man3_MANS += \
 
 dist_man7_MANS += \
 	man/te.7 \
-	man/te_errors.7
+	man/te_errors.7 \
+	man/te_tutorial.7
 nodist_man7_MANS = man/te_environment.7
 
 man/te_environment.7: man/te_environment.7.in man/params.awk libtecore/base/params.def

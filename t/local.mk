@@ -85,7 +85,9 @@ TT_SH += \
 	t/tools/t8006-te_train-golden.t \
 	t/tools/t8007-te_info.t \
 	t/tools/t8008-te_perftest.t \
-	t/tools/t8009-te_train-graph.t
+	t/tools/t8009-te_train-graph.t \
+	t/tools/t8010-completion.t \
+	t/tools/t8011-tutorial.t
 endif
 
 TEST_EXTENSIONS = .t

@@ -89,6 +89,18 @@ tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
 	libtecore/libtecore.la $(JANSSON_LIBS) $(ZLIB_LIBS) -lm
 
+# one script, which bash-completion finds under the name of each tool
+COMPLETIONS = \
+	tools/completion/te_info \
+	tools/completion/te_perftest \
+	tools/completion/te_plot \
+	tools/completion/te_train
+completiondir = $(datadir)/bash-completion/completions
+nodist_completion_DATA = $(COMPLETIONS)
+CLEANFILES += $(COMPLETIONS)
+$(COMPLETIONS): tools/completion.bash
+	$(AM_V_GEN)$(MKDIR_P) tools/completion && cp $(srcdir)/tools/completion.bash $@
+
 dist_man1_MANS += \
 	man/te_info.1 \
 	man/te_perftest.1 \
@@ -101,3 +113,4 @@ EXTRA_DIST += \
 	man/te_plot.1 \
 	man/te_train.1
 endif
+EXTRA_DIST += tools/completion.bash

@@ -1,0 +1,36 @@
+#!/bin/sh
+# bash completes the options of the tools, their choices, and the tests of te_perftest.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+command -v bash >/dev/null || skip_all "bash is not found"
+cd "$tmp" || exit 99
+
+# completes WANT COMMAND CURRENT PREVIOUS: what the second word may be
+completes()
+{
+	bash -c '
+		. "$abs_top_srcdir/tools/completion.bash"
+		PATH=$abs_top_builddir/tools:$abs_top_builddir/tools/te_train:$PATH
+		PATH=$abs_top_builddir/tools/te_perftest:$PATH
+		COMP_CWORD=1
+		_te_tool "$1" "$2" "$3"
+		echo "${COMPREPLY[*]}"' bash "$2" "$3" "$4" >got 2>&1
+	echo "$1" >want
+	same "$2 $4 $3: $1" want got
+}
+
+completes "--recipe" te_train --rec te_train
+completes "bf16" te_train b --recipe
+completes "step" te_train s --graph
+completes "char-gpt" te_train c --preset
+completes "" te_train fo te_train
+completes "graph gemm" te_perftest g te_perftest
+completes "--iters" te_perftest --it te_perftest
+completes "cold" te_perftest co --cache
+completes "--params" te_info --p te_info
+completes "--gnuplot" te_plot --g te_plot
+bash -c 'for f in te_info te_train; do cmp "$abs_top_srcdir/tools/completion.bash" \
+	"$abs_top_builddir/tools/completion/$f" || exit; done' >why 2>&1
+empty "it is installed under the name of each tool" why
+
+tap_end

@@ -8,6 +8,8 @@ bin_PROGRAMS += \
 
 tools_te_info_SOURCES = \
 	tools/te_info.c \
+	tools/te_train/record.c \
+	tools/te_train/record.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h
 tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
@@ -44,6 +46,8 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_train/hfconfig.h \
 	tools/te_train/model.c \
 	tools/te_train/model.h \
+	tools/te_train/record.c \
+	tools/te_train/record.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
@@ -75,6 +79,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/opts.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
+	tools/te_train/record.c \
+	tools/te_train/record.h \
 	tools/te_train/safetensors.c \
 	tools/te_train/safetensors.h \
 	tools/te_train/sample.c \

@@ -8,17 +8,20 @@
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <te/comm.h>
 #include <te/ctx.h>
+#include <te/errno.h>
 #include <te/graph.h>
 #include <te/param.h>
 #include <te/version.h>
 
+#include "tools/te_train/record.h"
 #include "tools/te_train/say.h"
 
-static json_t *build_json(void)
+static void record_build(struct record *rec)
 {
 #ifdef HAVE_KERNELS
 	int kernels = 1;
@@ -30,86 +33,98 @@ static json_t *build_json(void)
 #else
 	int blas = 0;
 #endif
-	return json_pack("{s:s, s:b, s:b}", "compiler", __VERSION__, "device_kernels", kernels,
-			 "blas", blas);
+	record_open(rec, "build");
+	record_text(rec, "compiler", __VERSION__);
+	record_flag(rec, "device_kernels", kernels);
+	record_flag(rec, "blas", blas);
+	record_close(rec);
 }
 
-static json_t *device_json(const struct te_device_info *d)
+static void record_device(struct record *rec, const struct te_device_info *d)
 {
-	return json_pack("{s:s, s:b, s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
-			 "name", d->name, "usable", (int)d->usable, "reason", d->reason, "cc_major",
-			 (int)d->cc_major, "cc_minor", (int)d->cc_minor, "nprocs", (int)d->nprocs,
-			 "clock_mhz", (int)d->clock_mhz, "mem_total_bytes",
-			 (json_int_t)d->mem_total_nbytes, "mem_free_bytes",
-			 (json_int_t)d->mem_free_nbytes, "l2_bytes", (json_int_t)d->l2_nbytes,
-			 "peak_fp8_flop_per_s", d->peak_fp8_flops, "peak_bf16_flop_per_s",
-			 d->peak_bf16_flops, "peak_fp32_flop_per_s", d->peak_fp32_flops,
-			 "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+	record_open(rec, NULL);
+	record_shown(rec, "name", d->name, strlen(d->name));
+	record_flag(rec, "usable", d->usable);
+	record_shown(rec, "reason", d->reason, strlen(d->reason));
+	record_int(rec, "cc_major", d->cc_major);
+	record_int(rec, "cc_minor", d->cc_minor);
+	record_int(rec, "nprocs", d->nprocs);
+	record_int(rec, "clock_mhz", d->clock_mhz);
+	record_int(rec, "mem_total_bytes", (int64_t)d->mem_total_nbytes);
+	record_int(rec, "mem_free_bytes", (int64_t)d->mem_free_nbytes);
+	record_int(rec, "l2_bytes", (int64_t)d->l2_nbytes);
+	record_real(rec, "peak_fp8_flop_per_s", d->peak_fp8_flops);
+	record_real(rec, "peak_bf16_flop_per_s", d->peak_bf16_flops);
+	record_real(rec, "peak_fp32_flop_per_s", d->peak_fp32_flops);
+	record_real(rec, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+	record_close(rec);
 }
 
-/* 0 and a new reference, or an exit status */
-static int backends_json(json_t **ret)
+/* this and the functions below return an exit status */
+static int record_backend(struct record *rec, int index)
 {
-	json_t *list = json_array();
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
+	int r = te_backend_info(index, &b);
+
+	record_open(rec, NULL);
+	record_text(rec, "name", b.name);
+	record_shown(rec, "version", b.version, strlen(b.version));
+	record_shown(rec, "reason", b.reason, strlen(b.reason));
+	record_open_list(rec, "devices");
+	for (int k = 0; k < b.ndevices && !r; k++) {
+		struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+		r = te_device_info(b.name, k, &d);
+		record_device(rec, &d);
+	}
+	record_close(rec);
+	record_close(rec);
+	return r ? say_te(r, "cannot query a backend"), STATUS_FAILED : STATUS_OK;
+}
+
+static int record_backends(struct record *rec)
+{
+	int r = STATUS_OK;
+
+	record_open_list(rec, "backends");
+	for (int i = 0; i < te_backend_count() && !r; i++)
+		r = record_backend(rec, i);
+	record_close(rec);
+	return r;
+}
+
+static int record_params(struct record *rec)
+{
 	int r = 0;
 
-	for (int i = 0; i < te_backend_count() && !r; i++) {
-		struct te_backend_info b = TE_BACKEND_INFO_INIT;
-		json_t *devices;
-
-		r = te_backend_info(i, &b);
-		if (r)
-			break;
-		devices = json_array();
-		for (int k = 0; k < b.ndevices && !r; k++) {
-			struct te_device_info d = TE_DEVICE_INFO_INIT;
-
-			r = te_device_info(b.name, k, &d);
-			if (!r)
-				json_array_append_new(devices, device_json(&d));
-		}
-		json_array_append_new(list,
-				      json_pack("{s:s, s:s, s:s, s:o}", "name", b.name, "version",
-						b.version, "reason", b.reason, "devices", devices));
-	}
-	if (r) {
-		json_decref(list);
-		return say_te(r, "cannot query a backend");
-	}
-	*ret = list;
-	return 0;
-}
-
-static int params_json(json_t **ret)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < te_param_count(); i++) {
+	record_open_list(rec, "parameters");
+	for (size_t i = 0; i < te_param_count() && !r; i++) {
 		struct te_param_info p = TE_PARAM_INFO_INIT;
-		int r = te_param_info(i, &p);
 
-		if (r) {
-			json_decref(list);
-			return say_te(r, "cannot query a parameter");
-		}
-		json_array_append_new(list,
-				      json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name",
-						p.name, "value", p.value, "source", p.source,
-						"default", p.dflt, "type", p.type, "unit", p.unit,
-						"category", p.category, "text", p.text));
+		r = te_param_info(i, &p);
+		record_open(rec, NULL);
+		record_text(rec, "name", p.name);
+		record_shown(rec, "value", p.value, strlen(p.value));
+		record_text(rec, "source", p.source);
+		record_text(rec, "default", p.dflt);
+		record_text(rec, "type", p.type);
+		record_text(rec, "unit", p.unit);
+		record_text(rec, "category", p.category);
+		record_text(rec, "text", p.text);
+		record_close(rec);
 	}
-	*ret = list;
-	return 0;
+	record_close(rec);
+	return r ? say_te(r, "cannot query a parameter"), STATUS_FAILED : STATUS_OK;
 }
 
-static json_t *unknown_json(void)
+static void record_unknown(struct record *rec)
 {
-	json_t *list = json_array();
 	const char *name;
 
+	record_open_list(rec, "unknown_parameters");
 	for (size_t i = 0; (name = te_param_unknown(i)); i++)
-		json_array_append_new(list, json_string(name));
-	return list;
+		record_shown(rec, NULL, name, strlen(name));
+	record_close(rec);
 }
 
 static const char *str(const json_t *obj, const char *key)
@@ -152,15 +167,13 @@ static void print_machine(const json_t *o)
 	printf("built with compiler %s, %s device kernels, %s BLAS\n", str(build, "compiler"),
 	       json_is_true(json_object_get(build, "device_kernels")) ? "with" : "without",
 	       json_is_true(json_object_get(build, "blas")) ? "with a" : "without a");
-	json_array_foreach(json_object_get(o, "backends"), i, b)
-	{
+	json_array_foreach(json_object_get(o, "backends"), i, b) {
 		const json_t *devices = json_object_get(b, "devices");
 
 		printf("\nbackend %s%s%s", str(b, "name"), str(b, "version")[0] ? " " : "",
 		       str(b, "version"));
 		printf(json_array_size(devices) ? "\n" : ": absent: %s\n", str(b, "reason"));
-		json_array_foreach(devices, k, d)
-		{
+		json_array_foreach(devices, k, d) {
 			print_device(k, d);
 		}
 	}
@@ -171,44 +184,53 @@ static void print_params(const json_t *o)
 	const json_t *p, *name;
 	size_t i;
 
-	json_array_foreach(json_object_get(o, "parameters"), i, p)
-	{
+	json_array_foreach(json_object_get(o, "parameters"), i, p) {
 		printf("%s=%s  (%s; default \"%s\"", str(p, "name"), str(p, "value"),
 		       str(p, "source"), str(p, "default"));
 		printf(str(p, "unit")[0] ? ", %s)\n" : ")\n", str(p, "unit"));
 		printf("    %s\n", str(p, "text"));
 	}
-	json_array_foreach(json_object_get(o, "unknown_parameters"), i, name)
-	{
+	json_array_foreach(json_object_get(o, "unknown_parameters"), i, name) {
 		printf("%s is set, but this version has no such parameter\n",
 		       json_string_value(name));
 	}
 }
 
-/* the requested information as one object: 0, or an exit status */
+/* the requested information as one object */
 static int collect(int params_only, json_t **ret)
 {
-	json_t *params = NULL, *backends = NULL;
-	int status = params_json(&params);
+	struct record rec;
+	int status = STATUS_OK;
 
-	if (status)
-		return status;
-	if (params_only) {
-		*ret = json_pack("{s:o, s:o}", "parameters", params, "unknown_parameters",
-				 unknown_json());
-		return 0;
+	record_begin(&rec);
+	if (!params_only) {
+		record_text(&rec, "version", TE_VERSION);
+		record_text(&rec, "libtecore_version", te_version());
+		record_text(&rec, "libtegraph_version", te_graph_version());
+		record_text(&rec, "libtecomm_version", te_comm_version());
+		record_build(&rec);
+		status = record_backends(&rec);
 	}
-	status = backends_json(&backends);
+	if (!status)
+		status = record_params(&rec);
+	record_unknown(&rec);
+	*ret = record_end(&rec, "the report");
 	if (status) {
-		json_decref(params);
+		json_decref(*ret);
 		return status;
 	}
-	*ret = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "version", TE_VERSION,
-			 "libtecore_version", te_version(), "libtegraph_version",
-			 te_graph_version(), "libtecomm_version", te_comm_version(), "build",
-			 build_json(), "backends", backends, "parameters", params,
-			 "unknown_parameters", unknown_json());
-	return 0;
+	return *ret ? STATUS_OK : STATUS_FAILED;
+}
+
+static int print_json(const json_t *o)
+{
+	char *text = record_to_text(o, JSON_INDENT(2), "the report");
+	int r = text ? STATUS_OK : STATUS_FAILED;
+
+	if (text)
+		puts(text);
+	free(text);
+	return r;
 }
 
 static void print_help(void)
@@ -224,10 +246,8 @@ static void print_help(void)
 int main(int argc, char **argv)
 {
 	static const struct option longopts[] = {
-		{ "params", no_argument, NULL, 'p' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
+		{ "params", no_argument, NULL, 'p' },  { "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },    { "version", no_argument, NULL, 'V' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int c, json = 0, params = 0, status;
@@ -258,18 +278,15 @@ int main(int argc, char **argv)
 	status = collect(params, &o);
 	if (status)
 		return status;
-	if (!o)
-		return say_failed("out of memory, or a name that is not UTF-8");
 	if (json) {
-		json_dumpf(o, stdout, JSON_INDENT(2));
-		putchar('\n');
+		status = print_json(o);
 	} else if (params) {
 		print_params(o);
 	} else {
 		print_machine(o);
 	}
 	json_decref(o);
-	if (fflush(stdout) || ferror(stdout))
-		return say_failed("cannot write the output");
-	return 0;
+	if (!status && (fflush(stdout) || ferror(stdout)))
+		status = say_failed("cannot write the output");
+	return status;
 }

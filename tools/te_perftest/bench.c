@@ -50,9 +50,10 @@ int bench_open(struct bench *b, const struct opts *o)
 	memset(b, 0, sizeof(*b));
 	b->o = o;
 	b->rng = (uint64_t)o->seed;
-	b->rows = json_array();
+	record_begin(&b->rec);
+	record_open_list(&b->rec, "rows");
 	b->sample = calloc((size_t)o->iters * BENCH_VALUES_MAX, sizeof(*b->sample));
-	if (!b->sample || !b->rows)
+	if (!b->sample)
 		return say_failed("out of memory");
 	c.backend = o->backend;
 	c.device = (int32_t)o->device;
@@ -81,7 +82,7 @@ int bench_open(struct bench *b, const struct opts *o)
 
 void bench_close(struct bench *b)
 {
-	json_decref(b->rows);
+	json_decref(b->report ? b->report : b->rec.at[0]);
 	free(b->sample);
 	te_event_unref(b->from);
 	te_event_unref(b->to);
@@ -93,7 +94,7 @@ void bench_close(struct bench *b)
 int bench_row(struct bench *b, int rows_left, int figures)
 {
 	const double now = bench_now();
-	const int n = (int)json_array_size(b->rows);
+	const int n = b->nrows;
 	char text[80];
 
 	if (n && now > b->until) {
@@ -106,8 +107,9 @@ int bench_row(struct bench *b, int rows_left, int figures)
 			 b->o->seconds);
 		say_line(text);
 	}
-	b->row = json_object();
-	json_array_append_new(b->rows, b->row);
+	if (b->nrows++)
+		record_close(&b->rec);
+	record_open(&b->rec, NULL);
 	b->row_until = now + fmax(0, b->until - now) / rows_left;
 	b->figures = figures;
 	return 1;
@@ -115,27 +117,41 @@ int bench_row(struct bench *b, int rows_left, int figures)
 
 void bench_text(struct bench *b, const char *key, const char *value)
 {
-	json_object_set_new(b->row, key, json_string(value));
+	record_text(&b->rec, key, value);
 }
 
 void bench_int(struct bench *b, const char *key, int64_t value)
 {
-	json_object_set_new(b->row, key, json_integer(value));
+	record_int(&b->rec, key, value);
 }
 
 void bench_num(struct bench *b, const char *key, double value)
 {
-	json_object_set_new(b->row, key, isfinite(value) ? json_real(value) : json_null());
+	record_real(&b->rec, key, value);
 }
 
 void bench_stats(struct bench *b, const char *key, const struct stats *s)
 {
-	json_t *v = s->n ? json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "median", s->median,
-				     "p5", s->p5, "p95", s->p95, "mad", s->mad, "min", s->min,
-				     "max", s->max, "samples", (json_int_t)s->n) :
-			   json_null();
+	if (!s->n) {
+		record_text(&b->rec, key, NULL);
+		return;
+	}
+	record_open(&b->rec, key);
+	record_real(&b->rec, "median", s->median);
+	record_real(&b->rec, "p5", s->p5);
+	record_real(&b->rec, "p95", s->p95);
+	record_real(&b->rec, "mad", s->mad);
+	record_real(&b->rec, "min", s->min);
+	record_real(&b->rec, "max", s->max);
+	record_int(&b->rec, "samples", (int64_t)s->n);
+	record_close(&b->rec);
+}
 
-	json_object_set_new(b->row, key, v);
+int bench_end(struct bench *b)
+{
+	b->report = record_end(&b->rec, "the report");
+	b->rows = json_object_get(b->report, "rows");
+	return b->report ? STATUS_OK : STATUS_FAILED;
 }
 
 /* samples */

@@ -12,6 +12,7 @@
 
 #include "opts.h"
 #include "stats.h"
+#include "tools/te_train/record.h"
 
 #define BENCH_VALUES_MAX 4
 
@@ -32,7 +33,10 @@ struct bench {
 		atomic_int open;
 		atomic_int late;
 	} plug;
-	json_t *rows, *row;
+	struct record rec; /* the rows so far */
+	int nrows;
+	json_t *report;	    /* from bench_end() on */
+	const json_t *rows; /* of the report */
 	uint64_t rng;
 };
 
@@ -51,6 +55,9 @@ void bench_text(struct bench *b, const char *key, const char *value);
 void bench_int(struct bench *b, const char *key, int64_t value);
 void bench_num(struct bench *b, const char *key, double value);		   /* not finite: null */
 void bench_stats(struct bench *b, const char *key, const struct stats *s); /* none: null */
+
+/* after the last row: an exit status */
+int bench_end(struct bench *b);
 
 /*
  * After warm-up, takes samples until there are --iters or the figure's share of the time is
@@ -90,6 +97,7 @@ void bench_normal(struct bench *b, float *x, size_t n);
 int bench_equal(const char *what, const void *got, const void *want, size_t nbytes);
 
 void report_print(const struct bench *b);
-void report_json(const struct bench *b);
+/* an exit status */
+int report_json(const struct bench *b);
 
 #endif

@@ -8,24 +8,26 @@
 #include <stdio.h>
 
 #include "bench.h"
+#include "tools/te_train/record.h"
 #include "tools/te_train/say.h"
 
-static void print_list(int json)
+static int print_list(int json)
 {
-	json_t *list = json_array(), *obj;
+	struct record rec;
 
+	for (size_t i = 0; tests[i] && !json; i++)
+		printf("%-10s %s\n", tests[i]->name, tests[i]->text);
+	if (!json)
+		return STATUS_OK;
+	record_begin(&rec);
+	record_open_list(&rec, "tests");
 	for (size_t i = 0; tests[i]; i++) {
-		if (!json)
-			printf("%-10s %s\n", tests[i]->name, tests[i]->text);
-		json_array_append_new(list, json_pack("{s:s, s:s}", "name", tests[i]->name, "text",
-						      tests[i]->text));
+		record_open(&rec, NULL);
+		record_text(&rec, "name", tests[i]->name);
+		record_text(&rec, "text", tests[i]->text);
+		record_close(&rec);
 	}
-	obj = json_pack("{s:o}", "tests", list);
-	if (json) {
-		json_dumpf(obj, stdout, JSON_INDENT(2));
-		putchar('\n');
-	}
-	json_decref(obj);
+	return record_print(&rec, JSON_INDENT(2));
 }
 
 static int run(const struct opts *o)
@@ -36,8 +38,10 @@ static int run(const struct opts *o)
 	if (!r)
 		r = o->test->run(&b);
 	say_line_clear();
+	if (!r)
+		r = bench_end(&b);
 	if (!r && o->json)
-		report_json(&b);
+		r = report_json(&b);
 	else if (!r)
 		report_print(&b);
 	bench_close(&b);
@@ -54,7 +58,7 @@ int main(int argc, char **argv)
 	if (!r && !done)
 		r = say_params();
 	if (!r && !done && o.list)
-		print_list((int)o.json);
+		r = print_list((int)o.json);
 	else if (!r && !done)
 		r = run(&o);
 	if (!r && (fflush(stdout) || ferror(stdout)))

@@ -166,30 +166,43 @@ void report_print(const struct bench *b)
 		       b->o->seconds);
 }
 
-static json_t *device_json(const struct bench *b)
+static void record_device(struct record *rec, const struct bench *b)
 {
 	const struct te_device_info *d = &b->dev;
 
-	return json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:I, s:f}", "backend", d->backend, "index",
-			 (int)d->index, "name", d->name, "driver", b->backend.version, "nprocs",
-			 (int)d->nprocs, "clock_mhz", (int)d->clock_mhz, "l2_bytes",
-			 (json_int_t)d->l2_nbytes, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+	record_open(rec, "device");
+	record_text(rec, "backend", d->backend);
+	record_int(rec, "index", d->index);
+	record_shown(rec, "name", d->name, strlen(d->name));
+	record_text(rec, "driver", b->backend.version);
+	record_int(rec, "nprocs", d->nprocs);
+	record_int(rec, "clock_mhz", d->clock_mhz);
+	record_int(rec, "l2_bytes", (int64_t)d->l2_nbytes);
+	record_real(rec, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+	record_close(rec);
 }
 
-void report_json(const struct bench *b)
+int report_json(const struct bench *b)
 {
 	const struct opts *o = b->o;
-	json_t *clock = json_pack("{s:s, s:f, s:f, s:s}", "cpu", "CLOCK_MONOTONIC",
-				  "cpu_resolution_ns", clock_resolution_ns(), "cpu_read_ns",
-				  b->clock_read_ns, "device", "events");
-	json_t *obj =
-		json_pack("{s:s, s:s, s:o, s:o, s:I, s:I, s:f, s:I, s:b, s:i, s:O}", "version",
-			  TE_VERSION, "test", o->test->name, "device", device_json(b), "clock",
-			  clock, "iters", (json_int_t)o->iters, "warmup", (json_int_t)o->warmup,
-			  "time_limit_s", o->seconds, "seed", (json_int_t)o->seed, "verified",
-			  (int)o->verify, "rows_left_out", b->left_out, "rows", b->rows);
+	struct record rec;
 
-	json_dumpf(obj, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-	putchar('\n');
-	json_decref(obj);
+	record_begin(&rec);
+	record_text(&rec, "version", TE_VERSION);
+	record_text(&rec, "test", o->test->name);
+	record_device(&rec, b);
+	record_open(&rec, "clock");
+	record_text(&rec, "cpu", "CLOCK_MONOTONIC");
+	record_real(&rec, "cpu_resolution_ns", clock_resolution_ns());
+	record_real(&rec, "cpu_read_ns", b->clock_read_ns);
+	record_text(&rec, "device", "events");
+	record_close(&rec);
+	record_int(&rec, "iters", o->iters);
+	record_int(&rec, "warmup", o->warmup);
+	record_real(&rec, "time_limit_s", o->seconds);
+	record_int(&rec, "seed", o->seed);
+	record_flag(&rec, "verified", (int)o->verify);
+	record_int(&rec, "rows_left_out", b->left_out);
+	record_put(&rec, "rows", json_incref((json_t *)(uintptr_t)b->rows));
+	return record_print(&rec, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }

@@ -1,0 +1,275 @@
+/* record.c - the JSON objects that the tools write and read, over jansson. */
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "record.h"
+#include "say.h"
+
+#define NO_MEMORY "out of memory"
+
+/*
+ * Jansson returns NULL both for bad input and for a failed allocation, and reports the latter as
+ * bad input in some places. Its allocations are counted here to tell them apart.
+ */
+static int nfailed;
+
+static void *counted_malloc(size_t nbytes)
+{
+	void *p = malloc(nbytes);
+
+	nfailed += !p;
+	return p;
+}
+
+static void count_failures(void)
+{
+	json_set_alloc_funcs(counted_malloc, free);
+	nfailed = 0;
+}
+
+/* ---- writing ---- */
+
+static void wrong(struct record *r, const char *why)
+{
+	if (!r->wrong)
+		r->wrong = why;
+}
+
+void record_begin(struct record *r)
+{
+	memset(r, 0, sizeof(*r));
+	count_failures();
+	r->at[0] = json_object();
+	if (!r->at[0])
+		wrong(r, NO_MEMORY);
+}
+
+void record_put(struct record *r, const char *key, json_t *value)
+{
+	json_t *at = r->at[r->depth];
+	int bad;
+
+	if (!value)
+		wrong(r, nfailed ? NO_MEMORY : "a text is not UTF-8");
+	if (r->wrong) {
+		json_decref(value);
+		return;
+	}
+	bad = key ? json_object_set_new(at, key, value) : json_array_append_new(at, value);
+	if (bad)
+		wrong(r, NO_MEMORY);
+}
+
+/* value becomes the innermost one */
+static void descend(struct record *r, const char *key, json_t *value)
+{
+	record_put(r, key, value);
+	if (r->wrong)
+		return;
+	if (r->depth + 1 == RECORD_DEPTH)
+		wrong(r, "too many levels");
+	else
+		r->at[++r->depth] = value;
+}
+
+void record_open(struct record *r, const char *key)
+{
+	if (!r->wrong)
+		descend(r, key, json_object());
+}
+
+void record_open_list(struct record *r, const char *key)
+{
+	if (!r->wrong)
+		descend(r, key, json_array());
+}
+
+void record_close(struct record *r)
+{
+	if (!r->wrong)
+		r->depth--;
+}
+
+void record_int(struct record *r, const char *key, int64_t value)
+{
+	record_put(r, key, json_integer(value));
+}
+
+void record_real(struct record *r, const char *key, double value)
+{
+	record_put(r, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+void record_flag(struct record *r, const char *key, int value)
+{
+	record_put(r, key, json_boolean(value));
+}
+
+void record_text(struct record *r, const char *key, const char *value)
+{
+	record_put(r, key, value ? json_string(value) : json_null());
+}
+
+void record_shown(struct record *r, const char *key, const char *text, size_t nbytes)
+{
+	json_t *value = json_stringn(text, nbytes);
+	char *copy = value ? NULL : malloc(nbytes + 1);
+
+	if (copy) {
+		for (size_t i = 0; i < nbytes; i++)
+			copy[i] = (char)((unsigned char)text[i] < 0x80 ? text[i] : '?');
+		value = json_stringn(copy, nbytes);
+		free(copy);
+	}
+	if (!value)
+		nfailed++;
+	record_put(r, key, value);
+}
+
+json_t *record_end(struct record *r, const char *what)
+{
+	if (!r->wrong)
+		return r->at[0];
+	say_failed("%s: %s", what, r->wrong);
+	json_decref(r->at[0]);
+	r->at[0] = NULL;
+	return NULL;
+}
+
+char *record_to_text(const json_t *obj, size_t flags, const char *what)
+{
+	char *text = json_dumps(obj, flags);
+
+	if (!text)
+		say_failed("%s: %s", what, NO_MEMORY);
+	return text;
+}
+
+int record_print(struct record *r, size_t flags)
+{
+	json_t *obj = record_end(r, "standard output");
+	char *text = obj ? record_to_text(obj, flags, "standard output") : NULL;
+	int r_ = text ? STATUS_OK : STATUS_FAILED;
+
+	if (text && (puts(text) < 0 || fflush(stdout)))
+		r_ = say_failed("standard output: %s", strerror(errno));
+	free(text);
+	json_decref(obj);
+	return r_;
+}
+
+/* ---- reading ---- */
+
+/* obj is NULL, or what a parser returned */
+static int check_parsed(json_t *obj, const json_error_t *err, const char *where, json_t **ret_obj)
+{
+	int r;
+
+	if (json_is_object(obj)) {
+		*ret_obj = obj;
+		return STATUS_OK;
+	}
+	if (nfailed)
+		r = say_failed("%s: %s", where, NO_MEMORY);
+	else if (obj)
+		r = say_bad("%s: not a JSON object", where);
+	else if (err->line < 1)
+		r = say_bad("%s: %s", where, err->text);
+	else
+		r = say_bad("%s: line %d: %s", where, err->line, err->text);
+	json_decref(obj);
+	return r;
+}
+
+int record_parse(const char *text, size_t nbytes, const char *where, json_t **ret_obj)
+{
+	json_error_t err = { 0 };
+	json_t *obj;
+
+	count_failures();
+	obj = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &err);
+	return check_parsed(obj, &err, where, ret_obj);
+}
+
+int record_load(const char *path, json_t **ret_obj)
+{
+	json_error_t err = { 0 };
+	FILE *f = fopen(path, "re");
+	json_t *obj;
+
+	if (!f)
+		return errno == ENOMEM ? say_failed("%s: %s", path, NO_MEMORY) :
+					 say_bad("%s: %s", path, strerror(errno));
+	count_failures();
+	errno = 0;
+	obj = json_loadf(f, JSON_REJECT_DUPLICATES, &err);
+	if (ferror(f) && errno) {
+		json_decref(obj);
+		obj = NULL;
+		err.line = 0;
+		snprintf(err.text, sizeof(err.text), "%s", strerror(errno));
+	}
+	fclose(f);
+	return check_parsed(obj, &err, path, ret_obj);
+}
+
+/* the value, or NULL after a failure */
+static const json_t *field(struct record_reader *r, const char *key)
+{
+	const json_t *v = r->status ? NULL : json_object_get(r->obj, key);
+
+	if (!v && !r->status)
+		r->status = say_bad("%s: there is no \"%s\"", r->where, key);
+	return v;
+}
+
+int64_t record_get_int(struct record_reader *r, const char *key, int64_t lo, int64_t hi)
+{
+	const json_t *v = field(r, key);
+
+	if (!v)
+		return 0;
+	if (json_is_integer(v) && json_integer_value(v) >= lo && json_integer_value(v) <= hi)
+		return json_integer_value(v);
+	r->status = say_bad("%s: \"%s\" is not a whole number from %" PRId64 " to %" PRId64,
+			    r->where, key, lo, hi);
+	return 0;
+}
+
+double record_get_real(struct record_reader *r, const char *key, double lo, double value_of_null)
+{
+	const json_t *v = field(r, key);
+
+	if (!v)
+		return 0;
+	if (json_is_null(v))
+		return value_of_null;
+	if (json_is_number(v) && json_number_value(v) >= lo)
+		return json_number_value(v);
+	r->status = say_bad("%s: \"%s\" is not a number of %g or more", r->where, key, lo);
+	return 0;
+}
+
+const char *record_get_text(struct record_reader *r, const char *key)
+{
+	const json_t *v = field(r, key);
+
+	if (v && !json_is_string(v))
+		r->status = say_bad("%s: \"%s\" is not a text", r->where, key);
+	return v && !r->status ? json_string_value(v) : "";
+}
+
+const json_t *record_get_object(struct record_reader *r, const char *key)
+{
+	const json_t *v = field(r, key);
+
+	if (v && !json_is_object(v))
+		r->status = say_bad("%s: \"%s\" is not an object", r->where, key);
+	return r->status ? NULL : v;
+}

@@ -22,7 +22,8 @@
 	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
 	"\"intermediate_size\":160,\"max_position_embeddings\":64"
 
-static int parse(const char *text, struct config *ret_c)
+/* the config without its source, but where it is asked for */
+static int parse_all(const char *text, struct config *ret_c)
 {
 	json_t *obj = json_loads(text, 0, NULL);
 	int r;
@@ -30,6 +31,15 @@ static int parse(const char *text, struct config *ret_c)
 	ck_assert_ptr_nonnull(obj);
 	r = config_parse(obj, "config.json", ret_c);
 	json_decref(obj);
+	return r;
+}
+
+static int parse(const char *text, struct config *ret_c)
+{
+	int r = parse_all(text, ret_c);
+
+	if (!r)
+		config_free(ret_c);
 	return r;
 }
 
@@ -104,6 +114,21 @@ static const char *const refused[] = {
 	"{" GPT2 ",\"n_embd\":600}", /* heads of 200 */
 	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
 	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+	"{" LLAMA ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
+	"{" LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[1]}}",
+	"{" LLAMA ",\"rope_parameters\":{\"rope_theta\":\"1e6\"}}",
+	"{" LLAMA ",\"rope_parameters\":{\"rope_theta\":0}}",
+	"{" LLAMA ",\"rope_parameters\":{\"rope_theta\":1e6},\"rope_theta\":1e4}",
+	"{" LLAMA ",\"rope_parameters\":[1]}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":32.0}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\",\"factor\":2}}",
+	"{" LLAMA ",\"partial_rotary_factor\":0.5}",
+	"{" LLAMA ",\"partial_rotary_factor\":0}",
+	"{" LLAMA ",\"rope_interleaved\":true}",
+	"{" LLAMA ",\"num_hidden_layers\":4097}",
+	"{" LLAMA ",\"layer_types\":\"full_attention\"}",
+	"{" QWEN2 ",\"use_mrope\":true}",
+	"{" GPT2 ",\"n_layer\":1000000000}",
 	"{" LLAMA ",\"attention_bias\":true}",
 	"{" LLAMA ",\"mlp_bias\":true}",
 	"{" LLAMA ",\"sliding_window\":4096}",
@@ -142,6 +167,118 @@ START_TEST(skips_what_changes_nothing)
 }
 END_TEST
 
+/* config.json of models on the hub, and fields that people add: all pass and are written again */
+static const char *const published[] = {
+	/* gpt2-medium */
+	"{\"activation_function\":\"gelu_new\",\"architectures\":[\"GPT2LMHeadModel\"],"
+	"\"attn_pdrop\":0.1,\"bos_token_id\":50256,\"embd_pdrop\":0.1,\"eos_token_id\":50256,"
+	"\"initializer_range\":0.02,\"layer_norm_epsilon\":1e-05,\"model_type\":\"gpt2\","
+	"\"n_ctx\":1024,\"n_embd\":1024,\"n_head\":16,\"n_layer\":24,\"n_positions\":1024,"
+	"\"n_special\":0,\"predict_special_tokens\":true,\"resid_pdrop\":0.1,"
+	"\"summary_activation\":null,\"summary_first_dropout\":0.1,"
+	"\"summary_proj_to_labels\":true,\"summary_type\":\"cls_index\",\"summary_use_proj\":true,"
+	"\"task_specific_params\":{\"text-generation\":{\"do_sample\":true,\"max_length\":50}},"
+	"\"vocab_size\":50257}",
+	/* distilgpt2 */
+	"{\"_num_labels\":1,\"activation_function\":\"gelu_new\","
+	"\"architectures\":[\"GPT2LMHeadModel\"],\"attn_pdrop\":0.1,\"bos_token_id\":50256,"
+	"\"embd_pdrop\":0.1,\"eos_token_id\":50256,\"id2label\":{\"0\":\"LABEL_0\"},"
+	"\"initializer_range\":0.02,\"label2id\":{\"LABEL_0\":0},\"layer_norm_epsilon\":1e-05,"
+	"\"model_type\":\"gpt2\",\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":6,"
+	"\"n_positions\":1024,\"resid_pdrop\":0.1,\"summary_activation\":null,"
+	"\"summary_first_dropout\":0.1,\"summary_proj_to_labels\":true,"
+	"\"summary_type\":\"cls_index\",\"summary_use_proj\":true,"
+	"\"task_specific_params\":{\"text-generation\":{\"do_sample\":true,\"max_length\":50}},"
+	"\"vocab_size\":50257}",
+	/* SmolLM2-135M-Instruct */
+	"{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"bos_token_id\":1,\"eos_token_id\":2,\"hidden_act\":\"silu\","
+	"\"hidden_size\":576,\"initializer_range\":0.041666666666666664,"
+	"\"intermediate_size\":1536,\"is_llama_config\":true,\"max_position_embeddings\":8192,"
+	"\"mlp_bias\":false,\"model_type\":\"llama\",\"num_attention_heads\":9,"
+	"\"num_hidden_layers\":30,\"num_key_value_heads\":3,\"pad_token_id\":2,"
+	"\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_interleaved\":false,"
+	"\"rope_scaling\":null,\"rope_theta\":100000,\"tie_word_embeddings\":true,"
+	"\"torch_dtype\":\"bfloat16\","
+	"\"transformers.js_config\":{\"kv_cache_dtype\":{\"q4f16\":\"float16\"}},"
+	"\"transformers_version\":\"4.42.3\",\"use_cache\":true,\"vocab_size\":49152}",
+	/* Qwen2.5-0.5B */
+	"{\"architectures\":[\"Qwen2ForCausalLM\"],\"attention_dropout\":0.0,"
+	"\"bos_token_id\":151643,\"eos_token_id\":151643,\"hidden_act\":\"silu\","
+	"\"hidden_size\":896,\"initializer_range\":0.02,\"intermediate_size\":4864,"
+	"\"max_position_embeddings\":32768,\"max_window_layers\":24,\"model_type\":\"qwen2\","
+	"\"num_attention_heads\":14,\"num_hidden_layers\":24,\"num_key_value_heads\":2,"
+	"\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":32768,"
+	"\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+	"\"transformers_version\":\"4.40.1\",\"use_cache\":true,\"use_mrope\":false,"
+	"\"use_sliding_window\":false,\"vocab_size\":151936}",
+	/* the fields of Llama-3.2-1B, without its rope_scaling, which is refused above */
+	"{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,"
+	"\"attention_dropout\":0.0,\"bos_token_id\":128000,"
+	"\"eos_token_id\":[128001,128008,128009],\"head_dim\":64,\"hidden_act\":\"silu\","
+	"\"hidden_size\":2048,\"initializer_range\":0.02,\"intermediate_size\":8192,"
+	"\"max_position_embeddings\":131072,\"mlp_bias\":false,\"model_type\":\"llama\","
+	"\"num_attention_heads\":32,\"num_hidden_layers\":16,\"num_key_value_heads\":8,"
+	"\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,"
+	"\"rope_theta\":500000.0,\"tie_word_embeddings\":true,\"torch_dtype\":\"bfloat16\","
+	"\"transformers_version\":\"4.45.0.dev0\",\"use_cache\":true,\"vocab_size\":128256}",
+	/* as newer versions of transformers write it */
+	"{" LLAMA ",\"dtype\":\"bfloat16\",\"rope_parameters\":{\"rope_type\":\"default\","
+	"\"rope_theta\":1e6},\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+};
+
+START_TEST(keeps_all_fields)
+{
+	static const char *const changed[] = { "torch_dtype", "dtype", "architectures" };
+	json_t *source = json_loads(published[_i], 0, NULL), *obj, *v, *got;
+	struct config c, d;
+	const char *name;
+
+	ck_assert_ptr_nonnull(source);
+	ck_assert_int_eq(parse_all(published[_i], &c), 0);
+	obj = config_to_json(&c);
+	json_object_foreach(source, name, v)
+	{
+		int skip = 0;
+
+		for (size_t k = 0; k < TT_LEN(changed); k++)
+			skip |= !strcmp(name, changed[k]);
+		got = json_object_get(obj, name);
+		if (json_is_number(v))
+			skip = json_number_value(got) == json_number_value(v);
+		ck_assert_msg(skip || json_equal(got, v), "%s", name);
+	}
+	ck_assert_str_eq(json_string_value(json_object_get(obj, "torch_dtype")), "float32");
+	ck_assert_int_eq(config_parse(obj, "written", &d), 0);
+	ck_assert_int_eq(config_same(&c, "read", &d, "written"), 0);
+	config_free(&c);
+	config_free(&d);
+	json_decref(obj);
+	json_decref(source);
+}
+END_TEST
+
+START_TEST(finds_the_field_that_differs)
+{
+	struct config c, d;
+
+	ck_assert_int_eq(parse_all("{" LLAMA "}", &c), 0);
+	d = c;
+	say_hush(1);
+	ck_assert_int_eq(config_same(&c, "a", &d, "b"), STATUS_OK);
+	d.inner = 192;
+	ck_assert_int_eq(config_same(&c, "a", &d, "b"), STATUS_BAD);
+	d = c;
+	d.act = TE_ACT_RELU;
+	ck_assert_int_eq(config_same(&c, "a", &d, "b"), STATUS_BAD);
+	d = c;
+	d.family = FAMILY_QWEN2;
+	ck_assert_int_eq(config_same(&c, "a", &d, "b"), STATUS_BAD);
+	say_hush(0);
+	config_free(&c);
+}
+END_TEST
+
 static const char *const whole[] = { "{" GPT2 "}", "{" LLAMA "}", "{" QWEN2 "}" };
 
 START_TEST(writes_what_it_reads)
@@ -151,10 +288,12 @@ START_TEST(writes_what_it_reads)
 
 	memset(&c, 0, sizeof(c)); /* padding too: compared below */
 	memset(&d, 0, sizeof(d));
-	ck_assert_int_eq(parse(whole[_i], &c), 0);
+	ck_assert_int_eq(parse_all(whole[_i], &c), 0);
 	obj = config_to_json(&c);
 	ck_assert_int_eq(config_parse(obj, "written", &d), 0);
 	json_decref(obj);
+	config_free(&c);
+	config_free(&d);
 	ck_assert_mem_eq(&c, &d, sizeof(c));
 }
 END_TEST
@@ -233,6 +372,8 @@ static Suite *suite(void)
 	tcase_add_test(c, reads_llama_and_qwen2);
 	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
 	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));
+	tcase_add_loop_test(c, keeps_all_fields, 0, TT_LEN(published));
+	tcase_add_test(c, finds_the_field_that_differs);
 	tcase_add_loop_test(c, writes_what_it_reads, 0, TT_LEN(whole));
 	tcase_add_loop_test(c, presets_are_valid, 0, TT_LEN(presets));
 	tcase_add_test(c, names_match_patterns);

@@ -28,6 +28,11 @@ cat >scaled.json <<'JSON'
  "rope_scaling": {"type": "linear", "factor": 2}}
 JSON
 
+# a checkpoint, and another model than its own
+sed 's/"n_layer": 2/"n_layer": 3/' micro.json >deep.json
+check "a checkpoint" "$te_train" $micro --steps 1 --out small text
+check "with its own model" "$te_train" --init small --model micro.json --steps 1 text
+
 # SUBJECT|ARGUMENTS
 while IFS='|' read -r subject args; do
 	eval "fails \"$args\" '$subject' \"\$te_train\" $args"
@@ -63,6 +68,10 @@ text/out|--preset tiny --out text/out text
 --sample-only|--preset tiny --sample-only
 nowhere|--resume nowhere
 nowhere|--init nowhere text
+n_layer|--init small --model deep.json text
+n_layer|--resume small --model deep.json text
+model_type|--init small --preset tiny text
+exclude each other|--init small --resume small text
 device 7|--preset tiny --backend host --device 7 text
 EOT
 

@@ -4,7 +4,8 @@
  * Each field of a family has a row: read it, skip it because it does not change
  * the computation, or require the one value that is implemented. A field
  * without a row is skipped if it is null, false or 0 and refused otherwise,
- * because it may request something that is not implemented.
+ * because it may request something that is not implemented. All fields are kept,
+ * and written again by config_to_json().
  */
 #include "config.h"
 
@@ -15,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "hfconfig.h"
+#include "record.h"
 #include "say.h"
 
 #define GPT2 (1u << FAMILY_GPT2)
@@ -24,7 +26,7 @@
 #define ALL (GPT2 | LLAMAS)
 
 enum rule {
-	COUNT,	/* a whole number above 0 */
+	COUNT,	/* a whole number from 1 to most */
 	NUMBER, /* at least 0 */
 	PROB,	/* at least 0, below 1 */
 	BOOLEAN,
@@ -32,10 +34,12 @@ enum rule {
 	SKIP,
 	MUST_BE,    /* the JSON value in text, or null */
 	ROPE,	    /* the object of newer transformers */
-	LAYERS_FULL /* list of "full_attention" */
+	SCALING,    /* the object of older ones: nothing, or one that changes nothing */
+	LAYERS_FULL /* a list with "full_attention" for each layer */
 };
 
 #define REQUIRED 1u
+#define MAX_LAYERS 4096
 
 struct field {
 	uint32_t families;
@@ -44,68 +48,105 @@ struct field {
 	size_t offset;
 	uint32_t flags;
 	const char *text;
+	int64_t most;
 };
 
 #define AT(member) offsetof(struct config, member)
 
 static const struct field fields[] = {
-	{ GPT2, "n_embd", COUNT, AT(width), REQUIRED, NULL },
-	{ GPT2, "n_layer", COUNT, AT(layers), REQUIRED, NULL },
-	{ GPT2, "n_head", COUNT, AT(heads), REQUIRED, NULL },
-	{ GPT2, "n_positions", COUNT, AT(max_pos), REQUIRED, NULL },
-	{ GPT2, "n_inner", COUNT, AT(inner), 0, NULL },
-	{ GPT2, "activation_function", ACT, AT(act), 0, NULL },
-	{ GPT2, "layer_norm_epsilon", NUMBER, AT(eps), 0, NULL },
-	{ GPT2, "embd_pdrop", PROB, AT(drop_embd), 0, NULL },
-	{ GPT2, "resid_pdrop", PROB, AT(drop_resid), 0, NULL },
-	{ GPT2, "attn_pdrop", PROB, AT(drop_attn), 0, NULL },
-	{ GPT2, "scale_attn_weights", MUST_BE, 0, 0, "true" },
-	{ LLAMAS, "hidden_size", COUNT, AT(width), REQUIRED, NULL },
-	{ LLAMAS, "num_hidden_layers", COUNT, AT(layers), REQUIRED, NULL },
-	{ LLAMAS, "num_attention_heads", COUNT, AT(heads), REQUIRED, NULL },
-	{ LLAMAS, "num_key_value_heads", COUNT, AT(kv_heads), 0, NULL },
-	{ LLAMAS, "head_dim", COUNT, AT(head_dim), 0, NULL },
-	{ LLAMAS, "intermediate_size", COUNT, AT(inner), REQUIRED, NULL },
-	{ LLAMAS, "max_position_embeddings", COUNT, AT(max_pos), REQUIRED, NULL },
-	{ LLAMAS, "hidden_act", ACT, AT(act), 0, NULL },
-	{ LLAMAS, "rms_norm_eps", NUMBER, AT(eps), 0, NULL },
-	{ LLAMAS, "rope_theta", NUMBER, AT(rope_theta), 0, NULL },
-	{ LLAMAS, "rope_parameters", ROPE, AT(rope_theta), 0, NULL },
-	{ LLAMAS, "attention_dropout", PROB, AT(drop_attn), 0, NULL },
-	{ LLAMAS, "rope_scaling", MUST_BE, 0, 0, "null" },
-	{ LLAMAS, "mlp_bias", MUST_BE, 0, 0, "false" },
-	{ LLAMA, "attention_bias", MUST_BE, 0, 0, "false" },
-	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null" },
-	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1" },
-	{ QWEN2, "use_sliding_window", MUST_BE, 0, 0, "false" },
-	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL }, /* off, see the row above */
-	{ QWEN2, "max_window_layers", SKIP, 0, 0, NULL },
-	{ LLAMAS, "layer_types", LAYERS_FULL, 0, 0, NULL },
-	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL },
-	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL },
-	{ ALL, "tie_word_embeddings", BOOLEAN, AT(tied), 0, NULL },
-	{ ALL, "model_type", SKIP, 0, 0, NULL },
-	/* names, tokens and defaults of Python programs */
-	{ ALL, "_name_or_path", SKIP, 0, 0, NULL },
-	{ ALL, "architectures", SKIP, 0, 0, NULL },
-	{ ALL, "attn_implementation", SKIP, 0, 0, NULL },
-	{ ALL, "bos_token_id", SKIP, 0, 0, NULL },
-	{ ALL, "dtype", SKIP, 0, 0, NULL },
-	{ ALL, "eos_token_id", SKIP, 0, 0, NULL },
-	{ ALL, "id2label", SKIP, 0, 0, NULL },
-	{ ALL, "label2id", SKIP, 0, 0, NULL },
-	{ GPT2, "n_ctx", SKIP, 0, 0, NULL },
-	{ ALL, "pad_token_id", SKIP, 0, 0, NULL },
-	{ GPT2, "reorder_and_upcast_attn", SKIP, 0, 0, NULL },
-	{ GPT2, "summary_activation", SKIP, 0, 0, NULL },
-	{ GPT2, "summary_first_dropout", SKIP, 0, 0, NULL },
-	{ GPT2, "summary_proj_to_labels", SKIP, 0, 0, NULL },
-	{ GPT2, "summary_type", SKIP, 0, 0, NULL },
-	{ GPT2, "summary_use_proj", SKIP, 0, 0, NULL },
-	{ ALL, "task_specific_params", SKIP, 0, 0, NULL },
-	{ ALL, "torch_dtype", SKIP, 0, 0, NULL },
-	{ ALL, "transformers_version", SKIP, 0, 0, NULL },
-	{ ALL, "use_cache", SKIP, 0, 0, NULL },
+	{ GPT2, "n_embd", COUNT, AT(width), REQUIRED, NULL, 0 },
+	{ GPT2, "n_layer", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
+	{ GPT2, "n_head", COUNT, AT(heads), REQUIRED, NULL, 0 },
+	{ GPT2, "n_positions", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
+	{ GPT2, "n_inner", COUNT, AT(inner), 0, NULL, 0 },
+	{ GPT2, "activation_function", ACT, AT(act), 0, NULL, 0 },
+	{ GPT2, "layer_norm_epsilon", NUMBER, AT(eps), 0, NULL, 0 },
+	{ GPT2, "embd_pdrop", PROB, AT(drop_embd), 0, NULL, 0 },
+	{ GPT2, "resid_pdrop", PROB, AT(drop_resid), 0, NULL, 0 },
+	{ GPT2, "attn_pdrop", PROB, AT(drop_attn), 0, NULL, 0 },
+	{ GPT2, "scale_attn_weights", MUST_BE, 0, 0, "true", 0 },
+	{ GPT2, "scale_attn_by_inverse_layer_idx", MUST_BE, 0, 0, "false", 0 },
+	{ GPT2, "add_cross_attention", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMAS, "hidden_size", COUNT, AT(width), REQUIRED, NULL, 0 },
+	{ LLAMAS, "num_hidden_layers", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
+	{ LLAMAS, "num_attention_heads", COUNT, AT(heads), REQUIRED, NULL, 0 },
+	{ LLAMAS, "num_key_value_heads", COUNT, AT(kv_heads), 0, NULL, 0 },
+	{ LLAMAS, "head_dim", COUNT, AT(head_dim), 0, NULL, 0 },
+	{ LLAMAS, "intermediate_size", COUNT, AT(inner), REQUIRED, NULL, 0 },
+	{ LLAMAS, "max_position_embeddings", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
+	{ LLAMAS, "hidden_act", ACT, AT(act), 0, NULL, 0 },
+	{ LLAMAS, "rms_norm_eps", NUMBER, AT(eps), 0, NULL, 0 },
+	{ LLAMAS, "rope_theta", NUMBER, AT(rope_theta), 0, NULL, 0 },
+	{ LLAMAS, "rope_parameters", ROPE, AT(rope_theta), 0, NULL, 0 },
+	{ LLAMAS, "attention_dropout", PROB, AT(drop_attn), 0, NULL, 0 },
+	{ LLAMAS, "rope_scaling", SCALING, 0, 0, NULL, 0 },
+	{ LLAMAS, "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
+	{ LLAMAS, "rope_interleaved", MUST_BE, 0, 0, "false", 0 },
+	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMAS, "mlp_bias", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMA, "attention_bias", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null", 0 },
+	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
+	{ QWEN2, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
+	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL, 0 }, /* off, see the row above */
+	{ QWEN2, "max_window_layers", SKIP, 0, 0, NULL, 0 },
+	{ LLAMAS, "layer_types", LAYERS_FULL, 0, 0, NULL, 0 },
+	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL, 0 },
+	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL, 0 },
+	{ ALL, "tie_word_embeddings", BOOLEAN, AT(tied), 0, NULL, 0 },
+	{ ALL, "model_type", SKIP, 0, 0, NULL, 0 },
+	/* names, tokens, sampling and defaults of Python programs */
+	{ ALL, "_name_or_path", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "_num_labels", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "architectures", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "attn_implementation", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "bos_token_id", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "decoder_start_token_id", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "diversity_penalty", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "do_sample", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "dtype", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "eos_token_id", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "finetuning_task", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "gradient_checkpointing", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "id2label", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "is_llama_config", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "keys_to_ignore_at_inference", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "label2id", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "length_penalty", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "max_length", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "n_ctx", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "n_special", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "num_beam_groups", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "num_beams", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "num_return_sequences", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "output_past", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "pad_token_id", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "predict_special_tokens", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "prefix", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "problem_type", SKIP, 0, 0, NULL, 0 },
+	/* the order of scaling and rounding: the same up to rounding */
+	{ GPT2, "reorder_and_upcast_attn", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "repetition_penalty", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "return_dict", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "sep_token_id", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "summary_activation", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "summary_first_dropout", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "summary_proj_to_labels", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "summary_type", SKIP, 0, 0, NULL, 0 },
+	{ GPT2, "summary_use_proj", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "task_specific_params", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "temperature", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "tokenizer_class", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "top_k", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "top_p", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "torch_dtype", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "transformers.js_config", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "transformers_version", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "typical_p", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "unk_token_id", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "unsloth_fixed", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "unsloth_version", SKIP, 0, 0, NULL, 0 },
+	{ ALL, "use_cache", SKIP, 0, 0, NULL, 0 },
 };
 #define NFIELDS (sizeof(fields) / sizeof(fields[0]))
 
@@ -152,21 +193,90 @@ static int read_act(const json_t *v, const char *where, const char *name, enum t
 		       word ? word : "?");
 }
 
-/* {"rope_type": "default", "rope_theta": 10000.0} */
-static int read_rope(const json_t *v, const char *where, double *ret_theta)
+/* numbers by value: 1 is 1.0 */
+static int is_value(const json_t *v, const char *text)
 {
-	const json_t *type = json_object_get(v, "rope_type");
-	const json_t *theta = json_object_get(v, "rope_theta");
+	json_t *want = json_loads(text, JSON_DECODE_ANY, NULL);
+	int same = json_is_number(want) && json_is_number(v) ?
+			   json_number_value(want) == json_number_value(v) :
+			   want && json_equal(want, v);
 
-	if (json_is_null(v))
+	json_decref(want);
+	return same;
+}
+
+/* keys of rope_parameters and rope_scaling besides rope_theta, and what they must be */
+static const struct {
+	const char *name, *text;
+} rope_keys[] = {
+	{ "rope_type", "\"default\"" },
+	{ "type", "\"default\"" },
+	{ "partial_rotary_factor", "1" },
+	{ "factor", "1" },
+	{ "attention_factor", "1" },
+};
+#define NROPE (sizeof(rope_keys) / sizeof(rope_keys[0]))
+
+static int check_rope_key(const char *key, const json_t *v, const char *where, const char *name)
+{
+	for (size_t i = 0; i < NROPE; i++) {
+		if (strcmp(rope_keys[i].name, key))
+			continue;
+		if (json_is_null(v) || is_value(v, rope_keys[i].text))
+			return STATUS_OK;
+		if (json_is_string(v))
+			return say_bad("%s: %s: %s \"%s\": only %s is implemented", where, name,
+				       key, json_string_value(v), rope_keys[i].text);
+		return say_bad("%s: %s: %s: only %s is implemented", where, name, key,
+			       rope_keys[i].text);
+	}
+	if (json_is_null(v) || json_is_false(v))
 		return STATUS_OK;
+	return say_bad("%s: %s: unknown field \"%s\", which may change the model", where, name,
+		       key);
+}
+
+/* {"rope_type": "default", "rope_theta": 10000.0}; ret_theta NULL: without rope_theta */
+static int read_rope(const json_t *v, const char *where, const char *name, double *ret_theta)
+{
+	const char *key;
+	json_t *x;
+	int r;
+
 	if (!json_is_object(v))
-		return say_bad("%s: rope_parameters is not an object", where);
-	if (type && strcmp(json_string_value(type) ? json_string_value(type) : "?", "default"))
-		return say_bad("%s: rope_parameters: only rope_type \"default\" is implemented",
-			       where);
-	if (theta)
-		*ret_theta = json_number_value(theta);
+		return say_bad("%s: %s is not an object", where, name);
+	/* other fields depend on the type: complain about it first */
+	for (size_t i = 0; i < 2; i++) {
+		x = json_object_get(v, rope_keys[i].name);
+		r = x ? check_rope_key(rope_keys[i].name, x, where, name) : STATUS_OK;
+		if (r)
+			return r;
+	}
+	json_object_foreach((json_t *)(uintptr_t)v, key, x)
+	{
+		if (ret_theta && !strcmp(key, "rope_theta")) {
+			if (!json_is_number(x) || !(json_number_value(x) > 0))
+				return say_bad("%s: %s: rope_theta is not a number above 0", where,
+					       name);
+			*ret_theta = json_number_value(x);
+			continue;
+		}
+		r = check_rope_key(key, x, where, name);
+		if (r)
+			return r;
+	}
+	return STATUS_OK;
+}
+
+static int read_layer_types(const json_t *v, const char *where, const char *name)
+{
+	if (!json_is_array(v))
+		return say_bad("%s: %s is not a list", where, name);
+	for (size_t i = 0; i < json_array_size(v); i++) {
+		if (!is_value(json_array_get(v, i), "\"full_attention\""))
+			return say_bad("%s: %s: only \"full_attention\" is implemented", where,
+				       name);
+	}
 	return STATUS_OK;
 }
 
@@ -174,16 +284,16 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 {
 	void *at = (char *)cfg + f->offset;
 	double x = json_number_value(v);
-	json_t *must;
-	int same;
+	int64_t most = f->most ? f->most : INT32_MAX;
 
 	if (json_is_null(v) && !(f->flags & REQUIRED))
 		return STATUS_OK; /* null means "not given" in these files */
 	switch (f->rule) {
 	case COUNT:
 		if (!json_is_integer(v) || json_integer_value(v) < 1 ||
-		    json_integer_value(v) > INT32_MAX)
-			return say_bad("%s: %s is not a whole number above 0", where, f->name);
+		    json_integer_value(v) > most)
+			return say_bad("%s: %s is not a whole number from 1 to %lld", where,
+				       f->name, (long long)most);
 		*(int64_t *)at = json_integer_value(v);
 		break;
 	case NUMBER:
@@ -206,23 +316,15 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 	case SKIP:
 		break;
 	case MUST_BE:
-		must = json_loads(f->text, JSON_DECODE_ANY, NULL);
-		same = json_equal(must, v);
-		json_decref(must);
-		if (!same)
+		if (!is_value(v, f->text))
 			return say_bad("%s: %s: only %s is implemented", where, f->name, f->text);
 		break;
 	case ROPE:
-		return read_rope(v, where, at);
+		return read_rope(v, where, f->name, at);
+	case SCALING:
+		return read_rope(v, where, f->name, NULL);
 	case LAYERS_FULL:
-		for (size_t i = 0; i < json_array_size(v); i++) {
-			const char *word = json_string_value(json_array_get(v, i));
-
-			if (!word || strcmp(word, "full_attention"))
-				return say_bad("%s: %s: only \"full_attention\" is implemented",
-					       where, f->name);
-		}
-		break;
+		return read_layer_types(v, where, f->name);
 	}
 	return STATUS_OK;
 }
@@ -244,131 +346,241 @@ static int check(const struct config *c, const char *where)
 	return STATUS_OK;
 }
 
-int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
+static const struct field *field_find(enum family family, const char *name)
+{
+	for (size_t i = 0; i < NFIELDS; i++) {
+		if ((fields[i].families & 1u << family) && !strcmp(fields[i].name, name))
+			return &fields[i];
+	}
+	return NULL;
+}
+
+static int read_family(const json_t *obj, const char *where, enum family *ret_family)
 {
 	const char *type = json_string_value(json_object_get(obj, "model_type"));
-	struct config c = { 0 };
-	const char *name;
-	json_t *v;
-	int r;
 
 	if (!json_is_object(obj))
 		return say_bad("%s: not a JSON object", where);
 	if (!type)
 		return say_bad("%s: no model_type", where);
-	while (strcmp(families[c.family], type)) {
-		if (++c.family == sizeof(families) / sizeof(families[0]))
-			return say_bad("%s: model_type \"%s\": expected gpt2, llama or qwen2",
-				       where, type);
-	}
-	c.act = c.family == FAMILY_GPT2 ? TE_ACT_GELU : TE_ACT_SILU;
-	c.eps = c.family == FAMILY_GPT2 ? 1e-5 : 1e-6;
-	c.tied = c.family == FAMILY_GPT2; /* transformers' defaults, as are the dropouts */
-	c.rope_theta = 10000;
-	c.init_std = 0.02;
-	if (c.family == FAMILY_GPT2)
-		c.drop_embd = c.drop_resid = c.drop_attn = 0.1;
-
-	json_object_foreach((json_t *)obj, name, v)
-	{
-		const struct field *f = NULL;
-
-		for (size_t i = 0; i < NFIELDS && !f; i++) {
-			if ((fields[i].families & 1u << c.family) && !strcmp(fields[i].name, name))
-				f = &fields[i];
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+		if (!strcmp(families[i], type)) {
+			*ret_family = (enum family)i;
+			return STATUS_OK;
 		}
+	}
+	return say_bad("%s: model_type \"%s\": expected gpt2, llama or qwen2", where, type);
+}
+
+/* transformers' defaults */
+static struct config defaults(enum family family)
+{
+	int gpt2 = family == FAMILY_GPT2;
+	double drop = gpt2 ? 0.1 : 0;
+
+	return (struct config){
+		.family = family,
+		.act = gpt2 ? TE_ACT_GELU : TE_ACT_SILU,
+		.eps = gpt2 ? 1e-5 : 1e-6,
+		.tied = gpt2,
+		.rope_theta = 10000,
+		.init_std = 0.02,
+		.drop_embd = drop,
+		.drop_resid = drop,
+		.drop_attn = drop,
+	};
+}
+
+static int read_fields(const json_t *obj, const char *where, struct config *c)
+{
+	const char *name;
+	json_t *v;
+	int r;
+
+	json_object_foreach((json_t *)(uintptr_t)obj, name, v)
+	{
+		const struct field *f = field_find(c->family, name);
+
 		if (!f && !is_off(v))
 			return say_bad("%s: unknown field \"%s\", which may change the model",
 				       where, name);
-		r = f ? read_field(f, v, where, &c) : STATUS_OK;
+		r = f ? read_field(f, v, where, c) : STATUS_OK;
 		if (r)
 			return r;
 	}
 	for (size_t i = 0; i < NFIELDS; i++) {
-		if ((fields[i].families & 1u << c.family) && (fields[i].flags & REQUIRED) &&
+		if ((fields[i].families & 1u << c->family) && (fields[i].flags & REQUIRED) &&
 		    !json_object_get(obj, fields[i].name))
 			return say_bad("%s: no %s", where, fields[i].name);
 	}
-	if (!c.kv_heads)
-		c.kv_heads = c.heads;
-	if (!c.head_dim && c.width % c.heads) {
+	return STATUS_OK;
+}
+
+/* two fields have the base of the rotations */
+static int check_theta(const json_t *obj, const char *where, double theta)
+{
+	const json_t *old = json_object_get(obj, "rope_theta");
+	const json_t *fresh =
+		json_object_get(json_object_get(obj, "rope_parameters"), "rope_theta");
+
+	if (json_is_number(old) && json_is_number(fresh) &&
+	    (json_number_value(old) != theta || json_number_value(fresh) != theta))
+		return say_bad("%s: rope_theta is %g, in rope_parameters it is %g", where,
+			       json_number_value(old), json_number_value(fresh));
+	return STATUS_OK;
+}
+
+static int fill_missing(struct config *c, const char *where)
+{
+	if (!c->kv_heads)
+		c->kv_heads = c->heads;
+	if (!c->head_dim && c->width % c->heads) {
 		return say_bad("%s: %s %lld does not divide %s %lld", where,
-			       c.family == FAMILY_GPT2 ? "n_head" : "num_attention_heads",
-			       (long long)c.heads,
-			       c.family == FAMILY_GPT2 ? "n_embd" : "hidden_size",
-			       (long long)c.width);
+			       c->family == FAMILY_GPT2 ? "n_head" : "num_attention_heads",
+			       (long long)c->heads,
+			       c->family == FAMILY_GPT2 ? "n_embd" : "hidden_size",
+			       (long long)c->width);
 	}
-	if (!c.head_dim)
-		c.head_dim = c.width / c.heads;
-	if (!c.inner)
-		c.inner = 4 * c.width;
-	r = check(&c, where);
+	if (!c->head_dim)
+		c->head_dim = c->width / c->heads;
+	if (!c->inner)
+		c->inner = 4 * c->width;
+	return check(c, where);
+}
+
+int config_parse(const json_t *obj, const char *where, struct config *ret_cfg)
+{
+	enum family family = FAMILY_GPT2;
+	struct config c;
+	int r = read_family(obj, where, &family);
+
+	if (r)
+		return r;
+	c = defaults(family);
+	r = read_fields(obj, where, &c);
 	if (!r)
-		*ret_cfg = c;
-	return r;
+		r = check_theta(obj, where, c.rope_theta);
+	if (!r)
+		r = fill_missing(&c, where);
+	if (r)
+		return r;
+	c.source = json_incref((json_t *)(uintptr_t)obj);
+	*ret_cfg = c;
+	return STATUS_OK;
+}
+
+void config_free(struct config *c)
+{
+	json_decref(c->source);
+	c->source = NULL;
 }
 
 int config_read(const char *path, struct config *ret_cfg)
 {
 	char file[4096];
 	struct stat st;
-	json_error_t err;
-	json_t *obj;
+	json_t *obj = NULL;
 	int r;
 
 	snprintf(file, sizeof(file), "%s", path);
 	if (!stat(path, &st) && S_ISDIR(st.st_mode))
 		snprintf(file, sizeof(file), "%s/config.json", path);
-	obj = json_load_file(file, JSON_REJECT_DUPLICATES, &err);
-	if (!obj) {
-		if (err.line < 1)
-			return say_bad("%s: %s", file, err.text);
-		return say_bad("%s: line %d: %s", file, err.line, err.text);
-	}
-	r = config_parse(obj, file, ret_cfg);
+	r = record_load(file, &obj);
+	if (!r)
+		r = config_parse(obj, file, ret_cfg);
 	json_decref(obj);
 	return r;
+}
+
+/* the first name of the activation */
+static const char *act_name(enum te_act act)
+{
+	size_t k = 0;
+
+	while (acts[k].act != act)
+		k++;
+	return acts[k].name;
+}
+
+static void write_field(struct record *rec, const struct field *f, const struct config *c)
+{
+	const void *at = (const char *)c + f->offset;
+	enum te_act act;
+
+	switch (f->rule) {
+	case COUNT:
+		record_int(rec, f->name, *(const int64_t *)at);
+		break;
+	case NUMBER:
+	case PROB:
+		record_real(rec, f->name, *(const double *)at);
+		break;
+	case BOOLEAN:
+		record_flag(rec, f->name, *(const int *)at);
+		break;
+	case ACT:
+		/* several names are one activation: keep the one that was read */
+		if (c->source && json_object_get(c->source, f->name) &&
+		    !read_act(json_object_get(c->source, f->name), "", f->name, &act) &&
+		    act == *(const enum te_act *)at)
+			break;
+		record_text(rec, f->name, act_name(*(const enum te_act *)at));
+		break;
+	default:
+		break;
+	}
 }
 
 json_t *config_to_json(const struct config *c)
 {
 	static const char *const architectures[] = { "GPT2LMHeadModel", "LlamaForCausalLM",
 						     "Qwen2ForCausalLM" };
-	json_t *obj = json_object(), *v = NULL;
+	struct record rec;
+	const char *name;
+	json_t *v;
 
-	json_object_set_new(obj, "model_type", json_string(families[c->family]));
-	json_object_set_new(obj, "architectures", json_pack("[s]", architectures[c->family]));
-	json_object_set_new(obj, "torch_dtype", json_string("float32"));
+	record_begin(&rec);
+	json_object_foreach(c->source, name, v)
+		record_put(&rec, name, json_incref(v));
+	record_text(&rec, "model_type", families[c->family]);
+	record_open_list(&rec, "architectures");
+	record_text(&rec, NULL, architectures[c->family]);
+	record_close(&rec);
+	/* of the weights that are written: the newer name too if it was there */
+	record_text(&rec, "torch_dtype", "float32");
+	if (json_object_get(c->source, "dtype"))
+		record_text(&rec, "dtype", "float32");
 	for (size_t i = 0; i < NFIELDS; i++) {
-		const struct field *f = &fields[i];
-		const void *at = (const char *)c + f->offset;
-
-		if (!(f->families & 1u << c->family))
-			continue;
-		switch (f->rule) {
-		case COUNT:
-			v = json_integer(*(const int64_t *)at);
-			break;
-		case NUMBER:
-		case PROB:
-			v = json_real(*(const double *)at);
-			break;
-		case BOOLEAN:
-			v = json_boolean(*(const int *)at);
-			break;
-		case ACT:
-			for (size_t k = NACTS; k-- > 0;) {
-				if (acts[k].act == *(const enum te_act *)at) {
-					json_decref(v);
-					v = json_string(acts[k].name);
-				}
-			}
-			break;
-		default:
-			continue;
-		}
-		json_object_set_new(obj, f->name, v);
-		v = NULL;
+		if (fields[i].families & 1u << c->family)
+			write_field(&rec, &fields[i], c);
 	}
-	return obj;
+	return record_end(&rec, "config.json");
+}
+
+int config_same(const struct config *a, const char *where_a, const struct config *b,
+		const char *where_b)
+{
+	json_t *x, *y;
+	int r = STATUS_OK;
+
+	if (a->family != b->family)
+		return say_bad("%s: model_type is %s, that of %s is %s", where_a,
+			       families[a->family], where_b, families[b->family]);
+	x = config_to_json(a);
+	y = config_to_json(b);
+	if (!x || !y)
+		r = STATUS_FAILED;
+	for (size_t i = 0; i < NFIELDS && !r; i++) {
+		const struct field *f = &fields[i];
+
+		if (!(f->families & 1u << a->family) || f->rule >= ACT)
+			continue;
+		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
+			r = say_bad("%s: %s differs from that of %s", where_a, f->name, where_b);
+	}
+	if (!r && a->act != b->act)
+		r = say_bad("%s: its activation differs from that of %s", where_a, where_b);
+	json_decref(x);
+	json_decref(y);
+	return r;
 }

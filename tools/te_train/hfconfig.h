@@ -16,6 +16,9 @@ struct config {
 	double drop_embd, drop_resid, drop_attn;
 	enum te_act act;
 	int tied; /* the head uses the embedding's table */
+	/* What was read, with the fields that are not used here. config_free() releases it; copies
+	 * of the struct borrow it, unless they hold a reference of their own. */
+	json_t *source;
 };
 
 const char *family_name(enum family family);
@@ -23,7 +26,14 @@ const char *family_name(enum family family);
 int config_read(const char *path, struct config *ret_cfg);
 /* @where: error messages begin with it */
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);
-/* a new reference, readable by config_parse and by transformers */
+void config_free(struct config *cfg);
+/*
+ * A new reference, or NULL after a failure: all fields that were read, with the present values of
+ * those that are used. Readable by config_parse and by transformers.
+ */
 json_t *config_to_json(const struct config *cfg);
+/* fails if the two describe different models, and names the first field that differs */
+int config_same(const struct config *a, const char *where_a, const struct config *b,
+		const char *where_b);
 
 #endif

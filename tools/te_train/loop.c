@@ -18,6 +18,7 @@
 
 #include "loop.h"
 #include "progress.h"
+#include "record.h"
 #include "say.h"
 
 static volatile sig_atomic_t nsignals;
@@ -38,23 +39,45 @@ double now_s(void)
 
 /* ---- setting up ---- */
 
+static int read_preset(const char *name, struct config *cfg)
+{
+	const struct preset *p = preset_find(name);
+	json_t *obj = NULL;
+	int r = record_parse(p->config, strlen(p->config), p->name, &obj);
+
+	if (!r)
+		r = config_parse(obj, p->name, cfg);
+	json_decref(obj);
+	return r;
+}
+
+/* the model of a folder is that of --model or --preset, if there is one */
+static int check_given(const struct opts *o, const char *dir, const struct config *cfg)
+{
+	struct config given = { 0 };
+	int r = o->model ? config_read(o->model, &given) : read_preset(o->preset, &given);
+
+	if (!r)
+		r = config_same(&given, o->model ? o->model : o->preset, cfg, dir);
+	config_free(&given);
+	return r;
+}
+
 static int choose_config(const struct opts *o, struct config *cfg)
 {
-	const char *path = o->resume ? o->resume : o->init ? o->init : o->model;
-	const struct preset *p;
-	json_t *obj;
+	const char *dir = o->resume ? o->resume : o->init;
 	int r;
 
-	if (path) {
-		r = config_read(path, cfg);
-	} else if (o->preset) {
-		p = preset_find(o->preset);
-		obj = json_loads(p->config, 0, NULL);
-		r = config_parse(obj, p->name, cfg);
-		json_decref(obj);
-	} else {
-		r = say_bad("no model: give --preset, --model, --init or --resume; see --help");
-	}
+	if (o->resume && o->init)
+		return say_bad("--init and --resume exclude each other");
+	if (!dir && !o->model && !o->preset)
+		return say_bad("no model: give --preset, --model, --init or --resume; see --help");
+	if (dir)
+		r = config_read(dir, cfg);
+	else
+		r = o->model ? config_read(o->model, cfg) : read_preset(o->preset, cfg);
+	if (!r && dir && (o->model || o->preset))
+		r = check_given(o, dir, cfg);
 	if (!r && !isnan(o->dropout))
 		cfg->drop_embd = cfg->drop_resid = cfg->drop_attn = o->dropout;
 	return r;
@@ -210,7 +233,7 @@ static int load(struct trainer *t)
 int trainer_create(const struct opts *o, struct trainer *t)
 {
 	int train = !o->sample_only && !o->print_plan, r;
-	struct config cfg;
+	struct config cfg = { 0 };
 
 	memset(t, 0, sizeof(*t));
 	t->o = o;
@@ -249,6 +272,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = load(t);
 	t->done.ntrain = t->train.n;
 	t->done.nval = t->val.n;
+	config_free(&cfg);
 	return r;
 }
 

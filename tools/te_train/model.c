@@ -263,10 +263,11 @@ int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, ui
 	if (b.r >= 0)
 		b.r = te_ctx_sync(ctx);
 	if (b.r < 0) {
-		model_free(&m);
+		te_seq_unref(m.seq);
 		return say_te(b.r, "the %s model cannot be built", family_name(cfg->family));
 	}
 	m.nparams = count_params(&m);
+	json_incref(m.cfg.source);
 	*ret_model = m;
 	return STATUS_OK;
 }
@@ -274,6 +275,7 @@ int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, ui
 void model_free(struct model *m)
 {
 	m->seq = te_seq_unref(m->seq);
+	config_free(&m->cfg);
 }
 
 int32_t model_nparts(const struct config *c)

@@ -72,10 +72,12 @@ TT_SH = \
 
 if HAVE_JANSSON
 TT_TOOLS += \
+	t/tools/ckpt \
 	t/tools/data \
 	t/tools/hfconfig \
 	t/tools/perftest_stats \
-	t/tools/safetensors
+	t/tools/safetensors \
+	t/tools/weights
 TT_SH += \
 	t/tools/t8001-te_plot.t \
 	t/tools/t8002-te_train-usage.t \
@@ -166,6 +168,8 @@ t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
+t_tools_ckpt_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
@@ -173,6 +177,8 @@ t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
+t_tools_weights_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 
 BACKEND_CASES = \
 	t/backend/backend_branches.c \

@@ -86,7 +86,9 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \
 	tools/te_train/say.c \
-	tools/te_train/say.h
+	tools/te_train/say.h \
+	tools/te_train/weights.c \
+	tools/te_train/weights.h
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS)
 
 tools_te_train_te_train_SOURCES = \

@@ -20,12 +20,16 @@ struct progress {
 	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
 };
 
-/* create a folder and its parents, and check that files can be created in it */
+/*
+ * Create a folder and its parents, check that files can be created in it, and complete the save
+ * that a crash interrupted after it was committed.
+ */
 int ckpt_folder(const char *dir);
 
 /*
- * Replace the checkpoint in dir. Everything is first written and synced under temporary
- * names, so after a full disk or a crash the previous checkpoint is intact.
+ * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
+ * names, so after a full disk or a crash the previous checkpoint is intact. options NULL: the
+ * failure of opts_to_json().
  */
 int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt, json_t *options,
 	      const struct progress *p);

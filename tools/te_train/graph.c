@@ -9,6 +9,7 @@
 #include <te/errno.h>
 
 #include "graph.h"
+#include "record.h"
 #include "say.h"
 
 /* ---- the order ---- */
@@ -277,13 +278,20 @@ json_t *step_graph_to_json(const struct step_graph *g)
 {
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	const char *text = schedule_of(g->o);
+	struct record rec;
 
 	te_graph_report(g->graph, &rep);
+	record_begin(&rec);
+	record_text(&rec, "mode", g->o->graph);
+	record_text(&rec, "schedule", text ? text : "1f1b");
+	record_int(&rec, "chunks", g->nchunks);
+	record_int(&rec, "parts", g->nparts);
+	record_int(&rec, "micro_batches", g->accum);
+	record_int(&rec, "passes", rep.nsteps);
+	record_int(&rec, "nodes", (int64_t)rep.nnodes);
+	record_int(&rec, "kernels", (int64_t)rep.nkernels);
 	/* each recording is launched once per step */
-	return json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:I,s:I,s:I}", "mode", g->o->graph,
-			 "schedule", text ? text : "1f1b", "chunks", (int)g->nchunks, "parts",
-			 (int)g->nparts, "micro_batches", (int)g->accum, "passes", (int)rep.nsteps,
-			 "nodes", (json_int_t)rep.nnodes, "kernels", (json_int_t)rep.nkernels,
-			 "launches_per_step", (json_int_t)rep.nrecordings, "pool_bytes",
-			 (json_int_t)rep.peak_nbytes);
+	record_int(&rec, "launches_per_step", (int64_t)rep.nrecordings);
+	record_int(&rec, "pool_bytes", (int64_t)rep.peak_nbytes);
+	return record_end(&rec, "the graph");
 }

@@ -16,6 +16,7 @@
 
 #include "ckpt.h"
 #include "opts.h"
+#include "record.h"
 #include "say.h"
 
 enum kind {
@@ -302,11 +303,11 @@ static int set_preset(struct opts *o, const char *name)
 
 json_t *opts_to_json(const struct opts *o)
 {
-	json_t *obj = json_object(), *files = json_array();
+	struct record rec;
 
+	record_begin(&rec);
 	for (size_t i = 0; i < NROWS; i++) {
 		const void *field = (const char *)o + rows[i].offset;
-		json_t *v = NULL;
 
 		if (!(rows[i].flags & KEPT))
 			continue;
@@ -315,26 +316,25 @@ json_t *opts_to_json(const struct opts *o)
 			break;
 		case FLAG:
 		case INT:
-			v = json_integer(*(const int64_t *)field);
+			record_int(&rec, rows[i].name, *(const int64_t *)field);
 			break;
 		case REAL:
 			if (!isnan(*(const double *)field))
-				v = json_real(*(const double *)field);
+				record_real(&rec, rows[i].name, *(const double *)field);
 			break;
 		case TEXT:
 		case WORD:
 		case MODE:
 			if (*(char *const *)field)
-				v = json_string(*(char *const *)field);
+				record_text(&rec, rows[i].name, *(char *const *)field);
 			break;
 		}
-		if (v)
-			json_object_set_new(obj, rows[i].name, v);
 	}
+	record_open_list(&rec, "files");
 	for (int i = 0; i < o->nfiles; i++)
-		json_array_append_new(files, json_string(o->file[i]));
-	json_object_set_new(obj, "files", files);
-	return obj;
+		record_text(&rec, NULL, o->file[i]);
+	record_close(&rec);
+	return record_end(&rec, "the options and the names of files");
 }
 
 static int set_files(struct opts *o, int n, char *const *file)
@@ -358,40 +358,69 @@ static int set_files(struct opts *o, int n, char *const *file)
 	return STATUS_OK;
 }
 
+/* an option of a checkpoint, as checked as one of the command line */
+static int set_kept(struct opts *o, const struct row *row, const json_t *v, const char *where)
+{
+	int number = row->kind == FLAG || row->kind == INT || row->kind == REAL;
+	char num[64];
+
+	if (json_is_string(v) && !number)
+		return row_set(o, row, json_string_value(v), where);
+	/* a mode was a flag once */
+	if (json_is_integer(v) && (number || row->kind == MODE))
+		snprintf(num, sizeof(num), "%lld", (long long)json_integer_value(v));
+	else if (json_is_real(v) && number)
+		snprintf(num, sizeof(num), "%.17g", json_real_value(v));
+	else
+		return say_bad("%s is not a %s", where, number ? "number" : "text");
+	return row_set(o, row, num, where);
+}
+
+static int set_kept_files(struct opts *o, const json_t *files, const char *where)
+{
+	size_t n = json_array_size(files);
+	char **list;
+	int r = STATUS_OK;
+
+	if (!json_is_array(files) || n > INT32_MAX)
+		return say_bad("%s: \"files\" is not a list", where);
+	list = calloc(n + 1, sizeof(*list));
+	if (!list)
+		return say_failed("out of memory");
+	for (size_t i = 0; i < n && !r; i++) {
+		list[i] = (char *)json_string_value(json_array_get(files, i));
+		if (!list[i])
+			r = say_bad("%s: \"files\": entry %zu is not a text", where, i + 1);
+	}
+	if (!r && n)
+		r = set_files(o, (int)n, list);
+	free(list);
+	return r;
+}
+
 static int set_resumed(struct opts *o, const char *dir)
 {
-	json_t *kept = NULL, *v, *files;
+	json_t *kept = NULL, *v;
 	const char *name;
+	char file[4096];
 	int r = ckpt_options(dir, &kept);
 
 	if (r)
 		return r;
+	snprintf(file, sizeof(file), "%s/state.safetensors", dir);
 	json_object_foreach(kept, name, v)
 	{
 		const struct row *row = row_find(name);
-		char num[64];
+		char where[4200];
 
-		if (!row || !(row->flags & KEPT))
-			continue; /* "files", or an option of a later version */
-		if (json_is_integer(v))
-			snprintf(num, sizeof(num), "%lld", (long long)json_integer_value(v));
-		else if (json_is_real(v))
-			snprintf(num, sizeof(num), "%.17g", json_real_value(v));
-		r = row_set(o, row, json_is_string(v) ? json_string_value(v) : num, name);
+		snprintf(where, sizeof(where), "%s: option \"%s\"", file, name);
+		if (row && (row->flags & KEPT)) /* not one of a later version */
+			r = set_kept(o, row, v, where);
 		if (r)
-			goto out;
+			break;
 	}
-	files = json_object_get(kept, "files");
-	if (json_array_size(files) > 0) {
-		int n = (int)json_array_size(files);
-		char **list = calloc((size_t)n, sizeof(*list));
-
-		for (int i = 0; list && i < n; i++)
-			list[i] = (char *)json_string_value(json_array_get(files, (size_t)i));
-		r = list ? set_files(o, n, list) : say_failed("out of memory");
-		free(list);
-	}
-out:
+	if (!r)
+		r = set_kept_files(o, json_object_get(kept, "files"), file);
 	json_decref(kept);
 	return r;
 }

@@ -43,7 +43,7 @@ const struct preset *preset_find(const char *name);
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done);
 void opts_free(struct opts *o);
 
-/* the options that a checkpoint saves: a new reference */
+/* the options that a checkpoint saves: a new reference, or NULL after a failure */
 json_t *opts_to_json(const struct opts *o);
 
 #endif

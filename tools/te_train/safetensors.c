@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "digest.h"
+#include "record.h"
 #include "safetensors.h"
 #include "say.h"
 
@@ -28,9 +29,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 struct st_writer {
 	char *path; /* with ".new" */
 	int fd;
-	json_t *header, *meta;
+	struct record header;
+	json_t *obj; /* the header, from st_begin() on */
 	size_t data_nbytes; /* declared */
-	size_t header_nbytes;
+	size_t written_nbytes;
 	struct digest digest;
 	uint8_t *buf;
 	size_t fill;
@@ -65,20 +67,20 @@ int st_create(const char *path, struct st_writer **ret_w)
 	int r;
 
 	if (!w)
-		return say_failed("out of memory");
+		return say_failed("%s: out of memory", path);
 	w->fd = -1;
-	w->header = json_object();
-	w->meta = json_object();
+	record_begin(&w->header);
+	record_open(&w->header, "__metadata__");
+	record_text(&w->header, "format", "pt");
+	record_text(&w->header, "digest", NO_DIGEST);
+	record_close(&w->header);
 	w->buf = malloc(BUF_NBYTES);
 	if (asprintf(&w->path, "%s.new", path) < 0)
 		w->path = NULL;
-	if (!w->header || !w->meta || !w->buf || !w->path) {
+	if (!w->buf || !w->path) {
 		st_free(w);
-		return say_failed("out of memory");
+		return say_failed("%s: out of memory", path);
 	}
-	st_meta(w, "format", "pt");
-	st_meta(w, "digest", NO_DIGEST);
-	json_object_set(w->header, "__metadata__", w->meta);
 	w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (w->fd < 0) {
 		r = write_error(w);
@@ -89,35 +91,34 @@ int st_create(const char *path, struct st_writer **ret_w)
 	return STATUS_OK;
 }
 
-void st_meta(struct st_writer *w, const char *key, const char *value)
-{
-	json_object_set_new(w->meta, key, json_string(value));
-}
-
 void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
 		const int64_t *shape, size_t nbytes)
 {
-	json_t *dims = json_array();
+	struct record *h = &w->header;
 
+	record_open(h, name);
+	record_text(h, "dtype", dtype);
+	record_open_list(h, "shape");
 	for (int i = 0; i < ndim; i++)
-		json_array_append_new(dims, json_integer(shape[i]));
-	json_object_set_new(w->header, name,
-			    json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", dims,
-				      "data_offsets", (json_int_t)w->data_nbytes,
-				      (json_int_t)(w->data_nbytes + nbytes)));
+		record_int(h, NULL, shape[i]);
+	record_close(h);
+	record_open_list(h, "data_offsets");
+	record_int(h, NULL, (int64_t)w->data_nbytes);
 	w->data_nbytes += nbytes;
+	record_int(h, NULL, (int64_t)w->data_nbytes);
+	record_close(h);
+	record_close(h);
 }
 
 static int write_header(struct st_writer *w)
 {
-	char *text = json_dumps(w->header, JSON_COMPACT);
+	char *text = record_to_text(w->obj, JSON_COMPACT, w->path);
 	size_t len = text ? strlen(text) : 0, padded = (len + 7) / 8 * 8;
 	uint64_t n = padded;
 	int r;
 
 	if (!text)
-		return say_failed("out of memory");
-	w->header_nbytes = 8 + padded;
+		return STATUS_FAILED;
 	r = write_fully(w, &n, 8);
 	if (!r)
 		r = write_fully(w, text, len);
@@ -129,13 +130,15 @@ static int write_header(struct st_writer *w)
 
 int st_begin(struct st_writer *w)
 {
-	return write_header(w);
+	w->obj = record_end(&w->header, w->path);
+	return w->obj ? write_header(w) : STATUS_FAILED;
 }
 
 static int flush(struct st_writer *w)
 {
 	int r = write_fully(w, w->buf, w->fill);
 
+	w->written_nbytes += w->fill;
 	digest_add(&w->digest, w->buf, w->fill);
 	w->fill = 0;
 	return r;
@@ -162,25 +165,57 @@ int st_write(struct st_writer *w, const void *src, size_t nbytes)
 	return STATUS_OK;
 }
 
+/* as long as the placeholder */
+static int set_digest(struct st_writer *w, const char *digest)
+{
+	json_t *meta = json_object_get(w->obj, "__metadata__"), *v = json_string(digest);
+
+	if (!v || json_object_set_new(meta, "digest", v))
+		return say_failed("%s: out of memory", w->path);
+	return STATUS_OK;
+}
+
+/* the file has the header and the digest that were written */
+static int read_back(const struct st_writer *w)
+{
+	struct st_file *f = NULL;
+	int r = st_open(w->path, &f);
+
+	if (!r && !json_equal(st_header(f), w->obj))
+		r = say_failed("%s: its header is not what was written", w->path);
+	if (!r)
+		r = st_check_digest(f);
+	st_close(f);
+	return r;
+}
+
 int st_end(struct st_writer *w, char ret_digest[17])
 {
-	int r = flush(w);
+	int r = flush(w), bad;
 
 	if (r)
 		return r;
+	if (w->written_nbytes != w->data_nbytes)
+		return say_failed("%s: %zu bytes of data, %zu were declared", w->path,
+				  w->written_nbytes, w->data_nbytes);
 	digest_end(&w->digest, ret_digest);
-	st_meta(w, "digest", ret_digest); /* as long as the placeholder */
+	r = set_digest(w, ret_digest);
+	if (r)
+		return r;
 	if (lseek(w->fd, 0, SEEK_SET) < 0)
 		return write_error(w);
 	r = write_header(w);
 	if (r)
 		return r;
-	if (fsync(w->fd) || close(w->fd)) {
-		w->fd = -1;
+	bad = fsync(w->fd);
+	if (bad)
 		return write_error(w);
-	}
+	r = read_back(w);
+	if (r)
+		return r;
+	bad = close(w->fd);
 	w->fd = -1;
-	return STATUS_OK;
+	return bad ? write_error(w) : STATUS_OK;
 }
 
 void st_free(struct st_writer *w)
@@ -192,8 +227,10 @@ void st_free(struct st_writer *w)
 		close(w->fd);
 		unlink(w->path);
 	}
-	json_decref(w->header);
-	json_decref(w->meta);
+	if (w->obj)
+		json_decref(w->obj);
+	else
+		json_decref(w->header.at[0]);
 	free(w->buf);
 	free(w->path);
 	free(w);
@@ -258,30 +295,69 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 	return NULL;
 }
 
-/* the tensors must cover the data without gaps: then the size shows missing data */
+struct range {
+	size_t from, to;
+	const char *name;
+};
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	return (x->to > y->to) - (x->to < y->to);
+}
+
+/* The tensors cover the data without gaps and overlaps: then the size shows missing data. */
+static int check_ranges(const struct st_file *f, struct range *v, size_t n)
+{
+	size_t end = 0;
+
+	qsort(v, n, sizeof(*v), by_offset);
+	for (size_t i = 0; i < n; end = v[i++].to) {
+		if (v[i].from < end)
+			return say_bad("%s: tensors \"%s\" and \"%s\" overlap", f->path,
+				       v[i - 1].name, v[i].name);
+		if (v[i].from > end)
+			return say_bad("%s: %zu bytes before tensor \"%s\" are in no tensor",
+				       f->path, v[i].from - end, v[i].name);
+	}
+	if (end != f->nbytes - f->data_at) {
+		return say_bad("%s: has %zu bytes of data, its header describes %zu", f->path,
+			       f->nbytes - f->data_at, end);
+	}
+	return STATUS_OK;
+}
+
 static int check_entries(struct st_file *f)
 {
-	size_t sum = 0;
+	struct range *range = calloc(json_object_size(f->header) + 1, sizeof(*range));
 	const char *name;
 	json_t *entry;
+	size_t n = 0;
+	int r = range ? STATUS_OK : say_failed("%s: out of memory", f->path);
 
 	json_object_foreach(f->header, name, entry)
 	{
 		const char *wrong;
 		struct st_tensor t;
 
-		if (!strcmp(name, "__metadata__"))
+		if (r || !strcmp(name, "__metadata__"))
 			continue;
 		wrong = read_entry(f, entry, &t);
-		if (wrong)
-			return say_bad("%s: tensor \"%s\": %s", f->path, name, wrong);
-		sum += t.nbytes;
+		if (wrong) {
+			r = say_bad("%s: tensor \"%s\": %s", f->path, name, wrong);
+			break;
+		}
+		range[n].from = (size_t)(t.data - f->map) - f->data_at;
+		range[n].to = range[n].from + t.nbytes;
+		range[n++].name = name;
 	}
-	if (sum != f->nbytes - f->data_at) {
-		return say_bad("%s: has %zu bytes of data, its header describes %zu", f->path,
-			       f->nbytes - f->data_at, sum);
-	}
-	return STATUS_OK;
+	if (!r)
+		r = check_ranges(f, range, n);
+	free(range);
+	return r;
 }
 
 int st_open(const char *path, struct st_file **ret_f)
@@ -290,7 +366,6 @@ int st_open(const char *path, struct st_file **ret_f)
 	int fd = open(path, O_RDONLY | O_CLOEXEC), r = STATUS_OK;
 	uint64_t n = 0;
 	struct stat st;
-	json_error_t err;
 
 	if (!f || !(f->path = strdup(path))) {
 		free(f);
@@ -321,11 +396,7 @@ int st_open(const char *path, struct st_file **ret_f)
 	}
 	if (!r) {
 		f->data_at = 8 + (size_t)n;
-		f->header = json_loadb((const char *)f->map + 8, (size_t)n, JSON_REJECT_DUPLICATES,
-				       &err);
-		if (!json_is_object(f->header))
-			r = say_bad("%s: not a safetensors file: its header is not a JSON object",
-				    path);
+		r = record_parse((const char *)f->map + 8, (size_t)n, path, &f->header);
 	}
 	if (!r)
 		r = check_entries(f);
@@ -353,6 +424,11 @@ const char *st_path(const struct st_file *f)
 	return f->path;
 }
 
+const json_t *st_header(const struct st_file *f)
+{
+	return f->header;
+}
+
 const char *st_get_meta(const struct st_file *f, const char *key)
 {
 	return json_string_value(json_object_get(json_object_get(f->header, "__metadata__"), key));
@@ -365,17 +441,15 @@ int st_find(const struct st_file *f, const char *name, struct st_tensor *ret_t)
 	return entry && !read_entry(f, entry, ret_t);
 }
 
-const char *st_name(const struct st_file *f, size_t i)
+const char *st_next(const struct st_file *f, const char *name)
 {
-	const char *name;
-	json_t *entry;
+	void *it = name ? json_object_iter_at(f->header, name) : json_object_iter(f->header);
 
-	json_object_foreach(f->header, name, entry)
-	{
-		if (strcmp(name, "__metadata__") && i-- == 0)
-			return name;
-	}
-	return NULL;
+	if (it && name)
+		it = json_object_iter_next(f->header, it);
+	if (it && !strcmp(json_object_iter_key(it), "__metadata__"))
+		it = json_object_iter_next(f->header, it);
+	return it ? json_object_iter_key(it) : NULL;
 }
 
 int st_check_digest(const struct st_file *f)

@@ -23,12 +23,14 @@ struct st_writer;
 
 /* writes path.new, which the caller renames after st_end() */
 int st_create(const char *path, struct st_writer **ret_w);
-void st_meta(struct st_writer *w, const char *key, const char *value);
 void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
 		const int64_t *shape, size_t nbytes);
 int st_begin(struct st_writer *w);
 int st_write(struct st_writer *w, const void *src, size_t nbytes);
-/* write the rest, and the digest of all data as metadata "digest"; fsync */
+/*
+ * Write the rest, and the digest of all data as metadata "digest"; fsync; read the file and
+ * compare its header and digest.
+ */
 int st_end(struct st_writer *w, char ret_digest[17]);
 void st_free(struct st_writer *w);
 
@@ -36,16 +38,18 @@ void st_free(struct st_writer *w);
 
 struct st_file;
 
-/* checks the header, that every tensor is within the file, and that no other data follows */
+/* checks the header, and that the tensors cover all other data without overlaps */
 int st_open(const char *path, struct st_file **ret_f);
 void st_close(struct st_file *f);
 const char *st_path(const struct st_file *f);
+const json_t *st_header(const struct st_file *f);
 /* NULL if there is none */
 const char *st_get_meta(const struct st_file *f, const char *key);
 /* 1 if it exists, else 0 */
 int st_find(const struct st_file *f, const char *name, struct st_tensor *ret_t);
-/* name of the i-th tensor, NULL after the last */
-const char *st_name(const struct st_file *f, size_t i);
+/* the name of the tensor after that one, which st_next() returned; NULL: of the first. NULL after
+ * the last */
+const char *st_next(const struct st_file *f, const char *name);
 /* compares the data with the digest in the metadata; a file without one passes */
 int st_check_digest(const struct st_file *f);
 

@@ -1,0 +1,18 @@
+/*
+ * weights.h - the weights of a model in safetensors files, with the names, shapes and order that
+ * Python's transformers uses.
+ */
+#ifndef WEIGHTS_H
+#define WEIGHTS_H
+
+#include "model.h"
+#include "safetensors.h"
+
+/* write path.new, synced and read back; the caller renames it */
+int weights_write(const char *path, const struct model *m, char ret_digest[17]);
+/* all tensors of the model are in the file, and no others */
+int weights_read(const struct st_file *f, const struct model *m);
+/* the same of dir/model.safetensors, or of the files that dir/model.safetensors.index.json names */
+int weights_read_folder(const char *dir, const struct model *m);
+
+#endif

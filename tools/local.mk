@@ -61,6 +61,8 @@ tools_te_perftest_te_perftest_LDADD = tools/te_perftest/libte_perftest.la \
 # all of te_train but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_train/libte_train.la
 tools_te_train_libte_train_la_SOURCES = \
+	tools/te_train/batch.c \
+	tools/te_train/batch.h \
 	tools/te_train/ckpt.c \
 	tools/te_train/ckpt.h \
 	tools/te_train/data.c \
@@ -71,8 +73,12 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/graph.h \
 	tools/te_train/hfconfig.c \
 	tools/te_train/hfconfig.h \
+	tools/te_train/inflate.c \
+	tools/te_train/inflate.h \
 	tools/te_train/loop.c \
 	tools/te_train/loop.h \
+	tools/te_train/magic.c \
+	tools/te_train/magic.h \
 	tools/te_train/model.c \
 	tools/te_train/model.h \
 	tools/te_train/opts.c \
@@ -87,15 +93,19 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/sample.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h \
+	tools/te_train/source.c \
+	tools/te_train/source.h \
 	tools/te_train/weights.c \
 	tools/te_train/weights.h
-tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS)
+tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
+	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)
+tools_te_train_libte_train_la_LIBADD = $(ZLIB_LIBS) $(LZMA_LIBS) $(ZSTD_LIBS)
 
 tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c
 tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
-	libtecore/libtecore.la $(JANSSON_LIBS) $(ZLIB_LIBS) -lm
+	libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 # one script, which bash-completion finds under the name of each tool
 COMPLETIONS = \

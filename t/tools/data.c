@@ -1,14 +1,14 @@
-/* t/tools/data.c - te_train's data: files as one sequence of tokens, random and fixed batches. */
+/* t/tools/data.c - te_train's data: what files are, one sequence of tokens, batches of it. */
 #include "config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
-#ifdef HAVE_ZLIB
-#include <zlib.h>
-#endif
 
+#include "tools/te_train/batch.h"
 #include "tools/te_train/data.h"
 #include "tools/te_train/model.h"
 #include "tools/te_train/say.h"
@@ -44,22 +44,32 @@ static void put(int i, const char *suffix, const void *p, size_t n)
 	fclose(f);
 }
 
-static struct data *open_files(int n)
+static struct data *open_as(int n, enum data_type type, int64_t vocab)
 {
 	char *list[3] = { path[0], path[1], path[2] };
 	struct data *d = NULL;
 
-	ck_assert_int_eq(data_open(list, n, &d), 0);
+	ck_assert_int_eq(data_open(list, n, type, vocab, &d), 0);
 	return d;
+}
+
+static struct data *open_files(int n)
+{
+	return open_as(n, DATA_AUTO, 256);
+}
+
+static void refuse_as(int n, enum data_type type, int64_t vocab)
+{
+	char *list[3] = { path[0], path[1], path[2] };
+	struct data *d = NULL;
+
+	ck_assert_int_eq(data_open(list, n, type, vocab, &d), STATUS_BAD);
+	ck_assert_ptr_null(d);
 }
 
 static void refuse(int n)
 {
-	char *list[3] = { path[0], path[1], path[2] };
-	struct data *d = NULL;
-
-	ck_assert_int_eq(data_open(list, n, &d), STATUS_BAD);
-	ck_assert_ptr_null(d);
+	refuse_as(n, DATA_AUTO, 256);
 }
 
 /* three files that count 0, 1, 2, ... across files */
@@ -73,7 +83,7 @@ static struct data *counting(int64_t n[3])
 			buf[k] = (uint8_t)at++;
 		put(i, ".txt", buf, (size_t)n[i]);
 	}
-	return open_files(3);
+	return open_as(3, DATA_TEXT, 256); /* it has a byte 0 */
 }
 
 START_TEST(batches_span_files)
@@ -87,7 +97,7 @@ START_TEST(batches_span_files)
 
 	ck_assert_int_eq(data_ntokens(d), all);
 	for (int step = 0; step < 50; step++) {
-		ck_assert_int_eq(batch_draw(&s, 5, step, 7, T, 256, x, y), 0);
+		ck_assert_int_eq(batch_draw(&s, 5, step, 7, T, x, y), 0);
 		for (int64_t i = 0; i < 7 * T; i++) {
 			ck_assert_int_ge(x[i], 1);
 			ck_assert_int_lt(x[i], all - 1);
@@ -98,7 +108,7 @@ START_TEST(batches_span_files)
 	}
 	/* all of it, each token predicted once and in order */
 	for (int64_t k = 0; k < nb; k++) {
-		ck_assert_int_eq(batch_eval(&s, k, 0, 7, T, 256, x, y, &count), 0);
+		ck_assert_int_eq(batch_eval(&s, k, 0, 7, T, x, y, &count), 0);
 		for (int64_t i = 0; i < 7 * T; i++) {
 			if (y[i] == IGNORED_TARGET)
 				continue;
@@ -124,16 +134,16 @@ START_TEST(draws_depend_on_seed_step_and_row_alone)
 	int32_t x[3][64], y[64], seen[236] = { 0 };
 	int nseen = 0;
 
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, 256, x[0], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 10, 16, 4, 256, x[1], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, 256, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, x[0], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 10, 16, 4, x[1], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, x[2], y), 0);
 	ck_assert_mem_eq(x[0], x[2], sizeof(x[0]));
 	ck_assert_mem_ne(x[0], x[1], sizeof(x[0]));
-	ck_assert_int_eq(batch_draw(&s, 2, 9, 16, 4, 256, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 2, 9, 16, 4, x[2], y), 0);
 	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
 	/* 16000 draws of 236 starts miss one with probability 236 exp(-67) */
 	for (int step = 0; step < 1000; step++) {
-		ck_assert_int_eq(batch_draw(&s, 3, step, 16, 4, 256, x[0], y), 0);
+		ck_assert_int_eq(batch_draw(&s, 3, step, 16, 4, x[0], y), 0);
 		for (int i = 0; i < 64; i += 4)
 			seen[x[0][i]] = 1;
 	}
@@ -154,7 +164,7 @@ START_TEST(spreads_a_limited_validation)
 	/* 60 windows of 4; 3 batches of 2 take every tenth */
 	ck_assert_int_eq(eval_nbatches(&s, 2, 4, 3), 3);
 	for (int k = 0; k < 3; k++) {
-		ck_assert_int_eq(batch_eval(&s, k, 3, 2, 4, 256, x, y, &count), 0);
+		ck_assert_int_eq(batch_eval(&s, k, 3, 2, 4, x, y, &count), 0);
 		ck_assert_int_eq(x[0], (2 * k) * 40);
 		ck_assert_int_eq(x[4], (2 * k + 1) * 40);
 		ck_assert_int_eq(count, 8);
@@ -164,41 +174,302 @@ START_TEST(spreads_a_limited_validation)
 }
 END_TEST
 
+/* a file of n tokens of width bytes, with a header of llm.c if magic is not 0; its size */
+static size_t put_tokens(int i, const char *suffix, const uint32_t *token, int n, size_t width,
+			 uint32_t magic, uint32_t version)
+{
+	uint32_t head[256] = { magic, version, (uint32_t)n };
+	uint8_t buf[4096], *p = buf;
+
+	if (magic) {
+		memcpy(p, head, sizeof(head));
+		p += sizeof(head);
+	}
+	for (int k = 0; k < n; k++, p += width) {
+		uint64_t wide = token[k];
+
+		memcpy(p, &wide, width);
+	}
+	put(i, suffix, buf, (size_t)(p - buf));
+	return (size_t)(p - buf);
+}
+
+static const uint32_t gpt2[10] = { 464, 1, 50256, 290, 7, 11, 0, 262, 13, 198 };
+
+/* d has the tokens from index first */
+static void check_tokens(const struct data *d, int64_t first, const uint32_t *want, int n)
+{
+	struct span s = { d, first, n };
+	int32_t got[10];
+
+	ck_assert_int_eq(span_read(&s, 0, n, got), 0);
+	for (int i = 0; i < n; i++)
+		ck_assert_uint_eq((uint32_t)got[i], want[i]);
+}
+
 START_TEST(reads_token_files)
 {
-	uint16_t raw[5] = { 0, 1, 50256, 65535, 7 };
-	uint32_t head[256] = { 20240520, 1, 5 };
-	uint8_t llmc[1024 + sizeof(raw)];
-	int32_t x[4], y[4];
+	char digest[17];
 	struct data *d;
-	struct span s;
 
-	memcpy(llmc, head, 1024);
-	memcpy(llmc + 1024, raw, sizeof(raw));
-	put(0, ".bin", raw, sizeof(raw));
-	put(1, ".bin", llmc, sizeof(llmc));
-	d = open_files(2);
-	ck_assert_int_eq(data_ntokens(d), 10);
+	put_tokens(0, ".bin", gpt2, 10, 2, 0, 0);
+	put_tokens(1, ".bin", gpt2, 10, 2, 20240520, 1);
+	put_tokens(2, ".tok", gpt2, 10, 4, 20240801, 7);
+	d = open_as(3, DATA_AUTO, 50257);
+	ck_assert_int_eq(data_ntokens(d), 30);
 	ck_assert(!data_is_bytes(d));
-	s = (struct span){ d, 5, 5 };
-	ck_assert_int_eq(batch_draw(&s, 0, 0, 1, 4, 65536, x, y), 0);
-	for (int i = 0; i < 4; i++) {
-		ck_assert_int_eq(x[i], raw[i]);
-		ck_assert_int_eq(y[i], raw[i + 1]);
-	}
-	ck_assert_int_eq(batch_draw(&s, 0, 0, 1, 4, 65535, x, y), STATUS_BAD);
+	ck_assert_str_eq(data_kind(d), "u32");
+	ck_assert_int_eq(data_largest(d), 50256);
+	for (int i = 0; i < 3; i++)
+		check_tokens(d, 10 * i, gpt2, 10);
+	check_tokens(d, 8, (uint32_t[]){ 13, 198, 464, 1 }, 4);
 	data_close(d);
 
-	put(0, ".bin", raw, 9);
-	refuse(1); /* half a token */
-	put(0, ".bin", llmc, sizeof(llmc) - 2);
-	refuse(1); /* fewer than its header says */
-	head[1] = 2;
-	memcpy(llmc, head, 1024);
-	put(0, ".bin", llmc, sizeof(llmc));
-	refuse(1);
-	put(0, ".txt", "abc", 3);
+	/* the digest is of the tokens */
+	d = open_as(1, DATA_AUTO, 50257);
+	ck_assert_str_eq(data_kind(d), "u16");
+	strcpy(digest, data_digest(d));
+	data_close(d);
+	put_tokens(0, ".bin", gpt2, 10, 2, 20240520, 1);
+	d = open_as(1, DATA_AUTO, 50257);
+	ck_assert_str_eq(data_digest(d), digest);
+	data_close(d);
+	put_tokens(0, ".bin", gpt2 + 1, 9, 2, 0, 0);
+	d = open_as(1, DATA_AUTO, 50257);
+	ck_assert_str_ne(data_digest(d), digest);
+	data_close(d);
+
+	put(1, ".txt", "abc", 3);
+	put_tokens(0, ".bin", (uint32_t[]){ 1, 200, 3 }, 3, 2, 20240520, 1);
 	refuse(2); /* text and tokens */
+}
+END_TEST
+
+START_TEST(refuses_bad_headers)
+{
+	size_t n = put_tokens(0, ".bin", gpt2, 10, 2, 20240520, 1);
+
+	ck_assert_int_eq(truncate(path[0], (off_t)n - 2), 0);
+	refuse_as(1, DATA_AUTO, 50257); /* fewer than its header promises */
+	put_tokens(0, ".bin", gpt2, 10, 4, 20240520, 1);
+	refuse_as(1, DATA_AUTO, 50257); /* more */
+	put_tokens(0, ".bin", gpt2, 10, 2, 20240520, 2);
+	refuse_as(1, DATA_AUTO, 50257); /* another version */
+	put_tokens(0, ".bin", gpt2, 10, 4, 20240801, 1);
+	refuse_as(1, DATA_AUTO, 50257);
+	put_tokens(0, ".bin", gpt2, 10, 2, 20240522, 1);
+	refuse_as(1, DATA_AUTO, 65536); /* another format of llm.c */
+	put_tokens(0, ".bin", gpt2, 10, 2, 20240520, 1);
+	refuse_as(1, DATA_U32, 65536);	/* not what was asked for */
+	refuse_as(1, DATA_AUTO, 50256); /* beyond the vocabulary */
+}
+END_TEST
+
+/* width, vocab -> type or -1, of headerless files by DATA_AUTO */
+static const struct {
+	size_t width;
+	int64_t vocab;
+	const char *suffix, *want;
+} headerless[] = {
+	{ 2, 50257, ".bin", "u16" },  { 4, 50257, ".bin", "u32" },
+	{ 4, 128256, ".bin", "u32" }, { 2, 65536, ".bin", "u16" },
+	{ 2, 128256, ".bin", NULL }, /* nearly any file has 16-bit numbers below that */
+	{ 8, 50257, ".bin", NULL },   { 8, 128256, ".bin", NULL },
+	{ 2, 50256, ".bin", NULL }, /* beyond the vocabulary */
+	{ 2, 50257, ".dat", NULL }, /* text has no byte 0 */
+	{ 1, 50257, ".bin", NULL },   { 3, 50257, ".bin", NULL },
+};
+
+START_TEST(decides_only_what_is_certain)
+{
+	const char *want = headerless[_i].want;
+	struct data *d;
+
+	put_tokens(0, headerless[_i].suffix, gpt2, 10, headerless[_i].width, 0, 0);
+	if (!want) {
+		refuse_as(1, DATA_AUTO, headerless[_i].vocab);
+		return;
+	}
+	d = open_as(1, DATA_AUTO, headerless[_i].vocab);
+	ck_assert_str_eq(data_kind(d), want);
+	ck_assert_int_eq(data_ntokens(d), 10);
+	check_tokens(d, 0, gpt2, 10);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(refuses_a_width_that_cannot_be)
+{
+	static const char text[] = "All the world's a stage, and all the men ";
+	uint8_t few[8] = { 1, 0, 0, 0, 2, 0, 0, 0 };
+	struct data *d;
+
+	put_tokens(0, ".bin", gpt2, 10, 4, 0, 0);
+	refuse_as(1, DATA_U16, 50257);
+	put_tokens(0, ".bin", gpt2, 10, 8, 0, 0);
+	refuse_as(1, DATA_U32, 50257);
+	refuse_as(1, DATA_U16, 50257);
+	put(0, ".bin", text, sizeof(text) - 2);
+	refuse_as(1, DATA_U16, 50257);
+	refuse_as(1, DATA_AUTO, 50257);
+	put(0, ".bin", "abc", 3);
+	refuse_as(1, DATA_U16, 50257); /* half a token */
+
+	/* too few to tell: the type decides */
+	put(0, ".bin", few, sizeof(few));
+	refuse_as(1, DATA_AUTO, 50257);
+	d = open_as(1, DATA_U32, 50257);
+	check_tokens(d, 0, (uint32_t[]){ 1, 2 }, 2);
+	data_close(d);
+	d = open_as(1, DATA_U16, 50257);
+	check_tokens(d, 0, (uint32_t[]){ 1, 0, 2, 0 }, 4);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(text_is_for_models_of_bytes)
+{
+	uint8_t all[256];
+	struct data *d;
+
+	put(0, ".txt", "abc", 3);
+	refuse_as(1, DATA_AUTO, 257);
+	refuse_as(1, DATA_TEXT, 50257);
+	refuse_as(1, DATA_AUTO, 'c');
+	d = open_as(1, DATA_AUTO, 'c' + 1);
+	ck_assert_int_eq(data_largest(d), 'c');
+	data_close(d);
+	for (int i = 0; i < 256; i++)
+		all[i] = (uint8_t)i;
+	put(0, ".bin", all, 256);
+	refuse_as(1, DATA_AUTO, 256);
+	d = open_as(1, DATA_TEXT, 256);
+	ck_assert(data_is_bytes(d));
+	ck_assert_int_eq(data_ntokens(d), 256);
+	data_close(d);
+}
+END_TEST
+
+static const struct {
+	const char *bytes;
+	size_t n, at;
+} magics[] = {
+	{ "\x93NUMPY\1\0", 8, 0 },
+	{ "PK\3\4", 4, 0 },
+	{ "%PDF-1.7", 8, 0 },
+	{ "\x7f"
+	  "ELF",
+	  4, 0 },
+	{ "\x40\0\0\0\0\0\0\0{\"", 10, 0 },
+	{ "PAR1", 4, 0 },
+	{ "BZh9", 4, 0 },
+	{ "ustar", 5, 257 },
+	{ "\xff\xfe", 2, 0 },
+};
+
+START_TEST(refuses_other_files_by_their_first_bytes)
+{
+	char buf[512];
+
+	memset(buf, 'a', sizeof(buf));
+	memcpy(buf + magics[_i].at, magics[_i].bytes, magics[_i].n);
+	put(0, ".txt", buf, sizeof(buf));
+	refuse_as(1, DATA_AUTO, 256);
+	put(0, ".bin", buf, sizeof(buf));
+	refuse_as(1, DATA_AUTO, 65536);
+	if (magics[_i].n >= 4)
+		refuse_as(1, DATA_U16, 65536);
+}
+END_TEST
+
+/* opened files are the same, or an error, whatever happens to them */
+START_TEST(notices_files_that_change)
+{
+	static const char other[] = "bbbbbbbbbb";
+	struct data *d;
+	struct span s;
+	int32_t x[10];
+	FILE *f;
+
+	/* the time stamps differ, the contents do not */
+	put(0, ".txt", "aaaaaaaaaa", 10);
+	d = open_files(1);
+	s = (struct span){ d, 0, 10 };
+	put(0, ".txt", "aaaaaaaaaa", 10);
+	ck_assert_int_eq(span_read(&s, 0, 10, x), 0);
+	/* nor do they differ in a file that is not there any more */
+	unlink(path[0]);
+	ck_assert_int_eq(span_read(&s, 0, 10, x), 0);
+	data_close(d);
+
+	put(0, ".txt", "aaaaaaaaaa", 10);
+	d = open_files(1);
+	s = (struct span){ d, 0, 10 };
+	f = fopen(path[0], "r+b");
+	fwrite(other, 1, 10, f);
+	fclose(f);
+	ck_assert_int_eq(span_read(&s, 0, 2, x), STATUS_BAD);
+	ck_assert_int_eq(span_read(&s, 2, 2, x), STATUS_BAD);
+	data_close(d);
+
+	put(0, ".txt", "aaaaaaaaaa", 10);
+	d = open_files(1);
+	s = (struct span){ d, 0, 10 };
+	ck_assert_int_eq(truncate(path[0], 5), 0);
+	ck_assert_int_eq(span_read(&s, 0, 2, x), STATUS_BAD);
+	ck_assert_int_eq(span_read(&s, 0, 10, x), STATUS_BAD);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(reads_pipes)
+{
+	enum { N = 100000 };
+	char *list[] = { path[0] };
+	struct data *d = NULL;
+	int32_t x[2];
+	FILE *f;
+	int r;
+
+	snprintf(path[0], sizeof(path[0]), "%s/fifo", dir);
+	ck_assert_int_eq(mkfifo(path[0], 0600), 0);
+	if (!fork()) {
+		f = fopen(path[0], "wb");
+		for (int i = 0; i < N; i++)
+			fputc('a' + i % 26, f);
+		_exit(fclose(f) ? 1 : 0);
+	}
+	r = data_open(list, 1, DATA_AUTO, 256, &d);
+	ck_assert_int_eq(wait(&(int){ 0 }) > 0, 1);
+	ck_assert_int_eq(r, 0);
+	ck_assert_int_eq(data_ntokens(d), N);
+	ck_assert_int_eq(span_read(&(struct span){ d, 0, N }, N - 2, 2, x), 0);
+	ck_assert_int_eq(x[1], 'a' + (N - 1) % 26);
+	data_close(d);
+}
+END_TEST
+
+START_TEST(draws_random_tokens)
+{
+	int seen[11] = { 0 };
+	struct data *d = NULL;
+	int32_t x[1000], y[4];
+	struct span s;
+
+	ck_assert_int_eq(data_random(11, &d), 0);
+	s = (struct span){ d, 100, 2000 };
+	ck_assert_int_eq(span_read(&s, 0, 1000, x), 0);
+	ck_assert_int_eq(span_read(&s, 7, 4, y), 0);
+	ck_assert_mem_eq(y, x + 7, sizeof(y));
+	for (int i = 0; i < 1000; i++) {
+		ck_assert(x[i] >= 0 && x[i] < 11);
+		seen[x[i]]++;
+	}
+	/* 91 are expected of each, with a standard deviation of 9 */
+	for (int i = 0; i < 11; i++)
+		ck_assert(seen[i] > 40 && seen[i] < 140);
+	ck_assert(!data_is_bytes(d));
+	data_close(d);
 }
 END_TEST
 
@@ -214,58 +485,108 @@ START_TEST(refuses_what_cannot_be_read)
 }
 END_TEST
 
-#ifdef HAVE_ZLIB
-static size_t deflate_text(const char *text, size_t n, uint8_t *dst, size_t room)
+/* compress src by a program to its standard output, appended to path[i] */
+static void squeeze(const char *program, int i, const char *src)
 {
-	z_stream z = { 0 };
+	char line[256];
 
-	ck_assert_int_eq(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-	z.next_in = (Bytef *)text;
-	z.avail_in = (uInt)n;
-	z.next_out = dst;
-	z.avail_out = (uInt)room;
-	ck_assert_int_eq(deflate(&z, Z_FINISH), Z_STREAM_END);
-	room -= z.avail_out;
-	deflateEnd(&z);
-	return room;
+	snprintf(line, sizeof(line), "%s -1c <%s >>%s", program, src, path[i]);
+	ck_assert_int_eq(system(line), 0);
 }
 
-START_TEST(reads_gzip_members)
+static const struct {
+	const char *program, *suffix;
+	int there;
+} squeezed[] = {
+#ifdef HAVE_ZLIB
+	{ "gzip", ".gz", 1 },
+#else
+	{ "gzip", ".gz", 0 },
+#endif
+#ifdef HAVE_LZMA
+	{ "xz", ".xz", 1 },
+#else
+	{ "xz", ".xz", 0 },
+#endif
+#ifdef HAVE_ZSTD
+	{ "zstd", ".zst", 1 },
+#else
+	{ "zstd", ".zst", 0 },
+#endif
+};
+
+static void read_back(const struct data *d, const char *want, int64_t n)
 {
-	enum { N = 3 << 20 };
-	char *text = malloc(N), *back;
-	uint8_t *gz = malloc(N);
-	size_t n;
-	struct data *d;
+	char *got = malloc((size_t)n + 1);
 	FILE *f;
 
+	snprintf(path[2], sizeof(path[2]), "%s/dump", dir);
+	ck_assert_int_eq(span_dump(&(struct span){ d, 0, n }, path[2]), 0);
+	f = fopen(path[2], "rb");
+	ck_assert_int_eq((int64_t)fread(got, 1, (size_t)n + 1, f), n);
+	fclose(f);
+	ck_assert_mem_eq(got, want, (size_t)n);
+	free(got);
+}
+
+START_TEST(reads_compressed_files)
+{
+	enum { N = 5 << 18 };
+	const char *program = squeezed[_i].program;
+	char line[256], *text = malloc(N);
+	struct data *d;
+	long n;
+	FILE *f;
+
+	snprintf(line, sizeof(line), "command -v %s >%s/which", program, dir);
+	if (system(line)) {
+		fprintf(stderr, "%s is not found\n", program);
+		free(text);
+		return;
+	}
+	snprintf(path[2], sizeof(path[2]), "%s/which", dir);
+	unlink(path[2]);
 	for (size_t i = 0; i < N; i++)
 		text[i] = (char)('a' + tt_rand_int(0, 3));
-	n = deflate_text(text, N - 5, gz, N);
-	n += deflate_text(text + N - 5, 5, gz + n, N - n);
-	put(0, ".gz", gz, n);
+	put(1, ".txt", text, N - 5);
+	put(0, squeezed[_i].suffix, "", 0);
+	squeeze(program, 0, path[1]);
+	if (!squeezed[_i].there) {
+		refuse(1);
+		free(text);
+		return;
+	}
+	/* two members */
+	put(1, ".txt", text + N - 5, 5);
+	squeeze(program, 0, path[1]);
 	d = open_files(1);
 	ck_assert_int_eq(data_ntokens(d), N);
-	ck_assert_int_eq(span_dump(&(struct span){ d, 0, N }, path[1]), 0);
+	read_back(d, text, N);
 	data_close(d);
-	back = malloc(N);
-	f = fopen(path[1], "rb");
-	ck_assert_uint_eq(fread(back, 1, N, f), N);
-	ck_assert_int_eq(fgetc(f), EOF);
-	fclose(f);
-	ck_assert_mem_eq(back, text, N);
 
-	put(0, ".gz", gz, n - 1);
-	refuse(1);
-	gz[n / 2] ^= 0x55;
-	put(0, ".gz", gz, n);
-	refuse(1);
-	free(back);
-	free(gz);
+	f = fopen(path[0], "r+b");
+	fseek(f, 0, SEEK_END);
+	n = ftell(f);
+	ck_assert_int_eq(ftruncate(fileno(f), n - 1), 0);
+	fclose(f);
+	refuse(1); /* cut short */
+	f = fopen(path[0], "r+b");
+	fseek(f, n / 2, SEEK_SET);
+	fputc('x', f);
+	fputc('y', f);
+	fclose(f);
+	refuse(1); /* damaged */
+	unlink(path[0]);
+	/* what is inside counts: tokens, whose name ends in .bin before the suffix */
+	put_tokens(1, ".bin", gpt2, 10, 2, 0, 0);
+	snprintf(path[0], sizeof(path[0]), "%s/0.bin%s", dir, squeezed[_i].suffix);
+	squeeze(program, 0, path[1]);
+	d = open_as(1, DATA_AUTO, 50257);
+	check_tokens(d, 0, gpt2, 10);
+	data_close(d);
 	free(text);
 }
 END_TEST
-#endif
 
 static Suite *suite(void)
 {
@@ -277,10 +598,16 @@ static Suite *suite(void)
 	tcase_add_test(c, draws_depend_on_seed_step_and_row_alone);
 	tcase_add_test(c, spreads_a_limited_validation);
 	tcase_add_test(c, reads_token_files);
+	tcase_add_test(c, refuses_bad_headers);
+	tcase_add_loop_test(c, decides_only_what_is_certain, 0, TT_LEN(headerless));
+	tcase_add_test(c, refuses_a_width_that_cannot_be);
+	tcase_add_test(c, text_is_for_models_of_bytes);
+	tcase_add_loop_test(c, refuses_other_files_by_their_first_bytes, 0, TT_LEN(magics));
+	tcase_add_test(c, notices_files_that_change);
+	tcase_add_test(c, reads_pipes);
+	tcase_add_test(c, draws_random_tokens);
 	tcase_add_test(c, refuses_what_cannot_be_read);
-#ifdef HAVE_ZLIB
-	tcase_add_test(c, reads_gzip_members);
-#endif
+	tcase_add_loop_test(c, reads_compressed_files, 0, TT_LEN(squeezed));
 	return s;
 }
 

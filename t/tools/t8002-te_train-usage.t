@@ -17,7 +17,9 @@ mkdir folder
 printf 'a short text' >short.txt
 printf 'a' >val.txt
 printf 'abc' >odd.bin
-printf 'abcd' >even.bin
+printf 'a\0\0\0b\0\0\0' >even.bin
+{ printf '\210\330\064\001\001\0\0\0\200\0\0\0'; head -c 1268 /dev/zero; } >llmc.bin
+printf '\223NUMPY\001\0' >x.npy
 printf '\037\213\010\0\0\0\0\0\0\003\113' >cut.gz
 echo '{"model_type" "gpt2"}' >broken.json
 sed 's/"n_head": 2/"n_head": 5/' micro.json >heads.json
@@ -49,6 +51,10 @@ done <<'EOT'
 no model|text
 exclude each other|--preset tiny --model micro.json text
 no training data|--preset tiny
+exclude each other|--preset tiny --random-tokens text
+text: is text|--preset gpt2-124m text
+--random-tokens|--preset gpt2-124m text
+text: token 1|--model few.json text
 none.txt|--preset tiny none.txt
 empty.txt|--preset tiny empty.txt
 folder: is a folder|--preset tiny folder
@@ -62,7 +68,10 @@ at least 129|--preset tiny short.txt
 val.txt|--preset tiny --val val.txt text
 cut.gz|--preset tiny cut.gz
 odd.bin|--preset tiny odd.bin
-cannot be mixed|--preset tiny text even.bin
+--data-type u16 or u32|--preset tiny even.bin
+--data-type|--preset tiny --data-type u8 text
+cannot be mixed|--preset tiny text llmc.bin
+a NumPy array|--preset tiny x.npy
 no/dump|--preset tiny --dump-val no/dump text
 text/out|--preset tiny --out text/out text
 --sample-only|--preset tiny --sample-only
@@ -75,14 +84,12 @@ exclude each other|--init small --resume small text
 device 7|--preset tiny --backend host --device 7 text
 EOT
 
-# found during training: the line follows the one that describes the run
-for a in "--model few.json" "--preset tiny --log no/log"; do
-	"$te_train" $a text >out 2>err
-	check "$a: exit 2" test $? = 2
-	tail -n +2 err >last
-	check "$a: one line" test "$(wc -l <last)" = 1
-	check "$a: names it" grep -qE 'text: token|no/log' last
-done
+# found when training begins: the line follows the one that describes the run
+"$te_train" --preset tiny --log no/log text >out 2>err
+check "--log no/log: exit 2" test $? = 2
+tail -n +2 err >last
+check "--log no/log: one line" test "$(wc -l <last)" = 1
+check "--log no/log: names it" grep -q no/log last
 
 # there may be a GPU; without one the reason is printed
 if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then
@@ -91,6 +98,20 @@ else
 	fails "--backend cuda without a GPU" "--backend cuda" \
 		"$te_train" --preset tiny --backend cuda --steps 1 text
 fi
+
+# without liblzma or libzstd, what to do is in the message
+for z in gzip xz zstd; do
+	if ! command -v $z >/dev/null; then
+		skip "$z" "$z is not found"
+		continue
+	fi
+	$z -c text >packed
+	if "$te_train" $micro --steps 0 packed >out 2>err; then
+		ok "$z data is read"
+	else
+		fails "$z data is refused with what to do" "$z -dc FILE" "$te_train" $micro packed
+	fi
+done
 
 # more memory than any machine has
 fails "a batch that does not fit" "--batch 1048576" \

@@ -47,6 +47,13 @@ gzip -c text >text.gz
 "$te_train" $micro --steps 3 --json text >one 2>err
 "$te_train" $micro --steps 3 --json text.gz >two 2>err
 check "reads gzip" test "$(key one val_loss_nats)" = "$(key two val_loss_nats)"
+"$te_train" $micro --steps 3 --json - <text >two 2>err
+check "reads the standard input" test "$(key one val_loss_nats)" = "$(key two val_loss_nats)"
+cat text | "$te_train" $micro --steps 3 --json - >two 2>err
+check "reads a pipe" test "$(key one val_loss_nats)" = "$(key two val_loss_nats)"
+sed 's/256/5000/' micro.json >wide.json
+check "random tokens" "$te_train" $micro --model wide.json --random-tokens --steps 2 --json --out r
+check "resumes with random tokens" "$te_train" --resume r --steps 3
 check "holds out the tail" "$te_train" $micro --steps 0 --val-fraction 0.25 --dump-val tail text
 n=$(wc -c <text)
 tail -c $((n / 4)) text >want

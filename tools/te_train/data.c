@@ -1,173 +1,316 @@
-/* data.c - text and token files, concatenated to one sequence of tokens, and batches of it. */
+/* data.c - a data set: text and token files, or random tokens, as one sequence of tokens. */
 #include "config.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#ifdef HAVE_ZLIB
-#include <zlib.h>
-#endif
 
 #include "libtecore/base/splitmix64.h"
 
 #include "data.h"
-#include "model.h"
+#include "magic.h"
 #include "say.h"
+#include "source.h"
 
-#define LLMC_MAGIC 20240520 /* llm.c, dev/data/data_common.py: 256 words, then tokens */
+/* llm.c, dev/data/data_common.py: 256 words, then tokens */
 #define LLMC_NBYTES 1024
+static const struct llmc {
+	int32_t magic, version;
+	enum data_type type;
+	const char *name;
+} llmc[] = {
+	{ 20240520, 1, DATA_U16, "GPT-2" },
+	{ 20240801, 7, DATA_U32, "Llama 3" },
+};
+
+#define HEAD_NBYTES 4096   /* enough to recognise a file */
+#define CHUNK_NTOKENS 1024 /* of a copy */
+#define RANDOM_NTOKENS (1 << 24)
+/*
+ * Tokens that are wider than they are read have small numbers, their upper halves, at every other
+ * index. A vocabulary below FEW << 16 has upper halves below FEW.
+ */
+#define FEW 16
 
 struct file {
-	char *path;
-	const uint8_t *token; /* width bytes each */
-	int64_t first, n;     /* index in the sequence of all tokens */
-	void *map;
-	size_t map_nbytes;
-	uint8_t *heap;
+	struct source *src;
+	enum data_type type;
+	int64_t skip;	  /* bytes of its header */
+	int64_t first, n; /* index in the sequence of all tokens */
 };
 
 struct data {
 	struct file *file;
 	int nfiles;
-	int width; /* bytes of a token: 1 or 2 */
+	enum data_type type; /* of several, the widest */
+	int random;
+	int64_t vocab; /* of the model */
 	int64_t ntokens;
+	int32_t largest;
+	char digest[DIGEST_NBYTES];
 };
 
-static int ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), m = strlen(end);
+static const char *const type_name[] = { "auto", "text", "u16", "u32" };
 
-	return n >= m && !strcmp(s + n - m, end);
+enum data_type data_type_find(const char *word)
+{
+	for (int i = DATA_TEXT; i <= DATA_U32; i++) {
+		if (!strcmp(word, type_name[i]))
+			return (enum data_type)i;
+	}
+	return DATA_AUTO;
 }
 
-#ifdef HAVE_ZLIB
-/* a .gz file may have several members */
-static int inflate_all(struct file *f, const uint8_t *src, size_t nbytes)
+static int width_of(enum data_type type)
 {
-	size_t room = 0, have = 0, at = 0;
-	z_stream z = { 0 };
-	int r = Z_OK;
+	return type == DATA_U32 ? 4 : type == DATA_U16 ? 2 : 1;
+}
 
-	if (inflateInit2(&z, 15 + 16) != Z_OK)
-		return say_failed("out of memory");
-	while (at < nbytes || r != Z_STREAM_END) {
-		size_t left = nbytes - at;
+static uint32_t token_at(const uint8_t *p, int width)
+{
+	return width == 1 ? p[0] :
+	       width == 2 ? p[0] | (uint32_t)p[1] << 8 :
+			    p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+				    (uint32_t)p[3] << 24;
+}
 
-		if (have == room) {
-			uint8_t *p = realloc(f->heap, room = room ? 2 * room : 1 << 20);
+/* ---- what a file may be ---- */
 
-			if (!p) {
-				inflateEnd(&z);
-				return say_failed("%s: out of memory", f->path);
-			}
-			f->heap = p;
+/* its contents as tokens of one type */
+struct reading {
+	enum data_type type;
+	int64_t vocab, n;
+	int64_t ntails;	     /* bytes after the last whole token */
+	uint32_t largest[2]; /* at even and odd indices */
+	int64_t bad_at;	     /* first token beyond the vocabulary, or -1 */
+	uint32_t bad;
+	int64_t zero_at; /* first token 0, or -1 */
+	char why_not[160];
+};
+
+static void measure(struct reading *rd, const uint8_t *p, size_t nbytes)
+{
+	const int width = width_of(rd->type);
+	size_t n = nbytes / (size_t)width;
+
+	for (size_t i = 0; i < n; i++, p += width) {
+		uint32_t t = token_at(p, width);
+
+		if (t > rd->largest[i & 1])
+			rd->largest[i & 1] = t;
+		if (t >= rd->vocab && rd->bad_at < 0) {
+			rd->bad_at = rd->n + (int64_t)i;
+			rd->bad = t;
 		}
-		if (r == Z_STREAM_END && inflateReset(&z) != Z_OK)
-			break;
-		z.next_in = (Bytef *)(src + at);
-		z.avail_in = left > 1 << 30 ? 1 << 30 : (uInt)left;
-		z.next_out = f->heap + have;
-		z.avail_out = room - have > 1 << 30 ? 1 << 30 : (uInt)(room - have);
-		r = inflate(&z, Z_NO_FLUSH);
-		at = (size_t)(z.next_in - src);
-		have = (size_t)(z.next_out - f->heap);
-		if (r != Z_OK && r != Z_STREAM_END)
-			break;
+		if (!t && rd->zero_at < 0)
+			rd->zero_at = rd->n + (int64_t)i;
 	}
-	inflateEnd(&z);
-	if (r != Z_STREAM_END)
-		return say_bad("%s: the gzip data is damaged or cut short", f->path);
-	f->token = f->heap;
-	f->n = (int64_t)have;
+	rd->n += (int64_t)n;
+	rd->ntails = (int64_t)(nbytes - n * (size_t)width);
+}
+
+struct readings {
+	struct reading rd[2];
+	int n;
+};
+
+static void measure_all(void *arg, const uint8_t *p, size_t n, int64_t at)
+{
+	struct readings *rs = arg;
+
+	(void)at;
+	for (int i = 0; i < rs->n; i++)
+		measure(&rs->rd[i], p, n);
+}
+
+static int is_printable(const uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if ((p[i] < ' ' && (p[i] < 9 || p[i] > 13)) || p[i] == 127)
+			return 0;
+	}
+	return n >= FEW;
+}
+
+/* may the contents be of this type; otherwise rd->why_not has the reason */
+static int is_possible(struct reading *rd, const uint8_t *head, size_t nhead)
+{
+	char *why = rd->why_not;
+	size_t room = sizeof(rd->why_not);
+
+	if (rd->ntails)
+		snprintf(why, room, "its size is not a multiple of %d bytes", width_of(rd->type));
+	else if (is_printable(head, nhead))
+		snprintf(why, room,
+			 "its bytes are text: give it another name than .bin, or "
+			 "--data-type text");
+	else if (rd->bad_at >= 0)
+		snprintf(why, room, "token %u at index %lld is beyond the vocabulary of %lld",
+			 rd->bad, (long long)rd->bad_at, (long long)rd->vocab);
+	else if (rd->n >= 8 && rd->largest[0] >= FEW && rd->largest[1] < FEW)
+		snprintf(why, room, "every second token is below %d: its tokens are wider", FEW);
+	return !*why;
+}
+
+static int refuse_magic(const struct file *f, const uint8_t *head, size_t n, int text)
+{
+	const struct magic *m = magic_find(head, n, text);
+
+	return m ? say_bad("%s: is %s, neither text nor tokens: %s", source_name(f->src), m->name,
+			   m->advice) :
+		   STATUS_OK;
+}
+
+/* a header of llm.c: f->skip and f->type */
+static int take_header(struct file *f, const uint8_t *head, size_t nhead, enum data_type type)
+{
+	const char *name = source_name(f->src);
+	int32_t h[3];
+	int64_t have;
+
+	if (nhead < LLMC_NBYTES)
+		return STATUS_OK;
+	memcpy(h, head, sizeof(h));
+	for (size_t i = 0; i < sizeof(llmc) / sizeof(llmc[0]); i++) {
+		if (h[0] != llmc[i].magic)
+			continue;
+		f->skip = LLMC_NBYTES;
+		f->type = llmc[i].type;
+		if (type != DATA_AUTO && type != f->type)
+			return say_bad("%s: its header is of %s tokens (%s), not %s", name,
+				       type_name[f->type], llmc[i].name, type_name[type]);
+		if (h[1] != llmc[i].version)
+			return say_bad("%s: token file of version %d; of %s, version %d is known",
+				       name, h[1], llmc[i].name, llmc[i].version);
+		have = source_nbytes(f->src) - f->skip;
+		if (have != (int64_t)(uint32_t)h[2] * width_of(f->type))
+			return say_bad("%s: its header promises %u tokens, but it has %lld bytes "
+				       "of them, %s",
+				       name, (unsigned)h[2], (long long)have,
+				       have < (int64_t)(uint32_t)h[2] * width_of(f->type) ?
+					       "which is cut short" :
+					       "which is more");
+		return STATUS_OK;
+	}
+	/* the other formats of llm.c are numbered by dates too */
+	if (h[0] / 10000 == 2024)
+		return say_bad("%s: has a header of llm.c with number %d; of its token files, "
+			       "%d and %d are known",
+			       name, h[0], llmc[0].magic, llmc[1].magic);
 	return STATUS_OK;
 }
-#else
-static int inflate_all(struct file *f, const uint8_t *src, size_t nbytes)
-{
-	(void)src, (void)nbytes;
-	return say_bad("%s: is compressed, and this te_train was built without zlib", f->path);
-}
-#endif
 
-static int take_tokens(struct file *f)
+/* of a .bin file without a header: exactly one type must be possible */
+static int choose_type(struct file *f, struct readings *rs, const uint8_t *head, size_t nhead)
 {
-	const uint8_t *p = f->map;
-	int32_t head[3] = { 0 };
-	size_t skip = 0;
+	const char *name = source_name(f->src);
+	struct reading *u16 = &rs->rd[0], *u32 = &rs->rd[1];
+	int is16 = is_possible(u16, head, nhead), is32 = is_possible(u32, head, nhead);
 
-	if (f->map_nbytes >= LLMC_NBYTES)
-		memcpy(head, p, sizeof(head));
-	if (head[0] == LLMC_MAGIC) {
-		skip = LLMC_NBYTES;
-		if (head[1] != 1)
-			return say_bad("%s: token file of version %d; 1 is known", f->path,
-				       head[1]);
-		if (f->map_nbytes != skip + 2 * (size_t)(uint32_t)head[2]) {
-			return say_bad(
-				"%s: cut short: its header promises %u tokens, but it has %zu",
-				f->path, (unsigned)head[2], (f->map_nbytes - skip) / 2);
-		}
-	}
-	if (f->map_nbytes % 2)
-		return say_bad("%s: an odd number of bytes: not a file of 16-bit tokens", f->path);
-	f->token = p + skip;
-	f->n = (int64_t)(f->map_nbytes - skip) / 2;
+	if (is16 && is32)
+		return say_bad("%s: may be tokens of 16 or of 32 bits: give --data-type u16 or u32",
+			       name);
+	if (!is16 && !is32 && !strcmp(u16->why_not, u32->why_not))
+		return say_bad("%s: is not a file of tokens: %s", name, u16->why_not);
+	if (!is16 && !is32)
+		return say_bad("%s: is not a file of tokens: of 16 bits, %s; of 32 bits, %s", name,
+			       u16->why_not, u32->why_not);
+	/* 16 bits do not number such a vocabulary, and nearly any file would do */
+	if (is16 && u16->vocab > 1 << 16)
+		return say_bad("%s: is not a file of 32-bit tokens: %s; if its tokens have 16 "
+			       "bits, give --data-type u16",
+			       name, u32->why_not);
+	f->type = is16 ? DATA_U16 : DATA_U32;
 	return STATUS_OK;
 }
 
-/* map a file, or read what cannot be mapped (a pipe) */
-static int load(struct file *f)
+static int check_type(struct file *f, struct reading *rd, const uint8_t *head, size_t nhead,
+		      enum data_type asked)
 {
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC), r = STATUS_OK;
-	struct stat st;
+	const char *name = source_name(f->src);
 
-	if (fd < 0 || fstat(fd, &st)) {
-		r = say_bad("%s: %s", f->path, strerror(errno));
-	} else if (!S_ISREG(st.st_mode)) {
-		r = say_bad("%s: %s", f->path,
-			    S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
-	} else if (!st.st_size) {
-		r = say_bad("%s: the file is empty", f->path);
-	} else {
-		f->map_nbytes = (size_t)st.st_size;
-		f->map = mmap(NULL, f->map_nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
-		if (f->map == MAP_FAILED) {
-			f->map = NULL;
-			r = say_bad("%s: %s", f->path, strerror(errno));
+	if (f->type != DATA_TEXT)
+		return is_possible(rd, f->skip ? NULL : head, f->skip ? 0 : nhead) ?
+			       STATUS_OK :
+			       say_bad("%s: is not a file of %d-bit tokens: %s", name,
+				       8 * width_of(f->type), rd->why_not);
+	if (asked == DATA_AUTO && rd->zero_at >= 0)
+		return say_bad("%s: is not text: byte %lld is 0; --data-type gives the type of "
+			       "token files, and text accepts any bytes",
+			       name, (long long)rd->zero_at);
+	if (rd->bad_at >= 0)
+		return say_bad("%s: token %u at index %lld is beyond the vocabulary of %lld", name,
+			       rd->bad, (long long)rd->bad_at, (long long)rd->vocab);
+	return STATUS_OK;
+}
+
+static int refuse_text(const struct file *f, int64_t vocab)
+{
+	return say_bad("%s: is text, but the model's vocabulary of %lld is not bytes: give files "
+		       "of its tokens (.bin), or a model of bytes such as --preset char-gpt, or "
+		       "--random-tokens to measure speed",
+		       source_name(f->src), (long long)vocab);
+}
+
+/* f->type, skip and n; reads all of the file */
+static int recognise(struct data *d, struct file *f, enum data_type asked)
+{
+	uint8_t head[HEAD_NBYTES];
+	size_t nhead = sizeof(head);
+	struct readings rs = { .n = 1 };
+	int r;
+
+	if (source_nbytes(f->src) < (int64_t)nhead)
+		nhead = (size_t)source_nbytes(f->src);
+	r = source_read(f->src, 0, head, nhead);
+	f->type = asked;
+	if (!r && asked != DATA_TEXT)
+		r = take_header(f, head, nhead, asked);
+	if (!r && asked == DATA_AUTO && !f->skip && !source_ends_with(f->src, ".bin"))
+		f->type = DATA_TEXT;
+	if (!r && asked != DATA_TEXT && !f->skip)
+		r = refuse_magic(f, head, nhead, f->type == DATA_TEXT);
+	if (!r && f->type == DATA_TEXT && d->vocab > DATA_NBYTES)
+		r = refuse_text(f, d->vocab);
+	if (r)
+		return r;
+	for (int i = 0; i < 2; i++)
+		rs.rd[i] = (struct reading){ .vocab = d->vocab, .bad_at = -1, .zero_at = -1 };
+	rs.rd[0].type = f->type == DATA_AUTO ? DATA_U16 : f->type;
+	rs.rd[1].type = DATA_U32;
+	rs.n = f->type == DATA_AUTO ? 2 : 1;
+	r = source_scan(f->src, f->skip, measure_all, &rs);
+	if (!r)
+		r = f->type == DATA_AUTO ? choose_type(f, &rs, head, nhead) :
+					   check_type(f, &rs.rd[0], head, nhead, asked);
+	for (int i = 0; i < rs.n && !r; i++) {
+		if (rs.rd[i].type != f->type)
+			continue;
+		f->n = rs.rd[i].n;
+		for (int k = 0; k < 2; k++) {
+			if ((int32_t)rs.rd[i].largest[k] > d->largest)
+				d->largest = (int32_t)rs.rd[i].largest[k];
 		}
 	}
-	if (fd >= 0)
-		close(fd);
 	return r;
 }
 
-static int open_one(struct file *f, const char *path)
-{
-	const uint8_t *p;
-	int r;
+/* ---- the data set ---- */
 
-	f->path = strdup(path);
-	if (!f->path)
-		return say_failed("out of memory");
-	r = load(f);
-	if (r)
-		return r;
-	p = f->map;
-	if (ends_with(path, ".bin"))
-		return take_tokens(f);
-	if (f->map_nbytes > 2 && p[0] == 0x1f && p[1] == 0x8b)
-		return inflate_all(f, p, f->map_nbytes);
-	f->token = p;
-	f->n = (int64_t)f->map_nbytes;
-	return STATUS_OK;
+static void digest_files(struct data *d)
+{
+	struct digest all = { 0 };
+
+	for (int i = 0; i < d->nfiles; i++) {
+		digest_add(&all, &d->file[i].type, sizeof(d->file[i].type));
+		digest_add(&all, source_digest(d->file[i].src), DIGEST_NBYTES);
+	}
+	digest_end(&all, d->digest);
 }
 
-int data_open(char *const *file, int nfiles, struct data **ret_data)
+int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
+	      struct data **ret_data)
 {
 	struct data *d = calloc(1, sizeof(*d));
 	int r = STATUS_OK;
@@ -178,22 +321,42 @@ int data_open(char *const *file, int nfiles, struct data **ret_data)
 		free(d);
 		return say_failed("out of memory");
 	}
+	d->vocab = vocab;
 	for (int i = 0; i < nfiles && !r; i++) {
-		int width = ends_with(file[i], ".bin") ? 2 : 1;
+		struct file *f = &d->file[i];
 
 		d->nfiles = i + 1;
-		if (i && width != d->width)
+		r = source_open(file[i], &f->src);
+		if (!r)
+			r = recognise(d, f, type);
+		if (!r && i && (f->type == DATA_TEXT) != (d->type == DATA_TEXT))
 			r = say_bad("%s: token files and text cannot be mixed", file[i]);
-		else
-			r = open_one(&d->file[i], file[i]);
-		d->width = width;
-		d->file[i].first = d->ntokens;
-		d->ntokens += d->file[i].n;
+		if (f->type > d->type)
+			d->type = f->type;
+		f->first = d->ntokens;
+		d->ntokens += f->n;
 	}
 	if (r) {
 		data_close(d);
 		return r;
 	}
+	digest_files(d);
+	*ret_data = d;
+	return STATUS_OK;
+}
+
+int data_random(int64_t vocab, struct data **ret_data)
+{
+	struct data *d = calloc(1, sizeof(*d));
+
+	if (!d)
+		return say_failed("out of memory");
+	d->random = 1;
+	d->vocab = vocab;
+	d->type = vocab > 1 << 16 ? DATA_U32 : DATA_U16;
+	d->ntokens = RANDOM_NTOKENS;
+	d->largest = (int32_t)(vocab - 1);
+	snprintf(d->digest, sizeof(d->digest), "%016llx", (unsigned long long)vocab);
 	*ret_data = d;
 	return STATUS_OK;
 }
@@ -202,12 +365,8 @@ void data_close(struct data *d)
 {
 	if (!d)
 		return;
-	for (int i = 0; i < d->nfiles; i++) {
-		if (d->file[i].map)
-			munmap(d->file[i].map, d->file[i].map_nbytes);
-		free(d->file[i].heap);
-		free(d->file[i].path);
-	}
+	for (int i = 0; i < d->nfiles; i++)
+		source_close(d->file[i].src);
 	free(d->file);
 	free(d);
 }
@@ -219,7 +378,22 @@ int64_t data_ntokens(const struct data *d)
 
 int data_is_bytes(const struct data *d)
 {
-	return d->width == 1;
+	return d->type == DATA_TEXT;
+}
+
+const char *data_kind(const struct data *d)
+{
+	return d->random ? "random" : type_name[d->type];
+}
+
+int32_t data_largest(const struct data *d)
+{
+	return d->largest;
+}
+
+const char *data_digest(const struct data *d)
+{
+	return d->digest;
 }
 
 static const struct file *file_at(const struct data *d, int64_t at)
@@ -237,28 +411,53 @@ static const struct file *file_at(const struct data *d, int64_t at)
 	return &d->file[lo];
 }
 
-/* n tokens of the span, from index at */
-static int copy(const struct span *s, int64_t at, int64_t n, int64_t vocab, int32_t *dst)
+static void draw_random(const struct data *d, int64_t at, int64_t n, int32_t *dst)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t u = mix64((uint64_t)d->vocab, (uint64_t)(at + i));
+
+		dst[i] = (int32_t)((unsigned __int128)u * (uint64_t)d->vocab >> 64);
+	}
+}
+
+/* m tokens of a file; a change that its time stamps do not show must not get past the vocabulary */
+static int read_tokens(const struct data *d, const struct file *f, int64_t k, int64_t m,
+		       int32_t *dst)
+{
+	uint8_t raw[CHUNK_NTOKENS * 4];
+	const int width = width_of(f->type);
+	int r = source_read(f->src, f->skip + k * width, raw, (size_t)(m * width));
+
+	for (int64_t i = 0; i < m && !r; i++) {
+		uint32_t t = token_at(raw + i * width, width);
+
+		if (t >= d->vocab)
+			r = say_bad("%s: the file changed while it was in use",
+				    source_name(f->src));
+		dst[i] = (int32_t)t;
+	}
+	return r;
+}
+
+int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst)
 {
 	const struct data *d = s->data;
 
 	at += s->first;
+	if (d->random) {
+		draw_random(d, at, n, dst);
+		return STATUS_OK;
+	}
 	while (n > 0) {
 		const struct file *f = file_at(d, at);
 		int64_t k = at - f->first, m = f->n - k < n ? f->n - k : n;
+		int r;
 
-		for (int64_t i = 0; i < m; i++, k++) {
-			int32_t t = d->width == 1 ? f->token[k] :
-						    f->token[2 * k] | f->token[2 * k + 1] << 8;
-
-			if (t >= vocab) {
-				return say_bad(
-					"%s: token %d at index %lld is beyond the "
-					"vocabulary of %lld",
-					f->path, (int)t, (long long)k, (long long)vocab);
-			}
-			*dst++ = t;
-		}
+		m = m < CHUNK_NTOKENS ? m : CHUNK_NTOKENS;
+		r = read_tokens(d, f, k, m, dst);
+		if (r)
+			return r;
+		dst += m;
 		at += m;
 		n -= m;
 	}
@@ -267,25 +466,23 @@ static int copy(const struct span *s, int64_t at, int64_t n, int64_t vocab, int3
 
 int span_dump(const struct span *s, const char *path)
 {
+	const int width = width_of(s->data->type);
 	FILE *out = fopen(path, "wb");
-	int64_t at = s->first, left = s->n;
-	int ok;
+	int32_t token[CHUNK_NTOKENS];
+	int r = STATUS_OK, ok = 1;
 
 	if (!out)
 		return say_bad("%s: %s", path, strerror(errno));
-	ok = 1;
-	while (left > 0 && ok) {
-		const struct file *f = file_at(s->data, at);
-		int64_t k = at - f->first, m = f->n - k < left ? f->n - k : left;
-		size_t width = (size_t)s->data->width;
+	for (int64_t at = 0; at < s->n && ok && !r; at += CHUNK_NTOKENS) {
+		int64_t n = s->n - at < CHUNK_NTOKENS ? s->n - at : CHUNK_NTOKENS;
 
-		ok = fwrite(f->token + (size_t)k * width, width, (size_t)m, out) == (size_t)m;
-		at += m;
-		left -= m;
+		r = span_read(s, at, n, token);
+		for (int64_t i = 0; i < n && !r && ok; i++)
+			ok = fwrite(&token[i], (size_t)width, 1, out) == 1;
 	}
 	if (fclose(out) || !ok)
 		return say_failed("%s: %s", path, strerror(errno));
-	return STATUS_OK;
+	return r;
 }
 
 uint64_t mix64(uint64_t a, uint64_t b)
@@ -293,62 +490,4 @@ uint64_t mix64(uint64_t a, uint64_t b)
 	uint64_t state = a + TE__SPLITMIX64_STEP * b;
 
 	return te__splitmix64(&state);
-}
-
-/* one window: T tokens and the T that follow each */
-static int window(const struct span *s, int64_t at, int64_t n, int64_t vocab, int32_t *x,
-		  int32_t *y)
-{
-	int r = copy(s, at, n, vocab, x);
-
-	return r ? r : copy(s, at + 1, n, vocab, y);
-}
-
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t nrows, int64_t T,
-	       int64_t vocab, int32_t *x, int32_t *y)
-{
-	uint64_t choices = (uint64_t)(s->n - T); /* starts for which each token has a successor */
-	int r = STATUS_OK;
-
-	for (int64_t i = 0; i < nrows && !r; i++) {
-		uint64_t u = mix64(mix64(seed, (uint64_t)step), (uint64_t)i);
-		int64_t at = (int64_t)((unsigned __int128)u * choices >> 64);
-
-		r = window(s, at, T, vocab, x + i * T, y + i * T);
-	}
-	return r;
-}
-
-static int64_t eval_nwindows(const struct span *s, int64_t nrows, int64_t T, int64_t max_batches)
-{
-	int64_t all = (s->n - 1 + T - 1) / T;
-
-	return max_batches && max_batches * nrows < all ? max_batches * nrows : all;
-}
-
-int64_t eval_nbatches(const struct span *s, int64_t nrows, int64_t T, int64_t max_batches)
-{
-	return (eval_nwindows(s, nrows, T, max_batches) + nrows - 1) / nrows;
-}
-
-int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nrows, int64_t T,
-	       int64_t vocab, int32_t *x, int32_t *y, int64_t *ret_count)
-{
-	int64_t all = (s->n - 1 + T - 1) / T;
-	int64_t taken = eval_nwindows(s, nrows, T, max_batches);
-	int64_t count = 0;
-	int r = STATUS_OK;
-
-	memset(x, 0, (size_t)(nrows * T) * sizeof(*x));
-	for (int64_t i = 0; i < nrows * T; i++)
-		y[i] = IGNORED_TARGET;
-	for (int64_t i = 0; i < nrows && k * nrows + i < taken && !r; i++) {
-		int64_t at = (k * nrows + i) * all / taken * T;
-		int64_t n = s->n - 1 - at < T ? s->n - 1 - at : T;
-
-		r = window(s, at, n, vocab, x + i * T, y + i * T);
-		count += n;
-	}
-	*ret_count = count;
-	return r;
 }

@@ -1,10 +1,10 @@
-/* data.h - text and token files, concatenated to one sequence of tokens, and batches of it. */
+/* data.h - a data set: text and token files, or random tokens, as one sequence of tokens. */
 #ifndef DATA_H
 #define DATA_H
 
 #include <stdint.h>
 
-struct data; /* the files, opened */
+struct data;
 
 /* a range of the tokens */
 struct span {
@@ -12,34 +12,37 @@ struct span {
 	int64_t first, n;
 };
 
+enum data_type { DATA_AUTO, DATA_TEXT, DATA_U16, DATA_U32 };
+/* by the word of --data-type */
+enum data_type data_type_find(const char *word);
+
+/* ids of models whose tokens are bytes are below this */
+#define DATA_NBYTES 256
+
 /*
- * .bin files contain 16-bit little-endian tokens (llm.c's 1024-byte header is skipped).
- * All others are text, plain or gzip, whose bytes are the tokens. The two kinds cannot be mixed.
+ * Open files for a model of vocab token ids. All of them are read once: each token is below vocab.
+ * The tokens of text are its bytes, so vocab is at most DATA_NBYTES. Token files are little-endian;
+ * the headers of llm.c give their width, and otherwise the type does; what DATA_AUTO decides is in
+ * te_train(1). Text and tokens cannot be mixed.
  */
-int data_open(char *const *file, int nfiles, struct data **ret_data);
+int data_open(char *const *file, int nfiles, enum data_type type, int64_t vocab,
+	      struct data **ret_data);
+/* tokens that are all equally likely, for measurements */
+int data_random(int64_t vocab, struct data **ret_data);
 void data_close(struct data *d);
+
 int64_t data_ntokens(const struct data *d);
 int data_is_bytes(const struct data *d);
+/* "text", "u16" or "u32"; of files of both widths, the larger; "random" */
+const char *data_kind(const struct data *d);
+int32_t data_largest(const struct data *d); /* token id */
+/* of the tokens, whatever their files' names and compression are */
+const char *data_digest(const struct data *d);
 
-/* write a range in the format of its files */
+/* n tokens of the span, from index at; fails if a file is no longer what was opened */
+int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst);
+/* write a range in the format of its files, without header */
 int span_dump(const struct span *s, const char *path);
-
-/*
- * Fill nrows windows of T tokens and their successors, at offsets that depend on
- * (seed, step, row) only, so that a resumed run draws the same as an uninterrupted one.
- * Fails if a token is not below vocab.
- */
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t nrows, int64_t T,
-	       int64_t vocab, int32_t *x, int32_t *y);
-
-/*
- * The fixed windows of a validation: all of the span in steps of T, or max_batches
- * batches of them evenly spread (0: all). batch_eval fills the k-th batch; targets of missing
- * rows and ends are ignored. *ret_count: targets that are not ignored.
- */
-int64_t eval_nbatches(const struct span *s, int64_t nrows, int64_t T, int64_t max_batches);
-int batch_eval(const struct span *s, int64_t k, int64_t max_batches, int64_t nrows, int64_t T,
-	       int64_t vocab, int32_t *x, int32_t *y, int64_t *ret_count);
 
 /* a 64-bit hash of two numbers, for random draws that depend on nothing else */
 uint64_t mix64(uint64_t a, uint64_t b);

@@ -16,6 +16,7 @@
 
 #include <te/errno.h>
 
+#include "batch.h"
 #include "loop.h"
 #include "progress.h"
 #include "record.h"
@@ -105,24 +106,35 @@ static int choose_graph(struct trainer *t, const struct config *cfg)
 	return step_graph_plan(t->o, &t->graph);
 }
 
-static int open_data(struct trainer *t)
+static int open_files(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
+	enum data_type type = data_type_find(o->data_type);
+	int r = data_open(o->file, o->nfiles, type, vocab, &t->data);
+
+	if (!r && o->val)
+		r = data_open(&o->val, 1, type, vocab, &t->val_data);
+	if (!r && o->val && data_is_bytes(t->data) != data_is_bytes(t->val_data))
+		r = say_bad("%s: token files and text cannot be mixed", o->val);
+	return r;
+}
+
+static int open_data(struct trainer *t, int64_t vocab)
+{
+	const struct opts *o = t->o;
+	const char *first = o->nfiles ? o->file[0] : "--random-tokens";
 	int64_t n, nval;
 	int r;
 
-	if (!o->nfiles)
+	if (o->random_tokens && (o->nfiles || o->val))
+		return say_bad("--random-tokens and files exclude each other");
+	if (!o->nfiles && !o->random_tokens)
 		return say_bad("no training data: give one file or more; see te_train --help");
-	r = data_open(o->file, o->nfiles, &t->data);
+	r = o->random_tokens ? data_random(vocab, &t->data) : open_files(t, vocab);
 	if (r)
 		return r;
 	n = data_ntokens(t->data);
 	if (o->val) {
-		r = data_open(&o->val, 1, &t->val_data);
-		if (r)
-			return r;
-		if (data_is_bytes(t->data) != data_is_bytes(t->val_data))
-			return say_bad("%s: token files and text cannot be mixed", o->val);
 		t->train = (struct span){ t->data, 0, n };
 		t->val = (struct span){ t->val_data, 0, data_ntokens(t->val_data) };
 	} else {
@@ -132,12 +144,11 @@ static int open_data(struct trainer *t)
 	}
 	if (t->train.n < t->T + 1) {
 		return say_bad("%s: %lld tokens to train on; a context of %lld needs at least %lld",
-			       o->file[0], (long long)t->train.n, (long long)t->T,
-			       (long long)t->T + 1);
+			       first, (long long)t->train.n, (long long)t->T, (long long)t->T + 1);
 	}
 	if (t->val.n < 2) {
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
-			       o->val ? o->val : o->file[0], (long long)t->val.n);
+			       o->val ? o->val : first, (long long)t->val.n);
 	}
 	return o->dump_val ? span_dump(&t->val, o->dump_val) : STATUS_OK;
 }
@@ -253,7 +264,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r && !o->sample_only)
 		r = choose_graph(t, &cfg);
 	if (!r && train)
-		r = open_data(t);
+		r = open_data(t, cfg.vocab);
 	if (!r && train && (o->out || o->resume))
 		r = ckpt_folder(o->out ? o->out : o->resume);
 	if (!r)
@@ -387,8 +398,8 @@ static int step(struct trainer *t)
 	int r = collect(t, s);
 
 	if (!r)
-		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, rows, t->T, t->model.cfg.vocab,
-			       s->tokens, s->tokens + rows * t->T);
+		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, rows, t->T, s->tokens,
+			       s->tokens + rows * t->T);
 	if (r)
 		return r;
 	r = copy_in(t, s);
@@ -421,8 +432,8 @@ static int evaluate(struct trainer *t)
 		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
 		float loss;
-		int r = batch_eval(&t->val, k, max, t->B, t->T, t->model.cfg.vocab, t->eval_tokens,
-				   t->eval_tokens + n, &count);
+		int r = batch_eval(&t->val, k, max, t->B, t->T, t->eval_tokens, t->eval_tokens + n,
+				   &count);
 
 		if (r)
 			return r;

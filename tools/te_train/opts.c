@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/version.h>
 
@@ -58,6 +59,10 @@ static const struct row rows[] = {
 	{ "dropout", REAL, AT(dropout), NULL, 0, 0.999, KEPT, "P", "probability of all dropouts" },
 
 	{ "Data", HEADING, 0, 0, 0, 0, 0, 0, 0 },
+	{ "data-type", WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32",
+	  "what files have: bytes of text, or tokens" },
+	{ "random-tokens", FLAG, AT(random_tokens), "0", 0, 1, KEPT, NULL,
+	  "no files: random tokens, to measure speed" },
 	{ "val-fraction", REAL, AT(val_fraction), "0.1", 0.0001, 0.9, KEPT, "F",
 	  "fraction of the data held out for validation" },
 	{ "val", TEXT, AT(val), NULL, 0, 0, KEPT, "FILE", "validate on this file instead" },
@@ -349,6 +354,11 @@ static int set_files(struct opts *o, int n, char *const *file)
 	for (int i = 0; i < n; i++) {
 		/* absolute if possible, so that a run can be resumed in any folder */
 		o->file[i] = realpath(file[i], NULL);
+		/* of a pipe such as /dev/fd/3, that names no file */
+		if (o->file[i] && access(o->file[i], F_OK)) {
+			free(o->file[i]);
+			o->file[i] = NULL;
+		}
 		if (!o->file[i])
 			o->file[i] = strdup(file[i]);
 		if (!o->file[i])
@@ -430,8 +440,8 @@ static void print_help(void)
 	printf("usage: te_train --preset NAME [options] FILE...\n"
 	       "       te_train --model config.json [options] FILE...\n"
 	       "       te_train --resume DIR [options]\n"
-	       "Trains a transformer on text (plain or .gz; bytes are tokens) or on 16-bit token\n"
-	       "files (.bin).\n");
+	       "Trains a transformer on text, whose bytes are the tokens, or on token files;\n"
+	       "- is the standard input. Files may be compressed (.gz, .xz, .zst).\n");
 	for (size_t i = 0; i < NROWS; i++) {
 		const struct row *row = &rows[i];
 		char head[80];
@@ -467,7 +477,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 	struct option longopts[NROWS + 3];
 	struct given given[256];
 	const char *preset = NULL, *resume = NULL;
-	int nlong = 0, ngiven = 0, c, index, r;
+	int nlong = 0, ngiven = 0, random_given = 0, c, index, r;
 
 	*ret_done = 0;
 	memset(longopts, 0, sizeof(longopts));
@@ -515,6 +525,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			preset = optarg;
 		if (given[ngiven].row->offset == AT(resume))
 			resume = optarg;
+		random_given |= given[ngiven].row->offset == AT(random_tokens);
 		ngiven++;
 	}
 	if (preset)
@@ -527,10 +538,12 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		snprintf(where, sizeof(where), "--%s", given[i].row->name);
 		r = row_set(o, given[i].row, given[i].text, where);
 	}
-	if (!r && optind < argc) {
+	/* files or random tokens given here replace what the checkpoint names */
+	o->files_given = optind < argc || random_given;
+	if (!r && o->files_given)
 		r = set_files(o, argc - optind, argv + optind);
-		o->files_given = 1;
-	}
+	if (!r && o->files_given)
+		o->random_tokens = random_given;
 	return r;
 }
 

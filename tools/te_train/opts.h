@@ -8,12 +8,12 @@
 /* One field for each row of the table in opts.c; strings are NULL if not given. */
 struct opts {
 	char *preset, *model, *init;
-	char *val, *dump_val;
+	char *val, *dump_val, *data_type;
 	char *backend, *recipe;
 	char *out, *resume, *log;
 	char *prompt, *print_plan;
 	char *graph, *pipeline_schedule;
-	int64_t device;
+	int64_t device, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;

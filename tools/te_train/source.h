@@ -1,0 +1,37 @@
+/* source.h - the bytes of a data file: read in place, or piped or decompressed into memory. */
+#ifndef SOURCE_H
+#define SOURCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "digest.h"
+
+struct source;
+
+/*
+ * "-" is the standard input. A regular file that is not compressed stays on disk; what comes from
+ * a pipe, and .gz, .xz and .zst data, recognised by its first bytes, is read into memory.
+ */
+int source_open(const char *path, struct source **ret_s);
+void source_close(struct source *s);
+
+const char *source_name(const struct source *s); /* for messages */
+int64_t source_nbytes(const struct source *s);
+/* does the name, without the suffix of its compression, end so */
+int source_ends_with(const struct source *s, const char *end);
+
+/*
+ * Copy n bytes from offset at. Fails, also in later calls, if the file is not what source_scan
+ * has read: then its time stamps differ, and so does its digest.
+ */
+int source_read(struct source *s, int64_t at, void *dst, size_t n);
+
+/* bytes of a scan; chunks begin at multiples of 8 from its start */
+typedef void (*source_fn)(void *arg, const uint8_t *p, size_t n, int64_t at);
+
+/* read all bytes from an offset and keep their digest, the contents that source_read ensures */
+int source_scan(struct source *s, int64_t from, source_fn fn, void *arg);
+const char *source_digest(const struct source *s);
+
+#endif

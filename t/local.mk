@@ -73,6 +73,7 @@ TT_SH = \
 if HAVE_JANSSON
 TT_TOOLS += \
 	t/tools/ckpt \
+	t/tools/ckpt_crash \
 	t/tools/data \
 	t/tools/hfconfig \
 	t/tools/perftest_stats \
@@ -170,6 +171,8 @@ t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
 t_tools_ckpt_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
+t_tools_ckpt_crash_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

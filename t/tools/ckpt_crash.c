@@ -1,0 +1,470 @@
+/*
+ * t/tools/ckpt_crash.c - after a crash at any time of a save, a checkpoint is complete.
+ *
+ * The program has its own open, write, lseek, fsync, rename and unlink, which record what a save
+ * does. From the record follow the folders that a crash may leave: after each call, data that
+ * were not synced are lost or kept, and any of the names that were changed since the folder was
+ * synced are lost. Each folder is made, resumed from, and compared with both checkpoints.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tools/te_train/ckpt.h"
+#include "tools/te_train/digest.h"
+#include "tools/te_train/say.h"
+#include "tt.h"
+
+/* ---- recording ---- */
+
+enum what { CREATE, WRITE, SYNC, SYNC_FOLDER, RENAME, UNLINK };
+
+struct event {
+	enum what what;
+	int inode, to; /* of CREATE and WRITE and SYNC; names of RENAME */
+	int name;
+	size_t offset, nbytes;
+	uint8_t *data;
+};
+
+#define MAX_EVENTS 200
+#define MAX_INODES 16
+#define MAX_NAMES 12
+#define MAX_FDS 64
+
+static char dir[64];
+static int recording;
+static struct event event[MAX_EVENTS];
+static int nevents, ninodes, nnames;
+static char name[MAX_NAMES][32];
+static struct {
+	int inode; /* -1: none, -2: the folder */
+	size_t offset;
+} fd_of[MAX_FDS];
+
+/* the number of a file name in the folder; -1: elsewhere */
+static int name_of(const char *path)
+{
+	size_t n = strlen(dir);
+
+	if (strncmp(path, dir, n) || path[n] != '/')
+		return -1;
+	for (int i = 0; i < nnames; i++) {
+		if (!strcmp(name[i], path + n + 1))
+			return i;
+	}
+	ck_assert_int_lt(nnames, MAX_NAMES);
+	snprintf(name[nnames], sizeof(name[0]), "%s", path + n + 1);
+	return nnames++;
+}
+
+static struct event *add(enum what what, int inode)
+{
+	ck_assert_int_lt(nevents, MAX_EVENTS);
+	event[nevents] = (struct event){ .what = what, .inode = inode };
+	return &event[nevents++];
+}
+
+int open(const char *path, int flags, ...)
+{
+	mode_t mode = 0;
+	va_list ap;
+	int fd;
+
+	if (flags & O_CREAT) {
+		va_start(ap, flags);
+		mode = (mode_t)va_arg(ap, int);
+		va_end(ap);
+	}
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+	if (!recording || fd < 0 || fd >= MAX_FDS)
+		return fd;
+	fd_of[fd].inode = strcmp(path, dir) ? -1 : -2;
+	fd_of[fd].offset = 0;
+	if (name_of(path) >= 0 && (flags & O_CREAT)) {
+		/* no file with that name is there: a new one */
+		fd_of[fd].inode = ninodes;
+		add(CREATE, ninodes++)->name = name_of(path);
+	}
+	return fd;
+}
+
+ssize_t write(int fd, const void *src, size_t nbytes)
+{
+	ssize_t n = syscall(SYS_write, fd, src, nbytes);
+
+	if (recording && n > 0 && fd < MAX_FDS && fd_of[fd].inode >= 0) {
+		struct event *e = add(WRITE, fd_of[fd].inode);
+
+		e->offset = fd_of[fd].offset;
+		e->nbytes = (size_t)n;
+		e->data = malloc((size_t)n);
+		memcpy(e->data, src, (size_t)n);
+		fd_of[fd].offset += (size_t)n;
+	}
+	return n;
+}
+
+off_t lseek(int fd, off_t offset, int whence)
+{
+	off_t at = syscall(SYS_lseek, fd, offset, whence);
+
+	if (recording && fd < MAX_FDS)
+		fd_of[fd].offset = (size_t)at;
+	return at;
+}
+
+int fsync(int fd)
+{
+	if (recording && fd < MAX_FDS && fd_of[fd].inode != -1)
+		add(fd_of[fd].inode == -2 ? SYNC_FOLDER : SYNC, fd_of[fd].inode);
+	return (int)syscall(SYS_fsync, fd);
+}
+
+int rename(const char *from, const char *to)
+{
+	if (recording) {
+		struct event *e = add(RENAME, -1);
+
+		e->name = name_of(from);
+		e->to = name_of(to);
+	}
+	return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int unlink(const char *path)
+{
+	if (recording)
+		add(UNLINK, -1)->name = name_of(path);
+	return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+/* ---- what a crash leaves ---- */
+
+struct inode {
+	uint8_t *data;
+	size_t nbytes;
+	int synced;   /* nothing was written after it was synced */
+	int nwritten; /* times */
+};
+
+struct folder {
+	int inode[MAX_NAMES]; /* by name; -1: none */
+};
+
+static struct inode inodes[MAX_INODES];
+
+static int is_name_event(const struct event *e)
+{
+	return e->what == CREATE || e->what == RENAME || e->what == UNLINK;
+}
+
+static void change(struct folder *f, const struct event *e)
+{
+	if (e->what == CREATE) {
+		f->inode[e->name] = e->inode;
+	} else if (e->what == UNLINK) {
+		f->inode[e->name] = -1;
+	} else if (f->inode[e->name] >= 0) {
+		f->inode[e->to] = f->inode[e->name];
+		f->inode[e->name] = -1;
+	}
+}
+
+static void put(struct inode *i, const struct event *e)
+{
+	if (e->offset + e->nbytes > i->nbytes) {
+		i->data = realloc(i->data, e->offset + e->nbytes);
+		i->nbytes = e->offset + e->nbytes;
+	}
+	memcpy(i->data + e->offset, e->data, e->nbytes);
+	i->synced = 0;
+	i->nwritten++;
+}
+
+/* ---- the model ---- */
+
+static const char config[] =
+	"{\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":16,\"num_hidden_layers\":1,"
+	"\"num_attention_heads\":1,\"intermediate_size\":16,\"max_position_embeddings\":16,"
+	"\"tie_word_embeddings\":true}";
+
+static struct te_ctx *ctx;
+static struct config cfg;
+static struct model model;
+static struct te_adamw *opt;
+static json_t *options;
+
+static void setup(void)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	json_t *obj = json_loads(config, 0, NULL);
+
+	strcpy(dir, "/tmp/te-crash.XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	co.backend = "host";
+	ck_assert_int_eq(te_ctx_create(&co, &ctx), 0);
+	ck_assert_int_eq(config_parse(obj, "config", &cfg), 0);
+	json_decref(obj);
+	ck_assert_int_eq(model_create(ctx, &cfg, 1, 1, &model), 0);
+	ck_assert_int_eq(te_adamw_create(model.seq, NULL, &opt), 0);
+	options = json_pack("{s:[]}", "files");
+}
+
+static void clear(void)
+{
+	char path[512];
+
+	for (int i = 0; i < nnames; i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, name[i]);
+		unlink(path);
+	}
+}
+
+static void teardown(void)
+{
+	clear();
+	rmdir(dir);
+	for (int i = 0; i < nevents; i++)
+		free(event[i].data);
+	for (int i = 0; i < ninodes; i++)
+		free(inodes[i].data);
+	json_decref(options);
+	te_adamw_unref(opt);
+	model_free(&model);
+	config_free(&cfg);
+	te_ctx_unref(ctx);
+}
+
+/* weights and moments of a step are filled with one number */
+static void fill(struct te_tensor *t, float x)
+{
+	size_t nbytes = te_tensor_nbytes(t);
+	float *v = malloc(nbytes);
+
+	for (size_t i = 0; i < nbytes / sizeof(*v); i++)
+		v[i] = x;
+	ck_assert_int_eq(te_tensor_write(t, v, nbytes), 0);
+	free(v);
+}
+
+static float first_of(struct te_tensor *t)
+{
+	size_t nbytes = te_tensor_nbytes(t);
+	float *v = malloc(nbytes), x;
+
+	ck_assert_int_eq(te_tensor_read(t, v, nbytes), 0);
+	x = v[0];
+	free(v);
+	return x;
+}
+
+static void save(int step)
+{
+	struct progress p = { .step = step, .best_val = 1, .ntrain = 9, .nval = 9 };
+
+	fill(te_seq_masters(model.seq), (float)step);
+	fill(te_adamw_m(opt), (float)step);
+	model.cfg.drop_attn = 0.125 * step;
+	ck_assert_int_eq(ckpt_save(dir, &model, opt, options, &p), 0);
+}
+
+/* the step of the checkpoint in the folder, all parts of which must be that step's */
+static int step_there(void)
+{
+	struct config c = { 0 };
+	struct progress p = { 0 };
+	json_t *o = NULL;
+
+	fill(te_seq_masters(model.seq), 0);
+	fill(te_adamw_m(opt), 0);
+	if (ckpt_options(dir, &o) || config_read(dir, &c) || ckpt_load(dir, &model, opt, &p))
+		return -1;
+	json_decref(o);
+	config_free(&c);
+	if (first_of(te_seq_masters(model.seq)) != (float)p.step ||
+	    first_of(te_adamw_m(opt)) != (float)p.step || c.drop_attn != 0.125 * (double)p.step)
+		return -2;
+	return (int)p.step;
+}
+
+/* ---- states ---- */
+
+/* one folder that a crash may leave */
+static void make(const struct folder *f, int keep)
+{
+	for (int i = 0; i < nnames; i++) {
+		const struct inode *in = f->inode[i] < 0 ? NULL : &inodes[f->inode[i]];
+		char path[512];
+		FILE *file;
+
+		snprintf(path, sizeof(path), "%s/%s", dir, name[i]);
+		unlink(path);
+		if (!in)
+			continue;
+		file = fopen(path, "w");
+		ck_assert_ptr_nonnull(file);
+		if (in->nbytes && (in->synced || keep))
+			fwrite(in->data, 1, in->nbytes, file);
+		fclose(file);
+	}
+}
+
+static int is_lost(int i, int n)
+{
+	return i >= 0 && i < n && !inodes[i].synced;
+}
+
+#define MAX_SEEN 20000
+static char seen[MAX_SEEN][DIGEST_NBYTES];
+static int nseen;
+
+/* whether the same names had files in the same state before, and the same was asked of them */
+static int was_seen(const struct folder *f, int keep, int least)
+{
+	struct digest d = { 0 };
+	char text[DIGEST_NBYTES];
+
+	digest_add(&d, &least, sizeof(least));
+	for (int i = 0; i < nnames; i++) {
+		const int lost = is_lost(f->inode[i], ninodes) && !keep;
+		const struct inode *in = f->inode[i] < 0 ? NULL : &inodes[f->inode[i]];
+
+		digest_add(&d, &f->inode[i], sizeof(f->inode[i]));
+		digest_add(&d, &lost, sizeof(lost));
+		if (in && !lost)
+			digest_add(&d, &in->nwritten, sizeof(in->nwritten));
+	}
+	digest_end(&d, text);
+	for (int i = 0; i < nseen; i++) {
+		if (!strcmp(seen[i], text))
+			return 1;
+	}
+	ck_assert_int_lt(nseen, MAX_SEEN);
+	strcpy(seen[nseen++], text);
+	return 0;
+}
+
+static int returned[4]; /* calls when the save of a step had returned */
+static int found[4];	/* folders with the checkpoint of a step */
+
+static void check_folder(const struct folder *f, int keep, int after, uint32_t subset)
+{
+	int least = 1, step;
+
+	/* once a save has returned, a crash does not undo it */
+	for (int k = 2; k <= 3 && after >= returned[k]; k++)
+		least = k;
+	if (was_seen(f, keep, least))
+		return;
+	make(f, keep);
+	say_hush(1);
+	step = step_there();
+	say_hush(0);
+	ck_assert_msg(step >= least && step <= 3,
+		      "crash after call %d of %d, name changes 0x%x kept, other data %s: %s", after,
+		      nevents, subset, keep ? "kept" : "lost",
+		      step == -1 ? "it cannot be resumed" :
+		      step == -2 ? "its files do not belong together" :
+				   "a save that had returned is lost");
+	found[step]++;
+}
+
+/* crash after these events: base is the folder as synced, pending what changed since */
+static void check_crash(const struct folder *base, const int *pending, int npending, int after)
+{
+	ck_assert_int_le(npending, 12);
+	for (uint32_t subset = 0; subset < 1u << npending; subset++) {
+		struct folder f = *base;
+
+		for (int k = 0; k < npending; k++) {
+			if (subset & 1u << k)
+				change(&f, &event[pending[k]]);
+		}
+		check_folder(&f, 0, after, subset);
+		check_folder(&f, 1, after, subset);
+	}
+}
+
+/* the files that are there before the record begins */
+static void read_folder(struct folder *f)
+{
+	static const char *const file[] = { "config.json", "model.safetensors",
+					    "state.safetensors" };
+
+	memset(f, 0xff, sizeof(*f));
+	for (int i = 0; i < 3; i++) {
+		struct inode *in = &inodes[ninodes];
+		char path[512];
+		struct stat st;
+		FILE *in_file;
+
+		snprintf(path, sizeof(path), "%s/%s", dir, file[i]);
+		in_file = fopen(path, "r");
+		ck_assert_ptr_nonnull(in_file);
+		fstat(fileno(in_file), &st);
+		in->nbytes = (size_t)st.st_size;
+		in->synced = 1;
+		in->data = malloc(in->nbytes);
+		ck_assert_uint_eq(fread(in->data, 1, in->nbytes, in_file), in->nbytes);
+		fclose(in_file);
+		f->inode[name_of(path)] = ninodes++;
+	}
+}
+
+START_TEST(a_crash_leaves_a_complete_checkpoint)
+{
+	int pending[MAX_EVENTS], npending = 0;
+	struct folder base;
+
+	save(1);
+	read_folder(&base);
+	recording = 1;
+	for (int step = 2; step <= 3; step++) {
+		save(step);
+		returned[step] = nevents;
+	}
+	recording = 0;
+	for (int i = 0; i <= nevents; i++) {
+		const struct event *e = &event[i];
+
+		check_crash(&base, pending, npending, i);
+		if (i == nevents)
+			break;
+		if (e->what == WRITE)
+			put(&inodes[e->inode], e);
+		else if (e->what == SYNC)
+			inodes[e->inode].synced = 1;
+		else if (is_name_event(e))
+			pending[npending++] = i;
+		if (e->what != SYNC_FOLDER)
+			continue;
+		for (int k = 0; k < npending; k++)
+			change(&base, &event[pending[k]]);
+		npending = 0;
+	}
+	/* the record was not empty */
+	for (int step = 1; step <= 3; step++)
+		ck_assert_int_gt(found[step], 3);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("tools/ckpt_crash");
+	TCase *c = tt_case(s, "crash", "host");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, a_crash_leaves_a_complete_checkpoint);
+	return s;
+}
+
+TT_MAIN("tools/ckpt_crash", TT_NEED_NOTHING, suite)

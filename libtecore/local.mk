@@ -51,6 +51,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/errno.c \
 	libtecore/base/fault.c \
 	libtecore/base/log.c \
+	libtecore/base/names.c \
+	libtecore/base/names.h \
 	libtecore/base/param.c \
 	libtecore/base/params.def \
 	libtecore/base/private.h \

@@ -93,6 +93,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		int w = seq->op_weight[s->node][k];
 		uint32_t forms = p->node[s->node].inf.weight_forms[k];
 		struct te_op_value *v = &s->call.weight[k];
+		const struct te__need *need;
 
 		if (w < 0)
 			continue;
@@ -100,16 +101,15 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 		s->call.grad[k] = seq->weight[w].grad;
 		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
 			v->hp = seq->weight[w].master;
-		for (int j = 0; j < p->nneeds; j++) {
-			if (p->need[j].weight != w)
-				continue;
-			if (forms & TE_FORM_HP && !v->hp)
-				v->hp = p->need[j].t_hp;
-			if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
-				v->q = p->need[j].t_q;
-				v->quant = seq->quant;
-				v->slot = p->need[j].slot;
-			}
+		if (p->need_of[w] < 0)
+			continue;
+		need = &p->need[p->need_of[w]];
+		if (forms & TE_FORM_HP && !v->hp)
+			v->hp = need->t_hp;
+		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
+			v->q = need->t_q;
+			v->quant = seq->quant;
+			v->slot = need->slot;
 		}
 	}
 }

@@ -586,13 +586,16 @@ static int build_delayed(struct te_plan *p)
 static int collect_needs(struct te_plan *p)
 {
 	p->need = te__calloc((size_t)p->nops * TE_OP_MAX_WEIGHTS + 1, sizeof(*p->need));
-	if (!p->need)
+	p->need_of = te__malloc(((size_t)p->seq->nweights + 1) * sizeof(*p->need_of));
+	if (!p->need || !p->need_of)
 		return te__fail(-ENOMEM, "plan: no memory");
+	for (int w = 0; w < p->seq->nweights; w++)
+		p->need_of[w] = -1;
 	for (int i = p->first_op; i < p->nops; i++) {
 		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
 			int w = p->seq->op_weight[i][k];
 			uint32_t forms = p->node[i].inf.weight_forms[k];
-			int j = 0;
+			int j;
 
 			if (!(p->flags & TE_PLAN_TRAIN))
 				forms &= ~TE_FORM_COL;
@@ -600,10 +603,10 @@ static int collect_needs(struct te_plan *p)
 				forms &= ~TE_FORM_HP; /* the master is the copy */
 			if (w < 0 || !forms)
 				continue;
-			while (j < p->nneeds && p->need[j].weight != w)
-				j++;
-			if (j == p->nneeds) {
-				p->need[p->nneeds++].weight = w;
+			j = p->need_of[w];
+			if (j < 0) {
+				j = p->need_of[w] = p->nneeds++;
+				p->need[j].weight = w;
 				p->need[j].slot = 2 * i + 1;
 			}
 			p->need[j].forms |= forms;
@@ -649,10 +652,9 @@ static int make_quant(struct te_plan *p)
 /* index of the op of that name */
 static int find_op(const struct te_seq *seq, const char *name)
 {
-	for (int i = 0; i < seq->nops; i++)
-		if (!strcmp(seq->op[i]->name, name))
-			return i;
-	return te__fail(-EINVAL, "plan: no op is named %s", name);
+	const int i = te__seq_op(seq, name);
+
+	return i < 0 ? te__fail(-EINVAL, "plan: no op is named %s", name) : i;
 }
 
 /* which ops are planned; no channel may cross an end of theirs where it would matter */

@@ -49,32 +49,36 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 	return n;
 }
 
-/* is the full-precision form of v read by a step outside [first, first + n)? */
-static int read_outside(const struct te_plan *p, int v, int first, int n)
+static int reads_hp(const struct te__ref *ref)
 {
-	if (p->value[v].keep || p->value[v].fed)
-		return 1;
-	for (int s = 0; s < p->nsteps; s++) {
-		if (s >= first && s < first + n)
-			continue;
-		for (int k = 0; k < p->step[s].nrefs; k++) {
-			const struct te__ref *ref = &p->step[s].ref[k];
-
-			if (ref->value == v && !ref->write && (ref->forms & TE_FORM_HP))
-				return 1;
-		}
-	}
-	return 0;
+	return !ref->write && (ref->forms & TE_FORM_HP);
 }
 
-static int read_inside(const struct te_plan *p, int v, int first, int n)
+static void count_reads(struct te_plan *p)
 {
+	for (int s = 0; s < p->nsteps; s++)
+		for (int k = 0; k < p->step[s].nrefs; k++)
+			p->value[p->step[s].ref[k].value].nreads += reads_hp(&p->step[s].ref[k]);
+}
+
+/* reads of the full-precision form of v by steps of [first, first + n) */
+static int reads_inside(const struct te_plan *p, int v, int first, int n)
+{
+	int nreads = 0;
+
 	for (int s = first; s < first + n; s++)
 		for (int k = 0; k < p->step[s].nrefs; k++)
-			if (p->step[s].ref[k].value == v && !p->step[s].ref[k].write &&
-			    (p->step[s].ref[k].forms & TE_FORM_HP))
-				return 1;
-	return 0;
+			nreads += p->step[s].ref[k].value == v && reads_hp(&p->step[s].ref[k]);
+	return nreads;
+}
+
+/* whether all reads of v, one or more, are by steps of [first, first + n) */
+static int is_internal(const struct te_plan *p, int v, int first, int n)
+{
+	const struct te__value *val = &p->value[v];
+
+	return val->nreads && !val->keep && !val->fed &&
+	       reads_inside(p, v, first, n) == val->nreads;
 }
 
 /* values written and read only inside the candidate lose their hp form, or get it back */
@@ -85,8 +89,7 @@ static void set_internal(struct te_plan *p, int first, int n, int no_hp)
 			const struct te__ref *ref = &p->step[s].ref[k];
 
 			if (ref->write && (ref->forms & TE_FORM_HP) &&
-			    read_inside(p, ref->value, first, n) &&
-			    !read_outside(p, ref->value, first, n))
+			    is_internal(p, ref->value, first, n))
 				p->value[ref->value].no_hp = no_hp;
 		}
 	}
@@ -178,6 +181,7 @@ int te__plan_fuse(struct te_plan *p)
 	p->group = te__calloc((size_t)p->nsteps + 1, sizeof(*p->group));
 	if (!p->group)
 		return te__fail(-ENOMEM, "plan: no memory");
+	count_reads(p);
 	r = fuse_list(p, TE_PASS_FORWARD, 0, p->fwd_steps);
 	p->fwd_groups = p->ngroups;
 	if (!r)

@@ -247,6 +247,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__free(p->step);
 	te__free(p->group);
 	te__free(p->need);
+	te__free(p->need_of);
 	te__free(p->set);
 	te__free(p->channel_value);
 	te__free(p->channel_grad);

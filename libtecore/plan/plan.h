@@ -43,6 +43,7 @@ struct te__value {
 	int keep;  /* an output of the plan: lives to the end */
 	int fed;   /* the caller writes it before backward */
 	int no_hp; /* used inside a fusion only */
+	int nreads; /* of the full-precision form, by all steps */
 	struct te_tensor *t_hp, *t_q;
 };
 
@@ -118,6 +119,7 @@ struct te_plan {
 	struct te__group *group;
 	int nneeds;
 	struct te__need *need;
+	int *need_of; /* by weight of the sequence: its need, or -1 */
 	int nsets; /* sets of copies that hold the needs */
 	struct te__copies **set;
 	int *channel_value, *channel_grad; /* by channel of the sequence */

@@ -74,6 +74,8 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 	for (int i = 0; i < seq->nchannels; i++)
 		te__free((char *)seq->channel[i].name);
 	te__free(seq->channel);
+	te__names_free(&seq->channel_names);
+	te__names_free(&seq->op_names);
 	te__free(seq->fusion);
 	for (int i = 0; i < seq->nops; i++) {
 		seq->op[i]->locked = 0;
@@ -113,33 +115,40 @@ static int building(const struct te_seq *seq, const char *what)
 int te_seq_append(struct te_seq *seq, struct te_op *op)
 {
 	const struct te_seq *none = NULL;
-	int r = building(seq, "te_seq_append");
+	int i, r = building(seq, "te_seq_append");
 
 	if (r < 0)
 		return r;
 	if (!op)
 		return te__fail(-EINVAL, "te_seq_append: no op");
-	for (int i = 0; i < seq->nops; i++)
-		if (!strcmp(seq->op[i]->name, op->name))
-			return te__fail(-EEXIST, "sequence: op %d is named %s already", i,
-					op->name);
+	i = te__names_get(&seq->op_names, op->name);
+	if (i >= 0)
+		return te__fail(-EEXIST, "sequence: op %d is named %s already", i, op->name);
 	r = grow((void **)&seq->op, &seq->cap_ops, seq->nops, sizeof(*seq->op));
+	if (!r)
+		r = te__names_add(&seq->op_names, op->name, seq->nops);
 	if (r < 0)
 		return r;
-	if (!atomic_compare_exchange_strong(&op->seq, &none, seq))
+	if (!atomic_compare_exchange_strong(&op->seq, &none, seq)) {
+		te__names_remove(&seq->op_names, op->name);
 		return te__fail(-EBUSY,
 				"te_seq_append: op %s: is in another sequence, it can be in one",
 				op->name);
+	}
 	seq->op[seq->nops++] = te_op_ref(op);
 	return 0;
 }
 
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name)
 {
-	for (int i = 0; i < seq->nchannels; i++)
-		if (!strcmp(seq->channel[i].name, name))
-			return &seq->channel[i];
-	return NULL;
+	int i = te__names_get(&seq->channel_names, name);
+
+	return i < 0 ? NULL : &seq->channel[i];
+}
+
+int te__seq_op(const struct te_seq *seq, const char *name)
+{
+	return te__names_get(&seq->op_names, name);
 }
 
 static int add_channel(struct te_seq *seq, const char *name, struct te__channel **ret)
@@ -156,6 +165,11 @@ static int add_channel(struct te_seq *seq, const char *name, struct te__channel 
 	c->name = te__strdup(name);
 	if (!c->name)
 		return te__fail(-ENOMEM, "sequence: no memory");
+	r = te__names_add(&seq->channel_names, c->name, seq->nchannels);
+	if (r < 0) {
+		te__free((char *)c->name);
+		return r;
+	}
 	seq->nchannels++;
 	*ret = c;
 	return 0;
@@ -442,8 +456,12 @@ static void undo_init(struct te_seq *seq)
 	seq->grads = te_tensor_unref(seq->grads);
 	te__mem_put(seq->ctx, seq->rng);
 	seq->rng = seq->version = NULL;
-	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0)
-		te__free((char *)seq->channel[--seq->nchannels].name);
+	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0) {
+		const char *name = seq->channel[--seq->nchannels].name;
+
+		te__names_remove(&seq->channel_names, name);
+		te__free((char *)name);
+	}
 	for (int i = 0; i < seq->nchannels; i++)
 		seq->channel[i].ntakers = 0;
 }

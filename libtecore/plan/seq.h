@@ -8,6 +8,7 @@
 #include <te/seq.h>
 
 #include "kernels/te_k.h"
+#include "libtecore/base/names.h"
 
 /* Weight copies that one launch refreshes: those that one plan needed and the sequence lacked. */
 struct te__copies {
@@ -45,6 +46,7 @@ struct te_seq {
 	struct te_op **op;
 	int nchannels, cap_channels;
 	struct te__channel *channel;
+	struct te__names op_names, channel_names;
 	int nweights;
 	struct te__weight *weight;
 	int (*op_weight)
@@ -62,7 +64,9 @@ struct te_seq {
 	uint64_t weights_nbytes; /* device memory of masters and gradients */
 };
 
+/* NULL, or -1, if none has that name */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
+int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
 
 #endif

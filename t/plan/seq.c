@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <te/ctx.h>
 #include <te/errno.h>
@@ -392,6 +394,54 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
+/* CPU seconds to build a model of n layers and to plan its training */
+static double seconds_to_plan(int n)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_plan *plan = NULL;
+	struct timespec from, to;
+	char name[32];
+
+	ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+	put(linear("first", 16, 16, NULL));
+	for (int i = 0; i < n; i++) {
+		struct te_op *op;
+
+		snprintf(name, sizeof(name), "fork%d", i);
+		op = put(fork_op(name));
+		ck_assert_int_eq(te_op_give(op, 0, name), 0);
+		snprintf(name, sizeof(name), "linear%d", i);
+		put(linear(name, 16, 16, NULL));
+		snprintf(name, sizeof(name), "add%d", i);
+		op = put(add_op(name));
+		snprintf(name, sizeof(name), "fork%d", i);
+		ck_assert_int_eq(te_op_take(op, 0, name), 0);
+	}
+	ck_assert_int_eq(te_seq_init(seq, 1), 0);
+	po.flags = TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC;
+	po.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 16 } };
+	ck_assert_msg(!te_plan_create(seq, &po, &plan), "%s", te_error_detail());
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+	te_plan_unref(plan);
+	seq = te_seq_unref(seq);
+	return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+/* 8 times the layers took 34 times as long with searches through lists; 8 is linear */
+START_TEST(building_time_grows_with_the_layers)
+{
+	double few = INFINITY, many = INFINITY;
+
+	seq = te_seq_unref(seq);
+	for (int i = 0; i < 3; i++) {
+		few = fmin(few, seconds_to_plan(200));
+		many = fmin(many, seconds_to_plan(1600));
+	}
+	ck_assert_msg(many < 20 * few, "%g s for 200 layers, %g s for 1600", few, many);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("plan/seq");
@@ -417,6 +467,7 @@ static Suite *suite(void)
 	tcase_add_test(c, keeps_random_state);
 	tcase_add_test(c, zeroes_gradients);
 	tcase_add_test(c, refuses_bad_fusions);
+	tcase_add_test(c, building_time_grows_with_the_layers);
 	c = tt_case(s, "faults", "host fault");
 	tcase_add_test(c, survives_every_fault);
 	return s;

@@ -14,9 +14,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/team.h"
 #include "libtecore/backend/host/host.h"
+
+/*
+ * How long a thread that has nothing to do waits for work before it sleeps: about what waking it
+ * costs. The kernels of a step follow each other within this time.
+ */
+#define SPIN_NS 50000
 
 /* parts per thread: more even out threads that are slower, fewer cost less */
 #define PARTS 4
@@ -30,8 +37,8 @@ struct host_job {
 	_Atomic int64_t begin; /* of the next part */
 	/* with the pool's lock */
 	pthread_cond_t left;
-	uint32_t nhelpers; /* in it */
-	int error;	   /* of a part that a helper executed */
+	_Atomic uint32_t nhelpers; /* in it */
+	int error;		   /* of a part that a helper executed */
 	char detail[512];
 };
 
@@ -78,6 +85,28 @@ uint32_t host_pool_nthreads(void)
 	return n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
 }
 
+/* ---- waiting ---- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* until the word is the value (is) or is not, for SPIN_NS at most */
+static void spin_until(const _Atomic uint32_t *word, int is, uint32_t value)
+{
+	const uint64_t until = now_ns() + SPIN_NS;
+
+	while ((atomic_load(word) == value) != is && now_ns() < until) {
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#endif
+	}
+}
+
 /* ---- jobs ---- */
 
 static void execute(struct host_job *j)
@@ -111,16 +140,36 @@ static int help_job(struct host_pool *pool)
 	return 1;
 }
 
+/* for more work, with the pool's lock, which is released meanwhile */
+static void spin(struct host_pool *pool)
+{
+	const uint32_t nposted = atomic_load(&pool->nposted);
+
+	pool->nspinning++;
+	pthread_mutex_unlock(&pool->lock);
+	spin_until(&pool->nposted, 0, nposted);
+	pthread_mutex_lock(&pool->lock);
+	pool->nspinning--;
+}
+
 static void *help(void *arg)
 {
 	struct host_dev *dev = arg;
 	struct host_pool *pool = &dev->pool;
+	int spun = 0;
 
 	host_running.dev = dev;
 	pthread_mutex_lock(&pool->lock);
 	while (!pool->quit) {
-		if (host_replay_help(pool) || help_job(pool))
+		if (host_replay_help(pool) || help_job(pool)) {
+			spun = 0;
 			continue;
+		}
+		if (!spun) {
+			spin(pool);
+			spun = 1;
+			continue;
+		}
 		pool->nidle++;
 		pthread_cond_wait(&pool->work, &pool->lock);
 		pool->nidle--;
@@ -143,6 +192,7 @@ void host_pool_destroy(struct host_dev *dev)
 
 	pthread_mutex_lock(&pool->lock);
 	pool->quit = 1;
+	atomic_fetch_add(&pool->nposted, 1);
 	pthread_cond_broadcast(&pool->work);
 	pthread_mutex_unlock(&pool->lock);
 	for (uint32_t i = 0; i < pool->nhelpers; i++)
@@ -183,6 +233,10 @@ int host_pool_start(struct host_dev *dev)
 
 void host_pool_wake(struct host_pool *pool, uint32_t n)
 {
+	if (!n)
+		return;
+	atomic_fetch_add(&pool->nposted, 1);
+	n -= n < pool->nspinning ? n : pool->nspinning;
 	for (uint32_t i = 0; i < n && i < pool->nidle; i++)
 		pthread_cond_signal(&pool->work);
 }
@@ -217,6 +271,11 @@ static void withdraw(struct host_pool *pool, struct host_job *j)
 		pool->jobs = j->next;
 	if (j->next)
 		j->next->prev = j->prev;
+	if (j->nhelpers) {
+		pthread_mutex_unlock(&pool->lock);
+		spin_until(&j->nhelpers, 1, 0);
+		pthread_mutex_lock(&pool->lock);
+	}
 	while (j->nhelpers)
 		pthread_cond_wait(&j->left, &pool->lock);
 	pthread_mutex_unlock(&pool->lock);

@@ -29,6 +29,7 @@ KERNEL_C = \
 	kernels/launch.c \
 	kernels/loss/launch.c \
 	kernels/loss/loss.c \
+	kernels/micro.c \
 	kernels/norm/launch.c \
 	kernels/norm/norm.c \
 	kernels/optim/launch.c \
@@ -57,6 +58,7 @@ KERNEL_H = \
 	kernels/launch.h \
 	kernels/loss/geometry.h \
 	kernels/loss/loss.h \
+	kernels/micro.h \
 	kernels/norm/geometry.h \
 	kernels/norm/norm.h \
 	kernels/optim/geometry.h \

@@ -21,6 +21,7 @@ TT_CORE = \
 	t/kernels/host_kernels \
 	t/kernels/kernels \
 	t/kernels/kernels_gpu \
+	t/kernels/threads \
 	t/ops/gemm \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
@@ -274,6 +275,7 @@ KERNEL_CASES = \
 	t/kernels/kernel_weights.c
 t_kernels_kernels_SOURCES = t/kernels/kernels.c $(KERNEL_CASES)
 t_kernels_kernels_gpu_SOURCES = t/kernels/kernels_gpu.c $(KERNEL_CASES)
+t_kernels_threads_SOURCES = t/kernels/threads.c t/kernels/kernel_check.c t/kernels/kernel_check.h
 
 ORDERS = t/graph/orders.c t/graph/orders.h
 t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)

@@ -1,82 +1,32 @@
 /*
- * gemm.c - GEMM of the host backend: operands decoded to FP32 panels, multiplied by a BLAS or by
- * plain loops, and the epilogue.
+ * gemm.c - GEMM of the host backend: tiles of D on the threads of a team. A tile decodes a block of
+ * rows of each operand to FP32, multiplies them, and ends with the epilogue.
  *
- * Loops: each element is summed in FP32 in ascending k, with one rounding per multiplication and
- * per addition. BLAS: the order is the library's. Blocks split rows and columns of D, never k, so
- * that with the loops an element's sum does not depend on the blocks.
+ * TE_GEMM_HOST chooses what multiplies two blocks. ref: plain loops, which sum each element in FP32
+ * in ascending k, with one rounding per multiplication and per addition. tiles: kernels/micro.c, in
+ * the same order, with fused multiply-adds where the processor has them. blas: the order is the
+ * library's. Tiles split rows and columns of D, and all K is split at multiples of KC, so that an
+ * element's sum depends neither on the tiles nor on the number of threads, except in a BLAS.
  */
 #include "config.h"
 
-#include <errno.h>
-#include <pthread.h>
 #ifdef HAVE_CBLAS
 #include <cblas.h>
 #endif
 
+#include "kernels/micro.h"
 #include "kernels/ref.h"
+#include "kernels/team.h"
 #include "libtecore/base/base.h"
 
-/* FP32 panels of A and B hold this many elements each, unless k is huge */
-#define PANEL_NELEMS ((int64_t)4 << 20)
-#define BLOCK_MIN 64
-#define BLOCK_MAX 1024
-
-/* element (r, k) is at p[t ? k * ld + r : r * ld + k] */
-struct panel {
-	const float *p;
-	int64_t ld;
-	int t;
-};
-
-/*
- * Scratch of the calling thread, which grows and is freed when the thread exits. No object owns it,
- * and which threads need it depends on timing: it is not counted by te__alloc_live().
- */
-static pthread_key_t scratch_key;
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-
-struct scratch {
-	size_t nelems;
-	float *p;
-};
-
-static void scratch_free(void *arg)
-{
-	struct scratch *s = arg;
-
-	te__free_libc(s->p);
-	te__free_libc(s);
-}
-
-static void scratch_init(void)
-{
-	pthread_key_create(&scratch_key, scratch_free);
-}
-
-static float *scratch(size_t nelems)
-{
-	struct scratch *s;
-
-	pthread_once(&scratch_once, scratch_init);
-	s = pthread_getspecific(scratch_key);
-	if (!s) {
-		s = te__give(te__calloc(1, sizeof(*s)));
-		if (!s || pthread_setspecific(scratch_key, s)) {
-			te__free_libc(s);
-			return NULL;
-		}
-	}
-	if (s->nelems < nelems) {
-		te__free_libc(s->p);
-		s->nelems = 0;
-		s->p = te__give(te__aligned_alloc(64, nelems * sizeof(float)));
-		if (!s->p)
-			return NULL;
-		s->nelems = nelems;
-	}
-	return s->p;
-}
+/* rows and columns of the largest tile, multiples of TE__H_MR and TE__H_NR; depth of its blocks */
+#define MC 128
+#define NC 128
+#define KC 256
+/* tiles are cut in half for the threads of a team, as long as a half is worth handing to one */
+#define TILES_MIN 16
+#define TILE_FLOPS_MIN 2e6
+#define TILE_MIN 32 /* rows or columns: each row is decoded once for all columns of a tile */
 
 static void load(int32_t dtype, const void *p, int64_t off, int64_t n, float *restrict v)
 {
@@ -113,8 +63,7 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 	/* FP8, so not transposed */
 	for (int64_t i = 0, len; i < n; i += len) {
 		const int64_t at = c + i;
-		const float scale =
-			o->scale[te_k_scale_index(o->scaling, o->rows, o->k, row, at)];
+		const float scale = o->scale[te_k_scale_index(o->scaling, o->rows, o->k, row, at)];
 
 		len = te__h_min(n - i, TE_K_BLOCK - at % TE_K_BLOCK);
 		for (int64_t j = i; j < i + len; j++)
@@ -122,70 +71,91 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 	}
 }
 
-/*
- * Rows r0 .. r0 + nr - 1 of the operand: in place if it is FP32 and stored as wanted, else decoded
- * into buf.
- */
-static struct panel panel(const struct operand *o, int64_t r0, int64_t nr, int want_t, float *buf)
+/* columns [k0, k0 + nk) of rows [r0, r0 + nr): in place, or decoded into buf before rows of 0 */
+static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
+				 int64_t nk, float *buf)
 {
-	const int64_t rows = o->rows, k = o->k;
-	const int t = o->t;
-	int64_t n = t ? nr : k; /* of a stored row */
-	float tmp[TE__H_CHUNK];
+	const int64_t padded = (nr + TE__H_MR - 1) / TE__H_MR * TE__H_MR;
 
-	if (o->dtype == TE_DTYPE_FP32 && t == want_t)
-		return (struct panel){ (const float *)o->x + (t ? r0 : r0 * k), t ? rows : k, t };
-	for (int64_t i = 0; i < (t ? k : nr); i++) {
-		const int64_t row = t ? i : r0 + i, c0 = t ? r0 : 0;
+	if (o->dtype == TE_DTYPE_FP32 && padded == nr)
+		return o->t ? (struct te__h_rows){ (const float *)o->x + k0 * o->rows + r0, 1,
+						   o->rows } :
+			      (struct te__h_rows){ (const float *)o->x + r0 * o->k + k0, o->k, 1 };
+	if (o->t) {
+		for (int64_t k = 0; k < nk; k++) {
+			load_row(o, k0 + k, r0, nr, buf + k * MC);
+			memset(buf + k * MC + nr, 0, (size_t)(padded - nr) * sizeof(*buf));
+		}
+		return (struct te__h_rows){ buf, 1, MC };
+	}
+	for (int64_t r = 0; r < nr; r++)
+		load_row(o, r0 + r, k0, nk, buf + r * KC);
+	memset(buf + nr * KC, 0, (size_t)((padded - nr) * KC) * sizeof(*buf));
+	return (struct te__h_rows){ buf, KC, 1 };
+}
 
-		if (t == want_t) {
-			load_row(o, row, c0, n, buf + i * n);
+/*
+ * The same of the operand that becomes the columns of a tile: column r of row k is at
+ * buf[r / TE__H_NR * KC * TE__H_NR + k * TE__H_NR + r % TE__H_NR].
+ */
+static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, int64_t nk,
+		 float *buf)
+{
+	float rows[TE__H_NR][KC];
+
+	for (int64_t r = 0; r < nr; r += TE__H_NR, buf += KC * TE__H_NR) {
+		const int64_t n = te__h_min(nr - r, TE__H_NR);
+
+		for (int64_t k = 0; k < nk && o->t; k++) {
+			load_row(o, k0 + k, r0 + r, n, buf + k * TE__H_NR);
+			memset(buf + k * TE__H_NR + n, 0, (size_t)(TE__H_NR - n) * sizeof(*buf));
+		}
+		if (o->t)
+			continue;
+		for (int64_t i = 0; i < n; i++)
+			load_row(o, r0 + r + i, k0, nk, rows[i]);
+		memset(rows[n], 0, (size_t)(TE__H_NR - n) * sizeof(rows[0]));
+		te__h_transpose(nk, rows[0], KC, buf);
+	}
+}
+
+/* the definition of te__h_micro(), without fused multiply-adds */
+static void micro_ref(int64_t n, struct te__h_rows a, const float *b, float *c, int add)
+{
+	for (int64_t r = 0; r < TE__H_MR; r++) {
+		if (!add)
+			memset(c + r * NC, 0, TE__H_NR * sizeof(*c));
+		for (int64_t k = 0; k < n; k++)
+			for (int64_t i = 0; i < TE__H_NR; i++)
+				c[r * NC + i] += a.p[r * a.rs + k * a.cs] * b[k * TE__H_NR + i];
+	}
+}
+
+/* c [m, n] = or += a b, with rows and columns rounded up to those of micro.h */
+static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const float *b, float *c,
+		     int add)
+{
+	const int how = te__param_enum(TE_PARAM_GEMM_HOST);
+
+	for (int64_t j = 0; j < n; j += TE__H_NR, b += KC * TE__H_NR) {
+#ifdef HAVE_CBLAS
+		if (how == TE__GEMM_HOST_BLAS) {
+			cblas_sgemm(CblasRowMajor, a.cs == 1 ? CblasNoTrans : CblasTrans,
+				    CblasNoTrans, (int)m, TE__H_NR, (int)k, 1.0f, a.p,
+				    (int)(a.cs == 1 ? a.rs : a.cs), b, TE__H_NR, add ? 1.0f : 0.0f,
+				    c + j, NC);
 			continue;
 		}
-		TE__H_CHUNKS(c, len, n) {
-			load_row(o, row, c0 + c, len, tmp);
-			for (int64_t j = 0; j < len; j++)
-				buf[(c + j) * (t ? k : nr) + i] = tmp[j];
+#endif
+		for (int64_t i = 0; i < m; i += TE__H_MR) {
+			const struct te__h_rows ai = { a.p + i * a.rs, a.rs, a.cs };
+
+			if (how == TE__GEMM_HOST_REF)
+				micro_ref(k, ai, b, c + i * NC + j, add);
+			else
+				te__h_micro(k, ai, b, TE__H_NR, c + i * NC + j, NC, add);
 		}
 	}
-	return (struct panel){ buf, want_t ? nr : k, want_t };
-}
-
-/* c [m, n] = a b^T; b is stored [k, n], so that the inner loop reads consecutive elements */
-static void multiply_ref(int64_t m, int64_t n, int64_t k, struct panel a, struct panel b,
-			 float *restrict c)
-{
-	memset(c, 0, (size_t)(m * n) * sizeof(*c));
-	for (int64_t i = 0; i < m; i++)
-		for (int64_t p = 0; p < k; p++) {
-			float x = a.p[a.t ? p * a.ld + i : i * a.ld + p];
-			const float *restrict y = b.p + p * b.ld;
-
-			for (int64_t j = 0; j < n; j++)
-				c[i * n + j] += x * y[j];
-		}
-}
-
-static int use_blas(void)
-{
-#ifdef HAVE_CBLAS
-	return te__param_enum(TE_PARAM_GEMM_HOST) != TE__GEMM_HOST_REF;
-#else
-	return 0;
-#endif
-}
-
-static void multiply(int64_t m, int64_t n, int64_t k, struct panel a, struct panel b, float *c)
-{
-#ifdef HAVE_CBLAS
-	if (use_blas()) {
-		cblas_sgemm(CblasRowMajor, a.t ? CblasTrans : CblasNoTrans,
-			    b.t ? CblasNoTrans : CblasTrans, (int)m, (int)n, (int)k, 1.0f, a.p,
-			    (int)a.ld, b.p, (int)b.ld, 0.0f, c, (int)n);
-		return;
-	}
-#endif
-	multiply_ref(m, n, k, a, b, c);
 }
 
 /* d = s * acc + beta * c + bias, each operation rounded, then rounded to D's type */
@@ -194,7 +164,8 @@ static void epilogue(const struct te_k_gemm *a, float s, int64_t off, int64_t co
 {
 	float t[TE__H_CHUNK];
 
-	TE__H_CHUNKS(i0, len, n) {
+	TE__H_CHUNKS(i0, len, n)
+	{
 		float *v = acc + i0;
 
 		for (int64_t i = 0; i < len; i++)
@@ -213,44 +184,59 @@ static void epilogue(const struct te_k_gemm *a, float s, int64_t off, int64_t co
 	}
 }
 
-static int64_t block(int64_t n, int64_t k)
-{
-	int64_t b = PANEL_NELEMS / k;
+struct gemm {
+	const struct te_k_gemm *a;
+	struct operand x, y; /* rows and columns of D */
+	float scale;
+	int64_t mc, nc; /* extents of a tile */
+	int64_t nrows;	/* of tiles */
+};
 
-	b = b < BLOCK_MIN ? BLOCK_MIN : b > BLOCK_MAX ? BLOCK_MAX : b;
-	return te__h_min(n, b);
+/* tiles begin to end - 1, by columns of tiles */
+static void tiles(void *arg, int64_t begin, int64_t end)
+{
+	const struct gemm *g = arg;
+	const struct te_k_gemm *a = g->a;
+	float xbuf[MC * KC], ybuf[NC * KC], acc[MC * NC];
+	int64_t packed = -1; /* the columns that are in ybuf, with all K */
+
+	for (int64_t t = begin; t < end; t++) {
+		const int64_t m0 = t % g->nrows * g->mc, n0 = t / g->nrows * g->nc;
+		const int64_t m = te__h_min(a->m - m0, g->mc), n = te__h_min(a->n - n0, g->nc);
+
+		for (int64_t k0 = 0; k0 < a->k; k0 += KC) {
+			const int64_t k = te__h_min(a->k - k0, KC);
+
+			if (packed != n0)
+				pack(&g->y, n0, n, k0, k, ybuf);
+			multiply(m, n, k, rows_of(&g->x, m0, m, k0, k, xbuf), ybuf, acc, k0 > 0);
+		}
+		packed = a->k <= KC ? n0 : -1;
+		for (int64_t i = 0; i < m; i++)
+			epilogue(a, g->scale, (m0 + i) * a->n + n0, n0, n, acc + i * NC);
+	}
+}
+
+static int64_t ntiles(const struct gemm *g)
+{
+	return (g->a->m + g->mc - 1) / g->mc * ((g->a->n + g->nc - 1) / g->nc);
 }
 
 void te__h_gemm(const struct te_k_gemm *a)
 {
-	const struct operand oa = { a->a, a->asc ? a->sa : NULL, a->m, a->k, a->adtype, a->a_t,
-				    a->asc };
-	const struct operand ob = { a->b, a->bsc ? a->sb : NULL, a->n, a->k, a->bdtype, a->b_t,
-				    a->bsc };
-	float s = a->alpha * (a->sa && !a->asc ? *a->sa : 1.0f) *
-		  (a->sb && !a->bsc ? *a->sb : 1.0f);
-	int64_t mb = block(a->m, a->k), nb = block(a->n, a->k);
-	float *abuf = scratch((size_t)((mb + nb) * a->k + mb * nb));
-	int b_t = use_blas() ? a->b_t : 1;
-	float *bbuf, *acc;
+	struct gemm g = {
+		.a = a,
+		.x = { a->a, a->asc ? a->sa : NULL, a->m, a->k, a->adtype, a->a_t, a->asc },
+		.y = { a->b, a->bsc ? a->sb : NULL, a->n, a->k, a->bdtype, a->b_t, a->bsc },
+		.scale = a->alpha * (a->sa && !a->asc ? *a->sa : 1.0f) *
+			 (a->sb && !a->bsc ? *a->sb : 1.0f),
+		.mc = MC,
+		.nc = NC,
+	};
 
-	if (!abuf) {
-		te__k_fail(te__fail(-ENOMEM, "no memory for the panels of a %lld x %lld x %lld "
-				    "GEMM", (long long)a->m, (long long)a->n, (long long)a->k));
-		return;
-	}
-	bbuf = abuf + mb * a->k;
-	acc = bbuf + nb * a->k;
-	for (int64_t n0 = 0; n0 < a->n; n0 += nb) {
-		int64_t n = te__h_min(nb, a->n - n0);
-		struct panel b = panel(&ob, n0, n, b_t, bbuf);
-
-		for (int64_t m0 = 0; m0 < a->m; m0 += mb) {
-			int64_t m = te__h_min(mb, a->m - m0);
-
-			multiply(m, n, a->k, panel(&oa, m0, m, a->a_t, abuf), b, acc);
-			for (int64_t i = 0; i < m; i++)
-				epilogue(a, s, (m0 + i) * a->n + n0, n0, n, acc + i * n);
-		}
-	}
+	while (ntiles(&g) < TILES_MIN && (double)(g.mc * g.nc * a->k) > TILE_FLOPS_MIN &&
+	       (g.mc > TILE_MIN || g.nc > TILE_MIN))
+		*(g.mc >= g.nc ? &g.mc : &g.nc) /= 2;
+	g.nrows = (a->m + g.mc - 1) / g.mc;
+	te__k_for(ntiles(&g), 1, tiles, &g);
 }

@@ -40,7 +40,7 @@ const char *te__param_str(enum te__param id);
 int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 
 /* the choices of TE_GEMM_HOST */
-enum { TE__GEMM_HOST_AUTO, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
+enum { TE__GEMM_HOST_TILES, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };
 
 /* the choices of TE_PLAN_SEPARATE */
 enum { TE__SEPARATE_AUTO, TE__SEPARATE_ON, TE__SEPARATE_OFF };

@@ -67,7 +67,7 @@ struct host_pool {
 	struct host_job *jobs;
 	pthread_t helper[HOST_THREADS_MAX - 1];
 	uint32_t nhelpers, nidle, nspinning; /* nidle: without those that spin */
-	_Atomic uint32_t nposted; /* how often there was something for helpers; written under lock */
+	_Atomic uint32_t nposted; /* how often there was work for helpers; written under lock */
 	int quit;
 };
 

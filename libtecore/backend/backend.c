@@ -58,6 +58,11 @@ static int no_capture_active(void *stream)
 	return 0;
 }
 
+static void *no_exec_graph(void *exec)
+{
+	return NULL;
+}
+
 static void no_graph_node(void *graph, uint64_t index, struct te__gnode *node)
 {
 	*node = (struct te__gnode){ .kind = TE_NODE_OTHER, .id = -1, .opaque = 1 };

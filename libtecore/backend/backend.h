@@ -7,7 +7,7 @@
  * -EOPNOTSUPP, so no caller tests for NULL. Every entry passes te__fault_point() first, so that
  * tests can make the nth call fail. Exceptions are entries that release (close, *_destroy,
  * mem_free, pinned_free) or that only query or set a field (capture_active, stream_native,
- * stream_workspace, graph_node): destructors call them and cannot fail.
+ * stream_workspace, exec_graph, graph_node): destructors call them and cannot fail.
  *
  * Callers guarantee sizes above 0 (alloc), arguments of the kernel's size (launch), and that
  * no stream of graph_launch is capturing. The backend returns -EBUSY for calls that a capturing
@@ -55,8 +55,7 @@ struct te__gnode {
 /* New pointers for a node: from is the present node; to differs from it in pointers only. */
 struct te__patch {
 	uint64_t index;
-	const struct te__gnode *from;
-	struct te__gnode to;
+	struct te__gnode from, to;
 };
 
 /* Device memory of one open device, as the backend's allocator counts it. */

@@ -21,18 +21,18 @@ static int by_ptr(const void *a, const void *b)
 }
 
 /* returns how many pointers are not NULL; writes them to list unless list is NULL */
-static uint64_t pointers_list(const struct te__nodes *s, struct te__pointer *list)
+static uint64_t pointers_list(const struct te_recording *rec, struct te__pointer *list)
 {
 	uint64_t m = 0;
 	int32_t at;
 
-	for (uint64_t i = 0; i < s->n; i++) {
-		const struct te__gnode *n = &s->node[i];
+	for (uint64_t i = 0; i < rec->info.nnodes; i++) {
+		const struct te__gnode n = te__recording_gnode(rec, i);
 		/* of a kernel's memory only the first byte is known to be used */
-		const size_t extent = n->args ? 1 : n->nbytes;
+		const size_t extent = n.args ? 1 : n.nbytes;
 
-		for (uint32_t k = 0; te__gnode_pointer(n, k, &at); k++) {
-			const uintptr_t p = te__gnode_ptr_get(n, at);
+		for (uint32_t k = 0; te__gnode_pointer(&n, k, &at); k++) {
+			const uintptr_t p = te__gnode_ptr_get(&n, at);
 
 			if (p && list)
 				list[m] = (struct te__pointer){ p, p + extent, 0, (uint32_t)i, at };
@@ -42,9 +42,10 @@ static uint64_t pointers_list(const struct te__nodes *s, struct te__pointer *lis
 	return m;
 }
 
-static int pointers_find(struct te__nodes *s, const char *fn)
+static int pointers_find(struct te_recording *rec, const char *fn)
 {
-	uint64_t m = s->pointer ? 0 : pointers_list(s, NULL);
+	struct te__nodes *s = &rec->nodes;
+	uint64_t m = s->pointer ? 0 : pointers_list(rec, NULL);
 	uintptr_t max_end = 0;
 
 	if (s->pointer)
@@ -52,7 +53,7 @@ static int pointers_find(struct te__nodes *s, const char *fn)
 	s->pointer = te__malloc((m + 1) * sizeof(*s->pointer));
 	if (!s->pointer)
 		return te__recording_no_memory(fn, "the pointers of a graph");
-	s->npointers = pointers_list(s, s->pointer);
+	s->npointers = pointers_list(rec, s->pointer);
 	qsort(s->pointer, m, sizeof(*s->pointer), by_ptr);
 	for (uint64_t i = 0; i < m; i++) {
 		if (s->pointer[i].end > max_end)
@@ -97,9 +98,10 @@ static int by_node(const void *a, const void *b)
 	return (x->node > y->node) - (x->node < y->node);
 }
 
-static int binding_find_uses(struct te__binding *b, struct te__nodes *s, const char *fn)
+static int binding_find_uses(struct te__binding *b, struct te_recording *rec, const char *fn)
 {
-	int r = pointers_find(s, fn);
+	const struct te__nodes *s = &rec->nodes;
+	int r = pointers_find(rec, fn);
 
 	if (r)
 		return r;
@@ -215,17 +217,17 @@ static int scratch_reserve(struct te__scratch *s, uint64_t nuses, const char *fn
  */
 static void use_extend(struct te_recording *rec, struct te__binding *b, const struct te__use *use)
 {
-	const struct te__gnode *n = &rec->nodes.node[use->node];
-	struct te__gnode other = *n;
+	const struct te__gnode n = te__recording_gnode(rec, use->node);
+	struct te__gnode other = n;
 	struct te__ranges now, moved;
 	union te__any_args args;
 
-	if (n->args) {
-		memcpy(&args, n->args, te__k_nbytes((enum te_k_id)n->id));
+	if (n.args) {
+		memcpy(&args, n.args, te__k_nbytes((enum te_k_id)n.id));
 		other.args = &args;
 	}
-	te__gnode_ptr_set(&other, &args, use->at, te__gnode_ptr_get(n, use->at) + 16);
-	te__node_ranges(n, &now);
+	te__gnode_ptr_set(&other, &args, use->at, te__gnode_ptr_get(&n, use->at) + 16);
+	te__node_ranges(&n, &now);
 	te__node_ranges(&other, &moved);
 	for (uint32_t k = 0; k < now.n; k++) {
 		const uintptr_t begin = now.v[k].ptr, end = begin + now.v[k].nbytes;
@@ -263,12 +265,13 @@ static int bindings_reserve(struct te_recording *rec, const char *fn)
 
 static int binding_add(struct te_recording *rec, struct te__binding *b)
 {
+	const struct te__backend_ops *ops = rec->ctx->ops;
 	const char *fn = "te_recording_binding";
 	int32_t at;
-	int r = binding_find_uses(b, &rec->nodes, fn);
+	int r = binding_find_uses(b, rec, fn);
 
 	if (!r && rec->concurrent && !rec->used.bound &&
-	    te__used_init(&rec->used, rec->nodes.n, rec->nodes.node))
+	    te__used_init(&rec->used, ops, ops->exec_graph(rec->exec), rec->info.nnodes))
 		r = te__recording_no_memory(fn, "the memory that a graph uses");
 	if (!r)
 		r = scratch_reserve(&rec->scratch, rec->nuses + b->nuses, fn);
@@ -295,7 +298,7 @@ static int is_patchable(const struct te_recording *rec, const struct te__binding
 	int ok = rec->nodes.opaque < 0;
 
 	for (uint32_t i = 0; ok && i < b->nuses; i++)
-		ok = !b->use[i].beyond && !rec->nodes.node[b->use[i].node].fixed;
+		ok = !b->use[i].beyond && !te__recording_gnode(rec, b->use[i].node).fixed;
 	return ok;
 }
 

@@ -1,4 +1,4 @@
-/* nodes.c - the nodes of a recording: copied from a backend's graph, listed, drawn. */
+/* nodes.c - the nodes of a recording: listed, compared, drawn. */
 #define TE_LOG_CATEGORY "core/recording"
 #include "config.h"
 
@@ -11,74 +11,47 @@
 
 void te__nodes_free(struct te__nodes *s)
 {
-	te__free(s->node);
-	te__free(s->dep);
-	te__free(s->args);
 	te__free(s->patch);
 	te__free(s->pointer);
 	*s = (struct te__nodes){ .opaque = -1 };
 }
 
-/* copies dependencies and arguments, which belong to the graph */
-static void nodes_own(struct te__nodes *s)
+int te__nodes_init(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
+		   const char *fn)
 {
-	uint32_t *dep = s->dep;
-	union te__any_args *args = s->args;
+	struct te__gnode node;
 
-	for (uint64_t i = 0; i < s->n; i++) {
-		struct te__gnode *n = &s->node[i];
-
-		if (n->ndeps)
-			memcpy(dep, n->dep, n->ndeps * sizeof(*dep));
-		n->dep = dep;
-		dep += n->ndeps;
-		if (!n->args)
-			continue;
-		memcpy(args, n->args, te__k_nbytes((enum te_k_id)n->id));
-		n->args = args++;
-	}
-}
-
-int te__nodes_get(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
-		  const char *fn)
-{
-	uint64_t ndeps = 0, nargs = 0;
-	int r = 0;
-
-	*s = (struct te__nodes){ .n = n, .opaque = -1 };
-	s->node = te__calloc(n, sizeof(*s->node));
-	s->patch = te__calloc(n, sizeof(*s->patch));
-	if (!s->node || !s->patch)
-		r = te__recording_no_memory(fn, "the nodes of a graph");
-	for (uint64_t i = 0; !r && i < n; i++) {
-		ops->graph_node(graph, i, &s->node[i]);
-		ndeps += s->node[i].ndeps;
-		nargs += s->node[i].args != NULL;
-		if (s->node[i].opaque && s->opaque < 0)
+	*s = (struct te__nodes){ .opaque = -1, .patch = te__calloc(n, sizeof(*s->patch)) };
+	if (!s->patch)
+		return te__recording_no_memory(fn, "the nodes of a graph");
+	for (uint64_t i = 0; s->opaque < 0 && i < n; i++) {
+		ops->graph_node(graph, i, &node);
+		if (node.opaque)
 			s->opaque = (int64_t)i;
 	}
-	if (!r) {
-		s->dep = te__malloc(ndeps * sizeof(*s->dep));
-		s->args = te__malloc(nargs * sizeof(*s->args));
-		if (!s->dep || !s->args)
-			r = te__recording_no_memory(fn, "the nodes of a graph");
-	}
-	if (r)
-		te__nodes_free(s);
-	else
-		nodes_own(s);
-	return r;
+	return 0;
 }
 
-int te__nodes_same(const struct te__nodes *a, const struct te__nodes *b)
+struct te__gnode te__recording_gnode(const struct te_recording *rec, uint64_t index)
 {
-	if (a->n != b->n)
-		return 0;
-	for (uint64_t i = 0; i < a->n; i++) {
-		const struct te__gnode *x = &a->node[i], *y = &b->node[i];
+	const struct te__backend_ops *ops = rec->ctx->ops;
+	struct te__gnode n;
 
-		if (x->kind != y->kind || x->ndeps != y->ndeps ||
-		    memcmp(x->dep, y->dep, x->ndeps * sizeof(*x->dep)) != 0)
+	ops->graph_node(ops->exec_graph(rec->exec), index, &n);
+	return n;
+}
+
+int te__nodes_same(const struct te_recording *rec, void *graph, uint64_t n)
+{
+	if (rec->info.nnodes != n)
+		return 0;
+	for (uint64_t i = 0; i < n; i++) {
+		const struct te__gnode x = te__recording_gnode(rec, i);
+		struct te__gnode y;
+
+		rec->ctx->ops->graph_node(graph, i, &y);
+		if (x.kind != y.kind || x.ndeps != y.ndeps ||
+		    (x.ndeps && memcmp(x.dep, y.dep, x.ndeps * sizeof(*x.dep)) != 0))
 			return 0;
 	}
 	return 1;
@@ -91,7 +64,7 @@ static const char *node_name(const struct te__gnode *n)
 	return n->id < 0 ? "" : te__k_name((enum te_k_id)n->id);
 }
 
-const char *te__gnode_kind(const struct te__gnode *n)
+static const char *node_kind(const struct te__gnode *n)
 {
 	static const char *const name[] = {
 		[TE_NODE_KERNEL] = "kernel",  [TE_NODE_COPY] = "copy",	 [TE_NODE_FILL] = "fill",
@@ -103,7 +76,7 @@ const char *te__gnode_kind(const struct te__gnode *n)
 
 const char *te__gnode_label(const struct te__gnode *n)
 {
-	return n->id < 0 ? te__gnode_kind(n) : node_name(n);
+	return n->id < 0 ? node_kind(n) : node_name(n);
 }
 
 /* pointers */
@@ -148,15 +121,15 @@ static int check_index(const char *fn, const struct te_recording *rec, uint64_t 
 {
 	if (!rec)
 		return te__fail(-EINVAL, "%s: rec is NULL", fn);
-	if (index >= rec->nodes.n)
+	if (index >= rec->info.nnodes)
 		return te__fail(-EINVAL, "%s: no node %" PRIu64 ": the recording has %" PRIu64
-				" nodes", fn, index, rec->nodes.n);
+				" nodes", fn, index, rec->info.nnodes);
 	return 0;
 }
 
 int te_recording_node(const struct te_recording *rec, uint64_t index, struct te_node_info *ret)
 {
-	const struct te__gnode *n;
+	struct te__gnode n;
 	int r = check_index("te_recording_node", rec, index);
 
 	if (r)
@@ -164,18 +137,18 @@ int te_recording_node(const struct te_recording *rec, uint64_t index, struct te_
 	if (!ret || ret->size != sizeof(*ret))
 		return te__fail(-EINVAL,
 				"te_recording_node: ret is not initialised by TE_NODE_INFO_INIT");
-	n = &rec->nodes.node[index];
-	ret->kind = n->kind;
-	ret->name = node_name(n);
-	ret->nbytes = n->nbytes;
-	ret->ndeps = (int32_t)n->ndeps;
+	n = te__recording_gnode(rec, index);
+	ret->kind = n.kind;
+	ret->name = node_name(&n);
+	ret->nbytes = n.nbytes;
+	ret->ndeps = (int32_t)n.ndeps;
 	return 0;
 }
 
 int te_recording_deps(const struct te_recording *rec, uint64_t index, int32_t cap,
 		      uint64_t *ret_index)
 {
-	const struct te__gnode *n;
+	struct te__gnode n;
 	int r = check_index("te_recording_deps", rec, index);
 
 	if (r)
@@ -183,10 +156,10 @@ int te_recording_deps(const struct te_recording *rec, uint64_t index, int32_t ca
 	if (cap < 0 || (cap && !ret_index))
 		return te__fail(-EINVAL, "te_recording_deps: %s",
 				cap < 0 ? "cap is below 0" : "ret_index is NULL");
-	n = &rec->nodes.node[index];
-	for (uint32_t i = 0; i < n->ndeps && i < (uint32_t)cap; i++)
-		ret_index[i] = n->dep[i];
-	return (int)n->ndeps;
+	n = te__recording_gnode(rec, index);
+	for (uint32_t i = 0; i < n.ndeps && i < (uint32_t)cap; i++)
+		ret_index[i] = n.dep[i];
+	return (int)n.ndeps;
 }
 
 int te__recording_opaque(const struct te_recording *rec)
@@ -196,13 +169,13 @@ int te__recording_opaque(const struct te_recording *rec)
 
 int te__recording_records(const struct te_recording *rec, const struct te_event *event)
 {
-	for (uint64_t i = 0; i < rec->nodes.n && rec->ctx == event->ctx; i++)
-		if (rec->nodes.node[i].event == event->impl)
+	for (uint64_t i = 0; i < rec->info.nnodes && rec->ctx == event->ctx; i++)
+		if (te__recording_gnode(rec, i).event == event->impl)
 			return 1;
 	return 0;
 }
 
-static void print_dot(FILE *f, const struct te__nodes *s, const char *title)
+static void print_dot(FILE *f, const struct te_recording *rec, const char *title)
 {
 	fputs("digraph \"", f);
 	for (const char *c = title; *c; c++) {
@@ -211,15 +184,15 @@ static void print_dot(FILE *f, const struct te__nodes *s, const char *title)
 		fputc(*c, f);
 	}
 	fputs("\" {\n\tnode [shape=box];\n", f);
-	for (uint64_t i = 0; i < s->n; i++) {
-		const struct te__gnode *n = &s->node[i];
+	for (uint64_t i = 0; i < rec->info.nnodes; i++) {
+		const struct te__gnode n = te__recording_gnode(rec, i);
 
-		fprintf(f, "\tn%" PRIu64 " [label=\"%" PRIu64 " %s", i, i, te__gnode_label(n));
-		if (n->nbytes && n->kind != TE_NODE_KERNEL)
-			fprintf(f, "\\n%" PRIu64 " bytes", n->nbytes);
+		fprintf(f, "\tn%" PRIu64 " [label=\"%" PRIu64 " %s", i, i, te__gnode_label(&n));
+		if (n.nbytes && n.kind != TE_NODE_KERNEL)
+			fprintf(f, "\\n%" PRIu64 " bytes", n.nbytes);
 		fputs("\"];\n", f);
-		for (uint32_t d = 0; d < n->ndeps; d++)
-			fprintf(f, "\tn%" PRIu32 " -> n%" PRIu64 ";\n", n->dep[d], i);
+		for (uint32_t d = 0; d < n.ndeps; d++)
+			fprintf(f, "\tn%" PRIu32 " -> n%" PRIu64 ";\n", n.dep[d], i);
 	}
 	fputs("}\n", f);
 }
@@ -236,7 +209,7 @@ int te_recording_dot(const struct te_recording *rec, const char *title, char **r
 	f = open_memstream(&text, &n);
 	if (!f)
 		return te__recording_no_memory("te_recording_dot", "the text");
-	print_dot(f, &rec->nodes, title ? title : "recording");
+	print_dot(f, rec, title ? title : "recording");
 	bad = ferror(f);
 	bad |= fclose(f);
 	/* copied by te__strdup() so that tests can make it fail */

@@ -10,25 +10,27 @@
 
 static const char *node_label(const struct te_recording *rec, int64_t node)
 {
-	return te__gnode_label(&rec->nodes.node[node]);
+	const struct te__gnode n = te__recording_gnode(rec, (uint64_t)node);
+
+	return te__gnode_label(&n);
 }
 
 /* 0, or an error that tells why the use cannot be patched */
 static int use_check(const struct te_recording *rec, int32_t number, const struct te__use *use)
 {
-	const struct te__gnode *n = &rec->nodes.node[use->node];
+	const struct te__gnode n = te__recording_gnode(rec, use->node);
 
-	if (n->fixed)
+	if (n.fixed)
 		return te__fail(-EOPNOTSUPP,
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
 				" (%s) cannot be patched on the %s backend",
-				number, use->node, te__gnode_label(n), rec->ctx->ops->name);
+				number, use->node, te__gnode_label(&n), rec->ctx->ops->name);
 	if (use->beyond)
 		return te__fail(-EOPNOTSUPP,
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
 				" (%s of %" PRIu64 " bytes) also accesses memory outside the %zu "
 				"bytes of the binding",
-				number, use->node, te__gnode_label(n), n->nbytes,
+				number, use->node, te__gnode_label(&n), n.nbytes,
 				rec->binding[number].nbytes);
 	return 0;
 }
@@ -43,8 +45,7 @@ static int binding_check(const struct te_recording *rec, int32_t number)
 				"te_recording_rebind: binding %" PRId32 ": node %" PRId64
 				" (%s) was not queued through this library: which memory it uses "
 				"is unknown",
-				number, rec->nodes.opaque,
-				te__gnode_kind(&rec->nodes.node[rec->nodes.opaque]));
+				number, rec->nodes.opaque, node_label(rec, rec->nodes.opaque));
 	for (uint32_t i = 0; !r && i < b->nuses; i++)
 		r = use_check(rec, number, &b->use[i]);
 	return r;
@@ -143,7 +144,7 @@ static int conflict_check(const struct te_recording *rec, int32_t number)
 /* the patch of a node, which is new if the node is not among the *npatches so far */
 static struct te__patch *patch_of(struct te_recording *rec, uint32_t node, uint32_t *npatches)
 {
-	const struct te__gnode *from = &rec->nodes.node[node];
+	const struct te__gnode from = te__recording_gnode(rec, node);
 	struct te__scratch *s = &rec->scratch;
 	uint32_t at = rec->nodes.patch[node];
 
@@ -151,9 +152,9 @@ static struct te__patch *patch_of(struct te_recording *rec, uint32_t node, uint3
 		return &s->patch[at - 1];
 	at = (*npatches)++;
 	rec->nodes.patch[node] = at + 1;
-	s->patch[at] = (struct te__patch){ .index = node, .from = from, .to = *from };
-	if (from->args) {
-		memcpy(&s->args[at], from->args, te__k_nbytes((enum te_k_id)from->id));
+	s->patch[at] = (struct te__patch){ .index = node, .from = from, .to = from };
+	if (from.args) {
+		memcpy(&s->args[at], from.args, te__k_nbytes((enum te_k_id)from.id));
 		s->patch[at].to.args = &s->args[at];
 	}
 	return &s->patch[at];
@@ -165,28 +166,10 @@ static void binding_patch(struct te_recording *rec, const struct te__binding *b,
 	for (uint32_t i = 0; i < b->nuses; i++) {
 		const struct te__use *use = &b->use[i];
 		struct te__patch *p = patch_of(rec, use->node, npatches);
-		uintptr_t old = te__gnode_ptr_get(p->from, use->at);
+		uintptr_t old = te__gnode_ptr_get(&p->from, use->at);
 
 		te__gnode_ptr_set(&p->to, &rec->scratch.args[p - rec->scratch.patch], use->at,
 				  b->ptr + (old - b->old_ptr));
-	}
-}
-
-/* applies the patches to the recording's copy of the nodes */
-static void patches_keep(struct te_recording *rec, uint32_t npatches)
-{
-	te__free(rec->nodes.pointer);
-	rec->nodes.pointer = NULL;
-	rec->rebound = 1;
-	for (uint32_t i = 0; i < npatches; i++) {
-		const struct te__patch *p = &rec->scratch.patch[i];
-		struct te__gnode *n = &rec->nodes.node[p->index];
-
-		n->dst = p->to.dst;
-		n->src = p->to.src;
-		if (n->args)
-			memcpy((void *)(uintptr_t)n->args, p->to.args,
-			       te__k_nbytes((enum te_k_id)n->id));
 	}
 }
 
@@ -222,7 +205,10 @@ int te_recording_rebind(struct te_recording *rec, int n, const int32_t *bindings
 		rec->nodes.patch[rec->scratch.patch[i].index] = 0;
 	for (int i = 0; r && i < n; i++)
 		binding_move(&rec->binding[bindings[i]], rec->binding[bindings[i]].old_ptr);
-	if (!r)
-		patches_keep(rec, npatches);
-	return r;
+	if (r)
+		return r;
+	te__free(rec->nodes.pointer);
+	rec->nodes.pointer = NULL;
+	rec->rebound = 1;
+	return 0;
 }

@@ -23,7 +23,7 @@ static int recording_new(struct te_ctx *ctx, void *graph, uint32_t edges,
 	rec->info.size = sizeof(rec->info);
 	r = ctx->ops->graph_info(graph, &rec->info);
 	if (!r)
-		r = te__nodes_get(&rec->nodes, ctx->ops, graph, rec->info.nnodes, fn);
+		r = te__nodes_init(&rec->nodes, ctx->ops, graph, rec->info.nnodes, fn);
 	if (!r)
 		r = ctx->ops->graph_instantiate(graph, &rec->exec);
 	if (r) {
@@ -51,7 +51,8 @@ int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec)
 	r = te__capture_end(stream, "te_capture_end", &graph, &edges);
 	if (!r) {
 		r = recording_new(stream->ctx, graph, edges, ret_rec);
-		stream->ctx->ops->graph_destroy(graph);
+		if (r)
+			stream->ctx->ops->graph_destroy(graph);
 	}
 	te__mem_flush(stream->ctx);
 	return r;
@@ -67,10 +68,10 @@ static int recording_update(struct te_recording *rec, void *graph, uint32_t edge
 	int r = ops->graph_info(graph, &info);
 
 	if (!r)
-		r = te__nodes_get(&nodes, ops, graph, info.nnodes, fn);
+		r = te__nodes_init(&nodes, ops, graph, info.nnodes, fn);
 	if (r)
 		return r;
-	r = ops->exec_update(rec->exec, graph, te__nodes_same(&rec->nodes, &nodes));
+	r = ops->exec_update(rec->exec, graph, te__nodes_same(rec, graph, info.nnodes));
 	if (r < 0) {
 		te__nodes_free(&nodes);
 		return r;
@@ -102,7 +103,8 @@ int te_capture_update(struct te_stream *stream, struct te_recording *rec, enum t
 	r = te__capture_end(stream, "te_capture_update", &graph, &edges);
 	if (!r) {
 		r = recording_update(rec, graph, edges);
-		stream->ctx->ops->graph_destroy(graph);
+		if (r < 0)
+			stream->ctx->ops->graph_destroy(graph);
 	}
 	te__mem_flush(stream->ctx);
 	if (r < 0)

@@ -1,9 +1,8 @@
 /*
  * recording.h - a recording: the nodes of a captured graph, its bindings and its executable.
  *
- * A recording keeps a copy of the nodes and of their arguments. So nodes are listed, uses of
- * memory found and pointers replaced in the same way for every backend; a backend receives
- * only the nodes to patch.
+ * The backend keeps the nodes and their arguments. Nodes are listed, uses of memory found and
+ * pointers replaced in the same way for every backend, which receives only the nodes to patch.
  */
 #ifndef TE__RECORDING_H
 #define TE__RECORDING_H
@@ -53,10 +52,6 @@ struct te__pointer {
 };
 
 struct te__nodes {
-	uint64_t n;
-	struct te__gnode *node;
-	uint32_t *dep;
-	union te__any_args *args;
 	uint32_t *patch; /* during a rebind: number of the node's patch, from 1; else 0 */
 	int64_t opaque;	 /* the first opaque node, or -1 */
 	/* all that are not NULL, sorted by ptr; NULL until the first search after a rebind */
@@ -92,15 +87,16 @@ struct te_recording {
 /* records "FN: no memory for WHAT" and returns -ENOMEM */
 int te__recording_no_memory(const char *fn, const char *what);
 
-/* nodes.c: copies the nodes of a backend's graph; 0 or -ENOMEM naming fn */
-int te__nodes_get(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
-		  const char *fn);
+/* nodes.c: for the n nodes of a backend's graph; 0 or -ENOMEM naming fn */
+int te__nodes_init(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
+		   const char *fn);
 void te__nodes_free(struct te__nodes *s);
-/* 1: nodes of the same kinds with the same edges */
-int te__nodes_same(const struct te__nodes *a, const struct te__nodes *b);
+/* a node; what it points to is valid until a rebind or an update */
+struct te__gnode te__recording_gnode(const struct te_recording *rec, uint64_t index);
+/* 1: the n nodes of the graph are of the recording's kinds and have its edges */
+int te__nodes_same(const struct te_recording *rec, void *graph, uint64_t n);
 /* the kernel's name, else the kind, for messages */
 const char *te__gnode_label(const struct te__gnode *n);
-const char *te__gnode_kind(const struct te__gnode *n);
 
 /* the k-th pointer of a node: 1 with where it is, or 0 if there are no more */
 int te__gnode_pointer(const struct te__gnode *n, uint32_t k, int32_t *ret_at);

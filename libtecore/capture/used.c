@@ -26,13 +26,23 @@ static void set_last_ends(struct te__used_list *l)
 	}
 }
 
-int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
+/* the ranges of a node of the graph */
+static void ranges_of(const struct te__backend_ops *ops, void *graph, uint64_t index,
+		      struct te__ranges *ret)
+{
+	struct te__gnode n;
+
+	ops->graph_node(graph, index, &n);
+	te__node_ranges(&n, ret);
+}
+
+int te__used_init(struct te__used *u, const struct te__backend_ops *ops, void *graph, uint64_t n)
 {
 	struct te__ranges r;
 	size_t nranges = 0;
 
 	for (uint64_t i = 0; i < n; i++) {
-		te__node_ranges(&node[i], &r);
+		ranges_of(ops, graph, i, &r);
 		nranges += r.n;
 	}
 	*u = (struct te__used){ .bound = te__calloc(n, sizeof(*u->bound)) };
@@ -43,7 +53,7 @@ int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
 		return -ENOMEM;
 	}
 	for (uint64_t i = 0; i < n; i++) {
-		te__node_ranges(&node[i], &r);
+		ranges_of(ops, graph, i, &r);
 		for (uint32_t k = 0; k < r.n; k++) {
 			const struct te__used_range range = { .begin = r.v[k].ptr,
 							      .end = r.v[k].ptr + r.v[k].nbytes,
@@ -56,7 +66,7 @@ int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node)
 	if (u->any.n)
 		qsort(u->any.v, u->any.n, sizeof(*u->any.v), by_begin);
 	for (size_t i = 0; i < u->any.n; i++) {
-		te__node_ranges(&node[u->any.v[i].node], &r);
+		ranges_of(ops, graph, u->any.v[i].node, &r);
 		if (r.v[u->any.v[i].number].access != TE__READ)
 			u->written.v[u->written.n++] = u->any.v[i];
 	}

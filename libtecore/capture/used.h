@@ -28,8 +28,8 @@ struct te__used {
 	int stale;	 /* 1: ranges with such a bit are still in the lists */
 };
 
-/* lists the ranges of n nodes; 0 or -ENOMEM */
-int te__used_init(struct te__used *u, uint64_t n, const struct te__gnode *node);
+/* lists the ranges of the n nodes of a graph; 0 or -ENOMEM */
+int te__used_init(struct te__used *u, const struct te__backend_ops *ops, void *graph, uint64_t n);
 void te__used_free(struct te__used *u);
 /* removes the ranges marked in bound from the lists */
 void te__used_drop_bound(struct te__used *u);

@@ -78,7 +78,7 @@ static void drop(struct things *o)
 	char detail[512];
 
 	snprintf(detail, sizeof(detail), "%s", te_error_detail());
-	if (o->graph)
+	if (o->graph && !o->exec)
 		ops->graph_destroy(o->graph);
 	if (o->s && ops->capture_active(o->s) && !ops->capture_end(o->s, &o->graph))
 		ops->graph_destroy(o->graph);

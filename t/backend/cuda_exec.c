@@ -127,15 +127,13 @@ static void *captured(unsigned char *dst, uint8_t value, int longer)
 static void update(void *exec, void *graph, int same, int want)
 {
 	ck_assert_int_eq(ops->exec_update(exec, graph, same), want);
-	ops->graph_destroy(graph);
 }
 
 START_TEST(keeps_memory_that_a_queued_launch_uses)
 {
-	void *graph = captured(x, 1, 0), *exec;
+	void *exec;
 
-	DO(ops->graph_instantiate(graph, &exec));
-	ops->graph_destroy(graph);
+	DO(ops->graph_instantiate(captured(x, 1, 0), &exec));
 	DO(ops->graph_launch(exec, &a));
 	ck_assert_int_eq(z[63], 1);
 	fake.pending = 1;
@@ -169,17 +167,15 @@ END_TEST
 START_TEST(patches_all_or_nothing)
 {
 	static unsigned char x2[64], z2[64];
-	void *graph = captured(x, 1, 0), *exec, *now;
-	struct te__gnode from[2];
+	void *exec;
 	struct te__patch p[2];
 
-	DO(ops->graph_instantiate(graph, &exec));
-	ops->graph_destroy(graph);
-	now = captured(x, 5, 0);
-	ck_assert_int_eq(ops->exec_update(exec, now, 1), TE_UPDATE_IN_PLACE);
+	DO(ops->graph_instantiate(captured(x, 1, 0), &exec));
+	update(exec, captured(x, 5, 0), 1, TE_UPDATE_IN_PLACE);
 	for (uint64_t k = 0; k < 2; k++) {
-		from[k] = node(now, k);
-		p[k] = (struct te__patch){ .index = k, .from = &from[k], .to = from[k] };
+		const struct te__gnode n = node(ops->exec_graph(exec), k);
+
+		p[k] = (struct te__patch){ .index = k, .from = n, .to = n };
 	}
 	p[0].to.dst = x2;
 	p[1].to.src = x2;
@@ -188,6 +184,7 @@ START_TEST(patches_all_or_nothing)
 	ck_assert_int_eq(ops->exec_patch(exec, 2, p), -EOPNOTSUPP);
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "node 1 (copy of 64 bytes)"));
 	te_error_clear();
+	ck_assert_ptr_eq(node(ops->exec_graph(exec), 0).dst, x);
 	DO(ops->graph_launch(exec, &a));
 	ck_assert_int_eq(x[63], 5);
 	ck_assert_int_eq(z[63], 5);
@@ -202,7 +199,43 @@ START_TEST(patches_all_or_nothing)
 	ck_assert_int_eq(z[63], 0);
 	ck_assert_int_eq(x2[63], 5);
 	ck_assert_int_eq(z2[63], 5);
-	ops->graph_destroy(now);
+	ck_assert_ptr_eq(node(ops->exec_graph(exec), 0).dst, x2);
+	ck_assert_ptr_eq(node(ops->exec_graph(exec), 1).dst, z2);
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+static const struct te_k_fill *fill_args(void *exec)
+{
+	return node(ops->exec_graph(exec), 0).args;
+}
+
+/* the arguments of a kernel are those of its latest patch that succeeded */
+START_TEST(a_patch_changes_the_arguments_of_a_kernel)
+{
+	struct te_k_fill args = { x, 64, 7, 1 };
+	void *graph, *exec;
+	struct te__patch p;
+
+	DO(ops->capture_begin(&a));
+	DO(ops->launch(&a, &(struct te__launch){ TE_K_FILL, &args, sizeof(args) }));
+	DO(ops->capture_end(&a, &graph));
+	p = (struct te__patch){ .from = node(graph, 0), .to = node(graph, 0) };
+	DO(ops->graph_instantiate(graph, &exec));
+	ck_assert_ptr_eq(fill_args(exec)->dst, x);
+	args.dst = y;
+	p.to.args = &args;
+	fake.fail_set = 1;
+	ck_assert_int_lt(ops->exec_patch(exec, 1, &p), 0);
+	te_error_clear();
+	ck_assert_ptr_eq(fill_args(exec)->dst, x);
+	fake.fail_set = 0;
+	DO(ops->exec_patch(exec, 1, &p));
+	ck_assert_ptr_eq(fill_args(exec)->dst, y);
+	ck_assert_ptr_ne(fill_args(exec), &args);
+	memset(y, 0, sizeof(y));
+	DO(ops->graph_launch(exec, &a));
+	ck_assert_int_eq(y[63], 7);
 	ops->exec_destroy(exec);
 }
 END_TEST
@@ -240,8 +273,7 @@ static void launch_of_one(void *exec)
 START_TEST(one_fill_needs_no_graph)
 {
 	void *graph = one_fill(x, 3, 64), *exec;
-	struct te__gnode from = node(graph, 0);
-	struct te__patch p = { .index = 0, .from = &from, .to = from };
+	struct te__patch p = { .index = 0, .from = node(graph, 0), .to = node(graph, 0) };
 
 	DO(ops->graph_instantiate(graph, &exec));
 	launch_of_one(exec);
@@ -257,7 +289,6 @@ START_TEST(one_fill_needs_no_graph)
 	launch_of_one(exec);
 	ck_assert_int_eq(filled(x, 3), 0);
 	ck_assert_int_eq(filled(y, 3), 64);
-	ops->graph_destroy(graph);
 	update(exec, one_fill(x, 0x05050505, 8), 1, TE_UPDATE_IN_PLACE);
 	launch_of_one(exec);
 	ck_assert_int_eq(filled(x, 5), 32);
@@ -292,12 +323,16 @@ static int sweep(void)
 
 	if (!r)
 		r = ops->graph_instantiate(graph, &exec);
+	if (!r)
+		graph = NULL; /* the exec has it; so after an update */
 	for (int same = 1; !r && same >= 0; same--) {
 		r = capture(&next);
 		if (!r)
 			r = ops->exec_update(exec, next, same);
-		if (r > 0)
+		if (r > 0) {
+			next = NULL;
 			r = ops->graph_launch(exec, &a);
+		}
 		give_back(next, NULL);
 		next = NULL;
 	}
@@ -322,6 +357,7 @@ static Suite *suite(void)
 	exec_edge_cases(c);
 	tcase_add_test(c, keeps_memory_that_a_queued_launch_uses);
 	tcase_add_test(c, patches_all_or_nothing);
+	tcase_add_test(c, a_patch_changes_the_arguments_of_a_kernel);
 	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
 	return s;

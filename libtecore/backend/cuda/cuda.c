@@ -702,6 +702,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.capture_active = te__cuda_capture_active,
 	.graph_info = te__cuda_graph_info,
 	.graph_node = te__cuda_graph_node,
+	.exec_graph = te__cuda_exec_graph,
 	.graph_instantiate = te__cuda_graph_instantiate,
 	.graph_launch = te__cuda_graph_launch,
 	.exec_update = te__cuda_exec_update,

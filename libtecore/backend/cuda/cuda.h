@@ -127,6 +127,7 @@ int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void 
 int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node);
 int te__cuda_graph_info(void *graph, struct te_recording_info *ret);
 void te__cuda_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
+void *te__cuda_exec_graph(void *exec);
 int te__cuda_exec_update(void *exec, void *graph, int same);
 int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
 int te__cuda_graph_instantiate(void *graph, void **ret_exec);

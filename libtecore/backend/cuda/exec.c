@@ -15,24 +15,9 @@
 
 /* nodes and edges */
 
-static struct te__cuda_nodes *nodes_ref(struct te__cuda_dev *d, struct te__cuda_nodes *n)
+static void nodes_free(struct te__cuda_nodes *n)
 {
-	pthread_mutex_lock(&d->lock);
-	n->refs++;
-	pthread_mutex_unlock(&d->lock);
-	return n;
-}
-
-static void nodes_unref(struct te__cuda_dev *d, struct te__cuda_nodes *n)
-{
-	int left;
-
 	if (!n)
-		return;
-	pthread_mutex_lock(&d->lock);
-	left = --n->refs;
-	pthread_mutex_unlock(&d->lock);
-	if (left)
 		return;
 	te__cu.cuGraphDestroy(n->graph);
 	te__free(n->node);
@@ -301,7 +286,6 @@ int te__cuda_graph_index(struct te__cuda_graph *g, void *graph)
 		te__cu.cuGraphDestroy(graph);
 		return te__fail(-ENOMEM, "no memory for a graph");
 	}
-	g->nodes->refs = 1;
 	g->nodes->graph = graph;
 	r = graph_fill(g, &o);
 	order_free(&o);
@@ -333,10 +317,14 @@ int te__cuda_graph_info(void *graph, struct te_recording_info *ret)
 	return 0;
 }
 
-static int graph_destroy(struct te__cuda_graph *g)
+/* the context must be current */
+static int graph_free(struct te__cuda_graph *g)
 {
-	nodes_unref(g->dev, g->nodes);
-	te__cuda_capture_unref(g->dev, g->capture);
+	nodes_free(g->nodes);
+	te__cuda_capture_free(g->dev, g->capture);
+	te__free(g->info);
+	te__free(g->dep);
+	te__free(g);
 	return 0;
 }
 
@@ -344,22 +332,18 @@ void te__cuda_graph_destroy(void *graph)
 {
 	struct te__cuda_graph *g = graph;
 
-	(void)TE__CUDA_IN_RELAXED(g->dev, graph_destroy(g));
-	te__free(g->info);
-	te__free(g->dep);
-	te__free(g);
+	(void)TE__CUDA_IN_RELAXED(g->dev, graph_free(g));
 }
 
 /* executables */
 
-/* What launches use: of the present graph, or what remains of it after an update. */
+/* What launches use: the present graph, or what remains of an earlier one after an update. */
 struct made {
 	struct made *next;
 	void *exec;
-	struct te__cuda_nodes *nodes; /* of the graph that exec was instantiated from */
-	struct te__cuda_capture *capture;
+	/* its nodes are those that exec was instantiated from; its info has the patches */
+	struct te__cuda_graph *graph;
 	void *done; /* event after the latest launch; NULL if the capture owns nothing */
-	struct te__gnode fill; /* the only node, if it is a fill; else elem is 0 */
 };
 
 struct exec {
@@ -369,14 +353,14 @@ struct exec {
 };
 
 /* the context must be current; no launch may still use it */
-static void made_free(struct te__cuda_dev *d, struct made *m)
+static void made_free(struct made *m)
 {
 	if (m->done)
 		te__cu.cuEventDestroy(m->done);
 	if (m->exec)
 		te__cu.cuGraphExecDestroy(m->exec);
-	nodes_unref(d, m->nodes);
-	te__cuda_capture_unref(d, m->capture);
+	if (m->graph)
+		graph_free(m->graph);
 }
 
 static void past_free(struct exec *e, int wait)
@@ -393,7 +377,7 @@ static void past_free(struct exec *e, int wait)
 			continue;
 		}
 		*p = m->next;
-		made_free(e->dev, m);
+		made_free(m);
 		te__free(m);
 	}
 }
@@ -403,7 +387,7 @@ static int exec_destroy(struct exec *e)
 	past_free(e, 1);
 	if (e->now.done)
 		te__cu.cuEventSynchronize(e->now.done);
-	made_free(e->dev, &e->now);
+	made_free(&e->now);
 	return 0;
 }
 
@@ -424,18 +408,9 @@ static int done_new(const struct te__cuda_capture *c, void **ret_done)
 	return TE__CU_CALL(cuEventCreate, ret_done, TE__CU_EVENT_DEFAULT);
 }
 
-/* a graph of one fill: the driver queues a memset faster than any graph */
-static struct te__gnode lone_fill(const struct te__cuda_graph *g)
-{
-	const struct te__gnode *n = g->info;
-
-	return g->nodes->n == 1 && n->kind == TE_NODE_FILL && !n->opaque ? *n :
-									   (struct te__gnode){ 0 };
-}
-
 static int instantiate(struct te__cuda_graph *g, struct made *ret)
 {
-	struct made m = { .fill = lone_fill(g) };
+	struct made m = { 0 };
 	int r = TE__CU_CALL(cuGraphInstantiateWithFlags, &m.exec, g->nodes->graph, 0);
 
 	if (!r)
@@ -444,11 +419,10 @@ static int instantiate(struct te__cuda_graph *g, struct made *ret)
 	if (!r)
 		r = TE__CU_CALL(cuGraphUpload, m.exec, g->dev->stream);
 	if (r) {
-		made_free(g->dev, &m);
+		made_free(&m);
 		return r;
 	}
-	m.nodes = nodes_ref(g->dev, g->nodes);
-	m.capture = te__cuda_capture_ref(g->dev, g->capture);
+	m.graph = g;
 	*ret = m;
 	return 0;
 }
@@ -471,6 +445,11 @@ int te__cuda_graph_instantiate(void *graph, void **ret_exec)
 	return 0;
 }
 
+void *te__cuda_exec_graph(void *exec)
+{
+	return ((struct exec *)exec)->now.graph;
+}
+
 /* 1: done, 0: the driver cannot, or an error; old receives what earlier launches may use */
 static int update_in_place(struct exec *e, struct te__cuda_graph *g, struct made *old)
 {
@@ -489,10 +468,13 @@ static int update_in_place(struct exec *e, struct te__cuda_graph *g, struct made
 			       te__cuda_check(r, "cuGraphExecUpdate");
 	}
 	old->done = e->now.done;
-	old->capture = e->now.capture;
+	old->graph = e->now.graph;
 	e->now.done = done;
-	e->now.capture = te__cuda_capture_ref(e->dev, g->capture);
-	e->now.fill = lone_fill(g);
+	e->now.graph = g;
+	/* patches name nodes of the graph that was instantiated */
+	nodes_free(g->nodes);
+	g->nodes = old->graph->nodes;
+	old->graph->nodes = NULL;
 	return 1;
 }
 
@@ -569,7 +551,7 @@ static int copy_set(struct exec *e, void *node, const struct te__gnode *n)
 /* a CUresult, or an error below 0 */
 static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 {
-	void *node = e->now.nodes->node[index];
+	void *node = e->now.graph->nodes->node[index];
 	const struct te_k_fill fill = { .dst = n->dst,
 					.n = (int64_t)(n->nbytes / (size_t)(n->elem ? n->elem : 1)),
 					.value = n->value,
@@ -579,11 +561,17 @@ static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 		n->args ? n->args : &fill,
 		n->args ? n->nbytes : sizeof(fill),
 	};
-	int r = n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
 
-	if (!r && e->now.fill.elem)
-		e->now.fill = *n;
-	return r;
+	return n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
+}
+
+/* no other node has these arguments: those of several nodes are fixed */
+static void node_keep(struct te__gnode *info, const struct te__gnode *to)
+{
+	info->dst = to->dst;
+	info->src = to->src;
+	if (info->args)
+		memcpy((void *)(uintptr_t)info->args, to->args, (size_t)to->nbytes);
 }
 
 static int patch_fail(int r, const struct te__patch *p)
@@ -611,12 +599,15 @@ static int exec_patch(struct exec *e, uint64_t n, const struct te__patch *patch)
 	for (i = 0; !r && i < n; i++)
 		r = te__fault_point() ? TE__CU_ERROR_UNKNOWN :
 					node_set(e, patch[i].index, &patch[i].to);
-	if (!r)
-		return 0;
-	r = patch_fail(r, &patch[i - 1]);
-	while (i--)
-		(void)node_set(e, patch[i].index, patch[i].from);
-	return r;
+	if (r) {
+		r = patch_fail(r, &patch[i - 1]);
+		while (i--)
+			(void)node_set(e, patch[i].index, &patch[i].from);
+		return r;
+	}
+	for (i = 0; i < n; i++)
+		node_keep(&e->now.graph->info[patch[i].index], &patch[i].to);
+	return 0;
 }
 
 int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch)
@@ -626,12 +617,19 @@ int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch)
 	return TE__CUDA_IN_RELAXED(e->dev, exec_patch(e, n, patch));
 }
 
+/* a graph of one fill: the driver queues a memset faster than any graph */
+static int is_lone_fill(const struct te__cuda_graph *g)
+{
+	return g->nodes->n == 1 && g->info->kind == TE_NODE_FILL && !g->info->opaque;
+}
+
 static int graph_launch(struct exec *e, void *stream)
 {
-	const struct te__gnode *f = &e->now.fill;
-	int r = f->elem ? te__cuda_memset(stream, f->dst, f->value, f->elem,
-					  f->nbytes / (size_t)f->elem) :
-			  TE__CU_CALL(cuGraphLaunch, e->now.exec, stream);
+	const struct te__gnode *f = e->now.graph->info;
+	int r = is_lone_fill(e->now.graph) ?
+			te__cuda_memset(stream, f->dst, f->value, f->elem,
+					f->nbytes / (size_t)f->elem) :
+			TE__CU_CALL(cuGraphLaunch, e->now.exec, stream);
 
 	return r || !e->now.done ? r : TE__CU_CALL(cuEventRecord, e->now.done, stream);
 }

@@ -28,8 +28,7 @@ struct te__cuda_kept {
 	struct te__cuda_event *event;
 };
 
-/* the context must be current */
-static void capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
+void te__cuda_capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
 {
 	while (c->calls) {
 		struct te__cuda_call *next = c->calls->next;
@@ -60,27 +59,6 @@ static void capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
 	te__free(c);
 }
 
-struct te__cuda_capture *te__cuda_capture_ref(struct te__cuda_dev *d, struct te__cuda_capture *c)
-{
-	pthread_mutex_lock(&d->lock);
-	c->refs++;
-	pthread_mutex_unlock(&d->lock);
-	return c;
-}
-
-void te__cuda_capture_unref(struct te__cuda_dev *d, struct te__cuda_capture *c)
-{
-	int left;
-
-	if (!c)
-		return;
-	pthread_mutex_lock(&d->lock);
-	left = --c->refs;
-	pthread_mutex_unlock(&d->lock);
-	if (!left)
-		capture_free(d, c);
-}
-
 static void capture_list(struct te__cuda_dev *d, struct te__cuda_capture *c)
 {
 	c->next = d->captures;
@@ -104,9 +82,7 @@ static struct te__cuda_capture *capture_new(void)
 {
 	struct te__cuda_capture *c = te__calloc(1, sizeof(*c));
 
-	if (c)
-		c->refs = 1;
-	else
+	if (!c)
 		te__fail(-ENOMEM, "no memory for a capture");
 	return c;
 }
@@ -143,7 +119,7 @@ void te__cuda_captures_drop(struct te__cuda_dev *d)
 		struct te__cuda_capture *c = d->captures;
 
 		d->captures = c->next;
-		capture_free(d, c);
+		te__cuda_capture_free(d, c);
 	}
 }
 

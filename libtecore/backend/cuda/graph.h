@@ -16,32 +16,26 @@ struct te__cuda_mark {
 	_Alignas(16) char args[];
 };
 
-/*
- * One capture, and the objects that its nodes refer to. Its graph and every executable instantiated
- * from it hold a reference.
- */
+/* One capture, and the objects that its nodes refer to. Its graph owns it. */
 struct te__cuda_capture {
 	struct te__cuda_capture *next;
 	uint64_t id;
 	int own; /* begun by te__cuda_capture_begin: queued work is noted in marks */
-	/* under the device's lock, like the lists */
-	int refs;
+	/* under the device's lock */
 	struct te__cuda_call *calls;
 	struct te__cuda_work *works;
 	struct te__cuda_kept *events;
 	struct te__cuda_mark *marks, *last_mark; /* in the order in which they were queued */
 };
 
-struct te__cuda_capture *te__cuda_capture_ref(struct te__cuda_dev *d, struct te__cuda_capture *c);
-/* NULL does nothing; the context must be current */
-void te__cuda_capture_unref(struct te__cuda_dev *d, struct te__cuda_capture *c);
+/* the context must be current */
+void te__cuda_capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c);
 
 /*
  * The driver's graph and its nodes in the order of the recording. An executable is patched through
  * nodes of the graph that it was instantiated from, so that graph is kept.
  */
 struct te__cuda_nodes {
-	int refs; /* under the device's lock */
 	void *graph;
 	size_t n;
 	void **node;
@@ -51,7 +45,7 @@ struct te__cuda_graph {
 	struct te__cuda_dev *dev;
 	uint32_t edges; /* TE_CAPTURE_* */
 	struct te__cuda_capture *capture;
-	struct te__cuda_nodes *nodes; /* NULL until the capture ended */
+	struct te__cuda_nodes *nodes; /* NULL: not ended, or taken by an update */
 	struct te__gnode *info;	      /* [nodes->n]; pointers into dep and the capture's marks */
 	uint32_t *dep;
 };

@@ -192,7 +192,7 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	}
 }
 
-/* executables: each refers to a graph, which is copied before a change if it is shared */
+/* executables: each has a graph, which is copied before a change if a queued launch uses it */
 
 static int ids_copy(struct host_ids *to, const struct host_ids *from)
 {
@@ -266,9 +266,14 @@ int host_graph_instantiate(void *graph, void **ret_exec)
 	e = te__malloc(sizeof(*e));
 	if (!e)
 		return te__fail(-ENOMEM, "host: no memory for an executable graph");
-	e->graph = host_graph_ref(graph);
+	e->graph = graph;
 	*ret_exec = e;
 	return 0;
+}
+
+void *host_exec_graph(void *exec)
+{
+	return ((struct host_exec *)exec)->graph;
 }
 
 void host_exec_destroy(void *exec)
@@ -293,7 +298,7 @@ int host_exec_update(void *exec, void *graph, int same)
 	if (r)
 		return r;
 	host_graph_destroy(e->graph);
-	e->graph = host_graph_ref(graph);
+	e->graph = graph;
 	return same ? TE_UPDATE_IN_PLACE : TE_UPDATE_INSTANTIATED;
 }
 

@@ -769,6 +769,7 @@ const struct te__backend_ops te__backend_host = {
 	.capture_active = host_capture_active,
 	.graph_info = host_graph_info,
 	.graph_node = host_graph_node,
+	.exec_graph = host_exec_graph,
 	.graph_instantiate = host_graph_instantiate,
 	.graph_launch = host_graph_launch,
 	.exec_update = host_exec_update,

@@ -130,7 +130,7 @@ struct host_event {
  * event; a launch carries the count of each such record.
  */
 struct host_graph {
-	_Atomic uint32_t refs; /* execs and queued launches; immutable while above 1 */
+	_Atomic uint32_t refs; /* the exec and queued launches; immutable while above 1 */
 	struct host_cmd *node;
 	uint64_t nnodes, cap;
 	uint64_t nedges, nrecords;
@@ -189,6 +189,7 @@ int host_graph_info(void *graph, struct te_recording_info *ret);
 int host_event_record_external(void *event, void *stream);
 void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret);
 int host_graph_instantiate(void *graph, void **ret_exec);
+void *host_exec_graph(void *exec);
 int host_exec_update(void *exec, void *graph, int same);
 int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch);
 void host_exec_destroy(void *exec);

@@ -82,6 +82,7 @@ START_TEST(a_wait_is_for_the_latest_launch)
 	memset(h, 0, 64);
 	tt_gate_close();
 	DO(te_event_record(f, a));
+	DO(te_event_sync(f)); /* so that the sleep below is after it */
 	DO(te_recording_launch(rec, a));
 	ck_assert_int_eq(te_event_query(e), 0);
 	DO(te_event_wait(e, b));

@@ -31,6 +31,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/driver.h \
 	libtecore/backend/cuda/edges.c \
 	libtecore/backend/cuda/exec.c \
+	libtecore/backend/cuda/gemm_cache.c \
+	libtecore/backend/cuda/gemm_cache.h \
 	libtecore/backend/cuda/graph.c \
 	libtecore/backend/cuda/graph.h \
 	libtecore/backend/cuda/module.c \

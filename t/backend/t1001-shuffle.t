@@ -18,6 +18,12 @@ shuffled()
 
 # a random one besides; the name of a check that fails says which
 programs="capture/recording graph/bind_update graph/graph graph/contract"
+# sanitizers see the same code in one order as in another: the short programs only
+if [ -n "$TT_SANITIZE" ]; then
+	programs="capture/recording graph/bind_update graph/contract"
+	shuffled $(($(od -An -N3 -tu4 /dev/urandom) + 2)) $programs
+	tap_end
+fi
 shuffled 1 $programs
 shuffled $(($(od -An -N3 -tu4 /dev/urandom) + 2)) $programs graph/equivalence
 tap_end

@@ -22,22 +22,14 @@
 
 #include "libtecore/backend/cuda/cublaslt_api.h"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/gemm_cache.h"
 
 #define MAX_TUNE 32
 #define TIMED_RUNS 10
 #define LT_BLOCK_SCALING 120900 /* the first version with block scaling */
 
-/* identifies a problem; has no padding, because it is compared as bytes */
-struct key {
-	int64_t m, n, k;
-	int32_t a_t, b_t, adtype, bdtype, ddtype, bias, beta, scaled;
-	int32_t align; /* of all pointers, in bytes, at most 256 */
-	int32_t tf32;
-	int32_t asc, bsc; /* enum te_k_scaling */
-};
-
 struct problem {
-	struct key key;
+	struct te__gemm_key key;
 	void *desc, *a, *b, *d; /* in cuBLASLt's order; C has D's layout */
 	struct te__lt_algo algo;
 	size_t workspace_nbytes;
@@ -58,7 +50,7 @@ static const char *const scaling_name[] = {
 	[TE_K_SCALING_128X128] = " (128x128)",
 };
 
-static int lt_check(int status, const char *call, const struct key *key)
+static int lt_check(int status, const char *call, const struct te__gemm_key *key)
 {
 	if (!status)
 		return 0;
@@ -186,49 +178,17 @@ void te__cublaslt_close(struct te__cuda_dev *d)
 	d->lt = NULL;
 }
 
-/* ---- the cache file: one line per problem, "m n k ... : algorithm and checksum in hex" ---- */
-
-static void print_key(const struct key *k, char *dst, size_t nbytes)
-{
-	int n = snprintf(dst, nbytes,
-			 "%" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d %d %d", k->m,
-			 k->n, k->k, k->a_t, k->b_t, k->adtype, k->bdtype, k->ddtype, k->bias,
-			 k->beta, k->scaled, k->align, k->tf32);
-
-	/* left out without block scaling, so that files of earlier versions remain valid */
-	if (k->asc || k->bsc)
-		snprintf(dst + n, nbytes - (size_t)n, " %d %d", k->asc, k->bsc);
-}
-
-/* FNV-1a: detects lines that were truncated or mixed with another */
-static uint32_t sum(const char *p, size_t n)
-{
-	uint32_t h = 2166136261u;
-
-	while (n--)
-		h = (h ^ (unsigned char)*p++) * 16777619u;
-	return h;
-}
-
-static int parse_choice(const char *line, struct te__lt_algo *algo)
-{
-	const char *p = strchr(line, ':'), *end = strrchr(line, ' ');
-	unsigned long long w[8];
-	unsigned check;
-
-	if (!p ||
-	    sscanf(p + 1, "%llx %llx %llx %llx %llx %llx %llx %llx %x", &w[0], &w[1], &w[2], &w[3],
-		   &w[4], &w[5], &w[6], &w[7], &check) != 9 ||
-	    check != sum(line, (size_t)(end - line)))
-		return 0;
-	for (int i = 0; i < 8; i++)
-		algo->data[i] = w[i];
-	return 1;
-}
+/* a problem whose algorithm is to be found */
+struct search {
+	const struct te__cublaslt *lt;
+	struct problem *p;
+};
 
 /* 1: cuBLASLt accepts the algorithm for the problem, which is stored with its workspace size */
-static int accept(const struct te__cublaslt *lt, struct problem *p, const struct te__lt_algo *algo)
+static int accept(void *arg, const struct te__lt_algo *algo)
 {
+	const struct te__cublaslt *lt = ((struct search *)arg)->lt;
+	struct problem *p = ((struct search *)arg)->p;
 	struct te__lt_heuristic h;
 
 	memset(&h, 0, sizeof(h));
@@ -239,64 +199,6 @@ static int accept(const struct te__cublaslt *lt, struct problem *p, const struct
 	p->algo = *algo;
 	p->workspace_nbytes = h.workspace_nbytes;
 	return 1;
-}
-
-/* 1: the cache file has the problem; uses its last valid line */
-static int recall(const struct te__cublaslt *lt, struct problem *p)
-{
-	char want[256], line[512];
-	struct te__lt_algo algo;
-	int found = 0;
-	size_t len;
-	FILE *f = lt->cache[0] ? fopen(lt->cache, "re") : NULL;
-
-	if (!f)
-		return 0;
-	print_key(&p->key, want, sizeof(want));
-	len = strlen(want);
-	while (fgets(line, sizeof(line), f)) {
-		/* a digit follows: the longer key of a block-scaled problem */
-		if (strncmp(line, want, len) || line[len] != ' ' ||
-		    strchr("0123456789", line[len + 1]))
-			continue;
-		if (parse_choice(line, &algo) && accept(lt, p, &algo))
-			found = 1;
-		else
-			te__log_warn("%s: ignored a damaged line: %s", lt->cache, want);
-	}
-	fclose(f);
-	return found;
-}
-
-/* 1: the last line has no end, because of a full disk or a crash */
-static int is_truncated(FILE *f)
-{
-	int last = fseek(f, -1, SEEK_END) ? '\n' : getc(f);
-
-	fseek(f, 0, SEEK_END); /* required between reading and writing */
-	return last != '\n';
-}
-
-/* if the file cannot be written, the next process tunes again */
-static void remember(const struct te__cublaslt *lt, const struct problem *p)
-{
-	char line[512], key[256];
-	FILE *f;
-	int n;
-
-	if (!lt->cache[0])
-		return;
-	print_key(&p->key, key, sizeof(key));
-	n = snprintf(line, sizeof(line), "%s :", key);
-	for (int i = 0; i < 8; i++)
-		n += snprintf(line + n, sizeof(line) - (size_t)n, " %" PRIx64, p->algo.data[i]);
-	snprintf(line + n, sizeof(line) - (size_t)n, " %x", sum(line, (size_t)n));
-	/* a short line is one write in append mode, which is not mixed with other writes */
-	f = fopen(lt->cache, "a+e");
-	if (!f || fprintf(f, "%s%s\n", is_truncated(f) ? "\n" : "", line) < 0 || fflush(f))
-		te__log_warn("cannot append to %s: the chosen algorithm is not kept", lt->cache);
-	if (f)
-		fclose(f);
 }
 
 /* ---- problems ---- */
@@ -322,7 +224,7 @@ static int32_t scale_mode(int32_t scaling)
 }
 
 /* earlier versions fail with a status only */
-static int check_scaling(const struct te__cublaslt *lt, const struct key *k)
+static int check_scaling(const struct te__cublaslt *lt, const struct te__gemm_key *k)
 {
 	if ((!k->asc && !k->bsc) || lt->version >= LT_BLOCK_SCALING)
 		return 0;
@@ -332,7 +234,7 @@ static int check_scaling(const struct te__cublaslt *lt, const struct key *k)
 
 static int describe(struct te__cublaslt *lt, struct problem *p)
 {
-	const struct key *k = &p->key;
+	const struct te__gemm_key *k = &p->key;
 	const int32_t ta = k->b_t ? TE__LT_OP_N : TE__LT_OP_T;
 	const int32_t tb = k->a_t ? TE__LT_OP_T : TE__LT_OP_N;
 	const int32_t epilogue = TE__LT_EPILOGUE_BIAS, bias_type = lt_type(k->ddtype);
@@ -377,7 +279,7 @@ static int describe(struct te__cublaslt *lt, struct problem *p)
 /* sets the pointers of this GEMM, which are not part of the problem */
 static int point(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g)
 {
-	const struct key *k = &p->key;
+	const struct te__gemm_key *k = &p->key;
 	int r = 0;
 
 	if (k->bias)
@@ -509,9 +411,10 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	struct te__lt_heuristic h[MAX_TUNE];
 	int64_t want = te__param_int(TE_PARAM_GEMM_TUNE);
 	void *pref = NULL;
+	struct search search = { lt, p };
 	int n = 0, measured = 0, best, r;
 
-	if (recall(lt, p))
+	if (lt->cache[0] && te__gemm_cache_find(lt->cache, &p->key, accept, &search))
 		return 0;
 	want = want < 1 ? 1 : want > MAX_TUNE ? MAX_TUNE : want;
 	r = LT(lt, &p->key, cublasLtMatmulPreferenceCreate, &pref);
@@ -539,8 +442,8 @@ static int choose(struct te__cuda_dev *d, struct te__cublaslt *lt, struct proble
 	best = measured < 0 ? 0 : measured;
 	p->algo = h[best].algo;
 	p->workspace_nbytes = h[best].workspace_nbytes;
-	if (want > 1 && measured >= 0)
-		remember(lt, p);
+	if (want > 1 && measured >= 0 && lt->cache[0])
+		te__gemm_cache_add(lt->cache, &p->key, &p->algo);
 	te__log_debug("GEMM m %" PRId64 " n %" PRId64 " k %" PRId64 ": candidate %d of %d", g->m,
 		      g->n, g->k, best, n);
 	return 0;
@@ -559,7 +462,7 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct proble
 {
 	struct te__cublaslt *lt = d->lt;
 	struct problem *p = NULL;
-	struct key key;
+	struct te__gemm_key key;
 	int r;
 
 	memset(&key, 0, sizeof(key));

@@ -1,0 +1,61 @@
+# Fuzz targets, see t/fuzz/fuzz.h. A target needs one line here, its source, and a folder of
+# t/fuzz/corpus/ with its name.
+FUZZ_TARGETS = \
+	t/fuzz/gemm_cache \
+	t/fuzz/quant \
+	t/fuzz/schedule
+if HAVE_JANSSON
+FUZZ_TARGETS += \
+	t/fuzz/ckpt \
+	t/fuzz/config \
+	t/fuzz/data \
+	t/fuzz/safetensors
+endif
+
+FUZZ_COMMON = t/fuzz/fuzz.c t/fuzz/fuzz.h
+if !FUZZ
+FUZZ_COMMON += t/fuzz/main.c
+endif
+FUZZ_LDADD = \
+	libtegraph/libtegraph_internal.la \
+	libtecore/libtecore_internal.la \
+	$(FUZZ_LDFLAGS)
+
+FUZZ_TRAIN_LDADD = tools/te_train/libte_train.la $(FUZZ_LDADD) $(JANSSON_LIBS)
+
+t_fuzz_ckpt_SOURCES = t/fuzz/ckpt.c $(FUZZ_COMMON)
+t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_ckpt_LDADD = $(FUZZ_TRAIN_LDADD)
+t_fuzz_config_SOURCES = t/fuzz/config.c $(FUZZ_COMMON)
+t_fuzz_config_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_config_LDADD = $(FUZZ_TRAIN_LDADD)
+t_fuzz_data_SOURCES = t/fuzz/data.c $(FUZZ_COMMON)
+t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
+t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
+t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
+t_fuzz_quant_SOURCES = t/fuzz/quant.c $(FUZZ_COMMON)
+t_fuzz_quant_LDADD = $(FUZZ_LDADD)
+t_fuzz_safetensors_SOURCES = t/fuzz/safetensors.c $(FUZZ_COMMON)
+t_fuzz_safetensors_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_safetensors_LDADD = $(FUZZ_TRAIN_LDADD)
+t_fuzz_schedule_SOURCES = t/fuzz/schedule.c $(FUZZ_COMMON)
+t_fuzz_schedule_LDADD = $(FUZZ_LDADD)
+
+check_PROGRAMS += $(FUZZ_TARGETS)
+TT_SH += t/fuzz/t9001-corpus.t
+
+# make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default; an
+# input that fails is left in the build folder
+fuzz: $(FUZZ_TARGETS)
+	@n=`echo $(FUZZ_TARGETS) | wc -w`; \
+	for t in $(FUZZ_TARGETS); do \
+		name=`basename $$t`; \
+		mkdir -p fuzz-corpus/$$name && \
+		$$t -max_total_time=`expr $${FUZZ_SECONDS:-30} / $$n + 1` -timeout=10 -rss_limit_mb=4096 \
+			-artifact_prefix=fuzz-$$name- -verbosity=0 -print_final_stats=0 \
+			fuzz-corpus/$$name $(srcdir)/t/fuzz/corpus/$$name >fuzz-$$name.log 2>&1 || \
+			{ tail -n 40 fuzz-$$name.log; echo "fuzz: $$name: FAILED"; exit 1; }; \
+		echo "fuzz: $$name: `ls fuzz-corpus/$$name | wc -l` inputs"; \
+	done
+.PHONY: fuzz

@@ -41,6 +41,7 @@ KERNEL_C = \
 	kernels/ref.c \
 	kernels/rope/launch.c \
 	kernels/rope/rope.c \
+	kernels/simd.c \
 	kernels/weights/launch.c \
 	kernels/weights/weights.c
 
@@ -51,6 +52,7 @@ KERNEL_H = \
 	kernels/elem/elem.h \
 	kernels/embed/embed.h \
 	kernels/embed/geometry.h \
+	kernels/exp.h \
 	kernels/gemm/gemm.h \
 	kernels/gemm/geometry.h \
 	kernels/kernels.def \
@@ -71,6 +73,7 @@ KERNEL_H = \
 	kernels/ref.h \
 	kernels/rope/geometry.h \
 	kernels/rope/rope.h \
+	kernels/simd.h \
 	kernels/te_k.h \
 	kernels/team.h \
 	kernels/tile.h \

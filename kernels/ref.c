@@ -1,11 +1,16 @@
 /* ref.c - shared by the reference kernels, see ref.h. */
 #include "config.h"
 
+#include "kernels/exp.h"
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
-void te__h_load(int32_t dtype, const void *p, int64_t off, int64_t n, float *restrict v)
+/* ---- conversions ---- */
+
+TE__SIMD_BODY void te__h_load_body(int32_t dtype, const void *p, int64_t off, int64_t n,
+				   float *restrict v)
 {
-	const uint16_t *h = (const uint16_t *)p + off;
+	const uint16_t *restrict h = (const uint16_t *)p + off;
 
 	switch (dtype) {
 	case TE_DTYPE_BF16:
@@ -20,30 +25,39 @@ void te__h_load(int32_t dtype, const void *p, int64_t off, int64_t n, float *res
 		memcpy(v, (const float *)p + off, (size_t)n * sizeof(*v));
 	}
 }
+TE__SIMD(void, te__h_load, (int32_t dtype, const void *p, int64_t off, int64_t n, float *v),
+	 (dtype, p, off, n, v))
 
-void te__h_store(int32_t dtype, void *p, int64_t off, int64_t n, float *restrict v)
+TE__SIMD_BODY void te__h_store_body(int32_t dtype, void *p, int64_t off, int64_t n,
+				    float *restrict v)
 {
-	uint16_t *h = (uint16_t *)p + off;
+	uint16_t *restrict h = (uint16_t *)p + off;
 
 	switch (dtype) {
 	case TE_DTYPE_BF16:
 		for (int64_t i = 0; i < n; i++) {
-			h[i] = te__bf16_encode(v[i]);
-			v[i] = te__bf16_decode(h[i]);
+			const uint16_t c = te__bf16_encode(v[i]);
+
+			h[i] = c;
+			v[i] = te__bf16_decode(c);
 		}
 		break;
 	case TE_DTYPE_FP16:
 		for (int64_t i = 0; i < n; i++) {
-			h[i] = te__fp16_encode(v[i]);
-			v[i] = te__fp16_decode(h[i]);
+			const uint16_t c = te__fp16_encode(v[i]);
+
+			h[i] = c;
+			v[i] = te__fp16_decode(c);
 		}
 		break;
 	default:
 		memcpy((float *)p + off, v, (size_t)n * sizeof(*v));
 	}
 }
+TE__SIMD(void, te__h_store, (int32_t dtype, void *p, int64_t off, int64_t n, float *v),
+	 (dtype, p, off, n, v))
 
-void te__h_round(int32_t dtype, int64_t n, float *v)
+TE__SIMD_BODY void te__h_round_body(int32_t dtype, int64_t n, float *v)
 {
 	switch (dtype) {
 	case TE_DTYPE_BF16:
@@ -56,12 +70,92 @@ void te__h_round(int32_t dtype, int64_t n, float *v)
 		break;
 	}
 }
+TE__SIMD(void, te__h_round, (int32_t dtype, int64_t n, float *v), (dtype, n, v))
 
-#define LANES 8
-
-static double lanes_sum(const double *acc)
+TE__SIMD_BODY void te__h_encode_body(int32_t dtype, const float *restrict v, float scale,
+				     int64_t n, uint8_t *restrict code)
 {
-	return ((acc[0] + acc[1]) + (acc[2] + acc[3])) + ((acc[4] + acc[5]) + (acc[6] + acc[7]));
+	if (dtype == TE_DTYPE_E4M3)
+		for (int64_t i = 0; i < n; i++)
+			code[i] = te__e4m3_encode(v[i] * scale);
+	else
+		for (int64_t i = 0; i < n; i++)
+			code[i] = te__e5m2_encode(v[i] * scale);
+}
+TE__SIMD(void, te__h_encode,
+	 (int32_t dtype, const float *v, float scale, int64_t n, uint8_t *code),
+	 (dtype, v, scale, n, code))
+
+/* the same with a scale for each element */
+TE__SIMD_BODY void encode_each_body(int32_t dtype, const float *restrict v,
+				    const float *restrict scale, int64_t n, uint8_t *restrict code)
+{
+	if (dtype == TE_DTYPE_E4M3)
+		for (int64_t i = 0; i < n; i++)
+			code[i] = te__e4m3_encode(v[i] * scale[i]);
+	else
+		for (int64_t i = 0; i < n; i++)
+			code[i] = te__e5m2_encode(v[i] * scale[i]);
+}
+static TE__SIMD(void, encode_each,
+		(int32_t dtype, const float *v, const float *scale, int64_t n, uint8_t *code),
+		(dtype, v, scale, n, code))
+
+TE__SIMD_BODY void te__h_decode_body(int32_t dtype, const uint8_t *restrict code, float scale,
+				     int64_t n, float *restrict v)
+{
+	if (dtype == TE_DTYPE_E4M3)
+		for (int64_t i = 0; i < n; i++)
+			v[i] = te__e4m3_decode(code[i]) * scale;
+	else
+		for (int64_t i = 0; i < n; i++)
+			v[i] = te__e5m2_decode(code[i]) * scale;
+}
+TE__SIMD(void, te__h_decode,
+	 (int32_t dtype, const uint8_t *code, float scale, int64_t n, float *v),
+	 (dtype, code, scale, n, v))
+
+/* ---- elementwise ---- */
+
+TE__SIMD_BODY void te__h_multiply_body(float *restrict v, const float *restrict by, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		v[i] *= by[i];
+}
+TE__SIMD(void, te__h_multiply, (float *v, const float *by, int64_t n), (v, by, n))
+
+TE__SIMD_BODY void te__h_scale_by_body(float *v, float by, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		v[i] *= by;
+}
+TE__SIMD(void, te__h_scale_by, (float *v, float by, int64_t n), (v, by, n))
+
+TE__SIMD_BODY void te__h_add_to_body(float *restrict v, const float *restrict by, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		v[i] += by[i];
+}
+TE__SIMD(void, te__h_add_to, (float *v, const float *by, int64_t n), (v, by, n))
+
+TE__SIMD_BODY void te__h_exp_body(float *v, float most, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		v[i] = te__expf(v[i] - most);
+}
+TE__SIMD(void, te__h_exp, (float *v, float most, int64_t n), (v, most, n))
+
+/* ---- sums and maxima ---- */
+
+#define LANES 16
+
+/* the sum of lanes 0, 2, 4 ..., then of every fourth and so on: a tree */
+TE__SIMD_BODY double lanes_sum(double *acc)
+{
+	for (int n = 1; n < LANES; n *= 2)
+		for (int k = 0; k < LANES; k += 2 * n)
+			acc[k] += acc[k + n];
+	return acc[0];
 }
 
 /* EXPR is the term of element i */
@@ -78,33 +172,73 @@ static double lanes_sum(const double *acc)
 		acc[i - i0] += (EXPR);                     \
 	return lanes_sum(acc)
 
-double te__h_sum(const float *v, int64_t n)
+TE__SIMD_BODY double te__h_sum_body(const float *v, int64_t n)
 {
 	SUM_BODY((double)v[i]);
 }
+TE__SIMD(double, te__h_sum, (const float *v, int64_t n), (v, n))
 
-double te__h_dot(const float *a, const float *b, int64_t n)
+TE__SIMD_BODY double te__h_dot_body(const float *a, const float *b, int64_t n)
 {
 	SUM_BODY((double)a[i] * (double)b[i]);
 }
+TE__SIMD(double, te__h_dot, (const float *a, const float *b, int64_t n), (a, b, n))
 
-double te__h_sumsq_about(const float *v, double mean, int64_t n)
+TE__SIMD_BODY double te__h_sumsq_about_body(const float *v, double mean, int64_t n)
 {
 	SUM_BODY(((double)v[i] - mean) * ((double)v[i] - mean));
 }
+TE__SIMD(double, te__h_sumsq_about, (const float *v, double mean, int64_t n), (v, mean, n))
 
-uint32_t te__h_amax_bits(const float *v, int64_t n, uint32_t m)
+TE__SIMD_BODY float te__h_max_body(const float *v, int64_t n, float m)
 {
-	int32_t most = (int32_t)m; /* signed, because SSE2 has no unsigned comparison */
+	float acc[LANES];
+	int64_t i0 = 0;
+
+	for (int k = 0; k < LANES; k++)
+		acc[k] = m;
+	for (; i0 + LANES <= n; i0 += LANES)
+		for (int k = 0; k < LANES; k++)
+			acc[k] = v[i0 + k] > acc[k] ? v[i0 + k] : acc[k];
+	for (int64_t i = i0; i < n; i++)
+		acc[i - i0] = v[i] > acc[i - i0] ? v[i] : acc[i - i0];
+	for (int k = 0; k < LANES; k++)
+		m = acc[k] > m ? acc[k] : m;
+	return m;
+}
+TE__SIMD(float, te__h_max, (const float *v, int64_t n, float m), (v, n, m))
+
+/* bits of |x|; signed, because SSE2 has no unsigned comparison; 0 of a NaN */
+TE__SIMD_BODY int32_t abs_bits(float x)
+{
+	const int32_t a = (int32_t)(te__f32_bits(x) & 0x7fffffffu);
+
+	return a > (int32_t)TE__F32_INF ? 0 : a;
+}
+
+TE__SIMD_BODY uint32_t te__h_amax_bits_body(const float *v, int64_t n, uint32_t m)
+{
+	int32_t most = (int32_t)m;
 
 	for (int64_t i = 0; i < n; i++) {
-		int32_t a = (int32_t)(te__f32_bits(v[i]) & 0x7fffffffu);
+		const int32_t a = abs_bits(v[i]);
 
-		a = a > (int32_t)TE__F32_INF ? 0 : a;
 		most = a > most ? a : most;
 	}
 	return (uint32_t)most;
 }
+TE__SIMD(uint32_t, te__h_amax_bits, (const float *v, int64_t n, uint32_t m), (v, n, m))
+
+/* the same of each column: bits[i] becomes that of v[i], if that is larger */
+TE__SIMD_BODY void amax_each_body(const float *restrict v, int64_t n, int32_t *restrict bits)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const int32_t a = abs_bits(v[i]);
+
+		bits[i] = a > bits[i] ? a : bits[i];
+	}
+}
+static TE__SIMD(void, amax_each, (const float *v, int64_t n, int32_t *bits), (v, n, bits))
 
 void te__h_amax_fold(float *amax, uint32_t bits)
 {
@@ -116,149 +250,239 @@ void te__h_amax_fold(float *amax, uint32_t bits)
 		;
 }
 
-void te__h_q_begin(struct te__h_q *s, const struct te_k_q *q, int64_t rows, int64_t cols)
+/* ---- quantized side outputs ---- */
+
+int64_t te__h_rows_grain(int64_t cols, int64_t height)
 {
-	s->q = q->row || q->col || q->amax ? q : NULL;
-	s->rows = rows;
-	s->cols = cols;
-	s->r = s->c = 0;
-	s->amax = 0;
-	s->scaling = s->q ? q->scaling : TE_K_SCALING_TENSOR;
-	if (s->scaling == TE_K_SCALING_TENSOR)
-		return;
-	/* padding stays 0 */
-	if (q->row)
-		memset(q->scale_inv, 0,
-		       (size_t)te_k_scale_nfloats(q->scaling, rows, cols) * sizeof(float));
-	if (q->col)
-		memset(q->col_scale_inv, 0,
-		       (size_t)te_k_scale_nfloats(q->scaling, cols, rows) * sizeof(float));
+	return (TE__H_GRAIN / height / cols + 1) * height;
 }
 
-int te__h_q_next(struct te__h_q *s, int64_t *ret_r, int64_t *ret_c, int64_t *ret_n)
+/* codes are transposed in squares of SQUARE rows and columns: a cache line each */
+#define SQUARE 64
+
+/* swaps, in each pair of rows that are far apart, bytes of the one and of the other */
+TE__SIMD_BODY void swap_bytes(uint64_t (*x)[SQUARE / 8], int far, uint64_t mask)
 {
-	const int64_t height = s->scaling ? TE_K_BLOCK : 1;
-	const int64_t width = s->scaling ? TE_K_BLOCK : TE__H_CHUNK;
-	const int64_t r0 = s->r / height * height;
+	for (int r = 0; r < 8; r++) {
+		if (r & far)
+			continue;
+		for (int k = 0; k < SQUARE / 8; k++) {
+			const uint64_t t = (x[r][k] >> (8 * far) ^ x[r + far][k]) & mask;
 
-	if (s->r >= s->rows)
-		return 0;
-	*ret_r = s->r;
-	*ret_c = s->c;
-	*ret_n = te__h_min(s->cols - s->c, width);
-	/* next row of the tile, else next tile of these rows, else first tile of the next rows */
-	if (++s->r < te__h_min(s->rows, r0 + height))
-		return 1;
-	s->r = r0;
-	s->c += width;
-	if (s->c >= s->cols) {
-		s->r += height;
-		s->c = 0;
-	}
-	return 1;
-}
-
-static uint8_t encode(int32_t dtype, float x)
-{
-	return dtype == TE_DTYPE_E4M3 ? te__e4m3_encode(x) : te__e5m2_encode(x);
-}
-
-/* the scales of the first nr rows and nc columns of the tile */
-static void tile_scales(const struct te__h_q *s, int64_t nr, int64_t nc, float *row, float *col)
-{
-	const float fmt_max = s->q->dtype == TE_DTYPE_E4M3 ? 448.0f : 57344.0f;
-	uint32_t row_bits[TE_K_BLOCK] = { 0 }, col_bits[TE_K_BLOCK] = { 0 }, all = 0;
-
-	for (int64_t i = 0; i < nr; i++) {
-		row_bits[i] = te__h_amax_bits(s->tile[i], nc, 0);
-		all = row_bits[i] > all ? row_bits[i] : all;
-		for (int64_t j = 0; j < nc; j++) {
-			uint32_t a = te__f32_bits(s->tile[i][j]) & 0x7fffffffu;
-
-			a = a > TE__F32_INF ? 0 : a; /* NaN */
-			col_bits[j] = a > col_bits[j] ? a : col_bits[j];
+			x[r + far][k] ^= t;
+			x[r][k] ^= t << (8 * far);
 		}
 	}
-	for (int64_t i = 0; i < TE_K_BLOCK; i++) {
-		const int each = s->scaling == TE_K_SCALING_1X128;
-
-		row[i] = te__h_scale(te__f32_from_bits(each ? row_bits[i] : all), fmt_max,
-				     s->q->epsilon, s->q->pow2);
-		col[i] = te__h_scale(te__f32_from_bits(each ? col_bits[i] : all), fmt_max,
-				     s->q->epsilon, s->q->pow2);
-	}
 }
 
-/* the copies of nr rows and nc columns at (r0, c0) */
-static void tile_put(const struct te__h_q *s, int64_t r0, int64_t c0, int64_t nr, int64_t nc)
+/*
+ * to[j * to_ld + i] = code[i * ld + j] of nr rows and nc columns, each at most SQUARE; code has
+ * SQUARE rows and columns in any case. Eight rows at a time, as 8 x 8 squares of bytes, words of
+ * eight bytes of a row: squares of 4, 2 and 1 bytes exchange places across the diagonal.
+ */
+TE__SIMD_BODY void turn_body(const uint8_t *restrict code, int64_t ld, int64_t nr, int64_t nc,
+			     uint8_t *restrict to, int64_t to_ld)
 {
-	const struct te_k_q *q = s->q;
-	float row[TE_K_BLOCK], col[TE_K_BLOCK];
-	uint8_t *to;
+	uint64_t x[8][SQUARE / 8], t[SQUARE][SQUARE / 8];
 
-	tile_scales(s, nr, nc, row, col);
-	for (int64_t i = 0; i < nr && q->row; i++) {
-		to = (uint8_t *)q->row + (r0 + i) * s->cols + c0;
+	for (int i = 0; i < SQUARE; i += 8) {
+		for (int r = 0; r < 8; r++)
+			memcpy(x[r], code + (i + r) * ld, SQUARE);
+		swap_bytes(x, 4, 0x00000000ffffffff);
+		swap_bytes(x, 2, 0x0000ffff0000ffff);
+		swap_bytes(x, 1, 0x00ff00ff00ff00ff);
+		for (int r = 0; r < 8; r++)
+			for (int k = 0; k < SQUARE / 8; k++)
+				t[8 * k + r][i / 8] = x[r][k];
+	}
+	if (nr == SQUARE)
 		for (int64_t j = 0; j < nc; j++)
-			to[j] = encode(q->dtype, s->tile[i][j] * row[i]);
-		q->scale_inv[te_k_scale_index(s->scaling, s->rows, s->cols, r0 + i, c0)] =
-			1.0f / row[i];
+			memcpy(to + j * to_ld, t[j], SQUARE);
+	else
+		for (int64_t j = 0; j < nc; j++)
+			memcpy(to + j * to_ld, t[j], (size_t)nr);
+}
+static TE__SIMD(void, turn,
+		(const uint8_t *code, int64_t ld, int64_t nr, int64_t nc, uint8_t *to,
+		 int64_t to_ld),
+		(code, ld, nr, nc, to, to_ld))
+
+/* what the parts of a result share */
+struct run {
+	const struct te_k_q *q;
+	int64_t rows, cols;
+	te__h_chunk_fn *fn;
+	const void *a;
+};
+
+/* neither copy, or the row-wise one only, one scale */
+static void run_rows(void *arg, int64_t begin, int64_t end)
+{
+	const struct run *s = arg;
+	const struct te_k_q *q = s->q;
+	float v[TE__H_CHUNK];
+	uint32_t amax = 0;
+
+	for (int64_t r = begin; r < end; r++)
+		TE__H_CHUNKS(c, n, s->cols) {
+			s->fn(s->a, r, c, n, v);
+			if (q->amax)
+				amax = te__h_amax_bits(v, n, amax);
+			if (q->row)
+				te__h_encode(q->dtype, v, *q->scale, n,
+					     (uint8_t *)q->row + r * s->cols + c);
+		}
+	if (q->amax)
+		te__h_amax_fold(q->amax, amax);
+}
+
+/* columns of codes that are transposed together; rows of them start in different cache sets */
+#define BAND_COLS (8 * SQUARE)
+#define BAND_LD (9 * SQUARE)
+
+/* the column-wise copy too, one scale: bands of SQUARE rows */
+static void run_bands(void *arg, int64_t begin, int64_t end)
+{
+	const struct run *s = arg;
+	const struct te_k_q *q = s->q;
+	uint8_t code[SQUARE * BAND_LD] = { 0 };
+	float v[BAND_COLS];
+	uint32_t amax = 0;
+
+	for (int64_t r0 = begin; r0 < end; r0 += SQUARE)
+		for (int64_t c0 = 0; c0 < s->cols; c0 += BAND_COLS) {
+			const int64_t nr = te__h_min(end - r0, SQUARE);
+			const int64_t nc = te__h_min(s->cols - c0, BAND_COLS);
+			uint8_t *col = (uint8_t *)q->col + c0 * s->rows + r0;
+
+			for (int64_t i = 0; i < nr; i++) {
+				uint8_t *row = code + i * BAND_LD;
+
+				s->fn(s->a, r0 + i, c0, nc, v);
+				if (q->amax)
+					amax = te__h_amax_bits(v, nc, amax);
+				te__h_encode(q->dtype, v, *q->scale, nc, row);
+				if (q->row)
+					memcpy((uint8_t *)q->row + (r0 + i) * s->cols + c0, row,
+					       (size_t)nc);
+			}
+			for (int64_t j = 0; j < nc; j += SQUARE)
+				turn(code + j, BAND_LD, nr, te__h_min(nc - j, SQUARE),
+				     col + j * s->rows, s->rows);
+		}
+	if (q->amax)
+		te__h_amax_fold(q->amax, amax);
+}
+
+/* a tile of a result with block scaling */
+struct tile {
+	float v[TE_K_BLOCK][TE_K_BLOCK];
+	float row[TE_K_BLOCK], col[TE_K_BLOCK]; /* scales */
+};
+
+/* the scales of the first nr rows and nc columns of the tile */
+static void tile_scales(const struct te_k_q *q, int64_t nr, int64_t nc, struct tile *t)
+{
+	const int each = q->scaling == TE_K_SCALING_1X128;
+	const float fmt_max = q->dtype == TE_DTYPE_E4M3 ? 448.0f : 57344.0f;
+	uint32_t row[TE_K_BLOCK] = { 0 }, all = 0;
+	int32_t col[TE_K_BLOCK] = { 0 };
+	float one;
+
+	for (int64_t i = 0; i < nr; i++) {
+		row[i] = te__h_amax_bits(t->v[i], nc, 0);
+		all = row[i] > all ? row[i] : all;
+		if (each && q->col)
+			amax_each(t->v[i], nc, col);
 	}
-	for (int64_t j = 0; j < nc && q->col; j++) {
-		to = (uint8_t *)q->col + (c0 + j) * s->rows + r0;
-		for (int64_t i = 0; i < nr; i++)
-			to[i] = encode(q->dtype, s->tile[i][j] * col[j]);
-		q->col_scale_inv[te_k_scale_index(s->scaling, s->cols, s->rows, c0 + j, r0)] =
-			1.0f / col[j];
+	one = te__h_scale(te__f32_from_bits(all), fmt_max, q->epsilon, q->pow2);
+	for (int64_t i = 0; i < TE_K_BLOCK; i++) {
+		t->row[i] = t->col[i] = one;
+		if (!each)
+			continue;
+		t->row[i] = te__h_scale(te__f32_from_bits(row[i]), fmt_max, q->epsilon, q->pow2);
+		t->col[i] = te__h_scale(te__f32_from_bits((uint32_t)col[i]), fmt_max, q->epsilon,
+					q->pow2);
 	}
 }
 
-void te__h_q_put(struct te__h_q *s, const float *v, int64_t r, int64_t c, int64_t n)
+/* the row-wise copy of nr rows and nc columns at (r0, c0) */
+static void tile_rows(const struct run *s, const struct tile *t, int64_t r0, int64_t c0,
+		      int64_t nr, int64_t nc)
 {
 	const struct te_k_q *q = s->q;
-	uint8_t code[TE__H_CHUNK];
 
-	if (!q)
-		return;
-	if (s->scaling != TE_K_SCALING_TENSOR) {
-		const int64_t r0 = r / TE_K_BLOCK * TE_K_BLOCK;
-
-		memcpy(s->tile[r - r0], v, (size_t)n * sizeof(*v));
-		if (r + 1 == te__h_min(s->rows, r0 + TE_K_BLOCK))
-			tile_put(s, r0, c, r + 1 - r0, n);
-		return;
-	}
-	if (q->amax)
-		s->amax = te__h_amax_bits(v, n, s->amax);
-	if (!q->row && !q->col)
-		return;
-	if (q->dtype == TE_DTYPE_E4M3) {
-		const float scale = *q->scale;
-
-		for (int64_t i = 0; i < n; i++)
-			code[i] = te__e4m3_encode(v[i] * scale);
-	} else {
-		const float scale = *q->scale;
-
-		for (int64_t i = 0; i < n; i++)
-			code[i] = te__e5m2_encode(v[i] * scale);
-	}
-	if (q->row)
-		memcpy((uint8_t *)q->row + r * s->cols + c, code, (size_t)n);
-	if (q->col) {
-		uint8_t *col = (uint8_t *)q->col + c * s->rows + r;
-
-		for (int64_t i = 0; i < n; i++)
-			col[i * s->rows] = code[i];
+	for (int64_t i = 0; i < nr; i++) {
+		te__h_encode(q->dtype, t->v[i], t->row[i], nc,
+			     (uint8_t *)q->row + (r0 + i) * s->cols + c0);
+		q->scale_inv[te_k_scale_index(q->scaling, s->rows, s->cols, r0 + i, c0)] =
+			1.0f / t->row[i];
 	}
 }
 
-void te__h_q_end(struct te__h_q *s)
+/* the column-wise copy */
+static void tile_cols(const struct run *s, const struct tile *t, int64_t r0, int64_t c0,
+		      int64_t nr, int64_t nc)
 {
-	if (!s->q || s->scaling != TE_K_SCALING_TENSOR)
-		return;
-	if (s->q->row || s->q->col)
-		*s->q->scale_inv = 1.0f / *s->q->scale;
-	if (s->q->amax)
-		te__h_amax_fold(s->q->amax, s->amax);
+	const struct te_k_q *q = s->q;
+	uint8_t code[SQUARE * SQUARE] = { 0 };
+
+	for (int64_t i0 = 0; i0 < nr; i0 += SQUARE)
+		for (int64_t j0 = 0; j0 < nc; j0 += SQUARE) {
+			const int64_t ni = te__h_min(nr - i0, SQUARE);
+			const int64_t nj = te__h_min(nc - j0, SQUARE);
+
+			for (int64_t i = 0; i < ni; i++)
+				encode_each(q->dtype, t->v[i0 + i] + j0, t->col + j0, nj,
+					    code + i * SQUARE);
+			turn(code, SQUARE, ni, nj,
+			     (uint8_t *)q->col + (c0 + j0) * s->rows + r0 + i0, s->rows);
+		}
+	for (int64_t j = 0; j < nc; j++)
+		q->col_scale_inv[te_k_scale_index(q->scaling, s->cols, s->rows, c0 + j, r0)] =
+			1.0f / t->col[j];
+}
+
+/* block scaling: bands of TE_K_BLOCK rows */
+static void run_blocks(void *arg, int64_t begin, int64_t end)
+{
+	const struct run *s = arg;
+	struct tile t;
+
+	for (int64_t r0 = begin; r0 < end; r0 += TE_K_BLOCK)
+		for (int64_t c0 = 0; c0 < s->cols; c0 += TE_K_BLOCK) {
+			const int64_t nr = te__h_min(end - r0, TE_K_BLOCK);
+			const int64_t nc = te__h_min(s->cols - c0, TE_K_BLOCK);
+
+			for (int64_t i = 0; i < nr; i++)
+				s->fn(s->a, r0 + i, c0, nc, t.v[i]);
+			tile_scales(s->q, nr, nc, &t);
+			if (s->q->row)
+				tile_rows(s, &t, r0, c0, nr, nc);
+			if (s->q->col)
+				tile_cols(s, &t, r0, c0, nr, nc);
+		}
+}
+
+/* the padding of the scales */
+static void clear_scales(float *scale, int32_t scaling, int64_t rows, int64_t cols)
+{
+	memset(scale, 0, (size_t)te_k_scale_nfloats(scaling, rows, cols) * sizeof(*scale));
+}
+
+void te__h_q_run(const struct te_k_q *q, int64_t rows, int64_t cols, te__h_chunk_fn *fn,
+		 const void *a)
+{
+	const int blocks = q->scaling != TE_K_SCALING_TENSOR;
+	const int64_t height = blocks ? TE_K_BLOCK : SQUARE;
+	struct run s = { q, rows, cols, fn, a };
+
+	if (blocks && q->row)
+		clear_scales(q->scale_inv, q->scaling, rows, cols);
+	if (blocks && q->col)
+		clear_scales(q->col_scale_inv, q->scaling, cols, rows);
+	if (!blocks && (q->row || q->col))
+		*q->scale_inv = 1.0f / *q->scale;
+	te__k_for(rows, te__h_rows_grain(cols, height),
+		  blocks ? run_blocks : q->col ? run_bands : run_rows, &s);
 }

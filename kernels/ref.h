@@ -9,13 +9,7 @@
 #ifndef TE__HOST_H
 #define TE__HOST_H
 
-/*
- * Vectorize at -O2 too; none of these flags changes a result. This precedes all inline functions,
- * which would not be inlined into functions with other flags.
- */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("O3", "no-math-errno", "no-trapping-math")
-#endif
+#include "kernels/simd.h" /* before inline functions */
 
 #include <math.h>
 #include <stddef.h>
@@ -50,11 +44,24 @@ void te__h_store(int32_t dtype, void *p, int64_t off, int64_t n, float *v);
 /* v[i] = T(v[i]) */
 void te__h_round(int32_t dtype, int64_t n, float *v);
 
-/* FP64 sums over FP32, in eight lanes */
+/* E4M3 or E5M2: code[i] of v[i] * scale, and back */
+void te__h_encode(int32_t dtype, const float *v, float scale, int64_t n, uint8_t *code);
+void te__h_decode(int32_t dtype, const uint8_t *code, float scale, int64_t n, float *v);
+
+/* v[i] *= by[i], v[i] *= by, v[i] += by[i] */
+void te__h_multiply(float *v, const float *by, int64_t n);
+void te__h_scale_by(float *v, float by, int64_t n);
+void te__h_add_to(float *v, const float *by, int64_t n);
+/* v[i] = e^(v[i] - most) */
+void te__h_exp(float *v, float most, int64_t n);
+
+/* FP64 sums over FP32, in 16 lanes: lane i of elements i, i + 16, ... */
 double te__h_sum(const float *v, int64_t n);
 double te__h_dot(const float *a, const float *b, int64_t n);
 /* sum of (v - mean)^2 */
 double te__h_sumsq_about(const float *v, double mean, int64_t n);
+/* the largest v[i], NaN ignored, or m if that is larger */
+float te__h_max(const float *v, int64_t n, float m);
 
 /* the scale of elements of this amax (te_k_scale_current) */
 float te__h_scale(float amax, float fmt_max, float epsilon, int pow2);
@@ -64,23 +71,17 @@ uint32_t te__h_amax_bits(const float *v, int64_t n, uint32_t m);
 /* *amax = max(*amax, the float with these bits), atomically */
 void te__h_amax_fold(float *amax, uint32_t bits);
 
+/* Rows that are worth a part of their own (te__k_for), a multiple of height. */
+int64_t te__h_rows_grain(int64_t cols, int64_t height);
+#define TE__H_GRAIN (32 * TE__H_CHUNK) /* elements of such a part */
+
 /*
- * The te_k_q of a [rows, cols] result that is computed in chunks, in the order that the scaling
- * requires: row by row, or in tiles of 128 rows and 128 columns, each of them row by row.
+ * The te_k_q of a [rows, cols] result that fn computes in chunks, on the threads of a team: v gets
+ * n <= TE__H_CHUNK elements from column c of row r, rounded to T. Calls for a row ascend by column
+ * on one thread. So do calls for the TE_K_PART_ROWS rows of a partial sum by row, at each column.
  */
-struct te__h_q {
-	const struct te_k_q *q; /* NULL: nothing is wanted */
-	int64_t rows, cols;
-	int64_t r, c; /* the next chunk */
-	uint32_t amax;
-	int32_t scaling;
-	float tile[TE_K_BLOCK][TE_K_BLOCK];
-};
-void te__h_q_begin(struct te__h_q *s, const struct te_k_q *q, int64_t rows, int64_t cols);
-/* 1 and the next chunk, n <= TE__H_CHUNK elements from column c of row r; 0 at the end */
-int te__h_q_next(struct te__h_q *s, int64_t *ret_r, int64_t *ret_c, int64_t *ret_n);
-/* v: the elements of that chunk */
-void te__h_q_put(struct te__h_q *s, const float *v, int64_t r, int64_t c, int64_t n);
-void te__h_q_end(struct te__h_q *s);
+typedef void te__h_chunk_fn(const void *a, int64_t r, int64_t c, int64_t n, float *v);
+void te__h_q_run(const struct te_k_q *q, int64_t rows, int64_t cols, te__h_chunk_fn *fn,
+		 const void *a);
 
 #endif

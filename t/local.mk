@@ -21,6 +21,7 @@ TT_CORE = \
 	t/kernels/host_kernels \
 	t/kernels/kernels \
 	t/kernels/kernels_gpu \
+	t/kernels/simd \
 	t/kernels/threads \
 	t/ops/gemm \
 	t/ops/gemm_exact \

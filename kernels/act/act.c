@@ -1,13 +1,14 @@
 /* act.c - reference kernels: activation functions, plain and gated. */
 #include "config.h"
 
+#include "kernels/exp.h"
 #include "kernels/ref.h"
 
 #include <te/op.h>
 
 static inline float sig(float x)
 {
-	return 1.0f / (1.0f + expf(-x));
+	return 1.0f / (1.0f + te__expf(-x));
 }
 
 /* the tanh approximation; 0.5 (1 + tanh(u)) is sig(2u), without cancellation below 0 */
@@ -34,28 +35,25 @@ static inline float times_s(float x, float s)
 static inline float gelu_d(float x)
 {
 	const float s = gelu_s(x), w = s * (1.0f - s);
+	const float d = s + x * w * (1.5957691f * (1.0f + 0.134145f * x * x));
 
-	if (w == 0.0f)
-		return s;
-	return s + x * w * (1.5957691f * (1.0f + 0.134145f * x * x));
+	return w == 0.0f ? s : d;
 }
 
 static inline float qgelu_d(float x)
 {
 	const float s = sig(1.702f * x), w = s * (1.0f - s);
+	const float d = s + 1.702f * x * s * (1.0f - s);
 
-	if (w == 0.0f)
-		return s;
-	return s + 1.702f * x * s * (1.0f - s);
+	return w == 0.0f ? s : d;
 }
 
 static inline float silu_d(float x)
 {
 	const float s = sig(x), w = s * (1.0f - s);
+	const float d = s + x * s * (1.0f - s);
 
-	if (w == 0.0f)
-		return s;
-	return s + x * s * (1.0f - s);
+	return w == 0.0f ? s : d;
 }
 
 #define EACH(EXPR)                            \
@@ -66,7 +64,7 @@ static inline float silu_d(float x)
 	break
 
 /* v = act(v) */
-static void act(int32_t kind, float *v, int64_t n)
+TE__SIMD_BODY void act_body(int32_t kind, float *v, int64_t n)
 {
 	switch (kind) {
 	case TE_ACT_GELU:
@@ -83,9 +81,10 @@ static void act(int32_t kind, float *v, int64_t n)
 		EACH(sig(x));
 	}
 }
+static TE__SIMD(void, act, (int32_t kind, float *v, int64_t n), (kind, v, n))
 
 /* v = act'(v) */
-static void act_d(int32_t kind, float *v, int64_t n)
+TE__SIMD_BODY void act_d_body(int32_t kind, float *v, int64_t n)
 {
 	switch (kind) {
 	case TE_ACT_GELU:
@@ -102,37 +101,30 @@ static void act_d(int32_t kind, float *v, int64_t n)
 		EACH(sig(x) * (1.0f - sig(x)));
 	}
 }
+static TE__SIMD(void, act_d, (int32_t kind, float *v, int64_t n), (kind, v, n))
 
-static void multiply(float *v, const float *by, int64_t n)
+static void fwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
-	for (int64_t i = 0; i < n; i++)
-		v[i] *= by[i];
+	const struct te_k_act_fwd *a = arg;
+	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
+	float gate[TE__H_CHUNK];
+
+	te__h_load(a->dtype, a->x, r * xcols + c, n, v);
+	act(a->act, v, n);
+	if (a->gated) {
+		te__h_load(a->dtype, a->x, r * xcols + a->cols + c, n, gate);
+		te__h_multiply(v, gate, n);
+	}
+	if (a->y)
+		te__h_store(a->dtype, a->y, r * a->cols + c, n, v);
+	else
+		te__h_round(a->dtype, n, v);
 }
 
 void te__h_act_fwd(const struct te_k_act_fwd *a)
 {
-	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
-	float x[TE__H_CHUNK], gate[TE__H_CHUNK];
-	int64_t r, c, n;
-	struct te__h_q q;
-
-	if (te__h_noop(a->q.noop))
-		return;
-	te__h_q_begin(&q, &a->q, a->rows, a->cols);
-	while (te__h_q_next(&q, &r, &c, &n)) {
-		te__h_load(a->dtype, a->x, r * xcols + c, n, x);
-		act(a->act, x, n);
-		if (a->gated) {
-			te__h_load(a->dtype, a->x, r * xcols + a->cols + c, n, gate);
-			multiply(x, gate, n);
-		}
-		if (a->y)
-			te__h_store(a->dtype, a->y, r * a->cols + c, n, x);
-		else
-			te__h_round(a->dtype, n, x);
-		te__h_q_put(&q, x, r, c, n);
-	}
-	te__h_q_end(&q);
+	if (!te__h_noop(a->q.noop))
+		te__h_q_run(&a->q, a->rows, a->cols, fwd_chunk, a);
 }
 
 /* dx of n elements from column c of row r, all of them in one half of a gated row */
@@ -147,21 +139,27 @@ static void load_dx(const struct te_k_act_bwd *a, int64_t r, int64_t c, int64_t 
 	te__h_load(a->dtype, a->dy, r * a->cols + k, n, dy);
 	if (a->gated && !second) {
 		te__h_load(a->dtype, a->x, r * xcols + a->cols + k, n, gate);
-		multiply(dy, gate, n);
+		te__h_multiply(dy, gate, n);
 	}
 	if (second)
 		act(a->act, dx, n);
 	else
 		act_d(a->act, dx, n);
-	multiply(dx, dy, n);
+	te__h_multiply(dx, dy, n);
 }
 
-/* round, store, sum and quantize a chunk of dx at column c of row r */
-static void put_dx(const struct te_k_act_bwd *a, struct te__h_q *q, int64_t r, int64_t c,
-		   int64_t n, float *v)
+/* dx of a chunk, rounded, stored and added to its partial sum */
+static void bwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
-	const int64_t xcols = q->cols;
+	const struct te_k_act_bwd *a = arg;
+	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
+	/* it may extend from the first half of a gated row into the second */
+	const int64_t first = c < a->cols ? te__h_min(n, a->cols - c) : 0;
 
+	if (first)
+		load_dx(a, r, c, first, v);
+	if (first < n)
+		load_dx(a, r, c + first, n - first, v + first);
 	if (a->dx)
 		te__h_store(a->dtype, a->dx, r * xcols + c, n, v);
 	else
@@ -169,32 +167,14 @@ static void put_dx(const struct te_k_act_bwd *a, struct te__h_q *q, int64_t r, i
 	if (a->part) {
 		float *part = a->part + r / TE_K_PART_ROWS * xcols + c;
 
-		for (int64_t i = 0; i < n; i++)
-			part[i] += v[i];
+		if (r % TE_K_PART_ROWS == 0)
+			memset(part, 0, (size_t)n * sizeof(*part));
+		te__h_add_to(part, v, n);
 	}
-	te__h_q_put(q, v, r, c, n);
 }
 
 void te__h_act_bwd(const struct te_k_act_bwd *a)
 {
-	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
-	int64_t r, c, n, first;
-	float dx[TE__H_CHUNK];
-	struct te__h_q q;
-
-	if (te__h_noop(a->q.noop))
-		return;
-	te__h_q_begin(&q, &a->q, a->rows, xcols);
-	if (a->part)
-		memset(a->part, 0, (size_t)(TE_K_NPARTS(a->rows) * xcols) * sizeof(*a->part));
-	while (te__h_q_next(&q, &r, &c, &n)) {
-		/* a chunk may extend from the first half of a gated row into the second */
-		first = c < a->cols ? te__h_min(n, a->cols - c) : 0;
-		if (first)
-			load_dx(a, r, c, first, dx);
-		if (first < n)
-			load_dx(a, r, c + first, n - first, dx + first);
-		put_dx(a, &q, r, c, n, dx);
-	}
-	te__h_q_end(&q);
+	if (!te__h_noop(a->q.noop))
+		te__h_q_run(&a->q, a->rows, a->gated ? 2 * a->cols : a->cols, bwd_chunk, a);
 }

@@ -17,7 +17,7 @@
  * SIGMOID sig(x)			w
  * Limits: x * s is -0 if s is 0, and act' of GELU, QGELU and SILU is s if w is 0, so that infinite
  * and overflowing terms do not become NaN.
- * exp is libm's on the host (1 ulp) and within 2 ulp on a GPU (expf, not __expf).
+ * exp is te__expf() of exp.h on the host (1.2 ulp) and within 2 ulp on a GPU (expf, not __expf).
  */
 struct te_k_act_fwd {
 	const void *x;

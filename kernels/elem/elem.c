@@ -5,23 +5,25 @@
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
-void te__h_bias_fwd(const struct te_k_bias_fwd *a)
+static void bias_part(void *arg, int64_t begin, int64_t end)
 {
+	const struct te_k_bias_fwd *a = arg;
 	float x[TE__H_CHUNK], bias[TE__H_CHUNK];
 
 	TE__H_CHUNKS(c, len, a->cols) {
 		te__h_load(a->dtype, a->bias, c, len, bias);
-		for (int64_t r = 0; r < a->rows; r++) {
+		for (int64_t r = begin; r < end; r++) {
 			te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
-			for (int64_t i = 0; i < len; i++)
-				x[i] += bias[i];
+			te__h_add_to(x, bias, len);
 			te__h_store(a->dtype, a->y, r * a->cols + c, len, x);
 		}
 	}
 }
 
-/* elements of a part: a multiple of TE__H_CHUNK */
-#define ADD_GRAIN (16 * TE__H_CHUNK)
+void te__h_bias_fwd(const struct te_k_bias_fwd *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bias_part, (void *)(uintptr_t)a);
+}
 
 static void add_part(void *arg, int64_t begin, int64_t end)
 {
@@ -31,36 +33,56 @@ static void add_part(void *arg, int64_t begin, int64_t end)
 	TE__H_CHUNKS(c, len, end - begin) {
 		te__h_load(a->dtype, a->a, begin + c, len, x);
 		te__h_load(a->dtype, a->b, begin + c, len, y);
-		for (int64_t i = 0; i < len; i++)
-			y[i] = x[i] + y[i];
-		te__h_store(a->dtype, a->y, begin + c, len, y);
+		te__h_add_to(x, y, len);
+		te__h_store(a->dtype, a->y, begin + c, len, x);
 	}
 }
 
 void te__h_add(const struct te_k_add *a)
 {
-	te__k_for(a->n, ADD_GRAIN, add_part, (void *)(uintptr_t)a);
+	te__k_for(a->n, TE__H_GRAIN, add_part, (void *)(uintptr_t)a);
+}
+
+/* v: 8 elements of each of n groups from first on; draws of 16 groups at a time are vectors */
+TE__SIMD_BODY void drop_body(float *restrict v, uint64_t seed, uint64_t offset, uint32_t tag,
+			     uint32_t threshold, float factor, uint64_t first, int64_t n)
+{
+	for (int64_t g0 = 0; g0 < n; g0 += 16) {
+		struct te_philox r[16];
+		const int ng = (int)te__h_min(n - g0, 16);
+
+		for (int g = 0; g < 16; g++)
+			r[g] = te_philox_flat(seed, offset, tag, first + (uint64_t)(g0 + g));
+		for (int g = 0; g < ng; g++)
+			for (int i = 0; i < 8; i++) {
+				float *x = v + 8 * (g0 + g) + i;
+
+				*x = te_philox_lane(&r[g], i) >= threshold ? *x * factor : 0.0f;
+			}
+	}
+}
+static TE__SIMD(void, drop,
+		(float *v, uint64_t seed, uint64_t offset, uint32_t tag, uint32_t threshold,
+		 float factor, uint64_t first, int64_t n),
+		(v, seed, offset, tag, threshold, factor, first, n))
+
+static void dropout_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_dropout *a = arg;
+	const float factor = 65536.0f / (float)(65536 - a->threshold);
+	float x[TE__H_CHUNK] = { 0 };
+
+	TE__H_CHUNKS(c, len, end - begin) {
+		te__h_load(a->dtype, a->x, begin + c, len, x);
+		drop(x, *a->seed, *a->offset, a->tag, a->threshold, factor,
+		     (uint64_t)(begin + c) / 8, (len + 7) / 8);
+		te__h_store(a->dtype, a->y, begin + c, len, x);
+	}
 }
 
 void te__h_dropout(const struct te_k_dropout *a)
 {
-	const float factor = 65536.0f / (float)(65536 - a->threshold);
-	const uint64_t seed = *a->seed, offset = *a->offset;
-	float x[TE__H_CHUNK];
-
-	TE__H_CHUNKS(c, len, a->n) {
-		te__h_load(a->dtype, a->x, c, len, x);
-		for (int64_t i0 = 0; i0 < len; i0 += 8) {
-			const struct te_philox r =
-				te_philox_flat(seed, offset, a->tag, (uint64_t)(c + i0) / 8);
-
-			for (int i = 0; i < 8 && i0 + i < len; i++)
-				x[i0 + i] = te_philox_lane(&r, i) >= a->threshold ?
-						    x[i0 + i] * factor :
-						    0.0f;
-		}
-		te__h_store(a->dtype, a->y, c, len, x);
-	}
+	te__k_for(a->n, TE__H_GRAIN, dropout_part, (void *)(uintptr_t)a);
 }
 
 void te__h_rng_next(const struct te_k_rng_next *a)

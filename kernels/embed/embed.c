@@ -2,12 +2,14 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
-void te__h_embed_fwd(const struct te_k_embed_fwd *a)
+static void fwd_part(void *arg, int64_t begin, int64_t end)
 {
+	const struct te_k_embed_fwd *a = arg;
 	float v[TE__H_CHUNK];
 
-	for (int64_t r = 0; r < a->rows; r++) {
+	for (int64_t r = begin; r < end; r++) {
 		const int64_t token = a->tokens[r];
 		const int known = token >= 0 && token < a->vocab;
 
@@ -17,68 +19,97 @@ void te__h_embed_fwd(const struct te_k_embed_fwd *a)
 				       (size_t)len * sizeof(*v));
 			else
 				memset(v, 0, (size_t)len * sizeof(*v));
-			if (a->pos) {
-				const float *pos = a->pos + r % a->seqlen * a->width + c;
-
-				for (int64_t i = 0; i < len; i++)
-					v[i] += pos[i];
-			}
+			if (a->pos)
+				te__h_add_to(v, a->pos + r % a->seqlen * a->width + c, len);
 			te__h_store(a->dtype, a->y, r * a->width + c, len, v);
 		}
 	}
 }
 
-static int seen(const int32_t *tokens, int64_t r)
+void te__h_embed_fwd(const struct te_k_embed_fwd *a)
 {
-	for (int64_t i = 0; i < r; i++)
-		if (tokens[i] == tokens[r])
-			return 1;
-	return 0;
+	te__k_for(a->rows, te__h_rows_grain(a->width, 1), fwd_part, (void *)(uintptr_t)a);
+}
+
+/* the number of rows begin to end - 1, at most TE__H_CHUNK, that have this token */
+TE__SIMD_BODY int32_t count_body(const int32_t *tokens, int64_t begin, int64_t end, int32_t token)
+{
+	int32_t n = 0;
+
+	for (int64_t i = begin; i < end; i++)
+		n += tokens[i] == token;
+	return n;
+}
+static TE__SIMD(int32_t, count,
+		(const int32_t *tokens, int64_t begin, int64_t end, int32_t token),
+		(tokens, begin, end, token))
+
+/* the first row from begin to end - 1 that has this token, or end */
+static int64_t find(const int32_t *tokens, int64_t begin, int64_t end, int32_t token)
+{
+	for (int64_t i; begin < end; begin = i) {
+		i = te__h_min(end, begin + 256);
+		if (count(tokens, begin, i, token))
+			break;
+	}
+	while (begin < end && tokens[begin] != token)
+		begin++;
+	return begin;
 }
 
 /* add to the table: columns c .. c + n - 1 of dy, of row r and the later rows of its token */
 static void add_token(const struct te_k_embed_bwd *a, int64_t r, int64_t c, int64_t n)
 {
 	const int32_t token = a->tokens[r];
-	float *table = a->dtable + token * a->width + c;
 	float dy[TE__H_CHUNK], sum[TE__H_CHUNK];
 
 	memset(sum, 0, (size_t)n * sizeof(*sum));
-	for (; r < a->rows; r++) {
-		if (a->tokens[r] != token)
-			continue;
+	for (; r < a->rows; r = find(a->tokens, r + 1, a->rows, token)) {
 		te__h_load(a->dtype, a->dy, r * a->width + c, n, dy);
-		for (int64_t i = 0; i < n; i++)
-			sum[i] += dy[i];
+		te__h_add_to(sum, dy, n);
 	}
-	for (int64_t i = 0; i < n; i++)
-		table[i] += sum[i];
+	te__h_add_to(a->dtable + token * a->width + c, sum, n);
 }
 
-void te__h_embed_bwd(const struct te_k_embed_bwd *a)
+/* the tokens that occur first in rows begin to end - 1 */
+static void bwd_part(void *arg, int64_t begin, int64_t end)
 {
-	for (int64_t r = 0; r < a->rows; r++) {
-		if (a->tokens[r] < 0 || a->tokens[r] >= a->vocab || seen(a->tokens, r))
+	const struct te_k_embed_bwd *a = arg;
+
+	for (int64_t r = begin; r < end; r++) {
+		const int32_t token = a->tokens[r];
+
+		if (token < 0 || token >= a->vocab || find(a->tokens, 0, r, token) < r)
 			continue;
 		TE__H_CHUNKS(c, len, a->width)
 			add_token(a, r, c, len);
 	}
 }
 
-void te__h_pos_bwd(const struct te_k_pos_bwd *a)
+void te__h_embed_bwd(const struct te_k_embed_bwd *a)
 {
+	te__k_for(a->rows, te__h_rows_grain(a->width, 1), bwd_part, (void *)(uintptr_t)a);
+}
+
+static void pos_bwd_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_pos_bwd *a = arg;
 	float dy[TE__H_CHUNK], sum[TE__H_CHUNK];
 
-	for (int64_t t = 0; t < a->seqlen; t++)
+	for (int64_t t = begin; t < end; t++)
 		TE__H_CHUNKS(c, len, a->width) {
 			memset(sum, 0, (size_t)len * sizeof(*sum));
 			for (int64_t b = 0; b < a->batch; b++) {
 				te__h_load(a->dtype, a->dy, (b * a->seqlen + t) * a->width + c,
 					   len, dy);
-				for (int64_t i = 0; i < len; i++)
-					sum[i] += dy[i];
+				te__h_add_to(sum, dy, len);
 			}
-			for (int64_t i = 0; i < len; i++)
-				a->dpos[t * a->width + c + i] += sum[i];
+			te__h_add_to(a->dpos + t * a->width + c, sum, len);
 		}
+}
+
+void te__h_pos_bwd(const struct te_k_pos_bwd *a)
+{
+	te__k_for(a->seqlen, te__h_rows_grain(a->batch * a->width, 1), pos_bwd_part,
+		  (void *)(uintptr_t)a);
 }

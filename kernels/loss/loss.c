@@ -2,41 +2,47 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
 static int counts(int32_t target, int64_t nclasses, int32_t ignore_index)
 {
 	return target != ignore_index && target >= 0 && target < nclasses;
 }
 
+static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
+{
+	const int32_t target = a->targets[r];
+	const int64_t row = r * a->cols;
+	float x[TE__H_CHUNK], most = -INFINITY;
+	double sum = 0.0, lse;
+
+	TE__H_CHUNKS(c, len, a->nclasses) {
+		te__h_load(a->dtype, a->logits, row + c, len, x);
+		most = te__h_max(x, len, most);
+	}
+	TE__H_CHUNKS(c, len, a->nclasses) {
+		te__h_load(a->dtype, a->logits, row + c, len, x);
+		te__h_exp(x, most, len);
+		sum += te__h_sum(x, len);
+	}
+	lse = (double)most + log(sum);
+	a->lse[r] = (float)lse;
+	a->row_loss[r] = 0.0f;
+	if (counts(target, a->nclasses, a->ignore_index)) {
+		te__h_load(a->dtype, a->logits, row + target, 1, x);
+		a->row_loss[r] = (float)(lse - (double)x[0]);
+	}
+}
+
+static void fwd_part(void *arg, int64_t begin, int64_t end)
+{
+	for (int64_t r = begin; r < end; r++)
+		fwd_row(arg, r);
+}
+
 void te__h_ce_fwd(const struct te_k_ce_fwd *a)
 {
-	float x[TE__H_CHUNK];
-
-	for (int64_t r = 0; r < a->rows; r++) {
-		const int32_t target = a->targets[r];
-		const int64_t row = r * a->cols;
-		float most = -INFINITY;
-		double sum = 0.0, lse;
-
-		TE__H_CHUNKS(c, len, a->nclasses) {
-			te__h_load(a->dtype, a->logits, row + c, len, x);
-			for (int64_t i = 0; i < len; i++)
-				most = x[i] > most ? x[i] : most;
-		}
-		TE__H_CHUNKS(c, len, a->nclasses) {
-			te__h_load(a->dtype, a->logits, row + c, len, x);
-			for (int64_t i = 0; i < len; i++)
-				x[i] = expf(x[i] - most);
-			sum += te__h_sum(x, len);
-		}
-		lse = (double)most + log(sum);
-		a->lse[r] = (float)lse;
-		a->row_loss[r] = 0.0f;
-		if (counts(target, a->nclasses, a->ignore_index)) {
-			te__h_load(a->dtype, a->logits, row + target, 1, x);
-			a->row_loss[r] = (float)(lse - (double)x[0]);
-		}
-	}
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), fwd_part, (void *)(uintptr_t)a);
 }
 
 void te__h_ce_reduce(const struct te_k_ce_reduce *a)
@@ -53,29 +59,36 @@ void te__h_ce_reduce(const struct te_k_ce_reduce *a)
 	*a->count = (float)n;
 }
 
-void te__h_ce_bwd(const struct te_k_ce_bwd *a)
+static void bwd_row(const struct te_k_ce_bwd *a, float factor, int64_t r)
 {
-	const float factor = a->grad_scale / *a->count;
+	const int32_t target = a->targets[r];
+	const int on = counts(target, a->nclasses, a->ignore_index);
 	float x[TE__H_CHUNK];
 
-	for (int64_t r = 0; r < a->rows; r++) {
-		const int32_t target = a->targets[r];
-		const int on = counts(target, a->nclasses, a->ignore_index);
-		const float lse = a->lse[r];
+	TE__H_CHUNKS(c, len, a->cols) {
+		int64_t n = on ? te__h_min(len, a->nclasses - c) : 0;
 
-		TE__H_CHUNKS(c, len, a->cols) {
-			const int64_t n = on ? te__h_min(len, a->nclasses - c) : 0;
-
-			te__h_load(a->dtype, a->logits, r * a->cols + c, len, x);
-			for (int64_t i = 0; i < n; i++)
-				x[i] = expf(x[i] - lse);
-			if (on && target >= c && target < c + len)
-				x[target - c] -= 1.0f;
-			for (int64_t i = 0; i < n; i++)
-				x[i] *= factor;
-			for (int64_t i = n > 0 ? n : 0; i < len; i++)
-				x[i] = 0.0f;
-			te__h_store(a->dtype, a->dlogits, r * a->cols + c, len, x);
-		}
+		n = n < 0 ? 0 : n;
+		te__h_load(a->dtype, a->logits, r * a->cols + c, n, x);
+		te__h_exp(x, a->lse[r], n);
+		if (on && target >= c && target < c + len)
+			x[target - c] -= 1.0f;
+		te__h_scale_by(x, factor, n);
+		memset(x + n, 0, (size_t)(len - n) * sizeof(*x));
+		te__h_store(a->dtype, a->dlogits, r * a->cols + c, len, x);
 	}
+}
+
+static void bwd_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_ce_bwd *a = arg;
+	const float factor = a->grad_scale / *a->count;
+
+	for (int64_t r = begin; r < end; r++)
+		bwd_row(a, factor, r);
+}
+
+void te__h_ce_bwd(const struct te_k_ce_bwd *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bwd_part, (void *)(uintptr_t)a);
 }

@@ -2,12 +2,60 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
-static void load_gain(const float *gamma, int zero_centered, int64_t c, int64_t n, float *gain)
+/* gain of element i: one is 1 where gamma is zero-centered, else -0, which changes no bit */
+static float gain_one(int zero_centered)
+{
+	return zero_centered ? 1.0f : -0.0f;
+}
+
+/* x = (x - mean) * rstd * gain */
+TE__SIMD_BODY void normalize_body(float *restrict x, float mean, float rstd,
+				  const float *restrict gamma, float one, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
-		gain[i] = zero_centered ? 1.0f + gamma[c + i] : gamma[c + i];
+		x[i] = (x[i] - mean) * rstd * (one + gamma[i]);
 }
+static TE__SIMD(void, normalize,
+		(float *x, float mean, float rstd, const float *gamma, float one, int64_t n),
+		(x, mean, rstd, gamma, one, n))
+
+/* g *= gain, x = xhat */
+TE__SIMD_BODY void g_xhat_body(float *restrict g, float *restrict x, float mean, float rstd,
+			       const float *restrict gamma, float one, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		g[i] *= one + gamma[i];
+		x[i] = (x[i] - mean) * rstd;
+	}
+}
+static TE__SIMD(void, g_xhat,
+		(float *g, float *x, float mean, float rstd, const float *gamma, float one,
+		 int64_t n),
+		(g, x, mean, rstd, gamma, one, n))
+
+/* g = rstd * (g - mean_g - xhat * mean_gx) */
+TE__SIMD_BODY void dx_body(float *restrict g, const float *restrict xhat, float rstd, float mean_g,
+			   float mean_gx, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
+}
+static TE__SIMD(void, dx,
+		(float *g, const float *xhat, float rstd, float mean_g, float mean_gx, int64_t n),
+		(g, xhat, rstd, mean_g, mean_gx, n))
+
+/* sum += dy * xhat */
+TE__SIMD_BODY void add_dw_body(float *restrict sum, const float *restrict dy,
+			       const float *restrict x, float mean, float rstd, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		sum[i] += dy[i] * ((x[i] - mean) * rstd);
+}
+static TE__SIMD(void, add_dw,
+		(float *sum, const float *dy, const float *x, float mean, float rstd, int64_t n),
+		(sum, dy, x, mean, rstd, n))
 
 /* in FP64; the mean of RMSNorm is 0, so that its variance is the mean of squares */
 static void row_stats(const struct te_k_norm_fwd *a, int64_t r)
@@ -31,111 +79,106 @@ static void row_stats(const struct te_k_norm_fwd *a, int64_t r)
 	a->rstd[r] = (float)(1.0 / sqrt(var / (double)a->cols + (double)a->eps));
 }
 
+static void fwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
+{
+	const struct te_k_norm_fwd *a = arg;
+
+	if (!c) /* first chunk of the row, before y, which may be x, is written */
+		row_stats(a, r);
+	te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
+	normalize(v, a->mean ? a->mean[r] : 0.0f, a->rstd[r], a->gamma + c,
+		  gain_one(a->zero_centered), n);
+	if (a->beta)
+		te__h_add_to(v, a->beta + c, n);
+	if (a->y)
+		te__h_store(a->dtype, a->y, r * a->cols + c, n, v);
+	else
+		te__h_round(a->dtype, n, v);
+}
+
 void te__h_norm_fwd(const struct te_k_norm_fwd *a)
 {
-	float x[TE__H_CHUNK], gain[TE__H_CHUNK];
-	int64_t r, c, n;
-	struct te__h_q q;
-
-	if (te__h_noop(a->q.noop))
-		return;
-	te__h_q_begin(&q, &a->q, a->rows, a->cols);
-	while (te__h_q_next(&q, &r, &c, &n)) {
-		float mean, rstd;
-
-		if (!c) /* first chunk of the row, before y, which may be x, is written */
-			row_stats(a, r);
-		mean = a->mean ? a->mean[r] : 0.0f;
-		rstd = a->rstd[r];
-		te__h_load(a->dtype, a->x, r * a->cols + c, n, x);
-		load_gain(a->gamma, a->zero_centered, c, n, gain);
-		for (int64_t i = 0; i < n; i++)
-			x[i] = (x[i] - mean) * rstd * gain[i];
-		if (a->beta)
-			for (int64_t i = 0; i < n; i++)
-				x[i] += a->beta[c + i];
-		if (a->y)
-			te__h_store(a->dtype, a->y, r * a->cols + c, n, x);
-		else
-			te__h_round(a->dtype, n, x);
-		te__h_q_put(&q, x, r, c, n);
-	}
-	te__h_q_end(&q);
+	if (!te__h_noop(a->q.noop))
+		te__h_q_run(&a->q, a->rows, a->cols, fwd_chunk, a);
 }
 
 /* g = dy * gain and xhat of a chunk of a row */
 static void load_g_xhat(const struct te_k_norm_bwd *a, int64_t r, int64_t c, int64_t n, float *g,
 			float *xhat)
 {
-	const float mean = a->mean ? a->mean[r] : 0.0f, rstd = a->rstd[r];
-	float gain[TE__H_CHUNK];
-
 	te__h_load(a->dtype, a->dy, r * a->cols + c, n, g);
 	te__h_load(a->dtype, a->x, r * a->cols + c, n, xhat);
-	load_gain(a->gamma, a->zero_centered, c, n, gain);
-	for (int64_t i = 0; i < n; i++) {
-		g[i] *= gain[i];
-		xhat[i] = (xhat[i] - mean) * rstd;
+	g_xhat(g, xhat, a->mean ? a->mean[r] : 0.0f, a->rstd[r], a->gamma + c,
+	       gain_one(a->zero_centered), n);
+}
+
+static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
+{
+	float g[TE__H_CHUNK], xhat[TE__H_CHUNK], dres[TE__H_CHUNK];
+	double sum_g = 0.0, sum_gx = 0.0;
+	float mean_g, mean_gx;
+
+	TE__H_CHUNKS(c, len, a->cols) {
+		load_g_xhat(a, r, c, len, g, xhat);
+		if (a->mean)
+			sum_g += te__h_sum(g, len);
+		sum_gx += te__h_dot(g, xhat, len);
 	}
+	mean_g = (float)(sum_g / (double)a->cols);
+	mean_gx = (float)(sum_gx / (double)a->cols);
+	TE__H_CHUNKS(c, len, a->cols) {
+		load_g_xhat(a, r, c, len, g, xhat);
+		dx(g, xhat, a->rstd[r], mean_g, mean_gx, len);
+		if (a->dres) {
+			te__h_load(a->dtype, a->dres, r * a->cols + c, len, dres);
+			te__h_add_to(g, dres, len);
+		}
+		te__h_store(a->dtype, a->dx, r * a->cols + c, len, g);
+	}
+}
+
+static void bwd_part(void *arg, int64_t begin, int64_t end)
+{
+	for (int64_t r = begin; r < end; r++)
+		bwd_row(arg, r);
 }
 
 void te__h_norm_bwd(const struct te_k_norm_bwd *a)
 {
-	float g[TE__H_CHUNK], xhat[TE__H_CHUNK], dres[TE__H_CHUNK];
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bwd_part, (void *)(uintptr_t)a);
+}
 
-	for (int64_t r = 0; r < a->rows; r++) {
-		const float rstd = a->rstd[r];
-		double sum_g = 0.0, sum_gx = 0.0;
-		float mean_g, mean_gx;
+/* begin is the first row of a partial sum */
+static void dw_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_norm_dw *a = arg;
+	float dy[TE__H_CHUNK], x[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++) {
+		const int64_t part = r / TE_K_PART_ROWS * a->cols;
+		const float mean = a->mean ? a->mean[r] : 0.0f, rstd = a->rstd[r];
 
 		TE__H_CHUNKS(c, len, a->cols) {
-			load_g_xhat(a, r, c, len, g, xhat);
-			if (a->mean)
-				sum_g += te__h_sum(g, len);
-			sum_gx += te__h_dot(g, xhat, len);
-		}
-		mean_g = (float)(sum_g / (double)a->cols);
-		mean_gx = (float)(sum_gx / (double)a->cols);
-		TE__H_CHUNKS(c, len, a->cols) {
-			load_g_xhat(a, r, c, len, g, xhat);
-			for (int64_t i = 0; i < len; i++)
-				g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
-			if (a->dres) {
-				te__h_load(a->dtype, a->dres, r * a->cols + c, len, dres);
-				for (int64_t i = 0; i < len; i++)
-					g[i] += dres[i];
+			const size_t nbytes = (size_t)len * sizeof(float);
+			float *gamma = a->part_gamma + part + c;
+			float *beta = a->part_beta ? a->part_beta + part + c : NULL;
+
+			if (r % TE_K_PART_ROWS == 0) {
+				memset(gamma, 0, nbytes);
+				if (beta)
+					memset(beta, 0, nbytes);
 			}
-			te__h_store(a->dtype, a->dx, r * a->cols + c, len, g);
+			te__h_load(a->dtype, a->dy, r * a->cols + c, len, dy);
+			te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
+			add_dw(gamma, dy, x, mean, rstd, len);
+			if (beta)
+				te__h_add_to(beta, dy, len);
 		}
 	}
 }
 
 void te__h_norm_dw(const struct te_k_norm_dw *a)
 {
-	float dy[TE__H_CHUNK], x[TE__H_CHUNK];
-
-	for (int64_t p = 0; p < TE_K_NPARTS(a->rows); p++) {
-		const int64_t end = te__h_min((p + 1) * TE_K_PART_ROWS, a->rows);
-		const size_t nbytes = (size_t)a->cols * sizeof(float);
-
-		memset(a->part_gamma + p * a->cols, 0, nbytes);
-		if (a->part_beta)
-			memset(a->part_beta + p * a->cols, 0, nbytes);
-		for (int64_t r = p * TE_K_PART_ROWS; r < end; r++) {
-			const float mean = a->mean ? a->mean[r] : 0.0f, rstd = a->rstd[r];
-
-			TE__H_CHUNKS(c, len, a->cols) {
-				float *pg = a->part_gamma + p * a->cols + c;
-				float *pb = a->part_beta ? a->part_beta + p * a->cols + c : NULL;
-
-				te__h_load(a->dtype, a->dy, r * a->cols + c, len, dy);
-				te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
-				for (int64_t i = 0; i < len; i++)
-					pg[i] += dy[i] * ((x[i] - mean) * rstd);
-				if (a->part_beta)
-					for (int64_t i = 0; i < len; i++)
-						pb[i] += dy[i];
-			}
-		}
-	}
+	te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), dw_part,
+		  (void *)(uintptr_t)a);
 }

@@ -2,17 +2,25 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
-void te__h_sumsq(const struct te_k_sumsq *a)
+static void sumsq_part(void *arg, int64_t first, int64_t last)
 {
+	const struct te_k_sumsq *a = arg;
 	const int64_t run = (a->n + TE_K_SUMSQ_PARTS - 1) / TE_K_SUMSQ_PARTS;
 
-	for (int64_t p = 0; p < TE_K_SUMSQ_PARTS; p++) {
+	for (int64_t p = first; p < last; p++) {
 		const int64_t begin = te__h_min(p * run, a->n);
 		const int64_t end = te__h_min(begin + run, a->n);
 
 		a->part[p] = te__h_dot(a->x + begin, a->x + begin, end - begin);
 	}
+}
+
+void te__h_sumsq(const struct te_k_sumsq *a)
+{
+	te__k_for(TE_K_SUMSQ_PARTS, te__h_rows_grain(a->n / TE_K_SUMSQ_PARTS + 1, 1), sumsq_part,
+		  (void *)(uintptr_t)a);
 }
 
 void te__h_adamw_begin(const struct te_k_adamw_begin *a)
@@ -40,32 +48,71 @@ void te__h_adamw_begin(const struct te_k_adamw_begin *a)
 	s->beta2_t *= (double)a->beta2;
 }
 
-void te__h_adamw(const struct te_k_adamw *a)
+/* the numbers of a step */
+struct step {
+	float b1, b2, one_b1, one_b2, c1, c2, clip, lr, eps, decay;
+};
+
+TE__SIMD_BODY void update_body(const struct step *s, float *restrict w, float *restrict m,
+			       float *restrict v, const float *restrict grad, int decays, int n)
 {
-	const struct te_k_adamw_state *s = a->state;
-	const float b1 = a->beta1, b2 = a->beta2, one_b1 = 1.0f - b1, one_b2 = 1.0f - b2;
-	const float c1 = (float)(1.0 - s->beta1_t), c2 = (float)(1.0 - s->beta2_t);
-	const float clip = s->clip, lr = s->lr, eps = a->eps, decay = a->weight_decay;
+	const struct step k = *s;
 	float u[TE_K_ALIGN_WEIGHT];
 
-	if (s->skip)
-		return;
-	for (int64_t i0 = 0; i0 < a->n; i0 += TE_K_ALIGN_WEIGHT) {
-		const int n = (int)te__h_min(a->n - i0, TE_K_ALIGN_WEIGHT);
-		float *w = a->w + i0, *m = a->m + i0, *v = a->v + i0;
-		const float *grad = a->g + i0;
+	for (int i = 0; i < n; i++) {
+		const float g = grad[i] * k.clip;
 
-		for (int i = 0; i < n; i++) {
-			const float g = grad[i] * clip;
-
-			m[i] = b1 * m[i] + one_b1 * g;
-			v[i] = b2 * v[i] + one_b2 * g * g;
-			u[i] = m[i] / c1 / (sqrtf(v[i] / c2) + eps);
-		}
-		if (a->decay[i0 / TE_K_ALIGN_WEIGHT])
-			for (int i = 0; i < n; i++)
-				u[i] += decay * w[i];
-		for (int i = 0; i < n; i++)
-			w[i] -= lr * u[i];
+		m[i] = k.b1 * m[i] + k.one_b1 * g;
+		v[i] = k.b2 * v[i] + k.one_b2 * g * g;
+		u[i] = m[i] / k.c1 / (sqrtf(v[i] / k.c2) + k.eps);
 	}
+	if (decays)
+		for (int i = 0; i < n; i++)
+			u[i] += k.decay * w[i];
+	for (int i = 0; i < n; i++)
+		w[i] -= k.lr * u[i];
+}
+
+/* blocks begin to end - 1 of TE_K_ALIGN_WEIGHT elements */
+TE__SIMD_BODY void update_blocks_body(const struct te_k_adamw *a, const struct step *s,
+				      int64_t begin, int64_t end)
+{
+	for (int64_t b = begin; b < end; b++) {
+		const int64_t i = b * TE_K_ALIGN_WEIGHT;
+		const int n = (int)te__h_min(a->n - i, TE_K_ALIGN_WEIGHT);
+
+		update_body(s, a->w + i, a->m + i, a->v + i, a->g + i, a->decay[b], n);
+	}
+}
+static TE__SIMD(void, update_blocks,
+		(const struct te_k_adamw *a, const struct step *s, int64_t begin, int64_t end),
+		(a, s, begin, end))
+
+static void adamw_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_adamw *a = arg;
+	const struct te_k_adamw_state *s = a->state;
+	const struct step step = {
+		.b1 = a->beta1,
+		.b2 = a->beta2,
+		.one_b1 = 1.0f - a->beta1,
+		.one_b2 = 1.0f - a->beta2,
+		.c1 = (float)(1.0 - s->beta1_t),
+		.c2 = (float)(1.0 - s->beta2_t),
+		.clip = s->clip,
+		.lr = s->lr,
+		.eps = a->eps,
+		.decay = a->weight_decay,
+	};
+
+	update_blocks(a, &step, begin, end);
+}
+
+void te__h_adamw(const struct te_k_adamw *a)
+{
+	const int64_t nblocks = (a->n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT;
+
+	if (!a->state->skip)
+		te__k_for(nblocks, TE__H_GRAIN / TE_K_ALIGN_WEIGHT / 4, adamw_part,
+			  (void *)(uintptr_t)a);
 }

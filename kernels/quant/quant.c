@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
 #include <float.h>
 
@@ -11,28 +12,41 @@ void te__h_clear(const struct te_k_clear *a)
 		*a->word = 0.0f;
 }
 
-void te__h_fill(const struct te_k_fill *a)
+/* words begin to end - 1; of single bytes, all of them */
+static void fill_part(void *arg, int64_t begin, int64_t end)
 {
+	const struct te_k_fill *a = arg;
+
 	if (a->elem == 1) {
-		memset(a->dst, (int)(a->value & 0xff), (size_t)a->n);
+		memset((uint8_t *)a->dst + begin, (int)(a->value & 0xff), (size_t)(end - begin));
 		return;
 	}
-	for (int64_t i = 0; i < a->n; i++)
+	for (int64_t i = begin; i < end; i++)
 		((uint32_t *)a->dst)[i] = a->value;
+}
+
+void te__h_fill(const struct te_k_fill *a)
+{
+	te__k_for(a->n, 4 * TE__H_GRAIN, fill_part, (void *)(uintptr_t)a);
+}
+
+static void amax_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_amax *a = arg;
+	float v[TE__H_CHUNK];
+	uint32_t m = 0;
+
+	TE__H_CHUNKS(c, len, end - begin) {
+		te__h_load(a->dtype, a->x, begin + c, len, v);
+		m = te__h_amax_bits(v, len, m);
+	}
+	te__h_amax_fold(a->amax, m);
 }
 
 void te__h_amax(const struct te_k_amax *a)
 {
-	float v[TE__H_CHUNK];
-	uint32_t m = 0;
-
-	if (te__h_noop(a->noop))
-		return;
-	TE__H_CHUNKS(i, len, a->n) {
-		te__h_load(a->dtype, a->x, i, len, v);
-		m = te__h_amax_bits(v, len, m);
-	}
-	te__h_amax_fold(a->amax, m);
+	if (!te__h_noop(a->noop))
+		te__k_for(a->n, TE__H_GRAIN, amax_part, (void *)(uintptr_t)a);
 }
 
 static int no_scale_from(float amax)
@@ -85,29 +99,26 @@ void te__h_scale_delayed(const struct te_k_scale_delayed *a)
 	}
 }
 
-void te__h_quantize(const struct te_k_quantize *a)
+static void quantize_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
-	float v[TE__H_CHUNK];
-	struct te__h_q q;
-	int64_t r, c, n;
+	const struct te_k_quantize *a = arg;
 
-	if (te__h_noop(a->q.noop))
-		return;
-	te__h_q_begin(&q, &a->q, a->rows, a->cols);
-	while (te__h_q_next(&q, &r, &c, &n)) {
-		te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
-		te__h_q_put(&q, v, r, c, n);
-	}
-	te__h_q_end(&q);
+	te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
 }
 
-void te__h_dequantize(const struct te_k_dequantize *a)
+void te__h_quantize(const struct te_k_quantize *a)
 {
-	const float *value = a->xdtype == TE_DTYPE_E4M3 ? te__e4m3_values : te__e5m2_values;
+	if (!te__h_noop(a->q.noop))
+		te__h_q_run(&a->q, a->rows, a->cols, quantize_chunk, a);
+}
+
+static void dequantize_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_dequantize *a = arg;
 	const uint8_t *x = a->x;
 	float v[TE__H_CHUNK];
 
-	for (int64_t r = 0; r < a->rows; r++)
+	for (int64_t r = begin; r < end; r++)
 		for (int64_t c = 0, n; c < a->cols; c += n) {
 			/* of one scale */
 			const float scale_inv = a->scale_inv[te_k_scale_index(
@@ -115,20 +126,29 @@ void te__h_dequantize(const struct te_k_dequantize *a)
 			const int64_t at = r * a->cols + c;
 
 			n = te__h_min(a->cols - c, a->scaling ? TE_K_BLOCK : TE__H_CHUNK);
-			for (int64_t i = 0; i < n; i++)
-				v[i] = value[x[at + i]] * scale_inv;
+			te__h_decode(a->xdtype, x + at, scale_inv, n, v);
 			te__h_store(a->ydtype, a->y, at, n, v);
 		}
 }
 
-void te__h_cast(const struct te_k_cast *a)
+void te__h_dequantize(const struct te_k_dequantize *a)
 {
+	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), dequantize_part, (void *)(uintptr_t)a);
+}
+
+static void cast_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_cast *a = arg;
 	float v[TE__H_CHUNK];
 
-	if (te__h_noop(a->noop))
-		return;
-	TE__H_CHUNKS(c, len, a->n) {
-		te__h_load(a->xdtype, a->x, c, len, v);
-		te__h_store(a->ydtype, a->y, c, len, v);
+	TE__H_CHUNKS(c, len, end - begin) {
+		te__h_load(a->xdtype, a->x, begin + c, len, v);
+		te__h_store(a->ydtype, a->y, begin + c, len, v);
 	}
+}
+
+void te__h_cast(const struct te_k_cast *a)
+{
+	if (!te__h_noop(a->noop))
+		te__k_for(a->n, TE__H_GRAIN, cast_part, (void *)(uintptr_t)a);
 }

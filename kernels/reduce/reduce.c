@@ -2,35 +2,46 @@
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
+
+/* begin is the first row of a partial sum */
+static void colsum_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_colsum *a = arg;
+	float x[TE__H_CHUNK];
+
+	for (int64_t r = begin; r < end; r++) {
+		float *part = a->part + r / TE_K_PART_ROWS * a->cols;
+
+		if (r % TE_K_PART_ROWS == 0)
+			memset(part, 0, (size_t)a->cols * sizeof(*part));
+		TE__H_CHUNKS(c, len, a->cols) {
+			te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
+			te__h_add_to(part + c, x, len);
+		}
+	}
+}
 
 void te__h_colsum(const struct te_k_colsum *a)
 {
-	float x[TE__H_CHUNK];
+	te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), colsum_part,
+		  (void *)(uintptr_t)a);
+}
 
-	for (int64_t p = 0; p < TE_K_NPARTS(a->rows); p++) {
-		const int64_t end = te__h_min((p + 1) * TE_K_PART_ROWS, a->rows);
-		float *part = a->part + p * a->cols;
+static void part_sum_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_part_sum *a = arg;
+	float sum[TE__H_CHUNK];
 
-		memset(part, 0, (size_t)a->cols * sizeof(*part));
-		for (int64_t r = p * TE_K_PART_ROWS; r < end; r++)
-			TE__H_CHUNKS(c, len, a->cols) {
-				te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
-				for (int64_t i = 0; i < len; i++)
-					part[c + i] += x[i];
-			}
+	TE__H_CHUNKS(c, len, end - begin) {
+		memset(sum, 0, (size_t)len * sizeof(*sum));
+		for (int64_t p = 0; p < a->nparts; p++)
+			te__h_add_to(sum, a->part + p * a->cols + begin + c, len);
+		te__h_add_to(a->out + begin + c, sum, len);
 	}
 }
 
 void te__h_part_sum(const struct te_k_part_sum *a)
 {
-	float sum[TE__H_CHUNK];
-
-	TE__H_CHUNKS(c, len, a->cols) {
-		memset(sum, 0, (size_t)len * sizeof(*sum));
-		for (int64_t p = 0; p < a->nparts; p++)
-			for (int64_t i = 0; i < len; i++)
-				sum[i] += a->part[p * a->cols + c + i];
-		for (int64_t i = 0; i < len; i++)
-			a->out[c + i] += sum[i];
-	}
+	te__k_for(a->cols, te__h_rows_grain(a->nparts, 64), part_sum_part, (void *)(uintptr_t)a);
 }

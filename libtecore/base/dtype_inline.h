@@ -96,17 +96,44 @@ static inline uint16_t te__fp16_encode(float x)
 }
 
 /*
- * A multiplication adjusts the exponent: the code's bits, shifted to FP32's fields but
- * read with FP32's bias, give a value that is 2^112 too small, also for subnormals.
- * Infinity and NaN have exponent 31 and get FP32's exponent of all ones.
+ * |c| of a code whose mantissa ends at FP32's bit 23 - mbits and whose exponent has FP32's place:
+ * a is c, shifted by that. Normal: the difference of the biases is added. Subnormal: the mantissa
+ * of the smallest normal number is that of the code, plus a leading one, which a subtraction
+ * removes. No operand is subnormal, which would be slow.
  */
+static inline uint32_t te__f32_widen(uint32_t a, int bias)
+{
+	const uint32_t min_normal = (uint32_t)(127 + 1 - bias) << 23;
+	float sub = te__f32_from_bits(a | min_normal) - te__f32_from_bits(min_normal);
+
+	return a < 1u << 23 ? te__f32_bits(sub) : a + ((uint32_t)(127 - bias) << 23);
+}
+
+/* infinity and NaN have exponent 31 and get FP32's exponent of all ones */
 static inline float te__fp16_decode(uint16_t c)
 {
 	uint32_t a = (uint32_t)(c & 0x7fff) << 13;
-	uint32_t f = te__f32_bits(te__f32_from_bits(a) * 0x1p112f);
+	uint32_t f = a >= (31u << 23) ? a | TE__F32_INF : te__f32_widen(a, 15);
 
-	f = a >= (31u << 23) ? a | TE__F32_INF : f;
 	return te__f32_from_bits(f | (uint32_t)(c & 0x8000) << 16);
+}
+
+#define TE__F32_NAN 0x7fc00000u
+
+static inline float te__e4m3_decode(uint8_t c)
+{
+	uint32_t f = te__f32_widen((uint32_t)(c & 0x7f) << 20, 7);
+
+	f = (c & 0x7f) == 0x7f ? TE__F32_NAN : f;
+	return te__f32_from_bits(f | (uint32_t)(c & 0x80) << 24);
+}
+
+static inline float te__e5m2_decode(uint8_t c)
+{
+	uint32_t f = te__f32_widen((uint32_t)(c & 0x7f) << 21, 15);
+
+	f = (c & 0x7f) == 0x7c ? TE__F32_INF : (c & 0x7f) > 0x7c ? TE__F32_NAN : f;
+	return te__f32_from_bits(f | (uint32_t)(c & 0x80) << 24);
 }
 
 #endif

@@ -60,7 +60,7 @@ static double act_ref(int act, double x, double *ret_d, double *ret_a)
 
 /*
  * The sigmoid's argument carries up to 6 roundings, which exp turns into a relative error of 6 |a|
- * U32; exp, the sum and the quotient add 4. Where exp(-a) overflows, beyond |a| = 88, the
+ * U32; exp, the sum and the quotient add 4.4. Where exp(-a) overflows, beyond |a| = 88, the
  * sigmoid is 0 where 2^-127 is due, and subnormal results lose up to 2^-149. A
  * derivative also has 1 - s, whose error U32 counts absolutely, times |x| and the polynomial.
  */

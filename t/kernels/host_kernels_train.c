@@ -137,7 +137,7 @@ START_TEST(cross_entropy)
 			for (int64_t c = 0; c < nc; c++)
 				sum += exp((double)tt_get(dtype, x, r * cols + c) - most);
 			l = most + log(sum);
-			/* expf: 1 ulp and its argument's rounding, which the weight exp(x - most)
+			/* exp: 1.2 ulp and its argument's rounding, which the weight exp(x - most)
 			 * times |x - most| < 0.37 bounds; then lse is rounded */
 			hk_check_near(lse[r], l, 4 * U32 + 2 * U32 * fabs(l), "lse", r);
 			if (!on) {

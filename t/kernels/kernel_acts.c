@@ -10,9 +10,10 @@
 #include "kernel_lib.h"
 
 /*
- * exp has an error of 4 ulp (8 U) on a GPU and 1 on the host, tanh of 4 and 2; arguments have the
- * same bits. So sig has an error of 14 U of itself, and 1 - s of that or a rounding of 1; results
- * near the end of FP32's range, where exp becomes infinite on one side first, by 1e-36.
+ * exp has an error of 4 ulp (8 U) on a GPU and of 1.2 ulp (2.4 U) on the host; arguments have the
+ * same bits. The sum and the quotient round on both sides. So sig has an error of 15 U of itself,
+ * and 1 - s of that or a rounding of 1; results near the end of FP32's range, where exp becomes
+ * infinite on one side first, by 1e-36.
  */
 static double act_tol(int32_t act, double x, double y)
 {
@@ -34,7 +35,7 @@ static double act_d_tol(int32_t act, double x)
 	const double ax = fabs(x);
 
 	switch (act) {
-	case TE_ACT_GELU: /* 1 - t * t cancels: 14 U, times half x and the slope */
+	case TE_ACT_GELU: /* 1 - t * t cancels: 15 U, times half x and the slope */
 		return 16.0 * U32 * 0.5 * ax * 0.8 * (1.0 + 0.1342 * ax * ax) + 20.0 * U32;
 	case TE_ACT_RELU:
 	case TE_ACT_SRELU:

@@ -116,7 +116,7 @@ START_TEST(cross_entropy)
 				const double want = tt_get(dtype, b.dlogits, i);
 				const double p = i % cols < ncl ? (double)got[i] : 0.0;
 
-				/* exp within 4 ulp and 1 ulp, then two operations on each side */
+				/* exp within 4 ulp and 1.2 ulp, then two operations on each side */
 				kc_near(b.dlogits, i,
 					(16.0 * U32 * p + 2.0 * U32) * 0.7 / fmax(*count, 1.0) *
 							(want != 0.0) +

@@ -92,7 +92,9 @@ TT_SH += \
 	t/tools/t8008-te_perftest.t \
 	t/tools/t8009-te_train-graph.t \
 	t/tools/t8010-completion.t \
-	t/tools/t8011-tutorial.t
+	t/tools/t8011-tutorial.t \
+	t/tools/t8012-te_train-exits.t \
+	t/tools/t8013-te_train-trouble.t
 endif
 
 TEST_EXTENSIONS = .t

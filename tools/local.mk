@@ -75,6 +75,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/hfconfig.h \
 	tools/te_train/inflate.c \
 	tools/te_train/inflate.h \
+	tools/te_train/lock.c \
+	tools/te_train/lock.h \
 	tools/te_train/loop.c \
 	tools/te_train/loop.h \
 	tools/te_train/magic.c \
@@ -95,6 +97,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/say.h \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
+	tools/te_train/stop.c \
+	tools/te_train/stop.h \
 	tools/te_train/weights.c \
 	tools/te_train/weights.h
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \

@@ -73,7 +73,8 @@ static int resume(char *ret_text, size_t nbytes)
 
 #define NUMBERS(step)                                                                 \
 	"\"format\":1,\"model_digest\":\"0\",\"step\":" step ",\"best_val_nats\":1.5," \
-	"\"best_step\":1,\"train_tokens\":9,\"val_tokens\":1,\"rng_seed\":1,\"rng_offset\":0"
+	"\"best_step\":1,\"eval_step\":1,\"data_digest\":\"0\","       \
+	"\"train_tokens\":9,\"val_tokens\":1,\"rng_seed\":1,\"rng_offset\":0"
 #define OPTIONS(o) "\"options\":{" o "}"
 #define STATE(o) "{" NUMBERS("3") "," OPTIONS(o) "}"
 

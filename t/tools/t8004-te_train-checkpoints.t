@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checkpoints survive signals, full disks and crashes; damaged ones and other files are refused.
+# Checkpoints survive full disks and crashes; damaged ones and other files are refused.
 . "$abs_top_srcdir/t/lib/tap.sh"
 . "$abs_top_srcdir/t/tools/te_train.sh"
 
@@ -59,24 +59,6 @@ for f in $(cat want); do cmp c/$f good/$f; done >differ 2>&1
 ls c >have
 same "nothing is left over" want have
 empty "the old checkpoint is intact" differ
-
-# interrupted: the step is completed and saved, and the run can be resumed
-for sig in INT TERM; do
-	rm -rf i err # err of a run before has steps too, and a signal sent too early is lost
-	"$te_train" $micro --steps 1000000 --out i --log-every 1 text >out 2>err &
-	pid=$!
-	n=0
-	until grep -qs '^step [1-9][0-9]*/' err || [ $n = 100 ]; do
-		sleep 0.1
-		n=$((n + 1))
-	done
-	kill -$sig $pid
-	wait $pid
-	check "SIG$sig: exit status 130" test $? = 130
-	check "SIG$sig: saved" test -s i/state.safetensors
-	check "SIG$sig: summary" grep -q 'steps, .* tokens/s, checkpoint in i' out
-	check "SIG$sig: resumes" "$te_train" --resume i --stop-after 1
-done
 
 # --init starts anew from weights alone
 check "--init" "$te_train" --init good --steps 0 --out n text

@@ -50,3 +50,29 @@ fails()
 	[ -s why ] && cat err >>why
 	empty "$name" why
 }
+
+# wait_for PATTERN FILE: until a line matches, for 20 seconds at most
+wait_for()
+{
+	n=0
+	until grep -qs -- "$1" "$2"; do
+		[ $((n += 1)) -le 400 ] || return 1
+		sleep 0.05
+	done
+}
+
+# start ARGUMENT...: te_train in the background, $pid, with its first step made
+start()
+{
+	rm -f err # that of another run has steps too, and a signal sent too early ends the run
+	"$te_train" "$@" >out 2>err &
+	pid=$!
+	wait_for '^step [1-9][0-9]*/' err
+}
+
+# ends_with STATUS: $pid does
+ends_with()
+{
+	wait "$pid"
+	[ $? = "$1" ]
+}

@@ -212,6 +212,8 @@ static json_t *run_to_json(const struct model *m, json_t *options, const struct 
 	record_int(&rec, "step", p->step);
 	record_real(&rec, "best_val_nats", p->best_val);
 	record_int(&rec, "best_step", p->best_step);
+	record_int(&rec, "eval_step", p->eval_step);
+	record_text(&rec, "data_digest", p->data_digest);
 	record_int(&rec, "train_tokens", p->ntrain);
 	record_int(&rec, "val_tokens", p->nval);
 	record_int(&rec, "rng_seed", (int64_t)seed);
@@ -395,6 +397,9 @@ static int read_run(const struct st_file *f, struct run *ret_run)
 	run.p.step = record_get_int(&rd, "step", 0, MOST);
 	run.p.best_val = record_get_real(&rd, "best_val_nats", 0, INFINITY);
 	run.p.best_step = record_get_int(&rd, "best_step", 0, MOST);
+	run.p.eval_step = record_get_int(&rd, "eval_step", -1, MOST);
+	snprintf(run.p.data_digest, sizeof(run.p.data_digest), "%s",
+		 record_get_text(&rd, "data_digest"));
 	run.p.ntrain = record_get_int(&rd, "train_tokens", 0, INT64_MAX);
 	run.p.nval = record_get_int(&rd, "val_tokens", 0, INT64_MAX);
 	run.seed = (uint64_t)record_get_int(&rd, "rng_seed", INT64_MIN, INT64_MAX);

@@ -10,6 +10,7 @@
 
 #include <te/optim.h>
 
+#include "digest.h"
 #include "model.h"
 
 /* progress of a run */
@@ -17,7 +18,9 @@ struct progress {
 	int64_t step;	 /* optimizer steps done */
 	double best_val; /* nats per token; infinity before the first validation */
 	int64_t best_step;
+	int64_t eval_step;    /* of the last validation, or -1 */
 	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
+	char data_digest[2 * DIGEST_NBYTES]; /* and the same: of the files, or "TRAIN+VAL" */
 };
 
 /*

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,18 +16,14 @@
 #include <te/errno.h>
 
 #include "batch.h"
+#include "lock.h"
 #include "loop.h"
 #include "progress.h"
 #include "record.h"
 #include "say.h"
+#include "stop.h"
 
-static volatile sig_atomic_t nsignals;
-
-static void on_signal(int sig)
-{
-	if (nsignals++)
-		_exit(128 + sig);
-}
+#define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 
 double now_s(void)
 {
@@ -119,10 +114,21 @@ static int open_files(struct trainer *t, int64_t vocab)
 	return r;
 }
 
+/* for messages */
+static const char *data_name(const struct trainer *t)
+{
+	return t->o->nfiles ? t->o->file[0] : "--random-tokens";
+}
+
+static void data_digests(const struct trainer *t, char ret_text[2 * DIGEST_NBYTES])
+{
+	snprintf(ret_text, 2 * DIGEST_NBYTES, "%s%s%s", data_digest(t->data),
+		 t->val_data ? "+" : "", t->val_data ? data_digest(t->val_data) : "");
+}
+
 static int open_data(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
-	const char *first = o->nfiles ? o->file[0] : "--random-tokens";
 	int64_t n, nval;
 	int r;
 
@@ -144,11 +150,12 @@ static int open_data(struct trainer *t, int64_t vocab)
 	}
 	if (t->train.n < t->T + 1) {
 		return say_bad("%s: %lld tokens to train on; a context of %lld needs at least %lld",
-			       first, (long long)t->train.n, (long long)t->T, (long long)t->T + 1);
+			       data_name(t), (long long)t->train.n, (long long)t->T,
+			       (long long)t->T + 1);
 	}
 	if (t->val.n < 2) {
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
-			       o->val ? o->val : first, (long long)t->val.n);
+			       o->val ? o->val : data_name(t), (long long)t->val.n);
 	}
 	return o->dump_val ? span_dump(&t->val, o->dump_val) : STATUS_OK;
 }
@@ -225,6 +232,7 @@ static int make_slots(struct trainer *t)
 static int load(struct trainer *t)
 {
 	const struct opts *o = t->o;
+	char digest[sizeof(t->done.data_digest)];
 	int r;
 
 	if (o->init && !o->resume)
@@ -236,9 +244,31 @@ static int load(struct trainer *t)
 		return r;
 	if (t->done.ntrain != t->train.n || t->done.nval != t->val.n) {
 		return say_bad("%s: %lld tokens to train on; the checkpoint's data had %lld",
-			       o->file[0], (long long)t->train.n, (long long)t->done.ntrain);
+			       data_name(t), (long long)t->train.n, (long long)t->done.ntrain);
 	}
+	data_digests(t, digest);
+	if (strcmp(t->done.data_digest, digest))
+		return say_bad("%s: has other tokens than when %s was saved; to train on them, "
+			       "give the files again",
+			       data_name(t), o->resume);
 	return STATUS_OK;
+}
+
+/* where checkpoints are saved, or NULL */
+static const char *out_folder(const struct opts *o)
+{
+	return o->out ? o->out : o->resume;
+}
+
+/* locked before a save that was interrupted there is completed */
+static int open_out(struct trainer *t, const char *dir)
+{
+	int r = lock_folder(dir, &t->lock_fd);
+	int there = t->lock_fd >= 0;
+
+	if (!r)
+		r = ckpt_folder(dir);
+	return r || there ? r : lock_folder(dir, &t->lock_fd);
 }
 
 int trainer_create(const struct opts *o, struct trainer *t)
@@ -248,6 +278,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 
 	memset(t, 0, sizeof(*t));
 	t->o = o;
+	t->lock_fd = -1;
+	t->done.eval_step = -1;
 	t->done.best_val = INFINITY;
 	t->train_loss = t->val_loss = t->peak_fraction = NAN;
 	if (o->preset && o->model)
@@ -265,8 +297,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = choose_graph(t, &cfg);
 	if (!r && train)
 		r = open_data(t, cfg.vocab);
-	if (!r && train && (o->out || o->resume))
-		r = ckpt_folder(o->out ? o->out : o->resume);
+	if (!r && train && out_folder(o))
+		r = open_out(t, out_folder(o));
 	if (!r)
 		r = open_device(t);
 	if (!r)
@@ -283,6 +315,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = load(t);
 	t->done.ntrain = t->train.n;
 	t->done.nval = t->val.n;
+	if (t->data)
+		data_digests(t, t->done.data_digest);
 	config_free(&cfg);
 	return r;
 }
@@ -308,6 +342,8 @@ void trainer_free(struct trainer *t)
 	data_close(t->data);
 	if (t->log)
 		fclose(t->log);
+	if (t->lock_fd >= 0)
+		close(t->lock_fd);
 }
 
 /* ---- steps ---- */
@@ -369,16 +405,18 @@ static int collect(struct trainer *t, struct slot *s)
 	if (s->step < 0)
 		return STATUS_OK;
 	r = te_event_sync(s->done);
+	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)s->step + 1);
 	for (int64_t i = 0; i < t->accum; i++)
 		loss += s->loss[i] / (double)t->accum;
-	if (!isfinite(loss))
+	t->lost |= !isfinite(loss);
+	if (t->lost)
 		return say_failed("the loss of step %lld is not finite; it was not saved",
 				  (long long)s->step + 1);
-	r = progress_step(t, s->step + 1, loss, lr_at(t, s->step));
+	progress_step(t, s->step + 1, loss, lr_at(t, s->step));
 	s->step = -1;
-	return r;
+	return STATUS_OK;
 }
 
 /* wait for all steps queued */
@@ -411,6 +449,7 @@ static int step(struct trainer *t)
 		r = copy_out(t, s);
 	if (r >= 0)
 		r = te_event_record(s->done, t->stream);
+	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)k + 1);
 	s->step = k;
@@ -418,8 +457,14 @@ static int step(struct trainer *t)
 	return STATUS_OK;
 }
 
-/* mean loss over the fixed batches of the held-out text */
-static int evaluate(struct trainer *t)
+/* was the run asked to end at this step */
+static int is_stopped(const struct trainer *t)
+{
+	return stop_at(t->done.step) || say_closed();
+}
+
+/* mean loss over the fixed batches of the held-out text; *ret_loss is NaN if the run was stopped */
+static int evaluate(struct trainer *t, double *ret_loss)
 {
 	struct te_tensor *x = te_plan_input(t->eval_plan, "x");
 	struct te_tensor *y = te_plan_input(t->eval_plan, MODEL_TARGETS);
@@ -428,6 +473,7 @@ static int evaluate(struct trainer *t)
 	int64_t nbatches = eval_nbatches(&t->val, t->B, t->T, max), total = 0;
 	double sum = 0;
 
+	*ret_loss = NAN;
 	for (int64_t k = 0; k < nbatches; k++) {
 		size_t nbytes = (size_t)n * sizeof(int32_t);
 		int64_t count;
@@ -435,7 +481,7 @@ static int evaluate(struct trainer *t)
 		int r = batch_eval(&t->val, k, max, t->B, t->T, t->eval_tokens, t->eval_tokens + n,
 				   &count);
 
-		if (r)
+		if (r || is_stopped(t))
 			return r;
 		r = te_tensor_write(x, t->eval_tokens, nbytes);
 		if (r >= 0)
@@ -449,41 +495,76 @@ static int evaluate(struct trainer *t)
 		sum += (double)loss * (double)count;
 		total += count;
 	}
-	t->val_loss = sum / (double)total;
+	*ret_loss = sum / (double)total;
 	return STATUS_OK;
 }
 
 static int validate(struct trainer *t)
 {
-	const char *dir = t->o->out ? t->o->out : t->o->resume;
+	const char *dir = out_folder(t->o);
 	char best[4096];
-	int r = evaluate(t);
+	double loss;
+	int r = evaluate(t, &loss);
 
-	if (r)
+	if (r || is_stopped(t))
 		return r;
+	t->val_loss = loss;
+	t->done.eval_step = t->done.step;
 	if (t->val_loss < t->done.best_val) {
 		t->done.best_val = t->val_loss;
 		t->done.best_step = t->done.step;
 		if (t->o->save_best && dir) {
 			snprintf(best, sizeof(best), "%s/best", dir);
-			r = ckpt_save_weights(best, &t->model);
+			if (ckpt_save_weights(best, &t->model))
+				say_note("step %lld: the best weights were not saved; training "
+					 "continues",
+					 (long long)t->done.step);
 		}
 	}
-	return r ? r : progress_eval(t);
+	return progress_eval(t);
 }
 
 static int save(struct trainer *t)
 {
-	const char *dir = t->o->out ? t->o->out : t->o->resume;
+	const char *dir = out_folder(t->o);
 	json_t *options;
 	int r;
 
 	if (!dir)
 		return STATUS_OK;
+	t->tried_step = t->done.step;
 	options = opts_to_json(t->o);
 	r = ckpt_save(dir, &t->model, t->opt, options, &t->done);
 	json_decref(options);
 	return r;
+}
+
+/* a save during training: after a failure training continues, and the save is tried again */
+static void save_or_retry(struct trainer *t)
+{
+	int failed_before = isfinite(t->retry_s);
+
+	if (save(t)) {
+		t->tried_step = -1;
+		t->retry_wait_s = failed_before ? fmin(2 * t->retry_wait_s, RETRY_MAX_S) : 1;
+		t->retry_s = now_s() + t->retry_wait_s;
+		say_note("step %lld was not saved; training continues, and the next try is in "
+			 "%.0f s",
+			 (long long)t->done.step, t->retry_wait_s);
+		return;
+	}
+	if (failed_before)
+		say_note("step %lld was saved", (long long)t->done.step);
+	t->retry_s = INFINITY;
+}
+
+/* the run failed between two steps: what was trained is saved */
+static void save_rest(struct trainer *t)
+{
+	if (!out_folder(t->o) || t->done.step == t->start_step || t->done.step == t->tried_step)
+		return;
+	if (!t->lost && !drain(t) && !save(t))
+		say_note("step %lld was saved", (long long)t->done.step);
 }
 
 double trainer_tokens_per_s(const struct trainer *t)
@@ -507,43 +588,74 @@ static int is_over(const struct trainer *t)
 	       (!isnan(o->time_limit) && now_s() - t->start_s >= o->time_limit);
 }
 
+/* a resumed run does not repeat a validation */
+static int is_eval_due(const struct trainer *t, int over)
+{
+	return over ||
+	       (is_multiple(t->done.step, t->o->eval_every) && t->done.eval_step != t->done.step);
+}
+
+static int is_save_due(const struct trainer *t)
+{
+	return (is_multiple(t->done.step, t->o->save_every) && t->done.step != t->start_step) ||
+	       now_s() >= t->retry_s;
+}
+
+/*
+ * What is due between two steps. The phase is told before stop conditions are looked at, so that a
+ * signal is taken at the step that its message names. *ret_end: the run ends here.
+ */
+static int between_steps(struct trainer *t, int *ret_end)
+{
+	const int64_t k = t->done.step;
+	const int saves = out_folder(t->o) != NULL, over = is_over(t);
+	const int eval = is_eval_due(t, over), due = is_save_due(t);
+	int stop, r = STATUS_OK;
+	double from;
+
+	stop_phase(eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1, saves);
+	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
+	if ((eval && !stop) || due || over || stop)
+		r = drain(t);
+	from = now_s();
+	if (!r && eval && !stop)
+		r = validate(t);
+	stop_phase(STOP_STEP, over ? k : k + 1, saves);
+	stop |= is_stopped(t);
+	if (!r && (stop || over))
+		r = save(t);
+	else if (!r && due) {
+		stop_phase(STOP_SAVE, k, saves);
+		save_or_retry(t);
+		stop_phase(STOP_STEP, k + 1, saves);
+		stop |= is_stopped(t);
+	}
+	if (eval || due)
+		t->paused_s += now_s() - from;
+	*ret_end = stop || over;
+	return r;
+}
+
 int trainer_run(struct trainer *t)
 {
-	struct sigaction sa = { .sa_handler = on_signal };
-	const struct opts *o = t->o;
-	int r;
+	int end = 0, r;
 
-	sigaction(SIGINT, &sa, NULL);
-	sigaction(SIGTERM, &sa, NULL);
 	t->start_s = now_s();
 	t->start_step = t->line_step = t->done.step;
+	t->tried_step = -1;
+	t->retry_s = INFINITY;
+	stop_phase(STOP_STEP, t->done.step, out_folder(t->o) != NULL);
+	stop_on_signals();
 	r = progress_begin(t);
 	while (!r) {
-		int over = is_over(t),
-		    stop = nsignals || (o->stop_after >= 0 && t->done.step >= o->stop_after);
-		double from = now_s();
-		/* a resumed run does not repeat the validation of its first step */
-		int eval = !stop && (over || is_multiple(t->done.step, o->eval_every)) &&
-			   (over || t->done.step != t->start_step || !o->resume);
-		int keep =
-			stop || over ||
-			(is_multiple(t->done.step, o->save_every) && t->done.step != t->start_step);
-
-		if (eval || keep)
-			r = drain(t);
-		if (!r && eval) {
-			from = now_s();
-			r = validate(t);
-		}
-		if (!r && keep)
-			r = save(t);
-		if (eval || keep)
-			t->paused_s += now_s() - from;
-		if (r || over || stop) {
-			t->interrupted = nsignals > 0;
+		r = between_steps(t, &end);
+		if (r || end)
 			break;
-		}
 		r = step(t);
 	}
+	if (r)
+		save_rest(t);
+	t->interrupted = end && stop_at(t->done.step);
+	t->closed = say_closed();
 	return r;
 }

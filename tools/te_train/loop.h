@@ -52,7 +52,14 @@ struct trainer {
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
 	double peak_fraction;	     /* NaN if the peak is unknown */
-	int interrupted;
+	int lock_fd;		     /* of the folder for checkpoints, or -1 */
+	int lost;		     /* the weights in memory are not to be saved */
+	int64_t tried_step;	     /* not to be saved again, or -1 */
+	double retry_s;		     /* when to try a failed save again; infinity: none failed */
+	double retry_wait_s;	     /* how long that is after the failure */
+	int log_failed;		     /* once a line could not be written */
+	int interrupted;	     /* by a signal */
+	int closed;		     /* stderr was closed by its reader */
 };
 
 /* seconds of a monotonic clock */

@@ -5,9 +5,11 @@
  */
 #include "config.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <te/errno.h>
 
@@ -50,7 +52,7 @@ static int run(struct trainer *t)
 		r = sample(t, samples);
 	if (!r && !o->sample_only)
 		r = trainer_run(t);
-	if (!r && !o->sample_only && !t->interrupted)
+	if (!r && !o->sample_only && !t->interrupted && !t->closed)
 		r = sample(t, samples);
 	if (!r && o->sample_only && samples) {
 		json_t *obj = json_pack("{s:O}", "samples", samples);
@@ -64,7 +66,20 @@ static int run(struct trainer *t)
 	json_decref(samples);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("writing to standard output failed");
+	if (!r && t->closed)
+		r = STATUS_FAILED;
 	return !r && t->interrupted ? 130 : r;
+}
+
+/* a file that is opened must not take the number of a closed standard output */
+static int open_standard_files(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDWR);
+	} while (fd >= 0 && fd <= STDERR_FILENO);
+	return fd < 0 ? STATUS_FAILED : (close(fd), STATUS_OK);
 }
 
 int main(int argc, char **argv)
@@ -75,6 +90,10 @@ int main(int argc, char **argv)
 
 	/* exceeding a file size limit is an error to report, like a full disk */
 	signal(SIGXFSZ, SIG_IGN);
+	/* so is writing to a pipe that has no reader */
+	signal(SIGPIPE, SIG_IGN);
+	if (open_standard_files())
+		return STATUS_FAILED;
 	r = opts_parse(&o, argc, argv, &done);
 	if (!r && !done)
 		r = say_params();

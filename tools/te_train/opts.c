@@ -464,7 +464,7 @@ static void print_help(void)
 	printf("\nOther\n  --help                      print this\n"
 	       "  --version                   print the version\n"
 	       "Exit status: 0 success, 1 failure, 2 bad usage or input,\n"
-	       "130 interrupted and saved.\n");
+	       "130 ended by a signal and saved.\n");
 }
 
 struct given {

@@ -5,7 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <te/version.h>
 
@@ -14,20 +16,32 @@
 
 #define LINE_EVERY_S 0.1 /* on a terminal */
 
-static int log_write(struct trainer *t, json_t *obj)
+/* a line that does not fit on the disk is left out, all of it, and training continues */
+static void log_write(struct trainer *t, json_t *obj)
 {
+	struct stat st;
+	size_t n;
 	char *text;
-	int ok;
 
 	if (!t->log) {
 		json_decref(obj);
-		return STATUS_OK;
+		return;
 	}
 	text = json_dumps(obj, JSON_COMPACT | JSON_REAL_PRECISION(9));
-	ok = text && fprintf(t->log, "%s\n", text) > 0 && !fflush(t->log);
-	free(text);
+	n = text ? strlen(text) : 0;
 	json_decref(obj);
-	return ok ? STATUS_OK : say_bad("%s: %s", t->o->log, strerror(errno));
+	if (text)
+		text[n++] = '\n'; /* the whole line in one write */
+	if (!text || fstat(fileno(t->log), &st) || fwrite(text, 1, n, t->log) != n) {
+		if (!t->log_failed)
+			say_failed("%s: %s; training continues, and lines are missing", t->o->log,
+				   strerror(errno));
+		t->log_failed = 1;
+		clearerr(t->log);
+		if (text && S_ISREG(st.st_mode) && ftruncate(fileno(t->log), st.st_size))
+			t->log_failed = 1; /* part of a line stays */
+	}
+	free(text);
 }
 
 /* null for a value that is not finite: JSON has no NaN */
@@ -61,15 +75,19 @@ int progress_begin(struct trainer *t)
 	const struct opts *o = t->o;
 	json_t *obj;
 
+	if (o->log)
+		t->log = fopen(o->log, "a");
+	if (o->log && !t->log)
+		return say_bad("%s: %s", o->log, strerror(errno));
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
 		 t->device.name, t->device.backend, (long long)t->train.n, (long long)t->val.n);
+	if (!o->out && !o->resume && o->steps > t->done.step)
+		say_note("without --out nothing that is trained will be saved");
 	if (!o->log)
 		return STATUS_OK;
-	t->log = fopen(o->log, "a");
-	if (!t->log)
-		return say_bad("%s: %s", o->log, strerror(errno));
+	setvbuf(t->log, NULL, _IONBF, 0);
 	obj = json_pack("{s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:o,s:o,s:o}", "te_train",
 			TE_VERSION, "time_unix_s", (json_int_t)time(NULL), "recipe", o->recipe,
 			"backend", t->device.backend, "device", t->device.name, "from_step",
@@ -80,7 +98,8 @@ int progress_begin(struct trainer *t)
 			peak_flops(t) > 0 ? json_real(peak_flops(t)) : json_null(), "model",
 			config_to_json(&t->model.cfg), "graph", step_graph_to_json(&t->graph),
 			"options", opts_to_json(o));
-	return log_write(t, obj);
+	log_write(t, obj);
+	return STATUS_OK;
 }
 
 static void print_seconds(char *dst, size_t n, double s)
@@ -121,7 +140,7 @@ static void show(struct trainer *t, int64_t step, double loss, double tokens_per
 	t->shown_s = now;
 }
 
-int progress_step(struct trainer *t, int64_t step, double loss, double lr)
+void progress_step(struct trainer *t, int64_t step, double loss, double lr)
 {
 	double busy = now_s() - t->start_s - t->paused_s, dt = busy - t->line_s;
 	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) / dt;
@@ -138,7 +157,7 @@ int progress_step(struct trainer *t, int64_t step, double loss, double lr)
 	if (say_on_terminal() ? now_s() - t->shown_s > LINE_EVERY_S : line)
 		show(t, step, t->train_loss, tokens_per_s);
 	if (!line)
-		return STATUS_OK;
+		return;
 	obj = json_pack("{s:I,s:o,s:f,s:f,s:o,s:f}", "step", (json_int_t)step, "train_loss_nats",
 			real(t->train_loss), "lr", lr, "tokens_per_s", tokens_per_s,
 			"peak_fraction", real(t->peak_fraction), "elapsed_s", now_s() - t->start_s);
@@ -146,7 +165,7 @@ int progress_step(struct trainer *t, int64_t step, double loss, double lr)
 	t->nsum = 0;
 	t->line_s = busy;
 	t->line_step = step;
-	return log_write(t, obj);
+	log_write(t, obj);
 }
 
 int progress_eval(struct trainer *t)
@@ -162,12 +181,12 @@ int progress_eval(struct trainer *t)
 		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->val_loss));
 	say_note("step %lld: validation loss %.4f%s%s", (long long)t->done.step, t->val_loss, unit,
 		 t->done.best_step == t->done.step ? "  (best)" : "");
-	return log_write(t,
-			 json_pack("{s:I,s:o,s:o,s:f,s:I,s:f}", "step", (json_int_t)t->done.step,
-				   "val_loss_nats", real(t->val_loss), "val_bits_per_byte",
-				   bytes ? real(bits(t->val_loss)) : json_null(), "grad_norm",
-				   (double)stats.grad_norm, "skipped_steps",
-				   (json_int_t)stats.nskipped, "elapsed_s", now_s() - t->start_s));
+	log_write(t, json_pack("{s:I,s:o,s:o,s:f,s:I,s:f}", "step", (json_int_t)t->done.step,
+			       "val_loss_nats", real(t->val_loss), "val_bits_per_byte",
+			       bytes ? real(bits(t->val_loss)) : json_null(), "grad_norm",
+			       (double)stats.grad_norm, "skipped_steps", (json_int_t)stats.nskipped,
+			       "elapsed_s", now_s() - t->start_s));
+	return STATUS_OK;
 }
 
 void progress_end(struct trainer *t, json_t *samples)

@@ -7,7 +7,7 @@
 /* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);
 /* the loss of a step is known */
-int progress_step(struct trainer *t, int64_t step, double loss, double lr);
+void progress_step(struct trainer *t, int64_t step, double loss, double lr);
 /* a validation at done.step */
 int progress_eval(struct trainer *t);
 /* summary of a run, to stdout; with --json an object, which takes the reference to samples */

@@ -1,6 +1,7 @@
 /* sample.c - text generation, one token at a time over a sliding window. */
 #include "config.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #include "sample.h"
 #include "say.h"
+#include "stop.h"
 
 /* a plan without the loss: its output is the logits [1, T, vocab_padded] */
 static int make_plan(struct trainer *t, struct te_plan **ret_plan)
@@ -127,6 +129,10 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->done.step), (uint64_t)i);
 		int32_t token;
 
+		if (stop_at(t->done.step)) {
+			t->interrupted = 1;
+			break;
+		}
 		te = te_tensor_write(x, window, te_tensor_nbytes(x));
 		if (te >= 0)
 			te = te_plan_forward(plan, t->stream, 0);
@@ -159,6 +165,7 @@ int sample(struct trainer *t, json_t *samples)
 
 	if (!t->o->sample)
 		return STATUS_OK;
+	stop_phase(STOP_SAMPLE, t->done.step, 0);
 	text.p = calloc(1, room);
 	if (!text.p)
 		return say_failed("out of memory");
@@ -167,6 +174,8 @@ int sample(struct trainer *t, json_t *samples)
 		r = write_tokens(t, plan, &text);
 	if (!r && text.loud)
 		putchar('\n');
+	if (!r && text.loud && (fflush(stdout) || ferror(stdout)))
+		r = say_failed("standard output: %s", strerror(errno));
 	if (!r && samples) {
 		/* JSON is UTF-8: invalid bytes become '?' */
 		s = json_stringn(text.p, text.n);

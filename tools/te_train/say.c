@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +15,43 @@
 #include "say.h"
 
 static const char *program = "te_train";
-static int line_open; /* a progress line was printed without its newline */
+static volatile sig_atomic_t line_open; /* a progress line was printed without its newline */
 static int hushed;
+static int closed; /* whoever read stderr has gone */
 
 void say_as(const char *name)
 {
 	program = name;
+}
+
+/* a full disk may have room again; a pipe without a reader or a terminal (EIO) is gone */
+static void check_stderr(void)
+{
+	if (!ferror(stderr))
+		return;
+	if (errno == EPIPE || (errno == EIO && say_on_terminal()))
+		closed = 1;
+	clearerr(stderr);
+}
+
+int say_closed(void)
+{
+	return closed;
+}
+
+void say_from_handler(const char *text)
+{
+	char line[256] = "";
+	size_t n = 0;
+
+	if (line_open)
+		line[n++] = '\n';
+	line_open = 0;
+	while (*text && n < sizeof(line) - 1)
+		line[n++] = *text++;
+	line[n++] = '\n';
+	if (write(STDERR_FILENO, line, n) < 0)
+		return; /* the next message finds out */
 }
 
 /* prints one line, whatever characters names contain */
@@ -38,6 +70,7 @@ static void print_line(const char *head, const char *fmt, va_list ap, const char
 		fputs("\r\033[K", stderr);
 	line_open = 0;
 	fprintf(stderr, "%s%s%s%s%s\n", head, *head ? ": " : "", text, *tail ? ": " : "", tail);
+	check_stderr();
 }
 
 int say_bad(const char *fmt, ...)
@@ -106,11 +139,11 @@ void say_line(const char *text)
 {
 	if (!say_on_terminal()) {
 		fprintf(stderr, "%s\n", text);
-		return;
+	} else {
+		fprintf(stderr, "\r\033[K%s", text);
+		line_open = 1;
 	}
-	fprintf(stderr, "\r\033[K%s", text);
-	fflush(stderr);
-	line_open = 1;
+	check_stderr();
 }
 
 void say_line_end(void)

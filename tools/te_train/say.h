@@ -27,6 +27,11 @@ void say_hush(int on);
 /* prints a line that is not a failure */
 void say_note(const char *fmt, ...) TE_PRINTF(1, 2);
 
+/* 1: a message could not be written because stderr is a pipe or terminal that was closed */
+int say_closed(void);
+/* prints a line; for signal handlers */
+void say_from_handler(const char *text);
+
 /* a line that the next one overwrites on a terminal (stderr); say_line_end ends it */
 int say_on_terminal(void);
 void say_line(const char *text);

@@ -1,0 +1,97 @@
+#!/bin/sh
+# However a run ends, what it trained is saved, and the next run finds it.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+long="$micro --steps 1000000 --eval-every 0 --log-every 1"
+
+# saved DIR: a checkpoint of the last step that err names as made
+saved()
+{
+	"$te_train" --resume "$1" --stop-after 0 --json >summary 2>again &&
+		grep -q "\"steps\": $(sed -n 's/^step \([0-9]*\)\/.*/\1/p' err | tail -n 1)," summary
+}
+
+for sig in INT TERM HUP USR1 USR2 XCPU; do
+	rm -rf i
+	start $long --out i text
+	kill -$sig $pid
+	check "SIG$sig: exit status 130" ends_with 130
+	check "SIG$sig: saved" saved i
+	check "SIG$sig: summary" grep -q 'steps, .* tokens/s, checkpoint in i' out
+	step=$(sed -n "s/.*SIG$sig: finishing step \([0-9]*\), then saving.*/\1/p" err)
+	check "SIG$sig: told, with the step" grep -q "\"steps\": $step," summary
+done
+
+# timeout(1) sends a signal twice
+start $long --out i text
+kill -INT $pid
+kill -INT $pid
+kill -TERM $pid
+check "signals at the same moment are one" ends_with 130
+check "and it is saved" saved i
+
+# a validation of all of the text takes far longer than a step
+start $micro --seq-len 2 --batch 1 --steps 1000000 --log-every 1 --eval-every 5 --eval-batches 0 \
+	--save-every 0 --out v text
+check "a validation begins" wait_for '^step 5/' err
+sleep 0.1
+kill -INT $pid
+check "it ends at a signal" ends_with 130
+check "and the step is saved" saved v
+check "told" grep -q 'SIGINT: ending the validation of step 5, then saving' err
+grep 'step 5: validation' err >unfinished
+empty "a part of a validation is no result" unfinished
+start --resume v --log-every 1 --eval-batches 2
+kill -TERM $pid
+wait $pid
+check "the resumed run repeats it" grep -q '^step 5: validation' err
+
+# a second one, while a long step is finished; without the pause they would be one
+start $long --accum 100 --save-every 1 --out k text
+wait_for . k/state.safetensors
+kill -TERM $pid
+sleep 0.05
+kill -STOP $pid
+sleep 0.6
+kill -INT $pid
+kill -CONT $pid
+check "a second signal ends it" ends_with 130
+empty "at once, without a summary" out
+check "the checkpoint before is complete" "$te_train" --resume k --stop-after 0
+
+(trap '' HUP && exec "$te_train" $micro --steps 40 --log-every 1 text >out 2>err) &
+pid=$!
+wait_for '^step [1-9]' err
+kill -HUP $pid
+check "nohup is respected" ends_with 0
+
+# closed pipes
+{
+	"$te_train" $long --out p text 2>&1
+	echo $? >status
+} | head -n 5 >err
+check "a closed pipe: exit status 1" test "$(cat status)" = 1
+check "saved" "$te_train" --resume p --stop-after 0
+{
+	"$te_train" $micro --steps 3 --out p2 --sample 5 text 2>err
+	echo $? >status
+} | true
+check "a closed standard output: exit status 1" test "$(cat status)" = 1
+check "saved, and told" grep -q 'standard output' err
+check "and resumes" "$te_train" --resume p2 --stop-after 0
+check "closed standard files" sh -c '"$@" <&- >&- 2>&-' sh "$te_train" $micro --steps 3 --out q text
+check "are not written to" "$te_train" --resume q --stop-after 0
+
+# files that change
+cp text changing
+start $long --out f changing
+echo "Another line." >>changing
+check "a file that changes: exit status 2" ends_with 2
+check "it is named" grep -q 'changing: the file changed' err
+check "and the training saved" grep -q '^step [0-9]* was saved' err
+check "to continue with, once the files are given" "$te_train" --resume f --stop-after 0 changing
+tr e f <changing >changed && mv changed changing
+fails "other tokens of the same number are refused" "other tokens" "$te_train" --resume f --steps 3
+
+tap_end

@@ -1,0 +1,49 @@
+#!/bin/sh
+# Failed saves, full disks and a second run end no training.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+long="$micro --steps 1000000 --eval-every 0 --log-every 1"
+
+# one run saves to a folder
+start $long --out c text
+"$te_train" $micro --steps 2 --out c text >out2 2>err2
+check "a second run is refused" test $? = 2
+check "its message names the process" grep -q "^te_train: c: another run .*: process $pid on " err2
+"$te_train" --resume c --steps 2 >out2 2>err2
+check "so is --resume" test $? = 2
+kill -KILL $pid
+wait $pid
+check "a process that was killed has no lock" "$te_train" $micro --steps 2 --out c text
+check "the folder has checkpoints" "$te_train" --resume c --stop-after 0
+
+# a save that fails is tried again
+start $long --save-every 3 --out s text
+check "saves" wait_for . s/state.safetensors
+mkdir s/state.safetensors.new
+check "a failed save is told" wait_for '^step [0-9]* was not saved; training continues' err
+n=$(grep -c '^step [0-9]*/' err)
+rmdir s/state.safetensors.new
+check "it is tried again" wait_for '^step [0-9]* was saved' err
+check "training continued" test "$(grep -c '^step [0-9]*/' err)" -gt "$n"
+kill -TERM $pid
+check "as if nothing had been" ends_with 130
+check "with a checkpoint" "$te_train" --resume s --stop-after 0
+
+# a log on a full disk
+"$te_train" $micro --steps 20 --log-every 1 --log /dev/full text >out 2>err
+check "a full disk for the log: exit status 0" test $? = 0
+check "told once" test "$(grep -c '/dev/full: .*training continues' err)" = 1
+(ulimit -f 8 && exec "$te_train" $micro --steps 60 --log-every 1 --log cut.jsonl text >out 2>err)
+check "a limit of its size: exit status 0" test $? = 0
+check "told" grep -q 'cut.jsonl: .*training continues' err
+check "there are lines" test "$(wc -l <cut.jsonl)" -gt 5
+check "all of them whole" test "$(tail -c 2 cut.jsonl)" = '}'
+
+"$te_train" $micro --steps 1 text >out 2>err
+check "without --out, told that nothing is saved" grep -q 'without --out nothing' err
+"$te_train" $micro --steps 1 --out t text >out 2>err
+grep 'without --out' err >said
+empty "not with it" said
+
+tap_end

@@ -1,0 +1,135 @@
+/* stop.c - signals that end a run after the step that it makes. */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "say.h"
+#include "stop.h"
+
+/*
+ * timeout(1) signals the process and then its group, and a closed terminal is reported by the
+ * kernel and by the shell: what arrives so soon after the first signal is not a second request.
+ */
+#define SAME_NS 500000000
+
+static const struct {
+	int sig;
+	const char *name;
+} signals[] = {
+	{ SIGINT, "SIGINT" },	{ SIGTERM, "SIGTERM" }, { SIGHUP, "SIGHUP" },
+	{ SIGUSR1, "SIGUSR1" }, { SIGUSR2, "SIGUSR2" }, { SIGXCPU, "SIGXCPU" },
+};
+#define NSIGNALS (sizeof(signals) / sizeof(signals[0]))
+
+static atomic_int phase, saves;
+static atomic_llong next_step, stop_step;
+static atomic_llong first_ns;
+static atomic_int taken; /* after stop_step was stored */
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* for signal handlers: appends what fits */
+static void add(char *dst, size_t room, const char *s)
+{
+	size_t n = strlen(dst);
+
+	while (*s && n + 1 < room)
+		dst[n++] = *s++;
+	dst[n] = '\0';
+}
+
+static void add_number(char *dst, size_t room, int64_t x)
+{
+	char digits[24] = "";
+	size_t at = sizeof(digits) - 1;
+
+	do {
+		digits[--at] = (char)('0' + x % 10);
+		x /= 10;
+	} while (x);
+	add(dst, room, digits + at);
+}
+
+static void announce(int sig, int64_t step)
+{
+	char text[160] = "";
+	const size_t room = sizeof(text);
+
+	for (size_t i = 0; i < NSIGNALS; i++) {
+		if (signals[i].sig == sig)
+			add(text, room, signals[i].name);
+	}
+	switch ((enum stop_phase)atomic_load(&phase)) {
+	case STOP_STEP:
+		add(text, room, ": finishing step ");
+		break;
+	case STOP_VALIDATION:
+		add(text, room, ": ending the validation of step ");
+		break;
+	case STOP_SAVE:
+		add(text, room, ": finishing the save of step ");
+		break;
+	case STOP_SAMPLE:
+		add(text, room, ": ending the sample of step ");
+		break;
+	}
+	add_number(text, room, step);
+	if (atomic_load(&phase) == STOP_STEP || atomic_load(&phase) == STOP_VALIDATION)
+		add(text, room, atomic_load(&saves) ? ", then saving" : "; nothing is saved");
+	if (sig == SIGINT)
+		add(text, room, "; a second one ends at once");
+	say_from_handler(text);
+}
+
+static void on_signal(int sig)
+{
+	int err = errno;
+
+	if (atomic_load(&taken)) {
+		if (sig == SIGINT && now_ns() - atomic_load(&first_ns) > SAME_NS)
+			_exit(128 + sig);
+	} else {
+		atomic_store(&first_ns, now_ns());
+		atomic_store(&stop_step, atomic_load(&next_step));
+		atomic_store(&taken, 1);
+		announce(sig, atomic_load(&stop_step));
+	}
+	errno = err;
+}
+
+void stop_on_signals(void)
+{
+	struct sigaction sa = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
+
+	for (size_t i = 0; i < NSIGNALS; i++)
+		sigaddset(&sa.sa_mask, signals[i].sig);
+	for (size_t i = 0; i < NSIGNALS; i++) {
+		if (signals[i].sig == SIGHUP && !sigaction(SIGHUP, NULL, &old) &&
+		    old.sa_handler == SIG_IGN)
+			continue;
+		sigaction(signals[i].sig, &sa, NULL);
+	}
+}
+
+void stop_phase(enum stop_phase p, int64_t step, int will_save)
+{
+	atomic_store(&saves, will_save);
+	atomic_store(&phase, (int)p);
+	atomic_store(&next_step, step);
+}
+
+int stop_at(int64_t step)
+{
+	return atomic_load(&taken) && step >= atomic_load(&stop_step);
+}

@@ -1,0 +1,21 @@
+/* stop.h - signals that end a run after the step that it makes. */
+#ifndef STOP_H
+#define STOP_H
+
+#include <stdint.h>
+
+/* what the run does, for the message that a signal prints */
+enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE };
+
+/*
+ * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop, once
+ * stop_at() is told the step. SIGINT ends the process at once if it is not the first of them.
+ * nohup(1) is respected.
+ */
+void stop_on_signals(void);
+/* the run is in this phase, and step is the last one it makes if a signal arrives; saves: or not */
+void stop_phase(enum stop_phase phase, int64_t step, int saves);
+/* was the run asked to stop at this step, or before */
+int stop_at(int64_t step);
+
+#endif

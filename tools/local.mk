@@ -31,7 +31,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/copy.h \
 	tools/te_perftest/gemm.c \
 	tools/te_perftest/graph.c \
-	tools/te_perftest/norm.c \
+	tools/te_perftest/op.c \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \
 	tools/te_perftest/perftest.h \

@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm gemm; do
+for t in graph step copy cast quantize norm act gemm; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -152,6 +152,7 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --recipe: "mx"|quantize --recipe mx
 --copies: "col"|quantize --copies col
 --op: "softmax"|norm --op softmax
+--op: "rmsnorm"|act --op rmsnorm
 --types: "fp4"|gemm --types fp4
 --k: "-16"|gemm --k -16
 24|gemm --types fp8 --k 24
@@ -248,6 +249,14 @@ grep -E '"(pass|moved_bytes)": ' out | tr -d ' ",\n' >got
 printf "pass:forwardmoved_bytes:$((37 * 219 * 4))" >want
 printf "pass:bothmoved_bytes:$((37 * 219 * 10))" >>want
 same "norm: bytes read and written, one row for each pass" want got
+check "act: runs" sh -c "'$te_perftest' act $quick $shape >out"
+table "act: a table of 2 ops by 2 passes" act 11 4
+"$te_perftest" act $quick $shape --op silu --json >out
+sane "act: figures" out 7
+grep -E '"(op|pass|moved_bytes)": ' out | tr -d ' ",\n' >got
+printf "op:silupass:forwardmoved_bytes:$((37 * 219 * 4))" >want
+printf "op:silupass:bothmoved_bytes:$((37 * 219 * 10))" >>want
+same "act: bytes read and written, one row for each pass" want got
 
 shape="--m 48 --n 32 --k 80"
 check "gemm: runs" sh -c \

@@ -31,7 +31,8 @@ struct opts {
 	struct list copy_bytes;
 	int64_t node_bytes, rebind;
 	int64_t rows, cols;
-	uint32_t norm_op, norm_pass; /* norm */
+	uint32_t norm_op, act_op;    /* norm, act */
+	uint32_t op_pass;	     /* norm, act */
 	uint32_t types;		     /* gemm */
 	int64_t m, n, k;	     /* 0: the device decides */
 	uint32_t step_recipe;	     /* step */

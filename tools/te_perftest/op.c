@@ -1,5 +1,5 @@
 /*
- * norm.c - te_perftest norm: LayerNorm and RMSNorm of BF16 rows as plans of one op,
+ * op.c - te_perftest norm and act: norms and activations of BF16 rows as plans of one op,
  * compared with a copy that moves as many bytes.
  */
 #include "config.h"
@@ -22,15 +22,15 @@
 /* rows of a tensor that --verify computes */
 #define NVERIFIED 100
 
-/* choices of --op and --pass, in their order */
-enum { LAYERNORM, RMSNORM, NOPS };
+/* choices of --op of norm, then of act, and of --pass, in their order */
+enum { LAYERNORM, RMSNORM, NNORMS, GELU = NNORMS, SILU, NOPS };
 enum { FORWARD, BOTH, NPASSES };
 
-static const char *const op_names[NOPS] = { "layernorm", "rmsnorm" };
+static const char *const op_names[NOPS] = { "layernorm", "rmsnorm", "gelu", "silu" };
 static const char *const pass_names[NPASSES] = { "forward", "both" };
 
 /* nsets plans of one sequence, each with its own memory; each call takes the next */
-struct norm {
+struct op_bench {
 	struct bench *b;
 	int op, pass;
 	int64_t rows, cols;
@@ -39,13 +39,13 @@ struct norm {
 	struct te_seq *seq;
 	struct te_plan **plan;
 	uint16_t *x, *dy;   /* rows times cols, BF16 */
-	float *gain, *bias; /* cols */
+	float *gain, *bias; /* cols; of norms */
 	struct copy copy;   /* moves as many bytes */
 };
 
 static int work(void *arg)
 {
-	struct norm *n = arg;
+	struct op_bench *n = arg;
 	struct te_plan *p = n->plan[n->at];
 	int r = te_plan_forward(p, n->b->stream, 0);
 
@@ -55,7 +55,7 @@ static int work(void *arg)
 
 static int device_us(void *arg, double *ret_us)
 {
-	struct norm *n = arg;
+	struct op_bench *n = arg;
 	int r = bench_device_us(n->b, work, n, n->batch, &ret_us[0]);
 
 	/* alternately, so that clock drift affects both */
@@ -75,16 +75,28 @@ static uint16_t *normal_bf16(struct bench *b, size_t n)
 	return p;
 }
 
-static int make_seq(struct norm *n)
+static int make_op(const struct op_bench *n, struct te_op **ret)
 {
-	const struct te_norm_attrs a = { .width = n->cols, .eps = EPS };
+	const struct te_norm_attrs norm = { .width = n->cols, .eps = EPS };
+	const struct te_act_attrs act = { .act = n->op == GELU ? TE_ACT_GELU : TE_ACT_SILU };
+
+	switch (n->op) {
+	case LAYERNORM:
+		return te_op_layernorm(&norm, "norm", ret);
+	case RMSNORM:
+		return te_op_rmsnorm(&norm, "norm", ret);
+	default:
+		return te_op_activation(&act, "act", ret);
+	}
+}
+
+static int make_seq(struct op_bench *n)
+{
 	struct te_op *op = NULL;
 	int r = te_seq_create(n->b->ctx, &n->seq);
 
-	if (r >= 0 && n->op == LAYERNORM)
-		r = te_op_layernorm(&a, "norm", &op);
-	else if (r >= 0)
-		r = te_op_rmsnorm(&a, "norm", &op);
+	if (r >= 0)
+		r = make_op(n, &op);
 	if (r >= 0)
 		r = te_seq_append(n->seq, op);
 	te_op_unref(op);
@@ -101,7 +113,7 @@ static int make_seq(struct norm *n)
 	return r;
 }
 
-static int make_plan(struct norm *n, struct te_plan **ret)
+static int make_plan(struct op_bench *n, struct te_plan **ret)
 {
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_tensor *t;
@@ -120,7 +132,7 @@ static int make_plan(struct norm *n, struct te_plan **ret)
 	return te_tensor_write(t, n->dy, te_tensor_nbytes(t));
 }
 
-static int norm_alloc(struct norm *n)
+static int op_alloc(struct op_bench *n)
 {
 	struct bench *b = n->b;
 	size_t nelems = (size_t)(n->rows * n->cols);
@@ -146,10 +158,10 @@ static int norm_alloc(struct norm *n)
 	r = make_seq(n);
 	for (int i = 0; i < n->nsets && r >= 0; i++)
 		r = make_plan(n, &n->plan[i]);
-	return r < 0 ? say_te(r, "norm") : STATUS_OK;
+	return r < 0 ? say_te(r, "%s", op_names[n->op]) : STATUS_OK;
 }
 
-static void norm_free(struct norm *n)
+static void op_free(struct op_bench *n)
 {
 	te_stream_sync(n->b->stream);
 	copy_free(&n->copy);
@@ -163,7 +175,7 @@ static void norm_free(struct norm *n)
 	free(n->bias);
 }
 
-static int near(const struct norm *n, const char *what, int64_t row, int64_t col, uint16_t code,
+static int near(const struct op_bench *n, const char *what, int64_t row, int64_t col, uint16_t code,
 		double want, double size)
 {
 	double got = te_bf16_decode(code);
@@ -184,7 +196,7 @@ static int near(const struct norm *n, const char *what, int64_t row, int64_t col
  * y = h gain + bias, and with g = gain dy, dx = (g - mean(g) - h mean(g h)) / rms(c)
  * where RMSNorm has no mean(g). Ba, Kiros, Hinton 2016; Zhang, Sennrich 2019.
  */
-static int verify_row(const struct norm *n, int64_t row, const uint16_t *y, const uint16_t *dx)
+static int verify_norm(const struct op_bench *n, int64_t row, const uint16_t *y, const uint16_t *dx)
 {
 	const uint16_t *x = n->x + row * n->cols, *dy = n->dy + row * n->cols;
 	double mean = 0, square = 0, rstd, mean_g = 0, mean_gh = 0, most = 0, most_g = 0;
@@ -224,8 +236,37 @@ static int verify_row(const struct norm *n, int64_t row, const uint16_t *y, cons
 	return r;
 }
 
+/*
+ * In FP64: y = x s(t), s(t) = 1 / (1 + exp(-t)), t = x for SiLU; for GELU t = 2 sqrt(2 / pi) (x +
+ * 0.044715 x^3), the tanh form of Hendrycks and Gimpel 2016. dx = dy (s + x s (1 - s) t').
+ */
+static int verify_act(const struct op_bench *n, int64_t row, const uint16_t *y, const uint16_t *dx)
+{
+	int r = STATUS_OK;
+
+	for (int64_t i = row * n->cols; i < (row + 1) * n->cols && !r; i++) {
+		const double x = te_bf16_decode(n->x[i]), dy = te_bf16_decode(n->dy[i]);
+		const double k = n->op == GELU ? 1.5957691216057308 : 1;
+		const double cube = n->op == GELU ? 0.044715 : 0;
+		const double s = 1 / (1 + exp(-k * (x + cube * x * x * x)));
+		const double slope = k * (1 + 3 * cube * x * x);
+
+		r = near(n, "y", row, i % n->cols, y[i], x * s, fabs(x));
+		if (!r && dx)
+			r = near(n, "dx", row, i % n->cols, dx[i],
+				 dy * (s + x * s * (1 - s) * slope),
+				 fabs(dy) * (1 + fabs(x) * slope));
+	}
+	return r;
+}
+
+static int verify_row(const struct op_bench *n, int64_t row, const uint16_t *y, const uint16_t *dx)
+{
+	return n->op < NNORMS ? verify_norm(n, row, y, dx) : verify_act(n, row, y, dx);
+}
+
 /* the first rows and the last row of the last plan */
-static int verify(struct norm *n)
+static int verify(struct op_bench *n)
 {
 	struct te_plan *p = n->plan[n->nsets - 1];
 	size_t nbytes = (size_t)(n->rows * n->cols) * sizeof(uint16_t);
@@ -258,7 +299,7 @@ static int verify(struct norm *n)
 	return r;
 }
 
-static int measure(struct norm *n, int rows_left)
+static int measure(struct op_bench *n, int rows_left)
 {
 	struct bench *b = n->b;
 	struct stats us[2];
@@ -266,7 +307,7 @@ static int measure(struct norm *n, int rows_left)
 
 	if (!bench_row(b, rows_left, 1))
 		return STATUS_OK;
-	r = norm_alloc(n);
+	r = op_alloc(n);
 	if (!r && b->o->verify)
 		r = verify(n);
 	if (!r)
@@ -286,28 +327,46 @@ static int measure(struct norm *n, int rows_left)
 	return STATUS_OK;
 }
 
-static int run(struct bench *b)
+/* the ops from first to end - 1 that are in the set, which begins with the first */
+static int run(struct bench *b, int first, int end, uint32_t ops)
 {
 	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->norm_op) * __builtin_popcount(o->norm_pass);
+	int rows = __builtin_popcount(ops) * __builtin_popcount(o->op_pass);
 	int r = STATUS_OK;
 
-	for (int i = 0; i < NOPS * NPASSES && !r; i++) {
-		struct norm n = { .b = b, .op = i / NPASSES, .pass = i % NPASSES };
+	for (int i = first * NPASSES; i < end * NPASSES && !r; i++) {
+		struct op_bench n = { .b = b, .op = i / NPASSES, .pass = i % NPASSES };
 
-		if (!(o->norm_op & 1u << n.op) || !(o->norm_pass & 1u << n.pass))
+		if (!(ops & 1u << (n.op - first)) || !(o->op_pass & 1u << n.pass))
 			continue;
 		n.rows = o->rows;
 		n.cols = o->cols;
 		r = measure(&n, rows--);
-		norm_free(&n);
+		op_free(&n);
 	}
 	return r;
+}
+
+static int run_norm(struct bench *b)
+{
+	return run(b, LAYERNORM, NNORMS, b->o->norm_op);
+}
+
+static int run_act(struct bench *b)
+{
+	return run(b, GELU, NOPS, b->o->act_op);
 }
 
 const struct test test_norm = {
 	.name = "norm",
 	.text = "LayerNorm and RMSNorm of BF16, compared with a copy of as many bytes",
 	.columns = copy_columns,
-	.run = run,
+	.run = run_norm,
+};
+
+const struct test test_act = {
+	.name = "act",
+	.text = "GELU and SiLU of BF16, compared with a copy of as many bytes",
+	.columns = copy_columns,
+	.run = run_act,
 };

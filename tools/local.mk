@@ -24,6 +24,7 @@ tools_te_plot_LDADD = $(JANSSON_LIBS)
 # all of te_perftest but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_perftest/libte_perftest.la
 tools_te_perftest_libte_perftest_la_SOURCES = \
+	tools/te_perftest/attn.c \
 	tools/te_perftest/bench.c \
 	tools/te_perftest/bench.h \
 	tools/te_perftest/cast.c \

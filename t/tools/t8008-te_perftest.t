@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm; do
+for t in graph step copy cast quantize norm act gemm attn; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -156,6 +156,7 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --types: "fp4"|gemm --types fp4
 --k: "-16"|gemm --k -16
 24|gemm --types fp8 --k 24
+--kv-heads: 3|attn --heads 4 --kv-heads 3
 --width: 18|step --width 18
 --recipe: "delayed"|step --recipe delayed
 --batch: "0"|step --batch 0
@@ -266,6 +267,15 @@ table "gemm: a table of 5 types" gemm 8 5
 sane "gemm: figures" out 7
 name="the figures of gemm"
 has out types m n k buffers device_us flop_per_s peak_ratio
+
+shape="--batch 2 --seq-len 70 --heads 4 --kv-heads 2 --head-dim 24"
+check "attn: runs" sh -c "'$te_perftest' attn $quick $shape --types fp32,bf16 >out"
+table "attn: a table of 2 types by 2 passes" attn 13 4
+"$te_perftest" attn $quick $shape --pass forward --json >out
+sane "attn: figures" out 7
+name="the figures of attn"
+has out types pass batch seq_len heads kv_heads head_dim plans device_us gemm_us flop_per_s \
+	gemm_ratio peak_ratio
 
 if [ -w /dev/full ]; then
 	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err

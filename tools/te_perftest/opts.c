@@ -72,8 +72,8 @@ static const struct row rows[] = {
 
 	{ "bytes", "copy", LIST, AT(copy_bytes), "64K,1M,16M,256M", 1, 1e12, "N,...",
 	  "bytes of a copy" },
-	{ "cache", "copy cast quantize norm act gemm", WORD, AT(cache), "cold", 0, 0, "cold|warm",
-	  "cycle through buffers larger than the L2 cache, or use one" },
+	{ "cache", "copy cast quantize norm act gemm attn", WORD, AT(cache), "cold", 0, 0,
+	  "cold|warm", "cycle through buffers larger than the L2 cache, or use one" },
 	{ "rows", "cast quantize norm act", INT, AT(rows), "4096", 1, 1 << 24, "N",
 	  "rows of a tensor" },
 	{ "cols", "cast quantize norm act", INT, AT(cols), "4096", 1, 1 << 24, "N",
@@ -85,7 +85,7 @@ static const struct row rows[] = {
 	{ "op", "norm", WORDS, AT(norm_op), "layernorm,rmsnorm", 0, 0, "layernorm|rmsnorm",
 	  "operation" },
 	{ "op", "act", WORDS, AT(act_op), "gelu,silu", 0, 0, "gelu|silu", "operation" },
-	{ "pass", "norm act", WORDS, AT(op_pass), "forward,both", 0, 0, "forward|both",
+	{ "pass", "norm act attn", WORDS, AT(op_pass), "forward,both", 0, 0, "forward|both",
 	  "forward for evaluation, or forward and backward" },
 	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0,
 	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
@@ -94,6 +94,15 @@ static const struct row rows[] = {
 	  "rows of D; 0: 4096, or 256 on the host" },
 	{ "n", "gemm", INT, AT(n), "0", 0, 1 << 20, "N", "columns of D; 0: the same" },
 	{ "k", "gemm", INT, AT(k), "0", 0, 1 << 20, "N", "terms of a sum; 0: the same" },
+	{ "types", "attn", WORDS, AT(attn_types), "bf16", 0, 0, "fp32|bf16",
+	  "type of all tensors" },
+	{ "batch", "attn", INT, AT(attn_batch), "4", 1, 1 << 16, "N", "sequences" },
+	{ "seq-len", "attn", INT, AT(attn_seq_len), "0", 0, 1 << 16, "N",
+	  "tokens of a sequence; 0: 2048, or 256 on the host" },
+	{ "heads", "attn", INT, AT(attn_heads), "8", 1, 1024, "N", "query heads" },
+	{ "kv-heads", "attn", INT, AT(kv_heads), "0", 0, 1024, "N",
+	  "key and value heads; 0: the same" },
+	{ "head-dim", "attn", INT, AT(head_dim), "64", 1, 128, "N", "channels of a head" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 

@@ -32,11 +32,13 @@ struct opts {
 	int64_t node_bytes, rebind;
 	int64_t rows, cols;
 	uint32_t norm_op, act_op;    /* norm, act */
-	uint32_t op_pass;	     /* norm, act */
+	uint32_t op_pass;	     /* norm, act, attn */
 	uint32_t types;		     /* gemm */
 	int64_t m, n, k;	     /* 0: the device decides */
 	uint32_t step_recipe;	     /* step */
 	int64_t layers, width, heads, vocab, batch, seq_len;
+	uint32_t attn_types; /* attn */
+	int64_t attn_batch, attn_seq_len, attn_heads, kv_heads, head_dim; /* 0: see opts.c */
 };
 
 /*

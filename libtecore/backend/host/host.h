@@ -208,14 +208,19 @@ int host_replay_new(struct host_graph *g, struct host_replay **ret_replay); /* N
 int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t *count);
 int host_replay_start(const struct host_graph *g); /* the helpers, where the graph has branches */
 int host_replay_help(struct host_pool *pool); /* with its lock; 0: no node was ready */
+void host_replay_wake(struct host_pool *pool, uint32_t n); /* n workers that wait, for parts */
 
 /* team.c */
 uint32_t host_pool_nthreads(void); /* by TE_HOST_THREADS */
 void host_pool_init(struct host_dev *dev);
 int host_pool_start(struct host_dev *dev); /* all helpers */
 void host_pool_destroy(struct host_dev *dev);
-/* wake up to n idle helpers; with the pool's lock */
-void host_pool_wake(struct host_pool *pool, uint32_t n);
+/* with the pool's lock: wake n idle helpers, and threads that spin; how many were not idle */
+uint32_t host_pool_wake(struct host_pool *pool, uint32_t n);
+/* with the pool's lock: execute parts of a kernel; 0: there are none */
+int host_pool_help(struct host_pool *pool);
+/* with the pool's lock, which is released meanwhile: wait shortly for work; 0: there was none */
+int host_pool_spin(struct host_pool *pool);
 
 /* device.c */
 int host_probe(struct te_backend_info *ret);

@@ -128,7 +128,8 @@ static void wake(struct host_pool *pool, struct host_replay *r)
 		pthread_cond_signal(&r->ready);
 		n -= n != 0;
 	}
-	host_pool_wake(pool, n);
+	if (n || !r->nleft)
+		host_pool_wake(pool, n);
 }
 
 static void finish(struct host_replay *r, uint32_t node, int error)
@@ -183,10 +184,11 @@ int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t
 		r->next->prev = r;
 	pool->replays = r;
 	wake(pool, r);
-	for (;;) {
-		drain(pool, r);
-		if (!r->nleft)
-			break;
+	for (drain(pool, r); r->nleft; drain(pool, r)) {
+		/* parts of the kernels that other threads run, but no node of another launch: a
+		 * host call may wait for this stream */
+		if (host_pool_help(pool) || host_pool_spin(pool))
+			continue;
 		r->waiting = 1;
 		pthread_cond_wait(&r->ready, &pool->lock);
 		r->waiting = 0;
@@ -212,6 +214,15 @@ int host_replay_help(struct host_pool *pool)
 		return 0;
 	drain(pool, r);
 	return 1;
+}
+
+void host_replay_wake(struct host_pool *pool, uint32_t n)
+{
+	for (struct host_replay *r = pool->replays; r && n; r = r->next)
+		if (r->waiting) {
+			pthread_cond_signal(&r->ready);
+			n--;
+		}
 }
 
 int host_replay_start(const struct host_graph *g)

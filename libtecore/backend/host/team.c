@@ -117,8 +117,7 @@ static void execute(struct host_job *j)
 		j->fn(j->arg, begin, j->n - begin < j->step ? j->n : begin + j->step);
 }
 
-/* on a helper, with the pool's lock; 0: no job has parts left */
-static int help_job(struct host_pool *pool)
+int host_pool_help(struct host_pool *pool)
 {
 	struct host_job *j = pool->jobs;
 
@@ -140,8 +139,7 @@ static int help_job(struct host_pool *pool)
 	return 1;
 }
 
-/* for more work, with the pool's lock, which is released meanwhile */
-static void spin(struct host_pool *pool)
+int host_pool_spin(struct host_pool *pool)
 {
 	const uint32_t nposted = atomic_load(&pool->nposted);
 
@@ -150,26 +148,19 @@ static void spin(struct host_pool *pool)
 	spin_until(&pool->nposted, 0, nposted);
 	pthread_mutex_lock(&pool->lock);
 	pool->nspinning--;
+	return atomic_load(&pool->nposted) != nposted;
 }
 
 static void *help(void *arg)
 {
 	struct host_dev *dev = arg;
 	struct host_pool *pool = &dev->pool;
-	int spun = 0;
 
 	host_running.dev = dev;
 	pthread_mutex_lock(&pool->lock);
 	while (!pool->quit) {
-		if (host_replay_help(pool) || help_job(pool)) {
-			spun = 0;
+		if (host_replay_help(pool) || host_pool_help(pool) || host_pool_spin(pool))
 			continue;
-		}
-		if (!spun) {
-			spin(pool);
-			spun = 1;
-			continue;
-		}
 		pool->nidle++;
 		pthread_cond_wait(&pool->work, &pool->lock);
 		pool->nidle--;
@@ -231,14 +222,13 @@ int host_pool_start(struct host_dev *dev)
 		   0;
 }
 
-void host_pool_wake(struct host_pool *pool, uint32_t n)
+uint32_t host_pool_wake(struct host_pool *pool, uint32_t n)
 {
-	if (!n)
-		return;
 	atomic_fetch_add(&pool->nposted, 1);
 	n -= n < pool->nspinning ? n : pool->nspinning;
-	for (uint32_t i = 0; i < n && i < pool->nidle; i++)
+	for (uint32_t idle = pool->nidle; n && idle; n--, idle--)
 		pthread_cond_signal(&pool->work);
+	return n;
 }
 
 /* ---- te__k_for ---- */
@@ -255,7 +245,7 @@ static void publish(struct host_dev *dev, struct host_job *j, int64_t nparts)
 	if (j->next)
 		j->next->prev = j;
 	pool->jobs = j;
-	host_pool_wake(pool, want);
+	host_replay_wake(pool, host_pool_wake(pool, want));
 	while (pool->nhelpers < want && !start_helper(dev))
 		;
 	pthread_mutex_unlock(&pool->lock);

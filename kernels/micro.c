@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "kernels/micro.h"
+#include "kernels/simd.h"
 
 /* sums here are not specified to the bit, so that multiplications and additions may be fused */
 #ifdef __clang__
@@ -75,22 +76,27 @@
 		name##_body(MR, a, b, bs, c, cs, 1, 2);                                            \
 	}
 
-#if defined(__x86_64__) && defined(__GNUC__)
-MICRO(avx512, __attribute__((target("avx512f"))), 16, 8)
-MICRO(avx2, __attribute__((target("avx2,fma"))), 8, 4)
-#define VERSIONS(fn, ...)                                                                 \
-	do {                                                                              \
-		if (__builtin_cpu_supports("avx512f"))                                    \
-			avx512##fn(__VA_ARGS__);                                          \
-		else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) \
-			avx2##fn(__VA_ARGS__);                                            \
-		else                                                                      \
-			any##fn(__VA_ARGS__);                                             \
+MICRO(micro_any, , 4, 4)
+
+#ifdef HAVE_TARGET_AVX512
+MICRO(micro_avx512, __attribute__((target("avx512f"))), 16, 8)
+MICRO(micro_avx2, __attribute__((target("avx2,fma"))), 8, 4)
+MICRO(micro_fma, __attribute__((target("fma"))), 4, 4)
+/* TE_HOST_SIMD changes no bit: a processor that has FMA uses it at every level */
+#define VERSIONS(fn, ...)                              \
+	do {                                           \
+		if (!__builtin_cpu_supports("fma"))    \
+			micro_any##fn(__VA_ARGS__);    \
+		else if (te__simd() == TE__SIMD_NONE)  \
+			micro_fma##fn(__VA_ARGS__);    \
+		else if (te__simd() == TE__SIMD_AVX2)  \
+			micro_avx2##fn(__VA_ARGS__);   \
+		else                                   \
+			micro_avx512##fn(__VA_ARGS__); \
 	} while (0)
 #else
-#define VERSIONS(fn, ...) any##fn(__VA_ARGS__)
+#define VERSIONS(fn, ...) micro_any##fn(__VA_ARGS__)
 #endif
-MICRO(any, , 4, 4)
 
 void te__h_micro(int64_t n, struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs,
 		 int add)

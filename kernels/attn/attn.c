@@ -1,275 +1,474 @@
 /*
- * attn.c - reference kernels: causal attention, forward and backward.
+ * attn.c - host kernels: causal attention, forward and backward.
  *
- * Dot products are FP32 sums over ascending channels, row sums are FP64, sums over keys or queries
- * are FP32 in ascending order. Keys are processed in blocks of TILE, converted to FP32 on the
- * stack, so that nothing is allocated and every inner loop is contiguous. Each block rescales the
- * results of the previous blocks (online softmax, Milakov and Gimelshein, arXiv 1805.02867). Keys
- * after the query are never read.
+ * Tiles of TILE queries and TILE keys, converted to FP32 on the stack, so that nothing is
+ * allocated. The parts of a team are tiles of queries of a head, or in dkv tiles of keys of a
+ * key/value head, so that results do not depend on the number of threads. GEMMs of 8 rows of a tile
+ * are kernels/micro.c: sums over channels and over the keys or queries of a tile ascend, and tiles
+ * ascend. Each tile of keys rescales the results of the previous ones (online softmax, Milakov and
+ * Gimelshein, arXiv 1805.02867). A row's sum of probabilities is FP32 in 16 lanes within a tile and
+ * FP64 over tiles. Keys after the query are never multiplied by: on the diagonal, 8 rows end with
+ * a triangle.
  */
 #include "config.h"
 
+#include "kernels/exp.h"
+#include "kernels/micro.h"
 #include "kernels/philox.h"
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
 #define TILE 64
 #define MAXD TE_K_ATTN_MAX_HEAD_DIM
+#define MR TE__H_MR
+#define NR TE__H_NR
+#define LANES 16
 
-/* n rows of d elements, stride elements apart */
-static void gather(float (*ret)[MAXD], int32_t dtype, const void *x, int64_t at, int64_t stride,
-		   int64_t n, int d)
+/* what both passes share; channels are padded to dp, a multiple of NR, with zeros */
+struct shape {
+	int64_t T, row, orow, ntiles;
+	int32_t dtype, d, dp, nheads, nkv, group;
+	float scale;
+	uint32_t threshold, tag;
+	const uint64_t *seed, *offset;
+};
+
+#define SHAPE_OF(a)                                                                             \
+	{                                                                                       \
+		.T = (a)->seqlen, .row = (int64_t)((a)->nheads + 2 * (a)->nkv) * (a)->head_dim, \
+		.orow = (int64_t)(a)->nheads * (a)->head_dim,                                   \
+		.ntiles = ((a)->seqlen + TILE - 1) / TILE, .dtype = (a)->dtype,                 \
+		.d = (a)->head_dim, .dp = ((a)->head_dim + NR - 1) / NR * NR,                   \
+		.nheads = (a)->nheads, .nkv = (a)->nkv, .group = (a)->nheads / (a)->nkv,        \
+		.scale = (a)->scale, .threshold = (a)->threshold, .tag = (a)->tag,              \
+		.seed = (a)->seed, .offset = (a)->offset,                                       \
+	}
+
+/* tiles that are worth a part */
+static int64_t grain(const struct shape *s)
 {
-	for (int64_t r = 0; r < n; r++)
-		te__h_load(dtype, x, at + r * stride, d, ret[r]);
+	return 1 + 200000 / (TILE * s->T * s->d);
 }
 
-/* the same, as columns */
-static void gather_t(float (*ret)[TILE], int32_t dtype, const void *x, int64_t at, int64_t stride,
-		     int64_t n, int d)
+/* a tile: n rows, stride elements apart, then rows of zeros */
+static void load_tile(const struct shape *s, float *ret, const void *x, int64_t at, int64_t stride,
+		      int64_t n)
 {
-	float row[MAXD];
-
 	for (int64_t r = 0; r < n; r++) {
-		te__h_load(dtype, x, at + r * stride, d, row);
-		for (int c = 0; c < d; c++)
-			ret[c][r] = row[c];
+		te__h_load(s->dtype, x, at + r * stride, s->d, ret + r * s->dp);
+		memset(ret + r * s->dp + s->d, 0, (size_t)(s->dp - s->d) * sizeof(*ret));
 	}
+	memset(ret + n * s->dp, 0, (size_t)((TILE - n) * s->dp) * sizeof(*ret));
 }
 
-/* s[k] = x . yt[:, k] */
-static void dots(float *restrict s, const float *x, float (*yt)[TILE], int64_t n, int d)
+/* the transpose, as columns of te__h_micro(): NR rows of the tile after each other */
+static void transpose_tile(const struct shape *s, const float *x, float *ret)
 {
-	for (int64_t k = 0; k < n; k++)
-		s[k] = 0.0f;
-	for (int c = 0; c < d; c++) {
-		const float *restrict y = yt[c];
-		float v = x[c];
-
-		for (int64_t k = 0; k < n; k++)
-			s[k] += v * y[k];
-	}
+	for (int64_t r = 0; r < TILE; r += NR)
+		te__h_transpose(s->d, x + r * s->dp, s->dp, ret + r * s->d);
 }
 
-static void axpy(float *restrict y, float a, const float *restrict x, int64_t n)
+static struct te__h_rows rows(const float *p, int64_t rs, int64_t cs)
 {
-	for (int64_t i = 0; i < n; i++)
-		y[i] += a * x[i];
+	return (struct te__h_rows){ p, rs, cs };
+}
+
+/* v [MR, n] = x [MR, d] yt, n rounded up to a multiple of NR */
+static void dots(const struct shape *s, float *v, const float *x, const float *yt, int64_t n)
+{
+	for (int64_t k = 0; k < n; k += NR)
+		te__h_micro(s->d, rows(x, s->dp, 1), yt + k * s->d, NR, v + k, TILE, 0);
+}
+
+/* acc [MR, dp] += a [MR, n] y [n, dp] */
+static void add_terms(const struct shape *s, float *acc, struct te__h_rows a, const float *y,
+		      int64_t n)
+{
+	for (int c = 0; c < s->dp && n > 0; c += NR)
+		te__h_micro(n, a, y + c, s->dp, acc + c, s->dp, 1);
+}
+
+/* the same over the keys of 8 queries: n before the first query, and if corner those up to each */
+static void add_keys(const struct shape *s, float *acc, const float *a, const float *y, int64_t n,
+		     int corner)
+{
+	add_terms(s, acc, rows(a, TILE, 1), y, n);
+	for (int c = 0; c < s->dp && corner; c += NR)
+		te__h_micro_lower(rows(a + n, TILE, 1), y + n * s->dp + c, s->dp, acc + c, s->dp);
+}
+
+/* over the queries of 8 keys k of a tile a [queries, keys] */
+static void add_queries(const struct shape *s, float *acc, const float *a, const float *y,
+			int64_t k, int corner)
+{
+	const int64_t after = corner ? k + MR : 0;
+
+	for (int c = 0; c < s->dp && corner; c += NR)
+		te__h_micro_upper(rows(a + k * TILE + k, 1, TILE), y + k * s->dp + c, s->dp,
+				  acc + c, s->dp);
+	add_terms(s, acc, rows(a + after * TILE + k, 1, TILE), y + after * s->dp, TILE - after);
 }
 
 /* f[k]: the dropout factor of key k0 + k: 0, or the scale of kept probabilities */
-static void keep(float *f, const uint64_t *seed, const uint64_t *offset, uint32_t threshold,
-		 uint32_t tag, int64_t bh, int64_t q, int64_t k0, int64_t n)
+static void keep(const struct shape *s, float *f, int64_t bh, int64_t q, int64_t k0)
 {
-	float scale = 65536.0f / (float)(65536u - threshold);
+	float scale = 65536.0f / (float)(65536u - s->threshold);
 	struct te_philox r = { { 0 } };
 
-	for (int64_t k = 0; k < n; k++) {
-		if (!threshold) {
-			f[k] = 1.0f;
-			continue;
-		}
+	for (int64_t k = 0; k < TILE; k++) {
 		if (k % 8 == 0)
-			r = te_philox_attn(*seed, *offset, tag, (uint32_t)bh, (uint32_t)q,
+			r = te_philox_attn(*s->seed, *s->offset, s->tag, (uint32_t)bh, (uint32_t)q,
 					   (uint32_t)((k0 + k) >> 3));
-		f[k] = te_philox_lane(&r, (int)(k & 7)) >= threshold ? scale : 0.0f;
+		f[k] = te_philox_lane(&r, (int)(k & 7)) >= s->threshold ? scale : 0.0f;
 	}
+}
+
+/* ---- forward ---- */
+
+/* the state of MR queries */
+struct online {
+	float m[MR];  /* the largest score */
+	double l[MR]; /* the sum of e^(score - m) */
+};
+
+/* in halves, which compilers vectorize */
+TE__SIMD_BODY float lanes_max(float *v)
+{
+	for (int k = 0; k < 8; k++)
+		v[k] = v[k + 8] > v[k] ? v[k + 8] : v[k];
+	for (int k = 0; k < 4; k++)
+		v[k] = v[k + 4] > v[k] ? v[k + 4] : v[k];
+	for (int k = 0; k < 2; k++)
+		v[k] = v[k + 2] > v[k] ? v[k + 2] : v[k];
+	return v[1] > v[0] ? v[1] : v[0];
+}
+
+TE__SIMD_BODY float lanes_sum(float *v)
+{
+	for (int k = 0; k < 8; k++)
+		v[k] += v[k + 8];
+	for (int k = 0; k < 4; k++)
+		v[k] += v[k + 4];
+	for (int k = 0; k < 2; k++)
+		v[k] += v[k + 2];
+	return v[0] + v[1];
+}
+
+/*
+ * Scores v [MR, TILE], before scaling, become probabilities relative to the new maxima. Row r has
+ * n + r keys, at most TILE. acc [MR, dp] and the sums are rescaled.
+ */
+TE__SIMD_BODY void soften_body(float *restrict v, int64_t n, float scale, struct online *o,
+			       float *restrict acc, int64_t dp)
+{
+	float lane[LANES], m[MR], shrink[MR];
+
+	for (int r = 0; r < MR; r++) {
+		float *x = v + r * TILE;
+
+		for (int k = 0; k < TILE; k++)
+			x[k] *= scale;
+		for (int64_t k = n + r; k < TILE; k++)
+			x[k] = -INFINITY;
+		for (int k = 0; k < LANES; k++)
+			lane[k] = o->m[r];
+		for (int i = 0; i < TILE; i += LANES)
+			for (int k = 0; k < LANES; k++)
+				lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
+		m[r] = lanes_max(lane);
+	}
+	for (int r = 0; r < MR; r++) {
+		const float e = te__expf(o->m[r] - m[r]);
+
+		/* equal also if both are -inf, whose difference is NaN */
+		shrink[r] = o->m[r] == m[r] ? 1.0f : e;
+		o->m[r] = m[r];
+	}
+	for (int r = 0; r < MR; r++) {
+		float *x = v + r * TILE, *y = acc + r * dp;
+
+		for (int k = 0; k < TILE; k++)
+			x[k] = te__expf(x[k] - m[r]);
+		for (int64_t k = n + r; k < TILE; k++)
+			x[k] = 0.0f;
+		for (int k = 0; k < LANES; k++)
+			lane[k] = 0.0f;
+		for (int i = 0; i < TILE; i += LANES)
+			for (int k = 0; k < LANES; k++)
+				lane[k] += x[i + k];
+		o->l[r] = o->l[r] * (double)shrink[r] + (double)lanes_sum(lane);
+		for (int64_t c = 0; c < dp; c++)
+			y[c] *= shrink[r];
+	}
+}
+static TE__SIMD(void, soften,
+		(float *v, int64_t n, float scale, struct online *o, float *acc, int64_t dp),
+		(v, n, scale, o, acc, dp))
+
+	struct fwd {
+	const struct te_k_attn_fwd *a;
+	struct shape s;
+};
+
+/* queries q0 to q0 + nq - 1 of head bh with keys k0 on; i0: MR of the queries */
+static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, int64_t i0,
+		     const float *q, const float *kt, const float *v, struct online *o, float *acc)
+{
+	/* keys of this tile before the first query; then, on the diagonal, those up to each */
+	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
+	const int corner = n < TILE;
+	float p[MR * TILE] = { 0 }, f[TILE];
+
+	dots(s, p, q + i0 * s->dp, kt, corner ? n + MR : n);
+	soften(p, n + 1, s->scale, &o[i0 / MR], acc + i0 * s->dp, s->dp);
+	for (int r = 0; r < MR && s->threshold; r++) {
+		keep(s, f, bh, q0 + i0 + r, k0);
+		for (int k = 0; k < TILE; k++)
+			p[r * TILE + k] *= f[k];
+	}
+	add_keys(s, acc + i0 * s->dp, p, v, n, corner);
+}
+
+static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64_t bh, int64_t q0)
+{
+	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
+	const int64_t at = b * s->T * s->row, nq = te__h_min(TILE, s->T - q0);
+	float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
+	struct online o[TILE / MR];
+
+	load_tile(s, q, a->qkv, at + q0 * s->row + h * s->d, s->row, nq);
+	memset(acc, 0, (size_t)(TILE * s->dp) * sizeof(*acc));
+	for (int i = 0; i < TILE; i++) {
+		o[i / MR].m[i % MR] = -INFINITY;
+		o[i / MR].l[i % MR] = 0.0;
+	}
+	for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
+		const int64_t kat = at + k0 * s->row + (s->nheads + g) * s->d;
+		const int64_t nk = te__h_min(TILE, s->T - k0);
+
+		load_tile(s, x, a->qkv, kat, s->row, nk);
+		transpose_tile(s, x, kt);
+		load_tile(s, x, a->qkv, kat + (int64_t)s->nkv * s->d, s->row, nk);
+		for (int64_t i = 0; i < nq; i += MR)
+			fwd_rows(s, bh, q0, k0, i, q, kt, x, o, acc);
+	}
+	for (int64_t i = 0; i < nq; i++) {
+		const double l = o[i / MR].l[i % MR];
+		const float inv = (float)(1.0 / l);
+
+		a->lse[bh * s->T + q0 + i] = (float)(o[i / MR].m[i % MR] + log(l));
+		for (int c = 0; c < s->d; c++)
+			acc[i * s->dp + c] *= inv;
+		te__h_store(s->dtype, a->out, (b * s->T + q0 + i) * s->orow + h * s->d, s->d,
+			    acc + i * s->dp);
+	}
+}
+
+static void fwd_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct fwd *f = arg;
+
+	for (int64_t t = begin; t < end; t++)
+		fwd_tile(f->a, &f->s, t / f->s.ntiles, t % f->s.ntiles * TILE);
 }
 
 void te__h_attn_fwd(const struct te_k_attn_fwd *a)
 {
-	int64_t T = a->seqlen, row = (int64_t)(a->nheads + 2 * a->nkv) * a->head_dim;
-	int64_t orow = (int64_t)a->nheads * a->head_dim;
-	int d = a->head_dim, group = a->nheads / a->nkv;
-	float kt[MAXD][TILE], v[TILE][MAXD], q[TILE][MAXD], acc[TILE][MAXD];
-	float m[TILE], s[TILE], f[TILE];
-	double l[TILE];
+	struct fwd f = { a, SHAPE_OF(a) };
 
-	for (int64_t bh = 0; bh < a->batch * a->nheads; bh++) {
-		int64_t b = bh / a->nheads, h = bh % a->nheads, g = h / group;
-		int64_t at = b * T * row;
+	te__k_for(a->batch * a->nheads * f.s.ntiles, grain(&f.s), fwd_part, &f);
+}
 
-		for (int64_t q0 = 0; q0 < T; q0 += TILE) {
-			int64_t nq = te__h_min(TILE, T - q0);
+/* ---- backward ---- */
 
-			gather(q, a->dtype, a->qkv, at + q0 * row + h * d, row, nq, d);
-			for (int64_t i = 0; i < nq; i++) {
-				m[i] = -INFINITY;
-				l[i] = 0.0;
-				for (int c = 0; c < d; c++)
-					acc[i][c] = 0.0f;
-			}
-			for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
-				int64_t nk = te__h_min(TILE, T - k0);
+struct bwd {
+	const struct te_k_attn_bwd *a;
+	struct shape s;
+};
 
-				gather_t(kt, a->dtype, a->qkv,
-					 at + k0 * row + (a->nheads + g) * d, row, nk, d);
-				gather(v, a->dtype, a->qkv,
-				       at + k0 * row + (a->nheads + a->nkv + g) * d, row, nk, d);
-				for (int64_t i = 0; i < nq; i++) {
-					int64_t n = te__h_min(nk, q0 + i - k0 + 1);
-					float old = m[i], shrink;
+/* tokens begin to end - 1 of all sequences */
+static void pre_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct bwd *w = arg;
+	const struct te_k_attn_bwd *a = w->a;
+	const int64_t T = w->s.T, d = w->s.d, width = TE__H_CHUNK / d;
+	float x[TE__H_CHUNK], y[TE__H_CHUNK];
 
-					dots(s, q[i], kt, n, d);
-					for (int64_t k = 0; k < n; k++) {
-						s[k] *= a->scale;
-						m[i] = fmaxf(m[i], s[k]);
-					}
-					/* equal also if both are -inf, whose difference is NaN */
-					shrink = old == m[i] ? 1.0f : expf(old - m[i]);
-					l[i] *= shrink;
-					for (int c = 0; c < d; c++)
-						acc[i][c] *= shrink;
-					keep(f, a->seed, a->offset, a->threshold, a->tag, bh,
-					     q0 + i, k0, n);
-					for (int64_t k = 0; k < n; k++) {
-						float p = expf(s[k] - m[i]);
+	for (int64_t t = begin; t < end; t++)
+		for (int64_t h0 = 0; h0 < a->nheads; h0 += width) {
+			const int64_t n = te__h_min(width, a->nheads - h0);
+			const int64_t at = (t * a->nheads + h0) * d;
 
-						l[i] += p;
-						if (f[k] != 0.0f)
-							axpy(acc[i], p * f[k], v[k], d);
-					}
-				}
-			}
-			for (int64_t i = 0; i < nq; i++) {
-				float inv = (float)(1.0 / l[i]);
-
-				a->lse[bh * T + q0 + i] = (float)(m[i] + log(l[i]));
-				for (int c = 0; c < d; c++)
-					acc[i][c] *= inv;
-				te__h_store(a->dtype, a->out, (b * T + q0 + i) * orow + h * d, d,
-					    acc[i]);
-			}
+			te__h_load(a->dtype, a->out, at, n * d, x);
+			te__h_load(a->dtype, a->dout, at, n * d, y);
+			for (int64_t h = 0; h < n; h++)
+				a->delta[(t / T * a->nheads + h0 + h) * T + t % T] =
+					(float)te__h_dot(x + h * d, y + h * d, d);
 		}
-	}
 }
 
 void te__h_attn_bwd_pre(const struct te_k_attn_bwd *a)
 {
-	int d = a->head_dim;
-	float x[MAXD], y[MAXD];
+	struct bwd w = { a, SHAPE_OF(a) };
 
-	for (int64_t b = 0; b < a->batch; b++)
-		for (int64_t t = 0; t < a->seqlen; t++)
-			for (int64_t h = 0; h < a->nheads; h++) {
-				int64_t at = ((b * a->seqlen + t) * a->nheads + h) * d;
-
-				te__h_load(a->dtype, a->out, at, d, x);
-				te__h_load(a->dtype, a->dout, at, d, y);
-				a->delta[(b * a->nheads + h) * a->seqlen + t] =
-					(float)te__h_dot(x, y, d);
-			}
+	te__k_for(a->batch * a->seqlen, 1 + 30000 / w.s.orow, pre_part, &w);
 }
 
 /*
- * For one query and keys k0 .. k0+n-1: pd, the probabilities after dropout, and ds, the gradients
- * of the scaled dot products.
+ * Of MR queries: scores p, before scaling, become probabilities, and products dp become gradients
+ * of scaled scores. Row r has n + r keys, at most TILE; the others get 0. With factors f [MR, TILE]
+ * the probabilities are those after dropout.
  */
-static void softmax_bwd(const struct te_k_attn_bwd *a, int64_t bh, int64_t q, int64_t k0,
-			int64_t n, const float *qv, const float *dov, float (*kt)[TILE],
-			float (*vt)[TILE], float *pd, float *ds)
+TE__SIMD_BODY void soften_bwd_body(float *restrict p, float *restrict dp, int64_t n, float scale,
+				   const float *lse, const float *delta, const float *restrict f)
 {
-	float lse = a->lse[bh * a->seqlen + q], delta = a->delta[bh * a->seqlen + q];
-	float s[TILE], dp[TILE], f[TILE];
+	for (int r = 0; r < MR; r++, p += TILE, dp += TILE) {
+		const int32_t nkeys = (int32_t)(n + r < TILE ? n + r : TILE);
+		const float most = lse[r], less = delta[r];
 
-	dots(s, qv, kt, n, a->head_dim);
-	dots(dp, dov, vt, n, a->head_dim);
-	keep(f, a->seed, a->offset, a->threshold, a->tag, bh, q, k0, n);
-	for (int64_t k = 0; k < n; k++) {
-		float p = expf(s[k] * a->scale - lse);
-
-		pd[k] = p * f[k];
-		ds[k] = p * (dp[k] * f[k] - delta);
+		for (int32_t k = 0; k < TILE; k++)
+			p[k] = te__expf(p[k] * scale - most);
+		for (int32_t k = 0; k < TILE && f; k++)
+			dp[k] *= f[r * TILE + k];
+		for (int32_t k = 0; k < TILE; k++)
+			dp[k] = p[k] * (dp[k] - less);
+		for (int32_t k = 0; k < TILE && f; k++)
+			p[k] *= f[r * TILE + k];
+		for (int32_t k = nkeys; k < TILE; k++)
+			p[k] = dp[k] = 0.0f;
 	}
+}
+static TE__SIMD(void, soften_bwd,
+		(float *p, float *dp, int64_t n, float scale, const float *lse, const float *delta,
+		 const float *f),
+		(p, dp, n, scale, lse, delta, f))
+
+	/*
+ * p and ds [MR, TILE] of queries q0 + i0 on and keys k0 on, from the tiles q and dout and the
+ * transposed tiles kt and vt. nq: queries in the tile
+ */
+	static void bwd_rows(const struct bwd *w, int64_t bh, int64_t q0, int64_t nq, int64_t k0,
+			     int64_t i0, const float *q, const float *dout, const float *kt,
+			     const float *vt, float *p, float *ds)
+{
+	const struct shape *s = &w->s;
+	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
+	float f[MR * TILE], lse[MR] = { 0 }, delta[MR] = { 0 };
+
+	for (int64_t r = 0; r < MR && i0 + r < nq; r++) {
+		lse[r] = w->a->lse[bh * s->T + q0 + i0 + r];
+		delta[r] = w->a->delta[bh * s->T + q0 + i0 + r];
+	}
+	for (int r = 0; r < MR && s->threshold; r++)
+		keep(s, f + r * TILE, bh, q0 + i0 + r, k0);
+	dots(s, p, q + i0 * s->dp, kt, te__h_min(n + MR, TILE));
+	dots(s, ds, dout + i0 * s->dp, vt, te__h_min(n + MR, TILE));
+	soften_bwd(p, ds, n + 1, s->scale, lse, delta, s->threshold ? f : NULL);
+}
+
+/* n rows of a gradient, times scale */
+static void store_tile(const struct shape *s, void *to, int64_t at, int64_t n, float *x,
+		       float scale)
+{
+	for (int64_t r = 0; r < n; r++) {
+		for (int c = 0; c < s->d; c++)
+			x[r * s->dp + c] *= scale;
+		te__h_store(s->dtype, to, at + r * s->row, s->d, x + r * s->dp);
+	}
+}
+
+static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0)
+{
+	const struct te_k_attn_bwd *a = w->a;
+	const struct shape *s = &w->s;
+	const int64_t nk = te__h_min(TILE, s->T - k0);
+	const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
+	const int64_t vat = kat + (int64_t)s->nkv * s->d;
+	float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
+	float dk[TILE * MAXD], dv[TILE * MAXD];
+	float p[TILE * TILE] = { 0 }, ds[TILE * TILE] = { 0 };
+
+	memset(dk, 0, (size_t)(TILE * s->dp) * sizeof(*dk));
+	memset(dv, 0, (size_t)(TILE * s->dp) * sizeof(*dv));
+	load_tile(s, q, a->qkv, kat, s->row, nk);
+	transpose_tile(s, q, kt);
+	load_tile(s, q, a->qkv, vat, s->row, nk);
+	transpose_tile(s, q, vt);
+	for (int64_t h = g * s->group; h < (g + 1) * s->group; h++)
+		for (int64_t q0 = k0; q0 < s->T; q0 += TILE) {
+			const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
+
+			load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);
+			load_tile(s, dout, a->dout, t * s->orow + h * s->d, s->orow, nq);
+			for (int64_t i = 0; i < TILE; i += MR)
+				bwd_rows(w, b * s->nheads + h, q0, nq, k0, i, q, dout, kt, vt,
+					 p + i * TILE, ds + i * TILE);
+			for (int64_t k = 0; k < nk; k += MR) {
+				add_queries(s, dk + k * s->dp, ds, q, k, q0 == k0);
+				add_queries(s, dv + k * s->dp, p, dout, k, q0 == k0);
+			}
+		}
+	store_tile(s, a->dqkv, kat, nk, dk, s->scale);
+	store_tile(s, a->dqkv, vat, nk, dv, 1.0f);
+}
+
+static void dkv_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct bwd *w = arg;
+	const int64_t n = w->s.ntiles;
+
+	for (int64_t t = begin; t < end; t++)
+		dkv_tile(w, t / n / w->s.nkv, t / n % w->s.nkv, t % n * TILE);
 }
 
 void te__h_attn_bwd_dkv(const struct te_k_attn_bwd *a)
 {
-	int64_t T = a->seqlen, row = (int64_t)(a->nheads + 2 * a->nkv) * a->head_dim;
-	int64_t orow = (int64_t)a->nheads * a->head_dim;
-	int d = a->head_dim, group = a->nheads / a->nkv;
-	float kt[MAXD][TILE], vt[MAXD][TILE], dkt[MAXD][TILE], dvt[MAXD][TILE];
-	float q[1][MAXD], dout[1][MAXD], pd[TILE], ds[TILE];
+	struct bwd w = { a, SHAPE_OF(a) };
 
-	for (int64_t b = 0; b < a->batch; b++)
-		for (int64_t g = 0; g < a->nkv; g++)
-			for (int64_t k0 = 0; k0 < T; k0 += TILE) {
-				int64_t nk = te__h_min(TILE, T - k0);
-				int64_t kat = (b * T + k0) * row + (a->nheads + g) * d;
-				int64_t vat = kat + (int64_t)a->nkv * d;
+	te__k_for(a->batch * a->nkv * w.s.ntiles, grain(&w.s), dkv_part, &w);
+}
 
-				gather_t(kt, a->dtype, a->qkv, kat, row, nk, d);
-				gather_t(vt, a->dtype, a->qkv, vat, row, nk, d);
-				for (int c = 0; c < d; c++)
-					for (int64_t k = 0; k < nk; k++)
-						dkt[c][k] = dvt[c][k] = 0.0f;
-				for (int64_t h = g * group; h < (g + 1) * group; h++)
-					for (int64_t t = k0; t < T; t++) {
-						int64_t n = te__h_min(nk, t - k0 + 1);
+static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0)
+{
+	const struct te_k_attn_bwd *a = w->a;
+	const struct shape *s = &w->s;
+	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
+	const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
+	float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
+	float dq[TILE * MAXD], p[MR * TILE] = { 0 }, ds[MR * TILE] = { 0 };
 
-						gather(q, a->dtype, a->qkv,
-						       (b * T + t) * row + h * d, row, 1, d);
-						gather(dout, a->dtype, a->dout,
-						       (b * T + t) * orow + h * d, orow, 1, d);
-						softmax_bwd(a, b * a->nheads + h, t, k0, n, q[0],
-							    dout[0], kt, vt, pd, ds);
-						for (int c = 0; c < d; c++) {
-							axpy(dkt[c], q[0][c], ds, n);
-							axpy(dvt[c], dout[0][c], pd, n);
-						}
-					}
-				for (int64_t k = 0; k < nk; k++) {
-					for (int c = 0; c < d; c++) {
-						q[0][c] = dkt[c][k] * a->scale;
-						dout[0][c] = dvt[c][k];
-					}
-					te__h_store(a->dtype, a->dqkv, kat + k * row, d, q[0]);
-					te__h_store(a->dtype, a->dqkv, vat + k * row, d, dout[0]);
-				}
-			}
+	memset(dq, 0, (size_t)(TILE * s->dp) * sizeof(*dq));
+	load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);
+	load_tile(s, dout, a->dout, t * s->orow + h * s->d, s->orow, nq);
+	for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
+		const int64_t nk = te__h_min(TILE, s->T - k0);
+		const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
+
+		load_tile(s, k, a->qkv, kat + (int64_t)s->nkv * s->d, s->row, nk);
+		transpose_tile(s, k, vt);
+		load_tile(s, k, a->qkv, kat, s->row, nk);
+		transpose_tile(s, k, kt);
+		for (int64_t i = 0; i < nq; i += MR) {
+			const int64_t n = te__h_min(q0 + i - k0, TILE);
+
+			bwd_rows(w, bh, q0, nq, k0, i, q, dout, kt, vt, p, ds);
+			add_keys(s, dq + i * s->dp, ds, k, n, n < TILE);
+		}
+	}
+	store_tile(s, a->dqkv, t * s->row + h * s->d, nq, dq, s->scale);
+}
+
+static void dq_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct bwd *w = arg;
+
+	for (int64_t t = begin; t < end; t++)
+		dq_tile(w, t / w->s.ntiles, t % w->s.ntiles * TILE);
 }
 
 void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a)
 {
-	int64_t T = a->seqlen, row = (int64_t)(a->nheads + 2 * a->nkv) * a->head_dim;
-	int64_t orow = (int64_t)a->nheads * a->head_dim;
-	int d = a->head_dim, group = a->nheads / a->nkv;
-	float kt[MAXD][TILE], vt[MAXD][TILE], kr[TILE][MAXD];
-	float q[TILE][MAXD], dout[TILE][MAXD], dq[TILE][MAXD], pd[TILE], ds[TILE];
+	struct bwd w = { a, SHAPE_OF(a) };
 
-	for (int64_t bh = 0; bh < a->batch * a->nheads; bh++) {
-		int64_t b = bh / a->nheads, h = bh % a->nheads, g = h / group;
-
-		for (int64_t q0 = 0; q0 < T; q0 += TILE) {
-			int64_t nq = te__h_min(TILE, T - q0);
-			int64_t qat = (b * T + q0) * row + h * d;
-
-			gather(q, a->dtype, a->qkv, qat, row, nq, d);
-			gather(dout, a->dtype, a->dout, (b * T + q0) * orow + h * d, orow, nq, d);
-			for (int64_t i = 0; i < nq; i++)
-				for (int c = 0; c < d; c++)
-					dq[i][c] = 0.0f;
-			for (int64_t k0 = 0; k0 <= q0; k0 += TILE) {
-				int64_t nk = te__h_min(TILE, T - k0);
-				int64_t kat = (b * T + k0) * row + (a->nheads + g) * d;
-
-				gather(kr, a->dtype, a->qkv, kat, row, nk, d);
-				gather_t(kt, a->dtype, a->qkv, kat, row, nk, d);
-				gather_t(vt, a->dtype, a->qkv, kat + (int64_t)a->nkv * d, row, nk,
-					 d);
-				for (int64_t i = 0; i < nq; i++) {
-					int64_t n = te__h_min(nk, q0 + i - k0 + 1);
-
-					softmax_bwd(a, bh, q0 + i, k0, n, q[i], dout[i], kt, vt,
-						    pd, ds);
-					for (int64_t k = 0; k < n; k++)
-						axpy(dq[i], ds[k], kr[k], d);
-				}
-			}
-			for (int64_t i = 0; i < nq; i++) {
-				for (int c = 0; c < d; c++)
-					dq[i][c] *= a->scale;
-				te__h_store(a->dtype, a->dqkv, qat + i * row, d, dq[i]);
-			}
-		}
-	}
+	te__k_for(a->batch * a->nheads * w.s.ntiles, grain(&w.s), dq_part, &w);
 }

@@ -28,24 +28,6 @@
 #define TILE_FLOPS_MIN 2e6
 #define TILE_MIN 32 /* rows or columns: each row is decoded once for all columns of a tile */
 
-static void load(int32_t dtype, const void *p, int64_t off, int64_t n, float *restrict v)
-{
-	const uint8_t *code = (const uint8_t *)p + off;
-
-	switch (dtype) {
-	case TE_DTYPE_E4M3:
-		for (int64_t i = 0; i < n; i++)
-			v[i] = te__e4m3_values[code[i]];
-		break;
-	case TE_DTYPE_E5M2:
-		for (int64_t i = 0; i < n; i++)
-			v[i] = te__e5m2_values[code[i]];
-		break;
-	default:
-		te__h_load(dtype, p, off, n, v);
-	}
-}
-
 /* an operand [rows, k], stored [k, rows] when t; scale: of blocks, else NULL */
 struct operand {
 	const void *x;
@@ -55,19 +37,25 @@ struct operand {
 };
 
 /* n elements of a stored row, from column c on */
-static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n, float *restrict v)
+static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n, float *v)
 {
-	load(o->dtype, o->x, row * (o->t ? o->rows : o->k) + c, n, v);
-	if (!o->scale)
-		return;
-	/* FP8, so not transposed */
-	for (int64_t i = 0, len; i < n; i += len) {
-		const int64_t at = c + i;
-		const float scale = o->scale[te_k_scale_index(o->scaling, o->rows, o->k, row, at)];
+	const int64_t off = row * (o->t ? o->rows : o->k) + c;
 
-		len = te__h_min(n - i, TE_K_BLOCK - at % TE_K_BLOCK);
-		for (int64_t j = i; j < i + len; j++)
-			v[j] *= scale;
+	if (!te__is_fp8(o->dtype)) {
+		te__h_load(o->dtype, o->x, off, n, v);
+		return;
+	}
+	/* FP8 with scales of blocks is not transposed */
+	for (int64_t i = 0, len = n; i < n; i += len) {
+		const uint8_t *code = (const uint8_t *)o->x + off + i;
+		const int64_t at = c + i;
+		float scale = 1.0f;
+
+		if (o->scale) {
+			len = te__h_min(n - i, TE_K_BLOCK - at % TE_K_BLOCK);
+			scale = o->scale[te_k_scale_index(o->scaling, o->rows, o->k, row, at)];
+		}
+		te__h_decode(o->dtype, code, scale, len, v + i);
 	}
 }
 

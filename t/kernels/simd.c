@@ -370,6 +370,70 @@ static void optimizer(struct all *s)
 }
 
 /* on the stream's worker, so that the kernels have its team */
+static void gemms(struct all *s)
+{
+	struct te_k_quantize q = { s->dy, ROWS, COLS, side(s, 0, ROWS, COLS), TE_DTYPE_BF16, 0 };
+	struct te_k_gemm a = { .m = ROWS, .n = ROWS, .k = COLS, .alpha = 0.5f };
+
+	te__h_quantize(&q);
+	for (int k = 0; k < 3; k++) {
+		a.a = k == 0 ? (void *)s->f : k == 1 ? (void *)s->x : q.q.row;
+		a.b = k == 0 ? (void *)s->g : k == 1 ? (void *)s->dy : q.q.row;
+		a.adtype = a.bdtype = k == 0 ? TE_DTYPE_FP32 :
+				      k == 1 ? TE_DTYPE_BF16 :
+					       TE_DTYPE_E4M3;
+		a.ddtype = a.cdtype = k == 1 ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
+		a.bias = k == 1 ? (void *)s->g : (void *)s->dy;
+		a.sa = a.sb = k == 2 ? q.q.scale_inv : NULL;
+		a.d = take(s, 4 * ROWS * ROWS);
+		te__h_gemm(&a);
+	}
+}
+
+static void attention(struct all *s)
+{
+	static const uint64_t word[] = { 77, 3 };
+
+	for (int k = 0; k < 4; k++) {
+		struct te_k_attn_fwd f = {
+			.qkv = k & 1 ? (void *)s->dy : (void *)s->g,
+			.seed = word,
+			.offset = word + 1,
+			.batch = 2,
+			.seqlen = 150,
+			.nheads = 4,
+			.nkv = 2,
+			.head_dim = 40,
+			.scale = 0.2f,
+			.threshold = k & 2 ? 9000 : 0,
+			.dtype = k & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32,
+		};
+		struct te_k_attn_bwd b = {
+			.qkv = f.qkv,
+			.dout = f.qkv,
+			.seed = word,
+			.offset = word + 1,
+			.batch = 2,
+			.seqlen = 150,
+			.nheads = 4,
+			.nkv = 2,
+			.head_dim = 40,
+			.scale = 0.2f,
+			.threshold = f.threshold,
+			.dtype = f.dtype,
+		};
+
+		b.out = f.out = take(s, 4 * 2 * 150 * 4 * 40);
+		b.lse = f.lse = take(s, 4 * 2 * 150 * 4);
+		b.delta = take(s, 4 * 2 * 150 * 4);
+		b.dqkv = take(s, 4 * 2 * 150 * 8 * 40);
+		te__h_attn_fwd(&f);
+		te__h_attn_bwd_pre(&b);
+		te__h_attn_bwd_dkv(&b);
+		te__h_attn_bwd_dq(&b);
+	}
+}
+
 static void run_all(void *arg)
 {
 	struct all *s = *(struct all **)arg;
@@ -378,6 +442,8 @@ static void run_all(void *arg)
 	activations(s);
 	quantizers(s);
 	norms(s);
+	gemms(s);
+	attention(s);
 	losses_and_sums(s);
 	elementwise(s);
 	optimizer(s);

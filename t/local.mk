@@ -80,6 +80,7 @@ TT_TOOLS += \
 	t/tools/hfconfig \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
+	t/tools/sample \
 	t/tools/weights
 TT_SH += \
 	t/tools/t8001-te_plot.t \
@@ -94,7 +95,8 @@ TT_SH += \
 	t/tools/t8010-completion.t \
 	t/tools/t8011-tutorial.t \
 	t/tools/t8012-te_train-exits.t \
-	t/tools/t8013-te_train-trouble.t
+	t/tools/t8013-te_train-trouble.t \
+	t/tools/t8014-te_train-kill.t
 endif
 
 TEST_EXTENSIONS = .t
@@ -184,6 +186,8 @@ t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
+t_tools_sample_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
 t_tools_weights_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 

@@ -29,6 +29,8 @@ check "FP8 is within 2 % of FP32: $b, $a" awk -v a="$a" -v b="$b" \
 
 check "the log begins with what ran" grep -q '^{"te_train":' fp32.jsonl
 check "has losses" grep -q '^{"step":10,"train_loss_nats":' fp32.jsonl
+check "with learning rate and gradient norm" grep -q \
+	'^{"step":10,.*"lr":0\.[0-9]*,"grad_norm":[0-9.]*,"skipped_steps":0,' fp32.jsonl
 check "has validations" grep -q '^{"step":30,"val_loss_nats":.*"val_bits_per_byte"' fp32.jsonl
 if command -v gnuplot >/dev/null; then
 	check "te_plot draws it" "$abs_top_builddir/tools/te_plot" -o x.svg fp32.jsonl bf16.jsonl
@@ -70,6 +72,27 @@ empty "another seed, another sample" seed
 "$te_train" --resume c --sample-only --sample 60 --temperature 0 >one 2>err
 "$te_train" --resume c --sample-only --sample 60 --temperature 0 --seed 2 >two 2>err
 same "temperature 0 does not draw" one two
+"$te_train" --resume c --sample-only --sample 60 --top-k 1 --temperature 2 >two 2>err
+same "nor does --top-k 1" one two
+"$te_train" --resume c --sample-only --sample 60 --top-p 0 --seed 2 >two 2>err
+same "nor does --top-p 0" one two
+
+# on a terminal the line fits
+if script -qec true /dev/null </dev/null >/dev/null 2>&1; then
+	for cols in 30 60 200; do
+		script -qec "stty cols $cols; exec '$te_train' $micro --steps 30 text 2>&1 >/dev/null" \
+			/dev/null </dev/null | tr '\r' '\n' | sed 's/.\[K//' | grep '^step [0-9]*/' >lines
+		check "$cols columns: the line fits" awk -v n=$cols \
+			'length($0) >= n { exit 1 } END { exit !NR }' lines
+		grep -o 'GiB' lines >whole
+		case $cols in
+		200) check "$cols columns: all fields" test -s whole ;;
+		*) empty "$cols columns: what fits" whole ;;
+		esac
+	done
+else
+	skip "the line fits the terminal" "script(1) is not found"
+fi
 
 check "leaves in time" "$te_train" $micro --steps 1000000 --time-limit 1 text
 check "prints a plan" "$te_train" $micro --print-plan text

@@ -54,9 +54,9 @@ fails()
 # wait_for PATTERN FILE: until a line matches, for 20 seconds at most
 wait_for()
 {
-	n=0
+	tries=0
 	until grep -qs -- "$1" "$2"; do
-		[ $((n += 1)) -le 400 ] || return 1
+		[ $((tries += 1)) -le 400 ] || return 1
 		sleep 0.05
 	done
 }

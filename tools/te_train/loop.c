@@ -281,7 +281,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	t->lock_fd = -1;
 	t->done.eval_step = -1;
 	t->done.best_val = INFINITY;
-	t->train_loss = t->val_loss = t->peak_fraction = NAN;
+	t->train_loss = t->val_loss = t->peak_fraction = t->grad_norm = NAN;
 	if (o->preset && o->model)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
@@ -396,6 +396,11 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	return r;
 }
 
+static int is_logged(const struct trainer *t, int64_t step)
+{
+	return (step + 1) % t->o->log_every == 0;
+}
+
 /* wait for the loss of a slot's step and read it */
 static int collect(struct trainer *t, struct slot *s)
 {
@@ -414,6 +419,10 @@ static int collect(struct trainer *t, struct slot *s)
 	if (t->lost)
 		return say_failed("the loss of step %lld is not finite; it was not saved",
 				  (long long)s->step + 1);
+	if (is_logged(t, s->step)) {
+		t->grad_norm = s->stats.grad_norm;
+		t->nskipped = s->stats.nskipped;
+	}
 	progress_step(t, s->step + 1, loss, lr_at(t, s->step));
 	s->step = -1;
 	return STATUS_OK;
@@ -449,6 +458,10 @@ static int step(struct trainer *t)
 		r = copy_out(t, s);
 	if (r >= 0)
 		r = te_event_record(s->done, t->stream);
+	/* waits for the step: a later one replaces the norm */
+	s->stats.size = sizeof(s->stats);
+	if (r >= 0 && is_logged(t, k))
+		r = te_adamw_stats(t->opt, &s->stats);
 	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)k + 1);

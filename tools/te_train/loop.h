@@ -20,7 +20,8 @@ struct slot {
 	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
 	float *loss;	 /* pinned: one for each micro-batch */
 	struct te_event *done;
-	int64_t step; /* whose loss has not been read; -1: none */
+	int64_t step;		     /* whose loss has not been read; -1: none */
+	struct te_adamw_stats stats; /* after the step, if it is one for the log */
 };
 
 struct trainer {
@@ -52,6 +53,8 @@ struct trainer {
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */
 	double peak_fraction;	     /* NaN if the peak is unknown */
+	double grad_norm;	     /* of the last step for the log, NaN before it */
+	uint64_t nskipped;	     /* steps, up to that one */
 	int lock_fd;		     /* of the folder for checkpoints, or -1 */
 	int lost;		     /* the weights in memory are not to be saved */
 	int64_t tried_step;	     /* not to be saved again, or -1 */

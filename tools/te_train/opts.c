@@ -131,6 +131,10 @@ static const struct row rows[] = {
 	  "text that samples begin with; default a newline" },
 	{ "temperature", REAL, AT(temperature), "0.8", 0, 100, 0, "T",
 	  "sampling temperature; 0: the most likely token" },
+	{ "top-k", INT, AT(top_k), "0", 0, BIG, 0, "K",
+	  "sample from the K most likely tokens; 0: all" },
+	{ "top-p", REAL, AT(top_p), "1", 0, 1, 0, "P",
+	  "sample from the fewest tokens that have this probability" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 

@@ -19,8 +19,8 @@ struct opts {
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
 	double val_fraction, time_limit;
 	int64_t eval_every, eval_batches, log_every, save_every;
-	int64_t sample;
-	double temperature;
+	int64_t sample, top_k;
+	double temperature, top_p;
 	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;

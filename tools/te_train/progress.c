@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -114,29 +115,61 @@ static void print_seconds(char *dst, size_t n, double s)
 		snprintf(dst, n, "%dh%02dm", (int)s / 3600, (int)s / 60 % 60);
 }
 
-static void show(struct trainer *t, int64_t step, double loss, double tokens_per_s)
+/* a line of fields, the more important ones first */
+struct line {
+	char text[256];
+	size_t n, room; /* room: with the end; of a terminal, the last column stays free */
+};
+
+/* the field, or nothing and no more fields if it does not fit */
+static void add_field(struct line *l, const char *fmt, ...) TE_PRINTF(2, 3);
+static void add_field(struct line *l, const char *fmt, ...)
+{
+	char field[64];
+	va_list ap;
+	size_t n;
+
+	va_start(ap, fmt);
+	vsnprintf(field, sizeof(field), fmt, ap);
+	va_end(ap);
+	n = strlen(field) + (l->n ? 2 : 0);
+	if (l->n + n < l->room)
+		l->n += (size_t)snprintf(l->text + l->n, l->room - l->n, "%s%s", l->n ? "  " : "",
+					 field);
+	else
+		l->room = 0;
+}
+
+static void show(struct trainer *t, int64_t step, double loss, double lr, double tokens_per_s)
 {
 	const struct opts *o = t->o;
+	int columns = say_columns();
+	struct line l = { .room = sizeof(l.text) };
 	double now = now_s(), left;
-	char line[256], eta[24], part[40];
-	int n;
+	char eta[24];
 
+	if (columns > 0 && (size_t)columns < l.room)
+		l.room = (size_t)columns;
 	left = (double)((o->steps - step) * t->accum * t->B * t->T) / tokens_per_s;
 	if (!isnan(o->time_limit))
 		left = fmin(left, o->time_limit - (now - t->start_s));
 	print_seconds(eta, sizeof(eta), left);
-	n = snprintf(line, sizeof(line), "step %lld", (long long)step);
-	if (isnan(o->time_limit)) /* with a time limit the number of steps is not known */
-		n += snprintf(line + n, sizeof(line) - (size_t)n, "/%lld", (long long)o->steps);
-	n += snprintf(line + n, sizeof(line) - (size_t)n, "  loss %.4f", loss);
+	if (isnan(o->time_limit))
+		add_field(&l, "step %lld/%lld", (long long)step, (long long)o->steps);
+	else /* the number of steps is not known */
+		add_field(&l, "step %lld", (long long)step);
+	add_field(&l, "loss %.4f", loss);
 	if (data_is_bytes(t->data))
-		n += snprintf(line + n, sizeof(line) - (size_t)n, "  %.3f bits/byte", bits(loss));
-	part[0] = '\0';
+		add_field(&l, "%.3f bits/byte", bits(loss));
+	add_field(&l, "%.0f tokens/s", tokens_per_s);
+	add_field(&l, "eta %s", eta);
+	add_field(&l, "lr %.3g", lr);
+	if (!isnan(t->grad_norm))
+		add_field(&l, "norm %.3g", t->grad_norm);
 	if (!isnan(t->peak_fraction))
-		snprintf(part, sizeof(part), "  %.1f%% of peak", 100 * t->peak_fraction);
-	snprintf(line + n, sizeof(line) - (size_t)n, "  %.0f tokens/s%s  %.2f GiB  eta %s",
-		 tokens_per_s, part, (double)memory_nbytes(t) / (1 << 30), eta);
-	say_line(line);
+		add_field(&l, "%.1f%% of peak", 100 * t->peak_fraction);
+	add_field(&l, "%.2f GiB", (double)memory_nbytes(t) / (1 << 30));
+	say_line(l.text);
 	t->shown_s = now;
 }
 
@@ -155,12 +188,14 @@ void progress_step(struct trainer *t, int64_t step, double loss, double lr)
 			tokens_per_s * model_flops_per_token(&t->model.cfg, t->T) / peak_flops(t) :
 			NAN;
 	if (say_on_terminal() ? now_s() - t->shown_s > LINE_EVERY_S : line)
-		show(t, step, t->train_loss, tokens_per_s);
+		show(t, step, t->train_loss, lr, tokens_per_s);
 	if (!line)
 		return;
-	obj = json_pack("{s:I,s:o,s:f,s:f,s:o,s:f}", "step", (json_int_t)step, "train_loss_nats",
-			real(t->train_loss), "lr", lr, "tokens_per_s", tokens_per_s,
-			"peak_fraction", real(t->peak_fraction), "elapsed_s", now_s() - t->start_s);
+	obj = json_pack("{s:I,s:o,s:f,s:o,s:I,s:f,s:o,s:f}", "step", (json_int_t)step,
+			"train_loss_nats", real(t->train_loss), "lr", lr, "grad_norm",
+			real(t->grad_norm), "skipped_steps", (json_int_t)t->nskipped,
+			"tokens_per_s", tokens_per_s, "peak_fraction", real(t->peak_fraction),
+			"elapsed_s", now_s() - t->start_s);
 	t->sum_loss = 0;
 	t->nsum = 0;
 	t->line_s = busy;

@@ -45,29 +45,40 @@ static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, void 
 	return r;
 }
 
-/* draw from softmax(logits / temperature); u in [0, 1) */
-static int32_t choose(float *logits, int64_t n, double temperature, double u)
+/* falling logits; equal ones in the order of their ids */
+static int compare(const void *pa, const void *pb)
 {
-	int64_t best = 0;
-	double sum = 0;
+	const struct candidate *a = pa, *b = pb;
 
-	for (int64_t i = 1; i < n; i++) {
-		if (logits[i] > logits[best])
-			best = i;
+	if (a->logit != b->logit)
+		return a->logit < b->logit ? 1 : -1;
+	return a->id < b->id ? -1 : 1;
+}
+
+int64_t sample_choose(const struct sampling *s, const float *logits, int64_t n, double u,
+		      struct candidate *room)
+{
+	double sum = 0, kept = 0;
+	int64_t k;
+
+	for (int64_t i = 0; i < n; i++)
+		room[i] = (struct candidate){ logits[i], i };
+	qsort(room, (size_t)n, sizeof(*room), compare);
+	if (s->temperature == 0)
+		return room[0].id;
+	n = s->top_k && s->top_k < n ? s->top_k : n;
+	for (int64_t i = n - 1; i >= 0; i--) {
+		room[i].logit = expf((float)((room[i].logit - room[0].logit) / s->temperature));
+		sum += room[i].logit;
 	}
-	if (temperature == 0)
-		return (int32_t)best;
-	float top = logits[best];
-	for (int64_t i = 0; i < n; i++) {
-		logits[i] = expf((float)((logits[i] - top) / temperature));
-		sum += logits[i];
-	}
-	for (int64_t i = 0; i < n; i++) {
-		u -= logits[i] / sum;
+	for (k = 0; k < n && (!k || kept < s->top_p * sum); k++)
+		kept += room[k].logit;
+	for (int64_t i = 0; i < k; i++) {
+		u -= room[i].logit / kept;
 		if (u < 0)
-			return (int32_t)i;
+			return room[i].id;
 	}
-	return (int32_t)best;
+	return room[0].id;
 }
 
 struct text {
@@ -110,8 +121,10 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
 	float *logits = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
 	void *raw = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
+	struct candidate *room = malloc((size_t)t->model.cfg.vocab * sizeof(*room));
+	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 
-	if (!window || !logits || !raw)
+	if (!window || !logits || !raw || !room)
 		r = say_failed("out of memory");
 	/* the context is the last T tokens */
 	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++) {
@@ -142,13 +155,14 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 			r = say_te(te, "sampling");
 			break;
 		}
-		token = choose(logits, t->model.cfg.vocab, t->o->temperature,
-			       (double)(u >> 11) * 0x1p-53);
+		token = (int32_t)sample_choose(&how, logits, t->model.cfg.vocab,
+					       (double)(u >> 11) * 0x1p-53, room);
 		put_token(text, token, bytes);
 		if (n == t->T)
 			memmove(window, window + 1, (size_t)(--n) * sizeof(*window));
 		window[n++] = token;
 	}
+	free(room);
 	free(raw);
 	free(logits);
 	free(window);

@@ -11,4 +11,19 @@
  */
 int sample(struct trainer *t, json_t *samples);
 
+/* how a token is drawn */
+struct sampling {
+	double temperature; /* 0: the most likely one */
+	int64_t top_k;	    /* of the k most likely ones; 0: of all */
+	double top_p;	    /* of the fewest most likely ones with at least this probability */
+};
+
+struct candidate {
+	float logit;
+	int64_t id;
+};
+/* a token id below n; u in [0, 1) chooses. room: for n candidates */
+int64_t sample_choose(const struct sampling *s, const float *logits, int64_t n, double u,
+		      struct candidate *room);
+
 #endif

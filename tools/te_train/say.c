@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -133,6 +134,15 @@ int say_on_terminal(void)
 	if (known < 0)
 		known = isatty(STDERR_FILENO);
 	return known;
+}
+
+int say_columns(void)
+{
+	struct winsize ws;
+
+	if (!say_on_terminal() || ioctl(STDERR_FILENO, TIOCGWINSZ, &ws))
+		return 0;
+	return ws.ws_col;
 }
 
 void say_line(const char *text)

@@ -34,6 +34,7 @@ void say_from_handler(const char *text);
 
 /* a line that the next one overwrites on a terminal (stderr); say_line_end ends it */
 int say_on_terminal(void);
+int say_columns(void); /* now; 0 if it is no terminal, or one of unknown width */
 void say_line(const char *text);
 void say_line_end(void);
 /* removes it */

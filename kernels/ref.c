@@ -278,7 +278,8 @@ TE__SIMD_BODY void swap_bytes(uint64_t (*x)[SQUARE / 8], int far, uint64_t mask)
 /*
  * to[j * to_ld + i] = code[i * ld + j] of nr rows and nc columns, each at most SQUARE; code has
  * SQUARE rows and columns in any case. Eight rows at a time, as 8 x 8 squares of bytes, words of
- * eight bytes of a row: squares of 4, 2 and 1 bytes exchange places across the diagonal.
+ * eight bytes of a row: squares of 4, 2 and 1 bytes exchange places across the diagonal. Words are
+ * little-endian.
  */
 TE__SIMD_BODY void turn_body(const uint8_t *restrict code, int64_t ld, int64_t nr, int64_t nc,
 			     uint8_t *restrict to, int64_t to_ld)

@@ -41,8 +41,9 @@ END_TEST
 static uint32_t next_bits(uint64_t *u, int i)
 {
 	*u += BITS_STEP;
-	return i % 8 == 0 ? (uint32_t)*u << 16 : i % 8 == 1 ? (uint32_t)*u << 16 | 0xffff :
-							      (uint32_t)*u;
+	return i % 8 == 0 ? (uint32_t)*u << 16 :
+	       i % 8 == 1 ? (uint32_t)*u << 16 | 0xffff :
+			    (uint32_t)*u;
 }
 
 static void check_narrow(const float *x)
@@ -72,8 +73,8 @@ static void check_narrow(const float *x)
 
 		ck_assert_msg(bf16[i] == b && fp16[i] == h && e4m3[i] == e4 && e5m2[i] == e5,
 			      "0x%08x: bf16 0x%04x, fp16 0x%04x, e4m3 0x%02x, e5m2 0x%02x, not "
-			      "0x%04x, 0x%04x, 0x%02x, 0x%02x", te__f32_bits(x[i]), bf16[i],
-			      fp16[i], e4m3[i], e5m2[i], b, h, e4, e5);
+			      "0x%04x, 0x%04x, 0x%02x, 0x%02x",
+			      te__f32_bits(x[i]), bf16[i], fp16[i], e4m3[i], e5m2[i], b, h, e4, e5);
 	}
 }
 
@@ -141,10 +142,10 @@ static void check_exp(float x, float got)
 
 START_TEST(exp_within_its_bound)
 {
-	static const float edge[] = { 0.0f,	 -0.0f,	    1e-40f,   -1e-40f,	 88.72283f,
-				      88.7229f,	 89.0f,	    100.0f,   3e38f,	 INFINITY,
-				      -87.3365f, -87.337f,  -103.97f, -103.973f, -104.0f,
-				      -105.0f,	 -3e38f,    -INFINITY, NAN,	 -NAN };
+	static const float edge[] = { 0.0f,	 -0.0f,	   1e-40f,    -1e-40f,	 88.72283f,
+				      88.7229f,	 89.0f,	   100.0f,    3e38f,	 INFINITY,
+				      -87.3365f, -87.337f, -103.97f,  -103.973f, -104.0f,
+				      -105.0f,	 -3e38f,   -INFINITY, NAN,	 -NAN };
 	float x[NBITS], v[NBITS];
 
 	use_level(levels[_i]);
@@ -248,11 +249,13 @@ static struct te_k_q side(struct all *s, int32_t scaling, int64_t rows, int64_t 
 static void quantizers(struct all *s)
 {
 	for (int k = 0; k < 12; k++) {
-		struct te_k_quantize q = { s->x, ROWS, COLS, side(s, k % 3, ROWS, COLS),
+		struct te_k_quantize q = { s->x,	  ROWS, COLS, side(s, k % 3, ROWS, COLS),
 					   TE_DTYPE_BF16, 0 };
-		struct te_k_dequantize d = { q.q.row, take(s, 4 * N), q.q.scale_inv, ROWS, COLS,
-					     k & 1 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3, TE_DTYPE_FP32,
-					     k % 3, 0 };
+		struct te_k_dequantize d = {
+			q.q.row,       take(s, 4 * N), q.q.scale_inv,
+			ROWS,	       COLS,	       k & 1 ? TE_DTYPE_E5M2 : TE_DTYPE_E4M3,
+			TE_DTYPE_FP32, k % 3,	       0
+		};
 
 		q.q.dtype = d.xdtype;
 		q.q.row = k / 4 == 1 ? NULL : q.q.row;
@@ -275,10 +278,12 @@ static void activations(struct all *s)
 {
 	for (int k = 0; k < 4 * TE_ACT_COUNT; k++) {
 		const int act = k / 4, gated = k & 1, scaling = k >> 1 & 1;
-		struct te_k_act_fwd f = { s->x, take(s, 2 * N), ROWS / 2, COLS, { 0 }, act, gated,
-					  TE_DTYPE_BF16, 0 };
-		struct te_k_act_bwd b = { s->dy, s->x, take(s, 2 * N), take(s, 8 * 6 * COLS),
-					  ROWS / 2, COLS, { 0 }, act, gated, TE_DTYPE_BF16, 0 };
+		struct te_k_act_fwd f = { s->x, take(s, 2 * N), ROWS / 2,      COLS, { 0 },
+					  act,	gated,		TE_DTYPE_BF16, 0 };
+		struct te_k_act_bwd b = {
+			s->dy, s->x, take(s, 2 * N), take(s, 8 * 6 * COLS), ROWS / 2, COLS,
+			{ 0 }, act,  gated,	     TE_DTYPE_BF16,	    0
+		};
 
 		f.q = side(s, scaling, ROWS / 2, COLS);
 		b.q = side(s, scaling, ROWS / 2, COLS << gated);
@@ -291,15 +296,30 @@ static void norms(struct all *s)
 {
 	for (int k = 0; k < 2; k++) {
 		float *mean = k ? take(s, 4 * ROWS) : NULL, *rstd = take(s, 4 * ROWS);
-		struct te_k_norm_fwd f = { .x = s->x, .gamma = s->f, .beta = k ? s->g : NULL,
-					   .y = take(s, 2 * N), .mean = mean, .rstd = rstd,
-					   .rows = ROWS, .cols = COLS, .eps = 1e-5f,
-					   .zero_centered = k, .dtype = TE_DTYPE_BF16 };
-		struct te_k_norm_bwd b = { s->dy, s->x, s->f, mean, rstd, k ? s->x : NULL,
-					   take(s, 2 * N), ROWS, COLS, k, TE_DTYPE_BF16 };
-		struct te_k_norm_dw w = { s->dy, s->x, mean, rstd, take(s, 20 * COLS),
-					  k ? take(s, 20 * COLS) : NULL, ROWS, COLS,
-					  TE_DTYPE_BF16, 0 };
+		struct te_k_norm_fwd f = { .x = s->x,
+					   .gamma = s->f,
+					   .beta = k ? s->g : NULL,
+					   .y = take(s, 2 * N),
+					   .mean = mean,
+					   .rstd = rstd,
+					   .rows = ROWS,
+					   .cols = COLS,
+					   .eps = 1e-5f,
+					   .zero_centered = k,
+					   .dtype = TE_DTYPE_BF16 };
+		struct te_k_norm_bwd b = { s->dy,	    s->x,	    s->f, mean, rstd,
+					   k ? s->x : NULL, take(s, 2 * N), ROWS, COLS, k,
+					   TE_DTYPE_BF16 };
+		struct te_k_norm_dw w = { s->dy,
+					  s->x,
+					  mean,
+					  rstd,
+					  take(s, 20 * COLS),
+					  k ? take(s, 20 * COLS) : NULL,
+					  ROWS,
+					  COLS,
+					  TE_DTYPE_BF16,
+					  0 };
 
 		f.q = side(s, 2 * k, ROWS, COLS);
 		te__h_norm_fwd(&f);
@@ -312,11 +332,12 @@ static void losses_and_sums(struct all *s)
 {
 	float *lse = take(s, 4 * ROWS), *row = take(s, 4 * ROWS), *count = take(s, 4);
 	float *part = take(s, 20 * COLS);
-	struct te_k_ce_fwd f = { s->x, s->target, lse, row, ROWS, COLS, COLS - 3, -1,
-				 TE_DTYPE_BF16 };
+	struct te_k_ce_fwd f = {
+		s->x, s->target, lse, row, ROWS, COLS, COLS - 3, -1, TE_DTYPE_BF16
+	};
 	struct te_k_ce_reduce r = { row, s->target, take(s, 4), count, ROWS, COLS - 3, -1, 0 };
-	struct te_k_ce_bwd b = { s->x, s->target, lse, count, take(s, 2 * N), ROWS, COLS,
-				 COLS - 3, -1, 1.0f, TE_DTYPE_BF16, 0 };
+	struct te_k_ce_bwd b = { s->x, s->target, lse, count, take(s, 2 * N), ROWS,
+				 COLS, COLS - 3,  -1,  1.0f,  TE_DTYPE_BF16,  0 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
 	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS };
 
@@ -332,16 +353,22 @@ static void elementwise(struct all *s)
 	const uint64_t seed = 7, offset = 9;
 	struct te_k_bias_fwd b = { s->x, s->dy, take(s, 2 * N), ROWS, COLS, TE_DTYPE_BF16, 0 };
 	struct te_k_add a = { s->x, s->dy, take(s, 2 * N), N, TE_DTYPE_BF16, 0 };
-	struct te_k_dropout d = { s->x, take(s, 2 * N), &seed, &offset, N - 5, 6554, 3,
-				  TE_DTYPE_BF16, 0 };
-	struct te_k_rope r = { .x = s->x, .y = take(s, 2 * N), .rows = ROWS, .seqlen = 150,
-			       .nheads = 7, .nrot = 5, .head_dim = 100, .dtype = TE_DTYPE_BF16 };
-	struct te_k_embed_fwd e = { s->target, s->f, s->g, take(s, 2 * N), ROWS, 60, ROWS - 1,
-				    COLS, TE_DTYPE_BF16, 0 };
-	struct te_k_embed_bwd w = { s->target, s->dy, copy_of(s, s->f, 4 * N), ROWS, ROWS - 1,
-				    COLS, TE_DTYPE_BF16, 0 };
-	struct te_k_pos_bwd p = { s->dy, copy_of(s, s->f, 4 * N), 2, ROWS / 2, COLS,
-				  TE_DTYPE_BF16, 0 };
+	struct te_k_dropout d = { s->x, take(s, 2 * N), &seed, &offset, N - 5, 6554,
+				  3,	TE_DTYPE_BF16,	0 };
+	struct te_k_rope r = { .x = s->x,
+			       .y = take(s, 2 * N),
+			       .rows = ROWS,
+			       .seqlen = 150,
+			       .nheads = 7,
+			       .nrot = 5,
+			       .head_dim = 100,
+			       .dtype = TE_DTYPE_BF16 };
+	struct te_k_embed_fwd e = { s->target, s->f,	 s->g, take(s, 2 * N), ROWS,
+				    60,	       ROWS - 1, COLS, TE_DTYPE_BF16,  0 };
+	struct te_k_embed_bwd w = { s->target, s->dy, copy_of(s, s->f, 4 * N), ROWS,
+				    ROWS - 1,  COLS,  TE_DTYPE_BF16,	       0 };
+	struct te_k_pos_bwd p = { s->dy, copy_of(s, s->f, 4 * N), 2, ROWS / 2,
+				  COLS,	 TE_DTYPE_BF16,		  0 };
 
 	for (int i = 0; i < 50; i++)
 		r.inv_freq[i] = 1.0f / (float)(1 + i);
@@ -359,9 +386,17 @@ static void optimizer(struct all *s)
 	const struct te_k_adamw_state state = { 3, 0, 0.7, 0.8, 0.01f, 1.0f, 0.37f, 0 };
 	uint8_t decay[N / TE_K_ALIGN_WEIGHT + 1];
 	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11 };
-	struct te_k_adamw a = { copy_of(s, s->f, 4 * N), copy_of(s, s->g, 4 * N),
-				copy_of(s, s->positive, 4 * N), s->g, decay, &state, N - 7, 0.9f,
-				0.95f, 1e-8f, 0.1f };
+	struct te_k_adamw a = { copy_of(s, s->f, 4 * N),
+				copy_of(s, s->g, 4 * N),
+				copy_of(s, s->positive, 4 * N),
+				s->g,
+				decay,
+				&state,
+				N - 7,
+				0.9f,
+				0.95f,
+				1e-8f,
+				0.1f };
 
 	for (size_t i = 0; i < sizeof(decay); i++)
 		decay[i] = (uint8_t)(i & 1);

@@ -2,8 +2,8 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "say.h"
 
 static const char *program = "te_train";
-static volatile sig_atomic_t line_open; /* a progress line was printed without its newline */
+static atomic_int line_open; /* a progress line was printed without its newline */
 static int hushed;
 static int closed; /* whoever read stderr has gone */
 

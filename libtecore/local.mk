@@ -40,6 +40,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/edges.c \
 	libtecore/backend/edges.h \
 	libtecore/backend/entries.def \
+	libtecore/backend/host/cgroup.c \
 	libtecore/backend/host/device.c \
 	libtecore/backend/host/graph.c \
 	libtecore/backend/host/host.c \

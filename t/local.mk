@@ -4,6 +4,7 @@
 TT_CORE = \
 	t/backend/backend \
 	t/backend/backend_gpu \
+	t/backend/cgroup \
 	t/backend/cublaslt \
 	t/backend/cuda_abi \
 	t/backend/cuda_driver \

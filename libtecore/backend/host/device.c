@@ -48,13 +48,15 @@ static uint64_t machine_nbytes(void)
 
 static uint64_t machine_free_nbytes(void)
 {
+	const uint64_t group = te__cgroup_free("/sys/fs/cgroup", "/proc/self/cgroup");
+	uint64_t left = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char text[64];
 	unsigned long long kib;
 
 	if (read_proc("/proc/meminfo", "MemAvailable", text, sizeof(text)) &&
 	    sscanf(text, "%llu", &kib) == 1)
-		return (uint64_t)kib * 1024;
-	return (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+		left = (uint64_t)kib * 1024;
+	return left < group ? left : group;
 }
 
 static uint64_t limit_nbytes(void)

@@ -228,6 +228,11 @@ int host_device_info(int index, struct te_device_info *ret);
 int host_free_nbytes(int index, uint64_t *ret_nbytes);
 int host_open(int index, void **ret_dev);
 void host_close(void *dev);
+/*
+ * Bytes that the control groups leave, UINT64_MAX without a limit. root: where they are mounted,
+ * membership: the file of the process, as /proc/self/cgroup
+ */
+uint64_t te__cgroup_free(const char *root, const char *membership);
 int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
 int host_mem_held(void *dev, struct te__mem_held *ret);
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);

@@ -1,0 +1,110 @@
+/* t/backend/cgroup.c - the memory that control groups leave, from files as Linux writes them. */
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "libtecore/backend/host/host.h"
+
+#include "tt.h"
+
+static char root[64], membership[80];
+
+static void put(const char *path, const char *text)
+{
+	char full[256];
+	FILE *f;
+
+	snprintf(full, sizeof(full), "%s/%s", root, path);
+	for (char *p = full + strlen(root) + 1; (p = strchr(p, '/')); p++) {
+		*p = '\0';
+		mkdir(full, 0777);
+		*p = '/';
+	}
+	f = fopen(full, "w");
+	ck_assert_ptr_nonnull(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static void setup(void)
+{
+	strcpy(root, "/tmp/te-cgroup.XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(root));
+	snprintf(membership, sizeof(membership), "%s/membership", root);
+}
+
+static void teardown(void)
+{
+	char cmd[96];
+
+	snprintf(cmd, sizeof(cmd), "rm -r %s", root);
+	ck_assert_int_eq(system(cmd), 0);
+}
+
+START_TEST(version_2_is_the_least_of_all_levels)
+{
+	put("membership", "0::/user/job\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), UINT64_MAX);
+	put("user/job/memory.max", "max\n");
+	put("user/job/memory.current", "5000\n");
+	put("user/memory.max", "9000\n");
+	put("user/memory.current", "6000\n");
+	put("user/memory.stat", "anon 3000\ninactive_file 500\nactive_file 200\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 9000 - 6000 + 700);
+	put("user/job/memory.max", "6000\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 1000);
+	put("user/job/memory.max", "4000\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 0);
+}
+END_TEST
+
+START_TEST(a_container_sees_the_root_only)
+{
+	put("membership", "0::/not/visible/here\n");
+	put("memory.max", "8000\n");
+	put("memory.current", "1000\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 7000);
+	put("membership", "0::/\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 7000);
+}
+END_TEST
+
+START_TEST(version_1_has_a_memory_controller)
+{
+	put("membership", "5:cpu,cpuacct:/job\n4:hugetlb,memory:/job\n1:name=memory_of:/x\n0::/\n");
+	put("memory/job/memory.limit_in_bytes", "7000\n");
+	put("memory/job/memory.usage_in_bytes", "3000\n");
+	put("memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 250\n");
+	put("memory/memory.limit_in_bytes", "9223372036854771712\n");
+	put("memory/memory.usage_in_bytes", "100000\n");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), 7000 - 3000 + 250);
+}
+END_TEST
+
+START_TEST(other_files_are_no_limit)
+{
+	put("membership", "nonsense\n0:\n::relative\n");
+	put("memory.max", "");
+	ck_assert_uint_eq(te__cgroup_free(root, membership), UINT64_MAX);
+	ck_assert_uint_eq(te__cgroup_free(root, "/nonexistent"), UINT64_MAX);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/cgroup");
+	TCase *c = tt_case(s, "files", "host");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, version_2_is_the_least_of_all_levels);
+	tcase_add_test(c, a_container_sees_the_root_only);
+	tcase_add_test(c, version_1_has_a_memory_controller);
+	tcase_add_test(c, other_files_are_no_limit);
+	return s;
+}
+
+TT_MAIN("backend/cgroup", TT_NEED_NOTHING, suite)

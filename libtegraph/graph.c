@@ -162,7 +162,7 @@ static int check_opts(const char *fn, const struct te_graph_opts *o)
 {
 	const uint32_t known = TE_GRAPH_WHOLE | TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
 			       TE_GRAPH_RETAIN | TE_GRAPH_EAGER |
-			       TE_GRAPH_SERIAL;
+			       TE_GRAPH_SERIAL | TE_GRAPH_NO_ALLOC;
 
 	if (o->size != sizeof(*o))
 		return te__graph_fail(fn, -EINVAL, "opts is not initialised by TE_GRAPH_OPTS_INIT");
@@ -432,6 +432,10 @@ int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *cal
 		r = te_event_create(g->ctx, &g->tail);
 	if (!r)
 		r = te__graph_memory(g);
+	if (!r && g->opts.flags & TE_GRAPH_NO_ALLOC) {
+		g->gone = 1; /* nothing can be replayed */
+		return 0;
+	}
 	return r ? r : te__graph_capture(g);
 }
 

@@ -224,8 +224,12 @@ int te__graph_memory(struct te_graph *g)
 	r = te__place(it.v, it.n, TE__GRAPH_ALIGN, &g->report.peak_nbytes);
 	if (r == -EOVERFLOW)
 		r = te__graph_fail(g->fn, -ENOMEM, "the pool needs more than 2^64 bytes");
-	if (!r)
+	if (!r && !(g->opts.flags & TE_GRAPH_NO_ALLOC))
 		r = allocate(g, g->report.peak_nbytes);
+	if (g->opts.flags & TE_GRAPH_NO_ALLOC) {
+		te__free(it.v);
+		return r;
+	}
 	for (int32_t i = 0; i < g->ncallables && !r; i++)
 		r = callable_tensors(g, &g->callable[i], &it);
 	te__free(it.v);

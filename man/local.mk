@@ -1,6 +1,7 @@
 dist_man3_MANS += \
 	man/te_adamw_create.3 \
 	man/te_adamw_m.3 \
+	man/te_adamw_nbytes.3 \
 	man/te_adamw_ref.3 \
 	man/te_adamw_regions.3 \
 	man/te_adamw_set_lr.3 \
@@ -159,6 +160,7 @@ dist_man3_MANS += \
 	man/te_schedule_unref.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
+	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
 	man/te_seq_ctx.3 \
 	man/te_seq_grads.3 \

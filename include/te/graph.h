@@ -95,6 +95,9 @@ TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 #define TE_GRAPH_REUSE 4u	  /* tensors that are not needed at the same time share memory */
 #define TE_GRAPH_RETAIN 16u	  /* a backward may be replayed again before the next forward */
 #define TE_GRAPH_EAGER 32u	  /* no capture: replays call the functions, for comparison */
+/* lay out the pool for te_graph_report, and allocate, warm up and capture nothing: the graph can be
+ * reported and released. The callables may be of plans with TE_PLAN_NO_ALLOC */
+#define TE_GRAPH_NO_ALLOC 128u
 #define TE_GRAPH_SERIAL 64u	  /* each node depends on the node before it: no te_capture_edges */
 
 enum te_hook {

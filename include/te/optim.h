@@ -30,6 +30,8 @@ struct te_adamw_opts {
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
+/* device memory that te_adamw_create allocates for a sequence that is complete; 0 before that */
+TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
 /* stream ordered; later steps use it, also replays of captured ones */

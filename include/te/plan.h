@@ -36,7 +36,8 @@ struct te_plan_opts {
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
  *
  * Errors: -EINVAL, -ENOMEM (the message gives the needed and the free size), -TE_ESHAPE and
- * -TE_EDTYPE (naming the op), -TE_EPLAN, -TE_ESTATE (sequence not initialised), -TE_ECUDA.
+ * -TE_EDTYPE (naming the op), -TE_EPLAN, -TE_ESTATE (sequence not initialised; with
+ * TE_PLAN_NO_ALLOC not complete), -TE_ECUDA.
  * Release a plan only after its work on streams other than the context's default stream has run.
  */
 TE_EXPORT int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts,
@@ -117,8 +118,9 @@ struct te_plan_memory {
 	uint64_t arena_nbytes;	 /* peak of all activations, gradients and scratch, from liveness */
 	uint64_t sum_nbytes;	 /* the same without reuse of memory */
 	uint64_t weights_nbytes; /* masters and gradients */
-	uint64_t copies_nbytes;	 /* compute-dtype and FP8 weight copies */
+	uint64_t copies_nbytes;	 /* compute-dtype and FP8 weight copies, with their tables */
 	uint64_t state_nbytes;	 /* quantizers, random state, inputs and outputs */
+	uint64_t own_nbytes;	 /* of state_nbytes: what plans of a sequence do not share */
 	uint64_t total_nbytes;	 /* sequence and plan; on a GPU te_mem_info's workspace is added */
 };
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);

@@ -29,12 +29,23 @@ TE_EXPORT int te_seq_nops(const struct te_seq *seq);
 TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 
 /**
+ * te_seq_complete - check the channels and lay out the weights, without memory for them
+ *
+ * Afterwards no op and no channel can be added. Plans with TE_PLAN_NO_ALLOC can be created, so that
+ * te_plan_memory tells what training needs before anything is allocated. Until te_seq_init the
+ * tensors of te_seq_weight have shapes and no memory, and te_seq_masters and te_seq_grads return
+ * NULL.
+ * Errors: -EBUSY (already complete), -EINVAL, -ENOMEM, -TE_ECHANNEL and -TE_ESHAPE as te_seq_init.
+ */
+TE_EXPORT int te_seq_complete(struct te_seq *seq);
+
+/**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seed: the same seed gives the same weights on every backend
  *
  * All master weights are in one flat FP32 buffer, in op order, each padded with zeros to a
  * multiple of 64 elements; gradients are in another buffer of the same layout.
- * Completes the sequence: checks the channels; afterwards no op and no channel can be added.
+ * Completes the sequence if te_seq_complete has not. After an error it is not complete.
  * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);

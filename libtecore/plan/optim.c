@@ -67,6 +67,17 @@ static int write_decay(struct te_adamw *opt, int64_t n)
 	return r;
 }
 
+uint64_t te_adamw_nbytes(const struct te_seq *seq)
+{
+	const uint64_t moments = seq && seq->complete ? seq->weights_nbytes : 0;
+
+	/* both moments are as large as weights and gradients */
+	return !moments ? 0 :
+			  moments + TE_K_SUMSQ_PARTS * sizeof(double) +
+				  moments / 2 / sizeof(float) / TE_K_ALIGN_WEIGHT +
+				  sizeof(struct te_k_adamw_state);
+}
+
 static int make_state(struct te_adamw *opt)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .clip = 1 };

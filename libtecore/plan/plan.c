@@ -34,18 +34,6 @@ int te__step_sum(const struct te_op_call *c)
 
 /* ---- memory outside the arena ---- */
 
-/* of both FP8 copies of a weight, with their scales */
-static size_t copies_nbytes(const struct te_tensor *t)
-{
-	const enum te_scaling scaling = te_tensor_scaling(t);
-	const int64_t rows = te_tensor_rows(t), cols = te_tensor_cols(t);
-	int64_t nscales = te_scaling_nfloats(scaling, rows, cols);
-
-	if (scaling)
-		nscales += te_scaling_nfloats(scaling, cols, rows);
-	return 2 * te_tensor_nbytes(t) + (size_t)nscales * sizeof(float);
-}
-
 static int input_tensor(struct te_plan *p, int v)
 {
 	struct te_spec *s = &p->value[v].spec;
@@ -57,7 +45,8 @@ static int input_tensor(struct te_plan *p, int v)
 	else
 		r = te_tensor_create(p->ctx, s->dtype, s->ndim, s->shape, NULL, &p->value[v].fixed);
 	if (!r && !(p->flags & TE_PLAN_EXTERNAL))
-		p->state_nbytes += te__spec_nbytes(s);
+		p->state_nbytes += (te__spec_nbytes(s) + TE__PLAN_ALIGN - 1) / TE__PLAN_ALIGN *
+				   TE__PLAN_ALIGN;
 	return r;
 }
 
@@ -150,7 +139,7 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
 		return te__fail(-EINVAL,
 				"te_plan_create: delayed or input gradients without training");
-	if (!seq->initialised)
+	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
 	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
 		return te__fail(-TE_ESHAPE, "te_plan_create: x has %d extents", o->x.ndim);
@@ -292,26 +281,17 @@ struct te_tensor *te_plan_input_grad(struct te_plan *plan)
 
 int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 {
-	uint64_t copies = 0;
-
 	if (!plan || !ret_mem)
 		return te__fail(-EINVAL, "te_plan_memory: no plan or no place for the result");
-	for (int i = 0; i < plan->nneeds; i++) {
-		const struct te__need *n = &plan->need[i];
-
-		if (n->forms & TE_FORM_HP)
-			copies += te_tensor_nbytes(n->t_hp);
-		if (n->forms & (TE_FORM_ROW | TE_FORM_COL))
-			copies += copies_nbytes(n->t_q);
-	}
 	*ret_mem = (struct te_plan_memory){
 		.size = sizeof(*ret_mem),
 		.arena_nbytes = plan->arena_nbytes,
 		.sum_nbytes = plan->sum_nbytes,
 		.weights_nbytes = plan->seq->weights_nbytes,
-		.copies_nbytes = copies,
+		.copies_nbytes = plan->copies_nbytes,
 		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
 				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
+		.own_nbytes = plan->state_nbytes,
 	};
 	ret_mem->total_nbytes = ret_mem->arena_nbytes + ret_mem->weights_nbytes +
 				ret_mem->copies_nbytes + ret_mem->state_nbytes;

@@ -17,8 +17,6 @@
 #include "libtecore/plan/seq.h"
 
 #define TE__PLAN_ALIGN 256
-/* a stand-in address for tensors that only carry specs; never dereferenced */
-#define TE__NOWHERE ((char *)(uintptr_t)4096)
 #define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
 
 /* A stretch of the arena. */
@@ -132,6 +130,7 @@ struct te_plan {
 	void *arena;
 	size_t arena_nbytes, sum_nbytes;
 	uint64_t state_nbytes;
+	uint64_t copies_nbytes; /* of all its needs, also if earlier plans made them */
 	int bound; /* TE_PLAN_EXTERNAL: te_plan_bind has been here */
 	int forwarded, dw_pending;
 	int failed; /* sticky */

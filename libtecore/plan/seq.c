@@ -107,8 +107,9 @@ static int building(const struct te_seq *seq, const char *what)
 {
 	if (!seq)
 		return te__fail(-EINVAL, "%s: no sequence", what);
-	if (seq->initialised)
-		return te__fail(-EBUSY, "%s: the sequence is initialised, it cannot grow", what);
+	if (seq->complete)
+		return te__fail(-EBUSY, "%s: the sequence is %s, it cannot grow", what,
+				seq->initialised ? "initialised" : "complete");
 	return 0;
 }
 
@@ -397,9 +398,55 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 	return r;
 }
 
+/* a tensor of each weight over the flat buffers */
+static int view_weights(struct te_seq *seq)
+{
+	int r = 0;
+
+	for (int i = 0; i < seq->nweights && !r; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
+				   &w->master);
+		if (!r)
+			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
+					   w->decl.shape, &w->grad);
+	}
+	return r;
+}
+
+static void drop_weights(struct te_seq *seq)
+{
+	for (int i = 0; i < seq->nweights; i++) {
+		seq->weight[i].master = te_tensor_unref(seq->weight[i].master);
+		seq->weight[i].grad = te_tensor_unref(seq->weight[i].grad);
+	}
+	seq->masters = te_tensor_unref(seq->masters);
+	seq->grads = te_tensor_unref(seq->grads);
+}
+
+static int64_t flat_nelems(const struct te_seq *seq)
+{
+	return seq->nelems ? seq->nelems : TE_K_ALIGN_WEIGHT;
+}
+
+/* buffers without memory, for plans that allocate nothing */
+static int wrap_weights(struct te_seq *seq)
+{
+	const int64_t n = flat_nelems(seq);
+	int r = te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, TE__NOWHERE, NULL, NULL,
+			       &seq->masters);
+
+	if (!r)
+		r = te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, TE__NOWHERE, NULL, NULL,
+				   &seq->grads);
+	seq->weights_nbytes = 2 * (uint64_t)n * sizeof(float);
+	return r ? r : view_weights(seq);
+}
+
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
-	int64_t n = seq->nelems ? seq->nelems : TE_K_ALIGN_WEIGHT;
+	int64_t n = flat_nelems(seq);
 	uint64_t words[3] = { seed, 0, 1 }; /* copies of version 0 are none */
 	void *p;
 	int r;
@@ -415,7 +462,6 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		return r;
 	seq->rng = p;
 	seq->version = seq->rng + 2;
-	seq->weights_nbytes = 2 * te_tensor_nbytes(seq->masters);
 	r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
 			     te_tensor_nbytes(seq->masters));
 	if (!r)
@@ -423,27 +469,20 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 				     te_tensor_nbytes(seq->grads));
 	if (!r)
 		r = te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
-	for (int i = 0; i < seq->nweights && !r; i++) {
-		struct te__weight *w = &seq->weight[i];
-
-		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
-				   &w->master);
-		if (!r)
-			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
-					   w->decl.shape, &w->grad);
-		if (!r)
-			r = draw_weight(w, seed);
-	}
+	if (!r)
+		r = view_weights(seq);
+	for (int i = 0; i < seq->nweights && !r; i++)
+		r = draw_weight(&seq->weight[i], seed);
 	return r;
 }
 
-/* back to the state before te_seq_init */
-static void undo_init(struct te_seq *seq)
+/* back to the state before te_seq_complete */
+static void undo_complete(struct te_seq *seq)
 {
-	for (int i = 0; i < seq->nweights; i++) {
-		seq->weight[i].master = te_tensor_unref(seq->weight[i].master);
-		seq->weight[i].grad = te_tensor_unref(seq->weight[i].grad);
-	}
+	for (int i = 0; i < seq->nops; i++)
+		seq->op[i]->locked = 0;
+	seq->complete = 0;
+	drop_weights(seq);
 	for (int i = 0; seq->weight && i < seq->nops * TE_OP_MAX_WEIGHTS; i++)
 		te__free(seq->weight[i].name);
 	te__free(seq->weight);
@@ -452,10 +491,6 @@ static void undo_init(struct te_seq *seq)
 	seq->op_weight = NULL;
 	seq->nweights = 0;
 	seq->nelems = 0;
-	seq->masters = te_tensor_unref(seq->masters);
-	seq->grads = te_tensor_unref(seq->grads);
-	te__mem_put(seq->ctx, seq->rng);
-	seq->rng = seq->version = NULL;
 	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0) {
 		const char *name = seq->channel[--seq->nchannels].name;
 
@@ -466,27 +501,48 @@ static void undo_init(struct te_seq *seq)
 		seq->channel[i].ntakers = 0;
 }
 
-int te_seq_init(struct te_seq *seq, uint64_t seed)
+int te_seq_complete(struct te_seq *seq)
 {
-	int r = building(seq, "te_seq_init");
+	int r = building(seq, "te_seq_complete");
 
 	if (r < 0)
 		return r;
 	if (!seq->nops)
-		return te__fail(-EINVAL, "te_seq_init: the sequence has no ops");
+		return te__fail(-EINVAL, "te_seq_complete: the sequence has no ops");
 	r = check_channels(seq);
 	if (!r)
 		r = collect_weights(seq);
 	if (!r)
-		r = make_weights(seq, seed);
+		r = wrap_weights(seq);
 	if (r < 0) {
-		undo_init(seq);
+		undo_complete(seq);
 		return r;
 	}
 	for (int i = 0; i < seq->nops; i++)
 		seq->op[i]->locked = 1;
-	seq->initialised = 1;
+	seq->complete = 1;
 	return 0;
+}
+
+int te_seq_init(struct te_seq *seq, uint64_t seed)
+{
+	int r;
+
+	if (!seq || seq->initialised)
+		return building(seq, "te_seq_init");
+	r = seq->complete ? 0 : te_seq_complete(seq);
+	if (r < 0)
+		return r;
+	drop_weights(seq);
+	r = make_weights(seq, seed);
+	if (!r) {
+		seq->initialised = 1;
+		return 0;
+	}
+	te__mem_put(seq->ctx, seq->rng);
+	seq->rng = seq->version = NULL;
+	undo_complete(seq);
+	return r;
 }
 
 int te_seq_nweights(const struct te_seq *seq)
@@ -516,12 +572,12 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 
 struct te_tensor *te_seq_masters(const struct te_seq *seq)
 {
-	return seq->masters;
+	return seq->initialised ? seq->masters : NULL;
 }
 
 struct te_tensor *te_seq_grads(const struct te_seq *seq)
 {
-	return seq->grads;
+	return seq->initialised ? seq->grads : NULL;
 }
 
 struct te_quant *te_seq_quant(const struct te_seq *seq)

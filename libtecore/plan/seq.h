@@ -10,6 +10,9 @@
 #include "kernels/te_k.h"
 #include "libtecore/base/names.h"
 
+/* a stand-in address for tensors that only carry specs; never dereferenced */
+#define TE__NOWHERE ((char *)(uintptr_t)4096)
+
 /* Weight copies that one launch refreshes: those that one plan needed and the sequence lacked. */
 struct te__copies {
 	struct te__copies *next;
@@ -60,7 +63,9 @@ struct te_seq {
 	struct te__copies *copies; /* all sets */
 	int nfusions, cap_fusions;
 	struct te_fusion *fusion;
-	int initialised, planned;
+	int complete;	 /* weights are laid out: te_seq_complete */
+	int initialised; /* they have memory: te_seq_init */
+	int planned;
 	uint64_t weights_nbytes; /* device memory of masters and gradients */
 };
 

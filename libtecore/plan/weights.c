@@ -62,9 +62,10 @@ static int wants_codes(const struct te_plan *p, int need)
 
 /* ---- making a set ---- */
 
-/* the copies that the plan needs and the sequence lacks; codes both ways, with one scale: a later
- * plan may need the other */
-static void table_fill(const struct te_plan *p, struct te__copies *set, struct te_k_weight *table)
+/* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, with
+ * one scale: a later plan may need the other */
+static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
+		       struct te_k_weight *table)
 {
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
@@ -83,11 +84,11 @@ static void table_fill(const struct te_plan *p, struct te__copies *set, struct t
 			.col = -1,
 		};
 
-		if (wants_hp(p, i) && !w->copy_hp) {
+		if (wants_hp(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
 		}
-		if (wants_codes(p, i) && !w->copy_q) {
+		if (wants_codes(p, i) && (all || !w->copy_q)) {
 			const int32_t slot = p->need[i].slot;
 
 			table[a->n] = none;
@@ -123,17 +124,41 @@ static void table_fill(const struct te_plan *p, struct te__copies *set, struct t
 		set->flags = te__quant_weights(p->seq->quant, lo, hi - lo + 1, a);
 }
 
+/* offsets in the state of a set: of its table, then of its parts; returns the size */
+static size_t state_layout(const struct te_k_weights *a, size_t *ret_table_at, size_t *ret_part_at)
+{
+	*ret_table_at = aligned(sizeof(*a->done));
+	*ret_part_at = *ret_table_at + aligned((size_t)a->n * sizeof(*a->table));
+	return *ret_part_at + (size_t)a->ntiles * sizeof(*a->part);
+}
+
+/* what the plan's copies take if no other plan has made them */
+static int measure(struct te_plan *p)
+{
+	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
+	struct te__copies set = { 0 };
+	size_t table_at, part_at;
+
+	if (!table)
+		return no_memory();
+	table_fill(p, 1, &set, table);
+	te__free(table);
+	if (set.args.n)
+		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
+				   state_layout(&set.args, &table_at, &part_at);
+	return 0;
+}
+
 static int set_upload(struct te_ctx *ctx, struct te__copies *set, const struct te_k_weight *table)
 {
 	struct te_k_weights *a = &set->args;
-	const size_t table_at = aligned(sizeof(*a->done));
-	const size_t part_at = table_at + aligned((size_t)a->n * sizeof(*table));
+	size_t table_at, part_at;
+	const size_t nbytes = state_layout(a, &table_at, &part_at);
 	char *state;
 	int r = te__mem_get(ctx, (size_t)a->copies_nbytes, &a->copies);
 
 	if (!r)
-		r = te__mem_get(ctx, part_at + (size_t)a->ntiles * sizeof(*a->part),
-				&set->state);
+		r = te__mem_get(ctx, nbytes, &set->state);
 	if (r < 0)
 		return r;
 	state = set->state;
@@ -220,7 +245,7 @@ static int set_make(struct te_plan *p)
 	int r = table && set ? 0 : no_memory();
 
 	if (!r)
-		table_fill(p, set, table);
+		table_fill(p, 0, set, table);
 	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
 		set->args.nmasters = seq->nelems;
@@ -268,7 +293,7 @@ static void plan_uses(struct te_plan *p, struct te__copies *set)
 
 int te__plan_weights(struct te_plan *p)
 {
-	int r = 0;
+	int r = measure(p);
 
 	for (int i = 0; i < p->nneeds && !r && p->flags & TE_PLAN_NO_ALLOC; i++)
 		r = need_wrap(p, &p->need[i], &weight_of(p, i)->decl);

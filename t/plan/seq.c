@@ -10,6 +10,7 @@
 
 #include <te/ctx.h>
 #include <te/errno.h>
+#include <te/optim.h>
 #include <te/plan.h>
 #include <te/seq.h>
 
@@ -394,6 +395,55 @@ START_TEST(survives_every_fault)
 }
 END_TEST
 
+START_TEST(is_planned_before_it_has_memory)
+{
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct te_plan_memory pm = { .size = sizeof(pm) }, real = { .size = sizeof(real) };
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_adamw *opt = NULL;
+	struct te_plan *plan;
+	uint64_t adamw;
+
+	put(linear("a", 64, 32, NULL));
+	put(linear("b", 32, 16, NULL));
+	po.flags = TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC;
+	po.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 16, 64 } };
+	ck_assert_int_eq(te_adamw_nbytes(seq), 0);
+	ck_assert_int_eq(te_plan_create(seq, &po, &plan), -TE_ESTATE);
+	te_ctx_mem_info(ctx, &before);
+	ck_assert_int_eq(te_seq_complete(seq), 0);
+	ck_assert_int_eq(te_seq_complete(seq), -EBUSY);
+	ck_assert_int_eq(te_seq_weight(seq, 0, &w), 0);
+	ck_assert_int_eq(te_tensor_nelems(w.master), 32 * 64);
+	ck_assert_ptr_null(te_seq_masters(seq));
+	ck_assert_ptr_null(te_seq_grads(seq));
+	ck_assert_int_eq(te_adamw_create(seq, NULL, &opt), -TE_ESTATE);
+	adamw = te_adamw_nbytes(seq);
+	ck_assert_int_eq(te_plan_create(seq, &po, &plan), 0);
+	ck_assert_int_eq(te_plan_memory(plan, &pm), 0);
+	te_plan_unref(plan);
+	te_ctx_mem_info(ctx, &after);
+	ck_assert_uint_eq(after.nallocs, before.nallocs);
+	po.flags = TE_PLAN_TRAIN;
+	ck_assert_int_eq(te_plan_create(seq, &po, &plan), -TE_ESTATE);
+
+	/* with memory: as much as was told */
+	ck_assert_int_eq(te_seq_init(seq, 1), 0);
+	ck_assert_int_eq(te_seq_init(seq, 1), -EBUSY);
+	ck_assert_int_eq(te_plan_create(seq, &po, &plan), 0);
+	ck_assert_int_eq(te_plan_memory(plan, &real), 0);
+	ck_assert_mem_eq(&real, &pm, sizeof(pm));
+	te_ctx_mem_info(ctx, &after);
+	ck_assert_uint_eq(after.used_nbytes - before.used_nbytes, pm.total_nbytes);
+	ck_assert_int_eq(te_adamw_create(seq, NULL, &opt), 0);
+	te_ctx_mem_info(ctx, &after);
+	ck_assert_uint_eq(after.used_nbytes - before.used_nbytes, pm.total_nbytes + adamw);
+	te_adamw_unref(opt);
+	te_plan_unref(plan);
+}
+END_TEST
+
 /* CPU seconds to build a model of n layers and to plan its training */
 static double seconds_to_plan(int n)
 {
@@ -467,6 +517,7 @@ static Suite *suite(void)
 	tcase_add_test(c, keeps_random_state);
 	tcase_add_test(c, zeroes_gradients);
 	tcase_add_test(c, refuses_bad_fusions);
+	tcase_add_test(c, is_planned_before_it_has_memory);
 	tcase_add_test(c, building_time_grows_with_the_layers);
 	c = tt_case(s, "faults", "host fault");
 	tcase_add_test(c, survives_every_fault);

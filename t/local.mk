@@ -79,6 +79,7 @@ TT_TOOLS += \
 	t/tools/ckpt_crash \
 	t/tools/data \
 	t/tools/hfconfig \
+	t/tools/mem \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
 	t/tools/sample \
@@ -184,6 +185,8 @@ t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
+t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
 t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)

@@ -82,6 +82,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/loop.h \
 	tools/te_train/magic.c \
 	tools/te_train/magic.h \
+	tools/te_train/mem.c \
+	tools/te_train/mem.h \
 	tools/te_train/model.c \
 	tools/te_train/model.h \
 	tools/te_train/opts.c \

@@ -85,6 +85,21 @@ exclude each other|--init small --resume small text
 device 7|--preset tiny --backend host --device 7 text
 EOT
 
+# the memory of a run is known before it is taken
+check "--estimate needs no file" "$te_train" --preset gpt2-1558m --batch 4 --estimate=80G
+cp tap.out estimate
+check "and names the largest batch" grep -Eq '^largest batch +[1-9]' estimate
+"$te_train" --preset tiny --estimate=40M --json >out 2>err
+most=$(sed -n 's/.*"largest_batch": \([0-9]*\).*/\1/p' out)
+"$te_train" --preset tiny --estimate=40M --json --batch "$most" >out 2>err
+check "which fits: $most" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
+	'BEGIN { exit !(n > 0 && n <= 40 * 1048576) }'
+"$te_train" --preset tiny --estimate=40M --json --batch $((most + 1)) >out 2>err
+check "and one more does not" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
+	'BEGIN { exit !(n > 40 * 1048576) }'
+fails "--estimate=many" "--estimate" "$te_train" --preset tiny --estimate=many
+fails "more than is free" "GiB are free" env TE_HOST_MEM_LIMIT=20M "$te_train" --preset tiny text
+
 # there may be a GPU; without one the reason is printed
 if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then
 	skip "--backend cuda without a GPU" "there is one"

@@ -152,17 +152,22 @@ int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part
 	return te_plan_create(seq, &po, ret_plan);
 }
 
-static int make_callable(const struct step_graph *g, int32_t part, struct te_callable *ret_c)
+static int make_callable(const struct step_graph *g, int32_t part, uint32_t flags,
+			 struct te_callable *ret_c, uint64_t *own_nbytes)
 {
+	struct te_plan_memory pm = { .size = sizeof(pm) };
 	struct te_plan *plan = NULL;
 	char at[32], name[48];
 	const char *from = g->nparts > 1 ? model_cut(&g->cfg, part, at) : "all";
-	int r = step_graph_part(g, g->seq, part, TE_PLAN_EXTERNAL, &plan);
+	int r = step_graph_part(g, g->seq, part, TE_PLAN_EXTERNAL | flags, &plan);
 
 	snprintf(name, sizeof(name), "the part from %s", from ? from : "embed");
 	if (r >= 0)
+		r = te_plan_memory(plan, &pm);
+	if (r >= 0)
 		r = te_callable_from_plan(plan, name, ret_c);
 	te_plan_unref(plan);
+	*own_nbytes += pm.own_nbytes;
 	return r;
 }
 
@@ -176,12 +181,15 @@ static void release(struct te_callable *c, int32_t n)
 /*
  * In the order of chunk, micro-batch, layer; all or none. Each chunk runs its micro-batches in
  * order, so it needs only as many plans as micro-batches are in flight at once, used in turn.
+ * flags: of the plans. *ret_own: memory of the plans outside the pool.
  */
-static int make_callables(const struct step_graph *g, struct te_callable *c)
+static int make_callables(const struct step_graph *g, uint32_t flags, struct te_callable *c,
+			  uint64_t *ret_own)
 {
 	int32_t n = 0, part = 0;
 	int delayed, r = 0;
 
+	*ret_own = 0;
 	for (int32_t k = 0; k < g->nchunks; part += g->nlayers[k++]) {
 		const int32_t own = in_flight(g, k, &delayed) * g->nlayers[k];
 
@@ -192,7 +200,7 @@ static int make_callables(const struct step_graph *g, struct te_callable *c)
 				continue;
 			}
 			c[n] = (struct te_callable)TE_CALLABLE_INIT;
-			r = make_callable(g, part + i % g->nlayers[k], &c[n]);
+			r = make_callable(g, part + i % g->nlayers[k], flags, &c[n], ret_own);
 			if (r < 0) {
 				release(c, n);
 				return r;
@@ -225,20 +233,19 @@ static int regions(void *arg, te_region_fn fn, void *fn_arg)
 	return te_adamw_regions(g->opt, fn, fn_arg);
 }
 
-int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt)
+/* the graph in g->graph; no_alloc: only laid out */
+static int make_graph(struct step_graph *g, int no_alloc, uint64_t *ret_own)
 {
 	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
 	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
 	struct te_callable *c;
 	int r;
 
-	g->seq = seq;
-	g->opt = opt;
 	te_schedule_info(g->schedule, &info);
 	c = calloc((size_t)info.ncallables, sizeof(*c));
 	if (!c)
-		return say_failed("out of memory");
-	go.flags = TE_GRAPH_CHAIN | TE_GRAPH_REUSE |
+		return -ENOMEM;
+	go.flags = TE_GRAPH_CHAIN | TE_GRAPH_REUSE | (no_alloc ? TE_GRAPH_NO_ALLOC : 0) |
 		   (is_mode(g, "step") ? TE_GRAPH_WHOLE : 0) |
 		   (is_mode(g, "off") ? TE_GRAPH_EAGER : 0);
 	/* one warm-up loads the libraries: shapes do not change */
@@ -248,18 +255,47 @@ int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw 
 	go.last = update;
 	go.regions = regions;
 	go.arg = g;
-	r = make_callables(g, c);
+	r = make_callables(g, no_alloc ? TE_PLAN_NO_ALLOC : 0, c, ret_own);
 	if (!r) {
-		r = te_graph_create(te_seq_ctx(seq), info.ncallables, c, &go, &g->graph);
+		r = te_graph_create(te_seq_ctx(g->seq), info.ncallables, c, &go, &g->graph);
 		if (r < 0)
 			release(c, info.ncallables);
 	}
 	free(c);
+	return r;
+}
+
+int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt)
+{
+	uint64_t own;
+	int r;
+
+	g->seq = seq;
+	g->opt = opt;
+	r = make_graph(g, 0, &own);
 	if (r == -ENOMEM) {
 		return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)g->B,
 			      (long long)g->T);
 	}
 	return r < 0 ? say_te(r, "the model cannot be planned") : STATUS_OK;
+}
+
+int step_graph_measure(const struct step_graph *from, struct te_seq *seq, int64_t B,
+		       struct step_memory *ret)
+{
+	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	struct step_graph g = *from;
+	int r;
+
+	g.seq = seq;
+	g.B = B;
+	g.graph = NULL;
+	r = make_graph(&g, 1, &ret->own_nbytes);
+	if (r >= 0)
+		r = te_graph_report(g.graph, &rep);
+	ret->pool_nbytes = rep.peak_nbytes;
+	te_graph_unref(g.graph);
+	return r;
 }
 
 struct te_tensor *step_graph_tensor(const struct step_graph *g, int64_t micro, const char *name)

@@ -32,6 +32,15 @@ int step_graph_plan(const struct opts *o, struct step_graph *g);
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
 void step_graph_free(struct step_graph *g);
 
+struct step_memory {
+	uint64_t pool_nbytes; /* activations, without workspace */
+	uint64_t own_nbytes;  /* of the plans, outside the pool */
+};
+/* what step_graph_create would allocate with micro-batches of B sequences. seq is complete. Returns
+ * what the library returned */
+int step_graph_measure(const struct step_graph *g, struct te_seq *seq, int64_t B,
+		       struct step_memory *ret);
+
 /* a plan of one part; flags: in addition to those that the part needs */
 int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part, uint32_t flags,
 		    struct te_plan **ret_plan);

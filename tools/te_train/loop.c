@@ -18,6 +18,7 @@
 #include "batch.h"
 #include "lock.h"
 #include "loop.h"
+#include "mem.h"
 #include "progress.h"
 #include "record.h"
 #include "say.h"
@@ -271,9 +272,17 @@ static int open_out(struct trainer *t, const char *dir)
 	return r || there ? r : lock_folder(dir, &t->lock_fd);
 }
 
+static int check_memory(const struct trainer *t, int train)
+{
+	const struct mem_run run = { t->o, &t->model, &t->graph, train };
+
+	return mem_check(&run);
+}
+
 int trainer_create(const struct opts *o, struct trainer *t)
 {
-	int train = !o->sample_only && !o->print_plan, r;
+	int only_plans = o->print_plan || o->estimate >= 0;
+	int train = !o->sample_only && !only_plans, r;
 	struct config cfg = { 0 };
 
 	memset(t, 0, sizeof(*t));
@@ -293,7 +302,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	r = choose_config(o, &cfg);
 	if (!r)
 		r = choose_context(t, &cfg);
-	if (!r && !o->sample_only)
+	if (!r)
 		r = choose_graph(t, &cfg);
 	if (!r && train)
 		r = open_data(t, cfg.vocab);
@@ -302,7 +311,11 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = open_device(t);
 	if (!r)
-		r = model_create(t->ctx, &cfg, t->accum, (uint64_t)o->seed, &t->model);
+		r = model_build(t->ctx, &cfg, t->accum, &t->model);
+	if (!r && !only_plans)
+		r = check_memory(t, train);
+	if (!r && !only_plans)
+		r = model_init(&t->model, (uint64_t)o->seed);
 	if (!r && train)
 		r = make_optimizer(t);
 	if (!r && train)
@@ -311,7 +324,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = make_eval_plan(t);
 	if (!r && train)
 		r = make_slots(t);
-	if (!r)
+	if (!r && !only_plans)
 		r = load(t);
 	t->done.ntrain = t->train.n;
 	t->done.nval = t->val.n;

@@ -14,6 +14,7 @@
 #include <te/errno.h>
 
 #include "loop.h"
+#include "mem.h"
 #include "opts.h"
 #include "progress.h"
 #include "sample.h"
@@ -48,6 +49,8 @@ static int run(struct trainer *t)
 
 	if (o->print_plan)
 		return print_plan(t);
+	if (o->estimate >= 0)
+		return mem_print(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only });
 	if (o->sample_first || o->sample_only)
 		r = sample(t, samples);
 	if (!r && !o->sample_only)

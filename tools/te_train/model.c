@@ -241,8 +241,13 @@ static int64_t count_params(const struct model *m)
 	return n - (m->vocab_padded - m->cfg.vocab) * m->cfg.width * (m->cfg.tied ? 1 : 2);
 }
 
-int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
-		 struct model *ret_model)
+static int cannot(const struct model *m, int r)
+{
+	return say_te(r, "the %s model cannot be built", family_name(m->cfg.family));
+}
+
+int model_build(struct te_ctx *ctx, const struct config *cfg, int64_t accum,
+		struct model *ret_model)
 {
 	struct model m = { .cfg = *cfg };
 	struct builder b = { 0 };
@@ -255,21 +260,44 @@ int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, ui
 		build(&b, &m, accum);
 	}
 	if (b.r >= 0)
-		b.r = te_seq_init(m.seq, seed);
-	if (b.r >= 0)
-		b.r = clear_padding(&m, "embed.weight");
-	if (b.r >= 0)
-		b.r = clear_padding(&m, "head.weight");
-	if (b.r >= 0)
-		b.r = te_ctx_sync(ctx);
+		b.r = te_seq_complete(m.seq);
 	if (b.r < 0) {
 		te_seq_unref(m.seq);
-		return say_te(b.r, "the %s model cannot be built", family_name(cfg->family));
+		return cannot(&m, b.r);
 	}
 	m.nparams = count_params(&m);
 	json_incref(m.cfg.source);
 	*ret_model = m;
 	return STATUS_OK;
+}
+
+int model_init(struct model *m, uint64_t seed)
+{
+	int r = te_seq_init(m->seq, seed);
+
+	if (r >= 0)
+		r = clear_padding(m, "embed.weight");
+	if (r >= 0)
+		r = clear_padding(m, "head.weight");
+	if (r >= 0)
+		r = te_ctx_sync(te_seq_ctx(m->seq));
+	return r < 0 ? cannot(m, r) : STATUS_OK;
+}
+
+int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
+		 struct model *ret_model)
+{
+	struct model m;
+	int r = model_build(ctx, cfg, accum, &m);
+
+	if (r)
+		return r;
+	r = model_init(&m, seed);
+	if (r)
+		model_free(&m);
+	else
+		*ret_model = m;
+	return r;
 }
 
 void model_free(struct model *m)

@@ -17,7 +17,13 @@ struct model {
 #define MODEL_TARGETS "targets" /* channel [B,T] INT32 */
 #define IGNORED_TARGET (-100)
 
-/* @accum: micro-batches of a step; each adds 1/accum of its gradient */
+/*
+ * The ops and their weights, without memory for them, then the weights; model_create() is both.
+ * @accum: micro-batches of a step; each adds 1/accum of its gradient
+ */
+int model_build(struct te_ctx *ctx, const struct config *cfg, int64_t accum,
+		struct model *ret_model);
+int model_init(struct model *m, uint64_t seed);
 int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
 		 struct model *ret_model);
 void model_free(struct model *m);

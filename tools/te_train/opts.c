@@ -27,7 +27,8 @@ enum kind {
 	REAL, /* NaN when not given and the default is empty */
 	TEXT,
 	WORD, /* one of the choices in arg, "a|b|c" */
-	MODE  /* the same; without a word, the second choice */
+	MODE, /* the same; without a word, the second choice */
+	SIZE  /* bytes, with k, M, G or T; without a value 0; -1 when not given */
 };
 
 #define KEPT 1u /* saved in checkpoints: a resumed run continues with it */
@@ -119,6 +120,8 @@ static const struct row rows[] = {
 	{ "log", TEXT, AT(log), NULL, 0, 0, 0, "FILE", "append JSON lines for te_plot(1)" },
 	{ "log-every", INT, AT(log_every), "10", 1, BIG, KEPT, "N", "steps between loss lines" },
 	{ "json", FLAG, AT(json), "0", 0, 1, 0, NULL, "print the summary as a JSON object" },
+	{ "estimate", SIZE, AT(estimate), NULL, 1, 1e18, 0, "SIZE",
+	  "print the memory that is needed, and the largest batch, and exit" },
 	{ "print-plan", WORD, AT(print_plan), NULL, 0, 0, 0, "text|dot",
 	  "print the training plan and exit" },
 
@@ -227,6 +230,22 @@ static int mode_set(char **field, const struct row *row, const char *text, const
 	return STATUS_OK;
 }
 
+/* "" is 0 */
+static int size_set(int64_t *field, const struct row *row, const char *text, const char *where)
+{
+	static const char units[] = "kMGT";
+	char *end = (char *)text;
+	double x = strtod(text, &end);
+	const char *unit = *end ? strchr(units, *end) : NULL;
+
+	for (const char *u = units; unit && u <= unit; u++)
+		x *= 1024;
+	if (*text && (end == text || end[unit != NULL] || !(x >= row->lo && x <= row->hi)))
+		return say_bad("%s: \"%s\" is not a size such as 80G", where, text);
+	*field = (int64_t)x;
+	return STATUS_OK;
+}
+
 /* set a field from text; error messages begin with where, its source */
 static int row_set(struct opts *o, const struct row *row, const char *text, const char *where)
 {
@@ -258,6 +277,8 @@ static int row_set(struct opts *o, const struct row *row, const char *text, cons
 		break;
 	case MODE:
 		return mode_set(field, row, text, where);
+	case SIZE:
+		return size_set(field, row, text, where);
 	case WORD:
 		if (!is_choice(row->arg, text))
 			return say_bad("%s: \"%s\": expected one of %s", where, text, row->arg);
@@ -284,7 +305,7 @@ static int set_defaults(struct opts *o)
 			r = row_set(o, &rows[i], rows[i].dflt, rows[i].name);
 		else if (rows[i].kind == REAL)
 			*(double *)field = NAN;
-		else if (rows[i].kind == INT)
+		else if (rows[i].kind == INT || rows[i].kind == SIZE)
 			*(int64_t *)field = -1;
 		if (r)
 			return r;
@@ -322,6 +343,7 @@ json_t *opts_to_json(const struct opts *o)
 			continue;
 		switch (rows[i].kind) {
 		case HEADING:
+		case SIZE:
 			break;
 		case FLAG:
 		case INT:
@@ -454,8 +476,12 @@ static void print_help(void)
 			printf("\n%s\n", row->name);
 			continue;
 		}
-		snprintf(head, sizeof(head), row->kind == MODE ? "--%s%s[%s]" : "--%s%s%s",
-			 row->name, row->arg ? " " : "", row->arg ? row->arg : "");
+		snprintf(head, sizeof(head),
+			 row->kind == MODE ? "--%s%s[%s]" :
+			 row->kind == SIZE ? "--%s[%s%s]" :
+					     "--%s%s%s",
+			 row->name, row->kind == SIZE ? "=" : row->arg ? " " : "",
+			 row->arg ? row->arg : "");
 		printf("  %-26s%s%s", head,
 		       strlen(head) > 24 ? "\n                            " : "  ", row->help);
 		if (row->dflt && row->kind != FLAG)
@@ -490,7 +516,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			continue;
 		longopts[nlong++] = (struct option){ rows[i].name,
 						     rows[i].kind == FLAG ? no_argument :
-						     rows[i].kind == MODE ? optional_argument :
+						     rows[i].kind == MODE || rows[i].kind == SIZE ?
+									     optional_argument :
 									    required_argument,
 						     NULL, (int)i + 1000 };
 	}
@@ -524,7 +551,9 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		if (given[ngiven].row->kind == MODE && !optarg && optind < argc &&
 		    is_choice(given[ngiven].row->arg, argv[optind]))
 			optarg = argv[optind++];
-		given[ngiven].text = optarg ? optarg : "1";
+		given[ngiven].text = optarg			       ? optarg :
+				     given[ngiven].row->kind == SIZE ? "" :
+								       "1";
 		if (given[ngiven].row->offset == AT(preset))
 			preset = optarg;
 		if (given[ngiven].row->offset == AT(resume))

@@ -21,6 +21,7 @@ struct opts {
 	int64_t eval_every, eval_batches, log_every, save_every;
 	int64_t sample, top_k;
 	double temperature, top_p;
+	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
 	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;

@@ -1,0 +1,105 @@
+/* t/tools/mem.c - te_train's estimate of its memory against what a run allocates. */
+#include "config.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/te_train/loop.h"
+#include "tools/te_train/mem.h"
+#include "tools/te_train/say.h"
+#include "tt.h"
+
+static char path[64], config[64];
+
+static void write_file(char *name, const char *text, int times)
+{
+	int fd;
+
+	strcpy(name, "/tmp/te-mem.XXXXXX");
+	fd = mkstemp(name);
+	ck_assert_int_ge(fd, 0);
+	for (int i = 0; i < times; i++)
+		ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+}
+
+static void setup(void)
+{
+	write_file(path, "some text to train on, over and over. ", 500);
+	write_file(config,
+		   "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":64,\"n_embd\":64,"
+		   "\"n_layer\":3,\"n_head\":2,\"resid_pdrop\":0.1}",
+		   1);
+}
+
+static void teardown(void)
+{
+	unlink(path);
+	unlink(config);
+}
+
+/* options, and how much larger than the memory used the estimate may be: a snapshot rounds up the
+ * size of each region, and each part has a set of copies with a table of its own */
+static const struct {
+	const char *args;
+	int64_t more;
+} runs[] = {
+	{ "--recipe fp32", 0 },
+	{ "--recipe bf16", 0 },
+	{ "--recipe bf16 --batch 3 --seq-len 32 --accum 2", 0 },
+	{ "--recipe fp8-delayed", 0 },
+	{ "--recipe fp8-current", 0 },
+	{ "--recipe fp8-block", 0 },
+	{ "--recipe bf16 --graph step", 16384 },
+	{ "--recipe fp8-delayed --graph step --accum 2", 16384 },
+	{ "--recipe fp8-delayed --graph layer", 16384 },
+	{ "--graph step --accum 4 --chunks 2 --pipeline-schedule 1f1b", 16384 },
+	{ "--graph step --accum 4 --chunks 2 --pipeline-schedule zero-bubble", 16384 },
+};
+
+START_TEST(is_what_a_run_takes)
+{
+	char text[512], *argv[32], *save = NULL;
+	struct te_mem_info mi = TE_MEM_INFO_INIT;
+	struct trainer t;
+	struct mem_run run;
+	struct opts o;
+	struct mem m;
+	int argc = 0, done;
+
+	snprintf(text, sizeof(text), "te_train --backend host --model %s %s %s", config,
+		 runs[_i].args, path);
+	for (char *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
+		argv[argc++] = w;
+	argv[argc] = NULL;
+	optind = 1;
+	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
+	ck_assert_int_eq(trainer_create(&o, &t), 0);
+	run = (struct mem_run){ &o, &t.model, &t.graph, 1 };
+	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
+	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);
+	ck_assert_msg((int64_t)m.total >= (int64_t)mi.peak_nbytes &&
+			      (int64_t)m.total <= (int64_t)mi.peak_nbytes + runs[_i].more,
+		      "%s: estimated %lld bytes, used %lld", runs[_i].args, (long long)m.total,
+		      (long long)mi.peak_nbytes);
+	/* and running takes no more */
+	ck_assert_uint_eq(m.weights, te_tensor_nbytes(te_seq_masters(t.model.seq)));
+	trainer_free(&t);
+	opts_free(&o);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("tools/mem");
+	TCase *c = tt_case(s, "estimate", "host");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, is_what_a_run_takes, 0, TT_LEN(runs));
+	return s;
+}
+
+TT_MAIN("tools/mem", TT_NEED_NOTHING, suite)

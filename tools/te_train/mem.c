@@ -1,0 +1,295 @@
+/*
+ * mem.c - the memory that a run takes, known before anything is allocated.
+ *
+ * All plans and the graph are laid out without memory; they tell their sizes. The rest follows from
+ * the number of weights.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "loop.h"
+#include "mem.h"
+#include "record.h"
+#include "say.h"
+
+#define MAX_BATCH (1 << 20)
+
+/* ---- plans ---- */
+
+/* a plan with the given options, and its memory */
+static int plan_memory(const struct mem_run *run, const struct te_plan_opts *opts,
+		       struct te_plan_memory *ret)
+{
+	struct te_plan_opts po = *opts;
+	struct te_plan *plan = NULL;
+	int r;
+
+	po.recipe = &run->graph->recipe;
+	po.flags |= TE_PLAN_NO_ALLOC;
+	r = te_plan_create(run->model->seq, &po, &plan);
+	if (r < 0)
+		return r;
+	r = te_plan_memory(plan, ret);
+	te_plan_unref(plan);
+	return r;
+}
+
+/* validation, or samples: arena, inputs and outputs */
+static int forward_nbytes(const struct mem_run *run, int64_t B, int64_t T, const char *stop_before,
+			  struct te_plan_memory *ret)
+{
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
+	po.stop_before = stop_before;
+	return plan_memory(run, &po, ret);
+}
+
+/* weights, copies and quantizers, which all plans share */
+static int shared(const struct mem_run *run, struct mem *m)
+{
+	struct te_plan_memory pm = { .size = sizeof(pm) };
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	int r;
+
+	po.flags = run->train ? TE_PLAN_TRAIN : 0;
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, run->graph->T } };
+	r = plan_memory(run, &po, &pm);
+	if (r < 0)
+		return r;
+	m->weights = m->grads = pm.weights_nbytes / 2;
+	m->copies = pm.copies_nbytes;
+	m->state = pm.state_nbytes - pm.own_nbytes;
+	return 0;
+}
+
+/* ---- the run ---- */
+
+static int captures(const struct opts *o)
+{
+	return strcmp(o->graph, "off") != 0;
+}
+
+/* tokens of the steps in flight, and tensors while a checkpoint is read or written */
+static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int64_t B)
+{
+	const struct opts *o = run->o;
+	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
+	const uint64_t tokens = (2 * NSLOTS * (uint64_t)o->accum + 2) * rows;
+	uint64_t file = o->init || o->resume ? m->weights : 0;
+
+	if (run->train && (o->out || o->resume))
+		file = m->moments;
+	return (run->train ? tokens : 0) + file;
+}
+
+static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
+{
+	struct te_plan_memory eval = { .size = sizeof(eval) };
+	struct step_memory step = { 0 };
+	int r = step_graph_measure(run->graph, run->model->seq, B, &step);
+
+	if (r >= 0)
+		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
+	if (r < 0)
+		return r;
+	m->moments = m->weights + m->grads;
+	m->state += te_adamw_nbytes(run->model->seq) - m->moments + step.own_nbytes;
+	m->activations = step.pool_nbytes;
+	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
+	return 0;
+}
+
+int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
+{
+	const size_t work = te_ctx_workspace_nbytes(te_seq_ctx(run->model->seq));
+	struct te_plan_memory sample = { .size = sizeof(sample) };
+	uint64_t eval = 0, later, held;
+	struct mem m = { 0 };
+	int r = shared(run, &m);
+
+	if (r >= 0 && run->train)
+		r = add_step(run, B, &m, &eval);
+	if (r >= 0 && run->o->sample)
+		r = forward_nbytes(run, 1, run->graph->T, MODEL_LOSS, &sample);
+	if (r < 0)
+		return r;
+	/* the graph has one workspace, the stream of the other plans another */
+	m.state += (run->train ? 2 : 1) * work;
+	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
+	later = eval + sample.arena_nbytes + sample.own_nbytes;
+	if (run->train && captures(run->o))
+		m.snapshot = held - m.activations;
+	m.activations += later;
+	/* the snapshot is released before validation is planned */
+	m.total = held + (m.snapshot > later ? m.snapshot : later);
+	m.host = host_nbytes(run, &m, B);
+	*ret = m;
+	return 0;
+}
+
+/* ---- what is there ---- */
+
+struct room {
+	uint64_t device, host; /* free bytes */
+	int same;	       /* the device's memory is the host's */
+};
+
+static int get_room(const struct mem_run *run, struct room *ret)
+{
+	struct te_ctx *ctx = te_seq_ctx(run->model->seq);
+	struct te_device_info host = TE_DEVICE_INFO_INIT;
+	struct te_mem_info mi = TE_MEM_INFO_INIT;
+	int r = te_ctx_mem_info(ctx, &mi);
+
+	if (r >= 0)
+		r = te_device_info("host", 0, &host);
+	if (r < 0)
+		return say_te(r, "the free memory");
+	*ret = (struct room){
+		.device = mi.device_free_nbytes,
+		.host = host.mem_free_nbytes,
+		.same = !strcmp(te_ctx_backend(ctx), "host"),
+	};
+	if (run->o->estimate > 0) {
+		ret->device = (uint64_t)run->o->estimate;
+		ret->same = 0;
+	}
+	return STATUS_OK;
+}
+
+static int fits(const struct mem *m, const struct room *room)
+{
+	if (room->same)
+		return m->total + m->host <= room->device;
+	return m->total <= room->device && m->host <= room->host;
+}
+
+static double gib(uint64_t nbytes)
+{
+	return (double)nbytes / (1 << 30);
+}
+
+/* a failed estimate: the batch may be the reason */
+static int no_estimate(const struct mem_run *run, int r)
+{
+	return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)run->graph->B,
+		      (long long)run->graph->T);
+}
+
+int mem_check(const struct mem_run *run)
+{
+	const struct step_graph *g = run->graph;
+	struct room room;
+	struct mem m;
+	int r = get_room(run, &room), te;
+
+	if (r)
+		return r;
+	te = mem_estimate(run, g->B, &m);
+	if (te < 0)
+		return no_estimate(run, te);
+	if (fits(&m, &room))
+		return STATUS_OK;
+	if (!room.same && m.total <= room.device)
+		return say_bad("checkpoints need %.2f GiB of host memory, %.2f GiB are free",
+			       gib(m.host), gib(room.host));
+	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %.2f GiB, %.2f GiB "
+		       "are free; see --estimate",
+		       (long long)g->B, (long long)g->T,
+		       gib(m.total + (room.same ? m.host : 0)), gib(room.device));
+}
+
+/* the largest batch that fits, 0 if none does */
+static int64_t largest_batch(const struct mem_run *run, const struct room *room)
+{
+	int64_t lo = 0, hi = 1;
+	struct mem m;
+
+	while (hi <= MAX_BATCH && mem_estimate(run, hi, &m) >= 0 && fits(&m, room)) {
+		lo = hi;
+		hi *= 2;
+	}
+	while (hi - lo > 1) {
+		const int64_t mid = lo + (hi - lo) / 2;
+
+		if (mem_estimate(run, mid, &m) >= 0 && fits(&m, room))
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static void print_row(const char *name, uint64_t nbytes, const char *note)
+{
+	printf("%-14s %10.2f MiB%s%s\n", name, (double)nbytes / (1 << 20), *note ? "  " : "", note);
+}
+
+static void print_text(const struct mem_run *run, const struct mem *m, const struct room *room,
+		       int64_t batch)
+{
+	char note[80];
+
+	printf("%-14s %10.2f million\n", "parameters", 1e-6 * (double)run->model->nparams);
+	print_row("weights", m->weights, "");
+	print_row("gradients", m->grads, "");
+	print_row("moments", m->moments, "");
+	print_row("copies", m->copies, "of weights, in other formats");
+	snprintf(note, sizeof(note), "--batch %lld, --seq-len %lld", (long long)run->graph->B,
+		 (long long)run->graph->T);
+	print_row("activations", m->activations, note);
+	print_row("state", m->state, "quantizers, optimizer, workspaces");
+	print_row("snapshot", m->snapshot, "only while a graph is captured");
+	print_row("total", m->total, "most at one time");
+	print_row("host memory", m->host, "tokens, and tensors of a checkpoint");
+	print_row("free", room->device, run->o->estimate > 0 ? "as given" : "");
+	printf("%-14s %10lld\n", "largest batch", (long long)batch);
+}
+
+static int print_json(const struct mem_run *run, const struct mem *m, const struct room *room,
+		      int64_t batch)
+{
+	struct record rec;
+
+	record_begin(&rec);
+	record_int(&rec, "params", run->model->nparams);
+	record_int(&rec, "batch", run->graph->B);
+	record_int(&rec, "seq_len", run->graph->T);
+	record_int(&rec, "weights_bytes", (int64_t)m->weights);
+	record_int(&rec, "gradients_bytes", (int64_t)m->grads);
+	record_int(&rec, "moments_bytes", (int64_t)m->moments);
+	record_int(&rec, "copies_bytes", (int64_t)m->copies);
+	record_int(&rec, "activations_bytes", (int64_t)m->activations);
+	record_int(&rec, "state_bytes", (int64_t)m->state);
+	record_int(&rec, "snapshot_bytes", (int64_t)m->snapshot);
+	record_int(&rec, "total_bytes", (int64_t)m->total);
+	record_int(&rec, "host_bytes", (int64_t)m->host);
+	record_int(&rec, "free_bytes", (int64_t)room->device);
+	record_int(&rec, "largest_batch", batch);
+	return record_print(&rec, JSON_INDENT(2));
+}
+
+int mem_print(const struct mem_run *run)
+{
+	struct room room;
+	int64_t batch;
+	struct mem m;
+	int r = get_room(run, &room), te;
+
+	if (r)
+		return r;
+	te = mem_estimate(run, run->graph->B, &m);
+	if (te < 0)
+		return no_estimate(run, te);
+	batch = largest_batch(run, &room);
+	if (run->o->json)
+		return print_json(run, &m, &room, batch);
+	print_text(run, &m, &room, batch);
+	return STATUS_OK;
+}

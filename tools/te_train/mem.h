@@ -1,0 +1,35 @@
+/* mem.h - the memory that a run takes, known before anything is allocated. */
+#ifndef MEM_H
+#define MEM_H
+
+#include "graph.h"
+#include "model.h"
+#include "opts.h"
+
+/* What to run. The sequence of the model is complete; it needs no memory yet. */
+struct mem_run {
+	const struct opts *o;
+	const struct model *model;
+	const struct step_graph *graph;
+	int train; /* else samples only */
+};
+
+/* bytes; on the device, unless it says otherwise */
+struct mem {
+	uint64_t weights, grads, moments, copies;
+	uint64_t activations; /* of a step, and of validation or samples */
+	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
+	uint64_t snapshot;    /* weights and moments, copied while a graph is captured */
+	uint64_t total;	      /* most at one time */
+	uint64_t host;	      /* in host memory: tokens, and tensors of a file */
+};
+
+/* B: sequences of a micro-batch. Returns what the library returned. */
+int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
+
+/* STATUS_BAD, with a message, if the run takes more than is free */
+int mem_check(const struct mem_run *run);
+/* --estimate: print all that, and the largest batch that fits; an exit status */
+int mem_print(const struct mem_run *run);
+
+#endif

@@ -98,7 +98,12 @@ TT_SH += \
 	t/tools/t8011-tutorial.t \
 	t/tools/t8012-te_train-exits.t \
 	t/tools/t8013-te_train-trouble.t \
-	t/tools/t8014-te_train-kill.t
+	t/tools/t8014-te_train-kill.t \
+	t/tools/t8015-te_train-no-memory.t
+# a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
+check_LTLIBRARIES += t/lib/failalloc.la
+t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
+t_lib_failalloc_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 endif
 
 TEST_EXTENSIONS = .t

@@ -15,7 +15,7 @@
 
 /*
  * Jansson returns NULL both for bad input and for a failed allocation, and reports the latter as
- * bad input in some places. Its allocations are counted here to tell them apart.
+ * bad input, or leaves parts out, in some places. Its failed allocations are counted here.
  */
 static int nfailed;
 
@@ -62,7 +62,7 @@ void record_put(struct record *r, const char *key, json_t *value)
 		return;
 	}
 	bad = key ? json_object_set_new(at, key, value) : json_array_append_new(at, value);
-	if (bad)
+	if (bad || nfailed)
 		wrong(r, NO_MEMORY);
 }
 
@@ -144,11 +144,15 @@ json_t *record_end(struct record *r, const char *what)
 
 char *record_to_text(const json_t *obj, size_t flags, const char *what)
 {
-	char *text = json_dumps(obj, flags);
+	char *text;
 
-	if (!text)
-		say_failed("%s: %s", what, NO_MEMORY);
-	return text;
+	count_failures();
+	text = json_dumps(obj, flags);
+	if (text && !nfailed)
+		return text;
+	free(text);
+	say_failed("%s: %s", what, NO_MEMORY);
+	return NULL;
 }
 
 int record_print(struct record *r, size_t flags)
@@ -171,7 +175,7 @@ static int check_parsed(json_t *obj, const json_error_t *err, const char *where,
 {
 	int r;
 
-	if (json_is_object(obj)) {
+	if (json_is_object(obj) && !nfailed) {
 		*ret_obj = obj;
 		return STATUS_OK;
 	}

@@ -17,6 +17,7 @@
 #include "mem.h"
 #include "opts.h"
 #include "progress.h"
+#include "record.h"
 #include "sample.h"
 #include "say.h"
 
@@ -44,29 +45,27 @@ static int print_plan(const struct trainer *t)
 static int run(struct trainer *t)
 {
 	const struct opts *o = t->o;
-	json_t *samples = o->json ? json_array() : NULL;
+	struct record list, *samples = o->json ? &list : NULL;
 	int r = STATUS_OK;
 
 	if (o->print_plan)
 		return print_plan(t);
 	if (o->estimate >= 0)
 		return mem_print(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only });
+	record_begin(&list);
+	record_open_list(&list, "samples");
 	if (o->sample_first || o->sample_only)
 		r = sample(t, samples);
 	if (!r && !o->sample_only)
 		r = trainer_run(t);
 	if (!r && !o->sample_only && !t->interrupted && !t->closed)
 		r = sample(t, samples);
-	if (!r && o->sample_only && samples) {
-		json_t *obj = json_pack("{s:O}", "samples", samples);
-
-		json_dumpf(obj, stdout, JSON_INDENT(2));
-		putchar('\n');
-		json_decref(obj);
-	}
-	if (!r && !o->sample_only)
-		progress_end(t, samples ? json_incref(samples) : NULL);
-	json_decref(samples);
+	if (!r && o->sample_only && samples)
+		r = record_print(&list, JSON_INDENT(2));
+	else if (!r && !o->sample_only)
+		r = progress_end(t, &list);
+	else
+		record_drop(&list);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("writing to standard output failed");
 	if (!r && t->closed)

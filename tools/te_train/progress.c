@@ -13,22 +13,25 @@
 #include <te/version.h>
 
 #include "progress.h"
+#include "record.h"
 #include "say.h"
 
 #define LINE_EVERY_S 0.1 /* on a terminal */
 
 /* a line that does not fit on the disk is left out, all of it, and training continues */
-static void log_write(struct trainer *t, json_t *obj)
+static void log_write(struct trainer *t, struct record *rec)
 {
 	struct stat st;
+	json_t *obj;
 	size_t n;
 	char *text;
 
 	if (!t->log) {
-		json_decref(obj);
+		record_drop(rec);
 		return;
 	}
-	text = json_dumps(obj, JSON_COMPACT | JSON_REAL_PRECISION(9));
+	obj = record_end(rec, t->o->log);
+	text = obj ? record_to_text(obj, JSON_COMPACT | JSON_REAL_PRECISION(9), t->o->log) : NULL;
 	n = text ? strlen(text) : 0;
 	json_decref(obj);
 	if (text)
@@ -43,12 +46,6 @@ static void log_write(struct trainer *t, json_t *obj)
 			t->log_failed = 1; /* part of a line stays */
 	}
 	free(text);
-}
-
-/* null for a value that is not finite: JSON has no NaN */
-static json_t *real(double x)
-{
-	return isfinite(x) ? json_real(x) : json_null();
 }
 
 static double peak_flops(const struct trainer *t)
@@ -71,10 +68,39 @@ static double bits(double nats)
 	return nats / M_LN2;
 }
 
+/* NaN if the peak is unknown */
+static double or_nan(double rate)
+{
+	return rate > 0 ? rate : NAN;
+}
+
+/* the first line, which describes the run */
+static void log_run(struct trainer *t)
+{
+	struct record rec;
+
+	record_begin(&rec);
+	record_text(&rec, "te_train", TE_VERSION);
+	record_int(&rec, "time_unix_s", (int64_t)time(NULL));
+	record_text(&rec, "recipe", t->o->recipe);
+	record_text(&rec, "backend", t->device.backend);
+	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
+	record_int(&rec, "from_step", t->done.step);
+	record_int(&rec, "params", t->model.nparams);
+	record_int(&rec, "train_tokens", t->train.n);
+	record_int(&rec, "val_tokens", t->val.n);
+	record_int(&rec, "step_tokens", t->accum * t->B * t->T);
+	record_real(&rec, "flops_per_token", model_flops_per_token(&t->model.cfg, t->T));
+	record_real(&rec, "peak_flops_per_s", or_nan(peak_flops(t)));
+	record_put(&rec, "model", config_to_json(&t->model.cfg));
+	record_put(&rec, "graph", step_graph_to_json(&t->graph));
+	record_put(&rec, "options", opts_to_json(t->o));
+	log_write(t, &rec);
+}
+
 int progress_begin(struct trainer *t)
 {
 	const struct opts *o = t->o;
-	json_t *obj;
 
 	if (o->log)
 		t->log = fopen(o->log, "a");
@@ -89,17 +115,7 @@ int progress_begin(struct trainer *t)
 	if (!o->log)
 		return STATUS_OK;
 	setvbuf(t->log, NULL, _IONBF, 0);
-	obj = json_pack("{s:s,s:I,s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:f,s:o,s:o,s:o,s:o}", "te_train",
-			TE_VERSION, "time_unix_s", (json_int_t)time(NULL), "recipe", o->recipe,
-			"backend", t->device.backend, "device", t->device.name, "from_step",
-			(json_int_t)t->done.step, "params", (json_int_t)t->model.nparams,
-			"train_tokens", (json_int_t)t->train.n, "val_tokens", (json_int_t)t->val.n,
-			"step_tokens", (json_int_t)(t->accum * t->B * t->T), "flops_per_token",
-			model_flops_per_token(&t->model.cfg, t->T), "peak_flops_per_s",
-			peak_flops(t) > 0 ? json_real(peak_flops(t)) : json_null(), "model",
-			config_to_json(&t->model.cfg), "graph", step_graph_to_json(&t->graph),
-			"options", opts_to_json(o));
-	log_write(t, obj);
+	log_run(t);
 	return STATUS_OK;
 }
 
@@ -178,7 +194,7 @@ void progress_step(struct trainer *t, int64_t step, double loss, double lr)
 	double busy = now_s() - t->start_s - t->paused_s, dt = busy - t->line_s;
 	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) / dt;
 	int line = step % t->o->log_every == 0;
-	json_t *obj;
+	struct record rec;
 
 	t->sum_loss += loss;
 	t->nsum++;
@@ -191,22 +207,33 @@ void progress_step(struct trainer *t, int64_t step, double loss, double lr)
 		show(t, step, t->train_loss, lr, tokens_per_s);
 	if (!line)
 		return;
-	obj = json_pack("{s:I,s:o,s:f,s:o,s:I,s:f,s:o,s:f}", "step", (json_int_t)step,
-			"train_loss_nats", real(t->train_loss), "lr", lr, "grad_norm",
-			real(t->grad_norm), "skipped_steps", (json_int_t)t->nskipped,
-			"tokens_per_s", tokens_per_s, "peak_fraction", real(t->peak_fraction),
-			"elapsed_s", now_s() - t->start_s);
+	record_begin(&rec);
+	record_int(&rec, "step", step);
+	record_real(&rec, "train_loss_nats", t->train_loss);
+	record_real(&rec, "lr", lr);
+	record_real(&rec, "grad_norm", t->grad_norm);
+	record_int(&rec, "skipped_steps", (int64_t)t->nskipped);
+	record_real(&rec, "tokens_per_s", tokens_per_s);
+	record_real(&rec, "peak_fraction", t->peak_fraction);
+	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	t->sum_loss = 0;
 	t->nsum = 0;
 	t->line_s = busy;
 	t->line_step = step;
-	log_write(t, obj);
+	log_write(t, &rec);
+}
+
+/* bits per byte of text, NaN for other tokens */
+static double text_bits(const struct trainer *t, double nats)
+{
+	return data_is_bytes(t->data) ? bits(nats) : NAN;
 }
 
 int progress_eval(struct trainer *t)
 {
 	struct te_adamw_stats stats = { .size = sizeof(stats) };
 	int bytes = data_is_bytes(t->data);
+	struct record rec;
 	char unit[48] = "";
 	int r = te_adamw_stats(t->opt, &stats);
 
@@ -216,49 +243,68 @@ int progress_eval(struct trainer *t)
 		snprintf(unit, sizeof(unit), "  %.3f bits/byte", bits(t->val_loss));
 	say_note("step %lld: validation loss %.4f%s%s", (long long)t->done.step, t->val_loss, unit,
 		 t->done.best_step == t->done.step ? "  (best)" : "");
-	log_write(t, json_pack("{s:I,s:o,s:o,s:f,s:I,s:f}", "step", (json_int_t)t->done.step,
-			       "val_loss_nats", real(t->val_loss), "val_bits_per_byte",
-			       bytes ? real(bits(t->val_loss)) : json_null(), "grad_norm",
-			       (double)stats.grad_norm, "skipped_steps", (json_int_t)stats.nskipped,
-			       "elapsed_s", now_s() - t->start_s));
+	record_begin(&rec);
+	record_int(&rec, "step", t->done.step);
+	record_real(&rec, "val_loss_nats", t->val_loss);
+	record_real(&rec, "val_bits_per_byte", text_bits(t, t->val_loss));
+	record_real(&rec, "grad_norm", (double)stats.grad_norm);
+	record_int(&rec, "skipped_steps", (int64_t)stats.nskipped);
+	record_real(&rec, "elapsed_s", now_s() - t->start_s);
+	log_write(t, &rec);
 	return STATUS_OK;
 }
 
-void progress_end(struct trainer *t, json_t *samples)
+static void print_summary(const struct trainer *t, double rate, const char *dir)
+{
+	if (isfinite(t->done.best_val)) {
+		printf("best validation loss %.4f", t->done.best_val);
+		if (data_is_bytes(t->data))
+			printf(" (%.3f bits/byte)", bits(t->done.best_val));
+		printf(" at step %lld; ", (long long)t->done.best_step);
+	}
+	printf("%lld steps, %.0f tokens/s", (long long)t->done.step, rate);
+	if (dir)
+		printf(", checkpoint in %s", dir);
+	putchar('\n');
+}
+
+int progress_end(struct trainer *t, struct record *samples)
 {
 	const struct opts *o = t->o;
 	const char *dir = o->out ? o->out : o->resume;
-	int bytes = data_is_bytes(t->data);
-	double rate = trainer_tokens_per_s(t), peak = peak_flops(t);
-	double fraction = peak > 0 ? rate * model_flops_per_token(&t->model.cfg, t->T) / peak : NAN;
-	json_t *obj;
+	double rate = trainer_tokens_per_s(t);
+	double flops = rate * model_flops_per_token(&t->model.cfg, t->T);
+	struct record rec;
+	json_t *list;
 
 	say_line_end();
 	if (!o->json) {
-		if (isfinite(t->done.best_val)) {
-			printf("best validation loss %.4f", t->done.best_val);
-			if (bytes)
-				printf(" (%.3f bits/byte)", bits(t->done.best_val));
-			printf(" at step %lld; ", (long long)t->done.best_step);
-		}
-		printf("%lld steps, %.0f tokens/s", (long long)t->done.step, rate);
-		if (dir)
-			printf(", checkpoint in %s", dir);
-		putchar('\n');
-		return;
+		record_drop(samples);
+		print_summary(t, rate, dir);
+		return STATUS_OK;
 	}
-	obj = json_pack(
-		"{s:I,s:o,s:o,s:I,s:o,s:o,s:f,s:o,s:I,s:f,s:I,s:s,s:s,s:s,s:s*,s:s*,s:b,s:o}",
-		"steps", (json_int_t)t->done.step, "best_val_loss_nats", real(t->done.best_val),
-		"best_val_bits_per_byte", bytes ? real(bits(t->done.best_val)) : json_null(),
-		"best_step", (json_int_t)t->done.best_step, "val_loss_nats", real(t->val_loss),
-		"train_loss_nats", real(t->train_loss), "tokens_per_s", rate, "peak_fraction",
-		real(fraction), "memory_bytes", (json_int_t)memory_nbytes(t), "elapsed_s",
-		now_s() - t->start_s, "params", (json_int_t)t->model.nparams, "backend",
-		t->device.backend, "device", t->device.name, "recipe", o->recipe, "checkpoint", dir,
-		"log", o->log, "interrupted", t->interrupted, "samples",
-		samples ? samples : json_array());
-	json_dumpf(obj, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-	putchar('\n');
-	json_decref(obj);
+	list = record_end(samples, "samples");
+	record_begin(&rec);
+	record_int(&rec, "steps", t->done.step);
+	record_real(&rec, "best_val_loss_nats", t->done.best_val);
+	record_real(&rec, "best_val_bits_per_byte", text_bits(t, t->done.best_val));
+	record_int(&rec, "best_step", t->done.best_step);
+	record_real(&rec, "val_loss_nats", t->val_loss);
+	record_real(&rec, "train_loss_nats", t->train_loss);
+	record_real(&rec, "tokens_per_s", rate);
+	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
+	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
+	record_real(&rec, "elapsed_s", now_s() - t->start_s);
+	record_int(&rec, "params", t->model.nparams);
+	record_text(&rec, "backend", t->device.backend);
+	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
+	record_text(&rec, "recipe", o->recipe);
+	if (dir)
+		record_shown(&rec, "checkpoint", dir, strlen(dir));
+	if (o->log)
+		record_shown(&rec, "log", o->log, strlen(o->log));
+	record_flag(&rec, "interrupted", t->interrupted);
+	record_put(&rec, "samples", json_incref(json_object_get(list, "samples")));
+	json_decref(list);
+	return record_print(&rec, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
 }

@@ -3,6 +3,7 @@
 #define PROGRESS_H
 
 #include "loop.h"
+#include "record.h"
 
 /* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);
@@ -10,7 +11,8 @@ int progress_begin(struct trainer *t);
 void progress_step(struct trainer *t, int64_t step, double loss, double lr);
 /* a validation at done.step */
 int progress_eval(struct trainer *t);
-/* summary of a run, to stdout; with --json an object, which takes the reference to samples */
-void progress_end(struct trainer *t, json_t *samples);
+/* summary of a run, to stdout, with --json an object; ends samples, a record with a list of that
+ * name; an exit status */
+int progress_end(struct trainer *t, struct record *samples);
 
 #endif

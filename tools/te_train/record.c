@@ -132,13 +132,18 @@ void record_shown(struct record *r, const char *key, const char *text, size_t nb
 	record_put(r, key, value);
 }
 
+void record_drop(struct record *r)
+{
+	json_decref(r->at[0]);
+	r->at[0] = NULL;
+}
+
 json_t *record_end(struct record *r, const char *what)
 {
 	if (!r->wrong)
 		return r->at[0];
 	say_failed("%s: %s", what, r->wrong);
-	json_decref(r->at[0]);
-	r->at[0] = NULL;
+	record_drop(r);
 	return NULL;
 }
 

@@ -37,6 +37,8 @@ void record_shown(struct record *r, const char *key, const char *text, size_t nb
 /* takes the reference; NULL is the failure of the function that made it */
 void record_put(struct record *r, const char *key, json_t *value);
 
+/* ends it without a use of it */
+void record_drop(struct record *r);
 /* ends it: the object, or NULL if anything failed, which was reported; what: for the message */
 json_t *record_end(struct record *r, const char *what);
 /* obj as text, for free(3), or NULL if there is no memory, which was reported */

@@ -169,12 +169,11 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	return r;
 }
 
-int sample(struct trainer *t, json_t *samples)
+int sample(struct trainer *t, struct record *samples)
 {
 	struct text text = { .loud = !samples };
 	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1;
 	struct te_plan *plan = NULL;
-	json_t *s;
 	int r;
 
 	if (!t->o->sample)
@@ -190,15 +189,8 @@ int sample(struct trainer *t, json_t *samples)
 		putchar('\n');
 	if (!r && text.loud && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("standard output: %s", strerror(errno));
-	if (!r && samples) {
-		/* JSON is UTF-8: invalid bytes become '?' */
-		s = json_stringn(text.p, text.n);
-		for (size_t i = 0; !s && i < text.n; i++) {
-			if ((unsigned char)text.p[i] >= 0x80)
-				text.p[i] = '?';
-		}
-		json_array_append_new(samples, s ? s : json_stringn(text.p, text.n));
-	}
+	if (!r && samples)
+		record_shown(samples, NULL, text.p, text.n);
 	te_plan_unref(plan);
 	free(text.p);
 	return r;

@@ -3,13 +3,14 @@
 #define SAMPLE_H
 
 #include "loop.h"
+#include "record.h"
 
 /*
- * Generate n tokens after the prompt. They are printed to stdout one by one, unless samples is an
- * array, to which the text is appended. Byte models give text, with control characters as '?';
- * others give token numbers.
+ * Generate n tokens after the prompt. They are printed to stdout one by one, unless samples is a
+ * record with an open list, to which the text is appended. Byte models give text, with control
+ * characters as '?'; others give token numbers.
  */
-int sample(struct trainer *t, json_t *samples);
+int sample(struct trainer *t, struct record *samples);
 
 /* how a token is drawn */
 struct sampling {

@@ -20,11 +20,11 @@
 #include "libtecore/base/base.h"
 
 /* rows and columns of the largest tile, multiples of TE__H_MR and TE__H_NR; depth of its blocks */
-#define MC 128
-#define NC 128
+#define MC 256
+#define NC 256
 #define KC 256
 /* tiles are cut in half for the threads of a team, as long as a half is worth handing to one */
-#define TILES_MIN 16
+#define TILES_MIN 8
 #define TILE_FLOPS_MIN 2e6
 #define TILE_MIN 32 /* rows or columns: each row is decoded once for all columns of a tile */
 

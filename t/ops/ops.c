@@ -356,6 +356,10 @@ START_TEST(tied_linear_keeps_its_embedding_alive)
 	a.out = 13;
 	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
 	tt_said("[12,6]");
+	a.out = 12;
+	a.in = 7;
+	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
+	tt_said("a table of [12,6], not [12,7]");
 	a.tied_op = op;
 	ck_assert_int_eq(te_op_linear(&a, "other", &bad), -EINVAL);
 	tt_said("no embedding");

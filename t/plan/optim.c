@@ -9,6 +9,7 @@
 #include <te/capture.h>
 #include <te/errno.h>
 #include <te/optim.h>
+#include "kernels/te_k.h"
 
 #include "tt_ctx.h"
 #include "tt_num.h"
@@ -313,6 +314,47 @@ START_TEST(resumes_bit_for_bit)
 }
 END_TEST
 
+/* fields of a state, and what te_adamw_state_set returns for it */
+static const struct {
+	double beta1_t, beta2_t;
+	float lr, clip;
+	uint32_t skip;
+	int r;
+} states[] = {
+	{ 1, 1, 0, 0, 0, 0 },
+	{ 0, 0, 1, 1, 1, 0 },
+	{ 1.5, 1, 0, 1, 0, -TE_ECORRUPT },
+	{ -0.5, 1, 0, 1, 0, -TE_ECORRUPT },
+	{ 1, 1.5, 0, 1, 0, -TE_ECORRUPT },
+	{ 1, -0.5, 0, 1, 0, -TE_ECORRUPT },
+	{ 1, 1, -1, 1, 0, -TE_ECORRUPT },
+	{ 1, 1, INFINITY, 1, 0, -TE_ECORRUPT },
+	{ 1, 1, NAN, 1, 0, -TE_ECORRUPT },
+	{ 1, 1, 0, 1.5f, 0, -TE_ECORRUPT },
+	{ 1, 1, 0, -0.5f, 0, -TE_ECORRUPT },
+	{ 1, 1, 0, 1, 2, -TE_ECORRUPT },
+};
+
+/* each field of the state alone, at the ends of its range and outside of it */
+START_TEST(checks_each_field_of_a_state)
+{
+	struct te_adamw *opt = make(NULL);
+	struct te_k_adamw_state want, s, got;
+
+	DO(te_adamw_state_get(opt, &want, sizeof(want)));
+	s = want;
+	s.beta1_t = states[_i].beta1_t;
+	s.beta2_t = states[_i].beta2_t;
+	s.lr = states[_i].lr;
+	s.clip = states[_i].clip;
+	s.skip = states[_i].skip;
+	ck_assert_int_eq(te_adamw_state_set(opt, &s, sizeof(s)), states[_i].r);
+	DO(te_adamw_state_get(opt, &got, sizeof(got)));
+	ck_assert_mem_eq(&got, states[_i].r ? &want : &s, sizeof(got));
+	te_adamw_unref(opt);
+}
+END_TEST
+
 /* a captured step uses a learning rate that is set later, and is counted */
 START_TEST(a_captured_step_needs_no_host_work)
 {
@@ -445,6 +487,7 @@ static Suite *suite(void)
 	tcase_add_test(c, decays_what_is_declared);
 	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
 	tcase_add_test(c, resumes_bit_for_bit);
+	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));
 	tcase_add_test(c, a_captured_step_needs_no_host_work);
 	tcase_add_loop_test(c, names_the_option_at_fault, 0, TT_LEN(bad));
 	tcase_add_test(c, refuses_what_it_cannot_do);

@@ -311,6 +311,64 @@ START_TEST(refuses_a_tie_that_does_not_fit)
 }
 END_TEST
 
+/* an operation whose attributes are its only weight, which is tied */
+static int tied_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+{
+	memcpy(ret_decls, te_op_attrs(op), sizeof(*ret_decls));
+	return 1;
+}
+
+static int tied_infer(struct te_op_infer *inf)
+{
+	(void)inf;
+	return 0;
+}
+
+static int tied_pass(const struct te_op_call *c)
+{
+	(void)c;
+	return 0;
+}
+
+static const struct te_op_ops tied_ops = {
+	.size = sizeof(tied_ops),
+	.name = "tied",
+	.attrs_nbytes = sizeof(struct te_weight_decl),
+	.weights = tied_weights,
+	.infer = tied_infer,
+	.forward = tied_pass,
+	.backward = tied_pass,
+	.backward_dw = tied_pass,
+};
+
+static const struct {
+	struct te_weight_decl decl;
+	int r;
+} ties[] = {
+	{ { "w", 2, { 16, 32 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, 0 },
+	{ { "w", 2, { 16, 31 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { "w", 2, { 32, 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { "w", 1, { 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { "w", 3, { 16, 32, 1 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+};
+
+/* whatever operation declares it, a tied weight has the shape of its owner's */
+START_TEST(refuses_a_tie_of_another_shape)
+{
+	struct te_weight_decl decl = ties[_i].decl;
+	struct te_op *op;
+
+	decl.tied_op = put(embedding("e", 16, 32));
+	ck_assert_int_eq(te_op_create(&tied_ops, &decl, "mine", &op), 0);
+	put(op);
+	ck_assert_int_eq(te_seq_init(seq, 1), ties[_i].r);
+	if (ties[_i].r)
+		tt_said("op mine: its w and the tied e.weight differ in shape");
+	else
+		ck_assert_int_eq(te_seq_nweights(seq), 1);
+}
+END_TEST
+
 START_TEST(keeps_random_state)
 {
 	uint64_t s = 0, o = 9;
@@ -514,6 +572,7 @@ static Suite *suite(void)
 	tcase_add_test(c, draws_normal_weights_by_seed);
 	tcase_add_test(c, shares_a_tied_weight);
 	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
+	tcase_add_loop_test(c, refuses_a_tie_of_another_shape, 0, TT_LEN(ties));
 	tcase_add_test(c, keeps_random_state);
 	tcase_add_test(c, zeroes_gradients);
 	tcase_add_test(c, refuses_bad_fusions);

@@ -134,7 +134,9 @@ START_TEST(create_refuses_bad_recipes)
 	BAD(kind, (enum te_recipe_kind)9);
 	BAD(compute, TE_DTYPE_E4M3);
 	BAD(margin, 33);
+	tt_said("te_quant_create: recipe: margin 33 is outside -32..32");
 	BAD(margin, -33);
+	tt_said("te_quant_create: recipe: margin -33 is outside -32..32");
 	BAD(history_len, 0);
 	BAD(history_len, 65537);
 	BAD(algo, (enum te_amax_algo)2);
@@ -155,6 +157,23 @@ START_TEST(create_refuses_bad_recipes)
 	q = te_quant_unref(q);
 	ck_assert_ptr_null(q);
 	ck_assert_ptr_null(te_quant_unref(NULL));
+}
+END_TEST
+
+START_TEST(create_takes_the_ends_of_each_range)
+{
+	static const struct { int history_len, margin; } ends[] = {
+		{ 1, -32 }, { 1, 32 }, { 65536, 0 },
+	};
+	struct te_quant *q;
+	struct te_recipe r;
+
+	for (size_t i = 0; i < TT_LEN(ends); i++) {
+		r = delayed(ends[i].history_len, TE_AMAX_MAX, ends[i].margin);
+		OK(te_quant_create(ctx, &r, 3, three, &q));
+		ck_assert_int_eq(te_quant_recipe(q)->margin, ends[i].margin);
+		te_quant_unref(q);
+	}
 }
 END_TEST
 
@@ -824,6 +843,7 @@ static Suite *suite(void)
 
 	tcase_add_loop_test(c, names_every_recipe, 0, TT_LEN(names));
 	tcase_add_test(c, create_refuses_bad_recipes);
+	tcase_add_test(c, create_takes_the_ends_of_each_range);
 	tcase_add_test(c, starts_at_one_with_no_history);
 	tcase_add_test(c, create_survives_every_fault);
 	c = with_host(s, "delayed");

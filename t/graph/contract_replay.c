@@ -1,6 +1,7 @@
 /*
  * t/graph/contract_replay.c - states in which a replay is refused, main gradients over several
- * steps, and work after the event `until`, also when the graph is released.
+ * steps, the order of replays on several streams, and work after the event `until`, also when the
+ * graph is updated or released.
  */
 #include "config.h"
 
@@ -500,13 +501,101 @@ static uint64_t held(void)
 	return mi.measured_nbytes;
 }
 
+/* streams of the test, and side streams: what two replays, of which the first waits, are given */
+enum { ON_ST, ON_OTHER, SIDE, OTHER_SIDE };
+
+static const struct {
+	int stream[2], side[2]; /* side: -1 for none */
+	int trails;		/* the first replay's stream waits for its event only */
+	int waits;		/* the second replay runs after all of the first */
+} pairs[] = {
+	{ { ON_OTHER, ON_ST }, { -1, -1 }, 0, 1 },
+	{ { ON_ST, ON_ST }, { SIDE, -1 }, 0, 1 },
+	{ { ON_ST, ON_OTHER }, { SIDE, -1 }, 0, 1 },
+	{ { ON_ST, ON_ST }, { SIDE, SIDE }, 1, 1 },
+	{ { ON_ST, ON_ST }, { SIDE, OTHER_SIDE }, 1, 1 },
+	{ { ON_ST, ON_OTHER }, { SIDE, OTHER_SIDE }, 1, 1 },
+	{ { ON_ST, ON_ST }, { SIDE, -1 }, 1, 0 },
+	{ { ON_ST, ON_OTHER }, { SIDE, -1 }, 1, 0 },
+};
+
 /*
- * A graph goes while its latest replay trails, and while no stream captures, that of the replay
- * does, or the one that trails: the pool stays until all has run, and nothing gets into the
- * capture. Whether it has gone by then is told by tt_teardown.
+ * Replays of a graph run serially on whatever streams, except that only those with a side stream
+ * wait for what a pass does after its event. The first replay waits for the gate, and then writes
+ * the same word as the second.
  */
-START_TEST(the_pool_goes_behind_all_that_uses_it)
+START_TEST(replays_run_serially)
 {
+	const int waits = pairs[_i].waits;
+	struct gate gate;
+	struct te_callable c = gate_create(&gate, TE_SCHED_F);
+	struct te_replay r[2] = { TE_REPLAY_INIT, TE_REPLAY_INIT };
+	struct te_stream *stream[4] = { st, NULL, gate.side, NULL }, *last;
+	struct te_tensor *dy;
+	struct te_graph *g;
+
+	DO(te_stream_create(ctx, &stream[ON_OTHER]));
+	DO(te_stream_create(ctx, &stream[OTHER_SIDE]));
+	c.backward = gate_backward;
+	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	dy = te_graph_grad(g, 0, "y");
+	for (int k = 0; k < 2; k++)
+		r[k].side = pairs[_i].side[k] < 0 ? NULL : stream[pairs[_i].side[k]];
+	r[0].until = pairs[_i].trails ? gate.mid : NULL;
+	r[1].npos = 1;
+	r[1].pos = &dy;
+	last = r[1].side ? r[1].side : stream[pairs[_i].stream[1]];
+	tt_gate_close();
+	DO(te_graph_forward(g, 0, stream[pairs[_i].stream[0]], &r[0]));
+	DO(te_graph_backward(g, 0, stream[pairs[_i].stream[1]], &r[1]));
+	if (!waits)
+		DO(te_stream_sync(last));
+	tt_sleep_ms(20);
+	ck_assert_int_eq(te_stream_query(last), !waits);
+	tt_gate_open();
+	DO(te_stream_sync(gate.side));
+	DO(te_stream_sync(last));
+	ck_assert(!tt_gate_timed_out());
+	ck_assert_uint_eq(value_of(te_graph_tensor(g, 0, "y")),
+			  50u + (waits ? TE_SCHED_B : TE_SCHED_F));
+	te_graph_unref(g);
+	te_stream_unref(stream[ON_OTHER]);
+	te_stream_unref(stream[OTHER_SIDE]);
+	gate_destroy(&gate);
+}
+END_TEST
+
+/* a replay on a side stream runs after what its stream has queued */
+START_TEST(a_side_stream_runs_after_the_stream)
+{
+	struct gate gate;
+	struct te_callable c = gate_create(&gate, TE_SCHED_W);
+	struct te_replay r = TE_REPLAY_INIT;
+	struct te_graph *g;
+
+	DO(te_graph_create(ctx, 1, &c, NULL, &g));
+	r.side = gate.side;
+	tt_gate_close();
+	DO(te_host_call(st, tt_gate_wait, NULL, 0));
+	DO(te_fill_u32(st, te_tensor_data(te_graph_tensor(g, 0, "y")), 7, 4));
+	DO(te_graph_forward(g, 0, st, &r));
+	tt_sleep_ms(20);
+	ck_assert_int_eq(te_stream_query(gate.side), 0);
+	tt_gate_open();
+	ck_assert_uint_eq(value_of(te_graph_tensor(g, 0, "y")), 50u + TE_SCHED_F);
+	te_graph_unref(g);
+	gate_destroy(&gate);
+}
+END_TEST
+
+/*
+ * A graph is released while its latest replay runs on a stream or trails on a side stream, and
+ * while no stream captures, that of the replay does, or the side stream: the pool is freed after
+ * all has run, and nothing gets into the capture. That it is freed is checked by tt_teardown.
+ */
+START_TEST(the_pool_is_freed_after_all_that_uses_it)
+{
+	const int trails = _i < 6, resets = _i % 6 < 3;
 	struct gate gate;
 	struct te_callable c = gate_create(&gate, TE_SCHED_F);
 	struct te_replay r = TE_REPLAY_INIT;
@@ -525,24 +614,24 @@ START_TEST(the_pool_goes_behind_all_that_uses_it)
 	r.side = gate.side;
 	r.until = gate.mid;
 	captures = _i % 3 == 1 ? st : _i % 3 == 2 ? gate.side : NULL;
-	for (int round = 0; round < 2; round++) {
-		tt_gate_close();
-		DO(te_graph_forward(g, 0, st, &r));
-		if (!round)
-			tt_gate_open();
-	}
+	DO(te_graph_forward(g, 0, st, trails ? &r : NULL));
+	DO(te_ctx_sync(ctx));
+	tt_gate_close();
+	DO(te_graph_forward(g, 0, st, trails ? &r : NULL));
 	if (captures) {
 		DO(te_capture_begin(captures));
 		DO(te_fill(captures, word, 0, 4));
 	}
-	if (_i < 3 && !strcmp(backend, "host")) {
+	if (resets && !strcmp(backend, "host")) {
 		DO(te_graph_reset(g));
+		/* time for a free that waits for less than it must */
+		tt_sleep_ms(20);
 		ck_assert_uint_ge(held(), before + pool);
 		tt_gate_open_later(30);
 	} else {
 		/* a stream of the host goes when it is idle, recorded host calls of a GPU too */
 		tt_gate_open_later(30);
-		if (_i < 3)
+		if (resets)
 			DO(te_graph_reset(g));
 		else
 			g = te_graph_unref(g);
@@ -643,6 +732,44 @@ START_TEST(release_waits_for_queued_replays)
 }
 END_TEST
 
+/* an update releases the previous callables, which its queued replays still use */
+START_TEST(an_update_waits_for_queued_replays)
+{
+	const int trails = _i;
+	struct released s = { .ran_at_release = -1 }, next = { .ran_at_release = -1 };
+	struct te_callable c = TE_CALLABLE_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_replay r = TE_REPLAY_INIT;
+	struct te_stream *other;
+	struct te_graph *g;
+
+	DO(te_event_create(ctx, &s.mid));
+	DO(te_stream_create(ctx, &s.side));
+	DO(te_stream_create(ctx, &other));
+	next.mid = s.mid;
+	c.name = "gate";
+	c.self = &s;
+	c.forward = released_forward;
+	c.release = note_release;
+	o.nwarmup = 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	r.side = s.side;
+	r.until = s.mid;
+	tt_gate_close();
+	DO(te_graph_forward(g, 0, other, trails ? &r : NULL));
+	tt_gate_open_later(30);
+	c.self = &next;
+	DO(te_graph_update(g, 1, &c, NULL));
+	ck_assert_int_eq(s.ran_at_release, 1);
+	ck_assert_int_eq(next.ran_at_release, -1);
+	ck_assert(!tt_gate_timed_out());
+	te_graph_unref(g);
+	te_event_unref(s.mid);
+	te_stream_unref(s.side);
+	te_stream_unref(other);
+}
+END_TEST
+
 void contract_replay_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "replay", "graph");
@@ -656,6 +783,9 @@ void contract_replay_cases(Suite *s)
 	tcase_add_loop_test(c, every_pass_may_trail, 0, 3);
 	tcase_add_loop_test(c, until_is_an_event_that_the_pass_records, 0, 3);
 	tcase_add_test(c, until_is_checked_in_eager_graphs);
-	tcase_add_loop_test(c, the_pool_goes_behind_all_that_uses_it, 0, 6);
+	tcase_add_loop_test(c, replays_run_serially, 0, TT_LEN(pairs));
+	tcase_add_test(c, a_side_stream_runs_after_the_stream);
+	tcase_add_loop_test(c, the_pool_is_freed_after_all_that_uses_it, 0, 12);
 	tcase_add_loop_test(c, release_waits_for_queued_replays, 0, 8);
+	tcase_add_loop_test(c, an_update_waits_for_queued_replays, 0, 2);
 }

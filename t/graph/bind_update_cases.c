@@ -390,6 +390,55 @@ START_TEST(what_is_aligned_otherwise_is_copied)
 }
 END_TEST
 
+/* a caster whose backward pass also copies x to memory of the model */
+struct keeper {
+	struct caster caster; /* first: caster_forward gets it */
+	struct te_tensor *kept;
+};
+
+static int keeper_backward(void *self, const struct te_graph_call *c)
+{
+	const struct keeper *k = self;
+	int r = te_cast(c->stream, c->out_grad[0], c->in_grad[0]);
+
+	return r ? r :
+		   te_copy(c->stream, te_tensor_data(k->kept), te_tensor_data(c->in[0]),
+			   te_tensor_nbytes(c->in[0]));
+}
+
+/*
+ * Forward could read the memory that backward writes, but backward cannot: x is copied in both. Of
+ * the attempt nothing is left, so without a binding forward reads the graph's own x again.
+ */
+START_TEST(what_one_pass_refuses_is_copied_in_all)
+{
+	const int64_t n = 64;
+	struct keeper k;
+	struct te_callable c = caster(&k.caster, TE_DTYPE_BF16, n, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_tensor *own, *x = numbers(TE_DTYPE_FP32, n, 30);
+	enum te_bind how;
+	struct te_graph *g;
+
+	k.kept = numbers(TE_DTYPE_FP32, n, 10);
+	c.backward = keeper_backward;
+	o.nwarmup = 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	own = te_graph_tensor(g, 0, "x");
+	DO(te_graph_bind(g, 0, "x", 0, k.kept, &how));
+	ck_assert_int_eq(how, TE_BIND_COPIED);
+	DO(te_graph_bind(g, 0, "x", 0, NULL, NULL));
+	ck_assert_ptr_eq(te_graph_tensor(g, 0, "x"), own);
+	DO(te_copy(st, te_tensor_data(own), te_tensor_data(x), te_tensor_nbytes(x)));
+	replay(g);
+	holds(te_graph_tensor(g, 0, "y"), 30, "y of the graph's own x");
+	holds(k.kept, 30, "what backward has written");
+	te_graph_unref(g);
+	te_tensor_unref(k.kept);
+	te_tensor_unref(x);
+}
+END_TEST
+
 /* the memory that a host call was queued with; only one of the host backend can be read there */
 struct seen {
 	const float *x;
@@ -644,6 +693,32 @@ START_TEST(a_failed_update_changes_nothing)
 }
 END_TEST
 
+/* the previous callable fails too when it is captured again: the graph has failed */
+START_TEST(an_update_that_cannot_be_undone_is_remembered)
+{
+	struct caster a, b;
+	struct te_callable c = caster(&a, TE_DTYPE_BF16, 100, 0);
+	struct te_callable other = caster(&b, TE_DTYPE_BF16, 50, 0);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g;
+
+	o.nwarmup = 0;
+	DO(te_graph_create(ctx, 1, &c, &o, &g));
+	b.fail_at = 2; /* backward: forward has been updated */
+	a.fail_at = 1;
+	fails(te_graph_update(g, 1, &other, NULL), -EIO, "te_graph_update: capture of backward");
+	ck_assert_int_eq(a.released + b.released, 0);
+	fails(te_graph_forward(g, 0, st, NULL), -TE_ESTATE,
+	      "the graph failed before: te_graph_update failed, and the previous callables could "
+	      "not be captured again");
+	fails(te_graph_run(g, st), -TE_ESTATE, "te_graph_run: the graph failed before");
+	fails(te_graph_update(g, 1, &c, NULL), -TE_ESTATE, "the graph failed before");
+	te_graph_unref(g);
+	ck_assert_int_eq(a.released, 1);
+	ck_assert_int_eq(b.released, 0);
+}
+END_TEST
+
 static int spoilt_hook(void *arg, enum te_hook hook, int32_t callable, struct te_stream *stream)
 {
 	(void)callable;
@@ -818,6 +893,7 @@ Suite *bind_update_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, a_plan_reads_bound_tokens, 0, 2);
 	tcase_add_test(c, arguments_may_share_memory);
 	tcase_add_test(c, what_is_aligned_otherwise_is_copied);
+	tcase_add_test(c, what_one_pass_refuses_is_copied_in_all);
 	tcase_add_loop_test(c, the_way_back_stays_free, 0, 2);
 	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
 	tcase_add_test(c, bindings_are_refused_by_name);
@@ -826,6 +902,7 @@ Suite *bind_update_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, another_shape_is_captured_in_place, 0, 2);
 	tcase_add_loop_test(c, after_an_update_memory_is_bound_again, 0, 2);
 	tcase_add_loop_test(c, a_failed_update_changes_nothing, 0, 2);
+	tcase_add_test(c, an_update_that_cannot_be_undone_is_remembered);
 	tcase_add_test(c, sentences_name_the_function_that_was_called);
 	tcase_add_test(c, graphs_are_drawn);
 	c = tt_case(s, "faults", "fault");

@@ -52,7 +52,7 @@ static struct scene {
 	uint32_t *words;
 	struct caster a[2], b[2]; /* captured, and to take their place */
 	struct te_callable c[2], d[2];
-	struct te_tensor *x[2], *y[2];
+	struct te_tensor *x[3], *y[2]; /* x[2] is aligned otherwise: it is copied */
 	struct te_graph *g;
 } s;
 
@@ -66,6 +66,21 @@ static struct te_tensor *constant(float v)
 		x[i] = v;
 	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, NULL, &t));
 	DO(te_tensor_write(t, x, sizeof(x)));
+	return t;
+}
+
+/* one whose data begins an element after that of an allocation */
+static struct te_tensor *unaligned(float v)
+{
+	const int64_t n = N, more = N + 1;
+	struct te_tensor *from = constant(v), *base, *t;
+
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &more, NULL, &base));
+	DO(te_tensor_view(base, 1, 1, &n, &t));
+	DO(te_copy(st, te_tensor_data(t), te_tensor_data(from), 4 * N));
+	DO(te_stream_sync(st));
+	te_tensor_unref(from);
+	te_tensor_unref(base);
 	return t;
 }
 
@@ -137,16 +152,17 @@ static void scene_open(uint32_t flags)
 		s.x[i] = constant((float)(10 * (i + 1)));
 		s.y[i] = constant(0);
 	}
+	s.x[2] = unaligned(30);
 	state_reset();
 }
 
 static void scene_close(void)
 {
 	s.g = te_graph_unref(s.g);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++)
 		te_tensor_unref(s.x[i]);
+	for (int i = 0; i < 2; i++)
 		te_tensor_unref(s.y[i]);
-	}
 	DO(te_mem_free(st, s.words));
 	ck_assert_uint_eq(tt_used(), 0);
 }
@@ -219,6 +235,11 @@ static int bind_x(void)
 	return te_graph_bind(s.g, 0, "x", 0, s.x[1], NULL);
 }
 
+static int bind_unaligned_x(void)
+{
+	return te_graph_bind(s.g, 0, "x", 0, s.x[2], NULL);
+}
+
 static int bind_y(void)
 {
 	return te_graph_bind(s.g, LAST, "y", 0, s.y[1], NULL);
@@ -248,6 +269,8 @@ static void binding(int x, int y)
 		x = 0;
 	}
 	DO(te_graph_run(s.g, st));
+	for (int i = 0; i < 3; i++)
+		is_constant(s.x[i], (float)(10 * (i + 1)), "the caller's x");
 	if (y < 0) {
 		is_constant(own, (float)(10 * (x + 1)), "the graph's own y");
 		is_constant(s.y[0], 0, "y");
@@ -265,10 +288,11 @@ static const struct {
 	int before;
 	int x[2], y[2]; /* to what each is bound before and after; -1: the graph's own */
 } binds[] = {
-	{ bind_x, 0, { -1, 1 }, { -1, -1 } },	 { bind_y, 0, { -1, -1 }, { -1, 1 } },
-	{ bind_x, 1, { 0, 1 }, { 0, 0 } },	 { bind_y, 1, { 0, 0 }, { 0, 1 } },
-	{ unbind_x, 1, { 0, -1 }, { 0, 0 } },	 { unbind_y, 1, { 0, 0 }, { 0, -1 } },
-	{ unbind_x, 0, { -1, -1 }, { -1, -1 } },
+	{ bind_x, 0, { -1, 1 }, { -1, -1 } },	     { bind_y, 0, { -1, -1 }, { -1, 1 } },
+	{ bind_x, 1, { 0, 1 }, { 0, 0 } },	     { bind_y, 1, { 0, 0 }, { 0, 1 } },
+	{ unbind_x, 1, { 0, -1 }, { 0, 0 } },	     { unbind_y, 1, { 0, 0 }, { 0, -1 } },
+	{ unbind_x, 0, { -1, -1 }, { -1, -1 } },     { bind_unaligned_x, 0, { -1, 2 }, { -1, -1 } },
+	{ bind_unaligned_x, 1, { 0, 2 }, { 0, 0 } },
 };
 
 START_TEST(binding_fails_cleanly)
@@ -528,10 +552,10 @@ START_TEST(a_pool_that_cannot_be_freed_stays)
 	DO(create());
 	run_gives(0, te_graph_tensor(s.g, 1, "y"));
 	s.g = te_graph_unref(s.g);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++)
 		te_tensor_unref(s.x[i]);
+	for (int i = 0; i < 2; i++)
 		te_tensor_unref(s.y[i]);
-	}
 	DO(te_mem_free(st, s.words));
 	ck_assert_uint_eq(tt_used(), pool);
 	ctx = te_ctx_unref(ctx);

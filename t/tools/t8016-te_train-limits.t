@@ -1,0 +1,44 @@
+#!/bin/sh
+# te_train's learning rate is the documented one, numbers have bounds, and a loss that is no number
+# is never saved.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+micro="--model micro.json --batch 1 --eval-batches 1 --eval-every 0"
+
+# te_train(1): linear warm-up, then half a cosine; the seventh decimal may be rounded otherwise
+$te_train $micro --steps 10 --warmup 4 --lr 1e-3 --min-lr 1e-4 --log-every 1 --log lr.jsonl text \
+	>out 2>&1
+sed -n 's/^{"step": *\([0-9]*\),.*"lr": *\([0-9.e-]*\).*/\1 \2/p' lr.jsonl | awk '
+{
+	s = $1 - 1
+	want = s < 4 ? 1e-3 * (s + 1) / 4 : 1e-4 + 0.45e-3 * (1 + cos(3.14159265358979 * (s - 4) / 6))
+	if (!($2 > want - 1e-7 && $2 < want + 1e-7))
+		print "step " $1 ": " $2 ", not " want
+	n++
+}
+END { if (n != 10) print n + 0 " steps" }' >why
+empty "each step has its learning rate" why
+
+# each option that takes an integer refuses one that no run could use, and names itself
+for option in $($te_train --help | sed -n 's/^ *\(--[a-z-]*\) [NTK] .*/\1/p'); do
+	fails "$option has an upper bound" "$option" $te_train $micro $option 9223372036854775807 text
+done
+check "there are such options" test "$tap_n" -gt 12
+
+# a weight that is no number, in a file whose digest is not looked at
+$te_train $micro --steps 1 --out good text >out 2>&1
+mkdir bad && cp good/config.json bad
+LC_ALL=C sed 's/"digest":/"digesx":/' good/model.safetensors >bad/model.safetensors
+size=$(wc -c <bad/model.safetensors)
+for at in 4 8 12 16; do
+	printf '\000\000\300\177' |
+		dd of=bad/model.safetensors bs=1 seek=$((size - at)) conv=notrunc 2>>out
+done
+$te_train --init bad --batch 1 --warmup 1 --steps 3 --eval-batches 1 --out lost text >out 2>err
+status=$?
+check "a loss that is no number ends the run" test $status = 1
+check "the message says so" grep -qi 'not finite\|not a number\|nan' err
+check "nothing is saved" test ! -e lost/model.safetensors -a ! -e lost/state.safetensors
+
+tap_end

@@ -7,7 +7,7 @@
 kills=${TT_KILLS:-5}
 run="$micro --recipe fp8-delayed --steps 1000000 --batch 1 --log-every 1000 --eval-every 7
 	--eval-batches 1 --save-every 5"
-set -- KILL INT TERM USR1 HUP
+set -- KILL INT TERM USR1 $HUP
 awk -v n="$kills" -v seed="${TT_SEED:-$$}" 'BEGIN {
 	srand(seed)
 	for (i = 0; i < n; i++)
@@ -52,6 +52,9 @@ while read -r moment; do
 done <moments
 
 check "steps were made: $last" test "$last" -gt 5
+# one step more: the validation of the last step is done by a run that goes on, not by --stop-after
+last=$((last + 1))
+check "the last one goes on" "$te_train" --resume a --stop-after "$last"
 check "one that is left alone" "$te_train" $run --stop-after "$last" --out b text
 for f in model.safetensors state.safetensors config.json; do
 	cmp a/$f b/$f

@@ -70,9 +70,22 @@ start()
 	wait_for '^step [1-9][0-9]*/' err
 }
 
-# ends_with STATUS: $pid does
+# ends_with STATUS: $pid does, within 60 seconds
 ends_with()
 {
+	tries=0
+	# a process that has ended is a zombie until it is waited for
+	while grep -qs '^State:[^Z]*$' "/proc/$pid/status"; do
+		if [ $((tries += 1)) -gt 1200 ]; then
+			kill -KILL "$pid"
+			break
+		fi
+		sleep 0.05
+	done
 	wait "$pid"
 	[ $? = "$1" ]
 }
+
+# the signals that tests send to runs; SIGHUP only if it is not ignored, as it is under nohup(1)
+HUP=
+[ "$(sh -c 'kill -HUP $$; echo ignored')" = ignored ] || HUP=HUP

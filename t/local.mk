@@ -332,7 +332,8 @@ EXTRA_DIST += \
 	t/installcheck.sh \
 	t/lib/tap.sh \
 	t/meta/common.sh \
-	t/tools/te_train.sh
+	t/tools/te_train.sh \
+	t/tools/tiny_numpy.py
 TESTS += $(TT_SH)
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

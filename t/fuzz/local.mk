@@ -44,6 +44,7 @@ t_fuzz_schedule_LDADD = $(FUZZ_LDADD)
 
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t
+EXTRA_DIST += t/fuzz/corpus
 
 # make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default; an
 # input that fails is left in the build folder

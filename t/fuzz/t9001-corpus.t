@@ -3,6 +3,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 cd "$tmp" || exit 99
+check "there is a corpus" test -s "$abs_top_srcdir/t/fuzz/corpus/schedule/0"
 for corpus in "$abs_top_srcdir"/t/fuzz/corpus/*; do
 	name=${corpus##*/}
 	target=$abs_top_builddir/t/fuzz/$name

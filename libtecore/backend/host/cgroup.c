@@ -88,11 +88,13 @@ static int has_memory(const char *list)
 	static const char word[] = "memory";
 	const size_t n = sizeof(word) - 1;
 
-	for (const char *p = list; p; p = strchr(p, ','), p += p != NULL) {
+	for (const char *p = list;; p++) {
 		if (!strncmp(p, word, n) && (p[n] == ',' || !p[n]))
 			return 1;
+		p = strchr(p, ',');
+		if (!p)
+			return 0;
 	}
-	return 0;
 }
 
 uint64_t te__cgroup_free(const char *root, const char *membership)

@@ -363,7 +363,7 @@ void trainer_free(struct trainer *t)
 
 /*
  * Learning rate of step 0, 1, ...: linear warm-up, then half a cosine down to min_lr at the
- * last step, or at the time limit if that is earlier.
+ * step after the last one, or at the time limit if that is earlier.
  */
 static double lr_at(const struct trainer *t, int64_t step)
 {

@@ -48,6 +48,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/host/order.c \
 	libtecore/backend/host/replay.c \
 	libtecore/backend/host/team.c \
+	libtecore/backend/host/topology.c \
 	libtecore/base/base.h \
 	libtecore/base/dtype.c \
 	libtecore/base/dtype_inline.h \
@@ -113,7 +114,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/stream.c \
 	libtecore/tensor/tensor.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
-libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(TECORE_LIBS)
+libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(HWLOC_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC
 nodist_libtecore_libtecore_internal_la_SOURCES = kernels/images.S
 # works only while no per-target flags rename the object

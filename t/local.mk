@@ -11,6 +11,7 @@ TT_CORE = \
 	t/backend/cuda_exec \
 	t/backend/edges \
 	t/backend/team \
+	t/backend/topology \
 	t/base/dtype \
 	t/base/errno \
 	t/base/log \

@@ -33,10 +33,16 @@ static void record_build(struct record *rec)
 #else
 	int blas = 0;
 #endif
+#ifdef HAVE_HWLOC
+	int hwloc = 1;
+#else
+	int hwloc = 0;
+#endif
 	record_open(rec, "build");
 	record_text(rec, "compiler", __VERSION__);
 	record_flag(rec, "device_kernels", kernels);
 	record_flag(rec, "blas", blas);
+	record_flag(rec, "hwloc", hwloc);
 	record_close(rec);
 }
 
@@ -164,9 +170,11 @@ static void print_machine(const json_t *o)
 	printf("te %s: libtecore %s, libtegraph %s, libtecomm %s\n", str(o, "version"),
 	       str(o, "libtecore_version"), str(o, "libtegraph_version"),
 	       str(o, "libtecomm_version"));
-	printf("built with compiler %s, %s device kernels, %s BLAS\n", str(build, "compiler"),
+	printf("built with compiler %s, %s device kernels, %s BLAS, %s hwloc\n",
+	       str(build, "compiler"),
 	       json_is_true(json_object_get(build, "device_kernels")) ? "with" : "without",
-	       json_is_true(json_object_get(build, "blas")) ? "with a" : "without a");
+	       json_is_true(json_object_get(build, "blas")) ? "with a" : "without a",
+	       json_is_true(json_object_get(build, "hwloc")) ? "with" : "without");
 	json_array_foreach(json_object_get(o, "backends"), i, b) {
 		const json_t *devices = json_object_get(b, "devices");
 

@@ -47,6 +47,9 @@ says "cuda is there, or absent for a reason" \
 	'^backend cuda( .*[^:]|: absent: .+)$' "$te_info"
 says "versions of the three libraries" \
 	'libtecore [0-9.]+, libtegraph [0-9.]+, libtecomm [0-9.]+$' "$te_info"
+says "what it was built with" \
+	'^built with compiler .*, with(out)? device kernels, with(out)? a BLAS, with(out)? hwloc$' \
+	"$te_info"
 
 says "a parameter and where it comes from" \
 	'^TE_BACKEND=host  \(environment; default "auto"' env TE_BACKEND=host "$te_info" --params

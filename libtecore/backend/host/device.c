@@ -120,7 +120,7 @@ int host_open(int index, void **ret_dev)
 	dev->limit_nbytes = limit_nbytes();
 	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
 	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
-	dev->nthreads = host_pool_nthreads();
+	host_pool_place(dev);
 	host_pool_init(dev);
 	*ret_dev = dev;
 	return 0;

@@ -8,6 +8,7 @@
 #define TE__BACKEND_HOST_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "libtecore/backend/backend.h"
@@ -69,6 +70,8 @@ struct host_pool {
 	uint32_t nhelpers, nidle, nspinning; /* nidle: without those that spin */
 	_Atomic uint32_t nposted; /* how often there was work for helpers; written under lock */
 	int quit;
+	uint32_t ncores; /* to bind helpers to, but for the first; 0: none is bound */
+	cpu_set_t core[HOST_THREADS_MAX];
 };
 
 struct host_dev {
@@ -210,8 +213,16 @@ int host_replay_start(const struct host_graph *g); /* the helpers, where the gra
 int host_replay_help(struct host_pool *pool); /* with its lock; 0: no node was ready */
 void host_replay_wake(struct host_pool *pool, uint32_t n); /* n workers that wait, for parts */
 
+/* topology.c */
+/*
+ * The processors of each core that has some in the mask, HOST_THREADS_MAX cores at most; returns
+ * how many. Without hwloc, or if it fails, each processor is a core.
+ */
+uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core);
+void host_pool_place(struct host_dev *dev); /* by TE_HOST_THREADS and TE_HOST_BIND */
+void host_pool_bind(struct host_pool *pool, uint32_t i); /* helper i, just started */
+
 /* team.c */
-uint32_t host_pool_nthreads(void); /* by TE_HOST_THREADS */
 void host_pool_init(struct host_dev *dev);
 int host_pool_start(struct host_dev *dev); /* all helpers */
 void host_pool_destroy(struct host_dev *dev);

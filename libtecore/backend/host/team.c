@@ -10,7 +10,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,49 +40,6 @@ struct host_job {
 	int error;		   /* of a part that a helper executed */
 	char detail[512];
 };
-
-/* ---- the number of threads ---- */
-
-/* the processors that a quota of the process's control group is worth, rounded up; 0: no quota */
-static uint32_t quota(void)
-{
-	char path[512], file[600];
-	long long used, period;
-	uint32_t n = 0;
-	FILE *f = fopen("/proc/self/cgroup", "r");
-	int found = f && fscanf(f, "0::%511s", path) == 1;
-
-	if (f)
-		fclose(f);
-	if (!found)
-		return 0;
-	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/cpu.max", path);
-	f = fopen(file, "r");
-	if (f && fscanf(f, "%lld %lld", &used, &period) == 2 && used > 0 && period > 0)
-		n = (uint32_t)((used + period - 1) / period);
-	if (f)
-		fclose(f);
-	return n;
-}
-
-static uint32_t usable_processors(void)
-{
-	const uint32_t most = quota();
-	cpu_set_t set;
-	int n = 1;
-
-	/* it fails if the machine has more processors than the set */
-	n = sched_getaffinity(0, sizeof(set), &set) ? (int)HOST_THREADS_MAX : CPU_COUNT(&set);
-	return most && most < (uint32_t)n ? most : (uint32_t)n;
-}
-
-uint32_t host_pool_nthreads(void)
-{
-	int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
-
-	n = n < 1 ? usable_processors() : n;
-	return n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
-}
 
 /* ---- waiting ---- */
 
@@ -204,7 +160,8 @@ static int start_helper(struct host_dev *dev)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	r = pthread_create(&pool->helper[pool->nhelpers], NULL, help, dev);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pool->nhelpers += !r;
+	if (!r)
+		host_pool_bind(pool, pool->nhelpers++);
 	return r;
 }
 

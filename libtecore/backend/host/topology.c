@@ -1,0 +1,121 @@
+/* topology.c - the cores that the threads of a device use: how many, and which. */
+#define TE_LOG_CATEGORY "core/host"
+#include "config.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#ifdef HAVE_HWLOC
+#include <hwloc.h>
+#include <hwloc/glibc-sched.h>
+#endif
+
+#include "libtecore/backend/host/host.h"
+
+/* the processors that a quota of the process's control group is worth, rounded up; 0: no quota */
+static uint32_t quota(void)
+{
+	char path[512], file[600];
+	long long used, period;
+	uint32_t n = 0;
+	FILE *f = fopen("/proc/self/cgroup", "r");
+	int found = f && fscanf(f, "0::%511s", path) == 1;
+
+	if (f)
+		fclose(f);
+	if (!found)
+		return 0;
+	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/cpu.max", path);
+	f = fopen(file, "r");
+	if (f && fscanf(f, "%lld %lld", &used, &period) == 2 && used > 0 && period > 0)
+		n = (uint32_t)((used + period - 1) / period);
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* by hwloc; 0: not known */
+static uint32_t topology_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
+{
+	uint32_t n = 0;
+#ifdef HAVE_HWLOC
+	hwloc_bitmap_t set = hwloc_bitmap_alloc();
+	hwloc_topology_t topology;
+	hwloc_obj_t core = NULL;
+
+	if (!set)
+		return 0;
+	if (hwloc_topology_init(&topology))
+		goto free_set;
+	/* that component binds this thread to each processor in turn */
+	hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+	hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+	hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+	if (hwloc_topology_load(topology))
+		goto destroy;
+	while (n < HOST_THREADS_MAX &&
+	       (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core))) {
+		hwloc_cpuset_from_glibc_sched_affinity(topology, set, mask, sizeof(*mask));
+		hwloc_bitmap_and(set, set, core->cpuset);
+		if (!hwloc_bitmap_iszero(set))
+			hwloc_cpuset_to_glibc_sched_affinity(topology, set, &ret_core[n++],
+							     sizeof(*ret_core));
+	}
+destroy:
+	hwloc_topology_destroy(topology);
+free_set:
+	hwloc_bitmap_free(set);
+#else
+	(void)mask;
+	(void)ret_core;
+#endif
+	return n;
+}
+
+uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
+{
+	const uint32_t ncores = topology_cores(mask, ret_core);
+	uint32_t n = 0;
+
+	if (ncores)
+		return ncores;
+	for (int i = 0; i < CPU_SETSIZE && n < HOST_THREADS_MAX; i++)
+		if (CPU_ISSET(i, mask)) {
+			CPU_ZERO(&ret_core[n]);
+			CPU_SET(i, &ret_core[n++]);
+		}
+	return n;
+}
+
+void host_pool_place(struct host_dev *dev)
+{
+	const int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
+	const int bind = te__param_enum(TE_PARAM_HOST_BIND) == 1;
+	struct host_pool *pool = &dev->pool;
+	uint32_t ncores = HOST_THREADS_MAX, most;
+	cpu_set_t mask;
+
+	/* it fails if the machine has more processors than the set */
+	if ((n < 1 || bind) && !sched_getaffinity(0, sizeof(mask), &mask)) {
+		ncores = te__host_cores(&mask, pool->core);
+		pool->ncores = bind ? ncores : 0;
+	}
+	if (n < 1) {
+		most = quota();
+		dev->nthreads = most && most < ncores ? most : ncores;
+	} else {
+		dev->nthreads = n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
+	}
+}
+
+void host_pool_bind(struct host_pool *pool, uint32_t i)
+{
+	cpu_set_t set;
+
+	/* the first core is left to the streams' workers and the program */
+	if (i + 1 >= pool->ncores || pthread_getaffinity_np(pool->helper[i], sizeof(set), &set))
+		return;
+	CPU_AND(&set, &set, &pool->core[i + 1]);
+	if (CPU_COUNT(&set))
+		pthread_setaffinity_np(pool->helper[i], sizeof(set), &set);
+}

@@ -206,11 +206,11 @@ static int append(struct te_seq *seq, int created, struct te_op **op)
 
 static int build(struct te_seq *seq)
 {
-	struct te_norm_attrs norm = { WIDTH, 1e-5f, 0 };
-	struct te_bias_attrs bias = { WIDTH };
+	struct te_norm_attrs norm = TE_ATTRS(norm, WIDTH, 1e-5f, 0);
+	struct te_bias_attrs bias = TE_ATTRS(bias, WIDTH);
 	struct softsign_attrs softsign = { 2.0f };
-	struct te_linear_attrs head = { WIDTH, CLASSES, 0.1f, 0, NULL };
-	struct te_cross_entropy_attrs ce = { CLASSES, -100, 1.0f };
+	struct te_linear_attrs head = TE_ATTRS(linear, WIDTH, CLASSES, 0.1f, 0, NULL);
+	struct te_cross_entropy_attrs ce = TE_ATTRS(cross_entropy, CLASSES, -100, 1.0f);
 	struct te_op *op = NULL;
 	int r;
 

@@ -110,7 +110,7 @@ static int regions(void *arg, te_region_fn fn, void *fn_arg)
 
 static int model_create(struct model *m)
 {
-	const struct te_linear_attrs linear = { IN, OUT, 0.1f, 1, NULL };
+	const struct te_linear_attrs linear = TE_ATTRS(linear, IN, OUT, 0.1f, 1, NULL);
 	struct te_adamw_opts adamw = TE_ADAMW_OPTS_INIT;
 	struct te_ctx_opts host = TE_CTX_OPTS_INIT;
 	struct te_op *op;
@@ -149,6 +149,7 @@ static int linear_callable(struct model *m, struct te_callable *ret)
 	r = te_plan_create(m->seq, &o, &plan);
 	if (r)
 		return r;
+	*ret = (struct te_callable)TE_CALLABLE_INIT;
 	r = te_callable_from_plan(plan, "linear", ret);
 	te_plan_unref(plan);
 	return r;

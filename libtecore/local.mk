@@ -61,6 +61,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/params.def \
 	libtecore/base/private.h \
 	libtecore/base/search.h \
+	libtecore/base/sized.c \
 	libtecore/base/splitmix64.h \
 	libtecore/base/version.c \
 	libtecore/capture/bindings.c \

@@ -484,9 +484,9 @@ int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable 
 				!graph ? "graph is NULL" :
 				n < 1  ? "no callables" :
 					 "callables is NULL");
-	if (ret_change && ret_change->size != sizeof(*ret_change))
-		return te__fail(-EINVAL, "te_graph_update: ret_change is not initialised by "
-					 "TE_GRAPH_CHANGE_INIT");
+	r = ret_change ? te__sized_check("te_graph_update", te_graph_change, ret_change) : 0;
+	if (r)
+		return r;
 	if (graph->gone)
 		return te__fail(-TE_ESTATE, "te_graph_update: the graph has been reset");
 	if (graph->failed)
@@ -507,9 +507,9 @@ int te_graph_update(struct te_graph *graph, int32_t n, const struct te_callable 
 		te__graph_free(next);
 		return r;
 	}
-	te__graph_take_over(next, callables);
+	te__graph_take_over(next);
 	if (ret_change)
-		*ret_change = next->change;
+		te__sized_out(te_graph_change, &next->change, ret_change);
 	inherit(next, graph);
 	swap(graph, next);
 	/* next is now the previous graph, whose replays have run: see idle() */

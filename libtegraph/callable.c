@@ -139,16 +139,18 @@ static int fill_args(struct adapter *a)
 
 int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_callable *ret_callable)
 {
-	struct te_plan_memory mem = { .size = sizeof(mem) };
+	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
+	struct te_callable c;
 	uint32_t flags;
 	struct adapter *a;
 	int r;
 
-	if (!plan || !name || !ret_callable)
+	if (!plan || !name)
 		return te__fail(-EINVAL, "te_callable_from_plan: %s is NULL",
-				!plan ? "plan" :
-				!name ? "name" :
-					"ret_callable");
+				plan ? "name" : "plan");
+	r = te__sized_check("te_callable_from_plan", te_callable, ret_callable);
+	if (r)
+		return r;
 	flags = te_plan_flags(plan);
 	if (!(flags & TE_PLAN_EXTERNAL))
 		return te__fail(-TE_ESTATE,
@@ -168,8 +170,8 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		adapter_free(a);
 		return r;
 	}
-	*ret_callable = (struct te_callable){
-		.size = sizeof(*ret_callable),
+	c = (struct te_callable){
+		.size = sizeof(c),
 		.name = a->name,
 		.self = a,
 		.nin = a->nin,
@@ -184,5 +186,6 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		.regions = regions,
 		.release = adapter_free,
 	};
+	te__sized_out(te_callable, &c, ret_callable);
 	return 0;
 }

@@ -97,10 +97,6 @@ static int check_callable(const char *fn, const struct te_callable *c, int32_t i
 {
 	int r;
 
-	if (c->size != sizeof(*c))
-		return te__graph_fail(fn, -EINVAL,
-				      "callable %" PRId32 " is not initialised by TE_CALLABLE_INIT",
-				      i);
 	if (!c->name)
 		return te__graph_fail(fn, -EINVAL, "callable %" PRId32 " has no name", i);
 	if (c->flags & ~TE_CALLABLE_RETAINS)
@@ -128,6 +124,7 @@ static int callable_copy(const char *fn, struct te__graph_callable *n, const str
 
 	n->c = *c;
 	n->c.release = NULL; /* set when te_graph_create has succeeded */
+	n->release = c->release;
 	n->c.in = n->c.out = NULL;
 	n->c.name = te__strdup(c->name);
 	n->c.in = args_copy(c->in, c->nin);
@@ -164,8 +161,6 @@ static int check_opts(const char *fn, const struct te_graph_opts *o)
 			       TE_GRAPH_RETAIN | TE_GRAPH_EAGER |
 			       TE_GRAPH_SERIAL | TE_GRAPH_NO_ALLOC;
 
-	if (o->size != sizeof(*o))
-		return te__graph_fail(fn, -EINVAL, "opts is not initialised by TE_GRAPH_OPTS_INIT");
 	if (o->flags & ~known)
 		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x",
 				      (unsigned)(o->flags & ~known));
@@ -337,16 +332,42 @@ static int make_chain(struct te_graph *g)
 	return r;
 }
 
+/* the caller's array, whose elements may be of another version's size; released by te__free */
+static int read_callables(const char *fn, int32_t n, const struct te_callable *callables,
+			  struct te_callable **ret)
+{
+	struct te_callable *c = te__calloc((size_t)n, sizeof(*c));
+	int r = c ? 0 : te__graph_fail(fn, -ENOMEM, "no memory");
+
+	for (int32_t i = 0; i < n && !r; i++) {
+		const char *src = (const char *)callables + (size_t)i * callables->size;
+		char which[64];
+
+		snprintf(which, sizeof(which), "%s: callable %" PRId32, fn, i);
+		c[i] = (struct te_callable)TE_CALLABLE_INIT;
+		r = te__sized_in(which, te_callable, (const struct te_callable *)(const void *)src,
+				 &c[i]);
+		if (!r)
+			r = check_callable(fn, &c[i], i);
+	}
+	if (r) {
+		te__free(c);
+		c = NULL;
+	}
+	*ret = c;
+	return r;
+}
+
 static int fit(struct te_graph *g, int32_t n, const struct te_callable *callables)
 {
-	int r = 0;
+	struct te_callable *c;
+	int r = read_callables(g->fn, n, callables, &c);
 
-	for (int32_t i = 0; i < n && !r; i++)
-		r = check_callable(g->fn, &callables[i], i);
 	if (!r)
-		r = get_schedule(g, n, callables);
+		r = get_schedule(g, n, c);
 	for (int32_t i = 0; i < n && !r; i++)
-		r = callable_copy(g->fn, &g->callable[i], &callables[i]);
+		r = callable_copy(g->fn, &g->callable[i], &c[i]);
+	te__free(c);
 	for (int32_t i = 0; i < n && !r; i++)
 		r = check_passes(g, &g->callable[i]);
 	if (!r)
@@ -455,16 +476,16 @@ struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx, const struct 
 	return g;
 }
 
-void te__graph_take_over(struct te_graph *g, const struct te_callable *callables)
+void te__graph_take_over(struct te_graph *g)
 {
 	for (int32_t i = 0; i < g->ncallables; i++)
-		g->callable[i].c.release = callables[i].release;
+		g->callable[i].c.release = g->callable[i].release;
 }
 
 int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
 		    const struct te_graph_opts *opts, struct te_graph **ret_graph)
 {
-	const struct te_graph_opts defaults = TE_GRAPH_OPTS_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	struct te_graph *g;
 	int r;
 
@@ -474,10 +495,12 @@ int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *cal
 				!callables ? "callables is NULL" :
 				n < 1	   ? "no callables" :
 					     "ret_graph is NULL");
-	r = check_opts("te_graph_create", opts ? opts : &defaults);
+	r = opts ? te__sized_in("te_graph_create", te_graph_opts, opts, &o) : 0;
+	if (!r)
+		r = check_opts("te_graph_create", &o);
 	if (r)
 		return r;
-	g = te__graph_new("te_graph_create", ctx, opts ? opts : &defaults);
+	g = te__graph_new("te_graph_create", ctx, &o);
 	if (!g)
 		return -ENOMEM;
 	r = te__graph_build(g, n, callables);
@@ -485,7 +508,7 @@ int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *cal
 		te__graph_free(g);
 		return r;
 	}
-	te__graph_take_over(g, callables);
+	te__graph_take_over(g);
 	*ret_graph = g;
 	return 0;
 }

@@ -29,6 +29,7 @@ struct te__bound {
 /* One callable with its tensors. */
 struct te__graph_callable {
 	struct te_callable c; /* in, out and name are copies */
+	void (*release)(void *self); /* of the callable, until the graph owns it */
 	/* one array: inputs, their gradients, outputs, their gradients; bound has the same order */
 	struct te_tensor **in, **in_grad, **out, **out_grad;
 	struct te__bound *bound;
@@ -101,7 +102,7 @@ int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *cal
 struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx,
 			       const struct te_graph_opts *opts);
 void te__graph_free(struct te_graph *g);
-void te__graph_take_over(struct te_graph *g, const struct te_callable *callables);
+void te__graph_take_over(struct te_graph *g);
 
 /* queues the copies of bound arguments before (after 0) or after a pass; kind -1: of all passes */
 int te__graph_copy_bound(const struct te__graph_callable *n, int kind, int after,

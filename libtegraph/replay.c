@@ -17,10 +17,8 @@ struct call {
 	enum te_sched_kind kind;
 	const char *fn;
 	struct te_stream *stream;
-	const struct te_replay *replay; /* or NULL */
+	const struct te_replay *replay;
 };
-
-static const struct te_replay nothing = TE_REPLAY_INIT;
 
 /* ---- checks ---- */
 
@@ -98,8 +96,6 @@ static int check_replay(const struct call *c)
 {
 	const struct te_replay *r = c->replay;
 
-	if (r->size != sizeof(*r))
-		return te__fail(-EINVAL, "%s: replay is not initialised by TE_REPLAY_INIT", c->fn);
 	if (r->npos < 0 || r->nnamed < 0 || r->nkept < 0 || (r->npos && !r->pos) ||
 	    (r->nnamed && !r->named) || (r->nkept && !r->kept))
 		return te__fail(-EINVAL,
@@ -371,7 +367,7 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 	if (!r && c->node->ncopied)
 		r = te__graph_copy_bound(c->node, (int)c->kind, 0, on);
 	/* after those: a tensor passed to this replay takes precedence */
-	if (!r && rep != &nothing)
+	if (!r && (rep->npos || rep->nnamed))
 		r = copy_args(c, &given, on);
 	if (!r)
 		r = run_step(g, s, on);
@@ -395,7 +391,8 @@ static int queue(const struct call *c, const struct te_sched_step *s)
 static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 		  struct te_stream *stream, const struct te_replay *rep, const char *fn)
 {
-	struct call c = { g, NULL, kind, fn, stream, rep ? rep : &nothing };
+	struct te_replay given_replay = TE_REPLAY_INIT;
+	struct call c = { g, NULL, kind, fn, stream, &given_replay };
 	const struct te_sched_step *due;
 	struct side given;
 	int again, r = usable(g, stream, fn);
@@ -417,7 +414,9 @@ static int replay(struct te_graph *g, int32_t callable, enum te_sched_kind kind,
 		return wrong_order(&c, callable);
 	if (rep) {
 		given = given_side(&c);
-		r = check_replay(&c);
+		r = te__sized_in(fn, te_replay, rep, &given_replay);
+		if (!r)
+			r = check_replay(&c);
 		if (!r)
 			r = check_args(&c, &given);
 		if (!r)

@@ -68,16 +68,18 @@ static int report(const struct te_graph *graph, struct te_graph_report *ret_repo
 		}
 	}
 	if (!r)
-		*ret_report = rep;
+		te__sized_out(te_graph_report, &rep, ret_report);
 	return r;
 }
 
 int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report)
 {
-	if (!graph || !ret_report || ret_report->size != sizeof(*ret_report))
-		return te__fail(-EINVAL, "te_graph_report: %s",
-				graph ? "ret_report is not initialised by TE_GRAPH_REPORT_INIT" :
-					"graph is NULL");
+	int r = te__sized_check("te_graph_report", te_graph_report, ret_report);
+
+	if (r)
+		return r;
+	if (!graph)
+		return te__fail(-EINVAL, "te_graph_report: graph is NULL");
 	return report(graph, ret_report);
 }
 

@@ -162,13 +162,8 @@ static int check_opts(const char *fn, const struct te_schedule_opts *o,
 {
 	int64_t layers;
 
-	if (!o || !ret)
-		return te__graph_fail(fn, -EINVAL, "%s is NULL", o ? "ret_schedule" : "opts");
-	if (o->size != sizeof(*o))
-		return te__graph_fail(fn, -EINVAL,
-				      "options of %zu bytes, this library "
-				      "knows %zu",
-				      o->size, sizeof(*o));
+	if (!ret)
+		return te__graph_fail(fn, -EINVAL, "ret_schedule is NULL");
 	if (o->flags & ~(TE_SCHED_FORWARD_ONLY | TE_SCHED_DELAY_W))
 		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x", (unsigned)o->flags);
 	if (o->order ? o->flags != 0 : o->norder != 0)
@@ -365,7 +360,10 @@ int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 
 int te_schedule_create(const struct te_schedule_opts *opts, struct te_schedule **ret_schedule)
 {
-	return te__schedule_create("te_schedule_create", opts, ret_schedule);
+	struct te_schedule_opts o = TE_SCHEDULE_OPTS_INIT;
+	int r = te__sized_in("te_schedule_create", te_schedule_opts, opts, &o);
+
+	return r ? r : te__schedule_create("te_schedule_create", &o, ret_schedule);
 }
 
 /* ---- text ---- */
@@ -520,11 +518,12 @@ int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 	if (!text || !ret_schedule)
 		return te__fail(-EINVAL, "te_schedule_parse: %s is NULL",
 				text ? "ret_schedule" : "text");
-	if (opts)
-		o = *opts;
-	else
+	r = opts ? te__sized_in("te_schedule_parse", te_schedule_opts, opts, &o) : 0;
+	if (r)
+		return r;
+	if (!opts)
 		o.nchunks = 0;
-	if (o.size != sizeof(o) || o.order || o.norder || o.flags || o.nchunks < 0 || o.nmicro < 0)
+	if (o.order || o.norder || o.flags || o.nchunks < 0 || o.nmicro < 0)
 		return te__fail(-EINVAL, "te_schedule_parse: opts holds more than the numbers of "
 					 "chunks, micro-batches and layers");
 	if (o.nlayers && !o.nchunks)
@@ -583,11 +582,13 @@ struct te_schedule *te_schedule_unref(struct te_schedule *schedule)
 
 int te_schedule_info(const struct te_schedule *schedule, struct te_schedule_info *ret_info)
 {
-	if (!schedule || !ret_info || ret_info->size != sizeof(*ret_info))
-		return te__fail(-EINVAL, "te_schedule_info: %s",
-				schedule ? "ret_info is not initialised by TE_SCHEDULE_INFO_INIT" :
-					   "schedule is NULL");
-	*ret_info = schedule->info;
+	int r = te__sized_check("te_schedule_info", te_schedule_info, ret_info);
+
+	if (r)
+		return r;
+	if (!schedule)
+		return te__fail(-EINVAL, "te_schedule_info: schedule is NULL");
+	te__sized_out(te_schedule_info, &schedule->info, ret_info);
 	return 0;
 }
 

@@ -75,11 +75,11 @@ struct te_mem_info {
  * te_backend_count, te_backend_info - the backends of this build, present or absent
  * te_device_info - a device by backend name and index, without creating a context
  *
- * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT: its
- * size must be one that this version knows. If the process has no context on a GPU,
- * te_device_info() creates one to query the free memory and destroys it, which is slow.
+ * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT. If the process has no
+ * context on a GPU, te_device_info() creates one to query the free memory and destroys it, which
+ * is slow.
  *
- * Thread: any.  Errors: -EINVAL (no such backend or index, an unknown size).
+ * Thread: any.  Errors: -EINVAL (no such backend or index, ret_info is not initialised).
  */
 TE_EXPORT int te_backend_count(void);
 TE_EXPORT int te_backend_info(int index, struct te_backend_info *ret_info);

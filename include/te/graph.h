@@ -75,6 +75,7 @@ struct te_callable {
  * te_callable_from_plan - create a callable that runs a plan
  * @plan: created with TE_PLAN_EXTERNAL and used for nothing else; the callable keeps a reference
  * @name: copied
+ * @ret_callable: initialised by TE_CALLABLE_INIT
  *
  * The inputs have the names of the plan's inputs, the output is "out". A plan with TE_PLAN_DELAY_DW
  * has a backward_dw. The caller must call release unless a te_graph_create with the callable

@@ -179,36 +179,54 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 
 /* ---- the library's ops ---- */
 
+/*
+ * Attributes of an op, the others 0:
+ *	struct te_linear_attrs a = TE_ATTRS(linear, .in = 768, .out = 3072, .init_std = 0.02f);
+ * The INIT macros give the defaults: init_std 0.02, eps 1e-5, theta 10000, ignore_index -100 and
+ * grad_scale 1.
+ */
+#define TE_ATTRS(op, ...) { sizeof(struct te_##op##_attrs), __VA_ARGS__ }
+
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
  * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width],
  * position [max_pos,width]. */
 struct te_embedding_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t vocab, width;
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
 };
+#define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f }
 TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name,
 			      struct te_op **ret_op);
 
 /* y = x w^T, w [out,in] */
 struct te_linear_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t in, out;
 	float init_std;
 	int32_t keep_hp;	/* 1: never FP8, for example the output head */
 	struct te_op *tied_op;	/* embedding whose table is the weight, or NULL */
 };
+#define TE_LINEAR_ATTRS_INIT { sizeof(struct te_linear_attrs), 0, 0, 0.02f, 0, 0 }
 TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name,
 			   struct te_op **ret_op);
 
-struct te_bias_attrs { int64_t width; };
+struct te_bias_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	int64_t width;
+};
+#define TE_BIAS_ATTRS_INIT { sizeof(struct te_bias_attrs), 0 }
 TE_EXPORT int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op);
 
 #define TE_NORM_ZERO_CENTERED 1u /* gain is 1 + gamma, gamma starts at 0 */
 struct te_norm_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t width;
 	float eps;
 	uint32_t flags;
 };
+#define TE_NORM_ATTRS_INIT { sizeof(struct te_norm_attrs), 0, 1e-5f, 0 }
 /* weights: weight [width], bias [width] */
 TE_EXPORT int te_op_layernorm(const struct te_norm_attrs *a, const char *name,
 			      struct te_op **ret_op);
@@ -227,9 +245,11 @@ enum te_act {
 /* gated: x [...,2F] -> act(first half) * second half [...,F]: SwiGLU is gated SiLU, GLU
  * gated sigmoid */
 struct te_act_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	enum te_act act;
 	int32_t gated;
 };
+#define TE_ACT_ATTRS_INIT { sizeof(struct te_act_attrs), TE_ACT_GELU, 0 }
 TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
 			       struct te_op **ret_op);
 
@@ -239,9 +259,11 @@ TE_EXPORT int te_op_activation(const struct te_act_attrs *a, const char *name,
  * Hugging Face's Llama does.
  */
 struct te_rope_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* head_dim even */
 	float theta;
 };
+#define TE_ROPE_ATTRS_INIT { sizeof(struct te_rope_attrs), 0, 0, 0, 10000.0f }
 TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op);
 
 /*
@@ -250,14 +272,20 @@ TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct
  * the caller binds must be aligned to 16 bytes (-EINVAL).
  */
 struct te_attention_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* of the probabilities, [0,1) */
 };
+#define TE_ATTENTION_ATTRS_INIT { sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 
-struct te_dropout_attrs { float p; }; /* [0,1) */
+struct te_dropout_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	float p; /* [0,1) */
+};
+#define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f }
 TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name,
 			    struct te_op **ret_op);
 
@@ -274,10 +302,12 @@ TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
  * Being last, its backward starts from grad_scale (1/micro-batches).
  */
 struct te_cross_entropy_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t nclasses;
 	int32_t ignore_index; /* -100 by custom */
 	float grad_scale;
 };
+#define TE_CROSS_ENTROPY_ATTRS_INIT { sizeof(struct te_cross_entropy_attrs), 0, -100, 1.0f }
 TE_EXPORT int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name,
 				  struct te_op **ret_op);
 

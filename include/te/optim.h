@@ -11,7 +11,7 @@ TE_BEGIN_DECLS
 struct te_adamw; /* opaque, reference counted */
 
 struct te_adamw_opts {
-	size_t size;
+	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
 	float weight_decay;  /* on weights with TE_WEIGHT_DECAY */
 	float max_grad_norm; /* clip the global norm to it; 0: no clipping */
@@ -39,12 +39,13 @@ TE_EXPORT int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, fl
 TE_EXPORT int te_adamw_step(struct te_adamw *opt, struct te_stream *stream);
 
 struct te_adamw_stats {
-	size_t size;
+	size_t size;	   /* set by the INIT macro; lets the struct grow */
 	uint64_t nsteps;   /* applied */
 	uint64_t nskipped; /* gradient norm not finite */
 	float grad_norm;   /* of the last step, before clipping */
 	float lr;
 };
+#define TE_ADAMW_STATS_INIT { sizeof(struct te_adamw_stats), 0, 0, 0.0f, 0.0f }
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
 /* first and second moments, flat like te_seq_masters, borrowed */

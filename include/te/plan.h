@@ -20,7 +20,7 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_EXTERNAL 32u	/* the caller provides arena, inputs, outputs: te_plan_bind */
 
 struct te_plan_opts {
-	size_t size;
+	size_t size; /* set by the INIT macro; lets the struct grow */
 	const struct te_recipe *recipe; /* copied; NULL: bf16, as TE_RECIPE_INIT */
 	uint32_t flags;
 	struct te_spec x; /* main input, for example [B,T] INT32 */
@@ -114,7 +114,7 @@ TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream
 TE_EXPORT int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg);
 
 struct te_plan_memory {
-	size_t size;
+	size_t size;		 /* set by the INIT macro; lets the struct grow */
 	uint64_t arena_nbytes;	 /* peak of all activations, gradients and scratch, from liveness */
 	uint64_t sum_nbytes;	 /* the same without reuse of memory */
 	uint64_t weights_nbytes; /* masters and gradients */
@@ -123,6 +123,7 @@ struct te_plan_memory {
 	uint64_t own_nbytes;	 /* of state_nbytes: what plans of a sequence do not share */
 	uint64_t total_nbytes;	 /* sequence and plan; on a GPU te_mem_info's workspace is added */
 };
+#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
 enum te_plan_format { TE_PLAN_TEXT = 0, TE_PLAN_DOT = 1 };

@@ -51,7 +51,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
 
 struct te_weight_info {
-	size_t size;
+	size_t size;	  /* set by the INIT macro; lets the struct grow */
 	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
 	struct te_tensor *master; /* FP32, borrowed */
@@ -59,6 +59,7 @@ struct te_weight_info {
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers */
 };
+#define TE_WEIGHT_INFO_INIT { sizeof(struct te_weight_info), 0, 0, 0, 0, 0, 0 }
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);

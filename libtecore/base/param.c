@@ -287,15 +287,17 @@ size_t te_param_count(void)
 
 int te_param_info(size_t i, struct te_param_info *ret_info)
 {
+	struct te_param_info info;
+	int r = te__sized_check("te_param_info", te_param_info, ret_info);
+
+	if (r)
+		return r;
 	if (i >= TE_PARAM_END)
 		return te__fail(-EINVAL, "te_param_info: %zu of %d parameters",
 				i, TE_PARAM_END);
-	if (!ret_info || ret_info->size != sizeof(*ret_info))
-		return te__fail(-EINVAL, "te_param_info: ret_info is not "
-				"initialised by TE_PARAM_INFO_INIT");
 	pthread_once(&once, init);
-	*ret_info = (struct te_param_info){
-		.size = sizeof(*ret_info),
+	info = (struct te_param_info){
+		.size = sizeof(info),
 		.name = row[i].name,
 		.type = type_name[row[i].type],
 		.value = value[i].text,
@@ -305,6 +307,7 @@ int te_param_info(size_t i, struct te_param_info *ret_info)
 		.text = row[i].text,
 		.source = value[i].source,
 	};
+	te__sized_out(te_param_info, &info, ret_info);
 	return 0;
 }
 

@@ -74,6 +74,28 @@ TE_EXPORT void *te__give(void *p);
 TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
 
+/*
+ * Structs of the API begin with their size: a program compiled with an older header has shorter
+ * ones, with a newer header longer ones. `name` is the struct's, without "struct"; the pointers are
+ * to it.
+ *
+ * te__sized_in: dst holds the INIT macro's values, and gets the members that src has. Where src is
+ * longer, its other bytes must be 0. -EINVAL otherwise, or if src is NULL or its size absurd.
+ * te__sized_check: the same for the size of a struct that is written later, by te__sized_out: the
+ * members that dst has are written, those that this library does not know become 0.
+ */
+#define te__sized_in(fn, name, src, dst) \
+	te__sized_in_at((fn), #name, TE__SIZED(const struct name, (src)), \
+			TE__SIZED(struct name, (dst)))
+#define te__sized_check(fn, name, dst) \
+	te__sized_check_at((fn), #name, TE__SIZED(const struct name, (dst)))
+#define te__sized_out(name, src, dst) \
+	te__sized_out_at(TE__SIZED(const struct name, (src)), TE__SIZED(struct name, (dst)))
+#define TE__SIZED(type, ptr) (1 ? (ptr) : (type *)NULL)
+TE_EXPORT int te__sized_in_at(const char *fn, const char *type, const void *src, void *dst);
+TE_EXPORT int te__sized_check_at(const char *fn, const char *type, const void *sized);
+TE_EXPORT void te__sized_out_at(const void *src, void *dst);
+
 struct te_stream;
 /* 0; -EBUSY while the stream takes part in a capture, with an error message that names fn, or
  * without a message if fn is NULL */

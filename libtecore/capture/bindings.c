@@ -306,6 +306,7 @@ int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbyte
 			 struct te_binding_info *ret)
 {
 	struct te__binding b = { .ptr = (uintptr_t)ptr, .nbytes = nbytes };
+	struct te_binding_info info = TE_BINDING_INFO_INIT;
 	int32_t number;
 	int r;
 
@@ -315,10 +316,9 @@ int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbyte
 				!ptr	? "ptr is NULL" :
 				!nbytes ? "nbytes is 0" :
 					  "ptr + nbytes overflows");
-	if (ret && ret->size != sizeof(*ret))
-		return te__fail(-EINVAL,
-				"te_recording_binding: ret is not initialised by "
-				"TE_BINDING_INFO_INIT");
+	r = ret ? te__sized_check("te_recording_binding", te_binding_info, ret) : 0;
+	if (r)
+		return r;
 	number = binding_number(rec, &b);
 	if (number < 0)
 		return number;
@@ -326,8 +326,9 @@ int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbyte
 	if (r)
 		return r;
 	if (ret) {
-		ret->nuses = (int32_t)rec->binding[number].nuses;
-		ret->patchable = is_patchable(rec, &rec->binding[number]);
+		info.nuses = (int32_t)rec->binding[number].nuses;
+		info.patchable = is_patchable(rec, &rec->binding[number]);
+		te__sized_out(te_binding_info, &info, ret);
 	}
 	return number;
 }

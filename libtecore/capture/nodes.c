@@ -129,19 +129,20 @@ static int check_index(const char *fn, const struct te_recording *rec, uint64_t 
 
 int te_recording_node(const struct te_recording *rec, uint64_t index, struct te_node_info *ret)
 {
+	struct te_node_info info = TE_NODE_INFO_INIT;
 	struct te__gnode n;
 	int r = check_index("te_recording_node", rec, index);
 
+	if (!r)
+		r = te__sized_check("te_recording_node", te_node_info, ret);
 	if (r)
 		return r;
-	if (!ret || ret->size != sizeof(*ret))
-		return te__fail(-EINVAL,
-				"te_recording_node: ret is not initialised by TE_NODE_INFO_INIT");
 	n = te__recording_gnode(rec, index);
-	ret->kind = n.kind;
-	ret->name = node_name(&n);
-	ret->nbytes = n.nbytes;
-	ret->ndeps = (int32_t)n.ndeps;
+	info.kind = n.kind;
+	info.name = node_name(&n);
+	info.nbytes = n.nbytes;
+	info.ndeps = (int32_t)n.ndeps;
+	te__sized_out(te_node_info, &info, ret);
 	return 0;
 }
 

@@ -131,11 +131,13 @@ int te_recording_launch(struct te_recording *rec, struct te_stream *stream)
 
 int te_recording_info(const struct te_recording *rec, struct te_recording_info *ret_info)
 {
-	if (!rec || !ret_info || ret_info->size != sizeof(*ret_info))
-		return te__fail(-EINVAL, "te_recording_info: %s",
-				rec ? "ret_info is not initialised by TE_RECORDING_INFO_INIT" :
-				      "rec is NULL");
-	*ret_info = rec->info;
+	int r = te__sized_check("te_recording_info", te_recording_info, ret_info);
+
+	if (r)
+		return r;
+	if (!rec)
+		return te__fail(-EINVAL, "te_recording_info: rec is NULL");
+	te__sized_out(te_recording_info, &rec->info, ret_info);
 	return 0;
 }
 

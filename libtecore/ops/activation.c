@@ -109,5 +109,8 @@ static const struct te_op_ops activation_ops = {
 
 int te_op_activation(const struct te_act_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&activation_ops, a, name, ret_op);
+	struct te_act_attrs attrs = TE_ACT_ATTRS_INIT;
+	int r = te__sized_in("te_op_activation", te_act_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&activation_ops, &attrs, name, ret_op);
 }

@@ -140,5 +140,8 @@ static const struct te_op_ops attention_ops = {
 
 int te_op_attention(const struct te_attention_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&attention_ops, a, name, ret_op);
+	struct te_attention_attrs attrs = TE_ATTENTION_ATTRS_INIT;
+	int r = te__sized_in("te_op_attention", te_attention_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&attention_ops, &attrs, name, ret_op);
 }

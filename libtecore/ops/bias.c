@@ -91,5 +91,8 @@ static const struct te_op_ops bias_ops = {
 
 int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&bias_ops, a, name, ret_op);
+	struct te_bias_attrs attrs = TE_BIAS_ATTRS_INIT;
+	int r = te__sized_in("te_op_bias", te_bias_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&bias_ops, &attrs, name, ret_op);
 }

@@ -120,5 +120,8 @@ static const struct te_op_ops cross_entropy_ops = {
 int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name,
 			struct te_op **ret_op)
 {
-	return te_op_create(&cross_entropy_ops, a, name, ret_op);
+	struct te_cross_entropy_attrs attrs = TE_CROSS_ENTROPY_ATTRS_INIT;
+	int r = te__sized_in("te_op_cross_entropy", te_cross_entropy_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&cross_entropy_ops, &attrs, name, ret_op);
 }

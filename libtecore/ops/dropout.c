@@ -82,5 +82,8 @@ static const struct te_op_ops dropout_ops = {
 
 int te_op_dropout(const struct te_dropout_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&dropout_ops, a, name, ret_op);
+	struct te_dropout_attrs attrs = TE_DROPOUT_ATTRS_INIT;
+	int r = te__sized_in("te_op_dropout", te_dropout_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&dropout_ops, &attrs, name, ret_op);
 }

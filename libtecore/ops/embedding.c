@@ -133,5 +133,8 @@ static const struct te_op_ops embedding_ops = {
 
 int te_op_embedding(const struct te_embedding_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&embedding_ops, a, name, ret_op);
+	struct te_embedding_attrs attrs = TE_EMBEDDING_ATTRS_INIT;
+	int r = te__sized_in("te_op_embedding", te_embedding_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&embedding_ops, &attrs, name, ret_op);
 }

@@ -133,9 +133,6 @@ static int check_bias(const struct te_tensor *bias, const struct te_tensor *d)
 
 static int check_opts(const struct te_gemm_opts *o)
 {
-	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL,
-				"te_gemm: opts is not initialised by TE_GEMM_OPTS_INIT");
 	if (o->flags & ~(TE_GEMM_A_T | TE_GEMM_B_T))
 		return te__fail(-EINVAL, "te_gemm: unknown flags 0x%x",
 				(unsigned)(o->flags & ~(TE_GEMM_A_T | TE_GEMM_B_T)));
@@ -173,11 +170,11 @@ int te_gemm(struct te_stream *stream, const struct te_tensor *a, const struct te
 	if (!stream || !a || !b || !d)
 		return te__fail(-EINVAL, "te_gemm: %s is NULL",
 				!stream ? "stream" : !a ? "A" : !b ? "B" : "D");
-	r = opts ? check_opts(opts) : 0;
+	r = opts ? te__sized_in("te_gemm", te_gemm_opts, opts, &o) : 0;
+	if (!r)
+		r = check_opts(&o);
 	if (r)
 		return r;
-	if (opts)
-		o = *opts;
 	c = o.c ? o.c : d;
 	r = operand("A", a, !!(o.flags & TE_GEMM_A_T), &x);
 	if (!r)

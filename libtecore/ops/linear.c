@@ -174,5 +174,8 @@ static const struct te_op_ops linear_ops = {
 
 int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&linear_ops, a, name, ret_op);
+	struct te_linear_attrs attrs = TE_LINEAR_ATTRS_INIT;
+	int r = te__sized_in("te_op_linear", te_linear_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&linear_ops, &attrs, name, ret_op);
 }

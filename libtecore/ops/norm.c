@@ -183,10 +183,16 @@ static const struct te_op_ops rmsnorm_ops = {
 
 int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&layernorm_ops, a, name, ret_op);
+	struct te_norm_attrs attrs = TE_NORM_ATTRS_INIT;
+	int r = te__sized_in("te_op_layernorm", te_norm_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&layernorm_ops, &attrs, name, ret_op);
 }
 
 int te_op_rmsnorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&rmsnorm_ops, a, name, ret_op);
+	struct te_norm_attrs attrs = TE_NORM_ATTRS_INIT;
+	int r = te__sized_in("te_op_rmsnorm", te_norm_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&rmsnorm_ops, &attrs, name, ret_op);
 }

@@ -87,5 +87,8 @@ static const struct te_op_ops rope_ops = {
 
 int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&rope_ops, a, name, ret_op);
+	struct te_rope_attrs attrs = TE_ROPE_ATTRS_INIT;
+	int r = te__sized_in("te_op_rope", te_rope_attrs, a, &attrs);
+
+	return r ? r : te_op_create(&rope_ops, &attrs, name, ret_op);
 }

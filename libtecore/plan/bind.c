@@ -267,13 +267,6 @@ static int check_binding(const struct te_plan *p, const struct te_plan_binding *
 {
 	int r;
 
-	if (!p || !b)
-		return te__fail(-EINVAL, "te_plan_bind: %s is NULL", p ? "binding" : "plan");
-	if (b->size != sizeof(*b))
-		return te__fail(-EINVAL,
-				"te_plan_bind: binding of %zu bytes, this library knows "
-				"%zu",
-				b->size, sizeof(*b));
 	if (!(p->flags & TE_PLAN_EXTERNAL))
 		return te__fail(-TE_ESTATE, "te_plan_bind: the plan was made without "
 					    "TE_PLAN_EXTERNAL");
@@ -300,17 +293,23 @@ static void give(struct te_plan *p, int v, struct te_tensor *t)
 
 int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding)
 {
+	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
 	const char *name;
-	int r = check_binding(plan, binding);
+	int r;
 
+	if (!plan)
+		return te__fail(-EINVAL, "te_plan_bind: plan is NULL");
+	r = te__sized_in("te_plan_bind", te_plan_binding, binding, &b);
+	if (!r)
+		r = check_binding(plan, &b);
 	if (r)
 		return r;
 	for (int i = 0; (name = te_plan_input_name(plan, i)); i++)
-		give(plan, boundary(plan, name), given(binding, name));
-	give(plan, plan->out_value, binding->out);
-	give(plan, plan->out_grad, binding->out_grad);
-	give(plan, plan->in_grad, binding->in_grad);
-	plan->arena = binding->arena;
+		give(plan, boundary(plan, name), given(&b, name));
+	give(plan, plan->out_value, b.out);
+	give(plan, plan->out_grad, b.out_grad);
+	give(plan, plan->in_grad, b.in_grad);
+	plan->arena = b.arena;
 	plan->bound = plan->forwarded = plan->dw_pending = 0;
 	r = te__plan_bind(plan, plan->arena);
 	if (r)

@@ -29,10 +29,6 @@ struct te_adamw {
 
 static int check_opts(const struct te_adamw_opts *o)
 {
-	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL,
-				"te_adamw_create: options of %zu bytes, this library knows %zu",
-				o->size, sizeof(*o));
 	if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
 		return te__fail(-EINVAL, "te_adamw_create: beta1 %g and beta2 %g must lie in [0,1)",
 				(double)o->beta1, (double)o->beta2);
@@ -47,7 +43,7 @@ static int check_opts(const struct te_adamw_opts *o)
 /* which runs of weights are decayed */
 static int write_decay(struct te_adamw *opt, int64_t n)
 {
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	size_t nruns = (size_t)n / TE_K_ALIGN_WEIGHT;
 	uint8_t *runs = te__calloc(nruns, 1);
 	int r = 0;
@@ -104,15 +100,15 @@ static int make_state(struct te_adamw *opt)
 
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
-	static const struct te_adamw_opts defaults = TE_ADAMW_OPTS_INIT;
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	struct te_adamw *opt;
 	int r;
 
 	if (!seq || !ret_opt)
 		return te__fail(-EINVAL, "te_adamw_create: no sequence or no place for the result");
-	if (!opts)
-		opts = &defaults;
-	r = check_opts(opts);
+	r = opts ? te__sized_in("te_adamw_create", te_adamw_opts, opts, &o) : 0;
+	if (!r)
+		r = check_opts(&o);
 	if (r < 0)
 		return r;
 	if (!te_seq_masters(seq))
@@ -123,7 +119,7 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 	atomic_init(&opt->refs, 1);
 	opt->seq = te_seq_ref(seq);
 	opt->ctx = te_seq_ctx(seq);
-	opt->opts = *opts;
+	opt->opts = o;
 	r = make_state(opt);
 	if (r < 0) {
 		te_adamw_unref(opt);
@@ -217,21 +213,22 @@ static int copy_state(struct te_adamw *opt, const char *fn, void *dst, const voi
 
 int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats)
 {
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_k_adamw_state s;
-	int r;
+	int r = te__sized_check("te_adamw_stats", te_adamw_stats, ret_stats);
 
-	if (!opt || !ret_stats)
-		return te__fail(-EINVAL, "te_adamw_stats: no optimizer or no place for the result");
+	if (r)
+		return r;
+	if (!opt)
+		return te__fail(-EINVAL, "te_adamw_stats: opt is NULL");
 	r = copy_state(opt, "te_adamw_stats", &s, opt->state);
 	if (r < 0)
 		return r;
-	*ret_stats = (struct te_adamw_stats){
-		.size = sizeof(*ret_stats),
-		.nsteps = s.nsteps,
-		.nskipped = s.nskipped,
-		.grad_norm = s.grad_norm,
-		.lr = s.lr,
-	};
+	stats.nsteps = s.nsteps;
+	stats.nskipped = s.nskipped;
+	stats.grad_norm = s.grad_norm;
+	stats.lr = s.lr;
+	te__sized_out(te_adamw_stats, &stats, ret_stats);
 	return 0;
 }
 

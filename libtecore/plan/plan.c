@@ -104,7 +104,7 @@ static int make_fixed(struct te_plan *p)
 
 static int make_arena(struct te_plan *p)
 {
-	struct te_mem_info mi = { .size = sizeof(mi) };
+	struct te_mem_info mi = TE_MEM_INFO_INIT;
 	int r;
 
 	if ((p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL)) || !p->arena_nbytes)
@@ -128,12 +128,6 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 			       TE_PLAN_INPUT_GRAD | TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL;
 	char shape[256];
 
-	if (!seq || !o)
-		return te__fail(-EINVAL, "te_plan_create: no sequence or no options");
-	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL,
-				"te_plan_create: options of %zu bytes, this library knows %zu",
-				o->size, sizeof(*o));
 	if (o->flags & ~known)
 		return te__fail(-EINVAL, "te_plan_create: unknown flags 0x%x", o->flags & ~known);
 	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
@@ -158,7 +152,7 @@ static int take_recipe(const struct te_plan_opts *o, struct te_recipe *ret_recip
 	int r;
 
 	*ret_recipe = (struct te_recipe)TE_RECIPE_INIT;
-	r = o->recipe ? te__recipe_copy("te_plan_create", o->recipe, ret_recipe) : 0;
+	r = o->recipe ? te__sized_in("te_plan_create", te_recipe, o->recipe, ret_recipe) : 0;
 	if (r < 0)
 		return r;
 	if (ret_recipe->compute != TE_DTYPE_FP32 && ret_recipe->compute != TE_DTYPE_BF16)
@@ -169,16 +163,20 @@ static int take_recipe(const struct te_plan_opts *o, struct te_recipe *ret_recip
 
 int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
 {
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe;
 	struct te_plan *p;
-	int r = check_opts(seq, opts);
+	int r;
 
-	if (r >= 0)
-		r = take_recipe(opts, &recipe);
-	if (r < 0)
+	if (!seq || !ret_plan)
+		return te__fail(-EINVAL, "te_plan_create: no sequence or no place for the result");
+	r = te__sized_in("te_plan_create", te_plan_opts, opts, &o);
+	if (!r)
+		r = check_opts(seq, &o);
+	if (!r)
+		r = take_recipe(&o, &recipe);
+	if (r)
 		return r;
-	if (!ret_plan)
-		return te__fail(-EINVAL, "te_plan_create: no place for the result");
 	p = te__calloc(1, sizeof(*p));
 	if (!p)
 		return te__fail(-ENOMEM, "plan: no memory");
@@ -186,9 +184,9 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->seq = te_seq_ref(seq);
 	p->ctx = seq->ctx;
 	p->recipe = recipe;
-	p->flags = opts->flags;
-	p->xspec = opts->x;
-	r = te__plan_build(p, opts->start_at, opts->stop_before);
+	p->flags = o.flags;
+	p->xspec = o.x;
+	r = te__plan_build(p, o.start_at, o.stop_before);
 	if (!r)
 		r = make_fixed(p);
 	if (!r)
@@ -281,10 +279,15 @@ struct te_tensor *te_plan_input_grad(struct te_plan *plan)
 
 int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 {
-	if (!plan || !ret_mem)
-		return te__fail(-EINVAL, "te_plan_memory: no plan or no place for the result");
-	*ret_mem = (struct te_plan_memory){
-		.size = sizeof(*ret_mem),
+	struct te_plan_memory mem;
+	int r = te__sized_check("te_plan_memory", te_plan_memory, ret_mem);
+
+	if (r)
+		return r;
+	if (!plan)
+		return te__fail(-EINVAL, "te_plan_memory: plan is NULL");
+	mem = (struct te_plan_memory){
+		.size = sizeof(mem),
 		.arena_nbytes = plan->arena_nbytes,
 		.sum_nbytes = plan->sum_nbytes,
 		.weights_nbytes = plan->seq->weights_nbytes,
@@ -293,8 +296,9 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
 		.own_nbytes = plan->state_nbytes,
 	};
-	ret_mem->total_nbytes = ret_mem->arena_nbytes + ret_mem->weights_nbytes +
-				ret_mem->copies_nbytes + ret_mem->state_nbytes;
+	mem.total_nbytes = mem.arena_nbytes + mem.weights_nbytes + mem.copies_nbytes +
+			   mem.state_nbytes;
+	te__sized_out(te_plan_memory, &mem, ret_mem);
 	return 0;
 }
 

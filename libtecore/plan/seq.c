@@ -554,12 +554,17 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 {
 	const struct te__weight *w;
 
-	if (!seq || !ret_info || index < 0 || index >= seq->nweights)
+	struct te_weight_info info;
+	int r = te__sized_check("te_seq_weight", te_weight_info, ret_info);
+
+	if (r)
+		return r;
+	if (!seq || index < 0 || index >= seq->nweights)
 		return te__fail(-EINVAL, "te_seq_weight: index %d of %d", index,
 				seq ? seq->nweights : 0);
 	w = &seq->weight[index];
-	*ret_info = (struct te_weight_info){
-		.size = sizeof(*ret_info),
+	info = (struct te_weight_info){
+		.size = sizeof(info),
 		.name = w->name,
 		.op = w->op,
 		.master = w->master,
@@ -567,6 +572,7 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 		.flags = w->decl.flags,
 		.offset_nelems = w->offset_nelems,
 	};
+	te__sized_out(te_weight_info, &info, ret_info);
 	return 0;
 }
 

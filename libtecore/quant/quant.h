@@ -20,7 +20,6 @@ struct te__operand {
 };
 
 /* a caller's recipe of any size; fields that it lacks get their defaults. fn begins the message */
-int te__recipe_copy(const char *fn, const struct te_recipe *recipe, struct te_recipe *ret_recipe);
 /* 0, or -EINVAL: the kind is unknown, or a field is out of range. recipe is a whole one */
 int te__recipe_check(const char *fn, const struct te_recipe *recipe);
 /* 1: some operands are cast, and quantizers exist */

@@ -11,9 +11,6 @@
 #include "libtecore/base/private.h"
 #include "libtecore/quant/recipe.h"
 
-/* of struct te_recipe in te 0.1; later ones are longer */
-#define RECIPE_LEAST (offsetof(struct te_recipe, flags) + sizeof(uint32_t))
-
 static const struct te__recipe_ops *const rows[] = {
 #define TE__RECIPE(row) &te__recipe_##row,
 #include "libtecore/quant/recipes.def"
@@ -42,19 +39,16 @@ int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe)
 	struct te_recipe r = TE_RECIPE_INIT;
 	char known[256];
 	size_t n = 0;
+	int err = te__sized_check("te_recipe_from_name", te_recipe, ret_recipe);
 
-	if (!ret_recipe || ret_recipe->size < RECIPE_LEAST)
-		return te__fail(-EINVAL, "te_recipe_from_name: ret_recipe: size is %zu: start from "
-				"TE_RECIPE_INIT", ret_recipe ? ret_recipe->size : 0);
+	if (err)
+		return err;
 	for (size_t i = 0; name && i < NROWS; i++) {
 		if (strcmp(name, rows[i]->name))
 			continue;
 		r.kind = rows[i]->kind;
 		r.compute = rows[i]->compute;
-		/* a caller's older struct is shorter */
-		if (ret_recipe->size < r.size)
-			r.size = ret_recipe->size;
-		memcpy(ret_recipe, &r, r.size);
+		te__sized_out(te_recipe, &r, ret_recipe);
 		return 0;
 	}
 	for (size_t i = 0; i < NROWS && n < sizeof(known); i++)
@@ -69,24 +63,6 @@ const char *te_recipe_name(const struct te_recipe *recipe)
 	const struct te__recipe_ops *row = te__recipe_row(recipe);
 
 	return row ? row->name : "?";
-}
-
-int te__recipe_copy(const char *fn, const struct te_recipe *recipe, struct te_recipe *ret_recipe)
-{
-	const unsigned char *p = (const unsigned char *)recipe;
-	struct te_recipe r = TE_RECIPE_INIT;
-
-	if (recipe->size < RECIPE_LEAST)
-		return te__fail(-EINVAL, "%s: recipe: size is %zu: start from TE_RECIPE_INIT", fn,
-				recipe->size);
-	for (size_t i = sizeof(r); i < recipe->size; i++)
-		if (p[i])
-			return te__fail(-EINVAL, "%s: recipe: byte %zu is set, but this library "
-					"knows %zu bytes", fn, i, sizeof(r));
-	memcpy(&r, recipe, recipe->size < sizeof(r) ? recipe->size : sizeof(r));
-	r.size = sizeof(r);
-	*ret_recipe = r;
-	return 0;
 }
 
 int te__recipe_check(const char *fn, const struct te_recipe *recipe)

@@ -56,7 +56,7 @@ static int make_state(struct te_quant *q)
 int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
 		    const enum te_dtype *dtypes, struct te_quant **ret_q)
 {
-	struct te_recipe copy;
+	struct te_recipe copy = TE_RECIPE_INIT;
 	struct te_quant *q;
 	int r;
 
@@ -64,7 +64,7 @@ int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslo
 		return te__fail(-EINVAL, "te_quant_create: an argument is NULL");
 	if (nslots < 1)
 		return te__fail(-EINVAL, "te_quant_create: nslots is %d, not 1 or more", nslots);
-	r = te__recipe_copy("te_quant_create", recipe, &copy);
+	r = te__sized_in("te_quant_create", te_recipe, recipe, &copy);
 	if (r >= 0)
 		r = te__recipe_check("te_quant_create", &copy);
 	if (r < 0)

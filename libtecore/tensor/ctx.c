@@ -7,15 +7,6 @@
 
 #include "libtecore/tensor/ctx.h"
 
-static int check_size(const char *fn, const char *init, const void *info, size_t size, size_t want)
-{
-	if (info && size == want)
-		return 0;
-	return te__fail(-EINVAL, "%s: ret_info is not initialised by %s", fn, init);
-}
-#define CHECK_SIZE(fn, INIT, info) \
-	check_size(fn, #INIT, info, (info) ? (info)->size : 0, sizeof(*(info)))
-
 int te_backend_count(void)
 {
 	return te__backend_count();
@@ -29,14 +20,14 @@ static int backend_info(const struct te__backend_ops *ops, struct te_backend_inf
 	snprintf(info.name, sizeof(info.name), "%s", ops->name);
 	r = ops->probe(&info);
 	if (!r)
-		*ret = info;
+		te__sized_out(te_backend_info, &info, ret);
 	return r;
 }
 
 int te_backend_info(int index, struct te_backend_info *ret_info)
 {
 	const struct te__backend_ops *ops = te__backend_at(index);
-	int r = CHECK_SIZE("te_backend_info", TE_BACKEND_INFO_INIT, ret_info);
+	int r = te__sized_check("te_backend_info", te_backend_info, ret_info);
 
 	if (r)
 		return r;
@@ -69,14 +60,14 @@ static int device_info_free(const struct te__backend_ops *ops, int index,
 	if (!r)
 		r = ops->free_nbytes(index, &info.mem_free_nbytes);
 	if (!r)
-		*ret = info;
+		te__sized_out(te_device_info, &info, ret);
 	return r;
 }
 
 int te_device_info(const char *backend, int index, struct te_device_info *ret_info)
 {
 	const struct te__backend_ops *ops = backend ? te__backend_by_name(backend) : NULL;
-	int r = CHECK_SIZE("te_device_info", TE_DEVICE_INFO_INIT, ret_info);
+	int r = te__sized_check("te_device_info", te_device_info, ret_info);
 
 	if (r)
 		return r;
@@ -220,8 +211,7 @@ static void ctx_destroy(struct te_ctx *ctx)
 
 int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 {
-	static const struct te_ctx_opts dflt = TE_CTX_OPTS_INIT;
-	const struct te_ctx_opts *o = opts ? opts : &dflt;
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
 	const struct te__backend_ops *ops;
 	struct te_ctx *ctx;
 	int r;
@@ -229,13 +219,13 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	te__param_warn();
 	if (!ret_ctx)
 		return te__fail(-EINVAL, "te_ctx_create: ret_ctx is NULL");
-	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL, "te_ctx_create: opts is not initialised by "
-				"TE_CTX_OPTS_INIT");
-	if (o->flags)
+	r = opts ? te__sized_in("te_ctx_create", te_ctx_opts, opts, &o) : 0;
+	if (r)
+		return r;
+	if (o.flags)
 		return te__fail(-EINVAL, "te_ctx_create: flags 0x%x are unknown",
-				(unsigned int)o->flags);
-	r = pick(o, &ops);
+				(unsigned int)o.flags);
+	r = pick(&o, &ops);
 	if (r)
 		return r;
 	pthread_once(&fork_once, watch_forks);
@@ -251,7 +241,7 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	pthread_mutex_init(&ctx->helper_lock, NULL);
 	pthread_mutex_init(&ctx->streams_lock, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
-	r = open_device(ctx, o->device);
+	r = open_device(ctx, o.device);
 	if (!r)
 		r = te__stream_new(ctx, &ctx->stream);
 	if (!r)
@@ -285,7 +275,7 @@ const char *te_ctx_backend(const struct te_ctx *ctx)
 
 int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
 {
-	int r = CHECK_SIZE("te_ctx_device_info", TE_DEVICE_INFO_INIT, ret_info);
+	int r = te__sized_check("te_ctx_device_info", te_device_info, ret_info);
 
 	if (!r)
 		r = te__ctx_check_fork(ctx, "te_ctx_device_info");
@@ -298,7 +288,7 @@ int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 	struct te_ctx *c = (struct te_ctx *)(uintptr_t)ctx;
 	struct te_mem_info info = TE_MEM_INFO_INIT;
 	struct te__mem_held held = { 0 };
-	int r = CHECK_SIZE("te_ctx_mem_info", TE_MEM_INFO_INIT, ret_info);
+	int r = te__sized_check("te_ctx_mem_info", te_mem_info, ret_info);
 
 	if (!r)
 		r = te__ctx_check_fork(ctx, "te_ctx_mem_info");
@@ -318,7 +308,7 @@ int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 	info.nallocs = ctx->nallocs;
 	info.pinned_nbytes = ctx->pinned_nbytes;
 	pthread_mutex_unlock(&c->lock);
-	*ret_info = info;
+	te__sized_out(te_mem_info, &info, ret_info);
 	return 0;
 }
 

@@ -82,9 +82,6 @@ static int tensor_new(const char *fn, struct te_ctx *ctx, enum te_dtype dtype, i
 
 static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 {
-	if (o->size != sizeof(*o))
-		return te__fail(-EINVAL, "te_tensor_create: opts is not initialised by "
-				"TE_TENSOR_OPTS_INIT");
 	if (o->align & (o->align - 1))
 		return te__fail(-EINVAL, "te_tensor_create: an alignment of %u is no power of two",
 				(unsigned int)o->align);
@@ -167,19 +164,20 @@ static int get_storage(struct te_tensor *t, size_t align, uint32_t flags)
 int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
 		     const struct te_tensor_opts *opts, struct te_tensor **ret_t)
 {
-	static const struct te_tensor_opts dflt = TE_TENSOR_OPTS_INIT;
-	const struct te_tensor_opts *o = opts ? opts : &dflt;
+	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
 	struct te_tensor *t;
 	int r;
 
-	r = check_opts(dtype, o);
+	r = opts ? te__sized_in("te_tensor_create", te_tensor_opts, opts, &o) : 0;
+	if (!r)
+		r = check_opts(dtype, &o);
 	if (r)
 		return r;
 	r = tensor_new("te_tensor_create", ctx, dtype, ndim, shape, ret_t ? &t : NULL);
 	if (r)
 		return r;
-	t->scaling = (enum te_scaling)o->scaling;
-	r = get_storage(t, o->align > ALIGN_MIN ? o->align : ALIGN_MIN, o->flags);
+	t->scaling = (enum te_scaling)o.scaling;
+	r = get_storage(t, o.align > ALIGN_MIN ? o.align : ALIGN_MIN, o.flags);
 	if (r) {
 		te_tensor_unref(t);
 		return r;

@@ -238,16 +238,19 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 			     const char *name)
 {
 	const int *a = it->a;
-	const struct te_embedding_attrs ea = { grown(s, VOCAB), grown(s, a[0]), a[1], 0.5f };
-	const struct te_linear_attrs la = { grown(s, a[0]), grown(s, a[1]), 0.2f, a[2],
-					    it->what == TIED ? emb : NULL };
-	const struct te_bias_attrs ba = { grown(s, a[0]) };
-	const struct te_norm_attrs na = { grown(s, a[0]), 1e-5f, (uint32_t)a[1] };
-	const struct te_rope_attrs ra = { a[0], a[1], a[2], 1e4f };
-	const struct te_attention_attrs ta = { a[0], a[1], a[2], 0, (float)a[3] / 100 };
-	const struct te_dropout_attrs da = { (float)a[0] / 100 };
-	const struct te_cross_entropy_attrs ca = { a[0], -100, 1.0f / MICRO };
-	const struct te_act_attrs aa = { (enum te_act)(it->what - ACT), a[0] };
+	const struct te_embedding_attrs ea = TE_ATTRS(embedding, grown(s, VOCAB), grown(s, a[0]),
+						      a[1], 0.5f);
+	const struct te_linear_attrs la = TE_ATTRS(linear, grown(s, a[0]), grown(s, a[1]), 0.2f,
+						   a[2],
+					    it->what == TIED ? emb : NULL);
+	const struct te_bias_attrs ba = TE_ATTRS(bias, grown(s, a[0]));
+	const struct te_norm_attrs na = TE_ATTRS(norm, grown(s, a[0]), 1e-5f, (uint32_t)a[1]);
+	const struct te_rope_attrs ra = TE_ATTRS(rope, a[0], a[1], a[2], 1e4f);
+	const struct te_attention_attrs ta = TE_ATTRS(attention, a[0], a[1], a[2], 0,
+						      (float)a[3] / 100);
+	const struct te_dropout_attrs da = TE_ATTRS(dropout, (float)a[0] / 100);
+	const struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, a[0], -100, 1.0f / MICRO);
+	const struct te_act_attrs aa = TE_ATTRS(act, (enum te_act)(it->what - ACT), a[0]);
 	struct te_op *op = NULL;
 	int r;
 
@@ -517,8 +520,10 @@ static void make_graph(struct run *r, const struct feed *f)
 		r->out[i] = tensor_of(&s);
 		if (!te_plan_spec(r->plan[i][0], "in_grad", &s))
 			r->dx[i] = tensor_of(&s);
-		for (int k = 0; k < n; k++)
+		for (int k = 0; k < n; k++) {
+			c[i * n + k] = (struct te_callable)TE_CALLABLE_INIT;
 			DO(te_callable_from_plan(r->plan[i][k], r->list->ops, &c[i * n + k]));
+		}
 	}
 	o.flags = r->way->flags | r->variant->graph;
 	o.nwarmup = 2;
@@ -535,7 +540,7 @@ static void run_create(struct run *r, const struct list *l, const struct te_reci
 		       const struct variant *v, const struct way *w, const float *weights,
 		       struct feed *f)
 {
-	struct te_weight_info info = { .size = sizeof(info) };
+	struct te_weight_info info = TE_WEIGHT_INFO_INIT;
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 
 	*r = (struct run){ .list = l, .way = w, .variant = v };

@@ -100,9 +100,9 @@ START_TEST(arguments_are_refused_by_name)
 	r.kept = named;
 	fails(te_graph_forward(g, 0, st, &r), -EINVAL, "only backward has gradients to keep");
 	r.nkept = 0;
-	r.size--;
+	r.size = 0;
 	fails(te_graph_forward(g, 0, st, &r), -EINVAL, "TE_REPLAY_INIT");
-	r.size++;
+	r.size = sizeof(r);
 	/* nothing of all this has used up a step */
 	DO(te_graph_forward(g, 0, st, &r));
 	fails(te_graph_backward(g, 0, st, &r), -EINVAL, "only has no output gradient x");

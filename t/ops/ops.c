@@ -258,7 +258,7 @@ START_TEST(linear_multiplies_what_the_recipe_gives)
 	const int64_t rows = large ? 144 : 48, in = large ? 272 : 32, out = large ? 400 : 80;
 	struct op_case k = { .name = "linear",
 			     .in = { { TE_DTYPE_FP32, 3, { 2, rows / 2, in } } } };
-	struct te_linear_attrs a = { in, out, 0.02f, 0, NULL };
+	struct te_linear_attrs a = TE_ATTRS(linear, in, out, 0.02f, 0, NULL);
 	const char *recipe = linear_recipes[_i];
 	struct operand x, w, dy, dyt, xt, wt;
 	struct te_op *op;
@@ -295,7 +295,8 @@ END_TEST
 
 START_TEST(linear_keeps_full_precision_when_told)
 {
-	struct te_linear_attrs a = { 7, 5, 0.02f, 1, NULL }; /* no multiple of 16, and no need */
+	/* no multiple of 16, and no need */
+	struct te_linear_attrs a = TE_ATTRS(linear, 7, 5, 0.02f, 1, NULL);
 	struct te_spec in = op_run_spec(TE_DTYPE_BF16, 2, 3, 7, 0);
 	struct te_recipe rec = op_run_recipe("fp8-current");
 	struct te_op_infer inf;
@@ -323,7 +324,8 @@ START_TEST(linear_needs_multiples_of_16_for_fp8)
 		{ 16, 16, 40, "out 40" },
 	};
 	struct te_recipe rec = op_run_recipe(linear_recipes[1 + _i / 3]);
-	struct te_linear_attrs a = { bad[_i % 3].in, bad[_i % 3].out, 0.02f, 0, NULL };
+	struct te_linear_attrs a = TE_ATTRS(linear, bad[_i % 3].in, bad[_i % 3].out, 0.02f, 0,
+					    NULL);
 	struct te_spec in = op_run_spec(TE_DTYPE_BF16, 3, bad[_i % 3].rows / 8, 8, bad[_i % 3].in);
 	struct te_op_infer inf;
 	struct te_op *op;
@@ -338,8 +340,8 @@ END_TEST
 
 START_TEST(tied_linear_keeps_its_embedding_alive)
 {
-	struct te_embedding_attrs e = { 12, 6, 0, 0.02f };
-	struct te_linear_attrs a = { 6, 12, 0.02f, 1, NULL };
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f);
+	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
 	struct te_weight_decl decl[TE_OP_MAX_WEIGHTS] = { 0 };
 	struct te_op *emb, *op, *bad;
 	char text[128];
@@ -377,7 +379,7 @@ static float *drop(struct op_run *r, struct te_tensor *t)
 
 START_TEST(dropout_draws_one_mask_a_step_and_op)
 {
-	struct te_dropout_attrs a = { 0.4f };
+	struct te_dropout_attrs a = TE_ATTRS(dropout, 0.4f);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 2, { 61, 67 } } } };
 	const size_t n = 61 * 67;
 	float *first, *again, *other, *dx, *ones;
@@ -432,7 +434,7 @@ END_TEST
 
 START_TEST(dropout_of_nothing_is_its_input)
 {
-	struct te_dropout_attrs none = { 0 }, some = { 0.5f };
+	struct te_dropout_attrs none = TE_ATTRS(dropout, 0), some = TE_ATTRS(dropout, 0.5f);
 	struct te_recipe rec = op_run_recipe("fp32");
 	struct te_spec in = op_run_spec(TE_DTYPE_FP32, 2, 3, 5, 0);
 	struct te_op_infer inf;
@@ -456,7 +458,7 @@ END_TEST
 
 START_TEST(attention_drops_only_in_training)
 {
-	struct te_attention_attrs a = { 2, 2, 5, 0, 0.5f };
+	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 5, 0, 0.5f);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 3, { 1, 7, 30 } } } };
 	struct op_run r, plain;
 	struct te_op *op, *dry;
@@ -524,42 +526,59 @@ MAKE(dropout)
 MAKE(cross_entropy)
 
 static const struct bad bad[] = {
-	{ bad_embedding, { "embedding odd", "vocab is 0" }, .a.embedding = { 0, 4, 0, 1 } },
-	{ bad_embedding, { "embedding odd", "vocab" }, .a.embedding = { 1ll << 31, 4, 0, 1 } },
-	{ bad_embedding, { "embedding odd", "width is -1" }, .a.embedding = { 4, -1, 0, 1 } },
-	{ bad_embedding, { "embedding odd", "max_pos is -2" }, .a.embedding = { 4, 4, -2, 1 } },
-	{ bad_embedding, { "embedding odd", "init_std" }, .a.embedding = { 4, 4, 0, -1 } },
-	{ bad_linear, { "linear odd", "in is 0" }, .a.linear = { 0, 4, 1, 0, NULL } },
-	{ bad_linear, { "linear odd", "out is 0" }, .a.linear = { 4, 0, 1, 0, NULL } },
-	{ bad_linear, { "linear odd", "init_std is nan" }, .a.linear = { 4, 4, NAN, 0, NULL } },
-	{ bad_linear, { "linear odd", "keep_hp is 2" }, .a.linear = { 4, 4, 1, 2, NULL } },
-	{ bad_bias, { "bias odd", "width is 0" }, .a.bias = { 0 } },
-	{ bad_layernorm, { "layernorm odd", "width is 0" }, .a.norm = { 0, 1e-5f, 0 } },
-	{ bad_layernorm, { "layernorm odd", "eps is -1" }, .a.norm = { 4, -1, 0 } },
-	{ bad_rmsnorm, { "rmsnorm odd", "eps is inf" }, .a.norm = { 4, INFINITY, 0 } },
-	{ bad_rmsnorm, { "rmsnorm odd", "flags 0x4" }, .a.norm = { 4, 1e-5f, 4 } },
-	{ bad_activation, { "activation odd", "act is 6" }, .a.act = { TE_ACT_COUNT, 0 } },
-	{ bad_activation, { "activation odd", "gated is 3" }, .a.act = { TE_ACT_SILU, 3 } },
-	{ bad_rope, { "rope odd", "nheads is 0" }, .a.rope = { 0, 1, 4, 1e4f } },
-	{ bad_rope, { "rope odd", "nkv is 0" }, .a.rope = { 1, 0, 4, 1e4f } },
-	{ bad_rope, { "rope odd", "head_dim is 5" }, .a.rope = { 1, 1, 5, 1e4f } },
-	{ bad_rope, { "rope odd", "head_dim is 130" }, .a.rope = { 1, 1, 130, 1e4f } },
-	{ bad_rope, { "rope odd", "theta is 0" }, .a.rope = { 1, 1, 4, 0 } },
-	{ bad_attention, { "attention odd", "nheads is 0" }, .a.attention = { 0, 1, 4, 0, 0 } },
-	{ bad_attention, { "attention odd", "no multiple" }, .a.attention = { 4, 3, 4, 0, 0 } },
-	{ bad_attention, { "attention odd", "nkv 0" }, .a.attention = { 4, 0, 4, 0, 0 } },
+	{ bad_embedding, { "embedding odd", "vocab is 0" }, .a.embedding = TE_ATTRS(embedding, 0, 4,
+								0, 1) },
+	{ bad_embedding, { "embedding odd", "vocab" }, .a.embedding = TE_ATTRS(embedding, 1ll << 31,
+								4, 0, 1) },
+	{ bad_embedding, { "embedding odd", "width is -1" }, .a.embedding = TE_ATTRS(embedding, 4,
+								-1, 0, 1) },
+	{ bad_embedding, { "embedding odd", "max_pos is -2" }, .a.embedding = TE_ATTRS(embedding, 4,
+								4, -2, 1) },
+	{ bad_embedding, { "embedding odd", "init_std" }, .a.embedding = TE_ATTRS(embedding, 4, 4,
+								0, -1) },
+	{ bad_linear, { "linear odd", "in is 0" }, .a.linear = TE_ATTRS(linear, 0, 4, 1, 0, NULL) },
+	{ bad_linear, { "linear odd", "out is 0" }, .a.linear = TE_ATTRS(linear, 4, 0, 1, 0,
+								NULL) },
+	{ bad_linear, { "linear odd", "init_std is nan" }, .a.linear = TE_ATTRS(linear, 4, 4, NAN,
+								0, NULL) },
+	{ bad_linear, { "linear odd", "keep_hp is 2" }, .a.linear = TE_ATTRS(linear, 4, 4, 1, 2,
+								NULL) },
+	{ bad_bias, { "bias odd", "width is 0" }, .a.bias = TE_ATTRS(bias, 0) },
+	{ bad_layernorm, { "layernorm odd", "width is 0" }, .a.norm = TE_ATTRS(norm, 0, 1e-5f, 0) },
+	{ bad_layernorm, { "layernorm odd", "eps is -1" }, .a.norm = TE_ATTRS(norm, 4, -1, 0) },
+	{ bad_rmsnorm, { "rmsnorm odd", "eps is inf" }, .a.norm = TE_ATTRS(norm, 4, INFINITY, 0) },
+	{ bad_rmsnorm, { "rmsnorm odd", "flags 0x4" }, .a.norm = TE_ATTRS(norm, 4, 1e-5f, 4) },
+	{ bad_activation, { "activation odd", "act is 6" }, .a.act = TE_ATTRS(act, TE_ACT_COUNT,
+								0) },
+	{ bad_activation, { "activation odd", "gated is 3" }, .a.act = TE_ATTRS(act, TE_ACT_SILU,
+								3) },
+	{ bad_rope, { "rope odd", "nheads is 0" }, .a.rope = TE_ATTRS(rope, 0, 1, 4, 1e4f) },
+	{ bad_rope, { "rope odd", "nkv is 0" }, .a.rope = TE_ATTRS(rope, 1, 0, 4, 1e4f) },
+	{ bad_rope, { "rope odd", "head_dim is 5" }, .a.rope = TE_ATTRS(rope, 1, 1, 5, 1e4f) },
+	{ bad_rope, { "rope odd", "head_dim is 130" }, .a.rope = TE_ATTRS(rope, 1, 1, 130, 1e4f) },
+	{ bad_rope, { "rope odd", "theta is 0" }, .a.rope = TE_ATTRS(rope, 1, 1, 4, 0) },
+	{ bad_attention, { "attention odd", "nheads is 0" }, .a.attention = TE_ATTRS(attention, 0,
+								1, 4, 0, 0) },
+	{ bad_attention, { "attention odd", "no multiple" }, .a.attention = TE_ATTRS(attention, 4,
+								3, 4, 0, 0) },
+	{ bad_attention, { "attention odd", "nkv 0" }, .a.attention = TE_ATTRS(attention, 4, 0, 4,
+								0, 0) },
 	{ bad_attention, { "attention odd", "head_dim is 129" },
-	  .a.attention = { 1, 1, 129, 0, 0 } },
-	{ bad_attention, { "attention odd", "scale is -1" }, .a.attention = { 1, 1, 4, -1, 0 } },
-	{ bad_attention, { "attention odd", "dropout is 1" }, .a.attention = { 1, 1, 4, 0, 1 } },
-	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = { 1 } },
-	{ bad_dropout, { "dropout odd", "p is 0.999999" }, .a.dropout = { 0.999999f } },
-	{ bad_dropout, { "dropout odd", "p is -0.1" }, .a.dropout = { -0.1f } },
-	{ bad_dropout, { "dropout odd", "p is nan" }, .a.dropout = { NAN } },
-	{ bad_dropout, { "dropout odd", "p is inf" }, .a.dropout = { INFINITY } },
-	{ bad_cross_entropy, { "cross_entropy odd", "nclasses is 0" }, .a.ce = { 0, 0, 1 } },
+	  .a.attention = TE_ATTRS(attention, 1, 1, 129, 0, 0) },
+	{ bad_attention, { "attention odd", "scale is -1" }, .a.attention = TE_ATTRS(attention, 1,
+								1, 4, -1, 0) },
+	{ bad_attention, { "attention odd", "dropout is 1" }, .a.attention = TE_ATTRS(attention, 1,
+								1, 4, 0, 1) },
+	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = TE_ATTRS(dropout, 1) },
+	{ bad_dropout, { "dropout odd", "p is 0.999999" }, .a.dropout = TE_ATTRS(dropout,
+								0.999999f) },
+	{ bad_dropout, { "dropout odd", "p is -0.1" }, .a.dropout = TE_ATTRS(dropout, -0.1f) },
+	{ bad_dropout, { "dropout odd", "p is nan" }, .a.dropout = TE_ATTRS(dropout, NAN) },
+	{ bad_dropout, { "dropout odd", "p is inf" }, .a.dropout = TE_ATTRS(dropout, INFINITY) },
+	{ bad_cross_entropy, { "cross_entropy odd", "nclasses is 0" },
+	  .a.ce = TE_ATTRS(cross_entropy, 0, 0, 1) },
 	{ bad_cross_entropy, { "cross_entropy odd", "grad_scale is inf" },
-	  .a.ce = { 4, 0, INFINITY } },
+	  .a.ce = TE_ATTRS(cross_entropy, 4, 0, INFINITY) },
 };
 
 START_TEST(names_the_op_and_the_attribute_at_fault)
@@ -577,7 +596,7 @@ END_TEST
 
 START_TEST(needs_attributes_and_a_name)
 {
-	struct te_bias_attrs a = { 3 };
+	struct te_bias_attrs a = TE_ATTRS(bias, 3);
 	struct te_op *op;
 
 	ck_assert_int_eq(te_op_bias(NULL, "b", &op), -EINVAL);
@@ -704,8 +723,8 @@ END_TEST
 
 static int create_tied(void)
 {
-	struct te_embedding_attrs e = { 12, 6, 0, 0.02f };
-	struct te_linear_attrs a = { 6, 12, 0.02f, 1, NULL };
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f);
+	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
 	struct te_op *emb, *op = NULL;
 	int r = te_op_embedding(&e, "emb", &emb);
 

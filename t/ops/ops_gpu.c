@@ -139,7 +139,7 @@ START_TEST(linear_agrees_with_host_in_fp8)
 	struct op_case k = { .name = "linear",
 			     .depth = FP8_DEPTH,
 			     .in = { { TE_DTYPE_FP32, 3, { 2, 24, 64 } } } };
-	struct te_linear_attrs a = { 64, 80, 0.02f, 0, NULL };
+	struct te_linear_attrs a = TE_ATTRS(linear, 64, 80, 0.02f, 0, NULL);
 	static const char *const recipes[] = { "fp8-delayed", "fp8-current", "fp8-block" };
 	const char *recipe = recipes[_i];
 	struct te_op *op;

@@ -216,15 +216,15 @@ static const struct te_op_ops mine = {
 
 static int make_op(int which, struct te_op **ret)
 {
-	static const struct te_embedding_attrs emb = { 8, 4, 3, 0.1f };
-	static const struct te_linear_attrs lin = { 4, 8, 0.1f, 0, NULL };
-	static const struct te_bias_attrs bias = { 4 };
-	static const struct te_norm_attrs norm = { 4, 1e-5f, 0 };
-	static const struct te_act_attrs act = { TE_ACT_SILU, 1 };
-	static const struct te_rope_attrs rope = { 2, 1, 4, 10000.0f };
-	static const struct te_attention_attrs attn = { 2, 1, 4, 0, 0.1f };
-	static const struct te_dropout_attrs drop = { 0.1f };
-	static const struct te_cross_entropy_attrs ce = { 8, -100, 1.0f };
+	static const struct te_embedding_attrs emb = TE_ATTRS(embedding, 8, 4, 3, 0.1f);
+	static const struct te_linear_attrs lin = TE_ATTRS(linear, 4, 8, 0.1f, 0, NULL);
+	static const struct te_bias_attrs bias = TE_ATTRS(bias, 4);
+	static const struct te_norm_attrs norm = TE_ATTRS(norm, 4, 1e-5f, 0);
+	static const struct te_act_attrs act = TE_ATTRS(act, TE_ACT_SILU, 1);
+	static const struct te_rope_attrs rope = TE_ATTRS(rope, 2, 1, 4, 10000.0f);
+	static const struct te_attention_attrs attn = TE_ATTRS(attention, 2, 1, 4, 0, 0.1f);
+	static const struct te_dropout_attrs drop = TE_ATTRS(dropout, 0.1f);
+	static const struct te_cross_entropy_attrs ce = TE_ATTRS(cross_entropy, 8, -100, 1.0f);
 
 	switch (which) {
 	case 0:
@@ -312,10 +312,10 @@ struct job {
 
 static int build(struct job *j)
 {
-	struct te_embedding_attrs ea = { 16, 16, 0, 1 };
-	struct te_linear_attrs la = { 16, 16, 1, 0, NULL };
-	struct te_bias_attrs ba = { 16 };
-	struct te_cross_entropy_attrs ca = { 16, -100, 1.0f };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1);
+	struct te_linear_attrs la = TE_ATTRS(linear, 16, 16, 1, 0, NULL);
+	struct te_bias_attrs ba = TE_ATTRS(bias, 16);
+	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, 16, -100, 1.0f);
 	int r = tt_ctx_new(&j->ctx);
 
 	if (!r) {
@@ -383,7 +383,7 @@ static int train(struct job *j)
 
 static int save(struct job *j)
 {
-	struct te_adamw_stats s = { .size = sizeof(s) };
+	struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 	struct te_quant *q = te_seq_quant(j->seq);
 	uint64_t seed, offset;
 	float loss = -1;

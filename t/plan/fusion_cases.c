@@ -41,11 +41,13 @@
  */
 static struct te_op *op_of(char letter, int at)
 {
-	struct te_linear_attrs la = { WIDTH, letter == 'w' ? 2 * WIDTH : WIDTH, 0.2f, 0, NULL };
-	struct te_bias_attrs ba = { letter == 'B' ? 2 * WIDTH : WIDTH };
-	struct te_act_attrs aa = { letter == 's' ? TE_ACT_SILU : TE_ACT_GELU, letter == 's' };
-	struct te_norm_attrs na = { WIDTH, 1e-5f, 0 };
-	struct te_dropout_attrs da = { 0 };
+	struct te_linear_attrs la = TE_ATTRS(linear, WIDTH, letter == 'w' ? 2 * WIDTH : WIDTH, 0.2f,
+					     0, NULL);
+	struct te_bias_attrs ba = TE_ATTRS(bias, letter == 'B' ? 2 * WIDTH : WIDTH);
+	struct te_act_attrs aa = TE_ATTRS(act, letter == 's' ? TE_ACT_SILU : TE_ACT_GELU,
+					  letter == 's');
+	struct te_norm_attrs na = TE_ATTRS(norm, WIDTH, 1e-5f, 0);
+	struct te_dropout_attrs da = TE_ATTRS(dropout, 0);
 	struct te_op *op = NULL;
 	char name[16];
 
@@ -269,7 +271,7 @@ static void ck_quant(const struct te_seq *a, const struct te_seq *b)
 /* the bias that is added last: the only one of these sequences */
 static float *bias_of(const struct te_seq *seq)
 {
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	const char *dot;
 
 	for (int i = 0; i < te_seq_nweights(seq); i++) {

@@ -19,8 +19,9 @@ static size_t n; /* of the flat buffers */
 
 static struct te_seq *make_seq(struct te_ctx *c)
 {
-	struct te_embedding_attrs ea = { 13, 7, 0, 0.5f }; /* 91 elements: padded to 128 */
-	struct te_bias_attrs ba = { 7 };
+	/* 91 elements: padded to 128 */
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, 7, 0, 0.5f);
+	struct te_bias_attrs ba = TE_ATTRS(bias, 7);
 	struct te_seq *s;
 	struct te_op *op;
 
@@ -51,7 +52,7 @@ static void teardown(void)
 /* gradients of all elements but the padding, which stays 0, as in a plan */
 static void put_grads(float *g, float scale)
 {
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
 	memset(g, 0, n * sizeof(*g));
 	for (int i = 0; i < te_seq_nweights(seq); i++) {
@@ -77,7 +78,7 @@ static void step(struct te_adamw *opt)
 
 static struct te_adamw_stats stats(struct te_adamw *opt)
 {
-	struct te_adamw_stats s = { .size = sizeof(s) };
+	struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 
 	DO(te_adamw_stats(opt, &s));
 	return s;
@@ -138,7 +139,7 @@ START_TEST(follows_the_paper_for_20_steps)
 	for (int t = 1; t <= 20; t++) {
 		float lr = 0.01f * (float)t;
 		double norm = 0;
-		struct te_adamw_stats s;
+		struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 
 		put_grads(g, t % 3 ? 1 : 0.001f);
 		DO(te_adamw_set_lr(opt, st, lr));
@@ -174,7 +175,7 @@ START_TEST(decays_what_is_declared)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
 	float *g = calloc(n, sizeof(*g)), *before, *after;
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	float ones[7] = { 1, 1, 1, 1, 1, 1, 1 };
 	struct te_adamw *opt;
 
@@ -208,7 +209,7 @@ START_TEST(skips_gradients_that_are_not_finite)
 	static const float odd[] = { NAN, INFINITY, -INFINITY };
 	struct te_adamw *opt = make(NULL);
 	float *g = malloc(n * sizeof(*g)), *w[2], *m[2], *v[2];
-	struct te_adamw_stats s;
+	struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 
 	DO(te_adamw_set_lr(opt, st, 0.01f));
 	put_grads(g, 1);
@@ -253,7 +254,7 @@ START_TEST(resumes_bit_for_bit)
 	struct te_adamw *opt = make(NULL), *again;
 	size_t nstate = te_adamw_state_nbytes();
 	void *state = malloc(nstate);
-	struct te_adamw_stats s;
+	struct te_adamw_stats s = TE_ADAMW_STATS_INIT;
 
 	DO(te_adamw_set_lr(opt, st, 0.02f));
 	for (int i = 0; i < 3; i++) {
@@ -441,7 +442,7 @@ END_TEST
 static int build_all(struct te_ctx **ret_ctx, struct te_seq **ret_seq, struct te_op **ret_op,
 		     struct te_adamw **ret_opt)
 {
-	struct te_bias_attrs ba = { 7 };
+	struct te_bias_attrs ba = TE_ATTRS(bias, 7);
 	int r;
 
 	r = tt_ctx_new(ret_ctx);

@@ -367,8 +367,8 @@ END_TEST
 START_TEST(allocates_nothing_when_running_and_reports_its_peak)
 {
 	const char *recipe = recipes[_i];
-	struct te_mem_info before = { .size = sizeof(before) }, made = before, after = before;
-	struct te_plan_memory mem = { .size = sizeof(mem) };
+	struct te_mem_info before = TE_MEM_INFO_INIT, made = before, after = before;
+	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
 	struct model_shape m = gpt_drop;
 	struct te_seq *seq;
 	struct te_plan *p;
@@ -483,8 +483,8 @@ END_TEST
 
 START_TEST(plans_without_memory_when_asked)
 {
-	struct te_mem_info before = { .size = sizeof(before) }, after = before;
-	struct te_plan_memory mem = { .size = sizeof(mem) }, real = mem;
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = before;
+	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT, real = mem;
 	struct te_seq *seq = model_create(ctx, &llama, 3);
 	struct te_plan *p;
 
@@ -567,7 +567,8 @@ END_TEST
 /* ten linear ops */
 static struct te_seq *linears(void)
 {
-	const struct te_linear_attrs attrs = { .in = 16, .out = 16, .init_std = 0.1f };
+	const struct te_linear_attrs attrs = TE_ATTRS(linear, .in = 16, .out = 16,
+						      .init_std = 0.1f);
 	struct te_seq *seq;
 	struct te_op *op;
 	char name[8];
@@ -961,7 +962,7 @@ START_TEST(refuses_bad_options)
 	recipe = (struct te_recipe)TE_RECIPE_INIT;
 	recipe.size = 0;
 	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
-	tt_said("te_plan_create: recipe: size is 0");
+	tt_said("te_plan_create: struct te_recipe says that it has 0 bytes");
 	recipe = (struct te_recipe)TE_RECIPE_INIT;
 	recipe.kind = (enum te_recipe_kind)99;
 	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
@@ -1004,7 +1005,7 @@ static const struct {
 
 START_TEST(refuses_absurd_shapes)
 {
-	struct te_embedding_attrs e = { 2, absurd[_i].width, 0, 0.1f };
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 2, absurd[_i].width, 0, 0.1f);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_seq *seq;
 	struct te_op *emb, *add;
@@ -1075,8 +1076,8 @@ END_TEST
 
 static int plan_once(void)
 {
-	struct te_embedding_attrs ea = { 16, 16, 0, 1 };
-	struct te_linear_attrs la = { 16, 16, 1, 0, NULL };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1);
+	struct te_linear_attrs la = TE_ATTRS(linear, 16, 16, 1, 0, NULL);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;
 	struct te_op *e = NULL, *l = NULL;

@@ -27,7 +27,7 @@ static char *nm(int layer, const char *what)
 
 static void branch(struct te_seq *seq, int l, const char *name, const struct model_shape *m)
 {
-	struct te_norm_attrs na = { m->width, 1e-5f, 0 };
+	struct te_norm_attrs na = TE_ATTRS(norm, m->width, 1e-5f, 0);
 	struct te_op *op;
 
 	DO(te_op_fork(nm(l, name), &op));
@@ -42,8 +42,8 @@ static void branch(struct te_seq *seq, int l, const char *name, const struct mod
 static void linear(struct te_seq *seq, int l, const char *name, int64_t in, int64_t out,
 		   const struct model_shape *m)
 {
-	struct te_linear_attrs la = { in, out, 0.08f, 0, NULL };
-	struct te_bias_attrs ba = { out };
+	struct te_linear_attrs la = TE_ATTRS(linear, in, out, 0.08f, 0, NULL);
+	struct te_bias_attrs ba = TE_ATTRS(bias, out);
 	struct te_op *op;
 
 	DO(te_op_linear(&la, nm(l, name), &op));
@@ -57,7 +57,7 @@ static void linear(struct te_seq *seq, int l, const char *name, int64_t in, int6
 static void join(struct te_seq *seq, int l, const char *name, const char *from,
 		 const struct model_shape *m)
 {
-	struct te_dropout_attrs da = { m->dropout };
+	struct te_dropout_attrs da = TE_ATTRS(dropout, m->dropout);
 	struct te_op *op;
 
 	if (m->dropout > 0) {
@@ -71,9 +71,9 @@ static void join(struct te_seq *seq, int l, const char *name, const char *from,
 static void layer(struct te_seq *seq, int l, const struct model_shape *m)
 {
 	int hd = (int)m->width / m->nheads;
-	struct te_rope_attrs ra = { m->nheads, m->nkv, hd, 10000.0f };
-	struct te_attention_attrs aa = { m->nheads, m->nkv, hd, 0, m->dropout };
-	struct te_act_attrs act = { m->llama ? TE_ACT_SILU : TE_ACT_GELU, m->llama };
+	struct te_rope_attrs ra = TE_ATTRS(rope, m->nheads, m->nkv, hd, 10000.0f);
+	struct te_attention_attrs aa = TE_ATTRS(attention, m->nheads, m->nkv, hd, 0, m->dropout);
+	struct te_act_attrs act = TE_ATTRS(act, m->llama ? TE_ACT_SILU : TE_ACT_GELU, m->llama);
 	int64_t f = 2 * m->width;
 	struct te_op *op;
 
@@ -97,10 +97,11 @@ static void layer(struct te_seq *seq, int l, const struct model_shape *m)
 
 struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed)
 {
-	struct te_embedding_attrs ea = { m->vocab, m->width, m->llama ? 0 : m->seqlen, 0.3f };
-	struct te_norm_attrs na = { m->width, 1e-5f, 0 };
-	struct te_linear_attrs ha = { m->width, m->vocab, 0.08f, 1, NULL };
-	struct te_cross_entropy_attrs ca = { m->vocab, -100, 1.0f };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, m->vocab, m->width,
+						m->llama ? 0 : m->seqlen, 0.3f);
+	struct te_norm_attrs na = TE_ATTRS(norm, m->width, 1e-5f, 0);
+	struct te_linear_attrs ha = TE_ATTRS(linear, m->width, m->vocab, 0.08f, 1, NULL);
+	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, m->vocab, -100, 1.0f);
 	struct te_seq *seq;
 	struct te_op *op, *emb;
 

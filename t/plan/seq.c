@@ -56,7 +56,7 @@ static struct te_op *add_op(const char *name)
 
 static struct te_op *embedding(const char *name, int64_t vocab, int64_t width)
 {
-	struct te_embedding_attrs a = { vocab, width, 0, 0.5f };
+	struct te_embedding_attrs a = TE_ATTRS(embedding, vocab, width, 0, 0.5f);
 	struct te_op *op;
 
 	ck_assert_int_eq(te_op_embedding(&a, name, &op), 0);
@@ -65,7 +65,7 @@ static struct te_op *embedding(const char *name, int64_t vocab, int64_t width)
 
 static struct te_op *linear(const char *name, int64_t in, int64_t out, struct te_op *tied)
 {
-	struct te_linear_attrs a = { in, out, 0.02f, 0, tied };
+	struct te_linear_attrs a = TE_ATTRS(linear, in, out, 0.02f, 0, tied);
 	struct te_op *op;
 
 	ck_assert_int_eq(te_op_linear(&a, name, &op), 0);
@@ -226,7 +226,7 @@ END_TEST
 
 START_TEST(lays_weights_out_flat_and_zero_padded)
 {
-	struct te_weight_info w[2] = { { .size = sizeof(w[0]) }, { .size = sizeof(w[0]) } };
+	struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
 	float *all;
 	int64_t n;
 
@@ -259,7 +259,7 @@ END_TEST
 
 START_TEST(draws_normal_weights_by_seed)
 {
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	double sum = 0, sq = 0;
 	int n = 200 * 100;
 	float *a = malloc((size_t)n * sizeof(*a)), *b = malloc((size_t)n * sizeof(*b));
@@ -426,7 +426,7 @@ END_TEST
 
 static int build_once(void)
 {
-	struct te_embedding_attrs ea = { 4, 4, 0, 1 };
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 4, 4, 0, 1);
 	struct te_ctx *c = NULL;
 	struct te_seq *s = NULL;
 	struct te_op *op = NULL;
@@ -456,9 +456,9 @@ END_TEST
 START_TEST(is_planned_before_it_has_memory)
 {
 	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
-	struct te_plan_memory pm = { .size = sizeof(pm) }, real = { .size = sizeof(real) };
+	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT, real = TE_PLAN_MEMORY_INIT;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
-	struct te_weight_info w = { .size = sizeof(w) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	struct te_adamw *opt = NULL;
 	struct te_plan *plan;
 	uint64_t adamw;

@@ -66,7 +66,7 @@ static struct te_plan_opts plan_opts(const struct te_recipe *recipe)
 static int helpers(void)
 {
 	struct te_plan_opts o = plan_opts(&made.fp8);
-	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_adamw *adamw = NULL;
 	struct te_plan *plan = NULL;
 	uint64_t seed, offset;
@@ -200,7 +200,7 @@ END_TEST
 /* the thread that captures is told, as before */
 START_TEST(the_capturing_thread_is_refused)
 {
-	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_recording *rec;
 	struct te_stream *s;
 	uint64_t seed, offset;
@@ -221,7 +221,7 @@ END_TEST
 /* of streams that do not capture, and of those that do from before the capture */
 START_TEST(helpers_see_what_was_queued_before)
 {
-	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_recording *rec;
 	struct te_stream *s;
 	struct other o;
@@ -261,7 +261,7 @@ static int wrong_in_child(struct te_stream *s, struct te_event *e, struct te_rec
 {
 	struct te_mem_info mem = TE_MEM_INFO_INIT;
 	struct te_device_info dev = TE_DEVICE_INFO_INIT;
-	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	struct te_plan_opts o = plan_opts(&made.fp32);
 	struct te_adamw *adamw;
 	struct te_tensor *t2;

@@ -441,7 +441,8 @@ START_TEST(invalid_options_are_refused)
 	o.scaling = TE_SCALING_TENSOR;
 	o.size = 0;
 	REFUSED(te_tensor_create(ctx, TE_DTYPE_FP32, 2, shape, &o, &t), -EINVAL,
-		"te_tensor_create: opts is not initialised by TE_TENSOR_OPTS_INIT");
+		"te_tensor_create: struct te_tensor_opts says that it has 0 bytes: initialise it "
+		"by TE_TENSOR_OPTS_INIT");
 }
 END_TEST
 

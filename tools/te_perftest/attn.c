@@ -113,10 +113,10 @@ static double element(const struct attn *t, const uint8_t *p, int64_t i)
 
 static int make_seq(struct attn *t)
 {
-	const struct te_attention_attrs a = { .nheads = (int32_t)t->heads,
+	const struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)t->heads,
 					      .nkv = (int32_t)t->kv_heads,
 					      .head_dim = (int32_t)t->head_dim,
-					      .scale = t->scale };
+					      .scale = t->scale);
 	struct te_op *op = NULL;
 	int r = te_seq_create(t->b->ctx, &t->seq);
 

@@ -77,8 +77,9 @@ static uint16_t *normal_bf16(struct bench *b, size_t n)
 
 static int make_op(const struct op_bench *n, struct te_op **ret)
 {
-	const struct te_norm_attrs norm = { .width = n->cols, .eps = EPS };
-	const struct te_act_attrs act = { .act = n->op == GELU ? TE_ACT_GELU : TE_ACT_SILU };
+	const struct te_norm_attrs norm = TE_ATTRS(norm, .width = n->cols, .eps = EPS);
+	const struct te_act_attrs act = TE_ATTRS(act,
+						 .act = n->op == GELU ? TE_ACT_GELU : TE_ACT_SILU);
 
 	switch (n->op) {
 	case LAYERNORM:
@@ -103,7 +104,7 @@ static int make_seq(struct op_bench *n)
 	if (r >= 0)
 		r = te_seq_init(n->seq, 1);
 	for (int i = 0; r >= 0 && i < te_seq_nweights(n->seq); i++) {
-		struct te_weight_info w = { .size = sizeof(w) };
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
 		r = te_seq_weight(n->seq, i, &w);
 		if (r >= 0)

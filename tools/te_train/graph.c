@@ -155,12 +155,13 @@ int step_graph_part(const struct step_graph *g, struct te_seq *seq, int32_t part
 static int make_callable(const struct step_graph *g, int32_t part, uint32_t flags,
 			 struct te_callable *ret_c, uint64_t *own_nbytes)
 {
-	struct te_plan_memory pm = { .size = sizeof(pm) };
+	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan *plan = NULL;
 	char at[32], name[48];
 	const char *from = g->nparts > 1 ? model_cut(&g->cfg, part, at) : "all";
 	int r = step_graph_part(g, g->seq, part, TE_PLAN_EXTERNAL | flags, &plan);
 
+	*ret_c = (struct te_callable)TE_CALLABLE_INIT;
 	snprintf(name, sizeof(name), "the part from %s", from ? from : "embed");
 	if (r >= 0)
 		r = te_plan_memory(plan, &pm);

@@ -53,7 +53,7 @@ static int forward_nbytes(const struct mem_run *run, int64_t B, int64_t T, const
 /* weights, copies and quantizers, which all plans share */
 static int shared(const struct mem_run *run, struct mem *m)
 {
-	struct te_plan_memory pm = { .size = sizeof(pm) };
+	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
@@ -90,7 +90,7 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
-	struct te_plan_memory eval = { .size = sizeof(eval) };
+	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
 	struct step_memory step = { 0 };
 	int r = step_graph_measure(run->graph, run->model->seq, B, &step);
 
@@ -108,7 +108,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 {
 	const size_t work = te_ctx_workspace_nbytes(te_seq_ctx(run->model->seq));
-	struct te_plan_memory sample = { .size = sizeof(sample) };
+	struct te_plan_memory sample = TE_PLAN_MEMORY_INIT;
 	uint64_t eval = 0, later, held;
 	struct mem m = { 0 };
 	int r = shared(run, &m);

@@ -52,21 +52,21 @@ static struct te_op *append(struct builder *b, int r, struct te_op *op)
 
 static void linear(struct builder *b, int64_t in, int64_t out, double std, const char *name)
 {
-	struct te_linear_attrs a = { .in = in, .out = out, .init_std = (float)std };
+	struct te_linear_attrs a = TE_ATTRS(linear, .in = in, .out = out, .init_std = (float)std);
 
 	APPEND(b, te_op_linear, &a, name);
 }
 
 static void bias(struct builder *b, int64_t width, const char *name)
 {
-	struct te_bias_attrs a = { .width = width };
+	struct te_bias_attrs a = TE_ATTRS(bias, .width = width);
 
 	APPEND(b, te_op_bias, &a, name);
 }
 
 static void dropout(struct builder *b, double p, const char *name)
 {
-	struct te_dropout_attrs a = { .p = (float)p };
+	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = (float)p);
 
 	if (p > 0)
 		APPEND(b, te_op_dropout, &a, name);
@@ -74,7 +74,7 @@ static void dropout(struct builder *b, double p, const char *name)
 
 static void norm(struct builder *b, const struct config *c, const char *name)
 {
-	struct te_norm_attrs a = { .width = c->width, .eps = (float)c->eps };
+	struct te_norm_attrs a = TE_ATTRS(norm, .width = c->width, .eps = (float)c->eps);
 
 	if (c->family == FAMILY_GPT2)
 		APPEND(b, te_op_layernorm, &a, name);
@@ -100,31 +100,27 @@ static void add_from(struct builder *b, const char *name, const char *channel)
 
 static void attention(struct builder *b, const struct config *c, const char *name)
 {
-	struct te_attention_attrs a = {
-		.nheads = (int32_t)c->heads,
+	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.dropout = (float)c->drop_attn,
-	};
+		.dropout = (float)c->drop_attn);
 
 	APPEND(b, te_op_attention, &a, name);
 }
 
 static void rope(struct builder *b, const struct config *c, const char *name)
 {
-	struct te_rope_attrs a = {
-		.nheads = (int32_t)c->heads,
+	struct te_rope_attrs a = TE_ATTRS(rope, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.theta = (float)c->rope_theta,
-	};
+		.theta = (float)c->rope_theta);
 
 	APPEND(b, te_op_rope, &a, name);
 }
 
 static void activation(struct builder *b, const struct config *c, int gated, const char *name)
 {
-	struct te_act_attrs a = { .act = c->act, .gated = gated };
+	struct te_act_attrs a = TE_ATTRS(act, .act = c->act, .gated = gated);
 
 	APPEND(b, te_op_activation, &a, name);
 }
@@ -175,23 +171,17 @@ static void layer(struct builder *b, const struct config *c, int i)
 static void build(struct builder *b, const struct model *m, int64_t accum)
 {
 	const struct config *c = &m->cfg;
-	struct te_embedding_attrs ea = {
-		.vocab = m->vocab_padded,
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, .vocab = m->vocab_padded,
 		.width = c->width,
 		.max_pos = c->family == FAMILY_GPT2 ? c->max_pos : 0,
-		.init_std = (float)c->init_std,
-	};
-	struct te_linear_attrs ha = {
-		.in = c->width,
+		.init_std = (float)c->init_std);
+	struct te_linear_attrs ha = TE_ATTRS(linear, .in = c->width,
 		.out = m->vocab_padded,
 		.init_std = (float)c->init_std,
-		.keep_hp = 1,
-	};
-	struct te_cross_entropy_attrs la = {
-		.nclasses = c->vocab,
+		.keep_hp = 1);
+	struct te_cross_entropy_attrs la = TE_ATTRS(cross_entropy, .nclasses = c->vocab,
 		.ignore_index = IGNORED_TARGET,
-		.grad_scale = 1.0f / (float)accum,
-	};
+		.grad_scale = 1.0f / (float)accum);
 	struct te_op *op;
 
 	op = APPEND(b, te_op_embedding, &ea, "embed");
@@ -215,7 +205,7 @@ static int clear_padding(const struct model *m, const char *name)
 	int r = 0;
 
 	for (int i = 0; i < te_seq_nweights(m->seq) && r >= 0; i++) {
-		struct te_weight_info w = { .size = sizeof(w) };
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 		size_t row = (size_t)m->cfg.width * sizeof(float);
 
 		r = te_seq_weight(m->seq, i, &w);
@@ -233,7 +223,7 @@ static int64_t count_params(const struct model *m)
 	int64_t n = 0;
 
 	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
-		struct te_weight_info w = { .size = sizeof(w) };
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
 		if (te_seq_weight(m->seq, i, &w) >= 0)
 			n += te_tensor_nelems(w.master);

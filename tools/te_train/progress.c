@@ -58,7 +58,7 @@ static double peak_flops(const struct trainer *t)
 
 static uint64_t memory_nbytes(const struct trainer *t)
 {
-	struct te_mem_info info = { .size = sizeof(info) };
+	struct te_mem_info info = TE_MEM_INFO_INIT;
 
 	return te_ctx_mem_info(t->ctx, &info) < 0 ? 0 : info.measured_nbytes;
 }
@@ -231,7 +231,7 @@ static double text_bits(const struct trainer *t, double nats)
 
 int progress_eval(struct trainer *t)
 {
-	struct te_adamw_stats stats = { .size = sizeof(stats) };
+	struct te_adamw_stats stats = TE_ADAMW_STATS_INIT;
 	int bytes = data_is_bytes(t->data);
 	struct record rec;
 	char unit[48] = "";

@@ -57,7 +57,7 @@ static int each_slice(const struct model *m, slice_fn fn, void *arg)
 	int r = STATUS_OK;
 
 	for (int i = 0; i < te_seq_nweights(m->seq) && !r; i++) {
-		struct te_weight_info w = { .size = sizeof(w) };
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 		int te = te_seq_weight(m->seq, i, &w), found = 0;
 
 		if (te < 0)

@@ -1,13 +1,12 @@
 /* simd.c - which version of a function calls take, see simd.h. */
 #include "config.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 
 #include "kernels/simd.h"
 #include "libtecore/base/base.h"
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static enum te__simd level;
+static _Atomic int known; /* a level + 1 */
 
 static enum te__simd widest(void)
 {
@@ -23,17 +22,21 @@ static enum te__simd widest(void)
 #endif
 }
 
-static void init(void)
+static enum te__simd choose(void)
 {
+	const enum te__simd level = widest();
 	const int most = te__param_enum(TE_PARAM_HOST_SIMD) - 1; /* below 0: auto */
 
-	level = widest();
-	if (most >= 0 && most < (int)level)
-		level = (enum te__simd)most;
+	return most >= 0 && most < (int)level ? (enum te__simd)most : level;
 }
 
 enum te__simd te__simd(void)
 {
-	pthread_once(&once, init);
-	return level;
+	int level = atomic_load_explicit(&known, memory_order_relaxed);
+
+	if (!level) { /* every thread chooses the same */
+		level = (int)choose() + 1;
+		atomic_store_explicit(&known, level, memory_order_relaxed);
+	}
+	return (enum te__simd)(level - 1);
 }

@@ -10,6 +10,10 @@
 #define TE__H_MR 8
 #define TE__H_NR 32
 
+/* of arrays that loops go through in vectors */
+#define TE__H_ALIGNED _Alignas(64)
+#define TE__H_ALIGNED_TO(p) __builtin_assume_aligned(p, 64)
+
 /* element (r, j) is at p[r * rs + j * cs] */
 struct te__h_rows {
 	const float *p;

@@ -24,6 +24,13 @@
 #define NR TE__H_NR
 #define LANES 16
 
+/*
+ * LANES numbers. Macros take them, because functions without AVX-512 pass such vectors in another
+ * way.
+ */
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
 /* what both passes share; channels are padded to dp, a multiple of NR, with zeros */
 struct shape {
 	int64_t T, row, orow, ntiles;
@@ -50,15 +57,31 @@ static int64_t grain(const struct shape *s)
 	return 1 + 200000 / (TILE * s->T * s->d);
 }
 
-/* a tile: n rows, stride elements apart, then rows of zeros */
-static void load_tile(const struct shape *s, float *ret, const void *x, int64_t at, int64_t stride,
-		      int64_t n)
+/* n rows of d numbers, a multiple of LANES: faster than calls of memcpy() */
+TE__SIMD_BODY void copy_rows_body(float *ret, int64_t rstride, const float *x, int64_t xstride,
+				  int64_t n, int64_t d)
 {
-	for (int64_t r = 0; r < n; r++) {
-		te__h_load(s->dtype, x, at + r * stride, s->d, ret + r * s->dp);
-		memset(ret + r * s->dp + s->d, 0, (size_t)(s->dp - s->d) * sizeof(*ret));
+	for (int64_t r = 0; r < n; r++, ret += rstride, x += xstride)
+		for (int64_t c = 0; c < d; c += LANES)
+			*(vec *)(ret + c) = *(const vec *)(x + c);
+}
+static TE__SIMD(void, copy_rows,
+		(float *ret, int64_t rstride, const float *x, int64_t xstride, int64_t n,
+		 int64_t d),
+		(ret, rstride, x, xstride, n, d))
+
+	/* a tile: n rows, stride elements apart, then rows of zeros */
+	static void load_tile(const struct shape *s, float *ret, const void *x, int64_t at,
+			      int64_t stride, int64_t n)
+{
+	if (n < TILE || s->d < s->dp)
+		memset(ret, 0, (size_t)(TILE * s->dp) * sizeof(*ret));
+	if (s->dtype == TE_DTYPE_FP32 && s->d % LANES == 0) {
+		copy_rows(ret, s->dp, (const float *)x + at, stride, n, s->d);
+		return;
 	}
-	memset(ret + n * s->dp, 0, (size_t)((TILE - n) * s->dp) * sizeof(*ret));
+	for (int64_t r = 0; r < n; r++)
+		te__h_load(s->dtype, x, at + r * stride, s->d, ret + r * s->dp);
 }
 
 /* the transpose, as columns of te__h_micro(): NR rows of the tile after each other */
@@ -131,27 +154,47 @@ struct online {
 	double l[MR]; /* the sum of e^(score - m) */
 };
 
-/* in halves, which compilers vectorize */
-TE__SIMD_BODY float lanes_max(float *v)
-{
-	for (int k = 0; k < 8; k++)
-		v[k] = v[k + 8] > v[k] ? v[k + 8] : v[k];
-	for (int k = 0; k < 4; k++)
-		v[k] = v[k + 4] > v[k] ? v[k + 4] : v[k];
-	for (int k = 0; k < 2; k++)
-		v[k] = v[k + 2] > v[k] ? v[k + 2] : v[k];
-	return v[1] > v[0] ? v[1] : v[0];
-}
+#ifdef __clang__
+#define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#else
+#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (ivec){ __VA_ARGS__ })
+#endif
+#define LANE_NUMBERS ((ivec){ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 })
+#define SELECT(mask, x, y) ((vec)(((mask) & (ivec)(x)) | (~(mask) & (ivec)(y))))
+/* the vector at p, after lanes from n on became 0 */
+#define CLEAR_FROM(p, n) (*(vec *)(p) = (vec)((LANE_NUMBERS < (n)) & *(ivec *)(p)))
+#define ADD(x, y) ((x) + (y))
+#define MAX(x, y) SELECT((y) > (x), y, x)
 
-TE__SIMD_BODY float lanes_sum(float *v)
+/* lanes 0 to 7 of x and y with lanes 8 to 15; then the same with vectors of shorter rows */
+#define FOLD8(op, x, y)                                                           \
+	op(SHUFFLE(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23), \
+	   SHUFFLE(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+#define FOLD4(op, x, y)                                                             \
+	op(SHUFFLE(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27), \
+	   SHUFFLE(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31))
+#define FOLD2(op, x, y)                                                             \
+	op(SHUFFLE(x, y, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29), \
+	   SHUFFLE(x, y, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31))
+#define FOLD1(op, x)                                                            \
+	op(SHUFFLE(x, x, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14), \
+	   SHUFFLE(x, x, 1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15))
+
+/* ret[r] = op of the lanes of v[r], r < MR, in halves */
+#define FOLD_ROWS(op, v, ret)                                                     \
+	do {                                                                      \
+		const vec f0 = FOLD8(op, v[0], v[1]), f1 = FOLD8(op, v[2], v[3]); \
+		const vec f2 = FOLD8(op, v[4], v[5]), f3 = FOLD8(op, v[6], v[7]); \
+		const vec f01 = FOLD4(op, f0, f1), f23 = FOLD4(op, f2, f3);       \
+		const vec f = FOLD2(op, f01, f23), all = FOLD1(op, f);            \
+                                                                                  \
+		memcpy(ret, &all, MR * sizeof(*(ret)));                           \
+	} while (0)
+
+/* the end of the keys of MR queries, of which the first one has n, in chunks of LANES */
+TE__SIMD_BODY int32_t keys_end(int64_t n)
 {
-	for (int k = 0; k < 8; k++)
-		v[k] += v[k + 8];
-	for (int k = 0; k < 4; k++)
-		v[k] += v[k + 4];
-	for (int k = 0; k < 2; k++)
-		v[k] += v[k + 2];
-	return v[0] + v[1];
+	return (int32_t)te__h_min((n + MR - 1 + LANES - 1) / LANES * LANES, TILE);
 }
 
 /*
@@ -161,45 +204,45 @@ TE__SIMD_BODY float lanes_sum(float *v)
 TE__SIMD_BODY void soften_body(float *restrict v, int64_t n, float scale, struct online *o,
 			       float *restrict acc, int64_t dp)
 {
-	float lane[LANES], m[MR], shrink[MR];
+	const int32_t end = keys_end(n);
+	float m[MR], l[MR], shrink[MR];
+	vec lanes[MR];
 
 	for (int r = 0; r < MR; r++) {
-		float *x = v + r * TILE;
+		const int32_t nkeys = (int32_t)n + r;
+		vec most = o->m[r] + (vec){ 0 };
 
-		for (int k = 0; k < TILE; k++)
-			x[k] *= scale;
-		for (int64_t k = n + r; k < TILE; k++)
-			x[k] = -INFINITY;
-		for (int k = 0; k < LANES; k++)
-			lane[k] = o->m[r];
-		for (int i = 0; i < TILE; i += LANES)
-			for (int k = 0; k < LANES; k++)
-				lane[k] = x[i + k] > lane[k] ? x[i + k] : lane[k];
-		m[r] = lanes_max(lane);
+		for (int32_t i = 0; i < end; i += LANES) {
+			vec *x = (vec *)(v + r * TILE + i);
+			const vec s = *x * scale, none = -INFINITY + (vec){ 0 };
+
+			*x = SELECT(LANE_NUMBERS < nkeys - i, s, none);
+			most = MAX(most, *x);
+		}
+		lanes[r] = most;
 	}
+	FOLD_ROWS(MAX, lanes, m);
 	for (int r = 0; r < MR; r++) {
-		const float e = te__expf(o->m[r] - m[r]);
-
 		/* equal also if both are -inf, whose difference is NaN */
-		shrink[r] = o->m[r] == m[r] ? 1.0f : e;
+		shrink[r] = o->m[r] == m[r] ? 0.0f : o->m[r] - m[r];
 		o->m[r] = m[r];
 	}
+	te__h_exp(shrink, 0.0f, MR);
 	for (int r = 0; r < MR; r++) {
-		float *x = v + r * TILE, *y = acc + r * dp;
+		const int32_t nkeys = (int32_t)n + r;
+		float *x = TE__H_ALIGNED_TO(v + r * TILE), *y = TE__H_ALIGNED_TO(acc + r * dp);
 
-		for (int k = 0; k < TILE; k++)
+		for (int32_t k = 0; k < end; k++)
 			x[k] = te__expf(x[k] - m[r]);
-		for (int64_t k = n + r; k < TILE; k++)
-			x[k] = 0.0f;
-		for (int k = 0; k < LANES; k++)
-			lane[k] = 0.0f;
-		for (int i = 0; i < TILE; i += LANES)
-			for (int k = 0; k < LANES; k++)
-				lane[k] += x[i + k];
-		o->l[r] = o->l[r] * (double)shrink[r] + (double)lanes_sum(lane);
+		lanes[r] = (vec){ 0 };
+		for (int32_t i = 0; i < end; i += LANES)
+			lanes[r] += CLEAR_FROM(x + i, nkeys - i);
 		for (int64_t c = 0; c < dp; c++)
 			y[c] *= shrink[r];
 	}
+	FOLD_ROWS(ADD, lanes, l);
+	for (int r = 0; r < MR; r++)
+		o->l[r] = o->l[r] * (double)shrink[r] + (double)l[r];
 }
 static TE__SIMD(void, soften,
 		(float *v, int64_t n, float scale, struct online *o, float *acc, int64_t dp),
@@ -217,13 +260,14 @@ static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, 
 	/* keys of this tile before the first query; then, on the diagonal, those up to each */
 	const int64_t n = te__h_min(q0 + i0 - k0, TILE);
 	const int corner = n < TILE;
-	float p[MR * TILE] = { 0 }, f[TILE];
+	TE__H_ALIGNED float p[MR * TILE];
+	float f[TILE];
 
 	dots(s, p, q + i0 * s->dp, kt, corner ? n + MR : n);
 	soften(p, n + 1, s->scale, &o[i0 / MR], acc + i0 * s->dp, s->dp);
 	for (int r = 0; r < MR && s->threshold; r++) {
 		keep(s, f, bh, q0 + i0 + r, k0);
-		for (int k = 0; k < TILE; k++)
+		for (int64_t k = 0; k < te__h_min(n + MR, TILE); k++)
 			p[r * TILE + k] *= f[k];
 	}
 	add_keys(s, acc + i0 * s->dp, p, v, n, corner);
@@ -233,7 +277,7 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 {
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t at = b * s->T * s->row, nq = te__h_min(TILE, s->T - q0);
-	float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
+	TE__H_ALIGNED float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
 	struct online o[TILE / MR];
 
 	load_tile(s, q, a->qkv, at + q0 * s->row + h * s->d, s->row, nq);
@@ -257,8 +301,7 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 		const float inv = (float)(1.0 / l);
 
 		a->lse[bh * s->T + q0 + i] = (float)(o[i / MR].m[i % MR] + log(l));
-		for (int c = 0; c < s->d; c++)
-			acc[i * s->dp + c] *= inv;
+		te__h_scale_by(acc + i * s->dp, inv, s->d);
 		te__h_store(s->dtype, a->out, (b * s->T + q0 + i) * s->orow + h * s->d, s->d,
 			    acc + i * s->dp);
 	}
@@ -315,27 +358,34 @@ void te__h_attn_bwd_pre(const struct te_k_attn_bwd *a)
 }
 
 /*
- * Of MR queries: scores p, before scaling, become probabilities, and products dp become gradients
+ * Of MR queries: scores, before scaling, become probabilities, and products grads become gradients
  * of scaled scores. Row r has n + r keys, at most TILE; the others get 0. With factors f [MR, TILE]
  * the probabilities are those after dropout.
  */
-TE__SIMD_BODY void soften_bwd_body(float *restrict p, float *restrict dp, int64_t n, float scale,
-				   const float *lse, const float *delta, const float *restrict f)
+TE__SIMD_BODY void soften_bwd_body(float *restrict scores, float *restrict grads, int64_t n,
+				   float scale, const float *lse, const float *delta,
+				   const float *restrict f)
 {
-	for (int r = 0; r < MR; r++, p += TILE, dp += TILE) {
-		const int32_t nkeys = (int32_t)(n + r < TILE ? n + r : TILE);
-		const float most = lse[r], less = delta[r];
+	const int32_t end = keys_end(n);
 
-		for (int32_t k = 0; k < TILE; k++)
-			p[k] = te__expf(p[k] * scale - most);
-		for (int32_t k = 0; k < TILE && f; k++)
+	for (int r = 0; r < MR; r++) {
+		const int32_t nkeys = (int32_t)n + r;
+		const float most = lse[r], less = delta[r];
+		float *p = TE__H_ALIGNED_TO(scores + r * TILE);
+		float *dp = TE__H_ALIGNED_TO(grads + r * TILE);
+
+		for (int32_t k = 0; k < end && f; k++)
 			dp[k] *= f[r * TILE + k];
-		for (int32_t k = 0; k < TILE; k++)
+		for (int32_t k = 0; k < end; k++) {
+			p[k] = te__expf(p[k] * scale - most);
 			dp[k] = p[k] * (dp[k] - less);
-		for (int32_t k = 0; k < TILE && f; k++)
+		}
+		for (int32_t k = 0; k < end && f; k++)
 			p[k] *= f[r * TILE + k];
-		for (int32_t k = nkeys; k < TILE; k++)
-			p[k] = dp[k] = 0.0f;
+		for (int32_t i = 0; i < end; i += LANES) {
+			CLEAR_FROM(p + i, nkeys - i);
+			CLEAR_FROM(dp + i, nkeys - i);
+		}
 	}
 }
 static TE__SIMD(void, soften_bwd,
@@ -370,11 +420,9 @@ static TE__SIMD(void, soften_bwd,
 static void store_tile(const struct shape *s, void *to, int64_t at, int64_t n, float *x,
 		       float scale)
 {
-	for (int64_t r = 0; r < n; r++) {
-		for (int c = 0; c < s->d; c++)
-			x[r * s->dp + c] *= scale;
+	te__h_scale_by(x, scale, n * s->dp);
+	for (int64_t r = 0; r < n; r++)
 		te__h_store(s->dtype, to, at + r * s->row, s->d, x + r * s->dp);
-	}
 }
 
 static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0)
@@ -384,9 +432,8 @@ static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0)
 	const int64_t nk = te__h_min(TILE, s->T - k0);
 	const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
 	const int64_t vat = kat + (int64_t)s->nkv * s->d;
-	float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
-	float dk[TILE * MAXD], dv[TILE * MAXD];
-	float p[TILE * TILE] = { 0 }, ds[TILE * TILE] = { 0 };
+	TE__H_ALIGNED float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
+	TE__H_ALIGNED float dk[TILE * MAXD], dv[TILE * MAXD], p[TILE * TILE], ds[TILE * TILE];
 
 	memset(dk, 0, (size_t)(TILE * s->dp) * sizeof(*dk));
 	memset(dv, 0, (size_t)(TILE * s->dp) * sizeof(*dv));
@@ -434,8 +481,8 @@ static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0)
 	const struct shape *s = &w->s;
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
-	float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
-	float dq[TILE * MAXD], p[MR * TILE] = { 0 }, ds[MR * TILE] = { 0 };
+	TE__H_ALIGNED float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD];
+	TE__H_ALIGNED float dout[TILE * MAXD], dq[TILE * MAXD], p[MR * TILE], ds[MR * TILE];
 
 	memset(dq, 0, (size_t)(TILE * s->dp) * sizeof(*dq));
 	load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);

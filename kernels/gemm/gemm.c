@@ -59,6 +59,17 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 	}
 }
 
+/* TE__H_NR FP32 rows as columns of a tile, see pack() */
+static void pack_fp32(const struct operand *o, int64_t r0, int64_t k0, int64_t nk, float *buf)
+{
+	const float *x = o->x;
+
+	if (!o->t)
+		te__h_transpose(nk, x + r0 * o->k + k0, o->k, buf);
+	for (int64_t k = 0; k < nk && o->t; k++)
+		memcpy(buf + k * TE__H_NR, x + (k0 + k) * o->rows + r0, TE__H_NR * sizeof(*buf));
+}
+
 /* columns [k0, k0 + nk) of rows [r0, r0 + nr): in place, or decoded into buf before rows of 0 */
 static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
 				 int64_t nk, float *buf)
@@ -89,11 +100,15 @@ static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr
 static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, int64_t nk,
 		 float *buf)
 {
-	float rows[TE__H_NR][KC];
+	TE__H_ALIGNED float rows[TE__H_NR][KC];
 
 	for (int64_t r = 0; r < nr; r += TE__H_NR, buf += KC * TE__H_NR) {
 		const int64_t n = te__h_min(nr - r, TE__H_NR);
 
+		if (o->dtype == TE_DTYPE_FP32 && n == TE__H_NR) {
+			pack_fp32(o, r0 + r, k0, nk, buf);
+			continue;
+		}
 		for (int64_t k = 0; k < nk && o->t; k++) {
 			load_row(o, k0 + k, r0 + r, n, buf + k * TE__H_NR);
 			memset(buf + k * TE__H_NR + n, 0, (size_t)(TE__H_NR - n) * sizeof(*buf));
@@ -108,20 +123,20 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 }
 
 /* the definition of te__h_micro(), without fused multiply-adds */
-static void micro_ref(int64_t n, struct te__h_rows a, const float *b, float *c, int add)
+static void micro_ref(int64_t n, struct te__h_rows a, const float *b, float *c, int64_t cs, int add)
 {
 	for (int64_t r = 0; r < TE__H_MR; r++) {
 		if (!add)
-			memset(c + r * NC, 0, TE__H_NR * sizeof(*c));
+			memset(c + r * cs, 0, TE__H_NR * sizeof(*c));
 		for (int64_t k = 0; k < n; k++)
 			for (int64_t i = 0; i < TE__H_NR; i++)
-				c[r * NC + i] += a.p[r * a.rs + k * a.cs] * b[k * TE__H_NR + i];
+				c[r * cs + i] += a.p[r * a.rs + k * a.cs] * b[k * TE__H_NR + i];
 	}
 }
 
-/* c [m, n] = or += a b, with rows and columns rounded up to those of micro.h */
+/* c [m, n] = or += a b, with rows, cs apart, and columns rounded up to those of micro.h */
 static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const float *b, float *c,
-		     int add)
+		     int64_t cs, int add)
 {
 	const int how = te__param_enum(TE_PARAM_GEMM_HOST);
 
@@ -131,7 +146,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const
 			cblas_sgemm(CblasRowMajor, a.cs == 1 ? CblasNoTrans : CblasTrans,
 				    CblasNoTrans, (int)m, TE__H_NR, (int)k, 1.0f, a.p,
 				    (int)(a.cs == 1 ? a.rs : a.cs), b, TE__H_NR, add ? 1.0f : 0.0f,
-				    c + j, NC);
+				    c + j, (int)cs);
 			continue;
 		}
 #endif
@@ -139,9 +154,9 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const
 			const struct te__h_rows ai = { a.p + i * a.rs, a.rs, a.cs };
 
 			if (how == TE__GEMM_HOST_REF)
-				micro_ref(k, ai, b, c + i * NC + j, add);
+				micro_ref(k, ai, b, c + i * cs + j, cs, add);
 			else
-				te__h_micro(k, ai, b, TE__H_NR, c + i * NC + j, NC, add);
+				te__h_micro(k, ai, b, TE__H_NR, c + i * cs + j, cs, add);
 		}
 	}
 }
@@ -156,19 +171,19 @@ static void epilogue(const struct te_k_gemm *a, float s, int64_t off, int64_t co
 	{
 		float *v = acc + i0;
 
-		for (int64_t i = 0; i < len; i++)
-			v[i] *= s;
+		if (s != 1.0f)
+			te__h_scale_by(v, s, len);
 		if (a->beta != 0.0f) {
 			te__h_load(a->cdtype, a->c, off + i0, len, t);
-			for (int64_t i = 0; i < len; i++)
-				v[i] += a->beta * t[i];
+			te__h_scale_by(t, a->beta, len);
+			te__h_add_to(v, t, len);
 		}
 		if (a->bias) {
 			te__h_load(a->ddtype, a->bias, col + i0, len, t);
-			for (int64_t i = 0; i < len; i++)
-				v[i] += t[i];
+			te__h_add_to(v, t, len);
 		}
-		te__h_store(a->ddtype, a->d, off + i0, len, v);
+		if (v != (float *)a->d + off + i0)
+			te__h_store(a->ddtype, a->d, off + i0, len, v);
 	}
 }
 
@@ -185,23 +200,28 @@ static void tiles(void *arg, int64_t begin, int64_t end)
 {
 	const struct gemm *g = arg;
 	const struct te_k_gemm *a = g->a;
-	float xbuf[MC * KC], ybuf[NC * KC], acc[MC * NC];
+	TE__H_ALIGNED float xbuf[MC * KC], ybuf[NC * KC], acc[MC * NC];
 	int64_t packed = -1; /* the columns that are in ybuf, with all K */
 
 	for (int64_t t = begin; t < end; t++) {
 		const int64_t m0 = t % g->nrows * g->mc, n0 = t / g->nrows * g->nc;
 		const int64_t m = te__h_min(a->m - m0, g->mc), n = te__h_min(a->n - n0, g->nc);
+		/* FP32 sums are computed in D, unless they would end after it or C is there */
+		const int direct = a->ddtype == TE_DTYPE_FP32 && a->beta == 0.0f &&
+				   m % TE__H_MR == 0 && n % TE__H_NR == 0;
+		const int64_t cs = direct ? a->n : NC;
+		float *c = direct ? (float *)a->d + m0 * a->n + n0 : acc;
 
 		for (int64_t k0 = 0; k0 < a->k; k0 += KC) {
 			const int64_t k = te__h_min(a->k - k0, KC);
 
 			if (packed != n0)
 				pack(&g->y, n0, n, k0, k, ybuf);
-			multiply(m, n, k, rows_of(&g->x, m0, m, k0, k, xbuf), ybuf, acc, k0 > 0);
+			multiply(m, n, k, rows_of(&g->x, m0, m, k0, k, xbuf), ybuf, c, cs, k0 > 0);
 		}
 		packed = a->k <= KC ? n0 : -1;
 		for (int64_t i = 0; i < m; i++)
-			epilogue(a, g->scale, (m0 + i) * a->n + n0, n0, n, acc + i * NC);
+			epilogue(a, g->scale, (m0 + i) * a->n + n0, n0, n, c + i * cs);
 	}
 }
 

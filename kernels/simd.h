@@ -13,7 +13,7 @@
  * same bits: nothing is contracted (configure.ac) and no sum is reordered, so a sum that is to be
  * vectorized adds in lanes, which are part of its definition. A version is called directly and
  * not through an ifunc, so that it works with every libc and sanitizer, and TE_HOST_SIMD can
- * select it.
+ * select it. On processors other than x86-64 there is one version, for arm64 with NEON.
  */
 #ifndef TE__SIMD_H
 #define TE__SIMD_H

@@ -59,6 +59,8 @@ static void spin_until(const _Atomic uint32_t *word, int is, uint32_t value)
 	while ((atomic_load(word) == value) != is && now_ns() < until) {
 #if defined(__x86_64__)
 		__builtin_ia32_pause();
+#elif defined(__aarch64__)
+		__asm__ volatile("yield");
 #endif
 	}
 }

@@ -18,8 +18,15 @@ tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/
 
 tools_te_plot_SOURCES = \
 	tools/te_plot.c
-tools_te_plot_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_plot_LDADD = $(JANSSON_LIBS)
+tools_te_plot_LDADD = tools/libplot_log.la
+
+# for a fuzz target too
+noinst_LTLIBRARIES += tools/libplot_log.la
+tools_libplot_log_la_SOURCES = \
+	tools/plot_log.c \
+	tools/plot_log.h
+tools_libplot_log_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_libplot_log_la_LIBADD = $(JANSSON_LIBS)
 
 # all of te_perftest but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_perftest/libte_perftest.la

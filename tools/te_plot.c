@@ -10,8 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <jansson.h>
-#include <math.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -22,23 +21,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <te/export.h>
 #include <te/version.h>
 
+#include "tools/plot_log.h"
+
 extern char **environ;
-
-struct point {
-	double step, loss;
-};
-
-struct curve {
-	struct point *point;
-	size_t n, room;
-};
 
 struct run {
 	const char *path;
 	char *name; /* in the legend */
-	struct curve train, val;
+	struct plot_log log;
 };
 
 static int fail(int status, const char *fmt, ...) TE_PRINTF(2, 3);
@@ -58,73 +51,17 @@ static int fail(int status, const char *fmt, ...)
 	return status;
 }
 
-static int add(struct curve *c, double step, double loss)
-{
-	/* a resumed run repeats the steps that were logged after the last checkpoint */
-	while (c->n && c->point[c->n - 1].step >= step)
-		c->n--;
-	if (c->n == c->room) {
-		size_t room = c->room ? 2 * c->room : 256;
-		struct point *p = realloc(c->point, room * sizeof(*p));
-
-		if (!p)
-			return fail(1, "out of memory");
-		c->point = p;
-		c->room = room;
-	}
-	c->point[c->n++] = (struct point){ step, loss };
-	return 0;
-}
-
-static int take(struct run *run, const json_t *obj, const char *key, struct curve *c, int line)
-{
-	const json_t *step = json_object_get(obj, "step"), *loss = json_object_get(obj, key);
-
-	if (!loss || json_is_null(loss))
-		return 0;
-	if (!json_is_number(step) || !json_is_number(loss))
-		return fail(2, "%s: line %d: step or %s is not a number", run->path, line, key);
-	return add(c, json_number_value(step), json_number_value(loss));
-}
-
 static int read_log(struct run *run)
 {
-	FILE *f = fopen(run->path, "r");
-	char *text = NULL;
-	size_t room = 0;
-	int line = 0, r = 0;
-	ssize_t n;
+	char why[PLOT_LOG_WHY];
+	const int r = plot_log_read(run->path, &run->log, why);
 
-	if (!f)
-		return fail(2, "%s: %s", run->path, strerror(errno));
-	while (!r && (n = getline(&text, &room, f)) > 0) {
-		json_error_t err;
-		json_t *obj = json_loadb(text, (size_t)n, 0, &err);
-
-		line++;
-		/* a run that was killed while it wrote: what came before is whole */
-		if (!obj && text[n - 1] != '\n' && line > 1) {
-			fprintf(stderr, "te_plot: %s: line %d, the last, is incomplete: ignored\n",
-				run->path, line);
-			break;
-		}
-		if (!json_is_object(obj))
-			r = fail(2, "%s: line %d: not a JSON object", run->path, line);
-		else if (line == 1 && !json_object_get(obj, "te_train"))
-			r = fail(2, "%s: line 1: not the first line of a te_train log", run->path);
-		if (!r)
-			r = take(run, obj, "train_loss_nats", &run->train, line);
-		if (!r)
-			r = take(run, obj, "val_loss_nats", &run->val, line);
-		json_decref(obj);
-	}
-	if (!r && ferror(f))
-		r = fail(2, "%s: %s", run->path, strerror(errno));
-	if (!r && !run->train.n && !run->val.n)
-		r = fail(2, "%s: no losses in this log", run->path);
-	free(text);
-	fclose(f);
-	return r;
+	if (r)
+		return fail(r, "%s: %s", run->path, why);
+	if (run->log.torn)
+		fprintf(stderr, "te_plot: %s: line %" PRIu64 ", the last, is incomplete: ignored\n",
+			run->path, run->log.torn);
+	return 0;
 }
 
 /* the file's name without folder and suffix */
@@ -183,21 +120,21 @@ static void put_commands(FILE *out, const struct run *run, int nruns, const char
 		fputc('\n', out);
 	}
 	for (int i = 0; i < nruns; i++) {
-		put_data(out, i, "train", &run[i].train);
-		put_data(out, i, "val", &run[i].val);
+		put_data(out, i, "train", &run[i].log.train);
+		put_data(out, i, "val", &run[i].log.val);
 	}
 	for (int i = 0; i < nruns; i++) {
 		const char *rgb = colour[i % ncolours];
 		char label[300];
 
-		if (run[i].train.n) {
+		if (run[i].log.train.n) {
 			snprintf(label, sizeof(label), "%s, training", run[i].name);
 			fprintf(out, "%s$train%d using 1:2 with lines lw 1 lc rgb '%s' dt 3 title ",
 				sep, i, rgb);
 			quote(out, label);
 			sep = ", \\\n     ";
 		}
-		if (run[i].val.n) {
+		if (run[i].log.val.n) {
 			snprintf(label, sizeof(label), "%s, validation", run[i].name);
 			fprintf(out,
 				"%s$val%d using 1:2 with linespoints lw 2 pt 7 ps 0.4 "
@@ -443,8 +380,7 @@ int main(int argc, char **argv)
 	target_close(&target);
 	for (int i = 0; i < nruns; i++) {
 		free(run[i].name);
-		free(run[i].train.point);
-		free(run[i].val.point);
+		plot_log_free(&run[i].log);
 	}
 	free(run);
 	return r;

@@ -9,6 +9,7 @@ FUZZ_TARGETS += \
 	t/fuzz/ckpt \
 	t/fuzz/config \
 	t/fuzz/data \
+	t/fuzz/plot_log \
 	t/fuzz/safetensors
 endif
 
@@ -34,6 +35,8 @@ t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
 t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
+t_fuzz_plot_log_SOURCES = t/fuzz/plot_log.c $(FUZZ_COMMON)
+t_fuzz_plot_log_LDADD = tools/libplot_log.la $(FUZZ_LDFLAGS)
 t_fuzz_quant_SOURCES = t/fuzz/quant.c $(FUZZ_COMMON)
 t_fuzz_quant_LDADD = $(FUZZ_LDADD)
 t_fuzz_safetensors_SOURCES = t/fuzz/safetensors.c $(FUZZ_COMMON)

@@ -45,9 +45,11 @@ static size_t kept_nbytes(const struct te_tensor *given, const struct te_op_call
 }
 
 /* where the producer writes that result: there, in the scratch, or nowhere */
-static void *result(void *given, const struct te_op_call *quantize, void *scratch)
+static void *result(void *given, const struct te_op_call *quantize, void *scratch, size_t offset)
 {
-	return given || !te__quantize_keeps_x(quantize->y.quant) ? given : scratch;
+	if (given || !te__quantize_keeps_x(quantize->y.quant))
+		return given;
+	return (char *)scratch + offset;
 }
 
 /* norm or activation, quantize */
@@ -69,7 +71,7 @@ static int norm_quantize(const struct te_fused *f)
 	int r;
 
 	te__ops_norm_fwd(c, &k);
-	k.y = result(k.y, f->part[1], f->ws);
+	k.y = result(k.y, f->part[1], f->ws, 0);
 	r = te__quantize_begin(&z, &k.q);
 	if (r >= 0)
 		r = TE__LAUNCH(c->stream, NORM_FWD, &k);
@@ -84,7 +86,7 @@ static int act_quantize(const struct te_fused *f)
 	int r;
 
 	te__ops_act_fwd(c, &k);
-	k.y = result(k.y, f->part[1], f->ws);
+	k.y = result(k.y, f->part[1], f->ws, 0);
 	r = te__quantize_begin(&z, &k.q);
 	if (r >= 0)
 		r = TE__LAUNCH(c->stream, ACT_FWD, &k);
@@ -132,7 +134,7 @@ static int run_dact(const struct te_fused *f, const struct te_op_call *dbias,
 	te__ops_act_bwd(c, &k);
 	if (dbias)
 		k.part = f->ws;
-	k.dx = result(k.dx, quantize, (char *)f->ws + part_nbytes);
+	k.dx = result(k.dx, quantize, f->ws, part_nbytes);
 	r = te__quantize_begin(&z, &k.q);
 	if (r >= 0)
 		r = TE__LAUNCH(c->stream, ACT_BWD, &k);

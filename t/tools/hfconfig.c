@@ -286,15 +286,15 @@ START_TEST(writes_what_it_reads)
 	struct config c, d;
 	json_t *obj;
 
-	memset(&c, 0, sizeof(c)); /* padding too: compared below */
-	memset(&d, 0, sizeof(d));
 	ck_assert_int_eq(parse_all(whole[_i], &c), 0);
 	obj = config_to_json(&c);
 	ck_assert_int_eq(config_parse(obj, "written", &d), 0);
 	json_decref(obj);
 	config_free(&c);
 	config_free(&d);
-	ck_assert_mem_eq(&c, &d, sizeof(c));
+	/* after the family there is padding, after the others there is none */
+	ck_assert_int_eq(c.family, d.family);
+	ck_assert_mem_eq(&c.vocab, &d.vocab, sizeof(c) - offsetof(struct config, vocab));
 }
 END_TEST
 

@@ -235,7 +235,7 @@ static int concurrent_edges(struct te__cuda_graph *g)
 	g->dep = e.dep;
 	for (size_t i = 0; i < g->nodes->n; i++) {
 		g->info[i].ndeps = e.first[i + 1] - e.first[i];
-		g->info[i].dep = e.dep + e.first[i];
+		g->info[i].dep = g->info[i].ndeps ? e.dep + e.first[i] : NULL;
 		nroots += !g->info[i].ndeps;
 	}
 	te__free(e.first);

@@ -177,8 +177,9 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 		.id = -1,
 		.nbytes = op->nbytes,
 		.ndeps = end - g->first.v[index],
-		.dep = &g->dep.v[g->first.v[index]],
 	};
+	if (ret->ndeps)
+		ret->dep = &g->dep.v[g->first.v[index]];
 	if (op->kind == HOST_KERNEL) {
 		ret->id = (int32_t)op->value;
 		ret->args = cmd->args;

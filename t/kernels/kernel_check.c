@@ -328,11 +328,10 @@ void kc_near(const void *p, int64_t i, double tol)
 		return;
 	if (exact)
 		tol = 0.0;
-	if (got == want || fabs(got - want) <= tol)
-		return; /* any ck_assert writes to a pipe */
-	ck_abort_msg("array %d: element %lld of %lld: got %.9g, want %.9g, off %.3g, bound %.3g",
-		     (int)(a - arrays), (long long)i, (long long)a->n, got, want, fabs(got - want),
-		     tol);
+	ck_assert_msg(got == want || fabs(got - want) <= tol,
+		      "array %d: element %lld of %lld: got %.9g, want %.9g, off %.3g, bound %.3g",
+		      (int)(a - arrays), (long long)i, (long long)a->n, got, want,
+		      fabs(got - want), tol);
 }
 
 /* ---- quantized side outputs ---- */

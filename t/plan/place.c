@@ -182,12 +182,10 @@ static uint64_t simulate(const struct te__place_item *it, int32_t n, uint64_t al
 		}
 		live += end_of(b, align) - b->offset;
 		most = live > most ? live : most;
-		/* not ck_assert: Check records each assertion that holds, and these are millions */
-		if (end_of(b, align) > peak)
-			ck_abort_msg("item %d ends above the peak", birth[i]);
+		ck_assert_msg(end_of(b, align) <= peak, "item %d ends above the peak", birth[i]);
 		for (uint64_t at = b->offset / align; at < end_of(b, align) / align; at++) {
-			if (owner[at])
-				ck_abort_msg("items %d and %d overlap", birth[i], owner[at] - 1);
+			ck_assert_msg(!owner[at], "items %d and %d overlap", birth[i],
+				      owner[at] - 1);
 			owner[at] = birth[i] + 1;
 		}
 	}

@@ -355,7 +355,7 @@ static void check_none_implied(const struct list *l)
 
 START_TEST(every_node_depends_on_conflicting_nodes)
 {
-	for (int trial = 0; trial < 3000; trial++) {
+	for (int trial = 0; trial < TT_FEWER(3000); trial++) {
 		const uint32_t n = (uint32_t)tt_rand_int(1, trial % 8 ? 24 : 200);
 		struct list l = list_random(n, 1 << tt_rand_int(2, 12),
 					    tt_rand_int(0, 1) ? tt_rand_int(3, 40) : 0);
@@ -575,7 +575,7 @@ START_TEST(tens_of_thousands)
 	struct list l = list_random(17000, 100000, 0);
 
 	find_edges(&l);
-	for (int pair = 0; pair < 300000; pair++) {
+	for (int pair = 0; pair < TT_FEWER(300000); pair++) {
 		const uint32_t i = (uint32_t)tt_rand_int(1, l.n - 1);
 		const uint32_t j = (uint32_t)tt_rand_int(0, i - 1);
 

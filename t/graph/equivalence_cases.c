@@ -864,11 +864,14 @@ static int worth(const struct list *l, int recipe, int variant)
 	return in_fp8(l) || recipe < 2 || (!recipes[recipe].only_linear && !variant);
 }
 
+/* with sanitizers, of each list one pair of recipe and variant in 8, of all lists each pair */
 START_TEST(every_way_gives_the_same_bits)
 {
+	const int one_in = 8 / TT_FEWER(8);
+
 	for (int r = 0; r < (int)TT_LEN(recipes); r++)
 		for (int v = 0; v < (int)TT_LEN(variants); v++)
-			if (worth(&lists[_i], r, v))
+			if ((r + v + _i) % one_in == 0 && worth(&lists[_i], r, v))
 				sweep(&lists[_i], r, &variants[v]);
 }
 END_TEST

@@ -605,7 +605,7 @@ START_TEST(memory_holds_as_long_as_the_rules_say)
 {
 	uint64_t peaks = 0, leasts = 0, peak;
 
-	for (int trial = 0; trial < 400; trial++) {
+	for (int trial = 0; trial < TT_FEWER(400); trial++) {
 		struct model *m = random_model();
 		struct te_graph *g = graph_of(m);
 

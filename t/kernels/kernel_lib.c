@@ -40,15 +40,15 @@ size_t kl_nshapes(void)
 	return kl_count(TT_LEN(kl_shapes), 3);
 }
 
-/* at unaligned addresses, every third shape */
+/* at unaligned addresses and with sanitizers, every third shape */
 size_t kl_every(void)
 {
-	return kc_is_unaligned() ? 3 : 1;
+	return kc_is_unaligned() || TT_FEWER(8) < 8 ? 3 : 1;
 }
 
 size_t kl_first(void)
 {
-	return kc_is_unaligned() ? (size_t)tt_rand_int(0, 2) : 0;
+	return (size_t)tt_rand_int(0, (int64_t)kl_every() - 1);
 }
 
 const float *kl_noop(void)

@@ -170,7 +170,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("kernels/threads");
-	TCase *c = tt_case(s, "bits of one thread", "numeric");
+	TCase *c = tt_case(s, "bits of one thread", "host");
 	const int n = (int)TT_LEN(nthreads);
 
 	tcase_add_loop_test(c, add_gives_the_bits_of_one_thread, 0, n);

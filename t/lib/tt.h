@@ -47,6 +47,13 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 /* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
 TCase *tt_case(Suite *s, const char *name, const char *tags);
 
+/* n, or an eighth in a build with sanitizers: repetitions and sizes that show these nothing new */
+#ifdef SANITIZED
+#define TT_FEWER(n) (((n) + 7) / 8)
+#else
+#define TT_FEWER(n) (n)
+#endif
+
 /*
  * Random inputs. The seed differs from run to run and is printed if a test
  * fails; TT_SEED=seed repeats it. Each test restarts from the seed, so a test run

@@ -51,6 +51,7 @@ static const struct types {
 	{ TE_DTYPE_E4M3, TE_DTYPE_E4M3, TE_DTYPE_BF16, TE_SCALING_128X128, TE_SCALING_1X128 },
 };
 #define BLOCK_TYPES 9 /* the first that are block-scaled */
+#define NBLOCK_TYPES ((int)TT_LEN(types) - BLOCK_TYPES)
 
 /* offset from a multiple of 256 bytes of all memory that needs no alignment */
 static size_t off;
@@ -263,7 +264,7 @@ START_TEST(small_gemms_agree_with_fp64)
 	const int fp8 = tt_is_fp8(ty->a);
 
 #define PICK(a, b) (fp8 ? one_of(b, TT_LEN(b)) : one_of(a, TT_LEN(a)))
-	for (int i = 0; i < 24; i++) {
+	for (int i = 0; i < TT_FEWER(24); i++) {
 		const int beta = tt_rand_int(0, 2), bias = tt_rand_int(0, 1);
 
 		off = i % 3 || fp8 ? 0 : te_dtype_nbytes(ty->d) * (size_t)tt_rand_int(1, 3);
@@ -385,11 +386,13 @@ END_TEST
  * Numbers of blocks whose scales have padding, and K that ends within a block. cuBLASLt computes
  * wrong results without an error where the stride of 128x128 scales is not a multiple of 4.
  */
+#define NDEPTHS 10
 START_TEST(block_scales_of_any_depth)
 {
-	static const int64_t depths[] = { 128, 256, 384, 512, 640, 768, 896, 144, 400, 1136 };
-	const struct types *ty = &types[BLOCK_TYPES + _i / (int)TT_LEN(depths)];
-	const int64_t k = depths[_i % (int)TT_LEN(depths)];
+	static const int64_t depths[NDEPTHS] = { 400, 256, 128, 384, 512,
+						 640, 768, 896, 144, 1136 };
+	const struct types *ty = &types[BLOCK_TYPES + _i % NBLOCK_TYPES];
+	const int64_t k = depths[_i / NBLOCK_TYPES];
 
 	one(ty, 0, 0, 0, 272, 304, k);
 	one(ty, TE_GEMM_A_T | TE_GEMM_B_T, 1, 0, 128, 384, k);
@@ -478,7 +481,7 @@ Suite *gemm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, what_is_no_number_stays_in_its_row_and_column, 0, TT_LEN(types));
 	tcase_add_loop_test(c, gives_the_same_bits_again_and_captured, 0, TT_LEN(types));
 	tcase_add_loop_test(c, block_scales_of_any_depth, 0,
-			    10 * (int)(TT_LEN(types) - BLOCK_TYPES));
+			    TT_FEWER(NDEPTHS) * NBLOCK_TYPES);
 	tcase_add_test(c, says_what_is_wrong);
 	return s;
 }

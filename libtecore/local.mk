@@ -37,6 +37,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/graph.h \
 	libtecore/backend/cuda/module.c \
 	libtecore/backend/cuda/syms.def \
+	libtecore/backend/devmem.c \
+	libtecore/backend/devmem.h \
 	libtecore/backend/edges.c \
 	libtecore/backend/edges.h \
 	libtecore/backend/entries.def \

@@ -45,6 +45,8 @@ TT_CORE = \
 	t/quant/block \
 	t/quant/quant \
 	t/quant/recipe \
+	t/tensor/caller \
+	t/tensor/caller_gpu \
 	t/tensor/tensor
 TT_GRAPH = \
 	t/graph/bind_update \
@@ -180,6 +182,10 @@ PLAN_CASES = t/plan/plan_cases.c t/plan/plan_cases.h t/plan/plan_model.c t/plan/
 t_plan_plan_SOURCES = t/plan/plan.c $(PLAN_CASES)
 t_plan_plan_gpu_SOURCES = t/plan/plan_gpu.c $(PLAN_CASES)
 t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
+
+CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
+t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)
+t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
 
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 # units of te_train

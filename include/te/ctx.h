@@ -16,8 +16,10 @@ struct te_ctx_opts {
 	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
 	int32_t device;	     /* index within the backend */
 	uint32_t flags;	     /* none yet: 0 */
+	/* of device memory; 0: no limit. TE_DEVICE_MEM_LIMIT holds too: the lower one of both */
+	uint64_t mem_limit_nbytes;
 };
-#define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0 }
+#define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0, 0 }
 
 /* What te_info(1) prints about a backend. */
 struct te_backend_info {
@@ -60,7 +62,8 @@ struct te_mem_info {
 	uint64_t peak_nbytes;	     /* the largest used_nbytes so far */
 	uint64_t nallocs;	     /* allocations so far: running a plan makes none */
 	uint64_t pinned_nbytes;	     /* pinned host memory allocated now */
-	uint64_t device_free_nbytes; /* as the device reports, shared with its other users */
+	/* of the device, which has other users, or of the limit */
+	uint64_t device_free_nbytes;
 	uint64_t device_total_nbytes;
 	/* as the backend's allocator counts: used memory after rounding, and workspaces */
 	uint64_t measured_nbytes;

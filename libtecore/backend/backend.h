@@ -27,6 +27,12 @@
 #include <te/stream.h>
 #include "kernels/kernels.h"
 
+/* How a device is opened. */
+struct te__open {
+	int device;
+	uint64_t limit_nbytes; /* of device memory; 0: none */
+};
+
 /* One kernel launch. args is copied by the backend before launch() returns. */
 struct te__launch {
 	enum te_k_id id;

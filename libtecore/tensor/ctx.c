@@ -156,8 +156,18 @@ static uint32_t traits(const struct te__backend_ops *ops)
 	}
 }
 
-static int open_device(struct te_ctx *ctx, int32_t device)
+/* of device memory: of the options and of the environment the lower one; 0: none */
+static uint64_t mem_limit(const struct te_ctx_opts *o)
 {
+	const uint64_t env = te__param_size(TE_PARAM_DEVICE_MEM_LIMIT);
+
+	return env && (!o->mem_limit_nbytes || env < o->mem_limit_nbytes) ? env :
+									  o->mem_limit_nbytes;
+}
+
+static int open_device(struct te_ctx *ctx, const struct te_ctx_opts *o)
+{
+	const struct te__open how = { .device = o->device, .limit_nbytes = mem_limit(o) };
 	struct te_backend_info b = TE_BACKEND_INFO_INIT;
 	int r = backend_info(ctx->ops, &b);
 
@@ -165,11 +175,11 @@ static int open_device(struct te_ctx *ctx, int32_t device)
 		return r;
 	if (b.ndevices == 0)
 		return te__fail(-ENODEV, "te_ctx_create: backend %s: %s", ctx->ops->name, b.reason);
-	if (device < 0 || device >= b.ndevices)
+	if (o->device < 0 || o->device >= b.ndevices)
 		return te__fail(-ENODEV, "te_ctx_create: backend %s has no device %d, only %d",
-				ctx->ops->name, (int)device, (int)b.ndevices);
-	ctx->device = device;
-	return ctx->ops->open(device, &ctx->dev);
+				ctx->ops->name, (int)o->device, (int)b.ndevices);
+	ctx->device = o->device;
+	return ctx->ops->open(&how, &ctx->dev);
 }
 
 static void mem_put_all(struct te_ctx *ctx, int pinned)
@@ -241,7 +251,7 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	pthread_mutex_init(&ctx->helper_lock, NULL);
 	pthread_mutex_init(&ctx->streams_lock, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
-	r = open_device(ctx, o.device);
+	r = open_device(ctx, &o);
 	if (!r)
 		r = te__stream_new(ctx, &ctx->stream);
 	if (!r)
@@ -275,11 +285,20 @@ const char *te_ctx_backend(const struct te_ctx *ctx)
 
 int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
 {
+	struct te_device_info info;
+	uint64_t total;
 	int r = te__sized_check("te_ctx_device_info", te_device_info, ret_info);
 
 	if (!r)
 		r = te__ctx_check_fork(ctx, "te_ctx_device_info");
-	return r ? r : device_info_free(ctx->ops, ctx->device, ret_info);
+	if (!r)
+		r = device_info(ctx->ops, ctx->device, &info);
+	/* as the open device reports it: no second context of a GPU is made for that */
+	if (!r)
+		r = ctx->ops->dev_mem(ctx->dev, &info.mem_free_nbytes, &total);
+	if (!r)
+		te__sized_out(te_device_info, &info, ret_info);
+	return r;
 }
 
 int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
@@ -528,7 +547,7 @@ int te_mem_free(struct te_stream *stream, void *ptr)
 	m = mem_take(stream->ctx, ptr, 0);
 	if (!m)
 		return te__fail(-EINVAL, "te_mem_free: %p is not allocated by this context", ptr);
-	r = stream->ctx->ops->mem_free(stream->impl, ptr);
+	r = stream->ctx->ops->mem_free(stream->impl, ptr, m->nbytes);
 	if (r) {
 		mem_restore(stream->ctx, m);
 		return r;
@@ -649,7 +668,7 @@ int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr)
 /* free the memory; a failure is logged, because no caller can retry */
 static void mem_drop(struct te_ctx *ctx, struct te__mem *m)
 {
-	if (ctx->ops->mem_free(ctx->stream->impl, m->ptr))
+	if (ctx->ops->mem_free(ctx->stream->impl, m->ptr, m->nbytes))
 		te__log_warn("%zu bytes of device memory are lost: %s", m->nbytes,
 			     te_error_detail());
 	te__free(m);

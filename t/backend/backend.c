@@ -35,10 +35,10 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, probe, NULL);
 	HOLE(o, device_info, 0, NULL);
 	HOLE(o, free_nbytes, 0, &n);
-	HOLE(o, open, 0, &p);
+	HOLE(o, open, NULL, &p);
 	HOLE(o, dev_mem, NULL, &n, &n);
 	HOLE(o, mem_alloc, NULL, 1, &p);
-	HOLE(o, mem_free, NULL, NULL);
+	HOLE(o, mem_free, NULL, NULL, 1);
 	HOLE(o, pinned_alloc, NULL, 1, &p);
 	HOLE(o, pinned_free, NULL, NULL);
 	HOLE(o, stream_create, NULL, &p);
@@ -129,7 +129,7 @@ static Suite *suite(void)
 	TCase *c;
 
 	/* so that memory runs out before the machine's does, and is all accounted for */
-	setenv("TE_HOST_MEM_LIMIT", "64M", 1);
+	setenv("TE_DEVICE_MEM_LIMIT", "64M", 1);
 	/* cases of branches wait for each other's nodes, also on a machine of one core */
 	setenv("TE_HOST_THREADS", "4", 1);
 	s = backend_suite("backend/backend", "host");

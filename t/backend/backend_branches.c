@@ -277,7 +277,7 @@ END_TEST
 static int branches_once(void)
 {
 	void *d = NULL, *s = NULL, *t = NULL, *e = NULL, *graph = NULL, *exec = NULL;
-	int r = ops->open(0, &d);
+	int r = ops->open(&(struct te__open){ 0 }, &d);
 
 #define ROW(call) r = r ? r : (call)
 	ROW(ops->stream_create(d, &s));

@@ -408,7 +408,7 @@ START_TEST(what_cannot_be_captured_is_refused_and_spoils_nothing)
 	DO(ops->fill8(a, d, 1, 3));
 	fails(ops->stream_sync(a), -EBUSY, "");
 	fails(ops->stream_query(a), -EBUSY, "");
-	fails(ops->mem_free(a, p), -EBUSY, "");
+	fails(ops->mem_free(a, p, 10), -EBUSY, "");
 	fails(ops->mem_alloc(a, 10, &graph), -EBUSY, "");
 	/* the other stream works as usual meanwhile */
 	DO(ops->fill8(b, p, 9, 10));
@@ -421,7 +421,7 @@ START_TEST(what_cannot_be_captured_is_refused_and_spoils_nothing)
 	run(exec, a);
 	bk_check_filled(d, 1, 3, "what was recorded");
 	bk_check_filled(p, 9, 10, "what the other stream did");
-	DO(ops->mem_free(a, p));
+	DO(ops->mem_free(a, p, 10));
 	ops->exec_destroy(exec);
 }
 END_TEST

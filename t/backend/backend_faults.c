@@ -90,7 +90,7 @@ static void drop(struct things *o)
 	if (o->exec)
 		ops->exec_destroy(o->exec);
 	if (o->d)
-		ck_assert_int_eq(ops->mem_free(o->s, o->d), 0);
+		ck_assert_int_eq(ops->mem_free(o->s, o->d, 4096), 0);
 	if (o->s)
 		ck_assert_int_eq(ops->stream_sync(o->s), 0);
 	if (o->pinned)
@@ -145,7 +145,7 @@ START_TEST(opening_fails_cleanly)
 		d = NULL;
 		te_error_clear();
 		te__fault_set(n);
-		r = ops->open(0, &d);
+		r = ops->open(&(struct te__open){ 0 }, &d);
 		if (!te__fault_fired())
 			break;
 		te__fault_set(0);

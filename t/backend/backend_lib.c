@@ -19,6 +19,7 @@ void *dev, *a, *b;
 
 static struct {
 	void *ptr[64];
+	size_t nbytes[64];
 	int kind[64];
 	int n;
 } owned;
@@ -38,6 +39,7 @@ void *bk_get(enum place where, size_t nbytes)
 	}
 	ck_assert_ptr_nonnull(p);
 	owned.kind[owned.n] = where;
+	owned.nbytes[owned.n] = nbytes;
 	owned.ptr[owned.n++] = p;
 	return p;
 }
@@ -48,7 +50,7 @@ static void give_back(void)
 		void *p = owned.ptr[--owned.n];
 
 		if (owned.kind[owned.n] == DEVICE)
-			DO(ops->mem_free(a, p));
+			DO(ops->mem_free(a, p, owned.nbytes[owned.n]));
 		else if (owned.kind[owned.n] == PINNED)
 			DO(ops->pinned_free(dev, p));
 		else
@@ -63,7 +65,7 @@ static void setup(void)
 	dev = a = b = NULL;
 	tt_gate_setup();
 	te_error_clear();
-	DO(ops->open(0, &dev));
+	DO(ops->open(&(struct te__open){ 0 }, &dev));
 	DO(ops->stream_create(dev, &a));
 	DO(ops->stream_create(dev, &b));
 }

@@ -60,7 +60,7 @@ START_TEST(refuses_a_device_that_is_not_there)
 		ck_assert_int_eq(ops->free_nbytes(bad[k], &left), -EINVAL);
 		tt_said(text);
 		te_error_clear();
-		ck_assert_int_eq(ops->open(bad[k], &p), -ENODEV);
+		ck_assert_int_eq(ops->open(&(struct te__open){ .device = bad[k] }, &p), -ENODEV);
 		tt_said(text);
 		te_error_clear();
 	}
@@ -74,13 +74,13 @@ START_TEST(opens_a_device_twice)
 {
 	void *d, *s, *p;
 
-	DO(ops->open(0, &d));
+	DO(ops->open(&(struct te__open){ 0 }, &d));
 	DO(ops->stream_create(d, &s));
 	DO(ops->mem_alloc(s, 1000, &p));
 	DO(ops->fill8(s, p, 0x3c, 1000));
 	DO(ops->stream_sync(s));
 	bk_check_filled(p, 0x3c, 1000, "memory of the other handle");
-	DO(ops->mem_free(s, p));
+	DO(ops->mem_free(s, p, 1000));
 	ops->stream_destroy(s);
 	ops->close(d);
 	/* the first one stays as it was */
@@ -98,7 +98,7 @@ START_TEST(counts_its_memory)
 	void *p;
 
 	DO(ops->mem_alloc(a, n, &p));
-	DO(ops->mem_free(a, p));
+	DO(ops->mem_free(a, p, n));
 	before = bk_held().used_nbytes;
 	DO(ops->mem_alloc(a, n, &p));
 	h = bk_held();
@@ -108,7 +108,7 @@ START_TEST(counts_its_memory)
 	DO(ops->dev_mem(dev, &left, &total));
 	ck_assert_uint_gt(left, 0);
 	ck_assert_uint_le(left + n, total);
-	DO(ops->mem_free(a, p));
+	DO(ops->mem_free(a, p, n));
 	bk_check_held(before, "alloc and free");
 	ck_assert_uint_ge(bk_held().peak_nbytes, h.used_nbytes);
 }
@@ -157,7 +157,7 @@ START_TEST(memory_comes_and_goes_in_stream_order)
 		DO(ops->mem_alloc(a, n, &p));
 		DO(ops->fill8(a, p, (uint8_t)i, n));
 		DO(ops->copy(a, out + i, (char *)p + n - 1, 1));
-		DO(ops->mem_free(a, p));
+		DO(ops->mem_free(a, p, n));
 	}
 	DO(ops->stream_sync(a));
 	for (int i = 0; i < 40; i++)

@@ -316,6 +316,8 @@ static void setup(void)
 	memset(&dev, 0, sizeof(dev));
 	dev.ctx = &own[0];
 	dev.stream = &own[0];
+	dev.total_nbytes = (size_t)1 << 30;
+	te__devmem_init(&dev.mem, 0);
 	pthread_mutex_init(&dev.lock, NULL);
 	pthread_mutex_init(&dev.lt_lock, NULL);
 	stream = (struct te__cuda_stream){ .dev = &dev, .stream = &own[1] };
@@ -421,6 +423,35 @@ START_TEST(a_choice_without_measurement_is_not_kept)
 }
 END_TEST
 
+/* the first candidate needs no workspace, the fastest does */
+START_TEST(workspaces_are_within_the_limit)
+{
+	char text[40];
+
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES);
+	DO(multiply()); /* without memory to time candidates in */
+	ck_assert_int_eq(fake.ran, 0);
+	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
+	close_all();
+	te__devmem_init(&dev.mem, 0);
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 1);
+	close_all();
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES - 1);
+	ck_assert_int_eq(multiply(), -ENOMEM);
+	snprintf(text, sizeof(text), "no %zu bytes", TE__CUDA_WORKSPACE_NBYTES);
+	tt_said(text);
+	snprintf(text, sizeof(text), "the context is %zu", TE__CUDA_WORKSPACE_NBYTES - 1);
+	tt_said(text);
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES);
+	DO(multiply());
+	ck_assert_int_eq(fake.ran, 1);
+	ck_assert_uint_eq(dev.mem.used_nbytes, TE__CUDA_WORKSPACE_NBYTES);
+	close_all();
+	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
+}
+END_TEST
+
 /* cuBLASLt's A is the kernel's b */
 START_TEST(blocks_choose_the_scale_modes)
 {
@@ -518,6 +549,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, the_fastest_is_chosen_and_kept);
 	tcase_add_loop_test(c, a_choice_without_measurement_is_not_kept, 0, 6);
+	tcase_add_test(c, workspaces_are_within_the_limit);
 	tcase_add_test(c, blocks_choose_the_scale_modes);
 	tcase_add_test(c, blocks_need_a_new_library);
 	tcase_add_test(c, blocks_have_choices_of_their_own);

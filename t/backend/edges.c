@@ -507,7 +507,7 @@ START_TEST(the_host_draws_a_valid_order)
 		void *dev, *stream, *graph;
 		struct host_graph *g;
 
-		ck_assert_int_eq(ops->open(0, &dev), 0);
+		ck_assert_int_eq(ops->open(&(struct te__open){ 0 }, &dev), 0);
 		ck_assert_int_eq(ops->stream_create(dev, &stream), 0);
 		ck_assert_int_eq(ops->capture_begin(stream), 0);
 		for (size_t i = 0; i < TT_LEN(word); i++)

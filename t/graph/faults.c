@@ -499,10 +499,11 @@ END_TEST
 
 /* ---- memory that a device cannot free ---- */
 
-static int no_free(void *stream, void *ptr)
+static int no_free(void *stream, void *ptr, size_t nbytes)
 {
 	(void)stream;
 	(void)ptr;
+	(void)nbytes;
 	return te__fail(-TE_ECUDA, "cuMemFreeAsync: the device is lost");
 }
 

@@ -165,9 +165,8 @@ static int get_room(const struct mem_run *run, struct room *ret)
 
 static int fits(const struct mem *m, const struct room *room)
 {
-	if (room->same)
-		return m->total + m->host <= room->device;
-	return m->total <= room->device && m->host <= room->host;
+	return m->total <= room->device &&
+	       m->host + (room->same ? m->total : 0) <= room->host;
 }
 
 static double gib(uint64_t nbytes)
@@ -199,10 +198,14 @@ int mem_check(const struct mem_run *run)
 	if (!room.same && m.total <= room.device)
 		return say_bad("checkpoints need %.2f GiB of host memory, %.2f GiB are free",
 			       gib(m.host), gib(room.host));
+	if (m.total <= room.device) {
+		/* the device's memory and that of the checkpoints are taken from the same */
+		m.total += m.host;
+		room.device = room.host;
+	}
 	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %.2f GiB, %.2f GiB "
 		       "are free; see --estimate",
-		       (long long)g->B, (long long)g->T,
-		       gib(m.total + (room.same ? m.host : 0)), gib(room.device));
+		       (long long)g->B, (long long)g->T, gib(m.total), gib(room.device));
 }
 
 /* the largest batch that fits, 0 if none does */

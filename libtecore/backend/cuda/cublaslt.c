@@ -307,7 +307,8 @@ static int matmul(struct te__cublaslt *lt, const struct problem *p, const struct
 /* stream, events and memory to time candidates with */
 struct trial {
 	void *stream, *events[2];
-	uint64_t out, ws;
+	void *out, *ws;
+	size_t out_nbytes;
 };
 
 static void trial_free(struct te__cuda_dev *d, struct trial *t)
@@ -320,20 +321,18 @@ static void trial_free(struct te__cuda_dev *d, struct trial *t)
 		if (t->events[i])
 			te__cu.cuEventDestroy(t->events[i]);
 	if (t->ws)
-		te__cu.cuMemFreeAsync(t->ws, d->stream);
+		te__cuda_mem_put(d, t->ws, TE__CUDA_WORKSPACE_NBYTES, d->stream);
 	if (t->out)
-		te__cu.cuMemFreeAsync(t->out, d->stream);
+		te__cuda_mem_put(d, t->out, t->out_nbytes, d->stream);
 	te__cu.cuStreamSynchronize(d->stream);
 }
 
 /* 1, or 0 if memory is insufficient */
 static int trial_make(struct te__cuda_dev *d, const struct te_k_gemm *g, struct trial *t)
 {
-	const size_t nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
-
-	return !te__cu.cuMemAllocFromPoolAsync(&t->out, nbytes, d->pool, d->stream) &&
-	       !te__cu.cuMemAllocFromPoolAsync(&t->ws, TE__CUDA_WORKSPACE_NBYTES, d->pool,
-					       d->stream) &&
+	t->out_nbytes = (size_t)(g->m * g->n) * te_dtype_nbytes((enum te_dtype)g->ddtype);
+	return te__cuda_mem_try(d, t->out_nbytes, d->stream, &t->out) &&
+	       te__cuda_mem_try(d, TE__CUDA_WORKSPACE_NBYTES, d->stream, &t->ws) &&
 	       !te__cu.cuStreamSynchronize(d->stream) &&
 	       !te__cu.cuStreamCreate(&t->stream, TE__CU_STREAM_NON_BLOCKING) &&
 	       !te__cu.cuEventCreate(&t->events[0], TE__CU_EVENT_DEFAULT) &&
@@ -344,7 +343,7 @@ static int trial_make(struct te__cuda_dev *d, const struct te_k_gemm *g, struct 
 static int trial_record(struct te__cublaslt *lt, struct problem *p, const struct te_k_gemm *g,
 			const struct te__lt_algo *algo, const struct trial *t, void **ret_exec)
 {
-	void *out = (void *)(uintptr_t)t->out, *ws = (void *)(uintptr_t)t->ws, *graph = NULL;
+	void *out = t->out, *ws = t->ws, *graph = NULL;
 	int r = te__cu.cuStreamBeginCapture(t->stream, TE__CU_CAPTURE_MODE_THREAD_LOCAL), end;
 
 	if (r)

@@ -220,8 +220,9 @@ static void cuda_close(void *dev)
 	te__free(d);
 }
 
-static int cuda_open(int index, void **ret_dev)
+static int cuda_open(const struct te__open *how, void **ret_dev)
 {
+	const int index = how->device;
 	struct te__cuda_dev *d;
 	int dev, major, minor;
 	char name[sizeof(d->name)], why[256];
@@ -241,6 +242,7 @@ static int cuda_open(int index, void **ret_dev)
 		return te__fail(-ENOMEM, "no memory for GPU %d", index);
 	d->index = index;
 	d->dev = dev;
+	te__devmem_init(&d->mem, how->limit_nbytes);
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
@@ -274,6 +276,7 @@ static int dev_mem(struct te__cuda_dev *d, uint64_t *ret_free, uint64_t *ret_tot
 	/* memory that the pool keeps for later allocations is available */
 	*ret_free = nfree + (reserved - used);
 	*ret_total = total;
+	te__devmem_clamp(&d->mem, ret_free, ret_total);
 	return 0;
 }
 
@@ -331,23 +334,60 @@ static int out_of_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind
 			(unsigned long long)total);
 }
 
-static int mem_alloc(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
+/* a CUresult; the bytes are counted already */
+static int from_pool(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr)
 {
 	uint64_t ptr;
-	int r = not_capturing(s, "allocate device memory");
+	int r;
 
-	if (r)
-		return r;
 	/* the driver would allocate all free memory before it fails, also at the cost of other
 	 * processes */
-	if (nbytes > s->dev->total_nbytes)
-		return out_of_memory(s->dev, nbytes, "device");
-	r = TE__CU_RAW(cuMemAllocFromPoolAsync, &ptr, nbytes, s->dev->pool, s->stream);
-	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
-		return out_of_memory(s->dev, nbytes, "device");
+	if (nbytes > d->total_nbytes)
+		return TE__CU_ERROR_OUT_OF_MEMORY;
+	r = te__cu.cuMemAllocFromPoolAsync(&ptr, nbytes, d->pool, native);
 	if (!r)
 		*ret_ptr = (void *)(uintptr_t)ptr;
-	return te__cuda_check(r, "cuMemAllocFromPoolAsync");
+	return r;
+}
+
+int te__cuda_mem_try(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr)
+{
+	if (!te__devmem_take(&d->mem, nbytes))
+		return 0;
+	if (!from_pool(d, nbytes, native, ret_ptr))
+		return 1;
+	te__devmem_give(&d->mem, nbytes);
+	return 0;
+}
+
+int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr)
+{
+	int r;
+
+	if (!te__devmem_take(&d->mem, nbytes))
+		return te__devmem_full(&d->mem, nbytes);
+	r = te__fault_point() ? TE__CU_ERROR_UNKNOWN : from_pool(d, nbytes, native, ret_ptr);
+	if (!r)
+		return 0;
+	te__devmem_give(&d->mem, nbytes);
+	return r == TE__CU_ERROR_OUT_OF_MEMORY ? out_of_memory(d, nbytes, "device") :
+						 te__cuda_check(r, "cuMemAllocFromPoolAsync");
+}
+
+int te__cuda_mem_put(struct te__cuda_dev *d, void *ptr, size_t nbytes, void *native)
+{
+	int r = te__cu.cuMemFreeAsync((uintptr_t)ptr, native);
+
+	if (!r)
+		te__devmem_give(&d->mem, nbytes);
+	return r;
+}
+
+static int mem_alloc(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
+{
+	int r = not_capturing(s, "allocate device memory");
+
+	return r ? r : te__cuda_mem_get(s->dev, nbytes, s->stream, ret_ptr);
 }
 
 static int cuda_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
@@ -357,7 +397,7 @@ static int cuda_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 	return TE__CUDA_IN_RELAXED(s->dev, mem_alloc(s, nbytes, ret_ptr));
 }
 
-static int mem_free(struct te__cuda_stream *s, void *ptr)
+static int mem_free(struct te__cuda_stream *s, void *ptr, size_t nbytes)
 {
 	int status;
 	int r = te__cuda_check(te__cu.cuStreamIsCapturing(s->stream, &status),
@@ -367,14 +407,14 @@ static int mem_free(struct te__cuda_stream *s, void *ptr)
 		return r;
 	if (status != TE__CU_CAPTURE_STATUS_NONE)
 		return te__fail(-EBUSY, "free device memory: the stream is capturing");
-	return te__cuda_check(te__cu.cuMemFreeAsync((uintptr_t)ptr, s->stream), "cuMemFreeAsync");
+	return te__cuda_check(te__cuda_mem_put(s->dev, ptr, nbytes, s->stream), "cuMemFreeAsync");
 }
 
-static int cuda_mem_free(void *stream, void *ptr)
+static int cuda_mem_free(void *stream, void *ptr, size_t nbytes)
 {
 	struct te__cuda_stream *s = stream;
 
-	return TE__CUDA_IN_RELAXED(s->dev, mem_free(s, ptr));
+	return TE__CUDA_IN_RELAXED(s->dev, mem_free(s, ptr, nbytes));
 }
 
 static int pinned_alloc(size_t nbytes, void **ret_ptr)

@@ -7,6 +7,7 @@
 
 #include "libtecore/backend/backend.h"
 #include "libtecore/backend/cuda/driver.h"
+#include "libtecore/backend/devmem.h"
 #include "libtecore/base/base.h"
 
 struct te__cublaslt;
@@ -23,6 +24,7 @@ struct te__cuda_dev {
 	size_t total_nbytes; /* of device memory */
 	void *ctx; /* the primary context, retained */
 	void *pool;
+	struct te__devmem mem;
 	void *stream; /* for the backend's own work; never captures */
 
 	void **modules;
@@ -85,6 +87,14 @@ static inline int te__cuda_enter(struct te__cuda_dev *d)
 
 /* 0 or 1, or an error; the context must be current */
 int te__cuda_capturing(struct te__cuda_stream *s);
+
+/*
+ * Device memory in the order of a CUstream that is not capturing; the context must be current.
+ * try: without fault point and error message; 1, or 0 if there is not enough. put: a CUresult.
+ */
+int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
+int te__cuda_mem_try(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr);
+int te__cuda_mem_put(struct te__cuda_dev *d, void *ptr, size_t nbytes, void *native);
 
 /* module.c: loads every function of every embedded kernel */
 int te__cuda_modules_load(struct te__cuda_dev *d);

@@ -290,29 +290,28 @@ int te__cuda_event_record_external(void *event, void *stream)
 static int workspace_alloc(struct te__cuda_dev *d, void **ret_ptr)
 {
 	int mode = TE__CU_CAPTURE_MODE_RELAXED;
-	uint64_t ptr = 0;
+	void *ptr = NULL;
 	int r;
 
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
-	r = TE__CU_CALL(cuMemAllocFromPoolAsync, &ptr, TE__CUDA_WORKSPACE_NBYTES, d->pool,
-			d->stream);
+	r = te__cuda_mem_get(d, TE__CUDA_WORKSPACE_NBYTES, d->stream, &ptr);
 	if (!r) {
 		/* so that any stream may use it */
 		r = TE__CU_CALL(cuStreamSynchronize, d->stream);
 		if (r)
-			te__cu.cuMemFreeAsync(ptr, d->stream);
+			te__cuda_mem_put(d, ptr, TE__CUDA_WORKSPACE_NBYTES, d->stream);
 	}
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (r)
 		return r;
 	atomic_fetch_add(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
-	*ret_ptr = (void *)(uintptr_t)ptr;
+	*ret_ptr = ptr;
 	return 0;
 }
 
 void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream)
 {
-	te__cu.cuMemFreeAsync((uintptr_t)ptr, stream);
+	te__cuda_mem_put(d, ptr, TE__CUDA_WORKSPACE_NBYTES, stream);
 	atomic_fetch_sub(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 }
 

@@ -10,13 +10,6 @@
 #include "libtecore/backend/host/host.h"
 
 #define MEM_ALIGN 256u
-#define MEM_MAGIC UINT64_C(0x686f73746d656d21)
-
-/* precedes every allocation */
-struct mem_head {
-	uint64_t magic;
-	uint64_t nbytes; /* as requested */
-};
 
 static int read_proc(const char *file, const char *key, char *ret, size_t nbytes)
 {
@@ -59,13 +52,6 @@ static uint64_t machine_free_nbytes(void)
 	return left < group ? left : group;
 }
 
-static uint64_t limit_nbytes(void)
-{
-	uint64_t limit = te__param_size(TE_PARAM_HOST_MEM_LIMIT);
-
-	return limit ? limit : machine_nbytes();
-}
-
 int host_probe(struct te_backend_info *ret)
 {
 	if (host_fault("probe"))
@@ -80,7 +66,7 @@ int host_device_info(int index, struct te_device_info *ret)
 		return -ENOMEM;
 	if (index != 0)
 		return te__fail(-EINVAL, "host: there is no device %d, only 0", index);
-	ret->mem_total_nbytes = limit_nbytes();
+	ret->mem_total_nbytes = machine_nbytes();
 	if (!read_proc("/proc/cpuinfo", "model name", ret->name, sizeof(ret->name)))
 		snprintf(ret->name, sizeof(ret->name), "CPU");
 	ret->usable = 1;
@@ -94,30 +80,30 @@ int host_device_info(int index, struct te_device_info *ret)
 
 int host_free_nbytes(int index, uint64_t *ret_nbytes)
 {
-	uint64_t left, limit;
-
 	if (host_fault("free_nbytes"))
 		return -ENOMEM;
 	if (index != 0)
 		return te__fail(-EINVAL, "host: there is no device %d, only 0", index);
-	left = machine_free_nbytes();
-	limit = limit_nbytes();
-	*ret_nbytes = left < limit ? left : limit;
+	*ret_nbytes = machine_free_nbytes();
 	return 0;
 }
 
-int host_open(int index, void **ret_dev)
+int host_open(const struct te__open *how, void **ret_dev)
 {
 	struct host_dev *dev;
 
 	if (host_fault("open"))
 		return -ENOMEM;
-	if (index != 0)
-		return te__fail(-ENODEV, "host: there is no device %d, only 0", index);
+	if (how->device != 0)
+		return te__fail(-ENODEV, "host: there is no device %d, only 0", how->device);
 	dev = te__calloc(1, sizeof(*dev));
 	if (!dev)
 		return te__fail(-ENOMEM, "host: no memory for a device");
-	dev->limit_nbytes = limit_nbytes();
+	te__devmem_init(&dev->mem, how->limit_nbytes);
+	if (dev->mem.limit_nbytes > machine_nbytes()) {
+		dev->mem.limit_nbytes = machine_nbytes();
+		dev->mem.limit_name = "the memory of the machine";
+	}
 	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
 	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
 	host_pool_place(dev);
@@ -135,14 +121,12 @@ void host_close(void *dev)
 int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
 	struct host_dev *d = dev;
-	uint64_t left, mine;
 
 	if (host_fault("dev_mem"))
 		return -ENOMEM;
-	mine = d->limit_nbytes - atomic_load(&d->used_nbytes);
-	left = machine_free_nbytes();
-	*ret_free = left < mine ? left : mine;
-	*ret_total = d->limit_nbytes;
+	*ret_free = machine_free_nbytes();
+	*ret_total = machine_nbytes();
+	te__devmem_clamp(&d->mem, ret_free, ret_total);
 	return 0;
 }
 
@@ -152,33 +136,17 @@ int host_mem_held(void *dev, struct te__mem_held *ret)
 
 	if (host_fault("mem_held"))
 		return -ENOMEM;
-	ret->used_nbytes = atomic_load(&d->used_nbytes);
-	ret->peak_nbytes = atomic_load(&d->peak_nbytes);
+	ret->used_nbytes = atomic_load(&d->mem.used_nbytes);
+	ret->peak_nbytes = atomic_load(&d->mem.peak_nbytes);
 	ret->workspace_nbytes = 0;
 	return 0;
-}
-
-static int reserve(struct host_dev *dev, size_t nbytes)
-{
-	uint64_t used = atomic_load(&dev->used_nbytes);
-	uint64_t peak = atomic_load(&dev->peak_nbytes);
-
-	do {
-		if (nbytes > dev->limit_nbytes - used)
-			return 0;
-	} while (!atomic_compare_exchange_weak(&dev->used_nbytes, &used, used + nbytes));
-	used += nbytes;
-	while (peak < used &&
-	       !atomic_compare_exchange_weak(&dev->peak_nbytes, &peak, used))
-		;
-	return 1;
 }
 
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 {
 	struct host_stream *s = stream;
 	struct host_dev *dev = s->dev;
-	struct mem_head *head;
+	void *ptr;
 	int r;
 
 	if (host_fault("mem_alloc"))
@@ -188,51 +156,40 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 		r = host_sticky(s);
 	if (r)
 		return r;
-	if (!reserve(dev, nbytes)) {
+	if (!te__devmem_take(&dev->mem, nbytes)) {
 		/* the stream may have frees queued: wait for them and try again */
 		r = te__backend_host.stream_sync(s);
 		if (r)
 			return r;
-		if (!reserve(dev, nbytes))
-			goto full;
+		if (!te__devmem_take(&dev->mem, nbytes))
+			return te__devmem_full(&dev->mem, nbytes);
 	}
-	head = nbytes > SIZE_MAX - MEM_ALIGN ? NULL :
-					       te__aligned_alloc(MEM_ALIGN, nbytes + MEM_ALIGN);
-	if (!head) {
-		atomic_fetch_sub(&dev->used_nbytes, nbytes);
-		goto full;
+	ptr = te__aligned_alloc(MEM_ALIGN, nbytes);
+	if (!ptr) {
+		te__devmem_give(&dev->mem, nbytes);
+		return te__fail(-ENOMEM, "host: cannot allocate %zu bytes: %llu are free", nbytes,
+				(unsigned long long)machine_free_nbytes());
 	}
-	*head = (struct mem_head){ MEM_MAGIC, nbytes };
-	*ret_ptr = (char *)head + MEM_ALIGN;
 	if (dev->poison)
-		memset(*ret_ptr, 0xff, nbytes);
+		memset(ptr, 0xff, nbytes);
+	*ret_ptr = ptr;
 	return 0;
-full:
-	return te__fail(-ENOMEM, "host: cannot allocate %zu bytes: %llu of %llu are free", nbytes,
-			(unsigned long long)(dev->limit_nbytes - atomic_load(&dev->used_nbytes)),
-			(unsigned long long)dev->limit_nbytes);
 }
 
-void host_mem_release(struct host_dev *dev, void *ptr)
+void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes)
 {
-	struct mem_head *head = (void *)((char *)ptr - MEM_ALIGN);
-
-	atomic_fetch_sub(&dev->used_nbytes, head->nbytes);
-	head->magic = 0;
-	te__free(head);
+	te__devmem_give(&dev->mem, nbytes);
+	te__free(ptr);
 }
 
-int host_mem_free(void *stream, void *ptr)
+int host_mem_free(void *stream, void *ptr, size_t nbytes)
 {
-	struct mem_head *head = (void *)((char *)ptr - MEM_ALIGN);
 	int r = host_not_capturing(stream, "free device memory");
 
-	if (r)
-		return r;
-	if (head->magic != MEM_MAGIC)
-		return te__fail(-EINVAL, "host: %p is not memory of this device", ptr);
-	return host_push(stream, &(struct host_op){ .kind = HOST_FREE, .dst = ptr }, NULL, 0,
-			 NULL);
+	return r ? r :
+		   host_push(stream,
+			     &(struct host_op){ .kind = HOST_FREE, .dst = ptr, .nbytes = nbytes },
+			     NULL, 0, NULL);
 }
 
 /* copies are made by threads, so any host memory is as good as pinned memory */

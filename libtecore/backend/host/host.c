@@ -300,7 +300,7 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 	host_running.error = 0;
 	switch (cmd->op.kind) {
 	case HOST_FREE:
-		host_mem_release(s->dev, cmd->op.dst);
+		host_mem_release(s->dev, cmd->op.dst, cmd->op.nbytes);
 		break;
 	case HOST_RECORD:
 		reach(cmd->op.obj, cmd->op.pos);

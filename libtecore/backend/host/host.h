@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "libtecore/backend/backend.h"
+#include "libtecore/backend/devmem.h"
 #include "libtecore/base/base.h"
 
 enum host_kind {
@@ -33,7 +34,7 @@ struct host_op {
 	uint32_t value; /* to fill with, or a kernel id */
 	void *dst;
 	const void *src;
-	size_t nbytes; /* to copy or fill; bytes of arguments */
+	size_t nbytes; /* to copy, fill or free; bytes of arguments */
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
 	struct host_replay *replay; /* GRAPH: of a launch with branches, else NULL */
@@ -75,8 +76,7 @@ struct host_pool {
 };
 
 struct host_dev {
-	uint64_t limit_nbytes;
-	_Atomic uint64_t used_nbytes, peak_nbytes;
+	struct te__devmem mem;
 	_Atomic uint32_t nstreams; /* created so far; numbers the streams in messages */
 	int poison;
 	uint64_t shuffle; /* a seed; 0: nodes run in the order of their numbers */
@@ -237,7 +237,7 @@ int host_pool_spin(struct host_pool *pool);
 int host_probe(struct te_backend_info *ret);
 int host_device_info(int index, struct te_device_info *ret);
 int host_free_nbytes(int index, uint64_t *ret_nbytes);
-int host_open(int index, void **ret_dev);
+int host_open(const struct te__open *how, void **ret_dev);
 void host_close(void *dev);
 /*
  * Bytes that the control groups leave, UINT64_MAX without a limit. root: where they are mounted,
@@ -247,8 +247,8 @@ uint64_t te__cgroup_free(const char *root, const char *membership);
 int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
 int host_mem_held(void *dev, struct te__mem_held *ret);
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);
-int host_mem_free(void *stream, void *ptr);
-void host_mem_release(struct host_dev *dev, void *ptr); /* now */
+int host_mem_free(void *stream, void *ptr, size_t nbytes);
+void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes); /* now */
 int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr);
 int host_pinned_free(void *dev, void *ptr);
 

@@ -24,12 +24,11 @@
 #define NR TE__H_NR
 #define LANES 16
 
-/*
- * LANES numbers. Macros take them, because functions without AVX-512 pass such vectors in another
- * way.
- */
+/* vectors for any instruction set; comparisons are of vec4, which GCC 12 splits for none */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float vec8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t ivec4 __attribute__((vector_size(16)));
 
 /* what both passes share; channels are padded to dp, a multiple of NR, with zeros */
 struct shape {
@@ -154,42 +153,13 @@ struct online {
 	double l[MR]; /* the sum of e^(score - m) */
 };
 
-#ifdef __clang__
-#define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
-#else
-#define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (ivec){ __VA_ARGS__ })
-#endif
-#define LANE_NUMBERS ((ivec){ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 })
-#define SELECT(mask, x, y) ((vec)(((mask) & (ivec)(x)) | (~(mask) & (ivec)(y))))
-/* the vector at p, after lanes from n on became 0 */
-#define CLEAR_FROM(p, n) (*(vec *)(p) = (vec)((LANE_NUMBERS < (n)) & *(ivec *)(p)))
+/* x or, where it is larger, y */
+#define MASKED(mask, x) ((mask) & (ivec4)(x))
+#define MAX(x, y) ((vec4)(MASKED((y) > (x), y) | MASKED(~((y) > (x)), x)))
+/* of four numbers */
+#define LARGER(x, y) ((y) > (x) ? (y) : (x))
 #define ADD(x, y) ((x) + (y))
-#define MAX(x, y) SELECT((y) > (x), y, x)
-
-/* lanes 0 to 7 of x and y with lanes 8 to 15; then the same with vectors of shorter rows */
-#define FOLD8(op, x, y)                                                           \
-	op(SHUFFLE(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23), \
-	   SHUFFLE(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
-#define FOLD4(op, x, y)                                                             \
-	op(SHUFFLE(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27), \
-	   SHUFFLE(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31))
-#define FOLD2(op, x, y)                                                             \
-	op(SHUFFLE(x, y, 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29), \
-	   SHUFFLE(x, y, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31))
-#define FOLD1(op, x)                                                            \
-	op(SHUFFLE(x, x, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14), \
-	   SHUFFLE(x, x, 1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15))
-
-/* ret[r] = op of the lanes of v[r], r < MR, in halves */
-#define FOLD_ROWS(op, v, ret)                                                     \
-	do {                                                                      \
-		const vec f0 = FOLD8(op, v[0], v[1]), f1 = FOLD8(op, v[2], v[3]); \
-		const vec f2 = FOLD8(op, v[4], v[5]), f3 = FOLD8(op, v[6], v[7]); \
-		const vec f01 = FOLD4(op, f0, f1), f23 = FOLD4(op, f2, f3);       \
-		const vec f = FOLD2(op, f01, f23), all = FOLD1(op, f);            \
-                                                                                  \
-		memcpy(ret, &all, MR * sizeof(*(ret)));                           \
-	} while (0)
+#define FOLD(one, x) one(one((x)[0], (x)[2]), one((x)[1], (x)[3]))
 
 /* the end of the keys of MR queries, of which the first one has n, in chunks of LANES */
 TE__SIMD_BODY int32_t keys_end(int64_t n)
@@ -205,23 +175,20 @@ TE__SIMD_BODY void soften_body(float *restrict v, int64_t n, float scale, struct
 			       float *restrict acc, int64_t dp)
 {
 	const int32_t end = keys_end(n);
-	float m[MR], l[MR], shrink[MR];
-	vec lanes[MR];
+	float m[MR], shrink[MR];
 
 	for (int r = 0; r < MR; r++) {
-		const int32_t nkeys = (int32_t)n + r;
-		vec most = o->m[r] + (vec){ 0 };
+		float *x = TE__H_ALIGNED_TO(v + r * TILE);
+		vec4 most = o->m[r] + (vec4){ 0 };
 
-		for (int32_t i = 0; i < end; i += LANES) {
-			vec *x = (vec *)(v + r * TILE + i);
-			const vec s = *x * scale, none = -INFINITY + (vec){ 0 };
-
-			*x = SELECT(LANE_NUMBERS < nkeys - i, s, none);
-			most = MAX(most, *x);
-		}
-		lanes[r] = most;
+		for (int32_t k = 0; k < end; k++)
+			x[k] *= scale;
+		for (int32_t k = (int32_t)n + r; k < end; k++)
+			x[k] = -INFINITY;
+		for (int32_t k = 0; k < end; k += 4)
+			most = MAX(most, *(vec4 *)(x + k));
+		m[r] = FOLD(LARGER, most);
 	}
-	FOLD_ROWS(MAX, lanes, m);
 	for (int r = 0; r < MR; r++) {
 		/* equal also if both are -inf, whose difference is NaN */
 		shrink[r] = o->m[r] == m[r] ? 0.0f : o->m[r] - m[r];
@@ -229,20 +196,21 @@ TE__SIMD_BODY void soften_body(float *restrict v, int64_t n, float scale, struct
 	}
 	te__h_exp(shrink, 0.0f, MR);
 	for (int r = 0; r < MR; r++) {
-		const int32_t nkeys = (int32_t)n + r;
 		float *x = TE__H_ALIGNED_TO(v + r * TILE), *y = TE__H_ALIGNED_TO(acc + r * dp);
+		TE__H_ALIGNED float lanes[LANES] = { 0 };
 
 		for (int32_t k = 0; k < end; k++)
 			x[k] = te__expf(x[k] - m[r]);
-		lanes[r] = (vec){ 0 };
-		for (int32_t i = 0; i < end; i += LANES)
-			lanes[r] += CLEAR_FROM(x + i, nkeys - i);
+		for (int32_t k = (int32_t)n + r; k < end; k++)
+			x[k] = 0.0f;
+		for (int32_t k = 0; k < end; k += LANES)
+			*(vec *)lanes += *(vec *)(x + k);
+		*(vec8 *)lanes += *(vec8 *)(lanes + 8);
+		*(vec4 *)lanes += *(vec4 *)(lanes + 4);
+		o->l[r] = o->l[r] * (double)shrink[r] + (double)FOLD(ADD, lanes);
 		for (int64_t c = 0; c < dp; c++)
 			y[c] *= shrink[r];
 	}
-	FOLD_ROWS(ADD, lanes, l);
-	for (int r = 0; r < MR; r++)
-		o->l[r] = o->l[r] * (double)shrink[r] + (double)l[r];
 }
 static TE__SIMD(void, soften,
 		(float *v, int64_t n, float scale, struct online *o, float *acc, int64_t dp),
@@ -369,7 +337,6 @@ TE__SIMD_BODY void soften_bwd_body(float *restrict scores, float *restrict grads
 	const int32_t end = keys_end(n);
 
 	for (int r = 0; r < MR; r++) {
-		const int32_t nkeys = (int32_t)n + r;
 		const float most = lse[r], less = delta[r];
 		float *p = TE__H_ALIGNED_TO(scores + r * TILE);
 		float *dp = TE__H_ALIGNED_TO(grads + r * TILE);
@@ -382,10 +349,8 @@ TE__SIMD_BODY void soften_bwd_body(float *restrict scores, float *restrict grads
 		}
 		for (int32_t k = 0; k < end && f; k++)
 			p[k] *= f[r * TILE + k];
-		for (int32_t i = 0; i < end; i += LANES) {
-			CLEAR_FROM(p + i, nkeys - i);
-			CLEAR_FROM(dp + i, nkeys - i);
-		}
+		for (int32_t k = (int32_t)n + r; k < end; k++)
+			p[k] = dp[k] = 0.0f;
 	}
 }
 static TE__SIMD(void, soften_bwd,

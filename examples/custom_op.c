@@ -91,13 +91,15 @@ static float limit_of(const struct te_op_call *c)
 	return a->limit;
 }
 
-static int softsign_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int softsign_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl)
 {
 	(void)op;
-	ret_decls[0].name = "slope";
-	ret_decls[0].ndim = 1;
-	ret_decls[0].shape[0] = 1;
-	ret_decls[0].init = TE_INIT_ONE;
+	if (index)
+		return 0; /* there are no others */
+	ret_decl->name = "slope";
+	ret_decl->ndim = 1;
+	ret_decl->shape[0] = 1;
+	ret_decl->init = TE_INIT_ONE;
 	return 1;
 }
 
@@ -153,7 +155,7 @@ static const struct te_op_ops softsign_ops = {
 	.name = "softsign",
 	.attrs_nbytes = sizeof(struct softsign_attrs),
 	.check = softsign_check,
-	.weights = softsign_weights,
+	.weight = softsign_weight,
 	.infer = softsign_infer,
 	.forward = softsign_forward,
 	.backward = softsign_backward,
@@ -187,7 +189,7 @@ static const struct te_fusion bias_softsign = {
 	.size = sizeof(struct te_fusion),
 	.name = "bias+softsign",
 	.pass = TE_PASS_FORWARD,
-	.pattern = { "bias", "softsign" },
+	.pattern = "bias softsign",
 	.applies = fused_applies,
 	.run = fused_run,
 	.test = "this program",

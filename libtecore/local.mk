@@ -129,8 +129,16 @@ libtecore_libtecore_la_SOURCES =
 libtecore_libtecore_la_LIBADD = libtecore/libtecore_internal.la
 libtecore_libtecore_la_LDFLAGS = $(AM_LDFLAGS) -version-info $(TE_VERSION_INFO) \
 	-no-undefined \
-	-Wl,--version-script=$(srcdir)/libtecore/libtecore.map
+	-Wl,--version-script=libtecore/libtecore.ver
 # EXTRA_: plain _DEPENDENCIES would replace the automatic list
-EXTRA_libtecore_libtecore_la_DEPENDENCIES = libtecore/libtecore.map
+EXTRA_libtecore_libtecore_la_DEPENDENCIES = libtecore/libtecore.ver
 EXTRA_DIST += libtecore/libtecore.map
+
+# The node of the private symbols carries the version: libtegraph or libtecomm of another version
+# is refused by the dynamic linker.
+libtecore/libtecore.ver: $(srcdir)/libtecore/libtecore.map $(top_builddir)/config.status
+	$(AM_V_GEN)$(MKDIR_P) libtecore && \
+	sed 's/^LIBTECORE_PRIVATE {/LIBTECORE_PRIVATE_$(PACKAGE_VERSION) {/' \
+		$(srcdir)/libtecore/libtecore.map >$@
+CLEANFILES += libtecore/libtecore.ver
 pkgconfig_DATA += libtecore/libtecore.pc

@@ -78,6 +78,7 @@ dist_man3_MANS += \
 	man/te_graph_update.3 \
 	man/te_graph_version.3 \
 	man/te_host_call.3 \
+	man/te_infer_save.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \

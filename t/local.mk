@@ -60,7 +60,8 @@ TT_GRAPH = \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
-	t/graph/schedule
+	t/graph/schedule \
+	t/graph/sized
 TT_COMM =
 TT_TOOLS =
 TT_SH = \

@@ -23,12 +23,9 @@ TE_BEGIN_DECLS
  * the stream: they must not allocate or wait.
  */
 
-#define TE_OP_MAX_EXTRA 4
-#define TE_OP_MAX_WEIGHTS 4
-#define TE_OP_MAX_SAVED 6
-
 struct te_op; /* opaque, reference counted */
 
+/* Like all structs of this API without a size, it never gets another member. */
 struct te_spec {
 	enum te_dtype dtype;
 	int32_t ndim;
@@ -52,6 +49,7 @@ enum te_init {
 
 /* One weight of an op: master and gradient are FP32. */
 struct te_weight_decl {
+	size_t size;	  /* set by the library; lets the struct grow */
 	const char *name; /* "weight", "bias" */
 	int32_t ndim;
 	int64_t shape[TE_MAX_DIMS];
@@ -61,41 +59,52 @@ struct te_weight_decl {
 	struct te_op *tied_op; /* share weight tied_index of this op; NULL: not shared */
 	int32_t tied_index;
 };
+#define TE_WEIGHT_DECL_INIT \
+	{ sizeof(struct te_weight_decl), 0, 0, { 0 }, TE_INIT_ZERO, 0.0f, 0, 0, 0 }
 
 #define TE_INFER_TRAIN 1u /* a backward pass will be planned */
 
-/* Input and output of te_op_ops.infer. Index 0 of an array: main, 1 and up: extra. */
+/* Input and output of te_op_ops.infer. Index 0 of in and out: main, 1 and up: extra. */
 struct te_op_infer {
-	size_t size;
+	size_t size; /* set by the library; lets the struct grow */
 	/* set by the plan */
 	const struct te_op *op;
 	const struct te_recipe *recipe;
 	uint32_t flags; /* TE_INFER_* */
-	struct te_spec in[1 + TE_OP_MAX_EXTRA];
+	const struct te_spec *in; /* [1 + nextra_in] */
 	/* set by infer() */
-	struct te_spec out[1 + TE_OP_MAX_EXTRA];
-	/* k: the output is input k itself, and no kernel runs for it; -1 (preset): a new value */
-	int32_t out_alias[1 + TE_OP_MAX_EXTRA];
-	int32_t dx_alias;  /* k: dx is the gradient of output k itself; -1 (preset) */
-	int32_t dex_alias[TE_OP_MAX_EXTRA]; /* the same for the gradients of the extra inputs */
+	struct te_spec *out; /* [1 + nextra_out] */
+	/* [1 + nextra_out] k: the output is input k itself, and no kernel runs for it; -1 (preset):
+	 * it is a new value */
+	int32_t *out_alias;
+	int32_t dx_alias;   /* k: dx is the gradient of output k itself; -1 (preset) */
+	int32_t *dex_alias; /* [nextra_in]: the same for the gradients of the extra inputs */
 	uint32_t fwd_x;	   /* TE_FORM_*: main input in forward; preset HP */
 	uint32_t save_x;   /* main input kept for backward; preset 0 */
 	uint32_t save_y;   /* main output kept for backward; preset 0 */
 	uint32_t bwd_dy;   /* output gradient, for backward(); preset HP */
 	uint32_t dw_x;	   /* main input kept for backward_dw(); preset 0 */
 	uint32_t dw_dy;	   /* output gradient for backward_dw(); preset 0 */
-	uint32_t save_ex;  /* bit k: extra input k kept (HP) for backward */
-	/* TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
-	uint32_t weight_forms[TE_OP_MAX_WEIGHTS];
+	int32_t *save_ex;  /* [nextra_in] 1: the extra input is kept (HP) for backward; preset 0 */
+	/* [number of weights] TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
+	uint32_t *weight_forms;
 	uint32_t inplace_fwd; /* 1: y may share memory with x if this is the last use of x */
 	/* 1: dx may share memory with dy, dey 0 or the saved x, if this is its last use */
 	uint32_t inplace_bwd;
-	struct te_spec saved[TE_OP_MAX_SAVED]; /* written by forward, read by backward */
+	struct te_spec *saved; /* te_infer_save() adds to them */
 	int32_t nsaved;
 	size_t fwd_ws_nbytes, bwd_ws_nbytes, dw_ws_nbytes; /* scratch while the function runs */
 	int32_t uses_rng; /* 1: te_op_call.rng is needed */
 	int32_t no_dx;	  /* 1: the main input has no gradient (tokens) */
 };
+
+/**
+ * te_infer_save - have the plan keep a tensor that forward writes and backward reads
+ *
+ * For infer() only. Returns its index in te_op_call.saved.
+ * Errors: -EINVAL, -ENOMEM.
+ */
+TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec);
 
 /* A value at run time. Absent forms are NULL. */
 struct te_op_value {
@@ -113,7 +122,7 @@ struct te_rng_words {
 };
 
 struct te_op_call {
-	size_t size;
+	size_t size; /* set by the library; lets the struct grow */
 	const struct te_op *op;
 	struct te_stream *stream;
 	uint32_t flags;	 /* TE_CALL_* */
@@ -121,12 +130,12 @@ struct te_op_call {
 	uint32_t tag;
 	struct te_op_value x, y;   /* forward: in, out; backward: what was saved */
 	struct te_op_value dy, dx; /* backward only */
-	struct te_op_value ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
-	struct te_op_value dex[TE_OP_MAX_EXTRA], dey[TE_OP_MAX_EXTRA];
-	struct te_op_value weight[TE_OP_MAX_WEIGHTS]; /* copies, by infer()'s weight_forms */
-	struct te_tensor *master[TE_OP_MAX_WEIGHTS];  /* FP32 */
-	struct te_tensor *grad[TE_OP_MAX_WEIGHTS];    /* FP32 main gradient: add to it */
-	struct te_tensor *saved[TE_OP_MAX_SAVED];
+	const struct te_op_value *ex, *ey;   /* [nextra_in], [nextra_out] */
+	const struct te_op_value *dex, *dey; /* the same; backward only */
+	const struct te_op_value *weight;    /* copies, by infer()'s weight_forms */
+	struct te_tensor *const *master;     /* FP32 */
+	struct te_tensor *const *grad;	     /* FP32 main gradients: add to them */
+	struct te_tensor *const *saved;	     /* [nsaved] */
 	void *ws; /* device scratch, 256-byte aligned */
 	size_t ws_nbytes;
 	struct te_rng_words rng;
@@ -135,14 +144,15 @@ struct te_op_call {
 #define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */
 
 struct te_op_ops {
-	size_t size;	  /* sizeof(struct te_op_ops) */
+	size_t size;	  /* sizeof(struct te_op_ops); lets the struct grow */
 	const char *name; /* "linear": what plans print and fusions match */
 	size_t attrs_nbytes;
 	int32_t nextra_in, nextra_out;
 	/* check attributes when the op is created; may be NULL */
 	int (*check)(const struct te_op *op);
-	/* fill up to TE_OP_MAX_WEIGHTS declarations, return how many; may be NULL */
-	int (*weights)(const struct te_op *op, struct te_weight_decl *ret_decls);
+	/* fill in the declaration of a weight and return 1, or return 0: there are index weights.
+	 * Called when the op is created; NULL: the op has none */
+	int (*weight)(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl);
 	int (*infer)(struct te_op_infer *inf);
 	int (*forward)(const struct te_op_call *c);	/* NULL when all outputs alias */
 	int (*backward)(const struct te_op_call *c);	/* dx, dex; NULL when they alias */
@@ -151,10 +161,11 @@ struct te_op_ops {
 	int (*describe)(const struct te_op *op, char *dst, size_t nbytes);
 	void (*destroy)(struct te_op *op); /* may be NULL */
 };
+#define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_op_create - an instance of an operation
- * @ops:   its table, which must outlive the op; unknown larger size is -EINVAL
+ * @ops:   its table, which must outlive the op
  * @attrs: ops->attrs_nbytes bytes, copied; NULL when that is 0
  * @name:  unique within a sequence ("h.0.attn.qkv"), copied
  */

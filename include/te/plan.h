@@ -134,14 +134,13 @@ TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format form
 /* ---- fusions ---- */
 
 enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1 };
-#define TE_FUSION_MAX 6
 
 /* Argument of a fusion's functions: the calls of the basic steps that it replaces, in order.
  * A value that is used only between two parts has no memory: its hp is NULL. */
 struct te_fused {
-	size_t size;
+	size_t size; /* set by the library; lets the struct grow */
 	int32_t nparts;
-	const struct te_op_call *part[TE_FUSION_MAX];
+	const struct te_op_call *const *part; /* [nparts] */
 	void *ws;
 	size_t ws_nbytes;
 };
@@ -150,13 +149,14 @@ struct te_fused {
  * A fusion replaces adjacent basic steps. Step names are the op's name in forward;
  * "<op>" for its backward and "<op>.dw" for its weight gradient in the backward
  * pass; "quantize" for a cast that planning inserted (part->x.hp to part->y.q).
- * A pattern word may list alternatives: "layernorm|rmsnorm".
+ * The pattern is their names, divided by a space; a word may list alternatives:
+ * "layernorm|rmsnorm quantize".
  */
 struct te_fusion {
-	size_t size;
+	size_t size;	  /* sizeof(struct te_fusion); lets the struct grow */
 	const char *name; /* as plans print it */
 	enum te_pass pass;
-	const char *pattern[TE_FUSION_MAX]; /* NULL ends it */
+	const char *pattern;
 	/* whether the fusion applies; specs are known, addresses are not: hp and q of a part are
 	 * non-NULL if the value is needed outside the fusion */
 	int (*applies)(const struct te_fused *f); /* 1, 0 or an error; NULL: always */
@@ -164,6 +164,7 @@ struct te_fusion {
 	int (*run)(const struct te_fused *f);
 	const char *test; /* the test that compares it with the unfused parts */
 };
+#define TE_FUSION_INIT { sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0 }
 /* registered fusions are tried before the built-in ones, in order of registration; register them
  * before the first plan, -EBUSY afterwards */
 TE_EXPORT int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);

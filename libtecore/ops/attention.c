@@ -43,6 +43,7 @@ static int attention_infer(struct te_op_infer *inf)
 	const struct te_spec *x = &inf->in[0];
 	const int dropout = te__ops_threshold(a->dropout) && (inf->flags & TE_INFER_TRAIN);
 	int64_t rows, seqlen;
+	struct te_spec lse;
 	int r = te__ops_check_x(inf, 2, ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim);
 
 	if (r < 0)
@@ -57,12 +58,10 @@ static int attention_infer(struct te_op_infer *inf)
 	inf->out[0].shape[x->ndim - 1] = (int64_t)a->nheads * a->head_dim;
 	inf->save_x = TE_FORM_HP;
 	inf->save_y = TE_FORM_HP;
-	inf->nsaved = 1;
-	inf->saved[0] = (struct te_spec){ TE_DTYPE_FP32, 3,
-					  { rows / seqlen, a->nheads, seqlen } };
+	lse = (struct te_spec){ TE_DTYPE_FP32, 3, { rows / seqlen, a->nheads, seqlen } };
 	inf->bwd_ws_nbytes = (size_t)(rows * a->nheads) * sizeof(float);
 	inf->uses_rng = dropout;
-	return 0;
+	return te_infer_save(inf, &lse);
 }
 
 static int attention_forward(const struct te_op_call *c)

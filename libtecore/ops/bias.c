@@ -11,17 +11,17 @@ static int bias_check(const struct te_op *op)
 	return 0;
 }
 
-static int bias_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int bias_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
 {
 	const struct te_bias_attrs *a = op->attrs;
 
-	ret_decls[0] = (struct te_weight_decl){
-		.name = "bias",
-		.ndim = 1,
-		.shape = { a->width },
-		.init = TE_INIT_ZERO,
-		.flags = TE_WEIGHT_COMPUTE,
-	};
+	if (index)
+		return 0;
+	ret->name = "bias";
+	ret->ndim = 1;
+	ret->shape[0] = a->width;
+	ret->init = TE_INIT_ZERO;
+	ret->flags = TE_WEIGHT_COMPUTE;
 	return 1;
 }
 
@@ -82,7 +82,7 @@ static const struct te_op_ops bias_ops = {
 	.name = "bias",
 	.attrs_nbytes = sizeof(struct te_bias_attrs),
 	.check = bias_check,
-	.weights = bias_weights,
+	.weight = bias_weight,
 	.infer = bias_infer,
 	.forward = bias_forward,
 	.backward_dw = bias_dw,

@@ -41,6 +41,8 @@ void te__ops_same(struct te_op_infer *inf)
 
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)
 {
+	if (k >= c->op->nweights)
+		return NULL;
 	return c->weight[k].hp ? c->weight[k].hp : c->master[k];
 }
 

@@ -39,14 +39,12 @@ static int ce_infer(struct te_op_infer *inf)
 				(long long)te__spec_nelems(t), (long long)rows);
 	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
 	inf->save_x = TE_FORM_HP;
-	inf->save_ex = 1;
+	inf->save_ex[0] = 1;
 	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
 	inf->inplace_bwd = 1;
-	inf->nsaved = 2;
-	inf->saved[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { rows } };
-	inf->saved[1] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
 	inf->fwd_ws_nbytes = (size_t)rows * sizeof(float);
-	return 0;
+	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } }); /* lse */
+	return r < 0 ? r : te_infer_save(inf, &inf->out[0]); /* count */
 }
 
 static int ce_forward(const struct te_op_call *c)

@@ -21,24 +21,20 @@ static int embedding_check(const struct te_op *op)
 	return 0;
 }
 
-static int embedding_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int embedding_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
 {
 	const struct te_embedding_attrs *a = op->attrs;
 
-	ret_decls[0] = (struct te_weight_decl){
-		.name = "weight",
-		.ndim = 2,
-		.shape = { a->vocab, a->width },
-		.init = TE_INIT_NORMAL,
-		.init_std = a->init_std,
-		.flags = TE_WEIGHT_DECAY,
-	};
-	if (!a->max_pos)
-		return 1;
-	ret_decls[1] = ret_decls[0];
-	ret_decls[1].name = "position";
-	ret_decls[1].shape[0] = a->max_pos;
-	return 2;
+	if (index > (a->max_pos > 0))
+		return 0;
+	ret->name = index ? "position" : "weight";
+	ret->ndim = 2;
+	ret->shape[0] = index ? a->max_pos : a->vocab;
+	ret->shape[1] = a->width;
+	ret->init = TE_INIT_NORMAL;
+	ret->init_std = a->init_std;
+	ret->flags = TE_WEIGHT_DECAY;
+	return 1;
 }
 
 static int embedding_infer(struct te_op_infer *inf)
@@ -124,7 +120,7 @@ static const struct te_op_ops embedding_ops = {
 	.name = "embedding",
 	.attrs_nbytes = sizeof(struct te_embedding_attrs),
 	.check = embedding_check,
-	.weights = embedding_weights,
+	.weight = embedding_weight,
 	.infer = embedding_infer,
 	.forward = embedding_forward,
 	.backward_dw = embedding_dw,

@@ -53,19 +53,20 @@ static void linear_destroy(struct te_op *op)
 	te_op_unref(a->tied_op);
 }
 
-static int linear_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int linear_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
 {
 	const struct te_linear_attrs *a = op->attrs;
 
-	ret_decls[0] = (struct te_weight_decl){
-		.name = "weight",
-		.ndim = 2,
-		.shape = { a->out, a->in },
-		.init = TE_INIT_NORMAL,
-		.init_std = a->init_std,
-		.flags = TE_WEIGHT_GEMM | TE_WEIGHT_COMPUTE | TE_WEIGHT_DECAY,
-		.tied_op = a->tied_op,
-	};
+	if (index)
+		return 0;
+	ret->name = "weight";
+	ret->ndim = 2;
+	ret->shape[0] = a->out;
+	ret->shape[1] = a->in;
+	ret->init = TE_INIT_NORMAL;
+	ret->init_std = a->init_std;
+	ret->flags = TE_WEIGHT_GEMM | TE_WEIGHT_COMPUTE | TE_WEIGHT_DECAY;
+	ret->tied_op = a->tied_op;
 	return 1;
 }
 
@@ -163,7 +164,7 @@ static const struct te_op_ops linear_ops = {
 	.name = "linear",
 	.attrs_nbytes = sizeof(struct te_linear_attrs),
 	.check = linear_check,
-	.weights = linear_weights,
+	.weight = linear_weight,
 	.infer = linear_infer,
 	.forward = linear_forward,
 	.backward = linear_backward,

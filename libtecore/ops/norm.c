@@ -23,22 +23,17 @@ static int norm_check(const struct te_op *op)
 	return 0;
 }
 
-static int norm_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int norm_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret)
 {
 	const struct te_norm_attrs *a = op->attrs;
 
-	ret_decls[0] = (struct te_weight_decl){
-		.name = "weight",
-		.ndim = 1,
-		.shape = { a->width },
-		.init = a->flags & TE_NORM_ZERO_CENTERED ? TE_INIT_ZERO : TE_INIT_ONE,
-	};
-	if (!has_beta(op))
-		return 1;
-	ret_decls[1] = ret_decls[0];
-	ret_decls[1].name = "bias";
-	ret_decls[1].init = TE_INIT_ZERO;
-	return 2;
+	if (index > has_beta(op))
+		return 0;
+	ret->name = index ? "bias" : "weight";
+	ret->ndim = 1;
+	ret->shape[0] = a->width;
+	ret->init = index || a->flags & TE_NORM_ZERO_CENTERED ? TE_INIT_ZERO : TE_INIT_ONE;
+	return 1;
 }
 
 static int norm_infer(struct te_op_infer *inf)
@@ -54,13 +49,12 @@ static int norm_infer(struct te_op_infer *inf)
 	inf->save_x = TE_FORM_HP;
 	inf->dw_x = TE_FORM_HP;
 	inf->dw_dy = TE_FORM_HP;
-	inf->nsaved = 1 + beta;
-	for (int i = 0; i < inf->nsaved; i++)
-		inf->saved[i] = (struct te_spec){ TE_DTYPE_FP32, 1, { rows } };
+	for (int i = 0; i < 1 + beta && r >= 0; i++)
+		r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } });
 	inf->inplace_fwd = 1;
 	inf->inplace_bwd = 1;
 	inf->dw_ws_nbytes = (size_t)(1 + beta) * te__ops_part_nbytes(rows, a->width);
-	return 0;
+	return r;
 }
 
 void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret)
@@ -160,7 +154,7 @@ static const struct te_op_ops layernorm_ops = {
 	.name = "layernorm",
 	.attrs_nbytes = sizeof(struct te_norm_attrs),
 	.check = norm_check,
-	.weights = norm_weights,
+	.weight = norm_weight,
 	.infer = norm_infer,
 	.forward = norm_forward,
 	.backward = norm_backward,
@@ -173,7 +167,7 @@ static const struct te_op_ops rmsnorm_ops = {
 	.name = "rmsnorm",
 	.attrs_nbytes = sizeof(struct te_norm_attrs),
 	.check = norm_check,
-	.weights = norm_weights,
+	.weight = norm_weight,
 	.infer = norm_infer,
 	.forward = norm_forward,
 	.backward = norm_backward,

@@ -8,61 +8,102 @@
 
 #include "libtecore/ops/op.h"
 
+/* What a callback fills in is followed by zeros, which it leaves alone if it knows this library. */
+#define SLACK 256
+
+static int overran(const struct te_op *op, const char *fn, const unsigned char *slack)
+{
+	for (int i = 0; i < SLACK; i++)
+		if (slack[i])
+			return te__fail(-EINVAL, "op %s: %s() of a %s sets what this library does "
+					"not know: it is older than the program",
+					op->name, fn, op->ops.name);
+	return 0;
+}
+
+static int declare_weights(struct te_op *op)
+{
+	for (;;) {
+		struct {
+			struct te_weight_decl d;
+			unsigned char slack[SLACK];
+		} w = { TE_WEIGHT_DECL_INIT, { 0 } };
+		struct te_weight_decl *decl;
+		int r = op->ops.weight(op, op->nweights, &w.d);
+
+		if (!r || r < 0)
+			return r;
+		r = overran(op, "weight", w.slack);
+		if (r)
+			return r;
+		decl = te__realloc(op->decl, ((size_t)op->nweights + 1) * sizeof(*decl));
+		if (!decl)
+			return te__fail(-ENOMEM, "op %s: no memory", op->name);
+		op->decl = decl;
+		op->decl[op->nweights++] = w.d;
+	}
+}
+
+/* what the table and the attributes say */
+static int fill(struct te_op *op, const void *attrs, const char *name)
+{
+	const struct te_op_ops *ops = &op->ops;
+	int r = 0;
+
+	if (!ops->name || !ops->infer)
+		return te__fail(-EINVAL, "op %s: its table lacks a name or infer()", name);
+	if (ops->nextra_in < 0 || ops->nextra_out < 0)
+		return te__fail(-EINVAL, "op %s: %d extra inputs and %d outputs", name,
+				ops->nextra_in, ops->nextra_out);
+	if (ops->attrs_nbytes && !attrs)
+		return te__fail(-EINVAL, "op %s: a %s needs attributes", name, ops->name);
+	op->name = te__strdup(name);
+	op->give = te__calloc((size_t)ops->nextra_out + 1, sizeof(*op->give));
+	op->take = te__calloc((size_t)ops->nextra_in + 1, sizeof(*op->take));
+	op->attrs = te__malloc(ops->attrs_nbytes + 1);
+	if (!op->name || !op->give || !op->take || !op->attrs)
+		return te__fail(-ENOMEM, "op %s: no memory", name);
+	if (ops->attrs_nbytes)
+		memcpy(op->attrs, attrs, ops->attrs_nbytes);
+	if (ops->check)
+		r = ops->check(op);
+	return r < 0 ? r : 0;
+}
+
 int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
 		 struct te_op **ret_op)
 {
+	struct te_op_ops table = TE_OP_OPS_INIT;
 	struct te_op *op;
 	int r;
 
-	if (!ops || !ret_op)
-		return te__fail(-EINVAL, "te_op_create: ops or ret_op is NULL");
+	if (!ret_op)
+		return te__fail(-EINVAL, "te_op_create: ret_op is NULL");
+	r = te__sized_in("te_op_create", te_op_ops, ops, &table);
+	if (r)
+		return r;
 	if (!name || !*name)
 		return te__fail(-EINVAL, "te_op_create: a %s op needs a name",
-				ops->name ? ops->name : "nameless");
-	if (ops->size > sizeof(*ops))
-		return te__fail(-EINVAL, "op %s: its table is %zu bytes, this library knows %zu",
-				name, ops->size, sizeof(*ops));
+				table.name ? table.name : "nameless");
 	op = te__calloc(1, sizeof(*op));
 	if (!op)
 		return te__fail(-ENOMEM, "op %s: no memory", name);
 	atomic_init(&op->refs, 1);
 	atomic_init(&op->seq, NULL);
-	memcpy(&op->ops, ops, ops->size);
+	op->ops = table;
+	op->ops.destroy = NULL; /* until check() succeeds there is nothing to destroy */
 	op->table = ops;
-	if (!op->ops.name || !op->ops.infer) {
-		r = te__fail(-EINVAL, "op %s: its table lacks a name or infer()", name);
-		goto fail;
+	r = fill(op, attrs, name);
+	if (!r) {
+		op->ops.destroy = table.destroy;
+		r = op->ops.weight ? declare_weights(op) : 0;
 	}
-	if (op->ops.nextra_in < 0 || op->ops.nextra_in > TE_OP_MAX_EXTRA ||
-	    op->ops.nextra_out < 0 || op->ops.nextra_out > TE_OP_MAX_EXTRA) {
-		r = te__fail(-EINVAL, "op %s: %d extra inputs and %d outputs, at most %d each",
-			     name, op->ops.nextra_in, op->ops.nextra_out, TE_OP_MAX_EXTRA);
-		goto fail;
-	}
-	if (op->ops.attrs_nbytes && !attrs) {
-		r = te__fail(-EINVAL, "op %s: a %s needs attributes", name, op->ops.name);
-		goto fail;
-	}
-	op->name = te__strdup(name);
-	if (op->ops.attrs_nbytes)
-		op->attrs = te__malloc(op->ops.attrs_nbytes);
-	if (!op->name || (op->ops.attrs_nbytes && !op->attrs)) {
-		r = te__fail(-ENOMEM, "op %s: no memory", name);
-		goto fail;
-	}
-	if (op->attrs)
-		memcpy(op->attrs, attrs, op->ops.attrs_nbytes);
-	if (op->ops.check) {
-		r = op->ops.check(op);
-		if (r < 0)
-			goto fail;
+	if (r < 0) {
+		te_op_unref(op);
+		return r;
 	}
 	*ret_op = op;
 	return 0;
-fail:
-	op->ops.destroy = NULL; /* check() did not succeed: there is nothing to destroy */
-	te_op_unref(op);
-	return r;
 }
 
 struct te_op *te_op_ref(struct te_op *op)
@@ -78,10 +119,13 @@ struct te_op *te_op_unref(struct te_op *op)
 		return NULL;
 	if (op->ops.destroy)
 		op->ops.destroy(op);
-	for (int i = 0; i < TE_OP_MAX_EXTRA; i++) {
+	for (int i = 0; op->give && i < op->ops.nextra_out; i++)
 		te__free(op->give[i]);
+	for (int i = 0; op->take && i < op->ops.nextra_in; i++)
 		te__free(op->take[i]);
-	}
+	te__free(op->give);
+	te__free(op->take);
+	te__free(op->decl);
 	te__free(op->attrs);
 	te__free(op->name);
 	te__free(op);
@@ -185,4 +229,67 @@ void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes)
 		at += (size_t)n;
 	}
 	snprintf(dst + at, nbytes - at, "%s] %s", s->ndim ? "" : "[", te_dtype_name(s->dtype));
+}
+
+/* ---- infer() ---- */
+
+int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
+	      const struct te_spec *in, struct te_op_infer *ret_inf)
+{
+	const size_t nin = 1 + (size_t)op->ops.nextra_in, nout = 1 + (size_t)op->ops.nextra_out;
+	struct {
+		struct te_op_infer inf;
+		unsigned char slack[SLACK];
+	} a;
+	struct te_op_infer *inf = &a.inf;
+	struct te_spec *specs;
+	int r;
+
+	memset(&a, 0, sizeof(a));
+	memset(ret_inf, 0, sizeof(*ret_inf));
+	specs = te__calloc(1, (nin + nout) * sizeof(*specs) +
+				      (2 * nin + nout + (size_t)op->nweights) * sizeof(int32_t));
+	if (!specs)
+		return te__fail(-ENOMEM, "op %s: no memory", op->name);
+	memcpy(specs, in, nin * sizeof(*in));
+	inf->size = sizeof(*inf);
+	inf->op = op;
+	inf->recipe = recipe;
+	inf->flags = flags;
+	inf->in = specs;
+	inf->out = specs + nin;
+	inf->out_alias = (int32_t *)(void *)(inf->out + nout);
+	inf->dex_alias = inf->out_alias + nout;
+	inf->save_ex = inf->dex_alias + nin;
+	inf->weight_forms = (uint32_t *)(inf->save_ex + nin);
+	memset(inf->out_alias, 0xff, (nout + nin) * sizeof(int32_t)); /* and dex_alias: -1 */
+	inf->dx_alias = -1;
+	inf->fwd_x = inf->bwd_dy = TE_FORM_HP;
+	r = op->ops.infer(inf);
+	if (r >= 0)
+		r = overran(op, "infer", a.slack);
+	*ret_inf = a.inf;
+	return r < 0 ? r : 0;
+}
+
+void te__infer_free(struct te_op_infer *inf)
+{
+	te__free((void *)(uintptr_t)inf->in);
+	te__free(inf->saved);
+	inf->in = NULL;
+	inf->saved = NULL;
+}
+
+int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec)
+{
+	struct te_spec *saved;
+
+	if (!inf || !spec)
+		return te__fail(-EINVAL, "te_infer_save: %s is NULL", inf ? "spec" : "inf");
+	saved = te__realloc(inf->saved, ((size_t)inf->nsaved + 1) * sizeof(*saved));
+	if (!saved)
+		return te__fail(-ENOMEM, "op %s: no memory", inf->op->name);
+	inf->saved = saved;
+	saved[inf->nsaved] = *spec;
+	return inf->nsaved++;
 }

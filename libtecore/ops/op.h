@@ -12,11 +12,21 @@ struct te_op {
 	const struct te_op_ops *table;
 	char *name;
 	void *attrs;
-	char *give[TE_OP_MAX_EXTRA]; /* channel names; NULL: not joined */
-	char *take[TE_OP_MAX_EXTRA];
+	char **give; /* [nextra_out] channel names; NULL: not joined */
+	char **take; /* [nextra_in] */
+	int nweights;
+	struct te_weight_decl *decl; /* [nweights] */
 	_Atomic(const struct te_seq *) seq; /* the one that it was appended to, or NULL */
 	int locked; /* 1: that sequence is initialised */
 };
+
+/*
+ * Asks infer() about inputs of these specs, as a plan does. te__infer_free releases the arrays,
+ * also after a failure. Members that only a newer header has must not be set (-EINVAL).
+ */
+int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
+	      const struct te_spec *in, struct te_op_infer *ret_inf);
+void te__infer_free(struct te_op_infer *inf);
 
 /*
  * The largest tensor, and the most scratch of an op, that a sequence or plan accepts: 256 TiB. So

@@ -89,16 +89,15 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 
 	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
 		return;
-	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
+	for (int k = 0; k < seq->op[s->node]->nweights; k++) {
 		int w = seq->op_weight[s->node][k];
 		uint32_t forms = p->node[s->node].inf.weight_forms[k];
-		struct te_op_value *v = &s->call.weight[k];
+		struct te_op_value *v = &s->weight[k];
 		const struct te__need *need;
 
-		if (w < 0)
-			continue;
-		s->call.master[k] = seq->weight[w].master;
-		s->call.grad[k] = seq->weight[w].grad;
+		*v = (struct te_op_value){ .slot = -1 };
+		s->master[k] = seq->weight[w].master;
+		s->grad[k] = seq->weight[w].grad;
 		if ((forms & TE_FORM_HP) && p->recipe.compute == TE_DTYPE_FP32)
 			v->hp = seq->weight[w].master;
 		if (p->need_of[w] < 0)
@@ -128,16 +127,25 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->y = call_value(p, ro->y, ro->y_forms);
 	c->dy = call_value(p, ro->dy, ro->dy_forms);
 	c->dx = call_value(p, ro->dx, TE_FORM_HP);
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		c->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
-		c->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
-		c->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
-		c->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
+	for (int k = 0; k < ro->nin; k++) {
+		s->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
+		s->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
 	}
-	for (int k = 0; k < TE_OP_MAX_SAVED; k++)
-		if (ro->saved[k] >= 0)
-			c->saved[k] = p->value[ro->saved[k]].t_hp;
+	for (int k = 0; k < ro->nout; k++) {
+		s->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
+		s->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
+	}
+	for (int k = 0; k < ro->nsaved; k++)
+		s->saved[k] = p->value[ro->saved[k]].t_hp;
 	call_weights(p, s);
+	c->ex = s->ex;
+	c->ey = s->ey;
+	c->dex = s->dex;
+	c->dey = s->dey;
+	c->weight = s->weight;
+	c->master = s->master;
+	c->grad = s->grad;
+	c->saved = s->saved;
 	c->rng.seed = p->seq->rng;
 	c->rng.offset = p->rng_used;
 }
@@ -152,12 +160,12 @@ void te__plan_bind_groups(struct te_plan *p)
 
 		g->fused.size = sizeof(g->fused);
 		g->fused.nparts = g->n;
+		g->fused.part = &p->part[g->first];
 		g->fused.ws = ws;
 		for (int k = 0; k < g->n; k++) {
 			struct te__step *s = &p->step[g->first + k];
 
 			te__plan_fill_call(p, s);
-			g->fused.part[k] = &s->call;
 			if (g->n == 1) {
 				s->call.ws = ws;
 				s->call.ws_nbytes = ws_nbytes;

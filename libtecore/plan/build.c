@@ -66,15 +66,66 @@ int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char
 	return p->nvalues++;
 }
 
-static void no_roles(struct te__roles *r)
+/* every value -1 */
+static int no_roles(struct te__roles *r, int nin, int nout, int nsaved)
 {
-	memset(r, 0xff, sizeof(*r)); /* every value -1 */
-	r->x_forms = r->y_forms = r->dy_forms = 0;
+	const size_t nbytes = (size_t)(2 * nin + 2 * nout + nsaved) * sizeof(int);
+
+	memset(r, 0, sizeof(*r));
+	r->x = r->y = r->dx = r->dy = -1;
+	r->nin = nin;
+	r->nout = nout;
+	r->nsaved = nsaved;
+	r->ex = te__malloc(nbytes + 1);
+	if (!r->ex)
+		return te__fail(-ENOMEM, "plan: no memory");
+	memset(r->ex, 0xff, nbytes);
+	r->dex = r->ex + nin;
+	r->ey = r->dex + nin;
+	r->dey = r->ey + nout;
+	r->saved = r->dey + nout;
+	return 0;
+}
+
+static void copy_roles(struct te__roles *dst, const struct te__roles *src)
+{
+	int *const own = dst->ex;
+
+	memcpy(own, src->ex, (size_t)(2 * src->nin + 2 * src->nout + src->nsaved) * sizeof(int));
+	dst->x = src->x;
+	dst->y = src->y;
+}
+
+/* memory for what the step refers to, and for the arrays of its call */
+static int step_arrays(struct te__step *s, int nweights)
+{
+	const size_t nin = (size_t)s->role.nin, nout = (size_t)s->role.nout;
+	const size_t nsaved = (size_t)s->role.nsaved, nw = (size_t)nweights;
+	const size_t nrefs = 4 + 2 * nin + nout + nsaved;
+	struct te_op_value *v =
+		te__calloc(1, (2 * nin + 2 * nout + nw) * sizeof(*s->ex) +
+				      (2 * nw + nsaved) * sizeof(*s->saved) +
+				      nrefs * sizeof(*s->ref) + 1);
+
+	if (!v)
+		return te__fail(-ENOMEM, "plan: no memory");
+	s->ex = v;
+	s->dex = s->ex + nin;
+	s->ey = s->dex + nin;
+	s->dey = s->ey + nout;
+	s->weight = s->dey + nout;
+	s->master = (struct te_tensor **)(void *)(s->weight + nw);
+	s->grad = s->master + nw;
+	s->saved = s->grad + nw;
+	s->ref = (struct te__ref *)(void *)(s->saved + nsaved);
+	return 0;
 }
 
 static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const char *name,
 		    struct te__step **ret)
 {
+	const int of_op = kind != TE__STEP_QUANT && kind != TE__STEP_SUM;
+	const struct te__plan_op *n = &p->node[node];
 	struct te__step *s;
 	int r = grow((void **)&p->step, &p->cap_steps, p->nsteps, sizeof(*p->step));
 
@@ -85,10 +136,11 @@ static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const 
 	s->kind = kind;
 	s->node = node;
 	snprintf(s->name, sizeof(s->name), "%s%s", name, kind == TE__STEP_DW ? ".dw" : "");
-	no_roles(&s->role);
 	s->share_from[0] = s->share_from[1] = s->share_from[2] = s->share_to = -1;
 	*ret = s;
-	return 0;
+	r = no_roles(&s->role, of_op ? n->value.nin : kind == TE__STEP_SUM,
+		     of_op ? n->value.nout : 0, of_op ? n->value.nsaved : 0);
+	return r ? r : step_arrays(s, of_op ? p->seq->op[node]->nweights : 0);
 }
 
 static void refer(struct te__step *s, int value, uint32_t forms, int write)
@@ -157,15 +209,13 @@ static int check_answer(struct te_plan *p, int i)
 	int r;
 
 	if (!te__recipe_casts(&p->recipe) &&
-	    ((inf->fwd_x | inf->bwd_dy | inf->dw_x | inf->dw_dy | inf->weight_forms[0]) & q))
+	    ((inf->fwd_x | inf->bwd_dy | inf->dw_x | inf->dw_dy |
+	      (op->nweights ? inf->weight_forms[0] : 0)) & q))
 		return te__fail(-TE_EPLAN, "op %s: asks for FP8 under recipe %s", op->name,
 				te_recipe_name(&p->recipe));
-	for (int k = 1; k < TE_OP_MAX_WEIGHTS; k++)
+	for (int k = 1; k < op->nweights; k++)
 		if (inf->weight_forms[k] & q)
 			return te__fail(-TE_EPLAN, "op %s: only weight 0 can be FP8", op->name);
-	if (inf->nsaved < 0 || inf->nsaved > TE_OP_MAX_SAVED)
-		return te__fail(-TE_EPLAN, "op %s: %d saved tensors, at most %d", op->name,
-				inf->nsaved, TE_OP_MAX_SAVED);
 	for (int k = 0; k <= op->ops.nextra_out; k++) {
 		int a = inf->out_alias[k];
 
@@ -192,48 +242,52 @@ static int check_answer(struct te_plan *p, int i)
 	return 0;
 }
 
+/* the values that op i reads, and what its infer() says about them */
+static int infer_inputs(struct te_plan *p, int i, int x)
+{
+	struct te_op *op = p->seq->op[i];
+	struct te_spec *in = te__calloc(1 + (size_t)op->ops.nextra_in, sizeof(*in));
+	int r = in ? 0 : te__fail(-ENOMEM, "plan: no memory");
+
+	if (!r)
+		in[0] = p->value[x].spec;
+	for (int k = 0; k < op->ops.nextra_in && r >= 0; k++) {
+		const int c = find_channel(p, op->take[k]);
+
+		r = p->channel_value[c] < 0 ? fed_value(p, c) : 0;
+		if (r >= 0)
+			in[1 + k] = p->value[p->channel_value[c]].spec;
+	}
+	if (r >= 0)
+		r = te__infer(op, &p->recipe, p->flags & TE_PLAN_TRAIN ? TE_INFER_TRAIN : 0, in,
+			      &p->node[i].inf);
+	te__free(in);
+	return r < 0 ? r : 0;
+}
+
 static int infer_node(struct te_plan *p, int i, int x)
 {
 	struct te__plan_op *n = &p->node[i];
 	struct te_op *op = p->seq->op[i];
 	struct te_op_infer *inf = &n->inf;
-	int in[1 + TE_OP_MAX_EXTRA] = { x };
 	int r, v;
 
-	no_roles(&n->value);
+	r = infer_inputs(p, i, x);
+	if (!r)
+		r = check_answer(p, i);
+	if (!r)
+		r = no_roles(&n->value, op->ops.nextra_in, op->ops.nextra_out, inf->nsaved);
+	if (r < 0)
+		return r;
 	n->grad_main = -1;
 	n->value.x = x;
-	for (int k = 0; k < op->ops.nextra_in; k++) {
-		int c = find_channel(p, op->take[k]);
-
-		v = p->channel_value[c];
-		if (v < 0)
-			v = fed_value(p, c);
-		if (v < 0)
-			return v;
-		n->value.ex[k] = in[1 + k] = v;
-	}
-	inf->size = sizeof(*inf);
-	inf->op = op;
-	inf->recipe = &p->recipe;
-	inf->flags = p->flags & TE_PLAN_TRAIN ? TE_INFER_TRAIN : 0;
-	for (int k = 0; k <= op->ops.nextra_in; k++)
-		inf->in[k] = p->value[in[k]].spec;
-	for (int k = 0; k <= TE_OP_MAX_EXTRA; k++)
-		inf->out_alias[k] = -1;
-	inf->dx_alias = -1;
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++)
-		inf->dex_alias[k] = -1;
-	inf->fwd_x = inf->bwd_dy = TE_FORM_HP;
-	r = op->ops.infer(inf);
-	if (r < 0)
-		return r;
-	r = check_answer(p, i);
-	if (r < 0)
-		return r;
+	for (int k = 0; k < op->ops.nextra_in; k++)
+		n->value.ex[k] = p->channel_value[find_channel(p, op->take[k])];
 	for (int k = 0; k <= op->ops.nextra_out; k++) {
-		if (inf->out_alias[k] >= 0)
-			v = in[inf->out_alias[k]];
+		const int a = inf->out_alias[k];
+
+		if (a >= 0)
+			v = a ? n->value.ex[a - 1] : x;
 		else if (k == 0)
 			v = te__plan_new_value(p, &inf->out[k], "%s.y", op->name);
 		else
@@ -329,7 +383,7 @@ static int build_forward(struct te_plan *p)
 		r = new_step(p, TE__STEP_FWD, i, ops->name, &s);
 		if (r < 0)
 			return r;
-		s->role = n->value;
+		copy_roles(&s->role, &n->value);
 		s->role.x_forms = n->inf.fwd_x;
 		s->role.y_forms = TE_FORM_HP;
 		s->ws_nbytes = n->inf.fwd_ws_nbytes;
@@ -355,7 +409,7 @@ static int build_forward(struct te_plan *p)
 
 static int has_weights(const struct te_plan *p, int i)
 {
-	return p->seq->op_weight[i][0] >= 0;
+	return p->seq->op[i]->nweights > 0;
 }
 
 /* anything before op i that a gradient must reach */
@@ -377,8 +431,7 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	const struct te_op_ops *ops = &p->seq->op[i]->ops;
 	int dw = s->kind == TE__STEP_DW;
 
-	s->role = n->value;
-	s->role.dx = -1;
+	copy_roles(&s->role, &n->value);
 	s->role.dy = n->grad_main;
 	s->role.x_forms = x_forms;
 	s->role.y_forms = dw ? 0 : n->inf.save_y & TE_FORM_HP;
@@ -386,16 +439,18 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	refer(s, n->value.x, x_forms, 0);
 	refer(s, n->value.y, s->role.y_forms, 0);
 	refer(s, n->grad_main, dy_forms, 0);
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		s->role.ey[k] = -1;
-		if (k >= ops->nextra_in || dw || !(n->inf.save_ex & (1u << k)))
+	for (int k = 0; k < ops->nextra_in; k++) {
+		if (dw)
+			s->role.dex[k] = -1;
+		if (dw || !n->inf.save_ex[k])
 			s->role.ex[k] = -1;
 		else
 			refer(s, n->value.ex[k], TE_FORM_HP, 0);
-		if (k < ops->nextra_out) {
-			s->role.dey[k] = p->channel_grad[find_channel(p, p->seq->op[i]->give[k])];
-			refer(s, s->role.dey[k], TE_FORM_HP, 0);
-		}
+	}
+	for (int k = 0; k < ops->nextra_out; k++) {
+		s->role.ey[k] = -1;
+		s->role.dey[k] = p->channel_grad[find_channel(p, p->seq->op[i]->give[k])];
+		refer(s, s->role.dey[k], TE_FORM_HP, 0);
 	}
 	for (int k = 0; k < n->inf.nsaved; k++)
 		refer(s, n->value.saved[k], TE_FORM_HP, 0);
@@ -431,23 +486,26 @@ static int channel_gradient(struct te_plan *p, int c, int node, int g)
 	return 0;
 }
 
-/* gradient values of op i's inputs: aliases of output gradients, or new ones */
-static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, int *ret_dex,
-			   int *ret_any)
+/* the gradient of output k of op i: 0 is the main one */
+static int output_gradient(const struct te_plan *p, int i, int k)
+{
+	return k ? p->channel_grad[find_channel(p, p->seq->op[i]->give[k - 1])] :
+		   p->node[i].grad_main;
+}
+
+/* gradient values of op i's inputs: aliases of output gradients, or new ones; those of extra inputs
+ * in node.value.dex */
+static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, int *ret_any)
 {
 	struct te__plan_op *n = &p->node[i];
 	struct te_op *op = p->seq->op[i];
-	int out_grad[1 + TE_OP_MAX_EXTRA];
 	int v;
 
-	out_grad[0] = n->grad_main;
-	for (int k = 0; k < op->ops.nextra_out; k++)
-		out_grad[1 + k] = p->channel_grad[find_channel(p, op->give[k])];
 	*ret_dx = -1;
 	*ret_any = 0;
 	if (want_dx) {
 		if (n->inf.dx_alias >= 0) {
-			*ret_dx = out_grad[n->inf.dx_alias];
+			*ret_dx = output_gradient(p, i, n->inf.dx_alias);
 		} else {
 			v = te__plan_new_value(p, &n->inf.in[0], "%s.dx", op->name);
 			if (v < 0)
@@ -459,23 +517,22 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 	for (int k = 0; k < op->ops.nextra_in; k++) {
 		const struct te__channel *c = te__seq_channel(p->seq, op->take[k]);
 
-		ret_dex[k] = -1;
 		if (c->giver < 0)
 			continue; /* the caller's data has no gradient */
 		if (n->inf.dex_alias[k] >= 0) {
-			ret_dex[k] = out_grad[n->inf.dex_alias[k]];
+			n->value.dex[k] = output_gradient(p, i, n->inf.dex_alias[k]);
 			continue;
 		}
 		v = te__plan_new_value(p, &n->inf.in[1 + k], "%s.dx%d", op->name, k + 1);
 		if (v < 0)
 			return v;
-		ret_dex[k] = v;
+		n->value.dex[k] = v;
 		*ret_any = 1;
 	}
 	return 0;
 }
 
-static int backward_step(struct te_plan *p, int i, int dx, const int *dex)
+static int backward_step(struct te_plan *p, int i, int dx)
 {
 	struct te__plan_op *n = &p->node[i];
 	struct te_op *op = p->seq->op[i];
@@ -492,15 +549,16 @@ static int backward_step(struct te_plan *p, int i, int dx, const int *dex)
 	}
 	for (int k = 0; k < op->ops.nextra_in; k++) {
 		if (n->inf.dex_alias[k] >= 0)
-			continue;
-		s->role.dex[k] = dex[k];
-		refer(s, dex[k], TE_FORM_HP, 1);
+			s->role.dex[k] = -1;
+		else
+			refer(s, s->role.dex[k], TE_FORM_HP, 1);
 	}
 	if (n->inf.inplace_bwd && s->role.dx >= 0) {
 		s->share_to = s->role.dx;
 		s->share_from[0] = n->grad_main;
 		s->share_from[1] = n->value.x;
-		s->share_from[2] = s->role.dey[0];
+		if (s->role.nout)
+			s->share_from[2] = s->role.dey[0];
 	}
 	return 0;
 }
@@ -527,7 +585,7 @@ static int build_backward(struct te_plan *p)
 		struct te__plan_op *n = &p->node[i];
 		struct te_op *op = p->seq->op[i];
 		const struct te_op_ops *ops = &op->ops;
-		int dex[TE_OP_MAX_EXTRA], dx, any;
+		int dx, any;
 		int dw = ops->backward_dw && has_weights(p, i);
 		int want_dx = !n->inf.no_dx && need_dx(p, i);
 		uint32_t forms = n->inf.bwd_dy | n->inf.dw_dy;
@@ -551,17 +609,18 @@ static int build_backward(struct te_plan *p)
 					"op %s: its output gradient is quantized otherwise",
 					op->name);
 		}
-		r = input_gradients(p, i, want_dx, &dx, dex, &any);
+		r = input_gradients(p, i, want_dx, &dx, &any);
 		if (!r && ops->backward && any)
-			r = backward_step(p, i, dx, dex);
+			r = backward_step(p, i, dx);
 		else if (!r && any)
 			r = te__fail(-TE_EPLAN, "op %s: a %s has no backward()", op->name,
 				     ops->name);
 		if (!r && dw && !(p->flags & TE_PLAN_DELAY_DW))
 			r = dw_step(p, i);
 		for (int k = 0; !r && k < ops->nextra_in; k++)
-			if (dex[k] >= 0)
-				r = channel_gradient(p, find_channel(p, op->take[k]), i, dex[k]);
+			if (n->value.dex[k] >= 0)
+				r = channel_gradient(p, find_channel(p, op->take[k]), i,
+						     n->value.dex[k]);
 		if (r < 0)
 			return r;
 		main_grad = dx;
@@ -585,14 +644,14 @@ static int build_delayed(struct te_plan *p)
 
 static int collect_needs(struct te_plan *p)
 {
-	p->need = te__calloc((size_t)p->nops * TE_OP_MAX_WEIGHTS + 1, sizeof(*p->need));
+	p->need = te__calloc((size_t)p->seq->nweights + 1, sizeof(*p->need));
 	p->need_of = te__malloc(((size_t)p->seq->nweights + 1) * sizeof(*p->need_of));
 	if (!p->need || !p->need_of)
 		return te__fail(-ENOMEM, "plan: no memory");
 	for (int w = 0; w < p->seq->nweights; w++)
 		p->need_of[w] = -1;
 	for (int i = p->first_op; i < p->nops; i++) {
-		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
+		for (int k = 0; k < p->seq->op[i]->nweights; k++) {
 			int w = p->seq->op_weight[i][k];
 			uint32_t forms = p->node[i].inf.weight_forms[k];
 			int j;
@@ -601,7 +660,7 @@ static int collect_needs(struct te_plan *p)
 				forms &= ~TE_FORM_COL;
 			if (p->recipe.compute == TE_DTYPE_FP32)
 				forms &= ~TE_FORM_HP; /* the master is the copy */
-			if (w < 0 || !forms)
+			if (!forms)
 				continue;
 			j = p->need_of[w];
 			if (j < 0) {

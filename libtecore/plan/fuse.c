@@ -13,39 +13,36 @@
 
 #include "libtecore/plan/plan.h"
 
-/* does word stand in "a|b|c"? */
-static int word_in(const char *word, const char *choices)
+/* whether name is one of the nchars characters "a|b|c" */
+static int name_in(const char *name, const char *choices, size_t nchars)
 {
-	size_t n = strlen(word);
+	const char *end = choices + nchars;
+	const size_t n = strlen(name);
 
-	while (*choices) {
-		size_t len = strcspn(choices, "|");
+	while (choices < end) {
+		const size_t len = strcspn(choices, "| ");
 
-		if (len == n && !memcmp(choices, word, n))
+		if (len == n && !memcmp(choices, name, n))
 			return 1;
-		choices += len + (choices[len] == '|');
+		choices += len + 1;
 	}
 	return 0;
 }
 
-static int pattern_len(const struct te_fusion *f)
-{
-	int n = 0;
-
-	while (n < TE_FUSION_MAX && f->pattern[n])
-		n++;
-	return n;
-}
-
+/* how many steps from the first match the words of the pattern; 0 if not all words do */
 static int matches(const struct te_plan *p, const struct te_fusion *f, int first, int end)
 {
-	int n = pattern_len(f);
+	const char *word = f->pattern;
+	int n = 0;
 
-	if (n < 2 || first + n > end)
-		return 0;
-	for (int i = 0; i < n; i++)
-		if (!word_in(p->step[first + i].name, f->pattern[i]))
+	while (*word) {
+		const size_t len = strcspn(word, " ");
+
+		if (first + n >= end || !name_in(p->step[first + n].name, word, len))
 			return 0;
+		n++;
+		word += len + strspn(word + len, " ");
+	}
 	return n;
 }
 
@@ -100,10 +97,9 @@ static void fill_fused(struct te_plan *p, struct te_fused *f, int first, int n)
 	memset(f, 0, sizeof(*f));
 	f->size = sizeof(*f);
 	f->nparts = n;
-	for (int i = 0; i < n; i++) {
+	f->part = &p->part[first];
+	for (int i = 0; i < n; i++)
 		te__plan_fill_call(p, &p->step[first + i]);
-		f->part[i] = &p->step[first + i].call;
-	}
 }
 
 /* 1: taken, and the group is filled; 0: does not apply; or an error */
@@ -179,8 +175,11 @@ int te__plan_fuse(struct te_plan *p)
 	int r;
 
 	p->group = te__calloc((size_t)p->nsteps + 1, sizeof(*p->group));
-	if (!p->group)
+	p->part = te__malloc(((size_t)p->nsteps + 1) * sizeof(*p->part));
+	if (!p->group || !p->part)
 		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < p->nsteps; i++)
+		p->part[i] = &p->step[i].call;
 	count_reads(p);
 	r = fuse_list(p, TE_PASS_FORWARD, 0, p->fwd_steps);
 	p->fwd_groups = p->ngroups;

@@ -228,6 +228,15 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	if (!(p->flags & TE_PLAN_EXTERNAL))
 		te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
+	for (int i = 0; p->node && i < p->nops; i++) {
+		te__infer_free(&p->node[i].inf);
+		te__free(p->node[i].value.ex);
+	}
+	for (int i = 0; i < p->nsteps; i++) {
+		te__free(p->step[i].role.ex);
+		te__free(p->step[i].ex);
+	}
+	te__free(p->part);
 	te__free(p->node);
 	te__free(p->value);
 	te__free(p->buf);

@@ -48,9 +48,8 @@ struct te__value {
 /* Which values play which part in a step's call; -1 where none. */
 struct te__roles {
 	int x, y, dx, dy;
-	int ex[TE_OP_MAX_EXTRA], ey[TE_OP_MAX_EXTRA];
-	int dex[TE_OP_MAX_EXTRA], dey[TE_OP_MAX_EXTRA];
-	int saved[TE_OP_MAX_SAVED];
+	int nin, nout, nsaved;
+	int *ex, *dex, *ey, *dey, *saved;    /* one allocation */
 	uint32_t x_forms, y_forms, dy_forms; /* what the call may see of them */
 };
 
@@ -59,7 +58,6 @@ struct te__ref {
 	uint32_t forms;
 	int write;
 };
-#define TE__STEP_MAX_REFS (2 * TE_OP_MAX_SAVED + 8 * TE_OP_MAX_EXTRA + 8)
 
 enum te__step_kind { TE__STEP_FWD, TE__STEP_BWD, TE__STEP_DW, TE__STEP_QUANT, TE__STEP_SUM };
 
@@ -69,11 +67,14 @@ struct te__step {
 	char name[64];
 	struct te__roles role;
 	int nrefs;
-	struct te__ref ref[TE__STEP_MAX_REFS];
+	struct te__ref *ref; /* one allocation with the arrays of call */
 	int share_from[3]; /* values whose memory the main output may take over, or -1 */
 	int share_to;
 	size_t ws_nbytes;
 	struct te_op_call call;
+	/* the arrays of call */
+	struct te_op_value *ex, *ey, *dex, *dey, *weight;
+	struct te_tensor **master, **grad, **saved;
 };
 
 struct te__group {
@@ -112,6 +113,7 @@ struct te_plan {
 	struct te__buf *buf;
 	int nsteps, cap_steps;
 	struct te__step *step;
+	const struct te_op_call **part; /* [nsteps] their calls, as groups take them */
 	int fwd_steps, bwd_steps; /* then delayed dw */
 	int ngroups, fwd_groups, bwd_groups;
 	struct te__group *group;

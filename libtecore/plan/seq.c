@@ -298,63 +298,71 @@ static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__w
 	return 0;
 }
 
+/* the weight that op i's k-th is tied to */
+static int tied_weight(const struct te_seq *seq, int i, const struct te_weight_decl *decl)
+{
+	const int j = find_op(seq, decl->tied_op), t = decl->tied_index;
+	const struct te_op *op = seq->op[i];
+	int w;
+
+	if (j < 0 || j >= i || t < 0 || t >= seq->op[j]->nweights)
+		return te__fail(-EINVAL, "op %s: tied to %s, which must come earlier", op->name,
+				decl->tied_op->name);
+	w = seq->op_weight[j][t];
+	if (!decl_spec_equal(&seq->weight[w].decl, decl))
+		return te__fail(-TE_ESHAPE, "op %s: its %s and the tied %s differ in shape",
+				op->name, decl->name, seq->weight[w].name);
+	return w;
+}
+
+static int new_weight(struct te_seq *seq, int i, int k)
+{
+	struct te__weight *w = &seq->weight[seq->nweights];
+	struct te_op *op = seq->op[i];
+	const struct te_weight_decl *decl = &op->decl[k];
+	const size_t len = strlen(op->name) + strlen(decl->name) + 2;
+	int r = place_weight(seq, op, w, decl);
+
+	if (r < 0)
+		return r;
+	w->name = te__malloc(len);
+	if (!w->name)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	snprintf(w->name, len, "%s.%s", op->name, decl->name);
+	w->decl = *decl;
+	w->op = op;
+	w->op_index = i;
+	w->index = k;
+	return seq->nweights++;
+}
+
 /* list the weights and give each its offset in the flat buffers */
 static int collect_weights(struct te_seq *seq)
 {
-	struct te_weight_decl decl[TE_OP_MAX_WEIGHTS];
+	size_t n = 0;
+	int *index;
 
-	seq->op_weight = te__calloc((size_t)seq->nops, sizeof(*seq->op_weight));
-	seq->weight = te__calloc((size_t)seq->nops * TE_OP_MAX_WEIGHTS, sizeof(*seq->weight));
+	for (int i = 0; i < seq->nops; i++)
+		n += (size_t)seq->op[i]->nweights;
+	/* the pointers, then what they point to */
+	seq->op_weight = te__calloc(1, (size_t)seq->nops * sizeof(*seq->op_weight) +
+					       n * sizeof(*index) + 1);
+	seq->weight = te__calloc(n + 1, sizeof(*seq->weight));
 	if (!seq->op_weight || !seq->weight)
 		return te__fail(-ENOMEM, "sequence: no memory");
+	index = (int *)(void *)(seq->op_weight + seq->nops);
 	for (int i = 0; i < seq->nops; i++) {
-		struct te_op *op = seq->op[i];
-		int n = 0;
+		const struct te_op *op = seq->op[i];
 
-		for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++)
-			seq->op_weight[i][k] = -1;
-		memset(decl, 0, sizeof(decl));
-		if (op->ops.weights)
-			n = op->ops.weights(op, decl);
-		if (n < 0)
-			return n;
-		for (int k = 0; k < n; k++) {
-			struct te__weight *w = &seq->weight[seq->nweights];
-			size_t len;
-			int r;
+		seq->op_weight[i] = index;
+		index += op->nweights;
+		for (int k = 0; k < op->nweights; k++) {
+			const int w = op->decl[k].tied_op ? tied_weight(seq, i, &op->decl[k]) :
+							    new_weight(seq, i, k);
 
-			if (decl[k].tied_op) {
-				int j = find_op(seq, decl[k].tied_op);
-				int t = decl[k].tied_index;
-
-				if (j < 0 || j >= i || t < 0 || t >= TE_OP_MAX_WEIGHTS ||
-				    seq->op_weight[j][t] < 0)
-					return te__fail(
-						-EINVAL,
-						"op %s: tied to %s, which must come earlier",
-						op->name, decl[k].tied_op->name);
-				w = &seq->weight[seq->op_weight[j][t]];
-				if (!decl_spec_equal(&w->decl, &decl[k]))
-					return te__fail(
-						-TE_ESHAPE,
-						"op %s: its %s and the tied %s differ in shape",
-						op->name, decl[k].name, w->name);
-				seq->op_weight[i][k] = seq->op_weight[j][t];
-				continue;
-			}
-			r = place_weight(seq, op, w, &decl[k]);
-			if (r < 0)
-				return r;
-			len = strlen(op->name) + strlen(decl[k].name) + 2;
-			w->name = te__malloc(len);
-			if (!w->name)
-				return te__fail(-ENOMEM, "sequence: no memory");
-			snprintf(w->name, len, "%s.%s", op->name, decl[k].name);
-			w->decl = decl[k];
-			w->op = op;
-			w->op_index = i;
-			w->index = k;
-			seq->op_weight[i][k] = seq->nweights++;
+			if (w < 0)
+				return w;
+			seq->op_weight[i][k] = w;
 		}
 	}
 	return 0;
@@ -483,7 +491,7 @@ static void undo_complete(struct te_seq *seq)
 		seq->op[i]->locked = 0;
 	seq->complete = 0;
 	drop_weights(seq);
-	for (int i = 0; seq->weight && i < seq->nops * TE_OP_MAX_WEIGHTS; i++)
+	for (int i = 0; i < seq->nweights; i++)
 		te__free(seq->weight[i].name);
 	te__free(seq->weight);
 	te__free(seq->op_weight);
@@ -649,21 +657,23 @@ int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
 
 int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 {
+	struct te_fusion f = TE_FUSION_INIT;
 	int r;
 
-	if (!seq || !fusion || !fusion->name || !fusion->run || !fusion->pattern[0] ||
-	    !fusion->pattern[1])
+	if (!seq)
+		return te__fail(-EINVAL, "te_seq_add_fusion: seq is NULL");
+	r = te__sized_in("te_seq_add_fusion", te_fusion, fusion, &f);
+	if (r)
+		return r;
+	if (!f.name || !f.run || !f.pattern || !strchr(f.pattern, ' '))
 		return te__fail(-EINVAL,
 				"te_seq_add_fusion: needs a name, two steps or more, and run()");
-	if (fusion->size != sizeof(*fusion))
-		return te__fail(-EINVAL, "fusion %s: its size is %zu, this library knows %zu",
-				fusion->name, fusion->size, sizeof(*fusion));
 	if (seq->planned)
-		return te__fail(-EBUSY, "fusion %s: the sequence has been planned", fusion->name);
+		return te__fail(-EBUSY, "fusion %s: the sequence has been planned", f.name);
 	r = grow((void **)&seq->fusion, &seq->cap_fusions, seq->nfusions, sizeof(*seq->fusion));
 	if (r < 0)
 		return r;
-	seq->fusion[seq->nfusions++] = *fusion;
+	seq->fusion[seq->nfusions++] = f;
 	return 0;
 }
 

@@ -52,8 +52,7 @@ struct te_seq {
 	struct te__names op_names, channel_names;
 	int nweights;
 	struct te__weight *weight;
-	int (*op_weight)
-		[TE_OP_MAX_WEIGHTS]; /* [nops]: index into weight, the owner's if tied; or -1 */
+	int **op_weight; /* [nops][nweights of the op]: index into weight, the owner's if tied */
 	int64_t nelems;			     /* of the flat buffers */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;

@@ -38,4 +38,23 @@ if [ -n "$CXX" ]; then
 	check "TE_X_INIT initialises struct te_x in C++11" $CXX -std=c++11 $strict "$tmp/a.cc"
 fi
 
+# a struct that begins with its size can grow; the others are values, which never change
+cat "$abs_top_srcdir"/include/te/*.h | awk '
+	/^struct te_[a-z0-9_]+ \{/ {
+		name = $2
+		getline
+		print name, ($0 ~ /size_t size;/ ? "sized" : "value")
+	}' | sort >"$tmp/structs"
+sed -n 's/ value$//p' "$tmp/structs" >"$tmp/got"
+printf '%s\n' te_arg te_named te_op_value te_region te_rng_words te_sched_entry te_sched_step \
+	te_spec >"$tmp/want"
+same "all structs but values begin with their size" "$tmp/want" "$tmp/got"
+
+# the library fills in what callbacks read, so these need no macro
+sed -n 's/ sized$//p' "$tmp/structs" |
+	grep -vxE 'te_op_infer|te_op_call|te_fused|te_graph_call' >"$tmp/want"
+grep -hoE 'define TE_[A-Z0-9_]+_INIT\b' "$abs_top_srcdir"/include/te/*.h |
+	sed 's/.* //; s/_INIT$//' | tr A-Z a-z | sort -u >"$tmp/got"
+same "a macro initialises each of them" "$tmp/want" "$tmp/got"
+
 tap_end

@@ -120,7 +120,7 @@ static void ref_norm(const struct op_run *r, const double *x, const double *ex, 
 	for (int64_t i = 0; i < rows_of(&r->inf.in[0]); i++, x += n, y += n) {
 		double mean = 0, var = 0, rstd;
 
-		for (int64_t c = 0; r->nweights == 2 && c < n; c++)
+		for (int64_t c = 0; r->op->nweights == 2 && c < n; c++)
 			mean += x[c] / (double)n;
 		for (int64_t c = 0; c < n; c++)
 			var += (x[c] - mean) * (x[c] - mean) / (double)n;
@@ -129,7 +129,7 @@ static void ref_norm(const struct op_run *r, const double *x, const double *ex, 
 			double gain = w[0][c] + (a->flags & TE_NORM_ZERO_CENTERED ? 1 : 0);
 
 			y[c] = (x[c] - mean) * rstd * gain;
-			if (r->nweights == 2)
+			if (r->op->nweights == 2)
 				y[c] += w[1][c];
 		}
 	}
@@ -441,8 +441,8 @@ void op_case_init(const struct op_case *k, struct op_run *r, struct te_ctx *ctx,
 		put_ids(r->call.ex[0].hp, k->a.ce.nclasses, k->a.ce.ignore_index, k->no_targets);
 	else if (r->ops->nextra_in)
 		put_random(r->call.ex[0].hp, 1);
-	for (int i = 0; i < r->nweights; i++)
-		put_random(r->call.master[i], r->decl[i].ndim == 2 ? 0.4f : 1);
+	for (int i = 0; i < r->op->nweights; i++)
+		put_random(r->call.master[i], r->op->decl[i].ndim == 2 ? 0.4f : 1);
 	put_random(r->call.dy.hp, 1);
 	if (r->ops->nextra_out)
 		put_random(r->call.dey[0].hp, 1);

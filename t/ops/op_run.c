@@ -27,27 +27,6 @@ struct te_spec op_run_spec(enum te_dtype dtype, int ndim, int64_t a, int64_t b, 
 	return (struct te_spec){ dtype, ndim, { a, b, c } };
 }
 
-int op_run_infer(struct te_op *op, const struct te_recipe *recipe, const struct te_spec *in,
-		 uint32_t flags, struct te_op_infer *ret_inf)
-{
-	struct te_op_infer *inf = ret_inf;
-
-	memset(inf, 0, sizeof(*inf));
-	inf->size = sizeof(*inf);
-	inf->op = op;
-	inf->recipe = recipe;
-	inf->flags = flags;
-	for (int i = 0; i <= te_op_table(op)->nextra_in; i++)
-		inf->in[i] = in[i];
-	for (int i = 0; i <= TE_OP_MAX_EXTRA; i++)
-		inf->out_alias[i] = -1;
-	for (int i = 0; i < TE_OP_MAX_EXTRA; i++)
-		inf->dex_alias[i] = -1;
-	inf->dx_alias = -1;
-	inf->fwd_x = inf->bwd_dy = TE_FORM_HP;
-	return te_op_table(op)->infer(inf);
-}
-
 static struct te_tensor *make(struct op_run *r, const struct te_spec *s, uint32_t flags,
 			      enum te_scaling scaling)
 {
@@ -86,6 +65,30 @@ static void make_value(struct op_run *r, struct te_op_value *v, const struct te_
 	v->q = make(r, &q, both, scaling);
 }
 
+/* the arrays that a call gets, empty */
+static void arrays(const struct op_run *r, struct op_arrays *a, struct te_op_call *c)
+{
+	memset(a, 0, sizeof(*a));
+	ck_assert_int_le(r->ops->nextra_in, MOST);
+	ck_assert_int_le(r->ops->nextra_out, MOST);
+	ck_assert_int_le(r->op->nweights, MOST);
+	ck_assert_int_le(r->inf.nsaved, MOST);
+	c->ex = a->ex;
+	c->ey = a->ey;
+	c->dex = a->dex;
+	c->dey = a->dey;
+	c->weight = a->weight;
+	c->master = r->master;
+	c->grad = r->no_grad;
+	c->saved = r->saved;
+}
+
+static void all_arrays(struct op_run *r)
+{
+	arrays(r, &r->all, &r->call);
+	r->call.grad = r->grad;
+}
+
 void op_run_init(struct op_run *r, struct te_ctx *ctx, struct te_op *op,
 		 const struct te_recipe *recipe, const struct te_spec *in)
 {
@@ -99,9 +102,10 @@ void op_run_init(struct op_run *r, struct te_ctx *ctx, struct te_op *op,
 	r->op = op;
 	r->ops = te_op_table(op);
 	r->recipe = *recipe;
-	DO(op_run_infer(op, &r->recipe, in, TE_INFER_TRAIN, &r->inf));
+	DO(te__infer(op, &r->recipe, TE_INFER_TRAIN, in, &r->inf));
 	if (r->recipe.kind != TE_RECIPE_NONE)
 		DO(te_quant_create(ctx, &r->recipe, 3, dtypes, &r->quant));
+	all_arrays(r);
 	c->size = sizeof(*c);
 	c->op = op;
 	c->stream = r->stream;
@@ -112,28 +116,27 @@ void op_run_init(struct op_run *r, struct te_ctx *ctx, struct te_op *op,
 	make_value(r, &c->dy, &inf->out[0], inf->bwd_dy | inf->dw_dy, 2);
 	make_value(r, &c->dx, &inf->in[0], 0, -1);
 	for (int k = 0; k < r->ops->nextra_in; k++) {
-		make_value(r, &c->ex[k], &inf->in[1 + k], 0, -1);
-		make_value(r, &c->dex[k], &inf->in[1 + k], 0, -1);
+		make_value(r, &r->all.ex[k], &inf->in[1 + k], 0, -1);
+		make_value(r, &r->all.dex[k], &inf->in[1 + k], 0, -1);
 	}
 	for (int k = 0; k < r->ops->nextra_out; k++) {
-		make_value(r, &c->ey[k], &inf->out[1 + k], 0, -1);
-		make_value(r, &c->dey[k], &inf->out[1 + k], 0, -1);
+		make_value(r, &r->all.ey[k], &inf->out[1 + k], 0, -1);
+		make_value(r, &r->all.dey[k], &inf->out[1 + k], 0, -1);
 	}
 	for (int k = 0; k < inf->nsaved; k++)
-		c->saved[k] = make(r, &inf->saved[k], 0, TE_SCALING_TENSOR);
-	if (r->ops->weights)
-		r->nweights = r->ops->weights(op, r->decl);
-	for (int k = 0; k < r->nweights; k++) {
-		struct te_spec s = { TE_DTYPE_FP32, r->decl[k].ndim, { 0 } };
+		r->saved[k] = make(r, &inf->saved[k], 0, TE_SCALING_TENSOR);
+	for (int k = 0; k < op->nweights; k++) {
+		const struct te_weight_decl *d = &op->decl[k];
+		struct te_spec s = { TE_DTYPE_FP32, d->ndim, { 0 } };
 
-		memcpy(s.shape, r->decl[k].shape, sizeof(s.shape));
-		c->master[k] = make(r, &s, 0, TE_SCALING_TENSOR);
-		c->grad[k] = make(r, &s, 0, TE_SCALING_TENSOR);
+		memcpy(s.shape, d->shape, sizeof(s.shape));
+		r->master[k] = make(r, &s, 0, TE_SCALING_TENSOR);
+		r->grad[k] = make(r, &s, 0, TE_SCALING_TENSOR);
 		DO(te_fill(r->stream, te_tensor_data(c->grad[k]), 0,
 			   te_tensor_nbytes(c->grad[k])));
 		s.dtype = r->recipe.compute;
 		if (inf->weight_forms[k])
-			make_value(r, &c->weight[k], &s, inf->weight_forms[k], SLOT_WEIGHT);
+			make_value(r, &r->all.weight[k], &s, inf->weight_forms[k], SLOT_WEIGHT);
 	}
 	r->ws_nbytes = inf->fwd_ws_nbytes;
 	if (inf->bwd_ws_nbytes > r->ws_nbytes)
@@ -163,19 +166,17 @@ void op_run_fini(struct op_run *r)
 	drop(&c->y);
 	drop(&c->dx);
 	drop(&c->dy);
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		drop(&c->ex[k]);
-		drop(&c->ey[k]);
-		drop(&c->dex[k]);
-		drop(&c->dey[k]);
+	for (int k = 0; k < MOST; k++) {
+		drop(&r->all.ex[k]);
+		drop(&r->all.ey[k]);
+		drop(&r->all.dex[k]);
+		drop(&r->all.dey[k]);
+		drop(&r->all.weight[k]);
+		te_tensor_unref(r->saved[k]);
+		te_tensor_unref(r->master[k]);
+		te_tensor_unref(r->grad[k]);
 	}
-	for (int k = 0; k < TE_OP_MAX_SAVED; k++)
-		te_tensor_unref(c->saved[k]);
-	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++) {
-		drop(&c->weight[k]);
-		te_tensor_unref(c->master[k]);
-		te_tensor_unref(c->grad[k]);
-	}
+	te__infer_free(&r->inf);
 	te_quant_unref(r->quant);
 	if (r->ws)
 		DO(te_mem_free(r->stream, r->ws));
@@ -238,10 +239,10 @@ static void none(struct te_op_value *v)
 }
 
 /* the weights as the functions see them */
-static void weights(const struct op_run *r, struct te_op_call *c)
+static void weights(const struct op_run *r, struct op_arrays *a)
 {
-	for (int k = 0; k < TE_OP_MAX_WEIGHTS; k++)
-		c->weight[k] = part(&r->call.weight[k], r->inf.weight_forms[k]);
+	for (int k = 0; k < r->op->nweights; k++)
+		a->weight[k] = part(&r->all.weight[k], r->inf.weight_forms[k]);
 }
 
 static void scribble(struct op_run *r)
@@ -253,8 +254,10 @@ static void scribble(struct op_run *r)
 void op_run_forward(struct op_run *r)
 {
 	struct te_op_call *all = &r->call, c = r->call;
+	struct op_arrays a;
 
-	for (int k = 0; k < r->nweights; k++) {
+	arrays(r, &a, &c);
+	for (int k = 0; k < r->op->nweights; k++) {
 		if (all->weight[k].hp)
 			DO(te_cast(r->stream, all->master[k], all->weight[k].hp));
 		if (all->weight[k].q)
@@ -268,12 +271,9 @@ void op_run_forward(struct op_run *r)
 	none(&c.dx);
 	if (r->inf.out_alias[0] == 0)
 		c.y = c.x;
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		none(&c.dex[k]);
-		none(&c.dey[k]);
-	}
-	weights(r, &c);
-	memset(c.grad, 0, sizeof(c.grad));
+	memcpy(a.ex, r->all.ex, sizeof(a.ex));
+	memcpy(a.ey, r->all.ey, sizeof(a.ey));
+	weights(r, &a);
 	scribble(r);
 	c.ws = r->inf.fwd_ws_nbytes ? r->ws : NULL;
 	c.ws_nbytes = r->inf.fwd_ws_nbytes;
@@ -282,21 +282,22 @@ void op_run_forward(struct op_run *r)
 	DO(te_stream_sync(r->stream));
 }
 
-static void backward_call(struct op_run *r, struct te_op_call *c, uint32_t x, uint32_t y,
-			  uint32_t dy, size_t ws_nbytes)
+static void backward_call(struct op_run *r, struct te_op_call *c, struct op_arrays *a, uint32_t x,
+			  uint32_t y, uint32_t dy, size_t ws_nbytes)
 {
 	*c = r->call;
+	arrays(r, a, c);
 	if (r->call.dy.q)
 		DO(te_quantize(r->stream, r->quant, 2, r->call.dy.hp, r->call.dy.q, NULL, 0));
 	c->x = part(&r->call.x, x);
 	c->y = part(&r->call.y, y);
 	c->dy = part(&r->call.dy, dy);
-	for (int k = 0; k < TE_OP_MAX_EXTRA; k++) {
-		none(&c->ey[k]);
-		if (!(r->inf.save_ex & (1u << k)))
-			none(&c->ex[k]);
-	}
-	weights(r, c);
+	memcpy(a->dex, r->all.dex, sizeof(a->dex));
+	memcpy(a->dey, r->all.dey, sizeof(a->dey));
+	for (int k = 0; k < r->ops->nextra_in; k++)
+		if (r->inf.save_ex[k])
+			a->ex[k] = r->all.ex[k];
+	weights(r, a);
 	scribble(r);
 	c->ws = ws_nbytes ? r->ws : NULL;
 	c->ws_nbytes = ws_nbytes;
@@ -304,24 +305,27 @@ static void backward_call(struct op_run *r, struct te_op_call *c, uint32_t x, ui
 
 void op_run_backward(struct op_run *r)
 {
+	struct op_arrays a;
 	struct te_op_call c;
 
 	if (!r->ops->backward || r->inf.dx_alias >= 0)
 		return;
-	backward_call(r, &c, r->inf.save_x, r->inf.save_y, r->inf.bwd_dy, r->inf.bwd_ws_nbytes);
-	memset(c.grad, 0, sizeof(c.grad));
+	backward_call(r, &c, &a, r->inf.save_x, r->inf.save_y, r->inf.bwd_dy,
+		      r->inf.bwd_ws_nbytes);
 	DO(r->ops->backward(&c));
 	DO(te_stream_sync(r->stream));
 }
 
 void op_run_dw(struct op_run *r)
 {
+	struct op_arrays a;
 	struct te_op_call c;
 
 	if (!r->ops->backward_dw)
 		return;
-	backward_call(r, &c, r->inf.dw_x, 0, r->inf.dw_dy, r->inf.dw_ws_nbytes);
+	backward_call(r, &c, &a, r->inf.dw_x, 0, r->inf.dw_dy, r->inf.dw_ws_nbytes);
 	none(&c.dx);
+	c.grad = r->grad;
 	DO(r->ops->backward_dw(&c));
 	DO(te_stream_sync(r->stream));
 }

@@ -9,7 +9,15 @@
 #include <te/op.h>
 #include <te/quant.h>
 
+#include "libtecore/ops/op.h"
 #include "tt_ctx.h"
+
+/* of extra values, weights and saved tensors in these tests */
+#define MOST 4
+
+struct op_arrays {
+	struct te_op_value ex[MOST], ey[MOST], dex[MOST], dey[MOST], weight[MOST];
+};
 
 struct op_run {
 	struct te_ctx *ctx;
@@ -18,18 +26,15 @@ struct op_run {
 	const struct te_op_ops *ops;
 	struct te_recipe recipe;
 	struct te_op_infer inf;
-	int nweights;
-	struct te_weight_decl decl[TE_OP_MAX_WEIGHTS];
 	struct te_op_call call; /* all there is; the functions get parts of it */
+	struct op_arrays all;
+	struct te_tensor *master[MOST], *grad[MOST], *no_grad[MOST], *saved[MOST];
 	struct te_quant *quant; /* slots: x, weight 0, dy */
 	void *ws;
 	size_t ws_nbytes;
 	uint64_t *rng; /* device words: seed, offset */
 };
 
-/* asks infer(): what it returned */
-int op_run_infer(struct te_op *op, const struct te_recipe *recipe, const struct te_spec *in,
-		 uint32_t flags, struct te_op_infer *ret_inf);
 /* tensors of all sorts, poisoned; in: main input, then the extras */
 void op_run_init(struct op_run *r, struct te_ctx *ctx, struct te_op *op,
 		 const struct te_recipe *recipe, const struct te_spec *in);

@@ -37,7 +37,7 @@ static size_t len(const struct te_tensor *t)
 struct fp64 {
 	const struct op_case *k;
 	const struct op_run *r;
-	double *x, *ex, *w[TE_OP_MAX_WEIGHTS], *dy, *y;
+	double *x, *ex, *w[MOST], *dy, *y;
 	size_t ny;
 };
 
@@ -110,7 +110,7 @@ START_TEST(matches_fp64_forward_and_backward)
 		f.dy[0] = (double)k->a.ce.grad_scale;
 	if (r.ops->nextra_out)
 		dey = doubles(r.call.dey[0].hp);
-	for (int i = 0; i < r.nweights; i++) {
+	for (int i = 0; i < r.op->nweights; i++) {
 		f.w[i] = doubles(r.call.master[i]);
 		/* gradients are added to what is there */
 		DO(te_fill_u32(r.stream, te_tensor_data(r.call.grad[i]), 0x3f000000,
@@ -129,10 +129,10 @@ START_TEST(matches_fp64_forward_and_backward)
 		ck_gradient(&f, "dx", op_run_dx(&r), f.x, dey, 0);
 	if (f.ex && r.inf.in[1].dtype != TE_DTYPE_INT32)
 		ck_gradient(&f, "dex", op_run_dex(&r, 0), f.ex, NULL, 0);
-	for (int i = 0; i < r.nweights; i++)
-		ck_gradient(&f, r.decl[i].name, r.call.grad[i], f.w[i], NULL, 0.5);
+	for (int i = 0; i < r.op->nweights; i++)
+		ck_gradient(&f, r.op->decl[i].name, r.call.grad[i], f.w[i], NULL, 0.5);
 
-	for (int i = 0; i < r.nweights; i++)
+	for (int i = 0; i < r.op->nweights; i++)
 		free(f.w[i]);
 	free(f.x);
 	free(f.ex);
@@ -164,7 +164,7 @@ START_TEST(computes_in_bf16_with_one_rounding)
 	f.r = &r;
 	f.x = doubles(r.call.x.hp);
 	f.ex = r.ops->nextra_in ? doubles(r.call.ex[0].hp) : NULL;
-	for (int i = 0; i < r.nweights; i++)
+	for (int i = 0; i < r.op->nweights; i++)
 		f.w[i] = doubles(r.call.weight[i].hp ? r.call.weight[i].hp : r.call.master[i]);
 	f.ny = len(r.call.y.hp);
 	f.y = malloc(f.ny * sizeof(*f.y));
@@ -178,11 +178,11 @@ START_TEST(computes_in_bf16_with_one_rounding)
 			      "%s: y[%zu] is %.9g, not %.9g", k->name, i, got[i], f.y[i]);
 	op_run_backward(&r);
 	op_run_dw(&r);
-	for (int i = 0; i < r.nweights; i++) {
+	for (int i = 0; i < r.op->nweights; i++) {
 		free(f.w[i]);
 		f.w[i] = doubles(r.call.grad[i]);
 		for (size_t j = 0; j < len(r.call.grad[i]); j++)
-			ck_assert_msg(isfinite(f.w[i][j]), "%s: %s", k->name, r.decl[i].name);
+			ck_assert_msg(isfinite(f.w[i][j]), "%s: %s", k->name, r.op->decl[i].name);
 		free(f.w[i]);
 	}
 	free(got);
@@ -303,12 +303,13 @@ START_TEST(linear_keeps_full_precision_when_told)
 	struct te_op *op;
 
 	DO(te_op_linear(&a, "head", &op));
-	DO(op_run_infer(op, &rec, &in, TE_INFER_TRAIN, &inf));
+	DO(te__infer(op, &rec, TE_INFER_TRAIN, &in, &inf));
 	ck_assert_uint_eq(inf.fwd_x, TE_FORM_HP);
 	ck_assert_uint_eq(inf.bwd_dy, TE_FORM_HP);
 	ck_assert_uint_eq(inf.dw_x, TE_FORM_HP);
 	ck_assert_uint_eq(inf.dw_dy, TE_FORM_HP);
 	ck_assert_uint_eq(inf.weight_forms[0], TE_FORM_HP);
+	te__infer_free(&inf);
 	te_op_unref(op);
 }
 END_TEST
@@ -331,7 +332,7 @@ START_TEST(linear_needs_multiples_of_16_for_fp8)
 	struct te_op *op;
 
 	DO(te_op_linear(&a, "h.0.up", &op));
-	ck_assert_int_eq(op_run_infer(op, &rec, &in, TE_INFER_TRAIN, &inf), -TE_ESHAPE);
+	ck_assert_int_eq(te__infer(op, &rec, TE_INFER_TRAIN, &in, &inf), -TE_ESHAPE);
 	tt_said("h.0.up");
 	tt_said(bad[_i % 3].words);
 	te_op_unref(op);
@@ -342,7 +343,6 @@ START_TEST(tied_linear_keeps_its_embedding_alive)
 {
 	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f);
 	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
-	struct te_weight_decl decl[TE_OP_MAX_WEIGHTS] = { 0 };
 	struct te_op *emb, *op, *bad;
 	char text[128];
 
@@ -350,9 +350,9 @@ START_TEST(tied_linear_keeps_its_embedding_alive)
 	a.tied_op = emb;
 	DO(te_op_linear(&a, "head", &op));
 	te_op_unref(emb);
-	ck_assert_int_eq(te_op_table(op)->weights(op, decl), 1);
-	ck_assert_str_eq(te_op_name(decl[0].tied_op), "emb");
-	ck_assert_int_eq(decl[0].tied_index, 0);
+	ck_assert_int_eq(op->nweights, 1);
+	ck_assert_str_eq(te_op_name(op->decl[0].tied_op), "emb");
+	ck_assert_int_eq(op->decl[0].tied_index, 0);
 	ck_assert_int_gt(te_op_table(op)->describe(op, text, sizeof(text)), 0);
 	ck_assert_msg(strstr(text, "tied to emb") != NULL, "%s", text);
 	a.out = 13;
@@ -441,17 +441,20 @@ START_TEST(dropout_of_nothing_is_its_input)
 	struct te_op *op;
 
 	DO(te_op_dropout(&none, "none", &op));
-	DO(op_run_infer(op, &rec, &in, TE_INFER_TRAIN, &inf));
+	DO(te__infer(op, &rec, TE_INFER_TRAIN, &in, &inf));
 	ck_assert_int_eq(inf.out_alias[0], 0);
 	ck_assert_int_eq(inf.dx_alias, 0);
 	ck_assert_int_eq(inf.uses_rng, 0);
+	te__infer_free(&inf);
 	te_op_unref(op);
 	DO(te_op_dropout(&some, "some", &op));
-	DO(op_run_infer(op, &rec, &in, 0, &inf));
+	DO(te__infer(op, &rec, 0, &in, &inf));
 	ck_assert_int_eq(inf.out_alias[0], 0);
-	DO(op_run_infer(op, &rec, &in, TE_INFER_TRAIN, &inf));
+	te__infer_free(&inf);
+	DO(te__infer(op, &rec, TE_INFER_TRAIN, &in, &inf));
 	ck_assert_int_eq(inf.out_alias[0], -1);
 	ck_assert_int_eq(inf.uses_rng, 1);
+	te__infer_free(&inf);
 	te_op_unref(op);
 }
 END_TEST
@@ -660,10 +663,11 @@ START_TEST(names_the_input_that_does_not_fit)
 	struct te_recipe rec = op_run_recipe("fp32");
 	struct te_op_infer inf;
 
-	ck_assert_int_eq(op_run_infer(op, &rec, misfit[_i].in, TE_INFER_TRAIN, &inf),
+	ck_assert_int_eq(te__infer(op, &rec, TE_INFER_TRAIN, misfit[_i].in, &inf),
 			 misfit[_i].code);
 	tt_said(te_op_name(op));
 	tt_said(misfit[_i].words);
+	te__infer_free(&inf);
 	te_op_unref(op);
 }
 END_TEST
@@ -689,11 +693,10 @@ static const struct {
 START_TEST(declares_its_weights)
 {
 	struct te_op *op = op_case_create(find_case(decls[_i].name));
-	struct te_weight_decl d[TE_OP_MAX_WEIGHTS] = { 0 };
-	int n = te_op_table(op)->weights(op, d);
+	const struct te_weight_decl *d = op->decl;
 
-	ck_assert_int_eq(n, decls[_i].weight[1] ? 2 : 1);
-	for (int i = 0; i < n; i++) {
+	ck_assert_int_eq(op->nweights, decls[_i].weight[1] ? 2 : 1);
+	for (int i = 0; i < op->nweights; i++) {
 		ck_assert_str_eq(d[i].name, decls[_i].weight[i]);
 		ck_assert_int_eq(d[i].init, decls[_i].init[i]);
 		ck_assert_uint_eq(d[i].flags, decls[_i].flags[i]);

@@ -94,10 +94,10 @@ static void compare(const struct op_case *k, const char *recipe)
 	op_case_init(k, &h, host, op, recipe);
 	op_case_init(k, &g, gpu, op, recipe);
 	same_input(g.call.x.hp, h.call.x.hp);
-	same_input(g.call.ex[0].hp, h.call.ex[0].hp);
+	same_input(g.all.ex[0].hp, h.all.ex[0].hp);
 	same_input(g.call.dy.hp, h.call.dy.hp);
-	same_input(g.call.dey[0].hp, h.call.dey[0].hp);
-	for (int i = 0; i < h.nweights; i++)
+	same_input(g.all.dey[0].hp, h.all.dey[0].hp);
+	for (int i = 0; i < h.op->nweights; i++)
 		same_input(g.call.master[i], h.call.master[i]);
 	op_run_forward(&h);
 	op_run_forward(&g);
@@ -114,8 +114,8 @@ static void compare(const struct op_case *k, const char *recipe)
 		ck_near(k, "dx", op_run_dx(&g), op_run_dx(&h), bf16);
 	op_run_dw(&h);
 	op_run_dw(&g);
-	for (int i = 0; i < h.nweights; i++)
-		ck_near(k, h.decl[i].name, g.call.grad[i], h.call.grad[i], 0);
+	for (int i = 0; i < h.op->nweights; i++)
+		ck_near(k, h.op->decl[i].name, g.call.grad[i], h.call.grad[i], 0);
 	op_run_fini(&h);
 	op_run_fini(&g);
 	te_op_unref(op);

@@ -294,7 +294,7 @@ static int never(const struct te_fused *f)
 static const struct te_fusion fusion = {
 	.size = sizeof(fusion),
 	.name = "never",
-	.pattern = { "linear", "bias" },
+	.pattern = "linear bias",
 	.applies = never,
 	.run = never,
 };

@@ -173,7 +173,7 @@ static const struct te_fusion apart = {
 	.size = sizeof(apart),
 	.name = "linear-then-bias",
 	.pass = TE_PASS_FORWARD,
-	.pattern = { "linear", "bias" },
+	.pattern = "linear bias",
 	.run = apart_run,
 };
 

@@ -312,10 +312,10 @@ START_TEST(refuses_a_tie_that_does_not_fit)
 END_TEST
 
 /* an operation whose attributes are its only weight, which is tied */
-static int tied_weights(const struct te_op *op, struct te_weight_decl *ret_decls)
+static int tied_weight(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl)
 {
-	memcpy(ret_decls, te_op_attrs(op), sizeof(*ret_decls));
-	return 1;
+	memcpy(ret_decl, te_op_attrs(op), sizeof(*ret_decl));
+	return !index;
 }
 
 static int tied_infer(struct te_op_infer *inf)
@@ -334,7 +334,7 @@ static const struct te_op_ops tied_ops = {
 	.size = sizeof(tied_ops),
 	.name = "tied",
 	.attrs_nbytes = sizeof(struct te_weight_decl),
-	.weights = tied_weights,
+	.weight = tied_weight,
 	.infer = tied_infer,
 	.forward = tied_pass,
 	.backward = tied_pass,
@@ -345,11 +345,11 @@ static const struct {
 	struct te_weight_decl decl;
 	int r;
 } ties[] = {
-	{ { "w", 2, { 16, 32 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, 0 },
-	{ { "w", 2, { 16, 31 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
-	{ { "w", 2, { 32, 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
-	{ { "w", 1, { 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
-	{ { "w", 3, { 16, 32, 1 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { 0, "w", 2, { 16, 32 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, 0 },
+	{ { 0, "w", 2, { 16, 31 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { 0, "w", 2, { 32, 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { 0, "w", 1, { 16 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
+	{ { 0, "w", 3, { 16, 32, 1 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
 };
 
 /* whatever operation declares it, a tied weight has the shape of its owner's */
@@ -411,14 +411,14 @@ static int run_f(const struct te_fused *f)
 
 START_TEST(refuses_bad_fusions)
 {
-	struct te_fusion f = { .size = sizeof(f), .name = "f", .pattern = { "a", "b" } };
+	struct te_fusion f = { .size = sizeof(f), .name = "f", .pattern = "a b" };
 
 	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
 	f.run = run_f;
 	ck_assert_int_eq(te_seq_add_fusion(seq, &f), 0);
-	f.pattern[1] = NULL;
+	f.pattern = "a";
 	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
-	f.pattern[1] = "b";
+	f.pattern = "a b";
 	f.size = 1;
 	ck_assert_int_eq(te_seq_add_fusion(seq, &f), -EINVAL);
 }

@@ -1,0 +1,457 @@
+/*
+ * t/graph/sized.c - every function that takes or fills a struct with a size, with the structs of an
+ * older header (shorter) and of a newer one (longer).
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/te.h>
+
+#include "tt_ctx.h"
+
+#define WIDTH 4
+
+/* what the calls work on: one linear op in FP32, an external plan of it, a recorded fill */
+static struct te_seq *seq;
+static struct te_plan *plan, *external;
+static struct te_adamw *adamw;
+static struct te_recording *rec;
+static struct te_schedule *sched;
+static struct te_graph *graph;
+static struct te_tensor *word;
+static struct te_recipe fp32 = TE_RECIPE_INIT;
+
+static struct te_op *linear(const char *name)
+{
+	struct te_linear_attrs a = TE_ATTRS(linear, .in = WIDTH, .out = WIDTH);
+	struct te_op *op;
+
+	DO(te_op_linear(&a, name, &op));
+	return op;
+}
+
+static struct te_seq *seq_of(struct te_op *op)
+{
+	struct te_seq *s;
+
+	DO(te_seq_create(ctx, &s));
+	DO(te_seq_append(s, op));
+	te_op_unref(op);
+	return s;
+}
+
+static struct te_plan_opts plan_opts(uint32_t flags)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	fp32.compute = TE_DTYPE_FP32;
+	o.recipe = &fp32;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 2, { 2, WIDTH } };
+	return o;
+}
+
+static void setup(void)
+{
+	const struct te_plan_opts o = plan_opts(TE_PLAN_TRAIN);
+	const struct te_plan_opts e = plan_opts(TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_callable c = TE_CALLABLE_INIT;
+	const int64_t n = 4;
+
+	tt_setup();
+	so.nmicro = 1;
+	seq = seq_of(linear("l"));
+	DO(te_seq_init(seq, 1));
+	DO(te_plan_create(seq, &o, &plan));
+	DO(te_plan_create(seq, &e, &external));
+	DO(te_adamw_create(seq, NULL, &adamw));
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, NULL, &word));
+	DO(te_capture_begin(st));
+	DO(te_fill(st, te_tensor_data(word), 1, 16));
+	DO(te_capture_end(st, &rec));
+	DO(te_schedule_create(&so, &sched));
+	DO(te_callable_from_plan(external, "c", &c));
+	DO(te_graph_create(ctx, 1, &c, NULL, &graph));
+}
+
+static void teardown(void)
+{
+	te_graph_unref(graph);
+	te_schedule_unref(sched);
+	te_recording_unref(rec);
+	te_tensor_unref(word);
+	te_adamw_unref(adamw);
+	te_plan_unref(external);
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+	tt_teardown();
+}
+
+/* ---- one call each: s is the struct, of its own size, an older or a newer one ---- */
+
+#define CALL(name, ...)                          \
+	static int call_##name(void *s)          \
+	{                                        \
+		int r = 0;                       \
+		__VA_ARGS__                      \
+		return r;                        \
+	}
+
+CALL(ctx_opts, struct te_ctx *c; r = te_ctx_create(s, &c); if (!r) te_ctx_unref(c);)
+CALL(backend_info, r = te_backend_info(0, s);)
+CALL(device_info, r = te_device_info("host", 0, s);)
+CALL(ctx_device_info, r = te_ctx_device_info(ctx, s);)
+CALL(mem_info, r = te_ctx_mem_info(ctx, s);)
+CALL(param_info, r = te_param_info(0, s);)
+CALL(tensor_opts, struct te_tensor *t; const int64_t n = 8;
+     r = te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, s, &t); if (!r) te_tensor_unref(t);)
+CALL(recipe_name, r = te_recipe_from_name("bf16", s);)
+CALL(quant, struct te_quant *q; const enum te_dtype t = TE_DTYPE_E4M3;
+     ((struct te_recipe *)s)->kind = TE_RECIPE_DELAYED;
+     r = te_quant_create(ctx, s, 1, &t, &q); if (!r) te_quant_unref(q);)
+CALL(plan_recipe, struct te_plan_opts o = plan_opts(0); struct te_plan *p;
+     ((struct te_recipe *)s)->compute = TE_DTYPE_FP32; o.recipe = s;
+     r = te_plan_create(seq, &o, &p); if (!r) te_plan_unref(p);)
+CALL(plan_opts, struct te_plan_opts *o = s; struct te_plan *p; const size_t n = o->size;
+     const struct te_plan_opts mine = plan_opts(0);
+     memcpy(o, &mine, offsetof(struct te_plan_opts, stop_before)); o->size = n;
+     r = te_plan_create(seq, o, &p); if (!r) te_plan_unref(p);)
+CALL(plan_memory, r = te_plan_memory(plan, s);)
+CALL(weight_info, r = te_seq_weight(seq, 0, s);)
+CALL(adamw_opts, struct te_adamw *a; r = te_adamw_create(seq, s, &a); if (!r) te_adamw_unref(a);)
+CALL(adamw_stats, r = te_adamw_stats(adamw, s);)
+CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
+     for (int i = 0; i < 3; i++) {
+	     DO(te_tensor_create(ctx, TE_DTYPE_FP32, 2, n, NULL, &t[i]));
+	     DO(te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i])));
+     }
+     r = te_gemm(st, t[0], t[1], t[2], s);
+     DO(te_stream_sync(st));
+     for (int i = 0; i < 3; i++)
+	     te_tensor_unref(t[i]);)
+CALL(recording_info, r = te_recording_info(rec, s);)
+CALL(node_info, r = te_recording_node(rec, 0, s);)
+CALL(binding_info, r = te_recording_binding(rec, te_tensor_data(word), 16, s); r = r > 0 ? 0 : r;)
+CALL(schedule_opts, struct te_schedule *x; ((struct te_schedule_opts *)s)->nmicro = 2;
+     r = te_schedule_create(s, &x); if (!r) te_schedule_unref(x);)
+CALL(schedule_parse, struct te_schedule *x; ((struct te_schedule_opts *)s)->nmicro = 2;
+     r = te_schedule_parse("gpipe", s, &x); if (!r) te_schedule_unref(x);)
+CALL(schedule_info, r = te_schedule_info(sched, s);)
+CALL(graph_report, r = te_graph_report(graph, s);)
+CALL(graph_change, struct te_callable c = TE_CALLABLE_INIT;
+     DO(te_callable_from_plan(external, "c", &c));
+     r = te_graph_update(graph, 1, &c, s); if (r) c.release(c.self);)
+CALL(callable_out, r = te_callable_from_plan(external, "c", s);
+     if (!r) ((struct te_callable *)s)->release(((struct te_callable *)s)->self);)
+CALL(callable_in, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
+     const size_t n = ((struct te_callable *)s)->size;
+     DO(te_callable_from_plan(external, "c", &c));
+     memcpy(s, &c, offsetof(struct te_callable, release));
+     ((struct te_callable *)s)->size = n; r = te_graph_create(ctx, 1, s, NULL, &g);
+     if (!r) te_graph_unref(g); c.release(c.self);)
+CALL(graph_opts, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
+     DO(te_callable_from_plan(external, "c", &c));
+     r = te_graph_create(ctx, 1, &c, s, &g);
+     if (!r) te_graph_unref(g); else c.release(c.self);)
+CALL(replay, struct te_tensor *x = te_graph_tensor(graph, 0, "x");
+     struct te_replay *p = s; DO(te_graph_rewind(graph)); p->npos = 1; p->pos = &x;
+     r = te_graph_forward(graph, 0, st, s);)
+CALL(plan_binding, struct te_plan_memory m = TE_PLAN_MEMORY_INIT; struct te_spec spec;
+     static const char *const names[] = { "x" }; struct te_plan_binding *b = s;
+     struct te_tensor *t[3]; static const char *const of[] = { "x", "out", "out_grad" };
+     void *arena; DO(te_plan_memory(external, &m));
+     DO(te_mem_alloc(st, (size_t)m.arena_nbytes + 256, &arena));
+     for (int i = 0; i < 3; i++) {
+	     DO(te_plan_spec(external, of[i], &spec));
+	     DO(te_tensor_create(ctx, spec.dtype, spec.ndim, spec.shape, NULL, &t[i]));
+     }
+     b->arena = arena; b->nin = 1; b->in_name = names; b->in = t; b->out = t[1];
+     b->out_grad = t[2]; r = te_plan_bind(external, s);
+     for (int i = 0; i < 3; i++)
+	     te_tensor_unref(t[i]);
+     DO(te_mem_free(st, arena));)
+
+static int infer_same(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+	return 0;
+}
+
+CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->infer = infer_same;
+     r = te_op_create(o, NULL, "mine", &op); if (!r) te_op_unref(op);)
+
+static int never(const struct te_fused *f)
+{
+	(void)f;
+	return 0;
+}
+
+CALL(fusion, struct te_fusion *f = s; struct te_seq *other = seq_of(linear("other"));
+     f->name = "f"; f->pattern = "linear bias"; f->run = never;
+     r = te_seq_add_fusion(other, f); te_seq_unref(other);)
+
+#define ATTRS(op, fn, ...)                                           \
+	static int call_##fn(void *s)                                \
+	{                                                            \
+		struct te_##op##_attrs *a = s;                       \
+		struct te_op *o;                                     \
+		int r;                                               \
+		__VA_ARGS__                                          \
+		r = te_op_##fn(a, "op", &o);                         \
+		if (!r)                                              \
+			te_op_unref(o);                              \
+		return r;                                            \
+	}
+ATTRS(embedding, embedding, a->vocab = a->width = 4;)
+ATTRS(linear, linear, a->in = a->out = 4;)
+ATTRS(bias, bias, a->width = 4;)
+ATTRS(norm, layernorm, a->width = 4;)
+ATTRS(norm, rmsnorm, a->width = 4;)
+ATTRS(act, activation, (void)a;)
+ATTRS(rope, rope, a->nheads = a->nkv = 1; a->head_dim = 4;)
+ATTRS(attention, attention, a->nheads = a->nkv = 1; a->head_dim = 4;)
+ATTRS(dropout, dropout, (void)a;)
+ATTRS(cross_entropy, cross_entropy, a->nclasses = 4;)
+
+/* ---- the table ---- */
+
+static const struct te_ctx_opts init_te_ctx_opts = TE_CTX_OPTS_INIT;
+static const struct te_backend_info init_te_backend_info = TE_BACKEND_INFO_INIT;
+static const struct te_device_info init_te_device_info = TE_DEVICE_INFO_INIT;
+static const struct te_mem_info init_te_mem_info = TE_MEM_INFO_INIT;
+static const struct te_param_info init_te_param_info = TE_PARAM_INFO_INIT;
+static const struct te_tensor_opts init_te_tensor_opts = TE_TENSOR_OPTS_INIT;
+static const struct te_recipe init_te_recipe = TE_RECIPE_INIT;
+static const struct te_plan_opts init_te_plan_opts = TE_PLAN_OPTS_INIT;
+static const struct te_plan_memory init_te_plan_memory = TE_PLAN_MEMORY_INIT;
+static const struct te_plan_binding init_te_plan_binding = TE_PLAN_BINDING_INIT;
+static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
+static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
+static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
+static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
+static const struct te_recording_info init_te_recording_info = TE_RECORDING_INFO_INIT;
+static const struct te_node_info init_te_node_info = TE_NODE_INFO_INIT;
+static const struct te_binding_info init_te_binding_info = TE_BINDING_INFO_INIT;
+static const struct te_schedule_opts init_te_schedule_opts = TE_SCHEDULE_OPTS_INIT;
+static const struct te_schedule_info init_te_schedule_info = TE_SCHEDULE_INFO_INIT;
+static const struct te_graph_report init_te_graph_report = TE_GRAPH_REPORT_INIT;
+static const struct te_graph_change init_te_graph_change = TE_GRAPH_CHANGE_INIT;
+static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
+static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
+static const struct te_replay init_te_replay = TE_REPLAY_INIT;
+static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
+static const struct te_fusion init_te_fusion = TE_FUSION_INIT;
+static const struct te_embedding_attrs init_te_embedding_attrs = TE_EMBEDDING_ATTRS_INIT;
+static const struct te_linear_attrs init_te_linear_attrs = TE_LINEAR_ATTRS_INIT;
+static const struct te_bias_attrs init_te_bias_attrs = TE_BIAS_ATTRS_INIT;
+static const struct te_norm_attrs init_te_norm_attrs = TE_NORM_ATTRS_INIT;
+static const struct te_act_attrs init_te_act_attrs = TE_ACT_ATTRS_INIT;
+static const struct te_rope_attrs init_te_rope_attrs = TE_ROPE_ATTRS_INIT;
+static const struct te_attention_attrs init_te_attention_attrs = TE_ATTENTION_ATTRS_INIT;
+static const struct te_dropout_attrs init_te_dropout_attrs = TE_DROPOUT_ATTRS_INIT;
+static const struct te_cross_entropy_attrs init_te_cross_entropy_attrs =
+	TE_CROSS_ENTROPY_ATTRS_INIT;
+
+#define KNOWN_MOST 2048
+#define MORE 24
+
+/*
+ * after: the end of a member that all versions have; an older struct ends there, and what follows
+ * in memory is not its own. For results, any member will do.
+ */
+#define IN(fn, type, member) { NAMES(fn, type), SIZES(type, member), 0 }
+#define OUT(fn, type, member) { NAMES(fn, type), SIZES(type, member), 1 }
+#define NAMES(fn, type) #fn, #type, call_##fn, &init_##type
+#define SIZES(type, member)   \
+	sizeof(struct type),  \
+		offsetof(struct type, member) + sizeof(((struct type *)0)->member)
+
+static const struct row {
+	const char *fn, *type;
+	int (*call)(void *s);
+	const void *init;
+	size_t known, older;
+	int out;
+} rows[] = {
+	IN(ctx_opts, te_ctx_opts, backend),
+	OUT(backend_info, te_backend_info, reason),
+	OUT(device_info, te_device_info, name),
+	OUT(ctx_device_info, te_device_info, usable),
+	OUT(mem_info, te_mem_info, peak_nbytes),
+	OUT(param_info, te_param_info, name),
+	IN(tensor_opts, te_tensor_opts, align),
+	OUT(recipe_name, te_recipe, kind),
+	IN(quant, te_recipe, compute),
+	IN(plan_recipe, te_recipe, compute),
+	IN(plan_opts, te_plan_opts, x),
+	OUT(plan_memory, te_plan_memory, arena_nbytes),
+	IN(plan_binding, te_plan_binding, out_grad),
+	OUT(weight_info, te_weight_info, name),
+	IN(adamw_opts, te_adamw_opts, beta1),
+	OUT(adamw_stats, te_adamw_stats, nsteps),
+	IN(gemm_opts, te_gemm_opts, flags),
+	OUT(recording_info, te_recording_info, nnodes),
+	OUT(node_info, te_node_info, kind),
+	OUT(binding_info, te_binding_info, nuses),
+	IN(schedule_opts, te_schedule_opts, nmicro),
+	IN(schedule_parse, te_schedule_opts, nmicro),
+	OUT(schedule_info, te_schedule_info, nchunks),
+	OUT(graph_report, te_graph_report, ncallables),
+	OUT(graph_change, te_graph_change, nin_place),
+	OUT(callable_out, te_callable, release),
+	IN(callable_in, te_callable, regions),
+	IN(graph_opts, te_graph_opts, flags),
+	IN(replay, te_replay, pos),
+	IN(op_ops, te_op_ops, infer),
+	IN(fusion, te_fusion, run),
+	IN(embedding, te_embedding_attrs, width),
+	IN(linear, te_linear_attrs, out),
+	IN(bias, te_bias_attrs, width),
+	IN(layernorm, te_norm_attrs, width),
+	IN(rmsnorm, te_norm_attrs, width),
+	IN(activation, te_act_attrs, act),
+	IN(rope, te_rope_attrs, head_dim),
+	IN(attention, te_attention_attrs, head_dim),
+	IN(dropout, te_dropout_attrs, size),
+	IN(cross_entropy, te_cross_entropy_attrs, nclasses),
+};
+
+/* the struct in memory that is poisoned after its nbytes */
+static unsigned char *make(const struct row *k, size_t nbytes)
+{
+	unsigned char *s = malloc(KNOWN_MOST);
+
+	ck_assert_uint_le(k->known + MORE, KNOWN_MOST);
+	memset(s, 0xa5, KNOWN_MOST);
+	memset(s, 0, nbytes);
+	memcpy(s, k->init, nbytes < k->known ? nbytes : k->known);
+	memcpy(s, &nbytes, sizeof(nbytes));
+	return s;
+}
+
+static void intact(const struct row *k, const unsigned char *s, size_t nbytes)
+{
+	for (size_t i = nbytes; i < KNOWN_MOST; i++)
+		ck_assert_msg(s[i] == 0xa5, "%s: byte %zu of a struct of %zu was written", k->fn, i,
+			      nbytes);
+}
+
+START_TEST(takes_an_older_struct)
+{
+	const struct row *k = &rows[_i];
+	unsigned char *s = make(k, k->older);
+
+	DO(k->call(s));
+	intact(k, s, k->older);
+	free(s);
+}
+END_TEST
+
+START_TEST(takes_a_newer_struct)
+{
+	const struct row *k = &rows[_i];
+	unsigned char *s = make(k, k->known + MORE);
+	char said[64];
+
+	if (k->out)
+		memset(s + k->known, 0x77, MORE);
+	DO(k->call(s));
+	intact(k, s, k->known + MORE);
+	for (size_t i = k->known; i < k->known + MORE; i++)
+		ck_assert_msg(!s[i], "%s: byte %zu is not known here and not 0", k->fn, i);
+	free(s);
+	if (k->out)
+		return;
+	s = make(k, k->known + MORE);
+	s[k->known + MORE - 1] = 1;
+	ck_assert_int_eq(k->call(s), -EINVAL);
+	snprintf(said, sizeof(said), "byte %zu of struct %s is set", k->known + MORE - 1, k->type);
+	tt_said(said);
+	free(s);
+}
+END_TEST
+
+START_TEST(names_the_macro_that_was_forgotten)
+{
+	static const size_t bad[] = { 0, sizeof(size_t) - 1, (size_t)-1 };
+	const struct row *k = &rows[_i];
+
+	for (size_t i = 0; i < TT_LEN(bad); i++) {
+		unsigned char *s = make(k, k->known);
+
+		memcpy(s, &bad[i], sizeof(bad[i]));
+		ck_assert_int_eq(k->call(s), -EINVAL);
+		tt_said(k->type);
+		tt_said("_INIT");
+		free(s);
+	}
+}
+END_TEST
+
+/* ---- what callbacks fill in ---- */
+
+struct newer_decl {
+	struct te_weight_decl d;
+	int64_t more;
+};
+
+static int weight_of_newer(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl)
+{
+	struct newer_decl d = { { ret_decl->size, "w", 1, { 4 }, TE_INIT_ONE, 0, 0, NULL, 0 }, 1 };
+
+	(void)op;
+	memcpy(ret_decl, &d, sizeof(d));
+	return !index;
+}
+
+static int infer_of_newer(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+	((int64_t *)(void *)(inf + 1))[0] = 1;
+	return 0;
+}
+
+START_TEST(callbacks_of_a_newer_header_are_refused)
+{
+	struct te_op_ops ops = TE_OP_OPS_INIT;
+	const struct te_plan_opts o = plan_opts(TE_PLAN_NO_ALLOC);
+	struct te_plan *p;
+	struct te_seq *s;
+	struct te_op *op;
+
+	ops.name = "newer";
+	ops.infer = infer_same;
+	ops.weight = weight_of_newer;
+	fails(te_op_create(&ops, NULL, "op", &op), -EINVAL,
+	      "op op: weight() of a newer sets what this library does not know");
+	ops.weight = NULL;
+	ops.infer = infer_of_newer;
+	DO(te_op_create(&ops, NULL, "op", &op));
+	s = seq_of(op);
+	DO(te_seq_init(s, 1));
+	fails(te_plan_create(s, &o, &p), -EINVAL,
+	      "op op: infer() of a newer sets what this library does not know");
+	te_seq_unref(s);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("graph/sized");
+	TCase *c = tt_case(s, "structs", "host");
+	const int n = TT_LEN(rows);
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, takes_an_older_struct, 0, n);
+	tcase_add_loop_test(c, takes_a_newer_struct, 0, n);
+	tcase_add_loop_test(c, names_the_macro_that_was_forgotten, 0, n);
+	tcase_add_test(c, callbacks_of_a_newer_header_are_refused);
+	return s;
+}
+
+TT_MAIN("graph/sized", TT_NEED_NOTHING, suite)

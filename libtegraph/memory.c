@@ -18,6 +18,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "graph_internal.h"
@@ -158,35 +159,31 @@ static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
 	return r;
 }
 
-static int no_room(struct te_graph *g, uint64_t nbytes, const struct te_mem_info *mi)
+static int no_room(struct te_graph *g, uint64_t nbytes)
 {
-	return te__graph_fail(g->fn, -ENOMEM,
-			      "the pool needs %.1f MiB, the device has %.1f MiB free of %.1f MiB",
-			      (double)nbytes / 1048576.0,
-			      (double)mi->device_free_nbytes / 1048576.0,
-			      (double)mi->device_total_nbytes / 1048576.0);
+	char why[512];
+
+	snprintf(why, sizeof(why), "%s", te_error_detail());
+	return te__graph_fail(g->fn, -ENOMEM, "the pool needs %.1f MiB: %s",
+			      (double)nbytes / 1048576.0, why);
 }
 
 static int allocate(struct te_graph *g, uint64_t nbytes)
 {
 	struct te_stream *st = g->stream;
-	struct te_mem_info mi = TE_MEM_INFO_INIT;
 	/* the buffers, and one workspace for all passes */
 	const size_t work = te_ctx_workspace_nbytes(g->ctx);
 	size_t all;
 	void *p;
-	int r = 0;
+	int r;
 
 	if (__builtin_add_overflow(work, nbytes, &all))
-		r = -ENOMEM;
-	else if (!all)
+		return te__graph_fail(g->fn, -ENOMEM, "the pool needs more than 2^64 bytes");
+	if (!all)
 		return 0; /* no tensors */
-	if (!r)
-		r = te_mem_alloc(st, all, &p);
-	if (r == -ENOMEM && !te_ctx_mem_info(g->ctx, &mi))
-		return no_room(g, nbytes, &mi);
+	r = te_mem_alloc(st, all, &p);
 	if (r)
-		return r;
+		return r == -ENOMEM ? no_room(g, nbytes) : r;
 	r = te_fill(st, p, 0, nbytes);
 	if (!r)
 		r = te_stream_workspace(st, (char *)p + nbytes, work);

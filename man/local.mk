@@ -188,6 +188,7 @@ dist_man3_MANS += \
 	man/te_stream_sync.3 \
 	man/te_stream_unref.3 \
 	man/te_stream_workspace.3 \
+	man/te_stream_wrap.3 \
 	man/te_strerror.3 \
 	man/te_tensor_base.3 \
 	man/te_tensor_col_scale_inv.3 \

@@ -11,6 +11,27 @@ TE_BEGIN_DECLS
 struct te_ctx;	  /* opaque, reference counted */
 struct te_stream; /* te/stream.h */
 
+/*
+ * Functions of the program that allocate all device memory of a context, all its pinned memory, or
+ * both: each pair may be NULL. Any thread calls them, and several do at once. They must not call
+ * the library. NULL means that there is not enough memory.
+ */
+struct te_alloc_ops {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	void *user;  /* the first argument of each function */
+	/*
+	 * Device memory, aligned to 256 bytes. On a GPU both functions are ordered by the CUstream
+	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used at once, and is
+	 * freed after the work queued before has run, by a thread of the library.
+	 */
+	void *(*device_alloc)(void *user, size_t nbytes, void *native);
+	void (*device_free)(void *user, void *ptr, size_t nbytes, void *native);
+	/* host memory that the device copies from and to asynchronously; not stream ordered */
+	void *(*pinned_alloc)(void *user, size_t nbytes);
+	void (*pinned_free)(void *user, void *ptr, size_t nbytes);
+};
+#define TE_ALLOC_OPS_INIT { sizeof(struct te_alloc_ops), 0, 0, 0, 0, 0 }
+
 struct te_ctx_opts {
 	size_t size;	     /* set by the INIT macro; lets the struct grow */
 	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
@@ -18,8 +39,11 @@ struct te_ctx_opts {
 	uint32_t flags;	     /* none yet: 0 */
 	/* of device memory; 0: no limit. TE_DEVICE_MEM_LIMIT holds too: the lower one of both */
 	uint64_t mem_limit_nbytes;
+	const struct te_alloc_ops *alloc; /* copied; NULL: the library allocates */
+	/* a CUcontext of the device, which must outlive the context; NULL: the primary context */
+	void *native;
 };
-#define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0, 0 }
+#define TE_CTX_OPTS_INIT { sizeof(struct te_ctx_opts), 0, 0, 0, 0, 0, 0 }
 
 /* What te_info(1) prints about a backend. */
 struct te_backend_info {
@@ -96,7 +120,9 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * "auto" chooses cuda if a usable Hopper GPU is present, else host.
  * Thread: any.  A context may be used by many threads; each stream by one at a time.
  * In a child forked afterwards, all that would use the device returns -TE_ESTATE.
- * Errors: -EINVAL, -ENOMEM, -ENODEV (backend or device absent; the error message has the
+ * No function of the library changes the CUcontext that is current to the calling thread.
+ * Errors: -EINVAL (also a CUcontext of another device, or destroyed), -EOPNOTSUPP (a CUcontext for
+ * the host backend), -ENOMEM, -ENODEV (backend or device absent; the error message has the
  * reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
  */
 TE_EXPORT int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);

@@ -22,10 +22,24 @@ struct te_recording; /* a captured graph, instantiated; opaque, reference counte
  * Errors: -EINVAL, -ENOMEM, -EAGAIN (no thread could be started), -TE_ECUDA.
  */
 TE_EXPORT int te_stream_create(struct te_ctx *ctx, struct te_stream **ret_stream);
+/**
+ * te_stream_wrap - use a CUstream of the program
+ * @native: a CUstream of the context's CUcontext, or NULL: the legacy default stream on a GPU, a
+ *          new stream on host
+ *
+ * Work queued through the stream is ordered with what the program queues on @native itself. The
+ * CUstream is not destroyed with the stream; it must exist that long. If the program captures it
+ * by cuStreamBeginCapture, work of this library becomes part of that capture, and what cannot be
+ * captured returns -EBUSY. The legacy default stream (NULL or CU_STREAM_LEGACY) cannot be captured.
+ * Thread: as te_stream_create.
+ * Errors: -EINVAL (a CUstream of another CUcontext, or CU_STREAM_PER_THREAD), -EOPNOTSUPP (host,
+ * not NULL), -ENOMEM, -EAGAIN, -TE_ECUDA.
+ */
+TE_EXPORT int te_stream_wrap(struct te_ctx *ctx, void *native, struct te_stream **ret_stream);
 TE_EXPORT struct te_stream *te_stream_ref(struct te_stream *stream);
 TE_EXPORT struct te_stream *te_stream_unref(struct te_stream *stream);
 TE_EXPORT struct te_ctx *te_stream_ctx(const struct te_stream *stream);
-/* the CUstream, to launch user-defined kernels; NULL on host */
+/* the CUstream, to launch user-defined kernels, or as wrapped; NULL on host */
 TE_EXPORT void *te_stream_native(const struct te_stream *stream);
 /**
  * te_stream_workspace - set a caller-provided workspace for GEMMs on the stream

@@ -31,6 +31,8 @@
 struct te__open {
 	int device;
 	uint64_t limit_nbytes; /* of device memory; 0: none */
+	const struct te_alloc_ops *alloc; /* complete pairs; or NULL */
+	void *native; /* the program's CUcontext, or NULL */
 };
 
 /* One kernel launch. args is copied by the backend before launch() returns. */

@@ -104,19 +104,17 @@ static int make_fixed(struct te_plan *p)
 
 static int make_arena(struct te_plan *p)
 {
-	struct te_mem_info mi = TE_MEM_INFO_INIT;
+	char why[512];
 	int r;
 
 	if ((p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL)) || !p->arena_nbytes)
 		return te__plan_bind(p, NULL);
 	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
-	if (r == -ENOMEM && te_ctx_mem_info(p->ctx, &mi) >= 0)
-		return te__fail(
-			-ENOMEM,
-			"plan: activations need %.1f MiB, the device has %.1f MiB free of %.1f MiB",
-			(double)p->arena_nbytes / 1048576.0,
-			(double)mi.device_free_nbytes / 1048576.0,
-			(double)mi.device_total_nbytes / 1048576.0);
+	if (r == -ENOMEM) {
+		snprintf(why, sizeof(why), "%s", te_error_detail());
+		return te__fail(r, "plan: activations need %.1f MiB: %s",
+				(double)p->arena_nbytes / 1048576.0, why);
+	}
 	return r ? r : te__plan_bind(p, p->arena);
 }
 

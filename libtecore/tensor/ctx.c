@@ -165,9 +165,31 @@ static uint64_t mem_limit(const struct te_ctx_opts *o)
 									  o->mem_limit_nbytes;
 }
 
+/* the program's functions, each with its counterpart */
+static int get_alloc(const struct te_ctx_opts *o, struct te_alloc_ops *ret)
+{
+	int r = o->alloc ? te__sized_in("te_ctx_create", te_alloc_ops, o->alloc, ret) : 0;
+
+	if (r)
+		return r;
+	if (!ret->device_alloc != !ret->device_free)
+		return te__fail(-EINVAL, "te_ctx_create: alloc: device_alloc and device_free are "
+				"both given, or neither");
+	if (!ret->pinned_alloc != !ret->pinned_free)
+		return te__fail(-EINVAL, "te_ctx_create: alloc: pinned_alloc and pinned_free are "
+				"both given, or neither");
+	return 0;
+}
+
 static int open_device(struct te_ctx *ctx, const struct te_ctx_opts *o)
 {
-	const struct te__open how = { .device = o->device, .limit_nbytes = mem_limit(o) };
+	struct te_alloc_ops alloc = TE_ALLOC_OPS_INIT;
+	const struct te__open how = {
+		.device = o->device,
+		.limit_nbytes = mem_limit(o),
+		.alloc = &alloc,
+		.native = o->native,
+	};
 	struct te_backend_info b = TE_BACKEND_INFO_INIT;
 	int r = backend_info(ctx->ops, &b);
 
@@ -178,6 +200,9 @@ static int open_device(struct te_ctx *ctx, const struct te_ctx_opts *o)
 	if (o->device < 0 || o->device >= b.ndevices)
 		return te__fail(-ENODEV, "te_ctx_create: backend %s has no device %d, only %d",
 				ctx->ops->name, (int)o->device, (int)b.ndevices);
+	r = get_alloc(o, &alloc);
+	if (r)
+		return r;
 	ctx->device = o->device;
 	return ctx->ops->open(&how, &ctx->dev);
 }
@@ -253,7 +278,7 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	pthread_mutex_init(&ctx->lock, NULL);
 	r = open_device(ctx, &o);
 	if (!r)
-		r = te__stream_new(ctx, &ctx->stream);
+		r = te__stream_new(ctx, 0, NULL, &ctx->stream);
 	if (!r)
 		r = ops->stream_create(ctx->dev, &ctx->helper);
 	if (r) {
@@ -598,7 +623,7 @@ int te_pinned_free(struct te_ctx *ctx, void *ptr)
 	if (!m)
 		return te__fail(-EINVAL, "te_pinned_free: %p is not allocated by this context",
 				ptr);
-	r = ctx->ops->pinned_free(ctx->dev, ptr);
+	r = ctx->ops->pinned_free(ctx->dev, ptr, m->nbytes);
 	if (r) {
 		mem_restore(ctx, m);
 		return r;

@@ -95,8 +95,11 @@ int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, co
 			   void *data, void *coldata, float *scale_inv, float *col_scale_inv,
 			   enum te_scaling scaling, struct te_tensor **ret_t);
 
-/* without a reference to the context: te_ctx_create() makes the default stream with it */
-int te__stream_new(struct te_ctx *ctx, struct te_stream **ret_stream);
+/*
+ * Without a reference to the context: te_ctx_create() makes the default stream with it. wrap:
+ * native is used, as te_stream_wrap() defines it.
+ */
+int te__stream_new(struct te_ctx *ctx, int wrap, void *native, struct te_stream **ret_stream);
 void te__stream_delete(struct te_stream *stream);
 /* before a stream is destroyed: a capture begun on it ends, one that it joined fails */
 void te__stream_leave(struct te_stream *stream);

@@ -127,14 +127,15 @@ static void capture_stop(struct te_ctx *ctx, struct te__capture *c)
 
 /* streams */
 
-int te__stream_new(struct te_ctx *ctx, struct te_stream **ret_stream)
+int te__stream_new(struct te_ctx *ctx, int wrap, void *native, struct te_stream **ret_stream)
 {
 	struct te_stream *s = te__calloc(1, sizeof(*s));
 	int r;
 
 	if (!s)
 		return te__fail(-ENOMEM, "no memory for a stream");
-	r = ctx->ops->stream_create(ctx->dev, &s->impl);
+	r = wrap ? ctx->ops->stream_wrap(ctx->dev, native, &s->impl) :
+		   ctx->ops->stream_create(ctx->dev, &s->impl);
 	if (!r) {
 		r = ctx->ops->event_create(ctx->dev, &s->mark);
 		if (r)
@@ -205,19 +206,29 @@ void te__stream_delete(struct te_stream *s)
 	te__free(s);
 }
 
-int te_stream_create(struct te_ctx *ctx, struct te_stream **ret_stream)
+static int stream_make(const char *fn, struct te_ctx *ctx, int wrap, void *native,
+		       struct te_stream **ret_stream)
 {
 	int r;
 
 	if (!ctx || !ret_stream)
-		return te__fail(-EINVAL, "te_stream_create: %s is NULL",
-				ctx ? "ret_stream" : "ctx");
-	r = te__ctx_check_fork(ctx, "te_stream_create");
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, ctx ? "ret_stream" : "ctx");
+	r = te__ctx_check_fork(ctx, fn);
 	if (!r)
-		r = te__stream_new(ctx, ret_stream);
+		r = te__stream_new(ctx, wrap, native, ret_stream);
 	if (!r)
 		te_ctx_ref(ctx);
 	return r;
+}
+
+int te_stream_create(struct te_ctx *ctx, struct te_stream **ret_stream)
+{
+	return stream_make("te_stream_create", ctx, 0, NULL, ret_stream);
+}
+
+int te_stream_wrap(struct te_ctx *ctx, void *native, struct te_stream **ret_stream)
+{
+	return stream_make("te_stream_wrap", ctx, 1, native, ret_stream);
 }
 
 /* a reference to the context's default stream is a reference to the context */

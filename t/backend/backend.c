@@ -40,8 +40,9 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, mem_alloc, NULL, 1, &p);
 	HOLE(o, mem_free, NULL, NULL, 1);
 	HOLE(o, pinned_alloc, NULL, 1, &p);
-	HOLE(o, pinned_free, NULL, NULL);
+	HOLE(o, pinned_free, NULL, NULL, 1);
 	HOLE(o, stream_create, NULL, &p);
+	HOLE(o, stream_wrap, NULL, NULL, &p);
 	HOLE(o, stream_sync, NULL);
 	HOLE(o, stream_query, NULL);
 	HOLE(o, event_create, NULL, &p);

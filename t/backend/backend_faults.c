@@ -94,7 +94,7 @@ static void drop(struct things *o)
 	if (o->s)
 		ck_assert_int_eq(ops->stream_sync(o->s), 0);
 	if (o->pinned)
-		ck_assert_int_eq(ops->pinned_free(dev, o->pinned), 0);
+		ck_assert_int_eq(ops->pinned_free(dev, o->pinned, 4096), 0);
 	if (o->e)
 		ops->event_destroy(o->e);
 	if (o->f)

@@ -52,7 +52,7 @@ static void give_back(void)
 		if (owned.kind[owned.n] == DEVICE)
 			DO(ops->mem_free(a, p, owned.nbytes[owned.n]));
 		else if (owned.kind[owned.n] == PINNED)
-			DO(ops->pinned_free(dev, p));
+			DO(ops->pinned_free(dev, p, owned.nbytes[owned.n]));
 		else
 			free(p);
 	}

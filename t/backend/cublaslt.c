@@ -317,7 +317,7 @@ static void setup(void)
 	dev.ctx = &own[0];
 	dev.stream = &own[0];
 	dev.total_nbytes = (size_t)1 << 30;
-	te__devmem_init(&dev.mem, 0);
+	te__devmem_init(&dev.mem, 0, NULL);
 	pthread_mutex_init(&dev.lock, NULL);
 	pthread_mutex_init(&dev.lt_lock, NULL);
 	stream = (struct te__cuda_stream){ .dev = &dev, .stream = &own[1] };
@@ -428,22 +428,22 @@ START_TEST(workspaces_are_within_the_limit)
 {
 	char text[40];
 
-	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES);
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES, NULL);
 	DO(multiply()); /* without memory to time candidates in */
 	ck_assert_int_eq(fake.ran, 0);
 	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
 	close_all();
-	te__devmem_init(&dev.mem, 0);
+	te__devmem_init(&dev.mem, 0, NULL);
 	DO(multiply());
 	ck_assert_int_eq(fake.ran, 1);
 	close_all();
-	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES - 1);
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES - 1, NULL);
 	ck_assert_int_eq(multiply(), -ENOMEM);
 	snprintf(text, sizeof(text), "no %zu bytes", TE__CUDA_WORKSPACE_NBYTES);
 	tt_said(text);
 	snprintf(text, sizeof(text), "the context is %zu", TE__CUDA_WORKSPACE_NBYTES - 1);
 	tt_said(text);
-	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES);
+	te__devmem_init(&dev.mem, TE__CUDA_WORKSPACE_NBYTES, NULL);
 	DO(multiply());
 	ck_assert_int_eq(fake.ran, 1);
 	ck_assert_uint_eq(dev.mem.used_nbytes, TE__CUDA_WORKSPACE_NBYTES);

@@ -32,10 +32,13 @@ static struct {
 	int exclusive;	     /* another process uses the GPU: no context can be created */
 	int ncontexts;	     /* retained so far */
 	int current;	     /* contexts pushed */
+	const void *top;     /* the latest */
 	int live;	     /* contexts, pools, streams and modules that exist */
 } fake;
 
 static int handle; /* all handles point to it */
+/* CUcontexts of the program: of GPU 1, and destroyed */
+static int other_ctx, gone_ctx;
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -118,7 +121,10 @@ static int fake_cuDevicePrimaryCtxRelease(int dev)
 
 static int fake_cuCtxPushCurrent(void *ctx)
 {
-	ck_assert_ptr_eq(ctx, &handle);
+	if (ctx == &gone_ctx)
+		return FAKE_UNKNOWN;
+	ck_assert(ctx == &handle || ctx == &other_ctx);
+	fake.top = ctx;
 	fake.current++;
 	return 0;
 }
@@ -128,6 +134,13 @@ static int fake_cuCtxPopCurrent(void **ret_ctx)
 	ck_assert_int_gt(fake.current, 0);
 	fake.current--;
 	*ret_ctx = &handle;
+	return 0;
+}
+
+static int fake_cuCtxGetDevice(int *ret_dev)
+{
+	ck_assert_int_gt(fake.current, 0);
+	*ret_dev = fake.top == &other_ctx;
 	return 0;
 }
 
@@ -248,6 +261,7 @@ static struct te__cuda_driver driver(void)
 	HAVE(cuDevicePrimaryCtxRelease);
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);
+	HAVE(cuCtxGetDevice);
 	HAVE(cuThreadExchangeStreamCaptureMode);
 	HAVE(cuMemGetInfo);
 	HAVE(cuMemPoolCreate);
@@ -558,6 +572,51 @@ START_TEST(opens_a_hopper_gpu_or_reports_missing_kernels)
 }
 END_TEST
 
+/* a CUcontext of the program */
+
+static int create_in(void *native)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te_ctx *ctx = NULL;
+	int r;
+
+	o.backend = "cuda";
+	o.native = native;
+	te_error_clear();
+	r = te_ctx_create(&o, &ctx);
+	ck_assert_int_eq(ctx == NULL, r != 0);
+	te_ctx_unref(ctx);
+	/* it is neither retained nor released, and the current context is as before */
+	ck_assert_int_eq(fake.ncontexts, 0);
+	ck_assert_int_eq(fake.live, 0);
+	ck_assert_int_eq(fake.current, 0);
+	return te__kernel_images[0].name || r != -TE_EKERNEL ? r : 0;
+}
+
+START_TEST(opens_a_cucontext_of_the_program)
+{
+	hopper();
+	ck_assert_int_eq(create_in(&handle), 0);
+}
+END_TEST
+
+START_TEST(refuses_a_cucontext_that_it_cannot_use)
+{
+	hopper();
+	fake.ndevices = 2;
+	ck_assert_int_eq(create_in(&other_ctx), -EINVAL);
+	ck_assert(strstr(te_error_detail(), "is a CUcontext of GPU 1, not of GPU 0") != NULL);
+	ck_assert_int_eq(create_in(&gone_ctx), -EINVAL);
+	ck_assert(strstr(te_error_detail(), "is no CUcontext that can be used: cuCtxPushCurrent: "
+			 "CUDA_ERROR_UNKNOWN") != NULL);
+}
+END_TEST
+
+static int create_in_handle(void)
+{
+	return create_in(&handle);
+}
+
 static int create_cuda(void)
 {
 	struct te_ctx *ctx = NULL;
@@ -575,6 +634,7 @@ START_TEST(opening_handles_each_failing_driver_call)
 {
 	hopper();
 	ck_assert_int_gt(tt_fault_each(create_cuda), te__kernel_images[0].name ? 20 : 4);
+	ck_assert_int_gt(tt_fault_each(create_in_handle), te__kernel_images[0].name ? 20 : 6);
 }
 END_TEST
 
@@ -599,6 +659,8 @@ static Suite *suite(void)
 	c = tt_case(s, "open", "host fast");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, opens_a_hopper_gpu_or_reports_missing_kernels);
+	tcase_add_test(c, opens_a_cucontext_of_the_program);
+	tcase_add_test(c, refuses_a_cucontext_that_it_cannot_use);
 	tcase_add_test(c, opening_handles_each_failing_driver_call);
 	return s;
 }

@@ -346,6 +346,103 @@ START_TEST(each_call_fails_cleanly)
 }
 END_TEST
 
+/* ---- streams of the program ---- */
+
+static int no_destroy(void *stream)
+{
+	ck_abort_msg("the stream %p of the program is destroyed", stream);
+	return 0;
+}
+
+START_TEST(a_wrapped_stream_is_not_destroyed)
+{
+	void *s, *graph;
+
+	te__cu.cuStreamDestroy = no_destroy;
+	DO(ops->stream_wrap(&dev, fake_stream(0), &s));
+	ck_assert_ptr_eq(ops->stream_native(s), fake_stream(0));
+	DO(ops->fill8(s, x, 3, 5));
+	ck_assert_int_eq(x[4], 3);
+	DO(ops->capture_begin(s));
+	DO(ops->fill8(s, x, 4, 5));
+	DO(ops->capture_end(s, &graph));
+	ck_assert_int_eq(x[4], 3);
+	ops->graph_destroy(graph);
+	/* a capture that the library began ends with it */
+	DO(ops->capture_begin(s));
+	ops->stream_destroy(s);
+	ck_assert_int_eq(fake.graphs, 0);
+}
+END_TEST
+
+START_TEST(wraps_streams_of_its_context_only)
+{
+	void *s = &dev;
+
+	fails(ops->stream_wrap(&dev, (void *)TE__CU_STREAM_PER_THREAD, &s), -EINVAL,
+	      "another stream in each thread");
+	fails(ops->stream_wrap(&dev, x, &s), -EINVAL, "is no CUstream that can be used");
+	dev.ctx = y;
+	fails(ops->stream_wrap(&dev, fake_stream(0), &s), -EINVAL, "of the CUcontext");
+	ck_assert_ptr_eq(s, &dev);
+}
+END_TEST
+
+START_TEST(the_legacy_stream_is_wrapped_and_not_captured)
+{
+	void *native = (void *)(uintptr_t)(_i ? TE__CU_STREAM_LEGACY : 0), *s;
+
+	DO(ops->stream_wrap(&dev, native, &s));
+	ck_assert_ptr_eq(ops->stream_native(s), native);
+	fails(ops->capture_begin(s), -EOPNOTSUPP, "the legacy default stream cannot be captured");
+	ops->stream_destroy(s);
+}
+END_TEST
+
+static void set_z(void *arg)
+{
+	memcpy(z, arg, 3);
+}
+
+START_TEST(the_program_captures_a_wrapped_stream)
+{
+	void *s, *graph, *exec, *own, *own_exec, *ws, *p;
+
+	DO(ops->stream_wrap(&dev, fake_stream(0), &s));
+	DO(ops->capture_begin(&b));
+	DO(ops->copy(&b, y, x, 3));
+	DO(ops->capture_end(&b, &own));
+	DO(ops->graph_instantiate(own, &own_exec));
+	DO(te__cuda_workspace(s, 256, &ws));
+	memset(x, 1, sizeof(x));
+	memset(y, 0, sizeof(y));
+	DO(te__cu.cuStreamBeginCapture(fake_stream(0), TE__CU_CAPTURE_MODE_THREAD_LOCAL));
+	DO(ops->fill8(s, x, 5, 3));
+	DO(ops->copy(s, y, x, 4));
+	DO(ops->host_call(s, set_z, "abc", 3));
+	/* a recording of it has a workspace of its own */
+	DO(te__cuda_workspace(s, 256, &p));
+	ck_assert_ptr_ne(p, ws);
+	fails(ops->stream_sync(s), -EBUSY, "capturing");
+	fails(ops->mem_alloc(s, 8, &p), -EBUSY, "capturing");
+	fails(ops->capture_begin(s), -EBUSY, "capturing");
+	fails(ops->graph_launch(own_exec, s), -EBUSY, "began without this library");
+	ck_assert_int_eq(fake.memory, 2);
+	ops->stream_destroy(s);
+	ck_assert_int_eq(fake.memory, 2);
+	DO(te__cu.cuStreamEndCapture(fake_stream(0), &graph));
+	ck_assert_int_eq(x[0], 1);
+	DO(te__cu.cuGraphInstantiateWithFlags(&exec, graph, 0));
+	DO(te__cu.cuGraphLaunch(exec, fake_stream(0)));
+	ck_assert(x[2] == 5 && x[3] == 1 && y[2] == 5 && y[3] == 1);
+	ck_assert(!memcmp(z, "abc", 3));
+	te__cu.cuGraphExecDestroy(exec);
+	te__cu.cuGraphDestroy(graph);
+	ops->exec_destroy(own_exec);
+	te__cuda_captures_drop(&dev); /* as when the device is closed */
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/cuda_exec");
@@ -360,6 +457,12 @@ static Suite *suite(void)
 	tcase_add_test(c, a_patch_changes_the_arguments_of_a_kernel);
 	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
+	c = tt_case(s, "streams of the program", "host fast");
+	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
+	tcase_add_test(c, a_wrapped_stream_is_not_destroyed);
+	tcase_add_test(c, wraps_streams_of_its_context_only);
+	tcase_add_loop_test(c, the_legacy_stream_is_wrapped_and_not_captured, 0, 2);
+	tcase_add_test(c, the_program_captures_a_wrapped_stream);
 	return s;
 }
 

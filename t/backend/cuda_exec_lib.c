@@ -19,6 +19,8 @@ void exec_setup(void)
 	memset(&dev, 0, sizeof(dev));
 	dev.ctx = &fake_handle;
 	dev.stream = &fake_handle;
+	dev.total_nbytes = (size_t)1 << 30;
+	te__devmem_init(&dev.mem, 0, NULL);
 	dev.funcs = &fill_func;
 	dev.nfuncs = 1;
 	pthread_mutex_init(&dev.lock, NULL);
@@ -34,6 +36,7 @@ void exec_teardown(void)
 	ck_assert_int_eq(fake.graphs, 0);
 	ck_assert_int_eq(fake.execs, 0);
 	ck_assert_int_eq(fake.events, 0);
+	ck_assert_int_eq(fake.memory, 0);
 	ck_assert_uint_eq(dev.ncaptures, 0);
 	ck_assert_int_eq(te__alloc_live(), live);
 	pthread_mutex_destroy(&dev.lt_lock);

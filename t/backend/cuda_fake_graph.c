@@ -77,6 +77,35 @@ static int fake_cuStreamIsCapturing(void *stream, int *ret_status)
 	return 0;
 }
 
+static int fake_cuStreamGetCtx(void *stream, void **ret_ctx)
+{
+	if (stream != &place[0] && stream != &place[1])
+		return FAKE_UNKNOWN;
+	*ret_ctx = &fake_handle;
+	return 0;
+}
+
+static int fake_cuMemAllocFromPoolAsync(uint64_t *ret_ptr, size_t nbytes, void *pool, void *stream)
+{
+	*ret_ptr = (uintptr_t)malloc(1);
+	fake.memory++;
+	return 0;
+}
+
+static int fake_cuMemFreeAsync(uint64_t ptr, void *stream)
+{
+	/* or it would be a node of a graph that did not allocate the memory */
+	ck_assert(stream == &fake_handle || !((struct place *)stream)->graph);
+	free((void *)(uintptr_t)ptr);
+	fake.memory--;
+	return 0;
+}
+
+static int fake_cuStreamSynchronize(void *stream)
+{
+	return 0;
+}
+
 static int fake_cuStreamBeginCapture(void *stream, int mode)
 {
 	struct place *s = stream;
@@ -531,6 +560,10 @@ void fake_graph_setup(void)
 	HAVE(cuCtxPushCurrent);
 	HAVE(cuCtxPopCurrent);
 	HAVE(cuThreadExchangeStreamCaptureMode);
+	HAVE(cuStreamGetCtx);
+	HAVE(cuStreamSynchronize);
+	HAVE(cuMemAllocFromPoolAsync);
+	HAVE(cuMemFreeAsync);
 	HAVE(cuStreamIsCapturing);
 	HAVE(cuStreamBeginCapture);
 	HAVE(cuStreamEndCapture);

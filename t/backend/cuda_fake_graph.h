@@ -30,6 +30,7 @@ struct fake_node {
 /* state that a test may inspect and set */
 extern struct fake_asked {
 	int graphs, execs, events; /* that exist */
+	int memory;		   /* allocations that exist */
 	int launches;		   /* of graphs */
 	int pending;		   /* 1: recorded events are not reached, until one is waited for */
 	int cannot_update;	   /* 1: updates of executables fail */
@@ -42,7 +43,7 @@ extern int fake_handle;
 
 /* installs the fake driver in its initial state */
 void fake_graph_setup(void);
-/* 0 or 1 */
+/* 0 or 1; both are streams of the context &fake_handle */
 void *fake_stream(int number);
 /* work that is not queued by the library: a node if the stream captures, else run at once */
 int fake_queue(void *stream, struct fake_node what);

@@ -1,7 +1,10 @@
 /* t/tensor/caller.c - what a program brings along, on the host backend. */
 #include "config.h"
 
+#include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <te/ctx.h>
 #include <te/errno.h>
@@ -50,13 +53,49 @@ START_TEST(a_limit_above_the_memory_is_none)
 }
 END_TEST
 
+START_TEST(the_host_has_no_cucontext)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te_ctx *c = NULL;
+
+	o.backend = "host";
+	o.native = &o;
+	fails(te_ctx_create(&o, &c), -EOPNOTSUPP, "no CUcontext");
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+/* a program that was compiled before there were limits and allocators */
+START_TEST(options_of_an_older_header_are_accepted)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te_ctx *c;
+
+	o.size = offsetof(struct te_ctx_opts, mem_limit_nbytes);
+	o.backend = "host";
+	o.mem_limit_nbytes = 1;
+	memset(&o.alloc, 0xff, sizeof(o.alloc));
+	DO(te_ctx_create(&o, &c));
+	te_ctx_unref(c);
+}
+END_TEST
+
+static void *no_native(void)
+{
+	return NULL;
+}
+
 static Suite *suite(void)
 {
 	Suite *s = caller_suite("tensor/caller", "host");
 	TCase *c = tt_case(s, "environment", "host fast");
 
+	caller_native = no_native;
 	tcase_add_test(c, the_lower_limit_holds);
 	tcase_add_test(c, a_limit_above_the_memory_is_none);
+	c = tt_case(s, "options", "host fast");
+	tcase_add_test(c, the_host_has_no_cucontext);
+	tcase_add_test(c, options_of_an_older_header_are_accepted);
 	return s;
 }
 

@@ -4,6 +4,9 @@
 
 #include "tt.h"
 
+/* a CUstream of the program, always the same; NULL on host */
+extern void *(*caller_native)(void);
+
 Suite *caller_suite(const char *name, const char *on);
 
 #endif

@@ -186,7 +186,7 @@ static int pool_create(struct te__cuda_dev *d)
 /* with the context current */
 static int fill(struct te__cuda_dev *d)
 {
-	int r = pool_create(d);
+	int r = d->mem.alloc.device_alloc ? 0 : pool_create(d);
 
 	if (!r)
 		r = TE__CU_CALL(cuStreamCreate, &d->stream, TE__CU_STREAM_NON_BLOCKING);
@@ -213,11 +213,30 @@ static void cuda_close(void *dev)
 
 	if (d->ctx) {
 		(void)TE__CUDA_IN_RELAXED(d, empty(d));
-		te__cu.cuDevicePrimaryCtxRelease(d->dev);
+		if (!d->borrowed)
+			te__cu.cuDevicePrimaryCtxRelease(d->dev);
 	}
 	pthread_mutex_destroy(&d->lt_lock);
 	pthread_mutex_destroy(&d->lock);
 	te__free(d);
+}
+
+/* the program's CUcontext */
+static int check_native(void *native, int index, int dev)
+{
+	void *ctx;
+	int is = -1;
+	int r = TE__CU_RAW(cuCtxPushCurrent, native);
+
+	if (r)
+		return te__fail(-EINVAL, "te_ctx_create: native %p is no CUcontext that can be "
+				"used: cuCtxPushCurrent: %s", native, te__cuda_error_name(r));
+	r = TE__CU_CALL(cuCtxGetDevice, &is);
+	te__cu.cuCtxPopCurrent(&ctx);
+	if (r || is == dev)
+		return r;
+	return te__fail(-EINVAL, "te_ctx_create: native %p is a CUcontext of GPU %d, not of GPU %d",
+			native, is, index);
 }
 
 static int cuda_open(const struct te__open *how, void **ret_dev)
@@ -232,6 +251,8 @@ static int cuda_open(const struct te__open *how, void **ret_dev)
 		r = TE__CU_CALL(cuDeviceGetName, name, (int)sizeof(name), dev);
 	if (!r)
 		r = cc(dev, &major, &minor);
+	if (!r && how->native)
+		r = check_native(how->native, index, dev);
 	if (r)
 		return r;
 	r = unfit(major, minor, why, sizeof(why));
@@ -242,12 +263,14 @@ static int cuda_open(const struct te__open *how, void **ret_dev)
 		return te__fail(-ENOMEM, "no memory for GPU %d", index);
 	d->index = index;
 	d->dev = dev;
-	te__devmem_init(&d->mem, how->limit_nbytes);
+	te__devmem_init(&d->mem, how->limit_nbytes, how->alloc);
 	snprintf(d->name, sizeof(d->name), "%s", name);
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->lt_lock, NULL);
 	r = TE__CU_CALL(cuDeviceTotalMem, &d->total_nbytes, dev);
-	if (!r)
+	d->ctx = how->native;
+	d->borrowed = d->ctx != NULL;
+	if (!r && !d->ctx)
 		r = TE__CU_CALL(cuDevicePrimaryCtxRetain, &d->ctx, dev);
 	if (!r)
 		r = TE__CUDA_IN_RELAXED(d, fill(d));
@@ -265,10 +288,10 @@ static int dev_mem(struct te__cuda_dev *d, uint64_t *ret_free, uint64_t *ret_tot
 	size_t nfree, total;
 	int r = TE__CU_CALL(cuMemGetInfo, &nfree, &total);
 
-	if (!r)
+	if (!r && d->pool)
 		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_RESERVED_MEM_CURRENT,
 				&reserved);
-	if (!r)
+	if (!r && d->pool)
 		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_CURRENT,
 				&used);
 	if (r)
@@ -289,13 +312,19 @@ static int cuda_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 
 static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
 {
-	int r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_CURRENT,
-			    &ret->used_nbytes);
+	int r;
 
+	ret->workspace_nbytes = atomic_load(&d->workspace_nbytes);
+	ret->used_nbytes = atomic_load(&d->mem.used_nbytes);
+	ret->peak_nbytes = atomic_load(&d->mem.peak_nbytes);
+	if (!d->pool)
+		return 0;
+	/* with what the pool adds by rounding */
+	r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_CURRENT,
+			&ret->used_nbytes);
 	if (!r)
 		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_HIGH,
 				&ret->peak_nbytes);
-	ret->workspace_nbytes = atomic_load(&d->workspace_nbytes);
 	return r;
 }
 
@@ -352,12 +381,16 @@ static int from_pool(struct te__cuda_dev *d, size_t nbytes, void *native, void *
 
 int te__cuda_mem_try(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr)
 {
+	int r;
+
 	if (!te__devmem_take(&d->mem, nbytes))
 		return 0;
-	if (!from_pool(d, nbytes, native, ret_ptr))
-		return 1;
-	te__devmem_give(&d->mem, nbytes);
-	return 0;
+	r = d->mem.alloc.device_alloc ?
+		    te__devmem_device_alloc(&d->mem, nbytes, native, ret_ptr) :
+		    from_pool(d, nbytes, native, ret_ptr);
+	if (r)
+		te__devmem_give(&d->mem, nbytes);
+	return !r;
 }
 
 int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void **ret_ptr)
@@ -366,6 +399,12 @@ int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void *
 
 	if (!te__devmem_take(&d->mem, nbytes))
 		return te__devmem_full(&d->mem, nbytes);
+	if (d->mem.alloc.device_alloc) {
+		r = te__devmem_device_alloc(&d->mem, nbytes, native, ret_ptr);
+		if (r)
+			te__devmem_give(&d->mem, nbytes);
+		return r;
+	}
 	r = te__fault_point() ? TE__CU_ERROR_UNKNOWN : from_pool(d, nbytes, native, ret_ptr);
 	if (!r)
 		return 0;
@@ -376,8 +415,13 @@ int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void *
 
 int te__cuda_mem_put(struct te__cuda_dev *d, void *ptr, size_t nbytes, void *native)
 {
-	int r = te__cu.cuMemFreeAsync((uintptr_t)ptr, native);
+	const struct te_alloc_ops *a = &d->mem.alloc;
+	int r = 0;
 
+	if (a->device_free)
+		a->device_free(a->user, ptr, nbytes, native);
+	else
+		r = te__cu.cuMemFreeAsync((uintptr_t)ptr, native);
 	if (!r)
 		te__devmem_give(&d->mem, nbytes);
 	return r;
@@ -417,11 +461,14 @@ static int cuda_mem_free(void *stream, void *ptr, size_t nbytes)
 	return TE__CUDA_IN_RELAXED(s->dev, mem_free(s, ptr, nbytes));
 }
 
-static int pinned_alloc(size_t nbytes, void **ret_ptr)
+static int pinned_alloc(struct te__cuda_dev *d, size_t nbytes, void **ret_ptr)
 {
 	void *ptr; /* the driver writes NULL if it fails */
-	int r = TE__CU_RAW(cuMemHostAlloc, &ptr, nbytes, TE__CU_MEMHOSTALLOC_PORTABLE);
+	int r;
 
+	if (d->mem.alloc.pinned_alloc)
+		return te__devmem_pinned_alloc(&d->mem, nbytes, ret_ptr);
+	r = TE__CU_RAW(cuMemHostAlloc, &ptr, nbytes, TE__CU_MEMHOSTALLOC_PORTABLE);
 	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
 		return te__fail(-ENOMEM, "no %zu bytes of pinned host memory", nbytes);
 	if (!r)
@@ -433,29 +480,67 @@ static int cuda_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr)
 {
 	struct te__cuda_dev *d = dev;
 
-	return TE__CUDA_IN_RELAXED(d, pinned_alloc(nbytes, ret_ptr));
+	return TE__CUDA_IN_RELAXED(d, pinned_alloc(d, nbytes, ret_ptr));
 }
 
-static int cuda_pinned_free(void *dev, void *ptr)
+static int pinned_free(struct te__cuda_dev *d, void *ptr, size_t nbytes)
+{
+	const struct te_alloc_ops *a = &d->mem.alloc;
+
+	if (!a->pinned_free)
+		return te__cuda_check(te__cu.cuMemFreeHost(ptr), "cuMemFreeHost");
+	a->pinned_free(a->user, ptr, nbytes);
+	return 0;
+}
+
+static int cuda_pinned_free(void *dev, void *ptr, size_t nbytes)
 {
 	struct te__cuda_dev *d = dev;
 
-	return TE__CUDA_IN_RELAXED(d, te__cuda_check(te__cu.cuMemFreeHost(ptr), "cuMemFreeHost"));
+	return TE__CUDA_IN_RELAXED(d, pinned_free(d, ptr, nbytes));
 }
 
 /* streams */
 
-static int cuda_stream_create(void *dev, void **ret_stream)
+int te__cuda_is_legacy(const struct te__cuda_stream *s)
 {
-	struct te__cuda_dev *d = dev;
+	return !s->stream || (uintptr_t)s->stream == TE__CU_STREAM_LEGACY;
+}
+
+/* a stream of the program must be one of the device's context */
+static int adopt(struct te__cuda_stream *s)
+{
+	void *ctx = NULL;
+	int r;
+
+	if ((uintptr_t)s->stream == TE__CU_STREAM_PER_THREAD)
+		return te__fail(-EINVAL, "te_stream_wrap: CU_STREAM_PER_THREAD is another stream "
+				"in each thread: wrap one that cuStreamCreate() made");
+	if (te__cuda_is_legacy(s))
+		return 0;
+	r = TE__CU_RAW(cuStreamGetCtx, s->stream, &ctx);
+	if (r)
+		return te__fail(-EINVAL, "te_stream_wrap: native %p is no CUstream that can be "
+				"used: cuStreamGetCtx: %s", s->stream, te__cuda_error_name(r));
+	if (ctx != s->dev->ctx)
+		return te__fail(-EINVAL, "te_stream_wrap: native %p is a CUstream of the CUcontext "
+				"%p, the context uses %p", s->stream, ctx, s->dev->ctx);
+	return 0;
+}
+
+static int stream_new(struct te__cuda_dev *d, int wrap, void *native, void **ret_stream)
+{
 	struct te__cuda_stream *s = te__calloc(1, sizeof(*s));
 	int r;
 
 	if (!s)
 		return te__fail(-ENOMEM, "no memory for a stream");
 	s->dev = d;
-	r = TE__CUDA_IN_RELAXED(
-		d, TE__CU_CALL(cuStreamCreate, &s->stream, TE__CU_STREAM_NON_BLOCKING));
+	s->stream = native;
+	s->borrowed = s->shown = wrap;
+	r = TE__CUDA_IN_RELAXED(d, wrap ? adopt(s) :
+					  TE__CU_CALL(cuStreamCreate, &s->stream,
+						      TE__CU_STREAM_NON_BLOCKING));
 	if (r) {
 		te__free(s);
 		return r;
@@ -464,11 +549,31 @@ static int cuda_stream_create(void *dev, void **ret_stream)
 	return 0;
 }
 
+static int cuda_stream_create(void *dev, void **ret_stream)
+{
+	return stream_new(dev, 0, NULL, ret_stream);
+}
+
+static int cuda_stream_wrap(void *dev, void *native, void **ret_stream)
+{
+	return stream_new(dev, 1, native, ret_stream);
+}
+
+/* 1: the workspace remains: its release would become part of a capture of the program's */
 static int stream_destroy(struct te__cuda_stream *s)
 {
-	if (s->workspace)
-		te__cuda_workspace_free(s->dev, s->workspace, s->stream);
-	return te__cu.cuStreamDestroy(s->stream);
+	int status = TE__CU_CAPTURE_STATUS_NONE;
+	int keep = 0;
+
+	if (s->workspace) {
+		(void)te__cu.cuStreamIsCapturing(s->stream, &status);
+		keep = status != TE__CU_CAPTURE_STATUS_NONE;
+		if (!keep)
+			te__cuda_workspace_free(s->dev, s->workspace, s->stream);
+	}
+	if (!s->borrowed)
+		te__cu.cuStreamDestroy(s->stream);
+	return keep;
 }
 
 static void cuda_stream_destroy(void *stream)
@@ -478,8 +583,14 @@ static void cuda_stream_destroy(void *stream)
 
 	if (s->graph && !te__cuda_capture_end(s, &graph))
 		te__cuda_graph_destroy(graph);
-	(void)TE__CUDA_IN_RELAXED(s->dev, stream_destroy(s));
-	te__free(s);
+	if (TE__CUDA_IN_RELAXED(s->dev, stream_destroy(s)) <= 0) {
+		te__free(s);
+		return;
+	}
+	pthread_mutex_lock(&s->dev->lock);
+	s->next = s->dev->left;
+	s->dev->left = s;
+	pthread_mutex_unlock(&s->dev->lock);
 }
 
 static int stream_sync(struct te__cuda_stream *s)
@@ -517,7 +628,10 @@ static int cuda_stream_query(void *stream)
 
 static void *cuda_stream_native(void *stream)
 {
-	return ((struct te__cuda_stream *)stream)->stream;
+	struct te__cuda_stream *s = stream;
+
+	s->shown = 1;
+	return s->stream;
 }
 
 static void cuda_stream_workspace(void *stream, void *ptr)
@@ -718,6 +832,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.pinned_alloc = cuda_pinned_alloc,
 	.pinned_free = cuda_pinned_free,
 	.stream_create = cuda_stream_create,
+	.stream_wrap = cuda_stream_wrap,
 	.stream_destroy = cuda_stream_destroy,
 	.stream_sync = cuda_stream_sync,
 	.stream_query = cuda_stream_query,

@@ -22,8 +22,9 @@ struct te__cuda_dev {
 	int dev; /* CUdevice */
 	char name[128];
 	size_t total_nbytes; /* of device memory */
-	void *ctx; /* the primary context, retained */
-	void *pool;
+	void *ctx;
+	int borrowed; /* 1: ctx is the program's; 0: the primary context, retained */
+	void *pool; /* NULL: the program allocates */
 	struct te__devmem mem;
 	void *stream; /* for the backend's own work; never captures */
 
@@ -38,11 +39,16 @@ struct te__cuda_dev {
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first GEMM */
 	_Atomic uint64_t workspace_nbytes; /* allocated for GEMMs, not by callers */
+	/* under lock: destroyed during such captures, but for their workspaces */
+	struct te__cuda_stream *left;
 };
 
 struct te__cuda_stream {
 	struct te__cuda_dev *dev;
+	struct te__cuda_stream *next; /* in dev->left */
 	void *stream;
+	int borrowed; /* 1: the program destroys it */
+	int shown;    /* 1: the program has its handle, and may capture it by the driver API */
 	struct te__cuda_graph *graph; /* of the capture that was begun here and has not ended */
 	void *workspace;	      /* for GEMMs outside captures; or NULL */
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
@@ -85,6 +91,8 @@ static inline int te__cuda_enter(struct te__cuda_dev *d)
 	return te__cuda_check(te__cu.cuCtxPushCurrent(d->ctx), "cuCtxPushCurrent");
 }
 
+/* the default stream, which cannot be captured */
+int te__cuda_is_legacy(const struct te__cuda_stream *s);
 /* 0 or 1, or an error; the context must be current */
 int te__cuda_capturing(struct te__cuda_stream *s);
 
@@ -144,6 +152,7 @@ int te__cuda_graph_instantiate(void *graph, void **ret_exec);
 int te__cuda_graph_launch(void *exec, void *stream);
 void te__cuda_graph_destroy(void *graph);
 void te__cuda_exec_destroy(void *exec);
+/* what captures left that the program began: their ends are not seen */
 void te__cuda_captures_drop(struct te__cuda_dev *d);
 
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */

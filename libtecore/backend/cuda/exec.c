@@ -623,14 +623,20 @@ static int is_lone_fill(const struct te__cuda_graph *g)
 	return g->nodes->n == 1 && g->info->kind == TE_NODE_FILL && !g->info->opaque;
 }
 
-static int graph_launch(struct exec *e, void *stream)
+static int graph_launch(struct exec *e, struct te__cuda_stream *s)
 {
 	const struct te__gnode *f = e->now.graph->info;
-	int r = is_lone_fill(e->now.graph) ?
-			te__cuda_memset(stream, f->dst, f->value, f->elem,
-					f->nbytes / (size_t)f->elem) :
-			TE__CU_CALL(cuGraphLaunch, e->now.exec, stream);
+	void *stream = s->stream;
+	int r = s->shown ? te__cuda_capturing(s) : 0;
 
+	if (r > 0)
+		return te__fail(-EBUSY, "launch of a recording: the stream is capturing, which "
+				"began without this library");
+	if (r)
+		return r;
+	r = is_lone_fill(e->now.graph) ? te__cuda_memset(stream, f->dst, f->value, f->elem,
+							 f->nbytes / (size_t)f->elem) :
+					 TE__CU_CALL(cuGraphLaunch, e->now.exec, stream);
 	return r || !e->now.done ? r : TE__CU_CALL(cuEventRecord, e->now.done, stream);
 }
 
@@ -638,5 +644,5 @@ int te__cuda_graph_launch(void *exec, void *stream)
 {
 	struct exec *e = exec;
 
-	return TE__CUDA_IN(e->dev, graph_launch(e, ((struct te__cuda_stream *)stream)->stream));
+	return TE__CUDA_IN(e->dev, graph_launch(e, stream));
 }

@@ -121,6 +121,13 @@ void te__cuda_captures_drop(struct te__cuda_dev *d)
 		d->captures = c->next;
 		te__cuda_capture_free(d, c);
 	}
+	while (d->left) {
+		struct te__cuda_stream *s = d->left;
+
+		d->left = s->next;
+		te__cuda_workspace_free(d, s->workspace, d->stream);
+		te__free(s);
+	}
 }
 
 /* which queued work became which node */
@@ -397,9 +404,13 @@ static int capture_begin(struct te__cuda_stream *s, struct te__cuda_capture *c)
 {
 	void *graph = NULL;
 	int status;
-	/* also for a stream that joined the capture of another stream */
-	int r = te__cuda_capturing(s);
+	int r;
 
+	if (te__cuda_is_legacy(s))
+		return te__fail(-EOPNOTSUPP, "the legacy default stream cannot be captured: wrap a "
+				"stream that cuStreamCreate() made");
+	/* also for a stream that joined the capture of another stream */
+	r = te__cuda_capturing(s);
 	if (r > 0)
 		return te__fail(-EBUSY, "the stream is capturing already");
 	if (!r)

@@ -96,10 +96,13 @@ int host_open(const struct te__open *how, void **ret_dev)
 		return -ENOMEM;
 	if (how->device != 0)
 		return te__fail(-ENODEV, "host: there is no device %d, only 0", how->device);
+	if (how->native)
+		return te__fail(-EOPNOTSUPP, "host: native %p: this backend has no CUcontext",
+				how->native);
 	dev = te__calloc(1, sizeof(*dev));
 	if (!dev)
 		return te__fail(-ENOMEM, "host: no memory for a device");
-	te__devmem_init(&dev->mem, how->limit_nbytes);
+	te__devmem_init(&dev->mem, how->limit_nbytes, how->alloc);
 	if (dev->mem.limit_nbytes > machine_nbytes()) {
 		dev->mem.limit_nbytes = machine_nbytes();
 		dev->mem.limit_name = "the memory of the machine";
@@ -142,6 +145,16 @@ int host_mem_held(void *dev, struct te__mem_held *ret)
 	return 0;
 }
 
+static int take(struct host_dev *dev, size_t nbytes, void **ret_ptr)
+{
+	if (dev->mem.alloc.device_alloc)
+		return te__devmem_device_alloc(&dev->mem, nbytes, NULL, ret_ptr);
+	*ret_ptr = te__aligned_alloc(MEM_ALIGN, nbytes);
+	return *ret_ptr ? 0 :
+			  te__fail(-ENOMEM, "host: cannot allocate %zu bytes: %llu are free",
+				   nbytes, (unsigned long long)machine_free_nbytes());
+}
+
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 {
 	struct host_stream *s = stream;
@@ -164,11 +177,10 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 		if (!te__devmem_take(&dev->mem, nbytes))
 			return te__devmem_full(&dev->mem, nbytes);
 	}
-	ptr = te__aligned_alloc(MEM_ALIGN, nbytes);
-	if (!ptr) {
+	r = take(dev, nbytes, &ptr);
+	if (r) {
 		te__devmem_give(&dev->mem, nbytes);
-		return te__fail(-ENOMEM, "host: cannot allocate %zu bytes: %llu are free", nbytes,
-				(unsigned long long)machine_free_nbytes());
+		return r;
 	}
 	if (dev->poison)
 		memset(ptr, 0xff, nbytes);
@@ -178,8 +190,13 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr)
 
 void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes)
 {
+	const struct te_alloc_ops *a = &dev->mem.alloc;
+
 	te__devmem_give(&dev->mem, nbytes);
-	te__free(ptr);
+	if (a->device_free)
+		a->device_free(a->user, ptr, nbytes, NULL);
+	else
+		te__free(ptr);
 }
 
 int host_mem_free(void *stream, void *ptr, size_t nbytes)
@@ -195,11 +212,13 @@ int host_mem_free(void *stream, void *ptr, size_t nbytes)
 /* copies are made by threads, so any host memory is as good as pinned memory */
 int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr)
 {
+	struct host_dev *d = dev;
 	void *p;
 
-	(void)dev;
 	if (host_fault("pinned_alloc"))
 		return -ENOMEM;
+	if (d->mem.alloc.pinned_alloc)
+		return te__devmem_pinned_alloc(&d->mem, nbytes, ret_ptr);
 	p = te__aligned_alloc(4096, nbytes);
 	if (!p)
 		return te__fail(-ENOMEM, "host: cannot allocate %zu bytes of pinned memory",
@@ -208,9 +227,13 @@ int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr)
 	return 0;
 }
 
-int host_pinned_free(void *dev, void *ptr)
+int host_pinned_free(void *dev, void *ptr, size_t nbytes)
 {
-	(void)dev;
-	te__free(ptr);
+	const struct te_alloc_ops *a = &((struct host_dev *)dev)->mem.alloc;
+
+	if (a->pinned_free)
+		a->pinned_free(a->user, ptr, nbytes);
+	else
+		te__free(ptr);
 	return 0;
 }

@@ -405,6 +405,14 @@ static int stream_create(void *dev, void **ret_stream)
 	return 0;
 }
 
+static int stream_wrap(void *dev, void *native, void **ret_stream)
+{
+	if (native)
+		return te__fail(-EOPNOTSUPP, "te_stream_wrap: native %p: the host backend has no "
+				"CUstream, only NULL makes a stream", native);
+	return stream_create(dev, ret_stream);
+}
+
 static void stream_destroy(void *stream)
 {
 	struct host_stream *s = stream;
@@ -747,6 +755,7 @@ const struct te__backend_ops te__backend_host = {
 	.pinned_alloc = host_pinned_alloc,
 	.pinned_free = host_pinned_free,
 	.stream_create = stream_create,
+	.stream_wrap = stream_wrap,
 	.stream_destroy = stream_destroy,
 	.stream_sync = stream_sync,
 	.stream_query = stream_query,

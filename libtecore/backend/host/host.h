@@ -250,6 +250,6 @@ int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);
 int host_mem_free(void *stream, void *ptr, size_t nbytes);
 void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes); /* now */
 int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr);
-int host_pinned_free(void *dev, void *ptr);
+int host_pinned_free(void *dev, void *ptr, size_t nbytes);
 
 #endif

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <te/ctx.h>
 #include <te/dtype.h>
@@ -35,7 +37,6 @@ static void setup(void)
 	opts = (struct te_ctx_opts)TE_CTX_OPTS_INIT;
 	opts.backend = backend;
 	te_error_clear();
-	tt_gate_setup();
 }
 
 static struct te_mem_info mem(struct te_ctx *c)
@@ -327,6 +328,7 @@ static void bank_reset(void)
 static void setup_bank(void)
 {
 	setup();
+	tt_gate_setup();
 	bank.size = (size_t)(is_host ? 8 : 512) << 20;
 	DO(tt_ctx_new(&bank.ctx));
 	DO(te_mem_alloc(te_ctx_stream(bank.ctx), bank.size, (void **)&bank.base[0]));
@@ -469,6 +471,29 @@ START_TEST(what_was_forgotten_is_freed_with_the_context)
 	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
 	DO(te_pinned_alloc(c, 100, &p));
 	ck_assert_int_eq(bank.live, 2);
+	te_ctx_unref(c);
+	check_balanced();
+}
+END_TEST
+
+/* the memory is the parent's */
+START_TEST(a_child_frees_nothing)
+{
+	struct te_ctx *c;
+	int status;
+	pid_t pid;
+	void *p;
+
+	DO(te_ctx_create(&opts, &c));
+	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
+	DO(te_ctx_sync(c));
+	pid = fork();
+	if (!pid) {
+		te_ctx_unref(c);
+		_exit(bank.live != 1 || bank.ncalls != 1);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
 	te_ctx_unref(c);
 	check_balanced();
 }
@@ -682,6 +707,8 @@ Suite *caller_suite(const char *name, const char *on)
 	tcase_add_test(c, graphs_use_memory_of_the_program);
 	tcase_add_test(c, each_allocation_of_the_program_may_fail);
 	tcase_add_test(c, what_was_forgotten_is_freed_with_the_context);
+	if (!strcmp(on, "host")) /* a driver does not survive a fork */
+		tcase_add_test(c, a_child_frees_nothing);
 	tcase_add_test(c, memory_that_is_not_aligned_is_refused);
 	tcase_add_test(c, functions_come_in_pairs);
 	tcase_add_test(c, the_limit_holds_for_the_program_too);

@@ -99,6 +99,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/plan.c \
 	libtecore/plan/plan.h \
 	libtecore/plan/print.c \
+	libtecore/plan/run.c \
+	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \
 	libtecore/plan/seq.h \
 	libtecore/plan/weights.c \

@@ -52,6 +52,7 @@ dist_man3_MANS += \
 	man/te_event_sync.3 \
 	man/te_event_unref.3 \
 	man/te_event_wait.3 \
+	man/te_fail.3 \
 	man/te_fill.3 \
 	man/te_fill_u32.3 \
 	man/te_fp16_decode.3 \
@@ -123,6 +124,7 @@ dist_man3_MANS += \
 	man/te_plan_print.3 \
 	man/te_plan_ref.3 \
 	man/te_plan_regions.3 \
+	man/te_plan_saved.3 \
 	man/te_plan_spec.3 \
 	man/te_plan_unref.3 \
 	man/te_quant_amax_ptr.3 \

@@ -179,7 +179,12 @@ PARTS_CASES = t/plan/plan_bind_cases.c t/plan/plan_bind_cases.h t/plan/plan_mode
 t_plan_plan_bind_SOURCES = t/plan/plan_bind.c $(PARTS_CASES)
 t_plan_plan_bind_gpu_SOURCES = t/plan/plan_bind_gpu.c $(PARTS_CASES)
 
-PLAN_CASES = t/plan/plan_cases.c t/plan/plan_cases.h t/plan/plan_model.c t/plan/plan_model.h
+PLAN_CASES = \
+	t/plan/plan_cases.c \
+	t/plan/plan_cases.h \
+	t/plan/plan_hooks.c \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
 t_plan_plan_SOURCES = t/plan/plan.c $(PLAN_CASES)
 t_plan_plan_gpu_SOURCES = t/plan/plan_gpu.c $(PLAN_CASES)
 t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h

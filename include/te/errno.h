@@ -60,6 +60,19 @@ TE_EXPORT const char *te_strerror(int r);
 TE_EXPORT const char *te_error_detail(void);
 
 /**
+ * te_fail - give the error message of a failure that a callback returns
+ * @code: a negative code, which it returns
+ * @fmt:  as printf(3): what is wrong, and the name of the thing at fault
+ *
+ * For operations, fusions, callables and hooks: return te_fail(-ENOSPC, "cache %s is full", name).
+ * Without it the message says only which callback failed.
+ *
+ * Thread: any thread; the message is the calling thread's.
+ * Since:  0.1
+ */
+TE_EXPORT int te_fail(int code, const char *fmt, ...) TE_PRINTF(2, 3);
+
+/**
  * te_error_cuda - the CUresult that caused the thread's last failure, or 0
  *
  * Thread: any thread; refers to the calling thread only.

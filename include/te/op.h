@@ -139,9 +139,12 @@ struct te_op_call {
 	void *ws; /* device scratch, 256-byte aligned */
 	size_t ws_nbytes;
 	struct te_rng_words rng;
+	void *state; /* what bind() gave for this function */
 };
 #define TE_CALL_TRAIN 1u
 #define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */
+
+enum te_op_fn { TE_OP_FORWARD = 0, TE_OP_BACKWARD = 1, TE_OP_BACKWARD_DW = 2 };
 
 struct te_op_ops {
 	size_t size;	  /* sizeof(struct te_op_ops); lets the struct grow */
@@ -160,8 +163,17 @@ struct te_op_ops {
 	/* one-line attributes for plan prints; may be NULL */
 	int (*describe)(const struct te_op *op, char *dst, size_t nbytes);
 	void (*destroy)(struct te_op *op); /* may be NULL */
+	void *user; /* for the functions: te_op_table(c->op)->user */
+	/*
+	 * bind() prepares one of the functions for the addresses of the call, which it gets in each
+	 * run: at the end of te_plan_create() and te_plan_bind(), unless a fusion replaces it.
+	 * unbind() releases the state before the plan is bound again or destroyed: work that uses
+	 * it may still be queued or recorded. May be NULL
+	 */
+	int (*bind)(const struct te_op_call *c, enum te_op_fn fn, void **ret_state);
+	void (*unbind)(const struct te_op *op, enum te_op_fn fn, void *state);
 };
-#define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_op_create - an instance of an operation

@@ -19,6 +19,39 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_NO_ALLOC 16u
 #define TE_PLAN_EXTERNAL 32u	/* the caller provides arena, inputs, outputs: te_plan_bind */
 
+enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1 };
+
+/* ---- hooks ---- */
+
+enum te_plan_event_kind {
+	TE_PLAN_EVENT_BEGIN = 0, /* before a step, and TE_PLAN_EVENT_END after it */
+	TE_PLAN_EVENT_END = 1,
+	/* no later step of the plan adds to a weight's gradient: it can be reduced over ranks */
+	TE_PLAN_EVENT_GRAD = 2,
+	/* the amaxes of a pass are recorded (te_quant_amax_ptr); scales are updated next */
+	TE_PLAN_EVENT_SCALES = 3,
+	TE_PLAN_EVENT_COUNT
+};
+
+struct te_plan_event {
+	size_t size; /* set by the library; lets the struct grow */
+	enum te_plan_event_kind kind;
+	struct te_stream *stream; /* of the pass */
+	enum te_pass pass;
+	struct te_op *op;  /* of the step, or the weight's; NULL: SCALES */
+	const char *step;  /* as fusions name it: "linear", "linear.dw", "quantize"; NULL: SCALES */
+	int32_t weight;	   /* GRAD: for te_seq_weight(); else -1 */
+	int32_t slot, nslots; /* SCALES: the slots of te_seq_quant() that are updated */
+};
+
+/*
+ * Called while a pass is queued: what the hook queues on the stream runs at that point, and is
+ * recorded if the pass is captured. The steps of a fusion begin together and end together. Weights'
+ * events come in backward order. The hook returns 0, or a negative code that ends the pass; it may
+ * give the message by te_fail().
+ */
+typedef int (*te_plan_hook_fn)(void *arg, struct te_plan *plan, const struct te_plan_event *event);
+
 struct te_plan_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	const struct te_recipe *recipe; /* copied; NULL: bf16, as TE_RECIPE_INIT */
@@ -28,9 +61,12 @@ struct te_plan_opts {
 	const char *stop_before;
 	/* plan only this op and those after it; x is its main input. NULL: from the first */
 	const char *start_at;
+	te_plan_hook_fn hook; /* or NULL */
+	void *hook_arg;
+	uint32_t hooks; /* the events that it is called for: 1u << TE_PLAN_EVENT_GRAD | ... */
 };
 #define TE_PLAN_OPTS_INIT \
-	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0 }
+	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0 }
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
@@ -126,6 +162,38 @@ struct te_plan_memory {
 #define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
+/*
+ * A value that forward leaves for backward, in memory of the arena. Groups are the steps that run
+ * as one, counted from 0, forward before backward: te_plan_print() lists them.
+ */
+struct te_plan_saved_info {
+	size_t size;	     /* set by the INIT macro; lets the struct grow */
+	const char *name;    /* "h.0.norm.y"; valid as long as the plan */
+	struct te_spec spec; /* dtype: of the form, E4M3 or E5M2 of FP8 copies */
+	uint32_t form;	     /* TE_FORM_HP, TE_FORM_ROW or TE_FORM_COL */
+	uint64_t nbytes;     /* with the scales of block scaling; rounded up to 256 */
+	uint64_t offset;     /* from the beginning of the arena */
+	int32_t written;     /* group that writes it */
+	int32_t last_forward;	/* last group of the forward pass that uses it */
+	int32_t first_backward; /* the same of backward, or of delayed weight gradients */
+	int32_t last_backward;
+};
+#define TE_PLAN_SAVED_INFO_INIT                                                               \
+	{                                                                                     \
+		sizeof(struct te_plan_saved_info), 0, { TE_DTYPE_FP32, 0, { 0 } }, 0, 0, 0, 0, \
+			0, 0, 0                                                               \
+	}
+
+/**
+ * te_plan_saved - the index-th value that is kept from forward to backward
+ *
+ * In the order of their places in the plan. Inputs are not listed: their memory is no part of the
+ * arena.
+ * Errors: -ENOENT if there are fewer; it records no error message. -EINVAL.
+ */
+TE_EXPORT int te_plan_saved(const struct te_plan *plan, int index,
+			    struct te_plan_saved_info *ret_info);
+
 enum te_plan_format { TE_PLAN_TEXT = 0, TE_PLAN_DOT = 1 };
 /* the steps, their fusions, values with offsets; *ret_text is released with free(3) */
 TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format format,
@@ -133,16 +201,19 @@ TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format form
 
 /* ---- fusions ---- */
 
-enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1 };
 
 /* Argument of a fusion's functions: the calls of the basic steps that it replaces, in order.
  * A value that is used only between two parts has no memory: its hp is NULL. */
+struct te_fusion;
+
 struct te_fused {
 	size_t size; /* set by the library; lets the struct grow */
 	int32_t nparts;
 	const struct te_op_call *const *part; /* [nparts] */
 	void *ws;
 	size_t ws_nbytes;
+	const struct te_fusion *fusion; /* whose user pointer the functions may need */
+	void *state;			/* what bind() gave */
 };
 
 /*
@@ -163,8 +234,14 @@ struct te_fusion {
 	size_t (*ws_nbytes)(const struct te_fused *f); /* NULL: the largest of the parts' */
 	int (*run)(const struct te_fused *f);
 	const char *test; /* the test that compares it with the unfused parts */
+	void *user;
+	/* bit k: what part k writes has memory also where only later parts read it */
+	uint32_t keep;
+	/* as te_op_ops.bind and unbind */
+	int (*bind)(const struct te_fused *f, void **ret_state);
+	void (*unbind)(const struct te_fused *f, void *state);
 };
-#define TE_FUSION_INIT { sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0 }
+#define TE_FUSION_INIT { sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 /* registered fusions are tried before the built-in ones, in order of registration; register them
  * before the first plan, -EBUSY afterwards */
 TE_EXPORT int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);

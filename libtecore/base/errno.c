@@ -13,6 +13,7 @@ static _Thread_local struct {
 	char errno_text[128];
 	int cuda;
 	int verbs;
+	uint64_t nfails;
 } last;
 
 const char *te_strerror(int r)
@@ -66,6 +67,7 @@ static void record(const char *category, int code, int cuda, int verbs,
 		snprintf(text + n, sizeof(text) - (size_t)n, " (CUresult %d)",
 			 cuda);
 	memcpy(last.detail, text, sizeof(text));
+	last.nfails++;
 	last.cuda = cuda;
 	last.verbs = verbs;
 	if (te__log_on(TE_LOG_DEBUG, category))
@@ -81,6 +83,36 @@ int te__fail_at(const char *category, int code, const char *fmt, ...)
 	record(category, code, 0, 0, fmt, ap);
 	va_end(ap);
 	return code;
+}
+
+int te_fail(int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!fmt)
+		fmt = "";
+	va_start(ap, fmt);
+	record("user", code, 0, 0, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+uint64_t te__nfails(void)
+{
+	return last.nfails;
+}
+
+int te__callback_failed(uint64_t nfails, int r, const char *fmt, ...)
+{
+	char text[128];
+	va_list ap;
+
+	if (last.nfails != nfails)
+		return r;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	return te__fail_at("core", r, "%s returned %d and gave no reason", text, r);
 }
 
 int te__fail_cuda_at(const char *category, int curesult, const char *fmt, ...)

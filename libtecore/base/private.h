@@ -40,6 +40,13 @@ TE_EXPORT int te__fail_cuda_at(const char *category, int curesult,
 TE_EXPORT int te__fail_verbs_at(const char *category, int code, int status,
 				const char *fmt, ...) TE_PRINTF(4, 5);
 
+/*
+ * Around a callback: te__nfails() before it, and for a negative code r te__callback_failed(), which
+ * returns r. It records a message that names the callback, unless there has been one since.
+ */
+TE_EXPORT uint64_t te__nfails(void); /* of the thread */
+TE_EXPORT int te__callback_failed(uint64_t nfails, int r, const char *fmt, ...) TE_PRINTF(3, 4);
+
 /* arguments are not evaluated if the message is filtered out */
 #define te__log(level, ...)                                                  \
 	do {                                                                 \

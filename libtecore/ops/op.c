@@ -28,11 +28,15 @@ static int declare_weights(struct te_op *op)
 			struct te_weight_decl d;
 			unsigned char slack[SLACK];
 		} w = { TE_WEIGHT_DECL_INIT, { 0 } };
+		const uint64_t nfails = te__nfails();
 		struct te_weight_decl *decl;
-		int r = op->ops.weight(op, op->nweights, &w.d);
+		int r;
 
-		if (!r || r < 0)
-			return r;
+		r = op->ops.weight(op, op->nweights, &w.d);
+		if (r < 0)
+			return te__callback_failed(nfails, r, "op %s: weight()", op->name);
+		if (!r)
+			return 0;
 		r = overran(op, "weight", w.slack);
 		if (r)
 			return r;
@@ -48,6 +52,7 @@ static int declare_weights(struct te_op *op)
 static int fill(struct te_op *op, const void *attrs, const char *name)
 {
 	const struct te_op_ops *ops = &op->ops;
+	const uint64_t nfails = te__nfails();
 	int r = 0;
 
 	if (!ops->name || !ops->infer)
@@ -67,7 +72,7 @@ static int fill(struct te_op *op, const void *attrs, const char *name)
 		memcpy(op->attrs, attrs, ops->attrs_nbytes);
 	if (ops->check)
 		r = ops->check(op);
-	return r < 0 ? r : 0;
+	return r < 0 ? te__callback_failed(nfails, r, "op %s: check()", name) : 0;
 }
 
 int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
@@ -242,6 +247,7 @@ int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
 		unsigned char slack[SLACK];
 	} a;
 	struct te_op_infer *inf = &a.inf;
+	const uint64_t nfails = te__nfails();
 	struct te_spec *specs;
 	int r;
 
@@ -266,7 +272,9 @@ int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
 	inf->dx_alias = -1;
 	inf->fwd_x = inf->bwd_dy = TE_FORM_HP;
 	r = op->ops.infer(inf);
-	if (r >= 0)
+	if (r < 0)
+		r = te__callback_failed(nfails, r, "op %s: infer()", op->name);
+	else
 		r = overran(op, "infer", a.slack);
 	*ret_inf = a.inf;
 	return r < 0 ? r : 0;

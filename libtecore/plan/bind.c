@@ -117,8 +117,10 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 {
 	const struct te__roles *ro = &s->role;
 	struct te_op_call *c = &s->call;
+	void *const state = c->state;
 
 	memset(c, 0, sizeof(*c));
+	c->state = state;
 	c->size = sizeof(*c);
 	c->op = p->seq->op[s->node];
 	c->tag = (uint32_t)s->node;
@@ -162,6 +164,7 @@ void te__plan_bind_groups(struct te_plan *p)
 		g->fused.nparts = g->n;
 		g->fused.part = &p->part[g->first];
 		g->fused.ws = ws;
+		g->fused.fusion = g->fusion;
 		for (int k = 0; k < g->n; k++) {
 			struct te__step *s = &p->step[g->first + k];
 
@@ -171,6 +174,62 @@ void te__plan_bind_groups(struct te_plan *p)
 				s->call.ws_nbytes = ws_nbytes;
 			}
 		}
+	}
+}
+
+/* ---- state of ops and fusions ---- */
+
+static enum te_op_fn fn_of(const struct te__step *s)
+{
+	return s->kind == TE__STEP_FWD ? TE_OP_FORWARD :
+	       s->kind == TE__STEP_BWD ? TE_OP_BACKWARD :
+					 TE_OP_BACKWARD_DW;
+}
+
+static int bind_state(const struct te_plan *p, struct te__group *g)
+{
+	struct te__step *s = &p->step[g->first];
+	const struct te_op *op = p->seq->op[s->node];
+	const uint64_t nfails = te__nfails();
+	int r = 0;
+
+	if (g->fusion && g->fusion->bind) {
+		r = g->fusion->bind(&g->fused, &g->fused.state);
+		if (r < 0)
+			return te__callback_failed(nfails, r, "bind() of fusion %s",
+						   g->fusion->name);
+		g->has_state = 1;
+	} else if (!g->fusion && s->kind <= TE__STEP_DW && op->ops.bind) {
+		r = op->ops.bind(&s->call, fn_of(s), &s->call.state);
+		if (r < 0)
+			return te__callback_failed(nfails, r, "op %s: bind()", op->name);
+		s->has_state = 1;
+	}
+	return 0;
+}
+
+int te__plan_bind_states(struct te_plan *p)
+{
+	int r = 0;
+
+	for (int t = 0; t < p->ngroups && !r; t++)
+		r = bind_state(p, &p->group[t]);
+	return r;
+}
+
+void te__plan_unbind_states(struct te_plan *p)
+{
+	for (int t = 0; t < p->ngroups; t++) {
+		struct te__group *g = &p->group[t];
+		struct te__step *s = &p->step[g->first];
+		const struct te_op *op = p->seq->op[s->node];
+
+		if (g->has_state && g->fusion->unbind)
+			g->fusion->unbind(&g->fused, g->fused.state);
+		if (s->has_state && op->ops.unbind)
+			op->ops.unbind(op, fn_of(s), s->call.state);
+		g->has_state = s->has_state = 0;
+		g->fused.state = s->call.state = NULL;
 	}
 }
 
@@ -317,12 +376,16 @@ int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding)
 	give(plan, plan->out_value, b.out);
 	give(plan, plan->out_grad, b.out_grad);
 	give(plan, plan->in_grad, b.in_grad);
+	te__plan_unbind_states(plan);
 	plan->arena = b.arena;
 	plan->bound = plan->forwarded = plan->dw_pending = 0;
 	r = te__plan_bind(plan, plan->arena);
 	if (r)
 		return r;
 	te__plan_bind_groups(plan);
+	r = te__plan_bind_states(plan);
+	if (r)
+		return r;
 	plan->bound = 1;
 	return 0;
 }

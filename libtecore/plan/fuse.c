@@ -79,13 +79,14 @@ static int is_internal(const struct te_plan *p, int v, int first, int n)
 }
 
 /* values written and read only inside the candidate lose their hp form, or get it back */
-static void set_internal(struct te_plan *p, int first, int n, int no_hp)
+static void set_internal(struct te_plan *p, const struct te_fusion *f, int first, int n, int no_hp)
 {
 	for (int s = first; s < first + n; s++) {
 		for (int k = 0; k < p->step[s].nrefs; k++) {
 			const struct te__ref *ref = &p->step[s].ref[k];
 
 			if (ref->write && (ref->forms & TE_FORM_HP) &&
+			    !(s - first < 32 && f->keep & (1u << (s - first))) &&
 			    is_internal(p, ref->value, first, n))
 				p->value[ref->value].no_hp = no_hp;
 		}
@@ -107,18 +108,23 @@ static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, i
 		      struct te__group *g)
 {
 	struct te_fused *fused = &g->fused;
+	const uint64_t nfails = te__nfails();
 	int n = matches(p, f, first, end);
 	size_t ws = 0;
 	int r = 1;
 
 	if (!n)
 		return 0;
-	set_internal(p, first, n, 1);
+	set_internal(p, f, first, n, 1);
 	fill_fused(p, fused, first, n);
-	if (f->applies)
+	fused->fusion = f;
+	if (f->applies) {
 		r = f->applies(fused);
+		if (r < 0)
+			r = te__callback_failed(nfails, r, "applies() of fusion %s", f->name);
+	}
 	if (r <= 0) {
-		set_internal(p, first, n, 0);
+		set_internal(p, f, first, n, 0);
 		return r;
 	}
 	g->fusion = f;

@@ -13,25 +13,6 @@
 #include "libtecore/plan/plan.h"
 #include "libtecore/quant/quant.h"
 
-int te__step_quantize(const struct te_op_call *c)
-{
-	return te_quantize(c->stream, c->y.quant, c->y.slot, c->x.hp, c->y.q, NULL,
-			   c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
-}
-
-int te__step_sum(const struct te_op_call *c)
-{
-	struct te_k_add a = {
-		.a = te_tensor_data(c->x.hp),
-		.b = te_tensor_data(c->ex[0].hp),
-		.y = te_tensor_data(c->y.hp),
-		.n = te_tensor_nelems(c->y.hp),
-		.dtype = te_tensor_dtype(c->y.hp),
-	};
-
-	return TE__LAUNCH(c->stream, ADD, &a);
-}
-
 /* ---- memory outside the arena ---- */
 
 static int input_tensor(struct te_plan *p, int v)
@@ -131,6 +112,9 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
 		return te__fail(-EINVAL,
 				"te_plan_create: delayed or input gradients without training");
+	if (o->hooks >> TE_PLAN_EVENT_COUNT || (o->hooks && !o->hook))
+		return te__fail(-EINVAL, "te_plan_create: hooks 0x%x: %s", (unsigned)o->hooks,
+				o->hook ? "there are no such events" : "hook is NULL");
 	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
 	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
@@ -184,6 +168,9 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->recipe = recipe;
 	p->flags = o.flags;
 	p->xspec = o.x;
+	p->hook = o.hook;
+	p->hook_arg = o.hook_arg;
+	p->hooks = o.hooks;
 	r = te__plan_build(p, o.start_at, o.stop_before);
 	if (!r)
 		r = make_fixed(p);
@@ -194,12 +181,21 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	if (!r)
 		r = te__plan_layout(p);
 	if (!r)
+		r = te__plan_find_grads(p);
+	if (!r)
+		r = te__plan_find_saved(p);
+	if (!r)
 		r = make_arena(p);
 	if (r < 0) {
 		te_plan_unref(p);
 		return r;
 	}
 	te__plan_bind_groups(p);
+	r = o.flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL) ? 0 : te__plan_bind_states(p);
+	if (r) {
+		te_plan_unref(p);
+		return r;
+	}
 	seq->planned = 1;
 	*ret_plan = p;
 	return 0;
@@ -216,6 +212,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 {
 	if (!p || atomic_fetch_sub(&p->refs, 1) != 1)
 		return NULL;
+	te__plan_unbind_states(p);
 	te__plan_unbind(p);
 	for (int i = 0; i < p->nvalues; i++)
 		te_tensor_unref(p->value[i].fixed);
@@ -235,6 +232,8 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 		te__free(p->step[i].ex);
 	}
 	te__free(p->part);
+	te__free(p->grad_group);
+	te__free(p->saved);
 	te__free(p->node);
 	te__free(p->value);
 	te__free(p->buf);
@@ -307,140 +306,6 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 			   mem.state_nbytes;
 	te__sized_out(te_plan_memory, &mem, ret_mem);
 	return 0;
-}
-
-/* ---- running ---- */
-
-static int sticky(struct te_plan *p, int r)
-{
-	if (r < 0 && r != -EBUSY && r != -TE_ESTATE) {
-		p->failed = r;
-		snprintf(p->failed_text, sizeof(p->failed_text), "%s", te_error_detail());
-	}
-	return r;
-}
-
-static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
-{
-	if (!p || !stream)
-		return te__fail(-EINVAL, "%s: no plan or no stream", what);
-	if (te_stream_ctx(stream) != p->ctx)
-		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
-	if (p->flags & TE_PLAN_NO_ALLOC)
-		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
-	if ((p->flags & TE_PLAN_EXTERNAL) && !p->bound)
-		return te__fail(-TE_ESTATE, "%s: te_plan_bind has given no memory yet", what);
-	if (p->failed)
-		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);
-	return 0;
-}
-
-static int run_groups(struct te_plan *p, struct te_stream *stream, int first, int n)
-{
-	int r = 0;
-
-	for (int t = first; t < first + n && !r; t++) {
-		struct te__group *g = &p->group[t];
-		struct te__step *s = &p->step[g->first];
-		const struct te_op_ops *ops = &p->seq->op[s->node]->ops;
-
-		for (int k = 0; k < g->n; k++)
-			p->step[g->first + k].call.stream = stream;
-		if (g->fusion) {
-			r = g->fusion->run(&g->fused);
-			continue;
-		}
-		switch (s->kind) {
-		case TE__STEP_FWD:
-			r = ops->forward(&s->call);
-			break;
-		case TE__STEP_BWD:
-			r = ops->backward(&s->call);
-			break;
-		case TE__STEP_DW:
-			r = ops->backward_dw(&s->call);
-			break;
-		case TE__STEP_QUANT:
-			r = te__step_quantize(&s->call);
-			break;
-		case TE__STEP_SUM:
-			r = te__step_sum(&s->call);
-			break;
-		}
-	}
-	return r < 0 ? r : 0;
-}
-
-static int update_scales(struct te_plan *p, struct te_stream *stream, int first, int n)
-{
-	if (!te__recipe_casts(&p->recipe) || !(p->flags & TE_PLAN_TRAIN))
-		return 0;
-	return te_quant_update(stream, p->seq->quant, first, n);
-}
-
-int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
-{
-	struct te_k_rng_next next;
-	int r = runnable(p, stream, "te_plan_forward");
-
-	if (r < 0)
-		return r;
-	if (flags)
-		return te__fail(-EINVAL, "te_plan_forward: unknown flags 0x%x", flags);
-	if (p->dw_pending)
-		return te__fail(-TE_ESTATE,
-				"te_plan_forward: te_plan_backward_dw of the last pass is due");
-	if (p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
-		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
-		r = TE__LAUNCH(stream, RNG_NEXT, &next);
-	}
-	if (!r)
-		r = te__plan_refresh(p, stream);
-	if (!r)
-		r = run_groups(p, stream, 0, p->fwd_groups);
-	if (!r)
-		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
-	if (!r)
-		p->forwarded = 1;
-	return sticky(p, r);
-}
-
-int te_plan_backward(struct te_plan *p, struct te_stream *stream)
-{
-	int r = runnable(p, stream, "te_plan_backward");
-
-	if (r < 0)
-		return r;
-	if (!(p->flags & TE_PLAN_TRAIN))
-		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
-	if (!p->forwarded)
-		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
-	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
-	if (!r)
-		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
-				  p->nops - p->first_op);
-	if (!r) {
-		p->forwarded = 0; /* what forward saved has been overwritten */
-		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
-	}
-	return sticky(p, r);
-}
-
-int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
-{
-	int first, r = runnable(p, stream, "te_plan_backward_dw");
-
-	if (r < 0)
-		return r;
-	if (!p->dw_pending)
-		return te__fail(-TE_ESTATE, p->flags & TE_PLAN_DELAY_DW ?
-				"te_plan_backward_dw: no backward pass went before" :
-				"te_plan_backward_dw: the plan does not delay weight gradients");
-	first = p->fwd_groups + p->bwd_groups;
-	r = run_groups(p, stream, first, p->ngroups - first);
-	if (!r)
-		p->dw_pending = 0;
-	return sticky(p, r);
 }
 
 int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)

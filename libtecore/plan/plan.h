@@ -72,6 +72,7 @@ struct te__step {
 	int share_to;
 	size_t ws_nbytes;
 	struct te_op_call call;
+	int has_state; /* bind() has given call.state */
 	/* the arrays of call */
 	struct te_op_value *ex, *ey, *dex, *dey, *weight;
 	struct te_tensor **master, **grad, **saved;
@@ -82,6 +83,7 @@ struct te__group {
 	int first, n;			/* steps */
 	int ws;				/* buffer or -1 */
 	struct te_fused fused;
+	int has_state; /* bind() has given fused.state */
 };
 
 struct te__plan_op {
@@ -113,6 +115,12 @@ struct te_plan {
 	struct te__buf *buf;
 	int nsteps, cap_steps;
 	struct te__step *step;
+	te_plan_hook_fn hook;
+	void *hook_arg;
+	uint32_t hooks;	 /* bit te_plan_event_kind */
+	int *grad_group; /* by weight of the sequence: last group that adds to its gradient; -1 */
+	int nsaved;
+	struct te_plan_saved_info *saved; /* what te_plan_saved() lists */
 	const struct te_op_call **part; /* [nsteps] their calls, as groups take them */
 	int fwd_steps, bwd_steps; /* then delayed dw */
 	int ngroups, fwd_groups, bwd_groups;
@@ -142,11 +150,16 @@ struct te_plan {
 int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
 int te__plan_layout(struct te_plan *p);
+int te__plan_find_grads(struct te_plan *p);
+int te__plan_find_saved(struct te_plan *p);
 
 /* tensors of all values over the arena at base; NULL base: stand-ins that only carry specs */
 int te__plan_bind(struct te_plan *p, char *base);
 void te__plan_unbind(struct te_plan *p);
 void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups their scratch */
+/* bind() and unbind() of ops and fusions, for the addresses that they have now */
+int te__plan_bind_states(struct te_plan *p);
+void te__plan_unbind_states(struct te_plan *p);
 void te__plan_fill_call(struct te_plan *p, struct te__step *s);
 int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
 	TE_PRINTF(3, 4);
@@ -159,8 +172,6 @@ int te__plan_weights(struct te_plan *p);
 int te__plan_refresh(struct te_plan *p, struct te_stream *stream);
 
 /* the basic steps that have no op: cast a value by its quantizer, add two gradients */
-int te__step_quantize(const struct te_op_call *c);
-int te__step_sum(const struct te_op_call *c);
 
 /* libtecore/plan/fusions.c */
 extern const struct te_fusion te__fusions[];

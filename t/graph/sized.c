@@ -15,7 +15,7 @@
 
 #define WIDTH 4
 
-/* what the calls work on: one linear op in FP32, an external plan of it, a recorded fill */
+/* what the calls work on: two ops in FP32, an external plan of it, a recorded fill */
 static struct te_seq *seq;
 static struct te_plan *plan, *external;
 static struct te_adamw *adamw;
@@ -60,12 +60,17 @@ static void setup(void)
 	const struct te_plan_opts o = plan_opts(TE_PLAN_TRAIN);
 	const struct te_plan_opts e = plan_opts(TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	const struct te_act_attrs act = TE_ACT_ATTRS_INIT;
 	struct te_callable c = TE_CALLABLE_INIT;
 	const int64_t n = 4;
+	struct te_op *op;
 
 	tt_setup();
 	so.nmicro = 1;
 	seq = seq_of(linear("l"));
+	DO(te_op_activation(&act, "act", &op));
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
 	DO(te_seq_init(seq, 1));
 	DO(te_plan_create(seq, &o, &plan));
 	DO(te_plan_create(seq, &e, &external));
@@ -122,6 +127,13 @@ CALL(plan_opts, struct te_plan_opts *o = s; struct te_plan *p; const size_t n = 
      memcpy(o, &mine, offsetof(struct te_plan_opts, stop_before)); o->size = n;
      r = te_plan_create(seq, o, &p); if (!r) te_plan_unref(p);)
 CALL(plan_memory, r = te_plan_memory(plan, s);)
+static int call_plan_saved(void *s)
+{
+	int r = te_plan_saved(plan, 0, s);
+
+	return r == -ENOENT ? te_fail(r, "the plan keeps nothing") : r;
+}
+
 CALL(weight_info, r = te_seq_weight(seq, 0, s);)
 CALL(adamw_opts, struct te_adamw *a; r = te_adamw_create(seq, s, &a); if (!r) te_adamw_unref(a);)
 CALL(adamw_stats, r = te_adamw_stats(adamw, s);)
@@ -230,6 +242,7 @@ static const struct te_recipe init_te_recipe = TE_RECIPE_INIT;
 static const struct te_plan_opts init_te_plan_opts = TE_PLAN_OPTS_INIT;
 static const struct te_plan_memory init_te_plan_memory = TE_PLAN_MEMORY_INIT;
 static const struct te_plan_binding init_te_plan_binding = TE_PLAN_BINDING_INIT;
+static const struct te_plan_saved_info init_te_plan_saved_info = TE_PLAN_SAVED_INFO_INIT;
 static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
@@ -291,6 +304,7 @@ static const struct row {
 	IN(plan_opts, te_plan_opts, x),
 	OUT(plan_memory, te_plan_memory, arena_nbytes),
 	IN(plan_binding, te_plan_binding, out_grad),
+	OUT(plan_saved, te_plan_saved_info, name),
 	OUT(weight_info, te_weight_info, name),
 	IN(adamw_opts, te_adamw_opts, beta1),
 	OUT(adamw_stats, te_adamw_stats, nsteps),

@@ -335,6 +335,7 @@ START_TEST(linear_needs_multiples_of_16_for_fp8)
 	ck_assert_int_eq(te__infer(op, &rec, TE_INFER_TRAIN, &in, &inf), -TE_ESHAPE);
 	tt_said("h.0.up");
 	tt_said(bad[_i % 3].words);
+	te__infer_free(&inf);
 	te_op_unref(op);
 }
 END_TEST

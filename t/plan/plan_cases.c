@@ -1158,6 +1158,7 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
 	tcase_add_test(c, prints_text_and_dot);
 	tcase_add_test(c, says_so_at_every_call_after_a_failure);
+	plan_hook_cases(s);
 	c = tt_case(s, "faults", "fault");
 	tcase_add_test(c, survives_every_fault);
 	return s;

@@ -6,5 +6,6 @@
 
 /* the suite on the named backend */
 Suite *plan_suite(const char *name, const char *backend);
+void plan_hook_cases(Suite *s); /* part of it */
 
 #endif

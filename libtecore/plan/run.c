@@ -1,0 +1,277 @@
+/* run.c - the passes of a plan: groups of steps in order, and the hooks between them. */
+#define TE_LOG_CATEGORY "core/plan"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+
+#include "libtecore/plan/plan.h"
+#include "libtecore/quant/quant.h"
+#include "libtecore/tensor/ctx.h"
+
+static int run_quantize(const struct te_op_call *c)
+{
+	return te_quantize(c->stream, c->y.quant, c->y.slot, c->x.hp, c->y.q, NULL,
+			   c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
+}
+
+static int run_sum(const struct te_op_call *c)
+{
+	struct te_k_add a = {
+		.a = te_tensor_data(c->x.hp),
+		.b = te_tensor_data(c->ex[0].hp),
+		.y = te_tensor_data(c->y.hp),
+		.n = te_tensor_nelems(c->y.hp),
+		.dtype = te_tensor_dtype(c->y.hp),
+	};
+
+	return TE__LAUNCH(c->stream, ADD, &a);
+}
+
+/* ---- hooks ---- */
+
+static int call_hook(struct te_plan *p, struct te_stream *stream, struct te_plan_event e)
+{
+	const uint64_t nfails = te__nfails();
+	int r;
+
+	if (!(p->hooks & (1u << e.kind)))
+		return 0;
+	e.size = sizeof(e);
+	e.stream = stream;
+	r = p->hook(p->hook_arg, p, &e);
+	return r < 0 ? te__callback_failed(nfails, r, "the hook of a plan") : 0;
+}
+
+static enum te_pass pass_of(const struct te__step *s, const struct te_plan *p)
+{
+	return s - p->step < p->fwd_steps ? TE_PASS_FORWARD : TE_PASS_BACKWARD;
+}
+
+static int hook_steps(struct te_plan *p, struct te_stream *stream, const struct te__group *g,
+		      enum te_plan_event_kind kind)
+{
+	int r = 0;
+
+	for (int k = 0; k < g->n && !r; k++) {
+		const struct te__step *s = &p->step[g->first + k];
+
+		r = call_hook(p, stream, (struct te_plan_event){
+			.kind = kind,
+			.pass = pass_of(s, p),
+			.op = p->seq->op[s->node],
+			.step = s->name,
+			.weight = -1,
+		});
+	}
+	return r;
+}
+
+/* the weights whose gradients no later group adds to */
+static int hook_grads(struct te_plan *p, struct te_stream *stream, int t)
+{
+	const struct te__group *g = &p->group[t];
+	int r = 0;
+
+	for (int k = 0; k < g->n; k++) {
+		const struct te__step *s = &p->step[g->first + k];
+		const struct te_op *op = p->seq->op[s->node];
+
+		for (int i = 0; s->kind == TE__STEP_DW && i < op->nweights && !r; i++) {
+			const int w = p->seq->op_weight[s->node][i];
+
+			if (p->grad_group[w] == t)
+				r = call_hook(p, stream, (struct te_plan_event){
+					.kind = TE_PLAN_EVENT_GRAD,
+					.pass = TE_PASS_BACKWARD,
+					.op = p->seq->weight[w].op,
+					.step = s->name,
+					.weight = w,
+				});
+		}
+	}
+	return r;
+}
+
+int te__plan_find_grads(struct te_plan *p)
+{
+	p->grad_group = te__malloc(((size_t)p->seq->nweights + 1) * sizeof(*p->grad_group));
+	if (!p->grad_group)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int w = 0; w < p->seq->nweights; w++)
+		p->grad_group[w] = -1;
+	for (int t = 0; t < p->ngroups; t++)
+		for (int k = 0; k < p->group[t].n; k++) {
+			const struct te__step *s = &p->step[p->group[t].first + k];
+
+			for (int i = 0; s->kind == TE__STEP_DW && i < p->seq->op[s->node]->nweights;
+			     i++)
+				p->grad_group[p->seq->op_weight[s->node][i]] = t;
+		}
+	return 0;
+}
+
+/* ---- passes ---- */
+
+static int sticky(struct te_plan *p, int r)
+{
+	if (r < 0 && r != -EBUSY && r != -TE_ESTATE) {
+		p->failed = r;
+		snprintf(p->failed_text, sizeof(p->failed_text), "%s", te_error_detail());
+	}
+	return r;
+}
+
+static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
+{
+	if (!p || !stream)
+		return te__fail(-EINVAL, "%s: no plan or no stream", what);
+	if (te_stream_ctx(stream) != p->ctx)
+		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
+	if ((p->flags & TE_PLAN_EXTERNAL) && !p->bound)
+		return te__fail(-TE_ESTATE, "%s: te_plan_bind has given no memory yet", what);
+	if (p->failed)
+		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);
+	return 0;
+}
+
+static int run_step(const struct te_plan *p, const struct te__step *s)
+{
+	const struct te_op_ops *ops = &p->seq->op[s->node]->ops;
+
+	switch (s->kind) {
+	case TE__STEP_FWD:
+		return ops->forward(&s->call);
+	case TE__STEP_BWD:
+		return ops->backward(&s->call);
+	case TE__STEP_DW:
+		return ops->backward_dw(&s->call);
+	case TE__STEP_QUANT:
+		return run_quantize(&s->call);
+	case TE__STEP_SUM:
+		return run_sum(&s->call);
+	}
+	return 0;
+}
+
+static int run_group(struct te_plan *p, struct te_stream *stream, struct te__group *g)
+{
+	const struct te__step *s = &p->step[g->first];
+	const uint64_t nfails = te__nfails();
+	int r;
+
+	for (int k = 0; k < g->n; k++)
+		p->step[g->first + k].call.stream = stream;
+	r = g->fusion ? g->fusion->run(&g->fused) : run_step(p, s);
+	if (r < 0)
+		return te__callback_failed(nfails, r, "%s %s", g->fusion ? "fusion" : s->name,
+					   g->fusion ? g->fusion->name : p->seq->op[s->node]->name);
+	return 0;
+}
+
+static int run_groups(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	int r = 0;
+
+	for (int t = first; t < first + n && !r; t++) {
+		struct te__group *g = &p->group[t];
+
+		if (!p->hooks) {
+			r = run_group(p, stream, g);
+			continue;
+		}
+		r = hook_steps(p, stream, g, TE_PLAN_EVENT_BEGIN);
+		if (!r)
+			r = run_group(p, stream, g);
+		if (!r)
+			r = hook_steps(p, stream, g, TE_PLAN_EVENT_END);
+		if (!r)
+			r = hook_grads(p, stream, t);
+	}
+	return r;
+}
+
+static int update_scales(struct te_plan *p, struct te_stream *stream, int first, int n)
+{
+	int r;
+
+	if (!te__recipe_casts(&p->recipe) || !(p->flags & TE_PLAN_TRAIN))
+		return 0;
+	r = call_hook(p, stream, (struct te_plan_event){
+		.kind = TE_PLAN_EVENT_SCALES,
+		.pass = first < 2 * p->seq->nops ? TE_PASS_FORWARD : TE_PASS_BACKWARD,
+		.weight = -1,
+		.slot = first,
+		.nslots = n,
+	});
+	return r ? r : te_quant_update(stream, p->seq->quant, first, n);
+}
+
+int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
+{
+	struct te_k_rng_next next;
+	int r = runnable(p, stream, "te_plan_forward");
+
+	if (r < 0)
+		return r;
+	if (flags)
+		return te__fail(-EINVAL, "te_plan_forward: unknown flags 0x%x", flags);
+	if (p->dw_pending)
+		return te__fail(-TE_ESTATE,
+				"te_plan_forward: te_plan_backward_dw of the last pass is due");
+	if (p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
+		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
+		r = TE__LAUNCH(stream, RNG_NEXT, &next);
+	}
+	if (!r)
+		r = te__plan_refresh(p, stream);
+	if (!r)
+		r = run_groups(p, stream, 0, p->fwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
+	if (!r)
+		p->forwarded = 1;
+	return sticky(p, r);
+}
+
+int te_plan_backward(struct te_plan *p, struct te_stream *stream)
+{
+	int r = runnable(p, stream, "te_plan_backward");
+
+	if (r < 0)
+		return r;
+	if (!(p->flags & TE_PLAN_TRAIN))
+		return te__fail(-TE_ESTATE, "te_plan_backward: the plan has no backward pass");
+	if (!p->forwarded)
+		return te__fail(-TE_ESTATE, "te_plan_backward: no forward pass went before");
+	r = run_groups(p, stream, p->fwd_groups, p->bwd_groups);
+	if (!r)
+		r = update_scales(p, stream, 2 * p->seq->nops + p->first_op,
+				  p->nops - p->first_op);
+	if (!r) {
+		p->forwarded = 0; /* what forward saved has been overwritten */
+		p->dw_pending = p->flags & TE_PLAN_DELAY_DW ? 1 : 0;
+	}
+	return sticky(p, r);
+}
+
+int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
+{
+	int first, r = runnable(p, stream, "te_plan_backward_dw");
+
+	if (r < 0)
+		return r;
+	if (!p->dw_pending)
+		return te__fail(-TE_ESTATE, p->flags & TE_PLAN_DELAY_DW ?
+				"te_plan_backward_dw: no backward pass went before" :
+				"te_plan_backward_dw: the plan does not delay weight gradients");
+	first = p->fwd_groups + p->bwd_groups;
+	r = run_groups(p, stream, first, p->ngroups - first);
+	if (!r)
+		p->dw_pending = 0;
+	return sticky(p, r);
+}
+

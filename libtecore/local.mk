@@ -5,6 +5,7 @@ teinclude_HEADERS += \
 	include/te/errno.h \
 	include/te/export.h \
 	include/te/gemm.h \
+	include/te/kernel.h \
 	include/te/log.h \
 	include/te/op.h \
 	include/te/optim.h \
@@ -82,6 +83,10 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/dropout.c \
 	libtecore/ops/embedding.c \
 	libtecore/ops/gemm.c \
+	libtecore/ops/kernel.c \
+	libtecore/ops/kernel.h \
+	libtecore/ops/kernel_act.c \
+	libtecore/ops/kernel_norm.c \
 	libtecore/ops/linear.c \
 	libtecore/ops/norm.c \
 	libtecore/ops/op.c \

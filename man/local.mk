@@ -80,6 +80,12 @@ dist_man3_MANS += \
 	man/te_graph_version.3 \
 	man/te_host_call.3 \
 	man/te_infer_save.3 \
+	man/te_kernel_act_backward.3 \
+	man/te_kernel_act_forward.3 \
+	man/te_kernel_act_ws_nbytes.3 \
+	man/te_kernel_norm_backward.3 \
+	man/te_kernel_norm_forward.3 \
+	man/te_kernel_norm_ws_nbytes.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \

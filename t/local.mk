@@ -29,6 +29,8 @@ TT_CORE = \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
 	t/ops/gemm_gpu \
+	t/ops/kernel_calls \
+	t/ops/kernel_calls_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
 	t/plan/faults \
@@ -236,6 +238,15 @@ t_plan_fusion_gpu_SOURCES = t/plan/fusion_gpu.c $(FUSION_CASES)
 GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
 t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)
 t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
+
+KERNEL_CALLS_CASES = \
+	t/ops/kernel_calls_cases.c \
+	t/ops/kernel_calls_cases.h \
+	t/ops/kernel_calls_rows.c \
+	t/ops/op_run.c \
+	t/ops/op_run.h
+t_ops_kernel_calls_SOURCES = t/ops/kernel_calls.c $(KERNEL_CALLS_CASES)
+t_ops_kernel_calls_gpu_SOURCES = t/ops/kernel_calls_gpu.c $(KERNEL_CALLS_CASES)
 
 GEMM_EXACT_CASES = t/ops/gemm_exact_cases.c t/ops/gemm_exact_cases.h
 t_ops_gemm_exact_SOURCES = t/ops/gemm_exact.c $(GEMM_EXACT_CASES)

@@ -10,6 +10,7 @@
 #include <te/export.h>
 #include <te/gemm.h>
 #include <te/graph.h>
+#include <te/kernel.h>
 #include <te/log.h>
 #include <te/op.h>
 #include <te/optim.h>

@@ -46,31 +46,14 @@ void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret)
 {
 	const struct te_act_attrs *a = c->op->attrs;
 
-	*ret = (struct te_k_act_fwd){
-		.x = te_tensor_data(c->x.hp),
-		.y = te__ops_ptr(c->y.hp),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp) / (1 + a->gated),
-		.act = (int32_t)a->act,
-		.gated = a->gated,
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
+	te__act_fwd_args(c->x.hp, c->y.hp, a->act, a->gated, ret);
 }
 
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret)
 {
 	const struct te_act_attrs *a = c->op->attrs;
 
-	*ret = (struct te_k_act_bwd){
-		.dy = te_tensor_data(c->dy.hp),
-		.x = te_tensor_data(c->x.hp),
-		.dx = te__ops_ptr(c->dx.hp),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp) / (1 + a->gated),
-		.act = (int32_t)a->act,
-		.gated = a->gated,
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
+	te__act_bwd_args(c->dy.hp, c->x.hp, c->dx.hp, a->act, a->gated, ret);
 }
 
 static int activation_forward(const struct te_op_call *c)
@@ -78,7 +61,7 @@ static int activation_forward(const struct te_op_call *c)
 	struct te_k_act_fwd k;
 
 	te__ops_act_fwd(c, &k);
-	return TE__LAUNCH(c->stream, ACT_FWD, &k);
+	return te__act_fwd(c->stream, &k, NULL);
 }
 
 static int activation_backward(const struct te_op_call *c)
@@ -86,7 +69,7 @@ static int activation_backward(const struct te_op_call *c)
 	struct te_k_act_bwd k;
 
 	te__ops_act_bwd(c, &k);
-	return TE__LAUNCH(c->stream, ACT_BWD, &k);
+	return te__act_bwd(c->stream, &k, NULL, NULL);
 }
 
 static int activation_describe(const struct te_op *op, char *dst, size_t nbytes)

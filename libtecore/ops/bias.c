@@ -38,7 +38,7 @@ static int bias_infer(struct te_op_infer *inf)
 	inf->inplace_fwd = 1;
 	inf->dx_alias = 0;
 	inf->dw_dy = TE_FORM_HP;
-	inf->dw_ws_nbytes = te__ops_part_nbytes(te__ops_rows(&inf->in[0]), a->width);
+	inf->dw_ws_nbytes = te__part_nbytes(te__ops_rows(&inf->in[0]), a->width);
 	return 0;
 }
 
@@ -67,7 +67,7 @@ static int bias_dw(const struct te_op_call *c)
 	};
 	int r = TE__LAUNCH(c->stream, COLSUM, &k);
 
-	return r < 0 ? r : te__ops_part_sum(c, 0, k.part, k.rows, k.cols);
+	return r < 0 ? r : te__part_sum(c->stream, k.part, c->grad[0], k.rows, k.cols);
 }
 
 static int bias_describe(const struct te_op *op, char *dst, size_t nbytes)

@@ -1,4 +1,4 @@
-/* common.c - shapes, weights and sums that several built-in ops need. */
+/* common.c - shapes and weights that several built-in ops need. */
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"
 
@@ -44,22 +44,4 @@ const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)
 	if (k >= c->op->nweights)
 		return NULL;
 	return c->weight[k].hp ? c->weight[k].hp : c->master[k];
-}
-
-size_t te__ops_part_nbytes(int64_t rows, int64_t cols)
-{
-	return te__ops_round_up((size_t)(TE_K_NPARTS(rows) * cols) * sizeof(float));
-}
-
-int te__ops_part_sum(const struct te_op_call *c, int k, const float *part, int64_t rows,
-		     int64_t cols)
-{
-	const struct te_k_part_sum a = {
-		.part = part,
-		.out = te_tensor_data(c->grad[k]),
-		.nparts = TE_K_NPARTS(rows),
-		.cols = cols,
-	};
-
-	return TE__LAUNCH(c->stream, PART_SUM, &a);
 }

@@ -1,4 +1,4 @@
-/* common.h - shapes, weights, sums and kernel arguments that built-in ops and fusions share. */
+/* common.h - shapes, weights and kernel arguments that built-in ops and fusions share. */
 #ifndef TE__OPS_INTERNAL_H
 #define TE__OPS_INTERNAL_H
 
@@ -15,6 +15,7 @@
 #include <te/quant.h>
 
 #include "libtecore/tensor/ctx.h"
+#include "libtecore/ops/kernel.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/quant/quant.h"
 
@@ -36,12 +37,6 @@ void te__ops_same(struct te_op_infer *inf);
 
 /* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);
-
-/* partial sums of rows: [TE_K_NPARTS(rows), cols] FP32, rounded up to the alignment */
-size_t te__ops_part_nbytes(int64_t rows, int64_t cols);
-/* grad[k] += the partial sums */
-int te__ops_part_sum(const struct te_op_call *c, int k, const float *part, int64_t rows,
-		     int64_t cols);
 
 /* kernel arguments of an op, for the op itself and for fusions that extend them */
 void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret);

@@ -53,71 +53,47 @@ static int norm_infer(struct te_op_infer *inf)
 		r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } });
 	inf->inplace_fwd = 1;
 	inf->inplace_bwd = 1;
-	inf->dw_ws_nbytes = (size_t)(1 + beta) * te__ops_part_nbytes(rows, a->width);
+	inf->dw_ws_nbytes = (size_t)(1 + beta) * te__part_nbytes(rows, a->width);
 	return r;
+}
+
+/* all that a pass has; forward, mean and rstd are outputs */
+static struct te__norm norm_of(const struct te_op_call *c)
+{
+	const struct te_norm_attrs *a = c->op->attrs;
+	const int beta = has_beta(c->op);
+
+	return (struct te__norm){
+		.x = c->x.hp,
+		.gamma = c->master[0],
+		.beta = beta ? c->master[1] : NULL,
+		.mean = beta ? c->saved[1] : NULL,
+		.rstd = c->saved[0],
+		.eps = a->eps,
+		.flags = a->flags,
+	};
 }
 
 void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret)
 {
-	const struct te_norm_attrs *a = c->op->attrs;
-	const int beta = has_beta(c->op);
+	const struct te__norm n = norm_of(c);
 
-	*ret = (struct te_k_norm_fwd){
-		.x = te_tensor_data(c->x.hp),
-		.gamma = te_tensor_data(c->master[0]),
-		.beta = beta ? te_tensor_data(c->master[1]) : NULL,
-		.y = te__ops_ptr(c->y.hp),
-		.mean = beta ? te_tensor_data(c->saved[1]) : NULL,
-		.rstd = te_tensor_data(c->saved[0]),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp),
-		.eps = a->eps,
-		.zero_centered = !!(a->flags & TE_NORM_ZERO_CENTERED),
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
+	te__norm_fwd_args(&n, c->y.hp, ret);
 }
 
 void te__ops_norm_bwd(const struct te_op_call *c, struct te_k_norm_bwd *ret)
 {
-	const struct te_norm_attrs *a = c->op->attrs;
+	const struct te__norm n = norm_of(c);
 
-	*ret = (struct te_k_norm_bwd){
-		.dy = te_tensor_data(c->dy.hp),
-		.x = te_tensor_data(c->x.hp),
-		.gamma = te_tensor_data(c->master[0]),
-		.mean = has_beta(c->op) ? te_tensor_data(c->saved[1]) : NULL,
-		.rstd = te_tensor_data(c->saved[0]),
-		.dx = te__ops_ptr(c->dx.hp),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp),
-		.zero_centered = !!(a->flags & TE_NORM_ZERO_CENTERED),
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
+	te__norm_bwd_args(&n, c->dy.hp, c->dx.hp, ret);
 }
 
 int te__ops_norm_dw(const struct te_op_call *c, void *ws)
 {
-	const int beta = has_beta(c->op);
-	const int64_t rows = te_tensor_rows(c->x.hp), cols = te_tensor_cols(c->x.hp);
-	float *part_beta = (float *)((char *)ws + te__ops_part_nbytes(rows, cols));
-	const struct te_k_norm_dw k = {
-		.dy = te_tensor_data(c->dy.hp),
-		.x = te_tensor_data(c->x.hp),
-		.mean = beta ? te_tensor_data(c->saved[1]) : NULL,
-		.rstd = te_tensor_data(c->saved[0]),
-		.part_gamma = ws,
-		.part_beta = beta ? part_beta : NULL,
-		.rows = rows,
-		.cols = cols,
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
-	int r = TE__LAUNCH(c->stream, NORM_DW, &k);
+	const struct te__norm n = norm_of(c);
 
-	if (r >= 0)
-		r = te__ops_part_sum(c, 0, k.part_gamma, rows, cols);
-	if (r >= 0 && beta)
-		r = te__ops_part_sum(c, 1, part_beta, rows, cols);
-	return r;
+	return te__norm_dw(c->stream, &n, c->dy.hp, c->grad[0],
+			   has_beta(c->op) ? c->grad[1] : NULL, ws);
 }
 
 static int norm_forward(const struct te_op_call *c)
@@ -125,7 +101,7 @@ static int norm_forward(const struct te_op_call *c)
 	struct te_k_norm_fwd k;
 
 	te__ops_norm_fwd(c, &k);
-	return TE__LAUNCH(c->stream, NORM_FWD, &k);
+	return te__norm_fwd(c->stream, &k, NULL);
 }
 
 static int norm_backward(const struct te_op_call *c)

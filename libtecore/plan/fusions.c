@@ -68,14 +68,10 @@ static int norm_quantize(const struct te_fused *f)
 	const struct te__quantize z = cast_of(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_norm_fwd k;
-	int r;
 
 	te__ops_norm_fwd(c, &k);
 	k.y = result(k.y, f->part[1], f->ws, 0);
-	r = te__quantize_begin(&z, &k.q);
-	if (r >= 0)
-		r = TE__LAUNCH(c->stream, NORM_FWD, &k);
-	return r < 0 ? r : te__quantize_end(&z, k.y, k.dtype);
+	return te__norm_fwd(c->stream, &k, &z);
 }
 
 static int act_quantize(const struct te_fused *f)
@@ -83,14 +79,10 @@ static int act_quantize(const struct te_fused *f)
 	const struct te__quantize z = cast_of(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_act_fwd k;
-	int r;
 
 	te__ops_act_fwd(c, &k);
 	k.y = result(k.y, f->part[1], f->ws, 0);
-	r = te__quantize_begin(&z, &k.q);
-	if (r >= 0)
-		r = TE__LAUNCH(c->stream, ACT_FWD, &k);
-	return r < 0 ? r : te__quantize_end(&z, k.y, k.dtype);
+	return te__act_fwd(c->stream, &k, &z);
 }
 
 /* activation, quantize: backward */
@@ -112,7 +104,7 @@ static int dact_dbias_cast_applies(const struct te_fused *f)
 
 static size_t dbias_part_nbytes(const struct te_op_call *act)
 {
-	return te__ops_part_nbytes(te_tensor_rows(act->x.hp), te_tensor_cols(act->x.hp));
+	return te__part_nbytes(te_tensor_rows(act->x.hp), te_tensor_cols(act->x.hp));
 }
 
 static size_t dact_dbias_cast_ws(const struct te_fused *f)
@@ -129,18 +121,12 @@ static int run_dact(const struct te_fused *f, const struct te_op_call *dbias,
 	const struct te_op_call *c = f->part[0];
 	size_t part_nbytes = dbias ? dbias_part_nbytes(c) : 0;
 	struct te_k_act_bwd k;
-	int r;
 
 	te__ops_act_bwd(c, &k);
 	if (dbias)
 		k.part = f->ws;
 	k.dx = result(k.dx, quantize, f->ws, part_nbytes);
-	r = te__quantize_begin(&z, &k.q);
-	if (r >= 0)
-		r = TE__LAUNCH(c->stream, ACT_BWD, &k);
-	if (r >= 0 && dbias)
-		r = te__ops_part_sum(dbias, 0, k.part, k.rows, te_tensor_cols(c->x.hp));
-	return r < 0 ? r : te__quantize_end(&z, k.dx, k.dtype);
+	return te__act_bwd(c->stream, &k, dbias ? dbias->grad[0] : NULL, &z);
 }
 
 static int dact_quantize(const struct te_fused *f)

@@ -69,32 +69,39 @@ static int makes_scaling(const struct te_quant *q, enum te_scaling scaling)
 	return 0;
 }
 
-static int check_quantize(const struct te__quantize *z, const struct te_tensor *x)
+int te__quantize_check(const char *fn, const char *y, const struct te__quantize *z)
 {
 	const struct te_quant *q = z->quant;
-	int r;
 
 	if (z->slot < 0 || z->slot >= q->nslots)
-		return te__fail(-EINVAL, "te_quantize: slot %d of %d", z->slot, q->nslots);
+		return te__fail(-EINVAL, "%s: slot %d of %d", fn, z->slot, q->nslots);
 	if (z->flags & ~TE_QUANTIZE_NO_AMAX)
-		return te__fail(-EINVAL, "te_quantize: unknown flags 0x%x",
+		return te__fail(-EINVAL, "%s: unknown flags 0x%x", fn,
 				(unsigned int)(z->flags & ~TE_QUANTIZE_NO_AMAX));
 	if (q->ctx != te_stream_ctx(z->stream))
-		return te__fail(-EINVAL, "te_quantize: the quantizers are of another context");
-	r = same_ctx("te_quantize", z->stream, x, z->y);
-	if (r < 0)
-		return r;
-	if (!is_compute(te_tensor_dtype(x)))
-		return te__fail(-TE_EDTYPE, "te_quantize: x is %s, not fp32 or bf16",
-				te_dtype_name(te_tensor_dtype(x)));
+		return te__fail(-EINVAL, "%s: the quantizers are of another context", fn);
+	if (te_tensor_ctx(z->y) != q->ctx)
+		return te__fail(-EINVAL, "%s: %s and the stream are of two contexts", fn, y);
 	if (te_tensor_dtype(z->y) != q->dtype[z->slot])
-		return te__fail(-TE_EDTYPE, "te_quantize: y is %s, but slot %d makes %s",
+		return te__fail(-TE_EDTYPE, "%s: %s is %s, but slot %d makes %s", fn, y,
 				te_dtype_name(te_tensor_dtype(z->y)), z->slot,
 				te_dtype_name(q->dtype[z->slot]));
 	if (!makes_scaling(q, te_tensor_scaling(z->y)))
-		return te__fail(-TE_EDTYPE, "te_quantize: y has %s scaling, which recipe %s does "
-				"not make", scaling_name[te_tensor_scaling(z->y)], q->row->name);
+		return te__fail(-TE_EDTYPE, "%s: %s has %s scaling, which recipe %s does not make",
+				fn, y, scaling_name[te_tensor_scaling(z->y)], q->row->name);
 	return 0;
+}
+
+static int check_quantize(const struct te__quantize *z, const struct te_tensor *x)
+{
+	int r = te__quantize_check("te_quantize", "y", z);
+
+	if (r >= 0)
+		r = same_ctx("te_quantize", z->stream, x, z->y);
+	if (r >= 0 && !is_compute(te_tensor_dtype(x)))
+		r = te__fail(-TE_EDTYPE, "te_quantize: x is %s, not fp32 or bf16",
+			     te_dtype_name(te_tensor_dtype(x)));
+	return r;
 }
 
 /* the kernel that casts is the producer; where its result is read again, x is that, and the

@@ -54,6 +54,8 @@ struct te__quantize {
 	uint32_t flags;	     /* TE_QUANTIZE_* */
 };
 
+/* 0, or the code of a slot, flags or y that do not fit; fn and y's name are in the message */
+int te__quantize_check(const char *fn, const char *y, const struct te__quantize *z);
 /* before the producer: *ret_q is what its kernel writes in addition to its result */
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
 /* after the producer; x: its full-precision result, of dtype. NULL if it is not kept */

@@ -146,6 +146,30 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
      DO(te_stream_sync(st));
      for (int i = 0; i < 3; i++)
 	     te_tensor_unref(t[i]);)
+/* a kernel on FP32 zeros: t[0] to t[3] [2, 4], t[4] [4], t[5] [2] */
+#define KERNEL(name, call)                                                                      \
+	static int call_##name(void *s)                                                         \
+	{                                                                                       \
+		const int64_t shape[2] = { 2, 4 };                                              \
+		struct te_tensor *t[6];                                                         \
+		int r;                                                                          \
+		for (int i = 0; i < 6; i++) {                                                   \
+			const int64_t n = i < 4 ? 0 : i == 4 ? 4 : 2;                           \
+			DO(te_tensor_create(ctx, TE_DTYPE_FP32, n ? 1 : 2, n ? &n : shape,      \
+					    NULL, &t[i]));                                      \
+			DO(te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i])));       \
+		}                                                                               \
+		r = call;                                                                       \
+		DO(te_stream_sync(st));                                                         \
+		for (int i = 0; i < 6; i++)                                                     \
+			te_tensor_unref(t[i]);                                                  \
+		return r;                                                                       \
+	}
+KERNEL(norm_forward, te_kernel_norm_forward(st, t[0], t[4], NULL, t[1], NULL, t[5], s))
+KERNEL(norm_backward, te_kernel_norm_backward(st, t[0], t[1], t[4], NULL, t[5], t[2], NULL, NULL,
+					      NULL, 0, s))
+KERNEL(act_forward, te_kernel_act_forward(st, t[0], t[1], s))
+KERNEL(act_backward, te_kernel_act_backward(st, t[0], t[1], t[2], NULL, NULL, 0, s))
 CALL(recording_info, r = te_recording_info(rec, s);)
 CALL(node_info, r = te_recording_node(rec, 0, s);)
 CALL(binding_info, r = te_recording_binding(rec, te_tensor_data(word), 16, s); r = r > 0 ? 0 : r;)
@@ -247,6 +271,8 @@ static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
 static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
+static const struct te_kernel_norm_opts init_te_kernel_norm_opts = TE_KERNEL_NORM_OPTS_INIT;
+static const struct te_kernel_act_opts init_te_kernel_act_opts = TE_KERNEL_ACT_OPTS_INIT;
 static const struct te_recording_info init_te_recording_info = TE_RECORDING_INFO_INIT;
 static const struct te_node_info init_te_node_info = TE_NODE_INFO_INIT;
 static const struct te_binding_info init_te_binding_info = TE_BINDING_INFO_INIT;
@@ -309,6 +335,10 @@ static const struct row {
 	IN(adamw_opts, te_adamw_opts, beta1),
 	OUT(adamw_stats, te_adamw_stats, nsteps),
 	IN(gemm_opts, te_gemm_opts, flags),
+	IN(norm_forward, te_kernel_norm_opts, eps),
+	IN(norm_backward, te_kernel_norm_opts, eps),
+	IN(act_forward, te_kernel_act_opts, gated),
+	IN(act_backward, te_kernel_act_opts, gated),
 	OUT(recording_info, te_recording_info, nnodes),
 	OUT(node_info, te_node_info, kind),
 	OUT(binding_info, te_binding_info, nuses),

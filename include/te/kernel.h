@@ -1,0 +1,107 @@
+/*
+ * te/kernel.h - the library's kernels as calls on tensors, without ops and plans.
+ *
+ * Every call checks its arguments, queues kernels on the stream and returns; it can be captured. It
+ * gives the same bits as the op of te/op.h. It allocates nothing: where a call has ws, that is
+ * device memory aligned to 256 bytes, of at least the bytes that the function ..._ws_nbytes returns
+ * for its extents, used until the queued work has run. NULL and 0 will do where that is 0.
+ *
+ * x, y and gradients are FP32 or BF16, all of one type, called T below; all extents but the last
+ * count as rows. Statistics, gains and the gradients of gains and biases are FP32. A tensor that is
+ * written must not overlap another argument, unless the call's comment allows it to be the same.
+ *
+ * Quantized output: with quant and q, a call also casts its result to FP8 by a slot of quant, with
+ * the bits of te_quantize() of the result. The result itself is then optional (NULL), unless the
+ * recipe computes a tensor's scale from the amax of that tensor (fp8-current), which reads it.
+ *
+ * Errors of all: -EINVAL, -TE_EDTYPE, -TE_ESHAPE, and those of the backend; the message names the
+ * argument. opts may be NULL where all defaults are valid.
+ */
+#ifndef TE_KERNEL_H
+#define TE_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/export.h>
+#include <te/op.h>
+#include <te/quant.h>
+#include <te/stream.h>
+#include <te/tensor.h>
+
+TE_BEGIN_DECLS
+
+/* ---- LayerNorm and RMSNorm ---- */
+
+struct te_kernel_norm_opts {
+	size_t size;	/* set by the INIT macro; lets the struct grow */
+	uint32_t flags; /* TE_NORM_ZERO_CENTERED */
+	float eps;	/* forward */
+	struct te_quant *quant; /* forward: quantized output, or NULL */
+	struct te_tensor *q;	/* FP8 [rows, cols] */
+	int32_t slot;
+	uint32_t quant_flags; /* TE_QUANTIZE_* */
+	const struct te_tensor *residual; /* backward: T, added to dx; or NULL */
+};
+#define TE_KERNEL_NORM_OPTS_INIT { sizeof(struct te_kernel_norm_opts), 0, 1e-5f, 0, 0, 0, 0, 0 }
+
+/**
+ * te_kernel_norm_forward - LayerNorm, or RMSNorm if beta and mean are NULL
+ *
+ * Shapes: x, y T [rows, cols]; gamma, beta FP32 [cols]; mean, rstd FP32 [rows]. y may be x.
+ */
+TE_EXPORT int te_kernel_norm_forward(struct te_stream *stream, const struct te_tensor *x,
+				     const struct te_tensor *gamma, const struct te_tensor *beta,
+				     struct te_tensor *y, struct te_tensor *mean,
+				     struct te_tensor *rstd,
+				     const struct te_kernel_norm_opts *opts);
+/**
+ * te_kernel_norm_backward - gradients of a norm
+ * @mean, @rstd: of the forward call; mean NULL: RMSNorm
+ * @dx:          T [rows, cols], or NULL; may be dy or the residual
+ * @dgamma:      FP32 [cols], added to, or NULL; needs ws
+ * @dbeta:       the same: with mean, given if and only if dgamma is
+ */
+TE_EXPORT int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,
+				      const struct te_tensor *x, const struct te_tensor *gamma,
+				      const struct te_tensor *mean, const struct te_tensor *rstd,
+				      struct te_tensor *dx, struct te_tensor *dgamma,
+				      struct te_tensor *dbeta, void *ws, size_t ws_nbytes,
+				      const struct te_kernel_norm_opts *opts);
+/* with dgamma, for ngrads 1 (RMSNorm) or 2 (LayerNorm) of dgamma and dbeta */
+TE_EXPORT size_t te_kernel_norm_ws_nbytes(int64_t rows, int64_t cols, int ngrads);
+
+/* ---- activations ---- */
+
+struct te_kernel_act_opts {
+	size_t size;	 /* set by the INIT macro; lets the struct grow */
+	enum te_act act;
+	int32_t gated;	 /* 1: y = act(first half of x) * second half */
+	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
+	struct te_tensor *q;	/* FP8, shaped like that */
+	int32_t slot;
+	uint32_t quant_flags; /* TE_QUANTIZE_* */
+};
+#define TE_KERNEL_ACT_OPTS_INIT { sizeof(struct te_kernel_act_opts), TE_ACT_GELU, 0, 0, 0, 0, 0 }
+
+/**
+ * te_kernel_act_forward - y = act(x), or gated
+ *
+ * Shapes: x T [rows, cols], y the same, and may be x; gated: x T [rows, 2 cols], y T [rows, cols].
+ */
+TE_EXPORT int te_kernel_act_forward(struct te_stream *stream, const struct te_tensor *x,
+				    struct te_tensor *y, const struct te_kernel_act_opts *opts);
+/**
+ * te_kernel_act_backward - gradient of an activation's input
+ * @dx:    shaped like x; not gated: may be dy or x
+ * @dbias: FP32, the columns of x: the sums of dx by column are added to it; or NULL. Needs ws
+ */
+TE_EXPORT int te_kernel_act_backward(struct te_stream *stream, const struct te_tensor *dy,
+				     const struct te_tensor *x, struct te_tensor *dx,
+				     struct te_tensor *dbias, void *ws, size_t ws_nbytes,
+				     const struct te_kernel_act_opts *opts);
+/* with dbias; cols: of x */
+TE_EXPORT size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols);
+
+TE_END_DECLS
+
+#endif

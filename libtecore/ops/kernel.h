@@ -1,0 +1,78 @@
+/*
+ * kernel.h - how each kernel family is launched: for ops, fusions, and the calls of te/kernel.h,
+ * which check their arguments first. A family's functions fill the kernel's arguments (_args), so
+ * that a fusion can add to them, and queue the launches; they check nothing.
+ */
+#ifndef TE__OPS_KERNEL_H
+#define TE__OPS_KERNEL_H
+
+#include <te/kernel.h>
+
+#include "libtecore/quant/quant.h"
+#include "libtecore/tensor/ctx.h"
+
+/* ---- sums over rows ---- */
+
+/* partial sums of rows: [TE_K_NPARTS(rows), cols] FP32, rounded up to the alignment */
+size_t te__part_nbytes(int64_t rows, int64_t cols);
+/* out += the partial sums */
+int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *out, int64_t rows,
+		 int64_t cols);
+
+/* ---- norms ---- */
+
+struct te__norm {
+	const struct te_tensor *x, *gamma, *beta; /* beta is not read backward */
+	const struct te_tensor *mean, *rstd;	  /* mean NULL: RMSNorm */
+	float eps;
+	uint32_t flags;
+};
+void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_k_norm_fwd *ret);
+/* z: quantized output, or NULL; args->y has the memory that its cast reads */
+int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
+		 const struct te__quantize *z);
+void te__norm_bwd_args(const struct te__norm *n, const struct te_tensor *dy, struct te_tensor *dx,
+		       struct te_k_norm_bwd *ret);
+int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
+
+/* ---- activations ---- */
+
+void te__act_fwd_args(const struct te_tensor *x, struct te_tensor *y, enum te_act act,
+		      int32_t gated, struct te_k_act_fwd *ret);
+int te__act_fwd(struct te_stream *stream, struct te_k_act_fwd *args, const struct te__quantize *z);
+void te__act_bwd_args(const struct te_tensor *dy, const struct te_tensor *x, struct te_tensor *dx,
+		      enum te_act act, int32_t gated, struct te_k_act_bwd *ret);
+/* dbias: added to, and its partial sums are args->part; or NULL */
+int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_tensor *dbias,
+		const struct te__quantize *z);
+
+/* ---- checks of the public calls: fn begins the message, the argument's name follows ---- */
+
+#define TE__ARG_OUT 1u	/* is written: overlaps no other */
+#define TE__ARG_NULL 2u /* may be NULL */
+
+struct te__arg {
+	const char *name;
+	const struct te_tensor *t;
+	int32_t dtype;
+	int64_t rows, cols; /* rows 0: cols elements in any shape */
+	uint32_t flags;	    /* TE__ARG_* */
+	uint32_t inplace;   /* bit i: argument i may be the same memory */
+};
+
+/* the tensor whose type and extents the others must match: FP32 or BF16 */
+int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
+		 const struct te_tensor *t);
+int te__args(const char *fn, const struct te_stream *stream, const struct te__arg *args, int n);
+int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
+/* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
+int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
+	      const struct te_tensor *y, int64_t rows, int64_t cols);
+
+static inline int te__kernel_queued(struct te_stream *stream, int r)
+{
+	return stream ? te__stream_queued(stream, r) : r;
+}
+
+#endif

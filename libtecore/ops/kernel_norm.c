@@ -1,0 +1,227 @@
+/* kernel_norm.c - launches of LayerNorm and RMSNorm, and te_kernel_norm_*(). */
+#define TE_LOG_CATEGORY "core/kernel"
+#include "config.h"
+
+#include <errno.h>
+
+#include "libtecore/ops/common.h"
+
+void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_k_norm_fwd *ret)
+{
+	*ret = (struct te_k_norm_fwd){
+		.x = te_tensor_data(n->x),
+		.gamma = te_tensor_data(n->gamma),
+		.beta = te__ops_ptr(n->beta),
+		.y = te__ops_ptr(y),
+		.mean = te__ops_ptr(n->mean),
+		.rstd = te_tensor_data(n->rstd),
+		.rows = te_tensor_rows(n->x),
+		.cols = te_tensor_cols(n->x),
+		.eps = n->eps,
+		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
+		.dtype = te_tensor_dtype(n->x),
+	};
+}
+
+int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
+		 const struct te__quantize *z)
+{
+	int r = z ? te__quantize_begin(z, &args->q) : 0;
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, NORM_FWD, args);
+	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
+}
+
+void te__norm_bwd_args(const struct te__norm *n, const struct te_tensor *dy, struct te_tensor *dx,
+		       struct te_k_norm_bwd *ret)
+{
+	*ret = (struct te_k_norm_bwd){
+		.dy = te_tensor_data(dy),
+		.x = te_tensor_data(n->x),
+		.gamma = te_tensor_data(n->gamma),
+		.mean = te__ops_ptr(n->mean),
+		.rstd = te_tensor_data(n->rstd),
+		.dx = te__ops_ptr(dx),
+		.rows = te_tensor_rows(n->x),
+		.cols = te_tensor_cols(n->x),
+		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
+		.dtype = te_tensor_dtype(n->x),
+	};
+}
+
+int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws)
+{
+	const int64_t rows = te_tensor_rows(n->x), cols = te_tensor_cols(n->x);
+	const struct te_k_norm_dw k = {
+		.dy = te_tensor_data(dy),
+		.x = te_tensor_data(n->x),
+		.mean = te__ops_ptr(n->mean),
+		.rstd = te_tensor_data(n->rstd),
+		.part_gamma = ws,
+		.part_beta = dbeta ? (float *)((char *)ws + te__part_nbytes(rows, cols)) : NULL,
+		.rows = rows,
+		.cols = cols,
+		.dtype = te_tensor_dtype(n->x),
+	};
+	int r = TE__LAUNCH(stream, NORM_DW, &k);
+
+	if (r >= 0)
+		r = te__part_sum(stream, k.part_gamma, dgamma, rows, cols);
+	return r < 0 || !dbeta ? r : te__part_sum(stream, k.part_beta, dbeta, rows, cols);
+}
+
+static int read_opts(const char *fn, const struct te_kernel_norm_opts *opts,
+		     struct te_kernel_norm_opts *ret)
+{
+	int r = opts ? te__sized_in(fn, te_kernel_norm_opts, opts, ret) : 0;
+
+	if (r)
+		return r;
+	if (ret->flags & ~TE_NORM_ZERO_CENTERED)
+		return te__fail(-EINVAL, "%s: unknown flags 0x%x", fn,
+				ret->flags & ~TE_NORM_ZERO_CENTERED);
+	if (!(ret->eps >= 0.0f) || !isfinite(ret->eps))
+		return te__fail(-EINVAL, "%s: eps is %g", fn, (double)ret->eps);
+	return 0;
+}
+
+static int forward(struct te_stream *stream, const struct te__norm *n, struct te_tensor *y,
+		   const struct te_kernel_norm_opts *o)
+{
+	static const char fn[] = "te_kernel_norm_forward";
+	const struct te__quantize z = {
+		.stream = stream,
+		.quant = o->quant,
+		.slot = o->slot,
+		.y = o->q,
+		.flags = o->quant_flags,
+	};
+	int r = te__arg_main(fn, stream, "x", n->x);
+	struct te_k_norm_fwd k;
+	int64_t rows, cols;
+	int32_t dtype;
+
+	if (r < 0)
+		return r;
+	rows = te_tensor_rows(n->x);
+	cols = te_tensor_cols(n->x);
+	dtype = te_tensor_dtype(n->x);
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ "x", n->x, dtype, rows, cols, 0, 0 },
+		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, cols, 0, 0 },
+		{ "beta", n->beta, TE_DTYPE_FP32, 0, cols, TE__ARG_NULL, 0 },
+		{ "y", y, dtype, rows, cols, TE__ARG_OUT | TE__ARG_NULL, 1u << 0 },
+		{ "mean", n->mean, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT | TE__ARG_NULL, 0 },
+		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT, 0 },
+	}, 6);
+	if (r < 0)
+		return r;
+	if (!n->beta != !n->mean)
+		return te__fail(-EINVAL, "%s: %s is NULL, but %s is not: LayerNorm has both, "
+				"RMSNorm none", fn, n->beta ? "mean" : "beta",
+				n->beta ? "beta" : "mean");
+	if (o->residual)
+		return te__fail(-EINVAL, "%s: residual is for the backward pass", fn);
+	r = te__arg_q(fn, &z, "y", y, rows, cols);
+	if (r < 0)
+		return r;
+	te__norm_fwd_args(n, y, &k);
+	return te__norm_fwd(stream, &k, r ? &z : NULL);
+}
+
+int te_kernel_norm_forward(struct te_stream *stream, const struct te_tensor *x,
+			   const struct te_tensor *gamma, const struct te_tensor *beta,
+			   struct te_tensor *y, struct te_tensor *mean, struct te_tensor *rstd,
+			   const struct te_kernel_norm_opts *opts)
+{
+	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
+	int r = read_opts("te_kernel_norm_forward", opts, &o);
+	const struct te__norm n = { x, gamma, beta, mean, rstd, o.eps, o.flags };
+
+	return te__kernel_queued(stream, r ? r : forward(stream, &n, y, &o));
+}
+
+size_t te_kernel_norm_ws_nbytes(int64_t rows, int64_t cols, int ngrads)
+{
+	if (rows < 1 || cols < 1 || ngrads < 1 || ngrads > 2)
+		return 0;
+	return (size_t)ngrads * te__part_nbytes(rows, cols);
+}
+
+static int check_grads(const char *fn, const struct te__norm *n, const struct te_tensor *dx,
+		       const struct te_tensor *dgamma, const struct te_tensor *dbeta,
+		       const struct te_kernel_norm_opts *o)
+{
+	if (!dx && !dgamma)
+		return te__fail(-EINVAL, "%s: dx and dgamma are NULL", fn);
+	if (!n->mean && dbeta)
+		return te__fail(-EINVAL, "%s: dbeta is given, but mean is NULL: RMSNorm has no "
+				"beta", fn);
+	if (n->mean && !dgamma != !dbeta)
+		return te__fail(-EINVAL, "%s: %s is NULL, but %s is not", fn,
+				dgamma ? "dbeta" : "dgamma", dgamma ? "dgamma" : "dbeta");
+	if (o->quant || o->q)
+		return te__fail(-EINVAL, "%s: %s is for the forward pass", fn,
+				o->quant ? "quant" : "q");
+	if (o->residual && !dx)
+		return te__fail(-EINVAL, "%s: residual is given, but dx is NULL", fn);
+	return 0;
+}
+
+static int backward(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		    struct te_tensor *dx, struct te_tensor *dgamma, struct te_tensor *dbeta,
+		    void *ws, size_t ws_nbytes, const struct te_kernel_norm_opts *o)
+{
+	static const char fn[] = "te_kernel_norm_backward";
+	int r = te__arg_main(fn, stream, "x", n->x);
+	const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
+	struct te_k_norm_bwd k;
+	int64_t rows, cols;
+	int32_t dtype;
+
+	if (r < 0)
+		return r;
+	rows = te_tensor_rows(n->x);
+	cols = te_tensor_cols(n->x);
+	dtype = te_tensor_dtype(n->x);
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ "dy", dy, dtype, rows, cols, 0, 0 },
+		{ "residual", o->residual, dtype, rows, cols, TE__ARG_NULL, 0 },
+		{ "x", n->x, dtype, rows, cols, 0, 0 },
+		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, cols, 0, 0 },
+		{ "mean", n->mean, TE_DTYPE_FP32, 0, rows, TE__ARG_NULL, 0 },
+		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, rows, 0, 0 },
+		{ "dx", dx, dtype, rows, cols, out, 1u << 0 | 1u << 1 },
+		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, cols, out, 0 },
+		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, cols, out, 0 },
+	}, 9);
+	if (!r)
+		r = check_grads(fn, n, dx, dgamma, dbeta, o);
+	if (!r && dgamma)
+		r = te__arg_ws(fn, ws, ws_nbytes,
+			       te_kernel_norm_ws_nbytes(rows, cols, dbeta ? 2 : 1));
+	/* first, because dx may be dy */
+	if (!r && dgamma)
+		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
+	if (r < 0 || !dx)
+		return r;
+	te__norm_bwd_args(n, dy, dx, &k);
+	k.dres = te__ops_ptr(o->residual);
+	return TE__LAUNCH(stream, NORM_BWD, &k);
+}
+
+int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,
+			    const struct te_tensor *x, const struct te_tensor *gamma,
+			    const struct te_tensor *mean, const struct te_tensor *rstd,
+			    struct te_tensor *dx, struct te_tensor *dgamma, struct te_tensor *dbeta,
+			    void *ws, size_t ws_nbytes, const struct te_kernel_norm_opts *opts)
+{
+	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
+	int r = read_opts("te_kernel_norm_backward", opts, &o);
+	const struct te__norm n = { x, gamma, NULL, mean, rstd, o.eps, o.flags };
+
+	return te__kernel_queued(stream, r ? r : backward(stream, &n, dy, dx, dgamma, dbeta, ws,
+							  ws_nbytes, &o));
+}

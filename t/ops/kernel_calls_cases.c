@@ -1,0 +1,169 @@
+/* t/ops/kernel_calls_cases.c - the suite, and what its cases share. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel_calls_cases.h"
+#include "tt_num.h"
+
+int64_t kc_rows, kc_cols;
+enum te_dtype kc_type;
+
+static struct te_tensor *made[256];
+static void *scratch[16];
+static int nmade, nscratch;
+
+static void setup(void)
+{
+	tt_setup();
+	kc_rows = tt_rand_int(1, 150);
+	kc_cols = tt_rand_int(1, 300);
+}
+
+static void teardown(void)
+{
+	while (nmade)
+		te_tensor_unref(made[--nmade]);
+	while (nscratch)
+		DO(te_mem_free(st, scratch[--nscratch]));
+	tt_teardown();
+}
+
+const char *kc_recipe(void)
+{
+	return kc_type == TE_DTYPE_BF16 ? "bf16" : "fp32";
+}
+
+static struct te_tensor *make(enum te_dtype dtype, int64_t rows, int64_t cols, uint32_t flags,
+			      enum te_scaling scaling)
+{
+	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
+	const int64_t shape[2] = { rows, cols };
+
+	ck_assert_int_lt(nmade, (int)TT_LEN(made));
+	o.flags = flags;
+	o.scaling = scaling;
+	DO(te_tensor_create(ctx, dtype, 2, shape, &o, &made[nmade]));
+	return made[nmade++];
+}
+
+struct te_tensor *kc_poison(enum te_dtype dtype, int64_t rows, int64_t cols)
+{
+	struct te_tensor *t = make(dtype, rows, cols, 0, TE_SCALING_TENSOR);
+	void *p = malloc(te_tensor_nbytes(t));
+
+	tt_poison(p, te_tensor_nbytes(t));
+	DO(te_tensor_write(t, p, te_tensor_nbytes(t)));
+	free(p);
+	return t;
+}
+
+struct te_tensor *kc_normal(enum te_dtype dtype, int64_t rows, int64_t cols)
+{
+	struct te_tensor *t = make(dtype, rows, cols, 0, TE_SCALING_TENSOR);
+	float *v = malloc((size_t)te_tensor_nelems(t) * sizeof(*v));
+
+	tt_fill_normal(v, (size_t)te_tensor_nelems(t), 1.0f);
+	tt_tensor_set(t, v);
+	free(v);
+	return t;
+}
+
+struct te_tensor *kc_zeros(enum te_dtype dtype, int64_t rows, int64_t cols)
+{
+	struct te_tensor *t = make(dtype, rows, cols, 0, TE_SCALING_TENSOR);
+
+	DO(te_fill(st, te_tensor_data(t), 0, te_tensor_nbytes(t)));
+	return t;
+}
+
+struct te_tensor *kc_fp8(enum te_dtype dtype, int64_t rows, int64_t cols, enum te_scaling scaling)
+{
+	struct te_tensor *t =
+		make(dtype, rows, cols, TE_TENSOR_ROWWISE | TE_TENSOR_COLWISE, scaling);
+
+	DO(te_fill(st, te_tensor_data(t), 0x55, te_tensor_nbytes(t)));
+	DO(te_fill(st, te_tensor_coldata(t), 0x55, te_tensor_nbytes(t)));
+	return t;
+}
+
+struct te_tensor *kc_copy(const struct te_tensor *t)
+{
+	struct te_tensor *c = make(te_tensor_dtype(t), te_tensor_rows(t), te_tensor_cols(t), 0,
+				   TE_SCALING_TENSOR);
+
+	DO(te_copy(st, te_tensor_data(c), te_tensor_data(t), te_tensor_nbytes(t)));
+	return c;
+}
+
+void *kc_ws(size_t nbytes)
+{
+	ck_assert_int_lt(nscratch, (int)TT_LEN(scratch));
+	DO(te_mem_alloc(st, nbytes, &scratch[nscratch]));
+	DO(te_fill(st, scratch[nscratch], 0xff, nbytes));
+	return scratch[nscratch++];
+}
+
+void kc_begin(int replay)
+{
+	if (replay)
+		DO(te_capture_begin(st));
+}
+
+void kc_end(int replay)
+{
+	struct te_recording *rec;
+
+	if (!replay)
+		return;
+	DO(te_capture_end(st, &rec));
+	DO(te_recording_launch(rec, st));
+	DO(te_stream_sync(st));
+	te_recording_unref(rec);
+}
+
+static void same_bytes(const char *what, const void *got, const void *want, size_t nbytes)
+{
+	unsigned char *a = tt_bytes(got, nbytes), *b = tt_bytes(want, nbytes);
+
+	for (size_t i = 0; i < nbytes; i++)
+		ck_assert_msg(a[i] == b[i], "%s: byte %zu of %zu is %02x, not %02x", what, i,
+			      nbytes, a[i], b[i]);
+	free(a);
+	free(b);
+}
+
+void kc_same(const char *what, const struct te_tensor *got, const struct te_tensor *want)
+{
+	const int64_t rows = te_tensor_rows(got), cols = te_tensor_cols(got);
+	const enum te_scaling scaling = te_tensor_scaling(got);
+	const size_t nbytes = te_tensor_nbytes(got);
+
+	ck_assert_uint_eq(nbytes, te_tensor_nbytes(want));
+	same_bytes(what, te_tensor_data(got), te_tensor_data(want), nbytes);
+	if (!tt_is_fp8(te_tensor_dtype(got)))
+		return;
+	same_bytes(what, te_tensor_coldata(got), te_tensor_coldata(want), nbytes);
+	same_bytes(what, te_tensor_scale_inv(got), te_tensor_scale_inv(want),
+		   4 * (size_t)te_scaling_nfloats(scaling, rows, cols));
+	same_bytes(what, te_tensor_col_scale_inv(got), te_tensor_col_scale_inv(want),
+		   4 * (size_t)te_scaling_nfloats(scaling, cols, rows));
+}
+
+TCase *kc_case(Suite *s, const char *name)
+{
+	TCase *c = tt_case(s, name, "kernel numeric");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	return c;
+}
+
+Suite *kc_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+
+	backend = on;
+	kc_rows_cases(s);
+	return s;
+}

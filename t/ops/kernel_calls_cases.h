@@ -1,0 +1,45 @@
+/*
+ * t/ops/kernel_calls_cases.h - the calls of te/kernel.h against ops on every backend.
+ *
+ * Both queue the same kernels, so results have the same bits. Each case runs eagerly and from a
+ * recording (_i & 1).
+ */
+#ifndef KERNEL_CALLS_CASES_H
+#define KERNEL_CALLS_CASES_H
+
+#include <te/capture.h>
+#include <te/kernel.h>
+
+#include "op_run.h"
+
+/* the suite on the named backend */
+Suite *kc_suite(const char *name, const char *backend);
+/* a case with the fixture */
+TCase *kc_case(Suite *s, const char *name);
+/* cases of each source */
+void kc_rows_cases(Suite *s);
+
+/* extents of the case, chosen at random; type FP32 or BF16 */
+extern int64_t kc_rows, kc_cols;
+extern enum te_dtype kc_type;
+const char *kc_recipe(void); /* of that type, without FP8 */
+
+/* tensors that the fixture releases: poisoned, of normal numbers, of zeros */
+struct te_tensor *kc_poison(enum te_dtype dtype, int64_t rows, int64_t cols);
+struct te_tensor *kc_normal(enum te_dtype dtype, int64_t rows, int64_t cols);
+struct te_tensor *kc_zeros(enum te_dtype dtype, int64_t rows, int64_t cols);
+/* FP8 with both copies */
+struct te_tensor *kc_fp8(enum te_dtype dtype, int64_t rows, int64_t cols, enum te_scaling scaling);
+/* the same elements in other memory */
+struct te_tensor *kc_copy(const struct te_tensor *t);
+/* scratch that the fixture releases, poisoned */
+void *kc_ws(size_t nbytes);
+
+/* what is queued in between runs at the end: from a recording if replay is 1 */
+void kc_begin(int replay);
+void kc_end(int replay);
+
+/* the same bits in all copies, and scales */
+void kc_same(const char *what, const struct te_tensor *got, const struct te_tensor *want);
+
+#endif

@@ -169,6 +169,7 @@ dist_man3_MANS += \
 	man/te_schedule_unref.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
+	man/te_seq_bind.3 \
 	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
 	man/te_seq_ctx.3 \
@@ -176,6 +177,7 @@ dist_man3_MANS += \
 	man/te_seq_init.3 \
 	man/te_seq_input.3 \
 	man/te_seq_masters.3 \
+	man/te_seq_nelems.3 \
 	man/te_seq_nops.3 \
 	man/te_seq_nweights.3 \
 	man/te_seq_op.3 \

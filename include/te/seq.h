@@ -39,12 +39,36 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
  */
 TE_EXPORT int te_seq_complete(struct te_seq *seq);
 
+#define TE_SEQ_NO_GRADS 1u	/* inference only: no gradients, no optimizer */
+#define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: masters holds them */
+
+/* Memory that the caller provides for weights: device memory of te_seq_nelems() floats each,
+ * aligned to 256 bytes. NULL: the library allocates it. */
+struct te_seq_binding {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	float *masters;
+	float *grads;
+	uint32_t flags; /* TE_SEQ_* */
+};
+#define TE_SEQ_BINDING_INIT { sizeof(struct te_seq_binding), 0, 0, 0 }
+
+/**
+ * te_seq_bind - use the caller's memory for master weights, gradients or both
+ *
+ * After te_seq_complete and before te_seq_init. The caller keeps the memory until the sequence has
+ * been released, and calls te_seq_weights_changed after writing masters.
+ * Errors: -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
+ */
+TE_EXPORT int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding);
+/* of each flat buffer, padding included; 0 before te_seq_complete */
+TE_EXPORT int64_t te_seq_nelems(const struct te_seq *seq);
+
 /**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seed: the same seed gives the same weights on every backend
  *
  * All master weights are in one flat FP32 buffer, in op order, each padded with zeros to a
- * multiple of 64 elements; gradients are in another buffer of the same layout.
+ * multiple of 64 elements; gradients are in another buffer of the same layout, and 0.
  * Completes the sequence if te_seq_complete has not. After an error it is not complete.
  * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
@@ -63,7 +87,7 @@ struct te_weight_info {
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, [n] FP32, borrowed */
+/* the flat buffers, [n] FP32, borrowed; no gradients: NULL */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);

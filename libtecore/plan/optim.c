@@ -113,6 +113,8 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 		return r;
 	if (!te_seq_masters(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: te_seq_init has not run");
+	if (!te_seq_grads(seq))
+		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
 	opt = te__calloc(1, sizeof(*opt));
 	if (!opt)
 		return te__fail(-ENOMEM, "te_adamw_create: no memory");

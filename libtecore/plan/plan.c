@@ -112,6 +112,9 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if ((o->flags & (TE_PLAN_DELAY_DW | TE_PLAN_INPUT_GRAD)) && !(o->flags & TE_PLAN_TRAIN))
 		return te__fail(-EINVAL,
 				"te_plan_create: delayed or input gradients without training");
+	if (o->flags & TE_PLAN_TRAIN && seq->binding.flags & TE_SEQ_NO_GRADS)
+		return te__fail(-TE_ESTATE, "te_plan_create: training, and the sequence was bound "
+					    "with TE_SEQ_NO_GRADS");
 	if (o->hooks >> TE_PLAN_EVENT_COUNT || (o->hooks && !o->hook))
 		return te__fail(-EINVAL, "te_plan_create: hooks 0x%x: %s", (unsigned)o->hooks,
 				o->hook ? "there are no such events" : "hook is NULL");

@@ -416,7 +416,7 @@ static int view_weights(struct te_seq *seq)
 
 		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
 				   &w->master);
-		if (!r)
+		if (!r && seq->grads)
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
 	}
@@ -452,17 +452,25 @@ static int wrap_weights(struct te_seq *seq)
 	return r ? r : view_weights(seq);
 }
 
+static int flat_buffer(const struct te_seq *seq, float *given, struct te_tensor **ret)
+{
+	const int64_t n = flat_nelems(seq);
+
+	if (given)
+		return te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, given, NULL, NULL, ret);
+	return te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, ret);
+}
+
 static int make_weights(struct te_seq *seq, uint64_t seed)
 {
-	int64_t n = flat_nelems(seq);
+	const int draws = !(seq->binding.flags & TE_SEQ_KEEP_MASTERS);
 	uint64_t words[3] = { seed, 0, 1 }; /* copies of version 0 are none */
 	void *p;
 	int r;
 
-	r = te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, &seq->masters);
-	if (r < 0)
-		return r;
-	r = te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, &seq->grads);
+	r = flat_buffer(seq, seq->binding.masters, &seq->masters);
+	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
+		r = flat_buffer(seq, seq->binding.grads, &seq->grads);
 	if (r < 0)
 		return r;
 	r = te__mem_get(seq->ctx, sizeof(words), &p);
@@ -470,16 +478,17 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 		return r;
 	seq->rng = p;
 	seq->version = seq->rng + 2;
-	r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
-			     te_tensor_nbytes(seq->masters));
-	if (!r)
+	if (draws)
+		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->masters), 0,
+				     te_tensor_nbytes(seq->masters));
+	if (!r && seq->grads)
 		r = te__ctx_fill_u32(seq->ctx, te_tensor_data(seq->grads), 0,
 				     te_tensor_nbytes(seq->grads));
 	if (!r)
 		r = te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
 	if (!r)
 		r = view_weights(seq);
-	for (int i = 0; i < seq->nweights && !r; i++)
+	for (int i = 0; i < seq->nweights && !r && draws; i++)
 		r = draw_weight(&seq->weight[i], seed);
 	return r;
 }
@@ -499,6 +508,7 @@ static void undo_complete(struct te_seq *seq)
 	seq->op_weight = NULL;
 	seq->nweights = 0;
 	seq->nelems = 0;
+	seq->binding = (struct te_seq_binding)TE_SEQ_BINDING_INIT;
 	while (seq->nchannels && seq->channel[seq->nchannels - 1].giver >= 0) {
 		const char *name = seq->channel[--seq->nchannels].name;
 
@@ -529,6 +539,52 @@ int te_seq_complete(struct te_seq *seq)
 	for (int i = 0; i < seq->nops; i++)
 		seq->op[i]->locked = 1;
 	seq->complete = 1;
+	return 0;
+}
+
+int64_t te_seq_nelems(const struct te_seq *seq)
+{
+	return seq && seq->complete ? flat_nelems(seq) : 0;
+}
+
+static int check_binding(const struct te_seq_binding *b)
+{
+	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS);
+
+	if (unknown)
+		return te__fail(-EINVAL, "te_seq_bind: unknown flags 0x%x", (unsigned)unknown);
+	if ((uintptr_t)b->masters % TE__SEQ_ALIGN || (uintptr_t)b->grads % TE__SEQ_ALIGN)
+		return te__fail(-EINVAL, "te_seq_bind: %s is not aligned to %d bytes",
+				(uintptr_t)b->masters % TE__SEQ_ALIGN ? "masters" : "grads",
+				TE__SEQ_ALIGN);
+	if (b->grads && b->flags & TE_SEQ_NO_GRADS)
+		return te__fail(-EINVAL, "te_seq_bind: grads, and TE_SEQ_NO_GRADS");
+	if (!b->masters && b->flags & TE_SEQ_KEEP_MASTERS)
+		return te__fail(-EINVAL, "te_seq_bind: TE_SEQ_KEEP_MASTERS without masters");
+	if (b->masters && b->masters == b->grads)
+		return te__fail(-EINVAL, "te_seq_bind: masters and grads are the same memory");
+	return 0;
+}
+
+int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	int r;
+
+	if (!seq)
+		return te__fail(-EINVAL, "te_seq_bind: seq is NULL");
+	r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
+	if (!r)
+		r = check_binding(&b);
+	if (r)
+		return r;
+	if (!seq->complete)
+		return te__fail(-TE_ESTATE, "te_seq_bind: te_seq_complete has not run");
+	if (seq->initialised)
+		return te__fail(-EBUSY, "te_seq_bind: the sequence has been initialised");
+	seq->binding = b;
+	seq->weights_nbytes = (uint64_t)flat_nelems(seq) * sizeof(float) *
+			      (!b.masters + !(b.grads || b.flags & TE_SEQ_NO_GRADS));
 	return 0;
 }
 
@@ -610,6 +666,8 @@ int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 {
 	int r = initialised(seq, "te_seq_zero_grads");
 
+	if (!r && !seq->grads)
+		r = te__fail(-TE_ESTATE, "te_seq_zero_grads: the sequence has no gradients");
 	if (r < 0)
 		return r;
 	return te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
@@ -691,8 +749,9 @@ int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg)
 
 	if (r < 0)
 		return r;
-	r = visit(fn, arg, "gradients", TE_REGION_DEVICE, te_tensor_data(seq->grads),
-		  te_tensor_nbytes(seq->grads));
+	if (seq->grads)
+		r = visit(fn, arg, "gradients", TE_REGION_DEVICE, te_tensor_data(seq->grads),
+			  te_tensor_nbytes(seq->grads));
 	if (!r)
 		r = visit(fn, arg, "random state", TE_REGION_DEVICE, seq->rng,
 			  2 * sizeof(*seq->rng));

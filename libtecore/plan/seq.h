@@ -21,6 +21,8 @@ struct te__copies {
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 };
 
+#define TE__SEQ_ALIGN 256 /* bytes, of the caller's flat buffers */
+
 /* A weight and the copies that plans read; the copies are shared by all plans. */
 struct te__weight {
 	struct te_weight_decl decl;
@@ -54,6 +56,7 @@ struct te_seq {
 	struct te__weight *weight;
 	int **op_weight; /* [nops][nweights of the op]: index into weight, the owner's if tied */
 	int64_t nelems;			     /* of the flat buffers */
+	struct te_seq_binding binding; /* the caller's memory */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;
 	/* device words, one allocation: seed, next offset (each plan keeps the one it uses) and

@@ -307,7 +307,7 @@ START_TEST(refuses_invalid_arguments)
 	REFUSED(-EINVAL, te_recording_node, NULL, 0, &n);
 	REFUSED(-EINVAL, te_recording_node, rec, 1, &n);
 	REFUSED(-EINVAL, te_recording_node, rec, 0, NULL);
-	n.size--;
+	n.size = 0;
 	REFUSED(-EINVAL, te_recording_node, rec, 0, &n);
 	REFUSED(-EINVAL, te_recording_deps, NULL, 0, 1, &dep);
 	REFUSED(-EINVAL, te_recording_deps, rec, 1, 1, &dep);
@@ -320,7 +320,7 @@ START_TEST(refuses_invalid_arguments)
 	REFUSED(-EINVAL, te_recording_binding, rec, d, 0, NULL);
 	REFUSED(-EINVAL, te_recording_binding, rec, d, SIZE_MAX, NULL);
 	REFUSED(-EINVAL, te_recording_binding, rec, d + 16, 10, NULL);
-	si.size++;
+	si.size = 0;
 	REFUSED(-EINVAL, te_recording_binding, rec, d2, 10, &si);
 	REFUSED(-EINVAL, te_recording_rebind, NULL, 1, &s, p);
 	REFUSED(-EINVAL, te_recording_rebind, rec, -1, &s, p);

@@ -134,6 +134,8 @@ static int call_plan_saved(void *s)
 	return r == -ENOENT ? te_fail(r, "the plan keeps nothing") : r;
 }
 
+CALL(seq_binding, struct te_seq *other = seq_of(linear("other"));
+     DO(te_seq_complete(other)); r = te_seq_bind(other, s); te_seq_unref(other);)
 CALL(weight_info, r = te_seq_weight(seq, 0, s);)
 CALL(adamw_opts, struct te_adamw *a; r = te_adamw_create(seq, s, &a); if (!r) te_adamw_unref(a);)
 CALL(adamw_stats, r = te_adamw_stats(adamw, s);)
@@ -267,6 +269,7 @@ static const struct te_plan_opts init_te_plan_opts = TE_PLAN_OPTS_INIT;
 static const struct te_plan_memory init_te_plan_memory = TE_PLAN_MEMORY_INIT;
 static const struct te_plan_binding init_te_plan_binding = TE_PLAN_BINDING_INIT;
 static const struct te_plan_saved_info init_te_plan_saved_info = TE_PLAN_SAVED_INFO_INIT;
+static const struct te_seq_binding init_te_seq_binding = TE_SEQ_BINDING_INIT;
 static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
@@ -331,6 +334,7 @@ static const struct row {
 	OUT(plan_memory, te_plan_memory, arena_nbytes),
 	IN(plan_binding, te_plan_binding, out_grad),
 	OUT(plan_saved, te_plan_saved_info, name),
+	IN(seq_binding, te_seq_binding, masters),
 	OUT(weight_info, te_weight_info, name),
 	IN(adamw_opts, te_adamw_opts, beta1),
 	OUT(adamw_stats, te_adamw_stats, nsteps),

@@ -16,6 +16,7 @@
 #include "plan_bind_cases.h"
 #include "plan_model.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
@@ -467,6 +468,174 @@ START_TEST(replays_keep_copies_until_weights_change)
 }
 END_TEST
 
+/* ---- weights in the caller's memory ---- */
+
+/* the same tokens and targets in every call */
+static void feed(struct te_plan *p)
+{
+	static const char *const name[] = { "x", "targets" };
+
+	for (int k = 0; k < 2; k++) {
+		struct te_tensor *t = te_plan_input(p, name[k]);
+		int32_t id[32];
+
+		ck_assert_uint_eq(te_tensor_nbytes(t), sizeof(id));
+		for (int i = 0; i < 32; i++)
+			id[i] = (int32_t)((i * 29 + 7 * k + 5) % gpt.vocab);
+		DO(te_tensor_write(t, id, sizeof(id)));
+	}
+}
+
+/* three steps of AdamW; the masters afterwards */
+static float *three_steps(struct te_seq *s)
+{
+	struct te_plan *p = model_plan(s, &gpt, "fp8-delayed", TE_PLAN_TRAIN);
+	struct te_adamw *opt;
+	float *w;
+
+	feed(p);
+	DO(te_adamw_create(s, NULL, &opt));
+	DO(te_adamw_set_lr(opt, st, 1e-2f));
+	for (int i = 0; i < 3; i++) {
+		DO(te_seq_zero_grads(s, st));
+		DO(te_plan_forward(p, st, 0));
+		DO(te_plan_backward(p, st));
+		DO(te_adamw_step(opt, st));
+	}
+	DO(te_stream_sync(st));
+	w = tt_tensor_get(te_seq_masters(s));
+	te_adamw_unref(opt);
+	te_plan_unref(p);
+	return w;
+}
+
+static struct te_seq *bound(const struct te_seq_binding *b)
+{
+	struct te_seq *s = model_create_unbound(ctx, &gpt);
+
+	DO(te_seq_complete(s));
+	DO(te_seq_bind(s, b));
+	DO(te_seq_init(s, 5));
+	return s;
+}
+
+/* masters, gradients, or both, with weights that are there: the bits of the library's memory */
+START_TEST(weights_live_in_the_callers_memory)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *own = model_create(ctx, &gpt, 5), *s;
+	const size_t nbytes = te_tensor_nbytes(te_seq_masters(own));
+	float *first = tt_tensor_get(te_seq_masters(own));
+	float *want = three_steps(own), *got;
+	uint64_t before, without = 0;
+	void *m, *g;
+
+	ck_assert_uint_eq(nbytes, (size_t)te_seq_nelems(own) * sizeof(float));
+	te_seq_unref(own);
+	DO(te_mem_alloc(st, nbytes, &m));
+	DO(te_mem_alloc(st, nbytes, &g));
+	for (int k = 0; k < 4; k++) {
+		DO(te_fill(st, m, 0xff, nbytes));
+		DO(te_fill(st, g, 0xff, nbytes));
+		if (k == 3)
+			DO(te_copy(st, m, first, nbytes));
+		DO(te_stream_sync(st));
+		b.masters = k & 1 ? m : NULL;
+		b.grads = k & 2 ? g : NULL;
+		b.flags = k == 3 ? TE_SEQ_KEEP_MASTERS : 0;
+		before = tt_used();
+		s = bound(&b);
+		if (!k)
+			without = tt_used() - before;
+		else
+			ck_assert_uint_eq(tt_used() - before,
+					  without - (k == 3 ? 2 : 1) * (uint64_t)nbytes);
+		ck_assert(!b.masters || te_tensor_data(te_seq_masters(s)) == m);
+		ck_assert(!b.grads || te_tensor_data(te_seq_grads(s)) == g);
+		got = three_steps(s);
+		ck_assert_msg(!memcmp(got, want, nbytes), "other bits with memory %d", k);
+		free(got);
+		te_seq_unref(s);
+	}
+	DO(te_mem_free(st, m));
+	DO(te_mem_free(st, g));
+	free(first);
+	free(want);
+}
+END_TEST
+
+START_TEST(inference_needs_no_gradients)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *with = model_create(ctx, &gpt, 5), *s;
+	const uint64_t nbytes = te_tensor_nbytes(te_seq_grads(with));
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
+	struct te_plan *p[2];
+	struct te_adamw *opt;
+	uint64_t before;
+
+	b.flags = TE_SEQ_NO_GRADS;
+	before = tt_used();
+	s = bound(&b);
+	p[0] = model_plan(with, &gpt, "fp8-current", 0);
+	p[1] = model_plan(s, &gpt, "fp8-current", 0);
+	DO(te_plan_memory(p[1], &mem));
+	ck_assert_uint_eq(mem.weights_nbytes, nbytes);
+	for (int k = 0; k < 2; k++) {
+		feed(p[k]);
+		DO(te_plan_forward(p[k], st, 0));
+	}
+	DO(te_stream_sync(st));
+	ck_assert_float_eq(model_loss(p[0]), model_loss(p[1]));
+	DO(te_seq_weight(s, 0, &w));
+	ck_assert_ptr_null(w.grad);
+	ck_assert_ptr_null(te_seq_grads(s));
+	fails(te_seq_zero_grads(s, st), -TE_ESTATE, "no gradients");
+	fails(te_adamw_create(s, NULL, &opt), -TE_ESTATE, "no gradients");
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
+	te_plan_unref(p[1]);
+	fails(te_plan_create(s, &o, &p[1]), -TE_ESTATE, "TE_SEQ_NO_GRADS");
+	te_plan_unref(p[0]);
+	te_seq_unref(s);
+	ck_assert_uint_le(before, tt_used());
+	te_seq_unref(with);
+}
+END_TEST
+
+START_TEST(bad_memory_for_weights_is_refused)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_seq *s = model_create_unbound(ctx, &gpt);
+	void *m;
+
+	DO(te_mem_alloc(st, 4096, &m));
+	fails(te_seq_bind(s, &b), -TE_ESTATE, "te_seq_complete has not run");
+	ck_assert_int_eq(te_seq_nelems(s), 0);
+	DO(te_seq_complete(s));
+	fails(te_seq_bind(NULL, &b), -EINVAL, "seq is NULL");
+	b.flags = 4;
+	fails(te_seq_bind(s, &b), -EINVAL, "unknown flags 0x4");
+	b.flags = TE_SEQ_KEEP_MASTERS;
+	fails(te_seq_bind(s, &b), -EINVAL, "TE_SEQ_KEEP_MASTERS without masters");
+	b.flags = TE_SEQ_NO_GRADS;
+	b.grads = m;
+	fails(te_seq_bind(s, &b), -EINVAL, "grads, and TE_SEQ_NO_GRADS");
+	b.flags = 0;
+	b.grads = (float *)m + 1;
+	fails(te_seq_bind(s, &b), -EINVAL, "grads is not aligned to 256 bytes");
+	b.grads = b.masters = m;
+	fails(te_seq_bind(s, &b), -EINVAL, "are the same memory");
+	DO(te_seq_init(s, 1));
+	b = (struct te_seq_binding)TE_SEQ_BINDING_INIT;
+	fails(te_seq_bind(s, &b), -EBUSY, "has been initialised");
+	te_seq_unref(s);
+	DO(te_mem_free(st, m));
+}
+END_TEST
+
 Suite *parts_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -480,5 +649,8 @@ Suite *parts_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, regions_hold_all_that_a_step_changes, 0, NRECIPES);
 	tcase_add_test(c, a_visitor_may_end_the_visit);
 	tcase_add_loop_test(c, replays_keep_copies_until_weights_change, 1, NRECIPES);
+	tcase_add_test(c, weights_live_in_the_callers_memory);
+	tcase_add_test(c, inference_needs_no_gradients);
+	tcase_add_test(c, bad_memory_for_weights_is_refused);
 	return s;
 }

@@ -95,7 +95,7 @@ static void layer(struct te_seq *seq, int l, const struct model_shape *m)
 	join(seq, l, "add2", "ln2", m);
 }
 
-struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed)
+struct te_seq *model_create_unbound(struct te_ctx *ctx, const struct model_shape *m)
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, m->vocab, m->width,
 						m->llama ? 0 : m->seqlen, 0.3f);
@@ -122,6 +122,13 @@ struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uin
 	DO(te_seq_input(seq, "targets", TE_DTYPE_INT32, 0, NULL));
 	DO(te_op_cross_entropy(&ca, "loss", &op));
 	DO(te_op_take(put(seq, op), 0, "targets"));
+	return seq;
+}
+
+struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed)
+{
+	struct te_seq *seq = model_create_unbound(ctx, m);
+
 	DO(te_seq_init(seq, seed));
 	return seq;
 }

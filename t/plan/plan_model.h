@@ -17,6 +17,8 @@ struct model_shape {
 
 /* a sequence of that shape with targets, initialised with the seed */
 struct te_seq *model_create(struct te_ctx *ctx, const struct model_shape *m, uint64_t seed);
+/* the same, not yet complete */
+struct te_seq *model_create_unbound(struct te_ctx *ctx, const struct model_shape *m);
 struct te_plan *model_plan(struct te_seq *seq, const struct model_shape *m, const char *recipe,
 			   uint32_t flags);
 /* random tokens and targets into a plan's inputs */

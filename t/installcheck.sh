@@ -2,7 +2,7 @@
 # installcheck.sh - run by make installcheck: what was installed serves a user who
 # has only that: headers, pkg-config, libraries, man pages, examples, tools.
 # Wants DESTDIR, bindir, libdir, includedir, mandir, pkgconfigdir, srcdir, CC, CXX,
-# PKG_CONFIG, HEADERS, MANS, PROGRAMS, EXAMPLES, SANITIZE.
+# PKG_CONFIG, HEADERS, FORTRAN, MANS, PROGRAMS, EXAMPLES, SANITIZE.
 
 fail()
 {
@@ -21,8 +21,8 @@ TE_BACKEND=host
 export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR LD_LIBRARY_PATH TE_BACKEND
 pc=${PKG_CONFIG:-pkg-config}
 
-# the headers, and nothing else
-for h in $HEADERS; do basename "$h"; done | sort >"$tmp/want"
+# the headers and the Fortran module, and nothing else
+for h in $HEADERS $FORTRAN; do basename "$h"; done | sort >"$tmp/want"
 (cd "$DESTDIR$includedir/te" && ls) | sort >"$tmp/got"
 diff "$tmp/want" "$tmp/got" || fail "headers in $DESTDIR$includedir/te"
 
@@ -35,7 +35,8 @@ for m in $MANS; do
 	esac
 done
 
-while read -r h; do
+for h in $HEADERS; do
+	h=${h##*/}
 	echo "#include <te/$h>" >"$tmp/a.c"
 	cp "$tmp/a.c" "$tmp/a.cc"
 	$CC -std=c99 -Wall -Werror -I"$DESTDIR$includedir" -fsyntax-only "$tmp/a.c" ||
@@ -43,7 +44,7 @@ while read -r h; do
 	[ -z "$CXX" ] ||
 		$CXX -std=c++11 -Wall -Werror -I"$DESTDIR$includedir" -fsyntax-only "$tmp/a.cc" ||
 		fail "te/$h does not compile alone as C++"
-done <"$tmp/want"
+done
 
 for l in core:te_version graph:te_graph_version comm:te_comm_version; do
 	fn=${l#*:} header=${l%:*}

@@ -77,7 +77,8 @@ TT_SH = \
 	t/meta/t0008-sources.t \
 	t/meta/t0009-kernels.t \
 	t/meta/t0010-pages7.t \
-	t/meta/t0011-words.t
+	t/meta/t0011-words.t \
+	t/meta/t0012-fortran.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -125,14 +126,16 @@ AM_TESTS_ENVIRONMENT = \
 	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
-	TT_HEADERS='$(teinclude_HEADERS) $(nodist_teinclude_HEADERS)'; export TT_HEADERS; \
+	TT_HEADERS='$(TE_PUBLIC_H)'; export TT_HEADERS; \
 	TT_MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)'; \
 	export TT_MANS; \
 	TT_SANITIZE='$(TE_SANITIZE)'; export TT_SANITIZE; \
 	abs_top_srcdir='$(abs_top_srcdir)'; export abs_top_srcdir; \
 	abs_top_builddir='$(abs_top_builddir)'; export abs_top_builddir; \
 	CC='$(CC)'; export CC; \
+	AWK='$(AWK)'; export AWK; \
 	CXX='$(CXX)'; export CXX; \
+	FC='$(FC)'; export FC; \
 	MANDOC='$(MANDOC)'; export MANDOC; \
 	NM='$(NM)'; export NM; \
 	READELF='$(READELF)'; export READELF;
@@ -383,8 +386,9 @@ check-report:
 installcheck-local:
 	@env DESTDIR='$(DESTDIR)' bindir='$(bindir)' libdir='$(libdir)' \
 		includedir='$(includedir)' mandir='$(mandir)' pkgconfigdir='$(pkgconfigdir)' \
-		srcdir='$(srcdir)' CC='$(CC)' CXX='$(CXX)' PKG_CONFIG='$(PKG_CONFIG)' \
-		HEADERS='$(teinclude_HEADERS) $(nodist_teinclude_HEADERS)' \
+		exampledir='$(exampledir)' srcdir='$(srcdir)' CC='$(CC)' CXX='$(CXX)' \
+		FC='$(FC)' PKG_CONFIG='$(PKG_CONFIG)' \
+		HEADERS='$(TE_PUBLIC_H)' FORTRAN='$(teinclude_DATA)' \
 		MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)' \
 		PROGRAMS='$(bin_PROGRAMS)' EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
 		$(SHELL) $(srcdir)/t/installcheck.sh

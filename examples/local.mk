@@ -2,6 +2,8 @@
 # documentation.
 EXAMPLES = \
 	examples/custom_op.c \
+	examples/cxx.cc \
+	examples/fortran.f90 \
 	examples/graph_callable.c
 
 exampledir = $(docdir)/examples

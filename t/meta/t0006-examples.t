@@ -1,18 +1,18 @@
 #!/bin/sh
 # Each program in a man page's EXAMPLES, README.md's, and each of examples/ compiles
-# without a warning and runs on the host backend.
+# without a warning and runs on the host backend, in C, C++ and Fortran.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 TE_BACKEND=host
 export TE_BACKEND
 
-# try NAME FILE.c LIBRARY...: compile, link and run, in a folder of its own
+# try NAME COMPILER ARGUMENT...: compile, link and run, in a folder of its own
 try()
 {
-	name=$1 src=$2
-	shift 2
+	name=$1
+	shift
 	mkdir -p "$tmp/run"
-	if $CC -Wall -Werror $cflags -o "$tmp/a.out" "$src" $ldflags "$@" -lm >"$tmp/out" 2>&1; then
+	if "$@" -lm -o "$tmp/a.out" >"$tmp/out" 2>&1; then
 		if (cd "$tmp/run" && "$tmp/a.out") >"$tmp/out" 2>&1; then
 			ok "$name"
 		else
@@ -25,25 +25,68 @@ try()
 	rm -rf "$tmp/run"
 }
 
-for m in $TT_MANS; do
-	p="$abs_top_srcdir/$m"
-	case $m in *.3) ;; *) continue ;; esac
-	case $(head -n 1 "$p") in '.so '*) continue ;; esac
+# another compiler's programs may not start with a library that has this one's sanitizers
+[ -z "$TT_SANITIZE" ] || CXX='' FC=''
+why="no compiler${TT_SANITIZE:+ for a library with sanitizers}"
+cc="$CC -Wall -Werror $cflags"
+
+try_cxx()
+{
+	if [ -n "$CXX" ]; then
+		try "$1" $CXX -std=c++11 -Wall -Wextra -Werror $cflags "$2" $ldflags \
+			-ltegraph -ltecomm -ltecore
+	else
+		skip "$1" "$why"
+	fi
+}
+
+case $($FC --version 2>&1) in
+GNU*) fflags='-std=f2018 -Wall -Wextra -Werror' ;;
+*) fflags= ;;
+esac
+[ -z "$FC" ] || (cd "$tmp" && $FC -c "$abs_top_builddir/include/te/te.f90")
+
+try_fortran()
+{
+	if [ -n "$FC" ]; then
+		try "$1" $FC $fflags "-I$tmp" "$2" "$tmp/te.o" $ldflags -ltegraph -ltecomm -ltecore
+	else
+		skip "$1" "$why"
+	fi
+}
+
+# example PAGE: the program of its EXAMPLES
+example()
+{
 	awk '/^\.Sh EXAMPLES/ { e = 1; next }
 	     /^\.Sh/ { e = 0 }
 	     e && /^\.Bd/ { c = 1; next }
 	     /^\.Ed/ { c = 0 }
-	     c' "$p" | sed -e 's/\\&//g' -e 's/\\e/\\/g' -e 's/\\-/-/g' >"$tmp/a.c"
-	try "${m#man/}" "$tmp/a.c" \
+	     c' "$1" | sed -e 's/\\&//g' -e 's/\\e/\\/g' -e 's/\\-/-/g'
+}
+
+for m in $TT_MANS; do
+	p="$abs_top_srcdir/$m"
+	case $m in *.3) ;; *) continue ;; esac
+	case $(head -n 1 "$p") in '.so '*) continue ;; esac
+	example "$p" >"$tmp/a.c"
+	try "${m#man/}" $cc "$tmp/a.c" $ldflags \
 		$(sed -n 's/^\.Pq libte[a-z]*, Fl \(l[a-z]*\).*/-\1/p' "$p") -ltecore
 done
 
 sed -n '/^```c$/,/^```$/p' "$abs_top_srcdir/README.md" | sed '/^```/d' >"$tmp/a.c"
-try "README.md's program" "$tmp/a.c" -ltecore
+try "README.md's program" $cc "$tmp/a.c" $ldflags -ltecore
+
+example "$abs_top_srcdir/man/te_fortran.7" >"$tmp/a.f90"
+try_fortran te_fortran.7 "$tmp/a.f90"
 
 for e in $TT_EXAMPLES; do
-	case $e in *.c) ;; *) continue ;; esac
-	try "$e" "$abs_top_srcdir/$e" -ltegraph -ltecomm -ltecore
+	f=$abs_top_srcdir/$e
+	case $e in
+	*.c) try "$e" $cc "$f" $ldflags -ltegraph -ltecomm -ltecore ;;
+	*.cc) try_cxx "$e" "$f" ;;
+	*.f90) try_fortran "$e" "$f" ;;
+	esac
 done
 
 tap_end

@@ -1,8 +1,8 @@
 #!/bin/sh
 # installcheck.sh - run by make installcheck: what was installed serves a user who
 # has only that: headers, pkg-config, libraries, man pages, examples, tools.
-# Wants DESTDIR, bindir, libdir, includedir, mandir, pkgconfigdir, srcdir, CC, CXX,
-# PKG_CONFIG, HEADERS, FORTRAN, MANS, PROGRAMS, EXAMPLES, SANITIZE.
+# Wants DESTDIR, bindir, libdir, includedir, mandir, pkgconfigdir, exampledir, srcdir, CC, CXX,
+# FC, PKG_CONFIG, HEADERS, FORTRAN, MANS, PROGRAMS, EXAMPLES, SANITIZE.
 
 fail()
 {
@@ -56,12 +56,45 @@ for l in core:te_version graph:te_graph_version comm:te_comm_version; do
 	"$tmp/a" || fail "a program linked to libte${l%:*} does not run"
 done
 
+# run NAME COMPILER ARGUMENT...: compile, link and run a program in a folder of its own
+run()
+{
+	name=$1
+	shift
+	"$@" -lm -o "$tmp/a" $SANITIZE || fail "$name does not build"
+	mkdir "$tmp/run" && (cd "$tmp/run" && "$tmp/a" >"$tmp/out") || {
+		cat "$tmp/out" >&2
+		fail "$name does not run"
+	}
+	rm -rf "$tmp/run"
+}
+
+# another compiler's programs may not start with a library that has this one's sanitizers
+if [ -n "$SANITIZE" ]; then
+	CXX='' FC=''
+	echo "installcheck: skipped: C++ and Fortran programs, since the library has sanitizers"
+else
+	[ -n "$CXX" ] || echo "installcheck: skipped: C++ programs, since no C++ compiler was found"
+	[ -n "$FC" ] || echo "installcheck: skipped: Fortran programs, since gfortran was not found"
+fi
+if [ -n "$FC" ]; then
+	f=$($pc --variable=fortran libtecore)/te.f90
+	# some pkg-configs do not prepend PKG_CONFIG_SYSROOT_DIR to variables
+	[ -e "$f" ] || f=$DESTDIR$f
+	(cd "$tmp" && $FC -c "$f") || fail "$f does not compile"
+fi
+
+sed -n '/^```c$/,/^```$/p' "$srcdir/README.md" | sed '/^```/d' >"$tmp/readme.c"
+run "README.md's program" $CC -Wall -Werror "$tmp/readme.c" $($pc --cflags --libs libtecore)
+
 flags=$($pc --cflags --libs libtegraph libtecomm libtecore)
 for e in $EXAMPLES; do
-	case $e in *.c) ;; *) continue ;; esac
-	$CC -Wall -Werror -o "$tmp/a" "$srcdir/$e" $flags -lm $SANITIZE || fail "$e does not build"
-	mkdir "$tmp/run" && (cd "$tmp/run" && "$tmp/a" >/dev/null) || fail "$e does not run"
-	rm -rf "$tmp/run"
+	f=$DESTDIR$exampledir/${e##*/}
+	case $e in
+	*.c) run "$e" $CC -Wall -Werror "$f" $flags ;;
+	*.cc) [ -z "$CXX" ] || run "$e" $CXX -std=c++11 -Wall -Wextra -Werror "$f" $flags ;;
+	*.f90) [ -z "$FC" ] || run "$e" $FC "-I$tmp" "$f" "$tmp/te.o" $flags ;;
+	esac
 done
 
 for p in $PROGRAMS; do

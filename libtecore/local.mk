@@ -86,7 +86,10 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/kernel.c \
 	libtecore/ops/kernel.h \
 	libtecore/ops/kernel_act.c \
+	libtecore/ops/kernel_attention.c \
+	libtecore/ops/kernel_cross_entropy.c \
 	libtecore/ops/kernel_norm.c \
+	libtecore/ops/kernel_rope.c \
 	libtecore/ops/linear.c \
 	libtecore/ops/norm.c \
 	libtecore/ops/op.c \

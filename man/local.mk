@@ -83,9 +83,17 @@ dist_man3_MANS += \
 	man/te_kernel_act_backward.3 \
 	man/te_kernel_act_forward.3 \
 	man/te_kernel_act_ws_nbytes.3 \
+	man/te_kernel_attention_backward.3 \
+	man/te_kernel_attention_forward.3 \
+	man/te_kernel_attention_ws_nbytes.3 \
+	man/te_kernel_cross_entropy_backward.3 \
+	man/te_kernel_cross_entropy_forward.3 \
+	man/te_kernel_cross_entropy_ws_nbytes.3 \
 	man/te_kernel_norm_backward.3 \
 	man/te_kernel_norm_forward.3 \
 	man/te_kernel_norm_ws_nbytes.3 \
+	man/te_kernel_rope_backward.3 \
+	man/te_kernel_rope_forward.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \

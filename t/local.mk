@@ -245,7 +245,9 @@ t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
 KERNEL_CALLS_CASES = \
 	t/ops/kernel_calls_cases.c \
 	t/ops/kernel_calls_cases.h \
+	t/ops/kernel_calls_heads.c \
 	t/ops/kernel_calls_rows.c \
+	t/ops/kernel_calls_train.c \
 	t/ops/op_run.c \
 	t/ops/op_run.h
 t_ops_kernel_calls_SOURCES = t/ops/kernel_calls.c $(KERNEL_CALLS_CASES)

@@ -102,6 +102,89 @@ TE_EXPORT int te_kernel_act_backward(struct te_stream *stream, const struct te_t
 /* with dbias; cols: of x */
 TE_EXPORT size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols);
 
+/* ---- rotary position embedding ---- */
+
+/* packed heads, as of struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim */
+struct te_kernel_rope_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 128 */
+	float theta;
+};
+#define TE_KERNEL_ROPE_OPTS_INIT { sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f }
+
+/**
+ * te_kernel_rope_forward, te_kernel_rope_backward - rotate queries and keys by their positions
+ *
+ * Shapes: x, y, dy, dx T [..., seqlen, (nheads + 2 nkv) head_dim]. y may be x, and dx dy.
+ * Backward rotates by the opposite angles.
+ */
+TE_EXPORT int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x,
+				     struct te_tensor *y, const struct te_kernel_rope_opts *opts);
+TE_EXPORT int te_kernel_rope_backward(struct te_stream *stream, const struct te_tensor *dy,
+				      struct te_tensor *dx, const struct te_kernel_rope_opts *opts);
+
+/* ---- causal attention ---- */
+
+struct te_kernel_attention_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 128 */
+	float scale;   /* 0: 1/sqrt(head_dim) */
+	float dropout; /* of the probabilities, [0,1) */
+	uint32_t tag;  /* dropout: calls of different tags drop different elements */
+	struct te_rng_words rng; /* dropout: device words that both passes read */
+};
+#define TE_KERNEL_ATTENTION_OPTS_INIT \
+	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 } }
+
+/**
+ * te_kernel_attention_forward - causal attention over packed heads
+ *
+ * Shapes: x T [..., seqlen, (nheads + 2 nkv) head_dim], y T [..., seqlen, nheads head_dim],
+ * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
+ * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of that.
+ */
+TE_EXPORT int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
+					  struct te_tensor *y, struct te_tensor *lse,
+					  const struct te_kernel_attention_opts *opts);
+/* y, lse: of the forward call; opts: the same. Needs ws */
+TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struct te_tensor *dy,
+					   const struct te_tensor *x, const struct te_tensor *y,
+					   const struct te_tensor *lse, struct te_tensor *dx,
+					   void *ws, size_t ws_nbytes,
+					   const struct te_kernel_attention_opts *opts);
+/* rows: of x */
+TE_EXPORT size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads);
+
+/* ---- cross-entropy ---- */
+
+struct te_kernel_cross_entropy_opts {
+	size_t size;	      /* set by the INIT macro; lets the struct grow */
+	int64_t nclasses;     /* later columns are padding; 0: all columns are classes */
+	int32_t ignore_index; /* rows with this target do not count */
+	float grad_scale;     /* backward: the gradient of the loss */
+};
+#define TE_KERNEL_CROSS_ENTROPY_OPTS_INIT \
+	{ sizeof(struct te_kernel_cross_entropy_opts), 0, -100, 1.0f }
+
+/**
+ * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
+ *
+ * Shapes: x T [rows, cols]; targets INT32 [rows]; lse FP32 [rows]; loss, count FP32 [1]: of rows
+ * that count. Needs ws.
+ */
+TE_EXPORT int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
+					      const struct te_tensor *targets,
+					      struct te_tensor *loss, struct te_tensor *lse,
+					      struct te_tensor *count, void *ws, size_t ws_nbytes,
+					      const struct te_kernel_cross_entropy_opts *opts);
+/* lse, count: of the forward call; dx T, shaped like x, may be x */
+TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_tensor *x,
+					       const struct te_tensor *targets,
+					       const struct te_tensor *lse,
+					       const struct te_tensor *count, struct te_tensor *dx,
+					       const struct te_kernel_cross_entropy_opts *opts);
+TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
+
 TE_END_DECLS
 
 #endif

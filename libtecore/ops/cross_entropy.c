@@ -47,52 +47,33 @@ static int ce_infer(struct te_op_infer *inf)
 	return r < 0 ? r : te_infer_save(inf, &inf->out[0]); /* count */
 }
 
-static int ce_forward(const struct te_op_call *c)
+static struct te__cross_entropy ce_of(const struct te_op_call *c)
 {
 	const struct te_cross_entropy_attrs *a = c->op->attrs;
-	const struct te_k_ce_fwd fwd = {
-		.logits = te_tensor_data(c->x.hp),
-		.targets = te_tensor_data(c->ex[0].hp),
-		.lse = te_tensor_data(c->saved[0]),
-		.row_loss = c->ws,
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp),
-		.nclasses = a->nclasses,
-		.ignore_index = a->ignore_index,
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
-	const struct te_k_ce_reduce reduce = {
-		.row_loss = fwd.row_loss,
-		.targets = fwd.targets,
-		.loss = te_tensor_data(c->y.hp),
-		.count = te_tensor_data(c->saved[1]),
-		.rows = fwd.rows,
-		.nclasses = a->nclasses,
-		.ignore_index = a->ignore_index,
-	};
-	int r = TE__LAUNCH(c->stream, CE_FWD, &fwd);
 
-	return r < 0 ? r : TE__LAUNCH(c->stream, CE_REDUCE, &reduce);
+	return (struct te__cross_entropy){
+		.x = c->x.hp,
+		.targets = c->ex[0].hp,
+		.lse = c->saved[0],
+		.count = c->saved[1],
+		.nclasses = a->nclasses,
+		.ignore_index = a->ignore_index,
+		.grad_scale = a->grad_scale,
+	};
+}
+
+static int ce_forward(const struct te_op_call *c)
+{
+	const struct te__cross_entropy e = ce_of(c);
+
+	return te__cross_entropy_fwd(c->stream, &e, c->y.hp, c->ws);
 }
 
 static int ce_backward(const struct te_op_call *c)
 {
-	const struct te_cross_entropy_attrs *a = c->op->attrs;
-	const struct te_k_ce_bwd k = {
-		.logits = te_tensor_data(c->x.hp),
-		.targets = te_tensor_data(c->ex[0].hp),
-		.lse = te_tensor_data(c->saved[0]),
-		.count = te_tensor_data(c->saved[1]),
-		.dlogits = te_tensor_data(c->dx.hp),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp),
-		.nclasses = a->nclasses,
-		.ignore_index = a->ignore_index,
-		.grad_scale = a->grad_scale,
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
+	const struct te__cross_entropy e = ce_of(c);
 
-	return TE__LAUNCH(c->stream, CE_BWD, &k);
+	return te__cross_entropy_bwd(c->stream, &e, c->dx.hp);
 }
 
 static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)

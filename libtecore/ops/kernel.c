@@ -96,6 +96,22 @@ int te__args(const char *fn, const struct te_stream *stream, const struct te__ar
 	return r;
 }
 
+int te__arg_seq(const char *fn, const char *name, const struct te_tensor *t)
+{
+	if (te_tensor_ndim(t) < 2)
+		return te__fail(-TE_ESHAPE, "%s: %s has %d extents, it needs 2", fn, name,
+				te_tensor_ndim(t));
+	return 0;
+}
+
+int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t)
+{
+	if ((uintptr_t)te_tensor_data(t) % 16)
+		return te__fail(-EINVAL, "%s: %s at %p is not aligned to 16 bytes", fn, name,
+				te_tensor_data(t));
+	return 0;
+}
+
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need)
 {
 	if (!need)

@@ -47,6 +47,48 @@ void te__act_bwd_args(const struct te_tensor *dy, const struct te_tensor *x, str
 int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_tensor *dbias,
 		const struct te__quantize *z);
 
+/* ---- packed heads ---- */
+
+/*
+ * Attributes of ops and options of calls. The message begins with kind and name: "rope " and the
+ * op's name, or the name of the call and "".
+ */
+int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
+		   int32_t head_dim, float theta);
+int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+	     int32_t nheads, int32_t nkv, int32_t head_dim, float theta, int inverse);
+
+struct te__attention {
+	const struct te_tensor *x, *y, *lse;
+	int32_t nheads, nkv, head_dim;
+	float scale;	    /* 0: 1/sqrt(head_dim) */
+	uint32_t threshold; /* dropout, of 65536 */
+	uint32_t tag;
+	struct te_rng_words rng;
+};
+int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
+			int32_t head_dim, float scale, float dropout);
+/* dropout over so many positions: 0 or -TE_ESHAPE */
+int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
+float te__attention_scale(float scale, int32_t head_dim);
+size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads);
+int te__attention_fwd(struct te_stream *stream, const struct te__attention *a);
+int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
+		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
+
+/* ---- cross-entropy ---- */
+
+struct te__cross_entropy {
+	const struct te_tensor *x, *targets, *lse, *count;
+	int64_t nclasses;
+	int32_t ignore_index;
+	float grad_scale; /* backward */
+};
+int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entropy *e,
+			  struct te_tensor *loss, void *ws);
+int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
+			  struct te_tensor *dx);
+
 /* ---- checks of the public calls: fn begins the message, the argument's name follows ---- */
 
 #define TE__ARG_OUT 1u	/* is written: overlaps no other */
@@ -65,6 +107,10 @@ struct te__arg {
 int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
 		 const struct te_tensor *t);
 int te__args(const char *fn, const struct te_stream *stream, const struct te__arg *args, int n);
+/* two extents or more */
+int te__arg_seq(const char *fn, const char *name, const struct te_tensor *t);
+/* 16 bytes */
+int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t);
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
 /* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,

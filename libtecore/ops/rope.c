@@ -6,16 +6,7 @@ static int rope_check(const struct te_op *op)
 {
 	const struct te_rope_attrs *a = op->attrs;
 
-	if (a->nheads < 1)
-		return te__fail(-EINVAL, "rope %s: nheads is %d", op->name, a->nheads);
-	if (a->nkv < 1)
-		return te__fail(-EINVAL, "rope %s: nkv is %d", op->name, a->nkv);
-	if (a->head_dim < 2 || a->head_dim % 2 || a->head_dim > 2 * TE_K_ROPE_MAX_HALF)
-		return te__fail(-EINVAL, "rope %s: head_dim is %d, not an even number of 2 to %d",
-				op->name, a->head_dim, 2 * TE_K_ROPE_MAX_HALF);
-	if (!(a->theta > 0.0f) || !isfinite(a->theta))
-		return te__fail(-EINVAL, "rope %s: theta is %g", op->name, (double)a->theta);
-	return 0;
+	return te__rope_check("rope ", op->name, a->nheads, a->nkv, a->head_dim, a->theta);
 }
 
 static int64_t packed_width(const struct te_rope_attrs *a)
@@ -39,21 +30,8 @@ static int turn(const struct te_op_call *c, const struct te_tensor *x, struct te
 		int inverse)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
-	struct te_k_rope k = {
-		.x = te_tensor_data(x),
-		.y = te_tensor_data(y),
-		.rows = te_tensor_rows(x),
-		.seqlen = te_tensor_extent(x, -2),
-		.nheads = a->nheads + 2 * a->nkv,
-		.nrot = a->nheads + a->nkv,
-		.head_dim = a->head_dim,
-		.inverse = inverse,
-		.dtype = te_tensor_dtype(x),
-	};
 
-	for (int i = 0; i < a->head_dim / 2; i++)
-		k.inv_freq[i] = (float)pow((double)a->theta, -2.0 * i / a->head_dim);
-	return TE__LAUNCH(c->stream, ROPE, &k);
+	return te__rope(c->stream, x, y, a->nheads, a->nkv, a->head_dim, a->theta, inverse);
 }
 
 static int rope_forward(const struct te_op_call *c)

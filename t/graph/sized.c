@@ -148,22 +148,27 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
      DO(te_stream_sync(st));
      for (int i = 0; i < 3; i++)
 	     te_tensor_unref(t[i]);)
-/* a kernel on FP32 zeros: t[0] to t[3] [2, 4], t[4] [4], t[5] [2] */
+/* a kernel on zeros of these extents, FP32 and at index 8 INT32 */
+static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 }, { 2, 4 },
+					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
+					    { 1, 2 },  { 1, 1 },  { 1, 1 } };
+#define NSHAPES TT_LEN(kernel_shapes)
 #define KERNEL(name, call)                                                                      \
 	static int call_##name(void *s)                                                         \
 	{                                                                                       \
-		const int64_t shape[2] = { 2, 4 };                                              \
-		struct te_tensor *t[6];                                                         \
+		struct te_tensor *t[NSHAPES];                                                   \
+		void *ws;                                                                       \
 		int r;                                                                          \
-		for (int i = 0; i < 6; i++) {                                                   \
-			const int64_t n = i < 4 ? 0 : i == 4 ? 4 : 2;                           \
-			DO(te_tensor_create(ctx, TE_DTYPE_FP32, n ? 1 : 2, n ? &n : shape,      \
-					    NULL, &t[i]));                                      \
+		for (size_t i = 0; i < NSHAPES; i++) {                                          \
+			DO(te_tensor_create(ctx, i == 8 ? TE_DTYPE_INT32 : TE_DTYPE_FP32, 2,    \
+					    kernel_shapes[i], NULL, &t[i]));                    \
 			DO(te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i])));       \
 		}                                                                               \
+		DO(te_mem_alloc(st, 256, &ws));                                                 \
 		r = call;                                                                       \
+		DO(te_mem_free(st, ws));                                                        \
 		DO(te_stream_sync(st));                                                         \
-		for (int i = 0; i < 6; i++)                                                     \
+		for (size_t i = 0; i < NSHAPES; i++)                                            \
 			te_tensor_unref(t[i]);                                                  \
 		return r;                                                                       \
 	}
@@ -172,6 +177,26 @@ KERNEL(norm_backward, te_kernel_norm_backward(st, t[0], t[1], t[4], NULL, t[5], 
 					      NULL, 0, s))
 KERNEL(act_forward, te_kernel_act_forward(st, t[0], t[1], s))
 KERNEL(act_backward, te_kernel_act_backward(st, t[0], t[1], t[2], NULL, NULL, 0, s))
+static struct te_kernel_rope_opts *rope_of(struct te_kernel_rope_opts *o)
+{
+	o->nheads = o->nkv = 1;
+	o->head_dim = 4;
+	return o;
+}
+
+static struct te_kernel_attention_opts *attention_of(struct te_kernel_attention_opts *o)
+{
+	o->nheads = o->nkv = 1;
+	o->head_dim = 4;
+	return o;
+}
+KERNEL(rope_forward, te_kernel_rope_forward(st, t[6], t[7], rope_of(s)))
+KERNEL(rope_backward, te_kernel_rope_backward(st, t[6], t[7], rope_of(s)))
+KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], attention_of(s)))
+KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
+							attention_of(s)))
+KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[5], t[10], ws, 256, s))
+KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[5], t[9], t[1], s))
 CALL(recording_info, r = te_recording_info(rec, s);)
 CALL(node_info, r = te_recording_node(rec, 0, s);)
 CALL(binding_info, r = te_recording_binding(rec, te_tensor_data(word), 16, s); r = r > 0 ? 0 : r;)
@@ -276,6 +301,11 @@ static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
 static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
 static const struct te_kernel_norm_opts init_te_kernel_norm_opts = TE_KERNEL_NORM_OPTS_INIT;
 static const struct te_kernel_act_opts init_te_kernel_act_opts = TE_KERNEL_ACT_OPTS_INIT;
+static const struct te_kernel_rope_opts init_te_kernel_rope_opts = TE_KERNEL_ROPE_OPTS_INIT;
+static const struct te_kernel_attention_opts init_te_kernel_attention_opts =
+	TE_KERNEL_ATTENTION_OPTS_INIT;
+static const struct te_kernel_cross_entropy_opts init_te_kernel_cross_entropy_opts =
+	TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 static const struct te_recording_info init_te_recording_info = TE_RECORDING_INFO_INIT;
 static const struct te_node_info init_te_node_info = TE_NODE_INFO_INIT;
 static const struct te_binding_info init_te_binding_info = TE_BINDING_INFO_INIT;
@@ -343,6 +373,12 @@ static const struct row {
 	IN(norm_backward, te_kernel_norm_opts, eps),
 	IN(act_forward, te_kernel_act_opts, gated),
 	IN(act_backward, te_kernel_act_opts, gated),
+	IN(rope_forward, te_kernel_rope_opts, head_dim),
+	IN(rope_backward, te_kernel_rope_opts, head_dim),
+	IN(attention_forward, te_kernel_attention_opts, head_dim),
+	IN(attention_backward, te_kernel_attention_opts, head_dim),
+	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),
+	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses),
 	OUT(recording_info, te_recording_info, nnodes),
 	OUT(node_info, te_node_info, kind),
 	OUT(binding_info, te_binding_info, nuses),

@@ -8,6 +8,7 @@
 #include "tt_num.h"
 
 int64_t kc_rows, kc_cols;
+const enum te_dtype kc_types[2] = { TE_DTYPE_FP32, TE_DTYPE_BF16 };
 enum te_dtype kc_type;
 
 static struct te_tensor *made[256];
@@ -59,14 +60,21 @@ struct te_tensor *kc_poison(enum te_dtype dtype, int64_t rows, int64_t cols)
 	return t;
 }
 
+void kc_set_normal(struct te_tensor *t)
+{
+	const size_t n = (size_t)te_tensor_nelems(t);
+	float *v = malloc(n * sizeof(*v));
+
+	tt_fill_normal(v, n, 1.0f);
+	tt_tensor_set(t, v);
+	free(v);
+}
+
 struct te_tensor *kc_normal(enum te_dtype dtype, int64_t rows, int64_t cols)
 {
 	struct te_tensor *t = make(dtype, rows, cols, 0, TE_SCALING_TENSOR);
-	float *v = malloc((size_t)te_tensor_nelems(t) * sizeof(*v));
 
-	tt_fill_normal(v, (size_t)te_tensor_nelems(t), 1.0f);
-	tt_tensor_set(t, v);
-	free(v);
+	kc_set_normal(t);
 	return t;
 }
 
@@ -165,5 +173,7 @@ Suite *kc_suite(const char *name, const char *on)
 
 	backend = on;
 	kc_rows_cases(s);
+	kc_heads_cases(s);
+	kc_train_cases(s);
 	return s;
 }

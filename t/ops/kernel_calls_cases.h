@@ -18,16 +18,20 @@ Suite *kc_suite(const char *name, const char *backend);
 TCase *kc_case(Suite *s, const char *name);
 /* cases of each source */
 void kc_rows_cases(Suite *s);
+void kc_heads_cases(Suite *s);
+void kc_train_cases(Suite *s);
 
 /* extents of the case, chosen at random; type FP32 or BF16 */
 extern int64_t kc_rows, kc_cols;
 extern enum te_dtype kc_type;
+extern const enum te_dtype kc_types[2];
 const char *kc_recipe(void); /* of that type, without FP8 */
 
 /* tensors that the fixture releases: poisoned, of normal numbers, of zeros */
 struct te_tensor *kc_poison(enum te_dtype dtype, int64_t rows, int64_t cols);
 struct te_tensor *kc_normal(enum te_dtype dtype, int64_t rows, int64_t cols);
 struct te_tensor *kc_zeros(enum te_dtype dtype, int64_t rows, int64_t cols);
+void kc_set_normal(struct te_tensor *t);
 /* FP8 with both copies */
 struct te_tensor *kc_fp8(enum te_dtype dtype, int64_t rows, int64_t cols, enum te_scaling scaling);
 /* the same elements in other memory */

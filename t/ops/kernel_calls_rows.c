@@ -2,23 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernel_calls_cases.h"
-#include "tt_num.h"
-
-static const enum te_dtype types[] = { TE_DTYPE_FP32, TE_DTYPE_BF16 };
-
-static void set_normal(struct te_tensor *t)
-{
-	const size_t n = (size_t)te_tensor_nelems(t);
-	float *v = malloc(n * sizeof(*v));
-
-	tt_fill_normal(v, n, 1.0f);
-	tt_tensor_set(t, v);
-	free(v);
-}
 
 /* an op with random inputs: x, weights, dy */
 static void run_op(struct op_run *r, struct te_op *op, int64_t rows, int64_t cols)
@@ -27,10 +11,10 @@ static void run_op(struct op_run *r, struct te_op *op, int64_t rows, int64_t col
 	const struct te_recipe recipe = op_run_recipe(kc_recipe());
 
 	op_run_init(r, ctx, op, &recipe, &in);
-	set_normal(r->call.x.hp);
-	set_normal(r->call.dy.hp);
+	kc_set_normal(r->call.x.hp);
+	kc_set_normal(r->call.dy.hp);
 	for (int i = 0; i < op->nweights; i++)
-		set_normal(r->master[i]);
+		kc_set_normal(r->master[i]);
 	op_run_forward(r);
 	op_run_backward(r);
 	op_run_dw(r);
@@ -51,7 +35,7 @@ START_TEST(norm_equals_the_op)
 	struct te_op *op;
 	struct op_run r;
 
-	kc_type = types[_i >> 1 & 1];
+	kc_type = kc_types[_i >> 1 & 1];
 	DO(beta ? te_op_layernorm(&a, "n", &op) : te_op_rmsnorm(&a, "n", &op));
 	run_op(&r, op, kc_rows, kc_cols);
 	y = kc_poison(kc_type, kc_rows, kc_cols);
@@ -89,7 +73,7 @@ START_TEST(norm_works_in_place)
 	struct te_tensor *x, *g, *y, *dy, *res, *rstd, *dx, *dg[2], *dyc, *resc;
 	void *ws = kc_ws(nbytes);
 
-	kc_type = types[_i];
+	kc_type = kc_types[_i];
 	x = kc_normal(kc_type, kc_rows, kc_cols);
 	dy = kc_normal(kc_type, kc_rows, kc_cols);
 	res = kc_normal(kc_type, kc_rows, kc_cols);
@@ -135,7 +119,7 @@ START_TEST(activation_equals_the_op)
 	struct te_op *op;
 	struct op_run r;
 
-	kc_type = types[_i >> 1 & 1];
+	kc_type = kc_types[_i >> 1 & 1];
 	DO(te_op_activation(&a, "a", &op));
 	run_op(&r, op, kc_rows, cols);
 	y = kc_poison(kc_type, kc_rows, kc_cols);
@@ -227,7 +211,7 @@ START_TEST(norm_quantizes_as_te_quantize)
 	struct quants z = quants(recipes[_i >> 3], kc_rows, kc_cols);
 	struct te_tensor *x, *g, *y, *rstd;
 
-	kc_type = types[_i >> 1 & 1];
+	kc_type = kc_types[_i >> 1 & 1];
 	x = kc_normal(kc_type, kc_rows, kc_cols);
 	g = kc_normal(TE_DTYPE_FP32, 1, kc_cols);
 	y = kc_poison(kc_type, kc_rows, kc_cols);
@@ -265,7 +249,7 @@ START_TEST(activation_quantizes_as_te_quantize)
 	const size_t nbytes = te_kernel_act_ws_nbytes(kc_rows, cols);
 	void *ws = kc_ws(nbytes);
 
-	kc_type = types[_i >> 1 & 1];
+	kc_type = kc_types[_i >> 1 & 1];
 	x = kc_normal(kc_type, kc_rows, cols);
 	dy = kc_normal(kc_type, kc_rows, kc_cols);
 	y = kc_poison(kc_type, kc_rows, kc_cols);

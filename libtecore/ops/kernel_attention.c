@@ -1,0 +1,232 @@
+/* kernel_attention.c - launches of causal attention, and te_kernel_attention_*(). */
+#define TE_LOG_CATEGORY "core/kernel"
+#include "config.h"
+
+#include <errno.h>
+
+#include "libtecore/ops/common.h"
+
+/* te_philox_attn() numbers groups of 8 keys in 13 bits */
+#define MAX_DROPOUT_SEQLEN (8 << 13)
+
+int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
+			int32_t head_dim, float scale, float dropout)
+{
+	if (nheads < 1)
+		return te__fail(-EINVAL, "%s%s: nheads is %d", kind, name, nheads);
+	if (nkv < 1 || nheads % nkv)
+		return te__fail(-EINVAL, "%s%s: nheads %d is no multiple of nkv %d", kind, name,
+				nheads, nkv);
+	if (head_dim < 1 || head_dim > TE_K_ATTN_MAX_HEAD_DIM)
+		return te__fail(-EINVAL, "%s%s: head_dim is %d, not 1 to %d", kind, name, head_dim,
+				TE_K_ATTN_MAX_HEAD_DIM);
+	if (!(scale >= 0.0f) || !isfinite(scale))
+		return te__fail(-EINVAL, "%s%s: scale is %g", kind, name, (double)scale);
+	if (!(dropout >= 0.0f) || te__ops_threshold(dropout) > 65535)
+		return te__fail(-EINVAL, "%s%s: dropout is %g, not in [0,1)", kind, name,
+				(double)dropout);
+	return 0;
+}
+
+int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen)
+{
+	if (seqlen > MAX_DROPOUT_SEQLEN)
+		return te__fail(-TE_ESHAPE, "%s%s: dropout over %lld positions, at most %d", kind,
+				name, (long long)seqlen, MAX_DROPOUT_SEQLEN);
+	return 0;
+}
+
+float te__attention_scale(float scale, int32_t head_dim)
+{
+	return scale > 0.0f ? scale : (float)(1.0 / sqrt((double)head_dim));
+}
+
+size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
+{
+	return (size_t)(rows * nheads) * sizeof(float);
+}
+
+int te__attention_fwd(struct te_stream *stream, const struct te__attention *a)
+{
+	const int64_t seqlen = te_tensor_extent(a->x, -2);
+	const struct te_k_attn_fwd k = {
+		.qkv = te_tensor_data(a->x),
+		.out = te_tensor_data(a->y),
+		.lse = te_tensor_data(a->lse),
+		.seed = a->rng.seed,
+		.offset = a->rng.offset,
+		.batch = te_tensor_rows(a->x) / seqlen,
+		.seqlen = seqlen,
+		.nheads = a->nheads,
+		.nkv = a->nkv,
+		.head_dim = a->head_dim,
+		.scale = te__attention_scale(a->scale, a->head_dim),
+		.threshold = a->threshold,
+		.tag = a->tag,
+		.dtype = te_tensor_dtype(a->x),
+	};
+
+	return TE__LAUNCH(stream, ATTN_FWD, &k);
+}
+
+int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
+		      const struct te_tensor *dy, struct te_tensor *dx, void *ws)
+{
+	const int64_t seqlen = te_tensor_extent(a->x, -2);
+	const struct te_k_attn_bwd k = {
+		.qkv = te_tensor_data(a->x),
+		.out = te_tensor_data(a->y),
+		.dout = te_tensor_data(dy),
+		.lse = te_tensor_data(a->lse),
+		.delta = ws,
+		.dqkv = te_tensor_data(dx),
+		.seed = a->rng.seed,
+		.offset = a->rng.offset,
+		.batch = te_tensor_rows(a->x) / seqlen,
+		.seqlen = seqlen,
+		.nheads = a->nheads,
+		.nkv = a->nkv,
+		.head_dim = a->head_dim,
+		.scale = te__attention_scale(a->scale, a->head_dim),
+		.threshold = a->threshold,
+		.tag = a->tag,
+		.dtype = te_tensor_dtype(a->x),
+	};
+	int r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ATTN_BWD_DKV, &k);
+	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
+}
+
+/* options and x; the extents of the others are those of x */
+static int begin(const char *fn, const struct te_stream *stream,
+		 const struct te_kernel_attention_opts *opts, struct te__attention *ret)
+{
+	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
+	int r = te__sized_in(fn, te_kernel_attention_opts, opts, &o);
+
+	if (!r)
+		r = te__attention_check(fn, "", o.nheads, o.nkv, o.head_dim, o.scale,
+					o.dropout);
+	if (!r)
+		r = te__arg_main(fn, stream, "x", ret->x);
+	if (!r)
+		r = te__arg_seq(fn, "x", ret->x);
+	if (r < 0)
+		return r;
+	ret->nheads = o.nheads;
+	ret->nkv = o.nkv;
+	ret->head_dim = o.head_dim;
+	ret->scale = o.scale;
+	ret->threshold = te__ops_threshold(o.dropout);
+	ret->tag = o.tag;
+	ret->rng = o.rng;
+	if (!ret->threshold)
+		return 0;
+	if (!o.rng.seed || !o.rng.offset)
+		return te__fail(-EINVAL, "%s: dropout is %g, but rng.%s is NULL", fn,
+				(double)o.dropout, o.rng.seed ? "offset" : "seed");
+	return te__attention_check_dropout(fn, "", te_tensor_extent(ret->x, -2));
+}
+
+/* the last of the checks: of all tensors that have heads */
+static int check_aligned(const char *fn, const struct te__attention *a,
+			 const struct te__arg *args, int n)
+{
+	if (a->head_dim * te_dtype_nbytes(te_tensor_dtype(a->x)) % 16)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		int r = te__arg_aligned(fn, args[i].name, args[i].t);
+
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static int check_forward(const char *fn, const struct te_stream *stream,
+			 const struct te__attention *a)
+{
+	const int64_t rows = te_tensor_rows(a->x), heads = a->nheads;
+	const int32_t dtype = te_tensor_dtype(a->x);
+	const struct te__arg args[] = {
+		{ "x", a->x, dtype, rows, (heads + 2 * (int64_t)a->nkv) * a->head_dim, 0, 0 },
+		{ "y", a->y, dtype, rows, heads * a->head_dim, TE__ARG_OUT, 0 },
+		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, TE__ARG_OUT, 0 },
+	};
+
+	int r = te__args(fn, stream, args, 3);
+
+	return r ? r : check_aligned(fn, a, args, 2);
+}
+
+static int forward(struct te_stream *stream, struct te__attention *a,
+		   const struct te_kernel_attention_opts *opts)
+{
+	static const char fn[] = "te_kernel_attention_forward";
+	int r = begin(fn, stream, opts, a);
+
+	if (!r)
+		r = check_forward(fn, stream, a);
+	return r < 0 ? r : te__attention_fwd(stream, a);
+}
+
+int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
+				struct te_tensor *y, struct te_tensor *lse,
+				const struct te_kernel_attention_opts *opts)
+{
+	struct te__attention a = { .x = x, .y = y, .lse = lse };
+
+	return te__kernel_queued(stream, forward(stream, &a, opts));
+}
+
+size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads)
+{
+	return rows < 1 || nheads < 1 ? 0 : te__attention_ws_nbytes(rows, nheads);
+}
+
+static int check_backward(const char *fn, const struct te_stream *stream,
+			  const struct te__attention *a, const struct te_tensor *dy,
+			  const struct te_tensor *dx)
+{
+	const int64_t rows = te_tensor_rows(a->x), heads = a->nheads;
+	const int64_t packed = (heads + 2 * (int64_t)a->nkv) * a->head_dim;
+	const int32_t dtype = te_tensor_dtype(a->x);
+	const struct te__arg args[] = {
+		{ "dy", dy, dtype, rows, heads * a->head_dim, 0, 0 },
+		{ "x", a->x, dtype, rows, packed, 0, 0 },
+		{ "y", a->y, dtype, rows, heads * a->head_dim, 0, 0 },
+		{ "dx", dx, dtype, rows, packed, TE__ARG_OUT, 0 },
+		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, 0, 0 },
+	};
+
+	int r = te__args(fn, stream, args, 5);
+
+	return r ? r : check_aligned(fn, a, args, 4);
+}
+
+static int backward(struct te_stream *stream, struct te__attention *a, const struct te_tensor *dy,
+		    struct te_tensor *dx, void *ws, size_t ws_nbytes,
+		    const struct te_kernel_attention_opts *opts)
+{
+	static const char fn[] = "te_kernel_attention_backward";
+	int r = begin(fn, stream, opts, a);
+
+	if (!r)
+		r = check_backward(fn, stream, a, dy, dx);
+	if (!r)
+		r = te__arg_ws(fn, ws, ws_nbytes,
+			       te__attention_ws_nbytes(te_tensor_rows(a->x), a->nheads));
+	return r < 0 ? r : te__attention_bwd(stream, a, dy, dx, ws);
+}
+
+int te_kernel_attention_backward(struct te_stream *stream, const struct te_tensor *dy,
+				 const struct te_tensor *x, const struct te_tensor *y,
+				 const struct te_tensor *lse, struct te_tensor *dx, void *ws,
+				 size_t ws_nbytes, const struct te_kernel_attention_opts *opts)
+{
+	struct te__attention a = { .x = x, .y = y, .lse = lse };
+
+	return te__kernel_queued(stream, backward(stream, &a, dy, dx, ws, ws_nbytes, opts));
+}

@@ -1,0 +1,84 @@
+/* kernel_rope.c - launches of rotary position embedding, and te_kernel_rope_*(). */
+#define TE_LOG_CATEGORY "core/kernel"
+#include "config.h"
+
+#include <errno.h>
+
+#include "libtecore/ops/common.h"
+
+int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
+		   int32_t head_dim, float theta)
+{
+	if (nheads < 1)
+		return te__fail(-EINVAL, "%s%s: nheads is %d", kind, name, nheads);
+	if (nkv < 1)
+		return te__fail(-EINVAL, "%s%s: nkv is %d", kind, name, nkv);
+	if (head_dim < 2 || head_dim % 2 || head_dim > 2 * TE_K_ROPE_MAX_HALF)
+		return te__fail(-EINVAL, "%s%s: head_dim is %d, not an even number of 2 to %d",
+				kind, name, head_dim, 2 * TE_K_ROPE_MAX_HALF);
+	if (!(theta > 0.0f) || !isfinite(theta))
+		return te__fail(-EINVAL, "%s%s: theta is %g", kind, name, (double)theta);
+	return 0;
+}
+
+int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+	     int32_t nheads, int32_t nkv, int32_t head_dim, float theta, int inverse)
+{
+	struct te_k_rope k = {
+		.x = te_tensor_data(x),
+		.y = te_tensor_data(y),
+		.rows = te_tensor_rows(x),
+		.seqlen = te_tensor_extent(x, -2),
+		.nheads = nheads + 2 * nkv,
+		.nrot = nheads + nkv,
+		.head_dim = head_dim,
+		.inverse = inverse,
+		.dtype = te_tensor_dtype(x),
+	};
+
+	for (int i = 0; i < head_dim / 2; i++)
+		k.inv_freq[i] = (float)pow((double)theta, -2.0 * i / head_dim);
+	return TE__LAUNCH(stream, ROPE, &k);
+}
+
+static int call(const char *fn, struct te_stream *stream, const char *const names[2],
+		const struct te_tensor *x, struct te_tensor *y,
+		const struct te_kernel_rope_opts *opts, int inverse)
+{
+	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
+	int r = te__sized_in(fn, te_kernel_rope_opts, opts, &o);
+	int64_t cols;
+
+	if (!r)
+		r = te__rope_check(fn, "", o.nheads, o.nkv, o.head_dim, o.theta);
+	if (!r)
+		r = te__arg_main(fn, stream, names[0], x);
+	if (!r)
+		r = te__arg_seq(fn, names[0], x);
+	if (r < 0)
+		return r;
+	cols = ((int64_t)o.nheads + 2 * (int64_t)o.nkv) * o.head_dim;
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ names[0], x, te_tensor_dtype(x), te_tensor_rows(x), cols, 0, 0 },
+		{ names[1], y, te_tensor_dtype(x), te_tensor_rows(x), cols, TE__ARG_OUT, 1u << 0 },
+	}, 2);
+	return r < 0 ? r : te__rope(stream, x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse);
+}
+
+int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+			   const struct te_kernel_rope_opts *opts)
+{
+	static const char *const names[2] = { "x", "y" };
+
+	return te__kernel_queued(stream, call("te_kernel_rope_forward", stream, names, x, y, opts,
+					      0));
+}
+
+int te_kernel_rope_backward(struct te_stream *stream, const struct te_tensor *dy,
+			    struct te_tensor *dx, const struct te_kernel_rope_opts *opts)
+{
+	static const char *const names[2] = { "dy", "dx" };
+
+	return te__kernel_queued(stream, call("te_kernel_rope_backward", stream, names, dy, dx,
+					      opts, 1));
+}

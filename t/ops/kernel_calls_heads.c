@@ -1,0 +1,207 @@
+/* t/ops/kernel_calls_heads.c - rotary position embedding and attention over packed heads. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "kernel_calls_cases.h"
+
+static int64_t batch, seqlen;
+static int32_t nheads, nkv, head_dim;
+
+static struct te_spec packed(int32_t dim)
+{
+	batch = tt_rand_int(1, 3);
+	seqlen = tt_rand_int(1, 90);
+	nkv = (int32_t)tt_rand_int(1, 3);
+	nheads = nkv * (int32_t)tt_rand_int(1, 3);
+	head_dim = dim;
+	kc_rows = batch * seqlen;
+	kc_cols = ((int64_t)nheads + 2 * nkv) * head_dim;
+	return op_run_spec(kc_type, 3, batch, seqlen, kc_cols);
+}
+
+static void run_op(struct op_run *r, struct te_op *op, const struct te_spec *in)
+{
+	const struct te_recipe recipe = op_run_recipe(kc_recipe());
+
+	op_run_init(r, ctx, op, &recipe, in);
+	kc_set_normal(r->call.x.hp);
+	kc_set_normal(r->call.dy.hp);
+	op_run_forward(r);
+	op_run_backward(r);
+}
+
+/* _i: replay, type */
+START_TEST(rope_equals_the_op)
+{
+	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
+	struct te_rope_attrs a = TE_ROPE_ATTRS_INIT;
+	struct te_tensor *y, *dx;
+	struct te_spec in;
+	struct te_op *op;
+	struct op_run r;
+
+	kc_type = kc_types[_i >> 1];
+	in = packed(2 * (int32_t)tt_rand_int(1, 64));
+	o.nheads = a.nheads = nheads;
+	o.nkv = a.nkv = nkv;
+	o.head_dim = a.head_dim = head_dim;
+	o.theta = a.theta = tt_rand_float(100, 10000);
+	DO(te_op_rope(&a, "r", &op));
+	run_op(&r, op, &in);
+	y = kc_poison(kc_type, kc_rows, kc_cols);
+	dx = kc_poison(kc_type, kc_rows, kc_cols);
+	kc_begin(_i & 1);
+	DO(te_kernel_rope_forward(st, r.call.x.hp, y, &o));
+	DO(te_kernel_rope_backward(st, r.call.dy.hp, dx, &o));
+	kc_end(_i & 1);
+	kc_same("y", y, r.call.y.hp);
+	kc_same("dx", dx, r.call.dx.hp);
+	DO(te_kernel_rope_forward(st, r.call.x.hp, r.call.x.hp, &o));
+	kc_same("y in x", r.call.x.hp, y);
+	op_run_fini(&r);
+	te_op_unref(op);
+}
+END_TEST
+
+/* _i: replay, type, dropout, a scale */
+START_TEST(attention_equals_the_op)
+{
+	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
+	struct te_attention_attrs a = TE_ATTENTION_ATTRS_INIT;
+	struct te_tensor *y, *lse, *dx;
+	struct te_spec in;
+	struct te_op *op;
+	struct op_run r;
+	size_t nbytes;
+	void *ws;
+
+	kc_type = kc_types[_i >> 1 & 1];
+	in = packed((int32_t)tt_rand_int(1, 80));
+	o.nheads = a.nheads = nheads;
+	o.nkv = a.nkv = nkv;
+	o.head_dim = a.head_dim = head_dim;
+	o.dropout = a.dropout = _i >> 2 & 1 ? 0.25f : 0.0f;
+	o.scale = a.scale = _i >> 3 ? 0.3f : 0.0f;
+	DO(te_op_attention(&a, "a", &op));
+	run_op(&r, op, &in);
+	o.tag = r.call.tag;
+	o.rng = r.call.rng;
+	y = kc_poison(kc_type, kc_rows, (int64_t)nheads * head_dim);
+	lse = kc_poison(TE_DTYPE_FP32, nheads, kc_rows);
+	dx = kc_poison(kc_type, kc_rows, kc_cols);
+	nbytes = te_kernel_attention_ws_nbytes(kc_rows, nheads);
+	ws = kc_ws(nbytes);
+	kc_begin(_i & 1);
+	DO(te_kernel_attention_forward(st, r.call.x.hp, y, lse, &o));
+	DO(te_kernel_attention_backward(st, r.call.dy.hp, r.call.x.hp, y, lse, dx, ws, nbytes,
+					&o));
+	kc_end(_i & 1);
+	kc_same("y", y, r.call.y.hp);
+	kc_same("lse", lse, r.saved[0]);
+	kc_same("dx", dx, r.call.dx.hp);
+	op_run_fini(&r);
+	te_op_unref(op);
+}
+END_TEST
+
+START_TEST(rope_names_the_argument)
+{
+	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
+	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 12), *h = kc_normal(TE_DTYPE_BF16, 6, 12);
+	struct te_tensor *w = kc_normal(TE_DTYPE_FP32, 6, 13), *y = kc_poison(TE_DTYPE_FP32, 6, 12);
+	struct te_tensor *flat;
+	const int64_t n = 72;
+
+	DO(te_tensor_view(x, 0, 1, &n, &flat));
+#define FWD(code, text, x, y) \
+	fails(te_kernel_rope_forward(st, x, y, &o), code, "te_kernel_rope_forward: " text)
+	fails(te_kernel_rope_forward(st, x, y, NULL), -EINVAL, "no struct te_kernel_rope_opts");
+	FWD(-EINVAL, "nheads is 0", x, y);
+	o.nheads = 1;
+	FWD(-EINVAL, "nkv is 0", x, y);
+	o.nkv = 1;
+	o.head_dim = 3;
+	FWD(-EINVAL, "head_dim is 3, not an even number", x, y);
+	o.head_dim = 4;
+	o.theta = -1;
+	FWD(-EINVAL, "theta is -1", x, y);
+	o.theta = 10;
+	FWD(-EINVAL, "x is NULL", NULL, y);
+	FWD(-EINVAL, "y is NULL", x, NULL);
+	FWD(-TE_EDTYPE, "y is bf16, not fp32", x, h);
+	FWD(-TE_ESHAPE, "x is [6, 13], not [6, 12]", w, y);
+	FWD(-TE_ESHAPE, "y is [6, 13], not [6, 12]", x, w);
+	FWD(-TE_ESHAPE, "x has 1 extents, it needs 2", flat, y);
+	fails(te_kernel_rope_backward(st, x, NULL, &o), -EINVAL,
+	      "te_kernel_rope_backward: dx is NULL");
+	fails(te_kernel_rope_backward(st, NULL, x, &o), -EINVAL,
+	      "te_kernel_rope_backward: dy is NULL");
+#undef FWD
+	te_tensor_unref(flat);
+}
+END_TEST
+
+START_TEST(attention_names_the_argument)
+{
+	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
+	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 16), *y = kc_poison(TE_DTYPE_FP32, 6, 8);
+	struct te_tensor *lse = kc_poison(TE_DTYPE_FP32, 2, 6), *i = kc_zeros(TE_DTYPE_INT32, 6, 8);
+	struct te_tensor *dy = kc_normal(TE_DTYPE_FP32, 6, 8);
+	struct te_tensor *dx = kc_poison(TE_DTYPE_FP32, 6, 16);
+	struct te_tensor *big = kc_normal(TE_DTYPE_FP32, 7, 16), *off;
+	const size_t nbytes = te_kernel_attention_ws_nbytes(6, 2);
+	const int64_t shape[2] = { 6, 16 };
+	void *ws = kc_ws(nbytes);
+
+	DO(te_tensor_view(big, 1, 2, shape, &off));
+	o.nheads = 2;
+	o.head_dim = 4;
+#define FWD(code, text, ...)                                             \
+	fails(te_kernel_attention_forward(st, __VA_ARGS__, &o), code,    \
+	      "te_kernel_attention_forward: " text)
+	FWD(-EINVAL, "nheads 2 is no multiple of nkv 0", x, y, lse);
+	o.nkv = 1;
+	o.scale = NAN;
+	FWD(-EINVAL, "scale is ", x, y, lse);
+	o.scale = 0;
+	o.dropout = 1;
+	FWD(-EINVAL, "dropout is 1, not in [0,1)", x, y, lse);
+	o.dropout = 0.5f;
+	FWD(-EINVAL, "dropout is 0.5, but rng.seed is NULL", x, y, lse);
+	o.dropout = 0;
+	FWD(-EINVAL, "x is NULL", NULL, y, lse);
+	FWD(-EINVAL, "y is NULL", x, NULL, lse);
+	FWD(-EINVAL, "lse is NULL", x, y, NULL);
+	FWD(-TE_EDTYPE, "y is int32, not fp32", x, i, lse);
+	FWD(-TE_ESHAPE, "x is [6, 8], not [6, 16]", y, y, lse);
+	FWD(-TE_ESHAPE, "lse has 96 elements, not 12", x, y, x);
+	FWD(-EINVAL, "x at ", off, y, lse);
+	tt_said("is not aligned to 16 bytes");
+#define BWD(code, text, ...)                                             \
+	fails(te_kernel_attention_backward(st, __VA_ARGS__, &o), code,   \
+	      "te_kernel_attention_backward: " text)
+	BWD(-EINVAL, "dy is NULL", NULL, x, y, lse, dx, ws, nbytes);
+	BWD(-EINVAL, "y is NULL", dy, x, NULL, lse, dx, ws, nbytes);
+	BWD(-EINVAL, "dx is NULL", dy, x, y, lse, NULL, ws, nbytes);
+	BWD(-EINVAL, "dx is the memory of x", dy, x, y, lse, x, ws, nbytes);
+	BWD(-EINVAL, "dx at ", dy, x, y, lse, off, ws, nbytes);
+	BWD(-EINVAL, "ws is NULL", dy, x, y, lse, dx, NULL, nbytes);
+	BWD(-EINVAL, "ws_nbytes is 47, but 48 bytes are needed", dy, x, y, lse, dx, ws, nbytes - 1);
+#undef FWD
+#undef BWD
+	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(6, 0), 0);
+	te_tensor_unref(off);
+}
+END_TEST
+
+void kc_heads_cases(Suite *s)
+{
+	TCase *c = kc_case(s, "heads");
+
+	tcase_add_loop_test(c, rope_equals_the_op, 0, 4);
+	tcase_add_loop_test(c, attention_equals_the_op, 0, 16);
+	tcase_add_test(c, rope_names_the_argument);
+	tcase_add_test(c, attention_names_the_argument);
+}

@@ -83,6 +83,11 @@ dist_man3_MANS += \
 	man/te_kernel_act_backward.3 \
 	man/te_kernel_act_forward.3 \
 	man/te_kernel_act_ws_nbytes.3 \
+	man/te_kernel_adamw_init.3 \
+	man/te_kernel_adamw_set_lr.3 \
+	man/te_kernel_adamw_state_nbytes.3 \
+	man/te_kernel_adamw_step.3 \
+	man/te_kernel_adamw_ws_nbytes.3 \
 	man/te_kernel_attention_backward.3 \
 	man/te_kernel_attention_forward.3 \
 	man/te_kernel_attention_ws_nbytes.3 \

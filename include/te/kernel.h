@@ -185,6 +185,44 @@ TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const s
 					       const struct te_kernel_cross_entropy_opts *opts);
 TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
 
+/* ---- AdamW ---- */
+
+struct te_kernel_adamw_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	float beta1, beta2, eps;
+	float weight_decay;
+	float max_grad_norm; /* clip the norm of g to it; 0: no clipping */
+	/* UINT8, an element for each 64 of w, the last rounded up: 1 where weight decay applies.
+	 * NULL: everywhere */
+	const struct te_tensor *decay;
+};
+#define TE_KERNEL_ADAMW_OPTS_INIT \
+	{ sizeof(struct te_kernel_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0 }
+
+/**
+ * te_kernel_adamw_init - initialise the state of an optimizer, before its first step
+ * @state: device memory of te_kernel_adamw_state_nbytes(), aligned to 8 bytes: step counts, powers
+ *         of beta, learning rate and clip factor. Opaque, copied and restored as bytes
+ */
+TE_EXPORT int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr);
+/* later steps use it, also replays of captured ones */
+TE_EXPORT int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr);
+TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
+
+/**
+ * te_kernel_adamw_step - update flat weights, by the formula of te_adamw_create()
+ * @g:    FP32; if its norm is not finite, only counters in the state change
+ * @w:    FP32, as many elements as g
+ * @m, v: moments, as w; zeros before the first step
+ *
+ * Needs ws.
+ */
+TE_EXPORT int te_kernel_adamw_step(struct te_stream *stream, const struct te_tensor *g,
+				   struct te_tensor *w, struct te_tensor *m, struct te_tensor *v,
+				   void *state, void *ws, size_t ws_nbytes,
+				   const struct te_kernel_adamw_opts *opts);
+TE_EXPORT size_t te_kernel_adamw_ws_nbytes(void);
+
 TE_END_DECLS
 
 #endif

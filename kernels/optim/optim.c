@@ -81,7 +81,8 @@ TE__SIMD_BODY void update_blocks_body(const struct te_k_adamw *a, const struct s
 		const int64_t i = b * TE_K_ALIGN_WEIGHT;
 		const int n = (int)te__h_min(a->n - i, TE_K_ALIGN_WEIGHT);
 
-		update_body(s, a->w + i, a->m + i, a->v + i, a->g + i, a->decay[b], n);
+		update_body(s, a->w + i, a->m + i, a->v + i, a->g + i,
+			    !a->decay || a->decay[b], n);
 	}
 }
 static TE__SIMD(void, update_blocks,

@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(ADAMW_THREADS)
 		v = __ldcs((const float4 *)(a.v + i));
 		g = __ldcs((const float4 *)(a.g + i));
 	}
-	decay = a.decay[i / TE_K_ALIGN_WEIGHT];
+	decay = !a.decay || a.decay[i / TE_K_ALIGN_WEIGHT];
 	if (s->skip)
 		return;
 	const struct adamw_consts k = {

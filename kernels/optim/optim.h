@@ -51,7 +51,8 @@ struct te_k_adamw_begin {
 struct te_k_adamw {
 	float *w, *m, *v; /* [n] */
 	const float *g;
-	const uint8_t *decay; /* [n / TE_K_ALIGN_WEIGHT]: 1 where weight decay applies */
+	/* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 where weight decay applies; NULL: everywhere */
+	const uint8_t *decay;
 	const struct te_k_adamw_state *state;
 	int64_t n;
 	float beta1, beta2, eps, weight_decay;

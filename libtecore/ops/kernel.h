@@ -89,6 +89,23 @@ int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entro
 int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
 			  struct te_tensor *dx);
 
+/* ---- AdamW ---- */
+
+struct te__adamw {
+	const struct te_tensor *g;
+	struct te_tensor *w, *m, *v;
+	double *part;	      /* [TE_K_SUMSQ_PARTS] */
+	const uint8_t *decay; /* NULL: everywhere */
+	struct te_k_adamw_state *state;
+	uint64_t *version; /* incremented by steps that were not skipped */
+	float beta1, beta2, eps, weight_decay, max_grad_norm;
+};
+int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float weight_decay,
+		    float max_grad_norm);
+int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw_state *state,
+		     float lr);
+int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
+
 /* ---- checks of the public calls: fn begins the message, the argument's name follows ---- */
 
 #define TE__ARG_OUT 1u	/* is written: overlaps no other */

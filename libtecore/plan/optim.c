@@ -13,6 +13,7 @@
 #include "libtecore/base/private.h"
 
 #include "kernels/te_k.h"
+#include "libtecore/ops/kernel.h"
 #include "libtecore/plan/seq.h"
 #include "libtecore/tensor/ctx.h"
 
@@ -26,19 +27,6 @@ struct te_adamw {
 	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
 	struct te_k_adamw_state *state; /* device */
 };
-
-static int check_opts(const struct te_adamw_opts *o)
-{
-	if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-		return te__fail(-EINVAL, "te_adamw_create: beta1 %g and beta2 %g must lie in [0,1)",
-				(double)o->beta1, (double)o->beta2);
-	if (!(o->eps >= 0) || !(o->weight_decay >= 0) || !(o->max_grad_norm >= 0) ||
-	    isinf(o->eps) || isinf(o->weight_decay) || isinf(o->max_grad_norm))
-		return te__fail(-EINVAL,
-				"te_adamw_create: eps, weight_decay and max_grad_norm are finite "
-				"and not negative");
-	return 0;
-}
 
 /* which runs of weights are decayed */
 static int write_decay(struct te_adamw *opt, int64_t n)
@@ -108,7 +96,8 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 		return te__fail(-EINVAL, "te_adamw_create: no sequence or no place for the result");
 	r = opts ? te__sized_in("te_adamw_create", te_adamw_opts, opts, &o) : 0;
 	if (!r)
-		r = check_opts(&o);
+		r = te__adamw_check("te_adamw_create", o.beta1, o.beta2, o.eps, o.weight_decay,
+				    o.max_grad_norm);
 	if (r < 0)
 		return r;
 	if (!te_seq_masters(seq))
@@ -154,55 +143,30 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 
 int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 {
-	uint32_t bits;
-
 	if (!opt || !stream)
 		return te__fail(-EINVAL, "te_adamw_set_lr: no optimizer or no stream");
-	if (!(lr >= 0) || isinf(lr))
-		return te__fail(-EINVAL, "te_adamw_set_lr: a learning rate of %g", (double)lr);
-	memcpy(&bits, &lr, sizeof(bits));
-	return te_fill_u32(stream, &opt->state->lr, bits, sizeof(bits));
+	return te__adamw_set_lr("te_adamw_set_lr", stream, opt->state, lr);
 }
 
 int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
 {
-	struct te_tensor *w, *g;
-	int r;
-
 	if (!opt || !stream)
 		return te__fail(-EINVAL, "te_adamw_step: no optimizer or no stream");
-	w = te_seq_masters(opt->seq);
-	g = te_seq_grads(opt->seq);
-	r = TE__LAUNCH(stream, SUMSQ, (&(struct te_k_sumsq){
-		.x = te_tensor_data(g),
+	return te__adamw_step(stream, &(struct te__adamw){
+		.g = te_seq_grads(opt->seq),
+		.w = te_seq_masters(opt->seq),
+		.m = opt->m,
+		.v = opt->v,
 		.part = opt->part,
-		.n = te_tensor_nelems(g),
-	}));
-	if (r < 0)
-		return r;
-	r = TE__LAUNCH(stream, ADAMW_BEGIN, (&(struct te_k_adamw_begin){
-		.part = opt->part,
+		.decay = opt->decay,
 		.state = opt->state,
 		.version = opt->seq->version,
 		.beta1 = opt->opts.beta1,
 		.beta2 = opt->opts.beta2,
-		.max_norm = opt->opts.max_grad_norm,
-	}));
-	if (r < 0)
-		return r;
-	return TE__LAUNCH(stream, ADAMW, (&(struct te_k_adamw){
-		.w = te_tensor_data(w),
-		.m = te_tensor_data(opt->m),
-		.v = te_tensor_data(opt->v),
-		.g = te_tensor_data(g),
-		.decay = opt->decay,
-		.state = opt->state,
-		.n = te_tensor_nelems(w),
-		.beta1 = opt->opts.beta1,
-		.beta2 = opt->opts.beta2,
 		.eps = opt->opts.eps,
 		.weight_decay = opt->opts.weight_decay,
-	}));
+		.max_grad_norm = opt->opts.max_grad_norm,
+	});
 }
 
 /* between device and host, after all that was queued on the context */

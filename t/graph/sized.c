@@ -153,6 +153,7 @@ static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 }, { 2,
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
 					    { 1, 2 },  { 1, 1 },  { 1, 1 } };
 #define NSHAPES TT_LEN(kernel_shapes)
+#define WS_NBYTES (256 + te_kernel_adamw_ws_nbytes())
 #define KERNEL(name, call)                                                                      \
 	static int call_##name(void *s)                                                         \
 	{                                                                                       \
@@ -164,7 +165,8 @@ static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 }, { 2,
 					    kernel_shapes[i], NULL, &t[i]));                    \
 			DO(te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i])));       \
 		}                                                                               \
-		DO(te_mem_alloc(st, 256, &ws));                                                 \
+		DO(te_mem_alloc(st, WS_NBYTES, &ws));                                           \
+		DO(te_fill(st, ws, 0, WS_NBYTES));                                              \
 		r = call;                                                                       \
 		DO(te_mem_free(st, ws));                                                        \
 		DO(te_stream_sync(st));                                                         \
@@ -197,6 +199,8 @@ KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[
 							attention_of(s)))
 KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[5], t[10], ws, 256, s))
 KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[5], t[9], t[1], s))
+KERNEL(kernel_adamw, te_kernel_adamw_step(st, t[0], t[1], t[2], t[3], ws, (char *)ws + 256,
+					  WS_NBYTES - 256, s))
 CALL(recording_info, r = te_recording_info(rec, s);)
 CALL(node_info, r = te_recording_node(rec, 0, s);)
 CALL(binding_info, r = te_recording_binding(rec, te_tensor_data(word), 16, s); r = r > 0 ? 0 : r;)
@@ -306,6 +310,7 @@ static const struct te_kernel_attention_opts init_te_kernel_attention_opts =
 	TE_KERNEL_ATTENTION_OPTS_INIT;
 static const struct te_kernel_cross_entropy_opts init_te_kernel_cross_entropy_opts =
 	TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+static const struct te_kernel_adamw_opts init_te_kernel_adamw_opts = TE_KERNEL_ADAMW_OPTS_INIT;
 static const struct te_recording_info init_te_recording_info = TE_RECORDING_INFO_INIT;
 static const struct te_node_info init_te_node_info = TE_NODE_INFO_INIT;
 static const struct te_binding_info init_te_binding_info = TE_BINDING_INFO_INIT;
@@ -379,6 +384,7 @@ static const struct row {
 	IN(attention_backward, te_kernel_attention_opts, head_dim),
 	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),
 	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses),
+	IN(kernel_adamw, te_kernel_adamw_opts, max_grad_norm),
 	OUT(recording_info, te_recording_info, nnodes),
 	OUT(node_info, te_node_info, kind),
 	OUT(binding_info, te_binding_info, nuses),

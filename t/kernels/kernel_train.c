@@ -263,6 +263,8 @@ START_TEST(sumsq_and_adamw)
 					    (double)(n + 8) * 0x1p-53 * part[p]);
 		if (k & 1)
 			b.max_norm = k & 2 ? 0.5f : 1e9f;
+		if (k & 4)
+			a.decay = NULL;
 		for (int step = 0; step < 2; step++) {
 			KC_RUN(ADAMW_BEGIN, &b);
 			KC_RUN(ADAMW, &a);

@@ -1,9 +1,12 @@
-/* t/ops/kernel_calls_train.c - cross-entropy. */
+/* t/ops/kernel_calls_train.c - cross-entropy and AdamW. */
 #include "config.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+
+#include <te/optim.h>
+#include "kernels/te_k.h"
 
 #include "kernel_calls_cases.h"
 #include "tt_num.h"
@@ -113,10 +116,178 @@ START_TEST(cross_entropy_names_the_argument)
 }
 END_TEST
 
+/* ---- AdamW ---- */
+
+#define WIDTH 7
+
+/* a sequence with a weight that decays and one that does not */
+static struct te_seq *make_seq(void)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, WIDTH, 0, 0.5f);
+	struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
+	struct te_seq *s;
+	struct te_op *op[2];
+
+	DO(te_seq_create(ctx, &s));
+	DO(te_op_embedding(&ea, "emb", &op[0]));
+	DO(te_op_bias(&ba, "b", &op[1]));
+	for (int i = 0; i < 2; i++) {
+		DO(te_seq_append(s, op[i]));
+		te_op_unref(op[i]);
+	}
+	DO(te_seq_init(s, tt_seed()));
+	return s;
+}
+
+static struct te_tensor *decay_of(const struct te_seq *seq, int64_t n)
+{
+	struct te_tensor *t = kc_zeros(TE_DTYPE_UINT8, 1, n / TE_K_ALIGN_WEIGHT);
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	const int64_t run = TE_K_ALIGN_WEIGHT;
+
+	for (int i = 0; i < te_seq_nweights(seq); i++) {
+		DO(te_seq_weight(seq, i, &w));
+		if (w.flags & TE_WEIGHT_DECAY)
+			DO(te_fill(st, (char *)te_tensor_data(t) + w.offset_nelems / run, 1,
+				   (size_t)((te_tensor_nelems(w.master) + run - 1) / run)));
+	}
+	return t;
+}
+
+/* weights, moments and state of some steps, one of them with infinite gradients. _i: replay */
+START_TEST(adamw_equals_the_optimizer)
+{
+	const size_t state_nbytes = te_adamw_state_nbytes(), nbytes = te_kernel_adamw_ws_nbytes();
+	void *ws = kc_ws(nbytes), *state = kc_ws(te_kernel_adamw_state_nbytes()), *want, *got;
+	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+	struct te_adamw_opts ao = TE_ADAMW_OPTS_INIT;
+	struct te_tensor *w, *m, *v, *g;
+	struct te_recording *rec = NULL;
+	struct te_seq *seq = make_seq();
+	struct te_adamw *opt;
+	int64_t n;
+
+	o.max_grad_norm = ao.max_grad_norm = 3;
+	o.weight_decay = ao.weight_decay = 0.3f;
+	DO(te_adamw_create(seq, &ao, &opt));
+	n = te_tensor_nelems(te_seq_masters(seq));
+	w = kc_copy(te_seq_masters(seq));
+	g = kc_poison(TE_DTYPE_FP32, 1, n);
+	m = kc_zeros(TE_DTYPE_FP32, 1, n);
+	v = kc_zeros(TE_DTYPE_FP32, 1, n);
+	o.decay = decay_of(seq, n);
+	DO(te_kernel_adamw_init(st, state, 1.0f));
+	if (_i) {
+		DO(te_capture_begin(st));
+		DO(te_kernel_adamw_step(st, g, w, m, v, state, ws, nbytes, &o));
+		DO(te_capture_end(st, &rec));
+	}
+	for (int i = 0; i < 6; i++) {
+		const float lr = tt_rand_float(0.001f, 0.1f);
+
+		kc_set_normal(g);
+		if (i == 3)
+			DO(te_fill_u32(st, te_tensor_data(g), 0x7f800000, 4));
+		DO(te_copy(st, te_tensor_data(te_seq_grads(seq)), te_tensor_data(g),
+			   te_tensor_nbytes(g)));
+		DO(te_adamw_set_lr(opt, st, lr));
+		DO(te_adamw_step(opt, st));
+		DO(te_kernel_adamw_set_lr(st, state, lr));
+		if (_i)
+			DO(te_recording_launch(rec, st));
+		else
+			DO(te_kernel_adamw_step(st, g, w, m, v, state, ws, nbytes, &o));
+		DO(te_stream_sync(st));
+	}
+	kc_same("w", w, te_seq_masters(seq));
+	kc_same("m", m, te_adamw_m(opt));
+	kc_same("v", v, te_adamw_v(opt));
+	want = malloc(state_nbytes);
+	DO(te_adamw_state_get(opt, want, state_nbytes));
+	got = tt_bytes(state, state_nbytes);
+	ck_assert_mem_eq(got, want, state_nbytes);
+	free(want);
+	free(got);
+	te_recording_unref(rec);
+	te_adamw_unref(opt);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* without decay all of w decays; n is any */
+START_TEST(adamw_decays_everywhere_by_default)
+{
+	const int64_t n = tt_rand_int(1, 1000), nruns = (n + TE_K_ALIGN_WEIGHT - 1) /
+							TE_K_ALIGN_WEIGHT;
+	const size_t nbytes = te_kernel_adamw_ws_nbytes();
+	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+	struct te_tensor *w[2], *g = kc_normal(TE_DTYPE_FP32, 1, n);
+	struct te_tensor *ones = kc_zeros(TE_DTYPE_UINT8, 1, nruns);
+	void *ws = kc_ws(nbytes), *state[2];
+
+	DO(te_fill(st, te_tensor_data(ones), 1, (size_t)nruns));
+	w[0] = kc_normal(TE_DTYPE_FP32, 1, n);
+	w[1] = kc_copy(w[0]);
+	for (int i = 0; i < 2; i++) {
+		state[i] = kc_ws(te_kernel_adamw_state_nbytes());
+		o.decay = i ? ones : NULL;
+		DO(te_kernel_adamw_init(st, state[i], 0.1f));
+		DO(te_kernel_adamw_step(st, g, w[i], kc_zeros(TE_DTYPE_FP32, 1, n),
+					kc_zeros(TE_DTYPE_FP32, 1, n), state[i], ws, nbytes, &o));
+	}
+	kc_same("w", w[0], w[1]);
+}
+END_TEST
+
+START_TEST(adamw_names_the_argument)
+{
+	const size_t nbytes = te_kernel_adamw_ws_nbytes();
+	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+	struct te_tensor *g = kc_normal(TE_DTYPE_FP32, 1, 65), *w = kc_normal(TE_DTYPE_FP32, 1, 65);
+	struct te_tensor *m = kc_zeros(TE_DTYPE_FP32, 1, 65), *v = kc_zeros(TE_DTYPE_FP32, 1, 65);
+	struct te_tensor *few = kc_zeros(TE_DTYPE_FP32, 1, 64);
+	struct te_tensor *u8 = kc_zeros(TE_DTYPE_UINT8, 1, 1);
+	void *ws = kc_ws(nbytes), *state = kc_ws(te_kernel_adamw_state_nbytes());
+
+#define INIT(fn, code, text, ...) fails(fn(__VA_ARGS__), code, #fn ": " text)
+	INIT(te_kernel_adamw_init, -EINVAL, "stream is NULL", NULL, state, 1);
+	INIT(te_kernel_adamw_init, -EINVAL, "state is NULL", st, NULL, 1);
+	INIT(te_kernel_adamw_init, -EINVAL, "a learning rate of -1", st, state, -1);
+	INIT(te_kernel_adamw_set_lr, -EINVAL, "state at ", st, (char *)state + 4, 1);
+	INIT(te_kernel_adamw_set_lr, -EINVAL, "a learning rate of inf", st, state, INFINITY);
+#undef INIT
+#define STEP(code, text, ...) \
+	fails(te_kernel_adamw_step(st, __VA_ARGS__, &o), code, "te_kernel_adamw_step: " text)
+	STEP(-EINVAL, "g is NULL", NULL, w, m, v, state, ws, nbytes);
+	STEP(-EINVAL, "w is NULL", g, NULL, m, v, state, ws, nbytes);
+	STEP(-EINVAL, "m is NULL", g, w, NULL, v, state, ws, nbytes);
+	STEP(-EINVAL, "state is NULL", g, w, m, v, NULL, ws, nbytes);
+	STEP(-EINVAL, "ws is NULL", g, w, m, v, state, NULL, nbytes);
+	STEP(-EINVAL, "w is the memory of g", g, g, m, v, state, ws, nbytes);
+	STEP(-EINVAL, "m is the memory of v", g, w, m, m, state, ws, nbytes);
+	STEP(-TE_ESHAPE, "v has 64 elements, not 65", g, w, m, few, state, ws, nbytes);
+	STEP(-TE_EDTYPE, "m is uint8, not fp32", g, w, u8, v, state, ws, nbytes);
+	o.decay = u8;
+	STEP(-TE_ESHAPE, "decay has 1 elements, not 2", g, w, m, v, state, ws, nbytes);
+	o.decay = g;
+	STEP(-TE_EDTYPE, "decay is fp32, not uint8", g, w, m, v, state, ws, nbytes);
+	o.decay = NULL;
+	o.beta1 = 1;
+	STEP(-EINVAL, "beta1 1 and beta2", g, w, m, v, state, ws, nbytes);
+	o.beta1 = 0;
+	o.eps = -1;
+	STEP(-EINVAL, "eps, weight_decay and max_grad_norm", g, w, m, v, state, ws, nbytes);
+#undef STEP
+}
+END_TEST
+
 void kc_train_cases(Suite *s)
 {
 	TCase *c = kc_case(s, "train");
 
 	tcase_add_loop_test(c, cross_entropy_equals_the_op, 0, 8);
 	tcase_add_test(c, cross_entropy_names_the_argument);
+	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 2);
+	tcase_add_test(c, adamw_decays_everywhere_by_default);
+	tcase_add_test(c, adamw_names_the_argument);
 }

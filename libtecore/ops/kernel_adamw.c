@@ -1,0 +1,184 @@
+/* kernel_adamw.c - launches of AdamW, and te_kernel_adamw_*(). */
+#define TE_LOG_CATEGORY "core/kernel"
+#include "config.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "libtecore/ops/common.h"
+
+/* what the state of te_kernel_adamw_init() points to */
+struct state {
+	struct te_k_adamw_state adamw;
+	uint64_t version; /* the kernel increments it for copies of weights; not read here */
+};
+
+int te__adamw_check(const char *fn, float beta1, float beta2, float eps, float weight_decay,
+		    float max_grad_norm)
+{
+	if (!(beta1 >= 0 && beta1 < 1) || !(beta2 >= 0 && beta2 < 1))
+		return te__fail(-EINVAL, "%s: beta1 %g and beta2 %g must lie in [0,1)", fn,
+				(double)beta1, (double)beta2);
+	if (!(eps >= 0) || !(weight_decay >= 0) || !(max_grad_norm >= 0) || isinf(eps) ||
+	    isinf(weight_decay) || isinf(max_grad_norm))
+		return te__fail(-EINVAL, "%s: eps, weight_decay and max_grad_norm are finite "
+				"and not negative", fn);
+	return 0;
+}
+
+int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw_state *state,
+		     float lr)
+{
+	uint32_t bits;
+
+	if (!(lr >= 0) || isinf(lr))
+		return te__fail(-EINVAL, "%s: a learning rate of %g", fn, (double)lr);
+	memcpy(&bits, &lr, sizeof(bits));
+	return te_fill_u32(stream, &state->lr, bits, sizeof(bits));
+}
+
+int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
+{
+	const int64_t n = te_tensor_nelems(a->w);
+	const struct te_k_sumsq sumsq = {
+		.x = te_tensor_data(a->g),
+		.part = a->part,
+		.n = n,
+	};
+	const struct te_k_adamw_begin begin = {
+		.part = a->part,
+		.state = a->state,
+		.version = a->version,
+		.beta1 = a->beta1,
+		.beta2 = a->beta2,
+		.max_norm = a->max_grad_norm,
+	};
+	const struct te_k_adamw update = {
+		.w = te_tensor_data(a->w),
+		.m = te_tensor_data(a->m),
+		.v = te_tensor_data(a->v),
+		.g = te_tensor_data(a->g),
+		.decay = a->decay,
+		.state = a->state,
+		.n = n,
+		.beta1 = a->beta1,
+		.beta2 = a->beta2,
+		.eps = a->eps,
+		.weight_decay = a->weight_decay,
+	};
+	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
+	return r < 0 ? r : TE__LAUNCH(stream, ADAMW, &update);
+}
+
+static int check_state(const char *fn, const struct te_stream *stream, const void *state)
+{
+	if (!stream || !state)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, stream ? "state" : "stream");
+	if ((uintptr_t)state % sizeof(uint64_t))
+		return te__fail(-EINVAL, "%s: state at %p is not aligned to %zu bytes", fn, state,
+				sizeof(uint64_t));
+	return 0;
+}
+
+size_t te_kernel_adamw_state_nbytes(void)
+{
+	return sizeof(struct state);
+}
+
+size_t te_kernel_adamw_ws_nbytes(void)
+{
+	return TE_K_SUMSQ_PARTS * sizeof(double);
+}
+
+static int init(struct te_stream *stream, struct state *s, float lr)
+{
+	static const char fn[] = "te_kernel_adamw_init";
+	const double one = 1.0;
+	const float clip = 1.0f;
+	uint32_t words[2], clip_bits;
+	int r = check_state(fn, stream, s);
+
+	memcpy(words, &one, sizeof(words));
+	memcpy(&clip_bits, &clip, sizeof(clip_bits));
+	if (!r)
+		r = te_fill_u32(stream, s, 0, sizeof(*s));
+	for (int i = 0; i < 2 && !r; i++) {
+		r = te_fill_u32(stream, (uint32_t *)(void *)&s->adamw.beta1_t + i, words[i], 4);
+		if (!r)
+			r = te_fill_u32(stream, (uint32_t *)(void *)&s->adamw.beta2_t + i, words[i],
+					4);
+	}
+	if (!r)
+		r = te_fill_u32(stream, &s->adamw.clip, clip_bits, 4);
+	return r ? r : te__adamw_set_lr(fn, stream, &s->adamw, lr);
+}
+
+int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr)
+{
+	return te__kernel_queued(stream, init(stream, state, lr));
+}
+
+int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr)
+{
+	static const char fn[] = "te_kernel_adamw_set_lr";
+	struct state *s = state;
+	int r = check_state(fn, stream, state);
+
+	if (!r)
+		r = te__adamw_set_lr(fn, stream, &s->adamw, lr);
+	return te__kernel_queued(stream, r);
+}
+
+static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, void *ws,
+		size_t ws_nbytes, const struct te_kernel_adamw_opts *opts)
+{
+	static const char fn[] = "te_kernel_adamw_step";
+	struct te_kernel_adamw_opts o = TE_KERNEL_ADAMW_OPTS_INIT;
+	int r = opts ? te__sized_in(fn, te_kernel_adamw_opts, opts, &o) : 0;
+	int64_t n;
+
+	if (!r)
+		r = te__adamw_check(fn, o.beta1, o.beta2, o.eps, o.weight_decay, o.max_grad_norm);
+	if (!r)
+		r = check_state(fn, stream, s);
+	if (!r && !a->w)
+		r = te__fail(-EINVAL, "%s: w is NULL", fn);
+	if (r < 0)
+		return r;
+	n = te_tensor_nelems(a->w);
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ "g", a->g, TE_DTYPE_FP32, 0, n, 0, 0 },
+		{ "w", a->w, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
+		{ "m", a->m, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
+		{ "v", a->v, TE_DTYPE_FP32, 0, n, TE__ARG_OUT, 0 },
+		{ "decay", o.decay, TE_DTYPE_UINT8, 0,
+		  (n + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT, TE__ARG_NULL, 0 },
+	}, 5);
+	if (!r)
+		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_adamw_ws_nbytes());
+	if (r < 0)
+		return r;
+	a->part = ws;
+	a->decay = te__ops_ptr(o.decay);
+	a->state = &s->adamw;
+	a->version = &s->version;
+	a->beta1 = o.beta1;
+	a->beta2 = o.beta2;
+	a->eps = o.eps;
+	a->weight_decay = o.weight_decay;
+	a->max_grad_norm = o.max_grad_norm;
+	return te__adamw_step(stream, a);
+}
+
+int te_kernel_adamw_step(struct te_stream *stream, const struct te_tensor *g, struct te_tensor *w,
+			 struct te_tensor *m, struct te_tensor *v, void *state, void *ws,
+			 size_t ws_nbytes, const struct te_kernel_adamw_opts *opts)
+{
+	struct te__adamw a = { .g = g, .w = w, .m = m, .v = v };
+
+	return te__kernel_queued(stream, step(stream, &a, state, ws, ws_nbytes, opts));
+}

@@ -361,6 +361,7 @@ EXTRA_DIST += \
 	t/installcheck.sh \
 	t/lib/tap.sh \
 	t/meta/common.sh \
+	t/meta/fortran.f90 \
 	t/tools/te_train.sh \
 	t/tools/tiny_numpy.py
 TESTS += $(TT_SH)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The Fortran module has every function, structure and constant of the headers, compiles without
-# a warning, and has the layouts and initial values of C.
+# a warning, has the layouts and initial values of C, and works.
 . "$abs_top_srcdir/t/meta/common.sh"
 
 awk=$abs_top_srcdir/include/fortran.awk
@@ -72,6 +72,7 @@ same "what cannot be translated is named" "$tmp/want" "$tmp/got"
 if [ -z "$FC" ]; then
 	skip "the module compiles" "no Fortran compiler"
 	skip "layouts and values are those of C" "no Fortran compiler"
+	skip "callbacks, arrays and texts" "no Fortran compiler"
 	tap_end
 fi
 case $($FC --version 2>&1) in
@@ -87,5 +88,14 @@ $CC -Wall -Werror $cflags -o layout_c layout.c >"$tmp/out" 2>&1 &&
 	./layout_c >want 2>>"$tmp/out" && ./layout_f >got 2>>"$tmp/out" &&
 	test -s want && diff want got >>"$tmp/out" &&
 	ok "layouts and values are those of C" || not_ok "layouts and values are those of C" "$tmp/out"
+
+if [ -n "$TT_SANITIZE" ]; then
+	# another compiler's programs may not start with a library that has this one's sanitizers
+	skip "callbacks, arrays and texts" "the library has sanitizers"
+else
+	check "callbacks, arrays and texts compile" $FC -o uses \
+		"$abs_top_srcdir/t/meta/fortran.f90" te.o $ldflags -ltegraph -ltecore
+	check "callbacks, arrays and texts" ./uses
+fi
 
 tap_end

@@ -105,6 +105,13 @@ struct te_tensor *kc_copy(const struct te_tensor *t)
 	return c;
 }
 
+struct te_tensor *kc_reshaped(struct te_tensor *t, const struct te_spec *s)
+{
+	ck_assert_int_lt(nmade, (int)TT_LEN(made));
+	DO(te_tensor_view(t, 0, s->ndim, s->shape, &made[nmade]));
+	return made[nmade++];
+}
+
 void *kc_ws(size_t nbytes)
 {
 	ck_assert_int_lt(nscratch, (int)TT_LEN(scratch));

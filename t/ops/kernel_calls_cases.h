@@ -36,6 +36,8 @@ void kc_set_normal(struct te_tensor *t);
 struct te_tensor *kc_fp8(enum te_dtype dtype, int64_t rows, int64_t cols, enum te_scaling scaling);
 /* the same elements in other memory */
 struct te_tensor *kc_copy(const struct te_tensor *t);
+/* the same memory in another shape */
+struct te_tensor *kc_reshaped(struct te_tensor *t, const struct te_spec *s);
 /* scratch that the fixture releases, poisoned */
 void *kc_ws(size_t nbytes);
 

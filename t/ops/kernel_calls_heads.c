@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include <te/plan.h>
+
 #include "kernel_calls_cases.h"
 
 static int64_t batch, seqlen;
@@ -106,6 +108,96 @@ START_TEST(attention_equals_the_op)
 }
 END_TEST
 
+static void append(struct te_seq *seq, struct te_op *op)
+{
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+}
+
+/* a planned block of a model, forward and backward, and the same calls. _i: type */
+START_TEST(calls_equal_a_plan)
+{
+	struct te_kernel_attention_opts ao = TE_KERNEL_ATTENTION_OPTS_INIT;
+	struct te_kernel_rope_opts ro = TE_KERNEL_ROPE_OPTS_INIT;
+	struct te_attention_attrs aa = TE_ATTENTION_ATTRS_INIT;
+	struct te_tensor *n, *r, *a, *y, *d[4], *mean, *rstd, *lse, *dg, *db, *x, *dy, *want;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_rope_attrs ra = TE_ROPE_ATTRS_INIT;
+	struct te_act_attrs ca = TE_ACT_ATTRS_INIT;
+	struct te_norm_attrs na = TE_NORM_ATTRS_INIT;
+	struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
+	size_t norm_nbytes, attn_nbytes;
+	struct te_recipe recipe;
+	struct te_plan *plan;
+	struct te_seq *seq;
+	struct te_op *op;
+	int64_t out;
+
+	kc_type = kc_types[_i];
+	recipe = op_run_recipe(kc_recipe());
+	po.recipe = &recipe;
+	po.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	po.x = packed(2 * (int32_t)tt_rand_int(1, 32));
+	na.width = kc_cols;
+	ao.nheads = ro.nheads = aa.nheads = ra.nheads = nheads;
+	ao.nkv = ro.nkv = aa.nkv = ra.nkv = nkv;
+	ao.head_dim = ro.head_dim = aa.head_dim = ra.head_dim = head_dim;
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_layernorm(&na, "norm", &op));
+	append(seq, op);
+	DO(te_op_rope(&ra, "rope", &op));
+	append(seq, op);
+	DO(te_op_attention(&aa, "attention", &op));
+	append(seq, op);
+	DO(te_op_activation(&ca, "act", &op));
+	append(seq, op);
+	DO(te_seq_init(seq, tt_seed()));
+	DO(te_plan_create(seq, &po, &plan));
+	kc_set_normal(te_plan_input(plan, "x"));
+	x = kc_copy(te_plan_input(plan, "x"));
+	DO(te_seq_zero_grads(seq, st));
+	DO(te_plan_forward(plan, st, 0));
+	want = kc_copy(te_plan_output(plan));
+	/* the plan may reuse its memory after the pass that reads it */
+	kc_set_normal(te_plan_output_grad(plan));
+	dy = kc_copy(te_plan_output_grad(plan));
+	DO(te_plan_backward(plan, st));
+	for (int i = 0; i < 2; i++)
+		DO(te_seq_weight(seq, i, &w[i]));
+
+	out = (int64_t)nheads * head_dim;
+	n = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &po.x);
+	r = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &po.x);
+	a = kc_poison(kc_type, kc_rows, out);
+	y = kc_poison(kc_type, kc_rows, out);
+	for (int i = 0; i < 4; i++)
+		d[i] = kc_poison(kc_type, kc_rows, i ? kc_cols : out);
+	mean = kc_poison(TE_DTYPE_FP32, 1, kc_rows);
+	rstd = kc_poison(TE_DTYPE_FP32, 1, kc_rows);
+	lse = kc_poison(TE_DTYPE_FP32, nheads, kc_rows);
+	dg = kc_zeros(TE_DTYPE_FP32, 1, kc_cols);
+	db = kc_zeros(TE_DTYPE_FP32, 1, kc_cols);
+	norm_nbytes = te_kernel_norm_ws_nbytes(kc_rows, kc_cols, 2);
+	attn_nbytes = te_kernel_attention_ws_nbytes(kc_rows, nheads);
+	DO(te_kernel_norm_forward(st, x, w[0].master, w[1].master, n, mean, rstd, NULL));
+	DO(te_kernel_rope_forward(st, n, r, &ro));
+	DO(te_kernel_attention_forward(st, r, a, lse, &ao));
+	DO(te_kernel_act_forward(st, a, y, NULL));
+	kc_same("y", y, want);
+	DO(te_kernel_act_backward(st, dy, a, d[0], NULL, NULL, 0, NULL));
+	DO(te_kernel_attention_backward(st, d[0], r, a, lse, d[1], kc_ws(attn_nbytes), attn_nbytes,
+					&ao));
+	DO(te_kernel_rope_backward(st, kc_reshaped(d[1], &po.x), kc_reshaped(d[2], &po.x), &ro));
+	DO(te_kernel_norm_backward(st, d[2], x, w[0].master, mean, rstd, d[3], dg, db,
+				   kc_ws(norm_nbytes), norm_nbytes, NULL));
+	kc_same("dx", d[3], te_plan_input_grad(plan));
+	kc_same("dgamma", dg, w[0].grad);
+	kc_same("dbeta", db, w[1].grad);
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(rope_names_the_argument)
 {
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
@@ -202,6 +294,7 @@ void kc_heads_cases(Suite *s)
 
 	tcase_add_loop_test(c, rope_equals_the_op, 0, 4);
 	tcase_add_loop_test(c, attention_equals_the_op, 0, 16);
+	tcase_add_loop_test(c, calls_equal_a_plan, 0, 2);
 	tcase_add_test(c, rope_names_the_argument);
 	tcase_add_test(c, attention_names_the_argument);
 }

@@ -99,7 +99,7 @@ static uint32_t nthreads(void)
 	struct host_dev *dev;
 	uint32_t n;
 
-	DO(host_open(0, (void **)&dev));
+	DO(host_open(&(struct te__open){ .device = 0 }, (void **)&dev));
 	n = dev->nthreads;
 	host_close(dev);
 	return n;

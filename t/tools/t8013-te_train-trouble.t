@@ -20,7 +20,9 @@ check "the folder has checkpoints" "$te_train" --resume c --stop-after 0
 # a save that fails is tried again
 start $long --save-every 3 --out s text
 check "saves" wait_for . s/state.safetensors
-mkdir s/state.safetensors.new
+# a save may be writing that file now
+i=0
+until mkdir s/state.safetensors.new 2>mkdir.err || [ $((i += 1)) = 10000 ]; do :; done
 check "a failed save is told" wait_for '^step [0-9]* was not saved; training continues' err
 n=$(grep -c '^step [0-9]*/' err)
 rmdir s/state.safetensors.new

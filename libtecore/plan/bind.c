@@ -1,4 +1,4 @@
-/* plan_bind.c - the addresses a plan runs on: tensors of its values, and calls filled with them. */
+/* bind.c - the addresses a plan runs on: tensors of its values, and calls filled with them. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /*
- * plan_build.c - from ops to basic steps.
+ * build.c - from ops to basic steps.
  *
  * Forward in order, asking each op what it gives and keeps; backward in reverse,
  * following gradients along the main chain and the channels. A cast to FP8 becomes a step of

@@ -1,5 +1,5 @@
 /*
- * plan_fuse.c - groups adjacent basic steps by the fusion tables.
+ * fuse.c - groups adjacent basic steps by the fusion tables.
  *
  * The forward list, the backward list and the delayed weight gradients are fused
  * separately; each basic step ends up in exactly one group, in order. The

@@ -1,5 +1,5 @@
 /*
- * plan_layout.c - the life of each value, and its place in the arena.
+ * layout.c - the life of each value, and its place in the arena.
  *
  * A buffer lives from the group that writes it to the last one that reads it.
  * te__place() gives buffers whose lifetimes overlap disjoint ranges of the arena.

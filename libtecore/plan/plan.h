@@ -1,9 +1,9 @@
 /*
- * plan_internal.h - a plan from the inside.
+ * plan.h - a plan from the inside.
  *
- * Building goes: plan_build.c turns the ops into basic steps over values;
- * plan_fuse.c groups adjacent steps; plan_layout.c finds each value's life in groups
- * and its place in one arena; plan_bind.c binds tensors to addresses; plan.c runs.
+ * Building goes: build.c turns the ops into basic steps over values;
+ * fuse.c groups adjacent steps; layout.c finds each value's life in groups
+ * and its place in one arena; bind.c binds tensors to addresses; run.c runs.
  * Time is the index of a group: forward, then backward, then delayed weight gradients.
  */
 #ifndef TE__PLAN_INTERNAL_H
@@ -170,8 +170,6 @@ size_t te__value_scales_at(const struct te__value *v);
 /* weights.c: the copies that the plan needs; and their refresh, unless they are current */
 int te__plan_weights(struct te_plan *p);
 int te__plan_refresh(struct te_plan *p, struct te_stream *stream);
-
-/* the basic steps that have no op: cast a value by its quantizer, add two gradients */
 
 /* libtecore/plan/fusions.c */
 extern const struct te_fusion te__fusions[];

@@ -293,7 +293,7 @@ START_TEST(lists_all_that_backward_needs)
 	ck_assert_int_gt(n, 4);
 	ck_assert_int_eq(te_plan_saved(p, -1, &s), -EINVAL);
 	if (!strcmp(recipe, "fp8-delayed")) {
-		/* its scales go on from step to step: one list of ranges is checked elsewhere */
+		/* its scales change from step to step, so that no two steps can be compared */
 		te_plan_unref(p);
 		te_seq_unref(seq);
 		return;

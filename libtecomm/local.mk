@@ -3,6 +3,8 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
+	libtecomm/bootstrap/boot.c \
+	libtecomm/bootstrap/bootstrap.h \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

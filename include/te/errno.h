@@ -26,7 +26,10 @@ TE_BEGIN_DECLS
 	X(TE_ECORRUPT, 1009, "a file or blob is damaged or truncated")         \
 	X(TE_EFORMAT, 1010, "a file or blob has another format or version")    \
 	X(TE_ENUMERIC, 1011, "a value is not finite or out of range")          \
-	X(TE_EORDER, 1012, "the order of passes is not valid")
+	X(TE_EORDER, 1012, "the order of passes is not valid")                 \
+	X(TE_EPEER, 1013, "a rank has ended or cannot be reached")             \
+	X(TE_EMISMATCH, 1014, "ranks do not agree")                            \
+	X(TE_EABORT, 1015, "a rank has aborted the communicator")
 
 enum te_errno {
 #define TE_ERRNO_ENUM(name, number, text) name = number,

@@ -1,17 +1,9 @@
-/* base.h - parameters, shared inside libtecore only. */
+/* base.h - parsing of parameters, shared inside libtecore only; private.h has their values. */
 #ifndef TE_CORE_INTERNAL_H
 #define TE_CORE_INTERNAL_H
 
 #include <te/dtype.h>
 #include "libtecore/base/private.h"
-
-/* TE_PARAM_LOG and so on, one a row of params.def */
-enum te__param {
-#define TE_PARAM(name, type, dflt, unit, category, text) TE_PARAM_##name,
-#include "libtecore/base/params.def"
-#undef TE_PARAM
-	TE_PARAM_END
-};
 
 enum te__param_type {
 	TE__PARAM_BOOL,
@@ -30,14 +22,6 @@ union te__param_value {
 /* 0, or -EINVAL without an error message: the caller knows the variable's name */
 int te__param_parse(enum te__param_type type, const char *choices,
 		    const char *text, union te__param_value *ret_value);
-
-/* each asserts that the parameter has that type */
-int te__param_bool(enum te__param id);
-int64_t te__param_int(enum te__param id);
-size_t te__param_size(enum te__param id);
-double te__param_double(enum te__param id);
-const char *te__param_str(enum te__param id);
-int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 
 /* the choices of TE_GEMM_HOST */
 enum { TE__GEMM_HOST_TILES, TE__GEMM_HOST_BLAS, TE__GEMM_HOST_REF };

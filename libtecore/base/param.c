@@ -244,6 +244,11 @@ int te__param_enum(enum te__param id)
 	return (int)value[get(id, TE__PARAM_ENUM)].v.i;
 }
 
+const char *te__env(const char *name)
+{
+	return getenv(name);
+}
+
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static char cache_dir[400];
 

@@ -103,6 +103,24 @@ TE_EXPORT int te__sized_in_at(const char *fn, const char *type, const void *src,
 TE_EXPORT int te__sized_check_at(const char *fn, const char *type, const void *sized);
 TE_EXPORT void te__sized_out_at(const void *src, void *dst);
 
+/* the environment variables of all libraries: TE_PARAM_LOG and so on, one a row of params.def */
+enum te__param {
+#define TE_PARAM(name, type, dflt, unit, category, text) TE_PARAM_##name,
+#include "libtecore/base/params.def"
+#undef TE_PARAM
+	TE_PARAM_END
+};
+
+/* each asserts that the parameter has that type */
+TE_EXPORT int te__param_bool(enum te__param id);
+TE_EXPORT int64_t te__param_int(enum te__param id);
+TE_EXPORT size_t te__param_size(enum te__param id);
+TE_EXPORT double te__param_double(enum te__param id);
+TE_EXPORT const char *te__param_str(enum te__param id);
+TE_EXPORT int te__param_enum(enum te__param id); /* index into the choices, from 0 */
+/* a variable of launchers or other libraries, or NULL */
+TE_EXPORT const char *te__env(const char *name);
+
 struct te_stream;
 /* 0; -EBUSY while the stream takes part in a capture, with an error message that names fn, or
  * without a message if fn is NULL */

@@ -1,0 +1,79 @@
+/*
+ * bootstrap.h - how the ranks of a communicator find each other and exchange small messages:
+ * addresses, handles, capabilities. Host only; payload of the transports does not pass here.
+ *
+ * A provider (a row of the table in boot.c: callbacks of the program, an id, a folder, PMIx)
+ * tells each rank the addresses of the others, once. After that every pair of ranks has a stream
+ * socket, so an exchange has a deadline, names the ranks that are missing, and sees in
+ * milliseconds that a rank has ended.
+ */
+#ifndef TE__BOOTSTRAP_H
+#define TE__BOOTSTRAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <te/comm.h>
+#include "libtecore/base/private.h"
+
+struct te__boot;
+
+#define TE__BOOT_KEY_NBYTES 16
+
+/*
+ * Blocks until all ranks have opened, or the deadline of the options has passed.
+ * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT, -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks do not
+ * agree: on their number, a rank twice, versions), -TE_EABORT, errno values.
+ */
+int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot);
+/* takes NULL, returns NULL; peers in an exchange fail with a message that names this rank */
+struct te__boot *te__boot_close(struct te__boot *boot);
+
+int32_t te__boot_rank(const struct te__boot *boot);
+int32_t te__boot_nranks(const struct te__boot *boot);
+const char *te__boot_provider(const struct te__boot *boot);
+
+/*
+ * Collective: recv, of nranks * nbytes, gets every rank's send, in rank order; send may be
+ * recv + rank * nbytes. All ranks call with equal nbytes, at most TE__BOOT_MOST, and equal `what`,
+ * a few words for messages such as "exchange of pool handles"; -TE_EMISMATCH names the rank that
+ * differs. deadline_ns: of te__boot_now(); 0: te__boot_deadline(boot).
+ * Any thread, concurrent calls wait for each other. After a failure each later call fails
+ * with the same code and message: ranks can no longer know which exchange they are in.
+ * recv is undefined on failure.
+ */
+#define TE__BOOT_MOST (1u << 24)
+int te__boot_allgather(struct te__boot *boot, const void *send, void *recv, size_t nbytes,
+		       const char *what, int64_t deadline_ns);
+int te__boot_barrier(struct te__boot *boot, const char *what, int64_t deadline_ns);
+
+/* CLOCK_MONOTONIC */
+int64_t te__boot_now(void);
+/* now and the time-out of the options */
+int64_t te__boot_deadline(const struct te__boot *boot);
+
+/*
+ * Tells all peers that this rank gives up: their exchanges, now or later, fail with -TE_EABORT and
+ * the reason, as this rank's do. Any thread, at any time until te__boot_close(), also while
+ * another one is in an exchange. The first call counts.
+ */
+void te__boot_abort(struct te__boot *boot, const char *why);
+
+/* random, equal on all ranks of a communicator, and no other has it: for names of sockets */
+const uint8_t *te__boot_key(const struct te__boot *boot);
+
+/*
+ * A node is a set of ranks with one kernel and one network namespace, which can pass descriptors
+ * to each other. Nodes are numbered in the order of their lowest ranks.
+ */
+int32_t te__boot_nnodes(const struct te__boot *boot);
+int32_t te__boot_node(const struct te__boot *boot, int32_t rank);
+int32_t te__boot_local_rank(const struct te__boot *boot, int32_t rank); /* within its node */
+int32_t te__boot_nlocal(const struct te__boot *boot); /* ranks of this rank's node */
+/* the rank that has local rank i there */
+int32_t te__boot_local(const struct te__boot *boot, int32_t i);
+
+/* "rank 3 (host nid17, pid 4711)", for messages; valid until te__boot_close() */
+const char *te__boot_peer(const struct te__boot *boot, int32_t rank);
+
+#endif

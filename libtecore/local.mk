@@ -37,6 +37,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/graph.c \
 	libtecore/backend/cuda/graph.h \
 	libtecore/backend/cuda/module.c \
+	libtecore/backend/cuda/share.c \
 	libtecore/backend/cuda/syms.def \
 	libtecore/backend/devmem.c \
 	libtecore/backend/devmem.h \
@@ -50,6 +51,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/host/host.h \
 	libtecore/backend/host/order.c \
 	libtecore/backend/host/replay.c \
+	libtecore/backend/host/share.c \
 	libtecore/backend/host/team.c \
 	libtecore/backend/host/topology.c \
 	libtecore/base/base.h \

@@ -9,6 +9,7 @@ TT_CORE = \
 	t/backend/cuda_abi \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
+	t/backend/cuda_share \
 	t/backend/edges \
 	t/backend/team \
 	t/backend/topology \
@@ -161,6 +162,7 @@ t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
+t_backend_cuda_share_SOURCES = t/backend/cuda_share.c t/backend/cuda_fake.h
 t_backend_cuda_exec_SOURCES = \
 	t/backend/cuda_exec.c \
 	t/backend/cuda_exec_edges.c \
@@ -229,6 +231,7 @@ BACKEND_CASES = \
 	t/backend/backend_lib.h \
 	t/backend/backend_memory.c \
 	t/backend/backend_public.c \
+	t/backend/backend_share.c \
 	t/backend/backend_streams.c \
 	t/backend/backend_work.c
 t_backend_backend_SOURCES = t/backend/backend.c $(BACKEND_CASES)

@@ -2,12 +2,13 @@
  * backend.h - the functions of a backend, through which libtecore reaches a device.
  *
  * The library above this table does not depend on the backend.
- * Pointers to dev, stream, event, graph and exec are private to the backend.
+ * Pointers to dev, share, stream, event, graph and exec are private to the backend.
  * Entries that a backend leaves out are filled with functions of the same type, which return
  * -EOPNOTSUPP, so no caller tests for NULL. Every entry passes te__fault_point() first, so that
  * tests can make the nth call fail. Exceptions are entries that release (close, *_destroy,
- * mem_free, pinned_free) or that only query or set a field (capture_active, stream_native,
- * stream_workspace, exec_graph, graph_node): destructors call them and cannot fail.
+ * mem_free, pinned_free, share_release, share_unmap, share_unreserve, page_unregister) or that only
+ * query or set a field (capture_active, stream_native, stream_workspace, exec_graph, graph_node):
+ * destructors call them and cannot fail.
  *
  * Callers guarantee sizes above 0 (alloc), arguments of the kernel's size (launch), and that
  * no stream of graph_launch is capturing. The backend returns -EBUSY for calls that a capturing

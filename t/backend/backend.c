@@ -28,6 +28,8 @@ START_TEST(refuses_what_a_backend_lacks)
 {
 	struct te__backend_ops o = { .name = "none" };
 	void *p = &o, *q = &o;
+	size_t nbytes = 7;
+	int fd = 7;
 	uint64_t n;
 	double ms;
 
@@ -41,6 +43,14 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, mem_free, NULL, NULL, 1);
 	HOLE(o, pinned_alloc, NULL, 1, &p);
 	HOLE(o, pinned_free, NULL, NULL, 1);
+	HOLE(o, share_unit, NULL, &nbytes);
+	HOLE(o, share_create, NULL, 1, &p);
+	HOLE(o, share_export, NULL, &fd);
+	HOLE(o, share_import, NULL, 0, 1, &p);
+	HOLE(o, share_reserve, NULL, 1, &p);
+	HOLE(o, share_map, NULL, NULL);
+	HOLE(o, page_register, NULL, NULL, 1, &p);
+	HOLE(o, fabric_probe, NULL);
 	HOLE(o, stream_create, NULL, &p);
 	HOLE(o, stream_wrap, NULL, NULL, &p);
 	HOLE(o, stream_sync, NULL);
@@ -63,8 +73,14 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, graph_instantiate, NULL, &p);
 	HOLE(o, graph_launch, NULL, NULL);
 	ck_assert_ptr_eq(p, q);
+	ck_assert_uint_eq(nbytes, 7);
+	ck_assert_int_eq(fd, 7);
 	/* those without a code to return */
 	o.close(NULL);
+	o.share_release(NULL);
+	o.share_unmap(NULL, NULL, 1);
+	o.share_unreserve(NULL, NULL, 1);
+	o.page_unregister(NULL, NULL);
 	o.stream_destroy(NULL);
 	o.event_destroy(NULL);
 	o.graph_destroy(NULL);

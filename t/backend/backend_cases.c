@@ -11,6 +11,7 @@ Suite *backend_suite(const char *name, const char *on)
 
 	backend = on;
 	backend_memory_cases(s);
+	backend_share_cases(s);
 	backend_stream_cases(s);
 	backend_work_cases(s);
 	backend_capture_cases(s);

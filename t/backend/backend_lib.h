@@ -44,6 +44,7 @@ int bk_cast(void *stream, const float *x, void *y, int64_t n);
 
 /* the cases of a file */
 void backend_memory_cases(Suite *s);
+void backend_share_cases(Suite *s);
 void backend_stream_cases(Suite *s);
 void backend_work_cases(Suite *s);
 void backend_branch_cases(Suite *s);

@@ -325,6 +325,9 @@ static int mem_held(struct te__cuda_dev *d, struct te__mem_held *ret)
 	if (!r)
 		r = TE__CU_CALL(cuMemPoolGetAttribute, d->pool, TE__CU_POOL_USED_MEM_HIGH,
 				&ret->peak_nbytes);
+	/* which is no part of the pool; the sum of two peaks is an upper bound */
+	ret->used_nbytes += atomic_load(&d->shared_nbytes);
+	ret->peak_nbytes += atomic_load(&d->shared_peak_nbytes);
 	return r;
 }
 
@@ -353,7 +356,7 @@ static int not_capturing(struct te__cuda_stream *s, const char *what)
 	return r > 0 ? te__fail(-EBUSY, "%s: the stream is capturing", what) : r;
 }
 
-static int out_of_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind)
+int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind)
 {
 	uint64_t nfree = 0, total = 0;
 
@@ -409,7 +412,7 @@ int te__cuda_mem_get(struct te__cuda_dev *d, size_t nbytes, void *native, void *
 	if (!r)
 		return 0;
 	te__devmem_give(&d->mem, nbytes);
-	return r == TE__CU_ERROR_OUT_OF_MEMORY ? out_of_memory(d, nbytes, "device") :
+	return r == TE__CU_ERROR_OUT_OF_MEMORY ? te__cuda_no_memory(d, nbytes, "device") :
 						 te__cuda_check(r, "cuMemAllocFromPoolAsync");
 }
 
@@ -831,6 +834,18 @@ const struct te__backend_ops te__backend_cuda = {
 	.mem_free = cuda_mem_free,
 	.pinned_alloc = cuda_pinned_alloc,
 	.pinned_free = cuda_pinned_free,
+	.share_unit = te__cuda_share_unit,
+	.share_create = te__cuda_share_create,
+	.share_export = te__cuda_share_export,
+	.share_import = te__cuda_share_import,
+	.share_release = te__cuda_share_release,
+	.share_reserve = te__cuda_share_reserve,
+	.share_map = te__cuda_share_map,
+	.share_unmap = te__cuda_share_unmap,
+	.share_unreserve = te__cuda_share_unreserve,
+	.page_register = te__cuda_page_register,
+	.page_unregister = te__cuda_page_unregister,
+	.fabric_probe = te__cuda_fabric_probe,
 	.stream_create = cuda_stream_create,
 	.stream_wrap = cuda_stream_wrap,
 	.stream_destroy = cuda_stream_destroy,

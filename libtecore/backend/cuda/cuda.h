@@ -39,6 +39,7 @@ struct te__cuda_dev {
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first GEMM */
 	_Atomic uint64_t workspace_nbytes; /* allocated for GEMMs, not by callers */
+	_Atomic uint64_t shared_nbytes, shared_peak_nbytes; /* of share_create(), not in the pool */
 	/* under lock: destroyed during such captures, but for their workspaces */
 	struct te__cuda_stream *left;
 };
@@ -125,6 +126,23 @@ struct te__cuda_event {
 void te__cuda_event_unref(struct te__cuda_event *e); /* the context must be current */
 /* driver memset on a CUstream: n values of elem bytes, 1 or 4; the context must be current */
 int te__cuda_memset(void *native, void *dst, uint32_t value, int32_t elem, size_t n);
+
+/* -ENOMEM, with the sizes; kind: "device" */
+int te__cuda_no_memory(struct te__cuda_dev *d, size_t nbytes, const char *kind);
+
+/* share.c */
+int te__cuda_share_unit(void *dev, size_t *ret_nbytes);
+int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share);
+int te__cuda_share_export(void *share, int *ret_fd);
+int te__cuda_share_import(void *dev, int fd, size_t nbytes, void **ret_share);
+void te__cuda_share_release(void *share);
+int te__cuda_share_reserve(void *dev, size_t nbytes, void **ret_base);
+int te__cuda_share_map(void *share, void *at);
+void te__cuda_share_unmap(void *dev, void *at, size_t nbytes);
+void te__cuda_share_unreserve(void *dev, void *base, size_t nbytes);
+int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
+void te__cuda_page_unregister(void *dev, void *page);
+int te__cuda_fabric_probe(void *dev);
 
 /* graph.c */
 /* 0, or an error; -TE_ESTATE if the caller joined captures incorrectly */

@@ -17,6 +17,7 @@ enum {
 	TE__CU_ERROR_NO_DEVICE = 100,
 	TE__CU_ERROR_INVALID_HANDLE = 400,
 	TE__CU_ERROR_NOT_READY = 600,
+	TE__CU_ERROR_NOT_PERMITTED = 800,
 	TE__CU_ERROR_CAPTURE_INVALIDATED = 901,
 	TE__CU_ERROR_CAPTURE_MERGE = 902,
 	TE__CU_ERROR_CAPTURE_UNJOINED = 904,
@@ -33,6 +34,10 @@ enum {
 	TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR = 75,
 	TE__CU_ATTR_COMPUTE_CAPABILITY_MINOR = 76,
 	TE__CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+	TE__CU_ATTR_VMM = 102, /* virtual memory management */
+	TE__CU_ATTR_HANDLE_POSIX_FD = 103,
+	TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM = 110,
+	TE__CU_ATTR_HANDLE_FABRIC = 128,
 
 	TE__CU_POOL_RELEASE_THRESHOLD = 4,
 	TE__CU_POOL_RESERVED_MEM_CURRENT = 5,
@@ -42,6 +47,14 @@ enum {
 	TE__CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	TE__CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	TE__CU_MEMHOSTALLOC_PORTABLE = 1,
+	TE__CU_HOSTREGISTER_PORTABLE = 1,
+	TE__CU_HOSTREGISTER_DEVICEMAP = 2,
+	TE__CU_MEM_HANDLE_POSIX_FD = 1,
+	TE__CU_MEM_HANDLE_FABRIC = 8,
+	TE__CU_FABRIC_HANDLE_NBYTES = 64,
+	TE__CU_MEM_GRANULARITY_MINIMUM = 0,
+	TE__CU_MEM_GRANULARITY_RECOMMENDED = 1,
+	TE__CU_MEM_ACCESS_READWRITE = 3,
 
 	TE__CU_FUNC_SHARED_SIZE_BYTES = 1,
 	TE__CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
@@ -83,6 +96,22 @@ struct te__cu_pool_props {
 	size_t max_size;
 	unsigned short usage;
 	unsigned char reserved[54];
+};
+
+struct te__cu_mem_props {
+	int type;
+	int handle_types;
+	struct te__cu_location location;
+	void *win32_metadata;
+	unsigned char compression;
+	unsigned char rdma_capable;
+	unsigned short usage;
+	unsigned char reserved[4];
+};
+
+struct te__cu_mem_access {
+	struct te__cu_location location;
+	int flags;
 };
 
 struct te__cu_launch_config {

@@ -252,4 +252,17 @@ void host_mem_release(struct host_dev *dev, void *ptr, size_t nbytes); /* now */
 int host_pinned_alloc(void *dev, size_t nbytes, void **ret_ptr);
 int host_pinned_free(void *dev, void *ptr, size_t nbytes);
 
+/* share.c */
+int host_share_unit(void *dev, size_t *ret_nbytes);
+int host_share_create(void *dev, size_t nbytes, void **ret_share);
+int host_share_export(void *share, int *ret_fd);
+int host_share_import(void *dev, int fd, size_t nbytes, void **ret_share);
+void host_share_release(void *share);
+int host_share_reserve(void *dev, size_t nbytes, void **ret_base);
+int host_share_map(void *share, void *at);
+void host_share_unmap(void *dev, void *at, size_t nbytes);
+void host_share_unreserve(void *dev, void *base, size_t nbytes);
+int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
+int host_fabric_probe(void *dev);
+
 #endif

@@ -1,0 +1,331 @@
+/*
+ * share.c - memory that other processes map: allocations of the driver's virtual memory
+ * management, passed on as file descriptors and mapped into reserved addresses.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TE_LOG_CATEGORY "core/cuda"
+#include "libtecore/backend/cuda/cuda.h"
+
+struct share {
+	struct te__cuda_dev *dev;
+	uint64_t handle;
+	size_t nbytes;
+	int created; /* here, and counted as memory of the device */
+};
+
+static int attribute(const struct te__cuda_dev *d, int which, int *ret)
+{
+	return TE__CU_CALL(cuDeviceGetAttribute, ret, which, d->dev);
+}
+
+/* handle_type: TE__CU_MEM_HANDLE_* */
+static int props(const struct te__cuda_dev *d, int handle_type, struct te__cu_mem_props *ret)
+{
+	int rdma;
+	int r = attribute(d, TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM, &rdma);
+
+	if (r)
+		return r;
+	*ret = (struct te__cu_mem_props){
+		.type = TE__CU_MEM_ALLOCATION_TYPE_PINNED,
+		.handle_types = handle_type,
+		.location = { TE__CU_MEM_LOCATION_TYPE_DEVICE, d->dev },
+		.rdma_capable = rdma != 0,
+	};
+	return 0;
+}
+
+static int share_unit(struct te__cuda_dev *d, size_t *ret_nbytes)
+{
+	struct te__cu_mem_props p;
+	int can;
+	int r = attribute(d, TE__CU_ATTR_VMM, &can);
+
+	if (!r && !can)
+		return te__fail(-EOPNOTSUPP, "GPU %d, %s: the driver has no virtual memory "
+				"management for it", d->index, d->name);
+	if (!r)
+		r = attribute(d, TE__CU_ATTR_HANDLE_POSIX_FD, &can);
+	if (!r && !can)
+		return te__fail(-EOPNOTSUPP, "GPU %d, %s: its memory cannot be exported as a file "
+				"descriptor", d->index, d->name);
+	if (!r)
+		r = props(d, TE__CU_MEM_HANDLE_POSIX_FD, &p);
+	return r ? r : TE__CU_CALL(cuMemGetAllocationGranularity, ret_nbytes, &p,
+				   TE__CU_MEM_GRANULARITY_RECOMMENDED);
+}
+
+int te__cuda_share_unit(void *dev, size_t *ret_nbytes)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, share_unit(d, ret_nbytes));
+}
+
+static int create(struct te__cuda_dev *d, struct share *s)
+{
+	struct te__cu_mem_props p;
+	int r = props(d, TE__CU_MEM_HANDLE_POSIX_FD, &p);
+
+	if (r)
+		return r;
+	if (s->nbytes > d->total_nbytes)
+		return te__cuda_no_memory(d, s->nbytes, "device");
+	r = TE__CU_RAW(cuMemCreate, &s->handle, s->nbytes, &p, 0);
+	return r == TE__CU_ERROR_OUT_OF_MEMORY ? te__cuda_no_memory(d, s->nbytes, "device") :
+						 te__cuda_check(r, "cuMemCreate");
+}
+
+/* NULL: -ENOMEM is recorded */
+static struct share *share_new(struct te__cuda_dev *d, size_t nbytes)
+{
+	struct share *s = te__calloc(1, sizeof(*s));
+
+	if (!s)
+		te__fail(-ENOMEM, "no memory for a share");
+	else
+		*s = (struct share){ .dev = d, .nbytes = nbytes };
+	return s;
+}
+
+static void count(struct te__cuda_dev *d, size_t nbytes)
+{
+	uint64_t now = atomic_fetch_add(&d->shared_nbytes, nbytes) + nbytes;
+	uint64_t peak = atomic_load(&d->shared_peak_nbytes);
+
+	while (peak < now && !atomic_compare_exchange_weak(&d->shared_peak_nbytes, &peak, now))
+		;
+}
+
+int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share)
+{
+	struct te__cuda_dev *d = dev;
+	struct share *s;
+	int r;
+
+	if (!te__devmem_take(&d->mem, nbytes))
+		return te__devmem_full(&d->mem, nbytes);
+	s = share_new(d, nbytes);
+	r = s ? TE__CUDA_IN_RELAXED(d, create(d, s)) : -ENOMEM;
+	if (r) {
+		te__free(s);
+		te__devmem_give(&d->mem, nbytes);
+		return r;
+	}
+	count(d, nbytes);
+	s->created = 1;
+	*ret_share = s;
+	return 0;
+}
+
+static int export_fd(const struct share *s, int *ret_fd)
+{
+	int fd;
+	int r = TE__CU_CALL(cuMemExportToShareableHandle, &fd, s->handle,
+			    TE__CU_MEM_HANDLE_POSIX_FD, 0);
+
+	if (r)
+		return r;
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC)) {
+		r = te__fail(-errno, "fcntl of an exported file descriptor: %s", strerror(errno));
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int te__cuda_share_export(void *share, int *ret_fd)
+{
+	struct share *s = share;
+
+	return TE__CUDA_IN_RELAXED(s->dev, export_fd(s, ret_fd));
+}
+
+static int import_fd(struct share *s, int fd)
+{
+	int r = TE__CU_RAW(cuMemImportFromShareableHandle, &s->handle, (void *)(intptr_t)fd,
+			   TE__CU_MEM_HANDLE_POSIX_FD);
+
+	return te__cuda_check(r, "import memory of another process by its file descriptor: "
+			      "cuMemImportFromShareableHandle");
+}
+
+int te__cuda_share_import(void *dev, int fd, size_t nbytes, void **ret_share)
+{
+	struct te__cuda_dev *d = dev;
+	struct share *s = share_new(d, nbytes);
+	int r = s ? TE__CUDA_IN_RELAXED(d, import_fd(s, fd)) : -ENOMEM;
+
+	if (r) {
+		te__free(s);
+		return r;
+	}
+	*ret_share = s;
+	return 0;
+}
+
+void te__cuda_share_release(void *share)
+{
+	struct share *s = share;
+
+	(void)TE__CUDA_IN_RELAXED(s->dev, te__cu.cuMemRelease(s->handle));
+	if (s->created) {
+		atomic_fetch_sub(&s->dev->shared_nbytes, s->nbytes);
+		te__devmem_give(&s->dev->mem, s->nbytes);
+	}
+	te__free(s);
+}
+
+static int reserve(size_t nbytes, void **ret_base)
+{
+	uint64_t base;
+	int r = TE__CU_CALL(cuMemAddressReserve, &base, nbytes, 0, 0, 0);
+
+	if (!r)
+		*ret_base = (void *)(uintptr_t)base;
+	return r;
+}
+
+int te__cuda_share_reserve(void *dev, size_t nbytes, void **ret_base)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, reserve(nbytes, ret_base));
+}
+
+/* of memory on another GPU this fails if the two GPUs have no peer access */
+static int map(const struct share *s, uint64_t at)
+{
+	const struct te__cu_mem_access access = {
+		.location = { TE__CU_MEM_LOCATION_TYPE_DEVICE, s->dev->dev },
+		.flags = TE__CU_MEM_ACCESS_READWRITE,
+	};
+	int r = TE__CU_CALL(cuMemMap, at, s->nbytes, 0, s->handle, 0);
+
+	if (r)
+		return r;
+	r = TE__CU_CALL(cuMemSetAccess, at, s->nbytes, &access, 1);
+	if (r)
+		te__cu.cuMemUnmap(at, s->nbytes);
+	return r;
+}
+
+int te__cuda_share_map(void *share, void *at)
+{
+	struct share *s = share;
+
+	return TE__CUDA_IN_RELAXED(s->dev, map(s, (uintptr_t)at));
+}
+
+void te__cuda_share_unmap(void *dev, void *at, size_t nbytes)
+{
+	struct te__cuda_dev *d = dev;
+
+	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemUnmap((uintptr_t)at, nbytes));
+}
+
+void te__cuda_share_unreserve(void *dev, void *base, size_t nbytes)
+{
+	struct te__cuda_dev *d = dev;
+
+	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemAddressFree((uintptr_t)base, nbytes));
+}
+
+static int page_register(void *page, size_t nbytes, void **ret_ptr)
+{
+	uint64_t ptr;
+	int r = TE__CU_CALL(cuMemHostRegister, page, nbytes,
+			    TE__CU_HOSTREGISTER_PORTABLE | TE__CU_HOSTREGISTER_DEVICEMAP);
+
+	if (r)
+		return r;
+	r = TE__CU_CALL(cuMemHostGetDevicePointer, &ptr, page, 0);
+	if (r) {
+		te__cu.cuMemHostUnregister(page);
+		return r;
+	}
+	*ret_ptr = (void *)(uintptr_t)ptr;
+	return 0;
+}
+
+int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, page_register(page, nbytes, ret_ptr));
+}
+
+void te__cuda_page_unregister(void *dev, void *page)
+{
+	struct te__cuda_dev *d = dev;
+
+	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemHostUnregister(page));
+}
+
+/* fabric handles */
+
+#define PROBE_NBYTES ((size_t)2 << 20)
+
+static int fabric_failed(const char *call, int result)
+{
+	if (result == TE__CU_ERROR_NOT_PERMITTED)
+		return te__fail(-EOPNOTSUPP, "no fabric handles: no IMEX channel: "
+				"/dev/nvidia-caps-imex-channels/channel0 does not exist, or this "
+				"user may not read it");
+	return te__fail(-EOPNOTSUPP, "no fabric handles: %s: %s", call,
+			te__cuda_error_name(result));
+}
+
+/* the attribute is set on machines where the calls fail, so a round trip is made */
+static int fabric_probe(const struct te__cuda_dev *d)
+{
+	struct te__cu_mem_props p;
+	unsigned char handle[TE__CU_FABRIC_HANDLE_NBYTES];
+	const char *call = "cuMemGetAllocationGranularity";
+	uint64_t own, imported;
+	size_t unit, nbytes;
+	int can;
+	int r = attribute(d, TE__CU_ATTR_HANDLE_FABRIC, &can);
+
+	if (r)
+		return r;
+	if (!can)
+		return te__fail(-EOPNOTSUPP, "no fabric handles: GPU %d, %s, does not support them",
+				d->index, d->name);
+	r = props(d, TE__CU_MEM_HANDLE_FABRIC, &p);
+	if (r)
+		return r;
+	r = TE__CU_RAW(cuMemGetAllocationGranularity, &unit, &p, TE__CU_MEM_GRANULARITY_MINIMUM);
+	if (r)
+		return fabric_failed(call, r);
+	nbytes = (PROBE_NBYTES + unit - 1) / unit * unit;
+	call = "cuMemCreate";
+	r = TE__CU_RAW(cuMemCreate, &own, nbytes, &p, 0);
+	if (r)
+		return fabric_failed(call, r);
+	call = "cuMemExportToShareableHandle";
+	r = TE__CU_RAW(cuMemExportToShareableHandle, handle, own, TE__CU_MEM_HANDLE_FABRIC, 0);
+	if (!r) {
+		call = "cuMemImportFromShareableHandle";
+		r = TE__CU_RAW(cuMemImportFromShareableHandle, &imported, handle,
+			       TE__CU_MEM_HANDLE_FABRIC);
+		if (!r)
+			te__cu.cuMemRelease(imported);
+	}
+	te__cu.cuMemRelease(own);
+	return r ? fabric_failed(call, r) : 0;
+}
+
+int te__cuda_fabric_probe(void *dev)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, fabric_probe(d));
+}

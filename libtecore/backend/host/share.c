@@ -1,0 +1,228 @@
+/*
+ * share.c - memory that other processes map: a memfd, which is mapped into reserved addresses.
+ *
+ * The memfd is sealed against shrinking, so that no process can make the pages of
+ * another vanish, which would end that process by SIGBUS.
+ */
+#define TE_LOG_CATEGORY "core/host"
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libtecore/backend/host/host.h"
+
+struct host_share {
+	struct host_dev *dev;
+	int fd;
+	int created; /* here, and counted as memory of the device */
+	size_t nbytes;
+};
+
+int host_share_unit(void *dev, size_t *ret_nbytes)
+{
+	(void)dev;
+	if (host_fault("share_unit"))
+		return -ENOMEM;
+	*ret_nbytes = (size_t)sysconf(_SC_PAGESIZE);
+	return 0;
+}
+
+/* NULL: -ENOMEM is recorded */
+static struct host_share *share_new(struct host_dev *dev, int fd, size_t nbytes)
+{
+	struct host_share *s = te__calloc(1, sizeof(*s));
+
+	if (!s)
+		te__fail(-ENOMEM, "host: no memory for a share");
+	else
+		*s = (struct host_share){ .dev = dev, .fd = fd, .nbytes = nbytes };
+	return s;
+}
+
+/* a memfd of that size; its pages are allocated when they are first written */
+static int create_fd(size_t nbytes, int *ret_fd)
+{
+	int fd = te__fault_point() ? (errno = EMFILE, -1) :
+				     memfd_create("te-share", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int e;
+
+	if (fd < 0)
+		return te__fail(-errno, "host: memfd_create: %s", strerror(errno));
+	if (ftruncate(fd, (off_t)nbytes) ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+		e = errno;
+		close(fd);
+		return te__fail(-e, "host: a memfd of %zu bytes: %s", nbytes, strerror(e));
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* new memory is filled like any other of the device */
+static int poison(int fd, size_t nbytes)
+{
+	void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (p == MAP_FAILED)
+		return te__fail(-errno, "host: map %zu bytes: %s", nbytes, strerror(errno));
+	memset(p, 0xff, nbytes);
+	munmap(p, nbytes);
+	return 0;
+}
+
+int host_share_create(void *dev, size_t nbytes, void **ret_share)
+{
+	struct host_dev *d = dev;
+	struct host_share *s = NULL;
+	int r, fd = -1;
+
+	if (nbytes % (size_t)sysconf(_SC_PAGESIZE))
+		return te__fail(-EINVAL, "host: %zu bytes to share are no whole pages", nbytes);
+	if (!te__devmem_take(&d->mem, nbytes))
+		return te__devmem_full(&d->mem, nbytes);
+	r = create_fd(nbytes, &fd);
+	if (!r && d->poison)
+		r = poison(fd, nbytes);
+	if (!r)
+		s = share_new(d, fd, nbytes);
+	if (!s) {
+		if (fd >= 0)
+			close(fd);
+		te__devmem_give(&d->mem, nbytes);
+		return r ? r : -ENOMEM;
+	}
+	s->created = 1;
+	*ret_share = s;
+	return 0;
+}
+
+static int duplicate(int fd, int *ret_fd)
+{
+	int copy = te__fault_point() ? (errno = EMFILE, -1) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+	if (copy < 0)
+		return te__fail(-errno, "host: duplicate file descriptor %d: %s", fd,
+				strerror(errno));
+	*ret_fd = copy;
+	return 0;
+}
+
+int host_share_export(void *share, int *ret_fd)
+{
+	const struct host_share *s = share;
+
+	return duplicate(s->fd, ret_fd);
+}
+
+/* what comes from another process may be any file */
+static int check_fd(int fd, size_t nbytes)
+{
+	const int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+
+	if (seals < 0)
+		return te__fail(-EINVAL, "host: the file descriptor to import is no memfd: %s",
+				strerror(errno));
+	if (!(seals & F_SEAL_SHRINK))
+		return te__fail(-EINVAL, "host: the memfd to import is not sealed against "
+				"shrinking");
+	if (fstat(fd, &st))
+		return te__fail(-errno, "host: fstat: %s", strerror(errno));
+	if (st.st_size < 0 || (size_t)st.st_size < nbytes)
+		return te__fail(-EINVAL, "host: the memfd to import has %lld bytes, expected %zu",
+				(long long)st.st_size, nbytes);
+	return 0;
+}
+
+int host_share_import(void *dev, int fd, size_t nbytes, void **ret_share)
+{
+	struct host_share *s;
+	int r = check_fd(fd, nbytes), copy;
+
+	if (!r)
+		r = duplicate(fd, &copy);
+	if (r)
+		return r;
+	s = share_new(dev, copy, nbytes);
+	if (!s) {
+		close(copy);
+		return -ENOMEM;
+	}
+	*ret_share = s;
+	return 0;
+}
+
+void host_share_release(void *share)
+{
+	struct host_share *s = share;
+
+	if (s->created)
+		te__devmem_give(&s->dev->mem, s->nbytes);
+	close(s->fd);
+	te__free(s);
+}
+
+int host_share_reserve(void *dev, size_t nbytes, void **ret_base)
+{
+	void *p = te__fault_point() ? (errno = ENOMEM, MAP_FAILED) :
+				      mmap(NULL, nbytes, PROT_NONE,
+					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	(void)dev;
+	if (p == MAP_FAILED)
+		return te__fail(-errno, "host: reserve %zu bytes of addresses: %s", nbytes,
+				strerror(errno));
+	*ret_base = p;
+	return 0;
+}
+
+int host_share_map(void *share, void *at)
+{
+	const struct host_share *s = share;
+	void *p = te__fault_point() ? (errno = ENOMEM, MAP_FAILED) :
+				      mmap(at, s->nbytes, PROT_READ | PROT_WRITE,
+					   MAP_SHARED | MAP_FIXED, s->fd, 0);
+
+	if (p == MAP_FAILED)
+		return te__fail(-errno, "host: map %zu bytes at %p: %s", s->nbytes, at,
+				strerror(errno));
+	return 0;
+}
+
+/* the addresses stay reserved */
+void host_share_unmap(void *dev, void *at, size_t nbytes)
+{
+	(void)dev;
+	if (mmap(at, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		 -1, 0) == MAP_FAILED)
+		te__log_warn("unmap %zu bytes at %p: %s", nbytes, at, strerror(errno));
+}
+
+void host_share_unreserve(void *dev, void *base, size_t nbytes)
+{
+	(void)dev;
+	munmap(base, nbytes);
+}
+
+int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
+{
+	(void)dev;
+	(void)nbytes;
+	if (host_fault("page_register"))
+		return -ENOMEM;
+	*ret_ptr = page;
+	return 0;
+}
+
+int host_fabric_probe(void *dev)
+{
+	(void)dev;
+	return host_fault("fabric_probe") ?
+		       -ENOMEM :
+		       te__fail(-EOPNOTSUPP, "the host backend has no fabric handles");
+}

@@ -1,0 +1,413 @@
+/*
+ * t/backend/cuda_share.c - what the cuda backend asks of a driver to share memory, and what it
+ * says if that fails. This program fakes the driver: neither libcuda nor a GPU is needed.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "cuda_fake.h"
+#include "libtecore/backend/cuda/cuda.h"
+#include "tt.h"
+#include "tt_ctx.h"
+
+#define UNIT ((size_t)2 << 20)
+#define WINDOW 0x700000000000u
+
+static const struct te__backend_ops *const ops = &te__backend_cuda;
+static struct te__cuda_dev dev;
+
+/* what the driver can do, which of its calls fails, and what exists */
+static struct {
+	int vmm, posix, fabric, rdma;
+	const char *failing;
+	int code;
+	int handles, windows, mapped, accessible, registered, current;
+	int rdma_asked;
+} fake;
+
+#define CALL(fn)                                            \
+	do {                                                \
+		if (fake.failing && !strcmp(fake.failing, fn)) \
+			return fake.code;                   \
+	} while (0)
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+static int fake_cuInit(unsigned flags)
+{
+	return 0;
+}
+
+static int fake_cuGetErrorName(int result, const char **ret_name)
+{
+	*ret_name = result == TE__CU_ERROR_NOT_PERMITTED ? "CUDA_ERROR_NOT_PERMITTED" :
+							   "CUDA_ERROR_FAKE";
+	return 0;
+}
+
+static int fake_cuCtxPushCurrent(void *ctx)
+{
+	fake.current++;
+	return 0;
+}
+
+static int fake_cuCtxPopCurrent(void **ret_ctx)
+{
+	fake.current--;
+	return 0;
+}
+
+static int fake_cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	return 0;
+}
+
+static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
+{
+	switch (attribute) {
+	case TE__CU_ATTR_VMM:
+		*ret_value = fake.vmm;
+		return 0;
+	case TE__CU_ATTR_HANDLE_POSIX_FD:
+		*ret_value = fake.posix;
+		return 0;
+	case TE__CU_ATTR_HANDLE_FABRIC:
+		*ret_value = fake.fabric;
+		return 0;
+	case TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM:
+		*ret_value = fake.rdma;
+		return 0;
+	default:
+		return FAKE_UNKNOWN;
+	}
+}
+
+static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
+{
+	*ret_free = 5 * UNIT;
+	*ret_total = 16 * UNIT;
+	return 0;
+}
+
+static int fake_cuMemGetAllocationGranularity(size_t *ret_nbytes,
+					      const struct te__cu_mem_props *props, int option)
+{
+	CALL("cuMemGetAllocationGranularity");
+	ck_assert_int_eq(props->type, TE__CU_MEM_ALLOCATION_TYPE_PINNED);
+	*ret_nbytes = UNIT;
+	return 0;
+}
+
+static int fake_cuMemCreate(uint64_t *ret_handle, size_t nbytes,
+			    const struct te__cu_mem_props *props, uint64_t flags)
+{
+	CALL("cuMemCreate");
+	ck_assert_uint_eq(nbytes % UNIT, 0);
+	ck_assert_int_eq(props->location.type, TE__CU_MEM_LOCATION_TYPE_DEVICE);
+	ck_assert_int_eq(props->location.id, 3);
+	fake.rdma_asked = props->rdma_capable;
+	fake.handles++;
+	*ret_handle = (uint64_t)props->handle_types;
+	return 0;
+}
+
+static int fake_cuMemRelease(uint64_t handle)
+{
+	fake.handles--;
+	return 0;
+}
+
+static int fake_cuMemExportToShareableHandle(void *ret, uint64_t handle, int type, uint64_t flags)
+{
+	CALL("cuMemExportToShareableHandle");
+	/* memory is exported as what it was created for */
+	ck_assert_uint_eq(handle, (uint64_t)type);
+	if (type == TE__CU_MEM_HANDLE_POSIX_FD)
+		*(int *)ret = open("/dev/null", O_RDWR);
+	else
+		memset(ret, 0x5a, TE__CU_FABRIC_HANDLE_NBYTES);
+	return 0;
+}
+
+static int fake_cuMemImportFromShareableHandle(uint64_t *ret_handle, void *shareable, int type)
+{
+	CALL("cuMemImportFromShareableHandle");
+	if (type == TE__CU_MEM_HANDLE_FABRIC)
+		ck_assert_int_eq(((unsigned char *)shareable)[63], 0x5a);
+	else
+		ck_assert_int_ge(fcntl((int)(intptr_t)shareable, F_GETFD), 0);
+	fake.handles++;
+	*ret_handle = (uint64_t)type;
+	return 0;
+}
+
+static int fake_cuMemAddressReserve(uint64_t *ret_ptr, size_t nbytes, size_t align, uint64_t addr,
+				    uint64_t flags)
+{
+	CALL("cuMemAddressReserve");
+	fake.windows++;
+	*ret_ptr = WINDOW;
+	return 0;
+}
+
+static int fake_cuMemAddressFree(uint64_t ptr, size_t nbytes)
+{
+	fake.windows--;
+	return 0;
+}
+
+static int fake_cuMemMap(uint64_t ptr, size_t nbytes, size_t offset, uint64_t handle,
+			 uint64_t flags)
+{
+	CALL("cuMemMap");
+	ck_assert_uint_eq(offset, 0);
+	fake.mapped++;
+	return 0;
+}
+
+static int fake_cuMemUnmap(uint64_t ptr, size_t nbytes)
+{
+	fake.mapped--;
+	return 0;
+}
+
+static int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_mem_access *desc,
+			       size_t n)
+{
+	CALL("cuMemSetAccess");
+	/* for the own device only */
+	ck_assert_uint_eq(n, 1);
+	ck_assert_int_eq(desc->location.id, 3);
+	ck_assert_int_eq(desc->flags, TE__CU_MEM_ACCESS_READWRITE);
+	fake.accessible++;
+	return 0;
+}
+
+static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
+{
+	CALL("cuMemHostRegister");
+	ck_assert_uint_eq(flags, TE__CU_HOSTREGISTER_PORTABLE | TE__CU_HOSTREGISTER_DEVICEMAP);
+	fake.registered++;
+	return 0;
+}
+
+static int fake_cuMemHostUnregister(void *ptr)
+{
+	fake.registered--;
+	return 0;
+}
+
+static int fake_cuMemHostGetDevicePointer(uint64_t *ret_ptr, void *host, unsigned flags)
+{
+	CALL("cuMemHostGetDevicePointer");
+	*ret_ptr = (uintptr_t)host + 64;
+	return 0;
+}
+#pragma GCC diagnostic pop
+
+static void setup(void)
+{
+	struct te__cuda_driver d = fake_driver();
+
+#define HAVE(name) d.name = fake_##name
+	HAVE(cuInit);
+	HAVE(cuGetErrorName);
+	HAVE(cuCtxPushCurrent);
+	HAVE(cuCtxPopCurrent);
+	HAVE(cuThreadExchangeStreamCaptureMode);
+	HAVE(cuDeviceGetAttribute);
+	HAVE(cuMemGetInfo);
+	HAVE(cuMemGetAllocationGranularity);
+	HAVE(cuMemCreate);
+	HAVE(cuMemRelease);
+	HAVE(cuMemExportToShareableHandle);
+	HAVE(cuMemImportFromShareableHandle);
+	HAVE(cuMemAddressReserve);
+	HAVE(cuMemAddressFree);
+	HAVE(cuMemMap);
+	HAVE(cuMemUnmap);
+	HAVE(cuMemSetAccess);
+	HAVE(cuMemHostRegister);
+	HAVE(cuMemHostUnregister);
+	HAVE(cuMemHostGetDevicePointer);
+#undef HAVE
+	te__cuda_driver_fake(&d);
+	memset(&fake, 0, sizeof(fake));
+	fake.vmm = fake.posix = fake.fabric = fake.rdma = 1;
+	memset(&dev, 0, sizeof(dev));
+	dev.index = 2;
+	dev.dev = 3;
+	dev.ctx = &dev;
+	dev.total_nbytes = 16 * UNIT;
+	strcpy(dev.name, "NVIDIA H100 80GB HBM3");
+	te__devmem_init(&dev.mem, 0, NULL);
+	te_error_clear();
+}
+
+static void check_nothing_left(void)
+{
+	ck_assert_int_eq(fake.handles, 0);
+	ck_assert_int_eq(fake.windows, 0);
+	ck_assert_int_eq(fake.mapped, 0);
+	ck_assert_int_eq(fake.registered, 0);
+	ck_assert_int_eq(fake.current, 0);
+	ck_assert_uint_eq(dev.shared_nbytes, 0);
+	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
+}
+
+/* everything that a pool of two ranks does; stops at the first call that fails */
+static int use(void)
+{
+	void *own = NULL, *peer = NULL, *base = NULL, *seen = NULL, *page = &fake;
+	int fd = -1, mapped = 0, r;
+	size_t unit;
+
+	r = ops->share_unit(&dev, &unit);
+	if (!r)
+		r = ops->share_create(&dev, 3 * unit, &own);
+	if (!r)
+		r = ops->share_export(own, &fd);
+	if (!r)
+		r = ops->share_reserve(&dev, 6 * unit, &base);
+	if (!r)
+		r = ops->share_map(own, base);
+	mapped = !r;
+	if (!r)
+		r = ops->share_import(&dev, fd, 3 * unit, &peer);
+	if (!r)
+		r = ops->share_map(peer, (char *)base + 3 * unit);
+	mapped += !r;
+	if (!r)
+		r = ops->page_register(&dev, page, 4096, &seen);
+	if (!r) {
+		ck_assert_ptr_eq(seen, (char *)page + 64);
+		ck_assert_uint_eq(dev.shared_nbytes, 3 * UNIT);
+		ck_assert_uint_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+		ops->page_unregister(&dev, page);
+	}
+	while (mapped--)
+		ops->share_unmap(&dev, (char *)base + (size_t)mapped * 3 * UNIT, 3 * UNIT);
+	if (base)
+		ops->share_unreserve(&dev, base, 6 * UNIT);
+	if (peer)
+		ops->share_release(peer);
+	if (own)
+		ops->share_release(own);
+	if (fd >= 0)
+		close(fd);
+	check_nothing_left();
+	return r;
+}
+
+START_TEST(shares_memory)
+{
+	DO(use());
+	ck_assert_int_eq(fake.accessible, 2);
+	ck_assert_int_eq(fake.rdma_asked, 1);
+	fake.rdma = 0;
+	DO(use());
+	ck_assert_int_eq(fake.rdma_asked, 0);
+}
+END_TEST
+
+START_TEST(each_failing_call_leaves_nothing)
+{
+	ck_assert_int_ge(tt_fault_each(use), 16);
+}
+END_TEST
+
+static const char *const call[] = {
+	"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle",
+	"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+	"cuMemHostRegister", "cuMemHostGetDevicePointer",
+};
+
+START_TEST(names_the_call_that_fails)
+{
+	fake.failing = call[_i];
+	fake.code = FAKE_UNKNOWN;
+	ck_assert_int_eq(use(), -TE_ECUDA);
+	tt_said(call[_i]);
+	tt_said("CUDA_ERROR_FAKE");
+}
+END_TEST
+
+START_TEST(out_of_memory_has_the_sizes)
+{
+	fake.failing = "cuMemCreate";
+	fake.code = TE__CU_ERROR_OUT_OF_MEMORY;
+	ck_assert_int_eq(use(), -ENOMEM);
+	tt_said("no 6291456 bytes of device memory: GPU 2 has 10485760 of 33554432 bytes free");
+}
+END_TEST
+
+START_TEST(a_gpu_without_shareable_memory_is_named)
+{
+	fake.vmm = 0;
+	ck_assert_int_eq(use(), -EOPNOTSUPP);
+	tt_said("GPU 2, NVIDIA H100 80GB HBM3: the driver has no virtual memory management");
+	fake.vmm = 1;
+	fake.posix = 0;
+	te_error_clear();
+	ck_assert_int_eq(use(), -EOPNOTSUPP);
+	tt_said("its memory cannot be exported as a file descriptor");
+}
+END_TEST
+
+static int probe(void)
+{
+	int r = ops->fabric_probe(&dev);
+
+	check_nothing_left();
+	return r;
+}
+
+START_TEST(fabric_handles_are_tried)
+{
+	DO(probe());
+	ck_assert_int_ge(tt_fault_each(probe), 6);
+	fake.fabric = 0;
+	te_error_clear();
+	ck_assert_int_eq(probe(), -EOPNOTSUPP);
+	ck_assert_str_eq(te_error_detail(), "no fabric handles: GPU 2, NVIDIA H100 80GB HBM3, "
+			 "does not support them");
+}
+END_TEST
+
+/* the attribute promises them, and the call fails: the usual case without an IMEX daemon */
+START_TEST(a_failing_fabric_call_is_explained)
+{
+	fake.failing = call[_i];
+	fake.code = TE__CU_ERROR_NOT_PERMITTED;
+	ck_assert_int_eq(probe(), -EOPNOTSUPP);
+	tt_said("no IMEX channel: /dev/nvidia-caps-imex-channels/channel0");
+	fake.code = FAKE_UNKNOWN;
+	te_error_clear();
+	ck_assert_int_eq(probe(), -EOPNOTSUPP);
+	tt_said(call[_i]);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("backend/cuda_share");
+	TCase *c = tt_case(s, "share", "host fast");
+
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_test(c, shares_memory);
+	tcase_add_test(c, each_failing_call_leaves_nothing);
+	tcase_add_loop_test(c, names_the_call_that_fails, 0, TT_LEN(call));
+	tcase_add_test(c, out_of_memory_has_the_sizes);
+	tcase_add_test(c, a_gpu_without_shareable_memory_is_named);
+	tcase_add_test(c, fabric_handles_are_tried);
+	tcase_add_loop_test(c, a_failing_fabric_call_is_explained, 0, 4);
+	return s;
+}
+
+TT_MAIN("backend/cuda_share", TT_NEED_NOTHING, suite)

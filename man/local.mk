@@ -186,6 +186,8 @@ dist_man3_MANS += \
 	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
 	man/te_seq_ctx.3 \
+	man/te_seq_freeze.3 \
+	man/te_seq_grad_nelems.3 \
 	man/te_seq_grads.3 \
 	man/te_seq_init.3 \
 	man/te_seq_input.3 \

@@ -45,6 +45,8 @@ TT_CORE = \
 	t/plan/plan_gpu \
 	t/plan/seq \
 	t/plan/threads \
+	t/plan/weights \
+	t/plan/weights_gpu \
 	t/quant/block \
 	t/quant/quant \
 	t/quant/recipe \
@@ -195,6 +197,15 @@ PLAN_CASES = \
 t_plan_plan_SOURCES = t/plan/plan.c $(PLAN_CASES)
 t_plan_plan_gpu_SOURCES = t/plan/plan_gpu.c $(PLAN_CASES)
 t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
+
+WEIGHTS_CASES = \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h \
+	t/plan/weights_cases.c \
+	t/plan/weights_cases.h \
+	t/plan/weights_frozen.c
+t_plan_weights_SOURCES = t/plan/weights.c $(WEIGHTS_CASES)
+t_plan_weights_gpu_SOURCES = t/plan/weights_gpu.c $(WEIGHTS_CASES)
 
 CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)

@@ -46,6 +46,7 @@ enum te_init {
 #define TE_WEIGHT_DECAY 1u   /* AdamW applies weight decay to it */
 #define TE_WEIGHT_COMPUTE 2u /* the op reads a copy in the compute dtype, not the FP32 master */
 #define TE_WEIGHT_GEMM 4u    /* operand of a GEMM: FP8 with an FP8 recipe, if the op wants that */
+#define TE_WEIGHT_FROZEN 8u  /* no gradient, no optimizer state: te_seq_freeze() */
 
 /* One weight of an op: master and gradient are FP32. */
 struct te_weight_decl {
@@ -134,7 +135,7 @@ struct te_op_call {
 	const struct te_op_value *dex, *dey; /* the same; backward only */
 	const struct te_op_value *weight;    /* copies, by infer()'s weight_forms */
 	struct te_tensor *const *master;     /* FP32 */
-	struct te_tensor *const *grad;	     /* FP32 main gradients: add to them */
+	struct te_tensor *const *grad; /* FP32 main gradients: add to them; frozen weights': NULL */
 	struct te_tensor *const *saved;	     /* [nsaved] */
 	void *ws; /* device scratch, 256-byte aligned */
 	size_t ws_nbytes;
@@ -159,7 +160,8 @@ struct te_op_ops {
 	int (*infer)(struct te_op_infer *inf);
 	int (*forward)(const struct te_op_call *c);	/* NULL when all outputs alias */
 	int (*backward)(const struct te_op_call *c);	/* dx, dex; NULL when they alias */
-	int (*backward_dw)(const struct te_op_call *c); /* weight gradients; NULL without weights */
+	/* weight gradients; NULL without weights. Not called if all weights are frozen */
+	int (*backward_dw)(const struct te_op_call *c);
 	/* one-line attributes for plan prints; may be NULL */
 	int (*describe)(const struct te_op *op, char *dst, size_t nbytes);
 	void (*destroy)(struct te_op *op); /* may be NULL */

@@ -19,7 +19,7 @@ struct te_adamw_opts {
 #define TE_ADAMW_OPTS_INIT { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f }
 
 /**
- * te_adamw_create - allocate moments for all weights in device memory, set to zero
+ * te_adamw_create - allocate moments of all trained weights in device memory, set to zero
  *
  * Step count, bias corrections, learning rate and clip factor are in device memory, so a captured
  * step needs no host work. te_adamw_step computes the norm of all gradients and the clip factor,
@@ -48,7 +48,7 @@ struct te_adamw_stats {
 #define TE_ADAMW_STATS_INIT { sizeof(struct te_adamw_stats), 0, 0, 0.0f, 0.0f }
 /* synchronous */
 TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats);
-/* first and second moments, flat like te_seq_masters, borrowed */
+/* first and second moments, flat like te_seq_grads, borrowed */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
 /* the state in device memory (without the moments) as an opaque little-endian blob of

@@ -42,8 +42,22 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 #define TE_SEQ_NO_GRADS 1u	/* inference only: no gradients, no optimizer */
 #define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: masters holds them */
 
-/* Memory that the caller provides for weights: device memory of te_seq_nelems() floats each,
- * aligned to 256 bytes. NULL: the library allocates it. */
+/**
+ * te_seq_freeze - weights without gradient and without optimizer state, or the reverse
+ * @pattern: as in fnmatch(3), of names of weights ("h.*.qkv.weight") or of the ops that own them
+ * @frozen:  1, or 0: their gradients are computed
+ *
+ * After te_seq_complete and before te_seq_init; later calls override earlier ones. Backward passes
+ * have no step for the gradient of a frozen weight, and none for gradients that reach only frozen
+ * weights; te_adamw_step leaves frozen weights, and the norm of gradients leaves them out. Initial
+ * values do not depend on what is frozen. Sets TE_WEIGHT_FROZEN; ops may declare it.
+ * Returns the number of weights that the pattern matches.
+ * Errors: -ENOENT (none), -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
+ */
+TE_EXPORT int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen);
+
+/* Memory that the caller provides for weights: device memory of te_seq_nelems() floats for masters,
+ * te_seq_grad_nelems() for gradients, aligned to 256 bytes. NULL: the library allocates it. */
 struct te_seq_binding {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float *masters;
@@ -60,15 +74,18 @@ struct te_seq_binding {
  * Errors: -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
 TE_EXPORT int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding);
-/* of each flat buffer, padding included; 0 before te_seq_complete */
+/* of the flat buffer of masters, padding included; 0 before te_seq_complete */
 TE_EXPORT int64_t te_seq_nelems(const struct te_seq *seq);
+/* of the flat buffer of gradients, which frozen weights are not in; 0 with TE_SEQ_NO_GRADS */
+TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
 
 /**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seed: the same seed gives the same weights on every backend
  *
- * All master weights are in one flat FP32 buffer, in op order, each padded with zeros to a
- * multiple of 64 elements; gradients are in another buffer of the same layout, and 0.
+ * All master weights are in one flat FP32 buffer, each padded with zeros to a multiple of 64
+ * elements: trained ones in op order, then frozen ones. Gradients are in another buffer, at the
+ * same offsets as their weights, and 0.
  * Completes the sequence if te_seq_complete has not. After an error it is not complete.
  * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
@@ -79,7 +96,7 @@ struct te_weight_info {
 	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
 	struct te_tensor *master; /* FP32, borrowed */
-	struct te_tensor *grad;	  /* FP32, borrowed */
+	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers */
 };

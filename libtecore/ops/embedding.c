@@ -85,16 +85,16 @@ static int embedding_dw(const struct te_op_call *c)
 	const struct te_k_embed_bwd table = {
 		.tokens = te_tensor_data(c->x.hp),
 		.dy = te_tensor_data(c->dy.hp),
-		.dtable = te_tensor_data(c->grad[0]),
+		.dtable = te__ops_ptr(c->grad[0]),
 		.rows = te_tensor_nelems(c->x.hp),
 		.vocab = a->vocab,
 		.width = a->width,
 		.dtype = te_tensor_dtype(c->dy.hp),
 	};
 	struct te_k_pos_bwd pos;
-	int r = TE__LAUNCH(c->stream, EMBED_BWD, &table);
+	int r = c->grad[0] ? TE__LAUNCH(c->stream, EMBED_BWD, &table) : 0;
 
-	if (r < 0 || !a->max_pos)
+	if (r < 0 || !a->max_pos || !c->grad[1])
 		return r;
 	pos = (struct te_k_pos_bwd){
 		.dy = te_tensor_data(c->dy.hp),

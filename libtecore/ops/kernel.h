@@ -33,6 +33,7 @@ int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 		 const struct te__quantize *z);
 void te__norm_bwd_args(const struct te__norm *n, const struct te_tensor *dy, struct te_tensor *dx,
 		       struct te_k_norm_bwd *ret);
+/* a gradient that is NULL is not wanted */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
 

@@ -40,7 +40,7 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
-	const int64_t n = te_tensor_nelems(a->w);
+	const int64_t n = te_tensor_nelems(a->g); /* w may go on: with weights that are frozen */
 	const struct te_k_sumsq sumsq = {
 		.x = te_tensor_data(a->g),
 		.part = a->part,

@@ -67,7 +67,7 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 	};
 	int r = TE__LAUNCH(stream, NORM_DW, &k);
 
-	if (r >= 0)
+	if (r >= 0 && dgamma)
 		r = te__part_sum(stream, k.part_gamma, dgamma, rows, cols);
 	return r < 0 || !dbeta ? r : te__part_sum(stream, k.part_beta, dbeta, rows, cols);
 }

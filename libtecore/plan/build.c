@@ -342,7 +342,31 @@ static int want_quantized(struct te_plan *p, int v, int node, enum te__role role
 	return 0;
 }
 
-/* FP8 forms of value v over all consumers of the forward pass; dw reads count when training */
+/* 1: the plan computes gradients of weights of op i */
+static int has_dw(const struct te_plan *p, int i)
+{
+	return p->flags & TE_PLAN_TRAIN && p->seq->op[i]->ops.backward_dw &&
+	       te__seq_op_trains(p->seq, i);
+}
+
+/* 1: a gradient must reach something before op i */
+static int need_dx(const struct te_plan *p, int i)
+{
+	return p->flags & TE_PLAN_TRAIN && i > p->first_grad;
+}
+
+static int find_first_grad(const struct te_plan *p)
+{
+	int i = p->first_op;
+
+	if (p->flags & TE_PLAN_INPUT_GRAD)
+		return -1;
+	while (i < p->nops && !te__seq_op_trains(p->seq, i))
+		i++;
+	return i;
+}
+
+/* FP8 forms of value v over all consumers, those of the backward pass included */
 static uint32_t forward_forms(const struct te_plan *p, int v)
 {
 	uint32_t f = 0;
@@ -350,8 +374,8 @@ static uint32_t forward_forms(const struct te_plan *p, int v)
 	for (int i = p->first_op; i < p->nops; i++)
 		if (p->node[i].value.x == v)
 			f |= p->node[i].inf.fwd_x |
-			     (p->flags & TE_PLAN_TRAIN ?
-				      p->node[i].inf.dw_x | p->node[i].inf.save_x : 0);
+			     (has_dw(p, i) ? p->node[i].inf.dw_x : 0) |
+			     (need_dx(p, i) ? p->node[i].inf.save_x : 0);
 	return f & (TE_FORM_ROW | TE_FORM_COL);
 }
 
@@ -372,7 +396,8 @@ static int build_forward(struct te_plan *p)
 		struct te__step *s;
 		int r;
 
-		if ((n->inf.fwd_x | n->inf.dw_x) & (TE_FORM_ROW | TE_FORM_COL)) {
+		if ((n->inf.fwd_x | (has_dw(p, i) ? n->inf.dw_x : 0)) &
+		    (TE_FORM_ROW | TE_FORM_COL)) {
 			r = want_quantized(p, n->value.x, i, TE__ROLE_ACTIVATION,
 					   forward_forms(p, n->value.x));
 			if (r < 0)
@@ -406,22 +431,6 @@ static int build_forward(struct te_plan *p)
 }
 
 /* ---- backward ---- */
-
-static int has_weights(const struct te_plan *p, int i)
-{
-	return p->seq->op[i]->nweights > 0;
-}
-
-/* anything before op i that a gradient must reach */
-static int need_dx(const struct te_plan *p, int i)
-{
-	if (p->flags & TE_PLAN_INPUT_GRAD)
-		return 1;
-	for (int j = p->first_op; j < i; j++)
-		if (has_weights(p, j))
-			return 1;
-	return 0;
-}
 
 /* what a backward or dw step of op i sees of the forward pass */
 static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_forms,
@@ -517,8 +526,8 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 	for (int k = 0; k < op->ops.nextra_in; k++) {
 		const struct te__channel *c = te__seq_channel(p->seq, op->take[k]);
 
-		if (c->giver < 0)
-			continue; /* the caller's data has no gradient */
+		if (c->giver < 0 || !need_dx(p, c->giver + 1))
+			continue; /* nothing that it was computed from has a gradient */
 		if (n->inf.dex_alias[k] >= 0) {
 			n->value.dex[k] = output_gradient(p, i, n->inf.dex_alias[k]);
 			continue;
@@ -581,12 +590,12 @@ static int build_backward(struct te_plan *p)
 	int main_grad = p->out_grad;
 	int r;
 
-	for (int i = p->nops - 1; i >= p->first_op; i--) {
+	for (int i = p->nops - 1; i >= p->first_op && i >= p->first_grad; i--) {
 		struct te__plan_op *n = &p->node[i];
 		struct te_op *op = p->seq->op[i];
 		const struct te_op_ops *ops = &op->ops;
 		int dx, any;
-		int dw = ops->backward_dw && has_weights(p, i);
+		int dw = has_dw(p, i);
 		int want_dx = !n->inf.no_dx && need_dx(p, i);
 		uint32_t forms = n->inf.bwd_dy | n->inf.dw_dy;
 
@@ -635,7 +644,7 @@ static int build_delayed(struct te_plan *p)
 
 	if (p->flags & TE_PLAN_DELAY_DW)
 		for (int i = p->nops - 1; i >= p->first_op && !r; i--)
-			if (p->seq->op[i]->ops.backward_dw && has_weights(p, i))
+			if (has_dw(p, i))
 				r = dw_step(p, i);
 	return r;
 }
@@ -656,7 +665,7 @@ static int collect_needs(struct te_plan *p)
 			uint32_t forms = p->node[i].inf.weight_forms[k];
 			int j;
 
-			if (!(p->flags & TE_PLAN_TRAIN))
+			if (!need_dx(p, i))
 				forms &= ~TE_FORM_COL;
 			if (p->recipe.compute == TE_DTYPE_FP32)
 				forms &= ~TE_FORM_HP; /* the master is the copy */
@@ -767,6 +776,7 @@ int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_bef
 	for (int c = 0; c < seq->nchannels; c++)
 		p->channel_value[c] = p->channel_grad[c] = -1;
 	p->out_grad = p->in_grad = -1;
+	p->first_grad = find_first_grad(p);
 	r = make_quant(p);
 	if (r < 0)
 		return r;

@@ -40,7 +40,7 @@ static int write_decay(struct te_adamw *opt, int64_t n)
 		return te__fail(-ENOMEM, "te_adamw_create: no memory");
 	for (int i = 0; i < te_seq_nweights(opt->seq) && !r; i++) {
 		r = te_seq_weight(opt->seq, i, &w);
-		if (!r && (w.flags & TE_WEIGHT_DECAY))
+		if (!r && w.grad && (w.flags & TE_WEIGHT_DECAY))
 			memset(runs + w.offset_nelems / TE_K_ALIGN_WEIGHT, 1,
 			       ((size_t)te_tensor_nelems(w.master) + TE_K_ALIGN_WEIGHT - 1) /
 				       TE_K_ALIGN_WEIGHT);
@@ -53,19 +53,17 @@ static int write_decay(struct te_adamw *opt, int64_t n)
 
 uint64_t te_adamw_nbytes(const struct te_seq *seq)
 {
-	const uint64_t moments = seq && seq->complete ? seq->weights_nbytes : 0;
+	const uint64_t n = (uint64_t)te_seq_grad_nelems(seq);
 
-	/* both moments are as large as weights and gradients */
-	return !moments ? 0 :
-			  moments + TE_K_SUMSQ_PARTS * sizeof(double) +
-				  moments / 2 / sizeof(float) / TE_K_ALIGN_WEIGHT +
-				  sizeof(struct te_k_adamw_state);
+	return !n ? 0 :
+		    2 * n * sizeof(float) + TE_K_SUMSQ_PARTS * sizeof(double) +
+			    n / TE_K_ALIGN_WEIGHT + sizeof(struct te_k_adamw_state);
 }
 
 static int make_state(struct te_adamw *opt)
 {
 	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .clip = 1 };
-	int64_t n = te_tensor_nelems(te_seq_masters(opt->seq));
+	int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
 	int r;
 
 	r = te_tensor_create(opt->ctx, TE_DTYPE_FP32, 1, &n, NULL, &opt->m);
@@ -243,7 +241,8 @@ int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
 	const struct te_region region[] = {
-		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(masters) },
+		/* those that are trained */
+		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(opt->m) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },
 		{ "first moments", TE_REGION_DEVICE, te_tensor_data(opt->m),

@@ -299,7 +299,7 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 		.size = sizeof(mem),
 		.arena_nbytes = plan->arena_nbytes,
 		.sum_nbytes = plan->sum_nbytes,
-		.weights_nbytes = plan->seq->weights_nbytes,
+		.weights_nbytes = te__seq_weights_nbytes(plan->seq),
 		.copies_nbytes = plan->copies_nbytes,
 		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
 				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),

@@ -108,6 +108,9 @@ struct te_plan {
 	uint32_t flags;
 	struct te_spec xspec;
 	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */
+	/* the first op whose outputs have gradients; backward ends there: -1 for the gradient of
+	 * the main input, else the first op that has trained weights */
+	int first_grad;
 	struct te__plan_op *node;
 	int nvalues, cap_values;
 	struct te__value *value;

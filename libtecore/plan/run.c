@@ -106,8 +106,12 @@ int te__plan_find_grads(struct te_plan *p)
 			const struct te__step *s = &p->step[p->group[t].first + k];
 
 			for (int i = 0; s->kind == TE__STEP_DW && i < p->seq->op[s->node]->nweights;
-			     i++)
-				p->grad_group[p->seq->op_weight[s->node][i]] = t;
+			     i++) {
+				const int w = p->seq->op_weight[s->node][i];
+
+				if (te__weight_trains(&p->seq->weight[w]))
+					p->grad_group[w] = t;
+			}
 		}
 	return 0;
 }

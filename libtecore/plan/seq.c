@@ -1,6 +1,7 @@
 /* seq.c - sequences: the list of ops, their channels, weights, gradients and random state. */
 #define TE_LOG_CATEGORY "core/seq"
 #include <errno.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -271,7 +272,21 @@ static int decl_spec_equal(const struct te_weight_decl *a, const struct te_weigh
 	       !memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->ndim);
 }
 
-/* check the size of a weight, add it at the end of the flat buffers */
+static struct te_spec weight_spec(const struct te_weight_decl *decl)
+{
+	struct te_spec s = { TE_DTYPE_FP32, decl->ndim, { 0 } };
+
+	memcpy(s.shape, decl->shape, sizeof(s.shape[0]) * (size_t)decl->ndim);
+	return s;
+}
+
+/* what a weight takes in a flat buffer */
+static int64_t padded_nelems(const struct te_spec *s)
+{
+	return (te__spec_nelems(s) + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT * TE_K_ALIGN_WEIGHT;
+}
+
+/* check the size of a weight, add it to the others */
 static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__weight *w,
 			const struct te_weight_decl *decl)
 {
@@ -280,22 +295,41 @@ static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__w
 	char shape[256] = "of no shape";
 
 	if (decl->ndim >= 1 && decl->ndim <= TE_MAX_DIMS) {
-		memcpy(s.shape, decl->shape, sizeof(s.shape[0]) * (size_t)decl->ndim);
+		s = weight_spec(decl);
 		te__spec_str(&s, shape, sizeof(shape));
 	}
 	if (!te__spec_valid(&s))
 		return te__fail(-TE_ESHAPE,
 				"op %s: %s %s: extents must be above 0, of 2^48 bytes at most",
 				op->name, decl->name, shape);
-	nelems = (te__spec_nelems(&s) + TE_K_ALIGN_WEIGHT - 1) / TE_K_ALIGN_WEIGHT *
-		 TE_K_ALIGN_WEIGHT;
+	nelems = padded_nelems(&s);
 	if (seq->nelems + nelems > TE__SPEC_MAX_NBYTES / (int64_t)sizeof(float))
 		return te__fail(-TE_ESHAPE,
 				"op %s: with %s %s the weights take more than 2^48 bytes", op->name,
 				decl->name, shape);
-	w->offset_nelems = seq->nelems;
+	w->order_nelems = seq->nelems;
 	seq->nelems += nelems;
 	return 0;
+}
+
+/* Trained weights come first: gradients, moments and their weights are the same elements of their
+ * buffers. */
+static void lay_out(struct te_seq *seq)
+{
+	seq->nelems = 0;
+	for (int trained = 1; trained >= 0; trained--) {
+		for (int i = 0; i < seq->nweights; i++) {
+			struct te__weight *w = &seq->weight[i];
+			const struct te_spec s = weight_spec(&w->decl);
+
+			if (te__weight_trains(w) != trained)
+				continue;
+			w->offset_nelems = seq->nelems;
+			seq->nelems += padded_nelems(&s);
+		}
+		if (trained)
+			seq->ngrads = seq->nelems;
+	}
 }
 
 /* the weight that op i's k-th is tied to */
@@ -392,9 +426,9 @@ static int draw_weight(const struct te__weight *w, uint64_t seed)
 				(long long)n);
 	for (int64_t i = 0; i < n; i++) {
 		if (w->decl.init == TE_INIT_NORMAL) {
-			/* offsets are multiples of 64, so pairs never straddle weights */
+			/* weights begin at multiples of 64: no pair belongs to two of them */
 			if (!(i & 1))
-				normal_pair(seed, (uint64_t)(w->offset_nelems + i) / 2, z);
+				normal_pair(seed, (uint64_t)(w->order_nelems + i) / 2, z);
 			buf[i] = (float)(z[i & 1] * w->decl.init_std);
 		} else {
 			buf[i] = w->decl.init == TE_INIT_ONE ? 1.0f : 0.0f;
@@ -416,7 +450,7 @@ static int view_weights(struct te_seq *seq)
 
 		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
 				   &w->master);
-		if (!r && seq->grads)
+		if (!r && seq->grads && te__weight_trains(w))
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
 	}
@@ -433,32 +467,38 @@ static void drop_weights(struct te_seq *seq)
 	seq->grads = te_tensor_unref(seq->grads);
 }
 
-static int64_t flat_nelems(const struct te_seq *seq)
+/* a buffer has elements also if no weight is in it */
+static int64_t flat_nelems(int64_t n)
 {
-	return seq->nelems ? seq->nelems : TE_K_ALIGN_WEIGHT;
+	return n ? n : TE_K_ALIGN_WEIGHT;
+}
+
+/* memory for n elements, unless some is given */
+static int flat_buffer(const struct te_seq *seq, int64_t n, void *given, struct te_tensor **ret)
+{
+	n = flat_nelems(n);
+	if (given)
+		return te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, given, NULL, NULL, ret);
+	return te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, ret);
 }
 
 /* buffers without memory, for plans that allocate nothing */
 static int wrap_weights(struct te_seq *seq)
 {
-	const int64_t n = flat_nelems(seq);
-	int r = te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, TE__NOWHERE, NULL, NULL,
-			       &seq->masters);
+	int r = flat_buffer(seq, seq->nelems, TE__NOWHERE, &seq->masters);
 
 	if (!r)
-		r = te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, TE__NOWHERE, NULL, NULL,
-				   &seq->grads);
-	seq->weights_nbytes = 2 * (uint64_t)n * sizeof(float);
+		r = flat_buffer(seq, seq->ngrads, TE__NOWHERE, &seq->grads);
 	return r ? r : view_weights(seq);
 }
 
-static int flat_buffer(const struct te_seq *seq, float *given, struct te_tensor **ret)
+uint64_t te__seq_weights_nbytes(const struct te_seq *seq)
 {
-	const int64_t n = flat_nelems(seq);
+	const struct te_seq_binding *b = &seq->binding;
+	const int64_t masters = b->masters ? 0 : flat_nelems(seq->nelems);
+	const int64_t grads = b->grads ? 0 : te_seq_grad_nelems(seq);
 
-	if (given)
-		return te_tensor_wrap(seq->ctx, TE_DTYPE_FP32, 1, &n, given, NULL, NULL, ret);
-	return te_tensor_create(seq->ctx, TE_DTYPE_FP32, 1, &n, NULL, ret);
+	return (uint64_t)(masters + grads) * sizeof(float);
 }
 
 static int make_weights(struct te_seq *seq, uint64_t seed)
@@ -468,9 +508,9 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	void *p;
 	int r;
 
-	r = flat_buffer(seq, seq->binding.masters, &seq->masters);
+	r = flat_buffer(seq, seq->nelems, seq->binding.masters, &seq->masters);
 	if (!r && !(seq->binding.flags & TE_SEQ_NO_GRADS))
-		r = flat_buffer(seq, seq->binding.grads, &seq->grads);
+		r = flat_buffer(seq, seq->ngrads, seq->binding.grads, &seq->grads);
 	if (r < 0)
 		return r;
 	r = te__mem_get(seq->ctx, sizeof(words), &p);
@@ -530,8 +570,10 @@ int te_seq_complete(struct te_seq *seq)
 	r = check_channels(seq);
 	if (!r)
 		r = collect_weights(seq);
-	if (!r)
+	if (!r) {
+		lay_out(seq);
 		r = wrap_weights(seq);
+	}
 	if (r < 0) {
 		undo_complete(seq);
 		return r;
@@ -544,7 +586,59 @@ int te_seq_complete(struct te_seq *seq)
 
 int64_t te_seq_nelems(const struct te_seq *seq)
 {
-	return seq && seq->complete ? flat_nelems(seq) : 0;
+	return seq && seq->complete ? flat_nelems(seq->nelems) : 0;
+}
+
+int64_t te_seq_grad_nelems(const struct te_seq *seq)
+{
+	return seq && seq->complete && !(seq->binding.flags & TE_SEQ_NO_GRADS) ?
+		       flat_nelems(seq->ngrads) :
+		       0;
+}
+
+int te__seq_op_trains(const struct te_seq *seq, int i)
+{
+	for (int k = 0; k < seq->op[i]->nweights; k++)
+		if (te__weight_trains(&seq->weight[seq->op_weight[i][k]]))
+			return 1;
+	return 0;
+}
+
+/* between te_seq_complete and te_seq_init */
+static int laid_out(const struct te_seq *seq, const char *what)
+{
+	if (!seq)
+		return te__fail(-EINVAL, "%s: seq is NULL", what);
+	if (!seq->complete)
+		return te__fail(-TE_ESTATE, "%s: te_seq_complete has not run", what);
+	if (seq->initialised)
+		return te__fail(-EBUSY, "%s: the sequence has been initialised", what);
+	return 0;
+}
+
+int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
+{
+	int n = 0, r = laid_out(seq, "te_seq_freeze");
+
+	if (r)
+		return r;
+	if (!pattern || (frozen != 0 && frozen != 1))
+		return te__fail(-EINVAL, "te_seq_freeze: %s",
+				pattern ? "frozen is neither 0 nor 1" : "pattern is NULL");
+	for (int i = 0; i < seq->nweights; i++) {
+		struct te__weight *w = &seq->weight[i];
+
+		if (fnmatch(pattern, w->name, 0) && fnmatch(pattern, w->op->name, 0))
+			continue;
+		w->decl.flags &= ~TE_WEIGHT_FROZEN;
+		w->decl.flags |= frozen ? TE_WEIGHT_FROZEN : 0;
+		n++;
+	}
+	if (!n)
+		return te__fail(-ENOENT, "te_seq_freeze: no weight is named %s, and no op that "
+				"owns weights", pattern);
+	lay_out(seq); /* te_seq_init makes the tensors again */
+	return n;
 }
 
 static int check_binding(const struct te_seq_binding *b)
@@ -569,23 +663,15 @@ static int check_binding(const struct te_seq_binding *b)
 int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	int r;
+	int r = laid_out(seq, "te_seq_bind");
 
-	if (!seq)
-		return te__fail(-EINVAL, "te_seq_bind: seq is NULL");
-	r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
+	if (!r)
+		r = te__sized_in("te_seq_bind", te_seq_binding, binding, &b);
 	if (!r)
 		r = check_binding(&b);
-	if (r)
-		return r;
-	if (!seq->complete)
-		return te__fail(-TE_ESTATE, "te_seq_bind: te_seq_complete has not run");
-	if (seq->initialised)
-		return te__fail(-EBUSY, "te_seq_bind: the sequence has been initialised");
-	seq->binding = b;
-	seq->weights_nbytes = (uint64_t)flat_nelems(seq) * sizeof(float) *
-			      (!b.masters + !(b.grads || b.flags & TE_SEQ_NO_GRADS));
-	return 0;
+	if (!r)
+		seq->binding = b;
+	return r;
 }
 
 int te_seq_init(struct te_seq *seq, uint64_t seed)
@@ -632,7 +718,7 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 		.name = w->name,
 		.op = w->op,
 		.master = w->master,
-		.grad = w->grad,
+		.grad = te__weight_trains(w) ? w->grad : NULL,
 		.flags = w->decl.flags,
 		.offset_nelems = w->offset_nelems,
 	};

@@ -29,7 +29,8 @@ struct te__weight {
 	struct te_op *op;
 	int op_index, index; /* which weight of which op */
 	char *name;
-	int64_t offset_nelems;
+	int64_t order_nelems;  /* of the weights before it in op order: chooses initial values */
+	int64_t offset_nelems; /* in masters and, unless it is frozen, in grads */
 	struct te_tensor *master, *grad;
 	struct te_tensor *copy_hp; /* compute dtype, or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
@@ -55,7 +56,7 @@ struct te_seq {
 	int nweights;
 	struct te__weight *weight;
 	int **op_weight; /* [nops][nweights of the op]: index into weight, the owner's if tied */
-	int64_t nelems;			     /* of the flat buffers */
+	int64_t nelems, ngrads; /* of the flat buffers; 0: no weights */
 	struct te_seq_binding binding; /* the caller's memory */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;
@@ -68,12 +69,22 @@ struct te_seq {
 	int complete;	 /* weights are laid out: te_seq_complete */
 	int initialised; /* they have memory: te_seq_init */
 	int planned;
-	uint64_t weights_nbytes; /* device memory of masters and gradients */
 };
 
 /* NULL, or -1, if none has that name */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
+/* of masters and gradients: what the library allocates */
+uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
+
+/* 1: it has a gradient, and an optimizer updates it */
+static inline int te__weight_trains(const struct te__weight *w)
+{
+	return !(w->decl.flags & TE_WEIGHT_FROZEN);
+}
+
+/* 1: op i has a weight that is trained, its own or a tied one */
+int te__seq_op_trains(const struct te_seq *seq, int i);
 
 #endif

@@ -128,6 +128,42 @@ static float *masters(size_t *ret_nbytes)
 	return x;
 }
 
+/* frozen weights have other places in the flat buffers, and are in the file as the others are */
+START_TEST(frozen_weights_are_saved)
+{
+	struct st_file *f;
+	struct model m;
+	char fresh[300], digest[17];
+
+	ck_assert_int_eq(model_build(ctx, &cfg, 1, &m), 0);
+	ck_assert_int_gt(te_seq_freeze(m.seq, "*.qkv.weight", 1), 0);
+	ck_assert_int_gt(te_seq_freeze(m.seq, "embed", 1), 0);
+	ck_assert_int_eq(model_init(&m, 77), 0);
+	ck_assert_int_eq(weights_write(in("a.safetensors"), &m, digest), 0);
+	snprintf(fresh, sizeof(fresh), "%s.new", in("a.safetensors"));
+	ck_assert_int_eq(rename(fresh, in("a.safetensors")), 0);
+	ck_assert_int_eq(st_open(in("a.safetensors"), &f), 0);
+	ck_assert_int_eq(weights_read(f, &model), 0);
+	st_close(f);
+	for (int i = 0; i < te_seq_nweights(m.seq); i++) {
+		struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
+		float *x[2];
+		size_t nbytes = 0;
+
+		for (int k = 0; k < 2; k++) {
+			ck_assert_int_eq(te_seq_weight(k ? model.seq : m.seq, i, &w[k]), 0);
+			nbytes = te_tensor_nbytes(w[k].master);
+			x[k] = malloc(nbytes);
+			ck_assert_int_eq(te_tensor_read(w[k].master, x[k], nbytes), 0);
+		}
+		ck_assert_msg(!memcmp(x[0], x[1], nbytes), "%s", w[0].name);
+		free(x[0]);
+		free(x[1]);
+	}
+	model_free(&m);
+}
+END_TEST
+
 START_TEST(shards_are_one_file)
 {
 	struct st_file *f = write_shards();
@@ -174,6 +210,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "files", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_test(c, frozen_weights_are_saved);
 	tcase_add_test(c, shards_are_one_file);
 	tcase_add_test(c, refuses_wrong_indexes);
 	return s;

@@ -541,6 +541,18 @@ static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, i
 	return 0;
 }
 
+/* whether backward() of op i computes the gradient of an extra input */
+static int takes_gradients(const struct te_plan *p, int i)
+{
+	const struct te_op *op = p->seq->op[i];
+
+	for (int k = 0; k < op->ops.nextra_in; k++)
+		if (te__seq_channel(p->seq, op->take[k])->giver >= 0 &&
+		    p->node[i].inf.dex_alias[k] < 0)
+			return 1;
+	return 0;
+}
+
 static int backward_step(struct te_plan *p, int i, int dx)
 {
 	struct te__plan_op *n = &p->node[i];
@@ -600,13 +612,13 @@ static int build_backward(struct te_plan *p)
 		uint32_t forms = n->inf.bwd_dy | n->inf.dw_dy;
 
 		n->grad_main = main_grad;
-		if (main_grad < 0 && forms)
-			return te__fail(-TE_EPLAN, "op %s: no gradient reaches its output",
-					op->name);
-		if (!want_dx)
+		if (!want_dx && !takes_gradients(p, i))
 			forms = n->inf.dw_dy;
 		if (!dw)
 			forms &= ~n->inf.dw_dy | n->inf.bwd_dy;
+		if (main_grad < 0 && forms)
+			return te__fail(-TE_EPLAN, "op %s: no gradient reaches its output",
+					op->name);
 		forms &= TE_FORM_ROW | TE_FORM_COL;
 		if (forms) {
 			r = want_quantized(p, main_grad, i, TE__ROLE_GRADIENT, forms);

@@ -34,6 +34,8 @@ TT_CORE = \
 	t/ops/kernel_calls_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
+	t/plan/custom \
+	t/plan/custom_gpu \
 	t/plan/faults \
 	t/plan/fusion \
 	t/plan/fusion_gpu \
@@ -187,6 +189,15 @@ t_kernels_host_kernels_SOURCES = \
 PARTS_CASES = t/plan/plan_bind_cases.c t/plan/plan_bind_cases.h t/plan/plan_model.c t/plan/plan_model.h
 t_plan_plan_bind_SOURCES = t/plan/plan_bind.c $(PARTS_CASES)
 t_plan_plan_bind_gpu_SOURCES = t/plan/plan_bind_gpu.c $(PARTS_CASES)
+
+CUSTOM_CASES = \
+	t/plan/custom_block.c \
+	t/plan/custom_cases.c \
+	t/plan/custom_cases.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_plan_custom_SOURCES = t/plan/custom.c $(CUSTOM_CASES)
+t_plan_custom_gpu_SOURCES = t/plan/custom_gpu.c $(CUSTOM_CASES)
 
 PLAN_CASES = \
 	t/plan/plan_cases.c \

@@ -19,7 +19,7 @@ struct te_plan; /* opaque, reference counted */
 #define TE_PLAN_NO_ALLOC 16u
 #define TE_PLAN_EXTERNAL 32u	/* the caller provides arena, inputs, outputs: te_plan_bind */
 
-enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1 };
+enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1, TE_PASS_JOINT = 2 /* fusions only */ };
 
 /* ---- hooks ---- */
 
@@ -201,7 +201,6 @@ TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format form
 
 /* ---- fusions ---- */
 
-
 /* Argument of a fusion's functions: the calls of the basic steps that it replaces, in order.
  * A value that is used only between two parts has no memory: its hp is NULL. */
 struct te_fusion;
@@ -214,6 +213,9 @@ struct te_fused {
 	size_t ws_nbytes;
 	const struct te_fusion *fusion; /* whose user pointer the functions may need */
 	void *state;			/* what bind() gave */
+	/* of a joint fusion, once addresses are known: what save() declared, in both passes */
+	struct te_tensor *const *saved; /* [nsaved] */
+	int32_t nsaved;
 };
 
 /*
@@ -222,6 +224,12 @@ struct te_fused {
  * pass; "quantize" for a cast that planning inserted (part->x.hp to part->y.q).
  * The pattern is their names, divided by a space; a word may list alternatives:
  * "layernorm|rmsnorm quantize".
+ *
+ * A joint fusion replaces steps of both passes, or none: those that match its pattern in forward,
+ * and those that match the pattern of its backward, another struct te_fusion, among the backward
+ * steps of the same ops and of ops next to them without a forward step (fork). Each of the two has
+ * its own functions. What passes from one of all these steps to another has no memory; save()
+ * declares what is kept instead.
  */
 struct te_fusion {
 	size_t size;	  /* sizeof(struct te_fusion); lets the struct grow */
@@ -240,8 +248,17 @@ struct te_fusion {
 	/* as te_op_ops.bind and unbind */
 	int (*bind)(const struct te_fused *f, void **ret_state);
 	void (*unbind)(const struct te_fused *f, void *state);
+	/* TE_PASS_JOINT: the steps of backward, with TE_PASS_BACKWARD; copied. NULL: not joint */
+	const struct te_fusion *backward;
+	/* TE_PASS_JOINT: the spec of a value that forward writes and backward reads, and 1; or 0:
+	 * there are index values. f has the forward steps. NULL: there are none */
+	int (*save)(const struct te_fused *f, int32_t index, struct te_spec *ret_spec);
+	/* in backward of a joint fusion, bit k: part k reads nothing of the forward pass: its x, y,
+	 * ex and saved are NULL, and no memory is kept for it */
+	uint32_t drop;
 };
-#define TE_FUSION_INIT { sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_FUSION_INIT \
+	{ sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 /* registered fusions are tried before the built-in ones, in order of registration; register them
  * before the first plan, -EBUSY afterwards */
 TE_EXPORT int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);

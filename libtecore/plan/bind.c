@@ -116,6 +116,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 {
 	const struct te__roles *ro = &s->role;
+	const uint32_t kept = s->drops ? 0 : ~0u;
 	struct te_op_call *c = &s->call;
 	void *const state = c->state;
 
@@ -125,12 +126,12 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->op = p->seq->op[s->node];
 	c->tag = (uint32_t)s->node;
 	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
-	c->x = call_value(p, ro->x, ro->x_forms);
-	c->y = call_value(p, ro->y, ro->y_forms);
+	c->x = call_value(p, ro->x, ro->x_forms & kept);
+	c->y = call_value(p, ro->y, ro->y_forms & kept);
 	c->dy = call_value(p, ro->dy, ro->dy_forms);
 	c->dx = call_value(p, ro->dx, TE_FORM_HP);
 	for (int k = 0; k < ro->nin; k++) {
-		s->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP);
+		s->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP & kept);
 		s->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
 	}
 	for (int k = 0; k < ro->nout; k++) {
@@ -138,7 +139,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 		s->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
 	}
 	for (int k = 0; k < ro->nsaved; k++)
-		s->saved[k] = p->value[ro->saved[k]].t_hp;
+		s->saved[k] = call_value(p, ro->saved[k], TE_FORM_HP & kept).hp;
 	call_weights(p, s);
 	c->ex = s->ex;
 	c->ey = s->ey;
@@ -165,11 +166,13 @@ void te__plan_bind_groups(struct te_plan *p)
 		g->fused.part = &p->part[g->first];
 		g->fused.ws = ws;
 		g->fused.fusion = g->fusion;
+		for (int k = 0; g->saved && k < g->fused.nsaved; k++)
+			g->t_saved[k] = p->value[g->saved[k]].t_hp;
 		for (int k = 0; k < g->n; k++) {
 			struct te__step *s = &p->step[g->first + k];
 
 			te__plan_fill_call(p, s);
-			if (g->n == 1) {
+			if (!g->fusion) {
 				s->call.ws = ws;
 				s->call.ws_nbytes = ws_nbytes;
 			}

@@ -146,7 +146,7 @@ static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const 
 static void refer(struct te__step *s, int value, uint32_t forms, int write)
 {
 	if (value >= 0 && forms)
-		s->ref[s->nrefs++] = (struct te__ref){ value, forms, write };
+		s->ref[s->nrefs++] = (struct te__ref){ value, forms, write, 0 };
 }
 
 /* ---- forward ---- */
@@ -187,18 +187,19 @@ static int fed_value(struct te_plan *p, int c)
 	return v;
 }
 
-static int check_spec(const struct te_op *op, const char *what, int k, const struct te_spec *s)
+int te__plan_check_spec(const char *kind, const char *name, const char *what, int k,
+			const struct te_spec *s)
 {
 	char shape[256];
 
 	if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
-		return te__fail(-TE_ESHAPE, "op %s: gives no shape for %s %d", op->name, what, k);
+		return te__fail(-TE_ESHAPE, "%s %s: gives no shape for %s %d", kind, name, what, k);
 	if (te__spec_valid(s))
 		return 0;
 	te__spec_str(s, shape, sizeof(shape));
 	return te__fail(-TE_ESHAPE,
-			"op %s: %s %d is %s: extents must be above 0, of 2^48 bytes at most",
-			op->name, what, k, shape);
+			"%s %s: %s %d is %s: extents must be above 0, of 2^48 bytes at most", kind,
+			name, what, k, shape);
 }
 
 static int check_answer(struct te_plan *p, int i)
@@ -226,12 +227,12 @@ static int check_answer(struct te_plan *p, int i)
 			return te__fail(-TE_ESHAPE,
 					"op %s: output %d is input %d but of another shape",
 					op->name, k, a);
-		r = a < 0 ? check_spec(op, "output", k, &inf->out[k]) : 0;
+		r = a < 0 ? te__plan_check_spec("op", op->name, "output", k, &inf->out[k]) : 0;
 		if (r < 0)
 			return r;
 	}
 	for (int k = 0; k < inf->nsaved; k++) {
-		r = check_spec(op, "saved tensor", k, &inf->saved[k]);
+		r = te__plan_check_spec("op", op->name, "saved tensor", k, &inf->saved[k]);
 		if (r < 0)
 			return r;
 	}
@@ -447,7 +448,8 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 	s->role.dy_forms = dy_forms;
 	refer(s, n->value.x, x_forms, 0);
 	refer(s, n->value.y, s->role.y_forms, 0);
-	refer(s, n->grad_main, dy_forms, 0);
+	for (int k = 0; k < n->inf.nsaved; k++)
+		refer(s, n->value.saved[k], TE_FORM_HP, 0);
 	for (int k = 0; k < ops->nextra_in; k++) {
 		if (dw)
 			s->role.dex[k] = -1;
@@ -456,13 +458,14 @@ static void kept_roles(struct te_plan *p, int i, struct te__step *s, uint32_t x_
 		else
 			refer(s, n->value.ex[k], TE_FORM_HP, 0);
 	}
+	for (int k = 0; k < s->nrefs; k++)
+		s->ref[k].kept = 1;
+	refer(s, n->grad_main, dy_forms, 0);
 	for (int k = 0; k < ops->nextra_out; k++) {
 		s->role.ey[k] = -1;
 		s->role.dey[k] = p->channel_grad[find_channel(p, p->seq->op[i]->give[k])];
 		refer(s, s->role.dey[k], TE_FORM_HP, 0);
 	}
-	for (int k = 0; k < n->inf.nsaved; k++)
-		refer(s, n->value.saved[k], TE_FORM_HP, 0);
 }
 
 /* gradient g of channel c arrives: keep it, or add it to what came before */

@@ -4,6 +4,7 @@
  * The forward list, the backward list and the delayed weight gradients are fused
  * separately; each basic step ends up in exactly one group, in order. The
  * sequence's own fusions are tried first, then the built-in ones, in table order.
+ * A joint fusion is tried where its forward steps are; its backward steps are then taken.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -29,7 +30,7 @@ static int name_in(const char *name, const char *choices, size_t nchars)
 	return 0;
 }
 
-/* how many steps from the first match the words of the pattern; 0 if not all words do */
+/* how many free steps from the first match the words of the pattern; 0 if not all words do */
 static int matches(const struct te_plan *p, const struct te_fusion *f, int first, int end)
 {
 	const char *word = f->pattern;
@@ -38,12 +39,65 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 	while (*word) {
 		const size_t len = strcspn(word, " ");
 
-		if (first + n >= end || !name_in(p->step[first + n].name, word, len))
+		if (first + n >= end || p->step[first + n].joint ||
+		    !name_in(p->step[first + n].name, word, len))
 			return 0;
 		n++;
 		word += len + strspn(word + len, " ");
 	}
 	return n;
+}
+
+/* The steps that a fusion replaces: those of its pass and, if it is joint, those of backward. */
+struct match {
+	int nhalves;
+	const struct te_fusion *fusion[2];
+	int first[2], n[2];
+};
+
+/* whether the n steps from the first are those of ops from lo to hi, but for casts and sums */
+static int are_of(const struct te_plan *p, int first, int n, int lo, int hi)
+{
+	int any = 0;
+
+	for (int s = first; s < first + n; s++) {
+		if (p->step[s].kind > TE__STEP_DW)
+			continue;
+		if (p->step[s].node < lo || p->step[s].node > hi)
+			return 0;
+		any = 1;
+	}
+	return any;
+}
+
+/* 1: backward steps of the ops between the forward steps before and after the match match, too, and
+ * are added; these are its ops, and ops next to them without a forward step */
+static int match_backward(const struct te_plan *p, struct match *m)
+{
+	const struct te_fusion *f = m->fusion[0]->backward;
+	const int end = p->fwd_steps + p->bwd_steps;
+	int lo = p->first_op, hi = p->nops - 1;
+
+	for (int s = 0; s < p->fwd_steps; s++) {
+		if (p->step[s].kind != TE__STEP_FWD)
+			continue;
+		if (s < m->first[0])
+			lo = p->step[s].node + 1;
+		else if (s >= m->first[0] + m->n[0] && p->step[s].node <= hi)
+			hi = p->step[s].node - 1;
+	}
+	for (int s = p->fwd_steps; s < end; s++) {
+		const int n = matches(p, f, s, end);
+
+		if (!n || !are_of(p, s, n, lo, hi))
+			continue;
+		m->fusion[1] = f;
+		m->first[1] = s;
+		m->n[1] = n;
+		m->nhalves = 2;
+		return 1;
+	}
+	return 0;
 }
 
 static int reads_hp(const struct te__ref *ref)
@@ -58,87 +112,208 @@ static void count_reads(struct te_plan *p)
 			p->value[p->step[s].ref[k].value].nreads += reads_hp(&p->step[s].ref[k]);
 }
 
-/* reads of the full-precision form of v by steps of [first, first + n) */
-static int reads_inside(const struct te_plan *p, int v, int first, int n)
+/* reads of the full-precision form of v by matched steps */
+static int reads_inside(const struct te_plan *p, int v, const struct match *m)
 {
 	int nreads = 0;
 
-	for (int s = first; s < first + n; s++)
-		for (int k = 0; k < p->step[s].nrefs; k++)
-			nreads += p->step[s].ref[k].value == v && reads_hp(&p->step[s].ref[k]);
+	for (int h = 0; h < m->nhalves; h++)
+		for (int s = m->first[h]; s < m->first[h] + m->n[h]; s++)
+			for (int k = 0; k < p->step[s].nrefs; k++)
+				nreads += p->step[s].ref[k].value == v &&
+					  reads_hp(&p->step[s].ref[k]);
 	return nreads;
 }
 
-/* whether all reads of v, one or more, are by steps of [first, first + n) */
-static int is_internal(const struct te_plan *p, int v, int first, int n)
+/* whether all reads of v, one or more, are by matched steps */
+static int is_internal(const struct te_plan *p, int v, const struct match *m)
 {
 	const struct te__value *val = &p->value[v];
 
-	return val->nreads && !val->keep && !val->fed &&
-	       reads_inside(p, v, first, n) == val->nreads;
+	return val->nreads && !val->keep && !val->fed && reads_inside(p, v, m) == val->nreads;
 }
 
-/* values written and read only inside the candidate lose their hp form, or get it back */
-static void set_internal(struct te_plan *p, const struct te_fusion *f, int first, int n, int no_hp)
+static int has_bit(uint32_t bits, int k)
 {
-	for (int s = first; s < first + n; s++) {
-		for (int k = 0; k < p->step[s].nrefs; k++) {
-			const struct te__ref *ref = &p->step[s].ref[k];
-
-			if (ref->write && (ref->forms & TE_FORM_HP) &&
-			    !(s - first < 32 && f->keep & (1u << (s - first))) &&
-			    is_internal(p, ref->value, first, n))
-				p->value[ref->value].no_hp = no_hp;
-		}
-	}
+	return k < 32 && (bits >> k & 1u);
 }
 
-static void fill_fused(struct te_plan *p, struct te_fused *f, int first, int n)
+/* Matched steps lose what backward drops and the hp form of values that only they write and read;
+ * undone, they get it back. */
+static void set_internal(struct te_plan *p, const struct match *m, int undo)
+{
+	for (int h = 0; h < m->nhalves; h++)
+		for (int i = 0; i < m->n[h]; i++) {
+			struct te__step *s = &p->step[m->first[h] + i];
+
+			s->drops = !undo && has_bit(m->fusion[h]->drop, i);
+			for (int k = 0; k < s->nrefs; k++) {
+				const struct te__ref *ref = &s->ref[k];
+
+				if (ref->write && (ref->forms & TE_FORM_HP) &&
+				    !has_bit(m->fusion[h]->keep, i) &&
+				    is_internal(p, ref->value, m))
+					p->value[ref->value].no_hp = !undo;
+			}
+		}
+}
+
+static void fill_fused(struct te_plan *p, struct te_fused *f, const struct te_fusion *fusion,
+		       int first, int n)
 {
 	memset(f, 0, sizeof(*f));
 	f->size = sizeof(*f);
 	f->nparts = n;
 	f->part = &p->part[first];
+	f->fusion = fusion;
 	for (int i = 0; i < n; i++)
 		te__plan_fill_call(p, &p->step[first + i]);
 }
 
-/* 1: taken, and the group is filled; 0: does not apply; or an error */
-static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, int end,
-		      struct te__group *g)
+/* 1, 0 or an error: what applies() of all parts of the match return */
+static int applies(struct te_plan *p, const struct match *m)
 {
-	struct te_fused *fused = &g->fused;
-	const uint64_t nfails = te__nfails();
-	int n = matches(p, f, first, end);
-	size_t ws = 0;
 	int r = 1;
 
-	if (!n)
-		return 0;
-	set_internal(p, f, first, n, 1);
-	fill_fused(p, fused, first, n);
-	fused->fusion = f;
-	if (f->applies) {
-		r = f->applies(fused);
+	for (int h = 0; h < m->nhalves && r > 0; h++) {
+		const struct te_fusion *f = m->fusion[h];
+		const uint64_t nfails = te__nfails();
+		struct te_fused fused;
+
+		fill_fused(p, &fused, f, m->first[h], m->n[h]);
+		if (f->applies)
+			r = f->applies(&fused);
 		if (r < 0)
 			r = te__callback_failed(nfails, r, "applies() of fusion %s", f->name);
 	}
-	if (r <= 0) {
-		set_internal(p, f, first, n, 0);
-		return r;
-	}
-	g->fusion = f;
+	return r;
+}
+
+/* n steps, replaced by a fusion; NULL: one step as it is */
+static void fill_group(struct te_plan *p, struct te__group *g, const struct te_fusion *fusion,
+		       int first, int n)
+{
+	size_t ws = 0;
+
+	memset(g, 0, sizeof(*g));
+	g->ws = -1;
+	g->fusion = fusion;
 	g->first = first;
 	g->n = n;
-	if (f->ws_nbytes) {
-		ws = f->ws_nbytes(fused);
+	fill_fused(p, &g->fused, fusion, first, n);
+	if (fusion && fusion->ws_nbytes) {
+		ws = fusion->ws_nbytes(&g->fused);
 	} else {
 		for (int i = 0; i < n; i++)
 			if (p->step[first + i].ws_nbytes > ws)
 				ws = p->step[first + i].ws_nbytes;
 	}
-	fused->ws_nbytes = ws;
-	return 1;
+	g->fused.ws_nbytes = ws;
+}
+
+/* ---- joint fusions ---- */
+
+/* the step refers to these values, too */
+static int refer_more(struct te__step *s, const int *value, int n, int write)
+{
+	struct te__ref *ref = te__malloc((size_t)(s->nrefs + n + 1) * sizeof(*ref));
+
+	if (!ref)
+		return te__fail(-ENOMEM, "plan: no memory");
+	memcpy(ref, s->ref, (size_t)s->nrefs * sizeof(*ref));
+	for (int k = 0; k < n; k++)
+		ref[s->nrefs++] = (struct te__ref){ value[k], TE_FORM_HP, write, 0 };
+	s->ref = s->more_ref = ref;
+	return 0;
+}
+
+/* new values, as save() declares them */
+static int save_values(struct te_plan *p, struct te__group *g)
+{
+	const struct te_fusion *f = g->fusion;
+
+	for (;;) {
+		const char *op = p->seq->op[p->step[g->first].node]->name;
+		const uint64_t nfails = te__nfails();
+		struct te_spec spec = { .ndim = 0 };
+		int *saved, k = g->fused.nsaved;
+		int r = f->save(&g->fused, k, &spec);
+
+		if (r < 0)
+			return te__callback_failed(nfails, r, "save() of fusion %s", f->name);
+		if (!r)
+			return 0;
+		r = te__plan_check_spec("fusion", f->name, "saved tensor", k, &spec);
+		if (r < 0)
+			return r;
+		saved = te__realloc(g->saved, ((size_t)k + 1) * sizeof(*saved));
+		if (!saved)
+			return te__fail(-ENOMEM, "plan: no memory");
+		g->saved = saved;
+		r = te__plan_new_value(p, &spec, "%s.%s.saved%d", op, f->name, k);
+		if (r < 0)
+			return r;
+		g->saved[g->fused.nsaved++] = r;
+	}
+}
+
+/* the joint fusion of g gets the backward steps and the values that it saves */
+static int take_backward(struct te_plan *p, const struct match *m, struct te__group *g)
+{
+	int r = g->fusion->save ? save_values(p, g) : 0;
+
+	if (!r)
+		r = refer_more(&p->step[g->first], g->saved, g->fused.nsaved, 1);
+	if (!r)
+		r = refer_more(&p->step[m->first[1]], g->saved, g->fused.nsaved, 0);
+	if (r)
+		return r;
+	for (int s = m->first[1]; s < m->first[1] + m->n[1]; s++)
+		p->step[s].joint = 1 + (int)(g - p->group);
+	g->t_saved = te__calloc((size_t)g->fused.nsaved + 1, sizeof(*g->t_saved));
+	g->fused.saved = g->t_saved;
+	return g->t_saved ? 0 : te__fail(-ENOMEM, "plan: no memory");
+}
+
+/* the group of the steps from s that a joint fusion has taken */
+static void fill_backward(struct te_plan *p, struct te__group *g, int s)
+{
+	const struct te__group *forward = &p->group[p->step[s].joint - 1];
+	int n = 0;
+
+	while (s + n < p->nsteps && p->step[s + n].joint == p->step[s].joint)
+		n++;
+	fill_group(p, g, forward->fusion->backward, s, n);
+	g->fused.saved = forward->t_saved;
+	g->fused.nsaved = forward->fused.nsaved;
+}
+
+/* ---- the lists ---- */
+
+/* 1: taken, and the group is filled; 0: does not apply; or an error */
+static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, int end,
+		      struct te__group *g)
+{
+	struct match m = { 1, { f, NULL }, { first, 0 }, { matches(p, f, first, end), 0 } };
+	int r;
+
+	if (!m.n[0] || (f->pass == TE_PASS_JOINT && !match_backward(p, &m)))
+		return 0;
+	set_internal(p, &m, 0);
+	r = applies(p, &m);
+	if (r <= 0) {
+		set_internal(p, &m, 1);
+		return r;
+	}
+	fill_group(p, g, f, first, m.n[0]);
+	r = m.nhalves > 1 ? take_backward(p, &m, g) : 0;
+	return r < 0 ? r : 1;
+}
+
+static int is_tried(const struct te_plan *p, const struct te_fusion *f, enum te_pass pass)
+{
+	return !(p->flags & TE_PLAN_NO_FUSION) &&
+	       (f->pass == pass || (f->pass == TE_PASS_JOINT && pass == TE_PASS_FORWARD));
 }
 
 static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
@@ -149,26 +324,19 @@ static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
 		struct te__group *g = &p->group[p->ngroups++];
 		int r = 0;
 
-		g->ws = -1;
-		for (int k = 0; k < p->seq->nfusions + te__nfusions; k++) {
+		if (p->step[s].joint)
+			fill_backward(p, g, s);
+		else
+			fill_group(p, g, NULL, s, 1);
+		for (int k = 0; !g->fusion && k < p->seq->nfusions + te__nfusions; k++) {
 			const struct te_fusion *f = k < p->seq->nfusions ?
 							    &p->seq->fusion[k] :
 							    &te__fusions[k - p->seq->nfusions];
 
-			if ((p->flags & TE_PLAN_NO_FUSION) || f->pass != pass)
-				continue;
-			r = try_fusion(p, f, s, end, g);
+			if (is_tried(p, f, pass))
+				r = try_fusion(p, f, s, end, g);
 			if (r < 0)
 				return r;
-			if (r)
-				break;
-		}
-		if (!r) {
-			memset(g, 0, sizeof(*g));
-			g->ws = -1;
-			g->first = s;
-			g->n = 1;
-			g->fused.ws_nbytes = p->step[s].ws_nbytes;
 		}
 		s += g->n;
 	}

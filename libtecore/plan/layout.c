@@ -67,12 +67,13 @@ static void live_refs(struct te_plan *p, const struct te__step *s, int t)
 {
 	for (int k = 0; k < s->nrefs; k++) {
 		const struct te__value *v = &p->value[s->ref[k].value];
+		const uint32_t forms = te__ref_forms(s, &s->ref[k]);
 
-		if ((s->ref[k].forms & TE_FORM_HP) && v->hp >= 0)
+		if ((forms & TE_FORM_HP) && v->hp >= 0)
 			touch(&p->buf[v->hp], t);
-		if ((s->ref[k].forms & TE_FORM_ROW) && v->row >= 0)
+		if ((forms & TE_FORM_ROW) && v->row >= 0)
 			touch(&p->buf[v->row], t);
-		if ((s->ref[k].forms & TE_FORM_COL) && v->col >= 0)
+		if ((forms & TE_FORM_COL) && v->col >= 0)
 			touch(&p->buf[v->col], t);
 	}
 }
@@ -204,7 +205,7 @@ int te__plan_layout(struct te_plan *p)
 			touch(&p->buf[v->hp], p->fwd_groups);
 	}
 	for (int t = 0; t < p->ngroups; t++)
-		if (p->group[t].n == 1)
+		if (!p->group[t].fusion)
 			share(p, &p->step[p->group[t].first], t);
 	return place(p);
 }

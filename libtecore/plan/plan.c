@@ -233,6 +233,11 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	for (int i = 0; i < p->nsteps; i++) {
 		te__free(p->step[i].role.ex);
 		te__free(p->step[i].ex);
+		te__free(p->step[i].more_ref);
+	}
+	for (int t = 0; t < p->ngroups; t++) {
+		te__free(p->group[t].saved);
+		te__free(p->group[t].t_saved);
 	}
 	te__free(p->part);
 	te__free(p->grad_group);

@@ -57,6 +57,7 @@ struct te__ref {
 	int value;
 	uint32_t forms;
 	int write;
+	int kept; /* backward reads it from the forward pass */
 };
 
 enum te__step_kind { TE__STEP_FWD, TE__STEP_BWD, TE__STEP_DW, TE__STEP_QUANT, TE__STEP_SUM };
@@ -67,7 +68,10 @@ struct te__step {
 	char name[64];
 	struct te__roles role;
 	int nrefs;
-	struct te__ref *ref; /* one allocation with the arrays of call */
+	struct te__ref *ref; /* one allocation with the arrays of call, or more_ref */
+	struct te__ref *more_ref; /* with what a joint fusion saves, or NULL */
+	int joint; /* backward step of a joint fusion: 1 + the group of its forward steps */
+	int drops; /* its fusion reads nothing that was kept */
 	int share_from[3]; /* values whose memory the main output may take over, or -1 */
 	int share_to;
 	size_t ws_nbytes;
@@ -84,6 +88,8 @@ struct te__group {
 	int ws;				/* buffer or -1 */
 	struct te_fused fused;
 	int has_state; /* bind() has given fused.state */
+	int *saved; /* [fused.nsaved] values of a joint fusion, in its forward group */
+	struct te_tensor **t_saved;
 };
 
 struct te__plan_op {
@@ -150,6 +156,12 @@ struct te_plan {
 	char failed_text[512];
 };
 
+/* the forms of a reference; 0: the step's fusion does without it */
+static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__ref *ref)
+{
+	return s->drops && ref->kept ? 0 : ref->forms;
+}
+
 int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
 int te__plan_layout(struct te_plan *p);
@@ -167,6 +179,9 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s);
 int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
 	TE_PRINTF(3, 4);
 int te__plan_new_buf(struct te_plan *p, size_t nbytes);
+/* 0 or -TE_ESHAPE, naming the k-th what of the kind of that name */
+int te__plan_check_spec(const char *kind, const char *name, const char *what, int k,
+			const struct te_spec *s);
 /* where in row and col of a block-scaled value the scales begin */
 size_t te__value_scales_at(const struct te__value *v);
 

@@ -90,7 +90,8 @@ static void print_edges(FILE *f, const struct te_plan *p, int *writer)
 			for (int j = 0; j < s->nrefs; j++) {
 				int v = s->ref[j].value;
 
-				if (!s->ref[j].write && writer[v] >= 0 && writer[v] != t)
+				if (!s->ref[j].write && te__ref_forms(s, &s->ref[j]) &&
+				    writer[v] >= 0 && writer[v] != t)
 					fprintf(f, "  g%d -> g%d [label=\"%s\"];\n", writer[v], t,
 						p->value[v].label);
 			}

@@ -32,7 +32,7 @@ static void find_uses(const struct te_plan *p, struct te_plan_saved_info *all)
 
 			for (int i = 0; i < s->nrefs; i++)
 				for (int f = 0; f < NFORMS; f++)
-					if (s->ref[i].forms & forms[f])
+					if (te__ref_forms(s, &s->ref[i]) & forms[f])
 						use(p, &all[s->ref[i].value * NFORMS + f], t);
 		}
 }

@@ -77,6 +77,8 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 	te__free(seq->channel);
 	te__names_free(&seq->channel_names);
 	te__names_free(&seq->op_names);
+	for (int i = 0; i < seq->nfusions; i++)
+		te__free((struct te_fusion *)(uintptr_t)seq->fusion[i].backward);
 	te__free(seq->fusion);
 	for (int i = 0; i < seq->nops; i++) {
 		seq->op[i]->locked = 0;
@@ -799,6 +801,57 @@ int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
 	return r ? r : te__ctx_copy(seq->ctx, seq->rng, words, sizeof(words));
 }
 
+static int check_fusion(const struct te_fusion *f)
+{
+	const int joint = f->pass == TE_PASS_JOINT;
+
+	if (!f->name || !f->run || !f->pattern || !*f->pattern ||
+	    !(joint || strchr(f->pattern, ' ')))
+		return te__fail(-EINVAL,
+				"te_seq_add_fusion: needs a name, two steps or more, and run()");
+	if (!joint && f->pass != TE_PASS_FORWARD && f->pass != TE_PASS_BACKWARD)
+		return te__fail(-EINVAL, "fusion %s: pass %d is unknown", f->name, (int)f->pass);
+	if (joint == !f->backward)
+		return te__fail(-EINVAL, "fusion %s: backward is %s", f->name,
+				joint ? "NULL, but it is joint" : "set, but it is not joint");
+	if (f->drop || (f->save && !joint))
+		return te__fail(-EINVAL, "fusion %s: %s", f->name,
+				f->drop ? "only backward of a joint fusion can drop" :
+					  "save() is set, but it is not joint");
+	return 0;
+}
+
+static int check_backward(const struct te_fusion *f, const struct te_fusion *b)
+{
+	if (b->pass != TE_PASS_BACKWARD || !b->run || !b->pattern || !*b->pattern)
+		return te__fail(-EINVAL, "fusion %s: its backward needs TE_PASS_BACKWARD, a step "
+				"or more, and run()", f->name);
+	if (b->backward || b->save)
+		return te__fail(-EINVAL, "fusion %s: its backward has %s of its own", f->name,
+				b->backward ? "a backward" : "save()");
+	return 0;
+}
+
+/* f->backward becomes a copy, which has f's name if it has none */
+static int copy_backward(struct te_fusion *f)
+{
+	struct te_fusion b = TE_FUSION_INIT, *copy;
+	int r = te__sized_in("te_seq_add_fusion", te_fusion, f->backward, &b);
+
+	if (!r)
+		r = check_backward(f, &b);
+	if (r)
+		return r;
+	copy = te__malloc(sizeof(*copy));
+	if (!copy)
+		return te__fail(-ENOMEM, "sequence: no memory");
+	if (!b.name)
+		b.name = f->name;
+	*copy = b;
+	f->backward = copy;
+	return 0;
+}
+
 int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 {
 	struct te_fusion f = TE_FUSION_INIT;
@@ -807,14 +860,15 @@ int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 	if (!seq)
 		return te__fail(-EINVAL, "te_seq_add_fusion: seq is NULL");
 	r = te__sized_in("te_seq_add_fusion", te_fusion, fusion, &f);
+	if (!r)
+		r = check_fusion(&f);
 	if (r)
 		return r;
-	if (!f.name || !f.run || !f.pattern || !strchr(f.pattern, ' '))
-		return te__fail(-EINVAL,
-				"te_seq_add_fusion: needs a name, two steps or more, and run()");
 	if (seq->planned)
 		return te__fail(-EBUSY, "fusion %s: the sequence has been planned", f.name);
 	r = grow((void **)&seq->fusion, &seq->cap_fusions, seq->nfusions, sizeof(*seq->fusion));
+	if (!r && f.backward)
+		r = copy_backward(&f);
 	if (r < 0)
 		return r;
 	seq->fusion[seq->nfusions++] = f;

@@ -1,0 +1,12 @@
+/* t/plan/custom_cases.h - user-defined operations and joint fusions, for both backends. */
+#ifndef CUSTOM_CASES_H
+#define CUSTOM_CASES_H
+
+#include "tt.h"
+
+Suite *custom_suite(const char *name, const char *on);
+
+/* custom_block.c: a Llama block of such an operation and of such fusions */
+void custom_block_cases(Suite *s);
+
+#endif

@@ -9,7 +9,9 @@
 
 #include "kernels/launch.h"
 
-#define WEIGHTS_BLOCKS (132 * 4) /* half the threads of an H100: other nodes run concurrently */
+/* of an H100's threads a half and a quarter: other nodes run concurrently */
+#define AMAX_BLOCKS (132 * 4)
+#define CAST_BLOCKS (132 * 2)
 
 int te__geo_weights_changed(const void *args, struct te__geometry *k)
 {
@@ -21,7 +23,7 @@ int te__geo_weights_amax(const void *args, struct te__geometry *k)
 {
 	const struct te_k_weights *a = args;
 
-	return te__geo_launch(k, "te_k_weights_amax", clamp(a->ntiles, 0, WEIGHTS_BLOCKS),
+	return te__geo_launch(k, "te_k_weights_amax", clamp(a->ntiles, 0, AMAX_BLOCKS),
 			      TILE_THREADS);
 }
 
@@ -29,9 +31,6 @@ int te__geo_weights_cast(const void *args, struct te__geometry *k)
 {
 	const struct te_k_weights *a = args;
 
-	if (a->blocks)
-		return te__geo_launch(k, "te_k_weights_cast_blocks",
-				      clamp(a->ntiles, 0, WEIGHTS_BLOCKS / 2), TILE_THREADS);
-	return te__geo_launch(k, "te_k_weights_cast", clamp(a->ntiles, 0, WEIGHTS_BLOCKS),
-			      TILE_THREADS);
+	return te__geo_launch(k, a->blocks ? "te_k_weights_cast_blocks" : "te_k_weights_cast",
+			      clamp(a->ntiles, 0, CAST_BLOCKS), TILE_THREADS);
 }

@@ -25,7 +25,7 @@ struct te_k_weight {
 	int64_t tile;	 /* tiles of all entries before this one: te_k_weight_ntiles */
 	int32_t slot;	 /* of scale and amax */
 	int32_t dtype;	 /* E4M3 or E5M2 */
-	int32_t scaling; /* enum te_k_scaling */
+	int32_t scaling; /* TE_K_SCALING_TENSOR or _128X128 */
 	int32_t pad;
 };
 

@@ -50,6 +50,7 @@ KERNEL_H = \
 	kernels/attn/attn.h \
 	kernels/attn/geometry.h \
 	kernels/elem/elem.h \
+	kernels/elem/geometry.h \
 	kernels/embed/embed.h \
 	kernels/embed/geometry.h \
 	kernels/exp.h \

@@ -144,7 +144,7 @@ static inline void transpose4(const float *from, int64_t fs, float *to)
 	*(v4 *)(to + 3 * NR) = MIX(b, d, 2, 3, 6, 7);
 }
 
-void te__h_transpose(int64_t n, const float *from, int64_t fs, float *to)
+void te__h_pack(int64_t n, const float *from, int64_t fs, float *to)
 {
 	int64_t k = 0;
 

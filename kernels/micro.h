@@ -36,6 +36,6 @@ void te__h_micro_lower(struct te__h_rows a, const float *b, int64_t bs, float *c
 void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs);
 
 /* to[k * TE__H_NR + r] = from[r * fs + k] for TE__H_NR rows r, and k < n */
-void te__h_transpose(int64_t n, const float *from, int64_t fs, float *to);
+void te__h_pack(int64_t n, const float *from, int64_t fs, float *to);
 
 #endif

@@ -87,7 +87,7 @@ static TE__SIMD(void, copy_rows,
 static void transpose_tile(const struct shape *s, const float *x, float *ret)
 {
 	for (int64_t r = 0; r < TILE; r += NR)
-		te__h_transpose(s->d, x + r * s->dp, s->dp, ret + r * s->d);
+		te__h_pack(s->d, x + r * s->dp, s->dp, ret + r * s->d);
 }
 
 static struct te__h_rows rows(const float *p, int64_t rs, int64_t cs)

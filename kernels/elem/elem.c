@@ -1,4 +1,4 @@
-/* elem.c - reference kernels: bias, add, dropout, random-number words. */
+/* elem.c - reference kernels: bias, add, dropout, transpose, random-number words. */
 #include "config.h"
 
 #include "kernels/philox.h"
@@ -83,6 +83,38 @@ static void dropout_part(void *arg, int64_t begin, int64_t end)
 void te__h_dropout(const struct te_k_dropout *a)
 {
 	te__k_for(a->n, TE__H_GRAIN, dropout_part, (void *)(uintptr_t)a);
+}
+
+/* rows begin to end - 1 of y, in squares that fit into a cache */
+#define SQUARE 64
+#define TURN(type)                                                                            \
+	static void turn_##type(void *arg, int64_t begin, int64_t end)                        \
+	{                                                                                     \
+		const struct te_k_transpose *a = arg;                                         \
+		const type *x = a->x;                                                         \
+		type *y = a->y;                                                               \
+                                                                                              \
+		for (int64_t c0 = begin; c0 < end; c0 += SQUARE)                              \
+			for (int64_t r0 = 0; r0 < a->rows; r0 += SQUARE)                      \
+				for (int64_t c = c0; c < te__h_min(c0 + SQUARE, end); c++)    \
+					for (int64_t r = r0;                                  \
+					     r < te__h_min(r0 + SQUARE, a->rows); r++)        \
+						y[c * a->rows + r] = x[r * a->cols + c];      \
+	}
+TURN(uint8_t)
+TURN(uint16_t)
+TURN(uint32_t)
+#undef TURN
+
+void te__h_transpose(const struct te_k_transpose *a)
+{
+	if (te__h_noop(a->noop))
+		return;
+	te__k_for(a->cols, te__h_rows_grain(a->rows, SQUARE),
+		  a->elem == 1 ? turn_uint8_t : a->elem == 2 ? turn_uint16_t : turn_uint32_t,
+		  (void *)(uintptr_t)a);
+	if (a->scale_inv)
+		*a->y_scale_inv = *a->scale_inv;
 }
 
 void te__h_rng_next(const struct te_k_rng_next *a)

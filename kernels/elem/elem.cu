@@ -1,16 +1,19 @@
 /*
- * elem.cu - bias, addition, dropout, random-number words. sm_90a.
+ * elem.cu - bias, addition, dropout, transpose, random-number words. sm_90a.
  *
- *  kernel    shapes            blocks         threads  shared  B/element (BF16)
- *  bias_fwd  x T [rows, cols]  4096 elements  256      0       4
- *  add       a, b T [n]        4096 elements  256      0       6
- *  dropout   x T [n]           4096 elements  256      0       4
- *  rng_next  2 words           1              1        0
+ *  kernel     shapes            blocks          threads  shared  B/element (BF16)
+ *  bias_fwd   x T [rows, cols]  4096 elements   256      0       4
+ *  add        a, b T [n]        4096 elements   256      0       6
+ *  dropout    x T [n]           4096 elements   256      0       4
+ *  transpose  x [rows, cols]    a 64 x 64 tile  256      8448    4
+ *  rng_next   2 words           1               1        0
  *
  * Bound by memory: each thread has two vectors of 8 elements in flight, and eight blocks are
- * resident on a multiprocessor. One Philox draw serves one vector.
+ * resident on a multiprocessor. One Philox draw serves one vector. A transpose reads and writes
+ * runs of 64 elements; its shared memory is 4352 bytes for elements of 1 byte, 16640 of 4.
  */
 #include "kernels/dev.cuh"
+#include "kernels/elem/geometry.h"
 #include "kernels/philox.h"
 
 /* --- bias ---------------------------------------------------------------- */
@@ -137,6 +140,131 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 			store_some((T *)a.y + at, n, v[u]);
 	}
 }
+
+/* --- transpose ------------------------------------------------------------ */
+
+/* a run of elements: 16 bytes, of single bytes 8 */
+template <class E> struct run {
+	static constexpr int N = sizeof(E) == 1 ? 8 : 16 / sizeof(E); /* elements */
+	static constexpr int WORDS = N * sizeof(E) / 4;
+	static constexpr int PER_TILE = TRANSPOSE_TILE / N; /* of a row of a tile */
+
+	uint32_t w[WORDS];
+};
+
+template <class E> DEV E run_get(const run<E> &v, int e)
+{
+	const int byte = e * (int)sizeof(E);
+
+	return (E)(v.w[byte / 4] >> (byte % 4 * 8));
+}
+
+template <class E> DEV run<E> run_load(const E *p)
+{
+	run<E> v;
+
+	if (run<E>::WORDS == 2) {
+		const uint2 w = *(const uint2 *)p;
+
+		v.w[0] = w.x;
+		v.w[1] = w.y;
+	} else {
+		const uint4 w = *(const uint4 *)p;
+
+		v.w[0] = w.x;
+		v.w[1] = w.y;
+		v.w[run<E>::WORDS - 2] = w.z;
+		v.w[run<E>::WORDS - 1] = w.w;
+	}
+	return v;
+}
+
+template <class E> DEV void run_store(E *p, const run<E> &v)
+{
+	if (run<E>::WORDS == 2)
+		*(uint2 *)p = make_uint2(v.w[0], v.w[1]);
+	else
+		*(uint4 *)p = make_uint4(v.w[0], v.w[1], v.w[run<E>::WORDS - 2],
+					 v.w[run<E>::WORDS - 1]);
+}
+
+/* A column of the tile is TRANSPOSE_TILE elements and a word, so that banks differ. */
+template <class E> DEV void transpose_body(const struct te_k_transpose &a)
+{
+	constexpr int N = run<E>::N, PER_TILE = run<E>::PER_TILE;
+	constexpr int LD = TRANSPOSE_TILE + 4 / (int)sizeof(E);
+	constexpr int EACH = TRANSPOSE_TILE * PER_TILE / TRANSPOSE_THREADS;
+	__shared__ uint32_t word[TRANSPOSE_TILE * LD * sizeof(E) / 4];
+	E *tile = (E *)word;
+	const uint32_t nc = (uint32_t)((a.cols + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE);
+	const int64_t r0 = (int64_t)(blockIdx.x / nc) * TRANSPOSE_TILE;
+	const int64_t c0 = (int64_t)(blockIdx.x % nc) * TRANSPOSE_TILE;
+	const E *x = (const E *)a.x + r0 * a.cols + c0;
+	E *y = (E *)a.y + c0 * a.rows + r0;
+	const int rows = clamp_int(a.rows - r0, 0, TRANSPOSE_TILE);
+	const int cols = clamp_int(a.cols - c0, 0, TRANSPOSE_TILE);
+	const bool xvec = a.cols % N == 0 && aligned(a.x);
+	const bool yvec = a.rows % N == 0 && aligned(a.y);
+
+	if (noop_set(a.noop))
+		return;
+	if (a.scale_inv && blockIdx.x == 0 && threadIdx.x == 0)
+		*a.y_scale_inv = *a.scale_inv;
+#pragma unroll
+	for (int i = 0; i < EACH; i++) {
+		const int k = i * TRANSPOSE_THREADS + threadIdx.x;
+		const int r = k / PER_TILE, c = k % PER_TILE * N;
+
+		if (r >= rows || c >= cols)
+			continue;
+		if (xvec) {
+			const run<E> v = run_load(x + r * a.cols + c);
+
+#pragma unroll
+			for (int e = 0; e < N; e++)
+				tile[(c + e) * LD + r] = run_get(v, e);
+		} else {
+#pragma unroll
+			for (int e = 0; e < N; e++)
+				if (c + e < cols)
+					tile[(c + e) * LD + r] = x[r * a.cols + c + e];
+		}
+	}
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < EACH; i++) {
+		const int k = i * TRANSPOSE_THREADS + threadIdx.x;
+		const int c = k / PER_TILE, r = k % PER_TILE * N;
+
+		if (r >= rows || c >= cols)
+			continue;
+		if (yvec) {
+			run<E> v;
+
+#pragma unroll
+			for (int w = 0; w < run<E>::WORDS; w++)
+				v.w[w] = word[(c * LD + r) * sizeof(E) / 4 + w];
+			run_store(y + c * a.rows + r, v);
+		} else {
+#pragma unroll
+			for (int e = 0; e < N; e++)
+				if (r + e < rows)
+					y[c * a.rows + r + e] = tile[c * LD + r + e];
+		}
+	}
+}
+
+#define TE_NAME(E, t)                                                                         \
+	extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)                       \
+		te_k_transpose_##t(const __grid_constant__ struct te_k_transpose a)           \
+	{                                                                                     \
+		te_begin();                                                                   \
+		transpose_body<E>(a);                                                         \
+	}
+TE_NAME(uint8_t, 1)
+TE_NAME(unsigned short, 2)
+TE_NAME(uint32_t, 4)
+#undef TE_NAME
 
 extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng_next a)
 {

@@ -38,6 +38,18 @@ struct te_k_dropout {
 	int32_t pad;
 };
 
+/* y [cols, rows] = the transpose of x; with scale_inv, *y_scale_inv = *scale_inv */
+struct te_k_transpose {
+	const void *x; /* [rows, cols] */
+	void *y;
+	const float *scale_inv; /* both or neither */
+	float *y_scale_inv;
+	const float *noop;
+	int64_t rows, cols;
+	int32_t elem; /* bytes of an element: 1, 2 or 4 */
+	int32_t pad;
+};
+
 /* used = next; next += 1 */
 struct te_k_rng_next {
 	uint64_t *next, *used;

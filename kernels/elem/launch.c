@@ -4,6 +4,7 @@
 
 #include <te/dtype.h>
 
+#include "kernels/elem/geometry.h"
 #include "kernels/launch.h"
 
 int te__geo_bias_fwd(const void *args, struct te__geometry *k)
@@ -27,6 +28,17 @@ int te__geo_dropout(const void *args, struct te__geometry *k)
 
 	return LAUNCH_T(k, a->dtype, "te_k_dropout", ceil_div(a->n, TE_FLAT_ELEMS),
 			TE_FLAT_THREADS);
+}
+
+int te__geo_transpose(const void *args, struct te__geometry *k)
+{
+	const struct te_k_transpose *a = args;
+
+	return te__geo_launch(k,
+			      a->elem == 1 ? "te_k_transpose_1" :
+			      a->elem == 2 ? "te_k_transpose_2" : "te_k_transpose_4",
+			      ceil_div(a->rows, TRANSPOSE_TILE) * ceil_div(a->cols, TRANSPOSE_TILE),
+			      TRANSPOSE_THREADS);
 }
 
 int te__geo_rng_next(const void *args, struct te__geometry *k)

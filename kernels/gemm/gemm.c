@@ -65,7 +65,7 @@ static void pack_fp32(const struct operand *o, int64_t r0, int64_t k0, int64_t n
 	const float *x = o->x;
 
 	if (!o->t)
-		te__h_transpose(nk, x + r0 * o->k + k0, o->k, buf);
+		te__h_pack(nk, x + r0 * o->k + k0, o->k, buf);
 	for (int64_t k = 0; k < nk && o->t; k++)
 		memcpy(buf + k * TE__H_NR, x + (k0 + k) * o->rows + r0, TE__H_NR * sizeof(*buf));
 }
@@ -118,7 +118,7 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 		for (int64_t i = 0; i < n; i++)
 			load_row(o, r0 + r + i, k0, nk, rows[i]);
 		memset(rows[n], 0, (size_t)(TE__H_NR - n) * sizeof(rows[0]));
-		te__h_transpose(nk, rows[0], KC, buf);
+		te__h_pack(nk, rows[0], KC, buf);
 	}
 }
 

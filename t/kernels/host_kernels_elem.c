@@ -272,6 +272,51 @@ START_TEST(dropout_keeps_scales_and_repeats)
 }
 END_TEST
 
+/* _i: bytes of an element */
+START_TEST(transpose_moves_every_byte)
+{
+	const int32_t elem = 1 << _i;
+	float from = 3.0f, to = 0.0f;
+
+	for (size_t k = 0; k < HK_NSHAPES; k++) {
+		const int64_t rows = hk_shapes[k].rows, cols = hk_shapes[k].cols;
+		const int64_t n = rows * cols;
+		uint8_t *x = hk_fresh(TE_DTYPE_UINT8, n * elem);
+		uint8_t *y = hk_fresh(TE_DTYPE_UINT8, n * elem);
+		struct te_k_transpose a = {
+			.x = x,
+			.y = y,
+			.scale_inv = &from,
+			.y_scale_inv = &to,
+			.noop = &hk_noop_on,
+			.rows = rows,
+			.cols = cols,
+			.elem = elem,
+		};
+
+		for (int64_t i = 0; i < n * elem; i++)
+			x[i] = (uint8_t)tt_rand_u64();
+		to = 0.0f;
+		te__h_transpose(&a);
+		ck_assert(tt_is_poison(y, (size_t)(n * elem)));
+		ck_assert_float_eq(to, 0.0f);
+		a.noop = &hk_noop_off;
+		te__h_transpose(&a);
+		for (int64_t r = 0; r < rows; r++)
+			for (int64_t c = 0; c < cols; c++)
+				ck_assert_mem_eq(y + (c * rows + r) * elem,
+						 x + (r * cols + c) * elem, (size_t)elem);
+		ck_assert_float_eq(to, 3.0f);
+		hk_check_end(TE_DTYPE_UINT8, y, n * elem);
+		a.scale_inv = NULL;
+		a.y_scale_inv = NULL;
+		te__h_transpose(&a);
+		free(x);
+		free(y);
+	}
+}
+END_TEST
+
 START_TEST(rng_words_advance)
 {
 	uint64_t words[4] = { 11, 7, 99, 42 };
@@ -367,6 +412,7 @@ void host_elem_cases(Suite *s)
 	tcase_add_loop_test(c, bias_and_add_round_once, 0, 2);
 	tcase_add_loop_test(c, philox_known_answers, 0, TT_LEN(philox_kat));
 	tcase_add_loop_test(c, dropout_keeps_scales_and_repeats, 0, 2);
+	tcase_add_loop_test(c, transpose_moves_every_byte, 0, 3);
 	tcase_add_test(c, rng_words_advance);
 	tcase_add_loop_test(c, rope_rotates_and_rotates_back, 0, 2);
 }

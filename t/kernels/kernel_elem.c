@@ -284,6 +284,38 @@ START_TEST(dropout_and_its_words)
 }
 END_TEST
 
+/* _i: bytes of an element; whole vectors in one direction, both, or neither */
+START_TEST(transpose)
+{
+	static const int32_t types[] = { TE_DTYPE_UINT8, TE_DTYPE_BF16, TE_DTYPE_FP32 };
+	static const struct kl_shape shapes[] = {
+		{ 1, 1 },     { 1, 65 },    { 65, 1 },	  { 64, 64 },	 { 63, 130 }, { 130, 63 },
+		{ 128, 200 }, { 200, 129 }, { 129, 256 }, { 1000, 264 }, { 72, 1500 },
+	};
+
+	for (size_t k = kl_first(); k < TT_LEN(shapes); k += kl_every()) {
+		const int64_t rows = shapes[k].rows, cols = shapes[k].cols, n = rows * cols;
+		struct te_k_transpose a = {
+			.x = _i ? kc_anything(types[_i], n) : kc_poison(TE_DTYPE_UINT8, n),
+			.y = kc_poison(types[_i], n),
+			.noop = kl_noop(),
+			.rows = rows,
+			.cols = cols,
+			.elem = 1 << _i,
+		};
+
+		for (int64_t i = 0; !_i && i < n; i++)
+			((uint8_t *)(uintptr_t)a.x)[i] = (uint8_t)tt_rand_u64();
+		if (k & 1) {
+			a.scale_inv = kc_word(tt_rand_float(0.1f, 9.0f));
+			a.y_scale_inv = kc_word(77.0f);
+		}
+		KC_RUN(TRANSPOSE, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(rope)
 {
 	static const struct {
@@ -358,6 +390,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	c = kl_case(s, "elem");
 	tcase_add_loop_test(c, bias_and_add, 0, 2);
 	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
+	tcase_add_loop_test(c, transpose, 0, 3);
 	tcase_add_loop_test(c, rope, 0, 4);
 
 	tcase_add_loop_test(odd, clear_and_amax, 0, 4);
@@ -366,5 +399,6 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(odd, dequantize_and_cast, 0, 9);
 	tcase_add_loop_test(odd, bias_and_add, 0, 2);
 	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);
+	tcase_add_loop_test(odd, transpose, 0, 3);
 	tcase_add_loop_test(odd, rope, 0, 2);
 }

@@ -91,6 +91,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/kernel_adamw.c \
 	libtecore/ops/kernel_attention.c \
 	libtecore/ops/kernel_cross_entropy.c \
+	libtecore/ops/kernel_elem.c \
+	libtecore/ops/kernel_embedding.c \
 	libtecore/ops/kernel_norm.c \
 	libtecore/ops/kernel_rope.c \
 	libtecore/ops/linear.c \

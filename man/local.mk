@@ -88,17 +88,26 @@ dist_man3_MANS += \
 	man/te_kernel_adamw_state_nbytes.3 \
 	man/te_kernel_adamw_step.3 \
 	man/te_kernel_adamw_ws_nbytes.3 \
+	man/te_kernel_add.3 \
 	man/te_kernel_attention_backward.3 \
 	man/te_kernel_attention_forward.3 \
 	man/te_kernel_attention_ws_nbytes.3 \
+	man/te_kernel_bias_backward.3 \
+	man/te_kernel_bias_forward.3 \
+	man/te_kernel_bias_ws_nbytes.3 \
 	man/te_kernel_cross_entropy_backward.3 \
 	man/te_kernel_cross_entropy_forward.3 \
 	man/te_kernel_cross_entropy_ws_nbytes.3 \
+	man/te_kernel_dropout_backward.3 \
+	man/te_kernel_dropout_forward.3 \
+	man/te_kernel_embedding_backward.3 \
+	man/te_kernel_embedding_forward.3 \
 	man/te_kernel_norm_backward.3 \
 	man/te_kernel_norm_forward.3 \
 	man/te_kernel_norm_ws_nbytes.3 \
 	man/te_kernel_rope_backward.3 \
 	man/te_kernel_rope_forward.3 \
+	man/te_kernel_transpose.3 \
 	man/te_log_filter.3 \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \

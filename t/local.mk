@@ -270,6 +270,7 @@ t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
 KERNEL_CALLS_CASES = \
 	t/ops/kernel_calls_cases.c \
 	t/ops/kernel_calls_cases.h \
+	t/ops/kernel_calls_elem.c \
 	t/ops/kernel_calls_heads.c \
 	t/ops/kernel_calls_rows.c \
 	t/ops/kernel_calls_train.c \

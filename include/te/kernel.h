@@ -1,7 +1,8 @@
 /*
  * te/kernel.h - the library's kernels as calls on tensors, without ops and plans.
  *
- * Every call checks its arguments, queues kernels on the stream and returns; it can be captured. It
+ * Every call checks its arguments, queues kernels on the stream and returns; it can be captured. A
+ * stream may be used by one thread at a time, and tensors by several that only read them. A call
  * gives the same bits as the op of te/op.h. It allocates nothing: where a call has ws, that is
  * device memory aligned to 256 bytes, of at least the bytes that the function ..._ws_nbytes returns
  * for its extents, used until the queued work has run. NULL and 0 will do where that is 0.
@@ -29,6 +30,86 @@
 #include <te/tensor.h>
 
 TE_BEGIN_DECLS
+
+/* ---- transpose; te_quantize() writes transposes of its result, te_cast() converts types ---- */
+
+struct te_kernel_transpose_opts {
+	size_t size;	   /* set by the INIT macro; lets the struct grow */
+	const float *noop; /* device FP32 word or NULL: 1.0 leaves y as it is */
+};
+#define TE_KERNEL_TRANSPOSE_OPTS_INIT { sizeof(struct te_kernel_transpose_opts), 0 }
+
+/**
+ * te_kernel_transpose - y = the transpose of x, of any type
+ *
+ * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: of the row-wise copies, with one scale
+ * each; y gets the scale-inverse of x, and both may have it in one word. So y may wrap the
+ * column-wise copy that x lacks.
+ */
+TE_EXPORT int te_kernel_transpose(struct te_stream *stream, const struct te_tensor *x,
+				  struct te_tensor *y,
+				  const struct te_kernel_transpose_opts *opts);
+
+/* ---- embedding ---- */
+
+struct te_kernel_embedding_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	/* FP32 [max_pos, width], max_pos at least seqlen, or NULL */
+	const struct te_tensor *position; /* forward: row t is added to token t of a sequence */
+	struct te_tensor *dposition;	  /* backward: its gradient, added to */
+};
+#define TE_KERNEL_EMBEDDING_OPTS_INIT { sizeof(struct te_kernel_embedding_opts), 0, 0 }
+
+/**
+ * te_kernel_embedding_forward - y = rows of a table
+ *
+ * Shapes: tokens INT32 [..., seqlen]; table FP32 [vocab, width]; y T [..., seqlen, width]. A token
+ * outside [0, vocab) selects a row of zeros.
+ */
+TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
+					  const struct te_tensor *table, struct te_tensor *y,
+					  const struct te_kernel_embedding_opts *opts);
+/* dtable: FP32 [vocab, width], added to in the order of tokens; or NULL, if there is dposition */
+TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tensor *dy,
+					   const struct te_tensor *tokens, struct te_tensor *dtable,
+					   const struct te_kernel_embedding_opts *opts);
+
+/* ---- bias and residual ---- */
+
+/* y = x + bias. Shapes: x, y T [rows, cols], bias T [cols]. y may be x. */
+TE_EXPORT int te_kernel_bias_forward(struct te_stream *stream, const struct te_tensor *x,
+				     const struct te_tensor *bias, struct te_tensor *y);
+/* dbias FP32 [cols]: the sums of dy T [rows, cols] by column are added to it. Needs ws */
+TE_EXPORT int te_kernel_bias_backward(struct te_stream *stream, const struct te_tensor *dy,
+				      struct te_tensor *dbias, void *ws, size_t ws_nbytes);
+TE_EXPORT size_t te_kernel_bias_ws_nbytes(int64_t rows, int64_t cols);
+
+/* y = a + b, of one shape, T. y may be a or b. */
+TE_EXPORT int te_kernel_add(struct te_stream *stream, const struct te_tensor *a,
+			    const struct te_tensor *b, struct te_tensor *y);
+
+/* ---- dropout ---- */
+
+struct te_kernel_dropout_opts {
+	size_t size;  /* set by the INIT macro; lets the struct grow */
+	float p;      /* probability to drop an element, [0,1) */
+	uint32_t tag; /* calls of different tags drop different elements */
+	struct te_rng_words rng; /* device words that both passes read; not needed if p is 0 */
+};
+#define TE_KERNEL_DROPOUT_OPTS_INIT { sizeof(struct te_kernel_dropout_opts), 0.0f, 0, { 0, 0 } }
+
+/**
+ * te_kernel_dropout_forward, te_kernel_dropout_backward - drop elements, scale the others
+ *
+ * Shapes: x, y, dy, dx T, of one shape. y may be x, and dx dy. The elements that are dropped are a
+ * function of the words, the tag and the element's index, so that backward needs no mask.
+ */
+TE_EXPORT int te_kernel_dropout_forward(struct te_stream *stream, const struct te_tensor *x,
+					struct te_tensor *y,
+					const struct te_kernel_dropout_opts *opts);
+TE_EXPORT int te_kernel_dropout_backward(struct te_stream *stream, const struct te_tensor *dy,
+					 struct te_tensor *dx,
+					 const struct te_kernel_dropout_opts *opts);
 
 /* ---- LayerNorm and RMSNorm ---- */
 

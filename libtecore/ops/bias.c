@@ -44,30 +44,12 @@ static int bias_infer(struct te_op_infer *inf)
 
 static int bias_forward(const struct te_op_call *c)
 {
-	const struct te_k_bias_fwd k = {
-		.x = te_tensor_data(c->x.hp),
-		.bias = te_tensor_data(te__ops_weight(c, 0)),
-		.y = te_tensor_data(c->y.hp),
-		.rows = te_tensor_rows(c->x.hp),
-		.cols = te_tensor_cols(c->x.hp),
-		.dtype = te_tensor_dtype(c->x.hp),
-	};
-
-	return TE__LAUNCH(c->stream, BIAS_FWD, &k);
+	return te__bias_fwd(c->stream, c->x.hp, te__ops_weight(c, 0), c->y.hp);
 }
 
 static int bias_dw(const struct te_op_call *c)
 {
-	const struct te_k_colsum k = {
-		.x = te_tensor_data(c->dy.hp),
-		.part = c->ws,
-		.rows = te_tensor_rows(c->dy.hp),
-		.cols = te_tensor_cols(c->dy.hp),
-		.dtype = te_tensor_dtype(c->dy.hp),
-	};
-	int r = TE__LAUNCH(c->stream, COLSUM, &k);
-
-	return r < 0 ? r : te__part_sum(c->stream, k.part, c->grad[0], k.rows, k.cols);
+	return te__bias_dw(c->stream, c->dy.hp, c->grad[0], c->ws);
 }
 
 static int bias_describe(const struct te_op *op, char *dst, size_t nbytes)

@@ -6,10 +6,7 @@ static int dropout_check(const struct te_op *op)
 {
 	const struct te_dropout_attrs *a = op->attrs;
 
-	if (!(a->p >= 0.0f) || te__ops_threshold(a->p) > 65535)
-		return te__fail(-EINVAL, "dropout %s: p is %g, not in [0,1)", op->name,
-				(double)a->p);
-	return 0;
+	return te__dropout_check("dropout ", op->name, "p", a->p);
 }
 
 static int dropout_infer(struct te_op_infer *inf)
@@ -34,22 +31,9 @@ static int dropout_infer(struct te_op_infer *inf)
 static int drop(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y)
 {
 	const struct te_dropout_attrs *a = c->op->attrs;
-	const struct te_k_dropout k = {
-		.x = te_tensor_data(x),
-		.y = te_tensor_data(y),
-		.seed = c->rng.seed,
-		.offset = c->rng.offset,
-		.n = te_tensor_nelems(x),
-		.threshold = te__ops_threshold(a->p),
-		.tag = c->tag,
-		.dtype = te_tensor_dtype(x),
-	};
 
-	if (k.threshold && (c->flags & TE_CALL_TRAIN))
-		return TE__LAUNCH(c->stream, DROPOUT, &k);
-	if (k.x == k.y) /* infer() has aliased them */
-		return 0;
-	return te_copy(c->stream, k.y, k.x, te_tensor_nbytes(x));
+	return te__dropout(c->stream, x, y, c->flags & TE_CALL_TRAIN ? a->p : 0.0f, c->tag,
+			   &c->rng);
 }
 
 static int dropout_forward(const struct te_op_call *c)

@@ -64,47 +64,17 @@ static int embedding_infer(struct te_op_infer *inf)
 static int embedding_forward(const struct te_op_call *c)
 {
 	const struct te_embedding_attrs *a = c->op->attrs;
-	const struct te_k_embed_fwd k = {
-		.tokens = te_tensor_data(c->x.hp),
-		.table = te_tensor_data(c->master[0]),
-		.pos = a->max_pos ? te_tensor_data(c->master[1]) : NULL,
-		.y = te_tensor_data(c->y.hp),
-		.rows = te_tensor_nelems(c->x.hp),
-		.seqlen = te_tensor_cols(c->x.hp),
-		.vocab = a->vocab,
-		.width = a->width,
-		.dtype = te_tensor_dtype(c->y.hp),
-	};
 
-	return TE__LAUNCH(c->stream, EMBED_FWD, &k);
+	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
+				 c->y.hp);
 }
 
 static int embedding_dw(const struct te_op_call *c)
 {
 	const struct te_embedding_attrs *a = c->op->attrs;
-	const struct te_k_embed_bwd table = {
-		.tokens = te_tensor_data(c->x.hp),
-		.dy = te_tensor_data(c->dy.hp),
-		.dtable = te__ops_ptr(c->grad[0]),
-		.rows = te_tensor_nelems(c->x.hp),
-		.vocab = a->vocab,
-		.width = a->width,
-		.dtype = te_tensor_dtype(c->dy.hp),
-	};
-	struct te_k_pos_bwd pos;
-	int r = c->grad[0] ? TE__LAUNCH(c->stream, EMBED_BWD, &table) : 0;
 
-	if (r < 0 || !a->max_pos || !c->grad[1])
-		return r;
-	pos = (struct te_k_pos_bwd){
-		.dy = te_tensor_data(c->dy.hp),
-		.dpos = te_tensor_data(c->grad[1]),
-		.batch = te_tensor_rows(c->x.hp),
-		.seqlen = te_tensor_cols(c->x.hp),
-		.width = a->width,
-		.dtype = te_tensor_dtype(c->dy.hp),
-	};
-	return TE__LAUNCH(c->stream, POS_BWD, &pos);
+	return te__embedding_dw(c->stream, c->dy.hp, c->x.hp, c->grad[0],
+				a->max_pos ? c->grad[1] : NULL);
 }
 
 static int embedding_describe(const struct te_op *op, char *dst, size_t nbytes)

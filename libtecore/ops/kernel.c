@@ -112,6 +112,14 @@ int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t)
 	return 0;
 }
 
+int te__arg_rng(const char *fn, const char *field, float p, const struct te_rng_words *rng)
+{
+	if (te__ops_threshold(p) && (!rng->seed || !rng->offset))
+		return te__fail(-EINVAL, "%s: %s is %g, but rng.%s is NULL", fn, field, (double)p,
+				rng->seed ? "offset" : "seed");
+	return 0;
+}
+
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need)
 {
 	if (!need)

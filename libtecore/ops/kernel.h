@@ -19,6 +19,35 @@ size_t te__part_nbytes(int64_t rows, int64_t cols);
 int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *out, int64_t rows,
 		 int64_t cols);
 
+/* ---- embedding ---- */
+
+/* position, dposition: or NULL */
+int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
+		      const struct te_tensor *table, const struct te_tensor *position,
+		      struct te_tensor *y);
+/* dtable: or NULL */
+int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
+		     const struct te_tensor *tokens, struct te_tensor *dtable,
+		     struct te_tensor *dposition);
+
+/* ---- bias, residual, dropout ---- */
+
+int te__bias_fwd(struct te_stream *stream, const struct te_tensor *x, const struct te_tensor *bias,
+		 struct te_tensor *y);
+int te__bias_dw(struct te_stream *stream, const struct te_tensor *dy, struct te_tensor *dbias,
+		void *ws);
+int te__add(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
+	    struct te_tensor *y);
+
+/*
+ * Attributes of ops and options of calls. The message begins with kind and name: "dropout " and the
+ * op's name, or the name of the call and "". field is the probability's.
+ */
+int te__dropout_check(const char *kind, const char *name, const char *field, float p);
+/* p 0: copies, unless y is x */
+int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y, float p,
+		uint32_t tag, const struct te_rng_words *rng);
+
 /* ---- norms ---- */
 
 struct te__norm {
@@ -50,10 +79,7 @@ int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_t
 
 /* ---- packed heads ---- */
 
-/*
- * Attributes of ops and options of calls. The message begins with kind and name: "rope " and the
- * op's name, or the name of the call and "".
- */
+/* kind and name as of te__dropout_check */
 int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 		   int32_t head_dim, float theta);
 int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
@@ -129,6 +155,8 @@ int te__args(const char *fn, const struct te_stream *stream, const struct te__ar
 int te__arg_seq(const char *fn, const char *name, const struct te_tensor *t);
 /* 16 bytes */
 int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t);
+/* dropout of that probability needs the words; field is its name */
+int te__arg_rng(const char *fn, const char *field, float p, const struct te_rng_words *rng);
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
 /* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,

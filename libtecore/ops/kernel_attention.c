@@ -22,10 +22,7 @@ int te__attention_check(const char *kind, const char *name, int32_t nheads, int3
 				TE_K_ATTN_MAX_HEAD_DIM);
 	if (!(scale >= 0.0f) || !isfinite(scale))
 		return te__fail(-EINVAL, "%s%s: scale is %g", kind, name, (double)scale);
-	if (!(dropout >= 0.0f) || te__ops_threshold(dropout) > 65535)
-		return te__fail(-EINVAL, "%s%s: dropout is %g, not in [0,1)", kind, name,
-				(double)dropout);
-	return 0;
+	return te__dropout_check(kind, name, "dropout", dropout);
 }
 
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen)
@@ -122,11 +119,9 @@ static int begin(const char *fn, const struct te_stream *stream,
 	ret->threshold = te__ops_threshold(o.dropout);
 	ret->tag = o.tag;
 	ret->rng = o.rng;
-	if (!ret->threshold)
-		return 0;
-	if (!o.rng.seed || !o.rng.offset)
-		return te__fail(-EINVAL, "%s: dropout is %g, but rng.%s is NULL", fn,
-				(double)o.dropout, o.rng.seed ? "offset" : "seed");
+	r = te__arg_rng(fn, "dropout", o.dropout, &o.rng);
+	if (r < 0 || !ret->threshold)
+		return r;
 	return te__attention_check_dropout(fn, "", te_tensor_extent(ret->x, -2));
 }
 

@@ -149,9 +149,9 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
      for (int i = 0; i < 3; i++)
 	     te_tensor_unref(t[i]);)
 /* a kernel on zeros of these extents, FP32 and at index 8 INT32 */
-static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 }, { 2, 4 },
+static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
-					    { 1, 2 },  { 1, 1 },  { 1, 1 } };
+					    { 1, 2 },  { 1, 1 },  { 1, 1 },  { 2, 1 } };
 #define NSHAPES TT_LEN(kernel_shapes)
 #define WS_NBYTES (256 + te_kernel_adamw_ws_nbytes())
 #define KERNEL(name, call)                                                                      \
@@ -174,6 +174,11 @@ static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 }, { 2,
 			te_tensor_unref(t[i]);                                                  \
 		return r;                                                                       \
 	}
+KERNEL(transpose, te_kernel_transpose(st, t[5], t[11], s))
+KERNEL(embedding_forward, te_kernel_embedding_forward(st, t[8], t[1], t[0], s))
+KERNEL(embedding_backward, te_kernel_embedding_backward(st, t[0], t[8], t[1], s))
+KERNEL(dropout_forward, te_kernel_dropout_forward(st, t[0], t[1], s))
+KERNEL(dropout_backward, te_kernel_dropout_backward(st, t[0], t[1], s))
 KERNEL(norm_forward, te_kernel_norm_forward(st, t[0], t[4], NULL, t[1], NULL, t[5], s))
 KERNEL(norm_backward, te_kernel_norm_backward(st, t[0], t[1], t[4], NULL, t[5], t[2], NULL, NULL,
 					      NULL, 0, s))
@@ -303,6 +308,12 @@ static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
 static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
+static const struct te_kernel_transpose_opts init_te_kernel_transpose_opts =
+	TE_KERNEL_TRANSPOSE_OPTS_INIT;
+static const struct te_kernel_embedding_opts init_te_kernel_embedding_opts =
+	TE_KERNEL_EMBEDDING_OPTS_INIT;
+static const struct te_kernel_dropout_opts init_te_kernel_dropout_opts =
+	TE_KERNEL_DROPOUT_OPTS_INIT;
 static const struct te_kernel_norm_opts init_te_kernel_norm_opts = TE_KERNEL_NORM_OPTS_INIT;
 static const struct te_kernel_act_opts init_te_kernel_act_opts = TE_KERNEL_ACT_OPTS_INIT;
 static const struct te_kernel_rope_opts init_te_kernel_rope_opts = TE_KERNEL_ROPE_OPTS_INIT;
@@ -374,6 +385,11 @@ static const struct row {
 	IN(adamw_opts, te_adamw_opts, beta1),
 	OUT(adamw_stats, te_adamw_stats, nsteps),
 	IN(gemm_opts, te_gemm_opts, flags),
+	IN(transpose, te_kernel_transpose_opts, size),
+	IN(embedding_forward, te_kernel_embedding_opts, size),
+	IN(embedding_backward, te_kernel_embedding_opts, size),
+	IN(dropout_forward, te_kernel_dropout_opts, size),
+	IN(dropout_backward, te_kernel_dropout_opts, size),
 	IN(norm_forward, te_kernel_norm_opts, eps),
 	IN(norm_backward, te_kernel_norm_opts, eps),
 	IN(act_forward, te_kernel_act_opts, gated),

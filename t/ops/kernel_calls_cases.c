@@ -14,6 +14,8 @@ enum te_dtype kc_type;
 static struct te_tensor *made[256];
 static void *scratch[16];
 static int nmade, nscratch;
+static struct te_plan *plan;
+static struct te_seq *seq;
 
 static void setup(void)
 {
@@ -24,6 +26,8 @@ static void setup(void)
 
 static void teardown(void)
 {
+	plan = te_plan_unref(plan);
+	seq = te_seq_unref(seq);
 	while (nmade)
 		te_tensor_unref(made[--nmade]);
 	while (nscratch)
@@ -120,6 +124,64 @@ void *kc_ws(size_t nbytes)
 	return scratch[nscratch++];
 }
 
+void kc_op_init(struct op_run *r, struct te_op *op, const struct te_spec *in)
+{
+	const struct te_recipe recipe = op_run_recipe(kc_recipe());
+
+	op_run_init(r, ctx, op, &recipe, in);
+	if (te_tensor_dtype(r->call.x.hp) == kc_type)
+		kc_set_normal(r->call.x.hp);
+	if (te_tensor_dtype(r->call.dy.hp) == kc_type)
+		kc_set_normal(r->call.dy.hp);
+	for (int i = 0; i < op->nweights; i++)
+		kc_set_normal(r->master[i]);
+}
+
+void kc_op_passes(struct op_run *r)
+{
+	op_run_forward(r);
+	op_run_backward(r);
+	op_run_dw(r);
+}
+
+void kc_op_fini(struct op_run *r)
+{
+	op_run_fini(r);
+	te_op_unref(r->op);
+}
+
+struct te_plan *kc_plan(struct te_op *const *ops, const struct te_spec *x, uint32_t flags)
+{
+	const struct te_recipe recipe = op_run_recipe(kc_recipe());
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+
+	o.recipe = &recipe;
+	o.flags = TE_PLAN_TRAIN | flags;
+	o.x = *x;
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; ops[i]; i++) {
+		DO(te_seq_append(seq, ops[i]));
+		te_op_unref(ops[i]);
+	}
+	DO(te_seq_init(seq, tt_seed()));
+	DO(te_seq_zero_grads(seq, st));
+	DO(te_plan_create(seq, &o, &plan));
+	return plan;
+}
+
+struct te_weight_info kc_weight(int i)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+	DO(te_seq_weight(seq, i, &w));
+	return w;
+}
+
+struct te_seq *kc_seq(void)
+{
+	return seq;
+}
+
 void kc_begin(int replay)
 {
 	if (replay)
@@ -180,6 +242,7 @@ Suite *kc_suite(const char *name, const char *on)
 
 	backend = on;
 	kc_rows_cases(s);
+	kc_elem_cases(s);
 	kc_heads_cases(s);
 	kc_train_cases(s);
 	return s;

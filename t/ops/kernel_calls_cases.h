@@ -9,6 +9,7 @@
 
 #include <te/capture.h>
 #include <te/kernel.h>
+#include <te/plan.h>
 
 #include "op_run.h"
 
@@ -19,6 +20,7 @@ TCase *kc_case(Suite *s, const char *name);
 /* cases of each source */
 void kc_rows_cases(Suite *s);
 void kc_heads_cases(Suite *s);
+void kc_elem_cases(Suite *s);
 void kc_train_cases(Suite *s);
 
 /* extents of the case, chosen at random; type FP32 or BF16 */
@@ -40,6 +42,20 @@ struct te_tensor *kc_copy(const struct te_tensor *t);
 struct te_tensor *kc_reshaped(struct te_tensor *t, const struct te_spec *s);
 /* scratch that the fixture releases, poisoned */
 void *kc_ws(size_t nbytes);
+
+/*
+ * An op that kc_type's recipe runs without a plan: on normal numbers for x, weights and dy, then
+ * all its passes; in: of x and of extra inputs. kc_op_fini releases the op too.
+ */
+void kc_op_init(struct op_run *r, struct te_op *op, const struct te_spec *in);
+void kc_op_passes(struct op_run *r);
+void kc_op_fini(struct op_run *r);
+
+/* a plan for training of ops, which the sequence takes over, and of x; NULL ends the ops */
+struct te_plan *kc_plan(struct te_op *const *ops, const struct te_spec *x, uint32_t flags);
+/* master and gradient of weight i of the plan's sequence */
+struct te_weight_info kc_weight(int i);
+struct te_seq *kc_seq(void);
 
 /* what is queued in between runs at the end: from a recording if replay is 1 */
 void kc_begin(int replay);

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <math.h>
 
-#include <te/plan.h>
-
 #include "kernel_calls_cases.h"
 
 static int64_t batch, seqlen;
@@ -21,17 +19,6 @@ static struct te_spec packed(int32_t dim)
 	kc_rows = batch * seqlen;
 	kc_cols = ((int64_t)nheads + 2 * nkv) * head_dim;
 	return op_run_spec(kc_type, 3, batch, seqlen, kc_cols);
-}
-
-static void run_op(struct op_run *r, struct te_op *op, const struct te_spec *in)
-{
-	const struct te_recipe recipe = op_run_recipe(kc_recipe());
-
-	op_run_init(r, ctx, op, &recipe, in);
-	kc_set_normal(r->call.x.hp);
-	kc_set_normal(r->call.dy.hp);
-	op_run_forward(r);
-	op_run_backward(r);
 }
 
 /* _i: replay, type */
@@ -51,7 +38,8 @@ START_TEST(rope_equals_the_op)
 	o.head_dim = a.head_dim = head_dim;
 	o.theta = a.theta = tt_rand_float(100, 10000);
 	DO(te_op_rope(&a, "r", &op));
-	run_op(&r, op, &in);
+	kc_op_init(&r, op, &in);
+	kc_op_passes(&r);
 	y = kc_poison(kc_type, kc_rows, kc_cols);
 	dx = kc_poison(kc_type, kc_rows, kc_cols);
 	kc_begin(_i & 1);
@@ -62,8 +50,7 @@ START_TEST(rope_equals_the_op)
 	kc_same("dx", dx, r.call.dx.hp);
 	DO(te_kernel_rope_forward(st, r.call.x.hp, r.call.x.hp, &o));
 	kc_same("y in x", r.call.x.hp, y);
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 }
 END_TEST
 
@@ -87,7 +74,8 @@ START_TEST(attention_equals_the_op)
 	o.dropout = a.dropout = _i >> 2 & 1 ? 0.25f : 0.0f;
 	o.scale = a.scale = _i >> 3 ? 0.3f : 0.0f;
 	DO(te_op_attention(&a, "a", &op));
-	run_op(&r, op, &in);
+	kc_op_init(&r, op, &in);
+	kc_op_passes(&r);
 	o.tag = r.call.tag;
 	o.rng = r.call.rng;
 	y = kc_poison(kc_type, kc_rows, (int64_t)nheads * head_dim);
@@ -103,16 +91,9 @@ START_TEST(attention_equals_the_op)
 	kc_same("y", y, r.call.y.hp);
 	kc_same("lse", lse, r.saved[0]);
 	kc_same("dx", dx, r.call.dx.hp);
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 }
 END_TEST
-
-static void append(struct te_seq *seq, struct te_op *op)
-{
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
-}
 
 /* a planned block of a model, forward and backward, and the same calls. _i: type */
 START_TEST(calls_equal_a_plan)
@@ -121,41 +102,29 @@ START_TEST(calls_equal_a_plan)
 	struct te_kernel_rope_opts ro = TE_KERNEL_ROPE_OPTS_INIT;
 	struct te_attention_attrs aa = TE_ATTENTION_ATTRS_INIT;
 	struct te_tensor *n, *r, *a, *y, *d[4], *mean, *rstd, *lse, *dg, *db, *x, *dy, *want;
-	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_rope_attrs ra = TE_ROPE_ATTRS_INIT;
 	struct te_act_attrs ca = TE_ACT_ATTRS_INIT;
 	struct te_norm_attrs na = TE_NORM_ATTRS_INIT;
-	struct te_weight_info w[2] = { TE_WEIGHT_INFO_INIT, TE_WEIGHT_INFO_INIT };
 	size_t norm_nbytes, attn_nbytes;
-	struct te_recipe recipe;
+	struct te_op *op[5] = { NULL };
+	struct te_weight_info w[2];
 	struct te_plan *plan;
-	struct te_seq *seq;
-	struct te_op *op;
+	struct te_spec in;
 	int64_t out;
 
 	kc_type = kc_types[_i];
-	recipe = op_run_recipe(kc_recipe());
-	po.recipe = &recipe;
-	po.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
-	po.x = packed(2 * (int32_t)tt_rand_int(1, 32));
+	in = packed(2 * (int32_t)tt_rand_int(1, 32));
 	na.width = kc_cols;
 	ao.nheads = ro.nheads = aa.nheads = ra.nheads = nheads;
 	ao.nkv = ro.nkv = aa.nkv = ra.nkv = nkv;
 	ao.head_dim = ro.head_dim = aa.head_dim = ra.head_dim = head_dim;
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_layernorm(&na, "norm", &op));
-	append(seq, op);
-	DO(te_op_rope(&ra, "rope", &op));
-	append(seq, op);
-	DO(te_op_attention(&aa, "attention", &op));
-	append(seq, op);
-	DO(te_op_activation(&ca, "act", &op));
-	append(seq, op);
-	DO(te_seq_init(seq, tt_seed()));
-	DO(te_plan_create(seq, &po, &plan));
+	DO(te_op_layernorm(&na, "norm", &op[0]));
+	DO(te_op_rope(&ra, "rope", &op[1]));
+	DO(te_op_attention(&aa, "attention", &op[2]));
+	DO(te_op_activation(&ca, "act", &op[3]));
+	plan = kc_plan(op, &in, TE_PLAN_INPUT_GRAD);
 	kc_set_normal(te_plan_input(plan, "x"));
 	x = kc_copy(te_plan_input(plan, "x"));
-	DO(te_seq_zero_grads(seq, st));
 	DO(te_plan_forward(plan, st, 0));
 	want = kc_copy(te_plan_output(plan));
 	/* the plan may reuse its memory after the pass that reads it */
@@ -163,11 +132,11 @@ START_TEST(calls_equal_a_plan)
 	dy = kc_copy(te_plan_output_grad(plan));
 	DO(te_plan_backward(plan, st));
 	for (int i = 0; i < 2; i++)
-		DO(te_seq_weight(seq, i, &w[i]));
+		w[i] = kc_weight(i);
 
 	out = (int64_t)nheads * head_dim;
-	n = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &po.x);
-	r = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &po.x);
+	n = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &in);
+	r = kc_reshaped(kc_poison(kc_type, kc_rows, kc_cols), &in);
 	a = kc_poison(kc_type, kc_rows, out);
 	y = kc_poison(kc_type, kc_rows, out);
 	for (int i = 0; i < 4; i++)
@@ -187,14 +156,12 @@ START_TEST(calls_equal_a_plan)
 	DO(te_kernel_act_backward(st, dy, a, d[0], NULL, NULL, 0, NULL));
 	DO(te_kernel_attention_backward(st, d[0], r, a, lse, d[1], kc_ws(attn_nbytes), attn_nbytes,
 					&ao));
-	DO(te_kernel_rope_backward(st, kc_reshaped(d[1], &po.x), kc_reshaped(d[2], &po.x), &ro));
+	DO(te_kernel_rope_backward(st, kc_reshaped(d[1], &in), kc_reshaped(d[2], &in), &ro));
 	DO(te_kernel_norm_backward(st, d[2], x, w[0].master, mean, rstd, d[3], dg, db,
 				   kc_ws(norm_nbytes), norm_nbytes, NULL));
 	kc_same("dx", d[3], te_plan_input_grad(plan));
 	kc_same("dgamma", dg, w[0].grad);
 	kc_same("dbeta", db, w[1].grad);
-	te_plan_unref(plan);
-	te_seq_unref(seq);
 }
 END_TEST
 

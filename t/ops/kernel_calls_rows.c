@@ -4,20 +4,13 @@
 #include <errno.h>
 #include "kernel_calls_cases.h"
 
-/* an op with random inputs: x, weights, dy */
+/* all passes of an op on x [rows, cols] */
 static void run_op(struct op_run *r, struct te_op *op, int64_t rows, int64_t cols)
 {
 	const struct te_spec in = op_run_spec(kc_type, 2, rows, cols, 0);
-	const struct te_recipe recipe = op_run_recipe(kc_recipe());
 
-	op_run_init(r, ctx, op, &recipe, &in);
-	kc_set_normal(r->call.x.hp);
-	kc_set_normal(r->call.dy.hp);
-	for (int i = 0; i < op->nweights; i++)
-		kc_set_normal(r->master[i]);
-	op_run_forward(r);
-	op_run_backward(r);
-	op_run_dw(r);
+	kc_op_init(r, op, &in);
+	kc_op_passes(r);
 }
 
 /* ---- norms ---- */
@@ -60,8 +53,7 @@ START_TEST(norm_equals_the_op)
 		kc_same("mean", mean, r.saved[1]);
 		kc_same("dbeta", dbeta, r.grad[1]);
 	}
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 }
 END_TEST
 
@@ -133,8 +125,7 @@ START_TEST(activation_equals_the_op)
 	kc_end(replay);
 	kc_same("y", y, r.call.y.hp);
 	kc_same("dx", dx, r.call.dx.hp);
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 	/* the gradient of a bias whose output is x */
 	DO(te_op_bias(&bias, "b", &op));
 	run_op(&r, op, kc_rows, cols);
@@ -142,8 +133,7 @@ START_TEST(activation_equals_the_op)
 	DO(te_fill(st, te_tensor_data(r.grad[0]), 0, te_tensor_nbytes(r.grad[0])));
 	op_run_dw(&r);
 	kc_same("dbias", dbias, r.grad[0]);
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 	if (gated)
 		return;
 	dxc = kc_normal(kc_type, kc_rows, cols);

@@ -34,25 +34,22 @@ START_TEST(cross_entropy_equals_the_op)
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_cross_entropy_attrs a = TE_CROSS_ENTROPY_ATTRS_INIT;
 	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(kc_rows);
-	const struct te_recipe recipe =
-		op_run_recipe((kc_type = kc_types[_i >> 1 & 1], kc_recipe()));
-	const struct te_spec in[2] = { op_run_spec(kc_type, 2, kc_rows, kc_cols, 0),
+	const struct te_spec in[2] = { op_run_spec(kc_types[_i >> 1 & 1], 2, kc_rows, kc_cols, 0),
 				       op_run_spec(TE_DTYPE_INT32, 1, kc_rows, 0, 0) };
 	struct te_tensor *loss, *lse, *count, *dx;
 	void *ws = kc_ws(nbytes);
 	struct te_op *op;
 	struct op_run r;
 
+	kc_type = in[0].dtype;
 	a.nclasses = _i >> 2 ? tt_rand_int(1, kc_cols) : kc_cols;
 	a.grad_scale = tt_rand_float(0.1f, 2.0f);
 	o.nclasses = _i >> 2 ? a.nclasses : 0;
 	o.grad_scale = a.grad_scale;
 	DO(te_op_cross_entropy(&a, "c", &op));
-	op_run_init(&r, ctx, op, &recipe, in);
-	kc_set_normal(r.call.x.hp);
+	kc_op_init(&r, op, in);
 	set_targets(r.call.ex[0].hp, a.nclasses);
-	op_run_forward(&r);
-	op_run_backward(&r);
+	kc_op_passes(&r);
 	loss = kc_poison(TE_DTYPE_FP32, 1, 1);
 	lse = kc_poison(TE_DTYPE_FP32, 1, kc_rows);
 	count = kc_poison(TE_DTYPE_FP32, 1, 1);
@@ -69,8 +66,7 @@ START_TEST(cross_entropy_equals_the_op)
 	DO(te_kernel_cross_entropy_backward(st, r.call.x.hp, r.call.ex[0].hp, lse, count,
 					    r.call.x.hp, &o));
 	kc_same("dx in x", r.call.x.hp, dx);
-	op_run_fini(&r);
-	te_op_unref(op);
+	kc_op_fini(&r);
 }
 END_TEST
 
@@ -124,19 +120,15 @@ END_TEST
 static struct te_seq *make_seq(void)
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, WIDTH, 0, 0.5f);
+	const struct te_spec tokens = op_run_spec(TE_DTYPE_INT32, 1, 3, 0, 0);
 	struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
-	struct te_seq *s;
-	struct te_op *op[2];
+	struct te_op *op[3] = { NULL };
 
-	DO(te_seq_create(ctx, &s));
+	kc_type = TE_DTYPE_FP32;
 	DO(te_op_embedding(&ea, "emb", &op[0]));
 	DO(te_op_bias(&ba, "b", &op[1]));
-	for (int i = 0; i < 2; i++) {
-		DO(te_seq_append(s, op[i]));
-		te_op_unref(op[i]);
-	}
-	DO(te_seq_init(s, tt_seed()));
-	return s;
+	kc_plan(op, &tokens, 0);
+	return kc_seq();
 }
 
 static struct te_tensor *decay_of(const struct te_seq *seq, int64_t n)
@@ -210,7 +202,6 @@ START_TEST(adamw_equals_the_optimizer)
 	free(got);
 	te_recording_unref(rec);
 	te_adamw_unref(opt);
-	te_seq_unref(seq);
 }
 END_TEST
 

@@ -103,6 +103,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/rope.c \
 	libtecore/plan/bind.c \
 	libtecore/plan/build.c \
+	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \
 	libtecore/plan/layout.c \

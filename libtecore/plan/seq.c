@@ -2,7 +2,6 @@
 #define TE_LOG_CATEGORY "core/seq"
 #include <errno.h>
 #include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 #include <te/stream.h>
 
 #include "kernels/te_k.h"
-#include "kernels/philox.h"
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/ops/op.h"
 #include "libtecore/quant/quant.h"
@@ -404,44 +402,6 @@ static int collect_weights(struct te_seq *seq)
 	return 0;
 }
 
-/* two independent normal numbers from one draw: Box and Muller, Ann. Math. Stat. 29 (1958) */
-static void normal_pair(uint64_t seed, uint64_t pair, double ret[2])
-{
-	struct te_philox r = te_philox(seed, (uint32_t)pair, (uint32_t)(pair >> 32), 0, 0x696e6974);
-	double u = ((double)r.w[0] + 0.5) / 4294967296.0;
-	double a = 6.283185307179586 * ((double)r.w[1] / 4294967296.0);
-	double s = sqrt(-2.0 * log(u));
-
-	ret[0] = s * cos(a);
-	ret[1] = s * sin(a);
-}
-
-static int draw_weight(const struct te__weight *w, uint64_t seed)
-{
-	int64_t n = te_tensor_nelems(w->master);
-	float *buf = te__malloc((size_t)n * sizeof(*buf));
-	double z[2];
-	int r;
-
-	if (!buf)
-		return te__fail(-ENOMEM, "weight %s: no memory for %lld initial values", w->name,
-				(long long)n);
-	for (int64_t i = 0; i < n; i++) {
-		if (w->decl.init == TE_INIT_NORMAL) {
-			/* weights begin at multiples of 64: no pair belongs to two of them */
-			if (!(i & 1))
-				normal_pair(seed, (uint64_t)(w->order_nelems + i) / 2, z);
-			buf[i] = (float)(z[i & 1] * w->decl.init_std);
-		} else {
-			buf[i] = w->decl.init == TE_INIT_ONE ? 1.0f : 0.0f;
-		}
-	}
-	r = te__ctx_copy(te_tensor_ctx(w->master), te_tensor_data(w->master), buf,
-			 (size_t)n * sizeof(*buf));
-	te__free(buf);
-	return r;
-}
-
 /* a tensor of each weight over the flat buffers */
 static int view_weights(struct te_seq *seq)
 {
@@ -531,7 +491,7 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	if (!r)
 		r = view_weights(seq);
 	for (int i = 0; i < seq->nweights && !r && draws; i++)
-		r = draw_weight(&seq->weight[i], seed);
+		r = te__draw_weight(&seq->weight[i], seed);
 	return r;
 }
 

@@ -78,6 +78,9 @@ void te__copies_free(struct te_seq *seq); /* all sets */
 /* of masters and gradients: what the library allocates */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
 
+/* write its initial values: functions of the seed and of order_nelems */
+int te__draw_weight(const struct te__weight *w, uint64_t seed);
+
 /* 1: it has a gradient, and an optimizer updates it */
 static inline int te__weight_trains(const struct te__weight *w)
 {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -289,6 +290,38 @@ START_TEST(draws_normal_weights_by_seed)
 }
 END_TEST
 
+/* a weight that is drawn by as many threads as there are processors, and then by one */
+START_TEST(draws_the_same_weights_with_any_number_of_threads)
+{
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	const size_t n = 1001 * 771;
+	float *a = malloc(n * sizeof(*a)), *b = malloc(n * sizeof(*b));
+	cpu_set_t all, one;
+	int cpu = 0;
+
+	ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	for (int k = 0; k < 2; k++) {
+		put(embedding("e", 1001, 771));
+		ck_assert_int_eq(sched_setaffinity(0, sizeof(one), k ? &one : &all), 0);
+		ck_assert_int_eq(te_seq_init(seq, 7), 0);
+		te_seq_weight(seq, 0, &w);
+		ck_assert_int_eq(te_tensor_read(w.master, k ? b : a, n * sizeof(*a)), 0);
+		te_seq_unref(seq);
+		ck_assert_int_eq(te_seq_create(ctx, &seq), 0);
+	}
+	ck_assert_int_eq(sched_setaffinity(0, sizeof(all), &all), 0);
+	ck_assert_mem_eq(a, b, n * sizeof(*a));
+	for (size_t i = 1; i < n; i++)
+		ck_assert_msg(a[i] != a[i - 1], "elements %zu and %zu are equal", i - 1, i);
+	free(a);
+	free(b);
+}
+END_TEST
+
 START_TEST(shares_a_tied_weight)
 {
 	struct te_op *e = put(embedding("e", 16, 32));
@@ -570,6 +603,7 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_weights_that_are_too_large_together);
 	tcase_add_test(c, lays_weights_out_flat_and_zero_padded);
 	tcase_add_test(c, draws_normal_weights_by_seed);
+	tcase_add_test(c, draws_the_same_weights_with_any_number_of_threads);
 	tcase_add_test(c, shares_a_tied_weight);
 	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
 	tcase_add_loop_test(c, refuses_a_tie_of_another_shape, 0, TT_LEN(ties));

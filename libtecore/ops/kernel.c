@@ -25,7 +25,7 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 }
 
 int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
-		 const struct te_tensor *t)
+		 const struct te_tensor *t, struct te__main *ret)
 {
 	const enum te_dtype dtype = t ? te_tensor_dtype(t) : TE_DTYPE_FP32;
 
@@ -34,6 +34,7 @@ int te__arg_main(const char *fn, const struct te_stream *stream, const char *nam
 	if (dtype != TE_DTYPE_FP32 && dtype != TE_DTYPE_BF16)
 		return te__fail(-TE_EDTYPE, "%s: %s is %s, not fp32 or bf16", fn, name,
 				te_dtype_name(dtype));
+	*ret = (struct te__main){ te_tensor_rows(t), te_tensor_cols(t), (int32_t)dtype };
 	return 0;
 }
 

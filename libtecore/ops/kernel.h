@@ -60,8 +60,9 @@ void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_
 /* z: quantized output, or NULL; args->y has the memory that its cast reads */
 int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 		 const struct te__quantize *z);
-void te__norm_bwd_args(const struct te__norm *n, const struct te_tensor *dy, struct te_tensor *dx,
-		       struct te_k_norm_bwd *ret);
+/* residual: added to dx; or NULL */
+int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		 const struct te_tensor *residual, struct te_tensor *dx);
 /* a gradient that is NULL is not wanted */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
@@ -148,8 +149,12 @@ struct te__arg {
 };
 
 /* the tensor whose type and extents the others must match: FP32 or BF16 */
+struct te__main {
+	int64_t rows, cols;
+	int32_t dtype;
+};
 int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
-		 const struct te_tensor *t);
+		 const struct te_tensor *t, struct te__main *ret);
 int te__args(const char *fn, const struct te_stream *stream, const struct te__arg *args, int n);
 /* two extents or more */
 int te__arg_seq(const char *fn, const char *name, const struct te_tensor *t);
@@ -158,6 +163,9 @@ int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t)
 /* dropout of that probability needs the words; field is its name */
 int te__arg_rng(const char *fn, const char *field, float p, const struct te_rng_words *rng);
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
+/* that of options which have quant, slot, q and quant_flags */
+#define TE__QUANTIZE_OF(stream, o) \
+	((struct te__quantize){ (stream), (o)->quant, (o)->slot, (o)->q, NULL, (o)->quant_flags })
 /* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 	      const struct te_tensor *y, int64_t rows, int64_t cols);

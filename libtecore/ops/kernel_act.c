@@ -57,65 +57,60 @@ int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_t
 	return r < 0 || !z ? r : te__quantize_end(z, args->dx, args->dtype);
 }
 
-static struct te__quantize quantize_of(struct te_stream *stream,
-				       const struct te_kernel_act_opts *o)
-{
-	return (struct te__quantize){
-		.stream = stream,
-		.quant = o->quant,
-		.slot = o->slot,
-		.y = o->q,
-		.flags = o->quant_flags,
-	};
-}
+/* what a call has checked first: options, and the main input x */
+struct call {
+	struct te_kernel_act_opts o;
+	struct te__quantize z;
+	struct te__main x;
+	int64_t cols; /* of y */
+};
 
-/* options, and the main input x */
-static int begin(const char *fn, const struct te_stream *stream, const struct te_tensor *x,
-		 const struct te_kernel_act_opts *opts, struct te_kernel_act_opts *ret)
+static int begin(const char *fn, struct te_stream *stream, const struct te_tensor *x,
+		 const struct te_kernel_act_opts *opts, struct call *ret)
 {
-	int r = opts ? te__sized_in(fn, te_kernel_act_opts, opts, ret) : 0;
+	struct te_kernel_act_opts o = TE_KERNEL_ACT_OPTS_INIT;
+	int r = opts ? te__sized_in(fn, te_kernel_act_opts, opts, &o) : 0;
 
 	if (r)
 		return r;
-	if ((int)ret->act < 0 || (int)ret->act >= TE_ACT_COUNT)
-		return te__fail(-EINVAL, "%s: act is %d, not 0 to %d", fn, (int)ret->act,
+	if ((int)o.act < 0 || (int)o.act >= TE_ACT_COUNT)
+		return te__fail(-EINVAL, "%s: act is %d, not 0 to %d", fn, (int)o.act,
 				TE_ACT_COUNT - 1);
-	if (ret->gated != 0 && ret->gated != 1)
-		return te__fail(-EINVAL, "%s: gated is %d, not 0 or 1", fn, ret->gated);
-	r = te__arg_main(fn, stream, "x", x);
-	if (!r && ret->gated && te_tensor_cols(x) % 2)
+	if (o.gated != 0 && o.gated != 1)
+		return te__fail(-EINVAL, "%s: gated is %d, not 0 or 1", fn, o.gated);
+	r = te__arg_main(fn, stream, "x", x, &ret->x);
+	if (r < 0)
+		return r;
+	if (o.gated && ret->x.cols % 2)
 		return te__fail(-TE_ESHAPE, "%s: gated, but x has %lld columns, an odd number", fn,
-				(long long)te_tensor_cols(x));
-	return r;
+				(long long)ret->x.cols);
+	ret->o = o;
+	ret->z = TE__QUANTIZE_OF(stream, &o);
+	ret->cols = ret->x.cols / (1 + o.gated);
+	return 0;
 }
 
 static int forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
 		   const struct te_kernel_act_opts *opts)
 {
 	static const char fn[] = "te_kernel_act_forward";
-	struct te_kernel_act_opts o = TE_KERNEL_ACT_OPTS_INIT;
-	int r = begin(fn, stream, x, opts, &o);
-	const struct te__quantize z = quantize_of(stream, &o);
 	struct te_k_act_fwd k;
-	int64_t rows, cols;
-	int32_t dtype;
+	struct call c;
+	int r = begin(fn, stream, x, opts, &c);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(x);
-	cols = te_tensor_cols(x);
-	dtype = te_tensor_dtype(x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", x, dtype, rows, cols, 0, 0 },
-		{ "y", y, dtype, rows, cols / (1 + o.gated), TE__ARG_OUT | TE__ARG_NULL,
-		  o.gated ? 0 : 1u << 0 },
+		{ "x", x, c.x.dtype, c.x.rows, c.x.cols, 0, 0 },
+		{ "y", y, c.x.dtype, c.x.rows, c.cols, TE__ARG_OUT | TE__ARG_NULL,
+		  c.o.gated ? 0 : 1u << 0 },
 	}, 2);
 	if (!r)
-		r = te__arg_q(fn, &z, "y", y, rows, cols / (1 + o.gated));
+		r = te__arg_q(fn, &c.z, "y", y, c.x.rows, c.cols);
 	if (r < 0)
 		return r;
-	te__act_fwd_args(x, y, o.act, o.gated, &k);
-	return te__act_fwd(stream, &k, r ? &z : NULL);
+	te__act_fwd_args(x, y, c.o.act, c.o.gated, &k);
+	return te__act_fwd(stream, &k, r ? &c.z : NULL);
 }
 
 int te_kernel_act_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
@@ -134,34 +129,29 @@ static int backward(struct te_stream *stream, const struct te_tensor *dy, const 
 		    const struct te_kernel_act_opts *opts)
 {
 	static const char fn[] = "te_kernel_act_backward";
-	struct te_kernel_act_opts o = TE_KERNEL_ACT_OPTS_INIT;
-	int r = begin(fn, stream, x, opts, &o);
-	const struct te__quantize z = quantize_of(stream, &o);
 	const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
 	struct te_k_act_bwd k;
-	int64_t rows, cols;
-	int32_t dtype;
+	struct call c;
+	int r = begin(fn, stream, x, opts, &c);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(x);
-	cols = te_tensor_cols(x);
-	dtype = te_tensor_dtype(x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "dy", dy, dtype, rows, cols / (1 + o.gated), 0, 0 },
-		{ "x", x, dtype, rows, cols, 0, 0 },
-		{ "dx", dx, dtype, rows, cols, out, o.gated ? 0 : 1u << 0 | 1u << 1 },
-		{ "dbias", dbias, TE_DTYPE_FP32, 0, cols, out, 0 },
+		{ "dy", dy, c.x.dtype, c.x.rows, c.cols, 0, 0 },
+		{ "x", x, c.x.dtype, c.x.rows, c.x.cols, 0, 0 },
+		{ "dx", dx, c.x.dtype, c.x.rows, c.x.cols, out,
+		  c.o.gated ? 0 : 1u << 0 | 1u << 1 },
+		{ "dbias", dbias, TE_DTYPE_FP32, 0, c.x.cols, out, 0 },
 	}, 4);
 	if (!r && dbias)
-		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(rows, cols));
+		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(c.x.rows, c.x.cols));
 	if (!r)
-		r = te__arg_q(fn, &z, "dx", dx, rows, cols);
+		r = te__arg_q(fn, &c.z, "dx", dx, c.x.rows, c.x.cols);
 	if (r < 0)
 		return r;
-	te__act_bwd_args(dy, x, dx, o.act, o.gated, &k);
+	te__act_bwd_args(dy, x, dx, c.o.act, c.o.gated, &k);
 	k.part = dbias ? ws : NULL;
-	return te__act_bwd(stream, &k, dbias, r ? &z : NULL);
+	return te__act_bwd(stream, &k, dbias, r ? &c.z : NULL);
 }
 
 int te_kernel_act_backward(struct te_stream *stream, const struct te_tensor *dy,

@@ -43,25 +43,20 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	return (size_t)(rows * nheads) * sizeof(float);
 }
 
+/* what both passes' kernels have */
+#define ATTN_ARGS(a)                                                              \
+	.qkv = te_tensor_data((a)->x), .out = te_tensor_data((a)->y),             \
+	.lse = te_tensor_data((a)->lse), .seed = (a)->rng.seed,                   \
+	.offset = (a)->rng.offset,                                                \
+	.batch = te_tensor_rows((a)->x) / te_tensor_extent((a)->x, -2),           \
+	.seqlen = te_tensor_extent((a)->x, -2), .nheads = (a)->nheads,            \
+	.nkv = (a)->nkv, .head_dim = (a)->head_dim,                               \
+	.scale = te__attention_scale((a)->scale, (a)->head_dim),                  \
+	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x)
+
 int te__attention_fwd(struct te_stream *stream, const struct te__attention *a)
 {
-	const int64_t seqlen = te_tensor_extent(a->x, -2);
-	const struct te_k_attn_fwd k = {
-		.qkv = te_tensor_data(a->x),
-		.out = te_tensor_data(a->y),
-		.lse = te_tensor_data(a->lse),
-		.seed = a->rng.seed,
-		.offset = a->rng.offset,
-		.batch = te_tensor_rows(a->x) / seqlen,
-		.seqlen = seqlen,
-		.nheads = a->nheads,
-		.nkv = a->nkv,
-		.head_dim = a->head_dim,
-		.scale = te__attention_scale(a->scale, a->head_dim),
-		.threshold = a->threshold,
-		.tag = a->tag,
-		.dtype = te_tensor_dtype(a->x),
-	};
+	const struct te_k_attn_fwd k = { ATTN_ARGS(a) };
 
 	return TE__LAUNCH(stream, ATTN_FWD, &k);
 }
@@ -69,25 +64,11 @@ int te__attention_fwd(struct te_stream *stream, const struct te__attention *a)
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws)
 {
-	const int64_t seqlen = te_tensor_extent(a->x, -2);
 	const struct te_k_attn_bwd k = {
-		.qkv = te_tensor_data(a->x),
-		.out = te_tensor_data(a->y),
+		ATTN_ARGS(a),
 		.dout = te_tensor_data(dy),
-		.lse = te_tensor_data(a->lse),
 		.delta = ws,
 		.dqkv = te_tensor_data(dx),
-		.seed = a->rng.seed,
-		.offset = a->rng.offset,
-		.batch = te_tensor_rows(a->x) / seqlen,
-		.seqlen = seqlen,
-		.nheads = a->nheads,
-		.nkv = a->nkv,
-		.head_dim = a->head_dim,
-		.scale = te__attention_scale(a->scale, a->head_dim),
-		.threshold = a->threshold,
-		.tag = a->tag,
-		.dtype = te_tensor_dtype(a->x),
 	};
 	int r = TE__LAUNCH(stream, ATTN_BWD_PRE, &k);
 
@@ -102,12 +83,13 @@ static int begin(const char *fn, const struct te_stream *stream,
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_attention_opts, opts, &o);
+	struct te__main x;
 
 	if (!r)
 		r = te__attention_check(fn, "", o.nheads, o.nkv, o.head_dim, o.scale,
 					o.dropout);
 	if (!r)
-		r = te__arg_main(fn, stream, "x", ret->x);
+		r = te__arg_main(fn, stream, "x", ret->x, &x);
 	if (!r)
 		r = te__arg_seq(fn, "x", ret->x);
 	if (r < 0)
@@ -125,35 +107,30 @@ static int begin(const char *fn, const struct te_stream *stream,
 	return te__attention_check_dropout(fn, "", te_tensor_extent(ret->x, -2));
 }
 
-/* the last of the checks: of all tensors that have heads */
-static int check_aligned(const char *fn, const struct te__attention *a,
-			 const struct te__arg *args, int n)
+/* backward: dy and dx too */
+static int check(const char *fn, const struct te_stream *stream, const struct te__attention *a,
+		 int backward, const struct te_tensor *dy, const struct te_tensor *dx)
 {
-	if (a->head_dim * te_dtype_nbytes(te_tensor_dtype(a->x)) % 16)
-		return 0;
-	for (int i = 0; i < n; i++) {
-		int r = te__arg_aligned(fn, args[i].name, args[i].t);
-
-		if (r)
-			return r;
-	}
-	return 0;
-}
-
-static int check_forward(const char *fn, const struct te_stream *stream,
-			 const struct te__attention *a)
-{
-	const int64_t rows = te_tensor_rows(a->x), heads = a->nheads;
+	const int64_t rows = te_tensor_rows(a->x), heads = a->nheads, width = heads * a->head_dim;
+	const int64_t packed = (heads + 2 * (int64_t)a->nkv) * a->head_dim;
 	const int32_t dtype = te_tensor_dtype(a->x);
+	const uint32_t out = backward ? 0 : TE__ARG_OUT;
 	const struct te__arg args[] = {
-		{ "x", a->x, dtype, rows, (heads + 2 * (int64_t)a->nkv) * a->head_dim, 0, 0 },
-		{ "y", a->y, dtype, rows, heads * a->head_dim, TE__ARG_OUT, 0 },
-		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, TE__ARG_OUT, 0 },
+		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, out, 0 },
+		{ "x", a->x, dtype, rows, packed, 0, 0 },
+		{ "y", a->y, dtype, rows, width, out, 0 },
+		{ "dy", dy, dtype, rows, width, 0, 0 },
+		{ "dx", dx, dtype, rows, packed, TE__ARG_OUT, 0 },
 	};
+	const int n = backward ? 5 : 3;
+	int r = te__args(fn, stream, args, n);
 
-	int r = te__args(fn, stream, args, 3);
-
-	return r ? r : check_aligned(fn, a, args, 2);
+	/* last, and of all that have heads */
+	if (a->head_dim * te_dtype_nbytes((enum te_dtype)dtype) % 16)
+		return r;
+	for (int i = 1; i < n && !r; i++)
+		r = te__arg_aligned(fn, args[i].name, args[i].t);
+	return r;
 }
 
 static int forward(struct te_stream *stream, struct te__attention *a,
@@ -163,7 +140,7 @@ static int forward(struct te_stream *stream, struct te__attention *a,
 	int r = begin(fn, stream, opts, a);
 
 	if (!r)
-		r = check_forward(fn, stream, a);
+		r = check(fn, stream, a, 0, NULL, NULL);
 	return r < 0 ? r : te__attention_fwd(stream, a);
 }
 
@@ -181,26 +158,6 @@ size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads)
 	return rows < 1 || nheads < 1 ? 0 : te__attention_ws_nbytes(rows, nheads);
 }
 
-static int check_backward(const char *fn, const struct te_stream *stream,
-			  const struct te__attention *a, const struct te_tensor *dy,
-			  const struct te_tensor *dx)
-{
-	const int64_t rows = te_tensor_rows(a->x), heads = a->nheads;
-	const int64_t packed = (heads + 2 * (int64_t)a->nkv) * a->head_dim;
-	const int32_t dtype = te_tensor_dtype(a->x);
-	const struct te__arg args[] = {
-		{ "dy", dy, dtype, rows, heads * a->head_dim, 0, 0 },
-		{ "x", a->x, dtype, rows, packed, 0, 0 },
-		{ "y", a->y, dtype, rows, heads * a->head_dim, 0, 0 },
-		{ "dx", dx, dtype, rows, packed, TE__ARG_OUT, 0 },
-		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, 0, 0 },
-	};
-
-	int r = te__args(fn, stream, args, 5);
-
-	return r ? r : check_aligned(fn, a, args, 4);
-}
-
 static int backward(struct te_stream *stream, struct te__attention *a, const struct te_tensor *dy,
 		    struct te_tensor *dx, void *ws, size_t ws_nbytes,
 		    const struct te_kernel_attention_opts *opts)
@@ -209,7 +166,7 @@ static int backward(struct te_stream *stream, struct te__attention *a, const str
 	int r = begin(fn, stream, opts, a);
 
 	if (!r)
-		r = check_backward(fn, stream, a, dy, dx);
+		r = check(fn, stream, a, 1, dy, dx);
 	if (!r)
 		r = te__arg_ws(fn, ws, ws_nbytes,
 			       te__attention_ws_nbytes(te_tensor_rows(a->x), a->nheads));

@@ -56,23 +56,24 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 
 /* options and x; the extents of the others are those of x */
 static int begin(const char *fn, const struct te_stream *stream,
-		 const struct te_kernel_cross_entropy_opts *opts, struct te__cross_entropy *ret)
+		 const struct te_kernel_cross_entropy_opts *opts, struct te__cross_entropy *ret,
+		 struct te__main *ret_x)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_cross_entropy_opts, opts, &o) : 0;
 
 	if (!r)
-		r = te__arg_main(fn, stream, "x", ret->x);
+		r = te__arg_main(fn, stream, "x", ret->x, ret_x);
 	if (r < 0)
 		return r;
 	if (!o.nclasses)
-		o.nclasses = te_tensor_cols(ret->x);
+		o.nclasses = ret_x->cols;
 	if (o.nclasses < 1 || o.nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "%s: nclasses is %lld, not 1 to %d", fn,
 				(long long)o.nclasses, INT32_MAX);
-	if (o.nclasses > te_tensor_cols(ret->x))
+	if (o.nclasses > ret_x->cols)
 		return te__fail(-TE_ESHAPE, "%s: x has %lld columns, but nclasses is %lld", fn,
-				(long long)te_tensor_cols(ret->x), (long long)o.nclasses);
+				(long long)ret_x->cols, (long long)o.nclasses);
 	if (!isfinite(o.grad_scale))
 		return te__fail(-EINVAL, "%s: grad_scale is %g", fn, (double)o.grad_scale);
 	ret->nclasses = o.nclasses;
@@ -85,21 +86,20 @@ static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct
 		   void *ws, size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_forward";
-	int r = begin(fn, stream, opts, e);
-	int64_t rows;
+	struct te__main x;
+	int r = begin(fn, stream, opts, e, &x);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(e->x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", e->x, te_tensor_dtype(e->x), rows, te_tensor_cols(e->x), 0, 0 },
-		{ "targets", e->targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
+		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
+		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
 		{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-		{ "lse", e->lse, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT, 0 },
+		{ "lse", e->lse, TE_DTYPE_FP32, 0, x.rows, TE__ARG_OUT, 0 },
 		{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
 	}, 5);
 	if (!r)
-		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(rows));
+		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(x.rows));
 	return r < 0 ? r : te__cross_entropy_fwd(stream, e, loss, ws);
 }
 
@@ -123,21 +123,17 @@ static int backward(struct te_stream *stream, struct te__cross_entropy *e, struc
 		    const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_backward";
-	int r = begin(fn, stream, opts, e);
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main x;
+	int r = begin(fn, stream, opts, e, &x);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(e->x);
-	cols = te_tensor_cols(e->x);
-	dtype = te_tensor_dtype(e->x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", e->x, dtype, rows, cols, 0, 0 },
-		{ "targets", e->targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
-		{ "lse", e->lse, TE_DTYPE_FP32, 0, rows, 0, 0 },
+		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
+		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
+		{ "lse", e->lse, TE_DTYPE_FP32, 0, x.rows, 0, 0 },
 		{ "count", e->count, TE_DTYPE_FP32, 0, 1, 0, 0 },
-		{ "dx", dx, dtype, rows, cols, TE__ARG_OUT, 1u << 0 },
+		{ "dx", dx, x.dtype, x.rows, x.cols, TE__ARG_OUT, 1u << 0 },
 	}, 5);
 	return r < 0 ? r : te__cross_entropy_bwd(stream, e, dx);
 }

@@ -98,19 +98,15 @@ static int bias_forward(struct te_stream *stream, const struct te_tensor *x,
 			const struct te_tensor *bias, struct te_tensor *y)
 {
 	static const char fn[] = "te_kernel_bias_forward";
-	int r = te__arg_main(fn, stream, "x", x);
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, "x", x, &m);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(x);
-	cols = te_tensor_cols(x);
-	dtype = te_tensor_dtype(x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", x, dtype, rows, cols, 0, 0 },
-		{ "bias", bias, dtype, 0, cols, 0, 0 },
-		{ "y", y, dtype, rows, cols, TE__ARG_OUT, 1u << 0 },
+		{ "x", x, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "bias", bias, m.dtype, 0, m.cols, 0, 0 },
+		{ "y", y, m.dtype, m.rows, m.cols, TE__ARG_OUT, 1u << 0 },
 	}, 3);
 	return r < 0 ? r : te__bias_fwd(stream, x, bias, y);
 }
@@ -130,19 +126,17 @@ static int bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 			 struct te_tensor *dbias, void *ws, size_t ws_nbytes)
 {
 	static const char fn[] = "te_kernel_bias_backward";
-	int r = te__arg_main(fn, stream, "dy", dy);
-	int64_t rows, cols;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, "dy", dy, &m);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(dy);
-	cols = te_tensor_cols(dy);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "dy", dy, te_tensor_dtype(dy), rows, cols, 0, 0 },
-		{ "dbias", dbias, TE_DTYPE_FP32, 0, cols, TE__ARG_OUT, 0 },
+		{ "dy", dy, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "dbias", dbias, TE_DTYPE_FP32, 0, m.cols, TE__ARG_OUT, 0 },
 	}, 2);
 	if (!r)
-		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(rows, cols));
+		r = te__arg_ws(fn, ws, ws_nbytes, te__part_nbytes(m.rows, m.cols));
 	return r < 0 ? r : te__bias_dw(stream, dy, dbias, ws);
 }
 
@@ -172,19 +166,15 @@ static int add(struct te_stream *stream, const struct te_tensor *a, const struct
 	       struct te_tensor *y)
 {
 	static const char fn[] = "te_kernel_add";
-	int r = te__arg_main(fn, stream, "a", a);
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, "a", a, &m);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(a);
-	cols = te_tensor_cols(a);
-	dtype = te_tensor_dtype(a);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "a", a, dtype, rows, cols, 0, 0 },
-		{ "b", b, dtype, rows, cols, 0, 0 },
-		{ "y", y, dtype, rows, cols, TE__ARG_OUT, 1u << 0 | 1u << 1 },
+		{ "a", a, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "b", b, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "y", y, m.dtype, m.rows, m.cols, TE__ARG_OUT, 1u << 0 | 1u << 1 },
 	}, 3);
 	return r < 0 ? r : te__add(stream, a, b, y);
 }
@@ -230,23 +220,19 @@ static int dropout(const char *fn, struct te_stream *stream, const char *const n
 {
 	struct te_kernel_dropout_opts o = TE_KERNEL_DROPOUT_OPTS_INIT;
 	int r = opts ? te__sized_in(fn, te_kernel_dropout_opts, opts, &o) : 0;
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main m;
 
 	if (!r)
 		r = te__dropout_check(fn, "", "p", o.p);
 	if (!r)
 		r = te__arg_rng(fn, "p", o.p, &o.rng);
 	if (!r)
-		r = te__arg_main(fn, stream, names[0], x);
+		r = te__arg_main(fn, stream, names[0], x, &m);
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(x);
-	cols = te_tensor_cols(x);
-	dtype = te_tensor_dtype(x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ names[0], x, dtype, rows, cols, 0, 0 },
-		{ names[1], y, dtype, rows, cols, TE__ARG_OUT, 1u << 0 },
+		{ names[0], x, m.dtype, m.rows, m.cols, 0, 0 },
+		{ names[1], y, m.dtype, m.rows, m.cols, TE__ARG_OUT, 1u << 0 },
 	}, 2);
 	return r < 0 ? r : te__dropout(stream, x, y, o.p, o.tag, &o.rng);
 }

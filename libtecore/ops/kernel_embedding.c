@@ -70,20 +70,19 @@ static int check(const char *fn, const struct te_stream *stream, const char *con
 		 const struct te_tensor *const t[4], const uint32_t flags[4])
 {
 	const struct te_tensor *tokens = t[0], *y = t[1], *table = t[2], *position = t[3];
-	int r = te__arg_main(fn, stream, name[1], y);
-	int64_t width;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, name[1], y, &m);
 
 	if (!r && !tokens)
 		r = te__fail(-EINVAL, "%s: tokens is NULL", fn);
 	if (r < 0)
 		return r;
-	width = te_tensor_cols(y);
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ name[0], tokens, TE_DTYPE_INT32, 0, te_tensor_nelems(tokens), flags[0], 0 },
-		{ name[1], y, te_tensor_dtype(y), te_tensor_nelems(tokens), width, flags[1], 0 },
-		{ name[2], table, TE_DTYPE_FP32, table ? te_tensor_rows(table) : 0, width, flags[2],
-		  0 },
-		{ name[3], position, TE_DTYPE_FP32, position ? te_tensor_rows(position) : 0, width,
+		{ name[1], y, m.dtype, te_tensor_nelems(tokens), m.cols, flags[1], 0 },
+		{ name[2], table, TE_DTYPE_FP32, table ? te_tensor_rows(table) : 0, m.cols,
+		  flags[2], 0 },
+		{ name[3], position, TE_DTYPE_FP32, position ? te_tensor_rows(position) : 0, m.cols,
 		  flags[3], 0 },
 	}, 4);
 	if (!r && table && te_tensor_rows(table) > INT32_MAX)
@@ -96,12 +95,6 @@ static int check(const char *fn, const struct te_stream *stream, const char *con
 	return r;
 }
 
-static int read_opts(const char *fn, const struct te_kernel_embedding_opts *opts,
-		     struct te_kernel_embedding_opts *ret)
-{
-	return opts ? te__sized_in(fn, te_kernel_embedding_opts, opts, ret) : 0;
-}
-
 static int forward(struct te_stream *stream, const struct te_tensor *tokens,
 		   const struct te_tensor *table, struct te_tensor *y,
 		   const struct te_kernel_embedding_opts *opts)
@@ -110,7 +103,7 @@ static int forward(struct te_stream *stream, const struct te_tensor *tokens,
 	static const char *const name[4] = { "tokens", "y", "table", "position" };
 	static const uint32_t flags[4] = { 0, TE__ARG_OUT, 0, TE__ARG_NULL };
 	struct te_kernel_embedding_opts o = TE_KERNEL_EMBEDDING_OPTS_INIT;
-	int r = read_opts(fn, opts, &o);
+	int r = opts ? te__sized_in(fn, te_kernel_embedding_opts, opts, &o) : 0;
 	const struct te_tensor *const t[4] = { tokens, y, table, o.position };
 
 	if (!r && o.dposition)
@@ -136,7 +129,7 @@ static int backward(struct te_stream *stream, const struct te_tensor *dy,
 	static const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
 	const uint32_t flags[4] = { 0, 0, out, out };
 	struct te_kernel_embedding_opts o = TE_KERNEL_EMBEDDING_OPTS_INIT;
-	int r = read_opts(fn, opts, &o);
+	int r = opts ? te__sized_in(fn, te_kernel_embedding_opts, opts, &o) : 0;
 	const struct te_tensor *const t[4] = { tokens, dy, dtable, o.dposition };
 
 	if (!r && !dtable && !o.dposition)

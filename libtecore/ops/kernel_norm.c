@@ -33,21 +33,24 @@ int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
 }
 
-void te__norm_bwd_args(const struct te__norm *n, const struct te_tensor *dy, struct te_tensor *dx,
-		       struct te_k_norm_bwd *ret)
+int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		 const struct te_tensor *residual, struct te_tensor *dx)
 {
-	*ret = (struct te_k_norm_bwd){
+	const struct te_k_norm_bwd k = {
 		.dy = te_tensor_data(dy),
 		.x = te_tensor_data(n->x),
 		.gamma = te_tensor_data(n->gamma),
 		.mean = te__ops_ptr(n->mean),
 		.rstd = te_tensor_data(n->rstd),
-		.dx = te__ops_ptr(dx),
+		.dres = te__ops_ptr(residual),
+		.dx = te_tensor_data(dx),
 		.rows = te_tensor_rows(n->x),
 		.cols = te_tensor_cols(n->x),
 		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
 		.dtype = te_tensor_dtype(n->x),
 	};
+
+	return TE__LAUNCH(stream, NORM_BWD, &k);
 }
 
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
@@ -91,30 +94,20 @@ static int forward(struct te_stream *stream, const struct te__norm *n, struct te
 		   const struct te_kernel_norm_opts *o)
 {
 	static const char fn[] = "te_kernel_norm_forward";
-	const struct te__quantize z = {
-		.stream = stream,
-		.quant = o->quant,
-		.slot = o->slot,
-		.y = o->q,
-		.flags = o->quant_flags,
-	};
-	int r = te__arg_main(fn, stream, "x", n->x);
+	const struct te__quantize z = TE__QUANTIZE_OF(stream, o);
 	struct te_k_norm_fwd k;
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, "x", n->x, &m);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(n->x);
-	cols = te_tensor_cols(n->x);
-	dtype = te_tensor_dtype(n->x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "x", n->x, dtype, rows, cols, 0, 0 },
-		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, cols, 0, 0 },
-		{ "beta", n->beta, TE_DTYPE_FP32, 0, cols, TE__ARG_NULL, 0 },
-		{ "y", y, dtype, rows, cols, TE__ARG_OUT | TE__ARG_NULL, 1u << 0 },
-		{ "mean", n->mean, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT | TE__ARG_NULL, 0 },
-		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT, 0 },
+		{ "x", n->x, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, m.cols, 0, 0 },
+		{ "beta", n->beta, TE_DTYPE_FP32, 0, m.cols, TE__ARG_NULL, 0 },
+		{ "y", y, m.dtype, m.rows, m.cols, TE__ARG_OUT | TE__ARG_NULL, 1u << 0 },
+		{ "mean", n->mean, TE_DTYPE_FP32, 0, m.rows, TE__ARG_OUT | TE__ARG_NULL, 0 },
+		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, m.rows, TE__ARG_OUT, 0 },
 	}, 6);
 	if (r < 0)
 		return r;
@@ -124,7 +117,7 @@ static int forward(struct te_stream *stream, const struct te__norm *n, struct te
 				n->beta ? "beta" : "mean");
 	if (o->residual)
 		return te__fail(-EINVAL, "%s: residual is for the backward pass", fn);
-	r = te__arg_q(fn, &z, "y", y, rows, cols);
+	r = te__arg_q(fn, &z, "y", y, m.rows, m.cols);
 	if (r < 0)
 		return r;
 	te__norm_fwd_args(n, y, &k);
@@ -175,41 +168,32 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 		    void *ws, size_t ws_nbytes, const struct te_kernel_norm_opts *o)
 {
 	static const char fn[] = "te_kernel_norm_backward";
-	int r = te__arg_main(fn, stream, "x", n->x);
 	const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
-	struct te_k_norm_bwd k;
-	int64_t rows, cols;
-	int32_t dtype;
+	struct te__main m;
+	int r = te__arg_main(fn, stream, "x", n->x, &m);
 
 	if (r < 0)
 		return r;
-	rows = te_tensor_rows(n->x);
-	cols = te_tensor_cols(n->x);
-	dtype = te_tensor_dtype(n->x);
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ "dy", dy, dtype, rows, cols, 0, 0 },
-		{ "residual", o->residual, dtype, rows, cols, TE__ARG_NULL, 0 },
-		{ "x", n->x, dtype, rows, cols, 0, 0 },
-		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, cols, 0, 0 },
-		{ "mean", n->mean, TE_DTYPE_FP32, 0, rows, TE__ARG_NULL, 0 },
-		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, rows, 0, 0 },
-		{ "dx", dx, dtype, rows, cols, out, 1u << 0 | 1u << 1 },
-		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, cols, out, 0 },
-		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, cols, out, 0 },
+		{ "dy", dy, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "residual", o->residual, m.dtype, m.rows, m.cols, TE__ARG_NULL, 0 },
+		{ "x", n->x, m.dtype, m.rows, m.cols, 0, 0 },
+		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, m.cols, 0, 0 },
+		{ "mean", n->mean, TE_DTYPE_FP32, 0, m.rows, TE__ARG_NULL, 0 },
+		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, m.rows, 0, 0 },
+		{ "dx", dx, m.dtype, m.rows, m.cols, out, 1u << 0 | 1u << 1 },
+		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, m.cols, out, 0 },
+		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, m.cols, out, 0 },
 	}, 9);
 	if (!r)
 		r = check_grads(fn, n, dx, dgamma, dbeta, o);
 	if (!r && dgamma)
 		r = te__arg_ws(fn, ws, ws_nbytes,
-			       te_kernel_norm_ws_nbytes(rows, cols, dbeta ? 2 : 1));
+			       te_kernel_norm_ws_nbytes(m.rows, m.cols, dbeta ? 2 : 1));
 	/* first, because dx may be dy */
 	if (!r && dgamma)
 		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	if (r < 0 || !dx)
-		return r;
-	te__norm_bwd_args(n, dy, dx, &k);
-	k.dres = te__ops_ptr(o->residual);
-	return TE__LAUNCH(stream, NORM_BWD, &k);
+	return r < 0 || !dx ? r : te__norm_bwd(stream, n, dy, o->residual, dx);
 }
 
 int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,

@@ -47,20 +47,21 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 {
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_rope_opts, opts, &o);
+	struct te__main m;
 	int64_t cols;
 
 	if (!r)
 		r = te__rope_check(fn, "", o.nheads, o.nkv, o.head_dim, o.theta);
 	if (!r)
-		r = te__arg_main(fn, stream, names[0], x);
+		r = te__arg_main(fn, stream, names[0], x, &m);
 	if (!r)
 		r = te__arg_seq(fn, names[0], x);
 	if (r < 0)
 		return r;
 	cols = ((int64_t)o.nheads + 2 * (int64_t)o.nkv) * o.head_dim;
 	r = te__args(fn, stream, (const struct te__arg[]){
-		{ names[0], x, te_tensor_dtype(x), te_tensor_rows(x), cols, 0, 0 },
-		{ names[1], y, te_tensor_dtype(x), te_tensor_rows(x), cols, TE__ARG_OUT, 1u << 0 },
+		{ names[0], x, m.dtype, m.rows, cols, 0, 0 },
+		{ names[1], y, m.dtype, m.rows, cols, TE__ARG_OUT, 1u << 0 },
 	}, 2);
 	return r < 0 ? r : te__rope(stream, x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse);
 }

@@ -81,11 +81,12 @@ void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret)
 	te__norm_fwd_args(&n, c->y.hp, ret);
 }
 
-void te__ops_norm_bwd(const struct te_op_call *c, struct te_k_norm_bwd *ret)
+int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residual,
+		     struct te_tensor *dx)
 {
 	const struct te__norm n = norm_of(c);
 
-	te__norm_bwd_args(&n, c->dy.hp, c->dx.hp, ret);
+	return te__norm_bwd(c->stream, &n, c->dy.hp, residual, dx);
 }
 
 int te__ops_norm_dw(const struct te_op_call *c, void *ws)
@@ -106,10 +107,7 @@ static int norm_forward(const struct te_op_call *c)
 
 static int norm_backward(const struct te_op_call *c)
 {
-	struct te_k_norm_bwd k;
-
-	te__ops_norm_bwd(c, &k);
-	return TE__LAUNCH(c->stream, NORM_BWD, &k);
+	return te__ops_norm_bwd(c, NULL, c->dx.hp);
 }
 
 static int norm_dw(const struct te_op_call *c)

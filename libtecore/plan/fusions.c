@@ -180,12 +180,7 @@ static int fork_sum_applies(const struct te_fused *f)
 
 static int run_norm_bwd_add(const struct te_fused *f, const struct te_op_call *fork)
 {
-	struct te_k_norm_bwd k;
-
-	te__ops_norm_bwd(f->part[0], &k);
-	k.dres = te_tensor_data(fork->dey[0].hp);
-	k.dx = te_tensor_data(fork->dx.hp);
-	return TE__LAUNCH(f->part[0]->stream, NORM_BWD, &k);
+	return te__ops_norm_bwd(f->part[0], fork->dey[0].hp, fork->dx.hp);
 }
 
 static int norm_bwd_add(const struct te_fused *f)

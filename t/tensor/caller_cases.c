@@ -462,14 +462,24 @@ START_TEST(each_allocation_of_the_program_may_fail)
 }
 END_TEST
 
-START_TEST(what_was_forgotten_is_freed_with_the_context)
+/* a context with 100 bytes of device memory and, if pinned is 1, of pinned memory */
+static struct te_ctx *with_memory(int pinned)
 {
 	struct te_ctx *c;
 	void *p;
 
 	DO(te_ctx_create(&opts, &c));
 	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
-	DO(te_pinned_alloc(c, 100, &p));
+	if (pinned)
+		DO(te_pinned_alloc(c, 100, &p));
+	DO(te_ctx_sync(c));
+	return c;
+}
+
+START_TEST(what_was_forgotten_is_freed_with_the_context)
+{
+	struct te_ctx *c = with_memory(1);
+
 	ck_assert_int_eq(bank.live, 2);
 	te_ctx_unref(c);
 	check_balanced();
@@ -479,15 +489,10 @@ END_TEST
 /* the memory is the parent's */
 START_TEST(a_child_frees_nothing)
 {
-	struct te_ctx *c;
+	struct te_ctx *c = with_memory(0);
+	pid_t pid = fork();
 	int status;
-	pid_t pid;
-	void *p;
 
-	DO(te_ctx_create(&opts, &c));
-	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
-	DO(te_ctx_sync(c));
-	pid = fork();
 	if (!pid) {
 		te_ctx_unref(c);
 		_exit(bank.live != 1 || bank.ncalls != 1);
@@ -517,7 +522,6 @@ END_TEST
 START_TEST(functions_come_in_pairs)
 {
 	struct te_ctx *c = (void *)&opts;
-	void *p;
 
 	mine.device_free = NULL;
 	fails(te_ctx_create(&opts, &c), -EINVAL, "device_alloc and device_free");
@@ -527,18 +531,14 @@ START_TEST(functions_come_in_pairs)
 	ck_assert_ptr_eq(c, (void *)&opts);
 	/* neither: the library allocates */
 	mine.pinned_free = NULL;
-	DO(te_ctx_create(&opts, &c));
-	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
-	te_ctx_unref(c);
+	te_ctx_unref(with_memory(0));
 	ck_assert_int_eq(bank.ncalls, 0);
 	/* a struct of an older header ends after the first pair */
 	mine.device_alloc = device_alloc;
 	mine.device_free = device_free;
 	mine.pinned_alloc = pinned_alloc;
 	mine.size = offsetof(struct te_alloc_ops, pinned_alloc);
-	DO(te_ctx_create(&opts, &c));
-	DO(te_mem_alloc(te_ctx_stream(c), 100, &p));
-	DO(te_pinned_alloc(c, 100, &p));
+	c = with_memory(1);
 	ck_assert_int_eq(bank.ncalls, 1);
 	te_ctx_unref(c);
 	check_balanced();

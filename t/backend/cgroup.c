@@ -1,4 +1,4 @@
-/* t/backend/cgroup.c - the memory that control groups leave, from files as Linux writes them. */
+/* t/backend/cgroup.c - what control groups leave, from files as Linux writes them. */
 #include "config.h"
 
 #include <inttypes.h>
@@ -85,12 +85,52 @@ START_TEST(version_1_has_a_memory_controller)
 }
 END_TEST
 
+static void leaves(uint64_t nprocs)
+{
+	ck_assert_uint_eq(te__cgroup_processors(root, membership), nprocs);
+}
+
+START_TEST(version_2_limits_time_of_processors)
+{
+	put("membership", "0::/user/job\n");
+	leaves(UINT64_MAX);
+	put("user/job/cpu.max", "max 100000\n");
+	leaves(UINT64_MAX);
+	put("user/cpu.max", "400000 100000\n");
+	leaves(4);
+	put("user/job/cpu.max", "150000 100000\n");
+	leaves(2);
+	put("user/job/cpu.max", "1000 100000\n");
+	leaves(1);
+	put("user/job/cpu.max", "1000\n");
+	leaves(4);
+}
+END_TEST
+
+START_TEST(version_1_has_a_cpu_controller)
+{
+	put("membership", "5:cpuset:/x\n4:cpu,cpuacct:/job\n3:memory:/job\n0::/\n");
+	put("cpu/job/cpu.cfs_quota_us", "-1\n");
+	put("cpu/job/cpu.cfs_period_us", "100000\n");
+	leaves(UINT64_MAX);
+	put("cpu/cpu.cfs_quota_us", "250000\n");
+	put("cpu/cpu.cfs_period_us", "50000\n");
+	leaves(5);
+	put("cpu/job/cpu.cfs_quota_us", "100001\n");
+	leaves(2);
+	put("cpu/job/cpu.cfs_period_us", "0\n");
+	leaves(5);
+}
+END_TEST
+
 START_TEST(other_files_are_no_limit)
 {
 	put("membership", "nonsense\n0:\n::relative\n");
 	put("memory.max", "");
 	ck_assert_uint_eq(te__cgroup_free(root, membership), UINT64_MAX);
 	ck_assert_uint_eq(te__cgroup_free(root, "/nonexistent"), UINT64_MAX);
+	put("cpu.max", "nonsense\n");
+	leaves(UINT64_MAX);
 }
 END_TEST
 
@@ -103,6 +143,8 @@ static Suite *suite(void)
 	tcase_add_test(c, version_2_is_the_least_of_all_levels);
 	tcase_add_test(c, a_container_sees_the_root_only);
 	tcase_add_test(c, version_1_has_a_memory_controller);
+	tcase_add_test(c, version_2_limits_time_of_processors);
+	tcase_add_test(c, version_1_has_a_cpu_controller);
 	tcase_add_test(c, other_files_are_no_limit);
 	return s;
 }

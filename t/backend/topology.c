@@ -66,6 +66,7 @@ START_TEST(cores_are_those_in_the_mask)
 #endif
 	n = te__host_cores(&mask, core);
 	ck_assert_uint_eq(n, want);
+	ck_assert_uint_eq(te__host_cores(&mask, NULL), want);
 	for (uint32_t i = 0; i < n; i++) {
 #ifdef HAVE_HWLOC
 		const uint64_t bits = machines[_i].core[i];
@@ -90,6 +91,12 @@ START_TEST(more_cores_than_threads_are_left_out)
 	for (int i = 0; i < 192; i++)
 		CPU_SET(i, &mask);
 	ck_assert_uint_eq(te__host_cores(&mask, core), HOST_THREADS_MAX);
+	/* but counted */
+#ifdef HAVE_HWLOC
+	ck_assert_uint_eq(te__host_cores(&mask, NULL), 96);
+#else
+	ck_assert_uint_eq(te__host_cores(&mask, NULL), 192);
+#endif
 }
 END_TEST
 
@@ -103,6 +110,14 @@ static uint32_t nthreads(void)
 	n = dev->nthreads;
 	host_close(dev);
 	return n;
+}
+
+static int32_t nprocs(void)
+{
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+	DO(te_device_info("host", 0, &d));
+	return d.nprocs;
 }
 
 /* processors that this process may use */
@@ -140,7 +155,21 @@ START_TEST(a_core_gives_one_thread)
 	/* all of this machine's processors are hardware threads of a core */
 	setenv("HWLOC_SYNTHETIC", "core:1 pu:1024", 1);
 	ck_assert_uint_eq(nthreads(), 1);
+	ck_assert_int_eq(nprocs(), 1);
 #endif
+}
+END_TEST
+
+START_TEST(the_device_has_the_cores_in_the_mask)
+{
+	setenv("HWLOC_SYNTHETIC", "pu:1024", 1);
+	for (int n = 2; n > 0; n--)
+		if (narrow(n)) {
+			/* fewer by a quota */
+			ck_assert_int_le(nprocs(), n);
+			ck_assert_uint_eq((uint32_t)nprocs(), nthreads());
+		}
+	ck_assert_int_eq(nprocs(), 1);
 }
 END_TEST
 
@@ -235,6 +264,7 @@ static Suite *suite(void)
 	c = tt_case(s, "threads", "host");
 	tcase_add_test(c, a_mask_of_one_processor_gives_one_thread);
 	tcase_add_test(c, a_core_gives_one_thread);
+	tcase_add_test(c, the_device_has_the_cores_in_the_mask);
 	tcase_add_test(c, te_host_threads_is_the_number);
 	tcase_add_test(c, core_binds_helpers_only);
 	tcase_add_test(c, none_binds_nothing);

@@ -70,6 +70,13 @@ same "--params lists params.def" want got
 same "--json does too" want got
 
 says "--json gives memory in bytes" '^ *"mem_total_bytes": [1-9][0-9]*,?$' "$te_info" --json
+name="the cores of the host are those that the process may use"
+if taskset -cp $$ >cpus 2>/dev/null; then
+	cpu=$(sed 's/.*: *\([0-9]*\).*/\1/' cpus)
+	says "$name" '^ *"nprocs": 1,$' taskset -c "$cpu" "$te_info" --json
+else
+	skip "$name" "there is no taskset"
+fi
 says "--json gives one object" '^\}$' "$te_info" --json
 "$te_info" --json --params | grep backends >found
 empty "--json --params gives parameters only" found

@@ -1,10 +1,10 @@
 /*
- * cgroup.c - memory that the control groups of the process leave it.
+ * cgroup.c - memory and processors that the control groups of the process leave it.
  *
- * A group and all groups above it have a limit and a use (Linux,
- * Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache counts as used, but
- * the kernel drops it when the limit is reached. Groups whose files are not visible in a container
- * are skipped.
+ * A group and all groups above it have a limit, and of memory a use (Linux,
+ * Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst). Page
+ * cache counts as used, but the kernel drops it when the limit is reached. Groups whose files are
+ * not visible in a container are skipped.
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
@@ -17,17 +17,6 @@
 #include "libtecore/backend/host/host.h"
 
 #define PATH_NBYTES 4096
-
-struct version {
-	const char *subdir, *limit, *use, *stat[2];
-};
-
-static const struct version v1 = { "/memory",
-				   "memory.limit_in_bytes",
-				   "memory.usage_in_bytes",
-				   { "total_inactive_file", "total_active_file" } };
-static const struct version v2 = { "", "memory.max", "memory.current",
-				   { "inactive_file", "active_file" } };
 
 /* the number in a file, or after a key in it: 1 if there is one */
 static int read_number(const char *dir, const char *file, const char *key, uint64_t *ret)
@@ -46,50 +35,100 @@ static int read_number(const char *dir, const char *file, const char *key, uint6
 	return found;
 }
 
-/* UINT64_MAX without a limit, which version 2 writes as "max" and version 1 as a huge number */
-static uint64_t group_free(const char *dir, const struct version *v)
+/* what a group leaves, in the files of a version; UINT64_MAX: all */
+struct resource {
+	const char *controller; /* of version 1 */
+	uint64_t (*v1)(const char *dir), (*v2)(const char *dir);
+};
+
+/* without a limit version 2 writes "max" and version 1 a huge number */
+static uint64_t memory_free(const char *dir, const char *limit_file, const char *use_file,
+			    const char *const stat[2])
 {
 	uint64_t limit, use, cache, part;
-	char key[64];
 
-	if (!read_number(dir, v->limit, "", &limit) || !read_number(dir, v->use, "", &use))
+	if (!read_number(dir, limit_file, "", &limit) || !read_number(dir, use_file, "", &use))
 		return UINT64_MAX;
 	cache = 0;
-	for (int i = 0; i < 2; i++) {
-		snprintf(key, sizeof(key), "%s ", v->stat[i]);
-		if (read_number(dir, "memory.stat", key, &part))
+	for (int i = 0; i < 2; i++)
+		if (read_number(dir, "memory.stat", stat[i], &part))
 			cache += part;
-	}
 	use -= cache < use ? cache : use;
 	return limit > use ? limit - use : 0;
 }
 
-/* the least of a group and those above it; root: where version v is mounted */
-static uint64_t path_free(const char *root, const char *path, const struct version *v)
+static uint64_t memory_v1(const char *dir)
+{
+	static const char *const stat[2] = { "total_inactive_file ", "total_active_file " };
+
+	return memory_free(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", stat);
+}
+
+static uint64_t memory_v2(const char *dir)
+{
+	static const char *const stat[2] = { "inactive_file ", "active_file " };
+
+	return memory_free(dir, "memory.max", "memory.current", stat);
+}
+
+/* time of processors in a period of time, rounded up to whole ones */
+static uint64_t processors(uint64_t quota, uint64_t period)
+{
+	if (!quota || !period || quota > INT64_MAX)
+		return UINT64_MAX;
+	return (quota + period - 1) / period;
+}
+
+static uint64_t cpu_v1(const char *dir)
+{
+	uint64_t quota, period;
+
+	/* without a limit the quota is -1, which is read as UINT64_MAX */
+	if (!read_number(dir, "cpu.cfs_quota_us", "", &quota) ||
+	    !read_number(dir, "cpu.cfs_period_us", "", &period))
+		return UINT64_MAX;
+	return processors(quota, period);
+}
+
+static uint64_t cpu_v2(const char *dir)
+{
+	uint64_t quota, period;
+	char key[32];
+
+	/* "max 100000", or "150000 100000" */
+	if (!read_number(dir, "cpu.max", "", &quota))
+		return UINT64_MAX;
+	snprintf(key, sizeof(key), "%" PRIu64 " ", quota);
+	return read_number(dir, "cpu.max", key, &period) ? processors(quota, period) : UINT64_MAX;
+}
+
+static const struct resource memory = { "memory", memory_v1, memory_v2 };
+static const struct resource cpu = { "cpu", cpu_v1, cpu_v2 };
+
+/* the least of a group and those above it; mount: of the version, or of the controller */
+static uint64_t path_left(const char *mount, const char *path, uint64_t (*left)(const char *dir))
 {
 	char dir[PATH_NBYTES];
-	const size_t top = strlen(root) + strlen(v->subdir);
-	uint64_t least = UINT64_MAX, left;
+	uint64_t least = UINT64_MAX, n;
 
-	if ((size_t)snprintf(dir, sizeof(dir), "%s%s%s", root, v->subdir, path) >= sizeof(dir))
+	if ((size_t)snprintf(dir, sizeof(dir), "%s%s", mount, path) >= sizeof(dir))
 		return UINT64_MAX;
 	for (;;) {
-		left = group_free(dir, v);
-		least = left < least ? left : least;
-		if (strlen(dir) <= top)
+		n = left(dir);
+		least = n < least ? n : least;
+		if (strlen(dir) <= strlen(mount))
 			return least;
 		*strrchr(dir, '/') = '\0';
 	}
 }
 
-/* whether the list of controllers of a line of version 1 has memory */
-static int has_memory(const char *list)
+/* whether the list of controllers of a line of version 1 has that one */
+static int has(const char *list, const char *controller)
 {
-	static const char word[] = "memory";
-	const size_t n = sizeof(word) - 1;
+	const size_t n = strlen(controller);
 
 	for (const char *p = list;; p++) {
-		if (!strncmp(p, word, n) && (p[n] == ',' || !p[n]))
+		if (!strncmp(p, controller, n) && (p[n] == ',' || !p[n]))
 			return 1;
 		p = strchr(p, ',');
 		if (!p)
@@ -97,15 +136,16 @@ static int has_memory(const char *list)
 	}
 }
 
-uint64_t te__cgroup_free(const char *root, const char *membership)
+static uint64_t groups_left(const char *root, const char *membership, const struct resource *r)
 {
-	char line[PATH_NBYTES];
+	char line[PATH_NBYTES], mount[PATH_NBYTES];
 	uint64_t least = UINT64_MAX, left;
 	FILE *f = fopen(membership, "re");
 
 	/* hierarchy number, controllers, path, separated by colons */
 	while (f && fgets(line, sizeof(line), f)) {
 		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+		const int v1 = list && list[1] != ':';
 
 		if (!path || path[1] != '/')
 			continue;
@@ -113,12 +153,24 @@ uint64_t te__cgroup_free(const char *root, const char *membership)
 		path[strcspn(path, "\n")] = '\0';
 		if (!strcmp(path, "/"))
 			*path = '\0';
-		if (list[1] && !has_memory(list + 1))
+		if (v1 && !has(list + 1, r->controller))
 			continue;
-		left = path_free(root, path, list[1] ? &v1 : &v2);
+		snprintf(mount, sizeof(mount), "%s%s%s", root, v1 ? "/" : "",
+			 v1 ? r->controller : "");
+		left = path_left(mount, path, v1 ? r->v1 : r->v2);
 		least = left < least ? left : least;
 	}
 	if (f)
 		fclose(f);
 	return least;
+}
+
+uint64_t te__cgroup_free(const char *root, const char *membership)
+{
+	return groups_left(root, membership, &memory);
+}
+
+uint64_t te__cgroup_processors(const char *root, const char *membership)
+{
+	return groups_left(root, membership, &cpu);
 }

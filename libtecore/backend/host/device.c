@@ -41,7 +41,7 @@ static uint64_t machine_nbytes(void)
 
 static uint64_t machine_free_nbytes(void)
 {
-	const uint64_t group = te__cgroup_free("/sys/fs/cgroup", "/proc/self/cgroup");
+	const uint64_t group = te__cgroup_free(CGROUP_ROOT, CGROUP_MEMBERSHIP);
 	uint64_t left = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char text[64];
 	unsigned long long kib;
@@ -70,7 +70,7 @@ int host_device_info(int index, struct te_device_info *ret)
 	if (!read_proc("/proc/cpuinfo", "model name", ret->name, sizeof(ret->name)))
 		snprintf(ret->name, sizeof(ret->name), "CPU");
 	ret->usable = 1;
-	ret->nprocs = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+	ret->nprocs = (int32_t)host_ncores();
 #ifdef _SC_LEVEL2_CACHE_SIZE
 	if (sysconf(_SC_LEVEL2_CACHE_SIZE) > 0)
 		ret->l2_nbytes = (uint64_t)sysconf(_SC_LEVEL2_CACHE_SIZE);

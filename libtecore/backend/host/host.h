@@ -216,9 +216,12 @@ void host_replay_wake(struct host_pool *pool, uint32_t n); /* n workers that wai
 /* topology.c */
 /*
  * The processors of each core that has some in the mask, HOST_THREADS_MAX cores at most; returns
- * how many. Without hwloc, or if it fails, each processor is a core.
+ * how many. ret_core NULL: only counts them, and all. Without hwloc, or if it fails, each processor
+ * is a core.
  */
 uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core);
+/* cores that the process may use: by its mask and by the quotas of its control groups */
+uint32_t host_ncores(void);
 void host_pool_place(struct host_dev *dev); /* by TE_HOST_THREADS and TE_HOST_BIND */
 void host_pool_bind(struct host_pool *pool, uint32_t i); /* helper i, just started */
 
@@ -244,6 +247,10 @@ void host_close(void *dev);
  * membership: the file of the process, as /proc/self/cgroup
  */
 uint64_t te__cgroup_free(const char *root, const char *membership);
+/* processors whose time they allow, rounded up */
+uint64_t te__cgroup_processors(const char *root, const char *membership);
+#define CGROUP_ROOT "/sys/fs/cgroup"
+#define CGROUP_MEMBERSHIP "/proc/self/cgroup"
 int host_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total);
 int host_mem_held(void *dev, struct te__mem_held *ret);
 int host_mem_alloc(void *stream, size_t nbytes, void **ret_ptr);

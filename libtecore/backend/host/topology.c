@@ -3,7 +3,7 @@
 #include "config.h"
 
 #include <sched.h>
-#include <stdio.h>
+#include <unistd.h>
 
 #ifdef HAVE_HWLOC
 #include <hwloc.h>
@@ -11,28 +11,6 @@
 #endif
 
 #include "libtecore/backend/host/host.h"
-
-/* the processors that a quota of the process's control group is worth, rounded up; 0: no quota */
-static uint32_t quota(void)
-{
-	char path[512], file[600];
-	long long used, period;
-	uint32_t n = 0;
-	FILE *f = fopen("/proc/self/cgroup", "r");
-	int found = f && fscanf(f, "0::%511s", path) == 1;
-
-	if (f)
-		fclose(f);
-	if (!found)
-		return 0;
-	snprintf(file, sizeof(file), "/sys/fs/cgroup%s/cpu.max", path);
-	f = fopen(file, "r");
-	if (f && fscanf(f, "%lld %lld", &used, &period) == 2 && used > 0 && period > 0)
-		n = (uint32_t)((used + period - 1) / period);
-	if (f)
-		fclose(f);
-	return n;
-}
 
 /* by hwloc; 0: not known */
 static uint32_t topology_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
@@ -53,13 +31,16 @@ static uint32_t topology_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
 	hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
 	if (hwloc_topology_load(topology))
 		goto destroy;
-	while (n < HOST_THREADS_MAX &&
+	while ((!ret_core || n < HOST_THREADS_MAX) &&
 	       (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core))) {
 		hwloc_cpuset_from_glibc_sched_affinity(topology, set, mask, sizeof(*mask));
 		hwloc_bitmap_and(set, set, core->cpuset);
-		if (!hwloc_bitmap_iszero(set))
-			hwloc_cpuset_to_glibc_sched_affinity(topology, set, &ret_core[n++],
+		if (hwloc_bitmap_iszero(set))
+			continue;
+		if (ret_core)
+			hwloc_cpuset_to_glibc_sched_affinity(topology, set, &ret_core[n],
 							     sizeof(*ret_core));
+		n++;
 	}
 destroy:
 	hwloc_topology_destroy(topology);
@@ -79,6 +60,8 @@ uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
 
 	if (ncores)
 		return ncores;
+	if (!ret_core)
+		return (uint32_t)CPU_COUNT(mask);
 	for (int i = 0; i < CPU_SETSIZE && n < HOST_THREADS_MAX; i++)
 		if (CPU_ISSET(i, mask)) {
 			CPU_ZERO(&ret_core[n]);
@@ -87,25 +70,39 @@ uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
 	return n;
 }
 
+static uint32_t limited(uint32_t n)
+{
+	const uint64_t most = te__cgroup_processors(CGROUP_ROOT, CGROUP_MEMBERSHIP);
+
+	return most < n ? (uint32_t)most : n;
+}
+
+uint32_t host_ncores(void)
+{
+	cpu_set_t mask;
+
+	/* it fails if the machine has more processors than the set */
+	if (sched_getaffinity(0, sizeof(mask), &mask))
+		return limited((uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
+	return limited(te__host_cores(&mask, NULL));
+}
+
 void host_pool_place(struct host_dev *dev)
 {
 	const int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
 	const int bind = te__param_enum(TE_PARAM_HOST_BIND) == 1;
 	struct host_pool *pool = &dev->pool;
-	uint32_t ncores = HOST_THREADS_MAX, most;
+	uint32_t ncores = HOST_THREADS_MAX;
 	cpu_set_t mask;
 
-	/* it fails if the machine has more processors than the set */
 	if ((n < 1 || bind) && !sched_getaffinity(0, sizeof(mask), &mask)) {
 		ncores = te__host_cores(&mask, pool->core);
 		pool->ncores = bind ? ncores : 0;
 	}
-	if (n < 1) {
-		most = quota();
-		dev->nthreads = most && most < ncores ? most : ncores;
-	} else {
+	if (n < 1)
+		dev->nthreads = limited(ncores);
+	else
 		dev->nthreads = n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
-	}
 }
 
 void host_pool_bind(struct host_pool *pool, uint32_t i)

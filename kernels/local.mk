@@ -78,6 +78,7 @@ KERNEL_H = \
 	kernels/te_k.h \
 	kernels/team.h \
 	kernels/tile.h \
+	kernels/weights/geometry.h \
 	kernels/weights/weights.h
 
 KERNEL_CUH = \

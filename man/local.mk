@@ -192,6 +192,7 @@ dist_man3_MANS += \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
 	man/te_seq_bind.3 \
+	man/te_seq_bind_weight.3 \
 	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
 	man/te_seq_ctx.3 \

@@ -212,6 +212,7 @@ t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.
 WEIGHTS_CASES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h \
+	t/plan/weights_bound.c \
 	t/plan/weights_cases.c \
 	t/plan/weights_cases.h \
 	t/plan/weights_frozen.c

@@ -158,8 +158,9 @@ struct te_plan_memory {
 	uint64_t state_nbytes;	 /* quantizers, random state, inputs and outputs */
 	uint64_t own_nbytes;	 /* of state_nbytes: what plans of a sequence do not share */
 	uint64_t total_nbytes;	 /* sequence and plan; on a GPU te_mem_info's workspace is added */
+	uint64_t bound_nbytes;	 /* of te_seq_bind_weight's tensors; not in total_nbytes */
 };
-#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0 }
+#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0 }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
 /*

@@ -80,6 +80,22 @@ TE_EXPORT int64_t te_seq_nelems(const struct te_seq *seq);
 TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
 
 /**
+ * te_seq_bind_weight - use memory of the caller for a weight, which then has no FP32 master
+ * @name:  of te_seq_weight
+ * @value: a tensor of the weight's shape: BF16, or row-wise E4M3 codes with their
+ *         scale-inverses; copies aligned to 256 bytes, scale-inverses to 16. NULL: a master
+ *
+ * After te_seq_complete and before te_seq_init; the sequence holds a reference. Plans read the
+ * weight as it is, under a recipe for which the op needs exactly this type and scaling; else
+ * te_plan_create returns -TE_EDTYPE. Where a backward pass needs a column-wise copy that the tensor
+ * lacks, the library keeps one, and forward passes refresh it after te_seq_weights_changed. The
+ * gradient, unless the weight is frozen, is FP32 as ever; te_adamw_create refuses the sequence.
+ * Errors: -ENOENT (no such weight), -EINVAL, -TE_EDTYPE, -TE_ESHAPE, -TE_ESTATE (not complete),
+ * -EBUSY (initialised).
+ */
+TE_EXPORT int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value);
+
+/**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
  * @seed: the same seed gives the same weights on every backend
  *
@@ -95,12 +111,13 @@ struct te_weight_info {
 	size_t size;	  /* set by the INIT macro; lets the struct grow */
 	const char *name; /* "<op>.<weight>", valid as long as the sequence */
 	struct te_op *op;
-	struct te_tensor *master; /* FP32, borrowed */
+	struct te_tensor *master; /* FP32, borrowed; NULL: bound */
 	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
 	uint32_t flags;		  /* TE_WEIGHT_* */
-	int64_t offset_nelems;	  /* in the flat buffers */
+	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
+	struct te_tensor *value;  /* of te_seq_bind_weight, borrowed; or NULL */
 };
-#define TE_WEIGHT_INFO_INIT { sizeof(struct te_weight_info), 0, 0, 0, 0, 0, 0 }
+#define TE_WEIGHT_INFO_INIT { sizeof(struct te_weight_info), 0, 0, 0, 0, 0, 0, 0 }
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
@@ -110,9 +127,9 @@ TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
 /**
- * te_seq_weights_changed - declare that the masters were written
+ * te_seq_weights_changed - declare that masters or bound weights were written
  *
- * Call it on the same stream after writing masters directly; te_seq_init and te_adamw_step do it
+ * Call it on the same stream after writing them directly; te_seq_init and te_adamw_step do it
  * themselves. Forward passes that run after it refresh the FP8 and BF16 copies of the weights.
  * Without it they may use copies of earlier weights.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESTATE (not initialised).

@@ -9,6 +9,8 @@
 
 #include "kernels/launch.h"
 
+#include "kernels/weights/geometry.h"
+
 /* of an H100's threads a half and a quarter: other nodes run concurrently */
 #define AMAX_BLOCKS (132 * 4)
 #define CAST_BLOCKS (132 * 2)
@@ -33,4 +35,13 @@ int te__geo_weights_cast(const void *args, struct te__geometry *k)
 
 	return te__geo_launch(k, a->blocks ? "te_k_weights_cast_blocks" : "te_k_weights_cast",
 			      clamp(a->ntiles, 0, CAST_BLOCKS), TILE_THREADS);
+}
+
+int te__geo_weight_transpose(const void *args, struct te__geometry *k)
+{
+	const struct te_k_weight_transpose *a = args;
+	const int64_t ntiles = ceil_div(a->rows, TURN) * ceil_div(a->cols, TURN);
+
+	return te__geo_launch(k, "te_k_weight_transpose", clamp(ntiles, 1, AMAX_BLOCKS),
+			      TILE_THREADS);
 }

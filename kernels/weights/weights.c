@@ -1,7 +1,8 @@
-/* weights.c - reference kernels: the compute copies of a set of weights. */
+/* weights.c - reference kernels: the compute copies of a set of weights, and of one weight. */
 #include "config.h"
 
 #include "kernels/ref.h"
+#include "kernels/team.h"
 
 void te__h_weights_changed(const struct te_k_weights_changed *a)
 {
@@ -75,4 +76,44 @@ void te__h_weights_cast(const struct te_k_weights *a)
 	a->done->copies = *a->version;
 	if (a->record)
 		a->done->amax = *a->version;
+}
+
+/* the scales of squares, transposed with them */
+static void transpose_scales(const struct te_k_weight_transpose *a)
+{
+	const int64_t n = te_k_scale_nfloats(a->scaling, a->cols, a->rows);
+
+	for (int64_t i = 0; i < n; i++)
+		a->col_scale_inv[i] = 0.0f;
+	for (int64_t r = 0; r < a->rows; r += TE_K_BLOCK)
+		for (int64_t c = 0; c < a->cols; c += TE_K_BLOCK)
+			a->col_scale_inv[te_k_scale_index(a->scaling, a->cols, a->rows, c, r)] =
+				a->scale_inv[te_k_scale_index(a->scaling, a->rows, a->cols, r, c)];
+}
+
+#define SQUARE 64 /* rows and columns whose lines stay in the cache */
+
+/* bands of SQUARE columns of row */
+static void transpose_bands(void *arg, int64_t first, int64_t last)
+{
+	const struct te_k_weight_transpose *a = arg;
+	const uint8_t *row = a->row;
+	uint8_t *col = a->col;
+	const int64_t end = te__h_min(last * SQUARE, a->cols);
+
+	for (int64_t r0 = 0; r0 < a->rows; r0 += SQUARE)
+		for (int64_t c = first * SQUARE; c < end; c++)
+			for (int64_t r = r0; r < te__h_min(r0 + SQUARE, a->rows); r++)
+				col[c * a->rows + r] = row[r * a->cols + c];
+}
+
+void te__h_weight_transpose(const struct te_k_weight_transpose *a)
+{
+	if (a->done->copies == *a->version)
+		return;
+	if (a->scaling != TE_K_SCALING_TENSOR)
+		transpose_scales(a);
+	te__k_for((a->cols + SQUARE - 1) / SQUARE, te__h_rows_grain(a->rows * SQUARE, 1),
+		  transpose_bands, (void *)(uintptr_t)a);
+	a->done->copies = *a->version;
 }

@@ -6,6 +6,7 @@
  *  weights_amax     FP32 masters                    528 at most      256      40      4
  *  weights_cast     FP32 masters to codes and BF16  264 at most      256      8384    5 to 6
  *    _blocks        the same, scaled by blocks      264 at most      256      29100
+ *  weight_transpose codes [rows, cols]              528 at most      256      4353    2
  *
  * Blocks take tiles of the set in turn: 64 x 128 of a weight with one scale (tile.cuh), 128 x 128
  * of one that is scaled by blocks (block.cuh), 8192 elements of one that is cast to BF16. A tile's
@@ -14,9 +15,12 @@
  * 64 KiB in flight: 3.4 TB/s of an H200 with both copies in FP8, 3.9 with BF16.
  * The last block to finish writes what all blocks have read before: the versions in a.done, and in
  * weights_amax the scales, from the largest value of each tile.
+ * weight_transpose takes tiles of 64 x 64 codes of one weight: a thread loads 16 codes of a row and
+ * stores 16 of a column.
  */
 #include "kernels/block.cuh"
 #include "kernels/tile.cuh"
+#include "kernels/weights/geometry.h"
 
 extern "C" __global__ void
 te_k_weights_changed(const __grid_constant__ struct te_k_weights_changed a)
@@ -42,16 +46,16 @@ DEV int entry_of(const struct te_k_weights &a, int64_t tile)
 }
 
 /* all threads of a block call it once, after their last access: true in the last block */
-DEV bool is_last_block(const struct te_k_weights &a)
+DEV bool is_last_block(struct te_k_weights_done *done)
 {
 	__shared__ bool last;
 
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		__threadfence();
-		last = atomicAdd((unsigned long long *)&a.done->nblocks, 1ull) == gridDim.x - 1;
+		last = atomicAdd((unsigned long long *)&done->nblocks, 1ull) == gridDim.x - 1;
 		if (last)
-			a.done->nblocks = 0;
+			done->nblocks = 0;
 		__threadfence();
 	}
 	__syncthreads();
@@ -120,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)
 		if (threadIdx.x == 0)
 			a.part[k] = m;
 	}
-	if (!is_last_block(a))
+	if (!is_last_block(a.done))
 		return;
 	/* a warp for each entry */
 	for (int i = threadIdx.x / 32; i < a.n; i += TILE_THREADS / 32) {
@@ -302,7 +306,7 @@ DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 	}
 	const uint64_t version = *a.version;
 
-	if (!is_last_block(a) || threadIdx.x)
+	if (!is_last_block(a.done) || threadIdx.x)
 		return;
 	a.done->copies = version;
 	if (a.record)
@@ -320,3 +324,89 @@ DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 TE_NAME(false, 2, )
 TE_NAME(true, 2, _blocks)
 #undef TE_NAME
+
+/* --- codes that have no master -------------------------------------------- */
+
+#define TURN_CODES 16 /* of a thread */
+
+/* n codes, n at most TURN_CODES; the others are 0 */
+DEV void turn_load(const uint8_t *p, int n, uint8_t ret[TURN_CODES])
+{
+	if (n == TURN_CODES && aligned(p)) {
+		*(uint4 *)ret = *(const uint4 *)p;
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < TURN_CODES; i++)
+		ret[i] = i < n ? p[i] : 0;
+}
+
+DEV void turn_store(uint8_t *p, int n, const uint8_t code[TURN_CODES])
+{
+	if (n == TURN_CODES && aligned(p)) {
+		*(uint4 *)p = *(const uint4 *)code;
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < TURN_CODES; i++)
+		if (i < n)
+			p[i] = code[i];
+}
+
+/* the matrix of scales of col, whose padding is 0; all blocks */
+DEV void turn_scales(const struct te_k_weight_transpose &a)
+{
+	const int64_t n = te_k_scale_nfloats(a.scaling, a.cols, a.rows);
+	const int64_t ld = te_k_scale_ld(a.scaling, a.cols, a.rows);
+
+	for (int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x; i < n;
+	     i += (int64_t)gridDim.x * TILE_THREADS) {
+		const int64_t c = i / ld * BLOCK, r = i % ld * BLOCK;
+
+		a.col_scale_inv[i] =
+			r < a.rows ?
+				a.scale_inv[te_k_scale_index(a.scaling, a.rows, a.cols, r, c)] :
+				0.0f;
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
+	te_k_weight_transpose(const __grid_constant__ struct te_k_weight_transpose a)
+{
+	te_begin();
+	__shared__ uint8_t tile[TURN][TURN + 4];
+	const int64_t nc = (a.cols + TURN - 1) / TURN;
+	const int64_t ntiles = (a.rows + TURN - 1) / TURN * nc;
+	const int line = threadIdx.x / (TURN / TURN_CODES);
+	const int at = threadIdx.x % (TURN / TURN_CODES) * TURN_CODES;
+	__align__(16) uint8_t code[TURN_CODES];
+	const uint64_t version = *a.version;
+
+	static_assert(TILE_THREADS * TURN_CODES == TURN * TURN, "16 codes of each thread");
+	if (a.done->copies == version)
+		return;
+	if (a.scaling != TE_K_SCALING_TENSOR)
+		turn_scales(a);
+	for (int64_t k = blockIdx.x; k < ntiles; k += gridDim.x) {
+		const int64_t r0 = k / nc * TURN, c0 = k % nc * TURN;
+
+		if (r0 + line < a.rows) {
+			turn_load((const uint8_t *)a.row + (r0 + line) * a.cols + c0 + at,
+				  clamp_int(a.cols - c0 - at, 0, TURN_CODES), code);
+#pragma unroll
+			for (int i = 0; i < TURN_CODES; i++)
+				tile[line][at + i] = code[i];
+		}
+		__syncthreads();
+		if (c0 + line < a.cols) {
+#pragma unroll
+			for (int i = 0; i < TURN_CODES; i++)
+				code[i] = tile[at + i][line];
+			turn_store((uint8_t *)a.col + (c0 + line) * a.rows + r0 + at,
+				   clamp_int(a.rows - r0 - at, 0, TURN_CODES), code);
+		}
+		__syncthreads(); /* the tile has been read */
+	}
+	if (is_last_block(a.done) && threadIdx.x == 0)
+		a.done->copies = version;
+}

@@ -66,6 +66,24 @@ struct te_k_weights {
 	int32_t pad;
 };
 
+/*
+ * The column-wise copy of codes that are the weight itself, and have no master: col = the transpose
+ * of row. 128X128: the scale of a square of row is that of the square in col; padding words of
+ * col_scale_inv receive 0. TENSOR: both copies have one scale, and the scale fields are not used.
+ * Nothing happens when done->copies == *version; then done->copies = *version.
+ */
+struct te_k_weight_transpose {
+	const void *row;	/* [rows, cols] */
+	const float *scale_inv;
+	void *col;		/* [cols, rows] */
+	float *col_scale_inv;
+	const uint64_t *version;
+	struct te_k_weights_done *done;
+	int64_t rows, cols;
+	int32_t scaling; /* TENSOR or 128X128 */
+	int32_t pad;
+};
+
 #define TE_K_WEIGHT_TILE (64 * 128) /* elements */
 
 /*

@@ -666,6 +666,44 @@ static int build_delayed(struct te_plan *p)
 
 /* ---- weights ---- */
 
+/* "bf16", "e4m3 scaled by 128x128 blocks" */
+static const char *type_text(enum te_dtype dtype, enum te_scaling scaling, char dst[64])
+{
+	static const char *const by[] = {
+		[TE_SCALING_TENSOR] = "with one scale",
+		[TE_SCALING_1X128] = "scaled by 1x128 blocks",
+		[TE_SCALING_128X128] = "scaled by 128x128 blocks",
+	};
+	const int fp8 = dtype == TE_DTYPE_E4M3 || dtype == TE_DTYPE_E5M2;
+
+	snprintf(dst, 64, "%s%s%s", te_dtype_name(dtype), fp8 ? " " : "", fp8 ? by[scaling] : "");
+	return dst;
+}
+
+/* can op i read its weight k as it is bound? forms: what it reads of it, without that FP32 is */
+static int check_bound(const struct te_plan *p, int i, int k, uint32_t forms)
+{
+	const struct te__operand w = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT);
+	const struct te__weight *weight = &p->seq->weight[p->seq->op_weight[i][k]];
+	const struct te_tensor *t = weight->value;
+	const int codes = (forms & (TE_FORM_ROW | TE_FORM_COL)) != 0;
+	const int values = (forms & TE_FORM_HP) != 0;
+	const enum te_dtype dtype = codes ? w.dtype : p->recipe.compute;
+	const enum te_scaling scaling = codes ? w.scaling : TE_SCALING_TENSOR;
+	char want[64], have[64];
+
+	if (!t || (codes + values == 1 && te_tensor_dtype(t) == dtype &&
+		   te_tensor_scaling(t) == scaling))
+		return 0;
+	type_text(dtype, scaling, want);
+	return te__fail(-TE_EDTYPE,
+			"op %s: under recipe %s it reads %s%s of weight %s, which is bound as %s",
+			op_name(p, i), te_recipe_name(&p->recipe),
+			codes + values ? want : "the FP32 master",
+			codes && values ? " and other values" : "", weight->name,
+			type_text(te_tensor_dtype(t), te_tensor_scaling(t), have));
+}
+
 static int collect_needs(struct te_plan *p)
 {
 	p->need = te__calloc((size_t)p->seq->nweights + 1, sizeof(*p->need));
@@ -678,12 +716,15 @@ static int collect_needs(struct te_plan *p)
 		for (int k = 0; k < p->seq->op[i]->nweights; k++) {
 			int w = p->seq->op_weight[i][k];
 			uint32_t forms = p->node[i].inf.weight_forms[k];
-			int j;
+			int j, r;
 
-			if (!need_dx(p, i))
-				forms &= ~TE_FORM_COL;
 			if (p->recipe.compute == TE_DTYPE_FP32)
 				forms &= ~TE_FORM_HP; /* the master is the copy */
+			r = check_bound(p, i, k, forms);
+			if (r < 0)
+				return r;
+			if (!need_dx(p, i))
+				forms &= ~TE_FORM_COL;
 			if (!forms)
 				continue;
 			j = p->need_of[w];

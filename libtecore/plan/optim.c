@@ -84,6 +84,18 @@ static int make_state(struct te_adamw *opt)
 	return r ? r : write_decay(opt, n);
 }
 
+static int check_masters(const struct te_seq *seq)
+{
+	for (int i = 0; i < seq->nweights; i++) {
+		const struct te__weight *w = &seq->weight[i];
+
+		if (te__weight_trains(w) && w->value)
+			return te__fail(-TE_ESTATE, "te_adamw_create: weight %s has no FP32 "
+					"master: freeze it, or update it by other means", w->name);
+	}
+	return 0;
+}
+
 int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct te_adamw **ret_opt)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
@@ -102,6 +114,9 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 		return te__fail(-TE_ESTATE, "te_adamw_create: te_seq_init has not run");
 	if (!te_seq_grads(seq))
 		return te__fail(-TE_ESTATE, "te_adamw_create: the sequence has no gradients");
+	r = check_masters(seq);
+	if (r < 0)
+		return r;
 	opt = te__calloc(1, sizeof(*opt));
 	if (!opt)
 		return te__fail(-ENOMEM, "te_adamw_create: no memory");

@@ -309,6 +309,7 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
 				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
 		.own_nbytes = plan->state_nbytes,
+		.bound_nbytes = te__seq_bound_nbytes(plan->seq),
 	};
 	mem.total_nbytes = mem.arena_nbytes + mem.weights_nbytes + mem.copies_nbytes +
 			   mem.state_nbytes;

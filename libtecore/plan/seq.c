@@ -62,6 +62,7 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 
 		te_tensor_unref(w->grad);
 		te_tensor_unref(w->master);
+		te_tensor_unref(w->value);
 		te__free(w->name);
 	}
 	te__free(seq->weight);
@@ -312,24 +313,34 @@ static int place_weight(struct te_seq *seq, const struct te_op *op, struct te__w
 	return 0;
 }
 
-/* Trained weights come first: gradients, moments and their weights are the same elements of their
- * buffers. */
+/* the weights that are trained or not, and have a master or not, from *end on */
+static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_t *end)
+{
+	for (int i = 0; i < seq->nweights; i++) {
+		struct te__weight *w = &seq->weight[i];
+		const struct te_spec s = weight_spec(&w->decl);
+
+		if (te__weight_trains(w) != trained || (w->value == NULL) != has_master)
+			continue;
+		w->offset_nelems = trained || has_master ? *end : -1;
+		*end += padded_nelems(&s);
+	}
+}
+
+/*
+ * Trained weights come first: their gradients and moments are the same elements of other buffers.
+ * Frozen masters follow them, and in the buffer of gradients those of weights without a master.
+ */
 static void lay_out(struct te_seq *seq)
 {
-	seq->nelems = 0;
-	for (int trained = 1; trained >= 0; trained--) {
-		for (int i = 0; i < seq->nweights; i++) {
-			struct te__weight *w = &seq->weight[i];
-			const struct te_spec s = weight_spec(&w->decl);
+	int64_t none = 0;
 
-			if (te__weight_trains(w) != trained)
-				continue;
-			w->offset_nelems = seq->nelems;
-			seq->nelems += padded_nelems(&s);
-		}
-		if (trained)
-			seq->ngrads = seq->nelems;
-	}
+	seq->nelems = 0;
+	lay_out_some(seq, 1, 1, &seq->nelems);
+	seq->ngrads = seq->nelems;
+	lay_out_some(seq, 0, 1, &seq->nelems);
+	lay_out_some(seq, 1, 0, &seq->ngrads);
+	lay_out_some(seq, 0, 0, &none);
 }
 
 /* the weight that op i's k-th is tied to */
@@ -410,8 +421,9 @@ static int view_weights(struct te_seq *seq)
 	for (int i = 0; i < seq->nweights && !r; i++) {
 		struct te__weight *w = &seq->weight[i];
 
-		r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim, w->decl.shape,
-				   &w->master);
+		if (!w->value)
+			r = te_tensor_view(seq->masters, w->offset_nelems, w->decl.ndim,
+					   w->decl.shape, &w->master);
 		if (!r && seq->grads && te__weight_trains(w))
 			r = te_tensor_view(seq->grads, w->offset_nelems, w->decl.ndim,
 					   w->decl.shape, &w->grad);
@@ -491,7 +503,8 @@ static int make_weights(struct te_seq *seq, uint64_t seed)
 	if (!r)
 		r = view_weights(seq);
 	for (int i = 0; i < seq->nweights && !r && draws; i++)
-		r = te__draw_weight(&seq->weight[i], seed);
+		if (seq->weight[i].master)
+			r = te__draw_weight(&seq->weight[i], seed);
 	return r;
 }
 
@@ -502,8 +515,10 @@ static void undo_complete(struct te_seq *seq)
 		seq->op[i]->locked = 0;
 	seq->complete = 0;
 	drop_weights(seq);
-	for (int i = 0; i < seq->nweights; i++)
+	for (int i = 0; i < seq->nweights; i++) {
+		te_tensor_unref(seq->weight[i].value);
 		te__free(seq->weight[i].name);
+	}
 	te__free(seq->weight);
 	te__free(seq->op_weight);
 	seq->weight = NULL;
@@ -603,6 +618,91 @@ int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen)
 	return n;
 }
 
+static const char *check_memory(const struct te_tensor *t)
+{
+	const uintptr_t codes = (uintptr_t)te_tensor_data(t) | (uintptr_t)te_tensor_coldata(t);
+	const uintptr_t scales = (uintptr_t)te_tensor_scale_inv(t) |
+				 (uintptr_t)te_tensor_col_scale_inv(t);
+
+	return !te_tensor_data(t)	? "has no row-wise copy" :
+	       codes % TE__SEQ_ALIGN	? "is not aligned to 256 bytes" :
+	       scales % TE__SCALE_ALIGN ? "has scales that are not aligned to 16 bytes" :
+					  NULL;
+}
+
+static int check_value(const struct te_seq *seq, const struct te__weight *w,
+		       const struct te_tensor *t)
+{
+	static const char fn[] = "te_seq_bind_weight";
+	const struct te_spec want = weight_spec(&w->decl);
+	struct te_spec have = { TE_DTYPE_FP32, te_tensor_ndim(t), { 0 } };
+	const enum te_dtype dtype = te_tensor_dtype(t);
+	char want_text[96], have_text[96];
+	const char *bad;
+
+	if (te_tensor_ctx(t) != seq->ctx)
+		return te__fail(-EINVAL, "%s: %s: the tensor is of another context", fn, w->name);
+	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3)
+		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16 or e4m3", fn,
+				w->name, te_dtype_name(dtype));
+	for (int d = 0; d < have.ndim; d++)
+		have.shape[d] = te_tensor_extent(t, d);
+	if (!te__spec_equal(&want, &have)) {
+		te__spec_str(&want, want_text, sizeof(want_text));
+		te__spec_str(&have, have_text, sizeof(have_text));
+		return te__fail(-TE_ESHAPE, "%s: %s: the tensor is %.*s, the weight %.*s", fn,
+				w->name, (int)strcspn(have_text, " "), have_text,
+				(int)strcspn(want_text, " "), want_text);
+	}
+	bad = check_memory(t);
+	return bad ? te__fail(-EINVAL, "%s: %s: the tensor %s", fn, w->name, bad) : 0;
+}
+
+int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te_tensor *value)
+{
+	struct te__weight *w = NULL;
+	int r = laid_out(seq, "te_seq_bind_weight");
+
+	if (r)
+		return r;
+	for (int i = 0; name && i < seq->nweights && !w; i++)
+		w = strcmp(seq->weight[i].name, name) ? NULL : &seq->weight[i];
+	if (!w)
+		return te__fail(name ? -ENOENT : -EINVAL, "te_seq_bind_weight: %s%s",
+				name ? "no weight is named " : "name is NULL", name ? name : "");
+	r = value ? check_value(seq, w, value) : 0;
+	if (r)
+		return r;
+	te_tensor_unref(w->value);
+	w->value = te_tensor_ref(value);
+	lay_out(seq); /* te_seq_init makes the tensors again */
+	return 0;
+}
+
+uint64_t te__seq_bound_nbytes(const struct te_seq *seq)
+{
+	uint64_t nbytes = 0;
+
+	for (int i = 0; i < seq->nweights; i++) {
+		const struct te_tensor *t = seq->weight[i].value;
+
+		if (!t)
+			continue;
+		nbytes += te_tensor_nbytes(t) * (te_tensor_coldata(t) ? 2 : 1);
+		if (te_tensor_scale_inv(t))
+			nbytes += sizeof(float) *
+				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
+							       te_tensor_rows(t),
+							       te_tensor_cols(t));
+		if (te_tensor_coldata(t) && te_tensor_scaling(t))
+			nbytes += sizeof(float) *
+				  (uint64_t)te_scaling_nfloats(te_tensor_scaling(t),
+							       te_tensor_cols(t),
+							       te_tensor_rows(t));
+	}
+	return nbytes;
+}
+
 static int check_binding(const struct te_seq_binding *b)
 {
 	const uint32_t unknown = b->flags & ~(TE_SEQ_NO_GRADS | TE_SEQ_KEEP_MASTERS);
@@ -679,10 +779,11 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 		.size = sizeof(info),
 		.name = w->name,
 		.op = w->op,
-		.master = w->master,
+		.master = w->value ? NULL : w->master,
 		.grad = te__weight_trains(w) ? w->grad : NULL,
 		.flags = w->decl.flags,
 		.offset_nelems = w->offset_nelems,
+		.value = w->value,
 	};
 	te__sized_out(te_weight_info, &info, ret_info);
 	return 0;

@@ -13,15 +13,20 @@
 /* a stand-in address for tensors that only carry specs; never dereferenced */
 #define TE__NOWHERE ((char *)(uintptr_t)4096)
 
-/* Weight copies that one launch refreshes: those that one plan needed and the sequence lacked. */
+/*
+ * Weight copies that one launch refreshes: those that one plan needed and the sequence lacked; or
+ * the column-wise copy of a bound weight.
+ */
 struct te__copies {
 	struct te__copies *next;
 	struct te_k_weights args; /* of a refresh by a plan that does not train */
+	struct te_k_weight_transpose transpose; /* of a bound weight: col is not NULL */
 	void *state;		  /* device memory of args' done, table and part */
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 };
 
-#define TE__SEQ_ALIGN 256 /* bytes, of the caller's flat buffers */
+#define TE__SEQ_ALIGN 256  /* bytes, of the caller's flat buffers and bound weights */
+#define TE__SCALE_ALIGN 16 /* of their scales: cuBLASLt wants that */
 
 /* A weight and the copies that plans read; the copies are shared by all plans. */
 struct te__weight {
@@ -30,7 +35,8 @@ struct te__weight {
 	int op_index, index; /* which weight of which op */
 	char *name;
 	int64_t order_nelems;  /* of the weights before it in op order: chooses initial values */
-	int64_t offset_nelems; /* in masters and, unless it is frozen, in grads */
+	int64_t offset_nelems; /* in masters, in grads, or in both; -1: in neither */
+	struct te_tensor *value; /* of te_seq_bind_weight(): there is no master; or NULL */
 	struct te_tensor *master, *grad;
 	struct te_tensor *copy_hp; /* compute dtype, or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
@@ -77,6 +83,7 @@ int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
 /* of masters and gradients: what the library allocates */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
+uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* of what te_seq_bind_weight() gave */
 
 /* write its initial values: functions of the seed and of order_nelems */
 int te__draw_weight(const struct te__weight *w, uint64_t seed);

@@ -1,6 +1,9 @@
 /*
  * weights.c - the compute copies of a sequence's weights, and their refresh.
  *
+ * Weights that the caller has bound are read in place. They have at most a column-wise copy, which
+ * is a set of its own: its launch then names exactly the memory that it reads.
+ *
  * A plan needs FP8 or BF16 copies of some weights. Those that no earlier plan of the sequence
  * made become a set: one allocation, refreshed as a whole by one launch, or by two where scales
  * come from the weights' own amaxes. A forward pass begins by refreshing the sets that it needs.
@@ -60,15 +63,24 @@ static int wants_codes(const struct te_plan *p, int need)
 	return (p->need[need].forms & CODES) != 0;
 }
 
+/* a bound weight's column-wise copy */
+static int wants_transpose(const struct te_plan *p, int need)
+{
+	const struct te_tensor *t = weight_of(p, need)->value;
+
+	return t && p->need[need].forms & TE_FORM_COL && !te_tensor_coldata(t);
+}
+
 /* ---- making a set ---- */
 
-/* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, with
- * one scale: a later plan may need the other */
+/* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
+ * later plan may need the other, except where no plan can train */
 static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		       struct te_k_weight *table)
 {
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
+	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;
 	size_t nbytes = 0;
@@ -77,13 +89,15 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		const struct te__weight *w = weight_of(p, i);
 		const struct te_k_weight none = {
 			.master = w->offset_nelems,
-			.rows = te_tensor_rows(w->master),
-			.cols = te_tensor_cols(w->master),
+			.rows = w->value ? 0 : te_tensor_rows(w->master),
+			.cols = w->value ? 0 : te_tensor_cols(w->master),
 			.hp = -1,
 			.row = -1,
 			.col = -1,
 		};
 
+		if (w->value)
+			continue;
 		if (wants_hp(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
@@ -112,10 +126,11 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 		}
 		w->slot -= lo;
 		w->row = take(&nbytes, n);
-		w->col = take(&nbytes, n);
+		if (!row_only)
+			w->col = take(&nbytes, n);
 		w->scale_inv = take(&nbytes, scales_nbytes(w->scaling, w->rows, w->cols));
 		w->col_scale_inv = w->scale_inv;
-		if (w->scaling != TE_K_SCALING_TENSOR)
+		if (w->scaling != TE_K_SCALING_TENSOR && !row_only)
 			w->col_scale_inv =
 				take(&nbytes, scales_nbytes(w->scaling, w->cols, w->rows));
 	}
@@ -132,6 +147,17 @@ static size_t state_layout(const struct te_k_weights *a, size_t *ret_table_at, s
 	return *ret_part_at + (size_t)a->ntiles * sizeof(*a->part);
 }
 
+/* the column-wise copy of a bound weight: its memory, and where its scales are; 0: it has none */
+static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
+{
+	const size_t n = aligned(te_tensor_nbytes(t));
+
+	*ret_scales_at = te_tensor_scaling(t) ? n : 0;
+	return !*ret_scales_at ? n : n + aligned(scales_nbytes((int32_t)te_tensor_scaling(t),
+							      te_tensor_cols(t),
+							      te_tensor_rows(t)));
+}
+
 /* what the plan's copies take if no other plan has made them */
 static int measure(struct te_plan *p)
 {
@@ -146,6 +172,10 @@ static int measure(struct te_plan *p)
 	if (set.args.n)
 		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
 				   state_layout(&set.args, &table_at, &part_at);
+	for (int i = 0; i < p->nneeds; i++)
+		if (wants_transpose(p, i))
+			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &table_at) +
+					    aligned(sizeof(*set.args.done));
 	return 0;
 }
 
@@ -180,7 +210,7 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 		return te_tensor_wrap(ctx, TE_DTYPE_BF16, d->ndim, d->shape, base + e->hp, NULL,
 				      NULL, &w->copy_hp);
 	return te__tensor_wrap_scaled(ctx, (enum te_dtype)e->dtype, d->ndim, d->shape,
-				      base + e->row, base + e->col,
+				      base + e->row, e->col < 0 ? NULL : base + e->col,
 				      (float *)(void *)(base + e->scale_inv),
 				      (float *)(void *)(base + e->col_scale_inv),
 				      (enum te_scaling)e->scaling, &w->copy_q);
@@ -195,6 +225,8 @@ static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k
 	for (int i = 0; i < p->nneeds && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
 
+		if (w->value)
+			continue;
 		if (wants_hp(p, i) && !w->copy_hp) {
 			r = entry_wrap(p->ctx, set, w, e++);
 			w->set_hp = set;
@@ -265,6 +297,57 @@ static int set_make(struct te_plan *p)
 	return r;
 }
 
+static int transpose_fill(struct te_ctx *ctx, struct te__copies *set, struct te__weight *w)
+{
+	const struct te_tensor *t = w->value;
+	struct te_k_weight_transpose *a = &set->transpose;
+	size_t scales_at;
+	int r;
+
+	set->args.copies_nbytes = (int64_t)transpose_layout(t, &scales_at);
+	r = te__mem_get(ctx, (size_t)set->args.copies_nbytes, &set->args.copies);
+	if (!r)
+		r = te__mem_get(ctx, aligned(sizeof(*a->done)), &set->state);
+	if (r < 0)
+		return r;
+	set->args.done = set->state;
+	*a = (struct te_k_weight_transpose){
+		.row = te_tensor_data(t),
+		.col = set->args.copies,
+		.done = set->args.done,
+		.rows = te_tensor_rows(t),
+		.cols = te_tensor_cols(t),
+		.scaling = (int32_t)te_tensor_scaling(t),
+	};
+	if (scales_at) {
+		a->scale_inv = te_tensor_scale_inv(t);
+		a->col_scale_inv = (float *)(void *)((char *)a->col + scales_at);
+	}
+	r = te__ctx_fill_u32(ctx, a->done, 0, sizeof(*a->done));
+	return r ? r : te__tensor_wrap_scaled(ctx, te_tensor_dtype(t), w->decl.ndim, w->decl.shape,
+					      te_tensor_data(t), a->col, te_tensor_scale_inv(t),
+					      scales_at ? a->col_scale_inv : te_tensor_scale_inv(t),
+					      te_tensor_scaling(t), &w->copy_q);
+}
+
+/* the column-wise copy of a bound weight */
+static int transpose_make(struct te_seq *seq, struct te__weight *w)
+{
+	struct te__copies *set = te__calloc(1, sizeof(*set));
+	int r = set ? transpose_fill(seq->ctx, set, w) : no_memory();
+
+	if (r < 0) {
+		if (set)
+			set_free(seq, set);
+		return r;
+	}
+	set->transpose.version = seq->version;
+	w->set_q = set;
+	set->next = seq->copies;
+	seq->copies = set;
+	return 0;
+}
+
 /* ---- a plan's copies ---- */
 
 /* a plan that only prints: tensors without memory */
@@ -303,15 +386,23 @@ int te__plan_weights(struct te_plan *p)
 	if (!p->set)
 		return no_memory();
 	r = p->nneeds ? set_make(p) : 0;
+	for (int i = 0; i < p->nneeds && !r; i++)
+		if (wants_transpose(p, i) && !weight_of(p, i)->copy_q)
+			r = transpose_make(p->seq, weight_of(p, i));
 	for (int i = 0; i < p->nneeds && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
+		struct te__need *need = &p->need[i];
 
+		if (w->value && !wants_transpose(p, i)) {
+			*(wants_hp(p, i) ? &need->t_hp : &need->t_q) = te_tensor_ref(w->value);
+			continue;
+		}
 		if (wants_hp(p, i)) {
-			p->need[i].t_hp = te_tensor_ref(w->copy_hp);
+			need->t_hp = te_tensor_ref(w->copy_hp);
 			plan_uses(p, w->set_hp);
 		}
 		if (wants_codes(p, i)) {
-			p->need[i].t_q = te_tensor_ref(w->copy_q);
+			need->t_q = te_tensor_ref(w->copy_q);
 			plan_uses(p, w->set_q);
 		}
 	}
@@ -325,6 +416,10 @@ int te__plan_refresh(struct te_plan *p, struct te_stream *stream)
 	for (int k = 0; k < p->nsets && !r; k++) {
 		struct te_k_weights a = p->set[k]->args;
 
+		if (p->set[k]->transpose.col) {
+			r = TE__LAUNCH(stream, WEIGHT_TRANSPOSE, &p->set[k]->transpose);
+			continue;
+		}
 		a.record = p->set[k]->flags & TE__WEIGHTS_RECORD && p->flags & TE_PLAN_TRAIN;
 		if (p->set[k]->flags & TE__WEIGHTS_OWN_AMAX)
 			r = TE__LAUNCH(stream, WEIGHTS_AMAX, &a);

@@ -269,6 +269,61 @@ START_TEST(current_copies_stay)
 }
 END_TEST
 
+/* codes without a master: the bytes transposed, and the scales of squares with them */
+START_TEST(transposes_codes)
+{
+	static const int64_t shape[][2] = {
+		{ 1, 1 }, { 16, 16 }, { 64, 64 }, { 65, 63 }, { 128, 129 }, { 7, 300 },
+		{ 400, 272 },
+	};
+
+	for (size_t k = 0; k < TT_LEN(shape); k++) {
+		const int64_t rows = shape[k][0], cols = shape[k][1], n = rows * cols;
+		const int32_t scaling = _i ? TE_K_SCALING_128X128 : TE_K_SCALING_TENSOR;
+		const int64_t nrow = te_k_scale_nfloats(scaling, rows, cols);
+		const int64_t ncol = te_k_scale_nfloats(scaling, cols, rows);
+		struct te_k_weights_done *done = kc_poison(TE_DTYPE_UINT8, sizeof(*done));
+		uint64_t *version = kc_poison(TE_DTYPE_UINT8, sizeof(*version));
+		uint8_t *row = kc_poison(TE_DTYPE_UINT8, n), *col = kc_poison(TE_DTYPE_UINT8, n);
+		float *scale = kc_normal(TE_DTYPE_FP32, nrow, 1.0f);
+		float *col_scale = kc_poison(TE_DTYPE_FP32, ncol);
+		const struct te_k_weight_transpose a = {
+			.row = row,
+			.scale_inv = _i ? scale : NULL,
+			.col = col,
+			.col_scale_inv = _i ? col_scale : NULL,
+			.version = version,
+			.done = done,
+			.rows = rows,
+			.cols = cols,
+			.scaling = scaling,
+		};
+
+		tt_fill_bytes(row, (size_t)n);
+		*done = (struct te_k_weights_done){ NOW - 1, 0, 0 };
+		*version = NOW;
+		KC_RUN(WEIGHT_TRANSPOSE, &a);
+		for (int64_t i = 0; i < n; i++)
+			ck_assert_uint_eq(col[i % cols * rows + i / cols], row[i]);
+		for (int64_t i = 0; _i && i < ncol; i++) {
+			const int64_t ld = te_k_scale_ld(scaling, cols, rows);
+			const int64_t c = i / ld * TE_K_BLOCK, r = i % ld * TE_K_BLOCK;
+			const float want =
+				r < rows ? scale[te_k_scale_index(scaling, rows, cols, r, c)] : 0;
+
+			ck_assert_float_eq(col_scale[i], want);
+		}
+		ck_assert_uint_eq(done->copies, NOW);
+		ck_assert_uint_eq(done->nblocks, 0);
+		/* current: nothing happens */
+		row[0] ^= 0xff;
+		KC_RUN(WEIGHT_TRANSPOSE, &a);
+		ck_assert_uint_ne(col[0], row[0]);
+		kc_reset();
+	}
+}
+END_TEST
+
 void kernel_weights_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "weights");
@@ -276,6 +331,8 @@ void kernel_weights_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, copies_of_all_weights, 0, 3);
 	tcase_add_loop_test(c, scales_from_their_own_amaxes, 0, 2);
 	tcase_add_loop_test(c, current_copies_stay, 0, 2);
+	tcase_add_loop_test(c, transposes_codes, 0, 2);
+	tcase_add_loop_test(odd, transposes_codes, 0, 2);
 	tcase_add_loop_test(odd, copies_of_all_weights, 0, 3);
 	tcase_add_loop_test(odd, scales_from_their_own_amaxes, 0, 2);
 }

@@ -10,5 +10,6 @@ Suite *weights_suite(const char *name, const char *on)
 
 	backend = on;
 	frozen_cases(s);
+	bound_cases(s);
 	return s;
 }

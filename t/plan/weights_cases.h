@@ -6,5 +6,6 @@
 
 Suite *weights_suite(const char *name, const char *backend);
 void frozen_cases(Suite *s);
+void bound_cases(Suite *s);
 
 #endif

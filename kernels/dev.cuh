@@ -9,16 +9,8 @@
 #ifndef TE_DEV_CUH
 #define TE_DEV_CUH
 
-#include "kernels/begin.cuh"
-#include "kernels/te_k.h"
+#include "kernels/fp8.cuh"
 #include "kernels/tile.h"
-
-/* enum te_dtype, which kernels cannot include */
-#define TE_D_FP32 0
-#define TE_D_BF16 1
-#define TE_D_FP16 2
-#define TE_D_E4M3 3
-#define TE_D_E5M2 4
 
 #define TE_INF __int_as_float(0x7f800000)
 #define TE_FLT_MAX __int_as_float(0x7f7fffff)
@@ -105,11 +97,6 @@ DEV float reciprocal_root(float x)
 	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
 	root = mul(x, r);
 	return plain_reciprocal(__fmaf_rn(__fmaf_rn(-root, root, x), mul(0.5f, r), root));
-}
-
-DEV bool noop_set(const float *noop)
-{
-	return noop && *noop == 1.0f;
 }
 
 /* --- elements ----------------------------------------------------------- */
@@ -340,18 +327,6 @@ DEV int clamp_int(int64_t x, int lo, int hi)
 
 /* --- FP8 ---------------------------------------------------------------- */
 
-/* codes of lo (low byte) and hi; saturates, NaN becomes 0x7f */
-DEV uint32_t fp8x2(int dtype, float lo, float hi)
-{
-	unsigned short r;
-
-	if (dtype == TE_D_E4M3)
-		asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
-	else
-		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo));
-	return r;
-}
-
 /* codes of TE_V elements, the first in the lowest byte */
 DEV uint2 fp8x8(int dtype, const float v[TE_V])
 {
@@ -405,19 +380,6 @@ DEV uint32_t fp8x2_decode(int dtype, uint32_t codes)
 
 /* --- reductions --------------------------------------------------------- */
 
-/* the larger of m and |x|; a NaN x leaves m */
-DEV float amax_of(float m, float x)
-{
-	return fmaxf(m, fabsf(x));
-}
-
-DEV void atomic_amax(float *amax, float m)
-{
-	/* positive floats order as their bits do */
-	if (m > 0.0f)
-		atomicMax((unsigned *)amax, __float_as_uint(m));
-}
-
 DEV float warp_max(float m)
 {
 #pragma unroll
@@ -441,12 +403,6 @@ DEV double warp_sum(double s)
 	for (int d = 16; d; d >>= 1)
 		s = __dadd_rn(s, __shfl_xor_sync(0xffffffffu, s, d));
 	return s;
-}
-
-/* the largest of non-negative numbers, none of them NaN: these order as their bits do */
-DEV float warp_amax(float m)
-{
-	return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(m)));
 }
 
 /* fold the block's largest m (see amax_of) into *amax; called by all threads of the block */

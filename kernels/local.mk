@@ -89,6 +89,7 @@ KERNEL_CUH = \
 	kernels/begin.cuh \
 	kernels/block.cuh \
 	kernels/dev.cuh \
+	kernels/fp8.cuh \
 	kernels/mma.cuh \
 	kernels/tile.cuh
 

@@ -241,6 +241,28 @@ static void fwd_rows(const struct shape *s, int64_t bh, int64_t q0, int64_t k0, 
 	add_keys(s, acc + i0 * s->dp, p, v, n, corner);
 }
 
+/* nr rows and nc columns of the result [rows, cols] at row r and column c; v: rounded, stride dp */
+static void fwd_quantize(const struct te_k_q *q, int64_t rows, int64_t cols, int64_t r, int64_t c,
+			 int64_t nr, int64_t nc, const float *v, int64_t dp)
+{
+	uint8_t code[MAXD];
+	uint32_t amax = 0;
+
+	for (int64_t i = 0; i < nr; i++) {
+		if (q->amax)
+			amax = te__h_amax_bits(v + i * dp, nc, amax);
+		if (!q->row && !q->col)
+			continue;
+		te__h_encode(q->dtype, v + i * dp, *q->scale, nc, code);
+		if (q->row)
+			memcpy((uint8_t *)q->row + (r + i) * cols + c, code, (size_t)nc);
+		for (int64_t j = 0; j < nc && q->col; j++)
+			((uint8_t *)q->col)[(c + j) * rows + r + i] = code[j];
+	}
+	if (q->amax)
+		te__h_amax_fold(q->amax, amax);
+}
+
 static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64_t bh, int64_t q0)
 {
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
@@ -270,9 +292,14 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 
 		a->lse[bh * s->T + q0 + i] = (float)(o[i / MR].m[i % MR] + log(l));
 		te__h_scale_by(acc + i * s->dp, inv, s->d);
-		te__h_store(s->dtype, a->out, (b * s->T + q0 + i) * s->orow + h * s->d, s->d,
-			    acc + i * s->dp);
+		if (a->out)
+			te__h_store(s->dtype, a->out, (b * s->T + q0 + i) * s->orow + h * s->d,
+				    s->d, acc + i * s->dp);
+		else
+			te__h_round(s->dtype, s->d, acc + i * s->dp);
 	}
+	fwd_quantize(&a->q, a->batch * s->T, s->orow, b * s->T + q0, h * s->d, nq, s->d, acc,
+		     s->dp);
 }
 
 static void fwd_part(void *arg, int64_t begin, int64_t end)
@@ -287,6 +314,10 @@ void te__h_attn_fwd(const struct te_k_attn_fwd *a)
 {
 	struct fwd f = { a, SHAPE_OF(a) };
 
+	if (te__h_noop(a->q.noop))
+		return;
+	if (a->q.row || a->q.col)
+		*a->q.scale_inv = 1.0f / *a->q.scale;
 	te__k_for(a->batch * a->nheads * f.s.ntiles, grain(&f.s), fwd_part, &f);
 }
 

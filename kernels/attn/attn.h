@@ -13,13 +13,15 @@
  * Later tokens change no bit of a row, except that a device kernel may multiply values of up to 127
  * of them by 0, so that NaN and infinities among those propagate. On a device, qkv, out and their
  * gradients must be aligned to 16 bytes if head_dim elements are a multiple of 16 bytes.
+ * q is of out [batch * seqlen, nheads * head_dim], without block scaling; on a device of BF16 only.
  */
 struct te_k_attn_fwd {
 	const void *qkv;
-	void *out;
+	void *out; /* or NULL if only q is wanted */
 	float *lse;
 	const uint64_t *seed, *offset; /* used when threshold > 0 */
 	int64_t batch, seqlen;
+	struct te_k_q q;
 	int32_t nheads, nkv, head_dim;
 	float scale;
 	uint32_t threshold; /* dropout, of 65536 */

@@ -169,6 +169,10 @@ int te__geo_attn_fwd(const void *args, struct te__geometry *ret)
 
 	if (r)
 		return r;
+	if ((a->q.row || a->q.col || a->q.amax) &&
+	    (a->dtype != TE_DTYPE_BF16 || is_block_scaled(&a->q)))
+		return te__fail(-EOPNOTSUPP, "attention on cuda quantizes BF16 only, and writes no "
+					     "block-scaled copies");
 	if (is_strips(a->dtype, a->batch, a->seqlen, a->nheads, a->head_dim, a->threshold))
 		strips(0, a->batch, a->seqlen, a->nheads, a->head_dim, ret);
 	else

@@ -104,6 +104,10 @@ template <int D> DEV auto fwd_strip(const struct te_k_attn_fwd &a)
 	return [=] {
 		float acc[WD / 8][4], m[2] = { -INFINITY, -INFINITY }, l[2] = { 0.0f, 0.0f };
 
+		if (noop_set(a.q.noop))
+			return;
+		out_scale_inv(a.q);
+
 		/* keys, which are needed first, in a group of their own, then values */
 		const auto load = [&](int n) {
 			const int key = n * BN + wkey, to = ((n & 1) * BN + wkey) * LD;
@@ -211,8 +215,17 @@ template <int D> DEV auto fwd_strip(const struct te_k_attn_fwd &a)
 #pragma unroll
 			for (int e = 0; e < 2; e++)
 				l[e] += __shfl_xor_sync(~0u, l[e], w);
-		store_strip((uint16_t *)a.out + ((b * T + q0) * a.nheads + h) * hd + wcol,
-			    a.nheads * hd, T - q0, hd - wcol, acc, inverse(l[0]), inverse(l[1]));
+		if (a.out)
+			store_strip((uint16_t *)a.out + ((b * T + q0) * a.nheads + h) * hd + wcol,
+				    a.nheads * hd, T - q0, hd - wcol, acc, inverse(l[0]),
+				    inverse(l[1]));
+		if (quantizes(a.q)) {
+			/* no warp reads the queries any more */
+			store_strip(sq + wcol, LD, 16, WD, acc, inverse(l[0]), inverse(l[1]));
+			__syncwarp();
+			quantize_rows<16, WD, LD>(a.q, a.batch * T, a.nheads * hd, b * T + q0,
+						  h * hd + wcol, T - q0, hd - wcol, sq + wcol);
+		}
 		if (WARP == 0 && PAIR == 0)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {

@@ -26,7 +26,6 @@
  * 4) and the next, and c2 and c3 eight rows below. Two horizontally adjacent tiles, packed to
  * BF16, are the A operand of the next mma.
  */
-#define LANE (threadIdx.x & 31)
 #define WARP (threadIdx.x >> 5)
 #define QUAD (LANE >> 2)
 #define PAIR ((LANE & 3) * 2)
@@ -162,7 +161,10 @@ DEV void load_tile(uint16_t *s, const uint16_t *g, int stride, int nrows, int hd
 	}
 }
 
-/* store the 16 MT rows of a warp, times f, through its own shared memory, as rows of hd elements */
+/*
+ * Store the 16 MT rows of a warp, times f, through its own shared memory, as rows of hd elements at
+ * g, if that is not NULL. They stay in the shared memory.
+ */
 template <int D, int MT>
 DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 		   const float (&acc)[MT][D / 8][4], const float (&f)[MT][2])
@@ -179,6 +181,8 @@ DEV void store_rows(uint16_t *g, int stride, int nrows, int hd, uint16_t *s,
 					pack_bf16(acc[i][j][2 * e] * f[i][e],
 						  acc[i][j][2 * e + 1] * f[i][e]);
 	__syncwarp();
+	if (!g)
+		return;
 	if (hd % 8 == 0) {
 		for (int i = LANE; i < 16 * MT * CHUNKS; i += 32) {
 			int r = i / CHUNKS, c = i % CHUNKS * 8;
@@ -266,6 +270,9 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 	uint32_t q[Q_IN_REGS ? MT : 1][Q_IN_REGS ? D / 16 : 1][4];
 	float acc[MT][D / 8][4], m[MT][2], l[MT][2];
 
+	if (noop_set(a.q.noop))
+		return;
+	out_scale_inv(a.q);
 	load_tile<BM, D, WARPS * 32>(sq, base + (int64_t)q0 * stride + h * hd, stride, T - q0, hd);
 	load_tile<BN, D, WARPS * 32>(sk, gk, stride, T, hd);
 	load_tile<BN, D, WARPS * 32>(sv, gv, stride, T, hd);
@@ -376,8 +383,11 @@ template <int D, int WARPS, int MT, bool DROP> DEV void fwd_bf16(const struct te
 					m[i][e] * a.scale + logf(l[i][e]);
 			l[i][e] = (DROP ? drop_scale(a.threshold) : 1.0f) / l[i][e];
 		}
-	store_rows<D, MT>((uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd, a.nheads * hd,
-			  T - wq, hd, wsq, acc, l);
+	store_rows<D, MT>(a.out ? (uint16_t *)a.out + ((b * T + wq) * a.nheads + h) * hd : NULL,
+			  a.nheads * hd, T - wq, hd, wsq, acc, l);
+	if (quantizes(a.q))
+		quantize_rows<16 * MT, D, LD>(a.q, a.batch * T, a.nheads * hd, b * T + wq, h * hd,
+					      T - wq, hd, wsq);
 }
 
 /*

@@ -3,5 +3,6 @@
 #define TE_ROPE_GEOMETRY_H
 
 #define ROPE_THREADS 256
+#define ROPE_Q_TILES 4 /* tiles of columns of a block of rope_q */
 
 #endif

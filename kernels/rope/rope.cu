@@ -1,14 +1,15 @@
 /*
  * rope.cu - rotary position embedding. sm_90a.
  *
- *  kernel  shapes                         blocks  threads  shared  B/element (BF16)
- *  rope    x T [rows, nheads * head_dim]  a row   256      512     4; in place: of rotated heads
+ *  kernel  shapes                         blocks             threads  shared  B/element (BF16)
+ *  rope    x T [rows, nheads * head_dim]  a row              256      512     4
+ *  rope_q  the same, with q               64 rows, 512 cols  256      41088   2, 2 of L1, to FP8 2
  *
- * Bound by memory. A block computes the sines and cosines of its row once, in shared memory, and
- * uses them for all heads.
+ * Bound by memory. A block computes the sines and cosines of its rows once, in shared memory, and
+ * uses them for all its heads. In place, rope copies no heads that it does not rotate.
  */
-#include "kernels/dev.cuh"
 #include "kernels/rope/geometry.h"
+#include "kernels/tile.cuh"
 
 /*
  * Sine and cosine of position * frequency. The angle is reduced to [-pi/4, pi/4] in FP64, which
@@ -91,12 +92,110 @@ template <class T> DEV void rope_body(const struct te_k_rope &a)
 	}
 }
 
+/*
+ * One element: u of a head, w in the other half of the head at the same place, with the position's
+ * cosine and sine.
+ */
+DEV float rotated(float u, float w, float c, float s, bool second)
+{
+	return second ? add(mul(u, c), mul(w, s)) : sub(mul(u, c), mul(w, s));
+}
+
+template <class T> DEV void rope_q_body(const struct te_k_rope &a)
+{
+	__shared__ tile_codes<TILE_R> codes;
+	__shared__ __align__(16) float cosine[TILE_ROWS][TE_K_ROPE_MAX_HALF];
+	__shared__ __align__(16) float sine[TILE_ROWS][TE_K_ROPE_MAX_HALF];
+	const int half = a.head_dim / 2, cols = a.nheads * a.head_dim, rot = a.nrot * a.head_dim;
+	const int width = TILE_COLS * ROPE_Q_TILES, ngroups = (cols + width - 1) / width;
+	const int64_t r0 = (int64_t)(blockIdx.x / ngroups) * TILE_ROWS;
+	const int first = (int)(blockIdx.x % ngroups) * width;
+	struct tile_out<T> o = { (T *)a.y, a.q, NULL, 0, 1.0f, tile_vec(cols, a.x, a.y, &a.q) };
+	const bool whole = o.vec && half % TE_V == 0; /* a vector is in one half of one head */
+	float m = 0.0f;
+
+	if (noop_set(a.q.noop))
+		return;
+	o.scale = q_scale(&a.q);
+	q_scale_inv(&a.q, o.scale);
+	for (int k = threadIdx.x; first < rot && k < TILE_ROWS * half; k += TILE_THREADS) {
+		const int row = k / half, i = k % half;
+
+		sincos_of(mul((float)((r0 + row) % a.seqlen), a.inv_freq[i]), &sine[row][i],
+			  &cosine[row][i]);
+		if (a.inverse)
+			sine[row][i] = -sine[row][i];
+	}
+	__syncthreads();
+	for (int c0 = first; c0 < min(cols, first + width); c0 += TILE_COLS) {
+		const tile<TILE_R> t = tile_at<TILE_R>(a.rows, cols, r0, c0);
+		const int c = (int)t.c, in = c % a.head_dim, row = (int)(t.r - r0);
+		float v[TILE_R][TE_V];
+
+		if (whole) {
+			const bool second = in >= half;
+			const int i0 = second ? in - half : in;
+			const tile_raw<T, TILE_R> x = tile_load<T>(&t, a.x, cols, c, true);
+			tile_raw<T, TILE_R> other;
+
+			if (c < rot)
+				other = tile_load<T>(&t, a.x, cols, second ? c - half : c + half,
+						     true);
+#pragma unroll
+			for (int i = 0; i < TILE_R; i++) {
+				float w[TE_V];
+
+				unpack(x.row[i], v[i]);
+				if (c >= rot)
+					continue;
+				unpack(other.row[i], w);
+#pragma unroll
+				for (int e = 0; e < TE_V; e++)
+					v[i][e] = rotated(v[i][e], w[e], cosine[row + i][i0 + e],
+							  sine[row + i][i0 + e], second);
+			}
+		} else {
+#pragma unroll
+			for (int i = 0; i < TILE_R; i++) {
+				const T *x = (const T *)a.x + (t.r + i) * cols;
+				const int n = tile_n(&t, i);
+
+#pragma unroll
+				for (int e = 0; e < TE_V; e++) {
+					const int at = (c + e) % a.head_dim;
+					const bool second = at >= half;
+					const int k = second ? at - half : at;
+
+					v[i][e] = e < n ? to_float(x[c + e]) : 0.0f;
+					if (e < n && c + e < rot)
+						v[i][e] = rotated(
+							v[i][e],
+							to_float(x[c + e + (second ? -half :
+										     half)]),
+							cosine[row + i][k], sine[row + i][k],
+							second);
+				}
+			}
+		}
+		m = tile_put<T, TILE_R>(&o, &t, v, &codes, NULL, m);
+		__syncthreads(); /* the codes in shared memory have been read */
+	}
+	if (a.q.amax)
+		block_amax(a.q.amax, m);
+}
+
 #define TE_NAME(T, t)                                                                         \
 	extern "C" __global__ void __launch_bounds__(ROPE_THREADS)                            \
 		te_k_rope_##t(const __grid_constant__ struct te_k_rope a)                     \
 	{                                                                                     \
 		te_begin();                                                                   \
 		rope_body<T>(a);                                                              \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(TILE_THREADS)                            \
+		te_k_rope_q_##t(const __grid_constant__ struct te_k_rope a)                   \
+	{                                                                                     \
+		te_begin();                                                                   \
+		rope_q_body<T>(a);                                                            \
 	}
 TE_NAME(float, fp32)
 TE_NAME(bf16, bf16)

@@ -12,12 +12,13 @@
  * r % seqlen. With half = head_dim / 2, c = cos(angle) and s = sin(angle), negated when inverse:
  *	y[i] = T(x[i] * c - x[i + half] * s)
  *	y[i + half] = T(x[i + half] * c + x[i] * s)
- * y may be x.
+ * y may be x, if nothing is written to q.
  */
 struct te_k_rope {
 	const void *x; /* T [rows, nheads * head_dim] */
-	void *y;
+	void *y;       /* T, or NULL if only q is wanted */
 	int64_t rows, seqlen;
+	struct te_k_q q;
 	int32_t nheads, nrot, head_dim;
 	int32_t inverse; /* 1: backward, rotate by the opposite angle */
 	int32_t dtype;

@@ -54,11 +54,19 @@ static int attention_infer(struct te_op_infer *inf)
 	return te_infer_save(inf, &lse);
 }
 
-static int attention_forward(const struct te_op_call *c)
+void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret)
 {
 	const struct te__attention a = attention_of(c);
 
-	return te__attention_fwd(c->stream, &a);
+	te__attention_fwd_args(&a, ret);
+}
+
+static int attention_forward(const struct te_op_call *c)
+{
+	struct te_k_attn_fwd k;
+
+	te__ops_attention_fwd(c, &k);
+	return te__attention_fwd(c->stream, &k, NULL);
 }
 
 static int attention_backward(const struct te_op_call *c)

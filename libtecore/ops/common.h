@@ -46,6 +46,9 @@ int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residua
 int te__ops_norm_dw(const struct te_op_call *c, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
+void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret);
+void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
+void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
 /* the three GEMMs of a linear op: y = x w^T, dx = dy w, dw += dy^T x */
 int te__ops_linear_fwd(const struct te_op_call *c, struct te_tensor *y,
 		       const struct te_tensor *bias, const struct te_tensor *add);

@@ -83,8 +83,10 @@ int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_t
 /* kind and name as of te__dropout_check */
 int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 		   int32_t head_dim, float theta);
-int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
-	     int32_t nheads, int32_t nkv, int32_t head_dim, float theta, int inverse);
+void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
+		   int32_t head_dim, float theta, int inverse, struct te_k_rope *ret);
+/* z: quantized output, or NULL; args->y has the memory that its cast reads */
+int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z);
 
 struct te__attention {
 	const struct te_tensor *x, *y, *lse;
@@ -100,7 +102,10 @@ int te__attention_check(const char *kind, const char *name, int32_t nheads, int3
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);
 size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads);
-int te__attention_fwd(struct te_stream *stream, const struct te__attention *a);
+void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret);
+/* as te__rope() */
+int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
+		      const struct te__quantize *z);
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 		      const struct te_tensor *dy, struct te_tensor *dx, void *ws);
 

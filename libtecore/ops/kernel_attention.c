@@ -45,7 +45,7 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 
 /* what both passes' kernels have */
 #define ATTN_ARGS(a)                                                              \
-	.qkv = te_tensor_data((a)->x), .out = te_tensor_data((a)->y),             \
+	.qkv = te_tensor_data((a)->x), .out = te__ops_ptr((a)->y),             \
 	.lse = te_tensor_data((a)->lse), .seed = (a)->rng.seed,                   \
 	.offset = (a)->rng.offset,                                                \
 	.batch = te_tensor_rows((a)->x) / te_tensor_extent((a)->x, -2),           \
@@ -54,11 +54,19 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	.scale = te__attention_scale((a)->scale, (a)->head_dim),                  \
 	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x)
 
-int te__attention_fwd(struct te_stream *stream, const struct te__attention *a)
+void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret)
 {
-	const struct te_k_attn_fwd k = { ATTN_ARGS(a) };
+	*ret = (struct te_k_attn_fwd){ ATTN_ARGS(a) };
+}
 
-	return TE__LAUNCH(stream, ATTN_FWD, &k);
+int te__attention_fwd(struct te_stream *stream, struct te_k_attn_fwd *args,
+		      const struct te__quantize *z)
+{
+	int r = z ? te__quantize_begin(z, &args->q) : 0;
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ATTN_FWD, args);
+	return r < 0 || !z ? r : te__quantize_end(z, args->out, args->dtype);
 }
 
 int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
@@ -138,10 +146,14 @@ static int forward(struct te_stream *stream, struct te__attention *a,
 {
 	static const char fn[] = "te_kernel_attention_forward";
 	int r = begin(fn, stream, opts, a);
+	struct te_k_attn_fwd k;
 
 	if (!r)
 		r = check(fn, stream, a, 0, NULL, NULL);
-	return r < 0 ? r : te__attention_fwd(stream, a);
+	if (r < 0)
+		return r;
+	te__attention_fwd_args(a, &k);
+	return te__attention_fwd(stream, &k, NULL);
 }
 
 int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,

@@ -21,12 +21,12 @@ int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t n
 	return 0;
 }
 
-int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
-	     int32_t nheads, int32_t nkv, int32_t head_dim, float theta, int inverse)
+void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
+		   int32_t head_dim, float theta, int inverse, struct te_k_rope *ret)
 {
-	struct te_k_rope k = {
+	*ret = (struct te_k_rope){
 		.x = te_tensor_data(x),
-		.y = te_tensor_data(y),
+		.y = te__ops_ptr(y),
 		.rows = te_tensor_rows(x),
 		.seqlen = te_tensor_extent(x, -2),
 		.nheads = nheads + 2 * nkv,
@@ -37,8 +37,16 @@ int te__rope(struct te_stream *stream, const struct te_tensor *x, struct te_tens
 	};
 
 	for (int i = 0; i < head_dim / 2; i++)
-		k.inv_freq[i] = (float)pow((double)theta, -2.0 * i / head_dim);
-	return TE__LAUNCH(stream, ROPE, &k);
+		ret->inv_freq[i] = (float)pow((double)theta, -2.0 * i / head_dim);
+}
+
+int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)
+{
+	int r = z ? te__quantize_begin(z, &args->q) : 0;
+
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ROPE, args);
+	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
 }
 
 static int call(const char *fn, struct te_stream *stream, const char *const names[2],
@@ -47,6 +55,7 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 {
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_rope_opts, opts, &o);
+	struct te_k_rope k;
 	struct te__main m;
 	int64_t cols;
 
@@ -63,7 +72,10 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 		{ names[0], x, m.dtype, m.rows, cols, 0, 0 },
 		{ names[1], y, m.dtype, m.rows, cols, TE__ARG_OUT, 1u << 0 },
 	}, 2);
-	return r < 0 ? r : te__rope(stream, x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse);
+	if (r < 0)
+		return r;
+	te__rope_args(x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse, &k);
+	return te__rope(stream, &k, NULL);
 }
 
 int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,

@@ -26,22 +26,34 @@ static int rope_infer(struct te_op_infer *inf)
 	return 0;
 }
 
-static int turn(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y,
-		int inverse)
+void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret)
 {
 	const struct te_rope_attrs *a = c->op->attrs;
 
-	return te__rope(c->stream, x, y, a->nheads, a->nkv, a->head_dim, a->theta, inverse);
+	te__rope_args(c->x.hp, c->y.hp, a->nheads, a->nkv, a->head_dim, a->theta, 0, ret);
+}
+
+void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret)
+{
+	const struct te_rope_attrs *a = c->op->attrs;
+
+	te__rope_args(c->dy.hp, c->dx.hp, a->nheads, a->nkv, a->head_dim, a->theta, 1, ret);
 }
 
 static int rope_forward(const struct te_op_call *c)
 {
-	return turn(c, c->x.hp, c->y.hp, 0);
+	struct te_k_rope k;
+
+	te__ops_rope_fwd(c, &k);
+	return te__rope(c->stream, &k, NULL);
 }
 
 static int rope_backward(const struct te_op_call *c)
 {
-	return turn(c, c->dy.hp, c->dx.hp, 1);
+	struct te_k_rope k;
+
+	te__ops_rope_bwd(c, &k);
+	return te__rope(c->stream, &k, NULL);
 }
 
 static int rope_describe(const struct te_op *op, char *dst, size_t nbytes)

@@ -24,6 +24,12 @@ static int casts(const struct te_tensor *given, const struct te_op_call *quantiz
 	return quantize->y.q && quantize->y.quant && given == quantize->x.hp;
 }
 
+/* no block scaling */
+static int has_one_scale(const struct te_op_call *quantize)
+{
+	return te_tensor_scaling(quantize->y.q) == TE_SCALING_TENSOR;
+}
+
 static struct te__quantize cast_of(const struct te_op_call *quantize)
 {
 	return (struct te__quantize){
@@ -85,6 +91,24 @@ static int act_quantize(const struct te_fused *f)
 	return te__act_fwd(c->stream, &k, &z);
 }
 
+/* its kernel computes tiles of one head, not blocks of 128 columns, and on a GPU casts BF16 only */
+static int attention_cast_applies(const struct te_fused *f)
+{
+	return forward_cast_applies(f) && has_one_scale(f->part[1]) &&
+	       te_tensor_dtype(f->part[0]->x.hp) == TE_DTYPE_BF16;
+}
+
+static int attention_quantize(const struct te_fused *f)
+{
+	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te_op_call *c = f->part[0];
+	struct te_k_attn_fwd k;
+
+	te__ops_attention_fwd(c, &k);
+	k.out = result(k.out, f->part[1], f->ws, 0);
+	return te__attention_fwd(c->stream, &k, &z);
+}
+
 /* activation, quantize: backward */
 static int dact_cast_applies(const struct te_fused *f)
 {
@@ -137,6 +161,28 @@ static int dact_quantize(const struct te_fused *f)
 static int dact_dbias_quantize(const struct te_fused *f)
 {
 	return run_dact(f, f->part[1], f->part[2]);
+}
+
+/* rope, quantize: backward. The saved input has no memory: shapes are those of dy */
+static int drope_cast_applies(const struct te_fused *f)
+{
+	return casts(f->part[0]->dx.hp, f->part[1]) && has_one_scale(f->part[1]);
+}
+
+static size_t drope_cast_ws(const struct te_fused *f)
+{
+	return kept_nbytes(f->part[0]->dx.hp, f->part[1], te_tensor_dtype(f->part[0]->dy.hp));
+}
+
+static int drope_quantize(const struct te_fused *f)
+{
+	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te_op_call *c = f->part[0];
+	struct te_k_rope k;
+
+	te__ops_rope_bwd(c, &k);
+	k.y = result(k.y, f->part[1], f->ws, 0);
+	return te__rope(c->stream, &k, &z);
 }
 
 /* ---- sums in a GEMM ---- */
@@ -231,6 +277,16 @@ const struct te_fusion te__fusions[] = {
 	},
 	{
 		.size = sizeof(struct te_fusion),
+		.name = "attention+quantize",
+		.pass = TE_PASS_FORWARD,
+		.pattern = "attention quantize",
+		.applies = attention_cast_applies,
+		.ws_nbytes = forward_cast_ws,
+		.run = attention_quantize,
+		.test = "t/plan/fusion: heads_cast_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
 		.name = "linear+bias+add",
 		.pass = TE_PASS_FORWARD,
 		.pattern = "linear bias add",
@@ -275,6 +331,16 @@ const struct te_fusion te__fusions[] = {
 		.ws_nbytes = dact_cast_ws,
 		.run = dact_quantize,
 		.test = "t/plan/fusion: activation_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "drope+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "rope quantize",
+		.applies = drope_cast_applies,
+		.ws_nbytes = drope_cast_ws,
+		.run = drope_quantize,
+		.test = "t/plan/fusion: heads_cast_to_the_same_bits",
 	},
 	{
 		.size = sizeof(struct te_fusion),

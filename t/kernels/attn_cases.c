@@ -475,6 +475,53 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 	kc_reset();
 }
 
+/* codes are those of out, whose bits do not depend on them, and out may be NULL */
+START_TEST(casts_what_it_computes)
+{
+	const struct shape *s = &shapes[_i / 4];
+	const int32_t dtype = _i & 1 && strcmp(backend, "cuda") ? TE_DTYPE_FP32 : TE_DTYPE_BF16;
+	struct run r = run_of(s, dtype, _i & 2 ? (uint32_t)tt_rand_int(1, 30000) : 0, 1.0f);
+	const size_t nbytes = (size_t)r.nout * te_dtype_nbytes((enum te_dtype)dtype);
+	const int64_t rows = s->batch * s->T, cols = (int64_t)s->nheads * s->d;
+	const int side = (int)tt_rand_int(0, 3);
+	struct te_k_q q;
+	char *out;
+
+	run_forward(&r);
+	out = copy_of(kc_got(r.f.out), nbytes);
+	q = kc_q(side & 1 ? TE_DTYPE_E4M3 : TE_DTYPE_E5M2, r.nout, 40.0f, kc_word(0.0f));
+	if (side == 1)
+		q.col = NULL;
+	if (side == 2)
+		q.row = NULL;
+	if (side == 3)
+		q.row = q.col = NULL; /* only the amax */
+	for (int pass = 0; pass < 3; pass++) {
+		r.f.q = q;
+		*q.amax = 0.0f;
+		if (pass)
+			r.f.out = NULL;
+		if (pass == 2) {
+			*(float *)q.noop = 1.0f;
+			*(float *)q.scale = 7.0f;
+		}
+		if (pass < 2) {
+			kc_defer(r.f.out);
+			kc_defer(r.f.lse);
+			kc_defer_q(&r.f.q);
+		}
+		KC_RUN(ATTN_FWD, &r.f);
+		if (pass == 0)
+			ck_assert_mem_eq(out, kc_got(r.f.out), nbytes);
+		if (pass < 2)
+			kc_check_q(&q, dtype, out, rows, cols);
+	}
+	free(out);
+	model_free(&r.m);
+	kc_reset();
+}
+END_TEST
+
 static void agrees(int i, int32_t dtype)
 {
 	const uint32_t some = (uint32_t)tt_rand_int(1, 30000);
@@ -577,5 +624,6 @@ Suite *attn_suite(const char *name, const char *on)
 	tcase_add_loop_test(c[2], drops_nearly_everything, 0, 2);
 	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);
 	tcase_add_test(c[2], drops_the_requested_share);
+	tcase_add_loop_test(c[2], casts_what_it_computes, 0, 2 * n);
 	return s;
 }

@@ -316,6 +316,39 @@ START_TEST(transpose)
 }
 END_TEST
 
+/* codes are those of y, and do not depend on whether y is wanted */
+static void rope_casts(struct te_k_rope a, int side)
+{
+	const int64_t cols = (int64_t)a.nheads * a.head_dim;
+	const size_t nbytes = (size_t)(a.rows * cols) * te_dtype_nbytes((enum te_dtype)a.dtype);
+	void *was = malloc(nbytes);
+	struct te_k_q q;
+
+	ck_assert_ptr_nonnull(was);
+	a.q = kc_q(kl_fp8[side & 1], a.rows * cols, 40.0f, kc_word(0.0f));
+	if (side == 1)
+		a.q.col = NULL;
+	if (side == 2)
+		a.q.row = NULL;
+	if (side == 3)
+		a.q.row = a.q.col = NULL; /* only the amax */
+	q = a.q;
+	kc_defer(a.y);
+	kc_defer_q(&a.q);
+	KC_RUN(ROPE, &a);
+	kc_check_q(&q, a.dtype, kc_got(a.y), a.rows, cols);
+	memcpy(was, kc_got(a.y), nbytes);
+	a.y = NULL;
+	*q.amax = 0.0f;
+	kc_defer_q(&a.q);
+	KC_RUN(ROPE, &a);
+	kc_check_q(&q, a.dtype, was, a.rows, cols);
+	*(float *)a.q.noop = 1.0f;
+	*(float *)a.q.scale = 7.0f;
+	KC_RUN(ROPE, &a); /* writes nothing */
+	free(was);
+}
+
 START_TEST(rope)
 {
 	static const struct {
@@ -324,6 +357,7 @@ START_TEST(rope)
 	} cases[] = {
 		{ 1, 1, 2, 5, 1 },     { 3, 2, 6, 7, 3 },    { 6, 4, 64, 33, 2 },
 		{ 12, 8, 128, 17, 2 }, { 5, 5, 16, 300, 1 }, { 4, 0, 32, 3, 1 },
+		{ 40, 36, 16, 67, 1 }, { 12, 8, 48, 32, 2 },
 	};
 	const int32_t dtype = kl_types[_i & 1];
 
@@ -359,6 +393,8 @@ START_TEST(rope)
 		 */
 		for (int place = 0; place < 2; place++) {
 			a.y = place ? x : y;
+			if (!place && !kc_is_unaligned())
+				rope_casts(a, (int)tt_rand_int(0, 3));
 			kc_defer(a.y);
 			KC_RUN(ROPE, &a);
 			for (int64_t i = 0; i < n; i++)

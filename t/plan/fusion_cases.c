@@ -37,7 +37,8 @@
 /*
  * A sequence in letters: l linear 32 to 32, w linear 32 to 64, b bias of 32, B of 64, n layernorm,
  * m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q forks to the channels r
- * and q, a and e adds of them.
+ * and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads of 16, i and j of 8 heads
+ * of 4, k attention as h with dropout.
  */
 static struct te_op *op_of(char letter, int at)
 {
@@ -48,6 +49,11 @@ static struct te_op *op_of(char letter, int at)
 					  letter == 's');
 	struct te_norm_attrs na = TE_ATTRS(norm, WIDTH, 1e-5f, 0);
 	struct te_dropout_attrs da = TE_ATTRS(dropout, 0);
+	const int small = letter == 'i' || letter == 'j';
+	struct te_rope_attrs ra = TE_ATTRS(rope, small ? 8 : 2, small ? 4 : 1, small ? 4 : 16,
+					   10000.0f);
+	struct te_attention_attrs ta = TE_ATTRS(attention, small ? 8 : 2, small ? 4 : 1,
+						small ? 4 : 16, 0, letter == 'k' ? 0.25f : 0);
 	struct te_op *op = NULL;
 	char name[16];
 
@@ -73,6 +79,15 @@ static struct te_op *op_of(char letter, int at)
 		break;
 	case 'd':
 		DO(te_op_dropout(&da, name, &op));
+		break;
+	case 'o':
+	case 'i':
+		DO(te_op_rope(&ra, name, &op));
+		break;
+	case 'h':
+	case 'j':
+	case 'k':
+		DO(te_op_attention(&ta, name, &op));
 		break;
 	case 'f':
 	case 'q':
@@ -404,6 +419,25 @@ START_TEST(activation_gradient_casts_to_the_same_bits)
 }
 END_TEST
 
+static const struct fcase head_casts[] = {
+	{ "whl", "fp8-delayed", 0, { "attention+quantize" }, 0 },
+	{ "wohl", "fp8-delayed", 0, { "attention+quantize", "drope+quantize" }, 0 },
+	{ "wohl", "fp8-current", 0, { "attention+quantize", "drope+quantize" }, 0 },
+	{ "wohl", "fp8-delayed", EVAL, { "attention+quantize" }, 0 },
+	{ "wohl", "fp8-current", EVAL, { "attention+quantize" }, 0 },
+	{ "wokl", "fp8-delayed", 0, { "attention+quantize", "drope+quantize" }, 0 },
+	{ "wijl", "fp8-delayed", 0, { "attention+quantize", "drope+quantize" }, 0 },
+	{ "wijl", "fp8-current", EVAL, { "attention+quantize" }, 0 },
+	{ "wos", "fp8-delayed", 0, { "drope+quantize" }, 0 },
+	{ "wohl", "fp8-delayed", TE_PLAN_DELAY_DW, { "drope+quantize" }, 0 },
+};
+
+START_TEST(heads_cast_to_the_same_bits)
+{
+	same_as_steps(&head_casts[_i]);
+}
+END_TEST
+
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)TT_LEN(recipes))
 
@@ -476,6 +510,8 @@ static const struct {
 	{ "ml", "bf16", 0, "norm+quantize", "nothing is quantized" },
 	{ "gl", "fp32", 0, "act+quantize", "nothing is quantized" },
 	{ "lg", "fp8-delayed", EVAL, "dact+quantize", "there is no backward" },
+	{ "whl", "fp8-block", 0, "attention+quantize", "blocks of 128 are not of one head" },
+	{ "wos", "fp8-block", 0, "drope+quantize", "its kernel casts with one scale" },
 };
 
 /* without it the plan equals the unfused steps, within the bound of its other fusions */
@@ -588,6 +624,7 @@ static const char *const tests[] = {
 	"norm_casts_to_the_same_bits",
 	"activation_casts_to_the_same_bits",
 	"activation_gradient_casts_to_the_same_bits",
+	"heads_cast_to_the_same_bits",
 	"gemm_adds_within_the_bound",
 	"norm_gradient_adds_within_the_bound",
 	"gemm_gradient_adds_within_the_bound",
@@ -599,8 +636,8 @@ static const struct {
 	size_t n;
 } all[] = {
 	{ norm_casts, TT_LEN(norm_casts) },	{ act_casts, TT_LEN(act_casts) },
-	{ dact_casts, TT_LEN(dact_casts) },	{ gemm_sums, TT_LEN(gemm_sums) },
-	{ norm_sums, TT_LEN(norm_sums) },
+	{ dact_casts, TT_LEN(dact_casts) },	{ head_casts, TT_LEN(head_casts) },
+	{ gemm_sums, TT_LEN(gemm_sums) },	{ norm_sums, TT_LEN(norm_sums) },
 	{ gemm_gradient_sums, TT_LEN(gemm_gradient_sums) },
 };
 
@@ -617,7 +654,8 @@ START_TEST(each_row_names_a_test_that_applies_it)
 		if (!strcmp(f->test + strlen(prefix), tests[i])) {
 			named = 1;
 			for (size_t j = 0; j < all[i].n; j++)
-				taken |= !strcmp(all[i].k[j].want[0], f->name);
+				for (int w = 0; w < 3 && all[i].k[j].want[w]; w++)
+					taken |= !strcmp(all[i].k[j].want[w], f->name);
 		}
 	ck_assert_msg(named && taken, "%s: %s", f->name, f->test);
 }
@@ -633,6 +671,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, norm_casts_to_the_same_bits, 0, TT_LEN(norm_casts));
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
+	tcase_add_loop_test(c, heads_cast_to_the_same_bits, 0, TT_LEN(head_casts));
 	tcase_add_loop_test(c, gemm_adds_within_the_bound, 0, NRECIPES * TT_LEN(gemm_sums));
 	tcase_add_loop_test(c, norm_gradient_adds_within_the_bound, 0,
 			    NRECIPES * TT_LEN(norm_sums));

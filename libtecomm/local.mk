@@ -3,8 +3,24 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
+	libtecomm/bootstrap/addr.c \
+	libtecomm/bootstrap/addr.h \
 	libtecomm/bootstrap/boot.c \
+	libtecomm/bootstrap/boot.h \
 	libtecomm/bootstrap/bootstrap.h \
+	libtecomm/bootstrap/callback.c \
+	libtecomm/bootstrap/conn.c \
+	libtecomm/bootstrap/conn.h \
+	libtecomm/bootstrap/dial.c \
+	libtecomm/bootstrap/dial.h \
+	libtecomm/bootstrap/dir.c \
+	libtecomm/bootstrap/frame.c \
+	libtecomm/bootstrap/frame.h \
+	libtecomm/bootstrap/id.c \
+	libtecomm/bootstrap/mesh.c \
+	libtecomm/bootstrap/pmix.c \
+	libtecomm/comm.c \
+	libtecomm/comm_internal.h \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

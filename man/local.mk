@@ -22,6 +22,17 @@ dist_man3_MANS += \
 	man/te_capture_end.3 \
 	man/te_capture_update.3 \
 	man/te_cast.3 \
+	man/te_comm_abort.3 \
+	man/te_comm_create.3 \
+	man/te_comm_id_create.3 \
+	man/te_comm_id_format.3 \
+	man/te_comm_id_parse.3 \
+	man/te_comm_info.3 \
+	man/te_comm_nranks.3 \
+	man/te_comm_rank.3 \
+	man/te_comm_ref.3 \
+	man/te_comm_root_unref.3 \
+	man/te_comm_unref.3 \
 	man/te_comm_version.3 \
 	man/te_copy.3 \
 	man/te_ctx_backend.3 \

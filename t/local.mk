@@ -69,7 +69,8 @@ TT_GRAPH = \
 	t/graph/locale \
 	t/graph/schedule \
 	t/graph/sized
-TT_COMM =
+TT_COMM = \
+	t/comm/bootstrap
 TT_TOOLS =
 TT_SH = \
 	t/meta/t0001-exports.t \
@@ -224,6 +225,9 @@ t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
 
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
+RANKS = t/comm/ranks.c t/comm/ranks.h
+t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
+
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
 t_tools_ckpt_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

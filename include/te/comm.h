@@ -9,7 +9,9 @@
 
 TE_BEGIN_DECLS
 
-struct te_comm; /* opaque, reference counted */
+struct te_comm;	     /* opaque, reference counted */
+struct te_comm_root; /* opaque: answers the ranks that look for an id */
+struct te_ctx;	     /* te/ctx.h */
 
 /* names a communicator that is to be, and where its ranks meet; may be copied between processes */
 struct te_comm_id {
@@ -18,8 +20,8 @@ struct te_comm_id {
 
 /*
  * A function of the program by which ranks exchange bytes, for programs that have one already, as
- * MPI programs have MPI_Allgather. te_comm_create() calls it from the calling thread, a fixed
- * number of times, and nothing calls it afterwards.
+ * MPI programs have MPI_Allgather. te_comm_create() calls it once, from its own thread, and
+ * nothing calls it afterwards: ranks then have sockets to each other.
  */
 struct te_comm_bootstrap {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -44,6 +46,74 @@ struct te_comm_opts {
 	const struct te_comm_bootstrap *bootstrap;
 };
 #define TE_COMM_OPTS_INIT { sizeof(struct te_comm_opts), 0, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * te_comm_id_create - where the ranks of a communicator can meet, over TCP
+ * @ret_id:   names the communicator; for one te_comm_create() on each rank
+ * @ret_root: answers the ranks, on a thread, until it is released
+ *
+ * One process calls it, and gives the id to all ranks: it is bytes that can be copied, or a text.
+ * That process need not be a rank. It keeps the root until all ranks have created the communicator,
+ * so a rank releases it after its own te_comm_create().
+ * Thread: any.  Errors: -ENOMEM, -ENODEV (no network interface), errno values of sockets.
+ */
+TE_EXPORT int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root);
+/* NULL; ranks that have not met by then fail */
+TE_EXPORT struct te_comm_root *te_comm_root_unref(struct te_comm_root *root);
+
+#define TE_COMM_ID_TEXT 512
+/* the id as a text such as "te1:6b1f..:40001:10.0.0.5,2001:db8::5"; and back.
+ * -EINVAL: not an id, or nbytes is less than its length and a 0 */
+TE_EXPORT int te_comm_id_format(const struct te_comm_id *id, char *ret_text, size_t nbytes);
+TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
+
+/**
+ * te_comm_create - join the other ranks
+ * @ctx:      the device of this rank; the communicator keeps a reference
+ * @opts:     NULL: rank and nranks, and how the ranks meet, are those of the environment
+ * @ret_comm: the communicator, with one reference
+ *
+ * Collective: returns after all ranks have called it. An id or a bootstrap is used if there is one.
+ * Otherwise, and unless nranks is 1, the environment decides: TE_COMM_ID; TE_COMM_DIR, which
+ * te_run(1) sets; PMIx, by which mpirun and srun start programs; if there is none of them, there
+ * is one rank.
+ *
+ * Thread: any; a communicator by one thread at a time, but for te_comm_abort().
+ * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),
+ * -TE_EPEER (a rank has ended), -TE_EMISMATCH (ranks do not agree: on their number, on versions, on
+ * backends, a rank twice), -TE_EABORT, and errno values of sockets and files.
+ */
+TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
+			     struct te_comm **ret_comm);
+TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
+/* peers that still want to communicate fail: -TE_EPEER */
+TE_EXPORT struct te_comm *te_comm_unref(struct te_comm *comm);
+
+TE_EXPORT int te_comm_rank(const struct te_comm *comm);
+TE_EXPORT int te_comm_nranks(const struct te_comm *comm);
+
+/* What ranks know of their group after te_comm_create(). */
+struct te_comm_info {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t rank, nranks;
+	/* a node: ranks that share memory; numbered in the order of their lowest ranks */
+	int32_t node, nnodes;
+	int32_t local_rank, nlocal; /* within the node */
+	char name[64];
+	char bootstrap[16]; /* how the ranks met: callback, id, dir, pmix, single */
+};
+#define TE_COMM_INFO_INIT { sizeof(struct te_comm_info), 0, 0, 0, 0, 0, 0, { 0 }, { 0 } }
+/* ret_info initialised by TE_COMM_INFO_INIT; -EINVAL else */
+TE_EXPORT int te_comm_info(const struct te_comm *comm, struct te_comm_info *ret_info);
+
+/**
+ * te_comm_abort - give up, and tell all ranks
+ * @why: for their messages, or NULL
+ *
+ * What other ranks and threads wait for in this communicator returns -TE_EABORT, and so does all
+ * that they do with it later. Call it from any thread, before te_comm_unref().
+ */
+TE_EXPORT void te_comm_abort(struct te_comm *comm, const char *why);
 
 /**
  * te_comm_version - the version of the libtecomm that runs, as "0.1.0"

@@ -99,6 +99,15 @@ static void teardown(void)
 
 /* ---- one call each: s is the struct, of its own size, an older or a newer one ---- */
 
+/* one rank has nothing to gather */
+static int never_called(void *user, const void *send, void *recv, size_t nbytes)
+{
+	(void)user;
+	(void)send;
+	(void)recv;
+	return (int)nbytes;
+}
+
 #define CALL(name, ...)                          \
 	static int call_##name(void *s)          \
 	{                                        \
@@ -254,6 +263,12 @@ static int infer_same(struct te_op_infer *inf)
 	return 0;
 }
 
+CALL(comm_opts, struct te_comm *c; r = te_comm_create(ctx, s, &c); if (!r) te_comm_unref(c);)
+CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *c;
+     ((struct te_comm_bootstrap *)s)->allgather = never_called; o.nranks = 1; o.bootstrap = s;
+     r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
+CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
+     te_comm_unref(c);)
 CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->infer = infer_same;
      r = te_op_create(o, NULL, "mine", &op); if (!r) te_op_unref(op);)
 
@@ -332,6 +347,9 @@ static const struct te_graph_change init_te_graph_change = TE_GRAPH_CHANGE_INIT;
 static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
 static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
 static const struct te_replay init_te_replay = TE_REPLAY_INIT;
+static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
+static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
+static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
 static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
 static const struct te_fusion init_te_fusion = TE_FUSION_INIT;
 static const struct te_embedding_attrs init_te_embedding_attrs = TE_EMBEDDING_ATTRS_INIT;
@@ -413,6 +431,9 @@ static const struct row {
 	IN(callable_in, te_callable, regions),
 	IN(graph_opts, te_graph_opts, flags),
 	IN(replay, te_replay, pos),
+	IN(comm_opts, te_comm_opts, flags),
+	IN(comm_bootstrap, te_comm_bootstrap, allgather),
+	OUT(comm_info, te_comm_info, nranks),
 	IN(op_ops, te_op_ops, infer),
 	IN(fusion, te_fusion, run),
 	IN(embedding, te_embedding_attrs, width),

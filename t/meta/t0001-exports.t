@@ -20,7 +20,7 @@ done
 
 # the dynamic linker refuses a library of another version, whose private symbols may differ
 sed -n 's/^PACKAGE_VERSION = /LIBTECORE_PRIVATE_/p' "$abs_top_builddir/Makefile" >"$tmp/want"
-for l in libtecore libtegraph; do
+for l in $libs; do
 	$READELF -V "$(so $l)" | grep -o 'LIBTECORE_PRIVATE[^ )]*' | sort -u >"$tmp/got"
 	same "$l names private symbols of this version" "$tmp/want" "$tmp/got"
 done

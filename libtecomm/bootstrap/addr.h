@@ -1,0 +1,40 @@
+/* addr.h - lists of the addresses at which one TCP socket listens. */
+#ifndef TE__ADDR_H
+#define TE__ADDR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define TE__ADDRS_MAX 6
+#define TE__ADDRS_MOST (3 + 17 * TE__ADDRS_MAX) /* bytes of te__addrs_put */
+
+struct te__addrs {
+	uint16_t port;
+	uint8_t n;
+	struct {
+		uint8_t family; /* 4 or 6 */
+		uint8_t ip[16]; /* network order; the first 4 bytes, or all */
+	} a[TE__ADDRS_MAX];
+};
+
+/*
+ * Listens on a free port of all interfaces, over IPv6 and IPv4 as far as the system has them. The
+ * addresses are those of interfaces that are up and that TE_COMM_IFACE names; that of the loopback
+ * interface if there is no other. fn: for messages. Errors: errno values.
+ */
+int te__addr_listen(const char *fn, int *ret_fd, struct te__addrs *ret_addrs);
+
+/* the ith as a socket address; returns its length */
+socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss);
+
+/* "10.0.0.5:4000", "[2001:db8::5]:4000"; the first of the list and "..." if there are more */
+#define TE__ADDR_TEXT 64
+const char *te__addr_text(const struct te__addrs *l, char text[TE__ADDR_TEXT]);
+
+/* as bytes, at most TE__ADDRS_MOST; returns how many */
+size_t te__addrs_put(uint8_t *p, const struct te__addrs *l);
+/* returns how many of the nbytes it took, or -EBADMSG */
+int te__addrs_get(const uint8_t *p, size_t nbytes, struct te__addrs *ret_l);
+
+#endif

@@ -1,0 +1,74 @@
+/*
+ * frame.h - what ranks send each other while they meet and in exchanges, as bytes.
+ *
+ * A frame is a head of TE__FRAME_HEAD bytes and a body. Numbers are little-endian. Heads of other
+ * versions keep this layout, so that a rank can tell another one that it has another version.
+ */
+#ifndef TE__FRAME_H
+#define TE__FRAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libtecomm/bootstrap/addr.h"
+
+#define TE__FRAME_VERSION 1
+#define TE__FRAME_HEAD 80
+#define TE__FRAME_WHAT 40
+#define TE__FRAME_KEY 16
+
+enum te__frame_type {
+	TE__FRAME_HELLO = 1, /* who the sender is: struct te__hello */
+	TE__FRAME_WELCOME,   /* to a hello */
+	TE__FRAME_REFUSE,    /* to a hello: a code and the reason */
+	TE__FRAME_TABLE,     /* of the root, to a hello: the addresses of all ranks */
+	TE__FRAME_DATA,	     /* of an exchange */
+	TE__FRAME_ABORT,     /* a code and the reason: the sender takes part in nothing more */
+	TE__FRAME_BYE,	     /* the sender closes its end after this */
+};
+
+struct te__frame {
+	uint16_t version, type;
+	uint64_t seq; /* of the exchange, from 1; else 0 */
+	uint32_t nbytes, crc;
+	uint8_t key[TE__FRAME_KEY];
+	char what[TE__FRAME_WHAT]; /* of an exchange, cut; ends with 0 */
+};
+
+struct te__hello {
+	int32_t rank, nranks;
+	uint32_t pid;
+	int32_t timeout_ms;	    /* how long the sender waits for the others, to the root */
+	char version[16], host[64]; /* end with 0 */
+	struct te__addrs addrs;	    /* where the sender listens; none: not to the root */
+};
+
+#define TE__HELLO_MOST 256
+#define TE__REFUSE_MOST 512 /* a code and text */
+/* before the sender has shown the key, larger bodies are not read */
+#define TE__FRAME_STRANGER 1024
+
+/* CRC-32 of IEEE 802.3; crc: 0, or that of what comes before */
+uint32_t te__crc32(uint32_t crc, const void *p, size_t nbytes);
+
+/* fills in nbytes and crc; head gets TE__FRAME_HEAD bytes */
+void te__frame_put(uint8_t *head, const struct te__frame *f, const void *body, size_t nbytes);
+/* 0; -EBADMSG: no frame, or its body is longer than most */
+int te__frame_get(const uint8_t *head, uint32_t most, struct te__frame *ret_f);
+/* whether the checksum of the head and its body is right */
+int te__frame_intact(const uint8_t *head, const void *body);
+
+/* returns the number of bytes, at most TE__HELLO_MOST */
+size_t te__hello_put(uint8_t *body, const struct te__hello *h);
+/* 0, or -EBADMSG; so do the functions below */
+int te__hello_get(const uint8_t *body, size_t nbytes, struct te__hello *ret_h);
+
+/* returns the number of bytes, at most TE__REFUSE_MOST; the text is cut */
+size_t te__refuse_put(uint8_t *body, int code, const char *text);
+/* a code that no rank sends becomes -TE_EABORT, bytes of the text that do not print '?' */
+int te__refuse_get(const uint8_t *body, size_t nbytes, int *ret_code, char text[TE__REFUSE_MOST]);
+
+/* the table of the root: nranks times an address list */
+int te__table_get(const uint8_t *body, size_t nbytes, int32_t nranks, struct te__addrs *ret_addrs);
+
+#endif

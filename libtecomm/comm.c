@@ -1,0 +1,120 @@
+/* comm.c - te_comm_create(3): communicators. */
+#include "config.h"
+
+#define TE_LOG_CATEGORY "comm"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecomm/comm_internal.h"
+
+/* what all ranks must have in common, as it is exchanged */
+struct common {
+	char backend[16];
+};
+
+static int agree(struct te_comm *c)
+{
+	struct common mine = { { 0 } }, *all;
+	const int32_t n = te__boot_nranks(c->boot);
+	int r;
+
+	all = te__calloc((size_t)n, sizeof(*all));
+	if (!all) {
+		te__boot_abort(c->boot, "not enough memory");
+		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
+	}
+	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
+	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
+			       te__boot_deadline(c->boot));
+	/* each rank compares the same bytes, so all come to the same end */
+	for (int32_t i = 1; i < n && !r; i++)
+		if (strncmp(all[i].backend, all[0].backend, sizeof(mine.backend)))
+			r = te__fail(-TE_EMISMATCH,
+				     "te_comm_create: %s: %s has backend %.16s, %s "
+				     "%.16s",
+				     c->name, te__boot_peer(c->boot, i), all[i].backend,
+				     te__boot_peer(c->boot, 0), all[0].backend);
+	te__free(all);
+	return r;
+}
+
+int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct te_comm **ret_comm)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm *c;
+	int r = opts ? te__sized_in("te_comm_create", te_comm_opts, opts, &o) : 0;
+
+	if (r)
+		return r;
+	if (!ctx || !ret_comm)
+		return te__fail(-EINVAL, "te_comm_create: no %s",
+				ctx ? "place for the communicator" : "context");
+	c = te__calloc(1, sizeof(*c));
+	if (!c)
+		return te__fail(-ENOMEM, "te_comm_create: not enough memory");
+	atomic_init(&c->refs, 1);
+	c->ctx = te_ctx_ref(ctx);
+	snprintf(c->name, sizeof(c->name), "%s", o.name ? o.name : "comm");
+	r = te__boot_open(&o, &c->boot);
+	if (!r)
+		r = agree(c);
+	if (r) {
+		te_comm_unref(c);
+		return r;
+	}
+	*ret_comm = c;
+	return 0;
+}
+
+struct te_comm *te_comm_ref(struct te_comm *c)
+{
+	atomic_fetch_add(&c->refs, 1);
+	return c;
+}
+
+struct te_comm *te_comm_unref(struct te_comm *c)
+{
+	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
+		return NULL;
+	te__boot_close(c->boot);
+	te_ctx_unref(c->ctx);
+	te__free(c);
+	return NULL;
+}
+
+int te_comm_rank(const struct te_comm *c)
+{
+	return te__boot_rank(c->boot);
+}
+
+int te_comm_nranks(const struct te_comm *c)
+{
+	return te__boot_nranks(c->boot);
+}
+
+int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
+{
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	const int32_t rank = te__boot_rank(c->boot);
+	int r = te__sized_check("te_comm_info", te_comm_info, ret_info);
+
+	if (r)
+		return r;
+	info.rank = rank;
+	info.nranks = te__boot_nranks(c->boot);
+	info.node = te__boot_node(c->boot, rank);
+	info.nnodes = te__boot_nnodes(c->boot);
+	info.local_rank = te__boot_local_rank(c->boot, rank);
+	info.nlocal = te__boot_nlocal(c->boot);
+	memcpy(info.name, c->name, sizeof(info.name));
+	snprintf(info.bootstrap, sizeof(info.bootstrap), "%s", te__boot_provider(c->boot));
+	te__sized_out(te_comm_info, &info, ret_info);
+	return 0;
+}
+
+void te_comm_abort(struct te_comm *c, const char *why)
+{
+	te__boot_abort(c->boot, why ? why : "te_comm_abort");
+}

@@ -1,0 +1,18 @@
+/* comm_internal.h - the communicator, for the files of libtecomm. */
+#ifndef TE__COMM_INTERNAL_H
+#define TE__COMM_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include <te/comm.h>
+#include <te/ctx.h>
+#include "libtecomm/bootstrap/bootstrap.h"
+
+struct te_comm {
+	_Atomic uint32_t refs;
+	struct te_ctx *ctx;
+	struct te__boot *boot;
+	char name[64];
+};
+
+#endif

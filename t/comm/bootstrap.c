@@ -1,0 +1,391 @@
+/* t/comm/bootstrap.c - ranks meet and exchange, in each of the ways: 1 to 8 processes. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/ctx.h>
+#include <te/errno.h>
+
+#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/bootstrap/frame.h"
+#include "libtecore/base/splitmix64.h"
+#include "ranks.h"
+
+#define NRANKS_MAX 8
+
+static const char *const how_name[] = { "id", "id", "dir", "callback" };
+
+static int context(struct te_ctx **ret_ctx)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+
+	o.backend = "host";
+	return te_ctx_create(&o, ret_ctx);
+}
+
+/* what rank r sends in exchange k */
+static void fill(uint8_t *p, size_t nbytes, int r, int k)
+{
+	uint64_t s = tt_seed() ^ (uint64_t)r << 32 ^ (uint64_t)k;
+
+	for (size_t i = 0; i < nbytes; i++)
+		p[i] = (uint8_t)te__splitmix64(&s);
+}
+
+/* exchanges of these sizes; 2 MB is more than sockets hold */
+static const size_t sizes[] = { 0, 1, 7, 64, 1000, 4096, 65537, 2 << 20, 3 };
+
+static int exchanges(struct te__boot *b)
+{
+	const int rank = te__boot_rank(b), n = te__boot_nranks(b);
+
+	for (size_t k = 0; k < TT_LEN(sizes); k++) {
+		const size_t nbytes = sizes[k];
+		uint8_t *send = malloc(nbytes + 1), *recv = malloc(nbytes * (size_t)n + 16);
+		uint8_t *want = malloc(nbytes + 1);
+		char what[32];
+		int r;
+
+		fill(send, nbytes, rank, (int)k);
+		tt_poison(recv, nbytes * (size_t)n + 16);
+		snprintf(what, sizeof(what), "exchange of %zu bytes", nbytes);
+		if (k & 1) /* in place */
+			memcpy(recv + (size_t)rank * nbytes, send, nbytes);
+		r = te__boot_allgather(b, k & 1 ? recv + (size_t)rank * nbytes : send, recv, nbytes,
+				       what, 0);
+		for (int i = 0; i < n && !r; i++) {
+			fill(want, nbytes, i, (int)k);
+			if (memcmp(want, recv + (size_t)i * nbytes, nbytes))
+				r = te_fail(-EILSEQ, "%s: wrong part of rank %d", what, i);
+		}
+		if (!r && !tt_is_poison(recv + nbytes * (size_t)n, 16))
+			r = te_fail(-EILSEQ, "%s: wrote after its end", what);
+		free(send);
+		free(recv);
+		free(want);
+		if (r)
+			return r;
+	}
+	return te__boot_barrier(b, "barrier", 0);
+}
+
+static int boot_rank(int rank, void *arg)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__boot *b;
+	int r;
+
+	usleep((useconds_t)(tt_seed() >> 3 * rank) % 20000); /* in any order */
+	r = te__boot_open(&o, &b);
+	if (r)
+		return r;
+	if (te__boot_rank(b) != rank || te__boot_nranks(b) != *(const int *)arg)
+		r = te_fail(-EILSEQ, "rank %d of %d", te__boot_rank(b), te__boot_nranks(b));
+	if (!r)
+		r = exchanges(b);
+	te__boot_close(b);
+	return r;
+}
+
+/* _i: how ranks meet, times the number of ranks - 1 */
+START_TEST(exchanges_what_each_rank_sent)
+{
+	const int n = 1 + _i % NRANKS_MAX;
+	struct ranks_result res[RANKS_MAX];
+
+	ranks_meet((enum meet)(_i / NRANKS_MAX), n);
+	ranks_run(n, boot_rank, (void *)&n, res);
+	ranks_part();
+	ranks_ok(n, res);
+}
+END_TEST
+
+static int comm_rank(int rank, void *arg)
+{
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	struct te_comm_opts o = ranks_opts(rank);
+	const int n = *(const int *)arg;
+	struct te_ctx *ctx;
+	struct te_comm *c;
+	int r = context(&ctx);
+
+	if (r)
+		return r;
+	o.name = "train";
+	r = te_comm_create(ctx, &o, &c);
+	te_ctx_unref(ctx);
+	if (r)
+		return r;
+	r = te_comm_info(c, &info);
+	if (!r && (te_comm_rank(c) != rank || te_comm_nranks(c) != n || info.rank != rank ||
+		   info.nranks != n || info.nlocal != n || info.local_rank != rank || info.node ||
+		   info.nnodes != 1 || strcmp(info.name, "train")))
+		r = te_fail(-EILSEQ, "rank %d of %d, local %d of %d, node %d of %d, %s", info.rank,
+			    info.nranks, info.local_rank, info.nlocal, info.node, info.nnodes,
+			    info.name);
+	if (!r && strcmp(info.bootstrap, ((const char *const *)arg)[1]))
+		r = te_fail(-EILSEQ, "met by %s", info.bootstrap);
+	if (te_comm_ref(c) != c)
+		r = -EILSEQ;
+	te_comm_unref(c);
+	te_comm_unref(c);
+	return r;
+}
+
+START_TEST(tells_ranks_and_nodes)
+{
+	struct ranks_result res[RANKS_MAX];
+	struct {
+		int n;
+		const char *how;
+	} arg = { 3, how_name[_i] };
+
+	ranks_meet((enum meet)_i, arg.n);
+	ranks_run(arg.n, comm_rank, &arg, res);
+	ranks_part();
+	ranks_ok(arg.n, res);
+}
+END_TEST
+
+static int one_alone(int rank, void *arg)
+{
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	struct te_ctx *ctx;
+	struct te_comm *c;
+	int r = context(&ctx);
+
+	(void)rank;
+	(void)arg;
+	if (!r)
+		r = te_comm_create(ctx, NULL, &c);
+	te_ctx_unref(ctx);
+	if (r)
+		return r;
+	r = te_comm_info(c, &info);
+	if (!r && (info.nranks != 1 || info.rank || strcmp(info.bootstrap, "single") ||
+		   strcmp(info.name, "comm")))
+		r = te_fail(-EILSEQ, "rank %d of %d by %s", info.rank, info.nranks, info.bootstrap);
+	te_comm_unref(c);
+	return r;
+}
+
+START_TEST(one_rank_needs_nothing)
+{
+	struct ranks_result res[1];
+
+	ranks_run(1, one_alone, NULL, res);
+	ranks_ok(1, res);
+}
+END_TEST
+
+/* six ranks on nodes a b a b c a */
+static int node_rank(int rank, void *arg)
+{
+	static const char *const name[] = { "a", "b", "a", "b", "c", "a" };
+	static const int node[] = { 0, 1, 0, 1, 2, 0 }, local[] = { 0, 0, 1, 1, 0, 2 };
+	static const int nlocal[] = { 3, 2, 1 };
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	setenv("TE_COMM_NODE", name[rank], 1);
+	r = te__boot_open(&o, &b);
+	if (r)
+		return r;
+	if (te__boot_nnodes(b) != 3 || te__boot_nlocal(b) != nlocal[node[rank]])
+		r = te_fail(-EILSEQ, "%d nodes, %d here", te__boot_nnodes(b), te__boot_nlocal(b));
+	for (int i = 0; i < 6 && !r; i++)
+		if (te__boot_node(b, i) != node[i] || te__boot_local_rank(b, i) != local[i])
+			r = te_fail(-EILSEQ, "rank %d is %d of node %d", i,
+				    te__boot_local_rank(b, i), te__boot_node(b, i));
+	for (int i = 0; i < te__boot_nlocal(b) && !r; i++)
+		if (te__boot_local_rank(b, te__boot_local(b, i)) != i ||
+		    te__boot_node(b, te__boot_local(b, i)) != node[rank])
+			r = te_fail(-EILSEQ, "local rank %d is rank %d", i, te__boot_local(b, i));
+	if (!r && te__boot_local(b, local[rank]) != rank)
+		r = te_fail(-EILSEQ, "this rank is not among those of its node");
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(numbers_nodes_by_their_lowest_ranks)
+{
+	struct ranks_result res[6];
+
+	ranks_meet(MEET_DIR, 6);
+	ranks_run(6, node_rank, NULL, res);
+	ranks_part();
+	ranks_ok(6, res);
+}
+END_TEST
+
+/* several, one after the other and at once, of one name and of two */
+static int again_rank(int rank, void *arg)
+{
+	uint8_t key[8][TE__BOOT_KEY_NBYTES], all[4][TE__BOOT_KEY_NBYTES];
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__boot *b[8] = { 0 };
+	int r = 0;
+
+	(void)arg;
+	for (int k = 0; k < 8 && !r; k++) {
+		o.name = k % 3 ? "even" : NULL;
+		r = te__boot_open(&o, &b[k]);
+		if (r)
+			break;
+		memcpy(key[k], te__boot_key(b[k]), sizeof(key[k]));
+		for (int j = 0; j < k; j++)
+			if (!memcmp(key[k], key[j], sizeof(key[k])))
+				r = te_fail(-EILSEQ, "%d and %d have one key", k, j);
+		if (k & 1)
+			b[k] = te__boot_close(b[k]);
+	}
+	for (int k = 0; k < 8; k += 2) {
+		if (!r)
+			r = te__boot_allgather(b[k], key[k], all, sizeof(key[k]), "keys", 0);
+		for (int i = 0; i < 4 && !r; i++)
+			if (memcmp(all[i], key[k], sizeof(key[k])))
+				r = te_fail(-EILSEQ, "rank %d has another key", i);
+		te__boot_close(b[k]);
+	}
+	return r;
+}
+
+START_TEST(communicators_one_after_the_other)
+{
+	struct ranks_result res[4];
+
+	ranks_meet(MEET_DIR, 4);
+	ranks_run(4, again_rank, NULL, res);
+	ranks_part();
+	ranks_ok(4, res);
+}
+END_TEST
+
+/* ---- ids and bytes ---- */
+
+static const char *const texts[] = {
+	"te1:000102030405060708090a0b0c0d0e0f:1:127.0.0.1",
+	"te1:ffeeddccbbaa99887766554433221100:65535:10.0.0.5,2001:db8::5",
+	"te1:ffeeddccbbaa99887766554433221100:4000:1.2.3.4,5.6.7.8,::1,fd00::1,fd00::2,9.9.9.9",
+};
+
+START_TEST(an_id_is_a_text_and_back)
+{
+	char text[TE_COMM_ID_TEXT];
+	struct te_comm_id id, again;
+
+	ck_assert_int_eq(te_comm_id_parse(texts[_i], &id), 0);
+	ck_assert_int_eq(te_comm_id_format(&id, text, sizeof(text)), 0);
+	ck_assert_str_eq(text, texts[_i]);
+	ck_assert_int_eq(te_comm_id_parse(text, &again), 0);
+	ck_assert_int_eq(memcmp(&id, &again, sizeof(id)), 0);
+	/* room for all but the 0 */
+	tt_poison(text, sizeof(text));
+	ck_assert_int_eq(te_comm_id_format(&id, text, strlen(texts[_i])), -EINVAL);
+	ck_assert(tt_is_poison(text, sizeof(text)));
+}
+END_TEST
+
+static const char *const not_ids[] = {
+	"",
+	"te1",
+	"te2:000102030405060708090a0b0c0d0e0f:1:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0:1:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0g:1:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0f0:1:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0f:0:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0f:65536:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0f:-1:127.0.0.1",
+	"te1:000102030405060708090a0b0c0d0e0f:1:",
+	"te1:000102030405060708090a0b0c0d0e0f:1",
+	"te1:000102030405060708090a0b0c0d0e0f:1:127.0.0",
+	"te1:000102030405060708090a0b0c0d0e0f:1:127.0.0.1,",
+	"te1:000102030405060708090a0b0c0d0e0f:1:127.0.0.1 ",
+	"te1:000102030405060708090a0b0c0d0e0f:1:::1,::1,::1,::1,::1,::1,::1",
+};
+
+START_TEST(refuses_texts_that_are_no_ids)
+{
+	struct te_comm_id id;
+
+	tt_poison(&id, sizeof(id));
+	te_error_clear();
+	ck_assert_int_eq(te_comm_id_parse(not_ids[_i], &id), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "te_comm_id_parse: "));
+	ck_assert(tt_is_poison(&id, sizeof(id)));
+}
+END_TEST
+
+START_TEST(refuses_bytes_that_are_no_id)
+{
+	char text[TE_COMM_ID_TEXT];
+	struct te_comm_id id;
+
+	memset(&id, 0, sizeof(id));
+	ck_assert_int_eq(te_comm_id_format(&id, text, sizeof(text)), -EINVAL);
+	ck_assert_int_eq(te_comm_id_parse(texts[0], &id), 0);
+	id.bytes[4]++; /* the version */
+	ck_assert_int_eq(te_comm_id_format(&id, text, sizeof(text)), -EINVAL);
+}
+END_TEST
+
+START_TEST(a_frame_with_any_bit_flipped_is_refused)
+{
+	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_DATA, .seq = 77 };
+	uint8_t bytes[TE__FRAME_HEAD + 33];
+	struct te__frame got;
+
+	tt_fill_bytes(f.key, sizeof(f.key));
+	strcpy(f.what, "pool handles");
+	tt_fill_bytes(bytes + TE__FRAME_HEAD, 33);
+	te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, 33);
+	ck_assert_int_eq(te__frame_get(bytes, 33, &got), 0);
+	ck_assert_int_eq(te__frame_get(bytes, 32, &got), -EBADMSG);
+	ck_assert(te__frame_intact(bytes, bytes + TE__FRAME_HEAD));
+	ck_assert_uint_eq(got.seq, 77);
+	ck_assert_uint_eq(got.nbytes, 33);
+	ck_assert_str_eq(got.what, "pool handles");
+	ck_assert_int_eq(memcmp(got.key, f.key, sizeof(f.key)), 0);
+	for (size_t i = 0; i < 8 * sizeof(bytes); i++) {
+		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+		ck_assert_msg(te__frame_get(bytes, 33, &got) || got.nbytes != 33 ||
+				      !te__frame_intact(bytes, bytes + TE__FRAME_HEAD),
+			      "bit %zu", i);
+		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+	}
+}
+END_TEST
+
+START_TEST(the_checksum_is_that_of_ieee_802_3)
+{
+	ck_assert_uint_eq(te__crc32(0, "123456789", 9), 0xcbf43926);
+	ck_assert_uint_eq(te__crc32(te__crc32(0, "1234", 4), "56789", 5), 0xcbf43926);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/bootstrap");
+	TCase *c = tt_case(s, "meet", "host");
+
+	tcase_add_loop_test(c, exchanges_what_each_rank_sent, 0, MEET_END * NRANKS_MAX);
+	tcase_add_loop_test(c, tells_ranks_and_nodes, 0, MEET_END);
+	tcase_add_test(c, one_rank_needs_nothing);
+	tcase_add_test(c, numbers_nodes_by_their_lowest_ranks);
+	tcase_add_test(c, communicators_one_after_the_other);
+	c = tt_case(s, "bytes", "host");
+	tcase_add_loop_test(c, an_id_is_a_text_and_back, 0, TT_LEN(texts));
+	tcase_add_loop_test(c, refuses_texts_that_are_no_ids, 0, TT_LEN(not_ids));
+	tcase_add_test(c, refuses_bytes_that_are_no_id);
+	tcase_add_test(c, a_frame_with_any_bit_flipped_is_refused);
+	tcase_add_test(c, the_checksum_is_that_of_ieee_802_3);
+	return s;
+}
+
+TT_MAIN("comm/bootstrap", TT_NEED_NOTHING, suite)

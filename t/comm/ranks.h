@@ -1,0 +1,59 @@
+/* ranks.h - tests with several ranks: each is a process of its own. */
+#ifndef TT_RANKS_H
+#define TT_RANKS_H
+
+#include <sys/types.h>
+#include <te/comm.h>
+
+#include "tt.h"
+
+#define RANKS_MAX 16
+
+/* what became of a process */
+struct ranks_result {
+	int r;	      /* what its function returned */
+	int signal;   /* that ended it; or 0 */
+	int nleft_fd; /* descriptors that it opened and did not close, and allocations */
+	int nleft_alloc;
+	double ms;	/* from the start of all to its end */
+	char text[600]; /* its error message */
+};
+
+/* a function of one rank; its results are a code and te_error_detail() */
+typedef int ranks_fn(int rank, void *arg);
+
+/*
+ * Forks n processes, of which each calls fn, and waits for them. Before the first call the process
+ * must not have used a parameter, so that the ranks can set the environment.
+ */
+void ranks_run(int n, ranks_fn *fn, void *arg, struct ranks_result *ret);
+/* the same in two steps */
+void ranks_start(int n, ranks_fn *fn, void *arg);
+void ranks_wait(struct ranks_result *ret);
+pid_t ranks_pid(int rank);
+
+/* all of them returned 0 and left nothing */
+void ranks_ok(int n, const struct ranks_result *res);
+/* that one returned the code with a message that has the text, within ms, and left nothing */
+void ranks_failed(const struct ranks_result *res, int code, const char *text, double ms);
+
+/* memory that all processes share, zeroed; until the test ends */
+void *ranks_shared(size_t nbytes);
+/* a new folder in $TMPDIR, for this user; ranks_rmdir() removes it with its contents */
+const char *ranks_mkdir(void);
+void ranks_rmdir(void);
+
+/* how ranks meet */
+enum meet { MEET_ID, MEET_ID_ENV, MEET_DIR, MEET_CALLBACK, MEET_END };
+
+/* before ranks_run(), in the parent, for nranks of them */
+void ranks_meet(enum meet how, int nranks);
+/* after ranks_wait() */
+void ranks_part(void);
+/* in a rank: the options; they are valid for the life of the process */
+struct te_comm_opts ranks_opts(int rank);
+/* the id of MEET_ID and MEET_ID_ENV */
+const struct te_comm_id *ranks_id(void);
+const char *ranks_dir(void);
+
+#endif

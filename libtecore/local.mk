@@ -39,6 +39,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/module.c \
 	libtecore/backend/cuda/share.c \
 	libtecore/backend/cuda/syms.def \
+	libtecore/backend/cuda/user.c \
 	libtecore/backend/devmem.c \
 	libtecore/backend/devmem.h \
 	libtecore/backend/edges.c \

@@ -17,6 +17,8 @@ dist_man3_MANS += \
 	man/te_bf16_decode.3 \
 	man/te_bf16_encode.3 \
 	man/te_callable_from_plan.3 \
+	man/te_capture_access.3 \
+	man/te_capture_access_end.3 \
 	man/te_capture_begin.3 \
 	man/te_capture_edges.3 \
 	man/te_capture_end.3 \

@@ -359,6 +359,7 @@ t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
 t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
 RECORDING_CASES = \
+	t/capture/recording_access.c \
 	t/capture/recording_bindings.c \
 	t/capture/recording_cases.c \
 	t/capture/recording_cases.h \

@@ -95,11 +95,44 @@ TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title
  * Results are bit-identical for every choice. With TE_CAPTURE_CONCURRENT a node depends on the
  * earlier nodes that write memory it uses or use memory it writes; others may run concurrently
  * with it. Host calls, events and nodes whose memory this library does not know (those
- * not queued through it) are full barriers: they depend on all earlier nodes, and all later nodes
- * depend on them. A capture that several streams joined keeps the order of these streams.
+ * not queued through it) are full barriers, unless te_capture_access declares their memory: they
+ * depend on all earlier nodes, and all later nodes depend on them. A capture that several streams
+ * joined keeps the order of these streams.
  * Errors: -EINVAL, -TE_ESTATE (no capture was begun on the stream).
  */
 TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
+
+/* Memory that user-defined work accesses. Without a size: it never gets another member. */
+struct te_access {
+	const void *ptr;
+	size_t nbytes;
+	uint32_t flags; /* TE_ACCESS_WRITE; 0: it is only read */
+	/* where the work's arguments hold ptr, in bytes from their beginning; -1: it is not said.
+	 * te_host_call: in the bytes that it copies; a kernel: in its parameters */
+	int32_t at;
+};
+#define TE_ACCESS_WRITE 1u /* written, and perhaps read too */
+#define TE_ACCESS_MAX 16   /* ranges of one declaration */
+
+/**
+ * te_capture_access, te_capture_access_end - declare what user-defined work accesses
+ * @n:      0 to TE_ACCESS_MAX; 0: no memory that other work uses
+ * @access: n ranges, copied
+ *
+ * Declares all device and pinned memory that host calls and work queued by driver calls on
+ * te_stream_native() access, from te_capture_access to te_capture_access_end or the end of the
+ * capture. In a recording with TE_CAPTURE_CONCURRENT such nodes then have the dependencies of these
+ * accesses; without a declaration they are full barriers. If several nodes are queued, each has all
+ * of the ranges. Work that the library queues meanwhile keeps its own accesses. A declaration that
+ * omits an access is not detected: its node may then run concurrently with others that it must not.
+ * te_recording_rebind replaces pointers where at says that they are. Outside a capture that
+ * te_capture_begin began, the calls have no effect.
+ * Errors: -EINVAL; -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
+ * -ENOMEM, -TE_ECUDA. Afterwards te_host_call returns -EINVAL if its argument does not have ptr at
+ * that place, and for a kernel te_capture_end does.
+ */
+TE_EXPORT int te_capture_access(struct te_stream *stream, int n, const struct te_access *access);
+TE_EXPORT int te_capture_access_end(struct te_stream *stream);
 
 enum te_update {
 	TE_UPDATE_IN_PLACE = 1,
@@ -132,10 +165,12 @@ struct te_binding_info {
  *
  * Creates a binding and returns its number, from 0; for memory that a binding is bound to
  * already, returns that one. Bindings are valid until the next te_capture_update. A use is a
- * pointer into the memory, of a kernel of the library, a copy or a fill. Arguments of
- * host calls are not searched. Cannot be patched: a copy or fill that extends beyond the
- * memory; on the cuda backend a GEMM that cuBLASLt computes; and any use in a recording that has
- * nodes not queued through this library, since the memory they access is unknown.
+ * pointer into the memory, of a kernel of the library, a copy or a fill, or a range of
+ * te_capture_access. Arguments of other host calls are not searched. Cannot be patched: a copy, a
+ * fill or a declared range that extends beyond the memory; a declared range without its place in
+ * the arguments; on the cuda backend a GEMM that cuBLASLt computes, and a declared host call, copy
+ * or fill; and any use in a recording that has nodes not queued through this library and not
+ * declared, since the memory they access is unknown.
  * Errors: -EINVAL (no memory, or it overlaps that of another binding), -ENOMEM.
  */
 TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbytes,

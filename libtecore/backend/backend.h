@@ -43,6 +43,13 @@ struct te__launch {
 	size_t nbytes; /* sizeof the struct of this id */
 };
 
+/* What te_capture_access() declared of work: its memory, at the present addresses. */
+struct te__declared {
+	struct te__ranges ranges;
+	int32_t at[TE_ACCESS_MAX]; /* where the pointer to a range is in the arguments, or -1 */
+};
+_Static_assert(TE_ACCESS_MAX <= TE__RANGES_MAX, "ranges of a node");
+
 /* One node of a graph, as far as its backend knows it. The graph owns what it points to. */
 struct te__gnode {
 	enum te_node_kind kind;
@@ -57,6 +64,8 @@ struct te__gnode {
 	int32_t fixed;	  /* 1: its pointers cannot be changed */
 	int32_t opaque;  /* 1: which memory it uses is unknown */
 	struct te__range scratch; /* memory that it uses in addition */
+	/* not NULL: user-defined work, which uses this memory; args, dst and src are NULL */
+	const struct te__declared *declared;
 	uint32_t ndeps;
 	const uint32_t *dep; /* ascending; below the number of this node */
 };

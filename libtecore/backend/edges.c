@@ -64,6 +64,8 @@ void te__edges_free(struct te__edges *e)
 void te__node_ranges(const struct te__gnode *n, struct te__ranges *ret)
 {
 	ret->n = 0;
+	if (n->declared)
+		*ret = n->declared->ranges;
 	if (n->args)
 		te__k_ranges((enum te_k_id)n->id, n->args, ret);
 	if (n->src)
@@ -273,8 +275,8 @@ static int edges_add(struct work *w, uint32_t node)
 
 static int is_barrier(const struct te__gnode *n)
 {
-	return n->opaque || n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
-	       n->kind == TE_NODE_OTHER;
+	return n->opaque || (!n->declared && (n->kind == TE_NODE_HOST || n->kind == TE_NODE_EVENT ||
+					      n->kind == TE_NODE_OTHER));
 }
 
 /* finds the dependencies of a node */

@@ -28,11 +28,13 @@ static uint64_t pointers_list(const struct te_recording *rec, struct te__pointer
 
 	for (uint64_t i = 0; i < rec->info.nnodes; i++) {
 		const struct te__gnode n = te__recording_gnode(rec, i);
-		/* of a kernel's memory only the first byte is known to be used */
-		const size_t extent = n.args ? 1 : n.nbytes;
 
 		for (uint32_t k = 0; te__gnode_pointer(&n, k, &at); k++) {
 			const uintptr_t p = te__gnode_ptr_get(&n, at);
+			/* of a kernel's memory only the first byte is known to be used */
+			const size_t extent = n.declared ? n.declared->ranges.v[at].nbytes :
+					      n.args	 ? 1 :
+							   n.nbytes;
 
 			if (p && list)
 				list[m] = (struct te__pointer){ p, p + extent, 0, (uint32_t)i, at };
@@ -225,6 +227,9 @@ static void use_extend(struct te_recording *rec, struct te__binding *b, const st
 	if (n.args) {
 		memcpy(&args, n.args, te__k_nbytes((enum te_k_id)n.id));
 		other.args = &args;
+	} else if (n.declared) {
+		args.declared = *n.declared;
+		other.declared = &args.declared;
 	}
 	te__gnode_ptr_set(&other, &args, use->at, te__gnode_ptr_get(&n, use->at) + 16);
 	te__node_ranges(&n, &now);
@@ -297,8 +302,11 @@ static int is_patchable(const struct te_recording *rec, const struct te__binding
 {
 	int ok = rec->nodes.opaque < 0;
 
-	for (uint32_t i = 0; ok && i < b->nuses; i++)
-		ok = !b->use[i].beyond && !te__recording_gnode(rec, b->use[i].node).fixed;
+	for (uint32_t i = 0; ok && i < b->nuses; i++) {
+		const struct te__gnode n = te__recording_gnode(rec, b->use[i].node);
+
+		ok = !b->use[i].beyond && !n.fixed && !te__gnode_unplaced(&n, b->use[i].at);
+	}
 	return ok;
 }
 

@@ -85,6 +85,10 @@ int te__gnode_pointer(const struct te__gnode *n, uint32_t k, int32_t *ret_at)
 {
 	const uint16_t *offset;
 
+	if (n->declared) {
+		*ret_at = (int32_t)k;
+		return k < n->declared->ranges.n;
+	}
 	if (n->args) {
 		if (k >= te__k_ptrs((enum te_k_id)n->id, &offset))
 			return 0;
@@ -99,6 +103,8 @@ uintptr_t te__gnode_ptr_get(const struct te__gnode *n, int32_t at)
 {
 	uintptr_t p;
 
+	if (n->declared)
+		return n->declared->ranges.v[at].ptr;
 	if (at < 0)
 		return at == TE__AT_DST ? (uintptr_t)n->dst : (uintptr_t)n->src;
 	memcpy(&p, (const char *)n->args + at, sizeof(p));
@@ -107,7 +113,9 @@ uintptr_t te__gnode_ptr_get(const struct te__gnode *n, int32_t at)
 
 void te__gnode_ptr_set(struct te__gnode *n, void *args, int32_t at, uintptr_t p)
 {
-	if (at >= 0)
+	if (n->declared)
+		((struct te__declared *)args)->ranges.v[at].ptr = p;
+	else if (at >= 0)
 		memcpy((char *)args + at, &p, sizeof(p));
 	else if (at == TE__AT_DST)
 		n->dst = (void *)p;

@@ -25,6 +25,14 @@ static int use_check(const struct te_recording *rec, int32_t number, const struc
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
 				" (%s) cannot be patched on the %s backend",
 				number, use->node, te__gnode_label(&n), rec->ctx->ops->name);
+	if (te__gnode_unplaced(&n, use->at))
+		return te__fail(-EOPNOTSUPP,
+				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
+				" (%s) uses %" PRIu64 " bytes at %p, and te_capture_access did not "
+				"say where its arguments have this pointer",
+				number, use->node, te__gnode_label(&n),
+				n.declared->ranges.v[use->at].nbytes,
+				(void *)n.declared->ranges.v[use->at].ptr);
 	if (use->beyond)
 		return te__fail(-EOPNOTSUPP,
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
@@ -156,6 +164,9 @@ static struct te__patch *patch_of(struct te_recording *rec, uint32_t node, uint3
 	if (from.args) {
 		memcpy(&s->args[at], from.args, te__k_nbytes((enum te_k_id)from.id));
 		s->patch[at].to.args = &s->args[at];
+	} else if (from.declared) {
+		s->args[at].declared = *from.declared;
+		s->patch[at].to.declared = &s->args[at].declared;
 	}
 	return &s->patch[at];
 }

@@ -14,14 +14,16 @@
 #include "libtecore/capture/used.h"
 #include "libtecore/tensor/ctx.h"
 
-/* the arguments of any kernel */
+/* the arguments of any kernel, or the memory of user-defined work */
 union te__any_args {
+	struct te__declared declared;
 #define TE_K(ID, name, args, family, ...) struct te_k_##args name;
 #include "kernels/kernels.def"
 #undef TE_K
 };
 
-/* where a node has a pointer: an offset in its arguments in bytes, or one of these */
+/* where a node has a pointer: an offset in its arguments in bytes, or the number of a declared
+ * range, or one of these */
 enum { TE__AT_DST = -1, TE__AT_SRC = -2 };
 
 /* a pointer of a node into the memory of a binding */
@@ -101,7 +103,13 @@ const char *te__gnode_label(const struct te__gnode *n);
 /* the k-th pointer of a node: 1 with where it is, or 0 if there are no more */
 int te__gnode_pointer(const struct te__gnode *n, uint32_t k, int32_t *ret_at);
 uintptr_t te__gnode_ptr_get(const struct te__gnode *n, int32_t at);
-/* args: the memory of n->args, writable */
+/* 1: a declared range, and where the arguments have its pointer was not declared */
+static inline int te__gnode_unplaced(const struct te__gnode *n, int32_t at)
+{
+	return n->declared && n->declared->at[at] < 0;
+}
+
+/* args: the memory of n->args or n->declared, writable */
 void te__gnode_ptr_set(struct te__gnode *n, void *args, int32_t at, uintptr_t p);
 
 /* bindings.c */

@@ -68,6 +68,7 @@ struct te_stream {
 	struct te_stream *prev, *next; /* in ctx->streams */
 	/* not NULL: takes part in a capture; read by other threads, so atomic */
 	_Atomic(struct te__capture *) capture;
+	struct te__declared *declared; /* of te_capture_access(), until its end; or NULL */
 	/*
 	 * Taken to enter a capture, and by a thread that may not be the stream's to queue something
 	 * if the stream is not capturing.

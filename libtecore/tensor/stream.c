@@ -119,6 +119,8 @@ static void capture_stop(struct te_ctx *ctx, struct te__capture *c)
 	for (s = ctx->streams; s; s = s->next) {
 		if (atomic_load(&s->capture) != c)
 			continue;
+		te__free(s->declared);
+		s->declared = NULL;
 		atomic_store(&s->capture, NULL);
 		capture_unref(c);
 	}
@@ -175,6 +177,8 @@ void te__stream_leave(struct te_stream *s)
 	capture_fail(s->ctx, c, -TE_ESTATE);
 	/* other threads look at the captures of all streams under this lock */
 	pthread_mutex_lock(&s->ctx->streams_lock);
+	te__free(s->declared);
+	s->declared = NULL;
 	atomic_store(&s->capture, NULL);
 	pthread_mutex_unlock(&s->ctx->streams_lock);
 	capture_unref(c);
@@ -654,6 +658,28 @@ int te_fill_u32(struct te_stream *stream, void *dst, uint32_t value, size_t nbyt
 	return te__stream_queued(stream, r ? r : stream_wrote(stream, dst, nbytes));
 }
 
+/* do the arguments of a host call have the declared pointers? d: or NULL */
+static int check_places(const struct te__declared *d, const void *arg, size_t nbytes)
+{
+	for (uint32_t k = 0; d && k < d->ranges.n; k++) {
+		const size_t at = (size_t)d->at[k];
+		uintptr_t p;
+
+		if (d->at[k] < 0)
+			continue;
+		if (nbytes < sizeof(p) || at > nbytes - sizeof(p))
+			return te__fail(-EINVAL, "te_host_call: declared range %u: its pointer "
+					"would be at byte %zu of an argument of %zu bytes", k, at,
+					nbytes);
+		memcpy(&p, (const char *)arg + at, sizeof(p));
+		if (p != d->ranges.v[k].ptr)
+			return te__fail(-EINVAL, "te_host_call: declared range %u: byte %zu of the "
+					"argument has %p, not %p", k, at, (void *)p,
+					(void *)d->ranges.v[k].ptr);
+	}
+	return 0;
+}
+
 int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_t nbytes)
 {
 	int r;
@@ -666,8 +692,12 @@ int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_
 	if (!fn || (nbytes && !arg))
 		r = te__fail(-EINVAL, "te_host_call: %s is NULL", fn ? "arg" : "fn");
 	else
+		r = check_places(stream->declared, arg, nbytes);
+	if (!r)
 		r = stream->ctx->ops->host_call(stream->impl, fn, arg, nbytes);
-	return te__stream_queued(stream, r ? r : stream_used(stream, NULL));
+	if (!r && !stream->declared)
+		r = stream_used(stream, NULL);
+	return te__stream_queued(stream, r);
 }
 
 /* captures: their ends are in recording.c */
@@ -723,6 +753,90 @@ int te_capture_edges(struct te_stream *stream, uint32_t edges)
 	if (!r)
 		c->edges = edges;
 	return r;
+}
+
+static int check_access(int n, const struct te_access *access)
+{
+	static const char fn[] = "te_capture_access";
+
+	if (n < 0 || n > TE_ACCESS_MAX || (n && !access))
+		return te__fail(-EINVAL, "%s: %s", fn,
+				n < 0		  ? "n is below 0" :
+				n > TE_ACCESS_MAX ? "n is above 16" :
+						    "access is NULL");
+	for (int k = 0; k < n; k++) {
+		const struct te_access *a = &access[k];
+
+		if (!a->ptr || !a->nbytes || a->nbytes > UINTPTR_MAX - (uintptr_t)a->ptr)
+			return te__fail(-EINVAL, "%s: range %d: %p is not the address of %zu bytes",
+					fn, k, a->ptr, a->nbytes);
+		if (a->flags & ~TE_ACCESS_WRITE)
+			return te__fail(-EINVAL, "%s: range %d: unknown flags 0x%x", fn, k,
+					(unsigned)a->flags);
+		if (a->at < -1)
+			return te__fail(-EINVAL, "%s: range %d: at is %d", fn, k, (int)a->at);
+	}
+	return 0;
+}
+
+static int declare(struct te_stream *stream, int n, const struct te_access *access)
+{
+	struct te__declared *d = te__calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return te__fail(-ENOMEM, "te_capture_access: no memory");
+	for (int k = 0; k < n; k++) {
+		d->at[k] = access[k].at;
+		d->ranges.v[d->ranges.n++] = (struct te__range){
+			.ptr = (uintptr_t)access[k].ptr,
+			.nbytes = access[k].nbytes,
+			.access = access[k].flags & TE_ACCESS_WRITE ? TE__WRITE : TE__READ,
+		};
+	}
+	r = stream->ctx->ops->capture_access(stream->impl, d);
+	if (!r)
+		r = stream_used(stream, &d->ranges);
+	if (r) {
+		te__free(d);
+		return r;
+	}
+	stream->declared = d;
+	return 0;
+}
+
+int te_capture_access(struct te_stream *stream, int n, const struct te_access *access)
+{
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_capture_access: stream is NULL");
+	r = te__ctx_check_fork(stream->ctx, "te_capture_access");
+	if (!r)
+		r = check_access(n, access);
+	if (r || !atomic_load(&stream->capture))
+		return r;
+	if (stream->declared)
+		return te__fail(-EBUSY, "te_capture_access: te_capture_access_end has not ended "
+				"the previous declaration");
+	return te__stream_queued(stream, declare(stream, n, access));
+}
+
+int te_capture_access_end(struct te_stream *stream)
+{
+	int r;
+
+	if (!stream)
+		return te__fail(-EINVAL, "te_capture_access_end: stream is NULL");
+	r = te__ctx_check_fork(stream->ctx, "te_capture_access_end");
+	if (r || !atomic_load(&stream->capture))
+		return r;
+	if (!stream->declared)
+		return te__fail(-TE_ESTATE, "te_capture_access_end: te_capture_access has not "
+				"begun a declaration");
+	te__free(stream->declared);
+	stream->declared = NULL;
+	return te__stream_queued(stream, stream->ctx->ops->capture_access(stream->impl, NULL));
 }
 
 uint32_t te__stream_edges(const struct te_stream *stream)

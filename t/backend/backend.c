@@ -68,6 +68,7 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, launch, NULL, NULL);
 	HOLE(o, capture_begin, NULL);
 	HOLE(o, capture_edges, NULL, 0);
+	HOLE(o, capture_access, NULL, NULL);
 	HOLE(o, capture_end, NULL, &p);
 	HOLE(o, graph_info, NULL, NULL);
 	HOLE(o, graph_instantiate, NULL, &p);

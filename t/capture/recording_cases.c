@@ -13,6 +13,7 @@ Suite *recording_suite(const char *name, const char *on)
 	recording_update_cases(s);
 	recording_binding_cases(s);
 	recording_event_cases(s);
+	recording_access_cases(s);
 	recording_fault_cases(s);
 	return s;
 }

@@ -23,6 +23,7 @@ struct things {
 static int use_all(struct things *o)
 {
 	struct te_k_add k = { sweep_d[0], sweep_d[0], sweep_d[0], 16, TE_DTYPE_FP32, 0 };
+	const struct te_access access = { o, sizeof(*o), TE_ACCESS_WRITE, -1 };
 	int32_t s;
 	int r, end;
 
@@ -52,7 +53,11 @@ static int use_all(struct things *o)
 		if (!r)
 			r = TE__LAUNCH(forks ? b : a, ADD, &k);
 		if (!r)
+			r = te_capture_access(a, 1, &access);
+		if (!r)
 			r = te_host_call(a, rec_nothing, &k, sizeof(k));
+		if (!r)
+			r = te_capture_access_end(a);
 		if (!r && forks)
 			r = te_event_record(o->f, b);
 		if (!r && forks)

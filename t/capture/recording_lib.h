@@ -76,5 +76,6 @@ void recording_update_cases(Suite *s);
 void recording_binding_cases(Suite *s);
 void recording_event_cases(Suite *s);
 void recording_fault_cases(Suite *s);
+void recording_access_cases(Suite *s);
 
 #endif

@@ -568,6 +568,7 @@ static int stream_destroy(struct te__cuda_stream *s)
 	int status = TE__CU_CAPTURE_STATUS_NONE;
 	int keep = 0;
 
+	te__free(s->access);
 	if (s->workspace) {
 		(void)te__cu.cuStreamIsCapturing(s->stream, &status);
 		keep = status != TE__CU_CAPTURE_STATUS_NONE;
@@ -868,6 +869,7 @@ const struct te__backend_ops te__backend_cuda = {
 	.launch = te__cuda_launch,
 	.capture_begin = te__cuda_capture_begin,
 	.capture_edges = te__cuda_capture_edges,
+	.capture_access = te__cuda_capture_access,
 	.capture_end = te__cuda_capture_end,
 	.capture_active = te__cuda_capture_active,
 	.graph_info = te__cuda_graph_info,

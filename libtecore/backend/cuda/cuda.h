@@ -54,6 +54,7 @@ struct te__cuda_stream {
 	void *workspace;	      /* for GEMMs outside captures; or NULL */
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
 	size_t given_at;	      /* offset of the next chunk of it */
+	struct te__cuda_mark *access; /* of te__cuda_capture_access, until its end; or NULL */
 };
 
 /*
@@ -150,6 +151,7 @@ int te__cuda_capture_check(int result, const char *call);
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
 int te__cuda_capture_begin(void *stream);
 int te__cuda_capture_edges(void *stream, uint32_t edges);
+int te__cuda_capture_access(void *stream, const struct te__declared *declared);
 int te__cuda_capture_end(void *stream, void **ret_graph);
 int te__cuda_capture_active(void *stream);
 int te__cuda_event_record_external(void *event, void *stream);

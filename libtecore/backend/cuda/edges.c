@@ -76,7 +76,7 @@ static int edges_remove(void *graph)
 /* 1: a kernel of the library, including fills, which are kernels; no node of cuBLASLt */
 static int is_own_kernel(const struct te__gnode *n)
 {
-	if (n->id == TE_K_GEMM && n->fixed)
+	if (n->declared || (n->id == TE_K_GEMM && n->fixed))
 		return 0;
 	return n->kind == TE_NODE_FILL ? !n->opaque : n->kind == TE_NODE_KERNEL && n->id >= 0;
 }

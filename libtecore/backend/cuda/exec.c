@@ -242,17 +242,22 @@ static void mark_parts(struct te__cuda_graph *g, const struct te__cuda_mark *m,
 	}
 }
 
-static void marks_apply(struct te__cuda_graph *g, const struct order *o)
+static int marks_apply(struct te__cuda_graph *g, const struct order *o)
 {
 	struct te__gnode *info;
+	int r = 0;
 
 	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next)
-		if ((info = info_of(g, o, m->node)))
+		if (!m->what.declared && (info = info_of(g, o, m->node)))
 			mark(info, &m->what);
 	/* all other marked nodes are known now */
 	for (const struct te__cuda_mark *m = g->capture->marks; m; m = m->next)
 		if (m->what.id == TE_K_GEMM && m->what.fixed && (info = info_of(g, o, m->node)))
 			mark_parts(g, m, info);
+	for (const struct te__cuda_mark *m = g->capture->marks; !r && m; m = m->next)
+		if (m->what.declared && (info = info_of(g, o, m->node)))
+			r = te__cuda_user_declare(g, m, info);
+	return r;
 }
 
 static int graph_fill(struct te__cuda_graph *g, struct order *o)
@@ -270,10 +275,9 @@ static int graph_fill(struct te__cuda_graph *g, struct order *o)
 	order_sort(o, g->capture->marks);
 	r = nodes_fill(g, o);
 	g->nodes->n = o->n;
-	if (r)
-		return r;
-	marks_apply(g, o);
-	return te__cuda_graph_arrange(g);
+	if (!r)
+		r = marks_apply(g, o);
+	return r ? r : te__cuda_graph_arrange(g);
 }
 
 int te__cuda_graph_index(struct te__cuda_graph *g, void *graph)
@@ -562,6 +566,9 @@ static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 		n->args ? n->nbytes : sizeof(fill),
 	};
 
+	if (n->declared)
+		return te__cuda_user_set(e->now.exec, node, &e->now.graph->info[index],
+					 n->declared);
 	return n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
 }
 
@@ -570,6 +577,8 @@ static void node_keep(struct te__gnode *info, const struct te__gnode *to)
 {
 	info->dst = to->dst;
 	info->src = to->src;
+	if (info->declared)
+		*(struct te__declared *)(uintptr_t)info->declared = *to->declared;
 	if (info->args)
 		memcpy((void *)(uintptr_t)info->args, to->args, (size_t)to->nbytes);
 }
@@ -577,12 +586,13 @@ static void node_keep(struct te__gnode *info, const struct te__gnode *to)
 static int patch_fail(int r, const struct te__patch *p)
 {
 	const char *what = p->to.args		      ? te__k_name((enum te_k_id)p->to.id) :
+			   p->to.declared	      ? "kernel" :
 			   p->to.kind == TE_NODE_COPY ? "copy" :
 							"fill";
 
 	if (r < 0)
 		return r;
-	if (r == TE__CU_ERROR_INVALID_VALUE && !p->to.args)
+	if (r == TE__CU_ERROR_INVALID_VALUE && !p->to.args && !p->to.declared)
 		return te__fail(-EOPNOTSUPP,
 				"node %" PRIu64 " (%s of %" PRIu64 " bytes) cannot use memory of "
 				"another kind or device",
@@ -620,7 +630,8 @@ int te__cuda_exec_patch(void *exec, uint64_t n, const struct te__patch *patch)
 /* a graph of one fill: the driver queues a memset faster than any graph */
 static int is_lone_fill(const struct te__cuda_graph *g)
 {
-	return g->nodes->n == 1 && g->info->kind == TE_NODE_FILL && !g->info->opaque;
+	return g->nodes->n == 1 && g->info->kind == TE_NODE_FILL && !g->info->opaque &&
+	       !g->info->declared;
 }
 
 static int graph_launch(struct exec *e, struct te__cuda_stream *s)

@@ -56,6 +56,12 @@ void te__cuda_capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
 		te__free(c->marks);
 		c->marks = next;
 	}
+	while (c->users) {
+		struct te__cuda_user *next = c->users->next;
+
+		te__free(c->users);
+		c->users = next;
+	}
 	te__free(c);
 }
 
@@ -168,6 +174,18 @@ int te__cuda_note_before(struct te__cuda_stream *s, void **ret_node)
 	return stream_at(s, &c, ret_node);
 }
 
+static void mark_add(struct te__cuda_stream *s, struct te__cuda_capture *c,
+		     struct te__cuda_mark *m)
+{
+	pthread_mutex_lock(&s->dev->lock);
+	if (c->last_mark)
+		c->last_mark->next = m;
+	else
+		c->marks = m;
+	c->last_mark = m;
+	pthread_mutex_unlock(&s->dev->lock);
+}
+
 int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void *before)
 {
 	const size_t nbytes = what->args ? (size_t)what->nbytes : 0;
@@ -189,14 +207,57 @@ int te__cuda_note(struct te__cuda_stream *s, const struct te__gnode *what, void 
 		memcpy(m->args, what->args, nbytes);
 		m->what.args = m->args;
 	}
-	pthread_mutex_lock(&s->dev->lock);
-	if (c->last_mark)
-		c->last_mark->next = m;
-	else
-		c->marks = m;
-	c->last_mark = m;
-	pthread_mutex_unlock(&s->dev->lock);
+	mark_add(s, c, m);
 	return 0;
+}
+
+/* user-defined work */
+
+static int access_begin(struct te__cuda_stream *s, const struct te__declared *d)
+{
+	struct te__cuda_capture *c;
+	struct te__cuda_mark *m;
+	void *before;
+	int r = stream_at(s, &c, &before);
+
+	if (!r && !c)
+		r = te__fail(-TE_ESTATE, "the stream is not capturing");
+	if (r)
+		return r;
+	m = te__malloc(sizeof(*m) + sizeof(*d));
+	if (!m)
+		return te__fail(-ENOMEM, "no memory for declared accesses");
+	*m = (struct te__cuda_mark){ .before = before, .what = { .id = -1 } };
+	memcpy(m->args, d, sizeof(*d));
+	m->what.declared = (const struct te__declared *)(const void *)m->args;
+	te__free(s->access);
+	s->access = m;
+	return 0;
+}
+
+/* what the stream has queued since is declared; nothing is where several streams joined */
+static int access_end(struct te__cuda_stream *s)
+{
+	struct te__cuda_mark *m = s->access;
+	struct te__cuda_capture *c = NULL;
+	void *node = NULL;
+	int r = m ? stream_at(s, &c, &node) : 0;
+
+	s->access = NULL;
+	if (r || !node || node == m->before) {
+		te__free(m);
+		return r;
+	}
+	m->node = node;
+	mark_add(s, c, m);
+	return 0;
+}
+
+int te__cuda_capture_access(void *stream, const struct te__declared *declared)
+{
+	struct te__cuda_stream *s = stream;
+
+	return TE__CUDA_IN(s->dev, declared ? access_begin(s, declared) : access_end(s));
 }
 
 /* host calls */
@@ -467,12 +528,17 @@ int te__cuda_capture_edges(void *stream, uint32_t edges)
 static int capture_end(struct te__cuda_stream *s, struct te__cuda_graph *g)
 {
 	int fault = te__fault_point();
+	int ended = access_end(s);
 	void *graph = NULL;
 	int r = te__cu.cuStreamEndCapture(s->stream, &graph);
 
 	if (!r && fault) {
 		te__cu.cuGraphDestroy(graph);
 		r = TE__CU_ERROR_UNKNOWN;
+	}
+	if (!r && ended) {
+		te__cu.cuGraphDestroy(graph);
+		return ended;
 	}
 	/* an invalid capture has no graph */
 	return r ? te__cuda_capture_check(r, "cuStreamEndCapture") : te__cuda_graph_index(g, graph);

@@ -7,13 +7,28 @@
 
 #include "libtecore/backend/cuda/cuda.h"
 
-/* Work queued through the library, and its node: the last one if there are several. */
+/*
+ * Work queued through the library, and its node: the last one if there are several. Or, with
+ * what.declared, the user-defined work after before, up to and with node.
+ */
 struct te__cuda_mark {
 	struct te__cuda_mark *next;
 	void *node;
 	void *before; /* the stream's latest node before it, or NULL */
 	struct te__gnode what;
 	_Alignas(16) char args[];
+};
+
+/*
+ * A node of user-defined work, and the launch of a kernel whose pointers can be replaced: its
+ * parameters are copied into the memory after it.
+ */
+struct te__cuda_user {
+	struct te__cuda_user *next;
+	struct te__declared declared;
+	struct te__cu_kernel_params launch;
+	char *param;  /* all parameters, as the kernel finds them; NULL: they cannot be replaced */
+	size_t nbytes;
 };
 
 /* One capture, and the objects that its nodes refer to. Its graph owns it. */
@@ -26,6 +41,7 @@ struct te__cuda_capture {
 	struct te__cuda_work *works;
 	struct te__cuda_kept *events;
 	struct te__cuda_mark *marks, *last_mark; /* in the order in which they were queued */
+	struct te__cuda_user *users;
 };
 
 /* the context must be current */
@@ -55,6 +71,13 @@ int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
 /* the parameters of a kernel node for a launch; *ret_p points to arg, *arg to the arguments */
 int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
 			   struct te__cu_kernel_params *ret_p);
+/* user.c: the nodes of a mark with what.declared; info: of its last node */
+int te__cuda_user_declare(struct te__cuda_graph *g, const struct te__cuda_mark *m,
+			  struct te__gnode *info);
+/* a launch of a user-defined kernel with these pointers, for a node of n; returns a CUresult */
+int te__cuda_user_set(void *exec, void *node, const struct te__gnode *n,
+		      const struct te__declared *to);
+
 /* edges.c: sets the edges that the graph runs with, in g and in the driver's graph */
 int te__cuda_graph_arrange(struct te__cuda_graph *g);
 

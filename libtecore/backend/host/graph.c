@@ -19,6 +19,7 @@ struct host_member {
 	struct host_capture *capture;
 	struct host_stream *stream; /* NULL: destroyed meanwhile */
 	uint32_t number;	    /* of the stream */
+	struct te__declared *declared; /* of calls that are queued now, or NULL */
 	struct host_ids front;
 };
 
@@ -91,6 +92,7 @@ void host_graph_destroy(void *graph)
 		return;
 	for (uint64_t i = 0; i < g->nnodes; i++) {
 		te__free(g->node[i].big);
+		te__free(g->node[i].declared);
 		if (g->node[i].op.kind == HOST_RECORD)
 			host_event_unref(g->node[i].op.obj);
 	}
@@ -183,9 +185,11 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	if (op->kind == HOST_KERNEL) {
 		ret->id = (int32_t)op->value;
 		ret->args = cmd->args;
+	} else if (op->kind == HOST_CALL) {
+		ret->declared = cmd->declared;
 	} else if (op->kind == HOST_RECORD) {
 		ret->event = op->obj;
-	} else if (op->kind != HOST_CALL) {
+	} else {
 		ret->dst = op->dst;
 		ret->src = op->src;
 		ret->value = op->value;
@@ -204,6 +208,17 @@ static int ids_copy(struct host_ids *to, const struct host_ids *from)
 	return r;
 }
 
+static int declared_copy(struct host_cmd *cmd, const struct te__declared *d)
+{
+	if (!d)
+		return 0;
+	cmd->declared = te__malloc(sizeof(*cmd->declared));
+	if (!cmd->declared)
+		return te__fail(-ENOMEM, "host: no memory for the memory of a call");
+	*cmd->declared = *d;
+	return 0;
+}
+
 static int cmd_copy(struct host_cmd *to, const struct host_cmd *from)
 {
 	const void *args = from->big ? from->big : from->args;
@@ -213,6 +228,10 @@ static int cmd_copy(struct host_cmd *to, const struct host_cmd *from)
 				0;
 	int r = host_cmd_set(to, &from->op, args, nbytes);
 
+	if (!r)
+		r = declared_copy(to, from->declared);
+	if (r)
+		te__free(to->big);
 	if (!r && from->op.kind == HOST_RECORD)
 		host_event_ref(from->op.obj);
 	return r;
@@ -287,6 +306,17 @@ void host_exec_destroy(void *exec)
 	te__free(e);
 }
 
+/* new addresses of a call's memory, also in its arguments */
+static void patch_call(struct host_cmd *cmd, const struct te__declared *to)
+{
+	char *args = cmd->big ? cmd->big : (char *)cmd->args;
+
+	*cmd->declared = *to;
+	for (uint32_t k = 0; k < to->ranges.n; k++)
+		if (to->at[k] >= 0)
+			memcpy(args + to->at[k], &to->ranges.v[k].ptr, sizeof(uintptr_t));
+}
+
 /* queued launches keep a reference to the previous graph */
 int host_exec_update(void *exec, void *graph, int same)
 {
@@ -324,6 +354,8 @@ int host_exec_patch(void *exec, uint64_t n, const struct te__patch *patch)
 
 		if (patch[i].to.args) {
 			memcpy(cmd->args, patch[i].to.args, cmd->op.nbytes);
+		} else if (patch[i].to.declared) {
+			patch_call(cmd, patch[i].to.declared);
 		} else {
 			cmd->op.dst = patch[i].to.dst;
 			cmd->op.src = patch[i].to.src;
@@ -489,6 +521,11 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 		r = ids_reserve(&m->front, 1);
 	if (!r)
 		r = host_cmd_set(&g->node[id], op, args, nbytes);
+	if (!r && op->kind == HOST_CALL) {
+		r = declared_copy(&g->node[id], m->declared);
+		if (r)
+			te__free(g->node[id].big);
+	}
 	if (!r) {
 		g->first.v[g->first.n++] = g->dep.n;
 		add_deps(&g->dep, &m->front);
@@ -636,6 +673,7 @@ static struct host_graph *capture_stop(struct host_capture *c)
 		if (m->stream)
 			m->stream->member = NULL;
 		ids_free(&m->front);
+		te__free(m->declared);
 		te__free(m);
 		atomic_fetch_sub(&c->refs, 1);
 	}
@@ -651,6 +689,25 @@ int host_capture_edges(void *stream, uint32_t edges)
 	if (!s->member || s->member->capture->origin != s)
 		return te__fail(-TE_ESTATE, "host: no capture began on stream %u", s->number);
 	s->member->capture->concurrent = (edges & TE_CAPTURE_CONCURRENT) != 0;
+	return 0;
+}
+
+int host_capture_access(void *stream, const struct te__declared *declared)
+{
+	struct host_member *m = ((struct host_stream *)stream)->member;
+
+	if (host_fault("capture_access"))
+		return -ENOMEM;
+	if (!m)
+		return te__fail(-TE_ESTATE, "host: the stream does not capture");
+	te__free(m->declared);
+	m->declared = NULL;
+	if (!declared)
+		return 0;
+	m->declared = te__malloc(sizeof(*m->declared));
+	if (!m->declared)
+		return te__fail(-ENOMEM, "host: no memory for the memory of calls");
+	*m->declared = *declared;
 	return 0;
 }
 

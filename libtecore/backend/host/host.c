@@ -50,6 +50,7 @@ int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *arg
 {
 	cmd->op = *op;
 	cmd->big = NULL;
+	cmd->declared = NULL;
 	if (nbytes > sizeof(cmd->args)) {
 		cmd->big = te__malloc(nbytes);
 		if (!cmd->big)
@@ -785,6 +786,7 @@ const struct te__backend_ops te__backend_host = {
 	.launch = launch,
 	.capture_begin = host_capture_begin,
 	.capture_edges = host_capture_edges,
+	.capture_access = host_capture_access,
 	.capture_end = host_capture_end,
 	.capture_active = host_capture_active,
 	.graph_info = host_graph_info,

@@ -54,6 +54,7 @@ struct host_op {
 struct host_cmd {
 	struct host_op op;
 	void *big; /* arguments that do not fit below */
+	struct te__declared *declared; /* of a CALL in a graph, or NULL */
 	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
 };
 
@@ -185,6 +186,7 @@ int host_capture_wait(struct host_event *e, struct host_stream *s);
 void host_capture_forget(struct host_event *e); /* drop what the last record left */
 int host_capture_begin(void *stream);
 int host_capture_edges(void *stream, uint32_t edges);
+int host_capture_access(void *stream, const struct te__declared *declared);
 int host_capture_end(void *stream, void **ret_graph);
 int host_capture_active(void *stream);
 void host_capture_leave(struct host_stream *s); /* before the stream is destroyed */

@@ -39,6 +39,16 @@ static inline int te__h_noop(const float *noop)
 
 /* v[i] = p[off + i] of FP32, BF16 or FP16 */
 void te__h_load(int32_t dtype, const void *p, int64_t off, int64_t n, float *v);
+/* the same values to read: in place if they are FP32, else in buf */
+static inline const float *te__h_view(int32_t dtype, const void *p, int64_t off, int64_t n,
+				      float *buf)
+{
+	if (dtype == TE_DTYPE_FP32)
+		return (const float *)p + off;
+	te__h_load(dtype, p, off, n, buf);
+	return buf;
+}
+
 /* p[off + i] = T(v[i]), and v[i] gets the rounded value */
 void te__h_store(int32_t dtype, void *p, int64_t off, int64_t n, float *v);
 /* v[i] = T(v[i]) */

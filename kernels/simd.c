@@ -1,12 +1,10 @@
 /* simd.c - which version of a function calls take, see simd.h. */
 #include "config.h"
 
-#include <stdatomic.h>
-
 #include "kernels/simd.h"
 #include "libtecore/base/base.h"
 
-static _Atomic int known; /* a level + 1 */
+_Atomic int te__simd_known;
 
 static enum te__simd widest(void)
 {
@@ -30,13 +28,11 @@ static enum te__simd choose(void)
 	return most >= 0 && most < (int)level ? (enum te__simd)most : level;
 }
 
-enum te__simd te__simd(void)
+/* every thread chooses the same */
+enum te__simd te__simd_choose(void)
 {
-	int level = atomic_load_explicit(&known, memory_order_relaxed);
+	const enum te__simd level = choose();
 
-	if (!level) { /* every thread chooses the same */
-		level = (int)choose() + 1;
-		atomic_store_explicit(&known, level, memory_order_relaxed);
-	}
-	return (enum te__simd)(level - 1);
+	atomic_store_explicit(&te__simd_known, (int)level + 1, memory_order_relaxed);
+	return level;
 }

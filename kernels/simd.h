@@ -26,11 +26,21 @@
 #pragma GCC optimize("O3")
 #endif
 
+#include <stdatomic.h>
+
 /* the choices of TE_HOST_SIMD after the first, auto */
 enum te__simd { TE__SIMD_NONE, TE__SIMD_AVX2, TE__SIMD_AVX512 };
 
+extern _Atomic int te__simd_known; /* 0, or the level that was chosen, and 1 */
+enum te__simd te__simd_choose(void);
+
 /* what calls take; the same throughout the process */
-enum te__simd te__simd(void);
+static inline enum te__simd te__simd(void)
+{
+	const int known = atomic_load_explicit(&te__simd_known, memory_order_relaxed);
+
+	return known ? (enum te__simd)(known - 1) : te__simd_choose();
+}
 
 #define TE__SIMD_BODY static inline __attribute__((always_inline))
 

@@ -38,4 +38,7 @@ typedef void te__k_part_fn(void *arg, int64_t begin, int64_t end);
  */
 void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg);
 
+/* how many threads share a range at most */
+int te__k_nthreads(void);
+
 #endif

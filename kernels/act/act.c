@@ -56,15 +56,16 @@ static inline float silu_d(float x)
 	return w == 0.0f ? s : d;
 }
 
-#define EACH(EXPR)                            \
-	for (int64_t i = 0; i < n; i++) {     \
-		const float x = v[i];         \
-		v[i] = (EXPR);                \
-	}                                     \
+#define EACH(EXPR)                                    \
+	for (int64_t i = 0; i < n; i++) {             \
+		const float x = from[i], v = (EXPR);  \
+		y[i] = by ? v * by[i] : v;            \
+	}                                             \
 	break
 
-/* v = act(v) */
-TE__SIMD_BODY void act_body(int32_t kind, float *v, int64_t n)
+/* y = act(from) by; by: NULL for 1 */
+TE__SIMD_BODY void act_body(int32_t kind, float *restrict y, const float *from, const float *by,
+			    int64_t n)
 {
 	switch (kind) {
 	case TE_ACT_GELU:
@@ -81,10 +82,13 @@ TE__SIMD_BODY void act_body(int32_t kind, float *v, int64_t n)
 		EACH(sig(x));
 	}
 }
-static TE__SIMD(void, act, (int32_t kind, float *v, int64_t n), (kind, v, n))
+static TE__SIMD(void, act,
+		(int32_t kind, float *y, const float *from, const float *by, int64_t n),
+		(kind, y, from, by, n))
 
-/* v = act'(v) */
-TE__SIMD_BODY void act_d_body(int32_t kind, float *v, int64_t n)
+/* y = act'(from) by */
+TE__SIMD_BODY void act_d_body(int32_t kind, float *restrict y, const float *from, const float *by,
+			      int64_t n)
 {
 	switch (kind) {
 	case TE_ACT_GELU:
@@ -101,20 +105,19 @@ TE__SIMD_BODY void act_d_body(int32_t kind, float *v, int64_t n)
 		EACH(sig(x) * (1.0f - sig(x)));
 	}
 }
-static TE__SIMD(void, act_d, (int32_t kind, float *v, int64_t n), (kind, v, n))
+static TE__SIMD(void, act_d,
+		(int32_t kind, float *y, const float *from, const float *by, int64_t n),
+		(kind, y, from, by, n))
 
 static void fwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
 	const struct te_k_act_fwd *a = arg;
 	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
-	float gate[TE__H_CHUNK];
+	const int64_t at = r * xcols + c;
+	float x[TE__H_CHUNK], gate[TE__H_CHUNK];
 
-	te__h_load(a->dtype, a->x, r * xcols + c, n, v);
-	act(a->act, v, n);
-	if (a->gated) {
-		te__h_load(a->dtype, a->x, r * xcols + a->cols + c, n, gate);
-		te__h_multiply(v, gate, n);
-	}
+	act(a->act, v, te__h_view(a->dtype, a->x, at, n, x),
+	    a->gated ? te__h_view(a->dtype, a->x, at + a->cols, n, gate) : NULL, n);
 	if (a->y)
 		te__h_store(a->dtype, a->y, r * a->cols + c, n, v);
 	else
@@ -133,19 +136,22 @@ static void load_dx(const struct te_k_act_bwd *a, int64_t r, int64_t c, int64_t 
 	const int64_t xcols = a->gated ? 2 * a->cols : a->cols;
 	const int second = c >= a->cols;
 	const int64_t k = second ? c - a->cols : c;
-	float dy[TE__H_CHUNK], gate[TE__H_CHUNK];
+	const int64_t at = r * xcols + k;
+	float xbuf[TE__H_CHUNK], dybuf[TE__H_CHUNK], gate[TE__H_CHUNK];
+	const float *x = te__h_view(a->dtype, a->x, at, n, xbuf);
+	const float *dy = te__h_view(a->dtype, a->dy, r * a->cols + k, n, dybuf);
 
-	te__h_load(a->dtype, a->x, r * xcols + k, n, dx);
-	te__h_load(a->dtype, a->dy, r * a->cols + k, n, dy);
-	if (a->gated && !second) {
-		te__h_load(a->dtype, a->x, r * xcols + a->cols + k, n, gate);
-		te__h_multiply(dy, gate, n);
+	if (second) {
+		act(a->act, dx, x, dy, n);
+		return;
 	}
-	if (second)
-		act(a->act, dx, n);
-	else
-		act_d(a->act, dx, n);
-	te__h_multiply(dx, dy, n);
+	if (a->gated) {
+		if (dy != dybuf)
+			memcpy(dybuf, dy, (size_t)n * sizeof(*dy));
+		te__h_multiply(dybuf, te__h_view(a->dtype, a->x, at + a->cols, n, gate), n);
+		dy = dybuf;
+	}
+	act_d(a->act, dx, x, dy, n);
 }
 
 /* dx of a chunk, rounded, stored and added to its partial sum */

@@ -24,9 +24,13 @@
 #define NC 256
 #define KC 256
 /* tiles are cut in half for the threads of a team, as long as a half is worth handing to one */
-#define TILES_MIN 8
+#define TILES_PER_THREAD 2
 #define TILE_FLOPS_MIN 2e6
 #define TILE_MIN 32 /* rows or columns: each row is decoded once for all columns of a tile */
+
+/* vectors for any instruction set */
+typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+#define LANES 16
 
 /* an operand [rows, k], stored [k, rows] when t; scale: of blocks, else NULL */
 struct operand {
@@ -59,17 +63,6 @@ static void load_row(const struct operand *o, int64_t row, int64_t c, int64_t n,
 	}
 }
 
-/* TE__H_NR FP32 rows as columns of a tile, see pack() */
-static void pack_fp32(const struct operand *o, int64_t r0, int64_t k0, int64_t nk, float *buf)
-{
-	const float *x = o->x;
-
-	if (!o->t)
-		te__h_pack(nk, x + r0 * o->k + k0, o->k, buf);
-	for (int64_t k = 0; k < nk && o->t; k++)
-		memcpy(buf + k * TE__H_NR, x + (k0 + k) * o->rows + r0, TE__H_NR * sizeof(*buf));
-}
-
 /* columns [k0, k0 + nk) of rows [r0, r0 + nr): in place, or decoded into buf before rows of 0 */
 static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr, int64_t k0,
 				 int64_t nk, float *buf)
@@ -93,6 +86,18 @@ static struct te__h_rows rows_of(const struct operand *o, int64_t r0, int64_t nr
 	return (struct te__h_rows){ buf, KC, 1 };
 }
 
+/* n rows of x, stride elements apart, of nr numbers, a multiple of TE__H_NR: see pack() */
+TE__SIMD_BODY void pack_rows_body(float *buf, const float *x, int64_t stride, int64_t n, int64_t nr)
+{
+	for (int64_t k = 0; k < n; k++, x += stride, buf += TE__H_NR)
+		for (int64_t r = 0; r < nr; r += LANES)
+			*(vec *)(buf + r / TE__H_NR * (KC * TE__H_NR) + r % TE__H_NR) =
+				*(const vec *)(x + r);
+}
+static TE__SIMD(void, pack_rows,
+		(float *buf, const float *x, int64_t stride, int64_t n, int64_t nr),
+		(buf, x, stride, n, nr))
+
 /*
  * The same of the operand that becomes the columns of a tile: column r of row k is at
  * buf[r / TE__H_NR * KC * TE__H_NR + k * TE__H_NR + r % TE__H_NR].
@@ -101,12 +106,18 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 		 float *buf)
 {
 	TE__H_ALIGNED float rows[TE__H_NR][KC];
+	int64_t r = 0;
 
-	for (int64_t r = 0; r < nr; r += TE__H_NR, buf += KC * TE__H_NR) {
+	if (o->dtype == TE_DTYPE_FP32 && o->t) {
+		r = nr / TE__H_NR * TE__H_NR;
+		pack_rows(buf, (const float *)o->x + k0 * o->rows + r0, o->rows, nk, r);
+		buf += r * KC;
+	}
+	for (; r < nr; r += TE__H_NR, buf += KC * TE__H_NR) {
 		const int64_t n = te__h_min(nr - r, TE__H_NR);
 
-		if (o->dtype == TE_DTYPE_FP32 && n == TE__H_NR) {
-			pack_fp32(o, r0 + r, k0, nk, buf);
+		if (o->dtype == TE_DTYPE_FP32 && !o->t && n == TE__H_NR) {
+			te__h_pack(nk, (const float *)o->x + (r0 + r) * o->k + k0, o->k, buf);
 			continue;
 		}
 		for (int64_t k = 0; k < nk && o->t; k++) {
@@ -161,29 +172,56 @@ static void multiply(int64_t m, int64_t n, int64_t k, struct te__h_rows a, const
 	}
 }
 
+/* d = s * acc + beta * c + bias; d may be acc or c, and c and bias NULL */
+TE__SIMD_BODY void finish_body(float *d, const float *acc, float s, const float *c, float beta,
+			       const float *bias, int64_t n)
+{
+	int64_t i = 0;
+
+	for (; i + LANES <= n; i += LANES) {
+		vec v = *(const vec *)(acc + i) * s;
+
+		if (c)
+			v += *(const vec *)(c + i) * beta;
+		if (bias)
+			v += *(const vec *)(bias + i);
+		*(vec *)(d + i) = v;
+	}
+	for (; i < n; i++) {
+		float v = acc[i] * s;
+
+		if (c)
+			v += c[i] * beta;
+		if (bias)
+			v += bias[i];
+		d[i] = v;
+	}
+}
+static TE__SIMD(void, finish,
+		(float *d, const float *acc, float s, const float *c, float beta, const float *bias,
+		 int64_t n),
+		(d, acc, s, c, beta, bias, n))
+
 /* d = s * acc + beta * c + bias, each operation rounded, then rounded to D's type */
 static void epilogue(const struct te_k_gemm *a, float s, int64_t off, int64_t col, int64_t n,
 		     float *acc)
 {
-	float t[TE__H_CHUNK];
+	float cbuf[TE__H_CHUNK], bbuf[TE__H_CHUNK];
 
 	TE__H_CHUNKS(i0, len, n)
 	{
-		float *v = acc + i0;
+		const int64_t at = off + i0;
+		const float *c = NULL, *bias = NULL;
+		float *d = a->ddtype == TE_DTYPE_FP32 ? (float *)a->d + at : acc + i0;
 
-		if (s != 1.0f)
-			te__h_scale_by(v, s, len);
-		if (a->beta != 0.0f) {
-			te__h_load(a->cdtype, a->c, off + i0, len, t);
-			te__h_scale_by(t, a->beta, len);
-			te__h_add_to(v, t, len);
-		}
-		if (a->bias) {
-			te__h_load(a->ddtype, a->bias, col + i0, len, t);
-			te__h_add_to(v, t, len);
-		}
-		if (v != (float *)a->d + off + i0)
-			te__h_store(a->ddtype, a->d, off + i0, len, v);
+		if (a->beta != 0.0f)
+			c = te__h_view(a->cdtype, a->c, at, len, cbuf);
+		if (a->bias)
+			bias = te__h_view(a->ddtype, a->bias, col + i0, len, bbuf);
+		if (d != acc + i0 || s != 1.0f || c || bias)
+			finish(d, acc + i0, s, c, a->beta, bias, len);
+		if (a->ddtype != TE_DTYPE_FP32)
+			te__h_store(a->ddtype, a->d, at, len, acc + i0);
 	}
 }
 
@@ -232,6 +270,7 @@ static int64_t ntiles(const struct gemm *g)
 
 void te__h_gemm(const struct te_k_gemm *a)
 {
+	const int64_t most = TILES_PER_THREAD * (int64_t)te__k_nthreads();
 	struct gemm g = {
 		.a = a,
 		.x = { a->a, a->asc ? a->sa : NULL, a->m, a->k, a->adtype, a->a_t, a->asc },
@@ -242,7 +281,7 @@ void te__h_gemm(const struct te_k_gemm *a)
 		.nc = NC,
 	};
 
-	while (ntiles(&g) < TILES_MIN && (double)(g.mc * g.nc * a->k) > TILE_FLOPS_MIN &&
+	while (ntiles(&g) < most && (double)(g.mc * g.nc * a->k) > TILE_FLOPS_MIN &&
 	       (g.mc > TILE_MIN || g.nc > TILE_MIN))
 		*(g.mc >= g.nc ? &g.mc : &g.nc) /= 2;
 	g.nrows = (a->m + g.mc - 1) / g.mc;

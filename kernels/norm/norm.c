@@ -10,30 +10,32 @@ static float gain_one(int zero_centered)
 	return zero_centered ? 1.0f : -0.0f;
 }
 
-/* x = (x - mean) * rstd * gain */
-TE__SIMD_BODY void normalize_body(float *restrict x, float mean, float rstd,
-				  const float *restrict gamma, float one, int64_t n)
+/* y = (x - mean) * rstd * gain */
+TE__SIMD_BODY void normalize_body(float *restrict y, const float *x, float mean, float rstd,
+				  const float *gamma, float one, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
-		x[i] = (x[i] - mean) * rstd * (one + gamma[i]);
+		y[i] = (x[i] - mean) * rstd * (one + gamma[i]);
 }
 static TE__SIMD(void, normalize,
-		(float *x, float mean, float rstd, const float *gamma, float one, int64_t n),
-		(x, mean, rstd, gamma, one, n))
+		(float *y, const float *x, float mean, float rstd, const float *gamma, float one,
+		 int64_t n),
+		(y, x, mean, rstd, gamma, one, n))
 
-/* g *= gain, x = xhat */
-TE__SIMD_BODY void g_xhat_body(float *restrict g, float *restrict x, float mean, float rstd,
+/* g = dy * gain, xhat = (x - mean) * rstd */
+TE__SIMD_BODY void g_xhat_body(float *restrict g, float *restrict xhat, const float *restrict dy,
+			       const float *restrict x, float mean, float rstd,
 			       const float *restrict gamma, float one, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++) {
-		g[i] *= one + gamma[i];
-		x[i] = (x[i] - mean) * rstd;
+		g[i] = dy[i] * (one + gamma[i]);
+		xhat[i] = (x[i] - mean) * rstd;
 	}
 }
 static TE__SIMD(void, g_xhat,
-		(float *g, float *x, float mean, float rstd, const float *gamma, float one,
-		 int64_t n),
-		(g, x, mean, rstd, gamma, one, n))
+		(float *g, float *xhat, const float *dy, const float *x, float mean, float rstd,
+		 const float *gamma, float one, int64_t n),
+		(g, xhat, dy, x, mean, rstd, gamma, one, n))
 
 /* g = rstd * (g - mean_g - xhat * mean_gx) */
 TE__SIMD_BODY void dx_body(float *restrict g, const float *restrict xhat, float rstd, float mean_g,
@@ -65,14 +67,13 @@ static void row_stats(const struct te_k_norm_fwd *a, int64_t r)
 
 	if (a->mean) {
 		TE__H_CHUNKS(c, len, a->cols) {
-			te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
-			mean += te__h_sum(x, len);
+			mean += te__h_sum(te__h_view(a->dtype, a->x, r * a->cols + c, len, x), len);
 		}
 		mean /= (double)a->cols;
 	}
 	TE__H_CHUNKS(c, len, a->cols) {
-		te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
-		var += te__h_sumsq_about(x, mean, len);
+		var += te__h_sumsq_about(te__h_view(a->dtype, a->x, r * a->cols + c, len, x), mean,
+					 len);
 	}
 	if (a->mean)
 		a->mean[r] = (float)mean;
@@ -82,12 +83,12 @@ static void row_stats(const struct te_k_norm_fwd *a, int64_t r)
 static void fwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
 {
 	const struct te_k_norm_fwd *a = arg;
+	float x[TE__H_CHUNK];
 
 	if (!c) /* first chunk of the row, before y, which may be x, is written */
 		row_stats(a, r);
-	te__h_load(a->dtype, a->x, r * a->cols + c, n, v);
-	normalize(v, a->mean ? a->mean[r] : 0.0f, a->rstd[r], a->gamma + c,
-		  gain_one(a->zero_centered), n);
+	normalize(v, te__h_view(a->dtype, a->x, r * a->cols + c, n, x), a->mean ? a->mean[r] : 0.0f,
+		  a->rstd[r], a->gamma + c, gain_one(a->zero_centered), n);
 	if (a->beta)
 		te__h_add_to(v, a->beta + c, n);
 	if (a->y)
@@ -106,10 +107,12 @@ void te__h_norm_fwd(const struct te_k_norm_fwd *a)
 static void load_g_xhat(const struct te_k_norm_bwd *a, int64_t r, int64_t c, int64_t n, float *g,
 			float *xhat)
 {
-	te__h_load(a->dtype, a->dy, r * a->cols + c, n, g);
-	te__h_load(a->dtype, a->x, r * a->cols + c, n, xhat);
-	g_xhat(g, xhat, a->mean ? a->mean[r] : 0.0f, a->rstd[r], a->gamma + c,
-	       gain_one(a->zero_centered), n);
+	const int64_t at = r * a->cols + c;
+	float dy[TE__H_CHUNK], x[TE__H_CHUNK];
+
+	g_xhat(g, xhat, te__h_view(a->dtype, a->dy, at, n, dy),
+	       te__h_view(a->dtype, a->x, at, n, x), a->mean ? a->mean[r] : 0.0f, a->rstd[r],
+	       a->gamma + c, gain_one(a->zero_centered), n);
 }
 
 static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
@@ -129,10 +132,9 @@ static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
 	TE__H_CHUNKS(c, len, a->cols) {
 		load_g_xhat(a, r, c, len, g, xhat);
 		dx(g, xhat, a->rstd[r], mean_g, mean_gx, len);
-		if (a->dres) {
-			te__h_load(a->dtype, a->dres, r * a->cols + c, len, dres);
-			te__h_add_to(g, dres, len);
-		}
+		if (a->dres)
+			te__h_add_to(g, te__h_view(a->dtype, a->dres, r * a->cols + c, len, dres),
+				     len);
 		te__h_store(a->dtype, a->dx, r * a->cols + c, len, g);
 	}
 }
@@ -152,7 +154,7 @@ void te__h_norm_bwd(const struct te_k_norm_bwd *a)
 static void dw_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_norm_dw *a = arg;
-	float dy[TE__H_CHUNK], x[TE__H_CHUNK];
+	float dybuf[TE__H_CHUNK], xbuf[TE__H_CHUNK];
 
 	for (int64_t r = begin; r < end; r++) {
 		const int64_t part = r / TE_K_PART_ROWS * a->cols;
@@ -160,6 +162,9 @@ static void dw_part(void *arg, int64_t begin, int64_t end)
 
 		TE__H_CHUNKS(c, len, a->cols) {
 			const size_t nbytes = (size_t)len * sizeof(float);
+			const int64_t at = r * a->cols + c;
+			const float *dy = te__h_view(a->dtype, a->dy, at, len, dybuf);
+			const float *x = te__h_view(a->dtype, a->x, at, len, xbuf);
 			float *gamma = a->part_gamma + part + c;
 			float *beta = a->part_beta ? a->part_beta + part + c : NULL;
 
@@ -168,8 +173,6 @@ static void dw_part(void *arg, int64_t begin, int64_t end)
 				if (beta)
 					memset(beta, 0, nbytes);
 			}
-			te__h_load(a->dtype, a->dy, r * a->cols + c, len, dy);
-			te__h_load(a->dtype, a->x, r * a->cols + c, len, x);
 			add_dw(gamma, dy, x, mean, rstd, len);
 			if (beta)
 				te__h_add_to(beta, dy, len);

@@ -1,5 +1,5 @@
 /*
- * team.c - the threads of a device, and te__k_for() of kernels/team.h.
+ * team.c - the threads of a device, and the functions of kernels/team.h.
  *
  * A pool of helper threads executes ready nodes of graphs (replay.c) and parts of kernels that a
  * thread splits by te__k_for(). That thread executes parts itself until none is left, so that it
@@ -254,4 +254,9 @@ void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg)
 		te__fail(j.error, "%s", j.detail);
 		te__k_fail(j.error);
 	}
+}
+
+int te__k_nthreads(void)
+{
+	return host_running.dev ? (int)host_running.dev->nthreads : 1;
 }

@@ -166,6 +166,7 @@ dist_man3_MANS += \
 	man/te_plan_ref.3 \
 	man/te_plan_regions.3 \
 	man/te_plan_saved.3 \
+	man/te_plan_set_rng.3 \
 	man/te_plan_spec.3 \
 	man/te_plan_unref.3 \
 	man/te_quant_amax_ptr.3 \

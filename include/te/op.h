@@ -118,7 +118,7 @@ struct te_op_value {
 /* State of a sequence's counter-based random numbers, in device memory. */
 struct te_rng_words {
 	const uint64_t *seed;	/* one word */
-	/* one word: incremented by each training forward; backward reads the forward's value */
+	/* one word: of the forward pass, as te_plan_set_rng chose it; backward reads the same */
 	const uint64_t *offset;
 };
 
@@ -141,6 +141,8 @@ struct te_op_call {
 	size_t ws_nbytes;
 	struct te_rng_words rng;
 	void *state; /* what bind() gave for this function */
+	/* factor on the gradient that a loss begins backward with: grad_scale of te_plan_opts */
+	float grad_scale;
 };
 #define TE_CALL_TRAIN 1u
 #define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */
@@ -324,7 +326,7 @@ TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
  * extra input 0 targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are
  * padding: probability 0, gradient 0. Rows with target == ignore_index, and rows
  * with a target outside [0,nclasses), count for nothing. No counting row: loss 0, gradient 0.
- * Being last, its backward starts from grad_scale (1/micro-batches).
+ * Being last, its backward starts from grad_scale, times that of te_plan_opts.
  */
 struct te_cross_entropy_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */

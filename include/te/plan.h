@@ -64,9 +64,12 @@ struct te_plan_opts {
 	te_plan_hook_fn hook; /* or NULL */
 	void *hook_arg;
 	uint32_t hooks; /* the events that it is called for: 1u << TE_PLAN_EVENT_GRAD | ... */
+	/* factor on the gradient that the loss begins backward with, in addition to the op's
+	 * own: 1 / n makes the gradients of n micro-batches add up to those of their mean */
+	double grad_scale;
 };
 #define TE_PLAN_OPTS_INIT \
-	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0 }
+	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, 1 }
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
@@ -141,6 +144,19 @@ TE_EXPORT const char *te_plan_input_name(const struct te_plan *plan, int index);
 TE_EXPORT int te_plan_forward(struct te_plan *plan, struct te_stream *stream, uint32_t flags);
 TE_EXPORT int te_plan_backward(struct te_plan *plan, struct te_stream *stream);
 TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream);
+
+/**
+ * te_plan_set_rng - which random numbers later forward passes of a training plan draw
+ * @index:   a forward draws at the sequence's offset plus index
+ * @advance: and then adds this to that offset
+ *
+ * Initially 0 and 1: the masks of dropout depend on how many forward passes of all plans with
+ * dropout ran before. With index m for micro-batch m, and 0 for advance except in the last forward
+ * of a step, they depend on the step, the micro-batch and the op only. te_graph_create does this
+ * for the plans of its callables. Passes recorded earlier keep theirs.
+ * Errors: -EINVAL.
+ */
+TE_EXPORT int te_plan_set_rng(struct te_plan *plan, uint64_t index, uint64_t advance);
 
 /**
  * te_plan_regions - memory that a plan's passes modify, including its sequence's regions

@@ -140,7 +140,8 @@ TE_EXPORT int te_seq_weights_changed(struct te_seq *seq, struct te_stream *strea
  * slot 2i is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence
  * share one FP8 recipe. */
 TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
-/* random state: seed, offset; synchronous */
+/* random state: seed, and the offset at which the next training forward draws (te_plan_set_rng);
+ * synchronous */
 TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);
 TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset);
 

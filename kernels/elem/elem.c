@@ -119,6 +119,6 @@ void te__h_transpose(const struct te_k_transpose *a)
 
 void te__h_rng_next(const struct te_k_rng_next *a)
 {
-	*a->used = *a->next;
-	*a->next += 1;
+	*a->used = *a->next + a->index;
+	*a->next += a->advance;
 }

@@ -269,8 +269,8 @@ TE_NAME(uint32_t, 4)
 extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng_next a)
 {
 	te_begin();
-	*a.used = *a.next;
-	*a.next += 1;
+	*a.used = *a.next + a.index;
+	*a.next += a.advance;
 }
 
 #define TE_NAME(T, t)                                                                         \

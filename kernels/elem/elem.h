@@ -50,9 +50,10 @@ struct te_k_transpose {
 	int32_t pad;
 };
 
-/* used = next; next += 1 */
+/* used = next + index; next += advance */
 struct te_k_rng_next {
 	uint64_t *next, *used;
+	uint64_t index, advance;
 };
 
 #endif

@@ -153,6 +153,15 @@ struct te_recording;
 TE_EXPORT int te__recording_opaque(const struct te_recording *rec);
 /* 1: launches of the recording record the event; else 0 */
 TE_EXPORT int te__recording_records(const struct te_recording *rec, const struct te_event *event);
+struct te_adamw;
+struct te_plan;
+struct te_seq;
+/* the sequence that the optimizer updates */
+TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
+/* the sequence whose random state the plan's forward uses, or NULL; the plan has its ops from first
+ * to end - 1 */
+TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first,
+					      int *ret_end);
 /* how many calls have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 

@@ -58,7 +58,7 @@ static struct te__cross_entropy ce_of(const struct te_op_call *c)
 		.count = c->saved[1],
 		.nclasses = a->nclasses,
 		.ignore_index = a->ignore_index,
-		.grad_scale = a->grad_scale,
+		.grad_scale = a->grad_scale * c->grad_scale,
 	};
 }
 

@@ -151,6 +151,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->saved = s->saved;
 	c->rng.seed = p->seq->rng;
 	c->rng.offset = p->rng_used;
+	c->grad_scale = p->grad_scale;
 }
 
 /* calls get their final tensors, groups their scratch */

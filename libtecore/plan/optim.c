@@ -154,6 +154,11 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 	return NULL;
 }
 
+const struct te_seq *te__adamw_seq(const struct te_adamw *opt)
+{
+	return opt->seq;
+}
+
 int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 {
 	if (!opt || !stream)

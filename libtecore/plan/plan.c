@@ -1,6 +1,7 @@
 /* plan.c - plans: creation, memory, running. */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -118,6 +119,8 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if (o->hooks >> TE_PLAN_EVENT_COUNT || (o->hooks && !o->hook))
 		return te__fail(-EINVAL, "te_plan_create: hooks 0x%x: %s", (unsigned)o->hooks,
 				o->hook ? "there are no such events" : "hook is NULL");
+	if (!isfinite(o->grad_scale))
+		return te__fail(-EINVAL, "te_plan_create: grad_scale is %g", o->grad_scale);
 	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
 	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
@@ -174,6 +177,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->hook = o.hook;
 	p->hook_arg = o.hook_arg;
 	p->hooks = o.hooks;
+	p->grad_scale = (float)o.grad_scale;
+	p->rng_advance = 1;
 	r = te__plan_build(p, o.start_at, o.stop_before);
 	if (!r)
 		r = make_fixed(p);
@@ -260,6 +265,22 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 uint32_t te_plan_flags(const struct te_plan *plan)
 {
 	return plan->flags;
+}
+
+int te_plan_set_rng(struct te_plan *plan, uint64_t index, uint64_t advance)
+{
+	if (!plan)
+		return te__fail(-EINVAL, "te_plan_set_rng: plan is NULL");
+	plan->rng_index = index;
+	plan->rng_advance = advance;
+	return 0;
+}
+
+const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first, int *ret_end)
+{
+	*ret_first = plan->first_op;
+	*ret_end = plan->nops;
+	return plan->uses_rng && plan->flags & TE_PLAN_TRAIN ? plan->seq : NULL;
 }
 
 struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)

@@ -142,6 +142,8 @@ struct te_plan {
 	int *channel_value, *channel_grad; /* by channel of the sequence */
 	int x_value, out_value, out_grad, in_grad;
 	int uses_rng, nsinv;
+	uint64_t rng_index, rng_advance; /* te_plan_set_rng */
+	float grad_scale;
 	/* device words, one allocation: the random offset of this plan's last forward, then
 	 * the scale-inverses */
 	uint64_t *rng_used;

@@ -227,7 +227,12 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 		return te__fail(-TE_ESTATE,
 				"te_plan_forward: te_plan_backward_dw of the last pass is due");
 	if (p->uses_rng && (p->flags & TE_PLAN_TRAIN)) {
-		next = (struct te_k_rng_next){ p->seq->rng + 1, p->rng_used };
+		next = (struct te_k_rng_next){
+			.next = p->seq->rng + 1,
+			.used = p->rng_used,
+			.index = p->rng_index,
+			.advance = p->rng_advance,
+		};
 		r = TE__LAUNCH(stream, RNG_NEXT, &next);
 	}
 	if (!r)

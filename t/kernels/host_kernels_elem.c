@@ -320,7 +320,7 @@ END_TEST
 START_TEST(rng_words_advance)
 {
 	uint64_t words[4] = { 11, 7, 99, 42 };
-	struct te_k_rng_next a = { words + 1, words + 2 };
+	struct te_k_rng_next a = { words + 1, words + 2, 0, 1 };
 
 	te__h_rng_next(&a);
 	te__h_rng_next(&a);
@@ -328,6 +328,17 @@ START_TEST(rng_words_advance)
 	ck_assert_uint_eq(words[1], 9);
 	ck_assert_uint_eq(words[2], 8);
 	ck_assert_uint_eq(words[3], 42);
+	/* the third of some, and the first, of which the offset moves on by three */
+	a.index = 2;
+	a.advance = 0;
+	te__h_rng_next(&a);
+	ck_assert_uint_eq(words[1], 9);
+	ck_assert_uint_eq(words[2], 11);
+	a.index = 0;
+	a.advance = 3;
+	te__h_rng_next(&a);
+	ck_assert_uint_eq(words[1], 12);
+	ck_assert_uint_eq(words[2], 9);
 }
 END_TEST
 

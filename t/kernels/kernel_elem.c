@@ -260,7 +260,7 @@ START_TEST(dropout_and_its_words)
 	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
 		const int64_t n = sizes[k];
 		uint64_t *words = kc_poison(TE_DTYPE_UINT8, 24);
-		struct te_k_rng_next r = { words + 1, words + 2 };
+		struct te_k_rng_next r = { words + 1, words + 2, tt_rand_u64(), tt_rand_u64() };
 		struct te_k_dropout a = { kc_normal(dtype, n, 1.0f),
 					  kc_poison(dtype, n),
 					  words,

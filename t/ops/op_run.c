@@ -111,6 +111,7 @@ void op_run_init(struct op_run *r, struct te_ctx *ctx, struct te_op *op,
 	c->stream = r->stream;
 	c->flags = TE_CALL_TRAIN;
 	c->tag = 5;
+	c->grad_scale = 1;
 	make_value(r, &c->x, &inf->in[0], inf->fwd_x | inf->dw_x, 0);
 	make_value(r, &c->y, &inf->out[0], 0, -1);
 	make_value(r, &c->dy, &inf->out[0], inf->bwd_dy | inf->dw_dy, 2);

@@ -137,6 +137,13 @@ static int fill_args(struct adapter *a)
 	return 0;
 }
 
+struct te_plan *te__callable_plan(const struct te_callable *c)
+{
+	const struct adapter *a = c->self;
+
+	return c->forward == forward ? a->plan : NULL;
+}
+
 int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_callable *ret_callable)
 {
 	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;

@@ -148,10 +148,13 @@ int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_
 	te_callable_fn fn = s->kind == TE_SCHED_F ? n->c.forward :
 			    s->kind == TE_SCHED_B ? n->c.backward :
 						    n->c.backward_dw;
+	struct te_plan *plan = s->kind == TE_SCHED_F ? te__callable_plan(&n->c) : NULL;
 	int r;
 
 	n->call.stream = stream;
 	te_error_clear();
+	if (plan)
+		te_plan_set_rng(plan, n->rng_index, n->rng_advance);
 	r = fn ? fn(n->c.self, &n->call) : 0;
 	return r < 0 ? r : 0;
 }

@@ -166,6 +166,9 @@ static int check_opts(const char *fn, const struct te_graph_opts *o)
 				      (unsigned)(o->flags & ~known));
 	if (o->nwarmup < 0)
 		return te__graph_fail(fn, -EINVAL, "%" PRId32 " runs of warm-up", o->nwarmup);
+	if ((uintptr_t)o->pool % TE__GRAPH_ALIGN)
+		return te__graph_fail(fn, -EINVAL, "pool is %p, not aligned to %d", o->pool,
+				      TE__GRAPH_ALIGN);
 	return 0;
 }
 
@@ -372,7 +375,11 @@ static int fit(struct te_graph *g, int32_t n, const struct te_callable *callable
 		r = check_passes(g, &g->callable[i]);
 	if (!r)
 		r = check_delayed(g);
-	return r ? r : make_chain(g);
+	if (!r)
+		r = make_chain(g);
+	if (!r)
+		te__graph_rng(g);
+	return r;
 }
 
 /* ---- creating and releasing ---- */

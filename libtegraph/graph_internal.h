@@ -1,9 +1,9 @@
 /*
  * graph_internal.h - what the files of te_graph_*(3) share.
  *
- * graph.c checks arguments and owns the graph; memory.c lays out the pool; capture.c warms up,
- * captures and restores; grads.c checks gradients; replay.c replays; bind.c binds and updates;
- * report.c prints.
+ * graph.c checks arguments and owns the graph; memory.c lays out the pool; rng.c chooses random
+ * numbers; capture.c warms up, captures and restores; grads.c checks gradients; replay.c replays;
+ * bind.c binds and updates; report.c prints. step.c is a training step as a graph.
  */
 #ifndef TE__GRAPH_INTERNAL_H
 #define TE__GRAPH_INTERNAL_H
@@ -38,6 +38,7 @@ struct te__graph_callable {
 	struct te_recording *rec[3]; /* by te_sched_kind */
 	int has_bindings;	     /* bound[].binding is valid */
 	int32_t chunk, micro, layer;
+	uint64_t rng_index, rng_advance; /* of a plan: see rng.c */
 	int32_t prev, next; /* neighbours in the chain; -1: none, or no chain */
 	int32_t at[3];	    /* its steps by te_sched_kind; -1: the schedule has none */
 	/* buffers of the pool, by argument; -1: none */
@@ -93,6 +94,11 @@ void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec);
 int te__graph_memory(struct te_graph *g);
 void te__graph_memory_free(struct te_graph *g);
 
+/* the plan of a callable that te_callable_from_plan made, or NULL */
+struct te_plan *te__callable_plan(const struct te_callable *c);
+/* rng_index and rng_advance of all callables */
+void te__graph_rng(struct te_graph *g);
+
 int te__graph_capture(struct te_graph *g);
 /* captures each pass again into its recording: undoes an update by another graph's captures */
 int te__graph_recapture(struct te_graph *g);
@@ -119,6 +125,10 @@ int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream);
 /* later work on the stream runs after all work queued on the other stream */
 int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other);
+/* the same for streams of replays; if it is not possible the CPU waits for the other */
+int te__graph_await(struct te_stream *stream, struct te_stream *other);
+/* te_graph_run, called by fn */
+int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn);
 /* returns the code of a failed step with an error message that names the step */
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
 			  const char *what, int code);

@@ -1,6 +1,7 @@
 teinclude_HEADERS += \
 	include/te/graph.h \
-	include/te/schedule.h
+	include/te/schedule.h \
+	include/te/step.h
 
 noinst_LTLIBRARIES += libtegraph/libtegraph_internal.la
 libtegraph_libtegraph_internal_la_SOURCES = \
@@ -13,7 +14,9 @@ libtegraph_libtegraph_internal_la_SOURCES = \
 	libtegraph/memory.c \
 	libtegraph/replay.c \
 	libtegraph/report.c \
+	libtegraph/rng.c \
 	libtegraph/schedule.c \
+	libtegraph/step.c \
 	libtegraph/version.c
 
 lib_LTLIBRARIES += libtegraph/libtegraph.la

@@ -18,6 +18,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -179,9 +180,13 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 
 	if (__builtin_add_overflow(work, nbytes, &all))
 		return te__graph_fail(g->fn, -ENOMEM, "the pool needs more than 2^64 bytes");
+	if (g->opts.pool && g->opts.pool_nbytes < all)
+		return te__graph_fail(g->fn, -EINVAL, "pool has %" PRIu64 " bytes, %zu are needed",
+				      g->opts.pool_nbytes, all);
 	if (!all)
 		return 0; /* no tensors */
-	r = te_mem_alloc(st, all, &p);
+	p = g->opts.pool;
+	r = p ? 0 : te_mem_alloc(st, all, &p);
 	if (r)
 		return r == -ENOMEM ? no_room(g, nbytes) : r;
 	r = te_fill(st, p, 0, nbytes);
@@ -190,7 +195,8 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 	if (!r)
 		r = te_stream_sync(st);
 	if (r) {
-		te_mem_free(st, p);
+		if (!g->opts.pool)
+			te_mem_free(st, p);
 		return r;
 	}
 	g->pool = p;
@@ -233,9 +239,7 @@ int te__graph_memory(struct te_graph *g)
 	return r;
 }
 
-/* later work on the stream runs after all work queued on the other one; if that is not possible
- * the CPU waits for the other */
-static int follow(struct te_stream *stream, struct te_stream *other)
+int te__graph_await(struct te_stream *stream, struct te_stream *other)
 {
 	int r = te__stream_follow(stream, other);
 
@@ -256,9 +260,9 @@ static int pool_free(struct te_graph *g)
 	if (!on || te__stream_not_capturing(on, NULL))
 		on = g->stream;
 	if (g->last_stream && on != g->last_stream)
-		r = follow(on, g->last_stream);
+		r = te__graph_await(on, g->last_stream);
 	if (!r && g->trailing)
-		r = follow(on, g->trailing);
+		r = te__graph_await(on, g->trailing);
 	return r ? r : te_mem_free(on, g->pool);
 }
 
@@ -273,7 +277,7 @@ void te__graph_memory_free(struct te_graph *g)
 			n->bound[k].copied = te_tensor_unref(n->bound[k].copied);
 		}
 	}
-	if (g->pool && pool_free(g))
+	if (g->pool && !g->opts.pool && pool_free(g))
 		te__log_warn("the pool of a graph is not freed before its context: %s",
 			     te_error_detail());
 	g->pool = NULL;

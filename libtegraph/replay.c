@@ -454,9 +454,9 @@ int te_graph_backward_dw(struct te_graph *graph, int32_t callable, struct te_str
 	return replay(graph, callable, TE_SCHED_W, stream, rep, "te_graph_backward_dw");
 }
 
-static int run_all(struct te_graph *g, struct te_stream *stream)
+static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn)
 {
-	int r = te__graph_edge(g, 0, "te_graph_run", stream);
+	int r = te__graph_edge(g, 0, fn, stream);
 
 	for (int32_t i = 0; i < g->nsteps && !r; i++) {
 		const struct te_sched_step *s = &g->step[i];
@@ -470,10 +470,10 @@ static int run_all(struct te_graph *g, struct te_stream *stream)
 		if (r >= 0 && n->ncopied)
 			r = te__graph_copy_bound(n, (int)s->kind, 1, stream);
 		if (r < 0)
-			return te__graph_step_failed(g, s, "te_graph_run", "", r);
+			return te__graph_step_failed(g, s, fn, "", r);
 		r = 0;
 	}
-	return r ? r : te__graph_edge(g, 1, "te_graph_run", stream);
+	return r ? r : te__graph_edge(g, 1, fn, stream);
 }
 
 static int run_whole(struct te_graph *g, struct te_stream *stream)
@@ -491,24 +491,29 @@ static int run_whole(struct te_graph *g, struct te_stream *stream)
 	return r;
 }
 
-int te_graph_run(struct te_graph *graph, struct te_stream *stream)
+int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn)
 {
-	int r = usable(graph, stream, "te_graph_run");
+	int r = usable(graph, stream, fn);
 
 	if (r)
 		return r;
 	if (!(graph->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN)) && graph->ncallables > 1)
-		return te__fail(-TE_ESTATE, "te_graph_run: several callables need TE_GRAPH_CHAIN "
-					    "or TE_GRAPH_WHOLE");
-	r = not_capturing(graph, stream, NULL, "te_graph_run");
+		return te__fail(-TE_ESTATE, "%s: several callables need TE_GRAPH_CHAIN or "
+					    "TE_GRAPH_WHOLE", fn);
+	r = not_capturing(graph, stream, NULL, fn);
 	if (r)
 		return r;
 	r = take_turn(graph, stream);
 	if (!r)
-		r = graph->whole ? run_whole(graph, stream) : run_all(graph, stream);
+		r = graph->whole ? run_whole(graph, stream) : run_all(graph, stream, fn);
 	graph->pos = 0;
 	graph->latest = NULL;
 	return sticky(graph, r);
+}
+
+int te_graph_run(struct te_graph *graph, struct te_stream *stream)
+{
+	return te__graph_run(graph, stream, "te_graph_run");
 }
 
 int te_graph_rewind(struct te_graph *graph)

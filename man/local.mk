@@ -229,6 +229,16 @@ dist_man3_MANS += \
 	man/te_seq_weight.3 \
 	man/te_seq_weights_changed.3 \
 	man/te_seq_zero_grads.3 \
+	man/te_step_create.3 \
+	man/te_step_graph.3 \
+	man/te_step_input.3 \
+	man/te_step_loss.3 \
+	man/te_step_memory.3 \
+	man/te_step_output.3 \
+	man/te_step_plan.3 \
+	man/te_step_ref.3 \
+	man/te_step_run.3 \
+	man/te_step_unref.3 \
 	man/te_stream_create.3 \
 	man/te_stream_ctx.3 \
 	man/te_stream_native.3 \

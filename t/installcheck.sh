@@ -85,7 +85,7 @@ if [ -n "$FC" ]; then
 fi
 
 sed -n '/^```c$/,/^```$/p' "$srcdir/README.md" | sed '/^```/d' >"$tmp/readme.c"
-run "README.md's program" $CC -Wall -Werror "$tmp/readme.c" $($pc --cflags --libs libtecore)
+run "README.md's program" $CC -Wall -Werror "$tmp/readme.c" $($pc --cflags --libs libtegraph)
 
 flags=$($pc --cflags --libs libtegraph libtecomm libtecore)
 for e in $EXAMPLES; do

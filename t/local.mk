@@ -68,7 +68,9 @@ TT_GRAPH = \
 	t/graph/lifetimes \
 	t/graph/locale \
 	t/graph/schedule \
-	t/graph/sized
+	t/graph/sized \
+	t/graph/step \
+	t/graph/step_gpu
 TT_COMM = \
 	t/comm/bootstrap
 TT_TOOLS =
@@ -332,6 +334,14 @@ GRAPH_CASES = \
 	t/plan/plan_model.h
 t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
 t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
+
+STEP_CASES = \
+	t/graph/step_cases.c \
+	t/graph/step_cases.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_graph_step_SOURCES = t/graph/step.c $(STEP_CASES)
+t_graph_step_gpu_SOURCES = t/graph/step_gpu.c $(STEP_CASES)
 
 ATTN_CASES = t/kernels/attn_cases.c t/kernels/attn_cases.h \
 	t/kernels/kernel_check.c t/kernels/kernel_check.h

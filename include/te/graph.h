@@ -130,8 +130,13 @@ struct te_graph_opts {
 	/* calls fn for all memory that first and last write; or NULL */
 	int (*regions)(void *arg, te_region_fn fn, void *fn_arg);
 	void *arg; /* first argument of hook, first, last and regions */
+	/* device memory for the pool, aligned to 256 bytes; NULL: the graph allocates it. The
+	 * caller keeps it until the graph has been reset and its replays have run. Graphs that
+	 * never run concurrently may share it */
+	void *pool;
+	uint64_t pool_nbytes; /* at least te_graph_report's peak_nbytes + te_ctx_workspace_nbytes */
 };
-#define TE_GRAPH_OPTS_INIT { sizeof(struct te_graph_opts), 0, 3, 0, 0, 0, 0, 0, 0 }
+#define TE_GRAPH_OPTS_INIT { sizeof(struct te_graph_opts), 0, 3, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_graph_create - warm up and capture callables, and restore what that changed
@@ -140,7 +145,9 @@ struct te_graph_opts {
  *
  * Inputs, outputs, gradients and saved memory are in one pool, which is zero when warm-up begins.
  * When the call returns, also with an error, every region that the regions functions name holds the
- * bytes it held before. The message of an error names the pass and the callable. On success the
+ * bytes it held before. Plans of one sequence draw random numbers that depend on the step, the
+ * micro-batch and the op, not on the order of passes: see te_plan_set_rng. The message of an error
+ * names the pass and the callable. On success the
  * graph owns the callables: it calls their release functions. On failure the caller still does.
  * A schedule with forward passes only is inference and needs no backward functions.
  * A captured backward that does not write all of a gradient that it declares is -EINVAL. Host calls

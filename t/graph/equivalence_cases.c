@@ -615,6 +615,7 @@ static void plan_pass(struct run *r, const struct te_sched_step *s, const struct
 	if (s->kind == TE_SCHED_F) {
 		if (s->layer)
 			copy(te_plan_input(p[0], "x"), te_plan_output(p[-1]));
+		DO(te_plan_set_rng(p[0], (uint64_t)s->micro, 0));
 		DO(te_plan_forward(p[0], st, 0));
 	} else if (s->kind == TE_SCHED_B) {
 		/* where it lies, forward may have had something else */
@@ -673,6 +674,12 @@ static void run_step(struct run *r, const struct feed *f)
 			else
 				graph_pass(r, &s, f);
 		DO(update(r, st));
+		if (r->way->how == PLANS && trains(r) && drops(r->list)) {
+			uint64_t seed, offset;
+
+			DO(te_seq_rng_get(r->seq, &seed, &offset));
+			DO(te_seq_rng_set(r->seq, seed, offset + MICRO));
+		}
 	}
 	DO(te_stream_sync(st));
 }

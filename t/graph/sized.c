@@ -16,14 +16,16 @@
 #define WIDTH 4
 
 /* what the calls work on: two ops in FP32, an external plan of it, a recorded fill */
-static struct te_seq *seq;
+static struct te_seq *seq, *losing; /* the other ends in a loss */
 static struct te_plan *plan, *external;
 static struct te_adamw *adamw;
 static struct te_recording *rec;
 static struct te_schedule *sched;
 static struct te_graph *graph;
+static struct te_step *step;
 static struct te_tensor *word;
 static struct te_recipe fp32 = TE_RECIPE_INIT;
+static const struct te_spec x3 = { TE_DTYPE_FP32, 3, { 1, 2, WIDTH } };
 
 static struct te_op *linear(const char *name)
 {
@@ -61,12 +63,15 @@ static void setup(void)
 	const struct te_plan_opts e = plan_opts(TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
 	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	const struct te_act_attrs act = TE_ACT_ATTRS_INIT;
+	struct te_cross_entropy_attrs ce = TE_CROSS_ENTROPY_ATTRS_INIT;
+	struct te_step_opts to = TE_STEP_OPTS_INIT;
 	struct te_callable c = TE_CALLABLE_INIT;
 	const int64_t n = 4;
 	struct te_op *op;
 
 	tt_setup();
 	so.nmicro = 1;
+	ce.nclasses = WIDTH;
 	seq = seq_of(linear("l"));
 	DO(te_op_activation(&act, "act", &op));
 	DO(te_seq_append(seq, op));
@@ -82,10 +87,22 @@ static void setup(void)
 	DO(te_schedule_create(&so, &sched));
 	DO(te_callable_from_plan(external, "c", &c));
 	DO(te_graph_create(ctx, 1, &c, NULL, &graph));
+	losing = seq_of(linear("l"));
+	DO(te_seq_input(losing, "targets", TE_DTYPE_INT32, 0, NULL));
+	DO(te_op_cross_entropy(&ce, "loss", &op));
+	DO(te_op_take(op, 0, "targets"));
+	DO(te_seq_append(losing, op));
+	te_op_unref(op);
+	DO(te_seq_init(losing, 1));
+	to.recipe = &fp32;
+	to.x = x3;
+	DO(te_step_create(losing, NULL, &to, &step));
 }
 
 static void teardown(void)
 {
+	te_step_unref(step);
+	te_seq_unref(losing);
 	te_graph_unref(graph);
 	te_schedule_unref(sched);
 	te_recording_unref(rec);
@@ -239,6 +256,10 @@ CALL(graph_opts, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
      DO(te_callable_from_plan(external, "c", &c));
      r = te_graph_create(ctx, 1, &c, s, &g);
      if (!r) te_graph_unref(g); else c.release(c.self);)
+CALL(step_opts, struct te_step_opts *o = s; struct te_step *t;
+     o->recipe = &fp32; o->x = x3;
+     r = te_step_create(losing, NULL, s, &t); if (!r) te_step_unref(t);)
+CALL(step_memory, r = te_step_memory(step, s);)
 CALL(replay, struct te_tensor *x = te_graph_tensor(graph, 0, "x");
      struct te_replay *p = s; DO(te_graph_rewind(graph)); p->npos = 1; p->pos = &x;
      r = te_graph_forward(graph, 0, st, s);)
@@ -346,6 +367,8 @@ static const struct te_graph_report init_te_graph_report = TE_GRAPH_REPORT_INIT;
 static const struct te_graph_change init_te_graph_change = TE_GRAPH_CHANGE_INIT;
 static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
 static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
+static const struct te_step_opts init_te_step_opts = TE_STEP_OPTS_INIT;
+static const struct te_step_memory init_te_step_memory = TE_STEP_MEMORY_INIT;
 static const struct te_replay init_te_replay = TE_REPLAY_INIT;
 static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
 static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
@@ -430,6 +453,8 @@ static const struct row {
 	OUT(callable_out, te_callable, release),
 	IN(callable_in, te_callable, regions),
 	IN(graph_opts, te_graph_opts, flags),
+	IN(step_opts, te_step_opts, x),
+	OUT(step_memory, te_step_memory, pool_nbytes),
 	IN(replay, te_replay, pos),
 	IN(comm_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),

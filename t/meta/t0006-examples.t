@@ -75,7 +75,7 @@ for m in $TT_MANS; do
 done
 
 sed -n '/^```c$/,/^```$/p' "$abs_top_srcdir/README.md" | sed '/^```/d' >"$tmp/a.c"
-try "README.md's program" $cc "$tmp/a.c" $ldflags -ltecore
+try "README.md's program" $cc "$tmp/a.c" $ldflags -ltegraph -ltecore
 
 example "$abs_top_srcdir/man/te_fortran.7" >"$tmp/a.f90"
 try_fortran te_fortran.7 "$tmp/a.f90"

@@ -32,10 +32,10 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | schedule | comm | te) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | step | comm | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
 private="libtecore/(base/private|plan/place)\.h"
-graph="te/(graph|schedule)\.h"
+graph="te/(graph|schedule|step)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"config\.h|$public|libtecore/.*|kernels/.*"

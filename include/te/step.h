@@ -1,0 +1,115 @@
+/*
+ * te/step.h - a training step: forward and backward passes of all micro-batches, and the optimizer.
+ */
+#ifndef TE_STEP_H
+#define TE_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <te/export.h>
+#include <te/graph.h>
+#include <te/optim.h>
+#include <te/plan.h>
+#include <te/schedule.h>
+#include <te/seq.h>
+
+TE_BEGIN_DECLS
+
+struct te_step; /* opaque, reference counted */
+
+#define TE_STEP_GRAPH 1u       /* one graph of the whole step: te_step_run is one launch */
+#define TE_STEP_PASS_GRAPHS 2u /* a graph for each pass */
+/* allocate nothing: te_step_memory, te_step_plan and te_step_graph work, running returns
+ * -TE_ESTATE */
+#define TE_STEP_NO_ALLOC 4u
+
+struct te_step_opts {
+	size_t size;			/* set by the INIT macro; lets the struct grow */
+	const struct te_recipe *recipe; /* copied; NULL: bf16, as TE_RECIPE_INIT */
+	uint32_t flags;			/* TE_STEP_*; no graph: passes are queued one by one */
+	int32_t micro_batches;		/* in a step */
+	struct te_spec x;		/* main input of one micro-batch, for example [B,T] INT32 */
+	/* several x to choose from in each step, instead of x: they share one memory */
+	const struct te_spec *shapes;
+	int32_t nshapes;
+	/* divide the sequence into ncuts + 1 plans: the names of the ops with which the second and
+	 * later plans begin. Only the main value may pass from one plan to another */
+	int32_t ncuts;
+	const char *const *cut;
+	/* the order of passes, of as many micro-batches and layers as there are plans; NULL: the
+	 * backward of each micro-batch follows its forward */
+	struct te_schedule *schedule;
+	te_plan_hook_fn hook; /* of all plans; or NULL */
+	void *hook_arg;
+	uint32_t hooks; /* as in te_plan_opts */
+};
+#define TE_STEP_OPTS_INIT                                                                          \
+	{                                                                                          \
+		sizeof(struct te_step_opts), 0, 0, 1, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, \
+			0, 0, 0                                                                    \
+	}
+
+/**
+ * te_step_create - plan a training step, and capture it if it is to be a graph
+ * @seq:   initialised; its last op is a loss
+ * @adamw: of the sequence; NULL: steps compute gradients and leave the weights
+ *
+ * Gradients are those of the mean of the micro-batches' losses, whatever their number: each
+ * micro-batch begins backward with 1 / micro_batches times the loss op's own factor.
+ * What dropout keeps depends on the sequence's seed, the step, the micro-batch and the op. So a
+ * step has the same bits with and without graphs, and with any division into plans and any order of
+ * the passes that adds gradients in the same order.
+ * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
+ * and restores weights, optimizer, quantizers and random state.
+ * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and what te_plan_create
+ * and te_graph_create return.
+ */
+TE_EXPORT int te_step_create(struct te_seq *seq, struct te_adamw *adamw,
+			     const struct te_step_opts *opts, struct te_step **ret_step);
+TE_EXPORT struct te_step *te_step_ref(struct te_step *step);
+/* the last reference: waits for queued steps, as te_graph_unref does */
+TE_EXPORT struct te_step *te_step_unref(struct te_step *step);
+
+/**
+ * te_step_input, te_step_output - static tensors of a micro-batch
+ * @shape: its index in shapes; 0 for x
+ * @name:  "x" or a channel of te_seq_input
+ *
+ * Borrowed; NULL if there is none. Before every step, and after the results of the previous one
+ * have been read, write all inputs: their memory is reused. The output, the loss, is valid until
+ * the next step.
+ */
+TE_EXPORT struct te_tensor *te_step_input(const struct te_step *step, int32_t shape,
+					  int32_t micro_batch, const char *name);
+TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t shape,
+					   int32_t micro_batch);
+
+/**
+ * te_step_run - queue a step: zero gradients, passes of all micro-batches, AdamW
+ *
+ * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
+ * Stream: asynchronous.  Thread: one step by one thread at a time.
+ * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
+ */
+TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
+/* the mean loss of the micro-batches of the latest step; waits for it */
+TE_EXPORT int te_step_loss(struct te_step *step, double *ret_loss);
+
+/* the plan of a part, counted from 0, borrowed, to be inspected; NULL if there is none */
+TE_EXPORT struct te_plan *te_step_plan(const struct te_step *step, int32_t shape, int32_t part);
+/* for te_graph_report, te_graph_bind and other functions that neither run nor change it; borrowed.
+ * NULL if there is none */
+TE_EXPORT struct te_graph *te_step_graph(const struct te_step *step, int32_t shape);
+
+struct te_step_memory {
+	size_t size;		   /* set by the INIT macro; lets the struct grow */
+	uint64_t pool_nbytes;	   /* inputs, outputs, activations: of the largest shape */
+	uint64_t workspace_nbytes; /* scratch of GEMMs, allocated with it */
+	uint64_t plans_nbytes;	   /* what plans do not share: own_nbytes of te_plan_memory */
+};
+#define TE_STEP_MEMORY_INIT { sizeof(struct te_step_memory), 0, 0, 0 }
+TE_EXPORT int te_step_memory(const struct te_step *step, struct te_step_memory *ret_memory);
+
+TE_END_DECLS
+
+#endif

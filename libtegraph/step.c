@@ -1,0 +1,597 @@
+/*
+ * step.c - te_step_*(3): a training step. For each shape, plans of the parts of a sequence become
+ * the callables of one graph, which is captured or not; all these graphs use one pool.
+ */
+#define TE_LOG_CATEGORY "graph/step"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/step.h>
+#include "graph_internal.h"
+
+static const char fn[] = "te_step_create";
+
+/* the passes of one shape */
+struct shape {
+	struct te_spec x;
+	struct te_plan **plan; /* [nparts] of each part the first */
+	struct te_graph *graph;
+};
+
+/* where a part is in the schedule */
+struct place {
+	int32_t chunk, layer;
+	int32_t nlayers;  /* of its chunk */
+	int32_t callable; /* of the first micro-batch of its chunk, layer 0 */
+	int32_t nplans;	  /* the most micro-batches that are in flight in the chunk */
+	int delayed;	  /* weight gradients are separate passes */
+};
+
+struct te_step {
+	_Atomic uint32_t refs;
+	struct te_seq *seq;
+	struct te_adamw *adamw; /* or NULL */
+	struct te_ctx *ctx;
+	struct te_step_opts opts; /* cut, shapes and recipe are the caller's, for te_step_create */
+	struct te_schedule *schedule;
+	int32_t nmicro, nparts, nshapes, ncallables;
+	struct place *place; /* [nparts] */
+	struct shape *shape;
+	struct te_stream *stream; /* owns the pool */
+	void *pool;		  /* of several shapes */
+	struct te_step_memory memory;
+	struct te_stream *last; /* of the latest step, whose shape is latest; or NULL */
+	int32_t latest;
+};
+
+/* ---- options ---- */
+
+static int check_flags(const struct te_step_opts *o)
+{
+	const uint32_t known = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS | TE_STEP_NO_ALLOC;
+
+	if (o->flags & ~known)
+		return te__graph_fail(fn, -EINVAL, "unknown flags 0x%x",
+				      (unsigned)(o->flags & ~known));
+	if (o->flags & TE_STEP_GRAPH && o->flags & TE_STEP_PASS_GRAPHS)
+		return te__graph_fail(fn, -EINVAL, "TE_STEP_GRAPH and TE_STEP_PASS_GRAPHS exclude "
+						   "each other");
+	return 0;
+}
+
+static int check_opts(const struct te_step_opts *o)
+{
+	int r = check_flags(o);
+
+	if (r)
+		return r;
+	if (o->micro_batches < 1)
+		return te__graph_fail(fn, -EINVAL, "%" PRId32 " micro-batches", o->micro_batches);
+	if (o->nshapes < 0 || (o->nshapes && !o->shapes))
+		return te__graph_fail(fn, -EINVAL, "%" PRId32 " shapes, and no list of them",
+				      o->nshapes);
+	if (o->nshapes && o->x.ndim)
+		return te__graph_fail(fn, -EINVAL, "x and shapes exclude each other");
+	if (o->ncuts < 0 || (o->ncuts && !o->cut))
+		return te__graph_fail(fn, -EINVAL, "%" PRId32 " cuts, and no list of them",
+				      o->ncuts);
+	for (int32_t i = 0; i < o->ncuts; i++)
+		if (!o->cut[i])
+			return te__graph_fail(fn, -EINVAL, "cut %" PRId32 " has no name", i);
+	return 0;
+}
+
+static int get_schedule(struct te_step *s)
+{
+	struct te_schedule_info info = TE_SCHEDULE_INFO_INIT;
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	int r = 0;
+
+	so.nmicro = s->nmicro;
+	so.nlayers = &s->nparts;
+	if (s->opts.schedule)
+		s->schedule = te_schedule_ref(s->opts.schedule);
+	else
+		r = te_schedule_parse("1f1b", &so, &s->schedule);
+	if (!r)
+		r = te_schedule_info(s->schedule, &info);
+	if (r)
+		return r;
+	if (info.nmicro != s->nmicro)
+		return te__graph_fail(fn, -EINVAL,
+				      "%" PRId32 " micro-batches, the schedule has %" PRId32,
+				      s->nmicro, info.nmicro);
+	if (info.ncallables / info.nmicro != s->nparts)
+		return te__graph_fail(fn, -EINVAL,
+				      "%" PRId32 " plans, the schedule has %" PRId32 " layers",
+				      s->nparts, info.ncallables / info.nmicro);
+	if (!(info.kinds & 1u << TE_SCHED_B))
+		return te__graph_fail(fn, -EINVAL, "the schedule has no backward passes");
+	s->ncallables = info.ncallables;
+	return 0;
+}
+
+/* ---- parts ---- */
+
+/* the steps of a chunk, by kind; each counts once, whatever its layers */
+static void find_in_flight(const struct te_step *s, struct place *p)
+{
+	int32_t n[3] = { 0, 0, 0 }, most[2] = { 0, 0 };
+	struct te_sched_step step;
+
+	for (int32_t i = 0; !te_schedule_step(s->schedule, i, &step); i++) {
+		if (step.chunk != p->chunk || step.layer)
+			continue;
+		n[step.kind]++;
+		for (int k = 0; k < 2; k++)
+			if (n[TE_SCHED_F] - n[TE_SCHED_B + k] > most[k])
+				most[k] = n[TE_SCHED_F] - n[TE_SCHED_B + k];
+	}
+	p->delayed = n[TE_SCHED_W] > 0;
+	p->nplans = most[p->delayed];
+}
+
+static int find_places(struct te_step *s)
+{
+	struct te_sched_step step;
+	int32_t part = 0;
+
+	s->place = te__calloc((size_t)s->nparts, sizeof(*s->place));
+	if (!s->place)
+		return te__graph_fail(fn, -ENOMEM, "no memory");
+	/* chunks begin in the order of their numbers, and so do the layers of one */
+	for (int32_t i = 0; !te_schedule_step(s->schedule, i, &step); i++)
+		if (step.kind == TE_SCHED_F && !step.micro)
+			s->place[part++] = (struct place){
+				.chunk = step.chunk,
+				.layer = step.layer,
+				.callable = step.callable - step.layer,
+			};
+	while (part--) {
+		struct place *p = &s->place[part];
+		const int last = part + 1 == s->nparts || !p[1].layer;
+
+		p->nlayers = last ? p->layer + 1 : p[1].nlayers;
+		find_in_flight(s, p);
+	}
+	return 0;
+}
+
+/* of a part and micro-batch; callables are in the order of chunk, micro-batch, layer */
+static int32_t callable_of(const struct te_step *s, int32_t part, int32_t micro)
+{
+	const struct place *p = &s->place[part];
+
+	return p->callable + micro * p->nlayers + p->layer;
+}
+
+/* x of a part is what the plan before it gives */
+static int make_plan(const struct te_step *s, const struct shape *shape, int32_t part,
+		     struct te_plan **ret_plan)
+{
+	const struct te_step_opts *o = &s->opts;
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+
+	po.recipe = o->recipe;
+	po.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (part ? TE_PLAN_INPUT_GRAD : 0) |
+		   (s->place[part].delayed ? TE_PLAN_DELAY_DW : 0) |
+		   (o->flags & TE_STEP_NO_ALLOC ? TE_PLAN_NO_ALLOC : 0);
+	po.x = shape->x;
+	if (part)
+		te_plan_spec(shape->plan[part - 1], "out", &po.x);
+	po.start_at = part ? o->cut[part - 1] : NULL;
+	po.stop_before = part < o->ncuts ? o->cut[part] : NULL;
+	po.hook = o->hook;
+	po.hook_arg = o->hook_arg;
+	po.hooks = o->hooks;
+	po.grad_scale = 1.0 / s->nmicro;
+	return te_plan_create(s->seq, &po, ret_plan);
+}
+
+static int make_callable(struct te_step *s, struct shape *shape, int32_t part, int first,
+			 struct te_callable *ret_c)
+{
+	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
+	struct te_plan *plan = NULL;
+	char name[96];
+	int r = make_plan(s, shape, part, &plan);
+
+	if (r)
+		return r;
+	snprintf(name, sizeof(name), "the plan from %s",
+		 part ? s->opts.cut[part - 1] : te_op_name(te_seq_op(s->seq, 0)));
+	r = te_plan_memory(plan, &pm);
+	if (!r)
+		r = te_callable_from_plan(plan, name, ret_c);
+	if (!r && first)
+		shape->plan[part] = te_plan_ref(plan);
+	te_plan_unref(plan);
+	s->memory.plans_nbytes += r ? 0 : pm.own_nbytes;
+	return r;
+}
+
+static void release(struct te_callable *c, int32_t n)
+{
+	for (int32_t i = 0; c && i < n; i++)
+		if (c[i].release)
+			c[i].release(c[i].self);
+}
+
+/* Micro-batches of a chunk pass in order: as many plans as are in flight at once serve in turn. */
+static int make_callables(struct te_step *s, struct shape *shape, struct te_callable *c)
+{
+	int r = 0;
+
+	for (int32_t i = 0; i < s->ncallables; i++)
+		c[i] = (struct te_callable)TE_CALLABLE_INIT;
+	for (int32_t part = 0; part < s->nparts && !r; part++)
+		for (int32_t m = 0; m < s->nmicro && !r; m++) {
+			const int32_t i = callable_of(s, part, m), n = s->place[part].nplans;
+
+			if (m < n) {
+				r = make_callable(s, shape, part, !m, &c[i]);
+				continue;
+			}
+			c[i] = c[callable_of(s, part, m - n)];
+			c[i].release = NULL;
+		}
+	return r;
+}
+
+/* what only some parts of a sequence can be */
+static int check_parts(const struct te_step *s, const struct shape *shape)
+{
+	struct te_spec spec;
+	const char *name;
+
+	if (!te_plan_spec(shape->plan[s->nparts - 1], "out_grad", &spec))
+		return te__graph_fail(fn, -EINVAL, "op %s is the last and no loss: nothing gives "
+						   "its gradient",
+				      te_op_name(te_seq_op(s->seq, te_seq_nops(s->seq) - 1)));
+	for (int32_t p = 1; p < s->nparts; p++)
+		for (int k = 1; (name = te_plan_input_name(shape->plan[p], k)); k++)
+			for (int32_t q = 0; q < p; q++)
+				if (!te_plan_spec(shape->plan[q], name, &spec))
+					return te__graph_fail(
+						fn, -EINVAL,
+						"channel %s is read by plans %" PRId32
+						" and %" PRId32 ", expected by one only",
+						name, q, p);
+	return 0;
+}
+
+/* ---- graphs ---- */
+
+static int zero_grads(void *arg, struct te_stream *stream)
+{
+	const struct te_step *s = arg;
+
+	return te_seq_zero_grads(s->seq, stream);
+}
+
+static int update(void *arg, struct te_stream *stream)
+{
+	const struct te_step *s = arg;
+
+	return s->adamw ? te_adamw_step(s->adamw, stream) : 0;
+}
+
+static int regions(void *arg, te_region_fn visit, void *visit_arg)
+{
+	const struct te_step *s = arg;
+
+	return s->adamw ? te_adamw_regions(s->adamw, visit, visit_arg) : 0;
+}
+
+/* flags: in addition to those of the options */
+static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t flags,
+		      struct te_graph **ret_graph)
+{
+	const int eager = !(s->opts.flags & (TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS));
+	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
+	struct te_graph *g;
+	int r;
+
+	go.flags = TE_GRAPH_CHAIN | TE_GRAPH_REUSE | (eager ? TE_GRAPH_EAGER : 0) |
+		   (s->opts.flags & TE_STEP_GRAPH ? TE_GRAPH_WHOLE : 0) | flags;
+	/* one run loads the libraries and chooses algorithms: shapes do not change */
+	go.nwarmup = !eager;
+	go.schedule = s->schedule;
+	go.first = zero_grads;
+	go.last = update;
+	go.regions = regions;
+	go.arg = s;
+	go.pool = s->pool;
+	go.pool_nbytes = s->memory.pool_nbytes + s->memory.workspace_nbytes;
+	g = te__graph_new(fn, s->ctx, &go);
+	if (!g)
+		return -ENOMEM;
+	r = te__graph_build(g, s->ncallables, c);
+	if (r) {
+		te__graph_free(g);
+		return r;
+	}
+	if (s->memory.pool_nbytes < g->report.peak_nbytes)
+		s->memory.pool_nbytes = g->report.peak_nbytes;
+	*ret_graph = g;
+	return 0;
+}
+
+static int measure(struct te_step *s, const struct te_callable *c)
+{
+	struct te_graph *g;
+	int r = make_graph(s, c, TE_GRAPH_NO_ALLOC, &g);
+
+	if (!r)
+		te__graph_free(g);
+	return r;
+}
+
+static int make_pool(struct te_step *s)
+{
+	const uint64_t nbytes = s->memory.pool_nbytes + s->memory.workspace_nbytes;
+	char why[512];
+	int r;
+
+	r = te_mem_alloc(s->stream, nbytes, &s->pool);
+	if (r != -ENOMEM)
+		return r;
+	snprintf(why, sizeof(why), "%s", te_error_detail());
+	return te__graph_fail(fn, r, "the pool of the largest shape needs %.1f MiB: %s",
+			      (double)nbytes / 1048576.0, why);
+}
+
+/* c: [nshapes * ncallables], for the graphs, which own them afterwards */
+static int make_graphs(struct te_step *s, struct te_callable *c)
+{
+	const uint32_t flags = s->opts.flags & TE_STEP_NO_ALLOC ? TE_GRAPH_NO_ALLOC : 0;
+	const int shares = !flags && s->nshapes > 1; /* one graph has a pool of its own */
+	int r = 0;
+
+	for (int32_t i = 0; i < s->nshapes && !r; i++) {
+		r = make_callables(s, &s->shape[i], c + (size_t)i * (size_t)s->ncallables);
+		if (!r)
+			r = check_parts(s, &s->shape[i]);
+		if (!r && shares)
+			r = measure(s, c + (size_t)i * (size_t)s->ncallables);
+	}
+	if (!r && shares)
+		r = make_pool(s);
+	for (int32_t i = 0; i < s->nshapes && !r; i++) {
+		struct te_callable *of = c + (size_t)i * (size_t)s->ncallables;
+
+		r = make_graph(s, of, flags, &s->shape[i].graph);
+		if (r)
+			break;
+		te__graph_take_over(s->shape[i].graph);
+		for (int32_t k = 0; k < s->ncallables; k++)
+			of[k].release = NULL;
+	}
+	return r;
+}
+
+static int make_shapes(struct te_step *s)
+{
+	const size_t n = (size_t)s->nshapes * (size_t)s->ncallables;
+	struct te_callable *c = te__calloc(n, sizeof(*c));
+	int r = 0;
+
+	s->shape = te__calloc((size_t)s->nshapes, sizeof(*s->shape));
+	if (!c || !s->shape)
+		r = te__graph_fail(fn, -ENOMEM, "no memory");
+	for (int32_t i = 0; i < s->nshapes && !r; i++) {
+		s->shape[i].x = s->opts.nshapes ? s->opts.shapes[i] : s->opts.x;
+		s->shape[i].plan = te__calloc((size_t)s->nparts, sizeof(struct te_plan *));
+		if (!s->shape[i].plan)
+			r = te__graph_fail(fn, -ENOMEM, "no memory");
+	}
+	if (!r)
+		r = make_graphs(s, c);
+	if (r)
+		release(c, c ? (int32_t)n : 0);
+	te__free(c);
+	return r;
+}
+
+/* ---- creating and releasing ---- */
+
+static void step_free(struct te_step *s)
+{
+	int r = 0;
+
+	for (int32_t i = 0; s->shape && i < s->nshapes; i++) {
+		te_graph_unref(s->shape[i].graph);
+		for (int32_t p = 0; s->shape[i].plan && p < s->nparts; p++)
+			te_plan_unref(s->shape[i].plan[p]);
+		te__free(s->shape[i].plan);
+	}
+	if (s->pool && s->last)
+		r = te__graph_await(s->stream, s->last);
+	if (s->pool && (r || te_mem_free(s->stream, s->pool)))
+		te__log_warn("the pool of a step is not freed before its context: %s",
+			     te_error_detail());
+	te__free(s->shape);
+	te__free(s->place);
+	te_schedule_unref(s->schedule);
+	te_stream_unref(s->last);
+	te_stream_unref(s->stream);
+	te_adamw_unref(s->adamw);
+	te_ctx_unref(s->ctx);
+	te_seq_unref(s->seq);
+	te__free(s);
+}
+
+static int build(struct te_step *s)
+{
+	int r = get_schedule(s);
+
+	if (!r)
+		r = find_places(s);
+	if (!r)
+		r = te_stream_create(s->ctx, &s->stream);
+	return r ? r : make_shapes(s);
+}
+
+int te_step_create(struct te_seq *seq, struct te_adamw *adamw, const struct te_step_opts *opts,
+		   struct te_step **ret_step)
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_step *s;
+	int r;
+
+	if (!seq || !ret_step)
+		return te__graph_fail(fn, -EINVAL, "%s is NULL", seq ? "ret_step" : "seq");
+	r = te__sized_in(fn, te_step_opts, opts, &o);
+	if (!r)
+		r = check_opts(&o);
+	if (!r && adamw && te__adamw_seq(adamw) != seq)
+		r = te__graph_fail(fn, -EINVAL, "adamw is of another sequence");
+	if (r)
+		return r;
+	s = te__calloc(1, sizeof(*s));
+	if (!s)
+		return te__graph_fail(fn, -ENOMEM, "no memory");
+	atomic_init(&s->refs, 1);
+	s->seq = te_seq_ref(seq);
+	s->adamw = te_adamw_ref(adamw);
+	s->ctx = te_ctx_ref(te_seq_ctx(seq));
+	s->opts = o;
+	s->nmicro = o.micro_batches;
+	s->nparts = o.ncuts + 1;
+	s->nshapes = o.nshapes ? o.nshapes : 1;
+	s->memory.size = sizeof(s->memory);
+	s->memory.workspace_nbytes = te_ctx_workspace_nbytes(s->ctx);
+	r = build(s);
+	if (r) {
+		step_free(s);
+		return r;
+	}
+	*ret_step = s;
+	return 0;
+}
+
+struct te_step *te_step_ref(struct te_step *step)
+{
+	if (step)
+		atomic_fetch_add(&step->refs, 1);
+	return step;
+}
+
+struct te_step *te_step_unref(struct te_step *step)
+{
+	if (step && atomic_fetch_sub(&step->refs, 1) == 1)
+		step_free(step);
+	return NULL;
+}
+
+/* ---- tensors, running ---- */
+
+struct te_graph *te_step_graph(const struct te_step *step, int32_t shape)
+{
+	return step && shape >= 0 && shape < step->nshapes ? step->shape[shape].graph : NULL;
+}
+
+struct te_plan *te_step_plan(const struct te_step *step, int32_t shape, int32_t part)
+{
+	return te_step_graph(step, shape) && part >= 0 && part < step->nparts ?
+		       step->shape[shape].plan[part] :
+		       NULL;
+}
+
+static struct te_tensor *tensor(const struct te_step *s, int32_t shape, int32_t part,
+				int32_t micro_batch, const char *name)
+{
+	if (micro_batch < 0 || micro_batch >= s->nmicro)
+		return NULL;
+	return te_graph_tensor(te_step_graph(s, shape), callable_of(s, part, micro_batch), name);
+}
+
+struct te_tensor *te_step_input(const struct te_step *step, int32_t shape, int32_t micro_batch,
+				const char *name)
+{
+	struct te_tensor *t = NULL;
+
+	if (!te_step_graph(step, shape) || !name || !strcmp(name, "out"))
+		return NULL;
+	/* x of later parts is the output of the one before */
+	for (int32_t p = 0; p < (strcmp(name, "x") ? step->nparts : 1) && !t; p++)
+		t = tensor(step, shape, p, micro_batch, name);
+	return t;
+}
+
+struct te_tensor *te_step_output(const struct te_step *step, int32_t shape, int32_t micro_batch)
+{
+	return te_step_graph(step, shape) ?
+		       tensor(step, shape, step->nparts - 1, micro_batch, "out") :
+		       NULL;
+}
+
+int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
+{
+	static const char run[] = "te_step_run";
+	int r = 0;
+
+	if (!step || !stream)
+		return te__graph_fail(run, -EINVAL, "%s is NULL", step ? "stream" : "step");
+	if (!te_step_graph(step, shape))
+		return te__graph_fail(run, -EINVAL, "shape %" PRId32 " of %" PRId32, shape,
+				      step->nshapes);
+	if (step->opts.flags & TE_STEP_NO_ALLOC)
+		return te__graph_fail(run, -TE_ESTATE, "the step was made without memory");
+	/* replays of one graph run serially, and so do those of different ones */
+	if (step->last && step->last != stream)
+		r = te__stream_follow(stream, step->last);
+	if (!r)
+		r = te__graph_run(step->shape[shape].graph, stream, run);
+	if (r)
+		return r;
+	if (step->last != stream) {
+		te_stream_unref(step->last);
+		step->last = te_stream_ref(stream);
+	}
+	step->latest = shape;
+	return 0;
+}
+
+int te_step_loss(struct te_step *step, double *ret_loss)
+{
+	static const char loss[] = "te_step_loss";
+	double sum = 0;
+	int r;
+
+	if (!step || !ret_loss)
+		return te__graph_fail(loss, -EINVAL, "%s is NULL", step ? "ret_loss" : "step");
+	if (!step->last)
+		return te__graph_fail(loss, -TE_ESTATE, "no step has run");
+	r = te_stream_sync(step->last);
+	for (int32_t m = 0; m < step->nmicro && !r; m++) {
+		const struct te_tensor *t = te_step_output(step, step->latest, m);
+		float x;
+
+		if (te_tensor_dtype(t) != TE_DTYPE_FP32)
+			return te__graph_fail(loss, -TE_EDTYPE, "the loss is %s, expected fp32",
+					      te_dtype_name(te_tensor_dtype(t)));
+		r = te_tensor_read(t, &x, sizeof(x));
+		sum += (double)x / (double)step->nmicro;
+	}
+	if (!r)
+		*ret_loss = sum;
+	return r;
+}
+
+int te_step_memory(const struct te_step *step, struct te_step_memory *ret_memory)
+{
+	int r = te__sized_check("te_step_memory", te_step_memory, ret_memory);
+
+	if (r)
+		return r;
+	if (!step)
+		return te__graph_fail("te_step_memory", -EINVAL, "step is NULL");
+	te__sized_out(te_step_memory, &step->memory, ret_memory);
+	return 0;
+}

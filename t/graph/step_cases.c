@@ -1,0 +1,1031 @@
+/*
+ * t/graph/step_cases.c - te_step_*(3): a step has the bits of its passes called one by one, with
+ * and without graphs and however it is divided; dropout depends on step, micro-batch and op;
+ * gradients are those of the mean; shapes share memory.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/step.h>
+
+#include "kernels/philox.h"
+#include "libtecore/base/private.h"
+#include "step_cases.h"
+#include "t/plan/plan_model.h"
+#include "tt_ctx.h"
+#include "tt_gate.h"
+
+/* no tied weights: no two parts add to the same gradient */
+static const struct model_shape small = { 48, 32, 2, 16, 4, 2, 2, 0.2f, 1 };
+static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
+static const char *const cuts[] = { "h.1.ln1", "norm" };
+static const int32_t one_chunk[] = { 3 }, two_chunks[] = { 2, 1 }, three_chunks[] = { 1, 1, 1 };
+#define NCUTS ((int32_t)TT_LEN(cuts))
+#define STEPS 3
+#define MICRO 3
+
+/* how a step runs; order NULL: the default */
+static const struct way {
+	uint32_t flags;
+	int32_t ncuts;
+	const char *order;
+	int32_t nchunks;
+	const int32_t *nlayers;
+} ways[] = {
+	{ 0, 0, NULL, 0, NULL },
+	{ TE_STEP_GRAPH, 0, NULL, 0, NULL },
+	{ TE_STEP_PASS_GRAPHS, 0, NULL, 0, NULL },
+	{ 0, NCUTS, NULL, 0, NULL },
+	{ TE_STEP_PASS_GRAPHS, NCUTS, NULL, 0, NULL },
+	{ TE_STEP_GRAPH, NCUTS, "gpipe", 1, one_chunk },
+	{ TE_STEP_GRAPH, NCUTS, "1,2,1,2,-2,-1,1,2,-2,-1,-2,-1", 2, two_chunks },
+	{ 0, NCUTS, "1f1b", 3, three_chunks },
+	{ TE_STEP_PASS_GRAPHS, NCUTS, "zero-bubble", 2, two_chunks },
+	{ TE_STEP_GRAPH, NCUTS, "zero-bubble", 3, three_chunks },
+};
+#define WAYS ((int)TT_LEN(ways))
+
+static struct te_recipe recipe_of(const char *name)
+{
+	struct te_recipe rec = TE_RECIPE_INIT;
+
+	DO(te_recipe_from_name(name, &rec));
+	if (rec.kind == TE_RECIPE_DELAYED)
+		rec.history_len = 16;
+	return rec;
+}
+
+static struct te_spec tokens(int64_t B, int64_t T)
+{
+	return (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
+}
+
+/* a sequence, its optimizer, and what trains it: a step, or a plan */
+struct run {
+	struct te_seq *seq;
+	struct te_adamw *opt;
+	struct te_step *step;
+	struct te_plan *plan;
+};
+
+static struct run run_of(uint64_t seed)
+{
+	struct run r = { .step = NULL };
+
+	r.seq = model_create(ctx, &small, seed);
+	DO(te_adamw_create(r.seq, NULL, &r.opt));
+	DO(te_adamw_set_lr(r.opt, st, 1e-2f));
+	return r;
+}
+
+static struct run run_create(const struct way *w, const char *recipe)
+{
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe rec = recipe_of(recipe);
+	struct run r = run_of(3);
+
+	so.nchunks = w->nchunks;
+	so.nmicro = MICRO;
+	so.nlayers = w->nlayers;
+	if (w->order)
+		DO(te_schedule_parse(w->order, &so, &o.schedule));
+	o.recipe = &rec;
+	o.flags = w->flags;
+	o.micro_batches = MICRO;
+	o.x = tokens(small.batch, small.seqlen);
+	o.ncuts = w->ncuts;
+	o.cut = cuts;
+	DO(te_step_create(r.seq, r.opt, &o, &r.step));
+	te_schedule_unref(o.schedule);
+	return r;
+}
+
+/* the passes of one plan, called one by one */
+static struct run run_plain(const char *recipe)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	const struct te_recipe rec = recipe_of(recipe);
+	struct run r = run_of(3);
+
+	o.recipe = &rec;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = tokens(small.batch, small.seqlen);
+	o.grad_scale = 1.0 / MICRO;
+	DO(te_plan_create(r.seq, &o, &r.plan));
+	return r;
+}
+
+static void run_destroy(struct run *r)
+{
+	te_step_unref(r->step);
+	te_plan_unref(r->plan);
+	te_adamw_unref(r->opt);
+	te_seq_unref(r->seq);
+}
+
+#define NTOKENS (2 * 16)
+
+/* of one step: tokens and targets of each micro-batch */
+static void draw(int32_t t[MICRO][2][NTOKENS])
+{
+	for (int m = 0; m < MICRO; m++)
+		for (int k = 0; k < 2 * NTOKENS; k++)
+			t[m][k / NTOKENS][k % NTOKENS] = (int32_t)tt_rand_int(0, small.vocab - 1);
+}
+
+static void run_step(struct run *r, int32_t t[MICRO][2][NTOKENS], float loss[MICRO])
+{
+	static const char *const name[] = { "x", "targets" };
+	double mean, sum = 0;
+
+	if (r->plan)
+		DO(te_seq_zero_grads(r->seq, st));
+	for (int m = 0; m < MICRO; m++) {
+		for (int k = 0; k < 2; k++)
+			DO(te_tensor_write(r->plan ? te_plan_input(r->plan, name[k]) :
+						     te_step_input(r->step, 0, m, name[k]),
+					   t[m][k], sizeof(t[m][k])));
+		if (!r->plan)
+			continue;
+		DO(te_plan_forward(r->plan, st, 0));
+		DO(te_plan_backward(r->plan, st));
+		loss[m] = model_loss(r->plan);
+	}
+	if (r->plan) {
+		DO(te_adamw_step(r->opt, st));
+		return;
+	}
+	DO(te_step_run(r->step, 0, st));
+	DO(te_step_loss(r->step, &mean));
+	for (int m = 0; m < MICRO; m++) {
+		DO(te_tensor_read(te_step_output(r->step, 0, m), &loss[m], sizeof(float)));
+		sum += (double)loss[m] / MICRO;
+	}
+	ck_assert_double_eq(mean, sum);
+}
+
+static void same_runs(const struct run *a, const struct run *b)
+{
+	uint64_t seed[2], offset[2];
+
+	model_same(te_seq_grads(a->seq), te_seq_grads(b->seq), "gradients");
+	model_same(te_seq_masters(a->seq), te_seq_masters(b->seq), "weights");
+	model_same(te_adamw_v(a->opt), te_adamw_v(b->opt), "moments");
+	model_same_scales(te_seq_quant(a->seq), te_seq_quant(b->seq));
+	DO(te_seq_rng_get(a->seq, &seed[0], &offset[0]));
+	DO(te_seq_rng_get(b->seq, &seed[1], &offset[1]));
+	ck_assert_uint_eq(seed[0], seed[1]);
+	ck_assert_uint_eq(offset[0], offset[1]);
+}
+
+START_TEST(a_step_has_the_bits_of_its_passes)
+{
+	const char *recipe = recipes[_i / WAYS];
+	int32_t t[MICRO][2][NTOKENS];
+	struct run plain = run_plain(recipe), run = run_create(&ways[_i % WAYS], recipe);
+	float want[MICRO], have[MICRO];
+
+	for (int k = 0; k < STEPS; k++) {
+		draw(t);
+		run_step(&plain, t, want);
+		run_step(&run, t, have);
+		ck_assert_mem_eq(want, have, sizeof(want));
+		same_runs(&plain, &run);
+	}
+	run_destroy(&plain);
+	run_destroy(&run);
+}
+END_TEST
+
+/* ---- what is dropped ---- */
+
+#define ROWS 3
+#define WIDTH 24
+#define DROP_OP 1 /* its index in the sequence */
+#define SEED 77u
+
+/* a loss whose output is its input, and whose gradient is 1 */
+static int show_infer(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+	inf->bwd_dy = 0;
+	return 0;
+}
+
+static int show_forward(const struct te_op_call *c)
+{
+	return te_copy(c->stream, te_tensor_data(c->y.hp), te_tensor_data(c->x.hp),
+		       te_tensor_nbytes(c->x.hp));
+}
+
+static int show_backward(const struct te_op_call *c)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &c->grad_scale, sizeof(bits));
+	return te_fill_u32(c->stream, te_tensor_data(c->dx.hp), bits,
+			   te_tensor_nbytes(c->dx.hp));
+}
+
+static void append(struct te_seq *seq, struct te_op *op)
+{
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+}
+
+/* a bias of 0, half of all dropped, and with a loss */
+static struct te_seq *dropping(int with_loss)
+{
+	static struct te_op_ops show = TE_OP_OPS_INIT;
+	const struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
+	const struct te_dropout_attrs da = TE_ATTRS(dropout, 0.5f);
+	struct te_seq *seq;
+	struct te_op *op;
+
+	show.name = "show";
+	show.infer = show_infer;
+	show.forward = show_forward;
+	show.backward = show_backward;
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_bias(&ba, "bias", &op));
+	append(seq, op);
+	DO(te_op_dropout(&da, "drop", &op));
+	append(seq, op);
+	if (with_loss) {
+		DO(te_op_create(&show, NULL, "show", &op));
+		append(seq, op);
+	}
+	DO(te_seq_init(seq, SEED));
+	return seq;
+}
+
+static const struct te_spec ones_spec = { TE_DTYPE_FP32, 2, { ROWS, WIDTH } };
+
+static void write_ones(struct te_tensor *t)
+{
+	DO(te_fill_u32(st, te_tensor_data(t), 0x3f800000, te_tensor_nbytes(t)));
+}
+
+/* what dropout makes of ones, by its definition */
+static void mask_of(uint64_t offset, float want[ROWS * WIDTH])
+{
+	for (int i = 0; i < ROWS * WIDTH; i++) {
+		const struct te_philox r =
+			te_philox_flat(SEED, offset, DROP_OP, (uint64_t)i / 8);
+
+		want[i] = te_philox_lane(&r, i % 8) >= 32768 ? 2.0f : 0.0f;
+	}
+}
+
+static void has_mask(struct te_tensor *t, uint64_t offset)
+{
+	float want[ROWS * WIDTH], *have = tt_bytes(te_tensor_data(t), te_tensor_nbytes(t));
+
+	mask_of(offset, want);
+	ck_assert_mem_eq(want, have, sizeof(want));
+	free(have);
+}
+
+static struct te_step_opts dropping_opts(const struct te_recipe *fp32, int32_t nmicro)
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+
+	o.recipe = fp32;
+	o.micro_batches = nmicro;
+	o.x = ones_spec;
+	return o;
+}
+
+#define NDROP 4 /* micro-batches: a power of two, so that the gradient is exact in any order */
+
+/* the gradient of the bias: of the mean over micro-batches, the sum over their rows */
+static void has_grad(struct te_seq *seq, uint64_t offset)
+{
+	float *have = tt_bytes(te_tensor_data(te_seq_grads(seq)), WIDTH * sizeof(float));
+	float mask[ROWS * WIDTH], want[WIDTH] = { 0 };
+
+	for (int m = 0; m < NDROP; m++) {
+		mask_of(offset + (uint64_t)m, mask);
+		for (int i = 0; i < ROWS * WIDTH; i++)
+			want[i % WIDTH] += mask[i] / NDROP;
+	}
+	for (int j = 0; j < WIDTH; j++)
+		ck_assert_float_eq(have[j], want[j]);
+	free(have);
+}
+
+static const uint32_t modes[] = { 0, TE_STEP_GRAPH, TE_STEP_PASS_GRAPHS };
+static const char *const orders[] = { NULL, "gpipe" };
+
+START_TEST(a_step_drops_by_step_and_micro_batch)
+{
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_step_opts o = dropping_opts(&fp32, NDROP);
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_seq *seq = dropping(1);
+	struct te_step *step;
+
+	so.nmicro = NDROP;
+	o.flags = modes[_i % 3];
+	if (orders[_i / 3])
+		DO(te_schedule_parse(orders[_i / 3], &so, &o.schedule));
+	DO(te_step_create(seq, NULL, &o, &step));
+	for (uint64_t k = 0; k < STEPS; k++) {
+		for (int32_t m = 0; m < NDROP; m++)
+			write_ones(te_step_input(step, 0, m, "x"));
+		DO(te_step_run(step, 0, st));
+		for (int32_t m = 0; m < NDROP; m++)
+			has_mask(te_step_output(step, 0, m), NDROP * k + (uint64_t)m);
+		has_grad(seq, NDROP * k);
+	}
+	te_step_unref(step);
+	te_schedule_unref(o.schedule);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* one plan for each micro-batch, or one for all, run in reverse or any order */
+START_TEST(passes_in_any_order_drop_the_same)
+{
+	static const int order[][NDROP] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	const int *at = order[_i % 3], nplans = _i < 3 ? 1 : NDROP;
+	struct te_seq *seq = dropping(1);
+	struct te_plan *plan[NDROP];
+	uint64_t seed, offset;
+
+	o.recipe = &fp32;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = ones_spec;
+	o.grad_scale = 1.0 / NDROP;
+	for (int i = 0; i < nplans; i++)
+		DO(te_plan_create(seq, &o, &plan[i]));
+	for (uint64_t k = 0; k < STEPS; k++) {
+		DO(te_seq_zero_grads(seq, st));
+		for (int i = 0; i < NDROP; i++) {
+			struct te_plan *p = plan[at[i] % nplans];
+			const uint64_t m = (uint64_t)at[i];
+
+			write_ones(te_plan_input(p, "x"));
+			DO(te_plan_set_rng(p, m, i + 1 < NDROP ? 0 : NDROP));
+			DO(te_plan_forward(p, st, 0));
+			has_mask(te_plan_output(p), NDROP * k + m);
+			DO(te_plan_backward(p, st));
+		}
+		has_grad(seq, NDROP * k);
+	}
+	DO(te_seq_rng_get(seq, &seed, &offset));
+	ck_assert_uint_eq(offset, NDROP * STEPS);
+	for (int i = 0; i < nplans; i++)
+		te_plan_unref(plan[i]);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* a graph in which two plans of one micro-batch have the same ops: they drop differently */
+START_TEST(repeated_ops_drop_differently)
+{
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_callable c[2] = { TE_CALLABLE_INIT, TE_CALLABLE_INIT };
+	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq = dropping(0);
+	float mask[2][ROWS * WIDTH], *out;
+	struct te_graph *g;
+	uint64_t seed, offset;
+
+	o.recipe = &fp32;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | TE_PLAN_INPUT_GRAD;
+	o.x = ones_spec;
+	for (int i = 0; i < 2; i++) {
+		struct te_plan *plan;
+
+		DO(te_plan_create(seq, &o, &plan));
+		DO(te_callable_from_plan(plan, i ? "second" : "first", &c[i]));
+		te_plan_unref(plan);
+	}
+	go.flags = TE_GRAPH_CHAIN | (_i ? TE_GRAPH_WHOLE : TE_GRAPH_EAGER);
+	DO(te_graph_create(ctx, 2, c, &go, &g));
+	for (uint64_t k = 0; k < STEPS; k++) {
+		write_ones(te_graph_tensor(g, 0, "x"));
+		DO(te_graph_run(g, st));
+		has_mask(te_graph_tensor(g, 0, "out"), 2 * k);
+		mask_of(2 * k, mask[0]);
+		mask_of(2 * k + 1, mask[1]);
+		out = tt_bytes(te_tensor_data(te_graph_tensor(g, 1, "out")), sizeof(mask[0]));
+		for (int i = 0; i < ROWS * WIDTH; i++)
+			ck_assert_float_eq(out[i], mask[0][i] * mask[1][i]);
+		free(out);
+	}
+	DO(te_seq_rng_get(seq, &seed, &offset));
+	ck_assert_uint_eq(offset, 2 * STEPS);
+	te_graph_unref(g);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- gradients ---- */
+
+/* one micro-batch of four rows, or four of one: the same mean. Sums of FP32 in another order: the
+ * largest element is below 1, and each is a sum of some thousand products */
+START_TEST(gradients_are_those_of_the_mean)
+{
+	static const struct model_shape still = { 48, 32, 4, 16, 4, 2, 1, 0, 1 };
+	const struct te_recipe fp32 = recipe_of("fp32");
+	float *grads[2];
+	int32_t t[2][4 * 16];
+	double loss[2];
+	int64_t n = 0;
+
+	for (int k = 0; k < 2 * 4 * 16; k++)
+		t[k / 64][k % 64] = (int32_t)tt_rand_int(0, still.vocab - 1);
+	for (int i = 0; i < 2; i++) {
+		struct te_step_opts o = TE_STEP_OPTS_INIT;
+		struct te_seq *seq = model_create(ctx, &still, 9);
+		struct te_step *step;
+
+		o.recipe = &fp32;
+		o.flags = TE_STEP_GRAPH;
+		o.micro_batches = i ? 4 : 1;
+		o.x = tokens(i ? 1 : 4, 16);
+		DO(te_step_create(seq, NULL, &o, &step));
+		for (int32_t m = 0; m < o.micro_batches; m++) {
+			struct te_tensor *x = te_step_input(step, 0, m, "x");
+			struct te_tensor *y = te_step_input(step, 0, m, "targets");
+
+			DO(te_tensor_write(x, &t[0][16 * m], te_tensor_nbytes(x)));
+			DO(te_tensor_write(y, &t[1][16 * m], te_tensor_nbytes(y)));
+		}
+		DO(te_step_run(step, 0, st));
+		DO(te_step_loss(step, &loss[i]));
+		n = te_tensor_nelems(te_seq_grads(seq));
+		grads[i] = tt_bytes(te_tensor_data(te_seq_grads(seq)),
+				    (size_t)n * sizeof(float));
+		te_step_unref(step);
+		te_seq_unref(seq);
+	}
+	ck_assert_double_eq_tol(loss[0], loss[1], 1e-5);
+	for (int64_t k = 0; k < n; k++)
+		ck_assert_float_eq_tol(grads[0][k], grads[1][k], 1e-5f);
+	free(grads[0]);
+	free(grads[1]);
+}
+END_TEST
+
+/* without an optimizer weights stay, and te_adamw_step then makes the step whole */
+START_TEST(gradients_alone_leave_the_weights)
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct run a = run_create(&ways[1], "bf16"), b = run_of(3);
+	struct te_seq *before = model_create(ctx, &small, 3);
+	int32_t t[MICRO][2][NTOKENS];
+	float want[MICRO], have[MICRO];
+
+	o.flags = TE_STEP_GRAPH;
+	o.micro_batches = MICRO;
+	o.x = tokens(small.batch, small.seqlen);
+	DO(te_step_create(b.seq, NULL, &o, &b.step));
+	draw(t);
+	run_step(&b, t, have);
+	model_same(te_seq_masters(b.seq), te_seq_masters(before), "weights");
+	DO(te_adamw_step(b.opt, st));
+	run_step(&a, t, want);
+	ck_assert_mem_eq(want, have, sizeof(want));
+	same_runs(&a, &b);
+	run_destroy(&a);
+	run_destroy(&b);
+	te_seq_unref(before);
+}
+END_TEST
+
+/* ---- shapes ---- */
+
+static const int64_t shapes[][2] = { { 1, 7 }, { 2, 16 }, { 3, 5 } };
+#define NSHAPES ((int32_t)TT_LEN(shapes))
+
+static void feed_shape(struct te_step *s, int32_t shape, int32_t index)
+{
+	int32_t t[2 * 16];
+
+	for (int32_t m = 0; m < 2; m++)
+		for (int k = 0; k < 2; k++) {
+			struct te_tensor *in = te_step_input(s, shape, m, k ? "targets" : "x");
+			const int64_t n = shapes[index][0] * shapes[index][1];
+
+			ck_assert_int_eq(te_tensor_nelems(in), n);
+			for (int64_t i = 0; i < n; i++)
+				t[i] = (int32_t)((13 * i + 7 * k + 3 * m + index) % small.vocab);
+			DO(te_tensor_write(in, t, (size_t)n * sizeof(*t)));
+		}
+}
+
+/* steps of three shapes, on two streams in turn, have the bits of three steps with one each */
+START_TEST(shapes_share_one_memory)
+{
+	static const int32_t order[] = { 0, 2, 1, 1, 0, 2, 1 };
+	struct te_step_memory mem = TE_STEP_MEMORY_INIT, one = TE_STEP_MEMORY_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe rec = recipe_of("bf16");
+	struct run a = run_of(3), b = run_of(3);
+	struct te_spec spec[NSHAPES];
+	struct te_step *single[NSHAPES];
+	struct te_stream *other;
+	uint64_t largest = 0;
+	double want, have;
+
+	o.recipe = &rec;
+	o.flags = modes[_i];
+	o.micro_batches = 2;
+	for (int32_t i = 0; i < NSHAPES; i++) {
+		o.x = spec[i] = tokens(shapes[i][0], shapes[i][1]);
+		DO(te_step_create(b.seq, b.opt, &o, &single[i]));
+		DO(te_step_memory(single[i], &one));
+		if (one.pool_nbytes > largest)
+			largest = one.pool_nbytes;
+	}
+	o.x = (struct te_spec){ .ndim = 0 };
+	o.shapes = spec;
+	o.nshapes = NSHAPES;
+	DO(te_step_create(a.seq, a.opt, &o, &a.step));
+	DO(te_step_memory(a.step, &mem));
+	ck_assert_uint_eq(mem.pool_nbytes, largest);
+	ck_assert_uint_eq(mem.workspace_nbytes, te_ctx_workspace_nbytes(ctx));
+	DO(te_stream_create(ctx, &other));
+	for (size_t k = 0; k < TT_LEN(order); k++) {
+		feed_shape(a.step, order[k], order[k]);
+		feed_shape(single[order[k]], 0, order[k]);
+		DO(te_step_run(a.step, order[k], k % 2 ? other : st));
+		DO(te_step_run(single[order[k]], 0, st));
+		DO(te_step_loss(a.step, &have));
+		DO(te_step_loss(single[order[k]], &want));
+		ck_assert_double_eq(want, have);
+		same_runs(&a, &b);
+	}
+	te_stream_unref(other);
+	for (int32_t i = 0; i < NSHAPES; i++)
+		te_step_unref(single[i]);
+	run_destroy(&a);
+	run_destroy(&b);
+}
+END_TEST
+
+/* a step of one shape waits for that of another on another stream */
+START_TEST(steps_on_two_streams_run_serially)
+{
+	const struct te_spec spec[] = { ones_spec, { TE_DTYPE_FP32, 2, { 200, WIDTH } } };
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_seq *seq = dropping(1);
+	struct te_stream *other;
+	struct te_step *step;
+
+	o.recipe = &fp32;
+	o.flags = modes[_i];
+	o.shapes = spec;
+	o.nshapes = 2;
+	DO(te_step_create(seq, NULL, &o, &step));
+	DO(te_stream_create(ctx, &other));
+	for (int32_t k = 0; k < 2; k++) /* kernels are loaded while nothing blocks */
+		DO(te_step_run(step, k, k ? st : other));
+	DO(te_ctx_sync(ctx));
+	tt_gate_close();
+	DO(te_host_call(st, tt_gate_wait, NULL, 0));
+	write_ones(te_step_input(step, 1, 0, "x"));
+	DO(te_step_run(step, 1, st));
+	DO(te_step_run(step, 0, other)); /* on what the other shape left */
+	tt_sleep_ms(20);
+	ck_assert_int_eq(te_stream_query(other), 0);
+	tt_gate_open();
+	DO(te_stream_sync(other));
+	write_ones(te_step_input(step, 0, 0, "x"));
+	DO(te_step_run(step, 0, st));
+	has_mask(te_step_output(step, 0, 0), 4);
+	te_step_unref(step);
+	te_stream_unref(other);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* other micro-batches have the memory of the first, unless the order has them in flight at once */
+START_TEST(plans_are_as_many_as_micro_batches_in_flight)
+{
+	static const struct {
+		const char *order;
+		int nplans[2]; /* of the first part and the second */
+	} cases[] = {
+		{ "1,2,-2,-1,1,2,-2,-1,1,2,-2,-1", { 1, 1 } },
+		{ "1,1,2,-2,2,-2,-1,-1,1,2,-2,-1", { 2, 1 } },
+		{ "1f1b", { 2, 2 } },
+		{ "gpipe", { 3, 3 } },
+		{ "1,2,-2,-1,1,2,-2,-1,-1.5,-2.5,-2.5,-1.5,1,2,-2,-1,-1.5,-2.5", { 2, 2 } },
+	};
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	uint64_t own[2], want;
+
+	o.x = tokens(small.batch, small.seqlen);
+	o.ncuts = 1;
+	o.cut = cuts;
+	for (size_t i = 0; i <= TT_LEN(cases); i++) {
+		struct te_step_memory mem = TE_STEP_MEMORY_INIT;
+		struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+		struct te_step *step;
+
+		so.nchunks = 2;
+		so.nmicro = o.micro_batches = i ? MICRO : 1;
+		if (i)
+			DO(te_schedule_parse(cases[i - 1].order, &so, &o.schedule));
+		DO(te_step_create(seq, NULL, &o, &step));
+		for (int p = 0; p < 2 && !i; p++) {
+			struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
+
+			DO(te_plan_memory(te_step_plan(step, 0, p), &pm));
+			own[p] = pm.own_nbytes;
+		}
+		DO(te_step_memory(step, &mem));
+		want = own[0] + own[1];
+		if (i)
+			want = (uint64_t)cases[i - 1].nplans[0] * own[0] +
+			       (uint64_t)cases[i - 1].nplans[1] * own[1];
+		ck_assert_uint_eq(mem.plans_nbytes, want);
+		te_step_unref(step);
+		te_schedule_unref(o.schedule);
+	}
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(no_alloc_tells_the_same_memory)
+{
+	struct te_step_memory mem = TE_STEP_MEMORY_INIT, laid_out = TE_STEP_MEMORY_INIT;
+	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe rec = recipe_of("bf16");
+	struct te_seq *seq = model_create_unbound(ctx, &small);
+	const uint64_t used = tt_used();
+	struct te_step *step;
+	char *text;
+	double loss;
+
+	DO(te_seq_complete(seq));
+	o.recipe = &rec;
+	o.micro_batches = MICRO;
+	o.x = tokens(small.batch, small.seqlen);
+	o.ncuts = NCUTS;
+	o.cut = cuts;
+	o.flags = TE_STEP_NO_ALLOC | TE_STEP_GRAPH;
+	DO(te_step_create(seq, NULL, &o, &step));
+	DO(te_step_memory(step, &laid_out));
+	ck_assert_uint_eq(tt_used(), used);
+	for (int32_t p = 0; p <= NCUTS; p++) {
+		DO(te_plan_print(te_step_plan(step, 0, p), TE_PLAN_TEXT, &text));
+		free(text);
+	}
+	ck_assert_ptr_null(te_step_plan(step, 0, NCUTS + 1));
+	ck_assert_ptr_null(te_step_plan(step, 0, -1));
+	fails(te_step_run(step, 0, st), -TE_ESTATE, "te_step_run: the step was made without");
+	fails(te_step_loss(step, &loss), -TE_ESTATE, "te_step_loss: no step has run");
+	te_step_unref(step);
+	DO(te_seq_init(seq, 1));
+	o.flags = TE_STEP_GRAPH;
+	DO(te_step_create(seq, NULL, &o, &step));
+	DO(te_step_memory(step, &mem));
+	ck_assert_mem_eq(&mem, &laid_out, sizeof(mem));
+	DO(te_graph_report(te_step_graph(step, 0), &rep));
+	ck_assert_uint_eq(mem.pool_nbytes, rep.peak_nbytes);
+	ck_assert_uint_eq(rep.nrecordings, 1);
+	te_step_unref(step);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- the rest ---- */
+
+START_TEST(tensors_are_of_a_micro_batch)
+{
+	struct run r = run_create(&ways[8], "fp32");
+
+	for (int32_t m = 0; m < MICRO; m++) {
+		ck_assert_ptr_nonnull(te_step_input(r.step, 0, m, "x"));
+		ck_assert_ptr_nonnull(te_step_input(r.step, 0, m, "targets"));
+		ck_assert_ptr_null(te_step_input(r.step, 0, m, "out"));
+		ck_assert_ptr_null(te_step_input(r.step, 0, m, "y"));
+		ck_assert_ptr_null(te_step_input(r.step, 1, m, "x"));
+		ck_assert_int_eq(te_tensor_dtype(te_step_input(r.step, 0, m, "x")),
+				 TE_DTYPE_INT32);
+		ck_assert_int_eq(te_tensor_nelems(te_step_output(r.step, 0, m)), 1);
+		for (int32_t k = 0; k < m; k++) {
+			ck_assert_ptr_ne(te_step_input(r.step, 0, m, "x"),
+					 te_step_input(r.step, 0, k, "x"));
+			ck_assert_ptr_ne(te_step_output(r.step, 0, m),
+					 te_step_output(r.step, 0, k));
+		}
+	}
+	ck_assert_ptr_null(te_step_input(r.step, 0, MICRO, "x"));
+	ck_assert_ptr_null(te_step_input(r.step, 0, -1, "x"));
+	ck_assert_ptr_null(te_step_input(r.step, -1, 0, "x"));
+	ck_assert_ptr_null(te_step_input(r.step, 0, 0, NULL));
+	ck_assert_ptr_null(te_step_input(NULL, 0, 0, "x"));
+	ck_assert_ptr_null(te_step_output(r.step, 0, MICRO));
+	ck_assert_ptr_null(te_step_output(r.step, 1, 0));
+	ck_assert_ptr_null(te_step_output(NULL, 0, 0));
+	ck_assert_ptr_null(te_step_graph(r.step, 1));
+	ck_assert_ptr_null(te_step_graph(NULL, 0));
+	ck_assert_ptr_eq(te_step_unref(te_step_ref(r.step)), NULL);
+	ck_assert_ptr_null(te_step_unref(NULL));
+	run_destroy(&r);
+}
+END_TEST
+
+static int count_grads(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+{
+	(void)plan;
+	((int *)arg)[e->weight]++;
+	return 0;
+}
+
+/* each weight's gradient is ready once for each micro-batch */
+START_TEST(hooks_are_those_of_all_plans)
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	const int n = te_seq_nweights(seq);
+	int *count = calloc((size_t)n, sizeof(*count));
+	struct te_step *step;
+
+	o.micro_batches = MICRO;
+	o.x = tokens(small.batch, small.seqlen);
+	o.ncuts = NCUTS;
+	o.cut = cuts;
+	o.hook = count_grads;
+	o.hook_arg = count;
+	o.hooks = 1u << TE_PLAN_EVENT_GRAD;
+	DO(te_step_create(seq, NULL, &o, &step));
+	feed_shape(step, 0, 1);
+	DO(te_step_run(step, 0, st));
+	DO(te_stream_sync(st));
+	for (int i = 0; i < n; i++)
+		ck_assert_int_eq(count[i], MICRO);
+	te_step_unref(step);
+	te_seq_unref(seq);
+	free(count);
+}
+END_TEST
+
+/* ---- what is wrong ---- */
+
+static int create(struct te_seq *seq, const struct te_step_opts *o)
+{
+	struct te_step *step = (void *)&step, *before = step;
+	int r = te_step_create(seq, NULL, o, &step);
+
+	ck_assert_ptr_eq(step, before);
+	return r;
+}
+
+START_TEST(options_must_fit)
+{
+	static const char *const unknown[] = { "h.9.ln1" }, *const none[] = { NULL };
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT, good;
+	struct te_seq *seq = model_create(ctx, &small, 3), *lossless = dropping(0), *raw;
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_spec x = tokens(small.batch, small.seqlen);
+	struct te_step *step;
+	struct te_adamw *opt;
+
+	o.x = x;
+	good = o;
+#define WRONG(code, text, ...)                  \
+	do {                                    \
+		o = good;                       \
+		__VA_ARGS__                     \
+		fails(create(seq, &o), code, text); \
+	} while (0)
+	WRONG(-EINVAL, "te_step_create: unknown flags 0x80", o.flags = 128;);
+	WRONG(-EINVAL, "exclude each other", o.flags = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS;);
+	WRONG(-EINVAL, "te_step_create: 0 micro-batches", o.micro_batches = 0;);
+	WRONG(-EINVAL, "x and shapes exclude each other", o.shapes = &x; o.nshapes = 1;);
+	WRONG(-EINVAL, "1 shapes, and no list", o.nshapes = 1;);
+	WRONG(-EINVAL, "-1 shapes", o.nshapes = -1;);
+	WRONG(-EINVAL, "-1 cuts", o.ncuts = -1;);
+	WRONG(-EINVAL, "1 cuts, and no list", o.ncuts = 1;);
+	WRONG(-EINVAL, "cut 0 has no name", o.ncuts = 1; o.cut = none;);
+	WRONG(-EINVAL, "h.9.ln1", o.ncuts = 1; o.cut = unknown;);
+	WRONG(-TE_ESHAPE, "te_plan_create", o.x.ndim = 0;);
+	WRONG(-EINVAL, "hook", o.hooks = 1;);
+	so.nmicro = 2;
+	DO(te_schedule_parse("gpipe", &so, &good.schedule));
+	WRONG(-EINVAL, "1 micro-batches, the schedule has 2", (void)0;);
+	WRONG(-EINVAL, "3 plans, the schedule has 1 layers", o.micro_batches = 2; o.ncuts = NCUTS;
+	      o.cut = cuts;);
+	te_schedule_unref(good.schedule);
+	so.flags = TE_SCHED_FORWARD_ONLY;
+	DO(te_schedule_create(&so, &good.schedule));
+	WRONG(-EINVAL, "the schedule has no backward passes", o.micro_batches = 2;);
+	te_schedule_unref(good.schedule);
+	good.schedule = NULL;
+	o = good;
+	o.recipe = &fp32;
+	o.x = ones_spec;
+	fails(create(lossless, &o), -EINVAL, "te_step_create: op drop is the last and no loss");
+	fails(create(seq, NULL), -EINVAL, "te_step_create: no struct te_step_opts");
+	fails(create(NULL, &good), -EINVAL, "te_step_create: seq is NULL");
+	fails(te_step_create(seq, NULL, &good, NULL), -EINVAL, "te_step_create: ret_step is NULL");
+	DO(te_adamw_create(lossless, NULL, &opt));
+	fails(te_step_create(seq, opt, &good, &step), -EINVAL, "adamw is of another sequence");
+	te_adamw_unref(opt);
+	raw = model_create_unbound(ctx, &small);
+	fails(create(raw, &good), -TE_ESTATE, "te_seq_init has not run");
+	te_seq_unref(raw);
+	DO(te_step_create(seq, NULL, &good, &step));
+	fails(te_step_run(step, 1, st), -EINVAL, "te_step_run: shape 1 of 1");
+	fails(te_step_run(step, 0, NULL), -EINVAL, "te_step_run: stream is NULL");
+	fails(te_step_run(NULL, 0, st), -EINVAL, "te_step_run: step is NULL");
+	fails(te_step_loss(step, NULL), -EINVAL, "te_step_loss: ret_loss is NULL");
+	fails(te_step_memory(step, NULL), -EINVAL, "te_step_memory: no struct te_step_memory");
+	te_step_unref(step);
+	te_seq_unref(seq);
+	te_seq_unref(lossless);
+}
+END_TEST
+
+/* two plans that read one channel would each want its own copy of it */
+START_TEST(a_channel_is_of_one_plan)
+{
+	static const char *const cut[] = { "second" };
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe fp32 = recipe_of("fp32");
+	const int64_t width = WIDTH;
+	struct te_seq *two;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &two));
+	DO(te_seq_input(two, "more", TE_DTYPE_FP32, 1, &width));
+	for (int i = 0; i < 2; i++) {
+		DO(te_op_add(i ? "second" : "first", &op));
+		DO(te_op_take(op, 0, "more"));
+		append(two, op);
+	}
+	DO(te_op_bias(&(struct te_bias_attrs)TE_ATTRS(bias, WIDTH), "bias", &op));
+	append(two, op);
+	DO(te_seq_input(two, "targets", TE_DTYPE_INT32, 0, NULL));
+	DO(te_op_cross_entropy(&(struct te_cross_entropy_attrs)TE_ATTRS(
+				       cross_entropy, .nclasses = WIDTH, .grad_scale = 1),
+			       "loss", &op));
+	DO(te_op_take(op, 0, "targets"));
+	append(two, op);
+	DO(te_seq_init(two, 1));
+	o.recipe = &fp32;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 4, WIDTH } };
+	o.ncuts = 1;
+	o.cut = cut;
+	fails(create(two, &o), -EINVAL,
+	      "te_step_create: channel more is read by plans 0 and 1, expected by one only");
+	te_seq_unref(two);
+}
+END_TEST
+
+/* a graph in the caller's memory: too little of it, or at a wrong address */
+START_TEST(a_pool_must_be_large_enough)
+{
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
+	struct te_callable c = TE_CALLABLE_INIT;
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq = dropping(1);
+	struct te_plan *plan;
+	struct te_graph *g;
+	uint64_t used;
+	void *pool;
+
+	o.recipe = &fp32;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL;
+	o.x = ones_spec;
+	DO(te_plan_create(seq, &o, &plan));
+	DO(te_mem_alloc(st, 1 << 20, &pool));
+	DO(te_callable_from_plan(plan, "c", &c));
+	go.pool = pool;
+	go.pool_nbytes = 255;
+	fails(te_graph_create(ctx, 1, &c, &go, &g), -EINVAL,
+	      "te_graph_create: pool has 255 bytes, ");
+	go.pool = (char *)pool + 16;
+	fails(te_graph_create(ctx, 1, &c, &go, &g), -EINVAL, "not aligned to 256");
+	if (te_ctx_workspace_nbytes(ctx)) { /* with room for it */
+		DO(te_mem_free(st, pool));
+		DO(te_mem_alloc(st, te_ctx_workspace_nbytes(ctx) + (1 << 20), &pool));
+	}
+	go.pool = pool;
+	go.pool_nbytes = te_ctx_workspace_nbytes(ctx) + (1 << 20);
+	used = tt_used();
+	DO(te_graph_create(ctx, 1, &c, &go, &g));
+	DO(te_graph_report(g, &rep));
+	ck_assert_uint_le(rep.peak_nbytes, 1 << 20);
+	ck_assert_uint_eq(tt_used(), used);
+	ck_assert_uint_lt((uintptr_t)te_tensor_data(te_graph_tensor(g, 0, "x")) - (uintptr_t)pool,
+			  rep.peak_nbytes);
+	write_ones(te_graph_tensor(g, 0, "x"));
+	DO(te_graph_run(g, st));
+	has_mask(te_graph_tensor(g, 0, "out"), 0);
+	te_graph_unref(g);
+	DO(te_mem_free(st, pool));
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int create_and_run(struct te_seq *seq, uint32_t flags)
+{
+	const struct te_spec spec[] = { tokens(1, 8), tokens(2, 8) };
+	static const char *const cut[] = { "norm" };
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_adamw *opt = NULL;
+	struct te_step *step = NULL;
+	double loss;
+	int r;
+
+	o.flags = flags;
+	o.micro_batches = 2;
+	o.shapes = spec;
+	o.nshapes = 2;
+	o.ncuts = 1;
+	o.cut = cut;
+	r = te_adamw_create(seq, NULL, &opt);
+	if (!r)
+		r = te_step_create(seq, opt, &o, &step);
+	for (int k = 1; k >= 0 && !r; k--)
+		r = te_step_run(step, k, st);
+	if (!r)
+		r = te_step_loss(step, &loss);
+	tt_fault_end();
+	te_step_unref(step);
+	te_adamw_unref(opt);
+	DO(te_ctx_sync(ctx)); /* memory is freed in stream order */
+	return r;
+}
+
+START_TEST(a_failure_leaves_nothing)
+{
+	static const struct model_shape tiny = { 16, 16, 1, 8, 2, 1, 1, 0.1f, 1 };
+	struct te_seq *seq = model_create(ctx, &tiny, 3);
+	int fired = 1, nfailed = 0;
+
+	/* what plans of a sequence share stays with it */
+	DO(create_and_run(seq, modes[_i]));
+	for (uint64_t n = 1; fired; n++) {
+		const int64_t live = te__alloc_live();
+		int r;
+
+		te_error_clear();
+		te__fault_set(n);
+		r = create_and_run(seq, modes[_i]);
+		fired = te__fault_fired();
+		te__fault_set(0);
+		ck_assert_int_eq(te__alloc_live(), live);
+		/* a snapshot that does not fit the device is taken in host memory */
+		ck_assert(r < 0 ? fired && te_error_detail()[0] : 1);
+		nfailed += r < 0;
+	}
+	ck_assert_int_gt(nfailed, 300);
+	DO(create_and_run(seq, modes[_i]));
+	te_seq_unref(seq);
+}
+END_TEST
+
+Suite *step_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "bits", "graph step");
+
+	backend = on;
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, a_step_has_the_bits_of_its_passes, 0, WAYS * (int)TT_LEN(recipes));
+	tcase_add_loop_test(c, a_step_drops_by_step_and_micro_batch, 0, 6);
+	tcase_add_loop_test(c, passes_in_any_order_drop_the_same, 0, 6);
+	tcase_add_loop_test(c, repeated_ops_drop_differently, 0, 2);
+	tcase_add_test(c, gradients_are_those_of_the_mean);
+	tcase_add_test(c, gradients_alone_leave_the_weights);
+	c = tt_case(s, "memory", "graph step memory");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, shapes_share_one_memory, 0, (int)TT_LEN(modes));
+	tcase_add_loop_test(c, steps_on_two_streams_run_serially, 0, (int)TT_LEN(modes));
+	tcase_add_test(c, plans_are_as_many_as_micro_batches_in_flight);
+	tcase_add_test(c, no_alloc_tells_the_same_memory);
+	tcase_add_test(c, a_pool_must_be_large_enough);
+	c = tt_case(s, "use", "graph step");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, tensors_are_of_a_micro_batch);
+	tcase_add_test(c, hooks_are_those_of_all_plans);
+	tcase_add_test(c, options_must_fit);
+	tcase_add_test(c, a_channel_is_of_one_plan);
+	tcase_add_loop_test(c, a_failure_leaves_nothing, 0, 2);
+	return s;
+}

@@ -214,7 +214,7 @@ static void setup(void)
 	ck_assert_int_eq(te_ctx_create(&co, &ctx), 0);
 	ck_assert_int_eq(config_parse(obj, "config", &cfg), 0);
 	json_decref(obj);
-	ck_assert_int_eq(model_create(ctx, &cfg, 1, 1, &model), 0);
+	ck_assert_int_eq(model_create(ctx, &cfg, 1, &model), 0);
 	ck_assert_int_eq(te_adamw_create(model.seq, NULL, &opt), 0);
 	options = json_pack("{s:[]}", "files");
 }

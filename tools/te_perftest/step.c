@@ -71,7 +71,7 @@ static int step_create(struct step *s, const char *recipe, const int32_t *tokens
 		.act = TE_ACT_GELU,
 		.tied = 1,
 	};
-	int r = model_create(s->b->ctx, &cfg, 1, (uint64_t)o->seed, &s->model);
+	int r = model_create(s->b->ctx, &cfg, (uint64_t)o->seed, &s->model);
 
 	if (r)
 		return r;

@@ -1,7 +1,7 @@
 /*
  * loop.c - training.
  *
- * A step is one run of its graph, and the CPU runs up to NSLOTS steps ahead. Tokens and
+ * A step is one te_step_run(), and the CPU runs up to NSLOTS steps ahead. Tokens and
  * losses are copied through pinned memory; a loss is read when its slot is used again.
  */
 #include "config.h"
@@ -311,7 +311,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = open_device(t);
 	if (!r)
-		r = model_build(t->ctx, &cfg, t->accum, &t->model);
+		r = model_build(t->ctx, &cfg, &t->model);
 	if (!r && !only_plans)
 		r = check_memory(t, train);
 	if (!r && !only_plans)
@@ -386,8 +386,8 @@ static int copy_in(struct trainer *t, const struct slot *s)
 	int r = 0;
 
 	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
-		struct te_tensor *x = step_graph_tensor(&t->graph, i, "x");
-		struct te_tensor *y = step_graph_tensor(&t->graph, i, MODEL_TARGETS);
+		struct te_tensor *x = te_step_input(t->graph.step, 0, (int32_t)i, "x");
+		struct te_tensor *y = te_step_input(t->graph.step, 0, (int32_t)i, MODEL_TARGETS);
 
 		r = te_copy(t->stream, te_tensor_data(x), s->tokens + i * n, te_tensor_nbytes(x));
 		if (r >= 0)
@@ -402,7 +402,7 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	int r = 0;
 
 	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
-		struct te_tensor *loss = step_graph_tensor(&t->graph, i, "out");
+		struct te_tensor *loss = te_step_output(t->graph.step, 0, (int32_t)i);
 
 		r = te_copy(t->stream, s->loss + i, te_tensor_data(loss), sizeof(*s->loss));
 	}
@@ -466,7 +466,7 @@ static int step(struct trainer *t)
 	if (r >= 0)
 		r = te_adamw_set_lr(t->opt, t->stream, (float)lr_at(t, k));
 	if (r >= 0)
-		r = te_graph_run(t->graph.graph, t->stream);
+		r = te_step_run(t->graph.step, 0, t->stream);
 	if (r >= 0)
 		r = copy_out(t, s);
 	if (r >= 0)

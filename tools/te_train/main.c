@@ -25,20 +25,19 @@
 static int print_plan(const struct trainer *t)
 {
 	enum te_plan_format format = *t->o->print_plan == 'd' ? TE_PLAN_DOT : TE_PLAN_TEXT;
-	int r = 0;
+	const struct step_graph *g = &t->graph;
+	struct te_step *step = NULL;
+	int r = step_graph_make(g, t->model.seq, NULL, g->B, TE_STEP_NO_ALLOC, &step);
 
-	for (int32_t p = 0; p < t->graph.nparts && r >= 0; p++) {
-		struct te_plan *plan = NULL;
+	for (int32_t p = 0; p <= g->ncuts && r >= 0; p++) {
 		char *text = NULL;
 
-		r = step_graph_part(&t->graph, t->model.seq, p, TE_PLAN_NO_ALLOC, &plan);
-		if (r >= 0)
-			r = te_plan_print(plan, format, &text);
+		r = te_plan_print(te_step_plan(step, 0, p), format, &text);
 		if (r >= 0)
 			fputs(text, stdout);
 		free(text);
-		te_plan_unref(plan);
 	}
+	te_step_unref(step);
 	return r < 0 ? say_te(r, "the plan cannot be printed") : STATUS_OK;
 }
 

@@ -91,16 +91,20 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
-	struct step_memory step = { 0 };
-	int r = step_graph_measure(run->graph, run->model->seq, B, &step);
+	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
+	struct te_step *step = NULL;
+	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
+	if (r >= 0)
+		r = te_step_memory(step, &sm);
+	te_step_unref(step);
 	if (r >= 0)
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
 	m->moments = m->weights + m->grads;
-	m->state += te_adamw_nbytes(run->model->seq) - m->moments + step.own_nbytes;
-	m->activations = step.pool_nbytes;
+	m->state += te_adamw_nbytes(run->model->seq) - m->moments + sm.plans_nbytes;
+	m->activations = sm.pool_nbytes;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;
 }

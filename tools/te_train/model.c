@@ -168,7 +168,7 @@ static void layer(struct builder *b, const struct config *c, int i)
 	add_from(b, name_of(b, "h.%d.add2", i), r2);
 }
 
-static void build(struct builder *b, const struct model *m, int64_t accum)
+static void build(struct builder *b, const struct model *m)
 {
 	const struct config *c = &m->cfg;
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, .vocab = m->vocab_padded,
@@ -181,7 +181,7 @@ static void build(struct builder *b, const struct model *m, int64_t accum)
 		.keep_hp = 1);
 	struct te_cross_entropy_attrs la = TE_ATTRS(cross_entropy, .nclasses = c->vocab,
 		.ignore_index = IGNORED_TARGET,
-		.grad_scale = 1.0f / (float)accum);
+		.grad_scale = 1);
 	struct te_op *op;
 
 	op = APPEND(b, te_op_embedding, &ea, "embed");
@@ -236,8 +236,7 @@ static int cannot(const struct model *m, int r)
 	return say_te(r, "the %s model cannot be built", family_name(m->cfg.family));
 }
 
-int model_build(struct te_ctx *ctx, const struct config *cfg, int64_t accum,
-		struct model *ret_model)
+int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)
 {
 	struct model m = { .cfg = *cfg };
 	struct builder b = { 0 };
@@ -247,7 +246,7 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, int64_t accum,
 	b.r = te_seq_create(ctx, &m.seq);
 	if (b.r >= 0) {
 		b.seq = m.seq;
-		build(&b, &m, accum);
+		build(&b, &m);
 	}
 	if (b.r >= 0)
 		b.r = te_seq_complete(m.seq);
@@ -274,11 +273,11 @@ int model_init(struct model *m, uint64_t seed)
 	return r < 0 ? cannot(m, r) : STATUS_OK;
 }
 
-int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
+int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model)
 {
 	struct model m;
-	int r = model_build(ctx, cfg, accum, &m);
+	int r = model_build(ctx, cfg, &m);
 
 	if (r)
 		return r;
@@ -296,19 +295,19 @@ void model_free(struct model *m)
 	config_free(&m->cfg);
 }
 
-int32_t model_nparts(const struct config *c)
+const char **model_cuts(const struct config *c, int32_t *ret_n)
 {
-	return (int32_t)c->layers + 1;
-}
+	enum { NAME = 32 };
+	const size_t n = (size_t)c->layers;
+	const char **cut = malloc(n * (sizeof(*cut) + NAME));
+	char *name = (char *)(cut + n);
 
-const char *model_cut(const struct config *c, int32_t part, char ret_name[32])
-{
-	if (part < 1 || part > c->layers)
-		return NULL;
-	if (part == c->layers)
-		return "norm";
-	snprintf(ret_name, 32, "h.%d.res1", (int)part);
-	return ret_name;
+	for (size_t i = 0; cut && i < n; i++, name += NAME) {
+		snprintf(name, NAME, "h.%zu.res1", i + 1);
+		cut[i] = i + 1 < n ? name : "norm";
+	}
+	*ret_n = (int32_t)n;
+	return cut;
 }
 
 double model_flops_per_token(const struct config *c, int64_t T)

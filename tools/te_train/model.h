@@ -19,22 +19,18 @@ struct model {
 
 /*
  * The ops and their weights, without memory for them, then the weights; model_create() is both.
- * @accum: micro-batches of a step; each adds 1/accum of its gradient
  */
-int model_build(struct te_ctx *ctx, const struct config *cfg, int64_t accum,
-		struct model *ret_model);
+int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);
 int model_init(struct model *m, uint64_t seed);
-int model_create(struct te_ctx *ctx, const struct config *cfg, int64_t accum, uint64_t seed,
+int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model);
 void model_free(struct model *m);
 
 /*
- * A model divided into parts at its layers has model_nparts: the embedding with the first layer,
- * each other layer, and the head. model_cut() returns the name of the op where a part begins, or
- * NULL for the first part and the end.
+ * The ops where a model is divided: the embedding with the first layer, each other layer, and the
+ * head. Names for free(3), together with them; NULL if there is no memory.
  */
-int32_t model_nparts(const struct config *cfg);
-const char *model_cut(const struct config *cfg, int32_t part, char ret_name[32]);
+const char **model_cuts(const struct config *cfg, int32_t *ret_n);
 
 /*
  * Floating point operations of forward and backward for one token of a context of T:

@@ -3,6 +3,7 @@
 KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
+	kernels/comm/comm.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
@@ -19,6 +20,8 @@ KERNEL_C = \
 	kernels/act/launch.c \
 	kernels/attn/attn.c \
 	kernels/attn/launch.c \
+	kernels/comm/comm.c \
+	kernels/comm/launch.c \
 	kernels/elem/elem.c \
 	kernels/elem/launch.c \
 	kernels/embed/embed.c \
@@ -49,6 +52,8 @@ KERNEL_H = \
 	kernels/act/act.h \
 	kernels/attn/attn.h \
 	kernels/attn/geometry.h \
+	kernels/comm/comm.h \
+	kernels/comm/geometry.h \
 	kernels/elem/elem.h \
 	kernels/elem/geometry.h \
 	kernels/embed/embed.h \
@@ -88,6 +93,7 @@ KERNEL_CUH = \
 	kernels/attn/tile.cuh \
 	kernels/begin.cuh \
 	kernels/block.cuh \
+	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
 	kernels/mma.cuh \

@@ -130,6 +130,7 @@ struct te_k_q {
 
 #include "kernels/act/act.h"
 #include "kernels/attn/attn.h"
+#include "kernels/comm/comm.h"
 #include "kernels/elem/elem.h"
 #include "kernels/embed/embed.h"
 #include "kernels/gemm/gemm.h"

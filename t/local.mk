@@ -21,6 +21,8 @@ TT_CORE = \
 	t/capture/recording_gpu \
 	t/kernels/attn \
 	t/kernels/attn_gpu \
+	t/kernels/comm \
+	t/kernels/comm_gpu \
 	t/kernels/host_kernels \
 	t/kernels/kernels \
 	t/kernels/kernels_gpu \
@@ -347,6 +349,14 @@ ATTN_CASES = t/kernels/attn_cases.c t/kernels/attn_cases.h \
 	t/kernels/kernel_check.c t/kernels/kernel_check.h
 t_kernels_attn_SOURCES = t/kernels/attn.c $(ATTN_CASES)
 t_kernels_attn_gpu_SOURCES = t/kernels/attn_gpu.c $(ATTN_CASES)
+
+COMM_CASES = \
+	t/kernels/comm_cases.c \
+	t/kernels/comm_cases.h \
+	t/kernels/comm_lib.c \
+	t/kernels/comm_lib.h
+t_kernels_comm_SOURCES = t/kernels/comm.c $(COMM_CASES)
+t_kernels_comm_gpu_SOURCES = t/kernels/comm_gpu.c $(COMM_CASES)
 
 KERNEL_CASES = \
 	t/kernels/kernel_acts.c \

@@ -1,0 +1,567 @@
+/*
+ * comm.cu - collective kernels. sm_90a. comm.h has the protocol and the definition of results.
+ *
+ *  kernel  packets of a thread           blocks of 512 threads, at most max_blocks  sends
+ *  l1      1 of each 512 blocks          packets / 512                              2 (n - 1) S
+ *  p1      1 of each 512 blocks          packets / 512                              (n - 1) S
+ *  p2, s   1 of each 512 blocks of each  packets / n / 512                          2 (n - 1) / n S
+ *          chunk
+ *
+ * No shared memory. Blocks wait for data of the other ranks, so that all blocks of all ranks must
+ * be resident: max_blocks is at most the number of multiprocessors, or what each of n ranks on one
+ * GPU gets of them. te_begin() starts dependent kernels, but not before all blocks are resident.
+ *
+ * Packets are loaded and stored as 16 bytes, relaxed, at system scope. Each thread that pushes or
+ * polls has a fence before its first push and one after its last poll: with the boundaries of
+ * kernels they order emptying a packet before filling it again (comm.h). Flags of S are stored with
+ * release and loaded with acquire semantics by one thread for each rank, and bar.sync makes these
+ * cover the accesses of the block. Packets are pushed before any is awaited, and awaited from all
+ * ranks at once.
+ *
+ * p1 and s are compiled for 2, 4 and 8 ranks, p2 for 4 and 8, where loops over ranks are unrolled;
+ * other numbers run the loop over 8 with conditions, as l1 does for all.
+ */
+#include "kernels/comm/geometry.h"
+#include "kernels/comm/reduce.cuh"
+#include "kernels/dev.cuh"
+
+#define PATIENCE 256 /* attempts between looks at the clock */
+
+
+/* --- accesses of memory that other devices access --- */
+
+DEV uint4 load_packet(const void *p)
+{
+	uint64_t lo, hi;
+
+	asm volatile("{\n\t.reg .b128 x;\n\t"
+		     "ld.relaxed.sys.global.b128 x, [%2];\n\t"
+		     "mov.b128 {%0, %1}, x;\n\t}"
+		     : "=l"(lo), "=l"(hi)
+		     : "l"(p)
+		     : "memory");
+	return make_uint4((uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32));
+}
+
+DEV void store_packet(void *p, uint4 v)
+{
+	asm volatile("{\n\t.reg .b128 x;\n\t"
+		     "mov.b128 x, {%1, %2};\n\t"
+		     "st.relaxed.sys.global.b128 [%0], x;\n\t}" ::"l"(p),
+		     "l"((uint64_t)v.y << 32 | v.x), "l"((uint64_t)v.w << 32 | v.z)
+		     : "memory");
+}
+
+DEV uint64_t load_acquire(const uint64_t *p)
+{
+	uint64_t x;
+
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+	return x;
+}
+
+DEV void store_release(uint64_t *p, uint64_t x)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+
+DEV uint32_t load_relaxed(const uint32_t *p)
+{
+	uint32_t x;
+
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+	return x;
+}
+
+DEV void fence(void)
+{
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+DEV uint64_t now_ns(void)
+{
+	uint64_t t;
+
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+/* --- an operation --- */
+
+struct op {
+	uint64_t epoch;
+	uint64_t since;	   /* ns; 0: no wait of this thread took long yet */
+	uint32_t attempts; /* of this thread */
+	uint32_t tag;	   /* L1: the upper words of full packets */
+	int64_t nbytes, npackets;
+	int64_t chunk; /* packets */
+	uint32_t others; /* bit r: another rank */
+};
+
+DEV int element_nbytes(int32_t dtype)
+{
+	return dtype == TE_D_FP32 || dtype == TE_D_INT32 ? 4 :
+	       dtype == TE_D_BF16 || dtype == TE_D_FP16	 ? 2 :
+							   1;
+}
+
+DEV uint8_t *region(const struct te_k_comm &a, int rank)
+{
+	return a.slots + rank * a.stride;
+}
+
+DEV uint8_t *half(const struct te_k_comm &a, const struct op &o, int rank)
+{
+	return region(a, rank) + TE_K_COMM_FLAGS_NBYTES + (o.epoch & 1) * a.half_nbytes;
+}
+
+DEV uint8_t *packet(const struct te_k_comm &a, const struct op &o, int rank, int64_t index)
+{
+	return half(a, o, rank) + TE_K_COMM_HEADERS_NBYTES + index * TE_K_COMM_PACKET;
+}
+
+DEV uint64_t *flag(const struct te_k_comm &a, int rank, int phase, int source)
+{
+	return (uint64_t *)(region(a, rank) +
+			    ((phase - TE_K_COMM_ENTRY) * TE_K_COMM_CTAS + (int)blockIdx.x) * 128) +
+	       source;
+}
+
+/* the i-th rank after this one: ranks do not all send to the same one first */
+DEV int after(const struct te_k_comm &a, int i)
+{
+	const int r = a.rank + i;
+
+	return r < a.nranks ? r : r - a.nranks;
+}
+
+/* describe the failure, unless another thread of the rank has done so */
+__device__ __noinline__ void fail(const struct te_k_comm &a, uint64_t epoch, uint32_t code,
+				  uint32_t phase, uint32_t missing, uint64_t expected, uint64_t got)
+{
+	struct te_k_comm_status *s = a.status;
+
+	if (atomicCAS(&a.ctl->failed, 0u, code))
+		return;
+	s->code = code;
+	s->phase = phase;
+	s->peer = __ffs((int)missing) - 1;
+	s->missing = code == TE_K_COMM_MISMATCH ? 0 : missing;
+	s->block = blockIdx.x;
+	s->epoch = epoch;
+	s->expected = expected;
+	s->got = got;
+	fence();
+	*(volatile uint32_t *)&s->complete = 1;
+}
+
+/*
+ * After PATIENCE attempts without success: 0 to give up, or the value of op.since. struct op is not
+ * passed by reference, so that it stays in registers.
+ */
+__device__ __noinline__ uint64_t give_up(const struct te_k_comm &a, uint64_t epoch, uint64_t since,
+					 uint32_t phase, uint32_t missing, uint64_t expected,
+					 uint64_t got)
+{
+	const uint64_t now = now_ns();
+	uint32_t code = TE_K_COMM_OK;
+
+	if (load_relaxed(&a.ctl->failed))
+		return 0;
+	if (!since)
+		since = now;
+	if (load_relaxed(a.abort))
+		code = TE_K_COMM_ABORTED;
+	else if (a.deadline_ns && now - since > te_k_comm_limit_ns(a.deadline_ns, phase))
+		code = TE_K_COMM_TIMEOUT;
+	if (!code)
+		return since;
+	fail(a, epoch, code, phase, missing, expected, got);
+	return 0;
+}
+
+/* after an attempt without success: whether to make another one */
+DEV bool again(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t missing,
+	       uint64_t expected, uint64_t got)
+{
+	if (++o.attempts % PATIENCE)
+		return true;
+	o.since = give_up(a, o.epoch, o.since, phase, missing, expected, got);
+	return o.since != 0;
+}
+
+/* --- packets --- */
+
+DEV uint4 empty(void)
+{
+	return make_uint4(TE_K_COMM_EMPTY, TE_K_COMM_EMPTY, TE_K_COMM_EMPTY, TE_K_COMM_EMPTY);
+}
+
+template <bool FLAGS> DEV bool is_full(const struct op &o, uint4 v)
+{
+	return FLAGS ? v.y == o.tag && v.w == o.tag :
+		       v.y != TE_K_COMM_EMPTY && v.w != TE_K_COMM_EMPTY;
+}
+
+/* FLAGS: two packets, each with half of the data */
+template <bool FLAGS>
+DEV void push(const struct te_k_comm &a, const struct op &o, int to, int64_t index, uint4 v)
+{
+	if (FLAGS) {
+		uint8_t *p = packet(a, o, to, 2 * index);
+
+		store_packet(p, make_uint4(v.x, o.tag, v.y, o.tag));
+		store_packet(p + TE_K_COMM_PACKET, make_uint4(v.z, o.tag, v.w, o.tag));
+		return;
+	}
+	v.y = v.y == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.y;
+	v.w = v.w == TE_K_COMM_EMPTY ? TE_K_COMM_NAN : v.w;
+	store_packet(packet(a, o, to, index), v);
+}
+
+/* v[r] = packet index + r * each, emptied, of the ranks of missing; false after a failure */
+template <int N, bool FLAGS>
+DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t missing,
+		 int64_t index, int64_t each, uint4 v[N])
+{
+	while (missing) {
+		uint4 w[FLAGS ? N : 1];
+
+#pragma unroll
+		for (int r = 0; r < N; r++) {
+			const uint8_t *p =
+				packet(a, o, a.rank, (FLAGS ? 2 : 1) * (index + r * each));
+
+			if (!(missing >> r & 1))
+				continue;
+			v[r] = load_packet(p);
+			if (FLAGS)
+				w[r] = load_packet(p + TE_K_COMM_PACKET);
+		}
+		uint4 last = empty();
+#pragma unroll
+		for (int r = 0; r < N; r++) {
+			uint8_t *p = packet(a, o, a.rank, (FLAGS ? 2 : 1) * (index + r * each));
+
+			if (!(missing >> r & 1))
+				continue;
+			if (!is_full<FLAGS>(o, v[r]) || (FLAGS && !is_full<FLAGS>(o, w[r]))) {
+				last = v[r];
+				continue;
+			}
+			store_packet(p, empty());
+			if (FLAGS) {
+				store_packet(p + TE_K_COMM_PACKET, empty());
+				v[r] = make_uint4(v[r].x, v[r].z, w[r].x, w[r].z);
+			}
+			missing &= ~(1u << r);
+		}
+		if (missing && !again(a, o, phase, missing, FLAGS ? (uint64_t)o.tag << 32 : 0,
+				      (uint64_t)last.w << 32 | last.z))
+			return false;
+	}
+	return true;
+}
+
+/* --- the arrays of the caller --- */
+
+/* the first n bytes at p, by words if p is aligned to them; the others are 0 */
+__device__ __noinline__ uint4 read_bytes(const uint8_t *p, int n)
+{
+	uint32_t w[4] = { 0, 0, 0, 0 };
+
+	if (n == TE_K_COMM_PACKET && ((uint64_t)p & 3) == 0) {
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			w[k] = ((const uint32_t *)p)[k];
+	} else {
+#pragma unroll
+		for (int k = 0; k < TE_K_COMM_PACKET; k++)
+			if (k < n)
+				w[k / 4] |= (uint32_t)p[k] << k % 4 * 8;
+	}
+	return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+__device__ __noinline__ void write_bytes(uint8_t *p, int n, uint4 v)
+{
+	const uint32_t w[4] = { v.x, v.y, v.z, v.w };
+
+	if (n == TE_K_COMM_PACKET && ((uint64_t)p & 3) == 0) {
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			((uint32_t *)p)[k] = w[k];
+	} else {
+#pragma unroll
+		for (int k = 0; k < TE_K_COMM_PACKET; k++)
+			if (k < n)
+				p[k] = (uint8_t)(w[k / 4] >> k % 4 * 8);
+	}
+}
+
+/* packet i of an array; bytes beyond its end are 0 */
+DEV uint4 read_packet(const struct op &o, const void *array, int64_t i)
+{
+	const uint8_t *p = (const uint8_t *)array + i * TE_K_COMM_PACKET;
+	const int n = clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET);
+
+	if (n == TE_K_COMM_PACKET && aligned(p))
+		return *(const uint4 *)p;
+	return read_bytes(p, n);
+}
+
+DEV void write_packet(const struct op &o, void *array, int64_t i, uint4 v)
+{
+	uint8_t *p = (uint8_t *)array + i * TE_K_COMM_PACKET;
+	const int n = clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET);
+
+	if (n == TE_K_COMM_PACKET && aligned(p))
+		*(uint4 *)p = v;
+	else
+		write_bytes(p, n, v);
+}
+
+/* --- begin and end --- */
+
+/* false: an earlier operation failed */
+DEV bool begin(const struct te_k_comm &a, struct op &o)
+{
+	const volatile struct te_k_comm_ctl *c = a.ctl;
+
+	o.epoch = c->epoch;
+	o.since = 0;
+	o.attempts = 0;
+	o.tag = (uint32_t)o.epoch & 0x7fffffff;
+	o.nbytes = a.count * element_nbytes(a.dtype);
+	o.npackets = te_k_comm_packets(o.nbytes);
+	o.chunk = te_k_comm_chunk(o.npackets, a.nranks);
+	o.others = ((1u << a.nranks) - 1) & ~(1u << a.rank);
+	return !c->failed;
+}
+
+/* thread r sends to rank r and waits for it; all send first, so that no rank waits */
+DEV bool is_peer(const struct te_k_comm &a)
+{
+	return (int)threadIdx.x < a.nranks && (int)threadIdx.x != a.rank;
+}
+
+/* block 0 exchanges headers */
+DEV bool has_peer(const struct te_k_comm &a)
+{
+	return blockIdx.x == 0 && is_peer(a);
+}
+
+DEV void header_push(const struct te_k_comm &a, const struct op &o)
+{
+	const uint64_t s = te_k_comm_signature(&a);
+
+	if (has_peer(a))
+		store_packet(half(a, o, threadIdx.x) + a.rank * TE_K_COMM_PACKET,
+			     make_uint4((uint32_t)o.epoch, (uint32_t)(o.epoch >> 32), (uint32_t)s,
+					(uint32_t)(s >> 32)));
+}
+
+DEV bool header_collect(const struct te_k_comm &a, struct op &o)
+{
+	const uint64_t s = te_k_comm_signature(&a);
+	uint8_t *p = half(a, o, a.rank) + threadIdx.x * TE_K_COMM_PACKET;
+	uint4 v;
+
+	if (!has_peer(a))
+		return true;
+	do {
+		v = load_packet(p);
+		if (is_full<false>(o, v)) {
+			const uint64_t epoch = (uint64_t)v.y << 32 | v.x;
+			const uint64_t got = (uint64_t)v.w << 32 | v.z;
+
+			store_packet(p, empty());
+			if (got == s && epoch == o.epoch)
+				return true;
+			fail(a, o.epoch, TE_K_COMM_MISMATCH, TE_K_COMM_HEADER, 1u << threadIdx.x,
+			     got == s ? o.epoch : s, got == s ? epoch : got);
+			return false;
+		}
+	} while (again(a, o, TE_K_COMM_HEADER, 1u << threadIdx.x, s, 0));
+	return false;
+}
+
+/* the last block to end begins the next epoch; after a failure there is none */
+DEV void end(const struct te_k_comm &a, const struct op &o)
+{
+	__syncthreads();
+	if (threadIdx.x == 0 && atomicAdd(&a.ctl->done, 1u) == gridDim.x - 1) {
+		a.ctl->done = 0;
+		a.ctl->epoch = o.epoch + 1;
+	}
+}
+
+#define EACH(i, begin, end)                                                                \
+	for (int64_t i = (begin) + (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;       \
+	     i < (end); i += (int64_t)gridDim.x * COMM_THREADS)
+
+DEV int64_t chunk_begin(const struct op &o, int rank)
+{
+	return rank * o.chunk < o.npackets ? rank * o.chunk : o.npackets;
+}
+
+/* --- algorithms; false after a failure --- */
+
+template <int N, bool FLAGS> DEV bool one_shot(const struct te_k_comm &a, struct op &o)
+{
+	EACH(i, 0, o.npackets) {
+		const uint4 v = read_packet(o, a.in, i);
+
+		for (int k = 1; k < a.nranks; k++)
+			push<FLAGS>(a, o, after(a, k), a.rank * o.npackets + i, v);
+	}
+	if (!header_collect(a, o))
+		return false;
+	EACH(i, 0, o.npackets) {
+		const uint4 own = read_packet(o, a.in, i);
+		uint4 v[N];
+
+		if (!collect<N, FLAGS>(a, o, TE_K_COMM_DATA, o.others, i, o.npackets, v))
+			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			v[r] = r == a.rank ? own : v[r];
+		write_packet(o, a.out, i, reduce<N>(a, v));
+	}
+	return true;
+}
+
+/* EACH gives packet i of all chunks to the same thread, so that in may be out */
+template <int N> DEV bool two_shot(const struct te_k_comm &a, struct op &o)
+{
+	const int64_t mine = chunk_begin(o, a.rank), nmine = chunk_begin(o, a.rank + 1) - mine;
+
+	EACH(i, 0, o.chunk)
+		for (int k = 1; k < a.nranks; k++) {
+			const int r = after(a, k);
+			const int64_t at = r * o.chunk + i;
+
+			if (at < o.npackets)
+				push<false>(a, o, r, a.rank * o.chunk + i,
+					    read_packet(o, a.in, at));
+		}
+	if (!header_collect(a, o))
+		return false;
+	EACH(i, 0, nmine) {
+		const uint4 own = read_packet(o, a.in, mine + i);
+		uint4 v[N], s;
+
+		if (!collect<N, false>(a, o, TE_K_COMM_DATA, o.others, i, o.chunk, v))
+			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			v[r] = r == a.rank ? own : v[r];
+		s = reduce<N>(a, v);
+		for (int k = 1; k < a.nranks; k++)
+			push<false>(a, o, after(a, k), (a.nranks + a.rank) * o.chunk + i, s);
+		write_packet(o, a.out, mine + i, s);
+	}
+	EACH(i, 0, o.chunk) {
+		uint32_t from = 0;
+		uint4 v[N];
+
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			if (r < a.nranks && r != a.rank && r * o.chunk + i < o.npackets)
+				from |= 1u << r;
+		if (!collect<N, false>(a, o, TE_K_COMM_RESULT, from, a.nranks * o.chunk + i,
+				       o.chunk, v))
+			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			if (from >> r & 1)
+				write_packet(o, a.out, r * o.chunk + i, v[r]);
+	}
+	return true;
+}
+
+/* block i of each rank sends to block i of the others, thread r to rank r */
+DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase)
+{
+	if (is_peer(a))
+		store_release(flag(a, threadIdx.x, phase, a.rank), o.epoch);
+}
+
+DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase)
+{
+	const uint64_t *p = flag(a, a.rank, phase, threadIdx.x);
+	uint64_t x;
+
+	if (!is_peer(a))
+		return true;
+	while ((x = load_acquire(p)) != o.epoch)
+		if (!again(a, o, phase, 1u << threadIdx.x, o.epoch, x))
+			return false;
+	return true;
+}
+
+template <int N> DEV bool zero_copy(const struct te_k_comm &a, struct op &o)
+{
+	constexpr int AT_ONCE = N == 2 ? 4 : N == 4 ? 2 : 1; /* packets of each rank in flight */
+	const int64_t begin = chunk_begin(o, a.rank), end = chunk_begin(o, a.rank + 1);
+	const int64_t step = (int64_t)gridDim.x * COMM_THREADS;
+
+	flags_store(a, o, TE_K_COMM_ENTRY);
+	if (!__syncthreads_and(header_collect(a, o) && flags_wait(a, o, TE_K_COMM_ENTRY)))
+		return false;
+	for (int64_t i = begin + (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x; i < end;
+	     i += AT_ONCE * step) {
+		uint4 v[AT_ONCE][N];
+
+#pragma unroll
+		for (int u = 0; u < AT_ONCE; u++)
+#pragma unroll
+			for (int r = 0; r < N; r++)
+				if (r < a.nranks && i + u * step < end)
+					v[u][r] = read_packet(
+						o,
+						(const uint8_t *)a.in + (r - a.rank) * a.stride,
+						i + u * step);
+#pragma unroll
+		for (int u = 0; u < AT_ONCE; u++)
+			if (i + u * step < end) {
+				const uint4 s = reduce<N>(a, v[u]);
+
+				for (int k = 0; k < a.nranks; k++)
+					write_packet(o,
+						     (uint8_t *)a.out +
+							     (after(a, k) - a.rank) * a.stride,
+						     i + u * step, s);
+			}
+	}
+	__syncthreads();
+	flags_store(a, o, TE_K_COMM_EXIT);
+	return flags_wait(a, o, TE_K_COMM_EXIT);
+}
+
+/* --- kernels --- */
+
+/* run ALGORITHM, an expression with template argument N, for the number of ranks */
+#define COMM_BY_RANKS(ALGORITHM2, ALGORITHM4, ALGORITHM8)                                  \
+	(a.nranks == 2 ? ALGORITHM2 : a.nranks == 4 ? ALGORITHM4 : ALGORITHM8)
+
+#define COMM_KERNEL(NAME, ...)                                                             \
+	extern "C" __global__ void __launch_bounds__(COMM_THREADS)                         \
+		te_k_comm_allreduce_##NAME(const __grid_constant__ struct te_k_comm a)     \
+	{                                                                                  \
+		struct op o;                                                               \
+											   \
+		te_begin();                                                                \
+		if (!begin(a, o))                                                          \
+			return;                                                            \
+		fence();                                                                   \
+		header_push(a, o);                                                         \
+		__VA_ARGS__;                                                               \
+		fence();                                                                   \
+		end(a, o);                                                                 \
+	}
+COMM_KERNEL(l1, (one_shot<8, true>(a, o)))
+COMM_KERNEL(p1, COMM_BY_RANKS((one_shot<2, false>(a, o)), (one_shot<4, false>(a, o)),
+			      (one_shot<8, false>(a, o))))
+COMM_KERNEL(p2, COMM_BY_RANKS(two_shot<8>(a, o), two_shot<4>(a, o), two_shot<8>(a, o)))
+COMM_KERNEL(s, COMM_BY_RANKS(zero_copy<2>(a, o), zero_copy<4>(a, o), zero_copy<8>(a, o)))

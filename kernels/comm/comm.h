@@ -1,0 +1,175 @@
+/*
+ * comm.h - arguments of the collective kernels. Included by te_k.h, which has the common rules.
+ *
+ * Each rank launches the same kernels with the same sizes in the same order. A rank's *region* is
+ * memory that all ranks map: the region of rank r is stride bytes after that of rank r - 1, in the
+ * addresses of every device. Ranks write into the regions of others, and read only their own.
+ *
+ *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank
+ *	half 0, half 1	packet memory of even and of odd epochs
+ *
+ * A half holds one header for each source rank, then the packets of the operation. Both its parts
+ * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
+ * all its bits are set. The region is initialised to empty packets, flags included.
+ *
+ * A packet is 16 bytes, two halves of 8, of which each is full if its upper word differs from that
+ * of an empty one. So memory accesses need to be atomic for 8 bytes only. Sender: data with
+ * 0xffffffff there, which is NaN in each element of every floating type, is sent with 0x7fffffff,
+ * which is too; no other value changes. Receiver: each packet is made empty as soon as it is read.
+ *
+ * Why two halves of the region are enough: a rank sends for epoch k + 2 after its kernel k + 1 has
+ * ended, so after it received something of epoch k + 1 from every rank. Every rank sent that after
+ * its kernel k had ended, with the packets of epoch k empty again. This needs a message from every
+ * rank to every other one in each operation, which headers are, and kernels of a rank that do not
+ * overlap: te_begin() waits for the kernels before it.
+ *
+ * Headers: the operation (te_k_comm_signature()) and the epoch. Ranks that call different
+ * operations find that out and fail instead of waiting.
+ *
+ * Failure: if nothing arrives before the deadline, or *abort is not 0, or a header differs, the
+ * kernel sets ctl->failed, describes the reason in *status and ends, with undefined contents of
+ * out. Later kernels with this ctl end at once. To continue, all ranks must have stopped, and
+ * initialise their regions, ctl and status again.
+ *
+ * Results: x_0 + x_1 + ... in rank order in FP32, one rounding to the type, FP8 with saturation; an
+ * average is divided by the number of ranks before that rounding. Minimum and maximum are those of
+ * IEEE 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
+ * 0x7f. Integers: the sum modulo 2^32 or 2^8, the average is the exact sum divided by the number
+ * of ranks, rounded towards 0. So every algorithm gives the same bits, on every rank. With one rank
+ * the result is a copy.
+ */
+#ifndef TE_K_COMM_H
+#define TE_K_COMM_H
+
+#define TE_K_COMM_RANKS 8
+#define TE_K_COMM_CTAS 128
+#define TE_K_COMM_PACKET 16
+#define TE_K_COMM_EMPTY 0xffffffffu /* the upper word of half an empty packet */
+#define TE_K_COMM_NAN 0x7fffffffu   /* sent instead */
+
+/*
+ * What is sent where. n ranks, S bytes; each rank sends
+ *	L1	2 (n - 1) S	all data to all ranks, half of each packet is a flag
+ *	P1	(n - 1) S	all data to all ranks
+ *	P2	2 (n - 1) / n S	a chunk to the rank that reduces it, and its result to all ranks
+ *	S	2 (n - 1) / n S	nothing is copied: a rank reads its chunk of all inputs and writes
+ *				the result to all outputs, which are in shared memory as regions are
+ * P1 and P2 take floating types only, since integers have no value to spare for empty packets. S
+ * reads in + (r - rank) * stride of rank r, and writes out likewise.
+ */
+enum te_k_comm_algorithm {
+	TE_K_COMM_L1,
+	TE_K_COMM_P1,
+	TE_K_COMM_P2,
+	TE_K_COMM_S,
+	TE_K_COMM_ALGORITHMS
+};
+
+enum te_k_comm_op { TE_K_COMM_SUM, TE_K_COMM_AVG, TE_K_COMM_MIN, TE_K_COMM_MAX, TE_K_COMM_OPS };
+
+/* what a message is part of */
+enum te_k_comm_phase {
+	TE_K_COMM_HEADER,
+	TE_K_COMM_DATA,	  /* L1, P1; P2: input of a chunk */
+	TE_K_COMM_RESULT, /* P2 */
+	TE_K_COMM_ENTRY,  /* S: inputs may be read */
+	TE_K_COMM_EXIT,	  /* S: outputs have been written */
+};
+
+enum te_k_comm_code {
+	TE_K_COMM_OK,
+	TE_K_COMM_TIMEOUT,  /* nothing arrived before the deadline */
+	TE_K_COMM_ABORTED,  /* *abort is not 0 */
+	TE_K_COMM_MISMATCH, /* another rank called another operation */
+};
+
+/* of one rank, in its own device memory, initially 0; only one kernel at a time uses it */
+struct te_k_comm_ctl {
+	uint64_t epoch;	 /* operations so far */
+	uint32_t done;	 /* blocks of the kernel that have ended */
+	uint32_t failed; /* enum te_k_comm_code */
+};
+
+/* of one rank, in memory that the host reads while a kernel runs */
+struct te_k_comm_status {
+	uint32_t complete; /* 1: the rest has been written */
+	uint32_t code;	   /* enum te_k_comm_code */
+	uint32_t phase;	   /* enum te_k_comm_phase */
+	int32_t peer;	   /* the rank that did not answer, or answered otherwise; -1: none */
+	uint32_t missing;  /* bit r: nothing had arrived from rank r either */
+	uint32_t block;
+	uint64_t epoch;
+	uint64_t expected, got; /* signatures, flags or packets' upper 8 bytes */
+};
+
+/* count 0: nothing to do, which is no operation */
+struct te_k_comm {
+	const void *in;
+	void *out;     /* may be in, but no other part of it */
+	uint8_t *slots; /* the region of rank 0, aligned to 128 */
+	struct te_k_comm_ctl *ctl;
+	const uint32_t *abort;
+	struct te_k_comm_status *status;
+	int64_t count; /* elements */
+	int64_t stride, half_nbytes; /* multiples of 128 */
+	uint64_t deadline_ns; /* of waits of one operation; 0: none */
+	int32_t nranks, rank;
+	int32_t dtype, op, algorithm;
+	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
+};
+
+#define TE_K_COMM_FLAGS_NBYTES (2 * TE_K_COMM_CTAS * 128)
+#define TE_K_COMM_HEADERS_NBYTES (TE_K_COMM_RANKS * TE_K_COMM_PACKET)
+
+/*
+ * The time after which a wait fails. What a rank sends at its begin tells whether it takes part.
+ * What it sends later it may not send because it waits for another rank, which is the one to
+ * name: that wait fails first.
+ */
+TE_K_INLINE uint64_t te_k_comm_limit_ns(uint64_t deadline_ns, uint32_t phase)
+{
+	return phase == TE_K_COMM_RESULT || phase == TE_K_COMM_EXIT ?
+		       deadline_ns + deadline_ns / 8 :
+		       deadline_ns;
+}
+
+TE_K_INLINE int64_t te_k_comm_region_nbytes(int64_t half_nbytes)
+{
+	return TE_K_COMM_FLAGS_NBYTES + 2 * half_nbytes;
+}
+
+/* packets of nbytes; a packet has the same elements wherever the array begins */
+TE_K_INLINE int64_t te_k_comm_packets(int64_t nbytes)
+{
+	return (nbytes + TE_K_COMM_PACKET - 1) / TE_K_COMM_PACKET;
+}
+
+/* packets of the chunk of a rank, the last ones may have fewer: P2 and S */
+TE_K_INLINE int64_t te_k_comm_chunk(int64_t npackets, int32_t nranks)
+{
+	return (npackets + nranks - 1) / nranks;
+}
+
+/* what half_nbytes must be at least */
+TE_K_INLINE int64_t te_k_comm_half_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
+{
+	const int64_t n = te_k_comm_packets(nbytes);
+	const int64_t packets = algorithm == TE_K_COMM_L1 ? nranks * n * 2 :
+				algorithm == TE_K_COMM_P1 ? nranks * n :
+				algorithm != TE_K_COMM_P2 ? 0 :
+				2 * nranks * te_k_comm_chunk(n, nranks);
+
+	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
+}
+
+/*
+ * What all ranks must agree on: bits 0 to 39 count, 40 type, 44 op, 48 algorithm, 52 max_blocks.
+ * Bits 60 to 62 are 0 in an all-reduce, and 63 is 0, so that a header is no empty packet.
+ */
+TE_K_INLINE uint64_t te_k_comm_signature(const struct te_k_comm *a)
+{
+	return (uint64_t)a->count | (uint64_t)a->dtype << 40 | (uint64_t)a->op << 44 |
+	       (uint64_t)a->algorithm << 48 | (uint64_t)a->max_blocks << 52;
+}
+
+#endif

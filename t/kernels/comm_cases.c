@@ -1,0 +1,553 @@
+/* t/kernels/comm_cases.c - see comm_cases.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/capture.h>
+
+#include "comm_cases.h"
+#include "comm_lib.h"
+#include "kernels/launch.h"
+#include "libtecore/tensor/ctx.h"
+
+#define SUM TE_K_COMM_SUM
+
+static const int32_t every_type[] = {
+	TE_DTYPE_FP32, TE_DTYPE_BF16,  TE_DTYPE_FP16,  TE_DTYPE_E4M3,
+	TE_DTYPE_E5M2, TE_DTYPE_INT32, TE_DTYPE_UINT8,
+};
+#define NFLOATS 5
+
+static int32_t any_type(void)
+{
+	return every_type[tt_rand_int(0, TT_LEN(every_type) - 1)];
+}
+
+static int any_op(void)
+{
+	return (int)tt_rand_int(0, TE_K_COMM_OPS - 1);
+}
+
+static struct cl_call any_call(int64_t most)
+{
+	return cl_call_new(-1, any_op(), any_type(), tt_rand_int(1, most));
+}
+
+/* the call, alone */
+static void run(const struct cl_call *c)
+{
+	cl_upload();
+	cl_launch_all(c);
+	cl_check(c, 1);
+}
+
+/* the call by all algorithms that take its type: the same bits, which are those of the oracle */
+static void run_all_algorithms(struct cl_call c)
+{
+	for (c.algorithm = 0; c.algorithm < CL_ALGORITHMS; c.algorithm++)
+		if (cl_algorithm_takes(c.algorithm, c.dtype))
+			run(&c);
+}
+
+/* _i + 1 ranks */
+
+START_TEST(all_types_and_ops_have_the_bits_of_a_loop)
+{
+	static const int64_t around[] = { 1, 2, 4, 8, 16, 64, 512, 1024, 2048, 4096 };
+
+	cl_open(_i + 1, 65536);
+	for (size_t t = 0; t < TT_LEN(every_type); t++)
+		for (int op = 0; op < TE_K_COMM_OPS; op++)
+			for (int k = 0; k < TT_FEWER(8); k++) {
+				const int64_t at = around[tt_rand_int(0, TT_LEN(around) - 1)];
+				const int64_t count = at + tt_rand_int(-1, 1);
+
+				cl_clear();
+				if (count)
+					run_all_algorithms(
+						cl_call_new(-1, op, every_type[t], count));
+			}
+	cl_close();
+}
+END_TEST
+
+/* every eighth of the counts 1 to 4097, from _i: all of them with all numbers of ranks */
+START_TEST(all_counts_have_the_bits_of_a_loop)
+{
+	cl_open(_i + 1, 65536);
+	for (int64_t count = 1 + _i; count <= 4097; count += TT_FEWER(8) < 8 ? 64 : 8) {
+		struct cl_call c;
+
+		cl_clear();
+		c = cl_call_new(-1, any_op(), any_type(), count);
+		run(&c);
+	}
+	cl_close();
+}
+END_TEST
+
+/* more packets than all threads of the blocks have, so that each has several */
+START_TEST(large_arrays)
+{
+	cl_open(_i + 1, 1 << 20);
+	for (int k = 0; k < 2; k++) {
+		const int32_t dtype = any_type();
+		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+		struct cl_call c;
+
+		cl_clear();
+		c = cl_call_new(-1, any_op(), dtype, (500000 >> tt_rand_int(0, 3)) / es + k);
+		c.max_blocks = (int32_t)tt_rand_int(1, 3);
+		run_all_algorithms(c);
+	}
+	cl_close();
+}
+END_TEST
+
+/* ---- data that looks like the protocol's ---- */
+
+static void put_word(uint8_t *p, int64_t nbytes, int64_t at, uint32_t word)
+{
+	if (at >= 0 && at + 4 <= nbytes)
+		memcpy(p + at, &word, sizeof(word));
+}
+
+/* bytes of each kind of trap */
+static void trap(int kind, uint8_t *p, int64_t nbytes)
+{
+	static const uint32_t word[] = {
+		0xffffffff, 0x7fffffff, 0x80000000, 0x80008000, 0x80808080, 0x00000001, 0x00010001,
+		0x01010101, 0x7f800000, 0xff80ff80, 0x7c007c00, 0x7c7c7c7c, 0xdededede, 0xfffffffe,
+		0x7fc00000, 0xffc0ffc0,
+	};
+
+	if (kind < (int)TT_LEN(word)) {
+		for (int64_t i = 0; i < nbytes; i++)
+			p[i] = (uint8_t)(word[kind] >> i % 4 * 8);
+		return;
+	}
+	/* numbers, and the empty packet's word at one of 16 alignments */
+	tt_fill_bytes(p, (size_t)nbytes);
+	for (int64_t i = kind - (int)TT_LEN(word); i < nbytes; i += 16)
+		put_word(p, nbytes, i, 0xffffffff);
+}
+#define NTRAPS 32
+
+START_TEST(any_payload_arrives)
+{
+	cl_open((int)tt_rand_int(2, 8), 16384);
+	for (size_t t = 0; t < TT_LEN(every_type); t++) {
+		struct cl_call c;
+		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)every_type[t]);
+
+		cl_clear();
+		c = cl_call_new(-1, any_op(), every_type[t], tt_rand_int(1, 1000 / es));
+		for (int r = 0; r < cl_n; r++)
+			trap(tt_rand_int(0, 3) ? _i : (int)tt_rand_int(0, NTRAPS - 1),
+			     cl_input(&c, r), c.count * es);
+		run_all_algorithms(c);
+	}
+	cl_close();
+}
+END_TEST
+
+/* x + -0 is x: what one rank sends arrives unchanged, unless it is NaN */
+START_TEST(numbers_travel_unchanged)
+{
+	cl_open((int)tt_rand_int(2, 8), 16384);
+	for (int t = 0; t < NFLOATS; t++) {
+		static const uint8_t sign[] = { 4, 2, 2, 1, 1 }; /* bytes from one to the next */
+		const int from = (int)tt_rand_int(0, cl_n - 1);
+		struct cl_call c;
+		int64_t nbytes;
+
+		cl_clear();
+		c = cl_call_new(-1, SUM, every_type[t], 500);
+		nbytes = c.count * sign[t];
+		for (int r = 0; r < cl_n; r++) {
+			uint8_t *p = cl_input(&c, r);
+
+			for (int64_t i = 0; i < nbytes; i++)
+				p[i] = i % sign[t] == sign[t] - 1 ? 0x80 : 0;
+			if (r == from)
+				trap(_i, p, nbytes);
+		}
+		for (int64_t i = 0; i < c.count; i++) {
+			uint32_t sent = 0;
+			float x;
+
+			memcpy(&sent, (uint8_t *)cl_input(&c, from) + i * sign[t], sign[t]);
+			x = t == 0 ? 0.0f :
+			    t == 1 ? te_bf16_decode((uint16_t)sent) :
+			    t == 2 ? te_fp16_decode((uint16_t)sent) :
+				     te_fp8_decode((enum te_dtype)every_type[t], (uint8_t)sent);
+			if (t == 0)
+				memcpy(&x, &sent, sizeof(x));
+			/* FP8 saturates */
+			if (!isnan(x) && !(t == 4 && isinf(x)))
+				ck_assert_uint_eq(cl_expected(&c, i), sent);
+		}
+		run_all_algorithms(c);
+	}
+	cl_close();
+}
+END_TEST
+
+/* ---- many operations ---- */
+
+#define MANY 40
+
+static void delay(void *us)
+{
+	usleep(*(uint32_t *)us);
+}
+
+/* queued without waiting; delays: at random times on random ranks */
+static void many(int ncalls, int delays)
+{
+	struct cl_call c[CL_MAX_CALLS];
+
+	cl_clear();
+	for (int k = 0; k < ncalls; k++)
+		c[k] = any_call(tt_rand_int(0, 3) ? 100 : 1200);
+	cl_upload();
+	for (int r = 0; r < cl_n; r++)
+		for (int k = 0; k < ncalls; k++) {
+			const uint32_t us = (uint32_t)tt_rand_int(0, 2000);
+
+			if (delays && tt_rand_int(0, 7) == 0)
+				DO(te_host_call(cl_stream[r], delay, &us, sizeof(us)));
+			cl_launch(&c[k], r);
+		}
+	cl_check(c, ncalls);
+}
+
+START_TEST(operations_in_a_row)
+{
+	cl_open(_i + 1, 262144);
+	for (int k = 0; k < TT_FEWER(8); k++)
+		many(MANY, 0);
+	cl_close();
+}
+END_TEST
+
+START_TEST(ranks_that_are_late)
+{
+	cl_open(_i + 1, 262144);
+	for (int k = 0; k < TT_FEWER(3); k++)
+		many(MANY, 1);
+	cl_close();
+}
+END_TEST
+
+START_TEST(epochs_wrap)
+{
+	static const uint64_t first[] = {
+		((uint64_t)1 << 24) - 5, ((uint64_t)1 << 31) - 5, ((uint64_t)1 << 32) - 5,
+		((uint64_t)1 << 40) - 5, 0x7ffffffb,
+	};
+
+	cl_open((int)tt_rand_int(2, 8), 262144);
+	for (size_t k = 0; k < TT_LEN(first); k++) {
+		cl_epoch_set(first[k]);
+		many(12, 0);
+		for (int r = 0; r < cl_n; r++)
+			ck_assert_uint_eq(cl_epoch(r), first[k] + 12);
+	}
+	cl_close();
+}
+END_TEST
+
+START_TEST(no_elements_are_no_operation)
+{
+	struct cl_call none, c;
+
+	cl_open(3, 16384);
+	none = c = cl_call_new(TE_K_COMM_P1, SUM, TE_DTYPE_FP32, 100);
+	none.count = 0;
+	cl_upload();
+	/* not on all ranks: none waits for it */
+	cl_launch(&none, 1);
+	cl_launch_all(&c);
+	cl_check(&c, 1);
+	for (int r = 0; r < 3; r++)
+		ck_assert_uint_eq(cl_epoch(r), 1);
+	cl_close();
+}
+END_TEST
+
+/* ---- graphs ---- */
+
+/* recordings of several calls, replayed, with calls between that are not recorded */
+START_TEST(replays)
+{
+	static const uint32_t edges[] = { 0, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL };
+	struct te_recording *rec[2][TE_K_COMM_RANKS];
+	struct cl_call c[CL_MAX_CALLS];
+	const int each = 8;
+
+	cl_open((int)tt_rand_int(2, 8), 131072);
+	for (int k = 0; k < 2 * each + 1; k++)
+		c[k] = any_call(600);
+	for (int r = 0; r < cl_n; r++)
+		for (int g = 0; g < 2; g++) {
+			DO(te_capture_begin(cl_stream[r]));
+			DO(te_capture_edges(cl_stream[r], edges[_i]));
+			for (int k = 0; k < each; k++)
+				cl_launch(&c[g * each + k], r);
+			DO(te_capture_end(cl_stream[r], &rec[g][r]));
+		}
+	for (int round = 0; round < TT_FEWER(20); round++) {
+		for (int k = 0; k < 2 * each + 1; k++)
+			cl_fill(&c[k]);
+		cl_upload();
+		for (int r = 0; r < cl_n; r++) {
+			DO(te_recording_launch(rec[0][r], cl_stream[r]));
+			cl_launch(&c[2 * each], r);
+			DO(te_recording_launch(rec[1][r], cl_stream[r]));
+		}
+		cl_check(c, 2 * each + 1);
+	}
+	for (int r = 0; r < cl_n; r++)
+		for (int g = 0; g < 2; g++)
+			te_recording_unref(rec[g][r]);
+	cl_close();
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* with the regions, words and records as at first, everything works */
+static void recovers(void)
+{
+	cl_reset();
+	cl_deadline_ns = 60000000000u;
+	many(10, 0);
+}
+
+START_TEST(a_rank_that_skips_an_operation_is_named)
+{
+	const int ms = 200;
+	struct cl_call c[3];
+	double from;
+	int who;
+
+	cl_open((int)tt_rand_int(2, 8), 65536);
+	who = (int)tt_rand_int(0, cl_n - 1);
+	for (int k = 0; k < 3; k++)
+		c[k] = cl_call_new(_i, SUM, TE_DTYPE_BF16, tt_rand_int(500, 2000));
+	cl_upload();
+	cl_deadline_ns = (uint64_t)ms * 1000000;
+	from = now_s();
+	cl_launch_all(&c[0]);
+	for (int k = 1; k < 3; k++)
+		for (int r = 0; r < cl_n; r++)
+			if (r != who)
+				cl_launch(&c[k], r);
+	cl_sync();
+	ck_assert_double_lt(now_s() - from, 10.0 * ms / 1000);
+	for (int r = 0; r < cl_n; r++) {
+		const struct te_k_comm_status *s = cl_status(r);
+
+		ck_assert_uint_eq(s->complete, r != who);
+		ck_assert_uint_eq(cl_epoch(r), 1);
+		if (r == who)
+			continue;
+		ck_assert_uint_eq(s->code, TE_K_COMM_TIMEOUT);
+		ck_assert_int_eq(s->peer, who);
+		ck_assert_uint_eq(s->missing, 1u << who);
+		ck_assert_uint_eq(s->epoch, 1);
+	}
+	/* that rank is alone now */
+	cl_launch(&c[1], who);
+	cl_sync();
+	/* unless the packets of the others, which are there, are all that it needs */
+	if (_i != TE_K_COMM_L1 && _i != TE_K_COMM_P1)
+		ck_assert_uint_eq(cl_status(who)->code, TE_K_COMM_TIMEOUT);
+	recovers();
+	cl_close();
+}
+END_TEST
+
+START_TEST(another_operation_is_a_mismatch)
+{
+	for (int k = 0; k < TT_FEWER(8); k++) {
+		struct cl_call c, d;
+		int who;
+
+		cl_open((int)tt_rand_int(2, 8), 65536);
+		who = (int)tt_rand_int(0, cl_n - 1);
+		c = d = cl_call_new(-1, SUM, TE_DTYPE_BF16, tt_rand_int(1, 2000));
+		switch (_i) {
+		case 0:
+			d.algorithm = (d.algorithm + 1) % CL_ALGORITHMS;
+			break;
+		case 1:
+			d.op = TE_K_COMM_MIN;
+			break;
+		case 2:
+			d.dtype = TE_DTYPE_FP16;
+			break;
+		case 3:
+			d.count += d.count > 1000 ? -1 : 1;
+			break;
+		default:
+			d.max_blocks++;
+		}
+		cl_upload();
+		for (int r = 0; r < cl_n; r++)
+			cl_launch(r == who ? &d : &c, r);
+		cl_sync();
+		for (int r = 0; r < cl_n; r++) {
+			const struct te_k_comm_status *s = cl_status(r);
+
+			ck_assert_uint_eq(s->complete, 1);
+			ck_assert_uint_eq(s->code, TE_K_COMM_MISMATCH);
+			ck_assert_uint_eq(s->phase, TE_K_COMM_HEADER);
+			if (r != who)
+				ck_assert_int_eq(s->peer, who);
+			ck_assert_int_ne(s->peer, r);
+			ck_assert_uint_ne(s->expected, s->got);
+			ck_assert_uint_eq(r == who ? s->got : s->expected,
+					  cl_status(who == 0)->expected);
+		}
+		recovers();
+		cl_close();
+	}
+}
+END_TEST
+
+START_TEST(an_abort_ends_all_waits)
+{
+	struct cl_call c;
+
+	cl_open((int)tt_rand_int(2, 8), 65536);
+	c = cl_call_new(_i, SUM, TE_DTYPE_FP32, 1000);
+	cl_upload();
+	cl_deadline_ns = 0; /* none */
+	for (int r = 1; r < cl_n; r++)
+		for (int k = 0; k < 2; k++)
+			cl_launch(&c, r);
+	usleep((useconds_t)tt_rand_int(0, 50000));
+	cl_abort();
+	cl_sync();
+	for (int r = 1; r < cl_n; r++) {
+		ck_assert_uint_eq(cl_status(r)->code, TE_K_COMM_ABORTED);
+		ck_assert_int_eq(cl_status(r)->peer, 0);
+		ck_assert_uint_eq(cl_epoch(r), 0);
+	}
+	recovers();
+	cl_close();
+}
+END_TEST
+
+/* ---- launches ---- */
+
+START_TEST(geometry_is_the_same_on_all_ranks)
+{
+	struct te_k_comm k = { .nranks = 8, .count = 1, .max_blocks = 16 };
+	struct te__geometry g, other;
+
+	k.half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_L1, 8, 1 << 20);
+	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++)
+		for (k.count = 1; k.count < 1 << 18; k.count = k.count * 3 / 2 + 1) {
+			k.rank = 0;
+			DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g));
+			ck_assert_uint_ge(g.grid[0], 1);
+			ck_assert_uint_le(g.grid[0], 16);
+			k.rank = 5;
+			DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &other));
+			ck_assert_str_eq(g.func, other.func);
+			ck_assert_mem_eq(g.grid, other.grid, sizeof(g.grid));
+			ck_assert_mem_eq(g.block, other.block, sizeof(g.block));
+		}
+	k.count = 0;
+	k.algorithm = TE_K_COMM_P1;
+	DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g));
+	ck_assert_uint_eq(g.grid[0], 0);
+}
+END_TEST
+
+START_TEST(geometry_refuses_what_the_kernels_cannot_do)
+{
+	const struct te_k_comm good = {
+		.nranks = 8,
+		.count = 1000,
+		.max_blocks = 16,
+		.algorithm = TE_K_COMM_P2,
+		.half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_P2, 8, 4000),
+	};
+	struct te_k_comm k = good;
+	struct te__geometry g;
+
+	DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g));
+#define REFUSES(change, code, text)                                                      \
+	do {                                                                             \
+		k = good;                                                                \
+		change;                                                                  \
+		fails(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g), code, text);            \
+	} while (0)
+	REFUSES(k.nranks = 9, -EINVAL, "rank 0 of 9");
+	REFUSES(k.rank = 8, -EINVAL, "rank 8 of 8");
+	REFUSES(k.rank = -1, -EINVAL, "rank -1 of 8");
+	REFUSES(k.algorithm = TE_K_COMM_ALGORITHMS, -EINVAL, "no algorithm");
+	REFUSES(k.op = TE_K_COMM_OPS, -EINVAL, "no algorithm");
+	REFUSES(k.max_blocks = 0, -EINVAL, "0 blocks");
+	REFUSES(k.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
+	REFUSES(k.dtype = TE_DTYPE_INT32, -TE_EDTYPE, "not int32");
+	REFUSES(k.count += 32, -TE_ESHAPE, "do not fit");
+#undef REFUSES
+}
+END_TEST
+
+/* ---- the suite ---- */
+
+static TCase *one_case(Suite *s, const char *title, const char *tags)
+{
+	TCase *c = tt_case(s, title, tags);
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	return c;
+}
+
+Suite *comm_suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c;
+
+	backend = on;
+	c = one_case(s, "results", "numeric");
+	tcase_add_loop_test(c, all_types_and_ops_have_the_bits_of_a_loop, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, all_counts_have_the_bits_of_a_loop, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, large_arrays, 0, TE_K_COMM_RANKS);
+	c = one_case(s, "payload", "numeric");
+	tcase_add_loop_test(c, any_payload_arrives, 0, NTRAPS);
+	tcase_add_loop_test(c, numbers_travel_unchanged, 0, NTRAPS);
+	c = one_case(s, "order", "protocol");
+	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, ranks_that_are_late, 1, TE_K_COMM_RANKS);
+	tcase_add_test(c, epochs_wrap);
+	tcase_add_test(c, no_elements_are_no_operation);
+	tcase_add_loop_test(c, replays, 0, 2);
+	c = one_case(s, "failures", "protocol");
+	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, 0, CL_ALGORITHMS);
+	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 5);
+	tcase_add_loop_test(c, an_abort_ends_all_waits, 0, CL_ALGORITHMS);
+	c = tt_case(s, "launches", "host");
+	tcase_add_test(c, geometry_is_the_same_on_all_ranks);
+	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);
+	return s;
+}

@@ -1,0 +1,9 @@
+/* t/kernels/comm_cases.h - tests of the collective kernels on any backend. */
+#ifndef COMM_CASES_H
+#define COMM_CASES_H
+
+#include "tt.h"
+
+Suite *comm_suite(const char *name, const char *on);
+
+#endif

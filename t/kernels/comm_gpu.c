@@ -1,0 +1,18 @@
+/*
+ * t/kernels/comm_gpu.c - the collective kernels on one GPU: ranks are streams, whose kernels run
+ * concurrently.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include "comm_cases.h"
+
+static Suite *suite(void)
+{
+	/* by default, eight queues of the device: two of nine streams would share one */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+	return comm_suite("kernels/comm_gpu", "cuda");
+}
+
+TT_MAIN("kernels/comm_gpu", TT_NEED_GPU, suite)

@@ -1,0 +1,370 @@
+/* t/kernels/comm_lib.c - see comm_lib.h. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm_lib.h"
+#include "libtecore/tensor/ctx.h"
+
+#define GUARD 64 /* bytes after each array, at least */
+
+int cl_n;
+struct te_stream *cl_stream[TE_K_COMM_RANKS];
+uint64_t cl_deadline_ns;
+
+static int64_t heap_nbytes, heap_used, half_nbytes, stride;
+static uint8_t *mem;	 /* of the device: regions and heaps */
+static uint8_t *ctls;	 /* of the device, 128 bytes for each rank */
+static uint8_t *page;	 /* pinned: a status of 128 bytes for each rank, and the abort word */
+static uint8_t *before[TE_K_COMM_RANKS], *got[TE_K_COMM_RANKS]; /* heaps */
+
+static uint8_t *heap(int rank)
+{
+	return mem + rank * stride + te_k_comm_region_nbytes(half_nbytes);
+}
+
+static struct te_k_comm_ctl *ctl(int rank)
+{
+	return (struct te_k_comm_ctl *)(void *)(ctls + rank * 128);
+}
+
+const struct te_k_comm_status *cl_status(int rank)
+{
+	return (const struct te_k_comm_status *)(void *)(page + rank * 128);
+}
+
+static uint32_t *abort_word(void)
+{
+	return (uint32_t *)(void *)(page + TE_K_COMM_RANKS * 128);
+}
+
+void cl_open(int n, int64_t nbytes)
+{
+	cl_n = n;
+	heap_nbytes = (nbytes + 127) / 128 * 128;
+	half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_L1, n, heap_nbytes / 2);
+	stride = te_k_comm_region_nbytes(half_nbytes) + heap_nbytes;
+	cl_deadline_ns = 60000000000u;
+	DO(te_mem_alloc(st, (size_t)(n * stride), (void **)&mem));
+	DO(te_mem_alloc(st, (size_t)n * 128, (void **)&ctls));
+	DO(te_pinned_alloc(ctx, (TE_K_COMM_RANKS + 1) * 128, (void **)&page));
+	for (int r = 0; r < n; r++) {
+		DO(te_stream_create(ctx, &cl_stream[r]));
+		before[r] = malloc((size_t)heap_nbytes);
+		got[r] = malloc((size_t)heap_nbytes);
+		ck_assert(before[r] && got[r]);
+	}
+	cl_clear();
+	cl_reset();
+}
+
+void cl_close(void)
+{
+	for (int r = 0; r < cl_n; r++) {
+		cl_stream[r] = te_stream_unref(cl_stream[r]);
+		free(before[r]);
+		free(got[r]);
+	}
+	DO(te_mem_free(st, mem));
+	DO(te_mem_free(st, ctls));
+	DO(te_stream_sync(st));
+	DO(te_pinned_free(ctx, page));
+	cl_n = 0;
+}
+
+void cl_reset(void)
+{
+	cl_sync();
+	memset(page, 0, (TE_K_COMM_RANKS + 1) * 128);
+	DO(te_fill(st, mem, 0xff, (size_t)(cl_n * stride)));
+	DO(te_fill(st, ctls, 0, (size_t)cl_n * 128));
+	DO(te_stream_sync(st));
+}
+
+void cl_sync(void)
+{
+	for (int r = 0; r < cl_n; r++)
+		DO(te_stream_sync(cl_stream[r]));
+}
+
+void cl_epoch_set(uint64_t epoch)
+{
+	cl_sync();
+	for (int r = 0; r < cl_n; r++) {
+		DO(te_fill_u32(st, &ctl(r)->epoch, (uint32_t)epoch, 4));
+		DO(te_fill_u32(st, (uint32_t *)(void *)&ctl(r)->epoch + 1, (uint32_t)(epoch >> 32),
+			       4));
+	}
+	DO(te_stream_sync(st));
+}
+
+uint64_t cl_epoch(int rank)
+{
+	struct te_k_comm_ctl c;
+
+	cl_sync();
+	DO(te_copy(st, &c, ctl(rank), sizeof(c)));
+	DO(te_stream_sync(st));
+	return c.epoch;
+}
+
+void cl_abort(void)
+{
+	__atomic_store_n(abort_word(), 1, __ATOMIC_RELEASE);
+}
+
+/* ---- calls ---- */
+
+int cl_algorithm_takes(int algorithm, int dtype)
+{
+	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
+
+	return !integers || algorithm == TE_K_COMM_L1 || algorithm == TE_K_COMM_S;
+}
+
+/* nbytes of the heap, aligned to es only */
+static int64_t room(int64_t nbytes, int64_t es)
+{
+	const int64_t at = heap_used + (tt_rand_int(0, 1) ? es * tt_rand_int(0, 32 / es) : 0);
+
+	heap_used = (at + nbytes + GUARD + 15) / 16 * 16;
+	ck_assert_msg(heap_used <= heap_nbytes, "a heap of %lld bytes is too small",
+		      (long long)heap_nbytes);
+	return at;
+}
+
+struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	struct cl_call c = { algorithm, op, dtype, 1, count, 0, 0 };
+
+	while (c.algorithm < 0 || !cl_algorithm_takes(c.algorithm, dtype))
+		c.algorithm = (int32_t)tt_rand_int(0, CL_ALGORITHMS - 1);
+	/* all blocks of all ranks are resident on a GPU of 132 multiprocessors */
+	c.max_blocks = (int32_t)tt_rand_int(1, 128 / cl_n < 24 ? 128 / cl_n : 24);
+	c.in = room(count * es, es);
+	c.out = tt_rand_int(0, 2) ? room(count * es, es) : c.in;
+	cl_fill(&c);
+	return c;
+}
+
+void cl_clear(void)
+{
+	heap_used = 0;
+	for (int r = 0; r < cl_n; r++)
+		tt_poison(before[r], (size_t)heap_nbytes);
+}
+
+void *cl_input(const struct cl_call *c, int rank)
+{
+	return before[rank] + c->in;
+}
+
+static void put_number(int32_t dtype, void *p, int64_t i, float x)
+{
+	uint16_t h;
+
+	switch (dtype) {
+	case TE_DTYPE_FP32:
+		memcpy((uint8_t *)p + 4 * i, &x, 4);
+		break;
+	case TE_DTYPE_BF16:
+	case TE_DTYPE_FP16:
+		h = dtype == TE_DTYPE_BF16 ? te_bf16_encode(x) : te_fp16_encode(x);
+		memcpy((uint8_t *)p + 2 * i, &h, 2);
+		break;
+	default:
+		((uint8_t *)p)[i] = te_fp8_encode((enum te_dtype)dtype, x);
+	}
+}
+
+void cl_fill(const struct cl_call *c)
+{
+	const size_t nbytes = (size_t)c->count * te_dtype_nbytes((enum te_dtype)c->dtype);
+	const int integers = c->dtype == TE_DTYPE_INT32 || c->dtype == TE_DTYPE_UINT8;
+	const int bits = integers || tt_rand_int(0, 3) == 0;
+
+	for (int r = 0; r < cl_n; r++) {
+		if (bits)
+			tt_fill_bytes(cl_input(c, r), nbytes);
+		else
+			for (int64_t i = 0; i < c->count; i++)
+				put_number(c->dtype, cl_input(c, r), i, 4.0f * tt_rand_normal());
+	}
+}
+
+void cl_upload(void)
+{
+	for (int r = 0; r < cl_n; r++)
+		DO(te_copy(cl_stream[r], heap(r), before[r], (size_t)heap_nbytes));
+	cl_sync();
+}
+
+void cl_launch(const struct cl_call *c, int rank)
+{
+	const struct te_k_comm k = {
+		.in = heap(rank) + c->in,
+		.out = heap(rank) + c->out,
+		.slots = mem,
+		.ctl = ctl(rank),
+		.abort = abort_word(),
+		.status = (struct te_k_comm_status *)(void *)(page + rank * 128),
+		.count = c->count,
+		.stride = stride,
+		.half_nbytes = half_nbytes,
+		.deadline_ns = cl_deadline_ns,
+		.nranks = cl_n,
+		.rank = rank,
+		.dtype = c->dtype,
+		.op = c->op,
+		.algorithm = c->algorithm,
+		.max_blocks = c->max_blocks,
+	};
+
+	DO(TE__LAUNCH(cl_stream[rank], COMM_ALLREDUCE, &k));
+}
+
+void cl_launch_all(const struct cl_call *c)
+{
+	for (int r = 0; r < cl_n; r++)
+		cl_launch(c, r);
+}
+
+/* ---- results ---- */
+
+static uint32_t get_bits(int32_t dtype, const uint8_t *p, int64_t i)
+{
+	const size_t es = te_dtype_nbytes((enum te_dtype)dtype);
+	uint32_t u = 0;
+
+	memcpy(&u, p + (size_t)i * es, es); /* little-endian */
+	return u;
+}
+
+static float to_number(int32_t dtype, uint32_t bits)
+{
+	float x;
+
+	switch (dtype) {
+	case TE_DTYPE_FP32:
+		memcpy(&x, &bits, sizeof(x));
+		return x;
+	case TE_DTYPE_BF16:
+		return te_bf16_decode((uint16_t)bits);
+	case TE_DTYPE_FP16:
+		return te_fp16_decode((uint16_t)bits);
+	default:
+		return te_fp8_decode((enum te_dtype)dtype, (uint8_t)bits);
+	}
+}
+
+static int is_less(float a, float b)
+{
+	return a < b || (a == b && signbit(a) && !signbit(b));
+}
+
+static uint32_t of_numbers(const struct cl_call *c, const float *x)
+{
+	static const uint32_t nan[] = { 0x7fffffff, 0x7fff, 0x7fff, 0x7f, 0x7f };
+	float s = x[0];
+	uint8_t p[4];
+
+	for (int r = 1; r < cl_n; r++) {
+		if (c->op == TE_K_COMM_SUM || c->op == TE_K_COMM_AVG)
+			s = s + x[r];
+		else if (isnan(s) || isnan(x[r]))
+			s = NAN;
+		else if (is_less(x[r], s) == (c->op == TE_K_COMM_MIN))
+			s = x[r];
+	}
+	if (c->op == TE_K_COMM_AVG)
+		s = s / (float)cl_n;
+	if (isnan(s))
+		return nan[c->dtype];
+	put_number(c->dtype, p, 0, s);
+	return get_bits(c->dtype, p, 0);
+}
+
+static uint32_t of_integers(const struct cl_call *c, const int64_t *x)
+{
+	int64_t s = x[0];
+
+	for (int r = 1; r < cl_n; r++) {
+		if (c->op == TE_K_COMM_SUM || c->op == TE_K_COMM_AVG)
+			s += x[r];
+		else if ((x[r] < s) == (c->op == TE_K_COMM_MIN))
+			s = x[r];
+	}
+	if (c->op == TE_K_COMM_AVG)
+		s /= cl_n;
+	return (uint32_t)s & (c->dtype == TE_DTYPE_UINT8 ? 0xffu : 0xffffffffu);
+}
+
+uint32_t cl_expected(const struct cl_call *c, int64_t i)
+{
+	float x[TE_K_COMM_RANKS] = { 0 };
+	int64_t k[TE_K_COMM_RANKS] = { 0 };
+
+	for (int r = 0; r < cl_n; r++) {
+		const uint32_t bits = get_bits(c->dtype, before[r] + c->in, i);
+
+		x[r] = c->dtype <= TE_DTYPE_E5M2 ? to_number(c->dtype, bits) : 0.0f;
+		k[r] = c->dtype == TE_DTYPE_INT32 ? (int64_t)(int32_t)bits : (int64_t)bits;
+	}
+	if (cl_n == 1)
+		return get_bits(c->dtype, before[0] + c->in, i);
+	return c->dtype <= TE_DTYPE_E5M2 ? of_numbers(c, x) : of_integers(c, k);
+}
+
+void cl_all_well(void)
+{
+	for (int r = 0; r < cl_n; r++) {
+		const struct te_k_comm_status *s = cl_status(r);
+
+		ck_assert_msg(!s->complete,
+			      "rank %d of %d: code %u in phase %u of epoch %llu, rank %d, "
+			      "expected %llx, got %llx",
+			      r, cl_n, s->code, s->phase, (unsigned long long)s->epoch, s->peer,
+			      (unsigned long long)s->expected, (unsigned long long)s->got);
+	}
+}
+
+void cl_check(const struct cl_call *c, int ncalls)
+{
+	uint8_t *want = malloc((size_t)heap_nbytes);
+
+	cl_sync();
+	cl_all_well();
+	for (int r = 0; r < cl_n; r++)
+		DO(te_copy(cl_stream[r], got[r], heap(r), (size_t)heap_nbytes));
+	cl_sync();
+	for (int r = 0; r < cl_n; r++) {
+		memcpy(want, before[r], (size_t)heap_nbytes);
+		for (int k = 0; k < ncalls; k++) {
+			const size_t es = te_dtype_nbytes((enum te_dtype)c[k].dtype);
+
+			for (int64_t i = 0; i < c[k].count; i++) {
+				const uint32_t bits = cl_expected(&c[k], i);
+
+				memcpy(want + c[k].out + i * (int64_t)es, &bits, es);
+				if (bits != get_bits(c[k].dtype, got[r] + c[k].out, i))
+					ck_abort_msg("call %d: rank %d of %d, algorithm %d, op %d, "
+						     "%s, element %lld of %lld, in %lld, out %lld: "
+						     "got %x, want %x",
+						     k, r, cl_n, c[k].algorithm, c[k].op,
+						     te_dtype_name((enum te_dtype)c[k].dtype),
+						     (long long)i, (long long)c[k].count,
+						     (long long)c[k].in, (long long)c[k].out,
+						     get_bits(c[k].dtype, got[r] + c[k].out, i),
+						     bits);
+			}
+		}
+		for (int64_t i = 0; i < heap_nbytes; i++)
+			if (want[i] != got[r][i])
+				ck_abort_msg("rank %d: byte %lld of the heap was written", r,
+					     (long long)i);
+	}
+	free(want);
+}

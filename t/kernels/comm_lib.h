@@ -1,0 +1,66 @@
+/*
+ * t/kernels/comm_lib.h - the ranks of a communicator as streams of one context.
+ *
+ * Each rank has a region (kernels/comm/comm.h) and a heap in memory that all ranks share, a stream,
+ * and inputs and outputs in its heap. A *call* is one operation of all ranks. Inputs, expected
+ * outputs and what was read back are in host memory.
+ */
+#ifndef COMM_LIB_H
+#define COMM_LIB_H
+
+#include <te/dtype.h>
+#include "kernels/kernels.h"
+#include "tt.h"
+#include "tt_ctx.h"
+
+#define CL_MAX_CALLS 64
+#define CL_ALGORITHMS TE_K_COMM_ALGORITHMS
+
+struct cl_call {
+	int32_t algorithm, op, dtype;
+	int32_t max_blocks;
+	int64_t count;
+	int64_t in, out; /* offsets in the heap, aligned to the element only; equal: in place */
+};
+
+/* n ranks, with room for heap_nbytes of arrays and for packets of any algorithm for each call */
+void cl_open(int n, int64_t heap_nbytes);
+void cl_close(void);
+/* as after cl_open() */
+void cl_reset(void);
+extern int cl_n;
+extern struct te_stream *cl_stream[TE_K_COMM_RANKS];
+extern uint64_t cl_deadline_ns;
+
+/* of each rank, readable while kernels run */
+const struct te_k_comm_status *cl_status(int rank);
+/* all ranks' */
+void cl_epoch_set(uint64_t epoch);
+uint64_t cl_epoch(int rank);
+/* may be called by any thread */
+void cl_abort(void);
+
+/* a call with arrays of their own, until cl_clear(); algorithm -1: a random one that fits */
+struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count);
+/* the same arguments, another algorithm, if the type allows it: false if not */
+int cl_algorithm_takes(int algorithm, int dtype);
+void cl_clear(void);
+/* random data in the inputs of all ranks: bits of all kinds, or numbers */
+void cl_fill(const struct cl_call *c);
+/* the input of a rank, in host memory */
+void *cl_input(const struct cl_call *c, int rank);
+
+/* inputs to the devices, and poisoned outputs */
+void cl_upload(void);
+/* queue the call on the stream of the rank */
+void cl_launch(const struct cl_call *c, int rank);
+void cl_launch_all(const struct cl_call *c);
+/* waits, reads the heaps back, and compares all outputs of the calls; nothing else has changed */
+void cl_check(const struct cl_call *c, int ncalls);
+void cl_sync(void);
+/* no rank has failed */
+void cl_all_well(void);
+/* element i of the result, as bits */
+uint32_t cl_expected(const struct cl_call *c, int64_t i);
+
+#endif

@@ -74,7 +74,9 @@ TT_GRAPH = \
 	t/graph/step \
 	t/graph/step_gpu
 TT_COMM = \
-	t/comm/bootstrap
+	t/comm/bootstrap \
+	t/comm/bootstrap_faults \
+	t/comm/bootstrap_net
 TT_TOOLS =
 TT_SH = \
 	t/meta/t0001-exports.t \
@@ -88,7 +90,13 @@ TT_SH = \
 	t/meta/t0009-kernels.t \
 	t/meta/t0010-pages7.t \
 	t/meta/t0011-words.t \
-	t/meta/t0012-fortran.t
+	t/meta/t0012-fortran.t \
+	t/tools/t8017-te_run.t
+# a program that scripts start several times
+check_PROGRAMS += t/comm/rank
+t_comm_rank_SOURCES = t/comm/rank.c
+t_comm_rank_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
+TT_SH += t/comm/t3001-launchers.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -231,6 +239,8 @@ t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 RANKS = t/comm/ranks.c t/comm/ranks.h
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
+t_comm_bootstrap_faults_SOURCES = t/comm/bootstrap_faults.c $(RANKS)
+t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)

@@ -1,4 +1,25 @@
-# Tools use installed headers and libraries only. They need jansson.
+# Tools use installed headers and libraries only. All but te_run need jansson.
+bin_PROGRAMS += \
+	tools/te_run
+
+tools_te_run_SOURCES = \
+	tools/te_run.c \
+	tools/te_train/say.c \
+	tools/te_train/say.h
+tools_te_run_LDADD = libtecore/libtecore.la
+
+dist_man1_MANS += \
+	man/te_run.1
+
+# one script, which bash-completion finds under the name of each tool
+COMPLETIONS = \
+	tools/completion/te_run
+completiondir = $(datadir)/bash-completion/completions
+nodist_completion_DATA = $(COMPLETIONS)
+CLEANFILES += $(COMPLETIONS)
+$(COMPLETIONS): tools/completion.bash
+	$(AM_V_GEN)$(MKDIR_P) tools/completion && cp $(srcdir)/tools/completion.bash $@
+
 if HAVE_JANSSON
 bin_PROGRAMS += \
 	tools/te_info \
@@ -121,17 +142,11 @@ tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
 	libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
-# one script, which bash-completion finds under the name of each tool
-COMPLETIONS = \
+COMPLETIONS += \
 	tools/completion/te_info \
 	tools/completion/te_perftest \
 	tools/completion/te_plot \
 	tools/completion/te_train
-completiondir = $(datadir)/bash-completion/completions
-nodist_completion_DATA = $(COMPLETIONS)
-CLEANFILES += $(COMPLETIONS)
-$(COMPLETIONS): tools/completion.bash
-	$(AM_V_GEN)$(MKDIR_P) tools/completion && cp $(srcdir)/tools/completion.bash $@
 
 dist_man1_MANS += \
 	man/te_info.1 \

@@ -84,7 +84,8 @@ void te__boot_hello(const struct te__boot *b, struct te__hello *ret_h)
 	ret_h->rank = b->rank;
 	ret_h->nranks = b->nranks;
 	ret_h->pid = (uint32_t)getpid();
-	ret_h->timeout_ms = left > 0 ? (int32_t)left : 0;
+	ret_h->timeout_ms = b->timeout_ms;
+	ret_h->left_ms = left > 0 ? (int32_t)left : 0;
 	snprintf(ret_h->version, sizeof(ret_h->version), "%s", PACKAGE_VERSION);
 	if (gethostname(ret_h->host, sizeof(ret_h->host) - 1))
 		snprintf(ret_h->host, sizeof(ret_h->host), "?");
@@ -313,6 +314,8 @@ static int alloc(struct te__boot *b)
 	const size_t n = (size_t)b->nranks;
 
 	b->peer = te__calloc(n, sizeof(*b->peer));
+	for (size_t i = 0; b->peer && i < n; i++)
+		b->peer[i].fd = -1;
 	b->state = te__calloc(n, 1);
 	b->text = te__calloc(n, sizeof(*b->text));
 	b->addrs = te__calloc(n, sizeof(*b->addrs));
@@ -322,10 +325,8 @@ static int alloc(struct te__boot *b)
 				b->name, b->nranks);
 	b->local_rank = b->node + n;
 	b->local = b->local_rank + n;
-	for (size_t i = 0; i < n; i++) {
-		b->peer[i].fd = -1;
+	for (size_t i = 0; i < n; i++)
 		snprintf(b->text[i], sizeof(b->text[i]), "rank %zu", i);
-	}
 	return 0;
 }
 
@@ -391,7 +392,7 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 	b->nranks = opts->nranks;
 	b->timeout_ms = ms < 1 ? 1 : ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 	b->begin = te__boot_now();
-	b->deadline = te__boot_deadline(b);
+	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
 	b->listen_fd = -1;
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_mutex_init(&b->fail_lock, NULL);

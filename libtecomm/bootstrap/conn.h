@@ -15,7 +15,8 @@ struct te__conn {
 	/* the frame that is being sent */
 	uint8_t out_head[TE__FRAME_HEAD];
 	const void *out_body;
-	size_t out_nbytes, out_sent;	    /* of head and body */
+	size_t out_nbytes, out_sent; /* of head and body */
+	int out_broken; /* the peer receives no more; what it has sent can still be read */
 	uint8_t out_small[TE__REFUSE_MOST]; /* a copy of a small body */
 };
 

@@ -122,6 +122,7 @@ size_t te__hello_put(uint8_t *body, const struct te__hello *h)
 	p = put(p, (uint32_t)h->nranks, 4);
 	p = put(p, h->pid, 4);
 	p = put(p, (uint32_t)h->timeout_ms, 4);
+	p = put(p, (uint32_t)h->left_ms, 4);
 	p = put_text(p, h->version, sizeof(h->version));
 	p = put_text(p, h->host, sizeof(h->host));
 	p += te__addrs_put(p, &h->addrs);
@@ -129,7 +130,7 @@ size_t te__hello_put(uint8_t *body, const struct te__hello *h)
 }
 
 #define HELLO_FIXED \
-	(16 + sizeof(((struct te__hello *)0)->version) + sizeof(((struct te__hello *)0)->host))
+	(20 + sizeof(((struct te__hello *)0)->version) + sizeof(((struct te__hello *)0)->host))
 
 int te__hello_get(const uint8_t *body, size_t nbytes, struct te__hello *ret_h)
 {
@@ -142,6 +143,7 @@ int te__hello_get(const uint8_t *body, size_t nbytes, struct te__hello *ret_h)
 	ret_h->nranks = (int32_t)(uint32_t)get(&p, 4);
 	ret_h->pid = (uint32_t)get(&p, 4);
 	ret_h->timeout_ms = (int32_t)(uint32_t)get(&p, 4);
+	ret_h->left_ms = (int32_t)(uint32_t)get(&p, 4);
 	get_text(&p, ret_h->version, sizeof(ret_h->version));
 	get_text(&p, ret_h->host, sizeof(ret_h->host));
 	n = te__addrs_get(p, nbytes - HELLO_FIXED, &ret_h->addrs);

@@ -38,7 +38,7 @@ struct te__frame {
 struct te__hello {
 	int32_t rank, nranks;
 	uint32_t pid;
-	int32_t timeout_ms;	    /* how long the sender waits for the others, to the root */
+	int32_t timeout_ms, left_ms; /* to the root: how long the sender waits, and what is left */
 	char version[16], host[64]; /* end with 0 */
 	struct te__addrs addrs;	    /* where the sender listens; none: not to the root */
 };

@@ -261,7 +261,7 @@ static void arrive(struct te_comm_root *root, struct guest *g)
 		turn_away(root, g, -TE_EMISMATCH, text);
 	} else {
 		g->is_rank = 1;
-		g->until = te__boot_now() + (int64_t)h->timeout_ms * 1000000;
+		g->until = te__boot_now() + (int64_t)h->left_ms * 1000000;
 		root->rank[h->rank] = g;
 		if (++root->narrived == root->nranks)
 			send_table(root);

@@ -78,8 +78,8 @@ static void tell(struct te__boot *b)
 
 		if (c->fd < 0 || (b->state[r] != UP && b->state[r] != GREETED))
 			continue;
-		/* a frame of which half is sent can only be cut */
-		if (!te__conn_pending(c))
+		/* a frame of which a part is sent can only be cut */
+		if (!te__conn_pending(c) || !c->out_sent)
 			say(b, c, TE__FRAME_ABORT, body, n);
 		shutdown(c->fd, SHUT_WR);
 	}
@@ -278,11 +278,11 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 	return 0;
 }
 
-static int flush(struct te__boot *b, int32_t rank, const char *what)
+/* after a failure, its cause may be among what the peer has sent: that is read first */
+static void flush(struct te__conn *c)
 {
-	int r = te__conn_pending(&b->peer[rank]) ? te__conn_write(&b->peer[rank]) : 0;
-
-	return r < 0 ? ended(b, rank, r, what) : 0;
+	if (te__conn_pending(c) && te__conn_write(c) < 0)
+		c->out_broken = 1;
 }
 
 /* input and output of a peer that is up; a frame of an exchange stays for that */
@@ -296,14 +296,16 @@ static int step_up(struct te__boot *b, int32_t rank, short revents, const char *
 		if (r < 0 || (r && c->in.type != TE__FRAME_DATA))
 			return ended(b, rank, r, what);
 	}
-	return flush(b, rank, what);
+	flush(c);
+	return 0;
 }
 
 /* one whose next frame is there is not polled: the end of its stream would be reported always */
 static struct pollfd wants(const struct te__conn *c)
 {
-	const short events =
-		(short)((c->in_whole ? 0 : POLLIN) | (te__conn_pending(c) ? POLLOUT : 0));
+	const short in = c->in_whole ? 0 : POLLIN;
+	const short out = te__conn_pending(c) && !c->out_broken ? POLLOUT : 0;
+	const short events = (short)(in | out);
 
 	return (struct pollfd){ .fd = events ? c->fd : -1, .events = events };
 }
@@ -506,7 +508,8 @@ static int step_exchange(struct exchange *x, int32_t rank, short revents)
 			return ended(b, rank, r, x->what);
 		r = r ? take(x, rank) : 0;
 	}
-	return r ? r : flush(b, rank, x->what);
+	flush(c);
+	return r;
 }
 
 static int exchange_late(struct exchange *x)
@@ -588,13 +591,14 @@ static int exchange(struct exchange *x, const void *part)
 int te__boot_allgather(struct te__boot *b, const void *send, void *recv, size_t nbytes,
 		       const char *what, int64_t deadline_ns)
 {
+	const int64_t begin = te__boot_now();
 	struct exchange x = {
 		.b = b,
 		.what = what,
 		.recv = recv,
 		.nbytes = nbytes,
-		.begin = te__boot_now(),
-		.deadline = deadline_ns ? deadline_ns : te__boot_deadline(b),
+		.begin = begin,
+		.deadline = deadline_ns ? deadline_ns : begin + (int64_t)b->timeout_ms * 1000000,
 	};
 	uint8_t *mine = x.recv + (size_t)b->rank * nbytes;
 	int r;

@@ -52,6 +52,8 @@ void ranks_meet(enum meet how, int nranks);
 void ranks_part(void);
 /* in a rank: the options; they are valid for the life of the process */
 struct te_comm_opts ranks_opts(int rank);
+/* another number of ranks in the same place */
+void ranks_count(int nranks);
 /* the id of MEET_ID and MEET_ID_ENV */
 const struct te_comm_id *ranks_id(void);
 const char *ranks_dir(void);

@@ -1,6 +1,7 @@
 # Fuzz targets, see t/fuzz/fuzz.h. A target needs one line here, its source, and a folder of
 # t/fuzz/corpus/ with its name.
 FUZZ_TARGETS = \
+	t/fuzz/comm \
 	t/fuzz/gemm_cache \
 	t/fuzz/quant \
 	t/fuzz/schedule
@@ -27,6 +28,8 @@ FUZZ_TRAIN_LDADD = tools/te_train/libte_train.la $(FUZZ_LDADD) $(JANSSON_LIBS)
 t_fuzz_ckpt_SOURCES = t/fuzz/ckpt.c $(FUZZ_COMMON)
 t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_ckpt_LDADD = $(FUZZ_TRAIN_LDADD)
+t_fuzz_comm_SOURCES = t/fuzz/comm.c $(FUZZ_COMMON)
+t_fuzz_comm_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 t_fuzz_config_SOURCES = t/fuzz/config.c $(FUZZ_COMMON)
 t_fuzz_config_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_config_LDADD = $(FUZZ_TRAIN_LDADD)

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <locale.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,16 @@ static int comma_locale(void)
 		found = !system(cmd) && found;
 	}
 	return found && !strcmp(localeconv()->decimal_point, ",");
+}
+
+static int can_unshare(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(unshare(CLONE_NEWNET) != 0);
+	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
 /* in a child: a parent that has called cuInit() must not fork tests */
@@ -85,6 +96,10 @@ static const char *missing(uint32_t needs, const char **ret_need)
 	if ((needs & TT_NEED_ROOT) && geteuid() != 0) {
 		*ret_need = "root";
 		return "needs root";
+	}
+	if ((needs & TT_NEED_NETNS) && !can_unshare()) {
+		*ret_need = "netns";
+		return "network namespaces cannot be created";
 	}
 	if ((needs & TT_NEED_COMMA) && !comma_locale()) {
 		*ret_need = "locale";

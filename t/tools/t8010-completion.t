@@ -28,6 +28,7 @@ completes "graph gemm" te_perftest g te_perftest
 completes "--iters" te_perftest --it te_perftest
 completes "cold" te_perftest co --cache
 completes "--params" te_info --p te_info
+completes "--per-node" te_run --pe te_run
 completes "--gnuplot" te_plot --g te_plot
 bash -c 'for f in te_info te_train; do cmp "$abs_top_srcdir/tools/completion.bash" \
 	"$abs_top_builddir/tools/completion/$f" || exit; done' >why 2>&1

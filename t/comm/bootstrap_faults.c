@@ -1,0 +1,1055 @@
+/*
+ * t/comm/bootstrap_faults.c - what ranks report when one of them does not come, ends, stops, comes
+ * twice or differs, and when others connect to them.
+ */
+#include "config.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <te/ctx.h>
+#include <te/errno.h>
+
+#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/bootstrap/frame.h"
+#include "ranks.h"
+
+#define SOON 3000.0 /* ms: far less than the time-out of 30 s, with sanitizers too */
+
+/* opens with a time-out */
+static int open_boot(int rank, int timeout_ms, struct te__boot **ret_b)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+
+	o.timeout_ms = timeout_ms;
+	return te__boot_open(&o, ret_b);
+}
+
+static int gather(struct te__boot *b, const char *what, int64_t ms)
+{
+	uint32_t mine = (uint32_t)te__boot_rank(b), all[RANKS_MAX];
+
+	return te__boot_allgather(b, &mine, all, sizeof(mine), what,
+				  ms ? te__boot_now() + ms * 1000000 : 0);
+}
+
+/* ---- ranks that do not come ---- */
+
+static int not_2_and_3(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	if (rank == 2 || rank == 3)
+		return 0;
+	r = open_boot(rank, 300, &b);
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+/* rank 0 of a folder names what is missing, and so does rank 4, which connects to them */
+START_TEST(missing_ranks_are_named)
+{
+	struct ranks_result res[5];
+
+	ranks_meet((enum meet)_i, 5);
+	ranks_run(5, not_2_and_3, NULL, res);
+	if (_i == MEET_DIR)
+		ranks_rmdir();
+	else
+		ranks_part();
+	for (int i = 0; i < 5; i++)
+		if (i != 2 && i != 3) {
+			ranks_failed(&res[i], -ETIMEDOUT,
+				     "ranks 2, 3 of 5 did not arrive within 300 ms", SOON);
+			ck_assert_msg(res[i].ms > 250, "after %.0f ms", res[i].ms);
+		}
+}
+END_TEST
+
+static int killed_while_meeting(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	if (rank == 3) /* so that the others still wait */
+		pause();
+	r = open_boot(rank, 0, &b);
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+/* by killing a rank that waits: the others are told within milliseconds */
+START_TEST(a_rank_killed_while_it_waits_ends_the_wait)
+{
+	struct ranks_result res[4];
+
+	ranks_meet(MEET_ID, 4);
+	ranks_start(4, killed_while_meeting, NULL);
+	usleep(300000);
+	kill(ranks_pid(1), SIGKILL);
+	usleep(300000);
+	kill(ranks_pid(3), SIGKILL);
+	ranks_wait(res);
+	ranks_part();
+	ck_assert_int_eq(res[1].signal, SIGKILL);
+	ranks_failed(&res[0], -TE_EPEER, "rank 1 (host ", SOON);
+	ranks_failed(&res[2], -TE_EPEER, ") has ended", SOON);
+}
+END_TEST
+
+/* ---- ranks that end or stop during exchanges ---- */
+
+static int die_at_3(int rank, void *arg)
+{
+	const int *n = arg;
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	for (int k = 0; k < 6 && !r; k++) {
+		if (k == 3 && rank == *n - 2)
+			raise(SIGKILL);
+		r = gather(b, "exchange of handles", 0);
+	}
+	if (b)
+		te__boot_close(b);
+	return r;
+}
+
+START_TEST(a_killed_rank_is_seen_at_once)
+{
+	const int n = 2 + _i;
+	struct ranks_result res[RANKS_MAX];
+
+	ranks_meet(_i & 1 ? MEET_DIR : MEET_ID, n);
+	ranks_run(n, die_at_3, (void *)(uintptr_t)&n, res);
+	ranks_part();
+	for (int i = 0; i < n; i++)
+		if (i == n - 2)
+			ck_assert_int_eq(res[i].signal, SIGKILL);
+		else
+			ranks_failed(&res[i], -TE_EPEER, "has ended", SOON);
+}
+END_TEST
+
+/* half of a large part is sent, then the process is gone */
+static int die_within(int rank, void *arg)
+{
+	const size_t nbytes = 8 << 20;
+	char *mine = calloc(1, nbytes), *all = calloc(3, nbytes);
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	(void)arg;
+	if (!r && rank == 2) {
+		te__boot_allgather(b, mine, all, nbytes, "large", 0);
+	}
+	if (!r && rank < 2) {
+		sleep(2);
+		r = te__boot_allgather(b, mine, all, nbytes, "large", 0);
+	}
+	te__boot_close(b);
+	free(mine);
+	free(all);
+	return r;
+}
+
+START_TEST(a_rank_that_ends_within_a_large_exchange)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_ID, 3);
+	ranks_start(3, die_within, NULL);
+	sleep(1); /* its peers are late: its sockets are full by then */
+	kill(ranks_pid(2), SIGKILL);
+	ranks_wait(res);
+	ranks_part();
+	ck_assert_int_eq(res[2].signal, SIGKILL);
+	ranks_failed(&res[0], -TE_EPEER, "rank 2 (host ", 2000 + SOON);
+	ranks_failed(&res[1], -TE_EPEER, "has ended", 2000 + SOON);
+}
+END_TEST
+
+static int stop_at_2(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	(void)arg;
+	for (int k = 0; k < 4 && !r; k++) {
+		if (k == 2 && rank == 1)
+			raise(SIGSTOP);
+		r = gather(b, "exchange of handles", 400);
+		/* later calls fail as the first one did */
+		if (r) {
+			char first[600];
+			const int code = r;
+
+			snprintf(first, sizeof(first), "%s", te_error_detail());
+			te_error_clear();
+			r = te__boot_barrier(b, "exchange of handles", 0);
+			if (r != code || strcmp(first, te_error_detail()))
+				r = te_fail(-EILSEQ, "first %d: %s, then %d", code, first, r);
+		}
+	}
+	if (b)
+		te__boot_close(b);
+	return r;
+}
+
+START_TEST(a_stopped_rank_is_named_at_the_deadline)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_ID, 3);
+	ranks_start(3, stop_at_2, NULL);
+	usleep(900000);
+	kill(ranks_pid(1), SIGCONT);
+	ranks_wait(res);
+	ranks_part();
+	ranks_failed(&res[0], -ETIMEDOUT,
+		     "exchange of handles: rank 1 of 3 did not take part within 400 ms", SOON);
+	ranks_failed(&res[2], -ETIMEDOUT, "rank 1 of 3 did not take part within 400 ms", SOON);
+	/* it hears of that when it goes on */
+	ranks_failed(&res[1], -ETIMEDOUT, "rank 1 of 3 did not take part within 400 ms", SOON);
+}
+END_TEST
+
+static int close_early(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	(void)arg;
+	if (r)
+		return r;
+	r = gather(b, "first", 0);
+	if (!r && rank != 1)
+		r = gather(b, "second", 0);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(a_rank_that_closes_early_is_named)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_DIR, 3);
+	ranks_run(3, close_early, NULL, res);
+	ranks_part();
+	ranks_ok(1, &res[1]);
+	ranks_failed(&res[0], -TE_EPEER, "rank 1 (host ", SOON);
+	ranks_failed(&res[2], -TE_EPEER, "has closed its communicator before second", SOON);
+}
+END_TEST
+
+/* many times: the last exchange is whole on all ranks, however early one of them closes */
+static int close_at_once(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	(void)arg;
+	if (r)
+		return r;
+	r = gather(b, "only", 0);
+	if (rank == 1)
+		_exit(r ? 1 : 0); /* not even closed */
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(who_ends_after_its_last_exchange_disturbs_none)
+{
+	struct ranks_result res[4];
+
+	for (int k = 0; k < TT_FEWER(24); k++) {
+		ranks_meet(k & 1 ? MEET_DIR : MEET_ID, 4);
+		ranks_run(4, close_at_once, NULL, res);
+		ranks_part();
+		ranks_ok(4, res);
+	}
+}
+END_TEST
+
+/* ---- ranks that differ ---- */
+
+static int counts(int rank, void *arg)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	if (rank == 1)
+		o.nranks = 4;
+	if (getenv("TE_COMM_DIR")) /* the others are connected by then */
+		usleep(rank == 1 ? 400000 : 0);
+	else
+		usleep(rank == 2 ? 200000 : 0);
+	if (rank == 1 && getenv("TE_COMM_NRANKS")) {
+		setenv("TE_COMM_NRANKS", "4", 1);
+		o.nranks = 0;
+	}
+	r = te__boot_open(&o, &b);
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+START_TEST(ranks_that_count_otherwise_are_named)
+{
+	struct ranks_result res[3];
+
+	ranks_meet((enum meet)_i, 3);
+	ranks_run(3, counts, NULL, res);
+	if (_i == MEET_DIR)
+		ranks_rmdir();
+	else
+		ranks_part();
+	for (int i = 0; i < 3; i++) {
+		ranks_failed(&res[i], -TE_EMISMATCH, "was told that there are ", SOON);
+		ck_assert_ptr_nonnull(strstr(res[i].text, "rank "));
+	}
+}
+END_TEST
+
+/* process 3 says that it is rank 1 too, and comes last */
+static int twice(int rank, void *arg)
+{
+	const int as = rank == 3 ? 1 : rank;
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	if (rank == 3)
+		usleep(200000);
+	if (rank == 2)
+		usleep(500000);
+	r = open_boot(as, 0, &b);
+	if (r)
+		return r;
+	r = gather(b, "all", 0);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(a_rank_that_comes_twice_is_refused_and_the_others_go_on)
+{
+	struct ranks_result res[4];
+
+	ranks_meet((enum meet)_i, 3);
+	ranks_run(4, twice, NULL, res);
+	ranks_part();
+	ranks_ok(3, res);
+	ranks_failed(&res[3], -TE_EMISMATCH,
+		     _i == MEET_DIR ? "rank 1 of job \"\" is in TE_COMM_DIR already: pid " :
+				      "there is another process with this rank: rank 1 (host ",
+		     SOON);
+}
+END_TEST
+
+/* a process more, after all have met */
+static int late_comer(int rank, void *arg)
+{
+	const int as = rank == 3 ? 2 : rank;
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	if (rank == 3)
+		usleep(400000);
+	r = open_boot(as, 0, &b);
+	if (r)
+		return r;
+	usleep(600000);
+	r = gather(b, "all", 0);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(a_process_too_many_is_refused)
+{
+	struct ranks_result res[4];
+
+	ranks_meet(MEET_ID, 3);
+	ranks_run(4, late_comer, NULL, res);
+	ranks_part();
+	ranks_ok(3, res);
+	ranks_failed(&res[3], -TE_EMISMATCH, "all 3 ranks have arrived", SOON);
+}
+END_TEST
+
+static int differ(int rank, void *arg)
+{
+	const int kind = *(const int *)arg;
+	uint8_t mine[64] = { 0 }, all[3 * 64];
+	struct te__boot *b;
+	int r = open_boot(rank, 0, &b);
+
+	if (r)
+		return r;
+	r = gather(b, "first", 0);
+	if (!r && kind == 0) /* sizes */
+		r = te__boot_allgather(b, mine, all, rank == 2 ? 64 : 32, "second", 0);
+	if (!r && kind == 1) /* names */
+		r = te__boot_allgather(b, mine, all, 32, rank == 2 ? "third" : "second", 0);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(ranks_in_different_exchanges_are_named)
+{
+	static const char *const text[] = { "second: rank ", "is at \"" };
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_DIR, 3);
+	ranks_run(3, differ, (void *)(uintptr_t)&_i, res);
+	ranks_part();
+	for (int i = 0; i < 3; i++) {
+		ranks_failed(&res[i], -TE_EMISMATCH, text[_i], SOON);
+		ck_assert_ptr_nonnull(strstr(res[i].text, "rank 2 (host "));
+	}
+}
+END_TEST
+
+/* ---- abort ---- */
+
+static void *abort_later(void *arg)
+{
+	usleep(200000);
+	te__boot_abort(arg, "the disk is full");
+	return NULL;
+}
+
+/* rank 1 aborts: from a thread while it waits, or while it does nothing */
+static int aborts(int rank, void *arg)
+{
+	const int waiting = *(const int *)arg;
+	struct te__boot *b;
+	pthread_t t;
+	int r = open_boot(rank, 0, &b);
+
+	if (r)
+		return r;
+	if (rank == 1) {
+		pthread_create(&t, NULL, abort_later, b);
+		if (!waiting)
+			pthread_join(t, NULL);
+		r = gather(b, "exchange of handles", 0);
+		if (waiting)
+			pthread_join(t, NULL);
+		te__boot_abort(b, "again");
+	} else if (rank == 0) {
+		r = gather(b, "exchange of handles", 0);
+	} else { /* later, when it has happened */
+		usleep(600000);
+		r = gather(b, "exchange of handles", 0);
+	}
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(an_abort_reaches_all_ranks)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_DIR, 3);
+	ranks_run(3, aborts, (void *)(uintptr_t)&_i, res);
+	ranks_part();
+	for (int i = 0; i < 3; i++)
+		ranks_failed(&res[i], -TE_EABORT, ") has aborted: the disk is full", SOON);
+}
+END_TEST
+
+static int comm_aborts(int rank, void *arg)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_ctx *ctx;
+	struct te_comm *c;
+	int r = te_ctx_create(NULL, &ctx);
+
+	(void)arg;
+	if (!r)
+		r = te_comm_create(ctx, &o, &c);
+	te_ctx_unref(ctx);
+	if (r)
+		return r;
+	if (rank)
+		te_comm_abort(c, NULL);
+	te_comm_unref(c);
+	return 0;
+}
+
+START_TEST(a_communicator_can_be_aborted)
+{
+	struct ranks_result res[2];
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_run(2, comm_aborts, NULL, res);
+	ranks_part();
+	ranks_ok(2, res);
+}
+END_TEST
+
+/* ---- strangers ---- */
+
+/* connects to the root of the id, or to the socket of rank 0 in the folder, when it is there */
+static int connect_to(enum meet how)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct sockaddr_in in = { .sin_family = AF_INET };
+	static char path[108];
+	char text[TE_COMM_ID_TEXT], cmd[300];
+	int fd = socket(how == MEET_DIR ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (how == MEET_DIR) {
+		FILE *f;
+
+		snprintf(cmd, sizeof(cmd), "ls %s/te-*-0 2>/dev/null", ranks_dir());
+		for (; !path[0]; usleep(1000)) {
+			f = popen(cmd, "r");
+			if (fgets(path, sizeof(path), f))
+				path[strcspn(path, "\n")] = 0;
+			pclose(f);
+		}
+		strcpy(un.sun_path, path);
+		connect(fd, (struct sockaddr *)&un, sizeof(un)); /* the ranks may have met by now */
+		return fd;
+	}
+	ck_assert_int_eq(te_comm_id_format(ranks_id(), text, sizeof(text)), 0);
+	in.sin_port = htons((uint16_t)atoi(strchr(text + 4, ':') + 1));
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	ck_assert_int_eq(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+	return fd;
+}
+
+static int meet_all(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r;
+
+	if (rank) /* the strangers come first */
+		usleep(500000 * (rank == *(const int *)arg - 1));
+	r = open_boot(rank, 0, &b);
+	if (r)
+		return r;
+	r = gather(b, "all", 0);
+	te__boot_close(b);
+	return r;
+}
+
+static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks)
+{
+	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+	struct te__hello h = {
+		.rank = rank, .nranks = nranks, .timeout_ms = 1000, .left_ms = 1000
+	};
+	uint8_t body[TE__HELLO_MOST];
+	size_t n;
+
+	memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
+	strcpy(h.version, PACKAGE_VERSION);
+	strcpy(h.host, "elsewhere");
+	n = te__hello_put(body, &h);
+	te__frame_put(bytes, &f, body, n);
+	memcpy(bytes + TE__FRAME_HEAD, body, n);
+	*ret_nbytes = TE__FRAME_HEAD + n;
+}
+
+enum stranger {
+	SILENT,
+	GARBAGE,
+	HALF,
+	DRIP,
+	WRONG_KEY,
+	HUGE_BODY,
+	DAMAGED,
+	GONE,
+	MANY,
+	NSTRANGERS
+};
+
+/* sends what it is to send, and leaves the connection open; returns a descriptor */
+static int stranger(enum meet how, enum stranger kind)
+{
+	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], noise[3000];
+	int fd = connect_to(how);
+	size_t n;
+
+	hello_of(bytes, &n, 1, 3);
+	switch (kind) {
+	case GARBAGE:
+		tt_fill_bytes(noise, sizeof(noise));
+		send(fd, noise, sizeof(noise), MSG_NOSIGNAL);
+		break;
+	case HALF:
+		send(fd, bytes, n / 2, MSG_NOSIGNAL);
+		break;
+	case DRIP: /* the rest comes from drip() */
+		send(fd, bytes, 1, MSG_NOSIGNAL);
+		break;
+	case WRONG_KEY: {
+		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+
+		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, n - TE__FRAME_HEAD);
+		send(fd, bytes, n, MSG_NOSIGNAL);
+		break;
+	}
+	case HUGE_BODY:
+		memset(bytes + 16, 0xff, 4);
+		send(fd, bytes, n, MSG_NOSIGNAL);
+		break;
+	case DAMAGED:
+		bytes[n - 1] ^= 4;
+		send(fd, bytes, n, MSG_NOSIGNAL);
+		break;
+	case GONE:
+		close(fd);
+		return -1;
+	default:
+		break;
+	}
+	return fd;
+}
+
+START_TEST(strangers_do_not_keep_ranks_apart)
+{
+	const enum meet how = _i / NSTRANGERS ? MEET_DIR : MEET_ID;
+	const enum stranger kind = (enum stranger)(_i % NSTRANGERS);
+	const int n = 3, many = kind == MANY ? 300 : 3;
+	struct ranks_result res[3];
+	int fd[300];
+
+	ranks_meet(how, n);
+	ranks_start(n, meet_all, (void *)(uintptr_t)&n);
+	for (int i = 0; i < many; i++)
+		fd[i] = stranger(how, kind);
+	for (int i = 0; kind == DRIP && i < 40; i++, usleep(20000))
+		for (int k = 0; k < many; k++)
+			send(fd[k], "e", 1, MSG_NOSIGNAL);
+	ranks_wait(res);
+	for (int i = 0; i < many; i++)
+		if (fd[i] >= 0)
+			close(fd[i]);
+	ranks_part();
+	ranks_ok(n, res);
+	for (int i = 0; i < n; i++)
+		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
+}
+END_TEST
+
+/* a rank of another version knows the key: it is told why, and so are the others */
+START_TEST(another_version_is_named_on_both_sides)
+{
+	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], answer[TE__FRAME_HEAD + TE__REFUSE_MOST];
+	struct te__frame f = { .version = TE__FRAME_VERSION + 1, .type = TE__FRAME_HELLO };
+	const int n = 3;
+	struct ranks_result res[2];
+	char text[TE__REFUSE_MOST];
+	ssize_t got = 0, more;
+	size_t nbytes;
+	int fd, code;
+
+	ranks_meet(MEET_ID, n);
+	ranks_start(2, meet_all, (void *)(uintptr_t)&n);
+	usleep(200000);
+	hello_of(bytes, &nbytes, 2, n);
+	if (!_i) { /* of the protocol */
+		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
+		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
+	} else { /* of the library */
+		f.version = TE__FRAME_VERSION;
+		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
+		bytes[TE__FRAME_HEAD + 20]++;
+		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
+	}
+	fd = connect_to(MEET_ID);
+	ck_assert_int_eq(send(fd, bytes, nbytes, MSG_NOSIGNAL), (ssize_t)nbytes);
+	while ((more = recv(fd, answer + got, sizeof(answer) - (size_t)got, 0)) > 0)
+		got += more;
+	close(fd);
+	ranks_wait(res);
+	ranks_part();
+	ck_assert_int_gt(got, TE__FRAME_HEAD);
+	ck_assert_int_eq(te__frame_get(answer, TE__REFUSE_MOST, &f), 0);
+	ck_assert_int_eq(f.type, TE__FRAME_REFUSE);
+	ck_assert_int_eq(te__refuse_get(answer + TE__FRAME_HEAD, f.nbytes, &code, text), 0);
+	ck_assert_int_eq(code, -TE_EMISMATCH);
+	ck_assert_msg(strstr(text, _i ? "runs libtecomm 1.1.0" : "different versions") != NULL,
+		      "%s", text);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -TE_EMISMATCH, text, SOON);
+}
+END_TEST
+
+/* ---- ids whose root is not there ---- */
+
+static int by_text(int rank, void *arg)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm_id id;
+	struct te__boot *b;
+	int r = te_comm_id_parse(arg, &id);
+
+	o.rank = rank;
+	o.nranks = 2;
+	o.id = &id;
+	o.timeout_ms = 400;
+	if (!r)
+		r = te__boot_open(&o, &b);
+	return r;
+}
+
+/* what listens at the port of the root: none, one that says nothing, one that says something */
+START_TEST(a_port_that_is_not_the_roots)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM, 0), c;
+	socklen_t len = sizeof(in);
+	struct ranks_result res[1];
+	char text[200];
+
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)&in, len), 0);
+	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&in, &len), 0);
+	if (_i)
+		ck_assert_int_eq(listen(fd, 5), 0);
+	snprintf(text, sizeof(text), "te1:000102030405060708090a0b0c0d0e0f:%d:127.0.0.1",
+		 ntohs(in.sin_port));
+	ranks_start(1, by_text, text);
+	if (_i == 2) {
+		c = accept(fd, NULL, NULL);
+		send(c, "SSH-2.0-OpenSSH_9.2\r\n", 21, MSG_NOSIGNAL);
+		usleep(100000);
+		close(c);
+	}
+	ranks_wait(res);
+	close(fd);
+	ranks_failed(&res[0], _i == 1 ? -ETIMEDOUT : -TE_EPEER,
+		     _i == 0 ? "nothing listens at 127.0.0.1:" :
+		     _i == 1 ? "did not answer within 400 ms" :
+			       "sent bytes that are no message of libtecomm",
+		     SOON);
+}
+END_TEST
+
+/* ---- the folder ---- */
+
+START_TEST(leftovers_of_killed_ranks_are_replaced)
+{
+	struct ranks_result res[3];
+
+	/* three ranks of five leave their sockets */
+	ranks_meet(MEET_DIR, 5);
+	ranks_start(3, killed_while_meeting, NULL);
+	usleep(300000);
+	for (int i = 0; i < 3; i++)
+		kill(ranks_pid(i),
+		     SIGSTOP); /* or they would clean up when the first one is killed */
+	for (int i = 0; i < 3; i++)
+		kill(ranks_pid(i), SIGKILL);
+	ranks_wait(res);
+	ck_assert_int_eq(res[0].signal, SIGKILL);
+	ranks_count(3);
+	ranks_run(3, meet_all, (int[]){ 3 }, res);
+	ranks_part();
+	ranks_ok(3, res);
+}
+END_TEST
+
+static int folder(int rank, void *arg)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__boot *b;
+
+	setenv("TE_COMM_DIR", arg, 1);
+	return te__boot_open(&o, &b);
+}
+
+START_TEST(folders_that_will_not_do)
+{
+	struct ranks_result res[1];
+	char missing[300];
+
+	ranks_meet(MEET_DIR, 2);
+	snprintf(missing, sizeof(missing), "%s/none", ranks_dir());
+	ranks_run(1, folder, missing, res);
+	ranks_failed(&res[0], -ENOENT, "/none: No such file", SOON);
+	ck_assert_int_eq(chmod(ranks_dir(), 0777), 0);
+	ranks_run(1, folder, (void *)(uintptr_t)ranks_dir(), res);
+	ranks_failed(&res[0], -EPERM, "others could write to it", SOON);
+	ranks_part();
+}
+END_TEST
+
+/* ---- options and environment ---- */
+
+static int opts_only(int rank, void *arg)
+{
+	struct te__boot *b;
+
+	(void)rank;
+	return te__boot_open(arg, &b);
+}
+
+START_TEST(refuses_options)
+{
+	static struct te_comm_bootstrap none = TE_COMM_BOOTSTRAP_INIT;
+	static struct te_comm_id id;
+	const struct {
+		struct te_comm_opts o;
+		const char *text;
+	} row[] = {
+		{ { .nranks = 2, .rank = 2 }, "rank 2 of 2 ranks" },
+		{ { .nranks = 2, .rank = -1 }, "rank -1 of 2 ranks" },
+		{ { .nranks = 1000000 }, "rank 0 of 1000000 ranks, of which there can be 4096" },
+		{ { .nranks = -1 }, "rank 0 of -1 ranks" },
+		{ { .nranks = 2 }, "how do 2 ranks meet?" },
+		{ { .nranks = 2, .flags = 4 }, "flags 0x4" },
+		{ { .nranks = 2, .timeout_ms = -1 }, "timeout_ms is -1" },
+		{ { .nranks = 2, .id = &id, .bootstrap = &none }, "both an id and a bootstrap" },
+		{ { .id = &id }, "an id needs rank and nranks" },
+		{ { .bootstrap = &none }, "a bootstrap needs rank and nranks" },
+		{ { .nranks = 2, .id = &id }, "the id is not one of te_comm_id_create" },
+		{ { .nranks = 2, .bootstrap = &none }, "the bootstrap has no allgather" },
+	};
+	struct ranks_result res[1];
+
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		ranks_run(1, opts_only, (void *)(uintptr_t)&row[i].o, res);
+		ranks_failed(&res[0], -EINVAL, row[i].text, SOON);
+	}
+}
+END_TEST
+
+static int environment(int rank, void *arg)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	const char *const *set = arg;
+	struct te__boot *b;
+
+	(void)rank;
+	for (; *set; set += 2)
+		setenv(set[0], set[1], 1);
+	o.nranks = set[1] ? 2 : 0;
+	return te__boot_open(&o, &b);
+}
+
+START_TEST(refuses_environments)
+{
+	static const struct {
+		const char *set[8];
+		int code;
+		const char *text;
+	} row[] = {
+		{ { "TE_COMM_DIR", "/" }, -EINVAL, "TE_COMM_RANK is -1 and TE_COMM_NRANKS is 0" },
+		{ { "TE_COMM_DIR", "/", "TE_COMM_NRANKS", "2", "TE_COMM_RANK", "2" },
+		  -EINVAL,
+		  "TE_COMM_RANK is 2 and TE_COMM_NRANKS is 2" },
+		{ { "TE_COMM_BOOTSTRAP", "dir" }, -EINVAL, "TE_COMM_DIR is not set" },
+		{ { "TE_COMM_BOOTSTRAP", "id" }, -EINVAL, "TE_COMM_ID is not set" },
+		{ { "TE_COMM_ID", "x", "TE_COMM_NRANKS", "2", "TE_COMM_RANK", "1" },
+		  -EINVAL,
+		  "\"x\" is not the text of an id" },
+		{ { "TE_COMM_DIR", "/", "TE_COMM_NRANKS", "3", "TE_COMM_RANK", "1", NULL, "2" },
+		  -TE_EMISMATCH,
+		  "the options say rank 0 of 2, the environment (dir) rank 1 of 3" },
+		{ { "TE_COMM_ID", "te1:000102030405060708090a0b0c0d0e0f:1:127.0.0.1",
+		    "TE_COMM_IFACE", "none0", "TE_COMM_NRANKS", "2" },
+		  -EINVAL,
+		  "TE_COMM_RANK is -1" },
+	};
+	struct ranks_result res[1];
+
+	ranks_run(1, environment, (void *)(uintptr_t)row[_i].set, res);
+	ranks_failed(&res[0], row[_i].code, row[_i].text, SOON);
+}
+END_TEST
+
+static int no_interface(int rank, void *arg)
+{
+	struct te_comm_root *root;
+	struct te_comm_id id;
+
+	(void)rank;
+	(void)arg;
+	setenv("TE_COMM_IFACE", "none0,none1", 1);
+	return te_comm_id_create(&id, &root);
+}
+
+START_TEST(interfaces_that_are_not_there)
+{
+	struct ranks_result res[1];
+
+	ranks_run(1, no_interface, NULL, res);
+	ranks_failed(&res[0], -ENODEV, "no interface of TE_COMM_IFACE (none0,none1)", SOON);
+}
+END_TEST
+
+static int callback_fails(void *user, const void *send, void *recv, size_t nbytes)
+{
+	(void)send;
+	if (!user)
+		return te_fail(-EIO, "MPI_Allgather: the switch is on fire");
+	memset(recv, 0, 2 * nbytes); /* not what was sent */
+	return 0;
+}
+
+static int by_callback(int rank, void *arg)
+{
+	struct te_comm_bootstrap own = TE_COMM_BOOTSTRAP_INIT;
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te__boot *b;
+
+	own.user = arg;
+	own.allgather = callback_fails;
+	o.rank = rank;
+	o.nranks = 2;
+	o.bootstrap = &own;
+	return te__boot_open(&o, &b);
+}
+
+START_TEST(a_callback_that_fails)
+{
+	struct ranks_result res[2];
+
+	ranks_run(2, by_callback, NULL, res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -EIO, "the switch is on fire", SOON);
+	ranks_run(2, by_callback, "", res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -EINVAL, "the id is not one of te_comm_id_create", SOON);
+}
+END_TEST
+
+/* ---- faults of the system ---- */
+
+static int root_only(void)
+{
+	struct te_comm_root *root;
+	struct te_comm_id id;
+	int r = te_comm_id_create(&id, &root);
+
+	if (!r)
+		te_comm_root_unref(root);
+	return r;
+}
+
+static int alone(void)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te__boot *b;
+	int r = te__boot_open(&o, &b);
+
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+START_TEST(each_fault_of_one_process_is_reported)
+{
+	ck_assert_int_gt(tt_fault_each(root_only), 4);
+	ck_assert_int_gt(tt_fault_each(alone), 4);
+}
+END_TEST
+
+/* rank 1 has its nth fault */
+static int faulty(int rank, void *arg)
+{
+	struct te__boot *b = NULL;
+	int r;
+
+	if (rank == 1)
+		te__fault_set((uint64_t) * (const int *)arg);
+	r = open_boot(rank, 500, &b);
+	if (!r)
+		r = gather(b, "all", 500);
+	te__boot_close(b);
+	if (rank == 1 && !te__fault_fired())
+		r = r ? r : 1000; /* without a fault */
+	te__fault_set(0);
+	return r;
+}
+
+START_TEST(each_fault_of_a_rank_is_reported)
+{
+	struct ranks_result res[2];
+	int n = 0, done = 0;
+
+	while (!done) {
+		n++;
+		ranks_meet(_i ? MEET_DIR : MEET_ID, 2);
+		ranks_run(2, faulty, &n, res);
+		ranks_part();
+		done = res[1].r == 1000;
+		for (int i = 0; i < 2; i++) {
+			ck_assert_msg(
+				!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc,
+				"fault %d, rank %d: signal %d, %d descriptors, %d allocations", n,
+				i, res[i].signal, res[i].nleft_fd, res[i].nleft_alloc);
+			ck_assert_msg(res[i].r >= 0 || res[i].text[0], "fault %d: no message", n);
+			ck_assert_msg(res[i].ms < SOON + 2000, "fault %d: %.0f ms", n, res[i].ms);
+		}
+		ck_assert_msg(done || res[1].r < 0, "fault %d was not reported", n);
+		ck_assert_int_lt(n, 200);
+	}
+	ck_assert_msg(n > 8, "only %d faults", n - 1);
+	ck_assert_msg(!res[0].r, "rank 0: %s", res[0].text);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/bootstrap_faults");
+	TCase *c = tt_case(s, "missing", "host");
+
+	tcase_add_loop_test(c, missing_ranks_are_named, MEET_ID, MEET_DIR + 1);
+	tcase_add_test(c, a_rank_killed_while_it_waits_ends_the_wait);
+	c = tt_case(s, "ended", "host");
+	tcase_add_loop_test(c, a_killed_rank_is_seen_at_once, 0, 4);
+	tcase_add_test(c, a_rank_that_ends_within_a_large_exchange);
+	tcase_add_test(c, a_stopped_rank_is_named_at_the_deadline);
+	tcase_add_test(c, a_rank_that_closes_early_is_named);
+	tcase_add_test(c, who_ends_after_its_last_exchange_disturbs_none);
+	c = tt_case(s, "differ", "host");
+	tcase_add_loop_test(c, ranks_that_count_otherwise_are_named, MEET_ID, MEET_DIR + 1);
+	tcase_add_loop_test(c, a_rank_that_comes_twice_is_refused_and_the_others_go_on, MEET_ID,
+			    MEET_DIR + 1);
+	tcase_add_test(c, a_process_too_many_is_refused);
+	tcase_add_loop_test(c, ranks_in_different_exchanges_are_named, 0, 2);
+	tcase_add_loop_test(c, another_version_is_named_on_both_sides, 0, 2);
+	c = tt_case(s, "abort", "host");
+	tcase_add_loop_test(c, an_abort_reaches_all_ranks, 0, 2);
+	tcase_add_test(c, a_communicator_can_be_aborted);
+	c = tt_case(s, "strangers", "host");
+	tcase_add_loop_test(c, strangers_do_not_keep_ranks_apart, 0, 2 * NSTRANGERS);
+	tcase_add_loop_test(c, a_port_that_is_not_the_roots, 0, 3);
+	c = tt_case(s, "set-up", "host");
+	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
+	tcase_add_test(c, folders_that_will_not_do);
+	tcase_add_test(c, refuses_options);
+	tcase_add_loop_test(c, refuses_environments, 0, 7);
+	tcase_add_test(c, interfaces_that_are_not_there);
+	tcase_add_test(c, a_callback_that_fails);
+	c = tt_case(s, "faults", "host");
+	tcase_add_test(c, each_fault_of_one_process_is_reported);
+	tcase_add_loop_test(c, each_fault_of_a_rank_is_reported, 0, 2);
+	return s;
+}
+
+TT_MAIN("comm/bootstrap_faults", TT_NEED_NOTHING, suite)

@@ -1,0 +1,150 @@
+#!/bin/sh
+# te_run starts ranks, ends all when one fails, forwards signals and leaves nothing.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+mkdir "$tmp/dirs" "$tmp/work"
+TMPDIR=$tmp/dirs
+export TMPDIR
+cd "$tmp/work" || exit 99
+
+# gives NAME STATUS COMMAND...: exits with the status; out and err have the output
+gives()
+{
+	name=$1 want=$2
+	shift 2
+	"$@" >out 2>err </dev/null
+	got=$?
+	{
+		[ $got = "$want" ] || { echo "exit status $got, not $want"; cat out err; }
+		ls "$TMPDIR"
+	} >why
+	empty "$name" why
+}
+
+# has NAME PATTERN FILE: a line matches
+has()
+{
+	grep -E -- "$2" "$3" >/dev/null && : >why || { echo "no $2 in:"; cat "$3"; } >why
+	empty "$1" why
+}
+
+# gone NAME MARK: no process has the mark in its command line
+gone()
+{
+	sleep 0.1
+	echo "$2" >mark
+	grep -lsaFf mark /proc/[0-9]*/cmdline >why
+	empty "$1" why
+}
+
+check "--help" "$te_run" --help
+check "--version" "$te_run" --version
+gives "no number of ranks" 2 "$te_run" true
+has "and why" '^te_run: -n N' err
+gives "no command" 2 "$te_run" -n 2
+for n in 0 -1 x 1025 2x; do
+	gives "-n $n" 2 "$te_run" -n $n true
+done
+gives "an unknown option" 2 "$te_run" --frob
+gives "a time-out that is none" 2 "$te_run" -n 1 -t 0 true
+gives "no such command" 127 "$te_run" -n 3 ./none
+has "is named once" '^te_run: ./none: No such file' err
+check "only once" test "$(wc -l <err)" = 1
+echo text >text
+gives "no program" 126 "$te_run" -n 2 ./text
+
+gives "the ranks get a rank, a number and a folder" 0 "$te_run" -n 5 sh -c \
+	'[ -d "$TE_COMM_DIR" ] && [ "$TE_COMM_BOOTSTRAP" = dir ] && [ -n "$TE_COMM_JOB" ] &&
+	echo "$TE_COMM_RANK of $TE_COMM_NRANKS"'
+sort out >sorted
+printf '%s of 5\n' 0 1 2 3 4 >want
+same "each its own" want sorted
+gives "options after the command are its own" 0 "$te_run" -n 1 echo -n 7 --timeout
+has "as they are" '^7 --timeout$' out
+gives "nodes for tests" 0 "$te_run" -n 5 --per-node 2 sh -c 'echo $TE_COMM_RANK $TE_COMM_NODE'
+sort out >sorted
+printf '%s\n' '0 0' '1 0' '2 1' '3 1' '4 2' >want
+same "of two ranks each" want sorted
+
+gives "whole lines with their rank" 0 "$te_run" -n 3 --prefix sh -c \
+	'i=0; while [ $i -lt 200 ]; do printf "line %s "; sleep 0; echo $i; i=$((i+1)); done
+	echo err >&2; printf end'
+for r in 0 1 2; do
+	awk -v r=$r 'BEGIN { for (i = 0; i < 200; i++) print "[" r "] line  " i
+		print "[" r "] end" }' >want
+	grep "^\[$r\]" out >got
+	same "in the order of rank $r" want got
+done
+sort err >sorted
+printf '[%s] err\n' 0 1 2 >want
+same "standard error too" want sorted
+gives "long lines are broken" 0 "$te_run" -n 1 -p sh -c \
+	'head -c 200000 /dev/zero | tr "\0" x; echo'
+check "and nothing of them is lost" test "$(tr -cd x <out | wc -c)" = 200000
+
+echo input | "$te_run" -n 3 sh -c 'cat >in.$TE_COMM_RANK' >out 2>err
+echo input >want
+same "rank 0 has the standard input" want in.0
+check "the others have none" test ! -s in.1 -a ! -s in.2
+
+gives "the status of a rank that fails" 7 "$te_run" -n 3 sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1701'
+has "which is named" '^te_run: rank 1 \(pid [0-9]+\) exited with status 7$' err
+gone "the others end" 60.1701
+gives "the signal of a rank" 137 "$te_run" -n 3 sh -c \
+	'[ $TE_COMM_RANK = 2 ] && kill -9 $$; exec sleep 60.1702'
+has "which is named as well" '^te_run: rank 2 \(pid [0-9]+\) was killed by signal 9' err
+gone "the others end then too" 60.1702
+gives "ranks that ignore SIGTERM" 3 timeout 30 "$te_run" -n 2 --grace 1 sh -c \
+	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.1703; done'
+gone "are killed" 0.1703
+gives "what ranks leave" 0 "$te_run" -n 2 sh -c 'sleep 60.1704 & exit 0'
+gone "ends with them" 60.1704
+gives "what ranks leave with a pipe" 0 "$te_run" -n 2 -p sh -c 'sleep 60.1705 & echo x'
+gone "ends with them too" 60.1705
+gives "a time-out" 124 "$te_run" -n 3 --timeout 0.5 sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.1706'
+has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
+gone "and ends them" 60.1706
+
+# started SIGNAL: te_run is sent the signal when its ranks run; its status and output
+started()
+{
+	rm -f up.*
+	"$te_run" -n 2 sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
+		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.1707; done
+		sleep 0.5; exit 5' >out 2>err </dev/null &
+	pid=$!
+	while [ ! -e up.0 ] || [ ! -e up.1 ]; do sleep 0.05; done
+	kill -"$1" $pid
+	wait $pid
+	echo $? >status
+}
+# a shell ignores SIGINT in what it starts with &
+for s in TERM HUP USR2 USR1; do
+	started $s
+	sort out >sorted
+	printf 'got %s\n' 0 1 >want
+	same "SIG$s is forwarded" want sorted
+	gone "no rank is left after SIG$s" 0.1707
+done
+check "the status is that of the rank after USR1" test "$(cat status)" = 5
+started TERM
+check "and that of the signal after SIGTERM" test "$(cat status)" = 143
+ls "$TMPDIR" >why
+empty "no folder is left" why
+
+"$te_run" -n 2 sh -c ': >killed.$TE_COMM_RANK; exec sleep 60.1708' >out 2>err &
+pid=$!
+while [ ! -e killed.0 ] || [ ! -e killed.1 ]; do sleep 0.05; done
+kill -9 $pid
+wait $pid 2>/dev/null
+gone "the ranks end if te_run is killed" 60.1708
+rm -rf "$TMPDIR"/*
+
+"$te_run" -n 2 -p sh -c 'while echo y; do :; done; : 60.1709' 2>err | head -n 1 >out
+has "a reader that goes away ends all" '^\[[01]\] y$' out
+gone "ranks that write" 60.1709
+
+tap_end

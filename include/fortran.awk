@@ -350,7 +350,7 @@ function initial(name, i, v,    t, n, part, j, s)
 	t = mtype[name, i]
 	v = trim(v)
 	if (t == "pointer" || t == "function" || t in function_pointer) {
-		if (v !~ /^(0|NULL)?$/)
+		if (v !~ /^(0|NULL|\{ ?0 ?\})?$/)
 			untranslated(name, member[name, i] " begins as " v)
 		return t == "pointer" ? "c_null_ptr" : "c_null_funptr"
 	}

@@ -118,6 +118,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \
 	libtecore/plan/seq.h \
+	libtecore/plan/span.h \
 	libtecore/plan/weights.c \
 	libtecore/quant/block.c \
 	libtecore/quant/cast.c \

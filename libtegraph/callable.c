@@ -13,9 +13,10 @@ struct adapter {
 	int32_t nin;
 	struct te_arg *in, out;
 	const char **in_name;
-	/* the plan's binding: saved memory; inputs, then out, out_grad, in_grad */
-	const void *saved;
+	/* what the plan is bound to: of a call; inputs, then out, out_grad, in_grad; memory */
+	const struct te_graph_call *call;
 	struct te_tensor **bound;
+	void *arena, *span[TE_SPAN_COUNT];
 };
 
 static void adapter_free(void *self)
@@ -32,12 +33,14 @@ static void adapter_free(void *self)
 	te__free(a);
 }
 
-/* whether the tensors are those of the previous binding; keeps those of this call */
-static int same_tensors(struct adapter *a, const struct te_graph_call *call)
+/* whether the memory is that of the previous binding; keeps that of this call */
+static int same_memory(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_tensor *const end[] = { call->out[0], call->out_grad[0], call->in_grad[0] };
-	int same = 1;
+	int same = a->arena == call->saved && !memcmp(a->span, call->span, sizeof(a->span));
 
+	a->arena = call->saved;
+	memcpy(a->span, call->span, sizeof(a->span));
 	for (int32_t k = 0; k < a->nin + 3; k++) {
 		struct te_tensor *t = k < a->nin ? call->in[k] : end[k - a->nin];
 
@@ -53,22 +56,23 @@ static int same_tensors(struct adapter *a, const struct te_graph_call *call)
 static int bound(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_plan_binding b = TE_PLAN_BINDING_INIT;
-	int same = same_tensors(a, call), r;
+	int same = same_memory(a, call), r;
 
-	if (same && a->saved == call->saved)
+	if (same && a->call == call)
 		return 0;
-	b.arena = call->saved;
+	b.arena = a->arena;
+	memcpy(b.span, a->span, sizeof(b.span));
 	b.nin = a->nin;
 	b.in_name = a->in_name;
 	b.in = call->in;
 	b.out = call->out[0];
 	b.out_grad = call->out_grad[0];
 	b.in_grad = call->in_grad[0];
-	a->saved = NULL;
+	a->call = NULL;
 	r = te_plan_bind(a->plan, &b);
 	if (r)
 		return r;
-	a->saved = call->saved;
+	a->call = call;
 	return 0;
 }
 
@@ -83,7 +87,7 @@ static int forward(void *self, const struct te_graph_call *call)
 /* a plan that serves several micro-batches is bound to the memory of the latest one */
 static int still_bound(const struct adapter *a, const struct te_graph_call *call)
 {
-	if (a->saved == call->saved)
+	if (a->call == call)
 		return 0;
 	return te__fail(-TE_ESTATE,
 			"the plan of %s: another micro-batch began before the end of this one",
@@ -185,14 +189,17 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		.nout = 1,
 		.in = a->in,
 		.out = &a->out,
-		/* at least 1, so that call->saved differs between micro-batches */
-		.saved_nbytes = mem.arena_nbytes ? mem.arena_nbytes : 1,
 		.forward = forward,
 		.backward = flags & TE_PLAN_TRAIN ? backward : NULL,
 		.backward_dw = flags & TE_PLAN_DELAY_DW ? backward_dw : NULL,
 		.regions = regions,
 		.release = adapter_free,
 	};
+	/* a program that does not know spans has the graph reserve the whole arena */
+	if (ret_callable->size < sizeof(c))
+		c.saved_nbytes = (size_t)mem.arena_nbytes;
+	for (int s = 0; s < TE_SPAN_COUNT && !c.saved_nbytes; s++)
+		c.span_nbytes[s] = (size_t)mem.span_nbytes[s];
 	te__sized_out(te_callable, &c, ret_callable);
 	return 0;
 }

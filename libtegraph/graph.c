@@ -109,6 +109,10 @@ static int check_callable(const char *fn, const struct te_callable *c, int32_t i
 				      c->name, c->nin, c->nout);
 	if (c->saved_nbytes > INT64_MAX)
 		return te__graph_fail(fn, -EINVAL, "%s saves more than 2^63 bytes", c->name);
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		if (c->span_nbytes[s] > INT64_MAX)
+			return te__graph_fail(fn, -EINVAL, "%s has a span of more than 2^63 bytes",
+					      c->name);
 	if (!c->forward)
 		return te__graph_fail(fn, -EINVAL, "%s has no forward function", c->name);
 	r = check_args(fn, c, c->in, c->nin, "input");

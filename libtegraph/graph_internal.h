@@ -43,7 +43,7 @@ struct te__graph_callable {
 	int32_t at[3];	    /* its steps by te_sched_kind; -1: the schedule has none */
 	/* buffers of the pool, by argument; -1: none */
 	int32_t *in_item, *out_item, *in_grad_item, *out_grad_item;
-	int32_t saved_item;
+	int32_t saved_item, span_item[TE_SPAN_COUNT];
 };
 
 struct te_graph {

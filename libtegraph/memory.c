@@ -8,11 +8,13 @@
  *	output		F .. last, or .. nsteps if no neighbour takes it and there is no
  *			backward pass or te_graph_run may be called
  *	saved		F .. last
+ *	span		its first .. its last pass that the schedule has; F if it has none
  *	output gradient	B (0 if te_graph_run may be called) .. the later of B and W
  *	input gradient	B .. B of the preceding callable, otherwise .. nsteps
  *
  * In a chain an output and the next input are one buffer with the union of their lifetimes; so are
- * their gradients. Without TE_GRAPH_REUSE all lifetimes are from 0 to nsteps.
+ * their gradients. Without TE_GRAPH_REUSE all lifetimes are from 0 to nsteps, except those of spans
+ * of one pass if passes run serially, without TE_GRAPH_WHOLE.
  */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"
@@ -24,6 +26,7 @@
 
 #include "graph_internal.h"
 #include "libtecore/plan/place.h"
+#include "libtecore/plan/span.h"
 
 struct items {
 	struct te__place_item *v;
@@ -66,8 +69,28 @@ static void extend(struct items *it, int32_t i, int32_t first, int32_t last)
 struct when {
 	int32_t end;
 	int reuse;
+	int serial; /* no two passes run concurrently */
 	int runs; /* te_graph_run may be called: arguments are written before the first step */
 };
+
+static void span_items(struct te_graph *g, struct te__graph_callable *n, const struct when *w,
+		       struct items *it)
+{
+	for (int s = 0; s < TE_SPAN_COUNT; s++) {
+		const int exact = w->reuse || (w->serial && !te__span_saves(s));
+		const uint64_t nbytes = n->c.span_nbytes[s];
+		int32_t first = later(n->at[TE_SCHED_F], n->at[te__span_first(s)]), last = first;
+
+		n->span_item[s] = -1;
+		if (!nbytes)
+			continue;
+		for (int pass = te__span_first(s); pass <= te__span_last(s); pass++)
+			last = later(last, n->at[pass]);
+		n->span_item[s] = add(it, nbytes, exact ? first : 0, exact ? last : w->end);
+		*(te__span_saves(s) ? &g->report.saved_nbytes : &g->report.scratch_nbytes) +=
+			nbytes;
+	}
+}
 
 static void callable_items(struct te_graph *g, int32_t i, const struct when *w, struct items *it)
 {
@@ -123,6 +146,12 @@ static void callable_items(struct te_graph *g, int32_t i, const struct when *w, 
 		n->saved_item = add(it, n->c.saved_nbytes, f, last);
 		g->report.saved_nbytes += n->c.saved_nbytes;
 	}
+	span_items(g, n, w, it);
+}
+
+static void *address(const struct te_graph *g, const struct items *it, int32_t item)
+{
+	return item < 0 ? NULL : (char *)g->pool + it->v[item].offset;
 }
 
 static int wrap(struct te_graph *g, const struct items *it, int32_t item, const struct te_arg *a,
@@ -131,7 +160,7 @@ static int wrap(struct te_graph *g, const struct items *it, int32_t item, const 
 	if (item < 0)
 		return 0;
 	return te_tensor_wrap(g->ctx, a->spec.dtype, a->spec.ndim, a->spec.shape,
-			      (char *)g->pool + it->v[item].offset, NULL, NULL, ret_t);
+			      address(g, it, item), NULL, NULL, ret_t);
 }
 
 static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
@@ -155,8 +184,10 @@ static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
 		.out = n->out,
 		.in_grad = n->in_grad,
 		.out_grad = n->out_grad,
-		.saved = n->saved_item < 0 ? NULL : (char *)g->pool + it->v[n->saved_item].offset,
+		.saved = address(g, it, n->saved_item),
 	};
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		n->call.span[s] = address(g, it, n->span_item[s]);
 	return r;
 }
 
@@ -208,6 +239,7 @@ int te__graph_memory(struct te_graph *g)
 	const struct when w = {
 		.end = g->nsteps,
 		.reuse = !!(g->opts.flags & TE_GRAPH_REUSE),
+		.serial = !(g->opts.flags & TE_GRAPH_WHOLE),
 		.runs = g->opts.flags & (TE_GRAPH_WHOLE | TE_GRAPH_CHAIN) || g->ncallables == 1,
 	};
 	struct items it = { NULL, 0 };
@@ -215,7 +247,8 @@ int te__graph_memory(struct te_graph *g)
 	int r;
 
 	for (int32_t i = 0; i < g->ncallables; i++)
-		most += 2 * (size_t)(g->callable[i].c.nin + g->callable[i].c.nout) + 1;
+		most += 2 * (size_t)(g->callable[i].c.nin + g->callable[i].c.nout) + 1 +
+			TE_SPAN_COUNT;
 	it.v = te__calloc(most, sizeof(*it.v));
 	if (!it.v)
 		return te__graph_fail(g->fn, -ENOMEM, "no memory");

@@ -189,9 +189,10 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 	fprintf(f,
 		",\n \"pool_peak_bytes\": %" PRIu64 ", \"pool_sum_bytes\": %" PRIu64
 		", \"input_bytes\": %" PRIu64 ", \"output_bytes\": %" PRIu64
-		", \"gradient_bytes\": %" PRIu64 ", \"saved_bytes\": %" PRIu64,
+		", \"gradient_bytes\": %" PRIu64 ", \"saved_bytes\": %" PRIu64
+		", \"scratch_bytes\": %" PRIu64,
 		r->peak_nbytes, r->sum_nbytes, r->in_nbytes, r->out_nbytes, r->grad_nbytes,
-		r->saved_nbytes);
+		r->saved_nbytes, r->scratch_nbytes);
 	fprintf(f, ",\n \"launches\": %" PRIu64, r->nlaunches);
 	json_us(f, "launch_us", r->launch_us);
 	json_us(f, "launch_max_us", r->launch_max_us);

@@ -340,6 +340,7 @@ GRAPH_CASES = \
 	t/graph/graph_cases.h \
 	t/graph/graph_lib.c \
 	t/graph/graph_lib.h \
+	t/graph/graph_memory.c \
 	t/graph/graph_models.c \
 	t/graph/graph_replay.c \
 	t/plan/plan_model.c \

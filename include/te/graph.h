@@ -42,6 +42,9 @@ struct te_graph_call {
 	/* saved_nbytes bytes, aligned to 256, kept from forward to the end of backward or, if there
 	 * is one, of backward_dw */
 	void *saved;
+	/* span_nbytes bytes each, aligned to 256; NULL where that is 0. Only the passes of a span
+	 * may use its memory, and not after an event that te_replay.until waits for */
+	void *span[TE_SPAN_COUNT];
 };
 
 typedef int (*te_callable_fn)(void *self, const struct te_graph_call *call);
@@ -68,8 +71,10 @@ struct te_callable {
 	/* calls fn for all memory that the functions write besides their arguments; NULL: none */
 	int (*regions)(void *self, te_region_fn fn, void *arg);
 	void (*release)(void *self); /* called once by the graph that owns the callable; or NULL */
+	size_t span_nbytes[TE_SPAN_COUNT]; /* memory for some of the passes, by enum te_span */
 };
-#define TE_CALLABLE_INIT { sizeof(struct te_callable), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_CALLABLE_INIT \
+	{ sizeof(struct te_callable), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 
 /**
  * te_callable_from_plan - create a callable that runs a plan
@@ -93,7 +98,9 @@ TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 #define TE_GRAPH_WHOLE 1u /* one graph for the whole schedule: te_graph_run is one launch */
 /* output 0 of each callable is input 0 of the next one, in the same memory */
 #define TE_GRAPH_CHAIN 2u
-#define TE_GRAPH_REUSE 4u	  /* tensors that are not needed at the same time share memory */
+/* tensors and saved memory that are not needed at the same time share memory. The scratch of passes
+ * does so without this flag too, unless TE_GRAPH_WHOLE lets passes run concurrently */
+#define TE_GRAPH_REUSE 4u
 #define TE_GRAPH_RETAIN 16u	  /* a backward may be replayed again before the next forward */
 #define TE_GRAPH_EAGER 32u	  /* no capture: replays call the functions, for comparison */
 /* lay out the pool for te_graph_report, and allocate, warm up and capture nothing: the graph can be
@@ -143,7 +150,8 @@ struct te_graph_opts {
  * @callables: n structs, copied; one for each callable of the schedule, in its order
  * @opts:      NULL for the defaults
  *
- * Inputs, outputs, gradients and saved memory are in one pool, which is zero when warm-up begins.
+ * Inputs, outputs, gradients, saved memory and scratch are in one pool, which is zero when warm-up
+ * begins.
  * When the call returns, also with an error, every region that the regions functions name holds the
  * bytes it held before. Plans of one sequence draw random numbers that depend on the step, the
  * micro-batch and the op, not on the order of passes: see te_plan_set_rng. The message of an error
@@ -323,18 +331,19 @@ struct te_graph_report {
 	uint64_t nrecordings, ninstantiated, nupdated;
 	uint64_t nnodes, nedges, nkernels, ncopies, nfills, nhost;
 	/* bytes of the pool, where sizes are rounded up to 256; and the sum of the sizes of all
-	 * tensors and saved memory, not rounded */
+	 * tensors, saved memory and scratch, not rounded */
 	uint64_t peak_nbytes, sum_nbytes;
 	uint64_t in_nbytes, out_nbytes, grad_nbytes, saved_nbytes; /* of sum_nbytes */
 	uint64_t nlaunches;
 	double launch_us;     /* CPU time of a launch, mean of all */
 	double launch_max_us;
 	int32_t npatched, ncopied; /* bound arguments, by enum te_bind */
+	uint64_t scratch_nbytes;   /* of sum_nbytes: spans of one pass */
 };
 #define TE_GRAPH_REPORT_INIT                                                                   \
 	{                                                                                      \
 		sizeof(struct te_graph_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
-			0, 0, 0, 0, 0, 0, 0                                                    \
+			0, 0, 0, 0, 0, 0, 0, 0                                                 \
 	}
 /* Thread, for all functions below: one graph by one thread at a time */
 TE_EXPORT int te_graph_report(const struct te_graph *graph, struct te_graph_report *ret_report);

@@ -94,25 +94,44 @@ TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 
+/*
+ * The memory of a plan with TE_PLAN_EXTERNAL, by the passes in which it is used: F forward,
+ * B backward, W backward_dw. It keeps its contents from the first of these passes to the end of the
+ * last one. Memory of one pass is scratch: passes that do not run concurrently can share it, also
+ * those of other plans.
+ */
+enum te_span {
+	TE_SPAN_F = 0,
+	TE_SPAN_B = 1,
+	TE_SPAN_W = 2,
+	TE_SPAN_FB = 3, /* saved by forward for backward */
+	TE_SPAN_FW = 4, /* saved by forward for backward_dw */
+	TE_SPAN_BW = 5, /* saved by backward for backward_dw */
+	TE_SPAN_COUNT
+};
+
 /* Caller-provided memory of a plan with TE_PLAN_EXTERNAL. Tensors must match te_plan_spec. */
 struct te_plan_binding {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	void *arena; /* te_plan_memory's arena_nbytes, aligned to 256 bytes */
+	/* te_plan_memory's arena_nbytes, aligned to 256 bytes, for all passes; NULL: span is set */
+	void *arena;
 	int32_t nin; /* inputs: "x" and the channels of te_seq_input that the plan reads */
 	const char *const *in_name;
 	struct te_tensor *const *in;
 	struct te_tensor *out;
 	struct te_tensor *out_grad; /* NULL if te_plan_spec has none; in_grad likewise */
 	struct te_tensor *in_grad;
+	/* te_plan_memory's span_nbytes each, aligned to 256 bytes, NULL where that is 0 */
+	void *span[TE_SPAN_COUNT];
 };
-#define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0 }
+#define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0, { 0 } }
 
 /**
  * te_plan_bind - use this memory for passes that are queued later
  *
- * Takes references to the tensors; the caller owns the arena. Passes queued or recorded
- * earlier keep the memory they were queued with. The arena holds data only from a
- * forward to the end of its backward (and backward_dw).
+ * Takes references to the tensors; the caller owns the memory. Passes queued or recorded
+ * earlier keep the memory they were queued with. An arena holds data only from a
+ * forward to the end of its backward (and backward_dw), spans as enum te_span describes.
  * Errors: -EINVAL (names the tensor that is missing, unknown or of another context), -TE_ESHAPE,
  * -TE_EDTYPE, -TE_ESTATE (plan without TE_PLAN_EXTERNAL), -ENOMEM.
  */
@@ -175,8 +194,11 @@ struct te_plan_memory {
 	uint64_t own_nbytes;	 /* of state_nbytes: what plans of a sequence do not share */
 	uint64_t total_nbytes;	 /* sequence and plan; on a GPU te_mem_info's workspace is added */
 	uint64_t bound_nbytes;	 /* of te_seq_bind_weight's tensors; not in total_nbytes */
+	/* TE_PLAN_EXTERNAL: the arena in parts, by enum te_span. The arena holds those that save
+	 * and the largest of the others, which it reuses. 0 for other plans */
+	uint64_t span_nbytes[TE_SPAN_COUNT];
 };
-#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
 /*
@@ -194,11 +216,14 @@ struct te_plan_saved_info {
 	int32_t last_forward;	/* last group of the forward pass that uses it */
 	int32_t first_backward; /* the same of backward, or of delayed weight gradients */
 	int32_t last_backward;
+	/* of a plan with TE_PLAN_EXTERNAL; of others TE_SPAN_F, whose memory is the arena */
+	enum te_span span;
+	uint64_t span_offset; /* from the beginning of the span's memory */
 };
 #define TE_PLAN_SAVED_INFO_INIT                                                               \
 	{                                                                                     \
 		sizeof(struct te_plan_saved_info), 0, { TE_DTYPE_FP32, 0, { 0 } }, 0, 0, 0, 0, \
-			0, 0, 0                                                               \
+			0, 0, 0, TE_SPAN_F, 0                                                 \
 	}
 
 /**

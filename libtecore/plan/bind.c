@@ -19,18 +19,25 @@ void te__plan_unbind(struct te_plan *p)
 	}
 }
 
-static int bind_value(struct te_plan *p, struct te__value *v, char *base)
+/* buf is -1 before the layout */
+static char *address(const struct te_plan *p, int buf)
 {
-	struct te_spec *s = &v->spec;
-	char *hp = base ? base : TE__NOWHERE, *row = NULL, *col = NULL;
+	const struct te__buf *b = p->bound ? &p->buf[buf] : NULL;
+
+	return b && b->first >= 0 ? p->span[b->span] + b->offset : TE__NOWHERE;
+}
+
+static int bind_value(struct te_plan *p, struct te__value *v)
+{
+	char *hp = NULL, *row = NULL, *col = NULL;
 	float *row_scales, *col_scales;
+	struct te_spec *s = &v->spec;
 	int r;
 
-	if (base && v->hp >= 0)
-		hp = base + p->buf[v->hp].offset;
 	if (v->fixed) {
 		v->t_hp = te_tensor_ref(v->fixed);
-	} else if (!base || v->hp >= 0) {
+	} else if (!p->bound || v->hp >= 0) {
+		hp = address(p, v->hp);
 		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, hp, NULL, NULL, &v->t_hp);
 		if (r < 0)
 			return r;
@@ -38,13 +45,13 @@ static int bind_value(struct te_plan *p, struct te__value *v, char *base)
 	if (!v->forms)
 		return 0;
 	if (v->forms & TE_FORM_ROW)
-		row = base ? base + p->buf[v->row].offset : TE__NOWHERE;
+		row = address(p, v->row);
 	if (v->forms & TE_FORM_COL)
-		col = base ? base + p->buf[v->col].offset : TE__NOWHERE;
+		col = address(p, v->col);
 	row_scales = col_scales = (float *)TE__NOWHERE;
 	if (!v->scaling && p->sinv) {
 		row_scales = col_scales = p->sinv + v->sinv * TE__PLAN_SINV_STRIDE;
-	} else if (v->scaling && base) {
+	} else if (v->scaling && p->bound) {
 		row_scales = row ? (float *)(void *)(row + te__value_scales_at(v)) : NULL;
 		col_scales = col ? (float *)(void *)(col + te__value_scales_at(v)) : NULL;
 	}
@@ -52,13 +59,13 @@ static int bind_value(struct te_plan *p, struct te__value *v, char *base)
 				      col_scales, v->scaling, &v->t_q);
 }
 
-int te__plan_bind(struct te_plan *p, char *base)
+int te__plan_bind(struct te_plan *p)
 {
 	int r;
 
 	te__plan_unbind(p);
 	for (int i = 0; i < p->nvalues; i++) {
-		r = bind_value(p, &p->value[i], base);
+		r = bind_value(p, &p->value[i]);
 		if (r < 0)
 			return r;
 	}
@@ -159,7 +166,7 @@ void te__plan_bind_groups(struct te_plan *p)
 {
 	for (int t = 0; t < p->ngroups; t++) {
 		struct te__group *g = &p->group[t];
-		void *ws = g->ws < 0 || !p->arena ? NULL : (char *)p->arena + p->buf[g->ws].offset;
+		void *ws = g->ws < 0 || !p->bound ? NULL : address(p, g->ws);
 		size_t ws_nbytes = g->fused.ws_nbytes;
 
 		g->fused.size = sizeof(g->fused);
@@ -334,6 +341,30 @@ static int check_inputs(const struct te_plan *p, const struct te_plan_binding *b
 	return r;
 }
 
+/* an arena, or all spans */
+static int check_memory(const struct te_plan *p, const struct te_plan_binding *b)
+{
+	int any = 0;
+
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		any |= b->span[s] != NULL;
+	if (any && b->arena)
+		return te__fail(-EINVAL, "te_plan_bind: both arena and span are set, expected one");
+	if (!any && p->arena_nbytes && (!b->arena || (uintptr_t)b->arena % TE__PLAN_ALIGN))
+		return te__fail(-EINVAL,
+				"te_plan_bind: arena is %p: %zu bytes are wanted, aligned "
+				"to %d",
+				b->arena, p->arena_nbytes, TE__PLAN_ALIGN);
+	for (int s = 0; any && s < TE_SPAN_COUNT; s++)
+		if ((uintptr_t)b->span[s] % TE__PLAN_ALIGN || (!b->span[s] && p->span_nbytes[s]))
+			return te__fail(-EINVAL,
+					"te_plan_bind: span[TE_SPAN_%s] is %p: %zu bytes are "
+					"wanted, aligned to %d",
+					te__span_name[s], b->span[s], p->span_nbytes[s],
+					TE__PLAN_ALIGN);
+	return 0;
+}
+
 static int check_binding(const struct te_plan *p, const struct te_plan_binding *b)
 {
 	int r;
@@ -341,12 +372,9 @@ static int check_binding(const struct te_plan *p, const struct te_plan_binding *
 	if (!(p->flags & TE_PLAN_EXTERNAL))
 		return te__fail(-TE_ESTATE, "te_plan_bind: the plan was made without "
 					    "TE_PLAN_EXTERNAL");
-	if (p->arena_nbytes && (!b->arena || (uintptr_t)b->arena % TE__PLAN_ALIGN))
-		return te__fail(-EINVAL,
-				"te_plan_bind: arena is %p: %zu bytes are wanted, aligned "
-				"to %d",
-				b->arena, p->arena_nbytes, TE__PLAN_ALIGN);
-	r = check_inputs(p, b);
+	r = check_memory(p, b);
+	if (!r)
+		r = check_inputs(p, b);
 	if (!r)
 		r = check_tensor(p, "out", p->out_value, b->out);
 	if (!r)
@@ -381,15 +409,18 @@ int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding)
 	give(plan, plan->out_grad, b.out_grad);
 	give(plan, plan->in_grad, b.in_grad);
 	te__plan_unbind_states(plan);
-	plan->arena = b.arena;
-	plan->bound = plan->forwarded = plan->dw_pending = 0;
-	r = te__plan_bind(plan, plan->arena);
-	if (r)
-		return r;
-	te__plan_bind_groups(plan);
-	r = te__plan_bind_states(plan);
-	if (r)
-		return r;
+	for (int s = 0; s < TE_SPAN_COUNT; s++) {
+		const size_t at = te__plan_arena_offset(plan, s);
+
+		plan->span[s] = b.arena ? (char *)b.arena + at : b.span[s];
+	}
+	plan->forwarded = plan->dw_pending = 0;
 	plan->bound = 1;
-	return 0;
+	r = te__plan_bind(plan);
+	if (!r) {
+		te__plan_bind_groups(plan);
+		r = te__plan_bind_states(plan);
+	}
+	plan->bound = !r;
+	return r;
 }

@@ -1,9 +1,10 @@
 /*
  * place.c - te__place(): greedy by size, first fit.
  *
- * One array holds a row for each item. The rows that have an offset come first, sorted by offset;
- * the others follow, sorted by size. The next item scans the first part for the lowest gap, ignores
- * rows whose lifetime does not overlap its own, and is inserted into the first part.
+ * One array holds a row for each item. The rows that have an offset, at first those of fixed items,
+ * come first, sorted by offset; the others follow, sorted by size. The next item scans the first
+ * part for the lowest gap, ignores rows whose lifetime does not overlap its own, and is inserted
+ * into the first part.
  *
  * All scans together are quadratic, at about 1 ns per row. Plans have some thousand buffers.
  */
@@ -33,6 +34,13 @@ static int by_size(const void *a, const void *b)
 	return x->item - y->item;
 }
 
+static int by_offset(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
 static uint64_t larger(uint64_t x, uint64_t y)
 {
 	return x > y ? x : y;
@@ -45,7 +53,7 @@ static uint64_t rounded(uint64_t nbytes, uint64_t align)
 
 static int check(const struct te__place_item *items, int32_t n, uint64_t align)
 {
-	uint64_t sum = 0;
+	uint64_t sum = 0, top = 0;
 
 	if (n < 0 || (n && !items) || !align || (align & (align - 1)))
 		return te__fail(-EINVAL, "te__place: %" PRId32 " items%s, align %" PRIu64, n,
@@ -58,9 +66,17 @@ static int check(const struct te__place_item *items, int32_t n, uint64_t align)
 					"te__place: item %" PRId32 ": lifetime from %" PRId32
 					" to %" PRId32,
 					i, it->first, it->last);
-		/* no offset plus size exceeds the sum of all sizes, so that none overflows later */
+		if (it->fixed && it->offset % align)
+			return te__fail(-EINVAL,
+					"te__place: item %" PRId32 ": offset %" PRIu64
+					" is no multiple of %" PRIu64,
+					i, it->offset, align);
+		top = larger(top, it->fixed ? it->offset : 0);
+		/* no item ends after the last fixed offset plus the sum of all sizes, so that no
+		 * end overflows later */
 		if (it->nbytes > UINT64_MAX - (align - 1) ||
-		    rounded(it->nbytes, align) > UINT64_MAX - sum)
+		    rounded(it->nbytes, align) > UINT64_MAX - sum ||
+		    sum + rounded(it->nbytes, align) > UINT64_MAX - top)
 			return te__fail(-EOVERFLOW,
 					"te__place: item %" PRId32 ": %" PRIu64
 					" bytes: the sum of sizes exceeds 64 bits",
@@ -103,8 +119,8 @@ static uint64_t first_fit(const struct row *v, size_t n, const struct row *x, ui
 
 int te__place(struct te__place_item *items, int32_t n, uint64_t align, uint64_t *ret_peak)
 {
+	size_t nrows = 0, nfixed;
 	uint64_t peak = 0;
-	size_t nrows = 0;
 	struct row *v;
 	int r = check(items, n, align);
 
@@ -118,12 +134,25 @@ int te__place(struct te__place_item *items, int32_t n, uint64_t align, uint64_t 
 	for (int32_t i = 0; i < n; i++) {
 		const struct te__place_item *it = &items[i];
 
+		if (!it->fixed || !it->nbytes)
+			continue;
+		v[nrows] = (struct row){ it->offset, it->offset + rounded(it->nbytes, align),
+					 it->first, it->last, i };
+		peak = larger(peak, v[nrows++].end);
+	}
+	nfixed = nrows;
+	for (int32_t i = 0; i < n; i++) {
+		const struct te__place_item *it = &items[i];
+
+		if (it->fixed)
+			continue;
 		items[i].offset = 0;
 		if (it->nbytes)
 			v[nrows++] = (struct row){ 0, it->nbytes, it->first, it->last, i };
 	}
-	qsort(v, nrows, sizeof(*v), by_size);
-	for (size_t j = 0; j < nrows; j++) {
+	qsort(v, nfixed, sizeof(*v), by_offset);
+	qsort(v + nfixed, nrows - nfixed, sizeof(*v), by_size);
+	for (size_t j = nfixed; j < nrows; j++) {
 		const uint64_t nbytes = rounded(v[j].end, align);
 		struct row x = v[j];
 		size_t at;

@@ -89,15 +89,17 @@ static int make_arena(struct te_plan *p)
 	char why[512];
 	int r;
 
-	if ((p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL)) || !p->arena_nbytes)
-		return te__plan_bind(p, NULL);
-	r = te__mem_get(p->ctx, p->arena_nbytes, &p->arena);
+	if (p->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL))
+		return te__plan_bind(p);
+	r = p->arena_nbytes ? te__mem_get(p->ctx, p->arena_nbytes, &p->arena) : 0;
 	if (r == -ENOMEM) {
 		snprintf(why, sizeof(why), "%s", te_error_detail());
 		return te__fail(r, "plan: activations need %.1f MiB: %s",
 				(double)p->arena_nbytes / 1048576.0, why);
 	}
-	return r ? r : te__plan_bind(p, p->arena);
+	p->span[TE_SPAN_F] = p->arena;
+	p->bound = !r;
+	return r ? r : te__plan_bind(p);
 }
 
 /* ---- life ---- */
@@ -183,7 +185,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	if (!r)
 		r = make_fixed(p);
 	if (!r)
-		r = te__plan_bind(p, NULL);
+		r = te__plan_bind(p);
 	if (!r)
 		r = te__plan_fuse(p);
 	if (!r)
@@ -228,8 +230,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 		te_tensor_unref(p->need[i].t_hp);
 		te_tensor_unref(p->need[i].t_q);
 	}
-	if (!(p->flags & TE_PLAN_EXTERNAL))
-		te__mem_put(p->ctx, p->arena);
+	te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
 	for (int i = 0; p->node && i < p->nops; i++) {
 		te__infer_free(&p->node[i].inf);
@@ -332,6 +333,8 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 		.own_nbytes = plan->state_nbytes,
 		.bound_nbytes = te__seq_bound_nbytes(plan->seq),
 	};
+	for (int s = 0; plan->flags & TE_PLAN_EXTERNAL && s < TE_SPAN_COUNT; s++)
+		mem.span_nbytes[s] = plan->span_nbytes[s];
 	mem.total_nbytes = mem.arena_nbytes + mem.weights_nbytes + mem.copies_nbytes +
 			   mem.state_nbytes;
 	te__sized_out(te_plan_memory, &mem, ret_mem);

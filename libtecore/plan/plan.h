@@ -3,7 +3,7 @@
  *
  * Building goes: build.c turns the ops into basic steps over values;
  * fuse.c groups adjacent steps; layout.c finds each value's life in groups
- * and its place in one arena; bind.c binds tensors to addresses; run.c runs.
+ * and its offset in one arena or in spans; bind.c binds tensors to addresses; run.c runs.
  * Time is the index of a group: forward, then backward, then delayed weight gradients.
  */
 #ifndef TE__PLAN_INTERNAL_H
@@ -19,12 +19,13 @@
 #define TE__PLAN_ALIGN 256
 #define TE__PLAN_SINV_STRIDE 4 /* floats: cuBLASLt wants scales on 16 bytes */
 
-/* A stretch of the arena. */
+/* The memory of a value during one lifetime. */
 struct te__buf {
 	size_t nbytes;
 	int first, last; /* groups; first -1: never used */
 	int share;	 /* buffer whose memory this one takes over, or -1 */
-	size_t offset;
+	int span;	 /* enum te_span */
+	size_t offset;	 /* in the span */
 };
 
 /* One logical value: an activation, a gradient, something saved. */
@@ -148,11 +149,14 @@ struct te_plan {
 	 * the scale-inverses */
 	uint64_t *rng_used;
 	float *sinv;
-	void *arena;
+	void *arena; /* the plan's own, or NULL */
 	size_t arena_nbytes, sum_nbytes;
+	/* arena: all buffers are in TE_SPAN_F. TE_PLAN_EXTERNAL: by the passes that use them */
+	char *span[TE_SPAN_COUNT];
+	size_t span_nbytes[TE_SPAN_COUNT];
 	uint64_t state_nbytes;
 	uint64_t copies_nbytes; /* of all its needs, also if earlier plans made them */
-	int bound; /* TE_PLAN_EXTERNAL: te_plan_bind has been here */
+	int bound; /* span is set: te_plan_bind has been here, or the plan has an arena */
 	int forwarded, dw_pending;
 	int failed; /* sticky */
 	char failed_text[512];
@@ -170,8 +174,8 @@ int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
 int te__plan_find_saved(struct te_plan *p);
 
-/* tensors of all values over the arena at base; NULL base: stand-ins that only carry specs */
-int te__plan_bind(struct te_plan *p, char *base);
+/* tensors of all values in the spans; before bound is set: stand-ins that only carry specs */
+int te__plan_bind(struct te_plan *p);
 void te__plan_unbind(struct te_plan *p);
 void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups their scratch */
 /* bind() and unbind() of ops and fusions, for the addresses that they have now */
@@ -184,6 +188,9 @@ int te__plan_new_buf(struct te_plan *p, size_t nbytes);
 /* 0 or -TE_ESHAPE, naming the k-th what of the kind of that name */
 int te__plan_check_spec(const char *kind, const char *name, const char *what, int k,
 			const struct te_spec *s);
+extern const char *const te__span_name[TE_SPAN_COUNT]; /* "FB" */
+/* the offset of a span in an arena of all spans: those that save, then scratch */
+size_t te__plan_arena_offset(const struct te_plan *p, int span);
 /* where in row and col of a block-scaled value the scales begin */
 size_t te__value_scales_at(const struct te__value *v);
 

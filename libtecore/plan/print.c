@@ -29,9 +29,12 @@ static const char *group_name(const struct te_plan *p, const struct te__group *g
 
 static void print_buf(FILE *f, const struct te_plan *p, const char *form, int b)
 {
-	if (b >= 0)
-		fprintf(f, " %s@%zu+%zu[%d,%d]", form, p->buf[b].offset, p->buf[b].nbytes,
-			p->buf[b].first, p->buf[b].last);
+	const struct te__buf *buf = b < 0 ? NULL : &p->buf[b];
+
+	if (buf)
+		fprintf(f, " %s@%zu+%zu[%d,%d]", form,
+			te__plan_arena_offset(p, buf->span) + buf->offset, buf->nbytes, buf->first,
+			buf->last);
 }
 
 static void print_text(FILE *f, const struct te_plan *p)
@@ -74,6 +77,8 @@ static void print_text(FILE *f, const struct te_plan *p)
 		fputc('\n', f);
 	}
 	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);
+	for (int s = 0; p->flags & TE_PLAN_EXTERNAL && s < TE_SPAN_COUNT; s++)
+		fprintf(f, "span %s: %zu bytes\n", te__span_name[s], p->span_nbytes[s]);
 }
 
 /* edges from the group that writes a value to those that read it */

@@ -135,7 +135,7 @@ static int runnable(struct te_plan *p, struct te_stream *stream, const char *wha
 		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
 	if (p->flags & TE_PLAN_NO_ALLOC)
 		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
-	if ((p->flags & TE_PLAN_EXTERNAL) && !p->bound)
+	if (!p->bound)
 		return te__fail(-TE_ESTATE, "%s: te_plan_bind has given no memory yet", what);
 	if (p->failed)
 		return te__fail(p->failed, "%s: the plan failed before: %s", what, p->failed_text);

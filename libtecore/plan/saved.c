@@ -57,15 +57,18 @@ int te__plan_find_saved(struct te_plan *p)
 
 		for (int f = 0; f < NFORMS; f++) {
 			struct te_plan_saved_info info = all[v * NFORMS + f];
+			const struct te__buf *b = buf[f] < 0 ? NULL : &p->buf[buf[f]];
 
-			if (buf[f] < 0 || info.last_forward < 0 || info.first_backward < 0)
+			if (!b || info.last_forward < 0 || info.first_backward < 0)
 				continue;
 			info.name = val->label;
 			info.spec = val->spec;
 			info.spec.dtype = forms[f] == TE_FORM_HP ? val->spec.dtype : val->qdtype;
 			info.form = forms[f];
-			info.nbytes = p->buf[buf[f]].nbytes;
-			info.offset = p->buf[buf[f]].offset;
+			info.nbytes = b->nbytes;
+			info.span = (enum te_span)b->span;
+			info.span_offset = b->offset;
+			info.offset = te__plan_arena_offset(p, b->span) + b->offset;
 			p->saved[p->nsaved++] = info; /* at or before its own place */
 		}
 	}

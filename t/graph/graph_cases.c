@@ -13,6 +13,7 @@ Suite *graph_suite(const char *name, const char *on)
 
 	backend = on;
 	graph_model_cases(s);
+	graph_memory_cases(s);
 	graph_replay_cases(s);
 	graph_capture_cases(s);
 	return s;

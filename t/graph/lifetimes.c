@@ -44,12 +44,12 @@ struct node {
 	int at[3];			     /* steps by kind; -1: none */
 	/* values; -1: none */
 	int in_v[MOST_ARGS], out_v[MOST_ARGS], in_grad_v[MOST_ARGS], out_grad_v[MOST_ARGS];
-	int saved_v;
+	int saved_v, span_v[TE_SPAN_COUNT];
 };
 
 struct model {
 	struct node node[MOST_NODES];
-	struct value v[MOST_NODES * (4 * MOST_ARGS + 1)];
+	struct value v[MOST_NODES * (4 * MOST_ARGS + 1 + TE_SPAN_COUNT)];
 	int nnodes, nv, nsteps, train;
 	struct te_sched_step step[3 * MOST_NODES];
 	struct te_schedule *schedule;
@@ -108,6 +108,12 @@ static void reads(struct model *m, int step, int v)
 		wrong(m, "step %d reads %s, which was not written", step, m->v[v].what);
 }
 
+/* the passes of a span */
+static const enum te_sched_kind span_first[TE_SPAN_COUNT] = { TE_SCHED_F, TE_SCHED_B, TE_SCHED_W,
+							      TE_SCHED_F, TE_SCHED_F, TE_SCHED_B };
+static const enum te_sched_kind span_last[TE_SPAN_COUNT] = { TE_SCHED_F, TE_SCHED_B, TE_SCHED_W,
+							     TE_SCHED_B, TE_SCHED_W, TE_SCHED_W };
+
 struct pass {
 	struct node *n;
 	enum te_sched_kind kind;
@@ -130,12 +136,18 @@ static void run_pass(void *arg)
 		}
 		if (!f)
 			reads(m, step, n->saved_v);
+		for (int s = 0; s < TE_SPAN_COUNT; s++)
+			if (p->kind > span_first[s] && p->kind <= span_last[s])
+				reads(m, step, n->span_v[s]);
 		look(m, step, "before");
 	}
 	for (int k = 0; k < n->nout && f; k++)
 		write_value(m, &m->v[n->out_v[k]], m->v[n->out_v[k]].p);
 	if (f && n->saved_v >= 0)
 		write_value(m, &m->v[n->saved_v], m->v[n->saved_v].p);
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		if (p->kind == span_first[s] && n->span_v[s] >= 0)
+			write_value(m, &m->v[n->span_v[s]], m->v[n->span_v[s]].p);
 	for (int k = 0; k < n->nin && b; k++)
 		if (n->in_grad_v[k] >= 0)
 			write_value(m, &m->v[n->in_grad_v[k]], m->v[n->in_grad_v[k]].p);
@@ -175,6 +187,8 @@ static int queue(struct node *n, enum te_sched_kind kind, const struct te_graph_
 		tensor_at(n->m, n->out_grad_v[k], c->out_grad[k]);
 	}
 	at_address(n->m, n->saved_v, c->saved);
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		at_address(n->m, n->span_v[s], c->span[s]);
 	return te_host_call(c->stream, run_pass, &p, sizeof(p));
 }
 
@@ -273,6 +287,10 @@ static void random_node(struct model *m, int i)
 	}
 	n->saved_v =
 		tt_rand_int(0, 3) ? new_value(m, i, (size_t)tt_rand_int(1, 1000), "saved", 0) : -1;
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		n->span_v[s] = tt_rand_int(0, 2) ? -1 :
+			       new_value(m, i, (size_t)tt_rand_int(1, 1000),
+					 span_first[s] == span_last[s] ? "temporary" : "saved", s);
 }
 
 /* the callable before in the same micro-batch, or -1 */
@@ -324,6 +342,13 @@ static void lives(struct model *m, int i)
 	touch(m, n->saved_v, f);
 	touch(m, n->saved_v, b);
 	touch(m, n->saved_v, dw);
+	for (int s = 0; s < TE_SPAN_COUNT; s++) {
+		const int first = n->at[span_first[s]];
+
+		touch(m, n->span_v[s], first < 0 ? f : first);
+		for (int pass = (int)span_first[s]; pass <= (int)span_last[s]; pass++)
+			touch(m, n->span_v[s], n->at[pass]);
+	}
 }
 
 static void random_schedule(struct model *m)
@@ -380,6 +405,8 @@ static struct model *random_model(void)
 	for (int i = 0; i < m->nnodes; i++)
 		lives(m, i);
 	for (int k = 0; k < m->nv && !(m->flags & TE_GRAPH_REUSE); k++) {
+		if (m->v[k].what[0] == 't' && !(m->flags & TE_GRAPH_WHOLE))
+			continue; /* passes run serially: they share scratch */
 		touch(m, k, 0);
 		touch(m, k, m->nsteps);
 	}
@@ -404,6 +431,9 @@ static struct te_graph *graph_of(struct model *m)
 		c[i].in = n->in;
 		c[i].out = n->out;
 		c[i].saved_nbytes = n->saved_v < 0 ? 0 : 4 * m->v[n->saved_v].nwords;
+		for (int s = 0; s < TE_SPAN_COUNT; s++)
+			c[i].span_nbytes[s] =
+				n->span_v[s] < 0 ? 0 : 4 * m->v[n->span_v[s]].nwords;
 		c[i].forward = forward;
 		c[i].backward = m->train ? backward : NULL;
 		c[i].backward_dw = n->dw ? backward_dw : NULL;
@@ -463,11 +493,10 @@ static void queue_fill(struct model *m, int v, void *p)
 /* a new schedule begins: what memory served for before is gone, and may be anything */
 static void begin(struct model *m, int nth)
 {
-	const int reuse = !!(m->flags & TE_GRAPH_REUSE);
-
 	DO(te_stream_sync(st));
 	for (int k = 0; k < m->nv; k++) {
 		struct value *v = &m->v[k];
+		const int reuse = m->flags & TE_GRAPH_REUSE || v->last < m->nsteps;
 
 		if (reuse && v->p)
 			memset(v->p, 0xa5, 4 * v->nwords);
@@ -476,7 +505,8 @@ static void begin(struct model *m, int nth)
 	}
 	/* what has memory of its own is written again or not */
 	for (int k = 0; k < m->nv && m->runs; k++)
-		if (m->v[k].fed && (reuse || !nth || tt_rand_int(0, 1)))
+		if (m->v[k].fed &&
+		    (m->flags & TE_GRAPH_REUSE || !nth || tt_rand_int(0, 1)))
 			queue_fill(m, k, m->v[k].p);
 }
 
@@ -564,7 +594,7 @@ static uint64_t least(const struct model *m)
 static void check_report(const struct model *m, const struct te_graph *g, uint64_t *ret_peak)
 {
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
-	uint64_t in = 0, out = 0, grad = 0, saved = 0, sum = 0;
+	uint64_t in = 0, out = 0, grad = 0, saved = 0, scratch = 0, sum = 0;
 	uintptr_t low = UINTPTR_MAX, high = 0;
 
 	DO(te_graph_report(g, &rep));
@@ -575,6 +605,7 @@ static void check_report(const struct model *m, const struct te_graph *g, uint64
 		*(v->what[0] == 'i' ? &in :
 		  v->what[0] == 'o' ? &out :
 		  v->what[0] == 'g' ? &grad :
+		  v->what[0] == 't' ? &scratch :
 				      &saved) += 4 * v->nwords;
 		sum += rounded(4 * v->nwords);
 		low = at < low ? at : low;
@@ -584,10 +615,11 @@ static void check_report(const struct model *m, const struct te_graph *g, uint64
 	ck_assert_uint_eq(rep.out_nbytes, out);
 	ck_assert_uint_eq(rep.grad_nbytes, grad);
 	ck_assert_uint_eq(rep.saved_nbytes, saved);
-	ck_assert_uint_eq(rep.sum_nbytes, in + out + grad + saved);
+	ck_assert_uint_eq(rep.scratch_nbytes, scratch);
+	ck_assert_uint_eq(rep.sum_nbytes, in + out + grad + saved + scratch);
 	ck_assert_uint_eq(rep.peak_nbytes, m->nv ? high - low : 0);
 	ck_assert_uint_ge(rep.peak_nbytes, least(m));
-	if (!(m->flags & TE_GRAPH_REUSE))
+	if (!(m->flags & TE_GRAPH_REUSE) && (m->flags & TE_GRAPH_WHOLE || !scratch))
 		ck_assert_uint_eq(rep.peak_nbytes, sum);
 	*ret_peak = rep.peak_nbytes;
 }

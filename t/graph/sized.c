@@ -248,8 +248,11 @@ CALL(callable_out, r = te_callable_from_plan(external, "c", s);
      if (!r) ((struct te_callable *)s)->release(((struct te_callable *)s)->self);)
 CALL(callable_in, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
      const size_t n = ((struct te_callable *)s)->size;
+     /* an older program does not know its last member either when it asks for a callable */
+     c.size = n < sizeof(c) ? offsetof(struct te_callable, span_nbytes) : sizeof(c);
      DO(te_callable_from_plan(external, "c", &c));
-     memcpy(s, &c, offsetof(struct te_callable, release));
+     memcpy(s, &c, n < sizeof(c) ? n : sizeof(c));
+     if (n >= sizeof(c)) ((struct te_callable *)s)->release = NULL;
      ((struct te_callable *)s)->size = n; r = te_graph_create(ctx, 1, s, NULL, &g);
      if (!r) te_graph_unref(g); c.release(c.self);)
 CALL(graph_opts, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;

@@ -34,7 +34,7 @@ for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | schedule | step | comm | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-private="libtecore/(base/private|plan/place)\.h"
+private="libtecore/(base/private|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \

@@ -21,12 +21,14 @@ static uint64_t end_of(const struct te__place_item *it, uint64_t align)
 	return it->offset + (it->nbytes + align - 1) / align * align;
 }
 
-/* the definition: largest first, each at the lowest offset that is free */
+/* the definition: after the fixed ones, largest first, each at the lowest offset that is free */
 static void place_naively(struct te__place_item *it, int32_t n, uint64_t align)
 {
-	int *placed = calloc((size_t)n, sizeof(*placed));
+	int *placed = calloc((size_t)n, sizeof(*placed)), nfixed = 0;
 
-	for (int32_t m = 0; m < n; m++) {
+	for (int32_t i = 0; i < n; i++)
+		nfixed += placed[i] = it[i].fixed;
+	for (int32_t m = nfixed; m < n; m++) {
 		int32_t next = -1, i = 0;
 
 		for (int32_t k = 0; k < n; k++)
@@ -72,6 +74,8 @@ START_TEST(each_offset_is_the_lowest_free_one)
 	for (int trial = 0; trial < 1000; trial++) {
 		struct te__place_item it[80];
 		int32_t n = (int32_t)tt_rand_int(1, 80), longest = (int32_t)tt_rand_int(0, 60);
+		const int32_t nfixed = (int32_t)tt_rand_int(0, 3); /* none, or every so many */
+		const uint64_t align = 1ull << tt_rand_int(0, 9);
 		int64_t most = tt_rand_int(0, 1) ? 6 : 100000;
 		int32_t base = (int32_t)(tt_rand_int(0, 2) ? 0 :
 					 tt_rand_int(0, 1) ? INT32_MIN :
@@ -81,8 +85,10 @@ START_TEST(each_offset_is_the_lowest_free_one)
 			it[i].first = base + (int32_t)tt_rand_int(0, 100);
 			it[i].last = it[i].first + (int32_t)tt_rand_int(0, longest);
 			it[i].nbytes = (uint64_t)tt_rand_int(0, most);
+			it[i].fixed = nfixed && !tt_rand_int(0, nfixed);
+			it[i].offset = align * (uint64_t)tt_rand_int(0, most);
 		}
-		check_offsets(it, n, 1ull << tt_rand_int(0, 9));
+		check_offsets(it, n, align);
 	}
 }
 END_TEST
@@ -96,6 +102,7 @@ START_TEST(long_lifetimes_get_the_lowest_free_offset)
 			it[i].first = (int32_t)tt_rand_int(0, n);
 			it[i].last = (int32_t)tt_rand_int(it[i].first, n);
 			it[i].nbytes = (uint64_t)tt_rand_int(1, 10000);
+			it[i].fixed = 0;
 		}
 		check_offsets(it, n, 1);
 	}
@@ -235,6 +242,7 @@ START_TEST(overlapping_lifetimes_share_no_memory)
 			it[i].last = it[i].first + (int32_t)tt_rand_int(0, 8);
 			it[i].nbytes = (uint64_t)(tt_rand_int(0, 5) ? tt_rand_int(1, 5000) : 0);
 			it[i].offset = 12345;
+			it[i].fixed = 0;
 		}
 		ck_assert_int_eq(te__place(it, n, align, &peak), 0);
 		for (int32_t i = 0; i < n; i++) {
@@ -271,7 +279,7 @@ START_TEST(memory_is_reused)
 	uint64_t peak;
 
 	for (int i = 0; i < 10; i++)
-		it[i] = (struct te__place_item){ 1000, i, i + 1, 0 };
+		it[i] = (struct te__place_item){ 1000, i, i + 1, 0, 0 };
 	ck_assert_int_eq(te__place(it, 10, 256, &peak), 0);
 	ck_assert_uint_eq(peak, 2048);
 	for (int i = 0; i < 10; i++) /* all at once */
@@ -285,7 +293,7 @@ END_TEST
 
 START_TEST(bad_items_are_named)
 {
-	struct te__place_item it[] = { { 100, 0, 1, 7 }, { 100, 2, 3, 7 } };
+	struct te__place_item it[] = { { 100, 0, 1, 7, 0 }, { 100, 2, 3, 7, 0 } };
 	uint64_t peak = 5;
 
 	fails(te__place(it, 2, 3, &peak), -EINVAL, "align 3");
@@ -305,12 +313,38 @@ START_TEST(bad_items_are_named)
 	it[0].offset = it[1].offset = 7;
 	fails(te__place(it, 2, 1, &peak), -EOVERFLOW, "item 1");
 	ck_assert_uint_eq(it[0].offset, 7);
+	it[1] = (struct te__place_item){ 100, 2, 3, 250, 1 };
+	fails(te__place(it, 2, 8, &peak), -EINVAL, "item 1: offset 250 is no multiple of 8");
+	/* the other would end at offset + 100 + 100 */
+	it[1].offset = UINT64_MAX - 199;
+	fails(te__place(it, 2, 1, &peak), -EOVERFLOW, "item 1");
+	it[1].offset--;
+	fails(te__place(it, 2, 1, &peak), 0, "");
+	ck_assert_uint_eq(it[1].offset, UINT64_MAX - 200);
+	ck_assert_uint_eq(peak, UINT64_MAX - 100);
+}
+END_TEST
+
+START_TEST(fixed_items_stay_and_others_avoid_them)
+{
+	/* two fixed ones overlap; in their gap, and above them, there is room for others */
+	struct te__place_item it[] = { { 500, 0, 9, 0, 0 },    { 512, 0, 4, 1024, 1 },
+				       { 256, 2, 9, 1280, 1 }, { 1000, 0, 1, 0, 0 },
+				       { 300, 0, 1, 0, 0 },    { 500, 5, 5, 0, 0 } };
+	static const uint64_t want[] = { 1536, 1024, 1280, 0, 2048, 0 };
+	uint64_t peak;
+
+	ck_assert_int_eq(te__place(it, TT_LEN(it), 256, &peak), 0);
+	for (int i = 0; i < (int)TT_LEN(it); i++)
+		ck_assert_msg(it[i].offset == want[i], "item %d: offset %llu", i,
+			      (unsigned long long)it[i].offset);
+	ck_assert_uint_eq(peak, 2560);
 }
 END_TEST
 
 static int place_some(void)
 {
-	struct te__place_item it[] = { { 100, 0, 1, 0 }, { 100, 2, 3, 0 } };
+	struct te__place_item it[] = { { 100, 0, 1, 0, 0 }, { 100, 2, 3, 0, 0 } };
 	uint64_t peak;
 
 	return te__place(it, 2, 8, &peak);
@@ -331,6 +365,7 @@ static Suite *suite(void)
 	tcase_add_test(c, each_offset_is_the_lowest_free_one);
 	tcase_add_test(c, long_lifetimes_get_the_lowest_free_offset);
 	tcase_add_test(c, memory_is_reused);
+	tcase_add_test(c, fixed_items_stay_and_others_avoid_them);
 	tcase_add_test(c, bad_items_are_named);
 	tcase_add_test(c, survives_every_fault);
 	c = tt_case(s, "many", "memory");

@@ -38,17 +38,30 @@ static struct te_tensor *tensor_of(const struct te_plan *p, const char *name)
 /* ---- a chain of three plans over one sequence ---- */
 
 #define NPARTS 3
+#define GUARD 256
+
+/* what parts are bound to: an arena each, or spans, of which all parts share the scratch */
+enum mode { ARENA, SPANS, DELAYED_SPANS, NMODES };
 
 struct chain {
+	enum mode mode;
 	struct te_plan *part[NPARTS];
 	struct te_tensor *between[NPARTS + 1]; /* x, values between parts, loss */
 	struct te_tensor *grad[NPARTS + 1];    /* of those */
 	struct te_tensor *targets;
 	void *arena[NPARTS];
+	char *span[NPARTS][TE_SPAN_COUNT], *scratch;
+	size_t span_nbytes[NPARTS][TE_SPAN_COUNT], scratch_nbytes;
 };
 
+static int saves(int span)
+{
+	return span >= TE_SPAN_FB;
+}
+
 static struct te_plan_opts part_opts(const struct te_plan *before, const struct model_shape *m,
-				     const char *recipe, struct te_recipe *ret_recipe, int i)
+				     const char *recipe, struct te_recipe *ret_recipe, int i,
+				     enum mode mode)
 {
 	static const char *const cut[] = { NULL, "h.1.ln1", "norm", NULL };
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -58,7 +71,8 @@ static struct te_plan_opts part_opts(const struct te_plan *before, const struct 
 	if (ret_recipe->kind == TE_RECIPE_DELAYED)
 		ret_recipe->history_len = 16;
 	o.recipe = ret_recipe;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (i ? TE_PLAN_INPUT_GRAD : 0);
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (i ? TE_PLAN_INPUT_GRAD : 0) |
+		  (mode == DELAYED_SPANS ? TE_PLAN_DELAY_DW : 0);
 	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { m->batch, m->seqlen } };
 	if (before)
 		DO(te_plan_spec(before, "out", &o.x));
@@ -76,9 +90,12 @@ static void bind_part(struct chain *c, int i)
 
 	ck_assert_int_eq(te_plan_forward(c->part[i], st, 0), -TE_ESTATE);
 	DO(te_plan_memory(c->part[i], &mem));
-	DO(te_mem_alloc(st, mem.arena_nbytes, &c->arena[i]));
-	DO(te_fill(st, c->arena[i], 0xff, mem.arena_nbytes));
+	if (c->mode == ARENA) {
+		DO(te_mem_alloc(st, mem.arena_nbytes, &c->arena[i]));
+		DO(te_fill(st, c->arena[i], 0xff, mem.arena_nbytes));
+	}
 	b.arena = c->arena[i];
+	memcpy(b.span, c->span[i], sizeof(b.span));
 	b.nin = i == NPARTS - 1 ? 2 : 1;
 	b.in_name = names;
 	b.in = in;
@@ -88,13 +105,103 @@ static void bind_part(struct chain *c, int i)
 	DO(te_plan_bind(c->part[i], &b));
 }
 
+/* bytes before a guard; all of it is poison */
+static char *poisoned(size_t nbytes)
+{
+	void *p;
+
+	DO(te_mem_alloc(st, nbytes + GUARD, &p));
+	DO(te_fill(st, p, 0xff, nbytes + GUARD));
+	return p;
+}
+
+static void give_spans(struct chain *c)
+{
+	for (int i = 0; i < NPARTS; i++) {
+		struct te_plan_memory mem = TE_PLAN_MEMORY_INIT;
+
+		DO(te_plan_memory(c->part[i], &mem));
+		for (int s = 0; s < TE_SPAN_COUNT; s++) {
+			const size_t n = c->span_nbytes[i][s] = mem.span_nbytes[s];
+
+			if (saves(s) && n)
+				c->span[i][s] = poisoned(n);
+			else if (n > c->scratch_nbytes)
+				c->scratch_nbytes = n;
+		}
+	}
+	c->scratch = poisoned(c->scratch_nbytes);
+	for (int i = 0; i < NPARTS; i++)
+		for (int s = 0; s < TE_SPAN_COUNT; s++)
+			if (!saves(s))
+				c->span[i][s] = c->scratch;
+}
+
+/* the bytes of a span that te_plan_saved does not list */
+static void poison_unlisted(struct chain *c, int i, enum te_span span)
+{
+	struct te_plan_saved_info info = TE_PLAN_SAVED_INFO_INIT;
+	const size_t n = c->span_nbytes[i][span] / 256;
+	char *listed = calloc(1, n + 1);
+
+	for (int k = 0; !te_plan_saved(c->part[i], k, &info); k++) {
+		if (info.span != span)
+			continue;
+		ck_assert_uint_le(info.span_offset + info.nbytes, c->span_nbytes[i][span]);
+		memset(listed + info.span_offset / 256, 1, info.nbytes / 256);
+	}
+	for (size_t k = 0; k < n; k++)
+		if (!listed[k])
+			DO(te_fill(st, c->span[i][span] + 256 * k, 0xff, 256));
+	free(listed);
+}
+
+/* All memory that the passes of a part up to this one leave to no later pass. 0: forward */
+static void poison(struct chain *c, int i, int pass)
+{
+	const int last = c->mode == DELAYED_SPANS ? 2 : 1;
+
+	if (c->mode == ARENA)
+		return;
+	DO(te_fill(st, c->scratch, 0xff, c->scratch_nbytes));
+	for (int s = TE_SPAN_FB; s < TE_SPAN_COUNT; s++) {
+		const int begins = s == TE_SPAN_BW, ends = s == TE_SPAN_FB ? 1 : last;
+
+		if (pass < begins || pass >= ends)
+			DO(te_fill(st, c->span[i][s], 0xff, c->span_nbytes[i][s]));
+		else if (!pass)
+			poison_unlisted(c, i, (enum te_span)s);
+	}
+}
+
+static void guards_hold(const struct chain *c)
+{
+	for (int i = 0; c->mode != ARENA && i <= NPARTS * TE_SPAN_COUNT; i++) {
+		const int part = i / TE_SPAN_COUNT, s = i % TE_SPAN_COUNT;
+		const char *at = part == NPARTS ? c->scratch + c->scratch_nbytes :
+				 saves(s)	? c->span[part][s] + c->span_nbytes[part][s] :
+						  NULL;
+
+		unsigned char *guard;
+
+		if (!at || (part < NPARTS && !c->span[part][s]))
+			continue;
+		guard = tt_bytes(at, GUARD);
+		for (int k = 0; k < GUARD; k++)
+			ck_assert_msg(guard[k] == 0xff, "part %d writes after span %d", part, s);
+		free(guard);
+	}
+}
+
 static void chain_create(struct chain *c, struct te_seq *seq, const struct model_shape *m,
-			 const char *recipe)
+			 const char *recipe, enum mode mode)
 {
 	memset(c, 0, sizeof(*c));
+	c->mode = mode;
 	for (int i = 0; i < NPARTS; i++) {
 		struct te_recipe rec;
-		struct te_plan_opts o = part_opts(i ? c->part[i - 1] : NULL, m, recipe, &rec, i);
+		struct te_plan_opts o =
+			part_opts(i ? c->part[i - 1] : NULL, m, recipe, &rec, i, mode);
 
 		DO(te_plan_create(seq, &o, &c->part[i]));
 		ck_assert_str_eq(te_plan_input_name(c->part[i], 0), "x");
@@ -106,16 +213,27 @@ static void chain_create(struct chain *c, struct te_seq *seq, const struct model
 	ck_assert_str_eq(te_plan_input_name(c->part[NPARTS - 1], 1), "targets");
 	ck_assert_ptr_null(te_plan_input_name(c->part[NPARTS - 1], 2));
 	ck_assert_ptr_null(te_plan_input_name(c->part[0], 1));
+	if (mode != ARENA)
+		give_spans(c);
 	for (int i = 0; i < NPARTS; i++)
 		bind_part(c, i);
 }
 
 static void chain_step(struct chain *c)
 {
-	for (int i = 0; i < NPARTS; i++)
+	for (int i = 0; i < NPARTS; i++) {
 		DO(te_plan_forward(c->part[i], st, 0));
-	for (int i = NPARTS - 1; i >= 0; i--)
+		poison(c, i, 0);
+	}
+	for (int i = NPARTS - 1; i >= 0; i--) {
 		DO(te_plan_backward(c->part[i], st));
+		poison(c, i, 1);
+	}
+	for (int i = NPARTS - 1; i >= 0 && c->mode == DELAYED_SPANS; i--) {
+		DO(te_plan_backward_dw(c->part[i], st));
+		poison(c, i, 2);
+	}
+	guards_hold(c);
 }
 
 static void chain_destroy(struct chain *c)
@@ -123,7 +241,11 @@ static void chain_destroy(struct chain *c)
 	for (int i = 0; i < NPARTS; i++) {
 		te_plan_unref(c->part[i]);
 		DO(te_mem_free(st, c->arena[i]));
+		for (int s = 0; s < TE_SPAN_COUNT; s++)
+			if (saves(s))
+				DO(te_mem_free(st, c->span[i][s]));
 	}
+	DO(te_mem_free(st, c->scratch));
 	for (int i = 0; i <= NPARTS; i++) {
 		te_tensor_unref(c->between[i]);
 		te_tensor_unref(c->grad[i]);
@@ -131,11 +253,12 @@ static void chain_destroy(struct chain *c)
 	te_tensor_unref(c->targets);
 }
 
-/* three steps of both with an optimizer between: every bit is the same */
+/* three steps of both with an optimizer between: every bit is the same, whatever the memory holds
+ * that parts were not promised */
 START_TEST(parts_give_the_bits_of_the_whole)
 {
 	const struct model_shape *m = _i & 1 ? &llama : &gpt;
-	const char *recipe = recipes[_i / 2];
+	const char *recipe = recipes[_i / 2 % NRECIPES];
 	struct te_seq *whole = model_create(ctx, m, 3), *seq = model_create(ctx, m, 3);
 	struct te_plan *p = model_plan(whole, m, recipe, TE_PLAN_TRAIN);
 	struct te_adamw *opt[2];
@@ -143,7 +266,7 @@ START_TEST(parts_give_the_bits_of_the_whole)
 
 	DO(te_adamw_create(whole, NULL, &opt[0]));
 	DO(te_adamw_create(seq, NULL, &opt[1]));
-	chain_create(&c, seq, m, recipe);
+	chain_create(&c, seq, m, recipe, (enum mode)(_i / 2 / NRECIPES));
 	for (int i = 0; i < 2; i++)
 		DO(te_adamw_set_lr(opt[i], st, 1e-2f));
 	for (int step = 0; step < 3; step++) {
@@ -174,6 +297,54 @@ START_TEST(parts_give_the_bits_of_the_whole)
 }
 END_TEST
 
+/* what forward saves takes its own bytes only, in the span that ends where it is last read */
+START_TEST(spans_hold_what_is_saved)
+{
+	const struct model_shape *m = _i & 1 ? &llama : &gpt;
+	const uint32_t dw = _i & 2 ? TE_PLAN_DELAY_DW : 0;
+	struct te_seq *seq = model_create(ctx, m, 3);
+	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT, own = TE_PLAN_MEMORY_INIT;
+	struct te_plan_saved_info info = TE_PLAN_SAVED_INFO_INIT;
+	struct te_plan *p = model_plan(seq, m, recipes[_i / 4],
+				       TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | TE_PLAN_NO_ALLOC | dw);
+	struct te_plan *inside = model_plan(seq, m, recipes[_i / 4],
+					    TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC | dw);
+	uint64_t scratch = 0, saved = 0;
+	char *used[TE_SPAN_COUNT];
+
+	DO(te_plan_memory(p, &mem));
+	DO(te_plan_memory(inside, &own));
+	for (int s = 0; s < TE_SPAN_COUNT; s++) {
+		ck_assert_uint_eq(own.span_nbytes[s], 0);
+		if (saves(s))
+			saved += mem.span_nbytes[s];
+		else if (mem.span_nbytes[s] > scratch)
+			scratch = mem.span_nbytes[s];
+		used[s] = calloc(1, mem.span_nbytes[s] + 1);
+	}
+	ck_assert_uint_eq(mem.arena_nbytes, saved + scratch);
+	ck_assert_int_eq(mem.span_nbytes[TE_SPAN_BW] > 0, dw != 0);
+	if (!dw)
+		ck_assert_uint_eq(mem.span_nbytes[TE_SPAN_W] + mem.span_nbytes[TE_SPAN_FW], 0);
+	for (int i = 0; !te_plan_saved(p, i, &info); i++) {
+		if (!dw)
+			ck_assert_int_eq(info.span, TE_SPAN_FB);
+		ck_assert(info.span == TE_SPAN_FB || info.span == TE_SPAN_FW);
+		ck_assert_uint_le(info.span_offset + info.nbytes, mem.span_nbytes[info.span]);
+		ck_assert_uint_eq(info.offset, info.span_offset + (info.span == TE_SPAN_FB ?
+				  0 : mem.span_nbytes[TE_SPAN_FB]));
+		memset(used[info.span] + info.span_offset, 1, info.nbytes);
+	}
+	for (int s = TE_SPAN_FB; s <= TE_SPAN_FW; s++)
+		ck_assert_ptr_null(memchr(used[s], 0, mem.span_nbytes[s]));
+	for (int s = 0; s < TE_SPAN_COUNT; s++)
+		free(used[s]);
+	te_plan_unref(p);
+	te_plan_unref(inside);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static void refused(struct te_plan *p, const struct te_plan_binding *b, int code, const char *text)
 {
 	int r = te_plan_bind(p, b);
@@ -195,7 +366,7 @@ START_TEST(bindings_are_refused_by_name)
 	struct te_spec s;
 	struct chain c;
 
-	chain_create(&c, seq, &gpt, "bf16");
+	chain_create(&c, seq, &gpt, "bf16", ARENA);
 	DO(te_tensor_create(ctx, TE_DTYPE_INT32, 2, shape, NULL, &wrong));
 	same = tensor_of(c.part[1], "x");
 	in[0] = c.between[2];
@@ -217,6 +388,17 @@ START_TEST(bindings_are_refused_by_name)
 	refused(c.part[2], &b, -EINVAL, "arena");
 	b.arena = (char *)c.arena[2] + 64;
 	refused(c.part[2], &b, -EINVAL, "aligned to 256");
+	b.arena = c.arena[2];
+	b.span[TE_SPAN_FB] = c.arena[1];
+	refused(c.part[2], &b, -EINVAL, "both arena and span are set");
+	b.arena = NULL;
+	b.span[TE_SPAN_FB] = NULL;
+	b.span[TE_SPAN_F] = b.span[TE_SPAN_B] = c.arena[0];
+	refused(c.part[2], &b, -EINVAL, "span[TE_SPAN_FB] is (nil)");
+	b.span[TE_SPAN_FB] = (char *)c.arena[1] + 128;
+	refused(c.part[2], &b, -EINVAL, "aligned to 256");
+	b.span[TE_SPAN_FB] = c.arena[1];
+	DO(te_plan_bind(c.part[2], &b));
 	b = good;
 	b.nin = 1;
 	refused(c.part[2], &b, -EINVAL, "targets is missing");
@@ -643,7 +825,8 @@ Suite *parts_suite(const char *name, const char *on)
 
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES);
+	tcase_add_loop_test(c, parts_give_the_bits_of_the_whole, 0, 2 * NRECIPES * NMODES);
+	tcase_add_loop_test(c, spans_hold_what_is_saved, 0, 4 * NRECIPES);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	tcase_add_test(c, channels_do_not_cross_the_ends_of_a_part);
 	tcase_add_loop_test(c, regions_hold_all_that_a_step_changes, 0, NRECIPES);

@@ -39,8 +39,8 @@ struct te__hello {
 	int32_t rank, nranks;
 	uint32_t pid;
 	int32_t timeout_ms, left_ms; /* to the root: how long the sender waits, and what is left */
-	char version[16], host[64]; /* end with 0 */
-	struct te__addrs addrs;	    /* where the sender listens; none: not to the root */
+	char version[16], host[64];  /* end with 0 */
+	struct te__addrs addrs;	     /* where the sender listens; none: not to the root */
 };
 
 #define TE__HELLO_MOST 256

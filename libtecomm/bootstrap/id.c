@@ -166,6 +166,7 @@ struct te_comm_root {
 	int code; /* not 0: the group has failed, with this text */
 	char text[TE__REFUSE_MOST];
 	int complete;
+	int deaf; /* connections can no longer be accepted */
 };
 
 static void answer(struct te_comm_root *root, struct guest *g, enum te__frame_type type,
@@ -351,6 +352,7 @@ static int grow(struct te_comm_root *root)
 
 static void accept_all(struct te_comm_root *root)
 {
+	char text[TE__REFUSE_MOST];
 	int fd;
 
 	while ((fd = accept4(root->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
@@ -366,6 +368,13 @@ static void accept_all(struct te_comm_root *root)
 		te__conn_open(&g->c, fd);
 		g->until = te__boot_now() + GUEST_NS;
 		root->guest[root->n++] = g;
+	}
+	/* others, such as ECONNABORTED, are about one connection */
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+		snprintf(text, sizeof(text), "the root at %s cannot accept connections: %s",
+			 root->at, te_strerror(-errno));
+		root->deaf = 1;
+		fail_all(root, -TE_EPEER, text);
 	}
 }
 
@@ -399,7 +408,8 @@ static void *root_run(void *arg)
 		size_t n = root->n;
 
 		root->p[0] = (struct pollfd){ .fd = root->wake_fd, .events = POLLIN };
-		root->p[1] = (struct pollfd){ .fd = root->listen_fd, .events = POLLIN };
+		root->p[1] = (struct pollfd){ .fd = root->deaf ? -1 : root->listen_fd,
+					      .events = POLLIN };
 		for (size_t i = 0; i < n; i++) {
 			struct guest *g = root->guest[i];
 

@@ -186,8 +186,9 @@ static void drop_stranger(struct joining *j, size_t i)
 	memmove(&j->s[i], &j->s[i + 1], (--j->ns - i) * sizeof(*j->s));
 }
 
-static void accept_all(struct joining *j, int64_t now)
+static int accept_all(struct joining *j, int64_t now)
 {
+	struct te__boot *b = j->b;
 	int fd;
 
 	while ((fd = accept4(j->b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
@@ -196,6 +197,13 @@ static void accept_all(struct joining *j, int64_t now)
 		te__conn_open(&j->s[j->ns].c, fd);
 		j->s[j->ns++].since = now;
 	}
+	/* others, such as ECONNABORTED, are about one connection */
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+		return te__boot_fail(b, -errno, "te_comm_create",
+				     "%s cannot accept connections: "
+				     "%s",
+				     b->text[b->rank], te_strerror(-errno));
+	return 0;
 }
 
 /* revents of new ones are 0: the first read of a hello that is there happens in the next round */
@@ -271,6 +279,9 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 		if (c->in.type == TE__FRAME_ABORT)
 			return ended(b, rank, 1, "te_comm_create");
 	}
+	/* it listened at its path, so it is no leftover */
+	if (!j->dial[rank].tcp && (r == -EPIPE || r == -ECONNRESET))
+		return ended(b, rank, r, "te_comm_create");
 	/* another program, or the process ended: the next attempt tells */
 	te__conn_close(c);
 	b->state[rank] = DIALING;
@@ -384,7 +395,7 @@ static int join_round(struct joining *j)
 	if (!r)
 		r = step_strangers(j, ns, now);
 	if (!r && j->p[P_LISTEN].revents)
-		accept_all(j, now);
+		r = accept_all(j, now);
 	if (!r && now >= b->deadline && !joined(b))
 		r = join_late(j);
 	return r;

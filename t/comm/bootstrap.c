@@ -37,7 +37,7 @@ static void fill(uint8_t *p, size_t nbytes, int r, int k)
 }
 
 /* exchanges of these sizes; 2 MB is more than sockets hold */
-static const size_t sizes[] = { 0, 1, 7, 64, 1000, 4096, 65537, 2 << 20, 3 };
+static const size_t sizes[] = { 0, 1, 7, 64, 1000, 4096, 65537, TT_FEWER(2 << 20), 3 };
 
 static int exchanges(struct te__boot *b)
 {

@@ -6,12 +6,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -797,6 +799,41 @@ START_TEST(folders_that_will_not_do)
 }
 END_TEST
 
+/* rank 0 has room for its own sockets and two connections, of three */
+static int few_files(int rank, void *arg)
+{
+	struct rlimit few = { .rlim_cur = 0 };
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	few.rlim_cur = few.rlim_max = (rlim_t)fd + 5;
+	close(fd);
+	if (!rank)
+		setrlimit(RLIMIT_NOFILE, &few);
+	r = open_boot(rank, 0, &b);
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+START_TEST(too_few_descriptors_are_reported)
+{
+	struct ranks_result res[4];
+
+	ranks_meet(MEET_DIR, 4);
+	ranks_run(4, few_files, NULL, res);
+	ranks_part();
+	ranks_failed(&res[0], -EMFILE, "rank 0 (host ", SOON);
+	for (int i = 1; i < 4; i++) {
+		ck_assert_msg(res[i].r == -TE_EABORT || res[i].r == -TE_EPEER, "%d: %s", res[i].r,
+			      res[i].text);
+		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
+	}
+}
+END_TEST
+
 /* ---- options and environment ---- */
 
 static int opts_only(int rank, void *arg)
@@ -1042,6 +1079,7 @@ static Suite *suite(void)
 	c = tt_case(s, "set-up", "host");
 	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
 	tcase_add_test(c, folders_that_will_not_do);
+	tcase_add_test(c, too_few_descriptors_are_reported);
 	tcase_add_test(c, refuses_options);
 	tcase_add_loop_test(c, refuses_environments, 0, 7);
 	tcase_add_test(c, interfaces_that_are_not_there);

@@ -86,6 +86,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/dropout.c \
 	libtecore/ops/embedding.c \
 	libtecore/ops/gemm.c \
+	libtecore/ops/identity.c \
 	libtecore/ops/kernel.c \
 	libtecore/ops/kernel.h \
 	libtecore/ops/kernel_act.c \
@@ -100,8 +101,11 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/norm.c \
 	libtecore/ops/op.c \
 	libtecore/ops/op.h \
+	libtecore/ops/quantize.c \
+	libtecore/ops/reshape.c \
 	libtecore/ops/residual.c \
 	libtecore/ops/rope.c \
+	libtecore/ops/scale.c \
 	libtecore/plan/bind.c \
 	libtecore/plan/build.c \
 	libtecore/plan/draw.c \

@@ -136,12 +136,16 @@ dist_man3_MANS += \
 	man/te_op_embedding.3 \
 	man/te_op_fork.3 \
 	man/te_op_give.3 \
+	man/te_op_identity.3 \
 	man/te_op_layernorm.3 \
 	man/te_op_linear.3 \
 	man/te_op_name.3 \
+	man/te_op_quantize.3 \
 	man/te_op_ref.3 \
+	man/te_op_reshape.3 \
 	man/te_op_rmsnorm.3 \
 	man/te_op_rope.3 \
+	man/te_op_scale.3 \
 	man/te_op_table.3 \
 	man/te_op_take.3 \
 	man/te_op_unref.3 \

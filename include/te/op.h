@@ -209,8 +209,8 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 /*
  * Attributes of an op, the others 0:
  *	struct te_linear_attrs a = TE_ATTRS(linear, .in = 768, .out = 3072, .init_std = 0.02f);
- * The INIT macros give the defaults: init_std 0.02, eps 1e-5, theta 10000, ignore_index -100 and
- * grad_scale 1.
+ * The INIT macros give the defaults: init_std 0.02, eps 1e-5, theta 10000, ignore_index -100,
+ * grad_scale 1, factor 1, and forward and backward 1 of struct te_quantize_attrs.
  */
 #define TE_ATTRS(op, ...) { sizeof(struct te_##op##_attrs), __VA_ARGS__ }
 
@@ -315,6 +315,39 @@ struct te_dropout_attrs {
 #define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f }
 TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name,
 			    struct te_op **ret_op);
+
+/* y = factor x */
+struct te_scale_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	float factor; /* finite */
+};
+#define TE_SCALE_ATTRS_INIT { sizeof(struct te_scale_attrs), 1.0f }
+TE_EXPORT int te_op_scale(const struct te_scale_attrs *a, const char *name, struct te_op **ret_op);
+
+/* y is x; no kernel runs */
+TE_EXPORT int te_op_identity(const char *name, struct te_op **ret_op);
+
+/* the elements of x with other extents, of the same product; copied if x is needed later */
+struct te_reshape_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	int32_t ndim; /* 0: one extent, of all elements */
+	int64_t shape[TE_MAX_DIMS]; /* one may be -1: what is left */
+};
+#define TE_RESHAPE_ATTRS_INIT { sizeof(struct te_reshape_attrs), 0, { 0 } }
+TE_EXPORT int te_op_reshape(const struct te_reshape_attrs *a, const char *name,
+			    struct te_op **ret_op);
+
+/*
+ * y is x, and dx is dy, after a cast to the recipe's FP8 type of activations and of gradients, and
+ * back; without FP8 in the recipe it is the identity. The type that plans print is fake_quantize.
+ */
+struct te_quantize_attrs {
+	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
+	int32_t forward, backward; /* 1: the value, the gradient is cast */
+};
+#define TE_QUANTIZE_ATTRS_INIT { sizeof(struct te_quantize_attrs), 1, 1 }
+TE_EXPORT int te_op_quantize(const struct te_quantize_attrs *a, const char *name,
+			     struct te_op **ret_op);
 
 /* x passes through; extra output 0 is x as well. Backward sums both gradients. */
 TE_EXPORT int te_op_fork(const char *name, struct te_op **ret_op);

@@ -1,4 +1,4 @@
-/* elem.c - reference kernels: bias, add, dropout, transpose, random-number words. */
+/* elem.c - reference kernels: bias, add, scale, dropout, transpose, random-number words. */
 #include "config.h"
 
 #include "kernels/philox.h"
@@ -41,6 +41,23 @@ static void add_part(void *arg, int64_t begin, int64_t end)
 void te__h_add(const struct te_k_add *a)
 {
 	te__k_for(a->n, TE__H_GRAIN, add_part, (void *)(uintptr_t)a);
+}
+
+static void scale_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_scaled *a = arg;
+	float x[TE__H_CHUNK];
+
+	TE__H_CHUNKS(c, len, end - begin) {
+		te__h_load(a->dtype, a->x, begin + c, len, x);
+		te__h_scale_by(x, a->factor, len);
+		te__h_store(a->dtype, a->y, begin + c, len, x);
+	}
+}
+
+void te__h_scaled(const struct te_k_scaled *a)
+{
+	te__k_for(a->n, TE__H_GRAIN, scale_part, (void *)(uintptr_t)a);
 }
 
 /* v: 8 elements of each of n groups from first on; draws of 16 groups at a time are vectors */

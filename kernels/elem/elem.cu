@@ -1,9 +1,10 @@
 /*
- * elem.cu - bias, addition, dropout, transpose, random-number words. sm_90a.
+ * elem.cu - bias, addition, scale, dropout, transpose, random-number words. sm_90a.
  *
  *  kernel     shapes            blocks          threads  shared  B/element (BF16)
  *  bias_fwd   x T [rows, cols]  4096 elements   256      0       4
  *  add        a, b T [n]        4096 elements   256      0       6
+ *  scaled     x T [n]           4096 elements   256      0       4
  *  dropout    x T [n]           4096 elements   256      0       4
  *  transpose  x [rows, cols]    a 64 x 64 tile  256      8448    4
  *  rng_next   2 words           1               1        0
@@ -97,6 +98,38 @@ template <class T> DEV void add_body(const struct te_k_add &a)
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			v[u][e] = add(v[u][e], w[u][e]);
+		if (vec && n == TE_V)
+			store_vec((T *)a.y + at, v[u]);
+		else
+			store_some((T *)a.y + at, n, v[u]);
+	}
+}
+
+/* --- scale --------------------------------------------------------------- */
+
+template <class T> DEV void scale_body(const struct te_k_scaled &a)
+{
+	const bool vec = aligned(a.x) && aligned(a.y);
+	float v[TE_FLAT_UNROLL][TE_V];
+
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+		const int n = clamp_int(a.n - at, 0, TE_V);
+
+		if (vec && n == TE_V)
+			load_vec((const T *)a.x + at, v[u]);
+		else
+			load_some((const T *)a.x + at, n, v[u]);
+	}
+#pragma unroll
+	for (int u = 0; u < TE_FLAT_UNROLL; u++) {
+		const int64_t at = flat_at(u);
+		const int n = clamp_int(a.n - at, 0, TE_V);
+
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			v[u][e] = mul(v[u][e], a.factor);
 		if (vec && n == TE_V)
 			store_vec((T *)a.y + at, v[u]);
 		else
@@ -285,6 +318,12 @@ extern "C" __global__ void te_k_rng_next(const __grid_constant__ struct te_k_rng
 	{                                                                                     \
 		te_begin();                                                                   \
 		add_body<T>(a);                                                               \
+	}                                                                                     \
+	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
+		te_k_scaled_##t(const __grid_constant__ struct te_k_scaled a)         \
+	{                                                                                     \
+		te_begin();                                                                   \
+		scale_body<T>(a);                                                     \
 	}                                                                                     \
 	extern "C" __global__ void __launch_bounds__(TE_FLAT_THREADS)                         \
 		te_k_dropout_##t(const __grid_constant__ struct te_k_dropout a)               \

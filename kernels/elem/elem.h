@@ -22,6 +22,15 @@ struct te_k_add {
 	int32_t pad;
 };
 
+/* y = T(x * factor); y may be x */
+struct te_k_scaled {
+	const void *x;
+	void *y;
+	int64_t n;
+	float factor;
+	int32_t dtype;
+};
+
 /*
  * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag,
  * element), see philox.h. Backward is the same launch on dy. In place allowed. The factor is

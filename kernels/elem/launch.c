@@ -22,6 +22,13 @@ int te__geo_add(const void *args, struct te__geometry *k)
 	return LAUNCH_T(k, a->dtype, "te_k_add", ceil_div(a->n, TE_FLAT_ELEMS), TE_FLAT_THREADS);
 }
 
+int te__geo_scaled(const void *args, struct te__geometry *k)
+{
+	const struct te_k_scaled *a = args;
+
+	return LAUNCH_T(k, a->dtype, "te_k_scaled", ceil_div(a->n, TE_FLAT_ELEMS), TE_FLAT_THREADS);
+}
+
 int te__geo_dropout(const void *args, struct te__geometry *k)
 {
 	const struct te_k_dropout *a = args;

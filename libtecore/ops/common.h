@@ -49,12 +49,13 @@ void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);
 void te__ops_rope_fwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_rope_bwd(const struct te_op_call *c, struct te_k_rope *ret);
 void te__ops_attention_fwd(const struct te_op_call *c, struct te_k_attn_fwd *ret);
-/* the three GEMMs of a linear op: y = x w^T, dx = dy w, dw += dy^T x */
-int te__ops_linear_fwd(const struct te_op_call *c, struct te_tensor *y,
+/* the three GEMMs of a linear op: y = alpha x w^T, dx = alpha dy w, dw += alpha dy^T x */
+int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor *y,
 		       const struct te_tensor *bias, const struct te_tensor *add);
-int te__ops_linear_bwd(const struct te_op_call *c, struct te_tensor *dx,
+int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,
 		       const struct te_tensor *add);
-int te__ops_linear_dw(const struct te_op_call *c);
+int te__ops_linear_dw(const struct te_op_call *c, float alpha);
+float te__ops_factor(const struct te_op_call *c); /* of a scale op */
 
 static inline void *te__ops_ptr(const struct te_tensor *t)
 {

@@ -109,45 +109,53 @@ static const struct te_tensor *weight(const struct te_op_call *c)
 	return c->weight[0].q ? c->weight[0].q : te__ops_weight(c, 0);
 }
 
-int te__ops_linear_fwd(const struct te_op_call *c, struct te_tensor *y,
+int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor *y,
 		       const struct te_tensor *bias, const struct te_tensor *add)
 {
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 
+	o.alpha = alpha;
 	o.bias = bias;
 	o.c = add;
 	o.beta = add ? 1.0f : 0.0f;
 	return te_gemm(c->stream, operand(&c->x), weight(c), y, &o);
 }
 
-int te__ops_linear_bwd(const struct te_op_call *c, struct te_tensor *dx,
+int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,
 		       const struct te_tensor *add)
 {
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 
 	o.flags = TE_GEMM_B_T;
+	o.alpha = alpha;
 	o.c = add;
 	o.beta = add ? 1.0f : 0.0f;
 	return te_gemm(c->stream, operand(&c->dy), weight(c), dx, &o);
 }
 
-int te__ops_linear_dw(const struct te_op_call *c)
+int te__ops_linear_dw(const struct te_op_call *c, float alpha)
 {
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 
 	o.flags = TE_GEMM_A_T | TE_GEMM_B_T;
+	o.alpha = alpha;
 	o.beta = 1.0f;
 	return te_gemm(c->stream, operand(&c->dy), operand(&c->x), c->grad[0], &o);
 }
 
 static int linear_forward(const struct te_op_call *c)
 {
-	return te__ops_linear_fwd(c, c->y.hp, NULL, NULL);
+	return te__ops_linear_fwd(c, 1.0f, c->y.hp, NULL, NULL);
 }
 
 static int linear_backward(const struct te_op_call *c)
 {
-	return te__ops_linear_bwd(c, c->dx.hp, NULL);
+	return te__ops_linear_bwd(c, 1.0f, c->dx.hp, NULL);
+}
+
+static int linear_dw(const struct te_op_call *c)
+{
+	return te__ops_linear_dw(c, 1.0f);
 }
 
 static int linear_describe(const struct te_op *op, char *dst, size_t nbytes)
@@ -168,7 +176,7 @@ static const struct te_op_ops linear_ops = {
 	.infer = linear_infer,
 	.forward = linear_forward,
 	.backward = linear_backward,
-	.backward_dw = te__ops_linear_dw,
+	.backward_dw = linear_dw,
 	.describe = linear_describe,
 	.destroy = linear_destroy,
 };

@@ -200,19 +200,47 @@ static int linear_sum_applies(const struct te_fused *f)
 
 static int linear_bias(const struct te_fused *f)
 {
-	return te__ops_linear_fwd(f->part[0], f->part[1]->y.hp, te__ops_weight(f->part[1], 0),
+	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[1]->y.hp, te__ops_weight(f->part[1], 0),
 				  NULL);
 }
 
 static int linear_add(const struct te_fused *f)
 {
-	return te__ops_linear_fwd(f->part[0], f->part[1]->y.hp, NULL, f->part[1]->ex[0].hp);
+	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[1]->y.hp, NULL, f->part[1]->ex[0].hp);
 }
 
 static int linear_bias_add(const struct te_fused *f)
 {
-	return te__ops_linear_fwd(f->part[0], f->part[2]->y.hp, te__ops_weight(f->part[1], 0),
+	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[2]->y.hp, te__ops_weight(f->part[1], 0),
 				  f->part[2]->ex[0].hp);
+}
+
+static int linear_scale_add(const struct te_fused *f)
+{
+	return te__ops_linear_fwd(f->part[0], te__ops_factor(f->part[1]), f->part[2]->y.hp, NULL,
+				  f->part[2]->ex[0].hp);
+}
+
+/* ---- a constant factor, backward: the GEMMs multiply by it ---- */
+
+static int dscale_applies(const struct te_fused *f)
+{
+	return !f->part[0]->dx.hp; /* the scaled gradient has no other reader */
+}
+
+static int dscale_gemms(const struct te_fused *f)
+{
+	const float factor = te__ops_factor(f->part[0]);
+	int r = 0;
+
+	for (int i = 1; i < f->nparts && !r; i++) {
+		struct te_op_call c = *f->part[i];
+
+		c.dy = f->part[0]->dy;
+		r = c.dx.hp ? te__ops_linear_bwd(&c, factor, c.dx.hp, NULL) :
+			      te__ops_linear_dw(&c, factor);
+	}
+	return r;
 }
 
 /* ---- sums at a fork, backward: the gradient of the branch meets that of the residual ---- */
@@ -243,14 +271,14 @@ static int norm_bwd_dw_add(const struct te_fused *f)
 
 static int dgrad_add(const struct te_fused *f)
 {
-	return te__ops_linear_bwd(f->part[0], f->part[1]->dx.hp, f->part[1]->dey[0].hp);
+	return te__ops_linear_bwd(f->part[0], 1.0f, f->part[1]->dx.hp, f->part[1]->dey[0].hp);
 }
 
 static int dgrad_wgrad_add(const struct te_fused *f)
 {
-	int r = te__ops_linear_bwd(f->part[0], f->part[2]->dx.hp, f->part[2]->dey[0].hp);
+	int r = te__ops_linear_bwd(f->part[0], 1.0f, f->part[2]->dx.hp, f->part[2]->dey[0].hp);
 
-	return r < 0 ? r : te__ops_linear_dw(f->part[1]);
+	return r < 0 ? r : te__ops_linear_dw(f->part[1], 1.0f);
 }
 
 /* the longer of two that begin alike comes first */
@@ -311,6 +339,33 @@ const struct te_fusion te__fusions[] = {
 		.applies = linear_sum_applies,
 		.run = linear_add,
 		.test = "t/plan/fusion: gemm_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "linear+scale+add",
+		.pass = TE_PASS_FORWARD,
+		.pattern = "linear scale add",
+		.applies = linear_sum_applies,
+		.run = linear_scale_add,
+		.test = "t/plan/fusion: gemm_adds_within_the_bound",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dscale+dgrad+wgrad",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "scale linear linear.dw",
+		.applies = dscale_applies,
+		.run = dscale_gemms,
+		.test = "t/plan/fusion: factors_are_exact_in_gemms",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "dscale+wgrad",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "scale linear.dw",
+		.applies = dscale_applies,
+		.run = dscale_gemms,
+		.test = "t/plan/fusion: factors_are_exact_in_gemms",
 	},
 	{
 		.size = sizeof(struct te_fusion),

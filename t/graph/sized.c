@@ -327,6 +327,9 @@ ATTRS(act, activation, (void)a;)
 ATTRS(rope, rope, a->nheads = a->nkv = 1; a->head_dim = 4;)
 ATTRS(attention, attention, a->nheads = a->nkv = 1; a->head_dim = 4;)
 ATTRS(dropout, dropout, (void)a;)
+ATTRS(scale, scale, (void)a;)
+ATTRS(reshape, reshape, (void)a;)
+ATTRS(quantize, quantize, (void)a;)
 ATTRS(cross_entropy, cross_entropy, a->nclasses = 4;)
 
 /* ---- the table ---- */
@@ -386,6 +389,9 @@ static const struct te_act_attrs init_te_act_attrs = TE_ACT_ATTRS_INIT;
 static const struct te_rope_attrs init_te_rope_attrs = TE_ROPE_ATTRS_INIT;
 static const struct te_attention_attrs init_te_attention_attrs = TE_ATTENTION_ATTRS_INIT;
 static const struct te_dropout_attrs init_te_dropout_attrs = TE_DROPOUT_ATTRS_INIT;
+static const struct te_scale_attrs init_te_scale_attrs = TE_SCALE_ATTRS_INIT;
+static const struct te_reshape_attrs init_te_reshape_attrs = TE_RESHAPE_ATTRS_INIT;
+static const struct te_quantize_attrs init_te_quantize_attrs = TE_QUANTIZE_ATTRS_INIT;
 static const struct te_cross_entropy_attrs init_te_cross_entropy_attrs =
 	TE_CROSS_ENTROPY_ATTRS_INIT;
 
@@ -473,6 +479,9 @@ static const struct row {
 	IN(rope, te_rope_attrs, head_dim),
 	IN(attention, te_attention_attrs, head_dim),
 	IN(dropout, te_dropout_attrs, size),
+	IN(scale, te_scale_attrs, size),
+	IN(reshape, te_reshape_attrs, size),
+	IN(quantize, te_quantize_attrs, size),
 	IN(cross_entropy, te_cross_entropy_attrs, nclasses),
 };
 

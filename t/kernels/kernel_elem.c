@@ -227,7 +227,7 @@ END_TEST
 
 /* ---- elementwise ---- */
 
-START_TEST(bias_and_add)
+START_TEST(bias_add_and_scale)
 {
 	const int32_t dtype = kl_types[_i & 1];
 
@@ -238,9 +238,13 @@ START_TEST(bias_and_add)
 			x, kc_normal(dtype, cols, 1.0f), y, rows, cols, dtype, 0
 		};
 		struct te_k_add a = { x, kc_normal(dtype, n, 1.0f), y, n, dtype, 0 };
+		struct te_k_scaled s = { x, y, n, tt_rand_float(-3.0f, 3.0f), dtype };
 
 		KC_RUN(BIAS_FWD, &f);
 		KC_RUN(ADD, &a);
+		KC_RUN(SCALED, &s);
+		s.y = x;
+		KC_RUN(SCALED, &s);
 		f.y = x;
 		KC_RUN(BIAS_FWD, &f);
 		a.y = (void *)a.b;
@@ -424,7 +428,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, quantize_blocks, 0, 24);
 	tcase_add_loop_test(c, dequantize_and_cast, 0, 9);
 	c = kl_case(s, "elem");
-	tcase_add_loop_test(c, bias_and_add, 0, 2);
+	tcase_add_loop_test(c, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(c, dropout_and_its_words, 0, 2);
 	tcase_add_loop_test(c, transpose, 0, 3);
 	tcase_add_loop_test(c, rope, 0, 4);
@@ -433,7 +437,7 @@ void kernel_elem_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(odd, quantize, 0, 16);
 	tcase_add_loop_test(odd, quantize_blocks, 0, 24);
 	tcase_add_loop_test(odd, dequantize_and_cast, 0, 9);
-	tcase_add_loop_test(odd, bias_and_add, 0, 2);
+	tcase_add_loop_test(odd, bias_add_and_scale, 0, 2);
 	tcase_add_loop_test(odd, dropout_and_its_words, 0, 2);
 	tcase_add_loop_test(odd, transpose, 0, 3);
 	tcase_add_loop_test(odd, rope, 0, 2);

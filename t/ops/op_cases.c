@@ -51,12 +51,20 @@ CREATE(activation, act)
 CREATE(rope, rope)
 CREATE(attention, attention)
 CREATE(dropout, dropout)
+CREATE(scale, scale)
+CREATE(reshape, reshape)
 CREATE(cross_entropy, ce)
 
 static int create_fork(const struct op_case *k, struct te_op **ret_op)
 {
 	(void)k;
 	return te_op_fork("fork", ret_op);
+}
+
+static int create_identity(const struct op_case *k, struct te_op **ret_op)
+{
+	(void)k;
+	return te_op_identity("identity", ret_op);
 }
 
 static int create_add(const struct op_case *k, struct te_op **ret_op)
@@ -276,6 +284,17 @@ static void ref_fork(const struct op_run *r, const double *x, const double *ex, 
 	memcpy(y, x, (size_t)nelems_of(&r->inf.in[0]) * sizeof(*y));
 }
 
+static void ref_scale(const struct op_run *r, const double *x, const double *ex, double *const *w,
+		      double *y)
+{
+	const struct te_scale_attrs *a = te_op_attrs(r->op);
+
+	(void)ex;
+	(void)w;
+	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++)
+		y[i] = x[i] * (double)a->factor;
+}
+
 static void ref_add(const struct op_run *r, const double *x, const double *ex, double *const *w,
 		    double *y)
 {
@@ -365,6 +384,12 @@ const struct op_case op_cases[] = {
 	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, 0.4f) },
 	{ .name = "dropout of nothing", .create = create_dropout, .ref = ref_dropout, .depth = 4,
 	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, 0) },
+	{ .name = "scale", .create = create_scale, .ref = ref_scale, .depth = 4,
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.scale = TE_ATTRS(scale, -0.37f) },
+	{ .name = "identity", .create = create_identity, .ref = ref_fork, .depth = 4,
+	  .in = { { T, 2, { 7, 5 } } } },
+	{ .name = "reshape", .create = create_reshape, .ref = ref_fork, .depth = 4,
+	  .in = { { T, 3, { 3, 5, 14 } } }, .a.reshape = TE_ATTRS(reshape, 4, { 7, 1, -1, 2 }) },
 	{ .name = "fork", .create = create_fork, .ref = ref_fork, .depth = 4,
 	  .in = { { T, 2, { 7, 5 } } } },
 	{ .name = "add", .create = create_add, .ref = ref_add, .depth = 4,

@@ -23,6 +23,8 @@ struct op_case {
 		struct te_rope_attrs rope;
 		struct te_attention_attrs attention;
 		struct te_dropout_attrs dropout;
+		struct te_scale_attrs scale;
+		struct te_reshape_attrs reshape;
 		struct te_cross_entropy_attrs ce;
 	} a;
 	int no_targets; /* cross-entropy: all rows ignored */

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include <te/errno.h>
+#include <te/plan.h>
 #include "libtecore/base/private.h"
+#include "libtecore/plan/plan.h"
 
 #include "op_cases.h"
 #include "tt_ctx.h"
@@ -509,6 +511,9 @@ struct bad {
 		struct te_rope_attrs rope;
 		struct te_attention_attrs attention;
 		struct te_dropout_attrs dropout;
+		struct te_scale_attrs scale;
+		struct te_reshape_attrs reshape;
+		struct te_quantize_attrs quantize;
 		struct te_cross_entropy_attrs ce;
 	} a;
 };
@@ -527,6 +532,9 @@ MAKE(activation)
 MAKE(rope)
 MAKE(attention)
 MAKE(dropout)
+MAKE(scale)
+MAKE(reshape)
+MAKE(quantize)
 MAKE(cross_entropy)
 
 static const struct bad bad[] = {
@@ -576,6 +584,20 @@ static const struct bad bad[] = {
 	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = TE_ATTRS(dropout, 1) },
 	{ bad_dropout, { "dropout odd", "p is 0.999999" }, .a.dropout = TE_ATTRS(dropout,
 								0.999999f) },
+	{ bad_scale, { "scale odd", "factor is nan" }, .a.scale = TE_ATTRS(scale, NAN) },
+	{ bad_scale, { "scale odd", "factor is -inf" }, .a.scale = TE_ATTRS(scale, -INFINITY) },
+	{ bad_reshape, { "reshape odd", "ndim is -1" }, .a.reshape = TE_ATTRS(reshape, -1, { 1 }) },
+	{ bad_reshape, { "reshape odd", "ndim is 9" }, .a.reshape = TE_ATTRS(reshape, 9, { 1 }) },
+	{ bad_reshape, { "reshape odd", "extent 1 is 0" }, .a.reshape = TE_ATTRS(reshape, 2,
+								{ 4, 0 }) },
+	{ bad_reshape, { "reshape odd", "extent 0 is -2" }, .a.reshape = TE_ATTRS(reshape, 1,
+								{ -2 }) },
+	{ bad_reshape, { "reshape odd", "2 extents are -1" }, .a.reshape = TE_ATTRS(reshape, 3,
+								{ -1, 2, -1 }) },
+	{ bad_quantize, { "fake_quantize odd", "forward is 2" }, .a.quantize = TE_ATTRS(quantize, 2,
+								1) },
+	{ bad_quantize, { "fake_quantize odd", "backward is -1" }, .a.quantize = TE_ATTRS(quantize,
+								0, -1) },
 	{ bad_dropout, { "dropout odd", "p is -0.1" }, .a.dropout = TE_ATTRS(dropout, -0.1f) },
 	{ bad_dropout, { "dropout odd", "p is nan" }, .a.dropout = TE_ATTRS(dropout, NAN) },
 	{ bad_dropout, { "dropout odd", "p is inf" }, .a.dropout = TE_ATTRS(dropout, INFINITY) },
@@ -611,6 +633,184 @@ START_TEST(needs_attributes_and_a_name)
 }
 END_TEST
 
+/* ---- the cast that is an op ---- */
+
+static const char *const cast_recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current",
+					    "fp8-block" };
+#define NCASTS ((int)TT_LEN(cast_recipes))
+
+/* t after a cast by the slot and back, by the calls; a recipe without FP8: as it is */
+static float *cast_and_back(struct te_quant *quant, int slot, const struct te_tensor *t)
+{
+	struct te_tensor_opts o = TE_TENSOR_OPTS_INIT;
+	const int64_t shape[] = { te_tensor_rows(t), te_tensor_cols(t) };
+	struct te_tensor *q, *back;
+	float *v;
+
+	if (!quant)
+		return tt_tensor_get(t);
+	o.flags = TE_TENSOR_ROWWISE;
+	if (te_quant_recipe(quant)->kind == TE_RECIPE_BLOCK)
+		o.scaling = TE_SCALING_1X128;
+	DO(te_tensor_create(ctx, te_quant_dtype(quant, slot), 2, shape, &o, &q));
+	DO(te_tensor_create(ctx, te_tensor_dtype(t), 2, shape, NULL, &back));
+	DO(te_quantize(st, quant, slot, t, q, NULL, 0));
+	DO(te_dequantize(st, q, back));
+	DO(te_stream_sync(st));
+	v = tt_tensor_get(back);
+	te_tensor_unref(q);
+	te_tensor_unref(back);
+	return v;
+}
+
+static void ck_values(struct te_tensor *got, float *want)
+{
+	float *v = tt_tensor_get(got);
+
+	ck_assert_mem_eq(v, want, (size_t)te_tensor_nelems(got) * sizeof(*v));
+	free(v);
+	free(want);
+}
+
+/* _i: recipe, forward, backward. Two steps: delayed scales change */
+START_TEST(quantize_is_a_cast_and_back)
+{
+	const struct te_recipe rec = op_run_recipe(cast_recipes[_i % NCASTS]);
+	const struct te_quantize_attrs a =
+		TE_ATTRS(quantize, _i / NCASTS & 1, _i / NCASTS >> 1 & 1);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_quant *mine = NULL, *quant;
+	enum te_dtype dtypes[2];
+	float x[35], dy[35], *y, *dx;
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_quantize(&a, "q", &op));
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	/* so that the output is no input */
+	DO(te_op_scale(&(struct te_scale_attrs)TE_SCALE_ATTRS_INIT, "s", &op));
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	DO(te_seq_init(seq, 1));
+	o.recipe = &rec;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ rec.compute, 2, { 5, 7 } };
+	DO(te_plan_create(seq, &o, &p));
+	quant = te_seq_quant(seq);
+	ck_assert_int_eq(quant != NULL, rec.kind != TE_RECIPE_NONE);
+	if (quant) {
+		dtypes[0] = te_quant_dtype(quant, 0); /* of the op's input, and of its gradient */
+		dtypes[1] = te_quant_dtype(quant, 4);
+		DO(te_quant_create(ctx, &rec, 2, dtypes, &mine));
+	}
+	for (int step = 0; step < 2; step++) {
+		tt_fill_normal(x, 35, 3.0f + 40.0f * (float)step);
+		tt_fill_normal(dy, 35, 0.5f + (float)step);
+		tt_tensor_set(te_plan_input(p, "x"), x);
+		y = cast_and_back(a.forward ? mine : NULL, 0, te_plan_input(p, "x"));
+		DO(te_plan_forward(p, st, 0));
+		tt_tensor_set(te_plan_output_grad(p), dy);
+		dx = cast_and_back(a.backward ? mine : NULL, 1, te_plan_output_grad(p));
+		DO(te_plan_backward(p, st));
+		DO(te_stream_sync(st));
+		ck_values(te_plan_output(p), y);
+		ck_values(te_plan_input_grad(p), dx);
+		if (mine)
+			DO(te_quant_update(st, mine, 0, 2));
+	}
+	te_quant_unref(mine);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static void ck_line(const struct te_quantize_attrs *a, const char *want)
+{
+	char text[64];
+	struct te_op *op;
+
+	DO(te_op_quantize(a, "q", &op));
+	ck_assert_int_gt(te_op_table(op)->describe(op, text, sizeof(text)), 0);
+	ck_assert_str_eq(text, want);
+	te_op_unref(op);
+}
+
+START_TEST(quantize_describes_its_passes)
+{
+	ck_line(&(struct te_quantize_attrs)TE_QUANTIZE_ATTRS_INIT, "forward, backward");
+	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 1, 0), "forward");
+	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 0, 1), "backward");
+	ck_line(&(struct te_quantize_attrs)TE_ATTRS(quantize, 0, 0), "neither pass");
+}
+END_TEST
+
+/* ---- a plan of ops that compute nothing ---- */
+
+static void *address(const struct te_plan *p, const char *value)
+{
+	for (int i = 0; i < p->nvalues; i++)
+		if (!strcmp(p->value[i].label, value))
+			return te_tensor_data(p->value[i].t_hp);
+	ck_abort_msg("no value %s", value);
+}
+
+/* the identity has no step; a reshape copies only what is needed later */
+START_TEST(nothing_is_copied_without_need)
+{
+	const struct te_reshape_attrs flat = TE_RESHAPE_ATTRS_INIT;
+	const struct te_reshape_attrs back = TE_ATTRS(reshape, 2, { 5, 7 });
+	const struct te_recipe rec = op_run_recipe("fp32");
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	float x[35], dy[35], got[35];
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+	char *text;
+
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; i < 4; i++) {
+		if (i == 1)
+			DO(te_op_identity("i", &op));
+		else if (i == 3)
+			DO(te_op_scale(&(struct te_scale_attrs)TE_ATTRS(scale, 2), "s", &op));
+		else
+			DO(te_op_reshape(i ? &back : &flat, i ? "back" : "flat", &op));
+		DO(te_seq_append(seq, op));
+		te_op_unref(op);
+	}
+	DO(te_seq_init(seq, 1));
+	o.recipe = &rec;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 2, { 5, 7 } };
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+	ck_assert_msg(strstr(text, "4 ops, 6 steps"), "%s", text);
+	ck_assert_ptr_nonnull(strstr(text, "[35] fp32"));
+	free(text);
+	ck_assert_ptr_eq(address(p, "flat.y"), address(p, "back.y"));
+	ck_assert_ptr_eq(address(p, "flat.y"), address(p, "s.y"));
+	ck_assert_ptr_eq(address(p, "flat.dx"), address(p, "s.dx"));
+	ck_assert_ptr_ne(address(p, "flat.y"), address(p, "x")); /* the caller's */
+	tt_fill_normal(x, 35, 1);
+	tt_fill_normal(dy, 35, 1);
+	DO(te_tensor_write(te_plan_input(p, "x"), x, sizeof(x)));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_tensor_read(te_plan_output(p), got, sizeof(got)));
+	for (int i = 0; i < 35; i++)
+		ck_assert_float_eq(got[i], 2 * x[i]);
+	DO(te_tensor_write(te_plan_output_grad(p), dy, sizeof(dy)));
+	DO(te_plan_backward(p, st));
+	DO(te_tensor_read(te_plan_input_grad(p), got, sizeof(got)));
+	for (int i = 0; i < 35; i++)
+		ck_assert_float_eq(got[i], 2 * dy[i]);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 /* a good op asked about inputs that do not fit it */
 static const struct {
 	const char *name; /* of the case */
@@ -637,6 +837,10 @@ static const struct {
 	{ "attention with dropout", { { TE_DTYPE_FP32, 2, { 65537, 24 } } }, -TE_ESHAPE,
 	  "65537 positions" },
 	{ "dropout", { { TE_DTYPE_INT32, 2, { 4, 3 } } }, -TE_EDTYPE, "input is int32" },
+	{ "scale", { { TE_DTYPE_INT32, 2, { 4, 3 } } }, -TE_EDTYPE, "input is int32" },
+	{ "identity", { { TE_DTYPE_FP16, 2, { 4, 3 } } }, -TE_EDTYPE, "input is fp16" },
+	{ "reshape", { { TE_DTYPE_FP32, 2, { 4, 3 } } }, -TE_ESHAPE, "its input is [4,3]" },
+	{ "reshape", { { TE_DTYPE_FP32, 2, { 3, 1 } } }, -TE_ESHAPE, "its input is [3,1]" },
 	{ "fork", { { TE_DTYPE_INT32, 2, { 4, 3 } } }, -TE_EDTYPE, "fork fork" },
 	{ "add", { { TE_DTYPE_FP32, 2, { 4, 3 } }, { TE_DTYPE_FP32, 2, { 3, 4 } } }, -TE_ESHAPE,
 	  "[3,4]" },
@@ -758,12 +962,15 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, linear_multiplies_what_the_recipe_gives, 0, TT_LEN(linear_recipes));
 	tcase_add_test(c, dropout_draws_one_mask_a_step_and_op);
 	tcase_add_test(c, attention_drops_only_in_training);
+	tcase_add_loop_test(c, quantize_is_a_cast_and_back, 0, 4 * NCASTS);
+	tcase_add_test(c, nothing_is_copied_without_need);
 	c = tt_case(s, "shapes", "host");
 	tcase_add_test(c, linear_keeps_full_precision_when_told);
 	tcase_add_loop_test(c, linear_needs_multiples_of_16_for_fp8, 0, 9);
 	tcase_add_test(c, dropout_of_nothing_is_its_input);
 	tcase_add_loop_test(c, names_the_input_that_does_not_fit, 0, TT_LEN(misfit));
 	c = tt_case(s, "attributes", "host");
+	tcase_add_test(c, quantize_describes_its_passes);
 	tcase_add_test(c, tied_linear_keeps_its_embedding_alive);
 	tcase_add_loop_test(c, names_the_op_and_the_attribute_at_fault, 0, TT_LEN(bad));
 	tcase_add_test(c, needs_attributes_and_a_name);

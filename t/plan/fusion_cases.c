@@ -38,7 +38,7 @@
  * A sequence in letters: l linear 32 to 32, w linear 32 to 64, b bias of 32, B of 64, n layernorm,
  * m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q forks to the channels r
  * and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads of 16, i and j of 8 heads
- * of 4, k attention as h with dropout.
+ * of 4, k attention as h with dropout; c scale by 0.5, t by 0.7.
  */
 static struct te_op *op_of(char letter, int at)
 {
@@ -54,6 +54,7 @@ static struct te_op *op_of(char letter, int at)
 					   10000.0f);
 	struct te_attention_attrs ta = TE_ATTRS(attention, small ? 8 : 2, small ? 4 : 1,
 						small ? 4 : 16, 0, letter == 'k' ? 0.25f : 0);
+	struct te_scale_attrs ca = TE_ATTRS(scale, letter == 'c' ? 0.5f : 0.7f);
 	struct te_op *op = NULL;
 	char name[16];
 
@@ -79,6 +80,10 @@ static struct te_op *op_of(char letter, int at)
 		break;
 	case 'd':
 		DO(te_op_dropout(&da, name, &op));
+		break;
+	case 'c':
+	case 't':
+		DO(te_op_scale(&ca, name, &op));
 		break;
 	case 'o':
 	case 'i':
@@ -164,6 +169,7 @@ struct fcase {
 	uint32_t sums;
 };
 #define EVAL 0x80000000u  /* neither training nor input gradient */
+#define NO_DX 0x20000000u /* no input gradient */
 #define APART 0x40000000u /* forward has the roundings of linear and bias */
 
 /* one of the two sequences that are compared */
@@ -233,7 +239,8 @@ static void side_run(struct side *s, const float *x, const float *dy)
 	if (s->p->flags & TE_PLAN_DELAY_DW)
 		DO(te_plan_backward_dw(s->p, st));
 	DO(te_stream_sync(st));
-	s->dx = tt_tensor_get(te_plan_input_grad(s->p));
+	if (te_plan_input_grad(s->p))
+		s->dx = tt_tensor_get(te_plan_input_grad(s->p));
 	s->grads = tt_tensor_get(te_seq_grads(s->seq));
 }
 
@@ -300,7 +307,9 @@ static float *bias_of(const struct te_seq *seq)
 
 static void same_as_steps(const struct fcase *k)
 {
-	uint32_t flags = k->flags & EVAL ? 0 : k->flags | TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	uint32_t flags = k->flags & EVAL  ? 0 :
+			 k->flags & NO_DX ? TE_PLAN_TRAIN :
+					    k->flags | TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
 	double u = !strcmp(k->recipe, "fp32") ? 2 * ldexp(1, -24) : 1.02 * ldexp(1, -8);
 	float *x = malloc(NELEMS * sizeof(*x)), *dy = malloc(NELEMS * sizeof(*dy)), *w, *bias;
 	struct side fused, steps;
@@ -335,9 +344,11 @@ static void same_as_steps(const struct fcase *k)
 				strchr(k->letters, 'a') ? x : NULL);
 		else
 			ck_bits("y", fused.y, steps.y, n);
-		if (!fused.dx)
+		if (!fused.grads)
 			continue;
-		if (k->sums & SUM_DX)
+		if (!fused.dx)
+			ck_assert_ptr_null(steps.dx);
+		else if (k->sums & SUM_DX)
 			ck_sums("dx", fused.dx, steps.dx, NELEMS, u, NULL, dy);
 		else
 			ck_bits("dx", fused.dx, steps.dx, NELEMS);
@@ -447,6 +458,8 @@ static const struct fcase gemm_sums[] = {
 	{ "flba", NULL, 0, { "linear+bias+add" }, SUM_Y | SUM_DX },
 	{ "flbda", NULL, 0, { "linear+bias+add" }, SUM_Y | SUM_DX },
 	{ "flba", NULL, EVAL, { "linear+bias+add" }, SUM_Y },
+	{ "flta", NULL, EVAL, { "linear+scale+add" }, SUM_Y },
+	{ "flca", NULL, 0, { "linear+scale+add" }, SUM_Y | SUM_DX },
 };
 
 START_TEST(gemm_adds_within_the_bound)
@@ -455,6 +468,20 @@ START_TEST(gemm_adds_within_the_bound)
 
 	k.recipe = recipes[_i % NRECIPES];
 	same_as_steps(&k);
+}
+END_TEST
+
+/* a power of two: no order of the multiplications changes a bit */
+static const struct fcase factors[] = {
+	{ "lc", "bf16", 0, { "dscale+dgrad+wgrad" }, 0 },
+	{ "lc", "fp32", 0, { "dscale+dgrad+wgrad" }, 0 },
+	{ "lc", "bf16", NO_DX, { "dscale+wgrad" }, 0 },
+	{ "glcg", "fp32", NO_DX, { "dscale+wgrad" }, 0 },
+};
+
+START_TEST(factors_are_exact_in_gemms)
+{
+	same_as_steps(&factors[_i]);
 }
 END_TEST
 
@@ -510,6 +537,9 @@ static const struct {
 	{ "ml", "bf16", 0, "norm+quantize", "nothing is quantized" },
 	{ "gl", "fp32", 0, "act+quantize", "nothing is quantized" },
 	{ "lg", "fp8-delayed", EVAL, "dact+quantize", "there is no backward" },
+	{ "lc", "fp8-current", 0, "dscale+dgrad+wgrad", "the scaled gradient is cast" },
+	{ "lc", "bf16", TE_PLAN_DELAY_DW, "dscale+dgrad+wgrad", "linear.dw is delayed" },
+	{ "lcfa", "bf16", 0, "linear+scale+add", "the residual is the scaled result itself" },
 	{ "whl", "fp8-block", 0, "attention+quantize", "blocks of 128 are not of one head" },
 	{ "wos", "fp8-block", 0, "drope+quantize", "its kernel casts with one scale" },
 };
@@ -626,6 +656,7 @@ static const char *const tests[] = {
 	"activation_gradient_casts_to_the_same_bits",
 	"heads_cast_to_the_same_bits",
 	"gemm_adds_within_the_bound",
+	"factors_are_exact_in_gemms",
 	"norm_gradient_adds_within_the_bound",
 	"gemm_gradient_adds_within_the_bound",
 };
@@ -637,7 +668,8 @@ static const struct {
 } all[] = {
 	{ norm_casts, TT_LEN(norm_casts) },	{ act_casts, TT_LEN(act_casts) },
 	{ dact_casts, TT_LEN(dact_casts) },	{ head_casts, TT_LEN(head_casts) },
-	{ gemm_sums, TT_LEN(gemm_sums) },	{ norm_sums, TT_LEN(norm_sums) },
+	{ gemm_sums, TT_LEN(gemm_sums) },	{ factors, TT_LEN(factors) },
+	{ norm_sums, TT_LEN(norm_sums) },
 	{ gemm_gradient_sums, TT_LEN(gemm_gradient_sums) },
 };
 
@@ -673,6 +705,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
 	tcase_add_loop_test(c, heads_cast_to_the_same_bits, 0, TT_LEN(head_casts));
 	tcase_add_loop_test(c, gemm_adds_within_the_bound, 0, NRECIPES * TT_LEN(gemm_sums));
+	tcase_add_loop_test(c, factors_are_exact_in_gemms, 0, TT_LEN(factors));
 	tcase_add_loop_test(c, norm_gradient_adds_within_the_bound, 0,
 			    NRECIPES * TT_LEN(norm_sums));
 	tcase_add_loop_test(c, gemm_gradient_adds_within_the_bound, 0,

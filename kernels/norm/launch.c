@@ -2,12 +2,14 @@
 #define TE_LOG_CATEGORY "core/cuda"
 #include "config.h"
 
+#include <errno.h>
 #include <stdbool.h>
 
 #include <te/dtype.h>
 
 #include "kernels/launch.h"
 #include "kernels/norm/geometry.h"
+#include "libtecore/base/base.h"
 
 #define SMALL_M_MAX_ROWS (HOPPER_SMS * NORM_SMALL_M_ROWS) /* one block per multiprocessor */
 #define BLOCK_TILES 8 /* that a block of norm_fwd_blockC reads repeatedly, at most */
@@ -113,13 +115,35 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 			TILE_THREADS);
 }
 
+/* the smallest cluster of te_k_norm_bwd_colCxN that holds the rows; _col if none does */
+static int norm_bwd_cluster(const struct te_k_norm_bwd *a, struct te__geometry *k)
+{
+	const int64_t ntiles = ceil_div(a->cols, TILE_COLS), nrows = ceil_div(a->rows, TILE_ROWS);
+
+#define COL(C, N)                                                                        \
+	if (ntiles <= C * N)                                                             \
+		return te__geo_launch(k, "te_k_norm_bwd_col" #C "x" #N "_bf16", nrows * C, \
+				      TILE_THREADS);
+	NORM_BWD_COL_CLUSTERS(COL)
+#undef COL
+	return te__geo_launch(k, "te_k_norm_bwd_col_bf16", nrows, TILE_THREADS);
+}
+
 int te__geo_norm_bwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_bwd *a = args;
 	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->dy, a->dx) &&
-			 whole_vectors(a->cols, a->dres, NULL, NULL, NULL);
+			 whole_vectors(a->cols, a->dres, a->q.row, NULL, NULL);
 
-	return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
+	if (is_block_scaled(&a->q))
+		return te__fail(-EOPNOTSUPP, "the backward pass of norms on cuda writes no "
+					     "block-scaled copies");
+	if ((!a->q.row && !a->q.col && !a->q.amax) || (vec && norm_small_m(a->rows, a->cols)))
+		return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
+	if (vec && a->dtype == TE_DTYPE_BF16)
+		return norm_bwd_cluster(a, k);
+	return LAUNCH_T(k, a->dtype, "te_k_norm_bwd_col", ceil_div(a->rows, TILE_ROWS),
+			TILE_THREADS);
 }
 
 int te__geo_norm_dw(const void *args, struct te__geometry *k)

@@ -145,9 +145,21 @@ static void bwd_part(void *arg, int64_t begin, int64_t end)
 		bwd_row(arg, r);
 }
 
+/* dx has been computed: its row sums need whole rows, and chunks are not */
+static void bwd_chunk(const void *arg, int64_t r, int64_t c, int64_t n, float *v)
+{
+	const struct te_k_norm_bwd *a = arg;
+
+	te__h_load(a->dtype, a->dx, r * a->cols + c, n, v);
+}
+
 void te__h_norm_bwd(const struct te_k_norm_bwd *a)
 {
+	if (te__h_noop(a->q.noop))
+		return;
 	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bwd_part, (void *)(uintptr_t)a);
+	if (a->q.row || a->q.col || a->q.amax)
+		te__h_q_run(&a->q, a->rows, a->cols, bwd_chunk, a);
 }
 
 /* begin is the first row of a partial sum */

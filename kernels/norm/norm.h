@@ -25,17 +25,19 @@ struct te_k_norm_fwd {
 /*
  * dx of the norm, plus dres if not NULL (the gradient of the residual branch):
  * g = dy * gain, a = mean over g, b = mean over g * xhat, each rounded to FP32;
- * dx = rstd * (g - a - xhat * b) + dres; RMSNorm: without a
+ * dx = rstd * (g - a - xhat * b) + dres; RMSNorm: without a. q is of dx, without block scaling on a
+ * device.
  */
 struct te_k_norm_bwd {
 	const void *dy, *x; /* T */
 	const float *gamma;
 	const float *mean, *rstd; /* mean NULL: RMSNorm */
 	const void *dres;	  /* T or NULL */
-	void *dx;		  /* T; may be dy or dres */
+	void *dx;		  /* T; may be dy or dres, if nothing is written to q */
 	int64_t rows, cols;
 	int32_t zero_centered;
 	int32_t dtype;
+	struct te_k_q q;
 };
 
 /* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */

@@ -40,9 +40,10 @@ const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);
 
 /* kernel arguments of an op, for the op itself and for fusions that extend them */
 void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret);
-/* residual: added to dx; or NULL */
-int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residual,
-		     struct te_tensor *dx);
+/* residual: added to dx; or NULL. z: also cast dx, or NULL */
+int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residual, void *dx,
+		     const struct te__quantize *z);
+size_t te__ops_norm_dw_ws(const struct te_op_call *c);
 int te__ops_norm_dw(const struct te_op_call *c, void *ws);
 void te__ops_act_fwd(const struct te_op_call *c, struct te_k_act_fwd *ret);
 void te__ops_act_bwd(const struct te_op_call *c, struct te_k_act_bwd *ret);

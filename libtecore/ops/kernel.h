@@ -61,8 +61,9 @@ void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_
 int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 		 const struct te__quantize *z);
 /* residual: added to dx; or NULL */
+/* dx: memory for it; z: also cast it, or NULL */
 int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
-		 const struct te_tensor *residual, struct te_tensor *dx);
+		 const struct te_tensor *residual, void *dx, const struct te__quantize *z);
 /* a gradient that is NULL is not wanted */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);

@@ -34,23 +34,26 @@ int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 }
 
 int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
-		 const struct te_tensor *residual, struct te_tensor *dx)
+		 const struct te_tensor *residual, void *dx, const struct te__quantize *z)
 {
-	const struct te_k_norm_bwd k = {
+	struct te_k_norm_bwd k = {
 		.dy = te_tensor_data(dy),
 		.x = te_tensor_data(n->x),
 		.gamma = te_tensor_data(n->gamma),
 		.mean = te__ops_ptr(n->mean),
 		.rstd = te_tensor_data(n->rstd),
 		.dres = te__ops_ptr(residual),
-		.dx = te_tensor_data(dx),
+		.dx = dx,
 		.rows = te_tensor_rows(n->x),
 		.cols = te_tensor_cols(n->x),
 		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
 		.dtype = te_tensor_dtype(n->x),
 	};
+	int r = z ? te__quantize_begin(z, &k.q) : 0;
 
-	return TE__LAUNCH(stream, NORM_BWD, &k);
+	if (r >= 0)
+		r = TE__LAUNCH(stream, NORM_BWD, &k);
+	return r < 0 || !z ? r : te__quantize_end(z, dx, k.dtype);
 }
 
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
@@ -193,7 +196,9 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 	/* first, because dx may be dy */
 	if (!r && dgamma)
 		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	return r < 0 || !dx ? r : te__norm_bwd(stream, n, dy, o->residual, dx);
+	if (r < 0 || !dx)
+		return r;
+	return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx), NULL);
 }
 
 int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,

@@ -81,12 +81,19 @@ void te__ops_norm_fwd(const struct te_op_call *c, struct te_k_norm_fwd *ret)
 	te__norm_fwd_args(&n, c->y.hp, ret);
 }
 
-int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residual,
-		     struct te_tensor *dx)
+int te__ops_norm_bwd(const struct te_op_call *c, const struct te_tensor *residual, void *dx,
+		     const struct te__quantize *z)
 {
 	const struct te__norm n = norm_of(c);
 
-	return te__norm_bwd(c->stream, &n, c->dy.hp, residual, dx);
+	return te__norm_bwd(c->stream, &n, c->dy.hp, residual, dx, z);
+}
+
+size_t te__ops_norm_dw_ws(const struct te_op_call *c)
+{
+	const size_t n = 1 + (size_t)has_beta(c->op);
+
+	return n * te__part_nbytes(te_tensor_rows(c->x.hp), te_tensor_cols(c->x.hp));
 }
 
 int te__ops_norm_dw(const struct te_op_call *c, void *ws)
@@ -107,7 +114,7 @@ static int norm_forward(const struct te_op_call *c)
 
 static int norm_backward(const struct te_op_call *c)
 {
-	return te__ops_norm_bwd(c, NULL, c->dx.hp);
+	return te__ops_norm_bwd(c, NULL, te_tensor_data(c->dx.hp), NULL);
 }
 
 static int norm_dw(const struct te_op_call *c)

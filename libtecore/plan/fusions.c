@@ -252,21 +252,62 @@ static int fork_sum_applies(const struct te_fused *f)
 	return !f->part[0]->dx.hp && fork->dey[0].hp && fork->dx.hp;
 }
 
-static int run_norm_bwd_add(const struct te_fused *f, const struct te_op_call *fork)
+/* norm, then any of norm.dw, fork and quantize, in this order; those that are absent are NULL */
+struct norm_bwd {
+	const struct te_op_call *dw, *fork, *quantize;
+	struct te_tensor *dx; /* what is stored or cast, or NULL: it has no memory */
+	size_t dw_nbytes;     /* of scratch, and then dx if it has no memory: the cast reads it */
+};
+
+static struct norm_bwd norm_bwd_of(const struct te_fused *f)
 {
-	return te__ops_norm_bwd(f->part[0], fork->dey[0].hp, fork->dx.hp);
+	struct norm_bwd n = { NULL, NULL, NULL, f->part[0]->dx.hp, 0 };
+
+	for (int i = 1; i < f->nparts; i++) {
+		if (f->part[i]->op == f->part[0]->op)
+			n.dw = f->part[i];
+		else if (f->part[i]->y.q)
+			n.quantize = f->part[i];
+		else
+			n.fork = f->part[i];
+	}
+	if (n.fork)
+		n.dx = n.fork->dx.hp;
+	if (n.dw)
+		n.dw_nbytes = te__ops_norm_dw_ws(n.dw);
+	return n;
 }
 
-static int norm_bwd_add(const struct te_fused *f)
+static int norm_bwd_applies(const struct te_fused *f)
 {
-	return run_norm_bwd_add(f, f->part[1]);
+	const struct norm_bwd n = norm_bwd_of(f);
+
+	if (n.fork && (f->part[0]->dx.hp || !n.fork->dey[0].hp))
+		return 0;
+	return n.quantize ? casts(n.dx, n.quantize) && has_one_scale(n.quantize) : n.dx != NULL;
 }
 
-static int norm_bwd_dw_add(const struct te_fused *f)
+static size_t norm_bwd_ws(const struct te_fused *f)
 {
-	int r = run_norm_bwd_add(f, f->part[2]);
+	const struct norm_bwd n = norm_bwd_of(f);
+	const struct te_tensor *x = f->part[0]->x.hp;
 
-	return r < 0 ? r : te__ops_norm_dw(f->part[1], f->ws);
+	return n.dw_nbytes + (n.dx ? 0 : te__ops_round_up((size_t)te_tensor_nelems(x) *
+							 te_dtype_nbytes(te_tensor_dtype(x))));
+}
+
+static int norm_bwd(const struct te_fused *f)
+{
+	const struct norm_bwd n = norm_bwd_of(f);
+	void *dx = n.dx ? te_tensor_data(n.dx) : (char *)f->ws + n.dw_nbytes;
+	struct te__quantize z = { NULL };
+	int r;
+
+	if (n.quantize)
+		z = cast_of(n.quantize);
+	r = te__ops_norm_bwd(f->part[0], n.fork ? n.fork->dey[0].hp : NULL, dx,
+			     n.quantize ? &z : NULL);
+	return r < 0 || !n.dw ? r : te__ops_norm_dw(n.dw, f->ws);
 }
 
 static int dgrad_add(const struct te_fused *f)
@@ -399,11 +440,52 @@ const struct te_fusion te__fusions[] = {
 	},
 	{
 		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+dw+add+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork quantize",
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
+		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+dw+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw quantize",
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
+		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+add+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "layernorm|rmsnorm fork quantize",
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
+		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
+		.name = "norm.bwd+quantize",
+		.pass = TE_PASS_BACKWARD,
+		.pattern = "layernorm|rmsnorm quantize",
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
+		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
+	},
+	{
+		.size = sizeof(struct te_fusion),
 		.name = "norm.bwd+dw+add",
 		.pass = TE_PASS_BACKWARD,
 		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork",
-		.applies = fork_sum_applies,
-		.run = norm_bwd_dw_add,
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
 		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
 	},
 	{
@@ -411,8 +493,9 @@ const struct te_fusion te__fusions[] = {
 		.name = "norm.bwd+add",
 		.pass = TE_PASS_BACKWARD,
 		.pattern = "layernorm|rmsnorm fork",
-		.applies = fork_sum_applies,
-		.run = norm_bwd_add,
+		.applies = norm_bwd_applies,
+		.ws_nbytes = norm_bwd_ws,
+		.run = norm_bwd,
 		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
 	},
 	{

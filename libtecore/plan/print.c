@@ -53,7 +53,7 @@ static void print_text(FILE *f, const struct te_plan *p)
 		for (int t = start[l]; t < start[l + 1]; t++) {
 			const struct te__group *g = &p->group[t];
 
-			fprintf(f, "%5d  %-24s", t, group_name(p, g));
+			fprintf(f, "%5d  %-24s ", t, group_name(p, g));
 			for (int k = 0; k < g->n; k++) {
 				step_label(p, &p->step[g->first + k], label, sizeof(label));
 				fprintf(f, "%s%s", k ? " + " : "", label);

@@ -257,8 +257,9 @@ START_TEST(norm_bwd_and_dw)
 					  0 };
 		struct te_k_norm_bwd b = {
 			dy,   x,    gamma,	   mean, rstd, dres, kc_poison(dtype, n),
-			rows, cols, zero_centered, dtype
+			rows, cols, zero_centered, dtype, { 0 }
 		};
+		struct te_k_q q;
 		double *tol = malloc((size_t)n * sizeof(*tol));
 
 		ck_assert_ptr_nonnull(tol);
@@ -299,8 +300,18 @@ START_TEST(norm_bwd_and_dw)
 			b.dx = dy;
 		if (place == 2 && dres)
 			b.dx = dres;
+		/* with one side output or both, or only the amax */
+		if (!place && k % 4)
+			b.q = kc_q(kl_fp8[k & 1], n, 40.0f, kc_word(0.0f));
+		if (k % 4 == 1)
+			b.q.col = NULL;
+		if (k % 4 == 2 && tt_rand_int(0, 1))
+			b.q.row = tt_rand_int(0, 1) ? b.q.col = NULL : NULL;
+		q = b.q;
 		kc_defer(b.dx);
+		kc_defer_q(&b.q);
 		KC_RUN(NORM_BWD, &b);
+		kc_check_q(&q, dtype, kc_got(b.dx), rows, cols);
 		for (int64_t i = 0; i < n; i++)
 			kc_near(b.dx, i,
 				tol[i] + 2.0 * tt_unit(dtype) *

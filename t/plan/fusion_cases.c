@@ -169,6 +169,7 @@ struct fcase {
 	uint32_t sums;
 };
 #define EVAL 0x80000000u  /* neither training nor input gradient */
+#define UNCAST 0x10000000u /* the steps are fused, too, but for casts of norms' gradients */
 #define NO_DX 0x20000000u /* no input gradient */
 #define APART 0x40000000u /* forward has the roundings of linear and bias */
 
@@ -203,7 +204,12 @@ static void side_open(struct side *s, const char *letters, const char *recipe, u
 	s->seq = seq_of(letters);
 	if (flags & APART)
 		DO(te_seq_add_fusion(s->seq, &apart));
-	s->p = plan_of(s->seq, recipe, flags & ~APART);
+	/* rows of a user go first: before the longer ones that cast */
+	for (int i = 0; flags & UNCAST && i < te__nfusions; i++)
+		if (!strncmp(te__fusions[i].name, "norm.bwd", 8) &&
+		    !strstr(te__fusions[i].name, "quantize"))
+			DO(te_seq_add_fusion(s->seq, &te__fusions[i]));
+	s->p = plan_of(s->seq, recipe, flags & ~(APART | UNCAST));
 	s->y = s->dx = s->grads = NULL;
 }
 
@@ -315,8 +321,8 @@ static void same_as_steps(const struct fcase *k)
 	struct side fused, steps;
 	size_t n;
 
-	side_open(&fused, k->letters, k->recipe, flags);
-	side_open(&steps, k->letters, k->recipe, flags | TE_PLAN_NO_FUSION);
+	side_open(&fused, k->letters, k->recipe, flags & ~UNCAST);
+	side_open(&steps, k->letters, k->recipe, flags | (flags & UNCAST ? 0 : TE_PLAN_NO_FUSION));
 	for (int i = 0; i < 3 && k->want[i]; i++) {
 		ck_group(fused.p, k->want[i], 1);
 		ck_group(steps.p, k->want[i], 0);
@@ -449,6 +455,25 @@ START_TEST(heads_cast_to_the_same_bits)
 }
 END_TEST
 
+static const struct fcase norm_gradient_casts[] = {
+	{ "lml", "fp8-delayed", 0, { "norm.bwd+dw+quantize" }, 0 },
+	{ "lnl", "fp8-current", 0, { "norm.bwd+dw+quantize" }, 0 },
+	{ "lnl", "fp8-delayed", TE_PLAN_DELAY_DW, { "norm.bwd+quantize" }, 0 },
+	{ "lfmla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+	{ "lfnla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+	{ "lfnla", "fp8-current", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+	{ "lfmla", "fp8-delayed", UNCAST | TE_PLAN_DELAY_DW, { "norm.bwd+add+quantize" }, 0 },
+	/* the gradient is needed after the cast, too: that of the first fork's other branch */
+	{ "qlefmla", "fp8-delayed", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+	{ "qlefnla", "fp8-current", UNCAST, { "norm.bwd+dw+add+quantize" }, 0 },
+};
+
+START_TEST(norm_gradient_casts_to_the_same_bits)
+{
+	same_as_steps(&norm_gradient_casts[_i]);
+}
+END_TEST
+
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)TT_LEN(recipes))
 
@@ -540,6 +565,7 @@ static const struct {
 	{ "lc", "fp8-current", 0, "dscale+dgrad+wgrad", "the scaled gradient is cast" },
 	{ "lc", "bf16", TE_PLAN_DELAY_DW, "dscale+dgrad+wgrad", "linear.dw is delayed" },
 	{ "lcfa", "bf16", 0, "linear+scale+add", "the residual is the scaled result itself" },
+	{ "lml", "fp8-block", 0, "norm.bwd+dw+quantize", "its kernel casts with one scale" },
 	{ "whl", "fp8-block", 0, "attention+quantize", "blocks of 128 are not of one head" },
 	{ "wos", "fp8-block", 0, "drope+quantize", "its kernel casts with one scale" },
 };
@@ -655,6 +681,7 @@ static const char *const tests[] = {
 	"activation_casts_to_the_same_bits",
 	"activation_gradient_casts_to_the_same_bits",
 	"heads_cast_to_the_same_bits",
+	"norm_gradient_casts_to_the_same_bits",
 	"gemm_adds_within_the_bound",
 	"factors_are_exact_in_gemms",
 	"norm_gradient_adds_within_the_bound",
@@ -668,6 +695,7 @@ static const struct {
 } all[] = {
 	{ norm_casts, TT_LEN(norm_casts) },	{ act_casts, TT_LEN(act_casts) },
 	{ dact_casts, TT_LEN(dact_casts) },	{ head_casts, TT_LEN(head_casts) },
+	{ norm_gradient_casts, TT_LEN(norm_gradient_casts) },
 	{ gemm_sums, TT_LEN(gemm_sums) },	{ factors, TT_LEN(factors) },
 	{ norm_sums, TT_LEN(norm_sums) },
 	{ gemm_gradient_sums, TT_LEN(gemm_gradient_sums) },
@@ -704,6 +732,8 @@ Suite *fusion_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
 	tcase_add_loop_test(c, heads_cast_to_the_same_bits, 0, TT_LEN(head_casts));
+	tcase_add_loop_test(c, norm_gradient_casts_to_the_same_bits, 0,
+			    TT_LEN(norm_gradient_casts));
 	tcase_add_loop_test(c, gemm_adds_within_the_bound, 0, NRECIPES * TT_LEN(gemm_sums));
 	tcase_add_loop_test(c, factors_are_exact_in_gemms, 0, TT_LEN(factors));
 	tcase_add_loop_test(c, norm_gradient_adds_within_the_bound, 0,

@@ -137,7 +137,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/ctx.c \
 	libtecore/tensor/ctx.h \
 	libtecore/tensor/stream.c \
-	libtecore/tensor/tensor.c
+	libtecore/tensor/tensor.c \
+	libtecore/tensor/window.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
 libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(HWLOC_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC

@@ -56,7 +56,9 @@ TT_CORE = \
 	t/quant/recipe \
 	t/tensor/caller \
 	t/tensor/caller_gpu \
-	t/tensor/tensor
+	t/tensor/tensor \
+	t/tensor/window \
+	t/tensor/window_gpu
 TT_GRAPH = \
 	t/graph/bind_update \
 	t/graph/bind_update_gpu \
@@ -231,6 +233,10 @@ WEIGHTS_CASES = \
 	t/plan/weights_frozen.c
 t_plan_weights_SOURCES = t/plan/weights.c $(WEIGHTS_CASES)
 t_plan_weights_gpu_SOURCES = t/plan/weights_gpu.c $(WEIGHTS_CASES)
+
+WINDOW_CASES = t/tensor/window_cases.c t/tensor/window_cases.h
+t_tensor_window_SOURCES = t/tensor/window.c $(WINDOW_CASES)
+t_tensor_window_gpu_SOURCES = t/tensor/window_gpu.c $(WINDOW_CASES)
 
 CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <te/dtype.h>
 #include <te/errno.h>
 #include <te/export.h>
 #include <te/log.h>
@@ -146,6 +147,36 @@ struct te__writes {
  * ends that. A call fails if the list cannot grow. -TE_ESTATE: no capture was begun on the stream.
  */
 TE_EXPORT int te__capture_writes(struct te_stream *stream, struct te__writes *writes);
+
+/*
+ * A window: reserved addresses of nslots slots of one size, a multiple of the unit. The own slot is
+ * memory that the window creates, on the context's device; each other slot is mapped when the file
+ * descriptor of another process's memory arrives. The caller closes descriptors. te__window_destroy
+ * waits for the work of the context, and takes NULL. Any thread, one at a time.
+ */
+struct te_ctx;
+struct te__window;
+TE_EXPORT int te__window_unit(struct te_ctx *ctx, size_t *ret_nbytes); /* a power of two */
+TE_EXPORT int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
+				struct te__window **ret_window);
+TE_EXPORT struct te__window *te__window_destroy(struct te__window *window);
+TE_EXPORT int te__window_export(struct te__window *window, int *ret_fd);
+/* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size, of the same kind of device */
+TE_EXPORT int te__window_import(struct te__window *window, int slot, int fd);
+TE_EXPORT void *te__window_slot(const struct te__window *window, int slot); /* its address */
+/* pages of the process, which the device reads and writes at *ret_ptr */
+TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
+TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
+/* 0 if memory can be shared with other nodes by fabric handles; else the error message has why */
+TE_EXPORT int te__fabric_probe(struct te_ctx *ctx);
+/* wait for the work of all streams; -EBUSY if this thread is capturing one of them, naming fn */
+TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
+
+struct te_tensor;
+/* te_tensor_wrap() of one copy; release(arg) is called once, when the last reference is dropped */
+TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
+				    const int64_t *shape, void *data, void (*release)(void *arg),
+				    void *arg, struct te_tensor **ret_t);
 
 struct te_event;
 struct te_recording;

@@ -132,12 +132,10 @@ int te__ctx_forked(const struct te_ctx *ctx);
 /*
  * Synchronous helpers, for any thread, also while other threads capture streams of the context.
  * te__stream_wait: until what was queued on the stream has run; on a stream that is capturing, what
- * was queued before the capture. te__ctx_wait: the same for all streams; -EBUSY if the calling
- * thread is capturing one of them. te__ctx_copy and te__ctx_fill_u32 do not wait for other work, so
+ * was queued before the capture. te__ctx_copy and te__ctx_fill_u32 do not wait for other work, so
  * their memory must not be in use.
  */
 int te__stream_wait(struct te_stream *stream, const char *fn);
-int te__ctx_wait(struct te_ctx *ctx, const char *fn);
 int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes);
 int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
 

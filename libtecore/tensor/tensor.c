@@ -17,6 +17,8 @@ struct te_tensor {
 	struct te_ctx *ctx;
 	struct te_tensor *base; /* keeps the storage; NULL: not a view */
 	void *storage;		/* to free, or NULL */
+	void (*release)(void *arg); /* what else frees its memory, or NULL */
+	void *release_arg;
 	enum te_dtype dtype;
 	int ndim;
 	int64_t shape[TE_MAX_DIMS];
@@ -231,6 +233,19 @@ int te__tensor_wrap_scaled(struct te_ctx *ctx, enum te_dtype dtype, int ndim, co
 	return 0;
 }
 
+int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int ndim, const int64_t *shape,
+			  void *data, void (*release)(void *arg), void *arg,
+			  struct te_tensor **ret_t)
+{
+	int r = te_tensor_wrap(ctx, dtype, ndim, shape, data, NULL, NULL, ret_t);
+
+	if (!r) {
+		(*ret_t)->release = release;
+		(*ret_t)->release_arg = arg;
+	}
+	return r;
+}
+
 int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim, const int64_t *shape,
 		   struct te_tensor **ret_t)
 {
@@ -283,6 +298,8 @@ struct te_tensor *te_tensor_unref(struct te_tensor *t)
 	if (!t || atomic_fetch_sub(&t->refs, 1) != 1)
 		return NULL;
 	te__mem_put(ctx, t->storage);
+	if (t->release)
+		t->release(t->release_arg);
 	te_tensor_unref(t->base);
 	te__free(t);
 	te_ctx_unref(ctx);

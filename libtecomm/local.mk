@@ -21,6 +21,16 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/pmix.c \
 	libtecomm/comm.c \
 	libtecomm/comm_internal.h \
+	libtecomm/memory/broker.c \
+	libtecomm/memory/broker.h \
+	libtecomm/memory/client.c \
+	libtecomm/memory/control.c \
+	libtecomm/memory/control.h \
+	libtecomm/memory/heap.c \
+	libtecomm/memory/heap.h \
+	libtecomm/memory/thread.c \
+	libtecomm/memory/thread.h \
+	libtecomm/memory/wire.c \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

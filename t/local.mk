@@ -78,7 +78,9 @@ TT_GRAPH = \
 TT_COMM = \
 	t/comm/bootstrap \
 	t/comm/bootstrap_faults \
-	t/comm/bootstrap_net
+	t/comm/bootstrap_net \
+	t/comm/broker \
+	t/comm/heap
 TT_TOOLS =
 TT_SH = \
 	t/meta/t0001-exports.t \

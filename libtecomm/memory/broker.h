@@ -1,0 +1,104 @@
+/*
+ * broker.h - passes file descriptors between the ranks of a node, and sees it when one ends.
+ *
+ * The broker is a thread of the node's lowest rank. Each rank, that one too, is its client
+ * by a socket of type SOCK_SEQPACKET, one message a packet:
+ *
+ *	HELLO	key, rank		who the client is; first
+ *	CONTROL				the reply has the descriptor of the control page
+ *	PUBLISH	item, nbytes, +fd	the broker keeps the descriptor until all fetched it
+ *	FETCH	item			the reply has it, once it is published
+ *	BYE	code, text		the client leaves; code 0: in order, else it aborts
+ *
+ * The broker replies to each with a code and a text, but to BYE. It sends BYE when it leaves in
+ * order. A connection that ends without BYE is a rank that has ended: the broker writes that to the
+ * control page, and answers all that wait with -TE_EPEER. So do clients if the broker ends.
+ *
+ * The socket has an abstract name with the 16 random bytes of the key and the node's number. It
+ * needs no folder that all ranks can write, and a killed process leaves no file. Abstract
+ * names have no permissions, so both sides require by SO_PEERCRED that the other has their user id.
+ * A name is visible within one network namespace, which the ranks of a node share by definition. A
+ * descriptor comes alone in its message, and MSG_CTRUNC is an error.
+ */
+#ifndef TE__BROKER_H
+#define TE__BROKER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libtecomm/memory/control.h"
+
+#define TE__BROKER_KEY_NBYTES 16
+
+struct te__broker;
+struct te__client;
+
+/* what the broker and its clients know beforehand */
+struct te__node_info {
+	int nlocal;
+	int node;		 /* its number: one host may have several by TE_COMM_NODE */
+	const uint8_t *key;	 /* TE__BROKER_KEY_NBYTES */
+	const char *const *name; /* of each local rank, for messages */
+};
+
+/* listens from then on; info must stay valid */
+int te__broker_start(const struct te__node_info *info, struct te__broker **ret_broker);
+/* tells the clients, ends the thread; takes NULL, returns NULL */
+struct te__broker *te__broker_stop(struct te__broker *broker);
+
+/* deadlines are of CLOCK_MONOTONIC, in ns. Errors: -ETIMEDOUT, -TE_EPEER, errno values */
+int te__client_open(const struct te__node_info *info, int rank, int64_t deadline_ns,
+		    struct te__client **ret_client);
+/* *ret_control is valid until te__client_close() */
+int te__client_control(struct te__client *c, int64_t deadline_ns,
+		       struct te__control **ret_control);
+/* the caller keeps fd; it is fetched by all other ranks, once each */
+int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int fd,
+		       int64_t deadline_ns);
+/* the caller closes *ret_fd; of: the rank that publishes it, for messages */
+int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_nbytes,
+		     int *ret_fd, int64_t deadline_ns);
+/* from now on a thread watches the connection, and no other function but close is called */
+int te__client_watch(struct te__client *c);
+/* code 0: the rank leaves in order; else it aborts, why. Takes NULL, returns NULL */
+struct te__client *te__client_close(struct te__client *c, int code, const char *why);
+
+/* messages on the socket, for tests of either side */
+
+#define TE__WIRE_MAGIC 0x74656231u /* "teb1": the version of the protocol */
+
+enum te__wire_kind {
+	TE__WIRE_HELLO = 1,
+	TE__WIRE_CONTROL,
+	TE__WIRE_PUBLISH,
+	TE__WIRE_FETCH,
+	TE__WIRE_BYE,
+	TE__WIRE_REPLY,
+};
+
+struct te__wire {
+	uint32_t magic;
+	uint32_t kind;
+	int32_t code;
+	uint32_t rank;
+	uint32_t item;
+	uint32_t reserved; /* 0 */
+	uint64_t nbytes;
+	uint8_t key[TE__BROKER_KEY_NBYTES];
+	char text[208]; /* ends with a zero byte */
+};
+
+struct sockaddr_un;
+/* returns its length */
+size_t te__wire_address(const struct te__node_info *info, struct sockaddr_un *ret);
+/* at once or -EAGAIN; -errno, without a message; fd: to send along, or -1 */
+int te__wire_send(int sock, const struct te__wire *m, int fd);
+/*
+ * 1 with a message, and *ret_fd to be closed, or -1; 0 at the end of the connection; -EAGAIN;
+ * -EPROTO, -EMFILE (a descriptor did not arrive) and other errors with an error message.
+ */
+int te__wire_recv(int sock, struct te__wire *m, int *ret_fd);
+/* 0; -EACCES if the process at the other end has another user id */
+int te__wire_check_peer(int sock, int *ret_pid);
+
+#endif

@@ -1,0 +1,282 @@
+/* client.c - a rank's connection to the broker of its node, see broker.h. */
+#define TE_LOG_CATEGORY "comm/broker"
+#include "config.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libtecomm/memory/broker.h"
+#include "libtecomm/memory/thread.h"
+#include "libtecore/base/private.h"
+
+struct te__client {
+	struct te__node_info info;
+	int rank;
+	int sock, pidfd, stop;
+	int watching;
+	pthread_t thread;
+	struct te__control *control;
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* 1 if the socket is ready, 0 at the deadline */
+static int ready(const struct te__client *c, short events, int64_t deadline_ns)
+{
+	struct pollfd p = { .fd = c->sock, .events = events };
+	int64_t left;
+	int n;
+
+	do {
+		left = deadline_ns - now_ns();
+		/* rounded up: not a busy loop in the last millisecond */
+		n = poll(&p, 1, left > 0 ? (int)((left + 999999) / 1000000) : 0);
+	} while (n < 0 || (!n && left > 0));
+	return n;
+}
+
+static int broker_ended(const struct te__client *c, const char *what)
+{
+	return te__fail(-TE_EPEER, "%s: %s, which is the broker of the node, has ended", what,
+			c->info.name[0]);
+}
+
+/* one request and its reply; late: what has not happened at the deadline */
+static int call(struct te__client *c, struct te__wire *m, int fd, int *ret_fd, const char *what,
+		const char *late, int64_t deadline_ns)
+{
+	int r;
+
+	m->magic = TE__WIRE_MAGIC;
+	m->rank = (uint32_t)c->rank;
+	while ((r = te__wire_send(c->sock, m, fd)) == -EAGAIN)
+		if (!ready(c, POLLOUT, deadline_ns))
+			return te__fail(-ETIMEDOUT, "%s: %s", what, late);
+	/* a broker that refuses a connection says why before it ends it */
+	if (r && r != -EPIPE && r != -ECONNRESET)
+		return te__fail(r, "%s: sendmsg: %s", what, strerror(-r));
+	do {
+		if (!ready(c, POLLIN, deadline_ns))
+			return te__fail(-ETIMEDOUT, "%s: %s", what, late);
+		r = te__wire_recv(c->sock, m, ret_fd);
+	} while (r == -EAGAIN);
+	if (r < 0)
+		return r;
+	if (!r || m->kind == TE__WIRE_BYE)
+		return broker_ended(c, what);
+	r = m->kind != TE__WIRE_REPLY ?
+		    te__fail(-EPROTO, "%s: the broker answers with message %u", what,
+			     (unsigned int)m->kind) :
+	    m->code < 0 ? te__fail(m->code, "%s: %s", what, m->text) : 0;
+	if (r && *ret_fd >= 0) {
+		close(*ret_fd);
+		*ret_fd = -1;
+	}
+	return r;
+}
+
+/* the reply has to have a descriptor, or must not have one */
+static int call_fd(struct te__client *c, struct te__wire *m, int fd, int *ret_fd,
+		   const char *what, const char *late, int64_t deadline_ns)
+{
+	int got = -1;
+	int r = call(c, m, fd, &got, what, late, deadline_ns);
+
+	if (r)
+		return r;
+	if ((got >= 0) != (ret_fd != NULL)) {
+		if (got >= 0)
+			close(got);
+		return te__fail(-EPROTO, "%s: the broker's answer has %s file descriptor", what,
+				ret_fd ? "no" : "a");
+	}
+	if (ret_fd)
+		*ret_fd = got;
+	return 0;
+}
+
+static int dial(struct te__client *c, int64_t deadline_ns)
+{
+	struct sockaddr_un sa;
+	const socklen_t len = (socklen_t)te__wire_address(&c->info, &sa);
+	int pid, r;
+
+	c->sock = te__fault_point() ? (errno = EMFILE, -1) :
+		  socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->sock < 0)
+		return te__fail(-errno, "connect to the broker: socket: %s", strerror(errno));
+	/* it listens already; EAGAIN: more connect at once than the queue holds */
+	while (connect(c->sock, (struct sockaddr *)&sa, len)) {
+		const struct timespec wait = { .tv_nsec = 1000000 };
+
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN)
+			return te__fail(-errno, "connect to the broker, %s: %s", c->info.name[0],
+					strerror(errno));
+		if (now_ns() > deadline_ns)
+			return te__fail(-ETIMEDOUT, "connect to the broker, %s: its queue is full",
+					c->info.name[0]);
+		nanosleep(&wait, NULL);
+	}
+	r = te__wire_check_peer(c->sock, &pid);
+	if (!r)
+		c->pidfd = te__pidfd(pid);
+	return r;
+}
+
+int te__client_open(const struct te__node_info *info, int rank, int64_t deadline_ns,
+		    struct te__client **ret_client)
+{
+	struct te__client *c = te__calloc(1, sizeof(*c));
+	struct te__wire m = { .kind = TE__WIRE_HELLO };
+	int r;
+
+	if (!c)
+		return te__fail(-ENOMEM, "no memory for a connection to the broker");
+	c->info = *info;
+	c->rank = rank;
+	c->sock = c->pidfd = c->stop = -1;
+	memcpy(m.key, info->key, TE__BROKER_KEY_NBYTES);
+	r = dial(c, deadline_ns);
+	if (!r)
+		r = call_fd(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",
+			    deadline_ns);
+	if (r) {
+		te__client_close(c, r, te_error_detail());
+		return r;
+	}
+	*ret_client = c;
+	return 0;
+}
+
+int te__client_control(struct te__client *c, int64_t deadline_ns,
+		       struct te__control **ret_control)
+{
+	struct te__wire m = { .kind = TE__WIRE_CONTROL };
+	int fd;
+	int r = call_fd(c, &m, -1, &fd, "fetch the control page", "the broker does not answer",
+			deadline_ns);
+
+	if (r)
+		return r;
+	r = te__control_map(fd, c->info.nlocal, &c->control);
+	close(fd);
+	if (!r)
+		*ret_control = c->control;
+	return r;
+}
+
+int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int fd,
+		       int64_t deadline_ns)
+{
+	struct te__wire m = { .kind = TE__WIRE_PUBLISH, .item = item, .nbytes = nbytes };
+
+	return call_fd(c, &m, fd, NULL, "publish memory", "the broker does not answer",
+		       deadline_ns);
+}
+
+int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_nbytes,
+		     int *ret_fd, int64_t deadline_ns)
+{
+	struct te__wire m = { .kind = TE__WIRE_FETCH, .item = item };
+	char late[200];
+	int r;
+
+	snprintf(late, sizeof(late), "%s has not published its memory in time",
+		 c->info.name[of]);
+	r = call_fd(c, &m, -1, ret_fd, "fetch memory of a rank", late, deadline_ns);
+	if (!r)
+		*ret_nbytes = m.nbytes;
+	return r;
+}
+
+/* the thread that watches the connection */
+
+static void lost(struct te__client *c)
+{
+	char text[200];
+
+	snprintf(text, sizeof(text), "%s, which is the broker of the node, has ended",
+		 c->info.name[0]);
+	te__control_abort(c->control, -TE_EPEER, text);
+}
+
+static void *work(void *arg)
+{
+	struct te__client *c = arg;
+	struct te__wire m;
+	int fd, r;
+
+	for (;;) {
+		struct pollfd p[] = {
+			{ .fd = c->stop, .events = POLLIN },
+			{ .fd = c->sock, .events = POLLIN },
+			{ .fd = c->pidfd, .events = POLLIN },
+		};
+
+		if (poll(p, 3, -1) < 0)
+			continue;
+		if (p[0].revents)
+			return NULL;
+		fd = -1;
+		r = te__wire_recv(c->sock, &m, &fd);
+		if (fd >= 0)
+			close(fd);
+		if (r == 1 && m.kind == TE__WIRE_BYE)
+			return NULL;
+		if (r == -EAGAIN && !p[2].revents)
+			continue;
+		lost(c);
+		return NULL;
+	}
+}
+
+int te__client_watch(struct te__client *c)
+{
+	int r;
+
+	c->stop = te__fault_point() ? (errno = EMFILE, -1) : eventfd(0, EFD_CLOEXEC);
+	if (c->stop < 0)
+		return te__fail(-errno, "watch the broker: eventfd: %s", strerror(errno));
+	r = te__thread_start(&c->thread, work, c, "watch the broker");
+	c->watching = !r;
+	return r;
+}
+
+struct te__client *te__client_close(struct te__client *c, int code, const char *why)
+{
+	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_BYE, .code = code };
+
+	if (!c)
+		return NULL;
+	if (c->watching)
+		te__thread_stop(c->thread, c->stop);
+	if (code)
+		snprintf(m.text, sizeof(m.text), "gives up: %s", why);
+	if (c->sock >= 0) {
+		m.rank = (uint32_t)c->rank;
+		(void)te__wire_send(c->sock, &m, -1);
+		close(c->sock);
+	}
+	if (c->stop >= 0)
+		close(c->stop);
+	if (c->pidfd >= 0)
+		close(c->pidfd);
+	te__control_unmap(c->control);
+	te__free(c);
+	return NULL;
+}

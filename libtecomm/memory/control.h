@@ -1,0 +1,39 @@
+/*
+ * control.h - the control page of a node's ranks: a memfd that all of them map, and that their
+ * devices poll. It holds whether the communicator was aborted, by which rank and why.
+ */
+#ifndef TE__CONTROL_H
+#define TE__CONTROL_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define TE__CONTROL_NBYTES ((size_t)64 << 10)
+#define TE__CONTROL_MAGIC 0x6c74635fu
+
+struct te__control {
+	uint32_t magic;
+	uint32_t nlocal;
+	/* the words that devices poll are alone in their 128 bytes */
+	_Alignas(128) _Atomic uint32_t abort; /* not 0: aborted */
+	_Alignas(128) _Atomic uint32_t told;  /* 1: the members below are written */
+	int32_t code;
+	char reason[240];
+};
+
+/*
+ * create: the memfd, sealed against changes of its size. map: checks it and maps it; *ret is
+ * unmapped by te__control_unmap(), which takes NULL.
+ */
+int te__control_create(int nlocal, int *ret_fd);
+int te__control_map(int fd, int nlocal, struct te__control **ret);
+void te__control_unmap(struct te__control *c);
+
+/* the first call counts; any thread of any process */
+void te__control_abort(struct te__control *c, int code, const char *reason);
+/* NULL, or why it was aborted, and the code */
+const char *te__control_why(const struct te__control *c, int *ret_code);
+/* 0, or the code with the message "<fn>: <reason>" */
+int te__control_check(const struct te__control *c, const char *fn);
+
+#endif

@@ -1,0 +1,45 @@
+/* thread.c - the threads of the broker and its clients, see thread.h. */
+#define TE_LOG_CATEGORY "comm/broker"
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "libtecomm/memory/thread.h"
+#include "libtecore/base/private.h"
+
+int te__thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg, const char *what)
+{
+	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = te__fault_point() ? EAGAIN : pthread_create(thread, NULL, work, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return r ? te__fail(-r, "%s: no thread: %s", what, strerror(r)) : 0;
+}
+
+void te__thread_stop(pthread_t thread, int stop)
+{
+	const uint64_t one = 1;
+
+	/* an eventfd is not interrupted, and its counter is far from full */
+	while (write(stop, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+	pthread_join(thread, NULL);
+}
+
+int te__pidfd(int pid)
+{
+#ifdef SYS_pidfd_open
+	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+#else
+	(void)pid;
+	return -1;
+#endif
+}

@@ -1,0 +1,15 @@
+/* thread.h - the threads of the broker and its clients. */
+#ifndef TE__COMM_THREAD_H
+#define TE__COMM_THREAD_H
+
+#include <pthread.h>
+
+/* no signal of the program is delivered to the thread */
+int te__thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg, const char *what);
+/* makes the eventfd that the thread polls readable, and joins it */
+void te__thread_stop(pthread_t thread, int stop);
+
+/* a descriptor that is readable when the process has ended, or -1 */
+int te__pidfd(int pid);
+
+#endif

@@ -20,11 +20,6 @@ static int use_check(const struct te_recording *rec, int32_t number, const struc
 {
 	const struct te__gnode n = te__recording_gnode(rec, use->node);
 
-	if (n.fixed)
-		return te__fail(-EOPNOTSUPP,
-				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
-				" (%s) cannot be patched on the %s backend",
-				number, use->node, te__gnode_label(&n), rec->ctx->ops->name);
 	if (te__gnode_unplaced(&n, use->at))
 		return te__fail(-EOPNOTSUPP,
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
@@ -33,12 +28,18 @@ static int use_check(const struct te_recording *rec, int32_t number, const struc
 				number, use->node, te__gnode_label(&n),
 				n.declared->ranges.v[use->at].nbytes,
 				(void *)n.declared->ranges.v[use->at].ptr);
+	if (n.fixed)
+		return te__fail(-EOPNOTSUPP,
+				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
+				" (%s) cannot be patched on the %s backend",
+				number, use->node, te__gnode_label(&n), rec->ctx->ops->name);
 	if (use->beyond)
 		return te__fail(-EOPNOTSUPP,
 				"te_recording_rebind: binding %" PRId32 ": node %" PRIu32
 				" (%s of %" PRIu64 " bytes) also accesses memory outside the %zu "
 				"bytes of the binding",
-				number, use->node, te__gnode_label(&n), n.nbytes,
+				number, use->node, te__gnode_label(&n),
+				n.declared ? n.declared->ranges.v[use->at].nbytes : n.nbytes,
 				rec->binding[number].nbytes);
 	return 0;
 }

@@ -1,6 +1,8 @@
 /* t/backend/cuda_exec_edges.c - concurrent and programmatic edges of captures, cuda backend. */
 #include "config.h"
 
+#include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
 #include <te/capture.h>
@@ -80,7 +82,7 @@ static int is_kernel(const struct te__gnode *n)
 
 static int is_own_kernel(const struct te__gnode *n)
 {
-	return is_kernel(n) && !n->opaque && n->id != TE_K_GEMM;
+	return is_kernel(n) && !n->opaque && !n->declared && n->id != TE_K_GEMM;
 }
 
 /* the driver's edges equal those of the nodes, and are programmatic if possible */
@@ -352,11 +354,115 @@ START_TEST(any_work_with_any_edges)
 }
 END_TEST
 
+/* ---- user-defined work with declared memory ---- */
+
+static struct te__declared writes(const unsigned char *p, size_t nbytes, int32_t at)
+{
+	return (struct te__declared){
+		.ranges = { 1, { { (uintptr_t)p, nbytes, TE__WRITE } } },
+		.at = { at },
+	};
+}
+
+/* a fill; two kernels with one declaration, another, a host call; a fill of what the first kernel
+ * wrote. Node 0 is added before all that have no dependencies */
+static void queue_declared(void)
+{
+	const struct te__declared kernels = writes(memory + 64, 32, -1);
+	const struct te__declared one = writes(memory + 128, 16, offsetof(struct te_k_fill, dst));
+	const struct te__declared call = writes(memory + 256, 8, -1);
+
+	DO(ops->fill8(&a, memory, 1, 16));
+	DO(ops->capture_access(&a, &kernels));
+	queue_external(memory + 64, 2, 16, 0);
+	queue_external(memory + 80, 3, 16, 0);
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->capture_access(&a, &one));
+	queue_external(memory + 128, 4, 16, 0);
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->capture_access(&a, &call));
+	DO(ops->host_call(&a, nothing, memory, 8));
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->capture_access(&a, &one));
+	DO(ops->capture_access(&a, NULL)); /* of nothing */
+	DO(ops->fill8(&a, memory + 64, 5, 8));
+}
+
+static void check_memory(const unsigned char *fourth)
+{
+	ck_assert_int_eq(memory[15], 1);
+	ck_assert_int_eq(memory[64], 5);
+	ck_assert_int_eq(memory[72], 2);
+	ck_assert_int_eq(memory[95], 3);
+	ck_assert_int_eq(fourth[15], 4);
+}
+
+START_TEST(declared_kernels_have_their_edges_and_pointers)
+{
+	/* the node that each depends on, and whether there is one */
+	static const int dep[7][2] = { { 0 },	 { 0, 1 }, { 0, 1 }, { 2, 1 },
+				       { 0, 1 }, { 0, 1 }, { 3, 1 } };
+	const uint32_t edges = TE_CAPTURE_CONCURRENT | (_i ? TE_CAPTURE_PDL : 0);
+	void *graph = captured_edges(edges, queue_declared), *exec;
+	struct te__declared to;
+	struct te__patch p;
+
+	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 7);
+	for (uint64_t i = 0; i < 7; i++) {
+		ck_assert_int_eq((int)node(graph, i).ndeps, dep[i][1]);
+		if (dep[i][1])
+			ck_assert_int_eq((int)node(graph, i).dep[0], dep[i][0]);
+		ck_assert(!node(graph, i).opaque);
+		ck_assert_int_eq(node(graph, i).declared != NULL, i > 1 && i < 6);
+		ck_assert_int_eq(node(graph, i).fixed, i > 1 && i < 6 && i != 4);
+	}
+	check_edges(graph, edges);
+	DO(ops->graph_instantiate(graph, &exec));
+	DO(ops->graph_launch(exec, &a));
+	check_memory(memory + 128);
+	/* patched, also after an update in place, whose nodes are those of the first graph */
+	for (int k = 0; k < 2; k++) {
+		const struct te__gnode n = node(ops->exec_graph(exec), 4);
+
+		memset(memory, 0, sizeof(memory));
+		to = *n.declared;
+		to.ranges.v[0].ptr = (uintptr_t)memory + 512;
+		p = (struct te__patch){ .index = 4, .from = n, .to = n };
+		p.to.declared = &to;
+		DO(ops->exec_patch(exec, 1, &p));
+		ck_assert_uint_eq(node(ops->exec_graph(exec), 4).declared->ranges.v[0].ptr,
+				  (uintptr_t)memory + 512);
+		DO(ops->graph_launch(exec, &a));
+		check_memory(memory + 512);
+		ck_assert_int_eq(memory[128], 0);
+		graph = captured_edges(edges, queue_declared);
+		ck_assert_int_eq(ops->exec_update(exec, graph, 1), TE_UPDATE_IN_PLACE);
+	}
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+/* the captured kernel has another pointer at that place */
+START_TEST(a_wrong_place_in_parameters_is_found)
+{
+	const struct te__declared d = writes(memory + (_i ? 128 : 144), 16, _i ? 400 : 0);
+	void *graph = NULL;
+
+	DO(ops->capture_begin(&a));
+	DO(ops->capture_access(&a, &d));
+	queue_external(memory + 128, 4, 16, 0);
+	ck_assert_int_eq(ops->capture_end(&a, &graph), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "te_capture_access: range 0: byte"));
+	ck_assert_ptr_null(graph);
+}
+END_TEST
+
 static uint32_t sweep_edges;
 
 /* memsets that become kernels, an added first node, edges of both kinds */
 static int sweep_of_edges(void)
 {
+	const struct te__declared declared = writes(memory + 512, 16, 0);
 	void *graph = NULL, *exec = NULL;
 	int r = ops->capture_begin(&a), end;
 
@@ -367,6 +473,12 @@ static int sweep_of_edges(void)
 		r = ops->fill8(&a, memory + 64 * k, 1, 16);
 	if (!r)
 		r = queue_gemm(memory + 64, memory + 128, memory + 256, 2);
+	if (!r)
+		r = ops->capture_access(&a, &declared);
+	if (!r)
+		queue_external(memory + 512, 1, 16, 0);
+	if (!r)
+		r = ops->capture_access(&a, NULL);
 	if (!r)
 		r = ops->fill8(&a, memory + 64, 1, 8);
 	end = ops->capture_end(&a, &graph);
@@ -390,5 +502,7 @@ void exec_edge_cases(TCase *c)
 	tcase_add_test(c, one_node_has_no_dependencies);
 	tcase_add_test(c, programmatic_edges_of_the_caller);
 	tcase_add_test(c, any_work_with_any_edges);
+	tcase_add_loop_test(c, declared_kernels_have_their_edges_and_pointers, 0, 2);
+	tcase_add_loop_test(c, a_wrong_place_in_parameters_is_found, 0, 2);
 	tcase_add_loop_test(c, each_call_for_edges_fails_cleanly, 0, 4);
 }

@@ -474,6 +474,32 @@ static int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
 	return 0;
 }
 
+/* a kernel that is no te_k_fill of the library's has the same parameter */
+static int fake_cuGraphKernelNodeGetParams(void *node, struct te__cu_kernel_params *ret_params)
+{
+	static struct te_k_fill fill;
+	static void *param[] = { &fill };
+	const struct fake_node *n = node;
+
+	fill = (struct te_k_fill){ (void *)(uintptr_t)n->dst, (int64_t)n->n, n->value,
+				   (int32_t)n->elem };
+	*ret_params = (struct te__cu_kernel_params){
+		.func = &fake_handle,
+		.grid = { 1, 1, 1 },
+		.block = { 1, 1, 1 },
+		.params = param,
+	};
+	return 0;
+}
+
+static int fake_cuFuncGetParamInfo(void *func, size_t index, size_t *ret_offset, size_t *ret_nbytes)
+{
+	ck_assert_ptr_eq(func, &fake_handle);
+	*ret_offset = 0;
+	*ret_nbytes = sizeof(struct te_k_fill);
+	return index ? TE__CU_ERROR_INVALID_VALUE : 0;
+}
+
 static int graph_add(void *graph, struct fake_node what, void **ret_node)
 {
 	struct graph *g = graph;
@@ -593,6 +619,8 @@ void fake_graph_setup(void)
 	HAVE(cuGraphMemsetNodeGetParams);
 	HAVE(cuLaunchKernelEx);
 	HAVE(cuGraphExecKernelNodeSetParams);
+	HAVE(cuGraphKernelNodeGetParams);
+	HAVE(cuFuncGetParamInfo);
 	HAVE(cuGraphAddKernelNode);
 	HAVE(cuGraphDestroyNode);
 	HAVE(cuGraphAddDependencies);

@@ -524,11 +524,11 @@ int te__cuda_capture_edges(void *stream, uint32_t edges)
 	return 0;
 }
 
-/* ends the capture even if a fault is injected: it could not be ended later */
-static int capture_end(struct te__cuda_stream *s, struct te__cuda_graph *g)
+/* ends the capture even if a fault is injected: it could not be ended later; ended: the code of the
+ * end of a declaration */
+static int capture_end(struct te__cuda_stream *s, struct te__cuda_graph *g, int ended)
 {
 	int fault = te__fault_point();
-	int ended = access_end(s);
 	void *graph = NULL;
 	int r = te__cu.cuStreamEndCapture(s->stream, &graph);
 
@@ -548,13 +548,14 @@ int te__cuda_capture_end(void *stream, void **ret_graph)
 {
 	struct te__cuda_stream *s = stream;
 	struct te__cuda_graph *g = s->graph;
-	int r;
+	int r, ended;
 
 	if (!g)
 		return te__fail(-TE_ESTATE, "no capture began on this stream");
+	ended = s->access ? TE__CUDA_IN(s->dev, access_end(s)) : 0;
 	s->graph = NULL;
 	capture_unlist(s->dev, g->capture);
-	r = TE__CUDA_IN(s->dev, capture_end(s, g));
+	r = TE__CUDA_IN(s->dev, capture_end(s, g, ended));
 	if (r) {
 		te__cuda_graph_destroy(g);
 		return r;

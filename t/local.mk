@@ -80,7 +80,8 @@ TT_COMM = \
 	t/comm/bootstrap_faults \
 	t/comm/bootstrap_net \
 	t/comm/broker \
-	t/comm/heap
+	t/comm/heap \
+	t/comm/model
 TT_TOOLS =
 TT_SH = \
 	t/meta/t0001-exports.t \

@@ -21,7 +21,7 @@
  * ended, so after it received something of epoch k + 1 from every rank. Every rank sent that after
  * its kernel k had ended, with the packets of epoch k empty again. This needs a message from every
  * rank to every other one in each operation, which headers are, and kernels of a rank that do not
- * overlap: te_begin() waits for the kernels before it.
+ * overlap: te_begin() waits for the kernels before it (t/comm/model.c).
  *
  * Headers: the operation (te_k_comm_signature()) and the epoch. Ranks that call different
  * operations find that out and fail instead of waiting.

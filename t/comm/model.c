@@ -1,0 +1,325 @@
+/*
+ * t/comm/model.c - the protocols of kernels/comm/comm.h as state machines, in all interleavings.
+ *
+ * Three ranks run three operations. A rank sends in each operation a packet to each other rank, or
+ * sets its flag there, and waits for theirs; the steps of a kernel have only the order that the
+ * protocol gives them. Reading a packet and emptying it are two steps. The search visits every
+ * state that can be reached and stops at the first that breaks a rule, or in which no rank can
+ * proceed. Variants without one of the protocol's conditions must break a rule.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tt.h"
+
+#define N 3 /* ranks */
+#define K 3 /* operations */
+#define ALL ((1u << N) - 1)
+
+/* ---- search: a step calls reach() for each next state and returns 0 if a rule is broken ---- */
+
+struct packets {
+	/* of kernel k of rank r, one bit for each other rank */
+	uint8_t sent[N][K], read[N][K], emptied[N][K];
+	/* 0: empty, or 1 + the operation: at rank r, from rank s, in buffer b */
+	uint8_t slot[N][N][2];
+};
+
+struct flags {
+	uint8_t op[N];		  /* that the rank is in */
+	uint8_t set[N][2], seen[N][2]; /* in that operation, of entry and of exit */
+	uint8_t flag[N][N][2];	  /* at rank r, from rank s: 1 + the operation */
+};
+
+union state {
+	struct packets p;
+	struct flags f;
+	uint64_t word[6];
+};
+_Static_assert(sizeof(union state) == 48, "no padding");
+
+struct search {
+	uint32_t variant;
+	int moved; /* the latest step reached a state */
+	union state *seen; /* all states, in the order in which they were found */
+	size_t nseen, room;
+	uint32_t *table; /* 1 + index, open addressing */
+	size_t mask;
+};
+
+static uint64_t hash(const union state *s)
+{
+	uint64_t h = 0;
+
+	for (int i = 0; i < 6; i++) {
+		h = (h ^ s->word[i]) * 0x9e3779b97f4a7c15u;
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+static uint32_t *entry(struct search *x, const union state *s)
+{
+	size_t i = hash(s) & x->mask;
+
+	while (x->table[i] && memcmp(&x->seen[x->table[i] - 1], s, sizeof(*s)))
+		i = (i + 1) & x->mask;
+	return &x->table[i];
+}
+
+static void grow(struct search *x)
+{
+	x->room = x->room ? 2 * x->room : 4096;
+	x->mask = 4 * x->room - 1;
+	x->seen = realloc(x->seen, x->room * sizeof(*x->seen));
+	free(x->table);
+	x->table = calloc(x->mask + 1, sizeof(*x->table));
+	ck_assert(x->seen && x->table);
+	for (size_t i = 0; i < x->nseen; i++)
+		*entry(x, &x->seen[i]) = (uint32_t)i + 1;
+}
+
+static void reach(struct search *x, const union state *s)
+{
+	x->moved = 1;
+	if (x->nseen == x->room)
+		grow(x);
+	if (!*entry(x, s)) {
+		x->seen[x->nseen] = *s;
+		*entry(x, s) = (uint32_t)++x->nseen;
+	}
+}
+
+/* the number of states, or 0 if a rule is broken or no rank can proceed before the end */
+static size_t search(int (*step)(struct search *, const union state *),
+		     int (*is_end)(const union state *, uint32_t), uint32_t variant)
+{
+	struct search x = { .variant = variant };
+	union state first;
+	int ok = 1;
+
+	memset(&first, 0, sizeof(first));
+	reach(&x, &first);
+	for (size_t i = 0; i < x.nseen && ok; i++) {
+		const union state s = x.seen[i];
+
+		x.moved = 0;
+		ok = step(&x, &s) && (x.moved || is_end(&s, variant));
+	}
+	free(x.seen);
+	free(x.table);
+	return ok ? x.nseen : 0;
+}
+
+/* ---- packets: L1, P1, P2 and headers ---- */
+
+#define ONE_BUFFER 1u	 /* instead of two */
+#define EARLY_SEND 2u	 /* kernel k + 1 sends while kernel k runs */
+#define EARLY_RECEIVE 4u /* kernel k + 1 receives while kernel k runs */
+#define ONE_WAY 8u	 /* only rank 0 sends */
+
+static uint32_t others(int r)
+{
+	return ALL & ~(1u << r);
+}
+
+static uint32_t to_send(uint32_t variant, int r)
+{
+	return variant & ONE_WAY && r ? 0 : others(r);
+}
+
+static uint32_t to_receive(uint32_t variant, int r)
+{
+	return variant & ONE_WAY ? others(r) & 1 : others(r);
+}
+
+static int has_ended(const struct packets *p, uint32_t variant, int r, int k)
+{
+	return k < 0 ||
+	       (p->sent[r][k] == to_send(variant, r) && p->emptied[r][k] == to_receive(variant, r));
+}
+
+/* may kernel k of rank r proceed, with the kernel before it still running or not? */
+static int may(const struct packets *p, uint32_t variant, int r, int k, uint32_t early)
+{
+	return has_ended(p, variant, r, k - 1) ||
+	       (variant & early && has_ended(p, variant, r, k - 2));
+}
+
+static int packets_step(struct search *x, const union state *s)
+{
+	const uint32_t v = x->variant;
+
+	for (int r = 0; r < N; r++)
+		for (int k = 0; k < K; k++)
+			for (int o = 0; o < N; o++) {
+				const int b = v & ONE_BUFFER ? 0 : k % 2;
+				const uint8_t bit = (uint8_t)(1u << o);
+				union state t = *s;
+				struct packets *p = &t.p;
+
+				if (may(&s->p, v, r, k, EARLY_SEND) &&
+				    to_send(v, r) & bit & ~p->sent[r][k]) {
+					if (p->slot[o][r][b])
+						return 0; /* overwrites a packet */
+					p->sent[r][k] |= bit;
+					p->slot[o][r][b] = (uint8_t)(1 + k);
+					reach(x, &t);
+					t = *s;
+				}
+				if (!may(&s->p, v, r, k, EARLY_RECEIVE))
+					continue;
+				if (to_receive(v, r) & bit & ~p->read[r][k] && p->slot[r][o][b]) {
+					if (p->slot[r][o][b] != 1 + k)
+						return 0; /* of another operation */
+					p->read[r][k] |= bit;
+					reach(x, &t);
+				} else if (p->read[r][k] & bit & ~p->emptied[r][k]) {
+					if (p->slot[r][o][b] != 1 + k)
+						return 0; /* empties another packet */
+					p->emptied[r][k] |= bit;
+					p->slot[r][o][b] = 0;
+					reach(x, &t);
+				}
+			}
+	return 1;
+}
+
+static int packets_end(const union state *s, uint32_t variant)
+{
+	for (int r = 0; r < N; r++)
+		if (!has_ended(&s->p, variant, r, K - 1))
+			return 0;
+	return 1;
+}
+
+START_TEST(two_buffers_lose_no_packet)
+{
+	ck_assert_uint_gt(search(packets_step, packets_end, 0), 10000);
+}
+END_TEST
+
+START_TEST(one_buffer_does)
+{
+	ck_assert_uint_eq(search(packets_step, packets_end, ONE_BUFFER), 0);
+}
+END_TEST
+
+START_TEST(overlapping_kernels_must_not_send_early)
+{
+	ck_assert_uint_eq(search(packets_step, packets_end, EARLY_SEND), 0);
+	ck_assert_uint_eq(search(packets_step, packets_end, EARLY_SEND | EARLY_RECEIVE), 0);
+	ck_assert_uint_gt(search(packets_step, packets_end, EARLY_RECEIVE), 10000);
+}
+END_TEST
+
+START_TEST(a_rank_that_waits_for_none_must_not_send)
+{
+	ck_assert_uint_eq(search(packets_step, packets_end, ONE_WAY), 0);
+}
+END_TEST
+
+/* ---- flags: S ---- */
+
+#define NO_ENTRY 1u /* does not wait for entry flags */
+#define NO_EXIT 2u  /* does not wait for exit flags */
+
+/* between these flags, a rank reads inputs and writes outputs of the others */
+static int accesses(const struct flags *f, uint32_t variant, int r)
+{
+	return f->set[r][0] == others(r) && (variant & NO_ENTRY || f->seen[r][0] == others(r)) &&
+	       f->set[r][1] == 0;
+}
+
+/* its arrays may be accessed */
+static int is_inside(const struct flags *f, int r, int op)
+{
+	return f->op[r] == op && f->set[r][0];
+}
+
+static int flags_step(struct search *x, const union state *s)
+{
+	const uint32_t v = x->variant;
+
+	for (int r = 0; r < N; r++) {
+		const struct flags *f = &s->f;
+		const uint8_t op = f->op[r];
+		/* the phase whose flags are set and awaited next */
+		const int entered = v & NO_ENTRY ? f->set[r][0] == others(r) :
+						   f->seen[r][0] == others(r);
+		const int phase = entered && f->set[r][0] == others(r);
+		union state t = *s;
+
+		if (op == K)
+			continue;
+		for (int o = 0; o < N && accesses(f, v, r); o++)
+			if (o != r && !is_inside(f, o, op))
+				return 0; /* accesses arrays of another operation */
+		if (f->set[r][1] == others(r) &&
+		    (v & NO_EXIT || f->seen[r][1] == others(r))) {
+			t.f.op[r]++;
+			memset(t.f.set[r], 0, sizeof(t.f.set[r]));
+			memset(t.f.seen[r], 0, sizeof(t.f.seen[r]));
+			reach(x, &t);
+			t = *s;
+		}
+		for (int o = 0; o < N; o++) {
+			const uint8_t bit = (uint8_t)(1u << o);
+
+			if (others(r) & bit & ~f->set[r][phase]) {
+				t.f.set[r][phase] |= bit;
+				t.f.flag[o][r][phase] = (uint8_t)(1 + op);
+				reach(x, &t);
+				t = *s;
+			}
+			if (others(r) & bit & ~f->seen[r][phase] &&
+			    f->flag[r][o][phase] == 1 + op) {
+				t.f.seen[r][phase] |= bit;
+				reach(x, &t);
+				t = *s;
+			}
+		}
+	}
+	return 1;
+}
+
+static int flags_end(const union state *s, uint32_t variant)
+{
+	(void)variant;
+	for (int r = 0; r < N; r++)
+		if (s->f.op[r] != K)
+			return 0;
+	return 1;
+}
+
+START_TEST(entry_and_exit_flags_protect_the_arrays)
+{
+	ck_assert_uint_gt(search(flags_step, flags_end, 0), 1000);
+}
+END_TEST
+
+START_TEST(each_of_both_flags_is_needed)
+{
+	ck_assert_uint_eq(search(flags_step, flags_end, NO_ENTRY), 0);
+	ck_assert_uint_eq(search(flags_step, flags_end, NO_EXIT), 0);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/model");
+	TCase *c = tt_case(s, "packets", "protocol");
+
+	tcase_add_test(c, two_buffers_lose_no_packet);
+	tcase_add_test(c, one_buffer_does);
+	tcase_add_test(c, overlapping_kernels_must_not_send_early);
+	tcase_add_test(c, a_rank_that_waits_for_none_must_not_send);
+	c = tt_case(s, "flags", "protocol");
+	tcase_add_test(c, entry_and_exit_flags_protect_the_arrays);
+	tcase_add_test(c, each_of_both_flags_is_needed);
+	return s;
+}
+
+TT_MAIN("comm/model", TT_NEED_NOTHING, suite)

@@ -55,6 +55,8 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/attn.c \
 	tools/te_perftest/bench.c \
 	tools/te_perftest/bench.h \
+	tools/te_perftest/blas.c \
+	tools/te_perftest/blas.h \
 	tools/te_perftest/cast.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
@@ -80,6 +82,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_train/say.c \
 	tools/te_train/say.h
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_te_perftest_libte_perftest_la_LIBADD = $(BLAS_LIBS)
 
 tools_te_perftest_te_perftest_SOURCES = \
 	tools/te_perftest/main.c

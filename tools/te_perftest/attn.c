@@ -18,6 +18,7 @@
 #include <te/tensor.h>
 
 #include "bench.h"
+#include "blas.h"
 #include "tools/te_train/say.h"
 
 /* rows of the output that --verify computes */
@@ -47,6 +48,7 @@ struct attn {
 	int64_t n;
 	int gemm_calls;
 	struct te_tensor *a, *w, *d;
+	struct blas blas; /* the same extents */
 };
 
 static int64_t width(const struct attn *t)
@@ -76,8 +78,12 @@ static int device_us(void *arg, double *ret_us)
 	struct attn *t = arg;
 	int r = bench_device_us(t->b, work, t, t->calls, &ret_us[0]);
 
-	/* alternately, so that clock drift affects both */
-	return r ? r : bench_device_us(t->b, gemm_work, t, t->gemm_calls, &ret_us[1]);
+	/* alternately, so that clock drift affects all */
+	if (!r)
+		r = bench_device_us(t->b, gemm_work, t, t->gemm_calls, &ret_us[1]);
+	return r || !blas_there(t->b) ? r :
+					bench_device_us(t->b, blas_work, &t->blas, t->blas.batch,
+							&ret_us[2]);
 }
 
 /* random normal numbers as elements of the type */
@@ -187,12 +193,17 @@ static int attn_alloc(struct attn *t)
 		r = make_plan(t, &t->plan[i]);
 	if (r >= 0)
 		r = make_gemm(t);
-	return r < 0 ? say_te(r, "attn") : STATUS_OK;
+	if (r < 0)
+		return say_te(r, "attn");
+	t->blas = (struct blas){ .b = t->b, .m = t->n, .n = t->n, .k = t->n };
+	return blas_alloc(&t->blas);
 }
 
 static void attn_free(struct attn *t)
 {
 	te_stream_sync(t->b->stream);
+	if (t->blas.b)
+		blas_free(&t->blas);
 	for (int i = 0; t->plan && i < t->nsets; i++)
 		te_plan_unref(t->plan[i]);
 	te_seq_unref(t->seq);
@@ -312,15 +323,14 @@ static void report(const struct attn *t, const struct stats *us)
 	bench_int(t->b, "plans", t->nsets);
 	bench_stats(t->b, "device_us", &us[0]);
 	bench_stats(t->b, "gemm_us", &us[1]);
-	bench_num(t->b, "flop_per_s", rate);
 	bench_num(t->b, "gemm_ratio", rate / (2 * n * n * n / us[1].median * 1e6));
-	bench_num(t->b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+	rate_report(t->b, rate, peak, &t->blas, &us[2]);
 }
 
 static int measure(struct attn *t, int rows_left)
 {
 	struct bench *b = t->b;
-	struct stats us[2];
+	struct stats us[3];
 	int r;
 
 	bench_row(b, rows_left, 1);
@@ -332,7 +342,7 @@ static int measure(struct attn *t, int rows_left)
 	if (!r)
 		r = bench_batch(b, gemm_work, t, 1000, 1, 16, &t->gemm_calls);
 	if (!r)
-		r = bench_series(b, device_us, t, 2, us);
+		r = bench_series(b, device_us, t, 2 + blas_there(b), us);
 	if (!r)
 		report(t, us);
 	return r;
@@ -376,9 +386,8 @@ static const struct column columns[] = {
 	{ "plans", "\nplans", 0, 0 },
 	{ "device_us", "a call\nus", 0, 1 },
 	{ "gemm_us", "GEMM\nus", 0, 1 },
-	{ "flop_per_s", "rate\nTFLOP/s", 1e-12, 0 },
 	{ "gemm_ratio", "of GEMM\n%", 100, 0 },
-	{ "peak_ratio", "of peak\n%", 100, 0 },
+	RATE_COLUMNS,
 	{ NULL, NULL, 0, 0 },
 };
 

@@ -15,6 +15,7 @@
 #include <te/tensor.h>
 
 #include "bench.h"
+#include "blas.h"
 #include "tools/te_train/say.h"
 
 /* elements of D that --verify computes: a whole GEMM takes a CPU too long */
@@ -44,6 +45,7 @@ struct gemm {
 	/* set i's operands are copied from element i on */
 	uint8_t *host_a, *host_w;
 	float *scales_a, *scales_w; /* of blocks, those of each set */
+	struct blas blas;
 };
 
 static int work(void *arg)
@@ -59,7 +61,12 @@ static int device_us(void *arg, double *ret_us)
 {
 	struct gemm *g = arg;
 
-	return bench_device_us(g->b, work, g, g->batch, ret_us);
+	int r = bench_device_us(g->b, work, g, g->batch, ret_us);
+
+	/* alternately, so that clock drift affects both */
+	return r || !blas_there(g->b) ? r :
+					bench_device_us(g->b, blas_work, &g->blas, g->blas.batch,
+							&ret_us[1]);
 }
 
 static double peak_of(const struct gemm *g)
@@ -182,12 +189,17 @@ static int gemm_alloc(struct gemm *g)
 			r = make_tensor(g, t->d, TE_SCALING_TENSOR, g->m, g->n, NULL, NULL,
 					&g->d[i]);
 	}
-	return r < 0 ? say_te(r, "gemm") : STATUS_OK;
+	if (r < 0)
+		return say_te(r, "gemm");
+	g->blas = (struct blas){ .b = g->b, .m = g->m, .n = g->n, .k = g->k };
+	return blas_alloc(&g->blas);
 }
 
 static void gemm_free(struct gemm *g)
 {
 	te_stream_sync(g->b->stream);
+	if (g->blas.b)
+		blas_free(&g->blas);
 	for (int i = 0; i < g->nsets; i++) {
 		if (g->a)
 			te_tensor_unref(g->a[i]);
@@ -284,7 +296,7 @@ static int measure(struct gemm *g, int rows_left)
 	double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k, rate = NAN;
 	double peak = peak_of(g);
 	struct bench *b = g->b;
-	struct stats us;
+	struct stats us[2];
 	int r;
 
 	if (!bench_row(b, rows_left, 1))
@@ -295,19 +307,18 @@ static int measure(struct gemm *g, int rows_left)
 	if (!r)
 		r = bench_batch(b, work, g, 1000, 1, 16, &g->batch);
 	if (!r)
-		r = bench_series(b, device_us, g, 1, &us);
+		r = bench_series(b, device_us, g, 1 + blas_there(b), us);
 	if (r)
 		return r;
-	if (us.n)
-		rate = flops / us.median * 1e6;
+	if (us[0].n)
+		rate = flops / us[0].median * 1e6;
 	bench_text(b, "types", g->type->name);
 	bench_int(b, "m", g->m);
 	bench_int(b, "n", g->n);
 	bench_int(b, "k", g->k);
 	bench_int(b, "buffers", 3 * (int64_t)g->nsets);
-	bench_stats(b, "device_us", &us);
-	bench_num(b, "flop_per_s", rate);
-	bench_num(b, "peak_ratio", rate / (peak > 0 ? peak : NAN));
+	bench_stats(b, "device_us", &us[0]);
+	rate_report(b, rate, peak, &g->blas, &us[1]);
 	return STATUS_OK;
 }
 
@@ -344,8 +355,7 @@ static const struct column columns[] = {
 	{ "k", "\nk", 0, 0 },
 	{ "buffers", "\nbuffers", 0, 0 },
 	{ "device_us", "a call\nus", 0, 1 },
-	{ "flop_per_s", "rate\nTFLOP/s", 1e-12, 0 },
-	{ "peak_ratio", "of peak\n%", 100, 0 },
+	RATE_COLUMNS,
 	{ NULL, NULL, 0, 0 },
 };
 

@@ -15,11 +15,13 @@
 
 static void format_number(double x, char *ret)
 {
-	/* four digits */
-	const char *fmt = x >= 999.95 ? "%.0f" :
-			  x >= 99.995 ? "%.1f" :
-			  x >= 9.9995 ? "%.2f" :
-					"%.3f";
+	/* four digits, or five decimals */
+	const char *fmt = x >= 999.95  ? "%.0f" :
+			  x >= 99.995  ? "%.1f" :
+			  x >= 9.9995  ? "%.2f" :
+			  x >= 0.99995 ? "%.3f" :
+			  x >= 0.099995 ? "%.4f" :
+					  "%.5f";
 
 	snprintf(ret, CELL, fmt, x);
 }

@@ -57,6 +57,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/bench.h \
 	tools/te_perftest/blas.c \
 	tools/te_perftest/blas.h \
+	tools/te_perftest/calls.c \
 	tools/te_perftest/cast.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \

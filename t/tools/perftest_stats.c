@@ -37,6 +37,7 @@ START_TEST(counts_odd_and_even)
 	stats_of(one, 1, &s);
 	ck_assert_uint_eq(s.n, 1);
 	ck_assert(s.median == 3 && s.p5 == 3 && s.p95 == 3 && s.min == 3 && s.max == 3);
+	ck_assert_double_eq(s.p99, 3);
 	ck_assert_double_eq(s.mad, 0);
 	stats_of(two, 2, &s);
 	ck_assert_double_eq(s.median, 5);
@@ -60,6 +61,7 @@ START_TEST(quantiles_of_a_line)
 	ck_assert_double_eq_tol(s.p5, 5, 1e-9);
 	ck_assert_double_eq_tol(s.median, 50, 1e-9);
 	ck_assert_double_eq_tol(s.p95, 95, 1e-9);
+	ck_assert_double_eq_tol(s.p99, 99, 1e-9);
 	ck_assert_double_eq_tol(s.mad, 25, 1e-9);
 }
 END_TEST
@@ -77,6 +79,7 @@ START_TEST(is_of_no_order)
 	stats_of(y, n, &b);
 	ck_assert_mem_eq(&a, &b, sizeof(a));
 	ck_assert(a.min <= a.p5 && a.p5 <= a.median && a.median <= a.p95 && a.p95 <= a.max);
+	ck_assert(a.p95 <= a.p99 && a.p99 <= a.max);
 	ck_assert(a.mad >= 0 && a.mad <= a.max - a.min);
 }
 END_TEST

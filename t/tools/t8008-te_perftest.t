@@ -95,7 +95,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm attn; do
+for t in graph step copy cast quantize norm act gemm attn calls; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -155,6 +155,8 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --op: "softmax"|norm --op softmax
 --op: "rmsnorm"|act --op rmsnorm
 --types: "fp4"|gemm --types fp4
+--call: "softmax"|calls --call softmax
+--depth: "129"|calls --depth 129
 --k: "-16"|gemm --k -16
 24|gemm --types fp8 --k 24
 --kv-heads: 3|attn --heads 4 --kv-heads 3
@@ -286,6 +288,22 @@ name="the figures of attn"
 has out types pass batch seq_len heads kv_heads head_dim plans device_us gemm_us flop_per_s \
 	gemm_ratio flop_per_s_per_core peak_ratio
 [ $blas = 0 ] || has out blas_us blas_ratio
+
+shape="--rows 37 --cols 219 --depth 3"
+check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
+table "calls: a table of all calls" calls 12 17
+"$te_perftest" calls $quick $shape --call adamw,rmsnorm-bwd,transpose --json >out 2>err
+check "calls --json: runs" test $? = 0
+sane "calls: figures" out 21
+name="the figures of calls"
+has out call rows cols blocks depth cpu_us cpu_p99_us moved_bytes device_us copy_us copy_ratio \
+	peak_ratio
+grep -E '"(call|moved_bytes)": ' out | tr -d ' ",\n' >got
+printf "call:transposemoved_bytes:$((37 * 219 * 4))" >want
+# x, dy, dx; gamma, dgamma twice; rstd
+printf "call:rmsnorm-bwdmoved_bytes:$((37 * 219 * 6 + 219 * 12 + 37 * 4))" >>want
+printf "call:adamwmoved_bytes:$((37 * 219 * 32))" >>want
+same "calls: bytes read and written, a row for each call in the order of the table" want got
 
 if [ -w /dev/full ]; then
 	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err

@@ -218,13 +218,28 @@ int bench_cpu_us(struct bench *b, bench_work work, void *arg, int n, double *ret
 	return bench_idle(b, r);
 }
 
-/* from event to event */
-static int queue_span(struct bench *b, bench_work work, void *arg, int n)
+/* CPU time of each call */
+static int repeat_timed(bench_work work, void *arg, int n, double *ret_cpu_us)
+{
+	double from = bench_now(), now;
+	int r = 0;
+
+	for (int i = 0; i < n && r >= 0; i++) {
+		r = work(arg);
+		now = bench_now();
+		ret_cpu_us[i] = (now - from) * 1e6;
+		from = now;
+	}
+	return r;
+}
+
+/* from event to event; ret_cpu_us: or NULL */
+static int queue_span(struct bench *b, bench_work work, void *arg, int n, double *ret_cpu_us)
 {
 	int r = te_event_record(b->from, b->stream);
 
 	if (r >= 0)
-		r = repeat(work, arg, n);
+		r = ret_cpu_us ? repeat_timed(work, arg, n, ret_cpu_us) : repeat(work, arg, n);
 	return r < 0 ? r : te_event_record(b->to, b->stream);
 }
 
@@ -243,7 +258,7 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
 	int r = te_stream_sync(b->stream);
 
 	if (r >= 0)
-		r = bench_idle(b, queue_span(b, work, arg, n));
+		r = bench_idle(b, queue_span(b, work, arg, n, NULL));
 	return r < 0 ? r : read_span(b, n, ret_us);
 }
 
@@ -262,7 +277,8 @@ static void plug_wait(void *arg)
 	}
 }
 
-int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us)
+int bench_calls_us(struct bench *b, bench_work work, void *arg, int n, double *ret_cpu_us,
+		   double *ret_us)
 {
 	int r = te_stream_sync(b->stream);
 
@@ -272,13 +288,18 @@ int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *
 	atomic_store(&b->plug.late, 0);
 	r = te_host_call(b->stream, plug_wait, b, 0);
 	if (r >= 0)
-		r = queue_span(b, work, arg, n);
+		r = queue_span(b, work, arg, n, ret_cpu_us);
 	atomic_store(&b->plug.open, 1);
 	/* the plug belongs to the bench: do not return while it is queued */
 	r = bench_idle(b, r);
 	if (r >= 0)
 		r = read_span(b, n, ret_us);
 	return r >= 0 && atomic_load(&b->plug.late) ? BENCH_NONE : r;
+}
+
+int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us)
+{
+	return bench_calls_us(b, work, arg, n, NULL, ret_us);
 }
 
 int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n)

@@ -83,6 +83,9 @@ int bench_span_us(struct bench *b, bench_work work, void *arg, int n, double *re
  * are queued. BENCH_NONE if queueing took longer than a stream may be blocked.
  */
 int bench_device_us(struct bench *b, bench_work work, void *arg, int n, double *ret_us);
+/* the same, and ret_cpu_us[i]: CPU time of call i, in us */
+int bench_calls_us(struct bench *b, bench_work work, void *arg, int n, double *ret_cpu_us,
+		   double *ret_us);
 /* the number of calls, from lo to hi, that take about us; an exit status */
 int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n);
 

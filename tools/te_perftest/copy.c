@@ -138,6 +138,7 @@ void copy_compare(struct bench *b, double nbytes, const struct stats *us)
 }
 
 const struct column copy_columns[] = {
+	{ "call", "\ncall", 0, 0 },
 	{ "op", "\nop", 0, 0 },
 	{ "pass", "\npass", 0, 0 },
 	{ "recipe", "\nrecipe", 0, 0 },
@@ -146,6 +147,9 @@ const struct column copy_columns[] = {
 	{ "cols", "\ncols", 0, 0 },
 	{ "buffers", "\nbuffers", 0, 0 },
 	{ "plans", "\nplans", 0, 0 },
+	{ "blocks", "\nblocks", 0, 0 },
+	{ "cpu_us", "CPU\nus", 0, 1 },
+	{ "cpu_p99_us", "CPU, p99\nus", 0, 0 },
 	{ "moved_bytes", "a call\nMiB", 0x1p-20, 0 },
 	{ "device_us", "a call\nus", 0, 1 },
 	{ "copy_us", "copy\nus", 0, 1 },

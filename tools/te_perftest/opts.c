@@ -34,6 +34,14 @@ struct row {
 	const char *help;
 };
 
+#define CALLS                                                                           \
+	"transpose,embedding,embedding-bwd,bias,bias-bwd,add,dropout,rmsnorm," \
+	"rmsnorm-bwd,gelu,gelu-bwd,rope,attention,attention-bwd,cross-entropy," \
+	"cross-entropy-bwd,adamw"
+#define CALL_CHOICES                                                                    \
+	"transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|" \
+	"rmsnorm-bwd|gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|" \
+	"cross-entropy-bwd|adamw"
 #define AT(field) offsetof(struct opts, field)
 
 static const struct row rows[] = {
@@ -72,7 +80,7 @@ static const struct row rows[] = {
 
 	{ "bytes", "copy", LIST, AT(copy_bytes), "64K,1M,16M,256M", 1, 1e12, "N,...",
 	  "bytes of a copy" },
-	{ "cache", "copy cast quantize norm act gemm attn", WORD, AT(cache), "cold", 0, 0,
+	{ "cache", "copy cast quantize norm act gemm attn calls", WORD, AT(cache), "cold", 0, 0,
 	  "cold|warm", "cycle through buffers larger than the L2 cache, or use one" },
 	{ "rows", "cast quantize norm act", INT, AT(rows), "4096", 1, 1 << 24, "N",
 	  "rows of a tensor" },
@@ -87,6 +95,13 @@ static const struct row rows[] = {
 	{ "op", "act", WORDS, AT(act_op), "gelu,silu", 0, 0, "gelu|silu", "operation" },
 	{ "pass", "norm act attn", WORDS, AT(op_pass), "forward,both", 0, 0, "forward|both",
 	  "forward for evaluation, or forward and backward" },
+	{ "call", "calls", WORDS, AT(call), CALLS, 0, 0, CALL_CHOICES, "which calls" },
+	{ "rows", "calls", INT, AT(call_rows), "0", 0, 1 << 20, "N",
+	  "rows of the main tensor; 0: 4096, or 256 on the host" },
+	{ "cols", "calls", INT, AT(call_cols), "0", 0, 1 << 20, "N",
+	  "columns of it; 0: the same" },
+	{ "depth", "calls", INT, AT(depth), "64", 1, 128, "N",
+	  "calls that are queued back to back" },
 	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0,
 	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
 	  "types of the operands; D is BF16, or FP32 for FP32" },

@@ -40,6 +40,7 @@ void stats_of(double *x, size_t n, struct stats *ret)
 	ret->median = stats_quantile(x, kept, 0.5);
 	ret->p5 = stats_quantile(x, kept, 0.05);
 	ret->p95 = stats_quantile(x, kept, 0.95);
+	ret->p99 = stats_quantile(x, kept, 0.99);
 	ret->min = x[0];
 	ret->max = x[kept - 1];
 	for (size_t i = 0; i < kept; i++)

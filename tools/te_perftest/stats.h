@@ -6,7 +6,7 @@
 
 struct stats {
 	size_t n; /* samples counted; 0: the others are 0 too */
-	double median, p5, p95, min, max;
+	double median, p5, p95, p99, min, max;
 	double mad; /* median absolute deviation from the median, not scaled */
 };
 

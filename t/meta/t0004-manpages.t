@@ -45,6 +45,36 @@ for l in $libs; do exports $l public; done | sort >"$tmp/exports"
 sed -n 's/\.3$//p' "$tmp/there" | comm -23 - "$tmp/exports" >"$tmp/bad"
 empty "no page of section 3 is about a function that is gone" "$tmp/bad"
 
+# fields of the options of te/kernel.h: the page of each call that takes them names them
+tr '\n' ' ' <"$abs_top_srcdir/include/te/kernel.h" |
+	sed -E 's,/\*([^*]|\*+[^*/])*\*+/,,g' | tr ';' '\n' | awk '
+	/struct te_kernel_[a-z_]*_opts \{/ {
+		name = $0; sub(/.*struct /, "", name); sub(/ .*/, "", name)
+		sub(/.*\{/, "")
+		open = 1
+	}
+	/^[ \t]*\}/ { open = 0 }
+	open {
+		n = split($0, part, ",")
+		for (i = 1; i <= n; i++) {
+			sub(/ *$/, "", part[i]); sub(/.*[ *]/, "", part[i])
+			if (part[i] != "size")
+				fields[name] = fields[name] " " part[i]
+		}
+	}
+	/TE_EXPORT int te_kernel_[a-z_]*\(.*_opts \*/ {
+		fn = $0; sub(/.*TE_EXPORT int /, "", fn); sub(/\(.*/, "", fn)
+		opts = $0; sub(/.*struct te_kernel/, "te_kernel", opts); sub(/ .*/, "", opts)
+		n = split(fields[opts], part, " ")
+		for (i = 1; i <= n; i++)
+			print fn, part[i]
+	}' >"$tmp/fields"
+check "the options of kernels have fields" test "$(wc -l <"$tmp/fields")" -gt 50
+while read -r fn field; do
+	grep -qE "^\.(It )?Va (.* )?$field( |$)" "$(page "$fn.3")" || echo "$fn.3: no .Va $field"
+done <"$tmp/fields" >"$tmp/bad"
+empty "pages name the fields of the options of kernels" "$tmp/bad"
+
 # every .Xr of ours points at a page of ours
 for p in $(cat "$tmp/there"); do
 	f=$(page "$p")

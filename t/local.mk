@@ -1,6 +1,6 @@
 # Check programs are t/AREA/TOPIC.c, scripts t/AREA/tNNNN-WHAT.t; both print TAP.
 # A program needs one line in a list below; its source is TOPIC.c and it links
-# the whole inside of libtecore.
+# the whole inside of libtecore. TOPIC_gpu is the same program where TOPIC.c is a TT_PAIR().
 TT_CORE = \
 	t/backend/backend \
 	t/backend/backend_gpu \
@@ -204,38 +204,42 @@ t_kernels_host_kernels_SOURCES = \
 	t/kernels/host_kernels_rows.c \
 	t/kernels/host_kernels_train.c
 
-PARTS_CASES = t/plan/plan_bind_cases.c t/plan/plan_bind_cases.h t/plan/plan_model.c t/plan/plan_model.h
-t_plan_plan_bind_SOURCES = t/plan/plan_bind.c $(PARTS_CASES)
-t_plan_plan_bind_gpu_SOURCES = t/plan/plan_bind_gpu.c $(PARTS_CASES)
+t_plan_plan_bind_SOURCES = \
+	t/plan/plan_bind.c \
+	t/plan/plan_bind_cases.c \
+	t/plan/plan_bind_cases.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_plan_plan_bind_gpu_SOURCES = $(t_plan_plan_bind_SOURCES)
 
-CUSTOM_CASES = \
+t_plan_custom_SOURCES = \
+	t/plan/custom.c \
 	t/plan/custom_block.c \
 	t/plan/custom_cases.c \
 	t/plan/custom_cases.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_plan_custom_SOURCES = t/plan/custom.c $(CUSTOM_CASES)
-t_plan_custom_gpu_SOURCES = t/plan/custom_gpu.c $(CUSTOM_CASES)
+t_plan_custom_gpu_SOURCES = $(t_plan_custom_SOURCES)
 
-PLAN_CASES = \
+t_plan_plan_SOURCES = \
+	t/plan/plan.c \
 	t/plan/plan_cases.c \
 	t/plan/plan_cases.h \
 	t/plan/plan_hooks.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_plan_plan_SOURCES = t/plan/plan.c $(PLAN_CASES)
-t_plan_plan_gpu_SOURCES = t/plan/plan_gpu.c $(PLAN_CASES)
+t_plan_plan_gpu_SOURCES = $(t_plan_plan_SOURCES)
 t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
 
-WEIGHTS_CASES = \
+t_plan_weights_SOURCES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h \
+	t/plan/weights.c \
 	t/plan/weights_bound.c \
 	t/plan/weights_cases.c \
 	t/plan/weights_cases.h \
 	t/plan/weights_frozen.c
-t_plan_weights_SOURCES = t/plan/weights.c $(WEIGHTS_CASES)
-t_plan_weights_gpu_SOURCES = t/plan/weights_gpu.c $(WEIGHTS_CASES)
+t_plan_weights_gpu_SOURCES = $(t_plan_weights_SOURCES)
 
 WINDOW_CASES = t/tensor/window_cases.c t/tensor/window_cases.h
 t_tensor_window_SOURCES = t/tensor/window.c $(WINDOW_CASES)
@@ -287,15 +291,18 @@ BACKEND_CASES = \
 t_backend_backend_SOURCES = t/backend/backend.c $(BACKEND_CASES)
 t_backend_backend_gpu_SOURCES = t/backend/backend_gpu.c $(BACKEND_CASES)
 
-FUSION_CASES = t/plan/fusion_cases.c t/plan/fusion_cases.h
-t_plan_fusion_SOURCES = t/plan/fusion.c $(FUSION_CASES)
-t_plan_fusion_gpu_SOURCES = t/plan/fusion_gpu.c $(FUSION_CASES)
+t_plan_fusion_SOURCES = \
+	t/plan/fusion.c \
+	t/plan/fusion_cases.c \
+	t/plan/fusion_cases.h
+t_plan_fusion_gpu_SOURCES = $(t_plan_fusion_SOURCES)
 
 GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
 t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)
 t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
 
-KERNEL_CALLS_CASES = \
+t_ops_kernel_calls_SOURCES = \
+	t/ops/kernel_calls.c \
 	t/ops/kernel_calls_cases.c \
 	t/ops/kernel_calls_cases.h \
 	t/ops/kernel_calls_elem.c \
@@ -304,24 +311,24 @@ KERNEL_CALLS_CASES = \
 	t/ops/kernel_calls_train.c \
 	t/ops/op_run.c \
 	t/ops/op_run.h
-t_ops_kernel_calls_SOURCES = t/ops/kernel_calls.c $(KERNEL_CALLS_CASES)
-t_ops_kernel_calls_gpu_SOURCES = t/ops/kernel_calls_gpu.c $(KERNEL_CALLS_CASES)
+t_ops_kernel_calls_gpu_SOURCES = $(t_ops_kernel_calls_SOURCES)
 
 GEMM_EXACT_CASES = t/ops/gemm_exact_cases.c t/ops/gemm_exact_cases.h
 t_ops_gemm_exact_SOURCES = t/ops/gemm_exact.c $(GEMM_EXACT_CASES)
 t_ops_gemm_exact_gpu_SOURCES = t/ops/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
 
-BIND_UPDATE_CASES = \
+t_graph_bind_update_SOURCES = \
+	t/graph/bind_update.c \
 	t/graph/bind_update_cases.c \
 	t/graph/bind_update_cases.h \
 	t/graph/caster.c \
 	t/graph/caster.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_graph_bind_update_SOURCES = t/graph/bind_update.c $(BIND_UPDATE_CASES)
-t_graph_bind_update_gpu_SOURCES = t/graph/bind_update_gpu.c $(BIND_UPDATE_CASES)
+t_graph_bind_update_gpu_SOURCES = $(t_graph_bind_update_SOURCES)
 
-CONTRACT_CASES = \
+t_graph_contract_SOURCES = \
+	t/graph/contract.c \
 	t/graph/contract_arguments.c \
 	t/graph/contract_capture.c \
 	t/graph/contract_cases.c \
@@ -331,19 +338,21 @@ CONTRACT_CASES = \
 	t/graph/contract_replay.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_graph_contract_SOURCES = t/graph/contract.c $(CONTRACT_CASES)
-t_graph_contract_gpu_SOURCES = t/graph/contract_gpu.c $(CONTRACT_CASES)
+t_graph_contract_gpu_SOURCES = $(t_graph_contract_SOURCES)
 
-EQUIVALENCE_CASES = t/graph/equivalence_cases.c t/graph/equivalence_cases.h
-t_graph_equivalence_SOURCES = t/graph/equivalence.c $(EQUIVALENCE_CASES)
-t_graph_equivalence_gpu_SOURCES = t/graph/equivalence_gpu.c $(EQUIVALENCE_CASES)
+t_graph_equivalence_SOURCES = \
+	t/graph/equivalence.c \
+	t/graph/equivalence_cases.c \
+	t/graph/equivalence_cases.h
+t_graph_equivalence_gpu_SOURCES = $(t_graph_equivalence_SOURCES)
 
 t_graph_faults_SOURCES = t/graph/faults.c t/graph/caster.c t/graph/caster.h \
 	t/plan/plan_model.c t/plan/plan_model.h
 
-GRAPH_CASES = \
+t_graph_graph_SOURCES = \
 	t/graph/caster.c \
 	t/graph/caster.h \
+	t/graph/graph.c \
 	t/graph/graph_capture.c \
 	t/graph/graph_cases.c \
 	t/graph/graph_cases.h \
@@ -354,16 +363,15 @@ GRAPH_CASES = \
 	t/graph/graph_replay.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_graph_graph_SOURCES = t/graph/graph.c $(GRAPH_CASES)
-t_graph_graph_gpu_SOURCES = t/graph/graph_gpu.c $(GRAPH_CASES)
+t_graph_graph_gpu_SOURCES = $(t_graph_graph_SOURCES)
 
-STEP_CASES = \
+t_graph_step_SOURCES = \
+	t/graph/step.c \
 	t/graph/step_cases.c \
 	t/graph/step_cases.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_graph_step_SOURCES = t/graph/step.c $(STEP_CASES)
-t_graph_step_gpu_SOURCES = t/graph/step_gpu.c $(STEP_CASES)
+t_graph_step_gpu_SOURCES = $(t_graph_step_SOURCES)
 
 ATTN_CASES = t/kernels/attn_cases.c t/kernels/attn_cases.h \
 	t/kernels/kernel_check.c t/kernels/kernel_check.h
@@ -378,7 +386,7 @@ COMM_CASES = \
 t_kernels_comm_SOURCES = t/kernels/comm.c $(COMM_CASES)
 t_kernels_comm_gpu_SOURCES = t/kernels/comm_gpu.c $(COMM_CASES)
 
-KERNEL_CASES = \
+t_kernels_kernels_SOURCES = \
 	t/kernels/kernel_acts.c \
 	t/kernels/kernel_cases.c \
 	t/kernels/kernel_cases.h \
@@ -389,16 +397,17 @@ KERNEL_CASES = \
 	t/kernels/kernel_lib.h \
 	t/kernels/kernel_rows.c \
 	t/kernels/kernel_train.c \
-	t/kernels/kernel_weights.c
-t_kernels_kernels_SOURCES = t/kernels/kernels.c $(KERNEL_CASES)
-t_kernels_kernels_gpu_SOURCES = t/kernels/kernels_gpu.c $(KERNEL_CASES)
+	t/kernels/kernel_weights.c \
+	t/kernels/kernels.c
+t_kernels_kernels_gpu_SOURCES = $(t_kernels_kernels_SOURCES)
 t_kernels_threads_SOURCES = t/kernels/threads.c t/kernels/kernel_check.c t/kernels/kernel_check.h
 
 ORDERS = t/graph/orders.c t/graph/orders.h
 t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
 t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
-RECORDING_CASES = \
+t_capture_recording_SOURCES = \
+	t/capture/recording.c \
 	t/capture/recording_access.c \
 	t/capture/recording_bindings.c \
 	t/capture/recording_cases.c \
@@ -411,8 +420,7 @@ RECORDING_CASES = \
 	t/capture/recording_updates.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
-t_capture_recording_SOURCES = t/capture/recording.c $(RECORDING_CASES)
-t_capture_recording_gpu_SOURCES = t/capture/recording_gpu.c $(RECORDING_CASES)
+t_capture_recording_gpu_SOURCES = $(t_capture_recording_SOURCES)
 
 OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
 t_ops_ops_SOURCES = t/ops/ops.c $(OP_CASES)

@@ -1,11 +1,6 @@
-/* t/capture/recording.c - te/capture.h on the host backend. */
+/* t/capture/recording.c - te/capture.h: what is recorded, rebound, updated and launched. */
 #include "config.h"
 
 #include "recording_cases.h"
 
-static Suite *suite(void)
-{
-	return recording_suite("capture/recording", "host");
-}
-
-TT_MAIN("capture/recording", TT_NEED_NOTHING, suite)
+TT_PAIR("capture/recording", recording_suite)

@@ -1,11 +1,6 @@
-/* t/graph/bind_update.c - te_graph_bind(3), te_graph_update(3) on the host backend. */
+/* t/graph/bind_update.c - te_graph_bind(3), te_graph_update(3). */
 #include "config.h"
 
 #include "bind_update_cases.h"
 
-static Suite *suite(void)
-{
-	return bind_update_suite("graph/bind_update", "host");
-}
-
-TT_MAIN("graph/bind_update", TT_NEED_NOTHING, suite)
+TT_PAIR("graph/bind_update", bind_update_suite)

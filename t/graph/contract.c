@@ -1,11 +1,6 @@
-/* t/graph/contract.c - what graphs refuse, call and leave alone, on the host backend. */
+/* t/graph/contract.c - what graphs refuse, call and leave alone. */
 #include "config.h"
 
 #include "contract_cases.h"
 
-static Suite *suite(void)
-{
-	return contract_suite("graph/contract", "host");
-}
-
-TT_MAIN("graph/contract", TT_NEED_NOTHING, suite)
+TT_PAIR("graph/contract", contract_suite)

@@ -1,11 +1,6 @@
-/* t/graph/graph.c - te_graph_*(3) on the host backend. */
+/* t/graph/graph.c - te_graph_*(3): capture and replay of schedules. */
 #include "config.h"
 
 #include "graph_cases.h"
 
-static Suite *suite(void)
-{
-	return graph_suite("graph/graph", "host");
-}
-
-TT_MAIN("graph/graph", TT_NEED_NOTHING, suite)
+TT_PAIR("graph/graph", graph_suite)

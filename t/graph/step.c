@@ -1,11 +1,6 @@
-/* t/graph/step.c - te_step_*(3) on the host backend. */
+/* t/graph/step.c - te_step_*(3): training steps of micro-batches. */
 #include "config.h"
 
 #include "step_cases.h"
 
-static Suite *suite(void)
-{
-	return step_suite("graph/step", "host");
-}
-
-TT_MAIN("graph/step", TT_NEED_NOTHING, suite)
+TT_PAIR("graph/step", step_suite)

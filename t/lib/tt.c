@@ -187,6 +187,28 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	return failed ? 1 : 0;
 }
 
+static struct {
+	char name[64];
+	tt_pair_fn *suite;
+	int on_gpu;
+} pair;
+
+static Suite *pair_suite(void)
+{
+	return pair.suite(pair.name, pair.on_gpu ? "cuda" : "host");
+}
+
+int tt_pair(const char *name, const char *program, tt_pair_fn *suite)
+{
+	static const char gpu[] = "_gpu";
+	const size_t n = strlen(program);
+
+	pair.on_gpu = n >= strlen(gpu) && !strcmp(program + n - strlen(gpu), gpu);
+	pair.suite = suite;
+	snprintf(pair.name, sizeof(pair.name), "%s%s", name, pair.on_gpu ? gpu : "");
+	return tt_main(pair.name, pair.on_gpu ? TT_NEED_GPU : TT_NEED_NOTHING, pair_suite);
+}
+
 TCase *tt_case(Suite *s, const char *name, const char *tags)
 {
 	TCase *c = tcase_create(name);

@@ -45,6 +45,20 @@
 
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 
+/*
+ * The program is built twice, as X and as X_gpu: the first runs the suite on the host backend, the
+ * second on "cuda". name is that of X.
+ */
+#define TT_PAIR(name, suite)                           \
+	int main(int argc, char **argv)                \
+	{                                              \
+		(void)argc;                            \
+		return tt_pair(name, argv[0], suite);  \
+	}
+
+typedef Suite *tt_pair_fn(const char *name, const char *backend);
+int tt_pair(const char *name, const char *program, tt_pair_fn *suite);
+
 /* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
 TCase *tt_case(Suite *s, const char *name, const char *tags);
 

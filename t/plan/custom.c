@@ -1,11 +1,6 @@
-/* t/plan/custom.c - user-defined operations and joint fusions, on the host backend. */
+/* t/plan/custom.c - user-defined operations and joint fusions. */
 #include "config.h"
 
 #include "custom_cases.h"
 
-static Suite *suite(void)
-{
-	return custom_suite("plan/custom", "host");
-}
-
-TT_MAIN("plan/custom", TT_NEED_NOTHING, suite)
+TT_PAIR("plan/custom", custom_suite)

@@ -1,11 +1,6 @@
-/* t/plan/plan.c - te_plan_*(3) on the host backend. */
+/* t/plan/plan.c - te_plan_*(3): planned sequences and hooks. */
 #include "config.h"
 
 #include "plan_cases.h"
 
-static Suite *suite(void)
-{
-	return plan_suite("plan/plan", "host");
-}
-
-TT_MAIN("plan/plan", TT_NEED_NOTHING, suite)
+TT_PAIR("plan/plan", plan_suite)

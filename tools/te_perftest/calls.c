@@ -24,6 +24,7 @@
 #define VOCAB 4096
 #define HEAD_DIM 64
 #define FIELDS_MAX 8
+#define PERIOD 4099 /* of the numbers of a field: a prime, so that rows differ */
 #define ALIGN 256
 
 enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
@@ -366,21 +367,17 @@ static void fill(struct calls *c, const struct field *f)
 {
 	const int64_t n = f->rows * f->cols;
 	uint8_t *p = c->host + f->at;
-	float x[256];
+	float x[PERIOD];
 
 	if (f->fill == ZEROS)
 		return;
+	bench_normal(c->b, x, PERIOD);
 	for (int64_t i = 0; i < n; i++) {
-		float v;
-		uint16_t half;
-		int32_t token;
-
-		if (i % 256 == 0)
-			bench_normal(c->b, x, 256);
-		v = f->fill == NORMAL ? x[i % 256] : fabsf(x[i % 256]);
-		half = te_bf16_encode(v);
+		const float v = f->fill == NORMAL ? x[i % PERIOD] : fabsf(x[i % PERIOD]);
 		/* tokens select classes too, of which there are cols */
-		token = (int32_t)(v * 1e6f) % (int32_t)fmin(VOCAB, (double)c->cols);
+		const int32_t token = (int32_t)(v * 1e6f) % (int32_t)fmin(VOCAB, (double)c->cols);
+		const uint16_t half = te_bf16_encode(v);
+
 		if (f->fill == TOKENS)
 			memcpy(p + 4 * i, &token, 4);
 		else if (f->dtype == TE_DTYPE_FP32)

@@ -112,6 +112,10 @@ check "a variable that means nothing is a warning" grep -q 'warning: TE_HOST_LIM
 "$te_perftest" graph --nodes 50000,1,2 --kind fill --edges serial --seconds 0.01 --iters 1 >out
 check "rows for which no time is left are left out" grep -q '^2 more rows did not fit' out
 check "one sample has no spread" grep -q 'n=1' out
+for t in quantize norm act attn calls; do
+	check "$t: so they are" sh -c "
+		'$te_perftest' $t --seconds 0.01 --iters 1 | grep -qE '^[1-9][0-9]* more rows did not'"
+done
 
 
 # SUBJECT|ARGUMENTS

@@ -333,7 +333,8 @@ static int measure(struct attn *t, int rows_left)
 	struct stats us[3];
 	int r;
 
-	bench_row(b, rows_left, 1);
+	if (!bench_row(b, rows_left, 1))
+		return STATUS_OK;
 	r = attn_alloc(t);
 	if (!r && b->o->verify)
 		r = verify(t);

@@ -56,6 +56,8 @@ int copy_alloc(struct copy *c)
 
 void copy_free(struct copy *c)
 {
+	if (!c->b) /* the row was left out */
+		return;
 	te_stream_sync(c->b->stream);
 	if (c->src)
 		te_mem_free(c->b->stream, c->src);

@@ -295,8 +295,8 @@ has out types pass batch seq_len heads kv_heads head_dim plans device_us gemm_us
 
 shape="--rows 37 --cols 219 --depth 3"
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
-table "calls: a table of all calls" calls 12 17
-"$te_perftest" calls $quick $shape --call adamw,rmsnorm-bwd,transpose --json >out 2>err
+table "calls: a table of all calls" calls 12 19
+"$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err
 check "calls --json: runs" test $? = 0
 sane "calls: figures" out 21
 name="the figures of calls"
@@ -307,6 +307,7 @@ printf "call:transposemoved_bytes:$((37 * 219 * 4))" >want
 # x, dy, dx; gamma, dgamma twice; rstd
 printf "call:rmsnorm-bwdmoved_bytes:$((37 * 219 * 6 + 219 * 12 + 37 * 4))" >>want
 printf "call:adamwmoved_bytes:$((37 * 219 * 32))" >>want
+printf "call:quantizemoved_bytes:$((37 * 219 * 3))" >>want
 same "calls: bytes read and written, a row for each call in the order of the table" want got
 
 if [ -w /dev/full ]; then

@@ -1,6 +1,6 @@
 /*
- * calls.c - te_perftest calls: the calls of te/kernel.h, one by one: CPU time of a call, device
- * time, and the bytes that it has to move.
+ * calls.c - te_perftest calls: calls that compute, one by one: CPU time of a call, device time, and
+ * the bytes that it has to move.
  *
  * The tensors of a call are at fixed offsets of one block of device memory, so that --verify
  * compares all that a call writes.
@@ -14,7 +14,9 @@
 
 #include <te/capture.h>
 #include <te/dtype.h>
+#include <te/gemm.h>
 #include <te/kernel.h>
+#include <te/quant.h>
 #include <te/tensor.h>
 
 #include "bench.h"
@@ -50,6 +52,7 @@ struct calls {
 	uint8_t *host; /* what a block holds before a call */
 	uint8_t **block;
 	struct te_tensor **tensor; /* [nsets][FIELDS_MAX] */
+	struct te_quant *quant;	   /* of quantize */
 	double *cpu_us;
 	int64_t ncpu, cpu_most;
 	struct copy copy; /* moves as many bytes */
@@ -62,6 +65,11 @@ struct row {
 	int (*init)(const struct calls *c, struct te_tensor *const *t); /* of the block; or NULL */
 };
 
+static size_t round_up(size_t nbytes)
+{
+	return (nbytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 /* times: how often all of it is read or written */
 static void field(struct calls *c, enum te_dtype dtype, int64_t rows, int64_t cols, enum fill fill,
 		  double times)
@@ -69,7 +77,9 @@ static void field(struct calls *c, enum te_dtype dtype, int64_t rows, int64_t co
 	const size_t nbytes = (size_t)(rows * cols) * te_dtype_nbytes(dtype);
 
 	c->field[c->nfields++] = (struct field){ dtype, rows, cols, fill, c->nbytes };
-	c->nbytes += (nbytes + ALIGN - 1) / ALIGN * ALIGN;
+	c->nbytes += round_up(nbytes);
+	if (dtype == TE_DTYPE_E4M3) /* its scale-inverse follows */
+		c->nbytes += ALIGN;
 	c->traffic += times * (double)nbytes;
 }
 
@@ -339,6 +349,29 @@ static int adamw(const struct calls *c, struct te_tensor *const *t)
 				    WS(t[5]), &o);
 }
 
+static void gemm_fields(struct calls *c)
+{
+	main_field(c);
+	field(c, TE_DTYPE_BF16, c->cols, c->cols, NORMAL, 1);
+	main_field(c);
+}
+
+static int gemm(const struct calls *c, struct te_tensor *const *t)
+{
+	return te_gemm(c->b->stream, t[0], t[1], t[2], NULL);
+}
+
+static void quantize_fields(struct calls *c)
+{
+	main_field(c);
+	field(c, TE_DTYPE_E4M3, c->rows, c->cols, ZEROS, 1);
+}
+
+static int quantize(const struct calls *c, struct te_tensor *const *t)
+{
+	return te_quantize(c->b->stream, c->quant, 0, t[0], t[1], NULL, 0);
+}
+
 /* the choices of --call, in their order */
 static const struct row rows[] = {
 	{ "transpose", transpose_fields, transpose, NULL },
@@ -358,6 +391,8 @@ static const struct row rows[] = {
 	{ "cross-entropy", cross_entropy_fields, cross_entropy, NULL },
 	{ "cross-entropy-bwd", cross_entropy_bwd_fields, cross_entropy_bwd, NULL },
 	{ "adamw", adamw_fields, adamw, adamw_init },
+	{ "gemm", gemm_fields, gemm, NULL },
+	{ "quantize", quantize_fields, quantize, NULL },
 };
 #define NROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
@@ -408,11 +443,24 @@ static int make_set(struct calls *c, int set)
 	for (int i = 0; i < c->nfields && r >= 0; i++) {
 		const struct field *f = &c->field[i];
 		const int64_t shape[] = { f->rows, f->cols };
+		uint8_t *p = c->block[set] + f->at;
+		float *scale_inv = NULL;
 
-		r = te_tensor_wrap(c->b->ctx, f->dtype, 2, shape, c->block[set] + f->at, NULL, NULL,
+		if (f->dtype == TE_DTYPE_E4M3)
+			scale_inv = (float *)(void *)(p + round_up((size_t)(f->rows * f->cols)));
+		r = te_tensor_wrap(c->b->ctx, f->dtype, 2, shape, p, NULL, scale_inv,
 				   &c->tensor[set * FIELDS_MAX + i]);
 	}
 	return r < 0 ? r : reset(c, set);
+}
+
+static int make_quant(struct calls *c)
+{
+	const enum te_dtype type = TE_DTYPE_E4M3;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	int r = te_recipe_from_name("fp8-delayed", &recipe);
+
+	return r < 0 ? r : te_quant_create(c->b->ctx, &recipe, 1, &type, &c->quant);
 }
 
 static int calls_alloc(struct calls *c)
@@ -436,6 +484,7 @@ static int calls_alloc(struct calls *c)
 	r = copy_alloc(&c->copy);
 	if (r)
 		return r;
+	r = make_quant(c);
 	for (int i = 0; i < c->nsets && r >= 0; i++)
 		r = make_set(c, i);
 	return r < 0 ? say_te(r, "%s", c->row->name) : STATUS_OK;
@@ -450,6 +499,7 @@ static void calls_free(struct calls *c)
 	for (int i = 0; c->block && i < c->nsets; i++)
 		if (c->block[i])
 			te_mem_free(c->b->stream, c->block[i]);
+	te_quant_unref(c->quant);
 	free(c->tensor);
 	free(c->block);
 	free(c->host);
@@ -555,12 +605,13 @@ static int64_t extent(const struct bench *b, int64_t given)
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
-	int left = __builtin_popcount(o->call), r = STATUS_OK;
+	const uint32_t which = o->call ? o->call : (1u << NROWS) - 1;
+	int left = __builtin_popcount(which), r = STATUS_OK;
 
 	for (int i = 0; i < NROWS && !r; i++) {
 		struct calls c = { .b = b, .row = &rows[i], .depth = (int)o->depth };
 
-		if (!(o->call & 1u << i))
+		if (!(which & 1u << i))
 			continue;
 		c.rows = extent(b, o->call_rows);
 		c.cols = extent(b, o->call_cols);
@@ -573,7 +624,7 @@ static int run(struct bench *b)
 
 const struct test test_calls = {
 	.name = "calls",
-	.text = "calls of te/kernel.h: CPU time, and device time compared with a copy",
+	.text = "calls on tensors: CPU time, and device time compared with a copy",
 	.columns = copy_columns,
 	.run = run,
 };

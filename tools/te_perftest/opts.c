@@ -34,14 +34,10 @@ struct row {
 	const char *help;
 };
 
-#define CALLS                                                                           \
-	"transpose,embedding,embedding-bwd,bias,bias-bwd,add,dropout,rmsnorm," \
-	"rmsnorm-bwd,gelu,gelu-bwd,rope,attention,attention-bwd,cross-entropy," \
-	"cross-entropy-bwd,adamw"
-#define CALL_CHOICES                                                                    \
-	"transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|" \
-	"rmsnorm-bwd|gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|" \
-	"cross-entropy-bwd|adamw"
+#define CALL_CHOICES                                                                       \
+	"transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|rmsnorm-bwd|" \
+	"gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"      \
+	"adamw|gemm|quantize"
 #define AT(field) offsetof(struct opts, field)
 
 static const struct row rows[] = {
@@ -95,7 +91,8 @@ static const struct row rows[] = {
 	{ "op", "act", WORDS, AT(act_op), "gelu,silu", 0, 0, "gelu|silu", "operation" },
 	{ "pass", "norm act attn", WORDS, AT(op_pass), "forward,both", 0, 0, "forward|both",
 	  "forward for evaluation, or forward and backward" },
-	{ "call", "calls", WORDS, AT(call), CALLS, 0, 0, CALL_CHOICES, "which calls" },
+	{ "call", "calls", WORDS, AT(call), NULL, 0, 0, CALL_CHOICES,
+	  "which calls (all)" },
 	{ "rows", "calls", INT, AT(call_rows), "0", 0, 1 << 20, "N",
 	  "rows of the main tensor; 0: 4096, or 256 on the host" },
 	{ "cols", "calls", INT, AT(call_cols), "0", 0, 1 << 20, "N",

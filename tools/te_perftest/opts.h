@@ -31,7 +31,7 @@ struct opts {
 	struct list copy_bytes;
 	int64_t node_bytes, rebind;
 	int64_t rows, cols;
-	uint32_t call;			      /* calls */
+	uint32_t call;			     /* calls; 0: all */
 	int64_t call_rows, call_cols, depth; /* 0: the device decides */
 	uint32_t norm_op, act_op;    /* norm, act */
 	uint32_t op_pass;	     /* norm, act, attn */

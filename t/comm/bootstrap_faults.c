@@ -593,7 +593,7 @@ static int stranger(enum meet how, enum stranger kind)
 	int fd = connect_to(how);
 	size_t n;
 
-	hello_of(bytes, &n, 1, 3);
+	hello_of(bytes, &n, 2, 3);
 	switch (kind) {
 	case GARBAGE:
 		tt_fill_bytes(noise, sizeof(noise));
@@ -617,7 +617,7 @@ static int stranger(enum meet how, enum stranger kind)
 		send(fd, bytes, n, MSG_NOSIGNAL);
 		break;
 	case DAMAGED:
-		bytes[n - 1] ^= 4;
+		bytes[TE__FRAME_HEAD + 8] ^= 4; /* of the pid: only the checksum shows it */
 		send(fd, bytes, n, MSG_NOSIGNAL);
 		break;
 	case GONE:

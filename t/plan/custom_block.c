@@ -444,6 +444,22 @@ START_TEST(a_block_with_a_users_parts_has_the_same_bits)
 }
 END_TEST
 
+/* no cast of a Llama model is a step of its own, in training and in evaluation */
+START_TEST(a_llama_model_casts_in_its_kernels)
+{
+	static const struct model_shape m = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
+	static const uint32_t flags[] = { TE_PLAN_TRAIN, TE_PLAN_TRAIN | TE_PLAN_DELAY_DW, 0 };
+	const char *recipe = _i & 1 ? "fp8-current" : "fp8-delayed";
+	struct te_seq *seq = model_create(ctx, &m, 5);
+	struct te_plan *p = model_plan(seq, &m, recipe, flags[_i / 2]);
+
+	ck_assert_int_gt(count(p, "attention+quantize"), 0);
+	ck_assert_int_eq(count(p, "quantize"), 0);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 void custom_block_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "block", "numeric");
@@ -451,4 +467,5 @@ void custom_block_cases(Suite *s)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_block_with_a_users_parts_has_the_same_bits, 0,
 			    2 * TT_LEN(recipes));
+	tcase_add_loop_test(c, a_llama_model_casts_in_its_kernels, 0, 6);
 }

@@ -18,6 +18,8 @@
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
 static const struct model_shape llama = { 48, 32, 2, 16, 4, 2, 2, 0, 1 };
+/* without dropout: callables around those of plans are user-defined, and draw other numbers */
+static const struct model_shape gpt_plain = { 48, 32, 2, 16, 4, 4, 2, 0, 0 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)TT_LEN(recipes))
 
@@ -211,19 +213,13 @@ static struct te_callable part(struct run *r, const struct model_shape *m, const
 	return c;
 }
 
-static int run_try(struct run *r, const struct model_shape *m, const char *recipe,
-		   const struct layout *l, uint32_t flags)
+/* in the order of the schedule; returns how many */
+static int callables(struct run *r, const struct model_shape *m, const char *recipe,
+		     const struct layout *l, struct te_callable c[PARTS * MICRO])
 {
-	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
-	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
 	int delay = !strcmp(l->order, "zero-bubble") || strstr(l->order, ".5") != NULL;
-	struct te_callable c[PARTS * MICRO];
-	int n = 0, p = 0, ret;
+	int n = 0, p = 0;
 
-	r->seq = model_create(ctx, m, 3);
-	DO(te_adamw_create(r->seq, NULL, &r->opt));
-	DO(te_adamw_set_lr(r->opt, st, 1e-2f));
-	r->nmicro = l->nmicro;
 	for (int k = 0; k < l->nchunks; p += l->nlayers[k++])
 		for (int i = 0; i < l->nmicro; i++)
 			for (int j = 0; j < l->nlayers[k]; j++) {
@@ -238,6 +234,22 @@ static int run_try(struct run *r, const struct model_shape *m, const char *recip
 					c[n++] = part(r, m, recipe, p + j, delay);
 				}
 			}
+	return n;
+}
+
+static int run_try(struct run *r, const struct model_shape *m, const char *recipe,
+		   const struct layout *l, uint32_t flags)
+{
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_callable c[PARTS * MICRO];
+	int n, ret;
+
+	r->seq = model_create(ctx, m, 3);
+	DO(te_adamw_create(r->seq, NULL, &r->opt));
+	DO(te_adamw_set_lr(r->opt, st, 1e-2f));
+	r->nmicro = l->nmicro;
+	n = callables(r, m, recipe, l, c);
 	so.nchunks = l->nchunks;
 	so.nmicro = l->nmicro;
 	so.nlayers = l->nlayers;
@@ -352,7 +364,7 @@ START_TEST(only_what_is_saved_is_needed)
 {
 	const struct layout *l = &layouts[_i / NRECIPES];
 	const char *recipe = recipes[_i % NRECIPES];
-	const struct model_shape *m = _i % 2 ? &llama : &gpt;
+	const struct model_shape *m = _i % 2 ? &llama : &gpt_plain;
 	struct run run[WAYS];
 
 	run_create(&run[0], m, recipe, l, ways[0]);
@@ -363,6 +375,37 @@ START_TEST(only_what_is_saved_is_needed)
 		run_create(&run[w], m, recipe, l, ways[(w + _i) % WAYS]);
 	style = PLAIN;
 	same_steps(run, m);
+}
+END_TEST
+
+/* an update to larger batches lays the pool out anew: nothing stays bound to the earlier spans */
+START_TEST(an_update_has_the_memory_of_a_new_graph)
+{
+	static const struct model_shape larger = { 48, 32, 3, 16, 4, 2, 2, 0, 1 };
+	const struct layout *l = &layouts[_i % TT_LEN(layouts)];
+	const uint32_t flags = ways[_i % WAYS] | TE_GRAPH_REUSE;
+	struct te_graph_report rep[2] = { TE_GRAPH_REPORT_INIT, TE_GRAPH_REPORT_INIT };
+	struct te_callable c[PARTS * MICRO];
+	struct run run[2], *both[2] = { &run[0], &run[1] };
+
+	style = POISONED;
+	run_create(&run[0], &llama, recipes[_i], l, flags);
+	DO(te_graph_update(run[0].g, callables(&run[0], &larger, recipes[_i], l, c), c, NULL));
+	style = PLAIN;
+	run_create(&run[1], &larger, recipes[_i], l, flags);
+	for (int i = 0; i < 2; i++)
+		DO(te_graph_report(run[i].g, &rep[i]));
+	ck_assert_uint_eq(rep[0].peak_nbytes, rep[1].peak_nbytes);
+	ck_assert_uint_eq(rep[0].scratch_nbytes, rep[1].scratch_nbytes);
+	for (int step = 0; step < 2; step++) {
+		feed(both, 2, &larger);
+		for (int i = 0; i < 2; i++)
+			DO(te_graph_run(run[i].g, st));
+		DO(te_stream_sync(st));
+		same_runs(&run[0], &run[1]);
+	}
+	for (int i = 0; i < 2; i++)
+		run_destroy(&run[i]);
 }
 END_TEST
 
@@ -593,6 +636,7 @@ void graph_model_cases(Suite *s)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, NRECIPES * TT_LEN(layouts));
 	tcase_add_loop_test(c, only_what_is_saved_is_needed, 0, NRECIPES * TT_LEN(layouts));
+	tcase_add_loop_test(c, an_update_has_the_memory_of_a_new_graph, 0, NRECIPES);
 	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, NRECIPES);
 	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);
 	tcase_add_test(c, passes_one_by_one_give_the_same_bits);

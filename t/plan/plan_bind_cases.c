@@ -174,23 +174,32 @@ static void poison(struct chain *c, int i, int pass)
 	}
 }
 
+static void still_poison(const char *at, size_t nbytes, const char *what, int part)
+{
+	unsigned char *byte = at ? tt_bytes(at, nbytes) : NULL;
+
+	for (size_t k = 0; at && k < nbytes; k++)
+		ck_assert_msg(byte[k] == 0xff, "part %d writes %s", part, what);
+	free(byte);
+}
+
+/* a pass writes its own spans only: the others hold what poison() left there */
+static void leaves_alone(const struct chain *c, int i, int span)
+{
+	if (c->mode != ARENA)
+		still_poison(c->span[i][span], c->span_nbytes[i][span],
+			     "a span that is not its own", i);
+}
+
 static void guards_hold(const struct chain *c)
 {
-	for (int i = 0; c->mode != ARENA && i <= NPARTS * TE_SPAN_COUNT; i++) {
-		const int part = i / TE_SPAN_COUNT, s = i % TE_SPAN_COUNT;
-		const char *at = part == NPARTS ? c->scratch + c->scratch_nbytes :
-				 saves(s)	? c->span[part][s] + c->span_nbytes[part][s] :
-						  NULL;
-
-		unsigned char *guard;
-
-		if (!at || (part < NPARTS && !c->span[part][s]))
-			continue;
-		guard = tt_bytes(at, GUARD);
-		for (int k = 0; k < GUARD; k++)
-			ck_assert_msg(guard[k] == 0xff, "part %d writes after span %d", part, s);
-		free(guard);
-	}
+	for (int i = 0; c->mode != ARENA && i < NPARTS; i++)
+		for (int s = TE_SPAN_FB; s < TE_SPAN_COUNT; s++)
+			if (c->span[i][s])
+				still_poison(c->span[i][s] + c->span_nbytes[i][s], GUARD,
+					     "after a span", i);
+	if (c->scratch)
+		still_poison(c->scratch + c->scratch_nbytes, GUARD, "after the scratch", NPARTS);
 }
 
 static void chain_create(struct chain *c, struct te_seq *seq, const struct model_shape *m,
@@ -223,6 +232,7 @@ static void chain_step(struct chain *c)
 {
 	for (int i = 0; i < NPARTS; i++) {
 		DO(te_plan_forward(c->part[i], st, 0));
+		leaves_alone(c, i, TE_SPAN_BW);
 		poison(c, i, 0);
 	}
 	for (int i = NPARTS - 1; i >= 0; i--) {
@@ -231,6 +241,7 @@ static void chain_step(struct chain *c)
 	}
 	for (int i = NPARTS - 1; i >= 0 && c->mode == DELAYED_SPANS; i--) {
 		DO(te_plan_backward_dw(c->part[i], st));
+		leaves_alone(c, i, TE_SPAN_FB);
 		poison(c, i, 2);
 	}
 	guards_hold(c);

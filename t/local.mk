@@ -382,7 +382,9 @@ COMM_CASES = \
 	t/kernels/comm_cases.c \
 	t/kernels/comm_cases.h \
 	t/kernels/comm_lib.c \
-	t/kernels/comm_lib.h
+	t/kernels/comm_lib.h \
+	t/kernels/kernel_check.c \
+	t/kernels/kernel_check.h
 t_kernels_comm_SOURCES = t/kernels/comm.c $(COMM_CASES)
 t_kernels_comm_gpu_SOURCES = t/kernels/comm_gpu.c $(COMM_CASES)
 

@@ -34,6 +34,8 @@ struct value {
 #define PMIX_STRING 3
 #define PMIX_UINT32 14
 #define PMIX_GLOBAL 3
+#define PMIX_ERR_TIMEOUT (-24)
+#define PMIX_ERR_NOT_FOUND (-46)
 #define PMIX_RANK_WILDCARD (UINT32_MAX - 1)
 
 struct symbols {
@@ -158,13 +160,14 @@ static void got(int status, struct value *value, void *arg)
 		request_free(q);
 }
 
-static int wait_for(struct te__boot *b, const struct proc *root, const char *key,
-		    char text[TE_COMM_ID_TEXT])
+/* 0; 1: rank 0 has not published it yet */
+static int ask(struct te__boot *b, const struct proc *root, const char *key,
+	       char text[TE_COMM_ID_TEXT])
 {
 	const struct timespec until = { b->deadline / 1000000000, b->deadline % 1000000000 };
 	struct request *q = te__calloc(1, sizeof(*q));
 	pthread_condattr_t attr;
-	int r, status, done, last;
+	int r, status, done, last, again;
 
 	if (!q)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
@@ -180,7 +183,8 @@ static int wait_for(struct te__boot *b, const struct proc *root, const char *key
 		return failed(b, "PMIx_Get_nb", r);
 	}
 	pthread_mutex_lock(&q->lock);
-	while (!q->done && !pthread_cond_timedwait(&q->cond, &q->lock, &until))
+	while (!q->done && te__boot_now() < b->deadline &&
+	       !pthread_cond_timedwait(&q->cond, &q->lock, &until))
 		;
 	done = q->done;
 	status = q->status;
@@ -189,13 +193,26 @@ static int wait_for(struct te__boot *b, const struct proc *root, const char *key
 	pthread_mutex_unlock(&q->lock);
 	if (last)
 		request_free(q);
-	if (!done)
+	/* servers give up after some seconds (Open MPI 4: 2 s): the caller asks again */
+	again = done && (status == PMIX_ERR_TIMEOUT || status == PMIX_ERR_NOT_FOUND);
+	if (again && te__boot_now() < b->deadline)
+		return 1;
+	if (!done || again)
 		return te__fail(-ETIMEDOUT,
-				"te_comm_create: %s: rank 0 of %d did not arrive within "
-				"%s",
+				"te_comm_create: %s: rank 0 of %d did not arrive within %s",
 				b->name, b->nranks,
 				te__time_text(b->deadline - b->begin, (char[24]){ 0 }));
 	return status ? failed(b, "PMIx_Get of the id of rank 0", status) : 0;
+}
+
+static int wait_for(struct te__boot *b, const struct proc *root, const char *key,
+		    char text[TE_COMM_ID_TEXT])
+{
+	int r;
+
+	while ((r = ask(b, root, key, text)) > 0)
+		te__poll(NULL, 0, te__boot_now() + 10000000);
+	return r;
 }
 
 static int publish(struct te__boot *b, const char *key, struct te_comm_id *id)

@@ -42,7 +42,8 @@ check "fails the run" grep -qE '^te_run: rank [02] .* exited with status 3$' err
 
 skip_mpirun()
 {
-	for t in "mpirun -n 1" "mpirun -n 4" "mpirun, late" "mpirun, rank 0 late"; do
+	for t in "mpirun -n 1" "mpirun -n 4" "mpirun, rank 0 after 3 s" "mpirun, late" \
+		"mpirun, rank 0 late"; do
 		skip "$t" "$1"
 	done
 	tap_end
@@ -66,6 +67,8 @@ for n in 1 4; do
 	how=pmix
 	ranks "mpirun -n $n" $how $n
 done
+timeout 60 mpirun -n 3 "$rank" 1 0 >out 2>&1
+ranks "mpirun, rank 0 after 3 s" pmix 3 # its server waits for 2 s
 TE_COMM_TIMEOUT_MS=500 timeout 60 mpirun -n 3 "$rank" 1 2 >out 2>err
 check "mpirun, late" grep -q 'rank 2 of 3 did not arrive within 500 ms' out
 TE_COMM_TIMEOUT_MS=500 timeout 60 mpirun -n 3 "$rank" 1 0 >out 2>err

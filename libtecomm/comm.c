@@ -60,6 +60,8 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	r = te__boot_open(&o, &c->boot);
 	if (!r)
 		r = agree(c);
+	if (!r)
+		r = te__pool_create(c->boot, ctx, o.pool_nbytes, &c->pool);
 	if (r) {
 		te_comm_unref(c);
 		return r;
@@ -78,6 +80,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 {
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
+	te__pool_destroy(c->pool);
 	te__boot_close(c->boot);
 	te_ctx_unref(c->ctx);
 	te__free(c);
@@ -116,5 +119,5 @@ int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
 
 void te_comm_abort(struct te_comm *c, const char *why)
 {
-	te__boot_abort(c->boot, why ? why : "te_comm_abort");
+	te__pool_abort(c->pool, -TE_EABORT, why ? why : "te_comm_abort");
 }

@@ -7,11 +7,13 @@
 #include <te/comm.h>
 #include <te/ctx.h>
 #include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/memory/pool.h"
 
 struct te_comm {
 	_Atomic uint32_t refs;
 	struct te_ctx *ctx;
 	struct te__boot *boot;
+	struct te__pool *pool;
 	char name[64];
 };
 

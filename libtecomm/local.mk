@@ -28,6 +28,9 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/control.h \
 	libtecomm/memory/heap.c \
 	libtecomm/memory/heap.h \
+	libtecomm/memory/memory.c \
+	libtecomm/memory/pool.c \
+	libtecomm/memory/pool.h \
 	libtecomm/memory/thread.c \
 	libtecomm/memory/thread.h \
 	libtecomm/memory/wire.c \

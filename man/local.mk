@@ -25,15 +25,23 @@ dist_man3_MANS += \
 	man/te_capture_update.3 \
 	man/te_cast.3 \
 	man/te_comm_abort.3 \
+	man/te_comm_alloc.3 \
+	man/te_comm_arena_create.3 \
+	man/te_comm_arena_free.3 \
 	man/te_comm_create.3 \
+	man/te_comm_free.3 \
 	man/te_comm_id_create.3 \
 	man/te_comm_id_format.3 \
 	man/te_comm_id_parse.3 \
 	man/te_comm_info.3 \
+	man/te_comm_memory.3 \
 	man/te_comm_nranks.3 \
+	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
+	man/te_comm_reclaim.3 \
 	man/te_comm_ref.3 \
 	man/te_comm_root_unref.3 \
+	man/te_comm_tensor_create.3 \
 	man/te_comm_unref.3 \
 	man/te_comm_version.3 \
 	man/te_copy.3 \
@@ -274,6 +282,8 @@ dist_man3_MANS += \
 	man/te_tensor_view.3 \
 	man/te_tensor_wrap.3 \
 	man/te_tensor_write.3 \
+	man/te_transport_count.3 \
+	man/te_transport_info.3 \
 	man/te_version.3 \
 	man/te_version_number.3
 

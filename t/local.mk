@@ -81,7 +81,9 @@ TT_COMM = \
 	t/comm/bootstrap_net \
 	t/comm/broker \
 	t/comm/heap \
-	t/comm/model
+	t/comm/model \
+	t/comm/pool \
+	t/comm/pool_gpu
 TT_TOOLS =
 TT_SH = \
 	t/meta/t0001-exports.t \
@@ -254,6 +256,13 @@ RANKS = t/comm/ranks.c t/comm/ranks.h
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
 t_comm_bootstrap_faults_SOURCES = t/comm/bootstrap_faults.c $(RANKS)
 t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
+POOL_CASES = \
+	t/comm/pool_cases.c \
+	t/comm/pool_cases.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
+t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)

@@ -1,7 +1,7 @@
 /*
- * te_info - prints versions, build, backends and devices, why one cannot be used, and the
- * parameters in use. All is collected in one JSON object, which --json prints; the
- * plain text is made from it.
+ * te_info - prints versions, build, backends and devices, why one cannot be used, the transports
+ * of devices, and the parameters in use. All is collected in one JSON object, which --json prints;
+ * the plain text is made from it.
  */
 #include "config.h"
 
@@ -97,6 +97,63 @@ static int record_backends(struct record *rec)
 		r = record_backend(rec, i);
 	record_close(rec);
 	return r;
+}
+
+/* a context is created on each usable device */
+static int record_transport(struct record *rec, struct te_ctx *ctx, int index)
+{
+	struct te_transport_info t = TE_TRANSPORT_INFO_INIT;
+	int r = te_transport_info(ctx, index, &t);
+
+	record_open(rec, NULL);
+	record_text(rec, "name", t.name);
+	record_flag(rec, "available", t.available);
+	record_shown(rec, "reason", t.reason, strlen(t.reason));
+	record_close(rec);
+	return r;
+}
+
+static int record_device_transports(struct record *rec, const struct te_device_info *d)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te_ctx *ctx = NULL;
+	int r;
+
+	o.backend = d->backend;
+	o.device = d->index;
+	r = te_ctx_create(&o, &ctx);
+	record_open(rec, NULL);
+	record_text(rec, "backend", d->backend);
+	record_int(rec, "device", d->index);
+	record_shown(rec, "name", d->name, strlen(d->name));
+	record_open_list(rec, "transports");
+	for (int i = 0; i < te_transport_count() && !r; i++)
+		r = record_transport(rec, ctx, i);
+	record_close(rec);
+	record_close(rec);
+	te_ctx_unref(ctx);
+	return r;
+}
+
+static int record_transports(struct record *rec)
+{
+	int r = 0;
+
+	record_open_list(rec, "devices");
+	for (int i = 0; i < te_backend_count() && !r; i++) {
+		struct te_backend_info b = TE_BACKEND_INFO_INIT;
+
+		r = te_backend_info(i, &b);
+		for (int k = 0; k < b.ndevices && !r; k++) {
+			struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+			r = te_device_info(b.name, k, &d);
+			if (!r && d.usable)
+				r = record_device_transports(rec, &d);
+		}
+	}
+	record_close(rec);
+	return r ? say_te(r, "cannot query the transports"), STATUS_FAILED : STATUS_OK;
 }
 
 static int record_params(struct record *rec)
@@ -204,14 +261,34 @@ static void print_params(const json_t *o)
 	}
 }
 
+static void print_transports(const json_t *o)
+{
+	const json_t *d, *t;
+	size_t i, k;
+
+	json_array_foreach(json_object_get(o, "devices"), i, d) {
+		printf("%s %.0f  %s\n", str(d, "backend"), num(d, "device"), str(d, "name"));
+		json_array_foreach(json_object_get(d, "transports"), k, t) {
+			const int can = json_is_true(json_object_get(t, "available"));
+
+			printf("  %-8s%s%s\n", str(t, "name"),
+			       can ? "available" : "not available: ", str(t, "reason"));
+		}
+	}
+}
+
+enum what { MACHINE, PARAMS, TRANSPORTS };
+
 /* the requested information as one object */
-static int collect(int params_only, json_t **ret)
+static int collect(enum what what, json_t **ret)
 {
 	struct record rec;
 	int status = STATUS_OK;
 
 	record_begin(&rec);
-	if (!params_only) {
+	if (what == TRANSPORTS)
+		status = record_transports(&rec);
+	if (what == MACHINE) {
 		record_text(&rec, "version", TE_VERSION);
 		record_text(&rec, "libtecore_version", te_version());
 		record_text(&rec, "libtegraph_version", te_graph_version());
@@ -219,9 +296,11 @@ static int collect(int params_only, json_t **ret)
 		record_build(&rec);
 		status = record_backends(&rec);
 	}
-	if (!status)
-		status = record_params(&rec);
-	record_unknown(&rec);
+	if (what != TRANSPORTS) {
+		if (!status)
+			status = record_params(&rec);
+		record_unknown(&rec);
+	}
 	*ret = record_end(&rec, "the report");
 	if (status) {
 		json_decref(*ret);
@@ -243,10 +322,11 @@ static int print_json(const json_t *o)
 
 static void print_help(void)
 {
-	printf("usage: te_info [--params] [--json]\n"
+	printf("usage: te_info [--params | --transports] [--json]\n"
 	       "Prints versions, build, backends and devices, and why one cannot be used.\n"
-	       "  -p, --params   print the parameters from the environment instead\n"
-	       "  -j, --json     print everything, or the parameters, as one JSON object\n"
+	       "  -p, --params       print the parameters from the environment instead\n"
+	       "  -t, --transports   print how ranks can share the memory of each device instead\n"
+	       "  -j, --json         print everything, or what is asked for, as one JSON object\n"
 	       "  -h, --help\n"
 	       "      --version\n");
 }
@@ -254,18 +334,25 @@ static void print_help(void)
 int main(int argc, char **argv)
 {
 	static const struct option longopts[] = {
-		{ "params", no_argument, NULL, 'p' },  { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },    { "version", no_argument, NULL, 'V' },
+		{ "params", no_argument, NULL, 'p' },
+		{ "transports", no_argument, NULL, 't' },
+		{ "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
 		{ NULL, 0, NULL, 0 },
 	};
-	int c, json = 0, params = 0, status;
+	enum what what = MACHINE;
+	int c, json = 0, status;
 	json_t *o = NULL;
 
 	say_as("te_info");
-	while ((c = getopt_long(argc, argv, "pjh", longopts, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "ptjh", longopts, NULL)) != -1) {
 		switch (c) {
 		case 'p':
-			params = 1;
+			what = PARAMS;
+			break;
+		case 't':
+			what = TRANSPORTS;
 			break;
 		case 'j':
 			json = 1;
@@ -283,13 +370,15 @@ int main(int argc, char **argv)
 	if (optind < argc)
 		return say_bad("unexpected argument \"%s\"", argv[optind]);
 	say_params();
-	status = collect(params, &o);
+	status = collect(what, &o);
 	if (status)
 		return status;
 	if (json) {
 		status = print_json(o);
-	} else if (params) {
+	} else if (what == PARAMS) {
 		print_params(o);
+	} else if (what == TRANSPORTS) {
+		print_transports(o);
 	} else {
 		print_machine(o);
 	}

@@ -5,13 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <te/dtype.h>
 #include <te/export.h>
 
 TE_BEGIN_DECLS
 
 struct te_comm;	     /* opaque, reference counted */
 struct te_comm_root; /* opaque: answers the ranks that look for an id */
+struct te_comm_arena; /* opaque: a part of symmetric memory */
 struct te_ctx;	     /* te/ctx.h */
+struct te_tensor;    /* te/tensor.h */
 
 /* names a communicator that is to be, and where its ranks meet; may be copied between processes */
 struct te_comm_id {
@@ -44,8 +47,9 @@ struct te_comm_opts {
 	/* how the ranks meet: one of both, or the environment says it */
 	const struct te_comm_id *id;
 	const struct te_comm_bootstrap *bootstrap;
+	uint64_t pool_nbytes; /* symmetric memory of each rank, equal on all; 0: TE_COMM_POOL */
 };
-#define TE_COMM_OPTS_INIT { sizeof(struct te_comm_opts), 0, 0, 0, 0, 0, 0, 0 }
+#define TE_COMM_OPTS_INIT { sizeof(struct te_comm_opts), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_comm_id_create - where the ranks of a communicator can meet, over TCP
@@ -114,6 +118,99 @@ TE_EXPORT int te_comm_info(const struct te_comm *comm, struct te_comm_info *ret_
  * that they do with it later. Call it from any thread, before te_comm_unref().
  */
 TE_EXPORT void te_comm_abort(struct te_comm *comm, const char *why);
+
+/**
+ * te_comm_alloc - symmetric memory: every rank of the node maps that of the others
+ * @nbytes:  above 0, equal on all ranks
+ * @arena:   where it is taken from; NULL: the communicator's pool
+ * @ret_ptr: device memory, aligned to 512 bytes, from 2 MiB on to 2 MiB within the pool
+ *
+ * Collective: all ranks make the same calls of te_comm_alloc(), te_comm_tensor_create(),
+ * te_comm_arena_create() and te_comm_reclaim() in the same order. Blocks then have the same offset
+ * on all ranks, so te_comm_peer_ptr() is an addition.
+ * Memory: undefined until written.
+ * Stream: synchronous; ranks wait for each other only if freed memory has to be reclaimed.
+ * Errors: -EINVAL, -ENOMEM (on all ranks; the error message has the sizes), -EBUSY (memory has to
+ * be reclaimed, and this thread is capturing), -TE_EPEER, -TE_EMISMATCH, -TE_EABORT, -ETIMEDOUT.
+ */
+TE_EXPORT int te_comm_alloc(struct te_comm *comm, size_t nbytes, struct te_comm_arena *arena,
+			    void **ret_ptr);
+/*
+ * Frees it on this rank, not collectively: it is used again when all ranks have freed it and called
+ * te_comm_reclaim(), which te_comm_alloc() does when memory is short. Work that was queued before
+ * may use it. Any thread. NULL is ignored. -EINVAL: no block begins at ptr.
+ */
+TE_EXPORT int te_comm_free(struct te_comm *comm, void *ptr);
+
+/**
+ * te_comm_tensor_create - a tensor on symmetric memory
+ * @dtype: any but FP8, which has scales
+ *
+ * Collective, as te_comm_alloc() is. The memory is freed with the last reference, which any thread
+ * may drop, in any order; the tensor keeps the communicator.
+ * Errors: those of te_comm_alloc, -TE_EDTYPE.
+ */
+TE_EXPORT int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
+				    const int64_t *shape, struct te_comm_arena *arena,
+				    struct te_tensor **ret_t);
+
+/* where this rank sees a rank's memory of the same offset as ptr; NULL if that rank is on another
+ * node, or ptr is not symmetric memory of this rank */
+TE_EXPORT void *te_comm_peer_ptr(const struct te_comm *comm, const void *ptr, int rank);
+
+/* collective: waits for the work of the context, and for all ranks; then blocks that all ranks have
+ * freed are available */
+TE_EXPORT int te_comm_reclaim(struct te_comm *comm);
+
+/**
+ * te_comm_arena_create - a part of the pool with blocks of its own
+ *
+ * For memory whose addresses a recording has: no other allocation gets them, whatever is freed
+ * in the arena, until the arena and all its blocks are freed. Collective.
+ */
+TE_EXPORT int te_comm_arena_create(struct te_comm *comm, size_t nbytes,
+				   struct te_comm_arena **ret_arena);
+/* on this rank; NULL */
+TE_EXPORT struct te_comm_arena *te_comm_arena_free(struct te_comm *comm,
+						   struct te_comm_arena *arena);
+
+/* The pool of this rank. */
+struct te_comm_memory {
+	size_t size;		 /* set by the INIT macro; lets the struct grow */
+	uint64_t pool_nbytes;	 /* of each rank */
+	uint64_t used_nbytes;	 /* of blocks, rounded up to 512 bytes, freed ones included */
+	uint64_t peak_nbytes;	 /* the largest used_nbytes so far */
+	uint64_t freed_nbytes;	 /* freed, and not reclaimed yet */
+	uint64_t largest_nbytes; /* the largest block that fits without reclaiming */
+	uint64_t nblocks;	 /* arenas count as one */
+	uint64_t nallocs;	 /* so far */
+	uint64_t nreclaims;	 /* so far */
+	void *base;		 /* of the pool; offsets count from here */
+	int32_t npeers;		 /* other ranks of the node, whose pools are mapped */
+};
+#define TE_COMM_MEMORY_INIT { sizeof(struct te_comm_memory), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+/* ret_memory initialised by TE_COMM_MEMORY_INIT; -EINVAL else */
+TE_EXPORT int te_comm_memory(const struct te_comm *comm, struct te_comm_memory *ret_memory);
+
+/* A way by which ranks can share memory. */
+struct te_transport_info {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	char name[16];	  /* fd: file descriptors, on one node; fabric: handles, between nodes */
+	int32_t available; /* 1, or 0 with the reason below */
+	char reason[256];
+};
+#define TE_TRANSPORT_INFO_INIT { sizeof(struct te_transport_info), { 0 }, 0, { 0 } }
+
+/**
+ * te_transport_count, te_transport_info - how memory of a context's device can be shared
+ * @index:    below te_transport_count()
+ * @ret_info: initialised by TE_TRANSPORT_INFO_INIT
+ *
+ * Each transport is tried: "fabric" creates 2 MiB of memory, and exports and imports it.
+ * Errors: -EINVAL.
+ */
+TE_EXPORT int te_transport_count(void);
+TE_EXPORT int te_transport_info(struct te_ctx *ctx, int index, struct te_transport_info *ret_info);
 
 /**
  * te_comm_version - the version of the libtecomm that runs, as "0.1.0"

@@ -293,6 +293,9 @@ CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
 CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
      te_comm_unref(c);)
+CALL(comm_memory, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_memory(c, s);
+     te_comm_unref(c);)
+CALL(transport_info, r = te_transport_info(ctx, 0, s);)
 CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->infer = infer_same;
      r = te_op_create(o, NULL, "mine", &op); if (!r) te_op_unref(op);)
 
@@ -379,6 +382,8 @@ static const struct te_replay init_te_replay = TE_REPLAY_INIT;
 static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
 static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
 static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
+static const struct te_comm_memory init_te_comm_memory = TE_COMM_MEMORY_INIT;
+static const struct te_transport_info init_te_transport_info = TE_TRANSPORT_INFO_INIT;
 static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
 static const struct te_fusion init_te_fusion = TE_FUSION_INIT;
 static const struct te_embedding_attrs init_te_embedding_attrs = TE_EMBEDDING_ATTRS_INIT;
@@ -468,6 +473,8 @@ static const struct row {
 	IN(comm_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),
 	OUT(comm_info, te_comm_info, nranks),
+	OUT(comm_memory, te_comm_memory, used_nbytes),
+	OUT(transport_info, te_transport_info, available),
 	IN(op_ops, te_op_ops, infer),
 	IN(fusion, te_fusion, run),
 	IN(embedding, te_embedding_attrs, width),

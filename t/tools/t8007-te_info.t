@@ -57,6 +57,11 @@ says "a value that cannot be read" \
 	'^TE_BACKEND=auto  \(invalid' env TE_BACKEND=abacus "$te_info" --params
 says "a variable that means nothing" '^TE_BAKCEND is set' env TE_BAKCEND=1 "$te_info" --params
 
+says "--transports prints what works" '^  fd      available$' "$te_info" --transports
+says "--transports prints why something does not" \
+	'^  fabric  not available: the host backend has no fabric handles$' "$te_info" -t
+says "--transports --json" '^ *"name": "fabric",$' "$te_info" --transports --json
+
 TE_BACKEND=abacus "$te_info" >out 2>err
 check "and is told without --params" grep -qF 'TE_BACKEND=abacus in the environment' err
 TE_BAKCEND=1 "$te_info" >out 2>err

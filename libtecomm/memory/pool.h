@@ -1,0 +1,60 @@
+/*
+ * pool.h - the symmetric pool of a communicator: each rank has one of the same size, and maps
+ * those of all ranks of its node, one after the other, in one range of addresses.
+ *
+ *	address at local rank i = address here + (i - own local rank) * size of a pool
+ *
+ * Allocation is collective: all ranks make the same calls in the same order, and so get the
+ * same offsets, without messages. Freeing is not: a block is available again after all ranks have
+ * freed it, have met in te__pool_reclaim(), and what they had queued until then has run.
+ */
+#ifndef TE__POOL_H
+#define TE__POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <te/comm.h>
+
+#include "libtecomm/bootstrap/bootstrap.h"
+
+struct te__pool;
+
+/*
+ * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. All ranks return an error if
+ * one of them does. boot must outlive the pool.
+ */
+int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes,
+		    struct te__pool **ret_pool);
+/* waits for the work of the context; takes NULL, returns NULL */
+struct te__pool *te__pool_destroy(struct te__pool *pool);
+
+struct te_ctx *te__pool_ctx(const struct te__pool *pool);
+/* 0, or the error that ended the communicator, naming fn; every function below checks it too */
+int te__pool_check(const struct te__pool *pool, const char *fn);
+/* ends it, on all ranks */
+void te__pool_abort(struct te__pool *pool, int code, const char *why);
+
+/*
+ * Collective. arena: NULL: the pool. Errors: -ENOMEM on all ranks alike, with the sizes; -EBUSY
+ * if freed memory would have to be reclaimed while a rank is capturing.
+ */
+int te__pool_alloc(struct te__pool *pool, const char *fn, uint64_t nbytes,
+		   struct te_comm_arena *arena, void **ret_ptr);
+/* -EINVAL if no block begins there. Any thread, also in a capture */
+int te__pool_free(struct te__pool *pool, const char *fn, void *ptr);
+/* collective */
+int te__pool_reclaim(struct te__pool *pool, const char *fn);
+
+/* a block of the pool with blocks inside of it; collective */
+int te__arena_create(struct te__pool *pool, const char *fn, uint64_t nbytes,
+		     struct te_comm_arena **ret_arena);
+/* the block is freed when the handle has gone and all blocks inside of it are freed */
+void te__arena_free(struct te__pool *pool, struct te_comm_arena *arena);
+
+/* where a rank's memory with the offset of ptr is mapped; NULL: not a rank of this node, or ptr is
+ * not in the own pool */
+void *te__pool_peer(const struct te__pool *pool, const void *ptr, int32_t rank);
+void te__pool_info(struct te__pool *pool, struct te_comm_memory *ret);
+
+#endif

@@ -1,0 +1,9 @@
+/* t/comm/pool_cases.h - symmetric memory with threads as ranks, on either backend. */
+#ifndef POOL_CASES_H
+#define POOL_CASES_H
+
+#include "tt.h"
+
+Suite *pool_suite(const char *name, const char *on);
+
+#endif

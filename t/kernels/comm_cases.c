@@ -245,6 +245,32 @@ START_TEST(ranks_that_are_late)
 }
 END_TEST
 
+/* the output of an operation is the input of the next one, on ranks that are late */
+START_TEST(results_are_complete_when_a_kernel_ends)
+{
+	cl_open((int)tt_rand_int(2, 8), 65536);
+	for (int k = 0; k < TT_FEWER(24); k++) {
+		struct cl_call c[2];
+
+		cl_clear();
+		c[0] = cl_call_new(_i, any_op(), every_type[tt_rand_int(0, NFLOATS - 1)],
+				   tt_rand_int(1, 2000));
+		c[1] = cl_call_after(&c[0]);
+		cl_upload();
+		for (int r = 0; r < cl_n; r++) {
+			const uint32_t us = (uint32_t)tt_rand_int(0, 1000);
+
+			if (tt_rand_int(0, 1))
+				DO(te_host_call(cl_stream[r], delay, &us, sizeof(us)));
+			cl_launch(&c[0], r);
+			cl_launch(&c[1], r);
+		}
+		cl_check(c, 2);
+	}
+	cl_close();
+}
+END_TEST
+
 START_TEST(epochs_wrap)
 {
 	static const uint64_t first[] = {
@@ -573,6 +599,7 @@ Suite *comm_suite(const char *name, const char *on)
 	c = one_case(s, "order", "protocol");
 	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
 	tcase_add_loop_test(c, ranks_that_are_late, 1, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, results_are_complete_when_a_kernel_ends, 0, CL_ALGORITHMS);
 	tcase_add_test(c, epochs_wrap);
 	tcase_add_test(c, no_elements_are_no_operation);
 	tcase_add_loop_test(c, replays, 0, 2);

@@ -138,7 +138,7 @@ static int64_t room(int64_t nbytes, int64_t es)
 struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
-	struct cl_call c = { algorithm, op, dtype, 1, count, 0, 0 };
+	struct cl_call c = { algorithm, op, dtype, 1, count, 0, 0, NULL };
 
 	while (c.algorithm < 0 || !cl_algorithm_takes(c.algorithm, dtype))
 		c.algorithm = (int32_t)tt_rand_int(0, CL_ALGORITHMS - 1);
@@ -147,6 +147,17 @@ struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
 	c.in = room(count * es, es);
 	c.out = tt_rand_int(0, 2) ? room(count * es, es) : c.in;
 	cl_fill(&c);
+	return c;
+}
+
+struct cl_call cl_call_after(const struct cl_call *first)
+{
+	struct cl_call c = cl_call_new(-1, TE_K_COMM_MAX, first->dtype, first->count);
+
+	if (c.out == c.in)
+		c.out = room(c.count * (int64_t)te_dtype_nbytes((enum te_dtype)c.dtype), 4);
+	c.in = first->out;
+	c.of = first;
 	return c;
 }
 
@@ -307,6 +318,8 @@ uint32_t cl_expected(const struct cl_call *c, int64_t i)
 	float x[TE_K_COMM_RANKS] = { 0 };
 	int64_t k[TE_K_COMM_RANKS] = { 0 };
 
+	if (c->of)
+		return cl_expected(c->of, i);
 	for (int r = 0; r < cl_n; r++) {
 		const uint32_t bits = get_bits(c->dtype, before[r] + c->in, i);
 

@@ -21,6 +21,7 @@ struct cl_call {
 	int32_t max_blocks;
 	int64_t count;
 	int64_t in, out; /* offsets in the heap, aligned to the element only; equal: in place */
+	const struct cl_call *of; /* not NULL: the result is that of this call */
 };
 
 /* n ranks, with room for heap_nbytes of arrays and for packets of any algorithm for each call */
@@ -42,7 +43,9 @@ void cl_abort(void);
 
 /* a call with arrays of their own, until cl_clear(); algorithm -1: a random one that fits */
 struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count);
-/* the same arguments, another algorithm, if the type allows it: false if not */
+/* the maximum of the results of a call, which are the same on all ranks */
+struct cl_call cl_call_after(const struct cl_call *first);
+/* 0: the algorithm does not take the type */
 int cl_algorithm_takes(int algorithm, int dtype);
 void cl_clear(void);
 /* random data in the inputs of all ranks: bits of all kinds, or numbers */

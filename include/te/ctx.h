@@ -64,7 +64,7 @@ struct te_device_info {
 	char reason[256];
 	int32_t cc_major;	/* compute capability; 0 on host */
 	int32_t cc_minor;
-	int32_t nprocs;		/* multiprocessors, or CPU cores that the process may use */
+	int32_t nprocs;		/* multiprocessors; host: TE_HOST_THREADS, or usable CPU cores */
 	int32_t clock_mhz;	/* 0 where unknown */
 	uint64_t mem_total_nbytes;
 	uint64_t mem_free_nbytes; /* 0 where unknown: no context can be created on the GPU */

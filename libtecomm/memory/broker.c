@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libtecomm/memory/broker.h"
@@ -27,6 +28,7 @@ struct conn {
 	int rank;  /* -1 before HELLO */
 	int waits; /* 1: for item */
 	uint32_t item;
+	nfds_t poll; /* where its two entries are */
 };
 
 struct item {
@@ -322,21 +324,32 @@ static void *work(void *arg)
 	struct pollfd *p = b->poll;
 
 	for (;;) {
+		nfds_t n = 2;
+
 		p[0] = (struct pollfd){ .fd = b->stop, .events = POLLIN };
 		p[1] = (struct pollfd){ .fd = b->listen, .events = POLLIN };
+		/* connections only: poll() takes no more entries than a process may have files */
 		for (int i = 0; i < b->nconn; i++) {
-			p[2 + 2 * i] = (struct pollfd){ .fd = b->conn[i].fd, .events = POLLIN };
-			p[3 + 2 * i] = (struct pollfd){ .fd = b->conn[i].pidfd, .events = POLLIN };
+			b->conn[i].poll = n;
+			if (b->conn[i].fd < 0)
+				continue;
+			p[n++] = (struct pollfd){ .fd = b->conn[i].fd, .events = POLLIN };
+			p[n++] = (struct pollfd){ .fd = b->conn[i].pidfd, .events = POLLIN };
 		}
-		if (poll(p, (nfds_t)(2 + 2 * b->nconn), -1) < 0)
+		if (poll(p, n, -1) < 0) {
+			/* not for ever as fast as possible, if it is the limit of files */
+			if (errno != EINTR)
+				nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 			continue;
+		}
 		if (p[0].revents)
 			break;
 		for (int i = 0; i < b->nconn; i++) {
 			struct conn *c = &b->conn[i];
-			const int ends = c->pidfd >= 0 && p[3 + 2 * i].revents;
+			const struct pollfd *at = &p[c->poll];
+			const int ends = c->fd >= 0 && c->pidfd >= 0 && at[1].revents;
 
-			if (c->fd >= 0 && (p[2 + 2 * i].revents || ends))
+			if (c->fd >= 0 && (at[0].revents || ends))
 				read_conn(b, c);
 			/* what it sent before it ended has been read */
 			if (c->fd >= 0 && ends)

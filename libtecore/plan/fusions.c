@@ -300,7 +300,7 @@ static int norm_bwd(const struct te_fused *f)
 {
 	const struct norm_bwd n = norm_bwd_of(f);
 	void *dx = n.dx ? te_tensor_data(n.dx) : (char *)f->ws + n.dw_nbytes;
-	struct te__quantize z = { NULL };
+	struct te__quantize z = { .quant = NULL };
 	int r;
 
 	if (n.quantize)

@@ -79,8 +79,11 @@ static uint32_t limited(uint32_t n)
 
 uint32_t host_ncores(void)
 {
+	const int64_t given = te__param_int(TE_PARAM_HOST_THREADS);
 	cpu_set_t mask;
 
+	if (given > 0)
+		return given > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)given;
 	/* it fails if the machine has more processors than the set */
 	if (sched_getaffinity(0, sizeof(mask), &mask))
 		return limited((uint32_t)sysconf(_SC_NPROCESSORS_ONLN));

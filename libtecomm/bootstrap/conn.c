@@ -116,12 +116,14 @@ int te__conn_write(struct te__conn *c)
 		const size_t at = head ? 0 : c->out_sent - TE__FRAME_HEAD;
 		struct iovec v[2] = {
 			{ c->out_head + TE__FRAME_HEAD - head, head },
-			{ (char *)(uintptr_t)c->out_body + at,
-			  c->out_nbytes - TE__FRAME_HEAD - at },
+			{ (char *)(uintptr_t)c->out_body, c->out_nbytes - TE__FRAME_HEAD - at },
 		};
 		struct msghdr m = { .msg_iov = v + !head, .msg_iovlen = head ? 2 : 1 };
-		ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n;
 
+		if (at) /* the body may be NULL */
+			v[1].iov_base = (char *)v[1].iov_base + at;
+		n = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)

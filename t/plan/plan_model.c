@@ -19,7 +19,7 @@ static struct te_op *put(struct te_seq *seq, struct te_op *op)
 
 static char *nm(int layer, const char *what)
 {
-	static char buf[64];
+	static _Thread_local char buf[64];
 
 	snprintf(buf, sizeof(buf), "h.%d.%s", layer, what);
 	return buf;

@@ -828,6 +828,9 @@ START_TEST(too_few_descriptors_are_reported)
 	ranks_part();
 	ranks_failed(&res[0], -EMFILE, "rank 0 (host ", SOON);
 	for (int i = 1; i < 4; i++) {
+		/* in a folder, a rank that arrives after the others have failed meets no one */
+		if (res[i].r == -ETIMEDOUT)
+			continue;
 		ck_assert_msg(res[i].r == -TE_EABORT || res[i].r == -TE_EPEER, "%d: %s", res[i].r,
 			      res[i].text);
 		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);

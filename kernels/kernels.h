@@ -44,9 +44,9 @@ void te__k_fail(int code);
 #include "kernels/kernels.def"
 #undef TE_K
 
-/* device code of this build, one entry per family; a NULL name ends the array */
+/* device code of this build, one entry per .cu; a NULL name ends the array */
 struct te__kernel_image {
-	const char *name;	    /* of kernels/NAME/NAME.cu */
+	const char *name;	    /* FAMILY_NAME of kernels/FAMILY/NAME.cu */
 	const unsigned char *start; /* a fatbin */
 	const unsigned char *end;
 };

@@ -1,7 +1,7 @@
 /*
  * launch.h - device function, grid, block and shared memory of a launch.
  *
- * A device function is extern "C" in kernels/<family>/<family>.cu, <family> as in the id's row of
+ * A device function is extern "C" in a .cu of kernels/<family>, <family> as in the id's row of
  * kernels.def, and takes the struct of the id by value as its only parameter. All functions of all
  * families are loaded when a device is opened, so that a launch during a capture loads nothing.
  */

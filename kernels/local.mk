@@ -1,9 +1,9 @@
-# One folder a family. kernels/NAME/NAME.cu becomes NAME.fatbin, and libtecore holds them all
-# through images.S, which is made from this list.
+# One folder a family. Each .cu becomes a .fatbin, and libtecore holds them all through images.S,
+# which is made from this list: the image of kernels/FAMILY/NAME.cu is FAMILY_NAME.
 KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
-	kernels/comm/comm.cu \
+	kernels/comm/allreduce.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
@@ -20,6 +20,7 @@ KERNEL_C = \
 	kernels/act/launch.c \
 	kernels/attn/attn.c \
 	kernels/attn/launch.c \
+	kernels/comm/allreduce.c \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
 	kernels/elem/elem.c \
@@ -54,6 +55,7 @@ KERNEL_H = \
 	kernels/attn/geometry.h \
 	kernels/comm/comm.h \
 	kernels/comm/geometry.h \
+	kernels/comm/ref.h \
 	kernels/elem/elem.h \
 	kernels/elem/geometry.h \
 	kernels/embed/embed.h \
@@ -93,6 +95,7 @@ KERNEL_CUH = \
 	kernels/attn/tile.cuh \
 	kernels/begin.cuh \
 	kernels/block.cuh \
+	kernels/comm/comm.cuh \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
@@ -116,7 +119,7 @@ AM_V_NVCC_1 =
 kernels/images.S: $(srcdir)/kernels/local.mk
 	$(AM_V_GEN)$(MKDIR_P) kernels && { \
 		for f in $(KERNEL_FATBIN); do \
-			n=`basename $$f .fatbin`; \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,,'`; \
 			echo "	.section .rodata"; \
 			echo "	.balign 64"; \
 			echo "te__image_$$n: .incbin \"$$f\""; \
@@ -129,7 +132,7 @@ kernels/images.S: $(srcdir)/kernels/local.mk
 		echo "	.hidden te__kernel_images"; \
 		echo "te__kernel_images:"; \
 		for f in $(KERNEL_FATBIN); do \
-			n=`basename $$f .fatbin`; \
+			n=`echo $$f | sed 's,kernels/,,;s,/,_,;s,\.fatbin,,'`; \
 			echo "	.quad te__image_name_$$n, te__image_$$n, te__image_end_$$n"; \
 		done; \
 		echo "	.quad 0, 0, 0"; \

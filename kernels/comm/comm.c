@@ -1,5 +1,5 @@
 /*
- * comm.c - reference kernels of collective operations, for ranks that are threads or processes.
+ * comm.c - see ref.h: the protocol of comm.h for ranks that are threads or processes.
  *
  * Why this is right under C11: memory of other ranks is accessed by atomic operations on 8 bytes,
  * and inputs and outputs of algorithm S between flags. Half a packet is one such word, of which
@@ -13,24 +13,9 @@
 #include <sched.h>
 #include <time.h>
 
-#include "kernels/ref.h"
+#include "kernels/comm/ref.h"
 
-#define BLOCK 64       /* packets that are reduced together */
-#define PATIENCE 256   /* attempts between looks at the clock */
-#define LANES (BLOCK * TE_K_COMM_PACKET) /* at most so many elements, of a byte each */
-
-_Static_assert(LANES <= TE__H_CHUNK, "a block is a chunk");
-
-struct op {
-	const struct te_k_comm *a;
-	uint64_t epoch;
-	uint64_t since; /* ns; 0: no wait took long yet */
-	uint32_t attempts;
-	uint32_t es; /* bytes of an element */
-	int64_t nbytes, npackets;
-	int64_t chunk; /* packets */
-};
-
+#define PATIENCE 256 /* attempts between looks at the clock */
 /* ---- arithmetic ---- */
 
 static float te_min(float a, float b)
@@ -61,7 +46,7 @@ static void store(int32_t dtype, void *p, int64_t n, float *v)
 static void reduce_floats(const struct te_k_comm *a, const uint8_t *const *src, int64_t n,
 			  uint8_t *dst)
 {
-	float v[LANES], w[LANES];
+	float v[TE__HC_LANES], w[TE__HC_LANES];
 
 	load(a->dtype, src[0], n, v);
 	for (int r = 1; r < a->nranks; r++) {
@@ -115,8 +100,8 @@ static void reduce_ints(const struct te_k_comm *a, const uint8_t *const *src, in
 	}
 }
 
-/* nbytes of the operands of all ranks, at most a block; dst is none of them */
-static void reduce(const struct op *o, const uint8_t *const *src, int64_t nbytes, uint8_t *dst)
+void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t nbytes,
+		   uint8_t *dst)
 {
 	const struct te_k_comm *a = o->a;
 
@@ -130,8 +115,8 @@ static void reduce(const struct op *o, const uint8_t *const *src, int64_t nbytes
 
 /* ---- waiting ---- */
 
-static int fail(const struct op *o, enum te_k_comm_code code, enum te_k_comm_phase phase, int peer,
-		uint32_t missing, uint64_t expected, uint64_t got)
+static int fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_comm_phase phase,
+		int peer, uint32_t missing, uint64_t expected, uint64_t got)
 {
 	struct te_k_comm_status *s = o->a->status;
 
@@ -149,7 +134,7 @@ static int fail(const struct op *o, enum te_k_comm_code code, enum te_k_comm_pha
 }
 
 /* after an attempt without success: 0 to make another one, or -1 after fail() */
-static int again(struct op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
+static int again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
 		 uint64_t expected, uint64_t got)
 {
 	struct timespec t;
@@ -169,22 +154,22 @@ static int again(struct op *o, enum te_k_comm_phase phase, int peer, uint32_t mi
 	return 0;
 }
 
-/* ---- messages ---- */
+/* ---- packets, headers and flags ---- */
 
 /* 8 bytes of the region of a rank */
-static uint64_t *word(const struct op *o, int rank, int64_t at)
+static uint64_t *word(const struct te__hc_op *o, int rank, int64_t at)
 {
 	return (uint64_t *)(void *)(o->a->slots + rank * o->a->stride + at);
 }
 
 /* in the half of this epoch */
-static int64_t header_at(const struct op *o, int source)
+static int64_t header_at(const struct te__hc_op *o, int source)
 {
 	return TE_K_COMM_FLAGS_NBYTES + (int64_t)(o->epoch & 1) * o->a->half_nbytes +
 	       source * TE_K_COMM_PACKET;
 }
 
-static int64_t packet_at(const struct op *o, int64_t index)
+static int64_t packet_at(const struct te__hc_op *o, int64_t index)
 {
 	return header_at(o, TE_K_COMM_RANKS) + index * TE_K_COMM_PACKET;
 }
@@ -213,12 +198,12 @@ static void make_empty(uint64_t *p)
 }
 
 /* L1: the upper word of each half, of this epoch, and not that of an empty packet */
-static uint64_t tag_of(const struct op *o)
+static uint64_t tag_of(const struct te__hc_op *o)
 {
 	return (o->epoch & 0x7fffffff) << 32;
 }
 
-static void send(const struct op *o, int to, int64_t index, const uint8_t *data)
+void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t *data)
 {
 	uint64_t d[2], *p;
 
@@ -235,7 +220,7 @@ static void send(const struct op *o, int to, int64_t index, const uint8_t *data)
 }
 
 /* half a packet, which is empty afterwards */
-static int get(struct op *o, enum te_k_comm_phase phase, int from, int64_t at, uint64_t *ret)
+static int get(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t at, uint64_t *ret)
 {
 	const int flags = o->a->algorithm == TE_K_COMM_L1;
 	uint64_t *p = word(o, o->a->rank, at), x;
@@ -252,7 +237,8 @@ static int get(struct op *o, enum te_k_comm_phase phase, int from, int64_t at, u
 	return 0;
 }
 
-static int receive(struct op *o, enum te_k_comm_phase phase, int from, int64_t index, uint8_t *data)
+int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
+		   uint8_t *data)
 {
 	const int flags = o->a->algorithm == TE_K_COMM_L1;
 	uint64_t d[4];
@@ -268,7 +254,7 @@ static int receive(struct op *o, enum te_k_comm_phase phase, int from, int64_t i
 	return 0;
 }
 
-static void headers_send(const struct op *o)
+static void headers_send(const struct te__hc_op *o)
 {
 	for (int r = 0; r < o->a->nranks; r++) {
 		uint64_t *p = word(o, r, header_at(o, o->a->rank));
@@ -276,14 +262,32 @@ static void headers_send(const struct op *o)
 		if (r == o->a->rank)
 			continue;
 		put(p, o->epoch);
-		put(p + 1, te_k_comm_signature(o->a));
+		put(p + 1, o->signature);
 	}
 }
 
-/* 1: the header of the rank has arrived; 0: not yet; -1: it is of another operation */
-static int header_try(const struct op *o, int from, uint64_t *got)
+int te__hc_begin(struct te__hc_op *o, const struct te_k_comm *a, uint64_t signature)
 {
-	const uint64_t expected[2] = { o->epoch, te_k_comm_signature(o->a) };
+	*o = (struct te__hc_op){ .a = a, .epoch = a->ctl->epoch, .signature = signature };
+	if (!a->count || a->ctl->failed)
+		return -1;
+	o->es = (uint32_t)te_dtype_nbytes((enum te_dtype)a->dtype);
+	o->nbytes = a->count * o->es;
+	o->npackets = te_k_comm_packets(o->nbytes);
+	o->chunk = te_k_comm_chunk(o->npackets, a->nranks);
+	headers_send(o);
+	return 0;
+}
+
+void te__hc_end(const struct te__hc_op *o)
+{
+	o->a->ctl->epoch = o->epoch + 1;
+}
+
+/* 1: the header of the rank has arrived; 0: not yet; -1: it is of another operation */
+static int header_try(const struct te__hc_op *o, int from, uint64_t *got)
+{
+	const uint64_t expected[2] = { o->epoch, o->signature };
 	uint64_t *p = word(o, o->a->rank, header_at(o, from));
 
 	for (int k = 0; k < 2; k++) {
@@ -300,7 +304,7 @@ static int header_try(const struct op *o, int from, uint64_t *got)
 	return 1;
 }
 
-static int headers_receive(struct op *o)
+int te__hc_headers(struct te__hc_op *o)
 {
 	uint32_t missing = (1u << o->a->nranks) - 1 - (1u << o->a->rank);
 	uint64_t got[2];
@@ -315,14 +319,13 @@ static int headers_receive(struct op *o)
 			missing &= ~((uint32_t)t << r);
 		}
 		first = missing ? __builtin_ctz(missing) : 0;
-		if (missing && again(o, TE_K_COMM_HEADER, first, missing,
-				     te_k_comm_signature(o->a), 0))
+		if (missing && again(o, TE_K_COMM_HEADER, first, missing, o->signature, 0))
 			return -1;
 	}
 	return 0;
 }
 
-static int flags_exchange(struct op *o, enum te_k_comm_phase phase)
+int te__hc_flags(struct te__hc_op *o, enum te_k_comm_phase phase)
 {
 	const struct te_k_comm *a = o->a;
 
@@ -342,149 +345,49 @@ static int flags_exchange(struct op *o, enum te_k_comm_phase phase)
 	return 0;
 }
 
-/* ---- algorithms ---- */
+/* ---- packets of the arrays ---- */
 
-/* for (i = begin; i < end; i += BLOCK) with n packets at i */
-#define BLOCKS(i, n, begin, end)                                                           \
-	for (int64_t i = (begin), n; i < (end) && (n = te__h_min((end) - i, BLOCK), 1);    \
-	     i += BLOCK)
-
-/* bytes of the n packets at i that belong to the array */
-static int64_t bytes_of(const struct op *o, int64_t i, int64_t n)
+int64_t te__hc_bytes(const struct te__hc_op *o, int64_t i, int64_t n)
 {
 	return te__h_min(o->nbytes - i * TE_K_COMM_PACKET, n * TE_K_COMM_PACKET);
 }
 
-/* the packets begin to end - 1 of the input, into the packets at index of a rank */
-static void send_input(const struct op *o, int to, int64_t index, int64_t begin, int64_t end)
+void te__hc_send_input(const struct te__hc_op *o, int to, int64_t index, int64_t begin,
+		       int64_t end)
 {
 	for (int64_t i = begin; i < end; i++) {
 		uint8_t d[TE_K_COMM_PACKET] = { 0 };
 
 		memcpy(d, (const uint8_t *)o->a->in + i * TE_K_COMM_PACKET,
-		       (size_t)bytes_of(o, i, 1));
-		send(o, to, index + i - begin, d);
+		       (size_t)te__hc_bytes(o, i, 1));
+		te__hc_send(o, to, index + i - begin, d);
 	}
 }
 
-/*
- * Reduce the packets begin to end - 1: those of rank r are at index r * each of this rank. to: also
- * send the result to that index of the other ranks; -1: do not.
- */
-static int reduce_packets(struct op *o, int64_t each, int64_t begin, int64_t end, int64_t to)
+int te__hc_reduce_packets(struct te__hc_op *o, int64_t each, int64_t begin, int64_t end, int64_t to)
 {
 	const struct te_k_comm *a = o->a;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][LANES], out[LANES];
+	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES], out[TE__HC_LANES];
 	const uint8_t *src[TE_K_COMM_RANKS];
 
-	BLOCKS(i, n, begin, end) {
-		const int64_t nbytes = bytes_of(o, i, n), at = i * TE_K_COMM_PACKET;
+	TE__HC_BLOCKS(i, n, begin, end) {
+		const int64_t nbytes = te__hc_bytes(o, i, n), at = i * TE_K_COMM_PACKET;
 
 		for (int r = 0; r < a->nranks; r++) {
 			src[r] = in[r];
 			for (int64_t k = 0; k < n && r != a->rank; k++)
-				if (receive(o, TE_K_COMM_DATA, r, r * each + i - begin + k,
-					    in[r] + k * TE_K_COMM_PACKET))
+				if (te__hc_receive(o, TE_K_COMM_DATA, r, r * each + i - begin + k,
+						   in[r] + k * TE_K_COMM_PACKET))
 					return -1;
 		}
 		memcpy(in[a->rank], (const uint8_t *)a->in + at, (size_t)nbytes);
 		memset(out, 0, sizeof(out));
-		reduce(o, src, nbytes, out);
+		te__hc_reduce(o, src, nbytes, out);
 		memcpy((uint8_t *)a->out + at, out, (size_t)nbytes);
 		for (int r = 0; r < a->nranks && to >= 0; r++)
 			for (int64_t k = 0; k < n && r != a->rank; k++)
-				send(o, r, to + i - begin + k, out + k * TE_K_COMM_PACKET);
+				te__hc_send(o, r, to + i - begin + k, out + k * TE_K_COMM_PACKET);
 	}
 	return 0;
 }
 
-/* L1 and P1 */
-static int one_shot(struct op *o)
-{
-	const struct te_k_comm *a = o->a;
-
-	for (int r = 0; r < a->nranks; r++)
-		if (r != a->rank)
-			send_input(o, r, a->rank * o->npackets, 0, o->npackets);
-	if (headers_receive(o))
-		return -1;
-	return reduce_packets(o, o->npackets, 0, o->npackets, -1);
-}
-
-/* the packets of rank r's chunk */
-static int64_t chunk_begin(const struct op *o, int r)
-{
-	return te__h_min(r * o->chunk, o->npackets);
-}
-
-/* P2 */
-static int two_shot(struct op *o)
-{
-	const struct te_k_comm *a = o->a;
-	const int n = a->nranks, me = a->rank;
-
-	for (int r = 0; r < n; r++)
-		if (r != me)
-			send_input(o, r, me * o->chunk, chunk_begin(o, r), chunk_begin(o, r + 1));
-	if (headers_receive(o) ||
-	    reduce_packets(o, o->chunk, chunk_begin(o, me), chunk_begin(o, me + 1),
-			   (n + me) * o->chunk))
-		return -1;
-	for (int r = 0; r < n; r++) {
-		const int64_t begin = chunk_begin(o, r), end = chunk_begin(o, r + 1);
-
-		for (int64_t i = begin; i < end && r != me; i++) {
-			uint8_t d[TE_K_COMM_PACKET];
-
-			if (receive(o, TE_K_COMM_RESULT, r, (n + r) * o->chunk + i - begin, d))
-				return -1;
-			memcpy((uint8_t *)a->out + i * TE_K_COMM_PACKET, d,
-			       (size_t)bytes_of(o, i, 1));
-		}
-	}
-	return 0;
-}
-
-/* S */
-static int zero_copy(struct op *o)
-{
-	const struct te_k_comm *a = o->a;
-	const int64_t begin = chunk_begin(o, a->rank), end = chunk_begin(o, a->rank + 1);
-
-	if (headers_receive(o) || flags_exchange(o, TE_K_COMM_ENTRY))
-		return -1;
-	BLOCKS(i, n, begin, end) {
-		const int64_t nbytes = bytes_of(o, i, n), at = i * TE_K_COMM_PACKET;
-		const uint8_t *src[TE_K_COMM_RANKS];
-		_Alignas(16) uint8_t out[LANES];
-
-		for (int r = 0; r < a->nranks; r++)
-			src[r] = (const uint8_t *)a->in + (r - a->rank) * a->stride + at;
-		reduce(o, src, nbytes, out);
-		for (int r = 0; r < a->nranks; r++)
-			memcpy((uint8_t *)a->out + (r - a->rank) * a->stride + at, out,
-			       (size_t)nbytes);
-	}
-	return flags_exchange(o, TE_K_COMM_EXIT);
-}
-
-void te__h_comm_allreduce(const struct te_k_comm *a)
-{
-	static int (*const algorithm[TE_K_COMM_ALGORITHMS])(struct op *) = {
-		[TE_K_COMM_L1] = one_shot,
-		[TE_K_COMM_P1] = one_shot,
-		[TE_K_COMM_P2] = two_shot,
-		[TE_K_COMM_S] = zero_copy,
-	};
-	struct op o = { .a = a, .epoch = a->ctl->epoch };
-
-	if (!a->count || a->ctl->failed)
-		return;
-	o.es = (uint32_t)te_dtype_nbytes((enum te_dtype)a->dtype);
-	o.nbytes = a->count * o.es;
-	o.npackets = te_k_comm_packets(o.nbytes);
-	o.chunk = te_k_comm_chunk(o.npackets, a->nranks);
-	headers_send(&o);
-	if (!algorithm[a->algorithm](&o))
-		a->ctl->epoch = o.epoch + 1;
-}

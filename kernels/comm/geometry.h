@@ -1,4 +1,4 @@
-/* geometry.h - launch constants of comm.cu and of launch.c. */
+/* geometry.h - launch constants of device code and of launch.c. */
 #ifndef TE_COMM_GEOMETRY_H
 #define TE_COMM_GEOMETRY_H
 

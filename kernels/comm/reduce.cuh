@@ -1,4 +1,4 @@
-/* reduce.cuh - the arithmetic of comm.cu: packets of all ranks become one. */
+/* reduce.cuh - arithmetic: packets of all ranks become one. */
 #ifndef TE_COMM_REDUCE_CUH
 #define TE_COMM_REDUCE_CUH
 

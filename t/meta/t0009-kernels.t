@@ -16,18 +16,18 @@ cut -d' ' -f2 "$tmp/k" | sort | uniq -d >"$tmp/bad"
 empty "names are unique" "$tmp/bad"
 
 while read -r id name args family; do
-	grep -q "^struct te_k_$args {" "$family/$family.h" ||
-		echo "$family.h: no struct te_k_$args ($id)"
-	grep -qE "^void te__h_$name\(" "$family/$family.c" ||
-		echo "$family.c: no te__h_$name ($id)"
-	grep -qE "\bte_k_($name|$args)" "$family/$family.cu" ||
-		echo "$family.cu: nothing named after te_k_$name ($id)"
+	grep -q "^struct te_k_$args {" "$family"/*.h ||
+		echo "$family: no struct te_k_$args ($id)"
+	grep -qE "^void te__h_$name\(" "$family"/*.c ||
+		echo "$family: no te__h_$name ($id)"
+	grep -qE "\bte_k_($name|$args)" "$family"/*.cu ||
+		echo "$family: no device function named after te_k_$name ($id)"
 	grep -qE "^int te__geo_$name\(" "$family/launch.c" ||
 		echo "$family/launch.c: no te__geo_$name ($id)"
 done <"$tmp/k" >"$tmp/bad"
 empty "each family's folder holds its structs, references, device code and geometry" "$tmp/bad"
 
-for f in */*.cu; do dirname "$f"; done | sort >"$tmp/folders"
+for f in */*.cu; do dirname "$f"; done | sort -u >"$tmp/folders"
 cut -d' ' -f4 "$tmp/k" | sort -u >"$tmp/families"
 same "each folder is a family of kernels.def" "$tmp/families" "$tmp/folders"
 
@@ -35,7 +35,9 @@ same "each folder is a family of kernels.def" "$tmp/families" "$tmp/folders"
 # a name without its type, which launch.c has too, is the beginning of others
 for d in */; do
 	f=${d%/}
-	$CC -E -P -x c++ -I.. "$f/$f.cu" 2>>"$tmp/cpp" | tr '\n' ' ' | sed 's/__global__/\n&/g' |
+	for cu in "$f"/*.cu; do
+		$CC -E -P -x c++ -I.. "$cu" 2>>"$tmp/cpp"
+	done | tr '\n' ' ' | sed 's/__global__/\n&/g' |
 		sed -n 's/^__global__[^{;]*[ \t]\(te_k_[a-z0-9_]*\) *(.*/\1/p' | sort -u >"$tmp/defined"
 	$CC -E -P -I"$abs_top_builddir" -I.. -I../include -I"$abs_top_builddir/include" \
 		"$f/launch.c" 2>>"$tmp/cpp" | sed 's/"[ \t]*"//g' |
@@ -53,7 +55,7 @@ for d in */; do
 					if (index(other, k "_") == 1)
 						bad = 0
 				if (bad)
-					print f "/" f ".cu: no " k ", which launch.c names"
+					print f ": no .cu has " k ", which launch.c names"
 			}
 			if (NR == FNR)
 				print f "/launch.c: names no device function"

@@ -1,0 +1,63 @@
+/*
+ * ref.h - shared by the reference kernels of collective operations: the protocol of comm.h.
+ *
+ * A kernel calls te__hc_begin(), sends its data, calls te__hc_headers(), receives, and calls
+ * te__hc_end(). Functions that return int return 0, or -1 after a failure, which they have
+ * described in *status: the kernel ends at once.
+ */
+#ifndef TE__COMM_REF_H
+#define TE__COMM_REF_H
+
+#include "kernels/ref.h"
+
+/* an operation of a rank */
+struct te__hc_op {
+	const struct te_k_comm *a;
+	uint64_t epoch, signature;
+	uint64_t since; /* ns; 0: no wait took long yet */
+	uint32_t attempts;
+	uint32_t es; /* bytes of an element */
+	int64_t nbytes, npackets;
+	int64_t chunk; /* packets */
+};
+
+/* sends headers with this signature; -1: there is nothing to do */
+int te__hc_begin(struct te__hc_op *o, const struct te_k_comm *a, uint64_t signature);
+/* receives the headers of the other ranks */
+int te__hc_headers(struct te__hc_op *o);
+/* the operation was successful */
+void te__hc_end(const struct te__hc_op *o);
+
+/* packet index of a rank; L1 sends it with flags, as two packets */
+void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t *data);
+/* packet index of this rank, sent by another; phase: for *status */
+int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
+		   uint8_t *data);
+/* sets this rank's flag at the others, and waits for theirs */
+int te__hc_flags(struct te__hc_op *o, enum te_k_comm_phase phase);
+
+#define TE__HC_BLOCK 64 /* packets that are reduced together */
+#define TE__HC_LANES (TE__HC_BLOCK * TE_K_COMM_PACKET) /* at most so many elements */
+_Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
+
+/* for (i = begin; i < end; i += TE__HC_BLOCK) with n packets at i */
+#define TE__HC_BLOCKS(i, n, begin, end)                                                    \
+	for (int64_t i = (begin), n; i < (end) && (n = te__h_min((end) - i, TE__HC_BLOCK), 1); \
+	     i += TE__HC_BLOCK)
+
+/* nbytes of the operands of all ranks, at most a block; dst is none of them */
+void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t nbytes,
+		   uint8_t *dst);
+/* bytes of the n packets at i that belong to the array */
+int64_t te__hc_bytes(const struct te__hc_op *o, int64_t i, int64_t n);
+/* the packets begin to end - 1 of the input, into the packets at index of a rank */
+void te__hc_send_input(const struct te__hc_op *o, int to, int64_t index, int64_t begin,
+		       int64_t end);
+/*
+ * Reduce the packets begin to end - 1: those of rank r are at index r * each of this rank. to: also
+ * send the result to that index of the other ranks; -1: do not.
+ */
+int te__hc_reduce_packets(struct te__hc_op *o, int64_t each, int64_t begin, int64_t end,
+			  int64_t to);
+
+#endif

@@ -13,7 +13,9 @@
  *
  * Quantized output: with quant and q, a call also casts its result to FP8 by a slot of quant, with
  * the bits of te_quantize() of the result. The result itself is then optional (NULL), unless the
- * recipe computes a tensor's scale from the amax of that tensor (fp8-current), which reads it.
+ * recipe computes a tensor's scale from the amax of that tensor (fp8-current), which reads it, or
+ * the call's comment says otherwise. RoPE, attention and the backward pass of norms take a q with
+ * one scale, not with block scaling (-EOPNOTSUPP).
  *
  * Errors of all: -EINVAL, -TE_EDTYPE, -TE_ESHAPE, and those of the backend; the message names the
  * argument. opts may be NULL where all defaults are valid.
@@ -117,7 +119,7 @@ struct te_kernel_norm_opts {
 	size_t size;	/* set by the INIT macro; lets the struct grow */
 	uint32_t flags; /* TE_NORM_ZERO_CENTERED */
 	float eps;	/* forward */
-	struct te_quant *quant; /* forward: quantized output, or NULL */
+	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
 	struct te_tensor *q;	/* FP8 [rows, cols] */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
@@ -138,7 +140,7 @@ TE_EXPORT int te_kernel_norm_forward(struct te_stream *stream, const struct te_t
 /**
  * te_kernel_norm_backward - gradients of a norm
  * @mean, @rstd: of the forward call; mean NULL: RMSNorm
- * @dx:          T [rows, cols], or NULL; may be dy or the residual
+ * @dx:          T [rows, cols], or NULL; needed with q; without, may be dy or the residual
  * @dgamma:      FP32 [cols], added to, or NULL; needs ws
  * @dbeta:       the same: with mean, given if and only if dgamma is
  */
@@ -190,13 +192,18 @@ struct te_kernel_rope_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 128 */
 	float theta;
+	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
+	struct te_tensor *q;	/* FP8, shaped like that */
+	int32_t slot;
+	uint32_t quant_flags; /* TE_QUANTIZE_* */
 };
-#define TE_KERNEL_ROPE_OPTS_INIT { sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f }
+#define TE_KERNEL_ROPE_OPTS_INIT \
+	{ sizeof(struct te_kernel_rope_opts), 0, 0, 0, 10000.0f, 0, 0, 0, 0 }
 
 /**
  * te_kernel_rope_forward, te_kernel_rope_backward - rotate queries and keys by their positions
  *
- * Shapes: x, y, dy, dx T [..., seqlen, (nheads + 2 nkv) head_dim]. y may be x, and dx dy.
+ * Shapes: x, y, dy, dx T [..., seqlen, (nheads + 2 nkv) head_dim]. Without q, y may be x and dx dy.
  * Backward rotates by the opposite angles.
  */
 TE_EXPORT int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x,
@@ -213,9 +220,14 @@ struct te_kernel_attention_opts {
 	float dropout; /* of the probabilities, [0,1) */
 	uint32_t tag;  /* dropout: calls of different tags drop different elements */
 	struct te_rng_words rng; /* dropout: device words that both passes read */
+	struct te_quant *quant;	 /* forward: quantized output, of BF16; or NULL */
+	struct te_tensor *q;	 /* FP8, shaped like y */
+	int32_t slot;
+	uint32_t quant_flags; /* TE_QUANTIZE_* */
 };
-#define TE_KERNEL_ATTENTION_OPTS_INIT \
-	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 } }
+#define TE_KERNEL_ATTENTION_OPTS_INIT                                                          \
+	{ sizeof(struct te_kernel_attention_opts), 0, 0, 0, 0.0f, 0.0f, 0, { 0, 0 }, 0, 0, 0, \
+	  0 }
 
 /**
  * te_kernel_attention_forward - causal attention over packed heads
@@ -227,7 +239,7 @@ struct te_kernel_attention_opts {
 TE_EXPORT int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
 					  struct te_tensor *y, struct te_tensor *lse,
 					  const struct te_kernel_attention_opts *opts);
-/* y, lse: of the forward call; opts: the same. Needs ws */
+/* y, lse: of the forward call; opts: the same, without quant. Needs ws */
 TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struct te_tensor *dy,
 					   const struct te_tensor *x, const struct te_tensor *y,
 					   const struct te_tensor *lse, struct te_tensor *dx,

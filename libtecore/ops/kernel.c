@@ -158,3 +158,14 @@ int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 				te_recipe_name(te_quant_recipe(z->quant)));
 	return 1;
 }
+
+int te__arg_q_tensor(const char *fn, const struct te__quantize *z, const char *name,
+		     const struct te_tensor *y, int64_t rows, int64_t cols)
+{
+	int r = te__arg_q(fn, z, name, y, rows, cols);
+
+	if (r > 0 && te_tensor_scaling(z->y) != TE_SCALING_TENSOR)
+		return te__fail(-EOPNOTSUPP, "%s: q has block scaling, this call casts with one "
+				"scale", fn);
+	return r;
+}

@@ -175,6 +175,9 @@ int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
 /* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 	      const struct te_tensor *y, int64_t rows, int64_t cols);
+/* the same for a kernel that casts with one scale */
+int te__arg_q_tensor(const char *fn, const struct te__quantize *z, const char *name,
+		     const struct te_tensor *y, int64_t rows, int64_t cols);
 
 static inline int te__kernel_queued(struct te_stream *stream, int r)
 {

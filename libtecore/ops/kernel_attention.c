@@ -86,8 +86,9 @@ int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 }
 
 /* options and x; the extents of the others are those of x */
-static int begin(const char *fn, const struct te_stream *stream,
-		 const struct te_kernel_attention_opts *opts, struct te__attention *ret)
+static int begin(const char *fn, struct te_stream *stream,
+		 const struct te_kernel_attention_opts *opts, struct te__attention *ret,
+		 struct te__quantize *ret_z)
 {
 	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_attention_opts, opts, &o);
@@ -109,6 +110,7 @@ static int begin(const char *fn, const struct te_stream *stream,
 	ret->threshold = te__ops_threshold(o.dropout);
 	ret->tag = o.tag;
 	ret->rng = o.rng;
+	*ret_z = TE__QUANTIZE_OF(stream, &o);
 	r = te__arg_rng(fn, "dropout", o.dropout, &o.rng);
 	if (r < 0 || !ret->threshold)
 		return r;
@@ -126,7 +128,7 @@ static int check(const char *fn, const struct te_stream *stream, const struct te
 	const struct te__arg args[] = {
 		{ "lse", a->lse, TE_DTYPE_FP32, 0, rows * heads, out, 0 },
 		{ "x", a->x, dtype, rows, packed, 0, 0 },
-		{ "y", a->y, dtype, rows, width, out, 0 },
+		{ "y", a->y, dtype, rows, width, backward ? 0 : out | TE__ARG_NULL, 0 },
 		{ "dy", dy, dtype, rows, width, 0, 0 },
 		{ "dx", dx, dtype, rows, packed, TE__ARG_OUT, 0 },
 	};
@@ -137,7 +139,8 @@ static int check(const char *fn, const struct te_stream *stream, const struct te
 	if (a->head_dim * te_dtype_nbytes((enum te_dtype)dtype) % 16)
 		return r;
 	for (int i = 1; i < n && !r; i++)
-		r = te__arg_aligned(fn, args[i].name, args[i].t);
+		if (args[i].t)
+			r = te__arg_aligned(fn, args[i].name, args[i].t);
 	return r;
 }
 
@@ -145,15 +148,22 @@ static int forward(struct te_stream *stream, struct te__attention *a,
 		   const struct te_kernel_attention_opts *opts)
 {
 	static const char fn[] = "te_kernel_attention_forward";
-	int r = begin(fn, stream, opts, a);
+	struct te__quantize z;
+	int r = begin(fn, stream, opts, a, &z);
 	struct te_k_attn_fwd k;
 
 	if (!r)
 		r = check(fn, stream, a, 0, NULL, NULL);
+	if (!r)
+		r = te__arg_q_tensor(fn, &z, "y", a->y, te_tensor_rows(a->x),
+				     (int64_t)a->nheads * a->head_dim);
+	if (r > 0 && te_tensor_dtype(a->x) != TE_DTYPE_BF16)
+		return te__fail(-EOPNOTSUPP, "%s: x is %s, this call casts from bf16 only", fn,
+				te_dtype_name(te_tensor_dtype(a->x)));
 	if (r < 0)
 		return r;
 	te__attention_fwd_args(a, &k);
-	return te__attention_fwd(stream, &k, NULL);
+	return te__attention_fwd(stream, &k, r ? &z : NULL);
 }
 
 int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
@@ -175,8 +185,12 @@ static int backward(struct te_stream *stream, struct te__attention *a, const str
 		    const struct te_kernel_attention_opts *opts)
 {
 	static const char fn[] = "te_kernel_attention_backward";
-	int r = begin(fn, stream, opts, a);
+	struct te__quantize z;
+	int r = begin(fn, stream, opts, a, &z);
 
+	if (!r && (z.quant || z.y))
+		r = te__fail(-EINVAL, "%s: %s is for the forward pass", fn,
+			     z.quant ? "quant" : "q");
 	if (!r)
 		r = check(fn, stream, a, 1, dy, dx);
 	if (!r)

@@ -158,11 +158,9 @@ static int check_grads(const char *fn, const struct te__norm *n, const struct te
 	if (n->mean && !dgamma != !dbeta)
 		return te__fail(-EINVAL, "%s: %s is NULL, but %s is not", fn,
 				dgamma ? "dbeta" : "dgamma", dgamma ? "dgamma" : "dbeta");
-	if (o->quant || o->q)
-		return te__fail(-EINVAL, "%s: %s is for the forward pass", fn,
-				o->quant ? "quant" : "q");
-	if (o->residual && !dx)
-		return te__fail(-EINVAL, "%s: residual is given, but dx is NULL", fn);
+	if ((o->residual || o->quant || o->q) && !dx)
+		return te__fail(-EINVAL, "%s: %s is given, but dx is NULL", fn,
+				o->residual ? "residual" : o->quant ? "quant" : "q");
 	return 0;
 }
 
@@ -171,9 +169,10 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 		    void *ws, size_t ws_nbytes, const struct te_kernel_norm_opts *o)
 {
 	static const char fn[] = "te_kernel_norm_backward";
+	const struct te__quantize z = TE__QUANTIZE_OF(stream, o);
 	const uint32_t out = TE__ARG_OUT | TE__ARG_NULL;
 	struct te__main m;
-	int r = te__arg_main(fn, stream, "x", n->x, &m);
+	int r = te__arg_main(fn, stream, "x", n->x, &m), casts = 0;
 
 	if (r < 0)
 		return r;
@@ -184,7 +183,7 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 		{ "gamma", n->gamma, TE_DTYPE_FP32, 0, m.cols, 0, 0 },
 		{ "mean", n->mean, TE_DTYPE_FP32, 0, m.rows, TE__ARG_NULL, 0 },
 		{ "rstd", n->rstd, TE_DTYPE_FP32, 0, m.rows, 0, 0 },
-		{ "dx", dx, m.dtype, m.rows, m.cols, out, 1u << 0 | 1u << 1 },
+		{ "dx", dx, m.dtype, m.rows, m.cols, out, o->q ? 0 : 1u << 0 | 1u << 1 },
 		{ "dgamma", dgamma, TE_DTYPE_FP32, 0, m.cols, out, 0 },
 		{ "dbeta", dbeta, TE_DTYPE_FP32, 0, m.cols, out, 0 },
 	}, 9);
@@ -193,12 +192,14 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 	if (!r && dgamma)
 		r = te__arg_ws(fn, ws, ws_nbytes,
 			       te_kernel_norm_ws_nbytes(m.rows, m.cols, dbeta ? 2 : 1));
+	if (!r && dx)
+		casts = r = te__arg_q_tensor(fn, &z, "dx", dx, m.rows, m.cols);
 	/* first, because dx may be dy */
-	if (!r && dgamma)
+	if (r >= 0 && dgamma)
 		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
 	if (r < 0 || !dx)
 		return r;
-	return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx), NULL);
+	return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx), casts ? &z : NULL);
 }
 
 int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,

@@ -55,6 +55,7 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 {
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	int r = te__sized_in(fn, te_kernel_rope_opts, opts, &o);
+	const struct te__quantize z = TE__QUANTIZE_OF(stream, &o); /* casts are not in place */
 	struct te_k_rope k;
 	struct te__main m;
 	int64_t cols;
@@ -70,12 +71,15 @@ static int call(const char *fn, struct te_stream *stream, const char *const name
 	cols = ((int64_t)o.nheads + 2 * (int64_t)o.nkv) * o.head_dim;
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ names[0], x, m.dtype, m.rows, cols, 0, 0 },
-		{ names[1], y, m.dtype, m.rows, cols, TE__ARG_OUT, 1u << 0 },
+		{ names[1], y, m.dtype, m.rows, cols, TE__ARG_OUT | TE__ARG_NULL,
+		  o.q ? 0 : 1u << 0 },
 	}, 2);
+	if (!r)
+		r = te__arg_q_tensor(fn, &z, names[1], y, m.rows, cols);
 	if (r < 0)
 		return r;
 	te__rope_args(x, y, o.nheads, o.nkv, o.head_dim, o.theta, inverse, &k);
-	return te__rope(stream, &k, NULL);
+	return te__rope(stream, &k, r ? &z : NULL);
 }
 
 int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,

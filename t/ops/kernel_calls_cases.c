@@ -228,6 +228,42 @@ void kc_same(const char *what, const struct te_tensor *got, const struct te_tens
 		   4 * (size_t)te_scaling_nfloats(scaling, cols, rows));
 }
 
+const char *const kc_quant_recipes[3] = { "fp8-delayed", "fp8-current", "fp8-block" };
+
+struct kc_quants kc_quants(const char *recipe, int64_t rows, int64_t cols)
+{
+	static const enum te_dtype dtypes[2] = { TE_DTYPE_E4M3, TE_DTYPE_E5M2 };
+	const struct te_recipe r = op_run_recipe(recipe);
+	const enum te_scaling scaling =
+		r.kind == TE_RECIPE_BLOCK ? TE_SCALING_1X128 : TE_SCALING_TENSOR;
+	struct kc_quants z;
+
+	for (int i = 0; i < 2; i++) {
+		DO(te_quant_create(ctx, &r, 2, dtypes, &z.of[i]));
+		z.q[i] = kc_fp8(TE_DTYPE_E5M2, rows, cols, scaling);
+	}
+	return z;
+}
+
+void kc_equals_quantize(struct kc_quants *z, const struct te_tensor *y, uint32_t flags)
+{
+	float scale[2], history[2][4] = { { 0 } };
+
+	DO(te_quantize(st, z->of[1], 1, y, z->q[1], NULL, flags));
+	DO(te_stream_sync(st));
+	kc_same("q", z->q[0], z->q[1]);
+	for (int i = 0; i < 2; i++)
+		DO(te_quant_peek(z->of[i], 1, &scale[i], history[i]));
+	ck_assert_mem_eq(&scale[0], &scale[1], sizeof(scale[0]));
+	ck_assert_mem_eq(history[0], history[1], sizeof(history[0]));
+}
+
+void kc_quants_drop(struct kc_quants *z)
+{
+	te_quant_unref(z->of[0]);
+	te_quant_unref(z->of[1]);
+}
+
 TCase *kc_case(Suite *s, const char *name)
 {
 	TCase *c = tt_case(s, name, "kernel numeric");

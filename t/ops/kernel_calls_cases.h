@@ -64,4 +64,15 @@ void kc_end(int replay);
 /* the same bits in all copies, and scales */
 void kc_same(const char *what, const struct te_tensor *got, const struct te_tensor *want);
 
+/* two equal quantizers: one casts in the call, the other by te_quantize */
+struct kc_quants {
+	struct te_quant *of[2];
+	struct te_tensor *q[2]; /* by slot 1 */
+};
+extern const char *const kc_quant_recipes[3]; /* the last has block scaling */
+struct kc_quants kc_quants(const char *recipe, int64_t rows, int64_t cols);
+void kc_quants_drop(struct kc_quants *z);
+/* q[0] has the codes, scales and history that te_quantize() of y makes */
+void kc_equals_quantize(struct kc_quants *z, const struct te_tensor *y, uint32_t flags);
+
 #endif

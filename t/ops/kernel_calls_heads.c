@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 
 #include "kernel_calls_cases.h"
 
@@ -95,6 +96,106 @@ START_TEST(attention_equals_the_op)
 }
 END_TEST
 
+/* _i: replay, type, recipe */
+START_TEST(rope_quantizes_as_te_quantize)
+{
+	const char *recipe = kc_quant_recipes[_i >> 2];
+	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
+	struct te_tensor *x, *y[2], *dx[2];
+	struct kc_quants z[2];
+	struct te_spec in;
+
+	kc_type = kc_types[_i >> 1 & 1];
+	in = packed(2 * (int32_t)tt_rand_int(1, 64));
+	o.nheads = nheads;
+	o.nkv = nkv;
+	o.head_dim = head_dim;
+	x = kc_reshaped(kc_normal(kc_type, kc_rows, kc_cols), &in);
+	for (int i = 0; i < 2; i++) {
+		z[i] = kc_quants(recipe, kc_rows, kc_cols);
+		y[i] = kc_poison(kc_type, kc_rows, kc_cols);
+		dx[i] = kc_poison(kc_type, kc_rows, kc_cols);
+	}
+	DO(te_kernel_rope_forward(st, x, y[1], &o));
+	DO(te_kernel_rope_backward(st, x, dx[1], &o));
+	o.slot = 1;
+	kc_begin(_i & 1);
+	o.quant = z[0].of[0];
+	o.q = z[0].q[0];
+	DO(te_kernel_rope_forward(st, x, y[0], &o));
+	o.quant = z[1].of[0];
+	o.q = z[1].q[0];
+	DO(te_kernel_rope_backward(st, x, dx[0], &o));
+	kc_end(_i & 1);
+	kc_same("y", y[0], y[1]);
+	kc_same("dx", dx[0], dx[1]);
+	kc_equals_quantize(&z[0], y[1], 0);
+	kc_equals_quantize(&z[1], dx[1], 0);
+	fails(te_kernel_rope_backward(st, x, x, &o), -EINVAL, "dx is the memory of dy");
+	if (strcmp(recipe, "fp8-current")) {
+		DO(te_fill(st, te_tensor_data(o.q), 0x55, te_tensor_nbytes(o.q)));
+		DO(te_kernel_rope_backward(st, x, NULL, &o));
+		kc_same("q", z[1].q[0], z[1].q[1]);
+	} else {
+		fails(te_kernel_rope_backward(st, x, NULL, &o), -EINVAL,
+		      "te_kernel_rope_backward: dx is NULL, but recipe fp8-current reads it");
+	}
+	DO(te_stream_sync(st));
+	for (int i = 0; i < 2; i++)
+		kc_quants_drop(&z[i]);
+}
+END_TEST
+
+/* _i: replay, dropout, NO_AMAX, recipe */
+START_TEST(attention_quantizes_as_te_quantize)
+{
+	const char *recipe = kc_quant_recipes[_i >> 3];
+	struct te_kernel_attention_opts o = TE_KERNEL_ATTENTION_OPTS_INIT;
+	struct te_tensor *x, *y[2], *lse[2], *words;
+	struct te_spec in;
+	struct kc_quants z;
+	int64_t cols;
+
+	kc_type = TE_DTYPE_BF16;
+	in = packed((int32_t)tt_rand_int(1, 80));
+	o.nheads = nheads;
+	o.nkv = nkv;
+	o.head_dim = head_dim;
+	cols = (int64_t)nheads * head_dim;
+	words = kc_zeros(TE_DTYPE_FP32, 1, 4);
+	o.dropout = _i >> 1 & 1 ? 0.25f : 0.0f;
+	o.rng.seed = te_tensor_data(words);
+	o.rng.offset = o.rng.seed + 1;
+	x = kc_reshaped(kc_normal(kc_type, kc_rows, kc_cols), &in);
+	z = kc_quants(recipe, kc_rows, cols);
+	for (int i = 0; i < 2; i++) {
+		y[i] = kc_poison(kc_type, kc_rows, cols);
+		lse[i] = kc_poison(TE_DTYPE_FP32, nheads, kc_rows);
+	}
+	DO(te_kernel_attention_forward(st, x, y[1], lse[1], &o));
+	o.quant = z.of[0];
+	o.slot = 1;
+	o.q = z.q[0];
+	o.quant_flags = _i >> 2 & 1 ? TE_QUANTIZE_NO_AMAX : 0;
+	kc_begin(_i & 1);
+	DO(te_kernel_attention_forward(st, x, y[0], lse[0], &o));
+	kc_end(_i & 1);
+	kc_same("y", y[0], y[1]);
+	kc_same("lse", lse[0], lse[1]);
+	kc_equals_quantize(&z, y[1], o.quant_flags);
+	if (strcmp(recipe, "fp8-current")) {
+		DO(te_fill(st, te_tensor_data(o.q), 0x55, te_tensor_nbytes(o.q)));
+		DO(te_kernel_attention_forward(st, x, NULL, lse[0], &o));
+		kc_same("q", z.q[0], z.q[1]);
+	} else {
+		fails(te_kernel_attention_forward(st, x, NULL, lse[0], &o), -EINVAL,
+		      "te_kernel_attention_forward: y is NULL, but recipe fp8-current reads it");
+	}
+	DO(te_stream_sync(st));
+	kc_quants_drop(&z);
+}
+END_TEST
+
 /* a planned block of a model, forward and backward, and the same calls. _i: type */
 START_TEST(calls_equal_a_plan)
 {
@@ -170,6 +271,7 @@ START_TEST(rope_names_the_argument)
 	struct te_kernel_rope_opts o = TE_KERNEL_ROPE_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 12), *h = kc_normal(TE_DTYPE_BF16, 6, 12);
 	struct te_tensor *w = kc_normal(TE_DTYPE_FP32, 6, 13), *y = kc_poison(TE_DTYPE_FP32, 6, 12);
+	struct kc_quants block = kc_quants("fp8-block", 6, 12), z = kc_quants("fp8-delayed", 6, 12);
 	struct te_tensor *flat;
 	const int64_t n = 72;
 
@@ -188,7 +290,7 @@ START_TEST(rope_names_the_argument)
 	FWD(-EINVAL, "theta is -1", x, y);
 	o.theta = 10;
 	FWD(-EINVAL, "x is NULL", NULL, y);
-	FWD(-EINVAL, "y is NULL", x, NULL);
+	FWD(-EINVAL, "y is NULL, and there is no q", x, NULL);
 	FWD(-TE_EDTYPE, "y is bf16, not fp32", x, h);
 	FWD(-TE_ESHAPE, "x is [6, 13], not [6, 12]", w, y);
 	FWD(-TE_ESHAPE, "y is [6, 13], not [6, 12]", x, w);
@@ -197,7 +299,20 @@ START_TEST(rope_names_the_argument)
 	      "te_kernel_rope_backward: dx is NULL");
 	fails(te_kernel_rope_backward(st, NULL, x, &o), -EINVAL,
 	      "te_kernel_rope_backward: dy is NULL");
+	o.q = z.q[0];
+	FWD(-EINVAL, "quant is NULL, but q is given", x, y);
+	o.quant = z.of[0];
+	FWD(-TE_EDTYPE, "q is e5m2, but slot 0 makes e4m3", x, y);
+	o.quant_flags = 2;
+	FWD(-EINVAL, "unknown flags 0x2", x, y);
+	o.quant_flags = 0;
+	o.slot = 1;
+	o.quant = block.of[0];
+	o.q = block.q[0];
+	FWD(-EOPNOTSUPP, "q has block scaling", x, y);
 #undef FWD
+	kc_quants_drop(&block);
+	kc_quants_drop(&z);
 	te_tensor_unref(flat);
 }
 END_TEST
@@ -211,6 +326,9 @@ START_TEST(attention_names_the_argument)
 	struct te_tensor *dx = kc_poison(TE_DTYPE_FP32, 6, 16);
 	struct te_tensor *big = kc_normal(TE_DTYPE_FP32, 7, 16), *off;
 	const size_t nbytes = te_kernel_attention_ws_nbytes(6, 2);
+	struct kc_quants block = kc_quants("fp8-block", 6, 8), z = kc_quants("fp8-delayed", 6, 8);
+	struct te_tensor *h[2] = { kc_normal(TE_DTYPE_BF16, 6, 16),
+				   kc_poison(TE_DTYPE_BF16, 6, 8) };
 	const int64_t shape[2] = { 6, 16 };
 	void *ws = kc_ws(nbytes);
 
@@ -248,6 +366,17 @@ START_TEST(attention_names_the_argument)
 	BWD(-EINVAL, "dx at ", dy, x, y, lse, off, ws, nbytes);
 	BWD(-EINVAL, "ws is NULL", dy, x, y, lse, dx, NULL, nbytes);
 	BWD(-EINVAL, "ws_nbytes is 47, but 48 bytes are needed", dy, x, y, lse, dx, ws, nbytes - 1);
+	o.quant = z.of[0];
+	o.slot = 1;
+	FWD(-EINVAL, "q is NULL, but quant is given", h[0], h[1], lse);
+	o.q = z.q[0];
+	FWD(-EOPNOTSUPP, "x is fp32, this call casts from bf16 only", x, y, lse);
+	BWD(-EINVAL, "quant is for the forward pass", dy, x, y, lse, dx, ws, nbytes);
+	o.quant = block.of[0];
+	o.q = block.q[0];
+	FWD(-EOPNOTSUPP, "q has block scaling", h[0], h[1], lse);
+	kc_quants_drop(&block);
+	kc_quants_drop(&z);
 #undef FWD
 #undef BWD
 	ck_assert_uint_eq(te_kernel_attention_ws_nbytes(6, 0), 0);
@@ -261,6 +390,8 @@ void kc_heads_cases(Suite *s)
 
 	tcase_add_loop_test(c, rope_equals_the_op, 0, 4);
 	tcase_add_loop_test(c, attention_equals_the_op, 0, 16);
+	tcase_add_loop_test(c, rope_quantizes_as_te_quantize, 0, 8);
+	tcase_add_loop_test(c, attention_quantizes_as_te_quantize, 0, 16);
 	tcase_add_loop_test(c, calls_equal_a_plan, 0, 2);
 	tcase_add_test(c, rope_names_the_argument);
 	tcase_add_test(c, attention_names_the_argument);

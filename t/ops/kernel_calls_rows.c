@@ -150,55 +150,12 @@ END_TEST
 
 /* ---- quantized output ---- */
 
-static const char *const recipes[] = { "fp8-delayed", "fp8-current", "fp8-block" };
-
-/* two equal quantizers: one casts in the call, the other by te_quantize */
-struct quants {
-	struct te_quant *of[2];
-	struct te_tensor *q[2];
-};
-
-static struct quants quants(const char *recipe, int64_t rows, int64_t cols)
-{
-	static const enum te_dtype dtypes[2] = { TE_DTYPE_E4M3, TE_DTYPE_E5M2 };
-	const struct te_recipe r = op_run_recipe(recipe);
-	const enum te_scaling scaling =
-		r.kind == TE_RECIPE_BLOCK ? TE_SCALING_1X128 : TE_SCALING_TENSOR;
-	struct quants z;
-
-	for (int i = 0; i < 2; i++) {
-		DO(te_quant_create(ctx, &r, 2, dtypes, &z.of[i]));
-		z.q[i] = kc_fp8(TE_DTYPE_E5M2, rows, cols, scaling);
-	}
-	return z;
-}
-
-/* the same codes, scales and history as te_quantize() of y makes */
-static void equals_quantize(struct quants *z, const struct te_tensor *y, uint32_t flags)
-{
-	float scale[2], history[2][4] = { { 0 } };
-
-	DO(te_quantize(st, z->of[1], 1, y, z->q[1], NULL, flags));
-	DO(te_stream_sync(st));
-	kc_same("q", z->q[0], z->q[1]);
-	for (int i = 0; i < 2; i++)
-		DO(te_quant_peek(z->of[i], 1, &scale[i], history[i]));
-	ck_assert_mem_eq(&scale[0], &scale[1], sizeof(scale[0]));
-	ck_assert_mem_eq(history[0], history[1], sizeof(history[0]));
-}
-
-static void quants_drop(struct quants *z)
-{
-	te_quant_unref(z->of[0]);
-	te_quant_unref(z->of[1]);
-}
-
 /* _i: replay, type, NO_AMAX, recipe */
 START_TEST(norm_quantizes_as_te_quantize)
 {
 	const int replay = _i & 1, current = _i >> 3 == 1;
 	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
-	struct quants z = quants(recipes[_i >> 3], kc_rows, kc_cols);
+	struct kc_quants z = kc_quants(kc_quant_recipes[_i >> 3], kc_rows, kc_cols);
 	struct te_tensor *x, *g, *y, *rstd;
 
 	kc_type = kc_types[_i >> 1 & 1];
@@ -213,7 +170,7 @@ START_TEST(norm_quantizes_as_te_quantize)
 	kc_begin(replay);
 	DO(te_kernel_norm_forward(st, x, g, NULL, y, NULL, rstd, &o));
 	kc_end(replay);
-	equals_quantize(&z, y, o.quant_flags);
+	kc_equals_quantize(&z, y, o.quant_flags);
 	/* and without the result, where the recipe does not read it */
 	DO(te_fill(st, te_tensor_data(z.q[0]), 0x55, te_tensor_nbytes(z.q[0])));
 	if (current) {
@@ -224,7 +181,48 @@ START_TEST(norm_quantizes_as_te_quantize)
 		kc_same("q", z.q[0], z.q[1]);
 	}
 	DO(te_stream_sync(st));
-	quants_drop(&z);
+	kc_quants_drop(&z);
+}
+END_TEST
+
+/*
+ * The gradient of x with the residual's, and gradients of weights in the same call. _i: replay,
+ * type, LayerNorm, recipe
+ */
+START_TEST(norm_backward_quantizes_as_te_quantize)
+{
+	const int layer = _i >> 2 & 1;
+	const size_t nbytes = te_kernel_norm_ws_nbytes(kc_rows, kc_cols, 1 + layer);
+	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
+	struct kc_quants z = kc_quants(kc_quant_recipes[_i >> 3], kc_rows, kc_cols);
+	struct te_tensor *x, *g, *dy, *dx[2], *mean, *rstd, *dg[2], *db[2];
+	void *ws = kc_ws(nbytes);
+
+	kc_type = kc_types[_i >> 1 & 1];
+	x = kc_normal(kc_type, kc_rows, kc_cols);
+	dy = kc_normal(kc_type, kc_rows, kc_cols);
+	o.residual = kc_normal(kc_type, kc_rows, kc_cols);
+	g = kc_normal(TE_DTYPE_FP32, 1, kc_cols);
+	mean = layer ? kc_normal(TE_DTYPE_FP32, 1, kc_rows) : NULL;
+	rstd = kc_normal(TE_DTYPE_FP32, 1, kc_rows);
+	for (int i = 0; i < 2; i++) {
+		dx[i] = kc_poison(kc_type, kc_rows, kc_cols);
+		dg[i] = kc_zeros(TE_DTYPE_FP32, 1, kc_cols);
+		db[i] = layer ? kc_zeros(TE_DTYPE_FP32, 1, kc_cols) : NULL;
+	}
+	DO(te_kernel_norm_backward(st, dy, x, g, mean, rstd, dx[1], dg[1], db[1], ws, nbytes, &o));
+	o.quant = z.of[0];
+	o.slot = 1;
+	o.q = z.q[0];
+	kc_begin(_i & 1);
+	DO(te_kernel_norm_backward(st, dy, x, g, mean, rstd, dx[0], dg[0], db[0], ws, nbytes, &o));
+	kc_end(_i & 1);
+	kc_same("dx", dx[0], dx[1]);
+	kc_same("dgamma", dg[0], dg[1]);
+	if (layer)
+		kc_same("dbeta", db[0], db[1]);
+	kc_equals_quantize(&z, dx[1], 0);
+	kc_quants_drop(&z);
 }
 END_TEST
 
@@ -233,8 +231,8 @@ START_TEST(activation_quantizes_as_te_quantize)
 	const int replay = _i & 1, gated = _i >> 2 & 1, current = _i >> 3 == 1;
 	const int64_t cols = kc_cols * (1 + gated);
 	struct te_kernel_act_opts o = TE_KERNEL_ACT_OPTS_INIT;
-	struct quants z = quants(recipes[_i >> 3], kc_rows, kc_cols);
-	struct quants dz = quants(recipes[_i >> 3], kc_rows, cols);
+	struct kc_quants z = kc_quants(kc_quant_recipes[_i >> 3], kc_rows, kc_cols);
+	struct kc_quants dz = kc_quants(kc_quant_recipes[_i >> 3], kc_rows, cols);
 	struct te_tensor *x, *y, *dy, *dx, *dbias[2];
 	const size_t nbytes = te_kernel_act_ws_nbytes(kc_rows, cols);
 	void *ws = kc_ws(nbytes);
@@ -257,8 +255,8 @@ START_TEST(activation_quantizes_as_te_quantize)
 	o.q = dz.q[0];
 	DO(te_kernel_act_backward(st, dy, x, dx, dbias[0], ws, nbytes, &o));
 	kc_end(replay);
-	equals_quantize(&z, y, 0);
-	equals_quantize(&dz, dx, 0);
+	kc_equals_quantize(&z, y, 0);
+	kc_equals_quantize(&dz, dx, 0);
 	if (!current) {
 		DO(te_fill(st, te_tensor_data(dz.q[0]), 0x55, te_tensor_nbytes(dz.q[0])));
 		DO(te_kernel_act_backward(st, dy, x, NULL, dbias[1], ws, nbytes, &o));
@@ -266,8 +264,8 @@ START_TEST(activation_quantizes_as_te_quantize)
 		kc_same("dbias", dbias[1], dbias[0]);
 	}
 	DO(te_stream_sync(st));
-	quants_drop(&z);
-	quants_drop(&dz);
+	kc_quants_drop(&z);
+	kc_quants_drop(&dz);
 }
 END_TEST
 
@@ -278,7 +276,9 @@ START_TEST(norm_names_the_argument)
 	static const char fwd[] = "te_kernel_norm_forward: ", bwd[] = "te_kernel_norm_backward: ";
 	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
 	const size_t nbytes = te_kernel_norm_ws_nbytes(6, 8, 2);
-	struct quants z = quants("fp8-delayed", 6, 8), small = quants("fp8-delayed", 6, 7);
+	struct kc_quants z = kc_quants("fp8-delayed", 6, 8), small = kc_quants("fp8-delayed", 6, 7);
+	struct kc_quants block = kc_quants("fp8-block", 6, 8);
+	struct te_tensor *w6 = kc_poison(TE_DTYPE_FP32, 6, 8);
 	char *ws = kc_ws(nbytes + 16);
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *y = kc_poison(TE_DTYPE_FP32, 6, 8);
 	struct te_tensor *h = kc_normal(TE_DTYPE_BF16, 6, 8), *g = kc_normal(TE_DTYPE_FP32, 1, 8);
@@ -359,8 +359,16 @@ START_TEST(norm_names_the_argument)
 	o.residual = w;
 	BWD(-TE_ESHAPE, "residual is [7, 8]", y, x, g, m, s, y, dg, db, ws, nbytes);
 	o.residual = NULL;
+	o.q = z.q[0];
+	BWD(-EINVAL, "quant is NULL, but q is given", y, x, g, m, s, w6, dg, db, ws, nbytes);
 	o.quant = z.of[0];
-	BWD(-EINVAL, "quant is for the forward pass", y, x, g, m, s, y, dg, db, ws, nbytes);
+	BWD(-TE_EDTYPE, "q is e5m2, but slot 0 makes e4m3", y, x, g, m, s, w6, dg, db, ws, nbytes);
+	o.slot = 1;
+	BWD(-EINVAL, "quant is given, but dx is NULL", y, x, g, m, s, NULL, dg, db, ws, nbytes);
+	BWD(-EINVAL, "dx is the memory of dy", y, x, g, m, s, y, dg, db, ws, nbytes);
+	o.quant = block.of[0];
+	o.q = block.q[0];
+	BWD(-EOPNOTSUPP, "q has block scaling", y, x, g, m, s, w6, dg, db, ws, nbytes);
 #undef FWD
 #undef BWD
 	ck_assert_uint_eq(te_kernel_norm_ws_nbytes(0, 8, 1), 0);
@@ -368,8 +376,9 @@ START_TEST(norm_names_the_argument)
 	te_tensor_unref(part);
 	te_tensor_unref(other);
 	te_ctx_unref(second);
-	quants_drop(&z);
-	quants_drop(&small);
+	kc_quants_drop(&z);
+	kc_quants_drop(&small);
+	kc_quants_drop(&block);
 }
 END_TEST
 
@@ -436,6 +445,7 @@ void kc_rows_cases(Suite *s)
 	tcase_add_loop_test(c, norm_works_in_place, 0, 2);
 	tcase_add_loop_test(c, activation_equals_the_op, 0, 8 * TE_ACT_COUNT);
 	tcase_add_loop_test(c, norm_quantizes_as_te_quantize, 0, 24);
+	tcase_add_loop_test(c, norm_backward_quantizes_as_te_quantize, 0, 16);
 	tcase_add_loop_test(c, activation_quantizes_as_te_quantize, 0, 24);
 	tcase_add_test(c, norm_names_the_argument);
 	tcase_add_test(c, activation_names_the_argument);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include <te/dtype.h>
+#include <te/export.h>
 
 #include "kernels/te_k.h"
 #include "kernels/tile.h"
@@ -35,7 +36,7 @@ typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
 #undef TE_K
 
 /* -TE_EKERNEL: no such id */
-int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
+TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret);
 
 /*
  * Does gemm.cu have a kernel for these shapes and types? cuBLASLt computes the others. The answer

@@ -12,13 +12,36 @@
 /* what all ranks must have in common, as it is exchanged */
 struct common {
 	char backend[16];
+	char pci_address[24]; /* two ranks may share a GPU */
+	int32_t nprocs;
+	int64_t half_nbytes;
 };
 
-static int agree(struct te_comm *c)
+/* the blocks of all ranks on a device are resident at once, so each gets a part of it */
+static int32_t max_blocks(const struct te_comm *c, const struct common *all)
 {
-	struct common mine = { { 0 } }, *all;
 	const int32_t n = te__boot_nranks(c->boot);
-	int r;
+	int32_t least = TE_K_COMM_CTAS;
+
+	for (int32_t i = 0; i < n; i++) {
+		int32_t nshare = 0;
+
+		for (int32_t j = 0; j < n && all[i].pci_address[0]; j++)
+			nshare += te__boot_node(c->boot, i) == te__boot_node(c->boot, j) &&
+				  !strncmp(all[i].pci_address, all[j].pci_address,
+					   sizeof(all[i].pci_address));
+		if (nshare && all[i].nprocs / nshare < least)
+			least = all[i].nprocs / nshare;
+	}
+	return least > 0 ? least : 1;
+}
+
+static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
+{
+	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
+	struct te_device_info d = TE_DEVICE_INFO_INIT;
+	const int32_t n = te__boot_nranks(c->boot);
+	int r = te_ctx_device_info(c->ctx, &d);
 
 	all = te__calloc((size_t)n, sizeof(*all));
 	if (!all) {
@@ -26,6 +49,8 @@ static int agree(struct te_comm *c)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
 	}
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
+	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
+	mine.nprocs = d.nprocs;
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
 			       te__boot_deadline(c->boot));
 	/* each rank compares the same bytes, so all come to the same end */
@@ -36,6 +61,14 @@ static int agree(struct te_comm *c)
 				     "%.16s",
 				     c->name, te__boot_peer(c->boot, i), all[i].backend,
 				     te__boot_peer(c->boot, 0), all[0].backend);
+	for (int32_t i = 1; i < n && !r; i++)
+		if (all[i].half_nbytes != all[0].half_nbytes)
+			r = te__fail(-TE_EMISMATCH,
+				     "te_comm_create: %s: TE_COMM_PACKETS of %s and of %s differ",
+				     c->name, te__boot_peer(c->boot, i),
+				     te__boot_peer(c->boot, 0));
+	if (!r)
+		*ret_terms = (struct te__coll_terms){ mine.half_nbytes, max_blocks(c, all) };
 	te__free(all);
 	return r;
 }
@@ -43,6 +76,7 @@ static int agree(struct te_comm *c)
 int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct te_comm **ret_comm)
 {
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te__coll_terms terms;
 	struct te_comm *c;
 	int r = opts ? te__sized_in("te_comm_create", te_comm_opts, opts, &o) : 0;
 
@@ -59,9 +93,12 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	snprintf(c->name, sizeof(c->name), "%s", o.name ? o.name : "comm");
 	r = te__boot_open(&o, &c->boot);
 	if (!r)
-		r = agree(c);
+		r = agree(c, &terms);
 	if (!r)
-		r = te__pool_create(c->boot, ctx, o.pool_nbytes, &c->pool);
+		r = te__pool_create(c->boot, ctx, o.pool_nbytes,
+				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes), &c->pool);
+	if (!r)
+		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
 	if (r) {
 		te_comm_unref(c);
 		return r;
@@ -80,6 +117,10 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 {
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
+	if (c->pool) {
+		(void)te__ctx_wait(c->ctx, "te_comm_unref");
+		te__coll_fini(&c->coll);
+	}
 	te__pool_destroy(c->pool);
 	te__boot_close(c->boot);
 	te_ctx_unref(c->ctx);

@@ -7,6 +7,7 @@
 #include <te/comm.h>
 #include <te/ctx.h>
 #include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/collective/collective.h"
 #include "libtecomm/memory/pool.h"
 
 struct te_comm {
@@ -14,6 +15,7 @@ struct te_comm {
 	struct te_ctx *ctx;
 	struct te__boot *boot;
 	struct te__pool *pool;
+	struct te__coll coll;
 	char name[64];
 };
 

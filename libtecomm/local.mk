@@ -1,4 +1,5 @@
 teinclude_HEADERS += \
+	include/te/collective.h \
 	include/te/comm.h
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
@@ -19,6 +20,10 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/id.c \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
+	libtecomm/collective/allreduce.c \
+	libtecomm/collective/choose.c \
+	libtecomm/collective/collective.c \
+	libtecomm/collective/collective.h \
 	libtecomm/comm.c \
 	libtecomm/comm_internal.h \
 	libtecomm/memory/broker.c \

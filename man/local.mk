@@ -25,10 +25,15 @@ dist_man3_MANS += \
 	man/te_capture_update.3 \
 	man/te_cast.3 \
 	man/te_comm_abort.3 \
+	man/te_comm_algorithm_name.3 \
 	man/te_comm_alloc.3 \
+	man/te_comm_allreduce.3 \
 	man/te_comm_arena_create.3 \
 	man/te_comm_arena_free.3 \
+	man/te_comm_barrier.3 \
 	man/te_comm_create.3 \
+	man/te_comm_error.3 \
+	man/te_comm_explain.3 \
 	man/te_comm_free.3 \
 	man/te_comm_id_create.3 \
 	man/te_comm_id_format.3 \

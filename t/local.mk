@@ -76,6 +76,8 @@ TT_GRAPH = \
 	t/graph/step \
 	t/graph/step_gpu
 TT_COMM = \
+	t/comm/allreduce \
+	t/comm/allreduce_gpu \
 	t/comm/bootstrap \
 	t/comm/bootstrap_faults \
 	t/comm/bootstrap_net \
@@ -110,7 +112,6 @@ TT_TOOLS += \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
-	t/tools/freeze \
 	t/tools/hfconfig \
 	t/tools/mem \
 	t/tools/perftest_stats \
@@ -257,13 +258,17 @@ RANKS = t/comm/ranks.c t/comm/ranks.h
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
 t_comm_bootstrap_faults_SOURCES = t/comm/bootstrap_faults.c $(RANKS)
 t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
+THREADS = t/comm/threads.c t/comm/threads.h
 POOL_CASES = \
+	$(THREADS) \
 	t/comm/pool_cases.c \
 	t/comm/pool_cases.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
+t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
+t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
@@ -273,8 +278,6 @@ t_tools_ckpt_crash_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
-t_tools_freeze_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
-t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

@@ -50,6 +50,7 @@ static void record_device(struct record *rec, const struct te_device_info *d)
 {
 	record_open(rec, NULL);
 	record_shown(rec, "name", d->name, strlen(d->name));
+	record_shown(rec, "pci_address", d->pci_address, strlen(d->pci_address));
 	record_flag(rec, "usable", d->usable);
 	record_shown(rec, "reason", d->reason, strlen(d->reason));
 	record_int(rec, "cc_major", d->cc_major);
@@ -203,6 +204,8 @@ static double num(const json_t *obj, const char *key)
 static void print_device(size_t index, const json_t *d)
 {
 	printf("  %zu  %s", index, str(d, "name"));
+	if (*str(d, "pci_address"))
+		printf(" at %s", str(d, "pci_address"));
 	if (num(d, "cc_major") > 0)
 		printf(", compute capability %.0f.%.0f", num(d, "cc_major"), num(d, "cc_minor"));
 	printf(", %.0f processors, %.1f GiB", num(d, "nprocs"), num(d, "mem_total_bytes") / 0x1p30);

@@ -73,11 +73,12 @@ struct te_device_info {
 	double peak_bf16_flops;
 	double peak_fp32_flops;
 	double peak_bandwidth;	/* bytes per second; 0 where unknown */
+	char pci_address[24];	/* as "0000:1a:00.0"; "" on host */
 };
 #define TE_DEVICE_INFO_INIT                                                                        \
 	{                                                                                          \
 		sizeof(struct te_device_info), { 0 }, { 0 }, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0,  \
-			0, 0, 0                                                                    \
+			0, 0, 0, { 0 }                                                             \
 	}
 
 struct te_mem_info {

@@ -3,6 +3,7 @@
 #define TE_TE_H
 
 #include <te/capture.h>
+#include <te/collective.h>
 #include <te/comm.h>
 #include <te/ctx.h>
 #include <te/dtype.h>

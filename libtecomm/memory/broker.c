@@ -412,10 +412,10 @@ static int prepare(struct te__broker *b)
 	b->conn = te__malloc(n * sizeof(*b->conn));
 	b->poll = te__malloc((2 + 2 * n) * sizeof(*b->poll));
 	b->item = te__malloc((size_t)b->max_items * sizeof(*b->item));
+	for (size_t i = 0; i < n && b->conn; i++)
+		b->conn[i] = (struct conn){ .fd = -1, .pidfd = -1, .rank = -1 };
 	if (!b->conn || !b->poll || !b->item)
 		return te__fail(-ENOMEM, "no memory for a broker of %d ranks", b->info.nlocal);
-	for (size_t i = 0; i < n; i++)
-		b->conn[i] = (struct conn){ .fd = -1, .pidfd = -1, .rank = -1 };
 	b->stop = te__fault_point() ? (errno = EMFILE, -1) : eventfd(0, EFD_CLOEXEC);
 	if (b->stop < 0)
 		return te__fail(-errno, "the broker of the node: eventfd: %s", strerror(errno));

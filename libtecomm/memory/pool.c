@@ -28,7 +28,8 @@ struct te__pool {
 	struct te__boot *boot;
 	struct te_ctx *ctx;
 	int32_t rank, nranks, nlocal, local;
-	uint64_t nbytes; /* of each rank */
+	uint64_t nbytes;  /* of each rank */
+	uint64_t packets; /* bytes that precede it */
 	const char **name;
 	struct te__node_info info;
 	struct te__broker *broker; /* of local rank 0 */
@@ -79,8 +80,7 @@ static int blame(const struct te__boot *b, const struct verdict *all)
 			all[worst].text);
 }
 
-/* 0 if the code of all ranks is 0; else the same code on all of them. Its cost is one exchange */
-static int agree(struct te__boot *b, int code, const char *what)
+int te__pool_agree(struct te__boot *b, int code, const char *what)
 {
 	const int32_t n = te__boot_nranks(b);
 	struct verdict *all = te__calloc((size_t)n, sizeof(*all)), own = { .code = code };
@@ -155,10 +155,11 @@ static int settle_size(struct te__pool *p, uint64_t nbytes)
 	te__free(all);
 	if (r)
 		return r;
-	if (nbytes > UINT64_MAX / 2 / (uint64_t)p->nlocal)
+	if (nbytes > UINT64_MAX / 4 / (uint64_t)p->nlocal)
 		return te__fail(-ENOMEM, "te_comm_create: %d pools of %llu bytes exceed the "
 				"address space", p->nlocal, (unsigned long long)nbytes);
 	p->nbytes = (nbytes + unit - 1) / unit * unit;
+	p->packets = (p->packets + unit - 1) / unit * unit;
 	return 0;
 }
 
@@ -166,7 +167,7 @@ static int start_broker(struct te__pool *p)
 {
 	int r = p->local ? 0 : te__broker_start(&p->info, &p->broker);
 
-	return agree(p->boot, r, "start of the broker");
+	return te__pool_agree(p->boot, r, "start of the broker");
 }
 
 static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
@@ -177,10 +178,10 @@ static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
 
 	if (r)
 		return r;
-	r = nbytes != p->nbytes ?
+	r = nbytes != te__pool_stride(p) ?
 		    te__fail(-TE_EMISMATCH, "te_comm_create: %s has published %llu bytes, expected "
 			     "%llu", p->name[i], (unsigned long long)nbytes,
-			     (unsigned long long)p->nbytes) :
+			     (unsigned long long)te__pool_stride(p)) :
 		    te__window_import(p->window, i, fd);
 	close(fd);
 	return r;
@@ -193,7 +194,7 @@ static int publish(struct te__pool *p, int64_t deadline)
 
 	if (r)
 		return r;
-	r = te__client_publish(p->client, (uint32_t)p->local, p->nbytes, fd, deadline);
+	r = te__client_publish(p->client, (uint32_t)p->local, te__pool_stride(p), fd, deadline);
 	close(fd);
 	return r;
 }
@@ -209,7 +210,8 @@ static int map_all(struct te__pool *p)
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (!r)
-		r = te__window_create(p->ctx, p->nlocal, p->local, p->nbytes, &p->window);
+		r = te__window_create(p->ctx, p->nlocal, p->local, te__pool_stride(p),
+				     &p->window);
 	if (!r)
 		r = publish(p, deadline);
 	/* begins after the own rank: all ranks do not ask for the same memory at once */
@@ -251,7 +253,7 @@ static int names(struct te__pool *p)
 
 static int create(struct te__pool *p, uint64_t nbytes)
 {
-	int r = agree(p->boot, names(p), "start of the pool");
+	int r = te__pool_agree(p->boot, names(p), "start of the pool");
 
 	if (!r)
 		r = settle_size(p, nbytes ? nbytes : te__param_size(TE_PARAM_COMM_POOL));
@@ -262,10 +264,10 @@ static int create(struct te__pool *p, uint64_t nbytes)
 	r = map_all(p);
 	if (r)
 		give_up(p, r);
-	return agree(p->boot, r, "exchange of pools");
+	return te__pool_agree(p->boot, r, "exchange of pools");
 }
 
-int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes,
+int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    struct te__pool **ret_pool)
 {
 	struct te__pool *p = te__calloc(1, sizeof(*p));
@@ -281,6 +283,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes,
 	p->nranks = te__boot_nranks(boot);
 	p->nlocal = te__boot_nlocal(boot);
 	p->local = te__boot_local_rank(boot, p->rank);
+	p->packets = packets;
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
 	pthread_mutex_init(&p->lock, NULL);
@@ -624,9 +627,15 @@ static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_
 	return p->debug ? compare_allocs(p, fn, &s) : 0;
 }
 
+/* where the pool of a local rank begins */
+static char *base(const struct te__pool *p, int32_t local)
+{
+	return (char *)te__window_slot(p->window, local) + p->packets;
+}
+
 static char *own_base(const struct te__pool *p)
 {
-	return te__window_slot(p->window, p->local);
+	return base(p, p->local);
 }
 
 int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
@@ -731,7 +740,31 @@ void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)
 	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes ||
 	    te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
 		return NULL;
-	return (char *)te__window_slot(p->window, te__boot_local_rank(p->boot, rank)) + offset;
+	return base(p, te__boot_local_rank(p->boot, rank)) + offset;
+}
+
+uint64_t te__pool_offset(const struct te__pool *p, const void *ptr, uint64_t nbytes)
+{
+	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
+
+	return offset < p->nbytes && nbytes <= p->nbytes - offset ? offset : UINT64_MAX;
+}
+
+void *te__pool_packets(const struct te__pool *p, int32_t rank)
+{
+	return te__window_slot(p->window, te__boot_local_rank(p->boot, rank));
+}
+
+uint64_t te__pool_stride(const struct te__pool *p)
+{
+	return p->packets + p->nbytes;
+}
+
+const uint32_t *te__pool_abort_word(const struct te__pool *p)
+{
+	const char *page = p->control_ptr;
+
+	return (const uint32_t *)(page + offsetof(struct te__control, abort));
 }
 
 void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)

@@ -21,10 +21,17 @@
 struct te__pool;
 
 /*
- * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. All ranks return an error if
- * one of them does. boot must outlive the pool.
+ * 0 if the code of all ranks is 0; else the same code on all of them, with the error message of the
+ * rank that had it. Its cost is one exchange, which `what` names.
  */
-int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes,
+int te__pool_agree(struct te__boot *boot, int code, const char *what);
+
+/*
+ * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. packets: as many bytes, equal on
+ * all, precede the pool of each rank and are not allocated from. All ranks return an error if one
+ * of them does. boot must outlive the pool.
+ */
+int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    struct te__pool **ret_pool);
 /* waits for the work of the context; takes NULL, returns NULL */
 struct te__pool *te__pool_destroy(struct te__pool *pool);
@@ -55,6 +62,13 @@ void te__arena_free(struct te__pool *pool, struct te_comm_arena *arena);
 /* where a rank's memory with the offset of ptr is mapped; NULL: not a rank of this node, or ptr is
  * not in the own pool */
 void *te__pool_peer(const struct te__pool *pool, const void *ptr, int32_t rank);
+/* from ptr to the begin of the own pool; UINT64_MAX: the nbytes at ptr are not all inside of it */
+uint64_t te__pool_offset(const struct te__pool *pool, const void *ptr, uint64_t nbytes);
+/* what precedes the pool of a rank of this node, and the distance from one rank's to the next's */
+void *te__pool_packets(const struct te__pool *pool, int32_t rank);
+uint64_t te__pool_stride(const struct te__pool *pool);
+/* of the device: a word that is not 0 after an abort */
+const uint32_t *te__pool_abort_word(const struct te__pool *pool);
 void te__pool_info(struct te__pool *pool, struct te_comm_memory *ret);
 
 #endif

@@ -134,6 +134,9 @@ TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const cha
  */
 TE_EXPORT int te__stream_follow(struct te_stream *stream, struct te_stream *other);
 
+/* 1: both streams take part in one capture, or neither in any; else 0 */
+TE_EXPORT int te__stream_same_capture(const struct te_stream *a, const struct te_stream *b);
+
 /* the memory that calls in a capture write, as far as it is known */
 struct te__writes {
 	size_t n, cap;
@@ -169,6 +172,18 @@ TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, v
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
 /* 0 if memory can be shared with other nodes by fabric handles; else the error message has why */
 TE_EXPORT int te__fabric_probe(struct te_ctx *ctx);
+/*
+ * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
+ * the context's stream. te__mem_put cannot fail, so destructors call it: the memory is freed after
+ * the work queued on the context's stream or, while that is capturing, after the capture. NULL.
+ */
+TE_EXPORT int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
+TE_EXPORT void te__mem_put(struct te_ctx *ctx, void *ptr);
+/* any thread; returns when it is done, and does not wait for other work */
+TE_EXPORT int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
+/* queue kernel TE_K_<ID> of kernels/kernels.def with its struct on a stream */
+TE_EXPORT int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes);
+#define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
 /* wait for the work of all streams; -EBUSY if this thread is capturing one of them, naming fn */
 TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
 

@@ -137,20 +137,8 @@ int te__ctx_forked(const struct te_ctx *ctx);
  */
 int te__stream_wait(struct te_stream *stream, const char *fn);
 int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes);
-int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
 
-/*
- * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
- * the context's stream. te__mem_put cannot fail, so destructors call it: the memory is freed after
- * the work queued on the context's stream or, while that is capturing, after the capture.
- */
-int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
-void te__mem_put(struct te_ctx *ctx, void *ptr);
 /* free what te__mem_put deferred; no effect while the default stream is capturing */
 void te__mem_flush(struct te_ctx *ctx);
-
-/* queue kernel TE_K_<ID> with its struct on a stream: TE__LAUNCH(stream, QUANTIZE, &args) */
-int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes);
-#define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
 
 #endif

@@ -109,6 +109,11 @@ int te__stream_not_capturing(const struct te_stream *stream, const char *fn)
 	return fn ? te__fail(-EBUSY, "%s: the stream is capturing", fn) : -EBUSY;
 }
 
+int te__stream_same_capture(const struct te_stream *a, const struct te_stream *b)
+{
+	return atomic_load(&a->capture) == atomic_load(&b->capture);
+}
+
 /* end the capture for every stream in it */
 static void capture_stop(struct te_ctx *ctx, struct te__capture *c)
 {
@@ -872,9 +877,9 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, 
 	return r;
 }
 
-int te__launch_k(struct te_stream *stream, enum te_k_id id, const void *args, size_t nbytes)
+int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes)
 {
-	struct te__launch l = { id, args, nbytes };
+	struct te__launch l = { (enum te_k_id)id, args, nbytes };
 	struct te__ranges used;
 	int r;
 

@@ -179,6 +179,7 @@ static int by_env(int rank, void *arg)
 
 	(void)arg;
 	setenv("TE_COMM_POOL", "3M", 1);
+	setenv("TE_COMM_PACKETS", "1M", 1);
 	setenv("TE_DEVICE_MEM_LIMIT", rank == 1 && plan->fault ? "2M" : "64M", 1);
 	r = join(rank, &j);
 	if (!r)
@@ -199,7 +200,7 @@ START_TEST(the_environment_sets_the_size)
 	plan->fault = 1;
 	run_by(MEET_CALLBACK, 3, by_env, res);
 	for (int i = 0; i < 3; i++)
-		ranks_failed(&res[i], -ENOMEM, "no 3145728 bytes of device memory", 10000);
+		ranks_failed(&res[i], -ENOMEM, "no 4194304 bytes of device memory", 10000);
 	ck_assert_ptr_nonnull(strstr(res[0].text, "rank 1"));
 	ck_assert_ptr_nonnull(strstr(res[2].text, "rank 1"));
 }

@@ -5,7 +5,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,88 +17,10 @@
 #include "libtecore/base/private.h"
 #include "../plan/plan_model.h"
 #include "pool_cases.h"
+#include "threads.h"
 #include "tt_ctx.h"
 
-#define MOST 4
 #define POOL ((uint64_t)8 << 20)
-
-static int nranks;
-static struct te_comm_id id;
-static struct te_comm_root *root;
-
-struct rank {
-	int rank;
-	int (*fn)(struct rank *r);
-	pthread_t thread;
-	struct te_ctx *ctx;
-	struct te_comm *comm;
-	int result;
-	char text[400];
-};
-
-/* the codes of a rank are checked by the thread of the test: assertions are for that one */
-#define STEP(call)                       \
-	do {                             \
-		int step_r = (call);     \
-		if (step_r)              \
-			return step_r;   \
-	} while (0)
-#define HOLDS(expr)                                                           \
-	do {                                                                  \
-		if (!(expr))                                                  \
-			return te_fail(-EPROTO, "line %d: not %s", __LINE__, #expr); \
-	} while (0)
-
-static int join(struct rank *r)
-{
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
-
-	o.rank = r->rank;
-	o.nranks = nranks;
-	o.id = &id;
-	o.pool_nbytes = POOL;
-	o.timeout_ms = 20000;
-	c.backend = backend;
-	STEP(te_ctx_create(&c, &r->ctx));
-	STEP(te_comm_create(r->ctx, &o, &r->comm));
-	return r->fn(r);
-}
-
-static void *work(void *arg)
-{
-	struct rank *r = arg;
-
-	te_error_clear();
-	r->result = join(r);
-	snprintf(r->text, sizeof(r->text), "%s", te_error_detail());
-	te_comm_unref(r->comm);
-	te_ctx_unref(r->ctx);
-	return NULL;
-}
-
-/* all ranks call fn; code 0, or the code and a text of their error messages */
-static void run(int n, int (*fn)(struct rank *r), int code, const char *text)
-{
-	struct rank r[MOST];
-	const int64_t live = te__alloc_live();
-
-	nranks = n;
-	DO(te_comm_id_create(&id, &root));
-	for (int i = 0; i < n; i++) {
-		r[i] = (struct rank){ .rank = i, .fn = fn };
-		ck_assert_int_eq(pthread_create(&r[i].thread, NULL, work, &r[i]), 0);
-	}
-	for (int i = 0; i < n; i++)
-		pthread_join(r[i].thread, NULL);
-	root = te_comm_root_unref(root);
-	for (int i = 0; i < n; i++) {
-		ck_assert_msg(r[i].result == code, "rank %d: %d: %s", i, r[i].result, r[i].text);
-		ck_assert_msg(!text || strstr(r[i].text, text), "rank %d: \"%s\" has no \"%s\"", i,
-			      r[i].text, text);
-	}
-	ck_assert_int_eq(te__alloc_live(), live);
-}
 
 /* bytes that depend on the rank, the block and the offset */
 static void pattern(unsigned char *p, size_t n, int rank, int block)
@@ -142,9 +63,9 @@ static int is(struct te_ctx *c, const void *src, size_t n, int rank, int block)
 static const size_t size[BLOCKS] = { 1, 513, 100003, (2 << 20) + 1, 4096 };
 
 /* each writes its blocks; all read all; then each writes the blocks of the next rank */
-static int read_and_write(struct rank *r)
+static int read_and_write(struct thread_rank *r)
 {
-	const int next = (r->rank + 1) % nranks;
+	const int next = (r->rank + 1) % threads_n;
 	void *p[BLOCKS];
 
 	for (int b = 0; b < BLOCKS; b++) {
@@ -154,7 +75,7 @@ static int read_and_write(struct rank *r)
 		STEP(put(r->ctx, p[b], size[b], r->rank, b));
 	}
 	STEP(te_comm_reclaim(r->comm)); /* all ranks have written */
-	for (int i = 0; i < nranks; i++)
+	for (int i = 0; i < threads_n; i++)
 		for (int b = 0; b < BLOCKS; b++) {
 			void *q = te_comm_peer_ptr(r->comm, p[b], i);
 
@@ -169,8 +90,8 @@ static int read_and_write(struct rank *r)
 		STEP(put(r->ctx, te_comm_peer_ptr(r->comm, p[b], next), size[b], 50 + r->rank, b));
 	STEP(te_comm_reclaim(r->comm));
 	for (int b = 0; b < BLOCKS; b++)
-		STEP(is(r->ctx, p[b], size[b], 50 + (r->rank + nranks - 1) % nranks, b));
-	HOLDS(te_comm_peer_ptr(r->comm, p[0], nranks) == NULL);
+		STEP(is(r->ctx, p[b], size[b], 50 + (r->rank + threads_n - 1) % threads_n, b));
+	HOLDS(te_comm_peer_ptr(r->comm, p[0], threads_n) == NULL);
 	HOLDS(te_comm_peer_ptr(r->comm, p[0], -1) == NULL);
 	HOLDS(te_comm_peer_ptr(r->comm, r, r->rank) == NULL);
 	for (int b = 0; b < BLOCKS; b++)
@@ -180,19 +101,19 @@ static int read_and_write(struct rank *r)
 
 START_TEST(ranks_read_and_write_each_other)
 {
-	run(_i, read_and_write, 0, NULL);
+	threads_run(_i, read_and_write, 0, NULL);
 }
 END_TEST
 
 /* ---- what is freed is used again when all have freed it ---- */
 
-static int free_and_use_again(struct rank *r)
+static int free_and_use_again(struct thread_rank *r)
 {
 	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
 	void *p[4], *q = NULL, *s;
 
 	STEP(te_comm_memory(r->comm, &m));
-	HOLDS(m.pool_nbytes == POOL && m.used_nbytes == 0 && m.npeers == nranks - 1);
+	HOLDS(m.pool_nbytes == POOL && m.used_nbytes == 0 && m.npeers == threads_n - 1);
 	for (int i = 0; i < 4; i++)
 		STEP(te_comm_alloc(r->comm, 1 << 20, NULL, &p[i]));
 	HOLDS((char *)p[3] == (char *)p[0] + (3 << 20));
@@ -215,13 +136,13 @@ static int free_and_use_again(struct rank *r)
 
 START_TEST(memory_is_used_again_when_all_ranks_have_freed_it)
 {
-	run(3, free_and_use_again, -ENOMEM,
+	threads_run(3, free_and_use_again, -ENOMEM,
 	    "te_comm_alloc: no 2097152 bytes in the pool of 8388608 bytes: 1047552 are free, the "
 	    "largest block that fits has 1047552, and ");
 }
 END_TEST
 
-static int free_wrongly(struct rank *r)
+static int free_wrongly(struct thread_rank *r)
 {
 	char *p;
 	void *v;
@@ -240,13 +161,14 @@ static int free_wrongly(struct rank *r)
 
 START_TEST(a_block_is_freed_once)
 {
-	run(2, free_wrongly, -EINVAL, "te_comm_free: no block of symmetric memory begins at");
+	threads_run(2, free_wrongly, -EINVAL,
+		    "te_comm_free: no block of symmetric memory begins at");
 }
 END_TEST
 
 /* ---- arenas ---- */
 
-static int use_arenas(struct rank *r)
+static int use_arenas(struct thread_rank *r)
 {
 	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
 	struct te_comm_arena *a, *b;
@@ -289,13 +211,13 @@ static int use_arenas(struct rank *r)
 
 START_TEST(arenas_have_memory_of_their_own)
 {
-	run(2, use_arenas, 0, NULL);
+	threads_run(2, use_arenas, 0, NULL);
 }
 END_TEST
 
 /* ---- tensors ---- */
 
-static int use_tensors(struct rank *r)
+static int use_tensors(struct thread_rank *r)
 {
 	const int64_t shape[] = { 3, 70, 5 }, huge[] = { INT64_MAX / 2, 5 };
 	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
@@ -307,7 +229,7 @@ static int use_tensors(struct rank *r)
 		x[i] = (float)(i * (r->rank + 1));
 	STEP(te_tensor_write(t, x, sizeof(x)));
 	STEP(te_comm_reclaim(r->comm));
-	for (int k = 0; k < nranks; k++) {
+	for (int k = 0; k < threads_n; k++) {
 		float y[1050];
 
 		STEP(te_copy(te_ctx_stream(r->ctx), y,
@@ -339,7 +261,7 @@ static int use_tensors(struct rank *r)
 
 START_TEST(tensors_are_on_symmetric_memory)
 {
-	run(3, use_tensors, 0, NULL);
+	threads_run(3, use_tensors, 0, NULL);
 }
 END_TEST
 
@@ -374,7 +296,7 @@ static int gradients(struct te_seq *s, struct te_stream *on, float *ret, size_t 
 	return 0;
 }
 
-static int bind_gradients(struct rank *r)
+static int bind_gradients(struct thread_rank *r)
 {
 	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
 	struct te_stream *on = te_ctx_stream(r->ctx);
@@ -395,7 +317,7 @@ static int bind_gradients(struct rank *r)
 	STEP(gradients(s, on, got, nbytes));
 	HOLDS(!memcmp(got, want, nbytes));
 	STEP(te_comm_reclaim(r->comm));
-	STEP(te_copy(on, peer, te_comm_peer_ptr(r->comm, b.grads, (r->rank + 1) % nranks),
+	STEP(te_copy(on, peer, te_comm_peer_ptr(r->comm, b.grads, (r->rank + 1) % threads_n),
 		     nbytes));
 	STEP(te_stream_sync(on));
 	HOLDS(!memcmp(peer, want, nbytes));
@@ -411,13 +333,13 @@ static int bind_gradients(struct rank *r)
 
 START_TEST(gradients_are_bound_to_symmetric_memory)
 {
-	run(2, bind_gradients, 0, NULL);
+	threads_run(2, bind_gradients, 0, NULL);
 }
 END_TEST
 
 /* ---- failures ---- */
 
-static int abort_one(struct rank *r)
+static int abort_one(struct thread_rank *r)
 {
 	void *p;
 	int i = 0, code;
@@ -436,11 +358,11 @@ static int abort_one(struct rank *r)
 
 START_TEST(an_abort_is_seen_by_all)
 {
-	run(3, abort_one, -TE_EABORT, "enough");
+	threads_run(3, abort_one, -TE_EABORT, "enough");
 }
 END_TEST
 
-static int differ(struct rank *r)
+static int differ(struct thread_rank *r)
 {
 	void *p;
 
@@ -450,11 +372,11 @@ static int differ(struct rank *r)
 
 START_TEST(different_allocations_are_found)
 {
-	run(3, differ, -TE_EMISMATCH, "has made 1 allocations, rank 0 1, of other sizes");
+	threads_run(3, differ, -TE_EMISMATCH, "has made 1 allocations, rank 0 1, of other sizes");
 }
 END_TEST
 
-static int capture(struct rank *r)
+static int capture(struct thread_rank *r)
 {
 	struct te_stream *on = te_ctx_stream(r->ctx);
 	struct te_recording *rec;
@@ -478,7 +400,7 @@ static int capture(struct rank *r)
 
 START_TEST(memory_is_reclaimed_outside_captures)
 {
-	run(2, capture, 0, NULL);
+	threads_run(2, capture, 0, NULL);
 }
 END_TEST
 
@@ -508,8 +430,9 @@ Suite *pool_suite(const char *name, const char *on)
 	TCase *c = tt_case(s, "threads", "pool");
 
 	backend = on;
+	threads_pool_nbytes = POOL;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, ranks_read_and_write_each_other, 1, MOST + 1);
+	tcase_add_loop_test(c, ranks_read_and_write_each_other, 1, 5);
 	tcase_add_test(c, memory_is_used_again_when_all_ranks_have_freed_it);
 	tcase_add_test(c, a_block_is_freed_once);
 	tcase_add_test(c, arenas_have_memory_of_their_own);

@@ -293,6 +293,11 @@ CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
 CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
      te_comm_unref(c);)
+CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
+     r = te_comm_allreduce(c, st, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, s);
+     DO(te_stream_sync(st)); te_comm_unref(c);)
+CALL(comm_choice, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
+     r = te_comm_explain(c, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL, s); te_comm_unref(c);)
 CALL(comm_memory, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_memory(c, s);
      te_comm_unref(c);)
 CALL(transport_info, r = te_transport_info(ctx, 0, s);)
@@ -382,6 +387,8 @@ static const struct te_replay init_te_replay = TE_REPLAY_INIT;
 static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
 static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
 static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
+static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS_INIT;
+static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
 static const struct te_comm_memory init_te_comm_memory = TE_COMM_MEMORY_INIT;
 static const struct te_transport_info init_te_transport_info = TE_TRANSPORT_INFO_INIT;
 static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
@@ -473,6 +480,8 @@ static const struct row {
 	IN(comm_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),
 	OUT(comm_info, te_comm_info, nranks),
+	IN(comm_call_opts, te_comm_call_opts, max_blocks),
+	OUT(comm_choice, te_comm_choice, nblocks),
 	OUT(comm_memory, te_comm_memory, used_nbytes),
 	OUT(transport_info, te_transport_info, available),
 	IN(op_ops, te_op_ops, infer),

@@ -32,25 +32,26 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | schedule | step | comm | te) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | step | comm | collective | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
 private="libtecore/(base/private|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
+comm="te/(comm|collective)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"config\.h|$public|libtecore/.*|kernels/.*"
 only "libtegraph includes public headers and its own" libtegraph \
 	"config\.h|$public|$graph|$private|[a-z_]+\.h|libtegraph/.*"
 only "libtecomm includes public headers and its own" libtecomm \
-	"config\.h|$public|te/comm\.h|$private|[a-z_]+\.h|libtecomm/.*"
+	"config\.h|$public|$comm|$private|kernels/(te_k|launch)\.h|[a-z_]+\.h|libtecomm/.*"
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own and random numbers" tools \
-	"config\.h|$public|$graph|te/comm\.h|libtecore/base/splitmix64\.h|tools/.*|[a-z_]+\.h"
+	"config\.h|$public|$graph|$comm|libtecore/base/splitmix64\.h|tools/.*|[a-z_]+\.h"
 only "the daemon includes installed headers and its own" daemon \
-	"config\.h|$public|$graph|te/comm\.h|daemon/.*|[a-z_]+\.h"
-only "examples include installed headers" examples "$public|$graph|te/(comm|te)\.h"
-only "public headers include public headers" include "$public|$graph|te/comm\.h"
+	"config\.h|$public|$graph|$comm|daemon/.*|[a-z_]+\.h"
+only "examples include installed headers" examples "$public|$graph|te/(comm|collective|te)\.h"
+only "public headers include public headers" include "$public|$graph|$comm"
 
 # the folders below libtecore, lowest first; kernels/ is one of them
 order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/capture

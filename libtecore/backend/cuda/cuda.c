@@ -114,6 +114,9 @@ static int cuda_device_info(int index, struct te_device_info *ret)
 	if (!r)
 		r = TE__CU_CALL(cuDeviceGetName, ret->name, (int)sizeof(ret->name), dev);
 	if (!r)
+		r = TE__CU_CALL(cuDeviceGetPCIBusId, ret->pci_address,
+				(int)sizeof(ret->pci_address), dev);
+	if (!r)
 		r = TE__CU_CALL(cuDeviceTotalMem, &total, dev);
 	if (!r)
 		r = cc(dev, &ret->cc_major, &ret->cc_minor);

@@ -1,0 +1,193 @@
+/* allreduce.c - te_comm_allreduce(3). */
+#define TE_LOG_CATEGORY "comm"
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecomm/collective/collective.h"
+#include "libtecomm/comm_internal.h"
+
+/* the arguments of a call */
+struct call {
+	const char *fn;
+	struct te_comm *comm;
+	const void *in;
+	void *out;
+	int64_t count;
+	enum te_dtype dtype;
+	enum te_comm_op op;
+};
+
+static int check_array(const struct call *a, const char *name, const void *ptr)
+{
+	if (!ptr)
+		return te__fail(-EINVAL, "%s: %s is NULL", a->fn, name);
+	if ((uintptr_t)ptr % te_dtype_nbytes(a->dtype))
+		return te__fail(-EINVAL, "%s: %s is %p, not aligned to an element of %zu bytes",
+				a->fn, name, ptr, te_dtype_nbytes(a->dtype));
+	return 0;
+}
+
+static int check_arrays(const struct call *a)
+{
+	const uintptr_t in = (uintptr_t)a->in, out = (uintptr_t)a->out;
+	const uint64_t nbytes = (uint64_t)a->count * te_dtype_nbytes(a->dtype);
+	int r = check_array(a, "in", a->in);
+
+	if (!r)
+		r = check_array(a, "out", a->out);
+	if (!r && in != out && in < out + nbytes && out < in + nbytes)
+		r = te__fail(-EINVAL, "%s: out overlaps in, and is not the same", a->fn);
+	return r;
+}
+
+static int check(const struct call *a)
+{
+	if (!a->comm)
+		return te__fail(-EINVAL, "%s: comm is NULL", a->fn);
+	if (te__boot_nnodes(a->comm->boot) > 1)
+		return te__fail(-EOPNOTSUPP, "%s: %s: ranks on %d nodes; only those of one can "
+				"reduce", a->fn, a->comm->name, te__boot_nnodes(a->comm->boot));
+	if (te__boot_nranks(a->comm->boot) > TE_K_COMM_RANKS)
+		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks, at most %d are supported", a->fn,
+				a->comm->name, te__boot_nranks(a->comm->boot), TE_K_COMM_RANKS);
+	if (!te_dtype_nbytes(a->dtype))
+		return te__fail(-TE_EDTYPE, "%s: element type %d is unknown", a->fn, (int)a->dtype);
+	if ((unsigned)a->op > TE_COMM_MAX)
+		return te__fail(-EINVAL, "%s: operation %d is unknown", a->fn, (int)a->op);
+	if (a->count < 0 || a->count >> 40)
+		return te__fail(-EINVAL, "%s: %lld elements, not 0 to 2^40 - 1", a->fn,
+				(long long)a->count);
+	return a->count ? check_arrays(a) : 0;
+}
+
+/* checks all arguments; count is above 0 */
+static int choose(const struct call *a, const struct te_comm_call_opts *opts,
+		  struct te__coll_choice *ret)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	const uint64_t nbytes = (uint64_t)a->count * te_dtype_nbytes(a->dtype);
+	const struct te__pool *pool = a->comm->pool;
+	int r = opts ? te__sized_in(a->fn, te_comm_call_opts, opts, &o) : 0;
+
+	if (r)
+		return r;
+	if (o.max_blocks < 0)
+		return te__fail(-EINVAL, "%s: max_blocks is %d", a->fn, o.max_blocks);
+	return te__coll_choose(&a->comm->coll, a->fn, a->count, a->dtype,
+			       te__pool_offset(pool, a->in, nbytes) != UINT64_MAX &&
+				       te__pool_offset(pool, a->out, nbytes) != UINT64_MAX,
+			       &o, ret);
+}
+
+static int launch(const struct call *a, const struct te__coll_choice *how, struct te_stream *stream)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes(a->dtype);
+	struct te_k_comm k = te__coll_args(&a->comm->coll);
+	int r = 0;
+
+	k.dtype = a->dtype;
+	k.op = (int32_t)a->op;
+	k.algorithm = how->kernel;
+	k.max_blocks = how->max_blocks;
+	for (int64_t i = 0; i < a->count && !r; i += how->each) {
+		k.in = (const char *)a->in + i * es;
+		k.out = (char *)a->out + i * es;
+		k.count = a->count - i < how->each ? a->count - i : how->each;
+		r = TE__LAUNCH(stream, COMM_ALLREDUCE, &k);
+	}
+	return r;
+}
+
+static int allreduce(const struct call *a, const struct te_comm_call_opts *opts,
+		     struct te_stream *stream)
+{
+	struct te__coll_choice how;
+	int r = check(a);
+
+	if (r || !a->count)
+		return r;
+	if (!stream || te_stream_ctx(stream) != a->comm->ctx)
+		return te__fail(-EINVAL, "%s: the stream is %s", a->fn,
+				stream ? "of another context" : "NULL");
+	r = choose(a, opts, &how);
+	if (!r)
+		r = te__coll_begin(&a->comm->coll, a->fn, stream);
+	return r ? r : launch(a, &how, stream);
+}
+
+int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
+		      int64_t count, enum te_dtype dtype, enum te_comm_op op,
+		      const struct te_comm_call_opts *opts)
+{
+	const struct call a = { "te_comm_allreduce", comm, in, out, count, dtype, op };
+
+	return allreduce(&a, opts, stream);
+}
+
+int te_comm_barrier(struct te_comm *comm, struct te_stream *stream)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32, TE_COMM_MAX };
+
+	if (comm)
+		a.in = a.out = te__coll_word(&comm->coll);
+	o.algorithm = TE_COMM_LL;
+	return allreduce(&a, &o, stream);
+}
+
+int te_comm_error(struct te_comm *comm)
+{
+	if (!comm)
+		return te__fail(-EINVAL, "te_comm_error: comm is NULL");
+	return te__coll_check(&comm->coll, "te_comm_error");
+}
+
+/* bytes that a rank sends to others, without headers */
+static uint64_t sent(const struct te__coll_choice *how, int64_t nbytes, int32_t nranks)
+{
+	const uint64_t packets = (uint64_t)te_k_comm_packets(nbytes), n = (uint64_t)nranks - 1;
+
+	switch (how->algorithm) {
+	case TE_COMM_LL:
+		return 2 * n * packets * TE_K_COMM_PACKET;
+	case TE_COMM_ONE_SHOT:
+		return n * packets * TE_K_COMM_PACKET;
+	default:
+		return 2 * n * (uint64_t)te_k_comm_chunk((int64_t)packets, nranks) *
+		       TE_K_COMM_PACKET;
+	}
+}
+
+int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t count,
+		    enum te_dtype dtype, enum te_comm_op op, const struct te_comm_call_opts *opts,
+		    struct te_comm_choice *ret_choice)
+{
+	const struct call a = { "te_comm_explain", comm, in, out, count, dtype, op };
+	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+	struct te__coll_choice how;
+	int64_t nbytes;
+	int r = te__sized_check(a.fn, te_comm_choice, ret_choice);
+
+	if (!r)
+		r = check(&a);
+	if (!r && count)
+		r = choose(&a, opts, &how);
+	if (r)
+		return r;
+	if (count) {
+		nbytes = count * (int64_t)te_dtype_nbytes(dtype);
+		c.algorithm = how.algorithm;
+		c.nblocks = te__coll_nblocks(&comm->coll, &how, how.each, dtype);
+		c.nlaunches = (int32_t)((count + how.each - 1) / how.each);
+		c.nsent = sent(&how, nbytes, te__boot_nranks(comm->boot));
+		memcpy(c.reason, how.reason, sizeof(c.reason));
+	} else {
+		snprintf(c.reason, sizeof(c.reason), "no elements: nothing is done");
+	}
+	snprintf(c.name, sizeof(c.name), "%s", te_comm_algorithm_name(c.algorithm));
+	te__sized_out(te_comm_choice, &c, ret_choice);
+	return 0;
+}

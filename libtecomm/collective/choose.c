@@ -1,0 +1,169 @@
+/* choose.c - te_comm_explain(3): which algorithm an all-reduce is run by, and in which pieces. */
+#define TE_LOG_CATEGORY "comm"
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/launch.h"
+#include "libtecomm/collective/collective.h"
+
+/* a row for each enum te_comm_algorithm */
+static const struct {
+	const char *name;
+	int32_t kernel;
+	int floats; /* 1: floating types only */
+} algorithms[] = {
+	[TE_COMM_AUTO] = { "auto", -1, 0 },
+	[TE_COMM_LL] = { "ll", TE_K_COMM_L1, 0 },
+	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_P1, 1 },
+	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_P2, 1 },
+	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_S, 0 },
+};
+#define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
+
+const char *te_comm_algorithm_name(enum te_comm_algorithm a)
+{
+	return (unsigned)a < (unsigned)NALGORITHMS ? algorithms[a].name : NULL;
+}
+
+/* up to how many bytes a low latency counts; a row is used for up to so many ranks */
+static const struct limits {
+	int32_t nranks;
+	int64_t one_shot, two_shot;
+	int64_t ll; /* of integers */
+} limits[] = {
+	{ 2, 4 << 20, 4 << 20, 64 << 10 },
+	{ 4, 384 << 10, 4 << 20, 64 << 10 },
+	{ TE_K_COMM_RANKS, 128 << 10, 4 << 20, 64 << 10 },
+};
+
+static const struct limits *limits_of(int32_t nranks)
+{
+	const struct limits *l = limits;
+
+	while (nranks > l->nranks)
+		l++;
+	return l;
+}
+
+/* the most bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
+static int64_t fits(const struct te__coll *c, int32_t kernel)
+{
+	const int64_t n = te__boot_nranks(c->boot);
+	const int64_t packets =
+		(c->terms.half_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET;
+
+	switch (kernel) {
+	case TE_K_COMM_L1:
+		return packets / (2 * n) * TE_K_COMM_PACKET;
+	case TE_K_COMM_P1:
+		return packets / n * TE_K_COMM_PACKET;
+	case TE_K_COMM_P2:
+		return packets / (2 * n) * n * TE_K_COMM_PACKET;
+	default:
+		return 0;
+	}
+}
+
+struct asked {
+	int64_t nbytes;
+	int integers, registered;
+};
+
+static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct asked *a,
+					  char *why, size_t n)
+{
+	const int32_t nranks = te__boot_nranks(c->boot);
+	const struct limits *l = limits_of(nranks);
+	const int64_t low = a->integers ? l->ll : l->two_shot;
+
+	if (nranks == 1) {
+		snprintf(why, n, "there is one rank: a copy");
+		return TE_COMM_ZERO_COPY;
+	}
+	if (a->nbytes > low && a->registered) {
+		snprintf(why, n, "in and out are symmetric memory, of more than %lld bytes",
+			 (long long)low);
+		return TE_COMM_ZERO_COPY;
+	}
+	if (a->integers) {
+		snprintf(why, n, "integers%s", a->nbytes <= low ? "" :
+			 ", and in and out are not both symmetric memory");
+		return TE_COMM_LL;
+	}
+	if (a->nbytes <= l->one_shot) {
+		snprintf(why, n, "at most %lld bytes among %d ranks", (long long)l->one_shot,
+			 nranks);
+		return TE_COMM_ONE_SHOT;
+	}
+	if (a->nbytes <= l->two_shot)
+		snprintf(why, n, "more than %lld bytes among %d ranks", (long long)l->one_shot,
+			 nranks);
+	else
+		snprintf(why, n, "more than %lld bytes, and in and out are not both symmetric "
+			 "memory", (long long)low);
+	return TE_COMM_TWO_SHOT;
+}
+
+/* one that the caller or TE_COMM_ALGO names */
+static int check_forced(const char *fn, enum te_comm_algorithm k, const struct asked *a)
+{
+	if (algorithms[k].floats && a->integers)
+		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes floating types only", fn,
+				algorithms[k].name);
+	if (k == TE_COMM_ZERO_COPY && !a->registered)
+		return te__fail(-EOPNOTSUPP, "%s: algorithm %s needs in and out in symmetric "
+				"memory (te_comm_alloc)", fn, algorithms[k].name);
+	return 0;
+}
+
+int te__coll_choose(const struct te__coll *c, const char *fn, int64_t count, enum te_dtype dtype,
+		    int registered, const struct te_comm_call_opts *opts,
+		    struct te__coll_choice *ret)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes(dtype);
+	const struct asked a = { count * es, dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8,
+				 registered };
+	enum te_comm_algorithm k = opts->algorithm;
+	int64_t most;
+	int r = 0;
+
+	if ((unsigned)k >= (unsigned)NALGORITHMS)
+		return te__fail(-EINVAL, "%s: algorithm %d is unknown", fn, (int)k);
+	snprintf(ret->reason, sizeof(ret->reason), "asked for by the call");
+	if (!k) {
+		k = (enum te_comm_algorithm)te__param_enum(TE_PARAM_COMM_ALGO);
+		snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO");
+	}
+	if (te__boot_nranks(c->boot) == 1)
+		k = TE_COMM_AUTO;
+	if (k)
+		r = check_forced(fn, k, &a);
+	else
+		k = choose_auto(c, &a, ret->reason, sizeof(ret->reason));
+	if (r)
+		return r;
+	ret->algorithm = k;
+	ret->kernel = algorithms[k].kernel;
+	ret->max_blocks = c->terms.max_blocks;
+	if (opts->max_blocks && opts->max_blocks < ret->max_blocks)
+		ret->max_blocks = opts->max_blocks;
+	most = fits(c, ret->kernel);
+	ret->each = most && a.nbytes > most ? most / es : count;
+	return 0;
+}
+
+int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,
+		     enum te_dtype dtype)
+{
+	struct te_k_comm a = te__coll_args(c);
+	struct te__geometry g;
+
+	a.algorithm = k->kernel;
+	a.max_blocks = k->max_blocks;
+	a.count = count;
+	a.dtype = dtype;
+	return te__geometry(TE_K_COMM_ALLREDUCE, &a, &g) ? 0 : (int)g.grid[0];
+}

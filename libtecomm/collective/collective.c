@@ -1,0 +1,197 @@
+/* collective.c - the state of a communicator's collective operations, see collective.h. */
+#define TE_LOG_CATEGORY "comm"
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecomm/collective/collective.h"
+
+#define WORD_AT 64 /* from ctl to the word of barriers */
+#define CTL_NBYTES 128
+
+_Static_assert(sizeof(struct te_k_comm_ctl) <= WORD_AT, "the word follows it");
+
+int64_t te__coll_half_nbytes(void)
+{
+	const int64_t nbytes = (int64_t)te__param_size(TE_PARAM_COMM_PACKETS);
+	const int64_t least = te_k_comm_half_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, 4096);
+	const int64_t half = (nbytes - TE_K_COMM_FLAGS_NBYTES) / 2 & ~(int64_t)127;
+
+	return half > least ? half : least;
+}
+
+/* packets, ctl and status as kernels/comm/comm.h wants them at the beginning */
+static int reset(struct te__coll *c)
+{
+	struct te_ctx *ctx = te__pool_ctx(c->pool);
+	const size_t n = (size_t)te_k_comm_region_nbytes(c->terms.half_nbytes);
+	int r = te__ctx_fill_u32(ctx, te__pool_packets(c->pool, te__boot_rank(c->boot)),
+				 UINT32_MAX, n);
+
+	memset(c->status, 0, sizeof(*c->status));
+	return r ? r : te__ctx_fill_u32(ctx, c->ctl, 0, CTL_NBYTES);
+}
+
+static int init(struct te__coll *c)
+{
+	struct te_ctx *ctx = te__pool_ctx(c->pool);
+	void *p;
+	int r = te__mem_get(ctx, CTL_NBYTES, &p);
+
+	if (r)
+		return r;
+	c->ctl = p;
+	r = te_pinned_alloc(ctx, sizeof(*c->status), &p);
+	if (r)
+		return r;
+	c->status = p;
+	r = te_event_create(ctx, &c->order);
+	return r ? r : reset(c);
+}
+
+int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,
+		  const char *name, const struct te__coll_terms *terms)
+{
+	c->boot = boot;
+	c->pool = pool;
+	c->name = name;
+	c->terms = *terms;
+	/* the time between both calls is rounded away */
+	c->deadline_ns = (uint64_t)(te__boot_deadline(boot) - te__boot_now() + 500000) / 1000000 *
+			 1000000;
+	/* no rank sends before the packets of all are empty */
+	return te__pool_agree(boot, init(c), "start of collective operations");
+}
+
+void te__coll_fini(struct te__coll *c)
+{
+	c->last = te_stream_unref(c->last);
+	c->order = te_event_unref(c->order);
+	if (c->status)
+		(void)te_pinned_free(te__pool_ctx(c->pool), c->status);
+	if (c->ctl)
+		te__mem_put(te__pool_ctx(c->pool), c->ctl);
+}
+
+/* ---- failure ---- */
+
+/* of a header: te_k_comm_signature() */
+static void operation_text(uint64_t s, char *ret, size_t nbytes)
+{
+	static const char *const op[] = { "sum", "average", "minimum", "maximum" };
+	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15;
+	const char *by = te_comm_algorithm_name((enum te_comm_algorithm)(algorithm + 1));
+
+	if (o >= sizeof(op) / sizeof(op[0]) || !by || s >> 60)
+		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
+	else
+		snprintf(ret, nbytes, "a %s of %llu %s by %s", op[o],
+			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
+			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by);
+}
+
+static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,
+			  size_t nbytes)
+{
+	char mine[96], theirs[96];
+
+	if (s->expected >> 52 == 0) { /* no signature */
+		snprintf(ret, nbytes, "%s is at operation %llu, this rank at %llu", peer,
+			 (unsigned long long)s->got, (unsigned long long)s->expected);
+		return;
+	}
+	operation_text(s->expected, mine, sizeof(mine));
+	operation_text(s->got, theirs, sizeof(theirs));
+	snprintf(ret, nbytes, "operation %llu of %s is %s, of this rank %s",
+		 (unsigned long long)s->epoch, peer, theirs, mine);
+}
+
+/* "rank 2 (...)", or "rank 2 (...), ranks 3, 5" */
+static void missing_text(const struct te__coll *c, const struct te_k_comm_status *s, char *ret,
+			 size_t nbytes)
+{
+	const int32_t n = te__boot_nranks(c->boot);
+	const char *between = ", and neither rank ";
+	size_t at;
+
+	snprintf(ret, nbytes, "%s", te__boot_peer(c->boot, s->peer));
+	for (int32_t r = s->peer + 1; r < n; r++) {
+		at = strlen(ret);
+		if (!(s->missing >> r & 1))
+			continue;
+		snprintf(ret + at, nbytes - at, "%s%d", between, r);
+		between = ", ";
+	}
+}
+
+/* what a kernel has described, once; the control page then tells all ranks */
+static void tell(struct te__coll *c)
+{
+	const struct te_k_comm_status s = *c->status;
+	char text[240], who[160];
+
+	c->told = 1;
+	if (s.peer < 0 || s.peer >= te__boot_nranks(c->boot) || s.code == TE_K_COMM_ABORTED)
+		return;
+	if (s.code == TE_K_COMM_MISMATCH) {
+		mismatch_text(&s, te__boot_peer(c->boot, s.peer), text, sizeof(text));
+		te__pool_abort(c->pool, -TE_EMISMATCH, text);
+		return;
+	}
+	missing_text(c, &s, who, sizeof(who));
+	snprintf(text, sizeof(text), "%s has not taken part in operation %llu of %s within %llu ms",
+		 who, (unsigned long long)s.epoch, te__boot_peer(c->boot, te__boot_rank(c->boot)),
+		 (unsigned long long)(c->deadline_ns / 1000000));
+	te__pool_abort(c->pool, -ETIMEDOUT, text);
+}
+
+int te__coll_check(struct te__coll *c, const char *fn)
+{
+	if (!c->told && __atomic_load_n(&c->status->complete, __ATOMIC_ACQUIRE))
+		tell(c);
+	return te__pool_check(c->pool, fn);
+}
+
+/* ---- queueing ---- */
+
+int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
+{
+	int r = te__coll_check(c, fn);
+
+	if (r || c->last == stream)
+		return r;
+	/* of another capture, or of none: whoever launches recordings orders them */
+	if (c->last && te__stream_same_capture(c->last, stream)) {
+		r = te_event_record(c->order, c->last);
+		if (!r)
+			r = te_event_wait(c->order, stream);
+		if (r)
+			return r;
+	}
+	te_stream_unref(c->last);
+	c->last = te_stream_ref(stream);
+	return 0;
+}
+
+void *te__coll_word(const struct te__coll *c)
+{
+	return (char *)c->ctl + WORD_AT;
+}
+
+struct te_k_comm te__coll_args(const struct te__coll *c)
+{
+	return (struct te_k_comm){
+		.slots = te__pool_packets(c->pool, 0),
+		.ctl = c->ctl,
+		.abort = te__pool_abort_word(c->pool),
+		.status = c->status,
+		.stride = (int64_t)te__pool_stride(c->pool),
+		.half_nbytes = c->terms.half_nbytes,
+		.deadline_ns = c->deadline_ns,
+		.nranks = te__boot_nranks(c->boot),
+		.rank = te__boot_rank(c->boot),
+		.max_blocks = c->terms.max_blocks,
+	};
+}

@@ -1,0 +1,72 @@
+/*
+ * collective.h - how a communicator queues collective kernels (kernels/comm/comm.h).
+ *
+ * Their state is of the communicator: packet memory before the pools of all ranks, a ctl in device
+ * memory, a status in pinned memory. A failure that a kernel has described there, or that a rank
+ * has told the control page, ends the communicator at the next call.
+ */
+#ifndef TE__COLLECTIVE_H
+#define TE__COLLECTIVE_H
+
+#include <te/collective.h>
+#include <te/stream.h>
+
+#include "kernels/te_k.h"
+#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/memory/pool.h"
+
+/* what the ranks settle when they create the communicator */
+struct te__coll_terms {
+	int64_t half_nbytes; /* of packet memory; a region has two */
+	int32_t max_blocks;  /* of a kernel that waits for other ranks */
+};
+
+struct te__coll {
+	struct te__boot *boot;
+	struct te__pool *pool;
+	const char *name;
+	struct te__coll_terms terms;
+	struct te_k_comm_ctl *ctl; /* the word of te__coll_word() follows */
+	struct te_k_comm_status *status;
+	uint64_t deadline_ns;
+	/* operations of several streams are ordered by the event, of the last one's stream */
+	struct te_event *order;
+	struct te_stream *last;
+	int told; /* the failure in status */
+};
+
+/* TE_COMM_PACKETS, as half_nbytes that all ranks can use, and the bytes of a region */
+int64_t te__coll_half_nbytes(void);
+
+/* collective; c is zeroed, and te__coll_fini() may follow a failure */
+int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,
+		  const char *name, const struct te__coll_terms *terms);
+/* after the work of the context has ended, before the pool is destroyed */
+void te__coll_fini(struct te__coll *c);
+
+/* 0, or the failure that ended the communicator, naming fn */
+int te__coll_check(struct te__coll *c, const char *fn);
+/* before launches on the stream: they run after the last operation. Errors as te__coll_check() */
+int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream);
+/* of the device: an INT32 that barriers exchange */
+void *te__coll_word(const struct te__coll *c);
+/* the arguments that all operations have in common */
+struct te_k_comm te__coll_args(const struct te__coll *c);
+
+/* an all-reduce as it will be run */
+struct te__coll_choice {
+	enum te_comm_algorithm algorithm;
+	int32_t kernel;	    /* enum te_k_comm_algorithm */
+	int32_t max_blocks; /* of a launch */
+	int64_t each;	    /* elements of a launch */
+	char reason[160];
+};
+/* registered: in and out are symmetric memory. Errors are recorded, naming fn */
+int te__coll_choose(const struct te__coll *c, const char *fn, int64_t count, enum te_dtype dtype,
+		    int registered, const struct te_comm_call_opts *opts,
+		    struct te__coll_choice *ret);
+/* blocks of a launch of count elements */
+int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,
+		     enum te_dtype dtype);
+
+#endif

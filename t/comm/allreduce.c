@@ -1,0 +1,487 @@
+/* t/comm/allreduce.c - te_comm_allreduce(3) with threads as ranks, on either backend. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/collective.h>
+
+#include "libtecore/base/dtype_inline.h"
+#include "threads.h"
+
+#define POOL ((uint64_t)8 << 20)
+#define PACKETS "256k" /* so small that large arrays take several launches */
+#define GUARD 64       /* bytes before and after an array, which must not change */
+
+/* numbers that all ranks draw alike */
+struct draw {
+	uint64_t state;
+};
+
+static uint64_t draw(struct draw *d, uint64_t below)
+{
+	d->state = d->state * 6364136223846793005u + 1442695040888963407u;
+	return (d->state >> 33) % below;
+}
+
+/* ---- arrays of small integers, whose sums every type holds ---- */
+
+static void encode(enum te_dtype t, unsigned char *p, int x)
+{
+	const float f = (float)x;
+	const uint16_t h = t == TE_DTYPE_BF16 ? te__bf16_encode(f) : te__fp16_encode(f);
+	const int32_t i = x;
+
+	switch (t) {
+	case TE_DTYPE_FP32:
+		memcpy(p, &f, 4);
+		break;
+	case TE_DTYPE_BF16:
+	case TE_DTYPE_FP16:
+		memcpy(p, &h, 2);
+		break;
+	case TE_DTYPE_E4M3:
+		*p = te__e4m3_encode(f);
+		break;
+	case TE_DTYPE_E5M2:
+		*p = te__e5m2_encode(f);
+		break;
+	case TE_DTYPE_INT32:
+		memcpy(p, &i, 4);
+		break;
+	default:
+		*p = (unsigned char)x;
+	}
+}
+
+/* element i of a rank in case k: 0 or 1, but 8 times that for averages */
+static int element(int rank, uint64_t k, int64_t i, int op)
+{
+	uint64_t x = (uint64_t)i * 0x9e3779b97f4a7c15u ^ (k * 131 + (uint64_t)rank) *
+			     0xbf58476d1ce4e5b9u;
+
+	x ^= x >> 31;
+	x *= 0x94d049bb133111ebu;
+	x ^= x >> 29;
+	return (int)(x & 1) * (op == TE_COMM_AVG ? 8 : 1);
+}
+
+/* what all ranks get; threads_n divides the sums of averages, or they are equal on all ranks */
+static int expected(uint64_t k, int64_t i, int op)
+{
+	int s = op == TE_COMM_MIN, r, x;
+
+	for (r = 0; r < threads_n; r++) {
+		x = element(op == TE_COMM_AVG ? 0 : r, k, i, op);
+		s = op == TE_COMM_SUM ? s + x : op == TE_COMM_MAX ? (x > s ? x : s) :
+		    op == TE_COMM_MIN ? (x < s ? x : s) : x;
+	}
+	return s;
+}
+
+/* ---- one call ---- */
+
+struct shape {
+	uint64_t k; /* of element() */
+	enum te_dtype dtype;
+	int op, symmetric, in_place;
+	int64_t count;
+	size_t in_at, out_at; /* bytes from the begin of their memory */
+	struct te_comm_call_opts opts;
+};
+
+static struct shape shape_draw(struct draw *d, uint64_t k)
+{
+	struct shape s = { .k = k, .opts = TE_COMM_CALL_OPTS_INIT };
+	size_t es;
+
+	s.dtype = (enum te_dtype)draw(d, TE_DTYPE_COUNT);
+	es = te_dtype_nbytes(s.dtype);
+	s.op = (int)draw(d, TE_COMM_MAX + 1);
+	s.symmetric = (int)draw(d, 2);
+	s.in_place = (int)draw(d, 2);
+	s.count = 1 + (int64_t)draw(d, draw(d, 4) ? 3000 : 200000);
+	s.in_at = GUARD + es * draw(d, 5);
+	s.out_at = GUARD + es * draw(d, 5);
+	s.opts.max_blocks = (int32_t)draw(d, 3);
+	s.opts.algorithm = (enum te_comm_algorithm)draw(d, TE_COMM_ZERO_COPY + 1);
+	return s;
+}
+
+/* an algorithm that takes the arguments; the other ones are refused */
+static int settle(struct thread_rank *r, struct shape *s, const void *in, void *out)
+{
+	const int integers = s->dtype == TE_DTYPE_INT32 || s->dtype == TE_DTYPE_UINT8;
+	const int floats = s->opts.algorithm == TE_COMM_ONE_SHOT ||
+			   s->opts.algorithm == TE_COMM_TWO_SHOT;
+	const int bad = threads_n > 1 &&
+			((integers && floats) ||
+			 (!s->symmetric && s->opts.algorithm == TE_COMM_ZERO_COPY));
+
+	if (!bad)
+		return 0;
+	HOLDS(te_comm_allreduce(r->comm, te_ctx_stream(r->ctx), in, out, s->count, s->dtype,
+				(enum te_comm_op)s->op, &s->opts) == -EOPNOTSUPP);
+	HOLDS(strstr(te_error_detail(), te_comm_algorithm_name(s->opts.algorithm)));
+	s->opts.algorithm = TE_COMM_AUTO;
+	return 0;
+}
+
+/* device memory of one array with its guards */
+static int array_get(struct thread_rank *r, const struct shape *s, size_t nbytes, void **ret)
+{
+	if (s->symmetric)
+		return te_comm_alloc(r->comm, nbytes, NULL, ret);
+	return te_mem_alloc(te_ctx_stream(r->ctx), nbytes, ret);
+}
+
+static int array_put(struct thread_rank *r, const struct shape *s, void *p)
+{
+	return s->symmetric ? te_comm_free(r->comm, p) : te_mem_free(te_ctx_stream(r->ctx), p);
+}
+
+static int compare(const struct shape *s, const unsigned char *before, const unsigned char *got,
+		   size_t total, size_t at)
+{
+	const size_t es = te_dtype_nbytes(s->dtype), nbytes = (size_t)s->count * es;
+	unsigned char want[4];
+
+	for (int64_t i = 0; i < s->count; i++) {
+		encode(s->dtype, want, expected(s->k, i, s->op));
+		if (memcmp(want, got + at + (size_t)i * es, es))
+			return te_fail(-EPROTO, "case %llu: element %lld of %lld %s, op %d, "
+				       "algorithm %d, symmetric %d, in place %d",
+				       (unsigned long long)s->k, (long long)i,
+				       (long long)s->count, te_dtype_name(s->dtype), s->op,
+				       (int)s->opts.algorithm, s->symmetric, s->in_place);
+	}
+	HOLDS(!memcmp(before, got, at));
+	HOLDS(!memcmp(before + at + nbytes, got + at + nbytes, total - at - nbytes));
+	return 0;
+}
+
+static int reduce_one(struct thread_rank *r, struct shape *s)
+{
+	const size_t es = te_dtype_nbytes(s->dtype), nbytes = (size_t)s->count * es;
+	const size_t total = nbytes + 3 * GUARD, out_at = s->in_place ? s->in_at : s->out_at;
+	unsigned char *host = malloc(total), *got = malloc(total);
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	void *in, *out;
+	int result;
+
+	memset(host, 0xa5, total);
+	for (int64_t i = 0; i < s->count; i++)
+		encode(s->dtype, host + s->in_at + (size_t)i * es,
+		       element(s->op == TE_COMM_AVG ? 0 : r->rank, s->k, i, s->op));
+	STEP(array_get(r, s, total, &in));
+	out = in;
+	STEP(s->in_place ? 0 : array_get(r, s, total, &out));
+	STEP(te_copy(q, in, host, total));
+	if (!s->in_place) {
+		memset(got, 0x5a, total);
+		STEP(te_copy(q, out, got, total));
+	}
+	STEP(te_stream_sync(q));
+	STEP(settle(r, s, (char *)in + s->in_at, (char *)out + out_at));
+	STEP(te_comm_allreduce(r->comm, q, (char *)in + s->in_at, (char *)out + out_at, s->count,
+			       s->dtype, (enum te_comm_op)s->op, &s->opts));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	/* zero-copy: what peers read and write lies still until all have the result */
+	STEP(te_comm_barrier(r->comm, q));
+	if (s->in_place) {
+		STEP(te_copy(q, got, in, total));
+		STEP(te_stream_sync(q));
+		result = compare(s, host, got, total, out_at);
+	} else {
+		memset(host, 0x5a, total);
+		STEP(te_copy(q, got, out, total));
+		STEP(te_stream_sync(q));
+		result = compare(s, host, got, total, out_at);
+		STEP(array_put(r, s, out));
+	}
+	STEP(array_put(r, s, in));
+	STEP(te_stream_sync(q));
+	free(host);
+	free(got);
+	return result;
+}
+
+static uint64_t seed;
+
+static int reduce_many(struct thread_rank *r)
+{
+	struct draw d = { seed };
+
+	for (uint64_t k = 0; k < TT_FEWER(60); k++) {
+		struct shape s = shape_draw(&d, k);
+
+		STEP(reduce_one(r, &s));
+	}
+	return 0;
+}
+
+START_TEST(results_are_those_of_a_loop)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, reduce_many, 0, NULL);
+}
+END_TEST
+
+/* ---- recordings, calls and streams take turns ---- */
+
+#define WORDS 777
+#define TURNS 24
+
+/* the sum of all ranks, in place: every operation multiplies by their number, modulo 2^32 */
+static int sum_words(struct thread_rank *r, struct te_stream *s, void *p)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	return te_comm_allreduce(r->comm, s, p, p, WORDS, TE_DTYPE_INT32, TE_COMM_SUM, &o);
+}
+
+static int mix(struct thread_rank *r)
+{
+	struct draw d = { seed };
+	struct te_stream *a = te_ctx_stream(r->ctx), *b;
+	struct te_recording *one, *two;
+	struct te_event *e;
+	uint32_t x[WORDS], want;
+	uint32_t n = (uint32_t)threads_n, product = 1;
+	void *p;
+
+	STEP(te_stream_create(r->ctx, &b));
+	STEP(te_event_create(r->ctx, &e));
+	STEP(te_comm_alloc(r->comm, sizeof(x), NULL, &p));
+	STEP(te_capture_begin(a));
+	STEP(sum_words(r, a, p));
+	STEP(te_capture_end(a, &one));
+	/* a capture of two streams, which the communicator orders */
+	STEP(te_capture_begin(a));
+	STEP(sum_words(r, a, p));
+	STEP(te_event_record(e, a));
+	STEP(te_event_wait(e, b));
+	STEP(sum_words(r, b, p));
+	STEP(sum_words(r, a, p));
+	STEP(te_event_record(e, b));
+	STEP(te_event_wait(e, a));
+	STEP(te_capture_end(a, &two));
+	for (int i = 0; i < WORDS; i++)
+		x[i] = (uint32_t)(i * 77 + r->rank * 1009);
+	STEP(te_copy(a, p, x, sizeof(x)));
+	STEP(sum_words(r, a, p));
+	for (int i = 0; i < TURNS; i++) {
+		const int k = (int)draw(&d, 4);
+
+		/* the caller orders recordings; calls order themselves */
+		if (k == 3) {
+			STEP(te_event_record(e, a));
+			STEP(te_event_wait(e, b));
+		}
+		STEP(k == 0 ? te_recording_launch(one, a) :
+		     k == 1 ? te_recording_launch(two, a) :
+		     k == 2 ? sum_words(r, a, p) :
+			      sum_words(r, b, p));
+		if (k == 3) {
+			STEP(te_event_record(e, b));
+			STEP(te_event_wait(e, a));
+		}
+		product *= k == 1 ? n * n * n : n;
+	}
+	STEP(te_copy(a, x, p, sizeof(x)));
+	STEP(te_stream_sync(a));
+	STEP(te_comm_error(r->comm));
+	for (int i = 0; i < WORDS; i++) {
+		want = 0;
+		for (int k = 0; k < threads_n; k++)
+			want += (uint32_t)(i * 77 + k * 1009);
+		HOLDS(x[i] == want * product);
+	}
+	te_recording_unref(one);
+	te_recording_unref(two);
+	te_event_unref(e);
+	STEP(te_comm_free(r->comm, p));
+	te_stream_unref(b);
+	return 0;
+}
+
+START_TEST(recordings_and_calls_take_turns)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, mix, 0, NULL);
+}
+END_TEST
+
+/* ---- ranks that do not do the same ---- */
+
+static int differ(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	void *p;
+
+	STEP(te_mem_alloc(s, 4096, &p));
+	STEP(te_comm_allreduce(r->comm, s, p, p, r->rank == 1 ? 100 : 200, TE_DTYPE_FP32,
+			       TE_COMM_SUM, NULL));
+	STEP(te_stream_sync(s));
+	HOLDS(te_comm_error(r->comm) == -TE_EMISMATCH);
+	te_error_clear();
+	HOLDS(te_comm_barrier(r->comm, s) == -TE_EMISMATCH);
+	STEP(te_mem_free(s, p));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(different_operations_are_named)
+{
+	threads_run(3, differ, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot");
+	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 fp32 by oneshot");
+}
+END_TEST
+
+/* rank 1 comes when the others have given up */
+static int skip(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+
+	STEP(te_comm_barrier(r->comm, s));
+	STEP(te_stream_sync(s));
+	STEP(te_comm_error(r->comm));
+	while (r->rank == 1 && !te_comm_error(r->comm))
+		;
+	if (r->rank != 1) {
+		STEP(te_comm_barrier(r->comm, s));
+		STEP(te_stream_sync(s));
+	}
+	return te_comm_error(r->comm);
+}
+
+START_TEST(a_rank_that_does_not_call_is_named)
+{
+	threads_timeout_ms = 700;
+	threads_run(3, skip, -ETIMEDOUT, "rank 1 (");
+	threads_run(2, skip, -ETIMEDOUT, "has not taken part in operation 1 of rank 0 (");
+	threads_timeout_ms = 0;
+}
+END_TEST
+
+static int give_up(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+
+	if (r->rank == 0) {
+		te_comm_abort(r->comm, "no more");
+	} else {
+		STEP(te_comm_barrier(r->comm, s));
+		STEP(te_stream_sync(s));
+	}
+	return te_comm_error(r->comm);
+}
+
+START_TEST(an_abort_ends_operations)
+{
+	threads_run(3, give_up, -TE_EABORT, "no more");
+}
+END_TEST
+
+/* ---- arguments ---- */
+
+static int wrong(struct thread_rank *r, int code, const char *text, const void *in, void *out,
+		 int64_t count, int dtype, int op, const struct te_comm_call_opts *opts)
+{
+	te_error_clear();
+	if (te_comm_allreduce(r->comm, te_ctx_stream(r->ctx), in, out, count, (enum te_dtype)dtype,
+			      (enum te_comm_op)op, opts) != code ||
+	    !strstr(te_error_detail(), text))
+		return te_fail(-EPROTO, "expected \"%s\", not \"%s\"", text, te_error_detail());
+	return 0;
+}
+
+static int bad(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+	char *p;
+	void *v, *out;
+
+	STEP(te_comm_alloc(r->comm, 4096, NULL, &v));
+	STEP(te_comm_alloc(r->comm, 4096, NULL, &out));
+	p = v;
+	STEP(wrong(r, -EINVAL, "in is NULL", NULL, p, 1, TE_DTYPE_FP32, 0, NULL));
+	STEP(wrong(r, -EINVAL, "out is NULL", p, NULL, 1, TE_DTYPE_FP32, 0, NULL));
+	STEP(wrong(r, -EINVAL, "not aligned to an element of 4 bytes", p + 2, p, 1, TE_DTYPE_FP32,
+		   0, NULL));
+	STEP(wrong(r, -EINVAL, "out overlaps in", p, p + 8, 3, TE_DTYPE_FP32, 0, NULL));
+	STEP(wrong(r, -EINVAL, "-1 elements", p, p, -1, TE_DTYPE_FP32, 0, NULL));
+	STEP(wrong(r, -EINVAL, "elements, not 0 to", p, p, (int64_t)1 << 40, TE_DTYPE_UINT8, 0,
+		   NULL));
+	STEP(wrong(r, -TE_EDTYPE, "element type 99", p, p, 1, 99, 0, NULL));
+	STEP(wrong(r, -EINVAL, "operation 4", p, p, 1, TE_DTYPE_FP32, 4, NULL));
+	o.algorithm = (enum te_comm_algorithm)77;
+	STEP(wrong(r, -EINVAL, "algorithm 77", p, p, 1, TE_DTYPE_FP32, 0, &o));
+	o.algorithm = TE_COMM_AUTO;
+	o.max_blocks = -1;
+	STEP(wrong(r, -EINVAL, "max_blocks is -1", p, p, 1, TE_DTYPE_FP32, 0, &o));
+	HOLDS(te_comm_allreduce(r->comm, NULL, p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL) ==
+	      -EINVAL);
+	HOLDS(te_comm_allreduce(NULL, te_ctx_stream(r->ctx), p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM,
+				NULL) == -EINVAL);
+	/* nothing to do, on one rank only: no operation */
+	if (r->rank)
+		STEP(te_comm_allreduce(r->comm, te_ctx_stream(r->ctx), NULL, NULL, 0, TE_DTYPE_FP32,
+				       TE_COMM_SUM, NULL));
+	STEP(te_comm_barrier(r->comm, te_ctx_stream(r->ctx)));
+	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
+	STEP(te_comm_error(r->comm));
+
+	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && !strcmp(c.name, "oneshot"));
+	HOLDS(c.nsent == 2000 * (uint64_t)(threads_n - 1) && c.nlaunches == 1 && c.nblocks == 1);
+	HOLDS(strstr(c.reason, "ranks"));
+	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 8000 * (uint64_t)(threads_n - 1));
+	/* more than packet memory holds at once */
+	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == TE_COMM_LL && c.nlaunches > 10);
+	STEP(te_comm_explain(r->comm, te_comm_peer_ptr(r->comm, p, r->rank), p, 0, TE_DTYPE_INT32,
+			     TE_COMM_SUM, NULL, &c));
+	HOLDS(c.nlaunches == 0 && c.nsent == 0);
+	/* its last element is outside of the pool */
+	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4 + 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
+			     &c));
+	HOLDS(c.algorithm == TE_COMM_TWO_SHOT);
+	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
+			     &c));
+	HOLDS(c.algorithm == TE_COMM_ZERO_COPY && c.nlaunches == 1);
+	HOLDS(c.nsent == POOL);
+	STEP(te_comm_free(r->comm, p));
+	return te_comm_free(r->comm, out);
+}
+
+START_TEST(arguments_are_checked)
+{
+	threads_run(2, bad, 0, NULL);
+}
+END_TEST
+
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "allreduce", "comm");
+
+	backend = on;
+	threads_pool_nbytes = POOL;
+	setenv("TE_COMM_PACKETS", PACKETS, 1);
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
+	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
+	tcase_add_test(c, different_operations_are_named);
+	tcase_add_test(c, a_rank_that_does_not_call_is_named);
+	tcase_add_test(c, an_abort_ends_operations);
+	tcase_add_test(c, arguments_are_checked);
+	return s;
+}
+
+TT_PAIR("comm/allreduce", suite)

@@ -1,0 +1,64 @@
+/* t/comm/threads.c - see threads.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "threads.h"
+
+int threads_n;
+uint64_t threads_pool_nbytes;
+int threads_timeout_ms;
+static struct te_comm_id id;
+static struct te_comm_root *root;
+
+static int join(struct thread_rank *r)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+
+	o.rank = r->rank;
+	o.nranks = threads_n;
+	o.id = &id;
+	o.pool_nbytes = threads_pool_nbytes;
+	o.timeout_ms = threads_timeout_ms ? threads_timeout_ms : 20000;
+	c.backend = backend;
+	STEP(te_ctx_create(&c, &r->ctx));
+	STEP(te_comm_create(r->ctx, &o, &r->comm));
+	return r->fn(r);
+}
+
+static void *work(void *arg)
+{
+	struct thread_rank *r = arg;
+
+	te_error_clear();
+	r->result = join(r);
+	snprintf(r->text, sizeof(r->text), "%s", te_error_detail());
+	te_comm_unref(r->comm);
+	te_ctx_unref(r->ctx);
+	return NULL;
+}
+
+void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *text)
+{
+	struct thread_rank r[THREADS_MOST];
+	const int64_t live = te__alloc_live();
+
+	threads_n = n;
+	DO(te_comm_id_create(&id, &root));
+	for (int i = 0; i < n; i++) {
+		r[i] = (struct thread_rank){ .rank = i, .fn = fn };
+		ck_assert_int_eq(pthread_create(&r[i].thread, NULL, work, &r[i]), 0);
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(r[i].thread, NULL);
+	root = te_comm_root_unref(root);
+	for (int i = 0; i < n; i++) {
+		ck_assert_msg(r[i].result == code, "rank %d: %d: %s", i, r[i].result, r[i].text);
+		ck_assert_msg(!text || strstr(r[i].text, text), "rank %d: \"%s\" has no \"%s\"", i,
+			      r[i].text, text);
+	}
+	ck_assert_int_eq(te__alloc_live(), live);
+}

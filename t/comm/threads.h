@@ -1,0 +1,47 @@
+/*
+ * threads.h - tests with several ranks that are threads of one process, each with a context of its
+ * own on one device, on either backend.
+ */
+#ifndef TT_THREADS_H
+#define TT_THREADS_H
+
+#include <pthread.h>
+#include <te/comm.h>
+
+#include "libtecore/base/private.h"
+#include "tt.h"
+#include "tt_ctx.h"
+
+#define THREADS_MOST 8
+
+extern int threads_n;
+extern uint64_t threads_pool_nbytes;
+extern int threads_timeout_ms; /* 0: 20 s */
+
+struct thread_rank {
+	int rank;
+	int (*fn)(struct thread_rank *r);
+	pthread_t thread;
+	struct te_ctx *ctx;
+	struct te_comm *comm;
+	int result;
+	char text[400];
+};
+
+/* the codes of a rank are checked by the thread of the test: assertions are for that one */
+#define STEP(call)                       \
+	do {                             \
+		int step_r = (call);     \
+		if (step_r)              \
+			return step_r;   \
+	} while (0)
+#define HOLDS(expr)                                                           \
+	do {                                                                  \
+		if (!(expr))                                                  \
+			return te_fail(-EPROTO, "line %d: not %s", __LINE__, #expr); \
+	} while (0)
+
+/* n ranks call fn; all return code, and a text is in their error messages, unless it is NULL */
+void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *text);
+
+#endif

@@ -8,6 +8,7 @@
 #include <te/errno.h>
 #include "libtecore/base/private.h"
 
+#include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
 #include "libtecore/plan/plan.h"
 
@@ -84,7 +85,7 @@ static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t fo
 		ret.hp = val->t_hp;
 	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 		ret.q = val->t_q;
-		ret.quant = p->seq->quant;
+		ret.quant = p->quant;
 		ret.slot = val->slot;
 	}
 	return ret;
@@ -114,7 +115,7 @@ static void call_weights(const struct te_plan *p, struct te__step *s)
 			v->hp = need->t_hp;
 		if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
 			v->q = need->t_q;
-			v->quant = seq->quant;
+			v->quant = p->quant;
 			v->slot = need->slot;
 		}
 	}

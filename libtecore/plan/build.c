@@ -328,7 +328,7 @@ static int want_quantized(struct te_plan *p, int v, int node, enum te__role role
 				op_name(p, node), te_dtype_name(val->spec.dtype));
 	val->forms = forms;
 	val->slot = role == TE__ROLE_GRADIENT ? 2 * p->seq->nops + node : 2 * node;
-	val->qdtype = te_quant_dtype(p->seq->quant, val->slot);
+	val->qdtype = te_quant_dtype(p->quant, val->slot);
 	val->scaling = te__recipe_operand(&p->recipe, role).scaling;
 	if (!val->scaling)
 		val->sinv = p->nsinv++;
@@ -753,12 +753,11 @@ static int make_quant(struct te_plan *p)
 		return 0;
 	if (seq->quant) {
 		have = te_quant_recipe(seq->quant);
-		if (te__recipe_same(have, &p->recipe))
-			return 0;
-		return te__fail(
-			-TE_ESTATE,
-			"plan: the sequence's quantizers follow recipe %s with other settings",
-			te_recipe_name(have));
+		if (!te__recipe_same(have, &p->recipe))
+			return te__fail(-TE_ESTATE, "plan: the sequence's quantizers follow recipe "
+					"%s with other settings", te_recipe_name(have));
+		p->quant = te_quant_ref(seq->quant);
+		return 0;
 	}
 	dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
 	if (!dtypes)
@@ -768,7 +767,12 @@ static int make_quant(struct te_plan *p)
 		dtypes[2 * i + 1] = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).dtype;
 		dtypes[2 * n + i] = te__recipe_operand(&p->recipe, TE__ROLE_GRADIENT).dtype;
 	}
-	r = te_quant_create(seq->ctx, &p->recipe, 3 * n, dtypes, &seq->quant);
+	if (p->flags & TE_PLAN_NO_ALLOC)
+		r = te__quant_describe(seq->ctx, &p->recipe, 3 * n, dtypes, &p->quant);
+	else
+		r = te_quant_create(seq->ctx, &p->recipe, 3 * n, dtypes, &seq->quant);
+	if (!p->quant)
+		p->quant = te_quant_ref(seq->quant);
 	te__free(dtypes);
 	return r;
 }

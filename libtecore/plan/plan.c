@@ -232,6 +232,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	}
 	te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
+	te_quant_unref(p->quant);
 	for (int i = 0; p->node && i < p->nops; i++) {
 		te__infer_free(&p->node[i].inf);
 		te__free(p->node[i].value.ex);
@@ -315,6 +316,7 @@ struct te_tensor *te_plan_input_grad(struct te_plan *plan)
 
 int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 {
+	const struct te_quant *q = plan ? plan->seq->quant ? plan->seq->quant : plan->quant : NULL;
 	struct te_plan_memory mem;
 	int r = te__sized_check("te_plan_memory", te_plan_memory, ret_mem);
 
@@ -329,7 +331,7 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 		.weights_nbytes = te__seq_weights_nbytes(plan->seq),
 		.copies_nbytes = plan->copies_nbytes,
 		.state_nbytes = plan->state_nbytes + 3 * sizeof(uint64_t) +
-				(plan->seq->quant ? te__quant_device_nbytes(plan->seq->quant) : 0),
+				(q ? te__quant_device_nbytes(q) : 0),
 		.own_nbytes = plan->state_nbytes,
 		.bound_nbytes = te__seq_bound_nbytes(plan->seq),
 	};

@@ -112,6 +112,7 @@ struct te_plan {
 	struct te_seq *seq;
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
+	struct te_quant *quant; /* the sequence's; TE_PLAN_NO_ALLOC: or others without memory */
 	uint32_t flags;
 	struct te_spec xspec;
 	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */

@@ -211,7 +211,7 @@ static int update_scales(struct te_plan *p, struct te_stream *stream, int first,
 		.slot = first,
 		.nslots = n,
 	});
-	return r ? r : te_quant_update(stream, p->seq->quant, first, n);
+	return r ? r : te_quant_update(stream, p->quant, first, n);
 }
 
 int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)

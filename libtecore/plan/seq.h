@@ -10,9 +10,6 @@
 #include "kernels/te_k.h"
 #include "libtecore/base/names.h"
 
-/* a stand-in address for tensors that only carry specs; never dereferenced */
-#define TE__NOWHERE ((char *)(uintptr_t)4096)
-
 /*
  * Weight copies that one launch refreshes: those that one plan needed and the sequence lacked; or
  * the column-wise copy of a bound weight.

@@ -108,7 +108,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			table[a->n] = none;
 			table[a->n].slot = slot;
 			table[a->n].scaling = scaling;
-			table[a->n++].dtype = (int32_t)te_quant_dtype(p->seq->quant, slot);
+			table[a->n++].dtype = (int32_t)te_quant_dtype(p->quant, slot);
 			lo = slot < lo ? slot : lo;
 			hi = slot > hi ? slot : hi;
 		}
@@ -136,7 +136,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 	}
 	a->copies_nbytes = (int64_t)nbytes;
 	if (hi)
-		set->flags = te__quant_weights(p->seq->quant, lo, hi - lo + 1, a);
+		set->flags = te__quant_weights(p->quant, lo, hi - lo + 1, a);
 }
 
 /* offsets in the state of a set: of its table, then of its parts; returns the size */
@@ -359,7 +359,7 @@ static int need_wrap(const struct te_plan *p, struct te__need *need, const struc
 
 	if (!r && q)
 		r = te__tensor_wrap_scaled(
-			p->ctx, te_quant_dtype(p->seq->quant, need->slot), d->ndim, d->shape,
+			p->ctx, te_quant_dtype(p->quant, need->slot), d->ndim, d->shape,
 			TE__NOWHERE, q & TE_FORM_COL ? TE__NOWHERE : NULL, (float *)TE__NOWHERE,
 			(float *)TE__NOWHERE,
 			te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling, &need->t_q);

@@ -10,6 +10,9 @@
 
 #include "kernels/te_k.h"
 
+/* a stand-in address for tensors and quantizers that are only described; never dereferenced */
+#define TE__NOWHERE ((char *)(uintptr_t)4096)
+
 /* What an operand of a GEMM is. */
 enum te__role { TE__ROLE_ACTIVATION, TE__ROLE_WEIGHT, TE__ROLE_GRADIENT };
 
@@ -30,7 +33,10 @@ int te__recipe_pow2(const struct te_recipe *recipe);
 /* 1: quantizers of one recipe serve the other too: they differ in the compute dtype at most */
 int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b);
 
-/* device memory held */
+/* te_quant_create() without device memory, for plans that do not run */
+int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
+		       const enum te_dtype *dtypes, struct te_quant **ret_q);
+/* device memory held, or that would be */
 size_t te__quant_device_nbytes(const struct te_quant *q);
 
 /*

@@ -28,10 +28,18 @@ static size_t state_nfloats(const struct te_quant *q)
 	return (size_t)q->nslots * (size_t)(2 * q->words.nscale + q->words.namax);
 }
 
+static void set_words(struct te_quant *q, float *words)
+{
+	q->fmt_max = words;
+	q->scale = q->fmt_max + q->nslots * q->words.nscale;
+	q->amax = q->scale + q->nslots * q->words.nscale;
+}
+
 static int make_state(struct te_quant *q)
 {
 	const size_t nfloats = state_nfloats(q);
 	float *start;
+	void *words;
 	int r;
 
 	if (!nfloats)
@@ -43,24 +51,23 @@ static int make_state(struct te_quant *q)
 		start[i] = te_dtype_max(q->dtype[i]);
 		start[q->nslots + i] = 1.0f;
 	}
-	r = te__mem_get(q->ctx, nfloats * sizeof(*start), (void **)&q->fmt_max);
+	r = te__mem_get(q->ctx, nfloats * sizeof(*start), &words);
 	if (r >= 0) {
-		q->scale = q->fmt_max + q->nslots * q->words.nscale;
-		q->amax = q->scale + q->nslots * q->words.nscale;
+		set_words(q, words);
 		r = te__ctx_copy(q->ctx, q->fmt_max, start, nfloats * sizeof(*start));
 	}
 	te__free(start);
 	return r;
 }
 
-int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
-		    const enum te_dtype *dtypes, struct te_quant **ret_q)
+int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
+		       const enum te_dtype *dtypes, struct te_quant **ret_q)
 {
 	struct te_recipe copy = TE_RECIPE_INIT;
 	struct te_quant *q;
 	int r;
 
-	if (!ctx || !recipe || !dtypes || !ret_q)
+	if (!ctx || !recipe || !dtypes)
 		return te__fail(-EINVAL, "te_quant_create: an argument is NULL");
 	if (nslots < 1)
 		return te__fail(-EINVAL, "te_quant_create: nslots is %d, not 1 or more", nslots);
@@ -87,7 +94,23 @@ int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslo
 		q->words = q->row->words(&q->recipe);
 	q->nslots = nslots;
 	memcpy(q->dtype, dtypes, (size_t)nslots * sizeof(q->dtype[0]));
-	r = make_state(q);
+	if (state_nfloats(q))
+		set_words(q, (float *)TE__NOWHERE);
+	*ret_q = q;
+	return 0;
+}
+
+int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
+		    const enum te_dtype *dtypes, struct te_quant **ret_q)
+{
+	struct te_quant *q = NULL;
+	int r;
+
+	if (!ret_q)
+		return te__fail(-EINVAL, "te_quant_create: an argument is NULL");
+	r = te__quant_describe(ctx, recipe, nslots, dtypes, &q);
+	if (r >= 0)
+		r = make_state(q);
 	if (r < 0) {
 		te_quant_unref(q);
 		return r;
@@ -107,7 +130,7 @@ struct te_quant *te_quant_unref(struct te_quant *q)
 {
 	if (!q || atomic_fetch_sub(&q->refs, 1) != 1)
 		return NULL;
-	if (q->fmt_max)
+	if (q->fmt_max && q->fmt_max != (float *)TE__NOWHERE)
 		te__mem_put(q->ctx, q->fmt_max);
 	te_ctx_unref(q->ctx);
 	te__free(q);

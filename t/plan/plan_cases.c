@@ -1057,6 +1057,47 @@ START_TEST(prints_text_and_dot)
 }
 END_TEST
 
+/*
+ * Quantizers too: nothing is allocated, the sequence gets none, and the memory told is that of the
+ * plan that is made afterwards, also by another recipe. _i: recipe
+ */
+START_TEST(no_alloc_leaves_the_sequence_alone)
+{
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct te_plan_memory told = TE_PLAN_MEMORY_INIT, real = TE_PLAN_MEMORY_INIT;
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p[2], *other;
+
+	DO(te_ctx_mem_info(ctx, &before));
+	other = model_plan(seq, &gpt, _i ? "fp8-delayed" : "fp8-current",
+			   TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	p[0] = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	DO(te_plan_memory(p[0], &told));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(after.nallocs, before.nallocs);
+	ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
+	ck_assert_uint_eq(after.peak_nbytes, before.peak_nbytes);
+	ck_assert_ptr_null(te_seq_quant(seq));
+	p[1] = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN);
+	DO(te_plan_memory(p[1], &real));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_mem_eq(&told, &real, sizeof(real));
+	/* the weights and the words of the sequence had been there */
+	ck_assert_uint_eq(after.used_nbytes - before.used_nbytes,
+			  told.total_nbytes - told.weights_nbytes - 3 * sizeof(uint64_t));
+	/* what it then has are those of the plan that runs */
+	ck_assert_int_eq(te_seq_quant(seq) != NULL, strncmp(recipes[_i], "fp8", 3) == 0);
+	model_feed(p[1], &gpt);
+	DO(te_plan_forward(p[1], st, 0));
+	DO(te_plan_backward(p[1], st));
+	DO(te_stream_sync(st));
+	te_plan_unref(other);
+	te_plan_unref(p[0]);
+	te_plan_unref(p[1]);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(says_so_at_every_call_after_a_failure)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
@@ -1156,6 +1197,7 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_test(c, stops_before_the_loss);
 	tcase_add_test(c, refuses_bad_options);
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
+	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);
 	tcase_add_test(c, prints_text_and_dot);
 	tcase_add_test(c, says_so_at_every_call_after_a_failure);
 	plan_hook_cases(s);

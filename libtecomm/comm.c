@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libtecomm/comm_internal.h"
@@ -155,6 +156,39 @@ int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
 	memcpy(info.name, c->name, sizeof(info.name));
 	snprintf(info.bootstrap, sizeof(info.bootstrap), "%s", te__boot_provider(c->boot));
 	te__sized_out(te_comm_info, &info, ret_info);
+	return 0;
+}
+
+/* -1: the environment has none */
+static int launch_rank(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+					     "MPI_LOCALRANKID" };
+	int rank = te__env("TE_COMM_DIR") ? (int)te__param_int(TE_PARAM_COMM_RANK) : -1;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rank < 0; i++) {
+		const char *text = te__env(names[i]);
+
+		rank = text ? atoi(text) : -1;
+	}
+	return rank;
+}
+
+int te_comm_launch_device(const char *backend)
+{
+	static const char *const names[] = { "auto", "host", "cuda" };
+	const char *want = backend ? backend : names[te__param_enum(TE_PARAM_BACKEND)];
+	const int rank = launch_rank();
+	struct te_backend_info b;
+
+	for (int i = 0; i < te_backend_count() && rank > 0; i++) {
+		b = (struct te_backend_info)TE_BACKEND_INFO_INIT;
+		/* "auto" takes the first with a device */
+		if (te_backend_info(i, &b) || b.ndevices < 1)
+			continue;
+		if (!strcmp(want, "auto") || !strcmp(want, b.name))
+			return rank % b.ndevices;
+	}
 	return 0;
 }
 

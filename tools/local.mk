@@ -59,6 +59,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/blas.h \
 	tools/te_perftest/calls.c \
 	tools/te_perftest/cast.c \
+	tools/te_perftest/comm.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
 	tools/te_perftest/gemm.c \
@@ -89,7 +90,7 @@ tools_te_perftest_te_perftest_SOURCES = \
 	tools/te_perftest/main.c
 tools_te_perftest_te_perftest_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_perftest_te_perftest_LDADD = tools/te_perftest/libte_perftest.la \
-	libtecore/libtecore.la $(JANSSON_LIBS) -lm
+	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 # all of te_train but its main function, for its unit tests too
 noinst_LTLIBRARIES += tools/te_train/libte_train.la

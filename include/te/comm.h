@@ -90,6 +90,16 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
 TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 			     struct te_comm **ret_comm);
 TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
+/**
+ * te_comm_launch_device - a device for this process, before it has a context or a communicator
+ * @backend: as in te_ctx_opts
+ *
+ * Its index is the local rank, which launchers put into the environment (te_run, and mpirun of
+ * Open MPI, srun and mpiexec of MPICH), modulo the number of devices; 0 without a launcher.
+ * Thread: any.
+ */
+TE_EXPORT int te_comm_launch_device(const char *backend);
+
 /* peers that still want to communicate fail: -TE_EPEER */
 TE_EXPORT struct te_comm *te_comm_unref(struct te_comm *comm);
 

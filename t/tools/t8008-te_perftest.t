@@ -4,6 +4,7 @@
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 te_perftest=$abs_top_builddir/tools/te_perftest/te_perftest
+te_run=$abs_top_builddir/tools/te_run
 TE_BACKEND=host
 export TE_BACKEND
 cd "$tmp" || exit 99
@@ -95,7 +96,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm attn calls; do
+for t in graph step copy cast quantize norm act gemm attn calls comm; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -294,6 +295,15 @@ has out types pass batch seq_len heads kv_heads head_dim plans device_us gemm_us
 [ $blas = 0 ] || has out blas_us blas_ratio
 
 shape="--rows 37 --cols 219 --depth 3"
+"$te_run" -n 2 "$te_perftest" comm $quick --verify --bytes 2,1K,33K --types fp32 --depth 3 \
+	--algorithm ll,oneshot,twoshot,zerocopy --json >out 2>err
+check "comm: two ranks run, and one prints" test $? = 0
+sane "comm: figures" out 21
+"$te_run" -n 2 "$te_perftest" comm $quick --verify --symmetric --bytes 40K --depth 2 \
+	--algorithm zerocopy >out 2>err
+check "comm --symmetric: runs" test $? = 0
+"$te_perftest" comm $quick --bytes 1K >out 2>err
+check "comm: one rank runs" test $? = 0
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
 table "calls: a table of all calls" calls 12 19
 "$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err

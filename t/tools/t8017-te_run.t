@@ -112,7 +112,7 @@ gone "and ends them" 60.1706
 started()
 {
 	rm -f up.*
-	"$te_run" -n 2 sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
+	env --default-signal="$1" "$te_run" -n 2 sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
 		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.1707; done
 		sleep 0.5; exit 5' >out 2>err </dev/null &
 	pid=$!

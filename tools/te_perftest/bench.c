@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include <te/comm.h>
 #include <te/errno.h>
 #include "libtecore/base/splitmix64.h"
 
@@ -57,6 +58,8 @@ int bench_open(struct bench *b, const struct opts *o)
 		return say_failed("out of memory");
 	c.backend = o->backend;
 	c.device = (int32_t)o->device;
+	if (c.device < 0)
+		c.device = te_comm_launch_device(o->backend);
 	r = te_ctx_create(&c, &b->ctx);
 	if (r < 0)
 		return say_te(r, "no device");
@@ -101,7 +104,7 @@ int bench_row(struct bench *b, int rows_left, int figures)
 		b->left_out++;
 		return 0;
 	}
-	if (say_on_terminal()) {
+	if (!b->silent && say_on_terminal()) {
 		snprintf(text, sizeof(text), "%s: row %d of %d, %.0f of %g s", b->o->test->name,
 			 n + 1, n + rows_left, b->o->seconds - fmax(0, b->until - now),
 			 b->o->seconds);

@@ -27,6 +27,7 @@ struct bench {
 
 	double until, row_until; /* end of the test and of the row: bench_now() */
 	int figures;		 /* series that the row has not measured yet */
+	int silent;		 /* another rank prints the report */
 	int left_out;		 /* rows, for want of time */
 	double *sample;		 /* BENCH_VALUES_MAX times --iters */
 	struct {

@@ -40,9 +40,9 @@ static int run(const struct opts *o)
 	say_line_clear();
 	if (!r)
 		r = bench_end(&b);
-	if (!r && o->json)
+	if (!r && !b.silent && o->json)
 		r = report_json(&b);
-	else if (!r)
+	else if (!r && !b.silent)
 		report_print(&b);
 	bench_close(&b);
 	return r;

@@ -40,6 +40,10 @@ struct opts {
 	uint32_t step_recipe;	     /* step */
 	int64_t layers, width, heads, vocab, batch, seq_len;
 	uint32_t attn_types; /* attn */
+	struct list comm_bytes;
+	uint32_t comm_algorithm; /* bit i: i of enum te_comm_algorithm */
+	uint32_t comm_type;	 /* bit 0: BF16, else FP32 */
+	int64_t max_blocks, symmetric;
 	int64_t attn_batch, attn_seq_len, attn_heads, kv_heads, head_dim; /* 0: see opts.c */
 };
 

@@ -6,8 +6,8 @@
 
 #include "perftest.h"
 
-extern const struct test test_act, test_attn, test_calls, test_cast, test_copy, test_gemm,
-	test_graph, test_norm, test_quantize, test_step;
+extern const struct test test_act, test_attn, test_calls, test_cast, test_comm, test_copy,
+	test_gemm, test_graph, test_norm, test_quantize, test_step;
 
 /* clang-format off */
 const struct test *const tests[] = {
@@ -21,6 +21,7 @@ const struct test *const tests[] = {
 	&test_gemm,
 	&test_attn,
 	&test_calls,
+	&test_comm,
 	NULL,
 };
 /* clang-format on */

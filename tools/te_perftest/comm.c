@@ -1,0 +1,379 @@
+/*
+ * comm.c - te_perftest comm: all-reduce among the ranks that te_run or mpirun has started.
+ *
+ * A sample is a recording of operations that depend on each other, launched by all ranks after a
+ * barrier: device time between two events, of the slowest rank. All ranks take the same samples,
+ * because they exchange after each one whether there is time for another.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/collective.h>
+#include <te/tensor.h>
+
+#include "bench.h"
+#include "tools/te_train/say.h"
+
+struct comm {
+	struct bench *b;
+	struct te_comm *comm;
+	int rank, nranks;
+	float *word; /* of the device: what ranks exchange between samples */
+	/* of the row */
+	enum te_dtype dtype;
+	enum te_comm_algorithm algorithm;
+	int64_t count;
+	int32_t max_blocks;
+	size_t nbytes;
+	void *in, *out;
+	struct te_recording *rec;
+};
+
+/* one operation; the next one has its result as input if it is in place */
+static int queue(struct comm *c, const void *in, void *out)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	o.algorithm = c->algorithm;
+	o.max_blocks = c->max_blocks;
+	return te_comm_allreduce(c->comm, c->b->stream, in, out, c->count, c->dtype, TE_COMM_AVG,
+				 &o);
+}
+
+/* ret[i]: the maximum over ranks of x[i] */
+static int exchange(struct comm *c, const float *x, int n, float *ret)
+{
+	struct te_stream *s = c->b->stream;
+	int r = te_copy(s, c->word, x, (size_t)n * sizeof(*x));
+
+	if (r >= 0)
+		r = te_comm_allreduce(c->comm, s, c->word, c->word, n, TE_DTYPE_FP32, TE_COMM_MAX,
+				      NULL);
+	if (r >= 0)
+		r = te_copy(s, ret, c->word, (size_t)n * sizeof(*x));
+	r = bench_idle(c->b, r);
+	return r < 0 ? r : te_comm_error(c->comm);
+}
+
+/* ---- data ---- */
+
+static double bytes_of(enum te_dtype t, int64_t count)
+{
+	return (double)te_dtype_nbytes(t) * (double)count;
+}
+
+/* element i of a rank: numbers of which sums have to be rounded */
+static float element(int rank, int64_t i)
+{
+	uint64_t z = ((uint64_t)i * 64 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
+
+	z ^= z >> 29;
+	z *= 0xbf58476d1ce4e5b9u;
+	return (float)(int32_t)(z >> 32) * 0x1p-31f;
+}
+
+static void fill(const struct comm *c, int rank, void *p)
+{
+	for (int64_t i = 0; i < c->count; i++) {
+		const float x = element(rank, i);
+
+		if (c->dtype == TE_DTYPE_FP32)
+			((float *)p)[i] = x;
+		else
+			((uint16_t *)p)[i] = te_bf16_encode(x);
+	}
+}
+
+static void add_up(const struct comm *c, void *ret)
+{
+	for (int64_t i = 0; i < c->count; i++) {
+		float sum = 0, x;
+
+		for (int r = 0; r < c->nranks; r++) {
+			x = element(r, i);
+			if (c->dtype != TE_DTYPE_FP32)
+				x = te_bf16_decode(te_bf16_encode(x));
+			sum = r ? sum + x : x;
+		}
+		sum /= (float)c->nranks;
+		if (c->dtype == TE_DTYPE_FP32)
+			((float *)ret)[i] = sum;
+		else
+			((uint16_t *)ret)[i] = te_bf16_encode(sum);
+	}
+}
+
+static int write_input(struct comm *c, void *host)
+{
+	int r;
+
+	fill(c, c->rank, host);
+	r = te_copy(c->b->stream, c->in, host, c->nbytes);
+	return bench_idle(c->b, r);
+}
+
+/* the result of one operation, byte by byte, but that of NCCL, which adds in another order */
+static int verify(struct comm *c, void *host)
+{
+	void *want = malloc(c->nbytes);
+	char what[64];
+	int r;
+
+	if (!want)
+		return say_failed("verify: out of memory");
+	r = te_fill(c->b->stream, c->out, 0xa5, c->nbytes);
+	if (r >= 0)
+		r = write_input(c, host);
+	if (r >= 0)
+		r = queue(c, c->in, c->out);
+	if (r >= 0)
+		r = te_comm_barrier(c->comm, c->b->stream);
+	if (r >= 0)
+		r = te_copy(c->b->stream, host, c->out, c->nbytes);
+	r = bench_idle(c->b, r);
+	if (r >= 0)
+		r = te_comm_error(c->comm);
+	if (r < 0) {
+		r = say_te(r, "verify");
+	} else {
+		add_up(c, want);
+		snprintf(what, sizeof(what), "rank %d: %lld elements by %s", c->rank,
+			 (long long)c->count, te_comm_algorithm_name(c->algorithm));
+		r = bench_equal(what, host, want, c->nbytes);
+	}
+	free(want);
+	return r;
+}
+
+/* ---- a row ---- */
+
+static int record(struct comm *c)
+{
+	const int n = (int)c->b->o->depth;
+	int r = te_capture_begin(c->b->stream), end;
+
+	for (int i = 0; i < n && r >= 0; i++)
+		r = queue(c, i % 2 ? c->out : c->in, i % 2 ? c->in : c->out);
+	end = te_capture_end(c->b->stream, &c->rec);
+	return r < 0 ? r : end;
+}
+
+static int sample(struct comm *c, double *ret_us)
+{
+	struct bench *b = c->b;
+	double ms = 0;
+	int r = te_comm_barrier(c->comm, b->stream);
+
+	if (r >= 0)
+		r = te_event_record(b->from, b->stream);
+	if (r >= 0)
+		r = te_recording_launch(c->rec, b->stream);
+	if (r >= 0)
+		r = te_event_record(b->to, b->stream);
+	r = bench_idle(b, r);
+	if (r >= 0)
+		r = te_comm_error(c->comm);
+	if (r >= 0)
+		r = te_event_elapsed_ms(b->from, b->to, &ms);
+	*ret_us = ms * 1e3 / (double)b->o->depth;
+	return r;
+}
+
+/* all ranks take as many samples, of the slowest one of them each time */
+static int take_samples(struct comm *c, struct stats *ret)
+{
+	struct bench *b = c->b;
+	float x[2];
+	double us;
+	int64_t n = 0;
+	int r = 0;
+
+	for (int64_t i = 0; i < b->o->warmup + b->o->iters && r >= 0; i++) {
+		r = sample(c, &us);
+		x[0] = (float)us;
+		x[1] = n && bench_now() > b->row_until;
+		if (r >= 0)
+			r = exchange(c, x, 2, x);
+		if (r >= 0 && i >= b->o->warmup)
+			b->sample[n++] = (double)x[0];
+		if (x[1] > 0)
+			break;
+	}
+	if (r < 0)
+		return say_te(r, "comm");
+	stats_of(b->sample, (size_t)n, ret);
+	return STATUS_OK;
+}
+
+static int report(struct comm *c, const struct te_comm_choice *how)
+{
+	const double factor = 2.0 * (c->nranks - 1) / c->nranks;
+	struct bench *b = c->b;
+	struct stats us;
+	int r = take_samples(c, &us);
+	double rate;
+
+	if (r)
+		return r;
+	rate = us.n ? (double)c->nbytes / us.median * 1e6 : NAN;
+	bench_int(b, "ranks", c->nranks);
+	bench_text(b, "type", te_dtype_name(c->dtype));
+	bench_int(b, "bytes", (int64_t)c->nbytes);
+	bench_text(b, "memory", b->o->symmetric ? "symmetric" : "any");
+	bench_text(b, "algorithm", how->name);
+	bench_int(b, "blocks", how->nblocks);
+	bench_int(b, "launches", how->nlaunches);
+	bench_int(b, "sent_bytes", (int64_t)how->nsent);
+	bench_stats(b, "max_us", &us);
+	bench_num(b, "p99_us", us.n ? us.p99 : NAN);
+	bench_num(b, "algorithm_bytes_per_s", rate);
+	bench_num(b, "bus_bytes_per_s", rate * factor);
+	return STATUS_OK;
+}
+
+static int get(struct comm *c, void **ret)
+{
+	return c->b->o->symmetric ? te_comm_alloc(c->comm, c->nbytes, NULL, ret) :
+				    te_mem_alloc(c->b->stream, c->nbytes, ret);
+}
+
+static void put(struct comm *c, void *p)
+{
+	if (!p)
+		return;
+	if (c->b->o->symmetric)
+		te_comm_free(c->comm, p);
+	else
+		te_mem_free(c->b->stream, p);
+}
+
+/* the algorithm takes such arguments; other rows are left out */
+static int takes(struct comm *c, struct te_comm_choice *ret)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	o.algorithm = c->algorithm;
+	o.max_blocks = c->max_blocks;
+	*ret = (struct te_comm_choice)TE_COMM_CHOICE_INIT;
+	return te_comm_explain(c->comm, c->in, c->out, c->count, c->dtype, TE_COMM_AVG, &o, ret);
+}
+
+static int measure(struct comm *c, int rows_left)
+{
+	struct te_comm_choice how;
+	void *host = malloc(c->nbytes);
+	int r = host ? get(c, &c->in) : -ENOMEM;
+
+	if (r >= 0)
+		r = get(c, &c->out);
+	if (r >= 0)
+		r = takes(c, &how);
+	if (r == -EOPNOTSUPP || (!r && !bench_row(c->b, rows_left, 1)))
+		goto out;
+	if (r >= 0)
+		r = write_input(c, host);
+	if (r >= 0 && c->b->o->verify)
+		r = verify(c, host);
+	if (r >= 0 && c->b->o->verify) /* the arrays differ from rank to rank again */
+		r = write_input(c, host);
+	if (r < 0)
+		r = say_te(r, "comm");
+	if (!r && (r = record(c)) < 0)
+		r = say_te(r, "comm: %s", te_comm_algorithm_name(c->algorithm));
+	if (!r)
+		r = report(c, &how);
+out:
+	te_stream_sync(c->b->stream);
+	c->rec = te_recording_unref(c->rec);
+	put(c, c->in);
+	put(c, c->out);
+	c->in = c->out = NULL;
+	free(host);
+	return r == -EOPNOTSUPP ? STATUS_OK : r;
+}
+
+/* the time of a row is agreed by all ranks, and so is that it is left out */
+static int agree_on_time(struct comm *c)
+{
+	float left = (float)fmax(0, c->b->until - bench_now()), most;
+	int r = exchange(c, &left, 1, &most);
+
+	c->b->until = bench_now() + (double)most;
+	return r < 0 ? say_te(r, "comm") : STATUS_OK;
+}
+
+static int rows(struct comm *c)
+{
+	const struct opts *o = c->b->o;
+	const int nalgo = __builtin_popcount(o->comm_algorithm);
+	int left = o->comm_bytes.n * nalgo, r = STATUS_OK;
+
+	c->dtype = o->comm_type & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	c->max_blocks = (int32_t)o->max_blocks;
+	for (int i = 0; i < o->comm_bytes.n && !r; i++)
+		for (int k = 0; o->comm_algorithm >> k && !r; k++) {
+			if (!(o->comm_algorithm >> k & 1))
+				continue;
+			c->algorithm = (enum te_comm_algorithm)k;
+			c->count = o->comm_bytes.v[i] / (int64_t)te_dtype_nbytes(c->dtype);
+			c->nbytes = (size_t)bytes_of(c->dtype, c->count);
+			if (c->count)
+				r = agree_on_time(c);
+			if (c->count && !r)
+				r = measure(c, left);
+			left--;
+		}
+	return r;
+}
+
+static int run(struct bench *b)
+{
+	struct te_comm_opts co = TE_COMM_OPTS_INIT;
+	struct comm c = { .b = b };
+	int r;
+
+	for (int i = 0; i < b->o->comm_bytes.n && b->o->symmetric; i++)
+		if ((uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20) > co.pool_nbytes)
+			co.pool_nbytes = (uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20);
+	r = te_comm_create(b->ctx, &co, &c.comm);
+	if (r < 0)
+		return say_te(r, "comm");
+	c.rank = te_comm_rank(c.comm);
+	c.nranks = te_comm_nranks(c.comm);
+	b->silent = c.rank != 0;
+	r = te_mem_alloc(b->stream, 2 * sizeof(*c.word), (void **)&c.word);
+	r = r < 0 ? say_te(r, "comm") : rows(&c);
+	if (c.word)
+		te_mem_free(b->stream, c.word);
+	te_stream_sync(b->stream);
+	te_comm_unref(c.comm);
+	return r;
+}
+
+static const struct column columns[] = {
+	{ "ranks", "\nranks", 0, 0 },
+	{ "type", "\ntype", 0, 0 },
+	{ "bytes", "\nbytes", 0, 0 },
+	{ "memory", "\nmemory", 0, 0 },
+	{ "algorithm", "\nalgorithm", 0, 0 },
+	{ "blocks", "\nblocks", 0, 0 },
+	{ "launches", "\nlaunches", 0, 0 },
+	{ "max_us", "slowest rank\nus", 0, 1 },
+	{ "p99_us", "p99\nus", 0, 0 },
+	{ "algorithm_bytes_per_s", "bytes / time\nGB/s", 1e-9, 0 },
+	{ "bus_bytes_per_s", "bus\nGB/s", 1e-9, 0 },
+	{ NULL, NULL, 0, 0 },
+};
+
+const struct test test_comm = {
+	.name = "comm",
+	.text = "all-reduce among the ranks of te_run or mpirun",
+	.columns = columns,
+	.run = run,
+};

@@ -15,6 +15,8 @@
 #define Q(field, rows, cols)                                                                  \
 	U(field.row), U(field.col), U(field.scale), U(field.scale_inv),                       \
 		U(field.col_scale_inv), U(field.amax), U(field.noop)
+#define COMM(field, in_nbytes, out_nbytes)                                                    \
+	U(field.in), U(field.out), U(field.slots), U(field.ctl), U(field.abort), U(field.status)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
 	{                                                                                     \
@@ -26,6 +28,7 @@
 	}
 #include "kernels/kernels.def"
 #undef TE_K
+#undef COMM
 #undef Q
 #undef AT
 #undef U
@@ -64,6 +67,9 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 		W(field.scale_inv, SCALES(a->field.scaling, rows, cols)),                     \
 		W(field.col_scale_inv, SCALES(a->field.scaling, cols, rows)),                 \
 		W(field.amax, 4), R(field.noop, 4)
+#define COMM(field, in_nbytes, out_nbytes)                                                    \
+	R(field.in, in_nbytes), W(field.out, out_nbytes), U(field.slots),                     \
+		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static void ranges_##name(const void *p, struct te__ranges *r)                        \
 	{                                                                                     \
@@ -73,6 +79,7 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 	}
 #include "kernels/kernels.def"
 #undef TE_K
+#undef COMM
 #undef Q
 #undef AT
 #undef U

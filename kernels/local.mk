@@ -4,6 +4,7 @@ KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
 	kernels/comm/allreduce.cu \
+	kernels/comm/norm.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
@@ -23,6 +24,7 @@ KERNEL_C = \
 	kernels/comm/allreduce.c \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
+	kernels/comm/norm.c \
 	kernels/elem/elem.c \
 	kernels/elem/launch.c \
 	kernels/embed/embed.c \
@@ -55,6 +57,7 @@ KERNEL_H = \
 	kernels/attn/geometry.h \
 	kernels/comm/comm.h \
 	kernels/comm/geometry.h \
+	kernels/comm/norm.h \
 	kernels/comm/ref.h \
 	kernels/elem/elem.h \
 	kernels/elem/geometry.h \
@@ -100,6 +103,7 @@ KERNEL_CUH = \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
 	kernels/mma.cuh \
+	kernels/norm/norm.cuh \
 	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)

@@ -131,6 +131,7 @@ struct te_k_q {
 #include "kernels/act/act.h"
 #include "kernels/attn/attn.h"
 #include "kernels/comm/comm.h"
+#include "kernels/comm/norm.h"
 #include "kernels/elem/elem.h"
 #include "kernels/embed/embed.h"
 #include "kernels/gemm/gemm.h"

@@ -23,6 +23,8 @@ TT_CORE = \
 	t/kernels/attn_gpu \
 	t/kernels/comm \
 	t/kernels/comm_gpu \
+	t/kernels/comm_norm \
+	t/kernels/comm_norm_gpu \
 	t/kernels/host_kernels \
 	t/kernels/kernels \
 	t/kernels/kernels_gpu \
@@ -402,6 +404,15 @@ COMM_CASES = \
 	t/kernels/kernel_check.h
 t_kernels_comm_SOURCES = t/kernels/comm.c $(COMM_CASES)
 t_kernels_comm_gpu_SOURCES = t/kernels/comm_gpu.c $(COMM_CASES)
+t_kernels_comm_norm_SOURCES = \
+	t/kernels/comm_lib.c \
+	t/kernels/comm_lib.h \
+	t/kernels/comm_norm.c \
+	t/kernels/comm_norm_cases.c \
+	t/kernels/comm_norm_cases.h \
+	t/kernels/kernel_check.c \
+	t/kernels/kernel_check.h
+t_kernels_comm_norm_gpu_SOURCES = $(t_kernels_comm_norm_SOURCES)
 
 t_kernels_kernels_SOURCES = \
 	t/kernels/kernel_acts.c \

@@ -4,4 +4,8 @@
 
 #define COMM_THREADS 512
 
+/* norm.cu: threads of a row at most, and vectors of a row that each has */
+#define COMM_NORM_THREADS 512
+#define COMM_NORM_NV 4
+
 #endif

@@ -51,3 +51,85 @@ int te__geo_comm_allreduce(const void *args, struct te__geometry *k)
 	return te__geo_launch(k, func[a->algorithm], a->count ? nblocks(a, nbytes) : 0,
 			      COMM_THREADS);
 }
+
+/* ---- with residual, norm and FP8 ---- */
+
+#define NORM "te_k_comm_norm"
+
+static int norm_check_comm(const struct te_k_comm_norm *a)
+{
+	const struct te_k_comm *c = &a->comm;
+	int64_t half;
+
+	if (c->nranks < 1 || c->nranks > TE_K_COMM_RANKS || c->rank < 0 || c->rank >= c->nranks)
+		return te__fail(-EINVAL, NORM ": rank %d of %d, at most %d are supported", c->rank,
+				c->nranks, TE_K_COMM_RANKS);
+	if (c->max_blocks < 1 || c->max_blocks > TE_K_COMM_CTAS)
+		return te__fail(-EINVAL, NORM ": %d blocks, expected 1 to %d", c->max_blocks,
+				TE_K_COMM_CTAS);
+	if ((c->algorithm != TE_K_COMM_P1 && c->algorithm != TE_K_COMM_P2) ||
+	    c->op != TE_K_COMM_SUM)
+		return te__fail(-EINVAL, NORM ": no algorithm %d with operation %d, expected P1 or "
+				"P2 and SUM", c->algorithm, c->op);
+	if (c->algorithm == TE_K_COMM_P1 && (a->flags & TE_K_COMM_RESIDUAL_SHARDED))
+		return te__fail(-EINVAL, NORM ": a sharded residual needs the two-shot algorithm");
+	half = te_k_comm_norm_half_nbytes(a);
+	if (c->half_nbytes < half)
+		return te__fail(-TE_ESHAPE, NORM ": %lld x %lld elements need packet memory of "
+				"%lld bytes, there are %lld", (long long)a->rows,
+				(long long)a->cols, (long long)half, (long long)c->half_nbytes);
+	return 0;
+}
+
+static int norm_check_arrays(const struct te_k_comm_norm *a)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->comm.dtype);
+
+	if (a->cols * es % TE_K_COMM_PACKET || a->cols < 1 || a->cols > TE_K_COMM_NORM_COLS)
+		return te__fail(-TE_ESHAPE, NORM ": rows of %lld elements of %s, expected a "
+				"multiple of %lld, at most %d", (long long)a->cols,
+				te_dtype_name((enum te_dtype)a->comm.dtype),
+				(long long)(TE_K_COMM_PACKET / es), TE_K_COMM_NORM_COLS);
+	if (a->rows < 0 || a->rows >> 24)
+		return te__fail(-TE_ESHAPE, NORM ": %lld rows, at most %d are supported",
+				(long long)a->rows, (1 << 24) - 1);
+	if (!a->gamma || (a->codes && !a->scale_inv) ||
+	    (a->codes && !a->scale && a->scaling == TE_K_COMM_SCALING_TENSOR))
+		return te__fail(-EINVAL, NORM ": gamma, or a scale of the codes, is missing");
+	if (((uintptr_t)a->comm.in | (uintptr_t)a->comm.out | (uintptr_t)a->residual |
+	     (uintptr_t)a->residual_out | (uintptr_t)a->y | (uintptr_t)a->gamma |
+	     (uintptr_t)a->codes) % TE_K_COMM_PACKET)
+		return te__fail(-EINVAL, NORM ": arrays must be aligned to %d bytes",
+				TE_K_COMM_PACKET);
+	return 0;
+}
+
+int te__geo_comm_norm(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][3] = {
+		{ NORM "_p1_fp32", NORM "_p1_bf16", NORM "_p1_fp16" },
+		{ NORM "_p2_fp32", NORM "_p2_bf16", NORM "_p2_fp16" },
+	};
+	const struct te_k_comm_norm *a = args;
+	const int two_shot = a->comm.algorithm == TE_K_COMM_P2;
+	int64_t rows;
+	int r;
+
+	if (a->comm.dtype != TE_DTYPE_FP32 && a->comm.dtype != TE_DTYPE_BF16 &&
+	    a->comm.dtype != TE_DTYPE_FP16)
+		return te__geo_no_type(NORM, a->comm.dtype);
+	if ((unsigned)a->scaling >= TE_K_COMM_SCALINGS ||
+	    (a->codes && a->qdtype != TE_DTYPE_E4M3 && a->qdtype != TE_DTYPE_E5M2))
+		return te__fail(-EINVAL, NORM ": no codes %d with scaling %d", a->qdtype,
+				a->scaling);
+	if (!(r = norm_check_arrays(a)))
+		r = norm_check_comm(a);
+	if (r)
+		return r;
+	/* a function of what the ranks agree on only */
+	rows = two_shot ? te_k_comm_norm_first(a, 1) : a->rows;
+	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2));
+	return te__geo_launch(k, func[two_shot][a->comm.dtype],
+			      a->rows ? clamp(rows, 1, a->comm.max_blocks) : 0,
+			      threads_for(a->cols, TE_V, COMM_NORM_THREADS));
+}

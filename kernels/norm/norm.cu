@@ -29,6 +29,7 @@
  */
 #include "kernels/block.cuh"
 #include "kernels/norm/geometry.h"
+#include "kernels/norm/norm.cuh"
 #include "kernels/tile.cuh"
 
 /* the threads of one row: tpr of them, 32 or the whole block; this is thread t */
@@ -68,11 +69,6 @@ DEV void team_sum(const struct team &w, float2 part[NORM_THREADS / 32], float &a
 		a = add(a, part[i].x);
 		b = add(b, part[i].y);
 	}
-}
-
-DEV float sum8(const float v[TE_V])
-{
-	return add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
 }
 
 /*
@@ -235,11 +231,6 @@ DEV void codes_scatter(const struct team &w, uint8_t *row, int64_t cols, int64_t
 		if (c < cols)
 			row[c] = (uint8_t)((e < 4 ? code.x : code.y) >> (e % 4 * 8));
 	}
-}
-
-DEV float normed(float x, float mean, float rstd, float gain)
-{
-	return mul(mul(sub(x, mean), rstd), gain);
 }
 
 template <class T, int NV, bool VEC, bool LONG>

@@ -20,7 +20,7 @@ static uint8_t *ctls;	 /* of the device, 128 bytes for each rank */
 static uint8_t *page;	 /* pinned: a status of 128 bytes for each rank, and the abort word */
 static uint8_t *before[TE_K_COMM_RANKS], *got[TE_K_COMM_RANKS]; /* heaps */
 
-static uint8_t *heap(int rank)
+uint8_t *cl_heap(int rank)
 {
 	return mem + rank * stride + te_k_comm_region_nbytes(half_nbytes);
 }
@@ -124,10 +124,10 @@ int cl_algorithm_takes(int algorithm, int dtype)
 	return !integers || algorithm == TE_K_COMM_L1 || algorithm == TE_K_COMM_S;
 }
 
-/* nbytes of the heap, aligned to es only */
-static int64_t room(int64_t nbytes, int64_t es)
+int64_t cl_room(int64_t nbytes, int64_t align)
 {
-	const int64_t at = heap_used + (tt_rand_int(0, 1) ? es * tt_rand_int(0, 32 / es) : 0);
+	const int64_t at =
+		heap_used + (tt_rand_int(0, 1) ? align * tt_rand_int(0, 32 / align) : 0);
 
 	heap_used = (at + nbytes + GUARD + 15) / 16 * 16;
 	ck_assert_msg(heap_used <= heap_nbytes, "a heap of %lld bytes is too small",
@@ -144,8 +144,8 @@ struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
 		c.algorithm = (int32_t)tt_rand_int(0, CL_ALGORITHMS - 1);
 	/* all blocks of all ranks are resident on a GPU of 132 multiprocessors */
 	c.max_blocks = (int32_t)tt_rand_int(1, 128 / cl_n < 24 ? 128 / cl_n : 24);
-	c.in = room(count * es, es);
-	c.out = tt_rand_int(0, 2) ? room(count * es, es) : c.in;
+	c.in = cl_room(count * es, es);
+	c.out = tt_rand_int(0, 2) ? cl_room(count * es, es) : c.in;
 	cl_fill(&c);
 	return c;
 }
@@ -155,7 +155,7 @@ struct cl_call cl_call_after(const struct cl_call *first)
 	struct cl_call c = cl_call_new(-1, TE_K_COMM_MAX, first->dtype, first->count);
 
 	if (c.out == c.in)
-		c.out = room(c.count * (int64_t)te_dtype_nbytes((enum te_dtype)c.dtype), 4);
+		c.out = cl_room(c.count * (int64_t)te_dtype_nbytes((enum te_dtype)c.dtype), 4);
 	c.in = first->out;
 	c.of = first;
 	return c;
@@ -209,31 +209,36 @@ void cl_fill(const struct cl_call *c)
 void cl_upload(void)
 {
 	for (int r = 0; r < cl_n; r++)
-		DO(te_copy(cl_stream[r], heap(r), before[r], (size_t)heap_nbytes));
+		DO(te_copy(cl_stream[r], cl_heap(r), before[r], (size_t)heap_nbytes));
 	cl_sync();
 }
 
-void cl_launch(const struct cl_call *c, int rank)
+struct te_k_comm cl_comm(int rank)
 {
-	const struct te_k_comm k = {
-		.in = heap(rank) + c->in,
-		.out = heap(rank) + c->out,
+	return (struct te_k_comm){
 		.slots = mem,
 		.ctl = ctl(rank),
 		.abort = abort_word(),
 		.status = (struct te_k_comm_status *)(void *)(page + rank * 128),
-		.count = c->count,
 		.stride = stride,
 		.half_nbytes = half_nbytes,
 		.deadline_ns = cl_deadline_ns,
 		.nranks = cl_n,
 		.rank = rank,
-		.dtype = c->dtype,
-		.op = c->op,
-		.algorithm = c->algorithm,
-		.max_blocks = c->max_blocks,
 	};
+}
 
+void cl_launch(const struct cl_call *c, int rank)
+{
+	struct te_k_comm k = cl_comm(rank);
+
+	k.in = cl_heap(rank) + c->in;
+	k.out = cl_heap(rank) + c->out;
+	k.count = c->count;
+	k.dtype = c->dtype;
+	k.op = c->op;
+	k.algorithm = c->algorithm;
+	k.max_blocks = c->max_blocks;
 	DO(TE__LAUNCH(cl_stream[rank], COMM_ALLREDUCE, &k));
 }
 
@@ -344,15 +349,35 @@ void cl_all_well(void)
 	}
 }
 
+uint8_t *cl_before(int rank)
+{
+	return before[rank];
+}
+
+const uint8_t *cl_got(int rank)
+{
+	return got[rank];
+}
+
+int64_t cl_heap_nbytes(void)
+{
+	return heap_nbytes;
+}
+
+void cl_read(void)
+{
+	cl_sync();
+	cl_all_well();
+	for (int r = 0; r < cl_n; r++)
+		DO(te_copy(cl_stream[r], got[r], cl_heap(r), (size_t)heap_nbytes));
+	cl_sync();
+}
+
 void cl_check(const struct cl_call *c, int ncalls)
 {
 	uint8_t *want = malloc((size_t)heap_nbytes);
 
-	cl_sync();
-	cl_all_well();
-	for (int r = 0; r < cl_n; r++)
-		DO(te_copy(cl_stream[r], got[r], heap(r), (size_t)heap_nbytes));
-	cl_sync();
+	cl_read();
 	for (int r = 0; r < cl_n; r++) {
 		memcpy(want, before[r], (size_t)heap_nbytes);
 		for (int k = 0; k < ncalls; k++) {

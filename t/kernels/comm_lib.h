@@ -66,4 +66,18 @@ void cl_all_well(void);
 /* element i of the result, as bits */
 uint32_t cl_expected(const struct cl_call *c, int64_t i);
 
+/* ---- for tests of other operations ---- */
+
+/* nbytes of the heaps until cl_clear(), at a random multiple of align; returns the offset */
+int64_t cl_room(int64_t nbytes, int64_t align);
+/* the heap of a rank: on the device, before the operations, and as read back by cl_read() */
+uint8_t *cl_heap(int rank);
+uint8_t *cl_before(int rank);
+const uint8_t *cl_got(int rank);
+/* waits, and reads the heaps back */
+void cl_read(void);
+int64_t cl_heap_nbytes(void);
+/* the arguments that all operations have; the others are 0 */
+struct te_k_comm cl_comm(int rank);
+
 #endif

@@ -73,16 +73,17 @@ for d in */; do
 done >>"$tmp/bad"
 empty "launch bounds have names, and no constant is defined twice" "$tmp/bad"
 
-# every pointer of every struct, in order: "name field"; of a struct te_k_q its own fields
+# every pointer of every struct, in order: "name field"; of a struct in it that struct's fields
 awk '
 	/^struct te_k_[a-z_0-9]* {/ { name = $2; sub(/^te_k_/, "", name); next }
 	/^}/ { name = "" }
 	name == "" { next }
 	{ gsub(/\/\*[^*]*\*\//, ""); sub(/\/\*.*/, "") }
-	/^\tstruct te_k_q [a-z]*;/ {
+	/^\tstruct te_k_[a-z_]* [a-z]*;/ {
 		f = $3; sub(/;/, "", f)
-		for (i = 1; i <= nq; i++)
-			print name, f "." q[i]
+		inner = $2; sub(/^te_k_/, "", inner)
+		for (i = 1; i <= count[inner]; i++)
+			print name, f "." member[inner, i]
 		next
 	}
 	/\*/ {
@@ -92,16 +93,15 @@ awk '
 			if (d[i] !~ /\*/)
 				print name, "is read wrongly here:", $0
 			sub(/.*\*/, "", d[i])
-			if (name == "q")
-				q[++nq] = d[i]
-			else
-				print name, d[i]
+			member[name, ++count[name]] = d[i]
+			print name, d[i]
 		}
 	}' te_k.h */*.h >"$tmp/all"
 while read -r name field; do
 	cut -d' ' -f3 "$tmp/k" | grep -qx "$name" && echo "$name $field"
 done <"$tmp/all" | sort >"$tmp/want"
 q=$(sed -n '/^struct te_k_q {/,/^}/s/.*\*\([a-z_]*\);.*/\1/p' te_k.h | tr '\n' ' ')
+comm=$(sed -n '/^struct te_k_comm {/,/^}/s/.*\*\([a-z_]*\);.*/\1/p' comm/comm.h | tr '\n' ' ')
 # "name args use field": each use of a row, which may go on in the next line
 awk '
 	/^TE_K\(/ { row = "" }
@@ -112,7 +112,7 @@ awk '
 		sub(/^TE_K\(/, "", row)
 		n = split(row, part, /,[ \t]*/)
 		for (i = 5; i <= n; i++)
-			if (part[i] ~ /^(R|W|DISJOINT|U|AT|Q)\([a-z_]+[,)]*$/) {
+			if (part[i] ~ /^(R|W|DISJOINT|U|AT|Q|COMM)\([a-z_]+[,)]*$/) {
 				use = part[i]; sub(/\(.*/, "", use)
 				field = part[i]; sub(/^[A-Z]*\(/, "", field); gsub(/\)/, "", field)
 				print part[2], part[3], use, field
@@ -124,6 +124,7 @@ same "each row of kernels.def lists memory" "$tmp/want_rows" "$tmp/got_rows"
 while read -r name args use field; do
 	case $use in
 	Q) for m in $q; do echo "$args $field.$m"; done ;;
+	COMM) for m in $comm; do echo "$args $field.$m"; done ;;
 	*) echo "$args $field" ;;
 	esac
 done <"$tmp/uses" | sort >"$tmp/got_all"

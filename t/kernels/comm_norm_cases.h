@@ -1,0 +1,9 @@
+/* t/kernels/comm_norm_cases.h - tests of the fused all-reduce and norm on any backend. */
+#ifndef COMM_NORM_CASES_H
+#define COMM_NORM_CASES_H
+
+#include "tt.h"
+
+Suite *comm_norm_suite(const char *name, const char *on);
+
+#endif

@@ -21,6 +21,21 @@ int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t n
 	return 0;
 }
 
+static void inverse_frequencies(struct te_ctx *ctx, float theta, int32_t head_dim, float *ret)
+{
+	struct te__rope_freq *f = &ctx->rope_freq;
+
+	pthread_mutex_lock(&ctx->lock);
+	if (f->head_dim != head_dim || f->theta != theta) {
+		for (int i = 0; i < head_dim / 2; i++)
+			f->inv_freq[i] = (float)pow((double)theta, -2.0 * i / head_dim);
+		f->theta = theta;
+		f->head_dim = head_dim;
+	}
+	memcpy(ret, f->inv_freq, (size_t)head_dim / 2 * sizeof(*ret));
+	pthread_mutex_unlock(&ctx->lock);
+}
+
 void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
 		   int32_t head_dim, float theta, int inverse, struct te_k_rope *ret)
 {
@@ -35,9 +50,7 @@ void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nhead
 		.inverse = inverse,
 		.dtype = te_tensor_dtype(x),
 	};
-
-	for (int i = 0; i < head_dim / 2; i++)
-		ret->inv_freq[i] = (float)pow((double)theta, -2.0 * i / head_dim);
+	inverse_frequencies(te_tensor_ctx(x), theta, head_dim, ret->inv_freq);
 }
 
 int te__rope(struct te_stream *stream, struct te_k_rope *args, const struct te__quantize *z)

@@ -39,6 +39,13 @@ struct te__capture {
 	char detail[512];
 };
 
+/* theta^(-2 i / head_dim): pow() of all of them takes as long as a third of a launch */
+struct te__rope_freq {
+	float theta;
+	int32_t head_dim; /* 0: none yet */
+	float inv_freq[TE_K_ROPE_MAX_HALF];
+};
+
 struct te_ctx {
 	_Atomic uint32_t refs;
 	const struct te__backend_ops *ops;
@@ -59,6 +66,7 @@ struct te_ctx {
 	struct te__mem *mem[TE__MEM_BUCKETS];
 	struct te__mem *deferred; /* freed while the stream was capturing */
 	uint64_t used_nbytes, peak_nbytes, nallocs, pinned_nbytes;
+	struct te__rope_freq rope_freq; /* the latest that were computed */
 };
 
 struct te_stream {

@@ -305,12 +305,12 @@ check "comm --symmetric: runs" test $? = 0
 "$te_perftest" comm $quick --bytes 1K >out 2>err
 check "comm: one rank runs" test $? = 0
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
-table "calls: a table of all calls" calls 12 19
+table "calls: a table of all calls" calls 13 19
 "$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err
 check "calls --json: runs" test $? = 0
 sane "calls: figures" out 21
 name="the figures of calls"
-has out call rows cols blocks depth cpu_us cpu_p99_us moved_bytes device_us copy_us copy_ratio \
+has out call rows cols blocks depth launches cpu_us cpu_p99_us moved_bytes device_us copy_us copy_ratio \
 	peak_ratio
 grep -E '"(call|moved_bytes)": ' out | tr -d ' ",\n' >got
 printf "call:transposemoved_bytes:$((37 * 219 * 4))" >want
@@ -319,6 +319,9 @@ printf "call:rmsnorm-bwdmoved_bytes:$((37 * 219 * 6 + 219 * 12 + 37 * 4))" >>wan
 printf "call:adamwmoved_bytes:$((37 * 219 * 32))" >>want
 printf "call:quantizemoved_bytes:$((37 * 219 * 3))" >>want
 same "calls: bytes read and written, a row for each call in the order of the table" want got
+grep -E '"launches": ' out | tr -d ' ",\n' >got
+printf "launches:%d" 1 3 3 1 >want
+same "calls: launches" want got
 
 if [ -w /dev/full ]; then
 	"$te_perftest" graph $quick --nodes 1 >/dev/full 2>err

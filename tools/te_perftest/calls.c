@@ -565,10 +565,29 @@ static int verify(struct calls *c)
 	return r;
 }
 
+/* kernels, copies and fills that a call queues */
+static int count(struct calls *c, int64_t *ret_n)
+{
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_recording *rec = NULL;
+	int r = te_capture_begin(c->b->stream);
+
+	if (r >= 0)
+		r = c->row->queue(c, tensors(c, 0));
+	if (r >= 0)
+		r = te_capture_end(c->b->stream, &rec);
+	if (r >= 0)
+		r = te_recording_info(rec, &info);
+	te_recording_unref(rec);
+	*ret_n = (int64_t)(info.nkernels + info.ncopies + info.nfills);
+	return r < 0 ? say_te(r, "%s", c->row->name) : STATUS_OK;
+}
+
 static int measure(struct calls *c, int rows_left)
 {
 	struct bench *b = c->b;
 	struct stats us[2], cpu;
+	int64_t nlaunches = 0;
 	int r;
 
 	if (!bench_row(b, rows_left, 1))
@@ -578,6 +597,8 @@ static int measure(struct calls *c, int rows_left)
 		r = verify(c);
 	if (!r)
 		r = bench_batch(b, work, c, 1000, 1, 1, &c->copy.batch); /* loads the kernels */
+	if (!r)
+		r = count(c, &nlaunches);
 	if (!r)
 		r = bench_batch(b, copy_work, &c->copy, 1000, 1, 16, &c->copy.batch);
 	if (!r)
@@ -590,6 +611,7 @@ static int measure(struct calls *c, int rows_left)
 	bench_int(b, "cols", c->cols);
 	bench_int(b, "blocks", c->nsets);
 	bench_int(b, "depth", c->depth);
+	bench_int(b, "launches", nlaunches);
 	bench_stats(b, "cpu_us", &cpu);
 	bench_num(b, "cpu_p99_us", cpu.n ? cpu.p99 : NAN);
 	copy_compare(b, c->traffic, us);

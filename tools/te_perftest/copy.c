@@ -150,6 +150,7 @@ const struct column copy_columns[] = {
 	{ "buffers", "\nbuffers", 0, 0 },
 	{ "plans", "\nplans", 0, 0 },
 	{ "blocks", "\nblocks", 0, 0 },
+	{ "launches", "\nlaunches", 0, 0 },
 	{ "cpu_us", "CPU\nus", 0, 1 },
 	{ "cpu_p99_us", "CPU, p99\nus", 0, 0 },
 	{ "moved_bytes", "a call\nMiB", 0x1p-20, 0 },

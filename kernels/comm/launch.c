@@ -117,7 +117,8 @@ int te__geo_comm_norm(const void *args, struct te__geometry *k)
 
 	if (a->comm.dtype != TE_DTYPE_FP32 && a->comm.dtype != TE_DTYPE_BF16 &&
 	    a->comm.dtype != TE_DTYPE_FP16)
-		return te__geo_no_type(NORM, a->comm.dtype);
+		return te__fail(-TE_EDTYPE, NORM " takes FP32, BF16 and FP16, not %s",
+				te_dtype_name((enum te_dtype)a->comm.dtype));
 	if ((unsigned)a->scaling >= TE_K_COMM_SCALINGS ||
 	    (a->codes && a->qdtype != TE_DTYPE_E4M3 && a->qdtype != TE_DTYPE_E5M2))
 		return te__fail(-EINVAL, NORM ": no codes %d with scaling %d", a->qdtype,

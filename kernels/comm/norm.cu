@@ -54,7 +54,7 @@ struct norm_shared {
 	float square[VECTORS]; /* sums of vectors of the row */
 	float sum[WARPS];
 	float amax[WARPS];
-	float word[MAX_WORDS + 2]; /* whole packets */
+	__align__(16) float word[MAX_WORDS + 2]; /* whole packets */
 };
 
 DEV void fused_begin(const struct te_k_comm_norm &a, struct fused &f)
@@ -652,7 +652,7 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 	{										\
 		te_begin();								\
 		extern __shared__ uint4 rows[];						\
-		__shared__ __align__(16) struct norm_shared m;				\
+		__shared__ struct norm_shared m;						\
 		uint4 *gain = rows, *held = rows + a.cols / 4;				\
 		struct fused &f = m.f;							\
 		struct op o;								\

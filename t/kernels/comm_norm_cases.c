@@ -21,7 +21,7 @@
 #include "tt_num.h"
 
 #define NONE (-1)
-#define HEAP (1 << 21)
+#define HEAP (1 << 20)
 #define MAX_SCALES (TE_K_COMM_NORM_COLS / TE_K_BLOCK)
 
 static const int32_t every_type[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP16 };
@@ -585,12 +585,12 @@ START_TEST(long_rows)
 	static const int64_t cols[] = { 1024, 1032, 4096,  4104,  5120, 6152,
 					8192, 8200, 12288, 16376, 16384 };
 
-	cl_open((int)tt_rand_int(1, 8), 4 * HEAP);
+	cl_open((int)tt_rand_int(1, 8), 2 * HEAP);
 	for (size_t t = 0; t < TT_LEN(every_type); t++) {
 		struct fused f;
 
 		cl_clear();
-		f = fused_new(any_algorithm(), every_type[t], tt_rand_int(1, 7), cols[_i]);
+		f = fused_new(any_algorithm(), every_type[t], tt_rand_int(1, 4), cols[_i]);
 		run(&f);
 	}
 	cl_close();
@@ -624,7 +624,7 @@ START_TEST(results_are_those_of_separate_kernels)
 
 	cl_open((int)tt_rand_int(2, 8), HEAP);
 	for (int k = 0; k < TT_FEWER(10); k++) {
-		const int64_t rows = any_rows(), cols = tt_rand_int(1, 160) * 8;
+		const int64_t rows = any_rows(), cols = tt_rand_int(1, 96) * 8;
 		const int64_t n = rows * cols, es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
 		int64_t sum, r, y, rstd, codes, inv;
 		struct fused f;
@@ -761,7 +761,7 @@ START_TEST(operations_in_a_row)
 
 		cl_clear();
 		for (int k = 0; k < MANY; k++) {
-			f[k] = any(400);
+			f[k] = any(100);
 			c[k] = cl_call_new(-1, TE_K_COMM_SUM, TE_DTYPE_BF16, tt_rand_int(1, 1000));
 		}
 		cl_upload();

@@ -1,6 +1,15 @@
 # Check programs are t/AREA/TOPIC.c, scripts t/AREA/tNNNN-WHAT.t; both print TAP.
 # A program needs one line in a list below; its source is TOPIC.c and it links
 # the whole inside of libtecore. TOPIC_gpu is the same program where TOPIC.c is a TT_PAIR().
+# Those that take longest are started first.
+TT_LONG = \
+	t/comm/bootstrap_faults \
+	t/comm/pool \
+	t/graph/equivalence \
+	t/graph/graph \
+	t/kernels/comm \
+	t/kernels/kernels \
+	t/plan/place
 TT_CORE = \
 	t/backend/backend \
 	t/backend/backend_gpu \
@@ -21,12 +30,10 @@ TT_CORE = \
 	t/capture/recording_gpu \
 	t/kernels/attn \
 	t/kernels/attn_gpu \
-	t/kernels/comm \
 	t/kernels/comm_gpu \
 	t/kernels/comm_norm \
 	t/kernels/comm_norm_gpu \
 	t/kernels/host_kernels \
-	t/kernels/kernels \
 	t/kernels/kernels_gpu \
 	t/kernels/simd \
 	t/kernels/threads \
@@ -44,7 +51,6 @@ TT_CORE = \
 	t/plan/fusion \
 	t/plan/fusion_gpu \
 	t/plan/optim \
-	t/plan/place \
 	t/plan/plan \
 	t/plan/plan_bind \
 	t/plan/plan_bind_gpu \
@@ -66,10 +72,8 @@ TT_GRAPH = \
 	t/graph/bind_update_gpu \
 	t/graph/contract \
 	t/graph/contract_gpu \
-	t/graph/equivalence \
 	t/graph/equivalence_gpu \
 	t/graph/faults \
-	t/graph/graph \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
@@ -81,15 +85,15 @@ TT_COMM = \
 	t/comm/allreduce \
 	t/comm/allreduce_gpu \
 	t/comm/bootstrap \
-	t/comm/bootstrap_faults \
 	t/comm/bootstrap_net \
 	t/comm/broker \
 	t/comm/heap \
 	t/comm/model \
-	t/comm/pool \
 	t/comm/pool_gpu
 TT_TOOLS =
-TT_SH = \
+# Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
+# look at sources, man pages and exports.
+TT_META = \
 	t/meta/t0001-exports.t \
 	t/meta/t0002-needed.t \
 	t/meta/t0003-headers.t \
@@ -101,8 +105,9 @@ TT_SH = \
 	t/meta/t0009-kernels.t \
 	t/meta/t0010-pages7.t \
 	t/meta/t0011-words.t \
-	t/meta/t0012-fortran.t \
-	t/tools/t8017-te_run.t
+	t/meta/t0012-fortran.t
+TT_SH =
+TT_TOOLS_SH = t/tools/t8017-te_run.t
 # a program that scripts start several times
 check_PROGRAMS += t/comm/rank
 t_comm_rank_SOURCES = t/comm/rank.c
@@ -120,7 +125,7 @@ TT_TOOLS += \
 	t/tools/safetensors \
 	t/tools/sample \
 	t/tools/weights
-TT_SH += \
+TT_TOOLS_SH += \
 	t/tools/t8001-te_plot.t \
 	t/tools/t8002-te_train-usage.t \
 	t/tools/t8003-te_train-resume.t \
@@ -170,7 +175,8 @@ AM_TESTS_ENVIRONMENT = \
 	READELF='$(READELF)'; export READELF;
 
 if HAVE_CHECK
-TT_SH += t/backend/t1001-shuffle.t t/plan/t1002-separate.t
+# programs of the lists above again, with other settings
+TT_AGAIN = t/backend/t1001-shuffle.t t/plan/t1002-separate.t
 AM_CPPFLAGS += -I$(top_srcdir)/t/lib
 check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \
@@ -454,17 +460,18 @@ OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
 t_ops_ops_SOURCES = t/ops/ops.c $(OP_CASES)
 t_ops_ops_gpu_SOURCES = t/ops/ops_gpu.c $(OP_CASES)
 
-check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+check_PROGRAMS += $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
 LDADD = \
 	t/lib/libtt.la \
 	libtegraph/libtegraph_internal.la \
 	libtecomm/libtecomm_internal.la \
 	libtecore/libtecore_internal.la \
 	$(CHECK_LIBS)
-TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+TESTS += $(TT_AGAIN) $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+dist_check_SCRIPTS += $(TT_AGAIN)
 endif
 
-dist_check_SCRIPTS += $(TT_SH)
+dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
 	t/lib/tap.sh \
@@ -472,7 +479,7 @@ EXTRA_DIST += \
 	t/meta/fortran.f90 \
 	t/tools/te_train.sh \
 	t/tools/tiny_numpy.py
-TESTS += $(TT_SH)
+TESTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A
 # program that fails a test also exits non-zero, which is no second failure.

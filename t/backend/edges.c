@@ -612,7 +612,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/edges");
-	TCase *c = tt_case(s, "accesses", "host");
+	TCase *c = tt_case(s, "accesses", "host serial");
 
 	tcase_add_test(c, every_node_depends_on_conflicting_nodes);
 	tcase_add_loop_test(c, independent_chains_are_not_connected, 0, 2);

@@ -372,7 +372,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 
 	plan->fault_rank = _i;
 	/* the others wait that long for a rank that fails before it meets them */
-	plan->timeout_ms = 2000;
+	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault = 1;; plan->fault += 1 + plan->fault / (int)TT_FEWER(10)) {
 		run(3, faulted, res);
 		if (!plan->fired)

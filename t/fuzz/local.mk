@@ -52,17 +52,16 @@ check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t
 EXTRA_DIST += t/fuzz/corpus
 
-# make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default; an
-# input that fails is left in the build folder
-fuzz: $(FUZZ_TARGETS)
-	@n=`echo $(FUZZ_TARGETS) | wc -w`; \
-	for t in $(FUZZ_TARGETS); do \
-		name=`basename $$t`; \
-		mkdir -p fuzz-corpus/$$name && \
-		$$t -max_total_time=`expr $${FUZZ_SECONDS:-30} / $$n + 1` -timeout=10 -rss_limit_mb=4096 \
-			-artifact_prefix=fuzz-$$name- -verbosity=0 -print_final_stats=0 \
-			fuzz-corpus/$$name $(srcdir)/t/fuzz/corpus/$$name >fuzz-$$name.log 2>&1 || \
-			{ tail -n 40 fuzz-$$name.log; echo "fuzz: $$name: FAILED"; exit 1; }; \
-		echo "fuzz: $$name: `ls fuzz-corpus/$$name | wc -l` inputs"; \
-	done
-.PHONY: fuzz
+# make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default, for
+# each of the jobs of make -j; an input that fails is left in the build folder
+FUZZED = $(FUZZ_TARGETS:=.fuzzed)
+fuzz: $(FUZZED)
+.PHONY: fuzz $(FUZZED)
+$(FUZZED): $(FUZZ_TARGETS)
+	@t=$(@:.fuzzed=); name=`basename $$t`; n=`echo $(FUZZ_TARGETS) | wc -w`; \
+	mkdir -p fuzz-corpus/$$name && \
+	$$t -max_total_time=`expr $${FUZZ_SECONDS:-30} / $$n + 1` -timeout=10 -rss_limit_mb=4096 \
+		-artifact_prefix=fuzz-$$name- -verbosity=0 -print_final_stats=0 \
+		fuzz-corpus/$$name $(srcdir)/t/fuzz/corpus/$$name >fuzz-$$name.log 2>&1 || \
+		{ tail -n 40 fuzz-$$name.log; echo "fuzz: $$name: FAILED"; exit 1; }; \
+	echo "fuzz: $$name: `ls fuzz-corpus/$$name | wc -l` inputs"

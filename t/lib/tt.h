@@ -69,6 +69,13 @@ TCase *tt_case(Suite *s, const char *name, const char *tags);
 #define TT_FEWER(n) (n)
 #endif
 
+/* ms, or four times that in a build with sanitizers: what processes that are not at fault need */
+#ifdef SANITIZED
+#define TT_SLOWER(ms) (4 * (ms))
+#else
+#define TT_SLOWER(ms) (ms)
+#endif
+
 /*
  * Random inputs. The seed differs from run to run and is printed if a test
  * fails; TT_SEED=seed repeats it. Each test restarts from the seed, so a test run

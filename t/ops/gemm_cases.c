@@ -472,7 +472,7 @@ END_TEST
 Suite *gemm_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "gemm", "gemm");
+	TCase *c = tt_case(s, "gemm", "gemm numeric");
 
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

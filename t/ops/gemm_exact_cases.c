@@ -364,7 +364,7 @@ END_TEST
 Suite *gemm_exact_suite(const char *name, const char *backend_name)
 {
 	Suite *s = suite_create(name);
-	TCase *c = tt_case(s, "gemms", "gemm");
+	TCase *c = tt_case(s, "gemms", "gemm numeric");
 
 	backend = backend_name;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

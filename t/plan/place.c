@@ -359,7 +359,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("plan/place");
-	TCase *c = tt_case(s, "place", "memory");
+	TCase *c = tt_case(s, "place", "memory serial");
 
 	tcase_add_test(c, overlapping_lifetimes_share_no_memory);
 	tcase_add_test(c, each_offset_is_the_lowest_free_one);
@@ -368,7 +368,7 @@ static Suite *suite(void)
 	tcase_add_test(c, fixed_items_stay_and_others_avoid_them);
 	tcase_add_test(c, bad_items_are_named);
 	tcase_add_test(c, survives_every_fault);
-	c = tt_case(s, "many", "memory");
+	c = tt_case(s, "many", "memory serial");
 	tcase_add_loop_test(c, many_are_quick_disjoint_and_dense, 0, NKINDS);
 	return s;
 }

@@ -4,6 +4,7 @@
  */
 #include "config.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -99,6 +100,34 @@ START_TEST(more_cores_than_threads_are_left_out)
 #endif
 }
 END_TEST
+
+#ifdef HAVE_HWLOC
+static void *cores(void *mask)
+{
+	cpu_set_t core[HOST_THREADS_MAX];
+
+	return (void *)(uintptr_t)te__host_cores(mask, core);
+}
+
+/* by whichever thread is first */
+START_TEST(the_topology_is_read_once)
+{
+	cpu_set_t mask = set_of(0xff);
+	pthread_t thread[8];
+	void *n;
+
+	setenv("HWLOC_SYNTHETIC", "core:4 pu:2", 1);
+	for (size_t i = 0; i < TT_LEN(thread); i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, cores, &mask), 0);
+	for (size_t i = 0; i < TT_LEN(thread); i++) {
+		ck_assert_int_eq(pthread_join(thread[i], &n), 0);
+		ck_assert_uint_eq((uintptr_t)n, 4);
+	}
+	setenv("HWLOC_SYNTHETIC", "core:2 pu:4", 1);
+	ck_assert_uint_eq(te__host_cores(&mask, NULL), 4);
+}
+END_TEST
+#endif
 
 /* the number of threads of a new context */
 static uint32_t nthreads(void)
@@ -261,6 +290,9 @@ static Suite *suite(void)
 
 	tcase_add_loop_test(c, cores_are_those_in_the_mask, 0, (int)TT_LEN(machines));
 	tcase_add_test(c, more_cores_than_threads_are_left_out);
+#ifdef HAVE_HWLOC
+	tcase_add_test(c, the_topology_is_read_once);
+#endif
 	c = tt_case(s, "threads", "host");
 	tcase_add_test(c, a_mask_of_one_processor_gives_one_thread);
 	tcase_add_test(c, a_core_gives_one_thread);

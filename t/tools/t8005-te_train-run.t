@@ -27,10 +27,20 @@ b=$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' summary-fp8-delayed)
 check "FP8 is within 2 % of FP32: $b, $a" awk -v a="$a" -v b="$b" \
 	'BEGIN { exit !(a > 0 && b / a < 1.02 && a / b < 1.02) }'
 
+check "trains, with a line for each step" "$te_train" $micro --steps 40 --batch 8 --log-every 1 \
+	--eval-every 10 --log each.jsonl text
 check "the log begins with what ran" grep -q '^{"te_train":' fp32.jsonl
 check "has losses" grep -q '^{"step":10,"train_loss_nats":' fp32.jsonl
 check "with learning rate and gradient norm" grep -q \
 	'^{"step":10,.*"lr":0\.[0-9]*,"grad_norm":[0-9.]*,"skipped_steps":0,' fp32.jsonl
+check "rates are those of steps, which are queued ahead: none is far above the mean" awk '
+	match($0, /"tokens_per_s":[0-9.e+]*/) {
+		s += 1 / substr($0, RSTART + 15, RLENGTH - 15)
+		if (substr($0, RSTART + 15, RLENGTH - 15) + 0 > most)
+			most = substr($0, RSTART + 15, RLENGTH - 15) + 0
+		n++
+	}
+	END { exit !(n == 40 && most < 10 * n / s) }' each.jsonl
 check "has validations" grep -q '^{"step":30,"val_loss_nats":.*"val_bits_per_byte"' fp32.jsonl
 if command -v gnuplot >/dev/null; then
 	check "te_plot draws it" "$abs_top_builddir/tools/te_plot" -o x.svg fp32.jsonl bf16.jsonl

@@ -409,6 +409,12 @@ static int copy_out(struct trainer *t, const struct slot *s)
 	return r;
 }
 
+/* of training: without validations and saves */
+static double busy_s(const struct trainer *t)
+{
+	return now_s() - t->start_s - t->paused_s;
+}
+
 static int is_logged(const struct trainer *t, int64_t step)
 {
 	return (step + 1) % t->o->log_every == 0;
@@ -417,7 +423,7 @@ static int is_logged(const struct trainer *t, int64_t step)
 /* wait for the loss of a slot's step and read it */
 static int collect(struct trainer *t, struct slot *s)
 {
-	double loss = 0;
+	double loss = 0, end_s;
 	int r;
 
 	if (s->step < 0)
@@ -426,6 +432,7 @@ static int collect(struct trainer *t, struct slot *s)
 	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)s->step + 1);
+	end_s = busy_s(t);
 	for (int64_t i = 0; i < t->accum; i++)
 		loss += s->loss[i] / (double)t->accum;
 	t->lost |= !isfinite(loss);
@@ -433,10 +440,11 @@ static int collect(struct trainer *t, struct slot *s)
 		return say_failed("the loss of step %lld is not finite; it was not saved",
 				  (long long)s->step + 1);
 	if (is_logged(t, s->step)) {
+		end_s = s->end_s;
 		t->grad_norm = s->stats.grad_norm;
 		t->nskipped = s->stats.nskipped;
 	}
-	progress_step(t, s->step + 1, loss, lr_at(t, s->step));
+	progress_step(t, s->step + 1, end_s, loss, lr_at(t, s->step));
 	s->step = -1;
 	return STATUS_OK;
 }
@@ -475,6 +483,7 @@ static int step(struct trainer *t)
 	s->stats.size = sizeof(s->stats);
 	if (r >= 0 && is_logged(t, k))
 		r = te_adamw_stats(t->opt, &s->stats);
+	s->end_s = busy_s(t);
 	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)k + 1);
@@ -595,7 +604,7 @@ static void save_rest(struct trainer *t)
 
 double trainer_tokens_per_s(const struct trainer *t)
 {
-	double s = now_s() - t->start_s - t->paused_s;
+	double s = busy_s(t);
 	int64_t tokens = (t->done.step - t->start_step) * t->accum * t->B * t->T;
 
 	return s > 0 ? (double)tokens / s : 0;

@@ -22,6 +22,7 @@ struct slot {
 	struct te_event *done;
 	int64_t step;		     /* whose loss has not been read; -1: none */
 	struct te_adamw_stats stats; /* after the step, if it is one for the log */
+	double end_s;		     /* when it ended, if it is one for the log, by busy_s() */
 };
 
 struct trainer {
@@ -48,7 +49,7 @@ struct trainer {
 	int64_t start_step;
 	double sum_loss; /* since the last log line */
 	int64_t nsum;
-	double line_s; /* time of that line, without pauses */
+	double line_s; /* when that line's step ended, by busy_s() */
 	int64_t line_step;
 	double shown_s;		     /* time of the last progress line */
 	double train_loss, val_loss; /* most recent; NaN before the first */

@@ -189,10 +189,10 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 	t->shown_s = now;
 }
 
-void progress_step(struct trainer *t, int64_t step, double loss, double lr)
+void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr)
 {
-	double busy = now_s() - t->start_s - t->paused_s, dt = busy - t->line_s;
-	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) / dt;
+	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) /
+			      (end_s - t->line_s);
 	int line = step % t->o->log_every == 0;
 	struct record rec;
 
@@ -218,7 +218,7 @@ void progress_step(struct trainer *t, int64_t step, double loss, double lr)
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	t->sum_loss = 0;
 	t->nsum = 0;
-	t->line_s = busy;
+	t->line_s = end_s;
 	t->line_step = step;
 	log_write(t, &rec);
 }

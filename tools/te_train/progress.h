@@ -8,7 +8,7 @@
 /* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);
 /* the loss of a step is known */
-void progress_step(struct trainer *t, int64_t step, double loss, double lr);
+void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr);
 /* a validation at done.step */
 int progress_eval(struct trainer *t);
 /* summary of a run, to stdout, with --json an object; ends samples, a record with a list of that

@@ -2,60 +2,78 @@
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #ifdef HAVE_HWLOC
 #include <hwloc.h>
-#include <hwloc/glibc-sched.h>
 #endif
 
 #include "libtecore/backend/host/host.h"
 
-/* by hwloc; 0: not known */
-static uint32_t topology_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
+/*
+ * 1 and up: the core that a processor belongs to, in the order of the machine; 0: not known. Read
+ * once in a process: loading a topology takes milliseconds and many allocations.
+ */
+static uint16_t core_of[CPU_SETSIZE];
+static pthread_once_t core_of_once = PTHREAD_ONCE_INIT;
+
+static void core_of_fill(void)
 {
-	uint32_t n = 0;
 #ifdef HAVE_HWLOC
-	hwloc_bitmap_t set = hwloc_bitmap_alloc();
 	hwloc_topology_t topology;
 	hwloc_obj_t core = NULL;
+	unsigned int i;
+	uint16_t n = 0;
 
-	if (!set)
-		return 0;
 	if (hwloc_topology_init(&topology))
-		goto free_set;
+		return;
 	/* that component binds this thread to each processor in turn */
 	hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
 	hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
 	hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
-	if (hwloc_topology_load(topology))
-		goto destroy;
-	while ((!ret_core || n < HOST_THREADS_MAX) &&
-	       (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core))) {
-		hwloc_cpuset_from_glibc_sched_affinity(topology, set, mask, sizeof(*mask));
-		hwloc_bitmap_and(set, set, core->cpuset);
-		if (hwloc_bitmap_iszero(set))
-			continue;
-		if (ret_core)
-			hwloc_cpuset_to_glibc_sched_affinity(topology, set, &ret_core[n],
-							     sizeof(*ret_core));
-		n++;
+	if (!hwloc_topology_load(topology)) {
+		while (n < CPU_SETSIZE && (core = hwloc_get_next_obj_by_type(
+						   topology, HWLOC_OBJ_CORE, core))) {
+			n++;
+			hwloc_bitmap_foreach_begin(i, core->cpuset)
+				if (i < CPU_SETSIZE)
+					core_of[i] = n;
+			hwloc_bitmap_foreach_end();
+		}
 	}
-destroy:
 	hwloc_topology_destroy(topology);
-free_set:
-	hwloc_bitmap_free(set);
-#else
-	(void)mask;
-	(void)ret_core;
 #endif
+}
+
+/* 0: no processor of the mask has a known core */
+static uint32_t known_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
+{
+	uint32_t nth[CPU_SETSIZE + 1] = { 0 }; /* of the cores in the mask, from 1 on */
+	uint32_t n = 0;
+
+	pthread_once(&core_of_once, core_of_fill);
+	for (int i = 0; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, mask))
+			nth[core_of[i]] = 1;
+	for (int c = 1; c <= CPU_SETSIZE; c++)
+		if (nth[c] && (!ret_core || n < HOST_THREADS_MAX))
+			nth[c] = ++n;
+		else
+			nth[c] = 0;
+	nth[0] = 0;
+	for (uint32_t k = 0; ret_core && k < n; k++)
+		CPU_ZERO(&ret_core[k]);
+	for (int i = 0; ret_core && i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, mask) && nth[core_of[i]])
+			CPU_SET(i, &ret_core[nth[core_of[i]] - 1]);
 	return n;
 }
 
 uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core)
 {
-	const uint32_t ncores = topology_cores(mask, ret_core);
+	const uint32_t ncores = known_cores(mask, ret_core);
 	uint32_t n = 0;
 
 	if (ncores)

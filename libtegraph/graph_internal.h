@@ -54,6 +54,8 @@ struct te_graph {
 	struct te_schedule *schedule;
 	int32_t ncallables, nsteps;
 	int training; /* the schedule has backward passes */
+	/* the first micro-batch's number in a larger step, and how many that has; 0: this one */
+	int32_t first_micro, total_micro;
 	struct te__graph_callable *callable;
 	struct te_sched_step *step;
 	struct te_stream *stream;    /* warm-up and capture */

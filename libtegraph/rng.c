@@ -3,7 +3,8 @@
  *
  * They depend on the step, the micro-batch and the op, and neither on the order of the passes nor
  * on the division into plans. Of one sequence's plans, the forward of micro-batch m draws at the
- * sequence's offset plus m, and the last one of the schedule moves the offset on. A plan with ops
+ * sequence's offset plus m, and the last one of the schedule moves the offset on. m and nmicro are
+ * those of the larger step that ranks share, if there is one. A plan with ops
  * that an earlier plan of its micro-batch has too draws nmicro further on: both would drop the same
  * otherwise.
  */
@@ -68,12 +69,13 @@ void te__graph_rng(struct te_graph *g)
 	uint64_t nmicro;
 
 	te_schedule_info(g->schedule, &info);
-	nmicro = (uint64_t)info.nmicro;
+	nmicro = (uint64_t)(g->total_micro ? g->total_micro : info.nmicro);
 	for (int32_t i = 0; i < g->ncallables; i++) {
 		struct te__graph_callable *c = &g->callable[i];
 
 		if (ops_of(g, i).seq)
-			c->rng_index = (uint64_t)c->micro + nmicro * repeats(g, i, nmicro);
+			c->rng_index = (uint64_t)(g->first_micro + c->micro) +
+				       nmicro * repeats(g, i, nmicro);
 	}
 	for (int32_t i = 0; i < g->ncallables; i++) {
 		seq = ops_of(g, i).seq;

@@ -40,6 +40,10 @@ struct te_step {
 	struct te_step_opts opts; /* cut, shapes and recipe are the caller's, for te_step_create */
 	struct te_schedule *schedule;
 	int32_t nmicro, nparts, nshapes, ncallables;
+	int32_t total; /* micro-batches of the larger step */
+	/* of each weight: passes of a step that add to its gradient, and how many were queued;
+	 * NULL: the hook is not called for gradients */
+	int32_t *nadds, *nadded;
 	struct place *place; /* [nparts] */
 	struct shape *shape;
 	struct te_stream *stream; /* owns the pool */
@@ -72,6 +76,14 @@ static int check_opts(const struct te_step_opts *o)
 		return r;
 	if (o->micro_batches < 1)
 		return te__graph_fail(fn, -EINVAL, "%" PRId32 " micro-batches", o->micro_batches);
+	if (o->first_micro_batch < 0 || o->total_micro_batches < 0 ||
+	    (int64_t)o->first_micro_batch + o->micro_batches >
+		    (o->total_micro_batches ? o->total_micro_batches : o->micro_batches))
+		return te__graph_fail(fn, -EINVAL,
+				      "%" PRId32 " micro-batches from number %" PRId32 " on, of a "
+				      "total of %" PRId32,
+				      o->micro_batches, o->first_micro_batch,
+				      o->total_micro_batches);
 	if (o->nshapes < 0 || (o->nshapes && !o->shapes))
 		return te__graph_fail(fn, -EINVAL, "%" PRId32 " shapes, and no list of them",
 				      o->nshapes);
@@ -170,8 +182,20 @@ static int32_t callable_of(const struct te_step *s, int32_t part, int32_t micro)
 	return p->callable + micro * p->nlayers + p->layer;
 }
 
+/* The hook of plans whose hook is called for gradients: passes of all micro-batches, and those of
+ * parts with a tied weight, add to a gradient. The last of them completes it. */
+static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event *event)
+{
+	struct te_step *s = arg;
+
+	if (event->kind == TE_PLAN_EVENT_GRAD && ++s->nadded[event->weight] <
+						 s->nadds[event->weight])
+		return 0;
+	return s->opts.hook(s->opts.hook_arg, plan, event);
+}
+
 /* x of a part is what the plan before it gives */
-static int make_plan(const struct te_step *s, const struct shape *shape, int32_t part,
+static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 		     struct te_plan **ret_plan)
 {
 	const struct te_step_opts *o = &s->opts;
@@ -186,10 +210,10 @@ static int make_plan(const struct te_step *s, const struct shape *shape, int32_t
 		te_plan_spec(shape->plan[part - 1], "out", &po.x);
 	po.start_at = part ? o->cut[part - 1] : NULL;
 	po.stop_before = part < o->ncuts ? o->cut[part] : NULL;
-	po.hook = o->hook;
-	po.hook_arg = o->hook_arg;
+	po.hook = s->nadds ? step_hook : o->hook;
+	po.hook_arg = s->nadds ? s : o->hook_arg;
 	po.hooks = o->hooks;
-	po.grad_scale = 1.0 / s->nmicro;
+	po.grad_scale = 1.0 / s->total;
 	return te_plan_create(s->seq, &po, ret_plan);
 }
 
@@ -271,6 +295,8 @@ static int zero_grads(void *arg, struct te_stream *stream)
 {
 	const struct te_step *s = arg;
 
+	if (s->nadds)
+		memset(s->nadded, 0, (size_t)te_seq_nweights(s->seq) * sizeof(*s->nadded));
 	return te_seq_zero_grads(s->seq, stream);
 }
 
@@ -311,6 +337,8 @@ static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t f
 	g = te__graph_new(fn, s->ctx, &go);
 	if (!g)
 		return -ENOMEM;
+	g->first_micro = s->opts.first_micro_batch;
+	g->total_micro = s->total;
 	r = te__graph_build(g, s->ncallables, c);
 	if (r) {
 		te__graph_free(g);
@@ -346,6 +374,15 @@ static int make_pool(struct te_step *s)
 			      (double)nbytes / 1048576.0, why);
 }
 
+/* all shapes have the same ops */
+static void count_adds(struct te_step *s)
+{
+	for (int w = 0; s->nadds && w < te_seq_nweights(s->seq); w++)
+		for (int32_t p = 0; p < s->nparts; p++)
+			if (te__plan_adds(s->shape[0].plan[p], w))
+				s->nadds[w] += s->nmicro;
+}
+
 /* c: [nshapes * ncallables], for the graphs, which own them afterwards */
 static int make_graphs(struct te_step *s, struct te_callable *c)
 {
@@ -362,6 +399,8 @@ static int make_graphs(struct te_step *s, struct te_callable *c)
 	}
 	if (!r && shares)
 		r = make_pool(s);
+	if (!r)
+		count_adds(s);
 	for (int32_t i = 0; i < s->nshapes && !r; i++) {
 		struct te_callable *of = c + (size_t)i * (size_t)s->ncallables;
 
@@ -417,6 +456,7 @@ static void step_free(struct te_step *s)
 			     te_error_detail());
 	te__free(s->shape);
 	te__free(s->place);
+	te__free(s->nadds);
 	te_schedule_unref(s->schedule);
 	te_stream_unref(s->last);
 	te_stream_unref(s->stream);
@@ -426,12 +466,27 @@ static void step_free(struct te_step *s)
 	te__free(s);
 }
 
+static int make_counts(struct te_step *s)
+{
+	const size_t n = (size_t)te_seq_nweights(s->seq);
+
+	if (!s->opts.hook || !(s->opts.hooks & 1u << TE_PLAN_EVENT_GRAD) || !n)
+		return 0;
+	s->nadds = te__calloc(2 * n, sizeof(*s->nadds));
+	if (!s->nadds)
+		return te__graph_fail(fn, -ENOMEM, "no memory");
+	s->nadded = s->nadds + n;
+	return 0;
+}
+
 static int build(struct te_step *s)
 {
 	int r = get_schedule(s);
 
 	if (!r)
 		r = find_places(s);
+	if (!r)
+		r = make_counts(s);
 	if (!r)
 		r = te_stream_create(s->ctx, &s->stream);
 	return r ? r : make_shapes(s);
@@ -462,6 +517,7 @@ int te_step_create(struct te_seq *seq, struct te_adamw *adamw, const struct te_s
 	s->ctx = te_ctx_ref(te_seq_ctx(seq));
 	s->opts = o;
 	s->nmicro = o.micro_batches;
+	s->total = o.total_micro_batches ? o.total_micro_batches : o.micro_batches;
 	s->nparts = o.ncuts + 1;
 	s->nshapes = o.nshapes ? o.nshapes : 1;
 	s->memory.size = sizeof(s->memory);

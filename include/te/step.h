@@ -39,14 +39,20 @@ struct te_step_opts {
 	/* the order of passes, of as many micro-batches and layers as there are plans; NULL: the
 	 * backward of each micro-batch follows its forward */
 	struct te_schedule *schedule;
-	te_plan_hook_fn hook; /* of all plans; or NULL */
+	/* of all plans; or NULL. TE_PLAN_EVENT_GRAD comes once a step, in the last pass that adds
+	 * to the weight's gradient */
+	te_plan_hook_fn hook;
 	void *hook_arg;
 	uint32_t hooks; /* as in te_plan_opts */
+	/* this step's micro-batches are part of a larger step, which several ranks share: the first
+	 * one's number in it, and how many it has. 0: micro_batches */
+	int32_t first_micro_batch;
+	int32_t total_micro_batches;
 };
 #define TE_STEP_OPTS_INIT                                                                          \
 	{                                                                                          \
 		sizeof(struct te_step_opts), 0, 0, 1, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, \
-			0, 0, 0                                                                    \
+			0, 0, 0, 0, 0                                                              \
 	}
 
 /**
@@ -55,10 +61,10 @@ struct te_step_opts {
  * @adamw: of the sequence; NULL: steps compute gradients and leave the weights
  *
  * Gradients are those of the mean of the micro-batches' losses, whatever their number: each
- * micro-batch begins backward with 1 / micro_batches times the loss op's own factor.
- * What dropout keeps depends on the sequence's seed, the step, the micro-batch and the op. So a
- * step has the same bits with and without graphs, and with any division into plans and any order of
- * the passes that adds gradients in the same order.
+ * micro-batch begins backward with 1 / total_micro_batches times the loss op's own factor.
+ * What dropout keeps depends on the sequence's seed, the step, the micro-batch's number in the
+ * larger step and the op. So a step has the same bits with and without graphs, and with any
+ * division into plans and any order of the passes that adds gradients in the same order.
  * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
  * and restores weights, optimizer, quantizers and random state.
  * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and what te_plan_create
@@ -92,7 +98,7 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
  * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
  */
 TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
-/* the mean loss of the micro-batches of the latest step; waits for it */
+/* the mean loss of this step's own micro-batches, latest step; waits for it */
 TE_EXPORT int te_step_loss(struct te_step *step, double *ret_loss);
 
 /* the plan of a part, counted from 0, borrowed, to be inspected; NULL if there is none */

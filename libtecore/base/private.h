@@ -208,6 +208,8 @@ TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
  * to end - 1 */
 TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first,
 					      int *ret_end);
+/* 1: the plan has a TE_PLAN_EVENT_GRAD of the weight, to whose gradient a pass adds; else 0 */
+TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
 /* how many calls have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 

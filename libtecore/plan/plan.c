@@ -285,6 +285,11 @@ const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first, 
 	return plan->uses_rng && plan->flags & TE_PLAN_TRAIN ? plan->seq : NULL;
 }
 
+int te__plan_adds(const struct te_plan *plan, int weight)
+{
+	return plan->grad_group[weight] >= 0;
+}
+
 struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)
 {
 	const struct te__channel *c;

@@ -304,13 +304,13 @@ static struct te_step_opts dropping_opts(const struct te_recipe *fp32, int32_t n
 
 #define NDROP 4 /* micro-batches: a power of two, so that the gradient is exact in any order */
 
-/* the gradient of the bias: of the mean over micro-batches, the sum over their rows */
-static void has_grad(struct te_seq *seq, uint64_t offset)
+/* the gradient of the bias: of the mean over NDROP micro-batches, the sum over the rows of n */
+static void has_grad(struct te_seq *seq, uint64_t offset, int n)
 {
 	float *have = tt_bytes(te_tensor_data(te_seq_grads(seq)), WIDTH * sizeof(float));
 	float mask[ROWS * WIDTH], want[WIDTH] = { 0 };
 
-	for (int m = 0; m < NDROP; m++) {
+	for (int m = 0; m < n; m++) {
 		mask_of(offset + (uint64_t)m, mask);
 		for (int i = 0; i < ROWS * WIDTH; i++)
 			want[i % WIDTH] += mask[i] / NDROP;
@@ -342,11 +342,45 @@ START_TEST(a_step_drops_by_step_and_micro_batch)
 		DO(te_step_run(step, 0, st));
 		for (int32_t m = 0; m < NDROP; m++)
 			has_mask(te_step_output(step, 0, m), NDROP * k + (uint64_t)m);
-		has_grad(seq, NDROP * k);
+		has_grad(seq, NDROP * k, NDROP);
 	}
 	te_step_unref(step);
 	te_schedule_unref(o.schedule);
 	te_seq_unref(seq);
+}
+END_TEST
+
+/* two steps that have the micro-batches of one between them, in another order */
+START_TEST(parts_of_a_larger_step_drop_as_it_does)
+{
+	const struct te_recipe fp32 = recipe_of("fp32");
+	struct te_step_opts o = dropping_opts(&fp32, 1);
+
+	o.flags = modes[_i];
+	o.total_micro_batches = NDROP;
+	for (int part = 1; part >= 0; part--) {
+		struct te_seq *seq = dropping(1);
+		struct te_step *step;
+		uint64_t seed, offset;
+
+		o.first_micro_batch = part ? 1 : 0;
+		o.micro_batches = part ? NDROP - 1 : 1;
+		DO(te_step_create(seq, NULL, &o, &step));
+		for (uint64_t k = 0; k < STEPS; k++) {
+			const uint64_t at = NDROP * k + (uint64_t)o.first_micro_batch;
+
+			for (int32_t m = 0; m < o.micro_batches; m++)
+				write_ones(te_step_input(step, 0, m, "x"));
+			DO(te_step_run(step, 0, st));
+			for (int32_t m = 0; m < o.micro_batches; m++)
+				has_mask(te_step_output(step, 0, m), at + (uint64_t)m);
+			has_grad(seq, at, o.micro_batches);
+		}
+		DO(te_seq_rng_get(seq, &seed, &offset));
+		ck_assert_uint_eq(offset, NDROP * STEPS);
+		te_step_unref(step);
+		te_seq_unref(seq);
+	}
 }
 END_TEST
 
@@ -379,7 +413,7 @@ START_TEST(passes_in_any_order_drop_the_same)
 			has_mask(te_plan_output(p), NDROP * k + m);
 			DO(te_plan_backward(p, st));
 		}
-		has_grad(seq, NDROP * k);
+		has_grad(seq, NDROP * k, NDROP);
 	}
 	DO(te_seq_rng_get(seq, &seed, &offset));
 	ck_assert_uint_eq(offset, NDROP * STEPS);
@@ -744,38 +778,72 @@ START_TEST(tensors_are_of_a_micro_batch)
 }
 END_TEST
 
-static int count_grads(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+/* what a hook saw: events by weight, and a copy of each gradient at its event, which it queues */
+struct seen {
+	struct te_seq *seq;
+	struct te_tensor *copy;
+	int *count;
+};
+
+static int copy_grad(void *arg, struct te_plan *plan, const struct te_plan_event *e)
 {
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	struct seen *s = arg;
+	int r = te_seq_weight(s->seq, e->weight, &w);
+
 	(void)plan;
-	((int *)arg)[e->weight]++;
-	return 0;
+	s->count[e->weight]++;
+	return r ? r : te_copy(e->stream, (float *)te_tensor_data(s->copy) + w.offset_nelems,
+			       te_tensor_data(w.grad), te_tensor_nbytes(w.grad));
 }
 
-/* each weight's gradient is ready once for each micro-batch */
-START_TEST(hooks_are_those_of_all_plans)
+/* a weight that two ops have, in two plans, and one that has no gradient until the step's end */
+static const struct model_shape tied = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
+
+/* each weight's gradient is complete once a step, after all micro-batches and in all plans */
+START_TEST(gradients_are_complete_once)
 {
+	const struct model_shape *m = _i % 2 ? &tied : &small;
+	const struct way *w = &ways[_i / 2];
+	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_seq *seq = model_create(ctx, m, 3);
+	const int64_t nelems = te_tensor_nelems(te_seq_grads(seq));
 	const int n = te_seq_nweights(seq);
-	int *count = calloc((size_t)n, sizeof(*count));
+	struct seen s = { .seq = seq, .count = calloc((size_t)n, sizeof(int)) };
 	struct te_step *step;
 
-	o.micro_batches = MICRO;
-	o.x = tokens(small.batch, small.seqlen);
-	o.ncuts = NCUTS;
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &nelems, NULL, &s.copy));
+	so.nchunks = w->nchunks;
+	so.nmicro = 2;
+	so.nlayers = w->nlayers;
+	if (w->order && strspn(w->order, "-,12") != strlen(w->order))
+		DO(te_schedule_parse(w->order, &so, &o.schedule));
+	o.flags = w->flags;
+	o.micro_batches = 2;
+	o.x = tokens(m->batch, m->seqlen);
+	o.ncuts = w->ncuts;
 	o.cut = cuts;
-	o.hook = count_grads;
-	o.hook_arg = count;
+	o.hook = copy_grad;
+	o.hook_arg = &s;
 	o.hooks = 1u << TE_PLAN_EVENT_GRAD;
 	DO(te_step_create(seq, NULL, &o, &step));
-	feed_shape(step, 0, 1);
-	DO(te_step_run(step, 0, st));
-	DO(te_stream_sync(st));
-	for (int i = 0; i < n; i++)
-		ck_assert_int_eq(count[i], MICRO);
+	te_schedule_unref(o.schedule);
+	DO(te_fill(st, te_tensor_data(s.copy), 0, te_tensor_nbytes(s.copy)));
+	for (int k = 0; k < 2; k++) {
+		memset(s.count, 0, (size_t)n * sizeof(*s.count));
+		feed_shape(step, 0, 1);
+		DO(te_step_run(step, 0, st));
+		DO(te_stream_sync(st));
+		/* the hook is called while a pass is queued, so not by replays */
+		for (int i = 0; i < n; i++)
+			ck_assert_int_eq(s.count[i], w->flags ? 0 : 1);
+		model_same(s.copy, te_seq_grads(seq), "gradients at their events");
+	}
 	te_step_unref(step);
+	te_tensor_unref(s.copy);
 	te_seq_unref(seq);
-	free(count);
+	free(s.count);
 }
 END_TEST
 
@@ -812,6 +880,11 @@ START_TEST(options_must_fit)
 	WRONG(-EINVAL, "te_step_create: unknown flags 0x80", o.flags = 128;);
 	WRONG(-EINVAL, "exclude each other", o.flags = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS;);
 	WRONG(-EINVAL, "te_step_create: 0 micro-batches", o.micro_batches = 0;);
+	WRONG(-EINVAL, "1 micro-batches from number 4 on, of a total of 4",
+	      o.first_micro_batch = o.total_micro_batches = 4;);
+	WRONG(-EINVAL, "from number 1 on", o.first_micro_batch = 1;);
+	WRONG(-EINVAL, "from number -1 on", o.first_micro_batch = -1; o.total_micro_batches = 4;);
+	WRONG(-EINVAL, "of a total of -1", o.total_micro_batches = -1;);
 	WRONG(-EINVAL, "x and shapes exclude each other", o.shapes = &x; o.nshapes = 1;);
 	WRONG(-EINVAL, "1 shapes, and no list", o.nshapes = 1;);
 	WRONG(-EINVAL, "-1 shapes", o.nshapes = -1;);
@@ -1009,6 +1082,7 @@ Suite *step_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_step_has_the_bits_of_its_passes, 0, WAYS * (int)TT_LEN(recipes));
 	tcase_add_loop_test(c, a_step_drops_by_step_and_micro_batch, 0, 6);
+	tcase_add_loop_test(c, parts_of_a_larger_step_drop_as_it_does, 0, (int)TT_LEN(modes));
 	tcase_add_loop_test(c, passes_in_any_order_drop_the_same, 0, 6);
 	tcase_add_loop_test(c, repeated_ops_drop_differently, 0, 2);
 	tcase_add_test(c, gradients_are_those_of_the_mean);
@@ -1023,7 +1097,7 @@ Suite *step_suite(const char *name, const char *on)
 	c = tt_case(s, "use", "graph step");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
-	tcase_add_test(c, hooks_are_those_of_all_plans);
+	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
 	tcase_add_test(c, options_must_fit);
 	tcase_add_test(c, a_channel_is_of_one_plan);
 	tcase_add_loop_test(c, a_failure_leaves_nothing, 0, 2);

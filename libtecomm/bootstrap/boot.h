@@ -75,8 +75,6 @@ struct te__boot {
  */
 int te__boot_fail(struct te__boot *b, int code, const char *what, const char *fmt, ...)
 	TE_PRINTF(4, 5);
-/* the same, without telling: peers are not connected yet, or any thread */
-void te__boot_note(struct te__boot *b, int code, const char *fmt, ...) TE_PRINTF(3, 4);
 /* the failure that is recorded, or 0 */
 int te__boot_failed(const struct te__boot *b, const char *what);
 

@@ -59,6 +59,12 @@ int64_t te__boot_deadline(const struct te__boot *boot);
  */
 void te__boot_abort(struct te__boot *boot, const char *why);
 
+/*
+ * Records why this rank fails; the first call counts. Peers are told when it fails or closes. Any
+ * thread.
+ */
+void te__boot_note(struct te__boot *boot, int code, const char *fmt, ...) TE_PRINTF(3, 4);
+
 /* random, equal on all ranks of a communicator, and no other has it: for names of sockets */
 const uint8_t *te__boot_key(const struct te__boot *boot);
 

@@ -451,6 +451,8 @@ int te__mesh_open(struct te__boot *b)
 
 void te__mesh_close(struct te__boot *b)
 {
+	if (b->peer && atomic_load(&b->fail_code))
+		tell(b);
 	for (int32_t r = 0; b->peer && r < b->nranks; r++) {
 		struct te__conn *c = &b->peer[r];
 

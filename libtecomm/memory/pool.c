@@ -308,9 +308,15 @@ static void arena_delete(struct te_comm_arena *a)
 struct te__pool *te__pool_destroy(struct te__pool *p)
 {
 	struct te_ctx *ctx;
+	const char *why;
+	int code;
 
 	if (!p)
 		return NULL;
+	/* peers that wait in an exchange fail for the same reason, not because this rank closes */
+	why = p->control ? te__control_why(p->control, &code) : NULL;
+	if (why)
+		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
 	/* the memory of ranks that still use it stays mapped there */
 	p->window = te__window_destroy(p->window);
 	give_up(p, 0);

@@ -769,18 +769,24 @@ START_TEST(a_full_file_table_is_named)
 	struct te__client *c;
 	struct te__broker *b;
 	const int fd = filled_fd(4096, 1);
+	struct te__control *control;
 	char want[64];
+	int code;
 
 	spawn(1, has_no_room);
 	DO(te__broker_start(&info, &b));
 	DO(te__client_open(&info, 0, in_ms(20000), &c));
 	let_go(1);
 	expect(1, "open");
+	DO(te__client_control(c, in_ms(20000), &control));
 	DO(te__client_publish(c, 5, 4096, fd, in_ms(20000)));
 	let_go(1);
 	snprintf(want, sizeof(want), "%d a file descriptor did not arrive (MSG_CTRUNC)", -EMFILE);
 	expect(1, want);
 	reap(1, 0);
+	/* which the broker reads in its own time */
+	for (int i = 0; i < 20000 && !te__control_why(control, &code); i++)
+		usleep(1000);
 	fails(te__client_publish(c, 6, 4096, fd, in_ms(20000)), -TE_EABORT,
 	      "rank 1 gives up: a file descriptor did not arrive");
 	te__client_close(c, 0, NULL);

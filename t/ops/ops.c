@@ -877,6 +877,47 @@ START_TEST(names_the_input_that_does_not_fit)
 }
 END_TEST
 
+/* extents of a reshape, and those that it gives to 12 elements; none: it is refused */
+static const struct {
+	struct te_reshape_attrs a;
+	struct te_spec want;
+} reshaped[] = {
+	{ TE_ATTRS(reshape, 2, { 3, -1 }), { TE_DTYPE_FP32, 2, { 3, 4 } } },
+	{ TE_ATTRS(reshape, 3, { -1, 2, 3 }), { TE_DTYPE_FP32, 3, { 2, 2, 3 } } },
+	{ TE_ATTRS(reshape, 1, { 12 }), { TE_DTYPE_FP32, 1, { 12 } } },
+	{ TE_ATTRS(reshape, 0, { 0 }), { TE_DTYPE_FP32, 1, { 12 } } },
+	{ TE_ATTRS(reshape, 2, { 5, -1 }), { TE_DTYPE_FP32, 0, { 0 } } },
+	{ TE_ATTRS(reshape, 2, { -1, 8 }), { TE_DTYPE_FP32, 0, { 0 } } },
+	{ TE_ATTRS(reshape, 2, { 2, 5 }), { TE_DTYPE_FP32, 0, { 0 } } },
+	{ TE_ATTRS(reshape, 2, { 13, -1 }), { TE_DTYPE_FP32, 0, { 0 } } },
+	{ TE_ATTRS(reshape, 2, { 5, 3 }), { TE_DTYPE_FP32, 0, { 0 } } },
+};
+
+START_TEST(reshape_keeps_the_number_of_elements)
+{
+	const struct te_spec x = { TE_DTYPE_FP32, 2, { 6, 2 } };
+	const struct te_recipe rec = op_run_recipe("fp32");
+	const struct te_spec *want = &reshaped[_i].want;
+	struct te_op_infer inf;
+	struct te_op *op;
+	int r;
+
+	DO(te_op_reshape(&reshaped[_i].a, "r", &op));
+	r = te__infer(op, &rec, TE_INFER_TRAIN, &x, &inf);
+	if (want->ndim) {
+		ck_assert_msg(!r, "%s", te_error_detail());
+		ck_assert_int_eq(inf.out[0].ndim, want->ndim);
+		for (int i = 0; i < want->ndim; i++)
+			ck_assert_int_eq(inf.out[0].shape[i], want->shape[i]);
+	} else {
+		ck_assert_int_eq(r, -TE_ESHAPE);
+		tt_said("reshape r: its input is [6,2]");
+	}
+	te__infer_free(&inf);
+	te_op_unref(op);
+}
+END_TEST
+
 /* ---- declarations ---- */
 
 static const struct {
@@ -969,6 +1010,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, linear_needs_multiples_of_16_for_fp8, 0, 9);
 	tcase_add_test(c, dropout_of_nothing_is_its_input);
 	tcase_add_loop_test(c, names_the_input_that_does_not_fit, 0, TT_LEN(misfit));
+	tcase_add_loop_test(c, reshape_keeps_the_number_of_elements, 0, TT_LEN(reshaped));
 	c = tt_case(s, "attributes", "host");
 	tcase_add_test(c, quantize_describes_its_passes);
 	tcase_add_test(c, tied_linear_keeps_its_embedding_alive);

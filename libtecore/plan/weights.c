@@ -5,8 +5,11 @@
  * is a set of its own: its launch then names exactly the memory that it reads.
  *
  * A plan needs FP8 or BF16 copies of some weights. Those that no earlier plan of the sequence
- * made become a set: one allocation, refreshed as a whole by one launch, or by two where scales
- * come from the weights' own amaxes. A forward pass begins by refreshing the sets that it needs.
+ * made become sets: consecutive weights in the order of use, as many as seq->set_nelems allows. A
+ * set is one allocation, refreshed as a whole by one launch, or by two where scales come from the
+ * weights' own amaxes. A forward pass begins by refreshing the sets that it needs; in a graph whose
+ * edges are computed from memory accesses, GEMMs with weights of the first sets run concurrently
+ * with the refresh of later ones.
  * Whether a set is current is decided on the device: by the masters' version, which the sequence
  * keeps, and the version that the set was made from.
  */
@@ -73,20 +76,27 @@ static int wants_transpose(const struct te_plan *p, int need)
 
 /* ---- making a set ---- */
 
-/* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
- * later plan may need the other, except where no plan can train */
-static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
-		       struct te_k_weight *table)
+/*
+ * A set of copies that the plan needs and, unless all is set, the sequence lacks: from need first
+ * on. Codes both ways, as a later plan may need the other, except where no plan can train. Returns
+ * the first need that is not in the set.
+ */
+static int table_fill(const struct te_plan *p, int all, int first, struct te__copies *set,
+		      struct te_k_weight *table)
 {
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
 	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;
+	int64_t nelems = 0;
 	size_t nbytes = 0;
+	int end;
 
-	for (int i = 0; i < p->nneeds; i++) {
-		const struct te__weight *w = weight_of(p, i);
+	for (end = first; end < p->nneeds; end++) {
+		const struct te__weight *w = weight_of(p, end);
+		const int hp = wants_hp(p, end) && (all || !w->copy_hp);
+		const int codes = wants_codes(p, end) && (all || !w->copy_q);
 		const struct te_k_weight none = {
 			.master = w->offset_nelems,
 			.rows = w->value ? 0 : te_tensor_rows(w->master),
@@ -96,14 +106,17 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 			.col = -1,
 		};
 
-		if (w->value)
+		if (w->value || !(hp || codes))
 			continue;
-		if (wants_hp(p, i) && (all || !w->copy_hp)) {
+		nelems += none.rows * none.cols;
+		if (a->n && nelems > p->seq->set_nelems)
+			break;
+		if (hp) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
 		}
-		if (wants_codes(p, i) && (all || !w->copy_q)) {
-			const int32_t slot = p->need[i].slot;
+		if (codes) {
+			const int32_t slot = p->need[end].slot;
 
 			table[a->n] = none;
 			table[a->n].slot = slot;
@@ -137,6 +150,7 @@ static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
 	a->copies_nbytes = (int64_t)nbytes;
 	if (hi)
 		set->flags = te__quant_weights(p->quant, lo, hi - lo + 1, a);
+	return end;
 }
 
 /* offsets in the state of a set: of its table, then of its parts; returns the size */
@@ -162,20 +176,23 @@ static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
 static int measure(struct te_plan *p)
 {
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
-	struct te__copies set = { 0 };
 	size_t table_at, part_at;
 
 	if (!table)
 		return no_memory();
-	table_fill(p, 1, &set, table);
+	for (int i = 0; i < p->nneeds;) {
+		struct te__copies set = { 0 };
+
+		i = table_fill(p, 1, i, &set, table);
+		if (set.args.n)
+			p->copies_nbytes += (uint64_t)set.args.copies_nbytes +
+					    state_layout(&set.args, &table_at, &part_at);
+	}
 	te__free(table);
-	if (set.args.n)
-		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
-				   state_layout(&set.args, &table_at, &part_at);
 	for (int i = 0; i < p->nneeds; i++)
 		if (wants_transpose(p, i))
 			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &table_at) +
-					    aligned(sizeof(*set.args.done));
+					    aligned(sizeof(struct te_k_weights_done));
 	return 0;
 }
 
@@ -216,13 +233,14 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 				      (enum te_scaling)e->scaling, &w->copy_q);
 }
 
-/* in the order of table_fill */
-static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k_weight *table)
+/* in the order of table_fill; of the needs from first to before end */
+static int set_wrap(struct te_plan *p, int first, int end, struct te__copies *set,
+		    const struct te_k_weight *table)
 {
 	const struct te_k_weight *e = table;
 	int r = 0;
 
-	for (int i = 0; i < p->nneeds && !r; i++) {
+	for (int i = first; i < end && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
 
 		if (w->value)
@@ -268,33 +286,43 @@ void te__copies_free(struct te_seq *seq)
 	}
 }
 
-/* those of the plan's needs that no earlier plan made */
-static int set_make(struct te_plan *p)
+/* returns the first need that is not in the set, which is empty if nothing is left to do */
+static int set_make(struct te_plan *p, int first, struct te_k_weight *table)
 {
 	struct te_seq *seq = p->seq;
-	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds, sizeof(*table));
 	struct te__copies *set = te__calloc(1, sizeof(*set));
-	int r = table && set ? 0 : no_memory();
+	int end, r = 0;
 
-	if (!r)
-		table_fill(p, 0, set, table);
-	if (!r && set->args.n) {
+	if (!set)
+		return no_memory();
+	end = table_fill(p, 0, first, set, table);
+	if (set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
 		set->args.nmasters = seq->nelems;
 		set->args.version = seq->version;
 		r = set_upload(p->ctx, set, table);
 		if (!r)
-			r = set_wrap(p, set, table);
-		if (!r) {
-			set->next = seq->copies;
-			seq->copies = set;
-			set = NULL;
-		}
+			r = set_wrap(p, first, end, set, table);
 	}
-	if (set)
+	if (r < 0 || !set->args.n) {
 		set_free(seq, set);
+		return r < 0 ? r : end;
+	}
+	set->next = seq->copies;
+	seq->copies = set;
+	return end;
+}
+
+/* those of the plan's needs that no earlier plan made */
+static int sets_make(struct te_plan *p)
+{
+	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
+	int r = table ? 0 : no_memory();
+
+	while (r >= 0 && r < p->nneeds)
+		r = set_make(p, r, table);
 	te__free(table);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 static int transpose_fill(struct te_ctx *ctx, struct te__copies *set, struct te__weight *w)
@@ -385,7 +413,7 @@ int te__plan_weights(struct te_plan *p)
 	p->set = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*p->set));
 	if (!p->set)
 		return no_memory();
-	r = p->nneeds ? set_make(p) : 0;
+	r = sets_make(p);
 	for (int i = 0; i < p->nneeds && !r; i++)
 		if (wants_transpose(p, i) && !weight_of(p, i)->copy_q)
 			r = transpose_make(p->seq, weight_of(p, i));

@@ -119,6 +119,7 @@ TT_TOOLS += \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
+	t/tools/freeze \
 	t/tools/hfconfig \
 	t/tools/mem \
 	t/tools/perftest_stats \
@@ -286,6 +287,8 @@ t_tools_ckpt_crash_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
 t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
+t_tools_freeze_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

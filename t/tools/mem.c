@@ -53,6 +53,8 @@ static const struct {
 	{ "--recipe fp8-delayed", 0 },
 	{ "--recipe fp8-current", 0 },
 	{ "--recipe fp8-block", 0 },
+	{ "--recipe bf16 --freeze embed,h.1.*", 0 },
+	{ "--recipe fp8-delayed --freeze h.[02].*.weight --graph step --accum 2", 16384 },
 	{ "--recipe bf16 --graph step", 16384 },
 	{ "--recipe fp8-delayed --graph step --accum 2", 16384 },
 	{ "--recipe fp8-delayed --graph layer", 16384 },

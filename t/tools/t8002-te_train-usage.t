@@ -45,6 +45,10 @@ done <<'EOT'
 --steps|--preset tiny --steps -1 text
 --lr|--preset tiny --lr 1x text
 --dropout|--preset tiny --dropout 1.5 text
+no weight or operation "h.9.*"|--preset tiny --freeze "embed,h.9.*" text
+no weight or operation ""|--preset tiny --freeze embed, text
+leaves no weight to train|--preset tiny --freeze "*" text
+leaves no weight to train|--preset tiny --freeze "*" --estimate
 --recipe|--preset tiny --recipe fp4 text
 --backend|--preset tiny --backend tpu text
 "huge"|--preset huge text

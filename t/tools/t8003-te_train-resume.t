@@ -38,6 +38,23 @@ empty "another seed gives other weights" seed
 check "resumes in another folder, to another" "$te_train" --resume b-bf16 --steps 22 --out w
 check "the first is as it was" cmp b-bf16/model.safetensors a-bf16/model.safetensors
 
+# weights that are not trained: captured and resumed, with the same patterns only
+run="$micro --recipe fp8-delayed --steps 20 --save-every 0 --accum 2 --freeze embed,h.0.*"
+check "frozen: 20 steps" "$te_train" $run --out fa text
+check "frozen: 20 steps, captured" "$te_train" $run --graph --out fg text
+equal "frozen: captured is eager" fa fg model.safetensors
+check "frozen: 10 steps" "$te_train" $run --stop-after 10 --out fb text
+cp -r fb fc
+check "frozen: 10 more" "$te_train" --resume fb
+equal "frozen: 20 = 10 + 10" fa fb $files
+fails "other weights cannot be trained" '"embed,h.0.*", not "embed,h.1.*"' \
+	"$te_train" --resume fc --freeze "embed,h.1.*"
+fails "nor all" '"embed,h.0.*", not ""' "$te_train" --resume fc --freeze ""
+fails "nor some where all were" '"", not "embed"' \
+	"$te_train" --resume b-bf16 --steps 30 --freeze embed
+check "but from the weights" "$te_train" $micro --steps 2 --init fc --freeze "embed,h.1.*" text
+check "samples need no moments" "$te_train" --resume fc --freeze "" --sample-only --sample 4
+
 head -c 5000 text >less
 cp text whole && cp less text
 fails "files that changed are refused" "tokens to train on" "$te_train" --resume b-bf16 --steps 30

@@ -20,6 +20,7 @@ completes()
 }
 
 completes "--recipe" te_train --rec te_train
+completes "--freeze" te_train --fr te_train
 completes "bf16" te_train b --recipe
 completes "step" te_train s --graph
 completes "char-gpt" te_train c --preset

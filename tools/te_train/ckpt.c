@@ -579,6 +579,20 @@ static int load_model(const char *dir, const struct model *m, const char *digest
 	return r;
 }
 
+/* moments are those of trained weights, in their order: a resumed run trains the same */
+static int check_frozen(const struct st_file *state, const struct model *m, const struct run *run)
+{
+	const char *then = json_string_value(json_object_get(run->options, "freeze"));
+	const char *now = m->frozen ? m->frozen : "";
+
+	if (!then)
+		then = "";
+	if (!strcmp(then, now))
+		return STATUS_OK;
+	return say_bad("%s: was saved by a run with --freeze \"%s\", not \"%s\": to train other "
+		       "weights, begin with --init", st_path(state), then, now);
+}
+
 int ckpt_load(const char *dir, const struct model *m, struct te_adamw *opt, struct progress *ret_p)
 {
 	struct st_file *state = NULL;
@@ -589,7 +603,9 @@ int ckpt_load(const char *dir, const struct model *m, struct te_adamw *opt, stru
 	if (r)
 		return r;
 	recipe = json_string_value(json_object_get(run.options, "recipe"));
-	r = load_model(dir, m, run.digest, state);
+	r = opt ? check_frozen(state, m, &run) : STATUS_OK;
+	if (!r)
+		r = load_model(dir, m, run.digest, state);
 	if (!r && opt)
 		r = load_state(state, m, opt, recipe);
 	if (!r) {

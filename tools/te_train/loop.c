@@ -312,6 +312,10 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = open_device(t);
 	if (!r)
 		r = model_build(t->ctx, &cfg, &t->model);
+	if (!r)
+		r = model_freeze(&t->model, o->freeze);
+	if (!r && !t->model.ntrained && !o->sample_only)
+		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
 	if (!r && !only_plans)
 		r = check_memory(t, train);
 	if (!r && !only_plans)

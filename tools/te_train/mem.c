@@ -62,7 +62,8 @@ static int shared(const struct mem_run *run, struct mem *m)
 	r = plan_memory(run, &po, &pm);
 	if (r < 0)
 		return r;
-	m->weights = m->grads = pm.weights_nbytes / 2;
+	m->grads = (uint64_t)te_seq_grad_nelems(run->model->seq) * sizeof(float);
+	m->weights = pm.weights_nbytes - m->grads;
 	m->copies = pm.copies_nbytes;
 	m->state = pm.state_nbytes - pm.own_nbytes;
 	return 0;
@@ -102,7 +103,7 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
 	if (r < 0)
 		return r;
-	m->moments = m->weights + m->grads;
+	m->moments = 2 * m->grads;
 	m->state += te_adamw_nbytes(run->model->seq) - m->moments + sm.plans_nbytes;
 	m->activations = sm.pool_nbytes;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
@@ -127,8 +128,9 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
 	later = eval + sample.arena_nbytes + sample.own_nbytes;
+	/* of what a step writes: not of frozen weights, which have no gradient */
 	if (run->train && captures(run->o))
-		m.snapshot = held - m.activations;
+		m.snapshot = held - m.activations - (m.weights - m.grads);
 	m.activations += later;
 	/* the snapshot is released before validation is planned */
 	m.total = held + (m.snapshot > later ? m.snapshot : later);
@@ -243,7 +245,10 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 {
 	char note[80];
 
-	printf("%-14s %10.2f million\n", "parameters", 1e-6 * (double)run->model->nparams);
+	printf("%-14s %10.2f million", "parameters", 1e-6 * (double)run->model->nparams);
+	if (run->model->frozen)
+		printf(", %.2f million trained", 1e-6 * (double)run->model->ntrained);
+	putchar('\n');
 	print_row("weights", m->weights, "");
 	print_row("gradients", m->grads, "");
 	print_row("moments", m->moments, "");
@@ -266,6 +271,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 
 	record_begin(&rec);
 	record_int(&rec, "params", run->model->nparams);
+	record_int(&rec, "trained_params", run->model->ntrained);
 	record_int(&rec, "batch", run->graph->B);
 	record_int(&rec, "seq_len", run->graph->T);
 	record_int(&rec, "weights_bytes", (int64_t)m->weights);

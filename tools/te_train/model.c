@@ -1,6 +1,7 @@
 /* model.c - GPT-2, Llama and Qwen2 as a sequence of ops, and their weights' names in files. */
 #include "config.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -218,17 +219,22 @@ static int clear_padding(const struct model *m, const char *name)
 	return r;
 }
 
-static int64_t count_params(const struct model *m)
+/* those of weights without the flags, and without padding rows */
+static int64_t count_params(const struct model *m, uint32_t without)
 {
+	const int64_t padding = (m->vocab_padded - m->cfg.vocab) * m->cfg.width;
 	int64_t n = 0;
 
 	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
-		if (te_seq_weight(m->seq, i, &w) >= 0)
-			n += te_tensor_nelems(w.master);
+		if (te_seq_weight(m->seq, i, &w) < 0 || w.flags & without)
+			continue;
+		n += te_tensor_nelems(w.master);
+		if (!strcmp(w.name, "embed.weight") || !strcmp(w.name, "head.weight"))
+			n -= padding;
 	}
-	return n - (m->vocab_padded - m->cfg.vocab) * m->cfg.width * (m->cfg.tied ? 1 : 2);
+	return n;
 }
 
 static int cannot(const struct model *m, int r)
@@ -254,9 +260,34 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_
 		te_seq_unref(m.seq);
 		return cannot(&m, b.r);
 	}
-	m.nparams = count_params(&m);
+	m.nparams = m.ntrained = count_params(&m, 0);
 	json_incref(m.cfg.source);
 	*ret_model = m;
+	return STATUS_OK;
+}
+
+int model_freeze(struct model *m, const char *patterns)
+{
+	char *list, *rest;
+	int r = 0;
+
+	if (!patterns || !*patterns)
+		return STATUS_OK;
+	list = rest = strdup(patterns);
+	if (!list)
+		return say_failed("out of memory");
+	for (char *p; r >= 0 && (p = strsep(&rest, ","));) {
+		r = te_seq_freeze(m->seq, p, 1);
+		if (r == -ENOENT)
+			say_bad("--freeze: the model has no weight or operation \"%s\"", p);
+		else if (r < 0)
+			cannot(m, r);
+	}
+	free(list);
+	if (r < 0)
+		return STATUS_BAD;
+	m->ntrained = count_params(m, TE_WEIGHT_FROZEN);
+	m->frozen = patterns;
 	return STATUS_OK;
 }
 

@@ -11,6 +11,8 @@ struct model {
 	struct te_seq *seq;
 	int64_t vocab_padded; /* rows of the embedding and of the head */
 	int64_t nparams;      /* without padding */
+	int64_t ntrained;     /* of them, those that are not frozen */
+	const char *frozen;   /* the patterns of model_freeze(), or NULL */
 };
 
 #define MODEL_LOSS "loss"	/* name of the last op */
@@ -21,6 +23,11 @@ struct model {
  * The ops and their weights, without memory for them, then the weights; model_create() is both.
  */
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);
+/*
+ * Between them: freeze weights. patterns: of fnmatch(3), separated by commas, for names of weights
+ * and of ops; they outlive the model. NULL or empty: none.
+ */
+int model_freeze(struct model *m, const char *patterns);
 int model_init(struct model *m, uint64_t seed);
 int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model);

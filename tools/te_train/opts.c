@@ -58,6 +58,8 @@ static const struct row rows[] = {
 	{ "resume", TEXT, AT(resume), NULL, 0, 0, 0, "DIR",
 	  "continue from a checkpoint, with its options and files" },
 	{ "dropout", REAL, AT(dropout), NULL, 0, 0.999, KEPT, "P", "probability of all dropouts" },
+	{ "freeze", TEXT, AT(freeze), NULL, 0, 0, KEPT, "PATTERN",
+	  "do not train weights or operations of these names, e.g. embed,h.0.*" },
 
 	{ "Data", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "data-type", WORD, AT(data_type), "auto", 0, 0, KEPT, "auto|text|u16|u32",

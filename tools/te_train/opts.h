@@ -7,7 +7,7 @@
 
 /* One field for each row of the table in opts.c; strings are NULL if not given. */
 struct opts {
-	char *preset, *model, *init;
+	char *preset, *model, *init, *freeze;
 	char *val, *dump_val, *data_type;
 	char *backend, *recipe;
 	char *out, *resume, *log;

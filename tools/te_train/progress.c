@@ -87,6 +87,7 @@ static void log_run(struct trainer *t)
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
 	record_int(&rec, "from_step", t->done.step);
 	record_int(&rec, "params", t->model.nparams);
+	record_int(&rec, "trained_params", t->model.ntrained);
 	record_int(&rec, "train_tokens", t->train.n);
 	record_int(&rec, "val_tokens", t->val.n);
 	record_int(&rec, "step_tokens", t->accum * t->B * t->T);
@@ -106,6 +107,9 @@ int progress_begin(struct trainer *t)
 		t->log = fopen(o->log, "a");
 	if (o->log && !t->log)
 		return say_bad("%s: %s", o->log, strerror(errno));
+	if (t->model.frozen)
+		say_note("%.2f million parameters are trained, the others are frozen",
+			 1e-6 * (double)t->model.ntrained);
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
@@ -296,6 +300,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	record_int(&rec, "params", t->model.nparams);
+	record_int(&rec, "trained_params", t->model.ntrained);
 	record_text(&rec, "backend", t->device.backend);
 	record_shown(&rec, "device", t->device.name, strlen(t->device.name));
 	record_text(&rec, "recipe", o->recipe);

@@ -121,19 +121,29 @@ static struct te_seq *seq_of(const char *letters)
 	return seq;
 }
 
-static struct te_plan *plan_of(struct te_seq *seq, const char *recipe, uint32_t flags)
+static struct te_plan *plan_in(struct te_seq *seq, const char *recipe, enum te_dtype compute,
+			       uint32_t flags)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = TE_RECIPE_INIT;
 	struct te_plan *p;
 
 	DO(te_recipe_from_name(recipe, &rec));
+	rec.compute = compute;
 	rec.history_len = 2;
 	o.recipe = &rec;
 	o.flags = flags;
 	o.x = (struct te_spec){ rec.compute, 3, { 5, 16, WIDTH } };
 	DO(te_plan_create(seq, &o, &p));
 	return p;
+}
+
+static struct te_plan *plan_of(struct te_seq *seq, const char *recipe, uint32_t flags)
+{
+	struct te_recipe rec = TE_RECIPE_INIT;
+
+	DO(te_recipe_from_name(recipe, &rec));
+	return plan_in(seq, recipe, rec.compute, flags);
 }
 
 /* 1: the plan has a group of that name */
@@ -455,6 +465,20 @@ START_TEST(heads_cast_to_the_same_bits)
 }
 END_TEST
 
+/* as its kernel on a GPU. _i: FP32 */
+START_TEST(attention_casts_bf16_only)
+{
+	struct te_seq *seq = seq_of("wohl");
+	struct te_plan *p = plan_in(seq, "fp8-delayed", _i ? TE_DTYPE_FP32 : TE_DTYPE_BF16,
+				    TE_PLAN_TRAIN);
+
+	ck_group(p, "attention+quantize", !_i);
+	ck_group(p, "drope+quantize", 1);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 static const struct fcase norm_gradient_casts[] = {
 	{ "lml", "fp8-delayed", 0, { "norm.bwd+dw+quantize" }, 0 },
 	{ "lnl", "fp8-current", 0, { "norm.bwd+dw+quantize" }, 0 },
@@ -732,6 +756,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, activation_casts_to_the_same_bits, 0, TT_LEN(act_casts));
 	tcase_add_loop_test(c, activation_gradient_casts_to_the_same_bits, 0, TT_LEN(dact_casts));
 	tcase_add_loop_test(c, heads_cast_to_the_same_bits, 0, TT_LEN(head_casts));
+	tcase_add_loop_test(c, attention_casts_bf16_only, 0, 2);
 	tcase_add_loop_test(c, norm_gradient_casts_to_the_same_bits, 0,
 			    TT_LEN(norm_gradient_casts));
 	tcase_add_loop_test(c, gemm_adds_within_the_bound, 0, NRECIPES * TT_LEN(gemm_sums));

@@ -69,9 +69,9 @@ static TE__SIMD(void, copy_rows,
 		 int64_t d),
 		(ret, rstride, x, xstride, n, d))
 
-	/* a tile: n rows, stride elements apart, then rows of zeros */
-	static void load_tile(const struct shape *s, float *ret, const void *x, int64_t at,
-			      int64_t stride, int64_t n)
+/* a tile: n rows, stride elements apart, then rows of zeros */
+static void load_tile(const struct shape *s, float *ret, const void *x, int64_t at,
+		      int64_t stride, int64_t n)
 {
 	if (n < TILE || s->d < s->dp)
 		memset(ret, 0, (size_t)(TILE * s->dp) * sizeof(*ret));
@@ -216,7 +216,7 @@ static TE__SIMD(void, soften,
 		(float *v, int64_t n, float scale, struct online *o, float *acc, int64_t dp),
 		(v, n, scale, o, acc, dp))
 
-	struct fwd {
+struct fwd {
 	const struct te_k_attn_fwd *a;
 	struct shape s;
 };
@@ -389,13 +389,13 @@ static TE__SIMD(void, soften_bwd,
 		 const float *f),
 		(p, dp, n, scale, lse, delta, f))
 
-	/*
+/*
  * p and ds [MR, TILE] of queries q0 + i0 on and keys k0 on, from the tiles q and dout and the
  * transposed tiles kt and vt. nq: queries in the tile
  */
-	static void bwd_rows(const struct bwd *w, int64_t bh, int64_t q0, int64_t nq, int64_t k0,
-			     int64_t i0, const float *q, const float *dout, const float *kt,
-			     const float *vt, float *p, float *ds)
+static void bwd_rows(const struct bwd *w, int64_t bh, int64_t q0, int64_t nq, int64_t k0,
+		     int64_t i0, const float *q, const float *dout, const float *kt,
+		     const float *vt, float *p, float *ds)
 {
 	const struct shape *s = &w->s;
 	const int64_t n = te__h_min(q0 + i0 - k0, TILE);

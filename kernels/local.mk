@@ -4,6 +4,7 @@ KERNEL_CU = \
 	kernels/act/act.cu \
 	kernels/attn/attn.cu \
 	kernels/comm/allreduce.cu \
+	kernels/comm/collectives.cu \
 	kernels/comm/norm.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
@@ -21,7 +22,7 @@ KERNEL_C = \
 	kernels/act/launch.c \
 	kernels/attn/attn.c \
 	kernels/attn/launch.c \
-	kernels/comm/allreduce.c \
+	kernels/comm/collectives.c \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
 	kernels/comm/norm.c \
@@ -98,6 +99,7 @@ KERNEL_CUH = \
 	kernels/attn/tile.cuh \
 	kernels/begin.cuh \
 	kernels/block.cuh \
+	kernels/comm/algorithms.cuh \
 	kernels/comm/comm.cuh \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \

@@ -2,11 +2,12 @@
  * comm.c - see ref.h: the protocol of comm.h for ranks that are threads or processes.
  *
  * Why this is right under C11: memory of other ranks is accessed by atomic operations on 8 bytes,
- * and inputs and outputs of algorithm S between flags. Half a packet is one such word, of which
- * the upper part says whether it is full, so it needs no order relative to the other half. Sending
- * is a release, receiving an acquire: emptying the packets of epoch k happens before sending in
- * epoch k + 1, which happens before what a rank that received it sends in epoch k + 2 into the same
- * packets. Hence a packet is never emptied after it was filled again.
+ * except for inputs and outputs of algorithm S and staging memory of R, which are accessed between
+ * flags. Half a packet is one such word, of which the upper part says whether it is full, so it
+ * needs no order relative to the other half. Sending is a release, receiving an acquire: emptying
+ * the packets of epoch k happens before sending in epoch k + 1, which happens before what a rank
+ * that received it sends in epoch k + 2 into the same packets. Hence a packet is never emptied
+ * after it was filled again.
  */
 #include "config.h"
 
@@ -174,6 +175,11 @@ static int64_t packet_at(const struct te__hc_op *o, int64_t index)
 	return header_at(o, TE_K_COMM_RANKS) + index * TE_K_COMM_PACKET;
 }
 
+uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index)
+{
+	return (uint8_t *)word(o, rank, packet_at(o, index));
+}
+
 static int64_t flag_at(enum te_k_comm_phase phase, int source)
 {
 	return (phase - TE_K_COMM_ENTRY) * TE_K_COMM_CTAS * 128 + source * 8;
@@ -325,69 +331,28 @@ int te__hc_headers(struct te__hc_op *o)
 	return 0;
 }
 
-int te__hc_flags(struct te__hc_op *o, enum te_k_comm_phase phase)
+void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step)
 {
-	const struct te_k_comm *a = o->a;
+	const uint64_t flag = te_k_comm_flag(o->epoch, o->signature) + (uint64_t)step;
 
-	for (int r = 0; r < a->nranks; r++)
-		if (r != a->rank)
-			__atomic_store_n(word(o, r, flag_at(phase, a->rank)), o->epoch,
+	for (int r = 0; r < o->a->nranks; r++)
+		if (r != o->a->rank)
+			__atomic_store_n(word(o, r, flag_at(phase, o->a->rank)), flag,
 					 __ATOMIC_RELEASE);
-	for (int r = 0; r < a->nranks; r++) {
-		const uint64_t *p = word(o, a->rank, flag_at(phase, r));
-		uint64_t x;
+}
 
-		while (r != a->rank &&
-		       (x = __atomic_load_n(p, __ATOMIC_ACQUIRE)) != o->epoch)
-			if (again(o, phase, r, 1u << r, o->epoch, x))
+int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step)
+{
+	const uint64_t want = te_k_comm_flag(o->epoch, o->signature) + (uint64_t)step;
+	uint64_t x;
+
+	o->since = 0;
+	for (int r = 0; r < o->a->nranks; r++) {
+		const uint64_t *p = word(o, o->a->rank, flag_at(phase, r));
+
+		while (r != o->a->rank && (x = __atomic_load_n(p, __ATOMIC_ACQUIRE)) - want > 1)
+			if (again(o, phase, r, 1u << r, want, x))
 				return -1;
 	}
 	return 0;
 }
-
-/* ---- packets of the arrays ---- */
-
-int64_t te__hc_bytes(const struct te__hc_op *o, int64_t i, int64_t n)
-{
-	return te__h_min(o->nbytes - i * TE_K_COMM_PACKET, n * TE_K_COMM_PACKET);
-}
-
-void te__hc_send_input(const struct te__hc_op *o, int to, int64_t index, int64_t begin,
-		       int64_t end)
-{
-	for (int64_t i = begin; i < end; i++) {
-		uint8_t d[TE_K_COMM_PACKET] = { 0 };
-
-		memcpy(d, (const uint8_t *)o->a->in + i * TE_K_COMM_PACKET,
-		       (size_t)te__hc_bytes(o, i, 1));
-		te__hc_send(o, to, index + i - begin, d);
-	}
-}
-
-int te__hc_reduce_packets(struct te__hc_op *o, int64_t each, int64_t begin, int64_t end, int64_t to)
-{
-	const struct te_k_comm *a = o->a;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES], out[TE__HC_LANES];
-	const uint8_t *src[TE_K_COMM_RANKS];
-
-	TE__HC_BLOCKS(i, n, begin, end) {
-		const int64_t nbytes = te__hc_bytes(o, i, n), at = i * TE_K_COMM_PACKET;
-
-		for (int r = 0; r < a->nranks; r++) {
-			src[r] = in[r];
-			for (int64_t k = 0; k < n && r != a->rank; k++)
-				if (te__hc_receive(o, TE_K_COMM_DATA, r, r * each + i - begin + k,
-						   in[r] + k * TE_K_COMM_PACKET))
-					return -1;
-		}
-		memcpy(in[a->rank], (const uint8_t *)a->in + at, (size_t)nbytes);
-		memset(out, 0, sizeof(out));
-		te__hc_reduce(o, src, nbytes, out);
-		memcpy((uint8_t *)a->out + at, out, (size_t)nbytes);
-		for (int r = 0; r < a->nranks && to >= 0; r++)
-			for (int64_t k = 0; k < n && r != a->rank; k++)
-				te__hc_send(o, r, to + i - begin + k, out + k * TE_K_COMM_PACKET);
-	}
-	return 0;
-}
-

@@ -2,10 +2,10 @@
  * comm.cuh - device side of the protocol of comm.h: packets, headers, flags, waits and failures.
  *
  * A kernel calls te_begin(), begin(), pushes its data, calls header_collect(), collects, and calls
- * end() unless a wait has failed. Blocks wait for data of the other ranks, so that all blocks of
- * all ranks must be resident: max_blocks is at most the number of multiprocessors, or what each of
- * n ranks on one GPU gets of them. te_begin() starts dependent kernels, but not before all blocks
- * are resident.
+ * end(), also after a wait has failed. Blocks wait for data of the other ranks, so that all blocks
+ * of all ranks must be resident: max_blocks is at most the number of multiprocessors, or what each
+ * of n ranks on one GPU gets of them. te_begin() starts dependent kernels, but not before all
+ * blocks are resident.
  *
  * Packets are loaded and stored as 16 bytes, relaxed, at system scope. Each thread that pushes or
  * polls has a fence before its first push and one after its last poll: with the boundaries of
@@ -392,7 +392,8 @@ DEV void end(const struct te_k_comm &a, const struct op &o)
 	__syncthreads();
 	if (threadIdx.x == 0 && atomicAdd(&a.ctl->done, 1u) == gridDim.x - 1) {
 		a.ctl->done = 0;
-		a.ctl->epoch = o.epoch + 1;
+		if (!load_relaxed(&a.ctl->failed))
+			a.ctl->epoch = o.epoch + 1;
 	}
 }
 
@@ -407,24 +408,52 @@ DEV int64_t chunk_begin(const struct op &o, int rank)
 
 /* --- flags --- */
 
-/* block i of each rank sends to block i of the others, thread r to rank r */
-DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase)
+/* all accesses of the block are before the flags, which thread r sends to block i of rank r */
+DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase, int64_t step = 0)
 {
+	__syncthreads();
 	if (is_peer(a))
-		store_release(flag(a, threadIdx.x, phase, a.rank), o.epoch);
+		store_release(flag(a, threadIdx.x, phase, a.rank),
+			      te_k_comm_flag(o.epoch, o.signature) + step);
 }
 
-DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase)
+/*
+ * For all threads of the block, for the flags of this step of all ranks. R: a rank may be one step
+ * further, but no more, because it waits for flags of this one.
+ */
+DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t step = 0)
 {
+	const uint64_t want = te_k_comm_flag(o.epoch, o.signature) + step;
 	const uint64_t *p = flag(a, a.rank, phase, threadIdx.x);
+	bool ok = true;
 	uint64_t x;
 
-	if (!is_peer(a))
-		return true;
-	while ((x = load_acquire(p)) != o.epoch)
-		if (!again(a, o, phase, 1u << threadIdx.x, o.epoch, x))
-			return false;
-	return true;
+	o.since = 0;
+	while (is_peer(a) && ok && (x = load_acquire(p)) - want > 1)
+		ok = again(a, o, phase, 1u << threadIdx.x, want, x);
+	return __syncthreads_and(ok);
 }
+
+/* --- kernels --- */
+
+/* ALGORITHM<C, N, ...>, compiled for the number of ranks */
+#define COMM_BY_RANKS(ALGORITHM, ...)                                                      \
+	(a.nranks == 2 ? ALGORITHM<C, 2, ##__VA_ARGS__>(a, o) :                            \
+	 a.nranks == 4 ? ALGORITHM<C, 4, ##__VA_ARGS__>(a, o) :                            \
+			 ALGORITHM<C, 8, ##__VA_ARGS__>(a, o))
+
+#define COMM_KERNEL(NAME, COLLECTIVE, ...)                                                 \
+	extern "C" __global__ void __launch_bounds__(COMM_THREADS)                         \
+		te_k_comm_##NAME(const __grid_constant__ struct te_k_comm a)               \
+	{                                                                                  \
+		constexpr int C = COLLECTIVE;                                              \
+		struct op o;                                                               \
+											   \
+		te_begin();                                                                \
+		if (!begin(a, o, te_k_comm_signature(&a) | (uint64_t)C << 60))             \
+			return;                                                            \
+		__VA_ARGS__;                                                               \
+		end(a, o);                                                                 \
+	}
 
 #endif

@@ -5,12 +5,14 @@
  * memory that all ranks map: the region of rank r is stride bytes after that of rank r - 1, in the
  * addresses of every device. Ranks write into the regions of others, and read only their own.
  *
- *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank
+ *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
+ *			te_k_comm_flag() + step
  *	half 0, half 1	packet memory of even and of odd epochs
  *
  * A half holds one header for each source rank, then the packets of the operation. Both its parts
  * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
- * all its bits are set. The region is initialised to empty packets, flags included.
+ * all its bits are set. The region is initialised to empty packets, flags included. Algorithm R
+ * uses the packets of a half as staging memory, which it leaves empty.
  *
  * A packet is 16 bytes, two halves of 8, of which each is full if its upper word differs from that
  * of an empty one. So memory accesses need to be atomic for 8 bytes only. Sender: data with
@@ -35,8 +37,9 @@
  * average is divided by the number of ranks before that rounding. Minimum and maximum are those of
  * IEEE 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
  * 0x7f. Integers: the sum modulo 2^32 or 2^8, the average is the exact sum divided by the number
- * of ranks, rounded towards 0. So every algorithm gives the same bits, on every rank. With one rank
- * the result is a copy.
+ * of ranks, rounded towards 0. So every algorithm gives the same bits, on every rank, and
+ * reduce-scatter and all-gather give those of all-reduce. With one rank the result is a copy.
+ * All-gather and broadcast do not change a bit.
  */
 #ifndef TE_K_COMM_H
 #define TE_K_COMM_H
@@ -47,21 +50,38 @@
 #define TE_K_COMM_EMPTY 0xffffffffu /* the upper word of half an empty packet */
 #define TE_K_COMM_NAN 0x7fffffffu   /* sent instead */
 
+/* bits 60 to 62 of a signature */
+enum te_k_comm_collective {
+	TE_K_COLL_ALLREDUCE,
+	TE_K_COLL_ALLREDUCE_NORM,
+	TE_K_COLL_REDUCE_SCATTER,
+	TE_K_COLL_ALL_GATHER,
+	TE_K_COLL_BROADCAST,
+};
+
 /*
- * What is sent where. n ranks, S bytes; each rank sends
+ * What is sent where. n ranks, an all-reduce of S bytes; each rank sends
  *	L1	2 (n - 1) S	all data to all ranks, half of each packet is a flag
  *	P1	(n - 1) S	all data to all ranks
  *	P2	2 (n - 1) / n S	a chunk to the rank that reduces it, and its result to all ranks
  *	S	2 (n - 1) / n S	nothing is copied: a rank reads its chunk of all inputs and writes
  *				the result to all outputs, which are in shared memory as regions are
+ *	R	2 (n - 1) / n S	as P2, in steps through staging memory, with flags after each step
  * P1 and P2 take floating types only, since integers have no value to spare for empty packets. S
- * reads in + (r - rank) * stride of rank r, and writes out likewise.
+ * reads in + (r - rank) * stride of rank r, and writes out likewise. The array of R may have any
+ * size.
+ *
+ * The others have L1, S and R. Reduce-scatter is the first half of P2 and all-gather the second,
+ * with a part of the caller as chunk. A broadcast of L1 sends all data to all ranks; S and R are
+ * those of all-reduce with the chunks of the root in place of sums, so that the root sends
+ * 2 (n - 1) / n S.
  */
 enum te_k_comm_algorithm {
 	TE_K_COMM_L1,
 	TE_K_COMM_P1,
 	TE_K_COMM_P2,
 	TE_K_COMM_S,
+	TE_K_COMM_R,
 	TE_K_COMM_ALGORITHMS
 };
 
@@ -72,8 +92,8 @@ enum te_k_comm_phase {
 	TE_K_COMM_HEADER,
 	TE_K_COMM_DATA,	  /* L1, P1; P2: input of a chunk */
 	TE_K_COMM_RESULT, /* P2 */
-	TE_K_COMM_ENTRY,  /* S: inputs may be read */
-	TE_K_COMM_EXIT,	  /* S: outputs have been written */
+	TE_K_COMM_ENTRY,  /* S: inputs may be read; R: inputs have been sent */
+	TE_K_COMM_EXIT,	  /* S: outputs have been written; R: inputs read, and results sent */
 };
 
 enum te_k_comm_code {
@@ -102,20 +122,25 @@ struct te_k_comm_status {
 	uint64_t expected, got; /* signatures, flags or packets' upper 8 bytes */
 };
 
-/* count 0: nothing to do, which is no operation */
+/*
+ * count 0: nothing to do, which is no operation. in and out are arrays of count elements; the input
+ * of reduce-scatter and the output of all-gather have a part of count elements for each rank. In
+ * place: out is in, or the larger one's part of this rank is the other one; no other overlap.
+ */
 struct te_k_comm {
-	const void *in;
-	void *out;     /* may be in, but no other part of it */
+	const void *in; /* broadcast: that of the root is read; S: at this offset in its memory */
+	void *out;
 	uint8_t *slots; /* the region of rank 0, aligned to 128 */
 	struct te_k_comm_ctl *ctl;
 	const uint32_t *abort;
 	struct te_k_comm_status *status;
 	int64_t count; /* elements */
 	int64_t stride, half_nbytes; /* multiples of 128 */
-	uint64_t deadline_ns; /* of waits of one operation; 0: none */
+	uint64_t deadline_ns; /* of all waits for packets, and of each one for flags; 0: none */
 	int32_t nranks, rank;
 	int32_t dtype, op, algorithm;
 	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
+	int32_t root; /* of a broadcast, in which op is 0; otherwise 0 */
 };
 
 #define TE_K_COMM_FLAGS_NBYTES (2 * TE_K_COMM_CTAS * 128)
@@ -144,32 +169,56 @@ TE_K_INLINE int64_t te_k_comm_packets(int64_t nbytes)
 	return (nbytes + TE_K_COMM_PACKET - 1) / TE_K_COMM_PACKET;
 }
 
-/* packets of the chunk of a rank, the last ones may have fewer: P2 and S */
+/* packets of the chunk of a rank, the last ones may have fewer: P2, S and R */
 TE_K_INLINE int64_t te_k_comm_chunk(int64_t npackets, int32_t nranks)
 {
 	return (npackets + nranks - 1) / nranks;
 }
 
-/* what half_nbytes must be at least */
+/*
+ * What half_nbytes must be at least; nbytes: of count elements. R is faster with more, up to some
+ * MiB, and needs that much for each block to have a packet in a step, and for 2^22 steps at most.
+ */
 TE_K_INLINE int64_t te_k_comm_half_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
-	const int64_t packets = algorithm == TE_K_COMM_L1 ? nranks * n * 2 :
-				algorithm == TE_K_COMM_P1 ? nranks * n :
-				algorithm != TE_K_COMM_P2 ? 0 :
-				2 * nranks * te_k_comm_chunk(n, nranks);
+	const int64_t packets =
+		algorithm == TE_K_COMM_L1 ? nranks * n * 2 :
+		algorithm == TE_K_COMM_P1 ? nranks * n :
+		algorithm == TE_K_COMM_P2 ? 2 * nranks * te_k_comm_chunk(n, nranks) :
+		algorithm == TE_K_COMM_R  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
+					    0;
 
 	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
 }
 
 /*
- * What all ranks must agree on: bits 0 to 39 count, 40 type, 44 op, 48 algorithm, 52 max_blocks.
- * Bits 60 to 62 are 0 in an all-reduce, and 63 is 0, so that a header is no empty packet.
+ * R: packets of a chunk in a step of all blocks. Staging memory is [2][kinds][nranks] times that:
+ * two buffers of inputs and, if kinds is 2, of results, from each rank.
+ */
+TE_K_INLINE int64_t te_k_comm_step(int64_t half_nbytes, int32_t nranks, int32_t kinds)
+{
+	return (half_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET / (2 * kinds * nranks);
+}
+
+/*
+ * What all ranks must agree on: bits 0 to 39 count, 40 type, 44 op or root, 48 algorithm,
+ * 52 max_blocks. Bits 60 to 62 are the collective, 0 here, and 63 is 0, so that a header is no
+ * empty packet.
  */
 TE_K_INLINE uint64_t te_k_comm_signature(const struct te_k_comm *a)
 {
-	return (uint64_t)a->count | (uint64_t)a->dtype << 40 | (uint64_t)a->op << 44 |
+	return (uint64_t)a->count | (uint64_t)a->dtype << 40 | (uint64_t)(a->op | a->root) << 44 |
 	       (uint64_t)a->algorithm << 48 | (uint64_t)a->max_blocks << 52;
+}
+
+/*
+ * The flag of step 0: of the epoch and the operation, so that no block accesses arrays of another
+ * operation before block 0 has compared the headers.
+ */
+TE_K_INLINE uint64_t te_k_comm_flag(uint64_t epoch, uint64_t signature)
+{
+	return (epoch << 24) ^ (signature * 0x9e3779b97f4a7c15u >> 48 << 48);
 }
 
 #endif

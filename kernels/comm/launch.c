@@ -10,46 +10,78 @@
 #include "kernels/launch.h"
 #include "libtecore/base/private.h"
 
+#define FUNCS(name)                                                                        \
+	[TE_K_COMM_L1] = "te_k_comm_" name "_l1", [TE_K_COMM_S] = "te_k_comm_" name "_s",  \
+	[TE_K_COMM_R] = "te_k_comm_" name "_r"
+
+static const char *const funcs[][TE_K_COMM_ALGORITHMS] = {
+	[TE_K_COLL_ALLREDUCE] = {
+		FUNCS("allreduce"),
+		[TE_K_COMM_P1] = "te_k_comm_allreduce_p1",
+		[TE_K_COMM_P2] = "te_k_comm_allreduce_p2",
+	},
+	[TE_K_COLL_REDUCE_SCATTER] = { FUNCS("reduce_scatter") },
+	[TE_K_COLL_ALL_GATHER] = { FUNCS("all_gather") },
+	[TE_K_COLL_BROADCAST] = { FUNCS("broadcast") },
+};
+
 /* a function of what the ranks agree on only: block i exchanges flags with block i of the others */
-static int64_t nblocks(const struct te_k_comm *a, int64_t nbytes)
+static int64_t nblocks(const struct te_k_comm *a, enum te_k_comm_collective what, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
 	const int one_shot = a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1;
+	const int parts = what == TE_K_COLL_REDUCE_SCATTER || what == TE_K_COLL_ALL_GATHER;
 
-	return clamp(ceil_div(one_shot ? n : te_k_comm_chunk(n, a->nranks), COMM_THREADS), 1,
-		     a->max_blocks);
+	return clamp(ceil_div(one_shot || parts ? n : te_k_comm_chunk(n, a->nranks), COMM_THREADS),
+		     1, a->max_blocks);
 }
 
-int te__geo_comm_allreduce(const void *args, struct te__geometry *k)
+static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
+		    struct te__geometry *k)
 {
-	static const char *const func[TE_K_COMM_ALGORITHMS] = {
-		[TE_K_COMM_L1] = "te_k_comm_allreduce_l1",
-		[TE_K_COMM_P1] = "te_k_comm_allreduce_p1",
-		[TE_K_COMM_P2] = "te_k_comm_allreduce_p2",
-		[TE_K_COMM_S] = "te_k_comm_allreduce_s",
-	};
-	const struct te_k_comm *a = args;
 	const int64_t nbytes = a->count * (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
 	const int integers = a->dtype == TE_DTYPE_INT32 || a->dtype == TE_DTYPE_UINT8;
+	const char *func = (unsigned)a->algorithm < TE_K_COMM_ALGORITHMS ?
+				   funcs[what][a->algorithm] :
+				   NULL;
 
-	if ((unsigned)a->algorithm >= TE_K_COMM_ALGORITHMS || (unsigned)a->op >= TE_K_COMM_OPS)
+	if (!func || (unsigned)a->op >= TE_K_COMM_OPS)
 		return te__fail(-EINVAL, "te_k_comm: no algorithm %d with operation %d",
 				a->algorithm, a->op);
-	if (a->nranks < 1 || a->nranks > TE_K_COMM_RANKS || a->rank < 0 || a->rank >= a->nranks)
-		return te__fail(-EINVAL, "te_k_comm: rank %d of %d, at most %d are supported",
-				a->rank, a->nranks, TE_K_COMM_RANKS);
+	if (a->nranks < 1 || a->nranks > TE_K_COMM_RANKS || a->rank < 0 || a->rank >= a->nranks ||
+	    a->root < 0 || a->root >= a->nranks)
+		return te__fail(-EINVAL, "te_k_comm: rank %d of %d, root %d, at most %d ranks are "
+				"supported", a->rank, a->nranks, a->root, TE_K_COMM_RANKS);
 	if (a->max_blocks < 1 || a->max_blocks > TE_K_COMM_CTAS)
 		return te__fail(-EINVAL, "te_k_comm: %d blocks, expected 1 to %d", a->max_blocks,
 				TE_K_COMM_CTAS);
 	if (integers && (a->algorithm == TE_K_COMM_P1 || a->algorithm == TE_K_COMM_P2))
-		return te__fail(-TE_EDTYPE, "%s: expected a floating type, not %s",
-				func[a->algorithm], te_dtype_name((enum te_dtype)a->dtype));
+		return te__fail(-TE_EDTYPE, "%s: expected a floating type, not %s", func,
+				te_dtype_name((enum te_dtype)a->dtype));
 	if (a->half_nbytes < te_k_comm_half_nbytes(a->algorithm, a->nranks, nbytes))
 		return te__fail(-TE_ESHAPE, "%s: %lld elements do not fit into packet memory of "
-				"%lld bytes", func[a->algorithm], (long long)a->count,
-				(long long)a->half_nbytes);
-	return te__geo_launch(k, func[a->algorithm], a->count ? nblocks(a, nbytes) : 0,
-			      COMM_THREADS);
+				"%lld bytes", func, (long long)a->count, (long long)a->half_nbytes);
+	return te__geo_launch(k, func, a->count ? nblocks(a, what, nbytes) : 0, COMM_THREADS);
+}
+
+int te__geo_comm_allreduce(const void *args, struct te__geometry *k)
+{
+	return geometry(args, TE_K_COLL_ALLREDUCE, k);
+}
+
+int te__geo_comm_reduce_scatter(const void *args, struct te__geometry *k)
+{
+	return geometry(args, TE_K_COLL_REDUCE_SCATTER, k);
+}
+
+int te__geo_comm_all_gather(const void *args, struct te__geometry *k)
+{
+	return geometry(args, TE_K_COLL_ALL_GATHER, k);
+}
+
+int te__geo_comm_broadcast(const void *args, struct te__geometry *k)
+{
+	return geometry(args, TE_K_COLL_BROADCAST, k);
 }
 
 /* ---- with residual, norm and FP8 ---- */

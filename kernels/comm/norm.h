@@ -155,7 +155,8 @@ TE_K_INLINE uint64_t te_k_comm_norm_signature(const struct te_k_comm_norm *a)
 	       (uint64_t)(a->comm.algorithm == TE_K_COMM_P2) << 41 |
 	       (uint64_t)a->comm.max_blocks << 42 | outputs << 50 | (uint64_t)a->scaling << 56 |
 	       (uint64_t)(a->flags & TE_K_COMM_RESIDUAL_SHARDED ? 1 : 0) << 58 |
-	       (uint64_t)(a->codes && a->qdtype == 4 ? 1 : 0) << 59 | (uint64_t)1 << 60;
+	       (uint64_t)(a->codes && a->qdtype == 4 ? 1 : 0) << 59 |
+	       (uint64_t)TE_K_COLL_ALLREDUCE_NORM << 60;
 }
 
 #endif

@@ -33,8 +33,13 @@ void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t
 /* packet index of this rank, sent by another; phase: for *status */
 int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
 		   uint8_t *data);
-/* sets this rank's flag at the others, and waits for theirs */
-int te__hc_flags(struct te__hc_op *o, enum te_k_comm_phase phase);
+/* memory of packet index of a rank: of the half of this operation */
+uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index);
+
+/* all accesses of this rank are before its flags, which it sets at the others */
+void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
+/* for the flags of all others; R: they may be one step further */
+int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
 
 #define TE__HC_BLOCK 64 /* packets that are reduced together */
 #define TE__HC_LANES (TE__HC_BLOCK * TE_K_COMM_PACKET) /* at most so many elements */
@@ -48,16 +53,5 @@ _Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
 /* nbytes of the operands of all ranks, at most a block; dst is none of them */
 void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t nbytes,
 		   uint8_t *dst);
-/* bytes of the n packets at i that belong to the array */
-int64_t te__hc_bytes(const struct te__hc_op *o, int64_t i, int64_t n);
-/* the packets begin to end - 1 of the input, into the packets at index of a rank */
-void te__hc_send_input(const struct te__hc_op *o, int to, int64_t index, int64_t begin,
-		       int64_t end);
-/*
- * Reduce the packets begin to end - 1: those of rank r are at index r * each of this rank. to: also
- * send the result to that index of the other ranks; -1: do not.
- */
-int te__hc_reduce_packets(struct te__hc_op *o, int64_t each, int64_t begin, int64_t end,
-			  int64_t to);
 
 #endif

@@ -5,7 +5,8 @@
  * sets its flag there, and waits for theirs; the steps of a kernel have only the order that the
  * protocol gives them. Reading a packet and emptying it are two steps. The search visits every
  * state that can be reached and stops at the first that breaks a rule, or in which no rank can
- * proceed. Variants without one of the protocol's conditions must break a rule.
+ * proceed. Of R, the ranks run four steps of one operation, in the order of the program. Variants
+ * without one of the protocol's conditions must break a rule.
  */
 #include "config.h"
 
@@ -33,9 +34,16 @@ struct flags {
 	uint8_t flag[N][N][2];	  /* at rank r, from rank s: 1 + the operation */
 };
 
+struct stages {
+	uint8_t at[N]; /* the next action of each rank */
+	/* 0: empty, or 1 + the step: at rank r, from rank s, of inputs or results, in buffer b */
+	uint8_t slot[N][N][2][2];
+};
+
 union state {
 	struct packets p;
 	struct flags f;
+	struct stages g;
 	uint64_t word[6];
 };
 _Static_assert(sizeof(union state) == 48, "no padding");
@@ -307,6 +315,140 @@ START_TEST(each_of_both_flags_is_needed)
 }
 END_TEST
 
+/* ---- staging memory: R ---- */
+
+#define T 4 /* steps */
+#define ONE_OF_INPUTS 1u  /* one buffer instead of two */
+#define ONE_OF_RESULTS 2u
+#define ONE_PHASE 4u /* no results: reduce-scatter and all-gather */
+#define NO_WAIT 8u   /* for exit flags */
+
+enum action { WRITE, SET, AWAIT, READ };
+
+/* what each rank does, in order: kind 0 is inputs and entry flags, 1 results and exit flags */
+static struct {
+	uint8_t action, kind, step, peer;
+} todo[128];
+static uint8_t ntodo;
+
+static void add(enum action action, int kind, int step)
+{
+	for (int k = 1; k < (action == SET ? 2 : N); k++) {
+		todo[ntodo].action = (uint8_t)action;
+		todo[ntodo].kind = (uint8_t)kind;
+		todo[ntodo].step = (uint8_t)step;
+		todo[ntodo++].peer = (uint8_t)k;
+	}
+}
+
+/* the order of staged() in algorithms.cuh */
+static void todo_make(uint32_t variant)
+{
+	ntodo = 0;
+	add(WRITE, 0, 0);
+	add(SET, 0, 0);
+	for (int t = 0; t < T; t++) {
+		add(AWAIT, 0, t);
+		add(READ, 0, t);
+		if (!(variant & ONE_PHASE))
+			add(WRITE, 1, t);
+		add(SET, 1, t);
+		if (t + 1 < T) {
+			add(WRITE, 0, t + 1);
+			add(SET, 0, t + 1);
+		}
+		if (!(variant & NO_WAIT))
+			add(AWAIT, 1, t);
+		if (!(variant & ONE_PHASE))
+			add(READ, 1, t);
+	}
+}
+
+/* flags of this kind that a rank has set */
+static int flags_of(const struct stages *g, int r, int kind)
+{
+	int n = 0;
+
+	for (int i = 0; i < g->at[r]; i++)
+		n += todo[i].action == SET && todo[i].kind == kind;
+	return n;
+}
+
+static int stages_step(struct search *x, const union state *s)
+{
+	for (int r = 0; r < N; r++) {
+		union state t = *s;
+		uint8_t *at = &t.g.at[r], *slot;
+		int kind, step, peer, buffer, set;
+
+		if (*at == ntodo)
+			continue;
+		kind = todo[*at].kind;
+		step = todo[*at].step;
+		peer = (r + todo[*at].peer) % N;
+		buffer = x->variant & (kind ? ONE_OF_RESULTS : ONE_OF_INPUTS) ? 0 : step % 2;
+		set = flags_of(&s->g, peer, kind);
+		slot = todo[*at].action == READ ? &t.g.slot[r][peer][kind][buffer] :
+						  &t.g.slot[peer][r][kind][buffer];
+		switch (todo[(*at)++].action) {
+		case WRITE:
+			if (*slot)
+				return 0; /* overwrites what has not been read */
+			*slot = (uint8_t)(1 + step);
+			break;
+		case AWAIT:
+			if (set > step + 2)
+				return 0; /* more than one step further */
+			if (set <= step)
+				continue;
+			break;
+		case READ:
+			if (*slot != 1 + step)
+				return 0; /* of another step */
+			*slot = 0;
+			break;
+		}
+		reach(x, &t);
+	}
+	return 1;
+}
+
+static int stages_end(const union state *s, uint32_t variant)
+{
+	(void)variant;
+	for (int r = 0; r < N; r++)
+		if (s->g.at[r] != ntodo)
+			return 0;
+	return 1;
+}
+
+static size_t stages_search(uint32_t variant)
+{
+	todo_make(variant);
+	return search(stages_step, stages_end, variant);
+}
+
+START_TEST(two_buffers_of_inputs_and_of_results_are_enough)
+{
+	ck_assert_uint_gt(stages_search(0), 1000);
+	ck_assert_uint_gt(stages_search(ONE_PHASE), 1000);
+}
+END_TEST
+
+START_TEST(one_buffer_of_either_is_not)
+{
+	ck_assert_uint_eq(stages_search(ONE_OF_INPUTS), 0);
+	ck_assert_uint_eq(stages_search(ONE_OF_RESULTS), 0);
+	ck_assert_uint_eq(stages_search(ONE_PHASE | ONE_OF_INPUTS), 0);
+}
+END_TEST
+
+START_TEST(exit_flags_of_each_step_are_needed_for_results)
+{
+	ck_assert_uint_eq(stages_search(NO_WAIT), 0);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/model");
@@ -319,6 +461,10 @@ static Suite *suite(void)
 	c = tt_case(s, "flags", "protocol");
 	tcase_add_test(c, entry_and_exit_flags_protect_the_arrays);
 	tcase_add_test(c, each_of_both_flags_is_needed);
+	c = tt_case(s, "steps", "protocol");
+	tcase_add_test(c, two_buffers_of_inputs_and_of_results_are_enough);
+	tcase_add_test(c, one_buffer_of_either_is_not);
+	tcase_add_test(c, exit_flags_of_each_step_are_needed_for_results);
 	return s;
 }
 

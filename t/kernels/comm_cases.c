@@ -33,9 +33,36 @@ static int any_op(void)
 	return (int)tt_rand_int(0, TE_K_COMM_OPS - 1);
 }
 
+static const int every_collective[] = {
+	TE_K_COLL_ALLREDUCE,
+	TE_K_COLL_REDUCE_SCATTER,
+	TE_K_COLL_ALL_GATHER,
+	TE_K_COLL_BROADCAST,
+};
+
+/* of those that have the algorithm; -1: of all */
+static int any_collective(int algorithm)
+{
+	if (algorithm == TE_K_COMM_P1 || algorithm == TE_K_COMM_P2)
+		return TE_K_COLL_ALLREDUCE;
+	return every_collective[tt_rand_int(0, TT_LEN(every_collective) - 1)];
+}
+
+/* the count of an array of about so many elements, or of parts of it */
+static int64_t count_of(int collective, int64_t count)
+{
+	const int parts = collective == TE_K_COLL_REDUCE_SCATTER ||
+			  collective == TE_K_COLL_ALL_GATHER;
+
+	return parts ? count / cl_n + 1 : count;
+}
+
 static struct cl_call any_call(int64_t most)
 {
-	return cl_call_new(-1, any_op(), any_type(), tt_rand_int(1, most));
+	const int collective = any_collective(-1);
+
+	return cl_call_of(collective, -1, any_op(), any_type(),
+			  count_of(collective, tt_rand_int(1, most)));
 }
 
 /* the call, alone */
@@ -46,31 +73,36 @@ static void run(const struct cl_call *c)
 	cl_check(c, 1);
 }
 
-/* the call by all algorithms that take its type: the same bits, which are those of the oracle */
+/* the call by all algorithms that can do it: the same bits, which are those of the oracle */
 static void run_all_algorithms(struct cl_call c)
 {
 	for (c.algorithm = 0; c.algorithm < CL_ALGORITHMS; c.algorithm++)
-		if (cl_algorithm_takes(c.algorithm, c.dtype))
+		if (cl_takes(&c, c.algorithm))
 			run(&c);
 }
 
-/* _i + 1 ranks */
+/* _i: a number of ranks, 1 to 8, of each collective */
+#define EACH_COLLECTIVE ((int)TT_LEN(every_collective) * TE_K_COMM_RANKS)
+#define NRANKS (_i % TE_K_COMM_RANKS + 1)
+#define COLLECTIVE every_collective[_i / TE_K_COMM_RANKS]
 
 START_TEST(all_types_and_ops_have_the_bits_of_a_loop)
 {
 	static const int64_t around[] = { 1, 2, 4, 8, 16, 64, 512, 1024, 2048, 4096 };
+	const int has_ops = COLLECTIVE == TE_K_COLL_ALLREDUCE ||
+			    COLLECTIVE == TE_K_COLL_REDUCE_SCATTER;
 
-	cl_open(_i + 1, 65536);
+	cl_open(NRANKS, 65536);
 	for (size_t t = 0; t < TT_LEN(every_type); t++)
-		for (int op = 0; op < TE_K_COMM_OPS; op++)
-			for (int k = 0; k < TT_FEWER(8); k++) {
+		for (int op = 0; op < (has_ops ? TE_K_COMM_OPS : 1); op++)
+			for (int k = 0; k < TT_FEWER(COLLECTIVE ? 4 : 8); k++) {
 				const int64_t at = around[tt_rand_int(0, TT_LEN(around) - 1)];
-				const int64_t count = at + tt_rand_int(-1, 1);
+				const int64_t count = count_of(COLLECTIVE, at + tt_rand_int(-1, 1));
 
 				cl_clear();
 				if (count)
-					run_all_algorithms(
-						cl_call_new(-1, op, every_type[t], count));
+					run_all_algorithms(cl_call_of(COLLECTIVE, -1, op,
+								      every_type[t], count));
 			}
 	cl_close();
 }
@@ -81,10 +113,11 @@ START_TEST(all_counts_have_the_bits_of_a_loop)
 {
 	cl_open(_i + 1, 65536);
 	for (int64_t count = 1 + _i; count <= 4097; count += TT_FEWER(8) < 8 ? 64 : 8) {
+		const int collective = any_collective(-1);
 		struct cl_call c;
 
 		cl_clear();
-		c = cl_call_new(-1, any_op(), any_type(), count);
+		c = cl_call_of(collective, -1, any_op(), any_type(), count_of(collective, count));
 		run(&c);
 	}
 	cl_close();
@@ -94,16 +127,78 @@ END_TEST
 /* more packets than all threads of the blocks have, so that each has several */
 START_TEST(large_arrays)
 {
-	cl_open(_i + 1, 1 << 20);
+	cl_open(NRANKS, 1 << 20);
 	for (int k = 0; k < 2; k++) {
 		const int32_t dtype = any_type();
 		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+		const int64_t count = (500000 >> tt_rand_int(0, 3)) / es + k;
 		struct cl_call c;
 
 		cl_clear();
-		c = cl_call_new(-1, any_op(), dtype, (500000 >> tt_rand_int(0, 3)) / es + k);
+		c = cl_call_of(COLLECTIVE, -1, any_op(), dtype, count_of(COLLECTIVE, count));
 		c.max_blocks = (int32_t)tt_rand_int(1, 3);
 		run_all_algorithms(c);
+	}
+	cl_close();
+}
+END_TEST
+
+/*
+ * Arrays of which staging memory has a small part, so that R has many steps; packets of other
+ * algorithms in the same memory follow.
+ */
+START_TEST(arrays_much_larger_than_staging_memory)
+{
+	struct cl_call c[CL_MAX_CALLS];
+
+	cl_open_half(NRANKS, 1 << 20, te_k_comm_half_nbytes(TE_K_COMM_R, NRANKS, 1) +
+					      128 * tt_rand_int(0, 20));
+	for (int k = 0; k < TT_FEWER(4); k++) {
+		const int ncalls = 4;
+
+		cl_clear();
+		for (int m = 0; m < ncalls; m++) {
+			const int32_t dtype = any_type();
+			const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+			const int64_t count = tt_rand_int(1, 120000) / es + 1;
+
+			c[m] = m % 2 ? any_call(60) :
+				       cl_call_of(COLLECTIVE, TE_K_COMM_R, any_op(), dtype,
+						  count_of(COLLECTIVE, count));
+		}
+		cl_upload();
+		for (int r = 0; r < cl_n; r++)
+			for (int m = 0; m < ncalls; m++)
+				cl_launch(&c[m], r);
+		cl_check(c, ncalls);
+	}
+	cl_close();
+}
+END_TEST
+
+START_TEST(reduce_scatter_and_all_gather_are_all_reduce)
+{
+	cl_open(_i + 1, 262144);
+	for (int k = 0; k < TT_FEWER(20); k++) {
+		const int32_t dtype = any_type();
+		const int op = any_op();
+		struct cl_call c[3];
+
+		do {
+			cl_clear();
+			c[0] = cl_call_of(TE_K_COLL_REDUCE_SCATTER, -1, op, dtype,
+					  tt_rand_int(1, 1200));
+		} while (c[0].in == c[0].out);
+		c[1] = cl_call_after(&c[0], TE_K_COLL_ALL_GATHER);
+		c[2] = cl_call_new(-1, op, dtype, cl_n * c[0].count);
+		c[2].in = c[0].in;
+		cl_upload();
+		for (int m = 0; m < 3; m++)
+			cl_launch_all(&c[m]);
+		cl_check(c, 3);
+		for (int r = 0; r < cl_n; r++)
+			ck_assert_mem_eq(cl_output(&c[1], r), cl_output(&c[2], r),
+					 (size_t)cl_input_nbytes(&c[2]));
 	}
 	cl_close();
 }
@@ -145,12 +240,15 @@ START_TEST(any_payload_arrives)
 		struct cl_call c;
 		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)every_type[t]);
 
-		cl_clear();
-		c = cl_call_new(-1, any_op(), every_type[t], tt_rand_int(1, 1000 / es));
-		for (int r = 0; r < cl_n; r++)
-			trap(tt_rand_int(0, 3) ? _i : (int)tt_rand_int(0, NTRAPS - 1),
-			     cl_input(&c, r), c.count * es);
-		run_all_algorithms(c);
+		for (size_t k = 0; k < TT_LEN(every_collective); k++) {
+			cl_clear();
+			c = cl_call_of(every_collective[k], -1, any_op(), every_type[t],
+				       count_of(every_collective[k], tt_rand_int(1, 1000 / es)));
+			for (int r = 0; r < cl_n; r++)
+				trap(tt_rand_int(0, 3) ? _i : (int)tt_rand_int(0, NTRAPS - 1),
+				     cl_input(&c, r), cl_input_nbytes(&c));
+			run_all_algorithms(c);
+		}
 	}
 	cl_close();
 }
@@ -190,7 +288,7 @@ START_TEST(numbers_travel_unchanged)
 				memcpy(&x, &sent, sizeof(x));
 			/* FP8 saturates */
 			if (!isnan(x) && !(t == 4 && isinf(x)))
-				ck_assert_uint_eq(cl_expected(&c, i), sent);
+				ck_assert_uint_eq(cl_expected(&c, 0, i), sent);
 		}
 		run_all_algorithms(c);
 	}
@@ -255,7 +353,7 @@ START_TEST(results_are_complete_when_a_kernel_ends)
 		cl_clear();
 		c[0] = cl_call_new(_i, any_op(), every_type[tt_rand_int(0, NFLOATS - 1)],
 				   tt_rand_int(1, 2000));
-		c[1] = cl_call_after(&c[0]);
+		c[1] = cl_call_after(&c[0], TE_K_COLL_ALLREDUCE);
 		cl_upload();
 		for (int r = 0; r < cl_n; r++) {
 			const uint32_t us = (uint32_t)tt_rand_int(0, 1000);
@@ -374,7 +472,8 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 	cl_open((int)tt_rand_int(2, 8), 65536);
 	who = (int)tt_rand_int(0, cl_n - 1);
 	for (int k = 0; k < 3; k++)
-		c[k] = cl_call_new(_i, SUM, TE_DTYPE_BF16, tt_rand_int(500, 2000));
+		c[k] = cl_call_of(any_collective(_i), _i, SUM, TE_DTYPE_BF16,
+				  tt_rand_int(300, 1000));
 	cl_upload();
 	cl_deadline_ns = (uint64_t)ms * 1000000;
 	from = now_s();
@@ -416,7 +515,7 @@ START_TEST(another_operation_is_a_mismatch)
 
 		cl_open((int)tt_rand_int(2, 8), 65536);
 		who = (int)tt_rand_int(0, cl_n - 1);
-		c = d = cl_call_new(-1, SUM, TE_DTYPE_BF16, tt_rand_int(1, 2000));
+		c = d = cl_call_new(-1, SUM, TE_DTYPE_BF16, tt_rand_int(1, 1000));
 		switch (_i) {
 		case 0:
 			d.algorithm = (d.algorithm + 1) % CL_ALGORITHMS;
@@ -428,7 +527,16 @@ START_TEST(another_operation_is_a_mismatch)
 			d.dtype = TE_DTYPE_FP16;
 			break;
 		case 3:
-			d.count += d.count > 1000 ? -1 : 1;
+			d.count += d.count > 500 ? -1 : 1;
+			break;
+		case 4:
+			c.algorithm = d.algorithm = tt_rand_int(0, 1) ? TE_K_COMM_L1 : TE_K_COMM_R;
+			d.collective = TE_K_COLL_ALL_GATHER;
+			break;
+		case 5:
+			c.collective = d.collective = TE_K_COLL_BROADCAST;
+			c.algorithm = d.algorithm = TE_K_COMM_S;
+			d.root = (c.root + 1) % cl_n;
 			break;
 		default:
 			d.max_blocks++;
@@ -461,7 +569,7 @@ START_TEST(an_abort_ends_all_waits)
 	struct cl_call c;
 
 	cl_open((int)tt_rand_int(2, 8), 65536);
-	c = cl_call_new(_i, SUM, TE_DTYPE_FP32, 1000);
+	c = cl_call_of(any_collective(_i), _i, SUM, TE_DTYPE_FP32, 500);
 	cl_upload();
 	cl_deadline_ns = 0; /* none */
 	for (int r = 1; r < cl_n; r++)
@@ -487,12 +595,12 @@ static void setup_check(void)
 	kc_open(backend);
 }
 
-/* of the memory that kernel_check.c sees; with one rank, there is no other */
+/* _i: a type; of the memory that kernel_check.c sees; with one rank, there is no other */
 START_TEST(memory_is_that_of_kernels_def)
 {
 	const int32_t dtype = every_type[_i];
 	const int64_t n = tt_rand_int(1, 5000);
-	const int64_t half = te_k_comm_half_nbytes(TE_K_COMM_L1, 1, 4 * n);
+	const int64_t half = te_k_comm_half_nbytes(TE_K_COMM_L1, 1, 4 * n) + (1 << 14);
 	struct te_k_comm k = {
 		.in = kc_poison(dtype, n),
 		.out = kc_poison(dtype, n),
@@ -509,34 +617,54 @@ START_TEST(memory_is_that_of_kernels_def)
 
 	tt_fill_bytes((void *)(uintptr_t)k.in, (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
 	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++) {
+		const int lamport = k.algorithm == TE_K_COMM_P1 || k.algorithm == TE_K_COMM_P2;
+
 		memset(k.ctl, 0, sizeof(*k.ctl));
-		if (cl_algorithm_takes(k.algorithm, dtype))
+		if (!lamport || _i < NFLOATS)
 			KC_RUN(COMM_ALLREDUCE, &k);
+		if (lamport)
+			continue;
+		KC_RUN(COMM_REDUCE_SCATTER, &k);
+		KC_RUN(COMM_ALL_GATHER, &k);
+		KC_RUN(COMM_BROADCAST, &k);
 	}
 }
 END_TEST
 
+static const enum te_k_id every_id[] = {
+	TE_K_COMM_ALLREDUCE,
+	TE_K_COMM_REDUCE_SCATTER,
+	TE_K_COMM_ALL_GATHER,
+	TE_K_COMM_BROADCAST,
+};
+
+/* _i: a collective */
 START_TEST(geometry_is_the_same_on_all_ranks)
 {
+	const enum te_k_id id = every_id[_i];
 	struct te_k_comm k = { .nranks = 8, .count = 1, .max_blocks = 16 };
 	struct te__geometry g, other;
 
 	k.half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_L1, 8, 1 << 20);
 	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++)
 		for (k.count = 1; k.count < 1 << 18; k.count = k.count * 3 / 2 + 1) {
+			if (_i && (k.algorithm == TE_K_COMM_P1 || k.algorithm == TE_K_COMM_P2)) {
+				fails(te__geometry(id, &k, &g), -EINVAL, "no algorithm");
+				continue;
+			}
 			k.rank = 0;
-			DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g));
+			DO(te__geometry(id, &k, &g));
 			ck_assert_uint_ge(g.grid[0], 1);
 			ck_assert_uint_le(g.grid[0], 16);
 			k.rank = 5;
-			DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &other));
+			DO(te__geometry(id, &k, &other));
 			ck_assert_str_eq(g.func, other.func);
 			ck_assert_mem_eq(g.grid, other.grid, sizeof(g.grid));
 			ck_assert_mem_eq(g.block, other.block, sizeof(g.block));
 		}
 	k.count = 0;
-	k.algorithm = TE_K_COMM_P1;
-	DO(te__geometry(TE_K_COMM_ALLREDUCE, &k, &g));
+	k.algorithm = TE_K_COMM_L1;
+	DO(te__geometry(id, &k, &g));
 	ck_assert_uint_eq(g.grid[0], 0);
 }
 END_TEST
@@ -563,12 +691,15 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.nranks = 9, -EINVAL, "rank 0 of 9");
 	REFUSES(k.rank = 8, -EINVAL, "rank 8 of 8");
 	REFUSES(k.rank = -1, -EINVAL, "rank -1 of 8");
+	REFUSES(k.root = 8, -EINVAL, "root 8");
+	REFUSES(k.root = -1, -EINVAL, "root -1");
 	REFUSES(k.algorithm = TE_K_COMM_ALGORITHMS, -EINVAL, "no algorithm");
 	REFUSES(k.op = TE_K_COMM_OPS, -EINVAL, "no algorithm");
 	REFUSES(k.max_blocks = 0, -EINVAL, "0 blocks");
 	REFUSES(k.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
 	REFUSES(k.dtype = TE_DTYPE_INT32, -TE_EDTYPE, "not int32");
 	REFUSES(k.count += 32, -TE_ESHAPE, "do not fit");
+	REFUSES(k.algorithm = TE_K_COMM_R; k.half_nbytes = 65536, -TE_ESHAPE, "do not fit");
 #undef REFUSES
 }
 END_TEST
@@ -590,9 +721,11 @@ Suite *comm_suite(const char *name, const char *on)
 
 	backend = on;
 	c = one_case(s, "results", "numeric");
-	tcase_add_loop_test(c, all_types_and_ops_have_the_bits_of_a_loop, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, all_types_and_ops_have_the_bits_of_a_loop, 0, EACH_COLLECTIVE);
 	tcase_add_loop_test(c, all_counts_have_the_bits_of_a_loop, 0, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, large_arrays, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, large_arrays, 0, EACH_COLLECTIVE);
+	tcase_add_loop_test(c, arrays_much_larger_than_staging_memory, 0, EACH_COLLECTIVE);
+	tcase_add_loop_test(c, reduce_scatter_and_all_gather_are_all_reduce, 0, TE_K_COMM_RANKS);
 	c = one_case(s, "payload", "numeric");
 	tcase_add_loop_test(c, any_payload_arrives, 0, NTRAPS);
 	tcase_add_loop_test(c, numbers_travel_unchanged, 0, NTRAPS);
@@ -605,13 +738,13 @@ Suite *comm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, replays, 0, 2);
 	c = one_case(s, "failures", "protocol");
 	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, 0, CL_ALGORITHMS);
-	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 5);
+	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 7);
 	tcase_add_loop_test(c, an_abort_ends_all_waits, 0, CL_ALGORITHMS);
 	c = tt_case(s, "memory", "numeric");
 	tcase_add_checked_fixture(c, setup_check, kc_close);
 	tcase_add_loop_test(c, memory_is_that_of_kernels_def, 0, TT_LEN(every_type));
 	c = tt_case(s, "launches", "host");
-	tcase_add_test(c, geometry_is_the_same_on_all_ranks);
+	tcase_add_loop_test(c, geometry_is_the_same_on_all_ranks, 0, TT_LEN(every_id));
 	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);
 	return s;
 }

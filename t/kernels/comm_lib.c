@@ -42,9 +42,14 @@ static uint32_t *abort_word(void)
 
 void cl_open(int n, int64_t nbytes)
 {
+	cl_open_half(n, nbytes, te_k_comm_half_nbytes(TE_K_COMM_L1, n, nbytes / 2));
+}
+
+void cl_open_half(int n, int64_t nbytes, int64_t half)
+{
 	cl_n = n;
 	heap_nbytes = (nbytes + 127) / 128 * 128;
-	half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_L1, n, heap_nbytes / 2);
+	half_nbytes = half;
 	stride = te_k_comm_region_nbytes(half_nbytes) + heap_nbytes;
 	cl_deadline_ns = 60000000000u;
 	DO(te_mem_alloc(st, (size_t)(n * stride), (void **)&mem));
@@ -117,11 +122,53 @@ void cl_abort(void)
 
 /* ---- calls ---- */
 
-int cl_algorithm_takes(int algorithm, int dtype)
+static int64_t element_nbytes(const struct cl_call *c)
 {
-	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
+	return (int64_t)te_dtype_nbytes((enum te_dtype)c->dtype);
+}
 
-	return !integers || algorithm == TE_K_COMM_L1 || algorithm == TE_K_COMM_S;
+int cl_takes(const struct cl_call *c, int algorithm)
+{
+	const int integers = c->dtype == TE_DTYPE_INT32 || c->dtype == TE_DTYPE_UINT8;
+
+	if ((integers || c->collective != TE_K_COLL_ALLREDUCE) &&
+	    (algorithm == TE_K_COMM_P1 || algorithm == TE_K_COMM_P2))
+		return 0;
+	return te_k_comm_half_nbytes(algorithm, cl_n, c->count * element_nbytes(c)) <= half_nbytes;
+}
+
+/* elements */
+static int64_t input_count(const struct cl_call *c)
+{
+	return c->collective == TE_K_COLL_REDUCE_SCATTER ? c->count * cl_n : c->count;
+}
+
+static int64_t output_count(const struct cl_call *c)
+{
+	return c->collective == TE_K_COLL_ALL_GATHER ? c->count * cl_n : c->count;
+}
+
+int64_t cl_input_nbytes(const struct cl_call *c)
+{
+	return input_count(c) * element_nbytes(c);
+}
+
+/* in place, a part of the larger array */
+static int64_t part_at(const struct cl_call *c, int rank, int collective)
+{
+	return c->in == c->out && c->collective == collective ?
+		       rank * c->count * element_nbytes(c) :
+		       0;
+}
+
+static int64_t in_at(const struct cl_call *c, int rank)
+{
+	return c->in + part_at(c, rank, TE_K_COLL_ALL_GATHER);
+}
+
+static int64_t out_at(const struct cl_call *c, int rank)
+{
+	return c->out + part_at(c, rank, TE_K_COLL_REDUCE_SCATTER);
 }
 
 int64_t cl_room(int64_t nbytes, int64_t align)
@@ -135,27 +182,44 @@ int64_t cl_room(int64_t nbytes, int64_t align)
 	return at;
 }
 
-struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
+struct cl_call cl_call_of(int collective, int algorithm, int op, int dtype, int64_t count)
 {
-	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
-	struct cl_call c = { algorithm, op, dtype, 1, count, 0, 0, NULL };
+	const int reduces = collective == TE_K_COLL_ALLREDUCE ||
+			    collective == TE_K_COLL_REDUCE_SCATTER;
+	struct cl_call c = { algorithm, reduces ? op : 0, dtype, 1, count, 0, 0, NULL,
+			     collective, 0 };
+	const int64_t es = element_nbytes(&c);
 
-	while (c.algorithm < 0 || !cl_algorithm_takes(c.algorithm, dtype))
+	while (c.algorithm < 0 || !cl_takes(&c, c.algorithm))
 		c.algorithm = (int32_t)tt_rand_int(0, CL_ALGORITHMS - 1);
+	if (collective == TE_K_COLL_BROADCAST)
+		c.root = (int32_t)tt_rand_int(0, cl_n - 1);
 	/* all blocks of all ranks are resident on a GPU of 132 multiprocessors */
 	c.max_blocks = (int32_t)tt_rand_int(1, 128 / cl_n < 24 ? 128 / cl_n : 24);
-	c.in = cl_room(count * es, es);
-	c.out = tt_rand_int(0, 2) ? cl_room(count * es, es) : c.in;
+	if (tt_rand_int(0, 2)) {
+		c.in = cl_room(input_count(&c) * es, es);
+		c.out = cl_room(output_count(&c) * es, es);
+	} else {
+		const int64_t parts = input_count(&c) + output_count(&c) - 2 * count;
+
+		c.in = c.out = cl_room((count + parts) * es, es);
+	}
 	cl_fill(&c);
 	return c;
 }
 
-struct cl_call cl_call_after(const struct cl_call *first)
+struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count)
 {
-	struct cl_call c = cl_call_new(-1, TE_K_COMM_MAX, first->dtype, first->count);
+	return cl_call_of(TE_K_COLL_ALLREDUCE, algorithm, op, dtype, count);
+}
 
+struct cl_call cl_call_after(const struct cl_call *first, int collective)
+{
+	struct cl_call c = cl_call_of(collective, -1, TE_K_COMM_MAX, first->dtype, first->count);
+
+	ck_assert(first->collective != TE_K_COLL_REDUCE_SCATTER || first->in != first->out);
 	if (c.out == c.in)
-		c.out = cl_room(c.count * (int64_t)te_dtype_nbytes((enum te_dtype)c.dtype), 4);
+		c.out = cl_room(output_count(&c) * element_nbytes(&c), 4);
 	c.in = first->out;
 	c.of = first;
 	return c;
@@ -170,7 +234,12 @@ void cl_clear(void)
 
 void *cl_input(const struct cl_call *c, int rank)
 {
-	return before[rank] + c->in;
+	return before[rank] + in_at(c, rank);
+}
+
+const void *cl_output(const struct cl_call *c, int rank)
+{
+	return got[rank] + out_at(c, rank);
 }
 
 static void put_number(int32_t dtype, void *p, int64_t i, float x)
@@ -193,7 +262,7 @@ static void put_number(int32_t dtype, void *p, int64_t i, float x)
 
 void cl_fill(const struct cl_call *c)
 {
-	const size_t nbytes = (size_t)c->count * te_dtype_nbytes((enum te_dtype)c->dtype);
+	const size_t nbytes = (size_t)cl_input_nbytes(c);
 	const int integers = c->dtype == TE_DTYPE_INT32 || c->dtype == TE_DTYPE_UINT8;
 	const int bits = integers || tt_rand_int(0, 3) == 0;
 
@@ -201,7 +270,7 @@ void cl_fill(const struct cl_call *c)
 		if (bits)
 			tt_fill_bytes(cl_input(c, r), nbytes);
 		else
-			for (int64_t i = 0; i < c->count; i++)
+			for (int64_t i = 0; i < input_count(c); i++)
 				put_number(c->dtype, cl_input(c, r), i, 4.0f * tt_rand_normal());
 	}
 }
@@ -232,14 +301,27 @@ void cl_launch(const struct cl_call *c, int rank)
 {
 	struct te_k_comm k = cl_comm(rank);
 
-	k.in = cl_heap(rank) + c->in;
-	k.out = cl_heap(rank) + c->out;
+	k.in = cl_heap(rank) + in_at(c, rank);
+	k.out = cl_heap(rank) + out_at(c, rank);
 	k.count = c->count;
 	k.dtype = c->dtype;
 	k.op = c->op;
 	k.algorithm = c->algorithm;
 	k.max_blocks = c->max_blocks;
-	DO(TE__LAUNCH(cl_stream[rank], COMM_ALLREDUCE, &k));
+	k.root = c->root;
+	switch (c->collective) {
+	case TE_K_COLL_REDUCE_SCATTER:
+		DO(TE__LAUNCH(cl_stream[rank], COMM_REDUCE_SCATTER, &k));
+		break;
+	case TE_K_COLL_ALL_GATHER:
+		DO(TE__LAUNCH(cl_stream[rank], COMM_ALL_GATHER, &k));
+		break;
+	case TE_K_COLL_BROADCAST:
+		DO(TE__LAUNCH(cl_stream[rank], COMM_BROADCAST, &k));
+		break;
+	default:
+		DO(TE__LAUNCH(cl_stream[rank], COMM_ALLREDUCE, &k));
+	}
 }
 
 void cl_launch_all(const struct cl_call *c)
@@ -318,21 +400,31 @@ static uint32_t of_integers(const struct cl_call *c, const int64_t *x)
 	return (uint32_t)s & (c->dtype == TE_DTYPE_UINT8 ? 0xffu : 0xffffffffu);
 }
 
-uint32_t cl_expected(const struct cl_call *c, int64_t i)
+static uint32_t input_of(const struct cl_call *c, int rank, int64_t i)
+{
+	return c->of ? cl_expected(c->of, rank, i) :
+		       get_bits(c->dtype, before[rank] + in_at(c, rank), i);
+}
+
+uint32_t cl_expected(const struct cl_call *c, int rank, int64_t i)
 {
 	float x[TE_K_COMM_RANKS] = { 0 };
 	int64_t k[TE_K_COMM_RANKS] = { 0 };
 
-	if (c->of)
-		return cl_expected(c->of, i);
+	if (c->collective == TE_K_COLL_ALL_GATHER)
+		return input_of(c, (int)(i / c->count), i % c->count);
+	if (c->collective == TE_K_COLL_BROADCAST)
+		return input_of(c, c->root, i);
+	if (c->collective == TE_K_COLL_REDUCE_SCATTER)
+		i += rank * c->count;
 	for (int r = 0; r < cl_n; r++) {
-		const uint32_t bits = get_bits(c->dtype, before[r] + c->in, i);
+		const uint32_t bits = input_of(c, r, i);
 
+		if (cl_n == 1)
+			return bits;
 		x[r] = c->dtype <= TE_DTYPE_E5M2 ? to_number(c->dtype, bits) : 0.0f;
 		k[r] = c->dtype == TE_DTYPE_INT32 ? (int64_t)(int32_t)bits : (int64_t)bits;
 	}
-	if (cl_n == 1)
-		return get_bits(c->dtype, before[0] + c->in, i);
 	return c->dtype <= TE_DTYPE_E5M2 ? of_numbers(c, x) : of_integers(c, k);
 }
 
@@ -382,21 +474,22 @@ void cl_check(const struct cl_call *c, int ncalls)
 		memcpy(want, before[r], (size_t)heap_nbytes);
 		for (int k = 0; k < ncalls; k++) {
 			const size_t es = te_dtype_nbytes((enum te_dtype)c[k].dtype);
+			const int64_t at = out_at(&c[k], r);
 
-			for (int64_t i = 0; i < c[k].count; i++) {
-				const uint32_t bits = cl_expected(&c[k], i);
+			for (int64_t i = 0; i < output_count(&c[k]); i++) {
+				const uint32_t bits = cl_expected(&c[k], r, i);
 
-				memcpy(want + c[k].out + i * (int64_t)es, &bits, es);
-				if (bits != get_bits(c[k].dtype, got[r] + c[k].out, i))
-					ck_abort_msg("call %d: rank %d of %d, algorithm %d, op %d, "
-						     "%s, element %lld of %lld, in %lld, out %lld: "
-						     "got %x, want %x",
-						     k, r, cl_n, c[k].algorithm, c[k].op,
+				memcpy(want + at + i * (int64_t)es, &bits, es);
+				if (bits != get_bits(c[k].dtype, got[r] + at, i))
+					ck_abort_msg("call %d: rank %d of %d, collective %d, root "
+						     "%d, algorithm %d, op %d, %s, element %lld of "
+						     "%lld, in %lld, out %lld: got %x, want %x",
+						     k, r, cl_n, c[k].collective, c[k].root,
+						     c[k].algorithm, c[k].op,
 						     te_dtype_name((enum te_dtype)c[k].dtype),
 						     (long long)i, (long long)c[k].count,
 						     (long long)c[k].in, (long long)c[k].out,
-						     get_bits(c[k].dtype, got[r] + c[k].out, i),
-						     bits);
+						     get_bits(c[k].dtype, got[r] + at, i), bits);
 			}
 		}
 		for (int64_t i = 0; i < heap_nbytes; i++)

@@ -21,11 +21,14 @@ struct cl_call {
 	int32_t max_blocks;
 	int64_t count;
 	int64_t in, out; /* offsets in the heap, aligned to the element only; equal: in place */
-	const struct cl_call *of; /* not NULL: the result is that of this call */
+	const struct cl_call *of; /* not NULL: the input is the output of this call */
+	int32_t collective, root;
 };
 
 /* n ranks, with room for heap_nbytes of arrays and for packets of any algorithm for each call */
 void cl_open(int n, int64_t heap_nbytes);
+/* the same with so much packet memory */
+void cl_open_half(int n, int64_t heap_nbytes, int64_t half_nbytes);
 void cl_close(void);
 /* as after cl_open() */
 void cl_reset(void);
@@ -41,17 +44,24 @@ uint64_t cl_epoch(int rank);
 /* may be called by any thread */
 void cl_abort(void);
 
-/* a call with arrays of their own, until cl_clear(); algorithm -1: a random one that fits */
+/*
+ * A call with arrays of their own, until cl_clear(). algorithm -1: a random one that fits. The root
+ * of a broadcast is random, and op is that of sums only.
+ */
+struct cl_call cl_call_of(int collective, int algorithm, int op, int dtype, int64_t count);
+/* an all-reduce */
 struct cl_call cl_call_new(int algorithm, int op, int dtype, int64_t count);
-/* the maximum of the results of a call, which are the same on all ranks */
-struct cl_call cl_call_after(const struct cl_call *first);
-/* 0: the algorithm does not take the type */
-int cl_algorithm_takes(int algorithm, int dtype);
+/* a call whose input is the output of another one, of as many elements */
+struct cl_call cl_call_after(const struct cl_call *first, int collective);
+/* can an algorithm do this call? */
+int cl_takes(const struct cl_call *c, int algorithm);
 void cl_clear(void);
 /* random data in the inputs of all ranks: bits of all kinds, or numbers */
 void cl_fill(const struct cl_call *c);
-/* the input of a rank, in host memory */
+/* the input of a rank, in host memory, and its output after cl_check() */
 void *cl_input(const struct cl_call *c, int rank);
+const void *cl_output(const struct cl_call *c, int rank);
+int64_t cl_input_nbytes(const struct cl_call *c);
 
 /* inputs to the devices, and poisoned outputs */
 void cl_upload(void);
@@ -63,8 +73,8 @@ void cl_check(const struct cl_call *c, int ncalls);
 void cl_sync(void);
 /* no rank has failed */
 void cl_all_well(void);
-/* element i of the result, as bits */
-uint32_t cl_expected(const struct cl_call *c, int64_t i);
+/* element i of the result of a rank, as bits */
+uint32_t cl_expected(const struct cl_call *c, int rank, int64_t i);
 
 /* ---- for tests of other operations ---- */
 

@@ -520,7 +520,7 @@ static void check(const struct fused *f, int n, const struct cl_call *c, int nca
 		for (int k = 0; k < ncalls; k++)
 			for (int64_t i = 0; i < c[k].count; i++) {
 				const size_t es = te_dtype_nbytes((enum te_dtype)c[k].dtype);
-				const uint32_t bits = cl_expected(&c[k], i);
+				const uint32_t bits = cl_expected(&c[k], 0, i);
 
 				memcpy(want[r] + c[k].out + i * (int64_t)es, &bits, es);
 			}

@@ -1,0 +1,321 @@
+/*
+ * algorithms.cuh - the algorithms of comm.h that several collective operations have. They return
+ * false after a failure.
+ *
+ * Rank r reduces, or sends to all ranks, *chunk* r: packets of the array in all-reduce and
+ * broadcast, and otherwise the part of rank r. Packets are pushed before any is awaited, and
+ * awaited from all ranks at once.
+ */
+#ifndef TE_COMM_ALGORITHMS_CUH
+#define TE_COMM_ALGORITHMS_CUH
+
+#include "kernels/comm/comm.cuh"
+
+/* C: enum te_k_comm_collective. Are arrays cut into chunks, or do they consist of parts? */
+DEV constexpr bool is_cut(int C)
+{
+	return C == TE_K_COLL_ALLREDUCE || C == TE_K_COLL_BROADCAST;
+}
+
+/* do the ranks contribute to each packet, or only one of them? */
+DEV constexpr bool reduces(int C)
+{
+	return C == TE_K_COLL_ALLREDUCE || C == TE_K_COLL_REDUCE_SCATTER;
+}
+
+DEV bool sends(const struct te_k_comm &a, int C)
+{
+	return C != TE_K_COLL_BROADCAST || a.rank == a.root;
+}
+
+/* the packets of a chunk, and those of rank r's, which may be fewer */
+template <int C> DEV int64_t chunk_of(const struct op &o)
+{
+	return is_cut(C) ? o.chunk : o.npackets;
+}
+
+template <int C> DEV int64_t chunk_of(const struct op &o, int r)
+{
+	return is_cut(C) ? chunk_begin(o, r + 1) - chunk_begin(o, r) : o.npackets;
+}
+
+/* packet i of chunk r, of the input or output in memory shift bytes further */
+template <int C>
+DEV uint4 read_chunk(const struct te_k_comm &a, const struct op &o, int r, int64_t i,
+		     int64_t shift = 0)
+{
+	const uint8_t *in = (const uint8_t *)a.in + shift;
+
+	if (C == TE_K_COLL_REDUCE_SCATTER)
+		in += r * o.nbytes;
+	return read_packet(o, in, is_cut(C) ? r * o.chunk + i : i);
+}
+
+template <int C>
+DEV void write_chunk(const struct te_k_comm &a, const struct op &o, int r, int64_t i, uint4 v,
+		     int64_t shift = 0)
+{
+	uint8_t *out = (uint8_t *)a.out + shift;
+
+	if (C == TE_K_COLL_ALL_GATHER)
+		out += r * o.nbytes;
+	write_packet(o, out, is_cut(C) ? r * o.chunk + i : i, v);
+}
+
+/* packet i of this rank's chunk from that of all ranks */
+template <int C, int N> DEV uint4 combine(const struct te_k_comm &a, const uint4 v[N])
+{
+	if constexpr (reduces(C)) {
+		return reduce<N>(a, v);
+	} else {
+		uint4 s = v[0];
+
+#pragma unroll
+		for (int r = 1; r < N; r++)
+			s = r == a.root ? v[r] : s;
+		return s;
+	}
+}
+
+/* L1 and P1: the array is the only chunk, or parts are the chunks */
+template <int C, int N, bool FLAGS> DEV bool one_shot(const struct te_k_comm &a, struct op &o)
+{
+	const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
+
+	o.chunk = 0; /* chunks of all ranks begin where the array does */
+	EACH(i, 0, sends(a, C) ? o.npackets : 0) {
+		uint4 v = read_chunk<C>(a, o, a.rank, i);
+
+		for (int k = 1; k < a.nranks; k++) {
+			if (C == TE_K_COLL_REDUCE_SCATTER)
+				v = read_chunk<C>(a, o, after(a, k), i);
+			push<FLAGS>(a, o, after(a, k), a.rank * o.npackets + i, v);
+		}
+	}
+	if (!header_collect(a, o))
+		return false;
+	EACH(i, 0, o.npackets) {
+		uint4 v[N], own = empty();
+
+		if (sends(a, C))
+			own = read_chunk<C>(a, o, a.rank, i);
+		if (!collect<N, FLAGS>(a, o, TE_K_COMM_DATA, from, i, o.npackets, v))
+			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++) {
+			v[r] = r == a.rank ? own : v[r];
+			if (C == TE_K_COLL_ALL_GATHER && r < a.nranks)
+				write_chunk<C>(a, o, r, i, v[r]);
+		}
+		if (C != TE_K_COLL_ALL_GATHER)
+			write_chunk<C>(a, o, a.rank, i, combine<C, N>(a, v));
+	}
+	return true;
+}
+
+/* S */
+template <int C, int N> DEV bool zero_copy(const struct te_k_comm &a, struct op &o)
+{
+	constexpr int M = reduces(C) ? N : 1; /* inputs */
+	constexpr int AT_ONCE = M == 1 ? 4 : 8 / M; /* packets of each in flight */
+	const int one = C == TE_K_COLL_BROADCAST ? a.root : a.rank;
+	const int64_t end = chunk_of<C>(o, a.rank), step = (int64_t)gridDim.x * COMM_THREADS;
+
+	flags_store(a, o, TE_K_COMM_ENTRY);
+	if (!__syncthreads_and(header_collect(a, o)) || !flags_wait(a, o, TE_K_COMM_ENTRY))
+		return false;
+	for (int64_t i = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x; i < end;
+	     i += AT_ONCE * step) {
+		uint4 v[AT_ONCE][M];
+
+#pragma unroll
+		for (int u = 0; u < AT_ONCE; u++)
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				const int r = reduces(C) ? m : one;
+
+				if (r < a.nranks && i + u * step < end)
+					v[u][m] = read_chunk<C>(a, o, a.rank, i + u * step,
+								(r - a.rank) * a.stride);
+			}
+#pragma unroll
+		for (int u = 0; u < AT_ONCE; u++)
+			if (i + u * step < end) {
+				const uint4 s = reduces(C) ? reduce<M>(a, v[u]) : v[u][0];
+				const int n = C == TE_K_COLL_REDUCE_SCATTER ? 1 : a.nranks;
+
+				for (int k = 0; k < n; k++)
+					write_chunk<C>(a, o, a.rank, i + u * step, s,
+						       (after(a, k) - a.rank) * a.stride);
+			}
+	}
+	flags_store(a, o, TE_K_COMM_EXIT);
+	return flags_wait(a, o, TE_K_COMM_EXIT);
+}
+
+/* R: the staging memory of a step of a block */
+struct stage {
+	uint8_t *buffer; /* in the region of this rank */
+	int64_t first;	 /* packets of each chunk before those of this step and block */
+	int npackets;	 /* of each chunk */
+};
+
+template <int C> DEV struct stage stage_at(const struct te_k_comm &a, const struct op &o, int64_t t)
+{
+	const int kinds = is_cut(C) ? 2 : 1;
+	struct stage s;
+
+	s.npackets = (int)(te_k_comm_step(a.half_nbytes, a.nranks, kinds) / gridDim.x);
+	s.first = (t * gridDim.x + blockIdx.x) * s.npackets;
+	s.buffer = packet(a, o, a.rank, ((t & 1) * gridDim.x + blockIdx.x) * kinds * a.nranks *
+						s.npackets);
+	return s;
+}
+
+/* packet i of a rank: an input (kind 0) or a result (kind 1) from a source */
+DEV uint4 *staged_packet(const struct te_k_comm &a, const struct stage &s, int rank, int kind,
+			 int source, int i)
+{
+	return (uint4 *)(s.buffer + (rank - a.rank) * a.stride) +
+	       ((kind * a.nranks + source) * s.npackets + i);
+}
+
+#define EACH_STAGED(i, s, end)                                                             \
+	for (int i = threadIdx.x; i < (s).npackets && (s).first + i < (end); i += COMM_THREADS)
+
+#define SOME 4 /* packets of a thread in flight */
+
+/* the inputs of all other ranks' chunks to these ranks */
+template <int C>
+DEV void stage_inputs(const struct te_k_comm &a, const struct op &o, int64_t t)
+{
+	const struct stage s = stage_at<C>(a, o, t);
+
+	EACH_STAGED(i, s, sends(a, C) ? chunk_of<C>(o) : 0)
+#pragma unroll 1
+		for (int k = 1; k < a.nranks; k += SOME) {
+			uint4 v[SOME];
+			bool is[SOME];
+
+#pragma unroll
+			for (int m = 0; m < SOME; m++) {
+				const int r = after(a, k + m);
+
+				is[m] = k + m < a.nranks && s.first + i < chunk_of<C>(o, r);
+				if (is[m])
+					v[m] = read_chunk<C>(a, o, r, s.first + i);
+			}
+#pragma unroll
+			for (int m = 0; m < SOME; m++)
+				if (is[m])
+					*staged_packet(a, s, after(a, k + m), 0, a.rank, i) = v[m];
+		}
+}
+
+/* v[m] = the packet from rank r + m, which is empty afterwards */
+template <int N>
+DEV void unstage(const struct te_k_comm &a, const struct stage &s, int kind, uint32_t from, int r,
+		 int i, uint4 v[N])
+{
+#pragma unroll
+	for (int m = 0; m < N; m++)
+		if (from >> (r + m) & 1)
+			v[m] = *staged_packet(a, s, a.rank, kind, r + m, i);
+#pragma unroll
+	for (int m = 0; m < N; m++)
+		if (from >> (r + m) & 1)
+			*staged_packet(a, s, a.rank, kind, r + m, i) = empty();
+}
+
+/* the inputs of this rank's chunk to its output, and to the other ranks */
+template <int C, int N>
+DEV void stage_results(const struct te_k_comm &a, const struct op &o, int64_t t)
+{
+	const struct stage s = stage_at<C>(a, o, t);
+	const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
+
+	EACH_STAGED(i, s, chunk_of<C>(o, a.rank)) {
+		uint4 v[N], own = empty();
+
+		if (sends(a, C))
+			own = read_chunk<C>(a, o, a.rank, s.first + i);
+		unstage<N>(a, s, 0, from, 0, i, v);
+#pragma unroll
+		for (int r = 0; r < N; r++) {
+			v[r] = r == a.rank ? own : v[r];
+			if (C == TE_K_COLL_ALL_GATHER && r < a.nranks)
+				write_chunk<C>(a, o, r, s.first + i, v[r]);
+		}
+		if (C == TE_K_COLL_ALL_GATHER)
+			continue;
+		own = combine<C, N>(a, v);
+		write_chunk<C>(a, o, a.rank, s.first + i, own);
+		for (int k = 1; k < a.nranks && is_cut(C); k++)
+			*staged_packet(a, s, after(a, k), 1, a.rank, i) = own;
+	}
+}
+
+/* the results of the other chunks to the output */
+template <int C>
+DEV void unstage_results(const struct te_k_comm &a, const struct op &o, int64_t t)
+{
+	const struct stage s = stage_at<C>(a, o, t);
+
+	EACH_STAGED(i, s, chunk_of<C>(o)) {
+		uint32_t from = 0;
+
+		for (int r = 0; r < a.nranks; r++)
+			if (o.others >> r & 1 && s.first + i < chunk_of<C>(o, r))
+				from |= 1u << r;
+#pragma unroll 1
+		for (int r = 0; r < a.nranks; r += SOME) {
+			uint4 v[SOME];
+
+			unstage<SOME>(a, s, 1, from, r, i, v);
+#pragma unroll
+			for (int m = 0; m < SOME; m++)
+				if (from >> (r + m) & 1)
+					write_chunk<C>(a, o, r + m, s.first + i, v[m]);
+		}
+	}
+}
+
+/*
+ * R. Block b of each rank has the same packets, so that it exchanges flags with block b of the
+ * others only. In step t it sends inputs (entry flags), and results when it has theirs (exit flags,
+ * which tell that it has read the inputs, too). The inputs of step t + 1 are sent before the
+ * results of step t are awaited.
+ *
+ * Why two buffers of each kind are enough: inputs of step t + 1 replace those of step t - 1, which
+ * the receiver had read before it set exit flag t - 1, which was awaited in step t - 1. Results of
+ * step t replace those of step t - 2, which the receiver had read before it set entry flag t, which
+ * was awaited before. One buffer would not be: inputs of step t + 1 are sent while the receiver may
+ * still read those of step t, and results of step t while it may still read those of step t - 1
+ * (t/comm/model.c).
+ */
+template <int C, int N> DEV bool staged(const struct te_k_comm &a, struct op &o)
+{
+	const int64_t each = (int64_t)stage_at<C>(a, o, 0).npackets * gridDim.x;
+
+	stage_inputs<C>(a, o, 0);
+	flags_store(a, o, TE_K_COMM_ENTRY, 0);
+	if (!__syncthreads_and(header_collect(a, o)))
+		return false;
+	for (int64_t t = 0; t * each < chunk_of<C>(o); t++) {
+		if (!flags_wait(a, o, TE_K_COMM_ENTRY, t))
+			return false;
+		stage_results<C, N>(a, o, t);
+		flags_store(a, o, TE_K_COMM_EXIT, t);
+		if ((t + 1) * each < chunk_of<C>(o)) {
+			stage_inputs<C>(a, o, t + 1);
+			flags_store(a, o, TE_K_COMM_ENTRY, t + 1);
+		}
+		if (!flags_wait(a, o, TE_K_COMM_EXIT, t))
+			return false;
+		if (is_cut(C))
+			unstage_results<C>(a, o, t);
+	}
+	return true;
+}
+
+#endif

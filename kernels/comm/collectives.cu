@@ -1,0 +1,22 @@
+/*
+ * collectives.cu - reduce-scatter, all-gather and broadcast. sm_90a. comm.h has the protocol and
+ * the definition of results, algorithms.cuh the algorithms.
+ *
+ *  kernel           packets of a thread                 blocks of 512 threads, at most max_blocks
+ *  l1               1 of each 512 blocks                packets of count elements / 512
+ *  s, r             the same; broadcast: of each chunk  the same; broadcast: / n
+ *
+ * No shared memory. Loops over ranks are unrolled for 2, 4 and 8 ranks where they reduce. Other
+ * numbers, and the others, run the loop over 8 with conditions.
+ */
+#include "kernels/comm/algorithms.cuh"
+
+COMM_KERNEL(reduce_scatter_l1, TE_K_COLL_REDUCE_SCATTER, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL(reduce_scatter_s, TE_K_COLL_REDUCE_SCATTER, COMM_BY_RANKS(zero_copy))
+COMM_KERNEL(reduce_scatter_r, TE_K_COLL_REDUCE_SCATTER, COMM_BY_RANKS(staged))
+COMM_KERNEL(all_gather_l1, TE_K_COLL_ALL_GATHER, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL(all_gather_s, TE_K_COLL_ALL_GATHER, (zero_copy<C, 8>(a, o)))
+COMM_KERNEL(all_gather_r, TE_K_COLL_ALL_GATHER, (staged<C, 8>(a, o)))
+COMM_KERNEL(broadcast_l1, TE_K_COLL_BROADCAST, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL(broadcast_s, TE_K_COLL_BROADCAST, (zero_copy<C, 8>(a, o)))
+COMM_KERNEL(broadcast_r, TE_K_COLL_BROADCAST, (staged<C, 8>(a, o)))

@@ -253,6 +253,50 @@ START_TEST(norm_backward)
 }
 END_TEST
 
+/* neither result nor codes nor amax of the backward kernels that fusions cast in. _i: dtype */
+START_TEST(backward_writes_nothing_if_noop)
+{
+	enum { ROWS = 3, WIDTH = 8, N = ROWS * WIDTH };
+	const int32_t dtype = hk_types[_i];
+	void *x = hk_normal(dtype, N, 1.0f), *dx = hk_fresh(dtype, N);
+	float *gamma = hk_normal(TE_DTYPE_FP32, WIDTH, 1.0f);
+	float *rstd = hk_normal(TE_DTYPE_FP32, ROWS, 1.0f);
+	struct te_k_norm_bwd b = {
+		.dy = x, .x = x, .gamma = gamma, .rstd = rstd, .dx = dx,
+		.rows = ROWS, .cols = WIDTH, .dtype = dtype,
+	};
+	struct te_k_rope r = {
+		.x = x, .y = dx, .rows = ROWS, .seqlen = ROWS, .nheads = 2, .nrot = 1,
+		.head_dim = WIDTH / 2, .inverse = 1, .dtype = dtype, .inv_freq = { 1.0f, 0.5f },
+	};
+
+	for (int casts = 0; casts < 2; casts++) {
+		struct hk_side s;
+
+		hk_side_init(&s, TE_DTYPE_E5M2, N, 37.0f);
+		if (casts)
+			b.q = r.q = s.q;
+		b.q.noop = r.q.noop = &hk_noop_on;
+		tt_poison(dx, N * hk_width(dtype));
+		te__h_norm_bwd(&b);
+		te__h_rope(&r);
+		ck_assert(tt_is_poison(dx, N * hk_width(dtype)));
+		hk_check_side_untouched(&s, N);
+		b.q.noop = r.q.noop = &hk_noop_off;
+		te__h_norm_bwd(&b);
+		ck_assert(!tt_is_poison(dx, N * hk_width(dtype)));
+		tt_poison(dx, N * hk_width(dtype));
+		te__h_rope(&r);
+		ck_assert(!tt_is_poison(dx, N * hk_width(dtype)));
+		hk_side_free(&s);
+	}
+	free(x);
+	free(dx);
+	free(gamma);
+	free(rstd);
+}
+END_TEST
+
 START_TEST(norm_of_constant_and_of_nan)
 {
 	float x[4] = { 3.0f, 3.0f, 3.0f, 3.0f }, gamma[4] = { 1, 1, 1, 1 };
@@ -343,6 +387,7 @@ void host_row_cases(Suite *s)
 
 	tcase_add_loop_test(c, norm_forward, 0, 8);
 	tcase_add_loop_test(c, norm_backward, 0, 8);
+	tcase_add_loop_test(c, backward_writes_nothing_if_noop, 0, HK_NTYPES);
 	tcase_add_test(c, norm_of_constant_and_of_nan);
 	c = tt_case(s, "reduce", "host numeric");
 	tcase_add_loop_test(c, column_sums_in_the_specified_order, 0, 2);

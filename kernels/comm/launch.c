@@ -136,13 +136,10 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 	return 0;
 }
 
-int te__geo_comm_norm(const void *args, struct te__geometry *k)
+/* smem: bytes of a column, besides gamma and a row */
+static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3], unsigned smem,
+		    struct te__geometry *k)
 {
-	static const char *const func[2][3] = {
-		{ NORM "_p1_fp32", NORM "_p1_bf16", NORM "_p1_fp16" },
-		{ NORM "_p2_fp32", NORM "_p2_bf16", NORM "_p2_fp16" },
-	};
-	const struct te_k_comm_norm *a = args;
 	const int two_shot = a->comm.algorithm == TE_K_COMM_P2;
 	int64_t rows;
 	int r;
@@ -161,8 +158,37 @@ int te__geo_comm_norm(const void *args, struct te__geometry *k)
 		return r;
 	/* a function of what the ranks agree on only */
 	rows = two_shot ? te_k_comm_norm_first(a, 1) : a->rows;
-	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2));
+	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2) + smem);
 	return te__geo_launch(k, func[two_shot][a->comm.dtype],
 			      a->rows ? clamp(rows, 1, a->comm.max_blocks) : 0,
 			      threads_for(a->cols, TE_V, COMM_NORM_THREADS));
+}
+
+int te__geo_comm_norm(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][3] = {
+		{ NORM "_p1_fp32", NORM "_p1_bf16", NORM "_p1_fp16" },
+		{ NORM "_p2_fp32", NORM "_p2_bf16", NORM "_p2_fp16" },
+	};
+	const struct te_k_comm_norm *a = args;
+
+	if (a->x)
+		return te__fail(-EINVAL, NORM ": x is an argument of " NORM "_bwd only");
+	return geo_norm(a, func, 0, k);
+}
+
+int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
+{
+	static const char *const func[2][3] = {
+		{ NORM "_bwd_p1_fp32", NORM "_bwd_p1_bf16", NORM "_bwd_p1_fp16" },
+		{ NORM "_bwd_p2_fp32", NORM "_bwd_p2_bf16", NORM "_bwd_p2_fp16" },
+	};
+	const struct te_k_comm_norm *a = args;
+
+	if (!a->x || !a->x_rstd || (uintptr_t)a->x % TE_K_COMM_PACKET)
+		return te__fail(-EINVAL, NORM "_bwd: x, aligned to %d bytes, and x_rstd are needed",
+				TE_K_COMM_PACKET);
+	if (a->residual_out || a->rstd || a->codes || a->amax)
+		return te__fail(-EINVAL, NORM "_bwd: there are no outputs but the sum and y");
+	return geo_norm(a, func, a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2, k);
 }

@@ -86,21 +86,47 @@ static int row_reduce(struct fused *f, int64_t row, int64_t index, int64_t each,
 		make_nans_equal(s, n);
 		memcpy(v, s, sizeof(v));
 		te__h_round(dtype, n, v);
-		if (a->flags & TE_K_COMM_ROUND_SUM)
+		if (a->flags & TE_K_COMM_ROUND_SUM || a->x)
 			memcpy(s, v, sizeof(s));
 		te__h_store(dtype, r, c, n, v);
-		if (a->residual) {
+		if (a->residual && !a->x) {
 			te__h_load(dtype, a->residual, at, n, v);
 			te__h_add_to(s, v, n);
 			make_nans_equal(s, n);
 		}
 		/* after the last use of in and residual, which out may be */
-		if (a->comm.out)
+		if (a->comm.out && !a->x)
 			memcpy(row_of(a->comm.out, row, f->row_nbytes) + c * es, r + c * es,
 			       (size_t)(n * es));
 		te__h_store(dtype, r, c, n, s);
 	}
 	return 0;
+}
+
+/* te_k_comm_norm_bwd: y of s, which is r */
+static void row_norm_bwd(const struct fused *f, int64_t row, const uint8_t *r, uint8_t *y)
+{
+	const struct te_k_comm_norm *a = f->a;
+	const struct te_k_norm_bwd norm = {
+		.dy = r,
+		.x = (const uint8_t *)a->x + row * f->row_nbytes,
+		.gamma = a->gamma,
+		.rstd = a->x_rstd + row,
+		.dres = a->residual ? (const uint8_t *)a->residual + row * f->row_nbytes : NULL,
+		.dx = y,
+		.rows = 1,
+		.cols = a->cols,
+		.zero_centered = !!(a->flags & TE_K_COMM_ZERO_CENTERED),
+		.dtype = a->comm.dtype,
+	};
+	float v[TE__H_CHUNK];
+
+	te__h_norm_bwd(&norm);
+	TE__H_CHUNKS(c, n, a->cols) {
+		te__h_load(a->comm.dtype, y, c, n, v);
+		make_nans_equal(v, n);
+		te__h_store(a->comm.dtype, y, c, n, v);
+	}
 }
 
 /* y and words of r; codes are those of y without the signs of NaN */
@@ -206,7 +232,12 @@ static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each
 
 	if (row_reduce(f, row, index, each, r))
 		return -1;
-	row_norm(f, row, r, y, word);
+	if (a->x)
+		row_norm_bwd(f, row, r, y);
+	else
+		row_norm(f, row, r, y, word);
+	if (a->comm.out && a->x)
+		memcpy(row_of(a->comm.out, row, f->row_nbytes), r, (size_t)f->row_nbytes);
 	if (a->residual_out)
 		memcpy(row_of(a->residual_out, row, f->row_nbytes), r, (size_t)f->row_nbytes);
 	if (a->y)
@@ -311,7 +342,7 @@ static void scale_words(const struct te_k_comm_norm *a)
 			a->scale_inv[k * ld + row] = 0.0f;
 }
 
-void te__h_comm_norm(const struct te_k_comm_norm *a)
+static void run(const struct te_k_comm_norm *a)
 {
 	struct fused f = {
 		.a = a,
@@ -325,4 +356,14 @@ void te__h_comm_norm(const struct te_k_comm_norm *a)
 		return;
 	scale_words(a);
 	te__hc_end(&f.o);
+}
+
+void te__h_comm_norm(const struct te_k_comm_norm *a)
+{
+	run(a);
+}
+
+void te__h_comm_norm_bwd(const struct te_k_comm_norm *a)
+{
+	run(a);
 }

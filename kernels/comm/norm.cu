@@ -6,8 +6,10 @@
  *  p1      1 of each number of blocks       rows                        32..512  (n - 1) S
  *  p2      the same of each rank's rows     rows / n                    32..512  (n - 1) / n S, and
  *                                                                                as much of results
+ *  bwd_    the same
  *
- * Shared memory: 8880 bytes, and a row of gamma and of the residual: 4 + sizeof(T) bytes a column.
+ * Shared memory: 8880 bytes, and a row of gamma and of the residual: 4 + sizeof(T) bytes a column;
+ * bwd: of gamma, dy and x, 4 + 2 sizeof(T).
  *
  * A thread has the same vectors of 8 elements of each row, up to 4, from packets to results. Its
  * part of gamma and of the residual is copied to shared memory before it waits for packets; r and
@@ -51,7 +53,7 @@ struct fused {
 
 struct norm_shared {
 	struct fused f;
-	float square[VECTORS]; /* sums of vectors of the row */
+	float vector[VECTORS]; /* sums over vectors of the row */
 	float sum[WARPS];
 	float amax[WARPS];
 	__align__(16) float word[MAX_WORDS + 2]; /* whole packets */
@@ -224,8 +226,8 @@ DEV void vector_put(const struct te_k_comm_norm &a, const struct fused &f, const
 	}
 }
 
-/* the sum of squares of a row, of which the sums of vectors are in shared memory; a barrier */
-DEV float squares_sum(const struct te_k_comm_norm &a, const struct fused &f, struct norm_shared &m)
+/* the sum over a row, of which the sums over vectors are in shared memory; a barrier */
+DEV float vectors_sum(const struct te_k_comm_norm &a, const struct fused &f, struct norm_shared &m)
 {
 	/* threads of the row in te_k_norm_fwd */
 	const int nwarps = (int)((a.cols + 32 * NORM_NV * TE_V - 1) / (32 * NORM_NV * TE_V));
@@ -238,7 +240,7 @@ DEV float squares_sum(const struct te_k_comm_norm &a, const struct fused &f, str
 			const int v = j * nwarps * 32 + threadIdx.x;
 
 			if (v < f.nvec)
-				s = add(s, m.square[v]);
+				s = add(s, m.vector[v]);
 		}
 		s = warp_sum(s);
 		if (threadIdx.x % 32 == 0)
@@ -322,15 +324,30 @@ DEV void codes_put(const struct te_k_comm_norm &a, const struct fused &f, const 
 #define EACH_VECTOR(v) \
 	_Pragma("unroll 1") for (int v = threadIdx.x; v < f.nvec; v += blockDim.x)
 
-/* s and r of a row, and the squares of r; out: as row_compute(). false after a failure */
-template <int N, bool TWO, class T>
-DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
-		    struct norm_shared &m, uint4 *held, int64_t row, int64_t index, int64_t each,
-		    int64_t out)
+DEV void gain_get(const struct te_k_comm_norm &a, const uint4 *gamma, int v, float gain[TE_V])
 {
+	unpack(row_get<float>(gamma, v, (int)(a.cols / 4)), gain);
+	if (a.flags & TE_K_COMM_ZERO_CENTERED)
+#pragma unroll
+		for (int e = 0; e < TE_V; e++)
+			gain[e] = add(1.0f, gain[e]);
+}
+
+/*
+ * s and r of a row; of each vector of it the sum of the squares of r or, BWD, of g * xhat; out: as
+ * row_compute(). BWD: the row of x is copied to after held. false after a failure.
+ */
+template <int N, bool TWO, bool BWD, class T>
+DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
+		    struct norm_shared &m, const uint4 *gamma, uint4 *held, int64_t row,
+		    int64_t index, int64_t each, int64_t out)
+{
+	uint4 *x_held = held + f.npackets;
 	const int64_t out_r = te_k_comm_norm_sends_r(&a) ? out + (a.comm.out ? f.npackets : 0) : -1;
 
-	if (a.residual)
+	if (BWD)
+		row_copy(a, f, x_held, (const T *)a.x + row * a.cols);
+	else if (a.residual)
 		row_copy(a, f, held, (const T *)a.residual + row * a.cols);
 	EACH_VECTOR(v) {
 		float s[TE_V], x[TE_V];
@@ -339,10 +356,10 @@ DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struc
 		if (!vector_sum<N, T>(a, f, o, row, index, each, v, s))
 			return false;
 		r = pack<T>(s);
-		if (a.flags & TE_K_COMM_ROUND_SUM)
+		if (BWD || (a.flags & TE_K_COMM_ROUND_SUM))
 			unpack(r, s);
 		copies_wait();
-		if (a.residual) {
+		if (!BWD && a.residual) {
 			unpack(row_get<T>(held, v, f.npackets), x);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
@@ -350,6 +367,19 @@ DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struc
 		}
 		if (a.comm.out)
 			vector_put<TWO>(a, f, o, a.comm.out, row, out, v, r);
+		if (BWD) {
+			const float rstd = a.x_rstd[row];
+			float gain[TE_V];
+
+			row_set(held, v, f.npackets, r);
+			unpack(row_get<T>(x_held, v, f.npackets), x);
+			gain_get(a, gamma, v, gain);
+#pragma unroll
+			for (int e = 0; e < TE_V; e++)
+				x[e] = mul(mul(s[e], gain[e]), mul(x[e], rstd));
+			m.vector[v] = sum8(x);
+			continue;
+		}
 		r = pack<T>(s);
 		if (a.residual_out)
 			vector_put<TWO>(a, f, o, a.residual_out, row, out_r, v, r);
@@ -358,7 +388,7 @@ DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struc
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)
 			x[e] = mul(x[e], x[e]);
-		m.square[v] = sum8(x);
+		m.vector[v] = sum8(x);
 	}
 	return true;
 }
@@ -375,13 +405,10 @@ DEV float row_normalize(const struct te_k_comm_norm &a, const struct fused &f, c
 		raw<T> y;
 
 		unpack(row_get<T>(held, v, f.npackets), x);
-		unpack(row_get<float>(gamma, v, (int)(a.cols / 4)), gain);
+		gain_get(a, gamma, v, gain);
 #pragma unroll
-		for (int e = 0; e < TE_V; e++) {
-			if (a.flags & TE_K_COMM_ZERO_CENTERED)
-				gain[e] = add(1.0f, gain[e]);
+		for (int e = 0; e < TE_V; e++)
 			x[e] = same_nan(normed(x[e], 0.0f, rstd, gain[e]));
-		}
 		y = pack<T>(x);
 		if (a.y)
 			vector_put<TWO>(a, f, o, a.y, row, out, v, y);
@@ -392,6 +419,34 @@ DEV float row_normalize(const struct te_k_comm_norm &a, const struct fused &f, c
 			amax = amax_of(amax, x[e]);
 	}
 	return amax;
+}
+
+/* dx, which is y, of a row of dy; mean: over g * xhat */
+template <bool TWO, class T>
+DEV void row_dx(const struct te_k_comm_norm &a, const struct fused &f, const struct op &o,
+		const uint4 *gamma, const uint4 *held, float mean, int64_t row, int64_t out)
+{
+	const float rstd = a.x_rstd[row];
+	const uint4 *dres = (const uint4 *)a.residual + row * f.npackets;
+
+	EACH_VECTOR(v) {
+		float g[TE_V], x[TE_V], gain[TE_V], res[TE_V];
+
+		if (!a.y)
+			break;
+		if (a.residual)
+			unpack(row_get<T>(dres, v, f.npackets), res);
+		unpack(row_get<T>(held, v, f.npackets), g);
+		unpack(row_get<T>(held + f.npackets, v, f.npackets), x);
+		gain_get(a, gamma, v, gain);
+#pragma unroll
+		for (int e = 0; e < TE_V; e++) {
+			g[e] = sub(mul(g[e], gain[e]), mul(mul(x[e], rstd), mean));
+			g[e] = mul(rstd, g[e]);
+			g[e] = same_nan(a.residual ? add(g[e], res[e]) : g[e]);
+		}
+		vector_put<TWO>(a, f, o, a.y, row, out, v, pack<T>(g));
+	}
 }
 
 /* codes of y; scale: of the row, unless blocks have their own */
@@ -429,21 +484,25 @@ DEV void row_encode(const struct te_k_comm_norm &a, const struct fused &f, const
  * All results of a row, TWO: also to packets of the other ranks from index out. ok: this thread has
  * not failed so far; false if a thread of the block has.
  */
-template <int N, bool TWO, class T>
+template <int N, bool TWO, bool BWD, class T>
 DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
 		     struct norm_shared &m, uint4 *gamma, uint4 *held, bool ok, int64_t row,
 		     int64_t index, int64_t each, int64_t out)
 {
 	const bool token = a.codes && a.scaling == TE_K_COMM_SCALING_TOKEN;
 	const float n = (float)a.cols;
-	float rstd, amax, scale = 1.0f;
+	float mean, rstd, amax, scale = 1.0f;
 
-	ok = ok && row_reduce<N, TWO, T>(a, f, o, m, held, row, index, each, out);
+	ok = ok && row_reduce<N, TWO, BWD, T>(a, f, o, m, gamma, held, row, index, each, out);
 	if (!__syncthreads_and(ok))
 		return false;
 	out += ((a.comm.out ? 1 : 0) + te_k_comm_norm_sends_r(&a)) * f.npackets;
-	rstd = reciprocal_root(
-		add(plain_quotient(squares_sum(a, f, m), n, plain_reciprocal(n)), a.eps));
+	mean = plain_quotient(vectors_sum(a, f, m), n, plain_reciprocal(n));
+	if (BWD) {
+		row_dx<TWO, T>(a, f, o, gamma, held, mean, row, out);
+		return true;
+	}
+	rstd = reciprocal_root(add(mean, a.eps));
 	if (threadIdx.x == 0 && a.rstd)
 		m.word[0] = same_nan(rstd);
 	amax = row_normalize<TWO, T>(a, f, o, gamma, held, rstd, row, out);
@@ -579,7 +638,7 @@ DEV void row_push(const struct te_k_comm_norm &a, const struct fused &f, const s
 			    ((const uint4 *)a.comm.in)[row * f.npackets + p]);
 }
 
-template <int N, class T>
+template <int N, bool BWD, class T>
 DEV bool one_shot(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
 		  struct norm_shared &m, uint4 *gamma, uint4 *held)
 {
@@ -592,13 +651,13 @@ DEV bool one_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 				 a.comm.rank * all + row * f.npackets);
 	ok = header_collect(a.comm, o);
 	for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x)
-		if (!row_compute<N, false, T>(a, f, o, m, gamma, held, ok, row,
-					      row * f.npackets, all, 0))
+		if (!row_compute<N, false, BWD, T>(a, f, o, m, gamma, held, ok, row,
+						   row * f.npackets, all, 0))
 			return false;
 	return ok;
 }
 
-template <int N, class T>
+template <int N, bool BWD, class T>
 DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
 		  struct norm_shared &m, uint4 *gamma, uint4 *held)
 {
@@ -617,7 +676,7 @@ DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 		}
 	ok = header_collect(c, o);
 	for (int64_t i = blockIdx.x; i < nrows(f, c.rank); i += gridDim.x)
-		if (!row_compute<N, true, T>(
+		if (!row_compute<N, true, BWD, T>(
 			    a, f, o, m, gamma, held, ok, mine + i, i * f.npackets, each,
 			    c.nranks * each + ((int64_t)c.rank * f.most + i) * f.nout))
 			return false;
@@ -646,13 +705,13 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 
 /* --- kernels --- */
 
-#define KERNEL(NAME, T, t, N2, N4, ALGORITHM)						\
+#define KERNEL(NAME, T, N2, N4, BWD, ALGORITHM)						\
 	extern "C" __global__ void __launch_bounds__(COMM_NORM_THREADS)			\
-		te_k_comm_norm_##NAME##_##t(const __grid_constant__ struct te_k_comm_norm a)\
+		te_k_comm_norm_##NAME(const __grid_constant__ struct te_k_comm_norm a)	\
 	{										\
 		te_begin();								\
 		extern __shared__ uint4 rows[];						\
-		__shared__ struct norm_shared m;						\
+		__shared__ struct norm_shared m;					\
 		uint4 *gain = rows, *held = rows + a.cols / 4;				\
 		struct fused &f = m.f;							\
 		struct op o;								\
@@ -664,17 +723,18 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 			fused_begin(a, f);						\
 		__syncthreads();							\
 		row_copy(a, f, gain, a.gamma);						\
-		ok = a.comm.nranks == 2 ? ALGORITHM<N2, T>(a, f, o, m, gain, held) :	\
-		     a.comm.nranks == 4 ? ALGORITHM<N4, T>(a, f, o, m, gain, held) :	\
-					  ALGORITHM<8, T>(a, f, o, m, gain, held);	\
-		if (!__syncthreads_and(ok))						\
-			return;								\
-		scale_words(a);								\
+		ok = a.comm.nranks == 2 ? ALGORITHM<N2, BWD, T>(a, f, o, m, gain, held) :\
+		     a.comm.nranks == 4 ? ALGORITHM<N4, BWD, T>(a, f, o, m, gain, held) :\
+					  ALGORITHM<8, BWD, T>(a, f, o, m, gain, held);	\
+		if (__syncthreads_and(ok))						\
+			scale_words(a);							\
 		end(a.comm, o);								\
 	}
 #define KERNELS(T, t)									\
-	KERNEL(p1, T, t, 2, 4, one_shot)						\
-	KERNEL(p2, T, t, 8, 4, two_shot)
+	KERNEL(p1_##t, T, 2, 4, false, one_shot)					\
+	KERNEL(p2_##t, T, 8, 4, false, two_shot)					\
+	KERNEL(bwd_p1_##t, T, 2, 4, true, one_shot)					\
+	KERNEL(bwd_p2_##t, T, 8, 4, true, two_shot)
 KERNELS(float, fp32)
 KERNELS(bf16, bf16)
 KERNELS(fp16, fp16)

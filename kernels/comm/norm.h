@@ -70,6 +70,8 @@ struct te_k_comm_norm {
 	const float *scale; /* TENSOR: needed with codes */
 	float *scale_inv;   /* needed with codes */
 	float *amax;	    /* TENSOR: folds max |y|; also without codes */
+	const void *x;	     /* T, of te_k_comm_norm_bwd, which is below; and the next */
+	const float *x_rstd; /* [rows] */
 	int64_t rows, cols; /* a row of T is whole packets, at most TE_K_COMM_NORM_COLS columns */
 	float eps;
 	float epsilon; /* TOKEN, BLOCK: the least amax */
@@ -77,6 +79,14 @@ struct te_k_comm_norm {
 	uint32_t flags;
 	int32_t pad;
 };
+
+/*
+ * te_k_comm_norm_bwd: the gradient of a norm of x, from parts of the gradient of its output.
+ * comm.in is dy on each rank, s of it is as above and always rounded, and y receives what
+ * te_k_norm_bwd computes as dx from s, with x_rstd, and with residual as dres. The other outputs
+ * are NULL; s, for te_k_norm_dw, is comm.out, which is not residual. So the results are those of
+ * te_k_comm_allreduce and te_k_norm_bwd, with the exception above.
+ */
 
 /* words of a row among its results, in this order, those that are wanted: rstd, amax, scales */
 TE_K_INLINE int32_t te_k_comm_norm_nscales(const struct te_k_comm_norm *a)
@@ -143,7 +153,7 @@ TE_K_INLINE int64_t te_k_comm_norm_half_nbytes(const struct te_k_comm_norm *a)
 /*
  * What all ranks must agree on, other than rounding: bits 0 to 23 rows, 24 to 38 cols, 39 type,
  * 41 algorithm, 42 max_blocks, 50 outputs: out, residual_out, y, rstd, amax, codes; 56 scaling,
- * 58 TE_K_COMM_RESIDUAL_SHARDED, 59 E5M2, 60 the kind of operation.
+ * 3 in te_k_comm_norm_bwd, 58 TE_K_COMM_RESIDUAL_SHARDED, 59 E5M2, 60 the kind of operation.
  */
 TE_K_INLINE uint64_t te_k_comm_norm_signature(const struct te_k_comm_norm *a)
 {
@@ -153,7 +163,8 @@ TE_K_INLINE uint64_t te_k_comm_norm_signature(const struct te_k_comm_norm *a)
 
 	return (uint64_t)a->rows | (uint64_t)a->cols << 24 | (uint64_t)a->comm.dtype << 39 |
 	       (uint64_t)(a->comm.algorithm == TE_K_COMM_P2) << 41 |
-	       (uint64_t)a->comm.max_blocks << 42 | outputs << 50 | (uint64_t)a->scaling << 56 |
+	       (uint64_t)a->comm.max_blocks << 42 | outputs << 50 |
+	       (uint64_t)(a->x ? 3 : a->scaling) << 56 |
 	       (uint64_t)(a->flags & TE_K_COMM_RESIDUAL_SHARDED ? 1 : 0) << 58 |
 	       (uint64_t)(a->codes && a->qdtype == 4 ? 1 : 0) << 59 |
 	       (uint64_t)TE_K_COLL_ALLREDUCE_NORM << 60;

@@ -30,6 +30,7 @@ static const int32_t every_type[] = { TE_DTYPE_FP32, TE_DTYPE_BF16, TE_DTYPE_FP1
 struct fused {
 	struct te_k_comm_norm k; /* without pointers */
 	int64_t in, residual, gamma, out, residual_out, y, rstd, codes, scale, scale_inv, amax;
+	int64_t x, x_rstd; /* of te_k_comm_norm_bwd; NONE: te_k_comm_norm */
 };
 
 /* what all ranks get; of T but for the last ones */
@@ -135,6 +136,12 @@ static void fill(const struct fused *f)
 				tt_fill_bytes(p, (size_t)nbytes);
 		}
 	}
+	for (int64_t i = 0; i < f->k.rows && f->x != NONE; i++) {
+		fill_row(f, row);
+		for (int r = 0; r < cl_n; r++)
+			memcpy(cl_before(r) + f->x + i * nbytes, row, (size_t)nbytes);
+		put_float(f->x_rstd, i, tt_rand_float(0.1f, 3.0f));
+	}
 	for (int64_t i = 0; i < f->k.cols; i++)
 		put_float(f->gamma, i, tt_rand_int(0, 63) ? tt_rand_normal() : 0.0f);
 	if (f->scale != NONE)
@@ -178,6 +185,8 @@ static struct fused fused_new(int algorithm, int32_t dtype, int64_t rows, int64_
 		.scale = NONE,
 		.scale_inv = NONE,
 		.amax = NONE,
+		.x = NONE,
+		.x_rstd = NONE,
 	};
 	int64_t nbytes;
 
@@ -202,6 +211,20 @@ static struct fused fused_new(int algorithm, int32_t dtype, int64_t rows, int64_
 		f.amax = maybe(4);
 		f.scale = f.codes != NONE ? cl_room(4, 4) : NONE;
 	}
+	fill(&f);
+	return f;
+}
+
+static struct fused bwd_new(int algorithm, int32_t dtype, int64_t rows, int64_t cols)
+{
+	struct fused f = fused_new(algorithm, dtype, rows, cols);
+	const int64_t nbytes = count_of(&f) * es_of(&f);
+
+	f.residual_out = f.rstd = f.codes = f.scale = f.scale_inv = f.amax = NONE;
+	f.x = cl_room(nbytes, 16);
+	f.x_rstd = cl_room(4 * rows, 4);
+	if (f.y == NONE && f.out == NONE)
+		f.y = cl_room(nbytes, 16);
 	fill(&f);
 	return f;
 }
@@ -234,6 +257,8 @@ static struct te_k_comm_norm args_of(const struct fused *f, int rank)
 	k.scale = at(rank, f->scale);
 	k.scale_inv = at(rank, f->scale_inv);
 	k.amax = at(rank, f->amax);
+	k.x = at(rank, f->x);
+	k.x_rstd = at(rank, f->x_rstd);
 	return k;
 }
 
@@ -241,7 +266,10 @@ static void launch(const struct fused *f, int rank)
 {
 	const struct te_k_comm_norm k = args_of(f, rank);
 
-	DO(TE__LAUNCH(cl_stream[rank], COMM_NORM, &k));
+	if (k.x)
+		DO(TE__LAUNCH(cl_stream[rank], COMM_NORM_BWD, &k));
+	else
+		DO(TE__LAUNCH(cl_stream[rank], COMM_NORM, &k));
 }
 
 static void launch_all(const struct fused *f)
@@ -412,6 +440,105 @@ static void expect_quantized(const struct fused *f, struct expected *e)
 		}
 }
 
+/* residual, of which ranks may have their own rows only, to e->r */
+static void gather_residual(const struct fused *f, const struct expected *e)
+{
+	const int64_t nbytes = f->k.cols * es_of(f);
+
+	for (int64_t i = 0; i < f->k.rows; i++) {
+		const int o = owner_of(f, i) < 0 ? 0 : owner_of(f, i);
+
+		memcpy(e->r + i * nbytes, cl_before(o) + f->residual + i * nbytes, (size_t)nbytes);
+	}
+}
+
+/* e->y by te_k_norm_bwd of e->sum */
+static void separate_bwd(const struct fused *f, const struct expected *e)
+{
+	const size_t nbytes = (size_t)(count_of(f) * es_of(f));
+	struct te_k_norm_bwd k = {
+		.rows = f->k.rows,
+		.cols = f->k.cols,
+		.zero_centered = !!(f->k.flags & TE_K_COMM_ZERO_CENTERED),
+		.dtype = f->k.comm.dtype,
+	};
+	void *p[5];
+
+	for (int i = 0; i < 5; i++)
+		DO(te_mem_alloc(st, nbytes + (size_t)(f->k.cols + f->k.rows) * 4, &p[i]));
+	DO(te_copy(st, p[0], e->sum, nbytes));
+	DO(te_copy(st, p[1], cl_before(0) + f->x, nbytes));
+	DO(te_copy(st, p[2], cl_before(0) + f->gamma, (size_t)f->k.cols * 4));
+	DO(te_copy(st, p[3], cl_before(0) + f->x_rstd, (size_t)f->k.rows * 4));
+	if (f->residual != NONE) {
+		gather_residual(f, e);
+		DO(te_copy(st, p[4], e->r, nbytes));
+		k.dres = p[4];
+	}
+	k.dy = k.dx = p[0];
+	k.x = p[1];
+	k.gamma = p[2];
+	k.rstd = p[3];
+	DO(TE__LAUNCH(st, NORM_BWD, &k));
+	DO(te_copy(st, e->y, p[0], nbytes));
+	DO(te_stream_sync(st));
+	for (int i = 0; i < 5; i++)
+		DO(te_mem_free(st, p[i]));
+	for (int64_t i = 0; i < count_of(f); i++)
+		put(k.dtype, e->y, i, tt_get(k.dtype, e->y, i));
+}
+
+/*
+ * e->y is what rank 0 has, which is near a sum in FP64. A term is added up to 28 times, so that
+ * the mean is off by less than 30 U times the mean of its terms' absolute values; dx has 6 more
+ * operations.
+ */
+static void near_bwd(const struct fused *f, const struct expected *e)
+{
+	const int32_t dtype = f->k.comm.dtype;
+	const float *gamma = (const float *)(const void *)(cl_before(0) + f->gamma);
+	const int64_t cols = f->k.cols;
+
+	if (f->residual != NONE)
+		gather_residual(f, e);
+	for (int64_t row = 0; row < f->k.rows && f->y != NONE; row++) {
+		const double rstd = tt_get(TE_DTYPE_FP32, cl_before(0) + f->x_rstd, row);
+		double mean = 0.0, most = 0.0;
+
+		for (int pass = 0; pass < 2; pass++)
+			for (int64_t i = 0; i < cols; i++) {
+				const int64_t k = row * cols + i;
+				const double one = f->k.flags & TE_K_COMM_ZERO_CENTERED ? 1 : 0;
+				const double g = tt_get(dtype, e->sum, k) * (one + gamma[i]);
+				const double xhat =
+					tt_get(dtype, cl_before(0) + f->x, k) * rstd;
+				const double res =
+					f->residual == NONE ? 0.0 : tt_get(dtype, e->r, k);
+				const double want = rstd * (g - xhat * mean) + res;
+				const double got = tt_get(dtype, cl_got(0) + f->y, k);
+				const double off = rstd * (fabs(g) + fabs(xhat) *
+								     (fabs(mean) + 5 * most));
+
+				if (pass == 0) {
+					mean += g * xhat / (double)cols;
+					most += fabs(g * xhat) / (double)cols;
+					continue;
+				}
+				if (isinf(got) && dtype == TE_DTYPE_FP16 &&
+				    fabs(want) + 8 * U32 * off > 65000)
+					continue;
+				ck_assert_msg(fabs(got - want) <=
+						      tt_unit(dtype) * fabs(want) +
+							      8 * U32 * (off + fabs(res)) +
+							      0x1p-24,
+					      "element %lld: dx %g, want %g", (long long)k, got,
+					      want);
+			}
+	}
+	if (f->y != NONE)
+		memcpy(e->y, cl_got(0) + f->y, (size_t)(count_of(f) * es_of(f)));
+}
+
 static void expect_open(const struct fused *f, struct expected *e)
 {
 	const size_t n = (size_t)count_of(f), nbytes = n * (size_t)es_of(f);
@@ -424,6 +551,13 @@ static void expect_open(const struct fused *f, struct expected *e)
 	e->scale_inv = calloc((size_t)te_k_comm_norm_scale_inv_nfloats(&f->k), 4);
 	ck_assert(e->sum && e->r && e->y && e->rstd && e->codes && e->scale_inv);
 	expect_r(f, e);
+	if (f->x != NONE) {
+		if (has_separate_norm(f))
+			separate_bwd(f, e);
+		else
+			near_bwd(f, e);
+		return;
+	}
 	expect_rstd(f, e);
 	expect_y(f, e);
 	expect_quantized(f, e);
@@ -615,6 +749,39 @@ START_TEST(algorithms_agree)
 }
 END_TEST
 
+/* _i + 1 ranks: s, and dx of te_k_norm_bwd */
+START_TEST(gradients_are_those_of_separate_kernels)
+{
+	cl_open(_i + 1, HEAP);
+	for (size_t t = 0; t < TT_LEN(every_type); t++)
+		for (int algorithm = TE_K_COMM_P1; algorithm <= TE_K_COMM_P2; algorithm++)
+			for (int k = 0; k < TT_FEWER(10); k++) {
+				struct fused f;
+
+				cl_clear();
+				f = bwd_new(algorithm, every_type[t], any_rows(),
+					    tt_rand_int(1, k % 2 ? 300 : 1500));
+				run(&f);
+			}
+	cl_close();
+}
+END_TEST
+
+START_TEST(gradients_of_long_rows)
+{
+	cl_open((int)tt_rand_int(1, 8), 2 * HEAP);
+	for (size_t t = 0; t < TT_LEN(every_type); t++) {
+		static const int64_t cols[] = { 4096, 8200, 16384 };
+		struct fused f;
+
+		cl_clear();
+		f = bwd_new(any_algorithm(), every_type[t], tt_rand_int(1, 4), cols[_i]);
+		run(&f);
+	}
+	cl_close();
+}
+END_TEST
+
 /* ---- the separate kernels ---- */
 
 /* sum, r, y, rstd and codes of te_k_comm_allreduce, te_k_add, te_k_norm_fwd and te_k_quantize */
@@ -761,7 +928,9 @@ START_TEST(operations_in_a_row)
 
 		cl_clear();
 		for (int k = 0; k < MANY; k++) {
-			f[k] = any(100);
+			f[k] = tt_rand_int(0, 3) ? any(100) :
+						   bwd_new(any_algorithm(), any_type(), any_rows(),
+							   tt_rand_int(1, 100));
 			c[k] = cl_call_new(-1, TE_K_COMM_SUM, TE_DTYPE_BF16, tt_rand_int(1, 1000));
 		}
 		cl_upload();
@@ -958,12 +1127,17 @@ START_TEST(another_operation_is_a_mismatch)
 	case 6:
 		g.k.comm.max_blocks = f.k.comm.max_blocks % 8 + 1;
 		break;
+	case 7: /* the gradient, with the same outputs */
+		f.residual_out = g.residual_out = NONE;
+		g.x = g.in;
+		g.x_rstd = g.gamma;
+		break;
 	}
 	cl_upload();
 	for (int r = 0; r < cl_n; r++)
 		if (r != who)
 			launch(&f, r);
-		else if (_i < 7)
+		else if (_i < 8)
 			launch(&g, r);
 		else
 			cl_launch(&c, r);
@@ -1061,6 +1235,15 @@ START_TEST(memory_is_that_of_kernels_def)
 			for (int64_t i = 0; i < rows; i++)
 				kc_near(k.rstd, i, 1e-5);
 		}
+	k.residual_out = k.rstd = k.codes = k.scale_inv = k.amax = NULL;
+	k.x = kc_normal(dtype, n, 1.0f);
+	k.x_rstd = kc_normal(TE_DTYPE_FP32, rows, 1.0f);
+	for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2;
+	     k.comm.algorithm++) {
+		memset(k.comm.ctl, 0, sizeof(*k.comm.ctl));
+		kc_defer(k.y);
+		KC_RUN(COMM_NORM_BWD, &k);
+	}
 }
 END_TEST
 
@@ -1151,7 +1334,15 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.qdtype = TE_DTYPE_BF16, -EINVAL, "no codes");
 	REFUSES((k.comm.algorithm = TE_K_COMM_P1, k.flags = TE_K_COMM_RESIDUAL_SHARDED), -EINVAL,
 		"two-shot");
+	REFUSES(k.x = k.y, -EINVAL, "x is an argument of");
 #undef REFUSES
+	k = good;
+	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "x_rstd are needed");
+	k.x = k.y;
+	k.x_rstd = k.gamma;
+	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "no outputs but");
+	k.codes = NULL;
+	DO(te__geometry(TE_K_COMM_NORM_BWD, &k, &g));
 }
 END_TEST
 
@@ -1175,6 +1366,8 @@ Suite *comm_norm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 0, TE_K_COMM_RANKS);
 	tcase_add_loop_test(c, long_rows, 0, NLONG);
 	tcase_add_test(c, algorithms_agree);
+	tcase_add_loop_test(c, gradients_are_those_of_separate_kernels, 0, TE_K_COMM_RANKS);
+	tcase_add_loop_test(c, gradients_of_long_rows, 0, 3);
 	tcase_add_loop_test(c, results_are_those_of_separate_kernels, TE_K_COMM_P1,
 			    TE_K_COMM_P2 + 1);
 	c = one_case(s, "order", "protocol");
@@ -1185,7 +1378,7 @@ Suite *comm_norm_suite(const char *name, const char *on)
 	c = one_case(s, "failures", "protocol");
 	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, TE_K_COMM_P1,
 			    TE_K_COMM_P2 + 1);
-	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 8);
+	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 9);
 	tcase_add_loop_test(c, an_abort_ends_all_waits, TE_K_COMM_P1, TE_K_COMM_P2 + 1);
 	c = tt_case(s, "memory", "numeric");
 	tcase_add_checked_fixture(c, setup_check, kc_close);

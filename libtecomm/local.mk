@@ -1,6 +1,7 @@
 teinclude_HEADERS += \
 	include/te/collective.h \
-	include/te/comm.h
+	include/te/comm.h \
+	include/te/reducer.h
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
@@ -24,6 +25,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \
+	libtecomm/collective/reducer.c \
 	libtecomm/comm.c \
 	libtecomm/comm_internal.h \
 	libtecomm/memory/broker.c \

@@ -45,6 +45,10 @@ dist_man3_MANS += \
 	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
 	man/te_comm_reclaim.3 \
+	man/te_comm_reducer_create.3 \
+	man/te_comm_reducer_hook.3 \
+	man/te_comm_reducer_ref.3 \
+	man/te_comm_reducer_unref.3 \
 	man/te_comm_ref.3 \
 	man/te_comm_root_unref.3 \
 	man/te_comm_tensor_create.3 \

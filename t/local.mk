@@ -89,7 +89,9 @@ TT_COMM = \
 	t/comm/broker \
 	t/comm/heap \
 	t/comm/model \
-	t/comm/pool_gpu
+	t/comm/pool_gpu \
+	t/comm/reducer \
+	t/comm/reducer_gpu
 TT_TOOLS =
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -276,6 +278,9 @@ POOL_CASES = \
 	t/plan/plan_model.h
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
+REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h
+t_comm_reducer_SOURCES = t/comm/reducer.c $(REDUCER)
+t_comm_reducer_gpu_SOURCES = $(t_comm_reducer_SOURCES)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
 

@@ -18,6 +18,7 @@
 #include <te/param.h>
 #include <te/plan.h>
 #include <te/quant.h>
+#include <te/reducer.h>
 #include <te/region.h>
 #include <te/schedule.h>
 #include <te/seq.h>

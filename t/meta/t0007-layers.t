@@ -32,11 +32,11 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | schedule | step | comm | collective | te) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | step | comm | collective | reducer | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
 private="libtecore/(base/private|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
-comm="te/(comm|collective)\.h"
+comm="te/(comm|collective|reducer)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"config\.h|$public|libtecore/.*|kernels/.*"

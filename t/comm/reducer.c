@@ -1,0 +1,297 @@
+/*
+ * t/comm/reducer.c - te_comm_reducer_create(3): ranks that share a step have the weights and the
+ * scales of each other, and those of one rank with all micro-batches.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/collective.h>
+#include <te/errno.h>
+#include <te/reducer.h>
+#include <te/step.h>
+
+#include "t/plan/plan_model.h"
+#include "threads.h"
+
+#define STEPS 3
+#define ALL_HOOKS TE_COMM_REDUCER_HOOKS
+#define TOKENS (2 * 16)
+
+/* odd sizes; the second one has a weight of two ops */
+static const struct model_shape models[] = {
+	{ 49, 32, 2, 16, 4, 2, 2, 0.2f, 1 },
+	{ 49, 32, 2, 16, 4, 4, 2, 0.2f, 0 },
+};
+static const char *const cuts[] = { "h.1.ln1", "norm" };
+static const uint32_t modes[] = { 0, TE_STEP_GRAPH, TE_STEP_PASS_GRAPHS };
+
+/* how the ranks train, and what they came to */
+static struct {
+	const struct model_shape *m;
+	const char *recipe;
+	uint32_t flags, hooks;
+	int32_t ncuts, nmicro; /* of each rank */
+	uint64_t bucket_nbytes;
+	int symmetric;
+	uint64_t seed; /* of the tokens */
+	size_t nbytes, quant_nbytes;
+	char *weights[THREADS_MOST], *quant[THREADS_MOST];
+} g;
+
+static void draw_tokens(int step, int micro, int k, int32_t *t)
+{
+	uint64_t x = g.seed + (uint64_t)(step * 1000 + micro * 10 + k);
+
+	for (int i = 0; i < TOKENS; i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		t[i] = (int32_t)((x >> 33) % (uint64_t)g.m->vocab);
+	}
+}
+
+static int feed(struct te_step *s, int step, int first)
+{
+	int32_t t[TOKENS];
+
+	for (int32_t m = 0; m < g.nmicro; m++)
+		for (int k = 0; k < 2; k++) {
+			draw_tokens(step, first + m, k, t);
+			STEP(te_tensor_write(te_step_input(s, 0, m, k ? "targets" : "x"), t,
+					     sizeof(t)));
+		}
+	return 0;
+}
+
+/* what a rank has after its steps, in memory of the test */
+static int keep(int rank, struct te_seq *seq)
+{
+	struct te_quant *q = te_seq_quant(seq);
+
+	g.nbytes = te_tensor_nbytes(te_seq_masters(seq));
+	g.weights[rank] = malloc(g.nbytes);
+	STEP(te_tensor_read(te_seq_masters(seq), g.weights[rank], g.nbytes));
+	g.quant_nbytes = q ? te_quant_nbytes(q) : 0;
+	g.quant[rank] = malloc(g.quant_nbytes + 1);
+	return q ? te_quant_save(q, g.quant[rank], g.quant_nbytes) : 0;
+}
+
+static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)
+{
+	struct te_comm_reducer_opts ro = TE_COMM_REDUCER_OPTS_INIT;
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_comm_reducer *reducer = NULL;
+	struct te_recipe rec = TE_RECIPE_INIT;
+	struct te_stream *on = te_ctx_stream(c);
+	struct te_seq *seq = model_create_unbound(c, g.m);
+	struct te_adamw *opt;
+	struct te_step *step;
+	void *grads = NULL;
+
+	STEP(te_seq_complete(seq));
+	if (comm && g.symmetric) {
+		STEP(te_comm_alloc(comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), NULL,
+				   &grads));
+		b.grads = grads;
+		STEP(te_seq_bind(seq, &b));
+	}
+	STEP(te_seq_init(seq, 5));
+	STEP(te_adamw_create(seq, NULL, &opt));
+	STEP(te_adamw_set_lr(opt, on, 1e-2f));
+	STEP(te_recipe_from_name(g.recipe, &rec));
+	o.recipe = &rec;
+	o.flags = g.flags;
+	o.micro_batches = g.nmicro;
+	o.first_micro_batch = rank * g.nmicro;
+	o.total_micro_batches = n * g.nmicro;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { g.m->batch, g.m->seqlen } };
+	o.ncuts = g.ncuts;
+	o.cut = cuts;
+	ro.bucket_nbytes = g.bucket_nbytes;
+	if (comm) {
+		STEP(te_comm_reducer_create(comm, seq, &ro, &reducer));
+		o.hook = te_comm_reducer_hook;
+		o.hook_arg = reducer;
+		o.hooks = g.hooks;
+	}
+	STEP(te_step_create(seq, opt, &o, &step));
+	for (int k = 0; k < STEPS; k++) {
+		STEP(feed(step, k, rank * g.nmicro));
+		STEP(te_step_run(step, 0, on));
+		STEP(te_stream_sync(on));
+	}
+	if (comm)
+		STEP(te_comm_error(comm));
+	STEP(keep(rank, seq));
+	te_step_unref(step);
+	te_comm_reducer_unref(reducer);
+	te_adamw_unref(opt);
+	te_seq_unref(seq);
+	return comm ? te_comm_free(comm, grads) : 0;
+}
+
+static int train_rank(struct thread_rank *r)
+{
+	return train(r->ctx, r->comm, r->rank, threads_n);
+}
+
+static void drop(int rank)
+{
+	free(g.weights[rank]);
+	free(g.quant[rank]);
+	g.weights[rank] = g.quant[rank] = NULL;
+}
+
+/* bytes of the weights, and of the scales, by which a rank differs from rank 0 */
+static size_t differ(int rank, int scales)
+{
+	const char *a = scales ? g.quant[0] : g.weights[0];
+	const char *b = scales ? g.quant[rank] : g.weights[rank];
+	size_t n = 0;
+
+	for (size_t i = 0; i < (scales ? g.quant_nbytes : g.nbytes); i++)
+		n += a[i] != b[i];
+	return n;
+}
+
+static void set(const struct model_shape *m, const char *recipe, int i)
+{
+	memset(&g, 0, sizeof(g));
+	g.m = m;
+	g.recipe = recipe;
+	g.flags = modes[i % 3];
+	g.hooks = ALL_HOOKS;
+	g.nmicro = 1;
+	g.ncuts = i / 3 % 2 ? (int32_t)TT_LEN(cuts) : 0;
+	g.bucket_nbytes = i % 2 ? 1 : 9000; /* each weight alone; some of them at once */
+	g.symmetric = i % 4 != 3;
+	g.seed = tt_seed();
+}
+
+/* sums in rank order are sums in the order of micro-batches, if no weight has two ops */
+START_TEST(ranks_have_the_bits_of_one)
+{
+	const int n = 2 + _i % 2;
+
+	set(&models[0], "fp32", _i);
+	threads_run(n, train_rank, 0, NULL);
+	for (int r = 1; r < n; r++) {
+		ck_assert_uint_eq(differ(r, 0), 0);
+		drop(r);
+	}
+	/* one rank that has the micro-batches of all */
+	g.weights[1] = g.weights[0];
+	g.quant[1] = g.quant[0];
+	g.nmicro = n;
+	ck_assert_int_eq(train(ctx, NULL, 0, 1), 0);
+	ck_assert_uint_eq(differ(1, 0), 0);
+	drop(0);
+	drop(1);
+}
+END_TEST
+
+static const char *const recipes[] = { "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
+
+START_TEST(ranks_have_equal_weights_and_scales)
+{
+	const int n = 2 + _i / 4 % 2;
+	const char *recipe = recipes[_i % 4];
+
+	set(&models[_i / 4 % 2], recipe, _i / 4);
+	g.nmicro = 1 + _i % 2;
+	threads_run(n, train_rank, 0, NULL);
+	for (int r = 1; r < n; r++) {
+		ck_assert_uint_eq(differ(r, 0), 0);
+		/* current: of the rank's own latest tensor, and of no later effect */
+		if (strcmp(recipe, "fp8-current"))
+			ck_assert_uint_eq(differ(r, 1), 0);
+		drop(r);
+	}
+	drop(0);
+}
+END_TEST
+
+/* what the test above would not see if the model hid it */
+START_TEST(without_the_hook_ranks_differ)
+{
+	set(&models[0], "fp8-delayed", 1);
+	g.hooks = _i ? 1u << TE_PLAN_EVENT_GRAD : 1u << TE_PLAN_EVENT_SCALES;
+	threads_run(2, train_rank, 0, NULL);
+	ck_assert_uint_gt(differ(1, _i), 0);
+	drop(0);
+	drop(1);
+}
+END_TEST
+
+/* ---- what is wrong ---- */
+
+static int bad(struct thread_rank *r)
+{
+	struct te_seq *raw = model_create_unbound(r->ctx, &models[0]), *seq;
+	struct te_plan_event e = { .size = sizeof(e), .kind = TE_PLAN_EVENT_GRAD };
+	struct te_comm_reducer *reducer = (void *)&e;
+	struct te_plan *plan;
+	struct te_ctx *other;
+
+	HOLDS(te_comm_reducer_create(r->comm, raw, NULL, &reducer) == -TE_ESTATE);
+	HOLDS(strstr(te_error_detail(), "te_seq_init"));
+	HOLDS(te_comm_reducer_create(NULL, raw, NULL, &reducer) == -EINVAL);
+	HOLDS(te_comm_reducer_create(r->comm, NULL, NULL, &reducer) == -EINVAL);
+	HOLDS(te_comm_reducer_create(r->comm, raw, NULL, NULL) == -EINVAL);
+	HOLDS((void *)reducer == (void *)&e);
+	te_seq_unref(raw);
+	STEP(te_ctx_create(&(struct te_ctx_opts){ .size = sizeof(struct te_ctx_opts),
+						  .backend = backend }, &other));
+	raw = model_create(other, &models[0], 1);
+	HOLDS(te_comm_reducer_create(r->comm, raw, NULL, &reducer) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "another context"));
+	te_seq_unref(raw);
+	te_ctx_unref(other);
+
+	seq = model_create(r->ctx, &models[0], 1);
+	plan = model_plan(seq, &models[0], "fp32", TE_PLAN_TRAIN);
+	STEP(te_comm_reducer_create(r->comm, seq, NULL, &reducer));
+	HOLDS(te_comm_reducer_hook(NULL, plan, &e) == -EINVAL);
+	HOLDS(te_comm_reducer_hook(reducer, NULL, &e) == -EINVAL);
+	HOLDS(te_comm_reducer_hook(reducer, plan, NULL) == -EINVAL);
+	/* nothing is queued before the first bucket is full */
+	e.stream = te_ctx_stream(r->ctx);
+	e.weight = 2;
+	STEP(te_comm_reducer_hook(reducer, plan, &e));
+	HOLDS(te_comm_reducer_hook(reducer, plan, &e) == -TE_ESTATE);
+	HOLDS(strstr(te_error_detail(), "for the second time, and that of emb."));
+	e.weight = 1000;
+	HOLDS(te_comm_reducer_hook(reducer, plan, &e) < 0);
+	HOLDS(!te_comm_reducer_unref(te_comm_reducer_ref(reducer)));
+	HOLDS(!te_comm_reducer_unref(reducer));
+	HOLDS(!te_comm_reducer_unref(NULL) && !te_comm_reducer_ref(NULL));
+	te_plan_unref(plan);
+	te_seq_unref(seq);
+	return 0;
+}
+
+START_TEST(arguments_are_checked)
+{
+	threads_run(2, bad, 0, NULL);
+}
+END_TEST
+
+
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "reducer", "comm");
+
+	backend = on;
+	threads_pool_nbytes = (uint64_t)8 << 20;
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_loop_test(c, ranks_have_the_bits_of_one, 0, 6);
+	tcase_add_loop_test(c, ranks_have_equal_weights_and_scales, 0, 12);
+	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
+	tcase_add_test(c, arguments_are_checked);
+	return s;
+}
+
+TT_PAIR("comm/reducer", suite)

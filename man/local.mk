@@ -40,6 +40,7 @@ dist_man3_MANS += \
 	man/te_comm_id_parse.3 \
 	man/te_comm_info.3 \
 	man/te_comm_launch_device.3 \
+	man/te_comm_launched.3 \
 	man/te_comm_memory.3 \
 	man/te_comm_nranks.3 \
 	man/te_comm_peer_ptr.3 \

@@ -100,6 +100,10 @@ TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
  */
 TE_EXPORT int te_comm_launch_device(const char *backend);
 
+/* 1: the environment names ranks, one or more: te_comm_create() without options would join them;
+ * 0: it would find one rank */
+TE_EXPORT int te_comm_launched(void);
+
 /* peers that still want to communicate fail: -TE_EPEER */
 TE_EXPORT struct te_comm *te_comm_unref(struct te_comm *comm);
 

@@ -284,6 +284,13 @@ static const struct te__boot_provider *choose(const struct te_comm_opts *o)
 	return by_environment[i];
 }
 
+int te_comm_launched(void)
+{
+	const struct te_comm_opts o = TE_COMM_OPTS_INIT;
+
+	return choose(&o) != &single;
+}
+
 static int check(const struct te_comm_opts *o)
 {
 	const char *name = o->name ? o->name : "comm";

@@ -123,6 +123,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/opts.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
+	tools/te_train/ranks.c \
+	tools/te_train/ranks.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/safetensors.c \
@@ -145,7 +147,7 @@ tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c
 tools_te_train_te_train_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_train_te_train_LDADD = tools/te_train/libte_train.la libtegraph/libtegraph.la \
-	libtecore/libtecore.la $(JANSSON_LIBS) -lm
+	libtecomm/libtecomm.la libtecore/libtecore.la $(JANSSON_LIBS) -lm
 
 COMPLETIONS += \
 	tools/completion/te_info \

@@ -97,7 +97,7 @@ START_TEST(batches_span_files)
 
 	ck_assert_int_eq(data_ntokens(d), all);
 	for (int step = 0; step < 50; step++) {
-		ck_assert_int_eq(batch_draw(&s, 5, step, 7, T, x, y), 0);
+		ck_assert_int_eq(batch_draw(&s, 5, step, 0, 7, T, x, y), 0);
 		for (int64_t i = 0; i < 7 * T; i++) {
 			ck_assert_int_ge(x[i], 1);
 			ck_assert_int_lt(x[i], all - 1);
@@ -134,16 +134,16 @@ START_TEST(draws_depend_on_seed_step_and_row_alone)
 	int32_t x[3][64], y[64], seen[236] = { 0 };
 	int nseen = 0;
 
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, x[0], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 10, 16, 4, x[1], y), 0);
-	ck_assert_int_eq(batch_draw(&s, 1, 9, 16, 4, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, 16, 4, x[0], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 10, 0, 16, 4, x[1], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 1, 9, 0, 16, 4, x[2], y), 0);
 	ck_assert_mem_eq(x[0], x[2], sizeof(x[0]));
 	ck_assert_mem_ne(x[0], x[1], sizeof(x[0]));
-	ck_assert_int_eq(batch_draw(&s, 2, 9, 16, 4, x[2], y), 0);
+	ck_assert_int_eq(batch_draw(&s, 2, 9, 0, 16, 4, x[2], y), 0);
 	ck_assert_mem_ne(x[0], x[2], sizeof(x[0]));
 	/* 16000 draws of 236 starts miss one with probability 236 exp(-67) */
 	for (int step = 0; step < 1000; step++) {
-		ck_assert_int_eq(batch_draw(&s, 3, step, 16, 4, x[0], y), 0);
+		ck_assert_int_eq(batch_draw(&s, 3, step, 0, 16, 4, x[0], y), 0);
 		for (int i = 0; i < 64; i += 4)
 			seen[x[0][i]] = 1;
 	}

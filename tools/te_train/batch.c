@@ -18,14 +18,14 @@ static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32
 	return span_read(s, at + n, 1, y + n - 1);
 }
 
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y)
+int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
+	       int64_t T, int32_t *x, int32_t *y)
 {
 	uint64_t choices = (uint64_t)(s->n - T); /* starts for which each token has a successor */
 	int r = STATUS_OK;
 
 	for (int64_t i = 0; i < nrows && !r; i++) {
-		uint64_t u = mix64(mix64(seed, (uint64_t)step), (uint64_t)i);
+		uint64_t u = mix64(mix64(seed, (uint64_t)step), (uint64_t)(first + i));
 		int64_t at = (int64_t)((unsigned __int128)u * choices >> 64);
 
 		r = window(s, at, T, x + i * T, y + i * T);

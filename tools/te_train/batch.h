@@ -8,10 +8,11 @@
 
 /*
  * Fill nrows windows of T tokens and their successors, at offsets that depend on
- * (seed, step, row) only, so that a resumed run draws the same as an uninterrupted one.
+ * (seed, step, row) only, so that a resumed run draws the same as an uninterrupted one. first: the
+ * number of the first row in the step of all ranks.
  */
-int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t nrows, int64_t T,
-	       int32_t *x, int32_t *y);
+int batch_draw(const struct span *s, uint64_t seed, int64_t step, int64_t first, int64_t nrows,
+	       int64_t T, int32_t *x, int32_t *y);
 
 /*
  * The fixed windows of a validation: all of the span in steps of T, or max_batches

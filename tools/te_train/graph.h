@@ -6,6 +6,7 @@
 
 #include "model.h"
 #include "opts.h"
+#include "ranks.h"
 
 /*
  * --accum is the number of micro-batches. Without --pipeline-schedule the backward pass of each
@@ -15,6 +16,7 @@ struct step_graph {
 	const struct opts *o;
 	struct config cfg;
 	struct te_recipe recipe;
+	const struct ranks *ranks;
 	int64_t B, T;
 	int32_t accum, nchunks, ncuts;
 	const char **cut; /* ops with which the second and later plans begin */
@@ -23,7 +25,7 @@ struct step_graph {
 	struct te_step *step;
 };
 
-/* schedule and plans from the options; before, set cfg, recipe, B and T of g */
+/* schedule and plans from the options; before, set cfg, recipe, B, T and accum of g, and ranks */
 int step_graph_plan(const struct opts *o, struct step_graph *g);
 /* capture, unless it is off */
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);

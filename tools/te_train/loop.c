@@ -24,6 +24,9 @@
 #include "say.h"
 #include "stop.h"
 
+/* what a rank adds to the losses that are exchanged */
+enum { WORD_STOP, WORD_ELAPSED, NWORDS };
+
 #define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 
 double now_s(void)
@@ -86,15 +89,29 @@ static int choose_context(struct trainer *t, const struct config *cfg)
 
 	t->T = o->seq_len ? o->seq_len : cfg->max_pos < 1024 ? cfg->max_pos : 1024;
 	t->B = o->batch;
-	t->accum = o->accum;
 	if (cfg->family == FAMILY_GPT2 && t->T > cfg->max_pos)
 		return say_bad("--seq-len %lld is beyond the model's n_positions %lld",
 			       (long long)t->T, (long long)cfg->max_pos);
 	return STATUS_OK;
 }
 
+/* a resumed run has the micro-batches of the one that was saved, whatever their ranks */
+static int choose_accum(struct trainer *t)
+{
+	const int64_t n = t->o->accum_kept ? ranks_n(&t->ranks) : 1;
+
+	if (t->o->accum % n)
+		return say_bad("%s: %lld micro-batches in a step, which %lld ranks cannot share; "
+			       "give --accum",
+			       t->o->resume, (long long)t->o->accum, (long long)n);
+	t->accum = t->o->accum / n;
+	return STATUS_OK;
+}
+
 static int choose_graph(struct trainer *t, const struct config *cfg)
 {
+	t->graph.ranks = &t->ranks;
+	t->graph.accum = (int32_t)t->accum;
 	t->graph.cfg = *cfg;
 	t->graph.recipe = t->recipe;
 	t->graph.B = t->B;
@@ -140,6 +157,9 @@ static int open_data(struct trainer *t, int64_t vocab)
 	r = o->random_tokens ? data_random(vocab, &t->data) : open_files(t, vocab);
 	if (r)
 		return r;
+	for (int i = 0; i < o->nfiles; i++)
+		if (t->ranks.comm && !strcmp(o->file[i], "-"))
+			return say_bad("-: only rank 0 has the standard input; give a file");
 	n = data_ntokens(t->data);
 	if (o->val) {
 		t->train = (struct span){ t->data, 0, n };
@@ -158,7 +178,7 @@ static int open_data(struct trainer *t, int64_t vocab)
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
 			       o->val ? o->val : data_name(t), (long long)t->val.n);
 	}
-	return o->dump_val ? span_dump(&t->val, o->dump_val) : STATUS_OK;
+	return o->dump_val && !t->ranks.rank ? span_dump(&t->val, o->dump_val) : STATUS_OK;
 }
 
 static int open_device(struct trainer *t)
@@ -167,7 +187,8 @@ static int open_device(struct trainer *t)
 	int r;
 
 	co.backend = t->o->backend;
-	co.device = (int32_t)t->o->device;
+	co.device = t->o->device >= 0 ? (int32_t)t->o->device :
+					te_comm_launch_device(t->o->backend);
 	r = te_ctx_create(&co, &t->ctx);
 	if (r < 0) {
 		if (t->o->backend)
@@ -210,6 +231,7 @@ static int make_optimizer(struct trainer *t)
 
 static int make_slots(struct trainer *t)
 {
+	const int64_t nloss = t->ranks.comm ? ranks_n(&t->ranks) * (t->accum + NWORDS) : t->accum;
 	size_t ntokens = (size_t)(2 * t->accum * t->B * t->T);
 	int r = 0;
 
@@ -222,7 +244,7 @@ static int make_slots(struct trainer *t)
 		s->step = -1;
 		r = te_pinned_alloc(t->ctx, ntokens * sizeof(int32_t), (void **)&s->tokens);
 		if (r >= 0)
-			r = te_pinned_alloc(t->ctx, (size_t)t->accum * sizeof(float),
+			r = te_pinned_alloc(t->ctx, (size_t)nloss * sizeof(float),
 					    (void **)&s->loss);
 		if (r >= 0)
 			r = te_event_create(t->ctx, &s->done);
@@ -303,12 +325,6 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_context(t, &cfg);
 	if (!r)
-		r = choose_graph(t, &cfg);
-	if (!r && train)
-		r = open_data(t, cfg.vocab);
-	if (!r && train && out_folder(o))
-		r = open_out(t, out_folder(o));
-	if (!r)
 		r = open_device(t);
 	if (!r)
 		r = model_build(t->ctx, &cfg, &t->model);
@@ -316,10 +332,22 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = model_freeze(&t->model, o->freeze);
 	if (!r && !t->model.ntrained && !o->sample_only)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
+	if (!r)
+		r = ranks_open(t->ctx, t->model.seq, o->accum, train, &t->ranks);
+	if (!r)
+		r = choose_accum(t);
+	if (!r)
+		r = choose_graph(t, &cfg);
+	if (!r && train)
+		r = open_data(t, cfg.vocab);
+	if (!r && train && out_folder(o) && !t->ranks.rank)
+		r = open_out(t, out_folder(o));
 	if (!r && !only_plans)
 		r = check_memory(t, train);
 	if (!r && !only_plans)
 		r = model_init(&t->model, (uint64_t)o->seed);
+	if (!r && train)
+		r = ranks_reduce(&t->ranks, t->model.seq);
 	if (!r && train)
 		r = make_optimizer(t);
 	if (!r && train)
@@ -353,6 +381,7 @@ void trainer_free(struct trainer *t)
 	te_adamw_unref(t->opt);
 	te_plan_unref(t->eval_plan);
 	model_free(&t->model);
+	ranks_close(&t->ranks);
 	te_ctx_unref(t->ctx);
 	free(t->eval_tokens);
 	data_close(t->val_data);
@@ -364,6 +393,12 @@ void trainer_free(struct trainer *t)
 }
 
 /* ---- steps ---- */
+
+/* all ranks have the same time */
+static double elapsed_s(const struct trainer *t)
+{
+	return t->ranks.comm ? t->ranks_s : now_s() - t->start_s;
+}
 
 /*
  * Learning rate of step 0, 1, ...: linear warm-up, then half a cosine down to min_lr at the
@@ -378,7 +413,7 @@ static double lr_at(const struct trainer *t, int64_t step)
 		return o->lr * (double)(step + 1) / (double)o->warmup;
 	way = o->steps > o->warmup ? (double)(step - o->warmup) / (double)(o->steps - o->warmup) :
 				     1;
-	by_time = isnan(o->time_limit) ? 0 : (now_s() - t->start_s) / o->time_limit;
+	by_time = isnan(o->time_limit) ? 0 : elapsed_s(t) / o->time_limit;
 	way = fmin(1, fmax(way, by_time));
 	return min_lr + 0.5 * (1 + cos(M_PI * way)) * (o->lr - min_lr);
 }
@@ -401,10 +436,29 @@ static int copy_in(struct trainer *t, const struct slot *s)
 	return r;
 }
 
+/* the number of steps after which all ranks have read what this one sends with the step k */
+static int64_t stop_after(int64_t k)
+{
+	return k + NSLOTS + 1;
+}
+
+static int exchange(struct trainer *t, const struct slot *s)
+{
+	const int64_t k = t->done.step, asked = say_closed() ? stop_after(k) : stop_requested();
+	float x[NWORDS] = { 0 };
+
+	if (asked < INT64_MAX && asked > k)
+		x[WORD_STOP] = (float)(asked - k);
+	x[WORD_ELAPSED] = (float)(now_s() - t->start_s);
+	return ranks_exchange(&t->ranks, t->stream, t->graph.step, t->accum, x, NWORDS, s->loss);
+}
+
 static int copy_out(struct trainer *t, const struct slot *s)
 {
 	int r = 0;
 
+	if (t->ranks.comm)
+		return exchange(t, s);
 	for (int64_t i = 0; i < t->accum && r >= 0; i++) {
 		struct te_tensor *loss = te_step_output(t->graph.step, 0, (int32_t)i);
 
@@ -424,21 +478,43 @@ static int is_logged(const struct trainer *t, int64_t step)
 	return (step + 1) % t->o->log_every == 0;
 }
 
+/* the mean over the micro-batches of all ranks, and what else they exchanged */
+static double read_losses(struct trainer *t, const struct slot *s)
+{
+	const int64_t n = ranks_n(&t->ranks), block = t->accum + (t->ranks.comm ? NWORDS : 0);
+	double loss = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		const float *x = s->loss + i * block;
+
+		for (int64_t m = 0; m < t->accum; m++)
+			loss += x[m] / (double)(n * t->accum);
+		if (!t->ranks.comm)
+			break;
+		x += t->accum;
+		if (x[WORD_STOP] > 0 && s->step + (int64_t)x[WORD_STOP] < t->ranks_stop)
+			t->ranks_stop = s->step + (int64_t)x[WORD_STOP];
+		t->ranks_s = fmax(t->ranks_s, x[WORD_ELAPSED]);
+	}
+	return loss;
+}
+
 /* wait for the loss of a slot's step and read it */
 static int collect(struct trainer *t, struct slot *s)
 {
-	double loss = 0, end_s;
+	double loss, end_s;
 	int r;
 
 	if (s->step < 0)
 		return STATUS_OK;
 	r = te_event_sync(s->done);
+	if (r >= 0)
+		r = ranks_check(&t->ranks);
 	t->lost |= r < 0;
 	if (r < 0)
 		return say_te(r, "step %lld", (long long)s->step + 1);
 	end_s = busy_s(t);
-	for (int64_t i = 0; i < t->accum; i++)
-		loss += s->loss[i] / (double)t->accum;
+	loss = read_losses(t, s);
 	t->lost |= !isfinite(loss);
 	if (t->lost)
 		return say_failed("the loss of step %lld is not finite; it was not saved",
@@ -470,8 +546,8 @@ static int step(struct trainer *t)
 	int r = collect(t, s);
 
 	if (!r)
-		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, rows, t->T, s->tokens,
-			       s->tokens + rows * t->T);
+		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, t->ranks.rank * rows, rows, t->T,
+			       s->tokens, s->tokens + rows * t->T);
 	if (r)
 		return r;
 	r = copy_in(t, s);
@@ -499,6 +575,8 @@ static int step(struct trainer *t)
 /* was the run asked to end at this step */
 static int is_stopped(const struct trainer *t)
 {
+	if (t->ranks.comm)
+		return t->done.step >= t->ranks_stop;
 	return stop_at(t->done.step) || say_closed();
 }
 
@@ -552,7 +630,7 @@ static int validate(struct trainer *t)
 	if (t->val_loss < t->done.best_val) {
 		t->done.best_val = t->val_loss;
 		t->done.best_step = t->done.step;
-		if (t->o->save_best && dir) {
+		if (t->o->save_best && dir && !t->ranks.rank) {
 			snprintf(best, sizeof(best), "%s/best", dir);
 			if (ckpt_save_weights(best, &t->model))
 				say_note("step %lld: the best weights were not saved; training "
@@ -572,9 +650,18 @@ static int save(struct trainer *t)
 	if (!dir)
 		return STATUS_OK;
 	t->tried_step = t->done.step;
-	options = opts_to_json(t->o);
-	r = ckpt_save(dir, &t->model, t->opt, options, &t->done);
-	json_decref(options);
+	r = ranks_compare(&t->ranks, t->stream, t->model.seq);
+	t->lost |= r != STATUS_OK;
+	if (r)
+		return r;
+	if (!t->ranks.rank) {
+		options = trainer_options(t);
+		r = ckpt_save(dir, &t->model, t->opt, options, &t->done);
+		json_decref(options);
+	}
+	r = ranks_status(&t->ranks, t->stream, r);
+	if (!r)
+		t->saved_step = t->done.step;
 	return r;
 }
 
@@ -584,9 +671,11 @@ static void save_or_retry(struct trainer *t)
 	int failed_before = isfinite(t->retry_s);
 
 	if (save(t)) {
+		if (t->lost)
+			return;
 		t->tried_step = -1;
 		t->retry_wait_s = failed_before ? fmin(2 * t->retry_wait_s, RETRY_MAX_S) : 1;
-		t->retry_s = now_s() + t->retry_wait_s;
+		t->retry_s = elapsed_s(t) + t->retry_wait_s;
 		say_note("step %lld was not saved; training continues, and the next try is in "
 			 "%.0f s",
 			 (long long)t->done.step, t->retry_wait_s);
@@ -600,16 +689,37 @@ static void save_or_retry(struct trainer *t)
 /* the run failed between two steps: what was trained is saved */
 static void save_rest(struct trainer *t)
 {
+	if (t->ranks.comm) {
+		/* the others may have made more steps, or fewer */
+		te_comm_abort(t->ranks.comm, "a rank has failed; its message says why");
+		if (out_folder(t->o) && t->saved_step >= 0)
+			say_note("the checkpoint of step %lld is the latest",
+				 (long long)t->saved_step);
+		return;
+	}
 	if (!out_folder(t->o) || t->done.step == t->start_step || t->done.step == t->tried_step)
 		return;
 	if (!t->lost && !drain(t) && !save(t))
 		say_note("step %lld was saved", (long long)t->done.step);
 }
 
+int64_t trainer_step_tokens(const struct trainer *t)
+{
+	return ranks_n(&t->ranks) * t->accum * t->B * t->T;
+}
+
+json_t *trainer_options(const struct trainer *t)
+{
+	struct opts o = *t->o;
+
+	o.accum = ranks_n(&t->ranks) * t->accum;
+	return opts_to_json(&o);
+}
+
 double trainer_tokens_per_s(const struct trainer *t)
 {
 	double s = busy_s(t);
-	int64_t tokens = (t->done.step - t->start_step) * t->accum * t->B * t->T;
+	int64_t tokens = (t->done.step - t->start_step) * trainer_step_tokens(t);
 
 	return s > 0 ? (double)tokens / s : 0;
 }
@@ -624,7 +734,7 @@ static int is_over(const struct trainer *t)
 	const struct opts *o = t->o;
 
 	return t->done.step >= o->steps ||
-	       (!isnan(o->time_limit) && now_s() - t->start_s >= o->time_limit);
+	       (!isnan(o->time_limit) && elapsed_s(t) >= o->time_limit);
 }
 
 /* a resumed run does not repeat a validation */
@@ -637,7 +747,19 @@ static int is_eval_due(const struct trainer *t, int over)
 static int is_save_due(const struct trainer *t)
 {
 	return (is_multiple(t->done.step, t->o->save_every) && t->done.step != t->start_step) ||
-	       now_s() >= t->retry_s;
+	       elapsed_s(t) >= t->retry_s;
+}
+
+/* what a signal ends: the step that all ranks have been told of by then, or this one */
+static void set_phase(const struct trainer *t, enum stop_phase phase, int64_t step)
+{
+	const int saves = out_folder(t->o) != NULL;
+
+	if (t->ranks.comm) {
+		phase = STOP_RANKS;
+		step = stop_after(t->done.step + 1);
+	}
+	stop_phase(phase, step, saves);
 }
 
 /*
@@ -647,26 +769,27 @@ static int is_save_due(const struct trainer *t)
 static int between_steps(struct trainer *t, int *ret_end)
 {
 	const int64_t k = t->done.step;
-	const int saves = out_folder(t->o) != NULL, over = is_over(t);
+	const int over = is_over(t);
 	const int eval = is_eval_due(t, over), due = is_save_due(t);
 	int stop, r = STATUS_OK;
 	double from;
 
-	stop_phase(eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1, saves);
+	set_phase(t, eval ? STOP_VALIDATION : STOP_STEP, eval || over ? k : k + 1);
 	stop = is_stopped(t) || (t->o->stop_after >= 0 && k >= t->o->stop_after);
 	if ((eval && !stop) || due || over || stop)
 		r = drain(t);
 	from = now_s();
 	if (!r && eval && !stop)
 		r = validate(t);
-	stop_phase(STOP_STEP, over ? k : k + 1, saves);
+	set_phase(t, STOP_STEP, over ? k : k + 1);
 	stop |= is_stopped(t);
 	if (!r && (stop || over))
 		r = save(t);
 	else if (!r && due) {
-		stop_phase(STOP_SAVE, k, saves);
+		set_phase(t, STOP_SAVE, k);
 		save_or_retry(t);
-		stop_phase(STOP_STEP, k + 1, saves);
+		r = t->lost ? STATUS_FAILED : STATUS_OK;
+		set_phase(t, STOP_STEP, k + 1);
 		stop |= is_stopped(t);
 	}
 	if (eval || due)
@@ -682,8 +805,10 @@ int trainer_run(struct trainer *t)
 	t->start_s = now_s();
 	t->start_step = t->line_step = t->done.step;
 	t->tried_step = -1;
+	t->saved_step = t->o->resume ? t->done.step : -1;
+	t->ranks_stop = INT64_MAX;
 	t->retry_s = INFINITY;
-	stop_phase(STOP_STEP, t->done.step, out_folder(t->o) != NULL);
+	set_phase(t, STOP_STEP, t->done.step);
 	stop_on_signals();
 	r = progress_begin(t);
 	while (!r) {
@@ -694,7 +819,7 @@ int trainer_run(struct trainer *t)
 	}
 	if (r)
 		save_rest(t);
-	t->interrupted = end && stop_at(t->done.step);
+	t->interrupted = end && (t->ranks.comm ? is_stopped(t) : stop_at(t->done.step));
 	t->closed = say_closed();
 	return r;
 }

@@ -18,7 +18,7 @@
 
 struct slot {
 	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
-	float *loss;	 /* pinned: one for each micro-batch */
+	float *loss;	 /* pinned: one for each micro-batch, or the blocks of all ranks */
 	struct te_event *done;
 	int64_t step;		     /* whose loss has not been read; -1: none */
 	struct te_adamw_stats stats; /* after the step, if it is one for the log */
@@ -33,6 +33,7 @@ struct trainer {
 	struct model model;
 	struct te_recipe recipe;
 	struct step_graph graph;
+	struct ranks ranks;
 	struct te_plan *eval_plan;
 	struct te_adamw *opt;
 	struct data *data, *val_data;
@@ -57,6 +58,10 @@ struct trainer {
 	double grad_norm;	     /* of the last step for the log, NaN before it */
 	uint64_t nskipped;	     /* steps, up to that one */
 	int lock_fd;		     /* of the folder for checkpoints, or -1 */
+	/* of several ranks, as all of them know it since the latest exchange */
+	double ranks_s;		     /* elapsed time */
+	int64_t ranks_stop;	     /* the step after which all stop */
+	int64_t saved_step;	     /* the latest that was saved, or -1 */
 	int lost;		     /* the weights in memory are not to be saved */
 	int64_t tried_step;	     /* not to be saved again, or -1 */
 	double retry_s;		     /* when to try a failed save again; infinity: none failed */
@@ -74,6 +79,10 @@ int trainer_create(const struct opts *o, struct trainer *t);
 void trainer_free(struct trainer *t);
 /* from done.step to the end, with validations, saves and log */
 int trainer_run(struct trainer *t);
+/* of all ranks */
+int64_t trainer_step_tokens(const struct trainer *t);
+/* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */
+json_t *trainer_options(const struct trainer *t);
 /* tokens/s of this process's training, pauses not counted */
 double trainer_tokens_per_s(const struct trainer *t);
 

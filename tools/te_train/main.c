@@ -1,7 +1,7 @@
 /*
  * te_train - trains GPT-2, Llama and Qwen2 style transformers on text.
  *
- * Uses the API of installed libtecore and libtegraph only.
+ * Uses the API of the installed libraries only.
  */
 #include "config.h"
 
@@ -48,18 +48,20 @@ static int run(struct trainer *t)
 	int r = STATUS_OK;
 
 	if (o->print_plan)
-		return print_plan(t);
+		return t->ranks.rank ? STATUS_OK : print_plan(t);
 	if (o->estimate >= 0)
-		return mem_print(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only });
+		return t->ranks.rank ? STATUS_OK :
+				       mem_print(&(struct mem_run){ o, &t->model, &t->graph,
+								    !o->sample_only });
 	record_begin(&list);
 	record_open_list(&list, "samples");
-	if (o->sample_first || o->sample_only)
+	if ((o->sample_first || o->sample_only) && !t->ranks.rank)
 		r = sample(t, samples);
 	if (!r && !o->sample_only)
 		r = trainer_run(t);
-	if (!r && !o->sample_only && !t->interrupted && !t->closed)
+	if (!r && !o->sample_only && !t->interrupted && !t->closed && !t->ranks.rank)
 		r = sample(t, samples);
-	if (!r && o->sample_only && samples)
+	if (!r && o->sample_only && samples && !t->ranks.rank)
 		r = record_print(&list, JSON_INDENT(2));
 	else if (!r && !o->sample_only)
 		r = progress_end(t, &list);

@@ -81,7 +81,7 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 {
 	const struct opts *o = run->o;
 	const uint64_t rows = (uint64_t)(run->graph->T * B) * sizeof(int32_t);
-	const uint64_t tokens = (2 * NSLOTS * (uint64_t)o->accum + 2) * rows;
+	const uint64_t tokens = (2 * NSLOTS * (uint64_t)run->graph->accum + 2) * rows;
 	uint64_t file = o->init || o->resume ? m->weights : 0;
 
 	if (run->train && (o->out || o->resume))
@@ -124,6 +124,8 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 		r = forward_nbytes(run, 1, run->graph->T, MODEL_LOSS, &sample);
 	if (r < 0)
 		return r;
+	if (run->graph->ranks->taken_nbytes) /* the gradients are in the communicator's pool */
+		m.state += run->graph->ranks->taken_nbytes - m.grads;
 	/* the graph has one workspace, the stream of the other plans another */
 	m.state += (run->train ? 2 : 1) * work;
 	held = m.weights + m.grads + m.moments + m.copies + m.state + m.activations;
@@ -158,10 +160,12 @@ static int get_room(const struct mem_run *run, struct room *ret)
 	if (r < 0)
 		return say_te(r, "the free memory");
 	*ret = (struct room){
-		.device = mi.device_free_nbytes,
+		.device = mi.device_free_nbytes + run->graph->ranks->taken_nbytes,
 		.host = host.mem_free_nbytes,
 		.same = !strcmp(te_ctx_backend(ctx), "host"),
 	};
+	if (ret->same)
+		ret->host += run->graph->ranks->taken_nbytes;
 	if (run->o->estimate > 0) {
 		ret->device = (uint64_t)run->o->estimate;
 		ret->same = 0;

@@ -75,7 +75,8 @@ static const struct row rows[] = {
 	{ "Device", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "backend", WORD, AT(backend), NULL, 0, 0, 0, "auto|host|cuda",
 	  "where to run (TE_BACKEND, else auto)" },
-	{ "device", INT, AT(device), "0", 0, 1023, 0, "N", "which device of the backend" },
+	{ "device", INT, AT(device), NULL, 0, 1023, 0, "N",
+	  "which device of the backend; default that of the rank, or 0" },
 	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT,
 	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",
@@ -93,7 +94,8 @@ static const struct row rows[] = {
 	{ "time-limit", REAL, AT(time_limit), NULL, 0, 1e9, 0, "SECONDS",
 	  "exit after this time; the schedule ends there" },
 	{ "batch", INT, AT(batch), "8", 1, 1 << 20, KEPT, "N", "sequences of a micro-batch" },
-	{ "accum", INT, AT(accum), "1", 1, 1 << 16, KEPT, "N", "micro-batches of a step" },
+	{ "accum", INT, AT(accum), "1", 1, 1 << 16, KEPT, "N",
+	  "micro-batches of a step, of each rank" },
 	{ "seq-len", INT, AT(seq_len), "0", 0, 1 << 20, KEPT, "T",
 	  "context in tokens; 0: the model's, at most 1024" },
 	{ "lr", REAL, AT(lr), "6e-4", 0, 10, KEPT, "RATE", "peak learning rate" },
@@ -567,11 +569,14 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		r = set_preset(o, preset);
 	if (!r && resume)
 		r = set_resumed(o, resume);
+	o->accum_kept = resume != NULL;
 	for (int i = 0; i < ngiven && !r; i++) {
 		char where[64];
 
 		snprintf(where, sizeof(where), "--%s", given[i].row->name);
 		r = row_set(o, given[i].row, given[i].text, where);
+		if (given[i].row->offset == AT(accum))
+			o->accum_kept = 0;
 	}
 	/* files or random tokens given here replace what the checkpoint names */
 	o->files_given = optind < argc || random_given;

@@ -26,6 +26,7 @@ struct opts {
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* on the command line, not by the checkpoint */
+	int accum_kept;	 /* accum is the checkpoint's: of all ranks together */
 };
 
 struct preset {

@@ -48,12 +48,18 @@ static void log_write(struct trainer *t, struct record *rec)
 	free(text);
 }
 
-static double peak_flops(const struct trainer *t)
+/* of one rank */
+static double device_flops(const struct trainer *t)
 {
 	if (t->recipe.kind != TE_RECIPE_NONE)
 		return t->device.peak_fp8_flops;
 	return t->recipe.compute == TE_DTYPE_BF16 ? t->device.peak_bf16_flops :
 						    t->device.peak_fp32_flops;
+}
+
+static double peak_flops(const struct trainer *t)
+{
+	return ranks_n(&t->ranks) * device_flops(t);
 }
 
 static uint64_t memory_nbytes(const struct trainer *t)
@@ -90,12 +96,13 @@ static void log_run(struct trainer *t)
 	record_int(&rec, "trained_params", t->model.ntrained);
 	record_int(&rec, "train_tokens", t->train.n);
 	record_int(&rec, "val_tokens", t->val.n);
-	record_int(&rec, "step_tokens", t->accum * t->B * t->T);
+	record_int(&rec, "step_tokens", trainer_step_tokens(t));
+	record_int(&rec, "ranks", ranks_n(&t->ranks));
 	record_real(&rec, "flops_per_token", model_flops_per_token(&t->model.cfg, t->T));
 	record_real(&rec, "peak_flops_per_s", or_nan(peak_flops(t)));
 	record_put(&rec, "model", config_to_json(&t->model.cfg));
 	record_put(&rec, "graph", step_graph_to_json(&t->graph));
-	record_put(&rec, "options", opts_to_json(t->o));
+	record_put(&rec, "options", trainer_options(t));
 	log_write(t, &rec);
 }
 
@@ -103,6 +110,8 @@ int progress_begin(struct trainer *t)
 {
 	const struct opts *o = t->o;
 
+	if (t->ranks.rank)
+		return STATUS_OK;
 	if (o->log)
 		t->log = fopen(o->log, "a");
 	if (o->log && !t->log)
@@ -110,6 +119,9 @@ int progress_begin(struct trainer *t)
 	if (t->model.frozen)
 		say_note("%.2f million parameters are trained, the others are frozen",
 			 1e-6 * (double)t->model.ntrained);
+	if (t->ranks.comm)
+		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
+			 (long long)t->accum, t->accum == 1 ? "" : "es");
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
@@ -170,7 +182,7 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 
 	if (columns > 0 && (size_t)columns < l.room)
 		l.room = (size_t)columns;
-	left = (double)((o->steps - step) * t->accum * t->B * t->T) / tokens_per_s;
+	left = (double)((o->steps - step) * trainer_step_tokens(t)) / tokens_per_s;
 	if (!isnan(o->time_limit))
 		left = fmin(left, o->time_limit - (now - t->start_s));
 	print_seconds(eta, sizeof(eta), left);
@@ -195,7 +207,7 @@ static void show(struct trainer *t, int64_t step, double loss, double lr, double
 
 void progress_step(struct trainer *t, int64_t step, double end_s, double loss, double lr)
 {
-	double tokens_per_s = (double)((step - t->line_step) * t->accum * t->B * t->T) /
+	double tokens_per_s = (double)((step - t->line_step) * trainer_step_tokens(t)) /
 			      (end_s - t->line_s);
 	int line = step % t->o->log_every == 0;
 	struct record rec;
@@ -282,6 +294,10 @@ int progress_end(struct trainer *t, struct record *samples)
 	json_t *list;
 
 	say_line_end();
+	if (t->ranks.rank) {
+		record_drop(samples);
+		return STATUS_OK;
+	}
 	if (!o->json) {
 		record_drop(samples);
 		print_summary(t, rate, dir);

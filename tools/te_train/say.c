@@ -17,7 +17,7 @@
 
 static const char *program = "te_train";
 static atomic_int line_open; /* a progress line was printed without its newline */
-static int hushed;
+static int hushed, only_failures;
 static int closed; /* whoever read stderr has gone */
 
 void say_as(const char *name)
@@ -45,6 +45,8 @@ void say_from_handler(const char *text)
 	char line[256] = "";
 	size_t n = 0;
 
+	if (only_failures)
+		return;
 	if (line_open)
 		line[n++] = '\n';
 	line_open = 0;
@@ -118,10 +120,17 @@ void say_hush(int on)
 	hushed = on;
 }
 
+void say_only_failures(int on)
+{
+	only_failures = on;
+}
+
 void say_note(const char *fmt, ...)
 {
 	va_list ap;
 
+	if (only_failures)
+		return;
 	va_start(ap, fmt);
 	print_line("", fmt, ap, "");
 	va_end(ap);
@@ -147,6 +156,8 @@ int say_columns(void)
 
 void say_line(const char *text)
 {
+	if (only_failures)
+		return;
 	if (!say_on_terminal()) {
 		fprintf(stderr, "%s\n", text);
 	} else {

@@ -24,6 +24,8 @@ int say_failed(const char *fmt, ...) TE_PRINTF(1, 2);
 int say_te(int r, const char *fmt, ...) TE_PRINTF(2, 3);
 /* while on, failures are not printed */
 void say_hush(int on);
+/* while on, only failures are printed: of ranks other than 0 */
+void say_only_failures(int on);
 /* prints a line that is not a failure */
 void say_note(const char *fmt, ...) TE_PRINTF(1, 2);
 

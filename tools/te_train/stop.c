@@ -83,9 +83,14 @@ static void announce(int sig, int64_t step)
 	case STOP_SAMPLE:
 		add(text, room, ": ending the sample of step ");
 		break;
+	case STOP_RANKS:
+		add(text, room, ": all ranks end after step ");
+		break;
 	}
 	add_number(text, room, step);
-	if (atomic_load(&phase) == STOP_STEP || atomic_load(&phase) == STOP_VALIDATION)
+	if (atomic_load(&phase) == STOP_RANKS)
+		add(text, room, " or before");
+	if (atomic_load(&phase) != STOP_SAVE && atomic_load(&phase) != STOP_SAMPLE)
 		add(text, room, atomic_load(&saves) ? ", then saving" : "; nothing is saved");
 	if (sig == SIGINT)
 		add(text, room, "; a second one ends at once");
@@ -127,6 +132,11 @@ void stop_phase(enum stop_phase p, int64_t step, int will_save)
 	atomic_store(&saves, will_save);
 	atomic_store(&phase, (int)p);
 	atomic_store(&next_step, step);
+}
+
+int64_t stop_requested(void)
+{
+	return atomic_load(&taken) ? atomic_load(&stop_step) : INT64_MAX;
 }
 
 int stop_at(int64_t step)

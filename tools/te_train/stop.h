@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 /* what the run does, for the message that a signal prints */
-enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE };
+/* STOP_RANKS: of several ranks, which agree on the step */
+enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS };
 
 /*
  * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop, once
@@ -17,5 +18,7 @@ void stop_on_signals(void);
 void stop_phase(enum stop_phase phase, int64_t step, int saves);
 /* was the run asked to stop at this step, or before */
 int stop_at(int64_t step);
+/* the step at which it was asked to stop; INT64_MAX: it was not */
+int64_t stop_requested(void);
 
 #endif

@@ -1,0 +1,102 @@
+#!/bin/sh
+# te_train with several ranks: the losses and the weights of one rank with all micro-batches,
+# checkpoints that any number of ranks resumes, signals, and a rank that ends.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+# no weight has two ops, so that sums have the order of one rank's; dropout is on
+sed 's/"n_head": 2,/"n_head": 2, "tie_word_embeddings": false,/' micro.json >untied.json
+common="--model untied.json --batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --recipe fp32
+	--eval-every 4 --save-every 0 --log-every 1"
+
+# losses FILE: step, losses, norm and learning rate of each line of a log
+losses()
+{
+	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$1"
+}
+
+# ranks N ARGUMENT...: te_train with that many; out, err, and its status
+ranks()
+{
+	n=$1
+	shift
+	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
+}
+
+check "one rank" "$te_train" $common --accum 2 --steps 6 --out one --log one.log text
+check "two ranks" ranks 2 $common --steps 6 --out two --log two.log text
+losses one.log >want
+losses two.log >got
+check "there are losses" test "$(wc -l <want)" -ge 8
+same "losses are those of one rank, bit for bit" want got
+same "so are the weights" one/model.safetensors two/model.safetensors
+check "only rank 0 logs" test "$(grep -c '"te_train"' two.log)" = 1
+check "and prints" test "$(grep -c '^step 6/6' err)" = 1 -a "$(wc -l <out)" = 1
+check "the log has their number" grep -q '"ranks":2' two.log
+
+for mode in step layer; do
+	check "--graph $mode" ranks 2 $common --steps 6 --out $mode --log $mode.log --graph $mode text
+	losses $mode.log >got
+	same "has the same losses" want got
+	same "and weights" one/model.safetensors $mode/model.safetensors
+done
+
+# 3 steps, then 3 more with another number of ranks: accum is kept for all of them together
+check "two ranks stop" ranks 2 $common --steps 6 --stop-after 3 --out a text
+check "one resumes" "$te_train" --resume a
+same "and ends with the same weights" one/model.safetensors a/model.safetensors
+check "one rank stops" "$te_train" $common --accum 2 --steps 6 --stop-after 3 --out b text
+check "two resume" ranks 2 --resume b
+same "and end with the same weights" one/model.safetensors b/model.safetensors
+"$te_run" -n 3 "$te_train" --resume b >out 2>err </dev/null
+check "three cannot share two micro-batches" grep -q '3 ranks cannot share; give --accum' err
+
+# scales of delayed scaling are reduced: otherwise the weights differ, and are not saved
+for recipe in fp8-delayed fp8-current; do
+	check "$recipe is saved" ranks 3 $common --recipe $recipe --steps 4 --out $recipe text
+done
+
+# begin ARGUMENT...: two ranks in the background that have made a step
+begin()
+{
+	rm -f err
+	"$te_run" -n 2 "$te_train" "$@" >out 2>err </dev/null &
+	pid=$!
+	wait_for '^step [1-9][0-9]*/' err
+}
+# the processes of the ranks, in any order
+ranks_of()
+{
+	cat /proc/"$1"/task/*/children
+}
+begin $common --steps 1000000 --eval-every 0 --out stopped text
+kill -TERM $(ranks_of $pid | cut -d' ' -f1)
+check "a signal to one rank ends all, with 130" ends_with 130
+at=$(sed -n 's/^.*all ranks end after step \([0-9]*\) or before.*/\1/p' err)
+check "what was made is saved" "$te_train" --resume stopped --stop-after 0
+check "and the message is of rank 0" test "$(grep -c 'all ranks end' err)" -le 1
+
+begin $common --steps 1000000 --eval-every 0 --save-every 2 --out killed text
+wait_for '^step [3-9]' err
+kill -KILL $(ranks_of $pid | cut -d' ' -f2)
+ends_with 0 && : >why || : >bad
+check "a rank that is killed ends all with a failure" test -e bad
+check "the last checkpoint can be resumed" "$te_train" --resume killed --stop-after 0
+
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
+ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # of libpmix
+export ASAN_OPTIONS
+if timeout 60 mpirun -n 2 true >out 2>err; then
+	check "mpirun" timeout 120 mpirun -n 2 "$te_train" $common --steps 6 --out mpi text
+	same "has the same weights" one/model.safetensors mpi/model.safetensors
+else
+	skip "mpirun" "mpirun does not work: $(head -n 1 err)"
+fi
+
+echo text | "$te_run" -n 2 "$te_train" $common --steps 1 - >out 2>err
+check "the standard input is of one rank" grep -q 'only rank 0 has the standard input' err
+
+tap_end

@@ -1,9 +1,11 @@
 /* ranks.c - the ranks of a data-parallel run: what they share, and what they agree on. */
 #include "config.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/errno.h>
 #include <te/param.h>
 
 #include "ranks.h"
@@ -53,6 +55,9 @@ static int join(struct te_ctx *ctx, struct te_seq *seq, int train, struct ranks 
 		r->comm = te_comm_unref(r->comm);
 		return 0;
 	}
+	if (r->others >= MOST_RANKS)
+		return te_fail(-EINVAL, "%d ranks, at most %d can train", (int)ranks_n(r),
+			       MOST_RANKS);
 	te = te_comm_alloc(r->comm, words, NULL, &p);
 	r->words = p;
 	if (te < 0 || !train)

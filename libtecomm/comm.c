@@ -120,6 +120,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 		return NULL;
 	if (c->pool) {
 		(void)te__ctx_wait(c->ctx, "te_comm_unref");
+		c->nccl = te__nccl_destroy(c->nccl, te__pool_check(c->pool, "te_comm_unref"));
 		te__coll_fini(&c->coll);
 	}
 	te__pool_destroy(c->pool);

@@ -9,6 +9,7 @@
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/nccl/nccl.h"
 
 struct te_comm {
 	_Atomic uint32_t refs;
@@ -16,6 +17,7 @@ struct te_comm {
 	struct te__boot *boot;
 	struct te__pool *pool;
 	struct te__coll coll;
+	struct te__nccl *nccl; /* once a call has asked for it */
 	char name[64];
 };
 

@@ -41,6 +41,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/thread.c \
 	libtecomm/memory/thread.h \
 	libtecomm/memory/wire.c \
+	libtecomm/nccl/nccl.c \
+	libtecomm/nccl/nccl.h \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

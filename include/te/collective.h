@@ -43,6 +43,8 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  *	TWO_SHOT	2 (n - 1) / n S	parts to ranks that reduce them, results to all; floating
  *	ZERO_COPY	2 (n - 1) / n S	the same in place: in and out are symmetric memory
  * Those but ZERO_COPY use packet memory of the communicator, and run in pieces of what fits.
+ * NCCL is opened by the first call that asks for it, outside of captures; it adds in an order of its
+ * own, and waits without a time-out.
  */
 enum te_comm_algorithm {
 	TE_COMM_AUTO, /* TE_COMM_ALGO, or by size, type and number of ranks */
@@ -50,6 +52,7 @@ enum te_comm_algorithm {
 	TE_COMM_ONE_SHOT,
 	TE_COMM_TWO_SHOT,
 	TE_COMM_ZERO_COPY,
+	TE_COMM_NCCL, /* never chosen by the library */
 };
 
 struct te_comm_call_opts {

@@ -101,6 +101,19 @@ static int launch(const struct call *a, const struct te__coll_choice *how, struc
 	return r;
 }
 
+static int by_nccl(const struct call *a, struct te_stream *stream)
+{
+	struct te_comm *c = a->comm;
+	int r = 0;
+
+	if (!c->nccl) {
+		r = te__stream_not_capturing(stream, a->fn);
+		if (!r)
+			r = te__nccl_create(c->boot, c->ctx, &c->nccl);
+	}
+	return r ? r : te__nccl_allreduce(c->nccl, stream, a->in, a->out, a->count, a->dtype, a->op);
+}
+
 static int allreduce(const struct call *a, const struct te_comm_call_opts *opts,
 		     struct te_stream *stream)
 {
@@ -115,7 +128,9 @@ static int allreduce(const struct call *a, const struct te_comm_call_opts *opts,
 	r = choose(a, opts, &how);
 	if (!r)
 		r = te__coll_begin(&a->comm->coll, a->fn, stream);
-	return r ? r : launch(a, &how, stream);
+	if (r)
+		return r;
+	return how.algorithm == TE_COMM_NCCL ? by_nccl(a, stream) : launch(a, &how, stream);
 }
 
 int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,

@@ -20,6 +20,7 @@ static const struct {
 	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_P1, 1 },
 	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_P2, 1 },
 	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_S, 0 },
+	[TE_COMM_NCCL] = { "nccl", -1, 0 },
 };
 #define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
 
@@ -161,6 +162,8 @@ int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, 
 	struct te_k_comm a = te__coll_args(c);
 	struct te__geometry g;
 
+	if (k->kernel < 0)
+		return 0;
 	a.algorithm = k->kernel;
 	a.max_blocks = k->max_blocks;
 	a.count = count;

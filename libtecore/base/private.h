@@ -187,6 +187,10 @@ TE_EXPORT int te__launch_k(struct te_stream *stream, int id, const void *args, s
 /* wait for the work of all streams; -EBUSY if this thread is capturing one of them, naming fn */
 TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
 
+/* the CUcontext is the thread's current one until te__ctx_leave(); -EOPNOTSUPP on host */
+TE_EXPORT int te__ctx_enter(struct te_ctx *ctx);
+TE_EXPORT void te__ctx_leave(struct te_ctx *ctx);
+
 struct te_tensor;
 /* te_tensor_wrap() of one copy; release(arg) is called once, when the last reference is dropped */
 TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int ndim,

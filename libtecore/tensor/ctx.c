@@ -451,6 +451,18 @@ int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes)
 	return r;
 }
 
+int te__ctx_enter(struct te_ctx *ctx)
+{
+	int r = te__ctx_check_fork(ctx, "use of the device");
+
+	return r ? r : ctx->ops->enter(ctx->dev);
+}
+
+void te__ctx_leave(struct te_ctx *ctx)
+{
+	ctx->ops->leave(ctx->dev);
+}
+
 int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes)
 {
 	int r = te__ctx_check_fork(ctx, "fill");

@@ -426,6 +426,10 @@ static int bad(struct thread_rank *r)
 	STEP(wrong(r, -EINVAL, "max_blocks is -1", p, p, 1, TE_DTYPE_FP32, 0, &o));
 	HOLDS(te_comm_allreduce(r->comm, NULL, p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL) ==
 	      -EINVAL);
+	o = (struct te_comm_call_opts)TE_COMM_CALL_OPTS_INIT;
+	o.algorithm = TE_COMM_NCCL;
+	if (!strcmp(backend, "host"))
+		STEP(wrong(r, -EOPNOTSUPP, "rank 0", p, p, 1, TE_DTYPE_FP32, 0, &o));
 	HOLDS(te_comm_allreduce(NULL, te_ctx_stream(r->ctx), p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM,
 				NULL) == -EINVAL);
 	/* nothing to do, on one rank only: no operation */

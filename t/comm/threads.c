@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "threads.h"
@@ -12,6 +13,14 @@ uint64_t threads_pool_nbytes;
 int threads_timeout_ms;
 static struct te_comm_id id;
 static struct te_comm_root *root;
+
+/* over how many devices the ranks are spread: TT_DEVICES, or 1 */
+static int devices(void)
+{
+	const char *text = getenv("TT_DEVICES");
+
+	return text && atoi(text) > 1 ? atoi(text) : 1;
+}
 
 static int join(struct thread_rank *r)
 {
@@ -24,6 +33,7 @@ static int join(struct thread_rank *r)
 	o.pool_nbytes = threads_pool_nbytes;
 	o.timeout_ms = threads_timeout_ms ? threads_timeout_ms : 20000;
 	c.backend = backend;
+	c.device = r->rank % devices();
 	STEP(te_ctx_create(&c, &r->ctx));
 	STEP(te_comm_create(r->ctx, &o, &r->comm));
 	return r->fn(r);

@@ -1,6 +1,6 @@
 /*
  * threads.h - tests with several ranks that are threads of one process, each with a context of its
- * own on one device, on either backend.
+ * own on one device, on either backend. TT_DEVICES=2 spreads them over two devices.
  */
 #ifndef TT_THREADS_H
 #define TT_THREADS_H

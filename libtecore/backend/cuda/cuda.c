@@ -306,6 +306,19 @@ static int dev_mem(struct te__cuda_dev *d, uint64_t *ret_free, uint64_t *ret_tot
 	return 0;
 }
 
+static int cuda_enter(void *dev)
+{
+	return te__cuda_enter(dev);
+}
+
+static void cuda_leave(void *dev)
+{
+	void *ctx;
+
+	(void)dev;
+	(void)te__cu.cuCtxPopCurrent(&ctx);
+}
+
 static int cuda_dev_mem(void *dev, uint64_t *ret_free, uint64_t *ret_total)
 {
 	struct te__cuda_dev *d = dev;
@@ -832,6 +845,8 @@ const struct te__backend_ops te__backend_cuda = {
 	.free_nbytes = cuda_free_nbytes,
 	.open = cuda_open,
 	.close = cuda_close,
+	.enter = cuda_enter,
+	.leave = cuda_leave,
 	.dev_mem = cuda_dev_mem,
 	.mem_held = cuda_mem_held,
 	.mem_alloc = cuda_mem_alloc,

@@ -156,8 +156,13 @@ static int verify(struct comm *c, void *host)
 static int record(struct comm *c)
 {
 	const int n = (int)c->b->o->depth;
-	int r = te_capture_begin(c->b->stream), end;
+	/* NCCL is opened by a call outside of captures */
+	int r = bench_idle(c->b, queue(c, c->in, c->out)), end;
 
+	if (r >= 0)
+		r = te_capture_begin(c->b->stream);
+	if (r < 0)
+		return r;
 	for (int i = 0; i < n && r >= 0; i++)
 		r = queue(c, i % 2 ? c->out : c->in, i % 2 ? c->in : c->out);
 	end = te_capture_end(c->b->stream, &c->rec);
@@ -268,8 +273,11 @@ static int measure(struct comm *c, int rows_left)
 {
 	struct te_comm_choice how;
 	void *host = malloc(c->nbytes);
-	int r = host ? get(c, &c->in) : -ENOMEM;
+	/* the arrays of the row before are gone on all ranks: else the pool has gaps */
+	int r = c->b->o->symmetric ? te_comm_reclaim(c->comm) : 0;
 
+	if (r >= 0)
+		r = host ? get(c, &c->in) : -ENOMEM;
 	if (r >= 0)
 		r = get(c, &c->out);
 	if (r >= 0)

@@ -40,7 +40,6 @@ int te_seq_create(struct te_ctx *ctx, struct te_seq **ret_seq)
 	if (!seq)
 		return te__fail(-ENOMEM, "sequence: no memory");
 	atomic_init(&seq->refs, 1);
-	seq->set_nelems = TE__SET_NELEMS;
 	seq->ctx = te_ctx_ref(ctx);
 	*ret_seq = seq;
 	return 0;

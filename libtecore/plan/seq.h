@@ -11,8 +11,8 @@
 #include "libtecore/base/names.h"
 
 /*
- * Weight copies that one launch refreshes: some of those that one plan needed and the sequence
- * lacked; or the column-wise copy of a bound weight.
+ * Weight copies that one launch refreshes: those that one plan needed and the sequence lacked; or
+ * the column-wise copy of a bound weight.
  */
 struct te__copies {
 	struct te__copies *next;
@@ -21,12 +21,6 @@ struct te__copies {
 	void *state;		  /* device memory of args' done, table and part */
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 };
-
-/*
- * Casting so many takes an H200 about 0.1 ms: a launch costs little, and GEMMs of the first layers
- * begin early.
- */
-#define TE__SET_NELEMS ((int64_t)64 << 20)
 
 #define TE__SEQ_ALIGN 256  /* bytes, of the caller's flat buffers and bound weights */
 #define TE__SCALE_ALIGN 16 /* of their scales: cuBLASLt wants that */
@@ -73,7 +67,6 @@ struct te_seq {
 	 * the version of the masters */
 	uint64_t *rng, *version;
 	struct te__copies *copies; /* all sets */
-	int64_t set_nelems;	   /* a set has so many elements at most, or one weight */
 	int nfusions, cap_fusions;
 	struct te_fusion *fusion;
 	int complete;	 /* weights are laid out: te_seq_complete */

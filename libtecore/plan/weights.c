@@ -5,11 +5,8 @@
  * is a set of its own: its launch then names exactly the memory that it reads.
  *
  * A plan needs FP8 or BF16 copies of some weights. Those that no earlier plan of the sequence
- * made become sets: consecutive weights in the order of use, as many as seq->set_nelems allows. A
- * set is one allocation, refreshed as a whole by one launch, or by two where scales come from the
- * weights' own amaxes. A forward pass begins by refreshing the sets that it needs; in a graph whose
- * edges are computed from memory accesses, GEMMs with weights of the first sets run concurrently
- * with the refresh of later ones.
+ * made become a set: one allocation, refreshed as a whole by one launch, or by two where scales
+ * come from the weights' own amaxes. A forward pass begins by refreshing the sets that it needs.
  * Whether a set is current is decided on the device: by the masters' version, which the sequence
  * keeps, and the version that the set was made from.
  */
@@ -76,27 +73,20 @@ static int wants_transpose(const struct te_plan *p, int need)
 
 /* ---- making a set ---- */
 
-/*
- * A set of copies that the plan needs and, unless all is set, the sequence lacks: from need first
- * on. Codes both ways, as a later plan may need the other, except where no plan can train. Returns
- * the first need that is not in the set.
- */
-static int table_fill(const struct te_plan *p, int all, int first, struct te__copies *set,
-		      struct te_k_weight *table)
+/* the copies that the plan needs and, unless all is set, the sequence lacks; codes both ways, as a
+ * later plan may need the other, except where no plan can train */
+static void table_fill(const struct te_plan *p, int all, struct te__copies *set,
+		       struct te_k_weight *table)
 {
 	const int32_t scaling =
 		(int32_t)te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).scaling;
 	const int row_only = (p->seq->binding.flags & TE_SEQ_NO_GRADS) != 0;
 	struct te_k_weights *a = &set->args;
 	int32_t lo = INT32_MAX, hi = 0;
-	int64_t nelems = 0;
 	size_t nbytes = 0;
-	int end;
 
-	for (end = first; end < p->nneeds; end++) {
-		const struct te__weight *w = weight_of(p, end);
-		const int hp = wants_hp(p, end) && (all || !w->copy_hp);
-		const int codes = wants_codes(p, end) && (all || !w->copy_q);
+	for (int i = 0; i < p->nneeds; i++) {
+		const struct te__weight *w = weight_of(p, i);
 		const struct te_k_weight none = {
 			.master = w->offset_nelems,
 			.rows = w->value ? 0 : te_tensor_rows(w->master),
@@ -106,17 +96,14 @@ static int table_fill(const struct te_plan *p, int all, int first, struct te__co
 			.col = -1,
 		};
 
-		if (w->value || !(hp || codes))
+		if (w->value)
 			continue;
-		nelems += none.rows * none.cols;
-		if (a->n && nelems > p->seq->set_nelems)
-			break;
-		if (hp) {
+		if (wants_hp(p, i) && (all || !w->copy_hp)) {
 			table[a->n] = none;
 			table[a->n++].hp = 0;
 		}
-		if (codes) {
-			const int32_t slot = p->need[end].slot;
+		if (wants_codes(p, i) && (all || !w->copy_q)) {
+			const int32_t slot = p->need[i].slot;
 
 			table[a->n] = none;
 			table[a->n].slot = slot;
@@ -150,7 +137,6 @@ static int table_fill(const struct te_plan *p, int all, int first, struct te__co
 	a->copies_nbytes = (int64_t)nbytes;
 	if (hi)
 		set->flags = te__quant_weights(p->quant, lo, hi - lo + 1, a);
-	return end;
 }
 
 /* offsets in the state of a set: of its table, then of its parts; returns the size */
@@ -176,23 +162,20 @@ static size_t transpose_layout(const struct te_tensor *t, size_t *ret_scales_at)
 static int measure(struct te_plan *p)
 {
 	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
+	struct te__copies set = { 0 };
 	size_t table_at, part_at;
 
 	if (!table)
 		return no_memory();
-	for (int i = 0; i < p->nneeds;) {
-		struct te__copies set = { 0 };
-
-		i = table_fill(p, 1, i, &set, table);
-		if (set.args.n)
-			p->copies_nbytes += (uint64_t)set.args.copies_nbytes +
-					    state_layout(&set.args, &table_at, &part_at);
-	}
+	table_fill(p, 1, &set, table);
 	te__free(table);
+	if (set.args.n)
+		p->copies_nbytes = (uint64_t)set.args.copies_nbytes +
+				   state_layout(&set.args, &table_at, &part_at);
 	for (int i = 0; i < p->nneeds; i++)
 		if (wants_transpose(p, i))
 			p->copies_nbytes += transpose_layout(weight_of(p, i)->value, &table_at) +
-					    aligned(sizeof(struct te_k_weights_done));
+					    aligned(sizeof(*set.args.done));
 	return 0;
 }
 
@@ -233,14 +216,13 @@ static int entry_wrap(struct te_ctx *ctx, const struct te__copies *set, struct t
 				      (enum te_scaling)e->scaling, &w->copy_q);
 }
 
-/* in the order of table_fill; of the needs from first to before end */
-static int set_wrap(struct te_plan *p, int first, int end, struct te__copies *set,
-		    const struct te_k_weight *table)
+/* in the order of table_fill */
+static int set_wrap(struct te_plan *p, struct te__copies *set, const struct te_k_weight *table)
 {
 	const struct te_k_weight *e = table;
 	int r = 0;
 
-	for (int i = first; i < end && !r; i++) {
+	for (int i = 0; i < p->nneeds && !r; i++) {
 		struct te__weight *w = weight_of(p, i);
 
 		if (w->value)
@@ -286,43 +268,33 @@ void te__copies_free(struct te_seq *seq)
 	}
 }
 
-/* returns the first need that is not in the set, which is empty if nothing is left to do */
-static int set_make(struct te_plan *p, int first, struct te_k_weight *table)
+/* those of the plan's needs that no earlier plan made */
+static int set_make(struct te_plan *p)
 {
 	struct te_seq *seq = p->seq;
+	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds, sizeof(*table));
 	struct te__copies *set = te__calloc(1, sizeof(*set));
-	int end, r = 0;
+	int r = table && set ? 0 : no_memory();
 
-	if (!set)
-		return no_memory();
-	end = table_fill(p, 0, first, set, table);
-	if (set->args.n) {
+	if (!r)
+		table_fill(p, 0, set, table);
+	if (!r && set->args.n) {
 		set->args.masters = te_tensor_data(seq->masters);
 		set->args.nmasters = seq->nelems;
 		set->args.version = seq->version;
 		r = set_upload(p->ctx, set, table);
 		if (!r)
-			r = set_wrap(p, first, end, set, table);
+			r = set_wrap(p, set, table);
+		if (!r) {
+			set->next = seq->copies;
+			seq->copies = set;
+			set = NULL;
+		}
 	}
-	if (r < 0 || !set->args.n) {
+	if (set)
 		set_free(seq, set);
-		return r < 0 ? r : end;
-	}
-	set->next = seq->copies;
-	seq->copies = set;
-	return end;
-}
-
-/* those of the plan's needs that no earlier plan made */
-static int sets_make(struct te_plan *p)
-{
-	struct te_k_weight *table = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*table));
-	int r = table ? 0 : no_memory();
-
-	while (r >= 0 && r < p->nneeds)
-		r = set_make(p, r, table);
 	te__free(table);
-	return r < 0 ? r : 0;
+	return r;
 }
 
 static int transpose_fill(struct te_ctx *ctx, struct te__copies *set, struct te__weight *w)
@@ -413,7 +385,7 @@ int te__plan_weights(struct te_plan *p)
 	p->set = te__calloc(2 * (size_t)p->nneeds + 1, sizeof(*p->set));
 	if (!p->set)
 		return no_memory();
-	r = sets_make(p);
+	r = p->nneeds ? set_make(p) : 0;
 	for (int i = 0; i < p->nneeds && !r; i++)
 		if (wants_transpose(p, i) && !weight_of(p, i)->copy_q)
 			r = transpose_make(p->seq, weight_of(p, i));

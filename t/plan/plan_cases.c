@@ -633,81 +633,6 @@ START_TEST(one_launch_refreshes_all_weights)
 }
 END_TEST
 
-/* 1: the node of a recording depends on the other one, maybe through others */
-static int depends_on(const struct te_recording *rec, uint64_t node, uint64_t on)
-{
-	uint64_t dep[64];
-	const int n = te_recording_deps(rec, node, TT_LEN(dep), dep);
-
-	ck_assert_int_le(n, (int)TT_LEN(dep));
-	for (int i = 0; i < n; i++)
-		if (dep[i] == on || (dep[i] > on && depends_on(rec, dep[i], on)))
-			return 1;
-	return 0;
-}
-
-/* sets of three weights at most: GEMM k waits for its set, and not for later ones */
-START_TEST(gemms_run_concurrently_with_the_refresh_of_later_weights)
-{
-	struct te_recording_info info = TE_RECORDING_INFO_INIT;
-	struct te_plan_memory mem = TE_PLAN_MEMORY_INIT, whole = TE_PLAN_MEMORY_INIT;
-	struct te_seq *seq = linears(), *one = linears();
-	struct te_plan *p, *q = linears_plan(one, recipes[1 + _i], TE_PLAN_TRAIN);
-	struct te_recording *rec;
-	uint64_t cast[16], gemm[16];
-	int ncasts = 0, ngemms = 0;
-
-	ck_assert_int_eq(seq->set_nelems, TE__SET_NELEMS);
-	seq->set_nelems = 3 * 256 + 100;
-	p = linears_plan(seq, recipes[1 + _i], TE_PLAN_TRAIN);
-	DO(te_capture_begin(st));
-	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
-	DO(te_plan_forward(p, st, 0));
-	DO(te_capture_end(st, &rec));
-	DO(te_recording_info(rec, &info));
-	for (uint64_t i = 0; i < info.nnodes; i++) {
-		struct te_node_info n = TE_NODE_INFO_INIT;
-
-		DO(te_recording_node(rec, i, &n));
-		ck_assert_int_lt(ncasts, 16);
-		ck_assert_int_lt(ngemms, 16);
-		if (!strcmp(n.name, "weights_cast"))
-			cast[ncasts++] = i;
-		else if (!strcmp(n.name, "gemm"))
-			gemm[ngemms++] = i;
-	}
-	ck_assert_int_eq(ncasts, 4);
-	ck_assert_int_eq(ngemms, 10);
-	for (int g = 0; g < ngemms; g++)
-		for (int c = 0; c < ncasts; c++)
-			ck_assert_int_eq(depends_on(rec, gemm[g], cast[c]), c <= g / 3);
-	DO(te_recording_launch(rec, st));
-	DO(te_plan_forward(q, st, 0));
-	DO(te_ctx_sync(ctx));
-	model_same(te_plan_output(p), te_plan_output(q), "output");
-	if (te_seq_quant(seq)) {
-		const size_t n = te_quant_nbytes(te_seq_quant(seq));
-		void *a = malloc(n), *b = malloc(n);
-
-		DO(te_quant_save(te_seq_quant(seq), a, n));
-		DO(te_quant_save(te_seq_quant(one), b, n));
-		ck_assert_mem_eq(a, b, n);
-		free(a);
-		free(b);
-	}
-	/* what is reported grows by alignment and by words of state */
-	DO(te_plan_memory(p, &mem));
-	DO(te_plan_memory(q, &whole));
-	ck_assert_uint_gt(mem.copies_nbytes, whole.copies_nbytes);
-	ck_assert_uint_le(mem.copies_nbytes, whole.copies_nbytes + 4 * 1024);
-	te_recording_unref(rec);
-	te_plan_unref(p);
-	te_plan_unref(q);
-	te_seq_unref(seq);
-	te_seq_unref(one);
-}
-END_TEST
-
 static void *output_of(struct te_plan *p)
 {
 	const size_t n = te_tensor_nbytes(te_plan_output(p));
@@ -1261,7 +1186,6 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, covers_each_step_once_and_in_order, 0, NRECIPES);
 	tcase_add_loop_test(c, a_captured_step_gives_the_bits_of_eager_ones, 0, NRECIPES);
-	tcase_add_loop_test(c, gemms_run_concurrently_with_the_refresh_of_later_weights, 0, 4);
 	tcase_add_loop_test(c, one_launch_refreshes_all_weights, 0, NRECIPES - 1);
 	tcase_add_loop_test(c, copies_follow_the_version_of_the_weights, 0, NRECIPES - 1);
 	tcase_add_loop_test(c, plans_and_replays_share_copies, 0, 5);

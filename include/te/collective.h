@@ -42,7 +42,9 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  *	ONE_SHOT	(n - 1) S	to all ranks; floating types
  *	TWO_SHOT	2 (n - 1) / n S	parts to ranks that reduce them, results to all; floating
  *	ZERO_COPY	2 (n - 1) / n S	the same in place: in and out are symmetric memory
- * Those but ZERO_COPY use packet memory of the communicator, and run in pieces of what fits.
+ *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any arrays
+ * The first three send to packet memory of the communicator, in several launches if an array does
+ * not fit.
  * NCCL is opened by the first call that asks for it, outside of captures; it adds in an order of its
  * own, and waits without a time-out.
  */
@@ -52,6 +54,7 @@ enum te_comm_algorithm {
 	TE_COMM_ONE_SHOT,
 	TE_COMM_TWO_SHOT,
 	TE_COMM_ZERO_COPY,
+	TE_COMM_STAGED,
 	TE_COMM_NCCL, /* never chosen by the library */
 };
 

@@ -7,10 +7,12 @@
  * of n ranks on one GPU gets of them. te_begin() starts dependent kernels, but not before all
  * blocks are resident.
  *
- * Packets are loaded and stored as 16 bytes, relaxed, at system scope. Each thread that pushes or
- * polls has a fence before its first push and one after its last poll: with the boundaries of
- * kernels they order emptying a packet before filling it again. Flags are stored with release and
- * loaded with acquire semantics by one thread for each rank, and bar.sync makes these cover the
+ * Packets are loaded and stored as 16 bytes, relaxed, at system scope. The threads that exchange
+ * headers have a fence before they push and one after they have collected: with the boundaries of
+ * kernels they order emptying the packets of an epoch, by any thread, before these are filled again
+ * by any thread of another rank, two epochs later. They are of a warp that has data only if there
+ * are as many packets as threads, because a fence takes about 1 us. Flags are stored with release
+ * and loaded with acquire semantics by one thread for each rank, and bar.sync makes these cover the
  * accesses of the block.
  */
 #ifndef TE_COMM_CUH
@@ -323,29 +325,35 @@ DEV bool is_peer(const struct te_k_comm &a)
 	return (int)threadIdx.x < a.nranks && (int)threadIdx.x != a.rank;
 }
 
-/* block 0 exchanges headers */
-DEV bool has_peer(const struct te_k_comm &a)
+/* the last warp of block 0 exchanges headers, thread r with rank r; -1: another thread */
+DEV int header_peer(const struct te_k_comm &a)
 {
-	return blockIdx.x == 0 && is_peer(a);
+	const int r = (int)threadIdx.x - ((int)blockDim.x - 32);
+
+	return blockIdx.x == 0 && r >= 0 && r < a.nranks && r != a.rank ? r : -1;
 }
 
 DEV void header_push(const struct te_k_comm &a, const struct op &o)
 {
 	const uint64_t s = o.signature;
+	const int r = header_peer(a);
 
-	if (has_peer(a))
-		store_packet(half(a, o, threadIdx.x) + a.rank * TE_K_COMM_PACKET,
-			     make_uint4((uint32_t)o.epoch, (uint32_t)(o.epoch >> 32), (uint32_t)s,
-					(uint32_t)(s >> 32)));
+	if (r < 0)
+		return;
+	fence();
+	store_packet(half(a, o, r) + a.rank * TE_K_COMM_PACKET,
+		     make_uint4((uint32_t)o.epoch, (uint32_t)(o.epoch >> 32), (uint32_t)s,
+				(uint32_t)(s >> 32)));
 }
 
 DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 {
 	const uint64_t s = o.signature;
-	uint8_t *p = half(a, o, a.rank) + threadIdx.x * TE_K_COMM_PACKET;
+	const int r = header_peer(a);
+	uint8_t *p = half(a, o, a.rank) + r * TE_K_COMM_PACKET;
 	uint4 v;
 
-	if (!has_peer(a))
+	if (r < 0)
 		return true;
 	do {
 		v = load_packet(p);
@@ -354,13 +362,15 @@ DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 			const uint64_t got = (uint64_t)v.w << 32 | v.z;
 
 			store_packet(p, empty());
-			if (got == s && epoch == o.epoch)
+			if (got == s && epoch == o.epoch) {
+				fence();
 				return true;
-			fail(a, o.epoch, TE_K_COMM_MISMATCH, TE_K_COMM_HEADER, 1u << threadIdx.x,
+			}
+			fail(a, o.epoch, TE_K_COMM_MISMATCH, TE_K_COMM_HEADER, 1u << r,
 			     got == s ? o.epoch : s, got == s ? epoch : got);
 			return false;
 		}
-	} while (again(a, o, TE_K_COMM_HEADER, 1u << threadIdx.x, s, 0));
+	} while (again(a, o, TE_K_COMM_HEADER, 1u << r, s, 0));
 	return false;
 }
 
@@ -380,7 +390,6 @@ DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
 	o.others = ((1u << a.nranks) - 1) & ~(1u << a.rank);
 	if (c->failed)
 		return false;
-	fence();
 	header_push(a, o);
 	return true;
 }
@@ -388,9 +397,9 @@ DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
 /* the last block to end begins the next epoch; after a failure there is none */
 DEV void end(const struct te_k_comm &a, const struct op &o)
 {
-	fence();
 	__syncthreads();
-	if (threadIdx.x == 0 && atomicAdd(&a.ctl->done, 1u) == gridDim.x - 1) {
+	if (threadIdx.x == 0 &&
+	    (gridDim.x == 1 || atomicAdd(&a.ctl->done, 1u) == gridDim.x - 1)) {
 		a.ctl->done = 0;
 		if (!load_relaxed(&a.ctl->failed))
 			a.ctl->epoch = o.epoch + 1;

@@ -20,6 +20,7 @@ static const struct {
 	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_P1, 1 },
 	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_P2, 1 },
 	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_S, 0 },
+	[TE_COMM_STAGED] = { "staged", TE_K_COMM_R, 0 },
 	[TE_COMM_NCCL] = { "nccl", -1, 0 },
 };
 #define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
@@ -89,9 +90,13 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 			 (long long)low);
 		return TE_COMM_ZERO_COPY;
 	}
+	if (a->nbytes > low) {
+		snprintf(why, n, "more than %lld bytes, and in and out are not both symmetric "
+			 "memory", (long long)low);
+		return TE_COMM_STAGED;
+	}
 	if (a->integers) {
-		snprintf(why, n, "integers%s", a->nbytes <= low ? "" :
-			 ", and in and out are not both symmetric memory");
+		snprintf(why, n, "integers, of at most %lld bytes", (long long)low);
 		return TE_COMM_LL;
 	}
 	if (a->nbytes <= l->one_shot) {
@@ -99,12 +104,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 			 nranks);
 		return TE_COMM_ONE_SHOT;
 	}
-	if (a->nbytes <= l->two_shot)
-		snprintf(why, n, "more than %lld bytes among %d ranks", (long long)l->one_shot,
-			 nranks);
-	else
-		snprintf(why, n, "more than %lld bytes, and in and out are not both symmetric "
-			 "memory", (long long)low);
+	snprintf(why, n, "more than %lld bytes among %d ranks", (long long)l->one_shot, nranks);
 	return TE_COMM_TWO_SHOT;
 }
 

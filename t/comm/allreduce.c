@@ -107,7 +107,7 @@ static struct shape shape_draw(struct draw *d, uint64_t k)
 	s.in_at = GUARD + es * draw(d, 5);
 	s.out_at = GUARD + es * draw(d, 5);
 	s.opts.max_blocks = (int32_t)draw(d, 3);
-	s.opts.algorithm = (enum te_comm_algorithm)draw(d, TE_COMM_ZERO_COPY + 1);
+	s.opts.algorithm = (enum te_comm_algorithm)draw(d, TE_COMM_STAGED + 1);
 	return s;
 }
 
@@ -446,8 +446,12 @@ static int bad(struct thread_rank *r)
 	HOLDS(strstr(c.reason, "ranks"));
 	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 8000 * (uint64_t)(threads_n - 1));
-	/* more than packet memory holds at once */
 	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == TE_COMM_STAGED && c.nlaunches == 1);
+	/* more than packet memory holds at once */
+	o = (struct te_comm_call_opts)TE_COMM_CALL_OPTS_INIT;
+	o.algorithm = TE_COMM_LL;
+	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, &o, &c));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nlaunches > 10);
 	STEP(te_comm_explain(r->comm, te_comm_peer_ptr(r->comm, p, r->rank), p, 0, TE_DTYPE_INT32,
 			     TE_COMM_SUM, NULL, &c));
@@ -455,7 +459,7 @@ static int bad(struct thread_rank *r)
 	/* its last element is outside of the pool */
 	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4 + 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
 			     &c));
-	HOLDS(c.algorithm == TE_COMM_TWO_SHOT);
+	HOLDS(c.algorithm == TE_COMM_STAGED);
 	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
 			     &c));
 	HOLDS(c.algorithm == TE_COMM_ZERO_COPY && c.nlaunches == 1);

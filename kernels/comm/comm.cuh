@@ -10,10 +10,9 @@
  * Packets are loaded and stored as 16 bytes, relaxed, at system scope. The threads that exchange
  * headers have a fence before they push and one after they have collected: with the boundaries of
  * kernels they order emptying the packets of an epoch, by any thread, before these are filled again
- * by any thread of another rank, two epochs later. They are of a warp that has data only if there
- * are as many packets as threads, because a fence takes about 1 us. Flags are stored with release
- * and loaded with acquire semantics by one thread for each rank, and bar.sync makes these cover the
- * accesses of the block.
+ * by any thread of another rank, two epochs later. A fence takes about 1 us, so l1 and p1 have a
+ * warp for headers that has no data. Flags are stored with release and loaded with acquire
+ * semantics by one thread for each rank, and bar.sync makes these cover the accesses of the block.
  */
 #ifndef TE_COMM_CUH
 #define TE_COMM_CUH
@@ -406,9 +405,10 @@ DEV void end(const struct te_k_comm &a, const struct op &o)
 	}
 }
 
+/* the threads of COMM_THREADS */
 #define EACH(i, begin, end)                                                                \
 	for (int64_t i = (begin) + (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;       \
-	     i < (end); i += (int64_t)gridDim.x * COMM_THREADS)
+	     threadIdx.x < COMM_THREADS && i < (end); i += (int64_t)gridDim.x * COMM_THREADS)
 
 DEV int64_t chunk_begin(const struct op &o, int rank)
 {
@@ -451,8 +451,11 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 	 a.nranks == 4 ? ALGORITHM<C, 4, ##__VA_ARGS__>(a, o) :                            \
 			 ALGORITHM<C, 8, ##__VA_ARGS__>(a, o))
 
-#define COMM_KERNEL(NAME, COLLECTIVE, ...)                                                 \
-	extern "C" __global__ void __launch_bounds__(COMM_THREADS)                         \
+#define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, __VA_ARGS__)
+#define COMM_KERNEL_ONE_SHOT(...)                                                          \
+	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS, __VA_ARGS__)
+#define COMM_KERNEL_OF(THREADS, NAME, COLLECTIVE, ...)                                     \
+	extern "C" __global__ void __launch_bounds__(THREADS)                              \
 		te_k_comm_##NAME(const __grid_constant__ struct te_k_comm a)               \
 	{                                                                                  \
 		constexpr int C = COLLECTIVE;                                              \

@@ -25,15 +25,20 @@ static const char *const funcs[][TE_K_COMM_ALGORITHMS] = {
 	[TE_K_COLL_BROADCAST] = { FUNCS("broadcast") },
 };
 
+static bool is_one_shot(const struct te_k_comm *a)
+{
+	return a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1;
+}
+
 /* a function of what the ranks agree on only: block i exchanges flags with block i of the others */
 static int64_t nblocks(const struct te_k_comm *a, enum te_k_comm_collective what, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
-	const int one_shot = a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1;
-	const int parts = what == TE_K_COLL_REDUCE_SCATTER || what == TE_K_COLL_ALL_GATHER;
+	const int whole = is_one_shot(a) || what == TE_K_COLL_REDUCE_SCATTER ||
+			  what == TE_K_COLL_ALL_GATHER;
 
-	return clamp(ceil_div(one_shot || parts ? n : te_k_comm_chunk(n, a->nranks), COMM_THREADS),
-		     1, a->max_blocks);
+	return clamp(ceil_div(whole ? n : te_k_comm_chunk(n, a->nranks), COMM_THREADS), 1,
+		     a->max_blocks);
 }
 
 static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
@@ -61,7 +66,9 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 	if (a->half_nbytes < te_k_comm_half_nbytes(a->algorithm, a->nranks, nbytes))
 		return te__fail(-TE_ESHAPE, "%s: %lld elements do not fit into packet memory of "
 				"%lld bytes", func, (long long)a->count, (long long)a->half_nbytes);
-	return te__geo_launch(k, func, a->count ? nblocks(a, what, nbytes) : 0, COMM_THREADS);
+	return te__geo_launch(k, func, a->count ? nblocks(a, what, nbytes) : 0,
+			      is_one_shot(a) ? COMM_THREADS + COMM_HEADER_THREADS :
+					       COMM_THREADS);
 }
 
 int te__geo_comm_allreduce(const void *args, struct te__geometry *k)

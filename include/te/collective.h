@@ -42,10 +42,10 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  *	ONE_SHOT	(n - 1) S	to all ranks; floating types
  *	TWO_SHOT	2 (n - 1) / n S	parts to ranks that reduce them, results to all; floating
  *	ZERO_COPY	2 (n - 1) / n S	the same in place: in and out are symmetric memory
- *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any arrays
+ *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any type
  * The first three send to packet memory of the communicator, in several launches if an array does
  * not fit.
- * NCCL is opened by the first call that asks for it, outside of captures; it adds in an order of its
+ * NCCL is opened by the first call that asks for it, outside of captures. It adds in an order of its
  * own, and waits without a time-out.
  */
 enum te_comm_algorithm {

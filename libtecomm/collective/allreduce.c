@@ -111,7 +111,8 @@ static int by_nccl(const struct call *a, struct te_stream *stream)
 		if (!r)
 			r = te__nccl_create(c->boot, c->ctx, &c->nccl);
 	}
-	return r ? r : te__nccl_allreduce(c->nccl, stream, a->in, a->out, a->count, a->dtype, a->op);
+	return r ? r : te__nccl_allreduce(c->nccl, stream, a->in, a->out, a->count, a->dtype,
+					  a->op);
 }
 
 static int allreduce(const struct call *a, const struct te_comm_call_opts *opts,

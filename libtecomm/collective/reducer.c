@@ -17,6 +17,8 @@
 
 /* large enough for the bandwidth of a link, and a small part of the gradients of a model */
 #define BUCKET_NBYTES ((uint64_t)16 << 20)
+/* enough for most of that bandwidth; the other multiprocessors run backward at the same time */
+#define BLOCKS 32
 /* what follows a weight in the flat buffer of gradients is zeros up to a multiple of this */
 #define PADDING_NELEMS 64
 
@@ -57,8 +59,10 @@ static int by_address(const void *a, const void *b)
 /* weights that are next to each other are reduced at once, with the zeros between them */
 static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 {
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	int err = 0;
 
+	o.max_blocks = BLOCKS;
 	qsort(r->wait, (size_t)r->nwait, sizeof(*r->wait), by_address);
 	for (int32_t i = 0, k; i < r->nwait && !err; i = k) {
 		float *const begin = r->wait[i].p, *end = begin + r->wait[i].nelems;
@@ -66,7 +70,7 @@ static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 		for (k = i + 1; k < r->nwait && r->wait[k].p - end < PADDING_NELEMS; k++)
 			end = r->wait[k].p + r->wait[k].nelems;
 		err = te_comm_allreduce(r->comm, stream, begin, begin, end - begin, TE_DTYPE_FP32,
-					TE_COMM_SUM, NULL);
+					TE_COMM_SUM, &o);
 	}
 	r->nwait = 0;
 	r->wait_nbytes = 0;

@@ -45,8 +45,8 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any type
  * The first three send to packet memory of the communicator, in several launches if an array does
  * not fit.
- * NCCL is opened by the first call that asks for it, outside of captures. It adds in an order of its
- * own, and waits without a time-out.
+ * NCCL is opened by the first call that asks for it, outside of captures. It adds in its own order,
+ * and waits without a time-out.
  */
 enum te_comm_algorithm {
 	TE_COMM_AUTO, /* TE_COMM_ALGO, or by size, type and number of ranks */

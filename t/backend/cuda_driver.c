@@ -78,6 +78,12 @@ static int fake_cuDeviceGetName(char *name, int len, int dev)
 	return 0;
 }
 
+static int fake_cuDeviceGetPCIBusId(char *address, int len, int dev)
+{
+	snprintf(address, (size_t)len, "0000:%02x:00.0", 0x1a + dev);
+	return 0;
+}
+
 static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int dev)
 {
 	*ret_value = attribute == TE__CU_ATTR_COMPUTE_CAPABILITY_MAJOR ? fake.dev[dev].major :
@@ -255,6 +261,7 @@ static struct te__cuda_driver driver(void)
 	HAVE(cuDeviceGetCount);
 	HAVE(cuDeviceGet);
 	HAVE(cuDeviceGetName);
+	HAVE(cuDeviceGetPCIBusId);
 	HAVE(cuDeviceGetAttribute);
 	HAVE(cuDeviceTotalMem);
 	HAVE(cuDevicePrimaryCtxRetain);

@@ -255,8 +255,10 @@ START_TEST(a_rank_that_closes_early_is_named)
 	ranks_run(3, close_early, NULL, res);
 	ranks_part();
 	ranks_ok(1, &res[1]);
+	/* that it "has closed its communicator", or "has ended" if bytes that it had not read made
+	 * the socket drop its last message */
 	ranks_failed(&res[0], -TE_EPEER, "rank 1 (host ", SOON);
-	ranks_failed(&res[2], -TE_EPEER, "has closed its communicator before second", SOON);
+	ranks_failed(&res[2], -TE_EPEER, "rank 1 (host ", SOON);
 }
 END_TEST
 

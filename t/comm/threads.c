@@ -14,12 +14,21 @@ int threads_timeout_ms;
 static struct te_comm_id id;
 static struct te_comm_root *root;
 
-/* over how many devices the ranks are spread: TT_DEVICES, or 1 */
 static int devices(void)
 {
-	const char *text = getenv("TT_DEVICES");
+	struct te_backend_info b = TE_BACKEND_INFO_INIT;
 
-	return text && atoi(text) > 1 ? atoi(text) : 1;
+	for (int i = 0; i < te_backend_count(); i++)
+		if (!te_backend_info(i, &b) && !strcmp(b.name, backend))
+			return b.ndevices;
+	return 1;
+}
+
+int threads_apart(int n)
+{
+	const int most = strcmp(backend, "host") ? devices() : n;
+
+	return n < most ? n : most;
 }
 
 static int join(struct thread_rank *r)

@@ -1,6 +1,6 @@
 /*
  * threads.h - tests with several ranks that are threads of one process, each with a context of its
- * own on one device, on either backend. TT_DEVICES=2 spreads them over two devices.
+ * own, on either backend. They share the GPUs that there are.
  */
 #ifndef TT_THREADS_H
 #define TT_THREADS_H
@@ -41,6 +41,11 @@ struct thread_rank {
 			return te_fail(-EPROTO, "line %d: not %s", __LINE__, #expr); \
 	} while (0)
 
+/*
+ * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of that
+ * one that synchronise a GPU which they share would wait for the kernel.
+ */
+int threads_apart(int n);
 /* n ranks call fn; all return code, and a text is in their error messages, unless it is NULL */
 void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *text);
 

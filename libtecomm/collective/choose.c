@@ -34,11 +34,12 @@ const char *te_comm_algorithm_name(enum te_comm_algorithm a)
 static const struct limits {
 	int32_t nranks;
 	int64_t one_shot, two_shot;
-	int64_t ll; /* of integers */
+	int64_t zero_copy; /* above it, in symmetric memory */
+	int64_t ll;	   /* of integers */
 } limits[] = {
-	{ 2, 4 << 20, 4 << 20, 64 << 10 },
-	{ 4, 384 << 10, 4 << 20, 64 << 10 },
-	{ TE_K_COMM_RANKS, 128 << 10, 4 << 20, 64 << 10 },
+	{ 2, 4 << 20, 4 << 20, 2 << 20, 64 << 10 }, /* measured: doc/perf-comm.md */
+	{ 4, 384 << 10, 4 << 20, 512 << 10, 64 << 10 },
+	{ TE_K_COMM_RANKS, 128 << 10, 4 << 20, 512 << 10, 64 << 10 },
 };
 
 static const struct limits *limits_of(int32_t nranks)
@@ -80,14 +81,15 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 	const int32_t nranks = te__boot_nranks(c->boot);
 	const struct limits *l = limits_of(nranks);
 	const int64_t low = a->integers ? l->ll : l->two_shot;
+	const int64_t zero_copy = a->integers ? l->ll : l->zero_copy;
 
 	if (nranks == 1) {
 		snprintf(why, n, "there is one rank: a copy");
 		return TE_COMM_ZERO_COPY;
 	}
-	if (a->nbytes > low && a->registered) {
+	if (a->nbytes > zero_copy && a->registered) {
 		snprintf(why, n, "in and out are symmetric memory, of more than %lld bytes",
-			 (long long)low);
+			 (long long)zero_copy);
 		return TE_COMM_ZERO_COPY;
 	}
 	if (a->nbytes > low) {

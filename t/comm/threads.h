@@ -42,8 +42,8 @@ struct thread_rank {
 	} while (0)
 
 /*
- * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of that
- * one that synchronise a GPU which they share would wait for the kernel.
+ * n, or as many ranks as there are GPUs. Where a rank's kernel waits for another rank, calls of
+ * that one that synchronise a GPU which they share would wait for the kernel.
  */
 int threads_apart(int n);
 /* n ranks call fn; all return code, and a text is in their error messages, unless it is NULL */

@@ -1236,6 +1236,7 @@ START_TEST(memory_is_that_of_kernels_def)
 				kc_near(k.rstd, i, 1e-5);
 		}
 	k.residual_out = k.rstd = k.codes = k.scale_inv = k.amax = NULL;
+	k.scaling = TE_K_COMM_SCALING_TENSOR;
 	k.x = kc_normal(dtype, n, 1.0f);
 	k.x_rstd = kc_normal(TE_DTYPE_FP32, rows, 1.0f);
 	for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2;

@@ -21,7 +21,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/id.c \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
-	libtecomm/collective/allreduce.c \
+	libtecomm/collective/calls.c \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \

@@ -26,11 +26,13 @@ dist_man3_MANS += \
 	man/te_cast.3 \
 	man/te_comm_abort.3 \
 	man/te_comm_algorithm_name.3 \
+	man/te_comm_all_gather.3 \
 	man/te_comm_alloc.3 \
 	man/te_comm_allreduce.3 \
 	man/te_comm_arena_create.3 \
 	man/te_comm_arena_free.3 \
 	man/te_comm_barrier.3 \
+	man/te_comm_broadcast.3 \
 	man/te_comm_create.3 \
 	man/te_comm_error.3 \
 	man/te_comm_explain.3 \
@@ -46,6 +48,7 @@ dist_man3_MANS += \
 	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
 	man/te_comm_reclaim.3 \
+	man/te_comm_reduce_scatter.3 \
 	man/te_comm_reducer_create.3 \
 	man/te_comm_reducer_hook.3 \
 	man/te_comm_reducer_ref.3 \

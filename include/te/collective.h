@@ -81,6 +81,28 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
 				void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
 				const struct te_comm_call_opts *opts);
 
+/**
+ * te_comm_reduce_scatter, te_comm_all_gather - with a part of an array for each rank
+ * @count: elements of a part; 0 to 2^37 - 1
+ *
+ * te_comm_reduce_scatter: in has count elements for each rank, out gets the sum of this rank's part
+ * over all ranks. te_comm_all_gather: out gets the in of all ranks, in rank order, byte by byte.
+ * The first followed by the second has the bits of te_comm_allreduce().
+ * In place: the larger array's part of this rank is the other array. Algorithms: LL, ZERO_COPY,
+ * STAGED. All else as te_comm_allreduce().
+ */
+TE_EXPORT int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream,
+				     const void *in, void *out, int64_t count,
+				     enum te_dtype dtype, enum te_comm_op op,
+				     const struct te_comm_call_opts *opts);
+TE_EXPORT int te_comm_all_gather(struct te_comm *comm, struct te_stream *stream, const void *in,
+				 void *out, int64_t count, enum te_dtype dtype,
+				 const struct te_comm_call_opts *opts);
+/* data of all ranks becomes that of the root, byte by byte; algorithms as above */
+TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, void *data,
+				int64_t count, enum te_dtype dtype, int32_t root,
+				const struct te_comm_call_opts *opts);
+
 /* work queued later on this stream runs after all ranks have reached their barrier */
 TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
 

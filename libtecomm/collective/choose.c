@@ -71,7 +71,8 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 }
 
 struct asked {
-	int64_t nbytes;
+	enum te_k_comm_collective what;
+	int64_t nbytes; /* of count elements */
 	int integers, registered;
 };
 
@@ -80,8 +81,10 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 {
 	const int32_t nranks = te__boot_nranks(c->boot);
 	const struct limits *l = limits_of(nranks);
-	const int64_t low = a->integers ? l->ll : l->two_shot;
-	const int64_t zero_copy = a->integers ? l->ll : l->zero_copy;
+	/* others than all-reduce have no algorithm for floating types alone */
+	const int any = a->integers || a->what != TE_K_COLL_ALLREDUCE;
+	const int64_t room = fits(c, TE_K_COMM_L1), ll = l->ll < room ? l->ll : room;
+	const int64_t low = any ? ll : l->two_shot, zero_copy = any ? ll : l->zero_copy;
 
 	if (nranks == 1) {
 		snprintf(why, n, "there is one rank: a copy");
@@ -97,8 +100,8 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 			 "memory", (long long)low);
 		return TE_COMM_STAGED;
 	}
-	if (a->integers) {
-		snprintf(why, n, "integers, of at most %lld bytes", (long long)low);
+	if (any) {
+		snprintf(why, n, "any type, of at most %lld bytes", (long long)low);
 		return TE_COMM_LL;
 	}
 	if (a->nbytes <= l->one_shot) {
@@ -113,6 +116,9 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 /* one that the caller or TE_COMM_ALGO names */
 static int check_forced(const char *fn, enum te_comm_algorithm k, const struct asked *a)
 {
+	if (a->what != TE_K_COLL_ALLREDUCE && (algorithms[k].floats || algorithms[k].kernel < 0))
+		return te__fail(-EOPNOTSUPP, "%s: there is no algorithm %s, only ll, zerocopy and "
+				"staged", fn, algorithms[k].name);
 	if (algorithms[k].floats && a->integers)
 		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes floating types only", fn,
 				algorithms[k].name);
@@ -122,13 +128,13 @@ static int check_forced(const char *fn, enum te_comm_algorithm k, const struct a
 	return 0;
 }
 
-int te__coll_choose(const struct te__coll *c, const char *fn, int64_t count, enum te_dtype dtype,
-		    int registered, const struct te_comm_call_opts *opts,
-		    struct te__coll_choice *ret)
+int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
+		    int64_t count, enum te_dtype dtype, int registered,
+		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(dtype);
-	const struct asked a = { count * es, dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8,
-				 registered };
+	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
+	const struct asked a = { what, count * es, integers, registered };
 	enum te_comm_algorithm k = opts->algorithm;
 	int64_t most;
 	int r = 0;
@@ -155,6 +161,10 @@ int te__coll_choose(const struct te__coll *c, const char *fn, int64_t count, enu
 		ret->max_blocks = opts->max_blocks;
 	most = fits(c, ret->kernel);
 	ret->each = most && a.nbytes > most ? most / es : count;
+	if (ret->each < count && what != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_BROADCAST)
+		return te__fail(-EOPNOTSUPP, "%s: %lld elements do not fit into packet memory, of "
+				"which algorithm %s has room for %lld", fn, (long long)count,
+				algorithms[k].name, (long long)ret->each);
 	return 0;
 }
 

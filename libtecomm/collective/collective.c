@@ -77,17 +77,25 @@ void te__coll_fini(struct te__coll *c)
 
 /* ---- failure ---- */
 
-/* of a header: te_k_comm_signature() */
+/* of a header: te_k_comm_signature() and the collective */
 static void operation_text(uint64_t s, char *ret, size_t nbytes)
 {
 	static const char *const op[] = { "sum", "average", "minimum", "maximum" };
-	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15;
+	static const char *const name[] = {
+		[TE_K_COLL_ALLREDUCE_NORM] = "sum and norm",
+		[TE_K_COLL_REDUCE_SCATTER] = "reduce-scatter",
+		[TE_K_COLL_ALL_GATHER] = "all-gather",
+		[TE_K_COLL_BROADCAST] = "broadcast",
+	};
+	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15, what = s >> 60;
 	const char *by = te_comm_algorithm_name((enum te_comm_algorithm)(algorithm + 1));
 
-	if (o >= sizeof(op) / sizeof(op[0]) || !by || s >> 60)
+	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
+	    (what == TE_K_COLL_ALLREDUCE && o >= sizeof(op) / sizeof(op[0])))
 		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
 	else
-		snprintf(ret, nbytes, "a %s of %llu %s by %s", op[o],
+		snprintf(ret, nbytes, "a %s of %llu %s by %s",
+			 what == TE_K_COLL_ALLREDUCE ? op[o] : name[what],
 			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
 			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by);
 }

@@ -62,9 +62,9 @@ struct te__coll_choice {
 	char reason[160];
 };
 /* registered: in and out are symmetric memory. Errors are recorded, naming fn */
-int te__coll_choose(const struct te__coll *c, const char *fn, int64_t count, enum te_dtype dtype,
-		    int registered, const struct te_comm_call_opts *opts,
-		    struct te__coll_choice *ret);
+int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
+		    int64_t count, enum te_dtype dtype, int registered,
+		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret);
 /* blocks of a launch of count elements */
 int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,
 		     enum te_dtype dtype);

@@ -231,6 +231,157 @@ START_TEST(results_are_those_of_a_loop)
 }
 END_TEST
 
+/* ---- reduce-scatter, all-gather and broadcast ---- */
+
+struct parts {
+	struct shape s; /* count: of a part */
+	void *small, *large;
+	unsigned char *host; /* of the large array */
+};
+
+static int check_parts(struct parts *p, const unsigned char *got, int64_t n, int rank, int op,
+		       int64_t first, const char *what)
+{
+	const size_t es = te_dtype_nbytes(p->s.dtype);
+	unsigned char want[4];
+
+	for (int64_t i = 0; i < n; i++) {
+		encode(p->s.dtype, want, op >= 0 ? expected(p->s.k, first + i, op) :
+						   element(rank, p->s.k, first + i, 0));
+		if (memcmp(want, got + (size_t)i * es, es))
+			return te_fail(-EPROTO, "case %llu: %s: element %lld of %lld %s by %s",
+				       (unsigned long long)p->s.k, what, (long long)i,
+				       (long long)n, te_dtype_name(p->s.dtype),
+				       te_comm_algorithm_name(p->s.opts.algorithm));
+	}
+	return 0;
+}
+
+/* n elements of a rank, in device memory */
+static int put_elements(struct thread_rank *r, struct parts *p, void *dst, int64_t n, int rank,
+			int op)
+{
+	const size_t es = te_dtype_nbytes(p->s.dtype);
+	struct te_stream *q = te_ctx_stream(r->ctx);
+
+	for (int64_t i = 0; i < n; i++)
+		encode(p->s.dtype, p->host + (size_t)i * es,
+		       element(op == TE_COMM_AVG ? 0 : rank, p->s.k, i, op));
+	STEP(te_copy(q, dst, p->host, (size_t)n * es));
+	return te_stream_sync(q);
+}
+
+static int get_elements(struct thread_rank *r, struct parts *p, const void *src, int64_t n)
+{
+	const size_t es = te_dtype_nbytes(p->s.dtype);
+	struct te_stream *q = te_ctx_stream(r->ctx);
+
+	STEP(te_comm_barrier(r->comm, q)); /* no rank writes here any more */
+	STEP(te_copy(q, p->host, src, (size_t)n * es));
+	STEP(te_stream_sync(q));
+	return te_comm_error(r->comm);
+}
+
+static int use_parts(struct thread_rank *r, struct parts *p, int root)
+{
+	const size_t es = te_dtype_nbytes(p->s.dtype), part = (size_t)p->s.count * es;
+	const int64_t n = p->s.count, all = n * threads_n;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	char *own = (char *)p->large + (size_t)r->rank * part;
+	void *small = p->s.in_place ? own : p->small;
+
+	STEP(put_elements(r, p, p->large, all, r->rank, p->s.op));
+	STEP(te_comm_barrier(r->comm, q));
+	STEP(te_comm_reduce_scatter(r->comm, q, p->large, small, n, p->s.dtype,
+				    (enum te_comm_op)p->s.op, &p->s.opts));
+	STEP(get_elements(r, p, small, n));
+	STEP(check_parts(p, p->host, n, 0, p->s.op, n * r->rank, "reduce-scatter"));
+	/* and the parts together are the result of all-reduce */
+	STEP(te_comm_all_gather(r->comm, q, small, p->large, n, p->s.dtype, &p->s.opts));
+	STEP(get_elements(r, p, p->large, all));
+	STEP(check_parts(p, p->host, all, 0, p->s.op, 0, "all-gather"));
+	STEP(put_elements(r, p, p->large, all, r->rank, 0));
+	STEP(te_comm_barrier(r->comm, q));
+	STEP(te_comm_broadcast(r->comm, q, p->large, all, p->s.dtype, root, &p->s.opts));
+	STEP(get_elements(r, p, p->large, all));
+	return check_parts(p, p->host, all, root, -1, 0, "broadcast");
+}
+
+static int parts_many(struct thread_rank *r)
+{
+	static const enum te_comm_algorithm algorithms[] = { TE_COMM_AUTO, TE_COMM_LL,
+							     TE_COMM_ZERO_COPY, TE_COMM_STAGED };
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	struct draw d = { seed };
+
+	for (uint64_t k = 0; k < TT_FEWER(40); k++) {
+		struct parts p = { .s = shape_draw(&d, k) };
+		const int root = (int)draw(&d, (uint64_t)threads_n);
+		size_t part;
+
+		p.s.opts.algorithm = algorithms[draw(&d, 4)];
+		p.s.symmetric |= p.s.opts.algorithm == TE_COMM_ZERO_COPY;
+		p.s.count %= p.s.opts.algorithm == TE_COMM_LL ? 500 : 30000;
+		p.s.count++;
+		part = (size_t)p.s.count * te_dtype_nbytes(p.s.dtype);
+		p.host = malloc(part * (size_t)threads_n);
+		STEP(array_get(r, &p.s, part, &p.small));
+		STEP(array_get(r, &p.s, part * (size_t)threads_n, &p.large));
+		STEP(use_parts(r, &p, root));
+		STEP(array_put(r, &p.s, p.small));
+		STEP(array_put(r, &p.s, p.large));
+		STEP(te_stream_sync(q));
+		free(p.host);
+	}
+	return 0;
+}
+
+START_TEST(parts_are_reduced_gathered_and_broadcast)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, parts_many, 0, NULL);
+}
+END_TEST
+
+static int bad_parts(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	char *p;
+	void *v;
+
+	STEP(te_comm_alloc(r->comm, 1 << 20, NULL, &v));
+	p = v;
+	/* in place is the part of this rank, and no other */
+	HOLDS(te_comm_reduce_scatter(r->comm, s, p, p + (1 - r->rank) * 40, 10, TE_DTYPE_FP32,
+				     TE_COMM_SUM, NULL) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "the part of this rank"));
+	HOLDS(te_comm_all_gather(r->comm, s, p + 4, p, 10, TE_DTYPE_FP32, NULL) == -EINVAL);
+	HOLDS(te_comm_broadcast(r->comm, s, p, 10, TE_DTYPE_FP32, 2, NULL) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "root 2 of 2 ranks"));
+	o.algorithm = TE_COMM_ONE_SHOT;
+	HOLDS(te_comm_broadcast(r->comm, s, p, 10, TE_DTYPE_FP32, 0, &o) == -EOPNOTSUPP);
+	o.algorithm = TE_COMM_NCCL;
+	HOLDS(te_comm_all_gather(r->comm, s, p, p + 4096, 10, TE_DTYPE_FP32, &o) == -EOPNOTSUPP);
+	o.algorithm = TE_COMM_LL;
+	HOLDS(te_comm_all_gather(r->comm, s, p, p + (256 << 10), 60000, TE_DTYPE_FP32, &o) ==
+	      -EOPNOTSUPP);
+	HOLDS(strstr(te_error_detail(), "do not fit into packet memory"));
+	if (r->rank)
+		STEP(te_comm_all_gather(r->comm, s, p, p + 4096, 10, TE_DTYPE_FP32, NULL));
+	else
+		STEP(te_comm_broadcast(r->comm, s, p, 10, TE_DTYPE_FP32, 0, NULL));
+	STEP(te_stream_sync(s));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(arguments_of_parts_are_checked)
+{
+	threads_run(2, bad_parts, -TE_EMISMATCH, "all-gather of 10 fp32 by ll");
+	threads_run(2, bad_parts, -TE_EMISMATCH, "broadcast of 10 fp32 by ll");
+}
+END_TEST
+
 /* ---- recordings, calls and streams take turns ---- */
 
 #define WORDS 777
@@ -484,6 +635,8 @@ static Suite *suite(const char *name, const char *on)
 	setenv("TE_COMM_PACKETS", PACKETS, 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
+	tcase_add_loop_test(c, parts_are_reduced_gathered_and_broadcast, 1, THREADS_MOST + 1);
+	tcase_add_test(c, arguments_of_parts_are_checked);
 	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
 	tcase_add_test(c, different_operations_are_named);
 	tcase_add_test(c, a_rank_that_does_not_call_is_named);

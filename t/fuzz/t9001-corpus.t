@@ -9,7 +9,7 @@ for corpus in "$abs_top_srcdir"/t/fuzz/corpus/*; do
 	target=$abs_top_builddir/t/fuzz/$name
 	if [ ! -x "$target" ]; then
 		skip "$name" "built without jansson"
-	elif "$target" -help=1 2>/dev/null | grep -q libFuzzer; then
+	elif "$target" -help=1 2>&1 | grep -q libFuzzer; then
 		check "$name" "$target" -runs=0 "$corpus"
 	else
 		check "$name" "$target" "$corpus"

@@ -1,4 +1,4 @@
-/* allreduce.c - te_comm_allreduce(3). */
+/* calls.c - te_comm_allreduce(3), te_comm_reduce_scatter(3): checks, choice and launches. */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
 
@@ -18,7 +18,19 @@ struct call {
 	int64_t count;
 	enum te_dtype dtype;
 	enum te_comm_op op;
+	enum te_k_comm_collective what;
+	int32_t root; /* of a broadcast */
 };
+
+/* bytes of in or, if not, of out: the larger array has a part for each rank */
+static uint64_t nbytes_of(const struct call *a, int in)
+{
+	const enum te_k_comm_collective larger =
+		in ? TE_K_COLL_REDUCE_SCATTER : TE_K_COLL_ALL_GATHER;
+
+	return (uint64_t)a->count * te_dtype_nbytes(a->dtype) *
+	       (uint64_t)(a->what == larger ? te__boot_nranks(a->comm->boot) : 1);
+}
 
 static int check_array(const struct call *a, const char *name, const void *ptr)
 {
@@ -33,13 +45,16 @@ static int check_array(const struct call *a, const char *name, const void *ptr)
 static int check_arrays(const struct call *a)
 {
 	const uintptr_t in = (uintptr_t)a->in, out = (uintptr_t)a->out;
-	const uint64_t nbytes = (uint64_t)a->count * te_dtype_nbytes(a->dtype);
+	const uint64_t nin = nbytes_of(a, 1), nout = nbytes_of(a, 0);
+	const uint64_t part = (uint64_t)te__boot_rank(a->comm->boot) * (nin < nout ? nin : nout);
+	const int same = nin == nout ? in == out : nin > nout ? in + part == out : out + part == in;
 	int r = check_array(a, "in", a->in);
 
 	if (!r)
 		r = check_array(a, "out", a->out);
-	if (!r && in != out && in < out + nbytes && out < in + nbytes)
-		r = te__fail(-EINVAL, "%s: out overlaps in, and is not the same", a->fn);
+	if (!r && !same && in < out + nout && out < in + nin)
+		r = te__fail(-EINVAL, "%s: out overlaps in, and is not %s", a->fn,
+			     nin == nout ? "the same" : "in place: the part of this rank");
 	return r;
 }
 
@@ -57,9 +72,12 @@ static int check(const struct call *a)
 		return te__fail(-TE_EDTYPE, "%s: element type %d is unknown", a->fn, (int)a->dtype);
 	if ((unsigned)a->op > TE_COMM_MAX)
 		return te__fail(-EINVAL, "%s: operation %d is unknown", a->fn, (int)a->op);
-	if (a->count < 0 || a->count >> 40)
-		return te__fail(-EINVAL, "%s: %lld elements, not 0 to 2^40 - 1", a->fn,
-				(long long)a->count);
+	if (a->count < 0 || a->count >> (a->what == TE_K_COLL_ALLREDUCE ? 40 : 37))
+		return te__fail(-EINVAL, "%s: %lld elements, not 0 to 2^%d - 1", a->fn,
+				(long long)a->count, a->what == TE_K_COLL_ALLREDUCE ? 40 : 37);
+	if (a->root < 0 || a->root >= te__boot_nranks(a->comm->boot))
+		return te__fail(-EINVAL, "%s: root %d of %d ranks", a->fn, a->root,
+				te__boot_nranks(a->comm->boot));
 	return a->count ? check_arrays(a) : 0;
 }
 
@@ -68,7 +86,6 @@ static int choose(const struct call *a, const struct te_comm_call_opts *opts,
 		  struct te__coll_choice *ret)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
-	const uint64_t nbytes = (uint64_t)a->count * te_dtype_nbytes(a->dtype);
 	const struct te__pool *pool = a->comm->pool;
 	int r = opts ? te__sized_in(a->fn, te_comm_call_opts, opts, &o) : 0;
 
@@ -76,10 +93,24 @@ static int choose(const struct call *a, const struct te_comm_call_opts *opts,
 		return r;
 	if (o.max_blocks < 0)
 		return te__fail(-EINVAL, "%s: max_blocks is %d", a->fn, o.max_blocks);
-	return te__coll_choose(&a->comm->coll, a->fn, a->count, a->dtype,
-			       te__pool_offset(pool, a->in, nbytes) != UINT64_MAX &&
-				       te__pool_offset(pool, a->out, nbytes) != UINT64_MAX,
+	return te__coll_choose(&a->comm->coll, a->fn, a->what, a->count, a->dtype,
+			       te__pool_offset(pool, a->in, nbytes_of(a, 1)) != UINT64_MAX &&
+				       te__pool_offset(pool, a->out, nbytes_of(a, 0)) != UINT64_MAX,
 			       &o, ret);
+}
+
+static int launch_one(const struct call *a, const struct te_k_comm *k, struct te_stream *stream)
+{
+	switch (a->what) {
+	case TE_K_COLL_REDUCE_SCATTER:
+		return TE__LAUNCH(stream, COMM_REDUCE_SCATTER, k);
+	case TE_K_COLL_ALL_GATHER:
+		return TE__LAUNCH(stream, COMM_ALL_GATHER, k);
+	case TE_K_COLL_BROADCAST:
+		return TE__LAUNCH(stream, COMM_BROADCAST, k);
+	default:
+		return TE__LAUNCH(stream, COMM_ALLREDUCE, k);
+	}
 }
 
 static int launch(const struct call *a, const struct te__coll_choice *how, struct te_stream *stream)
@@ -90,13 +121,14 @@ static int launch(const struct call *a, const struct te__coll_choice *how, struc
 
 	k.dtype = a->dtype;
 	k.op = (int32_t)a->op;
+	k.root = a->root;
 	k.algorithm = how->kernel;
 	k.max_blocks = how->max_blocks;
 	for (int64_t i = 0; i < a->count && !r; i += how->each) {
 		k.in = (const char *)a->in + i * es;
 		k.out = (char *)a->out + i * es;
 		k.count = a->count - i < how->each ? a->count - i : how->each;
-		r = TE__LAUNCH(stream, COMM_ALLREDUCE, &k);
+		r = launch_one(a, &k, stream);
 	}
 	return r;
 }
@@ -115,8 +147,7 @@ static int by_nccl(const struct call *a, struct te_stream *stream)
 					  a->op);
 }
 
-static int allreduce(const struct call *a, const struct te_comm_call_opts *opts,
-		     struct te_stream *stream)
+static int run(const struct call *a, const struct te_comm_call_opts *opts, struct te_stream *stream)
 {
 	struct te__coll_choice how;
 	int r = check(a);
@@ -138,20 +169,50 @@ int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void
 		      int64_t count, enum te_dtype dtype, enum te_comm_op op,
 		      const struct te_comm_call_opts *opts)
 {
-	const struct call a = { "te_comm_allreduce", comm, in, out, count, dtype, op };
+	const struct call a = { "te_comm_allreduce", comm, in, out, count, dtype, op,
+				TE_K_COLL_ALLREDUCE, 0 };
 
-	return allreduce(&a, opts, stream);
+	return run(&a, opts, stream);
+}
+
+int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream, const void *in,
+			   void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
+			   const struct te_comm_call_opts *opts)
+{
+	const struct call a = { "te_comm_reduce_scatter", comm, in, out, count, dtype, op,
+				TE_K_COLL_REDUCE_SCATTER, 0 };
+
+	return run(&a, opts, stream);
+}
+
+int te_comm_all_gather(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
+		       int64_t count, enum te_dtype dtype, const struct te_comm_call_opts *opts)
+{
+	const struct call a = { "te_comm_all_gather", comm, in, out, count, dtype, TE_COMM_SUM,
+				TE_K_COLL_ALL_GATHER, 0 };
+
+	return run(&a, opts, stream);
+}
+
+int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, void *data, int64_t count,
+		      enum te_dtype dtype, int32_t root, const struct te_comm_call_opts *opts)
+{
+	const struct call a = { "te_comm_broadcast", comm, data, data, count, dtype, TE_COMM_SUM,
+				TE_K_COLL_BROADCAST, root };
+
+	return run(&a, opts, stream);
 }
 
 int te_comm_barrier(struct te_comm *comm, struct te_stream *stream)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
-	struct call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32, TE_COMM_MAX };
+	struct call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32, TE_COMM_MAX,
+			  TE_K_COLL_ALLREDUCE, 0 };
 
 	if (comm)
 		a.in = a.out = te__coll_word(&comm->coll);
 	o.algorithm = TE_COMM_LL;
-	return allreduce(&a, &o, stream);
+	return run(&a, &o, stream);
 }
 
 int te_comm_error(struct te_comm *comm)
@@ -181,7 +242,8 @@ int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t cou
 		    enum te_dtype dtype, enum te_comm_op op, const struct te_comm_call_opts *opts,
 		    struct te_comm_choice *ret_choice)
 {
-	const struct call a = { "te_comm_explain", comm, in, out, count, dtype, op };
+	const struct call a = { "te_comm_explain", comm, in, out, count, dtype, op,
+				TE_K_COLL_ALLREDUCE, 0 };
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
 	struct te__coll_choice how;
 	int64_t nbytes;

@@ -68,13 +68,17 @@ static int feed(struct te_step *s, int step, int first)
 static int keep(int rank, struct te_seq *seq)
 {
 	struct te_quant *q = te_seq_quant(seq);
+	const size_t nbytes = te_tensor_nbytes(te_seq_masters(seq));
+	const size_t quant_nbytes = q ? te_quant_nbytes(q) : 0;
 
-	g.nbytes = te_tensor_nbytes(te_seq_masters(seq));
-	g.weights[rank] = malloc(g.nbytes);
-	STEP(te_tensor_read(te_seq_masters(seq), g.weights[rank], g.nbytes));
-	g.quant_nbytes = q ? te_quant_nbytes(q) : 0;
-	g.quant[rank] = malloc(g.quant_nbytes + 1);
-	return q ? te_quant_save(q, g.quant[rank], g.quant_nbytes) : 0;
+	if (!rank) { /* as of all ranks */
+		g.nbytes = nbytes;
+		g.quant_nbytes = quant_nbytes;
+	}
+	g.weights[rank] = malloc(nbytes);
+	STEP(te_tensor_read(te_seq_masters(seq), g.weights[rank], nbytes));
+	g.quant[rank] = malloc(quant_nbytes + 1);
+	return q ? te_quant_save(q, g.quant[rank], quant_nbytes) : 0;
 }
 
 static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)

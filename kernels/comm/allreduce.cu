@@ -11,8 +11,9 @@
  *          a chunk that a block has in a
  *          step
  *
- * No shared memory. p1, s and r are compiled for 2, 4 and 8 ranks, p2 for 4 and 8, where loops over
- * ranks are unrolled; other numbers run the loop over 8 with conditions, as l1 does for all.
+ * l1 and p1 have another warp, for headers. No shared memory. p1, s and r are compiled for 2, 4 and
+ * 8 ranks, p2 for 4 and 8, where loops over ranks are unrolled; other numbers run the loop over 8
+ * with conditions, as l1 does for all.
  */
 #include "kernels/comm/algorithms.cuh"
 

@@ -13,16 +13,10 @@
 #include "libtecore/base/private.h"
 #include "pool_cases.h"
 #include "ranks.h"
+#include "threads.h"
 #include "tt_ctx.h"
 
 #define POOL (1 << 20)
-
-#define STEP(call)                     \
-	do {                           \
-		int step_r = (call);   \
-		if (step_r)            \
-			return step_r; \
-	} while (0)
 
 /* what the ranks of a test share, apart from the memory under test */
 struct plan {

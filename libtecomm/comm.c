@@ -101,8 +101,11 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
 	if (r) {
+		char why[512];
+
+		snprintf(why, sizeof(why), "%s", te_error_detail());
 		te_comm_unref(c);
-		return r;
+		return te__fail(r, "%s", why); /* closing may have recorded other messages */
 	}
 	*ret_comm = c;
 	return 0;
@@ -120,7 +123,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 		return NULL;
 	if (c->pool) {
 		(void)te__ctx_wait(c->ctx, "te_comm_unref");
-		c->nccl = te__nccl_destroy(c->nccl, te__pool_check(c->pool, "te_comm_unref"));
+		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
 		te__coll_fini(&c->coll);
 	}
 	te__pool_destroy(c->pool);

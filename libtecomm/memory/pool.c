@@ -344,6 +344,13 @@ int te__pool_check(const struct te__pool *p, const char *fn)
 	return te__control_check(p->control, fn);
 }
 
+bool te__pool_aborted(const struct te__pool *p)
+{
+	int code;
+
+	return te__control_why(p->control, &code);
+}
+
 void te__pool_abort(struct te__pool *p, int code, const char *why)
 {
 	te__control_abort(p->control, code, why);

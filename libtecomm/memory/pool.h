@@ -11,6 +11,7 @@
 #ifndef TE__POOL_H
 #define TE__POOL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,7 @@ struct te__pool *te__pool_destroy(struct te__pool *pool);
 struct te_ctx *te__pool_ctx(const struct te__pool *pool);
 /* 0, or the error that ended the communicator, naming fn; every function below checks it too */
 int te__pool_check(const struct te__pool *pool, const char *fn);
+bool te__pool_aborted(const struct te__pool *pool);
 /* ends it, on all ranks */
 void te__pool_abort(struct te__pool *pool, int code, const char *why);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/collective.h>
+
 #include "threads.h"
 
 int threads_n;
@@ -45,6 +47,9 @@ static int join(struct thread_rank *r)
 	c.device = r->rank % devices();
 	STEP(te_ctx_create(&c, &r->ctx));
 	STEP(te_comm_create(r->ctx, &o, &r->comm));
+	/* a rank that fails before another one has left te_comm_create() would end that */
+	STEP(te_comm_barrier(r->comm, te_ctx_stream(r->ctx)));
+	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
 	return r->fn(r);
 }
 

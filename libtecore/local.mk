@@ -77,6 +77,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/capture/recording.h \
 	libtecore/capture/used.c \
 	libtecore/capture/used.h \
+	libtecore/offload/arena.h \
+	libtecore/offload/spill.h \
 	libtecore/ops/activation.c \
 	libtecore/ops/attention.c \
 	libtecore/ops/bias.c \

@@ -1,6 +1,7 @@
 teinclude_HEADERS += \
 	include/te/collective.h \
 	include/te/comm.h \
+	include/te/comm_op.h \
 	include/te/reducer.h
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
@@ -43,6 +44,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
+	libtecomm/ops/ops.c \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

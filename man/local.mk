@@ -45,6 +45,10 @@ dist_man3_MANS += \
 	man/te_comm_launched.3 \
 	man/te_comm_memory.3 \
 	man/te_comm_nranks.3 \
+	man/te_comm_op_all_gather.3 \
+	man/te_comm_op_allreduce.3 \
+	man/te_comm_op_copy.3 \
+	man/te_comm_op_reduce_scatter.3 \
 	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
 	man/te_comm_reclaim.3 \

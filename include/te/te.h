@@ -5,6 +5,7 @@
 #include <te/capture.h>
 #include <te/collective.h>
 #include <te/comm.h>
+#include <te/comm_op.h>
 #include <te/ctx.h>
 #include <te/dtype.h>
 #include <te/errno.h>

@@ -303,6 +303,8 @@ CALL(comm_memory, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_c
 CALL(comm_reducer_opts, struct te_comm *c; struct te_comm_reducer *d;
      DO(te_comm_create(ctx, NULL, &c)); r = te_comm_reducer_create(c, losing, s, &d);
      if (!r) te_comm_reducer_unref(d); te_comm_unref(c);)
+CALL(comm_op_opts, struct te_comm *c; struct te_op *op; DO(te_comm_create(ctx, NULL, &c));
+     r = te_comm_op_copy(c, s, "op", &op); if (!r) te_op_unref(op); te_comm_unref(c);)
 CALL(transport_info, r = te_transport_info(ctx, 0, s);)
 CALL(op_ops, struct te_op *op; struct te_op_ops *o = s; o->name = "mine"; o->infer = infer_same;
      r = te_op_create(o, NULL, "mine", &op); if (!r) te_op_unref(op);)
@@ -394,6 +396,7 @@ static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS
 static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
 static const struct te_comm_memory init_te_comm_memory = TE_COMM_MEMORY_INIT;
 static const struct te_comm_reducer_opts init_te_comm_reducer_opts = TE_COMM_REDUCER_OPTS_INIT;
+static const struct te_comm_op_opts init_te_comm_op_opts = TE_COMM_OP_OPTS_INIT;
 static const struct te_transport_info init_te_transport_info = TE_TRANSPORT_INFO_INIT;
 static const struct te_op_ops init_te_op_ops = TE_OP_OPS_INIT;
 static const struct te_fusion init_te_fusion = TE_FUSION_INIT;
@@ -488,6 +491,7 @@ static const struct row {
 	OUT(comm_choice, te_comm_choice, nblocks),
 	OUT(comm_memory, te_comm_memory, used_nbytes),
 	IN(comm_reducer_opts, te_comm_reducer_opts, bucket_nbytes),
+	IN(comm_op_opts, te_comm_op_opts, max_blocks),
 	OUT(transport_info, te_transport_info, available),
 	IN(op_ops, te_op_ops, infer),
 	IN(fusion, te_fusion, run),

@@ -32,11 +32,11 @@ only()
 # a new public header of libtecore extends the pattern by itself
 for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
-	case $h in graph | schedule | step | comm | collective | reducer | te) ;; *) public="$public|te/$h\.h" ;; esac
+	case $h in graph | schedule | step | comm | comm_op | collective | reducer | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
 private="libtecore/(base/private|plan/(place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
-comm="te/(comm|collective|reducer)\.h"
+comm="te/(comm|comm_op|collective|reducer)\.h"
 
 only "libtecore includes public headers, kernels/ and its own" libtecore \
 	"config\.h|$public|libtecore/.*|kernels/.*"
@@ -50,7 +50,7 @@ only "tools include installed headers, their own and random numbers" tools \
 	"config\.h|$public|$graph|$comm|libtecore/base/splitmix64\.h|tools/.*|[a-z_]+\.h"
 only "the daemon includes installed headers and its own" daemon \
 	"config\.h|$public|$graph|$comm|daemon/.*|[a-z_]+\.h"
-only "examples include installed headers" examples "$public|$graph|te/(comm|collective|te)\.h"
+only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"
 only "public headers include public headers" include "$public|$graph|$comm"
 
 # the folders below libtecore, lowest first; kernels/ is one of them

@@ -1,0 +1,69 @@
+/*
+ * te/comm_op.h - operations of sequences whose forward or backward pass communicates.
+ *
+ * Ranks that divide a model have sequences with the same operations in the same order, whose
+ * communication is that of te/collective.h: all ranks run their passes in the same order, eagerly
+ * or recorded, and results have the same bits on every rank. n is the number of ranks.
+ *
+ *			y				dx
+ *	allreduce	sum of x over the ranks		dy
+ *	copy		x				sum of dy over the ranks
+ *	reduce_scatter	this rank's part of that sum	dy of all ranks, in rank order
+ *	all_gather	x of all ranks, in rank order	this rank's part of the sum of dy
+ *
+ * A layer that is divided into columns begins with copy or all_gather, one that is divided into
+ * rows ends with allreduce or reduce_scatter. With one rank each is the identity.
+ *
+ * Values are of the compute dtype of the recipe; sums are rounded to it once. An op holds a
+ * reference to the communicator, which is of the context of its sequence.
+ */
+#ifndef TE_COMM_OP_H
+#define TE_COMM_OP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <te/collective.h>
+#include <te/comm.h>
+#include <te/export.h>
+
+TE_BEGIN_DECLS
+
+struct te_op; /* te/op.h */
+
+struct te_comm_op_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	enum te_comm_algorithm algorithm; /* of the calls, as in te_comm_call_opts */
+	int32_t max_blocks;		  /* the same */
+	/* all_gather, reduce_scatter: the extent that has a part for each rank, divisible by n. A
+	 * call is queued for each index of the extents before it */
+	int32_t axis;
+};
+#define TE_COMM_OP_OPTS_INIT { sizeof(struct te_comm_op_opts), TE_COMM_AUTO, 0, 0 }
+
+/**
+ * te_comm_op_allreduce, te_comm_op_copy - sums of whole values, in forward or in backward
+ * @comm: the ranks
+ * @opts: NULL: defaults; equal on all ranks
+ * @name: as in te_op_create()
+ *
+ * Errors: -EINVAL, -ENOMEM; those of te_comm_allreduce() when a pass is queued.
+ */
+TE_EXPORT int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,
+				   const char *name, struct te_op **ret_op);
+TE_EXPORT int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts *opts,
+			      const char *name, struct te_op **ret_op);
+/**
+ * te_comm_op_reduce_scatter, te_comm_op_all_gather - with a part of an extent for each rank
+ *
+ * The first makes that extent n times smaller, the second n times larger. Arguments and errors as
+ * above.
+ */
+TE_EXPORT int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
+					const char *name, struct te_op **ret_op);
+TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_op_opts *opts,
+				    const char *name, struct te_op **ret_op);
+
+TE_END_DECLS
+
+#endif

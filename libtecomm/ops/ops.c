@@ -1,0 +1,306 @@
+/* ops.c - te_comm_op_allreduce(3) and its relatives: ops whose passes are collective. */
+#define TE_LOG_CATEGORY "comm"
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/comm_op.h>
+#include <te/op.h>
+#include <te/tensor.h>
+
+#include "libtecomm/comm_internal.h"
+
+struct attrs {
+	struct te_comm *comm;
+	struct te_comm_op_opts o;
+};
+
+static const struct attrs *attrs_of(const struct te_op *op)
+{
+	return te_op_attrs(op);
+}
+
+static int nranks_of(const struct te_op *op)
+{
+	return te_comm_nranks(attrs_of(op)->comm);
+}
+
+/* ---- calls ---- */
+
+static struct te_comm_call_opts call_opts(const struct attrs *a)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	o.algorithm = a->o.algorithm;
+	o.max_blocks = a->o.max_blocks;
+	return o;
+}
+
+static int sum(const struct te_op_call *c, const struct te_tensor *in, struct te_tensor *out)
+{
+	const struct attrs *a = attrs_of(c->op);
+	const struct te_comm_call_opts o = call_opts(a);
+
+	return te_comm_allreduce(a->comm, c->stream, te_tensor_data(in), te_tensor_data(out),
+				 te_tensor_nelems(in), te_tensor_dtype(in), TE_COMM_SUM, &o);
+}
+
+/* elements of the smaller value from an index of the extents before the axis to the next */
+static int64_t part_nelems(const struct attrs *a, const struct te_tensor *small)
+{
+	int64_t n = 1;
+
+	for (int d = a->o.axis; d < te_tensor_ndim(small); d++)
+		n *= te_tensor_extent(small, d);
+	return n;
+}
+
+static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor *in,
+			     struct te_tensor *out, int gather)
+{
+	const struct attrs *a = attrs_of(c->op);
+	const struct te_comm_call_opts o = call_opts(a);
+	const struct te_tensor *small = gather ? in : out;
+	const enum te_dtype dtype = te_tensor_dtype(in);
+	const int64_t part = part_nelems(a, small), ncalls = te_tensor_nelems(small) / part;
+	const size_t nbytes = (size_t)part * te_dtype_nbytes(dtype);
+	const size_t n = (size_t)te_comm_nranks(a->comm);
+	const char *from = te_tensor_data(in);
+	char *to = te_tensor_data(out);
+	int r = 0;
+
+	for (int64_t i = 0; i < ncalls && !r; i++) {
+		if (gather)
+			r = te_comm_all_gather(a->comm, c->stream, from, to, part, dtype, &o);
+		else
+			r = te_comm_reduce_scatter(a->comm, c->stream, from, to, part, dtype,
+						   TE_COMM_SUM, &o);
+		from += gather ? nbytes : n * nbytes;
+		to += gather ? n * nbytes : nbytes;
+	}
+	return r;
+}
+
+/* ---- what all ops have in common ---- */
+
+/* the op holds the communicator once it has succeeded */
+static int comm_check(const struct te_op *op)
+{
+	te_comm_ref(attrs_of(op)->comm);
+	return 0;
+}
+
+static void comm_destroy(struct te_op *op)
+{
+	te_comm_unref(attrs_of(op)->comm);
+}
+
+static int comm_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct attrs *a = attrs_of(op);
+
+	return snprintf(dst, nbytes, "%d ranks of %s", te_comm_nranks(a->comm), a->comm->name);
+}
+
+static int parts_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct attrs *a = attrs_of(op);
+
+	return snprintf(dst, nbytes, "%d ranks of %s, axis %d", te_comm_nranks(a->comm),
+			a->comm->name, a->o.axis);
+}
+
+/* y is as x; with one rank it is x, and dx is dy */
+static int infer_same(struct te_op_infer *inf)
+{
+	const char *kind = te_op_table(inf->op)->name, *name = te_op_name(inf->op);
+	const struct te_spec *x = &inf->in[0];
+
+	if (x->dtype != inf->recipe->compute)
+		return te__fail(-TE_EDTYPE, "%s %s: its input is %s, the recipe computes in %s",
+				kind, name, te_dtype_name(x->dtype),
+				te_dtype_name(inf->recipe->compute));
+	inf->out[0] = *x;
+	if (nranks_of(inf->op) == 1) {
+		inf->out_alias[0] = 0;
+		inf->dx_alias = 0;
+	}
+	return 0;
+}
+
+/* ---- allreduce, copy ---- */
+
+static int allreduce_infer(struct te_op_infer *inf)
+{
+	inf->dx_alias = 0;
+	inf->inplace_fwd = 1;
+	return infer_same(inf);
+}
+
+static int allreduce_forward(const struct te_op_call *c)
+{
+	return sum(c, c->x.hp, c->y.hp);
+}
+
+static const struct te_op_ops allreduce_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "allreduce",
+	.attrs_nbytes = sizeof(struct attrs),
+	.check = comm_check,
+	.infer = allreduce_infer,
+	.forward = allreduce_forward,
+	.describe = comm_describe,
+	.destroy = comm_destroy,
+};
+
+static int copy_infer(struct te_op_infer *inf)
+{
+	inf->out_alias[0] = 0;
+	inf->inplace_bwd = 1;
+	return infer_same(inf);
+}
+
+static int copy_backward(const struct te_op_call *c)
+{
+	return sum(c, c->dy.hp, c->dx.hp);
+}
+
+static const struct te_op_ops copy_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "copy",
+	.attrs_nbytes = sizeof(struct attrs),
+	.check = comm_check,
+	.infer = copy_infer,
+	.backward = copy_backward,
+	.describe = comm_describe,
+	.destroy = comm_destroy,
+};
+
+/* ---- reduce_scatter, all_gather ---- */
+
+/* the shape of y: the extent at the axis becomes n times larger or smaller */
+static int parts_infer(struct te_op_infer *inf, int gather)
+{
+	const char *kind = te_op_table(inf->op)->name, *name = te_op_name(inf->op);
+	const int axis = attrs_of(inf->op)->o.axis, n = nranks_of(inf->op);
+	const struct te_spec *x = &inf->in[0];
+	int64_t *extent = &inf->out[0].shape[axis];
+	int r = infer_same(inf);
+
+	if (r)
+		return r;
+	if (axis >= x->ndim)
+		return te__fail(-TE_ESHAPE, "%s %s: axis %d of an input with %d extents", kind,
+				name, axis, x->ndim);
+	if (!gather && *extent % n)
+		return te__fail(-TE_ESHAPE, "%s %s: extent %d of its input is %lld, not divisible "
+				"by %d ranks", kind, name, axis, (long long)*extent, n);
+	if (gather && __builtin_mul_overflow(*extent, (int64_t)n, extent))
+		return te__fail(-TE_ESHAPE, "%s %s: extent %d of its input is %lld, too large for "
+				"%d ranks", kind, name, axis, (long long)x->shape[axis], n);
+	if (!gather)
+		*extent /= n;
+	return 0;
+}
+
+static int reduce_scatter_infer(struct te_op_infer *inf)
+{
+	return parts_infer(inf, 0);
+}
+
+static int reduce_scatter_forward(const struct te_op_call *c)
+{
+	return scatter_or_gather(c, c->x.hp, c->y.hp, 0);
+}
+
+static int reduce_scatter_backward(const struct te_op_call *c)
+{
+	return scatter_or_gather(c, c->dy.hp, c->dx.hp, 1);
+}
+
+static const struct te_op_ops reduce_scatter_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "reduce_scatter",
+	.attrs_nbytes = sizeof(struct attrs),
+	.check = comm_check,
+	.infer = reduce_scatter_infer,
+	.forward = reduce_scatter_forward,
+	.backward = reduce_scatter_backward,
+	.describe = parts_describe,
+	.destroy = comm_destroy,
+};
+
+static int all_gather_forward(const struct te_op_call *c)
+{
+	return scatter_or_gather(c, c->x.hp, c->y.hp, 1);
+}
+
+static int all_gather_backward(const struct te_op_call *c)
+{
+	return scatter_or_gather(c, c->dy.hp, c->dx.hp, 0);
+}
+
+static int all_gather_infer(struct te_op_infer *inf)
+{
+	return parts_infer(inf, 1);
+}
+
+static const struct te_op_ops all_gather_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "all_gather",
+	.attrs_nbytes = sizeof(struct attrs),
+	.check = comm_check,
+	.infer = all_gather_infer,
+	.forward = all_gather_forward,
+	.backward = all_gather_backward,
+	.describe = parts_describe,
+	.destroy = comm_destroy,
+};
+
+/* ---- constructors ---- */
+
+static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *comm,
+		  const struct te_comm_op_opts *opts, const char *name, struct te_op **ret_op)
+{
+	struct attrs a = { comm, TE_COMM_OP_OPTS_INIT };
+	int r = opts ? te__sized_in(fn, te_comm_op_opts, opts, &a.o) : 0;
+
+	if (r)
+		return r;
+	if (!comm)
+		return te__fail(-EINVAL, "%s: comm is NULL", fn);
+	if (!te_comm_algorithm_name(a.o.algorithm))
+		return te__fail(-EINVAL, "%s: algorithm %d is unknown", fn, (int)a.o.algorithm);
+	if (a.o.max_blocks < 0)
+		return te__fail(-EINVAL, "%s: max_blocks is %d", fn, a.o.max_blocks);
+	if (a.o.axis < 0 || a.o.axis >= TE_MAX_DIMS)
+		return te__fail(-EINVAL, "%s: axis is %d, not 0 to %d", fn, a.o.axis,
+				TE_MAX_DIMS - 1);
+	return te_op_create(ops, &a, name, ret_op);
+}
+
+int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,
+			 const char *name, struct te_op **ret_op)
+{
+	return create("te_comm_op_allreduce", &allreduce_ops, comm, opts, name, ret_op);
+}
+
+int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts *opts, const char *name,
+		    struct te_op **ret_op)
+{
+	return create("te_comm_op_copy", &copy_ops, comm, opts, name, ret_op);
+}
+
+int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
+			      const char *name, struct te_op **ret_op)
+{
+	return create("te_comm_op_reduce_scatter", &reduce_scatter_ops, comm, opts, name, ret_op);
+}
+
+int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_op_opts *opts,
+			  const char *name, struct te_op **ret_op)
+{
+	return create("te_comm_op_all_gather", &all_gather_ops, comm, opts, name, ret_op);
+}

@@ -45,6 +45,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
 	libtecomm/ops/ops.c \
+	libtecomm/split.c \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

@@ -59,6 +59,7 @@ dist_man3_MANS += \
 	man/te_comm_reducer_unref.3 \
 	man/te_comm_ref.3 \
 	man/te_comm_root_unref.3 \
+	man/te_comm_split.3 \
 	man/te_comm_tensor_create.3 \
 	man/te_comm_unref.3 \
 	man/te_comm_version.3 \

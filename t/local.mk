@@ -93,7 +93,8 @@ TT_COMM = \
 	t/comm/ops_gpu \
 	t/comm/pool_gpu \
 	t/comm/reducer \
-	t/comm/reducer_gpu
+	t/comm/reducer_gpu \
+	t/comm/split
 TT_TOOLS =
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -288,6 +289,7 @@ t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)
 t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
+t_comm_split_SOURCES = t/comm/split.c $(THREADS)
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)

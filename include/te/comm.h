@@ -91,6 +91,21 @@ TE_EXPORT int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts
 			     struct te_comm **ret_comm);
 TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
 /**
+ * te_comm_split - divide the ranks into groups, each with a communicator of its own
+ * @comm:     stays as it is, and may be released before the groups
+ * @color:    0 or more: ranks that give the same are a group
+ * @key:      ranks of a group are in the order of their keys, equal ones in that of comm
+ * @opts:     name (NULL: that of comm and the color), timeout_ms and pool_nbytes; others are 0.
+ *            NULL: defaults
+ * @ret_comm: the communicator of this rank's group, with one reference
+ *
+ * Collective: all ranks of comm call it. The ranks of a group meet over TCP.
+ * Errors: -EINVAL (on all ranks, if a color is negative), -ENODEV (no network interface), and those
+ * of te_comm_create().
+ */
+TE_EXPORT int te_comm_split(struct te_comm *comm, int32_t color, int32_t key,
+			    const struct te_comm_opts *opts, struct te_comm **ret_comm);
+/**
  * te_comm_launch_device - a device for this process, before it has a context or a communicator
  * @backend: as in te_ctx_opts
  *

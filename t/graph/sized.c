@@ -291,6 +291,8 @@ CALL(comm_opts, struct te_comm *c; r = te_comm_create(ctx, s, &c); if (!r) te_co
 CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *c;
      ((struct te_comm_bootstrap *)s)->allgather = never_called; o.nranks = 1; o.bootstrap = s;
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
+CALL(comm_split_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
+     r = te_comm_split(c, 0, 0, s, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
 CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
      te_comm_unref(c);)
 CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
@@ -485,6 +487,7 @@ static const struct row {
 	OUT(step_memory, te_step_memory, pool_nbytes),
 	IN(replay, te_replay, pos),
 	IN(comm_opts, te_comm_opts, flags),
+	IN(comm_split_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),
 	OUT(comm_info, te_comm_info, nranks),
 	IN(comm_call_opts, te_comm_call_opts, max_blocks),

@@ -1,0 +1,135 @@
+/* split.c - te_comm_split(3): groups of a communicator's ranks. */
+#include "config.h"
+
+#define TE_LOG_CATEGORY "comm"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libtecomm/comm_internal.h"
+
+static const char fn[] = "te_comm_split";
+
+/* what each rank wants, as it is exchanged */
+struct want {
+	int32_t color, key;
+};
+
+/* what the first rank of each group offers: where its group meets, or why it cannot */
+struct offer {
+	int32_t code;
+	struct te_comm_id id;
+};
+
+/* this rank's group: first is its lowest rank in the communicator */
+struct group {
+	int32_t rank, nranks, first;
+};
+
+static int comes_before(const struct want *all, int32_t a, int32_t b)
+{
+	return all[a].key != all[b].key ? all[a].key < all[b].key : a < b;
+}
+
+static int find_group(const struct te_comm *c, const struct want *all, struct group *ret_g)
+{
+	const int32_t n = te__boot_nranks(c->boot), me = te__boot_rank(c->boot);
+	struct group g = { 0, 0, -1 };
+
+	for (int32_t i = 0; i < n; i++) {
+		if (all[i].color < 0)
+			return te__fail(-EINVAL, "%s: %s: %s gave the color %d, expected 0 or more",
+					fn, c->name, te__boot_peer(c->boot, i), all[i].color);
+		if (all[i].color != all[me].color)
+			continue;
+		if (g.first < 0)
+			g.first = i;
+		g.nranks++;
+		g.rank += comes_before(all, i, me);
+	}
+	*ret_g = g;
+	return 0;
+}
+
+/* all ranks see the same offers, so that all return if one rank cannot be reached */
+static int check_offers(const struct te_comm *c, const struct offer *all)
+{
+	for (int32_t i = 0; i < te__boot_nranks(c->boot); i++)
+		if (all[i].code)
+			return te__fail(all[i].code, "%s: %s: %s cannot be met: %s", fn, c->name,
+					te__boot_peer(c->boot, i), te_strerror(all[i].code));
+	return 0;
+}
+
+static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32_t key,
+		 struct want *wants, struct offer *offers, struct te_comm **ret_comm)
+{
+	const int32_t me = te__boot_rank(c->boot);
+	struct te_comm_root *root = NULL;
+	char name[sizeof(c->name) + 16];
+	struct group g = { 0 };
+	int r;
+
+	wants[me] = (struct want){ color, key };
+	r = te__boot_allgather(c->boot, &wants[me], wants, sizeof(*wants), fn, 0);
+	if (!r)
+		r = find_group(c, wants, &g);
+	if (r)
+		return r;
+	memset(&offers[me], 0, sizeof(*offers));
+	if (g.first == me)
+		offers[me].code = te_comm_id_create(&offers[me].id, &root);
+	r = te__boot_allgather(c->boot, &offers[me], offers, sizeof(*offers), fn, 0);
+	if (!r)
+		r = check_offers(c, offers);
+	if (!r) {
+		snprintf(name, sizeof(name), "%s.%d", c->name, color);
+		o->name = o->name ? o->name : name;
+		o->rank = g.rank;
+		o->nranks = g.nranks;
+		o->id = &offers[g.first].id;
+		r = te_comm_create(c->ctx, o, ret_comm);
+	}
+	te_comm_root_unref(root);
+	return r;
+}
+
+static int check(const struct te_comm *c, const struct te_comm_opts *o)
+{
+	if (o->rank || o->nranks || o->id || o->bootstrap)
+		return te__fail(-EINVAL, "%s: %s: the options have %s, which follows from colors "
+				"and keys", fn, c->name,
+				o->id || o->bootstrap ? "a way to meet" : "a rank or nranks");
+	return te__pool_check(c->pool, fn);
+}
+
+int te_comm_split(struct te_comm *comm, int32_t color, int32_t key, const struct te_comm_opts *opts,
+		  struct te_comm **ret_comm)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct offer *offers;
+	struct want *wants;
+	size_t n;
+	int r = opts ? te__sized_in(fn, te_comm_opts, opts, &o) : 0;
+
+	if (r)
+		return r;
+	if (!comm || !ret_comm)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, comm ? "ret_comm" : "comm");
+	r = check(comm, &o);
+	if (r)
+		return r;
+	n = (size_t)te__boot_nranks(comm->boot);
+	wants = te__calloc(n, sizeof(*wants));
+	offers = te__calloc(n, sizeof(*offers));
+	if (wants && offers) {
+		r = split(comm, &o, color, key, wants, offers, ret_comm);
+	} else {
+		te__boot_abort(comm->boot, "not enough memory");
+		r = te__fail(-ENOMEM, "%s: %s: not enough memory", fn, comm->name);
+	}
+	te__free(wants);
+	te__free(offers);
+	return r;
+}

@@ -21,4 +21,15 @@ struct te_comm {
 	char name[64];
 };
 
+/* 0 if the ranks can reduce; the stream is of the context. fn is named by errors */
+int te__comm_check(const char *fn, struct te_comm *comm);
+int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream);
+/* te_comm_allreduce() and te_comm_explain() for another call */
+int te__comm_allreduce(const char *fn, struct te_comm *comm, struct te_stream *stream,
+		       const void *in, void *out, int64_t count, enum te_dtype dtype,
+		       enum te_comm_op op, const struct te_comm_call_opts *opts);
+int te__comm_explain(const char *fn, struct te_comm *comm, const void *in, void *out,
+		     int64_t count, enum te_dtype dtype, enum te_comm_op op,
+		     const struct te_comm_call_opts *opts, struct te_comm_choice *ret);
+
 #endif

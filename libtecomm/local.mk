@@ -26,6 +26,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \
+	libtecomm/collective/norm.c \
 	libtecomm/collective/reducer.c \
 	libtecomm/comm.c \
 	libtecomm/comm_internal.h \

@@ -29,6 +29,8 @@ dist_man3_MANS += \
 	man/te_comm_all_gather.3 \
 	man/te_comm_alloc.3 \
 	man/te_comm_allreduce.3 \
+	man/te_comm_allreduce_norm.3 \
+	man/te_comm_allreduce_norm_backward.3 \
 	man/te_comm_arena_create.3 \
 	man/te_comm_arena_free.3 \
 	man/te_comm_barrier.3 \
@@ -36,6 +38,8 @@ dist_man3_MANS += \
 	man/te_comm_create.3 \
 	man/te_comm_error.3 \
 	man/te_comm_explain.3 \
+	man/te_comm_explain_norm.3 \
+	man/te_comm_explain_norm_backward.3 \
 	man/te_comm_free.3 \
 	man/te_comm_id_create.3 \
 	man/te_comm_id_format.3 \
@@ -44,6 +48,7 @@ dist_man3_MANS += \
 	man/te_comm_launch_device.3 \
 	man/te_comm_launched.3 \
 	man/te_comm_memory.3 \
+	man/te_comm_norm_ws_nbytes.3 \
 	man/te_comm_nranks.3 \
 	man/te_comm_op_all_gather.3 \
 	man/te_comm_op_allreduce.3 \

@@ -89,6 +89,8 @@ TT_COMM = \
 	t/comm/broker \
 	t/comm/heap \
 	t/comm/model \
+	t/comm/norm \
+	t/comm/norm_gpu \
 	t/comm/ops \
 	t/comm/ops_gpu \
 	t/comm/pool_gpu \
@@ -285,6 +287,8 @@ t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h
 t_comm_reducer_SOURCES = t/comm/reducer.c $(REDUCER)
 t_comm_reducer_gpu_SOURCES = $(t_comm_reducer_SOURCES)
+t_comm_norm_SOURCES = t/comm/norm.c $(THREADS)
+t_comm_norm_gpu_SOURCES = $(t_comm_norm_SOURCES)
 t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)
 t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)

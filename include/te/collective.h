@@ -103,6 +103,113 @@ TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, 
 				int64_t count, enum te_dtype dtype, int32_t root,
 				const struct te_comm_call_opts *opts);
 
+/* ---- with residual, RMSNorm and FP8 ---- */
+
+/* which codes share a scale */
+enum te_comm_scaling {
+	TE_COMM_SCALING_TENSOR, /* all, the word *scale; *scale_inv = 1 / *scale */
+	TE_COMM_SCALING_TOKEN,	/* those of a row; scale_inv[row] */
+	TE_COMM_SCALING_BLOCK,	/* 128 columns of a row, as TE_SCALING_1X128 of te/tensor.h */
+};
+
+#define TE_COMM_NORM_ZERO_CENTERED 1u /* the gain is 1 + gamma */
+#define TE_COMM_NORM_SHARDED 2u	      /* of the residual a rank has its own rows only */
+#define TE_COMM_NORM_POW2 4u	      /* TOKEN, BLOCK: scales are rounded down to powers of two */
+
+/*
+ * Inputs and outputs of te_comm_allreduce_norm() in device memory; T is its dtype. Outputs that are
+ * NULL are not wanted, and all ranks want the same ones. residual_out and y may be the memory of
+ * in or of residual, and sum that of in; otherwise an output overlaps nothing.
+ */
+struct te_comm_norm_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts; max_blocks too */
+	int32_t max_blocks;
+	uint32_t flags;	       /* TE_COMM_NORM_* */
+	float eps;	       /* of the norm */
+	const float *gamma;    /* [cols] */
+	const void *residual;  /* T [rows, cols], or NULL: 0 */
+	void *sum;	       /* T: s */
+	void *residual_out;    /* T: r */
+	void *y;	       /* T */
+	float *rstd;	       /* [rows], for te_comm_allreduce_norm_backward() */
+	void *codes;	       /* qdtype [rows, cols] */
+	enum te_dtype qdtype;  /* E4M3 or E5M2 */
+	enum te_comm_scaling scaling;
+	const float *scale;    /* TENSOR: a word, equal on all ranks; needed with codes */
+	float *scale_inv;      /* needed with codes */
+	float *amax;	       /* a word to which max |y| is folded, as te_quant_amax_ptr() */
+	float amax_epsilon;    /* TOKEN, BLOCK: smaller amaxes are raised to it */
+	void *ws;	       /* scratch; NULL: calls that need it fail */
+	size_t ws_nbytes;
+};
+#define TE_COMM_NORM_OPTS_INIT                                                                   \
+	{                                                                                        \
+		sizeof(struct te_comm_norm_opts), TE_COMM_AUTO, 0, 0, 1e-5f, 0, 0, 0, 0, 0, 0, 0, \
+			TE_DTYPE_E4M3, TE_COMM_SCALING_TENSOR, 0, 0, 0, 0.0f, 0, 0               \
+	}
+
+/**
+ * te_comm_allreduce_norm - sum over the ranks, residual, RMSNorm and FP8 in one kernel
+ * @in:    T [rows, cols] of this rank
+ * @rows:  0 or more; 0: nothing is done
+ * @dtype: FP32, BF16 or FP16
+ * @opts:  gamma and one output or more
+ *
+ *	s = T(in_0 + in_1 + ...)	r = T(s + residual)	y = T(r * rstd * gain)
+ *
+ * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. These are the bits of
+ * te_comm_allreduce(), te_kernel_add(), te_kernel_norm_forward() and a cast, but for those of NaN;
+ * on a GPU with cols that 8 does not divide, rstd is within rounding errors of FP32.
+ *
+ * ONE_SHOT computes all rows on every rank. TWO_SHOT: rank k owns rows / n rows, the first
+ * rows % n ranks one more, in rank order; it computes these and sends results. Both need rows of
+ * whole 16 bytes with at most 16384 columns, less than 2^24 of them, arrays aligned to 16 bytes
+ * (on all ranks or on none), and room in packet memory. Otherwise, with the other algorithms and
+ * for arrays so large that a latency does not count, an all-reduce is followed by other kernels:
+ * this needs ws unless there is sum, FP32 or BF16 unless rows are whole 16 bytes, and takes
+ * TE_COMM_SCALING_TOKEN for such rows only.
+ *
+ * TE_COMM_NORM_SHARDED: residual is read, and residual_out written, only in the rows that this rank
+ * owns by TWO_SHOT, which all ranks then use; with one rank these are all rows.
+ * Errors: those of te_comm_allreduce().
+ */
+TE_EXPORT int te_comm_allreduce_norm(struct te_comm *comm, struct te_stream *stream,
+				     const void *in, int64_t rows, int64_t cols,
+				     enum te_dtype dtype, const struct te_comm_norm_opts *opts);
+
+/* As te_comm_norm_opts. sum and dx may be the memory of in, dx that of residual. */
+struct te_comm_norm_backward_opts {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	enum te_comm_algorithm algorithm;
+	int32_t max_blocks;
+	uint32_t flags;	      /* TE_COMM_NORM_ZERO_CENTERED */
+	const void *x;	      /* T [rows, cols]: the r of the forward call */
+	const float *rstd;    /* [rows], of the forward call */
+	const float *gamma;   /* [cols] */
+	const void *residual; /* T: a gradient that is added, or NULL */
+	void *sum;	      /* T: s, for the gradient of gamma */
+	void *dx;	      /* T */
+	void *ws;
+	size_t ws_nbytes;
+};
+#define TE_COMM_NORM_BACKWARD_OPTS_INIT \
+	{ sizeof(struct te_comm_norm_backward_opts), TE_COMM_AUTO, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * te_comm_allreduce_norm_backward - gradient of a norm whose output every rank has used in part
+ * @in: T [rows, cols], this rank's part of the gradient of y
+ *
+ * s is the sum over the ranks, as above, and dx what te_kernel_norm_backward() computes from it.
+ * That function computes the gradient of gamma from sum.
+ */
+TE_EXPORT int te_comm_allreduce_norm_backward(struct te_comm *comm, struct te_stream *stream,
+					      const void *in, int64_t rows, int64_t cols,
+					      enum te_dtype dtype,
+					      const struct te_comm_norm_backward_opts *opts);
+/* of ws of both, which is aligned to 256 bytes; 0: arguments out of range */
+TE_EXPORT size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype);
+
 /* work queued later on this stream runs after all ranks have reached their barrier */
 TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
 
@@ -115,7 +222,7 @@ TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
  */
 TE_EXPORT int te_comm_error(struct te_comm *comm);
 
-/* What te_comm_allreduce() does with arguments. */
+/* What te_comm_allreduce() and te_comm_allreduce_norm() do with arguments. */
 struct te_comm_choice {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
@@ -124,8 +231,10 @@ struct te_comm_choice {
 	int32_t nlaunches;
 	uint64_t nsent;	    /* bytes that this rank sends to others */
 	char reason[160];   /* why the algorithm was chosen */
+	int32_t fused;	    /* 1: the sum and the norm are one kernel */
 };
-#define TE_COMM_CHOICE_INIT { sizeof(struct te_comm_choice), TE_COMM_AUTO, { 0 }, 0, 0, 0, { 0 } }
+#define TE_COMM_CHOICE_INIT \
+	{ sizeof(struct te_comm_choice), TE_COMM_AUTO, { 0 }, 0, 0, 0, { 0 }, 0 }
 
 /* the arguments are those of te_comm_allreduce(), whose errors it returns; nothing is queued and
  * no other rank is asked. ret_choice initialised by TE_COMM_CHOICE_INIT */
@@ -133,6 +242,16 @@ TE_EXPORT int te_comm_explain(struct te_comm *comm, const void *in, void *out, i
 			      enum te_dtype dtype, enum te_comm_op op,
 			      const struct te_comm_call_opts *opts,
 			      struct te_comm_choice *ret_choice);
+
+/* the same for te_comm_allreduce_norm() and te_comm_allreduce_norm_backward(), but that ws may be
+ * NULL */
+TE_EXPORT int te_comm_explain_norm(struct te_comm *comm, const void *in, int64_t rows, int64_t cols,
+				   enum te_dtype dtype, const struct te_comm_norm_opts *opts,
+				   struct te_comm_choice *ret_choice);
+TE_EXPORT int te_comm_explain_norm_backward(struct te_comm *comm, const void *in, int64_t rows,
+					    int64_t cols, enum te_dtype dtype,
+					    const struct te_comm_norm_backward_opts *opts,
+					    struct te_comm_choice *ret_choice);
 
 /* "oneshot" and so on; NULL: there is no such algorithm */
 TE_EXPORT const char *te_comm_algorithm_name(enum te_comm_algorithm algorithm);

@@ -58,16 +58,33 @@ static int check_arrays(const struct call *a)
 	return r;
 }
 
+int te__comm_check(const char *fn, struct te_comm *comm)
+{
+	if (!comm)
+		return te__fail(-EINVAL, "%s: comm is NULL", fn);
+	if (te__boot_nnodes(comm->boot) > 1)
+		return te__fail(-EOPNOTSUPP, "%s: %s: ranks on %d nodes; only those of one can "
+				"reduce", fn, comm->name, te__boot_nnodes(comm->boot));
+	if (te__boot_nranks(comm->boot) > TE_K_COMM_RANKS)
+		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks, at most %d are supported", fn,
+				comm->name, te__boot_nranks(comm->boot), TE_K_COMM_RANKS);
+	return 0;
+}
+
+int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream)
+{
+	if (stream && te_stream_ctx(stream) == comm->ctx)
+		return 0;
+	return te__fail(-EINVAL, "%s: the stream is %s", fn,
+			stream ? "of another context" : "NULL");
+}
+
 static int check(const struct call *a)
 {
-	if (!a->comm)
-		return te__fail(-EINVAL, "%s: comm is NULL", a->fn);
-	if (te__boot_nnodes(a->comm->boot) > 1)
-		return te__fail(-EOPNOTSUPP, "%s: %s: ranks on %d nodes; only those of one can "
-				"reduce", a->fn, a->comm->name, te__boot_nnodes(a->comm->boot));
-	if (te__boot_nranks(a->comm->boot) > TE_K_COMM_RANKS)
-		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks, at most %d are supported", a->fn,
-				a->comm->name, te__boot_nranks(a->comm->boot), TE_K_COMM_RANKS);
+	int r = te__comm_check(a->fn, a->comm);
+
+	if (r)
+		return r;
 	if (!te_dtype_nbytes(a->dtype))
 		return te__fail(-TE_EDTYPE, "%s: element type %d is unknown", a->fn, (int)a->dtype);
 	if ((unsigned)a->op > TE_COMM_MAX)
@@ -154,10 +171,9 @@ static int run(const struct call *a, const struct te_comm_call_opts *opts, struc
 
 	if (r || !a->count)
 		return r;
-	if (!stream || te_stream_ctx(stream) != a->comm->ctx)
-		return te__fail(-EINVAL, "%s: the stream is %s", a->fn,
-				stream ? "of another context" : "NULL");
-	r = choose(a, opts, &how);
+	r = te__comm_check_stream(a->fn, a->comm, stream);
+	if (!r)
+		r = choose(a, opts, &how);
 	if (!r)
 		r = te__coll_begin(&a->comm->coll, a->fn, stream);
 	if (r)
@@ -165,14 +181,21 @@ static int run(const struct call *a, const struct te_comm_call_opts *opts, struc
 	return how.algorithm == TE_COMM_NCCL ? by_nccl(a, stream) : launch(a, &how, stream);
 }
 
+int te__comm_allreduce(const char *fn, struct te_comm *comm, struct te_stream *stream,
+		       const void *in, void *out, int64_t count, enum te_dtype dtype,
+		       enum te_comm_op op, const struct te_comm_call_opts *opts)
+{
+	const struct call a = { fn, comm, in, out, count, dtype, op, TE_K_COLL_ALLREDUCE, 0 };
+
+	return run(&a, opts, stream);
+}
+
 int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
 		      int64_t count, enum te_dtype dtype, enum te_comm_op op,
 		      const struct te_comm_call_opts *opts)
 {
-	const struct call a = { "te_comm_allreduce", comm, in, out, count, dtype, op,
-				TE_K_COLL_ALLREDUCE, 0 };
-
-	return run(&a, opts, stream);
+	return te__comm_allreduce("te_comm_allreduce", comm, stream, in, out, count, dtype, op,
+				  opts);
 }
 
 int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream, const void *in,
@@ -238,19 +261,16 @@ static uint64_t sent(const struct te__coll_choice *how, int64_t nbytes, int32_t 
 	}
 }
 
-int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t count,
-		    enum te_dtype dtype, enum te_comm_op op, const struct te_comm_call_opts *opts,
-		    struct te_comm_choice *ret_choice)
+int te__comm_explain(const char *fn, struct te_comm *comm, const void *in, void *out,
+		     int64_t count, enum te_dtype dtype, enum te_comm_op op,
+		     const struct te_comm_call_opts *opts, struct te_comm_choice *ret)
 {
-	const struct call a = { "te_comm_explain", comm, in, out, count, dtype, op,
-				TE_K_COLL_ALLREDUCE, 0 };
+	const struct call a = { fn, comm, in, out, count, dtype, op, TE_K_COLL_ALLREDUCE, 0 };
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
 	struct te__coll_choice how;
 	int64_t nbytes;
-	int r = te__sized_check(a.fn, te_comm_choice, ret_choice);
+	int r = check(&a);
 
-	if (!r)
-		r = check(&a);
 	if (!r && count)
 		r = choose(&a, opts, &how);
 	if (r)
@@ -266,6 +286,20 @@ int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t cou
 		snprintf(c.reason, sizeof(c.reason), "no elements: nothing is done");
 	}
 	snprintf(c.name, sizeof(c.name), "%s", te_comm_algorithm_name(c.algorithm));
-	te__sized_out(te_comm_choice, &c, ret_choice);
+	*ret = c;
 	return 0;
+}
+
+int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t count,
+		    enum te_dtype dtype, enum te_comm_op op, const struct te_comm_call_opts *opts,
+		    struct te_comm_choice *ret_choice)
+{
+	struct te_comm_choice c;
+	int r = te__sized_check("te_comm_explain", te_comm_choice, ret_choice);
+
+	if (!r)
+		r = te__comm_explain("te_comm_explain", comm, in, out, count, dtype, op, opts, &c);
+	if (!r)
+		te__sized_out(te_comm_choice, &c, ret_choice);
+	return r;
 }

@@ -113,6 +113,17 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 	return TE_COMM_TWO_SHOT;
 }
 
+enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes)
+{
+	const struct limits *l = limits_of(te__boot_nranks(c->boot));
+	const int asked = te__param_enum(TE_PARAM_COMM_ALGO);
+
+	return asked		      ? (enum te_comm_algorithm)asked :
+	       nbytes <= l->one_shot ? TE_COMM_ONE_SHOT :
+	       nbytes <= l->two_shot ? TE_COMM_TWO_SHOT :
+				       TE_COMM_AUTO;
+}
+
 /* one that the caller or TE_COMM_ALGO names */
 static int check_forced(const char *fn, enum te_comm_algorithm k, const struct asked *a)
 {

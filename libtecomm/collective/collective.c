@@ -9,7 +9,8 @@
 #include "libtecomm/collective/collective.h"
 
 #define WORD_AT 64 /* from ctl to the word of barriers */
-#define CTL_NBYTES 128
+#define ALONE_AT 128 /* to the ctl of kernels without other ranks, whose epochs differ */
+#define CTL_NBYTES 192
 
 _Static_assert(sizeof(struct te_k_comm_ctl) <= WORD_AT, "the word follows it");
 
@@ -202,4 +203,15 @@ struct te_k_comm te__coll_args(const struct te__coll *c)
 		.rank = te__boot_rank(c->boot),
 		.max_blocks = c->terms.max_blocks,
 	};
+}
+
+struct te_k_comm te__coll_args_alone(const struct te__coll *c)
+{
+	struct te_k_comm k = te__coll_args(c);
+
+	k.ctl = (struct te_k_comm_ctl *)(void *)((char *)c->ctl + ALONE_AT);
+	k.nranks = 1;
+	k.rank = 0;
+	k.max_blocks = TE_K_COMM_CTAS;
+	return k;
 }

@@ -26,7 +26,8 @@ struct te__coll {
 	struct te__pool *pool;
 	const char *name;
 	struct te__coll_terms terms;
-	struct te_k_comm_ctl *ctl; /* the word of te__coll_word() follows */
+	/* of all operations; the word of te__coll_word() and a ctl of kernels alone follow */
+	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;
 	uint64_t deadline_ns;
 	/* operations of several streams are ordered by the event, of the last one's stream */
@@ -52,6 +53,12 @@ int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 void *te__coll_word(const struct te__coll *c);
 /* the arguments that all operations have in common */
 struct te_k_comm te__coll_args(const struct te__coll *c);
+
+/* the same for a kernel of this rank alone, which no other rank takes part in */
+struct te_k_comm te__coll_args_alone(const struct te__coll *c);
+
+/* by TE_COMM_ALGO, or TE_COMM_ONE_SHOT or TE_COMM_TWO_SHOT, by size, where a latency counts */
+enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes);
 
 /* an all-reduce as it will be run */
 struct te__coll_choice {

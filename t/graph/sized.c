@@ -300,6 +300,27 @@ CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c
      DO(te_stream_sync(st)); te_comm_unref(c);)
 CALL(comm_choice, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
      r = te_comm_explain(c, &x, &x, 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL, s); te_comm_unref(c);)
+CALL(comm_norm_opts, struct te_comm *c;
+     _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
+     DO(te_comm_create(ctx, NULL, &c));
+     if (((struct te_comm_norm_opts *)s)->size >= offsetof(struct te_comm_norm_opts, rstd)) {
+	     ((struct te_comm_norm_opts *)s)->gamma = gamma;
+	     ((struct te_comm_norm_opts *)s)->y = y;
+     }
+     r = te_comm_allreduce_norm(c, st, x, 1, 4, TE_DTYPE_FP32, s);
+     DO(te_stream_sync(st)); te_comm_unref(c);)
+CALL(comm_norm_backward_opts, struct te_comm *c;
+     _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
+     DO(te_comm_create(ctx, NULL, &c));
+     if (((struct te_comm_norm_backward_opts *)s)->size >=
+	 offsetof(struct te_comm_norm_backward_opts, ws)) {
+	     ((struct te_comm_norm_backward_opts *)s)->x = x;
+	     ((struct te_comm_norm_backward_opts *)s)->rstd = gamma;
+	     ((struct te_comm_norm_backward_opts *)s)->gamma = gamma;
+	     ((struct te_comm_norm_backward_opts *)s)->dx = y;
+     }
+     r = te_comm_allreduce_norm_backward(c, st, x, 1, 4, TE_DTYPE_FP32, s);
+     DO(te_stream_sync(st)); te_comm_unref(c);)
 CALL(comm_memory, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_memory(c, s);
      te_comm_unref(c);)
 CALL(comm_reducer_opts, struct te_comm *c; struct te_comm_reducer *d;
@@ -396,6 +417,9 @@ static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP
 static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
 static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS_INIT;
 static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
+static const struct te_comm_norm_opts init_te_comm_norm_opts = TE_COMM_NORM_OPTS_INIT;
+static const struct te_comm_norm_backward_opts init_te_comm_norm_backward_opts =
+	TE_COMM_NORM_BACKWARD_OPTS_INIT;
 static const struct te_comm_memory init_te_comm_memory = TE_COMM_MEMORY_INIT;
 static const struct te_comm_reducer_opts init_te_comm_reducer_opts = TE_COMM_REDUCER_OPTS_INIT;
 static const struct te_comm_op_opts init_te_comm_op_opts = TE_COMM_OP_OPTS_INIT;
@@ -492,6 +516,8 @@ static const struct row {
 	OUT(comm_info, te_comm_info, nranks),
 	IN(comm_call_opts, te_comm_call_opts, max_blocks),
 	OUT(comm_choice, te_comm_choice, nblocks),
+	IN(comm_norm_opts, te_comm_norm_opts, y),
+	IN(comm_norm_backward_opts, te_comm_norm_backward_opts, dx),
 	OUT(comm_memory, te_comm_memory, used_nbytes),
 	IN(comm_reducer_opts, te_comm_reducer_opts, bucket_nbytes),
 	IN(comm_op_opts, te_comm_op_opts, max_blocks),

@@ -55,6 +55,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/host/share.c \
 	libtecore/backend/host/team.c \
 	libtecore/backend/host/topology.c \
+	libtecore/backend/numa.c \
+	libtecore/backend/numa.h \
 	libtecore/base/base.h \
 	libtecore/base/dtype.c \
 	libtecore/base/dtype_inline.h \
@@ -77,8 +79,16 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/capture/recording.h \
 	libtecore/capture/used.c \
 	libtecore/capture/used.h \
-	libtecore/offload/arena.h \
+	libtecore/offload/crc32c.c \
+	libtecore/offload/crc32c.h \
+	libtecore/offload/pinned.c \
+	libtecore/offload/pinned.h \
+	libtecore/offload/spill.c \
 	libtecore/offload/spill.h \
+	libtecore/offload/spill_file.c \
+	libtecore/offload/spill_io.h \
+	libtecore/offload/spill_threads.c \
+	libtecore/offload/spill_uring.c \
 	libtecore/ops/activation.c \
 	libtecore/ops/attention.c \
 	libtecore/ops/bias.c \
@@ -142,7 +152,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/tensor.c \
 	libtecore/tensor/window.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
-libtecore_libtecore_internal_la_LIBADD = $(BLAS_LIBS) $(HWLOC_LIBS) $(TECORE_LIBS)
+libtecore_libtecore_internal_la_LIBADD = \
+	$(BLAS_LIBS) $(HWLOC_LIBS) $(LIBURING_LIBS) $(TECORE_LIBS)
 if HAVE_NVCC
 nodist_libtecore_libtecore_internal_la_SOURCES = kernels/images.S
 # works only while no per-target flags rename the object

@@ -37,6 +37,9 @@ TT_CORE = \
 	t/kernels/kernels_gpu \
 	t/kernels/simd \
 	t/kernels/threads \
+	t/offload/crc32c \
+	t/offload/pinned \
+	t/offload/spill \
 	t/ops/gemm \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
@@ -338,6 +341,9 @@ t_plan_fusion_SOURCES = \
 	t/plan/fusion_cases.c \
 	t/plan/fusion_cases.h
 t_plan_fusion_gpu_SOURCES = $(t_plan_fusion_SOURCES)
+
+SPILL_LIB = t/offload/spill_lib.c t/offload/spill_lib.h
+t_offload_spill_SOURCES = t/offload/spill.c $(SPILL_LIB)
 
 GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
 t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)

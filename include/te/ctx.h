@@ -74,11 +74,12 @@ struct te_device_info {
 	double peak_fp32_flops;
 	double peak_bandwidth;	/* bytes per second; 0 where unknown */
 	char pci_address[24];	/* as "0000:1a:00.0"; "" on host */
+	int32_t numa_node;	/* nearest to the device; -1 where unknown, as on host */
 };
 #define TE_DEVICE_INFO_INIT                                                                        \
 	{                                                                                          \
 		sizeof(struct te_device_info), { 0 }, { 0 }, 0, 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0,  \
-			0, 0, 0, { 0 }                                                             \
+			0, 0, 0, { 0 }, 0                                                          \
 	}
 
 struct te_mem_info {

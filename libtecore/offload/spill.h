@@ -11,7 +11,7 @@
  * write. A read of a group that is WRITING is served from the slot of the write: the bytes are
  * copied if the slots differ. A request that the state does not allow fails.
  *
- * Every request completes: with its data, or with an error, after its time limit at the latest.
+ * Every request completes: with its data, or with an error, after the time limit at the latest.
  * A read that fails fills its slot with 0xff bytes, which are NaN in every floating-point type, so
  * that no computation continues with old data unnoticed. The first error is kept.
  *
@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "libtecore/offload/arena.h"
+#include "libtecore/offload/pinned.h"
 
 struct te__spill;
 struct te__spill_ops; /* spill_io.h: what submits blocks and reaps their completions */
@@ -46,12 +46,13 @@ struct te__spill_opts {
 	const char *dir;       /* an existing folder; the file has no name there */
 	uint64_t quota_nbytes; /* size of the file, reserved by te__spill_create() */
 	uint32_t ngroups;
-	size_t block_nbytes; /* a multiple of 4096; 0: 4 MiB */
+	size_t block_nbytes; /* a multiple of 4096, up to 256 MiB; 0: 4 MiB */
 	uint32_t depth;	     /* blocks in flight; 0: 8; at most 256 */
-	enum te__spill_engine engine;
+	enum te__spill_engine engine; /* AUTO: as TE_OFFLOAD_IO has it */
 	enum te__spill_verify verify;
-	uint32_t timeout_ms; /* of one request, from when it is made; 0: 5000 */
-	/* tests: replaces the functions of the engine; NULL: the engine's own */
+	/* most time for one block, and for a request while no block is completed; 0: 5000 */
+	uint32_t timeout_ms;
+	/* tests: what AUTO tries first, or the functions of the given engine; NULL: its own */
 	const struct te__spill_ops *ops;
 };
 
@@ -65,13 +66,16 @@ struct te__spill_error {
 	char message[256];
 };
 
+/* bins of latencies of blocks: bin i from 2^(i / 4) us on, bin 0 from 0 on */
+#define TE__SPILL_BINS 96
+
 struct te__spill_stats {
 	uint64_t nbytes[2];	/* completed, by te__spill_dir */
 	uint64_t nrequests[2];	/* completed, with success or not */
 	uint64_t nblocks[2];	/* I/O operations */
 	uint64_t busy_ns[2];	/* time with at least one request in that direction */
 	uint64_t latency_max_ns[2]; /* of one block */
-	uint64_t latency_sum_ns[2];
+	uint64_t latency_bin[2][TE__SPILL_BINS];
 	uint64_t nforwarded;	/* reads served from the slot of a write */
 	uint64_t nshort;	/* short I/O, continued */
 	uint64_t nretries;	/* after EAGAIN, EINTR, ECANCELED */
@@ -91,7 +95,7 @@ struct te__spill_stats {
  * Errors: -EINVAL, -ENOMEM, -ENOENT and others of open (the message names dir), -ENOSPC (it has
  * the size that is missing), -EOPNOTSUPP (the engine that was asked for is refused; it says why).
  */
-int te__spill_create(struct te__arena *arena, const struct te__spill_opts *opts,
+int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *opts,
 		     struct te__spill **ret_spill);
 /* takes NULL. Requests that are not complete fail with -ECANCELED, which releases their words. */
 struct te__spill *te__spill_destroy(struct te__spill *spill);
@@ -118,7 +122,8 @@ int te__spill_read(struct te__spill *spill, uint32_t group, void *slot, size_t n
 /*
  * Until the latest request of the group in that direction is complete: its result, with a message
  * that names group, file and block. -ETIMEDOUT if the deadline of timeout_ms passes first; 0 asks
- * without waiting, -1 waits for the request's own time limit. 0 if there was none.
+ * without waiting, -1 waits as long as the request
+ * takes, which is limited. 0 if there was none.
  */
 int te__spill_wait(struct te__spill *spill, enum te__spill_dir dir, uint32_t group,
 		   int timeout_ms);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libtecore/backend/numa.h"
 #include "libtecore/tensor/ctx.h"
 
 int te_backend_count(void)
@@ -46,9 +47,11 @@ static int device_info(const struct te__backend_ops *ops, int index, struct te_d
 	snprintf(info.backend, sizeof(info.backend), "%s", ops->name);
 	info.index = index;
 	r = ops->device_info(index, &info);
-	if (!r)
-		*ret = info;
-	return r;
+	if (r)
+		return r;
+	info.numa_node = te__pci_node(TE__PCI_ROOT, info.pci_address);
+	*ret = info;
+	return 0;
 }
 
 static int device_info_free(const struct te__backend_ops *ops, int index,

@@ -1,0 +1,85 @@
+/*
+ * spill_io.h - the layers under spill.c: the file, and the engines that read and write blocks.
+ *
+ * An engine is one file with a const table. All its functions but wake() run on the I/O thread,
+ * which has all signals blocked, so that a file size limit is an error and no SIGXFSZ. An engine
+ * reports what the system returned, short counts and EAGAIN included; spill.c decides what follows.
+ * So a test that replaces the table sees, and can change, every block and every completion.
+ */
+#ifndef TE__SPILL_IO_H
+#define TE__SPILL_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libtecore/offload/spill.h"
+
+#define TE__SPILL_ALIGN 4096u /* of slots, offsets and lengths of blocks */
+#define TE__SPILL_DEPTH_MAX 256u
+
+/* One I/O operation. */
+struct te__blk {
+	enum te__spill_dir dir;
+	uint32_t tag; /* the caller's; below 2 * depth */
+	void *mem;
+	size_t nbytes;
+	uint64_t offset; /* in the file */
+};
+
+struct te__blk_done {
+	uint32_t tag;
+	int32_t res; /* bytes, or -errno */
+};
+
+/* what an engine works on; all outlives it */
+struct te__spill_io {
+	int fd;
+	uint64_t nbytes; /* of the file */
+	void *mem;	 /* the slots, and the words after them */
+	size_t mem_nbytes;
+	uint32_t depth; /* blocks in flight in each direction */
+	int *ret_fixed; /* set by the engine: 1 if mem is registered */
+	/* how long close() may wait for I/O in flight */
+	uint32_t timeout_ms;
+};
+
+struct te__spill_ops {
+	const char *name;
+	/* the message of an error has the reason */
+	int (*open)(const struct te__spill_io *io, void **ret_impl);
+	/* 0; -ETIMEDOUT: I/O is still in flight and may still access the memory */
+	int (*close)(void *impl);
+	/* queues; it may begin with the next reap only. Never more than 2 * depth at once. */
+	void (*submit)(void *impl, const struct te__blk *blk);
+	/*
+	 * Up to n completions: waits until there is one, wake() is called, or wait_ns have passed;
+	 * -1: no limit. The number, or -errno if the engine is broken.
+	 */
+	int (*reap)(void *impl, struct te__blk_done *ret, uint32_t n, int64_t wait_ns);
+	/* any thread; the present reap, or else the next, does not wait */
+	void (*wake)(void *impl);
+};
+
+extern const struct te__spill_ops te__spill_uring; /* -EOPNOTSUPP without liburing */
+extern const struct te__spill_ops te__spill_threads;
+extern const struct te__spill_ops te__spill_memory;
+
+/* The file of a spill. */
+struct te__spill_file {
+	int fd;
+	int direct;	/* 1: O_DIRECT */
+	uint32_t align; /* where a short I/O can be continued: a power of two, up to 4096 */
+	uint64_t nbytes;
+};
+
+/*
+ * A file without a name in dir, of nbytes, which are reserved; by the I/O thread. Errors with a
+ * message: those of open; -ENOSPC, -EDQUOT or -EFBIG if it cannot have that size.
+ */
+int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file *ret);
+void te__spill_file_close(struct te__spill_file *file);
+
+/* CLOCK_MONOTONIC */
+uint64_t te__now_ns(void);
+
+#endif

@@ -45,6 +45,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
+	libtecomm/ops/cross_entropy.c \
 	libtecomm/ops/ops.c \
 	libtecomm/split.c \
 	libtecomm/version.c

@@ -53,6 +53,7 @@ dist_man3_MANS += \
 	man/te_comm_op_all_gather.3 \
 	man/te_comm_op_allreduce.3 \
 	man/te_comm_op_copy.3 \
+	man/te_comm_op_cross_entropy.3 \
 	man/te_comm_op_reduce_scatter.3 \
 	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
@@ -142,6 +143,8 @@ dist_man3_MANS += \
 	man/te_kernel_bias_ws_nbytes.3 \
 	man/te_kernel_cross_entropy_backward.3 \
 	man/te_kernel_cross_entropy_forward.3 \
+	man/te_kernel_cross_entropy_join.3 \
+	man/te_kernel_cross_entropy_part.3 \
 	man/te_kernel_cross_entropy_ws_nbytes.3 \
 	man/te_kernel_dropout_backward.3 \
 	man/te_kernel_dropout_forward.3 \

@@ -99,7 +99,9 @@ TT_COMM = \
 	t/comm/pool_gpu \
 	t/comm/reducer \
 	t/comm/reducer_gpu \
-	t/comm/split
+	t/comm/split \
+	t/comm/vocab \
+	t/comm/vocab_gpu
 TT_TOOLS =
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -297,6 +299,8 @@ t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
 t_comm_split_SOURCES = t/comm/split.c $(THREADS)
+t_comm_vocab_SOURCES = t/comm/vocab.c $(THREADS)
+t_comm_vocab_gpu_SOURCES = $(t_comm_vocab_SOURCES)
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)

@@ -30,6 +30,7 @@
 TE_BEGIN_DECLS
 
 struct te_op; /* te/op.h */
+struct te_cross_entropy_attrs; /* te/op.h */
 
 struct te_comm_op_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -63,6 +64,21 @@ TE_EXPORT int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_co
 					const char *name, struct te_op **ret_op);
 TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_op_opts *opts,
 				    const char *name, struct te_op **ret_op);
+
+/**
+ * te_comm_op_cross_entropy - the loss of te_op_cross_entropy(), of classes that ranks divide
+ * @attrs: as there; nclasses is that of all ranks
+ * @name:  as in te_op_create()
+ *
+ * The logits of rank r, [B,T,V], are those of classes r V to (r + 1) V - 1; targets are equal on
+ * all ranks. The loss has the bits of te_kernel_cross_entropy_join() on all of them, and each gets
+ * the gradient of its own logits. The passes that compute the logits from a value that all ranks
+ * have begin with te_comm_op_copy().
+ * Errors: -EINVAL, -ENOMEM; those of te_comm_all_gather() when a pass is queued.
+ */
+TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
+				       const struct te_cross_entropy_attrs *attrs,
+				       const char *name, struct te_op **ret_op);
 
 TE_END_DECLS
 

@@ -59,14 +59,15 @@ struct te_kernel_embedding_opts {
 	/* FP32 [max_pos, width], max_pos at least seqlen, or NULL */
 	const struct te_tensor *position; /* forward: row t is added to token t of a sequence */
 	struct te_tensor *dposition;	  /* backward: its gradient, added to */
+	int64_t first; /* the token of the table's first row, 0 or more */
 };
-#define TE_KERNEL_EMBEDDING_OPTS_INIT { sizeof(struct te_kernel_embedding_opts), 0, 0 }
+#define TE_KERNEL_EMBEDDING_OPTS_INIT { sizeof(struct te_kernel_embedding_opts), 0, 0, 0 }
 
 /**
  * te_kernel_embedding_forward - y = rows of a table
  *
  * Shapes: tokens INT32 [..., seqlen]; table FP32 [vocab, width]; y T [..., seqlen, width]. A token
- * outside [0, vocab) selects a row of zeros.
+ * outside [first, first + vocab) selects a row of zeros.
  */
 TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
 					  const struct te_tensor *table, struct te_tensor *y,
@@ -255,9 +256,12 @@ struct te_kernel_cross_entropy_opts {
 	int64_t nclasses;     /* later columns are padding; 0: all columns are classes */
 	int32_t ignore_index; /* rows with this target do not count */
 	float grad_scale;     /* backward: the gradient of the loss */
+	/* above 1: x has columns part * cols to (part + 1) * cols - 1 of nparts * cols; nclasses is
+	 * that of all */
+	int32_t nparts, part;
 };
 #define TE_KERNEL_CROSS_ENTROPY_OPTS_INIT \
-	{ sizeof(struct te_kernel_cross_entropy_opts), 0, -100, 1.0f }
+	{ sizeof(struct te_kernel_cross_entropy_opts), 0, -100, 1.0f, 0, 0 }
 
 /**
  * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
@@ -276,7 +280,29 @@ TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const s
 					       const struct te_tensor *lse,
 					       const struct te_tensor *count, struct te_tensor *dx,
 					       const struct te_kernel_cross_entropy_opts *opts);
+/* with forward or join */
 TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
+
+/**
+ * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns
+ * @parts: FP32 [nparts, 2, rows]. The first call writes [part]: the lse of the columns of x that
+ *         are classes, -inf if none is, and the logits of those targets that are among them, else 0
+ *
+ * Each part of the columns can be in another process, which exchange parts[part]. The second call
+ * combines all of parts, in their order, in FP64 with one rounding: with m the largest lse_k, lse
+ * is L = m + log(sum of exp(lse_k - m)), and the loss of a row that counts L minus its target's
+ * logit. So all processes get the same bits. opts.nclasses is needed. Needs ws.
+ * te_kernel_cross_entropy_backward() of x, with the same opts, gives its columns' gradient.
+ */
+TE_EXPORT int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
+					   const struct te_tensor *targets,
+					   struct te_tensor *parts,
+					   const struct te_kernel_cross_entropy_opts *opts);
+TE_EXPORT int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tensor *parts,
+					   const struct te_tensor *targets, struct te_tensor *loss,
+					   struct te_tensor *lse, struct te_tensor *count, void *ws,
+					   size_t ws_nbytes,
+					   const struct te_kernel_cross_entropy_opts *opts);
 
 /* ---- AdamW ---- */
 

@@ -222,8 +222,9 @@ struct te_embedding_attrs {
 	int64_t vocab, width;
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
+	int64_t first; /* the token of the table's first row: ranks may divide a table */
 };
-#define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f }
+#define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f, 0 }
 TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name,
 			      struct te_op **ret_op);
 

@@ -10,7 +10,7 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 	float v[TE__H_CHUNK];
 
 	for (int64_t r = begin; r < end; r++) {
-		const int64_t token = a->tokens[r];
+		const int64_t token = (int64_t)a->tokens[r] - a->first;
 		const int known = token >= 0 && token < a->vocab;
 
 		TE__H_CHUNKS(c, len, a->width) {
@@ -68,7 +68,7 @@ static void add_token(const struct te_k_embed_bwd *a, int64_t r, int64_t c, int6
 		te__h_load(a->dtype, a->dy, r * a->width + c, n, dy);
 		te__h_add_to(sum, dy, n);
 	}
-	te__h_add_to(a->dtable + token * a->width + c, sum, n);
+	te__h_add_to(a->dtable + ((int64_t)token - a->first) * a->width + c, sum, n);
 }
 
 /* the tokens that occur first in rows begin to end - 1 */
@@ -79,7 +79,8 @@ static void bwd_part(void *arg, int64_t begin, int64_t end)
 	for (int64_t r = begin; r < end; r++) {
 		const int32_t token = a->tokens[r];
 
-		if (token < 0 || token >= a->vocab || find(a->tokens, 0, r, token) < r)
+		if (token < a->first || token - a->first >= a->vocab ||
+		    find(a->tokens, 0, r, token) < r)
 			continue;
 		TE__H_CHUNKS(c, len, a->width)
 			add_token(a, r, c, len);

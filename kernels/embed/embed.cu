@@ -23,7 +23,7 @@
 template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 {
 	const uint32_t r = blockIdx.x;
-	const int64_t token = a.tokens[r];
+	const int64_t token = (int64_t)a.tokens[r] - a.first;
 	const bool known = token >= 0 && token < a.vocab;
 	const float *row = a.table + (known ? token : 0) * a.width;
 	const int64_t at = a.seqlen > UINT32_MAX ? r : r % (uint32_t)a.seqlen;
@@ -96,27 +96,29 @@ DEV int block_scan(struct embed_bwd_shared *s, int n, int *ret_total)
 }
 
 /*
- * Append to the n entries of s->list those rows first .. first + EMBED_BWD_STEP - 1 whose token is
- * v0 .. v0 + nv - 1. Entries beyond the end of the list are counted, not stored. Returns the new n.
+ * Append to the n entries of s->list those rows first .. first + EMBED_BWD_STEP - 1 whose token has
+ * the table row v0 .. v0 + nv - 1. Entries beyond the end of the list are counted, not stored.
+ * Returns the new n.
  */
 DEV int list_step(const struct te_k_embed_bwd &a, struct embed_bwd_shared *s, int64_t first,
 		  int64_t v0, int nv, int n)
 {
 	const int64_t r = first + threadIdx.x * 4;
+	const uint32_t base = (uint32_t)v0 + (uint32_t)a.first;
 	uint32_t v[4];
 	int mine = 0, at, total;
 
 	if (r + 4 <= a.rows && aligned(a.tokens)) {
 		const int4 t = *(const int4 *)(a.tokens + r);
 
-		v[0] = (uint32_t)t.x - (uint32_t)v0;
-		v[1] = (uint32_t)t.y - (uint32_t)v0;
-		v[2] = (uint32_t)t.z - (uint32_t)v0;
-		v[3] = (uint32_t)t.w - (uint32_t)v0;
+		v[0] = (uint32_t)t.x - base;
+		v[1] = (uint32_t)t.y - base;
+		v[2] = (uint32_t)t.z - base;
+		v[3] = (uint32_t)t.w - base;
 	} else {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			v[i] = r + i < a.rows ? (uint32_t)a.tokens[r + i] - (uint32_t)v0 :
+			v[i] = r + i < a.rows ? (uint32_t)a.tokens[r + i] - base :
 						0xffffffffu;
 	}
 #pragma unroll
@@ -289,7 +291,7 @@ template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &
 #pragma unroll
 	for (int k = 0; k < EMBED_SMALL_M_ROWS / 32; k++)
 		other[k] = k * 32 + lane < nrows ? a.tokens[k * 32 + lane] : -1;
-	if (token < 0 || token >= a.vocab)
+	if (token < a.first || token - a.first >= a.vocab)
 		return;
 	/* list all rows of the token, in order; the first of these rows sums them */
 #pragma unroll
@@ -303,7 +305,7 @@ template <class T> DEV void embed_bwd_small_m_body(const struct te_k_embed_bwd &
 	__syncwarp();
 	if (rows[warp][0] != (uint32_t)r)
 		return;
-	table = a.dtable + (int64_t)token * a.width + c;
+	table = a.dtable + ((int64_t)token - a.first) * a.width + c;
 	table_load(table, nc, vec, was);
 	sum_rows<T, EMBED_SMALL_M_FLIGHT>(a, rows[warp], n, c, vec, sum);
 	add_sums(table, nc, vec, was, sum);

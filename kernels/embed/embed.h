@@ -5,7 +5,10 @@
 #ifndef TE_K_EMBED_H
 #define TE_K_EMBED_H
 
-/* y = T(table[token] + pos[r % seqlen]); a token outside [0, vocab) selects a row of zeros */
+/*
+ * y = T(table[token - first] + pos[r % seqlen]); a token outside [first, first + vocab) selects a
+ * row of zeros
+ */
 struct te_k_embed_fwd {
 	const int32_t *tokens; /* [rows] */
 	const float *table;    /* [vocab, width] */
@@ -13,17 +16,17 @@ struct te_k_embed_fwd {
 	void *y;	       /* T [rows, width] */
 	int64_t rows, seqlen, vocab, width;
 	int32_t dtype;
-	int32_t pad;
+	int32_t first;
 };
 
-/* dtable[v] += the sum of dy over rows with token v, in ascending row order */
+/* dtable[v] += the sum of dy over rows with token first + v, in ascending row order */
 struct te_k_embed_bwd {
 	const int32_t *tokens;
 	const void *dy; /* T */
 	float *dtable;
 	int64_t rows, vocab, width;
 	int32_t dtype;
-	int32_t pad;
+	int32_t first;
 };
 
 /* dpos[t] += the sum over the batch of dy[b][t], in ascending b */

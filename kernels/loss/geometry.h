@@ -4,6 +4,7 @@
 
 #define CE_THREADS 512 /* of ce_fwd and ce_bwd, at most */
 #define CE_REDUCE_THREADS 1024 /* at most */
+#define CE_JOIN_THREADS 128
 #define CE_REDUCE_ROWS 4 /* that a thread of ce_reduce reads at once */
 
 #endif

@@ -9,18 +9,26 @@ static int counts(int32_t target, int64_t nclasses, int32_t ignore_index)
 	return target != ignore_index && target >= 0 && target < nclasses;
 }
 
+/* the columns that are classes */
+static int64_t columns(int64_t cols, int64_t nclasses, int64_t first)
+{
+	const int64_t n = te__h_min(cols, nclasses - first);
+
+	return n > 0 ? n : 0;
+}
+
 static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
 {
-	const int32_t target = a->targets[r];
-	const int64_t row = r * a->cols;
+	const int64_t row = r * a->cols, n = columns(a->cols, a->nclasses, a->first);
+	const int64_t hit = a->targets[r] - a->first;
 	float x[TE__H_CHUNK], most = -INFINITY;
 	double sum = 0.0, lse;
 
-	TE__H_CHUNKS(c, len, a->nclasses) {
+	TE__H_CHUNKS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
 		most = te__h_max(x, len, most);
 	}
-	TE__H_CHUNKS(c, len, a->nclasses) {
+	TE__H_CHUNKS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
 		te__h_exp(x, most, len);
 		sum += te__h_sum(x, len);
@@ -28,9 +36,9 @@ static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
 	lse = (double)most + log(sum);
 	a->lse[r] = (float)lse;
 	a->row_loss[r] = 0.0f;
-	if (counts(target, a->nclasses, a->ignore_index)) {
-		te__h_load(a->dtype, a->logits, row + target, 1, x);
-		a->row_loss[r] = (float)(lse - (double)x[0]);
+	if (counts(a->targets[r], a->nclasses, a->ignore_index) && hit >= 0 && hit < n) {
+		te__h_load(a->dtype, a->logits, row + hit, 1, x);
+		a->row_loss[r] = a->part ? x[0] : (float)(lse - (double)x[0]);
 	}
 }
 
@@ -43,6 +51,32 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 void te__h_ce_fwd(const struct te_k_ce_fwd *a)
 {
 	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), fwd_part, (void *)(uintptr_t)a);
+}
+
+static void join_part(void *arg, int64_t begin, int64_t end)
+{
+	const struct te_k_ce_join *a = arg;
+
+	for (int64_t r = begin; r < end; r++) {
+		double most = -INFINITY, sum = 0.0, hit = 0.0, lse;
+
+		for (int32_t k = 0; k < a->nparts; k++)
+			most = fmax(most, (double)a->parts[2 * k * a->rows + r]);
+		for (int32_t k = 0; k < a->nparts; k++) {
+			sum += exp((double)a->parts[2 * k * a->rows + r] - most);
+			hit += (double)a->parts[(2 * k + 1) * a->rows + r];
+		}
+		lse = most + log(sum);
+		a->lse[r] = (float)lse;
+		a->row_loss[r] = 0.0f;
+		if (counts(a->targets[r], a->nclasses, a->ignore_index))
+			a->row_loss[r] = (float)(lse - hit);
+	}
+}
+
+void te__h_ce_join(const struct te_k_ce_join *a)
+{
+	te__k_for(a->rows, te__h_rows_grain(a->nparts, 16), join_part, (void *)(uintptr_t)a);
 }
 
 void te__h_ce_reduce(const struct te_k_ce_reduce *a)
@@ -61,18 +95,19 @@ void te__h_ce_reduce(const struct te_k_ce_reduce *a)
 
 static void bwd_row(const struct te_k_ce_bwd *a, float factor, int64_t r)
 {
-	const int32_t target = a->targets[r];
-	const int on = counts(target, a->nclasses, a->ignore_index);
+	const int on = counts(a->targets[r], a->nclasses, a->ignore_index);
+	const int64_t hit = a->targets[r] - a->first;
+	const int64_t nlocal = on ? columns(a->cols, a->nclasses, a->first) : 0;
 	float x[TE__H_CHUNK];
 
 	TE__H_CHUNKS(c, len, a->cols) {
-		int64_t n = on ? te__h_min(len, a->nclasses - c) : 0;
+		int64_t n = te__h_min(len, nlocal - c);
 
 		n = n < 0 ? 0 : n;
 		te__h_load(a->dtype, a->logits, r * a->cols + c, n, x);
 		te__h_exp(x, a->lse[r], n);
-		if (on && target >= c && target < c + len)
-			x[target - c] -= 1.0f;
+		if (on && hit >= c && hit < c + len)
+			x[hit - c] -= 1.0f;
 		te__h_scale_by(x, factor, n);
 		memset(x + n, 0, (size_t)(len - n) * sizeof(*x));
 		te__h_store(a->dtype, a->dlogits, r * a->cols + c, len, x);

@@ -3,6 +3,7 @@
  *
  *  kernel     shapes                   blocks  threads   shared  B/element (BF16)
  *  ce_fwd     logits T [rows, cols]    a row   32..512   128     2
+ *  ce_join    parts [nparts, 2, rows]  128 rows  128     0       8 per row and part
  *  ce_reduce  [rows]                   1       32..1024  384     8 per row
  *  ce_bwd     logits T [rows, cols]    a row   32..512   0       4
  *
@@ -17,6 +18,12 @@
 DEV bool counts(int32_t target, int64_t nclasses, int32_t ignore_index)
 {
 	return target != ignore_index && target >= 0 && target < nclasses;
+}
+
+/* the columns that are classes */
+DEV int64_t columns(int64_t cols, int64_t nclasses, int64_t first)
+{
+	return max(min(cols, nclasses - first), (int64_t)0);
 }
 
 /* m: the largest x so far; sum: of exp(x - m) over all x so far */
@@ -59,10 +66,12 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 	const int64_t r = blockIdx.x;
 	const T *x = (const T *)a.logits + r * a.cols;
 	const bool vec = a.cols % TE_V == 0 && aligned(x);
-	const int64_t nvec = vec ? a.nclasses / TE_V : 0;
+	const int64_t n = columns(a.cols, a.nclasses, a.first);
+	const int64_t nvec = vec ? n / TE_V : 0;
 	const int nthreads = blockDim.x, nwarps = nthreads / 32, lane = threadIdx.x % 32;
 	const int32_t target = a.targets[r];
-	const bool on = counts(target, a.nclasses, a.ignore_index);
+	const int64_t at = target - a.first;
+	const bool on = counts(target, a.nclasses, a.ignore_index) && at >= 0 && at < n;
 	struct softmax s = { -TE_INF, 0.0f };
 	int64_t i = threadIdx.x;
 	float hit = 0.0f;
@@ -90,7 +99,7 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 			if (i + u * nthreads < nvec)
 				w[u] = load_raw(x + (i + u * nthreads) * TE_V);
 		if (threadIdx.x == 0 && on) /* concurrently with the vectors */
-			hit = to_float(x[target]);
+			hit = to_float(x[at]);
 #pragma unroll
 		for (int u = 0; u < 3; u++) {
 			float v[TE_V];
@@ -101,16 +110,16 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 			softmax_add(s, v);
 		}
 	} else if (threadIdx.x == 0 && on) {
-		hit = to_float(x[target]);
+		hit = to_float(x[at]);
 	}
-	for (i = nvec * TE_V + threadIdx.x; i < a.nclasses; i += nthreads * TE_V) {
+	for (i = nvec * TE_V + threadIdx.x; i < n; i += nthreads * TE_V) {
 		float v[TE_V];
 
 #pragma unroll
 		for (int e = 0; e < TE_V; e++) {
 			const int64_t c = i + e * nthreads;
 
-			v[e] = c < a.nclasses ? to_float(x[c]) : -TE_INF;
+			v[e] = c < n ? to_float(x[c]) : -TE_INF;
 		}
 		softmax_add(s, v);
 	}
@@ -129,9 +138,31 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 	 * A row of -inf only is NaN: on the host it is inf - inf. FP32 logf is enough: its error is
 	 * below that of the FP32 sum.
 	 */
-	lse = s.m == -TE_INF ? (double)(TE_INF - TE_INF) : (double)s.m + (double)logf(s.sum);
+	lse = s.m == -TE_INF ? (double)(n ? TE_INF - TE_INF : -TE_INF) :
+			       (double)s.m + (double)logf(s.sum);
 	a.lse[r] = (float)lse;
-	a.row_loss[r] = on ? (float)(lse - (double)hit) : 0.0f;
+	a.row_loss[r] = !on ? 0.0f : a.part ? hit : (float)(lse - (double)hit);
+}
+
+extern "C" __global__ void __launch_bounds__(CE_JOIN_THREADS)
+	te_k_ce_join(const __grid_constant__ struct te_k_ce_join a)
+{
+	te_begin();
+	const int64_t r = (int64_t)blockIdx.x * CE_JOIN_THREADS + threadIdx.x;
+	double most = -(double)TE_INF, sum = 0.0, hit = 0.0, lse;
+
+	if (r >= a.rows)
+		return;
+	for (int k = 0; k < a.nparts; k++)
+		most = fmax(most, (double)a.parts[2 * k * a.rows + r]);
+	for (int k = 0; k < a.nparts; k++) {
+		sum = __dadd_rn(sum, exp(__dsub_rn((double)a.parts[2 * k * a.rows + r], most)));
+		hit = __dadd_rn(hit, (double)a.parts[(2 * k + 1) * a.rows + r]);
+	}
+	lse = __dadd_rn(most, log(sum));
+	a.lse[r] = (float)lse;
+	a.row_loss[r] = counts(a.targets[r], a.nclasses, a.ignore_index) ?
+				(float)__dsub_rn(lse, hit) : 0.0f;
 }
 
 extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
@@ -186,8 +217,9 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 	const int64_t r = blockIdx.x;
 	const T *x = (const T *)a.logits + r * a.cols;
 	T *dx = (T *)a.dlogits + r * a.cols;
-	const int32_t target = a.targets[r];
-	const bool on = counts(target, a.nclasses, a.ignore_index);
+	const int64_t nlocal = columns(a.cols, a.nclasses, a.first);
+	const int64_t target = a.targets[r] - a.first;
+	const bool on = counts(a.targets[r], a.nclasses, a.ignore_index);
 	const bool vec = a.cols % TE_V == 0 && aligned(x) && aligned(dx);
 	const int nthreads = blockDim.x;
 	/* a row of one step loads its logits before it knows whether the row counts */
@@ -198,7 +230,7 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 		for (int64_t c = threadIdx.x; c < a.cols; c += nthreads) {
 			float p = 0.0f;
 
-			if (on && c < a.nclasses) {
+			if (on && c < nlocal) {
 				p = expf(sub(to_float(x[c]), lse));
 				p = mul(c == target ? sub(p, 1.0f) : p, factor);
 			}
@@ -213,12 +245,12 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 		for (int u = 0; u < 2; u++) {
 			const int64_t cu = c + u * nthreads * TE_V;
 
-			w[u] = (once || on) && cu < a.nclasses ? load_raw(x + cu) : zero_raw<T>();
+			w[u] = (once || on) && cu < nlocal ? load_raw(x + cu) : zero_raw<T>();
 		}
 #pragma unroll
 		for (int u = 0; u < 2; u++) {
 			const int64_t cu = c + u * nthreads * TE_V;
-			const int n = on ? clamp_int(a.nclasses - cu, 0, TE_V) : 0;
+			const int n = on ? clamp_int(nlocal - cu, 0, TE_V) : 0;
 			const int64_t hit = target - cu;
 			float v[TE_V];
 

@@ -9,6 +9,9 @@ static int embedding_check(const struct te_op *op)
 	if (a->vocab < 1 || a->vocab > INT32_MAX)
 		return te__fail(-EINVAL, "embedding %s: vocab is %lld, not 1 to %d", op->name,
 				(long long)a->vocab, INT32_MAX);
+	if (a->first < 0 || a->first > INT32_MAX - a->vocab)
+		return te__fail(-EINVAL, "embedding %s: first is %lld, not 0 to %lld", op->name,
+				(long long)a->first, (long long)(INT32_MAX - a->vocab));
 	if (a->width < 1)
 		return te__fail(-EINVAL, "embedding %s: width is %lld", op->name,
 				(long long)a->width);
@@ -66,7 +69,7 @@ static int embedding_forward(const struct te_op_call *c)
 	const struct te_embedding_attrs *a = c->op->attrs;
 
 	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
-				 c->y.hp);
+				 a->first, c->y.hp);
 }
 
 static int embedding_dw(const struct te_op_call *c)
@@ -74,13 +77,17 @@ static int embedding_dw(const struct te_op_call *c)
 	const struct te_embedding_attrs *a = c->op->attrs;
 
 	return te__embedding_dw(c->stream, c->dy.hp, c->x.hp, c->grad[0],
-				a->max_pos ? c->grad[1] : NULL);
+				a->max_pos ? c->grad[1] : NULL, a->first);
 }
 
 static int embedding_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
 	const struct te_embedding_attrs *a = op->attrs;
 
+	if (a->first)
+		return snprintf(dst, nbytes, "vocab %lld from %lld, width %lld, positions %lld",
+				(long long)a->vocab, (long long)a->first, (long long)a->width,
+				(long long)a->max_pos);
 	return snprintf(dst, nbytes, "vocab %lld, width %lld, positions %lld", (long long)a->vocab,
 			(long long)a->width, (long long)a->max_pos);
 }

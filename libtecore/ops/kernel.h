@@ -24,11 +24,11 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 /* position, dposition: or NULL */
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      struct te_tensor *y);
+		      int64_t first, struct te_tensor *y);
 /* dtable: or NULL */
 int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 		     const struct te_tensor *tokens, struct te_tensor *dtable,
-		     struct te_tensor *dposition);
+		     struct te_tensor *dposition, int64_t first);
 
 /* ---- bias, residual, dropout ---- */
 
@@ -115,6 +115,7 @@ int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 struct te__cross_entropy {
 	const struct te_tensor *x, *targets, *lse, *count;
 	int64_t nclasses;
+	int64_t first; /* class of the first column */
 	int32_t ignore_index;
 	float grad_scale; /* backward */
 };

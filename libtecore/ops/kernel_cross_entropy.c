@@ -6,6 +6,23 @@
 
 #include "libtecore/ops/common.h"
 
+/* of row losses: their mean and number */
+static int reduce(struct te_stream *stream, const struct te__cross_entropy *e,
+		  const float *row_loss, struct te_tensor *loss)
+{
+	const struct te_k_ce_reduce k = {
+		.row_loss = row_loss,
+		.targets = te_tensor_data(e->targets),
+		.loss = te_tensor_data(loss),
+		.count = te_tensor_data(e->count),
+		.rows = te_tensor_nelems(e->targets),
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+	};
+
+	return TE__LAUNCH(stream, CE_REDUCE, &k);
+}
+
 int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entropy *e,
 			  struct te_tensor *loss, void *ws)
 {
@@ -20,18 +37,9 @@ int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entro
 		.ignore_index = e->ignore_index,
 		.dtype = te_tensor_dtype(e->x),
 	};
-	const struct te_k_ce_reduce reduce = {
-		.row_loss = fwd.row_loss,
-		.targets = fwd.targets,
-		.loss = te_tensor_data(loss),
-		.count = te_tensor_data(e->count),
-		.rows = fwd.rows,
-		.nclasses = e->nclasses,
-		.ignore_index = e->ignore_index,
-	};
 	int r = TE__LAUNCH(stream, CE_FWD, &fwd);
 
-	return r < 0 ? r : TE__LAUNCH(stream, CE_REDUCE, &reduce);
+	return r < 0 ? r : reduce(stream, e, fwd.row_loss, loss);
 }
 
 int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entropy *e,
@@ -49,36 +57,58 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 		.ignore_index = e->ignore_index,
 		.grad_scale = e->grad_scale,
 		.dtype = te_tensor_dtype(e->x),
+		.first = e->first,
 	};
 
 	return TE__LAUNCH(stream, CE_BWD, &k);
 }
 
+/* options that do not depend on x; nparts and part are those of the columns */
+static int options(const char *fn, const struct te_kernel_cross_entropy_opts *opts,
+		   struct te_kernel_cross_entropy_opts *ret)
+{
+	int r = opts ? te__sized_in(fn, te_kernel_cross_entropy_opts, opts, ret) : 0;
+
+	if (r < 0)
+		return r;
+	if (!ret->nparts)
+		ret->nparts = 1;
+	if (ret->nparts < 1 || ret->part < 0 || ret->part >= ret->nparts)
+		return te__fail(-EINVAL, "%s: part %d of %d parts", fn, ret->part, ret->nparts);
+	if (ret->nclasses < 0 || ret->nclasses > INT32_MAX)
+		return te__fail(-EINVAL, "%s: nclasses is %lld, not 1 to %d", fn,
+				(long long)ret->nclasses, INT32_MAX);
+	if (!isfinite(ret->grad_scale))
+		return te__fail(-EINVAL, "%s: grad_scale is %g", fn, (double)ret->grad_scale);
+	return 0;
+}
+
 /* options and x; the extents of the others are those of x */
 static int begin(const char *fn, const struct te_stream *stream,
 		 const struct te_kernel_cross_entropy_opts *opts, struct te__cross_entropy *ret,
-		 struct te__main *ret_x)
+		 struct te__main *ret_x, struct te_kernel_cross_entropy_opts *ret_o)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
-	int r = opts ? te__sized_in(fn, te_kernel_cross_entropy_opts, opts, &o) : 0;
+	int r = options(fn, opts, &o);
 
 	if (!r)
 		r = te__arg_main(fn, stream, "x", ret->x, ret_x);
 	if (r < 0)
 		return r;
 	if (!o.nclasses)
-		o.nclasses = ret_x->cols;
-	if (o.nclasses < 1 || o.nclasses > INT32_MAX)
+		o.nclasses = ret_x->cols * o.nparts;
+	if (o.nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "%s: nclasses is %lld, not 1 to %d", fn,
 				(long long)o.nclasses, INT32_MAX);
-	if (o.nclasses > ret_x->cols)
-		return te__fail(-TE_ESHAPE, "%s: x has %lld columns, but nclasses is %lld", fn,
-				(long long)ret_x->cols, (long long)o.nclasses);
-	if (!isfinite(o.grad_scale))
-		return te__fail(-EINVAL, "%s: grad_scale is %g", fn, (double)o.grad_scale);
+	if ((o.nclasses + o.nparts - 1) / o.nparts > ret_x->cols)
+		return te__fail(-TE_ESHAPE, "%s: x has %lld columns%s, but nclasses is %lld", fn,
+				(long long)ret_x->cols, o.nparts > 1 ? " in each part" : "",
+				(long long)o.nclasses);
 	ret->nclasses = o.nclasses;
+	ret->first = o.part * ret_x->cols;
 	ret->ignore_index = o.ignore_index;
 	ret->grad_scale = o.grad_scale;
+	*ret_o = o;
 	return 0;
 }
 
@@ -86,11 +116,15 @@ static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct
 		   void *ws, size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_forward";
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te__main x;
-	int r = begin(fn, stream, opts, e, &x);
+	int r = begin(fn, stream, opts, e, &x, &o);
 
 	if (r < 0)
 		return r;
+	if (o.nparts > 1)
+		return te__fail(-EINVAL, "%s: x has one of %d parts, which are for "
+				"te_kernel_cross_entropy_part", fn, o.nparts);
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
 		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
@@ -119,12 +153,104 @@ size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows)
 	return rows < 1 ? 0 : (size_t)rows * sizeof(float);
 }
 
+static int part(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *parts,
+		const struct te_kernel_cross_entropy_opts *opts)
+{
+	static const char fn[] = "te_kernel_cross_entropy_part";
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	struct te_k_ce_fwd k;
+	struct te__main x;
+	int r = begin(fn, stream, opts, e, &x, &o);
+
+	if (r < 0)
+		return r;
+	r = te__args(fn, stream, (const struct te__arg[]){
+		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
+		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
+		{ "parts", parts, TE_DTYPE_FP32, 0, 2 * o.nparts * x.rows, TE__ARG_OUT, 0 },
+	}, 3);
+	if (r < 0)
+		return r;
+	k = (struct te_k_ce_fwd){
+		.logits = te_tensor_data(e->x),
+		.targets = te_tensor_data(e->targets),
+		.lse = (float *)te_tensor_data(parts) + 2 * o.part * x.rows,
+		.rows = x.rows,
+		.cols = x.cols,
+		.nclasses = e->nclasses,
+		.ignore_index = e->ignore_index,
+		.dtype = x.dtype,
+		.first = e->first,
+		.part = 1,
+	};
+	k.row_loss = k.lse + x.rows;
+	return TE__LAUNCH(stream, CE_FWD, &k);
+}
+
+int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
+				 const struct te_tensor *targets, struct te_tensor *parts,
+				 const struct te_kernel_cross_entropy_opts *opts)
+{
+	struct te__cross_entropy e = { .x = x, .targets = targets };
+
+	return te__kernel_queued(stream, part(stream, &e, parts, opts));
+}
+
+static int join(struct te_stream *stream, struct te__cross_entropy *e,
+		const struct te_tensor *parts, struct te_tensor *loss, void *ws, size_t ws_nbytes,
+		const struct te_kernel_cross_entropy_opts *opts)
+{
+	static const char fn[] = "te_kernel_cross_entropy_join";
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	int64_t rows = e->targets ? te_tensor_nelems(e->targets) : 0;
+	int r = options(fn, opts, &o);
+
+	if (!r && !o.nclasses)
+		r = te__fail(-EINVAL, "%s: nclasses is 0, not 1 to %d", fn, INT32_MAX);
+	if (!r)
+		r = te__args(fn, stream, (const struct te__arg[]){
+			{ "targets", e->targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
+			{ "parts", parts, TE_DTYPE_FP32, 0, 2 * o.nparts * rows, 0, 0 },
+			{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
+			{ "lse", e->lse, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT, 0 },
+			{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
+		}, 5);
+	if (!r)
+		r = te__arg_ws(fn, ws, ws_nbytes, te_kernel_cross_entropy_ws_nbytes(rows));
+	if (r < 0)
+		return r;
+	e->nclasses = o.nclasses;
+	e->ignore_index = o.ignore_index;
+	r = TE__LAUNCH(stream, CE_JOIN, (&(struct te_k_ce_join){
+		.parts = te_tensor_data(parts),
+		.targets = te_tensor_data(e->targets),
+		.lse = te_tensor_data(e->lse),
+		.row_loss = ws,
+		.rows = rows,
+		.nclasses = o.nclasses,
+		.nparts = o.nparts,
+		.ignore_index = o.ignore_index,
+	}));
+	return r < 0 ? r : reduce(stream, e, ws, loss);
+}
+
+int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tensor *parts,
+				 const struct te_tensor *targets, struct te_tensor *loss,
+				 struct te_tensor *lse, struct te_tensor *count, void *ws,
+				 size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
+{
+	struct te__cross_entropy e = { .targets = targets, .lse = lse, .count = count };
+
+	return te__kernel_queued(stream, join(stream, &e, parts, loss, ws, ws_nbytes, opts));
+}
+
 static int backward(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *dx,
 		    const struct te_kernel_cross_entropy_opts *opts)
 {
 	static const char fn[] = "te_kernel_cross_entropy_backward";
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te__main x;
-	int r = begin(fn, stream, opts, e, &x);
+	int r = begin(fn, stream, opts, e, &x, &o);
 
 	if (r < 0)
 		return r;

@@ -8,7 +8,7 @@
 
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      struct te_tensor *y)
+		      int64_t first, struct te_tensor *y)
 {
 	const struct te_k_embed_fwd k = {
 		.tokens = te_tensor_data(tokens),
@@ -20,13 +20,14 @@ int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		.vocab = te_tensor_rows(table),
 		.width = te_tensor_cols(table),
 		.dtype = te_tensor_dtype(y),
+		.first = (int32_t)first,
 	};
 
 	return TE__LAUNCH(stream, EMBED_FWD, &k);
 }
 
 static int table_dw(struct te_stream *stream, const struct te_tensor *dy,
-		    const struct te_tensor *tokens, struct te_tensor *dtable)
+		    const struct te_tensor *tokens, struct te_tensor *dtable, int64_t first)
 {
 	const struct te_k_embed_bwd k = {
 		.tokens = te_tensor_data(tokens),
@@ -36,6 +37,7 @@ static int table_dw(struct te_stream *stream, const struct te_tensor *dy,
 		.vocab = te_tensor_rows(dtable),
 		.width = te_tensor_cols(dtable),
 		.dtype = te_tensor_dtype(dy),
+		.first = (int32_t)first,
 	};
 
 	return TE__LAUNCH(stream, EMBED_BWD, &k);
@@ -58,16 +60,16 @@ static int position_dw(struct te_stream *stream, const struct te_tensor *dy,
 
 int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 		     const struct te_tensor *tokens, struct te_tensor *dtable,
-		     struct te_tensor *dposition)
+		     struct te_tensor *dposition, int64_t first)
 {
-	int r = dtable ? table_dw(stream, dy, tokens, dtable) : 0;
+	int r = dtable ? table_dw(stream, dy, tokens, dtable, first) : 0;
 
 	return r < 0 || !dposition ? r : position_dw(stream, dy, tokens, dposition);
 }
 
 /* what both passes have: names and tensors are tokens; y or dy; a table; a table of positions */
 static int check(const char *fn, const struct te_stream *stream, const char *const name[4],
-		 const struct te_tensor *const t[4], const uint32_t flags[4])
+		 const struct te_tensor *const t[4], const uint32_t flags[4], int64_t first)
 {
 	const struct te_tensor *tokens = t[0], *y = t[1], *table = t[2], *position = t[3];
 	struct te__main m;
@@ -88,6 +90,9 @@ static int check(const char *fn, const struct te_stream *stream, const char *con
 	if (!r && table && te_tensor_rows(table) > INT32_MAX)
 		return te__fail(-TE_ESHAPE, "%s: %s has %lld rows, more than %d", fn, name[2],
 				(long long)te_tensor_rows(table), INT32_MAX);
+	if (!r && (first < 0 || first > INT32_MAX - (table ? te_tensor_rows(table) : 0)))
+		return te__fail(-EINVAL, "%s: first is %lld, expected a token", fn,
+				(long long)first);
 	if (!r && position && te_tensor_rows(position) < te_tensor_cols(tokens))
 		return te__fail(-TE_ESHAPE, "%s: %s has %lld rows, but tokens are in rows of %lld",
 				fn, name[3], (long long)te_tensor_rows(position),
@@ -109,8 +114,8 @@ static int forward(struct te_stream *stream, const struct te_tensor *tokens,
 	if (!r && o.dposition)
 		r = te__fail(-EINVAL, "%s: dposition is for the backward pass", fn);
 	if (!r)
-		r = check(fn, stream, name, t, flags);
-	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, y);
+		r = check(fn, stream, name, t, flags, o.first);
+	return r < 0 ? r : te__embedding_fwd(stream, tokens, table, o.position, o.first, y);
 }
 
 int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
@@ -135,8 +140,8 @@ static int backward(struct te_stream *stream, const struct te_tensor *dy,
 	if (!r && !dtable && !o.dposition)
 		r = te__fail(-EINVAL, "%s: dtable and dposition are NULL", fn);
 	if (!r)
-		r = check(fn, stream, name, t, flags);
-	return r < 0 ? r : te__embedding_dw(stream, dy, tokens, dtable, o.dposition);
+		r = check(fn, stream, name, t, flags, o.first);
+	return r < 0 ? r : te__embedding_dw(stream, dy, tokens, dtable, o.dposition, o.first);
 }
 
 int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tensor *dy,

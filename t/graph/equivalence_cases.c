@@ -239,7 +239,7 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 {
 	const int *a = it->a;
 	const struct te_embedding_attrs ea = TE_ATTRS(embedding, grown(s, VOCAB), grown(s, a[0]),
-						      a[1], 0.5f);
+						      a[1], 0.5f, 0);
 	const struct te_linear_attrs la = TE_ATTRS(linear, grown(s, a[0]), grown(s, a[1]), 0.2f,
 						   a[2],
 					    it->what == TIED ? emb : NULL);

@@ -177,7 +177,8 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
 /* a kernel on zeros of these extents, FP32 and at index 8 INT32 */
 static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
-					    { 1, 2 },  { 1, 1 },  { 1, 1 },  { 2, 1 } };
+					    { 1, 2 },  { 1, 1 },  { 1, 1 },  { 2, 1 },
+					    { 2, 2 } };
 #define NSHAPES TT_LEN(kernel_shapes)
 #define WS_NBYTES (256 + te_kernel_adamw_ws_nbytes())
 #define KERNEL(name, call)                                                                      \
@@ -229,6 +230,14 @@ KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], atte
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
 							attention_of(s)))
 KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[5], t[10], ws, 256, s))
+KERNEL(ce_part, te_kernel_cross_entropy_part(st, t[0], t[8], t[12], s))
+static struct te_kernel_cross_entropy_opts *classes_of(struct te_kernel_cross_entropy_opts *o)
+{
+	o->nclasses = 8;
+	return o;
+}
+KERNEL(ce_join, te_kernel_cross_entropy_join(st, t[12], t[8], t[9], t[5], t[10], ws, 256,
+					     classes_of(s)))
 KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[5], t[9], t[1], s))
 KERNEL(kernel_adamw, te_kernel_adamw_step(st, t[0], t[1], t[2], t[3], ws, (char *)ws + 256,
 					  WS_NBYTES - 256, s))
@@ -291,6 +300,9 @@ CALL(comm_opts, struct te_comm *c; r = te_comm_create(ctx, s, &c); if (!r) te_co
 CALL(comm_bootstrap, struct te_comm_opts o = TE_COMM_OPTS_INIT; struct te_comm *c;
      ((struct te_comm_bootstrap *)s)->allgather = never_called; o.nranks = 1; o.bootstrap = s;
      r = te_comm_create(ctx, &o, &c); if (!r) te_comm_unref(c);)
+CALL(comm_op_cross_entropy, struct te_comm *c; struct te_op *op;
+     DO(te_comm_create(ctx, NULL, &c)); ((struct te_cross_entropy_attrs *)s)->nclasses = 2;
+     r = te_comm_op_cross_entropy(c, s, "op", &op); if (!r) te_op_unref(op); te_comm_unref(c);)
 CALL(comm_split_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
      r = te_comm_split(c, 0, 0, s, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
 CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
@@ -494,6 +506,8 @@ static const struct row {
 	IN(attention_forward, te_kernel_attention_opts, head_dim),
 	IN(attention_backward, te_kernel_attention_opts, head_dim),
 	IN(ce_forward, te_kernel_cross_entropy_opts, nclasses),
+	IN(ce_part, te_kernel_cross_entropy_opts, nclasses),
+	IN(ce_join, te_kernel_cross_entropy_opts, ignore_index),
 	IN(ce_backward, te_kernel_cross_entropy_opts, nclasses),
 	IN(kernel_adamw, te_kernel_adamw_opts, max_grad_norm),
 	OUT(recording_info, te_recording_info, nnodes),
@@ -511,6 +525,7 @@ static const struct row {
 	OUT(step_memory, te_step_memory, pool_nbytes),
 	IN(replay, te_replay, pos),
 	IN(comm_opts, te_comm_opts, flags),
+	IN(comm_op_cross_entropy, te_cross_entropy_attrs, nclasses),
 	IN(comm_split_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),
 	OUT(comm_info, te_comm_info, nranks),

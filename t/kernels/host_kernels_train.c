@@ -17,9 +17,11 @@ START_TEST(embedding_forward_and_backward)
 	const int with_pos = _i >> 1;
 	const int64_t batch = 3, seqlen = 23, rows = batch * seqlen, vocab = 11;
 	static const int64_t widths[] = { 1, 7, 2050 };
+	static const int32_t firsts[] = { 0, 7, INT32_MAX - 11 }; /* tokens of row 0 */
 
 	for (size_t k = 0; k < TT_LEN(widths); k++) {
 		const int64_t w = widths[k];
+		const int32_t first = firsts[k];
 		float *table = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
 		float *pos = hk_normal(TE_DTYPE_FP32, seqlen * w, 1.0f);
 		float *dtable = hk_normal(TE_DTYPE_FP32, vocab * w, 1.0f);
@@ -29,22 +31,26 @@ START_TEST(embedding_forward_and_backward)
 		void *y = hk_fresh(dtype, rows * w), *dy = hk_normal(dtype, rows * w, 1.0f);
 		int32_t tokens[3 * 23];
 		struct te_k_embed_fwd f = {
-			tokens, table, with_pos ? pos : NULL, y, rows, seqlen, vocab, w, dtype, 0
+			tokens, table, with_pos ? pos : NULL, y, rows, seqlen, vocab, w, dtype,
+			first
 		};
-		struct te_k_embed_bwd b = { tokens, dy, dtable, rows, vocab, w, dtype, 0 };
+		struct te_k_embed_bwd b = {
+			tokens, dy, dtable, rows, vocab, w, dtype, first
+		};
 		struct te_k_pos_bwd p = { dy, dpos, batch, seqlen, w, dtype, 0 };
 
 		for (int64_t r = 0; r < rows; r++) /* token 2 does not occur: its row stays */
-			tokens[r] = (int32_t)(tt_rand_int(0, 3) ? tt_rand_int(3, vocab - 1) : 1);
-		tokens[5] = -1;
-		tokens[6] = (int32_t)vocab;
+			tokens[r] = first +
+				    (int32_t)(tt_rand_int(0, 3) ? tt_rand_int(3, vocab - 1) : 1);
+		tokens[5] = first - 1;
+		tokens[6] = first + (int32_t)vocab;
 		tokens[7] = INT32_MAX;
 		tokens[8] = INT32_MIN;
 		te__h_embed_fwd(&f);
 		te__h_embed_bwd(&b);
 		te__h_pos_bwd(&p);
 		for (int64_t i = 0; i < rows * w; i++) {
-			const int64_t t = tokens[i / w];
+			const int64_t t = (int64_t)tokens[i / w] - first;
 			float v = t >= 0 && t < vocab ? table[t * w + i % w] : 0.0f;
 
 			if (with_pos)
@@ -55,7 +61,7 @@ START_TEST(embedding_forward_and_backward)
 			float sum = 0.0f;
 
 			for (int64_t r = 0; r < rows; r++)
-				if (tokens[r] == i / w)
+				if (tokens[r] - (int64_t)first == i / w)
 					sum += tt_get(dtype, dy, r * w + i % w);
 			ck_assert_float_eq(dtable[i], dtable_was[i] + sum);
 		}
@@ -104,10 +110,12 @@ START_TEST(cross_entropy)
 		      *row_loss = hk_fresh(TE_DTYPE_FP32, rows);
 		float loss = -1.0f, count = -1.0f;
 		int32_t targets[16];
-		struct te_k_ce_fwd f = { x, targets, lse, row_loss, rows, cols, nc, -100, dtype };
+		struct te_k_ce_fwd f = { x,  targets, lse,   row_loss, rows, cols,
+					 nc, -100,    dtype, 0,	       0,    0 };
 		struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, rows, nc, -100, 0 };
 		struct te_k_ce_bwd b = { x,    targets, lse,  &count, dx,    rows,
-					 cols, nc,	-100, 0.25f,  dtype, 0 };
+					 cols, nc,	-100, 0.25f,  dtype, 0,
+					 0 };
 		double want = 0.0;
 		int64_t n = 0;
 
@@ -193,14 +201,127 @@ START_TEST(cross_entropy)
 }
 END_TEST
 
+/* part k of the columns */
+static void *columns_of(int32_t dtype, const void *x, int64_t rows, int64_t cols, int64_t width,
+			int64_t k)
+{
+	void *part = hk_fresh(dtype, rows * width);
+
+	for (int64_t i = 0; i < rows * width; i++)
+		tt_set(dtype, part, i,
+		       tt_get(dtype, x, i / width * cols + k * width + i % width));
+	return part;
+}
+
+/*
+ * Columns in parts, of which the last has padding, or nothing else: the joined results are those of
+ * the definition bit for bit, and those of all columns at once but for the rounding of each lse.
+ */
+START_TEST(cross_entropy_of_parts)
+{
+	const int32_t dtype = hk_types[_i];
+	static const struct {
+		int64_t nparts, width, nclasses;
+	} cases[] = { { 1, 9, 7 }, { 2, 64, 128 }, { 3, 1500, 4001 }, { 4, 5, 11 }, { 5, 3, 14 } };
+	enum { ROWS = 9 };
+
+	for (size_t k = 0; k < TT_LEN(cases); k++) {
+		const int64_t n = cases[k].nparts, width = cases[k].width, cols = n * width;
+		const int64_t nc = cases[k].nclasses;
+		void *x = hk_normal(dtype, ROWS * cols, 4.0f), *dx = hk_fresh(dtype, ROWS * cols);
+		float *parts = hk_fresh(TE_DTYPE_FP32, 2 * n * ROWS);
+		float lse[ROWS], row[ROWS], all_lse[ROWS], all_row[ROWS], loss, count, was, nwas;
+		int32_t targets[ROWS];
+		struct te_k_ce_fwd all = { x,  targets, all_lse, all_row, ROWS, cols,
+					   nc, -100,	dtype,	 0,	  0,	0 };
+		struct te_k_ce_reduce d = { all_row, targets, &was, &nwas, ROWS, nc, -100, 0 };
+		struct te_k_ce_bwd b = { x,    targets, all_lse, &nwas, dx,	ROWS, cols,
+					 nc,   -100,	0.25f,	 dtype, 0,	0 };
+		struct te_k_ce_join j = { parts, targets, lse, row, ROWS, nc, (int32_t)n, -100 };
+
+		for (int r = 0; r < ROWS; r++)
+			targets[r] = (int32_t)tt_rand_int(0, nc - 1);
+		targets[1] = -100;
+		targets[2] = (int32_t)nc;
+		targets[3] = 0;
+		targets[4] = (int32_t)nc - 1;
+		te__h_ce_fwd(&all);
+		te__h_ce_reduce(&d);
+		te__h_ce_bwd(&b);
+		for (int64_t p = 0; p < n; p++) {
+			void *px = columns_of(dtype, x, ROWS, cols, width, p);
+			struct te_k_ce_fwd f = { px,	   targets, parts + 2 * p * ROWS,
+						 parts + (2 * p + 1) * ROWS, ROWS, width,
+						 nc,	   -100,    dtype,
+						 p * width, 1,	    0 };
+
+			te__h_ce_fwd(&f);
+			for (int r = 0; r < ROWS; r++) {
+				const int64_t c = targets[r] - p * width;
+				const int own = c >= 0 && c < width && targets[r] < nc;
+
+				ck_assert_float_eq(f.row_loss[r],
+						   own ? tt_get(dtype, px, r * width + c) : 0.0f);
+				ck_assert(p * width < nc || f.lse[r] == -INFINITY);
+			}
+			free(px);
+		}
+		hk_check_end(TE_DTYPE_FP32, parts, 2 * n * ROWS);
+		te__h_ce_join(&j);
+		for (int r = 0; r < ROWS; r++) {
+			const int on = targets[r] >= 0 && targets[r] < nc;
+			double most = -INFINITY, sum = 0.0, hit = 0.0;
+
+			for (int64_t p = 0; p < n; p++)
+				most = fmax(most, (double)parts[2 * p * ROWS + r]);
+			for (int64_t p = 0; p < n; p++) {
+				sum += exp((double)parts[2 * p * ROWS + r] - most);
+				hit += (double)parts[(2 * p + 1) * ROWS + r];
+			}
+			most += log(sum);
+			ck_assert_float_eq(lse[r], (float)most);
+			ck_assert_float_eq(row[r], on ? (float)(most - hit) : 0.0f);
+			/* lse is a mean of those of the parts, weighted by exp: so is its error,
+			 * which is that of cross_entropy for each of them */
+			hk_check_near(lse[r], (double)all_lse[r], 8 * U32 + 4 * U32 * fabs(most),
+				      "lse", r);
+			hk_check_near(row[r], (double)all_row[r],
+				      8 * U32 + 4 * U32 * (fabs(most) + fabs(hit)), "row_loss", r);
+		}
+		d = (struct te_k_ce_reduce){ row, targets, &loss, &count, ROWS, nc, -100, 0 };
+		te__h_ce_reduce(&d);
+		ck_assert_float_eq(count, nwas);
+		for (int64_t p = 0; p < n; p++) {
+			void *px = columns_of(dtype, x, ROWS, cols, width, p);
+			struct te_k_ce_bwd g = { px,   targets, all_lse, &count, px, ROWS,
+						 width, nc,	-100,	 0.25f,	 dtype, 0,
+						 p * width };
+
+			/* with one lse, the gradients are the same */
+			te__h_ce_bwd(&g);
+			for (int64_t i = 0; i < ROWS * width; i++)
+				ck_assert_float_eq(tt_get(dtype, px, i),
+						   tt_get(dtype, dx, i / width * cols + p * width +
+									     i % width));
+			free(px);
+		}
+		free(x);
+		free(dx);
+		free(parts);
+	}
+}
+END_TEST
+
 START_TEST(cross_entropy_propagates_nan)
 {
 	float x[6] = { 1, NAN, 2, 1, INFINITY, 2 }, lse[2], row_loss[2], loss, count, dx[6];
 	int32_t targets[2] = { 0, 0 };
-	struct te_k_ce_fwd f = { x, targets, lse, row_loss, 2, 3, 3, -100, TE_DTYPE_FP32 };
+	struct te_k_ce_fwd f = {
+		x, targets, lse, row_loss, 2, 3, 3, -100, TE_DTYPE_FP32, 0, 0, 0
+	};
 	struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, 2, 3, -100, 0 };
 	struct te_k_ce_bwd b = {
-		x, targets, lse, &count, dx, 2, 3, 3, -100, 1.0f, TE_DTYPE_FP32, 0
+		x, targets, lse, &count, dx, 2, 3, 3, -100, 1.0f, TE_DTYPE_FP32, 0, 0
 	};
 
 	te__h_ce_fwd(&f);
@@ -412,6 +533,7 @@ void host_train_cases(Suite *s)
 	tcase_add_loop_test(c, embedding_forward_and_backward, 0, 4);
 	c = tt_case(s, "loss", "host numeric");
 	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
 	tcase_add_test(c, cross_entropy_propagates_nan);
 	c = tt_case(s, "optim", "host numeric");
 	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 1);

@@ -25,14 +25,15 @@ START_TEST(embedding)
 	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
 		const int64_t batch = cases[k].batch, seqlen = cases[k].seqlen;
 		const int64_t vocab = cases[k].vocab, width = cases[k].width, rows = batch * seqlen;
+		const int32_t first = (int32_t)k % 3 * 1000; /* the token of row 0 */
 		int32_t *tokens = kc_poison(TE_DTYPE_INT32, rows);
 		float *table = kc_normal(TE_DTYPE_FP32, vocab * width, 1.0f);
 		float *pos = k & 1 ? NULL : kc_normal(TE_DTYPE_FP32, (seqlen + 3) * width, 1.0f);
 		void *dy = kc_normal(dtype, rows * width, 1.0f);
 		struct te_k_embed_fwd f = { tokens, table,  pos,   kc_poison(dtype, rows * width),
 					    rows,   seqlen, vocab, width,
-					    dtype,  0 };
-		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, 0 };
+					    dtype,  first };
+		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first };
 		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };
 
 		for (int64_t i = 0; i < rows; i++)
@@ -41,6 +42,8 @@ START_TEST(embedding)
 			tokens[i] = (int32_t)(i & 1 ? vocab : -1 - i % 3);
 		for (int64_t i = 5; i < rows; i += 17)
 			tokens[i] = (int32_t)(vocab / 2);
+		for (int64_t i = 0; i < rows; i++)
+			tokens[i] += first;
 		KC_RUN(EMBED_FWD, &f);
 		KC_RUN(EMBED_BWD, &b);
 		if (pos)
@@ -68,11 +71,12 @@ START_TEST(cross_entropy)
 		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
 		float *lse = kc_poison(TE_DTYPE_FP32, rows), *loss = kc_poison(TE_DTYPE_FP32, rows);
 		float *mean = kc_word(-1.0f), *count = kc_word(-1.0f);
-		struct te_k_ce_fwd f = { x, targets, lse, loss, rows, cols, ncl, -100, dtype };
+		struct te_k_ce_fwd f = { x,   targets, lse,   loss, rows, cols,
+					 ncl, -100,    dtype, 0,    0,	  0 };
 		struct te_k_ce_reduce r = { loss, targets, mean, count, rows, ncl, -100, 0 };
 		struct te_k_ce_bwd b = { x,	targets, lse, count, kc_poison(dtype, rows * cols),
 					 rows,	cols,	 ncl, -100,  0.7f,
-					 dtype, 0 };
+					 dtype, 0,	 0 };
 		/* exp and its argument in each term, and a chain of additions on a GPU */
 		const double depth = 64.0 + (double)cols / 256.0;
 		float *got;
@@ -129,6 +133,72 @@ START_TEST(cross_entropy)
 }
 END_TEST
 
+/* the columns of the last part have classes and padding, padding only, or no padding */
+START_TEST(cross_entropy_of_parts)
+{
+	static const struct {
+		int64_t rows, cols, nclasses, first;
+		int32_t nparts;
+	} cases[] = {
+		{ 3, 7, 19, 14, 3 },	 { 5, 64, 64, 64, 2 },	    { 4, 1000, 2000, 1000, 2 },
+		{ 2, 4104, 8203, 4104, 2 }, { 130, 128, 900, 768, 8 }, { 3, 12564, 50257, 0, 4 },
+	};
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+		const int64_t rows = cases[k].rows, cols = cases[k].cols;
+		const int64_t first = cases[k].first, nc = cases[k].nclasses;
+		const int32_t n = cases[k].nparts;
+		const double depth = 64.0 + (double)cols / 256.0;
+		void *x = kc_normal(dtype, rows * cols, 3.0f);
+		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
+		float *parts = kc_normal(TE_DTYPE_FP32, 2 * n * rows, 3.0f);
+		float *lse = kc_poison(TE_DTYPE_FP32, rows), *loss = kc_poison(TE_DTYPE_FP32, rows);
+		float *plse = kc_poison(TE_DTYPE_FP32, rows), *hit = kc_poison(TE_DTYPE_FP32, rows);
+		struct te_k_ce_fwd f = { x,  targets, plse,  hit,   rows, cols,
+					 nc, -100,    dtype, first, 1,	  0 };
+		struct te_k_ce_join j = { parts, targets, lse, loss, rows, nc, n, -100 };
+		struct te_k_ce_bwd b = { x,	targets, lse, kc_word(3.0f),
+					 kc_poison(dtype, rows * cols),
+					 rows,	cols,	 nc,  -100,  0.7f,
+					 dtype, 0,	 first };
+
+		for (int64_t i = 0; i < rows; i++)
+			targets[i] = (int32_t)tt_rand_int(0, nc - 1);
+		targets[0] = (int32_t)first;
+		targets[1] = (int32_t)(first + cols < nc ? first + cols : nc);
+		parts[0] = -INFINITY;
+		kc_defer(plse);
+		kc_defer(hit);
+		KC_RUN(CE_FWD, &f);
+		for (int64_t i = 0; i < rows; i++) {
+			kc_near(plse, i, 2.0 * U32 * (depth + fabs((double)plse[i])));
+			kc_near(hit, i, 0.0);
+		}
+		/* FP64 exp and log within 2 ulp: the rounding to FP32 may differ by one */
+		kc_defer(lse);
+		kc_defer(loss);
+		KC_RUN(CE_JOIN, &j);
+		for (int64_t i = 0; i < rows; i++) {
+			kc_near(lse, i, 2.0 * U32 * fabs((double)lse[i]));
+			kc_near(loss, i, 2.0 * U32 * fabs((double)loss[i]));
+		}
+		kc_defer(b.dlogits);
+		KC_RUN(CE_BWD, &b);
+		for (int64_t i = 0; i < rows * cols; i++) {
+			const double want = tt_get(dtype, b.dlogits, i);
+			const double p = exp((double)tt_get(dtype, x, i) - (double)lse[i / cols]);
+
+			/* as in cross_entropy */
+			kc_near(b.dlogits, i,
+				(16.0 * U32 * p + 2.0 * U32) * 0.7 / 3.0 * (want != 0.0) +
+					2.0 * tt_unit(dtype) * fabs(want) + 1e-37);
+		}
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(cross_entropy_of_inf_and_nan)
 {
 	const int32_t dtype = kl_types[_i & 1];
@@ -136,7 +206,9 @@ START_TEST(cross_entropy_of_inf_and_nan)
 	void *x = kc_normal(dtype, rows * cols, 1.0f);
 	int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
 	float *lse = kc_poison(TE_DTYPE_FP32, rows), *loss = kc_poison(TE_DTYPE_FP32, rows);
-	struct te_k_ce_fwd f = { x, targets, lse, loss, rows, cols, cols, -1, dtype };
+	struct te_k_ce_fwd f = {
+		x, targets, lse, loss, rows, cols, cols, -1, dtype, 0, 0, 0
+	};
 	struct te_k_ce_reduce r = {
 		loss, targets, kc_word(-1.0f), kc_word(-1.0f), rows, cols, -1, 0
 	};
@@ -284,6 +356,7 @@ void kernel_train_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, embedding, 0, 2);
 	c = kl_case(s, "loss");
 	tcase_add_loop_test(c, cross_entropy, 0, 2);
+	tcase_add_loop_test(c, cross_entropy_of_parts, 0, 2);
 	tcase_add_loop_test(c, cross_entropy_of_inf_and_nan, 0, 2);
 	/* on a GPU, cuBLASLt has fewer layouts: t/ops/gemm_exact_gpu.c */
 	if (!strcmp(backend, "host"))
@@ -293,5 +366,6 @@ void kernel_train_cases(Suite *s, TCase *odd)
 
 	tcase_add_loop_test(odd, embedding, 0, 2);
 	tcase_add_loop_test(odd, cross_entropy, 0, 2);
+	tcase_add_loop_test(odd, cross_entropy_of_parts, 0, 2);
 	tcase_add_test(odd, sumsq_and_adamw);
 }

@@ -167,7 +167,7 @@ START_TEST(embedding_equals_the_op)
 	const int64_t max_pos = _i >> 2 ? seqlen + tt_rand_int(0, 9) : 0;
 	const int64_t vocab = tt_rand_int(1, 50);
 	const struct te_spec in = op_run_spec(TE_DTYPE_INT32, 2, batch, seqlen, 0);
-	struct te_embedding_attrs a = TE_ATTRS(embedding, vocab, kc_cols, max_pos, 0.1f);
+	struct te_embedding_attrs a = TE_ATTRS(embedding, vocab, kc_cols, max_pos, 0.1f, 0);
 	struct te_kernel_embedding_opts o = TE_KERNEL_EMBEDDING_OPTS_INIT;
 	struct te_tensor *y, *dtable, *dpos = NULL;
 	struct te_op *op;
@@ -425,7 +425,7 @@ START_TEST(elementwise_calls_equal_a_plan)
 {
 	const int64_t batch = tt_rand_int(1, 4), seqlen = tt_rand_int(1, 40);
 	const int64_t vocab = tt_rand_int(1, 50), rows = batch * seqlen;
-	const struct te_embedding_attrs ea = TE_ATTRS(embedding, vocab, kc_cols, seqlen, 0.5f);
+	const struct te_embedding_attrs ea = TE_ATTRS(embedding, vocab, kc_cols, seqlen, 0.5f, 0);
 	const struct te_spec in = op_run_spec(TE_DTYPE_INT32, 2, batch, seqlen, 0);
 	const size_t nbytes = te_kernel_bias_ws_nbytes(rows, kc_cols);
 	struct te_kernel_embedding_opts eo = TE_KERNEL_EMBEDDING_OPTS_INIT;

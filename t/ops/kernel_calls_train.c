@@ -109,6 +109,52 @@ START_TEST(cross_entropy_names_the_argument)
 	BWD(-EINVAL, "dx is NULL", x, t, l, b, NULL);
 	BWD(-TE_EDTYPE, "dx is bf16, not fp32", x, t, l, b, h);
 #undef BWD
+	o.nparts = 3;
+	o.part = 3;
+	fails(te_kernel_cross_entropy_backward(st, x, t, l, b, x, &o), -EINVAL,
+	      "te_kernel_cross_entropy_backward: part 3 of 3 parts");
+	o.part = 2;
+	fails(te_kernel_cross_entropy_forward(st, x, t, a, l, b, ws, nbytes, &o), -EINVAL,
+	      "te_kernel_cross_entropy_forward: x has one of 3 parts");
+}
+END_TEST
+
+START_TEST(cross_entropy_parts_name_the_argument)
+{
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *t = kc_zeros(TE_DTYPE_INT32, 1, 6);
+	struct te_tensor *p = kc_poison(TE_DTYPE_FP32, 6, 6), *l = kc_poison(TE_DTYPE_FP32, 1, 6);
+	struct te_tensor *a = kc_poison(TE_DTYPE_FP32, 1, 1), *b = kc_poison(TE_DTYPE_FP32, 1, 1);
+	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(6);
+	void *ws = kc_ws(nbytes);
+
+	o.nparts = 3;
+#define PART(code, text, ...)                                          \
+	fails(te_kernel_cross_entropy_part(st, __VA_ARGS__, &o), code, \
+	      "te_kernel_cross_entropy_part: " text)
+	PART(-EINVAL, "x is NULL", NULL, t, p);
+	PART(-EINVAL, "targets is NULL", x, NULL, p);
+	PART(-EINVAL, "parts is NULL", x, t, NULL);
+	PART(-TE_ESHAPE, "parts has 6 elements, not 36", x, t, l);
+	o.nclasses = 25;
+	PART(-TE_ESHAPE, "x has 8 columns in each part, but nclasses is 25", x, t, p);
+	o.nclasses = 24;
+	o.part = -1;
+	PART(-EINVAL, "part -1 of 3 parts", x, t, p);
+	o.part = 0;
+#undef PART
+#define JOIN(code, text, ...)                                          \
+	fails(te_kernel_cross_entropy_join(st, __VA_ARGS__, &o), code, \
+	      "te_kernel_cross_entropy_join: " text)
+	JOIN(-EINVAL, "parts is NULL", NULL, t, a, l, b, ws, nbytes);
+	JOIN(-EINVAL, "targets is NULL", p, NULL, a, l, b, ws, nbytes);
+	JOIN(-TE_ESHAPE, "parts has 6 elements, not 36", l, t, a, l, b, ws, nbytes);
+	JOIN(-TE_ESHAPE, "loss has 6 elements, not 1", p, t, l, l, b, ws, nbytes);
+	JOIN(-EINVAL, "loss is the memory of count", p, t, a, l, a, ws, nbytes);
+	JOIN(-EINVAL, "ws is NULL, but 24 bytes are needed", p, t, a, l, b, NULL, 0);
+	o.nclasses = 0;
+	JOIN(-EINVAL, "nclasses is 0", p, t, a, l, b, ws, nbytes);
+#undef JOIN
 }
 END_TEST
 
@@ -119,7 +165,7 @@ END_TEST
 /* a sequence with a weight that decays and one that does not */
 static struct te_seq *make_seq(void)
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, WIDTH, 0, 0.5f);
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, WIDTH, 0, 0.5f, 0);
 	const struct te_spec tokens = op_run_spec(TE_DTYPE_INT32, 1, 3, 0, 0);
 	struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
 	struct te_op *op[3] = { NULL };
@@ -278,6 +324,7 @@ void kc_train_cases(Suite *s)
 
 	tcase_add_loop_test(c, cross_entropy_equals_the_op, 0, 8);
 	tcase_add_test(c, cross_entropy_names_the_argument);
+	tcase_add_test(c, cross_entropy_parts_name_the_argument);
 	tcase_add_loop_test(c, adamw_equals_the_optimizer, 0, 2);
 	tcase_add_test(c, adamw_decays_everywhere_by_default);
 	tcase_add_test(c, adamw_names_the_argument);

@@ -336,10 +336,10 @@ static void ref_ce(const struct op_run *r, const double *x, const double *ex, do
 
 const struct op_case op_cases[] = {
 	{ .name = "embedding", .create = create_embedding, .ref = ref_embedding, .depth = 25,
-	  .in = { { I, 2, { 3, 7 } } }, .a.embedding = TE_ATTRS(embedding, 11, 5, 0, 0.5f) },
+	  .in = { { I, 2, { 3, 7 } } }, .a.embedding = TE_ATTRS(embedding, 11, 5, 0, 0.5f, 0) },
 	{ .name = "embedding with positions", .create = create_embedding, .ref = ref_embedding,
 	  .depth = 25, .in = { { I, 2, { 3, 7 } } },
-	  .a.embedding = TE_ATTRS(embedding, 6, 9, 8, 0.5f) },
+	  .a.embedding = TE_ATTRS(embedding, 6, 9, 8, 0.5f, 0) },
 	{ .name = "linear", .create = create_linear, .ref = ref_linear, .depth = 40,
 	  .in = { { T, 3, { 3, 5, 11 } } }, .a.linear = TE_ATTRS(linear, 11, 7, 0.2f, 0, NULL) },
 	{ .name = "linear of one row", .create = create_linear, .ref = ref_linear, .depth = 40,

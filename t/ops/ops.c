@@ -344,7 +344,7 @@ END_TEST
 
 START_TEST(tied_linear_keeps_its_embedding_alive)
 {
-	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f);
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f, 0);
 	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
 	struct te_op *emb, *op, *bad;
 	char text[128];
@@ -539,15 +539,15 @@ MAKE(cross_entropy)
 
 static const struct bad bad[] = {
 	{ bad_embedding, { "embedding odd", "vocab is 0" }, .a.embedding = TE_ATTRS(embedding, 0, 4,
-								0, 1) },
+								0, 1, 0) },
 	{ bad_embedding, { "embedding odd", "vocab" }, .a.embedding = TE_ATTRS(embedding, 1ll << 31,
-								4, 0, 1) },
+								4, 0, 1, 0) },
 	{ bad_embedding, { "embedding odd", "width is -1" }, .a.embedding = TE_ATTRS(embedding, 4,
-								-1, 0, 1) },
+								-1, 0, 1, 0) },
 	{ bad_embedding, { "embedding odd", "max_pos is -2" }, .a.embedding = TE_ATTRS(embedding, 4,
-								4, -2, 1) },
+								4, -2, 1, 0) },
 	{ bad_embedding, { "embedding odd", "init_std" }, .a.embedding = TE_ATTRS(embedding, 4, 4,
-								0, -1) },
+								0, -1, 0) },
 	{ bad_linear, { "linear odd", "in is 0" }, .a.linear = TE_ATTRS(linear, 0, 4, 1, 0, NULL) },
 	{ bad_linear, { "linear odd", "out is 0" }, .a.linear = TE_ATTRS(linear, 4, 0, 1, 0,
 								NULL) },
@@ -972,7 +972,7 @@ END_TEST
 
 static int create_tied(void)
 {
-	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f);
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 12, 6, 0, 0.02f, 0);
 	struct te_linear_attrs a = TE_ATTRS(linear, 6, 12, 0.02f, 1, NULL);
 	struct te_op *emb, *op = NULL;
 	int r = te_op_embedding(&e, "emb", &emb);

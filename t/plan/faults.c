@@ -216,7 +216,7 @@ static const struct te_op_ops mine = {
 
 static int make_op(int which, struct te_op **ret)
 {
-	static const struct te_embedding_attrs emb = TE_ATTRS(embedding, 8, 4, 3, 0.1f);
+	static const struct te_embedding_attrs emb = TE_ATTRS(embedding, 8, 4, 3, 0.1f, 0);
 	static const struct te_linear_attrs lin = TE_ATTRS(linear, 4, 8, 0.1f, 0, NULL);
 	static const struct te_bias_attrs bias = TE_ATTRS(bias, 4);
 	static const struct te_norm_attrs norm = TE_ATTRS(norm, 4, 1e-5f, 0);
@@ -312,7 +312,7 @@ struct job {
 
 static int build(struct job *j)
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1);
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1, 0);
 	struct te_linear_attrs la = TE_ATTRS(linear, 16, 16, 1, 0, NULL);
 	struct te_bias_attrs ba = TE_ATTRS(bias, 16);
 	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, 16, -100, 1.0f);

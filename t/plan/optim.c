@@ -20,7 +20,7 @@ static size_t n; /* of the flat buffers */
 static struct te_seq *make_seq(struct te_ctx *c)
 {
 	/* 91 elements: padded to 128 */
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, 7, 0, 0.5f);
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 13, 7, 0, 0.5f, 0);
 	struct te_bias_attrs ba = TE_ATTRS(bias, 7);
 	struct te_seq *s;
 	struct te_op *op;

@@ -1005,7 +1005,7 @@ static const struct {
 
 START_TEST(refuses_absurd_shapes)
 {
-	struct te_embedding_attrs e = TE_ATTRS(embedding, 2, absurd[_i].width, 0, 0.1f);
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 2, absurd[_i].width, 0, 0.1f, 0);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_seq *seq;
 	struct te_op *emb, *add;
@@ -1117,7 +1117,7 @@ END_TEST
 
 static int plan_once(void)
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1);
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1, 0);
 	struct te_linear_attrs la = TE_ATTRS(linear, 16, 16, 1, 0, NULL);
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_recipe recipe = TE_RECIPE_INIT;

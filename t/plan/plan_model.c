@@ -98,7 +98,7 @@ static void layer(struct te_seq *seq, int l, const struct model_shape *m)
 struct te_seq *model_create_unbound(struct te_ctx *ctx, const struct model_shape *m)
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, m->vocab, m->width,
-						m->llama ? 0 : m->seqlen, 0.3f);
+						m->llama ? 0 : m->seqlen, 0.3f, 0);
 	struct te_norm_attrs na = TE_ATTRS(norm, m->width, 1e-5f, 0);
 	struct te_linear_attrs ha = TE_ATTRS(linear, m->width, m->vocab, 0.08f, 1, NULL);
 	struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, m->vocab, -100, 1.0f);

@@ -57,7 +57,7 @@ static struct te_op *add_op(const char *name)
 
 static struct te_op *embedding(const char *name, int64_t vocab, int64_t width)
 {
-	struct te_embedding_attrs a = TE_ATTRS(embedding, vocab, width, 0, 0.5f);
+	struct te_embedding_attrs a = TE_ATTRS(embedding, vocab, width, 0, 0.5f, 0);
 	struct te_op *op;
 
 	ck_assert_int_eq(te_op_embedding(&a, name, &op), 0);
@@ -459,7 +459,7 @@ END_TEST
 
 static int build_once(void)
 {
-	struct te_embedding_attrs ea = TE_ATTRS(embedding, 4, 4, 0, 1);
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 4, 4, 0, 1, 0);
 	struct te_ctx *c = NULL;
 	struct te_seq *s = NULL;
 	struct te_op *op = NULL;

@@ -1,0 +1,177 @@
+/* cross_entropy.c - te_comm_op_cross_entropy(3): the loss of classes that ranks divide. */
+#define TE_LOG_CATEGORY "comm"
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <te/comm_op.h>
+#include <te/kernel.h>
+#include <te/op.h>
+#include <te/tensor.h>
+
+#include "libtecomm/comm_internal.h"
+
+struct attrs {
+	struct te_comm *comm;
+	struct te_cross_entropy_attrs a;
+};
+
+enum { SAVED_LSE, SAVED_COUNT, SAVED_PARTS };
+
+static const struct attrs *attrs_of(const struct te_op *op)
+{
+	return te_op_attrs(op);
+}
+
+/* the op holds the communicator once it has succeeded */
+static int ce_check(const struct te_op *op)
+{
+	const struct te_cross_entropy_attrs *a = &attrs_of(op)->a;
+
+	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
+		return te__fail(-EINVAL, "comm_cross_entropy %s: nclasses is %lld, not 1 to %d",
+				te_op_name(op), (long long)a->nclasses, INT32_MAX);
+	if (!isfinite(a->grad_scale))
+		return te__fail(-EINVAL, "comm_cross_entropy %s: grad_scale is %g", te_op_name(op),
+				(double)a->grad_scale);
+	te_comm_ref(attrs_of(op)->comm);
+	return 0;
+}
+
+static void ce_destroy(struct te_op *op)
+{
+	te_comm_unref(attrs_of(op)->comm);
+}
+
+static int64_t nelems(const struct te_spec *s)
+{
+	int64_t n = 1;
+
+	for (int d = 0; d < s->ndim; d++)
+		n *= s->shape[d];
+	return n;
+}
+
+static int check_specs(const struct te_op_infer *inf, int64_t rows, int64_t cols)
+{
+	const struct attrs *a = attrs_of(inf->op);
+	const struct te_spec *x = &inf->in[0], *t = &inf->in[1];
+	const int32_t n = te_comm_nranks(a->comm);
+	const char *name = te_op_name(inf->op);
+
+	if (x->dtype != TE_DTYPE_FP32 && x->dtype != TE_DTYPE_BF16)
+		return te__fail(-TE_EDTYPE,
+				"comm_cross_entropy %s: logits are %s, not fp32 or bf16", name,
+				te_dtype_name(x->dtype));
+	if (t->dtype != TE_DTYPE_INT32)
+		return te__fail(-TE_EDTYPE, "comm_cross_entropy %s: targets are %s, not int32",
+				name, te_dtype_name(t->dtype));
+	if (nelems(t) != rows)
+		return te__fail(-TE_ESHAPE,
+				"comm_cross_entropy %s: %lld targets for %lld rows of logits", name,
+				(long long)nelems(t), (long long)rows);
+	if ((a->a.nclasses + n - 1) / n > cols)
+		return te__fail(-TE_ESHAPE, "comm_cross_entropy %s: logits are %lld wide on each "
+				"of %d ranks, nclasses is %lld", name, (long long)cols, n,
+				(long long)a->a.nclasses);
+	return 0;
+}
+
+static int ce_infer(struct te_op_infer *inf)
+{
+	const int32_t n = te_comm_nranks(attrs_of(inf->op)->comm);
+	const struct te_spec *x = &inf->in[0];
+	const int64_t cols = x->shape[x->ndim - 1], rows = nelems(x) / cols;
+	int r = check_specs(inf, rows, cols);
+
+	if (r < 0)
+		return r;
+	inf->out[0] = (struct te_spec){ TE_DTYPE_FP32, 1, { 1 } };
+	inf->save_x = TE_FORM_HP;
+	inf->save_ex[0] = 1;
+	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
+	inf->inplace_bwd = 1;
+	inf->fwd_ws_nbytes = te_kernel_cross_entropy_ws_nbytes(rows);
+	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } });
+	if (r >= 0)
+		r = te_infer_save(inf, &inf->out[0]);
+	if (r < 0)
+		return r;
+	return te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 3, { n, 2, rows } });
+}
+
+static struct te_kernel_cross_entropy_opts opts_of(const struct te_op_call *c)
+{
+	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
+	const struct attrs *a = attrs_of(c->op);
+
+	o.nclasses = a->a.nclasses;
+	o.ignore_index = a->a.ignore_index;
+	o.nparts = te_comm_nranks(a->comm);
+	o.part = te_comm_rank(a->comm);
+	return o;
+}
+
+static int ce_forward(const struct te_op_call *c)
+{
+	const struct te_kernel_cross_entropy_opts o = opts_of(c);
+	const struct te_tensor *targets = c->ex[0].hp;
+	struct te_tensor *parts = c->saved[SAVED_PARTS];
+	const int64_t n = te_tensor_nelems(parts) / o.nparts;
+	float *all = te_tensor_data(parts);
+	int r = te_kernel_cross_entropy_part(c->stream, c->x.hp, targets, parts, &o);
+
+	if (!r)
+		r = te_comm_all_gather(attrs_of(c->op)->comm, c->stream, all + o.part * n, all, n,
+				       TE_DTYPE_FP32, NULL);
+	return r ? r :
+		   te_kernel_cross_entropy_join(c->stream, parts, targets, c->y.hp,
+						c->saved[SAVED_LSE], c->saved[SAVED_COUNT], c->ws,
+						c->ws_nbytes, &o);
+}
+
+static int ce_backward(const struct te_op_call *c)
+{
+	struct te_kernel_cross_entropy_opts o = opts_of(c);
+
+	o.grad_scale = attrs_of(c->op)->a.grad_scale * c->grad_scale;
+	return te_kernel_cross_entropy_backward(c->stream, c->x.hp, c->ex[0].hp,
+						c->saved[SAVED_LSE], c->saved[SAVED_COUNT],
+						c->dx.hp, &o);
+}
+
+static int ce_describe(const struct te_op *op, char *dst, size_t nbytes)
+{
+	const struct attrs *a = attrs_of(op);
+
+	return snprintf(dst, nbytes, "classes %lld, ignore %d, gradient scale %g, %d ranks of %s",
+			(long long)a->a.nclasses, a->a.ignore_index, (double)a->a.grad_scale,
+			te_comm_nranks(a->comm), a->comm->name);
+}
+
+static const struct te_op_ops cross_entropy_ops = {
+	.size = sizeof(struct te_op_ops),
+	.name = "comm_cross_entropy",
+	.attrs_nbytes = sizeof(struct attrs),
+	.nextra_in = 1,
+	.check = ce_check,
+	.infer = ce_infer,
+	.forward = ce_forward,
+	.backward = ce_backward,
+	.describe = ce_describe,
+	.destroy = ce_destroy,
+};
+
+int te_comm_op_cross_entropy(struct te_comm *comm, const struct te_cross_entropy_attrs *attrs,
+			     const char *name, struct te_op **ret_op)
+{
+	struct attrs a = { comm, TE_CROSS_ENTROPY_ATTRS_INIT };
+	int r = te__sized_in("te_comm_op_cross_entropy", te_cross_entropy_attrs, attrs, &a.a);
+
+	if (!r && !comm)
+		return te__fail(-EINVAL, "te_comm_op_cross_entropy: comm is NULL");
+	return r ? r : te_op_create(&cross_entropy_ops, &a, name, ret_op);
+}

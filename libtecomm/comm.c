@@ -74,29 +74,23 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	return r;
 }
 
-int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct te_comm **ret_comm)
+int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const struct te__boot *old,
+		    uint32_t attempt, struct te_comm **ret_comm)
 {
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm *c = te__calloc(1, sizeof(*c));
 	struct te__coll_terms terms;
-	struct te_comm *c;
-	int r = opts ? te__sized_in("te_comm_create", te_comm_opts, opts, &o) : 0;
+	int r;
 
-	if (r)
-		return r;
-	if (!ctx || !ret_comm)
-		return te__fail(-EINVAL, "te_comm_create: no %s",
-				ctx ? "place for the communicator" : "context");
-	c = te__calloc(1, sizeof(*c));
 	if (!c)
 		return te__fail(-ENOMEM, "te_comm_create: not enough memory");
 	atomic_init(&c->refs, 1);
 	c->ctx = te_ctx_ref(ctx);
-	snprintf(c->name, sizeof(c->name), "%s", o.name ? o.name : "comm");
-	r = te__boot_open(&o, &c->boot);
+	snprintf(c->name, sizeof(c->name), "%s", o->name ? o->name : "comm");
+	r = old ? te__boot_reopen(old, attempt, o, &c->boot) : te__boot_open(o, &c->boot);
 	if (!r)
 		r = agree(c, &terms);
 	if (!r)
-		r = te__pool_create(c->boot, ctx, o.pool_nbytes,
+		r = te__pool_create(c->boot, ctx, o->pool_nbytes,
 				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes), &c->pool);
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
@@ -109,6 +103,19 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	}
 	*ret_comm = c;
 	return 0;
+}
+
+int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct te_comm **ret_comm)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	int r = opts ? te__sized_in("te_comm_create", te_comm_opts, opts, &o) : 0;
+
+	if (r)
+		return r;
+	if (!ctx || !ret_comm)
+		return te__fail(-EINVAL, "te_comm_create: no %s",
+				ctx ? "place for the communicator" : "context");
+	return te__comm_create(ctx, &o, NULL, 0, ret_comm);
 }
 
 struct te_comm *te_comm_ref(struct te_comm *c)

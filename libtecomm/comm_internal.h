@@ -19,8 +19,12 @@ struct te_comm {
 	struct te__coll coll;
 	struct te__nccl *nccl; /* once a call has asked for it */
 	char name[64];
+	int recovered; /* there is a successor that this rank is part of */
 };
 
+/* te_comm_create(), or, with the bootstrap of its predecessor, a successor (te__boot_reopen()) */
+int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
+		    const struct te__boot *old, uint32_t attempt, struct te_comm **ret_comm);
 /* 0 if the ranks can reduce; the stream is of the context. fn is named by errors */
 int te__comm_check(const char *fn, struct te_comm *comm);
 int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream);

@@ -8,6 +8,7 @@ noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/addr.c \
 	libtecomm/bootstrap/addr.h \
+	libtecomm/bootstrap/again.c \
 	libtecomm/bootstrap/boot.c \
 	libtecomm/bootstrap/boot.h \
 	libtecomm/bootstrap/bootstrap.h \
@@ -37,6 +38,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/control.h \
 	libtecomm/memory/heap.c \
 	libtecomm/memory/heap.h \
+	libtecomm/memory/members.c \
+	libtecomm/memory/members.h \
 	libtecomm/memory/memory.c \
 	libtecomm/memory/pool.c \
 	libtecomm/memory/pool.h \
@@ -47,6 +50,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/nccl/nccl.h \
 	libtecomm/ops/cross_entropy.c \
 	libtecomm/ops/ops.c \
+	libtecomm/recover.c \
 	libtecomm/split.c \
 	libtecomm/version.c
 

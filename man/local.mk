@@ -58,6 +58,7 @@ dist_man3_MANS += \
 	man/te_comm_peer_ptr.3 \
 	man/te_comm_rank.3 \
 	man/te_comm_reclaim.3 \
+	man/te_comm_recover.3 \
 	man/te_comm_reduce_scatter.3 \
 	man/te_comm_reducer_create.3 \
 	man/te_comm_reducer_hook.3 \

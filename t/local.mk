@@ -4,6 +4,7 @@
 # Those that take longest are started first.
 TT_LONG = \
 	t/comm/bootstrap_faults \
+	t/comm/faults \
 	t/comm/pool \
 	t/graph/equivalence \
 	t/graph/graph \
@@ -287,6 +288,7 @@ POOL_CASES = \
 	t/comm/pool_cases.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
+t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h

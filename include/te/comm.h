@@ -148,6 +148,38 @@ TE_EXPORT int te_comm_info(const struct te_comm *comm, struct te_comm_info *ret_
  */
 TE_EXPORT void te_comm_abort(struct te_comm *comm, const char *why);
 
+struct te_comm_recover_opts {
+	size_t size;	      /* set by the INIT macro; lets the struct grow */
+	int32_t timeout_ms;   /* for ranks to arrive; 0: the time-out of the communicator */
+	uint32_t flags;	      /* none yet: 0 */
+	uint64_t pool_nbytes; /* of the new communicator, equal on all ranks; 0: as before */
+};
+#define TE_COMM_RECOVER_OPTS_INIT { sizeof(struct te_comm_recover_opts), 0, 0, 0 }
+
+/**
+ * te_comm_recover - after a failure, a new communicator of the ranks that are left
+ * @comm:      of one node. If it has not failed, it does now, with -TE_EABORT on all ranks
+ * @opts:      NULL: defaults
+ * @ret_ranks: NULL, or room for te_comm_nranks(comm) numbers: which rank of comm each rank of the
+ *             new communicator was, in ascending order
+ * @ret_comm:  the new communicator, with one reference
+ *
+ * Collective, but for ranks that have ended or released comm: it returns when each other rank has
+ * called it, or the time-out of one that has called it passes. A rank that has not called by then
+ * is left out, and gets -TE_ESTATE when it calls. Ranks then meet again, by local sockets: nothing
+ * that te_comm_create() was given is used. All ranks that succeed have the same ranks.
+ *
+ * comm remains, failed, with its memory, until its references are released. After other failures
+ * than -TE_ESTATE the ranks may call again.
+ *
+ * Thread: as te_comm_create().
+ * Errors: -EINVAL, -EOPNOTSUPP (ranks on several nodes), -TE_ESTATE (this rank was left out, or has
+ * recovered comm before), -TE_EABORT (another rank could not create the new communicator), and
+ * those of te_comm_create().
+ */
+TE_EXPORT int te_comm_recover(struct te_comm *comm, const struct te_comm_recover_opts *opts,
+			      int32_t *ret_ranks, struct te_comm **ret_comm);
+
 /**
  * te_comm_alloc - symmetric memory: every rank of the node maps that of the others
  * @nbytes:  above 0, equal on all ranks

@@ -381,16 +381,14 @@ static int open_by(struct te__boot *b)
 	return r ? r : group(b);
 }
 
-int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
+static int open_with(const struct te__boot_provider *provider, const uint8_t *key,
+		     const struct te_comm_opts *opts, struct te__boot **ret_boot)
 {
 	const int64_t ms =
 		opts->timeout_ms ? opts->timeout_ms : te__param_int(TE_PARAM_COMM_TIMEOUT_MS);
-	struct te__boot *b;
-	int r = check(opts);
+	struct te__boot *b = te__calloc(1, sizeof(*b));
+	int r = 0;
 
-	if (r)
-		return r;
-	b = te__calloc(1, sizeof(*b));
 	if (!b)
 		return te__fail(-ENOMEM, "te_comm_create: not enough memory");
 	b->opts = *opts;
@@ -401,6 +399,8 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 	b->begin = te__boot_now();
 	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
 	b->listen_fd = -1;
+	if (key)
+		memcpy(b->key, key, sizeof(b->key));
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_mutex_init(&b->fail_lock, NULL);
 	b->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -409,7 +409,7 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 	if (!r)
 		r = te__random(b->secret, sizeof(b->secret));
 	if (!r) {
-		b->provider = choose(opts);
+		b->provider = provider;
 		r = open_by(b);
 	}
 	if (r) {
@@ -421,6 +421,24 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 		     (double)(te__boot_now() - b->begin) / 1e6);
 	*ret_boot = b;
 	return 0;
+}
+
+int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
+{
+	int r = check(opts);
+
+	return r ? r : open_with(choose(opts), NULL, opts, ret_boot);
+}
+
+int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
+		    struct te__boot **ret_boot)
+{
+	uint8_t key[TE__FRAME_KEY];
+
+	memcpy(key, old->secret, sizeof(key));
+	for (int i = 0; i < 4; i++)
+		key[i] ^= (uint8_t)(attempt >> 8 * i);
+	return open_with(&te__boot_again, key, opts, ret_boot);
 }
 
 struct te__boot *te__boot_close(struct te__boot *b)
@@ -458,6 +476,11 @@ int32_t te__boot_nranks(const struct te__boot *b)
 const char *te__boot_provider(const struct te__boot *b)
 {
 	return b->provider->name;
+}
+
+int32_t te__boot_timeout_ms(const struct te__boot *b)
+{
+	return b->timeout_ms;
 }
 
 int64_t te__boot_deadline(const struct te__boot *b)

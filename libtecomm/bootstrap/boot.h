@@ -31,6 +31,8 @@ struct te__boot_provider {
 	void (*close)(struct te__boot *b);
 };
 
+/* of te__boot_reopen(), which sets b->key */
+extern const struct te__boot_provider te__boot_again;
 extern const struct te__boot_provider te__boot_callback;
 extern const struct te__boot_provider te__boot_dir;
 extern const struct te__boot_provider te__boot_id;

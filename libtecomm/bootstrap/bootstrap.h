@@ -26,6 +26,13 @@ struct te__boot;
  * agree: on their number, a rank twice, versions), -TE_EABORT, errno values.
  */
 int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot);
+/*
+ * The same for ranks of one node that were in a bootstrap together. They need nothing but its key
+ * and `attempt`, which must be equal on all and not have been used before. opts: rank and nranks
+ * are the new ones.
+ */
+int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
+		    struct te__boot **ret_boot);
 /* takes NULL, returns NULL; peers in an exchange fail with a message that names this rank */
 struct te__boot *te__boot_close(struct te__boot *boot);
 
@@ -49,7 +56,9 @@ int te__boot_barrier(struct te__boot *boot, const char *what, int64_t deadline_n
 
 /* CLOCK_MONOTONIC */
 int64_t te__boot_now(void);
-/* now and the time-out of the options */
+/* of the options, or TE_COMM_TIMEOUT_MS */
+int32_t te__boot_timeout_ms(const struct te__boot *boot);
+/* now and this time-out */
 int64_t te__boot_deadline(const struct te__boot *boot);
 
 /*

@@ -59,9 +59,7 @@ int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *po
 	c->pool = pool;
 	c->name = name;
 	c->terms = *terms;
-	/* the time between both calls is rounded away */
-	c->deadline_ns = (uint64_t)(te__boot_deadline(boot) - te__boot_now() + 500000) / 1000000 *
-			 1000000;
+	c->deadline_ns = (uint64_t)te__boot_timeout_ms(boot) * 1000000;
 	/* no rank sends before the packets of all are empty */
 	return te__pool_agree(boot, init(c), "start of collective operations");
 }

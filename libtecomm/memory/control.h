@@ -1,6 +1,7 @@
 /*
  * control.h - the control page of a node's ranks: a memfd that all of them map, and that their
- * devices poll. It holds whether the communicator was aborted, by which rank and why.
+ * devices poll. It holds whether the communicator was aborted, by which rank and why, and
+ * which ranks recover from that.
  */
 #ifndef TE__CONTROL_H
 #define TE__CONTROL_H
@@ -10,6 +11,7 @@
 
 #define TE__CONTROL_NBYTES ((size_t)64 << 10)
 #define TE__CONTROL_MAGIC 0x6c74635fu
+#define TE__CONTROL_RANKS 4096
 
 struct te__control {
 	uint32_t magic;
@@ -19,6 +21,9 @@ struct te__control {
 	_Alignas(128) _Atomic uint32_t told;  /* 1: the members below are written */
 	int32_t code;
 	char reason[240];
+	/* members.h */
+	_Alignas(128) _Atomic uint32_t outcome;
+	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* of each local rank */
 };
 
 /*

@@ -13,6 +13,7 @@
 
 #include "libtecomm/memory/broker.h"
 #include "libtecomm/memory/heap.h"
+#include "libtecomm/memory/members.h"
 #include "libtecomm/memory/pool.h"
 
 #define TEXT_NBYTES 200
@@ -34,6 +35,7 @@ struct te__pool {
 	struct te__node_info info;
 	struct te__broker *broker; /* of local rank 0 */
 	struct te__client *client;
+	int sign; /* te__members_sign() */
 	struct te__control *control;
 	void *control_ptr; /* of the device; or NULL */
 	struct te__window *window;
@@ -208,6 +210,8 @@ static int map_all(struct te__pool *p)
 	if (!r)
 		r = te__client_control(p->client, deadline, &p->control);
 	if (!r)
+		r = te__members_sign(&p->info, p->local, &p->sign);
+	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (!r)
 		r = te__window_create(p->ctx, p->nlocal, p->local, te__pool_stride(p),
@@ -230,6 +234,9 @@ static void give_up(struct te__pool *p, int code)
 		te__page_unregister(p->ctx, p->control);
 	p->control_ptr = NULL;
 	p->control = NULL;
+	if (p->sign >= 0)
+		close(p->sign);
+	p->sign = -1;
 	p->client = te__client_close(p->client, code, why);
 	if (code)
 		te__fail(code, "%s", why); /* closing may have recorded other messages */
@@ -284,6 +291,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 	p->nlocal = te__boot_nlocal(boot);
 	p->local = te__boot_local_rank(boot, p->rank);
 	p->packets = packets;
+	p->sign = -1;
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
 	pthread_mutex_init(&p->lock, NULL);
@@ -355,6 +363,29 @@ void te__pool_abort(struct te__pool *p, int code, const char *why)
 {
 	te__control_abort(p->control, code, why);
 	te__boot_abort(p->boot, why);
+}
+
+int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret_rank,
+			   uint32_t *ret_attempt)
+{
+	char why[TEXT_NBYTES];
+	int32_t n = 0;
+	int r;
+
+	/* ranks that wait for others in the communicator do so no longer, and can arrive */
+	snprintf(why, sizeof(why), "%s has called te_comm_recover",
+		 te__boot_peer(p->boot, p->rank));
+	te__pool_abort(p, -TE_EABORT, why);
+	r = te__members_settle(p->control, &p->info, p->local, deadline_ns, ret_attempt);
+	for (int32_t i = 0; i < p->nlocal && !r; i++)
+		if (te__members_has(p->control, i, *ret_attempt))
+			ret_rank[n++] = te__boot_local(p->boot, i);
+	return r ? r : n;
+}
+
+int te__pool_succeeded(struct te__pool *p, uint32_t attempt, int success)
+{
+	return te__members_end(p->control, attempt, success);
 }
 
 /* an error that only this rank has would make the ranks' pools differ: it ends the communicator */

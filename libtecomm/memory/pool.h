@@ -61,6 +61,16 @@ int te__arena_create(struct te__pool *pool, const char *fn, uint64_t nbytes,
 /* the block is freed when the handle has gone and all blocks inside of it are freed */
 void te__arena_free(struct te__pool *pool, struct te_comm_arena *arena);
 
+/*
+ * Recovery, of ranks of one node: ends the communicator, if nothing else has, and waits until the
+ * deadline for ranks that have not ended (members.h). The ranks of the successor, in their old
+ * order, are ret_rank[0] and so on, of which there is room for all; returns their number.
+ */
+int32_t te__pool_survivors(struct te__pool *pool, int64_t deadline_ns, int32_t *ret_rank,
+			   uint32_t *ret_attempt);
+/* 1: the successor is that of all of them; 0: it is not, and must be released */
+int te__pool_succeeded(struct te__pool *pool, uint32_t attempt, int success);
+
 /* where a rank's memory with the offset of ptr is mapped; NULL: not a rank of this node, or ptr is
  * not in the own pool */
 void *te__pool_peer(const struct te__pool *pool, const void *ptr, int32_t rank);

@@ -305,6 +305,8 @@ CALL(comm_op_cross_entropy, struct te_comm *c; struct te_op *op;
      r = te_comm_op_cross_entropy(c, s, "op", &op); if (!r) te_op_unref(op); te_comm_unref(c);)
 CALL(comm_split_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
      r = te_comm_split(c, 0, 0, s, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
+CALL(comm_recover_opts, struct te_comm *c, *d; DO(te_comm_create(ctx, NULL, &c));
+     r = te_comm_recover(c, s, NULL, &d); if (!r) te_comm_unref(d); te_comm_unref(c);)
 CALL(comm_info, struct te_comm *c; DO(te_comm_create(ctx, NULL, &c)); r = te_comm_info(c, s);
      te_comm_unref(c);)
 CALL(comm_call_opts, struct te_comm *c; float x; DO(te_comm_create(ctx, NULL, &c));
@@ -426,6 +428,7 @@ static const struct te_step_memory init_te_step_memory = TE_STEP_MEMORY_INIT;
 static const struct te_replay init_te_replay = TE_REPLAY_INIT;
 static const struct te_comm_opts init_te_comm_opts = TE_COMM_OPTS_INIT;
 static const struct te_comm_bootstrap init_te_comm_bootstrap = TE_COMM_BOOTSTRAP_INIT;
+static const struct te_comm_recover_opts init_te_comm_recover_opts = TE_COMM_RECOVER_OPTS_INIT;
 static const struct te_comm_info init_te_comm_info = TE_COMM_INFO_INIT;
 static const struct te_comm_call_opts init_te_comm_call_opts = TE_COMM_CALL_OPTS_INIT;
 static const struct te_comm_choice init_te_comm_choice = TE_COMM_CHOICE_INIT;
@@ -528,6 +531,7 @@ static const struct row {
 	IN(comm_op_cross_entropy, te_cross_entropy_attrs, nclasses),
 	IN(comm_split_opts, te_comm_opts, flags),
 	IN(comm_bootstrap, te_comm_bootstrap, allgather),
+	IN(comm_recover_opts, te_comm_recover_opts, flags),
 	OUT(comm_info, te_comm_info, nranks),
 	IN(comm_call_opts, te_comm_call_opts, max_blocks),
 	OUT(comm_choice, te_comm_choice, nblocks),

@@ -1,0 +1,65 @@
+/*
+ * again.c - ranks of a node that had a bootstrap together meet by abstract local sockets, whose
+ * names they derive from its key.
+ */
+#include "config.h"
+
+#define TE_LOG_CATEGORY "comm/boot"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "libtecomm/bootstrap/boot.h"
+
+_Static_assert(TE__FRAME_KEY == TE__BOOT_KEY_NBYTES, "a key of frames is made from the key");
+
+/* the name begins with a zero byte: it is abstract */
+static void path_of(const struct te__boot *b, int32_t rank, struct sockaddr_un *un)
+{
+	char *at = un->sun_path + 1;
+
+	*un = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	at += sprintf(at, "te-again-");
+	for (size_t i = 0; i < sizeof(b->key); i++)
+		at += sprintf(at, "%02x", b->key[i]);
+	sprintf(at, "-%d", rank);
+}
+
+/* they are those of the options */
+static int again_who(struct te__boot *b)
+{
+	(void)b;
+	return 0;
+}
+
+static int again_meet(struct te__boot *b)
+{
+	struct sockaddr_un un;
+
+	te__free(b->addrs);
+	b->addrs = NULL;
+	path_of(b, b->rank, &un);
+	b->listen_fd = te__fault_point() ?
+			       (errno = EMFILE, -1) :
+			       socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (b->listen_fd < 0 ||
+	    bind(b->listen_fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
+	    listen(b->listen_fd, TE__RANKS_MAX))
+		return te__fail(-errno, "te_comm_recover: %s: cannot listen on a local socket: %s",
+				b->name, te_strerror(-errno));
+	return 0;
+}
+
+static void again_dial(const struct te__boot *b, int32_t rank, struct te__dial *d)
+{
+	path_of(b, rank, &d->path);
+}
+
+const struct te__boot_provider te__boot_again = {
+	.name = "recover",
+	.who = again_who,
+	.meet = again_meet,
+	.dial = again_dial,
+};

@@ -1,0 +1,702 @@
+/*
+ * t/comm/faults.c - what becomes of te_comm_allreduce(3) on the host backend if a process is
+ * killed, stops, skips a call or makes another one, and te_comm_recover(3) afterwards.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/collective.h>
+#include <te/comm.h>
+
+#include "libtecomm/memory/members.h"
+#include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
+#include "ranks.h"
+#include "threads.h"
+#include "tt_ctx.h"
+
+#define COUNT 4099 /* elements, of several packets and a part of one */
+#define SOON 5000.0 /* ms: far less than the time-out of 60 s */
+
+enum fault { KILL, STOP, SKIP, SIZE };
+
+/* what the processes of a test share */
+static struct plan {
+	int n;
+	enum fault fault;
+	uint32_t at; /* bit r: rank r has it */
+	int timeout_ms, recover_ms;
+	enum te_comm_algorithm algorithm;
+	uint64_t seed;
+	_Atomic int nready; /* ranks that have reduced some times */
+	_Atomic int nround[RANKS_MAX]; /* ranks that are done with a part of the test */
+	_Atomic int nleft;  /* ranks without the fault that have ended */
+	_Atomic int64_t at_ns; /* when the fault happened */
+	int fault_at;	       /* te__fault_set() */
+	_Atomic int fired;
+} *plan;
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void setup(void)
+{
+	plan = ranks_shared(sizeof(*plan));
+	plan->seed = tt_rand_u64();
+	plan->n = 4;
+	plan->timeout_ms = 60000;
+	plan->recover_ms = 30000;
+}
+
+/* ---- a rank ---- */
+
+struct joined {
+	int who; /* the rank at first */
+	enum te_comm_algorithm algorithm;
+	struct te_ctx *ctx;
+	struct te_comm *comm;
+	int32_t was[RANKS_MAX]; /* `who` of each rank */
+};
+
+static int join(int rank, struct joined *j)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+
+	*j = (struct joined){ .who = rank, .algorithm = plan->algorithm };
+	for (int i = 0; i < RANKS_MAX; i++)
+		j->was[i] = i;
+	c.backend = "host";
+	o.timeout_ms = plan->timeout_ms;
+	o.pool_nbytes = 256 << 10;
+	STEP(te_ctx_create(&c, &j->ctx));
+	STEP(te_comm_create(j->ctx, &o, &j->comm));
+	/* a rank that fails before another one has left te_comm_create() would end that */
+	STEP(te_comm_barrier(j->comm, te_ctx_stream(j->ctx)));
+	return te_stream_sync(te_ctx_stream(j->ctx));
+}
+
+static int has_fault(const struct joined *j)
+{
+	return plan->at >> j->who & 1;
+}
+
+/* with the error message of r */
+static int leave(struct joined *j, int r)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(j->comm);
+	te_ctx_unref(j->ctx);
+	te_error_clear();
+	plan->nleft += !has_fault(j);
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
+static float input(int who, int64_t i)
+{
+	uint64_t x = plan->seed + (uint64_t)who * 1000003 + (uint64_t)i;
+
+	return (float)((int64_t)te__splitmix64(&x) >> 40) * 0x1p-20f;
+}
+
+/* one sum of count elements, in symmetric memory or not; compared with that of a loop */
+static int reduce(struct joined *j, int64_t count, void *memory)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(j->ctx);
+	float x[COUNT + 1], y[COUNT + 1], want;
+	void *p = memory;
+
+	o.algorithm = j->algorithm;
+	if (!p)
+		STEP(te_mem_alloc(s, sizeof(x), &p));
+	tt_poison(y, sizeof(y));
+	for (int64_t i = 0; i < count; i++)
+		x[i] = input(j->who, i);
+	STEP(te_copy(s, p, x, (size_t)count * sizeof(*x)));
+	STEP(te_comm_allreduce(j->comm, s, p, p, count, TE_DTYPE_FP32, TE_COMM_SUM, &o));
+	STEP(te_copy(s, y, p, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(s));
+	if (!memory)
+		STEP(te_mem_free(s, p));
+	STEP(te_comm_error(j->comm));
+	for (int64_t i = 0; i < count; i++) {
+		want = input(j->was[0], i);
+		for (int k = 1; k < te_comm_nranks(j->comm); k++)
+			want += input(j->was[k], i);
+		if (memcmp(&y[i], &want, sizeof(want)))
+			return te_fail(-EPROTO, "element %lld is %g, expected %g", (long long)i,
+				       (double)y[i], (double)want);
+	}
+	return 0;
+}
+
+/* reduces until that fails; a rank with a fault has it after some times */
+static int reduce_until_it_fails(struct joined *j)
+{
+	void *p = NULL;
+	int r = 0;
+
+	if (j->algorithm == TE_COMM_ZERO_COPY)
+		STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), NULL, &p));
+	for (int k = 0; !r; k++) {
+		int64_t count = COUNT;
+
+		if (k == 3)
+			plan->nready++;
+		if (k == 5 && has_fault(j) && plan->fault == SIZE)
+			count = 100;
+		if (k == 5 && has_fault(j) && plan->fault >= SKIP)
+			plan->at_ns = now_ns();
+		/* the others wait for it until it has the error that they cause */
+		while (k == 5 && has_fault(j) && plan->fault == SKIP && !r) {
+			usleep(1000);
+			r = te_comm_error(j->comm);
+		}
+		if (!r)
+			r = reduce(j, count, p);
+	}
+	return r;
+}
+
+/* for that many ranks; not for ever, if they have failed */
+static void await(const _Atomic int *count, int n)
+{
+	for (int ms = 0; *count < n && ms < 10000; ms++)
+		usleep(1000);
+}
+
+/* kills or stops the ranks with a fault while they reduce */
+static void happen(int signal)
+{
+	await(&plan->nready, plan->n);
+	usleep((useconds_t)tt_rand_int(0, 3000));
+	plan->at_ns = now_ns();
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			kill(ranks_pid(i), signal);
+}
+
+static int nothers(void)
+{
+	return plan->n - __builtin_popcount(plan->at);
+}
+
+static void run(enum meet how, ranks_fn *fn, struct ranks_result *res)
+{
+	ranks_meet(how, plan->n);
+	ranks_start(plan->n, fn, NULL);
+	if (plan->fault == KILL || plan->fault == STOP)
+		happen(plan->fault == KILL ? SIGKILL : SIGSTOP);
+	if (plan->fault == STOP) {
+		await(&plan->nleft, nothers());
+		for (int i = 0; i < plan->n; i++)
+			if (plan->at >> i & 1)
+				kill(ranks_pid(i), SIGCONT);
+	}
+	ranks_wait(res);
+	ranks_part();
+}
+
+/* ---- all ranks get a named error in time, and the process can go on ---- */
+
+/* a communicator of the ranks without the fault, in a folder: nothing of the failed one */
+static int another(struct joined *j)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+
+	j->comm = te_comm_unref(j->comm);
+	o.name = "another";
+	o.timeout_ms = 30000;
+	o.pool_nbytes = 256 << 10;
+	for (int i = 0; i < plan->n; i++) {
+		if (plan->at >> i & 1)
+			continue;
+		if (i < j->who)
+			o.rank++;
+		j->was[o.nranks++] = i;
+	}
+	STEP(te_comm_create(j->ctx, &o, &j->comm));
+	j->algorithm = TE_COMM_AUTO;
+	return reduce(j, COUNT, NULL);
+}
+
+static char another_dir[200];
+
+static int fail_and_create(int rank, void *arg)
+{
+	struct joined j;
+	char text[600];
+	double ms;
+	int r, second;
+
+	(void)arg;
+	setenv("TE_COMM_DIR", another_dir, 1);
+	r = join(rank, &j);
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	ms = (double)(now_ns() - plan->at_ns) * 1e-6;
+	snprintf(text, sizeof(text), "after %.0f ms: %s", ms, te_error_detail());
+	/* again, without a wait: the same code */
+	second = te_comm_allreduce(j.comm, te_ctx_stream(j.ctx), text, text, 1, TE_DTYPE_UINT8,
+				   TE_COMM_SUM, NULL);
+	if (second != r)
+		return leave(&j, te_fail(-EPROTO, "first %d: %s, then %d", r, text, second));
+	if (!has_fault(&j)) {
+		second = another(&j);
+		if (second)
+			return leave(&j, second);
+	}
+	te_fail(r, "%s", text);
+	return leave(&j, r);
+}
+
+static const struct {
+	enum fault fault;
+	uint32_t at;
+	enum te_comm_algorithm algorithm;
+	int timeout_ms; /* 0: a long one */
+	int code;
+	const char *text;
+} faults[] = {
+	{ KILL, 8, TE_COMM_LL, 0, -TE_EPEER, "rank 3 (host " },
+	{ KILL, 4, TE_COMM_ONE_SHOT, 0, -TE_EPEER, ") has ended" },
+	{ KILL, 2, TE_COMM_TWO_SHOT, 0, -TE_EPEER, ") has ended" },
+	{ KILL, 4, TE_COMM_ZERO_COPY, 0, -TE_EPEER, ") has ended" },
+	{ KILL, 8, TE_COMM_STAGED, 0, -TE_EPEER, ") has ended" },
+	{ KILL, 1, TE_COMM_AUTO, 0, -TE_EPEER, ", which is the broker of the node, has ended" },
+	{ KILL, 10, TE_COMM_AUTO, 0, -TE_EPEER, ") has ended" },
+	{ STOP, 4, TE_COMM_AUTO, 700, -ETIMEDOUT, "rank 2 (host " },
+	{ STOP, 1, TE_COMM_STAGED, 700, -ETIMEDOUT, "rank 0 (host " },
+	{ SKIP, 2, TE_COMM_LL, 700, -ETIMEDOUT, "rank 1 (host " },
+	{ SKIP, 8, TE_COMM_ZERO_COPY, 700, -ETIMEDOUT, ") has not taken part in operation 6 of " },
+	{ SIZE, 8, TE_COMM_ONE_SHOT, 0, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot" },
+	{ SIZE, 1, TE_COMM_TWO_SHOT, 0, -TE_EMISMATCH, "a sum of 4099 fp32 by twoshot" },
+	{ SIZE, 2, TE_COMM_STAGED, 0, -TE_EMISMATCH, "operation 6 of rank " },
+};
+
+START_TEST(every_rank_gets_a_named_error_in_time)
+{
+	struct ranks_result res[RANKS_MAX];
+	const int ms = TT_SLOWER(faults[_i].timeout_ms);
+
+	snprintf(another_dir, sizeof(another_dir), "%s", ranks_mkdir());
+	plan->fault = faults[_i].fault;
+	plan->at = faults[_i].at;
+	plan->algorithm = faults[_i].algorithm;
+	if (ms)
+		plan->timeout_ms = ms;
+	run(_i & 1 ? MEET_CALLBACK : MEET_ID, fail_and_create, res);
+	for (int i = 0; i < plan->n; i++) {
+		double after;
+
+		if (plan->fault == KILL && plan->at >> i & 1) {
+			ck_assert_int_eq(res[i].signal, SIGKILL);
+			continue;
+		}
+		ranks_failed(&res[i], faults[_i].code, faults[_i].text, 30000);
+		ck_assert_int_eq(sscanf(res[i].text, "after %lf ms", &after), 1);
+		/* one that was stopped learns of it later, of course */
+		if (plan->fault != STOP || !(plan->at >> i & 1))
+			ck_assert_msg(after < SOON + 1.2 * ms && after >= 0.5 * ms, "%s",
+				      res[i].text);
+	}
+	rmdir(another_dir);
+}
+END_TEST
+
+/* ---- recovery ---- */
+
+/* 0 if the new communicator is of the ranks in `left`, as they were at first */
+static int recover(struct joined *j, uint32_t left)
+{
+	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	const int n = __builtin_popcount(left), before = te_comm_nranks(j->comm);
+	struct te_comm *next = NULL;
+	int32_t ranks[RANKS_MAX];
+
+	memset(ranks, 0x5a, sizeof(ranks));
+	o.timeout_ms = plan->recover_ms;
+	STEP(te_comm_recover(j->comm, &o, ranks, &next));
+	HOLDS(te_comm_error(j->comm) < 0);
+	te_comm_unref(j->comm);
+	j->comm = next;
+	HOLDS(te_comm_nranks(next) == n);
+	for (int i = 0; i < n; i++) {
+		HOLDS(ranks[i] >= i && ranks[i] < before && (!i || ranks[i] > ranks[i - 1]));
+		j->was[i] = j->was[ranks[i]];
+		HOLDS(left >> j->was[i] & 1);
+	}
+	HOLDS(ranks[n] == 0x5a5a5a5a);
+	HOLDS(j->was[te_comm_rank(next)] == j->who);
+	STEP(te_comm_info(next, &info));
+	HOLDS(!strcmp(info.name, "comm") && !strcmp(info.bootstrap, "recover"));
+	HOLDS(info.nlocal == n && info.nnodes == 1 && info.local_rank == info.rank);
+	return 0;
+}
+
+/* by every algorithm, more than once */
+static int reduce_all(struct joined *j)
+{
+	void *p;
+
+	STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), NULL, &p));
+	for (int k = TE_COMM_AUTO; k <= TE_COMM_STAGED; k++) {
+		j->algorithm = (enum te_comm_algorithm)k;
+		STEP(reduce(j, COUNT, p));
+		STEP(reduce(j, 7, p));
+	}
+	j->algorithm = TE_COMM_AUTO;
+	return te_comm_free(j->comm, p);
+}
+
+static uint32_t others(void)
+{
+	return ((1u << plan->n) - 1) & ~plan->at;
+}
+
+static int fail_and_recover(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (has_fault(&j) && plan->fault == STOP) {
+		/* it hears why it is out, and can use its device as before */
+		r = recover(&j, 0);
+		if (r != -TE_ESTATE)
+			return leave(&j, te_fail(-EPROTO, "recover: %d", r));
+		return leave(&j, r);
+	}
+	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EMISMATCH)
+		return leave(&j, r);
+	if (has_fault(&j)) /* a late one, but in time */
+		usleep(30000);
+	r = recover(&j, plan->fault < SKIP ? others() : (1u << plan->n) - 1);
+	if (!r)
+		r = reduce_all(&j);
+	return leave(&j, r);
+}
+
+static const uint32_t killed[] = { 8, 1, 2, 5, 10, 7 };
+
+START_TEST(who_is_left_after_a_kill_goes_on)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = KILL;
+	plan->at = killed[_i];
+	run((enum meet)(_i % MEET_END), fail_and_recover, res);
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			ck_assert_int_eq(res[i].signal, SIGKILL);
+		else
+			ranks_ok(1, &res[i]);
+}
+END_TEST
+
+START_TEST(who_was_stopped_is_left_out_and_told)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = STOP;
+	plan->at = 1u << _i;
+	plan->timeout_ms = TT_SLOWER(500);
+	plan->recover_ms = TT_SLOWER(200);
+	run(MEET_ID, fail_and_recover, res);
+	for (int i = 0; i < plan->n; i++)
+		if (i == _i)
+			ranks_failed(&res[i], -TE_ESTATE, "te_comm_recover: comm: rank", 60000);
+		else
+			ranks_ok(1, &res[i]);
+	ck_assert_ptr_nonnull(strstr(res[_i].text, "the other ranks have recovered without it"));
+}
+END_TEST
+
+/* none of the four has ended */
+START_TEST(all_ranks_go_on_after_a_mismatch)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SIZE;
+	plan->at = 4;
+	run(MEET_DIR, fail_and_recover, res);
+	ranks_ok(plan->n, res);
+}
+END_TEST
+
+/* ---- again and again ---- */
+
+/* each kills itself in turn, with its communicator as it is */
+static int one_after_the_other(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	for (int last = plan->n - 1; last >= 0 && !r; last--) {
+		r = reduce_all(&j);
+		plan->nround[last] += rank != last;
+		if (rank == last && last) {
+			await(&plan->nround[last], last);
+			raise(SIGKILL);
+		}
+		for (int e = 0; !e && last && !r;) {
+			e = reduce(&j, COUNT, NULL);
+			if (e && e != -TE_EPEER)
+				r = e;
+		}
+		if (last && !r)
+			r = recover(&j, (1u << last) - 1);
+	}
+	return leave(&j, r);
+}
+
+START_TEST(a_successor_can_be_recovered)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	run(MEET_ID, one_after_the_other, res);
+	ranks_ok(1, res);
+	for (int i = 1; i < plan->n; i++)
+		ck_assert_int_eq(res[i].signal, SIGKILL);
+}
+END_TEST
+
+/* ---- a rank fails to create it: all do, and try again ---- */
+
+static int try_again(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j), tries;
+
+	(void)arg;
+	if (r)
+		return leave(&j, r);
+	r = -TE_EPEER;
+	for (tries = 0; r && r != -TE_ESTATE && tries < 5; tries++) {
+		if (!tries && rank == 1)
+			te__fault_set((uint64_t)plan->fault_at);
+		r = recover(&j, 7);
+		if (!tries && rank == 1) {
+			plan->fired = te__fault_fired();
+			te__fault_set(0);
+		}
+	}
+	if (!r)
+		r = reduce(&j, COUNT, NULL);
+	return leave(&j, r);
+}
+
+START_TEST(a_failing_call_of_one_rank_fails_on_all_or_none)
+{
+	struct ranks_result res[RANKS_MAX];
+	int n = 0;
+
+	plan->n = 3;
+	plan->fault = SKIP;
+	plan->timeout_ms = TT_SLOWER(600);
+	for (plan->fault_at = 1;; plan->fault_at += 3 + plan->fault_at / 2) {
+		run(MEET_ID, try_again, res);
+		if (!plan->fired)
+			break;
+		n++;
+		for (int i = 0; i < 3; i++)
+			ck_assert_msg(!res[i].signal && !res[i].r && !res[i].nleft_fd &&
+					      !res[i].nleft_alloc,
+				      "fault %d: rank %d: signal %d, %d: %s, left %d and %d",
+				      plan->fault_at, i, res[i].signal, res[i].r, res[i].text,
+				      res[i].nleft_fd, res[i].nleft_alloc);
+	}
+	ck_assert_int_gt(n, 3);
+}
+END_TEST
+
+/* ---- arguments ---- */
+
+static int bad(int rank, void *arg)
+{
+	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
+	struct te_comm *next = NULL, *none = NULL;
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (r)
+		return leave(&j, r);
+	HOLDS(te_comm_recover(NULL, NULL, NULL, &none) == -EINVAL);
+	HOLDS(te_comm_recover(j.comm, NULL, NULL, NULL) == -EINVAL);
+	o.flags = 1;
+	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
+	o.flags = 0;
+	o.timeout_ms = -1;
+	HOLDS(te_comm_recover(j.comm, &o, NULL, &none) == -EINVAL);
+	/* none of these has ended it */
+	STEP(reduce(&j, COUNT, NULL));
+	plan->nround[0]++;
+	await(&plan->nround[0], plan->n);
+	/* two of three ranks ask for it: the third one learns of that */
+	o.timeout_ms = 0;
+	o.pool_nbytes = 3 << 20;
+	if (rank == 1)
+		while (!(r = te_comm_error(j.comm)))
+			usleep(1000);
+	HOLDS(rank != 1 || (r == -TE_EABORT && strstr(te_error_detail(), "te_comm_recover")));
+	STEP(te_comm_recover(j.comm, &o, NULL, &next));
+	HOLDS(te_comm_recover(j.comm, NULL, NULL, &none) == -TE_ESTATE && !none);
+	HOLDS(strstr(te_error_detail(), "it has been recovered before"));
+	te_comm_unref(j.comm);
+	j.comm = next;
+	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
+	STEP(te_comm_memory(next, &m));
+	HOLDS(m.pool_nbytes == 3 << 20);
+	return leave(&j, reduce(&j, COUNT, NULL));
+}
+
+START_TEST(arguments_of_recover_are_checked)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->n = 3;
+	plan->fault = SKIP;
+	run(MEET_ID, bad, res);
+	ranks_ok(3, res);
+	plan->n = 1; /* alone */
+	run(MEET_CALLBACK, one_after_the_other, res);
+	ranks_ok(1, res);
+}
+END_TEST
+
+/* ---- members ---- */
+
+#define MEMBERS 5
+
+static struct members {
+	struct te__control *control;
+	struct te__node_info info;
+	struct member {
+		pthread_t thread;
+		int rank;
+		uint64_t seed;
+		int succeeded;
+		uint32_t attempt, set;
+	} m[MEMBERS];
+} members;
+
+/* comes at some time, waits for some time, and fails sometimes, until it is in or out */
+static void *member(void *arg)
+{
+	struct member *m = arg;
+	uint64_t x = m->seed;
+
+	for (;;) {
+		uint32_t attempt = 0, set = 0;
+
+		usleep((useconds_t)(te__splitmix64(&x) % 3000));
+		if (te__members_settle(members.control, &members.info, m->rank,
+				       now_ns() + (int64_t)(te__splitmix64(&x) % 4000000),
+				       &attempt) == -TE_ESTATE)
+			return NULL;
+		if (!attempt)
+			continue;
+		for (int i = 0; i < MEMBERS; i++)
+			set |= (uint32_t)te__members_has(members.control, i, attempt) << i;
+		usleep((useconds_t)(te__splitmix64(&x) % 3000)); /* creates it */
+		m->succeeded = te__members_end(members.control, attempt,
+					       te__splitmix64(&x) % 3 != 0);
+		m->attempt = attempt;
+		m->set = set;
+		if (m->succeeded)
+			return NULL;
+	}
+}
+
+/* whenever ranks arrive, and whatever fails: there is one successor at most */
+START_TEST(ranks_agree_on_one_set_of_members)
+{
+	static uint8_t key[TE__BROKER_KEY_NBYTES];
+	static const char *const name[MEMBERS] = { "rank 0", "rank 1", "rank 2", "rank 3",
+						   "rank 4" };
+	int nfull = 0, nparts = 0;
+
+	for (int k = 0; k < (int)TT_FEWER(48); k++) {
+		uint32_t in = 0;
+		int sign[MEMBERS], fd, first = -1;
+
+		tt_fill_bytes(key, sizeof(key));
+		members.info = (struct te__node_info){ MEMBERS, 0, key, name };
+		DO(te__control_create(MEMBERS, &fd));
+		DO(te__control_map(fd, MEMBERS, &members.control));
+		close(fd);
+		for (int i = 0; i < MEMBERS; i++)
+			DO(te__members_sign(&members.info, i, &sign[i]));
+		for (int i = 0; i < MEMBERS; i++) {
+			members.m[i] = (struct member){ .rank = i, .seed = tt_rand_u64() };
+			ck_assert_int_eq(pthread_create(&members.m[i].thread, NULL, member,
+							&members.m[i]), 0);
+		}
+		for (int i = 0; i < MEMBERS; i++)
+			pthread_join(members.m[i].thread, NULL);
+		for (int i = 0; i < MEMBERS; i++) {
+			const struct member *m = &members.m[i];
+
+			close(sign[i]);
+			if (!m->succeeded)
+				continue;
+			first = first < 0 ? i : first;
+			in |= 1u << i;
+			ck_assert_uint_eq(m->attempt, members.m[first].attempt);
+			ck_assert_uint_eq(m->set, members.m[first].set);
+		}
+		/* who succeeds is in the set that all see */
+		ck_assert_int_ge(first, 0);
+		ck_assert_uint_eq(in & ~members.m[first].set, 0);
+		nfull += members.m[first].set == (1u << MEMBERS) - 1;
+		nparts += members.m[first].set != (1u << MEMBERS) - 1;
+		te__control_unmap(members.control);
+	}
+	ck_assert_int_gt(nfull + nparts, 0);
+	ck_assert_int_gt(nparts, 0);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/faults");
+	TCase *c = tt_case(s, "allreduce", "host");
+
+	setenv("TE_COMM_PACKETS", "64K", 1);
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_loop_test(c, every_rank_gets_a_named_error_in_time, 0, TT_LEN(faults));
+	c = tt_case(s, "recover", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_loop_test(c, who_is_left_after_a_kill_goes_on, 0, TT_LEN(killed));
+	tcase_add_loop_test(c, who_was_stopped_is_left_out_and_told, 0, 2);
+	tcase_add_test(c, all_ranks_go_on_after_a_mismatch);
+	tcase_add_test(c, a_successor_can_be_recovered);
+	tcase_add_test(c, a_failing_call_of_one_rank_fails_on_all_or_none);
+	tcase_add_test(c, arguments_of_recover_are_checked);
+	tcase_add_test(c, ranks_agree_on_one_set_of_members);
+	return s;
+}
+
+TT_MAIN("comm/faults", TT_NEED_NOTHING, suite)

@@ -302,11 +302,12 @@ static int request(struct te__spill *s, const char *fn, struct group *g, enum te
 		   void *slot, size_t nbytes, _Atomic uint32_t *done, uint32_t value)
 {
 	struct request *q = &g->req[dir];
-	int r = check(s, fn, g, dir, slot, nbytes);
+	int r;
 
-	if (!r && s->dead)
-		r = te__fail(s->dead, "%s: group %u: the I/O thread has ended its work: %s", fn,
-			     q->group, te_strerror(s->dead));
+	if (s->dead)
+		return te__fail(s->dead, "%s: group %u: the I/O thread has ended its work: %s", fn,
+				q->group, te_strerror(s->dead));
+	r = check(s, fn, g, dir, slot, nbytes);
 	if (r)
 		return r;
 	q->slot = slot;
@@ -777,8 +778,7 @@ static int try_engine(struct te__spill *s)
 		if (mem[i] != (uint8_t)(i * 7 + i / 256))
 			r = -TE_ECORRUPT;
 	te__pinned_scratch_unlock(s->arena);
-	return r > 0 ? 0 : te__fail(r, "spill: %s: a trial of %s failed: %s", s->dir, s->ops->name,
-				    te_strerror(r));
+	return r > 0 ? 0 : r;
 }
 
 static int open_engine(struct te__spill *s, const struct te__spill_ops *ops)
@@ -800,12 +800,13 @@ static int open_engine(struct te__spill *s, const struct te__spill_ops *ops)
 		return r;
 	s->ops = ops;
 	r = try_engine(s);
-	if (r) {
-		if (ops->close(s->impl))
-			te__pinned_keep(s->arena);
-		s->impl = NULL;
-	}
-	return r;
+	if (!r)
+		return 0;
+	if (ops->close(s->impl))
+		te__pinned_keep(s->arena);
+	s->impl = NULL;
+	return te__fail(r, "spill: %s: a trial of %s failed: %s", s->dir, ops->name,
+			te_strerror(r));
 }
 
 static int open_all(struct te__spill *s)

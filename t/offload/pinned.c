@@ -64,7 +64,6 @@ START_TEST(slots_do_not_overlap)
 {
 	enum { N = 24, STEPS = 4000 };
 	uint8_t *slot[N] = { NULL }, owner[N];
-	size_t units[N], nused = 0;
 	void *p;
 
 	new_arena(NULL, N * UNIT);
@@ -79,7 +78,6 @@ START_TEST(slots_do_not_overlap)
 			te__pinned_give(a, slot[i]);
 			for (int k = 0; k < N; k++)
 				owner[k] = owner[k] == i ? 0xff : owner[k];
-			nused -= units[i];
 			slot[i] = NULL;
 			continue;
 		}
@@ -95,10 +93,8 @@ START_TEST(slots_do_not_overlap)
 		}
 		DO(r);
 		slot[i] = p;
-		units[i] = want;
 		ck_assert_ptr_eq(p, (uint8_t *)te__pinned_base(a) + (first - want) * UNIT);
 		memset(owner + first - want, i, want);
-		nused += want;
 	}
 	for (int i = 0; i < N; i++)
 		te__pinned_give(a, slot[i]);

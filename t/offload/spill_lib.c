@@ -1,11 +1,11 @@
 /* t/offload/spill_lib.c - the fixture and the shim of the tests of the file tier. */
 #include "config.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "spill_lib.h"
@@ -17,7 +17,7 @@ const struct engine engines[NENGINES] = {
 	{ "memory", TE__SPILL_MEMORY, 0 },
 };
 
-char spill_dir[64];
+char spill_dir[32];
 struct te__pinned *arena;
 struct te__spill *spill;
 struct te__spill_opts spill_opts;
@@ -112,9 +112,18 @@ void arena_new(size_t nbytes)
 	DO(te__pinned_create(NULL, nbytes, &arena));
 }
 
-void spill_setup(void)
+/* 1: there is a tmpfs, with the room that the tests need */
+static int has_tmpfs(void)
 {
-	snprintf(spill_dir, sizeof(spill_dir), "/tmp/te-spill-XXXXXX");
+	struct statvfs s;
+
+	return !access("/dev/shm", W_OK) && !statvfs("/dev/shm", &s) &&
+	       (uint64_t)s.f_bavail * s.f_frsize > 512 * MIB;
+}
+
+static void set_up_in(const char *dir)
+{
+	snprintf(spill_dir, sizeof(spill_dir), "%s/te-spill-XXXXXX", dir);
 	ck_assert_ptr_nonnull(mkdtemp(spill_dir));
 	arena = NULL;
 	spill = NULL;
@@ -127,6 +136,16 @@ void spill_setup(void)
 		.block_nbytes = 64 * KIB,
 		.verify = TE__SPILL_VERIFY_ALL,
 	};
+}
+
+void spill_setup(void)
+{
+	set_up_in(has_tmpfs() ? "/dev/shm" : "/tmp");
+}
+
+void spill_setup_disk(void)
+{
+	set_up_in("/tmp");
 }
 
 void spill_teardown(void)

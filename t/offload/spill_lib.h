@@ -22,14 +22,18 @@ struct engine {
 #define NENGINES 4
 extern const struct engine engines[NENGINES];
 
-extern char spill_dir[];
+extern char spill_dir[32];
 extern struct te__pinned *arena;
 extern struct te__spill *spill;
 extern struct te__spill_opts spill_opts; /* of te__spill_create, reset by the fixture */
 
-/* the fixture: the folder, an arena of 8 MiB without a device, default options with a file of 8 MiB
- * and 8 groups, no spill; teardown destroys all and finds the folder empty */
+/*
+ * The fixture: a folder on tmpfs, where it is as fast on all machines, or on disk; an arena of
+ * 8 MiB without a device; default options with a file of 8 MiB and 8 groups; no spill. Teardown
+ * destroys all and finds the folder empty.
+ */
 void spill_setup(void);
+void spill_setup_disk(void);
 void spill_teardown(void);
 void arena_new(size_t nbytes); /* instead of the one of 8 MiB */
 /* 1: io_uring is refused on this machine, so the rest of the test has nothing to show */

@@ -1,0 +1,895 @@
+/*
+ * t/offload/spill_faults.c - faults of the file tier: I/O that fails or is short, at every block;
+ * systems that refuse io_uring, locked memory, direct I/O or reservation; full disks; time-outs;
+ * forks; processes that are killed.
+ */
+#include "config.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/log.h>
+
+#include "libtecore/base/private.h"
+#include "spill_lib.h"
+
+/* what the library logs at level info and above, for "one line says why" */
+
+static char logged[4096];
+static int nlogged;
+
+static void note(void *arg, enum te_log_level level, const char *category, const char *text)
+{
+	(void)arg;
+	(void)level;
+	(void)category;
+	nlogged++;
+	snprintf(logged, sizeof(logged), "%s", text);
+}
+
+static void setup(void)
+{
+	DO(te_log_filter("info"));
+	te_log_set(note, NULL);
+	spill_setup();
+}
+
+static void teardown(void)
+{
+	spill_teardown();
+	te_log_set(NULL, NULL);
+}
+
+/* one transfer in both directions, of three blocks and a tail, with fresh data */
+#define NBYTES ((size_t)3 * 64 * 1024 + 777)
+#define NBLOCKS 4
+
+static uint8_t *fresh(void)
+{
+	static uint8_t want[NBYTES];
+
+	tt_fill_bytes(want, NBYTES);
+	memcpy(slot_at(0), want, NBYTES);
+	return want;
+}
+
+static void works(void)
+{
+	uint8_t *want = fresh();
+
+	DO(put(0, slot_at(0), NBYTES));
+	DO(get(0, slot_at(MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
+}
+
+/* every completion in turn is what a system may return without anything being wrong */
+
+static void change_res(struct shim *h, struct te__blk_done *d, uint64_t n)
+{
+	if (n == h->k)
+		d->res = h->code;
+}
+
+static const int32_t harmless[] = { -EAGAIN, -EINTR, -ECANCELED };
+
+START_TEST(completion_that_may_be_repeated_is)
+{
+	const struct engine *e = &engines[_i % NENGINES];
+	const int32_t code = harmless[_i / NENGINES];
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	shim.on_done = change_res;
+	shim.code = code;
+	for (uint64_t k = 1; k <= 2 * NBLOCKS; k++) {
+		shim.ndones = 0;
+		shim.k = k;
+		works();
+		ck_assert_uint_eq(stats().nretries, k);
+		ck_assert_uint_eq(shim.ndones, 2 * NBLOCKS + 1);
+	}
+	DO(te__spill_error(spill, NULL));
+}
+END_TEST
+
+/* two thirds of all */
+static void storm(struct shim *h, struct te__blk_done *d, uint64_t n)
+{
+	(void)n;
+	if (tt_rand_u64() % 3)
+		d->res = h->code;
+}
+
+START_TEST(storm_is_survived)
+{
+	use_engine(&engines[2], 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	shim.on_done = storm;
+	shim.code = harmless[_i];
+	for (int i = 0; i < 10; i++)
+		works();
+}
+END_TEST
+
+static void always(struct shim *h, struct te__blk_done *d, uint64_t n)
+{
+	(void)n;
+	d->res = h->code;
+}
+
+START_TEST(endless_refusal_is_an_error)
+{
+	use_engine(&engines[3], 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, 100));
+	DO(put(0, slot_at(0), 100));
+	shim.on_done = always;
+	shim.code = harmless[_i];
+	ck_assert_int_eq(get(0, slot_at(0), 100), harmless[_i]);
+	tt_said("read of group 0, 100 bytes: block 0");
+	ck_assert_uint_ge(stats().nretries, 100);
+	ck_assert_uint_le(stats().nretries, 110);
+	/* and a transfer of 0 bytes again and again */
+	shim.code = 0;
+	ck_assert_int_eq(put(0, slot_at(0), 100), -EIO);
+}
+END_TEST
+
+/* short transfers: the engine moves a part, of any length */
+
+static int32_t shorten(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)n;
+	if (b->nbytes > h->k && tt_rand_u64() & 1)
+		b->nbytes = (size_t)tt_rand_int(1, (int64_t)(b->nbytes / h->k)) * h->k;
+	return SHIM_PASS;
+}
+
+START_TEST(short_transfers_are_continued)
+{
+	const struct engine *e = &engines[_i];
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 1);
+	spill_opts.depth = 3;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	shim.on_submit = shorten;
+	/* what direct I/O can transfer; memory: any number, which only that engine continues at */
+	shim.k = e->engine == TE__SPILL_MEMORY ? 1 : 4096;
+	for (int i = 0; i < 20; i++)
+		works();
+	ck_assert_uint_gt(stats().nshort, 0);
+	DO(te__spill_error(spill, NULL));
+}
+END_TEST
+
+/* a count that is not a multiple of the alignment: the partial unit is transferred again */
+static void odd_count(struct shim *h, struct te__blk_done *d, uint64_t n)
+{
+	if (n == h->k && d->res > 5000)
+		d->res = 4096 + (int32_t)tt_rand_int(1, 100);
+}
+
+START_TEST(short_transfers_are_continued_at_an_aligned_byte)
+{
+	use_engine(&engines[_i], 1);
+	if (lacks_uring(&engines[_i]))
+		return;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	shim.on_done = odd_count;
+	for (uint64_t k = 1; k <= 2 * NBLOCKS; k++) {
+		shim.ndones = 0;
+		shim.k = k;
+		works();
+	}
+	/* the tails of 777 bytes are too short */
+	ck_assert_uint_gt(stats().nshort, 0);
+	DO(te__spill_error(spill, NULL));
+}
+END_TEST
+
+START_TEST(end_of_file_is_an_error_of_the_read)
+{
+	use_engine(&engines[2], 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	fresh();
+	DO(put(0, slot_at(0), NBYTES));
+	shim.on_done = change_res;
+	shim.code = 0;
+	shim.k = 3;
+	ck_assert_int_eq(get(0, slot_at(0), NBYTES), -EIO);
+	for (size_t i = 0; i < NBYTES; i++)
+		ck_assert_uint_eq(*slot_at(i), 0xff);
+}
+END_TEST
+
+/* errors at every block: the code, the group and the block are named, all waits end, and the next
+ * request works */
+
+static int32_t fail_kth(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	return n == h->k && b->dir == h->dir ? h->code : SHIM_PASS;
+}
+
+static const struct {
+	enum te__spill_dir dir;
+	int32_t code;
+} hard[] = {
+	{ TE__SPILL_WRITE, -ENOSPC }, { TE__SPILL_WRITE, -EDQUOT }, { TE__SPILL_WRITE, -EFBIG },
+	{ TE__SPILL_WRITE, -EIO },    { TE__SPILL_READ, -EIO },	    { TE__SPILL_READ, -EINVAL },
+};
+
+START_TEST(error_of_each_block_is_named)
+{
+	const enum te__spill_dir dir = hard[_i].dir;
+	const int32_t code = hard[_i].code;
+	_Atomic uint32_t *done = te__pinned_word(arena, 0);
+	struct te__spill_error err;
+	char text[64];
+
+	use_engine(&engines[2], 1);
+	/* no room to move a block to */
+	spill_opts.quota_nbytes = 2 * ((NBYTES + 4095) / 4096 * 4096);
+	spill_opts.depth = 2;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	DO(te__spill_reserve(spill, 7, NBYTES));
+	shim.on_submit = fail_kth;
+	shim.code = code;
+	shim.dir = dir;
+	for (uint64_t k = 1; k <= NBLOCKS; k++) {
+		int r;
+
+		fresh();
+		shim.k = dir == TE__SPILL_WRITE ? k : NBLOCKS + k;
+		shim.nsubmits = 0;
+		DO(te__spill_write(spill, 7, slot_at(0), NBYTES, done, (uint32_t)k));
+		r = te__spill_wait(spill, TE__SPILL_WRITE, 7, -1);
+		ck_assert_uint_eq(atomic_load(done), k);
+		if (dir == TE__SPILL_WRITE) {
+			ck_assert_int_eq(r, code);
+			snprintf(text, sizeof(text), "group 7, %zu bytes: block %d", NBYTES,
+				 (int)k - 1);
+			tt_said(text);
+			/* the group is lost, which its reads say; others are not affected */
+			fails(te__spill_read(spill, 7, slot_at(MIB), NBYTES, NULL, 0), code, text);
+			works();
+			te__spill_clear(spill);
+			fails(te__spill_read(spill, 7, slot_at(MIB), NBYTES, NULL, 0), -TE_ESTATE,
+			      "group 7 has not been written");
+			continue;
+		}
+		ck_assert_int_eq(r, 0);
+		ck_assert_int_eq(get(7, slot_at(MIB), NBYTES), code);
+		for (size_t i = 0; i < NBYTES; i++)
+			ck_assert_uint_eq(*slot_at(MIB + i), 0xff);
+		ck_assert_int_eq(te__spill_error(spill, &err), code);
+		ck_assert_uint_eq(err.group, 7);
+		ck_assert_uint_eq(err.block, k - 1);
+		ck_assert_uint_eq(err.offset, (NBYTES + 4095) / 4096 * 4096 + (k - 1) * 64 * KIB);
+		te__spill_clear(spill);
+		DO(get(7, slot_at(MIB), NBYTES));
+		ck_assert(!memcmp(slot_at(0), slot_at(MIB), NBYTES));
+	}
+	ck_assert_uint_eq(stats().nerrors, NBLOCKS);
+}
+END_TEST
+
+START_TEST(block_that_cannot_be_written_moves)
+{
+	const struct engine *e = &engines[_i];
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	shim.on_submit = fail_kth;
+	shim.code = -EIO;
+	for (uint64_t k = 1; k <= NBLOCKS; k++) {
+		shim.nsubmits = 0;
+		shim.k = k;
+		works();
+		ck_assert_uint_eq(stats().nmoved, k);
+		ck_assert_uint_eq(shim.nsubmits, 2 * NBLOCKS + 1);
+	}
+	DO(te__spill_error(spill, NULL));
+	/* twice in a row it is an error */
+	shim.on_submit = NULL;
+	shim.on_done = always;
+	ck_assert_int_eq(put(0, slot_at(0), NBYTES), -EIO);
+}
+END_TEST
+
+/* a read waits for a write that then fails */
+START_TEST(read_of_a_write_that_fails_is_released)
+{
+	_Atomic uint32_t *done = te__pinned_word(arena, 9);
+
+	use_engine(&engines[2], 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	fresh();
+	shim.on_submit = fail_kth;
+	shim.code = -ENOSPC;
+	shim.k = 1;
+	DO(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0));
+	if (!te__spill_read(spill, 0, slot_at(MIB), NBYTES, done, 5)) {
+		/* served from the slot if the write had not ended */
+		const int r = te__spill_wait(spill, TE__SPILL_READ, 0, -1);
+
+		ck_assert(r == 0 || r == -ENOSPC);
+		ck_assert_uint_eq(atomic_load(done), 5);
+		if (!r)
+			ck_assert(!memcmp(slot_at(0), slot_at(MIB), NBYTES));
+	}
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, 0, -1), -ENOSPC);
+}
+END_TEST
+
+/* time-outs: a block that never completes */
+
+static int32_t drop_kth(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)b;
+	return n == h->k ? SHIM_DROP : SHIM_PASS;
+}
+
+START_TEST(block_that_never_completes_times_out)
+{
+	_Atomic uint32_t *done = te__pinned_word(arena, 0);
+
+	use_engine(&engines[2], 1);
+	spill_opts.timeout_ms = 30;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	DO(te__spill_reserve(spill, 1, NBYTES));
+	fresh();
+	DO(put(0, slot_at(0), NBYTES));
+	shim.on_submit = drop_kth;
+	shim.nsubmits = 0;
+	shim.k = 2;
+	tt_poison(slot_at(MIB), NBYTES);
+	DO(te__spill_read(spill, 0, slot_at(MIB), NBYTES, done, 3));
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_READ, 0, -1), -ETIMEDOUT);
+	tt_said("read of group 0");
+	tt_said("block 1");
+	ck_assert_uint_eq(atomic_load(done), 3);
+	for (size_t i = 0; i < NBYTES; i++)
+		ck_assert_uint_eq(*slot_at(MIB + i), 0xff);
+	/* its block may still arrive: the group cannot be used, the others can */
+	fails(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0), -EBUSY,
+	      "1 blocks that timed out are still in flight");
+	DO(put(1, slot_at(0), NBYTES));
+	DO(get(1, slot_at(2 * MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(0), slot_at(2 * MIB), NBYTES));
+}
+END_TEST
+
+static int32_t drop_all(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)h;
+	(void)b;
+	(void)n;
+	return SHIM_DROP;
+}
+
+/* requests that wait for a place among the blocks in flight are released too */
+START_TEST(dead_drive_releases_every_request)
+{
+	_Atomic uint32_t *done = te__pinned_word(arena, 0);
+
+	use_engine(&engines[_i], 1);
+	if (lacks_uring(&engines[_i]))
+		return;
+	spill_opts.timeout_ms = 30;
+	spill_opts.depth = 2;
+	spill_new();
+	for (uint32_t g = 0; g < 8; g++)
+		DO(te__spill_reserve(spill, g, NBYTES));
+	shim.on_submit = drop_all;
+	for (uint32_t g = 0; g < 8; g++)
+		DO(te__spill_write(spill, g, slot_at(0), NBYTES, te__pinned_word(arena, g), 1));
+	for (uint32_t g = 0; g < 8; g++) {
+		ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, g, -1), -ETIMEDOUT);
+		ck_assert_uint_eq(atomic_load(te__pinned_word(arena, g)), 1);
+	}
+	ck_assert_uint_eq(atomic_load(done), 1);
+	ck_assert_int_eq(te__spill_error(spill, NULL), -ETIMEDOUT);
+}
+END_TEST
+
+/* an engine that ends its work: later requests fail at once, words are released */
+static int32_t corrupt_tag(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)n;
+	b->tag = 999;
+	h->ready[h->nready++] = (struct te__blk_done){ 999, 0 };
+	return SHIM_DROP;
+}
+
+START_TEST(broken_engine_releases_every_request)
+{
+	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
+
+	use_engine(&engines[3], 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	DO(te__spill_reserve(spill, 1, NBYTES));
+	DO(te__spill_bind(spill, TE__SPILL_WRITE, 1, slot_at(0), NBYTES, start, done));
+	te__spill_arm(spill, 1);
+	shim.on_submit = corrupt_tag;
+	ck_assert_int_eq(put(0, slot_at(0), NBYTES), -EIO);
+	fails(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0), -EIO,
+	      "the I/O thread has ended its work");
+	atomic_store(start, 1);
+	while (!atomic_load(done))
+		usleep(100);
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, 1, 0), -EIO);
+}
+END_TEST
+
+START_TEST(destruction_releases_what_is_not_complete)
+{
+	const struct engine *e = &engines[_i];
+	int ncanceled = 0;
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 0);
+	spill_opts.depth = 1;
+	spill_new();
+	for (uint32_t g = 0; g < 8; g++) {
+		DO(te__spill_reserve(spill, g, NBYTES));
+		atomic_store(te__pinned_word(arena, g), 0);
+	}
+	for (uint32_t g = 0; g < 8; g++)
+		DO(te__spill_write(spill, g, slot_at(0), NBYTES, te__pinned_word(arena, g), 1));
+	spill = te__spill_destroy(spill);
+	for (uint32_t g = 0; g < 8; g++)
+		ncanceled += atomic_load(te__pinned_word(arena, g)) != 1;
+	ck_assert_int_eq(ncanceled, 0);
+}
+END_TEST
+
+/* systems that refuse */
+
+/* calls of nr, with the bits in argument arg, return the error */
+static void refuse(int nr, uint32_t arg, uint32_t bits, int error)
+{
+	const uint32_t at = (uint32_t)offsetof(struct seccomp_data, args) + 8 * arg;
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)nr, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at),
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog prog = { TT_LEN(f), f };
+
+	if (!bits) /* every call */
+		f[3] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K,
+						    SECCOMP_RET_ERRNO | (uint32_t)error);
+	ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog), 0);
+}
+
+/* by default with one message; what was asked for by name is an error */
+static void falls_back(const char *why)
+{
+	struct te__spill *none;
+
+	spill_opts.engine = TE__SPILL_URING;
+	fails(te__spill_create(arena, &spill_opts, &none), -EOPNOTSUPP, "io_uring is refused: ");
+	tt_said(why);
+	nlogged = 0;
+	spill_opts.engine = TE__SPILL_AUTO;
+	spill_new();
+	ck_assert_int_eq(nlogged, 1);
+	ck_assert_msg(strstr(logged, why) && strstr(logged, "threads are used instead"), "%s",
+		      logged);
+	ck_assert_str_eq(stats().engine, "threads");
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+
+#ifdef HAVE_LIBURING
+static const struct {
+	int error;
+	const char *text;
+} uring_errors[] = {
+	{ ENOSYS, "Function not implemented" },
+	{ EPERM, "Operation not permitted" },
+	{ ENOMEM, "Cannot allocate memory" },
+	{ EINVAL, "Invalid argument" },
+};
+
+START_TEST(io_uring_that_is_refused_is_replaced)
+{
+	refuse(SYS_io_uring_setup, 0, 0, uring_errors[_i].error);
+	falls_back(uring_errors[_i].text);
+}
+END_TEST
+
+/* set up, and then refused by io_uring_enter, as the trial finds */
+START_TEST(io_uring_that_does_not_work_is_replaced)
+{
+	if (lacks_uring(&engines[0]))
+		return;
+	refuse(SYS_io_uring_enter, 0, 0, ENXIO);
+	nlogged = 0;
+	spill_opts.engine = TE__SPILL_AUTO;
+	spill_new();
+	ck_assert_int_eq(nlogged, 1);
+	ck_assert_msg(strstr(logged, "a trial of io_uring failed"), "%s", logged);
+	ck_assert_str_eq(stats().engine, "threads");
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+END_TEST
+
+static void drop_caps(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = { { 0, 0, 0 } };
+
+	ck_assert_int_eq((int)syscall(SYS_capset, &head, data), 0);
+}
+
+START_TEST(limit_of_locked_memory_makes_buffers_plain)
+{
+	const struct rlimit low = { 64 * KIB, 64 * KIB };
+
+	if (lacks_uring(&engines[0]))
+		return;
+	use_engine(&engines[0], 0);
+	ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &low), 0);
+	drop_caps();
+	nlogged = 0;
+	spill_new();
+	ck_assert_int_eq(nlogged, 1);
+	ck_assert_msg(strstr(logged, "are not registered with io_uring"), "%s", logged);
+	ck_assert_str_eq(stats().engine, "io_uring");
+	ck_assert_int_eq(stats().fixed, 0);
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+END_TEST
+
+START_TEST(memory_is_registered_where_it_may_be)
+{
+	struct rlimit l;
+
+	getrlimit(RLIMIT_MEMLOCK, &l);
+	if (lacks_uring(&engines[0]) || (geteuid() && l.rlim_cur < 64 * MIB))
+		return;
+	use_engine(&engines[0], 0);
+	spill_new();
+	ck_assert_int_eq(stats().fixed, 1);
+}
+END_TEST
+#else
+START_TEST(build_without_liburing_uses_threads)
+{
+	falls_back("built without liburing");
+}
+END_TEST
+#endif
+
+START_TEST(file_system_without_direct_io_is_used)
+{
+	refuse(SYS_openat, 2, O_DIRECT, EINVAL);
+	spill_opts.engine = (enum te__spill_engine)_i;
+	spill_new();
+	ck_assert_int_eq(stats().direct, 0);
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+END_TEST
+
+START_TEST(file_system_without_unnamed_files_is_used)
+{
+	refuse(SYS_openat, 2, O_TMPFILE & ~O_DIRECTORY, EOPNOTSUPP);
+	spill_opts.engine = (enum te__spill_engine)_i;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+END_TEST
+
+START_TEST(file_system_without_reservation_is_used)
+{
+	refuse(SYS_fallocate, 0, 0, EOPNOTSUPP);
+	spill_opts.engine = (enum te__spill_engine)_i;
+	spill_opts.quota_nbytes = MIB + 4096;
+	spill_new();
+	ck_assert_uint_eq(stats().file_nbytes, MIB + 4096);
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+}
+END_TEST
+
+static const struct {
+	int error;
+	const char *text;
+} full_rows[] = { { ENOSPC, "No space left" }, { EDQUOT, "quota" } };
+
+START_TEST(full_disk_is_found_at_the_start)
+{
+	refuse(SYS_fallocate, 0, 0, full_rows[_i].error);
+	fails(te__spill_create(arena, &spill_opts, &spill), -full_rows[_i].error,
+	      "cannot reserve 8388608 bytes");
+	tt_said(full_rows[_i].text);
+	tt_said("are available");
+	tt_said(spill_dir);
+	ck_assert_ptr_null(spill);
+}
+END_TEST
+
+/* the signal's default action would end the process */
+START_TEST(limit_of_file_size_is_an_error_and_no_signal)
+{
+	const struct rlimit low = { 64 * KIB, RLIM_INFINITY };
+	const struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY };
+	const struct engine *e = &engines[_i];
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 0);
+	signal(SIGXFSZ, SIG_DFL);
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+	fails(te__spill_create(arena, &spill_opts, &spill), -EFBIG, "cannot reserve 8388608");
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &none), 0);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	works();
+	/* block 0 is below the limit, block 1 is not */
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+	ck_assert_int_eq(put(0, slot_at(0), NBYTES), -EFBIG);
+	tt_said("write of group 0");
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &none), 0);
+	works();
+}
+END_TEST
+
+START_TEST(folder_that_cannot_be_used_is_named)
+{
+	struct te__spill *none = NULL;
+
+	spill_opts.dir = "/nowhere/at/all";
+	fails(te__spill_create(arena, &spill_opts, &none), -ENOENT, "/nowhere/at/all");
+	spill_opts.dir = NULL;
+	fails(te__spill_create(arena, &spill_opts, &none), -EINVAL, "no folder");
+	spill_opts.dir = spill_dir;
+	spill_opts.block_nbytes = 4097;
+	fails(te__spill_create(arena, &spill_opts, &none), -EINVAL, "blocks of 4097 bytes");
+	spill_opts.block_nbytes = 0;
+	spill_opts.depth = 257;
+	fails(te__spill_create(arena, &spill_opts, &none), -EINVAL, "a depth of 257");
+	spill_opts.depth = 0;
+	spill_opts.ngroups = 0;
+	fails(te__spill_create(arena, &spill_opts, &none), -EINVAL, "0 groups");
+	ck_assert_ptr_null(none);
+}
+END_TEST
+
+/* constructors: each allocation, each open and each thread fails once */
+
+static int create_and_destroy(void)
+{
+	struct te__spill *s = NULL;
+	int r = te__spill_create(arena, &spill_opts, &s);
+
+	ck_assert_int_eq(!s, !!r);
+	if (!r)
+		r = te__spill_reserve(s, 0, NBYTES);
+	tt_fault_end();
+	te__spill_destroy(s);
+	return r;
+}
+
+START_TEST(each_failure_of_creation_is_reported)
+{
+	if (lacks_uring(&engines[_i]))
+		return;
+	use_engine(&engines[_i], 0);
+	spill_opts.quota_nbytes = MIB;
+	ck_assert_int_ge(tt_fault_each(create_and_destroy), 8);
+}
+END_TEST
+
+/* processes */
+
+START_TEST(forked_child_is_refused_and_the_parent_goes_on)
+{
+	const struct engine *e = &engines[_i];
+	uint8_t *want = fresh();
+	int status;
+	pid_t child;
+
+	if (lacks_uring(e))
+		return;
+	use_engine(e, 1);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	/* I/O is in flight: its completions are held */
+	atomic_store(&shim.gate, 1);
+	DO(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0));
+	child = fork();
+	if (!child) {
+		int bad = te__spill_wait(spill, TE__SPILL_WRITE, 0, -1) != -TE_ESTATE;
+
+		bad |= te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0) != -TE_ESTATE;
+		bad |= te__spill_error(spill, NULL) != -TE_ESTATE;
+		te__spill_arm(spill, 1);
+		te__spill_kick(spill);
+		te__spill_clear(spill);
+		te__spill_destroy(spill);
+		te__pinned_destroy(arena);
+		_exit(bad);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	atomic_store(&shim.gate, 0);
+	te__spill_kick(spill);
+	DO(te__spill_wait(spill, TE__SPILL_WRITE, 0, -1));
+	DO(get(0, slot_at(MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
+}
+END_TEST
+
+static int count_files(const char *dir)
+{
+	DIR *d = opendir(dir);
+	int n = -2; /* . and .. */
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+static uint64_t space(const char *dir)
+{
+	struct statvfs s;
+
+	ck_assert_int_eq(statvfs(dir, &s), 0);
+	return (uint64_t)s.f_bfree * s.f_frsize;
+}
+
+/* requests in both directions until it is killed; one byte on the pipe when they have begun */
+static void run_until_killed(int fd)
+{
+	struct te__pinned *a;
+	struct te__spill *s;
+
+	if (te__pinned_create(NULL, 2 * MIB, &a) || te__spill_create(a, &spill_opts, &s) ||
+	    te__spill_reserve(s, 0, MIB) || te__spill_reserve(s, 1, MIB))
+		_exit(1);
+	for (int first = 1;; first = 0) {
+		if (te__spill_write(s, 0, te__pinned_base(a), MIB, NULL, 0) ||
+		    te__spill_write(s, 1, te__pinned_base(a), MIB, NULL, 0))
+			_exit(2);
+		if (first && write(fd, "x", 1) != 1)
+			_exit(3);
+		if (te__spill_wait(s, TE__SPILL_WRITE, 0, -1) ||
+		    te__spill_wait(s, TE__SPILL_WRITE, 1, -1) ||
+		    te__spill_read(s, 0, te__pinned_base(a), MIB, NULL, 0) ||
+		    te__spill_wait(s, TE__SPILL_READ, 0, -1))
+			_exit(4);
+	}
+}
+
+START_TEST(killed_process_leaves_nothing)
+{
+	enum { TIMES = TT_FEWER(12), WAIT_MS = 2000 };
+	const struct engine *e = &engines[2 * _i];
+	/* tmpfs: the space that files of other programs take there changes little */
+	char dir[] = "/dev/shm/te-spill-XXXXXX";
+	uint64_t before;
+
+	if (lacks_uring(e) || !mkdtemp(dir))
+		return;
+	spill_opts.dir = dir;
+	spill_opts.quota_nbytes = 16 * MIB;
+	use_engine(e, 0);
+	before = space(dir);
+	for (int i = 0; i < TIMES; i++) {
+		const struct timespec pause = { 0, tt_rand_int(0, 2000000) }, ms = { 0, 1000000 };
+		int fd[2], status, waited = 0;
+		char c;
+		pid_t child;
+
+		ck_assert_int_eq(pipe(fd), 0);
+		child = fork();
+		if (!child)
+			run_until_killed(fd[1]);
+		close(fd[1]);
+		ck_assert_int_eq((int)read(fd[0], &c, 1), 1);
+		close(fd[0]);
+		nanosleep(&pause, NULL);
+		kill(child, SIGKILL);
+		ck_assert_int_eq(waitpid(child, &status, 0), child);
+		ck_assert(WIFSIGNALED(status));
+		ck_assert_int_eq(count_files(dir), 0);
+		while (space(dir) + spill_opts.quota_nbytes / 2 < before && waited++ < WAIT_MS)
+			nanosleep(&ms, NULL);
+		ck_assert_int_lt(waited, WAIT_MS);
+	}
+	rmdir(dir);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("offload/spill_faults");
+	TCase *c = tt_case(s, "blocks", "host");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, completion_that_may_be_repeated_is, 0,
+			    NENGINES * TT_LEN(harmless));
+	tcase_add_loop_test(c, storm_is_survived, 0, TT_LEN(harmless));
+	tcase_add_loop_test(c, endless_refusal_is_an_error, 0, TT_LEN(harmless));
+	tcase_add_loop_test(c, short_transfers_are_continued, 0, NENGINES);
+	tcase_add_loop_test(c, short_transfers_are_continued_at_an_aligned_byte, 0, NENGINES - 1);
+	tcase_add_test(c, end_of_file_is_an_error_of_the_read);
+	tcase_add_loop_test(c, error_of_each_block_is_named, 0, TT_LEN(hard));
+	tcase_add_loop_test(c, block_that_cannot_be_written_moves, 0, NENGINES);
+	tcase_add_test(c, read_of_a_write_that_fails_is_released);
+	tcase_add_test(c, block_that_never_completes_times_out);
+	tcase_add_loop_test(c, dead_drive_releases_every_request, 0, NENGINES);
+	tcase_add_test(c, broken_engine_releases_every_request);
+	tcase_add_loop_test(c, destruction_releases_what_is_not_complete, 0, NENGINES);
+	c = tt_case(s, "systems", "host");
+	tcase_add_checked_fixture(c, setup, teardown);
+#ifdef HAVE_LIBURING
+	tcase_add_loop_test(c, io_uring_that_is_refused_is_replaced, 0, TT_LEN(uring_errors));
+	tcase_add_test(c, io_uring_that_does_not_work_is_replaced);
+	tcase_add_test(c, limit_of_locked_memory_makes_buffers_plain);
+	tcase_add_test(c, memory_is_registered_where_it_may_be);
+#else
+	tcase_add_test(c, build_without_liburing_uses_threads);
+#endif
+	/* AUTO and THREADS */
+	tcase_add_loop_test(c, file_system_without_direct_io_is_used, 0, 1);
+	tcase_add_loop_test(c, file_system_without_direct_io_is_used, 2, 3);
+	tcase_add_loop_test(c, file_system_without_unnamed_files_is_used, 2, 3);
+	tcase_add_loop_test(c, file_system_without_reservation_is_used, 2, 3);
+	tcase_add_loop_test(c, full_disk_is_found_at_the_start, 0, TT_LEN(full_rows));
+	tcase_add_loop_test(c, limit_of_file_size_is_an_error_and_no_signal, 0, NENGINES - 1);
+	tcase_add_test(c, folder_that_cannot_be_used_is_named);
+	tcase_add_loop_test(c, each_failure_of_creation_is_reported, 0, NENGINES);
+	c = tt_case(s, "processes", "host");
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_loop_test(c, forked_child_is_refused_and_the_parent_goes_on, 0, NENGINES);
+	tcase_add_loop_test(c, killed_process_leaves_nothing, 0, 2);
+	return s;
+}
+
+TT_MAIN("offload/spill_faults", TT_NEED_NOTHING, suite)

@@ -7,6 +7,7 @@ teinclude_HEADERS += \
 	include/te/gemm.h \
 	include/te/kernel.h \
 	include/te/log.h \
+	include/te/offload.h \
 	include/te/op.h \
 	include/te/optim.h \
 	include/te/param.h \
@@ -124,6 +125,11 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \
 	libtecore/plan/layout.c \
+	libtecore/plan/moves.c \
+	libtecore/plan/moves.h \
+	libtecore/plan/moves_run.c \
+	libtecore/plan/offload.c \
+	libtecore/plan/offload.h \
 	libtecore/plan/optim.c \
 	libtecore/plan/place.c \
 	libtecore/plan/place.h \

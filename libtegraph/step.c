@@ -13,6 +13,7 @@
 
 #include <te/step.h>
 #include "graph_internal.h"
+#include "libtecore/plan/offload.h"
 
 static const char fn[] = "te_step_create";
 
@@ -196,7 +197,7 @@ static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event
 
 /* x of a part is what the plan before it gives */
 static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
-		     struct te_plan **ret_plan)
+		     uint32_t flags, struct te_plan **ret_plan)
 {
 	const struct te_step_opts *o = &s->opts;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
@@ -204,7 +205,8 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 	po.recipe = o->recipe;
 	po.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | (part ? TE_PLAN_INPUT_GRAD : 0) |
 		   (s->place[part].delayed ? TE_PLAN_DELAY_DW : 0) |
-		   (o->flags & TE_STEP_NO_ALLOC ? TE_PLAN_NO_ALLOC : 0);
+		   flags;
+	po.offload = o->offload;
 	po.x = shape->x;
 	if (part)
 		te_plan_spec(shape->plan[part - 1], "out", &po.x);
@@ -218,12 +220,12 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 }
 
 static int make_callable(struct te_step *s, struct shape *shape, int32_t part, int first,
-			 struct te_callable *ret_c)
+			 uint32_t flags, struct te_callable *ret_c)
 {
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan *plan = NULL;
 	char name[96];
-	int r = make_plan(s, shape, part, &plan);
+	int r = make_plan(s, shape, part, flags, &plan);
 
 	if (r)
 		return r;
@@ -246,8 +248,10 @@ static void release(struct te_callable *c, int32_t n)
 			c[i].release(c[i].self);
 }
 
-/* Micro-batches of a chunk pass in order: as many plans as are in flight at once serve in turn. */
-static int make_callables(struct te_step *s, struct shape *shape, struct te_callable *c)
+/* Micro-batches of a chunk pass in order: as many plans as are in flight at once serve in turn.
+ * flags: TE_PLAN_* */
+static int make_callables(struct te_step *s, struct shape *shape, uint32_t flags,
+			  struct te_callable *c)
 {
 	int r = 0;
 
@@ -258,7 +262,7 @@ static int make_callables(struct te_step *s, struct shape *shape, struct te_call
 			const int32_t i = callable_of(s, part, m), n = s->place[part].nplans;
 
 			if (m < n) {
-				r = make_callable(s, shape, part, !m, &c[i]);
+				r = make_callable(s, shape, part, !m, flags, &c[i]);
 				continue;
 			}
 			c[i] = c[callable_of(s, part, m - n)];
@@ -350,13 +354,75 @@ static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t f
 	return 0;
 }
 
-static int measure(struct te_step *s, const struct te_callable *c)
+/* the pool of a shape with these callables */
+static int measure(struct te_step *s, const struct te_callable *c, uint64_t *ret_nbytes)
 {
+	const uint64_t nbytes = s->memory.pool_nbytes;
 	struct te_graph *g;
-	int r = make_graph(s, c, TE_GRAPH_NO_ALLOC, &g);
+	int r;
 
+	s->memory.pool_nbytes = 0;
+	r = make_graph(s, c, TE_GRAPH_NO_ALLOC, &g);
+	*ret_nbytes = s->memory.pool_nbytes;
+	s->memory.pool_nbytes = nbytes;
 	if (!r)
 		te__graph_free(g);
+	return r;
+}
+
+static void drop_callables(struct te_step *s, struct shape *shape, struct te_callable *c)
+{
+	release(c, s->ncallables);
+	for (int32_t i = 0; i < s->ncallables; i++)
+		c[i].release = NULL;
+	for (int32_t p = 0; p < s->nparts; p++)
+		shape->plan[p] = te_plan_unref(shape->plan[p]);
+}
+
+struct trial {
+	struct te_step *s;
+	struct shape *shape;
+	struct te_callable *c;
+	uint64_t plans_nbytes;
+	uint64_t allowed; /* bytes that may move, and whether tight: what is tried */
+	int tight;
+};
+
+/* the pool with what the te_offload allows at present: the callables are made and dropped */
+static int try_pool(void *arg, uint64_t *ret_nbytes)
+{
+	struct trial *t = arg;
+	int r;
+
+	t->s->memory.plans_nbytes = t->plans_nbytes;
+	te__offload_allowed(t->s->opts.offload, &t->allowed, &t->tight);
+	r = make_callables(t->s, t->shape, TE_PLAN_NO_ALLOC, t->c);
+	if (!r)
+		r = measure(t->s, t->c, ret_nbytes);
+	drop_callables(t->s, t->shape, t->c);
+	t->s->memory.plans_nbytes = t->plans_nbytes;
+	return r;
+}
+
+/* the callables of a shape; with a target, those that move as little as it takes */
+static int fit_callables(struct te_step *s, struct shape *shape, struct te_callable *c)
+{
+	struct te_offload *const o = s->opts.offload;
+	const uint32_t flags = s->opts.flags & TE_STEP_NO_ALLOC ? TE_PLAN_NO_ALLOC : 0;
+	struct trial t = { .s = s, .shape = shape, .c = c, .plans_nbytes = s->memory.plans_nbytes };
+	uint64_t target;
+	int r = 0;
+
+	if (!o)
+		return make_callables(s, shape, flags, c);
+	te__offload_limits(o, &target, &t.allowed);
+	if (target)
+		r = te__offload_fit(o, target, "the pool of the step", try_pool, &t);
+	if (r)
+		return r;
+	te__offload_allow(o, t.allowed, t.tight);
+	r = make_callables(s, shape, flags, c);
+	te__offload_release(o);
 	return r;
 }
 
@@ -388,14 +454,19 @@ static int make_graphs(struct te_step *s, struct te_callable *c)
 {
 	const uint32_t flags = s->opts.flags & TE_STEP_NO_ALLOC ? TE_GRAPH_NO_ALLOC : 0;
 	const int shares = !flags && s->nshapes > 1; /* one graph has a pool of its own */
+	uint64_t nbytes;
 	int r = 0;
 
 	for (int32_t i = 0; i < s->nshapes && !r; i++) {
-		r = make_callables(s, &s->shape[i], c + (size_t)i * (size_t)s->ncallables);
+		struct te_callable *of = c + (size_t)i * (size_t)s->ncallables;
+
+		r = fit_callables(s, &s->shape[i], of);
 		if (!r)
 			r = check_parts(s, &s->shape[i]);
 		if (!r && shares)
-			r = measure(s, c + (size_t)i * (size_t)s->ncallables);
+			r = measure(s, of, &nbytes);
+		if (!r && shares && s->memory.pool_nbytes < nbytes)
+			s->memory.pool_nbytes = nbytes;
 	}
 	if (!r && shares)
 		r = make_pool(s);

@@ -161,6 +161,11 @@ dist_man3_MANS += \
 	man/te_log_set.3 \
 	man/te_mem_alloc.3 \
 	man/te_mem_free.3 \
+	man/te_offload_create.3 \
+	man/te_offload_print.3 \
+	man/te_offload_ref.3 \
+	man/te_offload_report.3 \
+	man/te_offload_unref.3 \
 	man/te_op_activation.3 \
 	man/te_op_add.3 \
 	man/te_op_attention.3 \
@@ -173,6 +178,7 @@ dist_man3_MANS += \
 	man/te_op_fork.3 \
 	man/te_op_give.3 \
 	man/te_op_identity.3 \
+	man/te_op_keep.3 \
 	man/te_op_layernorm.3 \
 	man/te_op_linear.3 \
 	man/te_op_name.3 \

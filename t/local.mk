@@ -82,6 +82,8 @@ TT_GRAPH = \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
+	t/graph/offload \
+	t/graph/offload_gpu \
 	t/graph/schedule \
 	t/graph/sized \
 	t/graph/step \
@@ -420,6 +422,14 @@ t_graph_graph_SOURCES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_graph_gpu_SOURCES = $(t_graph_graph_SOURCES)
+
+t_graph_offload_SOURCES = \
+	t/graph/offload.c \
+	t/graph/offload_cases.c \
+	t/graph/offload_cases.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_graph_offload_gpu_SOURCES = $(t_graph_offload_SOURCES)
 
 t_graph_step_SOURCES = \
 	t/graph/step.c \

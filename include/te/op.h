@@ -189,6 +189,8 @@ TE_EXPORT int te_op_create(const struct te_op_ops *ops, const void *attrs, const
 			   struct te_op **ret_op);
 TE_EXPORT struct te_op *te_op_ref(struct te_op *op);
 TE_EXPORT struct te_op *te_op_unref(struct te_op *op);
+/* plans created later never offload (te_offload_create) what the op gives and what it saves */
+TE_EXPORT int te_op_keep(struct te_op *op);
 TE_EXPORT const char *te_op_name(const struct te_op *op);
 TE_EXPORT const struct te_op_ops *te_op_table(const struct te_op *op);
 TE_EXPORT const void *te_op_attrs(const struct te_op *op);

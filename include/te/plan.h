@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <te/offload.h>
 #include <te/op.h>
 #include <te/seq.h>
 
@@ -67,9 +68,10 @@ struct te_plan_opts {
 	/* factor on the gradient that the loss begins backward with, in addition to the op's
 	 * own: 1 / n makes the gradients of n micro-batches add up to those of their mean */
 	double grad_scale;
+	struct te_offload *offload; /* of values that a training plan keeps for backward; or NULL */
 };
 #define TE_PLAN_OPTS_INIT \
-	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, 1 }
+	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, 1, 0 }
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it

@@ -48,11 +48,14 @@ struct te_step_opts {
 	 * one's number in it, and how many it has. 0: micro_batches */
 	int32_t first_micro_batch;
 	int32_t total_micro_batches;
+	/* of values kept for backward, or NULL: its target is the pool's, its bytes are those that
+	 * move in all plans of a shape, the first ones first */
+	struct te_offload *offload;
 };
 #define TE_STEP_OPTS_INIT                                                                          \
 	{                                                                                          \
 		sizeof(struct te_step_opts), 0, 0, 1, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, \
-			0, 0, 0, 0, 0                                                              \
+			0, 0, 0, 0, 0, 0                                                           \
 	}
 
 /**

@@ -14,6 +14,7 @@
 #include <te/graph.h>
 #include <te/kernel.h>
 #include <te/log.h>
+#include <te/offload.h>
 #include <te/op.h>
 #include <te/optim.h>
 #include <te/param.h>

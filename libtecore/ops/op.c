@@ -142,6 +142,14 @@ const char *te_op_name(const struct te_op *op)
 	return op->name;
 }
 
+int te_op_keep(struct te_op *op)
+{
+	if (!op)
+		return te__fail(-EINVAL, "te_op_keep: op is NULL");
+	op->keep = 1;
+	return 0;
+}
+
 const struct te_op_ops *te_op_table(const struct te_op *op)
 {
 	return op->table;

@@ -17,6 +17,7 @@ struct te_op {
 	int nweights;
 	struct te_weight_decl *decl; /* [nweights] */
 	_Atomic(const struct te_seq *) seq; /* the one that it was appended to, or NULL */
+	int keep;   /* te_op_keep() */
 	int locked; /* 1: that sequence is initialised */
 };
 

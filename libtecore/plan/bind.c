@@ -17,6 +17,8 @@ void te__plan_unbind(struct te_plan *p)
 	for (int i = 0; i < p->nvalues; i++) {
 		p->value[i].t_hp = te_tensor_unref(p->value[i].t_hp);
 		p->value[i].t_q = te_tensor_unref(p->value[i].t_q);
+		p->value[i].back_hp = te_tensor_unref(p->value[i].back_hp);
+		p->value[i].back_q = te_tensor_unref(p->value[i].back_q);
 	}
 }
 
@@ -28,27 +30,32 @@ static char *address(const struct te_plan *p, int buf)
 	return b && b->first >= 0 ? p->span[b->span] + b->offset : TE__NOWHERE;
 }
 
-static int bind_value(struct te_plan *p, struct te__value *v)
+/* the buffer that a pass uses */
+static int buf_of(const struct te_plan *p, int buf, int back)
 {
-	char *hp = NULL, *row = NULL, *col = NULL;
-	float *row_scales, *col_scales;
-	struct te_spec *s = &v->spec;
-	int r;
+	return back && buf >= 0 && p->buf[buf].back >= 0 ? p->buf[buf].back : buf;
+}
 
-	if (v->fixed) {
-		v->t_hp = te_tensor_ref(v->fixed);
-	} else if (!p->bound || v->hp >= 0) {
-		hp = address(p, v->hp);
-		r = te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape, hp, NULL, NULL, &v->t_hp);
-		if (r < 0)
-			return r;
-	}
-	if (!v->forms)
-		return 0;
+static int bind_hp(const struct te_plan *p, const struct te__value *v, int back,
+		   struct te_tensor **ret_t)
+{
+	const struct te_spec *s = &v->spec;
+
+	return te_tensor_wrap(p->ctx, s->dtype, s->ndim, s->shape,
+			      address(p, buf_of(p, v->hp, back)), NULL, NULL, ret_t);
+}
+
+static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
+		  struct te_tensor **ret_t)
+{
+	const struct te_spec *s = &v->spec;
+	float *row_scales, *col_scales;
+	char *row = NULL, *col = NULL;
+
 	if (v->forms & TE_FORM_ROW)
-		row = address(p, v->row);
+		row = address(p, buf_of(p, v->row, back));
 	if (v->forms & TE_FORM_COL)
-		col = address(p, v->col);
+		col = address(p, buf_of(p, v->col, back));
 	row_scales = col_scales = (float *)TE__NOWHERE;
 	if (!v->scaling && p->sinv) {
 		row_scales = col_scales = p->sinv + v->sinv * TE__PLAN_SINV_STRIDE;
@@ -57,7 +64,38 @@ static int bind_value(struct te_plan *p, struct te__value *v)
 		col_scales = col ? (float *)(void *)(col + te__value_scales_at(v)) : NULL;
 	}
 	return te__tensor_wrap_scaled(p->ctx, v->qdtype, s->ndim, s->shape, row, col, row_scales,
-				      col_scales, v->scaling, &v->t_q);
+				      col_scales, v->scaling, ret_t);
+}
+
+/* the tensors of backward: those of forward, unless a buffer is offloaded */
+static int bind_back(const struct te_plan *p, struct te__value *v)
+{
+	int r = 0;
+
+	if (buf_of(p, v->hp, 1) == v->hp)
+		v->back_hp = te_tensor_ref(v->t_hp);
+	else
+		r = bind_hp(p, v, 1, &v->back_hp);
+	if (r)
+		return r;
+	if (buf_of(p, v->row, 1) == v->row && buf_of(p, v->col, 1) == v->col)
+		v->back_q = te_tensor_ref(v->t_q);
+	else
+		r = bind_q(p, v, 1, &v->back_q);
+	return r;
+}
+
+static int bind_value(const struct te_plan *p, struct te__value *v)
+{
+	int r = 0;
+
+	if (v->fixed)
+		v->t_hp = te_tensor_ref(v->fixed);
+	else if (!p->bound || v->hp >= 0)
+		r = bind_hp(p, v, 0, &v->t_hp);
+	if (!r && v->forms)
+		r = bind_q(p, v, 0, &v->t_q);
+	return r ? r : bind_back(p, v);
 }
 
 int te__plan_bind(struct te_plan *p)
@@ -73,7 +111,7 @@ int te__plan_bind(struct te_plan *p)
 	return 0;
 }
 
-static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms)
+static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t forms, int back)
 {
 	struct te_op_value ret = { NULL, NULL, NULL, -1 };
 	const struct te__value *val;
@@ -82,9 +120,9 @@ static struct te_op_value call_value(const struct te_plan *p, int v, uint32_t fo
 		return ret;
 	val = &p->value[v];
 	if ((forms & TE_FORM_HP) && !val->no_hp)
-		ret.hp = val->t_hp;
+		ret.hp = back ? val->back_hp : val->t_hp;
 	if (forms & (TE_FORM_ROW | TE_FORM_COL)) {
-		ret.q = val->t_q;
+		ret.q = back ? val->back_q : val->t_q;
 		ret.quant = p->quant;
 		ret.slot = val->slot;
 	}
@@ -125,6 +163,7 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 {
 	const struct te__roles *ro = &s->role;
 	const uint32_t kept = s->drops ? 0 : ~0u;
+	const int back = s - p->step >= p->fwd_steps;
 	struct te_op_call *c = &s->call;
 	void *const state = c->state;
 
@@ -134,20 +173,20 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	c->op = p->seq->op[s->node];
 	c->tag = (uint32_t)s->node;
 	c->flags = p->flags & TE_PLAN_TRAIN ? TE_CALL_TRAIN : TE_CALL_NO_AMAX;
-	c->x = call_value(p, ro->x, ro->x_forms & kept);
-	c->y = call_value(p, ro->y, ro->y_forms & kept);
-	c->dy = call_value(p, ro->dy, ro->dy_forms);
-	c->dx = call_value(p, ro->dx, TE_FORM_HP);
+	c->x = call_value(p, ro->x, ro->x_forms & kept, back);
+	c->y = call_value(p, ro->y, ro->y_forms & kept, back);
+	c->dy = call_value(p, ro->dy, ro->dy_forms, back);
+	c->dx = call_value(p, ro->dx, TE_FORM_HP, back);
 	for (int k = 0; k < ro->nin; k++) {
-		s->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP & kept);
-		s->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP);
+		s->ex[k] = call_value(p, ro->ex[k], TE_FORM_HP & kept, back);
+		s->dex[k] = call_value(p, ro->dex[k], TE_FORM_HP, back);
 	}
 	for (int k = 0; k < ro->nout; k++) {
-		s->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP);
-		s->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP);
+		s->ey[k] = call_value(p, ro->ey[k], TE_FORM_HP, back);
+		s->dey[k] = call_value(p, ro->dey[k], TE_FORM_HP, back);
 	}
 	for (int k = 0; k < ro->nsaved; k++)
-		s->saved[k] = call_value(p, ro->saved[k], TE_FORM_HP & kept).hp;
+		s->saved[k] = call_value(p, ro->saved[k], TE_FORM_HP & kept, back).hp;
 	call_weights(p, s);
 	c->ex = s->ex;
 	c->ey = s->ey;
@@ -176,7 +215,8 @@ void te__plan_bind_groups(struct te_plan *p)
 		g->fused.ws = ws;
 		g->fused.fusion = g->fusion;
 		for (int k = 0; g->saved && k < g->fused.nsaved; k++)
-			g->t_saved[k] = p->value[g->saved[k]].t_hp;
+			g->t_saved[k] = t < p->fwd_groups ? p->value[g->saved[k]].t_hp :
+							    p->value[g->saved[k]].back_hp;
 		for (int k = 0; k < g->n; k++) {
 			struct te__step *s = &p->step[g->first + k];
 

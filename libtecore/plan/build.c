@@ -44,6 +44,7 @@ int te__plan_new_buf(struct te_plan *p, size_t nbytes)
 		.first = -1,
 		.last = -1,
 		.share = -1,
+		.back = -1,
 	};
 	return p->nbufs++;
 }

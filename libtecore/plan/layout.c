@@ -3,12 +3,15 @@
  *
  * A buffer lives from the group that writes it to the last one that reads it.
  * te__place() gives buffers whose lifetimes overlap disjoint ranges of memory: of an arena or, with
- * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes.
+ * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes. moves.c gives values
+ * that are offloaded two buffers, one of each pass.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
+#include <string.h>
 
 #include "libtecore/base/private.h"
+#include "libtecore/plan/moves.h"
 #include "libtecore/plan/place.h"
 #include "libtecore/plan/plan.h"
 #include "libtecore/plan/span.h"
@@ -103,7 +106,8 @@ static void share(struct te_plan *p, const struct te__step *s, int t)
 		if (!v || v->hp < 0 || v->hp == b || v->keep)
 			continue;
 		from = &p->buf[v->hp];
-		if (from->last != t || from->first == t || from->nbytes != to->nbytes)
+		if (from->last != t || from->first == t || from->nbytes != to->nbytes ||
+		    from->back >= 0)
 			continue;
 		for (root = v->hp; p->buf[root].share >= 0; root = p->buf[root].share)
 			;
@@ -267,6 +271,7 @@ static void sum_up(struct te_plan *p)
 {
 	size_t saved = 0, scratch = 0;
 
+	p->sum_nbytes = 0;
 	for (int s = 0; s < TE_SPAN_COUNT; s++)
 		if (te__span_saves(s))
 			saved += p->span_nbytes[s];
@@ -274,20 +279,21 @@ static void sum_up(struct te_plan *p)
 			scratch = p->span_nbytes[s];
 	p->arena_nbytes = saved + scratch;
 	for (int i = 0; i < p->nbufs; i++) {
+		size_t at = 0;
 		int root = i;
 
 		if (p->buf[i].first < 0)
 			continue;
-		while (p->buf[root].share >= 0)
-			root = p->buf[root].share;
+		for (; p->buf[root].share >= 0; root = p->buf[root].share)
+			at += p->buf[root].at;
 		p->buf[i].span = p->buf[root].span;
-		p->buf[i].offset = p->buf[root].offset;
+		p->buf[i].offset = p->buf[root].offset + at;
 		p->sum_nbytes += p->buf[i].nbytes;
 	}
 }
 
 /* roots of shared buffers get offsets, the others that of their root */
-static int place(struct te_plan *p)
+int te__plan_place(struct te_plan *p)
 {
 	const size_t most = (size_t)p->nbufs + 3 * TE_SPAN_COUNT;
 	struct space sp = { te__calloc(most, sizeof(*sp.item)), 0, { 0 } };
@@ -296,6 +302,10 @@ static int place(struct te_plan *p)
 
 	if (!sp.item)
 		return te__fail(-ENOMEM, "plan: no memory");
+	for (int t = 0; t < p->ngroups; t++)
+		if (!p->group[t].fusion)
+			share(p, &p->step[p->group[t].first], t);
+	memset(p->span_nbytes, 0, sizeof(p->span_nbytes));
 	stack(p, &sp);
 	n = sp.n;
 	add_roots(p, &sp);
@@ -340,8 +350,6 @@ int te__plan_layout(struct te_plan *p)
 		if (v->fed) /* written by the caller between forward and backward */
 			touch(&p->buf[v->hp], p->fwd_groups);
 	}
-	for (int t = 0; t < p->ngroups; t++)
-		if (!p->group[t].fusion)
-			share(p, &p->step[p->group[t].first], t);
-	return place(p);
+	r = te__plan_find_kept(p);
+	return r ? r : te__moves_plan(p);
 }

@@ -11,6 +11,7 @@
 #include <te/stream.h>
 
 #include "libtecore/tensor/ctx.h"
+#include "libtecore/plan/moves.h"
 #include "libtecore/plan/plan.h"
 #include "libtecore/quant/quant.h"
 
@@ -181,6 +182,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->hooks = o.hooks;
 	p->grad_scale = (float)o.grad_scale;
 	p->rng_advance = 1;
+	p->offload = o.flags & TE_PLAN_TRAIN ? te_offload_ref(o.offload) : NULL;
 	r = te__plan_build(p, o.start_at, o.stop_before);
 	if (!r)
 		r = make_fixed(p);
@@ -193,7 +195,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	if (!r)
 		r = te__plan_find_grads(p);
 	if (!r)
-		r = te__plan_find_saved(p);
+		r = te__moves_bind(p);
 	if (!r)
 		r = make_arena(p);
 	if (r < 0) {
@@ -223,6 +225,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	if (!p || atomic_fetch_sub(&p->refs, 1) != 1)
 		return NULL;
 	te__plan_unbind_states(p);
+	te__moves_free(p);
 	te__plan_unbind(p);
 	for (int i = 0; i < p->nvalues; i++)
 		te_tensor_unref(p->value[i].fixed);
@@ -248,7 +251,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	}
 	te__free(p->part);
 	te__free(p->grad_group);
-	te__free(p->saved);
+	te__free(p->kept);
 	te__free(p->node);
 	te__free(p->value);
 	te__free(p->buf);

@@ -24,8 +24,17 @@ struct te__buf {
 	size_t nbytes;
 	int first, last; /* groups; first -1: never used */
 	int share;	 /* buffer whose memory this one takes over, or -1 */
+	size_t at;	 /* where in that memory */
+	int back;	 /* offloaded: the buffer that backward reads instead; or -1 */
 	int span;	 /* enum te_span */
 	size_t offset;	 /* in the span */
+};
+
+/* A form of a value that forward leaves for backward: groups that use it. */
+struct te__kept {
+	int value, buf;
+	uint32_t form;
+	int written, last_write, last_forward, first_backward, last_backward;
 };
 
 /* One logical value: an activation, a gradient, something saved. */
@@ -44,6 +53,7 @@ struct te__value {
 	int no_hp; /* used inside a fusion only */
 	int nreads; /* of the full-precision form, by all steps */
 	struct te_tensor *t_hp, *t_q;
+	struct te_tensor *back_hp, *back_q; /* as backward sees it; the same unless offloaded */
 };
 
 /* Which values play which part in a step's call; -1 where none. */
@@ -130,8 +140,10 @@ struct te_plan {
 	void *hook_arg;
 	uint32_t hooks;	 /* bit te_plan_event_kind */
 	int *grad_group; /* by weight of the sequence: last group that adds to its gradient; -1 */
-	int nsaved;
-	struct te_plan_saved_info *saved; /* what te_plan_saved() lists */
+	int nkept;
+	struct te__kept *kept;
+	struct te_offload *offload; /* or NULL */
+	struct te__moves *moves;    /* what it moves, or NULL */
 	const struct te_op_call **part; /* [nsteps] their calls, as groups take them */
 	int fwd_steps, bwd_steps; /* then delayed dw */
 	int ngroups, fwd_groups, bwd_groups;
@@ -173,7 +185,9 @@ int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_bef
 int te__plan_fuse(struct te_plan *p);
 int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
-int te__plan_find_saved(struct te_plan *p);
+int te__plan_find_kept(struct te_plan *p);
+/* offsets of all buffers, of which some are offloaded */
+int te__plan_place(struct te_plan *p);
 
 /* tensors of all values in the spans; before bound is set: stand-ins that only carry specs */
 int te__plan_bind(struct te_plan *p);

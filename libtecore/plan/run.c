@@ -6,6 +6,7 @@
 
 #include "libtecore/base/private.h"
 
+#include "libtecore/plan/moves.h"
 #include "libtecore/plan/plan.h"
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
@@ -176,24 +177,31 @@ static int run_group(struct te_plan *p, struct te_stream *stream, struct te__gro
 	return 0;
 }
 
+/* a group between its hooks */
+static int run_hooked(struct te_plan *p, struct te_stream *stream, int t)
+{
+	struct te__group *g = &p->group[t];
+	int r = hook_steps(p, stream, g, TE_PLAN_EVENT_BEGIN);
+
+	if (!r)
+		r = run_group(p, stream, g);
+	if (!r)
+		r = hook_steps(p, stream, g, TE_PLAN_EVENT_END);
+	return r ? r : hook_grads(p, stream, t);
+}
+
 static int run_groups(struct te_plan *p, struct te_stream *stream, int first, int n)
 {
-	int r = 0;
+	const int moves = p->moves && p->moves->n;
+	int r = moves ? te__moves_begin(p, stream, first) : 0;
 
 	for (int t = first; t < first + n && !r; t++) {
-		struct te__group *g = &p->group[t];
-
-		if (!p->hooks) {
-			r = run_group(p, stream, g);
-			continue;
-		}
-		r = hook_steps(p, stream, g, TE_PLAN_EVENT_BEGIN);
+		r = moves ? te__moves_run(p, stream, t, 0) : 0;
 		if (!r)
-			r = run_group(p, stream, g);
-		if (!r)
-			r = hook_steps(p, stream, g, TE_PLAN_EVENT_END);
-		if (!r)
-			r = hook_grads(p, stream, t);
+			r = p->hooks ? run_hooked(p, stream, t) :
+				       run_group(p, stream, &p->group[t]);
+		if (!r && moves)
+			r = te__moves_run(p, stream, t, 1);
 	}
 	return r;
 }

@@ -23,6 +23,7 @@ static struct te_recording *rec;
 static struct te_schedule *sched;
 static struct te_graph *graph;
 static struct te_step *step;
+static struct te_offload *offload;
 static struct te_tensor *word;
 static struct te_recipe fp32 = TE_RECIPE_INIT;
 static const struct te_spec x3 = { TE_DTYPE_FP32, 3, { 1, 2, WIDTH } };
@@ -94,6 +95,7 @@ static void setup(void)
 	DO(te_seq_append(losing, op));
 	te_op_unref(op);
 	DO(te_seq_init(losing, 1));
+	DO(te_offload_create(ctx, NULL, &offload));
 	to.recipe = &fp32;
 	to.x = x3;
 	DO(te_step_create(losing, NULL, &to, &step));
@@ -101,6 +103,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+	te_offload_unref(offload);
 	te_step_unref(step);
 	te_seq_unref(losing);
 	te_graph_unref(graph);
@@ -271,6 +274,9 @@ CALL(graph_opts, struct te_callable c = TE_CALLABLE_INIT; struct te_graph *g;
 CALL(step_opts, struct te_step_opts *o = s; struct te_step *t;
      o->recipe = &fp32; o->x = x3;
      r = te_step_create(losing, NULL, s, &t); if (!r) te_step_unref(t);)
+CALL(offload_opts, struct te_offload *o; r = te_offload_create(ctx, s, &o);
+     if (!r) te_offload_unref(o);)
+CALL(offload_report, r = te_offload_report(offload, s);)
 CALL(step_memory, r = te_step_memory(step, s);)
 CALL(replay, struct te_tensor *x = te_graph_tensor(graph, 0, "x");
      struct te_replay *p = s; DO(te_graph_rewind(graph)); p->npos = 1; p->pos = &x;
@@ -423,6 +429,8 @@ static const struct te_graph_report init_te_graph_report = TE_GRAPH_REPORT_INIT;
 static const struct te_graph_change init_te_graph_change = TE_GRAPH_CHANGE_INIT;
 static const struct te_callable init_te_callable = TE_CALLABLE_INIT;
 static const struct te_graph_opts init_te_graph_opts = TE_GRAPH_OPTS_INIT;
+static const struct te_offload_opts init_te_offload_opts = TE_OFFLOAD_OPTS_INIT;
+static const struct te_offload_report init_te_offload_report = TE_OFFLOAD_REPORT_INIT;
 static const struct te_step_opts init_te_step_opts = TE_STEP_OPTS_INIT;
 static const struct te_step_memory init_te_step_memory = TE_STEP_MEMORY_INIT;
 static const struct te_replay init_te_replay = TE_REPLAY_INIT;
@@ -524,6 +532,8 @@ static const struct row {
 	OUT(callable_out, te_callable, release),
 	IN(callable_in, te_callable, regions),
 	IN(graph_opts, te_graph_opts, flags),
+	IN(offload_opts, te_offload_opts, target_nbytes),
+	OUT(offload_report, te_offload_report, nplans),
 	IN(step_opts, te_step_opts, x),
 	OUT(step_memory, te_step_memory, pool_nbytes),
 	IN(replay, te_replay, pos),

@@ -1,0 +1,550 @@
+/*
+ * moves.c - which values a plan offloads, and when each leaves and returns.
+ *
+ * A value that is offloaded has two buffers: one from the group that writes it until its copy out
+ * has ended, one from the beginning of the copy back until its last use. te__plan_place() places
+ * these as any others, so memory is free between the two, and all addresses are fixed.
+ *
+ * Times come from estimates: of each group by the bytes that it accesses and the operations of its
+ * GEMMs, of copies by the rate of the link. Copies of one direction run one after the other. A copy
+ * out begins as soon as the value is written; a copy back as late as possible, so that it and those
+ * after it end in time. If a target needs more, tight schedules free memory at once, and the pass
+ * waits for copies.
+ *
+ * A plan of a part of a sequence has other passes between its own: there all that moves has left by
+ * the end of forward, and returns in backward.
+ */
+#define TE_LOG_CATEGORY "core/offload"
+#include <errno.h>
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/plan/moves.h"
+#include "libtecore/plan/offload.h"
+#include "libtecore/quant/quant.h"
+
+/* ---- the time of a group ---- */
+
+static size_t ref_nbytes(const struct te_plan *p, const struct te__ref *ref, uint32_t forms)
+{
+	const struct te__value *v = &p->value[ref->value];
+	const size_t codes = (size_t)te__spec_nelems(&v->spec);
+	size_t n = 0;
+
+	if (forms & TE_FORM_HP)
+		n += te__spec_nbytes(&v->spec);
+	n += forms & TE_FORM_ROW ? codes : 0;
+	return n + (forms & TE_FORM_COL ? codes : 0);
+}
+
+/* 2-D weights whose rows are as long as those of the main input make GEMMs */
+static double step_flops(const struct te_plan *p, const struct te__step *s)
+{
+	const struct te_op *op = p->seq->op[s->node];
+	const int x = s->role.x < 0 ? p->node[s->node].value.x : s->role.x;
+	const struct te_spec *in = &p->value[x].spec;
+	const int64_t cols = in->shape[in->ndim - 1];
+	double flops = 0;
+
+	if (s->kind == TE__STEP_QUANT || s->kind == TE__STEP_SUM)
+		return 0;
+	for (int k = 0; k < op->nweights; k++) {
+		const struct te_weight_decl *w = &op->decl[k];
+
+		if (in->dtype != TE_DTYPE_INT32 && w->ndim == 2 && w->shape[1] == cols)
+			flops += 2.0 * (double)te__spec_nelems(in) * (double)w->shape[0];
+	}
+	/* half of all pairs of tokens; two GEMMs forward, five backward */
+	if (!strcmp(op->ops.name, "attention") && in->ndim == 3)
+		flops += (s->kind == TE__STEP_FWD ? 2.0 : 5.0) * (double)in->shape[1] *
+			 (double)te__spec_nelems(&p->value[p->node[s->node].value.y].spec);
+	return flops;
+}
+
+static double group_seconds(const struct te_plan *p, const struct te__group *g)
+{
+	const struct te__offload_rates *r = &p->offload->rates;
+	const double flop = te__recipe_casts(&p->recipe) ? 2 * r->flop : r->flop;
+	double nbytes = 0, flops = 0;
+
+	for (int k = 0; k < g->n; k++) {
+		const struct te__step *s = &p->step[g->first + k];
+
+		for (int i = 0; i < s->nrefs; i++)
+			nbytes += (double)ref_nbytes(p, &s->ref[i], te__ref_forms(s, &s->ref[i]));
+		flops += step_flops(p, s);
+	}
+	return nbytes / r->mem > flops / flop ? nbytes / r->mem : flops / flop;
+}
+
+static int find_times(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+
+	m->start = te__calloc((size_t)p->ngroups + 1, sizeof(*m->start));
+	if (!m->start)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int t = 0; t < p->ngroups; t++)
+		m->start[t + 1] = m->start[t] + group_seconds(p, &p->group[t]);
+	return 0;
+}
+
+/* the group that runs at that time; the last one afterwards */
+static int group_at(const struct te_plan *p, double when)
+{
+	const double *start = p->moves->start;
+	int lo = 0, hi = p->ngroups - 1;
+
+	while (lo < hi) {
+		const int mid = (lo + hi + 1) / 2;
+
+		if (start[mid] <= when)
+			lo = mid;
+		else
+			hi = mid - 1;
+	}
+	return lo;
+}
+
+/* ---- schedules ---- */
+
+/* other passes run between forward and backward */
+static int is_part(const struct te_plan *p)
+{
+	return p->first_op > 0 || p->nops < p->seq->nops;
+}
+
+static int smaller(int a, int b)
+{
+	return a < b ? a : b;
+}
+
+static int larger(int a, int b)
+{
+	return a > b ? a : b;
+}
+
+static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
+{
+	const struct te_offload *o = p->offload;
+	const double rate = o->rates.out * (1 - o->opts.margin), *start = p->moves->start;
+	const int most = is_part(p) ? p->fwd_groups - 1 : p->ngroups - 1;
+	double end = 0, delay = 0;
+
+	for (int i = 0; i < n; i++) {
+		struct te__move *m = &v[i];
+		const double ready = start[m->out_after + 1] + delay;
+		double late;
+
+		end = (end > ready ? end : ready) + (double)m->nbytes / rate;
+		m->free_after = o->tight ? m->out_after + 1 : group_at(p, end - delay);
+		m->free_after = smaller(larger(m->free_after, m->last_forward), most);
+		late = end - delay - start[m->free_after + 1];
+		m->stall = late > 0 ? late : 0;
+		delay += m->stall;
+	}
+}
+
+/* order: by the groups that need them */
+static void schedule_in(const struct te_plan *p, struct te__move **order, int n)
+{
+	const struct te_offload *o = p->offload;
+	const double rate = o->rates.in * (1 - o->opts.margin), *start = p->moves->start;
+	const int least = is_part(p) ? p->fwd_groups : 0;
+	double limit = start[p->ngroups], end = 0, delay = 0;
+
+	for (int i = n; i-- > 0;) {
+		struct te__move *m = order[i];
+
+		limit = limit < start[m->needed] ? limit : start[m->needed];
+		limit -= (double)m->nbytes / rate;
+		m->in_before = o->tight ? m->needed - 1 : group_at(p, limit);
+		m->in_before = larger(smaller(m->in_before, m->needed), least);
+		m->in_before = larger(m->in_before, m->out_after + 1);
+	}
+	for (int i = 0; i < n; i++) {
+		struct te__move *m = order[i];
+		const double begin = start[m->in_before] + delay;
+		double late;
+
+		end = (end > begin ? end : begin) + (double)m->nbytes / rate;
+		late = end - delay - start[m->needed];
+		if (late > 0) {
+			m->stall += late;
+			delay += late;
+		}
+	}
+}
+
+static int by_out(const void *a, const void *b)
+{
+	const struct te__move *x = a, *y = b;
+
+	return x->out_after != y->out_after ? x->out_after - y->out_after : x->out_buf - y->out_buf;
+}
+
+static int by_needed(const void *a, const void *b)
+{
+	const struct te__move *x = *(struct te__move *const *)a, *y = *(struct te__move *const *)b;
+
+	return x->needed != y->needed ? x->needed - y->needed : y->out_after - x->out_after;
+}
+
+/* v: sorted by out_after */
+static int schedule(const struct te_plan *p, struct te__move *v, int n)
+{
+	struct te__move **order = te__malloc(((size_t)n + 1) * sizeof(struct te__move *));
+
+	if (!order)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < n; i++)
+		order[i] = &v[i];
+	qsort(order, (size_t)n, sizeof(struct te__move *), by_needed);
+	schedule_out(p, v, n);
+	schedule_in(p, order, n);
+	te__free(order);
+	return 0;
+}
+
+/* ---- which values ---- */
+
+static int matches(const char *name, const char *const *pattern, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!fnmatch(pattern[i], name, 0))
+			return 1;
+	return 0;
+}
+
+/* what te_op_keep() holds back: what the op gives and saves */
+static int op_keeps(const struct te_plan *p, int value)
+{
+	for (int i = p->first_op; i < p->nops; i++) {
+		const struct te__roles *r = &p->node[i].value;
+
+		if (!p->seq->op[i]->keep)
+			continue;
+		if (r->y == value)
+			return 1;
+		for (int k = 0; k < r->nout; k++)
+			if (r->ey[k] == value)
+				return 1;
+		for (int k = 0; k < r->nsaved; k++)
+			if (r->saved[k] == value)
+				return 1;
+	}
+	return 0;
+}
+
+static int may_move(const struct te_plan *p, const struct te__kept *k)
+{
+	const struct te_offload_opts *o = &p->offload->opts;
+	const struct te__value *v = &p->value[k->value];
+
+	return !v->keep && k->last_write >= 0 && p->buf[k->buf].nbytes >= o->min_nbytes &&
+	       !matches(v->label, o->keep, o->nkeep) &&
+	       (!o->nmove || matches(v->label, o->move, o->nmove)) && !op_keeps(p, k->value);
+}
+
+static struct te__move move_of(const struct te_plan *p, const struct te__kept *k)
+{
+	return (struct te__move){
+		.nbytes = p->buf[k->buf].nbytes,
+		.nvalues = 1,
+		.name = p->value[k->value].label,
+		.out_buf = k->buf,
+		.in_buf = -1,
+		.out_after = k->last_write,
+		.last_forward = k->last_forward,
+		.needed = k->first_backward,
+		.last = k->last_backward,
+	};
+}
+
+/* bytes and how long they are not used */
+static double worth(const struct te_plan *p, const struct te__move *m)
+{
+	const double *start = p->moves->start;
+
+	return (double)m->nbytes * (start[m->needed] - start[m->last_forward + 1]);
+}
+
+struct ranked {
+	double worth;
+	int move;
+};
+
+static int by_worth(const void *a, const void *b)
+{
+	const struct ranked *x = a, *y = b;
+
+	if (x->worth != y->worth)
+		return x->worth < y->worth ? 1 : -1;
+	return x->move - y->move;
+}
+
+/* the first of the most worth whose sum is at most nbytes; keeps their order */
+static int cut(const struct te_plan *p, struct te__move *v, int *n, uint64_t nbytes)
+{
+	struct ranked *rank = te__malloc(((size_t)*n + 1) * sizeof(*rank));
+	int kept = 0;
+
+	if (!rank)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < *n; i++)
+		rank[i] = (struct ranked){ worth(p, &v[i]), i };
+	qsort(rank, (size_t)*n, sizeof(*rank), by_worth);
+	for (int i = 0; i < *n; i++) {
+		struct te__move *m = &v[rank[i].move];
+
+		if (rank[i].worth > 0 && m->nbytes <= nbytes)
+			nbytes -= m->nbytes;
+		else
+			m->nbytes = 0;
+	}
+	te__free(rank);
+	for (int i = 0; i < *n; i++)
+		if (v[i].nbytes)
+			v[kept++] = v[i];
+	*n = kept;
+	return 0;
+}
+
+/* schedules; values that would return before they have left stay */
+static int settle(const struct te_plan *p, struct te__move *v, int *n)
+{
+	int r, kept, before;
+
+	do {
+		r = schedule(p, v, *n);
+		before = *n;
+		kept = 0;
+		for (int i = 0; i < *n; i++)
+			if (v[i].in_before > v[i].free_after)
+				v[kept++] = v[i];
+		*n = kept;
+	} while (!r && kept < before);
+	return r;
+}
+
+/* The size of a group. Groups of a large part of what moves would free little memory. */
+#define GROUP_MOST ((uint64_t)4 << 20)
+#define GROUP_SHARE 32
+
+static uint64_t group_nbytes(const struct te_plan *p, const struct te__move *v, int n)
+{
+	uint64_t sum = 0;
+
+	if (p->offload->opts.group_nbytes)
+		return p->offload->opts.group_nbytes;
+	for (int i = 0; i < n; i++)
+		sum += v[i].nbytes;
+	return sum / GROUP_SHARE < GROUP_MOST ? sum / GROUP_SHARE : GROUP_MOST;
+}
+
+/* neighbours become groups; member[i]: the group of value i */
+static int pack(const struct te_plan *p, struct te__move *v, int n, int *member)
+{
+	const uint64_t most = group_nbytes(p, v, n);
+	int ngroups = 0;
+
+	for (int i = 0; i < n; i++) {
+		struct te__move *g = ngroups ? &v[ngroups - 1] : NULL;
+		const struct te__move m = v[i];
+
+		if (g && g->nbytes + m.nbytes <= most &&
+		    larger(g->last_forward, m.last_forward) < smaller(g->needed, m.needed)) {
+			g->nbytes += m.nbytes;
+			g->nvalues++;
+			g->out_after = larger(g->out_after, m.out_after);
+			g->last_forward = larger(g->last_forward, m.last_forward);
+			g->needed = smaller(g->needed, m.needed);
+			g->last = larger(g->last, m.last);
+		} else {
+			v[ngroups++] = m;
+		}
+		member[i] = ngroups - 1;
+	}
+	return ngroups;
+}
+
+/* ---- buffers ---- */
+
+/* one buffer of a group in a pass */
+static int group_buf(struct te_plan *p, const struct te__move *m, int first, int last)
+{
+	const int b = te__plan_new_buf(p, m->nbytes);
+
+	if (b >= 0) {
+		p->buf[b].first = first;
+		p->buf[b].last = last;
+	}
+	return b;
+}
+
+/* a buffer within that of its group */
+static void put(struct te_plan *p, int buf, int root, size_t at)
+{
+	p->buf[buf].first = p->buf[root].first;
+	p->buf[buf].last = p->buf[root].last;
+	p->buf[buf].share = root;
+	p->buf[buf].at = at;
+}
+
+static int divide(struct te_plan *p, const int *buf, const int *member, int nvalues)
+{
+	struct te__moves *m = p->moves;
+	size_t at = 0;
+
+	m->nbytes = 0;
+	for (int i = 0; i < nvalues; i++) {
+		struct te__move *g = &m->v[member[i]];
+		int back;
+
+		if (!i || member[i] != member[i - 1]) {
+			g->slot = m->nbytes;
+			m->nbytes += g->nbytes;
+			at = 0;
+			g->out_buf = group_buf(p, g, p->ngroups, g->free_after);
+			g->in_buf = group_buf(p, g, g->in_before, g->last);
+			if (g->out_buf < 0 || g->in_buf < 0)
+				return -ENOMEM;
+		}
+		if (p->buf[buf[i]].first < p->buf[g->out_buf].first)
+			p->buf[g->out_buf].first = p->buf[buf[i]].first;
+		back = te__plan_new_buf(p, p->buf[buf[i]].nbytes);
+		if (back < 0)
+			return back;
+		put(p, buf[i], g->out_buf, at);
+		put(p, back, g->in_buf, at);
+		p->buf[buf[i]].back = back;
+		at += p->buf[buf[i]].nbytes;
+	}
+	return 0;
+}
+
+/* places the buffers with up to nbytes moved */
+static int place(struct te_plan *p, uint64_t nbytes)
+{
+	struct te__moves *m = p->moves;
+	const size_t most = (size_t)p->nkept + 1;
+	int *buf = te__malloc(2 * most * sizeof(*buf)), *member = buf + most;
+	int n = 0, r;
+
+	if (!buf)
+		return te__fail(-ENOMEM, "plan: no memory");
+	memcpy(p->buf, m->buf, (size_t)m->nbufs * sizeof(*p->buf));
+	p->nbufs = m->nbufs;
+	for (int i = 0; i < p->nkept; i++)
+		if (may_move(p, &p->kept[i]))
+			m->v[n++] = move_of(p, &p->kept[i]);
+	qsort(m->v, (size_t)n, sizeof(*m->v), by_out);
+	r = cut(p, m->v, &n, nbytes);
+	if (!r)
+		r = settle(p, m->v, &n);
+	for (int i = 0; i < n; i++)
+		buf[i] = m->v[i].out_buf;
+	if (!r) {
+		m->n = pack(p, m->v, n, member);
+		r = schedule(p, m->v, m->n);
+	}
+	if (!r)
+		r = divide(p, buf, member, n);
+	te__free(buf);
+	return r ? r : te__plan_place(p);
+}
+
+/* ---- how many bytes ---- */
+
+static int peak_of(void *arg, uint64_t *ret_nbytes)
+{
+	struct te_plan *p = arg;
+	struct te_offload *o = p->offload;
+	const uint64_t room = te__offload_room(o);
+	int r = place(p, room < o->left_nbytes ? room : o->left_nbytes);
+
+	*ret_nbytes = p->arena_nbytes;
+	o->left_nbytes -= r ? 0 : p->moves->nbytes;
+	return r;
+}
+
+static int choose(struct te_plan *p)
+{
+	struct te_offload *o = p->offload;
+	uint64_t peak;
+	int r;
+
+	if (o->directed)
+		return peak_of(p, &peak);
+	if (o->opts.target_nbytes)
+		return te__offload_fit(o, o->opts.target_nbytes, "the arena of the plan", peak_of,
+				       p);
+	te__offload_allow(o, o->opts.move_nbytes, 0);
+	r = peak_of(p, &peak);
+	te__offload_release(o);
+	return r;
+}
+
+static int by_act(const void *a, const void *b)
+{
+	const struct te__act *x = a, *y = b;
+
+	if (x->group != y->group)
+		return x->group - y->group;
+	return x->kind != y->kind ? (int)x->kind - (int)y->kind : x->move - y->move;
+}
+
+static int find_acts(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+
+	m->act = te__calloc(4 * (size_t)m->n + 1, sizeof(*m->act));
+	m->first_act = te__calloc((size_t)p->ngroups + 1, sizeof(*m->first_act));
+	if (!m->act || !m->first_act)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < m->n; i++) {
+		const struct te__move *v = &m->v[i];
+		const struct te__act act[] = { { v->in_before, TE__ACT_LOAD, i },
+					       { v->needed, TE__ACT_WAIT_IN, i },
+					       { v->out_after, TE__ACT_STORE, i },
+					       { v->free_after, TE__ACT_WAIT_OUT, i } };
+
+		memcpy(&m->act[m->nacts], act, sizeof(act));
+		m->nacts += 4;
+	}
+	qsort(m->act, (size_t)m->nacts, sizeof(*m->act), by_act);
+	for (int t = 0, i = 0; t <= p->ngroups; t++) {
+		while (i < m->nacts && m->act[i].group < t)
+			i++;
+		m->first_act[t] = i;
+	}
+	return 0;
+}
+
+int te__moves_plan(struct te_plan *p)
+{
+	struct te__moves *m;
+	int r;
+
+	if (!p->offload)
+		return te__plan_place(p);
+	m = p->moves = te__calloc(1, sizeof(*m));
+	if (!m)
+		return te__fail(-ENOMEM, "plan: no memory");
+	m->nbufs = p->nbufs;
+	m->buf = te__malloc(((size_t)p->nbufs + 1) * sizeof(*m->buf));
+	m->v = te__calloc((size_t)p->nkept + 1, sizeof(*m->v));
+	if (!m->buf || !m->v)
+		return te__fail(-ENOMEM, "plan: no memory");
+	memcpy(m->buf, p->buf, (size_t)p->nbufs * sizeof(*m->buf));
+	r = find_times(p);
+	if (!r)
+		r = place(p, 0);
+	m->plain_nbytes = p->arena_nbytes;
+	if (!r)
+		r = choose(p);
+	return r ? r : find_acts(p);
+}

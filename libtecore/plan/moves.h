@@ -1,0 +1,97 @@
+/*
+ * moves.h - what a plan offloads: which values, when each leaves and returns, and the copies.
+ *
+ * moves.c chooses values and divides their lifetimes, moves_run.c queues the copies, offload.c has
+ * the object that plans share.
+ */
+#ifndef TE__MOVES_H
+#define TE__MOVES_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <te/offload.h>
+
+#include "libtecore/plan/plan.h"
+
+/* Values that move together: adjacent in memory in both passes, so one copy each way. */
+struct te__move {
+	size_t nbytes;
+	int nvalues;
+	const char *name;     /* of the first */
+	int out_buf, in_buf;  /* of all its values, in forward and in backward */
+	int out_after;	      /* group that writes its last value: then it is copied out */
+	int last_forward;     /* last group of forward that reads it */
+	int free_after;	      /* the copy has ended after this group: the memory is reused */
+	int in_before;	      /* the copy back is queued before this group */
+	int needed;	      /* the first group of backward that reads it */
+	int last;	      /* and the last */
+	size_t slot;	      /* in the plan's pinned memory */
+	double stall;	      /* predicted, in seconds */
+	struct te_event *out, *in; /* the copies have run */
+	int leaving;	      /* an eager copy out, and no stream of a pass waits for it yet */
+};
+
+/* One thing to do between two groups of an eager pass. */
+enum te__act_kind { TE__ACT_LOAD, TE__ACT_WAIT_IN, TE__ACT_STORE, TE__ACT_WAIT_OUT };
+struct te__act {
+	int group;
+	enum te__act_kind kind; /* the first two before the group, the others after it */
+	int move;
+};
+
+struct te__moves {
+	int n;
+	struct te__move *v; /* in the order in which they leave */
+	int nacts;
+	struct te__act *act; /* sorted by group and kind */
+	int *first_act;	     /* [ngroups + 1] */
+	uint64_t nbytes;     /* that move; also the size of pinned memory */
+	uint64_t plain_nbytes; /* of the arena if nothing moves */
+	double *start;	     /* [ngroups + 1] seconds from the beginning, estimated */
+	int nbufs;	     /* before any is divided, and their state then */
+	struct te__buf *buf;
+	void *pinned;
+	struct te_event *point;
+	int eager; /* the latest forward pass was not captured */
+	struct te_plan *next; /* in the list of the te_offload */
+	int listed;
+};
+
+/* Seconds and bytes per second. */
+struct te__offload_rates {
+	double out, in;	  /* of the link, each way */
+	double mem, flop; /* of kernels, for the time of a group */
+};
+
+struct te_offload {
+	atomic_int refs;
+	struct te_ctx *ctx;
+	struct te_offload_opts opts; /* patterns are copies */
+	struct te__offload_rates rates;
+	struct te_stream *out, *in; /* of eager copies, under lock */
+	pthread_mutex_t lock;	    /* all below, and queueing on the streams */
+	struct te_plan *plans;	    /* that move values, in the order of their creation */
+	uint64_t pinned_nbytes;	    /* of these plans */
+	/* How many bytes plans may still move, and whether compute waits for copies so that memory
+	 * is free at once. Set for a group of plans by te__offload_allow(); 0 directed: each plan
+	 * follows the options. */
+	int directed, tight;
+	uint64_t left_nbytes;
+	uint64_t nforwards, nbytes_out, nbytes_in, ncopies;
+};
+
+/* bytes of pinned memory that the options leave */
+uint64_t te__offload_room(struct te_offload *o);
+void te__offload_list(struct te_offload *o, struct te_plan *p, int add);
+
+/* chooses what moves, and places all buffers */
+int te__moves_plan(struct te_plan *p);
+/* pinned memory and events */
+int te__moves_bind(struct te_plan *p);
+void te__moves_free(struct te_plan *p);
+/* around group t of a pass: what is due before it, or after it */
+int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after);
+int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first);
+
+#endif

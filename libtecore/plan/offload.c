@@ -1,0 +1,473 @@
+/* offload.c - te_offload_*(3): options, rates of the link and of kernels, limits, the report. */
+#define TE_LOG_CATEGORY "core/offload"
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <te/gemm.h>
+#include <te/stream.h>
+#include <te/tensor.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/plan/moves.h"
+#include "libtecore/plan/offload.h"
+#include "libtecore/tensor/ctx.h"
+
+static const char fn[] = "te_offload_create";
+
+/* ---- options ---- */
+
+static int check_opts(const struct te_offload_opts *o)
+{
+	const double rate[] = { o->out_rate, o->in_rate, o->mem_rate, o->flop_rate };
+
+	if (!(o->margin >= 0 && o->margin <= 0.9))
+		return te__fail(-EINVAL, "%s: margin is %g, expected 0 to 0.9", fn, o->margin);
+	if (o->nkeep < 0 || o->nmove < 0 || (o->nkeep && !o->keep) || (o->nmove && !o->move))
+		return te__fail(-EINVAL, "%s: %" PRId32 " patterns to keep, %" PRId32 " to move, "
+				"and no list of them", fn, o->nkeep, o->nmove);
+	for (int32_t i = 0; i < o->nkeep; i++)
+		if (!o->keep[i])
+			return te__fail(-EINVAL, "%s: keep[%" PRId32 "] is NULL", fn, i);
+	for (int32_t i = 0; i < o->nmove; i++)
+		if (!o->move[i])
+			return te__fail(-EINVAL, "%s: move[%" PRId32 "] is NULL", fn, i);
+	for (size_t i = 0; i < sizeof(rate) / sizeof(rate[0]); i++)
+		if (!(rate[i] >= 0 && rate[i] < 1e30))
+			return te__fail(-EINVAL, "%s: a rate is %g per second", fn, rate[i]);
+	return 0;
+}
+
+static int copy_patterns(int32_t n, const char *const *from, const char *const **ret)
+{
+	char **v = te__calloc((size_t)n + 1, sizeof(*v));
+
+	*ret = (const char *const *)v;
+	for (int32_t i = 0; v && i < n; i++) {
+		v[i] = te__strdup(from[i]);
+		if (!v[i])
+			return te__fail(-ENOMEM, "%s: no memory", fn);
+	}
+	return v ? 0 : te__fail(-ENOMEM, "%s: no memory", fn);
+}
+
+static void free_patterns(int32_t n, const char *const *patterns)
+{
+	char **v = (char **)(uintptr_t)patterns;
+
+	for (int32_t i = 0; v && i < n; i++)
+		te__free(v[i]);
+	te__free(v);
+}
+
+/* ---- rates ---- */
+
+#define NBYTES ((size_t)4 << 20) /* of a copy that is measured; on a GPU four times as many */
+#define GEMM_N 192
+#define REPEATS 4
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* seconds of the fastest copy */
+static int time_copy(struct te_stream *st, void *dst, const void *src, size_t nbytes, double *ret)
+{
+	double best = 1e9;
+	int r = 0;
+
+	for (int i = 0; i < REPEATS && !r; i++) {
+		const double begin = now();
+		double t;
+
+		r = te_copy(st, dst, src, nbytes);
+		if (!r)
+			r = te_stream_sync(st);
+		t = now() - begin;
+		best = t < best ? t : best;
+	}
+	*ret = best > 1e-9 ? best : 1e-9;
+	return r;
+}
+
+static int measure_copies(struct te_ctx *ctx, struct te_stream *st, size_t nbytes,
+			  struct te__offload_rates *rates)
+{
+	void *dev = NULL, *pinned = NULL;
+	double out = 1, in = 1, mem = 1;
+	int r = te_mem_alloc(st, 2 * nbytes, &dev);
+
+	if (!r)
+		r = te_pinned_alloc(ctx, nbytes, &pinned);
+	if (!r)
+		r = te_fill(st, dev, 0, 2 * nbytes);
+	if (!r)
+		r = time_copy(st, pinned, dev, nbytes, &out);
+	if (!r)
+		r = time_copy(st, dev, pinned, nbytes, &in);
+	if (!r)
+		r = time_copy(st, (char *)dev + nbytes, dev, nbytes, &mem);
+	if (dev)
+		te_mem_free(st, dev);
+	if (pinned)
+		te_pinned_free(ctx, pinned);
+	rates->out = (double)nbytes / out;
+	rates->in = (double)nbytes / in;
+	rates->mem = 2 * (double)nbytes / mem;
+	return r;
+}
+
+static int measure_gemm(struct te_ctx *ctx, struct te_stream *st, double *ret_flop)
+{
+	const int64_t shape[2] = { GEMM_N, GEMM_N };
+	struct te_tensor *t[3] = { NULL, NULL, NULL };
+	double best = 1e9;
+	int r = 0;
+
+	for (int i = 0; i < 3 && !r; i++) {
+		r = te_tensor_create(ctx, TE_DTYPE_BF16, 2, shape, NULL, &t[i]);
+		if (!r)
+			r = te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i]));
+	}
+	for (int i = 0; i < REPEATS && !r; i++) {
+		const double begin = now();
+		double s;
+
+		r = te_gemm(st, t[0], t[1], t[2], NULL);
+		if (!r)
+			r = te_stream_sync(st);
+		s = now() - begin;
+		best = s < best ? s : best;
+	}
+	for (int i = 0; i < 3; i++)
+		te_tensor_unref(t[i]);
+	*ret_flop = 2.0 * GEMM_N * GEMM_N * GEMM_N / (best > 1e-9 ? best : 1e-9);
+	return r;
+}
+
+/* Of GPUs the data sheet is known: kernels reach 0.8 of its bandwidth, 0.6 of its operations. */
+static int find_rates(struct te_offload *o)
+{
+	struct te_device_info info = TE_DEVICE_INFO_INIT;
+	const struct te_offload_opts *given = &o->opts;
+	struct te__offload_rates *rates = &o->rates;
+	int r = 0, gpu;
+
+	if (!given->out_rate || !given->in_rate || !given->mem_rate || !given->flop_rate)
+		r = te_ctx_device_info(o->ctx, &info);
+	gpu = info.peak_bandwidth > 0;
+	if (!r && (!given->out_rate || !given->in_rate || !given->mem_rate))
+		r = measure_copies(o->ctx, o->out, gpu ? 4 * NBYTES : NBYTES, rates);
+	rates->mem = gpu ? 0.8 * info.peak_bandwidth : rates->mem;
+	rates->flop = 0.6 * info.peak_bf16_flops;
+	if (!r && !given->flop_rate && !(rates->flop > 0))
+		r = measure_gemm(o->ctx, o->out, &rates->flop);
+	rates->out = given->out_rate > 0 ? given->out_rate : rates->out;
+	rates->in = given->in_rate > 0 ? given->in_rate : rates->in;
+	rates->mem = given->mem_rate > 0 ? given->mem_rate : rates->mem;
+	rates->flop = given->flop_rate > 0 ? given->flop_rate : rates->flop;
+	return r;
+}
+
+/* ---- life ---- */
+
+static void offload_free(struct te_offload *o)
+{
+	te_stream_unref(o->out);
+	te_stream_unref(o->in);
+	free_patterns(o->opts.nkeep, o->opts.keep);
+	free_patterns(o->opts.nmove, o->opts.move);
+	pthread_mutex_destroy(&o->lock);
+	te_ctx_unref(o->ctx);
+	te__free(o);
+}
+
+static int build(struct te_offload *o, const struct te_offload_opts *opts)
+{
+	int r = copy_patterns(opts->nkeep, opts->keep, &o->opts.keep);
+
+	if (!r)
+		r = copy_patterns(opts->nmove, opts->move, &o->opts.move);
+	if (!r)
+		r = te_stream_create(o->ctx, &o->out);
+	if (!r)
+		r = te_stream_create(o->ctx, &o->in);
+	return r ? r : find_rates(o);
+}
+
+int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
+		      struct te_offload **ret_offload)
+{
+	struct te_offload_opts given = TE_OFFLOAD_OPTS_INIT;
+	struct te_offload *o;
+	int r;
+
+	if (!ctx || !ret_offload)
+		return te__fail(-EINVAL, "%s: %s is NULL", fn, ctx ? "ret_offload" : "ctx");
+	r = opts ? te__sized_in(fn, te_offload_opts, opts, &given) : 0;
+	if (!r)
+		r = check_opts(&given);
+	if (r)
+		return r;
+	o = te__calloc(1, sizeof(*o));
+	if (!o)
+		return te__fail(-ENOMEM, "%s: no memory", fn);
+	atomic_init(&o->refs, 1);
+	pthread_mutex_init(&o->lock, NULL);
+	o->ctx = te_ctx_ref(ctx);
+	o->opts = given;
+	o->opts.keep = o->opts.move = NULL;
+	o->opts.min_nbytes = given.min_nbytes ? given.min_nbytes : 16384;
+	o->opts.move_nbytes = given.move_nbytes ? given.move_nbytes : UINT64_MAX;
+	r = build(o, &given);
+	if (r) {
+		offload_free(o);
+		return r;
+	}
+	*ret_offload = o;
+	return 0;
+}
+
+struct te_offload *te_offload_ref(struct te_offload *offload)
+{
+	if (offload)
+		atomic_fetch_add(&offload->refs, 1);
+	return offload;
+}
+
+struct te_offload *te_offload_unref(struct te_offload *offload)
+{
+	if (offload && atomic_fetch_sub(&offload->refs, 1) == 1)
+		offload_free(offload);
+	return NULL;
+}
+
+/* ---- limits ---- */
+
+void te__offload_allow(struct te_offload *offload, uint64_t nbytes, int tight)
+{
+	offload->directed = 1;
+	offload->left_nbytes = nbytes;
+	offload->tight = tight;
+}
+
+void te__offload_allowed(const struct te_offload *offload, uint64_t *ret_nbytes, int *ret_tight)
+{
+	*ret_nbytes = offload->left_nbytes;
+	*ret_tight = offload->tight;
+}
+
+void te__offload_release(struct te_offload *offload)
+{
+	offload->directed = 0;
+}
+
+void te__offload_limits(const struct te_offload *offload, uint64_t *ret_target, uint64_t *ret_move)
+{
+	*ret_target = offload->opts.target_nbytes;
+	*ret_move = offload->opts.move_nbytes;
+}
+
+uint64_t te__offload_room(struct te_offload *o)
+{
+	uint64_t room = UINT64_MAX;
+
+	pthread_mutex_lock(&o->lock);
+	if (o->opts.pinned_nbytes)
+		room = o->opts.pinned_nbytes > o->pinned_nbytes ?
+			       o->opts.pinned_nbytes - o->pinned_nbytes :
+			       0;
+	pthread_mutex_unlock(&o->lock);
+	return room;
+}
+
+/* hi bytes are enough, lo are not */
+static int bisect(struct te_offload *o, uint64_t target, int tight, uint64_t lo, uint64_t hi,
+		  int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
+{
+	const uint64_t close = hi / 128 + 65536;
+	uint64_t have = UINT64_MAX;
+	int r = 0;
+
+	while (hi - lo > close && !r) {
+		const uint64_t mid = lo + (hi - lo) / 2;
+
+		te__offload_allow(o, mid, tight);
+		r = peak(arg, &have);
+		if (have <= target)
+			hi = mid;
+		else
+			lo = mid;
+	}
+	te__offload_allow(o, hi, tight);
+	return r ? r : peak(arg, &have);
+}
+
+int te__offload_fit(struct te_offload *offload, uint64_t target, const char *what,
+		    int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
+{
+	const uint64_t most = offload->opts.move_nbytes;
+	uint64_t have, least;
+	int r;
+
+	te__offload_allow(offload, 0, 0);
+	r = peak(arg, &have);
+	least = have;
+	for (int tight = 0; tight < 2 && !r && least > target; tight++) {
+		te__offload_allow(offload, most, tight);
+		r = peak(arg, &have);
+		least = !r && have < least ? have : least;
+		if (!r && have <= target)
+			r = bisect(offload, target, tight, 0, most - offload->left_nbytes, peak,
+				   arg);
+	}
+	te__offload_release(offload);
+	if (r || least <= target)
+		return r;
+	return te__fail(-ENOMEM, "te_offload: %s is %.2f MiB at least, expected %.2f MiB at most",
+			what, (double)least / 1048576.0, (double)target / 1048576.0);
+}
+
+/* ---- what it does ---- */
+
+void te__offload_list(struct te_offload *o, struct te_plan *p, int add)
+{
+	struct te_plan **at = &o->plans;
+
+	pthread_mutex_lock(&o->lock);
+	while (*at && *at != p)
+		at = &(*at)->moves->next;
+	if (add)
+		*at = p;
+	else if (*at)
+		*at = p->moves->next;
+	o->pinned_nbytes += add ? p->moves->nbytes : -p->moves->nbytes;
+	p->moves->listed = add;
+	pthread_mutex_unlock(&o->lock);
+}
+
+static double copy_seconds(const struct te_offload *o, const struct te__move *v)
+{
+	return (double)v->nbytes * (1 / o->rates.out + 1 / o->rates.in);
+}
+
+static double hidden_of(double copy, double stall)
+{
+	return copy > stall ? 1 - stall / copy : copy > 0 ? 0 : 1;
+}
+
+static void add_plan(const struct te_offload *o, const struct te_plan *p,
+		     struct te_offload_report *rep)
+{
+	const struct te__moves *m = p->moves;
+
+	rep->nplans++;
+	rep->ngroups += m->n;
+	rep->moved_nbytes += m->nbytes;
+	rep->peak_nbytes += p->arena_nbytes;
+	rep->plain_nbytes += m->plain_nbytes;
+	for (int i = 0; i < m->n; i++) {
+		rep->copy_ms += 1e3 * copy_seconds(o, &m->v[i]);
+		rep->stall_ms += 1e3 * m->v[i].stall;
+	}
+}
+
+static void fill_report(struct te_offload *o, struct te_offload_report *rep)
+{
+	*rep = (struct te_offload_report)TE_OFFLOAD_REPORT_INIT;
+	rep->pinned_nbytes = o->pinned_nbytes;
+	rep->out_rate = o->rates.out;
+	rep->in_rate = o->rates.in;
+	rep->mem_rate = o->rates.mem;
+	rep->flop_rate = o->rates.flop;
+	rep->nforwards = o->nforwards;
+	rep->ncopies = o->ncopies;
+	rep->out_nbytes = o->nbytes_out;
+	rep->in_nbytes = o->nbytes_in;
+	for (const struct te_plan *p = o->plans; p; p = p->moves->next)
+		add_plan(o, p, rep);
+	rep->hidden = hidden_of(rep->copy_ms, rep->stall_ms);
+}
+
+int te_offload_report(struct te_offload *offload, struct te_offload_report *ret_report)
+{
+	struct te_offload_report rep;
+	int r = te__sized_check("te_offload_report", te_offload_report, ret_report);
+
+	if (r)
+		return r;
+	if (!offload)
+		return te__fail(-EINVAL, "te_offload_report: offload is NULL");
+	pthread_mutex_lock(&offload->lock);
+	fill_report(offload, &rep);
+	pthread_mutex_unlock(&offload->lock);
+	te__sized_out(te_offload_report, &rep, ret_report);
+	return 0;
+}
+
+static double mib(uint64_t nbytes)
+{
+	return (double)nbytes / 1048576.0;
+}
+
+static void print_plan(FILE *f, const struct te_offload *o, const struct te_plan *p, int number)
+{
+	const struct te__moves *m = p->moves;
+
+	fprintf(f, "plan %d: %d groups forward, %d backward; arena %.2f MiB, %.2f MiB if nothing "
+		"moves; %.2f MiB move\n", number, p->fwd_groups, p->ngroups - p->fwd_groups,
+		mib(p->arena_nbytes), mib(m->plain_nbytes), mib(m->nbytes));
+	fprintf(f, "%10s %6s %6s %6s %6s %6s %8s  %s\n", "MiB", "values", "leaves", "free", "back",
+		"read", "hidden", "first value");
+	for (int i = 0; i < m->n; i++) {
+		const struct te__move *v = &m->v[i];
+
+		fprintf(f, "%10.3f %6d %6d %6d %6d %6d %7.1f%%  %s\n", mib(v->nbytes), v->nvalues,
+			v->out_after, v->free_after, v->in_before, v->needed,
+			100 * hidden_of(copy_seconds(o, v), v->stall), v->name);
+	}
+}
+
+int te_offload_print(struct te_offload *offload, char **ret_text)
+{
+	struct te_offload_report rep;
+	char *text = NULL;
+	int number = 0, bad;
+	size_t n = 0;
+	FILE *f;
+
+	if (!offload || !ret_text)
+		return te__fail(-EINVAL, "te_offload_print: %s is NULL",
+				offload ? "ret_text" : "offload");
+	f = open_memstream(&text, &n);
+	if (!f)
+		return te__fail(-ENOMEM, "te_offload_print: no memory");
+	pthread_mutex_lock(&offload->lock);
+	fill_report(offload, &rep);
+	fprintf(f, "offload: out %.2f GB/s, in %.2f GB/s; kernels %.1f GB/s, %.3f Tflop/s\n",
+		1e-9 * rep.out_rate, 1e-9 * rep.in_rate, 1e-9 * rep.mem_rate,
+		1e-12 * rep.flop_rate);
+	for (const struct te_plan *p = offload->plans; p; p = p->moves->next)
+		print_plan(f, offload, p, number++);
+	pthread_mutex_unlock(&offload->lock);
+	fprintf(f, "total: %.2f MiB move in %" PRId32 " groups of %" PRId32 " plans, %.2f MiB "
+		"pinned, copies take %.3f ms, passes wait %.3f ms, hidden %.1f%%\n",
+		mib(rep.moved_nbytes), rep.ngroups, rep.nplans, mib(rep.pinned_nbytes), rep.copy_ms,
+		rep.stall_ms, 100 * rep.hidden);
+	bad = ferror(f);
+	if (fclose(f) || bad) {
+		te__free_libc(text);
+		return te__fail(-ENOMEM, "te_offload_print: no memory");
+	}
+	*ret_text = text;
+	return 0;
+}

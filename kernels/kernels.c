@@ -16,7 +16,8 @@
 	U(field.row), U(field.col), U(field.scale), U(field.scale_inv),                       \
 		U(field.col_scale_inv), U(field.amax), U(field.noop)
 #define COMM(field, in_nbytes, out_nbytes)                                                    \
-	U(field.in), U(field.out), U(field.slots), U(field.ctl), U(field.abort), U(field.status)
+	U(field.in), U(field.out), U(field.slots), U(field.ctl), U(field.abort), U(field.status), \
+		U(field.multicast)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
 	{                                                                                     \
@@ -69,7 +70,8 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 		W(field.amax, 4), R(field.noop, 4)
 #define COMM(field, in_nbytes, out_nbytes)                                                    \
 	R(field.in, in_nbytes), W(field.out, out_nbytes), U(field.slots),                     \
-		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status)
+		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status),         \
+		U(field.multicast)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static void ranges_##name(const void *p, struct te__ranges *r)                        \
 	{                                                                                     \

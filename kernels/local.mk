@@ -6,6 +6,7 @@ KERNEL_CU = \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
 	kernels/comm/norm.cu \
+	kernels/comm/nvls.cu \
 	kernels/elem/elem.cu \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
@@ -26,6 +27,7 @@ KERNEL_C = \
 	kernels/comm/comm.c \
 	kernels/comm/launch.c \
 	kernels/comm/norm.c \
+	kernels/comm/nvls.c \
 	kernels/elem/elem.c \
 	kernels/elem/launch.c \
 	kernels/embed/embed.c \

@@ -16,6 +16,8 @@ struct common {
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
 	int64_t half_nbytes;
+	int32_t nvls; /* TE_COMM_NVLS */
+	char nvls_why[TE__NVLS_WHY];
 };
 
 /* the blocks of all ranks on a device are resident at once, so each gets a part of it */
@@ -37,6 +39,36 @@ static int32_t max_blocks(const struct te_comm *c, const struct common *all)
 	return least > 0 ? least : 1;
 }
 
+static int two_on_a_gpu(const struct te_comm *c, const struct common *all)
+{
+	const int32_t n = te__boot_nranks(c->boot);
+
+	for (int32_t i = 0; i < n; i++)
+		for (int32_t j = 0; j < i && strcmp(all[0].backend, "host"); j++)
+			if (!strncmp(all[i].pci_address, all[j].pci_address,
+				     sizeof(all[i].pci_address)))
+				return 1;
+	return 0;
+}
+
+/* all ranks can use it, or the first reason why not */
+static void agree_on_nvls(const struct te_comm *c, const struct common *all, char *ret_why)
+{
+	const int32_t n = te__boot_nranks(c->boot);
+
+	ret_why[0] = '\0';
+	for (int32_t i = 0; i < n && !ret_why[0]; i++)
+		if (all[i].nvls_why[0] && all[i].nvls)
+			snprintf(ret_why, TE__NVLS_WHY, "%s: %.100s", te__boot_peer(c->boot, i),
+				 all[i].nvls_why);
+		else if (all[i].nvls_why[0])
+			snprintf(ret_why, TE__NVLS_WHY, "%.100s", all[i].nvls_why);
+	if (!ret_why[0] && te__boot_nnodes(c->boot) > 1)
+		snprintf(ret_why, TE__NVLS_WHY, "the ranks are on several nodes");
+	if (!ret_why[0] && two_on_a_gpu(c, all))
+		snprintf(ret_why, TE__NVLS_WHY, "two ranks share a GPU");
+}
+
 static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 {
 	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
@@ -52,6 +84,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
+	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
+	te__nvls_probe(c->ctx, n, mine.nvls_why);
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
 			       te__boot_deadline(c->boot));
 	/* each rank compares the same bytes, so all come to the same end */
@@ -68,8 +102,18 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 				     "te_comm_create: %s: TE_COMM_PACKETS of %s and of %s differ",
 				     c->name, te__boot_peer(c->boot, i),
 				     te__boot_peer(c->boot, 0));
-	if (!r)
-		*ret_terms = (struct te__coll_terms){ mine.half_nbytes, max_blocks(c, all) };
+	for (int32_t i = 1; i < n && !r; i++)
+		if (all[i].nvls != all[0].nvls)
+			r = te__fail(-TE_EMISMATCH,
+				     "te_comm_create: %s: TE_COMM_NVLS is %s for %s, and %s for %s",
+				     c->name, all[i].nvls ? "on" : "off",
+				     te__boot_peer(c->boot, i), all[0].nvls ? "on" : "off",
+				     te__boot_peer(c->boot, 0));
+	if (!r) {
+		ret_terms->half_nbytes = mine.half_nbytes;
+		ret_terms->max_blocks = max_blocks(c, all);
+		agree_on_nvls(c, all, ret_terms->nvls_why);
+	}
 	te__free(all);
 	return r;
 }
@@ -91,7 +135,8 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 		r = agree(c, &terms);
 	if (!r)
 		r = te__pool_create(c->boot, ctx, o->pool_nbytes,
-				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes), &c->pool);
+				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes),
+				    !terms.nvls_why[0], &c->pool);
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
 	if (r) {

@@ -48,6 +48,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
+	libtecomm/nvls/nvls.c \
+	libtecomm/nvls/nvls.h \
 	libtecomm/ops/cross_entropy.c \
 	libtecomm/ops/ops.c \
 	libtecomm/recover.c \

@@ -38,6 +38,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/graph.c \
 	libtecore/backend/cuda/graph.h \
 	libtecore/backend/cuda/module.c \
+	libtecore/backend/cuda/multicast.def \
 	libtecore/backend/cuda/share.c \
 	libtecore/backend/cuda/syms.def \
 	libtecore/backend/cuda/user.c \
@@ -64,6 +65,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/errno.c \
 	libtecore/base/fault.c \
 	libtecore/base/log.c \
+	libtecore/base/multicast.c \
 	libtecore/base/names.c \
 	libtecore/base/names.h \
 	libtecore/base/param.c \

@@ -5,6 +5,7 @@
 TT_LONG = \
 	t/comm/bootstrap_faults \
 	t/comm/faults \
+	t/comm/nvls \
 	t/comm/pool \
 	t/graph/equivalence \
 	t/graph/graph \
@@ -19,6 +20,7 @@ TT_CORE = \
 	t/backend/cuda_abi \
 	t/backend/cuda_driver \
 	t/backend/cuda_exec \
+	t/backend/cuda_multicast \
 	t/backend/cuda_share \
 	t/backend/edges \
 	t/backend/team \
@@ -129,6 +131,7 @@ check_PROGRAMS += t/comm/rank
 t_comm_rank_SOURCES = t/comm/rank.c
 t_comm_rank_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
 TT_SH += t/comm/t3001-launchers.t
+TT_SH += t/kernels/t0013-nvls.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
@@ -214,6 +217,7 @@ t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
+t_backend_cuda_multicast_SOURCES = t/backend/cuda_multicast.c t/backend/cuda_fake.h
 t_backend_cuda_share_SOURCES = t/backend/cuda_share.c t/backend/cuda_fake.h
 t_backend_cuda_exec_SOURCES = \
 	t/backend/cuda_exec.c \
@@ -292,6 +296,7 @@ POOL_CASES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
+t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h

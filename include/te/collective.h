@@ -6,8 +6,9 @@
  * and calls as they like, as long as their operations have the same order.
  *
  * Results are x_0 + x_1 + ... in rank order in FP32 with one rounding to the type (FP8 saturates),
- * for every size, algorithm and alignment, on every rank: the same bits as of a loop on one CPU. An
- * average is divided before that rounding. NaN results are the type's 0x7f, 0x7fff or 0x7fffffff.
+ * for every size, algorithm (but NCCL and NVLS) and alignment, on every rank: the same bits as of a
+ * loop on one CPU. An average is divided before that rounding. NaN results are the type's 0x7f,
+ * 0x7fff or 0x7fffffff.
  * Minimum and maximum are NaN if an operand is, and -0 is below +0. Integers: sums wrap around,
  * averages are those of the exact sum, rounded towards 0.
  *
@@ -45,6 +46,12 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any type
  * The first three send to packet memory of the communicator, in several launches if an array does
  * not fit.
+ * NVLS and NVLS_ONE_SHOT use multicast memory, where TE_COMM_NVLS=on, and have not run on hardware:
+ *	NVLS		S + S / n	as ZERO_COPY, added by the switch: sums and averages of
+ *					FP32, BF16 and FP16 in symmetric memory, aligned to 16
+ *	NVLS_ONE_SHOT	S		as ONE_SHOT, one store for all ranks; floating types
+ * The switch adds in its own order, and an average is rounded twice: results of NVLS have the same
+ * bits on all ranks, but not those of the other algorithms. NVLS_ONE_SHOT adds in rank order.
  * NCCL is opened by the first call that asks for it, outside of captures. It adds in its own order,
  * and waits without a time-out.
  */
@@ -55,7 +62,9 @@ enum te_comm_algorithm {
 	TE_COMM_TWO_SHOT,
 	TE_COMM_ZERO_COPY,
 	TE_COMM_STAGED,
-	TE_COMM_NCCL, /* never chosen by the library */
+	TE_COMM_NCCL, /* never chosen by the library, as the next ones */
+	TE_COMM_NVLS,
+	TE_COMM_NVLS_ONE_SHOT,
 };
 
 struct te_comm_call_opts {

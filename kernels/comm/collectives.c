@@ -292,6 +292,12 @@ static void run(const struct te_k_comm *a, enum te_k_comm_collective what)
 	case TE_K_COMM_R:
 		r = staged(&c);
 		break;
+	case TE_K_COMM_M:
+		r = te__hc_nvls_two_shot(&c.o);
+		break;
+	case TE_K_COMM_M1:
+		r = te__hc_nvls_one_shot(&c.o);
+		break;
 	default:
 		r = one_shot(&c);
 	}

@@ -114,6 +114,18 @@ void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t
 		reduce_floats(a, src, nbytes / o->es, dst);
 }
 
+void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst)
+{
+	const int64_t n = nbytes / o->es;
+	float v[TE__HC_LANES];
+
+	load(o->a->dtype, dst, n, v);
+	for (int64_t i = 0; i < n; i++)
+		v[i] = v[i] == v[i] ? v[i] / (float)o->a->nranks :
+				      te__f32_from_bits(TE_K_COMM_NAN);
+	store(o->a->dtype, dst, n, v);
+}
+
 /* ---- waiting ---- */
 
 static int fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_comm_phase phase,
@@ -134,8 +146,7 @@ static int fail(const struct te__hc_op *o, enum te_k_comm_code code, enum te_k_c
 	return -1;
 }
 
-/* after an attempt without success: 0 to make another one, or -1 after fail() */
-static int again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
+int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
 		 uint64_t expected, uint64_t got)
 {
 	struct timespec t;
@@ -185,17 +196,24 @@ static int64_t flag_at(enum te_k_comm_phase phase, int source)
 	return (phase - TE_K_COMM_ENTRY) * TE_K_COMM_CTAS * 128 + source * 8;
 }
 
+uint64_t *te__hc_flag(const struct te__hc_op *o, enum te_k_comm_phase phase, int index)
+{
+	return word(o, o->a->rank, flag_at(phase, index));
+}
+
 static uint32_t upper(uint64_t x)
 {
 	return (uint32_t)(x >> 32);
 }
 
-/* half a packet; the upper word may be that of an empty one */
+uint64_t te__hc_full(uint64_t x)
+{
+	return upper(x) == TE_K_COMM_EMPTY ? (uint64_t)TE_K_COMM_NAN << 32 | (uint32_t)x : x;
+}
+
 static void put(uint64_t *p, uint64_t x)
 {
-	if (upper(x) == TE_K_COMM_EMPTY)
-		x = (uint64_t)TE_K_COMM_NAN << 32 | (uint32_t)x;
-	__atomic_store_n(p, x, __ATOMIC_RELEASE);
+	__atomic_store_n(p, te__hc_full(x), __ATOMIC_RELEASE);
 }
 
 static void make_empty(uint64_t *p)
@@ -235,7 +253,7 @@ static int get(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_
 		x = __atomic_load_n(p, __ATOMIC_ACQUIRE);
 		if (flags ? upper(x) == upper(tag_of(o)) : upper(x) != TE_K_COMM_EMPTY)
 			break;
-		if (again(o, phase, from, 1u << from, flags ? tag_of(o) : 0, x))
+		if (te__hc_again(o, phase, from, 1u << from, flags ? tag_of(o) : 0, x))
 			return -1;
 	}
 	make_empty(p);
@@ -325,7 +343,7 @@ int te__hc_headers(struct te__hc_op *o)
 			missing &= ~((uint32_t)t << r);
 		}
 		first = missing ? __builtin_ctz(missing) : 0;
-		if (missing && again(o, TE_K_COMM_HEADER, first, missing, o->signature, 0))
+		if (missing && te__hc_again(o, TE_K_COMM_HEADER, first, missing, o->signature, 0))
 			return -1;
 	}
 	return 0;
@@ -348,10 +366,10 @@ int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t s
 
 	o->since = 0;
 	for (int r = 0; r < o->a->nranks; r++) {
-		const uint64_t *p = word(o, o->a->rank, flag_at(phase, r));
+		const uint64_t *p = te__hc_flag(o, phase, r);
 
 		while (r != o->a->rank && (x = __atomic_load_n(p, __ATOMIC_ACQUIRE)) - want > 1)
-			if (again(o, phase, r, 1u << r, want, x))
+			if (te__hc_again(o, phase, r, 1u << r, want, x))
 				return -1;
 	}
 	return 0;

@@ -6,7 +6,7 @@
  * addresses of every device. Ranks write into the regions of others, and read only their own.
  *
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
- *			te_k_comm_flag() + step
+ *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is that of M
  *	half 0, half 1	packet memory of even and of odd epochs
  *
  * A half holds one header for each source rank, then the packets of the operation. Both its parts
@@ -37,7 +37,7 @@
  * average is divided by the number of ranks before that rounding. Minimum and maximum are those of
  * IEEE 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
  * 0x7f. Integers: the sum modulo 2^32 or 2^8, the average is the exact sum divided by the number
- * of ranks, rounded towards 0. So every algorithm gives the same bits, on every rank, and
+ * of ranks, rounded towards 0. So every algorithm but M gives the same bits, on every rank, and
  * reduce-scatter and all-gather give those of all-reduce. With one rank the result is a copy.
  * All-gather and broadcast do not change a bit.
  */
@@ -49,6 +49,7 @@
 #define TE_K_COMM_PACKET 16
 #define TE_K_COMM_EMPTY 0xffffffffu /* the upper word of half an empty packet */
 #define TE_K_COMM_NAN 0x7fffffffu   /* sent instead */
+#define TE_K_COMM_ARRIVED 8	    /* word of exit flags that all ranks have in common */
 
 /* bits 60 to 62 of a signature */
 enum te_k_comm_collective {
@@ -71,6 +72,17 @@ enum te_k_comm_collective {
  * reads in + (r - rank) * stride of rank r, and writes out likewise. The array of R may have any
  * size.
  *
+ * M and M1 are all-reduce through multicast memory (NVLS): instructions on it store to the memory
+ * of all ranks, or reduce from it, in the switch. The address of memory at p in a rank's region, or
+ * after it up to the stride, is multicast + (p - region).
+ *	M	S + S / n	as S: a rank reduces its chunk by one load for all inputs, and
+ *				stores the result to all outputs at once
+ *	M1	S		as P1: one store for all ranks
+ * M adds FP32, BF16 and FP16 in the order of the switch, so that its results may differ from those
+ * of the other algorithms; references add in rank order. An average is the sum, rounded to the
+ * type, divided and rounded again. in and out are aligned to 16 bytes. Its exit flags are the low
+ * bits of one word, of which each rank clears its own in that of all ranks.
+ *
  * The others have L1, S and R. Reduce-scatter is the first half of P2 and all-gather the second,
  * with a part of the caller as chunk. A broadcast of L1 sends all data to all ranks; S and R are
  * those of all-reduce with the chunks of the root in place of sums, so that the root sends
@@ -82,6 +94,8 @@ enum te_k_comm_algorithm {
 	TE_K_COMM_P2,
 	TE_K_COMM_S,
 	TE_K_COMM_R,
+	TE_K_COMM_M,
+	TE_K_COMM_M1,
 	TE_K_COMM_ALGORITHMS
 };
 
@@ -134,6 +148,7 @@ struct te_k_comm {
 	struct te_k_comm_ctl *ctl;
 	const uint32_t *abort;
 	struct te_k_comm_status *status;
+	uint8_t *multicast; /* M and M1: the regions of all ranks at once; else unused */
 	int64_t count; /* elements */
 	int64_t stride, half_nbytes; /* multiples of 128 */
 	uint64_t deadline_ns; /* of all waits for packets, and of each one for flags; 0: none */
@@ -185,6 +200,7 @@ TE_K_INLINE int64_t te_k_comm_half_nbytes(int32_t algorithm, int32_t nranks, int
 	const int64_t packets =
 		algorithm == TE_K_COMM_L1 ? nranks * n * 2 :
 		algorithm == TE_K_COMM_P1 ? nranks * n :
+		algorithm == TE_K_COMM_M1 ? nranks * n :
 		algorithm == TE_K_COMM_P2 ? 2 * nranks * te_k_comm_chunk(n, nranks) :
 		algorithm == TE_K_COMM_R  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
 					    0;

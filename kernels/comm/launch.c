@@ -19,6 +19,8 @@ static const char *const funcs[][TE_K_COMM_ALGORITHMS] = {
 		FUNCS("allreduce"),
 		[TE_K_COMM_P1] = "te_k_comm_allreduce_p1",
 		[TE_K_COMM_P2] = "te_k_comm_allreduce_p2",
+		[TE_K_COMM_M] = "te_k_comm_allreduce_m",
+		[TE_K_COMM_M1] = "te_k_comm_allreduce_m1",
 	},
 	[TE_K_COLL_REDUCE_SCATTER] = { FUNCS("reduce_scatter") },
 	[TE_K_COLL_ALL_GATHER] = { FUNCS("all_gather") },
@@ -27,7 +29,8 @@ static const char *const funcs[][TE_K_COMM_ALGORITHMS] = {
 
 static bool is_one_shot(const struct te_k_comm *a)
 {
-	return a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1;
+	return a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1 ||
+	       a->algorithm == TE_K_COMM_M1;
 }
 
 /* a function of what the ranks agree on only: block i exchanges flags with block i of the others */
@@ -60,7 +63,15 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 	if (a->max_blocks < 1 || a->max_blocks > TE_K_COMM_CTAS)
 		return te__fail(-EINVAL, "te_k_comm: %d blocks, expected 1 to %d", a->max_blocks,
 				TE_K_COMM_CTAS);
-	if (integers && (a->algorithm == TE_K_COMM_P1 || a->algorithm == TE_K_COMM_P2))
+	if (a->algorithm >= TE_K_COMM_M && !a->multicast)
+		return te__fail(-EINVAL, "%s: there is no multicast memory", func);
+	if (a->algorithm == TE_K_COMM_M &&
+	    (integers || te_dtype_nbytes((enum te_dtype)a->dtype) == 1 || a->op > TE_K_COMM_AVG ||
+	     ((uintptr_t)a->in | (uintptr_t)a->out) % TE_K_COMM_PACKET))
+		return te__fail(-EINVAL, "%s takes sums and averages of FP32, BF16 and FP16, "
+				"aligned to %d bytes", func, TE_K_COMM_PACKET);
+	if (integers && (a->algorithm == TE_K_COMM_P1 || a->algorithm == TE_K_COMM_P2 ||
+			 a->algorithm == TE_K_COMM_M1))
 		return te__fail(-TE_EDTYPE, "%s: expected a floating type, not %s", func,
 				te_dtype_name((enum te_dtype)a->dtype));
 	if (a->half_nbytes < te_k_comm_half_nbytes(a->algorithm, a->nranks, nbytes))

@@ -41,6 +41,14 @@ void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int
 /* for the flags of all others; R: they may be one step further */
 int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
 
+/* a flag of this rank's region: of a rank, or TE_K_COMM_ARRIVED */
+uint64_t *te__hc_flag(const struct te__hc_op *o, enum te_k_comm_phase phase, int index);
+/* after an attempt without success: 0 to make another one; or -1 */
+int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint32_t missing,
+		 uint64_t expected, uint64_t got);
+/* half a packet as it is sent: NaN in place of the upper word of an empty one */
+uint64_t te__hc_full(uint64_t x);
+
 #define TE__HC_BLOCK 64 /* packets that are reduced together */
 #define TE__HC_LANES (TE__HC_BLOCK * TE_K_COMM_PACKET) /* at most so many elements */
 _Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
@@ -53,5 +61,11 @@ _Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
 /* nbytes of the operands of all ranks, at most a block; dst is none of them */
 void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t nbytes,
 		   uint8_t *dst);
+/* nbytes, at most a block, of sums become averages */
+void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst);
+
+/* nvls.c: algorithms M and M1 */
+int te__hc_nvls_two_shot(struct te__hc_op *o);
+int te__hc_nvls_one_shot(struct te__hc_op *o);
 
 #endif

@@ -98,21 +98,29 @@ static int check(const struct call *a)
 	return a->count ? check_arrays(a) : 0;
 }
 
+static uint32_t arrays_of(const struct call *a)
+{
+	const struct te__pool *pool = a->comm->pool;
+	const int symmetric = te__pool_offset(pool, a->in, nbytes_of(a, 1)) != UINT64_MAX &&
+			      te__pool_offset(pool, a->out, nbytes_of(a, 0)) != UINT64_MAX;
+	const int nvls = a->op <= TE_COMM_AVG && a->dtype <= TE_DTYPE_FP16 &&
+			 ((uintptr_t)a->in | (uintptr_t)a->out) % TE_K_COMM_PACKET == 0;
+
+	return (symmetric ? TE__COLL_SYMMETRIC : 0) | (nvls ? TE__COLL_NVLS : 0);
+}
+
 /* checks all arguments; count is above 0 */
 static int choose(const struct call *a, const struct te_comm_call_opts *opts,
 		  struct te__coll_choice *ret)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
-	const struct te__pool *pool = a->comm->pool;
 	int r = opts ? te__sized_in(a->fn, te_comm_call_opts, opts, &o) : 0;
 
 	if (r)
 		return r;
 	if (o.max_blocks < 0)
 		return te__fail(-EINVAL, "%s: max_blocks is %d", a->fn, o.max_blocks);
-	return te__coll_choose(&a->comm->coll, a->fn, a->what, a->count, a->dtype,
-			       te__pool_offset(pool, a->in, nbytes_of(a, 1)) != UINT64_MAX &&
-				       te__pool_offset(pool, a->out, nbytes_of(a, 0)) != UINT64_MAX,
+	return te__coll_choose(&a->comm->coll, a->fn, a->what, a->count, a->dtype, arrays_of(a),
 			       &o, ret);
 }
 
@@ -255,6 +263,11 @@ static uint64_t sent(const struct te__coll_choice *how, int64_t nbytes, int32_t 
 		return 2 * n * packets * TE_K_COMM_PACKET;
 	case TE_COMM_ONE_SHOT:
 		return n * packets * TE_K_COMM_PACKET;
+	case TE_COMM_NVLS_ONE_SHOT:
+		return packets * TE_K_COMM_PACKET;
+	case TE_COMM_NVLS:
+		return (packets + (uint64_t)te_k_comm_chunk((int64_t)packets, nranks)) *
+		       TE_K_COMM_PACKET;
 	default:
 		return 2 * n * (uint64_t)te_k_comm_chunk((int64_t)packets, nranks) *
 		       TE_K_COMM_PACKET;

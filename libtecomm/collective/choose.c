@@ -22,12 +22,22 @@ static const struct {
 	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_S, 0 },
 	[TE_COMM_STAGED] = { "staged", TE_K_COMM_R, 0 },
 	[TE_COMM_NCCL] = { "nccl", -1, 0 },
+	[TE_COMM_NVLS] = { "nvls", TE_K_COMM_M, 1 },
+	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE_K_COMM_M1, 1 },
 };
 #define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
 
 const char *te_comm_algorithm_name(enum te_comm_algorithm a)
 {
 	return (unsigned)a < (unsigned)NALGORITHMS ? algorithms[a].name : NULL;
+}
+
+const char *te__coll_kernel_name(int32_t kernel)
+{
+	for (int i = 0; i < NALGORITHMS; i++)
+		if (algorithms[i].kernel == kernel)
+			return algorithms[i].name;
+	return NULL;
 }
 
 /* up to how many bytes a low latency counts; a row is used for up to so many ranks */
@@ -62,6 +72,7 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 	case TE_K_COMM_L1:
 		return packets / (2 * n) * TE_K_COMM_PACKET;
 	case TE_K_COMM_P1:
+	case TE_K_COMM_M1:
 		return packets / n * TE_K_COMM_PACKET;
 	case TE_K_COMM_P2:
 		return packets / (2 * n) * n * TE_K_COMM_PACKET;
@@ -73,7 +84,8 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 struct asked {
 	enum te_k_comm_collective what;
 	int64_t nbytes; /* of count elements */
-	int integers, registered;
+	int integers;
+	uint32_t arrays; /* TE__COLL_* */
 };
 
 static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct asked *a,
@@ -90,7 +102,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 		snprintf(why, n, "there is one rank: a copy");
 		return TE_COMM_ZERO_COPY;
 	}
-	if (a->nbytes > zero_copy && a->registered) {
+	if (a->nbytes > zero_copy && a->arrays & TE__COLL_SYMMETRIC) {
 		snprintf(why, n, "in and out are symmetric memory, of more than %lld bytes",
 			 (long long)zero_copy);
 		return TE_COMM_ZERO_COPY;
@@ -125,7 +137,8 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 }
 
 /* one that the caller or TE_COMM_ALGO names */
-static int check_forced(const char *fn, enum te_comm_algorithm k, const struct asked *a)
+static int check_forced(const struct te__coll *c, const char *fn, enum te_comm_algorithm k,
+			const struct asked *a)
 {
 	if (a->what != TE_K_COLL_ALLREDUCE && (algorithms[k].floats || algorithms[k].kernel < 0))
 		return te__fail(-EOPNOTSUPP, "%s: there is no algorithm %s, only ll, zerocopy and "
@@ -133,19 +146,26 @@ static int check_forced(const char *fn, enum te_comm_algorithm k, const struct a
 	if (algorithms[k].floats && a->integers)
 		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes floating types only", fn,
 				algorithms[k].name);
-	if (k == TE_COMM_ZERO_COPY && !a->registered)
+	if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && c->terms.nvls_why[0])
+		return te__fail(-EOPNOTSUPP, "%s: algorithm %s: %s", fn, algorithms[k].name,
+				c->terms.nvls_why);
+	if (k == TE_COMM_NVLS && !(a->arrays & TE__COLL_NVLS))
+		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes sums and averages of FP32, "
+				"BF16 and FP16 in arrays that are aligned to %d bytes", fn,
+				algorithms[k].name, TE_K_COMM_PACKET);
+	if ((k == TE_COMM_ZERO_COPY || k == TE_COMM_NVLS) && !(a->arrays & TE__COLL_SYMMETRIC))
 		return te__fail(-EOPNOTSUPP, "%s: algorithm %s needs in and out in symmetric "
 				"memory (te_comm_alloc)", fn, algorithms[k].name);
 	return 0;
 }
 
 int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
-		    int64_t count, enum te_dtype dtype, int registered,
+		    int64_t count, enum te_dtype dtype, uint32_t arrays,
 		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(dtype);
 	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
-	const struct asked a = { what, count * es, integers, registered };
+	const struct asked a = { what, count * es, integers, arrays };
 	enum te_comm_algorithm k = opts->algorithm;
 	int64_t most;
 	int r = 0;
@@ -160,7 +180,7 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	if (te__boot_nranks(c->boot) == 1)
 		k = TE_COMM_AUTO;
 	if (k)
-		r = check_forced(fn, k, &a);
+		r = check_forced(c, fn, k, &a);
 	else
 		k = choose_auto(c, &a, ret->reason, sizeof(ret->reason));
 	if (r)

@@ -87,7 +87,7 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 		[TE_K_COLL_BROADCAST] = "broadcast",
 	};
 	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15, what = s >> 60;
-	const char *by = te_comm_algorithm_name((enum te_comm_algorithm)(algorithm + 1));
+	const char *by = te__coll_kernel_name((int32_t)algorithm);
 
 	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
 	    (what == TE_K_COLL_ALLREDUCE && o >= sizeof(op) / sizeof(op[0])))
@@ -194,6 +194,7 @@ struct te_k_comm te__coll_args(const struct te__coll *c)
 		.ctl = c->ctl,
 		.abort = te__pool_abort_word(c->pool),
 		.status = c->status,
+		.multicast = te__pool_multicast(c->pool),
 		.stride = (int64_t)te__pool_stride(c->pool),
 		.half_nbytes = c->terms.half_nbytes,
 		.deadline_ns = c->deadline_ns,

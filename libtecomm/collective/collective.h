@@ -14,11 +14,13 @@
 #include "kernels/te_k.h"
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/nvls/nvls.h"
 
 /* what the ranks settle when they create the communicator */
 struct te__coll_terms {
 	int64_t half_nbytes; /* of packet memory; a region has two */
 	int32_t max_blocks;  /* of a kernel that waits for other ranks */
+	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
 };
 
 struct te__coll {
@@ -68,10 +70,14 @@ struct te__coll_choice {
 	int64_t each;	    /* elements of a launch */
 	char reason[160];
 };
-/* registered: in and out are symmetric memory. Errors are recorded, naming fn */
+#define TE__COLL_SYMMETRIC 1u /* in and out are symmetric memory */
+#define TE__COLL_NVLS 2u      /* operation, type and alignment are such that nvls takes them */
+/* arrays: of the flags above. Errors are recorded, naming fn */
 int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
-		    int64_t count, enum te_dtype dtype, int registered,
+		    int64_t count, enum te_dtype dtype, uint32_t arrays,
 		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret);
+/* of enum te_k_comm_algorithm, as in TE_COMM_ALGO; NULL: there is no such one */
+const char *te__coll_kernel_name(int32_t kernel);
 /* blocks of a launch of count elements */
 int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,
 		     enum te_dtype dtype);

@@ -152,12 +152,21 @@ static int probe_fd(struct te_ctx *ctx)
 	return te__window_unit(ctx, &unit);
 }
 
+/* two devices and 2 MiB: what te__nvls_probe() asks */
+static int probe_nvls(struct te_ctx *ctx)
+{
+	size_t unit;
+
+	return te__window_multicast_unit(ctx, 2, (size_t)2 << 20, &unit);
+}
+
 static const struct {
 	const char *name;
 	int (*probe)(struct te_ctx *ctx);
 } transport[] = {
 	{ "fd", probe_fd },
 	{ "fabric", te__fabric_probe },
+	{ "nvls", probe_nvls },
 };
 
 int te_transport_count(void)

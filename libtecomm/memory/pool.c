@@ -15,6 +15,7 @@
 #include "libtecomm/memory/heap.h"
 #include "libtecomm/memory/members.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/nvls/nvls.h"
 
 #define TEXT_NBYTES 200
 
@@ -40,6 +41,7 @@ struct te__pool {
 	void *control_ptr; /* of the device; or NULL */
 	struct te__window *window;
 	int debug;
+	bool multicast;
 
 	pthread_mutex_t order; /* one collective call at a time */
 	pthread_mutex_t lock;  /* all below; never held while this rank waits for others */
@@ -142,9 +144,14 @@ static int settle_size(struct te__pool *p, uint64_t nbytes)
 		return te__fail(-ENOMEM, "te_comm_create: no memory for an exchange");
 	}
 	own.verdict.code = te__window_unit(p->ctx, &own_unit);
+	if (p->multicast && !own.verdict.code) {
+		own.unit = own_unit;
+		own.verdict.code = te__window_multicast_unit(p->ctx, p->nlocal,
+							     nbytes + p->packets, &own_unit);
+	}
 	if (own.verdict.code)
 		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
-	own.unit = own_unit;
+	own.unit = own.unit < own_unit ? own_unit : own.unit;
 	r = te__boot_allgather(p->boot, &own, all, sizeof(own), "exchange of pool sizes",
 			       te__boot_deadline(p->boot));
 	for (int32_t i = 0; i < p->nranks && !r; i++)
@@ -221,6 +228,9 @@ static int map_all(struct te__pool *p)
 	/* begins after the own rank: all ranks do not ask for the same memory at once */
 	for (int32_t k = 1; k < p->nlocal && !r; k++)
 		r = fetch(p, (p->local + k) % p->nlocal, deadline);
+	if (!r && p->multicast)
+		r = te__nvls_join(p->window, p->client, p->local, (uint32_t)p->nlocal,
+				  te__pool_stride(p), deadline);
 	return r ? r : te__client_watch(p->client);
 }
 
@@ -271,11 +281,12 @@ static int create(struct te__pool *p, uint64_t nbytes)
 	r = map_all(p);
 	if (r)
 		give_up(p, r);
-	return te__pool_agree(p->boot, r, "exchange of pools");
+	r = te__pool_agree(p->boot, r, "exchange of pools");
+	return r || !p->multicast ? r : te__nvls_map(p->window, p->boot);
 }
 
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
-		    struct te__pool **ret_pool)
+		    bool multicast, struct te__pool **ret_pool)
 {
 	struct te__pool *p = te__calloc(1, sizeof(*p));
 	int r;
@@ -292,6 +303,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 	p->local = te__boot_local_rank(boot, p->rank);
 	p->packets = packets;
 	p->sign = -1;
+	p->multicast = multicast;
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
 	pthread_mutex_init(&p->lock, NULL);
@@ -802,6 +814,11 @@ void *te__pool_packets(const struct te__pool *p, int32_t rank)
 uint64_t te__pool_stride(const struct te__pool *p)
 {
 	return p->packets + p->nbytes;
+}
+
+void *te__pool_multicast(const struct te__pool *p)
+{
+	return te__window_multicast(p->window);
 }
 
 const uint32_t *te__pool_abort_word(const struct te__pool *p)

@@ -167,6 +167,22 @@ TE_EXPORT int te__window_export(struct te__window *window, int *ret_fd);
 /* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size, of the same kind of device */
 TE_EXPORT int te__window_import(struct te__window *window, int slot, int fd);
 TE_EXPORT void *te__window_slot(const struct te__window *window, int slot); /* its address */
+/*
+ * Multicast memory of a window: addresses of slot_nbytes that are those of the slots of all nslots
+ * processes at once, for instructions that store to all of them or reduce from all of them. One
+ * process creates it and passes the descriptor on, and the others import it. Processes bind after
+ * all have done so, map after all have bound, and use it after all have mapped. -EOPNOTSUPP unless
+ * te__multicast_check() returns 0.
+ */
+TE_EXPORT int te__window_multicast_unit(struct te_ctx *ctx, int nslots, size_t slot_nbytes,
+					size_t *ret_nbytes); /* a power of two */
+TE_EXPORT int te__window_multicast_create(struct te__window *window, int *ret_fd);
+TE_EXPORT int te__window_multicast_import(struct te__window *window, int fd);
+TE_EXPORT int te__window_multicast_bind(struct te__window *window);
+TE_EXPORT int te__window_multicast_map(struct te__window *window);
+TE_EXPORT void *te__window_multicast(const struct te__window *window); /* NULL: not mapped */
+/* 0, or -EOPNOTSUPP with the reason: TE_COMM_NVLS is off, or the environment refuses multicast */
+TE_EXPORT int te__multicast_check(void);
 /* pages of the process, which the device reads and writes at *ret_ptr */
 TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);

@@ -12,6 +12,9 @@ struct te__window {
 	size_t slot_nbytes;
 	int nslots, own;
 	void *share; /* of the own slot */
+	void *multicast; /* share, or NULL */
+	void *multicast_base;
+	int multicast_mapped;
 	unsigned char mapped[]; /* of each slot: 1 or 0 */
 };
 
@@ -107,6 +110,12 @@ struct te__window *te__window_destroy(struct te__window *w)
 	if (!te__ctx_forked(ctx)) {
 		if (w->share && te__ctx_wait(ctx, "free shared memory"))
 			te__log_warn("shared memory is unmapped although: %s", te_error_detail());
+		if (w->multicast)
+			ctx->ops->share_release(w->multicast); /* and unbinds */
+		if (w->multicast_mapped)
+			ctx->ops->share_unmap(ctx->dev, w->multicast_base, w->slot_nbytes);
+		if (w->multicast_base)
+			ctx->ops->share_unreserve(ctx->dev, w->multicast_base, w->slot_nbytes);
 		for (int i = 0; i < w->nslots; i++)
 			if (w->mapped[i])
 				ctx->ops->share_unmap(ctx->dev, te__window_slot(w, i),
@@ -147,6 +156,60 @@ int te__window_import(struct te__window *w, int slot, int fd)
 void *te__window_slot(const struct te__window *w, int slot)
 {
 	return w->base + (size_t)slot * w->slot_nbytes;
+}
+
+int te__window_multicast_unit(struct te_ctx *ctx, int nslots, size_t slot_nbytes,
+			      size_t *ret_nbytes)
+{
+	int r = te__ctx_check_fork(ctx, "size of multicast memory");
+
+	return r ? r : ctx->ops->multicast_unit(ctx->dev, nslots, slot_nbytes, ret_nbytes);
+}
+
+int te__window_multicast_create(struct te__window *w, int *ret_fd)
+{
+	const struct te__backend_ops *ops = w->ctx->ops;
+	int r = te__ctx_check_fork(w->ctx, "create multicast memory");
+
+	if (!r)
+		r = ops->multicast_create(w->ctx->dev, w->nslots, w->slot_nbytes, &w->multicast);
+	return r ? r : ops->share_export(w->multicast, ret_fd);
+}
+
+int te__window_multicast_import(struct te__window *w, int fd)
+{
+	int r = te__ctx_check_fork(w->ctx, "import multicast memory");
+
+	return r ? r : w->ctx->ops->multicast_import(w->ctx->dev, fd, w->slot_nbytes,
+						     &w->multicast);
+}
+
+int te__window_multicast_bind(struct te__window *w)
+{
+	int r = te__ctx_check_fork(w->ctx, "bind multicast memory");
+
+	return r ? r : w->ctx->ops->multicast_bind(w->multicast, w->share);
+}
+
+int te__window_multicast_map(struct te__window *w)
+{
+	const struct te__backend_ops *ops = w->ctx->ops;
+	void *base;
+	int r = te__ctx_check_fork(w->ctx, "map multicast memory");
+
+	if (!r)
+		r = ops->share_reserve(w->ctx->dev, w->slot_nbytes, &base);
+	if (r)
+		return r;
+	w->multicast_base = base;
+	r = ops->share_map(w->multicast, base);
+	w->multicast_mapped = !r;
+	return r;
+}
+
+void *te__window_multicast(const struct te__window *w)
+{
+	return w->multicast_mapped ? w->multicast_base : NULL;
 }
 
 int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr)

@@ -12,6 +12,7 @@
 #include <te/errno.h>
 
 #include "backend_lib.h"
+#include "libtecore/base/private.h"
 #include "tt_ctx.h"
 
 static size_t unit;
@@ -260,6 +261,23 @@ START_TEST(registered_pages_are_seen_by_both)
 }
 END_TEST
 
+/* off, as it is on all devices: the process has no TE_COMM_NVLS */
+START_TEST(multicast_is_declined_unless_switched_on)
+{
+	void *p = &p;
+
+	get_unit();
+	te_error_clear();
+	ck_assert_int_eq(te__multicast_check(), -EOPNOTSUPP);
+	te_error_clear();
+	ck_assert_int_eq(ops->multicast_unit(dev, 2, unit, &unit), -EOPNOTSUPP);
+	tt_said("multicast is off: TE_COMM_NVLS=on switches it on");
+	ck_assert_int_eq(ops->multicast_create(dev, 2, unit, &p), -EOPNOTSUPP);
+	ck_assert_int_eq(ops->multicast_import(dev, 0, unit, &p), -EOPNOTSUPP);
+	ck_assert_ptr_eq(p, &p);
+}
+END_TEST
+
 START_TEST(fabric_handles_work_or_are_declined_with_a_reason)
 {
 	const uint64_t before = bk_held().used_nbytes;
@@ -287,5 +305,6 @@ void backend_share_cases(Suite *s)
 	tcase_add_test(c, too_much_to_share_is_refused_with_the_sizes);
 	tcase_add_test(c, shared_memory_does_not_shrink);
 	tcase_add_test(c, registered_pages_are_seen_by_both);
+	tcase_add_test(c, multicast_is_declined_unless_switched_on);
 	tcase_add_test(c, fabric_handles_work_or_are_declined_with_a_reason);
 }

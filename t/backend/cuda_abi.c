@@ -62,6 +62,8 @@ SAME(TE__CU_ATTR_HANDLE_POSIX_FD, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DES
 SAME(TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM,
      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 SAME(TE__CU_ATTR_HANDLE_FABRIC, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+SAME(TE__CU_ATTR_MULTICAST, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+SAME(TE__CU_MEM_GRANULARITY_MINIMUM, CU_MULTICAST_GRANULARITY_MINIMUM);
 SAME(TE__CU_HOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
 SAME(TE__CU_HOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP);
 SAME(TE__CU_MEM_HANDLE_POSIX_FD, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -116,6 +118,11 @@ PLACE(struct te__cu_mem_props, rdma_capable, CUmemAllocationProp, allocFlags.gpu
 PLACE(struct te__cu_mem_props, usage, CUmemAllocationProp, allocFlags.usage);
 SIZE(struct te__cu_mem_access, CUmemAccessDesc);
 PLACE(struct te__cu_mem_access, flags, CUmemAccessDesc, flags);
+SIZE(struct te__cu_multicast_props, CUmulticastObjectProp);
+PLACE(struct te__cu_multicast_props, ndevices, CUmulticastObjectProp, numDevices);
+PLACE(struct te__cu_multicast_props, nbytes, CUmulticastObjectProp, size);
+PLACE(struct te__cu_multicast_props, handle_types, CUmulticastObjectProp, handleTypes);
+PLACE(struct te__cu_multicast_props, flags, CUmulticastObjectProp, flags);
 SIZE(struct te__cu_launch_config, CUlaunchConfig);
 PLACE(struct te__cu_launch_config, grid[0], CUlaunchConfig, gridDimX);
 PLACE(struct te__cu_launch_config, grid[2], CUlaunchConfig, gridDimZ);
@@ -163,6 +170,7 @@ PLACE(struct te__cu_edge_data, type, CUgraphEdgeData, type);
 /* each version is one that has a form of the function */
 #define TE__CU(name, version, args) SIZE(void *, PFN_##name##_v##version);
 #include "libtecore/backend/cuda/syms.def"
+#include "libtecore/backend/cuda/multicast.def"
 #undef TE__CU
 
 #endif

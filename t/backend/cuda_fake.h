@@ -20,7 +20,7 @@
 #undef TE__CU
 #pragma GCC diagnostic pop
 
-static struct te__cuda_driver fake_driver(void)
+static inline struct te__cuda_driver fake_driver(void)
 {
 	return (struct te__cuda_driver){
 #define TE__CU(name, version, args) .name = no_##name,

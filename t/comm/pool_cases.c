@@ -408,7 +408,7 @@ START_TEST(transports_are_described)
 {
 	struct te_transport_info t = TE_TRANSPORT_INFO_INIT;
 
-	ck_assert_int_eq(te_transport_count(), 2);
+	ck_assert_int_eq(te_transport_count(), 3);
 	DO(te_transport_info(ctx, 0, &t));
 	ck_assert_str_eq(t.name, "fd");
 	ck_assert_int_eq(t.available, 1);
@@ -418,8 +418,12 @@ START_TEST(transports_are_described)
 	ck_assert_int_eq(t.available, !t.reason[0]);
 	if (!strcmp(backend, "host"))
 		ck_assert_str_eq(t.reason, "the host backend has no fabric handles");
-	fails(te_transport_info(ctx, 2, &t), -EINVAL, "index 2 of 2 transports");
-	fails(te_transport_info(ctx, -1, &t), -EINVAL, "index -1 of 2 transports");
+	DO(te_transport_info(ctx, 2, &t));
+	ck_assert_str_eq(t.name, "nvls");
+	ck_assert_int_eq(t.available, 0);
+	ck_assert_str_eq(t.reason, "multicast is off: TE_COMM_NVLS=on switches it on");
+	fails(te_transport_info(ctx, 3, &t), -EINVAL, "index 3 of 3 transports");
+	fails(te_transport_info(ctx, -1, &t), -EINVAL, "index -1 of 3 transports");
 	fails(te_transport_info(NULL, 0, &t), -EINVAL, "ctx is NULL");
 }
 END_TEST

@@ -60,7 +60,7 @@ static int operate(struct rank *me, int n, int rank, int op)
 		.nranks = n,
 		.rank = rank,
 		.dtype = TE_DTYPE_FP32,
-		.algorithm = (int32_t)(mix(tt_seed(), op + 1000000) % TE_K_COMM_ALGORITHMS),
+		.algorithm = (int32_t)(mix(tt_seed(), op + 1000000) % TE_K_COMM_M),
 		.max_blocks = 1,
 	};
 	const float *out = k.out;

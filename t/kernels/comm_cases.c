@@ -695,6 +695,10 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.root = -1, -EINVAL, "root -1");
 	REFUSES(k.algorithm = TE_K_COMM_ALGORITHMS, -EINVAL, "no algorithm");
 	REFUSES(k.op = TE_K_COMM_OPS, -EINVAL, "no algorithm");
+	REFUSES(k.algorithm = TE_K_COMM_M, -EINVAL, "no multicast memory");
+	REFUSES(k.algorithm = TE_K_COMM_M1, -EINVAL, "no multicast memory");
+	REFUSES(k.algorithm = TE_K_COMM_M; k.multicast = (uint8_t *)128; k.op = TE_K_COMM_MIN,
+		-EINVAL, "takes sums and averages");
 	REFUSES(k.max_blocks = 0, -EINVAL, "0 blocks");
 	REFUSES(k.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
 	REFUSES(k.dtype = TE_DTYPE_INT32, -TE_EDTYPE, "not int32");

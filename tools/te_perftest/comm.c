@@ -118,7 +118,12 @@ static int write_input(struct comm *c, void *host)
 	return bench_idle(c->b, r);
 }
 
-/* the result of one operation, byte by byte; NCCL adds in another order */
+static int adds_in_rank_order(const struct comm *c)
+{
+	return c->algorithm != TE_COMM_NCCL && c->algorithm != TE_COMM_NVLS;
+}
+
+/* the result of one operation, byte by byte */
 static int verify(struct comm *c, void *host)
 {
 	void *want = malloc(c->nbytes);
@@ -286,7 +291,7 @@ static int measure(struct comm *c, int rows_left)
 		goto out;
 	if (r >= 0)
 		r = write_input(c, host);
-	if (r >= 0 && c->b->o->verify && c->algorithm != TE_COMM_NCCL)
+	if (r >= 0 && c->b->o->verify && adds_in_rank_order(c))
 		r = verify(c, host);
 	if (r >= 0 && c->b->o->verify) /* the arrays differ from rank to rank again */
 		r = write_input(c, host);

@@ -17,33 +17,74 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int loaded; /* 0, or -ENODEV with the reason */
 static char reason[256];
 
-static const struct {
+struct te__cuda_multicast te__cu_multicast;
+static te__cuda_get_proc_fn *resolver; /* of the driver, or NULL */
+
+struct sym {
 	const char *name;
 	int version;
 	size_t offset;
-} sym[] = {
+};
+
+static const struct sym sym[] = {
 #define TE__CU(name, version, args) \
 	{ #name, version, offsetof(struct te__cuda_driver, name) },
 #include "libtecore/backend/cuda/syms.def"
 #undef TE__CU
 };
 
-static int resolve(te__cuda_get_proc_fn *get_proc)
+static const struct sym multicast_sym[] = {
+#define TE__CU(name, version, args) \
+	{ #name, version, offsetof(struct te__cuda_multicast, name) },
+#include "libtecore/backend/cuda/multicast.def"
+#undef TE__CU
+};
+
+/* NULL, or the first function that the driver does not have */
+static const struct sym *resolve_all(te__cuda_get_proc_fn *get_proc, const struct sym *s, size_t n,
+				     void *table)
 {
-	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
+	for (; n--; s++) {
 		void *fn = NULL;
 		int status = 0;
 
-		if (get_proc(sym[i].name, &fn, sym[i].version, 0, &status) || !fn) {
-			snprintf(reason, sizeof(reason),
-				 "the NVIDIA driver has no %s of CUDA %d.%d: "
-				 "install driver 550 or later",
-				 sym[i].name, sym[i].version / 1000, sym[i].version % 1000 / 10);
-			return -ENODEV;
-		}
-		memcpy((char *)&te__cu + sym[i].offset, &fn, sizeof(fn));
+		if (get_proc(s->name, &fn, s->version, 0, &status) || !fn)
+			return s;
+		memcpy((char *)table + s->offset, &fn, sizeof(fn));
 	}
-	return 0;
+	return NULL;
+}
+
+static int resolve(te__cuda_get_proc_fn *get_proc)
+{
+	const struct sym *s =
+		resolve_all(get_proc, sym, sizeof(sym) / sizeof(sym[0]), &te__cu);
+
+	if (!s)
+		return 0;
+	snprintf(reason, sizeof(reason),
+		 "the NVIDIA driver has no %s of CUDA %d.%d: install driver 550 or later", s->name,
+		 s->version / 1000, s->version % 1000 / 10);
+	return -ENODEV;
+}
+
+int te__cuda_multicast_load(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	const struct sym *missing = multicast_sym;
+	int r = te__multicast_check();
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&lock);
+	if (te__cu_multicast.cuMulticastUnbind) /* the last one */
+		missing = NULL;
+	else if (resolver)
+		missing = resolve_all(resolver, multicast_sym,
+				      sizeof(multicast_sym) / sizeof(multicast_sym[0]),
+				      &te__cu_multicast);
+	pthread_mutex_unlock(&lock);
+	return missing ? te__fail(-EOPNOTSUPP, "the NVIDIA driver has no %s", missing->name) : 0;
 }
 
 static int init(void)
@@ -73,6 +114,8 @@ static int bind(int found, te__cuda_get_proc_fn *get_proc)
 			 "install driver 550 or later");
 	else
 		r = resolve(get_proc);
+	resolver = get_proc;
+	memset(&te__cu_multicast, 0, sizeof(te__cu_multicast));
 	return r ? r : init();
 }
 

@@ -38,6 +38,7 @@ enum {
 	TE__CU_ATTR_HANDLE_POSIX_FD = 103,
 	TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM = 110,
 	TE__CU_ATTR_HANDLE_FABRIC = 128,
+	TE__CU_ATTR_MULTICAST = 132,
 
 	TE__CU_POOL_RELEASE_THRESHOLD = 4,
 	TE__CU_POOL_RESERVED_MEM_CURRENT = 5,
@@ -114,6 +115,13 @@ struct te__cu_mem_access {
 	int flags;
 };
 
+struct te__cu_multicast_props {
+	unsigned ndevices;
+	size_t nbytes;
+	uint64_t handle_types;
+	uint64_t flags;
+};
+
 struct te__cu_launch_config {
 	unsigned grid[3];
 	unsigned block[3];
@@ -173,6 +181,12 @@ struct te__cuda_driver {
 #undef TE__CU
 };
 
+struct te__cuda_multicast {
+#define TE__CU(name, version, args) int(*name) args;
+#include "libtecore/backend/cuda/multicast.def"
+#undef TE__CU
+};
+
 /* filled by te__cuda_driver_load(); tests replace functions in it */
 extern struct te__cuda_driver te__cu;
 
@@ -181,6 +195,13 @@ extern struct te__cuda_driver te__cu;
  * message is recorded. Loads the driver and calls cuInit once per process.
  */
 int te__cuda_driver_load(const char **ret_reason);
+
+/*
+ * 0, with these functions resolved, or -EOPNOTSUPP: te__multicast_check(), or the driver has none
+ * of them. Called before each use.
+ */
+extern struct te__cuda_multicast te__cu_multicast;
+int te__cuda_multicast_load(void);
 
 /*
  * For tests, before any other call: a fake driver. The second function resolves the functions by

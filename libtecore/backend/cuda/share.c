@@ -1,6 +1,7 @@
 /*
  * share.c - memory that other processes map: allocations of the driver's virtual memory
- * management, passed on as file descriptors and mapped into reserved addresses.
+ * management, passed on as file descriptors and mapped into reserved addresses, and multicast
+ * objects over them.
  */
 #include "config.h"
 
@@ -17,6 +18,7 @@ struct share {
 	uint64_t handle;
 	size_t nbytes;
 	int created; /* here, and counted as memory of the device */
+	int bound;   /* a multicast object to which memory of this device is bound */
 };
 
 static int attribute(const struct te__cuda_dev *d, int which, int *ret)
@@ -171,11 +173,18 @@ int te__cuda_share_import(void *dev, int fd, size_t nbytes, void **ret_share)
 	return 0;
 }
 
+static int release(const struct share *s)
+{
+	if (s->bound)
+		te__cu_multicast.cuMulticastUnbind(s->handle, s->dev->dev, 0, s->nbytes);
+	return te__cu.cuMemRelease(s->handle);
+}
+
 void te__cuda_share_release(void *share)
 {
 	struct share *s = share;
 
-	(void)TE__CUDA_IN_RELAXED(s->dev, te__cu.cuMemRelease(s->handle));
+	(void)TE__CUDA_IN_RELAXED(s->dev, release(s));
 	if (s->created) {
 		atomic_fetch_sub(&s->dev->shared_nbytes, s->nbytes);
 		te__devmem_give(&s->dev->mem, s->nbytes);
@@ -237,6 +246,100 @@ void te__cuda_share_unreserve(void *dev, void *base, size_t nbytes)
 
 	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemAddressFree((uintptr_t)base, nbytes));
 }
+
+/* ---- multicast ---- */
+
+#define MULTICAST_CALL(fn, ...)                                                            \
+	te__cuda_check(te__fault_point() ? TE__CU_ERROR_UNKNOWN :                          \
+					   te__cu_multicast.fn(__VA_ARGS__), #fn)
+
+static struct te__cu_multicast_props multicast_props(int ndevices, size_t nbytes)
+{
+	return (struct te__cu_multicast_props){
+		.ndevices = (unsigned)ndevices,
+		.nbytes = nbytes,
+		.handle_types = TE__CU_MEM_HANDLE_POSIX_FD,
+	};
+}
+
+static int multicast_unit(const struct te__cuda_dev *d, int ndevices, size_t nbytes,
+			  size_t *ret_nbytes)
+{
+	const struct te__cu_multicast_props p = multicast_props(ndevices, nbytes);
+	int can;
+	int r = attribute(d, TE__CU_ATTR_MULTICAST, &can);
+
+	if (!r && !can)
+		return te__fail(-EOPNOTSUPP, "GPU %d, %s, does not support multicast", d->index,
+				d->name);
+	return r ? r : MULTICAST_CALL(cuMulticastGetGranularity, ret_nbytes, &p,
+				      TE__CU_MEM_GRANULARITY_MINIMUM);
+}
+
+int te__cuda_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes)
+{
+	struct te__cuda_dev *d = dev;
+	int r = te__cuda_multicast_load();
+
+	return r ? r : TE__CUDA_IN_RELAXED(d, multicast_unit(d, ndevices, nbytes, ret_nbytes));
+}
+
+/* a new object of ndevices; 0: that of fd */
+static int multicast_open(struct share *s, int ndevices, int fd)
+{
+	const struct te__cu_multicast_props p = multicast_props(ndevices, s->nbytes);
+	int r = ndevices ? MULTICAST_CALL(cuMulticastCreate, &s->handle, &p) : import_fd(s, fd);
+
+	if (r)
+		return r;
+	r = MULTICAST_CALL(cuMulticastAddDevice, s->handle, s->dev->dev);
+	if (r)
+		te__cu.cuMemRelease(s->handle);
+	return r;
+}
+
+static int multicast_new(struct te__cuda_dev *d, int ndevices, int fd, size_t nbytes,
+			 void **ret_share)
+{
+	struct share *s;
+	int r = te__cuda_multicast_load();
+
+	if (r)
+		return r;
+	s = share_new(d, nbytes);
+	r = s ? TE__CUDA_IN_RELAXED(d, multicast_open(s, ndevices, fd)) : -ENOMEM;
+	if (r) {
+		te__free(s);
+		return r;
+	}
+	*ret_share = s;
+	return 0;
+}
+
+int te__cuda_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share)
+{
+	return multicast_new(dev, ndevices, -1, nbytes, ret_share);
+}
+
+int te__cuda_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share)
+{
+	return multicast_new(dev, 0, fd, nbytes, ret_share);
+}
+
+int te__cuda_multicast_bind(void *multicast, void *share)
+{
+	struct share *s = multicast;
+	const struct share *memory = share;
+	int r = te__cuda_multicast_load();
+
+	if (!r)
+		r = TE__CUDA_IN_RELAXED(s->dev, MULTICAST_CALL(cuMulticastBindMem, s->handle, 0,
+							       memory->handle, 0, s->nbytes, 0));
+	s->bound = !r;
+	return r;
+}
+
+/* ---- pages ---- */
 
 static int page_register(void *page, size_t nbytes, void **ret_ptr)
 {

@@ -271,6 +271,10 @@ int host_share_reserve(void *dev, size_t nbytes, void **ret_base);
 int host_share_map(void *share, void *at);
 void host_share_unmap(void *dev, void *at, size_t nbytes);
 void host_share_unreserve(void *dev, void *base, size_t nbytes);
+int host_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes);
+int host_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share);
+int host_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share);
+int host_multicast_bind(void *multicast, void *share);
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
 int host_fabric_probe(void *dev);
 

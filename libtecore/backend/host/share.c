@@ -3,6 +3,10 @@
  *
  * The memfd is sealed against shrinking, so that no process can make the pages of
  * another vanish, which would end that process by SIGBUS.
+ *
+ * Multicast is simulated: its memfd has counts of devices in the first page, and is mapped
+ * without access. Reference kernels compute which memory its addresses stand for
+ * (kernels/comm/nvls.c).
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
@@ -16,11 +20,21 @@
 
 #include "libtecore/backend/host/host.h"
 
+#define MULTICAST_MAGIC 0x74656d63u
+
+/* in memory that all processes map */
+struct multicast {
+	uint32_t magic, ndevices;
+	uint32_t nadded, nbound;
+};
+
 struct host_share {
 	struct host_dev *dev;
 	int fd;
 	int created; /* here, and counted as memory of the device */
 	size_t nbytes;
+	struct multicast *multicast; /* or NULL: memory */
+	int bound;
 };
 
 int host_share_unit(void *dev, size_t *ret_nbytes)
@@ -163,6 +177,8 @@ void host_share_release(void *share)
 
 	if (s->created)
 		te__devmem_give(&s->dev->mem, s->nbytes);
+	if (s->multicast)
+		munmap(s->multicast, sizeof(*s->multicast));
 	close(s->fd);
 	te__free(s);
 }
@@ -184,10 +200,15 @@ int host_share_reserve(void *dev, size_t nbytes, void **ret_base)
 int host_share_map(void *share, void *at)
 {
 	const struct host_share *s = share;
-	void *p = te__fault_point() ? (errno = ENOMEM, MAP_FAILED) :
-				      mmap(at, s->nbytes, PROT_READ | PROT_WRITE,
-					   MAP_SHARED | MAP_FIXED, s->fd, 0);
+	const struct multicast *m = s->multicast;
+	void *p;
 
+	if (m && __atomic_load_n(&m->nbound, __ATOMIC_ACQUIRE) < m->ndevices)
+		return te__fail(-TE_ESTATE, "host: multicast is mapped when %u of %u devices have "
+				"bound their memory", m->nbound, m->ndevices);
+	p = te__fault_point() ? (errno = ENOMEM, MAP_FAILED) :
+				mmap(at, s->nbytes, m ? PROT_NONE : PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_FIXED, s->fd, 0);
 	if (p == MAP_FAILED)
 		return te__fail(-errno, "host: map %zu bytes at %p: %s", s->nbytes, at,
 				strerror(errno));
@@ -208,6 +229,99 @@ void host_share_unreserve(void *dev, void *base, size_t nbytes)
 	(void)dev;
 	munmap(base, nbytes);
 }
+
+/* ---- multicast ---- */
+
+int host_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_nbytes)
+{
+	int r = te__multicast_check();
+
+	(void)ndevices;
+	(void)nbytes;
+	return r ? r : host_share_unit(dev, ret_nbytes);
+}
+
+/* takes the descriptor; this device is added. ndevices: of a new one; 0: it exists */
+static int multicast_open(struct host_dev *dev, int fd, size_t nbytes, int ndevices,
+			  void **ret_share)
+{
+	struct host_share *s = share_new(dev, fd, nbytes);
+	struct multicast *m;
+	int r = -ENOMEM;
+
+	if (!s) {
+		close(fd);
+		return r;
+	}
+	m = mmap(NULL, sizeof(*m), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (m == MAP_FAILED) {
+		r = te__fail(-errno, "host: map a multicast object: %s", strerror(errno));
+		goto fail;
+	}
+	s->multicast = m;
+	if (ndevices)
+		*m = (struct multicast){ MULTICAST_MAGIC, (uint32_t)ndevices, 0, 0 };
+	r = -EINVAL;
+	if (m->magic != MULTICAST_MAGIC) {
+		te__fail(r, "host: the memfd to import is no multicast object");
+		goto fail;
+	}
+	if (__atomic_fetch_add(&m->nadded, 1, __ATOMIC_ACQ_REL) >= m->ndevices) {
+		te__fail(r, "host: multicast of %u devices: one more was added", m->ndevices);
+		goto fail;
+	}
+	*ret_share = s;
+	return 0;
+fail:
+	host_share_release(s);
+	return r;
+}
+
+int host_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_share)
+{
+	int fd;
+	int r = te__multicast_check();
+
+	if (!r)
+		r = create_fd(nbytes, &fd);
+	return r ? r : multicast_open(dev, fd, nbytes, ndevices, ret_share);
+}
+
+int host_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share)
+{
+	int copy;
+	int r = te__multicast_check();
+
+	if (!r)
+		r = check_fd(fd, nbytes);
+	if (!r)
+		r = duplicate(fd, &copy);
+	return r ? r : multicast_open(dev, copy, nbytes, 0, ret_share);
+}
+
+int host_multicast_bind(void *multicast, void *share)
+{
+	struct host_share *s = multicast;
+	const struct host_share *memory = share;
+	const uint32_t nadded = __atomic_load_n(&s->multicast->nadded, __ATOMIC_ACQUIRE);
+	int r = te__multicast_check();
+
+	if (r)
+		return r;
+	if (host_fault("multicast_bind"))
+		return -ENOMEM;
+	if (nadded < s->multicast->ndevices)
+		return te__fail(-TE_ESTATE, "host: multicast: memory is bound when %u of %u "
+				"devices have been added", nadded, s->multicast->ndevices);
+	if (s->bound || memory->nbytes != s->nbytes)
+		return te__fail(-EINVAL, "host: multicast of %zu bytes: %zu bytes are bound%s",
+				s->nbytes, memory->nbytes, s->bound ? " once more" : "");
+	s->bound = 1;
+	__atomic_fetch_add(&s->multicast->nbound, 1, __ATOMIC_ACQ_REL);
+	return 0;
+}
+
+/* ---- pages and fabric handles ---- */
 
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 {

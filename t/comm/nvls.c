@@ -1,0 +1,575 @@
+/*
+ * t/comm/nvls.c - the algorithms nvls and nvls-oneshot on the simulated multicast of the host
+ * backend, and the switch that they need. Never on a GPU.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/capture.h>
+#include <te/collective.h>
+
+#include "libtecore/base/dtype_inline.h"
+#include "ranks.h"
+#include "threads.h"
+
+#define POOL ((uint64_t)2 << 20)
+#define PACKETS "64k" /* so small that large arrays take several launches of nvls-oneshot */
+#define GUARD 64
+
+static uint64_t seed;
+
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+	*state = *state * 6364136223846793005u + 1442695040888963407u;
+	return (*state >> 33) % below;
+}
+
+/* ---- results ---- */
+
+struct array {
+	unsigned char *ptr; /* of the device, after its guard */
+	size_t nbytes;
+};
+
+/* random bits, NaN and infinities among them, alike on no two ranks; out is poisoned */
+static int array_get(struct thread_rank *r, size_t nbytes, uint64_t bits, struct array *ret)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	unsigned char *host = malloc(nbytes + 2 * GUARD);
+	void *p;
+
+	STEP(te_comm_alloc(r->comm, nbytes + 2 * GUARD, NULL, &p));
+	memset(host, 0x5a, nbytes + 2 * GUARD);
+	for (size_t i = 0; i < nbytes && bits; i++)
+		host[GUARD + i] = (unsigned char)draw(&bits, 256);
+	STEP(te_copy(s, p, host, nbytes + 2 * GUARD));
+	STEP(te_stream_sync(s));
+	free(host);
+	*ret = (struct array){ (unsigned char *)p + GUARD, nbytes };
+	return 0;
+}
+
+static int array_put(struct thread_rank *r, const struct array *a)
+{
+	return te_comm_free(r->comm, a->ptr - GUARD);
+}
+
+static float decode(enum te_dtype t, const unsigned char *p)
+{
+	uint16_t h;
+	float f;
+
+	if (t == TE_DTYPE_FP32) {
+		memcpy(&f, p, 4);
+		return f;
+	}
+	memcpy(&h, p, 2);
+	return t == TE_DTYPE_BF16 ? te__bf16_decode(h) : te__fp16_decode(h);
+}
+
+static void encode(enum te_dtype t, float f, unsigned char *p)
+{
+	const uint16_t h = t == TE_DTYPE_BF16 ? te__bf16_encode(f) : te__fp16_encode(f);
+
+	if (t == TE_DTYPE_FP32)
+		memcpy(p, &f, 4);
+	else
+		memcpy(p, &h, 2);
+}
+
+/* the average of nvls from the sum: it is rounded twice */
+static void divide(enum te_dtype t, unsigned char *p, size_t nbytes)
+{
+	const size_t es = te_dtype_nbytes(t);
+
+	for (size_t i = 0; i < nbytes; i += es) {
+		const float f = decode(t, p + i);
+
+		if (f == f)
+			encode(t, f / (float)threads_n, p + i);
+	}
+}
+
+struct shape {
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	int64_t count;
+	int in_place;
+	struct te_comm_call_opts opts;
+};
+
+static struct shape shape_draw(uint64_t *state)
+{
+	struct shape s = { .opts = TE_COMM_CALL_OPTS_INIT };
+	const int one_shot = (int)draw(state, 2);
+
+	s.opts.algorithm = one_shot ? TE_COMM_NVLS_ONE_SHOT : TE_COMM_NVLS;
+	s.opts.max_blocks = (int32_t)draw(state, 3);
+	s.dtype = (enum te_dtype)draw(state, one_shot ? TE_DTYPE_INT32 : TE_DTYPE_E4M3);
+	s.op = (enum te_comm_op)draw(state, one_shot ? TE_COMM_MAX + 1 : TE_COMM_AVG + 1);
+	s.count = 1 + (int64_t)draw(state, draw(state, 4) ? 700 : 30000);
+	s.in_place = (int)draw(state, 2);
+	return s;
+}
+
+/* the same by the staged algorithm, which t/comm/allreduce.c compares with a loop */
+static int reference(struct thread_rank *r, const struct shape *s, const struct array *in,
+		     const struct array *out, unsigned char *ret)
+{
+	const int twice = s->opts.algorithm == TE_COMM_NVLS && s->op == TE_COMM_AVG;
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+
+	o.algorithm = TE_COMM_STAGED;
+	STEP(te_comm_allreduce(r->comm, q, in->ptr, out->ptr, s->count, s->dtype,
+			       twice ? TE_COMM_SUM : s->op, &o));
+	STEP(te_copy(q, ret, out->ptr, out->nbytes));
+	STEP(te_stream_sync(q));
+	if (twice)
+		divide(s->dtype, ret, out->nbytes);
+	return te_comm_error(r->comm);
+}
+
+static int check(struct thread_rank *r, const struct shape *s, const struct array *out,
+		 const unsigned char *want)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	unsigned char *got = malloc(out->nbytes + 2 * GUARD);
+
+	STEP(te_copy(q, got, out->ptr - GUARD, out->nbytes + 2 * GUARD));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	for (int i = 0; i < GUARD; i++)
+		HOLDS(got[i] == 0x5a && got[GUARD + out->nbytes + (size_t)i] == 0x5a);
+	for (size_t i = 0; i < out->nbytes; i++)
+		if (got[GUARD + i] != want[i])
+			return te_fail(-EPROTO, "byte %zu of %lld %s by %s, operation %d", i,
+				       (long long)s->count, te_dtype_name(s->dtype),
+				       te_comm_algorithm_name(s->opts.algorithm), (int)s->op);
+	free(got);
+	return 0;
+}
+
+static int reduce_one(struct thread_rank *r, uint64_t *state)
+{
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	struct shape s = shape_draw(state);
+	const size_t nbytes = (size_t)s.count * te_dtype_nbytes(s.dtype);
+	const uint64_t bits = draw(state, UINT32_MAX) * 64 + (uint64_t)r->rank + 1;
+	unsigned char *want = malloc(nbytes);
+	struct array in, out, ref;
+
+	STEP(array_get(r, nbytes, bits, &in));
+	STEP(array_get(r, nbytes, 0, &out));
+	STEP(array_get(r, nbytes, 0, &ref));
+	STEP(reference(r, &s, &in, &ref, want));
+	STEP(te_comm_allreduce(r->comm, q, in.ptr, s.in_place ? in.ptr : out.ptr, s.count, s.dtype,
+			       s.op, &s.opts));
+	STEP(te_comm_barrier(r->comm, q));
+	STEP(check(r, &s, s.in_place ? &in : &out, want));
+	STEP(array_put(r, &ref));
+	STEP(array_put(r, &out));
+	STEP(array_put(r, &in));
+	free(want);
+	return 0;
+}
+
+static int reduce_many(struct thread_rank *r)
+{
+	uint64_t state = seed;
+
+	for (uint64_t k = 0; k < TT_FEWER(40); k++)
+		STEP(reduce_one(r, &state));
+	return 0;
+}
+
+START_TEST(results_are_sums_in_rank_order)
+{
+	seed = tt_rand_u64();
+	threads_run(_i, reduce_many, 0, NULL);
+}
+END_TEST
+
+/* ---- recordings, and other algorithms in between ---- */
+
+#define WORDS 333
+#define TURNS 30
+
+static int mix(struct thread_rank *r)
+{
+	static const enum te_comm_algorithm by[] = { TE_COMM_NVLS, TE_COMM_NVLS_ONE_SHOT,
+						     TE_COMM_LL, TE_COMM_ZERO_COPY };
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	struct te_recording *rec;
+	uint64_t state = seed;
+	float x[WORDS], scale = 1;
+	void *p;
+
+	STEP(te_comm_alloc(r->comm, sizeof(x), NULL, &p));
+	STEP(te_capture_begin(q));
+	for (int i = 0; i < 4; i++) {
+		o.algorithm = by[i];
+		STEP(te_comm_allreduce(r->comm, q, p, p, WORDS, TE_DTYPE_FP32, TE_COMM_AVG, &o));
+	}
+	STEP(te_capture_end(q, &rec));
+	for (int i = 0; i < WORDS; i++)
+		x[i] = (float)(i * 8 + 1) * (float)threads_n * (float)(r->rank + 1);
+	STEP(te_copy(q, p, x, sizeof(x)));
+	for (int i = 0; i < TURNS; i++) {
+		const uint64_t k = draw(&state, 5);
+
+		if (k == 4) {
+			STEP(te_recording_launch(rec, q));
+			continue;
+		}
+		o.algorithm = by[k];
+		STEP(te_comm_allreduce(r->comm, q, p, p, WORDS, TE_DTYPE_FP32,
+				       i == 7 ? TE_COMM_SUM : TE_COMM_AVG, &o));
+		scale *= i == 7 ? (float)threads_n : 1;
+	}
+	STEP(te_copy(q, x, p, sizeof(x)));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(r->comm));
+	/* the first average makes all ranks equal, and later ones do not change that */
+	for (int i = 0; i < WORDS; i++)
+		HOLDS(x[i] == (float)(i * 8 + 1) * (float)(threads_n * (threads_n + 1) / 2) *
+				      (seed ? scale : 0));
+	te_recording_unref(rec);
+	return te_comm_free(r->comm, p);
+}
+
+START_TEST(recordings_and_algorithms_take_turns)
+{
+	seed = tt_rand_u64() | 1;
+	threads_run(_i, mix, 0, NULL);
+}
+END_TEST
+
+/* ---- arguments ---- */
+
+/* refused with the text */
+static int refused(struct thread_rank *r, enum te_comm_algorithm k, const void *in, void *out,
+		   enum te_dtype dtype, enum te_comm_op op, const char *text)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	o.algorithm = k;
+	te_error_clear();
+	HOLDS(te_comm_allreduce(r->comm, te_ctx_stream(r->ctx), in, out, 100, dtype, op, &o) ==
+	      -EOPNOTSUPP);
+	if (!strstr(te_error_detail(), text))
+		return te_fail(-EPROTO, "\"%s\" has no \"%s\"", te_error_detail(), text);
+	return 0;
+}
+
+static int bad(struct thread_rank *r)
+{
+	static const char takes[] = "takes sums and averages of FP32, BF16 and FP16";
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	void *p, *any;
+	char *at;
+
+	STEP(te_comm_alloc(r->comm, 8192, NULL, &p));
+	STEP(te_mem_alloc(q, 8192, &any));
+	at = p;
+	STEP(refused(r, TE_COMM_NVLS, p, p, TE_DTYPE_E4M3, TE_COMM_SUM, takes));
+	STEP(refused(r, TE_COMM_NVLS, p, p, TE_DTYPE_FP32, TE_COMM_MIN, takes));
+	STEP(refused(r, TE_COMM_NVLS, at + 4104, p, TE_DTYPE_FP32, TE_COMM_SUM, takes));
+	STEP(refused(r, TE_COMM_NVLS, p, at + 4104, TE_DTYPE_BF16, TE_COMM_SUM, takes));
+	STEP(refused(r, TE_COMM_NVLS, p, any, TE_DTYPE_BF16, TE_COMM_SUM, "symmetric memory"));
+	STEP(refused(r, TE_COMM_NVLS, p, p, TE_DTYPE_INT32, TE_COMM_SUM, "floating types"));
+	STEP(refused(r, TE_COMM_NVLS_ONE_SHOT, p, p, TE_DTYPE_UINT8, TE_COMM_SUM, "floating"));
+	o.algorithm = TE_COMM_NVLS;
+	HOLDS(te_comm_broadcast(r->comm, q, p, 16, TE_DTYPE_FP32, 0, &o) == -EOPNOTSUPP);
+	STEP(te_comm_explain(r->comm, p, p, 1001, TE_DTYPE_BF16, TE_COMM_SUM, &o, &c));
+	HOLDS(c.algorithm == TE_COMM_NVLS && !strcmp(c.name, "nvls") && c.nlaunches == 1);
+	HOLDS(c.nsent == 16 * (126 + 63) && c.nblocks == 1);
+	o.algorithm = TE_COMM_NVLS_ONE_SHOT;
+	STEP(te_comm_explain(r->comm, any, any, 1001, TE_DTYPE_BF16, TE_COMM_SUM, &o, &c));
+	HOLDS(!strcmp(c.name, "nvls-oneshot") && c.nsent == 16 * 126);
+	/* and the library does not choose them */
+	for (int64_t n = 1; n <= 2048; n *= 2) {
+		STEP(te_comm_explain(r->comm, p, p, n, TE_DTYPE_FP32, TE_COMM_SUM, NULL, &c));
+		HOLDS(c.algorithm < TE_COMM_NCCL);
+	}
+	STEP(te_mem_free(q, any));
+	return te_comm_free(r->comm, p);
+}
+
+START_TEST(arguments_are_checked)
+{
+	threads_run(2, bad, 0, NULL);
+}
+END_TEST
+
+/* ---- ranks that do not do the same ---- */
+
+static int differ(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	void *p;
+
+	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	o.algorithm = r->rank == 1 && seed ? TE_COMM_NVLS_ONE_SHOT : TE_COMM_NVLS;
+	STEP(te_comm_allreduce(r->comm, q, p, p, r->rank == 1 && !seed ? 99 : 200, TE_DTYPE_BF16,
+			       TE_COMM_SUM, &o));
+	STEP(te_stream_sync(q));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(different_operations_are_named)
+{
+	seed = 0;
+	threads_run(3, differ, -TE_EMISMATCH, "a sum of 99 bf16 by nvls");
+	seed = 1;
+	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 bf16 by nvls-oneshot");
+}
+END_TEST
+
+static int skip(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(r->ctx);
+	void *p;
+
+	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	o.algorithm = TE_COMM_NVLS;
+	while (r->rank == 1 && !te_comm_error(r->comm))
+		;
+	if (r->rank != 1)
+		STEP(te_comm_allreduce(r->comm, q, p, p, 99, TE_DTYPE_FP32, TE_COMM_SUM, &o));
+	STEP(te_stream_sync(q));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(a_rank_that_does_not_call_is_named)
+{
+	threads_timeout_ms = 700;
+	threads_run(3, skip, -ETIMEDOUT, "rank 1 (");
+	threads_timeout_ms = 0;
+}
+END_TEST
+
+/* ---- the switch ---- */
+
+/* an environment of each rank, "NAME=value NAME=value" */
+struct plan {
+	const char *env[3];
+	const char *why; /* nvls is declined; NULL: it is there */
+	int fault_rank, fault, timeout_ms;
+	_Atomic int fired;
+};
+
+static struct plan *plan;
+
+static void set_env(const char *text)
+{
+	char name[64], value[64];
+	int n;
+
+	for (; sscanf(text, " %63[^=]=%63s%n", name, value, &n) == 2; text += n)
+		setenv(name, value, 1);
+}
+
+static int nmaps(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "memfd:te-") != NULL;
+	fclose(f);
+	return n;
+}
+
+static int use(struct te_ctx *ctx, struct te_comm *comm)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *q = te_ctx_stream(ctx);
+	float x = 1 + (float)te_comm_rank(comm);
+	void *p;
+
+	STEP(te_comm_alloc(comm, 4, NULL, &p));
+	STEP(te_copy(q, p, &x, 4));
+	o.algorithm = TE_COMM_NVLS;
+	if (plan->why) {
+		te_error_clear();
+		HOLDS(te_comm_allreduce(comm, q, p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM, &o) ==
+		      -EOPNOTSUPP);
+		return strstr(te_error_detail(), plan->why) ?
+			       0 :
+			       te_fail(-EPROTO, "\"%s\" has no \"%s\"", te_error_detail(),
+				       plan->why);
+	}
+	STEP(te_comm_allreduce(comm, q, p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM, &o));
+	STEP(te_copy(q, &x, p, 4));
+	STEP(te_stream_sync(q));
+	STEP(te_comm_error(comm));
+	HOLDS(x == 6);
+	return 0;
+}
+
+static int run_rank(int rank, void *arg)
+{
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_comm *comm = NULL;
+	struct te_ctx *ctx = NULL;
+	char text[512];
+	int r;
+
+	(void)arg;
+	set_env(plan->env[rank]);
+	c.backend = "host";
+	o.timeout_ms = plan->timeout_ms ? plan->timeout_ms : 20000;
+	o.pool_nbytes = 1 << 20;
+	STEP(te_ctx_create(&c, &ctx));
+	if (rank == plan->fault_rank)
+		te__fault_set((uint64_t)plan->fault);
+	r = te_comm_create(ctx, &o, &comm);
+	if (plan->fault && rank == plan->fault_rank) {
+		plan->fired = te__fault_fired();
+		te__fault_set(0);
+	}
+	if (!r)
+		r = use(ctx, comm);
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(comm);
+	te_ctx_unref(ctx);
+	te_error_clear();
+	if (nmaps())
+		return te_fail(-EPROTO, "%d mappings are left after: %s", nmaps(), text);
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
+static void run(struct ranks_result *res)
+{
+	ranks_meet(MEET_ID, 3);
+	ranks_run(3, run_rank, NULL, res);
+	ranks_part();
+}
+
+static void setup(void)
+{
+	plan = ranks_shared(sizeof(*plan));
+	plan->fault_rank = -1;
+	for (int i = 0; i < 3; i++)
+		plan->env[i] = "TE_COMM_NVLS=on";
+}
+
+static const struct {
+	const char *env, *why;
+} settings[] = {
+	{ "TE_COMM_NVLS=on", NULL },
+	{ "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=1 NVSHMEM_DISABLE_NVLS=0", NULL },
+	{ "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=2 TORCH_SYMM_MEM_DISABLE_MULTICAST=0", NULL },
+	{ "TE_COMM_NVLS=off", "algorithm nvls: TE_COMM_NVLS is off" },
+	{ "NCCL_NVLS_ENABLE=1", "algorithm nvls: TE_COMM_NVLS is off" },
+	{ "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=0",
+	  "multicast is refused: NCCL_NVLS_ENABLE=0 is in the environment" },
+	{ "TE_COMM_NVLS=on TORCH_SYMM_MEM_DISABLE_MULTICAST=1",
+	  "TORCH_SYMM_MEM_DISABLE_MULTICAST=1 is in the environment" },
+	{ "TE_COMM_NVLS=on NVSHMEM_DISABLE_NVLS=1", "NVSHMEM_DISABLE_NVLS=1 is in the" },
+	{ "TE_COMM_NVLS=on NVSHMEM_DISABLE_NVLS=true", "NVSHMEM_DISABLE_NVLS=true is in the" },
+	{ "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=no", "NCCL_NVLS_ENABLE=no is in the environment" },
+};
+
+START_TEST(it_is_off_unless_switched_on_and_not_refused)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	for (int i = 0; i < 3; i++)
+		plan->env[i] = settings[_i].env;
+	plan->why = settings[_i].why;
+	run(res);
+	ranks_ok(3, res);
+}
+END_TEST
+
+START_TEST(a_rank_that_refuses_is_named)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->env[1] = "TE_COMM_NVLS=on NCCL_NVLS_ENABLE=0";
+	plan->why = "algorithm nvls: rank 1 (";
+	run(res);
+	ranks_ok(3, res);
+	plan->env[1] = "TE_COMM_NVLS=off";
+	run(res);
+	for (int i = 0; i < 3; i++)
+		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_NVLS is off for rank 1 (", 15000);
+}
+END_TEST
+
+/* calls of one rank, from before the pool is created: t/comm/pool.c has those before */
+START_TEST(a_failing_call_of_one_rank_fails_on_all)
+{
+	struct ranks_result res[RANKS_MAX];
+	int n = 0;
+
+	plan->fault_rank = _i;
+	/* the others wait that long for a rank that fails before it meets them */
+	plan->timeout_ms = TT_SLOWER(500);
+	for (plan->fault = (int)tt_rand_int(58, 60);; plan->fault += 3) {
+		run(res);
+		if (!plan->fired)
+			break;
+		n++;
+		for (int i = 0; i < 3; i++) {
+			ck_assert_msg(!res[i].signal && res[i].r != -EPROTO &&
+				      !res[i].nleft_fd && !res[i].nleft_alloc,
+				      "fault %d: rank %d: signal %d, %d descriptors and %d "
+				      "allocations are left: %s", plan->fault, i, res[i].signal,
+				      res[i].nleft_fd, res[i].nleft_alloc, res[i].text);
+			/* the bootstrap tries some calls again; a probe that fails declines */
+			ck_assert_msg(res[i].r < 0 || !res[i].r, "fault %d: %s", plan->fault,
+				      res[i].text);
+		}
+	}
+	ck_assert_int_gt(n, 5);
+}
+END_TEST
+
+/* of the thread's process, before a parameter is used */
+static void switch_on(void)
+{
+	setenv("TE_COMM_NVLS", "on", 1);
+	tt_setup();
+}
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/nvls");
+	TCase *c = tt_case(s, "results", "comm");
+
+	backend = "host";
+	threads_pool_nbytes = POOL;
+	setenv("TE_COMM_PACKETS", PACKETS, 1);
+	unsetenv("NCCL_NVLS_ENABLE");
+	unsetenv("TORCH_SYMM_MEM_DISABLE_MULTICAST");
+	unsetenv("NVSHMEM_DISABLE_NVLS");
+	tcase_add_checked_fixture(c, switch_on, tt_teardown);
+	tcase_add_loop_test(c, results_are_sums_in_rank_order, 2, THREADS_MOST + 1);
+	tcase_add_loop_test(c, recordings_and_algorithms_take_turns, 2, 5);
+	tcase_add_test(c, arguments_are_checked);
+	tcase_add_test(c, different_operations_are_named);
+	tcase_add_test(c, a_rank_that_does_not_call_is_named);
+	c = tt_case(s, "switch", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_loop_test(c, it_is_off_unless_switched_on_and_not_refused, 0,
+			    TT_LEN(settings));
+	tcase_add_test(c, a_rank_that_refuses_is_named);
+	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
+	return s;
+}
+
+TT_MAIN("comm/nvls", TT_NEED_NOTHING, suite)

@@ -5,6 +5,7 @@ dist_man3_MANS += \
 	man/te_adamw_ref.3 \
 	man/te_adamw_regions.3 \
 	man/te_adamw_set_lr.3 \
+	man/te_adamw_set_shards.3 \
 	man/te_adamw_state_get.3 \
 	man/te_adamw_state_nbytes.3 \
 	man/te_adamw_state_set.3 \

@@ -34,6 +34,32 @@ TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *op
 TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
+/* A model of which each of several processes has a shard: a sequence with some of the weights. */
+struct te_adamw_shards {
+	size_t size; /* set by the INIT macro; lets the struct grow */
+	int32_t nshards;
+	int32_t shard; /* of this sequence, from 0 */
+	/*
+	 * Queues on the stream an exchange of what steps sum up: parts, in device memory, has
+	 * nbytes of each shard in their order, of which this shard's are there, and gets the
+	 * others'. 0, or a negative code.
+	 */
+	int (*gather)(void *arg, struct te_stream *stream, void *parts, size_t nbytes);
+	void *arg;
+	/* [te_seq_nweights] 1: the norm of another shard has the weight's gradient; NULL: none */
+	const uint8_t *uncounted;
+};
+#define TE_ADAMW_SHARDS_INIT { sizeof(struct te_adamw_shards), 1, 0, 0, 0, 0 }
+
+/**
+ * te_adamw_set_shards - later steps use the norm of the gradients of all shards
+ * @shards: copied. Each weight's gradient is in the norm of one shard
+ *
+ * Sums are added in the order of the shards, so that all have the same norm, clip factor and
+ * skipped steps. Before the first step, and before one is captured.
+ * Errors: -EINVAL, -ENOMEM.
+ */
+TE_EXPORT int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shards);
 /* stream ordered; later steps use it, also replays of captured ones */
 TE_EXPORT int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr);
 TE_EXPORT int te_adamw_step(struct te_adamw *opt, struct te_stream *stream);

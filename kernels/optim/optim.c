@@ -4,6 +4,19 @@
 #include "kernels/ref.h"
 #include "kernels/team.h"
 
+/* without the blocks that are skipped */
+static double sumsq_of(const struct te_k_sumsq *a, int64_t begin, int64_t end)
+{
+	double sum = 0.0;
+
+	for (int64_t i = begin, to; i < end; i = to) {
+		to = te__h_min(end, (i / TE_K_ALIGN_WEIGHT + 1) * TE_K_ALIGN_WEIGHT);
+		if (!a->skip[i / TE_K_ALIGN_WEIGHT])
+			sum += te__h_dot(a->x + i, a->x + i, to - i);
+	}
+	return sum;
+}
+
 static void sumsq_part(void *arg, int64_t first, int64_t last)
 {
 	const struct te_k_sumsq *a = arg;
@@ -13,7 +26,8 @@ static void sumsq_part(void *arg, int64_t first, int64_t last)
 		const int64_t begin = te__h_min(p * run, a->n);
 		const int64_t end = te__h_min(begin + run, a->n);
 
-		a->part[p] = te__h_dot(a->x + begin, a->x + begin, end - begin);
+		a->part[p] = a->skip ? sumsq_of(a, begin, end) :
+				       te__h_dot(a->x + begin, a->x + begin, end - begin);
 	}
 }
 
@@ -29,6 +43,9 @@ void te__h_adamw_begin(const struct te_k_adamw_begin *a)
 	double sum[TE_K_SUMSQ_PARTS], norm;
 
 	memcpy(sum, a->part, sizeof(sum));
+	for (int32_t k = 1; k <= a->nmore; k++)
+		for (int p = 0; p < TE_K_SUMSQ_PARTS; p++)
+			sum[p] += a->part[k * TE_K_SUMSQ_PARTS + p];
 	for (int n = TE_K_SUMSQ_PARTS / 2; n; n /= 2)
 		for (int p = 0; p < n; p++)
 			sum[p] += sum[p + n];

@@ -22,12 +22,18 @@ DEV double square(float x)
 #define SUMSQ_UNROLL 4 /* vectors of 4 per thread */
 #define SUMSQ_STEP (SUMSQ_THREADS * SUMSQ_UNROLL * 4)
 
-/* 0 beyond hi */
-DEV void sumsq_load(const float *x, int64_t i, int64_t hi, float4 ret_v[SUMSQ_UNROLL])
+DEV bool sumsq_skips(const struct te_k_sumsq &a, int64_t i)
+{
+	return a.skip && a.skip[i / TE_K_ALIGN_WEIGHT];
+}
+
+/* 0 beyond hi and where elements are skipped; i is a multiple of 4 */
+DEV void sumsq_load(const struct te_k_sumsq &a, int64_t i, int64_t hi, float4 ret_v[SUMSQ_UNROLL])
 {
 #pragma unroll
 	for (int u = 0; u < SUMSQ_UNROLL; u++, i += SUMSQ_THREADS * 4)
-		ret_v[u] = i < hi ? *(const float4 *)(x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+		ret_v[u] = i < hi && !sumsq_skips(a, i) ? *(const float4 *)(a.x + i) :
+							  make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
@@ -44,16 +50,16 @@ extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
 	float4 v[SUMSQ_UNROLL], next[SUMSQ_UNROLL];
 	int64_t i = lo + threadIdx.x * 4;
 
-	sumsq_load(a.x, i, hi, next);
+	sumsq_load(a, i, hi, next);
 	for (int64_t k = begin + threadIdx.x; k < lo; k += SUMSQ_THREADS)
-		sum[0] = __dadd_rn(sum[0], square(a.x[k]));
+		sum[0] = __dadd_rn(sum[0], sumsq_skips(a, k) ? 0.0 : square(a.x[k]));
 	for (int64_t k = hi + threadIdx.x; k < end; k += SUMSQ_THREADS)
-		sum[1] = __dadd_rn(sum[1], square(a.x[k]));
+		sum[1] = __dadd_rn(sum[1], sumsq_skips(a, k) ? 0.0 : square(a.x[k]));
 	for (; i < hi; i += SUMSQ_STEP) {
 #pragma unroll
 		for (int u = 0; u < SUMSQ_UNROLL; u++)
 			v[u] = next[u];
-		sumsq_load(a.x, i + SUMSQ_STEP, hi, next);
+		sumsq_load(a, i + SUMSQ_STEP, hi, next);
 #pragma unroll
 		for (int u = 0; u < SUMSQ_UNROLL; u++) {
 			sum[0] = __dadd_rn(sum[0], square(v[u].x));
@@ -89,6 +95,10 @@ extern "C" __global__ void __launch_bounds__(ADAMW_BEGIN_THREADS)
 #pragma unroll
 	for (int k = 0; k < 4; k++)
 		q[k] = a.part[threadIdx.x + N * k];
+	for (int m = 1; m <= a.nmore; m++)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			q[k] = __dadd_rn(q[k], a.part[m * TE_K_SUMSQ_PARTS + threadIdx.x + N * k]);
 	part[threadIdx.x] = __dadd_rn(__dadd_rn(q[0], q[2]), __dadd_rn(q[1], q[3]));
 	__syncthreads();
 	if (threadIdx.x >= 32)

@@ -5,12 +5,13 @@
 #define TE_K_SUMSQ_PARTS 1024
 /*
  * part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS runs of ceil(n / TE_K_SUMSQ_PARTS)
- * elements; the last runs may be short or empty.
+ * elements; the last runs may be short or empty. Elements of blocks that are skipped are left out.
  */
 struct te_k_sumsq {
 	const float *x;
 	double *part;
 	int64_t n;
+	const uint8_t *skip; /* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 to skip; NULL: none */
 };
 
 /* device state of AdamW; also its checkpoint blob */
@@ -24,18 +25,19 @@ struct te_k_adamw_state {
 };
 
 /*
- * In FP64: norm = sqrt(sum of parts); grad_norm = float(norm). The sum is a tree: s = part, then
- * s[p] += s[p + n] for all p < n, for n = TE_K_SUMSQ_PARTS / 2, then half of it, down to 1; s[0].
+ * In FP64: norm = sqrt(sum of parts); grad_norm = float(norm). Parts of several shards are added
+ * first, in the order of the shards. The sum is a tree: s = part, then s[p] += s[p + n] for all
+ * p < n, for n = TE_K_SUMSQ_PARTS / 2, then half of it, down to 1; s[0].
  * Not finite: skip = 1, clip = 1, nskipped += 1. Else skip = 0; clip = max_norm > 0 and norm >
  * max_norm ? float(max_norm / norm) : 1; nsteps += 1; betaK_t *= betaK; version += 1.
  */
 struct te_k_adamw_begin {
-	const double *part; /* [TE_K_SUMSQ_PARTS] */
+	const double *part; /* [1 + nmore][TE_K_SUMSQ_PARTS] */
 	struct te_k_adamw_state *state;
 	uint64_t *version; /* of the weights */
 	float beta1, beta2;
 	float max_norm;
-	int32_t pad;
+	int32_t nmore; /* shards after the first */
 };
 
 /*

@@ -129,7 +129,9 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
-	double *part;	      /* [TE_K_SUMSQ_PARTS] */
+	double *part; /* [TE_K_SUMSQ_PARTS] of each shard */
+	const uint8_t *skip; /* in the norm; or NULL */
+	const struct te_adamw_shards *shards; /* or NULL: one */
 	const uint8_t *decay; /* NULL: everywhere */
 	struct te_k_adamw_state *state;
 	uint64_t *version; /* incremented by steps that were not skipped */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include <te/optim.h>
 #include "libtecore/ops/common.h"
 
 /* what the state of te_kernel_adamw_init() points to */
@@ -38,13 +39,24 @@ int te__adamw_set_lr(const char *fn, struct te_stream *stream, struct te_k_adamw
 	return te_fill_u32(stream, &state->lr, bits, sizeof(bits));
 }
 
+/* the sums of all shards, in place */
+static int gather(struct te_stream *stream, const struct te_adamw_shards *s, double *part)
+{
+	const uint64_t nfails = te__nfails();
+	const int r = s->gather(s->arg, stream, part, TE_K_SUMSQ_PARTS * sizeof(*part));
+
+	return r < 0 ? te__callback_failed(nfails, r, "te_adamw_step: the gather of %d shards "
+					   "returned %d", s->nshards, r) : 0;
+}
+
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
 	const int64_t n = te_tensor_nelems(a->g); /* w may go on: with weights that are frozen */
 	const struct te_k_sumsq sumsq = {
 		.x = te_tensor_data(a->g),
-		.part = a->part,
+		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
 		.n = n,
+		.skip = a->skip,
 	};
 	const struct te_k_adamw_begin begin = {
 		.part = a->part,
@@ -53,6 +65,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.beta1 = a->beta1,
 		.beta2 = a->beta2,
 		.max_norm = a->max_grad_norm,
+		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
 	const struct te_k_adamw update = {
 		.w = te_tensor_data(a->w),
@@ -69,6 +82,8 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 	};
 	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 
+	if (r >= 0 && a->shards)
+		r = gather(stream, a->shards, a->part);
 	if (r >= 0)
 		r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
 	return r < 0 ? r : TE__LAUNCH(stream, ADAMW, &update);

@@ -23,30 +23,47 @@ struct te_adamw {
 	struct te_ctx *ctx;
 	struct te_adamw_opts opts;
 	struct te_tensor *m, *v;
-	double *part;			/* device, [TE_K_SUMSQ_PARTS] */
+	struct te_adamw_shards shards;
+	double *part;			/* device, [TE_K_SUMSQ_PARTS] of each shard */
+	uint8_t *skip;			/* as decay: what is not in the norm; or NULL */
 	uint8_t *decay;			/* device, one a run of TE_K_ALIGN_WEIGHT weights */
 	struct te_k_adamw_state *state; /* device */
 };
 
-/* which runs of weights are decayed */
-static int write_decay(struct te_adamw *opt, int64_t n)
+static int decays(const struct te_adamw *opt, int i, const struct te_weight_info *w)
+{
+	(void)opt;
+	(void)i;
+	return (w->flags & TE_WEIGHT_DECAY) != 0;
+}
+
+static int is_uncounted(const struct te_adamw *opt, int i, const struct te_weight_info *w)
+{
+	(void)w;
+	return opt->shards.uncounted[i];
+}
+
+/* which runs of weights are marked, in device memory */
+static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
+		      int (*marks)(const struct te_adamw *opt, int i,
+				   const struct te_weight_info *w))
 {
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-	size_t nruns = (size_t)n / TE_K_ALIGN_WEIGHT;
+	const size_t nruns = (size_t)te_tensor_nelems(opt->m) / TE_K_ALIGN_WEIGHT;
 	uint8_t *runs = te__calloc(nruns, 1);
 	int r = 0;
 
 	if (!runs)
-		return te__fail(-ENOMEM, "te_adamw_create: no memory");
+		return te__fail(-ENOMEM, "%s: no memory", fn);
 	for (int i = 0; i < te_seq_nweights(opt->seq) && !r; i++) {
 		r = te_seq_weight(opt->seq, i, &w);
-		if (!r && w.grad && (w.flags & TE_WEIGHT_DECAY))
+		if (!r && w.grad && marks(opt, i, &w))
 			memset(runs + w.offset_nelems / TE_K_ALIGN_WEIGHT, 1,
 			       ((size_t)te_tensor_nelems(w.master) + TE_K_ALIGN_WEIGHT - 1) /
 				       TE_K_ALIGN_WEIGHT);
 	}
 	if (!r)
-		r = te__ctx_copy(opt->ctx, opt->decay, runs, nruns);
+		r = te__ctx_copy(opt->ctx, dst, runs, nruns);
 	te__free(runs);
 	return r;
 }
@@ -81,7 +98,7 @@ static int make_state(struct te_adamw *opt)
 		r = te__ctx_fill_u32(opt->ctx, te_tensor_data(opt->v), 0, te_tensor_nbytes(opt->v));
 	if (!r)
 		r = te__ctx_copy(opt->ctx, opt->state, &s, sizeof(s));
-	return r ? r : write_decay(opt, n);
+	return r ? r : write_runs(opt, "te_adamw_create", opt->decay, decays);
 }
 
 static int check_masters(const struct te_seq *seq)
@@ -148,6 +165,7 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 	te_tensor_unref(opt->v);
 	te__mem_put(opt->ctx, opt->part);
 	te__mem_put(opt->ctx, opt->decay);
+	te__mem_put(opt->ctx, opt->skip);
 	te__mem_put(opt->ctx, opt->state);
 	te_seq_unref(opt->seq);
 	te__free(opt);
@@ -157,6 +175,53 @@ struct te_adamw *te_adamw_unref(struct te_adamw *opt)
 const struct te_seq *te__adamw_seq(const struct te_adamw *opt)
 {
 	return opt->seq;
+}
+
+static int check_shards(const struct te_adamw *opt, const struct te_adamw_shards *s)
+{
+	static const char fn[] = "te_adamw_set_shards";
+
+	if (!opt)
+		return te__fail(-EINVAL, "%s: no optimizer", fn);
+	if (s->nshards < 1 || s->shard < 0 || s->shard >= s->nshards)
+		return te__fail(-EINVAL, "%s: shard %d of %d shards", fn, s->shard, s->nshards);
+	if (!s->gather)
+		return te__fail(-EINVAL, "%s: no gather", fn);
+	return 0;
+}
+
+int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shards)
+{
+	static const char fn[] = "te_adamw_set_shards";
+	struct te_adamw_shards s = TE_ADAMW_SHARDS_INIT;
+	uint8_t *skip = NULL;
+	void *part = NULL;
+	int r = te__sized_in(fn, te_adamw_shards, shards, &s);
+
+	if (!r)
+		r = check_shards(opt, &s);
+	if (r)
+		return r;
+	r = te__mem_get(opt->ctx, (size_t)s.nshards * TE_K_SUMSQ_PARTS * sizeof(double), &part);
+	if (!r && s.uncounted)
+		r = te__mem_get(opt->ctx, (size_t)te_tensor_nelems(opt->m) / TE_K_ALIGN_WEIGHT,
+				(void **)&skip);
+	opt->shards.uncounted = s.uncounted;
+	if (!r && skip)
+		r = write_runs(opt, fn, skip, is_uncounted);
+	opt->shards.uncounted = NULL; /* the caller's */
+	if (r) {
+		te__mem_put(opt->ctx, part);
+		te__mem_put(opt->ctx, skip);
+		return r;
+	}
+	te__mem_put(opt->ctx, opt->part);
+	te__mem_put(opt->ctx, opt->skip);
+	opt->part = part;
+	opt->skip = skip;
+	s.uncounted = NULL;
+	opt->shards = s;
+	return 0;
 }
 
 int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
@@ -177,6 +242,8 @@ int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
 		.v = opt->v,
 		.part = opt->part,
 		.decay = opt->decay,
+		.skip = opt->skip,
+		.shards = opt->shards.gather ? &opt->shards : NULL,
 		.state = opt->state,
 		.version = opt->seq->version,
 		.beta1 = opt->opts.beta1,

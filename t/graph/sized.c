@@ -167,6 +167,14 @@ CALL(seq_binding, struct te_seq *other = seq_of(linear("other"));
      DO(te_seq_complete(other)); r = te_seq_bind(other, s); te_seq_unref(other);)
 CALL(weight_info, r = te_seq_weight(seq, 0, s);)
 CALL(adamw_opts, struct te_adamw *a; r = te_adamw_create(seq, s, &a); if (!r) te_adamw_unref(a);)
+static int no_gather(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
+{
+	(void)arg, (void)stream, (void)parts, (void)nbytes;
+	return 0;
+}
+CALL(adamw_shards, struct te_adamw *a; DO(te_adamw_create(seq, NULL, &a));
+     ((struct te_adamw_shards *)s)->gather = no_gather; r = te_adamw_set_shards(a, s);
+     te_adamw_unref(a);)
 CALL(adamw_stats, r = te_adamw_stats(adamw, s);)
 CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
      for (int i = 0; i < 3; i++) {
@@ -404,6 +412,7 @@ static const struct te_plan_saved_info init_te_plan_saved_info = TE_PLAN_SAVED_I
 static const struct te_seq_binding init_te_seq_binding = TE_SEQ_BINDING_INIT;
 static const struct te_weight_info init_te_weight_info = TE_WEIGHT_INFO_INIT;
 static const struct te_adamw_opts init_te_adamw_opts = TE_ADAMW_OPTS_INIT;
+static const struct te_adamw_shards init_te_adamw_shards = TE_ADAMW_SHARDS_INIT;
 static const struct te_adamw_stats init_te_adamw_stats = TE_ADAMW_STATS_INIT;
 static const struct te_gemm_opts init_te_gemm_opts = TE_GEMM_OPTS_INIT;
 static const struct te_kernel_transpose_opts init_te_kernel_transpose_opts =
@@ -501,6 +510,7 @@ static const struct row {
 	IN(seq_binding, te_seq_binding, masters),
 	OUT(weight_info, te_weight_info, name),
 	IN(adamw_opts, te_adamw_opts, beta1),
+	IN(adamw_shards, te_adamw_shards, gather),
 	OUT(adamw_stats, te_adamw_stats, nsteps),
 	IN(gemm_opts, te_gemm_opts, flags),
 	IN(transpose, te_kernel_transpose_opts, size),

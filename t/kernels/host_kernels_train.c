@@ -342,7 +342,8 @@ START_TEST(sum_of_squares_by_runs)
 		const int64_t n = sizes[k], run = (n + 1023) / 1024;
 		float *x = hk_normal(TE_DTYPE_FP32, n, 1e3f);
 		double part[TE_K_SUMSQ_PARTS];
-		struct te_k_sumsq a = { x, part, n };
+		struct te_k_sumsq a = { x, part, n, NULL };
+		uint8_t *skip;
 
 		x[0] = 3e38f; /* its square overflows FP32 */
 		te__h_sumsq(&a);
@@ -353,8 +354,39 @@ START_TEST(sum_of_squares_by_runs)
 				sum += (double)x[i] * (double)x[i];
 			hk_check_near(part[p], sum, 1e-13 * sum, "part", p);
 		}
+		/* without blocks of 64, however the runs divide them */
+		skip = hk_fresh(TE_DTYPE_UINT8, (n + 63) / 64);
+		a.skip = skip;
+		for (int64_t i = 0; i < (n + 63) / 64; i++)
+			skip[i] = (uint8_t)tt_rand_int(0, 1);
+		te__h_sumsq(&a);
+		for (int64_t p = 0; p < TE_K_SUMSQ_PARTS; p++) {
+			double sum = 0.0;
+
+			for (int64_t i = p * run; i < n && i < (p + 1) * run; i++)
+				sum += skip[i / 64] ? 0.0 : (double)x[i] * (double)x[i];
+			hk_check_near(part[p], sum, 1e-13 * sum, "part", p);
+		}
+		free(skip);
 		free(x);
 	}
+}
+END_TEST
+
+START_TEST(adamw_begin_adds_up_shards)
+{
+	double part[3][TE_K_SUMSQ_PARTS] = {
+		{ [0] = 9.0, [7] = 1.0 }, { [7] = 3.0 }, { [9] = 12.0 }
+	};
+	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, 0.5f, 0.0f, 0.0f, 7 };
+	uint64_t version = 7;
+	struct te_k_adamw_begin a = { part[0], &s, &version, 0.9f, 0.95f, 0.0f, 2 };
+
+	te__h_adamw_begin(&a);
+	ck_assert_float_eq(s.grad_norm, 5.0f);
+	part[2][1000] = INFINITY;
+	te__h_adamw_begin(&a);
+	ck_assert_uint_eq(s.skip, 1);
 }
 END_TEST
 
@@ -407,7 +439,7 @@ START_TEST(adamw_follows_the_paper)
 	const uint8_t decay[5] = { 1, 0, 1, 0, 0 };
 	double part[TE_K_SUMSQ_PARTS];
 	struct te_k_adamw_state s = { 0, 0, 1.0, 1.0, lr, 0.0f, 0.0f, 0 };
-	struct te_k_sumsq q = { g, part, n };
+	struct te_k_sumsq q = { g, part, n, NULL };
 	uint64_t version = 0;
 	struct te_k_adamw_begin begin = { part, &s, &version, b1, b2, 3.0f, 0 };
 	struct te_k_adamw a = { w, m, v, g, decay, &s, n, b1, b2, eps, wd };
@@ -538,6 +570,7 @@ void host_train_cases(Suite *s)
 	c = tt_case(s, "optim", "host numeric");
 	tcase_add_loop_test(c, sum_of_squares_by_runs, 0, 1);
 	tcase_add_test(c, adamw_begin_clips_and_skips);
+	tcase_add_test(c, adamw_begin_adds_up_shards);
 	tcase_add_test(c, adamw_follows_the_paper);
 	tcase_add_test(c, adamw_in_the_specified_order);
 }

@@ -302,12 +302,14 @@ START_TEST(sumsq_and_adamw)
 		const int64_t n = sizes[k];
 		float *g = kc_normal(TE_DTYPE_FP32, n, 1.0f);
 		float *v = kc_normal(TE_DTYPE_FP32, n, 0.1f);
-		double *part = kc_poison(TE_DTYPE_UINT8, TE_K_SUMSQ_PARTS * 8);
+		const int32_t nmore = (int32_t)k % 3; /* shards after the first */
+		double *part = kc_poison(TE_DTYPE_UINT8, (1 + nmore) * TE_K_SUMSQ_PARTS * 8);
 		struct te_k_adamw_state *s = kc_poison(TE_DTYPE_UINT8, sizeof(*s));
 		uint8_t *decay = kc_poison(TE_DTYPE_UINT8, (n + 63) / 64);
-		struct te_k_sumsq q = { g, part, n };
+		uint8_t *skip = kc_poison(TE_DTYPE_UINT8, (n + 63) / 64);
+		struct te_k_sumsq q = { g, part, n, k & 1 ? skip : NULL };
 		uint64_t *version = kc_poison(TE_DTYPE_UINT8, sizeof(*version));
-		struct te_k_adamw_begin b = { part, s, version, 0.9f, 0.95f, 0.0f, 0 };
+		struct te_k_adamw_begin b = { part, s, version, 0.9f, 0.95f, 0.0f, nmore };
 		struct te_k_adamw a = { kc_normal(TE_DTYPE_FP32, n, 1.0f),
 					kc_normal(TE_DTYPE_FP32, n, 0.1f),
 					v,
@@ -324,6 +326,10 @@ START_TEST(sumsq_and_adamw)
 			v[i] = v[i] * v[i];
 		for (int64_t i = 0; i < (n + 63) / 64; i++)
 			decay[i] = (uint8_t)(tt_rand_u64() & 1);
+		for (int64_t i = 0; i < (n + 63) / 64; i++)
+			skip[i] = (uint8_t)(tt_rand_u64() & 1);
+		for (int64_t i = TE_K_SUMSQ_PARTS; i < (1 + nmore) * TE_K_SUMSQ_PARTS; i++)
+			part[i] = (double)tt_rand_float(0.0f, 1.0f);
 		*s = (struct te_k_adamw_state){
 			.nsteps = 3, .beta1_t = 0.729, .beta2_t = 0.857, .lr = 1e-3f
 		};

@@ -385,7 +385,7 @@ static void optimizer(struct all *s)
 {
 	const struct te_k_adamw_state state = { 3, 0, 0.7, 0.8, 0.01f, 1.0f, 0.37f, 0 };
 	uint8_t decay[N / TE_K_ALIGN_WEIGHT + 1];
-	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11 };
+	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11, NULL };
 	struct te_k_adamw a = { copy_of(s, s->f, 4 * N),
 				copy_of(s, s->g, 4 * N),
 				copy_of(s, s->positive, 4 * N),

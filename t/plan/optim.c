@@ -202,6 +202,91 @@ START_TEST(decays_what_is_declared)
 }
 END_TEST
 
+/* the sums of the other of two shards, at some place among them */
+struct others {
+	int ncalls, code;
+	double sum;
+};
+
+static int put_others(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
+{
+	struct others *o = arg;
+	double *other = calloc(1, nbytes);
+	int r;
+
+	ck_assert_uint_eq(nbytes % sizeof(*other), 0);
+	other[nbytes / sizeof(*other) - 5] = o->sum;
+	r = te_copy(stream, parts, other, nbytes); /* of shard 0: this is shard 1 */
+	if (r >= 0)
+		r = te_stream_sync(stream);
+	free(other);
+	o->ncalls++;
+	return o->code ? o->code : r;
+}
+
+/* the norm is of both shards, and a weight that both have is counted once */
+START_TEST(shards_have_one_norm)
+{
+	struct te_adamw_shards sh = TE_ADAMW_SHARDS_INIT;
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	float *g = malloc(n * sizeof(*g)), *m;
+	struct others other = { 0, 0, 50.0 };
+	struct te_adamw *opt, *bare;
+	uint8_t uncounted[2] = { 0, 1 };
+	double want = other.sum;
+	float norm, clip;
+
+	o.max_grad_norm = 0.75f;
+	opt = make(&o);
+	sh.nshards = 2;
+	sh.shard = 1;
+	sh.gather = put_others;
+	sh.arg = &other;
+	sh.uncounted = uncounted;
+	DO(te_adamw_set_shards(opt, &sh));
+	memset(uncounted, 0xff, sizeof(uncounted)); /* were copied */
+	put_grads(g, 1);
+	DO(te_seq_weight(seq, 0, &w));
+	for (int64_t i = 0; i < te_tensor_nelems(w.master); i++)
+		want += (double)g[w.offset_nelems + i] * (double)g[w.offset_nelems + i];
+	step(opt);
+	norm = stats(opt).grad_norm;
+	ck_assert_int_eq(other.ncalls, 1);
+	ck_assert_double_le(fabs((double)norm - sqrt(want)), 2 * 0x1p-24 * sqrt(want));
+	/* all gradients are clipped by it, counted or not */
+	clip = (float)((double)o.max_grad_norm / sqrt(want));
+	m = tt_tensor_get(te_adamw_m(opt));
+	for (size_t i = 0; i < n; i++)
+		ck_assert_int_le(tt_ulps_f32(m[i], (1.0f - o.beta1) * (g[i] * clip)), 3);
+	free(m);
+	/* a shard with a norm that is not finite ends the step of all */
+	other.sum = INFINITY;
+	step(opt);
+	ck_assert_uint_eq(stats(opt).nskipped, 1);
+	/* the callback's failure is that of the step */
+	other.code = -EPIPE;
+	ck_assert_int_eq(te_adamw_step(opt, st), -EPIPE);
+	ck_assert_msg(strstr(te_error_detail(), "te_adamw_step: the gather of 2 shards") != NULL,
+		      "%s", te_error_detail());
+	te_adamw_unref(opt);
+
+	bare = make(NULL);
+	ck_assert_int_eq(te_adamw_set_shards(NULL, &sh), -EINVAL);
+	ck_assert_int_eq(te_adamw_set_shards(bare, NULL), -EINVAL);
+	sh.shard = 2;
+	ck_assert_int_eq(te_adamw_set_shards(bare, &sh), -EINVAL);
+	ck_assert_msg(strstr(te_error_detail(), "shard 2 of 2") != NULL, "%s", te_error_detail());
+	sh.shard = 0;
+	sh.gather = NULL;
+	ck_assert_int_eq(te_adamw_set_shards(bare, &sh), -EINVAL);
+	ck_assert_msg(strstr(te_error_detail(), "no gather") != NULL, "%s", te_error_detail());
+	step(bare);
+	te_adamw_unref(bare);
+	free(g);
+}
+END_TEST
+
 /* a gradient without a finite norm changes only the count of skipped steps; the next step is not
  * affected */
 START_TEST(skips_gradients_that_are_not_finite)
@@ -486,6 +571,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, follows_the_paper_for_20_steps, 0, 3);
 	tcase_add_test(c, decays_what_is_declared);
+	tcase_add_test(c, shards_have_one_norm);
 	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);
 	tcase_add_test(c, resumes_bit_for_bit);
 	tcase_add_loop_test(c, checks_each_field_of_a_state, 0, TT_LEN(states));

@@ -67,7 +67,7 @@ static void free_patterns(int32_t n, const char *const *patterns)
 
 /* ---- rates ---- */
 
-#define NBYTES ((size_t)4 << 20) /* of a copy that is measured; on a GPU four times as many */
+#define NBYTES ((size_t)1 << 20) /* of a copy that is measured; on a GPU 16 times as many */
 #define GEMM_N 192
 #define REPEATS 4
 
@@ -99,45 +99,37 @@ static int time_copy(struct te_stream *st, void *dst, const void *src, size_t nb
 	return r;
 }
 
-static int measure_copies(struct te_ctx *ctx, struct te_stream *st, size_t nbytes,
+/* dev: of 2 * nbytes */
+static int measure_copies(struct te_stream *st, char *dev, void *pinned, size_t nbytes,
 			  struct te__offload_rates *rates)
 {
-	void *dev = NULL, *pinned = NULL;
 	double out = 1, in = 1, mem = 1;
-	int r = te_mem_alloc(st, 2 * nbytes, &dev);
+	int r = te_fill(st, dev, 0, 2 * nbytes);
 
-	if (!r)
-		r = te_pinned_alloc(ctx, nbytes, &pinned);
-	if (!r)
-		r = te_fill(st, dev, 0, 2 * nbytes);
 	if (!r)
 		r = time_copy(st, pinned, dev, nbytes, &out);
 	if (!r)
 		r = time_copy(st, dev, pinned, nbytes, &in);
 	if (!r)
-		r = time_copy(st, (char *)dev + nbytes, dev, nbytes, &mem);
-	if (dev)
-		te_mem_free(st, dev);
-	if (pinned)
-		te_pinned_free(ctx, pinned);
+		r = time_copy(st, dev + nbytes, dev, nbytes, &mem);
 	rates->out = (double)nbytes / out;
 	rates->in = (double)nbytes / in;
 	rates->mem = 2 * (double)nbytes / mem;
 	return r;
 }
 
-static int measure_gemm(struct te_ctx *ctx, struct te_stream *st, double *ret_flop)
+/* dev: filled with zeros */
+static int measure_gemm(struct te_ctx *ctx, struct te_stream *st, char *dev, double *ret_flop)
 {
 	const int64_t shape[2] = { GEMM_N, GEMM_N };
+	const size_t nbytes = 2 * GEMM_N * GEMM_N;
 	struct te_tensor *t[3] = { NULL, NULL, NULL };
 	double best = 1e9;
 	int r = 0;
 
-	for (int i = 0; i < 3 && !r; i++) {
-		r = te_tensor_create(ctx, TE_DTYPE_BF16, 2, shape, NULL, &t[i]);
-		if (!r)
-			r = te_fill(st, te_tensor_data(t[i]), 0, te_tensor_nbytes(t[i]));
-	}
+	for (int i = 0; i < 3 && !r; i++)
+		r = te_tensor_wrap(ctx, TE_DTYPE_BF16, 2, shape, dev + (size_t)i * nbytes, NULL,
+				   NULL, &t[i]);
 	for (int i = 0; i < REPEATS && !r; i++) {
 		const double begin = now();
 		double s;
@@ -154,23 +146,46 @@ static int measure_gemm(struct te_ctx *ctx, struct te_stream *st, double *ret_fl
 	return r;
 }
 
+static int measure(const struct te_offload *o, size_t nbytes, int gemm,
+		   struct te__offload_rates *rates)
+{
+	void *dev = NULL, *pinned = NULL;
+	int r = te_mem_alloc(o->out, 2 * nbytes, &dev);
+
+	if (!r)
+		r = te_pinned_alloc(o->ctx, nbytes, &pinned);
+	if (!r)
+		r = measure_copies(o->out, dev, pinned, nbytes, rates);
+	if (!r && gemm)
+		r = measure_gemm(o->ctx, o->out, dev, &rates->flop);
+	if (dev)
+		te_mem_free(o->out, dev);
+	if (pinned)
+		te_pinned_free(o->ctx, pinned);
+	return r ? r : te_stream_sync(o->out);
+}
+
 /* Of GPUs the data sheet is known: kernels reach 0.8 of its bandwidth, 0.6 of its operations. */
 static int find_rates(struct te_offload *o)
 {
 	struct te_device_info info = TE_DEVICE_INFO_INIT;
 	const struct te_offload_opts *given = &o->opts;
 	struct te__offload_rates *rates = &o->rates;
-	int r = 0, gpu;
+	int r = te_ctx_device_info(o->ctx, &info);
 
-	if (!given->out_rate || !given->in_rate || !given->mem_rate || !given->flop_rate)
-		r = te_ctx_device_info(o->ctx, &info);
-	gpu = info.peak_bandwidth > 0;
-	if (!r && (!given->out_rate || !given->in_rate || !given->mem_rate))
-		r = measure_copies(o->ctx, o->out, gpu ? 4 * NBYTES : NBYTES, rates);
-	rates->mem = gpu ? 0.8 * info.peak_bandwidth : rates->mem;
+	rates->mem = 0.8 * info.peak_bandwidth;
 	rates->flop = 0.6 * info.peak_bf16_flops;
-	if (!r && !given->flop_rate && !(rates->flop > 0))
-		r = measure_gemm(o->ctx, o->out, &rates->flop);
+	if (!r && !(given->out_rate > 0 && given->in_rate > 0 && given->mem_rate > 0 &&
+		    given->flop_rate > 0)) {
+		const int gpu = rates->mem > 0 && rates->flop > 0;
+		struct te__offload_rates found = *rates;
+
+		r = measure(o, gpu ? 16 * NBYTES : NBYTES, !gpu, &found);
+		rates->out = found.out;
+		rates->in = found.in;
+		rates->mem = gpu ? rates->mem : found.mem;
+		rates->flop = found.flop;
+	}
 	rates->out = given->out_rate > 0 ? given->out_rate : rates->out;
 	rates->in = given->in_rate > 0 ? given->in_rate : rates->in;
 	rates->mem = given->mem_rate > 0 ? given->mem_rate : rates->mem;

@@ -59,6 +59,10 @@ static const struct {
 	{ "--recipe fp8-delayed --graph step --accum 2", 16384 },
 	{ "--recipe fp8-delayed --graph layer", 16384 },
 	{ "--graph step --accum 4 --chunks 2 --pipeline-schedule 1f1b", 16384 },
+	{ "--recipe bf16 --offload all", 0 },
+	{ "--recipe fp8-delayed --offload 300k --accum 2", 0 },
+	{ "--recipe fp8-block --graph step --offload all", 16384 },
+	{ "--graph layer --offload all", 16384 },
 	{ "--graph step --accum 4 --chunks 2 --pipeline-schedule zero-bubble", 16384 },
 };
 

@@ -122,4 +122,21 @@ micro-batch|--graph layer --pipeline-schedule 1,2,-2,-1
 does not fit|--graph layer --batch 1048576
 EOT
 
+# a run that moves values to host memory has the same bits, and less memory
+tiny="--preset tiny --seq-len 64 --steps 2 --eval-every 0 --eval-batches 1 --save-every 0 --dropout 0.1"
+for m in off all 1M auto; do
+	check "--offload $m" env TE_DEVICE_MEM_LIMIT=$(test $m = auto && echo 17M || echo 1G) \
+		"$te_train" $tiny --offload $m --out move-$m --log move-$m.jsonl text
+	equal "has the bits of off" move-off move-$m
+done
+check "--offload all, layers" "$te_train" $tiny --offload all --graph layer --out move-layer text
+equal "has the bits of off" move-off move-layer
+check "--offload all, a graph" "$te_train" $tiny --offload all --graph --out move-step text
+equal "has the bits of off" move-off move-step
+says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
+says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
+fails "and does not fit without" "GiB are free" env TE_DEVICE_MEM_LIMIT=17M "$te_train" $tiny text
+fails "--offload some" "not a size" "$te_train" $tiny --offload some text
+fails "--offload ''" "expected off" "$te_train" $tiny --offload '' text
+
 tap_end

@@ -96,6 +96,7 @@ void step_graph_free(struct step_graph *g)
 {
 	g->step = te_step_unref(g->step);
 	g->schedule = te_schedule_unref(g->schedule);
+	g->offload = te_offload_unref(g->offload);
 	free(g->nlayers);
 	free(g->cut);
 	g->nlayers = NULL;
@@ -116,7 +117,18 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 	so.ncuts = g->ncuts;
 	so.cut = g->cut;
 	so.schedule = g->schedule;
+	so.offload = g->offload;
 	return te_step_create(seq, opt, &so, ret_step);
+}
+
+int step_graph_offload(struct te_ctx *ctx, uint64_t target_nbytes, uint64_t move_nbytes,
+		       struct te_offload **ret_offload)
+{
+	struct te_offload_opts oo = TE_OFFLOAD_OPTS_INIT;
+
+	oo.target_nbytes = target_nbytes;
+	oo.move_nbytes = move_nbytes;
+	return te_offload_create(ctx, &oo, ret_offload);
 }
 
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt)
@@ -133,6 +145,7 @@ int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw 
 json_t *step_graph_to_json(const struct step_graph *g)
 {
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
+	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	const char *text = schedule_of(g->o);
 	struct record rec;
 
@@ -149,5 +162,17 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	/* each recording is launched once per step */
 	record_int(&rec, "launches_per_step", (int64_t)rep.nrecordings);
 	record_int(&rec, "pool_bytes", (int64_t)rep.peak_nbytes);
+	if (g->offload && te_offload_report(g->offload, &off) >= 0) {
+		record_open(&rec, "offload");
+		record_int(&rec, "moved_bytes", (int64_t)off.moved_nbytes);
+		record_int(&rec, "pinned_bytes", (int64_t)off.pinned_nbytes);
+		record_int(&rec, "groups", off.ngroups);
+		record_real(&rec, "copy_ms", off.copy_ms);
+		record_real(&rec, "stall_ms", off.stall_ms);
+		record_real(&rec, "hidden", off.hidden);
+		record_real(&rec, "out_bytes_per_s", off.out_rate);
+		record_real(&rec, "in_bytes_per_s", off.in_rate);
+		record_close(&rec);
+	}
 	return record_end(&rec, "the graph");
 }

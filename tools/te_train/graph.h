@@ -22,6 +22,7 @@ struct step_graph {
 	const char **cut; /* ops with which the second and later plans begin */
 	int32_t *nlayers; /* [nchunks] */
 	struct te_schedule *schedule; /* NULL: the default */
+	struct te_offload *offload;   /* or NULL */
 	struct te_step *step;
 };
 
@@ -35,6 +36,11 @@ void step_graph_free(struct step_graph *g);
  * Returns what the library returned */
 int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_adamw *opt, int64_t B,
 		    uint32_t flags, struct te_step **ret_step);
+
+/* what moves values until the activations of a step take target_nbytes; 0: all that moves without
+ * delays, up to move_nbytes, 0: no limit. Returns what the library returned */
+int step_graph_offload(struct te_ctx *ctx, uint64_t target_nbytes, uint64_t move_nbytes,
+		       struct te_offload **ret_offload);
 
 /* for the log: a new reference */
 json_t *step_graph_to_json(const struct step_graph *g);

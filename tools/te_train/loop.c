@@ -338,6 +338,9 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = choose_accum(t);
 	if (!r)
 		r = choose_graph(t, &cfg);
+	if (!r)
+		r = mem_offload(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only },
+				&t->graph);
 	if (!r && train)
 		r = open_data(t, cfg.vocab);
 	if (!r && train && out_folder(o) && !t->ranks.rank)

@@ -86,18 +86,21 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 
 	if (run->train && (o->out || o->resume))
 		file = m->moments;
-	return (run->train ? tokens : 0) + file;
+	return (run->train ? tokens : 0) + file + m->offloaded;
 }
 
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
 {
 	struct te_plan_memory eval = TE_PLAN_MEMORY_INIT;
+	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
 	struct te_step *step = NULL;
 	int r = step_graph_make(run->graph, run->model->seq, NULL, B, TE_STEP_NO_ALLOC, &step);
 
 	if (r >= 0)
 		r = te_step_memory(step, &sm);
+	if (r >= 0 && run->graph->offload)
+		r = te_offload_report(run->graph->offload, &off);
 	te_step_unref(step);
 	if (r >= 0)
 		r = forward_nbytes(run, B, run->graph->T, NULL, &eval);
@@ -105,7 +108,9 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 		return r;
 	m->moments = 2 * m->grads;
 	m->state += te_adamw_nbytes(run->model->seq) - m->moments + sm.plans_nbytes;
-	m->activations = sm.pool_nbytes;
+	m->activations = m->pool = sm.pool_nbytes;
+	m->offloaded = off.pinned_nbytes;
+	m->hidden = off.hidden;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;
 }
@@ -184,6 +189,82 @@ static double gib(uint64_t nbytes)
 	return (double)nbytes / (1 << 30);
 }
 
+/* ---- offload ---- */
+
+static int is_auto(const struct mem_run *run)
+{
+	return run->train && !strcmp(run->o->offload, "auto");
+}
+
+/* the same with this offload */
+static int estimate_with(const struct mem_run *run, struct te_offload *offload, int64_t B,
+			 struct mem *ret)
+{
+	struct step_graph g = *run->graph;
+	struct mem_run with = *run;
+
+	g.offload = offload;
+	with.graph = &g;
+	return mem_estimate(&with, B, ret);
+}
+
+/* --offload auto: what makes the run fit; NULL if it fits without, or not at all */
+static int fit(const struct mem_run *run, int64_t B, const struct room *room, struct mem *ret,
+	       struct te_offload **ret_offload)
+{
+	struct te_offload *offload = NULL;
+	uint64_t excess;
+	struct mem m;
+	int r = estimate_with(run, NULL, B, ret);
+
+	*ret_offload = NULL;
+	excess = r >= 0 && ret->total > room->device ? ret->total - room->device : 0;
+	if (r < 0 || !excess || excess >= ret->pool)
+		return r;
+	r = step_graph_offload(te_seq_ctx(run->model->seq), ret->pool - excess, 0, &offload);
+	if (r >= 0)
+		r = estimate_with(run, offload, B, &m);
+	if (r >= 0) {
+		*ret = m;
+		*ret_offload = offload;
+		return r;
+	}
+	te_offload_unref(offload);
+	return r == -ENOMEM ? 0 : r; /* it does not fit */
+}
+
+/* with the offload that a run of B would have */
+static int estimate(const struct mem_run *run, int64_t B, const struct room *room, struct mem *ret)
+{
+	struct te_offload *offload = NULL;
+	int r;
+
+	if (!is_auto(run))
+		return mem_estimate(run, B, ret);
+	r = fit(run, B, room, ret, &offload);
+	te_offload_unref(offload);
+	return r;
+}
+
+int mem_offload(const struct mem_run *run, struct step_graph *g)
+{
+	const struct opts *o = run->o;
+	struct room room;
+	struct mem m;
+	int r = STATUS_OK, te = 0;
+
+	if (!run->train || !strcmp(o->offload, "off"))
+		return STATUS_OK;
+	if (is_auto(run)) {
+		r = get_room(run, &room);
+		te = r ? 0 : fit(run, g->B, &room, &m, &g->offload);
+	} else {
+		te = step_graph_offload(te_seq_ctx(run->model->seq), 0,
+					(uint64_t)o->offload_nbytes, &g->offload);
+	}
+	return te < 0 ? say_te(te, "--offload %s", o->offload) : r;
+}
+
 /* a failed estimate: the batch may be the reason */
 static int no_estimate(const struct mem_run *run, int r)
 {
@@ -224,14 +305,14 @@ static int64_t largest_batch(const struct mem_run *run, const struct room *room)
 	int64_t lo = 0, hi = 1;
 	struct mem m;
 
-	while (hi <= MAX_BATCH && mem_estimate(run, hi, &m) >= 0 && fits(&m, room)) {
+	while (hi <= MAX_BATCH && estimate(run, hi, room, &m) >= 0 && fits(&m, room)) {
 		lo = hi;
 		hi *= 2;
 	}
 	while (hi - lo > 1) {
 		const int64_t mid = lo + (hi - lo) / 2;
 
-		if (mem_estimate(run, mid, &m) >= 0 && fits(&m, room))
+		if (estimate(run, mid, room, &m) >= 0 && fits(&m, room))
 			lo = mid;
 		else
 			hi = mid;
@@ -244,8 +325,8 @@ static void print_row(const char *name, uint64_t nbytes, const char *note)
 	printf("%-14s %10.2f MiB%s%s\n", name, (double)nbytes / (1 << 20), *note ? "  " : "", note);
 }
 
-static void print_text(const struct mem_run *run, const struct mem *m, const struct room *room,
-		       int64_t batch)
+static void print_text(const struct mem_run *run, const struct mem *m, const struct mem *plain,
+		       const struct room *room, int64_t batch)
 {
 	char note[80];
 
@@ -263,13 +344,18 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
 	print_row("snapshot", m->snapshot, "only while a graph is captured");
 	print_row("total", m->total, "most at one time");
-	print_row("host memory", m->host, "tokens, and tensors of a checkpoint");
+	print_row("host memory", m->host, "tokens, tensors of a checkpoint, offloaded values");
+	if (run->graph->offload) {
+		snprintf(note, sizeof(note), "each way in a step, %.0f%% hidden", 100 * m->hidden);
+		print_row("offloaded", m->offloaded, note);
+		print_row("without", plain->total, "total, if nothing moves");
+	}
 	print_row("free", room->device, run->o->estimate > 0 ? "as given" : "");
 	printf("%-14s %10lld\n", "largest batch", (long long)batch);
 }
 
-static int print_json(const struct mem_run *run, const struct mem *m, const struct room *room,
-		      int64_t batch)
+static int print_json(const struct mem_run *run, const struct mem *m, const struct mem *plain,
+		      const struct room *room, int64_t batch)
 {
 	struct record rec;
 
@@ -287,6 +373,11 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "snapshot_bytes", (int64_t)m->snapshot);
 	record_int(&rec, "total_bytes", (int64_t)m->total);
 	record_int(&rec, "host_bytes", (int64_t)m->host);
+	if (run->graph->offload) {
+		record_int(&rec, "offloaded_bytes", (int64_t)m->offloaded);
+		record_real(&rec, "hidden", m->hidden);
+		record_int(&rec, "total_without_bytes", (int64_t)plain->total);
+	}
 	record_int(&rec, "free_bytes", (int64_t)room->device);
 	record_int(&rec, "largest_batch", batch);
 	return record_print(&rec, JSON_INDENT(2));
@@ -295,18 +386,20 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 int mem_print(const struct mem_run *run)
 {
 	struct room room;
+	struct mem m, plain;
 	int64_t batch;
-	struct mem m;
 	int r = get_room(run, &room), te;
 
 	if (r)
 		return r;
 	te = mem_estimate(run, run->graph->B, &m);
+	if (te >= 0)
+		te = estimate_with(run, NULL, run->graph->B, &plain);
 	if (te < 0)
 		return no_estimate(run, te);
 	batch = largest_batch(run, &room);
 	if (run->o->json)
-		return print_json(run, &m, &room, batch);
-	print_text(run, &m, &room, batch);
+		return print_json(run, &m, &plain, &room, batch);
+	print_text(run, &m, &plain, &room, batch);
 	return STATUS_OK;
 }

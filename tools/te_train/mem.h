@@ -21,12 +21,17 @@ struct mem {
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
 	uint64_t snapshot;    /* weights and moments, copied while a graph is captured */
 	uint64_t total;	      /* most at one time */
-	uint64_t host;	      /* in host memory: tokens, and tensors of a file */
+	uint64_t host;	      /* in host memory: tokens, tensors of a file, and offloaded */
+	uint64_t pool;	      /* activations of a step */
+	uint64_t offloaded;   /* bytes that --offload moves, and has in pinned memory */
+	double hidden;	      /* the predicted share of these copies that no pass waits for */
 };
 
 /* B: sequences of a micro-batch. Returns what the library returned. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
 
+/* the offload of g, which is the graph of run, by --offload; an exit status */
+int mem_offload(const struct mem_run *run, struct step_graph *g);
 /* STATUS_BAD, with a message, if the run takes more than is free */
 int mem_check(const struct mem_run *run);
 /* --estimate: print all that, and the largest batch that fits; an exit status */

@@ -85,6 +85,8 @@ static const struct row rows[] = {
 	  "order of passes: gpipe, 1f1b, interleaved, zero-bubble, or e.g. 1,2,-2,-1" },
 	{ "chunks", INT, AT(chunks), "0", 0, 1 << 16, KEPT, "N",
 	  "chunks of the schedule; 0: as many as its list names" },
+	{ "offload", TEXT, AT(offload), "off", 1, 1e18, KEPT, "off|auto|all|SIZE",
+	  "move values that wait for backward to host memory; auto: if needed" },
 
 	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",
@@ -506,6 +508,16 @@ struct given {
 	const char *text;
 };
 
+static int set_offload(struct opts *o)
+{
+	o->offload_nbytes = 0;
+	if (is_choice("off|auto|all", o->offload))
+		return STATUS_OK;
+	if (!*o->offload)
+		return say_bad("--offload: \"\": expected off, auto, all or a size");
+	return size_set(&o->offload_nbytes, row_find("offload"), o->offload, "--offload");
+}
+
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
 	struct option longopts[NROWS + 3];
@@ -584,7 +596,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		r = set_files(o, argc - optind, argv + optind);
 	if (!r && o->files_given)
 		o->random_tokens = random_given;
-	return r;
+	return r ? r : set_offload(o);
 }
 
 void opts_free(struct opts *o)

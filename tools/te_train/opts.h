@@ -13,6 +13,7 @@ struct opts {
 	char *out, *resume, *log;
 	char *prompt, *print_plan;
 	char *graph, *pipeline_schedule;
+	char *offload; /* "off", "auto", "all", or a size */
 	int64_t device, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
@@ -21,6 +22,7 @@ struct opts {
 	int64_t eval_every, eval_batches, log_every, save_every;
 	int64_t sample, top_k;
 	double temperature, top_p;
+	int64_t offload_nbytes; /* of a size, else 0 */
 	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
 	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */

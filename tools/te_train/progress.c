@@ -106,6 +106,17 @@ static void log_run(struct trainer *t)
 	log_write(t, &rec);
 }
 
+static void note_offload(const struct trainer *t)
+{
+	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
+
+	if (!t->graph.offload || te_offload_report(t->graph.offload, &rep) < 0)
+		return;
+	say_note("%.2f MiB of activations wait for backward in host memory, %.0f%% of the copies "
+		 "are hidden by estimate",
+		 (double)rep.moved_nbytes / (1 << 20), 100 * rep.hidden);
+}
+
 int progress_begin(struct trainer *t)
 {
 	const struct opts *o = t->o;
@@ -126,6 +137,7 @@ int progress_begin(struct trainer *t)
 		 "%lld held out",
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
 		 t->device.name, t->device.backend, (long long)t->train.n, (long long)t->val.n);
+	note_offload(t);
 	if (!o->out && !o->resume && o->steps > t->done.step)
 		say_note("without --out nothing that is trained will be saved");
 	if (!o->log)

@@ -18,6 +18,10 @@ struct common {
 	int64_t half_nbytes;
 	int32_t nvls; /* TE_COMM_NVLS */
 	char nvls_why[TE__NVLS_WHY];
+	/* of TE_COMM_TABLE: what reading it returned, its error message or its name, its rows */
+	int32_t table_code;
+	char table_text[200];
+	uint64_t table_hash;
 };
 
 /* the blocks of all ranks on a device are resident at once, so each gets a part of it */
@@ -69,6 +73,38 @@ static void agree_on_nvls(const struct te_comm *c, const struct common *all, cha
 		snprintf(ret_why, TE__NVLS_WHY, "two ranks share a GPU");
 }
 
+static void read_table(struct te_comm *c, struct common *ret)
+{
+	const char *path = te__param_str(TE_PARAM_COMM_TABLE);
+
+	if (!path[0])
+		return;
+	ret->table_code = te__table_read(path, &c->table);
+	ret->table_hash = c->table.hash;
+	snprintf(ret->table_text, sizeof(ret->table_text), "%s",
+		 ret->table_code ? te_error_detail() : path);
+}
+
+static int check_tables(const struct te_comm *c, const struct common *all)
+{
+	const int32_t n = te__boot_nranks(c->boot);
+
+	for (int32_t i = 0; i < n; i++)
+		if (all[i].table_code)
+			return te__fail(all[i].table_code, "te_comm_create: %s: %s: %.199s",
+					c->name, te__boot_peer(c->boot, i), all[i].table_text);
+	for (int32_t i = 1; i < n; i++)
+		if (all[i].table_hash != all[0].table_hash)
+			return te__fail(-TE_EMISMATCH,
+					"te_comm_create: %s: TE_COMM_TABLE of %s, %.199s, has "
+					"other rows than that of %s, %.199s",
+					c->name, te__boot_peer(c->boot, i),
+					all[i].table_text[0] ? all[i].table_text : "none",
+					te__boot_peer(c->boot, 0),
+					all[0].table_text[0] ? all[0].table_text : "none");
+	return 0;
+}
+
 static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 {
 	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
@@ -86,6 +122,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	mine.nprocs = d.nprocs;
 	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
 	te__nvls_probe(c->ctx, n, mine.nvls_why);
+	read_table(c, &mine);
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
 			       te__boot_deadline(c->boot));
 	/* each rank compares the same bytes, so all come to the same end */
@@ -109,6 +146,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 				     c->name, all[i].nvls ? "on" : "off",
 				     te__boot_peer(c->boot, i), all[0].nvls ? "on" : "off",
 				     te__boot_peer(c->boot, 0));
+	if (!r)
+		r = check_tables(c, all);
 	if (!r) {
 		ret_terms->half_nbytes = mine.half_nbytes;
 		ret_terms->max_blocks = max_blocks(c, all);
@@ -137,6 +176,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 		r = te__pool_create(c->boot, ctx, o->pool_nbytes,
 				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes),
 				    !terms.nvls_why[0], &c->pool);
+	c->coll.table = &c->table;
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
 	if (r) {

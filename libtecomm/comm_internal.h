@@ -17,6 +17,7 @@ struct te_comm {
 	struct te__boot *boot;
 	struct te__pool *pool;
 	struct te__coll coll;
+	struct te__table table;
 	struct te__nccl *nccl; /* once a call has asked for it */
 	char name[64];
 	int recovered; /* there is a successor that this rank is part of */

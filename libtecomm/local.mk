@@ -29,6 +29,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/collective.h \
 	libtecomm/collective/norm.c \
 	libtecomm/collective/reducer.c \
+	libtecomm/collective/table.c \
+	libtecomm/collective/table.h \
 	libtecomm/comm.c \
 	libtecomm/comm_internal.h \
 	libtecomm/memory/broker.c \

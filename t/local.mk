@@ -106,6 +106,7 @@ TT_COMM = \
 	t/comm/reducer \
 	t/comm/reducer_gpu \
 	t/comm/split \
+	t/comm/table \
 	t/comm/vocab \
 	t/comm/vocab_gpu
 TT_TOOLS =
@@ -306,6 +307,7 @@ t_comm_norm_SOURCES = t/comm/norm.c $(THREADS)
 t_comm_norm_gpu_SOURCES = $(t_comm_norm_SOURCES)
 t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)
 t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
+t_comm_table_SOURCES = t/comm/table.c $(RANKS)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
 t_comm_split_SOURCES = t/comm/split.c $(THREADS)

@@ -40,27 +40,6 @@ const char *te__coll_kernel_name(int32_t kernel)
 	return NULL;
 }
 
-/* up to how many bytes a low latency counts; a row is used for up to so many ranks */
-static const struct limits {
-	int32_t nranks;
-	int64_t one_shot, two_shot;
-	int64_t zero_copy; /* above it, in symmetric memory */
-	int64_t ll;	   /* of integers */
-} limits[] = {
-	{ 2, 4 << 20, 4 << 20, 2 << 20, 64 << 10 }, /* measured: doc/perf-comm.md */
-	{ 4, 384 << 10, 4 << 20, 512 << 10, 64 << 10 },
-	{ TE_K_COMM_RANKS, 128 << 10, 4 << 20, 512 << 10, 64 << 10 },
-};
-
-static const struct limits *limits_of(int32_t nranks)
-{
-	const struct limits *l = limits;
-
-	while (nranks > l->nranks)
-		l++;
-	return l;
-}
-
 /* the most bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
 static int64_t fits(const struct te__coll *c, int32_t kernel)
 {
@@ -89,51 +68,42 @@ struct asked {
 };
 
 static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct asked *a,
-					  char *why, size_t n)
+					  int32_t *ret_max_blocks, char *why, size_t n)
 {
 	const int32_t nranks = te__boot_nranks(c->boot);
-	const struct limits *l = limits_of(nranks);
 	/* others than all-reduce have no algorithm for floating types alone */
-	const int any = a->integers || a->what != TE_K_COLL_ALLREDUCE;
-	const int64_t room = fits(c, TE_K_COMM_L1), ll = l->ll < room ? l->ll : room;
-	const int64_t low = any ? ll : l->two_shot, zero_copy = any ? ll : l->zero_copy;
+	const int floats = !a->integers && a->what == TE_K_COLL_ALLREDUCE;
+	const int symmetric = (a->arrays & TE__COLL_SYMMETRIC) != 0;
+	const struct te__table_row *row;
+	char most[48] = "larger arrays";
 
+	*ret_max_blocks = 0;
 	if (nranks == 1) {
 		snprintf(why, n, "there is one rank: a copy");
 		return TE_COMM_ZERO_COPY;
 	}
-	if (a->nbytes > zero_copy && a->arrays & TE__COLL_SYMMETRIC) {
-		snprintf(why, n, "in and out are symmetric memory, of more than %lld bytes",
-			 (long long)zero_copy);
-		return TE_COMM_ZERO_COPY;
-	}
-	if (a->nbytes > low) {
-		snprintf(why, n, "more than %lld bytes, and in and out are not both symmetric "
-			 "memory", (long long)low);
-		return TE_COMM_STAGED;
-	}
-	if (any) {
-		snprintf(why, n, "any type, of at most %lld bytes", (long long)low);
-		return TE_COMM_LL;
-	}
-	if (a->nbytes <= l->one_shot) {
-		snprintf(why, n, "at most %lld bytes among %d ranks", (long long)l->one_shot,
-			 nranks);
-		return TE_COMM_ONE_SHOT;
-	}
-	snprintf(why, n, "more than %lld bytes among %d ranks", (long long)l->one_shot, nranks);
-	return TE_COMM_TWO_SHOT;
+	row = te__table_find(c->table, nranks, floats, symmetric, a->nbytes);
+	while (row->algorithm == TE_COMM_LL && a->nbytes > fits(c, TE_K_COMM_L1))
+		row = te__table_find(c->table, nranks, floats, symmetric, row->nbytes + 1);
+	if (row->nbytes != TE__TABLE_REST)
+		snprintf(most, sizeof(most), "at most %lld bytes", (long long)row->nbytes);
+	snprintf(why, n, "%s among %d ranks, %s, %s%s%.80s", most, nranks,
+		 floats ? "floating types" : "any type",
+		 symmetric ? "symmetric memory" : "any memory", c->table->path[0] ? ": " : "",
+		 c->table->path);
+	*ret_max_blocks = row->max_blocks;
+	return row->algorithm;
 }
 
 enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes)
 {
-	const struct limits *l = limits_of(te__boot_nranks(c->boot));
 	const int asked = te__param_enum(TE_PARAM_COMM_ALGO);
+	enum te_comm_algorithm k;
 
-	return asked		      ? (enum te_comm_algorithm)asked :
-	       nbytes <= l->one_shot ? TE_COMM_ONE_SHOT :
-	       nbytes <= l->two_shot ? TE_COMM_TWO_SHOT :
-				       TE_COMM_AUTO;
+	if (asked)
+		return (enum te_comm_algorithm)asked;
+	k = te__table_find(c->table, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
+	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }
 
 /* one that the caller or TE_COMM_ALGO names */
@@ -167,6 +137,7 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
 	const struct asked a = { what, count * es, integers, arrays };
 	enum te_comm_algorithm k = opts->algorithm;
+	int32_t max_blocks = 0;
 	int64_t most;
 	int r = 0;
 
@@ -182,12 +153,14 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	if (k)
 		r = check_forced(c, fn, k, &a);
 	else
-		k = choose_auto(c, &a, ret->reason, sizeof(ret->reason));
+		k = choose_auto(c, &a, &max_blocks, ret->reason, sizeof(ret->reason));
 	if (r)
 		return r;
 	ret->algorithm = k;
 	ret->kernel = algorithms[k].kernel;
 	ret->max_blocks = c->terms.max_blocks;
+	if (max_blocks && max_blocks < ret->max_blocks)
+		ret->max_blocks = max_blocks;
 	if (opts->max_blocks && opts->max_blocks < ret->max_blocks)
 		ret->max_blocks = opts->max_blocks;
 	most = fits(c, ret->kernel);

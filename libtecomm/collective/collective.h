@@ -13,6 +13,7 @@
 
 #include "kernels/te_k.h"
 #include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/collective/table.h"
 #include "libtecomm/memory/pool.h"
 #include "libtecomm/nvls/nvls.h"
 
@@ -28,6 +29,7 @@ struct te__coll {
 	struct te__pool *pool;
 	const char *name;
 	struct te__coll_terms terms;
+	const struct te__table *table;
 	/* of all operations; the word of te__coll_word() and a ctl of kernels alone follow */
 	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;
@@ -41,7 +43,7 @@ struct te__coll {
 /* TE_COMM_PACKETS, as half_nbytes that all ranks can use, and the bytes of a region */
 int64_t te__coll_half_nbytes(void);
 
-/* collective; c is zeroed, and te__coll_fini() may follow a failure */
+/* collective; c is zeroed but for its table, and te__coll_fini() may follow a failure */
 int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,
 		  const char *name, const struct te__coll_terms *terms);
 /* after the work of the context has ended, before the pool is destroyed */

@@ -2,6 +2,7 @@
 # t/fuzz/corpus/ with its name.
 FUZZ_TARGETS = \
 	t/fuzz/comm \
+	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
 	t/fuzz/quant \
 	t/fuzz/schedule
@@ -30,6 +31,8 @@ t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_ckpt_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_comm_SOURCES = t/fuzz/comm.c $(FUZZ_COMMON)
 t_fuzz_comm_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
+t_fuzz_comm_table_SOURCES = t/fuzz/comm_table.c $(FUZZ_COMMON)
+t_fuzz_comm_table_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 t_fuzz_config_SOURCES = t/fuzz/config.c $(FUZZ_COMMON)
 t_fuzz_config_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_config_LDADD = $(FUZZ_TRAIN_LDADD)

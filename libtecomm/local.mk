@@ -53,7 +53,9 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/nvls/nvls.c \
 	libtecomm/nvls/nvls.h \
 	libtecomm/ops/cross_entropy.c \
+	libtecomm/ops/fusions.c \
 	libtecomm/ops/ops.c \
+	libtecomm/ops/ops.h \
 	libtecomm/recover.c \
 	libtecomm/split.c \
 	libtecomm/version.c

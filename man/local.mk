@@ -26,6 +26,7 @@ dist_man3_MANS += \
 	man/te_capture_update.3 \
 	man/te_cast.3 \
 	man/te_comm_abort.3 \
+	man/te_comm_add_fusions.3 \
 	man/te_comm_algorithm_name.3 \
 	man/te_comm_all_gather.3 \
 	man/te_comm_alloc.3 \

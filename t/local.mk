@@ -96,6 +96,8 @@ TT_COMM = \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
 	t/comm/broker \
+	t/comm/fusion \
+	t/comm/fusion_gpu \
 	t/comm/heap \
 	t/comm/model \
 	t/comm/norm \
@@ -303,6 +305,8 @@ t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h
 t_comm_reducer_SOURCES = t/comm/reducer.c $(REDUCER)
 t_comm_reducer_gpu_SOURCES = $(t_comm_reducer_SOURCES)
+t_comm_fusion_SOURCES = t/comm/fusion.c $(THREADS)
+t_comm_fusion_gpu_SOURCES = $(t_comm_fusion_SOURCES)
 t_comm_norm_SOURCES = t/comm/norm.c $(THREADS)
 t_comm_norm_gpu_SOURCES = $(t_comm_norm_SOURCES)
 t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)

@@ -29,7 +29,8 @@
 
 TE_BEGIN_DECLS
 
-struct te_op; /* te/op.h */
+struct te_op;  /* te/op.h */
+struct te_seq; /* te/seq.h */
 struct te_cross_entropy_attrs; /* te/op.h */
 
 struct te_comm_op_opts {
@@ -79,6 +80,18 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
 TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
 				       const struct te_cross_entropy_attrs *attrs,
 				       const char *name, struct te_op **ret_op);
+
+/**
+ * te_comm_add_fusions - fusions of these ops with the norm that follows, by te_seq_add_fusion()
+ * @seq: before its first plan
+ *
+ * Forward: allreduce, add, rmsnorm and a cast to FP8, without add and without the cast, too, by
+ * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork, by te_comm_allreduce_norm_backward().
+ * Residuals, and the gradients of them, are equal on all ranks. The bits are those of the plan
+ * without these fusions, as te_comm_allreduce_norm() describes.
+ * Errors: those of te_seq_add_fusion().
+ */
+TE_EXPORT int te_comm_add_fusions(struct te_seq *seq);
 
 TE_END_DECLS
 

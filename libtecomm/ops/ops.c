@@ -6,30 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <te/comm_op.h>
-#include <te/op.h>
 #include <te/tensor.h>
 
 #include "libtecomm/comm_internal.h"
-
-struct attrs {
-	struct te_comm *comm;
-	struct te_comm_op_opts o;
-};
-
-static const struct attrs *attrs_of(const struct te_op *op)
-{
-	return te_op_attrs(op);
-}
+#include "libtecomm/ops/ops.h"
 
 static int nranks_of(const struct te_op *op)
 {
-	return te_comm_nranks(attrs_of(op)->comm);
+	return te_comm_nranks(te__comm_attrs(op)->comm);
 }
 
 /* ---- calls ---- */
 
-static struct te_comm_call_opts call_opts(const struct attrs *a)
+static struct te_comm_call_opts call_opts(const struct te__comm_attrs *a)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 
@@ -40,7 +29,7 @@ static struct te_comm_call_opts call_opts(const struct attrs *a)
 
 static int sum(const struct te_op_call *c, const struct te_tensor *in, struct te_tensor *out)
 {
-	const struct attrs *a = attrs_of(c->op);
+	const struct te__comm_attrs *a = te__comm_attrs(c->op);
 	const struct te_comm_call_opts o = call_opts(a);
 
 	return te_comm_allreduce(a->comm, c->stream, te_tensor_data(in), te_tensor_data(out),
@@ -48,7 +37,7 @@ static int sum(const struct te_op_call *c, const struct te_tensor *in, struct te
 }
 
 /* elements of the smaller value from an index of the extents before the axis to the next */
-static int64_t part_nelems(const struct attrs *a, const struct te_tensor *small)
+static int64_t part_nelems(const struct te__comm_attrs *a, const struct te_tensor *small)
 {
 	int64_t n = 1;
 
@@ -60,7 +49,7 @@ static int64_t part_nelems(const struct attrs *a, const struct te_tensor *small)
 static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor *in,
 			     struct te_tensor *out, int gather)
 {
-	const struct attrs *a = attrs_of(c->op);
+	const struct te__comm_attrs *a = te__comm_attrs(c->op);
 	const struct te_comm_call_opts o = call_opts(a);
 	const struct te_tensor *small = gather ? in : out;
 	const enum te_dtype dtype = te_tensor_dtype(in);
@@ -88,25 +77,25 @@ static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor 
 /* the op holds the communicator once it has succeeded */
 static int comm_check(const struct te_op *op)
 {
-	te_comm_ref(attrs_of(op)->comm);
+	te_comm_ref(te__comm_attrs(op)->comm);
 	return 0;
 }
 
 static void comm_destroy(struct te_op *op)
 {
-	te_comm_unref(attrs_of(op)->comm);
+	te_comm_unref(te__comm_attrs(op)->comm);
 }
 
 static int comm_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
-	const struct attrs *a = attrs_of(op);
+	const struct te__comm_attrs *a = te__comm_attrs(op);
 
 	return snprintf(dst, nbytes, "%d ranks of %s", te_comm_nranks(a->comm), a->comm->name);
 }
 
 static int parts_describe(const struct te_op *op, char *dst, size_t nbytes)
 {
-	const struct attrs *a = attrs_of(op);
+	const struct te__comm_attrs *a = te__comm_attrs(op);
 
 	return snprintf(dst, nbytes, "%d ranks of %s, axis %d", te_comm_nranks(a->comm),
 			a->comm->name, a->o.axis);
@@ -144,10 +133,10 @@ static int allreduce_forward(const struct te_op_call *c)
 	return sum(c, c->x.hp, c->y.hp);
 }
 
-static const struct te_op_ops allreduce_ops = {
+const struct te_op_ops te__op_allreduce = {
 	.size = sizeof(struct te_op_ops),
 	.name = "allreduce",
-	.attrs_nbytes = sizeof(struct attrs),
+	.attrs_nbytes = sizeof(struct te__comm_attrs),
 	.check = comm_check,
 	.infer = allreduce_infer,
 	.forward = allreduce_forward,
@@ -167,10 +156,10 @@ static int copy_backward(const struct te_op_call *c)
 	return sum(c, c->dy.hp, c->dx.hp);
 }
 
-static const struct te_op_ops copy_ops = {
+const struct te_op_ops te__op_copy = {
 	.size = sizeof(struct te_op_ops),
 	.name = "copy",
-	.attrs_nbytes = sizeof(struct attrs),
+	.attrs_nbytes = sizeof(struct te__comm_attrs),
 	.check = comm_check,
 	.infer = copy_infer,
 	.backward = copy_backward,
@@ -184,7 +173,7 @@ static const struct te_op_ops copy_ops = {
 static int parts_infer(struct te_op_infer *inf, int gather)
 {
 	const char *kind = te_op_table(inf->op)->name, *name = te_op_name(inf->op);
-	const int axis = attrs_of(inf->op)->o.axis, n = nranks_of(inf->op);
+	const int axis = te__comm_attrs(inf->op)->o.axis, n = nranks_of(inf->op);
 	const struct te_spec *x = &inf->in[0];
 	int64_t *extent = &inf->out[0].shape[axis];
 	int r = infer_same(inf);
@@ -223,7 +212,7 @@ static int reduce_scatter_backward(const struct te_op_call *c)
 static const struct te_op_ops reduce_scatter_ops = {
 	.size = sizeof(struct te_op_ops),
 	.name = "reduce_scatter",
-	.attrs_nbytes = sizeof(struct attrs),
+	.attrs_nbytes = sizeof(struct te__comm_attrs),
 	.check = comm_check,
 	.infer = reduce_scatter_infer,
 	.forward = reduce_scatter_forward,
@@ -250,7 +239,7 @@ static int all_gather_infer(struct te_op_infer *inf)
 static const struct te_op_ops all_gather_ops = {
 	.size = sizeof(struct te_op_ops),
 	.name = "all_gather",
-	.attrs_nbytes = sizeof(struct attrs),
+	.attrs_nbytes = sizeof(struct te__comm_attrs),
 	.check = comm_check,
 	.infer = all_gather_infer,
 	.forward = all_gather_forward,
@@ -264,7 +253,7 @@ static const struct te_op_ops all_gather_ops = {
 static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *comm,
 		  const struct te_comm_op_opts *opts, const char *name, struct te_op **ret_op)
 {
-	struct attrs a = { comm, TE_COMM_OP_OPTS_INIT };
+	struct te__comm_attrs a = { comm, TE_COMM_OP_OPTS_INIT };
 	int r = opts ? te__sized_in(fn, te_comm_op_opts, opts, &a.o) : 0;
 
 	if (r)
@@ -284,13 +273,13 @@ static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *c
 int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,
 			 const char *name, struct te_op **ret_op)
 {
-	return create("te_comm_op_allreduce", &allreduce_ops, comm, opts, name, ret_op);
+	return create("te_comm_op_allreduce", &te__op_allreduce, comm, opts, name, ret_op);
 }
 
 int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts *opts, const char *name,
 		    struct te_op **ret_op)
 {
-	return create("te_comm_op_copy", &copy_ops, comm, opts, name, ret_op);
+	return create("te_comm_op_copy", &te__op_copy, comm, opts, name, ret_op);
 }
 
 int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,

@@ -213,6 +213,11 @@ TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int
 				    const int64_t *shape, void *data, void (*release)(void *arg),
 				    void *arg, struct te_tensor **ret_t);
 
+struct te_quant;
+/* 1: a cast reads its input again once the scale is known, so that no producer can cast its result;
+ * else 0 */
+TE_EXPORT int te__quantize_keeps_x(const struct te_quant *q);
+
 struct te_event;
 struct te_recording;
 /* 1: the recording has opaque nodes other than host calls; else 0 */

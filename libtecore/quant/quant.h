@@ -9,6 +9,7 @@
 #include <te/region.h>
 
 #include "kernels/te_k.h"
+#include "libtecore/base/private.h"
 
 /* a stand-in address for tensors and quantizers that are only described; never dereferenced */
 #define TE__NOWHERE ((char *)(uintptr_t)4096)
@@ -64,9 +65,8 @@ struct te__quantize {
 int te__quantize_check(const char *fn, const char *y, const struct te__quantize *z);
 /* before the producer: *ret_q is what its kernel writes in addition to its result */
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
-/* after the producer; x: its full-precision result, of dtype. NULL if it is not kept */
+/* after the producer; x: its full-precision result, of dtype. NULL if it is not kept,
+ * which te__quantize_keeps_x() tells */
 int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype);
-/* 1: te__quantize_end() reads x */
-int te__quantize_keeps_x(const struct te_quant *q);
 
 #endif

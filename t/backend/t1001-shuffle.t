@@ -30,5 +30,5 @@ if [ -n "$TT_SANITIZE" ]; then
 	tap_end
 fi
 shuffled 1 $short
-shuffled $random $short graph/graph graph/equivalence
+shuffled $random $short graph/equivalence
 tap_end

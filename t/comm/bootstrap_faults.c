@@ -815,7 +815,7 @@ static int few_files(int rank, void *arg)
 	close(fd);
 	if (!rank)
 		setrlimit(RLIMIT_NOFILE, &few);
-	r = open_boot(rank, 0, &b);
+	r = open_boot(rank, 5000, &b);
 	if (!r)
 		te__boot_close(b);
 	return r;

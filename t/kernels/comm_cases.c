@@ -95,7 +95,7 @@ START_TEST(all_types_and_ops_have_the_bits_of_a_loop)
 	cl_open(NRANKS, 65536);
 	for (size_t t = 0; t < TT_LEN(every_type); t++)
 		for (int op = 0; op < (has_ops ? TE_K_COMM_OPS : 1); op++)
-			for (int k = 0; k < TT_FEWER(COLLECTIVE ? 4 : 8); k++) {
+			for (int k = 0; k < TT_FEWER(COLLECTIVE ? 2 : 4); k++) {
 				const int64_t at = around[tt_rand_int(0, TT_LEN(around) - 1)];
 				const int64_t count = count_of(COLLECTIVE, at + tt_rand_int(-1, 1));
 
@@ -128,10 +128,10 @@ END_TEST
 START_TEST(large_arrays)
 {
 	cl_open(NRANKS, 1 << 20);
-	for (int k = 0; k < 2; k++) {
+	for (int k = 0; k < TT_FEWER(2); k++) {
 		const int32_t dtype = any_type();
 		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
-		const int64_t count = (500000 >> tt_rand_int(0, 3)) / es + k;
+		const int64_t count = (TT_FEWER(500000) >> tt_rand_int(0, 3)) / es + k;
 		struct cl_call c;
 
 		cl_clear();

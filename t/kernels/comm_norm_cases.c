@@ -701,7 +701,7 @@ START_TEST(results_are_those_of_a_loop)
 	cl_open(_i + 1, HEAP);
 	for (size_t t = 0; t < TT_LEN(every_type); t++)
 		for (int algorithm = TE_K_COMM_P1; algorithm <= TE_K_COMM_P2; algorithm++)
-			for (int k = 0; k < TT_FEWER(16); k++) {
+			for (int k = 0; k < TT_FEWER(8); k++) {
 				struct fused f;
 
 				cl_clear();
@@ -755,7 +755,7 @@ START_TEST(gradients_are_those_of_separate_kernels)
 	cl_open(_i + 1, HEAP);
 	for (size_t t = 0; t < TT_LEN(every_type); t++)
 		for (int algorithm = TE_K_COMM_P1; algorithm <= TE_K_COMM_P2; algorithm++)
-			for (int k = 0; k < TT_FEWER(10); k++) {
+			for (int k = 0; k < TT_FEWER(5); k++) {
 				struct fused f;
 
 				cl_clear();

@@ -264,7 +264,7 @@ START_TEST(small_gemms_agree_with_fp64)
 	const int fp8 = tt_is_fp8(ty->a);
 
 #define PICK(a, b) (fp8 ? one_of(b, TT_LEN(b)) : one_of(a, TT_LEN(a)))
-	for (int i = 0; i < TT_FEWER(24); i++) {
+	for (int i = 0; i < TT_FEWER(12); i++) {
 		const int beta = tt_rand_int(0, 2), bias = tt_rand_int(0, 1);
 
 		off = i % 3 || fp8 ? 0 : te_dtype_nbytes(ty->d) * (size_t)tt_rand_int(1, 3);

@@ -16,7 +16,7 @@ equal()
 	empty "$name" differ
 }
 
-for r in fp8-delayed fp8-current fp8-block bf16 fp32; do
+for r in $recipes; do
 	run="$micro --recipe $r --steps 20 --eval-every 4 --save-every 0 --accum 2"
 	check "$r: 20 steps" "$te_train" $run --out a-$r text
 	check "$r: 20 steps, one captured" "$te_train" $run --graph --out g-$r text

@@ -15,16 +15,19 @@ below()
 	check "$1: $2 < $3" awk -v a="$2" -v b="$3" 'BEGIN { exit !(a != "" && b != "" && a < b) }'
 }
 
-for r in fp8-delayed fp8-current fp8-block bf16 fp32; do
-	check "$r: trains" "$te_train" $micro --dropout 0 --recipe $r --steps 300 --batch 8 \
-		--lr 2e-3 --warmup 20 --eval-every 30 --log $r.jsonl --json text
+learn="$micro --dropout 0 --steps 300 --batch 8 --lr 2e-3 --warmup 20 --eval-every 30"
+# other builds show that the same numbers learn
+[ -z "$TT_SANITIZE" ] || recipes="fp8-delayed fp32" learn="$micro --steps 150 --eval-every 30"
+for r in $recipes; do
+	check "$r: trains" "$te_train" $learn --recipe $r --log $r.jsonl --json text
 	cp tap.out summary-$r
+	[ -z "$TT_SANITIZE" ] || continue
 	# 256 equally likely bytes are 5.545 nats, single bytes of this text about 2.8
 	below "$r: learns" "$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' tap.out)" 2
 done
 a=$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' summary-fp32)
 b=$(sed -n 's/.*best_val_loss_nats": \([0-9.]*\).*/\1/p' summary-fp8-delayed)
-check "FP8 is within 2 % of FP32: $b, $a" awk -v a="$a" -v b="$b" \
+[ -n "$TT_SANITIZE" ] || check "FP8 is within 2 % of FP32: $b, $a" awk -v a="$a" -v b="$b" \
 	'BEGIN { exit !(a > 0 && b / a < 1.02 && a / b < 1.02) }'
 
 check "trains, with a line for each step" "$te_train" $micro --steps 40 --batch 8 --log-every 1 \

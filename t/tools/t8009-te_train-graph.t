@@ -35,7 +35,7 @@ says()
 }
 
 own=1,2,1,2,-2,-1,1,2,-2,-1,-2,-1
-for r in fp8-delayed fp8-current fp8-block bf16 fp32; do
+for r in $recipes; do
 	d="--recipe $r --dropout 0"
 	train "$r: off" off-$r $d --graph off
 	train "$r: step" step-$r $d --graph step

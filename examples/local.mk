@@ -4,7 +4,8 @@ EXAMPLES = \
 	examples/custom_op.c \
 	examples/cxx.cc \
 	examples/fortran.f90 \
-	examples/graph_callable.c
+	examples/graph_callable.c \
+	examples/offload.c
 
 exampledir = $(docdir)/examples
 dist_example_DATA = $(EXAMPLES)

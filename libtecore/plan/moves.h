@@ -92,6 +92,8 @@ int te__moves_bind(struct te_plan *p);
 void te__moves_free(struct te_plan *p);
 /* around group t of a pass: what is due before it, or after it */
 int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after);
+/* after failure r, which it returns: copies that no pass will wait for have run */
+int te__moves_drain(struct te_plan *p, int r);
 int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first);
 
 #endif

@@ -8,6 +8,7 @@
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
+#include <stdio.h>
 
 #include <te/errno.h>
 #include <te/stream.h>
@@ -114,6 +115,16 @@ int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after)
 	for (int i = m->first_act[t]; i < m->nacts && m->act[i].group == t && !r; i++)
 		if ((m->act[i].kind >= TE__ACT_STORE) == after)
 			r = act(p, stream, &m->act[i]);
+	return r;
+}
+
+int te__moves_drain(struct te_plan *p, int r)
+{
+	char detail[512];
+
+	snprintf(detail, sizeof(detail), "%s", te_error_detail());
+	if (te_stream_sync(p->offload->out) < 0 || te_stream_sync(p->offload->in) < 0)
+		return te__fail(r, "%s", detail);
 	return r;
 }
 

@@ -68,6 +68,7 @@ static void free_patterns(int32_t n, const char *const *patterns)
 /* ---- rates ---- */
 
 #define NBYTES ((size_t)1 << 20) /* of a copy that is measured; on a GPU 16 times as many */
+#define NBYTES_LEAST ((size_t)1 << 17) /* of one that fits where little is free */
 #define GEMM_N 192
 #define REPEATS 4
 
@@ -152,6 +153,8 @@ static int measure(const struct te_offload *o, size_t nbytes, int gemm,
 	void *dev = NULL, *pinned = NULL;
 	int r = te_mem_alloc(o->out, 2 * nbytes, &dev);
 
+	for (; r == -ENOMEM && nbytes > NBYTES_LEAST; r = te_mem_alloc(o->out, 2 * nbytes, &dev))
+		nbytes /= 2;
 	if (!r)
 		r = te_pinned_alloc(o->ctx, nbytes, &pinned);
 	if (!r)

@@ -203,7 +203,7 @@ static int run_groups(struct te_plan *p, struct te_stream *stream, int first, in
 		if (!r && moves)
 			r = te__moves_run(p, stream, t, 1);
 	}
-	return r;
+	return r && moves ? te__moves_drain(p, r) : r;
 }
 
 static int update_scales(struct te_plan *p, struct te_stream *stream, int first, int n)

@@ -15,6 +15,7 @@ teinclude_HEADERS += \
 	include/te/quant.h \
 	include/te/region.h \
 	include/te/seq.h \
+	include/te/spill.h \
 	include/te/stream.h \
 	include/te/te.h \
 	include/te/tensor.h
@@ -84,6 +85,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/capture/used.h \
 	libtecore/offload/crc32c.c \
 	libtecore/offload/crc32c.h \
+	libtecore/offload/measure.c \
 	libtecore/offload/pinned.c \
 	libtecore/offload/pinned.h \
 	libtecore/offload/spill.c \

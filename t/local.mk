@@ -41,6 +41,7 @@ TT_CORE = \
 	t/kernels/simd \
 	t/kernels/threads \
 	t/offload/crc32c \
+	t/offload/measure \
 	t/offload/pinned \
 	t/offload/spill \
 	t/offload/spill_faults \

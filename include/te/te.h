@@ -24,6 +24,7 @@
 #include <te/region.h>
 #include <te/schedule.h>
 #include <te/seq.h>
+#include <te/spill.h>
 #include <te/step.h>
 #include <te/stream.h>
 #include <te/tensor.h>

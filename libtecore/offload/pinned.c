@@ -125,15 +125,16 @@ static int set_up(struct te__pinned *a)
 {
 	const size_t n = a->nbytes / TE__PINNED_UNIT;
 	void *seen;
-	int r;
+	int r = map_all(a);
 
+	if (r)
+		return r;
 	a->owner = te__calloc(n, sizeof(*a->owner));
 	a->used = te__calloc(n, sizeof(*a->used));
 	if (!a->owner || !a->used)
 		return te__fail(-ENOMEM, "offload: no memory for an arena of %zu bytes", a->nbytes);
-	r = map_all(a);
-	if (r || !a->ctx)
-		return r;
+	if (!a->ctx)
+		return 0;
 	r = te__page_register(a->ctx, a->base, te__pinned_held_nbytes(a), &seen);
 	if (!r)
 		a->device_base = seen;

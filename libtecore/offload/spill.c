@@ -109,6 +109,7 @@ struct te__spill {
 	struct te__spill_file file;
 	int ready, ready_code; /* what the thread made of its start */
 	char ready_message[512];
+	char reason[256]; /* why AUTO is not io_uring */
 	int quit, sleeping, armed;
 	int dead; /* the code with which the engine broke; 0: it works */
 	uint64_t used; /* bytes of the file in extents */
@@ -829,7 +830,8 @@ static int open_all(struct te__spill *s)
 		return r;
 	r = open_engine(s, s->given ? s->given : own[s->engine]);
 	if (r && s->engine == TE__SPILL_AUTO) {
-		te__log_info("%s: threads are used instead", te_error_detail());
+		snprintf(s->reason, sizeof(s->reason), "%s", te_error_detail());
+		te__log_info("%s: threads are used instead", s->reason);
 		r = open_engine(s, &te__spill_threads);
 	}
 	return r;
@@ -1191,7 +1193,16 @@ void te__spill_stats(struct te__spill *s, struct te__spill_stats *ret)
 	ret->file_nbytes = s->file.nbytes;
 	ret->used_nbytes = s->used;
 	ret->engine = s->ops->name;
+	ret->reason = s->reason;
 	ret->direct = s->file.direct;
 	ret->align = s->file.align;
+	leave(s, 0);
+}
+
+void te__spill_forget_max(struct te__spill *s)
+{
+	if (enter(s, "te__spill_forget_max", 0))
+		return;
+	s->stats.latency_max_ns[0] = s->stats.latency_max_ns[1] = 0;
 	leave(s, 0);
 }

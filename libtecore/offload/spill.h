@@ -85,6 +85,7 @@ struct te__spill_stats {
 	uint64_t file_nbytes;	/* reserved */
 	uint64_t used_nbytes;	/* of it, in extents of groups */
 	const char *engine;	/* "io_uring", "threads", "memory" */
+	const char *reason;	/* why AUTO is not io_uring; "" if it is; as long as the spill */
 	int direct;		/* 1: O_DIRECT */
 	int fixed;		/* 1: the arena is registered with the ring */
 	uint32_t align;		/* of addresses, offsets and lengths, in bytes */
@@ -146,5 +147,6 @@ int te__spill_error(struct te__spill *spill, struct te__spill_error *ret);
 /* forgets it; LOST groups become EMPTY */
 void te__spill_clear(struct te__spill *spill);
 void te__spill_stats(struct te__spill *spill, struct te__spill_stats *ret);
+void te__spill_forget_max(struct te__spill *spill); /* latency_max_ns becomes 0 */
 
 #endif

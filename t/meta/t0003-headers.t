@@ -47,7 +47,7 @@ cat "$abs_top_srcdir"/include/te/*.h | awk '
 	}' | sort >"$tmp/structs"
 sed -n 's/ value$//p' "$tmp/structs" >"$tmp/got"
 printf '%s\n' te_access te_arg te_comm_id te_named te_op_value te_region te_rng_words te_sched_entry \
-	te_sched_step te_spec >"$tmp/want"
+	te_sched_step te_spec te_spill_rate >"$tmp/want"
 same "all structs but values begin with their size" "$tmp/want" "$tmp/got"
 
 # the library fills in what callbacks read, so these need no macro

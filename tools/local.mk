@@ -62,6 +62,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/comm.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
+	tools/te_perftest/file.c \
 	tools/te_perftest/gemm.c \
 	tools/te_perftest/graph.c \
 	tools/te_perftest/op.c \

@@ -16,6 +16,7 @@
 #include <te/errno.h>
 #include <te/graph.h>
 #include <te/param.h>
+#include <te/spill.h>
 #include <te/version.h>
 
 #include "tools/te_train/record.h"
@@ -38,11 +39,17 @@ static void record_build(struct record *rec)
 #else
 	int hwloc = 0;
 #endif
+#ifdef HAVE_LIBURING
+	int liburing = 1;
+#else
+	int liburing = 0;
+#endif
 	record_open(rec, "build");
 	record_text(rec, "compiler", __VERSION__);
 	record_flag(rec, "device_kernels", kernels);
 	record_flag(rec, "blas", blas);
 	record_flag(rec, "hwloc", hwloc);
+	record_flag(rec, "liburing", liburing);
 	record_close(rec);
 }
 
@@ -64,6 +71,7 @@ static void record_device(struct record *rec, const struct te_device_info *d)
 	record_real(rec, "peak_bf16_flop_per_s", d->peak_bf16_flops);
 	record_real(rec, "peak_fp32_flop_per_s", d->peak_fp32_flops);
 	record_real(rec, "peak_bandwidth_bytes_per_s", d->peak_bandwidth);
+	record_int(rec, "numa_node", d->numa_node);
 	record_close(rec);
 }
 
@@ -98,6 +106,31 @@ static int record_backends(struct record *rec)
 		r = record_backend(rec, i);
 	record_close(rec);
 	return r;
+}
+
+/* what a trial in TE_OFFLOAD_DIR, or else the current folder, finds */
+static int record_spill(struct record *rec)
+{
+	struct te_spill_info s = TE_SPILL_INFO_INIT;
+	int r = te_spill_info(NULL, &s);
+
+	if (r)
+		return say_te(r, "cannot try offload to a file"), STATUS_FAILED;
+	record_open(rec, "offload_file");
+	record_flag(rec, "usable", s.usable);
+	record_text(rec, "engine", s.engine);
+	record_shown(rec, "reason", s.reason, strlen(s.reason));
+	record_flag(rec, "direct", s.direct);
+	record_int(rec, "align_bytes", s.align_bytes);
+	record_flag(rec, "registered_memory", s.registered);
+	record_int(rec, "free_bytes", (int64_t)s.free_nbytes);
+	/* null: no limit */
+	if (s.memlock_nbytes == UINT64_MAX)
+		record_text(rec, "memlock_bytes", NULL);
+	else
+		record_int(rec, "memlock_bytes", (int64_t)s.memlock_nbytes);
+	record_close(rec);
+	return STATUS_OK;
 }
 
 /* a context is created on each usable device */
@@ -213,6 +246,8 @@ static void print_device(size_t index, const json_t *d)
 		printf(", %.1f GiB free\n", num(d, "mem_free_bytes") / 0x1p30);
 	else
 		printf(", free memory unknown\n");
+	if (num(d, "numa_node") >= 0)
+		printf("     NUMA node %.0f\n", num(d, "numa_node"));
 	if (!json_is_true(json_object_get(d, "usable")))
 		printf("     not usable: %s\n", str(d, "reason"));
 	if (num(d, "peak_fp8_flop_per_s") > 0)
@@ -220,6 +255,29 @@ static void print_device(size_t index, const json_t *d)
 		       num(d, "peak_fp8_flop_per_s") / 1e12, num(d, "peak_bf16_flop_per_s") / 1e12,
 		       num(d, "peak_fp32_flop_per_s") / 1e12,
 		       num(d, "peak_bandwidth_bytes_per_s") / 1e12);
+}
+
+static void print_spill(const json_t *s)
+{
+	const json_t *memlock = json_object_get(s, "memlock_bytes");
+
+	printf("\noffload to files: ");
+	if (!json_is_true(json_object_get(s, "usable"))) {
+		printf("not usable: %s\n", str(s, "reason"));
+		return;
+	}
+	printf("%s", str(s, "engine"));
+	if (json_is_true(json_object_get(s, "direct")))
+		printf(", direct I/O aligned to %.0f bytes", num(s, "align_bytes"));
+	else
+		printf(", no direct I/O");
+	printf(", %.1f GiB free, ", num(s, "free_bytes") / 0x1p30);
+	if (json_is_null(memlock))
+		printf("no limit of locked memory\n");
+	else
+		printf("up to %.0f KiB of locked memory\n", json_number_value(memlock) / 1024);
+	if (*str(s, "reason"))
+		printf("  %s\n", str(s, "reason"));
 }
 
 static void print_machine(const json_t *o)
@@ -230,11 +288,13 @@ static void print_machine(const json_t *o)
 	printf("te %s: libtecore %s, libtegraph %s, libtecomm %s\n", str(o, "version"),
 	       str(o, "libtecore_version"), str(o, "libtegraph_version"),
 	       str(o, "libtecomm_version"));
-	printf("built with compiler %s, %s device kernels, %s BLAS, %s hwloc\n",
+	printf("built with compiler %s, %s device kernels, %s BLAS, %s hwloc, "
+	       "%s liburing\n",
 	       str(build, "compiler"),
 	       json_is_true(json_object_get(build, "device_kernels")) ? "with" : "without",
 	       json_is_true(json_object_get(build, "blas")) ? "with a" : "without a",
-	       json_is_true(json_object_get(build, "hwloc")) ? "with" : "without");
+	       json_is_true(json_object_get(build, "hwloc")) ? "with" : "without",
+	       json_is_true(json_object_get(build, "liburing")) ? "with" : "without");
 	json_array_foreach(json_object_get(o, "backends"), i, b) {
 		const json_t *devices = json_object_get(b, "devices");
 
@@ -245,6 +305,7 @@ static void print_machine(const json_t *o)
 			print_device(k, d);
 		}
 	}
+	print_spill(json_object_get(o, "offload_file"));
 }
 
 static void print_params(const json_t *o)
@@ -298,6 +359,8 @@ static int collect(enum what what, json_t **ret)
 		record_text(&rec, "libtecomm_version", te_comm_version());
 		record_build(&rec);
 		status = record_backends(&rec);
+		if (!status)
+			status = record_spill(&rec);
 	}
 	if (what != TRANSPORTS) {
 		if (!status)

@@ -48,9 +48,17 @@ says "cuda is there, or absent for a reason" \
 says "versions of the three libraries" \
 	'libtecore [0-9.]+, libtegraph [0-9.]+, libtecomm [0-9.]+$' "$te_info"
 says "what it was built with" \
-	'^built with compiler .*, with(out)? device kernels, with(out)? a BLAS, with(out)? hwloc$' \
+	'^built with compiler .*, with(out)? device kernels, with(out)? a BLAS, with(out)? hwloc, with(out)? liburing$' \
 	"$te_info"
 
+says "offload to files is tried" \
+	'^offload to files: (io_uring|threads), (direct I/O aligned to [0-9]+ bytes|no direct I/O), ' \
+	"$te_info"
+says "a folder of offload that cannot be used" \
+	'^offload to files: not usable: .*/nowhere' env TE_OFFLOAD_DIR=/nowhere "$te_info"
+says "offload to files without io_uring" '^offload to files: threads, ' \
+	env TE_OFFLOAD_IO=threads "$te_info"
+says "--json tells the alignment" '"align_bytes": [0-9]+,' "$te_info" --json
 says "a parameter and where it comes from" \
 	'^TE_BACKEND=host  \(environment; default "auto"' env TE_BACKEND=host "$te_info" --params
 says "a value that cannot be read" \

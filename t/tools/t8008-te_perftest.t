@@ -304,6 +304,21 @@ sane "comm: figures" out 21
 check "comm --symmetric: runs" test $? = 0
 "$te_perftest" comm $quick --bytes 1K >out 2>err
 check "comm: one rank runs" test $? = 0
+file="--dir . --bytes 1M --block 16K --depth 3 --check sample"
+check "file: runs" sh -c "'$te_perftest' file $quick $file --io threads >out"
+table "file: a table of three passes" file 8 3
+"$te_perftest" file $quick $file --io threads --json >out 2>err
+check "file --json: runs" test $? = 0
+sane "file: figures" out 7
+name="the figures of file"
+has out pass io bytes block_bytes depth bytes_per_s cpu_s_per_gb p50_us p99_us
+fails "file: a file that is too small for its blocks" "at least 131072" \
+	"$te_perftest" file --bytes 64K --block 16K --io threads
+"$te_perftest" file --dir /nowhere --io threads >out 2>err
+echo "exit status $?" >>err
+check "file: a folder that is not there" \
+	sh -c "grep -q 'exit status 1' err && grep -q /nowhere err"
+fails "file: fio without a folder" "--fio: --dir" "$te_perftest" file --fio
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
 table "calls: a table of all calls" calls 13 19
 "$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err

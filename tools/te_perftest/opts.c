@@ -19,6 +19,7 @@ enum kind {
 	INT,  /* with suffix K, M or G: times 2^10, 2^20 or 2^30 */
 	LIST, /* of such numbers: "a,b,c" */
 	REAL,
+	TEXT, /* any */
 	WORD, /* one of the choices in arg, "a|b|c" */
 	WORDS /* some of them: "a,c" */
 };
@@ -112,6 +113,17 @@ static const struct row rows[] = {
 	  "operations of a recording, each of which depends on the one before" },
 	{ "depth", "calls", INT, AT(depth), "64", 1, 128, "N",
 	  "calls that are queued back to back" },
+	{ "dir", "file", TEXT, AT(dir), "", 0, 0, "DIR",
+	  "folder of the file; empty: TE_OFFLOAD_DIR, or else the current one" },
+	{ "io", "file", WORDS, AT(io), "io_uring,threads", 0, 0, "io_uring|threads",
+	  "what reads and writes" },
+	{ "bytes", "file", INT, AT(file_bytes), "256M", 1 << 16, 1e15, "N", "bytes of the file" },
+	{ "block", "file", INT, AT(block), "4M", 4096, 1 << 28, "N", "bytes of an operation" },
+	{ "depth", "file", INT, AT(file_depth), "8", 1, 256, "N",
+	  "operations in flight in each direction" },
+	{ "check", "file", WORD, AT(check), "off", 0, 0, "off|sample|all",
+	  "blocks whose checksum is compared" },
+	{ "fio", "file", FLAG, AT(fio), "0", 0, 1, NULL, "measure fio in turn, in --dir" },
 	{ "types", "gemm", WORDS, AT(types), "bf16,fp8", 0, 0,
 	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
 	  "types of the operands; D is BF16, or FP32 for FP32" },
@@ -241,6 +253,9 @@ static int row_set(struct opts *o, const struct row *row, const char *text)
 				       text, row->lo, row->hi);
 		}
 		*(double *)field = x;
+		return STATUS_OK;
+	case TEXT:
+		*(const char **)field = text;
 		return STATUS_OK;
 	case WORD:
 		if (choice(row->arg, text, strlen(text)) < 0)

@@ -44,6 +44,9 @@ struct opts {
 	uint32_t comm_algorithm; /* bit i: i of enum te_comm_algorithm */
 	uint32_t comm_type;	 /* bit 0: BF16, else FP32 */
 	int64_t max_blocks, symmetric;
+	uint32_t io;		 /* file: bit 0: io_uring, bit 1: threads */
+	const char *dir, *check; /* file */
+	int64_t file_bytes, block, file_depth, fio;
 	int64_t attn_batch, attn_seq_len, attn_heads, kv_heads, head_dim; /* 0: see opts.c */
 };
 

@@ -56,7 +56,7 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  * and waits without a time-out.
  */
 enum te_comm_algorithm {
-	TE_COMM_AUTO, /* TE_COMM_ALGO, or by size, type and number of ranks */
+	TE_COMM_AUTO, /* TE_COMM_ALGO if it can be used, or by size, type and number of ranks */
 	TE_COMM_LL,
 	TE_COMM_ONE_SHOT,
 	TE_COMM_TWO_SHOT,

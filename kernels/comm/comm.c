@@ -285,7 +285,7 @@ static void headers_send(const struct te__hc_op *o)
 
 		if (r == o->a->rank)
 			continue;
-		put(p, o->epoch);
+		put(p, te_k_comm_head(o->a, o->epoch));
 		put(p + 1, o->signature);
 	}
 }
@@ -311,7 +311,8 @@ void te__hc_end(const struct te__hc_op *o)
 /* 1: the header of the rank has arrived; 0: not yet; -1: it is of another operation */
 static int header_try(const struct te__hc_op *o, int from, uint64_t *got)
 {
-	const uint64_t expected[2] = { o->epoch, o->signature };
+	static const enum te_k_comm_code code[2] = { TE_K_COMM_MISMATCH_AT, TE_K_COMM_MISMATCH };
+	const uint64_t expected[2] = { te_k_comm_head(o->a, o->epoch), o->signature };
 	uint64_t *p = word(o, o->a->rank, header_at(o, from));
 
 	for (int k = 0; k < 2; k++) {
@@ -323,8 +324,7 @@ static int header_try(const struct te__hc_op *o, int from, uint64_t *got)
 	make_empty(p + 1);
 	for (int k = 1; k >= 0; k--)
 		if (got[k] != expected[k])
-			return fail(o, TE_K_COMM_MISMATCH, TE_K_COMM_HEADER, from, 0, expected[k],
-				    got[k]);
+			return fail(o, code[k], TE_K_COMM_HEADER, from, 0, expected[k], got[k]);
 	return 1;
 }
 
@@ -351,7 +351,7 @@ int te__hc_headers(struct te__hc_op *o)
 
 void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step)
 {
-	const uint64_t flag = te_k_comm_flag(o->epoch, o->signature) + (uint64_t)step;
+	const uint64_t flag = te_k_comm_flag(o->a, o->epoch, o->signature) + (uint64_t)step;
 
 	for (int r = 0; r < o->a->nranks; r++)
 		if (r != o->a->rank)
@@ -361,7 +361,7 @@ void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int
 
 int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step)
 {
-	const uint64_t want = te_k_comm_flag(o->epoch, o->signature) + (uint64_t)step;
+	const uint64_t want = te_k_comm_flag(o->a, o->epoch, o->signature) + (uint64_t)step;
 	uint64_t x;
 
 	o->since = 0;

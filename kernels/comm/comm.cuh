@@ -141,7 +141,7 @@ __device__ __noinline__ void fail(const struct te_k_comm &a, uint64_t epoch, uin
 	s->code = code;
 	s->phase = phase;
 	s->peer = __ffs((int)missing) - 1;
-	s->missing = code == TE_K_COMM_MISMATCH ? 0 : missing;
+	s->missing = code >= TE_K_COMM_MISMATCH ? 0 : missing;
 	s->block = blockIdx.x;
 	s->epoch = epoch;
 	s->expected = expected;
@@ -334,20 +334,20 @@ DEV int header_peer(const struct te_k_comm &a)
 
 DEV void header_push(const struct te_k_comm &a, const struct op &o)
 {
-	const uint64_t s = o.signature;
+	const uint64_t s = o.signature, head = te_k_comm_head(&a, o.epoch);
 	const int r = header_peer(a);
 
 	if (r < 0)
 		return;
 	fence();
 	store_packet(half(a, o, r) + a.rank * TE_K_COMM_PACKET,
-		     make_uint4((uint32_t)o.epoch, (uint32_t)(o.epoch >> 32), (uint32_t)s,
+		     make_uint4((uint32_t)head, (uint32_t)(head >> 32), (uint32_t)s,
 				(uint32_t)(s >> 32)));
 }
 
 DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 {
-	const uint64_t s = o.signature;
+	const uint64_t s = o.signature, head = te_k_comm_head(&a, o.epoch);
 	const int r = header_peer(a);
 	uint8_t *p = half(a, o, a.rank) + r * TE_K_COMM_PACKET;
 	uint4 v;
@@ -357,16 +357,17 @@ DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 	do {
 		v = load_packet(p);
 		if (is_full<false>(o, v)) {
-			const uint64_t epoch = (uint64_t)v.y << 32 | v.x;
+			const uint64_t at = (uint64_t)v.y << 32 | v.x;
 			const uint64_t got = (uint64_t)v.w << 32 | v.z;
 
 			store_packet(p, empty());
-			if (got == s && epoch == o.epoch) {
+			if (got == s && at == head) {
 				fence();
 				return true;
 			}
-			fail(a, o.epoch, TE_K_COMM_MISMATCH, TE_K_COMM_HEADER, 1u << r,
-			     got == s ? o.epoch : s, got == s ? epoch : got);
+			fail(a, o.epoch,
+			     got == s ? TE_K_COMM_MISMATCH_AT : TE_K_COMM_MISMATCH,
+			     TE_K_COMM_HEADER, 1u << r, got == s ? head : s, got == s ? at : got);
 			return false;
 		}
 	} while (again(a, o, TE_K_COMM_HEADER, 1u << r, s, 0));
@@ -423,7 +424,7 @@ DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase, i
 	__syncthreads();
 	if (is_peer(a))
 		store_release(flag(a, threadIdx.x, phase, a.rank),
-			      te_k_comm_flag(o.epoch, o.signature) + step);
+			      te_k_comm_flag(&a, o.epoch, o.signature) + step);
 }
 
 /*
@@ -432,7 +433,7 @@ DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase, i
  */
 DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t step = 0)
 {
-	const uint64_t want = te_k_comm_flag(o.epoch, o.signature) + step;
+	const uint64_t want = te_k_comm_flag(&a, o.epoch, o.signature) + step;
 	const uint64_t *p = flag(a, a.rank, phase, threadIdx.x);
 	bool ok = true;
 	uint64_t x;

@@ -25,8 +25,8 @@
  * rank to every other one in each operation, which headers are, and kernels of a rank that do not
  * overlap: te_begin() waits for the kernels before it (t/comm/model.c).
  *
- * Headers: the operation (te_k_comm_signature()) and the epoch. Ranks that call different
- * operations find that out and fail instead of waiting.
+ * Headers: the operation (te_k_comm_signature()), the epoch and where arrays that others access are
+ * (te_k_comm_head()). Ranks that differ in them find that out and fail instead of waiting.
  *
  * Failure: if nothing arrives before the deadline, or *abort is not 0, or a header differs, the
  * kernel sets ctl->failed, describes the reason in *status and ends, with undefined contents of
@@ -114,7 +114,8 @@ enum te_k_comm_code {
 	TE_K_COMM_OK,
 	TE_K_COMM_TIMEOUT,  /* nothing arrived before the deadline */
 	TE_K_COMM_ABORTED,  /* *abort is not 0 */
-	TE_K_COMM_MISMATCH, /* another rank called another operation */
+	TE_K_COMM_MISMATCH, /* another rank called another operation: signatures */
+	TE_K_COMM_MISMATCH_AT, /* the same at other offsets or in another epoch: te_k_comm_head() */
 };
 
 /* of one rank, in its own device memory, initially 0; only one kernel at a time uses it */
@@ -133,7 +134,7 @@ struct te_k_comm_status {
 	uint32_t missing;  /* bit r: nothing had arrived from rank r either */
 	uint32_t block;
 	uint64_t epoch;
-	uint64_t expected, got; /* signatures, flags or packets' upper 8 bytes */
+	uint64_t expected, got; /* signatures, heads, flags or packets' upper 8 bytes */
 };
 
 /*
@@ -156,6 +157,7 @@ struct te_k_comm {
 	int32_t dtype, op, algorithm;
 	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
 	int32_t root; /* of a broadcast, in which op is 0; otherwise 0 */
+	uint32_t arrays; /* S, M: below 2^23, of the offsets of what others access; otherwise 0 */
 };
 
 #define TE_K_COMM_FLAGS_NBYTES (2 * TE_K_COMM_CTAS * 128)
@@ -228,13 +230,19 @@ TE_K_INLINE uint64_t te_k_comm_signature(const struct te_k_comm *a)
 	       (uint64_t)a->algorithm << 48 | (uint64_t)a->max_blocks << 52;
 }
 
-/*
- * The flag of step 0: of the epoch and the operation, so that no block accesses arrays of another
- * operation before block 0 has compared the headers.
- */
-TE_K_INLINE uint64_t te_k_comm_flag(uint64_t epoch, uint64_t signature)
+/* the other half of a header: bits 0 to 39 the epoch, from 40 on the arrays; bit 63 is 0 */
+TE_K_INLINE uint64_t te_k_comm_head(const struct te_k_comm *a, uint64_t epoch)
 {
-	return (epoch << 24) ^ (signature * 0x9e3779b97f4a7c15u >> 48 << 48);
+	return epoch | (uint64_t)a->arrays << 40;
+}
+
+/*
+ * The flag of step 0: of the epoch, the operation and the arrays, so that no block accesses arrays
+ * of another operation, or at other offsets, before block 0 has compared the headers.
+ */
+TE_K_INLINE uint64_t te_k_comm_flag(const struct te_k_comm *a, uint64_t epoch, uint64_t signature)
+{
+	return (epoch << 24) ^ ((signature ^ a->arrays) * 0x9e3779b97f4a7c15u >> 48 << 48);
 }
 
 #endif

@@ -76,7 +76,7 @@ int te__hc_nvls_two_shot(struct te__hc_op *o)
 	const int64_t end = te__h_min((a->rank + 1) * o->chunk, o->npackets);
 
 	multimem_st_b64(a, multicast(a, te__hc_flag(o, TE_K_COMM_ENTRY, a->rank)),
-			te_k_comm_flag(o->epoch, o->signature));
+			te_k_comm_flag(a, o->epoch, o->signature));
 	if (te__hc_headers(o) || te__hc_flags_wait(o, TE_K_COMM_ENTRY, 0))
 		return -1;
 	TE__HC_BLOCKS(i, n, a->rank * o->chunk, end) {

@@ -132,7 +132,7 @@ DEV bool nvls_two_shot(const struct te_k_comm &a, struct op &o)
 	fence_alias();
 	__syncthreads();
 	if (threadIdx.x == 0)
-		multimem_st_release(multicast(a, p), te_k_comm_flag(o.epoch, o.signature));
+		multimem_st_release(multicast(a, p), te_k_comm_flag(&a, o.epoch, o.signature));
 	fence_alias();
 	if (!__syncthreads_and(header_collect(a, o)) || !flags_wait(a, o, TE_K_COMM_ENTRY))
 		return false;

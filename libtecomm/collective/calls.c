@@ -8,6 +8,7 @@
 
 #include "libtecomm/collective/collective.h"
 #include "libtecomm/comm_internal.h"
+#include "libtecore/base/splitmix64.h"
 
 /* the arguments of a call */
 struct call {
@@ -138,6 +139,20 @@ static int launch_one(const struct call *a, const struct te_k_comm *k, struct te
 	}
 }
 
+/* ranks compare it: below 2^23, of the offsets of arrays that other ranks access */
+static uint32_t hash_of(const struct call *a)
+{
+	const struct te__pool *pool = a->comm->pool;
+	uint64_t x = 0;
+
+	if (a->what != TE_K_COLL_ALL_GATHER)
+		x = te__pool_offset(pool, a->in, nbytes_of(a, 1));
+	x = te__splitmix64(&x);
+	if (a->what != TE_K_COLL_REDUCE_SCATTER)
+		x += te__pool_offset(pool, a->out, nbytes_of(a, 0));
+	return (uint32_t)(te__splitmix64(&x) >> 41);
+}
+
 static int launch(const struct call *a, const struct te__coll_choice *how, struct te_stream *stream)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(a->dtype);
@@ -149,6 +164,8 @@ static int launch(const struct call *a, const struct te__coll_choice *how, struc
 	k.root = a->root;
 	k.algorithm = how->kernel;
 	k.max_blocks = how->max_blocks;
+	if (how->kernel == TE_K_COMM_S || how->kernel == TE_K_COMM_M)
+		k.arrays = hash_of(a);
 	for (int64_t i = 0; i < a->count && !r; i += how->each) {
 		k.in = (const char *)a->in + i * es;
 		k.out = (char *)a->out + i * es;

@@ -106,26 +106,61 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }
 
-/* one that the caller or TE_COMM_ALGO names */
-static int check_forced(const struct te__coll *c, const char *fn, enum te_comm_algorithm k,
-			const struct asked *a)
+/* 0, or 1 with the reason why an algorithm that was named cannot be used */
+static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const struct asked *a,
+		  char *why, size_t n)
 {
+	const char *name = algorithms[k].name;
+	const int64_t room = fits(c, algorithms[k].kernel);
+
 	if (a->what != TE_K_COLL_ALLREDUCE && (algorithms[k].floats || algorithms[k].kernel < 0))
-		return te__fail(-EOPNOTSUPP, "%s: there is no algorithm %s, only ll, zerocopy and "
-				"staged", fn, algorithms[k].name);
-	if (algorithms[k].floats && a->integers)
-		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes floating types only", fn,
-				algorithms[k].name);
-	if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && c->terms.nvls_why[0])
-		return te__fail(-EOPNOTSUPP, "%s: algorithm %s: %s", fn, algorithms[k].name,
-				c->terms.nvls_why);
-	if (k == TE_COMM_NVLS && !(a->arrays & TE__COLL_NVLS))
-		return te__fail(-EOPNOTSUPP, "%s: algorithm %s takes sums and averages of FP32, "
-				"BF16 and FP16 in arrays that are aligned to %d bytes", fn,
-				algorithms[k].name, TE_K_COMM_PACKET);
-	if ((k == TE_COMM_ZERO_COPY || k == TE_COMM_NVLS) && !(a->arrays & TE__COLL_SYMMETRIC))
-		return te__fail(-EOPNOTSUPP, "%s: algorithm %s needs in and out in symmetric "
-				"memory (te_comm_alloc)", fn, algorithms[k].name);
+		snprintf(why, n, "there is no algorithm %s, only ll, zerocopy and staged", name);
+	else if (algorithms[k].floats && a->integers)
+		snprintf(why, n, "algorithm %s takes floating types only", name);
+	else if ((k == TE_COMM_NVLS || k == TE_COMM_NVLS_ONE_SHOT) && c->terms.nvls_why[0])
+		snprintf(why, n, "algorithm %s: %s", name, c->terms.nvls_why);
+	else if (k == TE_COMM_NVLS && !(a->arrays & TE__COLL_NVLS))
+		snprintf(why, n, "algorithm %s takes sums and averages of FP32, BF16 and FP16 in "
+			 "arrays that are aligned to %d bytes", name, TE_K_COMM_PACKET);
+	else if ((k == TE_COMM_ZERO_COPY || k == TE_COMM_NVLS) &&
+		 !(a->arrays & TE__COLL_SYMMETRIC))
+		snprintf(why, n, "algorithm %s needs in and out in symmetric memory "
+			 "(te_comm_alloc)", name);
+	else if ((a->what == TE_K_COLL_REDUCE_SCATTER || a->what == TE_K_COLL_ALL_GATHER) &&
+		 room && a->nbytes > room)
+		snprintf(why, n, "%lld bytes do not fit into packet memory, of which algorithm %s "
+			 "has room for %lld", (long long)a->nbytes, name, (long long)room);
+	else
+		return 0;
+	return 1;
+}
+
+/* that of the call, or that of the environment if it can be used, or one by size */
+static int choose(const struct te__coll *c, const char *fn, const struct asked *a,
+		  enum te_comm_algorithm by_call, struct te__coll_choice *ret)
+{
+	const enum te_comm_algorithm env =
+		(enum te_comm_algorithm)te__param_enum(TE_PARAM_COMM_ALGO);
+	const int alone = te__boot_nranks(c->boot) == 1;
+	char why[256];
+	int n = 0;
+
+	ret->max_blocks = 0;
+	if (by_call && !alone) {
+		ret->algorithm = by_call;
+		snprintf(ret->reason, sizeof(ret->reason), "asked for by the call");
+		return cannot(c, by_call, a, why, sizeof(why)) ?
+			       te__fail(-EOPNOTSUPP, "%s: %s", fn, why) : 0;
+	}
+	if (env && !alone && !cannot(c, env, a, why, sizeof(why))) {
+		ret->algorithm = env;
+		snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO");
+		return 0;
+	}
+	if (env && !alone)
+		n = snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO: %.70s; ", why);
+	ret->algorithm = choose_auto(c, a, &ret->max_blocks, ret->reason + n,
+				     sizeof(ret->reason) - (size_t)n);
 	return 0;
 }
 
@@ -136,39 +171,21 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 	const int64_t es = (int64_t)te_dtype_nbytes(dtype);
 	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
 	const struct asked a = { what, count * es, integers, arrays };
-	enum te_comm_algorithm k = opts->algorithm;
-	int32_t max_blocks = 0;
 	int64_t most;
-	int r = 0;
+	int r;
 
-	if ((unsigned)k >= (unsigned)NALGORITHMS)
-		return te__fail(-EINVAL, "%s: algorithm %d is unknown", fn, (int)k);
-	snprintf(ret->reason, sizeof(ret->reason), "asked for by the call");
-	if (!k) {
-		k = (enum te_comm_algorithm)te__param_enum(TE_PARAM_COMM_ALGO);
-		snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO");
-	}
-	if (te__boot_nranks(c->boot) == 1)
-		k = TE_COMM_AUTO;
-	if (k)
-		r = check_forced(c, fn, k, &a);
-	else
-		k = choose_auto(c, &a, &max_blocks, ret->reason, sizeof(ret->reason));
+	if ((unsigned)opts->algorithm >= (unsigned)NALGORITHMS)
+		return te__fail(-EINVAL, "%s: algorithm %d is unknown", fn, (int)opts->algorithm);
+	r = choose(c, fn, &a, opts->algorithm, ret);
 	if (r)
 		return r;
-	ret->algorithm = k;
-	ret->kernel = algorithms[k].kernel;
-	ret->max_blocks = c->terms.max_blocks;
-	if (max_blocks && max_blocks < ret->max_blocks)
-		ret->max_blocks = max_blocks;
+	ret->kernel = algorithms[ret->algorithm].kernel;
+	if (!ret->max_blocks || ret->max_blocks > c->terms.max_blocks)
+		ret->max_blocks = c->terms.max_blocks;
 	if (opts->max_blocks && opts->max_blocks < ret->max_blocks)
 		ret->max_blocks = opts->max_blocks;
 	most = fits(c, ret->kernel);
 	ret->each = most && a.nbytes > most ? most / es : count;
-	if (ret->each < count && what != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_BROADCAST)
-		return te__fail(-EOPNOTSUPP, "%s: %lld elements do not fit into packet memory, of "
-				"which algorithm %s has room for %lld", fn, (long long)count,
-				algorithms[k].name, (long long)ret->each);
 	return 0;
 }
 

@@ -102,11 +102,19 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,
 			  size_t nbytes)
 {
+	const uint64_t epoch = ((uint64_t)1 << 40) - 1; /* of a head */
 	char mine[96], theirs[96];
 
-	if (s->expected >> 52 == 0) { /* no signature */
+	if (s->code == TE_K_COMM_MISMATCH_AT && ((s->expected ^ s->got) & epoch)) {
 		snprintf(ret, nbytes, "%s is at operation %llu, this rank at %llu", peer,
-			 (unsigned long long)s->got, (unsigned long long)s->expected);
+			 (unsigned long long)(s->got & epoch),
+			 (unsigned long long)(s->expected & epoch));
+		return;
+	}
+	if (s->code == TE_K_COMM_MISMATCH_AT) {
+		snprintf(ret, nbytes, "operation %llu of %s has arrays at other offsets of "
+			 "symmetric memory than that of this rank", (unsigned long long)s->epoch,
+			 peer);
 		return;
 	}
 	operation_text(s->expected, mine, sizeof(mine));
@@ -142,7 +150,7 @@ static void tell(struct te__coll *c)
 	c->told = 1;
 	if (s.peer < 0 || s.peer >= te__boot_nranks(c->boot) || s.code == TE_K_COMM_ABORTED)
 		return;
-	if (s.code == TE_K_COMM_MISMATCH) {
+	if (s.code >= TE_K_COMM_MISMATCH) {
 		mismatch_text(&s, te__boot_peer(c->boot, s.peer), text, sizeof(text));
 		te__pool_abort(c->pool, -TE_EMISMATCH, text);
 		return;

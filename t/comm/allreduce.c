@@ -492,6 +492,46 @@ START_TEST(different_operations_are_named)
 }
 END_TEST
 
+/* the same operation of zero-copy, on rank 1 in other memory, which nothing is written to */
+static int elsewhere(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	const size_t n = 100000;
+	void *p[2];
+	char *q;
+
+	o.algorithm = TE_COMM_ZERO_COPY;
+	for (int i = 0; i < 2; i++) {
+		STEP(te_comm_alloc(r->comm, n, NULL, &p[i]));
+		STEP(te_fill_u32(s, p[i], 0x5a5a5a5a, n));
+	}
+	/* one of both arrays, or both */
+	STEP(te_comm_allreduce(r->comm, s, p[seed != 1 && r->rank == 1],
+			       p[seed != 0 && r->rank == 1], (int64_t)n / 4, TE_DTYPE_FP32,
+			       TE_COMM_SUM, &o));
+	STEP(te_stream_sync(s));
+	HOLDS(te_comm_error(r->comm) == -TE_EMISMATCH);
+	q = malloc(2 * n);
+	STEP(te_copy(s, q, p[0], n));
+	STEP(te_copy(s, q + n, p[1], n));
+	STEP(te_stream_sync(s));
+	for (size_t i = 0; i < 2 * n; i++)
+		HOLDS(q[i] == 0x5a);
+	free(q);
+	STEP(te_comm_free(r->comm, p[0]));
+	STEP(te_comm_free(r->comm, p[1]));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(different_offsets_are_a_mismatch)
+{
+	for (seed = 0; seed < 3; seed++)
+		threads_run(3, elsewhere, -TE_EMISMATCH,
+			    "has arrays at other offsets of symmetric memory than that of");
+}
+END_TEST
+
 /* rank 1 comes when the others have given up */
 static int skip(struct thread_rank *r)
 {
@@ -622,6 +662,71 @@ START_TEST(arguments_are_checked)
 }
 END_TEST
 
+/* ---- TE_COMM_ALGO ---- */
+
+static const char *algo;
+
+static int explained(struct thread_rank *r, const void *in, void *out, int64_t count,
+		     enum te_dtype dtype, enum te_comm_algorithm want, const char *why)
+{
+	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+
+	STEP(te_comm_explain(r->comm, in, out, count, dtype, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == want);
+	return strstr(c.reason, why) ? 0 : te_fail(-EPROTO, "\"%s\" has no \"%s\"", c.reason, why);
+}
+
+/* it is used where it can be; the call's own option is an order */
+static int by_environment(struct thread_rank *r)
+{
+	const int zero_copy = !strcmp(algo, "zerocopy");
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	int32_t x[64], y[64 * THREADS_MOST];
+	void *p, *q;
+
+	STEP(te_comm_alloc(r->comm, sizeof(y), NULL, &p));
+	STEP(te_mem_alloc(s, sizeof(y), &q));
+	for (int i = 0; i < 64; i++)
+		x[i] = i + 100 * r->rank;
+	STEP(te_copy(s, q, x, sizeof(x)));
+	STEP(te_copy(s, p, x, sizeof(x)));
+	STEP(te_comm_allreduce(r->comm, s, q, q, 64, TE_DTYPE_INT32, TE_COMM_SUM, NULL));
+	STEP(te_copy(s, y, q, sizeof(x)));
+	STEP(te_stream_sync(s));
+	STEP(te_comm_error(r->comm));
+	for (int i = 0; i < 64; i++)
+		HOLDS(y[i] == threads_n * i + 100 * (threads_n * (threads_n - 1) / 2));
+	STEP(te_comm_all_gather(r->comm, s, p, q, 64, TE_DTYPE_INT32, NULL));
+	STEP(te_copy(s, y, q, 64 * 4 * (size_t)threads_n));
+	STEP(te_stream_sync(s));
+	STEP(te_comm_error(r->comm));
+	for (int i = 0; i < 64 * threads_n; i++)
+		HOLDS(y[i] == i % 64 + 100 * (i / 64));
+	STEP(explained(r, q, q, 64, TE_DTYPE_INT32, TE_COMM_LL,
+		       zero_copy ? "TE_COMM_ALGO: algorithm zerocopy needs" :
+				   "TE_COMM_ALGO: algorithm oneshot takes floating types only; "));
+	STEP(explained(r, q, q, 64, TE_DTYPE_FP32, TE_COMM_ONE_SHOT,
+		       zero_copy ? "TE_COMM_ALGO: algorithm zerocopy needs in and out in" :
+				   "TE_COMM_ALGO"));
+	STEP(explained(r, p, p, 64, TE_DTYPE_FP32,
+		       zero_copy ? TE_COMM_ZERO_COPY : TE_COMM_ONE_SHOT, "TE_COMM_ALGO"));
+	o.algorithm = zero_copy ? TE_COMM_ZERO_COPY : TE_COMM_ONE_SHOT;
+	HOLDS(te_comm_allreduce(r->comm, s, q, q, 64, TE_DTYPE_INT32, TE_COMM_SUM, &o) ==
+	      -EOPNOTSUPP);
+	HOLDS(te_comm_all_gather(r->comm, s, p, q, 64, TE_DTYPE_INT32, &o) == -EOPNOTSUPP);
+	STEP(te_mem_free(s, q));
+	return te_comm_free(r->comm, p);
+}
+
+START_TEST(the_environment_chooses_where_it_can)
+{
+	algo = _i ? "zerocopy" : "oneshot";
+	setenv("TE_COMM_ALGO", algo, 1);
+	threads_run(3, by_environment, 0, NULL);
+}
+END_TEST
+
 static Suite *suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -636,9 +741,14 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, arguments_of_parts_are_checked);
 	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
 	tcase_add_test(c, different_operations_are_named);
+	tcase_add_test(c, different_offsets_are_a_mismatch);
 	tcase_add_test(c, a_rank_that_does_not_call_is_named);
 	tcase_add_test(c, an_abort_ends_operations);
 	tcase_add_test(c, arguments_are_checked);
+	/* without a fixture that reads parameters, and a process for each test */
+	if (!strcmp(on, "host"))
+		tcase_add_loop_test(tt_case(s, "environment", "comm"),
+				    the_environment_chooses_where_it_can, 0, 2);
 	return s;
 }
 

@@ -507,13 +507,26 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 }
 END_TEST
 
+/* all arrays of a rank are as they were */
+static void check_untouched(int rank)
+{
+	const size_t n = (size_t)cl_heap_nbytes();
+	uint8_t *got = malloc(n);
+
+	DO(te_copy(cl_stream[rank], got, cl_heap(rank), n));
+	DO(te_stream_sync(cl_stream[rank]));
+	ck_assert_int_eq(memcmp(got, cl_before(rank), n), 0);
+	free(got);
+}
+
 START_TEST(another_operation_is_a_mismatch)
 {
 	for (int k = 0; k < TT_FEWER(8); k++) {
+		const int code = _i == 6 ? TE_K_COMM_MISMATCH_AT : TE_K_COMM_MISMATCH;
 		struct cl_call c, d;
 		int who;
 
-		cl_open((int)tt_rand_int(2, 8), 65536);
+		cl_open((int)tt_rand_int(2, 8), _i == 6 ? 2 << 20 : 65536);
 		who = (int)tt_rand_int(0, cl_n - 1);
 		c = d = cl_call_new(-1, SUM, TE_DTYPE_BF16, tt_rand_int(1, 1000));
 		switch (_i) {
@@ -538,6 +551,11 @@ START_TEST(another_operation_is_a_mismatch)
 			c.algorithm = d.algorithm = TE_K_COMM_S;
 			d.root = (c.root + 1) % cl_n;
 			break;
+		case 6: /* the same call with other arrays */
+			c = cl_call_new(TE_K_COMM_S, SUM, TE_DTYPE_BF16, tt_rand_int(1, 100000));
+			d = cl_call_new(TE_K_COMM_S, SUM, TE_DTYPE_BF16, c.count);
+			d.max_blocks = c.max_blocks;
+			break;
 		default:
 			d.max_blocks++;
 		}
@@ -545,11 +563,13 @@ START_TEST(another_operation_is_a_mismatch)
 		for (int r = 0; r < cl_n; r++)
 			cl_launch(r == who ? &d : &c, r);
 		cl_sync();
+		for (int r = 0; r < cl_n && _i == 6; r++)
+			check_untouched(r);
 		for (int r = 0; r < cl_n; r++) {
 			const struct te_k_comm_status *s = cl_status(r);
 
 			ck_assert_uint_eq(s->complete, 1);
-			ck_assert_uint_eq(s->code, TE_K_COMM_MISMATCH);
+			ck_assert_uint_eq(s->code, code);
 			ck_assert_uint_eq(s->phase, TE_K_COMM_HEADER);
 			if (r != who)
 				ck_assert_int_eq(s->peer, who);
@@ -742,7 +762,7 @@ Suite *comm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, replays, 0, 2);
 	c = one_case(s, "failures", "protocol");
 	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, 0, CL_ALGORITHMS);
-	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 7);
+	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 8);
 	tcase_add_loop_test(c, an_abort_ends_all_waits, 0, CL_ALGORITHMS);
 	c = tt_case(s, "memory", "numeric");
 	tcase_add_checked_fixture(c, setup_check, kc_close);

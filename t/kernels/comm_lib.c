@@ -308,6 +308,8 @@ void cl_launch(const struct cl_call *c, int rank)
 	k.op = c->op;
 	k.algorithm = c->algorithm;
 	k.max_blocks = c->max_blocks;
+	if (c->algorithm == TE_K_COMM_S)
+		k.arrays = (uint32_t)(c->in * 31 + c->out) & 0x7fffff;
 	k.root = c->root;
 	switch (c->collective) {
 	case TE_K_COLL_REDUCE_SCATTER:

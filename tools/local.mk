@@ -83,7 +83,9 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/say.c \
-	tools/te_train/say.h
+	tools/te_train/say.h \
+	tools/te_train/shard.c \
+	tools/te_train/shard.h
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_perftest_libte_perftest_la_LIBADD = $(BLAS_LIBS)
 
@@ -134,6 +136,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/sample.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h \
+	tools/te_train/shard.c \
+	tools/te_train/shard.h \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
 	tools/te_train/stop.c \

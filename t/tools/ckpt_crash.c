@@ -270,11 +270,12 @@ static float first_of(struct te_tensor *t)
 static void save(int step)
 {
 	struct progress p = { .step = step, .best_val = 1, .ntrain = 9, .nval = 9 };
+	const struct ckpt_flat flat = { 0 };
 
 	fill(te_seq_masters(model.seq), (float)step);
 	fill(te_adamw_m(opt), (float)step);
 	model.cfg.drop_attn = 0.125 * step;
-	ck_assert_int_eq(ckpt_save(dir, &model, opt, options, &p), 0);
+	ck_assert_int_eq(ckpt_save(dir, &model, opt, &flat, options, &p), 0);
 }
 
 /* the step of the checkpoint in the folder, all parts of which must be that step's */

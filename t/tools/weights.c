@@ -139,7 +139,7 @@ START_TEST(frozen_weights_are_saved)
 	ck_assert_int_gt(te_seq_freeze(m.seq, "*.qkv.weight", 1), 0);
 	ck_assert_int_gt(te_seq_freeze(m.seq, "embed", 1), 0);
 	ck_assert_int_eq(model_init(&m, 77), 0);
-	ck_assert_int_eq(weights_write(in("a.safetensors"), &m, digest), 0);
+	ck_assert_int_eq(weights_write(in("a.safetensors"), &m, NULL, digest), 0);
 	snprintf(fresh, sizeof(fresh), "%s.new", in("a.safetensors"));
 	ck_assert_int_eq(rename(fresh, in("a.safetensors")), 0);
 	ck_assert_int_eq(st_open(in("a.safetensors"), &f), 0);

@@ -28,6 +28,7 @@
 #include "record.h"
 #include "safetensors.h"
 #include "say.h"
+#include "shard.h"
 #include "weights.h"
 
 #define FORMAT 1 /* of state.safetensors */
@@ -187,6 +188,46 @@ static void drop(const char *dir, const char *file)
 	free(path);
 }
 
+/* ---- models that ranks divide ---- */
+
+int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat)
+{
+	struct ckpt_flat flat = { 0 };
+	int r = shard_gather(m, te_seq_masters(m->seq), 0, &flat.weights);
+
+	if (!r && opt)
+		r = shard_gather(m, te_adamw_m(opt), 1, &flat.m);
+	if (!r && opt)
+		r = shard_gather(m, te_adamw_v(opt), 1, &flat.v);
+	if (r)
+		ckpt_flat_free(&flat);
+	else
+		*ret_flat = flat;
+	return r;
+}
+
+void ckpt_flat_free(struct ckpt_flat *flat)
+{
+	free(flat->weights);
+	free(flat->m);
+	free(flat->v);
+	memset(flat, 0, sizeof(*flat));
+}
+
+/* quantizers of a shard have no place in a checkpoint: a resumed run starts with new ones */
+static struct te_quant *quant_of(const struct model *m)
+{
+	return m->whole ? NULL : te_seq_quant(m->seq);
+}
+
+/* bytes of a moment of all weights */
+static size_t moment_nbytes(const struct model *m)
+{
+	const struct model *whole = m->whole ? m->whole : m;
+
+	return (size_t)te_seq_grad_nelems(whole->seq) * sizeof(float);
+}
+
 /* ---- state ---- */
 
 struct blob {
@@ -244,27 +285,33 @@ static int write_blobs(const char *path, const struct blob *blob, int n)
 	return r;
 }
 
-static int read_blobs(struct te_adamw *opt, struct te_quant *q, const struct blob *blob)
+static int read_blobs(struct te_adamw *opt, const struct ckpt_flat *flat, struct te_quant *q,
+		      const struct blob *blob)
 {
 	int te = te_adamw_state_get(opt, blob[1].data, blob[1].nbytes);
 
-	if (te >= 0)
+	if (flat->m) {
+		memcpy(blob[2].data, flat->m, blob[2].nbytes);
+		memcpy(blob[3].data, flat->v, blob[3].nbytes);
+	} else if (te >= 0) {
 		te = te_tensor_read(te_adamw_m(opt), blob[2].data, blob[2].nbytes);
-	if (te >= 0)
-		te = te_tensor_read(te_adamw_v(opt), blob[3].data, blob[3].nbytes);
+		if (te >= 0)
+			te = te_tensor_read(te_adamw_v(opt), blob[3].data, blob[3].nbytes);
+	}
 	if (te >= 0 && q)
 		te = te_quant_save(q, blob[4].data, blob[4].nbytes);
 	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
 }
 
-static int write_state(const char *path, const struct model *m, struct te_adamw *opt, json_t *run)
+static int write_state(const char *path, const struct model *m, struct te_adamw *opt,
+		       const struct ckpt_flat *flat, json_t *run)
 {
-	struct te_quant *q = te_seq_quant(m->seq);
+	struct te_quant *q = quant_of(m);
 	struct blob blob[] = {
 		{ "run", "U8", NULL, 0 },
 		{ "adamw.state", "U8", NULL, te_adamw_state_nbytes() },
-		{ "adamw.m", "F32", NULL, te_tensor_nbytes(te_adamw_m(opt)) },
-		{ "adamw.v", "F32", NULL, te_tensor_nbytes(te_adamw_v(opt)) },
+		{ "adamw.m", "F32", NULL, moment_nbytes(m) },
+		{ "adamw.v", "F32", NULL, moment_nbytes(m) },
 		{ "quant", "U8", NULL, q ? te_quant_nbytes(q) : 0 },
 	};
 	int n = q ? 5 : 4, r = STATUS_OK;
@@ -279,7 +326,7 @@ static int write_state(const char *path, const struct model *m, struct te_adamw 
 			r = say_failed("%s: out of memory", path);
 	}
 	if (!r)
-		r = read_blobs(opt, q, blob);
+		r = read_blobs(opt, flat, q, blob);
 	if (!r)
 		r = write_blobs(path, blob, n);
 	for (int i = 0; i < n; i++)
@@ -289,7 +336,7 @@ static int write_state(const char *path, const struct model *m, struct te_adamw 
 
 /* all files as .new; opt NULL: no state */
 static int write_fresh(const char *dir, const struct model *m, struct te_adamw *opt,
-		       json_t *options, const struct progress *p)
+		       const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
 	char *config_path = fresh_in(dir, config_json), *model_path = path_in(dir, model_st);
 	char *state_path = path_in(dir, state_st), digest[17];
@@ -299,10 +346,10 @@ static int write_fresh(const char *dir, const struct model *m, struct te_adamw *
 	if (!r)
 		r = write_json(config_path, config);
 	if (!r)
-		r = weights_write(model_path, m, digest);
+		r = weights_write(model_path, m, flat->weights, digest);
 	if (!r && opt) {
 		run = run_to_json(m, options, p, config, digest);
-		r = run ? write_state(state_path, m, opt, run) : STATUS_FAILED;
+		r = run ? write_state(state_path, m, opt, flat, run) : STATUS_FAILED;
 	}
 	json_decref(run);
 	json_decref(config);
@@ -312,13 +359,13 @@ static int write_fresh(const char *dir, const struct model *m, struct te_adamw *
 	return r;
 }
 
-static int save(const char *dir, const struct model *m, struct te_adamw *opt, json_t *options,
-		const struct progress *p)
+static int save(const char *dir, const struct model *m, struct te_adamw *opt,
+		const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
 	int r = make_folder(dir);
 
 	if (!r)
-		r = write_fresh(dir, m, opt, options, p);
+		r = write_fresh(dir, m, opt, flat, options, p);
 	if (!r)
 		r = sync_folder(dir);
 	if (r) {
@@ -339,15 +386,15 @@ static int save(const char *dir, const struct model *m, struct te_adamw *opt, js
 	return r ? r : sync_folder(dir);
 }
 
-int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt, json_t *options,
-	      const struct progress *p)
+int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
+	      const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
-	return options ? save(dir, m, opt, options, p) : STATUS_FAILED;
+	return options ? save(dir, m, opt, flat, options, p) : STATUS_FAILED;
 }
 
-int ckpt_save_weights(const char *dir, const struct model *m)
+int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat)
 {
-	return save(dir, m, NULL, NULL, NULL);
+	return save(dir, m, NULL, flat, NULL, NULL);
 }
 
 /* ---- loading ---- */
@@ -535,21 +582,39 @@ static int get_blob(const struct st_file *f, const char *name, const char *dtype
 	return STATUS_OK;
 }
 
+/* of a shard; tensors of files need not be aligned */
+static int load_moment(const struct model *m, const struct st_tensor *t, struct te_tensor *dst)
+{
+	float *flat = malloc(t->nbytes);
+	int r;
+
+	if (!flat)
+		return say_failed("out of memory");
+	memcpy(flat, t->data, t->nbytes);
+	r = shard_take(m, m->whole, flat, 1, dst);
+	free(flat);
+	return r;
+}
+
 static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
 		      const char *recipe)
 {
-	struct te_quant *q = te_seq_quant(m->seq);
+	struct te_quant *q = quant_of(m);
 	struct te_tensor *tm = te_adamw_m(opt), *tv = te_adamw_v(opt);
 	struct st_tensor s, vm, vv, vq;
 	int te, r = get_blob(f, "adamw.state", "U8", te_adamw_state_nbytes(), &s);
 
 	if (!r)
-		r = get_blob(f, "adamw.m", "F32", te_tensor_nbytes(tm), &vm);
+		r = get_blob(f, "adamw.m", "F32", moment_nbytes(m), &vm);
 	if (!r)
-		r = get_blob(f, "adamw.v", "F32", te_tensor_nbytes(tv), &vv);
+		r = get_blob(f, "adamw.v", "F32", moment_nbytes(m), &vv);
 	if (r)
 		return r;
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
+	if (te >= 0 && m->whole) {
+		r = load_moment(m, &vm, tm);
+		return r ? r : load_moment(m, &vv, tv);
+	}
 	if (te >= 0)
 		te = te_tensor_write(tm, vm.data, vm.nbytes);
 	if (te >= 0)

@@ -30,14 +30,25 @@ struct progress {
 int ckpt_folder(const char *dir);
 
 /*
- * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
- * names, so after a full disk or a crash the previous checkpoint is intact. options NULL: the
- * failure of opts_to_json().
+ * Flat buffers of a model that ranks divide, whole, in host memory of shard 0; NULL in other ranks,
+ * and where the model is not divided.
  */
-int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt, json_t *options,
-	      const struct progress *p);
+struct ckpt_flat {
+	float *weights, *m, *v;
+};
+/* collective, in the ranks of the model; opt NULL: weights only */
+int ckpt_gather(const struct model *m, struct te_adamw *opt, struct ckpt_flat *ret_flat);
+void ckpt_flat_free(struct ckpt_flat *flat);
+
+/*
+ * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
+ * names, so after a full disk or a crash the previous checkpoint is intact. flat: of ckpt_gather(),
+ * or zeros. options NULL: the failure of opts_to_json().
+ */
+int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
+	      const struct ckpt_flat *flat, json_t *options, const struct progress *p);
 /* weights and config only */
-int ckpt_save_weights(const char *dir, const struct model *m);
+int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat);
 
 /* the options of the run that saved the checkpoint: a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);

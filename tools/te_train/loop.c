@@ -98,7 +98,7 @@ static int choose_context(struct trainer *t, const struct config *cfg)
 /* a resumed run has the micro-batches of the one that was saved, whatever their ranks */
 static int choose_accum(struct trainer *t)
 {
-	const int64_t n = t->o->accum_kept ? ranks_n(&t->ranks) : 1;
+	const int64_t n = t->o->accum_kept ? ranks_ndata(&t->ranks) : 1;
 
 	if (t->o->accum % n)
 		return say_bad("%s: %lld micro-batches in a step, which %lld ranks cannot share; "
@@ -315,6 +315,9 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	t->train_loss = t->val_loss = t->peak_fraction = t->grad_norm = NAN;
 	if (o->preset && o->model)
 		return say_bad("--preset and --model exclude each other");
+	if (o->tensor > 1 && (o->sample || o->sample_first || o->sample_only))
+		return say_bad("--tensor %d: samples need a whole model; resume the checkpoint "
+			       "with --tensor 1 and --sample-only", (int)o->tensor);
 	if (o->sample_only && !o->resume && !o->init)
 		return say_bad("--sample-only needs --resume or --init");
 	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
@@ -327,13 +330,15 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = open_device(t);
 	if (!r)
-		r = model_build(t->ctx, &cfg, &t->model);
+		r = ranks_open(t->ctx, (int32_t)o->tensor, o->accum, &t->ranks);
+	if (!r)
+		r = model_build_shard(t->ctx, &cfg, t->ranks.model, &t->model);
 	if (!r)
 		r = model_freeze(&t->model, o->freeze);
 	if (!r && !t->model.ntrained && !o->sample_only)
 		r = say_bad("--freeze: \"%s\" leaves no weight to train", o->freeze);
-	if (!r)
-		r = ranks_open(t->ctx, t->model.seq, o->accum, train, &t->ranks);
+	if (!r && train)
+		r = ranks_bind(&t->ranks, t->model.seq);
 	if (!r)
 		r = choose_accum(t);
 	if (!r)
@@ -350,9 +355,9 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r && !only_plans)
 		r = model_init(&t->model, (uint64_t)o->seed);
 	if (!r && train)
-		r = ranks_reduce(&t->ranks, t->model.seq);
-	if (!r && train)
 		r = make_optimizer(t);
+	if (!r && train)
+		r = ranks_reduce(&t->ranks, &t->model, t->opt);
 	if (!r && train)
 		r = step_graph_create(&t->graph, t->model.seq, t->opt);
 	if (!r && train)
@@ -485,13 +490,15 @@ static int is_logged(const struct trainer *t, int64_t step)
 static double read_losses(struct trainer *t, const struct slot *s)
 {
 	const int64_t n = ranks_n(&t->ranks), block = t->accum + (t->ranks.comm ? NWORDS : 0);
+	const int64_t nlosses = ranks_ndata(&t->ranks) * t->accum;
 	double loss = 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		const float *x = s->loss + i * block;
 
-		for (int64_t m = 0; m < t->accum; m++)
-			loss += x[m] / (double)(n * t->accum);
+		/* the ranks of a model have the same loss */
+		for (int64_t m = 0; m < t->accum && i % ranks_nshards(&t->ranks) == 0; m++)
+			loss += x[m] / (double)nlosses;
 		if (!t->ranks.comm)
 			break;
 		x += t->accum;
@@ -549,8 +556,8 @@ static int step(struct trainer *t)
 	int r = collect(t, s);
 
 	if (!r)
-		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, t->ranks.rank * rows, rows, t->T,
-			       s->tokens, s->tokens + rows * t->T);
+		r = batch_draw(&t->train, (uint64_t)t->o->seed, k, t->ranks.data_rank * rows, rows,
+			       t->T, s->tokens, s->tokens + rows * t->T);
 	if (r)
 		return r;
 	r = copy_in(t, s);
@@ -619,6 +626,31 @@ static int evaluate(struct trainer *t, double *ret_loss)
 	return STATUS_OK;
 }
 
+/*
+ * Rank 0 saves, and the ranks that have one model with it send their shards. opt NULL: weights
+ * only.
+ */
+static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
+{
+	struct ckpt_flat flat = { 0 };
+	int r = STATUS_OK;
+
+	if (t->ranks.data_rank)
+		return STATUS_OK;
+	if (t->model.whole)
+		r = ckpt_gather(&t->model, opt, &flat);
+	if (!r && !t->ranks.rank && opt) {
+		json_t *options = trainer_options(t);
+
+		r = ckpt_save(dir, &t->model, opt, &flat, options, &t->done);
+		json_decref(options);
+	} else if (!r && !t->ranks.rank) {
+		r = ckpt_save_weights(dir, &t->model, &flat);
+	}
+	ckpt_flat_free(&flat);
+	return r;
+}
+
 static int validate(struct trainer *t)
 {
 	const char *dir = out_folder(t->o);
@@ -633,9 +665,9 @@ static int validate(struct trainer *t)
 	if (t->val_loss < t->done.best_val) {
 		t->done.best_val = t->val_loss;
 		t->done.best_step = t->done.step;
-		if (t->o->save_best && dir && !t->ranks.rank) {
+		if (t->o->save_best && dir) {
 			snprintf(best, sizeof(best), "%s/best", dir);
-			if (ckpt_save_weights(best, &t->model))
+			if (save_files(t, best, NULL))
 				say_note("step %lld: the best weights were not saved; training "
 					 "continues",
 					 (long long)t->done.step);
@@ -647,7 +679,6 @@ static int validate(struct trainer *t)
 static int save(struct trainer *t)
 {
 	const char *dir = out_folder(t->o);
-	json_t *options;
 	int r;
 
 	if (!dir)
@@ -657,11 +688,7 @@ static int save(struct trainer *t)
 	t->lost |= r != STATUS_OK;
 	if (r)
 		return r;
-	if (!t->ranks.rank) {
-		options = trainer_options(t);
-		r = ckpt_save(dir, &t->model, t->opt, options, &t->done);
-		json_decref(options);
-	}
+	r = save_files(t, dir, t->opt);
 	r = ranks_status(&t->ranks, t->stream, r);
 	if (!r)
 		t->saved_step = t->done.step;
@@ -694,7 +721,7 @@ static void save_rest(struct trainer *t)
 {
 	if (t->ranks.comm) {
 		/* the others may have made more steps, or fewer */
-		te_comm_abort(t->ranks.comm, "a rank has failed; its message says why");
+		ranks_abort(&t->ranks, "a rank has failed; its message says why");
 		if (out_folder(t->o) && t->saved_step >= 0)
 			say_note("the checkpoint of step %lld is the latest",
 				 (long long)t->saved_step);
@@ -708,14 +735,14 @@ static void save_rest(struct trainer *t)
 
 int64_t trainer_step_tokens(const struct trainer *t)
 {
-	return ranks_n(&t->ranks) * t->accum * t->B * t->T;
+	return ranks_ndata(&t->ranks) * t->accum * t->B * t->T;
 }
 
 json_t *trainer_options(const struct trainer *t)
 {
 	struct opts o = *t->o;
 
-	o.accum = ranks_n(&t->ranks) * t->accum;
+	o.accum = ranks_ndata(&t->ranks) * t->accum;
 	return opts_to_json(&o);
 }
 

@@ -86,6 +86,8 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 
 	if (run->train && (o->out || o->resume))
 		file = m->moments;
+	if (run->model->whole) /* whole: weights and moments at once, which are copied */
+		file *= 3 * (uint64_t)run->model->nshards;
 	return (run->train ? tokens : 0) + file + m->offloaded;
 }
 

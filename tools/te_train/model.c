@@ -8,14 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/comm_op.h>
 #include <te/errno.h>
 
 #include "model.h"
 #include "say.h"
+#include "shard.h"
 
 /* ops are appended until the first failure, whose code is in r */
 struct builder {
 	struct te_seq *seq;
+	struct te_comm *comm; /* of the ranks that divide the model, or NULL */
 	int r;
 	char name[96];
 };
@@ -99,6 +102,20 @@ static void add_from(struct builder *b, const char *name, const char *channel)
 		b->r = te_op_take(op, 0, channel);
 }
 
+/* before weights that are divided by rows, of which each gives a part of the value that follows */
+static void divide(struct builder *b, const char *name)
+{
+	if (b->comm)
+		APPEND(b, te_comm_op_copy, b->comm, NULL, name);
+}
+
+/* after weights that are divided by columns, each of which gives a summand of the value */
+static void sum(struct builder *b, const char *name)
+{
+	if (b->comm)
+		APPEND(b, te_comm_op_allreduce, b->comm, NULL, name);
+}
+
 static void attention(struct builder *b, const struct config *c, const char *name)
 {
 	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
@@ -127,9 +144,9 @@ static void activation(struct builder *b, const struct config *c, int gated, con
 }
 
 /*
- * One layer. Residual branches end in a projection whose initial standard deviation is divided by
- * the square root of their number, so that the variance of the sum does not grow with depth
- * (GPT-2 paper, section 2.3).
+ * One layer; c has the heads and the inner width of this rank. Residual branches end in a
+ * projection whose initial standard deviation is divided by the square root of their number, so
+ * that the variance of the sum does not grow with depth (GPT-2 paper, section 2.3).
  */
 static void layer(struct builder *b, const struct config *c, int i)
 {
@@ -144,6 +161,7 @@ static void layer(struct builder *b, const struct config *c, int i)
 
 	fork_to(b, r1);
 	norm(b, c, name_of(b, "h.%d.norm1", i));
+	divide(b, name_of(b, "h.%d.copy1", i));
 	linear(b, c->width, qkv, std, name_of(b, "h.%d.qkv", i));
 	if (gpt2 || c->family == FAMILY_QWEN2)
 		bias(b, qkv, name_of(b, "h.%d.qkv_b", i));
@@ -151,6 +169,7 @@ static void layer(struct builder *b, const struct config *c, int i)
 		rope(b, c, name_of(b, "h.%d.rope", i));
 	attention(b, c, name_of(b, "h.%d.attn", i));
 	linear(b, joined, c->width, proj_std, name_of(b, "h.%d.proj", i));
+	sum(b, name_of(b, "h.%d.sum1", i));
 	if (gpt2)
 		bias(b, c->width, name_of(b, "h.%d.proj_b", i));
 	dropout(b, c->drop_resid, name_of(b, "h.%d.drop1", i));
@@ -158,11 +177,13 @@ static void layer(struct builder *b, const struct config *c, int i)
 
 	fork_to(b, r2);
 	norm(b, c, name_of(b, "h.%d.norm2", i));
+	divide(b, name_of(b, "h.%d.copy2", i));
 	linear(b, c->width, gpt2 ? c->inner : 2 * c->inner, std, name_of(b, "h.%d.up", i));
 	if (gpt2)
 		bias(b, c->inner, name_of(b, "h.%d.up_b", i));
 	activation(b, c, !gpt2, name_of(b, "h.%d.act", i));
 	linear(b, c->inner, c->width, proj_std, name_of(b, "h.%d.down", i));
+	sum(b, name_of(b, "h.%d.sum2", i));
 	if (gpt2)
 		bias(b, c->width, name_of(b, "h.%d.down_b", i));
 	dropout(b, c->drop_resid, name_of(b, "h.%d.drop2", i));
@@ -172,10 +193,12 @@ static void layer(struct builder *b, const struct config *c, int i)
 static void build(struct builder *b, const struct model *m)
 {
 	const struct config *c = &m->cfg;
+	struct config part = *c;
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, .vocab = m->vocab_padded,
 		.width = c->width,
-		.max_pos = c->family == FAMILY_GPT2 ? c->max_pos : 0,
-		.init_std = (float)c->init_std);
+		.max_pos = c->family == FAMILY_GPT2 && !m->shard ? c->max_pos : 0,
+		.init_std = (float)c->init_std,
+		.first = m->shard * m->vocab_padded);
 	struct te_linear_attrs ha = TE_ATTRS(linear, .in = c->width,
 		.out = m->vocab_padded,
 		.init_std = (float)c->init_std,
@@ -185,15 +208,21 @@ static void build(struct builder *b, const struct model *m)
 		.grad_scale = 1);
 	struct te_op *op;
 
+	part.heads /= m->nshards;
+	part.kv_heads /= m->nshards;
+	part.inner /= m->nshards;
 	op = APPEND(b, te_op_embedding, &ea, "embed");
 	if (c->tied)
 		ha.tied_op = op;
+	sum(b, "embed_sum");
 	dropout(b, c->drop_embd, "drop");
 	for (int i = 0; i < c->layers; i++)
-		layer(b, c, i);
+		layer(b, &part, i);
 	norm(b, c, "norm");
+	divide(b, "head_copy");
 	APPEND(b, te_op_linear, &ha, "head");
-	op = APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
+	op = b->comm ? APPEND(b, te_comm_op_cross_entropy, b->comm, &la, MODEL_LOSS) :
+		       APPEND(b, te_op_cross_entropy, &la, MODEL_LOSS);
 	if (op)
 		b->r = te_op_take(op, 0, MODEL_TARGETS);
 	if (b->r >= 0)
@@ -242,13 +271,63 @@ static int cannot(const struct model *m, int r)
 	return say_te(r, "the %s model cannot be built", family_name(m->cfg.family));
 }
 
-int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)
+static int check_shards(const struct config *c, int32_t n)
 {
-	struct model m = { .cfg = *cfg };
-	struct builder b = { 0 };
+	const struct {
+		const char *name;
+		int64_t value;
+	} even[] = {
+		{ "heads", c->heads },
+		{ "heads of keys and values", c->kv_heads },
+		{ "columns between the layers of an MLP", c->inner },
+	};
 
+	for (size_t i = 0; i < sizeof(even) / sizeof(even[0]); i++)
+		if (even[i].value % n)
+			return say_bad("--tensor %d: the model has %lld %s, which %d ranks cannot "
+				       "divide", (int)n, (long long)even[i].value, even[i].name,
+				       (int)n);
+	if (n > 1 && c->drop_attn > 0)
+		return say_bad("--tensor %d: the model has dropout of attention, which would "
+			       "repeat in the heads of each rank; give --dropout 0", (int)n);
+	return STATUS_OK;
+}
+
+/* the layout of a shard's whole model */
+static int add_whole(struct te_ctx *ctx, const struct config *cfg, struct model *m)
+{
+	int r;
+
+	m->whole = calloc(1, sizeof(*m->whole));
+	if (!m->whole)
+		return say_failed("out of memory");
+	r = model_build(ctx, cfg, m->whole);
+	if (r) {
+		free(m->whole);
+		m->whole = NULL;
+		return r;
+	}
+	m->nparams = m->ntrained = m->whole->nparams;
+	return STATUS_OK;
+}
+
+int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+		      struct model *ret_model)
+{
+	struct model m = { .cfg = *cfg, .nshards = 1 };
+	struct builder b = { 0 };
+	int r;
+
+	if (comm && te_comm_nranks(comm) > 1) {
+		b.comm = m.comm = comm;
+		m.nshards = te_comm_nranks(comm);
+		m.shard = te_comm_rank(comm);
+	}
+	r = check_shards(cfg, m.nshards);
+	if (r)
+		return r;
 	/* FP8 GEMMs need multiples of 16; cuBLASLt is fastest with multiples of 64 */
-	m.vocab_padded = (cfg->vocab + 63) / 64 * 64;
+	m.vocab_padded = (cfg->vocab + 64 * m.nshards - 1) / (64 * m.nshards) * 64;
 	b.r = te_seq_create(ctx, &m.seq);
 	if (b.r >= 0) {
 		b.seq = m.seq;
@@ -260,10 +339,20 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_
 		te_seq_unref(m.seq);
 		return cannot(&m, b.r);
 	}
-	m.nparams = m.ntrained = count_params(&m, 0);
+	if (!m.comm)
+		m.nparams = m.ntrained = count_params(&m, 0);
 	json_incref(m.cfg.source);
-	*ret_model = m;
-	return STATUS_OK;
+	r = m.comm ? add_whole(ctx, cfg, &m) : STATUS_OK;
+	if (r)
+		model_free(&m);
+	else
+		*ret_model = m;
+	return r;
+}
+
+int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)
+{
+	return model_build_shard(ctx, cfg, NULL, ret_model);
 }
 
 int model_freeze(struct model *m, const char *patterns)
@@ -273,12 +362,16 @@ int model_freeze(struct model *m, const char *patterns)
 
 	if (!patterns || !*patterns)
 		return STATUS_OK;
+	if (m->whole && model_freeze(m->whole, patterns))
+		return STATUS_BAD;
 	list = rest = strdup(patterns);
 	if (!list)
 		return say_failed("out of memory");
 	for (char *p; r >= 0 && (p = strsep(&rest, ","));) {
 		r = te_seq_freeze(m->seq, p, 1);
-		if (r == -ENOENT)
+		if (r == -ENOENT && m->whole) /* in another shard */
+			r = 0;
+		else if (r == -ENOENT)
 			say_bad("--freeze: the model has no weight or operation \"%s\"", p);
 		else if (r < 0)
 			cannot(m, r);
@@ -286,22 +379,62 @@ int model_freeze(struct model *m, const char *patterns)
 	free(list);
 	if (r < 0)
 		return STATUS_BAD;
-	m->ntrained = count_params(m, TE_WEIGHT_FROZEN);
+	m->ntrained = m->whole ? m->whole->ntrained : count_params(m, TE_WEIGHT_FROZEN);
 	m->frozen = patterns;
 	return STATUS_OK;
 }
 
+/* this shard's part of the weights that te_seq_init() draws for the whole model */
+static int take_drawn(const struct model *m, uint64_t seed)
+{
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct model whole;
+	float *flat = NULL;
+	int te, r = model_build(te_seq_ctx(m->seq), &m->cfg, &whole);
+
+	if (r)
+		return r;
+	r = model_freeze(&whole, m->frozen);
+	b.flags = TE_SEQ_NO_GRADS;
+	te = r ? 0 : te_seq_bind(whole.seq, &b);
+	if (te < 0)
+		r = cannot(m, te);
+	if (!r)
+		r = model_init(&whole, seed);
+	if (!r) {
+		const size_t nbytes = te_tensor_nbytes(te_seq_masters(whole.seq));
+
+		flat = malloc(nbytes);
+		te = flat ? te_tensor_read(te_seq_masters(whole.seq), flat, nbytes) : -ENOMEM;
+		r = te < 0 ? cannot(m, te) : STATUS_OK;
+	}
+	if (!r)
+		r = shard_take(m, &whole, flat, 0, te_seq_masters(m->seq));
+	free(flat);
+	model_free(&whole);
+	if (r)
+		return r;
+	te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
+	return te < 0 ? cannot(m, te) : STATUS_OK;
+}
+
 int model_init(struct model *m, uint64_t seed)
 {
-	int r = te_seq_init(m->seq, seed);
+	int te = te_seq_init(m->seq, seed);
 
-	if (r >= 0)
-		r = clear_padding(m, "embed.weight");
-	if (r >= 0)
-		r = clear_padding(m, "head.weight");
-	if (r >= 0)
-		r = te_ctx_sync(te_seq_ctx(m->seq));
-	return r < 0 ? cannot(m, r) : STATUS_OK;
+	if (te >= 0 && m->whole) {
+		int r = take_drawn(m, seed);
+
+		if (r)
+			return r;
+	} else if (te >= 0) {
+		te = clear_padding(m, "embed.weight");
+		if (te >= 0)
+			te = clear_padding(m, "head.weight");
+	}
+	if (te >= 0)
+		te = te_ctx_sync(te_seq_ctx(m->seq));
+	return te < 0 ? cannot(m, te) : STATUS_OK;
 }
 
 int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
@@ -324,6 +457,10 @@ void model_free(struct model *m)
 {
 	m->seq = te_seq_unref(m->seq);
 	config_free(&m->cfg);
+	if (m->whole)
+		model_free(m->whole);
+	free(m->whole);
+	m->whole = NULL;
 }
 
 const char **model_cuts(const struct config *c, int32_t *ret_n)

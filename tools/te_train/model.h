@@ -2,6 +2,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
+#include <te/comm.h>
 #include <te/seq.h>
 
 #include "hfconfig.h"
@@ -13,6 +14,10 @@ struct model {
 	int64_t nparams;      /* without padding */
 	int64_t ntrained;     /* of them, those that are not frozen */
 	const char *frozen;   /* the patterns of model_freeze(), or NULL */
+	/* a shard: seq has a part of most weights; else 1, 0, NULL, NULL */
+	int32_t nshards, shard;
+	struct te_comm *comm; /* of the ranks with the shards, borrowed */
+	struct model *whole;  /* the layout of all weights, without memory for them */
 };
 
 #define MODEL_LOSS "loss"	/* name of the last op */
@@ -23,11 +28,15 @@ struct model {
  * The ops and their weights, without memory for them, then the weights; model_create() is both.
  */
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);
+/* the shard of this rank; comm NULL, or of one rank: all of the model */
+int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
+		      struct model *ret_model);
 /*
  * Between them: freeze weights. patterns: of fnmatch(3), separated by commas, for names of weights
  * and of ops; they outlive the model. NULL or empty: none.
  */
 int model_freeze(struct model *m, const char *patterns);
+/* a shard gets its part of the weights that the whole model would have */
 int model_init(struct model *m, uint64_t seed);
 int model_create(struct te_ctx *ctx, const struct config *cfg, uint64_t seed,
 		 struct model *ret_model);

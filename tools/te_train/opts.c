@@ -77,6 +77,8 @@ static const struct row rows[] = {
 	  "where to run (TE_BACKEND, else auto)" },
 	{ "device", INT, AT(device), NULL, 0, 1023, 0, "N",
 	  "which device of the backend; default that of the rank, or 0" },
+	{ "tensor", INT, AT(tensor), "1", 1, 64, 0, "N",
+	  "ranks that divide each model among them" },
 	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT,
 	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",

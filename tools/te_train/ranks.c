@@ -1,4 +1,4 @@
-/* ranks.c - the ranks of a data-parallel run: what they share, and what they agree on. */
+/* ranks.c - the ranks of a run: what they share, and what they agree on. */
 #include "config.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 
 #include "ranks.h"
 #include "say.h"
+#include "shard.h"
 
 /* Rank 0 saves and takes samples while the others wait, so ranks may be apart for minutes. One that
  * ends is seen at once. */
@@ -33,20 +34,34 @@ static int is_set(const char *name)
 	return 0;
 }
 
-static int join(struct te_ctx *ctx, struct te_seq *seq, int train, struct ranks *r)
+int32_t ranks_nshards(const struct ranks *r)
 {
-	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * sizeof(float);
-	const size_t words = (size_t)r->nwords * sizeof(float);
-	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	void *p = NULL;
-	int te;
+	return r->nshards ? r->nshards : 1;
+}
 
-	o.name = "te_train";
+int32_t ranks_ndata(const struct ranks *r)
+{
+	return ranks_n(r) / ranks_nshards(r);
+}
+
+static struct te_comm_opts comm_opts(const char *name, uint64_t nbytes)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+
+	o.name = name;
 	o.timeout_ms = is_set("TE_COMM_TIMEOUT_MS") ? 0 : TIMEOUT_MS;
 	/* blocks begin at multiples of 2 MiB within the pool */
-	o.pool_nbytes = (train ? nbytes : 0) + words + ((uint64_t)4 << 20);
-	te = te_comm_create(ctx, &o, &r->comm);
+	o.pool_nbytes = nbytes + ((uint64_t)4 << 20);
+	return o;
+}
+
+static int join(struct te_ctx *ctx, struct ranks *r)
+{
+	const size_t words = (size_t)r->nwords * sizeof(float);
+	const struct te_comm_opts o = comm_opts("te_train", words);
+	void *p = NULL;
+	int te = te_comm_create(ctx, &o, &r->comm);
+
 	if (te < 0)
 		return te;
 	r->rank = te_comm_rank(r->comm);
@@ -60,42 +75,104 @@ static int join(struct te_ctx *ctx, struct te_seq *seq, int train, struct ranks 
 			       MOST_RANKS);
 	te = te_comm_alloc(r->comm, words, NULL, &p);
 	r->words = p;
-	if (te < 0 || !train)
-		return te;
-	te = te_comm_alloc(r->comm, nbytes, NULL, &r->grads);
-	if (te < 0)
-		return te;
-	r->taken_nbytes = o.pool_nbytes;
-	b.grads = r->grads;
-	return te_seq_bind(seq, &b);
+	return te;
 }
 
-int ranks_open(struct te_ctx *ctx, struct te_seq *seq, int64_t naccum, int train,
-	       struct ranks *ret_r)
+/* the ranks of a model, which are neighbours */
+static int divide(struct ranks *r, int32_t nshards)
+{
+	const struct te_comm_opts o = comm_opts("model", 0);
+
+	if (ranks_n(r) % nshards)
+		return say_bad("--tensor %d: %d rank%s cannot be divided into models; start "
+			       "te_train with te_run -n %d, for example", (int)nshards,
+			       (int)ranks_n(r), ranks_n(r) == 1 ? "" : "s", (int)nshards);
+	if (nshards > 1) {
+		int te = te_comm_split(r->comm, r->rank / nshards, 0, &o, &r->model);
+
+		if (te < 0)
+			return say_te(te, "the ranks of a model");
+	}
+	r->nshards = nshards;
+	r->data_rank = r->rank / nshards;
+	return STATUS_OK;
+}
+
+int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
 {
 	int te;
 
 	if (!te_comm_launched())
-		return STATUS_OK;
+		return divide(ret_r, nshards);
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
-	te = join(ctx, seq, train, ret_r);
+	te = join(ctx, ret_r);
 	if (te < 0)
 		return say_te(te, "the other ranks");
 	say_only_failures(ret_r->rank > 0);
-	return STATUS_OK;
+	return divide(ret_r, nshards);
 }
 
-int ranks_reduce(struct ranks *r, struct te_seq *seq)
+int ranks_bind(struct ranks *r, struct te_seq *seq)
 {
-	int te = r->comm ? te_comm_reducer_create(r->comm, seq, NULL, &r->reducer) : 0;
+	const size_t nbytes = (size_t)te_seq_grad_nelems(seq) * sizeof(float);
+	const struct te_comm_opts o = comm_opts("data", nbytes);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	int te;
 
-	return te < 0 ? say_te(te, "gradients of all ranks") : STATUS_OK;
+	if (ranks_ndata(r) == 1)
+		return STATUS_OK;
+	te = te_comm_split(r->comm, r->rank % ranks_nshards(r), 0, &o, &r->data);
+	if (te >= 0)
+		te = te_comm_alloc(r->data, nbytes, NULL, &r->grads);
+	if (te >= 0) {
+		r->taken_nbytes = o.pool_nbytes;
+		b.grads = r->grads;
+		te = te_seq_bind(seq, &b);
+	}
+	return te < 0 ? say_te(te, "the other ranks") : STATUS_OK;
+}
+
+/* of the optimizer's sums */
+static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t nbytes)
+{
+	const struct ranks *r = arg;
+	const size_t at = (size_t)te_comm_rank(r->model) * nbytes;
+
+	return te_comm_all_gather(r->model, stream, (char *)parts + at, parts, (int64_t)nbytes,
+				  TE_DTYPE_UINT8, NULL);
+}
+
+static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)
+{
+	struct te_adamw_shards s = TE_ADAMW_SHARDS_INIT;
+	uint8_t *uncounted = shard_uncounted(m);
+	int te;
+
+	if (!uncounted)
+		return say_failed("out of memory");
+	s.nshards = m->nshards;
+	s.shard = m->shard;
+	s.gather = gather_sums;
+	s.arg = r;
+	s.uncounted = uncounted;
+	te = te_adamw_set_shards(opt, &s);
+	free(uncounted);
+	return te < 0 ? say_te(te, "the optimizer") : STATUS_OK;
+}
+
+int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
+{
+	int te = r->data ? te_comm_reducer_create(r->data, m->seq, NULL, &r->reducer) : 0;
+
+	if (te < 0)
+		return say_te(te, "gradients of all ranks");
+	return r->model ? set_shards(r, m, opt) : STATUS_OK;
 }
 
 void ranks_step(const struct ranks *r, struct te_step_opts *so)
 {
-	so->first_micro_batch = r->rank * so->micro_batches;
-	so->total_micro_batches = ranks_n(r) * so->micro_batches;
+	so->first_micro_batch = r->data_rank * so->micro_batches;
+	so->total_micro_batches = ranks_ndata(r) * so->micro_batches;
 	if (!r->reducer)
 		return;
 	so->hook = te_comm_reducer_hook;
@@ -106,10 +183,12 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 void ranks_close(struct ranks *r)
 {
 	te_comm_reducer_unref(r->reducer);
-	if (r->comm) {
-		te_comm_free(r->comm, r->grads);
+	if (r->data)
+		te_comm_free(r->data, r->grads);
+	if (r->comm)
 		te_comm_free(r->comm, r->words);
-	}
+	te_comm_unref(r->data);
+	te_comm_unref(r->model);
 	te_comm_unref(r->comm);
 	memset(r, 0, sizeof(*r));
 }
@@ -140,9 +219,38 @@ int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct
 	return te < 0 ? te : te_copy(stream, all, r->words, (size_t)nwords * sizeof(*all));
 }
 
+/* those of one rank have fewer */
+static int all_of(const struct ranks *r, struct te_comm *ret_comm[3])
+{
+	int n = 0;
+
+	for (int i = 0; i < 3; i++) {
+		struct te_comm *c = i == 0 ? r->model : i == 1 ? r->data : r->comm;
+
+		if (c)
+			ret_comm[n++] = c;
+	}
+	return n;
+}
+
 int ranks_check(const struct ranks *r)
 {
-	return r->comm ? te_comm_error(r->comm) : 0;
+	struct te_comm *comm[3];
+	const int n = all_of(r, comm);
+	int te = 0;
+
+	for (int i = 0; i < n && te >= 0; i++)
+		te = te_comm_error(comm[i]);
+	return te;
+}
+
+void ranks_abort(const struct ranks *r, const char *why)
+{
+	struct te_comm *comm[3];
+	const int n = all_of(r, comm);
+
+	for (int i = 0; i < n; i++)
+		te_comm_abort(comm[i], why);
 }
 
 /* all: n of each rank, in rank order; waits */
@@ -213,9 +321,9 @@ int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct 
 	te = gather(r, stream, own, 4, all);
 	if (te < 0)
 		return say_te(te, "comparing the weights of all ranks");
-	for (int32_t i = 1; i < ranks_n(r); i++)
-		if (memcmp(all + 4 * i, all, sizeof(own)))
-			return say_failed("the weights of rank %d are not those of rank 0; they "
-					  "are not saved", (int)i);
+	for (int32_t i = ranks_nshards(r); i < ranks_n(r); i++)
+		if (memcmp(all + 4 * i, all + 4 * (i % ranks_nshards(r)), sizeof(own)))
+			return say_failed("the weights of rank %d are not those of rank %d; they "
+					  "are not saved", (int)i, (int)(i % ranks_nshards(r)));
 	return STATUS_OK;
 }

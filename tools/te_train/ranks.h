@@ -1,4 +1,9 @@
-/* ranks.h - the ranks of a data-parallel run: what they share, and what they agree on. */
+/*
+ * ranks.h - the ranks of a run: what they share, and what they agree on.
+ *
+ * Ranks whose numbers are neighbours divide a model: rank r has shard r % nshards. Ranks with the
+ * same shard divide the micro-batches: r / nshards is the number among them.
+ */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -9,11 +14,16 @@
 #include <te/step.h>
 
 #include "digest.h"
+#include "model.h"
 
 /* Zeroed: one rank, which has no communicator. */
 struct ranks {
 	struct te_comm *comm; /* NULL: there is one rank */
 	int32_t rank, others; /* other ranks */
+	struct te_comm *model; /* of the ranks that have one model together, NULL: there is one */
+	struct te_comm *data;  /* of the ranks that have this shard, NULL: there is one */
+	int32_t nshards;       /* of a model; 0: one */
+	int32_t data_rank;     /* in data */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
 	float *words;	      /* of the device: what ranks exchange */
 	int64_t nwords;
@@ -22,20 +32,25 @@ struct ranks {
 };
 
 /*
- * Join the other ranks, if a launcher has started several. seq is complete; with train it gets
- * memory for gradients that all ranks map. naccum: micro-batches of a rank, at most.
+ * Join the other ranks, if a launcher has started several. nshards: ranks of a model; naccum:
+ * micro-batches of a rank, at most.
  */
-int ranks_open(struct te_ctx *ctx, struct te_seq *seq, int64_t naccum, int train,
-	       struct ranks *ret_r);
-/* before steps are planned; seq is initialised */
-int ranks_reduce(struct ranks *r, struct te_seq *seq);
+int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);
+/* seq is complete: it gets memory for gradients that the ranks with this shard map */
+int ranks_bind(struct ranks *r, struct te_seq *seq);
+/* before steps are planned; the model is initialised */
+int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
 /* options of a step of this rank */
 void ranks_step(const struct ranks *r, struct te_step_opts *so);
 /* after the sequence has been released */
 void ranks_close(struct ranks *r);
 
-/* how many there are */
+/* how many there are: all, those of a model, those with this shard */
 int32_t ranks_n(const struct ranks *r);
+int32_t ranks_nshards(const struct ranks *r);
+int32_t ranks_ndata(const struct ranks *r);
+/* all ranks fail */
+void ranks_abort(const struct ranks *r, const char *why);
 
 /*
  * After a step, in stream order: *ret gets the blocks of all ranks, in rank order. A block has the
@@ -49,7 +64,7 @@ int ranks_check(const struct ranks *r);
 
 /* the status of rank 0 on all ranks; an exit status, also of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
-/* STATUS_FAILED, with a message, unless the weights of all ranks have the same bits */
+/* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */
 int ranks_compare(const struct ranks *r, struct te_stream *stream, const struct te_seq *seq);
 
 #endif

@@ -18,6 +18,7 @@
 
 #include "record.h"
 #include "say.h"
+#include "shard.h"
 #include "weights.h"
 
 /* offset of a part of a weight in the flat buffer, and its shape in the file */
@@ -51,9 +52,16 @@ static void slice_of(const struct config *cfg, const struct te_weight_info *w,
 	*ret_s = s;
 }
 
-/* call fn for each tensor of the files, in the order of the sequence's weights */
-static int each_slice(const struct model *m, slice_fn fn, void *arg)
+/* that of files */
+static const struct model *layout(const struct model *m)
 {
+	return m->whole ? m->whole : m;
+}
+
+/* call fn for each tensor of the files, in the order of the sequence's weights */
+static int each_slice(const struct model *divided, slice_fn fn, void *arg)
+{
+	const struct model *m = layout(divided);
 	int r = STATUS_OK;
 
 	for (int i = 0; i < te_seq_nweights(m->seq) && !r; i++) {
@@ -140,15 +148,24 @@ static float *flat_read(const struct te_tensor *t)
 	return flat;
 }
 
-int weights_write(const char *path, const struct model *m, char ret_digest[17])
+static float *flat_zeros(const struct model *m)
 {
-	struct saving s = { 0 };
-	float *flat = flat_read(te_seq_masters(m->seq));
-	int r;
+	float *flat = calloc((size_t)te_seq_nelems(m->seq), sizeof(*flat));
 
 	if (!flat)
+		say_failed("out of memory");
+	return flat;
+}
+
+int weights_write(const char *path, const struct model *m, const float *whole, char ret_digest[17])
+{
+	struct saving s = { 0 };
+	float *flat = whole ? NULL : flat_read(te_seq_masters(m->seq));
+	int r;
+
+	if (!flat && !whole)
 		return STATUS_FAILED;
-	s.flat = flat;
+	s.flat = whole ? whole : flat;
 	r = st_create(path, &s.w);
 	if (!r)
 		r = each_slice(m, declare_slice, &s);
@@ -284,7 +301,7 @@ static int read_files(const struct files *files, const struct model *m)
 	size_t n, nothers;
 	int r, te;
 
-	l.flat = flat_read(masters);
+	l.flat = m->whole ? flat_zeros(m->whole) : flat_read(masters);
 	if (!l.flat)
 		return STATUS_FAILED;
 	r = each_slice(m, read_slice, &l);
@@ -292,8 +309,10 @@ static int read_files(const struct files *files, const struct model *m)
 	if (!r && n != l.nfound + nothers)
 		r = say_bad("%s: has %zu tensors that are not in the model of config.json",
 			    files->path, n - l.nfound - nothers);
+	if (!r && m->whole)
+		r = shard_take(m, m->whole, l.flat, 0, masters);
 	if (!r) {
-		te = te_tensor_write(masters, l.flat, te_tensor_nbytes(masters));
+		te = m->whole ? 0 : te_tensor_write(masters, l.flat, te_tensor_nbytes(masters));
 		if (te >= 0)
 			te = te_seq_weights_changed(m->seq, te_ctx_stream(te_seq_ctx(m->seq)));
 		if (te < 0)

@@ -8,8 +8,10 @@
 #include "model.h"
 #include "safetensors.h"
 
-/* write path.new, synced and read back; the caller renames it */
-int weights_write(const char *path, const struct model *m, char ret_digest[17]);
+/* write path.new, synced and read back; the caller renames it. whole: all weights of a model that
+ * ranks divide, else NULL */
+int weights_write(const char *path, const struct model *m, const float *whole,
+		  char ret_digest[17]);
 /* all tensors of the model are in the file, and no others */
 int weights_read(const struct st_file *f, const struct model *m);
 /* the same of dir/model.safetensors, or of the files that dir/model.safetensors.index.json names */

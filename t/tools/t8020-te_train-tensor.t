@@ -1,0 +1,137 @@
+#!/bin/sh
+# te_train with models that ranks divide: the initial weights of one rank, its losses but for
+# rounding, alone and with several models, and checkpoints that any layout resumes.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+# what dropout keeps depends on the operations of a model, of which a divided one has more
+sed 's/"n_head": 2,/"n_head": 4, "tie_word_embeddings": false,/; s/0\.1/0/g' micro.json >gpt2.json
+sed 's/"attn_pdrop": 0.1/"attn_pdrop": 0/' micro.json >drop.json
+# odd sizes: the last rank has padding of the vocabulary, and heads share keys and values
+cat >llama.json <<'JSON'
+{"model_type": "llama", "vocab_size": 259, "hidden_size": 48, "intermediate_size": 88,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+ "hidden_act": "silu", "tie_word_embeddings": true}
+JSON
+common="--batch 2 --warmup 2 --lr 1e-2 --eval-batches 2 --recipe fp32 --eval-every 4
+	--save-every 0 --log-every 1"
+
+# ranks N ARGUMENT...: te_train with that many; out, err, and its status
+ranks()
+{
+	n=$1
+	shift
+	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
+}
+
+# near NAME WANT GOT: the losses of two logs, and the norms of gradients.
+#
+# A sum over n ranks of sums of k/n products has another order than one of k: both are within k u of
+# the exact one, relative to the sum of magnitudes, with u = 2^-24. k is at most 128 here. A token
+# passes four such sums and the head, and each norm and softmax in between makes its input's
+# relative error an absolute one of the same size: 5 * 128 u < 4e-5 for a logit, twice that for the
+# loss of the first step. Later steps have trained on gradients with such errors. AdamW moves a
+# weight by the learning rate even where its gradient is nothing but rounding, so these are held to
+# a hundredth of what a step changes, and norms to a thousandth.
+near()
+{
+	awk -F '[:,]' '/^{"step":/ { x = $4; if (FNR == NR) {
+		want[$2, $3] = x
+		norm[$2, $3] = $8
+	} else {
+		n++
+		d = x - want[$2, $3]
+		bound = $2 <= 1 ? 8e-5 : 2e-3
+		if (!(($2, $3) in want) || d > bound || -d > bound)
+			print "step " $2 ": " x ", not " want[$2, $3]
+		d = ($8 - norm[$2, $3]) / (norm[$2, $3] + 1e-30)
+		if (d > 1e-3 || -d > 1e-3)
+			print "step " $2 ": " $7 " " $8 ", not " norm[$2, $3]
+	} } END { if (n < 3) print "no losses" }' "$2" "$3" >why
+	empty "$1" why
+}
+
+# begin MODEL DATA: its weights, and the losses that are wanted, of one rank
+begin()
+{
+	run="--model $1.json $common"
+	"$te_train" $run --accum 2 --steps 0 --out $1.init $2 >out 2>err
+	check "$1: 2 ranks begin" ranks 2 $run --accum 2 --steps 0 --out $1.init2 --tensor 2 $2
+	same "with the slices of one rank's weights" $1.init/model.safetensors \
+		$1.init2/model.safetensors
+	check "$1: one rank" "$te_train" $run --accum 2 --steps 6 --out $1.one --log $1.one.log $2
+}
+
+begin llama --random-tokens
+check "2 ranks divide it" ranks 2 $run --accum 2 --steps 6 --log llama.2.log --stop-after 4 \
+	--out llama.2 --tensor 2 --random-tokens
+check "one rank resumes" "$te_train" --resume llama.2 --log llama.2.log
+near "the losses are those of one rank" llama.one.log llama.2.log
+
+begin gpt2 text
+for mode in off step layer; do
+	check "2 models of 2 ranks, --graph $mode" ranks 4 $run --steps 6 --out $mode \
+		--log $mode.log --graph $mode --tensor 2 text
+	near "the losses are those of one rank" gpt2.one.log $mode.log
+	same "a graph changes no bit" off/model.safetensors $mode/model.safetensors
+done
+check "2 models stop" ranks 4 $run --steps 6 --stop-after 3 --out a --tensor 2 text
+cp -r a b
+check "2 ranks with a model each resume" ranks 2 --resume a --log a.log
+near "and have the losses of one" gpt2.one.log a.log
+check "2 ranks with one model resume" ranks 2 --resume b --log b.log --tensor 2
+near "and have the losses of one" gpt2.one.log b.log
+check "one rank stops" "$te_train" $run --accum 2 --steps 6 --stop-after 3 --out c text
+check "2 models resume" ranks 4 --resume c --log c.log --tensor 2
+near "and have the losses of one" gpt2.one.log c.log
+check "the log has their number" grep -q '"ranks":4,"shards":2' off.log
+
+run="--model gpt2.json $common --steps 6"
+check "4 ranks divide a model" ranks 4 $run --accum 2 --log 4.log --tensor 4 text
+near "the losses are those of one rank" gpt2.one.log 4.log
+check "one rank, frozen weights" "$te_train" $run --freeze 'embed,h.0.*' --log f1.log text
+check "2 ranks" ranks 2 $run --freeze 'embed,h.0.*' --log f2.log --out f2 --tensor 2 --save-best text
+near "have its losses" f1.log f2.log
+check "the best weights are whole" "$te_train" $run --init f2/best --steps 0 text
+check "and the checkpoint" "$te_train" --resume f2 --stop-after 0
+check "fp8-delayed, with dropout" ranks 4 --model drop.json $common --recipe fp8-delayed --steps 3 \
+	--out fp8 --tensor 2 text
+check "is resumed" ranks 2 --resume fp8 --stop-after 4 --tensor 2
+
+cp -r c killed
+"$te_run" -n 2 "$te_train" --resume killed --steps 1000000 --eval-every 0 --tensor 2 text \
+	>out 2>err </dev/null &
+pid=$!
+wait_for '^step [1-9][0-9]*/' err
+kill -KILL "$(cut -d' ' -f2 "/proc/$pid/task/$pid/children")"
+ends_with 0 && : >why || : >bad
+check "a rank that is killed ends all with a failure" test -e bad
+
+run="--model gpt2.json $common --steps 1"
+fails "one rank has no model to divide" "--tensor 2: 1 rank cannot be divided" \
+	"$te_train" $run --tensor 2 text
+ranks 3 $run --tensor 2 text
+check "neither have 3" grep -q 'tensor 2: 3 ranks cannot be divided into models' err
+ranks 3 $run --tensor 3 text
+check "heads are counted" grep -q 'tensor 3: the model has 4 heads' err
+ranks 2 --model micro.json $common --steps 1 --tensor 2 text
+check "dropout of attention is refused" grep -q 'dropout of attention' err
+ranks 2 $run --tensor 2 --sample 5 text
+check "samples need a whole model" grep -q 'samples need a whole model' err
+
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe
+ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0 # of libpmix
+export ASAN_OPTIONS
+if timeout 60 mpirun -n 2 true >out 2>err; then
+	check "mpirun" timeout 120 mpirun -n 4 "$te_train" --model gpt2.json $common --steps 6 \
+		--tensor 2 --out mpi text
+	same "has the same weights" off/model.safetensors mpi/model.safetensors
+else
+	skip "mpirun" "mpirun does not work: $(head -n 1 err)"
+fi
+
+tap_end

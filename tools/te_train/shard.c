@@ -1,0 +1,251 @@
+/* shard.c - which part of each weight a rank has, and the way between parts and whole weights. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/collective.h>
+#include <te/errno.h>
+
+#include "say.h"
+#include "shard.h"
+
+#define PIECE ((int64_t)1 << 20) /* elements of each rank, gathered at once */
+
+enum split {
+	SAME,  /* all shards have it */
+	FIRST, /* shard 0 has it */
+	ROWS,  /* of each block of rows, such as those of queries, keys and values */
+	COLS
+};
+
+static enum split split_of(const char *name)
+{
+	static const struct {
+		const char *name;
+		enum split split;
+	} table[] = {
+		{ "embed.weight", ROWS },   { "embed.position", FIRST }, { "h.#.qkv.weight", ROWS },
+		{ "h.#.qkv_b.bias", ROWS }, { "h.#.proj.weight", COLS }, { "h.#.up.weight", ROWS },
+		{ "h.#.up_b.bias", ROWS },  { "h.#.down.weight", COLS }, { "head.weight", ROWS },
+	};
+
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+		if (model_match(table[i].name, name) != -2)
+			return table[i].split;
+	return SAME;
+}
+
+/* the row of the whole weight that is row i of a shard's, which has `rows` */
+static int64_t whole_row(const struct model *m, const char *name, int32_t shard, int64_t rows,
+			 int64_t i)
+{
+	const struct config *c = &m->cfg;
+	const int64_t kv = c->kv_heads * c->head_dim / m->nshards;
+	const int64_t qkv[] = { c->heads * c->head_dim / m->nshards, kv, kv };
+	const int64_t gated[] = { rows / 2, rows / 2 };
+	const int64_t *block = &rows, n = m->nshards;
+	int64_t first = 0;
+
+	if (model_match("h.#.qkv.weight", name) != -2 || model_match("h.#.qkv_b.bias", name) != -2)
+		block = qkv;
+	else if (model_match("h.#.up.weight", name) != -2 && c->family != FAMILY_GPT2)
+		block = gated;
+	for (; i >= *block; block++) {
+		i -= *block;
+		first += n * *block;
+	}
+	return first + shard * *block + i;
+}
+
+/* a weight: elements, [rows, cols] */
+struct extents {
+	int64_t rows, cols;
+};
+
+static struct extents extents_of(const struct te_weight_info *w)
+{
+	struct extents e = { te_tensor_extent(w->master, 0), 1 };
+
+	if (te_tensor_ndim(w->master) == 2)
+		e.cols = te_tensor_extent(w->master, 1);
+	return e;
+}
+
+/* between the whole weight and a shard's, whichever is written; padding of the vocabulary may end
+ * at other rows */
+static void copy_weight(const struct model *m, const char *name, int32_t shard, float *whole,
+			struct extents we, float *part, struct extents pe, int to_whole)
+{
+	const enum split split = split_of(name);
+	const int64_t col = split == COLS ? shard * pe.cols : 0;
+
+	for (int64_t i = 0; i < pe.rows; i++) {
+		const int64_t row = split == ROWS ? whole_row(m, name, shard, pe.rows, i) : i;
+		const size_t nbytes = (size_t)pe.cols * sizeof(float);
+
+		if (row >= we.rows)
+			continue;
+		if (to_whole)
+			memcpy(whole + row * we.cols + col, part + i * pe.cols, nbytes);
+		else
+			memcpy(part + i * pe.cols, whole + row * we.cols + col, nbytes);
+	}
+}
+
+/* the weight of that name; 0 if there is none */
+static int find(const struct model *m, const char *name, struct te_weight_info *ret)
+{
+	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+		if (te_seq_weight(m->seq, i, &w) >= 0 && !strcmp(w.name, name)) {
+			*ret = w;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+int shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
+	       struct te_tensor *dst)
+{
+	float *part = calloc(1, te_tensor_nbytes(dst));
+	int te;
+
+	if (!part)
+		return say_failed("out of memory");
+	for (int i = 0; i < te_seq_nweights(m->seq); i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT, all = TE_WEIGHT_INFO_INIT;
+
+		if (te_seq_weight(m->seq, i, &w) < 0 || !find(whole, w.name, &all) ||
+		    (trained && w.flags & TE_WEIGHT_FROZEN))
+			continue;
+		copy_weight(m, w.name, m->shard, (float *)(uintptr_t)flat + all.offset_nelems,
+			    extents_of(&all), part + w.offset_nelems, extents_of(&w), 0);
+	}
+	te = te_tensor_write(dst, part, te_tensor_nbytes(dst));
+	free(part);
+	return te < 0 ? say_te(te, "writing the weights of a rank") : STATUS_OK;
+}
+
+/* ---- gathering ---- */
+
+struct gathering {
+	const struct model *m;
+	struct te_stream *stream;
+	const float *src; /* of the device */
+	float *all;	  /* of the device: a piece of each shard */
+	float *piece;	  /* of the host: the same */
+	float *whole;	  /* NULL but in shard 0 */
+};
+
+/* parts: the weight of each shard, in host memory of shard 0 */
+static int gather_parts(const struct gathering *g, const float *src, int64_t nelems, float *parts)
+{
+	const int32_t n = g->m->nshards;
+	int te = 0;
+
+	for (int64_t at = 0; at < nelems && te >= 0; at += PIECE) {
+		const int64_t len = nelems - at < PIECE ? nelems - at : PIECE;
+
+		te = te_comm_all_gather(g->m->comm, g->stream, src + at, g->all, len, TE_DTYPE_FP32,
+					NULL);
+		if (te >= 0)
+			te = te_copy(g->stream, g->piece, g->all,
+				     (size_t)(n * len) * sizeof(float));
+		if (te >= 0)
+			te = te_stream_sync(g->stream);
+		if (te >= 0)
+			te = te_comm_error(g->m->comm);
+		for (int32_t k = 0; k < n && parts && te >= 0; k++)
+			memcpy(parts + k * nelems + at, g->piece + k * len,
+			       (size_t)len * sizeof(float));
+	}
+	return te;
+}
+
+/* a weight that shards divide */
+static int gather_weight(const struct gathering *g, const struct te_weight_info *all,
+			 const struct te_weight_info *own)
+{
+	const int64_t nelems = te_tensor_nelems(own->master);
+	const int32_t n = g->m->nshards;
+	float *parts = g->whole ? malloc((size_t)(n * nelems) * sizeof(*parts)) : NULL;
+	int te = g->whole && !parts ? -ENOMEM : 0;
+
+	if (te >= 0)
+		te = gather_parts(g, g->src + own->offset_nelems, nelems, parts);
+	for (int32_t k = 0; k < n && parts && te >= 0; k++)
+		copy_weight(g->m, own->name, k, g->whole + all->offset_nelems, extents_of(all),
+			    parts + k * nelems, extents_of(own), 1);
+	free(parts);
+	return te;
+}
+
+static int gather_all(const struct gathering *g, int trained)
+{
+	int te = 0;
+
+	for (int i = 0; i < te_seq_nweights(g->m->whole->seq) && te >= 0; i++) {
+		struct te_weight_info all = TE_WEIGHT_INFO_INIT, own = TE_WEIGHT_INFO_INIT;
+
+		te = te_seq_weight(g->m->whole->seq, i, &all);
+		if (te < 0 || !find(g->m, all.name, &own) ||
+		    (trained && own.flags & TE_WEIGHT_FROZEN))
+			continue;
+		if (split_of(all.name) == ROWS || split_of(all.name) == COLS) {
+			te = gather_weight(g, &all, &own);
+		} else if (g->whole) {
+			te = te_copy(g->stream, g->whole + all.offset_nelems,
+				     g->src + own.offset_nelems, te_tensor_nbytes(own.master));
+			if (te >= 0)
+				te = te_stream_sync(g->stream);
+		}
+	}
+	return te;
+}
+
+int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat)
+{
+	const struct te_seq *seq = m->whole->seq;
+	const int64_t nelems = trained ? te_seq_grad_nelems(seq) : te_seq_nelems(seq);
+	const size_t nbytes = (size_t)(m->nshards * PIECE) * sizeof(float);
+	struct gathering g = { .m = m,
+			       .stream = te_ctx_stream(te_seq_ctx(m->seq)),
+			       .src = te_tensor_data(src),
+			       .piece = malloc(nbytes) };
+	void *all = NULL;
+	int te = g.piece ? te_mem_alloc(g.stream, nbytes, &all) : -ENOMEM;
+
+	g.all = all;
+	if (te >= 0 && !m->shard) {
+		g.whole = calloc((size_t)nelems, sizeof(*g.whole));
+		te = g.whole ? 0 : -ENOMEM;
+	}
+	if (te >= 0)
+		te = gather_all(&g, trained);
+	if (all)
+		te_mem_free(g.stream, all);
+	free(g.piece);
+	if (te < 0) {
+		free(g.whole);
+		return say_te(te, "gathering the weights of all ranks");
+	}
+	*ret_flat = g.whole;
+	return STATUS_OK;
+}
+
+uint8_t *shard_uncounted(const struct model *m)
+{
+	uint8_t *uncounted = calloc((size_t)te_seq_nweights(m->seq), 1);
+
+	for (int i = 0; uncounted && i < te_seq_nweights(m->seq); i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+
+		if (te_seq_weight(m->seq, i, &w) >= 0)
+			uncounted[i] = m->shard && split_of(w.name) == SAME;
+	}
+	return uncounted;
+}

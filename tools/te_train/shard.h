@@ -1,0 +1,27 @@
+/*
+ * shard.h - a model that ranks divide: which part of each weight a rank has.
+ *
+ * Shard k has the k-th heads, columns of the first and rows of the second matrix of an MLP, and
+ * tokens. Norms and the biases after sums are the same in all shards; learned positions are in
+ * shard 0.
+ */
+#ifndef SHARD_H
+#define SHARD_H
+
+#include "model.h"
+
+/*
+ * The shard's part of weights, or of what is laid out like them: *flat is host memory, laid out as
+ * the weights of `whole`, whose tensors have the same names. trained: dst has no frozen weights.
+ */
+int shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
+	       struct te_tensor *dst);
+/*
+ * The reverse, collective: shard 0 gets *ret_flat, laid out as m->whole, for free(3); others NULL.
+ */
+int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat);
+
+/* [te_seq_nweights] for te_adamw_set_shards(), for free(3); NULL if there is no memory */
+uint8_t *shard_uncounted(const struct model *m);
+
+#endif

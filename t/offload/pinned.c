@@ -46,6 +46,37 @@ START_TEST(size_is_rounded_and_memory_is_zero)
 }
 END_TEST
 
+/* counted page by page: statm is an estimate on machines with many processors */
+static size_t resident_nbytes(void)
+{
+	FILE *f = fopen("/proc/self/smaps_rollup", "r");
+	unsigned long kib = 0;
+	char line[256];
+
+	ck_assert_ptr_nonnull(f);
+	while (!kib && fgets(line, sizeof(line), f))
+		sscanf(line, "Rss: %lu", &kib);
+	fclose(f);
+	return kib * 1024;
+}
+
+/* sanitizers take memory of their own; 2 MiB: the words, 1 MiB: anything else */
+START_TEST(memory_is_what_was_asked_for)
+{
+	const size_t nbytes = 16 * UNIT + 1, before = resident_nbytes();
+	size_t grown;
+
+	new_arena(NULL, nbytes);
+	grown = resident_nbytes() - before;
+	ck_assert_uint_ge(grown, 17 * UNIT);
+#ifndef SANITIZED
+	ck_assert_uint_le(grown, 18 * UNIT + (1 << 20));
+#endif
+	a = te__pinned_destroy(a);
+	ck_assert_uint_lt(resident_nbytes(), before + UNIT);
+}
+END_TEST
+
 START_TEST(words_are_cache_lines_after_the_slots)
 {
 	new_arena(NULL, UNIT);
@@ -234,6 +265,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, NULL, slot_teardown);
 	tcase_add_test(c, size_is_rounded_and_memory_is_zero);
+	tcase_add_test(c, memory_is_what_was_asked_for);
 	tcase_add_test(c, words_are_cache_lines_after_the_slots);
 	tcase_add_test(c, slots_do_not_overlap);
 	tcase_add_test(c, absurd_sizes_are_refused);

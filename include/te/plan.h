@@ -31,6 +31,9 @@ enum te_plan_event_kind {
 	TE_PLAN_EVENT_GRAD = 2,
 	/* the amaxes of a pass are recorded (te_quant_amax_ptr); scales are updated next */
 	TE_PLAN_EVENT_SCALES = 3,
+	/* current scaling: the amax of a tensor is complete, its scale follows from it next. During
+	 * the step that casts, or its fusion */
+	TE_PLAN_EVENT_AMAX = 4,
 	TE_PLAN_EVENT_COUNT
 };
 
@@ -42,7 +45,7 @@ struct te_plan_event {
 	struct te_op *op;  /* of the step, or the weight's; NULL: SCALES */
 	const char *step;  /* as fusions name it: "linear", "linear.dw", "quantize"; NULL: SCALES */
 	int32_t weight;	   /* GRAD: for te_seq_weight(); else -1 */
-	int32_t slot, nslots; /* SCALES: the slots of te_seq_quant() that are updated */
+	int32_t slot, nslots; /* SCALES, AMAX: the slots of te_seq_quant() whose amaxes are used */
 };
 
 /*

@@ -50,6 +50,8 @@ TE_EXPORT struct te_comm_reducer *te_comm_reducer_unref(struct te_comm_reducer *
  * complete, queues their sum over the ranks, in rank order, in place. A step has one event for each
  * weight with a gradient, as those of te_step_create() do.
  * TE_PLAN_EVENT_SCALES: queues the maximum over the ranks of the amaxes that scales follow next.
+ * TE_PLAN_EVENT_AMAX: the same for a tensor with current scaling. It is not in
+ * TE_COMM_REDUCER_HOOKS: only a caller that wants the ranks' scales to be equal adds it.
  * Work is queued on the stream of the pass. In a recording with TE_CAPTURE_CONCURRENT, as
  * te_graph_create() and te_step_create() make, it runs concurrently with the rest of the pass.
  * Errors: those of te_comm_allreduce(); -TE_ESTATE (a weight's second event in a step).

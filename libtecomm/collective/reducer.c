@@ -126,14 +126,15 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 
 /*
  * All that slots keep: older amaxes of delayed scaling are equal on all ranks already. With current
- * scaling the scale has been computed, so this changes no result; scales of blocks have no amaxes.
+ * scaling the amax of a tensor is of use only before its own scale is computed; scales of blocks
+ * have no amaxes.
  */
 static int reduce_amaxes(struct te_comm_reducer *r, const struct te_plan_event *e)
 {
 	const struct te_quant *q = te_seq_quant(r->seq);
 	float *p = q ? te_quant_amax_ptr(q, e->slot) : NULL;
 
-	if (!p || !e->nslots)
+	if (!p || !e->nslots || (e->kind == TE_PLAN_EVENT_SCALES && te__quantize_keeps_x(q)))
 		return 0;
 	return te_comm_allreduce(r->comm, e->stream, p, p,
 				 e->nslots * (te_quant_amax_ptr(q, 1) - te_quant_amax_ptr(q, 0)),
@@ -151,7 +152,9 @@ int te_comm_reducer_hook(void *reducer, struct te_plan *plan, const struct te_pl
 		return 0;
 	if (event->kind == TE_PLAN_EVENT_GRAD)
 		return take_grad(r, event);
-	return event->kind == TE_PLAN_EVENT_SCALES ? reduce_amaxes(r, event) : 0;
+	if (event->kind == TE_PLAN_EVENT_SCALES || event->kind == TE_PLAN_EVENT_AMAX)
+		return reduce_amaxes(r, event);
+	return 0;
 }
 
 /* ---- creating and releasing ---- */

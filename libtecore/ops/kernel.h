@@ -174,7 +174,8 @@ int te__arg_rng(const char *fn, const char *field, float p, const struct te_rng_
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
 /* that of options which have quant, slot, q and quant_flags */
 #define TE__QUANTIZE_OF(stream, o) \
-	((struct te__quantize){ (stream), (o)->quant, (o)->slot, (o)->q, NULL, (o)->quant_flags })
+	((struct te__quantize){ (stream), (o)->quant, (o)->slot, (o)->q, NULL, \
+				 (o)->quant_flags, NULL, NULL })
 /* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 	      const struct te_tensor *y, int64_t rows, int64_t cols);

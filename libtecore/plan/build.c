@@ -135,6 +135,7 @@ static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const 
 	s = &p->step[p->nsteps++];
 	memset(s, 0, sizeof(*s));
 	s->kind = kind;
+	s->plan = p;
 	s->node = node;
 	snprintf(s->name, sizeof(s->name), "%s%s", name, kind == TE__STEP_DW ? ".dw" : "");
 	s->share_from[0] = s->share_from[1] = s->share_from[2] = s->share_to = -1;

@@ -30,17 +30,6 @@ static int has_one_scale(const struct te_op_call *quantize)
 	return te_tensor_scaling(quantize->y.q) == TE_SCALING_TENSOR;
 }
 
-static struct te__quantize cast_of(const struct te_op_call *quantize)
-{
-	return (struct te__quantize){
-		.stream = quantize->stream,
-		.quant = quantize->y.quant,
-		.slot = quantize->y.slot,
-		.y = quantize->y.q,
-		.flags = quantize->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0,
-	};
-}
-
 /* scratch for the full-precision result, if it has no memory and the cast reads it */
 static size_t kept_nbytes(const struct te_tensor *given, const struct te_op_call *quantize,
 			  enum te_dtype dtype)
@@ -71,7 +60,7 @@ static size_t forward_cast_ws(const struct te_fused *f)
 
 static int norm_quantize(const struct te_fused *f)
 {
-	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te__quantize z = te__plan_quantize(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_norm_fwd k;
 
@@ -82,7 +71,7 @@ static int norm_quantize(const struct te_fused *f)
 
 static int act_quantize(const struct te_fused *f)
 {
-	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te__quantize z = te__plan_quantize(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_act_fwd k;
 
@@ -100,7 +89,7 @@ static int attention_cast_applies(const struct te_fused *f)
 
 static int attention_quantize(const struct te_fused *f)
 {
-	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te__quantize z = te__plan_quantize(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_attn_fwd k;
 
@@ -141,7 +130,7 @@ static size_t dact_dbias_cast_ws(const struct te_fused *f)
 static int run_dact(const struct te_fused *f, const struct te_op_call *dbias,
 		    const struct te_op_call *quantize)
 {
-	const struct te__quantize z = cast_of(quantize);
+	const struct te__quantize z = te__plan_quantize(quantize);
 	const struct te_op_call *c = f->part[0];
 	size_t part_nbytes = dbias ? dbias_part_nbytes(c) : 0;
 	struct te_k_act_bwd k;
@@ -176,7 +165,7 @@ static size_t drope_cast_ws(const struct te_fused *f)
 
 static int drope_quantize(const struct te_fused *f)
 {
-	const struct te__quantize z = cast_of(f->part[1]);
+	const struct te__quantize z = te__plan_quantize(f->part[1]);
 	const struct te_op_call *c = f->part[0];
 	struct te_k_rope k;
 
@@ -304,7 +293,7 @@ static int norm_bwd(const struct te_fused *f)
 	int r;
 
 	if (n.quantize)
-		z = cast_of(n.quantize);
+		z = te__plan_quantize(n.quantize);
 	r = te__ops_norm_bwd(f->part[0], n.fork ? n.fork->dey[0].hp : NULL, dx,
 			     n.quantize ? &z : NULL);
 	return r < 0 || !n.dw ? r : te__ops_norm_dw(n.dw, f->ws);

@@ -75,6 +75,7 @@ enum te__step_kind { TE__STEP_FWD, TE__STEP_BWD, TE__STEP_DW, TE__STEP_QUANT, TE
 
 struct te__step {
 	enum te__step_kind kind;
+	struct te_plan *plan;
 	int node; /* op index, or that of the consumer for a quantize */
 	char name[64];
 	struct te__roles role;
@@ -197,6 +198,9 @@ void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups
 int te__plan_bind_states(struct te_plan *p);
 void te__plan_unbind_states(struct te_plan *p);
 void te__plan_fill_call(struct te_plan *p, struct te__step *s);
+struct te__quantize;
+/* the cast of a step, whose call it is: its event of amaxes calls the hook */
+struct te__quantize te__plan_quantize(const struct te_op_call *quantize);
 int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
 	TE_PRINTF(3, 4);
 int te__plan_new_buf(struct te_plan *p, size_t nbytes);

@@ -11,12 +11,6 @@
 #include "libtecore/quant/quant.h"
 #include "libtecore/tensor/ctx.h"
 
-static int run_quantize(const struct te_op_call *c)
-{
-	return te_quantize(c->stream, c->y.quant, c->y.slot, c->x.hp, c->y.q, NULL,
-			   c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
-}
-
 static int run_sum(const struct te_op_call *c)
 {
 	struct te_k_add a = {
@@ -115,6 +109,43 @@ int te__plan_find_grads(struct te_plan *p)
 			}
 		}
 	return 0;
+}
+
+/* ---- casts ---- */
+
+static int hook_amax(const struct te__quantize *z)
+{
+	const struct te__step *s = z->arg;
+
+	return call_hook(s->plan, z->stream, (struct te_plan_event){
+		.kind = TE_PLAN_EVENT_AMAX,
+		.pass = pass_of(s, s->plan),
+		.op = s->plan->seq->op[s->node],
+		.step = s->name,
+		.weight = -1,
+		.slot = z->slot,
+		.nslots = 1,
+	});
+}
+
+struct te__quantize te__plan_quantize(const struct te_op_call *c)
+{
+	return (struct te__quantize){
+		.stream = c->stream,
+		.quant = c->y.quant,
+		.slot = c->y.slot,
+		.y = c->y.q,
+		.flags = c->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0,
+		.amax = hook_amax,
+		.arg = (char *)(uintptr_t)c - offsetof(struct te__step, call),
+	};
+}
+
+static int run_quantize(const struct te_op_call *c)
+{
+	const struct te__quantize z = te__plan_quantize(c);
+
+	return te__stream_queued(c->stream, te__quantize_alone(&z, c->x.hp));
 }
 
 /* ---- passes ---- */

@@ -106,7 +106,7 @@ static int check_quantize(const struct te__quantize *z, const struct te_tensor *
 
 /* the kernel that casts is the producer; where its result is read again, x is that, and the
  * producer only folds the amax */
-static int quantize(const struct te__quantize *z, const struct te_tensor *x)
+int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x)
 {
 	const enum te_dtype dtype = te_tensor_dtype(x);
 	struct te_k_quantize k = {
@@ -140,11 +140,11 @@ static int quantize(const struct te__quantize *z, const struct te_tensor *x)
 int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const struct te_tensor *x,
 		struct te_tensor *y, const float *noop, uint32_t flags)
 {
-	const struct te__quantize z = { stream, q, slot, y, noop, flags };
+	const struct te__quantize z = { stream, q, slot, y, noop, flags, NULL, NULL };
 
 	if (!stream || !q || !x || !y)
 		return te__fail(-EINVAL, "te_quantize: an argument is NULL");
-	return te__stream_queued(stream, quantize(&z, x));
+	return te__stream_queued(stream, te__quantize_alone(&z, x));
 }
 
 static int dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)

@@ -59,6 +59,10 @@ struct te__quantize {
 	struct te_tensor *y; /* receives the copies that it has */
 	const float *noop;   /* te_quantize()'s; the producer does not see it */
 	uint32_t flags;	     /* TE_QUANTIZE_* */
+	/* called when the amax that the scale follows from is complete, if that is the tensor's
+	 * own: what it queues runs in between. Or NULL */
+	int (*amax)(const struct te__quantize *z);
+	void *arg; /* for amax */
 };
 
 /* 0, or the code of a slot, flags or y that do not fit; fn and y's name are in the message */
@@ -68,5 +72,7 @@ int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
 /* after the producer; x: its full-precision result, of dtype. NULL if it is not kept,
  * which te__quantize_keeps_x() tells */
 int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype);
+/* te_quantize() */
+int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x);
 
 #endif

@@ -217,7 +217,33 @@ START_TEST(ranks_have_equal_weights_and_scales)
 }
 END_TEST
 
-/* what the test above would not see if the model hid it */
+/* current scaling: equal scales only if the caller asks for them, which changes results */
+START_TEST(current_scales_are_reduced_on_request)
+{
+	const int n = threads_apart(2);
+	char *own;
+
+	if (n < 2)
+		return;
+	set(&models[0], "fp8-current", _i);
+	threads_run(n, train_rank, 0, NULL);
+	ck_assert_uint_gt(differ(1, 1), 0);
+	own = g.weights[0];
+	g.weights[0] = NULL;
+	drop(0);
+	drop(1);
+	g.hooks |= 1u << TE_PLAN_EVENT_AMAX;
+	threads_run(n, train_rank, 0, NULL);
+	ck_assert_uint_eq(differ(1, 0), 0);
+	ck_assert_uint_eq(differ(1, 1), 0);
+	ck_assert(memcmp(own, g.weights[0], g.nbytes) != 0);
+	free(own);
+	drop(0);
+	drop(1);
+}
+END_TEST
+
+/* what ranks_have_equal_weights_and_scales would not see if the model hid it */
 START_TEST(without_the_hook_ranks_differ)
 {
 	if (threads_apart(2) < 2)
@@ -295,6 +321,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, ranks_have_the_bits_of_one, 0, 6);
 	tcase_add_loop_test(c, ranks_have_equal_weights_and_scales, 0, 12);
+	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
 	tcase_add_test(c, arguments_are_checked);
 	return s;

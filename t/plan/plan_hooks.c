@@ -28,7 +28,7 @@ static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-curre
 
 /* what a hook saw, and what it does */
 struct seen {
-	int nopen, nsteps, nscales;
+	int nopen, nsteps, nscales, namaxes;
 	int ngrads, weight[64];
 	/* a copy of each gradient at its event, queued by the hook; or NULL */
 	struct te_tensor *snapshot;
@@ -74,6 +74,20 @@ static int hook(void *arg, struct te_plan *plan, const struct te_plan_event *e)
 		if (s->r && s->said)
 			return te_fail(s->r, "weight %d: %s", e->weight, s->said);
 		return s->r ? s->r : r;
+	case TE_PLAN_EVENT_AMAX:
+		ck_assert_int_gt(s->nopen, 0);
+		ck_assert_ptr_nonnull(te_op_name(e->op));
+		ck_assert_str_eq(e->step, "quantize");
+		ck_assert_int_eq(e->pass, e->slot < 2 * te_seq_nops(plan->seq) ? TE_PASS_FORWARD :
+										 TE_PASS_BACKWARD);
+		ck_assert_int_eq(e->nslots, 1);
+		s->namaxes++;
+		memcpy(&bits, &s->amax, sizeof(bits));
+		if (s->amax > 0)
+			r = te_fill_u32(e->stream,
+					te_quant_amax_ptr(te_seq_quant(plan->seq), e->slot), bits,
+					sizeof(float));
+		return r;
 	default:
 		ck_assert_int_eq(e->kind, TE_PLAN_EVENT_SCALES);
 		ck_assert_int_eq(s->nopen, 0);
@@ -188,6 +202,34 @@ START_TEST(scales_follow_what_the_hook_makes_of_amaxes)
 		ncast++;
 	}
 	ck_assert_int_gt(ncast, 0);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* the same of current scaling, where each cast of an activation or a gradient has an event */
+START_TEST(current_scales_follow_what_the_hook_makes_of_amaxes)
+{
+	const struct model_shape *m = &shapes[_i % 2];
+	struct te_seq *seq = model_create(ctx, m, 5);
+	struct seen s = { .amax = 4096 };
+	struct te_plan *p = hooked(seq, m, "fp8-current", _i / 2 ? TE_PLAN_NO_FUSION : 0, &s);
+	const int n = te_seq_nops(seq);
+	struct te_quant *q = te_seq_quant(seq);
+	float scale, amax;
+	int ncast = 0;
+
+	step(p);
+	DO(te_stream_sync(st));
+	for (int k = 0; k < te_quant_nslots(q); k++) {
+		DO(te_quant_peek(q, k, &scale, &amax));
+		if (scale == 1 || (k < 2 * n && k % 2)) /* never cast, or of a weight */
+			continue;
+		ck_assert_float_eq(scale, (float)te_dtype_max(te_quant_dtype(q, k)) / 4096);
+		ncast++;
+	}
+	ck_assert_int_gt(ncast, 8);
+	ck_assert_int_eq(s.namaxes, ncast);
 	te_plan_unref(p);
 	te_seq_unref(seq);
 }
@@ -487,6 +529,7 @@ void plan_hook_cases(Suite *s)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, gradients_are_complete_at_their_events, 0, 2 * NWAYS);
 	tcase_add_test(c, scales_follow_what_the_hook_makes_of_amaxes);
+	tcase_add_loop_test(c, current_scales_follow_what_the_hook_makes_of_amaxes, 0, 4);
 	tcase_add_test(c, a_failing_hook_ends_the_pass);
 	tcase_add_test(c, hooks_are_checked);
 	tcase_add_loop_test(c, lists_all_that_backward_needs, 0, NWAYS);

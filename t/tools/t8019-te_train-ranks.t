@@ -84,6 +84,36 @@ ends_with 0 && : >why || : >bad
 check "a rank that is killed ends all with a failure" test -e bad
 check "the last checkpoint can be resumed" "$te_train" --resume killed --stop-after 0
 
+begin $common --steps 1000000 --eval-every 0 --out interrupted text
+kill -INT $pid
+check "SIGINT to te_run ends all, with 130" ends_with 130
+check "what was made is saved" "$te_train" --resume interrupted --stop-after 0
+
+# killed at any moment, most of which are in a save, twice: two ranks go on from a whole checkpoint
+begin $common --steps 1000000 --eval-every 0 --save-every 1 --out cut text
+for moment in 0.03 0.1; do
+	sleep $moment
+	kill -KILL $pid
+	wait $pid 2>/dev/null
+	begin --resume cut
+done
+kill -TERM $pid
+check "two ranks resume after an interrupted save" ends_with 143
+"$te_train" --resume cut --stop-after 0 --json >summary 2>err
+steps=$(($(sed -n 's/^ *"steps": \([0-9]*\),$/\1/p' summary) + 1))
+check "they have made steps: $steps" test "$steps" -gt 3
+check "and go on" ranks 2 --resume cut --stop-after "$steps"
+check "as one rank does" "$te_train" $common --steps 1000000 --eval-every 0 --accum 2 \
+	--stop-after "$steps" --out whole text
+same "with the same weights" whole/model.safetensors cut/model.safetensors
+
+# each rank begins with other weights
+"$te_run" -n 2 sh -c 'exec "$0" --seed $TE_COMM_RANK "$@"' "$te_train" $common --steps 2 \
+	--out differ text >out 2>err </dev/null && : >bad2
+check "ranks with different weights fail" test ! -e bad2
+check "and name the rank" grep -q 'the weights of rank 1 are not those of rank 0' err
+check "nothing is saved" test ! -e differ/model.safetensors
+
 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe

@@ -65,8 +65,10 @@ begin()
 }
 
 begin llama --random-tokens
-check "2 ranks divide it" ranks 2 $run --accum 2 --steps 6 --log llama.2.log --stop-after 4 \
+check "2 ranks divide it" ranks 2 $run --accum 2 --steps 6 --log llama.2.log --stop-after 2 \
 	--out llama.2 --tensor 2 --random-tokens
+check "2 ranks divide its tokens" ranks 2 --resume llama.2 --log llama.2.log --stop-after 4 \
+	--tensor 2 --sequence-parallel
 check "one rank resumes" "$te_train" --resume llama.2 --log llama.2.log
 near "the losses are those of one rank" llama.one.log llama.2.log
 
@@ -76,6 +78,12 @@ for mode in off step layer; do
 		--log $mode.log --graph $mode --tensor 2 text
 	near "the losses are those of one rank" gpt2.one.log $mode.log
 	same "a graph changes no bit" off/model.safetensors $mode/model.safetensors
+done
+for mode in off step; do
+	check "--sequence-parallel, --graph $mode" ranks 4 $run --steps 6 --out tokens.$mode \
+		--log tokens.$mode.log --graph $mode --tensor 2 --sequence-parallel text
+	near "the losses are those of one rank" gpt2.one.log tokens.$mode.log
+	same "a graph changes no bit" tokens.off/model.safetensors tokens.$mode/model.safetensors
 done
 check "2 models stop" ranks 4 $run --steps 6 --stop-after 3 --out a --tensor 2 text
 cp -r a b
@@ -118,6 +126,14 @@ ranks 3 $run --tensor 3 text
 check "heads are counted" grep -q 'tensor 3: the model has 4 heads' err
 ranks 2 --model micro.json $common --steps 1 --tensor 2 text
 check "dropout of attention is refused" grep -q 'dropout of attention' err
+fails "tokens need ranks" "--sequence-parallel needs --tensor" \
+	"$te_train" $run --sequence-parallel text
+ranks 2 $run --tensor 2 --sequence-parallel --seq-len 31 text
+check "tokens are counted" grep -q '2 ranks cannot divide the 31 tokens of --seq-len' err
+ranks 2 $run --tensor 2 --sequence-parallel --graph layer text
+check "no layers by tokens" grep -q 'not with --graph layer' err
+ranks 2 $run --tensor 2 --sequence-parallel --model drop.json text
+check "no dropout by tokens" grep -q 'repeat in the tokens of each rank' err
 ranks 2 $run --tensor 2 --sample 5 text
 check "samples need a whole model" grep -q 'samples need a whole model' err
 

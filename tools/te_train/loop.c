@@ -89,6 +89,11 @@ static int choose_context(struct trainer *t, const struct config *cfg)
 
 	t->T = o->seq_len ? o->seq_len : cfg->max_pos < 1024 ? cfg->max_pos : 1024;
 	t->B = o->batch;
+	if (o->sequence_parallel && o->tensor == 1)
+		return say_bad("--sequence-parallel needs --tensor");
+	if (o->sequence_parallel && t->T % o->tensor)
+		return say_bad("--sequence-parallel: %lld ranks cannot divide the %lld tokens of "
+			       "--seq-len", (long long)o->tensor, (long long)t->T);
 	if (cfg->family == FAMILY_GPT2 && t->T > cfg->max_pos)
 		return say_bad("--seq-len %lld is beyond the model's n_positions %lld",
 			       (long long)t->T, (long long)cfg->max_pos);
@@ -332,7 +337,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = ranks_open(t->ctx, (int32_t)o->tensor, o->accum, &t->ranks);
 	if (!r)
-		r = model_build_shard(t->ctx, &cfg, t->ranks.model, &t->model);
+		r = model_build_shard(t->ctx, &cfg, t->ranks.model, (int)o->sequence_parallel,
+				      &t->model);
 	if (!r)
 		r = model_freeze(&t->model, o->freeze);
 	if (!r && !t->model.ntrained && !o->sample_only)

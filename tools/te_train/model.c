@@ -19,6 +19,7 @@
 struct builder {
 	struct te_seq *seq;
 	struct te_comm *comm; /* of the ranks that divide the model, or NULL */
+	int by_tokens;
 	int r;
 	char name[96];
 };
@@ -102,17 +103,29 @@ static void add_from(struct builder *b, const char *name, const char *channel)
 		b->r = te_op_take(op, 0, channel);
 }
 
+#define TOKENS 1 /* the extent of a value [B,T,width] */
+
 /* before weights that are divided by rows, of which each gives a part of the value that follows */
 static void divide(struct builder *b, const char *name)
 {
-	if (b->comm)
+	struct te_comm_op_opts o = TE_COMM_OP_OPTS_INIT;
+
+	o.axis = TOKENS;
+	if (b->comm && b->by_tokens)
+		APPEND(b, te_comm_op_all_gather, b->comm, &o, name);
+	else if (b->comm)
 		APPEND(b, te_comm_op_copy, b->comm, NULL, name);
 }
 
 /* after weights that are divided by columns, each of which gives a summand of the value */
 static void sum(struct builder *b, const char *name)
 {
-	if (b->comm)
+	struct te_comm_op_opts o = TE_COMM_OP_OPTS_INIT;
+
+	o.axis = TOKENS;
+	if (b->comm && b->by_tokens)
+		APPEND(b, te_comm_op_reduce_scatter, b->comm, &o, name);
+	else if (b->comm)
 		APPEND(b, te_comm_op_allreduce, b->comm, NULL, name);
 }
 
@@ -271,7 +284,7 @@ static int cannot(const struct model *m, int r)
 	return say_te(r, "the %s model cannot be built", family_name(m->cfg.family));
 }
 
-static int check_shards(const struct config *c, int32_t n)
+static int check_shards(const struct config *c, int32_t n, int by_tokens)
 {
 	const struct {
 		const char *name;
@@ -287,6 +300,9 @@ static int check_shards(const struct config *c, int32_t n)
 			return say_bad("--tensor %d: the model has %lld %s, which %d ranks cannot "
 				       "divide", (int)n, (long long)even[i].value, even[i].name,
 				       (int)n);
+	if (n > 1 && by_tokens && (c->drop_embd > 0 || c->drop_resid > 0))
+		return say_bad("--sequence-parallel: the model has dropout, which would repeat in "
+			       "the tokens of each rank; give --dropout 0");
 	if (n > 1 && c->drop_attn > 0)
 		return say_bad("--tensor %d: the model has dropout of attention, which would "
 			       "repeat in the heads of each rank; give --dropout 0", (int)n);
@@ -312,7 +328,7 @@ static int add_whole(struct te_ctx *ctx, const struct config *cfg, struct model 
 }
 
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      struct model *ret_model)
+		      int by_tokens, struct model *ret_model)
 {
 	struct model m = { .cfg = *cfg, .nshards = 1 };
 	struct builder b = { 0 };
@@ -320,10 +336,11 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 
 	if (comm && te_comm_nranks(comm) > 1) {
 		b.comm = m.comm = comm;
+		b.by_tokens = m.by_tokens = by_tokens;
 		m.nshards = te_comm_nranks(comm);
 		m.shard = te_comm_rank(comm);
 	}
-	r = check_shards(cfg, m.nshards);
+	r = check_shards(cfg, m.nshards, by_tokens);
 	if (r)
 		return r;
 	/* FP8 GEMMs need multiples of 16; cuBLASLt is fastest with multiples of 64 */
@@ -352,7 +369,7 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model)
 {
-	return model_build_shard(ctx, cfg, NULL, ret_model);
+	return model_build_shard(ctx, cfg, NULL, 0, ret_model);
 }
 
 int model_freeze(struct model *m, const char *patterns)

@@ -17,6 +17,7 @@ struct model {
 	/* a shard: seq has a part of most weights; else 1, 0, NULL, NULL */
 	int32_t nshards, shard;
 	struct te_comm *comm; /* of the ranks with the shards, borrowed */
+	int by_tokens;
 	struct model *whole;  /* the layout of all weights, without memory for them */
 };
 
@@ -28,9 +29,12 @@ struct model {
  * The ops and their weights, without memory for them, then the weights; model_create() is both.
  */
 int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_model);
-/* the shard of this rank; comm NULL, or of one rank: all of the model */
+/*
+ * The shard of this rank; comm NULL, or of one rank: all of the model. by_tokens: the ranks divide
+ * the tokens of what they would all compute, norms and residuals.
+ */
 int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_comm *comm,
-		      struct model *ret_model);
+		      int by_tokens, struct model *ret_model);
 /*
  * Between them: freeze weights. patterns: of fnmatch(3), separated by commas, for names of weights
  * and of ops; they outlive the model. NULL or empty: none.

@@ -79,6 +79,8 @@ static const struct row rows[] = {
 	  "which device of the backend; default that of the rank, or 0" },
 	{ "tensor", INT, AT(tensor), "1", 1, 64, 0, "N",
 	  "ranks that divide each model among them" },
+	{ "sequence-parallel", FLAG, AT(sequence_parallel), "0", 0, 1, 0, NULL,
+	  "with --tensor: norms and residuals are divided by tokens" },
 	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT,
 	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",

@@ -14,7 +14,7 @@ struct opts {
 	char *prompt, *print_plan;
 	char *graph, *pipeline_schedule;
 	char *offload; /* "off", "auto", "all", or a size */
-	int64_t device, tensor, random_tokens;
+	int64_t device, tensor, sequence_parallel, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;

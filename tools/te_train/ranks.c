@@ -145,18 +145,23 @@ static int gather_sums(void *arg, struct te_stream *stream, void *parts, size_t 
 static int set_shards(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	struct te_adamw_shards s = TE_ADAMW_SHARDS_INIT;
-	uint8_t *uncounted = shard_uncounted(m);
+	uint8_t *common = shard_common(m);
 	int te;
 
-	if (!uncounted)
+	if (!common)
 		return say_failed("out of memory");
 	s.nshards = m->nshards;
 	s.shard = m->shard;
 	s.gather = gather_sums;
 	s.arg = r;
-	s.uncounted = uncounted;
+	s.uncounted = m->shard ? common : NULL;
 	te = te_adamw_set_shards(opt, &s);
-	free(uncounted);
+	if (te >= 0 && m->by_tokens) {
+		r->by_tokens = common;
+		r->seq = m->seq;
+	} else {
+		free(common);
+	}
 	return te < 0 ? say_te(te, "the optimizer") : STATUS_OK;
 }
 
@@ -169,15 +174,37 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 	return r->model ? set_shards(r, m, opt) : STATUS_OK;
 }
 
+/* before ranks with the same shard add up a gradient: those of a model do, if each has that of its
+ * tokens */
+static int add_tokens(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+{
+	const struct ranks *r = arg;
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	int te = 0;
+
+	if (e->kind == TE_PLAN_EVENT_GRAD && r->by_tokens[e->weight]) {
+		te = te_seq_weight(r->seq, e->weight, &w);
+		if (te >= 0)
+			te = te_comm_allreduce(r->model, e->stream, te_tensor_data(w.grad),
+					       te_tensor_data(w.grad), te_tensor_nelems(w.grad),
+					       TE_DTYPE_FP32, TE_COMM_SUM, NULL);
+	}
+	return te < 0 || !r->reducer ? te : te_comm_reducer_hook(r->reducer, plan, e);
+}
+
 void ranks_step(const struct ranks *r, struct te_step_opts *so)
 {
 	so->first_micro_batch = r->data_rank * so->micro_batches;
 	so->total_micro_batches = ranks_ndata(r) * so->micro_batches;
-	if (!r->reducer)
-		return;
-	so->hook = te_comm_reducer_hook;
-	so->hook_arg = r->reducer;
-	so->hooks = TE_COMM_REDUCER_HOOKS;
+	if (r->by_tokens) {
+		so->hook = add_tokens;
+		so->hook_arg = (void *)(uintptr_t)r;
+		so->hooks = 1u << TE_PLAN_EVENT_GRAD | (r->reducer ? TE_COMM_REDUCER_HOOKS : 0);
+	} else if (r->reducer) {
+		so->hook = te_comm_reducer_hook;
+		so->hook_arg = r->reducer;
+		so->hooks = TE_COMM_REDUCER_HOOKS;
+	}
 }
 
 void ranks_close(struct ranks *r)
@@ -187,6 +214,7 @@ void ranks_close(struct ranks *r)
 		te_comm_free(r->data, r->grads);
 	if (r->comm)
 		te_comm_free(r->comm, r->words);
+	free(r->by_tokens);
 	te_comm_unref(r->data);
 	te_comm_unref(r->model);
 	te_comm_unref(r->comm);

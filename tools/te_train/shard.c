@@ -237,15 +237,15 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 	return STATUS_OK;
 }
 
-uint8_t *shard_uncounted(const struct model *m)
+uint8_t *shard_common(const struct model *m)
 {
-	uint8_t *uncounted = calloc((size_t)te_seq_nweights(m->seq), 1);
+	uint8_t *common = calloc((size_t)te_seq_nweights(m->seq), 1);
 
-	for (int i = 0; uncounted && i < te_seq_nweights(m->seq); i++) {
+	for (int i = 0; common && i < te_seq_nweights(m->seq); i++) {
 		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 
 		if (te_seq_weight(m->seq, i, &w) >= 0)
-			uncounted[i] = m->shard && split_of(w.name) == SAME;
+			common[i] = split_of(w.name) == SAME;
 	}
-	return uncounted;
+	return common;
 }

@@ -21,7 +21,7 @@ int shard_take(const struct model *m, const struct model *whole, const float *fl
  */
 int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat);
 
-/* [te_seq_nweights] for te_adamw_set_shards(), for free(3); NULL if there is no memory */
-uint8_t *shard_uncounted(const struct model *m);
+/* [te_seq_nweights] 1: all shards have the weight. For free(3); NULL if there is no memory */
+uint8_t *shard_common(const struct model *m);
 
 #endif

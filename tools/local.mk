@@ -60,6 +60,10 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/calls.c \
 	tools/te_perftest/cast.c \
 	tools/te_perftest/comm.c \
+	tools/te_perftest/comm.h \
+	tools/te_perftest/comm_fuse.c \
+	tools/te_perftest/comm_gemm.c \
+	tools/te_perftest/comm_tune.c \
 	tools/te_perftest/copy.c \
 	tools/te_perftest/copy.h \
 	tools/te_perftest/file.c \

@@ -148,6 +148,9 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --kind: "kernel,"|graph --kind kernel,
 --kind: ""|graph --kind ""
 --bytes: 6|graph --bytes 6
+--fuse: "norm"|comm --fuse norm
+--cols: "8"|comm --cols 8
+--tune needs a value|comm --tune
 --bytes: "1Z"|copy --bytes 1Z
 --cache: "tepid"|copy --cache tepid
 --nodes: not an option of copy|copy --nodes 1
@@ -304,6 +307,39 @@ sane "comm: figures" out 21
 check "comm --symmetric: runs" test $? = 0
 "$te_perftest" comm $quick --bytes 1K >out 2>err
 check "comm: one rank runs" test $? = 0
+"$te_run" -n 3 "$te_perftest" comm $quick --verify --bytes 2K,5K --cols 48 --depth 3 \
+	--fuse none,add-rms,add-rms-fp8 --algorithm oneshot,twoshot,staged --json >out 2>err
+check "comm --fuse: results are those of separate kernels" test $? = 0
+sane "comm --fuse: figures" out 21
+check "comm --fuse: the norm is in the kernel of oneshot and twoshot" \
+	test "$(grep -c '"fused": 1' out),$(grep -c '"fuse": "add-rms' out)" = 8,12
+"$te_run" -n 2 "$te_perftest" comm $quick --bytes 2K --depth 3 --gemm --json >out 2>err
+check "comm --gemm: runs" test $? = 0
+sane "comm --gemm: figures" out 21
+name="the figures of comm --gemm"
+has out ranks type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
+	with_gemm_us gemm_us gemm_alone_us slowdown gemm_slowdown
+printf 'te-comm-table 1\n3 any any rest staged 5\n2 any any rest staged 5\n' >table
+"$te_run" -n 2 "$te_perftest" comm $quick --seconds 30 --bytes 2K,40K,16 --depth 2 --tune table \
+	--verify >out 2>err
+check "comm --tune: runs" test $? = 0
+sed -n '1p; 3p' table >got
+printf 'te-comm-table 1\n3 any any rest staged 5\n' >want
+same "comm --tune: rows of other numbers of ranks remain" want got
+grep '^2 ' table | cut -d' ' -f1-4 | grep rest >got
+printf '2 %s rest\n' "float any" "float symmetric" "any any" "any symmetric" >want
+same "comm --tune: each section is written" want got
+TE_COMM_TABLE=table "$te_run" -n 2 "$te_perftest" comm $quick --bytes 2K --json >out 2>err
+check "comm --tune: the table is used" test $? = 0
+grep '"\(algorithm\|blocks\)"' out >got
+check "comm --tune: and chooses the algorithm" \
+	grep -qF "\"$(awk '/^2 float any/ && ($4 == "rest" || $4 >= 2048) { print $5; exit }' table)\"" got
+"$te_perftest" comm $quick --tune table >out 2>err
+check "comm --tune: one rank is told why not" grep -q 'tune: there is one rank, expected 2 to 8' err
+echo '2 any' >>table
+TE_COMM_TABLE=table "$te_perftest" comm $quick --bytes 2K >out 2>err
+check "comm: a wrong table is named with its line" \
+	grep -q "TE_COMM_TABLE: table:$(wc -l <table): too few words" err
 file="--dir . --bytes 1M --block 16K --depth 3 --check sample"
 check "file: runs" sh -c "'$te_perftest' file $quick $file --io threads >out"
 table "file: a table of three passes" file 8 3

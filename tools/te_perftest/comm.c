@@ -17,29 +17,16 @@
 #include <te/collective.h>
 #include <te/tensor.h>
 
-#include "bench.h"
+#include "comm.h"
 #include "tools/te_train/say.h"
-
-struct comm {
-	struct bench *b;
-	struct te_comm *comm;
-	int rank, nranks;
-	float *word; /* of the device: what ranks exchange between samples */
-	/* of the row */
-	enum te_dtype dtype;
-	enum te_comm_algorithm algorithm;
-	int64_t count;
-	int32_t max_blocks;
-	size_t nbytes;
-	void *in, *out;
-	struct te_recording *rec;
-};
 
 /* one operation; the next one has its result as input if it is in place */
 static int queue(struct comm *c, const void *in, void *out)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 
+	if (c->fuse)
+		return comm_fuse_queue(c, in, out);
 	o.algorithm = c->algorithm;
 	o.max_blocks = c->max_blocks;
 	return te_comm_allreduce(c->comm, c->b->stream, in, out, c->count, c->dtype, TE_COMM_AVG,
@@ -69,7 +56,7 @@ static double bytes_of(enum te_dtype t, int64_t count)
 }
 
 /* element i of a rank: numbers of which sums have to be rounded */
-static float element(int rank, int64_t i)
+float comm_element(int rank, int64_t i)
 {
 	uint64_t z = ((uint64_t)i * 64 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
 
@@ -78,30 +65,31 @@ static float element(int rank, int64_t i)
 	return (float)(int32_t)(z >> 32) * 0x1p-31f;
 }
 
-static void fill(const struct comm *c, int rank, void *p)
+void comm_fill(const struct comm *c, int rank, void *p)
 {
 	for (int64_t i = 0; i < c->count; i++) {
-		const float x = element(rank, i);
+		const float x = comm_element(rank, i);
 
-		if (c->dtype == TE_DTYPE_FP32)
+		if (te_dtype_nbytes(c->dtype) == sizeof(x))
 			((float *)p)[i] = x;
 		else
 			((uint16_t *)p)[i] = te_bf16_encode(x);
 	}
 }
 
-static void add_up(const struct comm *c, void *ret)
+void comm_add_up(const struct comm *c, void *ret)
 {
 	for (int64_t i = 0; i < c->count; i++) {
 		float sum = 0, x;
 
 		for (int r = 0; r < c->nranks; r++) {
-			x = element(r, i);
+			x = comm_element(r, i);
 			if (c->dtype != TE_DTYPE_FP32)
 				x = te_bf16_decode(te_bf16_encode(x));
 			sum = r ? sum + x : x;
 		}
-		sum /= (float)c->nranks;
+		if (!c->fuse)
+			sum /= (float)c->nranks;
 		if (c->dtype == TE_DTYPE_FP32)
 			((float *)ret)[i] = sum;
 		else
@@ -113,14 +101,16 @@ static int write_input(struct comm *c, void *host)
 {
 	int r;
 
-	fill(c, c->rank, host);
+	comm_fill(c, c->rank, host);
 	r = te_copy(c->b->stream, c->in, host, c->nbytes);
 	return bench_idle(c->b, r);
 }
 
-static int adds_in_rank_order(const struct comm *c)
+/* results that the loop below has too; those of --tune may be integers */
+static int is_verified(const struct comm *c)
 {
-	return c->algorithm != TE_COMM_NCCL && c->algorithm != TE_COMM_NVLS;
+	return c->b->o->verify && c->dtype != TE_DTYPE_INT32 && c->algorithm != TE_COMM_NCCL &&
+	       c->algorithm != TE_COMM_NVLS;
 }
 
 /* the result of one operation, byte by byte */
@@ -147,7 +137,7 @@ static int verify(struct comm *c, void *host)
 	if (r < 0) {
 		r = say_te(r, "verify");
 	} else {
-		add_up(c, want);
+		comm_add_up(c, want);
 		snprintf(what, sizeof(what), "rank %d: %lld elements by %s", c->rank,
 			 (long long)c->count, te_comm_algorithm_name(c->algorithm));
 		r = bench_equal(what, host, want, c->nbytes);
@@ -174,7 +164,8 @@ static int record(struct comm *c)
 	return r < 0 ? r : end;
 }
 
-static int sample(struct comm *c, double *ret_us)
+/* ret_us[1]: of a GEMM that runs at the same time */
+static int sample(struct comm *c, struct comm_gemm *gemm, double ret_us[2])
 {
 	struct bench *b = c->b;
 	double ms = 0;
@@ -182,61 +173,98 @@ static int sample(struct comm *c, double *ret_us)
 
 	if (r >= 0)
 		r = te_event_record(b->from, b->stream);
+	if (r >= 0 && gemm)
+		r = comm_gemm_queue(gemm, b->from);
 	if (r >= 0)
 		r = te_recording_launch(c->rec, b->stream);
 	if (r >= 0)
 		r = te_event_record(b->to, b->stream);
 	r = bench_idle(b, r);
+	if (r >= 0 && gemm)
+		r = comm_gemm_us(gemm, &ret_us[1]);
 	if (r >= 0)
 		r = te_comm_error(c->comm);
 	if (r >= 0)
 		r = te_event_elapsed_ms(b->from, b->to, &ms);
-	*ret_us = ms * 1e3 / (double)b->o->depth;
+	ret_us[0] = ms * 1e3 / (double)b->o->depth;
 	return r;
 }
 
-/* all ranks take as many samples, of the slowest one of them each time */
-static int take_samples(struct comm *c, struct stats *ret)
+/* all ranks take as many samples, of the slowest one of them each time. gemm: or NULL */
+static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret[2])
 {
 	struct bench *b = c->b;
-	float x[2];
-	double us;
+	const double now = bench_now(), until = now + fmax(0, b->row_until - now) / b->figures--;
+	double us[2] = { 0, 0 };
 	int64_t n = 0;
+	float x[3];
 	int r = 0;
 
 	for (int64_t i = 0; i < b->o->warmup + b->o->iters && r >= 0; i++) {
-		r = sample(c, &us);
-		x[0] = (float)us;
-		x[1] = n && bench_now() > b->row_until;
+		r = sample(c, gemm, us);
+		x[0] = (float)us[0];
+		x[1] = (float)us[1];
+		x[2] = n && bench_now() > until;
 		if (r >= 0)
-			r = exchange(c, x, 2, x);
-		if (r >= 0 && i >= b->o->warmup)
-			b->sample[n++] = (double)x[0];
-		if (x[1] > 0)
+			r = exchange(c, x, 3, x);
+		if (r >= 0 && i >= b->o->warmup) {
+			b->sample[n] = (double)x[0];
+			b->sample[b->o->iters + n++] = (double)x[1];
+		}
+		if (x[2] > 0)
 			break;
 	}
 	if (r < 0)
 		return say_te(r, "comm");
-	stats_of(b->sample, (size_t)n, ret);
+	for (int i = 0; i < 2; i++)
+		stats_of(b->sample + i * b->o->iters, (size_t)n, &ret[i]);
 	return STATUS_OK;
+}
+
+/* both alone, then at the same time: how much each slows down */
+static int report_gemm(struct comm *c, const struct stats *alone)
+{
+	struct bench *b = c->b;
+	struct comm_gemm *g;
+	struct stats us[2];
+	double gemm_us = 0;
+	int r = comm_gemm_open(b, alone->median * (double)b->o->depth, &g);
+
+	if (!r)
+		r = comm_gemm_alone(g, &gemm_us);
+	if (!r)
+		r = take_samples(c, g, us);
+	if (!r) {
+		bench_stats(b, "with_gemm_us", &us[0]);
+		bench_stats(b, "gemm_us", &us[1]);
+		bench_num(b, "gemm_alone_us", gemm_us);
+		bench_num(b, "slowdown", us[0].median / alone->median);
+		bench_num(b, "gemm_slowdown", us[1].median / gemm_us);
+	}
+	comm_gemm_close(g);
+	return r;
 }
 
 static int report(struct comm *c, const struct te_comm_choice *how)
 {
 	const double factor = 2.0 * (c->nranks - 1) / c->nranks;
 	struct bench *b = c->b;
-	struct stats us;
-	int r = take_samples(c, &us);
+	struct stats two[2], us;
+	int r = take_samples(c, NULL, two);
 	double rate;
 
 	if (r)
 		return r;
+	us = two[0];
+	c->median_us = us.median;
 	rate = us.n ? (double)c->nbytes / us.median * 1e6 : NAN;
 	bench_int(b, "ranks", c->nranks);
 	bench_text(b, "type", te_dtype_name(c->dtype));
 	bench_int(b, "bytes", (int64_t)c->nbytes);
-	bench_text(b, "memory", b->o->symmetric ? "symmetric" : "any");
+	bench_text(b, "memory", c->symmetric ? "symmetric" : "any");
 	bench_text(b, "algorithm", how->name);
+	bench_text(b, "fuse", comm_fuse_name(c->fuse));
+	bench_int(b, "fused", how->fused);
 	bench_int(b, "blocks", how->nblocks);
 	bench_int(b, "launches", how->nlaunches);
 	bench_int(b, "sent_bytes", (int64_t)how->nsent);
@@ -244,20 +272,20 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 	bench_num(b, "p99_us", us.n ? us.p99 : NAN);
 	bench_num(b, "algorithm_bytes_per_s", rate);
 	bench_num(b, "bus_bytes_per_s", rate * factor);
-	return STATUS_OK;
+	return b->o->comm_gemm ? report_gemm(c, &us) : STATUS_OK;
 }
 
 static int get(struct comm *c, void **ret)
 {
-	return c->b->o->symmetric ? te_comm_alloc(c->comm, c->nbytes, NULL, ret) :
-				    te_mem_alloc(c->b->stream, c->nbytes, ret);
+	return c->symmetric ? te_comm_alloc(c->comm, c->nbytes, NULL, ret) :
+			      te_mem_alloc(c->b->stream, c->nbytes, ret);
 }
 
 static void put(struct comm *c, void *p)
 {
 	if (!p)
 		return;
-	if (c->b->o->symmetric)
+	if (c->symmetric)
 		te_comm_free(c->comm, p);
 	else
 		te_mem_free(c->b->stream, p);
@@ -271,29 +299,42 @@ static int takes(struct comm *c, struct te_comm_choice *ret)
 	o.algorithm = c->algorithm;
 	o.max_blocks = c->max_blocks;
 	*ret = (struct te_comm_choice)TE_COMM_CHOICE_INIT;
+	if (c->fuse)
+		return comm_fuse_explain(c, ret);
 	return te_comm_explain(c->comm, c->in, c->out, c->count, c->dtype, TE_COMM_AVG, &o, ret);
 }
 
-static int measure(struct comm *c, int rows_left)
+static int verify_row(struct comm *c, void *host)
+{
+	int r = write_input(c, host);
+
+	if (r < 0)
+		return say_te(r, "comm");
+	return c->fuse ? comm_fuse_verify(c) : verify(c, host);
+}
+
+int comm_measure(struct comm *c, int rows_left)
 {
 	struct te_comm_choice how;
 	void *host = malloc(c->nbytes);
 	/* the arrays of the row before are gone on all ranks: else the pool has gaps */
-	int r = c->b->o->symmetric ? te_comm_reclaim(c->comm) : 0;
+	int r = c->symmetric ? te_comm_reclaim(c->comm) : 0;
 
+	c->median_us = NAN;
+	c->nblocks = 0;
 	if (r >= 0)
 		r = host ? get(c, &c->in) : -ENOMEM;
 	if (r >= 0)
 		r = get(c, &c->out);
+	if (r >= 0 && c->fuse)
+		r = comm_fuse_open(c);
 	if (r >= 0)
 		r = takes(c, &how);
-	if (r == -EOPNOTSUPP || (!r && !bench_row(c->b, rows_left, 1)))
+	if (!r)
+		c->nblocks = how.nblocks;
+	if (r == -EOPNOTSUPP || (!r && !bench_row(c->b, rows_left, c->b->o->comm_gemm ? 2 : 1)))
 		goto out;
 	if (r >= 0)
-		r = write_input(c, host);
-	if (r >= 0 && c->b->o->verify && adds_in_rank_order(c))
-		r = verify(c, host);
-	if (r >= 0 && c->b->o->verify) /* the arrays differ from rank to rank again */
 		r = write_input(c, host);
 	if (r < 0)
 		r = say_te(r, "comm");
@@ -301,9 +342,12 @@ static int measure(struct comm *c, int rows_left)
 		r = say_te(r, "comm: %s", te_comm_algorithm_name(c->algorithm));
 	if (!r)
 		r = report(c, &how);
+	if (!r && is_verified(c))
+		r = verify_row(c, host);
 out:
 	te_stream_sync(c->b->stream);
 	c->rec = te_recording_unref(c->rec);
+	comm_fuse_close(c);
 	put(c, c->in);
 	put(c, c->out);
 	c->in = c->out = NULL;
@@ -312,7 +356,7 @@ out:
 }
 
 /* the time of a row is agreed by all ranks, and so is that it is left out */
-static int agree_on_time(struct comm *c)
+int comm_agree_on_time(struct comm *c)
 {
 	float left = (float)fmax(0, c->b->until - bench_now()), most;
 	int r = exchange(c, &left, 1, &most);
@@ -321,25 +365,39 @@ static int agree_on_time(struct comm *c)
 	return r < 0 ? say_te(r, "comm") : STATUS_OK;
 }
 
+void comm_size(struct comm *c, int64_t nbytes)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes(c->dtype);
+
+	c->count = nbytes / es;
+	if (c->fuse) {
+		c->cols = c->b->o->comm_cols;
+		c->rows = c->count / c->cols > 0 ? c->count / c->cols : 1;
+		c->count = c->rows * c->cols;
+	}
+	c->nbytes = (size_t)bytes_of(c->dtype, c->count);
+}
+
+/* each fusion, size and algorithm */
 static int rows(struct comm *c)
 {
 	const struct opts *o = c->b->o;
 	const int nalgo = __builtin_popcount(o->comm_algorithm);
-	int left = o->comm_bytes.n * nalgo, r = STATUS_OK;
+	int left = o->comm_bytes.n * nalgo * __builtin_popcount(o->comm_fuse), r = STATUS_OK;
 
 	c->dtype = o->comm_type & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
 	c->max_blocks = (int32_t)o->max_blocks;
-	for (int i = 0; i < o->comm_bytes.n && !r; i++)
+	for (int i = 0; i < o->comm_bytes.n * COMM_FUSES && !r; i++)
 		for (int k = 0; o->comm_algorithm >> k && !r; k++) {
-			if (!(o->comm_algorithm >> k & 1))
+			c->fuse = i % COMM_FUSES;
+			if (!(o->comm_algorithm >> k & 1) || !(o->comm_fuse >> c->fuse & 1))
 				continue;
 			c->algorithm = (enum te_comm_algorithm)k;
-			c->count = o->comm_bytes.v[i] / (int64_t)te_dtype_nbytes(c->dtype);
-			c->nbytes = (size_t)bytes_of(c->dtype, c->count);
+			comm_size(c, o->comm_bytes.v[i / COMM_FUSES]);
 			if (c->count)
-				r = agree_on_time(c);
+				r = comm_agree_on_time(c);
 			if (c->count && !r)
-				r = measure(c, left);
+				r = comm_measure(c, left);
 			left--;
 		}
 	return r;
@@ -348,10 +406,10 @@ static int rows(struct comm *c)
 static int run(struct bench *b)
 {
 	struct te_comm_opts co = TE_COMM_OPTS_INIT;
-	struct comm c = { .b = b };
+	struct comm c = { .b = b, .symmetric = (int)b->o->symmetric };
 	int r;
 
-	for (int i = 0; i < b->o->comm_bytes.n && b->o->symmetric; i++)
+	for (int i = 0; i < b->o->comm_bytes.n && (b->o->symmetric || b->o->tune); i++)
 		if ((uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20) > co.pool_nbytes)
 			co.pool_nbytes = (uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20);
 	r = te_comm_create(b->ctx, &co, &c.comm);
@@ -360,8 +418,8 @@ static int run(struct bench *b)
 	c.rank = te_comm_rank(c.comm);
 	c.nranks = te_comm_nranks(c.comm);
 	b->silent = c.rank != 0;
-	r = te_mem_alloc(b->stream, 2 * sizeof(*c.word), (void **)&c.word);
-	r = r < 0 ? say_te(r, "comm") : rows(&c);
+	r = te_mem_alloc(b->stream, 3 * sizeof(*c.word), (void **)&c.word);
+	r = r < 0 ? say_te(r, "comm") : b->o->tune ? comm_tune(&c) : rows(&c);
 	if (c.word)
 		te_mem_free(b->stream, c.word);
 	te_stream_sync(b->stream);
@@ -375,12 +433,15 @@ static const struct column columns[] = {
 	{ "bytes", "\nbytes", 0, 0 },
 	{ "memory", "\nmemory", 0, 0 },
 	{ "algorithm", "\nalgorithm", 0, 0 },
+	{ "fuse", "\nfuse", 0, 0 },
 	{ "blocks", "\nblocks", 0, 0 },
 	{ "launches", "\nlaunches", 0, 0 },
 	{ "max_us", "slowest rank\nus", 0, 1 },
 	{ "p99_us", "p99\nus", 0, 0 },
 	{ "algorithm_bytes_per_s", "bytes / time\nGB/s", 1e-9, 0 },
 	{ "bus_bytes_per_s", "bus\nGB/s", 1e-9, 0 },
+	{ "slowdown", "slowdown\nby GEMMs", 0, 0 },
+	{ "gemm_slowdown", "slowdown\nof GEMMs", 0, 0 },
 	{ NULL, NULL, 0, 0 },
 };
 

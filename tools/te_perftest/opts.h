@@ -44,6 +44,9 @@ struct opts {
 	uint32_t comm_algorithm; /* bit i: i of enum te_comm_algorithm */
 	uint32_t comm_type;	 /* bit 0: BF16, else FP32 */
 	int64_t max_blocks, symmetric;
+	uint32_t comm_fuse; /* bit i: i of enum comm_fuse */
+	int64_t comm_cols, comm_gemm;
+	const char *tune; /* a file; or NULL */
 	uint32_t io;		 /* file: bit 0: io_uring, bit 1: threads */
 	const char *dir, *check; /* file */
 	int64_t file_bytes, block, file_depth, fio;

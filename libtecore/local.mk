@@ -91,7 +91,10 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/offload/spill.c \
 	libtecore/offload/spill.h \
 	libtecore/offload/spill_file.c \
+	libtecore/offload/spill_impl.h \
 	libtecore/offload/spill_io.h \
+	libtecore/offload/spill_request.c \
+	libtecore/offload/spill_serve.c \
 	libtecore/offload/spill_threads.c \
 	libtecore/offload/spill_uring.c \
 	libtecore/ops/activation.c \

@@ -189,9 +189,11 @@ static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event
 {
 	struct te_step *s = arg;
 
-	if (event->kind == TE_PLAN_EVENT_GRAD && ++s->nadded[event->weight] <
-						 s->nadds[event->weight])
-		return 0;
+	if (event->kind == TE_PLAN_EVENT_GRAD) {
+		if (++s->nadded[event->weight] < s->nadds[event->weight])
+			return 0;
+		s->nadded[event->weight] = 0; /* of the next step, which may be the capture's */
+	}
 	return s->opts.hook(s->opts.hook_arg, plan, event);
 }
 

@@ -243,6 +243,23 @@ START_TEST(current_scales_are_reduced_on_request)
 }
 END_TEST
 
+/* a graph of each pass: what warm-up has counted does not count in the capture */
+START_TEST(gradients_of_parts_are_complete_once)
+{
+	const int n = threads_apart(2);
+
+	set(&models[1], "fp32", 5);
+	ck_assert(g.ncuts && g.flags == TE_STEP_PASS_GRAPHS);
+	g.nmicro = 1 + _i;
+	threads_run(n, train_rank, 0, NULL);
+	for (int r = 1; r < n; r++) {
+		ck_assert_uint_eq(differ(r, 0), 0);
+		drop(r);
+	}
+	drop(0);
+}
+END_TEST
+
 /* what ranks_have_equal_weights_and_scales would not see if the model hid it */
 START_TEST(without_the_hook_ranks_differ)
 {
@@ -322,6 +339,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, ranks_have_the_bits_of_one, 0, 6);
 	tcase_add_loop_test(c, ranks_have_equal_weights_and_scales, 0, 12);
 	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
+	tcase_add_loop_test(c, gradients_of_parts_are_complete_once, 0, 2);
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
 	tcase_add_test(c, arguments_are_checked);
 	return s;

@@ -399,7 +399,6 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 	void *p;
 
 	STEP(te_comm_alloc(comm, 4, NULL, &p));
-	STEP(te_copy(q, p, &x, 4));
 	o.algorithm = TE_COMM_NVLS;
 	if (plan->why) {
 		te_error_clear();
@@ -410,6 +409,7 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 			       te_fail(-EPROTO, "\"%s\" has no \"%s\"", te_error_detail(),
 				       plan->why);
 	}
+	STEP(te_copy(q, p, &x, 4));
 	STEP(te_comm_allreduce(comm, q, p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM, &o));
 	STEP(te_copy(q, &x, p, 4));
 	STEP(te_stream_sync(q));

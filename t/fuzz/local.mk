@@ -24,7 +24,11 @@ FUZZ_LDADD = \
 	libtecore/libtecore_internal.la \
 	$(FUZZ_LDFLAGS)
 
-FUZZ_TRAIN_LDADD = tools/te_train/libte_train.la $(FUZZ_LDADD) $(JANSSON_LIBS)
+FUZZ_TRAIN_LDADD = \
+	tools/te_train/libte_train.la \
+	libtecomm/libtecomm_internal.la \
+	$(FUZZ_LDADD) \
+	$(JANSSON_LIBS)
 
 t_fuzz_ckpt_SOURCES = t/fuzz/ckpt.c $(FUZZ_COMMON)
 t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -350,6 +350,8 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 		b.seq = m.seq;
 		build(&b, &m);
 	}
+	if (b.r >= 0 && m.comm)
+		b.r = te_comm_add_fusions(m.seq);
 	if (b.r >= 0)
 		b.r = te_seq_complete(m.seq);
 	if (b.r < 0) {

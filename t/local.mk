@@ -101,6 +101,7 @@ TT_COMM = \
 	t/comm/fusion_gpu \
 	t/comm/heap \
 	t/comm/model \
+	t/comm/nccl \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \
@@ -302,6 +303,11 @@ POOL_CASES = \
 	t/plan/plan_model.h
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
+check_LTLIBRARIES += t/comm/libnccl.la
+t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h
+t_comm_libnccl_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
+t_comm_nccl_SOURCES = t/comm/nccl.c t/comm/nccl_fake.h $(THREADS)
+t_comm_nccl_LDADD = t/comm/libnccl.la $(LDADD)
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h

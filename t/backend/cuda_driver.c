@@ -6,8 +6,10 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include <te/comm.h>
 #include <te/ctx.h>
 #include <te/errno.h>
 
@@ -646,6 +648,28 @@ START_TEST(opening_handles_each_failing_driver_call)
 }
 END_TEST
 
+/* by the local rank, which launchers put into the environment */
+START_TEST(a_launcher_gives_each_rank_a_device)
+{
+	static const char *const launcher[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
+						"MPI_LOCALRANKID" };
+
+	fake.dev[0] = fake.dev[1];
+	fake.ndevices = 2;
+	install();
+	ck_assert_int_eq(te_comm_launch_device("cuda"), 0);
+	setenv(launcher[_i], "5", 1);
+	ck_assert_int_eq(te_comm_launch_device("cuda"), 1);
+	ck_assert_int_eq(te_comm_launch_device(NULL), 1);
+	ck_assert_int_eq(te_comm_launch_device("host"), 0);
+	setenv(launcher[_i], "4", 1);
+	ck_assert_int_eq(te_comm_launch_device("auto"), 0);
+	/* te_run's is the nearest launcher */
+	setenv("TE_COMM_DIR", "/nowhere", 1);
+	ck_assert_int_eq(te_comm_launch_device("cuda"), 1);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/cuda_driver");
@@ -664,6 +688,8 @@ static Suite *suite(void)
 	tcase_add_test(c, reports_free_memory_and_leaves_no_context);
 	tcase_add_test(c, describes_a_gpu_without_a_context);
 	tcase_add_test(c, choosing_a_backend_creates_no_context);
+	setenv("TE_COMM_RANK", "3", 1); /* before a parameter is used */
+	tcase_add_loop_test(c, a_launcher_gives_each_rank_a_device, 0, 3);
 	c = tt_case(s, "open", "host fast");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, opens_a_hopper_gpu_or_reports_missing_kernels);

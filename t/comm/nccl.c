@@ -1,0 +1,215 @@
+/*
+ * t/comm/nccl.c - all-reduce by NCCL, with a library of the test in place of it. Contexts are of
+ * the host backend, and pretend that a program can make their device current, as it can a GPU.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/collective.h>
+
+#include "libtecore/tensor/ctx.h"
+#include "nccl_fake.h"
+#include "threads.h"
+
+#define N 3
+#define COUNT 1021
+
+static struct te__backend_ops ops[N];
+
+static int enter(void *dev)
+{
+	(void)dev;
+	return 0;
+}
+
+static void leave(void *dev)
+{
+	(void)dev;
+}
+
+static void *native(void *stream)
+{
+	return stream;
+}
+
+static void setup(void)
+{
+	setenv("NCCL_NVLS_ENABLE", "0", 1);
+	nccl_fake.version[0] = nccl_fake.version[1] = 22703;
+}
+
+static void pretend(struct thread_rank *r)
+{
+	ops[r->rank] = *r->ctx->ops;
+	ops[r->rank].enter = enter;
+	ops[r->rank].leave = leave;
+	ops[r->rank].stream_native = native;
+	r->ctx->ops = &ops[r->rank];
+}
+
+static int by_nccl(struct thread_rank *r, void *p, enum te_dtype dtype, enum te_comm_op op)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+
+	o.algorithm = TE_COMM_NCCL;
+	return te_comm_allreduce(r->comm, te_ctx_stream(r->ctx), p, p, COUNT, dtype, op, &o);
+}
+
+static float value(int rank, int i)
+{
+	return (float)((i * 37 + rank * 101) % 1009 - 500);
+}
+
+/* what NCCL calls the types and operations (nccl.h) */
+static const struct {
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	int nccl_dtype, nccl_op;
+} names[] = {
+	{ TE_DTYPE_FP32, TE_COMM_SUM, 7, 0 },  { TE_DTYPE_BF16, TE_COMM_MAX, 9, 2 },
+	{ TE_DTYPE_FP16, TE_COMM_MIN, 6, 3 },  { TE_DTYPE_E4M3, TE_COMM_AVG, 10, 4 },
+	{ TE_DTYPE_E5M2, TE_COMM_SUM, 11, 0 }, { TE_DTYPE_INT32, TE_COMM_MAX, 2, 2 },
+	{ TE_DTYPE_UINT8, TE_COMM_MIN, 1, 3 },
+};
+
+static int sums(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	float x[COUNT], y[COUNT], want;
+	void *p;
+
+	pretend(r);
+	STEP(te_mem_alloc(s, sizeof(x), &p));
+	for (size_t k = 0; k < TT_LEN(names); k++) {
+		for (int i = 0; i < COUNT; i++)
+			x[i] = value(r->rank, i);
+		STEP(te_copy(s, p, x, sizeof(x)));
+		STEP(te_stream_sync(s));
+		STEP(by_nccl(r, p, names[k].dtype, names[k].op));
+		HOLDS(nccl_fake.dtype == names[k].nccl_dtype && nccl_fake.op == names[k].nccl_op);
+		HOLDS(nccl_fake.stream != NULL);
+		tt_poison(y, sizeof(y));
+		STEP(te_copy(s, y, p, sizeof(y)));
+		STEP(te_stream_sync(s));
+		for (int i = 0; i < COUNT && !k; i++) {
+			want = 0;
+			for (int j = 0; j < N; j++)
+				want += value(j, i);
+			HOLDS(y[i] == want);
+		}
+		STEP(te_comm_barrier(r->comm, s)); /* all have looked */
+		STEP(te_stream_sync(s));
+	}
+	return te_mem_free(s, p);
+}
+
+START_TEST(calls_are_those_of_nccl)
+{
+	threads_run(N, sums, 0, NULL);
+	ck_assert_int_eq(nccl_fake.nversion, N);
+	ck_assert_int_eq(nccl_fake.nid, 1);
+	ck_assert_int_eq(nccl_fake.ninit, N);
+	ck_assert_int_eq(nccl_fake.nreduce, N * (int)TT_LEN(names));
+	ck_assert_int_eq(nccl_fake.ndestroy, N);
+	ck_assert_int_eq(nccl_fake.nabort, 0);
+}
+END_TEST
+
+static enum te_dtype dtype;
+
+static int one(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	void *p;
+	int e;
+
+	pretend(r);
+	STEP(te_mem_alloc(s, COUNT * sizeof(float), &p));
+	e = by_nccl(r, p, dtype, TE_COMM_SUM);
+	STEP(te_mem_free(s, p));
+	return e;
+}
+
+static const struct {
+	const char *fail;
+	int version[2];
+	enum te_dtype dtype;
+	int code;
+	const char *text;
+} failures[] = {
+	{ "ncclGetVersion", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclGetVersion: invalid usage: of none" },
+	{ "ncclGetUniqueId", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclGetUniqueId: invalid usage: of none" },
+	{ "ncclCommInitRank", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclCommInitRank: invalid usage: of none" },
+	{ "ncclAllReduce", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
+	{ NULL, { 21899, 21899 }, TE_DTYPE_FP32, -EOPNOTSUPP,
+	  "NCCL: its version is 21899, expected 21900 or later" },
+	{ NULL, { 22703, 22800 }, TE_DTYPE_FP32, -TE_EMISMATCH, "NCCL: rank " },
+	{ NULL, { 22000, 22000 }, TE_DTYPE_E4M3, -EOPNOTSUPP,
+	  "NCCL: version 22000 has no type e4m3" },
+};
+
+START_TEST(failures_of_nccl_are_named)
+{
+	nccl_fake.fail = failures[_i].fail;
+	memcpy(nccl_fake.version, failures[_i].version, sizeof(nccl_fake.version));
+	dtype = failures[_i].dtype;
+	threads_run(N, one, failures[_i].code, failures[_i].text);
+	/* what was created is released */
+	ck_assert_int_eq(nccl_fake.ndestroy + nccl_fake.nabort, nccl_fake.ninit);
+}
+END_TEST
+
+static int gives_up(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	void *p;
+
+	pretend(r);
+	STEP(te_mem_alloc(s, COUNT * sizeof(float), &p));
+	STEP(by_nccl(r, p, TE_DTYPE_FP32, TE_COMM_SUM));
+	STEP(te_mem_free(s, p));
+	te_comm_abort(r->comm, "no more");
+	return te_comm_error(r->comm);
+}
+
+/* it does not wait for other ranks, which may have ended */
+START_TEST(a_failed_communicator_aborts_nccl)
+{
+	threads_run(N, gives_up, -TE_EABORT, "no more");
+	ck_assert_int_eq(nccl_fake.nabort, N);
+	ck_assert_int_eq(nccl_fake.ndestroy, 0);
+}
+END_TEST
+
+START_TEST(multicast_of_nccl_must_be_off)
+{
+	unsetenv("NCCL_NVLS_ENABLE");
+	dtype = TE_DTYPE_FP32;
+	threads_run(N, one, -EOPNOTSUPP, "NCCL_NVLS_ENABLE is not 0 in the environment");
+	ck_assert_int_eq(nccl_fake.nversion + nccl_fake.ninit, 0);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/nccl");
+	TCase *c = tt_case(s, "nccl", "host");
+
+	threads_pool_nbytes = 1 << 20;
+	setenv("TE_COMM_PACKETS", "64K", 1);
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_test(c, calls_are_those_of_nccl);
+	tcase_add_loop_test(c, failures_of_nccl_are_named, 0, TT_LEN(failures));
+	tcase_add_test(c, a_failed_communicator_aborts_nccl);
+	tcase_add_test(c, multicast_of_nccl_must_be_off);
+	return s;
+}
+
+TT_MAIN("comm/nccl", TT_NEED_NOTHING, suite)

@@ -1,0 +1,21 @@
+/*
+ * t/comm/nccl_fake.h - a libnccl.so.2 for tests: its ranks are threads of the process, and its sums
+ * are done by the calling threads, in the order of ranks, in FP32.
+ */
+#ifndef NCCL_FAKE_H
+#define NCCL_FAKE_H
+
+#include <te/export.h>
+
+#define NCCL_FAKE_RANKS 8
+
+extern TE_EXPORT struct nccl_fake {
+	int version[2];	  /* of even and of odd calls of ncclGetVersion() */
+	const char *fail; /* the function that fails */
+	/* what was called, by all ranks */
+	_Atomic int nversion, nid, ninit, ndestroy, nabort, nreduce;
+	int dtype, op; /* of the latest sum */
+	const void *stream;
+} nccl_fake;
+
+#endif

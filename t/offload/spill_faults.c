@@ -192,6 +192,14 @@ static void odd_count(struct shim *h, struct te__blk_done *d, uint64_t n)
 		d->res = 4096 + (int32_t)tt_rand_int(1, 100);
 }
 
+/* tmpfs would take any offset */
+static int32_t check_alignment(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)n;
+	h->bad |= (b->offset | b->nbytes | (uintptr_t)b->mem) % h->align != 0;
+	return SHIM_PASS;
+}
+
 START_TEST(short_transfers_are_continued_at_an_aligned_byte)
 {
 	use_engine(&engines[_i], 1);
@@ -200,6 +208,8 @@ START_TEST(short_transfers_are_continued_at_an_aligned_byte)
 	spill_new();
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	shim.on_done = odd_count;
+	shim.on_submit = check_alignment;
+	shim.align = stats().align;
 	for (uint64_t k = 1; k <= 2 * NBLOCKS; k++) {
 		shim.ndones = 0;
 		shim.k = k;
@@ -207,6 +217,7 @@ START_TEST(short_transfers_are_continued_at_an_aligned_byte)
 	}
 	/* the tails of 777 bytes are too short */
 	ck_assert_uint_gt(stats().nshort, 0);
+	ck_assert_int_eq(shim.bad, 0);
 	DO(te__spill_error(spill, NULL));
 }
 END_TEST

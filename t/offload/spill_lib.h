@@ -68,6 +68,8 @@ struct shim {
 	uint64_t k;
 	int32_t code;
 	enum te__spill_dir dir;
+	int bad;
+	uint32_t align;
 	_Atomic int gate; /* 1: completions are kept until it is 0 */
 	struct te__blk_done held[2 * TE__SPILL_DEPTH_MAX];
 	uint32_t nheld;

@@ -282,8 +282,6 @@ static const struct {
 	{ KILL, 1, TE_COMM_AUTO, 0, -TE_EPEER, ", which is the broker of the node, has ended" },
 	{ KILL, 10, TE_COMM_AUTO, 0, -TE_EPEER, ") has ended" },
 	{ STOP, 4, TE_COMM_AUTO, 700, -ETIMEDOUT, "rank 2 (host " },
-	{ STOP, 1, TE_COMM_STAGED, 700, -ETIMEDOUT, "rank 0 (host " },
-	{ SKIP, 2, TE_COMM_LL, 700, -ETIMEDOUT, "rank 1 (host " },
 	{ SKIP, 8, TE_COMM_ZERO_COPY, 700, -ETIMEDOUT, ") has not taken part in operation 6 of " },
 	{ SIZE, 8, TE_COMM_ONE_SHOT, 0, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot" },
 	{ SIZE, 1, TE_COMM_TWO_SHOT, 0, -TE_EMISMATCH, "a sum of 4099 fp32 by twoshot" },

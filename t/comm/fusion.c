@@ -19,7 +19,7 @@
 #include "libtecore/base/dtype_inline.h"
 #include "threads.h"
 
-#define ROUNDS 3
+#define ROUNDS TT_FEWER(3)
 #define BATCH 2
 
 struct mode {
@@ -494,7 +494,7 @@ static Suite *suite(const char *name, const char *on)
 	backend = on;
 	threads_pool_nbytes = (uint64_t)1 << 20;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, plans_have_the_same_bits, 0, 2 * (int)TT_LEN(modes));
+	tcase_add_loop_test(c, plans_have_the_same_bits, 0, TT_FEWER(2) * (int)TT_LEN(modes));
 	tcase_add_test(c, one_rank_has_nothing_to_fuse);
 	if (threads_apart(2) == 2)
 		tcase_add_loop_test(c, what_looks_alike_is_declined, 0, 3);

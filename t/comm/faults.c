@@ -276,15 +276,12 @@ static const struct {
 } faults[] = {
 	{ KILL, 8, TE_COMM_LL, 0, -TE_EPEER, "rank 3 (host " },
 	{ KILL, 4, TE_COMM_ONE_SHOT, 0, -TE_EPEER, ") has ended" },
-	{ KILL, 2, TE_COMM_TWO_SHOT, 0, -TE_EPEER, ") has ended" },
 	{ KILL, 4, TE_COMM_ZERO_COPY, 0, -TE_EPEER, ") has ended" },
-	{ KILL, 8, TE_COMM_STAGED, 0, -TE_EPEER, ") has ended" },
 	{ KILL, 1, TE_COMM_AUTO, 0, -TE_EPEER, ", which is the broker of the node, has ended" },
 	{ KILL, 10, TE_COMM_AUTO, 0, -TE_EPEER, ") has ended" },
 	{ STOP, 4, TE_COMM_AUTO, 700, -ETIMEDOUT, "rank 2 (host " },
 	{ SKIP, 8, TE_COMM_ZERO_COPY, 700, -ETIMEDOUT, ") has not taken part in operation 6 of " },
 	{ SIZE, 8, TE_COMM_ONE_SHOT, 0, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot" },
-	{ SIZE, 1, TE_COMM_TWO_SHOT, 0, -TE_EMISMATCH, "a sum of 4099 fp32 by twoshot" },
 	{ SIZE, 2, TE_COMM_STAGED, 0, -TE_EMISMATCH, "operation 6 of rank " },
 };
 
@@ -394,7 +391,7 @@ static int fail_and_recover(int rank, void *arg)
 	return leave(&j, r);
 }
 
-static const uint32_t killed[] = { 8, 1, 2, 5, 10, 7 };
+static const uint32_t killed[] = { 8, 1, 10, 7 };
 
 START_TEST(who_is_left_after_a_kill_goes_on)
 {
@@ -513,7 +510,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all_or_none)
 	plan->n = 3;
 	plan->fault = SKIP;
 	plan->timeout_ms = TT_SLOWER(600);
-	for (plan->fault_at = 1;; plan->fault_at += 3 + plan->fault_at / 2) {
+	for (plan->fault_at = 1;; plan->fault_at += 6 + plan->fault_at / 2) {
 		run(MEET_ID, try_again, res);
 		if (!plan->fired)
 			break;
@@ -636,7 +633,7 @@ START_TEST(ranks_agree_on_one_set_of_members)
 						   "rank 4" };
 	int nfull = 0, nparts = 0;
 
-	for (int k = 0; k < (int)TT_FEWER(48); k++) {
+	for (int k = 0; k < (int)TT_FEWER(32); k++) {
 		uint32_t in = 0;
 		int sign[MEMBERS], fd, first = -1;
 

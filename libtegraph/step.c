@@ -672,6 +672,9 @@ int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
 				      step->nshapes);
 	if (step->opts.flags & TE_STEP_NO_ALLOC)
 		return te__graph_fail(run, -TE_ESTATE, "the step was made without memory");
+	r = step->opts.offload ? te__offload_check(step->opts.offload) : 0;
+	if (r)
+		return r;
 	/* replays of one graph run serially, and so do those of different ones */
 	if (step->last && step->last != stream)
 		r = te__stream_follow(stream, step->last);

@@ -11,6 +11,10 @@ TE_BEGIN_DECLS
 
 struct te_offload; /* opaque, reference counted */
 
+#define TE_OFFLOAD_VERIFY_OFF 0u
+#define TE_OFFLOAD_VERIFY_SAMPLE 1u
+#define TE_OFFLOAD_VERIFY_ALL 2u
+
 struct te_offload_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	/* the most memory, of a plan its arena, of a step its pool: the fewest bytes that reach it
@@ -31,9 +35,16 @@ struct te_offload_opts {
 	/* per second: bytes copied out, copied in, accessed by kernels, and floating-point
 	 * operations; 0: measured when the object is created */
 	double out_rate, in_rate, mem_rate, flop_rate;
+	/* a folder: values pass on from pinned memory, of pinned_nbytes, 0: 64 MiB, to a file
+	 * without a name, of quota_nbytes. NULL: they stay in pinned memory */
+	const char *dir;
+	uint64_t quota_nbytes;
+	double write_rate, read_rate; /* of the file, in bytes per second; 0: measured */
+	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: checksums of what is read from the file */
 };
 #define TE_OFFLOAD_OPTS_INIT \
-	{ sizeof(struct te_offload_opts), 0, 0, 0, 0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0, 0 }
+	{ sizeof(struct te_offload_opts), 0, 0, 0, 0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+	  0, 0 }
 
 /**
  * te_offload_create - what plans need to offload values: rates, copy streams, limits
@@ -65,9 +76,14 @@ struct te_offload_report {
 	double out_rate, in_rate, mem_rate, flop_rate; /* as plans use them */
 	/* eager passes so far, and recorded ones, which count once */
 	uint64_t nforwards, ncopies, out_nbytes, in_nbytes;
+	double write_rate, read_rate; /* of the file, as plans use them; 0: none */
+	uint64_t written_nbytes, read_nbytes; /* to and from the file so far, also by replays */
 };
-#define TE_OFFLOAD_REPORT_INIT \
-	{ sizeof(struct te_offload_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_OFFLOAD_REPORT_INIT                                                                    \
+	{                                                                                         \
+		sizeof(struct te_offload_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+			0, 0, 0, 0, 0                                                             \
+	}
 
 /* Errors: -EINVAL. */
 TE_EXPORT int te_offload_report(struct te_offload *offload, struct te_offload_report *ret_report);

@@ -24,6 +24,7 @@
 #include "libtecore/base/private.h"
 #include "libtecore/plan/moves.h"
 #include "libtecore/plan/offload.h"
+#include "libtecore/plan/place.h"
 #include "libtecore/quant/quant.h"
 
 /* ---- the time of a group ---- */
@@ -142,6 +143,7 @@ static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
 		end = (end > ready ? end : ready) + (double)m->nbytes / rate;
 		m->free_after = o->tight ? m->out_after + 1 : group_at(p, end - delay);
 		m->free_after = smaller(larger(m->free_after, m->last_forward), most);
+		m->out_end = end - delay;
 		late = end - delay - start[m->free_after + 1];
 		m->stall = late > 0 ? late : 0;
 		delay += m->stall;
@@ -179,6 +181,43 @@ static void schedule_in(const struct te_plan *p, struct te__move **order, int n)
 	}
 }
 
+/* the file: writes follow copies out, reads end before copies back begin; order as above */
+static void schedule_file(const struct te_plan *p, struct te__move *v, struct te__move **order,
+			  int n)
+{
+	const struct te__offload_rates *r = &p->offload->rates;
+	const double rest = 1 - p->offload->opts.margin, *start = p->moves->start;
+	const int most = is_part(p) ? p->fwd_groups - 1 : p->ngroups - 1;
+	const int least = is_part(p) ? p->fwd_groups : 0;
+	double end = 0, limit = start[p->ngroups];
+
+	for (int i = 0; i < n; i++) {
+		struct te__move *m = &v[i];
+
+		end = (end > m->out_end ? end : m->out_end) + (double)m->nbytes / (r->write * rest);
+		m->written_by = smaller(larger(group_at(p, end), m->free_after), most);
+		m->stall += end > start[m->written_by + 1] ? end - start[m->written_by + 1] : 0;
+	}
+	for (int i = n; i-- > 0;) {
+		struct te__move *m = order[i];
+
+		limit = limit < start[m->in_before] ? limit : start[m->in_before];
+		limit -= (double)m->nbytes / (r->read * rest);
+		m->read_before = larger(smaller(group_at(p, limit), m->in_before), least);
+	}
+	end = 0;
+	for (int i = 0; i < n; i++) {
+		struct te__move *m = order[i];
+
+		end = (end > start[m->read_before] ? end : start[m->read_before]) +
+		      (double)m->nbytes / (r->read * rest);
+		if (end > start[m->in_before]) {
+			m->stall += end - start[m->in_before];
+			end = start[m->in_before];
+		}
+	}
+}
+
 static int by_out(const void *a, const void *b)
 {
 	const struct te__move *x = a, *y = b;
@@ -205,6 +244,8 @@ static int schedule(const struct te_plan *p, struct te__move *v, int n)
 	qsort(order, (size_t)n, sizeof(struct te__move *), by_needed);
 	schedule_out(p, v, n);
 	schedule_in(p, order, n);
+	if (p->offload->spill)
+		schedule_file(p, v, order, n);
 	te__free(order);
 	return 0;
 }
@@ -313,6 +354,13 @@ static int cut(const struct te_plan *p, struct te__move *v, int *n, uint64_t nby
 	return 0;
 }
 
+/* it has left before it begins to return */
+static int returns_after(const struct te_plan *p, const struct te__move *m)
+{
+	return m->in_before > m->free_after &&
+	       (!p->offload->spill || m->read_before > m->written_by);
+}
+
 /* schedules; values that would return before they have left stay */
 static int settle(const struct te_plan *p, struct te__move *v, int *n)
 {
@@ -323,7 +371,7 @@ static int settle(const struct te_plan *p, struct te__move *v, int *n)
 		before = *n;
 		kept = 0;
 		for (int i = 0; i < *n; i++)
-			if (v[i].in_before > v[i].free_after)
+			if (returns_after(p, &v[i]))
 				v[kept++] = v[i];
 		*n = kept;
 	} while (!r && kept < before);
@@ -394,6 +442,38 @@ static void put(struct te_plan *p, int buf, int root, size_t at)
 	p->buf[buf].at = at;
 }
 
+#define SLOT_ALIGN 4096 /* of reads and writes */
+
+/* slots in pinned memory, by the times in which they are used */
+static int place_slots(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+	struct te__place_item *item = te__calloc(2 * (size_t)m->n + 1, sizeof(*item));
+	int r;
+
+	if (!item)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < m->n; i++) {
+		struct te__move *v = &m->v[i];
+
+		/* groups of values can be worse than each of them */
+		v->written_by = smaller(v->written_by, v->in_before - 1);
+		v->read_before = larger(v->read_before, v->written_by + 1);
+		item[2 * i] =
+			(struct te__place_item){ v->nbytes, v->out_after, v->written_by, 0, 0 };
+		item[2 * i + 1] =
+			(struct te__place_item){ v->nbytes, v->read_before, v->in_before, 0, 0 };
+	}
+	r = te__place(item, 2 * m->n, SLOT_ALIGN, &m->held);
+	for (int i = 0; i < m->n; i++) {
+		m->v[i].slot = item[2 * i].offset;
+		m->v[i].slot_in = item[2 * i + 1].offset;
+	}
+	te__free(item);
+	m->held = (m->held + TE__PINNED_UNIT - 1) / TE__PINNED_UNIT * TE__PINNED_UNIT;
+	return r;
+}
+
 static int divide(struct te_plan *p, const int *buf, const int *member, int nvalues)
 {
 	struct te__moves *m = p->moves;
@@ -405,7 +485,7 @@ static int divide(struct te_plan *p, const int *buf, const int *member, int nval
 		int back;
 
 		if (!i || member[i] != member[i - 1]) {
-			g->slot = m->nbytes;
+			g->slot = g->slot_in = m->nbytes;
 			m->nbytes += g->nbytes;
 			at = 0;
 			g->out_buf = group_buf(p, g, p->ngroups, g->free_after);
@@ -423,7 +503,8 @@ static int divide(struct te_plan *p, const int *buf, const int *member, int nval
 		p->buf[buf[i]].back = back;
 		at += p->buf[buf[i]].nbytes;
 	}
-	return 0;
+	m->held = m->nbytes;
+	return p->offload->spill ? place_slots(p) : 0;
 }
 
 /* places the buffers with up to nbytes moved */
@@ -464,8 +545,14 @@ static int peak_of(void *arg, uint64_t *ret_nbytes)
 	struct te_plan *p = arg;
 	struct te_offload *o = p->offload;
 	const uint64_t room = te__offload_room(o);
-	int r = place(p, room < o->left_nbytes ? room : o->left_nbytes);
+	uint64_t most = room < o->left_nbytes ? room : o->left_nbytes;
+	int r = place(p, most);
 
+	/* what passes through the slots to a file must fit them */
+	while (!r && o->spill && p->moves->held > te__pinned_nbytes(o->slots) - o->pinned_nbytes) {
+		most = p->moves->nbytes / 4 * 3;
+		r = place(p, most);
+	}
 	*ret_nbytes = p->arena_nbytes;
 	o->left_nbytes -= r ? 0 : p->moves->nbytes;
 	return r;
@@ -501,7 +588,7 @@ static int find_acts(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;
 
-	m->act = te__calloc(4 * (size_t)m->n + 1, sizeof(*m->act));
+	m->act = te__calloc(6 * (size_t)m->n + 1, sizeof(*m->act));
 	m->first_act = te__calloc((size_t)p->ngroups + 1, sizeof(*m->first_act));
 	if (!m->act || !m->first_act)
 		return te__fail(-ENOMEM, "plan: no memory");
@@ -510,10 +597,13 @@ static int find_acts(struct te_plan *p)
 		const struct te__act act[] = { { v->in_before, TE__ACT_LOAD, i },
 					       { v->needed, TE__ACT_WAIT_IN, i },
 					       { v->out_after, TE__ACT_STORE, i },
-					       { v->free_after, TE__ACT_WAIT_OUT, i } };
+					       { v->free_after, TE__ACT_WAIT_OUT, i },
+					       { v->written_by, TE__ACT_WRITTEN, i },
+					       { v->read_before, TE__ACT_READ, i } };
+		const int n = p->offload->spill ? 6 : 4;
 
-		memcpy(&m->act[m->nacts], act, sizeof(act));
-		m->nacts += 4;
+		memcpy(&m->act[m->nacts], act, (size_t)n * sizeof(act[0]));
+		m->nacts += n;
 	}
 	qsort(m->act, (size_t)m->nacts, sizeof(*m->act), by_act);
 	for (int t = 0, i = 0; t <= p->ngroups; t++) {

@@ -12,6 +12,8 @@
 
 #include <te/offload.h>
 
+#include "libtecore/offload/pinned.h"
+#include "libtecore/offload/spill.h"
 #include "libtecore/plan/plan.h"
 
 /* Values that move together: adjacent in memory in both passes, so one copy each way. */
@@ -26,17 +28,30 @@ struct te__move {
 	int in_before;	      /* the copy back is queued before this group */
 	int needed;	      /* the first group of backward that reads it */
 	int last;	      /* and the last */
-	size_t slot;	      /* in the plan's pinned memory */
+	size_t slot, slot_in; /* in the plan's pinned memory: of the copy out, of the copy back */
+	/* with a file: after which group it has been written, before which reading it begins */
+	int written_by, read_before;
+	uint32_t file;	      /* its number in the file */
+	int has_file;
+	double out_end;	      /* predicted end of the copy out, in seconds, without delays */
 	double stall;	      /* predicted, in seconds */
 	struct te_event *out, *in; /* the copies have run */
 	int leaving;	      /* an eager copy out, and no stream of a pass waits for it yet */
+	int writing;	      /* the same of a write to the file */
 };
 
 /* One thing to do between two groups of an eager pass. */
-enum te__act_kind { TE__ACT_LOAD, TE__ACT_WAIT_IN, TE__ACT_STORE, TE__ACT_WAIT_OUT };
+enum te__act_kind {
+	TE__ACT_READ,
+	TE__ACT_LOAD,
+	TE__ACT_WAIT_IN,
+	TE__ACT_STORE,
+	TE__ACT_WAIT_OUT,
+	TE__ACT_WRITTEN,
+};
 struct te__act {
 	int group;
-	enum te__act_kind kind; /* the first two before the group, the others after it */
+	enum te__act_kind kind; /* up to WAIT_IN before the group, the others after it */
 	int move;
 };
 
@@ -46,7 +61,8 @@ struct te__moves {
 	int nacts;
 	struct te__act *act; /* sorted by group and kind */
 	int *first_act;	     /* [ngroups + 1] */
-	uint64_t nbytes;     /* that move; also the size of pinned memory */
+	uint64_t nbytes;     /* that move */
+	uint64_t held;	     /* of pinned memory */
 	uint64_t plain_nbytes; /* of the arena if nothing moves */
 	double *start;	     /* [ngroups + 1] seconds from the beginning, estimated */
 	int nbufs;	     /* before any is divided, and their state then */
@@ -62,6 +78,14 @@ struct te__moves {
 struct te__offload_rates {
 	double out, in;	  /* of the link, each way */
 	double mem, flop; /* of kernels, for the time of a group */
+	double write, read; /* of the file */
+};
+
+/* Room in the file: it is never given back, so another plan uses it again. */
+#define TE__OFFLOAD_FILES 8192
+struct te__offload_file {
+	size_t nbytes;
+	int used;
 };
 
 struct te_offload {
@@ -69,10 +93,14 @@ struct te_offload {
 	struct te_ctx *ctx;
 	struct te_offload_opts opts; /* patterns are copies */
 	struct te__offload_rates rates;
-	struct te_stream *out, *in; /* of eager copies, under lock */
+	struct te_stream *out, *in; /* of eager copies, under lock; the same with a file */
+	struct te__pinned *slots;   /* of all plans, with a file; or NULL */
+	struct te__spill *spill;
 	pthread_mutex_t lock;	    /* all below, and queueing on the streams */
 	struct te_plan *plans;	    /* that move values, in the order of their creation */
 	uint64_t pinned_nbytes;	    /* of these plans */
+	uint32_t nfiles;	    /* values in the file; the first is for measuring */
+	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
 	/* How many bytes plans may still move, and whether compute waits for copies so that memory
 	 * is free at once. Set for a group of plans by te__offload_allow(); 0 directed: each plan
 	 * follows the options. */
@@ -81,8 +109,11 @@ struct te_offload {
 	uint64_t nforwards, nbytes_out, nbytes_in, ncopies;
 };
 
-/* bytes of pinned memory that the options leave */
+/* bytes of pinned memory, or of the file, that the options leave */
 uint64_t te__offload_room(struct te_offload *o);
+/* room for a value in the file */
+int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_file);
+void te__offload_give_file(struct te_offload *o, uint32_t file);
 void te__offload_list(struct te_offload *o, struct te_plan *p, int add);
 
 /* chooses what moves, and places all buffers */

@@ -8,13 +8,17 @@
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
+#include <te/capture.h>
 #include <te/errno.h>
 #include <te/stream.h>
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/moves.h"
+#include "libtecore/plan/offload.h"
 #include "libtecore/tensor/ctx.h"
 
 static char *buf_ptr(const struct te_plan *p, int buf)
@@ -22,9 +26,62 @@ static char *buf_ptr(const struct te_plan *p, int buf)
 	return p->span[p->buf[buf].span] + p->buf[buf].offset;
 }
 
-static char *slot_ptr(const struct te_plan *p, const struct te__move *v)
+static char *slot_ptr(const struct te_plan *p, const struct te__move *v, int in)
 {
-	return (char *)p->moves->pinned + v->slot;
+	return (char *)p->moves->pinned + (in ? v->slot_in : v->slot);
+}
+
+/* ---- the file: calls in stream order ---- */
+
+enum step { WRITE, WRITTEN, READ, READ_DONE };
+
+struct job {
+	void *slot;
+	struct te__spill *spill;
+	size_t nbytes;
+	uint32_t file;
+	enum step step;
+};
+
+/* a failure is the spill's, which te__offload_check() reports; what cannot be read is NaN */
+static void run_job(void *arg)
+{
+	const struct job *j = arg;
+
+	switch (j->step) {
+	case WRITE:
+		(void)te__spill_write(j->spill, j->file, j->slot, j->nbytes, NULL, 0);
+		break;
+	case WRITTEN:
+		(void)te__spill_wait(j->spill, TE__SPILL_WRITE, j->file, -1);
+		break;
+	case READ:
+		if (te__spill_read(j->spill, j->file, j->slot, j->nbytes, NULL, 0) < 0)
+			memset(j->slot, 0xff, j->nbytes);
+		break;
+	case READ_DONE:
+		(void)te__spill_wait(j->spill, TE__SPILL_READ, j->file, -1);
+		break;
+	}
+}
+
+/* In a recording the calls of a value have an order by its event, an address that nothing else
+ * uses, and those of its slots by the slots. */
+static int call(struct te_plan *p, struct te_stream *stream, struct te__move *v, enum step step)
+{
+	const struct job j = { slot_ptr(p, v, step >= READ), p->offload->spill, v->nbytes, v->file,
+			       step };
+	const struct te_access access[] = {
+		{ j.slot, v->nbytes, TE_ACCESS_WRITE, offsetof(struct job, slot) },
+		{ v, 1, TE_ACCESS_WRITE, -1 },
+	};
+	int r = te_capture_access(stream, 2, access), end;
+
+	if (r)
+		return r;
+	r = te_host_call(stream, run_job, &j, sizeof(j));
+	end = te_capture_access_end(stream);
+	return r ? r : end;
 }
 
 static int is_capturing(struct te_stream *stream)
@@ -53,22 +110,30 @@ static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v
 	struct te_offload *o = p->offload;
 	int r;
 
-	if (is_capturing(stream))
-		return te_copy(stream, slot_ptr(p, v), buf_ptr(p, v->out_buf), v->nbytes);
-	r = copy(p, stream, o->out, NULL, slot_ptr(p, v), buf_ptr(p, v->out_buf), v->nbytes,
+	if (is_capturing(stream)) {
+		r = te_copy(stream, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes);
+		return r || !o->spill ? r : call(p, stream, v, WRITE);
+	}
+	r = copy(p, stream, o->out, NULL, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes,
 		 v->out);
 	v->leaving = !r;
-	return r;
+	if (r || !o->spill)
+		return r;
+	v->writing = 1;
+	return call(p, o->out, v, WRITE);
 }
 
 static int load(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
+	int r = o->spill ? call(p, is_capturing(stream) ? stream : o->in, v, READ_DONE) : 0;
 
+	if (r)
+		return r;
 	if (is_capturing(stream))
-		return te_copy(stream, buf_ptr(p, v->in_buf), slot_ptr(p, v), v->nbytes);
+		return te_copy(stream, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes);
 	return copy(p, stream, o->in, v->leaving ? v->out : NULL, buf_ptr(p, v->in_buf),
-		    slot_ptr(p, v), v->nbytes, v->in);
+		    slot_ptr(p, v, 1), v->nbytes, v->in);
 }
 
 static int wait_out(struct te_stream *stream, struct te__move *v)
@@ -103,6 +168,14 @@ static int act(struct te_plan *p, struct te_stream *stream, const struct te__act
 		return is_capturing(stream) ? 0 : te_event_wait(v->in, stream);
 	case TE__ACT_WAIT_OUT:
 		return wait_out(stream, v);
+	case TE__ACT_READ:
+	case TE__ACT_WRITTEN:
+		pthread_mutex_lock(&o->lock);
+		r = call(p, is_capturing(stream) ? stream : o->out, v,
+			 a->kind == TE__ACT_READ ? READ : WRITTEN);
+		v->writing = 0;
+		pthread_mutex_unlock(&o->lock);
+		return r;
 	}
 	return 0;
 }
@@ -132,8 +205,10 @@ int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 {
 	struct te__moves *m = p->moves;
 	const int eager = !is_capturing(stream);
-	int r = 0;
+	int r = te__offload_check(p->offload);
 
+	if (r)
+		return r;
 	if (first && m->eager && !eager)
 		return te__fail(-TE_ESTATE, "the plan offloads values: its forward pass was not "
 					    "captured, so its backward pass cannot be");
@@ -148,6 +223,24 @@ int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 		r = !m->v[i].leaving ? 0 :
 		    eager	     ? wait_out(stream, &m->v[i]) :
 				       te_event_sync(m->v[i].out);
+	for (int i = 0; i < m->n && !r; i++)
+		if (m->v[i].writing) {
+			r = call(p, p->offload->out, &m->v[i], WRITTEN);
+			m->v[i].writing = 0;
+		}
+	return r;
+}
+
+/* slots, and room in the file */
+static int bind_file(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+	int r = te__pinned_take(p->offload->slots, m->held, &m->pinned);
+
+	for (int i = 0; i < m->n && !r; i++) {
+		r = te__offload_take_file(p->offload, m->v[i].nbytes, &m->v[i].file);
+		m->v[i].has_file = !r;
+	}
 	return r;
 }
 
@@ -167,7 +260,9 @@ int te__moves_bind(struct te_plan *p)
 		if (!r)
 			r = te_event_create(p->ctx, &m->v[i].in);
 	}
-	return r ? r : te_pinned_alloc(p->ctx, m->nbytes, &m->pinned);
+	if (r)
+		return r;
+	return p->offload->spill ? bind_file(p) : te_pinned_alloc(p->ctx, m->nbytes, &m->pinned);
 }
 
 void te__moves_free(struct te_plan *p)
@@ -179,13 +274,18 @@ void te__moves_free(struct te_plan *p)
 		(void)te_stream_sync(p->offload->out);
 		(void)te_stream_sync(p->offload->in);
 		(void)te__stream_wait(te_ctx_stream(p->ctx), "te_plan_unref");
-		te_pinned_free(p->ctx, m->pinned);
+		if (p->offload->spill)
+			te__pinned_give(p->offload->slots, m->pinned);
+		else
+			te_pinned_free(p->ctx, m->pinned);
 	}
 	if (m && m->listed)
 		te__offload_list(p->offload, p, 0);
 	for (int i = 0; m && m->v && i < m->n; i++) {
 		te_event_unref(m->v[i].out);
 		te_event_unref(m->v[i].in);
+		if (m->v[i].has_file)
+			te__offload_give_file(p->offload, m->v[i].file);
 	}
 	if (m) {
 		te_event_unref(m->point);

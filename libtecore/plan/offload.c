@@ -24,7 +24,8 @@ static const char fn[] = "te_offload_create";
 
 static int check_opts(const struct te_offload_opts *o)
 {
-	const double rate[] = { o->out_rate, o->in_rate, o->mem_rate, o->flop_rate };
+	const double rate[] = { o->out_rate,  o->in_rate,    o->mem_rate,
+				o->flop_rate, o->write_rate, o->read_rate };
 
 	if (!(o->margin >= 0 && o->margin <= 0.9))
 		return te__fail(-EINVAL, "%s: margin is %g, expected 0 to 0.9", fn, o->margin);
@@ -37,6 +38,10 @@ static int check_opts(const struct te_offload_opts *o)
 	for (int32_t i = 0; i < o->nmove; i++)
 		if (!o->move[i])
 			return te__fail(-EINVAL, "%s: move[%" PRId32 "] is NULL", fn, i);
+	if (o->verify > TE_OFFLOAD_VERIFY_ALL)
+		return te__fail(-EINVAL, "%s: verify is %u", fn, (unsigned)o->verify);
+	if (o->dir && !o->quota_nbytes)
+		return te__fail(-EINVAL, "%s: quota_nbytes of dir %s is 0", fn, o->dir);
 	for (size_t i = 0; i < sizeof(rate) / sizeof(rate[0]); i++)
 		if (!(rate[i] >= 0 && rate[i] < 1e30))
 			return te__fail(-EINVAL, "%s: a rate is %g per second", fn, rate[i]);
@@ -196,12 +201,121 @@ static int find_rates(struct te_offload *o)
 	return r;
 }
 
+/* ---- the file ---- */
+
+int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_file)
+{
+	uint32_t i = 0;
+	int r = 0;
+
+	pthread_mutex_lock(&o->lock);
+	while (i < o->nfiles && (o->file[i].used || o->file[i].nbytes != nbytes))
+		i++;
+	if (i == TE__OFFLOAD_FILES)
+		r = te__fail(-ENOMEM, "te_offload: more than %d values in the file", i);
+	else if (i == o->nfiles)
+		r = te__spill_reserve(o->spill, i, nbytes);
+	if (!r) {
+		o->nfiles += i == o->nfiles;
+		o->file[i] = (struct te__offload_file){ nbytes, 1 };
+		*ret_file = i;
+	}
+	pthread_mutex_unlock(&o->lock);
+	return r;
+}
+
+void te__offload_give_file(struct te_offload *o, uint32_t file)
+{
+	pthread_mutex_lock(&o->lock);
+	o->file[file].used = 0;
+	pthread_mutex_unlock(&o->lock);
+}
+
+int te__offload_check(struct te_offload *offload)
+{
+	struct te__spill_error e;
+	const int code = offload->spill ? te__spill_error(offload->spill, &e) : 0;
+
+	return code ? te__fail(code, "%s", e.message) : 0;
+}
+
+static int time_file(struct te_offload *o, enum te__spill_dir dir, void *slot, double *ret_rate)
+{
+	double best = 1e9;
+	int r = 0;
+
+	for (int i = 0; i < 2 && !r; i++) {
+		const double begin = now();
+		double t;
+
+		r = dir == TE__SPILL_WRITE ?
+			    te__spill_write(o->spill, 0, slot, NBYTES, NULL, 0) :
+			    te__spill_read(o->spill, 0, slot, NBYTES, NULL, 0);
+		if (!r)
+			r = te__spill_wait(o->spill, dir, 0, -1);
+		t = now() - begin;
+		best = t < best ? t : best;
+	}
+	*ret_rate = (double)NBYTES / (best > 1e-9 ? best : 1e-9);
+	return r;
+}
+
+static int find_file_rates(struct te_offload *o)
+{
+	const struct te_offload_opts *given = &o->opts;
+	void *slot = NULL;
+	uint32_t file;
+	int r = 0;
+
+	o->rates.write = given->write_rate;
+	o->rates.read = given->read_rate;
+	if (given->write_rate > 0 && given->read_rate > 0)
+		return 0;
+	r = te__offload_take_file(o, NBYTES, &file);
+	if (!r)
+		r = te__pinned_take(o->slots, NBYTES, &slot);
+	if (!r)
+		r = time_file(o, TE__SPILL_WRITE, slot, &o->rates.write);
+	if (!r)
+		r = time_file(o, TE__SPILL_READ, slot, &o->rates.read);
+	if (slot)
+		te__pinned_give(o->slots, slot);
+	o->rates.write = given->write_rate > 0 ? given->write_rate : o->rates.write;
+	o->rates.read = given->read_rate > 0 ? given->read_rate : o->rates.read;
+	return r;
+}
+
+#define SLOTS_NBYTES ((uint64_t)64 << 20)
+
+static int open_file(struct te_offload *o, const char *dir)
+{
+	const struct te__spill_opts so = {
+		.dir = dir,
+		.quota_nbytes = o->opts.quota_nbytes,
+		.ngroups = TE__OFFLOAD_FILES,
+		.verify = (enum te__spill_verify)o->opts.verify,
+	};
+	const uint64_t nbytes = o->opts.pinned_nbytes ? o->opts.pinned_nbytes : SLOTS_NBYTES;
+	int r;
+
+	o->file = te__calloc(TE__OFFLOAD_FILES, sizeof(*o->file));
+	if (!o->file)
+		return te__fail(-ENOMEM, "%s: no memory", fn);
+	r = te__pinned_create(o->ctx, nbytes, &o->slots);
+	if (!r)
+		r = te__spill_create(o->slots, &so, &o->spill);
+	return r ? r : find_file_rates(o);
+}
+
 /* ---- life ---- */
 
 static void offload_free(struct te_offload *o)
 {
 	te_stream_unref(o->out);
 	te_stream_unref(o->in);
+	te__spill_destroy(o->spill);
+	te__pinned_destroy(o->slots);
+	te__free(o->file);
 	free_patterns(o->opts.nkeep, o->opts.keep);
 	free_patterns(o->opts.nmove, o->opts.move);
 	pthread_mutex_destroy(&o->lock);
@@ -217,9 +331,13 @@ static int build(struct te_offload *o, const struct te_offload_opts *opts)
 		r = copy_patterns(opts->nmove, opts->move, &o->opts.move);
 	if (!r)
 		r = te_stream_create(o->ctx, &o->out);
-	if (!r)
+	if (!r && opts->dir)
+		o->in = te_stream_ref(o->out); /* calls that wait for the file keep their order */
+	else if (!r)
 		r = te_stream_create(o->ctx, &o->in);
-	return r ? r : find_rates(o);
+	if (!r)
+		r = find_rates(o);
+	return r || !opts->dir ? r : open_file(o, opts->dir);
 }
 
 int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
@@ -244,6 +362,7 @@ int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 	o->ctx = te_ctx_ref(ctx);
 	o->opts = given;
 	o->opts.keep = o->opts.move = NULL;
+	o->opts.dir = NULL;
 	o->opts.min_nbytes = given.min_nbytes ? given.min_nbytes : 16384;
 	o->opts.move_nbytes = given.move_nbytes ? given.move_nbytes : UINT64_MAX;
 	r = build(o, &given);
@@ -297,15 +416,18 @@ void te__offload_limits(const struct te_offload *offload, uint64_t *ret_target, 
 
 uint64_t te__offload_room(struct te_offload *o)
 {
-	uint64_t room = UINT64_MAX;
+	uint64_t most = o->opts.pinned_nbytes ? o->opts.pinned_nbytes : UINT64_MAX, taken = 0;
 
 	pthread_mutex_lock(&o->lock);
-	if (o->opts.pinned_nbytes)
-		room = o->opts.pinned_nbytes > o->pinned_nbytes ?
-			       o->opts.pinned_nbytes - o->pinned_nbytes :
-			       0;
+	if (o->spill) {
+		most = o->opts.quota_nbytes;
+		for (const struct te_plan *p = o->plans; p; p = p->moves->next)
+			taken += p->moves->nbytes;
+	} else {
+		taken = o->pinned_nbytes;
+	}
 	pthread_mutex_unlock(&o->lock);
-	return room;
+	return most > taken ? most - taken : 0;
 }
 
 /* hi bytes are enough, lo are not */
@@ -368,7 +490,7 @@ void te__offload_list(struct te_offload *o, struct te_plan *p, int add)
 		*at = p;
 	else if (*at)
 		*at = p->moves->next;
-	o->pinned_nbytes += add ? p->moves->nbytes : -p->moves->nbytes;
+	o->pinned_nbytes += add ? p->moves->held : -p->moves->held;
 	p->moves->listed = add;
 	pthread_mutex_unlock(&o->lock);
 }
@@ -401,8 +523,17 @@ static void add_plan(const struct te_offload *o, const struct te_plan *p,
 
 static void fill_report(struct te_offload *o, struct te_offload_report *rep)
 {
+	struct te__spill_stats st;
+
 	*rep = (struct te_offload_report)TE_OFFLOAD_REPORT_INIT;
-	rep->pinned_nbytes = o->pinned_nbytes;
+	rep->pinned_nbytes = o->slots ? te__pinned_held_nbytes(o->slots) : o->pinned_nbytes;
+	rep->write_rate = o->rates.write;
+	rep->read_rate = o->rates.read;
+	if (o->spill) {
+		te__spill_stats(o->spill, &st);
+		rep->written_nbytes = st.nbytes[TE__SPILL_WRITE];
+		rep->read_nbytes = st.nbytes[TE__SPILL_READ];
+	}
 	rep->out_rate = o->rates.out;
 	rep->in_rate = o->rates.in;
 	rep->mem_rate = o->rates.mem;
@@ -444,13 +575,16 @@ static void print_plan(FILE *f, const struct te_offload *o, const struct te_plan
 	fprintf(f, "plan %d: %d groups forward, %d backward; arena %.2f MiB, %.2f MiB if nothing "
 		"moves; %.2f MiB move\n", number, p->fwd_groups, p->ngroups - p->fwd_groups,
 		mib(p->arena_nbytes), mib(m->plain_nbytes), mib(m->nbytes));
-	fprintf(f, "%10s %6s %6s %6s %6s %6s %8s  %s\n", "MiB", "values", "leaves", "free", "back",
-		"read", "hidden", "first value");
+	fprintf(f, "%10s %6s %6s %6s%s %6s %6s %8s  %s\n", "MiB", "values", "leaves", "free",
+		o->spill ? "  filed  fetch" : "", "back", "read", "hidden", "first value");
 	for (int i = 0; i < m->n; i++) {
 		const struct te__move *v = &m->v[i];
 
-		fprintf(f, "%10.3f %6d %6d %6d %6d %6d %7.1f%%  %s\n", mib(v->nbytes), v->nvalues,
-			v->out_after, v->free_after, v->in_before, v->needed,
+		fprintf(f, "%10.3f %6d %6d %6d", mib(v->nbytes), v->nvalues, v->out_after,
+			v->free_after);
+		if (o->spill)
+			fprintf(f, " %6d %6d", v->written_by, v->read_before);
+		fprintf(f, " %6d %6d %7.1f%%  %s\n", v->in_before, v->needed,
 			100 * hidden_of(copy_seconds(o, v), v->stall), v->name);
 	}
 }
@@ -474,6 +608,9 @@ int te_offload_print(struct te_offload *offload, char **ret_text)
 	fprintf(f, "offload: out %.2f GB/s, in %.2f GB/s; kernels %.1f GB/s, %.3f Tflop/s\n",
 		1e-9 * rep.out_rate, 1e-9 * rep.in_rate, 1e-9 * rep.mem_rate,
 		1e-12 * rep.flop_rate);
+	if (offload->spill)
+		fprintf(f, "file: writes %.2f GB/s, reads %.2f GB/s\n", 1e-9 * rep.write_rate,
+			1e-9 * rep.read_rate);
 	for (const struct te_plan *p = offload->plans; p; p = p->moves->next)
 		print_plan(f, offload, p, number++);
 	pthread_mutex_unlock(&offload->lock);

@@ -12,6 +12,8 @@ TE_EXPORT void te__offload_allow(struct te_offload *offload, uint64_t nbytes, in
 /* what is left of it, and tight */
 TE_EXPORT void te__offload_allowed(const struct te_offload *offload, uint64_t *ret_nbytes,
 				   int *ret_tight);
+/* 0, or the first failure of the file since the object was made */
+TE_EXPORT int te__offload_check(struct te_offload *offload);
 /* plans follow the options again */
 TE_EXPORT void te__offload_release(struct te_offload *offload);
 /* target_nbytes and move_nbytes of the options */

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,20 @@ static struct te_offload_opts rates(enum speed speed)
 	o.out_rate = o.in_rate = speed == FAST ? 1e9 : 5e7;
 	o.min_nbytes = 256;
 	o.group_nbytes = 8192;
+	return o;
+}
+
+/* the same through a file; small slots, so that they are used again */
+static struct te_offload_opts through_file(enum speed speed)
+{
+	struct te_offload_opts o = rates(speed);
+
+	o.dir = "/tmp";
+	o.quota_nbytes = (uint64_t)16 << 20;
+	o.pinned_nbytes = (uint64_t)16 << 20;
+	o.write_rate = speed == FAST ? 1e9 : 1e8;
+	o.read_rate = 5e8;
+	o.verify = TE_OFFLOAD_VERIFY_ALL;
 	return o;
 }
 
@@ -211,6 +226,27 @@ START_TEST(a_step_has_the_bits_without_offload)
 	ck_assert_uint_lt(pool_of(&run), pool_of(&plain));
 	ck_assert_int_gt(rep.ngroups, w->ncuts);
 	same_steps(&plain, &run);
+	run_destroy(&plain);
+	run_destroy(&run);
+}
+END_TEST
+
+START_TEST(a_file_has_the_bits_too)
+{
+	const struct way *w = &ways[_i % WAYS];
+	const struct te_offload_opts o = through_file(_i % 2 ? SLOW : FAST);
+	const char *recipe = recipes[2 + _i % 3];
+	struct run plain = run_create(&small, w, recipe, NULL);
+	struct run run = run_create(&small, w, recipe, &o);
+	struct te_offload_report rep;
+
+	ck_assert_uint_gt(report_of(run.off).moved_nbytes, 0);
+	ck_assert_uint_lt(pool_of(&run), pool_of(&plain));
+	same_steps(&plain, &run);
+	DO(te_ctx_sync(ctx));
+	rep = report_of(run.off);
+	ck_assert_uint_ge(rep.read_nbytes, STEPS * rep.moved_nbytes);
+	ck_assert_uint_ge(rep.written_nbytes, rep.read_nbytes);
 	run_destroy(&plain);
 	run_destroy(&run);
 }
@@ -565,6 +601,53 @@ START_TEST(both_passes_are_captured_or_none)
 }
 END_TEST
 
+/* overwrites the file of the only te_offload */
+static void damage_file(void)
+{
+	static const char junk[4096] = { 1 };
+	char path[64], to[256];
+	int found = 0;
+
+	for (int fd = 3; fd < 256 && !found; fd++) {
+		ssize_t n;
+		int mine;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		n = readlink(path, to, sizeof(to) - 1);
+		if (n < 6 || memcmp(to, "/tmp/#", 6))
+			continue;
+		mine = open(path, O_RDWR | O_CLOEXEC);
+		for (off_t at = 0; mine >= 0 && at < 16 << 20; at += 4096)
+			ck_assert_int_eq(pwrite(mine, junk, sizeof(junk), at), sizeof(junk));
+		found = mine >= 0 && !close(mine);
+	}
+	ck_assert_msg(found, "no file without a name in /tmp");
+}
+
+START_TEST(a_file_that_fails_is_named)
+{
+	const struct te_offload_opts o = through_file(FAST);
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload *off = offload_of(&o);
+	struct te_plan *p = plan_of(seq, off, 0);
+
+	model_feed(p, &small);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_ctx_sync(ctx));
+	damage_file();
+	DO(te_plan_backward(p, st));
+	DO(te_ctx_sync(ctx));
+	ck_assert_int_lt(te_plan_forward(p, st, 0), 0);
+	tt_said("offload: read of group");
+	tt_said("of the file in /tmp");
+	te_plan_unref(p);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(steps_allocate_nothing)
 {
 	const struct te_offload_opts fast = rates(FAST);
@@ -632,6 +715,16 @@ START_TEST(options_must_fit)
 	o.nmove = 0;
 	o.in_rate = -1;
 	fails(te_offload_create(ctx, &o, &off), -EINVAL, "a rate is -1");
+	o.in_rate = 0;
+	o.verify = 3;
+	fails(te_offload_create(ctx, &o, &off), -EINVAL, "verify is 3");
+	o.verify = 0;
+	o.dir = "/tmp";
+	fails(te_offload_create(ctx, &o, &off), -EINVAL, "quota_nbytes of dir /tmp is 0");
+	o.quota_nbytes = (uint64_t)16 << 20;
+	o.pinned_nbytes = (uint64_t)4 << 20;
+	o.dir = "/nowhere/at/all";
+	fails(te_offload_create(ctx, &o, &off), -ENOENT, "/nowhere/at/all");
 	fails(te_offload_print(NULL, &text), -EINVAL, "offload is NULL");
 	ck_assert_ptr_null(off);
 	ck_assert_ptr_null(text);
@@ -701,6 +794,7 @@ Suite *offload_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_step_has_the_bits_without_offload, 0,
 			    WAYS * (int)TT_LEN(recipes));
+	tcase_add_loop_test(c, a_file_has_the_bits_too, 0, WAYS);
 	c = tt_case(s, "memory", "graph offload serial");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, memory_is_what_the_plan_predicts);
@@ -716,6 +810,7 @@ Suite *offload_suite(const char *name, const char *on)
 	c = tt_case(s, "use", "graph offload");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, a_report_counts_copies);
+	tcase_add_test(c, a_file_that_fails_is_named);
 	tcase_add_test(c, both_passes_are_captured_or_none);
 	tcase_add_loop_test(c, steps_allocate_nothing, 0, WAYS);
 	tcase_add_test(c, rates_are_measured);

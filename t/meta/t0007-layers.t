@@ -55,7 +55,7 @@ only "public headers include public headers" include "$public|$graph|$comm"
 
 # the folders below libtecore, lowest first; kernels/ is one of them
 order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/capture
-	libtecore/quant libtecore/ops libtecore/plan libtecore/offload"
+	libtecore/offload libtecore/quant libtecore/ops libtecore/plan"
 { ours kernels; ours libtecore; } | awk -v order="$order" '
 	function rank(file, i) {
 		for (i = 1; i <= n; i++)

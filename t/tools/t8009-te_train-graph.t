@@ -133,6 +133,12 @@ check "--offload all, layers" "$te_train" $tiny --offload all --graph layer --ou
 equal "has the bits of off" move-off move-layer
 check "--offload all, a graph" "$te_train" $tiny --offload all --graph --out move-step text
 equal "has the bits of off" move-off move-step
+check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --offload-verify all \
+	--out move-file text
+equal "has the bits of off" move-off move-file
+fails "--offload-file alone" "needs --offload" "$te_train" $tiny --offload-file . text
+"$te_train" $tiny --offload all --offload-file ./nowhere text 2>err
+check "a folder that is not there is named" grep -q 'file in ./nowhere' err
 says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
 says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "GiB are free" env TE_DEVICE_MEM_LIMIT=17M "$te_train" $tiny text

@@ -125,13 +125,18 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 	return te_step_create(seq, opt, &so, ret_step);
 }
 
-int step_graph_offload(struct te_ctx *ctx, uint64_t target_nbytes, uint64_t move_nbytes,
-		       struct te_offload **ret_offload)
+int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t target_nbytes,
+		       uint64_t move_nbytes, struct te_offload **ret_offload)
 {
 	struct te_offload_opts oo = TE_OFFLOAD_OPTS_INIT;
 
 	oo.target_nbytes = target_nbytes;
 	oo.move_nbytes = move_nbytes;
+	oo.dir = g->o->offload_file;
+	oo.quota_nbytes = oo.dir ? (uint64_t)g->o->offload_quota : 0;
+	oo.verify = !strcmp(g->o->offload_verify, "all")    ? TE_OFFLOAD_VERIFY_ALL :
+		    !strcmp(g->o->offload_verify, "sample") ? TE_OFFLOAD_VERIFY_SAMPLE :
+							      TE_OFFLOAD_VERIFY_OFF;
 	return te_offload_create(ctx, &oo, ret_offload);
 }
 

@@ -39,8 +39,8 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 
 /* what moves values until the activations of a step take target_nbytes; 0: all that moves without
  * delays, up to move_nbytes, 0: no limit. Returns what the library returned */
-int step_graph_offload(struct te_ctx *ctx, uint64_t target_nbytes, uint64_t move_nbytes,
-		       struct te_offload **ret_offload);
+int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t target_nbytes,
+		       uint64_t move_nbytes, struct te_offload **ret_offload);
 
 /* for the log: a new reference */
 json_t *step_graph_to_json(const struct step_graph *g);

@@ -88,7 +88,7 @@ static uint64_t host_nbytes(const struct mem_run *run, const struct mem *m, int6
 		file = m->moments;
 	if (run->model->whole) /* whole: weights and moments at once, which are copied */
 		file *= 3 * (uint64_t)run->model->nshards;
-	return (run->train ? tokens : 0) + file + m->offloaded;
+	return (run->train ? tokens : 0) + file + m->pinned;
 }
 
 static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_t *ret_eval)
@@ -111,7 +111,8 @@ static int add_step(const struct mem_run *run, int64_t B, struct mem *m, uint64_
 	m->moments = 2 * m->grads;
 	m->state += te_adamw_nbytes(run->model->seq) - m->moments + sm.plans_nbytes;
 	m->activations = m->pool = sm.pool_nbytes;
-	m->offloaded = off.pinned_nbytes;
+	m->offloaded = off.moved_nbytes;
+	m->pinned = off.pinned_nbytes;
 	m->hidden = off.hidden;
 	*ret_eval = eval.arena_nbytes + eval.own_nbytes;
 	return 0;
@@ -223,7 +224,8 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 	excess = r >= 0 && ret->total > room->device ? ret->total - room->device : 0;
 	if (r < 0 || !excess || excess >= ret->pool)
 		return r;
-	r = step_graph_offload(te_seq_ctx(run->model->seq), ret->pool - excess, 0, &offload);
+	r = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), ret->pool - excess, 0,
+			       &offload);
 	if (r >= 0)
 		r = estimate_with(run, offload, B, &m);
 	if (r >= 0) {
@@ -261,7 +263,7 @@ int mem_offload(const struct mem_run *run, struct step_graph *g)
 		r = get_room(run, &room);
 		te = r ? 0 : fit(run, g->B, &room, &m, &g->offload);
 	} else {
-		te = step_graph_offload(te_seq_ctx(run->model->seq), 0,
+		te = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), 0,
 					(uint64_t)o->offload_nbytes, &g->offload);
 	}
 	return te < 0 ? say_te(te, "--offload %s", o->offload) : r;

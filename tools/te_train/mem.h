@@ -23,7 +23,8 @@ struct mem {
 	uint64_t total;	      /* most at one time */
 	uint64_t host;	      /* in host memory: tokens, tensors of a file, and offloaded */
 	uint64_t pool;	      /* activations of a step */
-	uint64_t offloaded;   /* bytes that --offload moves, and has in pinned memory */
+	uint64_t offloaded;   /* bytes that --offload moves */
+	uint64_t pinned;      /* and has in pinned memory */
 	double hidden;	      /* the predicted share of these copies that no pass waits for */
 };
 

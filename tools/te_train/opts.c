@@ -91,6 +91,10 @@ static const struct row rows[] = {
 	  "chunks of the schedule; 0: as many as its list names" },
 	{ "offload", TEXT, AT(offload), "off", 1, 1e18, KEPT, "off|auto|all|SIZE",
 	  "move values that wait for backward to host memory; auto: if needed" },
+	{ "offload-file", TEXT, AT(offload_file), NULL, 1, 1e18, 0, "DIR[:SIZE]",
+	  "and on to a file without a name in DIR, of SIZE bytes; default 8G" },
+	{ "offload-verify", WORD, AT(offload_verify), "off", 0, 0, 0, "off|sample|all",
+	  "compare what that file returns with checksums" },
 
 	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",
@@ -512,11 +516,31 @@ struct given {
 	const char *text;
 };
 
+/* DIR[:SIZE] */
+static int set_offload_file(struct opts *o)
+{
+	char *colon = o->offload_file ? strrchr(o->offload_file, ':') : NULL;
+
+	o->offload_quota = (int64_t)8 << 30;
+	if (!o->offload_file)
+		return STATUS_OK;
+	if (!strcmp(o->offload, "off"))
+		return say_bad("--offload-file needs --offload");
+	if (!colon)
+		return STATUS_OK;
+	*colon = 0;
+	return colon[1] ? size_set(&o->offload_quota, row_find("offload-file"), colon + 1,
+				   "--offload-file") :
+			  say_bad("--offload-file: no size after the colon");
+}
+
 static int set_offload(struct opts *o)
 {
+	int r = set_offload_file(o);
+
 	o->offload_nbytes = 0;
-	if (is_choice("off|auto|all", o->offload))
-		return STATUS_OK;
+	if (r || is_choice("off|auto|all", o->offload))
+		return r;
 	if (!*o->offload)
 		return say_bad("--offload: \"\": expected off, auto, all or a size");
 	return size_set(&o->offload_nbytes, row_find("offload"), o->offload, "--offload");

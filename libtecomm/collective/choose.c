@@ -87,7 +87,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 		row = te__table_find(c->table, nranks, floats, symmetric, row->nbytes + 1);
 	if (row->nbytes != TE__TABLE_REST)
 		snprintf(most, sizeof(most), "at most %lld bytes", (long long)row->nbytes);
-	snprintf(why, n, "%s among %d ranks, %s, %s%s%.80s", most, nranks,
+	snprintf(why, n, "%s among %d ranks, %s, %s%s%.48s", most, nranks,
 		 floats ? "floating types" : "any type",
 		 symmetric ? "symmetric memory" : "any memory", c->table->path[0] ? ": " : "",
 		 c->table->path);

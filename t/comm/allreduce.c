@@ -277,6 +277,8 @@ static int get_elements(struct thread_rank *r, struct parts *p, const void *src,
 	struct te_stream *q = te_ctx_stream(r->ctx);
 
 	STEP(te_comm_barrier(r->comm, q)); /* no rank writes here any more */
+	/* the copy from a GPU waits in the driver, where it may delay ranks that share the GPU */
+	STEP(te_stream_sync(q));
 	STEP(te_copy(q, p->host, src, (size_t)n * es));
 	STEP(te_stream_sync(q));
 	return te_comm_error(r->comm);

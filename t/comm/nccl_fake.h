@@ -14,8 +14,8 @@ extern TE_EXPORT struct nccl_fake {
 	const char *fail; /* the function that fails */
 	/* what was called, by all ranks */
 	_Atomic int nversion, nid, ninit, ndestroy, nabort, nreduce;
-	int dtype, op; /* of the latest sum */
-	const void *stream;
+	_Atomic int dtype, op; /* of the latest sum */
+	const void *_Atomic stream;
 } nccl_fake;
 
 #endif

@@ -54,6 +54,7 @@ static int gathers(struct te_comm *comm, struct te_stream *on, int32_t mine, con
 	STEP(te_mem_alloc(on, sizeof(own), &in));
 	STEP(te_mem_alloc(on, (size_t)n * sizeof(own), &out));
 	STEP(te_copy(on, in, own, sizeof(own)));
+	STEP(te_stream_sync(on)); /* own is gone if the next call fails */
 	STEP(te_comm_all_gather(comm, on, in, out, NELEMS, TE_DTYPE_INT32, NULL));
 	STEP(te_copy(on, all, out, (size_t)n * sizeof(own)));
 	STEP(te_stream_sync(on));

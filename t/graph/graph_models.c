@@ -634,8 +634,8 @@ void graph_model_cases(Suite *s)
 	TCase *c = tt_case(s, "bits", "graph numeric");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, every_way_gives_the_same_bits, 0, NRECIPES * TT_LEN(layouts));
-	tcase_add_loop_test(c, only_what_is_saved_is_needed, 0, NRECIPES * TT_LEN(layouts));
+	TT_ADD_LOOP(c, every_way_gives_the_same_bits, NRECIPES * (int)TT_LEN(layouts), 3);
+	TT_ADD_LOOP(c, only_what_is_saved_is_needed, NRECIPES * (int)TT_LEN(layouts), 3);
 	tcase_add_loop_test(c, an_update_has_the_memory_of_a_new_graph, 0, NRECIPES);
 	tcase_add_loop_test(c, micro_batches_in_turn_share_a_plan, 0, NRECIPES);
 	tcase_add_loop_test(c, micro_batches_at_once_cannot_share_a_plan, 0, 2);

@@ -792,8 +792,8 @@ Suite *offload_suite(const char *name, const char *on)
 
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, a_step_has_the_bits_without_offload, 0,
-			    WAYS * (int)TT_LEN(recipes));
+	TT_ADD_LOOP(c, a_step_has_the_bits_without_offload,
+		    WAYS * (int)TT_LEN(recipes), 3);
 	tcase_add_loop_test(c, a_file_has_the_bits_too, 0, WAYS);
 	c = tt_case(s, "memory", "graph offload serial");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

@@ -712,7 +712,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("graph/sized");
-	TCase *c = tt_case(s, "structs", "host");
+	TCase *c = tt_case(s, "structs", "host serial");
 	const int n = TT_LEN(rows);
 
 	tcase_add_checked_fixture(c, setup, teardown);

@@ -618,12 +618,12 @@ Suite *attn_suite(const char *name, const char *on)
 	backend = on;
 	for (size_t i = 0; i < TT_LEN(c); i++)
 		tcase_add_checked_fixture(c[i], setup, kc_close);
-	tcase_add_loop_test(c[0], fp32_agrees_with_fp64, 0, n);
-	tcase_add_loop_test(c[1], bf16_agrees_with_fp64, 0, n);
+	TT_ADD_LOOP(c[0], fp32_agrees_with_fp64, n, 3);
+	TT_ADD_LOOP(c[1], bf16_agrees_with_fp64, n, 3);
 	tcase_add_loop_test(c[2], large_scores_do_not_overflow, 0, 4);
 	tcase_add_loop_test(c[2], drops_nearly_everything, 0, 2);
 	tcase_add_loop_test(c[2], later_tokens_change_nothing, 0, 8);
 	tcase_add_test(c[2], drops_the_requested_share);
-	tcase_add_loop_test(c[2], casts_what_it_computes, 0, 2 * n);
+	TT_ADD_LOOP(c[2], casts_what_it_computes, 2 * n, 4);
 	return s;
 }

@@ -220,6 +220,16 @@ TCase *tt_case(Suite *s, const char *name, const char *tags)
 	return c;
 }
 
+int tt_part(int n, int nparts)
+{
+	return TT_FEWER(8) == 8 ? 0 : (int)(seed % (uint64_t)nparts) * n / nparts;
+}
+
+int tt_part_end(int n, int nparts)
+{
+	return TT_FEWER(8) == 8 ? n : ((int)(seed % (uint64_t)nparts) + 1) * n / nparts;
+}
+
 uint64_t tt_seed(void)
 {
 	return seed;

@@ -69,6 +69,12 @@ TCase *tt_case(Suite *s, const char *name, const char *tags);
 #define TT_FEWER(n) (n)
 #endif
 
+/* a test of _i = 0 .. n - 1; with sanitizers one of nparts ranges of these, which the seed draws */
+#define TT_ADD_LOOP(tcase, test, n, nparts) \
+	tcase_add_loop_test(tcase, test, tt_part(n, nparts), tt_part_end(n, nparts))
+int tt_part(int n, int nparts);
+int tt_part_end(int n, int nparts);
+
 /* ms, or four times that in a build with sanitizers: what processes that are not at fault need */
 #ifdef SANITIZED
 #define TT_SLOWER(ms) (4 * (ms))
@@ -102,9 +108,10 @@ int64_t tt_ulps_f32(float a, float b);
  * no fault. fn creates, uses and destroys objects and returns 0 or the code of the first
  * failing call. After each run checks that a fault that happened was reported by an error
  * code with a message, and that every allocation was freed. Returns the number of
- * faults.
+ * faults; with sanitizers, which try one in four after the first 20, up to 6 more.
  */
 int tt_fault_each(int (*fn)(void));
+int tt_fault_next(int n); /* which fault to try after the nth */
 /* in fn, before calls that cannot report a failure: a fault that has not happened will not */
 void tt_fault_end(void);
 

@@ -13,9 +13,14 @@ void tt_fault_end(void)
 		te__fault_set(0);
 }
 
+int tt_fault_next(int n)
+{
+	return TT_FEWER(8) == 8 || n < 20 ? n + 1 : n + (int)tt_rand_int(1, 7);
+}
+
 int tt_fault_each(int (*fn)(void))
 {
-	for (int n = 1; n <= FAULTS_MAX; n++) {
+	for (int n = 1; n <= FAULTS_MAX; n = tt_fault_next(n)) {
 		int64_t live = te__alloc_live();
 		int r, fired;
 

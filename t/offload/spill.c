@@ -561,7 +561,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "data", "host");
 
 	tcase_add_checked_fixture(c, spill_setup, spill_teardown);
-	tcase_add_loop_test(c, what_is_written_comes_back, 0, NENGINES * TT_LEN(shapes));
+	TT_ADD_LOOP(c, what_is_written_comes_back, NENGINES * (int)TT_LEN(shapes), 3);
 	tcase_add_loop_test(c, completion_writes_a_word, 0, NENGINES);
 	tcase_add_loop_test(c, bound_requests_run_when_their_word_is_set, 0, NENGINES);
 	tcase_add_test(c, bound_requests_that_fail_are_released);

@@ -608,7 +608,7 @@ END_TEST
 
 void bound_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "bound", "plan");
+	TCase *c = tt_case(s, "bound", "plan numeric");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, bound_weights_give_the_bits_of_masters, 0, 4 * NRECIPES);

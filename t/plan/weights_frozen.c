@@ -405,7 +405,7 @@ END_TEST
 
 void frozen_cases(Suite *s)
 {
-	TCase *c = tt_case(s, "frozen", "plan");
+	TCase *c = tt_case(s, "frozen", "plan numeric");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, other_weights_keep_their_bits, 0, NWAYS);

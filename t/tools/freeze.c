@@ -105,7 +105,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("tools/freeze");
-	TCase *c = tt_case(s, "freeze", "host");
+	TCase *c = tt_case(s, "freeze", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, frozen_weights_do_not_change, 0, TT_LEN(runs));

@@ -101,7 +101,7 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("tools/mem");
-	TCase *c = tt_case(s, "estimate", "host");
+	TCase *c = tt_case(s, "estimate", "host serial");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, is_what_a_run_takes, 0, TT_LEN(runs));

@@ -129,6 +129,7 @@ static int reduce(struct joined *j, int64_t count, void *memory)
 	for (int64_t i = 0; i < count; i++)
 		x[i] = input(j->who, i);
 	STEP(te_copy(s, p, x, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(s)); /* x is gone if the next call fails */
 	STEP(te_comm_allreduce(j->comm, s, p, p, count, TE_DTYPE_FP32, TE_COMM_SUM, &o));
 	STEP(te_copy(s, y, p, (size_t)count * sizeof(*x)));
 	STEP(te_stream_sync(s));

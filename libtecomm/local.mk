@@ -58,6 +58,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/ops.h \
 	libtecomm/recover.c \
 	libtecomm/split.c \
+	libtecomm/transport/link.h \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

@@ -8,12 +8,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libtecomm/memory/control.h"
 #include "libtecore/base/private.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define TELL_NS 100000 /* between looks for the reason of an abort; at most so many */
+#define TELL_MOST 1000
 
 _Static_assert(sizeof(struct te__control) <= TE__CONTROL_NBYTES, "the page holds it");
 
@@ -107,12 +110,29 @@ void te__control_abort(struct te__control *c, int code, const char *reason)
 	te__log_warn("aborted: %s", reason);
 }
 
+/*
+ * 1: the reason is written. The rank that aborts writes it at once, so that the others wait for it,
+ * and have its code as well: not for ever, for it may be killed in between.
+ */
+static int told(const struct te__control *c)
+{
+	const struct timespec pause = { .tv_nsec = TELL_NS };
+	int n = 0;
+
+	while (!atomic_load_explicit(&c->told, memory_order_acquire)) {
+		if (n++ == TELL_MOST)
+			return 0;
+		nanosleep(&pause, NULL);
+	}
+	return 1;
+}
+
 const char *te__control_why(const struct te__control *c, int *ret_code)
 {
 	if (!atomic_load_explicit(&c->abort, memory_order_relaxed))
 		return NULL;
 	*ret_code = -TE_EABORT;
-	if (!atomic_load_explicit(&c->told, memory_order_acquire))
+	if (!told(c))
 		return "a rank has aborted the communicator";
 	*ret_code = c->code < 0 ? c->code : -TE_EABORT;
 	return c->reason;

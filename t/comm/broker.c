@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -862,6 +863,43 @@ START_TEST(a_wrong_control_page_is_refused)
 }
 END_TEST
 
+static void *checks(void *control)
+{
+	static char text[300];
+
+	snprintf(text, sizeof(text), "%d: ", te__control_check(control, "fn"));
+	strncat(text, te_error_detail(), sizeof(text) - strlen(text) - 1);
+	return text;
+}
+
+/* a rank that sees an abort before its reason is written */
+START_TEST(the_reason_of_an_abort_is_waited_for)
+{
+	struct te__control *c;
+	pthread_t thread;
+	void *text;
+	char want[80];
+	int fd;
+
+	DO(te__control_create(4, &fd));
+	DO(te__control_map(fd, 4, &c));
+	close(fd);
+	atomic_store(&c->abort, 1);
+	ck_assert_int_eq(pthread_create(&thread, NULL, checks, c), 0);
+	usleep((useconds_t)tt_rand_int(0, 5000));
+	c->code = -TE_EPEER;
+	snprintf(c->reason, sizeof(c->reason), "rank 9 has ended");
+	atomic_store(&c->told, 1);
+	pthread_join(thread, &text);
+	snprintf(want, sizeof(want), "%d: fn: rank 9 has ended", -TE_EPEER);
+	ck_assert_str_eq(text, want);
+	/* not for ever */
+	atomic_store(&c->told, 0);
+	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: a rank has aborted the communicator");
+	te__control_unmap(c);
+}
+END_TEST
+
 /* ---- faults ---- */
 
 static int once(void)
@@ -926,6 +964,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_full_file_table_is_named);
 	tcase_add_test(c, a_broker_without_descriptors_refuses);
 	tcase_add_test(c, a_wrong_control_page_is_refused);
+	tcase_add_test(c, the_reason_of_an_abort_is_waited_for);
 	tcase_add_test(c, each_failing_call_leaves_nothing);
 	return s;
 }

@@ -764,7 +764,7 @@ Suite *comm_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, 0, CL_ALGORITHMS);
 	tcase_add_loop_test(c, an_abort_ends_all_waits, 0, CL_ALGORITHMS);
 	/* a rank writes its inputs to staging memory before it compares headers: two operations
-	 * may write to the same bytes there, which nobody reads */
+	 * may write to the same bytes there, which no rank reads */
 	c = one_case(s, "mismatches", "protocol overlap");
 	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 8);
 	c = tt_case(s, "memory", "numeric");

@@ -58,7 +58,9 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/ops/ops.h \
 	libtecomm/recover.c \
 	libtecomm/split.c \
+	libtecomm/transport/link.c \
 	libtecomm/transport/link.h \
+	libtecomm/transport/tcp.c \
 	libtecomm/version.c
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la

@@ -100,6 +100,7 @@ TT_COMM = \
 	t/comm/fusion \
 	t/comm/fusion_gpu \
 	t/comm/heap \
+	t/comm/link \
 	t/comm/model \
 	t/comm/nccl \
 	t/comm/norm \
@@ -302,6 +303,7 @@ POOL_CASES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
+t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 check_LTLIBRARIES += t/comm/libnccl.la
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h

@@ -69,6 +69,13 @@ int64_t te__boot_deadline(const struct te__boot *boot);
 void te__boot_abort(struct te__boot *boot, const char *why);
 
 /*
+ * Waits until the deadline, or until wake_fd, unless it is -1, is readable, for what peers say
+ * outside of exchanges. 0, or the failure: that a rank has aborted, or has ended without closing
+ * the bootstrap. Other threads may be in exchanges.
+ */
+int te__boot_watch(struct te__boot *boot, const char *what, int wake_fd, int64_t deadline_ns);
+
+/*
  * Records why this rank fails; the first call counts. Peers are told when it fails or closes. Any
  * thread.
  */

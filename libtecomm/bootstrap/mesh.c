@@ -653,3 +653,56 @@ void te__boot_abort(struct te__boot *b, const char *why)
 	tell(b);
 	pthread_mutex_unlock(&b->lock);
 }
+
+/* ---- watching ---- */
+
+#define NAP_NS INT64_C(2000000) /* while another thread is in an exchange, which watches too */
+
+/* with the lock */
+static int see(struct te__boot *b, int32_t rank, const char *what)
+{
+	struct te__conn *c = &b->peer[rank];
+	const int r = c->in_whole ? 0 : te__conn_read(c, TE__BOOT_MOST);
+
+	/* closed as it should be, or a part of the next exchange */
+	if (r == 1 && c->in.type == TE__FRAME_BYE) {
+		b->state[rank] = GONE;
+		te__conn_close(c);
+		return 0;
+	}
+	return r < 0 || (r == 1 && c->in.type != TE__FRAME_DATA) ? ended(b, rank, r, what) : 0;
+}
+
+int te__boot_watch(struct te__boot *b, const char *what, int wake_fd, int64_t deadline_ns)
+{
+	const size_t n = 2 + (size_t)b->nranks;
+	struct pollfd *p = te__calloc(n, sizeof(*p));
+	int busy = 0, r = p ? 0 : te__fail(-ENOMEM, "%s: no memory", what);
+
+	do {
+		if (!r)
+			r = te__boot_failed(b, what);
+		if (r)
+			break;
+		p[0] = (struct pollfd){ .fd = b->wake_fd, .events = POLLIN };
+		p[1] = (struct pollfd){ .fd = wake_fd, .events = POLLIN };
+		busy = pthread_mutex_trylock(&b->lock);
+		for (int32_t i = 0; i < b->nranks; i++) {
+			const int in = !busy && !b->peer[i].in_whole;
+
+			p[2 + i] = (struct pollfd){ .fd = in ? b->peer[i].fd : -1,
+						    .events = POLLIN };
+		}
+		if (!busy)
+			pthread_mutex_unlock(&b->lock);
+		r = te__poll(p, n, busy ? te__boot_now() + NAP_NS : deadline_ns);
+		if (r || busy || pthread_mutex_trylock(&b->lock))
+			continue;
+		for (int32_t i = 0; i < b->nranks && !r; i++)
+			if (p[2 + i].revents && p[2 + i].fd == b->peer[i].fd)
+				r = see(b, i, what);
+		pthread_mutex_unlock(&b->lock);
+	} while (!r && !p[1].revents && te__boot_now() < deadline_ns);
+	te__free(p);
+	return r;
+}

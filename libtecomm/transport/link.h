@@ -44,12 +44,13 @@ struct te__link_ops {
 	const char *name;
 	/* 0: this machine can use it; otherwise a code, and the reason in one sentence */
 	int (*probe)(char *ret_why, size_t nbytes);
-	/* Collective, bounded by te__boot_deadline(). l is filled in but for what is the
-	 * transport's, which follows it in nbytes. On failure the caller calls close. */
+	/* Collective, bounded by te__boot_deadline(). l is filled in, and begins a struct of the
+	 * transport of nbytes, whose rest is zeros. On failure the caller calls close. */
 	size_t nbytes;
 	int (*open)(struct te__link *l);
 	void (*close)(struct te__link *l);
-	/* i: position in peers. A transfer of 0 bytes is one too. */
+	/* i: position in peers. A transfer of 0 bytes is one too. Its number is the queued counter,
+	 * which the caller increments afterwards. */
 	int (*send)(struct te__link *l, int32_t i, const void *buf, size_t nbytes);
 	int (*recv)(struct te__link *l, int32_t i, void *buf, size_t nbytes);
 	/* Makes progress, adds to the complete counters, waits at most until deadline_ns if there
@@ -57,6 +58,8 @@ struct te__link_ops {
 	int (*poll)(struct te__link *l, int64_t deadline_ns);
 	void (*wake)(struct te__link *l); /* any thread */
 };
+
+extern const struct te__link_ops te__link_tcp;
 
 /* by name, in the order of choice; NULL after the last */
 const struct te__link_ops *te__link_transport(int i);

@@ -1,0 +1,774 @@
+/*
+ * tcp.c - a link by stream sockets, one between each two ranks.
+ *
+ * A frame is a head of 16 bytes and, if it is data, that many bytes. Data is read into the buffer
+ * of the receive that was queued for it; until there is one, nothing more is read of that peer. A
+ * rank that has sent nothing for half a heartbeat sends a head, so a silent peer is one that has
+ * stopped or cannot be reached; a peer that has ended is the end of its stream. A rank whose link
+ * has failed tells its peers why when it closes it.
+ */
+#include "config.h"
+
+#define TE_LOG_CATEGORY "comm/tcp"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/transport/link.h"
+
+#define HEAD 16 /* "teLk", a type and a size, little-endian */
+#define STRANGERS_MAX 64
+#define STRANGER_NS INT64_C(5000000000) /* for a hello */
+#define JOIN_NS INT64_C(20000000)	/* between looks at the bootstrap */
+
+enum type { DATA = 1, BEAT, BYE, ABORT };
+
+struct transfer {
+	char *buf;
+	size_t nbytes;
+};
+
+struct peer {
+	int fd;
+	int out_broken; /* it receives no more; what it has sent can still be read */
+	int gone;	/* it has closed its link */
+	int blocked;	/* its next frame is data, and there is no receive */
+	uint8_t out_head[HEAD], in_head[HEAD];
+	uint8_t why[TE__REFUSE_MOST]; /* of its ABORT */
+	size_t out_done, in_done;     /* bytes of the frame that is being sent, or received */
+	enum type sending;	  /* 0: nothing */
+	int64_t wrote, heard;
+	struct transfer out[TE__LINK_QUEUE], in[TE__LINK_QUEUE];
+	uint64_t nout, nin; /* queued; the link counts a transfer later */
+};
+
+struct tcp {
+	struct te__link l; /* first */
+	int wake_fd;	   /* -1: none */
+	int parting;	   /* it is being closed */
+	struct peer *peer;
+	struct pollfd *p;
+	int64_t polled;
+};
+
+static struct tcp *tcp_of(struct te__link *l)
+{
+	return (struct tcp *)(void *)l;
+}
+
+static const char *name_of(const struct te__link *l, int32_t i)
+{
+	return te__boot_peer(l->o.boot, l->o.peers[i]);
+}
+
+static const char *own_name(const struct te__link *l)
+{
+	return te__boot_peer(l->o.boot, te__boot_rank(l->o.boot));
+}
+
+/* ---- frames ---- */
+
+static void put_head(uint8_t *h, enum type type, uint64_t nbytes)
+{
+	memcpy(h, "teLk", 4);
+	for (int k = 0; k < 4; k++)
+		h[4 + k] = (uint8_t)((unsigned)type >> 8 * k);
+	for (int k = 0; k < 8; k++)
+		h[8 + k] = (uint8_t)(nbytes >> 8 * k);
+}
+
+static int get_head(const uint8_t *h, enum type *ret_type, uint64_t *ret_nbytes)
+{
+	uint64_t n = 0;
+
+	for (int k = 8; k-- > 0;)
+		n = n << 8 | h[8 + k];
+	*ret_type = (enum type)h[4];
+	*ret_nbytes = n;
+	return memcmp(h, "teLk", 4) || h[4] < DATA || h[4] > ABORT || h[5] || h[6] || h[7];
+}
+
+static int ended(struct te__link *l, int32_t i)
+{
+	return te__link_fail(l, -TE_EPEER, "%s has %s", name_of(l, i),
+			     tcp_of(l)->peer[i].gone ? "closed its communicator" : "ended");
+}
+
+static int io_failed(struct te__link *l, int32_t i, int e)
+{
+	if (e == EPIPE || e == ECONNRESET)
+		return ended(l, i);
+	return te__link_fail(l, -TE_EPEER, "connection to %s: %s", name_of(l, i), te_strerror(-e));
+}
+
+/* ---- sending ---- */
+
+static void begin_frame(struct peer *q, enum type type, uint64_t nbytes)
+{
+	put_head(q->out_head, type, nbytes);
+	q->sending = type;
+	q->out_done = 0;
+}
+
+/* the next transfer, of which the link counts those before */
+static const struct transfer *next_out(const struct te__link *l, int32_t i)
+{
+	const struct peer *q = &tcp_of((struct te__link *)(uintptr_t)l)->peer[i];
+	const uint64_t n = l->sends[i].complete;
+
+	return n < q->nout ? &q->out[n % TE__LINK_QUEUE] : NULL;
+}
+
+/* what can be sent without waiting; 0, also if the peer has ended, which reading it shows */
+static int flush(struct te__link *l, int32_t i, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	const struct transfer *t;
+
+	while (q->fd >= 0 && !q->out_broken) {
+		size_t left, at;
+		struct iovec v[2];
+		struct msghdr m = { .msg_iov = v, .msg_iovlen = 0 };
+		ssize_t n;
+
+		t = next_out(l, i);
+		if (!q->sending && !t)
+			return 0;
+		if (!q->sending)
+			begin_frame(q, DATA, t->nbytes);
+		left = HEAD + (q->sending == DATA ? t->nbytes : 0) - q->out_done;
+		at = q->out_done > HEAD ? q->out_done - HEAD : 0;
+		if (q->out_done < HEAD)
+			v[m.msg_iovlen++] = (struct iovec){ q->out_head + q->out_done,
+							    HEAD - q->out_done };
+		if (q->sending == DATA && t->nbytes)
+			v[m.msg_iovlen++] = (struct iovec){ t->buf + at, t->nbytes - at };
+		n = sendmsg(q->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+		if (n < 0 && errno != EPIPE && errno != ECONNRESET)
+			return io_failed(l, i, errno);
+		if (n < 0) {
+			q->out_broken = 1;
+			return 0;
+		}
+		q->wrote = now;
+		q->out_done += (size_t)n;
+		if ((size_t)n < left)
+			continue;
+		l->sends[i].complete += q->sending == DATA;
+		q->sending = 0;
+	}
+	return 0;
+}
+
+static int is_sending(const struct te__link *l, int32_t i)
+{
+	const struct peer *q = &tcp_of((struct te__link *)(uintptr_t)l)->peer[i];
+
+	return q->fd >= 0 && !q->out_broken && (q->sending || next_out(l, i));
+}
+
+static int tcp_send(struct te__link *l, int32_t i, const void *buf, size_t nbytes)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	const int64_t now = te__boot_now();
+
+	if (q->fd < 0)
+		return ended(l, i);
+	if (!is_sending(l, i))
+		q->wrote = now; /* from now on it has to take something */
+	q->out[q->nout++ % TE__LINK_QUEUE] = (struct transfer){ (char *)(uintptr_t)buf, nbytes };
+	return flush(l, i, now);
+}
+
+/* ---- receiving ---- */
+
+static const struct transfer *next_in(const struct te__link *l, int32_t i)
+{
+	const struct peer *q = &tcp_of((struct te__link *)(uintptr_t)l)->peer[i];
+	const uint64_t n = l->receives[i].complete;
+
+	return n < q->nin ? &q->in[n % TE__LINK_QUEUE] : NULL;
+}
+
+/* the stream has ended */
+static int end_of(struct te__link *l, int32_t i)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+
+	if (!tcp_of(l)->parting && (!q->gone || next_in(l, i) || is_sending(l, i)))
+		return ended(l, i);
+	close(q->fd);
+	q->fd = -1;
+	return 0;
+}
+
+/* up to want bytes of the frame; 1: they are there, 0: not yet */
+static int fill(struct te__link *l, int32_t i, void *p, size_t have, size_t want, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+
+	while (have < want) {
+		ssize_t n = recv(q->fd, (char *)p + have, want - have, MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+		if (!n || (n < 0 && errno == ECONNRESET))
+			return end_of(l, i);
+		if (n < 0)
+			return io_failed(l, i, errno);
+		q->heard = now;
+		q->in_done += (size_t)n;
+		have += (size_t)n;
+	}
+	return 1;
+}
+
+static int take_abort(struct te__link *l, int32_t i, uint64_t nbytes, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	char text[TE__REFUSE_MOST];
+	int code, r;
+
+	if (nbytes > sizeof(q->why))
+		return ended(l, i);
+	r = fill(l, i, q->why, q->in_done - HEAD, (size_t)nbytes, now);
+	if (r != 1)
+		return r;
+	if (te__refuse_get(q->why, (size_t)nbytes, &code, text))
+		return ended(l, i);
+	return te__link_fail(l, code, "%s", text);
+}
+
+/* the frame whose head has been read; 1: it is complete */
+static int take(struct te__link *l, int32_t i, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	const struct transfer *t = next_in(l, i);
+	uint64_t nbytes;
+	enum type type;
+	int r;
+
+	if (get_head(q->in_head, &type, &nbytes))
+		return te__link_fail(l, -TE_EPEER, "%s sent bytes that are no message of libtecomm",
+				     name_of(l, i));
+	if (type == ABORT)
+		return take_abort(l, i, nbytes, now);
+	if (type != DATA) {
+		q->gone |= type == BYE;
+		return 1;
+	}
+	q->blocked = !t;
+	if (!t)
+		return 0;
+	if (nbytes != t->nbytes)
+		return te__link_fail(l, -TE_EMISMATCH, "%s sends %llu bytes where %s expects %zu",
+				     name_of(l, i), (unsigned long long)nbytes, own_name(l),
+				     t->nbytes);
+	r = fill(l, i, t->buf, q->in_done - HEAD, t->nbytes, now);
+	l->receives[i].complete += r == 1;
+	return r;
+}
+
+static int receive(struct te__link *l, int32_t i, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	int r = 1;
+
+	while (q->fd >= 0 && r == 1) {
+		r = fill(l, i, q->in_head, q->in_done, HEAD, now);
+		if (r == 1)
+			r = take(l, i, now);
+		if (r == 1)
+			q->in_done = 0;
+	}
+	return r;
+}
+
+static int tcp_recv(struct te__link *l, int32_t i, void *buf, size_t nbytes)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+
+	if (q->fd < 0)
+		return ended(l, i);
+	q->in[q->nin++ % TE__LINK_QUEUE] = (struct transfer){ buf, nbytes };
+	if (!q->blocked)
+		return 0;
+	/* what it has sent since then was not looked at */
+	q->heard = te__boot_now();
+	return receive(l, i, q->heard) < 0 ? l->code : 0;
+}
+
+/* ---- polling ---- */
+
+static int64_t beat_ns(const struct te__link *l)
+{
+	return (int64_t)l->o.heartbeat_ms * 1000000;
+}
+
+/* when a beat is to be sent, or the peer is late */
+static int64_t due(const struct te__link *l, int32_t i)
+{
+	const struct peer *q = &tcp_of((struct te__link *)(uintptr_t)l)->peer[i];
+	int64_t late = q->heard + 2 * beat_ns(l), next = q->wrote + beat_ns(l) / 2;
+
+	if (q->fd < 0 || q->gone)
+		return INT64_MAX;
+	if (is_sending(l, i))
+		next = q->wrote + (int64_t)l->o.timeout_ms * 1000000;
+	if (q->out_broken)
+		next = INT64_MAX;
+	return q->blocked || next < late ? next : late;
+}
+
+/* what the clock says of a peer, after what it has sent was read */
+static int check_peer(struct te__link *l, int32_t i, int64_t now)
+{
+	struct peer *q = &tcp_of(l)->peer[i];
+	char time[24];
+
+	if (q->fd < 0 || q->gone)
+		return 0;
+	if (!q->blocked && now >= q->heard + 2 * beat_ns(l))
+		return te__link_fail(l, -ETIMEDOUT, "%s has been silent for %s, longer than two "
+				     "heartbeats (TE_COMM_HEARTBEAT_MS)", name_of(l, i),
+				     te__time_text(now - q->heard, time));
+	if (is_sending(l, i) && now >= q->wrote + (int64_t)l->o.timeout_ms * 1000000)
+		return te__link_fail(l, -ETIMEDOUT, "%s has not taken what was sent by %s within "
+				     "%s", name_of(l, i), own_name(l),
+				     te__time_text((int64_t)l->o.timeout_ms * 1000000, time));
+	if (is_sending(l, i) || q->out_broken || now < q->wrote + beat_ns(l) / 2)
+		return 0;
+	begin_frame(q, BEAT, 0);
+	return flush(l, i, now);
+}
+
+/* the time in which this rank did not poll is not that of its peers */
+static void catch_up(struct tcp *t, int64_t now)
+{
+	const int64_t gap = now - t->polled;
+
+	for (int32_t i = 0; i < t->l.o.npeers && gap > beat_ns(&t->l); i++)
+		t->peer[i].heard += gap;
+	t->polled = now;
+}
+
+static int tcp_poll(struct te__link *l, int64_t deadline_ns)
+{
+	struct tcp *t = tcp_of(l);
+	const int32_t n = l->o.npeers;
+	int64_t now, wake = deadline_ns;
+	eventfd_t count;
+	int r;
+
+	catch_up(t, te__boot_now());
+	t->p[0] = (struct pollfd){ .fd = t->wake_fd, .events = POLLIN };
+	for (int32_t i = 0; i < n; i++) {
+		const struct peer *q = &t->peer[i];
+		const int in = q->blocked ? 0 : POLLIN;
+		const int out = is_sending(l, i) ? POLLOUT : 0;
+
+		t->p[1 + i] = (struct pollfd){ .fd = in | out ? q->fd : -1,
+					       .events = (short)(in | out) };
+		if (due(l, i) < wake)
+			wake = due(l, i);
+	}
+	r = te__poll(t->p, 1 + (size_t)n, wake);
+	now = te__boot_now();
+	catch_up(t, now);
+	if (r)
+		return te__link_fail(l, -EIO, "poll: %s", te_strerror(r));
+	if (t->p[0].revents)
+		(void)eventfd_read(t->wake_fd, &count);
+	for (int32_t i = 0; i < n && !r; i++) {
+		if (t->p[1 + i].revents & ~POLLOUT)
+			r = receive(l, i, now);
+		if (!r && t->p[1 + i].revents & POLLOUT)
+			r = flush(l, i, now);
+		if (!r)
+			r = check_peer(l, i, now);
+	}
+	return r;
+}
+
+static void tcp_wake(struct te__link *l)
+{
+	(void)eventfd_write(tcp_of(l)->wake_fd, 1);
+}
+
+/* ---- joining ---- */
+
+/* of a rank, before any connects */
+struct offer {
+	int32_t code;
+	struct te__addrs addrs;
+};
+
+enum { DIALING, GREETED, AWAITED, UP };
+
+struct joining {
+	struct te__link *l;
+	struct te__boot *b;
+	int listen_fd;
+	struct offer *offer; /* of all ranks */
+	struct te__conn *c;  /* of peers */
+	struct te__dial *dial;
+	uint8_t *state;
+	struct stranger {
+		struct te__conn c;
+		int64_t since;
+	} *s;
+	int ns;
+	struct pollfd *p; /* of the listening socket, peers and strangers */
+	int64_t begin, deadline;
+};
+
+static void say(const struct joining *j, struct te__conn *c, enum te__frame_type type)
+{
+	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
+	uint8_t body[TE__HELLO_MOST];
+	struct te__hello h;
+
+	te__boot_hello(j->b, &h);
+	memcpy(f.key, te__boot_key(j->b), sizeof(f.key));
+	te__conn_queue(c, &f, body, te__hello_put(body, &h));
+	te__conn_write(c); /* into an empty buffer; a failure shows when it is read */
+}
+
+/* 1: a frame of this communicator's, and the rank that sent it; 0: not yet; else it is none */
+static int read_hello(const struct joining *j, struct te__conn *c, enum te__frame_type type,
+		      int32_t *ret_rank)
+{
+	struct te__hello h;
+	int r = te__conn_read(c, TE__FRAME_STRANGER);
+
+	if (r <= 0)
+		return r;
+	if (memcmp(c->in.key, te__boot_key(j->b), sizeof(c->in.key)) || c->in.type != type ||
+	    te__hello_get(c->in_body, c->in.nbytes, &h))
+		return -EBADMSG;
+	*ret_rank = h.rank;
+	return 1;
+}
+
+static int is_joined(const struct joining *j)
+{
+	for (int32_t i = 0; i < j->l->o.npeers; i++)
+		if (j->state[i] != UP)
+			return 0;
+	return 1;
+}
+
+static int join_late(const struct joining *j)
+{
+	uint8_t missing[TE__RANKS_MAX] = { 0 };
+	char ranks[160], time[24];
+
+	for (int32_t i = 0; i < j->l->o.npeers; i++)
+		missing[j->l->o.peers[i]] = j->state[i] != UP;
+	te__ranks_text(missing, 1, te__boot_nranks(j->b), ranks);
+	return te__fail(-ETIMEDOUT, "te_comm_create: tcp: %s could not be connected to within %s",
+			ranks, te__time_text(j->deadline - j->begin, time));
+}
+
+static int step_peer(struct joining *j, int32_t i, int64_t now)
+{
+	const struct pollfd *p = &j->p[1 + i];
+	const int32_t rank = j->l->o.peers[i];
+	int32_t who;
+	int r;
+
+	if (j->state[i] == DIALING) {
+		r = te__dial_step(&j->dial[i], p, now);
+		if (r < 0)
+			return te__fail(-TE_EPEER, "te_comm_create: tcp: %s: nothing listens at "
+					"its address any more", te__boot_peer(j->b, rank));
+		if (r) {
+			say(j, &j->c[i], TE__FRAME_HELLO);
+			j->state[i] = GREETED;
+		}
+	} else if (j->state[i] == GREETED && p->revents) {
+		r = read_hello(j, &j->c[i], TE__FRAME_WELCOME, &who);
+		if (r == 1 && who == rank) {
+			j->state[i] = UP;
+		} else if (r) { /* another program: the next attempt tells */
+			te__conn_close(&j->c[i]);
+			te__dial_again(&j->dial[i], now, EPROTO);
+			j->state[i] = DIALING;
+		}
+	}
+	return 0;
+}
+
+static void drop_stranger(struct joining *j, int k)
+{
+	te__conn_close(&j->s[k].c);
+	memmove(&j->s[k], &j->s[k + 1], (size_t)(--j->ns - k) * sizeof(*j->s));
+}
+
+static void step_stranger(struct joining *j, int k, int64_t now)
+{
+	struct te__conn *c = &j->s[k].c;
+	int32_t who = -1, i = 0;
+	const int r = read_hello(j, c, TE__FRAME_HELLO, &who);
+
+	while (r == 1 && i < j->l->o.npeers && j->l->o.peers[i] != who)
+		i++;
+	if (r == 1 && i < j->l->o.npeers && j->state[i] == AWAITED) {
+		j->c[i] = *c;
+		*c = (struct te__conn)TE__CONN_INIT;
+		say(j, &j->c[i], TE__FRAME_WELCOME);
+		j->state[i] = UP;
+	}
+	if (r || now - j->s[k].since > STRANGER_NS)
+		drop_stranger(j, k);
+}
+
+static void accept_all(struct joining *j, int64_t now)
+{
+	int fd;
+
+	while ((fd = accept4(j->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+		if (j->ns == STRANGERS_MAX)
+			drop_stranger(j, 0); /* the oldest */
+		te__conn_open(&j->s[j->ns].c, fd);
+		j->s[j->ns++].since = now;
+	}
+}
+
+static int join_round(struct joining *j)
+{
+	int64_t now = te__boot_now(), wake = now + JOIN_NS;
+	const int32_t n = j->l->o.npeers;
+	const int ns = j->ns;
+	int r;
+
+	/* a rank that fails here tells the bootstrap */
+	r = te__boot_watch(j->b, "te_comm_create", -1, 0);
+	if (r)
+		return r;
+	j->p[0] = (struct pollfd){ .fd = j->listen_fd, .events = POLLIN };
+	for (int32_t i = 0; i < n; i++) {
+		j->p[1 + i] = (struct pollfd){ .fd = -1 };
+		if (j->state[i] == DIALING)
+			te__dial_poll(&j->dial[i], &j->p[1 + i], &wake);
+		else if (j->state[i] == GREETED)
+			j->p[1 + i] = (struct pollfd){ .fd = j->c[i].fd, .events = POLLIN };
+	}
+	for (int k = 0; k < ns; k++)
+		j->p[1 + n + k] = (struct pollfd){ .fd = j->s[k].c.fd, .events = POLLIN };
+	r = te__poll(j->p, 1 + (size_t)n + (size_t)ns, wake);
+	if (r)
+		return te__fail(r, "te_comm_create: tcp: poll: %s", te_strerror(r));
+	now = te__boot_now();
+	for (int32_t i = 0; i < n && !r; i++)
+		r = step_peer(j, i, now);
+	for (int k = ns; k-- > 0 && !r;)
+		step_stranger(j, k, now);
+	if (!r)
+		accept_all(j, now);
+	return !r && now >= j->deadline && !is_joined(j) ? join_late(j) : r;
+}
+
+static int join(struct joining *j)
+{
+	const int32_t n = j->l->o.npeers, me = te__boot_rank(j->b);
+	int r = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		const int32_t rank = j->l->o.peers[i];
+
+		j->state[i] = rank < me ? DIALING : AWAITED;
+		te__dial_init(&j->dial[i], &j->c[i], &j->offer[rank].addrs);
+	}
+	while (!r && !is_joined(j))
+		r = join_round(j);
+	return r;
+}
+
+/* where all ranks listen */
+static int meet(struct joining *j)
+{
+	const int32_t n = te__boot_nranks(j->b), me = te__boot_rank(j->b);
+	int r = te__addr_listen("te_comm_create", &j->listen_fd, &j->offer[me].addrs);
+	int code = r;
+
+	j->offer[me].code = r;
+	r = te__boot_allgather(j->b, &j->offer[me], j->offer, sizeof(*j->offer), "start of tcp",
+			       te__boot_deadline(j->b));
+	for (int32_t i = 0; i < n && !r && !code; i++)
+		if (j->offer[i].code)
+			r = te__fail(j->offer[i].code, "te_comm_create: tcp: %s cannot listen: %s",
+				     te__boot_peer(j->b, i), te_strerror(j->offer[i].code));
+	return code ? code : r;
+}
+
+/* the streams become those of the link */
+static void hand_over(struct joining *j, struct tcp *t)
+{
+	const int64_t now = te__boot_now();
+
+	for (int32_t i = 0; i < j->l->o.npeers; i++) {
+		t->peer[i].fd = j->c[i].fd;
+		t->peer[i].wrote = now;
+		t->peer[i].heard = now;
+		j->c[i].fd = -1;
+	}
+	t->polled = now;
+}
+
+static int tcp_open(struct te__link *l)
+{
+	struct tcp *t = tcp_of(l);
+	const size_t n = (size_t)l->o.npeers, nranks = (size_t)te__boot_nranks(l->o.boot);
+	struct joining j = {
+		.l = l,
+		.b = l->o.boot,
+		.listen_fd = -1,
+		.offer = te__calloc(nranks, sizeof(*j.offer)),
+		.c = te__calloc(n + 1, sizeof(*j.c)),
+		.dial = te__calloc(n + 1, sizeof(*j.dial)),
+		.state = te__calloc(n + 1, 1),
+		.s = te__calloc(STRANGERS_MAX, sizeof(*j.s)),
+		.p = te__calloc(1 + n + STRANGERS_MAX, sizeof(*j.p)),
+		.begin = te__boot_now(),
+		.deadline = te__boot_deadline(l->o.boot),
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < n && j.c && j.dial; i++)
+		j.c[i].fd = j.dial[i].fd = -1;
+	t->peer = te__calloc(n + 1, sizeof(*t->peer));
+	for (size_t i = 0; i < n && t->peer; i++)
+		t->peer[i].fd = -1;
+	t->p = te__calloc(n + 1, sizeof(*t->p));
+	t->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!j.offer || !j.c || !j.dial || !j.state || !j.s || !j.p || !t->peer || !t->p)
+		r = te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
+	else if (t->wake_fd < 0)
+		r = te__fail(-EMFILE, "te_comm_create: tcp: eventfd: no descriptor");
+	if (!r)
+		r = meet(&j);
+	if (!r)
+		r = join(&j);
+	if (!r)
+		hand_over(&j, t);
+	else
+		te__boot_abort(l->o.boot, te_error_detail());
+	for (size_t i = 0; i < n && j.c && j.dial; i++) {
+		te__conn_close(&j.c[i]);
+		te__dial_close(&j.dial[i]);
+	}
+	while (j.s && j.ns)
+		drop_stranger(&j, j.ns - 1);
+	if (j.listen_fd >= 0)
+		close(j.listen_fd);
+	te__free(j.offer);
+	te__free(j.c);
+	te__free(j.dial);
+	te__free(j.state);
+	te__free(j.s);
+	te__free(j.p);
+	return r;
+}
+
+/* ---- closing ---- */
+
+/* peers are told, and read all before they are; at most for two heartbeats */
+static void part(struct tcp *t)
+{
+	struct te__link *l = &t->l;
+	const int64_t deadline = te__boot_now() + 2 * beat_ns(l);
+	int open = 1, r = 0;
+
+	t->parting = 1;
+	for (int32_t i = 0; i < l->o.npeers; i++) {
+		struct peer *q = &t->peer[i];
+
+		if (q->fd < 0 || is_sending(l, i))
+			continue;
+		begin_frame(q, BYE, 0);
+		(void)flush(l, i, te__boot_now());
+		shutdown(q->fd, SHUT_WR);
+	}
+	while (open && !r && te__boot_now() < deadline) {
+		open = 0;
+		for (int32_t i = 0; i < l->o.npeers; i++) {
+			struct peer *q = &t->peer[i];
+
+			/* it has nothing more to send, and has received all */
+			if (q->fd >= 0 && (q->gone || q->blocked)) {
+				close(q->fd);
+				q->fd = -1;
+			}
+			open |= q->fd >= 0;
+		}
+		if (open)
+			r = tcp_poll(l, deadline);
+	}
+}
+
+/* the peers fail for the same reason; a frame of which a part is sent can only be cut */
+static void tell(struct tcp *t)
+{
+	uint8_t frame[HEAD + TE__REFUSE_MOST];
+	const size_t n = te__refuse_put(frame + HEAD, t->l.code, t->l.why);
+
+	put_head(frame, ABORT, n);
+	for (int32_t i = 0; t->peer && i < t->l.o.npeers; i++)
+		if (t->peer[i].fd >= 0 && !t->peer[i].sending)
+			(void)send(t->peer[i].fd, frame, HEAD + n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void tcp_close(struct te__link *l)
+{
+	struct tcp *t = tcp_of(l);
+
+	if (l->code)
+		tell(t);
+	if (!l->code && !atomic_load(&l->aborted))
+		part(t);
+	for (int32_t i = 0; t->peer && i < l->o.npeers; i++)
+		if (t->peer[i].fd >= 0)
+			close(t->peer[i].fd);
+	if (t->wake_fd >= 0)
+		close(t->wake_fd);
+	te__free(t->peer);
+	te__free(t->p);
+}
+
+static int tcp_probe(char *ret_why, size_t nbytes)
+{
+	struct te__addrs a;
+	int fd, r = te__addr_listen("tcp", &fd, &a);
+
+	if (r)
+		snprintf(ret_why, nbytes, "%s", te_error_detail());
+	else
+		close(fd);
+	return r;
+}
+
+const struct te__link_ops te__link_tcp = {
+	.name = "tcp",
+	.probe = tcp_probe,
+	.nbytes = sizeof(struct tcp),
+	.open = tcp_open,
+	.close = tcp_close,
+	.send = tcp_send,
+	.recv = tcp_recv,
+	.poll = tcp_poll,
+	.wake = tcp_wake,
+};

@@ -1,0 +1,484 @@
+/* t/comm/link.c - messages between ranks of several nodes over TCP (libtecomm/transport/link.h). */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/transport/link.h"
+#include "ranks.h"
+
+#define SEC INT64_C(1000000000)
+
+/* a rank's end: it is linked with all others */
+struct end {
+	struct te__boot *b;
+	struct te__link *l;
+	int32_t peers[RANKS_MAX];
+	int n; /* of them */
+};
+
+static int heartbeat_ms = 1000, timeout_ms = 10000;
+static pid_t *pids; /* shared */
+
+static int link_open(struct end *e, int rank)
+{
+	struct te__link_opts lo = { 0 };
+
+	pids[rank] = getpid();
+	e->n = 0;
+	for (int i = 0; i < te__boot_nranks(e->b); i++)
+		if (i != rank)
+			e->peers[e->n++] = i;
+	lo.boot = e->b;
+	lo.peers = e->peers;
+	lo.npeers = e->n;
+	lo.timeout_ms = timeout_ms;
+	lo.heartbeat_ms = heartbeat_ms;
+	return te__link_open(&te__link_tcp, &lo, &e->l);
+}
+
+static int end_open(struct end *e, int rank)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	int r = te__boot_open(&o, &e->b);
+
+	return r ? r : link_open(e, rank);
+}
+
+static int end_close(struct end *e, int r)
+{
+	char why[600];
+
+	snprintf(why, sizeof(why), "%s", te_error_detail());
+	te__link_close(e->l);
+	te__boot_close(e->b);
+	return r ? te_fail(r, "%s", why) : 0;
+}
+
+static void run(int n, ranks_fn *fn, void *arg, struct ranks_result *res)
+{
+	pids = ranks_shared(RANKS_MAX * sizeof(*pids));
+	ranks_meet(MEET_DIR, n);
+	ranks_run(n, fn, arg, res);
+	ranks_part();
+}
+
+/* ---- data ---- */
+
+#define MESSAGES 150
+
+/* what rank `from` sends to rank `to` as message k: the same on both sides */
+static size_t size_of(uint64_t seed, int from, int to, int k)
+{
+	uint64_t x = seed + (uint64_t)(from * 37 + to * 1009 + k) * 0x9e3779b97f4a7c15u;
+
+	x ^= x >> 31;
+	x *= 0xbf58476d1ce4e5b9u;
+	x ^= x >> 29;
+	return k % 9 == 4 ? 0 : k % 50 == 7 ? 300000 + x % 700000 : x % 3000;
+}
+
+static uint8_t byte_of(uint64_t seed, int from, int to, int k, size_t at)
+{
+	return (uint8_t)((seed ^ (at * 31 + at / 251)) + (uint64_t)(from * 3 + to * 5 + k * 7));
+}
+
+struct flow {
+	uint8_t *out[MESSAGES], *in[MESSAGES];
+	int nout, nin, nchecked;
+};
+
+static int check_in(const struct end *e, struct flow *f, uint64_t seed, int from)
+{
+	const int me = te__boot_rank(e->b), k = f->nchecked++;
+	const size_t n = size_of(seed, from, me, k);
+
+	for (size_t i = 0; i < n; i++)
+		if (f->in[k][i] != byte_of(seed, from, me, k, i))
+			return te_fail(-EILSEQ, "byte %zu of message %d of rank %d", i, k, from);
+	return 0;
+}
+
+/* queues what there is room for, in random portions, and checks what has arrived */
+static int flow_step(struct end *e, struct flow *f, uint64_t seed, int32_t i)
+{
+	const int me = te__boot_rank(e->b), peer = e->peers[i];
+	int r = 0;
+
+	for (int n = (int)tt_rand_int(0, 20); n && f->nout < MESSAGES && !r; n--) {
+		const size_t nbytes = size_of(seed, me, peer, f->nout);
+
+		r = te__link_send(e->l, i, f->out[f->nout], nbytes);
+		f->nout += !r;
+	}
+	for (int n = (int)tt_rand_int(0, 20); n && f->nin < MESSAGES && (!r || r == -EAGAIN); n--) {
+		r = te__link_recv(e->l, i, f->in[f->nin], size_of(seed, peer, me, f->nin));
+		f->nin += !r;
+	}
+	r = r == -EAGAIN ? 0 : r;
+	while (!r && (uint64_t)f->nchecked < e->l->receives[i].complete)
+		r = check_in(e, f, seed, peer);
+	return r;
+}
+
+static int flow_rank(int rank, void *arg)
+{
+	const uint64_t seed = *(uint64_t *)arg;
+	struct flow *f = calloc(RANKS_MAX, sizeof(*f));
+	struct end e = { 0 };
+	int r = end_open(&e, rank), left = 1;
+
+	for (int i = 0; i < e.n && !r; i++)
+		for (int k = 0; k < MESSAGES; k++) {
+			const size_t n = size_of(seed, rank, e.peers[i], k);
+
+			f[i].out[k] = malloc(n + 1);
+			f[i].in[k] = malloc(size_of(seed, e.peers[i], rank, k) + 1);
+			for (size_t at = 0; at < n; at++)
+				f[i].out[k][at] = byte_of(seed, rank, e.peers[i], k, at);
+		}
+	while (left && !r) {
+		left = 0;
+		for (int i = 0; i < e.n && !r; i++) {
+			r = flow_step(&e, &f[i], seed, i);
+			left += f[i].nchecked < MESSAGES || e.l->sends[i].complete < MESSAGES;
+		}
+		if (!r && left)
+			r = te__link_poll(e.l, te__boot_now() + SEC / 1000);
+	}
+	r = end_close(&e, r);
+	for (int i = 0; i < RANKS_MAX; i++)
+		for (int k = 0; k < MESSAGES; k++) {
+			free(f[i].out[k]);
+			free(f[i].in[k]);
+		}
+	free(f);
+	return r;
+}
+
+START_TEST(messages_arrive_in_order)
+{
+	struct ranks_result res[4];
+	uint64_t seed = tt_rand_u64();
+
+	run(_i, flow_rank, &seed, res);
+	ranks_ok(_i, res);
+}
+END_TEST
+
+/* rank 0 has sent and closes; the others receive only then */
+static int late_rank(int rank, void *arg)
+{
+	int *ready = arg;
+	char data[100000];
+	struct end e = { 0 };
+	int r = end_open(&e, rank);
+
+	memset(data, 7 + rank, sizeof(data));
+	if (!r && !rank)
+		for (int i = 0; i < e.n && !r; i++)
+			for (int k = 0; k < 3 && !r; k++)
+				r = te__link_send(e.l, i, data, k == 1 ? 0 : sizeof(data));
+	for (int i = 0; i < e.n && !r && !rank; i++)
+		r = te__link_wait_sends(e.l, i, 3);
+	if (!r && rank) {
+		while (!r && !__atomic_load_n(ready, __ATOMIC_ACQUIRE))
+			r = te__link_poll(e.l, te__boot_now() + SEC / 500);
+		for (int k = 0; k < 3 && !r; k++)
+			r = te__link_recv(e.l, 0, data, k == 1 ? 0 : sizeof(data));
+		if (!r)
+			r = te__link_wait_receives(e.l, 0, 3);
+		for (size_t i = 0; i < sizeof(data) && !r; i++)
+			r = data[i] == 7 ? 0 : te_fail(-EILSEQ, "byte %zu", i);
+	}
+	if (!rank)
+		__atomic_store_n(ready, 1, __ATOMIC_RELEASE);
+	return end_close(&e, r);
+}
+
+START_TEST(what_was_sent_before_closing_arrives)
+{
+	struct ranks_result res[3];
+
+	run(3, late_rank, ranks_shared(64), res);
+	ranks_ok(3, res);
+}
+END_TEST
+
+static int full_rank(int rank, void *arg)
+{
+	static char data[1];
+	struct end e = { 0 };
+	int r = end_open(&e, rank);
+
+	(void)arg;
+	for (int k = 0; k < TE__LINK_QUEUE && !r; k++)
+		r = te__link_recv(e.l, 0, data, 1);
+	if (!r && te__link_recv(e.l, 0, data, 1) != -EAGAIN)
+		r = te_fail(-EILSEQ, "the queue is not full");
+	for (int k = 0; k < TE__LINK_QUEUE && !r; k++) {
+		r = te__link_send(e.l, 0, data, 1);
+		while (r == -EAGAIN)
+			r = te__link_poll(e.l, te__boot_now() + SEC);
+	}
+	if (!r)
+		r = te__link_wait_receives(e.l, 0, TE__LINK_QUEUE);
+	return end_close(&e, r);
+}
+
+START_TEST(queues_are_bounded)
+{
+	struct ranks_result res[2];
+
+	run(2, full_rank, NULL, res);
+	ranks_ok(2, res);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+enum fault { KILLED, CLOSED, STOPPED, SIZE, NOTHING_SENT, NOTHING_TAKEN };
+
+static const struct {
+	int code;
+	const char *text;
+	double ms; /* from the fault on */
+} fault[] = {
+	[KILLED] = { -TE_EPEER, "has ended", 500 },
+	[CLOSED] = { -TE_EPEER, "has closed its communicator", 500 },
+	[STOPPED] = { -ETIMEDOUT, "has been silent for", 700 },
+	[SIZE] = { -TE_EMISMATCH, "sends 24 bytes where rank", 500 },
+	[NOTHING_SENT] = { -ETIMEDOUT, "has not sent what is expected by rank", 700 },
+	[NOTHING_TAKEN] = { -ETIMEDOUT, "has not taken what was sent by rank", 700 },
+};
+
+struct scene {
+	enum fault fault;
+	int64_t began; /* ns */
+	double ms[RANKS_MAX];
+	int nleft;
+};
+
+/* rank 1, which is at fault */
+static int fault_of(struct end *e, struct scene *s)
+{
+	static char data[32];
+	int r = 0;
+
+	s->began = te__boot_now();
+	switch (s->fault) {
+	case KILLED:
+		raise(SIGKILL);
+		break;
+	case CLOSED:
+		return 0;
+	case STOPPED:
+		raise(SIGSTOP); /* rank 0 ends it */
+		break;
+	case SIZE:
+		for (int i = 0; i < e->n && !r; i++)
+			r = te__link_send(e->l, i, data, 24);
+		break;
+	default:
+		break;
+	}
+	while (!r && __atomic_load_n(&s->nleft, __ATOMIC_ACQUIRE))
+		r = te__link_poll(e->l, te__boot_now() + SEC / 100);
+	return r == -TE_EPEER || r == fault[s->fault].code ? 0 : r; /* the others close */
+}
+
+/* of the others: it waits for rank 1, or only polls */
+static int suffer(struct end *e, struct scene *s, int rank, char *data)
+{
+	const int32_t i = rank == 0 ? 0 : 1; /* position of rank 1 */
+	const int64_t deadline = te__boot_now() + 20 * SEC;
+	int r = 0;
+
+	if (s->fault == NOTHING_TAKEN) {
+		for (int k = 0; k < TE__LINK_QUEUE && !r; k++)
+			r = te__link_send(e->l, i, data, 1 << 20);
+		return r ? r : te__link_wait_sends(e->l, i, TE__LINK_QUEUE);
+	}
+	if (s->fault >= SIZE)
+		r = te__link_recv(e->l, i, data, 25);
+	if (!r && s->fault == NOTHING_SENT)
+		return te__link_wait_receives(e->l, i, 1);
+	if (s->fault == CLOSED && !r)
+		r = te__link_recv(e->l, i, data, 25);
+	while (!r && te__boot_now() < deadline)
+		r = te__link_poll(e->l, te__boot_now() + SEC);
+	return r;
+}
+
+static int fault_rank(int rank, void *arg)
+{
+	struct scene *s = arg;
+	char *data = calloc(1, 1 << 20);
+	struct end e = { 0 };
+	int r = end_open(&e, rank), again;
+
+	if (!r)
+		r = te__boot_barrier(e.b, "the test", 0);
+	if (!r && rank == 1) {
+		r = fault_of(&e, s);
+	} else if (!r) {
+		r = suffer(&e, s, rank, data);
+		s->ms[rank] = (double)(te__boot_now() - s->began) * 1e-6;
+		again = te__link_poll(e.l, 0);
+		if (again != r)
+			r = te_fail(-EILSEQ, "%d, and then %d", r, again);
+		if (!__atomic_sub_fetch(&s->nleft, 1, __ATOMIC_ACQ_REL) && s->fault == STOPPED)
+			kill(pids[1], SIGKILL);
+	}
+	free(data);
+	return end_close(&e, r);
+}
+
+START_TEST(names_the_rank_at_fault)
+{
+	struct scene *s = ranks_shared(sizeof(*s));
+	struct ranks_result res[3];
+
+	heartbeat_ms = _i == STOPPED ? 150 : 5000;
+	timeout_ms = _i >= NOTHING_SENT ? 300 : 10000;
+	s->fault = (enum fault)_i;
+	s->nleft = 2;
+	run(3, fault_rank, s, res);
+	for (int i = 0; i < 3; i += 2) {
+		ranks_failed(&res[i], fault[_i].code, fault[_i].text, 5000);
+		ck_assert_msg(strstr(res[i].text, "rank 1 (host ") != NULL, "%s", res[i].text);
+		ck_assert_msg(s->ms[i] < TT_SLOWER(fault[_i].ms), "after %g ms", s->ms[i]);
+		if (_i == STOPPED)
+			ck_assert_msg(s->ms[i] >= 290, "after %g ms", s->ms[i]);
+	}
+	if (_i != KILLED && _i != STOPPED)
+		ck_assert_msg(!res[1].r, "%s", res[1].text);
+}
+END_TEST
+
+/* without messages, for several heartbeats; each rank polls once in a heartbeat */
+static int idle_rank(int rank, void *arg)
+{
+	struct end e = { 0 };
+	int r = end_open(&e, rank);
+	const int64_t end = te__boot_now() + 6 * 100 * SEC / 1000;
+
+	(void)arg;
+	while (!r && te__boot_now() < end)
+		r = te__link_poll(e.l, te__boot_now() + SEC);
+	if (!r)
+		r = te__boot_barrier(e.b, "the test", 0);
+	return end_close(&e, r);
+}
+
+START_TEST(idle_links_stay)
+{
+	struct ranks_result res[2];
+
+	heartbeat_ms = 100;
+	run(2, idle_rank, NULL, res);
+	heartbeat_ms = 1000;
+	ranks_ok(2, res);
+}
+END_TEST
+
+static void *abort_soon(void *l)
+{
+	usleep(20000);
+	te__link_abort(l);
+	return NULL;
+}
+
+static int abort_rank(int rank, void *arg)
+{
+	struct end e = { 0 };
+	int r = end_open(&e, rank);
+	static char data[8];
+	pthread_t t;
+
+	(void)arg;
+	if (r)
+		return end_close(&e, r);
+	r = te__link_recv(e.l, 0, data, sizeof(data));
+	pthread_create(&t, NULL, abort_soon, e.l);
+	if (!r)
+		r = te__link_wait_receives(e.l, 0, 1);
+	pthread_join(t, NULL);
+	if (te__link_send(e.l, 0, data, 1) != r)
+		r = te_fail(-EILSEQ, "a send after it");
+	return end_close(&e, r);
+}
+
+START_TEST(abort_ends_a_wait)
+{
+	struct ranks_result res[2];
+
+	run(2, abort_rank, NULL, res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -TE_EABORT, "aborted", 5000);
+}
+END_TEST
+
+/* opening without memory, or descriptors: all ranks fail soon, and nothing is left */
+static int scarce_rank(int rank, void *arg)
+{
+	struct end e = { 0 };
+	struct te_comm_opts o = ranks_opts(rank);
+	int r = te__boot_open(&o, &e.b);
+
+	if (r)
+		return r;
+	if (!rank)
+		te__fault_set((uint64_t)*(int *)arg);
+	r = link_open(&e, rank);
+	te__fault_set(0);
+	return end_close(&e, r);
+}
+
+START_TEST(opening_fails_on_all_ranks)
+{
+	struct ranks_result res[2];
+	int nth = 0, nfailed = 0;
+
+	do {
+		nth += 1 + nth / 12;
+		run(2, scarce_rank, &nth, res);
+		nfailed += !!res[0].r;
+		for (int i = 0; i < 2 && res[0].r; i++) {
+			ck_assert_msg(res[i].r < 0 && res[i].ms < 5000, "fault %d: rank %d: %d "
+				      "after %g ms", nth, i, res[i].r, res[i].ms);
+			ck_assert_msg(!res[i].nleft_fd && !res[i].nleft_alloc, "fault %d: rank %d "
+				      "left %d and %d", nth, i, res[i].nleft_fd,
+				      res[i].nleft_alloc);
+		}
+	} while (res[0].r);
+	ck_assert_int_gt(nfailed, 10);
+	ranks_ok(2, res);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/link");
+	TCase *c = tt_case(s, "data", "host");
+
+	tcase_add_loop_test(c, messages_arrive_in_order, 2, 5);
+	tcase_add_test(c, what_was_sent_before_closing_arrives);
+	tcase_add_test(c, queues_are_bounded);
+	tcase_add_test(c, idle_links_stay);
+	c = tt_case(s, "failures", "host");
+	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
+	tcase_add_test(c, abort_ends_a_wait);
+	tcase_add_test(c, opening_fails_on_all_ranks);
+	return s;
+}
+
+TT_MAIN("comm/link", TT_NEED_NOTHING, suite)

@@ -57,11 +57,11 @@ empty "only libtecore/quant looks at the kind of a recipe" "$tmp/bad"
 
 # every file is in a list, so it is in the tarball
 cat $lists Makefile.am >"$tmp/lists"
-for f in $(find include/te kernels libtecore libtegraph libtecomm tools examples man t \
+for f in $(find include/te kernels libtecore libtegraph libtecomm tools examples man t vm \
 	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin' ! -name '*.d' ! -name '*.o' \
 	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.pc' \
 	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' \
-	! -path 'include/te/te.f90' ! -name .dirstamp); do
+	! -path 'include/te/te.f90' ! -path 'vm/run*' ! -name .dirstamp); do
 	case $f in
 	*/local.mk | man/te_environment.7) continue ;; # automake's own, and a built page
 	esac

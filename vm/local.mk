@@ -1,0 +1,22 @@
+# check-vm boots guests under QEMU and runs the tools there; not a part of check. See doc/vm.md.
+EXTRA_DIST += \
+	doc/vm.md \
+	vm/check.sh \
+	vm/guest.sh \
+	vm/image.sh \
+	vm/init \
+	vm/kernel.sh \
+	vm/payload/comm.sh \
+	vm/payload/disk.sh \
+	vm/payload/hang.sh \
+	vm/payload/hello.sh
+
+check-vm: all
+	VM_BUILD='$(abs_top_builddir)' VM_DIR='$(abs_top_builddir)/vm/run' \
+		bash '$(abs_srcdir)/vm/check.sh'
+
+clean-local: clean-vm
+clean-vm:
+	rm -rf vm/run vm/run.cache
+
+.PHONY: check-vm clean-vm

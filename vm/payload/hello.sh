@@ -1,0 +1,2 @@
+# hello.sh - for the tests of the harness: exits with te.status=.
+exit "$status"

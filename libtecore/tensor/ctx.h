@@ -118,6 +118,9 @@ void te__stream_leave(struct te_stream *stream);
  * inside a capture invalidates the capture.
  */
 int te__stream_queued(struct te_stream *stream, int r);
+/* the backend's entries of these names; in a capture what te_capture_access() declared is theirs */
+int te__word_set(struct te_stream *stream, void *word, uint32_t value);
+int te__word_take(struct te_stream *stream, void *word);
 
 /* TE_CAPTURE_* of the capture that the stream takes part in; 0: none */
 uint32_t te__stream_edges(const struct te_stream *stream);

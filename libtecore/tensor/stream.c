@@ -705,6 +705,23 @@ int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_
 	return te__stream_queued(stream, r);
 }
 
+static int word_queued(struct te_stream *stream, int r)
+{
+	if (!r && !stream->declared)
+		r = stream_used(stream, NULL);
+	return te__stream_queued(stream, r);
+}
+
+int te__word_set(struct te_stream *stream, void *word, uint32_t value)
+{
+	return word_queued(stream, stream->ctx->ops->word_set(stream->impl, word, value));
+}
+
+int te__word_take(struct te_stream *stream, void *word)
+{
+	return word_queued(stream, stream->ctx->ops->word_take(stream->impl, word));
+}
+
 /* captures: their ends are in recording.c */
 
 int te_capture_begin(struct te_stream *stream)

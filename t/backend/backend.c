@@ -65,6 +65,8 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, fill8, NULL, NULL, 0, 0);
 	HOLE(o, fill32, NULL, NULL, 0, 0);
 	HOLE(o, host_call, NULL, NULL, NULL, 0);
+	HOLE(o, word_set, NULL, NULL, 0);
+	HOLE(o, word_take, NULL, NULL);
 	HOLE(o, launch, NULL, NULL);
 	HOLE(o, capture_begin, NULL);
 	HOLE(o, capture_edges, NULL, 0);

@@ -54,6 +54,8 @@ static int use_rows(struct things *o)
 	ROW(ops->share_map(o->peer, (char *)o->base + o->unit));
 	o->mapped = 2;
 	ROW(ops->page_register(dev, o->page, 4096, &o->seen));
+	ROW(ops->word_set(o->s, o->seen, 1));
+	ROW(ops->word_take(o->s, o->seen));
 	ROW(ops->event_record(o->f, o->s));
 	ROW(ops->fill8(o->s, o->d, 1, 100));
 	ROW(ops->fill32(o->s, o->d, 2, 100));

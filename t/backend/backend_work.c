@@ -2,7 +2,11 @@
 #include "config.h"
 
 #include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>
@@ -124,6 +128,85 @@ START_TEST(a_host_call_without_bytes_gets_the_pointer)
 		DO(ops->host_call(a, bk_increment, &count, 0));
 	DO(ops->stream_sync(a));
 	ck_assert_int_eq(count, 9);
+}
+END_TEST
+
+/* a page of words that the device reaches at seen[0] */
+static _Atomic uint32_t *words_get(uint32_t **ret_seen)
+{
+	const size_t n = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *seen;
+
+	ck_assert_ptr_ne(page, MAP_FAILED);
+	DO(ops->page_register(dev, page, n, &seen));
+	*ret_seen = seen;
+	return page;
+}
+
+static void words_put(_Atomic uint32_t *page)
+{
+	ops->page_unregister(dev, (void *)page);
+	munmap((void *)page, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+/* until the word has the value; a test that hangs is ended by its time limit */
+static void await_word(_Atomic uint32_t *word, uint32_t value)
+{
+	while (atomic_load_explicit(word, memory_order_acquire) != value)
+		sched_yield();
+}
+
+/*
+ * The stream hands bytes to the CPU and the CPU hands them back changed, by two words, eagerly or
+ * as a graph that is launched several times.
+ */
+static void queue_exchange(void *dst, void *src, void *pinned, size_t n, uint32_t *seen)
+{
+	DO(ops->copy(a, pinned, src, n));
+	DO(ops->word_set(a, seen, 1));
+	DO(ops->word_take(a, seen + 16));
+	DO(ops->copy(a, dst, pinned, n));
+}
+
+START_TEST(words_hand_memory_over)
+{
+	const size_t n = 1000;
+	unsigned char *src = bk_get(DEVICE, n), *dst = bk_get(DEVICE, n);
+	unsigned char *pinned = bk_get(PINNED, n), *want = bk_get(PAGEABLE, n);
+	void *graph = NULL, *exec = NULL;
+	_Atomic uint32_t *word;
+	uint32_t *seen;
+
+	word = words_get(&seen);
+	if (_i) {
+		DO(ops->capture_begin(a));
+		queue_exchange(dst, src, pinned, n, seen);
+		DO(ops->capture_end(a, &graph));
+		DO(ops->graph_instantiate(graph, &exec));
+	}
+	for (int k = 0; k < 3; k++) {
+		tt_fill_bytes(want, n);
+		bk_move(src, want, n);
+		bk_poison(dst, n);
+		if (_i)
+			DO(ops->graph_launch(exec, a));
+		else
+			queue_exchange(dst, src, pinned, n, seen);
+		await_word(word, 1);
+		atomic_store(word, 0);
+		ck_assert_int_eq(ops->stream_query(a), 0);
+		ck_assert_mem_eq(pinned, want, n);
+		for (size_t i = 0; i < n; i++)
+			pinned[i] = want[i] ^= 0x5a;
+		atomic_store_explicit(word + 16, 2, memory_order_release);
+		DO(ops->stream_sync(a));
+		ck_assert_uint_eq(word[16], 0);
+		bk_check(dst, want, n, "what the CPU handed over");
+	}
+	if (exec)
+		ops->exec_destroy(exec);
+	words_put(word);
 }
 END_TEST
 
@@ -260,6 +343,7 @@ void backend_work_cases(Suite *s)
 	tcase_add_test(c, fills_words_and_no_more);
 	tcase_add_test(c, a_host_call_gets_a_copy);
 	tcase_add_test(c, a_host_call_without_bytes_gets_the_pointer);
+	tcase_add_loop_test(c, words_hand_memory_over, 0, 2);
 	tcase_add_test(c, a_launch_runs_the_kernel);
 	tcase_add_test(c, host_calls_run_between_kernels);
 	tcase_add_test(c, a_kernel_that_is_not_there_is_refused);

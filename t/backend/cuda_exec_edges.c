@@ -9,8 +9,9 @@
 #include <te/dtype.h>
 
 #include "cuda_exec_lib.h"
+#include "tt_ctx.h"
 
-static unsigned char memory[1024];
+static _Alignas(16) unsigned char memory[1024];
 
 /* a user-defined kernel */
 static void queue_external(unsigned char *dst, unsigned value, size_t n, int pdl)
@@ -442,6 +443,65 @@ START_TEST(declared_kernels_have_their_edges_and_pointers)
 }
 END_TEST
 
+/* ---- words ---- */
+
+/* a copy, a word that announces it, a copy elsewhere; the word is taken before the copy back */
+static void queue_words(void)
+{
+	uint32_t *word = (uint32_t *)memory + 128;
+	const struct te__declared slot = writes(memory + 64, 16, -1);
+
+	DO(ops->copy(&a, memory + 64, memory, 16));
+	DO(ops->capture_access(&a, &slot));
+	DO(ops->word_set(&a, word, 1));
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->copy(&a, memory + 192, memory, 16));
+	DO(ops->capture_access(&a, &slot));
+	DO(ops->word_take(&a, word));
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->copy(&a, memory + 128, memory + 64, 16));
+}
+
+START_TEST(words_follow_the_memory_that_is_declared)
+{
+	static const int dep[6] = { -1, 0, 1, 0, 2, 4 }; /* node 0 is as above */
+	void *graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_words), *exec;
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	uint32_t word;
+
+	DO(ops->graph_info(graph, &info));
+	ck_assert_uint_eq(info.nnodes, 6);
+	ck_assert_uint_eq(info.ncopies, 3);
+	ck_assert_uint_eq(info.nhost, 0);
+	for (uint64_t i = 0; i < 6; i++) {
+		const struct te__gnode n = node(graph, i);
+		const int word = i == 2 || i == 4;
+
+		ck_assert_int_eq(n.kind == TE_NODE_OTHER, word);
+		ck_assert(!n.opaque);
+		ck_assert_int_eq(n.declared != NULL, word);
+		ck_assert_int_eq(n.ndeps ? (int)n.dep[0] : -1, dep[i]);
+	}
+	DO(ops->graph_instantiate(graph, &exec));
+	for (int k = 0; k < 2; k++) {
+		tt_fill_bytes(memory, 16);
+		DO(ops->graph_launch(exec, &a));
+		ck_assert_mem_eq(memory + 128, memory, 16);
+		memcpy(&word, memory + 512, 4);
+		ck_assert_uint_eq(word, 0);
+	}
+	ops->exec_destroy(exec);
+}
+END_TEST
+
+START_TEST(words_can_be_refused)
+{
+	fake.no_words = 1;
+	fails(ops->word_set(&a, memory, 1), -EOPNOTSUPP, "in stream order");
+	fails(ops->word_take(&a, memory), -EOPNOTSUPP, "in stream order");
+}
+END_TEST
+
 /* the captured kernel has another pointer at that place */
 START_TEST(a_wrong_place_in_parameters_is_found)
 {
@@ -503,6 +563,8 @@ void exec_edge_cases(TCase *c)
 	tcase_add_test(c, programmatic_edges_of_the_caller);
 	tcase_add_test(c, any_work_with_any_edges);
 	tcase_add_loop_test(c, declared_kernels_have_their_edges_and_pointers, 0, 2);
+	tcase_add_test(c, words_follow_the_memory_that_is_declared);
+	tcase_add_test(c, words_can_be_refused);
 	tcase_add_loop_test(c, a_wrong_place_in_parameters_is_found, 0, 2);
 	tcase_add_loop_test(c, each_call_for_edges_fails_cleanly, 0, 4);
 }

@@ -143,10 +143,22 @@ static int fake_cuStreamGetCaptureInfo(void *stream, int *ret_status, uint64_t *
 	return 0;
 }
 
+/* a write, or a wait and a write: the word has been set before */
+static void run_word(const struct fake_node *n)
+{
+	uint32_t *word = (uint32_t *)(uintptr_t)n->dst;
+
+	if (n->elem == 2)
+		ck_assert_uint_ne(*word, 0);
+	*word = n->value;
+}
+
 static void run(const struct fake_node *n)
 {
 	if (n->type == TE__CU_NODE_HOST)
 		n->fn(n->arg);
+	else if (n->type == TE__CU_NODE_MEM_OP)
+		run_word(n);
 	else if (n->src)
 		memcpy((void *)(uintptr_t)n->dst, (void *)(uintptr_t)n->src, n->n);
 	else if (n->type == TE__CU_NODE_MEMSET || n->type == TE__CU_NODE_KERNEL)
@@ -200,6 +212,24 @@ static int fake_cuMemsetD32Async(uint64_t dst, unsigned value, size_t n, void *s
 						      .value = value,
 						      .elem = 4,
 						      .n = n });
+}
+
+static int fake_cuStreamBatchMemOp(void *stream, unsigned n, struct te__cu_mem_op *op,
+				   unsigned flags)
+{
+	const struct te__cu_mem_op *last = &op[n - 1];
+
+	ck_assert_uint_eq(flags, 0);
+	ck_assert(n == 1 || (n == 2 && op[0].operation == TE__CU_MEM_OP_WAIT_32 &&
+			     op[0].flags == TE__CU_WAIT_GEQ && op[0].value == 1 &&
+			     op[0].address == last->address));
+	ck_assert_int_eq(last->operation, TE__CU_MEM_OP_WRITE_32);
+	if (fake.no_words)
+		return TE__CU_ERROR_NOT_SUPPORTED;
+	return fake_queue(stream, (struct fake_node){ .type = TE__CU_NODE_MEM_OP,
+						      .dst = last->address,
+						      .value = (unsigned)last->value,
+						      .elem = n });
 }
 
 static int fake_cuLaunchHostFunc(void *stream, void (*fn)(void *arg), void *arg)
@@ -598,6 +628,7 @@ void fake_graph_setup(void)
 	HAVE(cuMemsetD8Async);
 	HAVE(cuMemsetD32Async);
 	HAVE(cuLaunchHostFunc);
+	HAVE(cuStreamBatchMemOp);
 	HAVE(cuEventCreate);
 	HAVE(cuEventDestroy);
 	HAVE(cuEventRecord);

@@ -33,6 +33,7 @@ extern struct fake_asked {
 	int memory;		   /* allocations that exist */
 	int launches;		   /* of graphs */
 	int pending;		   /* 1: recorded events are not reached, until one is waited for */
+	int no_words;		   /* 1: operations on words are refused */
 	int cannot_update;	   /* 1: updates of executables fail */
 	int fail_set;		   /* which call that sets parameters fails, from 1; 0: none */
 	int next_pdl;		   /* 1: the next queued node has a programmatic edge */

@@ -152,6 +152,8 @@ int te__cuda_fabric_probe(void *dev);
 /* graph.c */
 /* 0, or an error; -TE_ESTATE if the caller joined captures incorrectly */
 int te__cuda_capture_check(int result, const char *call);
+int te__cuda_word_set(void *stream, void *word, uint32_t value);
+int te__cuda_word_take(void *stream, void *word);
 int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes);
 int te__cuda_capture_begin(void *stream);
 int te__cuda_capture_edges(void *stream, uint32_t edges);

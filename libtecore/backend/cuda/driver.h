@@ -18,6 +18,7 @@ enum {
 	TE__CU_ERROR_INVALID_HANDLE = 400,
 	TE__CU_ERROR_NOT_READY = 600,
 	TE__CU_ERROR_NOT_PERMITTED = 800,
+	TE__CU_ERROR_NOT_SUPPORTED = 801,
 	TE__CU_ERROR_CAPTURE_INVALIDATED = 901,
 	TE__CU_ERROR_CAPTURE_MERGE = 902,
 	TE__CU_ERROR_CAPTURE_UNJOINED = 904,
@@ -77,6 +78,11 @@ enum {
 	TE__CU_NODE_EMPTY = 5,
 	TE__CU_NODE_WAIT_EVENT = 6,
 	TE__CU_NODE_EVENT_RECORD = 7,
+	TE__CU_NODE_MEM_OP = 12,
+
+	TE__CU_MEM_OP_WAIT_32 = 1,
+	TE__CU_MEM_OP_WRITE_32 = 2,
+	TE__CU_WAIT_GEQ = 0,
 
 	TE__CU_MEMORYTYPE_HOST = 1,
 
@@ -97,6 +103,15 @@ struct te__cu_pool_props {
 	size_t max_size;
 	unsigned short usage;
 	unsigned char reserved[54];
+};
+
+/* CUstreamBatchMemOpParams, which is a union: waits and writes have the same members */
+struct te__cu_mem_op {
+	int operation;
+	uint64_t address, value;
+	unsigned flags;
+	uint64_t alias;
+	uint64_t reserved;
 };
 
 struct te__cu_mem_props {

@@ -318,6 +318,45 @@ int te__cuda_host_call(void *stream, te_host_fn fn, const void *arg, size_t nbyt
 	return TE__CUDA_IN(s->dev, host_call(s, c, fn, (void *)(uintptr_t)arg, nbytes));
 }
 
+/* words */
+
+/* executed by the front end of the GPU, in this order; earlier work is visible before a write */
+static int word_ops(struct te__cuda_stream *s, unsigned n, struct te__cu_mem_op *op)
+{
+	const int r = TE__CU_RAW(cuStreamBatchMemOp, s->stream, n, op, 0);
+
+	if (r == TE__CU_ERROR_NOT_SUPPORTED)
+		return te__fail(-EOPNOTSUPP, "the GPU does not access words in stream order");
+	return te__cuda_check(r, "cuStreamBatchMemOp");
+}
+
+static struct te__cu_mem_op write_op(void *word, uint32_t value)
+{
+	return (struct te__cu_mem_op){ .operation = TE__CU_MEM_OP_WRITE_32,
+				       .address = (uintptr_t)word,
+				       .value = value };
+}
+
+int te__cuda_word_set(void *stream, void *word, uint32_t value)
+{
+	struct te__cuda_stream *s = stream;
+	struct te__cu_mem_op op = write_op(word, value);
+
+	return TE__CUDA_IN(s->dev, word_ops(s, 1, &op));
+}
+
+int te__cuda_word_take(void *stream, void *word)
+{
+	struct te__cuda_stream *s = stream;
+	struct te__cu_mem_op op[] = { { .operation = TE__CU_MEM_OP_WAIT_32,
+					.address = (uintptr_t)word,
+					.value = 1,
+					.flags = TE__CU_WAIT_GEQ },
+				      write_op(word, 0) };
+
+	return TE__CUDA_IN(s->dev, word_ops(s, 2, op));
+}
+
 /* events */
 
 static int record_external(struct te__cuda_event *e, struct te__cuda_stream *s)

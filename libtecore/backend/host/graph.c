@@ -153,6 +153,8 @@ int host_graph_info(void *graph, struct te_recording_info *ret)
 			ret->nhost++;
 			break;
 		case HOST_RECORD:
+		case HOST_WORD_SET:
+		case HOST_WORD_TAKE:
 			break;
 		default:
 			ret->nkernels++;
@@ -165,7 +167,13 @@ int host_graph_info(void *graph, struct te_recording_info *ret)
 static const enum te_node_kind node_kind[] = {
 	[HOST_COPY] = TE_NODE_COPY, [HOST_FILL8] = TE_NODE_FILL,     [HOST_FILL32] = TE_NODE_FILL,
 	[HOST_CALL] = TE_NODE_HOST, [HOST_KERNEL] = TE_NODE_KERNEL, [HOST_RECORD] = TE_NODE_EVENT,
+	[HOST_WORD_SET] = TE_NODE_OTHER, [HOST_WORD_TAKE] = TE_NODE_OTHER,
 };
+
+static int is_word(const struct host_op *op)
+{
+	return op->kind == HOST_WORD_SET || op->kind == HOST_WORD_TAKE;
+}
 
 void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 {
@@ -185,8 +193,9 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 	if (op->kind == HOST_KERNEL) {
 		ret->id = (int32_t)op->value;
 		ret->args = cmd->args;
-	} else if (op->kind == HOST_CALL) {
+	} else if (op->kind == HOST_CALL || is_word(op)) {
 		ret->declared = cmd->declared;
+		ret->fixed = is_word(op);
 	} else if (op->kind == HOST_RECORD) {
 		ret->event = op->obj;
 	} else {
@@ -521,7 +530,7 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 		r = ids_reserve(&m->front, 1);
 	if (!r)
 		r = host_cmd_set(&g->node[id], op, args, nbytes);
-	if (!r && op->kind == HOST_CALL) {
+	if (!r && (op->kind == HOST_CALL || is_word(op))) {
 		r = declared_copy(&g->node[id], m->declared);
 		if (r)
 			te__free(g->node[id].big);

@@ -18,6 +18,9 @@
 
 #include "libtecore/backend/host/host.h"
 
+/* a wait for a word yields so often, then sleeps longer and longer, up to this */
+#define WORD_SPINS 64
+#define WORD_NAP_NS 100000
 #define SLOW_WAIT_S 60 /* a longer wait for a stream is logged */
 
 _Thread_local struct host_running host_running;
@@ -69,6 +72,22 @@ static void fill32(uint32_t *dst, uint32_t value, size_t nwords)
 		dst[i] = value;
 }
 
+/* who sets the word sees to it that the wait ends */
+static void take_word(_Atomic uint32_t *word)
+{
+	struct timespec t = { .tv_nsec = 1000 };
+
+	for (int i = 0; !atomic_load_explicit(word, memory_order_acquire); i++) {
+		if (i < WORD_SPINS) {
+			sched_yield();
+			continue;
+		}
+		nanosleep(&t, NULL);
+		t.tv_nsec = t.tv_nsec < WORD_NAP_NS ? 2 * t.tv_nsec : t.tv_nsec;
+	}
+	atomic_store_explicit(word, 0, memory_order_relaxed);
+}
+
 void host_run(const struct host_cmd *cmd)
 {
 	const struct host_op *op = &cmd->op;
@@ -86,6 +105,12 @@ void host_run(const struct host_cmd *cmd)
 		break;
 	case HOST_CALL:
 		op->fn(op->nbytes ? (void *)(uintptr_t)args : op->dst);
+		break;
+	case HOST_WORD_SET:
+		atomic_store_explicit((_Atomic uint32_t *)op->dst, op->value, memory_order_release);
+		break;
+	case HOST_WORD_TAKE:
+		take_word(op->dst);
 		break;
 	case HOST_KERNEL:
 		te__k_reference((enum te_k_id)op->value)(args);
@@ -729,6 +754,23 @@ static int host_call(void *stream, te_host_fn fn, const void *arg, size_t nbytes
 			 arg, nbytes);
 }
 
+static int word_set(void *stream, void *word, uint32_t value)
+{
+	if (host_fault("word_set"))
+		return -ENOMEM;
+	return host_work(
+		stream, &(struct host_op){ .kind = HOST_WORD_SET, .dst = word, .value = value },
+		NULL, 0);
+}
+
+static int word_take(void *stream, void *word)
+{
+	if (host_fault("word_take"))
+		return -ENOMEM;
+	return host_work(stream, &(struct host_op){ .kind = HOST_WORD_TAKE, .dst = word }, NULL,
+			 0);
+}
+
 static int launch(void *stream, const struct te__launch *l)
 {
 	if (host_fault("launch"))
@@ -787,6 +829,8 @@ const struct te__backend_ops te__backend_host = {
 	.fill8 = fill8,
 	.fill32 = fill32_queue,
 	.host_call = host_call,
+	.word_set = word_set,
+	.word_take = word_take,
 	.launch = launch,
 	.capture_begin = host_capture_begin,
 	.capture_edges = host_capture_edges,

@@ -22,6 +22,8 @@ enum host_kind {
 	HOST_FILL32,
 	HOST_CALL,
 	HOST_KERNEL,
+	HOST_WORD_SET,
+	HOST_WORD_TAKE,
 	/* never captured as such; HOST_RECORD also is the node of an external record */
 	HOST_FREE,
 	HOST_RECORD,
@@ -54,7 +56,7 @@ struct host_op {
 struct host_cmd {
 	struct host_op op;
 	void *big; /* arguments that do not fit below */
-	struct te__declared *declared; /* of a CALL in a graph, or NULL */
+	struct te__declared *declared; /* of a CALL or WORD_* in a graph, or NULL */
 	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
 };
 

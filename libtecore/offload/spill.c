@@ -272,6 +272,14 @@ int te__spill_wait(struct te__spill *s, enum te__spill_dir dir, uint32_t group, 
 	return r;
 }
 
+void te__spill_refuse(struct te__spill *s, enum te__spill_dir dir, uint32_t group, int code)
+{
+	if (enter(s, "te__spill_refuse", group))
+		return;
+	te__spill_refused(s, &s->group[group].req[dir], code);
+	leave(s, 0);
+}
+
 static int bind(struct te__spill *s, struct te__spill_group *g, struct te__spill_request *q,
 		void *slot, size_t nbytes)
 {

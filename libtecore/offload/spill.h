@@ -11,7 +11,8 @@
  * write. A read of a group that is WRITING is served from the slot of the write: the bytes are
  * copied if the slots differ. A request that the state does not allow fails.
  *
- * Every request completes: with its data, or with an error, after the time limit at the latest.
+ * Every request completes: with its data, or with an error, after the time limit at the latest. A
+ * second thread sees to it if the I/O thread itself does not return from the system in time.
  * A read that fails fills its slot with 0xff bytes, which are NaN in every floating-point type, so
  * that no computation continues with old data unnoticed. The first error is kept.
  *
@@ -121,6 +122,11 @@ int te__spill_write(struct te__spill *spill, uint32_t group, const void *slot, s
 int te__spill_read(struct te__spill *spill, uint32_t group, void *slot, size_t nbytes,
 		   _Atomic uint32_t *done, uint32_t value);
 /*
+ * A request that had to be made returned this code, and its caller cannot: the error is kept, and a
+ * group that should have been written is LOST, so that no read gives older data.
+ */
+void te__spill_refuse(struct te__spill *spill, enum te__spill_dir dir, uint32_t group, int code);
+/*
  * Until the latest request of the group in that direction is complete: its result, with a message
  * that names group, file and block. -ETIMEDOUT if the deadline of timeout_ms passes first; 0 asks
  * without waiting, -1 waits as long as the request
@@ -132,7 +138,9 @@ int te__spill_wait(struct te__spill *spill, enum te__spill_dir dir, uint32_t gro
 /*
  * For captured work, which cannot call: the same request again whenever *start becomes 1. The I/O
  * thread writes *start = 0, then runs the request, then writes *done = 1. An error that a call
- * would have returned completes the request as failed. Replaces the group's earlier binding in
+ * would have returned completes the request as failed; only requests of the group that were made by
+ * calls are waited for. A request before whose
+ * start *done was not set to 0 fails with -TE_ESTATE. Replaces the group's earlier binding in
  * that direction; slot NULL removes it. The words are polled only while the spill is armed: every
  * few microseconds at first, more and more rarely, at last every millisecond, while nothing
  * happens. Calls and te__spill_kick() end a pause. A new spill is not armed.

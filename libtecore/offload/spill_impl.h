@@ -138,6 +138,8 @@ void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q
 int te__spill_request(struct te__spill *s, const char *fn, struct te__spill_group *g,
 		      enum te__spill_dir dir, void *slot, size_t nbytes, _Atomic uint32_t *done,
 		      uint32_t value);
+/* a request was not made: its error, and the state of its group */
+void te__spill_refused(struct te__spill *s, struct te__spill_request *q, int code);
 /* writes the word, and wakes who waits */
 void te__spill_release(struct te__spill *s, _Atomic uint32_t *done, uint32_t value);
 /* with the result q->code; the I/O thread */

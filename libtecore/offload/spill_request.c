@@ -57,6 +57,13 @@ void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q
 
 /* requests: all with the lock held */
 
+void te__spill_refused(struct te__spill *s, struct te__spill_request *q, int code)
+{
+	te__spill_keep_error(s, q, code, 0);
+	if (q->dir == TE__SPILL_WRITE && !q->active)
+		te__spill_group_of(s, q)->lost = code;
+}
+
 static void activate(struct te__spill *s, struct te__spill_request *q)
 {
 	struct te__spill_request **end = &s->last[q->dir];

@@ -268,20 +268,25 @@ static void finish_block(struct te__spill *s, const struct te__blk_done *done)
 /* a bound request that the state does not allow: its words are released all the same */
 static void refuse(struct te__spill *s, struct te__spill_request *q, int code)
 {
-	if (q->active) {
-		te__spill_keep_error(s, q, code, 0);
+	te__spill_refused(s, q, code);
+	if (q->active)
 		return; /* the active one releases them */
-	}
 	q->slot = q->bound_slot;
 	q->nbytes = q->bound_nbytes;
 	q->code = code;
-	te__spill_keep_error(s, q, code, 0);
 	s->stats.nrequests[q->dir]++;
 	if (q->dir == TE__SPILL_READ)
 		memset(q->slot, 0xff, q->nbytes);
-	else
-		te__spill_group_of(s, q)->lost = code;
 	te__spill_release(s, q->bound_done, 1);
+}
+
+/* a request of the group was made by a call, and is not complete */
+static int called(const struct te__spill_group *g)
+{
+	for (int dir = 0; dir < 2; dir++)
+		if (g->req[dir].active && g->req[dir].done != g->req[dir].bound_done)
+			return 1;
+	return 0;
 }
 
 /* 1 if any request was made */
@@ -290,13 +295,19 @@ static int poll_words(struct te__spill *s)
 	int any = 0, r;
 
 	for (struct te__spill_request *q = s->bound; q; q = q->next_bound) {
-		if (atomic_load_explicit(q->start, memory_order_acquire) != 1)
+		if (atomic_load_explicit(q->start, memory_order_acquire) != 1 ||
+		    called(te__spill_group_of(s, q)))
 			continue;
 		/* before the request: after its completion the word may become 1 again */
 		atomic_store_explicit(q->start, 0, memory_order_relaxed);
 		any = 1;
-		r = te__spill_request(s, "offload", te__spill_group_of(s, q), q->dir, q->bound_slot,
-				      q->bound_nbytes, q->bound_done, 1);
+		/* who waits for this request would take the end of the one before */
+		if (atomic_load_explicit(q->bound_done, memory_order_acquire))
+			r = te__fail(-TE_ESTATE, "offload: group %u: its %s was not waited for",
+				     q->group, te__spill_verb[q->dir]);
+		else
+			r = te__spill_request(s, "offload", te__spill_group_of(s, q), q->dir,
+					      q->bound_slot, q->bound_nbytes, q->bound_done, 1);
 		if (r)
 			refuse(s, q, r);
 	}

@@ -584,20 +584,59 @@ static int by_act(const void *a, const void *b)
 	return x->kind != y->kind ? (int)x->kind - (int)y->kind : x->move - y->move;
 }
 
+static int share(size_t a, size_t na, size_t b, size_t nb)
+{
+	return a < b + nb && b < a + na;
+}
+
+/* copies of the two directions are on two streams: where they use the same slots, they wait */
+static void find_order(struct te__moves *m)
+{
+	for (int i = 0; i < m->n; i++) {
+		struct te__move *v = &m->v[i];
+
+		v->read_after = i;
+		v->store_after = -1;
+		for (int k = 0; k < m->n; k++) {
+			const struct te__move *u = &m->v[k], *r = &m->v[v->read_after];
+			const struct te__move *s = v->store_after < 0 ? NULL :
+									&m->v[v->store_after];
+
+			/* in the order of their queueing: by group, then by number */
+			if (u->written_by < v->read_before &&
+			    share(u->slot, u->nbytes, v->slot_in, v->nbytes) &&
+			    (u->written_by > r->written_by ||
+			     (u->written_by == r->written_by && u > r)))
+				v->read_after = k;
+			if (u->in_before <= v->out_after &&
+			    share(u->slot_in, u->nbytes, v->slot, v->nbytes) &&
+			    (!s || u->in_before > s->in_before ||
+			     (u->in_before == s->in_before && u > s)))
+				v->store_after = k;
+		}
+	}
+}
+
 static int find_acts(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;
 
+	if (p->offload->spill)
+		find_order(m);
+	for (int i = 0; i < m->n && !p->offload->spill; i++)
+		m->v[i].store_after = -1;
 	m->act = te__calloc(6 * (size_t)m->n + 1, sizeof(*m->act));
 	m->first_act = te__calloc((size_t)p->ngroups + 1, sizeof(*m->first_act));
 	if (!m->act || !m->first_act)
 		return te__fail(-ENOMEM, "plan: no memory");
 	for (int i = 0; i < m->n; i++) {
 		const struct te__move *v = &m->v[i];
+		/* a group of values can return before its memory is free: not before it has left */
+		const int wait_out = smaller(v->free_after, v->in_before - 1);
 		const struct te__act act[] = { { v->in_before, TE__ACT_LOAD, i },
 					       { v->needed, TE__ACT_WAIT_IN, i },
 					       { v->out_after, TE__ACT_STORE, i },
-					       { v->free_after, TE__ACT_WAIT_OUT, i },
+					       { wait_out, TE__ACT_WAIT_OUT, i },
 					       { v->written_by, TE__ACT_WRITTEN, i },
 					       { v->read_before, TE__ACT_READ, i } };
 		const int n = p->offload->spill ? 6 : 4;

@@ -35,9 +35,13 @@ struct te__move {
 	int has_file;
 	double out_end;	      /* predicted end of the copy out, in seconds, without delays */
 	double stall;	      /* predicted, in seconds */
+	/* moves whose slots were there before: the latest written before it reads, itself included,
+	 * and the latest read before its copy out, or -1 */
+	int read_after, store_after;
 	struct te_event *out, *in; /* the copies have run */
+	struct te_event *filed;	   /* with a file: it has been written */
 	int leaving;	      /* an eager copy out, and no stream of a pass waits for it yet */
-	int writing;	      /* the same of a write to the file */
+	int writing, reading; /* the same of a write to the file, and of a read that has begun */
 };
 
 /* One thing to do between two groups of an eager pass. */
@@ -70,6 +74,7 @@ struct te__moves {
 	void *pinned;
 	struct te_event *point;
 	int eager; /* the latest forward pass was not captured */
+	int armed; /* it was captured: the I/O thread looks at its words */
 	struct te_plan *next; /* in the list of the te_offload */
 	int listed;
 };
@@ -82,7 +87,7 @@ struct te__offload_rates {
 };
 
 /* Room in the file: it is never given back, so another plan uses it again. */
-#define TE__OFFLOAD_FILES 8192
+#define TE__OFFLOAD_FILES (TE__PINNED_NWORDS / 4)
 struct te__offload_file {
 	size_t nbytes;
 	int used;
@@ -93,12 +98,14 @@ struct te_offload {
 	struct te_ctx *ctx;
 	struct te_offload_opts opts; /* patterns are copies */
 	struct te__offload_rates rates;
-	struct te_stream *out, *in; /* of eager copies, under lock; the same with a file */
+	struct te_stream *out, *in; /* of eager copies, under lock */
 	struct te__pinned *slots;   /* of all plans, with a file; or NULL */
 	struct te__spill *spill;
 	pthread_mutex_t lock;	    /* all below, and queueing on the streams */
 	struct te_plan *plans;	    /* that move values, in the order of their creation */
 	uint64_t pinned_nbytes;	    /* of these plans */
+	int words;		    /* the device sets and takes words in stream order */
+	int narmed;		    /* plans that were captured */
 	uint32_t nfiles;	    /* values in the file; the first is for measuring */
 	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
 	/* How many bytes plans may still move, and whether compute waits for copies so that memory

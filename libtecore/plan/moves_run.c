@@ -5,6 +5,10 @@
  * stream of the pass by events. In a capture they are queued on the stream of the pass itself: with
  * TE_CAPTURE_CONCURRENT their dependencies follow from the memory that they access, and they run
  * concurrently with the kernels.
+ *
+ * Requests to the file are host calls of these streams. In a capture they are operations on words,
+ * four of each move, which are 0 between launches: the graph sets a start word, and takes the done
+ * word that the I/O thread sets. Where the device has no such operations, they are host calls too.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
@@ -47,17 +51,23 @@ struct job {
 static void run_job(void *arg)
 {
 	const struct job *j = arg;
+	int r;
 
 	switch (j->step) {
 	case WRITE:
-		(void)te__spill_write(j->spill, j->file, j->slot, j->nbytes, NULL, 0);
+		r = te__spill_write(j->spill, j->file, j->slot, j->nbytes, NULL, 0);
+		if (r)
+			te__spill_refuse(j->spill, TE__SPILL_WRITE, j->file, r);
 		break;
 	case WRITTEN:
 		(void)te__spill_wait(j->spill, TE__SPILL_WRITE, j->file, -1);
 		break;
 	case READ:
-		if (te__spill_read(j->spill, j->file, j->slot, j->nbytes, NULL, 0) < 0)
+		r = te__spill_read(j->spill, j->file, j->slot, j->nbytes, NULL, 0);
+		if (r) {
+			te__spill_refuse(j->spill, TE__SPILL_READ, j->file, r);
 			memset(j->slot, 0xff, j->nbytes);
+		}
 		break;
 	case READ_DONE:
 		(void)te__spill_wait(j->spill, TE__SPILL_READ, j->file, -1);
@@ -65,41 +75,54 @@ static void run_job(void *arg)
 	}
 }
 
-/* In a recording the calls of a value have an order by its event, an address that nothing else
+static int is_capturing(struct te_stream *stream)
+{
+	return stream->ctx->ops->capture_active(stream->impl);
+}
+
+/* the words of a move: starts of the write and of the read, ends of them */
+static _Atomic uint32_t *word_of(const struct te_plan *p, const struct te__move *v, enum step step)
+{
+	return te__pinned_word(p->offload->slots, 4 * v->file + (uint32_t)step);
+}
+
+static int use_word(struct te_plan *p, struct te_stream *stream, struct te__move *v, enum step step)
+{
+	void *word = te__pinned_device_ptr(p->offload->slots, (void *)word_of(p, v, step));
+
+	return step == WRITE || step == READ ? te__word_set(stream, word, 1) :
+					       te__word_take(stream, word);
+}
+
+/* In a recording the requests of a value have an order by its move, an address that nothing else
  * uses, and those of its slots by the slots. */
-static int call(struct te_plan *p, struct te_stream *stream, struct te__move *v, enum step step)
+static int request(struct te_plan *p, struct te_stream *stream, struct te__move *v, enum step step)
 {
 	const struct job j = { slot_ptr(p, v, step >= READ), p->offload->spill, v->nbytes, v->file,
 			       step };
+	const int words = p->offload->words && is_capturing(stream);
 	const struct te_access access[] = {
-		{ j.slot, v->nbytes, TE_ACCESS_WRITE, offsetof(struct job, slot) },
+		{ j.slot, v->nbytes, TE_ACCESS_WRITE,
+		  words ? -1 : (int)offsetof(struct job, slot) },
 		{ v, 1, TE_ACCESS_WRITE, -1 },
 	};
 	int r = te_capture_access(stream, 2, access), end;
 
 	if (r)
 		return r;
-	r = te_host_call(stream, run_job, &j, sizeof(j));
+	r = words ? use_word(p, stream, v, step) : te_host_call(stream, run_job, &j, sizeof(j));
 	end = te_capture_access_end(stream);
 	return r ? r : end;
 }
 
-static int is_capturing(struct te_stream *stream)
-{
-	return stream->ctx->ops->capture_active(stream->impl);
-}
-
-/* a copy on a stream of its own, after what the pass has queued and, unless NULL, the event */
-static int copy(struct te_plan *p, struct te_stream *pass, struct te_stream *stream,
-		struct te_event *after, void *dst, const void *src, size_t nbytes,
-		struct te_event *done)
+/* a copy on a stream of its own, after what the pass has queued */
+static int copy(struct te_plan *p, struct te_stream *pass, struct te_stream *stream, void *dst,
+		const void *src, size_t nbytes, struct te_event *done)
 {
 	int r = te_event_record(p->moves->point, pass);
 
 	if (!r)
 		r = te_event_wait(p->moves->point, stream);
-	if (!r && after)
-		r = te_event_wait(after, stream);
 	if (!r)
 		r = te_copy(stream, dst, src, nbytes);
 	return r ? r : te_event_record(done, stream);
@@ -112,28 +135,59 @@ static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v
 
 	if (is_capturing(stream)) {
 		r = te_copy(stream, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes);
-		return r || !o->spill ? r : call(p, stream, v, WRITE);
+		return r || !o->spill ? r : request(p, stream, v, WRITE);
 	}
-	r = copy(p, stream, o->out, NULL, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes,
-		 v->out);
+	/* the slot was read into before */
+	r = v->store_after < 0 ? 0 : te_event_wait(p->moves->v[v->store_after].in, o->out);
+	if (!r)
+		r = copy(p, stream, o->out, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes,
+			 v->out);
 	v->leaving = !r;
 	if (r || !o->spill)
 		return r;
 	v->writing = 1;
-	return call(p, o->out, v, WRITE);
+	return request(p, o->out, v, WRITE);
 }
 
 static int load(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
-	int r = o->spill ? call(p, is_capturing(stream) ? stream : o->in, v, READ_DONE) : 0;
+	int r = o->spill ? request(p, is_capturing(stream) ? stream : o->in, v, READ_DONE) : 0;
 
 	if (r)
 		return r;
+	v->reading = 0;
 	if (is_capturing(stream))
 		return te_copy(stream, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes);
-	return copy(p, stream, o->in, v->leaving ? v->out : NULL, buf_ptr(p, v->in_buf),
-		    slot_ptr(p, v, 1), v->nbytes, v->in);
+	return copy(p, stream, o->in, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes, v->in);
+}
+
+/* the write has ended: eagerly, before the stream of copies out goes on */
+static int written(struct te_plan *p, struct te_stream *stream, struct te__move *v)
+{
+	struct te_offload *o = p->offload;
+	int r;
+
+	if (is_capturing(stream))
+		return request(p, stream, v, WRITTEN);
+	r = request(p, o->out, v, WRITTEN);
+	v->writing = 0;
+	return r ? r : te_event_record(v->filed, o->out);
+}
+
+/* after its own write, and those of moves that had the slot before */
+static int start_read(struct te_plan *p, struct te_stream *stream, struct te__move *v)
+{
+	struct te_offload *o = p->offload;
+	int r;
+
+	if (is_capturing(stream))
+		return request(p, stream, v, READ);
+	r = te_event_wait(p->moves->v[v->read_after].filed, o->in);
+	if (!r)
+		r = request(p, o->in, v, READ);
+	v->reading = !r;
+	return r;
 }
 
 static int wait_out(struct te_stream *stream, struct te__move *v)
@@ -171,9 +225,7 @@ static int act(struct te_plan *p, struct te_stream *stream, const struct te__act
 	case TE__ACT_READ:
 	case TE__ACT_WRITTEN:
 		pthread_mutex_lock(&o->lock);
-		r = call(p, is_capturing(stream) ? stream : o->out, v,
-			 a->kind == TE__ACT_READ ? READ : WRITTEN);
-		v->writing = 0;
+		r = a->kind == TE__ACT_READ ? start_read(p, stream, v) : written(p, stream, v);
 		pthread_mutex_unlock(&o->lock);
 		return r;
 	}
@@ -201,6 +253,39 @@ int te__moves_drain(struct te_plan *p, int r)
 	return r;
 }
 
+/* of a forward pass without backward: later copies out use the slots again */
+static int end_requests(struct te_plan *p, struct te__move *v)
+{
+	struct te_offload *o = p->offload;
+	int r = 0;
+
+	if (v->writing)
+		r = written(p, o->out, v);
+	if (r || !v->reading)
+		return r;
+	r = request(p, o->in, v, READ_DONE);
+	v->reading = r != 0;
+	if (!r)
+		r = te_event_record(v->in, o->in);
+	return r ? r : te_event_wait(v->in, o->out);
+}
+
+/* from its first capture on the I/O thread looks at the words of a plan */
+static int arm(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+	struct te_offload *o = p->offload;
+
+	if (!o->words || m->armed)
+		return 0;
+	pthread_mutex_lock(&o->lock);
+	m->armed = 1;
+	if (!o->narmed++)
+		te__spill_arm(o->spill, 1);
+	pthread_mutex_unlock(&o->lock);
+	return 0;
+}
+
 int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 {
 	struct te__moves *m = p->moves;
@@ -224,11 +309,24 @@ int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first)
 		    eager	     ? wait_out(stream, &m->v[i]) :
 				       te_event_sync(m->v[i].out);
 	for (int i = 0; i < m->n && !r; i++)
-		if (m->v[i].writing) {
-			r = call(p, p->offload->out, &m->v[i], WRITTEN);
-			m->v[i].writing = 0;
-		}
-	return r;
+		r = end_requests(p, &m->v[i]);
+	return r || eager ? r : arm(p);
+}
+
+/* bound: its words are requests; else they are no longer */
+static int bind_words(struct te_plan *p, const struct te__move *v, int bound)
+{
+	struct te__spill *spill = p->offload->spill;
+	int r;
+
+	for (int i = 0; i < 4; i++)
+		atomic_store(word_of(p, v, (enum step)i), 0);
+	r = te__spill_bind(spill, TE__SPILL_WRITE, v->file, bound ? slot_ptr(p, v, 0) : NULL,
+			   v->nbytes, word_of(p, v, WRITE), word_of(p, v, WRITTEN));
+	return r ? r :
+		   te__spill_bind(spill, TE__SPILL_READ, v->file,
+				  bound ? slot_ptr(p, v, 1) : NULL, v->nbytes, word_of(p, v, READ),
+				  word_of(p, v, READ_DONE));
 }
 
 /* slots, and room in the file */
@@ -238,10 +336,39 @@ static int bind_file(struct te_plan *p)
 	int r = te__pinned_take(p->offload->slots, m->held, &m->pinned);
 
 	for (int i = 0; i < m->n && !r; i++) {
-		r = te__offload_take_file(p->offload, m->v[i].nbytes, &m->v[i].file);
-		m->v[i].has_file = !r;
+		struct te__move *v = &m->v[i];
+
+		r = te__offload_take_file(p->offload, v->nbytes, &v->file);
+		v->has_file = !r;
+		if (!r)
+			r = te_event_create(p->ctx, &v->filed);
+		if (!r && p->offload->words)
+			r = bind_words(p, v, 1);
 	}
 	return r;
+}
+
+static void unbind_file(struct te_plan *p)
+{
+	struct te_offload *o = p->offload;
+	struct te__moves *m = p->moves;
+
+	for (int i = 0; i < m->n; i++) {
+		struct te__move *v = &m->v[i];
+
+		te_event_unref(v->filed);
+		if (!v->has_file)
+			continue;
+		if (o->words)
+			(void)bind_words(p, v, 0);
+		te__offload_give_file(o, v->file);
+	}
+	if (!m->armed)
+		return;
+	pthread_mutex_lock(&o->lock);
+	if (!--o->narmed)
+		te__spill_arm(o->spill, 0);
+	pthread_mutex_unlock(&o->lock);
 }
 
 int te__moves_bind(struct te_plan *p)
@@ -274,6 +401,10 @@ void te__moves_free(struct te_plan *p)
 		(void)te_stream_sync(p->offload->out);
 		(void)te_stream_sync(p->offload->in);
 		(void)te__stream_wait(te_ctx_stream(p->ctx), "te_plan_unref");
+	}
+	if (m && m->v && p->offload->spill)
+		unbind_file(p);
+	if (m && m->pinned) {
 		if (p->offload->spill)
 			te__pinned_give(p->offload->slots, m->pinned);
 		else
@@ -284,8 +415,6 @@ void te__moves_free(struct te_plan *p)
 	for (int i = 0; m && m->v && i < m->n; i++) {
 		te_event_unref(m->v[i].out);
 		te_event_unref(m->v[i].in);
-		if (m->v[i].has_file)
-			te__offload_give_file(p->offload, m->v[i].file);
 	}
 	if (m) {
 		te_event_unref(m->point);

@@ -72,6 +72,8 @@ static void free_patterns(int32_t n, const char *const *patterns)
 
 /* ---- rates ---- */
 
+enum { SIGNAL_AUTO, SIGNAL_CALLS }; /* TE_OFFLOAD_SIGNAL */
+
 #define NBYTES ((size_t)1 << 20) /* of a copy that is measured; on a GPU 16 times as many */
 #define NBYTES_LEAST ((size_t)1 << 17) /* of one that fits where little is free */
 #define GEMM_N 192
@@ -287,6 +289,27 @@ static int find_file_rates(struct te_offload *o)
 
 #define SLOTS_NBYTES ((uint64_t)64 << 20)
 
+/* one word, set and taken by the device */
+static int try_words(struct te_offload *o)
+{
+	void *word = te__pinned_device_ptr(o->slots, (void *)te__pinned_word(o->slots, 0));
+	int r;
+
+	if (te__param_enum(TE_PARAM_OFFLOAD_SIGNAL) == SIGNAL_CALLS)
+		return 0;
+	r = te__word_set(o->out, word, 1);
+	if (!r)
+		r = te__word_take(o->out, word);
+	if (!r)
+		r = te_stream_sync(o->out);
+	o->words = !r;
+	if (r != -EOPNOTSUPP)
+		return r;
+	te__log_info("offload: %s: graphs call the host instead", te_error_detail());
+	te_error_clear();
+	return 0;
+}
+
 static int open_file(struct te_offload *o, const char *dir)
 {
 	const struct te__spill_opts so = {
@@ -304,6 +327,8 @@ static int open_file(struct te_offload *o, const char *dir)
 	r = te__pinned_create(o->ctx, nbytes, &o->slots);
 	if (!r)
 		r = te__spill_create(o->slots, &so, &o->spill);
+	if (!r)
+		r = try_words(o);
 	return r ? r : find_file_rates(o);
 }
 
@@ -331,9 +356,7 @@ static int build(struct te_offload *o, const struct te_offload_opts *opts)
 		r = copy_patterns(opts->nmove, opts->move, &o->opts.move);
 	if (!r)
 		r = te_stream_create(o->ctx, &o->out);
-	if (!r && opts->dir)
-		o->in = te_stream_ref(o->out); /* calls that wait for the file keep their order */
-	else if (!r)
+	if (!r)
 		r = te_stream_create(o->ctx, &o->in);
 	if (!r)
 		r = find_rates(o);

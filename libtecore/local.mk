@@ -76,6 +76,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/sized.c \
 	libtecore/base/splitmix64.h \
 	libtecore/base/version.c \
+	libtecore/base/wire.c \
+	libtecore/base/wire.h \
 	libtecore/capture/bindings.c \
 	libtecore/capture/nodes.c \
 	libtecore/capture/rebind.c \

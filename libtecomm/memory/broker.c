@@ -102,7 +102,7 @@ static void reply(struct te__broker *b, struct conn *c, int code, const char *te
 	snprintf(m.text, sizeof(m.text), "%s", text);
 	c->waits = 0;
 	/* a client has one request at a time: its socket has room unless it is broken */
-	if (te__wire_send(c->fd, &m, fd))
+	if (te__wire_send(c->fd, &m, NULL, 0, fd))
 		ended(b, c);
 }
 
@@ -234,7 +234,7 @@ static void read_conn(struct te__broker *b, struct conn *c)
 
 	while (c->fd >= 0) {
 		fd = -1;
-		r = te__wire_recv(c->fd, &m, &fd);
+		r = te__wire_recv(c->fd, &m, NULL, &fd);
 		if (r == -EAGAIN)
 			return;
 		if (!r) {
@@ -267,7 +267,7 @@ static void refuse(int fd, int code, const char *why)
 		return;
 	m.code = code;
 	snprintf(m.text, sizeof(m.text), "%s", why);
-	(void)te__wire_send(fd, &m, -1);
+	(void)te__wire_send(fd, &m, NULL, 0, -1);
 	close(fd);
 }
 
@@ -360,7 +360,7 @@ static void *work(void *arg)
 	}
 	for (int i = 0; i < b->nconn; i++)
 		if (b->conn[i].fd >= 0)
-			(void)te__wire_send(b->conn[i].fd, &bye, -1);
+			(void)te__wire_send(b->conn[i].fd, &bye, NULL, 0, -1);
 	return NULL;
 }
 

@@ -27,8 +27,9 @@
 #include <stdint.h>
 
 #include "libtecomm/memory/control.h"
+#include "libtecore/base/wire.h"
 
-#define TE__BROKER_KEY_NBYTES 16
+#define TE__BROKER_KEY_NBYTES TE__WIRE_KEY_NBYTES
 
 struct te__broker;
 struct te__client;
@@ -63,41 +64,11 @@ int te__client_watch(struct te__client *c);
 /* code 0: the rank leaves in order; else it aborts, why. Takes NULL, returns NULL */
 struct te__client *te__client_close(struct te__client *c, int code, const char *why);
 
-/* messages on the socket, for tests of either side */
-
-#define TE__WIRE_MAGIC 0x74656231u /* "teb1": the version of the protocol */
-
-enum te__wire_kind {
-	TE__WIRE_HELLO = 1,
-	TE__WIRE_CONTROL,
-	TE__WIRE_PUBLISH,
-	TE__WIRE_FETCH,
-	TE__WIRE_BYE,
-	TE__WIRE_REPLY,
-};
-
-struct te__wire {
-	uint32_t magic;
-	uint32_t kind;
-	int32_t code;
-	uint32_t rank;
-	uint32_t item;
-	uint32_t reserved; /* 0 */
-	uint64_t nbytes;
-	uint8_t key[TE__BROKER_KEY_NBYTES];
-	char text[208]; /* ends with a zero byte */
-};
+/* addresses and credentials, for tests of either side */
 
 struct sockaddr_un;
 /* returns its length */
 size_t te__wire_address(const struct te__node_info *info, struct sockaddr_un *ret);
-/* at once or -EAGAIN; -errno, without a message; fd: to send along, or -1 */
-int te__wire_send(int sock, const struct te__wire *m, int fd);
-/*
- * 1 with a message, and *ret_fd to be closed, or -1; 0 at the end of the connection; -EAGAIN;
- * -EPROTO, -EMFILE (a descriptor did not arrive) and other errors with an error message.
- */
-int te__wire_recv(int sock, struct te__wire *m, int *ret_fd);
 /* 0; -EACCES if the process at the other end has another user id */
 int te__wire_check_peer(int sock, int *ret_pid);
 

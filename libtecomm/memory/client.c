@@ -18,6 +18,7 @@
 
 struct te__client {
 	struct te__node_info info;
+	char who[200]; /* the broker, for messages */
 	int rank;
 	int sock, pidfd, stop;
 	int watching;
@@ -33,79 +34,21 @@ static int64_t now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* 1 if the socket is ready, 0 at the deadline */
-static int ready(const struct te__client *c, short events, int64_t deadline_ns)
-{
-	struct pollfd p = { .fd = c->sock, .events = events };
-	int64_t left;
-	int n;
-
-	do {
-		left = deadline_ns - now_ns();
-		/* rounded up: not a busy loop in the last millisecond */
-		n = poll(&p, 1, left > 0 ? (int)((left + 999999) / 1000000) : 0);
-	} while (n < 0 || (!n && left > 0));
-	return n;
-}
-
-static int broker_ended(const struct te__client *c, const char *what)
-{
-	return te__fail(-TE_EPEER, "%s: %s, which is the broker of the node, has ended", what,
-			c->info.name[0]);
-}
-
 /* one request and its reply; late: what has not happened at the deadline */
 static int call(struct te__client *c, struct te__wire *m, int fd, int *ret_fd, const char *what,
 		const char *late, int64_t deadline_ns)
 {
+	struct te__wire_call w = {
+		.sock = c->sock, .who = c->who, .what = what, .late = late,
+		.deadline_ns = deadline_ns, .fd = fd, .wants_fd = ret_fd != NULL,
+	};
 	int r;
 
-	m->magic = TE__WIRE_MAGIC;
 	m->rank = (uint32_t)c->rank;
-	while ((r = te__wire_send(c->sock, m, fd)) == -EAGAIN)
-		if (!ready(c, POLLOUT, deadline_ns))
-			return te__fail(-ETIMEDOUT, "%s: %s", what, late);
-	/* a broker that refuses a connection says why before it ends it */
-	if (r && r != -EPIPE && r != -ECONNRESET)
-		return te__fail(r, "%s: sendmsg: %s", what, strerror(-r));
-	do {
-		if (!ready(c, POLLIN, deadline_ns))
-			return te__fail(-ETIMEDOUT, "%s: %s", what, late);
-		r = te__wire_recv(c->sock, m, ret_fd);
-	} while (r == -EAGAIN);
-	if (r < 0)
-		return r;
-	if (!r || m->kind == TE__WIRE_BYE)
-		return broker_ended(c, what);
-	r = m->kind != TE__WIRE_REPLY ?
-		    te__fail(-EPROTO, "%s: the broker answers with message %u", what,
-			     (unsigned int)m->kind) :
-	    m->code < 0 ? te__fail(m->code, "%s: %s", what, m->text) : 0;
-	if (r && *ret_fd >= 0) {
-		close(*ret_fd);
-		*ret_fd = -1;
-	}
+	r = te__wire_call(&w, m);
+	if (!r && ret_fd)
+		*ret_fd = w.ret_fd;
 	return r;
-}
-
-/* the reply has to have a descriptor, or must not have one */
-static int call_fd(struct te__client *c, struct te__wire *m, int fd, int *ret_fd,
-		   const char *what, const char *late, int64_t deadline_ns)
-{
-	int got = -1;
-	int r = call(c, m, fd, &got, what, late, deadline_ns);
-
-	if (r)
-		return r;
-	if ((got >= 0) != (ret_fd != NULL)) {
-		if (got >= 0)
-			close(got);
-		return te__fail(-EPROTO, "%s: the broker's answer has %s file descriptor", what,
-				ret_fd ? "no" : "a");
-	}
-	if (ret_fd)
-		*ret_fd = got;
-	return 0;
 }
 
 static int dial(struct te__client *c, int64_t deadline_ns)
@@ -150,11 +93,12 @@ int te__client_open(const struct te__node_info *info, int rank, int64_t deadline
 	c->info = *info;
 	c->rank = rank;
 	c->sock = c->pidfd = c->stop = -1;
+	snprintf(c->who, sizeof(c->who), "%s, which is the broker of the node,", info->name[0]);
 	memcpy(m.key, info->key, TE__BROKER_KEY_NBYTES);
 	r = dial(c, deadline_ns);
 	if (!r)
-		r = call_fd(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",
-			    deadline_ns);
+		r = call(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",
+			 deadline_ns);
 	if (r) {
 		te__client_close(c, r, te_error_detail());
 		return r;
@@ -168,8 +112,8 @@ int te__client_control(struct te__client *c, int64_t deadline_ns,
 {
 	struct te__wire m = { .kind = TE__WIRE_CONTROL };
 	int fd;
-	int r = call_fd(c, &m, -1, &fd, "fetch the control page", "the broker does not answer",
-			deadline_ns);
+	int r = call(c, &m, -1, &fd, "fetch the control page", "the broker does not answer",
+		     deadline_ns);
 
 	if (r)
 		return r;
@@ -185,8 +129,8 @@ int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int
 {
 	struct te__wire m = { .kind = TE__WIRE_PUBLISH, .item = item, .nbytes = nbytes };
 
-	return call_fd(c, &m, fd, NULL, "publish memory", "the broker does not answer",
-		       deadline_ns);
+	return call(c, &m, fd, NULL, "publish memory", "the broker does not answer",
+		    deadline_ns);
 }
 
 int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_nbytes,
@@ -198,7 +142,7 @@ int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_
 
 	snprintf(late, sizeof(late), "%s has not published its memory in time",
 		 c->info.name[of]);
-	r = call_fd(c, &m, -1, ret_fd, "fetch memory of a rank", late, deadline_ns);
+	r = call(c, &m, -1, ret_fd, "fetch memory of a rank", late, deadline_ns);
 	if (!r)
 		*ret_nbytes = m.nbytes;
 	return r;
@@ -208,10 +152,9 @@ int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_
 
 static void lost(struct te__client *c)
 {
-	char text[200];
+	char text[sizeof(c->who) + 16];
 
-	snprintf(text, sizeof(text), "%s, which is the broker of the node, has ended",
-		 c->info.name[0]);
+	snprintf(text, sizeof(text), "%s has ended", c->who);
 	te__control_abort(c->control, -TE_EPEER, text);
 }
 
@@ -233,7 +176,7 @@ static void *work(void *arg)
 		if (p[0].revents)
 			return NULL;
 		fd = -1;
-		r = te__wire_recv(c->sock, &m, &fd);
+		r = te__wire_recv(c->sock, &m, NULL, &fd);
 		if (fd >= 0)
 			close(fd);
 		if (r == 1 && m.kind == TE__WIRE_BYE)
@@ -269,7 +212,7 @@ struct te__client *te__client_close(struct te__client *c, int code, const char *
 		snprintf(m.text, sizeof(m.text), "gives up: %s", why);
 	if (c->sock >= 0) {
 		m.rank = (uint32_t)c->rank;
-		(void)te__wire_send(c->sock, &m, -1);
+		(void)te__wire_send(c->sock, &m, NULL, 0, -1);
 		close(c->sock);
 	}
 	if (c->stop >= 0)

@@ -563,7 +563,7 @@ static int next(int s, struct te__wire *m)
 {
 	int r, fd = -1;
 
-	while ((r = te__wire_recv(s, m, &fd)) == -EAGAIN)
+	while ((r = te__wire_recv(s, m, NULL, &fd)) == -EAGAIN)
 		usleep(1000);
 	if (fd >= 0)
 		close(fd);
@@ -586,7 +586,7 @@ static void check_answer(int s, const struct te__wire *m, size_t nbytes, int fd,
 	struct te__wire r;
 
 	if (nbytes == sizeof(*m))
-		ck_assert_int_eq(te__wire_send(s, m, fd), 0);
+		ck_assert_int_eq(te__wire_send(s, m, NULL, 0, fd), 0);
 	else
 		ck_assert_int_eq(send(s, m, nbytes, 0), (int)nbytes);
 	ck_assert_int_eq(next(s, &r), 1);
@@ -628,13 +628,13 @@ START_TEST(strangers_are_refused)
 	/* the ranks are not affected: one is served */
 	s = dial();
 	m = hello(1);
-	ck_assert_int_eq(te__wire_send(s, &m, -1), 0);
+	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
 	ck_assert_int_eq(next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	/* but the same rank twice */
 	check_refused(dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "rank 1 says HELLO twice");
 	m.kind = TE__WIRE_CONTROL;
-	ck_assert_int_eq(te__wire_send(s, &m, -1), 0);
+	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
 	ck_assert_int_eq(next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	close(s);
@@ -648,7 +648,7 @@ static int greet(int rank)
 	struct te__wire m = hello(rank), r;
 	const int s = dial();
 
-	ck_assert_int_eq(te__wire_send(s, &m, -1), 0);
+	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
 	ck_assert_int_eq(next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	return s;

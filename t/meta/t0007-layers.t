@@ -34,7 +34,7 @@ for h in $TT_HEADERS; do
 	h=$(basename "$h" .h)
 	case $h in graph | schedule | step | comm | comm_op | collective | reducer | te) ;; *) public="$public|te/$h\.h" ;; esac
 done
-private="libtecore/(base/private|plan/(offload|place|span))\.h"
+private="libtecore/(base/(private|wire)|plan/(offload|place|span))\.h"
 graph="te/(graph|schedule|step)\.h"
 comm="te/(comm|comm_op|collective|reducer)\.h"
 
@@ -48,8 +48,8 @@ only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own and random numbers" tools \
 	"config\.h|$public|$graph|$comm|libtecore/base/splitmix64\.h|tools/.*|[a-z_]+\.h"
-only "the daemon includes installed headers and its own" daemon \
-	"config\.h|$public|$graph|$comm|daemon/.*|[a-z_]+\.h"
+only "the daemon includes installed headers, its own and its protocol" daemon \
+	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"
 only "public headers include public headers" include "$public|$graph|$comm"
 

@@ -1,0 +1,174 @@
+/* wire.c - packets with a descriptor, and requests with replies; see wire.h. */
+#define TE_LOG_CATEGORY "core/wire"
+#include "config.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/base/wire.h"
+
+_Static_assert(sizeof(struct te__wire) == 256, "the same on all machines");
+
+/* room for one descriptor */
+union ancillary {
+	struct cmsghdr align;
+	char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+int te__wire_send(int sock, const struct te__wire *m, const void *data, size_t nbytes, int fd)
+{
+	union ancillary a = { .bytes = { 0 } };
+	struct iovec io[] = { { (void *)(uintptr_t)m, sizeof(*m) },
+			      { (void *)(uintptr_t)data, nbytes } };
+	struct msghdr h = { .msg_iov = io, .msg_iovlen = nbytes ? 2 : 1 };
+	struct cmsghdr *c;
+	ssize_t n;
+
+	if (fd >= 0) {
+		h.msg_control = a.bytes;
+		h.msg_controllen = sizeof(a.bytes);
+		c = CMSG_FIRSTHDR(&h);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	}
+	n = te__fault_point() ? (errno = ENOBUFS, -1) :
+				sendmsg(sock, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return n < 0 ? -errno : 0;
+}
+
+/* the descriptors of a message: *ret_fd gets the only one */
+static int take_fd(struct msghdr *h, int *ret_fd)
+{
+	int truncated = (h->msg_flags & MSG_CTRUNC) != 0, fd = -1;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		    c->cmsg_len >= CMSG_LEN(sizeof(int)))
+			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	if (truncated) {
+		if (fd >= 0)
+			close(fd);
+		return te__fail(-EMFILE, "a file descriptor did not arrive (MSG_CTRUNC): too many "
+				"files are open, or more than one was sent");
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd)
+{
+	union ancillary a;
+	struct iovec io[] = { { m, sizeof(*m) },
+			      { data ? data->buf : NULL, data ? data->cap : 0 } };
+	struct msghdr h = { .msg_iov = io, .msg_iovlen = data ? 2 : 1, .msg_control = a.bytes,
+			    /* without padding, in which a second one would fit */
+			    .msg_controllen = CMSG_LEN(sizeof(int)) };
+	ssize_t n;
+	int r, fd = -1;
+
+	do
+		n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	/* comes once, before what the other end sent before it closed the socket */
+	while (n < 0 && errno == ECONNRESET);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return -EAGAIN;
+	if (n < 0)
+		return te__fail(-errno, "recvmsg: %s", strerror(errno));
+	r = take_fd(&h, &fd);
+	if (r)
+		return r;
+	if (te__fault_point()) {
+		if (fd >= 0)
+			close(fd);
+		return te__fail(-ENOBUFS, "recvmsg: injected fault");
+	}
+	if (!n) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	if (n < (ssize_t)sizeof(*m) || (h.msg_flags & MSG_TRUNC) || m->magic != TE__WIRE_MAGIC ||
+	    m->text[sizeof(m->text) - 1]) {
+		if (fd >= 0)
+			close(fd);
+		return te__fail(-EPROTO, "a packet of %zd bytes is no message of this version", n);
+	}
+	if (data)
+		data->nbytes = (size_t)n - sizeof(*m);
+	*ret_fd = fd;
+	return 1;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* 1 if the socket is ready, 0 at the deadline */
+static int ready(const struct te__wire_call *c, short events)
+{
+	struct pollfd p = { .fd = c->sock, .events = events };
+	int64_t left;
+	int n;
+
+	do {
+		left = c->deadline_ns - now_ns();
+		/* rounded up: not a busy loop in the last millisecond */
+		n = poll(&p, 1, left > 0 ? (int)((left + 999999) / 1000000) : 0);
+	} while (n < 0 || (!n && left > 0));
+	return n;
+}
+
+static int exchange(struct te__wire_call *c, struct te__wire *m)
+{
+	int r;
+
+	m->magic = TE__WIRE_MAGIC;
+	while ((r = te__wire_send(c->sock, m, c->data, c->nbytes, c->fd)) == -EAGAIN)
+		if (!ready(c, POLLOUT))
+			return te__fail(-ETIMEDOUT, "%s: %s", c->what, c->late);
+	/* a service that refuses a connection says why before it ends it */
+	if (r && r != -EPIPE && r != -ECONNRESET)
+		return te__fail(r, "%s: sendmsg: %s", c->what, strerror(-r));
+	do {
+		if (!ready(c, POLLIN))
+			return te__fail(-ETIMEDOUT, "%s: %s", c->what, c->late);
+		r = te__wire_recv(c->sock, m, c->ret_data, &c->ret_fd);
+	} while (r == -EAGAIN);
+	if (r < 0)
+		return r;
+	if (!r || m->kind == TE__WIRE_BYE)
+		return te__fail(-TE_EPEER, "%s: %s has ended", c->what, c->who);
+	if (m->kind != TE__WIRE_REPLY)
+		return te__fail(-EPROTO, "%s: %s answers with message %u", c->what, c->who,
+				(unsigned int)m->kind);
+	if (m->code < 0)
+		return te__fail(m->code, "%s: %s", c->what, m->text);
+	if ((c->ret_fd >= 0) != c->wants_fd)
+		return te__fail(-EPROTO, "%s: %s answers with %s file descriptor", c->what,
+				c->who, c->wants_fd ? "no" : "a");
+	return 0;
+}
+
+int te__wire_call(struct te__wire_call *c, struct te__wire *m)
+{
+	int r;
+
+	c->ret_fd = -1;
+	r = exchange(c, m);
+	if (r && c->ret_fd >= 0) {
+		close(c->ret_fd);
+		c->ret_fd = -1;
+	}
+	return r;
+}

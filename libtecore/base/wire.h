@@ -1,0 +1,85 @@
+/*
+ * wire.h - messages between a broker and its clients: packets of a socket of type SOCK_SEQPACKET,
+ * each with at most one file descriptor. Not installed.
+ *
+ * Two services have these messages: the thread that passes descriptors between the ranks of a node
+ * (libtecomm/memory/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
+ * data in the messages that have some. The service answers each request but BYE with a REPLY, which
+ * has a code and, if that is negative, an error message as its text.
+ */
+#ifndef TE__WIRE_H
+#define TE__WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <te/export.h>
+
+#define TE__WIRE_MAGIC 0x74656231u /* "teb1": the version of the protocol */
+#define TE__WIRE_KEY_NBYTES 16
+#define TE__WIRE_DATA_MAX 65280u /* with the struct, 64 KiB */
+#define TE__WIRE_NO_RANK UINT32_MAX
+
+enum te__wire_kind {
+	TE__WIRE_HELLO = 1,
+	TE__WIRE_CONTROL,
+	TE__WIRE_PUBLISH,
+	TE__WIRE_FETCH,
+	TE__WIRE_BYE,
+	TE__WIRE_REPLY,
+	/* to ted(8) only */
+	TE__WIRE_PUT,
+	TE__WIRE_GET,
+	TE__WIRE_FENCE,
+};
+
+struct te__wire {
+	uint32_t magic;
+	uint32_t kind;
+	int32_t code;
+	uint32_t rank;
+	uint32_t item;
+	uint32_t wait_ms; /* ted(8): how long a request may wait */
+	uint64_t nbytes;
+	uint8_t key[TE__WIRE_KEY_NBYTES];
+	char text[208]; /* ends with a zero byte */
+};
+
+/* what follows the struct */
+struct te__wire_data {
+	void *buf;
+	size_t cap;
+	size_t nbytes; /* received */
+};
+
+/* at once or -EAGAIN; -errno, without a message; fd: to send along, or -1 */
+TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data, size_t nbytes,
+			    int fd);
+/*
+ * 1 with a message, and *ret_fd to be closed, or -1; 0 at the end of the connection; -EAGAIN;
+ * -EPROTO (data NULL: also if there is data), -EMFILE (a descriptor did not arrive) and other
+ * errors with an error message.
+ */
+TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
+
+/* a request and its reply */
+struct te__wire_call {
+	int sock;
+	const char *who;  /* is at the other end, for messages */
+	const char *what; /* is requested */
+	const char *late; /* what has not happened at the deadline */
+	int64_t deadline_ns; /* of CLOCK_MONOTONIC */
+	const void *data;    /* sent along, nbytes; or NULL */
+	size_t nbytes;
+	int fd;		 /* sent along; or -1 */
+	int wants_fd;	 /* 1: the reply has a descriptor; 0: it has none */
+	struct te__wire_data *ret_data; /* of the reply; or NULL */
+	int ret_fd;	 /* of the reply, to be closed */
+};
+/*
+ * m becomes the reply. Errors with a message: the code of the reply, -ETIMEDOUT, -TE_EPEER if the
+ * other end has gone, -EPROTO and others of te__wire_recv.
+ */
+TE_EXPORT int te__wire_call(struct te__wire_call *call, struct te__wire *m);
+
+#endif

@@ -1,8 +1,8 @@
 #!/bin/sh
 # installcheck.sh - run by make installcheck: what was installed serves a user who
 # has only that: headers, pkg-config, libraries, man pages, examples, tools.
-# Wants DESTDIR, bindir, libdir, includedir, mandir, pkgconfigdir, exampledir, srcdir, CC, CXX,
-# FC, PKG_CONFIG, HEADERS, FORTRAN, MANS, PROGRAMS, EXAMPLES, SANITIZE.
+# Wants DESTDIR, bindir, sbindir, libdir, includedir, mandir, pkgconfigdir, exampledir, srcdir, CC,
+# CXX, FC, PKG_CONFIG, HEADERS, FORTRAN, MANS, PROGRAMS, SPROGRAMS, EXAMPLES, SANITIZE.
 
 fail()
 {
@@ -99,6 +99,9 @@ done
 
 for p in $PROGRAMS; do
 	"$DESTDIR$bindir/${p##*/}" --version >/dev/null || fail "${p##*/} --version does not run"
+done
+for p in $SPROGRAMS; do
+	"$DESTDIR$sbindir/${p##*/}" --version >/dev/null || fail "${p##*/} --version does not run"
 done
 
 echo "installcheck: headers, man pages, pkg-config, libraries, examples and tools are in order"

@@ -114,6 +114,9 @@ TT_COMM = \
 	t/comm/table \
 	t/comm/vocab \
 	t/comm/vocab_gpu
+TT_DAEMON = \
+	t/daemon/ted \
+	t/daemon/ted_user
 TT_TOOLS =
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -189,7 +192,8 @@ AM_TESTS_ENVIRONMENT = \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
 	TT_HEADERS='$(TE_PUBLIC_H)'; export TT_HEADERS; \
-	TT_MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)'; \
+	TT_MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man5_MANS) $(dist_man7_MANS) \
+		$(nodist_man7_MANS) $(dist_man8_MANS)'; \
 	export TT_MANS; \
 	TT_SANITIZE='$(TE_SANITIZE)'; export TT_SANITIZE; \
 	abs_top_srcdir='$(abs_top_srcdir)'; export abs_top_srcdir; \
@@ -289,6 +293,13 @@ t_tensor_window_gpu_SOURCES = t/tensor/window_gpu.c $(WINDOW_CASES)
 CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
+
+TED_LIB = t/daemon/ted_lib.c t/daemon/ted_lib.h
+TED_LDADD = daemon/libted.la $(LDADD)
+t_daemon_ted_SOURCES = t/daemon/ted.c $(TED_LIB)
+t_daemon_ted_LDADD = $(TED_LDADD)
+t_daemon_ted_user_SOURCES = t/daemon/ted_user.c $(TED_LIB)
+t_daemon_ted_user_LDADD = $(TED_LDADD)
 
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 RANKS = t/comm/ranks.c t/comm/ranks.h
@@ -524,14 +535,14 @@ OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
 t_ops_ops_SOURCES = t/ops/ops.c $(OP_CASES)
 t_ops_ops_gpu_SOURCES = t/ops/ops_gpu.c $(OP_CASES)
 
-check_PROGRAMS += $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+check_PROGRAMS += $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
 LDADD = \
 	t/lib/libtt.la \
 	libtegraph/libtegraph_internal.la \
 	libtecomm/libtecomm_internal.la \
 	libtecore/libtecore_internal.la \
 	$(CHECK_LIBS)
-TESTS += $(TT_AGAIN) $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+TESTS += $(TT_AGAIN) $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
 dist_check_SCRIPTS += $(TT_AGAIN)
 endif
 
@@ -571,8 +582,9 @@ installcheck-local:
 		exampledir='$(exampledir)' srcdir='$(srcdir)' CC='$(CC)' CXX='$(CXX)' \
 		FC='$(FC)' PKG_CONFIG='$(PKG_CONFIG)' \
 		HEADERS='$(TE_PUBLIC_H)' FORTRAN='$(teinclude_DATA)' \
-		MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man7_MANS) $(nodist_man7_MANS)' \
-		PROGRAMS='$(bin_PROGRAMS)' EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
+		MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man5_MANS) $(dist_man7_MANS) \
+		$(nodist_man7_MANS) $(dist_man8_MANS)' \
+		PROGRAMS='$(bin_PROGRAMS)' sbindir='$(sbindir)' SPROGRAMS='$(sbin_PROGRAMS)' EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
 		$(SHELL) $(srcdir)/t/installcheck.sh
 
 # distcheck configures as this tree was

@@ -5,7 +5,9 @@ FUZZ_TARGETS = \
 	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
 	t/fuzz/quant \
-	t/fuzz/schedule
+	t/fuzz/schedule \
+	t/fuzz/ted \
+	t/fuzz/ted_conf
 if HAVE_JANSSON
 FUZZ_TARGETS += \
 	t/fuzz/ckpt \
@@ -54,6 +56,10 @@ t_fuzz_safetensors_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_safetensors_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_schedule_SOURCES = t/fuzz/schedule.c $(FUZZ_COMMON)
 t_fuzz_schedule_LDADD = $(FUZZ_LDADD)
+t_fuzz_ted_SOURCES = t/fuzz/ted.c $(FUZZ_COMMON)
+t_fuzz_ted_LDADD = daemon/libted.la $(FUZZ_LDADD)
+t_fuzz_ted_conf_SOURCES = t/fuzz/ted_conf.c $(FUZZ_COMMON)
+t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
 
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t

@@ -1,0 +1,279 @@
+/* client.c - connections of clients: accepted or refused, read, answered, dropped; see ted.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "daemon/ted.h"
+
+#define HELLO_MS 10000u /* in which a client has to say HELLO */
+#define BURST 32	/* messages of one client, before others are read */
+
+int64_t ted_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* as one line, whatever characters a client has sent */
+static void say(const char *fmt, va_list ap)
+{
+	char text[1024];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	for (char *p = text; *p; p++)
+		if ((unsigned char)*p < ' ' || *p == 127)
+			*p = '?';
+	fprintf(stderr, "ted: %s\n", text);
+}
+
+void ted_say(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+}
+
+void ted_say_client(const char *fmt, ...)
+{
+	static int64_t second;
+	static int n;
+	const int64_t now = ted_now_ns() / 1000000000;
+	va_list ap;
+
+	if (now != second) {
+		if (n > 10)
+			ted_say("%d more messages like these were left out", n - 10);
+		second = now;
+		n = 0;
+	}
+	if (++n > 10)
+		return;
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+}
+
+void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, uint64_t nbytes,
+	       const void *data, size_t ndata, int fd)
+{
+	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY, .code = code,
+			      .nbytes = nbytes };
+	int r;
+
+	if (c->lost)
+		return;
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	r = te__wire_send(c->fd, &m, data, ndata, fd);
+	if (r == -ETOOMANYREFS) {
+		ted_error(t, c, r, "too many file descriptors are in flight between processes");
+		return;
+	}
+	if (!r && fd >= 0)
+		t->n.fd_transfers++;
+	/* what a client has not read is in the socket's buffer, which is the limit */
+	if (r == -EAGAIN || r == -ENOBUFS) {
+		t->n.dropped_slow++;
+		ted_client_lose(t, c, "does not read its replies");
+	} else if (r) {
+		ted_client_lose(t, c, "has ended");
+	}
+}
+
+void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, ...)
+{
+	char text[208];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	ted_reply(t, c, code, text, 0, NULL, 0, -1);
+}
+
+void ted_client_lose(struct ted *t, struct ted_client *c, const char *why)
+{
+	if (c->lost)
+		return;
+	c->lost = why;
+	t->nlost++;
+}
+
+void ted_client_reap(struct ted *t)
+{
+	/* a job that fails may lose more */
+	while (t->nlost)
+		for (int i = 0; i < t->end; i++) {
+			struct ted_client *c = &t->client[i];
+
+			if (c->fd < 0 || !c->lost)
+				continue;
+			t->nlost--;
+			if (c->job)
+				ted_request_leave(t, c, -TE_EPEER, c->lost);
+			close(c->fd);
+			c->fd = -1;
+			t->nclients--;
+		}
+	while (t->end && t->client[t->end - 1].fd < 0)
+		t->end--;
+}
+
+void ted_client_read(struct ted *t, struct ted_client *c)
+{
+	struct te__wire_data data = { .buf = t->data, .cap = TE__WIRE_DATA_MAX };
+	struct te__wire m;
+
+	for (int i = 0; i < BURST && c->fd >= 0 && !c->lost; i++) {
+		int fd = -1;
+		const int r = te__wire_recv(c->fd, &m, &data, &fd);
+
+		if (r == -EAGAIN)
+			return;
+		if (!r) {
+			ted_client_lose(t, c, "has ended");
+		} else if (r < 0) {
+			t->n.protocol_errors++;
+			ted_say_client("process %d, user %u: %s", (int)c->pid,
+				       (unsigned int)c->uid, te_error_detail());
+			ted_error(t, c, r, "%s", te_error_detail());
+			ted_client_lose(t, c, "broke the protocol");
+		} else {
+			ted_request(t, c, &m, data.buf, data.nbytes, &fd);
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+}
+
+/* waits */
+
+static void set_deadline(struct ted *t, struct ted_client *c, uint32_t wait_ms)
+{
+	c->deadline_ns = ted_now_ns() + (int64_t)wait_ms * 1000000;
+	if (c->deadline_ns < t->timer_ns)
+		t->timer_ns = c->deadline_ns;
+}
+
+void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m)
+{
+	c->waits = m->kind;
+	c->wait_ms = m->wait_ms;
+	c->item = m->item;
+	memcpy(c->name, m->text, sizeof(c->name));
+	c->job->nwaits++;
+	if (m->kind == TE__WIRE_FENCE) {
+		c->job->rank[c->rank] = TED_RANK_FENCE;
+		c->job->nfence++;
+	}
+	set_deadline(t, c, m->wait_ms);
+}
+
+void ted_client_unwait(struct ted *t, struct ted_client *c)
+{
+	(void)t;
+	if (!c->waits)
+		return;
+	if (c->waits == TE__WIRE_FENCE) {
+		c->job->rank[c->rank] = TED_RANK_HERE;
+		c->job->nfence--;
+	}
+	c->waits = 0;
+	c->deadline_ns = 0;
+	c->job->nwaits--;
+}
+
+void ted_client_late(struct ted *t, int64_t now_ns)
+{
+	t->timer_ns = INT64_MAX;
+	for (int i = 0; i < t->end; i++) {
+		struct ted_client *c = &t->client[i];
+
+		if (c->fd < 0 || c->lost || !c->deadline_ns)
+			continue;
+		if (c->deadline_ns > now_ns) {
+			if (c->deadline_ns < t->timer_ns)
+				t->timer_ns = c->deadline_ns;
+		} else if (c->waits) {
+			ted_request_late(t, c);
+		} else {
+			ted_error(t, c, -ETIMEDOUT, "no HELLO after %u ms", HELLO_MS);
+			ted_client_lose(t, c, "has said no HELLO");
+		}
+	}
+}
+
+/* new connections */
+
+static struct ted_client *refuse(struct ted *t, int fd, int code, const char *fmt, ...)
+	TE_PRINTF(4, 5);
+
+static struct ted_client *refuse(struct ted *t, int fd, int code, const char *fmt, ...)
+{
+	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY, .code = code };
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(m.text, sizeof(m.text), fmt, ap);
+	va_end(ap);
+	t->n.refused++;
+	ted_say_client("a connection is refused: %s", m.text);
+	(void)te__wire_send(fd, &m, NULL, 0, -1);
+	close(fd);
+	return NULL;
+}
+
+struct ted_client *ted_client_add(struct ted *t, int fd)
+{
+	const int queue = (int)t->conf.queue;
+	struct epoll_event ev = { .events = EPOLLIN };
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	int64_t nuid = 0;
+	int at = -1;
+
+	t->n.accepted++;
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+		return refuse(t, fd, -errno, "SO_PEERCRED: %s", strerror(errno));
+	if (!t->conf.any && cred.uid != geteuid() && cred.uid)
+		return refuse(t, fd, -EACCES, "process %d has user id %u, expected %u",
+			      (int)cred.pid, (unsigned int)cred.uid, (unsigned int)geteuid());
+	for (int i = 0; i < t->end; i++) {
+		nuid += t->client[i].fd >= 0 && t->client[i].uid == cred.uid;
+		if (at < 0 && t->client[i].fd < 0)
+			at = i;
+	}
+	if (t->nclients >= t->conf.clients)
+		return refuse(t, fd, -EBUSY, "there are %d clients, the limit (clients)",
+			      t->nclients);
+	if (nuid >= t->conf.clients_uid)
+		return refuse(t, fd, -EBUSY, "user %u has %lld clients, the limit (clients_uid)",
+			      (unsigned int)cred.uid, (long long)nuid);
+	if (at < 0)
+		at = t->end;
+	ev.data.u64 = (uint64_t)at;
+	if (t->epoll >= 0 && epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &ev))
+		return refuse(t, fd, -errno, "epoll_ctl: %s", strerror(errno));
+	/* the kernel doubles it, for its own structures */
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &queue, sizeof(queue));
+	if (at == t->end)
+		t->end++;
+	t->client[at] = (struct ted_client){
+		.fd = fd, .uid = cred.uid, .pid = cred.pid, .rank = TE__WIRE_NO_RANK,
+	};
+	t->nclients++;
+	set_deadline(t, &t->client[at], HELLO_MS);
+	return &t->client[at];
+}

@@ -1,0 +1,27 @@
+/* conf.h - ted.conf(5): what ted(8) is told, and how it is read. */
+#ifndef TED_CONF_H
+#define TED_CONF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct ted_conf {
+	char socket[100]; /* as long as the address of a socket; "": by user */
+	int any;	  /* 1: clients of any user, as the socket's permissions have it; 0: own */
+	char group[64];	  /* "": none */
+	int64_t clients, clients_uid;
+	int64_t keys;  /* of a job */
+	int64_t store; /* bytes of their values */
+	int64_t fds;   /* that a client has published */
+	int64_t queue; /* bytes of replies that a client has not read */
+};
+
+/* the defaults */
+void ted_conf_init(struct ted_conf *conf);
+/*
+ * Reads a file over the values that conf has. 0, or -1 with a message in text, which names the file
+ * and the line.
+ */
+int ted_conf_read(const char *path, struct ted_conf *conf, char *text, size_t nbytes);
+
+#endif

@@ -1,0 +1,232 @@
+/* start.c - options, limits and the test of ted(8) by itself before it says that it is ready. */
+#include "config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+#include <te/version.h>
+
+#include "daemon/ted.h"
+
+#define OWN_FDS 32 /* of ted itself, and of messages that it reads */
+
+static int limit_fds(struct ted *t)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_NOFILE, &r)) {
+		ted_say("RLIMIT_NOFILE: %s", strerror(errno));
+		return -1;
+	}
+	r.rlim_cur = r.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &r);
+	if (r.rlim_cur > INT32_MAX)
+		r.rlim_cur = INT32_MAX;
+	t->max_fds = (int64_t)r.rlim_cur - t->conf.clients - OWN_FDS;
+	if (t->max_fds >= 0)
+		return 0;
+	ted_say("clients = %lld: the process may open %lld files (RLIMIT_NOFILE), expected %lld",
+		(long long)t->conf.clients, (long long)r.rlim_cur,
+		(long long)t->conf.clients + OWN_FDS);
+	return -1;
+}
+
+int ted_init(struct ted *t, const struct ted_conf *conf)
+{
+	uint8_t id[16];
+
+	memset(t, 0, sizeof(*t));
+	t->conf = *conf;
+	t->epoll = t->listen = t->timer = t->signal = t->spare = t->lock = -1;
+	t->timer_ns = INT64_MAX;
+	if (limit_fds(t))
+		return -1;
+	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id)) {
+		ted_say("getrandom: %s", strerror(errno));
+		return -1;
+	}
+	for (size_t i = 0; i < sizeof(id); i++)
+		sprintf(t->instance + 2 * i, "%02x", id[i]);
+	t->client = calloc((size_t)conf->clients, sizeof(*t->client));
+	t->data = malloc(TE__WIRE_DATA_MAX);
+	if (!t->client || !t->data) {
+		ted_say("no memory for %lld clients", (long long)conf->clients);
+		ted_fini(t);
+		return -1;
+	}
+	for (int i = 0; i < conf->clients; i++)
+		t->client[i].fd = -1;
+	return 0;
+}
+
+void ted_fini(struct ted *t)
+{
+	const int fds[] = { t->epoll, t->timer, t->signal, t->spare };
+
+	for (int i = 0; i < t->end; i++)
+		if (t->client[i].fd >= 0)
+			ted_client_lose(t, &t->client[i], "");
+	ted_client_reap(t);
+	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	free(t->client);
+	free(t->data);
+}
+
+/* a request of the client that ted itself is */
+static int self_call(struct ted *t, struct ted_client *c, int sock, struct te__wire *m,
+		     const void *data, size_t nbytes, int fd, struct te__wire_data *ret,
+		     int *ret_fd)
+{
+	const uint32_t kind = m->kind;
+	int r;
+
+	m->magic = TE__WIRE_MAGIC;
+	r = te__wire_send(sock, m, data, nbytes, fd);
+	if (!r) {
+		ted_client_read(t, c);
+		r = te__wire_recv(sock, m, ret, ret_fd);
+	}
+	if (r == 1 && m->kind == TE__WIRE_REPLY && !m->code)
+		return 0;
+	ted_say("the test of message %u failed: %s", kind,
+		r == 1 ? m->text : te_strerror(r < 0 ? r : -TE_EPEER));
+	return -1;
+}
+
+static int self_requests(struct ted *t, struct ted_client *c, int sock)
+{
+	static const char value[] = "self-test";
+	char got[sizeof(value)] = "";
+	struct te__wire_data none = { NULL, 0, 0 }, data = { got, sizeof(got), 0 };
+	struct te__wire m[] = {
+		{ .kind = TE__WIRE_HELLO, .rank = 0, .item = 1 },
+		{ .kind = TE__WIRE_PUT, .text = "self" },
+		{ .kind = TE__WIRE_GET, .text = "self" },
+		{ .kind = TE__WIRE_PUBLISH, .item = 1 },
+		{ .kind = TE__WIRE_FETCH, .item = 1 },
+		{ .kind = TE__WIRE_FENCE },
+	};
+	int fd = -1;
+
+	if (getrandom(m[0].key, sizeof(m[0].key), 0) != (ssize_t)sizeof(m[0].key))
+		return -1;
+	if (self_call(t, c, sock, &m[0], NULL, 0, -1, &none, &fd) ||
+	    self_call(t, c, sock, &m[1], value, sizeof(value), -1, &none, &fd) ||
+	    self_call(t, c, sock, &m[2], NULL, 0, -1, &data, &fd) ||
+	    self_call(t, c, sock, &m[3], NULL, 0, t->spare, &none, &fd) ||
+	    self_call(t, c, sock, &m[4], NULL, 0, -1, &none, &fd))
+		return -1;
+	if (fd < 0 || strcmp(got, value)) {
+		ted_say("the self-test got a wrong answer");
+		return -1;
+	}
+	close(fd);
+	return self_call(t, c, sock, &m[5], NULL, 0, -1, &none, &fd);
+}
+
+int ted_self_test(struct ted *t)
+{
+	const struct ted_counts before = t->n;
+	struct ted_client *c;
+	int s[2], r;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, s)) {
+		ted_say("socketpair: %s", strerror(errno));
+		return -1;
+	}
+	c = ted_client_add(t, s[0]);
+	r = c ? self_requests(t, c, s[1]) : -1;
+	close(s[1]);
+	if (c) {
+		if (c->job)
+			ted_request_leave(t, c, 0, "");
+		ted_client_lose(t, c, "");
+	}
+	ted_client_reap(t);
+	t->n = before;
+	return r;
+}
+
+static const char help[] =
+	"Usage: ted [--config FILE] [--check]\n"
+	"The node service of te: see ted(8).\n\n"
+	"  -c, --config FILE   the configuration, by default " TED_CONF "\n"
+	"      --check         read the configuration and exit\n"
+	"  -h, --help          this text\n"
+	"      --version       the version\n";
+
+static int run(const struct ted_conf *conf)
+{
+	struct ted t;
+	int r;
+
+	if (ted_init(&t, conf))
+		return TED_BAD;
+	r = ted_socket_open(&t);
+	if (!r)
+		r = ted_loop(&t);
+	if (!r)
+		ted_notify("STOPPING=1");
+	/* clients that connect from now on find no socket */
+	ted_socket_close(&t);
+	ted_fini(&t);
+	return r;
+}
+
+int ted_main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "config", required_argument, NULL, 'c' },
+		{ "check", no_argument, NULL, 'C' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
+		{ NULL, 0, NULL, 0 },
+	};
+	const char *path = NULL;
+	struct ted_conf conf;
+	char text[512];
+	int o, check = 0;
+
+	opterr = 0;
+	while ((o = getopt_long(argc, argv, "c:h", options, NULL)) >= 0) {
+		switch (o) {
+		case 'c':
+			path = optarg;
+			break;
+		case 'C':
+			check = 1;
+			break;
+		case 'h':
+			fputs(help, stdout);
+			return TED_OK;
+		case 'V':
+			printf("ted %s\n", TE_VERSION);
+			return TED_OK;
+		default:
+			ted_say("%s: no such option, or its value is missing; see ted --help",
+				argv[optind - 1]);
+			return TED_BAD;
+		}
+	}
+	if (optind < argc) {
+		ted_say("%s: expected options only; see ted --help", argv[optind]);
+		return TED_BAD;
+	}
+	ted_conf_init(&conf);
+	if ((path || !access(TED_CONF, F_OK)) &&
+	    ted_conf_read(path ? path : TED_CONF, &conf, text, sizeof(text))) {
+		ted_say("%s", text);
+		return TED_BAD;
+	}
+	return check ? TED_OK : run(&conf);
+}

@@ -1,0 +1,173 @@
+/*
+ * ted.h - the node service ted(8): what its files share.
+ *
+ * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
+ * the messages, job.c the jobs and what they have stored. A client sends one request at a time, and
+ * gets one reply. Kinds of messages and their members:
+ *
+ *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
+ *					TE__WIRE_NO_RANK; the reply's text is the instance of ted
+ *	PUT	text, data		stores the data under that name, also again
+ *	GET	text, wait_ms		the reply has the data, once it is there
+ *	FENCE	wait_ms			the reply comes once all ranks wait for it
+ *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
+ *	FETCH	item, wait_ms		the reply has it, once it is published
+ *	BYE	code, text		the client leaves; code 0: in order, else it aborts
+ *
+ * A packet that is no message ends its connection, after an error; so do a second request before
+ * the reply, and replies that the client does not read. All other mistakes are answered by an
+ * error: a kind that is not known, a descriptor or data that is missing or unexpected. A rank that
+ * ends without BYE, or aborts, fails its job: all requests of the job then get that as an error,
+ * until all its clients have left.
+ */
+#ifndef TED_H
+#define TED_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <te/export.h>
+
+#include "daemon/conf.h"
+#include "libtecore/base/wire.h"
+
+struct ted_job;
+
+struct ted_client {
+	int fd; /* -1: the entry is free */
+	uid_t uid;
+	pid_t pid; /* for messages only: it may be another PID namespace's */
+	struct ted_job *job;
+	uint32_t rank;
+	int64_t deadline_ns; /* of its HELLO, or of its wait; 0: none */
+	uint32_t waits; /* the kind of the request that waits, or 0 */
+	uint32_t wait_ms;
+	uint32_t item;
+	char name[208];
+	int nfds;	  /* it has published */
+	const char *lost; /* why it is to be dropped; NULL: it is not */
+};
+
+struct ted_key {
+	char *name;
+	void *data;
+	size_t nbytes;
+};
+
+struct ted_item {
+	uint32_t item;
+	uint64_t nbytes;
+	int fd;
+	struct ted_client *owner;
+};
+
+enum ted_rank_state { TED_RANK_AWAITED, TED_RANK_HERE, TED_RANK_FENCE, TED_RANK_LEFT };
+
+struct ted_job {
+	struct ted_job *next;
+	uint8_t key[TE__WIRE_KEY_NBYTES];
+	uid_t uid;
+	uint32_t id; /* a number for people: the key is secret */
+	int nclients, nwaits;
+	uint32_t nranks; /* 0: no rank has come yet */
+	uint32_t nfence; /* ranks that wait in a fence */
+	uint8_t *rank;	 /* enum ted_rank_state of each */
+	int code;	 /* why the job failed; 0: it did not */
+	char why[208];
+	struct ted_key *keys; /* sorted by name */
+	size_t nkeys, keys_cap;
+	int64_t nbytes; /* of their data */
+	struct ted_item *items;
+	size_t nitems, items_cap;
+};
+
+struct ted_counts {
+	uint64_t accepted, refused, dropped_slow, protocol_errors, timeouts, fd_transfers;
+};
+
+struct ted {
+	struct ted_conf conf;
+	char instance[33]; /* random hex digits: another one after each start */
+	struct ted_client *client;
+	int nclients, end; /* connected; all entries from end on are free */
+	int nlost;
+	struct ted_job *jobs;
+	uint32_t next_id;
+	int64_t nfds, max_fds; /* that all clients have published */
+	int64_t timer_ns;      /* the next deadline is not before; INT64_MAX: there is none */
+	struct ted_counts n;
+	void *data; /* of a message, TE__WIRE_DATA_MAX bytes */
+	/* loop.c */
+	int epoll, listen, timer, signal, spare;
+	int own_socket, lock; /* the path is removed at the end */
+	int64_t watchdog_ns, next_watchdog_ns;
+};
+
+/* exit statuses */
+enum { TED_OK, TED_FAILED, TED_BAD };
+
+int64_t ted_now_ns(void);
+/* one line on stderr; those of clients are at most 10 in a second */
+void ted_say(const char *fmt, ...) TE_PRINTF(1, 2);
+void ted_say_client(const char *fmt, ...) TE_PRINTF(1, 2);
+
+/* start.c: reads options and the configuration, and serves until a signal; an exit status */
+int ted_main(int argc, char **argv);
+/* the state without sockets; -1 with a message on stderr. Takes NULL */
+int ted_init(struct ted *t, const struct ted_conf *conf);
+void ted_fini(struct ted *t);
+/* 0 if a client that ted itself is gets right answers; else it says what is wrong */
+int ted_self_test(struct ted *t);
+
+/* client.c */
+/* takes fd; a client that exceeds limits is refused with a reason */
+struct ted_client *ted_client_add(struct ted *t, int fd);
+/* a reply; data may be NULL, fd -1 */
+void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, uint64_t nbytes,
+	       const void *data, size_t ndata, int fd);
+void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, ...)
+	TE_PRINTF(4, 5);
+/* it is dropped by ted_client_reap(), so that callers may go on with it */
+void ted_client_lose(struct ted *t, struct ted_client *c, const char *why);
+void ted_client_reap(struct ted *t);
+/* the messages that have come */
+void ted_client_read(struct ted *t, struct ted_client *c);
+/* fails what is late; sets timer_ns */
+void ted_client_late(struct ted *t, int64_t now_ns);
+/* the client is to wait, at most wait_ms */
+void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m);
+void ted_client_unwait(struct ted *t, struct ted_client *c);
+
+/* request.c: *fd is -1 afterwards if it was kept */
+void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,
+		 size_t nbytes, int *fd);
+/* the wait of a client has lasted too long */
+void ted_request_late(struct ted *t, struct ted_client *c);
+/* the client has left, or was lost: text says how; code 0: in order */
+void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char *text);
+
+/* job.c */
+/* the job of the key, made if there is none; NULL, with an error reply, if it is another user's */
+struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t *key);
+/* the last client takes the job along */
+void ted_job_leave(struct ted *t, struct ted_client *c);
+struct ted_key *ted_job_key(const struct ted_job *j, const char *name);
+/* 0, or -ENOMEM */
+int ted_job_put(struct ted_job *j, const char *name, const void *data, size_t nbytes);
+struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item);
+int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
+
+/* loop.c: an exit status */
+int ted_loop(struct ted *t);
+
+/* socket.c */
+/* sockets that the service manager has opened (LISTEN_FDS), or the own; an exit status */
+int ted_socket_open(struct ted *t);
+void ted_socket_close(struct ted *t);
+/* tells the service manager; without one, nothing */
+void ted_notify(const char *state);
+/* ns between signs of life that the service manager wants; 0: none */
+int64_t ted_watchdog_ns(void);
+
+#endif

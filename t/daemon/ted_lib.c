@@ -1,0 +1,348 @@
+/* ted_lib.c - runs ted(8) in a child process, and sends it messages; see ted_lib.h. */
+#include "config.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/ted.h"
+#include "libtecore/base/private.h"
+#include "ted_lib.h"
+
+#define LIMIT_MS TT_SLOWER(20000)
+
+void run_init(struct ted_run *r, const char *conf)
+{
+	const char *tmp = getenv("TMPDIR");
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	FILE *f;
+
+	memset(r, 0, sizeof(*r));
+	snprintf(r->dir, sizeof(r->dir), "%.40s/te-ted-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	ck_assert_ptr_nonnull(mkdtemp(r->dir));
+	snprintf(r->sock, sizeof(r->sock), "%s/sock", r->dir);
+	snprintf(r->conf, sizeof(r->conf), "%s/conf", r->dir);
+	snprintf(r->log, sizeof(r->log), "%s/log", r->dir);
+	f = fopen(r->conf, "w");
+	ck_assert_ptr_nonnull(f);
+	fprintf(f, "socket = %s\n%s", r->sock, conf);
+	ck_assert_int_eq(fclose(f), 0);
+	r->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/notify", r->dir);
+	ck_assert_int_eq(bind(r->notify, (struct sockaddr *)&sa, sizeof(sa)), 0);
+}
+
+/* in the child */
+static void serve(struct ted_run *r)
+{
+	char *argv[] = { "ted", "--config", r->conf, NULL }, text[112];
+	const int out = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+	dup2(out, STDERR_FILENO);
+	close(out);
+	snprintf(text, sizeof(text), "%s/notify", r->dir);
+	setenv("NOTIFY_SOCKET", text, 1);
+	if (r->npass) {
+		snprintf(text, sizeof(text), "%d", (int)getpid());
+		setenv("LISTEN_PID", text, 1);
+		snprintf(text, sizeof(text), "%d", r->npass);
+		setenv("LISTEN_FDS", text, 1);
+		for (int i = 0; i < r->npass; i++)
+			r->pass[i] = fcntl(r->pass[i], F_DUPFD, 100);
+		for (int i = 0; i < r->npass; i++)
+			dup2(r->pass[i], 3 + i);
+	}
+	/* without what Check and the test have opened */
+	for (int fd = 3 + r->npass; fd < 1024; fd++)
+		close(fd);
+	if (r->watchdog_us) {
+		snprintf(text, sizeof(text), "%d", r->watchdog_us);
+		setenv("WATCHDOG_USEC", text, 1);
+	}
+	if (r->nofile)
+		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)r->nofile, (rlim_t)r->nofile });
+	te__fault_set((uint64_t)r->fault);
+	optind = 1;
+	exit(ted_main(3, argv));
+}
+
+static int readable(int fd, int ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int n;
+
+	do
+		n = poll(&p, 1, ms);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+const char *run_notified(struct ted_run *r)
+{
+	static char text[256];
+	ssize_t n;
+
+	ck_assert_msg(readable(r->notify, LIMIT_MS), "no message to the service manager");
+	n = recv(r->notify, text, sizeof(text) - 1, 0);
+	ck_assert_int_gt(n, 0);
+	text[n] = 0;
+	return text;
+}
+
+static int reap(struct ted_run *r, int flags)
+{
+	int status, pid = (int)waitpid(r->pid, &status, flags);
+
+	if (!pid)
+		return 1000;
+	ck_assert_int_eq(pid, r->pid);
+	r->pid = 0;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+int run_try(struct ted_run *r)
+{
+	int status;
+	char old[64];
+
+	while (recv(r->notify, old, sizeof(old), MSG_DONTWAIT) > 0)
+		;
+	fflush(NULL);
+	r->pid = fork();
+	ck_assert_int_ge(r->pid, 0);
+	if (!r->pid)
+		serve(r);
+	for (int ms = 0; ms < LIMIT_MS; ms += 5) {
+		if (readable(r->notify, 5)) {
+			ck_assert_str_eq(run_notified(r), "READY=1");
+			return 0;
+		}
+		status = reap(r, WNOHANG);
+		if (status != 1000)
+			return status;
+	}
+	ck_abort_msg("ted is neither ready nor has it ended");
+	return -1;
+}
+
+void run_start(struct ted_run *r)
+{
+	const int status = run_try(r);
+
+	ck_assert_msg(!status && r->pid, "status %d: %s", status, run_log(r));
+}
+
+int run_stop(struct ted_run *r, int signal)
+{
+	ck_assert_int_eq(kill(r->pid, signal), 0);
+	return reap(r, 0);
+}
+
+void run_end(struct ted_run *r)
+{
+	DIR *d;
+	const struct dirent *e;
+	char path[512];
+
+	if (r->pid) {
+		const int status = run_stop(r, SIGTERM);
+
+		ck_assert_msg(!status, "status %d: %s", status, run_log(r));
+	}
+	close(r->notify);
+	d = opendir(r->dir);
+	while (d && (e = readdir(d)))
+		if (*e->d_name != '.') {
+			snprintf(path, sizeof(path), "%s/%s", r->dir, e->d_name);
+			unlink(path);
+		}
+	closedir(d);
+	ck_assert_int_eq(rmdir(r->dir), 0);
+}
+
+const char *run_log(const struct ted_run *r)
+{
+	static char text[65536];
+	FILE *f = fopen(r->log, "r");
+	const size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+
+	if (f)
+		fclose(f);
+	text[n] = 0;
+	return text;
+}
+
+int nfds_of(pid_t pid)
+{
+	char path[64];
+	int n = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	d = opendir(path);
+	ck_assert_ptr_nonnull(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+void ck_nfds(const struct ted_run *r, int n)
+{
+	for (int ms = 0; ms < LIMIT_MS && nfds_of(r->pid) != n; ms++)
+		usleep(1000);
+	ck_assert_int_eq(nfds_of(r->pid), n);
+}
+
+/* clients */
+
+char reply_text[208];
+
+int dial(const struct ted_run *r)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(sa.sun_path, r->sock);
+	ck_assert_msg(!connect(s, (struct sockaddr *)&sa, sizeof(sa)), "%s: %s", r->sock,
+		      strerror(errno));
+	return s;
+}
+
+void make_key(uint8_t *key)
+{
+	tt_fill_bytes(key, TE__WIRE_KEY_NBYTES);
+	key[0] |= 1;
+}
+
+struct te__wire message(uint32_t kind)
+{
+	return (struct te__wire){ .magic = TE__WIRE_MAGIC, .kind = kind };
+}
+
+int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd)
+{
+	uint8_t rest[4096];
+	struct te__wire_data some = { rest, sizeof(rest), 0 };
+	int r, fd = -1;
+
+	do {
+		ck_assert_msg(readable(sock, LIMIT_MS), "no message from ted");
+		r = te__wire_recv(sock, m, ret ? ret : &some, &fd);
+	} while (r == -EAGAIN);
+	ck_assert_int_ge(r, 0);
+	snprintf(reply_text, sizeof(reply_text), "%s", r ? m->text : "");
+	if (ret_fd)
+		*ret_fd = fd;
+	else if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+int call(int sock, struct te__wire *m, const void *data, size_t nbytes, int fd,
+	 struct te__wire_data *ret, int *ret_fd)
+{
+	m->magic = TE__WIRE_MAGIC;
+	ck_assert_int_eq(te__wire_send(sock, m, data, nbytes, fd), 0);
+	ck_assert_msg(next(sock, m, ret, ret_fd), "the connection has ended");
+	ck_assert_uint_eq(m->kind, TE__WIRE_REPLY);
+	return m->code;
+}
+
+void send_only(int sock, struct te__wire m)
+{
+	ck_assert_int_eq(te__wire_send(sock, &m, NULL, 0, -1), 0);
+}
+
+int hello(int sock, const uint8_t *key, uint32_t rank, uint32_t nranks)
+{
+	struct te__wire m = message(TE__WIRE_HELLO);
+
+	memcpy(m.key, key, sizeof(m.key));
+	m.rank = rank;
+	m.item = nranks;
+	return call(sock, &m, NULL, 0, -1, NULL, NULL);
+}
+
+int join(const struct ted_run *r, const uint8_t *key, uint32_t rank, uint32_t nranks)
+{
+	const int s = dial(r);
+	const int code = hello(s, key, rank, nranks);
+
+	ck_assert_msg(!code, "%s", reply_text);
+	return s;
+}
+
+int put(int sock, const char *name, const void *data, size_t nbytes)
+{
+	struct te__wire m = message(TE__WIRE_PUT);
+
+	snprintf(m.text, sizeof(m.text), "%s", name);
+	return call(sock, &m, data, nbytes, -1, NULL, NULL);
+}
+
+int get(int sock, const char *name, uint32_t wait_ms, void *buf, size_t cap, size_t *ret_nbytes)
+{
+	struct te__wire m = message(TE__WIRE_GET);
+	struct te__wire_data data = { buf, cap, 0 };
+	int r;
+
+	snprintf(m.text, sizeof(m.text), "%s", name);
+	m.wait_ms = wait_ms;
+	r = call(sock, &m, NULL, 0, -1, &data, NULL);
+	*ret_nbytes = data.nbytes;
+	ck_assert_uint_eq(m.nbytes, data.nbytes);
+	return r;
+}
+
+int fence(int sock, uint32_t wait_ms)
+{
+	struct te__wire m = message(TE__WIRE_FENCE);
+
+	m.wait_ms = wait_ms;
+	return call(sock, &m, NULL, 0, -1, NULL, NULL);
+}
+
+int publish(int sock, uint32_t item, uint64_t nbytes, int fd)
+{
+	struct te__wire m = message(TE__WIRE_PUBLISH);
+
+	m.item = item;
+	m.nbytes = nbytes;
+	return call(sock, &m, NULL, 0, fd, NULL, NULL);
+}
+
+int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *ret_fd)
+{
+	struct te__wire m = message(TE__WIRE_FETCH);
+	int r;
+
+	m.item = item;
+	m.wait_ms = wait_ms;
+	r = call(sock, &m, NULL, 0, -1, NULL, ret_fd);
+	*ret_nbytes = m.nbytes;
+	return r;
+}
+
+int bye(int sock, int code, const char *text)
+{
+	struct te__wire m = message(TE__WIRE_BYE);
+
+	m.code = code;
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	send_only(sock, m);
+	return next(sock, &m, NULL, NULL);
+}

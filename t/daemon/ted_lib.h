@@ -1,0 +1,75 @@
+/* ted_lib.h - runs ted(8) in a child process, and sends it messages. */
+#ifndef TED_LIB_H
+#define TED_LIB_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tt.h"
+#include "libtecore/base/wire.h"
+
+/* a ted and its folder */
+struct ted_run {
+	char dir[64];	 /* of the test */
+	char sock[96];	 /* of clients */
+	char conf[96];	 /* the configuration file */
+	char log[96];	 /* stderr */
+	int notify;	 /* NOTIFY_SOCKET, a datagram socket of the test; -1 before the start */
+	pid_t pid;	 /* 0: it does not run */
+	int pass[4];	 /* sockets for LISTEN_FDS */
+	int npass;
+	int watchdog_us; /* 0: none */
+	int nofile;	 /* RLIMIT_NOFILE; 0: as the test */
+	int fault;	 /* which fault point fails; 0: none */
+};
+
+/* a folder, and a configuration: lines in addition to the socket */
+void run_init(struct ted_run *r, const char *conf);
+/* starts it; waits until it is ready, or returns its exit status */
+int run_try(struct ted_run *r);
+/* asserts that it is ready */
+void run_start(struct ted_run *r);
+/* sends the signal, and returns the exit status, or minus the signal that ended it */
+int run_stop(struct ted_run *r, int signal);
+/* stops it with success, removes the folder */
+void run_end(struct ted_run *r);
+/* the next message to the service manager; waits for it */
+const char *run_notified(struct ted_run *r);
+/* what it has printed */
+const char *run_log(const struct ted_run *r);
+/* open files of it */
+int nfds_of(pid_t pid);
+/* it has n open files soon: it sees the end of connections after those that end them */
+void ck_nfds(const struct ted_run *r, int n);
+
+/* a connection */
+int dial(const struct ted_run *r);
+/* any key that is not zero */
+void make_key(uint8_t *key);
+/* a message of a kind */
+struct te__wire message(uint32_t kind);
+/* sends m with data and fd, and waits for the reply: its code. m and *ret_fd are the reply's */
+int call(int sock, struct te__wire *m, const void *data, size_t nbytes, int fd,
+	 struct te__wire_data *ret, int *ret_fd);
+/* the next message, which it waits for: 1, or 0 at the end of the connection */
+int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd);
+/* HELLO; the code */
+int hello(int sock, const uint8_t *key, uint32_t rank, uint32_t nranks);
+/* a connection that has said HELLO */
+int join(const struct ted_run *r, const uint8_t *key, uint32_t rank, uint32_t nranks);
+
+/* requests; the code. What the reply says is in reply_text */
+extern char reply_text[208];
+int put(int sock, const char *name, const void *data, size_t nbytes);
+int get(int sock, const char *name, uint32_t wait_ms, void *buf, size_t cap, size_t *ret_nbytes);
+int fence(int sock, uint32_t wait_ms);
+int publish(int sock, uint32_t item, uint64_t nbytes, int fd);
+int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *ret_fd);
+int bye(int sock, int code, const char *text);
+/* sends without waiting for the reply */
+void send_only(int sock, struct te__wire m);
+/* text is part of reply_text */
+#define ck_reply(part) \
+	ck_assert_msg(strstr(reply_text, part) != NULL, "\"%s\" has no \"%s\"", reply_text, part)
+
+#endif

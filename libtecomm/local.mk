@@ -62,6 +62,16 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/transport/link.h \
 	libtecomm/transport/tcp.c \
 	libtecomm/version.c
+if HAVE_VERBS
+libtecomm_libtecomm_internal_la_SOURCES += \
+	libtecomm/transport/verbs/device.c \
+	libtecomm/transport/verbs/lib.c \
+	libtecomm/transport/verbs/syms.def \
+	libtecomm/transport/verbs/verbs.c \
+	libtecomm/transport/verbs/verbs.h
+else
+libtecomm_libtecomm_internal_la_SOURCES += libtecomm/transport/verbs/none.c
+endif
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la
 libtecomm_libtecomm_la_SOURCES =

@@ -114,6 +114,9 @@ TT_COMM = \
 	t/comm/table \
 	t/comm/vocab \
 	t/comm/vocab_gpu
+if HAVE_VERBS
+TT_COMM += t/comm/verbs
+endif
 TT_DAEMON = \
 	t/daemon/ted \
 	t/daemon/ted_user
@@ -139,6 +142,9 @@ TT_TOOLS_SH = t/tools/t8017-te_run.t
 check_PROGRAMS += t/comm/rank
 t_comm_rank_SOURCES = t/comm/rank.c
 t_comm_rank_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
+check_PROGRAMS += t/comm/link_pair
+t_comm_link_pair_SOURCES = t/comm/link_lib.c t/comm/link_lib.h t/comm/link_pair.c
+t_comm_link_pair_LDADD = libtecomm/libtecomm_internal.la libtecore/libtecore_internal.la
 TT_SH += t/comm/t3001-launchers.t
 TT_SH += t/kernels/t0013-nvls.t
 
@@ -315,6 +321,12 @@ POOL_CASES = \
 	t/plan/plan_model.h
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
+t_comm_verbs_SOURCES = \
+	t/comm/link_lib.c \
+	t/comm/link_lib.h \
+	t/comm/verbs.c \
+	t/comm/verbs_fake.c \
+	t/comm/verbs_fake.h
 t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 check_LTLIBRARIES += t/comm/libnccl.la
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h

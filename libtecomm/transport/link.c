@@ -12,6 +12,7 @@
 #include "libtecomm/transport/link.h"
 
 static const struct te__link_ops *const transports[] = {
+	&te__link_verbs,
 	&te__link_tcp,
 	NULL,
 };

@@ -59,7 +59,7 @@ struct te__link_ops {
 	void (*wake)(struct te__link *l); /* any thread */
 };
 
-extern const struct te__link_ops te__link_tcp;
+extern const struct te__link_ops te__link_tcp, te__link_verbs;
 
 /* by name, in the order of choice; NULL after the last */
 const struct te__link_ops *te__link_transport(int i);

@@ -1,0 +1,733 @@
+/*
+ * t/comm/verbs.c - the transport over RDMA devices, with devices of the test (verbs_fake.c): its
+ * ranks are threads.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libtecore/base/private.h"
+#include "link_lib.h"
+#include "tt.h"
+#include "verbs_fake.h"
+
+#define RANKS 3
+#define BEAT_MS TT_SLOWER(100)
+#define LATE_MS TT_SLOWER(150) /* a busy machine's */
+#define MS INT64_C(1000000)
+
+struct rank {
+	int rank, nranks;
+	int (*fn)(struct rank *r);
+	pthread_t thread;
+	struct te__boot *boot;
+	struct te__link *link;
+	uint8_t *mem;
+	size_t nbytes;
+	int result, opened;
+	double ms; /* of fn */
+	char text[600];
+};
+
+static struct te_comm_id id;
+static int nranks = 2, timeout_ms = 10000, beat_ms = 20000;
+static size_t mem_nbytes = 1 << 20;
+static pthread_barrier_t ready; /* of fn, for what happens to open links */
+static _Atomic int64_t fault_ns; /* when it happened */
+
+static int32_t position(const struct rank *r, int rank)
+{
+	return rank - (rank > r->rank);
+}
+
+static int serve(struct rank *r)
+{
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te__link_opts lo = { .timeout_ms = timeout_ms, .heartbeat_ms = beat_ms };
+	int32_t peers[RANKS];
+	int e;
+
+	o.rank = r->rank;
+	o.nranks = r->nranks;
+	o.id = &id;
+	o.timeout_ms = 10000;
+	e = te__boot_open(&o, &r->boot);
+	if (e)
+		return e;
+	for (int i = 0; i < r->nranks; i++)
+		if (i != r->rank)
+			peers[lo.npeers++] = i;
+	lo.boot = r->boot;
+	lo.peers = peers;
+	lo.mem = r->mem;
+	lo.mem_nbytes = r->nbytes;
+	e = te__link_open(&te__link_verbs, &lo, &r->link);
+	r->opened = !e;
+	return e ? e : r->fn(r);
+}
+
+static void *work(void *arg)
+{
+	struct rank *r = arg;
+
+	verbs_fake_rank = r->rank;
+	te_error_clear();
+	r->result = serve(r);
+	r->ms = (double)(te__boot_now() - fault_ns) * 1e-6;
+	snprintf(r->text, sizeof(r->text), "%s", te_error_detail());
+	te__link_close(r->link);
+	te__boot_close(r->boot);
+	return NULL;
+}
+
+/* each rank, a thread, opens a link and calls fn; then nothing of them is left */
+static void run(int (*fn)(struct rank *r), struct rank *r)
+{
+	const int64_t live = te__alloc_live();
+	struct te_comm_root *root;
+
+	te__verbs_replace(&verbs_fake_lib);
+	ck_assert_int_eq(te_comm_id_create(&id, &root), 0);
+	pthread_barrier_init(&ready, NULL, (unsigned)nranks);
+	for (int i = 0; i < nranks; i++) {
+		r[i] = (struct rank){ .rank = i, .nranks = nranks, .fn = fn,
+				      .nbytes = mem_nbytes };
+		ck_assert_int_eq(posix_memalign((void **)&r[i].mem, 64, mem_nbytes), 0);
+	}
+	for (int i = 0; i < nranks; i++)
+		ck_assert_int_eq(pthread_create(&r[i].thread, NULL, work, &r[i]), 0);
+	for (int i = 0; i < nranks; i++)
+		pthread_join(r[i].thread, NULL);
+	for (int i = 0; i < nranks; i++)
+		free(r[i].mem);
+	te_comm_root_unref(root);
+	pthread_barrier_destroy(&ready);
+	ck_assert_int_eq(te__alloc_live(), live);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+	ck_assert_int_eq(verbs_fake.nmisuse, 0);
+	ck_assert_int_eq(verbs_fake.nrnr, 0);
+	ck_assert_int_le(verbs_fake.most_retries, 6);
+}
+
+static void all_ok(const struct rank *r)
+{
+	for (int i = 0; i < nranks; i++)
+		ck_assert_msg(!r[i].result, "rank %d: %d: %s", i, r[i].result, r[i].text);
+}
+
+static void failed(const struct rank *r, int code, const char *text)
+{
+	ck_assert_msg(r->result == code, "rank %d: %d, not %d: %s", r->rank, r->result, code,
+		      r->text);
+	ck_assert_msg(strstr(r->text, text) != NULL, "rank %d: \"%s\" has no \"%s\"", r->rank,
+		      r->text, text);
+}
+
+/* ---- data ---- */
+
+static size_t most;
+static int count, depth;
+
+/* each pair of ranks in turn; the others poll nothing meanwhile */
+static int exchange_all(struct rank *r)
+{
+	int e = 0;
+
+	for (int a = 0; a < r->nranks; a++)
+		for (int b = a + 1; b < r->nranks && !e; b++) {
+			struct link_stream s = {
+				.link = r->link, .rank = r->rank, .mem = r->mem, .most = most,
+				.depth = depth, .seed = tt_seed() + (uint64_t)(a * 8 + b),
+			};
+
+			s.peer = r->rank == a ? b : a;
+			if (r->rank != a && r->rank != b)
+				continue;
+			s.i = position(r, s.peer);
+			e = link_exchange(&s, count);
+		}
+	return e;
+}
+
+static void exchange(size_t most_nbytes, int messages, int in_flight)
+{
+	struct rank r[RANKS];
+
+	most = most_nbytes;
+	count = messages;
+	depth = in_flight;
+	mem_nbytes = 2 * (size_t)depth * most;
+	run(exchange_all, r);
+	all_ok(r);
+	ck_assert_int_eq(verbs_fake.most_retries, 6);
+}
+
+START_TEST(messages_arrive)
+{
+	verbs_fake.short_poll = _i & 1 ? 3 : 0;
+	verbs_fake.delay_us = _i & 2 ? 300 : 0;
+	nranks = 2 + _i / 2 % 2;
+	exchange(40000, _i & 2 ? TT_FEWER(300) : 300, 1 + _i * 21);
+	ck_assert_int_gt(verbs_fake.ninline, 0);
+	ck_assert_int_gt(verbs_fake.nunsignalled, 0);
+}
+END_TEST
+
+START_TEST(large_messages_arrive)
+{
+	verbs_fake.delay_us = _i ? 200 : 0;
+	exchange(_i ? 1500001 : 6 << 20, TT_FEWER(8) + 4, 3);
+}
+END_TEST
+
+START_TEST(messages_arrive_without_inline_data)
+{
+	verbs_fake.max_inline = 0;
+	exchange(3000, 200, 20);
+	ck_assert_int_eq(verbs_fake.ninline, 0);
+}
+END_TEST
+
+START_TEST(messages_arrive_over_infiniband)
+{
+	verbs_fake.infiniband = 1;
+	exchange(3000, 50, 20);
+	ck_assert_int_eq(verbs_fake.ngid, -1);
+}
+END_TEST
+
+static int fill_queues(struct rank *r)
+{
+	int e = 0;
+
+	for (int k = 0; k < TE__LINK_QUEUE && !e; k++)
+		e = te__link_send(r->link, 0, r->mem, 1);
+	if (!e && te__link_send(r->link, 0, r->mem, 1) != -EAGAIN)
+		e = te_fail(-EPROTO, "the queue of sends is not full");
+	for (int k = 0; k < TE__LINK_QUEUE && !e; k++)
+		e = te__link_recv(r->link, 0, r->mem + 64, 1);
+	if (!e && r->link->receives[0].complete < TE__LINK_QUEUE &&
+	    te__link_recv(r->link, 0, r->mem + 64, 1) != -EAGAIN)
+		e = te_fail(-EPROTO, "the queue of receives is not full");
+	return e ? e : te__link_wait_receives(r->link, 0, TE__LINK_QUEUE);
+}
+
+START_TEST(queues_are_bounded)
+{
+	struct rank r[RANKS];
+
+	run(fill_queues, r);
+	all_ok(r);
+}
+END_TEST
+
+/* polls once a heartbeat, or longer than several */
+static int idle(struct rank *r)
+{
+	const int64_t end = te__boot_now() + 5 * beat_ms * MS;
+	int e = 0;
+
+	while (!e && te__boot_now() < end) {
+		if (r->rank)
+			usleep((useconds_t)beat_ms * 900);
+		e = te__link_poll(r->link, r->rank ? 0 : end);
+	}
+	return e;
+}
+
+START_TEST(idle_links_stay)
+{
+	struct rank r[RANKS];
+
+	beat_ms = BEAT_MS;
+	run(idle, r);
+	all_ok(r);
+}
+END_TEST
+
+/* rank 0 sends and closes at once; rank 1 looks later */
+static int part(struct rank *r)
+{
+	int e;
+
+	if (!r->rank) {
+		for (int k = 0; k < 5; k++) {
+			e = te__link_send(r->link, 0, r->mem, 1000);
+			if (e)
+				return e;
+		}
+		return te__link_wait_sends(r->link, 0, 5);
+	}
+	for (int k = 0; k < 5; k++) {
+		e = te__link_recv(r->link, 0, r->mem, 1000);
+		if (e)
+			return e;
+	}
+	/* the data and the end arrive before it polls for the first time */
+	usleep(20000);
+	e = te__link_wait_receives(r->link, 0, 5);
+	if (e)
+		return e;
+	while (!e)
+		e = te__link_recv(r->link, 0, r->mem, 1000);
+	return e == -EAGAIN ? te__link_wait_receives(r->link, 0, 6) : e;
+}
+
+START_TEST(a_rank_that_closes_is_named_when_it_is_needed)
+{
+	struct rank r[RANKS];
+
+	run(part, r);
+	ck_assert_msg(!r[0].result, "%s", r[0].text);
+	failed(&r[1], -TE_EPEER, "rank 0 (host ");
+	failed(&r[1], -TE_EPEER, "has closed its communicator");
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static int until_failure(struct rank *r)
+{
+	const int64_t deadline = te__boot_now() + 15000 * MS;
+	int e = 0;
+
+	while (!e && te__boot_now() < deadline)
+		e = te__link_poll(r->link, deadline);
+	return e;
+}
+
+static void happens(struct rank *r, _Atomic int *bits, int value)
+{
+	pthread_barrier_wait(&ready);
+	if (!r->rank) {
+		fault_ns = te__boot_now();
+		*bits |= value;
+	}
+	pthread_barrier_wait(&ready);
+}
+
+/* idle: requests need longer to time out than a peer may be silent */
+static int cut_idle(struct rank *r)
+{
+	happens(r, &verbs_fake.cut, 2);
+	return until_failure(r);
+}
+
+START_TEST(a_silent_peer_is_found_within_two_heartbeats)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_TIMEOUT", "20", 1);
+	beat_ms = BEAT_MS;
+	run(cut_idle, r);
+	for (int i = 0; i < 2; i++) {
+		failed(&r[i], -ETIMEDOUT, i ? "rank 0 (host " : "rank 1 (host ");
+		failed(&r[i], -ETIMEDOUT, "has been silent for");
+		failed(&r[i], -ETIMEDOUT, "device fake1 port 2, active");
+		ck_assert_msg(r[i].ms < 2 * BEAT_MS + LATE_MS, "after %.0f ms", r[i].ms);
+	}
+}
+END_TEST
+
+static int cut_busy(struct rank *r)
+{
+	int e = te__link_recv(r->link, 0, r->mem, 1000);
+
+	if (e)
+		return e;
+	pthread_barrier_wait(&ready);
+	happens(r, &verbs_fake.cut, 2);
+	e = te__link_send(r->link, 0, r->mem + 1000, 1000);
+	return e ? e : until_failure(r);
+}
+
+START_TEST(requests_that_are_not_acknowledged_time_out)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_TIMEOUT", "11", 1); /* 8.4 ms, 7 times */
+	run(cut_busy, r);
+	for (int i = 0; i < 2; i++) {
+		failed(&r[i], -TE_EPEER, i ? "rank 0 (host " : "rank 1 (host ");
+		failed(&r[i], -TE_EPEER, "transport retry counter exceeded (status 12, vendor "
+		       "error 0x81); device fake1 port 2, active");
+		ck_assert_msg(r[i].ms > 55 && r[i].ms < 100 + LATE_MS, "after %.0f ms", r[i].ms);
+	}
+}
+END_TEST
+
+/* shorter than the time-out */
+static int cut_shortly(struct rank *r)
+{
+	int e = exchange_all(r);
+
+	happens(r, &verbs_fake.cut, 3);
+	if (!r->rank)
+		usleep(30000);
+	else
+		e = e ? e : te__link_poll(r->link, te__boot_now() + 30 * MS);
+	pthread_barrier_wait(&ready);
+	verbs_fake.cut = 0;
+	return e ? e : exchange_all(r);
+}
+
+START_TEST(a_link_that_comes_back_is_used)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_TIMEOUT", "14", 1);
+	most = 3000;
+	count = 20;
+	depth = 4;
+	run(cut_shortly, r);
+	all_ok(r);
+}
+END_TEST
+
+static int port_down(struct rank *r)
+{
+	happens(r, &verbs_fake.down, 1);
+	if (!r->rank)
+		verbs_fake_event(0, IBV_EVENT_PORT_ERR);
+	return until_failure(r);
+}
+
+START_TEST(a_port_that_is_down_is_named_on_both_sides)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_TIMEOUT", "9", 1); /* 2.1 ms, 7 times */
+	beat_ms = BEAT_MS;
+	run(port_down, r);
+	failed(&r[0], -TE_EPEER, "local QP operation error");
+	failed(&r[0], -TE_EPEER, "device fake1 port 2, down");
+	failed(&r[1], -TE_EPEER, "rank 0 (host ");
+	for (int i = 0; i < 2; i++)
+		ck_assert_msg(r[i].ms < 2 * BEAT_MS + LATE_MS, "after %.0f ms", r[i].ms);
+}
+END_TEST
+
+static int device_lost(struct rank *r)
+{
+	pthread_barrier_wait(&ready);
+	if (!r->rank)
+		verbs_fake_event(0, IBV_EVENT_DEVICE_FATAL);
+	return until_failure(r);
+}
+
+START_TEST(a_lost_device_ends_the_links_of_both_sides)
+{
+	struct rank r[RANKS];
+
+	run(device_lost, r);
+	failed(&r[0], -EIO, "local catastrophic error; device fake1 port 2");
+	failed(&r[1], -TE_EABORT, "local catastrophic error");
+}
+END_TEST
+
+static int receive_one(struct rank *r)
+{
+	int e = r->rank ? te__link_send(r->link, 0, r->mem, 500)
+			: te__link_recv(r->link, 0, r->mem, 500);
+
+	return e ? e : until_failure(r);
+}
+
+/* rank 0 gives a wrong key of its memory, and of that for announcements and heartbeats */
+START_TEST(a_wrong_key_is_an_access_error)
+{
+	struct rank r[RANKS];
+
+	verbs_fake.wrong_rkey = 1;
+	run(receive_one, r);
+	failed(&r[1], -EIO, "rank 0 (host ");
+	failed(&r[1], -EIO, "remote access error (status 10, vendor error 0x81)");
+	ck_assert_int_lt(r[0].result, 0);
+}
+END_TEST
+
+static int sizes_differ(struct rank *r)
+{
+	int e = r->rank ? te__link_send(r->link, 0, r->mem, 500)
+			: te__link_recv(r->link, 0, r->mem, 501);
+
+	return e ? e : until_failure(r);
+}
+
+START_TEST(sizes_that_differ_are_named_on_both_sides)
+{
+	struct rank r[RANKS];
+
+	run(sizes_differ, r);
+	for (int i = 0; i < 2; i++) {
+		failed(&r[i], -TE_EMISMATCH, "rank 0 (host ");
+		failed(&r[i], -TE_EMISMATCH, "receives 501 bytes");
+		failed(&r[i], -TE_EMISMATCH, "sends 500");
+	}
+}
+END_TEST
+
+static int nothing_sent(struct rank *r)
+{
+	int e;
+
+	if (r->rank)
+		return until_failure(r);
+	e = te__link_recv(r->link, 0, r->mem, 500);
+	return e ? e : te__link_wait_receives(r->link, 0, 1);
+}
+
+START_TEST(a_wait_times_out)
+{
+	struct rank r[RANKS];
+
+	timeout_ms = 50;
+	run(nothing_sent, r);
+	failed(&r[0], -ETIMEDOUT, "rank 1 (host ");
+	failed(&r[1], -ETIMEDOUT, "rank 1 (host "); /* what rank 0 says */
+}
+END_TEST
+
+static void *abort_soon(void *arg)
+{
+	usleep(10000);
+	te__link_abort(arg);
+	return NULL;
+}
+
+static int aborted(struct rank *r)
+{
+	pthread_t t;
+	int e;
+
+	if (r->rank)
+		return until_failure(r);
+	pthread_create(&t, NULL, abort_soon, r->link);
+	e = until_failure(r);
+	pthread_join(t, NULL);
+	return e;
+}
+
+START_TEST(an_abort_ends_waits)
+{
+	struct rank r[RANKS];
+
+	run(aborted, r);
+	failed(&r[0], -TE_EABORT, "aborted");
+	failed(&r[1], -TE_EABORT, "aborted");
+}
+END_TEST
+
+/* ---- each call fails once ---- */
+
+/* a few messages, with sleeps */
+static int talk(struct rank *r)
+{
+	const struct te__link_counts *c = r->link->receives;
+	int e = 0;
+
+	for (uint64_t k = 1; k <= 3 && !e; k++) {
+		e = te__link_recv(r->link, 0, r->mem, 1000);
+		if (r->rank)
+			usleep(1000);
+		e = e ? e : te__link_send(r->link, 0, r->mem + 1000, 1000);
+		while (!e && (c->complete < k || r->link->sends[0].complete < k))
+			e = te__link_poll(r->link, te__boot_now() + 1000 * MS);
+	}
+	return e;
+}
+
+static const struct {
+	const char *name, *text; /* text: in the message */
+	int most;		 /* calls that are tried; 0: all */
+} calls[] = {
+	{ "get_device_list", "ibv_get_device_list", 0 },
+	{ "open_device", "ibv_open_device", -1 },
+	{ "query_device", "ibv_query_device", -1 },
+	{ "query_port", "ibv_query_port", -1 },
+	{ "alloc_pd", "ibv_alloc_pd", 0 },
+	{ "reg_mr", "ibv_reg_mr of", 0 },
+	{ "create_comp_channel", "ibv_create_comp_channel", 0 },
+	{ "create_cq", "ibv_create_cq", 0 },
+	{ "create_qp", "ibv_create_qp", 0 },
+	{ "modify_qp", "ibv_modify_qp", 0 },
+	{ "post_recv", "ibv_post_recv", 150 },
+	{ "post_send", "ibv_post_send", 6 },
+	{ "poll_cq", "ibv_poll_cq", 2 },
+	{ "req_notify_cq", "ibv_req_notify_cq", 1 },
+	{ "get_cq_event", "ibv_get_cq_event", 1 },
+};
+
+START_TEST(each_call_that_fails_is_named)
+{
+	const int last = calls[_i].most;
+	struct rank r[RANKS];
+	int n = 0;
+
+	setenv("TE_COMM_IB_DEVICE", "fake1", 1);
+	for (;;) {
+		/* of many equal calls, the first ones and some later */
+		n += n < 3 ? 1 : 1 + n / 2;
+		verbs_fake.nfired = 0;
+		verbs_fake.fail = calls[_i].name;
+		verbs_fake.fail_nth = n;
+		run(talk, r);
+		if (!verbs_fake.nfired || (last > 0 && n > last))
+			break;
+		ck_assert_msg(r[0].result < 0, "%s %d did not fail", calls[_i].name, n);
+		ck_assert_msg(strstr(r[0].text, calls[_i].text) != NULL, "%s", r[0].text);
+		ck_assert_msg(r[1].result < 0 || r[1].opened, "%s", r[1].text);
+		if (!r[0].opened)
+			ck_assert_msg(strstr(r[1].text, calls[_i].text) != NULL, "%s", r[1].text);
+	}
+	ck_assert_int_gt(n, 1);
+}
+END_TEST
+
+/* ---- which device ---- */
+
+static int port_open(struct te__verbs_port *p, const char *device, const char *gid)
+{
+	setenv("TE_COMM_IB_DEVICE", device, 1);
+	setenv("TE_COMM_IB_GID", gid, 1);
+	te__verbs_replace(&verbs_fake_lib);
+	return te__verbs_port_open(p);
+}
+
+static const struct {
+	const char *device, *gid, *name;
+	int port, index;
+} choice[] = {
+	{ "", "-1", "fake1", 2, 3 },	{ "fake0", "-1", "fake0", 1, 3 },
+	{ "fake1:2", "1", "fake1", 2, 1 }, { "fake0:1", "4", "fake0", 1, 4 },
+};
+
+START_TEST(the_fastest_active_port_and_an_ipv4_address_are_chosen)
+{
+	struct te__verbs_port p = { .lib = NULL };
+
+	ck_assert_int_eq(port_open(&p, choice[_i].device, choice[_i].gid), 0);
+	ck_assert_str_eq(p.name, choice[_i].name);
+	ck_assert_int_eq(p.port, choice[_i].port);
+	ck_assert_int_eq(p.gid.gid_index, choice[_i].index);
+	te__verbs_port_close(&p);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+static const struct {
+	const char *device, *gid, *text;
+	int code, none;
+} refusal[] = {
+	{ "fake2", "-1", "there is no device fake2 (TE_COMM_IB_DEVICE)", -ENODEV, 0 },
+	{ "fake1:1", "-1", "no port of fake1:1 is active", -ENODEV, 0 },
+	{ "fake0:2", "-1", "no port of fake0:2 is active", -ENODEV, 0 },
+	{ "fake0:x", "-1", "a port is 1 to 255", -EINVAL, 0 },
+	{ "fake0:256", "-1", "a port is 1 to 255", -EINVAL, 0 },
+	{ "fake0", "6", "has no address of index 6 (TE_COMM_IB_GID)", -ENODEV, 0 },
+	{ "", "-1", "there is no RDMA device", -ENODEV, 1 },
+};
+
+START_TEST(refusals_say_why)
+{
+	struct te__verbs_port p = { .lib = NULL };
+	char why[200] = "";
+
+	verbs_fake.none = refusal[_i].none;
+	ck_assert_int_eq(port_open(&p, refusal[_i].device, refusal[_i].gid), refusal[_i].code);
+	ck_assert_msg(strstr(te_error_detail(), refusal[_i].text) != NULL, "%s", te_error_detail());
+	ck_assert_int_eq(te__link_verbs.probe(why, sizeof(why)), refusal[_i].code);
+	ck_assert_msg(strstr(why, refusal[_i].text) != NULL, "%s", why);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+/* the library that is installed, or the reason why it cannot be used */
+START_TEST(the_installed_library_is_tried)
+{
+	char why[200] = "";
+	const int r = te__link_verbs.probe(why, sizeof(why));
+
+	ck_assert_int_le(r, 0);
+	ck_assert(!r == !why[0]);
+}
+END_TEST
+
+static int open_alone(void)
+{
+	struct te__link_opts lo = { .timeout_ms = 1000, .heartbeat_ms = 1000 };
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te__link *l = NULL;
+	int r;
+
+	o.nranks = 1;
+	r = te__boot_open(&o, &lo.boot);
+	if (r)
+		return r;
+	r = te__link_open(&te__link_verbs, &lo, &l);
+	if (!r)
+		r = te__link_poll(l, 0);
+	tt_fault_end();
+	te__link_close(l);
+	te__boot_close(lo.boot);
+	return r;
+}
+
+START_TEST(allocations_that_fail_are_reported)
+{
+	te__verbs_replace(&verbs_fake_lib);
+	ck_assert_int_gt(tt_fault_each(open_alone), 3);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+START_TEST(time_outs_out_of_range_are_refused)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_TIMEOUT", _i ? "32" : "0", 1);
+	run(talk, r);
+	for (int i = 0; i < 2; i++)
+		failed(&r[i], -EINVAL, "expected 1 to 31");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/verbs");
+	TCase *c = tt_case(s, "data", "host");
+
+	tcase_add_loop_test(c, messages_arrive, 0, 4);
+	tcase_add_loop_test(c, large_messages_arrive, 0, 2);
+	tcase_add_test(c, messages_arrive_without_inline_data);
+	tcase_add_test(c, messages_arrive_over_infiniband);
+	tcase_add_test(c, queues_are_bounded);
+	tcase_add_test(c, idle_links_stay);
+	tcase_add_test(c, a_rank_that_closes_is_named_when_it_is_needed);
+	c = tt_case(s, "failures", "host");
+	tcase_add_test(c, a_silent_peer_is_found_within_two_heartbeats);
+	tcase_add_test(c, requests_that_are_not_acknowledged_time_out);
+	tcase_add_test(c, a_link_that_comes_back_is_used);
+	tcase_add_test(c, a_port_that_is_down_is_named_on_both_sides);
+	tcase_add_test(c, a_lost_device_ends_the_links_of_both_sides);
+	tcase_add_test(c, a_wrong_key_is_an_access_error);
+	tcase_add_test(c, sizes_that_differ_are_named_on_both_sides);
+	tcase_add_test(c, a_wait_times_out);
+	tcase_add_test(c, an_abort_ends_waits);
+	TT_ADD_LOOP(c, each_call_that_fails_is_named, TT_LEN(calls), 3);
+	c = tt_case(s, "devices", "host serial");
+	tcase_add_loop_test(c, the_fastest_active_port_and_an_ipv4_address_are_chosen, 0,
+			    TT_LEN(choice));
+	tcase_add_loop_test(c, refusals_say_why, 0, TT_LEN(refusal));
+	tcase_add_test(c, the_installed_library_is_tried);
+	tcase_add_test(c, allocations_that_fail_are_reported);
+	tcase_add_loop_test(c, time_outs_out_of_range_are_refused, 0, 2);
+	return s;
+}
+
+TT_MAIN("comm/verbs", TT_NEED_NOTHING, suite)

@@ -1,0 +1,42 @@
+/*
+ * verbs_fake.h - RDMA devices for tests, in the place of libibverbs: reliable connections between
+ * queue pairs of one process, whose ranks are threads, and faults that no device makes on request.
+ */
+#ifndef VERBS_FAKE_H
+#define VERBS_FAKE_H
+
+#include "libtecomm/transport/verbs/verbs.h"
+
+/*
+ * Two devices: fake0 with one active port of 10 Gbit/s, fake1 with a port that is down and one that
+ * is active, of 100 Gbit/s.
+ */
+extern const struct te__verbs_lib verbs_fake_lib;
+
+extern _Thread_local int verbs_fake_rank; /* of this thread; what it opens belongs to that rank */
+
+extern struct verbs_fake {
+	/* before threads start */
+	const char *fail; /* the nth call of this member, by rank 0, fails */
+	int fail_nth;
+	int none;	     /* there are no devices */
+	int infiniband;	     /* link layer */
+	int short_poll;	     /* completions that one call returns at most; 0: no limit */
+	int delay_us;	     /* messages take a random time up to this */
+	uint32_t max_inline; /* that can be asked for */
+	int wrong_rkey;	     /* rank 0 has other keys than it is told */
+	/* any time */
+	_Atomic int cut;	/* bits of ranks that receive nothing, and acknowledge nothing */
+	_Atomic int down;	/* bits of ranks whose ports are down */
+	/* what was seen */
+	_Atomic int nfired;	/* failures by `fail` */
+	_Atomic int nlive;	/* objects that exist */
+	_Atomic int nmisuse;	/* queues that overflowed, objects destroyed in use */
+	_Atomic int nrnr;	/* messages for which no receive was posted */
+	_Atomic int most_retries, ninline, nsends, nunsignalled, ngid;
+} verbs_fake;
+
+/* raises an event on all devices of the rank */
+void verbs_fake_event(int rank, enum ibv_event_type type);
+
+#endif

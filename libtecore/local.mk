@@ -99,6 +99,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/offload/spill_serve.c \
 	libtecore/offload/spill_threads.c \
 	libtecore/offload/spill_uring.c \
+	libtecore/offload/spill_watch.c \
 	libtecore/ops/activation.c \
 	libtecore/ops/attention.c \
 	libtecore/ops/bias.c \

@@ -28,24 +28,33 @@ uint64_t te__now_ns(void)
 
 /* life */
 
-static int start_thread(struct te__spill *s)
+/* all signals are blocked in it */
+static int start_one(struct te__spill *s, pthread_t *thread, int *ret_has, void *(*fn)(void *))
 {
 	sigset_t all, old;
 	int r;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(&s->thread, NULL, te__spill_run, s);
+	r = te__fault_point() ? EAGAIN : pthread_create(thread, NULL, fn, s);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	*ret_has = !r;
+	return r ? te__fail(-r, "spill: cannot start an I/O thread: %s", strerror(r)) : 0;
+}
+
+static int start_thread(struct te__spill *s)
+{
+	int r = start_one(s, &s->thread, &s->has_thread, te__spill_run);
+
 	if (r)
-		return te__fail(-r, "spill: cannot start the I/O thread: %s", strerror(r));
-	s->has_thread = 1;
+		return r;
 	pthread_mutex_lock(&s->lock);
 	while (!s->ready)
 		pthread_cond_wait(&s->changed, &s->lock);
 	r = s->ready_code;
 	pthread_mutex_unlock(&s->lock);
-	return r ? te__fail(r, "%s", s->ready_message) : 0;
+	return r ? te__fail(r, "%s", s->ready_message) :
+		   start_one(s, &s->watch, &s->has_watch, te__spill_watch);
 }
 
 static int set_up(struct te__spill *s, const struct te__spill_opts *o)
@@ -99,6 +108,7 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->changed, &attr);
+	pthread_cond_init(&s->ended, &attr);
 	pthread_condattr_destroy(&attr);
 	s->arena = arena;
 	s->quota = o->quota_nbytes / TE__SPILL_ALIGN * TE__SPILL_ALIGN;
@@ -128,31 +138,71 @@ static int forked(const struct te__spill *s)
 	return s->pid != getpid();
 }
 
-struct te__spill *te__spill_destroy(struct te__spill *s)
+/* its threads have ended, but the calling one */
+void te__spill_free(struct te__spill *s)
 {
-	if (!s)
-		return NULL;
-	if (forked(s)) {
-		te__spill_file_close(&s->file);
-	} else {
-		if (s->has_thread) {
-			pthread_mutex_lock(&s->lock);
-			s->quit = 1;
-			pthread_cond_broadcast(&s->changed);
-			if (s->sleeping && !s->dead)
-				s->ops->wake(s->impl);
-			pthread_mutex_unlock(&s->lock);
-			pthread_join(s->thread, NULL);
-		}
-		pthread_cond_destroy(&s->changed);
-		pthread_mutex_destroy(&s->lock);
-	}
 	for (uint32_t i = 0; s->group && i < s->ngroups; i++)
 		te__free(s->group[i].block);
 	te__free(s->group);
 	te__free(s->flight);
 	te__free(s->dir);
+	if (!forked(s)) {
+		pthread_cond_destroy(&s->ended);
+		pthread_cond_destroy(&s->changed);
+		pthread_mutex_destroy(&s->lock);
+	}
 	te__free(s);
+}
+
+/* with the lock held: the I/O thread does not return from the system, and may never */
+static void abandon(struct te__spill *s)
+{
+	te__log_error("spill: %s: the I/O thread does not end", s->dir);
+	s->dead = s->dead ? s->dead : -ETIMEDOUT;
+	te__spill_serve_dead(s);
+	s->armed = 0;
+	s->orphan = 1;
+	te__pinned_keep(s->arena); /* its I/O may still end */
+	pthread_detach(s->thread);
+}
+
+/* 1: the threads have ended */
+static int stop_threads(struct te__spill *s)
+{
+	/* the time that its last I/O may take, that close() may, and more */
+	const struct timespec t = te__spill_in_ns(3 * (int64_t)s->timeout_ms * 1000000);
+	int late = 0, gone;
+
+	pthread_mutex_lock(&s->lock);
+	s->quit = 1;
+	pthread_cond_broadcast(&s->changed);
+	pthread_cond_broadcast(&s->ended);
+	if (s->sleeping)
+		s->ops->wake(s->impl);
+	pthread_mutex_unlock(&s->lock);
+	if (s->has_watch)
+		pthread_join(s->watch, NULL);
+	pthread_mutex_lock(&s->lock);
+	while (!s->gone && !late)
+		late = pthread_cond_timedwait(&s->ended, &s->lock, &t);
+	gone = s->gone;
+	if (!gone)
+		abandon(s);
+	pthread_mutex_unlock(&s->lock);
+	if (gone)
+		pthread_join(s->thread, NULL);
+	return gone;
+}
+
+struct te__spill *te__spill_destroy(struct te__spill *s)
+{
+	if (!s)
+		return NULL;
+	if (forked(s))
+		te__spill_file_close(&s->file);
+	else if (s->has_thread && !stop_threads(s))
+		return NULL;
+	te__spill_free(s);
 	return NULL;
 }
 

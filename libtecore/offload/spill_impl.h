@@ -80,8 +80,8 @@ struct te__spill {
 	enum te__spill_verify verify;
 	const struct te__spill_ops *given; /* or NULL */
 	pid_t pid;
-	pthread_t thread;
-	int has_thread;
+	pthread_t thread, watch;
+	int has_thread, has_watch;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a request is complete, the thread is ready, quit, or dead */
@@ -92,6 +92,10 @@ struct te__spill {
 	char ready_message[512];
 	char reason[256]; /* why AUTO is not io_uring */
 	int quit, sleeping, armed;
+	uint64_t nloops;      /* of the I/O thread: it is seen to run */
+	pthread_cond_t ended; /* gone was set; the watch waits for it */
+	int gone; /* the I/O thread has ended */
+	int orphan; /* it had not when the spill was destroyed: it frees all */
 	int dead;      /* the code with which the engine broke; 0: it works */
 	uint64_t used; /* bytes of the file in extents */
 	struct te__spill_group *group;
@@ -150,5 +154,12 @@ void te__spill_fail(struct te__spill *s, struct te__spill_request *q, int code, 
 
 /* the I/O thread; arg is the spill */
 void *te__spill_run(void *arg);
+/* fails requests and releases words while the engine is broken, until the spill is destroyed */
+void te__spill_serve_dead(struct te__spill *s);
+
+void te__spill_free(struct te__spill *s);
+
+/* spill_watch.c: the thread that watches the I/O thread; arg is the spill */
+void *te__spill_watch(void *arg);
 
 #endif

@@ -389,10 +389,8 @@ static int64_t next_pause(struct pace *p, int any)
 	return p->pause_ns;
 }
 
-/* after the engine broke: requests fail, words are released, until the end */
-static void serve_dead(struct te__spill *s)
+void te__spill_serve_dead(struct te__spill *s)
 {
-	te__log_error("spill: %s: %s: no further I/O", s->dir, te_strerror(s->dead));
 	while (!s->quit) {
 		const struct timespec t = te__spill_in_ns(PAUSE_QUIET_NS);
 
@@ -418,6 +416,7 @@ static void serve(struct te__spill *s)
 		int any = n > 0;
 		int64_t wait;
 
+		s->nloops++;
 		if (s->armed)
 			any |= poll_words(s);
 		if (s->quit)
@@ -449,8 +448,10 @@ static void serve(struct te__spill *s)
 		for (int i = 0; i < n && !s->dead; i++)
 			finish_block(s, &done[i]);
 	}
-	if (s->dead)
-		serve_dead(s);
+	if (s->dead) {
+		te__log_error("spill: %s: %s: no further I/O", s->dir, te_strerror(s->dead));
+		te__spill_serve_dead(s);
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -548,7 +549,7 @@ static int open_all(struct te__spill *s)
 void *te__spill_run(void *arg)
 {
 	struct te__spill *s = arg;
-	int r = open_all(s);
+	int r = open_all(s), orphan;
 
 	pthread_mutex_lock(&s->lock);
 	s->ready = 1;
@@ -562,8 +563,17 @@ void *te__spill_run(void *arg)
 	if (s->impl && s->ops->close(s->impl)) {
 		te__log_error("spill: %s: I/O that was begun has not ended in %u ms", s->dir,
 			      s->timeout_ms);
-		te__pinned_keep(s->arena);
+		/* the arena of an orphan may be gone, and keeps the mapping already */
+		if (!s->orphan)
+			te__pinned_keep(s->arena);
 	}
 	te__spill_file_close(&s->file);
+	pthread_mutex_lock(&s->lock);
+	s->gone = 1;
+	orphan = s->orphan;
+	pthread_cond_broadcast(&s->ended);
+	pthread_mutex_unlock(&s->lock);
+	if (orphan)
+		te__spill_free(s);
 	return NULL;
 }

@@ -464,6 +464,93 @@ START_TEST(broken_engine_releases_every_request)
 }
 END_TEST
 
+static void await_word(_Atomic uint32_t *word)
+{
+	while (!atomic_load_explicit(word, memory_order_acquire))
+		usleep(100);
+}
+
+START_TEST(io_thread_that_hangs_releases_every_request)
+{
+	const int64_t live = te__alloc_live();
+	_Atomic uint32_t *word[4];
+
+	use_engine(&engines[2 + _i], 1);
+	spill_opts.timeout_ms = TT_SLOWER(20);
+	spill_new();
+	for (uint32_t i = 0; i < 4; i++)
+		word[i] = te__pinned_word(arena, i);
+	for (uint32_t g = 0; g < 3; g++)
+		DO(te__spill_reserve(spill, g, NBYTES));
+	DO(te__spill_bind(spill, TE__SPILL_READ, 1, slot_at(MIB), NBYTES, word[0], word[1]));
+	te__spill_arm(spill, 1);
+	DO(put(0, slot_at(0), NBYTES));
+	DO(put(1, slot_at(0), NBYTES));
+	atomic_store(&shim.stuck, 1);
+	DO(te__spill_write(spill, 0, slot_at(0), NBYTES, word[2], 7));
+	DO(te__spill_read(spill, 1, slot_at(2 * MIB), NBYTES, word[3], 8));
+	await_word(word[2]);
+	await_word(word[3]);
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, 0, -1), -ETIMEDOUT);
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_READ, 1, -1), -ETIMEDOUT);
+	for (size_t i = 0; i < NBYTES; i++)
+		ck_assert_uint_eq(slot_at(2 * MIB)[i], 0xff);
+	/* and words go on being answered */
+	atomic_store(word[0], 1);
+	await_word(word[1]);
+	ck_assert_uint_eq(slot_at(MIB)[NBYTES - 1], 0xff);
+	fails(te__spill_write(spill, 2, slot_at(0), NBYTES, NULL, 0), -ETIMEDOUT, "has ended");
+	fails(te__spill_error(spill, NULL), -ETIMEDOUT, "of group");
+	if (_i) { /* destroyed before the thread is back */
+		spill = te__spill_destroy(spill);
+		ck_assert_int_gt(te__alloc_live(), live);
+	}
+	atomic_store(&shim.stuck, 0);
+	while (_i && te__alloc_live() != live)
+		usleep(100);
+}
+END_TEST
+
+START_TEST(words_wait_for_calls_and_refuse_what_was_not_awaited)
+{
+	_Atomic uint32_t *start = te__pinned_word(arena, 0), *done = te__pinned_word(arena, 1);
+
+	use_engine(&engines[_i], 1);
+	if (lacks_uring(&engines[_i]))
+		return;
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	DO(te__spill_bind(spill, TE__SPILL_WRITE, 0, slot_at(MIB), NBYTES, start, done));
+	te__spill_arm(spill, 1);
+	tt_fill_bytes(slot_at(MIB), NBYTES);
+	/* the call runs: the word is not looked at before its end */
+	atomic_store(&shim.gate, 1);
+	DO(te__spill_write(spill, 0, slot_at(0), NBYTES, NULL, 0));
+	atomic_store_explicit(start, 1, memory_order_release);
+	for (int i = 0; i < 3; i++) {
+		te__spill_kick(spill);
+		usleep(500);
+		ck_assert_uint_eq(atomic_load(start), 1);
+	}
+	atomic_store(&shim.gate, 0);
+	te__spill_kick(spill);
+	await_word(done);
+	DO(te__spill_error(spill, NULL));
+	DO(get(0, slot_at(2 * MIB), NBYTES));
+	ck_assert_mem_eq(slot_at(2 * MIB), slot_at(MIB), NBYTES);
+	/* its end was not taken: what is in the file is not what was asked for */
+	atomic_store_explicit(start, 1, memory_order_release);
+	while (atomic_load(start) || !te__spill_error(spill, NULL))
+		usleep(100);
+	fails(te__spill_read(spill, 0, slot_at(2 * MIB), NBYTES, NULL, 0), -TE_ESTATE,
+	      "write of group 0");
+	te__spill_clear(spill);
+	te__spill_refuse(spill, TE__SPILL_WRITE, 0, -EBUSY);
+	fails(te__spill_read(spill, 0, slot_at(0), NBYTES, NULL, 0), -EBUSY, "write of group 0");
+	ck_assert_int_eq(te__spill_error(spill, NULL), -EBUSY);
+}
+END_TEST
+
 START_TEST(destruction_releases_what_is_not_complete)
 {
 	const struct engine *e = &engines[_i];
@@ -882,6 +969,8 @@ static Suite *suite(void)
 	tcase_add_test(c, block_that_never_completes_times_out);
 	tcase_add_loop_test(c, dead_drive_releases_every_request, 0, NENGINES);
 	tcase_add_test(c, broken_engine_releases_every_request);
+	tcase_add_loop_test(c, io_thread_that_hangs_releases_every_request, 0, 2);
+	tcase_add_loop_test(c, words_wait_for_calls_and_refuse_what_was_not_awaited, 0, NENGINES);
 	tcase_add_loop_test(c, destruction_releases_what_is_not_complete, 0, NENGINES);
 	c = tt_case(s, "systems", "host");
 	tcase_add_checked_fixture(c, setup, teardown);

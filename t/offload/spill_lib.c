@@ -68,6 +68,8 @@ static int shim_reap(void *impl, struct te__blk_done *ret, uint32_t n, int64_t w
 	const int gate = atomic_load(&h->gate);
 	int got;
 
+	while (atomic_load(&h->stuck))
+		usleep(1000);
 	if (!gate && h->nheld) {
 		memcpy(&h->ready[h->nready], h->held, h->nheld * sizeof(h->held[0]));
 		h->nready += h->nheld;

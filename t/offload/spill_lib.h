@@ -70,6 +70,7 @@ struct shim {
 	enum te__spill_dir dir;
 	int bad;
 	uint32_t align;
+	_Atomic int stuck; /* 1: reap does not return until it is 0 */
 	_Atomic int gate; /* 1: completions are kept until it is 0 */
 	struct te__blk_done held[2 * TE__SPILL_DEPTH_MAX];
 	uint32_t nheld;

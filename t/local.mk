@@ -42,6 +42,7 @@ TT_CORE = \
 	t/kernels/threads \
 	t/offload/crc32c \
 	t/offload/measure \
+	t/offload/model \
 	t/offload/pinned \
 	t/offload/spill \
 	t/offload/spill_faults \

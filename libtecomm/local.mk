@@ -60,6 +60,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/split.c \
 	libtecomm/transport/link.c \
 	libtecomm/transport/link.h \
+	libtecomm/transport/measure.c \
 	libtecomm/transport/tcp.c \
 	libtecomm/version.c
 if HAVE_VERBS

@@ -322,6 +322,7 @@ dist_man3_MANS += \
 	man/te_tensor_write.3 \
 	man/te_transport_count.3 \
 	man/te_transport_info.3 \
+	man/te_transport_measure.3 \
 	man/te_version.3 \
 	man/te_version_number.3
 

@@ -323,6 +323,7 @@ POOL_CASES = \
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_verbs_SOURCES = \
+	$(THREADS) \
 	t/comm/link_lib.c \
 	t/comm/link_lib.h \
 	t/comm/verbs.c \

@@ -80,6 +80,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/stats.h \
 	tools/te_perftest/step.c \
 	tools/te_perftest/tests.c \
+	tools/te_perftest/verbs.c \
 	tools/te_train/hfconfig.c \
 	tools/te_train/hfconfig.h \
 	tools/te_train/model.c \

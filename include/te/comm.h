@@ -274,6 +274,23 @@ TE_EXPORT int te_transport_count(void);
 TE_EXPORT int te_transport_info(struct te_ctx *ctx, int index, struct te_transport_info *ret_info);
 
 /**
+ * te_transport_measure - time messages between ranks 0 and 1 by a transport between nodes
+ * @comm:      of two ranks or more; the two may be on one node
+ * @transport: "verbs" or "tcp", equal on all ranks, as the other arguments are
+ * @nbytes:    of a message
+ * @depth:     0: round trips; else messages from rank 0 to rank 1 that are sent at once, at most 64
+ * @niters:    how many samples, the first ones of which are slower
+ * @ret_us:    niters samples of this rank: half a round trip, or depth messages and an empty answer
+ *
+ * Collective: all ranks of the communicator call it; those above 1 get zeros. Messages are in host
+ * memory, and are compared with what was sent.
+ * Errors: -EINVAL, -ENOMEM, -TE_ECORRUPT (a message is wrong), on all ranks -ENODEV and other codes
+ * with which a transport cannot be opened, -TE_EPEER, -ETIMEDOUT, -TE_EABORT.
+ */
+TE_EXPORT int te_transport_measure(struct te_comm *comm, const char *transport, size_t nbytes,
+				   int32_t depth, int32_t niters, double *ret_us);
+
+/**
  * te_comm_version - the version of the libtecomm that runs, as "0.1.0"
  *
  * Thread: any thread.

@@ -13,6 +13,7 @@
 
 #include "libtecore/base/private.h"
 #include "link_lib.h"
+#include "threads.h"
 #include "tt.h"
 #include "verbs_fake.h"
 
@@ -589,6 +590,54 @@ START_TEST(each_call_that_fails_is_named)
 }
 END_TEST
 
+/* ---- te_transport_measure ---- */
+
+static int measure(struct thread_rank *r)
+{
+	double us[8];
+
+	for (int depth = 0; depth < 8; depth += 7) {
+		memset(us, 0xff, sizeof(us));
+		STEP(te_transport_measure(r->comm, "verbs", 60001, depth, 7, us));
+		for (int i = 0; i < 7; i++)
+			HOLDS(r->rank < 2 ? us[i] > 0 : us[i] == 0);
+		HOLDS(us[7] != us[7]); /* not written: a NaN */
+	}
+	STEP(te_transport_measure(r->comm, "verbs", 0, 64, 2, us));
+	HOLDS(te_transport_measure(r->comm, "carrier", 1, 0, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 65, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, -1, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 0, 0, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 0, 1, NULL) == -EINVAL);
+	return 0;
+}
+
+START_TEST(messages_of_a_communicator_are_timed)
+{
+	te__verbs_replace(&verbs_fake_lib);
+	threads_run(_i, measure, 0, NULL);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+	ck_assert_int_eq(verbs_fake.nmisuse, 0);
+}
+END_TEST
+
+static int measure_without(struct thread_rank *r)
+{
+	double us = -1;
+	const int code = te_transport_measure(r->comm, "verbs", 1000, 0, 1, &us);
+
+	HOLDS(us == -1);
+	return code;
+}
+
+START_TEST(ranks_without_devices_are_told)
+{
+	verbs_fake.none = 1;
+	te__verbs_replace(&verbs_fake_lib);
+	threads_run(2, measure_without, -ENODEV, "there is no RDMA device");
+}
+END_TEST
+
 /* ---- which device ---- */
 
 static int port_open(struct te__verbs_port *p, const char *device, const char *gid)
@@ -720,6 +769,12 @@ static Suite *suite(void)
 	tcase_add_test(c, a_wait_times_out);
 	tcase_add_test(c, an_abort_ends_waits);
 	TT_ADD_LOOP(c, each_call_that_fails_is_named, TT_LEN(calls), 3);
+	c = tt_case(s, "measure", "host");
+	backend = "host";
+	threads_pool_nbytes = 1 << 20;
+	setenv("TE_COMM_PACKETS", "64k", 1);
+	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
+	tcase_add_test(c, ranks_without_devices_are_told);
 	c = tt_case(s, "devices", "host serial");
 	tcase_add_loop_test(c, the_fastest_active_port_and_an_ipv4_address_are_chosen, 0,
 			    TT_LEN(choice));

@@ -96,7 +96,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm attn calls comm; do
+for t in graph step copy cast quantize norm act gemm attn calls comm verbs; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -321,6 +321,14 @@ sane "comm --gemm: figures" out 21
 name="the figures of comm --gemm"
 has out ranks type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
 	with_gemm_us gemm_us gemm_alone_us slowdown gemm_slowdown
+"$te_run" -n 2 "$te_perftest" verbs $quick --transport tcp --bytes 0,9,70K --depth 3 --json \
+	>out 2>err
+check "verbs: runs over TCP, and one rank prints" test $? = 0
+sane "verbs: figures" out 7
+name="the figures of verbs"
+has out transport bytes depth half_round_trip_us least_us p99_us batch_us bytes_per_s
+"$te_perftest" verbs $quick --transport tcp >out 2>err
+check "verbs: one rank is too few" grep -q 'has one rank, expected 2 or more' err
 printf 'te-comm-table 1\n3 any any rest staged 5\n2 any any rest staged 5\n' >table
 "$te_run" -n 2 "$te_perftest" comm $quick --seconds 30 --bytes 2K,40K,16 --depth 2 --tune table \
 	--verify >out 2>err

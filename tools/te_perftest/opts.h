@@ -47,6 +47,9 @@ struct opts {
 	uint32_t comm_fuse; /* bit i: i of enum comm_fuse */
 	int64_t comm_cols, comm_gemm;
 	const char *tune; /* a file; or NULL */
+	struct list verbs_bytes;
+	const char *transport; /* verbs */
+	int64_t verbs_depth;
 	uint32_t io;		 /* file: bit 0: io_uring, bit 1: threads */
 	const char *dir, *check; /* file */
 	int64_t file_bytes, block, file_depth, fio;

@@ -12,7 +12,7 @@
 
 #include "daemon/conf.h"
 
-enum type { INT, SIZE, TEXT, CHOICE };
+enum type { INT, SIZE, KEEP, TEXT, CHOICE };
 
 #define AT(member) offsetof(struct ted_conf, member), sizeof(((struct ted_conf *)0)->member)
 
@@ -31,6 +31,11 @@ static const struct key {
 	{ "keys", INT, AT(keys), 1, 1 << 20, { NULL } },
 	{ "queue", SIZE, AT(queue), 131072, 1 << 26, { NULL } },
 	{ "socket", TEXT, AT(socket), 0, 0, { NULL } },
+	{ "spill", TEXT, AT(spill), 0, 0, { NULL } },
+	{ "spill_files", INT, AT(spill_files), 1, 4096, { NULL } },
+	{ "spill_job", SIZE, AT(spill_job), 0, INT64_MAX, { NULL } },
+	{ "spill_keep", KEEP, AT(spill_keep), 0, INT64_MAX, { NULL } },
+	{ "spill_uid", SIZE, AT(spill_uid), 0, INT64_MAX, { NULL } },
 	{ "store", SIZE, AT(store), 4096, INT64_MAX, { NULL } },
 };
 #define NKEYS (sizeof(keys) / sizeof(keys[0]))
@@ -44,6 +49,10 @@ void ted_conf_init(struct ted_conf *conf)
 		.store = 16 << 20,
 		.fds = 64,
 		.queue = 256 << 10,
+		.spill_files = 1024,
+		.spill_job = INT64_MAX,
+		.spill_uid = INT64_MAX,
+		.spill_keep = -5,
 	};
 }
 
@@ -98,7 +107,10 @@ static int set(const struct where *w, const struct key *k, const char *value,
 	       struct ted_conf *conf)
 {
 	char *at = (char *)conf + k->at;
+	char percent[8];
 	int64_t v;
+	size_t n;
+	int wrong;
 
 	switch (k->type) {
 	case INT:
@@ -107,6 +119,22 @@ static int set(const struct where *w, const struct key *k, const char *value,
 			return bad(w, "%s = %.80s: expected a number%s from %lld to %lld", k->name,
 				   value, k->type == SIZE ? ", with k, M, G or T," : "",
 				   (long long)k->lo, (long long)k->hi);
+		memcpy(at, &v, sizeof(v));
+		return 0;
+	case KEEP:
+		/* 0 % of a file system are 0 bytes */
+		n = strlen(value);
+		if (value[n - 1] == '%' && n < sizeof(percent)) {
+			memcpy(percent, value, n - 1);
+			percent[n - 1] = 0;
+			wrong = number(percent, 0, 0, 100, &v);
+			v = wrong ? 0 : -v;
+		} else {
+			wrong = number(value, 1, k->lo, k->hi, &v);
+		}
+		if (wrong)
+			return bad(w, "%s = %.80s: expected 0%% to 100%%, or a size", k->name,
+				   value);
 		memcpy(at, &v, sizeof(v));
 		return 0;
 	case CHOICE:
@@ -169,6 +197,8 @@ static int check(const struct where *w, const struct ted_conf *conf)
 	if (*conf->socket && *conf->socket != '/')
 		return bad(w, "socket = %s: expected a path from the root: abstract names have no "
 			   "permissions", conf->socket);
+	if (*conf->spill && *conf->spill != '/')
+		return bad(w, "spill = %s: expected a path from the root", conf->spill);
 	return 0;
 }
 

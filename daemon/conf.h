@@ -14,6 +14,10 @@ struct ted_conf {
 	int64_t store; /* bytes of their values */
 	int64_t fds;   /* that a client has published */
 	int64_t queue; /* bytes of replies that a client has not read */
+	char spill[256]; /* the folder of files; "": none */
+	int64_t spill_files;
+	int64_t spill_job, spill_uid; /* bytes */
+	int64_t spill_keep; /* bytes that stay free; or, below 0, minus percent */
 };
 
 /* the defaults */

@@ -55,13 +55,9 @@ static void drop_item(struct ted *t, struct ted_job *j, struct ted_item *it)
 	*it = j->items[--j->nitems];
 }
 
-static void destroy(struct ted *t, struct ted_job *j)
+/* what its clients have stored, and how they have failed */
+static void forget(struct ted_job *j)
 {
-	struct ted_job **at = &t->jobs;
-
-	while (*at != j)
-		at = &(*at)->next;
-	*at = j->next;
 	for (size_t i = 0; i < j->nkeys; i++) {
 		free(j->keys[i].name);
 		free(j->keys[i].data);
@@ -69,6 +65,22 @@ static void destroy(struct ted *t, struct ted_job *j)
 	free(j->keys);
 	free(j->items);
 	free(j->rank);
+	j->keys = NULL;
+	j->items = NULL;
+	j->rank = NULL;
+	j->nkeys = j->keys_cap = j->items_cap = 0;
+	j->nranks = 0;
+	j->nbytes = 0;
+	j->code = 0;
+}
+
+static void destroy(struct ted *t, struct ted_job *j)
+{
+	struct ted_job **at = &t->jobs;
+
+	while (*at != j)
+		at = &(*at)->next;
+	*at = j->next;
 	explicit_bzero(j->key, sizeof(j->key));
 	free(j);
 }
@@ -81,7 +93,16 @@ void ted_job_leave(struct ted *t, struct ted_client *c)
 		if (j->items[i].owner == c)
 			drop_item(t, j, &j->items[i]);
 	c->job = NULL;
-	if (!--j->nclients)
+	if (--j->nclients)
+		return;
+	forget(j);
+	if (!j->ngrants)
+		destroy(t, j);
+}
+
+void ted_job_release(struct ted *t, struct ted_job *j)
+{
+	if (!--j->ngrants && !j->nclients)
 		destroy(t, j);
 }
 

@@ -8,6 +8,7 @@ daemon_libted_la_SOURCES = \
 	daemon/loop.c \
 	daemon/request.c \
 	daemon/socket.c \
+	daemon/spill.c \
 	daemon/start.c \
 	daemon/ted.h
 daemon_libted_la_CPPFLAGS = $(AM_CPPFLAGS) -DTED_CONF='"$(sysconfdir)/ted.conf"'

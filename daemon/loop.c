@@ -14,7 +14,7 @@
 #include "daemon/ted.h"
 
 /* what events are of; less: a client's entry */
-enum { LISTEN = 1 << 20, TIMER, SIGNAL };
+enum { LISTEN = 1 << 20, TIMER, SIGNAL, INOTIFY };
 
 #define NEVENTS 64
 
@@ -45,7 +45,8 @@ static int set_up(struct ted *t)
 		return -1;
 	}
 	return watch(t, t->listen, LISTEN) || watch(t, t->timer, TIMER) ||
-	       watch(t, t->signal, SIGNAL);
+	       watch(t, t->signal, SIGNAL) ||
+	       (t->inotify >= 0 && watch(t, t->inotify, INOTIFY));
 }
 
 /* without a free descriptor the connection would stay, and epoll_wait() would return for ever */
@@ -128,6 +129,8 @@ static int serve(struct ted *t)
 				return TED_OK;
 			accepts |= what == LISTEN;
 			ticks |= what == TIMER;
+			if (what == INOTIFY)
+				ted_spill_read(t);
 			if (what < LISTEN && t->client[what].fd >= 0)
 				ted_client_read(t, &t->client[what]);
 		}

@@ -219,6 +219,11 @@ static void fetch(struct ted *t, struct ted_client *c, const struct request *q)
 		ted_error(t, c, -ENOENT, "FETCH: there is no item %u", q->m->item);
 }
 
+static void grant(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	ted_spill_grant(t, c, q->m->nbytes);
+}
+
 static void bye(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	if (c->job)
@@ -240,6 +245,7 @@ static const struct kind {
 	[TE__WIRE_PUT] = { "PUT", put, 1, 0, 1 },
 	[TE__WIRE_GET] = { "GET", get, 1, 0, 0 },
 	[TE__WIRE_FENCE] = { "FENCE", fence, 1, 0, 0 },
+	[TE__WIRE_GRANT] = { "GRANT", grant, 1, 0, 0 },
 };
 
 void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,

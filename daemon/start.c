@@ -45,7 +45,7 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 
 	memset(t, 0, sizeof(*t));
 	t->conf = *conf;
-	t->epoll = t->listen = t->timer = t->signal = t->spare = t->lock = -1;
+	t->epoll = t->listen = t->timer = t->signal = t->spare = t->lock = t->inotify = -1;
 	t->timer_ns = INT64_MAX;
 	if (limit_fds(t))
 		return -1;
@@ -64,6 +64,10 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 	}
 	for (int i = 0; i < conf->clients; i++)
 		t->client[i].fd = -1;
+	if (ted_spill_open(t)) {
+		ted_fini(t);
+		return -1;
+	}
 	return 0;
 }
 
@@ -75,6 +79,7 @@ void ted_fini(struct ted *t)
 		if (t->client[i].fd >= 0)
 			ted_client_lose(t, &t->client[i], "");
 	ted_client_reap(t);
+	ted_spill_close(t);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);

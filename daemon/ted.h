@@ -2,8 +2,8 @@
  * ted.h - the node service ted(8): what its files share.
  *
  * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
- * the messages, job.c the jobs and what they have stored. A client sends one request at a time, and
- * gets one reply. Kinds of messages and their members:
+ * the messages, job.c the jobs and what they have stored, spill.c files. A client sends one request
+ * at a time, and gets one reply. Kinds of messages and their members:
  *
  *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
  *					TE__WIRE_NO_RANK; the reply's text is the instance of ted
@@ -12,6 +12,7 @@
  *	FENCE	wait_ms			the reply comes once all ranks wait for it
  *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
  *	FETCH	item, wait_ms		the reply has it, once it is published
+ *	GRANT	nbytes			the reply has a file without a name, of that size
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
  * A packet that is no message ends its connection, after an error; so do a second request before
@@ -70,6 +71,7 @@ struct ted_job {
 	uid_t uid;
 	uint32_t id; /* a number for people: the key is secret */
 	int nclients, nwaits;
+	int ngrants; /* it lasts as long as one of its files */
 	uint32_t nranks; /* 0: no rank has come yet */
 	uint32_t nfence; /* ranks that wait in a fence */
 	uint8_t *rank;	 /* enum ted_rank_state of each */
@@ -82,8 +84,15 @@ struct ted_job {
 	size_t nitems, items_cap;
 };
 
+struct ted_grant {
+	int wd; /* the watch of its file */
+	int64_t nbytes;
+	struct ted_job *job;
+};
+
 struct ted_counts {
 	uint64_t accepted, refused, dropped_slow, protocol_errors, timeouts, fd_transfers;
+	uint64_t granted, grants_refused, reclaimed;
 };
 
 struct ted {
@@ -97,9 +106,12 @@ struct ted {
 	int64_t nfds, max_fds; /* that all clients have published */
 	int64_t timer_ns;      /* the next deadline is not before; INT64_MAX: there is none */
 	struct ted_counts n;
+	struct ted_grant *grants;
+	int ngrants;
+	char spill_why[160]; /* why there is no spill space; "": there is */
 	void *data; /* of a message, TE__WIRE_DATA_MAX bytes */
 	/* loop.c */
-	int epoll, listen, timer, signal, spare;
+	int epoll, listen, timer, signal, spare, inotify;
 	int own_socket, lock; /* the path is removed at the end */
 	int64_t watchdog_ns, next_watchdog_ns;
 };
@@ -150,13 +162,24 @@ void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char
 /* job.c */
 /* the job of the key, made if there is none; NULL, with an error reply, if it is another user's */
 struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t *key);
-/* the last client takes the job along */
+/* the job ends with its last client and its last file */
 void ted_job_leave(struct ted *t, struct ted_client *c);
+void ted_job_release(struct ted *t, struct ted_job *j);
 struct ted_key *ted_job_key(const struct ted_job *j, const char *name);
 /* 0, or -ENOMEM */
 int ted_job_put(struct ted_job *j, const char *name, const void *data, size_t nbytes);
 struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item);
 int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
+
+/* spill.c */
+/* -1 with a message if ted cannot serve; without spill space it can */
+int ted_spill_open(struct ted *t);
+void ted_spill_close(struct ted *t);
+void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes);
+/* files are gone */
+void ted_spill_read(struct ted *t);
+/* bytes of all files, or of a job's or, with NULL, of a user's */
+int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int any, uid_t uid);
 
 /* loop.c: an exit status */
 int ted_loop(struct ted *t);

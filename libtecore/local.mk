@@ -97,6 +97,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/offload/spill_io.h \
 	libtecore/offload/spill_request.c \
 	libtecore/offload/spill_serve.c \
+	libtecore/offload/spill_ted.c \
 	libtecore/offload/spill_threads.c \
 	libtecore/offload/spill_uring.c \
 	libtecore/offload/spill_watch.c \

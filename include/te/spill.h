@@ -25,7 +25,8 @@ struct te_spill_info {
 
 /**
  * te_spill_info - try offload to files in a folder
- * @dir: an existing folder; NULL: TE_OFFLOAD_DIR, and if that is empty the current folder
+ * @dir: an existing folder, or the socket of ted(8); NULL: TE_OFFLOAD_DIR, and if that is empty the
+ *       current folder
  *
  * A file of 1 MiB without a name is created, written, read, and gone. What does not work is in
  * ret_info, not an error.

@@ -31,6 +31,7 @@ enum te__wire_kind {
 	TE__WIRE_PUT,
 	TE__WIRE_GET,
 	TE__WIRE_FENCE,
+	TE__WIRE_GRANT,
 };
 
 struct te__wire {

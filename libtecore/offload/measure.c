@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <te/spill.h>
@@ -56,6 +57,7 @@ int te_spill_info(const char *dir, struct te_spill_info *ret_info)
 	struct te_spill_info info = TE_SPILL_INFO_INIT;
 	struct rlimit limit;
 	struct statvfs s;
+	struct stat st;
 	int r = te__sized_check("te_spill_info", te_spill_info, ret_info);
 
 	if (r)
@@ -66,7 +68,7 @@ int te_spill_info(const char *dir, struct te_spill_info *ret_info)
 		return r;
 	if (r)
 		snprintf(info.reason, sizeof(info.reason), "%s", te_error_detail());
-	if (!statvfs(dir, &s))
+	if (!stat(dir, &st) && S_ISDIR(st.st_mode) && !statvfs(dir, &s))
 		info.free_nbytes = (uint64_t)s.f_bavail * s.f_frsize;
 	info.memlock_nbytes = UINT64_MAX;
 	if (!getrlimit(RLIMIT_MEMLOCK, &limit) && limit.rlim_cur != RLIM_INFINITY)

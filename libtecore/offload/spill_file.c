@@ -147,11 +147,39 @@ static int reserve(const char *dir, const struct te__spill_file *f)
 	return r ? full(dir, -errno, f->nbytes, f->fd) : 0;
 }
 
+/* a file of ted(8), which has reserved it */
+static int open_granted(const char *path, struct te__spill_file *ret)
+{
+	struct te__spill_file f = *ret;
+	int r = te__spill_ted_grant(path, f.nbytes, &f.fd);
+
+	if (r)
+		return r;
+	f.direct = (fcntl(f.fd, F_GETFL) & O_DIRECT) != 0;
+	f.align = f.direct ? direct_align(f.fd) : 1;
+	if (!f.align) {
+		te__log_info("spill: %s: no direct I/O: the page cache is used", path);
+		(void)fcntl(f.fd, F_SETFL, fcntl(f.fd, F_GETFL) & ~O_DIRECT);
+		f.direct = 0;
+		f.align = 1;
+	}
+	*ret = f;
+	return 0;
+}
+
 int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file *ret)
 {
 	struct te__spill_file f = { .nbytes = nbytes };
-	int r = open_file(dir, &f);
+	struct stat st;
+	int r;
 
+	if (!stat(dir, &st) && S_ISSOCK(st.st_mode)) {
+		r = open_granted(dir, &f);
+		if (!r)
+			*ret = f;
+		return r;
+	}
+	r = open_file(dir, &f);
 	if (r)
 		return r;
 	r = reserve(dir, &f);

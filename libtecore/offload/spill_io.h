@@ -73,10 +73,12 @@ struct te__spill_file {
 };
 
 /*
- * A file without a name in dir, of nbytes, which are reserved; by the I/O thread. Errors with a
+ * A file without a name in dir, of nbytes, which are reserved; by the I/O thread. If dir is a
+ * socket, ted(8) at that socket gives the file. Errors with a
  * message: those of open; -ENOSPC, -EDQUOT or -EFBIG if it cannot have that size.
  */
 int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file *ret);
+int te__spill_ted_grant(const char *path, uint64_t nbytes, int *ret_fd);
 void te__spill_file_close(struct te__spill_file *file);
 
 /* CLOCK_MONOTONIC */

@@ -657,6 +657,10 @@ static const struct {
 	{ "clients = 99999999999999999999\n", "expected a number" },
 	{ "store = 8G\nstore = 8G\n", ":3: store is set in line 2 already" },
 	{ "store = 9999999999T\n", "with k, M, G or T, from 4096" },
+	{ "spill = var\n", "spill = var: expected a path from the root" },
+	{ "spill_keep = 101%\n", ":2: spill_keep = 101%: expected 0% to 100%, or a size" },
+	{ "spill_keep = %\n", ":2: spill_keep = %: expected 0% to 100%" },
+	{ "spill_keep = -1\n", ":2: spill_keep = -1: expected 0% to 100%" },
 	{ "allow = all\n", ":2: allow = all: expected own or any" },
 	{ "socket = /other\n", ":2: socket is set in line 1 already" },
 };

@@ -167,7 +167,8 @@ void run_end(struct ted_run *r)
 	while (d && (e = readdir(d)))
 		if (*e->d_name != '.') {
 			snprintf(path, sizeof(path), "%s/%s", r->dir, e->d_name);
-			unlink(path);
+			if (unlink(path))
+				rmdir(path);
 		}
 	closedir(d);
 	ck_assert_int_eq(rmdir(r->dir), 0);

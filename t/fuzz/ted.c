@@ -39,7 +39,7 @@ static void one_packet(const uint8_t *data, size_t nbytes, int how, int sock)
 	memset(packet, 0, sizeof(packet));
 	memcpy(packet, data, nbytes);
 	if (how & 8) {
-		/* the first byte is the kind, the next ones rank, item and name */
+		/* the first byte is the kind, the next ones rank, item, time and name */
 		m.kind = packet[0];
 		m.rank = packet[1];
 		m.item = packet[2];

@@ -1,0 +1,204 @@
+/*
+ * spill.c - spill space: files without a name that ted(8) creates, reserves and gives away; see
+ * ted.h.
+ *
+ * ted does not keep the descriptor, so the kernel frees the file when the last process that has it
+ * closes it or ends. An inotify watch of the file, which does not keep it either, tells when. Until
+ * then the grant counts, whether its client is connected or not.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "daemon/ted.h"
+
+/* without a name, also later (O_EXCL); with direct I/O where the file system has it */
+static int open_file(const char *dir)
+{
+	int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+	return fd;
+}
+
+static int reserve(int fd, uint64_t nbytes)
+{
+	int r;
+
+	do
+		r = fallocate(fd, 0, 0, (off_t)nbytes);
+	while (r && errno == EINTR);
+	return r;
+}
+
+/* what may be granted of the file system; -1 with errno */
+static int space(const struct ted *t, int64_t *ret_free, int64_t *ret_keep)
+{
+	struct statvfs s;
+
+	if (statvfs(t->conf.spill, &s))
+		return -1;
+	*ret_free = (int64_t)s.f_bavail * (int64_t)s.f_frsize;
+	*ret_keep = t->conf.spill_keep < 0 ?
+			    (int64_t)s.f_blocks / 100 * (int64_t)s.f_frsize * -t->conf.spill_keep :
+			    t->conf.spill_keep;
+	return 0;
+}
+
+static void unavailable(struct ted *t, const char *what, int error)
+{
+	snprintf(t->spill_why, sizeof(t->spill_why), "%.80s: %s%.30s", t->conf.spill, what,
+		 strerror(error));
+	ted_say("spill space is unavailable: %s", t->spill_why);
+}
+
+int ted_spill_open(struct ted *t)
+{
+	int fd;
+
+	if (!*t->conf.spill) {
+		strcpy(t->spill_why, "none is configured (spill)");
+		return 0;
+	}
+	t->grants = calloc((size_t)t->conf.spill_files, sizeof(*t->grants));
+	t->inotify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	if (!t->grants || t->inotify < 0) {
+		ted_say("spill space: %s", strerror(errno));
+		return -1;
+	}
+	fd = open_file(t->conf.spill);
+	if (fd < 0)
+		unavailable(t, errno == EISDIR || errno == EOPNOTSUPP ?
+			    "no files without a name (O_TMPFILE): " : "", errno);
+	else if (reserve(fd, 4096))
+		unavailable(t, "cannot reserve 4096 bytes: ", errno);
+	if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+void ted_spill_close(struct ted *t)
+{
+	if (t->inotify >= 0)
+		close(t->inotify);
+	while (t->ngrants)
+		ted_job_release(t, t->grants[--t->ngrants].job);
+	free(t->grants);
+}
+
+static void release(struct ted *t, int wd)
+{
+	for (int i = 0; i < t->ngrants; i++) {
+		struct ted_job *j = t->grants[i].job;
+
+		if (t->grants[i].wd != wd)
+			continue;
+		t->n.reclaimed++;
+		t->grants[i] = t->grants[--t->ngrants];
+		ted_job_release(t, j);
+		return;
+	}
+}
+
+void ted_spill_read(struct ted *t)
+{
+	union {
+		struct inotify_event align;
+		char bytes[64 * sizeof(struct inotify_event)];
+	} buf;
+	ssize_t n;
+
+	/* watched files have no name, so events have none either */
+	while ((n = read(t->inotify, buf.bytes, sizeof(buf.bytes))) > 0)
+		for (size_t at = 0; at < (size_t)n; at += sizeof(struct inotify_event)) {
+			struct inotify_event e;
+
+			memcpy(&e, buf.bytes + at, sizeof(e));
+			if (e.mask & IN_DELETE_SELF)
+				release(t, e.wd);
+		}
+}
+
+int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int any, uid_t uid)
+{
+	int64_t sum = 0;
+
+	for (int i = 0; i < t->ngrants; i++)
+		if (any || (job ? t->grants[i].job == job : t->grants[i].job->uid == uid))
+			sum += t->grants[i].nbytes;
+	return sum;
+}
+
+/* 0, or 1 after an error reply */
+static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
+{
+	const int64_t of_job = ted_spill_granted(t, c->job, 0, 0);
+	const int64_t of_uid = ted_spill_granted(t, NULL, 0, c->uid);
+	int64_t avail, keep;
+
+	if (*t->spill_why)
+		ted_error(t, c, -EOPNOTSUPP, "GRANT: no spill space: %s", t->spill_why);
+	else if (!nbytes || nbytes > INT64_MAX / 2)
+		ted_error(t, c, -EINVAL, "GRANT: %" PRIu64 " bytes", nbytes);
+	else if (t->ngrants >= t->conf.spill_files)
+		ted_error(t, c, -ENOSPC, "GRANT: there are %d files, the limit (spill_files)",
+			  t->ngrants);
+	else if ((int64_t)nbytes > t->conf.spill_job - of_job)
+		ted_error(t, c, -EDQUOT, "GRANT: %" PRIu64 " bytes, but the job has %" PRId64
+			  " of its %" PRId64 " (spill_job)", nbytes, of_job, t->conf.spill_job);
+	else if ((int64_t)nbytes > t->conf.spill_uid - of_uid)
+		ted_error(t, c, -EDQUOT, "GRANT: %" PRIu64 " bytes, but user %u has %" PRId64
+			  " of its %" PRId64 " (spill_uid)", nbytes, (unsigned int)c->uid, of_uid,
+			  t->conf.spill_uid);
+	else if (space(t, &avail, &keep))
+		ted_error(t, c, -errno, "GRANT: %s: %s", t->conf.spill, strerror(errno));
+	else if ((int64_t)nbytes > avail - keep)
+		ted_error(t, c, -ENOSPC, "GRANT: %" PRIu64 " bytes, but %" PRId64 " are available, "
+			  "of which %" PRId64 " are kept free (spill_keep)", nbytes, avail, keep);
+	else
+		return 0;
+	return 1;
+}
+
+/* the watch that tells when the file is gone; -1 with errno */
+static int watch(struct ted *t, int fd)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return inotify_add_watch(t->inotify, path, IN_DELETE_SELF);
+}
+
+void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
+{
+	int fd, wd;
+
+	if (refused(t, c, nbytes)) {
+		t->n.grants_refused++;
+		return;
+	}
+	fd = open_file(t->conf.spill);
+	wd = fd < 0 || reserve(fd, nbytes) ? -1 : watch(t, fd);
+	if (wd < 0) {
+		t->n.grants_refused++;
+		ted_error(t, c, -errno, "GRANT: %s: a file of %" PRIu64 " bytes: %s", t->conf.spill,
+			  nbytes, strerror(errno));
+	} else {
+		t->grants[t->ngrants++] = (struct ted_grant){ wd, (int64_t)nbytes, c->job };
+		c->job->ngrants++;
+		t->n.granted++;
+		ted_reply(t, c, 0, "", nbytes, NULL, 0, fd);
+	}
+	if (fd >= 0)
+		close(fd);
+}

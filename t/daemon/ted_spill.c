@@ -1,0 +1,412 @@
+/* t/daemon/ted_spill.c - spill space of ted(8): files, quotas, killed processes, offload. */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/offload/spill.h"
+#include "libtecore/offload/spill_io.h"
+#include "ted_lib.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static struct ted_run run;
+static uint8_t key[TE__WIRE_KEY_NBYTES];
+static char space[96];
+
+/* a folder where files without a name can be created */
+static void make_space(void)
+{
+	int fd;
+
+	snprintf(space, sizeof(space), "%s/space", run.dir);
+	ck_assert_int_eq(mkdir(space, 0700), 0);
+	fd = open(space, O_TMPFILE | O_RDWR, 0600);
+	if (fd < 0) {
+		ck_assert_int_eq(rmdir(space), 0);
+		snprintf(space, sizeof(space), "/dev/shm/te-ted-%d", (int)getpid());
+		ck_assert_int_eq(mkdir(space, 0700), 0);
+	}
+	close(fd);
+}
+
+static void begin(const char *fmt, ...) TE_PRINTF(1, 2);
+
+/* the configuration, in addition to the folder */
+static void begin(const char *fmt, ...)
+{
+	va_list ap;
+	FILE *f;
+
+	make_key(key);
+	run_init(&run, "");
+	make_space();
+	f = fopen(run.conf, "a");
+	fprintf(f, "spill = %s\n", space);
+	va_start(ap, fmt);
+	vfprintf(f, fmt, ap);
+	va_end(ap);
+	ck_assert_int_eq(fclose(f), 0);
+	run_start(&run);
+}
+
+static void end(void)
+{
+	/* all files are gone by themselves */
+	ck_assert_int_eq(rmdir(space), 0);
+	run_end(&run);
+}
+
+static int grant(int sock, uint64_t nbytes, int *ret_fd)
+{
+	struct te__wire m = message(TE__WIRE_GRANT);
+
+	m.nbytes = nbytes;
+	return call(sock, &m, NULL, 0, -1, NULL, ret_fd);
+}
+
+/* until it succeeds: the end of a file is seen soon after it, at most after 2 s */
+static int grant_soon(int sock, uint64_t nbytes, int *ret_fd)
+{
+	int r = 0;
+
+	for (int ms = 0; ms < TT_SLOWER(2000); ms++) {
+		r = grant(sock, nbytes, ret_fd);
+		if (!r)
+			break;
+		usleep(1000);
+	}
+	return r;
+}
+
+START_TEST(a_granted_file_is_reserved_and_has_no_name)
+{
+	static _Alignas(4096) uint8_t block[4096], got[4096];
+	static const uint64_t sizes[] = { 1, 4096, 1234567, 3 * MIB };
+	struct stat st;
+	int a, fd[TT_LEN(sizes)];
+
+	begin("%s", "");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	for (size_t i = 0; i < TT_LEN(sizes); i++) {
+		ck_assert_int_eq(grant(a, sizes[i], &fd[i]), 0);
+		ck_assert_int_ge(fd[i], 0);
+		ck_assert_int_eq(fstat(fd[i], &st), 0);
+		ck_assert_int_eq((int)st.st_nlink, 0);
+		ck_assert_uint_eq((uint64_t)st.st_size, sizes[i]);
+		ck_assert_uint_ge((uint64_t)st.st_blocks * 512, sizes[i]);
+		ck_assert_int_eq((int)st.st_mode & 0777, 0600);
+		/* and cannot get one */
+		ck_assert_int_ne(linkat(fd[i], "", AT_FDCWD, run.log, AT_EMPTY_PATH), 0);
+	}
+	tt_fill_bytes(block, sizeof(block));
+	ck_assert_int_eq((int)pwrite(fd[3], block, sizeof(block), 8192), (int)sizeof(block));
+	ck_assert_int_eq((int)pread(fd[3], got, sizeof(got), 8192), (int)sizeof(got));
+	ck_assert_mem_eq(got, block, sizeof(got));
+	ck_assert_int_eq(grant(a, 0, NULL), -EINVAL);
+	ck_assert_int_eq(grant(a, UINT64_MAX, NULL), -EINVAL);
+	for (size_t i = 0; i < TT_LEN(sizes); i++)
+		close(fd[i]);
+	close(a);
+	end();
+}
+END_TEST
+
+START_TEST(quotas_are_kept_and_named)
+{
+	uint8_t other[TE__WIRE_KEY_NBYTES];
+	char want[160];
+	int a, b, fd, fd2;
+
+	begin("spill_job = 5M\nspill_uid = 7M\nspill_files = 3\n");
+	make_key(other);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 4 * MIB, &fd), 0);
+	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
+	ck_reply("GRANT: 2097152 bytes, but the job has 4194304 of its 5242880 (spill_job)");
+	ck_assert_int_eq(grant(b, 4 * MIB, NULL), -EDQUOT);
+	snprintf(want, sizeof(want), "but user %u has 4194304 of its 7340032 (spill_uid)",
+		 (unsigned int)geteuid());
+	ck_reply(want);
+	/* a file counts as long as it exists, also for a client that comes again */
+	ck_assert_int_eq(bye(a, 0, ""), 0);
+	close(a);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
+	fd2 = dup(fd);
+	close(fd);
+	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
+	close(fd2);
+	ck_assert_int_eq(grant_soon(a, 2 * MIB, &fd), 0);
+	ck_assert_int_eq(grant(a, 1, &fd2), 0);
+	close(fd2);
+	close(fd);
+	close(a);
+	close(b);
+	end();
+}
+END_TEST
+
+START_TEST(files_are_limited)
+{
+	int a, fd[2];
+
+	begin("spill_files = 2\n");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(grant(a, 1, &fd[i]), 0);
+	ck_assert_int_eq(grant(a, 1, NULL), -ENOSPC);
+	ck_reply("there are 2 files, the limit (spill_files)");
+	close(fd[0]);
+	ck_assert_int_eq(grant_soon(a, 1, &fd[0]), 0);
+	close(fd[0]);
+	close(fd[1]);
+	close(a);
+	end();
+}
+END_TEST
+
+START_TEST(some_space_stays_free)
+{
+	struct statvfs s;
+	int a;
+
+	if (_i) {
+		begin("spill_keep = 100%%\n");
+	} else {
+		run_init(&run, "");
+		make_space();
+		ck_assert_int_eq(statvfs(space, &s), 0);
+		ck_assert_int_eq(rmdir(space), 0);
+		run_end(&run);
+		/* more than there is, whatever other processes do meanwhile */
+		begin("spill_keep = %llu\n",
+		      (unsigned long long)s.f_blocks * s.f_frsize + 4 * MIB);
+	}
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, MIB, NULL), -ENOSPC);
+	ck_reply("GRANT: 1048576 bytes, but ");
+	ck_reply("are kept free (spill_keep)");
+	close(a);
+	end();
+}
+END_TEST
+
+/* processes take what they get, until there is nothing left */
+START_TEST(concurrent_grants_do_not_exceed_the_quota)
+{
+	enum { N = 6, MOST = 40 };
+	int pipes[2], ready[2], child[N], total = 0, status;
+	uint8_t taken, byte = 0;
+
+	begin("spill_uid = 5M\n");
+	ck_assert_int_eq(pipe(pipes) | pipe(ready), 0);
+	for (int i = 0; i < N; i++) {
+		child[i] = fork();
+		if (!child[i]) {
+			uint8_t own[TE__WIRE_KEY_NBYTES] = { 1, (uint8_t)i };
+			const int s = join(&run, own, TE__WIRE_NO_RANK, 0);
+			int fd[MOST];
+
+			for (taken = 0; taken < MOST && !grant(s, MIB / 8, &fd[taken]);)
+				taken++;
+			if (write(pipes[1], &taken, 1) != 1 || read(ready[0], &byte, 1) != 1)
+				_exit(1);
+			/* the files end with the process, killed or not */
+			if (i & 1)
+				kill(getpid(), SIGKILL);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < N; i++) {
+		ck_assert_int_eq((int)read(pipes[0], &taken, 1), 1);
+		total += taken;
+	}
+	ck_assert_int_eq(total, 40);
+	ck_assert_int_eq((int)write(ready[1], "123456", N), N);
+	for (int i = 0; i < N; i++)
+		ck_assert_int_eq(waitpid(child[i], &status, 0), child[i]);
+	/* all of it can be had again, within 2 s */
+	status = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant_soon(status, 5 * MIB, &total), 0);
+	close(total);
+	close(status);
+	for (int i = 0; i < 2; i++) {
+		close(pipes[i]);
+		close(ready[i]);
+	}
+	end();
+}
+END_TEST
+
+/* ted goes on without it, and says why */
+START_TEST(spill_space_may_be_unavailable)
+{
+	char conf[128];
+	int a;
+
+	make_key(key);
+	run_init(&run, "");
+	snprintf(conf, sizeof(conf), "spill = %s/none\n", run.dir);
+	run_end(&run);
+	run_init(&run, _i ? "spill = /proc\n" : conf);
+	run_start(&run);
+	a = join(&run, key, 0, 1);
+	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
+	ck_reply(_i ? "no spill space: /proc: " : "/none: No such file or directory");
+	ck_assert_ptr_nonnull(strstr(run_log(&run), "spill space is unavailable"));
+	ck_assert_int_eq(put(a, "x", "y", 1), 0);
+	close(a);
+	run_end(&run);
+	run_init(&run, "");
+	run_start(&run);
+	a = join(&run, key, 0, 1);
+	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
+	ck_reply("none is configured (spill)");
+	close(a);
+	run_end(&run);
+}
+END_TEST
+
+/* what has been granted outlives ted, and counts in the free space after its restart */
+START_TEST(files_survive_a_restart)
+{
+	static _Alignas(4096) uint8_t block[4096], got[4096];
+	int a, fd;
+
+	begin("%s", "");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, MIB, &fd), 0);
+	close(a);
+	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
+	tt_fill_bytes(block, sizeof(block));
+	ck_assert_int_eq((int)pwrite(fd, block, sizeof(block), 4096), (int)sizeof(block));
+	run_start(&run);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq((int)pread(fd, got, sizeof(got), 4096), (int)sizeof(got));
+	ck_assert_mem_eq(got, block, sizeof(got));
+	close(fd);
+	close(a);
+	end();
+}
+END_TEST
+
+/* ---- offload ---- */
+
+static struct te__spill_opts options(uint64_t nbytes)
+{
+	return (struct te__spill_opts){ .dir = run.sock, .quota_nbytes = nbytes, .ngroups = 2,
+					.block_nbytes = 65536, .verify = TE__SPILL_VERIFY_ALL };
+}
+
+START_TEST(offload_uses_a_granted_file)
+{
+	const size_t nbytes = 300001;
+	struct te__spill_opts o = options(MIB);
+	struct te__spill_stats stats;
+	struct te__pinned *arena;
+	struct te__spill *spill;
+	uint8_t *slot, *want = malloc(nbytes);
+	int a;
+
+	begin("spill_uid = 1M\n");
+	ck_assert_int_eq(te__pinned_create(NULL, MIB, &arena), 0);
+	ck_assert_msg(!te__spill_create(arena, &o, &spill), "%s", te_error_detail());
+	te__spill_stats(spill, &stats);
+	ck_assert_uint_eq(stats.file_nbytes, MIB);
+	/* ted knows of it */
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 1, NULL), -EDQUOT);
+	ck_reply("has 1048576 of its 1048576 (spill_uid)");
+	slot = te__pinned_base(arena);
+	tt_fill_bytes(want, nbytes);
+	memcpy(slot, want, nbytes);
+	ck_assert_int_eq(te__spill_reserve(spill, 1, nbytes), 0);
+	ck_assert_int_eq(te__spill_write(spill, 1, slot, nbytes, NULL, 0), 0);
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, 1, -1), 0);
+	tt_poison(slot, nbytes);
+	ck_assert_int_eq(te__spill_read(spill, 1, slot, nbytes, NULL, 0), 0);
+	ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_READ, 1, -1), 0);
+	ck_assert_mem_eq(slot, want, nbytes);
+	te__spill_destroy(spill);
+	ck_assert_int_eq(grant_soon(a, MIB, NULL), 0);
+	close(a);
+	te__pinned_destroy(arena);
+	free(want);
+	end();
+}
+END_TEST
+
+START_TEST(a_refusal_reaches_the_caller)
+{
+	struct te__spill_opts o = options(2 * MIB);
+	struct te__pinned *arena;
+	struct te__spill *spill = (void *)&o;
+
+	begin("spill_uid = 1M\n");
+	ck_assert_int_eq(te__pinned_create(NULL, MIB, &arena), 0);
+	ck_assert_int_eq(te__spill_create(arena, &o, &spill), -EDQUOT);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "2097152 bytes, but user"));
+	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
+	/* its socket is there still */
+	ck_assert_int_eq(te__spill_create(arena, &o, &spill), -ECONNREFUSED);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "cannot connect to ted at"));
+	ck_assert_ptr_eq(spill, (void *)&o);
+	te__pinned_destroy(arena);
+	run_start(&run);
+	end();
+}
+END_TEST
+
+static int ask(void)
+{
+	int fd = -1, r = te__spill_ted_grant(run.sock, 4096, &fd);
+
+	ck_assert_int_eq(fd >= 0, !r);
+	if (!r)
+		close(fd);
+	return r;
+}
+
+START_TEST(faults_are_reported)
+{
+	begin("%s", "");
+	ck_assert_int_ge(tt_fault_each(ask), 5);
+	end();
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("daemon/ted_spill");
+	TCase *c = tt_case(s, "files", "host serial");
+
+	tcase_add_test(c, a_granted_file_is_reserved_and_has_no_name);
+	tcase_add_test(c, quotas_are_kept_and_named);
+	tcase_add_test(c, files_are_limited);
+	tcase_add_loop_test(c, some_space_stays_free, 0, 2);
+	tcase_add_test(c, concurrent_grants_do_not_exceed_the_quota);
+	tcase_add_loop_test(c, spill_space_may_be_unavailable, 0, 2);
+	tcase_add_test(c, files_survive_a_restart);
+	c = tt_case(s, "offload", "host");
+	tcase_add_test(c, offload_uses_a_granted_file);
+	tcase_add_test(c, a_refusal_reaches_the_caller);
+	tcase_add_test(c, faults_are_reported);
+	return s;
+}
+
+TT_MAIN("daemon/ted_spill", TT_NEED_NOTHING, suite)

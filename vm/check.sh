@@ -13,37 +13,27 @@ short=${VM_SHORT:-}
 [ "$short" != 0 ] || short=
 PATH=$PATH:/usr/sbin:/sbin
 begin=$SECONDS
-passed=0 failed=0 skipped=0
-
-summary()
-{
-	echo "$passed passed, $failed failed, $skipped skipped"
-	[ $failed = 0 ]
-	exit
-}
 
 pass()
 {
 	echo "PASS: $*"
-	passed=$((passed + 1))
 }
 
 fail()
 {
 	echo "FAIL: $*"
-	failed=$((failed + 1))
 }
 
 skip()
 {
 	echo "SKIP: $*"
-	skipped=$((skipped + 1))
 }
 
 skip_all()
 {
 	skip "$@"
-	summary
+	echo "0 passed, 0 failed, 1 skipped"
+	exit 0
 }
 
 # ---- what is needed ----
@@ -75,7 +65,7 @@ accel()
 # start NAME PAYLOAD [OPTION OF QEMU]...: in the background
 start()
 {
-	VM_APPEND="te.short=$short ${VM_APPEND:-}" "$here/guest.sh" "$@" &
+	VM_LIMIT=${VM_LIMIT:-180} VM_APPEND="te.short=$short ${VM_APPEND:-}" "$here/guest.sh" "$@" &
 }
 
 guest()
@@ -84,18 +74,18 @@ guest()
 	wait $!
 }
 
-# judge NAME STATUS WANTED TEXT: of a guest that has ended
+# judge NAME STATUS WANTED [TEXT]: of a guest that has ended
 judge()
 {
 	if [ "$2" = "$3" ]; then
-		[ -z "$4" ] || pass "harness: $4"
+		[ -z "${4:-}" ] || pass "harness: $4"
 	else
 		fail "$1: ${4:-the guest}: status $2, not $3: $VM_DIR/$1.log"
 		tail -n 40 "$1.log" "$1.qemu"
 	fi
 }
 
-# results NAME STATUS: what the payload of a guest that has ended has found
+# results NAME STATUS [WANTED]: what the payload of a guest that has ended has found
 results()
 {
 	local line failing=
@@ -113,7 +103,7 @@ results()
 		@@*) failing= ;;
 		esac
 	done < <(tr -d '\r' <"$1.log")
-	judge "$1" "$2" 0 ""
+	judge "$1" "$2" "${3:-0}"
 }
 
 # ---- the harness ----
@@ -162,12 +152,12 @@ image()
 virtio_blk()
 {
 	options+=(-device
-		"virtio-blk-pci,id=$1,drive=$1-drive,serial=$1,werror=report,rerror=report$2")
+		"virtio-blk-pci,id=$1,drive=$1-drive,serial=$1,werror=report,rerror=report${2:+,$2}")
 }
 
 backed()
 {
-	options+=(-drive "if=none,id=$1-drive,format=raw,cache=unsafe,file=$1.img$2")
+	options+=(-drive "if=none,id=$1-drive,format=raw,cache=unsafe,file=$1.img${2:+,$2}")
 }
 
 # once N TYPE: a rule of blkdebug: one operation on byte 32M fails, which the files are all across
@@ -189,16 +179,16 @@ check_disk()
 	# a drive can be removed from a port of its own
 	options+=(-device pcie-root-port,id=port1,chassis=1)
 	options+=(-device pcie-root-port,id=port2,chassis=2)
-	backed plain "" && virtio_blk plain ,bus=port1
-	backed nvme "" && options+=(-device nvme,id=nvme,drive=nvme-drive,serial=nvme,bus=port2)
-	backed small "" && virtio_blk small ""
-	backed under "" && virtio_blk under ""
-	backed slow ,throttling.bps-total=20000000 && virtio_blk slow ""
+	backed plain && virtio_blk plain bus=port1
+	backed nvme && options+=(-device nvme,id=nvme,drive=nvme-drive,serial=nvme,bus=port2)
+	backed small && virtio_blk small
+	backed under && virtio_blk under
+	backed slow throttling.bps-total=20000000 && virtio_blk slow
 	name=driver=blkdebug,node-name=debug-drive,image=debug-file
 	options+=(-blockdev driver=file,node-name=debug-file,filename=debug.img)
 	options+=(-blockdev "$name,$(once 0 write),$(once 1 write),$(once 2 read)")
-	virtio_blk debug ""
-	VM_LIMIT=100 guest disk disk "${options[@]}"
+	virtio_blk debug request-merging=off
+	guest disk disk "${options[@]}"
 	results disk $?
 }
 
@@ -210,6 +200,58 @@ check_comm()
 	results comm $?
 }
 
+# ---- ranks of several nodes ----
+
+check_wire()
+{
+	guest wire wire
+	results wire $?
+}
+
+# pauses a guest when its payload says host pause SECONDS s, until it ends
+pauses()
+{
+	local n=0 all
+
+	while kill -0 "$1" 2>/dev/null; do
+		mapfile -t all < <(sed -n 's/^@@host pause \([0-9.]*\) s.*/\1/p' "$2.log" 2>why)
+		if [ ${#all[@]} -gt $n ]; then
+			echo stop >"$2.mon.in"
+			sleep "${all[n]}"
+			echo cont >"$2.mon.in"
+			n=$((n + 1))
+		fi
+		sleep 0.1
+	done
+}
+
+check_pair()
+{
+	local device=virtio-net-pci,id=net,netdev=wire,host_mtu=4200,romfile= first second
+
+	if ! qemu-system-x86_64 -display none -netdev help 2>/dev/null | grep -q stream; then
+		skip "pair: QEMU has no -netdev stream: version 7.2 or newer is needed"
+		return
+	fi
+	# the guest that pauses is the server: a server of QEMU 7.2 waits for its client to read
+	VM_APPEND=te.rank=1 start pair1 pair \
+		-netdev stream,id=wire,server=on,addr.type=unix,addr.path=socket \
+		-device $device,mac=52:54:00:00:00:02
+	second=$!
+	while [ ! -S socket ] && kill -0 $second 2>/dev/null; do
+		sleep 0.1
+	done
+	VM_APPEND=te.rank=0 start pair0 pair \
+		-netdev stream,id=wire,server=off,addr.type=unix,addr.path=socket \
+		-device $device,mac=52:54:00:00:00:01
+	first=$!
+	pauses $second pair1
+	wait $first
+	results pair0 $?
+	wait $second
+	results pair1 $? 125 # it was switched off
+}
+
 # ---- all of them ----
 
 if [ -z "${VM_ACCEL:-}" ]; then
@@ -218,8 +260,17 @@ if [ -z "${VM_ACCEL:-}" ]; then
 	# even then it may not work
 	[ "$VM_ACCEL" = tcg ] || VM_LIMIT=10 VM_APPEND=te.status=0 guest kvm hello || VM_ACCEL=tcg
 fi
-for topic in ${VM_ONLY:-harness comm disk}; do
-	check_$topic
+topics=${VM_ONLY:-harness comm disk wire pair}
+# two at a time, because some of them wait
+for topic in $topics; do
+	[ "$(jobs -rp | wc -l)" -lt 2 ] || wait -n
+	check_$topic >results.$topic 2>&1 &
 done
+wait
+for topic in $topics; do
+	cat results.$topic
+done | tee results
 echo "$(cat "$kernel/version"), $VM_ACCEL, $((SECONDS - begin)) s; logs are in $VM_DIR"
-summary
+failed=$(grep -c '^FAIL: ' results)
+echo "$(grep -c '^PASS: ' results) passed, $failed failed, $(grep -c '^SKIP: ' results) skipped"
+[ "$failed" = 0 ]

@@ -4,7 +4,7 @@
 #   guest.sh NAME PAYLOAD [OPTION OF QEMU]...
 #
 # VM_DIR has vmlinux and initrd; NAME.log and the other files of the guest go there. VM_ACCEL is kvm
-# or tcg. VM_LIMIT: seconds (60); VM_CPUS (2), VM_MEMORY (512M), VM_APPEND: the kernel's command
+# or tcg. VM_LIMIT: seconds (180); VM_CPUS (2), VM_MEMORY (512M), VM_APPEND: the kernel's command
 # line. NAME.mon.in takes commands of QEMU's monitor; what the guest writes to its second serial
 # line goes there too. Exit status 124: the time limit was reached; 125: the guest ended without a
 # result.
@@ -21,12 +21,12 @@ accel=tcg,thread=multi cpu=qemu64
 [ "$VM_ACCEL" = kvm ] && accel=kvm cpu=host
 
 # The monitor reads from the FIFO before the serial line opens it for writing.
-timeout -k 2 "${VM_LIMIT:-60}" qemu-system-x86_64 \
+timeout -k 2 "${VM_LIMIT:-180}" qemu-system-x86_64 \
 	-machine q35 -accel $accel -cpu $cpu -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-512M}" \
 	-nodefaults -no-user-config -no-reboot -display none \
 	-kernel "$VM_DIR/vmlinux" -initrd "$VM_DIR/initrd" \
 	-append "console=ttyS0 loglevel=2 panic=-1 mitigations=off random.trust_cpu=on \
-tsc=reliable te.payload=$payload ${VM_APPEND:-}" \
+tsc=reliable te.name=$name te.payload=$payload ${VM_APPEND:-}" \
 	-chardev "pipe,id=monitor,path=$at.mon" -mon chardev=monitor,mode=readline \
 	-chardev "file,id=log,path=$at.log" -serial chardev:log \
 	-chardev "file,id=control,path=$at.mon.in" -serial chardev:control \

@@ -9,9 +9,15 @@ EXTRA_DIST += \
 	vm/payload/comm.sh \
 	vm/payload/disk.sh \
 	vm/payload/hang.sh \
-	vm/payload/hello.sh
+	vm/payload/hello.sh \
+	vm/payload/pair.sh \
+	vm/payload/wire.sh
 
-check-vm: all
+check_PROGRAMS += vm/root
+vm_root_SOURCES = vm/root.c
+vm_root_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
+
+check-vm: all t/comm/link_pair vm/root
 	VM_BUILD='$(abs_top_builddir)' VM_DIR='$(abs_top_builddir)/vm/run' \
 		bash '$(abs_srcdir)/vm/check.sh'
 

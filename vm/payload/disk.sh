@@ -65,7 +65,8 @@ gives "a full file system is an error before the first write" 1 \
 	'spill: /small: cannot reserve 50331648 bytes: No space left on device: [0-9]+ are available' \
 	$file --dir /small --bytes 48M
 
-# the drive fails a write, a write and a read, once each
+# the drive fails a write, a write and a read, once each; operations are not merged
+echo 2 >"/sys/block/$(basename "$(disk debug)")/queue/nomerges"
 gives "a failed write names group, byte and folder" 1 \
 	"te_perftest: file: offload: write $at /debug: $error" $file --dir /debug --bytes 48M
 gives "a block that cannot be written moves" 0 'byte [0-9]+ of the file cannot be written: byte ' \

@@ -442,7 +442,7 @@ static void put(struct te_plan *p, int buf, int root, size_t at)
 	p->buf[buf].at = at;
 }
 
-#define SLOT_ALIGN 4096 /* of reads and writes */
+#define SLOT_ALIGN 4096u /* of reads and writes */
 
 /* slots in pinned memory, by the times in which they are used */
 static int place_slots(struct te_plan *p)
@@ -470,6 +470,9 @@ static int place_slots(struct te_plan *p)
 		m->v[i].slot_in = item[2 * i + 1].offset;
 	}
 	te__free(item);
+	m->filed = 0;
+	for (int i = 0; i < m->n; i++)
+		m->filed += (m->v[i].nbytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
 	m->held = (m->held + TE__PINNED_UNIT - 1) / TE__PINNED_UNIT * TE__PINNED_UNIT;
 	return r;
 }
@@ -548,8 +551,10 @@ static int peak_of(void *arg, uint64_t *ret_nbytes)
 	uint64_t most = room < o->left_nbytes ? room : o->left_nbytes;
 	int r = place(p, most);
 
-	/* what passes through the slots to a file must fit them */
-	while (!r && o->spill && p->moves->held > te__pinned_nbytes(o->slots) - o->pinned_nbytes) {
+	/* what passes through the slots to a file must fit them and it */
+	while (!r && o->spill &&
+	       (p->moves->held > te__pinned_nbytes(o->slots) - o->pinned_nbytes ||
+		p->moves->filed > room)) {
 		most = p->moves->nbytes / 4 * 3;
 		r = place(p, most);
 	}

@@ -66,6 +66,7 @@ struct te__moves {
 	struct te__act *act; /* sorted by group and kind */
 	int *first_act;	     /* [ngroups + 1] */
 	uint64_t nbytes;     /* that move */
+	uint64_t filed;	     /* the same in the file, where each begins at a multiple */
 	uint64_t held;	     /* of pinned memory */
 	uint64_t plain_nbytes; /* of the arena if nothing moves */
 	double *start;	     /* [ngroups + 1] seconds from the beginning, estimated */
@@ -106,7 +107,8 @@ struct te_offload {
 	uint64_t pinned_nbytes;	    /* of these plans */
 	int words;		    /* the device sets and takes words in stream order */
 	int narmed;		    /* plans that were captured */
-	uint32_t nfiles;	    /* values in the file; the first is for measuring */
+	uint32_t nfiles;	    /* values in the file */
+	uint64_t measured_nbytes;   /* of the file, by which its rates were measured */
 	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
 	/* How many bytes plans may still move, and whether compute waits for copies so that memory
 	 * is free at once. Set for a group of plans by te__offload_allow(); 0 directed: each plan

@@ -207,19 +207,23 @@ static int find_rates(struct te_offload *o)
 
 int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_file)
 {
-	uint32_t i = 0;
+	uint32_t i = o->nfiles;
 	int r = 0;
 
 	pthread_mutex_lock(&o->lock);
-	while (i < o->nfiles && (o->file[i].used || o->file[i].nbytes != nbytes))
-		i++;
+	/* the smallest that has room */
+	for (uint32_t k = 0; k < o->nfiles; k++)
+		if (!o->file[k].used && o->file[k].nbytes >= nbytes &&
+		    (i == o->nfiles || o->file[k].nbytes < o->file[i].nbytes))
+			i = k;
 	if (i == TE__OFFLOAD_FILES)
 		r = te__fail(-ENOMEM, "te_offload: more than %d values in the file", i);
 	else if (i == o->nfiles)
 		r = te__spill_reserve(o->spill, i, nbytes);
 	if (!r) {
-		o->nfiles += i == o->nfiles;
-		o->file[i] = (struct te__offload_file){ nbytes, 1 };
+		if (i == o->nfiles)
+			o->file[o->nfiles++].nbytes = nbytes;
+		o->file[i].used = 1;
 		*ret_file = i;
 	}
 	pthread_mutex_unlock(&o->lock);
@@ -233,12 +237,27 @@ void te__offload_give_file(struct te_offload *o, uint32_t file)
 	pthread_mutex_unlock(&o->lock);
 }
 
+/* the first value that has this number in the file; "" if its plan is gone */
+static const char *name_of(const struct te_offload *o, uint32_t file)
+{
+	for (const struct te_plan *p = o->plans; p; p = p->moves->next)
+		for (int i = 0; i < p->moves->n; i++)
+			if (p->moves->v[i].has_file && p->moves->v[i].file == file)
+				return p->moves->v[i].name;
+	return "";
+}
+
 int te__offload_check(struct te_offload *offload)
 {
 	struct te__spill_error e;
-	const int code = offload->spill ? te__spill_error(offload->spill, &e) : 0;
+	int r = offload->spill ? te__spill_error(offload->spill, &e) : 0;
 
-	return code ? te__fail(code, "%s", e.message) : 0;
+	if (!r)
+		return 0;
+	pthread_mutex_lock(&offload->lock);
+	r = te__fail(r, "%s: values from %s on", e.message, name_of(offload, e.group));
+	pthread_mutex_unlock(&offload->lock);
+	return r;
 }
 
 static int time_file(struct te_offload *o, enum te__spill_dir dir, void *slot, double *ret_rate)
@@ -282,6 +301,9 @@ static int find_file_rates(struct te_offload *o)
 		r = time_file(o, TE__SPILL_READ, slot, &o->rates.read);
 	if (slot)
 		te__pinned_give(o->slots, slot);
+	if (o->nfiles)
+		te__offload_give_file(o, file);
+	o->measured_nbytes = NBYTES;
 	o->rates.write = given->write_rate > 0 ? given->write_rate : o->rates.write;
 	o->rates.read = given->read_rate > 0 ? given->read_rate : o->rates.read;
 	return r;
@@ -444,8 +466,9 @@ uint64_t te__offload_room(struct te_offload *o)
 	pthread_mutex_lock(&o->lock);
 	if (o->spill) {
 		most = o->opts.quota_nbytes;
+		taken = o->measured_nbytes;
 		for (const struct te_plan *p = o->plans; p; p = p->moves->next)
-			taken += p->moves->nbytes;
+			taken += p->moves->filed;
 	} else {
 		taken = o->pinned_nbytes;
 	}

@@ -16,6 +16,7 @@
 #include <te/step.h>
 
 #include "libtecore/base/private.h"
+#include "libtecore/offload/spill_impl.h"
 #include "libtecore/plan/moves.h"
 #include "offload_cases.h"
 #include "t/plan/plan_model.h"
@@ -704,6 +705,117 @@ START_TEST(a_file_that_fails_is_named)
 }
 END_TEST
 
+/* less moves where the file has no room for all, down to nothing */
+START_TEST(a_small_file_takes_less)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = through_file(FAST);
+	uint64_t most = UINT64_MAX;
+
+	for (uint64_t quota = 128; quota >= 4; quota /= 2) {
+		struct te_offload *off;
+		struct te_plan *p[2];
+
+		o.quota_nbytes = quota << 10;
+		off = offload_of(&o);
+		for (int i = 0; i < 2; i++)
+			p[i] = plan_of(seq, off, 0);
+		ck_assert_uint_le(report_of(off).moved_nbytes, quota << 10);
+		ck_assert_uint_le(report_of(off).moved_nbytes, most);
+		most = report_of(off).moved_nbytes;
+		for (int i = 0; i < 2; i++) {
+			model_feed(p[i], &small);
+			DO(te_plan_forward(p[i], st, 0));
+			DO(te_plan_backward(p[i], st));
+		}
+		DO(te_ctx_sync(ctx));
+		DO(te_plan_forward(p[0], st, 0));
+		for (int i = 0; i < 2; i++)
+			te_plan_unref(p[i]);
+		te_offload_unref(off);
+	}
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- failures of the file in every way to run a step ---- */
+
+/* the engine of a spill, of whose blocks in one direction one fails, or never ends */
+static struct {
+	struct te__spill_ops ops;
+	void (*submit)(void *impl, const struct te__blk *blk);
+	enum te__spill_dir dir;
+	int left; /* blocks until then */
+	int drop;
+} broken;
+
+static void submit_broken(void *impl, const struct te__blk *blk)
+{
+	struct te__blk b = *blk;
+
+	if (b.dir == broken.dir && broken.left-- == 0) {
+		if (broken.drop)
+			return;
+		b.offset = (uint64_t)1 << 62; /* no file reaches so far */
+	}
+	broken.submit(impl, &b);
+}
+
+static void break_file(struct te__spill *s, enum te__spill_dir dir, int left, int drop)
+{
+	pthread_mutex_lock(&s->lock);
+	s->timeout_ms = drop ? TT_SLOWER(200) : s->timeout_ms;
+	broken.ops = *s->ops;
+	broken.submit = s->ops->submit;
+	broken.ops.submit = submit_broken;
+	broken.dir = dir;
+	broken.left = left;
+	broken.drop = drop;
+	s->ops = &broken.ops;
+	pthread_mutex_unlock(&s->lock);
+}
+
+static int has_nan(struct te_tensor *t)
+{
+	const size_t n = (size_t)te_tensor_nelems(t);
+	float *v = malloc(n * sizeof(*v));
+	int found = 0;
+
+	ck_assert_int_eq(te_tensor_dtype(t), TE_DTYPE_FP32);
+	DO(te_tensor_read(t, v, n * sizeof(*v)));
+	for (size_t i = 0; i < n; i++)
+		found |= v[i] != v[i];
+	free(v);
+	return found;
+}
+
+START_TEST(any_failure_ends_the_step_and_is_named)
+{
+	static const enum te__spill_dir dirs[] = { TE__SPILL_WRITE, TE__SPILL_READ };
+	const struct way *w = &ways[_i / 4];
+	const enum te__spill_dir dir = dirs[_i % 2];
+	const struct te_offload_opts o = through_file(FAST);
+	int32_t t[MICRO][2][NTOKENS] = { 0 };
+	struct run run = run_create(&small, w, "bf16", &o);
+	double loss;
+
+	run_step(&run, t, &loss);
+	ck_assert(!has_nan(te_seq_grads(run.seq)));
+	break_file(run.off->spill, dir, (int)tt_rand_int(0, 7), _i / 2 % 2);
+	run_step(&run, t, &loss);
+	ck_assert(has_nan(te_seq_grads(run.seq)));
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_lt(te_step_run(run.step, 0, st), 0);
+		tt_said(" of group ");
+		tt_said("bytes: block 0, at byte ");
+		tt_said(" of the file in /tmp: ");
+		tt_said(": values from ");
+	}
+	DO(te_ctx_sync(ctx));
+	run_destroy(&run);
+}
+END_TEST
+
 START_TEST(steps_allocate_nothing)
 {
 	const struct te_offload_opts fast = rates(FAST);
@@ -864,10 +976,14 @@ Suite *offload_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, names_and_ops_choose_what_moves);
 	tcase_add_test(c, large_groups_are_few_copies);
+	c = tt_case(s, "failures", "graph offload serial");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	TT_ADD_LOOP(c, any_failure_ends_the_step_and_is_named, 4 * WAYS, 3);
 	c = tt_case(s, "use", "graph offload");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, a_report_counts_copies);
 	tcase_add_test(c, a_file_that_fails_is_named);
+	tcase_add_test(c, a_small_file_takes_less);
 	tcase_add_test(c, both_passes_are_captured_or_none);
 	tcase_add_loop_test(c, steps_allocate_nothing, 0, WAYS);
 	tcase_add_test(c, rates_are_measured);

@@ -59,6 +59,7 @@ KERNEL_H = \
 	kernels/attn/attn.h \
 	kernels/attn/geometry.h \
 	kernels/comm/comm.h \
+	kernels/comm/fold.h \
 	kernels/comm/geometry.h \
 	kernels/comm/norm.h \
 	kernels/comm/ref.h \

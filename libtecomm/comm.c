@@ -15,7 +15,7 @@ struct common {
 	char backend[16];
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
-	int64_t half_nbytes;
+	int64_t half_nbytes; /* with several nodes the least: packets are for one */
 	int32_t nvls; /* TE_COMM_NVLS */
 	char nvls_why[TE__NVLS_WHY];
 	/* of TE_COMM_TABLE: what reading it returned, its error message or its name, its rows */
@@ -117,6 +117,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 		te__boot_abort(c->boot, "not enough memory");
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
 	}
+	if (te__boot_nnodes(c->boot) > 1)
+		mine.half_nbytes = TE_K_COMM_HEADERS_NBYTES;
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
@@ -162,6 +164,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 {
 	struct te_comm *c = te__calloc(1, sizeof(*c));
 	struct te__coll_terms terms;
+	size_t piece = 0;
 	int r;
 
 	if (!c)
@@ -172,13 +175,18 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 	r = old ? te__boot_reopen(old, attempt, o, &c->boot) : te__boot_open(o, &c->boot);
 	if (!r)
 		r = agree(c, &terms);
+	if (!r && te__boot_nnodes(c->boot) > 1)
+		piece = te__nodes_piece(c->boot);
 	if (!r)
 		r = te__pool_create(c->boot, ctx, o->pool_nbytes,
 				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes),
-				    !terms.nvls_why[0], &c->pool);
+				    !terms.nvls_why[0],
+				    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
 	c->coll.table = &c->table;
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
+	if (!r && piece)
+		r = te__nodes_create(c->boot, c->pool, piece, &c->coll.nodes);
 	if (r) {
 		char why[512];
 
@@ -216,6 +224,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 	if (c->pool) {
 		(void)te__ctx_wait(c->ctx, "te_comm_unref");
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
+		c->coll.nodes = te__nodes_destroy(c->coll.nodes);
 		te__coll_fini(&c->coll);
 	}
 	te__pool_destroy(c->pool);
@@ -251,6 +260,9 @@ int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
 	info.nlocal = te__boot_nlocal(c->boot);
 	memcpy(info.name, c->name, sizeof(info.name));
 	snprintf(info.bootstrap, sizeof(info.bootstrap), "%s", te__boot_provider(c->boot));
+	if (c->coll.nodes)
+		snprintf(info.transport, sizeof(info.transport), "%s",
+			 te__nodes_transport(c->coll.nodes));
 	te__sized_out(te_comm_info, &info, ret_info);
 	return 0;
 }

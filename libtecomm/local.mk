@@ -45,11 +45,17 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/memory.c \
 	libtecomm/memory/pool.c \
 	libtecomm/memory/pool.h \
+	libtecomm/memory/stage.c \
+	libtecomm/memory/stage.h \
 	libtecomm/memory/thread.c \
 	libtecomm/memory/thread.h \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
+	libtecomm/nodes/nodes.c \
+	libtecomm/nodes/nodes.h \
+	libtecomm/nodes/rail.c \
+	libtecomm/nodes/rail.h \
 	libtecomm/nvls/nvls.c \
 	libtecomm/nvls/nvls.h \
 	libtecomm/ops/cross_entropy.c \

@@ -104,6 +104,7 @@ TT_COMM = \
 	t/comm/link \
 	t/comm/model \
 	t/comm/nccl \
+	t/comm/nodes \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \
@@ -325,6 +326,7 @@ POOL_CASES = \
 	t/plan/plan_model.h
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
+t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
 t_comm_verbs_SOURCES = \
 	$(THREADS) \
 	t/comm/link_lib.c \

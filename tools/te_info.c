@@ -391,7 +391,7 @@ static void print_help(void)
 	printf("usage: te_info [--params | --transports] [--json]\n"
 	       "Prints versions, build, backends and devices, and why one cannot be used.\n"
 	       "  -p, --params       print the parameters from the environment instead\n"
-	       "  -t, --transports   print how ranks can share the memory of each device instead\n"
+	       "  -t, --transports   print how ranks share memory and nodes are connected instead\n"
 	       "  -j, --json         print everything, or what is asked for, as one JSON object\n"
 	       "  -h, --help\n"
 	       "      --version\n");

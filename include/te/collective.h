@@ -54,6 +54,11 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  * bits on all ranks, but not those of the other algorithms. NVLS_ONE_SHOT adds in rank order.
  * NCCL is opened by the first call that asks for it, outside of captures. It adds in its own order,
  * and waits without a time-out.
+ * EXCHANGE and CHAIN are those of ranks on several nodes, through memory of the host; the others
+ * but NCCL are for ranks of one node. What a node of l ranks sends, of n nodes:
+ *	EXCHANGE	(n - 1) l S	inputs to all nodes; any type
+ *	CHAIN		S + S 4 / element size	FP32 sums from node to node, results back;
+ *					floating types, nodes whose ranks are contiguous
  */
 enum te_comm_algorithm {
 	TE_COMM_AUTO, /* TE_COMM_ALGO if it can be used, or by size, type and number of ranks */
@@ -65,6 +70,8 @@ enum te_comm_algorithm {
 	TE_COMM_NCCL, /* never chosen by the library, as the next ones */
 	TE_COMM_NVLS,
 	TE_COMM_NVLS_ONE_SHOT,
+	TE_COMM_EXCHANGE,
+	TE_COMM_CHAIN,
 };
 
 struct te_comm_call_opts {
@@ -83,8 +90,8 @@ struct te_comm_call_opts {
  * @dtype:    any; FP8 are codes without a scale
  * @opts:     NULL: defaults
  *
- * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (the algorithm that was asked for cannot be used here;
- * ranks on several nodes), -EBUSY, and the codes of te_comm_error().
+ * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (the algorithm that was asked for cannot be used here),
+ * -EBUSY, and the codes of te_comm_error().
  */
 TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in,
 				void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,

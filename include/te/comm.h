@@ -134,8 +134,9 @@ struct te_comm_info {
 	int32_t local_rank, nlocal; /* within the node */
 	char name[64];
 	char bootstrap[16]; /* how the ranks met: callback, id, dir, pmix, single */
+	char transport[16]; /* between nodes: verbs, tcp; "": there is one node */
 };
-#define TE_COMM_INFO_INIT { sizeof(struct te_comm_info), 0, 0, 0, 0, 0, 0, { 0 }, { 0 } }
+#define TE_COMM_INFO_INIT { sizeof(struct te_comm_info), 0, 0, 0, 0, 0, 0, { 0 }, { 0 }, { 0 } }
 /* ret_info initialised by TE_COMM_INFO_INIT; -EINVAL else */
 TE_EXPORT int te_comm_info(const struct te_comm *comm, struct te_comm_info *ret_info);
 
@@ -253,17 +254,18 @@ struct te_comm_memory {
 /* ret_memory initialised by TE_COMM_MEMORY_INIT; -EINVAL else */
 TE_EXPORT int te_comm_memory(const struct te_comm *comm, struct te_comm_memory *ret_memory);
 
-/* A way by which ranks can share memory. */
+/* A way by which ranks can share memory, or exchange messages between nodes. */
 struct te_transport_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	char name[16];	  /* fd: file descriptors, on one node; fabric: handles, between nodes */
+	char name[16];	  /* memory: fd, fabric, nvls; messages: verbs, tcp */
 	int32_t available; /* 1, or 0 with the reason below */
 	char reason[256];
 };
 #define TE_TRANSPORT_INFO_INIT { sizeof(struct te_transport_info), { 0 }, 0, { 0 } }
 
 /**
- * te_transport_count, te_transport_info - how memory of a context's device can be shared
+ * te_transport_count, te_transport_info - how memory of a context's device can be shared, and how
+ * nodes can be connected
  * @index:    below te_transport_count()
  * @ret_info: initialised by TE_TRANSPORT_INFO_INIT
  *

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "kernels/comm/fold.h"
 #include "kernels/comm/ref.h"
 
 #define PATIENCE 256 /* attempts between looks at the clock */
@@ -44,28 +45,39 @@ static void store(int32_t dtype, void *p, int64_t n, float *v)
 		te__h_store(dtype, p, 0, n, v);
 }
 
-static void reduce_floats(const struct te_k_comm *a, const uint8_t *const *src, int64_t n,
-			  uint8_t *dst)
+/* v = v op x; n is at most TE__HC_LANES, as below */
+static void fold(int32_t dtype, int32_t op, const void *x, int64_t n, float *v)
 {
-	float v[TE__HC_LANES], w[TE__HC_LANES];
+	float w[TE__HC_LANES];
 
-	load(a->dtype, src[0], n, v);
-	for (int r = 1; r < a->nranks; r++) {
-		load(a->dtype, src[r], n, w);
-		if (a->op == TE_K_COMM_SUM || a->op == TE_K_COMM_AVG)
-			te__h_add_to(v, w, n);
-		else
-			for (int64_t i = 0; i < n; i++)
-				v[i] = a->op == TE_K_COMM_MIN ? te_min(v[i], w[i]) :
-								-te_min(-v[i], -w[i]);
-	}
+	load(dtype, x, n, w);
+	if (op == TE_K_COMM_SUM || op == TE_K_COMM_AVG)
+		te__h_add_to(v, w, n);
+	else
+		for (int64_t i = 0; i < n; i++)
+			v[i] = op == TE_K_COMM_MIN ? te_min(v[i], w[i]) : -te_min(-v[i], -w[i]);
+}
+
+static void finish(int32_t dtype, int32_t op, int32_t nranks, float *v, int64_t n, void *dst)
+{
 	for (int64_t i = 0; i < n; i++) {
-		if (a->op == TE_K_COMM_AVG)
-			v[i] /= (float)a->nranks;
+		if (op == TE_K_COMM_AVG)
+			v[i] /= (float)nranks;
 		if (v[i] != v[i])
 			v[i] = te__f32_from_bits(TE_K_COMM_NAN);
 	}
-	store(a->dtype, dst, n, v);
+	store(dtype, dst, n, v);
+}
+
+static void reduce_floats(const struct te_k_comm *a, const uint8_t *const *src, int64_t n,
+			  uint8_t *dst)
+{
+	float v[TE__HC_LANES];
+
+	load(a->dtype, src[0], n, v);
+	for (int r = 1; r < a->nranks; r++)
+		fold(a->dtype, a->op, src[r], n, v);
+	finish(a->dtype, a->op, a->nranks, v, n, dst);
 }
 
 static int64_t get_int(int32_t dtype, const uint8_t *p, int64_t i)
@@ -124,6 +136,58 @@ void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst)
 		v[i] = v[i] == v[i] ? v[i] / (float)o->a->nranks :
 				      te__f32_from_bits(TE_K_COMM_NAN);
 	store(o->a->dtype, dst, n, v);
+}
+
+/* ---- between nodes: see fold.h ---- */
+
+/* for (i = 0; i < n; i += TE__HC_LANES) with len elements at i */
+#define LANES(i, len, n)                                                              \
+	for (int64_t i = 0, len; i < (n) && (len = te__h_min((n) - i, TE__HC_LANES), 1); \
+	     i += TE__HC_LANES)
+
+void te__comm_fold(int32_t dtype, int32_t op, int first, const void *x, int64_t n, float *acc)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+
+	LANES(i, len, n) {
+		const char *p = (const char *)x + i * es;
+
+		if (first)
+			load(dtype, p, len, acc + i);
+		else
+			fold(dtype, op, p, len, acc + i);
+	}
+}
+
+void te__comm_fold_end(int32_t dtype, int32_t op, int32_t nranks, const float *acc, int64_t n,
+		       void *out)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	float v[TE__HC_LANES];
+
+	LANES(i, len, n) {
+		memcpy(v, acc + i, (size_t)len * sizeof(*v));
+		finish(dtype, op, nranks, v, len, (char *)out + i * es);
+	}
+}
+
+void te__comm_reduce(int32_t dtype, int32_t op, int32_t nranks, const void *const *src, int64_t n,
+		     void *out)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	const struct te_k_comm a = { .nranks = nranks, .dtype = dtype, .op = op };
+	float v[TE__HC_LANES];
+
+	if (dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8) {
+		reduce_ints(&a, (const uint8_t *const *)src, n, out);
+		return;
+	}
+	LANES(i, len, n) {
+		load(dtype, (const char *)src[0] + i * es, len, v);
+		for (int32_t r = 1; r < nranks; r++)
+			fold(dtype, op, (const char *)src[r] + i * es, len, v);
+		finish(dtype, op, nranks, v, len, (char *)out + i * es);
+	}
 }
 
 /* ---- waiting ---- */

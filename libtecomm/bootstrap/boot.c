@@ -143,6 +143,16 @@ int te__boot_failed(const struct te__boot *b, const char *what)
 	return code ? te__fail(code, "%s: %s: %s", what, b->name, b->fail_text) : 0;
 }
 
+const char *te__boot_why(const struct te__boot *b, int *ret_code)
+{
+	const int code = atomic_load(&b->fail_code);
+
+	if (!code)
+		return NULL;
+	*ret_code = code;
+	return b->fail_text;
+}
+
 /* ---- nodes ---- */
 
 /* as it is exchanged; equal `node` and `space`: they can pass descriptors to each other */

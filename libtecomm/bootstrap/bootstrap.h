@@ -81,6 +81,9 @@ int te__boot_watch(struct te__boot *boot, const char *what, int wake_fd, int64_t
  */
 void te__boot_note(struct te__boot *boot, int code, const char *fmt, ...) TE_PRINTF(3, 4);
 
+/* NULL, or the failure that is recorded, and its code */
+const char *te__boot_why(const struct te__boot *boot, int *ret_code);
+
 /* random, equal on all ranks of a communicator, and no other has it: for names of sockets */
 const uint8_t *te__boot_key(const struct te__boot *boot);
 

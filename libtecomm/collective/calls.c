@@ -63,12 +63,10 @@ int te__comm_check(const char *fn, struct te_comm *comm)
 {
 	if (!comm)
 		return te__fail(-EINVAL, "%s: comm is NULL", fn);
-	if (te__boot_nnodes(comm->boot) > 1)
-		return te__fail(-EOPNOTSUPP, "%s: %s: ranks on %d nodes; only those of one can "
-				"reduce", fn, comm->name, te__boot_nnodes(comm->boot));
-	if (te__boot_nranks(comm->boot) > TE_K_COMM_RANKS)
-		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks, at most %d are supported", fn,
-				comm->name, te__boot_nranks(comm->boot), TE_K_COMM_RANKS);
+	if (!comm->coll.nodes && te__boot_nranks(comm->boot) > TE_K_COMM_RANKS)
+		return te__fail(-EOPNOTSUPP, "%s: %s: %d ranks of one node, at most %d are "
+				"supported", fn, comm->name, te__boot_nranks(comm->boot),
+				TE_K_COMM_RANKS);
 	return 0;
 }
 
@@ -189,6 +187,20 @@ static int by_nccl(const struct call *a, struct te_stream *stream)
 					  a->op);
 }
 
+static struct te__nodes_call nodes_call(const struct call *a, const struct te__coll_choice *how)
+{
+	return (struct te__nodes_call){ a->in, a->out, a->count, a->dtype, a->op, a->what, a->root,
+					how->algorithm };
+}
+
+static int by_nodes(const struct call *a, const struct te__coll_choice *how,
+		    struct te_stream *stream)
+{
+	const struct te__nodes_call c = nodes_call(a, how);
+
+	return te__nodes_queue(a->comm->coll.nodes, stream, &c);
+}
+
 static int run(const struct call *a, const struct te_comm_call_opts *opts, struct te_stream *stream)
 {
 	struct te__coll_choice how;
@@ -203,7 +215,9 @@ static int run(const struct call *a, const struct te_comm_call_opts *opts, struc
 		r = te__coll_begin(&a->comm->coll, a->fn, stream);
 	if (r)
 		return r;
-	return how.algorithm == TE_COMM_NCCL ? by_nccl(a, stream) : launch(a, &how, stream);
+	if (how.algorithm == TE_COMM_NCCL)
+		return by_nccl(a, stream);
+	return a->comm->coll.nodes ? by_nodes(a, &how, stream) : launch(a, &how, stream);
 }
 
 int te__comm_allreduce(const char *fn, struct te_comm *comm, struct te_stream *stream,
@@ -259,7 +273,7 @@ int te_comm_barrier(struct te_comm *comm, struct te_stream *stream)
 
 	if (comm)
 		a.in = a.out = te__coll_word(&comm->coll);
-	o.algorithm = TE_COMM_LL;
+	o.algorithm = comm && comm->coll.nodes ? TE_COMM_EXCHANGE : TE_COMM_LL;
 	return run(&a, &o, stream);
 }
 
@@ -312,6 +326,11 @@ int te__comm_explain(const char *fn, struct te_comm *comm, const void *in, void 
 		c.nlaunches = (int32_t)((count + how.each - 1) / how.each);
 		c.nsent = sent(&how, nbytes, te__boot_nranks(comm->boot));
 		memcpy(c.reason, how.reason, sizeof(c.reason));
+		if (comm->coll.nodes && how.algorithm != TE_COMM_NCCL) {
+			const struct te__nodes_call k = nodes_call(&a, &how);
+
+			te__nodes_cost(comm->coll.nodes, &k, &c.nsent, &c.nlaunches);
+		}
 	} else {
 		snprintf(c.reason, sizeof(c.reason), "no elements: nothing is done");
 	}

@@ -24,6 +24,8 @@ static const struct {
 	[TE_COMM_NCCL] = { "nccl", -1, 0 },
 	[TE_COMM_NVLS] = { "nvls", TE_K_COMM_M, 1 },
 	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE_K_COMM_M1, 1 },
+	[TE_COMM_EXCHANGE] = { "exchange", -1, 0 },
+	[TE_COMM_CHAIN] = { "chain", -1, 1 },
 };
 #define NALGORITHMS ((int)(sizeof(algorithms) / sizeof(algorithms[0])))
 
@@ -34,7 +36,7 @@ const char *te_comm_algorithm_name(enum te_comm_algorithm a)
 
 const char *te__coll_kernel_name(int32_t kernel)
 {
-	for (int i = 0; i < NALGORITHMS; i++)
+	for (int i = 0; i < NALGORITHMS && kernel >= 0; i++)
 		if (algorithms[i].kernel == kernel)
 			return algorithms[i].name;
 	return NULL;
@@ -62,6 +64,7 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 
 struct asked {
 	enum te_k_comm_collective what;
+	enum te_dtype dtype;
 	int64_t nbytes; /* of count elements */
 	int integers;
 	uint32_t arrays; /* TE__COLL_* */
@@ -106,6 +109,28 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }
 
+static int is_of_nodes(enum te_comm_algorithm k)
+{
+	return k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN;
+}
+
+static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct asked *a, char *why,
+				       size_t n)
+{
+	const char *no = te__nodes_no_chain(c->nodes, a->what, a->dtype);
+	const long long most = te__nodes_exchange_most();
+	const char *by = te__nodes_transport(c->nodes);
+	const int32_t nnodes = te__boot_nnodes(c->boot);
+
+	if (no) {
+		snprintf(why, n, "%d nodes by %s, no chain: %s", nnodes, by, no);
+		return TE_COMM_EXCHANGE;
+	}
+	snprintf(why, n, "%d nodes by %s, %s %lld bytes", nnodes, by,
+		 a->nbytes > most ? "more than" : "at most", most);
+	return a->nbytes > most ? TE_COMM_CHAIN : TE_COMM_EXCHANGE;
+}
+
 /* 0, or 1 with the reason why an algorithm that was named cannot be used */
 static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const struct asked *a,
 		  char *why, size_t n)
@@ -113,7 +138,18 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 	const char *name = algorithms[k].name;
 	const int64_t room = fits(c, algorithms[k].kernel);
 
-	if (a->what != TE_K_COLL_ALLREDUCE && (algorithms[k].floats || algorithms[k].kernel < 0))
+	if (c->nodes && k == TE_COMM_CHAIN && te__nodes_no_chain(c->nodes, a->what, a->dtype))
+		snprintf(why, n, "algorithm %s: %s", name,
+			 te__nodes_no_chain(c->nodes, a->what, a->dtype));
+	else if (c->nodes && !is_of_nodes(k) && k != TE_COMM_NCCL)
+		snprintf(why, n, "algorithm %s is for ranks of one node, and there are %d", name,
+			 te__boot_nnodes(c->boot));
+	else if (!c->nodes && is_of_nodes(k))
+		snprintf(why, n, "algorithm %s is for several nodes, and there is one", name);
+	else if (c->nodes && is_of_nodes(k))
+		return 0;
+	else if (a->what != TE_K_COLL_ALLREDUCE &&
+		 (algorithms[k].floats || algorithms[k].kernel < 0))
 		snprintf(why, n, "there is no algorithm %s, only ll, zerocopy and staged", name);
 	else if (algorithms[k].floats && a->integers)
 		snprintf(why, n, "algorithm %s takes floating types only", name);
@@ -159,8 +195,11 @@ static int choose(const struct te__coll *c, const char *fn, const struct asked *
 	}
 	if (env && !alone)
 		n = snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO: %.70s; ", why);
-	ret->algorithm = choose_auto(c, a, &ret->max_blocks, ret->reason + n,
-				     sizeof(ret->reason) - (size_t)n);
+	if (c->nodes)
+		ret->algorithm = by_nodes(c, a, ret->reason + n, sizeof(ret->reason) - (size_t)n);
+	else
+		ret->algorithm = choose_auto(c, a, &ret->max_blocks, ret->reason + n,
+					     sizeof(ret->reason) - (size_t)n);
 	return 0;
 }
 
@@ -170,7 +209,7 @@ int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_col
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(dtype);
 	const int integers = dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8;
-	const struct asked a = { what, count * es, integers, arrays };
+	const struct asked a = { what, dtype, count * es, integers, arrays };
 	int64_t most;
 	int r;
 

@@ -15,6 +15,7 @@
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/collective/table.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/nodes/nodes.h"
 #include "libtecomm/nvls/nvls.h"
 
 /* what the ranks settle when they create the communicator */
@@ -30,6 +31,7 @@ struct te__coll {
 	const char *name;
 	struct te__coll_terms terms;
 	const struct te__table *table;
+	struct te__nodes *nodes; /* NULL: the ranks are on one node */
 	/* of all operations; the word of te__coll_word() and a ctl of kernels alone follow */
 	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;

@@ -319,7 +319,9 @@ static int choose(const struct norm *a, struct how *how)
 	if (r)
 		return r;
 	one = algorithm == TE_COMM_ONE_SHOT;
-	if (!one && algorithm != TE_COMM_TWO_SHOT) {
+	if (a->comm->coll.nodes) {
+		snprintf(why, sizeof(why), "the ranks are on several nodes");
+	} else if (!one && algorithm != TE_COMM_TWO_SHOT) {
 		if (!why[0])
 			snprintf(why, sizeof(why), "%s",
 				 algorithm ? "another algorithm is asked for" :

@@ -9,6 +9,7 @@
 
 #include "libtecomm/comm_internal.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/transport/link.h"
 
 static int check(const char *fn, const struct te_comm *c, const void *ret)
 {
@@ -169,9 +170,34 @@ static const struct {
 	{ "nvls", probe_nvls },
 };
 
+#define NMEMORY ((int)(sizeof(transport) / sizeof(transport[0])))
+
+/* those of memory, and those of messages between nodes */
 int te_transport_count(void)
 {
-	return (int)(sizeof(transport) / sizeof(transport[0]));
+	int n = NMEMORY;
+
+	while (te__link_transport(n - NMEMORY))
+		n++;
+	return n;
+}
+
+static void probe_memory(struct te_ctx *ctx, int i, struct te_transport_info *info)
+{
+	const int r = transport[i].probe(ctx);
+
+	snprintf(info->name, sizeof(info->name), "%s", transport[i].name);
+	info->available = !r;
+	if (r)
+		snprintf(info->reason, sizeof(info->reason), "%s", te_error_detail());
+}
+
+static void probe_link(const struct te__link_ops *ops, struct te_transport_info *info)
+{
+	snprintf(info->name, sizeof(info->name), "%s", ops->name);
+	info->available = !ops->probe(info->reason, sizeof(info->reason));
+	if (info->available)
+		info->reason[0] = 0;
 }
 
 int te_transport_info(struct te_ctx *ctx, int index, struct te_transport_info *ret_info)
@@ -184,11 +210,10 @@ int te_transport_info(struct te_ctx *ctx, int index, struct te_transport_info *r
 	if (!ctx || index < 0 || index >= te_transport_count())
 		return te__fail(-EINVAL, "te_transport_info: index %d of %d transports%s", index,
 				te_transport_count(), ctx ? "" : ", ctx is NULL");
-	snprintf(info.name, sizeof(info.name), "%s", transport[index].name);
-	r = transport[index].probe(ctx);
-	info.available = !r;
-	if (r)
-		snprintf(info.reason, sizeof(info.reason), "%s", te_error_detail());
+	if (index < NMEMORY)
+		probe_memory(ctx, index, &info);
+	else
+		probe_link(te__link_transport(index - NMEMORY), &info);
 	te__sized_out(te_transport_info, &info, ret_info);
 	return 0;
 }

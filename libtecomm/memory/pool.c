@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -15,6 +16,7 @@
 #include "libtecomm/memory/heap.h"
 #include "libtecomm/memory/members.h"
 #include "libtecomm/memory/pool.h"
+#include "libtecomm/memory/stage.h"
 #include "libtecomm/nvls/nvls.h"
 
 #define TEXT_NBYTES 200
@@ -40,6 +42,9 @@ struct te__pool {
 	struct te__control *control;
 	void *control_ptr; /* of the device; or NULL */
 	struct te__window *window;
+	void *stage; /* NULL: none */
+	size_t stage_nbytes;
+	int stage_registered;
 	int debug;
 	bool multicast;
 
@@ -208,6 +213,33 @@ static int publish(struct te__pool *p, int64_t deadline)
 	return r;
 }
 
+#define STAGE_ITEM(p) ((uint32_t)(p)->nlocal + 1) /* of the broker; nvls has the one before */
+
+/* the lowest rank of the node creates it */
+static int share_stage(struct te__pool *p, int64_t deadline)
+{
+	uint64_t nbytes;
+	void *device;
+	int fd, r;
+
+	if (p->local) {
+		r = te__client_fetch(p->client, STAGE_ITEM(p), 0, &nbytes, &fd, deadline);
+	} else {
+		r = te__stage_create(p->stage_nbytes, &fd);
+		if (!r && p->nlocal > 1)
+			r = te__client_publish(p->client, STAGE_ITEM(p), p->stage_nbytes, fd,
+					       deadline);
+	}
+	if (r)
+		return r;
+	r = te__stage_map(fd, p->stage_nbytes, &p->stage);
+	close(fd);
+	if (!r)
+		r = te__page_register(p->ctx, p->stage, p->stage_nbytes, &device);
+	p->stage_registered = !r;
+	return r;
+}
+
 /* the own pool, and those of the others */
 static int map_all(struct te__pool *p)
 {
@@ -231,6 +263,8 @@ static int map_all(struct te__pool *p)
 	if (!r && p->multicast)
 		r = te__nvls_join(p->window, p->client, p->local, (uint32_t)p->nlocal,
 				  te__pool_stride(p), deadline);
+	if (!r && p->stage_nbytes)
+		r = share_stage(p, deadline);
 	return r ? r : te__client_watch(p->client);
 }
 
@@ -244,6 +278,12 @@ static void give_up(struct te__pool *p, int code)
 		te__page_unregister(p->ctx, p->control);
 	p->control_ptr = NULL;
 	p->control = NULL;
+	if (p->stage_registered)
+		te__page_unregister(p->ctx, p->stage);
+	if (p->stage)
+		munmap(p->stage, p->stage_nbytes);
+	p->stage = NULL;
+	p->stage_registered = 0;
 	if (p->sign >= 0)
 		close(p->sign);
 	p->sign = -1;
@@ -286,7 +326,7 @@ static int create(struct te__pool *p, uint64_t nbytes)
 }
 
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
-		    bool multicast, struct te__pool **ret_pool)
+		    bool multicast, size_t stage, struct te__pool **ret_pool)
 {
 	struct te__pool *p = te__calloc(1, sizeof(*p));
 	int r;
@@ -304,6 +344,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 	p->packets = packets;
 	p->sign = -1;
 	p->multicast = multicast;
+	p->stage_nbytes = stage;
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
 	pthread_mutex_init(&p->lock, NULL);
@@ -819,6 +860,16 @@ uint64_t te__pool_stride(const struct te__pool *p)
 void *te__pool_multicast(const struct te__pool *p)
 {
 	return te__window_multicast(p->window);
+}
+
+void *te__pool_stage(const struct te__pool *p)
+{
+	return p->stage;
+}
+
+const char *te__pool_why(const struct te__pool *p, int *ret_code)
+{
+	return te__control_why(p->control, ret_code);
 }
 
 const uint32_t *te__pool_abort_word(const struct te__pool *p)

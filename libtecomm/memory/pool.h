@@ -30,10 +30,11 @@ int te__pool_agree(struct te__boot *boot, int code, const char *what);
 /*
  * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. packets: as many bytes, equal on
  * all, precede the pool of each rank and are not allocated from. multicast: map multicast memory,
- * too (libtecomm/nvls). All ranks return an error if one of them does. boot must outlive the pool.
+ * too (libtecomm/nvls). stage: bytes of staging memory (stage.h), equal on the ranks of a node, or
+ * 0. All ranks return an error if one of them does. boot must outlive the pool.
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
-		    bool multicast, struct te__pool **ret_pool);
+		    bool multicast, size_t stage, struct te__pool **ret_pool);
 /* waits for the work of the context; takes NULL, returns NULL */
 struct te__pool *te__pool_destroy(struct te__pool *pool);
 
@@ -81,6 +82,10 @@ void *te__pool_packets(const struct te__pool *pool, int32_t rank);
 uint64_t te__pool_stride(const struct te__pool *pool);
 /* the packets of all ranks at once; NULL: there is no multicast memory */
 void *te__pool_multicast(const struct te__pool *pool);
+/* staging memory, which the device copies to and from; NULL: there is none */
+void *te__pool_stage(const struct te__pool *pool);
+/* NULL, or why the communicator has ended, and the code */
+const char *te__pool_why(const struct te__pool *pool, int *ret_code);
 /* of the device: a word that is not 0 after an abort */
 const uint32_t *te__pool_abort_word(const struct te__pool *pool);
 void te__pool_info(struct te__pool *pool, struct te_comm_memory *ret);

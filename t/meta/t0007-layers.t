@@ -43,7 +43,7 @@ only "libtecore includes public headers, kernels/ and its own" libtecore \
 only "libtegraph includes public headers and its own" libtegraph \
 	"config\.h|$public|$graph|$private|[a-z_]+\.h|libtegraph/.*"
 only "libtecomm includes public headers, its own and random numbers" libtecomm \
-	"config\.h|$public|$comm|$private|libtecore/base/splitmix64\.h|kernels/(te_k|launch)\.h|[a-z_]+\.h|libtecomm/.*"
+	"config\.h|$public|$comm|$private|libtecore/base/splitmix64\.h|kernels/(te_k|launch|comm/fold)\.h|[a-z_]+\.h|libtecomm/.*"
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
 only "tools include installed headers, their own and random numbers" tools \

@@ -1,0 +1,596 @@
+/*
+ * t/comm/nodes.c - collective operations of ranks on several nodes, which TE_COMM_NODE simulates:
+ * the same bits as those of one node, recordings, and what becomes of them if a rank is at fault.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/capture.h>
+#include <te/collective.h>
+#include <te/comm.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
+#include "ranks.h"
+#include "threads.h"
+#include "tt_ctx.h"
+
+#define OPS TT_FEWER(24)
+#define COUNT_MOST 20000
+#define SOON 5000.0
+
+enum fault { KILLED, STOPPED, ABORTED, LATE, OTHER_COUNT, OTHER_OP };
+
+/* what the processes of a test share */
+static struct plan {
+	int n;
+	const char *nodes; /* a letter for each rank; NULL: one node */
+	const char *algorithm, *stage, *heartbeat_ms;
+	int timeout_ms;
+	uint64_t seed;
+	uint64_t hash[2][RANKS_MAX][64]; /* of results: on one node, on several */
+	enum fault fault;
+	int at; /* the rank that has it */
+	_Atomic int nready, nleft; /* ranks; nleft: without the fault */
+	_Atomic int64_t at_ns;
+	double ms[RANKS_MAX];
+	pid_t pid[RANKS_MAX];
+} *plan;
+
+static void setup(void)
+{
+	plan = ranks_shared(sizeof(*plan));
+	plan->seed = tt_rand_u64();
+	plan->timeout_ms = 20000;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- a rank ---- */
+
+struct joined {
+	int rank;
+	struct te_ctx *ctx;
+	struct te_comm *comm;
+	struct te_stream *s;
+};
+
+static int join(int rank, struct joined *j)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	char name[2] = { plan->nodes ? plan->nodes[rank] : 0, 0 };
+
+	*j = (struct joined){ .rank = rank };
+	setenv("TE_COMM_NODE", name, 1);
+	setenv("TE_COMM_STAGE", plan->stage ? plan->stage : "512K", 1);
+	if (plan->algorithm)
+		setenv("TE_COMM_ALGO", plan->algorithm, 1);
+	if (plan->heartbeat_ms)
+		setenv("TE_COMM_HEARTBEAT_MS", plan->heartbeat_ms, 1);
+	c.backend = "host";
+	o.timeout_ms = plan->timeout_ms;
+	o.pool_nbytes = 1 << 20;
+	plan->pid[rank] = getpid();
+	STEP(te_ctx_create(&c, &j->ctx));
+	j->s = te_ctx_stream(j->ctx);
+	STEP(te_comm_create(j->ctx, &o, &j->comm));
+	STEP(te_comm_barrier(j->comm, j->s));
+	return te_stream_sync(j->s);
+}
+
+static int leave(struct joined *j, int r)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(j->comm);
+	te_ctx_unref(j->ctx);
+	te_error_clear();
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
+/* ---- results ---- */
+
+static uint64_t hash_of(const uint8_t *p, size_t n, uint64_t h)
+{
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 0x100000001b3u;
+	return h;
+}
+
+struct op {
+	int what; /* 0 all-reduce, 1 reduce-scatter, 2 all-gather, 3 broadcast, 4 barrier */
+	int in_place;
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	int64_t count;
+	int root;
+};
+
+static struct op op_of(int k)
+{
+	uint64_t x = plan->seed + (uint64_t)k * 77;
+	struct op o;
+
+	o.what = (int)(te__splitmix64(&x) % 9) / 2;
+	o.in_place = te__splitmix64(&x) & 1;
+	o.dtype = (enum te_dtype)(te__splitmix64(&x) % TE_DTYPE_COUNT);
+	o.op = (enum te_comm_op)(te__splitmix64(&x) % 4);
+	o.count = 1 + (int64_t)(te__splitmix64(&x) % (k % 3 ? 200 : COUNT_MOST));
+	if (o.what == 1 || o.what == 2)
+		o.count = 1 + o.count / plan->n;
+	o.root = (int)(te__splitmix64(&x) % (uint64_t)plan->n);
+	return o;
+}
+
+/* any bits, and mostly numbers whose sums depend on their order */
+static void fill(const struct op *o, int k, int rank, uint8_t *p, int64_t n)
+{
+	uint64_t x = plan->seed ^ (uint64_t)(k * 31 + rank) * 0x9e3779b97f4a7c15u;
+	const size_t es = te_dtype_nbytes(o->dtype);
+
+	for (size_t i = 0; i < (size_t)n * es; i++) {
+		const uint64_t v = te__splitmix64(&x);
+
+		p[i] = (uint8_t)v;
+		/* exponents near each other */
+		if (es > 1 && i % es == es - 1 && v >> 60)
+			p[i] = (uint8_t)((v & 0x80) | (o->dtype == TE_DTYPE_FP16 ? 0x3c : 0x3f));
+	}
+}
+
+static int call(struct joined *j, const struct op *o, void *in, void *out)
+{
+	switch (o->what) {
+	case 0:
+		return te_comm_allreduce(j->comm, j->s, in, out, o->count, o->dtype, o->op, NULL);
+	case 1:
+		return te_comm_reduce_scatter(j->comm, j->s, in, out, o->count, o->dtype, o->op,
+					      NULL);
+	case 2:
+		return te_comm_all_gather(j->comm, j->s, in, out, o->count, o->dtype, NULL);
+	case 3:
+		return te_comm_broadcast(j->comm, j->s, out, o->count, o->dtype, o->root, NULL);
+	default:
+		return te_comm_barrier(j->comm, j->s);
+	}
+}
+
+static int one(struct joined *j, int k, uint64_t *ret_hash)
+{
+	const struct op o = op_of(k);
+	const int64_t es = (int64_t)te_dtype_nbytes(o.dtype);
+	const int64_t nin = (o.what == 1 ? plan->n : 1) * o.count * es;
+	const int64_t nout = (o.what == 2 ? plan->n : 1) * o.count * es;
+	const int64_t most = (nin > nout ? nin : nout) + 64;
+	uint8_t *data = malloc((size_t)most);
+	char *p, *q, *in, *out;
+	int r = te_mem_alloc(j->s, (size_t)most, (void **)&p);
+
+	if (!r)
+		r = te_mem_alloc(j->s, (size_t)most, (void **)&q);
+	if (r) {
+		free(data);
+		return r;
+	}
+	in = p;
+	out = q;
+	if (o.in_place || o.what == 3) {
+		in = o.what == 2 ? q + j->rank * nin : q;
+		out = o.what == 1 ? q + j->rank * nout : q;
+	}
+	tt_poison(data, (size_t)most);
+	r = te_copy(j->s, p, data, (size_t)most);
+	if (!r)
+		r = te_copy(j->s, q, data, (size_t)most);
+	if (!r)
+		r = te_stream_sync(j->s);
+	fill(&o, k, j->rank, data, nin / es);
+	if (!r)
+		r = te_copy(j->s, in, data, (size_t)nin);
+	if (!r)
+		r = te_stream_sync(j->s);
+	if (!r)
+		r = call(j, &o, in, out);
+	if (!r)
+		r = te_copy(j->s, data, out, (size_t)nout);
+	if (!r)
+		r = te_stream_sync(j->s);
+	if (!r)
+		r = te_comm_error(j->comm);
+	*ret_hash = o.what == 4 ? 1 : hash_of(data, (size_t)nout, 14695981039346656037u);
+	/* what follows out is as it was */
+	if (!r && !o.in_place && o.what != 3) {
+		r = te_copy(j->s, data, out + nout, 64);
+		if (!r)
+			r = te_stream_sync(j->s);
+		if (!r && !tt_is_poison(data, 64))
+			r = te_fail(-EILSEQ, "operation %d wrote more than its output", k);
+	}
+	free(data);
+	(void)te_mem_free(j->s, p);
+	(void)te_mem_free(j->s, q);
+	return r;
+}
+
+static int results_rank(int rank, void *arg)
+{
+	const int several = plan->nodes != NULL;
+	struct te_comm_info i = TE_COMM_INFO_INIT;
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = te_comm_info(j.comm, &i);
+	if (!r && several != (i.nnodes > 1))
+		r = te_fail(-EILSEQ, "%d nodes", i.nnodes);
+	for (int k = 0; k < OPS && !r; k++)
+		r = one(&j, k, &plan->hash[several][rank][k]);
+	return leave(&j, r);
+}
+
+static void run(const char *nodes, ranks_fn *fn, struct ranks_result *res)
+{
+	plan->nodes = nodes;
+	ranks_meet(MEET_DIR, plan->n);
+	ranks_run(plan->n, fn, NULL, res);
+	ranks_part();
+}
+
+static const struct {
+	const char *nodes, *algorithm, *stage;
+} layout[] = {
+	{ "ab", "auto", "64K" },	{ "aabb", "chain", "300K" },
+	{ "aaab", "chain", "1M" },	{ "abab", "auto", "500K" },
+	{ "abbc", "chain", "200K" },	{ "abcab", "exchange", "4M" },
+	{ "aabbbc", "auto", "1M" },	{ "abcdefgh", "chain", "2M" },
+};
+
+START_TEST(results_are_those_of_one_node)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->n = (int)strlen(layout[_i].nodes);
+	plan->stage = layout[_i].stage;
+	run(NULL, results_rank, res);
+	ranks_ok(plan->n, res);
+	plan->algorithm = layout[_i].algorithm;
+	run(layout[_i].nodes, results_rank, res);
+	ranks_ok(plan->n, res);
+	for (int r = 0; r < plan->n; r++)
+		for (int k = 0; k < OPS; k++) {
+			const struct op o = op_of(k);
+
+			ck_assert_msg(plan->hash[0][r][k] == plan->hash[1][r][k], "rank %d, "
+				      "operation %d: kind %d, %s, op %d, count %lld, root %d", r, k,
+				      o.what, te_dtype_name(o.dtype), (int)o.op,
+				      (long long)o.count, o.root);
+		}
+}
+END_TEST
+
+/* ---- recordings ---- */
+
+#define RECORDED 30000 /* floats: several pieces */
+
+/* element i of a rank in a round */
+static float input(int rank, int round, int64_t i)
+{
+	uint64_t x = plan->seed + (uint64_t)(rank * 7919 + round * 31) * 1000003 + (uint64_t)i;
+
+	return (float)((int64_t)te__splitmix64(&x) >> 40) * 0x1p-20f;
+}
+
+static int check_sum(const float *y, int round, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) {
+		float want = input(0, round, i);
+
+		for (int r = 1; r < plan->n; r++)
+			want += input(r, round, i);
+		if (y[i] != want)
+			return te_fail(-EILSEQ, "round %d, element %lld: %g, not %g", round,
+				       (long long)i, (double)y[i], (double)want);
+	}
+	return 0;
+}
+
+/* replays, and calls between them */
+static int recorded_rank(int rank, void *arg)
+{
+	struct te_recording *rec = NULL;
+	float *x = malloc(RECORDED * sizeof(*x));
+	struct joined j;
+	void *p = NULL;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = te_mem_alloc(j.s, RECORDED * sizeof(*x), &p);
+	if (!r)
+		r = te_capture_begin(j.s);
+	if (!r)
+		r = te_comm_allreduce(j.comm, j.s, p, p, RECORDED, TE_DTYPE_FP32, TE_COMM_SUM,
+				      NULL);
+	if (!r)
+		r = te_capture_end(j.s, &rec);
+	for (int round = 0; round < 6 && !r; round++) {
+		for (int64_t i = 0; i < RECORDED; i++)
+			x[i] = input(rank, round, i);
+		r = te_copy(j.s, p, x, RECORDED * sizeof(*x));
+		if (!r)
+			r = te_stream_sync(j.s);
+		tt_poison(x, RECORDED * sizeof(*x));
+		if (!r && round % 3 == 2)
+			r = te_comm_allreduce(j.comm, j.s, p, p, RECORDED, TE_DTYPE_FP32,
+					      TE_COMM_SUM, NULL);
+		else if (!r)
+			r = te_recording_launch(rec, j.s);
+		if (!r)
+			r = te_copy(j.s, x, p, RECORDED * sizeof(*x));
+		if (!r)
+			r = te_stream_sync(j.s);
+		if (!r)
+			r = te_comm_error(j.comm);
+		if (!r)
+			r = check_sum(x, round, RECORDED);
+	}
+	te_recording_unref(rec);
+	if (p)
+		(void)te_mem_free(j.s, p);
+	free(x);
+	return leave(&j, r);
+}
+
+START_TEST(replays_are_calls)
+{
+	struct ranks_result res[4];
+
+	plan->n = 4;
+	plan->stage = "600K";
+	plan->algorithm = _i ? "chain" : "exchange";
+	run("aabb", recorded_rank, res);
+	ranks_ok(4, res);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static const struct {
+	enum fault fault;
+	const char *nodes, *algorithm;
+	int at;
+	int code; /* of the other ranks */
+	const char *text;
+	double ms; /* from the fault on; 0: the time-out of 400 ms and half of it */
+} faults[] = {
+	{ KILLED, "aabb", "chain", 3, -TE_EPEER, "rank 3 (host ", 1000 },
+	{ KILLED, "aab", "chain", 1, -TE_EPEER, "rank 1 (host ", 1000 }, /* in no rail */
+	{ KILLED, "abc", "exchange", 1, -TE_EPEER, "rank 1 (host ", 1000 },
+	{ STOPPED, "aabb", "chain", 2, -ETIMEDOUT, "rank 2 (host ", 1000 },
+	{ ABORTED, "aabb", "exchange", 1, -TE_EABORT, "enough of it", 1000 },
+	{ LATE, "aabb", "chain", 3, -ETIMEDOUT, "rank 3 (host ", 0 },
+	{ LATE, "aab", "exchange", 1, -ETIMEDOUT, "rank 1 (host ", 0 },
+	{ LATE, "abc", "exchange", 2, -ETIMEDOUT, "rank 2 (host ", 0 },
+	{ OTHER_COUNT, "ab", "exchange", 1, -TE_EMISMATCH, "of 78 fp32 by exchange", 1000 },
+	{ OTHER_COUNT, "ab", "chain", 0, -TE_EMISMATCH, "of 78 fp32 by chain", 1000 },
+	{ OTHER_OP, "aab", "chain", 1, -TE_EMISMATCH, "calls maximum", 1000 },
+	{ OTHER_OP, "aabb", "exchange", 3, -TE_EMISMATCH, "maximum of 77", 1000 },
+};
+
+static int small_sum(struct joined *j, void *p, int other_count, int other_op)
+{
+	float x[80];
+	int r;
+
+	for (int64_t i = 0; i < 77; i++)
+		x[i] = input(j->rank, 0, i);
+	r = te_copy(j->s, p, x, sizeof(x));
+	if (!r)
+		r = te_stream_sync(j->s);
+	if (!r)
+		r = te_comm_allreduce(j->comm, j->s, p, p, 77 + other_count, TE_DTYPE_FP32,
+				      other_op ? TE_COMM_MAX : TE_COMM_SUM, NULL);
+	if (!r)
+		r = te_copy(j->s, x, p, sizeof(x));
+	if (!r)
+		r = te_stream_sync(j->s);
+	if (!r)
+		r = te_comm_error(j->comm);
+	return r || other_count || other_op ? r : check_sum(x, 0, 77);
+}
+
+/* the rank at fault; others end it if it has stopped */
+static int at_fault(struct joined *j, void *p)
+{
+	plan->at_ns = now_ns();
+	switch (plan->fault) {
+	case KILLED:
+		raise(SIGKILL);
+		break;
+	case STOPPED:
+		raise(SIGSTOP);
+		break;
+	case ABORTED:
+		te_comm_abort(j->comm, "enough of it");
+		break;
+	case LATE:
+		while (plan->nleft)
+			usleep(1000);
+		return 0;
+	default:
+		return small_sum(j, p, plan->fault == OTHER_COUNT, plan->fault == OTHER_OP);
+	}
+	return small_sum(j, p, 0, 0);
+}
+
+static int fault_rank(int rank, void *arg)
+{
+	struct joined j;
+	void *p = NULL;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = te_mem_alloc(j.s, 4096, &p);
+	for (int k = 0; k < 3 && !r; k++)
+		r = small_sum(&j, p, 0, 0);
+	if (r)
+		return leave(&j, r);
+	/* all have their results before one is at fault */
+	plan->nready++;
+	while (plan->nready < plan->n)
+		usleep(200);
+	if (rank == plan->at) {
+		r = at_fault(&j, p);
+	} else {
+		r = small_sum(&j, p, 0, 0);
+		plan->ms[rank] = (double)(now_ns() - plan->at_ns) * 1e-6;
+		if (r && te_comm_barrier(j.comm, j.s) != r)
+			r = te_fail(-EILSEQ, "a call after the failure: %s", te_error_detail());
+		if (!--plan->nleft && plan->fault == STOPPED)
+			kill(plan->pid[plan->at], SIGKILL);
+	}
+	(void)te_mem_free(j.s, p);
+	return leave(&j, r);
+}
+
+START_TEST(a_rank_at_fault_is_named)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->n = (int)strlen(faults[_i].nodes);
+	plan->fault = faults[_i].fault;
+	plan->algorithm = faults[_i].algorithm;
+	plan->at = faults[_i].at;
+	plan->nleft = plan->n - 1;
+	plan->timeout_ms = faults[_i].ms ? 20000 : 400;
+	plan->heartbeat_ms = plan->fault == STOPPED ? "200" : "2000";
+	run(faults[_i].nodes, fault_rank, res);
+	for (int i = 0; i < plan->n; i++) {
+		if (i == plan->at)
+			continue;
+		ranks_failed(&res[i], faults[_i].code, faults[_i].text, 10000);
+		ck_assert_msg(plan->ms[i] < TT_SLOWER(faults[_i].ms ? faults[_i].ms : 900),
+			      "rank %d after %g ms: %s", i, plan->ms[i], res[i].text);
+	}
+}
+END_TEST
+
+/* ---- what cannot be ---- */
+
+static int refused_rank(int rank, void *arg)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_choice ch = TE_COMM_CHOICE_INIT;
+	struct te_comm *next;
+	struct joined j;
+	void *p = NULL;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (r)
+		return leave(&j, r);
+	r = te_mem_alloc(j.s, 4 << 20, &p);
+	o.algorithm = TE_COMM_TWO_SHOT;
+	if (!r && (te_comm_allreduce(j.comm, j.s, p, p, 9, TE_DTYPE_FP32, TE_COMM_SUM, &o) !=
+			   -EOPNOTSUPP ||
+		   !strstr(te_error_detail(), "twoshot is for ranks of one node, and there are 2")))
+		r = te_fail(-EILSEQ, "twoshot: %s", te_error_detail());
+	o.algorithm = TE_COMM_CHAIN;
+	if (!r && (te_comm_allreduce(j.comm, j.s, p, p, 9, TE_DTYPE_INT32, TE_COMM_SUM, &o) !=
+			   -EOPNOTSUPP ||
+		   !strstr(te_error_detail(), "floating types only")))
+		r = te_fail(-EILSEQ, "chain: %s", te_error_detail());
+	if (!r && (te_comm_recover(j.comm, NULL, NULL, &next) != -EOPNOTSUPP ||
+		   !strstr(te_error_detail(), "2 nodes")))
+		r = te_fail(-EILSEQ, "recover: %s", te_error_detail());
+	if (!r)
+		r = te_comm_explain(j.comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &ch);
+	if (!r && (ch.algorithm != TE_COMM_EXCHANGE || strcmp(ch.name, "exchange") ||
+		   ch.nsent != 2 * 2000 * (rank % 2 == 0) ||
+		   strcmp(ch.reason, "2 nodes by tcp, at most 65536 bytes")))
+		r = te_fail(-EILSEQ, "%s, %llu bytes: %s", ch.name, (unsigned long long)ch.nsent,
+			    ch.reason);
+	if (!r)
+		r = te_comm_explain(j.comm, p, p, 1 << 20, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &ch);
+	/* each of two ranks of a node has half, sent as FP32 or as results */
+	if (!r && (ch.algorithm != TE_COMM_CHAIN || ch.nsent < (rank < 2 ? 1 << 21 : 1 << 20) ||
+		   ch.nsent > (rank < 2 ? 1 << 21 : 1 << 20) * 1.01))
+		r = te_fail(-EILSEQ, "%s, %llu bytes: %s", ch.name, (unsigned long long)ch.nsent,
+			    ch.reason);
+	if (p)
+		(void)te_mem_free(j.s, p);
+	return leave(&j, r);
+}
+
+START_TEST(what_is_of_one_node_is_refused)
+{
+	struct ranks_result res[4];
+
+	plan->n = 4;
+	plan->stage = "16M";
+	run("aabb", refused_rank, res);
+	ranks_ok(4, res);
+}
+END_TEST
+
+static int transport_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r;
+
+	(void)arg;
+	if (rank == plan->at || plan->at < 0)
+		setenv("TE_COMM_TRANSPORT", plan->at < 0 ? "pigeon" : "tcp", 1);
+	r = join(rank, &j);
+	return leave(&j, r);
+}
+
+START_TEST(transports_are_asked_for_by_name)
+{
+	struct ranks_result res[3];
+
+	plan->n = 3;
+	plan->at = _i - 1;
+	run("abb", transport_rank, res);
+	for (int i = 0; i < 3; i++)
+		ranks_failed(&res[i], _i ? -TE_EMISMATCH : -EINVAL,
+			     _i ? "TE_COMM_TRANSPORT of rank" :
+				  "TE_COMM_TRANSPORT is pigeon, expected auto", SOON);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/nodes");
+	TCase *c = tt_case(s, "results", "host");
+
+	tcase_add_checked_fixture(c, setup, NULL);
+	TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
+	tcase_add_loop_test(c, replays_are_calls, 0, 2);
+	c = tt_case(s, "failures", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	TT_ADD_LOOP(c, a_rank_at_fault_is_named, (int)TT_LEN(faults), 4);
+	tcase_add_test(c, what_is_of_one_node_is_refused);
+	tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
+	return s;
+}
+
+TT_MAIN("comm/nodes", TT_NEED_NOTHING, suite)

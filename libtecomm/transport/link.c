@@ -67,7 +67,8 @@ int te__link_open(const struct te__link_ops *ops, const struct te__link_opts *o,
 		te__boot_abort(o->boot, "no memory for a link");
 		return te__fail(-ENOMEM, "te_comm_create: no memory for a link");
 	}
-	memcpy(peers, o->peers, n * sizeof(*peers));
+	if (n)
+		memcpy(peers, o->peers, n * sizeof(*peers));
 	l->ops = ops;
 	l->o = *o;
 	l->o.peers = peers;

@@ -290,6 +290,38 @@ START_TEST(a_rank_that_closes_is_named_when_it_is_needed)
 }
 END_TEST
 
+static void happens(struct rank *r, _Atomic int *bits, int value)
+{
+	pthread_barrier_wait(&ready);
+	if (!r->rank) {
+		fault_ns = te__boot_now();
+		*bits |= value;
+	}
+	pthread_barrier_wait(&ready);
+}
+
+/* rank 1 receives and closes; no acknowledgement of that comes to rank 0 */
+static int part_unheard(struct rank *r)
+{
+	int e = 0;
+
+	happens(r, &verbs_fake.unheard, 1);
+	e = r->rank ? te__link_recv(r->link, 0, r->mem, 1000)
+		    : te__link_send(r->link, 0, r->mem, 1000);
+	if (e)
+		return e;
+	return r->rank ? te__link_wait_receives(r->link, 0, 1) : te__link_wait_sends(r->link, 0, 1);
+}
+
+START_TEST(what_a_closed_peer_has_received_is_complete)
+{
+	struct rank r[RANKS];
+
+	run(part_unheard, r);
+	all_ok(r);
+}
+END_TEST
+
 /* ---- failures ---- */
 
 static int until_failure(struct rank *r)
@@ -300,16 +332,6 @@ static int until_failure(struct rank *r)
 	while (!e && te__boot_now() < deadline)
 		e = te__link_poll(r->link, deadline);
 	return e;
-}
-
-static void happens(struct rank *r, _Atomic int *bits, int value)
-{
-	pthread_barrier_wait(&ready);
-	if (!r->rank) {
-		fault_ns = te__boot_now();
-		*bits |= value;
-	}
-	pthread_barrier_wait(&ready);
 }
 
 /* idle: requests need longer to time out than a peer may be silent */
@@ -758,6 +780,7 @@ static Suite *suite(void)
 	tcase_add_test(c, queues_are_bounded);
 	tcase_add_test(c, idle_links_stay);
 	tcase_add_test(c, a_rank_that_closes_is_named_when_it_is_needed);
+	tcase_add_test(c, what_a_closed_peer_has_received_is_complete);
 	c = tt_case(s, "failures", "host");
 	tcase_add_test(c, a_silent_peer_is_found_within_two_heartbeats);
 	tcase_add_test(c, requests_that_are_not_acknowledged_time_out);

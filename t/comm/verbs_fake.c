@@ -54,6 +54,7 @@ struct request {
 	uint64_t to;
 	const void *from;
 	int64_t due, tried;
+	int delivered;
 	uint8_t copy[INLINE_MOST];
 };
 
@@ -228,6 +229,9 @@ static int deliver(struct queue_pair *q, struct request *w, int64_t now)
 		    now - w->tried < ((int64_t)4096 << q->timeout) * (q->retries + 1))
 			return 0;
 		status = IBV_WC_RETRY_EXC_ERR;
+	} else if (w->delivered) {
+		if (verbs_fake.unheard & 1 << q->ctx->rank)
+			return 0;
 	} else if (w->nbytes && !covering(d->ctx->rank, w->rkey, w->to, w->nbytes)) {
 		status = IBV_WC_REM_ACCESS_ERR;
 		to_error(d);
@@ -239,6 +243,9 @@ static int deliver(struct queue_pair *q, struct request *w, int64_t now)
 		store(w->to, w->from ? w->from : w->copy, w->nbytes);
 		if (imm)
 			complete_recv(d, IBV_WC_SUCCESS, w->imm, w->nbytes);
+		w->delivered = 1;
+		if (verbs_fake.unheard & 1 << q->ctx->rank)
+			return 0;
 	}
 	complete_send(q, w, status);
 	if (status)
@@ -665,7 +672,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 	w->to = wr->wr.rdma.remote_addr;
 	w->nbytes = wr->num_sge ? wr->sg_list->length : 0;
 	w->from = wr->num_sge ? (const void *)(uintptr_t)wr->sg_list->addr : NULL; /* NOLINT */
-	w->tried = 0;
+	w->tried = w->delivered = 0;
 	w->due = now_ns();
 	if (verbs_fake.delay_us)
 		w->due += (int64_t)(te__splitmix64(&random_state) %

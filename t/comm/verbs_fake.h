@@ -28,6 +28,7 @@ extern struct verbs_fake {
 	/* any time */
 	_Atomic int cut;	/* bits of ranks that receive nothing, and acknowledge nothing */
 	_Atomic int down;	/* bits of ranks whose ports are down */
+	_Atomic int unheard;	/* bits of ranks to which no acknowledgement comes */
 	/* what was seen */
 	_Atomic int nfired;	/* failures by `fail` */
 	_Atomic int nlive;	/* objects that exist */

@@ -171,6 +171,7 @@ void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire 
 {
 	c->waits = m->kind;
 	c->wait_ms = m->wait_ms;
+	c->since_ns = ted_now_ns();
 	c->item = m->item;
 	memcpy(c->name, m->text, sizeof(c->name));
 	c->job->nwaits++;
@@ -183,9 +184,15 @@ void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire 
 
 void ted_client_unwait(struct ted *t, struct ted_client *c)
 {
-	(void)t;
+	const int64_t ns = ted_now_ns() - c->since_ns;
+	int bin = 0;
+
 	if (!c->waits)
 		return;
+	while (ns > ted_wait_bound_ns[bin])
+		bin++;
+	t->n.waits[bin]++;
+	t->n.wait_ns += (uint64_t)ns;
 	if (c->waits == TE__WIRE_FENCE) {
 		c->job->rank[c->rank] = TED_RANK_HERE;
 		c->job->nfence--;

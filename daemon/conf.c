@@ -29,6 +29,7 @@ static const struct key {
 	{ "fds", INT, AT(fds), 1, 65536, { NULL } },
 	{ "group", TEXT, AT(group), 0, 0, { NULL } },
 	{ "keys", INT, AT(keys), 1, 1 << 20, { NULL } },
+	{ "metrics", TEXT, AT(metrics), 0, 0, { NULL } },
 	{ "queue", SIZE, AT(queue), 131072, 1 << 26, { NULL } },
 	{ "socket", TEXT, AT(socket), 0, 0, { NULL } },
 	{ "spill", TEXT, AT(spill), 0, 0, { NULL } },
@@ -197,6 +198,8 @@ static int check(const struct where *w, const struct ted_conf *conf)
 	if (*conf->socket && *conf->socket != '/')
 		return bad(w, "socket = %s: expected a path from the root: abstract names have no "
 			   "permissions", conf->socket);
+	if (*conf->metrics && *conf->metrics != '/')
+		return bad(w, "metrics = %s: expected a path from the root", conf->metrics);
 	if (*conf->spill && *conf->spill != '/')
 		return bad(w, "spill = %s: expected a path from the root", conf->spill);
 	return 0;

@@ -7,6 +7,7 @@
 
 struct ted_conf {
 	char socket[100]; /* as long as the address of a socket; "": by user */
+	char metrics[100]; /* "": none */
 	int any;	  /* 1: clients of any user, as the socket's permissions have it; 0: own */
 	char group[64];	  /* "": none */
 	int64_t clients, clients_uid;

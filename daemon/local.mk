@@ -6,6 +6,7 @@ daemon_libted_la_SOURCES = \
 	daemon/conf.h \
 	daemon/job.c \
 	daemon/loop.c \
+	daemon/metrics.c \
 	daemon/request.c \
 	daemon/socket.c \
 	daemon/spill.c \

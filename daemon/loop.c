@@ -14,7 +14,7 @@
 #include "daemon/ted.h"
 
 /* what events are of; less: a client's entry */
-enum { LISTEN = 1 << 20, TIMER, SIGNAL, INOTIFY };
+enum { LISTEN = 1 << 20, METRICS, TIMER, SIGNAL, INOTIFY };
 
 #define NEVENTS 64
 
@@ -44,20 +44,22 @@ static int set_up(struct ted *t)
 		ted_say("cannot wait for events: %s", strerror(errno));
 		return -1;
 	}
-	return watch(t, t->listen, LISTEN) || watch(t, t->timer, TIMER) ||
+	return watch(t, t->listen.fd, LISTEN) ||
+	       (t->metrics.fd >= 0 && watch(t, t->metrics.fd, METRICS)) ||
+	       watch(t, t->timer, TIMER) ||
 	       watch(t, t->signal, SIGNAL) ||
 	       (t->inotify >= 0 && watch(t, t->inotify, INOTIFY));
 }
 
 /* without a free descriptor the connection would stay, and epoll_wait() would return for ever */
-static void refuse_one(struct ted *t)
+static void refuse_one(struct ted *t, const struct ted_socket *from)
 {
 	const struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_REPLY,
 				    .code = -EMFILE, .text = "ted has too many files open" };
 	int fd;
 
 	close(t->spare);
-	fd = accept4(t->listen, NULL, NULL, SOCK_CLOEXEC);
+	fd = accept4(from->fd, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0) {
 		(void)te__wire_send(fd, &m, NULL, 0, -1);
 		close(fd);
@@ -66,16 +68,19 @@ static void refuse_one(struct ted *t)
 	t->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static void accept_all(struct ted *t)
+static void accept_all(struct ted *t, const struct ted_socket *from)
 {
 	for (int i = 0; i < NEVENTS; i++) {
-		const int fd = accept4(t->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		const int fd = accept4(from->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-			refuse_one(t);
+			refuse_one(t, from);
 		if (fd < 0)
 			return;
-		(void)ted_client_add(t, fd);
+		if (from == &t->metrics)
+			ted_metrics_serve(t, fd);
+		else
+			(void)ted_client_add(t, fd);
 	}
 }
 
@@ -114,7 +119,7 @@ static int serve(struct ted *t)
 	int64_t armed = INT64_MAX;
 
 	for (;;) {
-		int accepts = 0, ticks = 0, n;
+		int accepts = 0, ticks = 0, metrics = 0, n;
 
 		arm(t, &armed);
 		n = epoll_wait(t->epoll, ev, NEVENTS, -1);
@@ -128,6 +133,7 @@ static int serve(struct ted *t)
 			if (what == SIGNAL)
 				return TED_OK;
 			accepts |= what == LISTEN;
+			metrics |= what == METRICS;
 			ticks |= what == TIMER;
 			if (what == INOTIFY)
 				ted_spill_read(t);
@@ -139,7 +145,9 @@ static int serve(struct ted *t)
 		ted_client_reap(t);
 		/* at last: events of this round are not of a client that comes now */
 		if (accepts)
-			accept_all(t);
+			accept_all(t, &t->listen);
+		if (metrics)
+			accept_all(t, &t->metrics);
 	}
 }
 

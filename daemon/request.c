@@ -327,6 +327,7 @@ void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char
 		if (code && !j->code) {
 			j->code = code;
 			snprintf(j->why, sizeof(j->why), "rank %u %.180s", c->rank, text);
+			t->n.failures++;
 			ted_say_client("job %u: %s", j->id, j->why);
 			fail_job(t, j);
 		}

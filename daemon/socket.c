@@ -1,4 +1,4 @@
-/* socket.c - the socket of ted(8), given by the service manager or its own; see ted.h. */
+/* socket.c - the sockets of ted(8), given by the service manager or its own; see ted.h. */
 #include "config.h"
 
 #include <errno.h>
@@ -59,17 +59,18 @@ int64_t ted_watchdog_ns(void)
 	return us > 0 && us < INT64_MAX / 1000 ? us * 500 : 0;
 }
 
-/* why a descriptor is not a socket that clients can connect to; NULL: it is */
-static const char *wrong_socket(int fd)
+/* why a descriptor is not a socket that clients can connect to; NULL: it is, of a type */
+static const char *wrong_socket(int fd, int *ret_type)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNSPEC };
 	socklen_t n = sizeof(sa), len = sizeof(int);
-	int type = 0, listens = 0;
+	int listens = 0;
 
 	if (getsockname(fd, (struct sockaddr *)&sa, &n) || sa.sun_family != AF_UNIX)
 		return "it is no UNIX domain socket";
-	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) || type != SOCK_SEQPACKET)
-		return "it is not of type SOCK_SEQPACKET (ListenSequentialPacket=)";
+	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, ret_type, &len) ||
+	    (*ret_type != SOCK_SEQPACKET && *ret_type != SOCK_STREAM))
+		return "it is neither of type SOCK_SEQPACKET nor SOCK_STREAM";
 	len = sizeof(int);
 	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) || !listens)
 		return "it does not listen (Accept=no)";
@@ -78,25 +79,41 @@ static const char *wrong_socket(int fd)
 	return NULL;
 }
 
-static int take_sockets(struct ted *t, int64_t n)
+static int take_socket(struct ted *t, int fd)
 {
-	const char *wrong;
+	int type = 0;
+	const char *wrong = wrong_socket(fd, &type);
+	struct ted_socket *s = type == SOCK_STREAM ? &t->metrics : &t->listen;
 
-	if (n != 1) {
-		ted_say("LISTEN_FDS: %lld sockets, expected 1", (long long)n);
-		return TED_BAD;
-	}
-	wrong = wrong_socket(FIRST_FD);
+	if (!wrong && s->fd >= 0)
+		wrong = "there is one of this type already";
 	if (wrong) {
-		ted_say("LISTEN_FDS: descriptor %d: %s", FIRST_FD, wrong);
+		ted_say("LISTEN_FDS: descriptor %d: %s", fd, wrong);
 		return TED_BAD;
 	}
-	t->listen = FIRST_FD;
-	if (fcntl(t->listen, F_SETFD, FD_CLOEXEC) || fcntl(t->listen, F_SETFL, O_NONBLOCK)) {
-		ted_say("LISTEN_FDS: descriptor %d: %s", FIRST_FD, strerror(errno));
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK)) {
+		ted_say("LISTEN_FDS: descriptor %d: %s", fd, strerror(errno));
 		return TED_FAILED;
 	}
+	s->fd = fd;
 	return TED_OK;
+}
+
+static int take_sockets(struct ted *t, int64_t n)
+{
+	int r = TED_OK;
+
+	if (n != 1 && n != 2) {
+		ted_say("LISTEN_FDS: %lld sockets, expected 1 or 2", (long long)n);
+		return TED_BAD;
+	}
+	for (int i = 0; i < (int)n && !r; i++)
+		r = take_socket(t, FIRST_FD + i);
+	if (!r && t->listen.fd < 0) {
+		ted_say("LISTEN_FDS: no socket of type SOCK_SEQPACKET (ListenSequentialPacket=)");
+		r = TED_BAD;
+	}
+	return r;
 }
 
 /* where the socket is by default; -1 with a message */
@@ -144,29 +161,29 @@ static int make_folder(const char *path, int shared, gid_t gid)
 }
 
 /* held until the process ends: whoever has it may replace what is at the path */
-static int lock(struct ted *t, const char *path)
+static int lock(struct ted_socket *s, const char *path)
 {
 	char name[112], pid[24] = "";
 
 	snprintf(name, sizeof(name), "%s.lock", path);
-	t->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (t->lock < 0) {
+	s->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (s->lock < 0) {
 		ted_say("%s: %s", name, strerror(errno));
 		return TED_FAILED;
 	}
-	if (flock(t->lock, LOCK_EX | LOCK_NB)) {
-		if (pread(t->lock, pid, sizeof(pid) - 1, 0) <= 0)
+	if (flock(s->lock, LOCK_EX | LOCK_NB)) {
+		if (pread(s->lock, pid, sizeof(pid) - 1, 0) <= 0)
 			strcpy(pid, "?");
 		ted_say("%s is served by another ted, process %s", path, pid);
 		return TED_FAILED;
 	}
 	snprintf(pid, sizeof(pid), "%d", (int)getpid());
-	if (ftruncate(t->lock, 0) || pwrite(t->lock, pid, strlen(pid), 0) < 0)
+	if (ftruncate(s->lock, 0) || pwrite(s->lock, pid, strlen(pid), 0) < 0)
 		ted_say("%s: %s", name, strerror(errno));
 	return TED_OK;
 }
 
-static int bind_path(struct ted *t, const char *path, int shared, gid_t gid)
+static int bind_path(struct ted_socket *s, const char *path, int type, int shared, gid_t gid)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 	struct stat st;
@@ -180,19 +197,30 @@ static int bind_path(struct ted *t, const char *path, int shared, gid_t gid)
 	/* of a ted that was killed: no process holds the lock */
 	(void)unlink(path);
 	strcpy(sa.sun_path, path);
-	t->listen = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	s->fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	mask = umask(0177);
-	r = t->listen < 0 || bind(t->listen, (struct sockaddr *)&sa, sizeof(sa));
+	r = s->fd < 0 || bind(s->fd, (struct sockaddr *)&sa, sizeof(sa));
 	umask(mask);
 	if (!r) {
-		t->own_socket = 1;
+		strcpy(s->path, path);
 		r = (shared && (chown(path, (uid_t)-1, gid) || chmod(path, 0660))) ||
-		    listen(t->listen, 128);
+		    listen(s->fd, 128);
 	}
 	if (!r)
 		return TED_OK;
 	ted_say("%s: %s", path, strerror(errno));
 	return TED_FAILED;
+}
+
+static int open_one(struct ted_socket *s, const char *path, int type, int shared, gid_t gid)
+{
+	int r = make_folder(path, shared, gid);
+
+	if (!r)
+		r = lock(s, path);
+	if (!r)
+		r = bind_path(s, path, type, shared, gid);
+	return r;
 }
 
 int ted_socket_open(struct ted *t)
@@ -202,11 +230,9 @@ int ted_socket_open(struct ted *t)
 	const int shared = t->conf.group[0] != 0;
 	const struct group *g;
 	gid_t gid = (gid_t)-1;
-	int r;
+	int r = TED_OK;
 
-	if (n)
-		return take_sockets(t, n);
-	if (!*path && default_path(path, sizeof(t->conf.socket)))
+	if (!n && !*path && default_path(path, sizeof(t->conf.socket)))
 		return TED_BAD;
 	if (shared) {
 		g = getgrnam(t->conf.group);
@@ -216,22 +242,28 @@ int ted_socket_open(struct ted *t)
 		}
 		gid = g->gr_gid;
 	}
-	r = make_folder(path, shared, gid);
-	if (!r)
-		r = lock(t, path);
-	if (!r)
-		r = bind_path(t, path, shared, gid);
+	if (n)
+		r = take_sockets(t, n);
+	else
+		r = open_one(&t->listen, path, SOCK_SEQPACKET, shared, gid);
+	if (!r && t->metrics.fd < 0 && *t->conf.metrics)
+		r = open_one(&t->metrics, t->conf.metrics, SOCK_STREAM, shared, gid);
 	return r;
+}
+
+static void close_one(struct ted_socket *s)
+{
+	if (s->fd >= 0)
+		close(s->fd);
+	if (*s->path)
+		(void)unlink(s->path);
+	if (s->lock >= 0)
+		close(s->lock);
+	*s = (struct ted_socket){ .fd = -1, .lock = -1 };
 }
 
 void ted_socket_close(struct ted *t)
 {
-	if (t->listen >= 0)
-		close(t->listen);
-	if (t->own_socket)
-		(void)unlink(t->conf.socket);
-	if (t->lock >= 0)
-		close(t->lock);
-	t->listen = t->lock = -1;
-	t->own_socket = 0;
+	close_one(&t->listen);
+	close_one(&t->metrics);
 }

@@ -139,35 +139,46 @@ int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int an
 	return sum;
 }
 
-/* 0, or 1 after an error reply */
+/* 0, or 1 + enum ted_denied after an error reply */
 static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 {
 	const int64_t of_job = ted_spill_granted(t, c->job, 0, 0);
 	const int64_t of_uid = ted_spill_granted(t, NULL, 0, c->uid);
 	int64_t avail, keep;
 
-	if (*t->spill_why)
+	if (*t->spill_why) {
 		ted_error(t, c, -EOPNOTSUPP, "GRANT: no spill space: %s", t->spill_why);
-	else if (!nbytes || nbytes > INT64_MAX / 2)
+		return 1 + TED_DENIED_UNAVAILABLE;
+	}
+	if (!nbytes || nbytes > INT64_MAX / 2) {
 		ted_error(t, c, -EINVAL, "GRANT: %" PRIu64 " bytes", nbytes);
-	else if (t->ngrants >= t->conf.spill_files)
+		return 1 + TED_DENIED_OTHER;
+	}
+	if (t->ngrants >= t->conf.spill_files) {
 		ted_error(t, c, -ENOSPC, "GRANT: there are %d files, the limit (spill_files)",
 			  t->ngrants);
-	else if ((int64_t)nbytes > t->conf.spill_job - of_job)
+		return 1 + TED_DENIED_QUOTA;
+	}
+	if ((int64_t)nbytes > t->conf.spill_job - of_job) {
 		ted_error(t, c, -EDQUOT, "GRANT: %" PRIu64 " bytes, but the job has %" PRId64
 			  " of its %" PRId64 " (spill_job)", nbytes, of_job, t->conf.spill_job);
-	else if ((int64_t)nbytes > t->conf.spill_uid - of_uid)
+		return 1 + TED_DENIED_QUOTA;
+	}
+	if ((int64_t)nbytes > t->conf.spill_uid - of_uid) {
 		ted_error(t, c, -EDQUOT, "GRANT: %" PRIu64 " bytes, but user %u has %" PRId64
 			  " of its %" PRId64 " (spill_uid)", nbytes, (unsigned int)c->uid, of_uid,
 			  t->conf.spill_uid);
-	else if (space(t, &avail, &keep))
+		return 1 + TED_DENIED_QUOTA;
+	}
+	if (space(t, &avail, &keep)) {
 		ted_error(t, c, -errno, "GRANT: %s: %s", t->conf.spill, strerror(errno));
-	else if ((int64_t)nbytes > avail - keep)
-		ted_error(t, c, -ENOSPC, "GRANT: %" PRIu64 " bytes, but %" PRId64 " are available, "
-			  "of which %" PRId64 " are kept free (spill_keep)", nbytes, avail, keep);
-	else
+		return 1 + TED_DENIED_OTHER;
+	}
+	if ((int64_t)nbytes <= avail - keep)
 		return 0;
-	return 1;
+	ted_error(t, c, -ENOSPC, "GRANT: %" PRIu64 " bytes, but %" PRId64 " are available, of "
+		  "which %" PRId64 " are kept free (spill_keep)", nbytes, avail, keep);
+	return 1 + TED_DENIED_SPACE;
 }
 
 /* the watch that tells when the file is gone; -1 with errno */
@@ -181,17 +192,20 @@ static int watch(struct ted *t, int fd)
 
 void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
 {
+	const int denied = refused(t, c, nbytes);
 	int fd, wd;
 
-	if (refused(t, c, nbytes)) {
-		t->n.grants_refused++;
+	if (denied) {
+		t->n.denied[denied - 1]++;
 		return;
 	}
 	fd = open_file(t->conf.spill);
 	wd = fd < 0 || reserve(fd, nbytes) ? -1 : watch(t, fd);
 	if (wd < 0) {
-		t->n.grants_refused++;
-		ted_error(t, c, -errno, "GRANT: %s: a file of %" PRIu64 " bytes: %s", t->conf.spill,
+		const int error = errno;
+
+		t->n.denied[error == ENOSPC ? TED_DENIED_SPACE : TED_DENIED_OTHER]++;
+		ted_error(t, c, -error, "GRANT: %s: a file of %" PRIu64 " bytes: %s", t->conf.spill,
 			  nbytes, strerror(errno));
 	} else {
 		t->grants[t->ngrants++] = (struct ted_grant){ wd, (int64_t)nbytes, c->job };

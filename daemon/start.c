@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -45,7 +46,9 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 
 	memset(t, 0, sizeof(*t));
 	t->conf = *conf;
-	t->epoll = t->listen = t->timer = t->signal = t->spare = t->lock = t->inotify = -1;
+	t->epoll = t->timer = t->signal = t->spare = t->inotify = -1;
+	t->listen.fd = t->listen.lock = t->metrics.fd = t->metrics.lock = -1;
+	t->started = (int64_t)time(NULL);
 	t->timer_ns = INT64_MAX;
 	if (limit_fds(t))
 		return -1;

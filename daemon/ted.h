@@ -2,8 +2,8 @@
  * ted.h - the node service ted(8): what its files share.
  *
  * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
- * the messages, job.c the jobs and what they have stored, spill.c files. A client sends one request
- * at a time, and gets one reply. Kinds of messages and their members:
+ * the messages, job.c the jobs and what they have stored, spill.c files, metrics.c what is counted.
+ * A client sends one request at a time, and gets one reply. Kinds of messages and their members:
  *
  *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
  *					TE__WIRE_NO_RANK; the reply's text is the instance of ted
@@ -44,6 +44,7 @@ struct ted_client {
 	int64_t deadline_ns; /* of its HELLO, or of its wait; 0: none */
 	uint32_t waits; /* the kind of the request that waits, or 0 */
 	uint32_t wait_ms;
+	int64_t since_ns;
 	uint32_t item;
 	char name[208];
 	int nfds;	  /* it has published */
@@ -90,9 +91,17 @@ struct ted_grant {
 	struct ted_job *job;
 };
 
+/* bins of the times of waits */
+#define TED_WAIT_BINS 6
+extern const int64_t ted_wait_bound_ns[TED_WAIT_BINS];
+
+enum ted_denied { TED_DENIED_OTHER, TED_DENIED_QUOTA, TED_DENIED_SPACE, TED_DENIED_UNAVAILABLE,
+		  TED_DENIED_END };
+
 struct ted_counts {
 	uint64_t accepted, refused, dropped_slow, protocol_errors, timeouts, fd_transfers;
-	uint64_t granted, grants_refused, reclaimed;
+	uint64_t granted, denied[TED_DENIED_END], reclaimed, failures;
+	uint64_t waits[TED_WAIT_BINS], wait_ns;
 };
 
 struct ted {
@@ -111,8 +120,13 @@ struct ted {
 	char spill_why[160]; /* why there is no spill space; "": there is */
 	void *data; /* of a message, TE__WIRE_DATA_MAX bytes */
 	/* loop.c */
-	int epoll, listen, timer, signal, spare, inotify;
-	int own_socket, lock; /* the path is removed at the end */
+	int epoll, timer, signal, spare, inotify;
+	struct ted_socket {
+		int fd;
+		char path[100]; /* removed at the end; "": it is the service manager's */
+		int lock;
+	} listen, metrics;
+	int64_t started; /* since the epoch, in s */
 	int64_t watchdog_ns, next_watchdog_ns;
 };
 
@@ -180,6 +194,9 @@ void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes);
 void ted_spill_read(struct ted *t);
 /* bytes of all files, or of a job's or, with NULL, of a user's */
 int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int any, uid_t uid);
+
+/* metrics.c: takes fd, a connection to the second socket */
+void ted_metrics_serve(struct ted *t, int fd);
 
 /* loop.c: an exit status */
 int ted_loop(struct ted *t);

@@ -121,6 +121,7 @@ TT_COMM += t/comm/verbs
 endif
 TT_DAEMON = \
 	t/daemon/ted \
+	t/daemon/ted_metrics \
 	t/daemon/ted_spill \
 	t/daemon/ted_user
 TT_TOOLS =
@@ -307,6 +308,8 @@ TED_LIB = t/daemon/ted_lib.c t/daemon/ted_lib.h
 TED_LDADD = daemon/libted.la $(LDADD)
 t_daemon_ted_SOURCES = t/daemon/ted.c $(TED_LIB)
 t_daemon_ted_LDADD = $(TED_LDADD)
+t_daemon_ted_metrics_SOURCES = t/daemon/ted_metrics.c $(TED_LIB)
+t_daemon_ted_metrics_LDADD = $(TED_LDADD)
 t_daemon_ted_spill_SOURCES = t/daemon/ted_spill.c $(TED_LIB)
 t_daemon_ted_spill_LDADD = $(TED_LDADD)
 t_daemon_ted_user_SOURCES = t/daemon/ted_user.c $(TED_LIB)

@@ -1,0 +1,353 @@
+/* t/daemon/ted_metrics.c - the metrics of ted(8): their format, and what they count. */
+#include "config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <te/errno.h>
+
+#include "ted_lib.h"
+
+static struct ted_run run;
+static uint8_t key[TE__WIRE_KEY_NBYTES];
+static char path[96], text[65536];
+
+static int dial_metrics(void)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	strcpy(sa.sun_path, path);
+	ck_assert_int_eq(connect(s, (struct sockaddr *)&sa, sizeof(sa)), 0);
+	return s;
+}
+
+/* ---- a checker of the format ---- */
+
+static struct sample {
+	char series[200]; /* name and labels */
+	double value;
+	int counter;
+} sample[200], before[200];
+static int nsamples, nbefore;
+
+static const char *name_end(const char *s)
+{
+	ck_assert(isalpha((unsigned char)*s) || *s == '_');
+	while (isalnum((unsigned char)*s) || *s == '_')
+		s++;
+	return s;
+}
+
+/* name="value",... in braces; the end */
+static const char *check_labels(const char *s)
+{
+	ck_assert_int_eq(*s, '{');
+	do {
+		s = name_end(s + 1);
+		ck_assert_int_eq(s[0], '=');
+		ck_assert_int_eq(s[1], '"');
+		for (s += 2; *s != '"'; s++) {
+			ck_assert_int_ne(*s, 0);
+			if (*s == '\\') {
+				s++;
+				ck_assert(*s == '\\' || *s == '"' || *s == 'n');
+			}
+		}
+		s++;
+	} while (*s == ',');
+	ck_assert_int_eq(*s, '}');
+	return s + 1;
+}
+
+/* reads and checks all; every sample has a type, every name its prefix, no series comes twice */
+static void scrape(void)
+{
+	char help[100] = "", type_name[100] = "", type[20] = "", *line, *rest;
+	const int s = dial_metrics();
+	size_t n = 0;
+	ssize_t got;
+
+	while ((got = read(s, text + n, sizeof(text) - 1 - n)) > 0)
+		n += (size_t)got;
+	ck_assert_int_eq((int)got, 0);
+	close(s);
+	text[n] = 0;
+	ck_assert_uint_gt(n, 0);
+	ck_assert_int_eq(text[n - 1], '\n');
+	nsamples = 0;
+	for (line = text; *line; line = rest + 1) {
+		struct sample *p = &sample[nsamples];
+		const char *end;
+		char *value_end;
+		size_t len;
+
+		rest = strchr(line, '\n');
+		*rest = 0;
+		if (sscanf(line, "# HELP %99s", help) == 1)
+			continue;
+		if (sscanf(line, "# TYPE %99s %19s", type_name, type) == 2) {
+			ck_assert_str_eq(type_name, help);
+			ck_assert(!strcmp(type, "gauge") || !strcmp(type, "counter") ||
+				  !strcmp(type, "histogram"));
+			continue;
+		}
+		ck_assert_msg(!strncmp(line, "te_", 3), "%s", line);
+		end = name_end(line);
+		len = strlen(type_name);
+		ck_assert_msg(!strncmp(line, type_name, len), "%s has no type", line);
+		p->counter = !strcmp(type, "counter");
+		if (strcmp(type, "histogram")) {
+			ck_assert_msg(line + len == end, "%s has no type", line);
+			ck_assert_int_eq(p->counter, !strncmp(end - 6, "_total", 6));
+		} else {
+			ck_assert(!strncmp(line + len, "_bucket{le=", 11) ||
+				  !strncmp(line + len, "_sum ", 5) ||
+				  !strncmp(line + len, "_count ", 7));
+			p->counter = 1;
+		}
+		if (*end == '{')
+			end = check_labels(end);
+		ck_assert_int_eq(*end, ' ');
+		ck_assert_uint_lt((size_t)(end - line), sizeof(p->series));
+		snprintf(p->series, sizeof(p->series), "%.*s", (int)(end - line), line);
+		p->value = strtod(end + 1, &value_end);
+		ck_assert_msg(value_end > end + 1 && !*value_end, "%s", line);
+		for (int i = 0; i < nsamples; i++)
+			ck_assert_str_ne(sample[i].series, p->series);
+		ck_assert_int_lt(++nsamples, (int)TT_LEN(sample));
+	}
+}
+
+static double value(const char *series)
+{
+	for (int i = 0; i < nsamples; i++)
+		if (!strcmp(sample[i].series, series))
+			return sample[i].value;
+	ck_abort_msg("there is no %s", series);
+	return 0;
+}
+
+#define ck_value(series, want) ck_assert_double_eq(value(series), (want))
+
+static void keep(void)
+{
+	memcpy(before, sample, sizeof(sample));
+	nbefore = nsamples;
+}
+
+static void check_monotone(void)
+{
+	for (int i = 0; i < nbefore; i++)
+		if (before[i].counter)
+			ck_assert_msg(value(before[i].series) >= before[i].value, "%s",
+				      before[i].series);
+}
+
+/* ---- tests ---- */
+
+static void begin(const char *conf)
+{
+	char more[512];
+	FILE *f;
+
+	make_key(key);
+	run_init(&run, "");
+	snprintf(path, sizeof(path), "%s/metrics", run.dir);
+	snprintf(more, sizeof(more), "metrics = %s\n%s", path, conf);
+	f = fopen(run.conf, "a");
+	fputs(more, f);
+	ck_assert_int_eq(fclose(f), 0);
+	run_start(&run);
+}
+
+START_TEST(metrics_count_what_happens)
+{
+	const int fd = memfd_create("x", MFD_CLOEXEC);
+	struct te__wire m = message(TE__WIRE_GET);
+	char series[160], buf[8];
+	struct stat st;
+	uint64_t n;
+	size_t nbytes;
+	int a, b;
+
+	begin("");
+	ck_assert_int_eq(stat(path, &st), 0);
+	ck_assert_int_eq((int)st.st_mode & 0777, 0600);
+	scrape();
+	/* the self-test is not counted */
+	ck_value("te_up", 1);
+	ck_value("te_clients", 0);
+	ck_value("te_clients_accepted_total", 0);
+	ck_value("te_fd_transfers_total", 0);
+	ck_value("te_kv_wait_seconds_count", 0);
+	keep();
+	a = join(&run, key, 0, 2);
+	b = join(&run, key, 1, 2);
+	ck_assert_int_eq(put(a, "x", "12345", 5), 0);
+	ck_assert_int_eq(put(a, "y", "67", 2), 0);
+	ck_assert_int_eq(get(a, "z", 2, buf, sizeof(buf), &nbytes), -ETIMEDOUT);
+	ck_assert_int_eq(publish(b, 3, 1, fd), 0);
+	ck_assert_int_eq(fetch(a, 3, 0, &n, NULL), 0);
+	ck_assert_int_eq(fetch(a, 3, 0, &n, NULL), 0);
+	m.magic++;
+	send_only(b, m);
+	while (next(b, &m, NULL, NULL))
+		;
+	scrape();
+	check_monotone();
+	ck_value("te_clients", 1);
+	ck_value("te_jobs", 1);
+	ck_value("te_clients_accepted_total", 2);
+	ck_value("te_kv_keys", 2);
+	ck_value("te_kv_bytes", 7);
+	ck_value("te_kv_timeouts_total", 1);
+	ck_value("te_kv_wait_seconds_count", 1);
+	ck_value("te_kv_wait_seconds_bucket{le=\"0.001\"}", 0);
+	ck_value("te_kv_wait_seconds_bucket{le=\"+Inf\"}", 1);
+	ck_assert_double_ge(value("te_kv_wait_seconds_sum"), 0.002);
+	ck_value("te_fds_held", 0);
+	ck_value("te_fd_transfers_total", 2);
+	ck_value("te_protocol_errors_total", 1);
+	ck_value("te_job_failures_total", 1);
+	ck_value("te_spill_grant_failures_total{reason=\"unavailable\"}", 0);
+	snprintf(series, sizeof(series),
+		 "te_spill_info{folder=\"\",reason=\"none is configured (spill)\"}");
+	ck_value(series, 1);
+	close(a);
+	close(b);
+	close(fd);
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(metrics_count_files)
+{
+	struct te__wire m = message(TE__WIRE_GRANT);
+	char series[160];
+	int a, got = -1;
+
+	begin("spill = /dev/shm\nspill_job = 2M\nspill_keep = 0\n");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	m.nbytes = 1234567;
+	ck_assert_int_eq(call(a, &m, NULL, 0, -1, NULL, &got), 0);
+	m = message(TE__WIRE_GRANT);
+	m.nbytes = 1 << 20;
+	ck_assert_int_eq(call(a, &m, NULL, 0, -1, NULL, NULL), -EDQUOT);
+	scrape();
+	keep();
+	ck_value("te_spill_files", 1);
+	/* job 1 was that of the self-test */
+	snprintf(series, sizeof(series), "te_spill_granted_bytes{job=\"2\",uid=\"%u\"}",
+		 (unsigned int)geteuid());
+	ck_value(series, 1234567);
+	ck_value("te_spill_granted_all_bytes", 1234567);
+	ck_value("te_spill_grants_total", 1);
+	ck_value("te_spill_reclaimed_total", 0);
+	ck_value("te_spill_grant_failures_total{reason=\"quota\"}", 1);
+	ck_assert_double_gt(value("te_spill_free_bytes"), 0);
+	close(got);
+	for (int i = 0; i < TT_SLOWER(2000) && value("te_spill_files") > 0; i++) {
+		usleep(1000);
+		scrape();
+	}
+	check_monotone();
+	ck_value("te_spill_files", 0);
+	ck_value("te_spill_reclaimed_total", 1);
+	close(a);
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(labels_are_escaped_and_keys_are_secret)
+{
+	char hex[2 * TE__WIRE_KEY_NBYTES + 1];
+	int a;
+
+	/* no such folder: its name is in the reason too */
+	begin("spill = /no\\such\"folder\n");
+	a = join(&run, key, 0, 1);
+	ck_assert_int_eq(bye(a, -1, "aborts"), 0);
+	scrape();
+	ck_value("te_spill_info{folder=\"/no\\\\such\\\"folder\",reason=\"/no\\\\such\\\"folder: "
+		 "No such file or directory\"}", 1);
+	for (int i = 0; i < TE__WIRE_KEY_NBYTES; i++)
+		sprintf(hex + 2 * i, "%02x", key[i]);
+	for (int i = 0; i < nsamples; i++)
+		ck_assert_ptr_null(strstr(sample[i].series, hex));
+	ck_assert_ptr_nonnull(strstr(run_log(&run), "rank 0 aborts"));
+	ck_assert_ptr_null(strstr(run_log(&run), hex));
+	close(a);
+	run_end(&run);
+}
+END_TEST
+
+/* neither those who do not read, nor the clients' limit */
+START_TEST(readers_do_not_delay_ted)
+{
+	int s[50], a;
+
+	begin("clients = 1\n");
+	for (int i = 0; i < 50; i++)
+		s[i] = dial_metrics();
+	a = join(&run, key, 0, 1);
+	ck_assert_int_eq(put(a, "x", "y", 1), 0);
+	scrape();
+	ck_value("te_clients", 1);
+	for (int i = 0; i < 50; i++)
+		close(s[i]);
+	close(a);
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(both_sockets_may_be_given)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+
+	make_key(key);
+	run_init(&run, "");
+	snprintf(path, sizeof(path), "%s/metrics", run.dir);
+	/* in any order */
+	for (int i = 0; i < 2; i++) {
+		const int stream = i == _i;
+
+		run.pass[i] = socket(AF_UNIX, (stream ? SOCK_STREAM : SOCK_SEQPACKET) |
+				     SOCK_CLOEXEC, 0);
+		strcpy(sa.sun_path, stream ? path : run.sock);
+		ck_assert_int_eq(bind(run.pass[i], (struct sockaddr *)&sa, sizeof(sa)), 0);
+		ck_assert_int_eq(listen(run.pass[i], 5), 0);
+	}
+	run.npass = 2;
+	run_start(&run);
+	scrape();
+	ck_value("te_up", 1);
+	close(join(&run, key, 0, 1));
+	run_end(&run);
+	close(run.pass[0]);
+	close(run.pass[1]);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("daemon/ted_metrics");
+	TCase *c = tt_case(s, "metrics", "host serial");
+
+	tcase_add_test(c, metrics_count_what_happens);
+	tcase_add_test(c, metrics_count_files);
+	tcase_add_test(c, labels_are_escaped_and_keys_are_secret);
+	tcase_add_test(c, readers_do_not_delay_ted);
+	tcase_add_loop_test(c, both_sockets_may_be_given, 0, 2);
+	return s;
+}
+
+TT_MAIN("daemon/ted_metrics", TT_NEED_NOTHING, suite)

@@ -23,7 +23,7 @@
 #include "threads.h"
 #include "tt_ctx.h"
 
-#define OPS TT_FEWER(24)
+#define OPS TT_FEWER(16)
 #define COUNT_MOST 20000
 #define SOON 5000.0
 
@@ -131,6 +131,12 @@ static struct op op_of(int k)
 	o.in_place = te__splitmix64(&x) & 1;
 	o.dtype = (enum te_dtype)(te__splitmix64(&x) % TE_DTYPE_COUNT);
 	o.op = (enum te_comm_op)(te__splitmix64(&x) % 4);
+	/* of the others few results depend on the order of a sum */
+	if (k % 4 == 0) {
+		o.what = k / 4 % 2;
+		o.dtype = TE_DTYPE_FP32;
+		o.op = TE_COMM_SUM;
+	}
 	o.count = 1 + (int64_t)(te__splitmix64(&x) % (k % 3 ? 200 : COUNT_MOST));
 	if (o.what == 1 || o.what == 2)
 		o.count = 1 + o.count / plan->n;
@@ -259,7 +265,7 @@ static const struct {
 	{ "ab", "auto", "64K" },	{ "aabb", "chain", "300K" },
 	{ "aaab", "chain", "1M" },	{ "abab", "auto", "500K" },
 	{ "abbc", "chain", "200K" },	{ "abcab", "exchange", "4M" },
-	{ "aabbbc", "auto", "1M" },	{ "abcdefgh", "chain", "2M" },
+	{ "aabbbc", "auto", "1M" },	{ "abcde", "chain", "2M" },
 };
 
 START_TEST(results_are_those_of_one_node)

@@ -16,12 +16,12 @@ losses()
 	sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p' "$1"
 }
 
-# ranks N ARGUMENT...: te_train with that many; out, err, and its status
+# ranks N ARGUMENT...: te_train with that many, and options of te_run; out, err, and its status
 ranks()
 {
 	n=$1
 	shift
-	"$te_run" -n "$n" "$te_train" "$@" >out 2>err </dev/null
+	"$te_run" -n $n "$te_train" "$@" >out 2>err </dev/null
 }
 
 check "one rank" "$te_train" $common --accum 2 --steps 6 --out one --log one.log text
@@ -40,6 +40,17 @@ for mode in step layer; do
 	losses $mode.log >got
 	same "has the same losses" want got
 	same "and weights" one/model.safetensors $mode/model.safetensors
+done
+
+# on two nodes: sums of several nodes have the bits of one, in calls and in graphs
+check "four ranks" ranks 4 $common --steps 6 --out four --log four.log text
+losses four.log >want
+for mode in off step; do
+	check "two nodes, --graph $mode" ranks "4 --per-node 2" $common --steps 6 --out $mode.2 \
+		--log $mode.2.log --graph $mode text
+	losses $mode.2.log >got
+	same "has the losses of four ranks on one" want got
+	same "and the weights" four/model.safetensors $mode.2/model.safetensors
 done
 
 # 3 steps, then 3 more with another number of ranks: accum is kept for all of them together

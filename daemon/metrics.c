@@ -131,20 +131,30 @@ static void write_all(FILE *f, const struct ted *t)
 	spill(f, t);
 }
 
+char *ted_metrics_text(const struct ted *t, size_t *ret_nbytes)
+{
+	char *text = NULL;
+	FILE *f = open_memstream(&text, ret_nbytes);
+
+	if (!f)
+		return NULL;
+	write_all(f, t);
+	if (!fclose(f))
+		return text;
+	free(text);
+	return NULL;
+}
+
 void ted_metrics_serve(struct ted *t, int fd)
 {
 	const int room = 2 * TEXT_NBYTES;
-	char *text = NULL;
 	size_t n = 0;
-	FILE *f = open_memstream(&text, &n);
+	char *text = ted_metrics_text(t, &n);
 
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-	if (f) {
-		write_all(f, t);
-		/* at once into the socket's buffer, or not at all: ted does not wait for readers */
-		if (!fclose(f) && send(fd, text, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
-			ted_say_client("metrics: %zu bytes were not sent", n);
-	}
+	/* at once into the socket's buffer, or not at all: ted does not wait for readers */
+	if (!text || send(fd, text, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
+		ted_say_client("metrics: %zu bytes were not sent", n);
 	free(text);
 	close(fd);
 }

@@ -224,6 +224,70 @@ static void grant(struct ted *t, struct ted_client *c, const struct request *q)
 	ted_spill_grant(t, c, q->m->nbytes);
 }
 
+/* of all, or only of the client's user */
+static int sees_all(const struct ted_client *c)
+{
+	return !c->uid || c->uid == geteuid();
+}
+
+static void status(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	size_t n = 0;
+	char *text;
+
+	(void)q;
+	if (!sees_all(c)) {
+		ted_error(t, c, -EACCES, "STATUS: for root and user %u only",
+			  (unsigned int)geteuid());
+		return;
+	}
+	text = ted_metrics_text(t, &n);
+	if (!text || n > TE__WIRE_DATA_MAX)
+		ted_error(t, c, -ENOMEM, "STATUS: no memory for %zu bytes", n);
+	else
+		ted_reply(t, c, 0, t->instance, n, text, n, -1);
+	free(text);
+}
+
+static void jobs(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	const size_t most = TE__WIRE_DATA_MAX / sizeof(struct te__wire_job);
+	struct te__wire_job *list = calloc(most, sizeof(*list));
+	size_t n = 0;
+
+	if (!list) {
+		ted_error(t, c, -ENOMEM, "JOBS: no memory");
+		return;
+	}
+	for (const struct ted_job *j = t->jobs; j && n < most; j = j->next) {
+		if ((q->m->item && j->id >= q->m->item) || (!sees_all(c) && j->uid != c->uid))
+			continue;
+		list[n++] = (struct te__wire_job){
+			.id = j->id, .uid = j->uid, .nclients = (uint32_t)j->nclients,
+			.nranks = j->nranks, .nkeys = (uint32_t)j->nkeys,
+			.nfds = (uint32_t)j->nitems, .nfiles = (uint32_t)j->ngrants,
+			.revoked = (uint32_t)j->revoked, .store_nbytes = (uint64_t)j->nbytes,
+			.spill_nbytes = (uint64_t)ted_spill_granted(t, j, 0, 0),
+		};
+	}
+	ted_reply(t, c, 0, "", n, list, n * sizeof(*list), -1);
+	free(list);
+}
+
+static void revoke_job(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	struct ted_job *j = t->jobs;
+
+	while (j && j->id != q->m->item)
+		j = j->next;
+	if (!j || (!sees_all(c) && j->uid != c->uid)) {
+		ted_error(t, c, -ENOENT, "REVOKE: there is no job %u", q->m->item);
+		return;
+	}
+	j->revoked = 1;
+	ok(t, c);
+}
+
 static void bye(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	if (c->job)
@@ -246,6 +310,9 @@ static const struct kind {
 	[TE__WIRE_GET] = { "GET", get, 1, 0, 0 },
 	[TE__WIRE_FENCE] = { "FENCE", fence, 1, 0, 0 },
 	[TE__WIRE_GRANT] = { "GRANT", grant, 1, 0, 0 },
+	[TE__WIRE_STATUS] = { "STATUS", status, 0, 0, 0 },
+	[TE__WIRE_JOBS] = { "JOBS", jobs, 0, 0, 0 },
+	[TE__WIRE_REVOKE] = { "REVOKE", revoke_job, 0, 0, 0 },
 };
 
 void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,

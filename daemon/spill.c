@@ -150,6 +150,10 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 		ted_error(t, c, -EOPNOTSUPP, "GRANT: no spill space: %s", t->spill_why);
 		return 1 + TED_DENIED_UNAVAILABLE;
 	}
+	if (c->job->revoked) {
+		ted_error(t, c, -EACCES, "GRANT: the job's spill space was revoked");
+		return 1 + TED_DENIED_OTHER;
+	}
 	if (!nbytes || nbytes > INT64_MAX / 2) {
 		ted_error(t, c, -EINVAL, "GRANT: %" PRIu64 " bytes", nbytes);
 		return 1 + TED_DENIED_OTHER;

@@ -13,6 +13,10 @@
  *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
  *	FETCH	item, wait_ms		the reply has it, once it is published
  *	GRANT	nbytes			the reply has a file without a name, of that size
+ *	STATUS				the reply has the metrics as its data
+ *	JOBS	item			the reply has jobs (struct te__wire_job), newest first,
+ *					whose number is below item, or any if that is 0
+ *	REVOKE	item			the job with that number gets no more files
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
  * A packet that is no message ends its connection, after an error; so do a second request before
@@ -73,6 +77,7 @@ struct ted_job {
 	uint32_t id; /* a number for people: the key is secret */
 	int nclients, nwaits;
 	int ngrants; /* it lasts as long as one of its files */
+	int revoked; /* 1: it gets no more */
 	uint32_t nranks; /* 0: no rank has come yet */
 	uint32_t nfence; /* ranks that wait in a fence */
 	uint8_t *rank;	 /* enum ted_rank_state of each */
@@ -195,7 +200,10 @@ void ted_spill_read(struct ted *t);
 /* bytes of all files, or of a job's or, with NULL, of a user's */
 int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int any, uid_t uid);
 
-/* metrics.c: takes fd, a connection to the second socket */
+/* metrics.c */
+/* for free(), or NULL without memory */
+char *ted_metrics_text(const struct ted *t, size_t *ret_nbytes);
+/* takes fd, a connection to the second socket */
 void ted_metrics_serve(struct ted *t, int fd);
 
 /* loop.c: an exit status */

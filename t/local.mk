@@ -154,6 +154,7 @@ TT_SH += t/kernels/t0013-nvls.t
 
 if HAVE_JANSSON
 TT_TOOLS += \
+	t/daemon/tectl \
 	t/tools/ckpt \
 	t/tools/ckpt_crash \
 	t/tools/data \
@@ -312,6 +313,9 @@ t_daemon_ted_metrics_SOURCES = t/daemon/ted_metrics.c $(TED_LIB)
 t_daemon_ted_metrics_LDADD = $(TED_LDADD)
 t_daemon_ted_spill_SOURCES = t/daemon/ted_spill.c $(TED_LIB)
 t_daemon_ted_spill_LDADD = $(TED_LDADD)
+t_daemon_tectl_SOURCES = t/daemon/tectl.c $(TED_LIB)
+t_daemon_tectl_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_daemon_tectl_LDADD = $(TED_LDADD) $(JANSSON_LIBS)
 t_daemon_ted_user_SOURCES = t/daemon/ted_user.c $(TED_LIB)
 t_daemon_ted_user_LDADD = $(TED_LDADD)
 

@@ -25,7 +25,8 @@ bin_PROGRAMS += \
 	tools/te_info \
 	tools/te_perftest/te_perftest \
 	tools/te_plot \
-	tools/te_train/te_train
+	tools/te_train/te_train \
+	tools/tectl
 
 tools_te_info_SOURCES = \
 	tools/te_info.c \
@@ -36,6 +37,15 @@ tools_te_info_SOURCES = \
 tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/libtecore.la \
 	$(JANSSON_LIBS)
+
+tools_tectl_SOURCES = \
+	tools/te_train/record.c \
+	tools/te_train/record.h \
+	tools/te_train/say.c \
+	tools/te_train/say.h \
+	tools/tectl.c
+tools_tectl_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tools_tectl_LDADD = libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_te_plot_SOURCES = \
 	tools/te_plot.c
@@ -163,18 +173,21 @@ COMPLETIONS += \
 	tools/completion/te_info \
 	tools/completion/te_perftest \
 	tools/completion/te_plot \
-	tools/completion/te_train
+	tools/completion/te_train \
+	tools/completion/tectl
 
 dist_man1_MANS += \
 	man/te_info.1 \
 	man/te_perftest.1 \
 	man/te_plot.1 \
-	man/te_train.1
+	man/te_train.1 \
+	man/tectl.1
 else
 EXTRA_DIST += \
 	man/te_info.1 \
 	man/te_perftest.1 \
 	man/te_plot.1 \
-	man/te_train.1
+	man/te_train.1 \
+	man/tectl.1
 endif
 EXTRA_DIST += tools/completion.bash

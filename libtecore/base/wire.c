@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -104,6 +105,29 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 		data->nbytes = (size_t)n - sizeof(*m);
 	*ret_fd = fd;
 	return 1;
+}
+
+int te__wire_dial(const char *path, const char *who, int *ret_sock)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	int s, code;
+
+	if (strlen(path) >= sizeof(sa.sun_path))
+		return te__fail(-ENAMETOOLONG, "connect to %s: %s is too long for a socket", who,
+				path);
+	strcpy(sa.sun_path, path);
+	s = te__fault_point() ? (errno = EMFILE, -1) :
+				socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	/* EAGAIN: more connect at once than its queue holds */
+	if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof(sa))) {
+		code = -errno;
+		if (s >= 0)
+			close(s);
+		return te__fail(code, "cannot connect to %s at %s: %s", who, path,
+				strerror(-code));
+	}
+	*ret_sock = s;
+	return 0;
 }
 
 static int64_t now_ns(void)

@@ -32,6 +32,9 @@ enum te__wire_kind {
 	TE__WIRE_GET,
 	TE__WIRE_FENCE,
 	TE__WIRE_GRANT,
+	TE__WIRE_STATUS,
+	TE__WIRE_JOBS,
+	TE__WIRE_REVOKE,
 };
 
 struct te__wire {
@@ -44,6 +47,15 @@ struct te__wire {
 	uint64_t nbytes;
 	uint8_t key[TE__WIRE_KEY_NBYTES];
 	char text[208]; /* ends with a zero byte */
+};
+
+/* ted(8): the data of the reply to JOBS are any number of these */
+struct te__wire_job {
+	uint32_t id, uid;
+	uint32_t nclients, nranks;
+	uint32_t nkeys, nfds, nfiles;
+	uint32_t revoked;
+	uint64_t store_nbytes, spill_nbytes;
 };
 
 /* what follows the struct */
@@ -62,6 +74,9 @@ TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data
  * errors with an error message.
  */
 TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
+
+/* connects to a socket that has a path; who: listens there, for messages */
+TE_EXPORT int te__wire_dial(const char *path, const char *who, int *ret_sock);
 
 /* a request and its reply */
 struct te__wire_call {

@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "libtecore/base/base.h"
@@ -14,29 +12,6 @@
 #include "libtecore/offload/spill_io.h"
 
 #define LIMIT_NS 10000000000
-
-static int dial(const char *path, int *ret_sock)
-{
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
-	int s;
-
-	if (strlen(path) >= sizeof(sa.sun_path))
-		return te__fail(-ENAMETOOLONG, "spill: %s: too long for a socket", path);
-	strcpy(sa.sun_path, path);
-	s = te__fault_point() ? (errno = EMFILE, -1) :
-				socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* EAGAIN: more connect at once than its queue holds */
-	if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof(sa))) {
-		const int code = -errno;
-
-		if (s >= 0)
-			close(s);
-		return te__fail(code, "spill: cannot connect to ted at %s: %s", path,
-				strerror(-code));
-	}
-	*ret_sock = s;
-	return 0;
-}
 
 int te__spill_ted_grant(const char *path, uint64_t nbytes, int *ret_fd)
 {
@@ -51,7 +26,7 @@ int te__spill_ted_grant(const char *path, uint64_t nbytes, int *ret_fd)
 	/* the file is a job of its own, and has no name for which another process could ask */
 	if (getrandom(hello.key, sizeof(hello.key), 0) != (ssize_t)sizeof(hello.key))
 		return te__fail(-errno, "spill: getrandom: %s", strerror(errno));
-	r = dial(path, &c.sock);
+	r = te__wire_dial(path, "ted", &c.sock);
 	if (r)
 		return r;
 	r = te__wire_call(&c, &hello);

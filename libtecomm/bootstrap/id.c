@@ -24,6 +24,7 @@
 
 #define GUESTS_MAX 256 /* connections without a hello */
 #define GUEST_NS INT64_C(5000000000)
+#define ACCEPT_MOST 32 /* at once; then hellos are read, before guests without one make room */
 #define GRACE_NS INT64_C(1000000000) /* for the root's answer about a time-out */
 
 /* ---- ids ---- */
@@ -350,14 +351,29 @@ static int grow(struct te_comm_root *root)
 	return 0;
 }
 
-static void accept_all(struct te_comm_root *root)
+/* errno is about all connections; others, such as ECONNABORTED, are about one */
+static void cannot_accept(struct te_comm_root *root)
 {
 	char text[TE__REFUSE_MOST];
-	int fd;
 
-	while ((fd = accept4(root->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+		return;
+	snprintf(text, sizeof(text), "the root at %s cannot accept connections: %s", root->at,
+		 te_strerror(-errno));
+	root->deaf = 1;
+	fail_all(root, -TE_EPEER, text);
+}
+
+static void accept_some(struct te_comm_root *root)
+{
+	for (int i = 0; i < ACCEPT_MOST; i++) {
+		int fd = accept4(root->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		struct guest *g = NULL;
 
+		if (fd < 0) {
+			cannot_accept(root);
+			return;
+		}
 		make_room(root);
 		if (!grow(root))
 			g = te__calloc(1, sizeof(*g));
@@ -368,13 +384,6 @@ static void accept_all(struct te_comm_root *root)
 		te__conn_open(&g->c, fd);
 		g->until = te__boot_now() + GUEST_NS;
 		root->guest[root->n++] = g;
-	}
-	/* others, such as ECONNABORTED, are about one connection */
-	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-		snprintf(text, sizeof(text), "the root at %s cannot accept connections: %s",
-			 root->at, te_strerror(-errno));
-		root->deaf = 1;
-		fail_all(root, -TE_EPEER, text);
 	}
 }
 
@@ -429,7 +438,7 @@ static void *root_run(void *arg)
 		for (size_t i = root->n; i-- > 0;)
 			step(root, i, 0, now);
 		if (root->p[1].revents)
-			accept_all(root);
+			accept_some(root);
 	}
 }
 

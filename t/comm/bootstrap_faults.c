@@ -543,13 +543,17 @@ static int connect_to(enum meet how)
 	return fd;
 }
 
+/* ranks from this one on wait for the strangers, who need a socket of rank 0 in a folder */
+static int waiting;
+
 static int meet_all(int rank, void *arg)
 {
+	const _Atomic int *come = arg;
 	struct te__boot *b;
 	int r;
 
-	if (rank) /* the strangers come first */
-		usleep(500000 * (rank == *(const int *)arg - 1));
+	while (come && rank >= waiting && !*come)
+		usleep(1000);
 	r = open_boot(rank, 0, &b);
 	if (r)
 		return r;
@@ -637,13 +641,16 @@ START_TEST(strangers_do_not_keep_ranks_apart)
 	const enum meet how = _i / NSTRANGERS ? MEET_DIR : MEET_ID;
 	const enum stranger kind = (enum stranger)(_i % NSTRANGERS);
 	const int n = 3, many = kind == MANY ? 300 : 3;
+	_Atomic int *come = ranks_shared(sizeof(*come));
 	struct ranks_result res[3];
 	int fd[300];
 
 	ranks_meet(how, n);
-	ranks_start(n, meet_all, (void *)(uintptr_t)&n);
+	waiting = how == MEET_DIR ? n - 1 : 0;
+	ranks_start(n, meet_all, come);
 	for (int i = 0; i < many; i++)
 		fd[i] = stranger(how, kind);
+	*come = 1;
 	for (int i = 0; kind == DRIP && i < 40; i++, usleep(20000))
 		for (int k = 0; k < many; k++)
 			send(fd[k], "e", 1, MSG_NOSIGNAL);
@@ -671,7 +678,7 @@ START_TEST(another_version_is_named_on_both_sides)
 	int fd, code;
 
 	ranks_meet(MEET_ID, n);
-	ranks_start(2, meet_all, (void *)(uintptr_t)&n);
+	ranks_start(2, meet_all, NULL);
 	usleep(200000);
 	hello_of(bytes, &nbytes, 2, n);
 	if (!_i) { /* of the protocol */
@@ -771,7 +778,7 @@ START_TEST(leftovers_of_killed_ranks_are_replaced)
 	ranks_wait(res);
 	ck_assert_int_eq(res[0].signal, SIGKILL);
 	ranks_count(3);
-	ranks_run(3, meet_all, (int[]){ 3 }, res);
+	ranks_run(3, meet_all, NULL, res);
 	ranks_part();
 	ranks_ok(3, res);
 }

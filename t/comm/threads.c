@@ -13,6 +13,7 @@
 int threads_n;
 uint64_t threads_pool_nbytes;
 int threads_timeout_ms;
+static int expected;
 static struct te_comm_id id;
 static struct te_comm_root *root;
 
@@ -60,6 +61,9 @@ static void *work(void *arg)
 	te_error_clear();
 	r->result = join(r);
 	snprintf(r->text, sizeof(r->text), "%s", te_error_detail());
+	/* the others need not wait for this one until the time-out */
+	if (r->result != expected && r->comm)
+		te_comm_abort(r->comm, r->text);
 	te_comm_unref(r->comm);
 	te_ctx_unref(r->ctx);
 	return NULL;
@@ -71,6 +75,7 @@ void threads_run(int n, int (*fn)(struct thread_rank *r), int code, const char *
 	const int64_t live = te__alloc_live();
 
 	threads_n = n;
+	expected = code;
 	/* ranks on one GPU wait for each other: their streams must not share a queue of it */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	DO(te_comm_id_create(&id, &root));

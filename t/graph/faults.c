@@ -472,7 +472,7 @@ START_TEST(a_plan_fails_cleanly)
 	int64_t live = 0;
 
 	memset(&s, 0, sizeof(s));
-	for (; fired; n++) {
+	for (; fired; n = tt_fault_next(n)) {
 		plan = model_plan(seq, &m, "bf16", TE_PLAN_TRAIN | TE_PLAN_EXTERNAL);
 		/* 0: none, so that what the context keeps is there */
 		fired = !n || faulted(n, from_plan, &r);
@@ -492,7 +492,7 @@ START_TEST(a_plan_fails_cleanly)
 		ck_assert_int_eq(te__alloc_live(), live);
 	}
 	ck_assert_int_gt(n, 50);
-	ck_assert_int_eq(hidden, SPARE);
+	ck_assert_msg(TT_FEWER(8) < 8 ? hidden <= SPARE : hidden == SPARE, "%d are hidden", hidden);
 	te_seq_unref(seq);
 }
 END_TEST

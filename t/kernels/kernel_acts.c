@@ -79,7 +79,7 @@ START_TEST(act_fwd)
 	const int32_t dtype = kl_types[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
 
-	for (size_t k = kl_first(); k < kl_nshapes(); k += kl_every()) {
+	for (size_t k = kl_first(kl_nshapes()); k < kl_nshapes(); k += kl_every()) {
 		const int64_t rows = kl_shapes[k].rows, cols = kl_shapes[k].cols, n = rows * cols;
 		const int side = (int)tt_rand_int(0, 3);
 		struct te_k_act_fwd a = { act_input(dtype, n * (1 + gated)),
@@ -150,7 +150,7 @@ START_TEST(act_bwd)
 	const int32_t dtype = kl_types[_i & 1], act = _i / 4;
 	const int gated = _i >> 1 & 1;
 
-	for (size_t k = kl_first(); k < kl_nshapes(); k += kl_every()) {
+	for (size_t k = kl_first(kl_nshapes()); k < kl_nshapes(); k += kl_every()) {
 		const int64_t rows = kl_shapes[k].rows, cols = kl_shapes[k].cols, n = rows * cols;
 		const int64_t width = cols * (1 + gated), nx = rows * width;
 		const int64_t nparts = TE_K_NPARTS(rows);

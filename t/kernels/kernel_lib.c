@@ -46,9 +46,11 @@ size_t kl_every(void)
 	return TT_FEWER(8) < 8 ? 6 : kc_is_unaligned() ? 3 : 1;
 }
 
-size_t kl_first(void)
+size_t kl_first(size_t n)
 {
-	return (size_t)tt_rand_int(0, (int64_t)kl_every() - 1);
+	const size_t every = kl_every();
+
+	return (size_t)tt_rand_int(0, (int64_t)(every < n ? every : n) - 1);
 }
 
 const float *kl_noop(void)

@@ -19,8 +19,8 @@ extern const struct kl_shape {
 	int64_t rows, cols;
 } kl_shapes[];
 
-/* the index of the first shape that a test runs, the step to the next, and the end */
-size_t kl_first(void);
+/* the index of the first of n shapes that a test runs, the step to the next, and the end */
+size_t kl_first(size_t n);
 size_t kl_every(void);
 size_t kl_nshapes(void);
 /* the end of n shapes, of which the last for_gpus are for GPUs only */

@@ -73,7 +73,7 @@ START_TEST(norm_fwd)
 	const int32_t dtype = kl_types[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1, blocks = _i >> 3 & 1;
 
-	for (size_t k = kl_first(); k < TT_LEN(norm_shapes); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(norm_shapes)); k < TT_LEN(norm_shapes); k += kl_every()) {
 		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
 		const int64_t n = rows * cols;
 		/* side: none; row; row and col; col. y or not */
@@ -160,7 +160,8 @@ START_TEST(norm_fwd_transposed)
 	};
 	const int ln = _i & 1;
 
-	for (size_t k = kl_first(); k < kl_count(TT_LEN(sizes), 7); k += kl_every()) {
+	const size_t n = kl_count(TT_LEN(sizes), 7);
+	for (size_t k = kl_first(n); k < n; k += kl_every()) {
 		const int64_t rows = sizes[k].rows, cols = sizes[k].cols, n = rows * cols;
 		void *x = kc_normal(TE_DTYPE_BF16, n, 2.0f);
 		struct te_k_norm_fwd a = {
@@ -235,7 +236,7 @@ START_TEST(norm_bwd_and_dw)
 	const int32_t dtype = kl_types[_i & 1];
 	const int ln = _i >> 1 & 1, zero_centered = _i >> 2 & 1;
 
-	for (size_t k = kl_first(); k < TT_LEN(norm_shapes); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(norm_shapes)); k < TT_LEN(norm_shapes); k += kl_every()) {
 		const int64_t rows = norm_shapes[k].rows, cols = norm_shapes[k].cols;
 		const int64_t n = rows * cols, nparts = TE_K_NPARTS(rows);
 		const double depth = depth_of(cols);
@@ -330,7 +331,7 @@ START_TEST(colsum_and_part_sum)
 	static const int64_t widths[] = { 1, 3, 31, 32, 33, 100, 520, 1024 };
 	const int32_t dtype = kl_types[_i & 1];
 
-	for (size_t k = kl_first(); k < TT_LEN(heights); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(heights)); k < TT_LEN(heights); k += kl_every()) {
 		const int64_t rows = heights[k], cols = widths[TT_LEN(widths) - 1 - k];
 		const int64_t nparts = TE_K_NPARTS(rows);
 		float *part = kc_poison(TE_DTYPE_FP32, nparts * cols);

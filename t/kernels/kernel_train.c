@@ -22,7 +22,7 @@ START_TEST(embedding)
 	};
 	const int32_t dtype = kl_types[_i & 1];
 
-	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(cases)); k < TT_LEN(cases); k += kl_every()) {
 		const int64_t batch = cases[k].batch, seqlen = cases[k].seqlen;
 		const int64_t vocab = cases[k].vocab, width = cases[k].width, rows = batch * seqlen;
 		const int32_t first = (int32_t)k % 3 * 1000; /* the token of row 0 */
@@ -65,7 +65,7 @@ START_TEST(cross_entropy)
 	};
 	const int32_t dtype = kl_types[_i & 1];
 
-	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(cases)); k < TT_LEN(cases); k += kl_every()) {
 		const int64_t rows = cases[k].rows, cols = cases[k].cols, ncl = cases[k].nclasses;
 		void *x = kc_normal(dtype, rows * cols, 3.0f);
 		int32_t *targets = kc_poison(TE_DTYPE_INT32, rows);
@@ -145,7 +145,7 @@ START_TEST(cross_entropy_of_parts)
 	};
 	const int32_t dtype = kl_types[_i & 1];
 
-	for (size_t k = kl_first(); k < TT_LEN(cases); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(cases)); k < TT_LEN(cases); k += kl_every()) {
 		const int64_t rows = cases[k].rows, cols = cases[k].cols;
 		const int64_t first = cases[k].first, nc = cases[k].nclasses;
 		const int32_t n = cases[k].nparts;
@@ -298,7 +298,7 @@ START_TEST(sumsq_and_adamw)
 {
 	static const int64_t sizes[] = { 1, 63, 64, 1000, 1024, 1025, 65536, 300001, 1000000 };
 
-	for (size_t k = kl_first(); k < TT_LEN(sizes); k += kl_every()) {
+	for (size_t k = kl_first(TT_LEN(sizes)); k < TT_LEN(sizes); k += kl_every()) {
 		const int64_t n = sizes[k];
 		float *g = kc_normal(TE_DTYPE_FP32, n, 1.0f);
 		float *v = kc_normal(TE_DTYPE_FP32, n, 0.1f);

@@ -17,6 +17,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
+#include "libtecomm/nodes/nodes.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"
@@ -291,10 +292,6 @@ START_TEST(results_are_those_of_one_node)
 }
 END_TEST
 
-/* ---- recordings ---- */
-
-#define RECORDED 30000 /* floats: several pieces */
-
 /* element i of a rank in a round */
 static float input(int rank, int round, int64_t i)
 {
@@ -316,6 +313,86 @@ static int check_sum(const float *y, int round, int64_t count)
 	}
 	return 0;
 }
+
+/* ---- with a norm ---- */
+
+#define ROWS 7
+#define COLS 96
+
+/* sum, residual and norm in one call, of which a kernel does the last two */
+static int norm_rank(int rank, void *arg)
+{
+	const int several = plan->nodes != NULL;
+	struct te_comm_norm_opts o = TE_COMM_NORM_OPTS_INIT;
+	struct te_comm_choice ch = TE_COMM_CHOICE_INIT;
+	float x[ROWS * COLS], gamma[COLS];
+	void *p = NULL, *g = NULL;
+	char *out, *ws;
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	o.ws_nbytes = te_comm_norm_ws_nbytes(ROWS, COLS, TE_DTYPE_FP32);
+	if (!r)
+		r = te_mem_alloc(j.s, 4 * sizeof(x) + o.ws_nbytes, &p);
+	if (!r)
+		r = te_mem_alloc(j.s, sizeof(gamma), &g);
+	if (r)
+		return leave(&j, r);
+	out = (char *)p + 2 * sizeof(x);
+	ws = (char *)p + 3 * sizeof(x);
+	o.ws = (void *)(((uintptr_t)ws + 255) & ~(uintptr_t)255);
+	o.gamma = g;
+	o.residual = (char *)p + sizeof(x);
+	o.y = out;
+	for (int64_t i = 0; i < COLS; i++)
+		gamma[i] = input(0, 99, i);
+	r = te_copy(j.s, g, gamma, sizeof(gamma));
+	for (int k = 0; k < 2 && !r; k++) {
+		for (int64_t i = 0; i < ROWS * COLS; i++)
+			x[i] = input(k ? 0 : rank, k, i);
+		r = te_copy(j.s, (char *)p + (size_t)k * sizeof(x), x, sizeof(x));
+		if (!r)
+			r = te_stream_sync(j.s);
+	}
+	if (!r)
+		r = te_comm_explain_norm(j.comm, p, ROWS, COLS, TE_DTYPE_FP32, &o, &ch);
+	if (!r && several && (ch.fused || !strstr(ch.reason, "several nodes")))
+		r = te_fail(-EILSEQ, "fused: %d: %s", ch.fused, ch.reason);
+	if (!r)
+		r = te_comm_allreduce_norm(j.comm, j.s, p, ROWS, COLS, TE_DTYPE_FP32, &o);
+	tt_poison(x, sizeof(x));
+	if (!r)
+		r = te_copy(j.s, x, out, sizeof(x));
+	if (!r)
+		r = te_stream_sync(j.s);
+	plan->hash[several][rank][0] = hash_of((uint8_t *)x, sizeof(x), 14695981039346656037u);
+	o.flags = TE_COMM_NORM_SHARDED;
+	if (!r && several &&
+	    te_comm_allreduce_norm(j.comm, j.s, p, ROWS, COLS, TE_DTYPE_FP32, &o) != -EOPNOTSUPP)
+		r = te_fail(-EILSEQ, "a sharded residual: %s", te_error_detail());
+	(void)te_mem_free(j.s, p);
+	(void)te_mem_free(j.s, g);
+	return leave(&j, r);
+}
+
+START_TEST(norms_are_those_of_one_node)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->n = 3;
+	run(NULL, norm_rank, res);
+	ranks_ok(plan->n, res);
+	run("aab", norm_rank, res);
+	ranks_ok(plan->n, res);
+	for (int r = 0; r < plan->n; r++)
+		ck_assert_uint_eq(plan->hash[0][r][0], plan->hash[1][r][0]);
+}
+END_TEST
+
+/* ---- recordings ---- */
+
+#define RECORDED 30000 /* floats: several pieces */
 
 /* replays, and calls between them */
 static int recorded_rank(int rank, void *arg)
@@ -583,6 +660,73 @@ START_TEST(transports_are_asked_for_by_name)
 }
 END_TEST
 
+/* joining the nodes without memory, threads or descriptors on one rank: all fail soon */
+static int scarce_rank(int rank, void *arg)
+{
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te__nodes *nodes = NULL;
+	struct te__pool *pool = NULL;
+	struct te__boot *b = NULL;
+	struct te_ctx *on = NULL;
+	const char name[2] = { plan->nodes[rank], 0 };
+	char why[512] = "";
+	size_t piece;
+	int r;
+
+	setenv("TE_COMM_NODE", name, 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	c.backend = "host";
+	r = te_ctx_create(&c, &on);
+	if (!r)
+		r = te__boot_open(&o, &b);
+	if (!r) {
+		piece = te__nodes_piece(b);
+		r = te__pool_create(b, on, 65536, 4096, false, te__nodes_stage(b, piece), &pool);
+	}
+	if (!r && rank == plan->at)
+		te__fault_set((uint64_t)*(int *)arg);
+	if (!r)
+		r = te__nodes_create(b, pool, piece, &nodes);
+	if (r)
+		snprintf(why, sizeof(why), "%s", te_error_detail());
+	te__fault_set(0);
+	te__nodes_destroy(nodes);
+	te__pool_destroy(pool);
+	te__boot_close(b);
+	te_ctx_unref(on);
+	te_error_clear();
+	return r ? te_fail(r, "%s", why) : 0;
+}
+
+START_TEST(joining_fails_on_all_ranks)
+{
+	struct ranks_result res[3];
+	int nth = 0, nfailed = 0;
+
+	plan->n = 3;
+	plan->nodes = "aab";
+	plan->at = (int)tt_rand_int(0, 2);
+	do {
+		nth += 1 + nth / 5;
+		ranks_meet(MEET_DIR, 3);
+		ranks_run(3, scarce_rank, &nth, res);
+		ranks_part();
+		nfailed += !!res[plan->at].r;
+		for (int i = 0; i < 3 && res[plan->at].r; i++) {
+			ck_assert_msg(res[i].r < 0 && res[i].text[0] && res[i].ms < SOON,
+				      "fault %d of rank %d: rank %d: %d after %g ms: %s", nth,
+				      plan->at, i, res[i].r, res[i].ms, res[i].text);
+			ck_assert_msg(!res[i].nleft_fd && !res[i].nleft_alloc, "fault %d of rank "
+				      "%d: rank %d left %d and %d", nth, plan->at, i,
+				      res[i].nleft_fd, res[i].nleft_alloc);
+		}
+	} while (res[plan->at].r);
+	ck_assert_int_gt(nfailed, 5);
+	ranks_ok(3, res);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/nodes");
@@ -590,11 +734,13 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
+	tcase_add_test(c, norms_are_those_of_one_node);
 	tcase_add_loop_test(c, replays_are_calls, 0, 2);
 	c = tt_case(s, "failures", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, a_rank_at_fault_is_named, (int)TT_LEN(faults), 4);
 	tcase_add_test(c, what_is_of_one_node_is_refused);
+	tcase_add_test(c, joining_fails_on_all_ranks);
 	tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
 	return s;
 }

@@ -203,9 +203,7 @@ AM_TESTS_ENVIRONMENT = \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
 	TT_HEADERS='$(TE_PUBLIC_H)'; export TT_HEADERS; \
-	TT_MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man5_MANS) $(dist_man7_MANS) \
-		$(nodist_man7_MANS) $(dist_man8_MANS)'; \
-	export TT_MANS; \
+	TT_MANS='$(te_mans)'; export TT_MANS; \
 	TT_SANITIZE='$(TE_SANITIZE)'; export TT_SANITIZE; \
 	abs_top_srcdir='$(abs_top_srcdir)'; export abs_top_srcdir; \
 	abs_top_builddir='$(abs_top_builddir)'; export abs_top_builddir; \
@@ -608,9 +606,9 @@ installcheck-local:
 		exampledir='$(exampledir)' srcdir='$(srcdir)' CC='$(CC)' CXX='$(CXX)' \
 		FC='$(FC)' PKG_CONFIG='$(PKG_CONFIG)' \
 		HEADERS='$(TE_PUBLIC_H)' FORTRAN='$(teinclude_DATA)' \
-		MANS='$(dist_man1_MANS) $(dist_man3_MANS) $(dist_man5_MANS) $(dist_man7_MANS) \
-		$(nodist_man7_MANS) $(dist_man8_MANS)' \
-		PROGRAMS='$(bin_PROGRAMS)' sbindir='$(sbindir)' SPROGRAMS='$(sbin_PROGRAMS)' EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
+		MANS='$(te_mans)' PROGRAMS='$(bin_PROGRAMS)' \
+		sbindir='$(sbindir)' SPROGRAMS='$(sbin_PROGRAMS)' \
+		EXAMPLES='$(EXAMPLES)' SANITIZE='$(TE_SANITIZE)' \
 		$(SHELL) $(srcdir)/t/installcheck.sh
 
 # distcheck configures as this tree was

@@ -151,8 +151,9 @@ image()
 # adds a drive to the array "options"; errors are the guest's, instead of pausing it
 virtio_blk()
 {
-	options+=(-device
-		"virtio-blk-pci,id=$1,drive=$1-drive,serial=$1,werror=report,rerror=report${2:+,$2}")
+	local errors=werror=report,rerror=report
+
+	options+=(-device "virtio-blk-pci,id=$1,drive=$1-drive,serial=$1,$errors${2:+,$2}")
 }
 
 backed()

@@ -84,6 +84,18 @@ echo "$(($(sent) - sent)) bytes" >/tmp/bytes
 judge "messages take the wire" 0 '^[0-9]{6,} bytes' 0 /tmp/bytes
 run lat 64 50
 end "latency" 0 ''
+if [ -x /bin/te_perftest ]; then
+	cat >/bin/nodes <<-'EOT'
+		#!/bin/sh
+		# nodes COMMAND...: two ranks, with a node and a device each
+		exec te_run -n 2 --per-node 1 sh -c 'TE_COMM_IB_DEVICE=rxe$TE_COMM_RANK exec "$@"' sh "$@"
+	EOT
+	chmod +x /bin/nodes
+	gives "te_perftest verbs" 0 '^ *verbs' \
+		nodes te_perftest verbs --bytes 64 --iters 3 --warmup 1 --verify
+	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
+		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
+fi
 for fault in 'loss 1%' 'corrupt 1%' 'duplicate 5%' 'delay 1ms reorder 25% 50%'; do
 	[ -z "$short" ] || [ "$fault" = 'loss 1%' ] || continue
 	wire $fault
@@ -109,7 +121,9 @@ if [ -z "$short" ]; then
 	ip link set wire0 down
 	end "a device that is down" 3 "$failed.*; device rxe[01] port 1"
 	ip link set wire0 up
-	TE_COMM_IB_TIMEOUT=17 TE_LINK_SECONDS=0 run check 65536 200
+	# patient, because 0.2 s in a guest may be longer
+	TE_COMM_IB_TIMEOUT=18 TE_LINK_HEARTBEAT_MS=10000 TE_LINK_TIMEOUT_MS=30000 \
+		TE_LINK_SECONDS=0 run check 65536 200
 	until_true flowing 500000
 	wire loss 100%
 	sleep 0.2

@@ -102,7 +102,7 @@ static const struct row rows[] = {
 	{ "bytes", "comm", LIST, AT(comm_bytes), "1K,16K,256K,1M,4M,16M", 1, 1e12, "N,...",
 	  "bytes of an array" },
 	{ "algorithm", "comm", WORDS, AT(comm_algorithm), "auto", 0, 0,
-	  "auto|ll|oneshot|twoshot|zerocopy|staged|nccl|nvls|nvls-oneshot",
+	  "auto|ll|oneshot|twoshot|zerocopy|staged|nccl|nvls|nvls-oneshot|exchange|chain",
 	  "how data is exchanged" },
 	{ "types", "comm", WORDS, AT(comm_type), "bf16", 0, 0, "bf16|fp32", "element type" },
 	{ "symmetric", "comm", FLAG, AT(symmetric), "0", 0, 1, NULL,

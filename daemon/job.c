@@ -2,8 +2,10 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "daemon/ted.h"
@@ -55,9 +57,44 @@ static void drop_item(struct ted *t, struct ted_job *j, struct ted_item *it)
 	*it = j->items[--j->nitems];
 }
 
-/* what its clients have stored, and how they have failed */
-static void forget(struct ted_job *j)
+int ted_job_page(struct ted *t, struct ted_job *j)
 {
+	const size_t nbytes = j->nranks * sizeof(*j->page);
+	void *p = MAP_FAILED;
+	const int fd = memfd_create("ted-abort", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	/* a client that made it shorter would crash ted */
+	if (fd >= 0 && !ftruncate(fd, (off_t)nbytes) &&
+	    !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) {
+		const int code = -errno;
+
+		if (fd >= 0)
+			close(fd);
+		return code;
+	}
+	j->page = p;
+	j->page_fd = fd;
+	t->nfds++;
+	return 0;
+}
+
+void ted_job_abort(struct ted_job *j)
+{
+	for (uint32_t i = 0; j->page && i < j->nranks; i++)
+		j->page[i] = (uint32_t)-j->code;
+}
+
+/* what its clients have stored, and how they have failed */
+static void forget(struct ted *t, struct ted_job *j)
+{
+	if (j->page) {
+		munmap((void *)(uintptr_t)j->page, j->nranks * sizeof(*j->page));
+		close(j->page_fd);
+		j->page = NULL;
+		t->nfds--;
+	}
 	for (size_t i = 0; i < j->nkeys; i++) {
 		free(j->keys[i].name);
 		free(j->keys[i].data);
@@ -95,7 +132,7 @@ void ted_job_leave(struct ted *t, struct ted_client *c)
 	c->job = NULL;
 	if (--j->nclients)
 		return;
-	forget(j);
+	forget(t, j);
 	if (!j->ngrants)
 		destroy(t, j);
 }

@@ -219,6 +219,26 @@ static void fetch(struct ted *t, struct ted_client *c, const struct request *q)
 		ted_error(t, c, -ENOENT, "FETCH: there is no item %u", q->m->item);
 }
 
+static void control(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	struct ted_job *j = c->job;
+	int r = 0;
+
+	(void)q;
+	if (!j->nranks) {
+		ted_error(t, c, -TE_ESTATE, "CONTROL: the job has no ranks yet");
+		return;
+	}
+	if (!j->page && t->nfds >= t->max_fds)
+		r = -EMFILE;
+	else if (!j->page)
+		r = ted_job_page(t, j);
+	if (r)
+		ted_error(t, c, r, "CONTROL: no abort page: %s", strerror(-r));
+	else
+		ted_reply(t, c, 0, "", j->nranks * sizeof(*j->page), NULL, 0, j->page_fd);
+}
+
 static void grant(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	ted_spill_grant(t, c, q->m->nbytes);
@@ -303,6 +323,7 @@ static const struct kind {
 	int data; /* 1: may have data */
 } kinds[] = {
 	[TE__WIRE_HELLO] = { "HELLO", hello, 0, 0, 0 },
+	[TE__WIRE_CONTROL] = { "CONTROL", control, 1, 0, 0 },
 	[TE__WIRE_PUBLISH] = { "PUBLISH", publish, 1, 1, 0 },
 	[TE__WIRE_FETCH] = { "FETCH", fetch, 1, 0, 0 },
 	[TE__WIRE_BYE] = { "BYE", bye, 0, 0, 0 },
@@ -395,6 +416,7 @@ void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char
 			j->code = code;
 			snprintf(j->why, sizeof(j->why), "rank %u %.180s", c->rank, text);
 			t->n.failures++;
+			ted_job_abort(j);
 			ted_say_client("job %u: %s", j->id, j->why);
 			fail_job(t, j);
 		}

@@ -17,6 +17,8 @@
  *	JOBS	item			the reply has jobs (struct te__wire_job), newest first,
  *					whose number is below item, or any if that is 0
  *	REVOKE	item			the job with that number gets no more files
+ *	CONTROL				the reply has the abort page of the job's ranks: a word
+ *					for each, 0 until the job fails, then minus its code
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
  * A packet that is no message ends its connection, after an error; so do a second request before
@@ -81,6 +83,8 @@ struct ted_job {
 	uint32_t nranks; /* 0: no rank has come yet */
 	uint32_t nfence; /* ranks that wait in a fence */
 	uint8_t *rank;	 /* enum ted_rank_state of each */
+	int page_fd; /* of the abort page, if there is one */
+	_Atomic uint32_t *page; /* nranks words; NULL: there is none */
 	int code;	 /* why the job failed; 0: it did not */
 	char why[208];
 	struct ted_key *keys; /* sorted by name */
@@ -117,7 +121,7 @@ struct ted {
 	int nlost;
 	struct ted_job *jobs;
 	uint32_t next_id;
-	int64_t nfds, max_fds; /* that all clients have published */
+	int64_t nfds, max_fds; /* that all clients have published, and abort pages */
 	int64_t timer_ns;      /* the next deadline is not before; INT64_MAX: there is none */
 	struct ted_counts n;
 	struct ted_grant *grants;
@@ -187,6 +191,10 @@ void ted_job_release(struct ted *t, struct ted_job *j);
 struct ted_key *ted_job_key(const struct ted_job *j, const char *name);
 /* 0, or -ENOMEM */
 int ted_job_put(struct ted_job *j, const char *name, const void *data, size_t nbytes);
+/* makes the abort page; 0, or -errno */
+int ted_job_page(struct ted *t, struct ted_job *j);
+/* the job has failed with j->code: its abort page says so */
+void ted_job_abort(struct ted_job *j);
 struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item);
 int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
 

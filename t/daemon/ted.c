@@ -332,6 +332,50 @@ START_TEST(a_client_that_is_killed_fails_its_job)
 }
 END_TEST
 
+/* a rank that polls memory learns it too, without a request */
+START_TEST(the_abort_page_says_that_a_rank_has_ended)
+{
+	enum { N = 3 };
+	struct te__wire m = message(TE__WIRE_CONTROL);
+	volatile uint32_t *page[2];
+	int s[N], fd, other;
+
+	begin("");
+	other = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(call(other, &m, NULL, 0, -1, NULL, &fd), -TE_ESTATE);
+	ck_assert_int_eq(fd, -1);
+	for (int i = 0; i < N; i++)
+		s[i] = join(&run, key, (uint32_t)i, N);
+	for (int i = 0; i < 2; i++) {
+		m = message(TE__WIRE_CONTROL);
+		ck_assert_int_eq(call(s[i], &m, NULL, 0, -1, NULL, &fd), 0);
+		ck_assert_uint_eq(m.nbytes, N * sizeof(uint32_t));
+		page[i] = mmap(NULL, m.nbytes, PROT_READ, MAP_SHARED, fd, 0);
+		ck_assert_ptr_ne((void *)(uintptr_t)page[i], MAP_FAILED);
+		for (int k = 0; k < N; k++)
+			ck_assert_uint_eq(page[i][k], 0);
+		/* a shorter page would crash ted */
+		ck_assert_int_ne(ftruncate(fd, 0), 0);
+		close(fd);
+	}
+	/* in order: nothing is wrong */
+	ck_assert_int_eq(bye(s[1], 0, ""), 0);
+	for (int k = 0; k < N; k++)
+		ck_assert_uint_eq(page[0][k], 0);
+	close(s[2]);
+	ck_assert_int_eq(fence(s[0], 20000), -TE_EPEER);
+	ck_reply("rank 2 has ended");
+	for (int k = 0; k < N; k++) {
+		ck_assert_uint_eq(page[0][k], TE_EPEER);
+		ck_assert_uint_eq(page[1][k], TE_EPEER);
+	}
+	close(s[0]);
+	close(s[1]);
+	close(other);
+	run_end(&run);
+}
+END_TEST
+
 /* ---- wrong requests ---- */
 
 START_TEST(wrong_requests_are_answered)
@@ -834,6 +878,7 @@ static Suite *suite(void)
 	c = tt_case(s, "descriptors", "host serial");
 	tcase_add_test(c, descriptors_pass_between_clients);
 	tcase_add_test(c, a_client_that_is_killed_fails_its_job);
+	tcase_add_test(c, the_abort_page_says_that_a_rank_has_ended);
 	c = tt_case(s, "clients", "host serial");
 	tcase_add_test(c, wrong_requests_are_answered);
 	tcase_add_loop_test(c, connections_are_limited, 0, 2);

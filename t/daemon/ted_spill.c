@@ -402,7 +402,7 @@ static Suite *suite(void)
 	tcase_add_test(c, concurrent_grants_do_not_exceed_the_quota);
 	tcase_add_loop_test(c, spill_space_may_be_unavailable, 0, 2);
 	tcase_add_test(c, files_survive_a_restart);
-	c = tt_case(s, "offload", "host");
+	c = tt_case(s, "offload", "host serial");
 	tcase_add_test(c, offload_uses_a_granted_file);
 	tcase_add_test(c, a_refusal_reaches_the_caller);
 	tcase_add_test(c, faults_are_reported);

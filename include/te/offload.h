@@ -41,10 +41,11 @@ struct te_offload_opts {
 	uint64_t quota_nbytes;
 	double write_rate, read_rate; /* of the file, in bytes per second; 0: measured */
 	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: checksums of what is read from the file */
+	uint64_t endurance_nbytes; /* that the drive may still be written; 0: unknown */
 };
 #define TE_OFFLOAD_OPTS_INIT \
 	{ sizeof(struct te_offload_opts), 0, 0, 0, 0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-	  0, 0 }
+	  0, 0, 0 }
 
 /**
  * te_offload_create - what plans need to offload values: rates, copy streams, limits
@@ -78,11 +79,15 @@ struct te_offload_report {
 	uint64_t nforwards, ncopies, out_nbytes, in_nbytes;
 	double write_rate, read_rate; /* of the file, as plans use them; 0: none */
 	uint64_t written_nbytes, read_nbytes; /* to and from the file so far, also by replays */
+	double write_ms, read_ms; /* in which requests to it were open; predicted: by the rates */
+	uint64_t nerrors;	  /* requests that failed */
+	double pass_ms;	   /* predicted: forward and backward of each plan once, with waits */
+	double drive_days; /* until endurance_nbytes are written by such passes; 0: unknown */
 };
 #define TE_OFFLOAD_REPORT_INIT                                                                    \
 	{                                                                                         \
 		sizeof(struct te_offload_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-			0, 0, 0, 0, 0                                                             \
+			0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                              \
 	}
 
 /* Errors: -EINVAL. */
@@ -93,6 +98,7 @@ TE_EXPORT int te_offload_report(struct te_offload *offload, struct te_offload_re
  *
  * Of each group of values: bytes, the first value, the groups of the plan after which it leaves and
  * its memory is free, those before which it returns and is read, and the predicted hidden share.
+ * Of each plan a picture: the memory in use while its groups run.
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_offload_print(struct te_offload *offload, char **ret_text);

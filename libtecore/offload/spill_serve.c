@@ -407,6 +407,7 @@ void te__spill_serve_dead(struct te__spill *s)
 
 static void serve(struct te__spill *s)
 {
+	const struct te__spill_ops *ops;
 	struct te__blk_done done[64];
 	struct pace pace = { 0, 0 };
 	int n = 1;
@@ -438,8 +439,9 @@ static void serve(struct te__spill *s)
 			wait = wait < 0 || p < wait ? p : wait;
 		}
 		s->sleeping = 1;
+		ops = s->ops;
 		pthread_mutex_unlock(&s->lock);
-		n = s->ops->reap(s->impl, done, sizeof(done) / sizeof(done[0]), wait);
+		n = ops->reap(s->impl, done, sizeof(done) / sizeof(done[0]), wait);
 		pthread_mutex_lock(&s->lock);
 		/* a wake() for which there was no need ends the next wait early: no harm */
 		s->sleeping = 0;

@@ -525,6 +525,8 @@ int te__offload_fit(struct te_offload *offload, uint64_t target, const char *wha
 
 /* ---- what it does ---- */
 
+#define DAY_MS 86400e3
+
 void te__offload_list(struct te_offload *o, struct te_plan *p, int add)
 {
 	struct te_plan **at = &o->plans;
@@ -561,6 +563,7 @@ static void add_plan(const struct te_offload *o, const struct te_plan *p,
 	rep->moved_nbytes += m->nbytes;
 	rep->peak_nbytes += p->arena_nbytes;
 	rep->plain_nbytes += m->plain_nbytes;
+	rep->pass_ms += 1e3 * m->start[p->ngroups];
 	for (int i = 0; i < m->n; i++) {
 		rep->copy_ms += 1e3 * copy_seconds(o, &m->v[i]);
 		rep->stall_ms += 1e3 * m->v[i].stall;
@@ -579,6 +582,9 @@ static void fill_report(struct te_offload *o, struct te_offload_report *rep)
 		te__spill_stats(o->spill, &st);
 		rep->written_nbytes = st.nbytes[TE__SPILL_WRITE];
 		rep->read_nbytes = st.nbytes[TE__SPILL_READ];
+		rep->write_ms = 1e-6 * (double)st.busy_ns[TE__SPILL_WRITE];
+		rep->read_ms = 1e-6 * (double)st.busy_ns[TE__SPILL_READ];
+		rep->nerrors = st.nerrors;
 	}
 	rep->out_rate = o->rates.out;
 	rep->in_rate = o->rates.in;
@@ -591,6 +597,10 @@ static void fill_report(struct te_offload *o, struct te_offload_report *rep)
 	for (const struct te_plan *p = o->plans; p; p = p->moves->next)
 		add_plan(o, p, rep);
 	rep->hidden = hidden_of(rep->copy_ms, rep->stall_ms);
+	rep->pass_ms += rep->stall_ms;
+	if (o->spill && rep->moved_nbytes)
+		rep->drive_days = (double)o->opts.endurance_nbytes / (double)rep->moved_nbytes *
+				  rep->pass_ms / DAY_MS;
 }
 
 int te_offload_report(struct te_offload *offload, struct te_offload_report *ret_report)
@@ -635,11 +645,96 @@ static void print_plan(FILE *f, const struct te_offload *o, const struct te_plan
 	}
 }
 
+/* bytes in use in each group; buffers that share memory count once. first, last: of nbufs */
+static void add_used(const struct te__buf *buf, int nbufs, int ngroups, int *first, int *last,
+		     uint64_t *ret)
+{
+	for (int i = 0; i < nbufs; i++) {
+		first[i] = ngroups;
+		last[i] = -1;
+	}
+	for (int i = 0; i < nbufs; i++) {
+		int root = i;
+
+		while (buf[root].share >= 0)
+			root = buf[root].share;
+		if (buf[i].first >= 0 && buf[i].first < first[root])
+			first[root] = buf[i].first;
+		if (buf[i].first >= 0 && buf[i].last > last[root])
+			last[root] = buf[i].last;
+	}
+	for (int i = 0; i < nbufs; i++)
+		for (int t = first[i]; t <= last[i] && t < ngroups; t++)
+			ret[t] += buf[i].nbytes;
+}
+
+static uint64_t most_of(const uint64_t *v, int first, int end)
+{
+	uint64_t most = 0;
+
+	for (int t = first; t < end; t++)
+		most = v[t] > most ? v[t] : most;
+	return most;
+}
+
+#define ROWS 24
+#define BAR 48
+
+/* plain: what would be in use if nothing moved */
+static void draw(FILE *f, int ngroups, const uint64_t *used, const uint64_t *plain)
+{
+	const int rows = ngroups < ROWS ? ngroups : ROWS;
+	const uint64_t most = most_of(plain, 0, ngroups);
+
+	fprintf(f, "%13s %10s %10s  in use (#), in addition if nothing moves (.)\n", "groups",
+		"MiB", "plain MiB");
+	for (int i = 0; i < rows; i++) {
+		const int first = i * ngroups / rows, end = (i + 1) * ngroups / rows;
+		const uint64_t u = most_of(used, first, end), p = most_of(plain, first, end);
+		const int nu = most ? (int)(u * BAR / most) : 0;
+		const int np = most ? (int)(p * BAR / most) : 0;
+
+		fprintf(f, "%6d-%-6d %10.3f %10.3f  ", first, end - 1, mib(u), mib(p));
+		for (int k = 0; k < nu || k < np; k++)
+			fputc(k < nu ? '#' : '.', f);
+		fputc('\n', f);
+	}
+}
+
+static int print_memory(FILE *f, const struct te_plan *p)
+{
+	const struct te__moves *m = p->moves;
+	uint64_t *used = te__calloc(2 * (size_t)p->ngroups + 2, sizeof(*used));
+	int *span = te__calloc(2 * (size_t)p->nbufs + 2, sizeof(*span));
+	uint64_t *plain = used + p->ngroups;
+
+	if (used && span) {
+		add_used(p->buf, p->nbufs, p->ngroups, span, span + p->nbufs, used);
+		add_used(m->buf, m->nbufs, p->ngroups, span, span + p->nbufs, plain);
+		draw(f, p->ngroups, used, plain);
+	}
+	te__free(used);
+	te__free(span);
+	return used && span ? 0 : -ENOMEM;
+}
+
+static void print_file(FILE *f, const struct te_offload_report *rep)
+{
+	fprintf(f, "file: %.2f MiB are written a pass, %.2f TB a day if passes follow each other",
+		mib(rep->moved_nbytes),
+		rep->pass_ms > 0 ? 1e-12 * (double)rep->moved_nbytes * DAY_MS / rep->pass_ms : 0);
+	if (rep->drive_days > 0)
+		fprintf(f, ", for %.1f days of the drive's life", rep->drive_days);
+	fprintf(f, "\nso far: %.2f MiB written in %.1f ms, %.2f MiB read in %.1f ms, %" PRIu64
+		" requests failed\n", mib(rep->written_nbytes), rep->write_ms,
+		mib(rep->read_nbytes), rep->read_ms, rep->nerrors);
+}
+
 int te_offload_print(struct te_offload *offload, char **ret_text)
 {
 	struct te_offload_report rep;
 	char *text = NULL;
-	int number = 0, bad;
+	int number = 0, bad, r = 0;
 	size_t n = 0;
 	FILE *f;
 
@@ -657,14 +752,18 @@ int te_offload_print(struct te_offload *offload, char **ret_text)
 	if (offload->spill)
 		fprintf(f, "file: writes %.2f GB/s, reads %.2f GB/s\n", 1e-9 * rep.write_rate,
 			1e-9 * rep.read_rate);
-	for (const struct te_plan *p = offload->plans; p; p = p->moves->next)
+	for (const struct te_plan *p = offload->plans; p && !r; p = p->moves->next) {
 		print_plan(f, offload, p, number++);
+		r = print_memory(f, p);
+	}
+	if (offload->spill)
+		print_file(f, &rep);
 	pthread_mutex_unlock(&offload->lock);
 	fprintf(f, "total: %.2f MiB move in %" PRId32 " groups of %" PRId32 " plans, %.2f MiB "
 		"pinned, copies take %.3f ms, passes wait %.3f ms, hidden %.1f%%\n",
 		mib(rep.moved_nbytes), rep.ngroups, rep.nplans, mib(rep.pinned_nbytes), rep.copy_ms,
 		rep.stall_ms, 100 * rep.hidden);
-	bad = ferror(f);
+	bad = r || ferror(f);
 	if (fclose(f) || bad) {
 		te__free_libc(text);
 		return te__fail(-ENOMEM, "te_offload_print: no memory");

@@ -187,13 +187,18 @@ static uint64_t pool_of(const struct run *r)
 	return sm.pool_nbytes;
 }
 
-static void run_step(struct run *r, int32_t t[MICRO][2][NTOKENS], double *loss)
+static int start_step(struct run *r, int32_t t[MICRO][2][NTOKENS])
 {
 	for (int m = 0; m < MICRO; m++)
 		for (int k = 0; k < 2; k++)
 			DO(te_tensor_write(te_step_input(r->step, 0, m, k ? "targets" : "x"),
 					   t[m][k], sizeof(t[m][k])));
-	DO(te_step_run(r->step, 0, st));
+	return te_step_run(r->step, 0, st);
+}
+
+static void run_step(struct run *r, int32_t t[MICRO][2][NTOKENS], double *loss)
+{
+	DO(start_step(r, t));
 	DO(te_step_loss(r->step, loss));
 }
 
@@ -258,6 +263,9 @@ START_TEST(a_file_has_the_bits_too)
 	rep = report_of(run.off);
 	ck_assert_uint_ge(rep.read_nbytes, STEPS * rep.moved_nbytes);
 	ck_assert_uint_ge(rep.written_nbytes, rep.read_nbytes);
+	ck_assert_double_gt(rep.write_ms, 0);
+	ck_assert_double_gt(rep.read_ms, 0);
+	ck_assert_uint_eq(rep.nerrors, 0);
 	run_destroy(&plain);
 	run_destroy(&run);
 }
@@ -587,6 +595,49 @@ START_TEST(names_and_ops_choose_what_moves)
 }
 END_TEST
 
+START_TEST(a_picture_shows_memory_over_time)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = through_file(FAST);
+	struct te_offload_report rep;
+	struct te_offload *off;
+	struct te_plan *p;
+	double used = 0, plain = 0;
+	char *text;
+
+	o.endurance_nbytes = (uint64_t)1 << 50;
+	off = offload_of(&o);
+	p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	DO(te_offload_print(off, &text));
+	rep = report_of(off);
+	for (char *s = strstr(text, "in use (#)"); s && (s = strchr(s, '\n'));) {
+		double u, q;
+		int first, last;
+
+		if (sscanf(++s, "%d-%d %lf %lf", &first, &last, &u, &q) < 4)
+			break;
+		ck_assert_int_le(first, last);
+		used = u > used ? u : used;
+		plain = q > plain ? q : plain;
+	}
+	/* each column has its peak; placement may take more, for lack of a better order */
+	ck_assert_double_gt(used, 0);
+	ck_assert_double_lt(used, plain);
+	ck_assert_double_le(used, (double)rep.peak_nbytes / 1048576.0 + 0.001);
+	ck_assert_double_le(plain, (double)rep.plain_nbytes / 1048576.0 + 0.001);
+	ck_assert_double_ge(used, (double)rep.peak_nbytes / 1048576.0 * 0.7);
+	ck_assert_double_gt(rep.pass_ms, rep.stall_ms);
+	ck_assert_double_eq_tol(rep.drive_days,
+				(double)o.endurance_nbytes / (double)rep.moved_nbytes *
+					rep.pass_ms / 86400e3, 1e-6 * rep.drive_days);
+	ck_assert_ptr_nonnull(strstr(text, "days of the drive's life"));
+	free(text);
+	te_plan_unref(p);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(large_groups_are_few_copies)
 {
 	struct te_seq *seq = model_create(ctx, &small, 3);
@@ -802,8 +853,11 @@ START_TEST(any_failure_ends_the_step_and_is_named)
 	run_step(&run, t, &loss);
 	ck_assert(!has_nan(te_seq_grads(run.seq)));
 	break_file(run.off->spill, dir, (int)tt_rand_int(0, 7), _i / 2 % 2);
-	run_step(&run, t, &loss);
-	ck_assert(has_nan(te_seq_grads(run.seq)));
+	/* a later pass of an eager step may find the failure already */
+	if (start_step(&run, t))
+		ck_assert_uint_eq(w->flags, 0);
+	else
+		ck_assert(has_nan(te_seq_grads(run.seq)));
 	for (int i = 0; i < 2; i++) {
 		ck_assert_int_lt(te_step_run(run.step, 0, st), 0);
 		tt_said(" of group ");
@@ -975,6 +1029,7 @@ Suite *offload_suite(const char *name, const char *on)
 	c = tt_case(s, "values", "graph offload serial");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, names_and_ops_choose_what_moves);
+	tcase_add_test(c, a_picture_shows_memory_over_time);
 	tcase_add_test(c, large_groups_are_few_copies);
 	c = tt_case(s, "failures", "graph offload serial");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

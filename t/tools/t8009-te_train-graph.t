@@ -134,7 +134,9 @@ equal "has the bits of off" move-off move-layer
 check "--offload all, a graph" "$te_train" $tiny --offload all --graph --out move-step text
 equal "has the bits of off" move-off move-step
 check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --offload-verify all \
-	--out move-file text
+	--out move-file --log move-file.jsonl --log-every 1 text
+check "what passed through the file is logged" \
+	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
 equal "has the bits of off" move-off move-file
 fails "--offload-file alone" "needs --offload" "$te_train" $tiny --offload-file . text
 "$te_train" $tiny --offload all --offload-file ./nowhere text 2>err

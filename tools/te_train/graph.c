@@ -181,6 +181,9 @@ json_t *step_graph_to_json(const struct step_graph *g)
 		record_real(&rec, "hidden", off.hidden);
 		record_real(&rec, "out_bytes_per_s", off.out_rate);
 		record_real(&rec, "in_bytes_per_s", off.in_rate);
+		record_real(&rec, "write_bytes_per_s", off.write_rate);
+		record_real(&rec, "read_bytes_per_s", off.read_rate);
+		record_real(&rec, "pass_ms", off.pass_ms);
 		record_close(&rec);
 	}
 	return record_end(&rec, "the graph");

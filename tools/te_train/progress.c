@@ -107,6 +107,37 @@ static void log_run(struct trainer *t)
 	log_write(t, &rec);
 }
 
+/* 0: what is offloaded passes through a file */
+static int file_report(const struct trainer *t, struct te_offload_report *ret)
+{
+	return t->graph.offload && t->o->offload_file ?
+		       te_offload_report(t->graph.offload, ret) :
+		       -ENOENT;
+}
+
+/* so far: what passed through the file, and the time in which it was busy */
+static void record_file(const struct trainer *t, struct record *rec)
+{
+	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
+
+	if (file_report(t, &rep))
+		return;
+	record_int(rec, "offload_written_bytes", (int64_t)rep.written_nbytes);
+	record_int(rec, "offload_read_bytes", (int64_t)rep.read_nbytes);
+	record_real(rec, "offload_write_ms", rep.write_ms);
+	record_real(rec, "offload_read_ms", rep.read_ms);
+}
+
+static void note_file(const struct trainer *t)
+{
+	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
+
+	if (!file_report(t, &rep))
+		say_note("%.2f MiB were written to the file of --offload in %.0f ms, %.2f MiB read "
+			 "in %.0f ms", (double)rep.written_nbytes / (1 << 20), rep.write_ms,
+			 (double)rep.read_nbytes / (1 << 20), rep.read_ms);
+}
+
 static void note_offload(const struct trainer *t)
 {
 	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
@@ -244,6 +275,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	record_int(&rec, "skipped_steps", (int64_t)t->nskipped);
 	record_real(&rec, "tokens_per_s", tokens_per_s);
 	record_real(&rec, "peak_fraction", t->peak_fraction);
+	record_file(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	t->sum_loss = 0;
 	t->nsum = 0;
@@ -311,6 +343,7 @@ int progress_end(struct trainer *t, struct record *samples)
 		record_drop(samples);
 		return STATUS_OK;
 	}
+	note_file(t);
 	if (!o->json) {
 		record_drop(samples);
 		print_summary(t, rate, dir);

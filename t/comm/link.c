@@ -369,7 +369,7 @@ static int idle_rank(int rank, void *arg)
 {
 	struct end e = { 0 };
 	int r = end_open(&e, rank);
-	const int64_t end = te__boot_now() + 6 * 100 * SEC / 1000;
+	const int64_t end = te__boot_now() + SEC;
 
 	(void)arg;
 	while (!r && te__boot_now() < end)
@@ -383,7 +383,7 @@ START_TEST(idle_links_stay)
 {
 	struct ranks_result res[2];
 
-	heartbeat_ms = 100;
+	heartbeat_ms = 300; /* other work may stop a rank for a while */
 	run(2, idle_rank, NULL, res);
 	heartbeat_ms = 1000;
 	ranks_ok(2, res);

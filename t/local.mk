@@ -3,14 +3,19 @@
 # the whole inside of libtecore. TOPIC_gpu is the same program where TOPIC.c is a TT_PAIR().
 # Those that take longest are started first.
 TT_LONG = \
+	t/comm/allreduce \
 	t/comm/bootstrap_faults \
 	t/comm/faults \
 	t/comm/nvls \
 	t/comm/pool \
 	t/graph/equivalence \
 	t/graph/graph \
+	t/graph/step \
+	t/kernels/attn \
 	t/kernels/comm \
+	t/kernels/comm_norm \
 	t/kernels/kernels \
+	t/ops/gemm \
 	t/plan/place
 TT_CORE = \
 	t/backend/backend \
@@ -31,10 +36,8 @@ TT_CORE = \
 	t/base/param \
 	t/capture/recording \
 	t/capture/recording_gpu \
-	t/kernels/attn \
 	t/kernels/attn_gpu \
 	t/kernels/comm_gpu \
-	t/kernels/comm_norm \
 	t/kernels/comm_norm_gpu \
 	t/kernels/host_kernels \
 	t/kernels/kernels_gpu \
@@ -46,7 +49,6 @@ TT_CORE = \
 	t/offload/pinned \
 	t/offload/spill \
 	t/offload/spill_faults \
-	t/ops/gemm \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
 	t/ops/gemm_gpu \
@@ -90,10 +92,8 @@ TT_GRAPH = \
 	t/graph/offload_gpu \
 	t/graph/schedule \
 	t/graph/sized \
-	t/graph/step \
 	t/graph/step_gpu
 TT_COMM = \
-	t/comm/allreduce \
 	t/comm/allreduce_gpu \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
@@ -578,7 +578,11 @@ EXTRA_DIST += \
 	t/meta/fortran.f90 \
 	t/tools/te_train.sh \
 	t/tools/tiny_numpy.py
-TESTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
+# scripts take longer than most programs
+TESTS += $(TT_TOOLS_SH) $(TT_META) $(TT_SH)
+if HAVE_CHECK
+TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+endif
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A
 # program that fails a test also exits non-zero, which is no second failure.

@@ -572,7 +572,8 @@ START_TEST(a_rank_at_fault_is_named)
 		if (i == plan->at)
 			continue;
 		ranks_failed(&res[i], faults[_i].code, faults[_i].text, 10000);
-		ck_assert_msg(plan->ms[i] < TT_SLOWER(faults[_i].ms ? faults[_i].ms : LATE_MS * 1.5),
+		ck_assert_msg(plan->ms[i] <
+				      TT_SLOWER(faults[_i].ms ? faults[_i].ms : LATE_MS * 1.5),
 			      "rank %d after %g ms: %s", i, plan->ms[i], res[i].text);
 	}
 }

@@ -566,7 +566,7 @@ LDADD = \
 	libtecomm/libtecomm_internal.la \
 	libtecore/libtecore_internal.la \
 	$(CHECK_LIBS)
-TESTS += $(TT_AGAIN) $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+TESTS += $(TT_AGAIN) $(TT_LONG)
 dist_check_SCRIPTS += $(TT_AGAIN)
 endif
 
@@ -581,7 +581,7 @@ EXTRA_DIST += \
 # scripts take longer than most programs
 TESTS += $(TT_TOOLS_SH) $(TT_META) $(TT_SH)
 if HAVE_CHECK
-TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_TOOLS)
+TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
 endif
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

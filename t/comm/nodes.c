@@ -705,7 +705,7 @@ static int scarce_rank(int rank, void *arg)
 START_TEST(joining_fails_on_all_ranks)
 {
 	struct ranks_result res[3];
-	int nth = 0, nfailed = 0;
+	int nth = 0, nfailed = 0, last;
 
 	plan->n = 3;
 	plan->nodes = "aab";
@@ -716,7 +716,11 @@ START_TEST(joining_fails_on_all_ranks)
 		ranks_run(3, scarce_rank, &nth, res);
 		ranks_part();
 		nfailed += !!res[plan->at].r;
+		/* the others may have joined when it fails to receive what they say last */
+		last = !!strstr(res[plan->at].text, "threads of several nodes: ");
 		for (int i = 0; i < 3 && res[plan->at].r; i++) {
+			if (last && !res[i].r)
+				continue;
 			ck_assert_msg(res[i].r < 0 && res[i].text[0] && res[i].ms < SOON,
 				      "fault %d of rank %d: rank %d: %d after %g ms: %s", nth,
 				      plan->at, i, res[i].r, res[i].ms, res[i].text);

@@ -102,6 +102,7 @@ check "what was made is saved" "$te_train" --resume interrupted --stop-after 0
 
 # killed at any moment, most of which are in a save, twice: two ranks go on from a whole checkpoint
 begin $common --steps 1000000 --eval-every 0 --save-every 1 --out cut text
+wait_for '^step [3-9]' err # a save is complete
 for moment in 0.03 0.1; do
 	sleep $moment
 	kill -KILL $pid

@@ -971,7 +971,7 @@ static Suite *suite(void)
 	tcase_add_test(c, broken_engine_releases_every_request);
 	tcase_add_loop_test(c, words_wait_for_calls_and_refuse_what_was_not_awaited, 0, NENGINES);
 	tcase_add_loop_test(c, destruction_releases_what_is_not_complete, 0, NENGINES);
-	/* what a transfer may still write is poisoned: nobody waits for it any more */
+	/* memory is poisoned while a transfer may still write to it, after all waits have ended */
 	c = tt_case(s, "hanging", "host overlap");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, io_thread_that_hangs_releases_every_request, 0, 2);

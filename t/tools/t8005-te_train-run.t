@@ -17,7 +17,7 @@ below()
 
 learn="$micro --dropout 0 --steps 300 --batch 8 --lr 2e-3 --warmup 20 --eval-every 30"
 # other builds show that the same numbers learn
-[ -z "$TT_SANITIZE" ] || recipes="fp8-delayed fp32" learn="$micro --steps 150 --eval-every 30"
+[ -z "$TT_SANITIZE" ] || recipes="fp8-delayed fp32" learn="$micro --steps 60 --eval-every 30"
 for r in $recipes; do
 	check "$r: trains" "$te_train" $learn --recipe $r --log $r.jsonl --json text
 	cp tap.out summary-$r

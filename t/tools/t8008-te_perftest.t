@@ -115,11 +115,13 @@ nodes=50000
 "$te_perftest" graph --nodes $nodes,1,2 --kind fill --edges serial --seconds 0.01 --iters 1 >out
 check "rows for which no time is left are left out" grep -q '^2 more rows did not fit' out
 check "one sample has no spread" grep -q 'n=1' out
-for t in quantize norm act attn calls; do
+# with sanitizers the first row of the others takes seconds
+tests="quantize norm act attn calls"
+[ -z "$TT_SANITIZE" ] || tests="attn calls"
+for t in $tests; do
 	check "$t: so they are" sh -c "
 		'$te_perftest' $t --seconds 0.01 --iters 1 | grep -qE '^[1-9][0-9]* more rows did not'"
 done
-
 
 # SUBJECT|ARGUMENTS
 while IFS='|' read -r subject args; do

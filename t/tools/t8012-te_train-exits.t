@@ -60,12 +60,13 @@ until [ $((runs += 1)) -gt 5 ]; do
 	wait_for '^SigCgt:.*[4-7c-f][0-9a-f][0-9a-f][0-9a-f]$' "/proc/$pid/status"
 	kill -TERM $pid
 	wait_for SIGTERM err
-	# or the step had not begun
-	grep -q 'SIGTERM: finishing step 2,' err && break
+	kill -STOP $pid 2>/dev/null
+	sleep 0.6
+	# or the step had not begun, or has ended
+	grep -q 'SIGTERM: finishing step 2,' err && [ ! -s out ] && break
+	kill -CONT $pid 2>/dev/null
 	wait $pid
 done
-kill -STOP $pid
-sleep 0.6
 kill -INT $pid
 kill -CONT $pid
 check "a second signal ends it" ends_with 130

@@ -10,10 +10,10 @@
  */
 #include "config.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tt.h"
+#include "tt_states.h"
 
 #define N 3 /* ranks */
 #define K 3 /* operations */
@@ -51,74 +51,32 @@ _Static_assert(sizeof(union state) == 48, "no padding");
 struct search {
 	uint32_t variant;
 	int moved; /* the latest step reached a state */
-	union state *seen; /* all states, in the order in which they were found */
-	size_t nseen, room;
-	uint32_t *table; /* 1 + index, open addressing */
-	size_t mask;
+	struct tt_states states;
 };
-
-static uint64_t hash(const union state *s)
-{
-	uint64_t h = 0;
-
-	for (int i = 0; i < 6; i++) {
-		h = (h ^ s->word[i]) * 0x9e3779b97f4a7c15u;
-		h ^= h >> 29;
-	}
-	return h;
-}
-
-static uint32_t *entry(struct search *x, const union state *s)
-{
-	size_t i = hash(s) & x->mask;
-
-	while (x->table[i] && memcmp(&x->seen[x->table[i] - 1], s, sizeof(*s)))
-		i = (i + 1) & x->mask;
-	return &x->table[i];
-}
-
-static void grow(struct search *x)
-{
-	x->room = x->room ? 2 * x->room : 4096;
-	x->mask = 4 * x->room - 1;
-	x->seen = realloc(x->seen, x->room * sizeof(*x->seen));
-	free(x->table);
-	x->table = calloc(x->mask + 1, sizeof(*x->table));
-	ck_assert(x->seen && x->table);
-	for (size_t i = 0; i < x->nseen; i++)
-		*entry(x, &x->seen[i]) = (uint32_t)i + 1;
-}
 
 static void reach(struct search *x, const union state *s)
 {
 	x->moved = 1;
-	if (x->nseen == x->room)
-		grow(x);
-	if (!*entry(x, s)) {
-		x->seen[x->nseen] = *s;
-		*entry(x, s) = (uint32_t)++x->nseen;
-	}
+	tt_states_add(&x->states, s);
 }
 
 /* the number of states, or 0 if a rule is broken or no rank can proceed before the end */
 static size_t search(int (*step)(struct search *, const union state *),
 		     int (*is_end)(const union state *, uint32_t), uint32_t variant)
 {
-	struct search x = { .variant = variant };
-	union state first;
+	struct search x = { .variant = variant, .states.nbytes = sizeof(union state) };
+	union state s;
 	int ok = 1;
 
-	memset(&first, 0, sizeof(first));
-	reach(&x, &first);
-	for (size_t i = 0; i < x.nseen && ok; i++) {
-		const union state s = x.seen[i];
-
+	memset(&s, 0, sizeof(s));
+	reach(&x, &s);
+	for (size_t i = 0; i < x.states.n && ok; i++) {
+		tt_states_get(&x.states, i, &s);
 		x.moved = 0;
 		ok = step(&x, &s) && (x.moved || is_end(&s, variant));
 	}
-	free(x.seen);
-	free(x.table);
-	return ok ? x.nseen : 0;
+	tt_states_free(&x.states);
+	return ok ? x.states.n : 0;
 }
 
 /* ---- packets: L1, P1, P2 and headers ---- */

@@ -11,10 +11,10 @@
  */
 #include "config.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tt.h"
+#include "tt_states.h"
 
 #define G 2 /* groups */
 #define K 3 /* replays */
@@ -46,46 +46,13 @@ enum { COPY_OUT, START_WRITE, TAKE_WRITE, REUSE, START_READ, TAKE_READ, COPY_IN,
 struct search {
 	uint32_t variant;
 	int ok, moved;
-	struct state *seen;
-	size_t nseen, room, mask;
-	uint32_t *table; /* 1 + index, open addressing */
+	struct tt_states states;
 };
-
-static uint32_t *entry(struct search *x, const struct state *s)
-{
-	const uint8_t *p = (const uint8_t *)s;
-	uint64_t h = 0xcbf29ce484222325u;
-	size_t i;
-
-	for (size_t k = 0; k < sizeof(*s); k++)
-		h = (h ^ p[k]) * 0x100000001b3u;
-	i = (size_t)(h ^ h >> 29) & x->mask;
-	while (x->table[i] && memcmp(&x->seen[x->table[i] - 1], s, sizeof(*s)))
-		i = (i + 1) & x->mask;
-	return &x->table[i];
-}
-
-static void grow(struct search *x)
-{
-	x->room = x->room ? 2 * x->room : 4096;
-	x->mask = 4 * x->room - 1;
-	x->seen = realloc(x->seen, x->room * sizeof(*x->seen));
-	free(x->table);
-	x->table = calloc(x->mask + 1, sizeof(*x->table));
-	ck_assert(x->seen && x->table);
-	for (size_t i = 0; i < x->nseen; i++)
-		*entry(x, &x->seen[i]) = (uint32_t)i + 1;
-}
 
 static void reach(struct search *x, struct state s)
 {
 	x->moved = 1;
-	if (x->nseen == x->room)
-		grow(x);
-	if (!*entry(x, &s)) {
-		x->seen[x->nseen] = s;
-		*entry(x, &s) = (uint32_t)++x->nseen;
-	}
+	tt_states_add(&x->states, &s);
 }
 
 /* ---- the graph ---- */
@@ -252,14 +219,17 @@ static int is_end(const struct state *s)
 /* the number of states, or 0 if a rule is broken or a stream waits for ever */
 static size_t search(uint32_t variant)
 {
-	struct search x = { .variant = variant, .ok = 1 };
-	struct state first;
+	struct search x = {
+		.variant = variant,
+		.ok = 1,
+		.states.nbytes = sizeof(struct state),
+	};
+	struct state s;
 
-	memset(&first, 0, sizeof(first));
-	reach(&x, first);
-	for (size_t i = 0; i < x.nseen && x.ok; i++) {
-		const struct state s = x.seen[i];
-
+	memset(&s, 0, sizeof(s));
+	reach(&x, s);
+	for (size_t i = 0; i < x.states.n && x.ok; i++) {
+		tt_states_get(&x.states, i, &s);
 		x.moved = 0;
 		for (int g = 0; g < G && s.replay < K; g++)
 			graph_step(&x, s, g);
@@ -268,9 +238,8 @@ static size_t search(uint32_t variant)
 		if (!x.moved && !is_end(&s))
 			x.ok = 0;
 	}
-	free(x.seen);
-	free(x.table);
-	return x.ok ? x.nseen : 0;
+	tt_states_free(&x.states);
+	return x.ok ? x.states.n : 0;
 }
 
 START_TEST(no_wake_up_is_lost_and_no_slot_changes_while_it_is_written)

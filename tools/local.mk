@@ -79,6 +79,7 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/file.c \
 	tools/te_perftest/gemm.c \
 	tools/te_perftest/graph.c \
+	tools/te_perftest/offload.c \
 	tools/te_perftest/op.c \
 	tools/te_perftest/opts.c \
 	tools/te_perftest/opts.h \

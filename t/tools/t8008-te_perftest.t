@@ -96,7 +96,7 @@ table()
 check "--help" "$te_perftest" --help
 check "--version" sh -c "'$te_perftest' --version | grep -qx 'te_perftest [0-9.]*'"
 "$te_perftest" --list >out
-for t in graph step copy cast quantize norm act gemm attn calls comm verbs; do
+for t in graph step copy cast quantize norm act gemm attn calls comm verbs file offload; do
 	check "--list names $t" grep -q "^$t " out
 	"$te_perftest" --help | grep -q "^$t: "
 	check "--help too" test $? = 0
@@ -175,6 +175,8 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --width: 18|step --width 18
 --recipe: "delayed"|step --recipe delayed
 --batch: "0"|step --batch 0
+--way: "links"|offload --way links
+--group: "1"|offload --group 1
 "tpu"|graph --backend tpu
 device 7|graph --device 7
 EOT
@@ -367,6 +369,19 @@ echo "exit status $?" >>err
 check "file: a folder that is not there" \
 	sh -c "grep -q 'exit status 1' err && grep -q /nowhere err"
 fails "file: fio without a folder" "--fio: --dir" "$te_perftest" file --fio
+offload="--bytes 100001 --group 7000 --n 24"
+check "offload: runs" sh -c "'$te_perftest' offload $quick $offload >out"
+table "offload: a table of two ways by three passes, and the signals" offload 15 7
+"$te_perftest" offload $quick $offload --way graph --json >out 2>err
+check "offload --json: runs" test $? = 0
+sane "offload: figures" out 7
+name="the figures of offload"
+has out pass way bytes group_bytes plain_us copies_us plain_bytes_per_s copied_bytes_per_s \
+	plain_ratio gemms load_us at_once_us budget_ratio hidden_ratio at_once_ratio start_us \
+	idle_start_us return_us pair_us bare_pair_us
+grep '"pass"' out | tr -d ' "\n' >got
+printf "pass:out,pass:in,pass:both,pass:signals," >want
+same "offload: rows are what was asked for" want got
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
 table "calls: a table of all calls" calls 13 19
 "$te_perftest" calls $quick $shape --call quantize,adamw,rmsnorm-bwd,transpose --json >out 2>err

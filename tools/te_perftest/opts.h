@@ -36,7 +36,7 @@ struct opts {
 	uint32_t norm_op, act_op;    /* norm, act */
 	uint32_t op_pass;	     /* norm, act, attn */
 	uint32_t types;		     /* gemm */
-	int64_t m, n, k;	     /* 0: the device decides */
+	int64_t m, n, k;	     /* 0: the device decides; n: offload too */
 	uint32_t step_recipe;	     /* step */
 	int64_t layers, width, heads, vocab, batch, seq_len;
 	uint32_t attn_types; /* attn */
@@ -53,6 +53,8 @@ struct opts {
 	uint32_t io;		 /* file: bit 0: io_uring, bit 1: threads */
 	const char *dir, *check; /* file */
 	int64_t file_bytes, block, file_depth, fio;
+	uint32_t offload_way; /* offload: bit 0: streams, bit 1: graph */
+	int64_t offload_bytes, offload_group;
 	int64_t attn_batch, attn_seq_len, attn_heads, kv_heads, head_dim; /* 0: see opts.c */
 };
 

@@ -7,7 +7,8 @@
 #include "perftest.h"
 
 extern const struct test test_act, test_attn, test_calls, test_cast, test_comm, test_copy,
-	test_file, test_gemm, test_graph, test_norm, test_quantize, test_step, test_verbs;
+	test_file, test_gemm, test_graph, test_norm, test_offload, test_quantize, test_step,
+	test_verbs;
 
 /* clang-format off */
 const struct test *const tests[] = {
@@ -24,6 +25,7 @@ const struct test *const tests[] = {
 	&test_comm,
 	&test_verbs,
 	&test_file,
+	&test_offload,
 	NULL,
 };
 /* clang-format on */

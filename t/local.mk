@@ -305,7 +305,7 @@ CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
 t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)
 t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
 
-TED_LIB = t/daemon/ted_lib.c t/daemon/ted_lib.h
+TED_LIB = t/lib/tt_ted.c t/lib/tt_ted.h
 TED_LDADD = daemon/libted.la $(LDADD)
 t_daemon_ted_SOURCES = t/daemon/ted.c $(TED_LIB)
 t_daemon_ted_LDADD = $(TED_LDADD)

@@ -12,10 +12,8 @@
 
 #include <te/errno.h>
 
-#include "ted_lib.h"
+#include "tt_ted.h"
 
-static struct ted_run run;
-static uint8_t key[TE__WIRE_KEY_NBYTES];
 static char out[65536];
 
 /* the exit status; what it prints is in out */
@@ -55,14 +53,6 @@ static double number(const json_t *obj, const char *name)
 	return json_number_value(v);
 }
 
-static int grant(int sock, uint64_t nbytes, int *ret_fd)
-{
-	struct te__wire m = message(TE__WIRE_GRANT);
-
-	m.nbytes = nbytes;
-	return call(sock, &m, NULL, 0, -1, NULL, ret_fd);
-}
-
 START_TEST(jobs_are_listed_and_revoked)
 {
 	const int fd = memfd_create("x", MFD_CLOEXEC);
@@ -74,8 +64,7 @@ START_TEST(jobs_are_listed_and_revoked)
 
 	make_key(key);
 	make_key(other);
-	run_init(&run, "spill = /dev/shm\nspill_keep = 0\n");
-	run_start(&run);
+	run_begin("spill = /dev/shm\nspill_keep = 0\n");
 	ck_assert_int_eq(tectl("--json jobs"), 0);
 	obj = parsed();
 	ck_assert_uint_eq(json_array_size(json_object_get(obj, "jobs")), 0);
@@ -128,9 +117,7 @@ START_TEST(status_has_the_metrics)
 	json_t *obj;
 	int a;
 
-	make_key(key);
-	run_init(&run, "");
-	run_start(&run);
+	run_begin("");
 	a = join(&run, key, 0, 1);
 	ck_assert_int_eq(tectl("status"), 0);
 	ck_assert_ptr_nonnull(strstr(out, "te_up 1\n"));

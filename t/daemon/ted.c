@@ -16,25 +16,7 @@
 #include <te/errno.h>
 
 #include "daemon/ted.h"
-#include "ted_lib.h"
-
-static struct ted_run run;
-static uint8_t key[TE__WIRE_KEY_NBYTES];
-
-static void begin(const char *conf)
-{
-	make_key(key);
-	run_init(&run, conf);
-	run_start(&run);
-}
-
-static int memory(const char *text)
-{
-	const int fd = memfd_create("test", MFD_CLOEXEC);
-
-	ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
-	return fd;
-}
+#include "tt_ted.h"
 
 static void ck_memory(int fd, const char *text)
 {
@@ -63,7 +45,7 @@ START_TEST(values_come_back)
 	size_t n;
 	int a, b;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 2);
 	b = join(&run, key, 1, 2);
 	for (size_t i = 0; i < TT_LEN(sizes); i++) {
@@ -104,7 +86,7 @@ START_TEST(a_get_waits_for_the_put)
 	size_t n;
 	int a, b;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 2);
 	b = join(&run, key, 1, 2);
 	strcpy(m.text, "late");
@@ -131,7 +113,7 @@ START_TEST(a_job_holds_no_more_than_its_limits)
 	char name[16];
 	int a;
 
-	begin("keys = 3\nstore = 4096\nfds = 2\n");
+	run_begin("keys = 3\nstore = 4096\nfds = 2\n");
 	a = join(&run, key, 0, 1);
 	ck_assert_int_eq(put(a, "0", value, sizeof(value)), 0);
 	ck_assert_int_eq(put(a, "1", value, 97), -ENOSPC);
@@ -164,7 +146,7 @@ START_TEST(a_fence_ends_when_all_have_come)
 	struct te__wire m = message(TE__WIRE_FENCE);
 	int s[N];
 
-	begin("");
+	run_begin("");
 	for (int i = 0; i < N; i++)
 		s[i] = join(&run, key, (uint32_t)i, N);
 	m.wait_ms = 20000;
@@ -198,7 +180,7 @@ START_TEST(a_fence_names_the_missing_ranks)
 {
 	int a, b, c;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 9);
 	b = join(&run, key, 2, 9);
 	c = join(&run, key, 3, 9);
@@ -231,7 +213,7 @@ START_TEST(descriptors_pass_between_clients)
 	uint64_t n;
 	int a, b, got, again, before;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 2);
 	b = join(&run, key, 1, 2);
 	before = nfds_of(run.pid);
@@ -287,7 +269,7 @@ START_TEST(a_client_that_is_killed_fails_its_job)
 	const int fd = memory("x");
 	int a, b, child, before, got = -1;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 3);
 	before = nfds_of(run.pid);
 	child = fork();
@@ -340,7 +322,7 @@ START_TEST(the_abort_page_says_that_a_rank_has_ended)
 	volatile uint32_t *page[2];
 	int s[N], fd, other;
 
-	begin("");
+	run_begin("");
 	other = join(&run, key, TE__WIRE_NO_RANK, 0);
 	ck_assert_int_eq(call(other, &m, NULL, 0, -1, NULL, &fd), -TE_ESTATE);
 	ck_assert_int_eq(fd, -1);
@@ -384,7 +366,7 @@ START_TEST(wrong_requests_are_answered)
 	struct te__wire m = message(77);
 	int a, b;
 
-	begin("clients = 4\nclients_uid = 3\n");
+	run_begin("clients = 4\nclients_uid = 3\n");
 	a = dial(&run);
 	ck_assert_int_eq(put(a, "x", "y", 1), -TE_ESTATE);
 	ck_reply("PUT before HELLO");
@@ -427,7 +409,7 @@ START_TEST(connections_are_limited)
 	struct te__wire m;
 	int s[3], late;
 
-	begin(_i ? "clients = 3\n" : "clients_uid = 3\n");
+	run_begin(_i ? "clients = 3\n" : "clients_uid = 3\n");
 	for (int i = 0; i < 3; i++)
 		s[i] = join(&run, key, (uint32_t)i, 3);
 	late = dial(&run);
@@ -451,7 +433,6 @@ START_TEST(descriptors_are_limited_by_the_process)
 	uint64_t n;
 	int a, got;
 
-	make_key(key);
 	run_init(&run, "clients = 8\n");
 	/* as many as the clients and ted itself need, and 4 */
 	run.nofile = 8 + 32 + 4;
@@ -484,7 +465,7 @@ START_TEST(slow_readers_are_dropped)
 	int s[N], slow[SLOW], before;
 	size_t n;
 
-	begin("");
+	run_begin("");
 	tt_fill_bytes(value, sizeof(value));
 	s[0] = join(&run, key, 0, N);
 	before = nfds_of(run.pid);
@@ -538,7 +519,7 @@ START_TEST(clients_survive_a_restart)
 	uint64_t n;
 	int a, b, got, pid;
 
-	begin("");
+	run_begin("");
 	a = join(&run, key, 0, 2);
 	strcpy(first, reply_text);
 	ck_assert_uint_eq(strlen(first), 32);
@@ -595,7 +576,6 @@ START_TEST(serves_a_socket_that_it_is_given)
 	struct stat st;
 	int a;
 
-	make_key(key);
 	run_init(&run, "");
 	run.pass[0] = listener(run.sock, SOCK_SEQPACKET);
 	ck_assert_int_eq(listen(run.pass[0], 5), 0);
@@ -671,7 +651,7 @@ START_TEST(the_socket_is_private)
 {
 	struct stat st;
 
-	begin("");
+	run_begin("");
 	ck_assert_int_eq(stat(run.sock, &st), 0);
 	ck_assert_int_eq((int)st.st_mode & 0777, 0600);
 	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
@@ -811,7 +791,7 @@ START_TEST(copes_with_any_messages)
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	size_t n;
 
-	begin("keys = 20\nfds = 3\n");
+	run_begin("keys = 20\nfds = 3\n");
 	make_key(other);
 	good = join(&run, other, 0, 1);
 	settle(good);

@@ -14,10 +14,8 @@
 
 #include <te/errno.h>
 
-#include "ted_lib.h"
+#include "tt_ted.h"
 
-static struct ted_run run;
-static uint8_t key[TE__WIRE_KEY_NBYTES];
 static char path[96], text[65536];
 
 static int dial_metrics(void)
@@ -156,16 +154,9 @@ static void check_monotone(void)
 
 static void begin(const char *conf)
 {
-	char more[512];
-	FILE *f;
-
-	make_key(key);
 	run_init(&run, "");
 	snprintf(path, sizeof(path), "%s/metrics", run.dir);
-	snprintf(more, sizeof(more), "metrics = %s\n%s", path, conf);
-	f = fopen(run.conf, "a");
-	fputs(more, f);
-	ck_assert_int_eq(fclose(f), 0);
+	run_conf(&run, "metrics = %s\n%s", path, conf);
 	run_start(&run);
 }
 
@@ -313,7 +304,6 @@ START_TEST(both_sockets_may_be_given)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
-	make_key(key);
 	run_init(&run, "");
 	snprintf(path, sizeof(path), "%s/metrics", run.dir);
 	/* in any order */

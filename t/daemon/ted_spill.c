@@ -19,12 +19,10 @@
 #include "libtecore/base/private.h"
 #include "libtecore/offload/spill.h"
 #include "libtecore/offload/spill_io.h"
-#include "ted_lib.h"
+#include "tt_ted.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static struct ted_run run;
-static uint8_t key[TE__WIRE_KEY_NBYTES];
 static char space[96];
 
 /* a folder where files without a name can be created */
@@ -49,17 +47,14 @@ static void begin(const char *fmt, ...) TE_PRINTF(1, 2);
 static void begin(const char *fmt, ...)
 {
 	va_list ap;
-	FILE *f;
+	char text[256];
 
-	make_key(key);
 	run_init(&run, "");
 	make_space();
-	f = fopen(run.conf, "a");
-	fprintf(f, "spill = %s\n", space);
 	va_start(ap, fmt);
-	vfprintf(f, fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	ck_assert_int_eq(fclose(f), 0);
+	run_conf(&run, "spill = %s\n%s", space, text);
 	run_start(&run);
 }
 
@@ -68,14 +63,6 @@ static void end(void)
 	/* all files are gone by themselves */
 	ck_assert_int_eq(rmdir(space), 0);
 	run_end(&run);
-}
-
-static int grant(int sock, uint64_t nbytes, int *ret_fd)
-{
-	struct te__wire m = message(TE__WIRE_GRANT);
-
-	m.nbytes = nbytes;
-	return call(sock, &m, NULL, 0, -1, NULL, ret_fd);
 }
 
 /* until it succeeds: the end of a file is seen soon after it, at most after 2 s */
@@ -259,12 +246,10 @@ START_TEST(spill_space_may_be_unavailable)
 	char conf[128];
 	int a;
 
-	make_key(key);
 	run_init(&run, "");
 	snprintf(conf, sizeof(conf), "spill = %s/none\n", run.dir);
 	run_end(&run);
-	run_init(&run, _i ? "spill = /proc\n" : conf);
-	run_start(&run);
+	run_begin(_i ? "spill = /proc\n" : conf);
 	a = join(&run, key, 0, 1);
 	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
 	ck_reply(_i ? "no spill space: /proc: " : "/none: No such file or directory");
@@ -272,8 +257,7 @@ START_TEST(spill_space_may_be_unavailable)
 	ck_assert_int_eq(put(a, "x", "y", 1), 0);
 	close(a);
 	run_end(&run);
-	run_init(&run, "");
-	run_start(&run);
+	run_begin("");
 	a = join(&run, key, 0, 1);
 	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
 	ck_reply("none is configured (spill)");

@@ -12,17 +12,13 @@
 
 #include <te/errno.h>
 
-#include "ted_lib.h"
-
-static struct ted_run run;
-static uint8_t key[TE__WIRE_KEY_NBYTES];
+#include "tt_ted.h"
 
 /* a socket that all may connect to, so that the user id alone decides */
 static void begin(const char *conf)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
-	make_key(key);
 	run_init(&run, conf);
 	strcpy(sa.sun_path, run.sock);
 	run.pass[0] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -1,6 +1,6 @@
-/* ted_lib.h - runs ted(8) in a child process, and sends it messages. */
-#ifndef TED_LIB_H
-#define TED_LIB_H
+/* tt_ted.h - runs ted(8) in a child process, and sends it messages. */
+#ifndef TT_TED_H
+#define TT_TED_H
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -23,12 +23,20 @@ struct ted_run {
 	int fault;	 /* which fault point fails; 0: none */
 };
 
+/* the one that most tests need, and the key of its clients: run_init() draws another one */
+extern struct ted_run run;
+extern uint8_t key[TE__WIRE_KEY_NBYTES];
+
 /* a folder, and a configuration: lines in addition to the socket */
 void run_init(struct ted_run *r, const char *conf);
+/* more lines */
+void run_conf(struct ted_run *r, const char *fmt, ...) TE_PRINTF(2, 3);
 /* starts it; waits until it is ready, or returns its exit status */
 int run_try(struct ted_run *r);
 /* asserts that it is ready */
 void run_start(struct ted_run *r);
+/* run, from its folder to its start */
+void run_begin(const char *conf);
 /* sends the signal, and returns the exit status, or minus the signal that ended it */
 int run_stop(struct ted_run *r, int signal);
 /* stops it with success, removes the folder */
@@ -65,7 +73,10 @@ int get(int sock, const char *name, uint32_t wait_ms, void *buf, size_t cap, siz
 int fence(int sock, uint32_t wait_ms);
 int publish(int sock, uint32_t item, uint64_t nbytes, int fd);
 int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *ret_fd);
+int grant(int sock, uint64_t nbytes, int *ret_fd);
 int bye(int sock, int code, const char *text);
+/* a descriptor of memory with that text */
+int memory(const char *text);
 /* sends without waiting for the reply */
 void send_only(int sock, struct te__wire m);
 /* text is part of reply_text */

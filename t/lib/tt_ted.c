@@ -1,4 +1,4 @@
-/* ted_lib.c - runs ted(8) in a child process, and sends it messages; see ted_lib.h. */
+/* tt_ted.c - runs ted(8) in a child process, and sends it messages; see tt_ted.h. */
 #include "config.h"
 
 #include <dirent.h>
@@ -7,9 +7,11 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,26 +22,38 @@
 
 #include "daemon/ted.h"
 #include "libtecore/base/private.h"
-#include "ted_lib.h"
+#include "tt_ted.h"
 
 #define LIMIT_MS TT_SLOWER(20000)
+
+struct ted_run run;
+uint8_t key[TE__WIRE_KEY_NBYTES];
+
+void run_conf(struct ted_run *r, const char *fmt, ...)
+{
+	FILE *f = fopen(r->conf, "a");
+	va_list ap;
+
+	ck_assert_ptr_nonnull(f);
+	va_start(ap, fmt);
+	vfprintf(f, fmt, ap);
+	va_end(ap);
+	ck_assert_int_eq(fclose(f), 0);
+}
 
 void run_init(struct ted_run *r, const char *conf)
 {
 	const char *tmp = getenv("TMPDIR");
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
-	FILE *f;
 
+	make_key(key);
 	memset(r, 0, sizeof(*r));
 	snprintf(r->dir, sizeof(r->dir), "%.40s/te-ted-XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	ck_assert_ptr_nonnull(mkdtemp(r->dir));
 	snprintf(r->sock, sizeof(r->sock), "%s/sock", r->dir);
 	snprintf(r->conf, sizeof(r->conf), "%s/conf", r->dir);
 	snprintf(r->log, sizeof(r->log), "%s/log", r->dir);
-	f = fopen(r->conf, "w");
-	ck_assert_ptr_nonnull(f);
-	fprintf(f, "socket = %s\n%s", r->sock, conf);
-	ck_assert_int_eq(fclose(f), 0);
+	run_conf(r, "socket = %s\n%s", r->sock, conf);
 	r->notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/notify", r->dir);
 	ck_assert_int_eq(bind(r->notify, (struct sockaddr *)&sa, sizeof(sa)), 0);
@@ -149,6 +163,12 @@ int run_stop(struct ted_run *r, int signal)
 {
 	ck_assert_int_eq(kill(r->pid, signal), 0);
 	return reap(r, 0);
+}
+
+void run_begin(const char *conf)
+{
+	run_init(&run, conf);
+	run_start(&run);
 }
 
 void run_end(struct ted_run *r)
@@ -336,6 +356,22 @@ int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *
 	r = call(sock, &m, NULL, 0, -1, NULL, ret_fd);
 	*ret_nbytes = m.nbytes;
 	return r;
+}
+
+int grant(int sock, uint64_t nbytes, int *ret_fd)
+{
+	struct te__wire m = message(TE__WIRE_GRANT);
+
+	m.nbytes = nbytes;
+	return call(sock, &m, NULL, 0, -1, NULL, ret_fd);
+}
+
+int memory(const char *text)
+{
+	const int fd = memfd_create("test", MFD_CLOEXEC);
+
+	ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
+	return fd;
 }
 
 int bye(int sock, int code, const char *text)

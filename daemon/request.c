@@ -381,20 +381,32 @@ static void list_missing(const struct ted_job *j, char *text, size_t nbytes)
 		snprintf(text + n, nbytes - n, " and %u more", missing - shown);
 }
 
+/* a fence lasts as long as its first client is willing to wait: the others get the same error */
+static void late_fence(struct ted *t, const struct ted_client *c)
+{
+	const struct ted_job *j = c->job;
+	const uint32_t ms = c->wait_ms, n = j->nranks - j->nfence;
+	char missing[160];
+
+	list_missing(j, missing, sizeof(missing));
+	for (int i = 0; i < t->end && j->nfence; i++) {
+		struct ted_client *w = &t->client[i];
+
+		if (w->fd < 0 || w->job != j || w->waits != TE__WIRE_FENCE)
+			continue;
+		ted_client_unwait(t, w);
+		ted_error(t, w, -ETIMEDOUT, "FENCE: after %u ms %u of %u ranks are missing: %s",
+			  ms, n, j->nranks, missing);
+	}
+}
+
 void ted_request_late(struct ted *t, struct ted_client *c)
 {
 	const uint32_t kind = c->waits, ms = c->wait_ms;
-	const struct ted_job *j = c->job;
-	char missing[160];
 
 	t->n.timeouts++;
 	if (kind == TE__WIRE_FENCE) {
-		const uint32_t n = j->nranks - j->nfence;
-
-		list_missing(j, missing, sizeof(missing));
-		ted_client_unwait(t, c);
-		ted_error(t, c, -ETIMEDOUT, "FENCE: after %u ms %u of %u ranks are missing: %s",
-			  ms, n, j->nranks, missing);
+		late_fence(t, c);
 		return;
 	}
 	ted_client_unwait(t, c);

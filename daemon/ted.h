@@ -9,7 +9,8 @@
  *					TE__WIRE_NO_RANK; the reply's text is the instance of ted
  *	PUT	text, data		stores the data under that name, also again
  *	GET	text, wait_ms		the reply has the data, once it is there
- *	FENCE	wait_ms			the reply comes once all ranks wait for it
+ *	FENCE	wait_ms			the reply comes once all ranks wait for it; the first that
+ *					has waited too long ends it for all
  *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
  *	FETCH	item, wait_ms		the reply has it, once it is published
  *	GRANT	nbytes			the reply has a file without a name, of that size

@@ -23,6 +23,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/id.c \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
+	libtecomm/bootstrap/ted.c \
 	libtecomm/collective/calls.c \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \

@@ -97,6 +97,7 @@ TT_COMM = \
 	t/comm/allreduce_gpu \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
+	t/comm/bootstrap_ted \
 	t/comm/broker \
 	t/comm/fusion \
 	t/comm/fusion_gpu \
@@ -324,6 +325,8 @@ RANKS = t/comm/ranks.c t/comm/ranks.h
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
 t_comm_bootstrap_faults_SOURCES = t/comm/bootstrap_faults.c $(RANKS)
 t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
+t_comm_bootstrap_ted_SOURCES = t/comm/bootstrap_ted.c $(RANKS) $(TED_LIB)
+t_comm_bootstrap_ted_LDADD = $(TED_LDADD)
 THREADS = t/comm/threads.c t/comm/threads.h
 POOL_CASES = \
 	$(THREADS) \

@@ -15,14 +15,14 @@
 
 _Static_assert(TE__FRAME_KEY == TE__BOOT_KEY_NBYTES, "a key of frames is made from the key");
 
-/* the name begins with a zero byte: it is abstract */
+/* The name begins with a zero byte: it is abstract. All users see it, so it has half of the key. */
 static void path_of(const struct te__boot *b, int32_t rank, struct sockaddr_un *un)
 {
 	char *at = un->sun_path + 1;
 
 	*un = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	at += sprintf(at, "te-again-");
-	for (size_t i = 0; i < sizeof(b->key); i++)
+	for (size_t i = 0; i < sizeof(b->key) / 2; i++)
 		at += sprintf(at, "%02x", b->key[i]);
 	sprintf(at, "-%d", rank);
 }
@@ -47,7 +47,7 @@ static int again_meet(struct te__boot *b)
 	if (b->listen_fd < 0 ||
 	    bind(b->listen_fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
 	    listen(b->listen_fd, TE__RANKS_MAX))
-		return te__fail(-errno, "te_comm_recover: %s: cannot listen on a local socket: %s",
+		return te__fail(-errno, "%s: cannot listen on a local socket: %s",
 				b->name, te_strerror(-errno));
 	return 0;
 }

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "libtecomm/bootstrap/boot.h"
+#include "libtecore/base/wire.h"
 
 #define NAME_MOST 32
 
@@ -28,15 +29,6 @@ struct meeting {
 	uint64_t group;	      /* of job and name */
 	char name[NAME_MOST]; /* this rank's socket, while it exists; or "" */
 };
-
-/* FNV-1a, continued */
-static uint64_t hash(uint64_t h, const char *s)
-{
-	do {
-		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
-	} while (*s++);
-	return h;
-}
 
 static int dir_chosen(void)
 {
@@ -148,18 +140,14 @@ static int dir_meet(struct te__boot *b)
 	struct meeting *m = te__calloc(1, sizeof(*m));
 	struct sockaddr_un un;
 	char tmp[NAME_MOST];
-	uint64_t h;
 	int r;
 
 	if (!m)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
 	b->meeting = m;
 	m->dir_fd = -1;
-	m->group =
-		hash(hash(UINT64_C(0xcbf29ce484222325), te__param_str(TE_PARAM_COMM_JOB)), b->name);
-	h = hash(m->group, "key");
-	memcpy(b->key, &m->group, 8);
-	memcpy(b->key + 8, &h, 8);
+	te__wire_job_key("dir", te__param_str(TE_PARAM_COMM_JOB), b->name, b->key);
+	memcpy(&m->group, b->key, sizeof(m->group));
 	te__free(b->addrs);
 	b->addrs = NULL;
 	r = open_dir(b, m);

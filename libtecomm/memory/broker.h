@@ -14,7 +14,7 @@
  * order. A connection that ends without BYE is a rank that has ended: the broker writes that to the
  * control page, and answers all that wait with -TE_EPEER. So do clients if the broker ends.
  *
- * The socket has an abstract name with the 16 random bytes of the key and the node's number. It
+ * The socket has an abstract name with 8 of the random bytes of the key and the node's number. It
  * needs no folder that all ranks can write, and a killed process leaves no file. Abstract
  * names have no permissions, so both sides require by SO_PEERCRED that the other has their user id.
  * A name is visible within one network namespace, which the ranks of a node share by definition. A

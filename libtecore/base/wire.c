@@ -107,10 +107,19 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 	return 1;
 }
 
-int te__wire_dial(const char *path, const char *who, int *ret_sock)
+static int64_t now_ns(void)
 {
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock)
+{
+	const struct timespec pause = { .tv_nsec = 1000000 };
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
-	int s, code;
+	int s, code = 0;
 
 	if (strlen(path) >= sizeof(sa.sun_path))
 		return te__fail(-ENAMETOOLONG, "connect to %s: %s is too long for a socket", who,
@@ -118,9 +127,15 @@ int te__wire_dial(const char *path, const char *who, int *ret_sock)
 	strcpy(sa.sun_path, path);
 	s = te__fault_point() ? (errno = EMFILE, -1) :
 				socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* EAGAIN: more connect at once than its queue holds */
-	if (s < 0 || connect(s, (struct sockaddr *)&sa, sizeof(sa))) {
+	if (s < 0)
 		code = -errno;
+	/* EAGAIN: more connect at once than its queue holds */
+	while (!code && connect(s, (struct sockaddr *)&sa, sizeof(sa)))
+		if (errno != EAGAIN || now_ns() >= deadline_ns)
+			code = -errno;
+		else
+			nanosleep(&pause, NULL);
+	if (code) {
 		if (s >= 0)
 			close(s);
 		return te__fail(code, "cannot connect to %s at %s: %s", who, path,
@@ -130,12 +145,23 @@ int te__wire_dial(const char *path, const char *who, int *ret_sock)
 	return 0;
 }
 
-static int64_t now_ns(void)
+/* FNV-1a, continued */
+static uint64_t hash(uint64_t h, const char *s)
 {
-	struct timespec t;
+	do {
+		h = (h ^ (uint8_t)*s) * UINT64_C(0x100000001b3);
+	} while (*s++);
+	return h;
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+void te__wire_job_key(const char *purpose, const char *job, const char *name,
+		      uint8_t ret_key[TE__WIRE_KEY_NBYTES])
+{
+	const uint64_t h = hash(hash(hash(UINT64_C(0xcbf29ce484222325), purpose), job), name);
+	const uint64_t more = hash(h, "key");
+
+	memcpy(ret_key, &h, sizeof(h));
+	memcpy(ret_key + sizeof(h), &more, sizeof(more));
 }
 
 /* 1 if the socket is ready, 0 at the deadline */

@@ -75,8 +75,14 @@ TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data
  */
 TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
 
-/* connects to a socket that has a path; who: listens there, for messages */
-TE_EXPORT int te__wire_dial(const char *path, const char *who, int *ret_sock);
+/*
+ * Connects to a socket that has a path; who: listens there, for messages. Until the deadline it
+ * waits for room in the queue of connections, and for nothing else.
+ */
+TE_EXPORT int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock);
+/* the key of a job with a name: the same for the same texts */
+TE_EXPORT void te__wire_job_key(const char *purpose, const char *job, const char *name,
+				uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
 
 /* a request and its reply */
 struct te__wire_call {

@@ -26,7 +26,7 @@ int te__spill_ted_grant(const char *path, uint64_t nbytes, int *ret_fd)
 	/* the file is a job of its own, and has no name for which another process could ask */
 	if (getrandom(hello.key, sizeof(hello.key), 0) != (ssize_t)sizeof(hello.key))
 		return te__fail(-errno, "spill: getrandom: %s", strerror(errno));
-	r = te__wire_dial(path, "ted", &c.sock);
+	r = te__wire_dial(path, "ted", c.deadline_ns, &c.sock);
 	if (r)
 		return r;
 	r = te__wire_call(&c, &hello);

@@ -178,6 +178,7 @@ END_TEST
 
 START_TEST(a_fence_names_the_missing_ranks)
 {
+	struct te__wire m = message(TE__WIRE_FENCE);
 	int a, b, c;
 
 	run_begin("");
@@ -191,6 +192,15 @@ START_TEST(a_fence_names_the_missing_ranks)
 	/* the client that was late may try again */
 	ck_assert_int_eq(fence(b, 1), -ETIMEDOUT);
 	ck_reply("8 of 9 ranks are missing: 0, 1");
+	/* the first time-out counts for all that wait */
+	m.wait_ms = 20000;
+	send_only(b, m);
+	settle(a);
+	ck_assert_int_eq(fence(a, 5), -ETIMEDOUT);
+	ck_reply("after 5 ms 7 of 9 ranks are missing: 1 (has not");
+	ck_assert_int_eq(next(b, &m, NULL, NULL), 1);
+	ck_assert_int_eq(m.code, -ETIMEDOUT);
+	ck_reply("after 5 ms 7 of 9 ranks are missing: 1 (has not");
 	close(a);
 	close(b);
 	close(c);

@@ -61,12 +61,12 @@ TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uin
 	return te_philox(seed, (uint32_t)group, (uint32_t)(group >> 32), tag, (uint32_t)offset);
 }
 
-/* dropout of attention: keys 8g .. 8g+7 of query q of head bh (= b * nheads + h); the tag's top bit
+/* dropout of attention: keys 8g .. 8g+7 of query q of a head of all batches; the tag's top bit
  * separates these numbers from those of te_philox_flat() */
 TE_PHILOX_FN struct te_philox te_philox_attn(uint64_t seed, uint64_t offset, uint32_t tag,
-					     uint32_t bh, uint32_t q, uint32_t g)
+					     uint32_t head, uint32_t q, uint32_t g)
 {
-	return te_philox(seed, g | (q << 13), bh, tag | 0x80000000u, (uint32_t)offset);
+	return te_philox(seed, g | (q << 13), head, tag | 0x80000000u, (uint32_t)offset);
 }
 
 #endif

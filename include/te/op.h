@@ -127,7 +127,8 @@ struct te_op_call {
 	const struct te_op *op;
 	struct te_stream *stream;
 	uint32_t flags;	 /* TE_CALL_* */
-	/* index of the op in its sequence: makes random numbers differ between ops */
+	/* index of the op in its sequence: makes random numbers differ between ops that have no tag
+	 * of their own */
 	uint32_t tag;
 	struct te_op_value x, y;   /* forward: in, out; backward: what was saved */
 	struct te_op_value dy, dx; /* backward only */
@@ -306,16 +307,25 @@ struct te_attention_attrs {
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
 	float dropout; /* of the probabilities, [0,1) */
+	/* dropout: ops of different tags drop different elements; 0: the op's index */
+	int64_t tag;
+	/* dropout: these heads are first_head and those after it of all_heads, and drop what they
+	 * would drop there; all_heads 0: nheads */
+	int32_t first_head, all_heads;
 };
-#define TE_ATTENTION_ATTRS_INIT { sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f }
+#define TE_ATTENTION_ATTRS_INIT { sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0 }
 TE_EXPORT int te_op_attention(const struct te_attention_attrs *a, const char *name,
 			      struct te_op **ret_op);
 
 struct te_dropout_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	float p; /* [0,1) */
+	int64_t tag; /* ops of different tags drop different elements; 0: the op's index */
+	/* x is part `part` of nparts equal ones of an extent of a larger value, and drops what that
+	 * would drop there; x has a multiple of 8 elements from that extent on. nparts 0: whole */
+	int32_t axis, nparts, part;
 };
-#define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f }
+#define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f, 0, 0, 0, 0 }
 TE_EXPORT int te_op_dropout(const struct te_dropout_attrs *a, const char *name,
 			    struct te_op **ret_op);
 

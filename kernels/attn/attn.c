@@ -36,6 +36,7 @@ struct shape {
 	int32_t dtype, d, dp, nheads, nkv, group;
 	float scale;
 	uint32_t threshold, tag;
+	int32_t first_head, other_heads;
 	const uint64_t *seed, *offset;
 };
 
@@ -47,6 +48,7 @@ struct shape {
 		.d = (a)->head_dim, .dp = ((a)->head_dim + NR - 1) / NR * NR,                   \
 		.nheads = (a)->nheads, .nkv = (a)->nkv, .group = (a)->nheads / (a)->nkv,        \
 		.scale = (a)->scale, .threshold = (a)->threshold, .tag = (a)->tag,              \
+		.first_head = (a)->first_head, .other_heads = (a)->other_heads,                 \
 		.seed = (a)->seed, .offset = (a)->offset,                                       \
 	}
 
@@ -134,12 +136,13 @@ static void add_queries(const struct shape *s, float *acc, const float *a, const
 /* f[k]: the dropout factor of key k0 + k: 0, or the scale of kept probabilities */
 static void keep(const struct shape *s, float *f, int64_t bh, int64_t q, int64_t k0)
 {
+	const uint32_t head = te_k_attn_head(bh, s->nheads, s->first_head, s->other_heads);
 	float scale = 65536.0f / (float)(65536u - s->threshold);
 	struct te_philox r = { { 0 } };
 
 	for (int64_t k = 0; k < TILE; k++) {
 		if (k % 8 == 0)
-			r = te_philox_attn(*s->seed, *s->offset, s->tag, (uint32_t)bh, (uint32_t)q,
+			r = te_philox_attn(*s->seed, *s->offset, s->tag, head, (uint32_t)q,
 					   (uint32_t)((k0 + k) >> 3));
 		f[k] = te_philox_lane(&r, (int)(k & 7)) >= s->threshold ? scale : 0.0f;
 	}

@@ -9,7 +9,8 @@
  * h uses key/value head h / (nheads / nkv). out T [batch, seqlen, nheads head_dim]. lse [batch,
  * nheads, seqlen]: natural log of the sum of exp(scale q.k). head_dim is 1 to
  * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
- * normalisation (philox.h, element (b * nheads + h, q, k)).
+ * normalisation (philox.h, element (head, q, k)). The number of a head is te_k_attn_head(): these
+ * heads may be some of more, first_head and those after it.
  * Later tokens change no bit of a row, except that a device kernel may multiply values of up to 127
  * of them by 0, so that NaN and infinities among those propagate. On a device, qkv, out and their
  * gradients must be aligned to 16 bytes if head_dim elements are a multiple of 16 bytes.
@@ -27,6 +28,7 @@ struct te_k_attn_fwd {
 	uint32_t threshold; /* dropout, of 65536 */
 	uint32_t tag;
 	int32_t dtype;
+	int32_t first_head, other_heads; /* other_heads: those that are not here */
 	int32_t pad;
 };
 
@@ -48,7 +50,14 @@ struct te_k_attn_bwd {
 	uint32_t threshold;
 	uint32_t tag;
 	int32_t dtype;
+	int32_t first_head, other_heads;
 	int32_t pad;
 };
+
+/* of head bh = b * nheads + h, where nheads are here */
+TE_K_INLINE uint32_t te_k_attn_head(int64_t bh, int32_t nheads, int32_t first, int32_t others)
+{
+	return (uint32_t)(bh + first + bh / nheads * others);
+}
 
 #endif

@@ -78,14 +78,21 @@ DEV float sum_lanes(float sum, int n)
 
 struct drop {
 	uint64_t seed, offset;
-	uint32_t tag, threshold, bh;
+	uint32_t tag, threshold, head;
 };
+
+/* bh: b * nheads + h */
+template <class A> DEV uint32_t drop_head(const A &a, uint32_t bh)
+{
+	return te_k_attn_head(bh, a.nheads, a.first_head, a.other_heads);
+}
 
 template <class A> DEV struct drop drop_of(const A &a, uint32_t bh)
 {
-	struct drop d = { 0, 0, a.tag, a.threshold, bh };
+	struct drop d = { 0, 0, a.tag, a.threshold, 0 };
 
 	if (a.threshold) {
+		d.head = drop_head(a, bh);
 		d.seed = *a.seed;
 		d.offset = *a.offset;
 	}
@@ -100,7 +107,7 @@ DEV float drop_scale(uint32_t threshold)
 /* bit i: key 8 group + i of query q is kept */
 DEV uint32_t keep8(const struct drop &d, int q, int group)
 {
-	struct te_philox r = te_philox_attn(d.seed, d.offset, d.tag, d.bh, (uint32_t)q,
+	struct te_philox r = te_philox_attn(d.seed, d.offset, d.tag, d.head, (uint32_t)q,
 					    (uint32_t)group);
 	uint32_t bits = 0;
 

@@ -201,7 +201,7 @@ template <bool DKV, int D> DEV void bwd_fp32(const struct te_k_attn_bwd &a)
 		const int64_t bh = b * a.nheads + head;
 		const float *lse = a.lse + bh * T, *delta = a.delta + bh * T;
 
-		drop.bh = (uint32_t)bh;
+		drop.head = drop_head(a, (uint32_t)bh);
 		for (int c0 = DKV ? r0 : 0; c0 < (DKV ? T : r0 + 1); c0 += 64) {
 			float s[4][4], dp[4][4];
 

@@ -488,7 +488,7 @@ DEV void bwd_bf16(const struct te_k_attn_bwd &a)
 		__syncthreads();
 		if (n + 1 < ntiles)
 			load_columns(n + 1);
-		drop.bh = (uint32_t)(b * a.nheads + head0 + n / per_head);
+		drop.head = drop_head(a, (uint32_t)(b * a.nheads + head0 + n / per_head));
 #pragma unroll 1
 		for (int c1 = 0; c1 < BC; c1 += NC) {
 			const int col0 = c0 + c1;

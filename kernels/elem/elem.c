@@ -90,9 +90,15 @@ static void dropout_part(void *arg, int64_t begin, int64_t end)
 	float x[TE__H_CHUNK] = { 0 };
 
 	TE__H_CHUNKS(c, len, end - begin) {
+		const int64_t group = (begin + c) / 8, n = (len + 7) / 8, run = a->run / 8;
+
 		te__h_load(a->dtype, a->x, begin + c, len, x);
-		drop(x, *a->seed, *a->offset, a->tag, a->threshold, factor,
-		     (uint64_t)(begin + c) / 8, (len + 7) / 8);
+		/* numbers of groups are consecutive up to the end of a run */
+		for (int64_t g = 0, k; g < n; g += k) {
+			k = run ? te__h_min(n - g, run - (group + g) % run) : n;
+			drop(x + 8 * g, *a->seed, *a->offset, a->tag, a->threshold, factor,
+			     te_k_dropout_group(a, (uint64_t)(group + g)), k);
+		}
 		te__h_store(a->dtype, a->y, begin + c, len, x);
 	}
 }

@@ -161,7 +161,8 @@ template <class T> DEV void dropout_body(const struct te_k_dropout &a)
 		const int64_t at = flat_at(u);
 		const int n = clamp_int(a.n - at, 0, TE_V);
 		const struct te_philox r =
-			te_philox_flat(seed, offset, a.tag, (uint64_t)at / TE_V);
+			te_philox_flat(seed, offset, a.tag,
+				       te_k_dropout_group(&a, (uint64_t)at / TE_V));
 
 #pragma unroll
 		for (int e = 0; e < TE_V; e++)

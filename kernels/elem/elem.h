@@ -33,8 +33,9 @@ struct te_k_scaled {
 
 /*
  * y = kept ? T(x * 65536/(65536-threshold)) : 0; the mask is a function of (seed, offset, tag,
- * element), see philox.h. Backward is the same launch on dy. In place allowed. The factor is
- * one FP32 division; threshold < 65536.
+ * number), see philox.h. Backward is the same launch on dy. In place allowed. The factor is
+ * one FP32 division; threshold < 65536. The number of element i is i; where x is a part of a larger
+ * tensor, of which it has runs of elements, it is first + i / run * stride + i % run.
  */
 struct te_k_dropout {
 	const void *x;
@@ -45,7 +46,17 @@ struct te_k_dropout {
 	uint32_t tag;
 	int32_t dtype;
 	int32_t pad;
+	int64_t run, stride, first; /* multiples of 8; run 0: not a part */
 };
+
+/* number of the group of 8 elements in the larger tensor */
+TE_K_INLINE uint64_t te_k_dropout_group(const struct te_k_dropout *a, uint64_t group)
+{
+	const uint64_t run = (uint64_t)a->run / 8;
+
+	return !run ? group : ((uint64_t)a->first + group / run * (uint64_t)a->stride) / 8 +
+			      group % run;
+}
 
 /* y [cols, rows] = the transpose of x; with scale_inv, *y_scale_inv = *scale_inv */
 struct te_k_transpose {

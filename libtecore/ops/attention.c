@@ -6,8 +6,14 @@ static int attention_check(const struct te_op *op)
 {
 	const struct te_attention_attrs *a = op->attrs;
 
-	return te__attention_check("attention ", op->name, a->nheads, a->nkv, a->head_dim, a->scale,
-				   a->dropout);
+	int r = te__attention_check("attention ", op->name, a->nheads, a->nkv, a->head_dim,
+				    a->scale, a->dropout);
+
+	if (!r && (a->first_head < 0 || a->all_heads < 0 ||
+		   (a->all_heads ? a->first_head > a->all_heads - a->nheads : a->first_head > 0)))
+		r = te__fail(-EINVAL, "attention %s: %d heads from number %d on, of %d", op->name,
+			     a->nheads, a->first_head, a->all_heads ? a->all_heads : a->nheads);
+	return r ? r : te__dropout_check_tag("attention ", op->name, a->tag);
 }
 
 static struct te__attention attention_of(const struct te_op_call *c)
@@ -23,7 +29,9 @@ static struct te__attention attention_of(const struct te_op_call *c)
 		.head_dim = a->head_dim,
 		.scale = a->scale,
 		.threshold = c->flags & TE_CALL_TRAIN ? te__ops_threshold(a->dropout) : 0,
-		.tag = c->tag,
+		.tag = a->tag ? (uint32_t)a->tag : c->tag,
+		.first_head = a->first_head,
+		.other_heads = a->all_heads ? a->all_heads - a->nheads : 0,
 		.rng = c->rng,
 	};
 }

@@ -6,7 +6,37 @@ static int dropout_check(const struct te_op *op)
 {
 	const struct te_dropout_attrs *a = op->attrs;
 
-	return te__dropout_check("dropout ", op->name, "p", a->p);
+	int r = te__dropout_check("dropout ", op->name, "p", a->p);
+
+	if (!r)
+		r = te__dropout_check_tag("dropout ", op->name, a->tag);
+	if (!r && (a->axis < 0 || a->axis >= TE_MAX_DIMS))
+		r = te__fail(-EINVAL, "dropout %s: axis is %d, not 0 to %d", op->name, a->axis,
+			     TE_MAX_DIMS - 1);
+	if (!r && (a->nparts < 0 || a->part < 0 || a->part >= (a->nparts ? a->nparts : 1)))
+		r = te__fail(-EINVAL, "dropout %s: part %d of %d", op->name, a->part,
+			     a->nparts ? a->nparts : 1);
+	return r;
+}
+
+static int is_part(const struct te_dropout_attrs *a)
+{
+	return a->nparts > 1;
+}
+
+static int check_part(const struct te_op *op, const struct te_spec *x)
+{
+	const struct te_dropout_attrs *a = op->attrs;
+	int64_t run = 1;
+
+	if (a->axis >= x->ndim)
+		return te__fail(-TE_ESHAPE, "dropout %s: axis %d of an input with %d extents",
+				op->name, a->axis, x->ndim);
+	for (int d = a->axis; d < x->ndim; d++)
+		run *= x->shape[d];
+	return run % 8 ? te__fail(-TE_ESHAPE, "dropout %s: its input has %lld elements from extent "
+				  "%d on, expected a multiple of 8", op->name, (long long)run,
+				  a->axis) : 0;
 }
 
 static int dropout_infer(struct te_op_infer *inf)
@@ -22,6 +52,9 @@ static int dropout_infer(struct te_op_infer *inf)
 		inf->dx_alias = 0;
 		return 0;
 	}
+	r = is_part(a) ? check_part(inf->op, &inf->in[0]) : 0;
+	if (r)
+		return r;
 	inf->inplace_fwd = 1;
 	inf->inplace_bwd = 1;
 	inf->uses_rng = 1;
@@ -31,9 +64,20 @@ static int dropout_infer(struct te_op_infer *inf)
 static int drop(const struct te_op_call *c, const struct te_tensor *x, struct te_tensor *y)
 {
 	const struct te_dropout_attrs *a = c->op->attrs;
+	struct te__dropout d = {
+		.p = c->flags & TE_CALL_TRAIN ? a->p : 0.0f,
+		.tag = a->tag ? (uint32_t)a->tag : c->tag,
+		.rng = c->rng,
+	};
 
-	return te__dropout(c->stream, x, y, c->flags & TE_CALL_TRAIN ? a->p : 0.0f, c->tag,
-			   &c->rng);
+	if (is_part(a)) {
+		d.run = 1;
+		for (int k = a->axis; k < te_tensor_ndim(x); k++)
+			d.run *= te_tensor_extent(x, k);
+		d.stride = d.run * a->nparts;
+		d.first = d.run * a->part;
+	}
+	return te__dropout(c->stream, x, y, &d);
 }
 
 static int dropout_forward(const struct te_op_call *c)

@@ -44,9 +44,15 @@ int te__add(struct te_stream *stream, const struct te_tensor *a, const struct te
  * op's name, or the name of the call and "". field is the probability's.
  */
 int te__dropout_check(const char *kind, const char *name, const char *field, float p);
-/* p 0: copies, unless y is x */
-int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y, float p,
-		uint32_t tag, const struct te_rng_words *rng);
+int te__dropout_check_tag(const char *kind, const char *name, int64_t tag);
+struct te__dropout {
+	float p; /* 0: copies, unless y is x */
+	uint32_t tag;
+	struct te_rng_words rng;
+	int64_t run, stride, first; /* of struct te_k_dropout */
+};
+int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+		const struct te__dropout *d);
 
 /* ---- norms ---- */
 
@@ -95,6 +101,7 @@ struct te__attention {
 	float scale;	    /* 0: 1/sqrt(head_dim) */
 	uint32_t threshold; /* dropout, of 65536 */
 	uint32_t tag;
+	int32_t first_head, other_heads;
 	struct te_rng_words rng;
 };
 int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,

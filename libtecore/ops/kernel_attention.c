@@ -52,7 +52,8 @@ size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads)
 	.seqlen = te_tensor_extent((a)->x, -2), .nheads = (a)->nheads,            \
 	.nkv = (a)->nkv, .head_dim = (a)->head_dim,                               \
 	.scale = te__attention_scale((a)->scale, (a)->head_dim),                  \
-	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x)
+	.threshold = (a)->threshold, .tag = (a)->tag, .dtype = te_tensor_dtype((a)->x), \
+	.first_head = (a)->first_head, .other_heads = (a)->other_heads
 
 void te__attention_fwd_args(const struct te__attention *a, struct te_k_attn_fwd *ret)
 {

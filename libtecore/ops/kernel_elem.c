@@ -195,18 +195,29 @@ int te__dropout_check(const char *kind, const char *name, const char *field, flo
 	return 0;
 }
 
-int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y, float p,
-		uint32_t tag, const struct te_rng_words *rng)
+int te__dropout_check_tag(const char *kind, const char *name, int64_t tag)
+{
+	if (tag < 0 || tag > INT32_MAX)
+		return te__fail(-EINVAL, "%s%s: tag is %lld, not 0 to %d", kind, name,
+				(long long)tag, INT32_MAX);
+	return 0;
+}
+
+int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
+		const struct te__dropout *d)
 {
 	const struct te_k_dropout k = {
 		.x = te_tensor_data(x),
 		.y = te_tensor_data(y),
-		.seed = rng->seed,
-		.offset = rng->offset,
+		.seed = d->rng.seed,
+		.offset = d->rng.offset,
 		.n = te_tensor_nelems(x),
-		.threshold = te__ops_threshold(p),
-		.tag = tag,
+		.threshold = te__ops_threshold(d->p),
+		.tag = d->tag,
 		.dtype = te_tensor_dtype(x),
+		.run = d->run,
+		.stride = d->stride,
+		.first = d->first,
 	};
 
 	if (k.threshold)
@@ -234,7 +245,8 @@ static int dropout(const char *fn, struct te_stream *stream, const char *const n
 		{ names[0], x, m.dtype, m.rows, m.cols, 0, 0 },
 		{ names[1], y, m.dtype, m.rows, m.cols, TE__ARG_OUT, 1u << 0 },
 	}, 2);
-	return r < 0 ? r : te__dropout(stream, x, y, o.p, o.tag, &o.rng);
+	return r < 0 ? r : te__dropout(stream, x, y, &(struct te__dropout){
+		.p = o.p, .tag = o.tag, .rng = o.rng });
 }
 
 int te_kernel_dropout_forward(struct te_stream *stream, const struct te_tensor *x,

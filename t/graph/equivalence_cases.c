@@ -247,8 +247,8 @@ static struct te_op *make_op(const struct item *it, const struct shape *s, struc
 	const struct te_norm_attrs na = TE_ATTRS(norm, grown(s, a[0]), 1e-5f, (uint32_t)a[1]);
 	const struct te_rope_attrs ra = TE_ATTRS(rope, a[0], a[1], a[2], 1e4f);
 	const struct te_attention_attrs ta = TE_ATTRS(attention, a[0], a[1], a[2], 0,
-						      (float)a[3] / 100);
-	const struct te_dropout_attrs da = TE_ATTRS(dropout, (float)a[0] / 100);
+						      (float)a[3] / 100, 0, 0, 0);
+	const struct te_dropout_attrs da = TE_ATTRS(dropout, .p = (float)a[0] / 100);
 	const struct te_cross_entropy_attrs ca = TE_ATTRS(cross_entropy, a[0], -100, 1.0f / MICRO);
 	const struct te_act_attrs aa = TE_ATTRS(act, (enum te_act)(it->what - ACT), a[0]);
 	struct te_op *op = NULL;

@@ -244,7 +244,7 @@ static struct te_seq *dropping(int with_loss)
 {
 	static struct te_op_ops show = TE_OP_OPS_INIT;
 	const struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
-	const struct te_dropout_attrs da = TE_ATTRS(dropout, 0.5f);
+	const struct te_dropout_attrs da = TE_ATTRS(dropout, .p = 0.5f);
 	struct te_seq *seq;
 	struct te_op *op;
 

@@ -82,6 +82,7 @@ struct model {
 	double scale, w;
 	uint64_t words[2]; /* seed, offset */
 	uint32_t threshold, tag;
+	int32_t first_head, other_heads;
 	double *qkv, *out, *dout; /* as the arrays hold them */
 	/* results and their error bounds */
 	double *o, *o_err, *lse, *lse_err, *delta, *delta_err, *g, *g_err;
@@ -98,8 +99,10 @@ static double factor(const struct model *m, int64_t bh, int64_t q, int64_t k)
 
 	if (!m->threshold)
 		return 1;
-	r = te_philox_attn(m->words[0], m->words[1], m->tag, (uint32_t)bh, (uint32_t)q,
-			   (uint32_t)(k >> 3));
+	r = te_philox_attn(m->words[0], m->words[1], m->tag,
+			   (uint32_t)(bh / m->s.nheads * (m->s.nheads + m->other_heads) +
+				      m->first_head + bh % m->s.nheads),
+			   (uint32_t)q, (uint32_t)(k >> 3));
 	return te_philox_lane(&r, (int)(k & 7)) >= m->threshold ? 65536.0 / (65536 - m->threshold) :
 								  0;
 }
@@ -302,6 +305,8 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 	r.m.scale = (double)scale;
 	r.m.w = dtype == TE_DTYPE_BF16 ? 0x1p-8 : 0;
 	r.m.tag = tag;
+	r.m.first_head = tt_rand_int(0, 5);
+	r.m.other_heads = tt_rand_int(5, 9);
 	r.f = (struct te_k_attn_fwd){
 		.qkv = kc_normal(dtype, r.nqkv, amplitude),
 		.out = kc_poison(dtype, r.nout),
@@ -317,6 +322,8 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 		.threshold = threshold,
 		.tag = tag,
 		.dtype = dtype,
+		.first_head = r.m.first_head,
+		.other_heads = r.m.other_heads,
 	};
 	r.b = (struct te_k_attn_bwd){
 		.qkv = r.f.qkv,
@@ -336,6 +343,8 @@ static struct run run_of(const struct shape *s, int32_t dtype, uint32_t threshol
 		.threshold = threshold,
 		.tag = tag,
 		.dtype = dtype,
+		.first_head = r.m.first_head,
+		.other_heads = r.m.other_heads,
 	};
 	r.m.qkv = values(dtype, r.f.qkv, r.nqkv);
 	r.m.o = doubles(r.nout);
@@ -591,7 +600,7 @@ END_TEST
 /* over many masks, about the requested share is dropped */
 START_TEST(drops_the_requested_share)
 {
-	struct model m = { .threshold = (uint32_t)tt_rand_int(6000, 60000) };
+	struct model m = { .s.nheads = 3, .threshold = (uint32_t)tt_rand_int(6000, 60000) };
 	const int64_t n = 400;
 	int64_t kept = 0;
 	double p, sigma;

@@ -217,7 +217,8 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	const float factor = 65536.0f / (65536 - 6554);
 	uint64_t seed = tt_rand_u64(), offset = tt_rand_u64();
 	void *x = hk_normal(dtype, n, 1.0f), *y = hk_fresh(dtype, n), *z = hk_fresh(dtype, n);
-	struct te_k_dropout a = { x, y, &seed, &offset, n, threshold, 5, dtype, 0 };
+	struct te_k_dropout a = { x, y, &seed, &offset, n, threshold, 5, dtype, 0,
+				  0, 0, 0 };
 	int64_t kept = 0, differ = 0;
 
 	for (int64_t i = 0; i < n; i++) /* so that a zero means dropped */

@@ -274,6 +274,9 @@ START_TEST(dropout_and_its_words)
 					  (uint32_t)tt_rand_int(0, 65535),
 					  (uint32_t)tt_rand_u64(),
 					  dtype,
+					  0,
+					  0,
+					  0,
 					  0 };
 
 		words[0] = tt_rand_u64();
@@ -281,6 +284,10 @@ START_TEST(dropout_and_its_words)
 		if (k == 3)
 			a.threshold = 0;
 		KC_RUN(RNG_NEXT, &r);
+		KC_RUN(DROPOUT, &a);
+		a.run = 8 * tt_rand_int(1, 300);
+		a.first = a.run * tt_rand_int(0, 4);
+		a.stride = 5 * a.run;
 		KC_RUN(DROPOUT, &a);
 		a.y = (void *)a.x;
 		KC_RUN(DROPOUT, &a);

@@ -354,7 +354,7 @@ static void elementwise(struct all *s)
 	struct te_k_bias_fwd b = { s->x, s->dy, take(s, 2 * N), ROWS, COLS, TE_DTYPE_BF16, 0 };
 	struct te_k_add a = { s->x, s->dy, take(s, 2 * N), N, TE_DTYPE_BF16, 0 };
 	struct te_k_dropout d = { s->x, take(s, 2 * N), &seed, &offset, N - 5, 6554,
-				  3,	TE_DTYPE_BF16,	0 };
+				  3,	TE_DTYPE_BF16,	0,     0,	0,	 0 };
 	struct te_k_rope r = { .x = s->x,
 			       .y = take(s, 2 * N),
 			       .rows = ROWS,

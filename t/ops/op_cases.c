@@ -218,6 +218,8 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 	int64_t batch = rows_of(&r->inf.in[0]) / T;
 	uint32_t threshold = (uint32_t)lrintf(a->dropout * 65536);
 	double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)a->head_dim), p[64];
+	const uint32_t tag = a->tag ? (uint32_t)a->tag : r->call.tag;
+	const int64_t all = a->all_heads ? a->all_heads : a->nheads;
 	uint64_t words[2];
 	int d = a->head_dim;
 
@@ -246,9 +248,9 @@ static void ref_attention(const struct op_run *r, const double *x, const double 
 				for (int64_t k = 0; k <= q; k++) {
 					const double *vp = x + (b * T + k) * n + (kv + a->nkv) * d;
 					struct te_philox ph = te_philox_attn(
-						words[0], words[1], r->call.tag,
-						(uint32_t)(b * a->nheads + h), (uint32_t)q,
-						(uint32_t)k / 8);
+						words[0], words[1], tag,
+						(uint32_t)(b * all + a->first_head + h),
+						(uint32_t)q, (uint32_t)k / 8);
 
 					for (int c = 0; c < d; c++)
 						out[c] += p[k] / sum * vp[c] *
@@ -263,16 +265,21 @@ static void ref_dropout(const struct op_run *r, const double *x, const double *e
 {
 	const struct te_dropout_attrs *a = te_op_attrs(r->op);
 	uint32_t threshold = (uint32_t)lrintf(a->p * 65536);
+	const uint32_t tag = a->tag ? (uint32_t)a->tag : r->call.tag;
+	const int64_t nparts = a->nparts ? a->nparts : 1;
+	int64_t run = 1;
 	uint64_t words[2];
 
 	(void)ex;
 	(void)w;
+	for (int d = a->axis; d < r->inf.in[0].ndim; d++)
+		run *= r->inf.in[0].shape[d];
 	rng_words(r, words);
 	for (int64_t i = 0; i < nelems_of(&r->inf.in[0]); i++) {
-		struct te_philox ph = te_philox_flat(words[0], words[1], r->call.tag,
-						     (uint64_t)i / 8);
+		const int64_t at = (i / run * nparts + a->part) * run + i % run;
+		struct te_philox ph = te_philox_flat(words[0], words[1], tag, (uint64_t)at / 8);
 
-		y[i] = x[i] * kept(te_philox_lane(&ph, (int)(i % 8)), threshold);
+		y[i] = x[i] * kept(te_philox_lane(&ph, (int)(at % 8)), threshold);
 	}
 }
 
@@ -373,17 +380,23 @@ const struct op_case op_cases[] = {
 	{ .name = "rope, grouped", .create = create_rope, .ref = ref_rope, .depth = 60,
 	  .in = { { T, 3, { 3, 5, 32 } } }, .a.rope = TE_ATTRS(rope, 4, 2, 4, 500) },
 	{ .name = "attention", .create = create_attention, .ref = ref_attention, .depth = 200,
-	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0) },
+	  .in = { { T, 3, { 2, 9, 30 } } }, .a.attention = TE_ATTRS(attention, 2, 2, 5, 0, 0,
+								   0, 0, 0) },
 	{ .name = "attention, grouped", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 1, 13, 32 } } },
-	  .a.attention = TE_ATTRS(attention, 6, 1, 4, 0.7f, 0) },
+	  .a.attention = TE_ATTRS(attention, 6, 1, 4, 0.7f, 0, 0, 0, 0) },
 	{ .name = "attention with dropout", .create = create_attention, .ref = ref_attention,
 	  .depth = 200, .in = { { T, 3, { 2, 11, 24 } } },
-	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f) },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 0, 0, 0) },
+	{ .name = "attention of some heads", .create = create_attention, .ref = ref_attention,
+	  .depth = 200, .in = { { T, 3, { 3, 11, 24 } } },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 3, 0, 0.3f, 77, 3, 9) },
 	{ .name = "dropout", .create = create_dropout, .ref = ref_dropout, .depth = 4,
-	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, 0.4f) },
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, .p = 0.4f) },
+	{ .name = "dropout of a part", .create = create_dropout, .ref = ref_dropout, .depth = 4,
+	  .in = { { T, 3, { 3, 45, 24 } } }, .a.dropout = TE_ATTRS(dropout, 0.4f, 9, 1, 3, 2) },
 	{ .name = "dropout of nothing", .create = create_dropout, .ref = ref_dropout, .depth = 4,
-	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, 0) },
+	  .in = { { T, 3, { 3, 5, 11 } } }, .a.dropout = TE_ATTRS(dropout, .p = 0) },
 	{ .name = "scale", .create = create_scale, .ref = ref_scale, .depth = 4,
 	  .in = { { T, 3, { 3, 5, 11 } } }, .a.scale = TE_ATTRS(scale, -0.37f) },
 	{ .name = "identity", .create = create_identity, .ref = ref_fork, .depth = 4,

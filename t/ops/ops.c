@@ -382,7 +382,7 @@ static float *drop(struct op_run *r, struct te_tensor *t)
 
 START_TEST(dropout_draws_one_mask_a_step_and_op)
 {
-	struct te_dropout_attrs a = TE_ATTRS(dropout, 0.4f);
+	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = 0.4f);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 2, { 61, 67 } } } };
 	const size_t n = 61 * 67;
 	float *first, *again, *other, *dx, *ones;
@@ -437,7 +437,8 @@ END_TEST
 
 START_TEST(dropout_of_nothing_is_its_input)
 {
-	struct te_dropout_attrs none = TE_ATTRS(dropout, 0), some = TE_ATTRS(dropout, 0.5f);
+	struct te_dropout_attrs none = TE_ATTRS(dropout, .p = 0);
+	struct te_dropout_attrs some = TE_ATTRS(dropout, .p = 0.5f);
 	struct te_recipe rec = op_run_recipe("fp32");
 	struct te_spec in = op_run_spec(TE_DTYPE_FP32, 2, 3, 5, 0);
 	struct te_op_infer inf;
@@ -464,7 +465,7 @@ END_TEST
 
 START_TEST(attention_drops_only_in_training)
 {
-	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 5, 0, 0.5f);
+	struct te_attention_attrs a = TE_ATTRS(attention, 2, 2, 5, 0, 0.5f, 0, 0, 0);
 	struct op_case k = { .in = { { TE_DTYPE_FP32, 3, { 1, 7, 30 } } } };
 	struct op_run r, plain;
 	struct te_op *op, *dry;
@@ -570,20 +571,36 @@ static const struct bad bad[] = {
 	{ bad_rope, { "rope odd", "head_dim is 130" }, .a.rope = TE_ATTRS(rope, 1, 1, 130, 1e4f) },
 	{ bad_rope, { "rope odd", "theta is 0" }, .a.rope = TE_ATTRS(rope, 1, 1, 4, 0) },
 	{ bad_attention, { "attention odd", "nheads is 0" }, .a.attention = TE_ATTRS(attention, 0,
-								1, 4, 0, 0) },
+								1, 4, 0, 0, 0, 0, 0) },
 	{ bad_attention, { "attention odd", "no multiple" }, .a.attention = TE_ATTRS(attention, 4,
-								3, 4, 0, 0) },
+								3, 4, 0, 0, 0, 0, 0) },
 	{ bad_attention, { "attention odd", "nkv 0" }, .a.attention = TE_ATTRS(attention, 4, 0, 4,
-								0, 0) },
+								0, 0, 0, 0, 0) },
 	{ bad_attention, { "attention odd", "head_dim is 129" },
-	  .a.attention = TE_ATTRS(attention, 1, 1, 129, 0, 0) },
+	  .a.attention = TE_ATTRS(attention, 1, 1, 129, 0, 0, 0, 0, 0) },
 	{ bad_attention, { "attention odd", "scale is -1" }, .a.attention = TE_ATTRS(attention, 1,
-								1, 4, -1, 0) },
+								1, 4, -1, 0, 0, 0, 0) },
 	{ bad_attention, { "attention odd", "dropout is 1" }, .a.attention = TE_ATTRS(attention, 1,
-								1, 4, 0, 1) },
-	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = TE_ATTRS(dropout, 1) },
-	{ bad_dropout, { "dropout odd", "p is 0.999999" }, .a.dropout = TE_ATTRS(dropout,
-								0.999999f) },
+								1, 4, 0, 1, 0, 0, 0) },
+	{ bad_attention, { "attention odd", "4 heads from number 1 on, of 4" },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 4, 0, 0, 0, 1, 0) },
+	{ bad_attention, { "attention odd", "4 heads from number 5 on, of 8" },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 4, 0, 0, 0, 5, 8) },
+	{ bad_attention, { "attention odd", "4 heads from number -1 on, of 8" },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 4, 0, 0, 0, -1, 8) },
+	{ bad_attention, { "attention odd", "tag is -1" },
+	  .a.attention = TE_ATTRS(attention, 4, 2, 4, 0, 0, -1, 0, 8) },
+	{ bad_dropout, { "dropout odd", "tag is 2147483648" },
+	  .a.dropout = TE_ATTRS(dropout, 0.5f, INT64_C(1) << 31, 0, 0, 0) },
+	{ bad_dropout, { "dropout odd", "part 3 of 3" },
+	  .a.dropout = TE_ATTRS(dropout, 0.5f, 0, 0, 3, 3) },
+	{ bad_dropout, { "dropout odd", "part 1 of 1" },
+	  .a.dropout = TE_ATTRS(dropout, 0.5f, 0, 0, 0, 1) },
+	{ bad_dropout, { "dropout odd", "axis is 8, not 0 to 7" },
+	  .a.dropout = TE_ATTRS(dropout, 0.5f, 0, 8, 2, 1) },
+	{ bad_dropout, { "dropout odd", "p is 1" }, .a.dropout = TE_ATTRS(dropout, .p = 1) },
+	{ bad_dropout, { "dropout odd", "p is 0.999999" },
+	  .a.dropout = TE_ATTRS(dropout, .p = 0.999999f) },
 	{ bad_scale, { "scale odd", "factor is nan" }, .a.scale = TE_ATTRS(scale, NAN) },
 	{ bad_scale, { "scale odd", "factor is -inf" }, .a.scale = TE_ATTRS(scale, -INFINITY) },
 	{ bad_reshape, { "reshape odd", "ndim is -1" }, .a.reshape = TE_ATTRS(reshape, -1, { 1 }) },
@@ -598,9 +615,10 @@ static const struct bad bad[] = {
 								1) },
 	{ bad_quantize, { "fake_quantize odd", "backward is -1" }, .a.quantize = TE_ATTRS(quantize,
 								0, -1) },
-	{ bad_dropout, { "dropout odd", "p is -0.1" }, .a.dropout = TE_ATTRS(dropout, -0.1f) },
-	{ bad_dropout, { "dropout odd", "p is nan" }, .a.dropout = TE_ATTRS(dropout, NAN) },
-	{ bad_dropout, { "dropout odd", "p is inf" }, .a.dropout = TE_ATTRS(dropout, INFINITY) },
+	{ bad_dropout, { "dropout odd", "p is -0.1" }, .a.dropout = TE_ATTRS(dropout, .p = -0.1f) },
+	{ bad_dropout, { "dropout odd", "p is nan" }, .a.dropout = TE_ATTRS(dropout, .p = NAN) },
+	{ bad_dropout, { "dropout odd", "p is inf" },
+	  .a.dropout = TE_ATTRS(dropout, .p = INFINITY) },
 	{ bad_cross_entropy, { "cross_entropy odd", "nclasses is 0" },
 	  .a.ce = TE_ATTRS(cross_entropy, 0, 0, 1) },
 	{ bad_cross_entropy, { "cross_entropy odd", "grad_scale is inf" },

@@ -262,7 +262,7 @@ static void join(struct te_seq *seq, int l, const char *name, const char *channe
 static void block(struct te_seq *seq, int l, const struct te_op_ops *ops)
 {
 	struct te_rope_attrs ra = TE_ATTRS(rope, NHEADS, NKV, HEAD_DIM, 10000.0f);
-	struct te_attention_attrs aa = TE_ATTRS(attention, NHEADS, NKV, HEAD_DIM, 0, 0);
+	struct te_attention_attrs aa = TE_ATTRS(attention, NHEADS, NKV, HEAD_DIM, 0, 0, 0, 0, 0);
 	struct te_act_attrs act = TE_ATTRS(act, TE_ACT_SILU, 1);
 	struct te_op *op;
 

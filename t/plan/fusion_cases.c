@@ -48,12 +48,13 @@ static struct te_op *op_of(char letter, int at)
 	struct te_act_attrs aa = TE_ATTRS(act, letter == 's' ? TE_ACT_SILU : TE_ACT_GELU,
 					  letter == 's');
 	struct te_norm_attrs na = TE_ATTRS(norm, WIDTH, 1e-5f, 0);
-	struct te_dropout_attrs da = TE_ATTRS(dropout, 0);
+	struct te_dropout_attrs da = TE_ATTRS(dropout, .p = 0);
 	const int small = letter == 'i' || letter == 'j';
 	struct te_rope_attrs ra = TE_ATTRS(rope, small ? 8 : 2, small ? 4 : 1, small ? 4 : 16,
 					   10000.0f);
 	struct te_attention_attrs ta = TE_ATTRS(attention, small ? 8 : 2, small ? 4 : 1,
-						small ? 4 : 16, 0, letter == 'k' ? 0.25f : 0);
+						small ? 4 : 16, 0, letter == 'k' ? 0.25f : 0,
+						0, 0, 0);
 	struct te_scale_attrs ca = TE_ATTRS(scale, letter == 'c' ? 0.5f : 0.7f);
 	struct te_op *op = NULL;
 	char name[16];

@@ -57,7 +57,7 @@ static void linear(struct te_seq *seq, int l, const char *name, int64_t in, int6
 static void join(struct te_seq *seq, int l, const char *name, const char *from,
 		 const struct model_shape *m)
 {
-	struct te_dropout_attrs da = TE_ATTRS(dropout, m->dropout);
+	struct te_dropout_attrs da = TE_ATTRS(dropout, .p = m->dropout);
 	struct te_op *op;
 
 	if (m->dropout > 0) {
@@ -72,7 +72,8 @@ static void layer(struct te_seq *seq, int l, const struct model_shape *m)
 {
 	int hd = (int)m->width / m->nheads;
 	struct te_rope_attrs ra = TE_ATTRS(rope, m->nheads, m->nkv, hd, 10000.0f);
-	struct te_attention_attrs aa = TE_ATTRS(attention, m->nheads, m->nkv, hd, 0, m->dropout);
+	struct te_attention_attrs aa = TE_ATTRS(attention, m->nheads, m->nkv, hd, 0, m->dropout,
+						0, 0, 0);
 	struct te_act_attrs act = TE_ATTRS(act, m->llama ? TE_ACT_SILU : TE_ACT_GELU, m->llama);
 	int64_t f = 2 * m->width;
 	struct te_op *op;

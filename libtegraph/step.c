@@ -210,6 +210,7 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 		   flags;
 	po.offload = o->offload;
 	po.x = shape->x;
+	po.whole_x = shape->x;
 	if (part)
 		te_plan_spec(shape->plan[part - 1], "out", &po.x);
 	po.start_at = part ? o->cut[part - 1] : NULL;

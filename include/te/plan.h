@@ -72,9 +72,15 @@ struct te_plan_opts {
 	 * own: 1 / n makes the gradients of n micro-batches add up to those of their mean */
 	double grad_scale;
 	struct te_offload *offload; /* of values that a training plan keeps for backward; or NULL */
+	/* with start_at: main input of the whole sequence, whose [B,T] channels of te_seq_input
+	 * have; ndim 0: that of x */
+	struct te_spec whole_x;
 };
-#define TE_PLAN_OPTS_INIT \
-	{ sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, 1, 0 }
+#define TE_PLAN_OPTS_INIT                                                                     \
+	{                                                                                     \
+		sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, \
+			0, 1, 0, { TE_DTYPE_INT32, 0, { 0 } }                                 \
+	}
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it

@@ -168,13 +168,13 @@ static int fed_value(struct te_plan *p, int c)
 {
 	const struct te__channel *ch = &p->seq->channel[c];
 	struct te_spec s = ch->tail;
-	int lead = p->xspec.ndim < 2 ? p->xspec.ndim : 2;
+	int lead = p->lead.ndim < 2 ? p->lead.ndim : 2;
 	char shape[256];
 	int v;
 
 	s.ndim = lead + ch->tail.ndim;
 	for (int d = 0; d < lead; d++)
-		s.shape[d] = p->xspec.shape[d];
+		s.shape[d] = p->lead.shape[d];
 	for (int d = 0; d < ch->tail.ndim; d++)
 		s.shape[lead + d] = ch->tail.shape[d];
 	if (!te__spec_valid(&s)) {

@@ -128,11 +128,16 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
 	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
 		return te__fail(-TE_ESHAPE, "te_plan_create: x has %d extents", o->x.ndim);
-	if (!te__spec_valid(&o->x)) {
-		te__spec_str(&o->x, shape, sizeof(shape));
+	if (o->whole_x.ndim < 0 || o->whole_x.ndim > TE_MAX_DIMS)
+		return te__fail(-TE_ESHAPE, "te_plan_create: whole_x has %d extents",
+				o->whole_x.ndim);
+	if (!te__spec_valid(&o->x) || (o->whole_x.ndim && !te__spec_valid(&o->whole_x))) {
+		const int whole = te__spec_valid(&o->x);
+
+		te__spec_str(whole ? &o->whole_x : &o->x, shape, sizeof(shape));
 		return te__fail(-TE_ESHAPE,
-				"te_plan_create: x is %s: extents must be above 0, of 2^48 bytes "
-				"at most", shape);
+				"te_plan_create: %s is %s: extents must be above 0, of 2^48 bytes "
+				"at most", whole ? "whole_x" : "x", shape);
 	}
 	return 0;
 }
@@ -177,6 +182,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->recipe = recipe;
 	p->flags = o.flags;
 	p->xspec = o.x;
+	p->lead = o.whole_x.ndim ? o.whole_x : o.x;
 	p->hook = o.hook;
 	p->hook_arg = o.hook_arg;
 	p->hooks = o.hooks;

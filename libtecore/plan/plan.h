@@ -126,6 +126,7 @@ struct te_plan {
 	struct te_quant *quant; /* the sequence's; TE_PLAN_NO_ALLOC: or others without memory */
 	uint32_t flags;
 	struct te_spec xspec;
+	struct te_spec lead; /* its first two extents begin the shapes of fed channels */
 	int first_op, nops; /* planned: ops [first_op, nops) of the sequence */
 	/* the first op whose outputs have gradients; backward ends there: -1 for the gradient of
 	 * the main input, else the first op that has trained weights */

@@ -481,6 +481,39 @@ START_TEST(channels_do_not_cross_the_ends_of_a_part)
 }
 END_TEST
 
+/* the shape of targets, where x has other extents before the last than the tokens of the whole */
+START_TEST(channels_have_the_extents_of_the_whole_input)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_seq *seq = model_create(ctx, &gpt, 3);
+	struct te_plan *p = NULL;
+	struct te_spec s;
+
+	DO(te_recipe_from_name("fp32", &recipe));
+	o.recipe = &recipe;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_FP32, 2, { 21, 32 } };
+	o.start_at = "head";
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	o.whole_x = (struct te_spec){ TE_DTYPE_INT32, 1, { 21 } };
+	DO(te_plan_create(seq, &o, &p));
+	DO(te_plan_spec(p, "targets", &s));
+	ck_assert_int_eq(s.ndim, 1);
+	ck_assert_int_eq(s.shape[0], 21);
+	te_plan_unref(p);
+	p = NULL;
+	o.whole_x.shape[0] = -1;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "whole_x is"));
+	o.whole_x.ndim = TE_MAX_DIMS + 1;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "whole_x has 9 extents"));
+	ck_assert_ptr_null(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 /* ---- regions ---- */
 
 struct kept {
@@ -840,6 +873,7 @@ Suite *parts_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, spans_hold_what_is_saved, 0, 4 * NRECIPES);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	tcase_add_test(c, channels_do_not_cross_the_ends_of_a_part);
+	tcase_add_test(c, channels_have_the_extents_of_the_whole_input);
 	tcase_add_loop_test(c, regions_hold_all_that_a_step_changes, 0, NRECIPES);
 	tcase_add_test(c, a_visitor_may_end_the_visit);
 	tcase_add_loop_test(c, replays_keep_copies_until_weights_change, 1, NRECIPES);

@@ -214,10 +214,16 @@ void ckpt_flat_free(struct ckpt_flat *flat)
 	memset(flat, 0, sizeof(*flat));
 }
 
-/* quantizers of a shard have no place in a checkpoint: a resumed run starts with new ones */
-static struct te_quant *quant_of(const struct model *m)
+/* the quantizers of the whole model: a new reference, or NULL if there are none */
+static int quant_of(const struct model *m, struct te_quant **ret_q)
 {
-	return m->whole ? NULL : te_seq_quant(m->seq);
+	struct te_quant *q = te_seq_quant(m->seq);
+
+	*ret_q = NULL;
+	if (q && m->whole)
+		return shard_quant_whole(m, q, ret_q);
+	*ret_q = te_quant_ref(q);
+	return STATUS_OK;
 }
 
 /* bytes of a moment of all weights */
@@ -306,16 +312,19 @@ static int read_blobs(struct te_adamw *opt, const struct ckpt_flat *flat, struct
 static int write_state(const char *path, const struct model *m, struct te_adamw *opt,
 		       const struct ckpt_flat *flat, json_t *run)
 {
-	struct te_quant *q = quant_of(m);
 	struct blob blob[] = {
 		{ "run", "U8", NULL, 0 },
 		{ "adamw.state", "U8", NULL, te_adamw_state_nbytes() },
 		{ "adamw.m", "F32", NULL, moment_nbytes(m) },
 		{ "adamw.v", "F32", NULL, moment_nbytes(m) },
-		{ "quant", "U8", NULL, q ? te_quant_nbytes(q) : 0 },
+		{ "quant", "U8", NULL, 0 },
 	};
-	int n = q ? 5 : 4, r = STATUS_OK;
+	struct te_quant *q;
+	int r = quant_of(m, &q), n = q ? 5 : 4;
 
+	if (r)
+		return r;
+	blob[4].nbytes = q ? te_quant_nbytes(q) : 0;
 	blob[0].data = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), path);
 	blob[0].nbytes = blob[0].data ? strlen(blob[0].data) : 0;
 	if (!blob[0].data)
@@ -331,6 +340,7 @@ static int write_state(const char *path, const struct model *m, struct te_adamw 
 		r = write_blobs(path, blob, n);
 	for (int i = 0; i < n; i++)
 		free(blob[i].data);
+	te_quant_unref(q);
 	return r;
 }
 
@@ -582,6 +592,28 @@ static int get_blob(const struct st_file *f, const char *name, const char *dtype
 	return STATUS_OK;
 }
 
+/* with another recipe than the checkpoint's, start with new quantizers */
+static int load_quant(const struct st_file *f, const struct model *m, const char *recipe)
+{
+	const struct te_quant *own = te_seq_quant(m->seq);
+	struct te_quant *q = NULL;
+	struct st_tensor t;
+	int te, r;
+
+	if (!own || !recipe || strcmp(recipe, te_recipe_name(te_quant_recipe(own))) ||
+	    !st_find(f, "quant", &t))
+		return STATUS_OK;
+	r = quant_of(m, &q);
+	if (r)
+		return r;
+	te = te_quant_load(q, t.data, t.nbytes);
+	r = te < 0 ? say_te(te, "%s", st_path(f)) : STATUS_OK;
+	if (!r && m->whole)
+		r = shard_quant_take(m, q);
+	te_quant_unref(q);
+	return r;
+}
+
 /* of a shard; tensors of files need not be aligned */
 static int load_moment(const struct model *m, const struct st_tensor *t, struct te_tensor *dst)
 {
@@ -599,9 +631,8 @@ static int load_moment(const struct model *m, const struct st_tensor *t, struct 
 static int load_state(const struct st_file *f, const struct model *m, struct te_adamw *opt,
 		      const char *recipe)
 {
-	struct te_quant *q = quant_of(m);
 	struct te_tensor *tm = te_adamw_m(opt), *tv = te_adamw_v(opt);
-	struct st_tensor s, vm, vv, vq;
+	struct st_tensor s, vm, vv;
 	int te, r = get_blob(f, "adamw.state", "U8", te_adamw_state_nbytes(), &s);
 
 	if (!r)
@@ -613,17 +644,16 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 	te = te_adamw_state_set(opt, s.data, s.nbytes);
 	if (te >= 0 && m->whole) {
 		r = load_moment(m, &vm, tm);
-		return r ? r : load_moment(m, &vv, tv);
-	}
-	if (te >= 0)
+		if (!r)
+			r = load_moment(m, &vv, tv);
+	} else if (te >= 0) {
 		te = te_tensor_write(tm, vm.data, vm.nbytes);
-	if (te >= 0)
-		te = te_tensor_write(tv, vv.data, vv.nbytes);
-	/* with another recipe than the checkpoint's, start with new quantizers */
-	if (te >= 0 && q && recipe && !strcmp(recipe, te_recipe_name(te_quant_recipe(q))) &&
-	    st_find(f, "quant", &vq))
-		te = te_quant_load(q, vq.data, vq.nbytes);
-	return te < 0 ? say_te(te, "%s", st_path(f)) : STATUS_OK;
+		if (te >= 0)
+			te = te_tensor_write(tv, vv.data, vv.nbytes);
+	}
+	if (te < 0)
+		return say_te(te, "%s", st_path(f));
+	return r ? r : load_quant(f, m, recipe);
 }
 
 static int load_model(const char *dir, const struct model *m, const char *digest,

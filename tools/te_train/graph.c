@@ -79,10 +79,6 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 	g->nchunks = text ? (int32_t)o->chunks : 1;
 	if (text && is_mode(g, "off"))
 		return say_bad("--pipeline-schedule needs --graph step or --graph layer");
-	/* targets would be of as many tokens as the value with which a part begins */
-	if (o->sequence_parallel && (text || is_mode(g, "layer")))
-		return say_bad("--sequence-parallel: tokens are divided in whole models: not with "
-			       "--graph layer or --pipeline-schedule");
 	if (o->chunks && !text)
 		return say_bad("--chunks needs --pipeline-schedule");
 	if (text)

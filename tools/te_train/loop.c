@@ -320,9 +320,6 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	t->train_loss = t->val_loss = t->peak_fraction = t->grad_norm = NAN;
 	if (o->preset && o->model)
 		return say_bad("--preset and --model exclude each other");
-	if (o->tensor > 1 && (o->sample || o->sample_first || o->sample_only))
-		return say_bad("--tensor %d: samples need a whole model; resume the checkpoint "
-			       "with --tensor 1 and --sample-only", (int)o->tensor);
 	if (o->sample_only && !o->resume && !o->init)
 		return say_bad("--sample-only needs --resume or --init");
 	t->recipe = (struct te_recipe)TE_RECIPE_INIT;

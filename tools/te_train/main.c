@@ -55,11 +55,11 @@ static int run(struct trainer *t)
 								    !o->sample_only });
 	record_begin(&list);
 	record_open_list(&list, "samples");
-	if ((o->sample_first || o->sample_only) && !t->ranks.rank)
+	if (o->sample_first || o->sample_only)
 		r = sample(t, samples);
 	if (!r && !o->sample_only)
 		r = trainer_run(t);
-	if (!r && !o->sample_only && !t->interrupted && !t->closed && !t->ranks.rank)
+	if (!r && !o->sample_only && !t->interrupted && !t->closed)
 		r = sample(t, samples);
 	if (!r && o->sample_only && samples && !t->ranks.rank)
 		r = record_print(&list, JSON_INDENT(2));

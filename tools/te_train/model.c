@@ -18,8 +18,10 @@
 /* ops are appended until the first failure, whose code is in r */
 struct builder {
 	struct te_seq *seq;
+	const struct model *m;
 	struct te_comm *comm; /* of the ranks that divide the model, or NULL */
 	int by_tokens;
+	int ndrops; /* ops with dropout so far: a divided model drops what the whole one does */
 	int r;
 	char name[96];
 };
@@ -69,9 +71,15 @@ static void bias(struct builder *b, int64_t width, const char *name)
 	APPEND(b, te_op_bias, &a, name);
 }
 
+#define TOKENS 1 /* the extent of a value [B,T,width] */
+
 static void dropout(struct builder *b, double p, const char *name)
 {
-	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = (float)p);
+	struct te_dropout_attrs a = TE_ATTRS(dropout, .p = (float)p,
+		.tag = ++b->ndrops,
+		.axis = TOKENS,
+		.nparts = b->by_tokens ? b->m->nshards : 1,
+		.part = b->by_tokens ? b->m->shard : 0);
 
 	if (p > 0)
 		APPEND(b, te_op_dropout, &a, name);
@@ -103,8 +111,6 @@ static void add_from(struct builder *b, const char *name, const char *channel)
 		b->r = te_op_take(op, 0, channel);
 }
 
-#define TOKENS 1 /* the extent of a value [B,T,width] */
-
 /* before weights that are divided by rows, of which each gives a part of the value that follows */
 static void divide(struct builder *b, const char *name)
 {
@@ -134,7 +140,10 @@ static void attention(struct builder *b, const struct config *c, const char *nam
 	struct te_attention_attrs a = TE_ATTRS(attention, .nheads = (int32_t)c->heads,
 		.nkv = (int32_t)c->kv_heads,
 		.head_dim = (int32_t)c->head_dim,
-		.dropout = (float)c->drop_attn);
+		.dropout = (float)c->drop_attn,
+		.tag = ++b->ndrops,
+		.first_head = b->m->shard * (int32_t)c->heads,
+		.all_heads = b->m->nshards * (int32_t)c->heads);
 
 	APPEND(b, te_op_attention, &a, name);
 }
@@ -284,7 +293,7 @@ static int cannot(const struct model *m, int r)
 	return say_te(r, "the %s model cannot be built", family_name(m->cfg.family));
 }
 
-static int check_shards(const struct config *c, int32_t n, int by_tokens)
+static int check_shards(const struct config *c, int32_t n)
 {
 	const struct {
 		const char *name;
@@ -300,12 +309,6 @@ static int check_shards(const struct config *c, int32_t n, int by_tokens)
 			return say_bad("--tensor %d: the model has %lld %s, which %d ranks cannot "
 				       "divide", (int)n, (long long)even[i].value, even[i].name,
 				       (int)n);
-	if (n > 1 && by_tokens && (c->drop_embd > 0 || c->drop_resid > 0))
-		return say_bad("--sequence-parallel: the model has dropout, which would repeat in "
-			       "the tokens of each rank; give --dropout 0");
-	if (n > 1 && c->drop_attn > 0)
-		return say_bad("--tensor %d: the model has dropout of attention, which would "
-			       "repeat in the heads of each rank; give --dropout 0", (int)n);
 	return STATUS_OK;
 }
 
@@ -340,7 +343,7 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 		m.nshards = te_comm_nranks(comm);
 		m.shard = te_comm_rank(comm);
 	}
-	r = check_shards(cfg, m.nshards, by_tokens);
+	r = check_shards(cfg, m.nshards);
 	if (r)
 		return r;
 	/* FP8 GEMMs need multiples of 16; cuBLASLt is fastest with multiples of 64 */
@@ -348,6 +351,7 @@ int model_build_shard(struct te_ctx *ctx, const struct config *cfg, struct te_co
 	b.r = te_seq_create(ctx, &m.seq);
 	if (b.r >= 0) {
 		b.seq = m.seq;
+		b.m = &m;
 		build(&b, &m);
 	}
 	if (b.r >= 0 && m.comm)

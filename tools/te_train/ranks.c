@@ -169,20 +169,27 @@ int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt)
 {
 	int te = r->data ? te_comm_reducer_create(r->data, m->seq, NULL, &r->reducer) : 0;
 
+	if (te >= 0 && r->model)
+		te = te_comm_reducer_create(r->model, m->seq, NULL, &r->amaxes);
 	if (te < 0)
 		return say_te(te, "gradients of all ranks");
 	return r->model ? set_shards(r, m, opt) : STATUS_OK;
 }
 
-/* before ranks with the same shard add up a gradient: those of a model do, if each has that of its
- * tokens */
-static int add_tokens(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+/*
+ * Before ranks with the same shard add up a gradient, those of a model do, if each has that of its
+ * tokens. Before they reduce amaxes, those of a model do: parts of a tensor have the scale that the
+ * whole one would have.
+ */
+static int reduce_shards(void *arg, struct te_plan *plan, const struct te_plan_event *e)
 {
 	const struct ranks *r = arg;
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	int te = 0;
 
-	if (e->kind == TE_PLAN_EVENT_GRAD && r->by_tokens[e->weight]) {
+	if (e->kind == TE_PLAN_EVENT_SCALES)
+		te = te_comm_reducer_hook(r->amaxes, plan, e);
+	if (e->kind == TE_PLAN_EVENT_GRAD && r->by_tokens && r->by_tokens[e->weight]) {
 		te = te_seq_weight(r->seq, e->weight, &w);
 		if (te >= 0)
 			te = te_comm_allreduce(r->model, e->stream, te_tensor_data(w.grad),
@@ -196,10 +203,12 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 {
 	so->first_micro_batch = r->data_rank * so->micro_batches;
 	so->total_micro_batches = ranks_ndata(r) * so->micro_batches;
-	if (r->by_tokens) {
-		so->hook = add_tokens;
+	if (r->amaxes) {
+		so->hook = reduce_shards;
 		so->hook_arg = (void *)(uintptr_t)r;
-		so->hooks = 1u << TE_PLAN_EVENT_GRAD | (r->reducer ? TE_COMM_REDUCER_HOOKS : 0);
+		so->hooks = 1u << TE_PLAN_EVENT_SCALES |
+			    (r->by_tokens ? 1u << TE_PLAN_EVENT_GRAD : 0) |
+			    (r->reducer ? TE_COMM_REDUCER_HOOKS : 0);
 	} else if (r->reducer) {
 		so->hook = te_comm_reducer_hook;
 		so->hook_arg = r->reducer;
@@ -210,6 +219,7 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 void ranks_close(struct ranks *r)
 {
 	te_comm_reducer_unref(r->reducer);
+	te_comm_reducer_unref(r->amaxes);
 	if (r->data)
 		te_comm_free(r->data, r->grads);
 	if (r->comm)

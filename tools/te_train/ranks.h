@@ -25,6 +25,7 @@ struct ranks {
 	int32_t nshards;       /* of a model; 0: one */
 	int32_t data_rank;     /* in data */
 	struct te_comm_reducer *reducer; /* NULL before ranks_reduce() */
+	struct te_comm_reducer *amaxes;	 /* of the ranks of a model, likewise */
 	/* [te_seq_nweights] 1: each rank of a model has the gradient of its tokens; or NULL */
 	uint8_t *by_tokens;
 	const struct te_seq *seq; /* with by_tokens, borrowed */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/collective.h>
 #include <te/errno.h>
 
 #include "sample.h"
@@ -26,21 +27,89 @@ static int make_plan(struct trainer *t, struct te_plan **ret_plan)
 	return r < 0 ? say_te(r, "sampling cannot be planned") : STATUS_OK;
 }
 
-/* logits after the tokens so far, as floats */
-static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, void *raw, float *dst)
+/* The logits of one position, of the device, and what ranks that divide a model gather: the logits
+ * of all of them, and whether one of them is to stop. */
+struct logits {
+	void *raw; /* of the host */
+	void *all; /* of the device, as word; NULL: the model is whole */
+	int32_t *word;
+};
+
+static int make_logits(struct trainer *t, struct logits *l)
+{
+	const size_t nbytes = (size_t)(t->model.nshards * t->model.vocab_padded) * sizeof(float);
+	void *word = NULL;
+	int te = 0;
+
+	l->raw = malloc(nbytes);
+	if (!l->raw)
+		return say_failed("out of memory");
+	if (t->model.comm)
+		te = te_mem_alloc(t->stream, nbytes, &l->all);
+	if (t->model.comm && te >= 0)
+		te = te_mem_alloc(t->stream, sizeof(*l->word), &word);
+	l->word = word;
+	return te < 0 ? say_te(te, "sampling") : STATUS_OK;
+}
+
+static void drop_logits(struct trainer *t, struct logits *l)
+{
+	if (l->word)
+		te_mem_free(t->stream, l->word);
+	if (l->all)
+		te_mem_free(t->stream, l->all);
+	free(l->raw);
+}
+
+/* on all ranks if on one of them */
+static int is_stopped(struct trainer *t, const struct logits *l, int *ret_stop)
+{
+	int32_t stop = stop_at(t->done.step);
+	int te = 0;
+
+	if (l->word) {
+		te = te_copy(t->stream, l->word, &stop, sizeof(stop));
+		if (te >= 0)
+			te = te_comm_allreduce(t->model.comm, t->stream, l->word, l->word, 1,
+					       TE_DTYPE_INT32, TE_COMM_MAX, NULL);
+		if (te >= 0)
+			te = te_copy(t->stream, &stop, l->word, sizeof(stop));
+		if (te >= 0)
+			te = te_stream_sync(t->stream);
+		if (te >= 0)
+			te = te_comm_error(t->model.comm);
+	}
+	*ret_stop = stop;
+	return te;
+}
+
+/* logits after the tokens so far, as floats; the same on all ranks of the model */
+static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, const struct logits *l,
+		     float *dst)
 {
 	struct te_tensor *out = te_plan_output(plan);
 	size_t width = te_dtype_nbytes(te_tensor_dtype(out));
 	size_t nbytes = (size_t)t->model.vocab_padded * width;
-	int r = te_copy(t->stream, raw, (char *)te_tensor_data(out) + (size_t)pos * nbytes, nbytes);
+	const char *row = (char *)te_tensor_data(out) + (size_t)pos * nbytes;
+	const void *raw = l->raw;
+	int r = 0;
 
+	if (l->all) {
+		r = te_comm_all_gather(t->model.comm, t->stream, row, l->all, (int64_t)nbytes,
+				       TE_DTYPE_UINT8, NULL);
+		row = l->all;
+	}
+	if (r >= 0)
+		r = te_copy(t->stream, l->raw, row, (size_t)t->model.nshards * nbytes);
 	if (r >= 0)
 		r = te_stream_sync(t->stream);
+	if (r >= 0 && l->all)
+		r = te_comm_error(t->model.comm);
 	for (int64_t i = 0; i < t->model.cfg.vocab && r >= 0; i++) {
 		if (width == 4)
-			dst[i] = ((float *)raw)[i];
+			dst[i] = ((const float *)raw)[i];
 		else
-			dst[i] = te_bf16_decode(((uint16_t *)raw)[i]);
+			dst[i] = te_bf16_decode(((const uint16_t *)raw)[i]);
 	}
 	return r;
 }
@@ -119,12 +188,13 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	int64_t len = (int64_t)strlen(prompt), n = 0;
 	int bytes = t->model.cfg.vocab <= 256, r = STATUS_OK, te;
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
-	float *logits = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
-	void *raw = malloc((size_t)t->model.vocab_padded * sizeof(*logits));
+	float *logits = malloc((size_t)t->model.cfg.vocab * sizeof(*logits));
+	struct logits l = { NULL };
 	struct candidate *room = malloc((size_t)t->model.cfg.vocab * sizeof(*room));
 	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 
-	if (!window || !logits || !raw || !room)
+	r = make_logits(t, &l);
+	if (!r && (!window || !logits || !room))
 		r = say_failed("out of memory");
 	/* the context is the last T tokens */
 	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++) {
@@ -141,16 +211,19 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 		uint64_t u =
 			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->done.step), (uint64_t)i);
 		int32_t token;
+		int stop;
 
-		if (stop_at(t->done.step)) {
+		te = is_stopped(t, &l, &stop);
+		if (te >= 0 && stop) {
 			t->interrupted = 1;
 			break;
 		}
-		te = te_tensor_write(x, window, te_tensor_nbytes(x));
+		if (te >= 0)
+			te = te_tensor_write(x, window, te_tensor_nbytes(x));
 		if (te >= 0)
 			te = te_plan_forward(plan, t->stream, 0);
 		if (te >= 0)
-			te = logits_at(t, plan, n - 1, raw, logits);
+			te = logits_at(t, plan, n - 1, &l, logits);
 		if (te < 0) {
 			r = say_te(te, "sampling");
 			break;
@@ -162,8 +235,8 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 			memmove(window, window + 1, (size_t)(--n) * sizeof(*window));
 		window[n++] = token;
 	}
+	drop_logits(t, &l);
 	free(room);
-	free(raw);
 	free(logits);
 	free(window);
 	return r;
@@ -171,12 +244,12 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 
 int sample(struct trainer *t, struct record *samples)
 {
-	struct text text = { .loud = !samples };
+	struct text text = { .loud = !samples && !t->ranks.rank };
 	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1;
 	struct te_plan *plan = NULL;
 	int r;
 
-	if (!t->o->sample)
+	if (!t->o->sample || t->ranks.data_rank)
 		return STATUS_OK;
 	stop_phase(STOP_SAMPLE, t->done.step, 0);
 	text.p = calloc(1, room);
@@ -189,7 +262,7 @@ int sample(struct trainer *t, struct record *samples)
 		putchar('\n');
 	if (!r && text.loud && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("standard output: %s", strerror(errno));
-	if (!r && samples)
+	if (!r && samples && !t->ranks.rank)
 		record_shown(samples, NULL, text.p, text.n);
 	te_plan_unref(plan);
 	free(text.p);

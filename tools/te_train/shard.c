@@ -7,6 +7,7 @@
 
 #include <te/collective.h>
 #include <te/errno.h>
+#include <te/quant.h>
 
 #include "say.h"
 #include "shard.h"
@@ -236,6 +237,84 @@ int shard_gather(const struct model *m, const struct te_tensor *src, int trained
 	*ret_flat = g.whole;
 	return STATUS_OK;
 }
+
+/* ---- quantizers ---- */
+
+/* of te_seq_quant(): slot 2i is the input of operation i of n, 2i + 1 its weight, 2n + i the
+ * gradient of its output */
+static int slot_of(int i, int n, int role)
+{
+	return role == 2 ? 2 * n + i : 2 * i + role;
+}
+
+static int find_op(const struct te_seq *seq, const char *name)
+{
+	int i = te_seq_nops(seq) - 1;
+
+	while (i >= 0 && strcmp(te_op_name(te_seq_op(seq, i)), name))
+		i--;
+	return i;
+}
+
+/* The state of operations of both sequences, which is equal in all shards: amaxes are reduced over
+ * them. Operations of one sequence only do not quantize. */
+static int copy_quant(const struct te_seq *from, const struct te_quant *src,
+		      const struct te_seq *to, const struct te_quant *dst)
+{
+	struct te_stream *stream = te_ctx_stream(te_seq_ctx(to));
+	const int n = te_seq_nops(from), m = te_seq_nops(to);
+	const float *first = te_quant_amax_ptr(src, 0);
+	const size_t window = first ? (size_t)(te_quant_amax_ptr(src, 1) - first) : 0;
+	int te = 0;
+
+	for (int i = 0; i < m; i++) {
+		const int k = find_op(from, te_op_name(te_seq_op(to, i)));
+
+		for (int role = 0; role < 3 && k >= 0 && te >= 0; role++) {
+			const int a = slot_of(k, n, role), b = slot_of(i, m, role);
+
+			if (te_quant_scale_ptr(src, a))
+				te = te_copy(stream, te_quant_scale_ptr(dst, b),
+					     te_quant_scale_ptr(src, a), sizeof(float));
+			if (te >= 0 && window)
+				te = te_copy(stream, te_quant_amax_ptr(dst, b),
+					     te_quant_amax_ptr(src, a), window * sizeof(float));
+		}
+	}
+	return te < 0 ? te : te_stream_sync(stream);
+}
+
+int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q)
+{
+	const int n = te_seq_nops(m->whole->seq), own = te_seq_nops(m->seq);
+	enum te_dtype *dtype = malloc(3 * (size_t)n * sizeof(*dtype));
+	struct te_quant *whole = NULL;
+	int te = dtype ? 0 : -ENOMEM;
+
+	for (int i = 0; i < n && dtype; i++)
+		for (int role = 0; role < 3; role++)
+			dtype[slot_of(i, n, role)] = te_quant_dtype(q, slot_of(0, own, role));
+	if (te >= 0)
+		te = te_quant_create(te_seq_ctx(m->seq), te_quant_recipe(q), 3 * n, dtype, &whole);
+	if (te >= 0)
+		te = copy_quant(m->seq, q, m->whole->seq, whole);
+	free(dtype);
+	if (te < 0) {
+		te_quant_unref(whole);
+		return say_te(te, "the scales of all operations");
+	}
+	*ret_q = whole;
+	return STATUS_OK;
+}
+
+int shard_quant_take(const struct model *m, const struct te_quant *whole)
+{
+	int te = copy_quant(m->whole->seq, whole, m->seq, te_seq_quant(m->seq));
+
+	return te < 0 ? say_te(te, "the scales of a rank") : STATUS_OK;
+}
+
+/* ---- what all shards have ---- */
 
 uint8_t *shard_common(const struct model *m)
 {

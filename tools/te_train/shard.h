@@ -21,6 +21,11 @@ int shard_take(const struct model *m, const struct model *whole, const float *fl
  */
 int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat);
 
+/* Quantizers of m->whole with the state of q, which are those of m; and the reverse. Not
+ * collective: ranks_step() makes the state equal in all shards. */
+int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q);
+int shard_quant_take(const struct model *m, const struct te_quant *whole);
+
 /* [te_seq_nweights] 1: all shards have the weight. For free(3); NULL if there is no memory */
 uint8_t *shard_common(const struct model *m);
 

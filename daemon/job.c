@@ -25,12 +25,8 @@ struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t 
 	struct ted_job *j, *found = NULL;
 
 	for (j = t->jobs; j; j = j->next)
-		if (same_key(j->key, key))
+		if (same_key(j->key, key) && j->uid == c->uid)
 			found = j;
-	if (found && found->uid != c->uid) {
-		ted_error(t, c, -EACCES, "HELLO: the job is another user's");
-		return NULL;
-	}
 	j = found ? found : calloc(1, sizeof(*j));
 	if (!j) {
 		ted_error(t, c, -ENOMEM, "HELLO: no memory for a job");

@@ -14,7 +14,6 @@
 
 #include "daemon/ted.h"
 
-#define HELLO_MS 10000u /* in which a client has to say HELLO */
 #define BURST 32	/* messages of one client, before others are read */
 
 int64_t ted_now_ns(void)
@@ -216,7 +215,8 @@ void ted_client_late(struct ted *t, int64_t now_ns)
 		} else if (c->waits) {
 			ted_request_late(t, c);
 		} else {
-			ted_error(t, c, -ETIMEDOUT, "no HELLO after %u ms", HELLO_MS);
+			ted_error(t, c, -ETIMEDOUT, "no HELLO after %lld ms",
+				  (long long)t->conf.hello_ms);
 			ted_client_lose(t, c, "has said no HELLO");
 		}
 	}
@@ -281,6 +281,6 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 		.fd = fd, .uid = cred.uid, .pid = cred.pid, .rank = TE__WIRE_NO_RANK,
 	};
 	t->nclients++;
-	set_deadline(t, &t->client[at], HELLO_MS);
+	set_deadline(t, &t->client[at], (uint32_t)t->conf.hello_ms);
 	return &t->client[at];
 }

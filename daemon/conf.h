@@ -11,6 +11,7 @@ struct ted_conf {
 	int any;	  /* 1: clients of any user, as the socket's permissions have it; 0: own */
 	char group[64];	  /* "": none */
 	int64_t clients, clients_uid;
+	int64_t hello_ms; /* in which a client has to say HELLO */
 	int64_t keys;  /* of a job */
 	int64_t store; /* bytes of their values */
 	int64_t fds;   /* that a client has published */
@@ -18,6 +19,7 @@ struct ted_conf {
 	char spill[256]; /* the folder of files; "": none */
 	int64_t spill_files;
 	int64_t spill_job, spill_uid; /* bytes */
+	int64_t spill_daily_job, spill_daily_uid; /* bytes written a day */
 	int64_t spill_keep; /* bytes that stay free; or, below 0, minus percent */
 };
 

@@ -11,7 +11,8 @@ daemon_libted_la_SOURCES = \
 	daemon/socket.c \
 	daemon/spill.c \
 	daemon/start.c \
-	daemon/ted.h
+	daemon/ted.h \
+	daemon/written.c
 daemon_libted_la_CPPFLAGS = $(AM_CPPFLAGS) -DTED_CONF='"$(sysconfdir)/ted.conf"'
 
 sbin_PROGRAMS += daemon/ted

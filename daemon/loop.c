@@ -107,6 +107,7 @@ static void tick(struct ted *t, int64_t *armed)
 	if (read(t->timer, &n, sizeof(n)) == sizeof(n))
 		*armed = INT64_MAX;
 	ted_client_late(t, now);
+	ted_written_late(t, now);
 	if (t->watchdog_ns && now >= t->next_watchdog_ns) {
 		ted_notify("WATCHDOG=1");
 		t->next_watchdog_ns = now + t->watchdog_ns;

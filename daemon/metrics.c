@@ -94,7 +94,11 @@ static void spill(FILE *f, const struct ted *t)
 	for (int i = 0; i < TED_DENIED_END; i++)
 		fprintf(f, "te_spill_grant_failures_total{reason=\"%s\"} %" PRIu64 "\n", reason[i],
 			t->n.denied[i]);
+	one(f, "te_spill_held_total", "counter", "Files that clients had from before a restart",
+	    t->n.held);
 	one(f, "te_spill_reclaimed_total", "counter", "Files that are gone", t->n.reclaimed);
+	one(f, "te_spill_written_bytes_total", "counter", "Bytes that clients wrote to files",
+	    t->n.written);
 }
 
 static void write_all(FILE *f, const struct ted *t)

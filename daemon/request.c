@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,30 @@ static void grant(struct ted *t, struct ted_client *c, const struct request *q)
 	ted_spill_grant(t, c, q->m->nbytes);
 }
 
+static void hold(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	if (*q->fd < 0)
+		ted_error(t, c, -EINVAL, "HOLD without a file descriptor");
+	else
+		ted_spill_hold(t, c, *q->fd);
+}
+
+/* the bytes count, also those that exceed a limit */
+static void wrote(struct ted *t, struct ted_client *c, const struct request *q)
+{
+	char why[128];
+
+	if (q->m->nbytes > INT64_MAX) {
+		ted_error(t, c, -EINVAL, "WROTE: %" PRIu64 " bytes", q->m->nbytes);
+		return;
+	}
+	ted_written_add(t, c, (int64_t)q->m->nbytes);
+	if (ted_written_over(t, c, why, sizeof(why)))
+		ted_error(t, c, -EDQUOT, "WROTE: %s", why);
+	else
+		ok(t, c);
+}
+
 /* of all, or only of the client's user */
 static int sees_all(const struct ted_client *c)
 {
@@ -288,6 +313,7 @@ static void jobs(struct ted *t, struct ted_client *c, const struct request *q)
 			.nfds = (uint32_t)j->nitems, .nfiles = (uint32_t)j->ngrants,
 			.revoked = (uint32_t)j->revoked, .store_nbytes = (uint64_t)j->nbytes,
 			.spill_nbytes = (uint64_t)ted_spill_granted(t, j, 0, 0),
+			.written_nbytes = (uint64_t)ted_written(t, j->uid, j),
 		};
 	}
 	ted_reply(t, c, 0, "", n, list, n * sizeof(*list), -1);
@@ -334,6 +360,8 @@ static const struct kind {
 	[TE__WIRE_STATUS] = { "STATUS", status, 0, 0, 0 },
 	[TE__WIRE_JOBS] = { "JOBS", jobs, 0, 0, 0 },
 	[TE__WIRE_REVOKE] = { "REVOKE", revoke_job, 0, 0, 0 },
+	[TE__WIRE_HOLD] = { "HOLD", hold, 1, 1, 0 },
+	[TE__WIRE_WROTE] = { "WROTE", wrote, 1, 0, 0 },
 };
 
 void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -64,6 +65,7 @@ static void unavailable(struct ted *t, const char *what, int error)
 
 int ted_spill_open(struct ted *t)
 {
+	struct stat st;
 	int fd;
 
 	if (!*t->conf.spill) {
@@ -80,8 +82,10 @@ int ted_spill_open(struct ted *t)
 	if (fd < 0)
 		unavailable(t, errno == EISDIR || errno == EOPNOTSUPP ?
 			    "no files without a name (O_TMPFILE): " : "", errno);
-	else if (reserve(fd, 4096))
+	else if (fstat(fd, &st) || reserve(fd, 4096))
 		unavailable(t, "cannot reserve 4096 bytes: ", errno);
+	else
+		t->spill_dev = st.st_dev;
 	if (fd >= 0)
 		close(fd);
 	return 0;
@@ -145,6 +149,7 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 	const int64_t of_job = ted_spill_granted(t, c->job, 0, 0);
 	const int64_t of_uid = ted_spill_granted(t, NULL, 0, c->uid);
 	int64_t avail, keep;
+	char why[128];
 
 	if (*t->spill_why) {
 		ted_error(t, c, -EOPNOTSUPP, "GRANT: no spill space: %s", t->spill_why);
@@ -172,6 +177,10 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 		ted_error(t, c, -EDQUOT, "GRANT: %" PRIu64 " bytes, but user %u has %" PRId64
 			  " of its %" PRId64 " (spill_uid)", nbytes, (unsigned int)c->uid, of_uid,
 			  t->conf.spill_uid);
+		return 1 + TED_DENIED_QUOTA;
+	}
+	if (ted_written_over(t, c, why, sizeof(why))) {
+		ted_error(t, c, -EDQUOT, "GRANT: %s", why);
 		return 1 + TED_DENIED_QUOTA;
 	}
 	if (space(t, &avail, &keep)) {
@@ -219,4 +228,40 @@ void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
 	}
 	if (fd >= 0)
 		close(fd);
+}
+
+void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
+{
+	struct stat st;
+	int wd;
+
+	if (*t->spill_why) {
+		ted_error(t, c, -EOPNOTSUPP, "HOLD: no spill space: %s", t->spill_why);
+		return;
+	}
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink || st.st_dev != t->spill_dev) {
+		ted_error(t, c, -EINVAL, "HOLD: the descriptor is not of a file without a name in "
+			  "%s", t->conf.spill);
+		return;
+	}
+	if (t->ngrants >= t->conf.spill_files) {
+		ted_error(t, c, -ENOSPC, "HOLD: there are %d files, the limit (spill_files)",
+			  t->ngrants);
+		return;
+	}
+	wd = watch(t, fd);
+	if (wd < 0) {
+		ted_error(t, c, -errno, "HOLD: %s", strerror(errno));
+		return;
+	}
+	/* the same watch: it is counted already */
+	for (int i = 0; i < t->ngrants && wd >= 0; i++)
+		if (t->grants[i].wd == wd)
+			wd = -1;
+	if (wd >= 0) {
+		t->grants[t->ngrants++] = (struct ted_grant){ wd, (int64_t)st.st_size, c->job };
+		c->job->ngrants++;
+		t->n.held++;
+	}
+	ted_reply(t, c, 0, "", 0, NULL, 0, -1);
 }

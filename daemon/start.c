@@ -71,6 +71,7 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 		ted_fini(t);
 		return -1;
 	}
+	ted_written_open(t);
 	return 0;
 }
 
@@ -83,6 +84,7 @@ void ted_fini(struct ted *t)
 			ted_client_lose(t, &t->client[i], "");
 	ted_client_reap(t);
 	ted_spill_close(t);
+	ted_written_close(t);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);

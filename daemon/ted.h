@@ -14,6 +14,8 @@
  *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
  *	FETCH	item, wait_ms		the reply has it, once it is published
  *	GRANT	nbytes			the reply has a file without a name, of that size
+ *	HOLD	+fd			the client has the file, of a ted before this one
+ *	WROTE	nbytes			the client has written so much more to its files
  *	STATUS				the reply has the metrics as its data
  *	JOBS	item			the reply has jobs (struct te__wire_job), newest first,
  *					whose number is below item, or any if that is 0
@@ -95,6 +97,13 @@ struct ted_job {
 	size_t nitems, items_cap;
 };
 
+/* what was written today */
+struct ted_written {
+	uint32_t uid;
+	uint64_t job; /* a hash of its key; 0: all of the user */
+	int64_t nbytes;
+};
+
 struct ted_grant {
 	int wd; /* the watch of its file */
 	int64_t nbytes;
@@ -110,7 +119,7 @@ enum ted_denied { TED_DENIED_OTHER, TED_DENIED_QUOTA, TED_DENIED_SPACE, TED_DENI
 
 struct ted_counts {
 	uint64_t accepted, refused, dropped_slow, protocol_errors, timeouts, fd_transfers;
-	uint64_t granted, denied[TED_DENIED_END], reclaimed, failures;
+	uint64_t granted, held, denied[TED_DENIED_END], reclaimed, failures, written;
 	uint64_t waits[TED_WAIT_BINS], wait_ns;
 };
 
@@ -128,6 +137,11 @@ struct ted {
 	struct ted_grant *grants;
 	int ngrants;
 	char spill_why[160]; /* why there is no spill space; "": there is */
+	dev_t spill_dev; /* of the file system */
+	struct ted_written *written;
+	int nwritten;
+	int64_t day; /* of the counts, since the epoch */
+	int64_t save_ns, saved_ns; /* when the counts are to be saved (0: never), and were */
 	void *data; /* of a message, TE__WIRE_DATA_MAX bytes */
 	/* loop.c */
 	int epoll, timer, signal, spare, inotify;
@@ -184,7 +198,7 @@ void ted_request_late(struct ted *t, struct ted_client *c);
 void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char *text);
 
 /* job.c */
-/* the job of the key, made if there is none; NULL, with an error reply, if it is another user's */
+/* the job of the user with that key, made if there is none; NULL, with an error reply */
 struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t *key);
 /* the job ends with its last client and its last file */
 void ted_job_leave(struct ted *t, struct ted_client *c);
@@ -204,10 +218,23 @@ int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t
 int ted_spill_open(struct ted *t);
 void ted_spill_close(struct ted *t);
 void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes);
+/* counts a file that the client has from before a restart */
+void ted_spill_hold(struct ted *t, struct ted_client *c, int fd);
 /* files are gone */
 void ted_spill_read(struct ted *t);
 /* bytes of all files, or of a job's or, with NULL, of a user's */
 int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int any, uid_t uid);
+
+/* written.c */
+/* reads the counts of the day; ends; saves what is due */
+void ted_written_open(struct ted *t);
+void ted_written_close(struct ted *t);
+void ted_written_late(struct ted *t, int64_t now_ns);
+void ted_written_add(struct ted *t, const struct ted_client *c, int64_t nbytes);
+/* bytes of today, of the job or, with NULL, of the user */
+int64_t ted_written(struct ted *t, uint32_t uid, const struct ted_job *j);
+/* 1: a daily limit of the client, its job or all is reached; why says which */
+int ted_written_over(struct ted *t, const struct ted_client *c, char *why, size_t nbytes);
 
 /* metrics.c */
 /* for free(), or NULL without memory */

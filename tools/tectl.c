@@ -94,9 +94,9 @@ static void print_job(struct record *rec, const struct te__wire_job *j)
 {
 	if (!json) {
 		printf("%8" PRIu32 " %8" PRIu32 " %7" PRIu32 " %7" PRIu32 " %7" PRIu32 " %10" PRIu64
-		       " %7" PRIu32 " %7" PRIu32 " %14" PRIu64 "%s\n", j->id, j->uid, j->nclients,
-		       j->nranks, j->nkeys, j->store_nbytes, j->nfds, j->nfiles, j->spill_nbytes,
-		       j->revoked ? " revoked" : "");
+		       " %7" PRIu32 " %7" PRIu32 " %14" PRIu64 " %14" PRIu64 "%s\n", j->id,
+		       j->uid, j->nclients, j->nranks, j->nkeys, j->store_nbytes, j->nfds,
+		       j->nfiles, j->spill_nbytes, j->written_nbytes, j->revoked ? " revoked" : "");
 		return;
 	}
 	record_open(rec, NULL);
@@ -109,6 +109,7 @@ static void print_job(struct record *rec, const struct te__wire_job *j)
 	record_int(rec, "descriptors", j->nfds);
 	record_int(rec, "files", j->nfiles);
 	record_int(rec, "spill_bytes", (int64_t)j->spill_nbytes);
+	record_int(rec, "written_today_bytes", (int64_t)j->written_nbytes);
 	record_flag(rec, "revoked", (int)j->revoked);
 	record_close(rec);
 }
@@ -128,8 +129,8 @@ static int jobs(void)
 		record_begin(&rec);
 		record_open_list(&rec, "jobs");
 	} else {
-		printf("%8s %8s %7s %7s %7s %10s %7s %7s %14s\n", "job", "user", "clients", "ranks",
-		       "keys", "bytes", "fds", "files", "file bytes");
+		printf("%8s %8s %7s %7s %7s %10s %7s %7s %14s %14s\n", "job", "user", "clients",
+		       "ranks", "keys", "bytes", "fds", "files", "file bytes", "written today");
 	}
 	do {
 		struct te__wire m = { .kind = TE__WIRE_JOBS, .item = below };

@@ -35,6 +35,8 @@ enum te__wire_kind {
 	TE__WIRE_STATUS,
 	TE__WIRE_JOBS,
 	TE__WIRE_REVOKE,
+	TE__WIRE_HOLD,
+	TE__WIRE_WROTE,
 };
 
 struct te__wire {
@@ -55,7 +57,7 @@ struct te__wire_job {
 	uint32_t nclients, nranks;
 	uint32_t nkeys, nfds, nfiles;
 	uint32_t revoked;
-	uint64_t store_nbytes, spill_nbytes;
+	uint64_t store_nbytes, spill_nbytes, written_nbytes; /* written: today */
 };
 
 /* what follows the struct */

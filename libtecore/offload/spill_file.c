@@ -151,7 +151,7 @@ static int reserve(const char *dir, const struct te__spill_file *f)
 static int open_granted(const char *path, struct te__spill_file *ret)
 {
 	struct te__spill_file f = *ret;
-	int r = te__spill_ted_grant(path, f.nbytes, &f.fd);
+	int r = te__spill_ted_open(path, f.nbytes, &f.fd, &f.ted);
 
 	if (r)
 		return r;
@@ -193,6 +193,8 @@ int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file 
 
 void te__spill_file_close(struct te__spill_file *f)
 {
+	te__spill_ted_close(f->ted);
+	f->ted = NULL;
 	if (f->fd >= 0)
 		close(f->fd);
 	f->fd = -1;

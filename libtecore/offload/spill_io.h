@@ -64,12 +64,16 @@ extern const struct te__spill_ops te__spill_uring; /* -EOPNOTSUPP without liburi
 extern const struct te__spill_ops te__spill_threads;
 extern const struct te__spill_ops te__spill_memory;
 
+/* the connection to ted(8), which has given the file */
+struct te__spill_ted;
+
 /* The file of a spill. */
 struct te__spill_file {
 	int fd;
 	int direct;	/* 1: O_DIRECT */
 	uint32_t align; /* where a short I/O can be continued: a power of two, up to 4096 */
 	uint64_t nbytes;
+	struct te__spill_ted *ted; /* or NULL */
 };
 
 /*
@@ -78,7 +82,12 @@ struct te__spill_file {
  * message: those of open; -ENOSPC, -EDQUOT or -EFBIG if it cannot have that size.
  */
 int te__spill_file_open(const char *dir, uint64_t nbytes, struct te__spill_file *ret);
-int te__spill_ted_grant(const char *path, uint64_t nbytes, int *ret_fd);
+/* the caller closes *ret_fd, before or after the connection */
+int te__spill_ted_open(const char *path, uint64_t nbytes, int *ret_fd,
+		       struct te__spill_ted **ret_ted);
+/* takes NULL; tells ted so */
+void te__spill_ted_wrote(struct te__spill_ted *ted, uint64_t nbytes);
+void te__spill_ted_close(struct te__spill_ted *ted);
 void te__spill_file_close(struct te__spill_file *file);
 
 /* CLOCK_MONOTONIC */

@@ -102,6 +102,8 @@ void te__spill_complete(struct te__spill *s, struct te__spill_request *q)
 	s->stats.nrequests[q->dir]++;
 	if (!q->code)
 		s->stats.nbytes[q->dir] += q->nbytes;
+	if (!q->code && q->dir == TE__SPILL_WRITE)
+		te__spill_ted_wrote(s->file.ted, q->nbytes);
 	else
 		te__spill_keep_error(s, q, q->code, q->bad);
 	if (q->dir == TE__SPILL_WRITE) {

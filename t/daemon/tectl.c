@@ -56,6 +56,7 @@ static double number(const json_t *obj, const char *name)
 START_TEST(jobs_are_listed_and_revoked)
 {
 	const int fd = memfd_create("x", MFD_CLOEXEC);
+	struct te__wire m;
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	char args[64];
 	json_t *obj, *list;
@@ -74,6 +75,9 @@ START_TEST(jobs_are_listed_and_revoked)
 	ck_assert_int_eq(put(a, "x", "12345", 5), 0);
 	ck_assert_int_eq(publish(a, 1, 1, fd), 0);
 	ck_assert_int_eq(grant(a, 123456, &file), 0);
+	m = message(TE__WIRE_WROTE);
+	m.nbytes = 777;
+	ck_assert_int_eq(call(a, &m, NULL, 0, -1, NULL, NULL), 0);
 	ck_assert_int_eq(tectl("--json jobs"), 0);
 	obj = parsed();
 	list = json_object_get(obj, "jobs");
@@ -89,6 +93,7 @@ START_TEST(jobs_are_listed_and_revoked)
 	ck_assert_double_eq(number(list, "descriptors"), 1);
 	ck_assert_double_eq(number(list, "files"), 1);
 	ck_assert_double_eq(number(list, "spill_bytes"), 123456);
+	ck_assert_double_eq(number(list, "written_today_bytes"), 777);
 	ck_assert(json_is_false(json_object_get(list, "revoked")));
 	id = number(list, "job");
 	json_decref(obj);
@@ -101,7 +106,7 @@ START_TEST(jobs_are_listed_and_revoked)
 	ck_assert_int_eq(grant(b, 1, NULL), 0);
 	ck_assert_int_eq((int)lseek(file, 0, SEEK_END), 123456);
 	ck_assert_int_eq(tectl("jobs"), 0);
-	ck_assert_ptr_nonnull(strstr(out, " 123456 revoked\n"));
+	ck_assert_ptr_nonnull(strstr(out, " 123456            777 revoked\n"));
 	ck_assert_int_eq(tectl("revoke 4000000000"), 1);
 	ck_assert_str_eq(out, "tectl: ted: REVOKE: there is no job 4000000000\n");
 	close(file);

@@ -697,6 +697,8 @@ static const struct {
 	{ "spill_keep = 101%\n", ":2: spill_keep = 101%: expected 0% to 100%, or a size" },
 	{ "spill_keep = %\n", ":2: spill_keep = %: expected 0% to 100%" },
 	{ "spill_keep = -1\n", ":2: spill_keep = -1: expected 0% to 100%" },
+	{ "hello_ms = 0\n", ":2: hello_ms = 0: expected a number from 1 to 3600000" },
+	{ "spill_daily_job = x\n", "spill_daily_job = x: expected a number, with k, M, G or T" },
 	{ "allow = all\n", ":2: allow = all: expected own or any" },
 	{ "socket = /other\n", ":2: socket is set in line 1 already" },
 };

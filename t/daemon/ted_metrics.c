@@ -243,6 +243,13 @@ START_TEST(metrics_count_files)
 	ck_value("te_spill_granted_all_bytes", 1234567);
 	ck_value("te_spill_grants_total", 1);
 	ck_value("te_spill_reclaimed_total", 0);
+	ck_value("te_spill_held_total", 0);
+	ck_value("te_spill_written_bytes_total", 0);
+	m = message(TE__WIRE_HOLD);
+	ck_assert_int_eq(call(a, &m, NULL, 0, got, NULL, NULL), 0);
+	m = message(TE__WIRE_WROTE);
+	m.nbytes = 4321;
+	ck_assert_int_eq(call(a, &m, NULL, 0, -1, NULL, NULL), 0);
 	ck_value("te_spill_grant_failures_total{reason=\"quota\"}", 1);
 	ck_assert_double_gt(value("te_spill_free_bytes"), 0);
 	close(got);
@@ -252,6 +259,8 @@ START_TEST(metrics_count_files)
 	}
 	check_monotone();
 	ck_value("te_spill_files", 0);
+	ck_value("te_spill_held_total", 0);
+	ck_value("te_spill_written_bytes_total", 4321);
 	ck_value("te_spill_reclaimed_total", 1);
 	close(a);
 	run_end(&run);

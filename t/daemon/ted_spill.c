@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -16,6 +18,7 @@
 
 #include <te/errno.h>
 
+#include "daemon/ted.h"
 #include "libtecore/base/private.h"
 #include "libtecore/offload/spill.h"
 #include "libtecore/offload/spill_io.h"
@@ -25,7 +28,9 @@
 
 static char space[96];
 
-/* a folder where files without a name can be created */
+/* a folder where files without a name can be created; or one in memory */
+static int in_memory;
+
 static void make_space(void)
 {
 	int fd;
@@ -33,12 +38,13 @@ static void make_space(void)
 	snprintf(space, sizeof(space), "%s/space", run.dir);
 	ck_assert_int_eq(mkdir(space, 0700), 0);
 	fd = open(space, O_TMPFILE | O_RDWR, 0600);
-	if (fd < 0) {
+	if (fd < 0 || in_memory) {
 		ck_assert_int_eq(rmdir(space), 0);
 		snprintf(space, sizeof(space), "/dev/shm/te-ted-%d", (int)getpid());
 		ck_assert_int_eq(mkdir(space, 0700), 0);
 	}
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 }
 
 static void begin(const char *fmt, ...) TE_PRINTF(1, 2);
@@ -289,13 +295,380 @@ START_TEST(files_survive_a_restart)
 }
 END_TEST
 
-/* ---- offload ---- */
+/* ---- restart ---- */
+
+static int hold(int sock, int fd)
+{
+	struct te__wire m = message(TE__WIRE_HOLD);
+
+	return call(sock, &m, NULL, 0, fd, NULL, NULL);
+}
+
+START_TEST(a_file_from_before_a_restart_counts_again)
+{
+	char path[128];
+	int a, b, fd, other, named;
+
+	begin("spill_job = 3M\n");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 2 * MIB, &fd), 0);
+	/* it is counted once */
+	ck_assert_int_eq(hold(a, fd), 0);
+	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
+	ck_reply("has 2097152 of its 3145728");
+	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
+	close(a);
+	run_start(&run);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 2 * MIB, &other), 0);
+	ck_assert_int_eq(hold(a, fd), 0);
+	/* what the client has is not taken away, and there is no more */
+	ck_assert_int_eq(grant(a, 1, NULL), -EDQUOT);
+	ck_reply("has 4194304 of its 3145728");
+	close(other);
+	ck_assert_int_eq(grant_soon(a, MIB, &other), 0);
+	close(fd);
+	ck_assert_int_eq(grant_soon(a, 2 * MIB, &fd), 0);
+	/* other files are not counted */
+	snprintf(path, sizeof(path), "%s/named", space);
+	named = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	ck_assert_int_eq(hold(a, named), -EINVAL);
+	ck_reply("is not of a file without a name in");
+	ck_assert_int_eq(unlink(path), 0);
+	b = memory("x");
+	ck_assert_int_eq(hold(a, b), -EINVAL);
+	ck_assert_int_eq(hold(a, a), -EINVAL);
+	ck_assert_int_eq(hold(a, -1), -EINVAL);
+	ck_reply("HOLD without a file descriptor");
+	close(b);
+	close(named);
+	close(fd);
+	close(other);
+	close(a);
+	end();
+}
+END_TEST
+
+/* processes that write and read all the time, while ted is killed and started */
+enum { NLOAD = 3 };
+static struct load {
+	atomic_int stop, bad, nloops[NLOAD];
+} *load;
 
 static struct te__spill_opts options(uint64_t nbytes)
 {
 	return (struct te__spill_opts){ .dir = run.sock, .quota_nbytes = nbytes, .ngroups = 2,
 					.block_nbytes = 65536, .verify = TE__SPILL_VERIFY_ALL };
 }
+
+static int write_and_read(struct te__spill *spill, struct te__pinned *arena, uint32_t group)
+{
+	const size_t nbytes = 200001;
+	static uint8_t want[200001];
+	uint8_t *slot = te__pinned_base(arena);
+	int r;
+
+	tt_fill_bytes(want, nbytes);
+	memcpy(slot, want, nbytes);
+	r = te__spill_write(spill, group, slot, nbytes, NULL, 0);
+	if (!r)
+		r = te__spill_wait(spill, TE__SPILL_WRITE, group, -1);
+	tt_poison(slot, nbytes);
+	if (!r)
+		r = te__spill_read(spill, group, slot, nbytes, NULL, 0);
+	if (!r)
+		r = te__spill_wait(spill, TE__SPILL_READ, group, -1);
+	return r ? r : memcmp(slot, want, nbytes);
+}
+
+static void run_load(int i)
+{
+	struct te__spill_opts o = options(MIB);
+	struct te__pinned *arena;
+	struct te__spill *spill;
+	int r;
+
+	setenv("TE_COMM_JOB", "load", 1);
+	r = te__pinned_create(NULL, MIB, &arena) || te__spill_create(arena, &o, &spill);
+	for (uint32_t g = 0; g < 2 && !r; g++)
+		r = te__spill_reserve(spill, g, 300000);
+	while (!r && !load->stop) {
+		r = write_and_read(spill, arena, (uint32_t)load->nloops[i] & 1);
+		load->nloops[i]++;
+	}
+	if (r)
+		load->bad = 1;
+	te__spill_destroy(spill);
+	te__pinned_destroy(arena);
+	_exit(r != 0);
+}
+
+/* each makes three more loops */
+static void let_load_go_on(void)
+{
+	int before[NLOAD];
+
+	for (int i = 0; i < NLOAD; i++)
+		before[i] = load->nloops[i];
+	for (int i = 0; i < NLOAD; i++)
+		for (int ms = 0; load->nloops[i] < before[i] + 3; ms++) {
+			ck_assert(!load->bad && ms < TT_SLOWER(20000));
+			usleep(1000);
+		}
+}
+
+/* the job has n bytes soon: it may have less first */
+static void wait_for_bytes(int sock, uint64_t n)
+{
+	char want[64];
+	int fd;
+
+	snprintf(want, sizeof(want), "has %llu of its", (unsigned long long)n);
+	for (int ms = 0; !grant(sock, 1, &fd) || !strstr(reply_text, want); ms++) {
+		ck_assert_msg(ms < TT_SLOWER(20000), "%s", reply_text);
+		if (fd >= 0)
+			close(fd);
+		usleep(1000);
+	}
+}
+
+START_TEST(a_restart_under_load_loses_nothing)
+{
+	int child[NLOAD], status, a, fd;
+
+	begin("spill_job = %d\n", NLOAD << 20);
+	load = mmap(NULL, sizeof(*load), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	for (int i = 0; i < NLOAD; i++) {
+		child[i] = fork();
+		if (!child[i])
+			run_load(i);
+	}
+	let_load_go_on();
+	te__wire_job_key("te_offload", "load", "", key);
+	for (int round = 0; round < 2; round++) {
+		ck_assert_int_eq(run_stop(&run, round ? SIGTERM : SIGKILL), round ? 0 : -SIGKILL);
+		let_load_go_on();
+		run_start(&run);
+		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		wait_for_bytes(a, NLOAD * MIB);
+		let_load_go_on();
+		if (!round)
+			close(a);
+	}
+	/* the space of a process that is killed can be had again within 2 s */
+	kill(child[0], SIGKILL);
+	ck_assert_int_eq(grant_soon(a, MIB, &fd), 0);
+	close(fd);
+	load->stop = 1;
+	for (int i = 0; i < NLOAD; i++) {
+		ck_assert_int_eq(waitpid(child[i], &status, 0), child[i]);
+		ck_assert_int_eq(status, i ? 0 : SIGKILL);
+	}
+	close(a);
+	end();
+}
+END_TEST
+
+/* for ted, and in the file system, whose kernel frees it a few ms later */
+START_TEST(space_is_back_within_2_s_of_a_kill)
+{
+	const uint64_t nbytes = TT_FEWER(64) * MIB;
+	struct statvfs before, now;
+	int a, fd, child, status, ready[2], ms = 0;
+	char byte;
+
+	/* few other processes change how much is free there */
+	in_memory = 1;
+	begin("spill_uid = %llu\n", (unsigned long long)nbytes);
+	ck_assert_int_eq(statvfs(space, &before), 0);
+	ck_assert_int_eq(pipe(ready), 0);
+	child = fork();
+	if (!child) {
+		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		if (grant(a, nbytes, &fd) || write(ready[1], "", 1) != 1)
+			_exit(1);
+		pause();
+	}
+	ck_assert_int_eq((int)read(ready[0], &byte, 1), 1);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 1, NULL), -EDQUOT);
+	kill(child, SIGKILL);
+	ck_assert_int_eq(grant_soon(a, MIB, &fd), 0);
+	close(fd);
+	do {
+		ck_assert_int_eq(statvfs(space, &now), 0);
+		ck_assert_int_lt(ms++, TT_SLOWER(2000));
+		usleep(1000);
+	} while (now.f_bavail + nbytes / 2 / now.f_frsize < before.f_bavail);
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	close(ready[0]);
+	close(ready[1]);
+	close(a);
+	end();
+}
+END_TEST
+
+/* ---- what is written in a day ---- */
+
+static int wrote(int sock, uint64_t nbytes)
+{
+	struct te__wire m = message(TE__WIRE_WROTE);
+
+	m.nbytes = nbytes;
+	return call(sock, &m, NULL, 0, -1, NULL, NULL);
+}
+
+static char counts[128];
+
+/* until the file of the counts has the text */
+static void wait_for_counts(const char *text)
+{
+	char got[1024] = "";
+
+	for (int ms = 0; !strstr(got, text); ms++) {
+		FILE *f = fopen(counts, "r");
+		const size_t n = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
+
+		if (f)
+			fclose(f);
+		got[n] = 0;
+		ck_assert_msg(ms < TT_SLOWER(20000), "%s has no %s", got, text);
+		usleep(1000);
+	}
+}
+
+START_TEST(what_is_written_in_a_day_is_limited)
+{
+	uint8_t other[TE__WIRE_KEY_NBYTES];
+	char want[160];
+	int a, b, fd;
+	FILE *f;
+
+	begin("spill_daily_job = 1000\nspill_daily_uid = 1500\n");
+	snprintf(counts, sizeof(counts), "%s/ted.written", space);
+	make_key(other);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(wrote(a, 799), 0);
+	ck_assert_ptr_null(strstr(run_log(&run), "of its 1000 bytes a day"));
+	ck_assert_int_eq(wrote(a, 200), 0);
+	ck_assert_ptr_nonnull(strstr(run_log(&run), "has written 999 of its 1000 bytes a day "
+				     "(spill_daily_job)"));
+	ck_assert_int_eq(grant(a, 4096, &fd), 0);
+	close(fd);
+	/* all of it counts */
+	ck_assert_int_eq(wrote(a, 2), -EDQUOT);
+	ck_reply("WROTE: the job has written 1001 bytes today, of 1000 (spill_daily_job)");
+	ck_assert_int_eq(grant(a, 4096, NULL), -EDQUOT);
+	ck_reply("GRANT: the job has written 1001 bytes today");
+	ck_assert_int_eq(wrote(b, 498), 0);
+	ck_assert_int_eq(wrote(b, UINT64_MAX), -EINVAL);
+	ck_assert_int_eq(grant(b, 4096, &fd), 0);
+	close(fd);
+	/* the counts outlive ted: those of the first second, when it is killed */
+	close(a);
+	close(b);
+	snprintf(want, sizeof(want), "%u 0000000000000000 1499\n", (unsigned int)geteuid());
+	wait_for_counts(want);
+	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
+	run_start(&run);
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(grant(a, 4096, NULL), -EDQUOT);
+	ck_reply("the job has written 1001 bytes today");
+	ck_assert_int_eq(wrote(b, 1), -EDQUOT);
+	snprintf(want, sizeof(want), "user %u has written 1500 bytes today, of 1500 "
+		 "(spill_daily_uid)", (unsigned int)geteuid());
+	ck_reply(want);
+	/* and all of them when it ends */
+	ck_assert_int_eq(wrote(b, INT64_MAX), -EDQUOT);
+	close(a);
+	close(b);
+	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
+	snprintf(want, sizeof(want), "%u 0000000000000000 %lld\n", (unsigned int)geteuid(),
+		 (long long)INT64_MAX);
+	wait_for_counts(want);
+	/* another day, and no day */
+	for (int i = 0; i < 2; i++) {
+		f = fopen(counts, "w");
+		fprintf(f, "%s\n%u 0000000000000000 5000\n", i ? "x" : "day 7",
+			(unsigned int)geteuid());
+		ck_assert_int_eq(fclose(f), 0);
+		run_start(&run);
+		ck_assert_int_eq(strstr(run_log(&run), "not a file of ted") != NULL, i);
+		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		ck_assert_int_eq(grant(a, 4096, &fd), 0);
+		close(fd);
+		close(a);
+		ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
+	}
+	ck_assert_int_eq(unlink(counts), 0);
+	end();
+}
+END_TEST
+
+/* the counts begin anew while ted runs, at midnight */
+START_TEST(a_day_ends)
+{
+	static struct ted t;
+	struct ted_conf conf;
+	struct ted_job job = { .key = { 1 } };
+	const struct ted_client c = { .uid = 7, .job = &job };
+
+	ted_conf_init(&conf);
+	ck_assert_int_eq(ted_init(&t, &conf), 0);
+	ted_written_add(&t, &c, 12);
+	ted_written_add(&t, &c, 5);
+	ck_assert_int_eq(ted_written(&t, 7, NULL), 17);
+	ck_assert_int_eq(ted_written(&t, 7, &job), 17);
+	ck_assert_int_eq(ted_written(&t, 8, NULL), 0);
+	t.day--;
+	ck_assert_int_eq(ted_written(&t, 7, NULL), 0);
+	ted_written_add(&t, &c, 3);
+	ck_assert_int_eq(ted_written(&t, 7, &job), 3);
+	/* jobs do not displace users */
+	for (int i = 0; i < 5000; i++) {
+		tt_fill_bytes(job.key, sizeof(job.key));
+		ted_written_add(&t, &c, 1);
+	}
+	ck_assert_int_eq(ted_written(&t, 7, NULL), 5003);
+	ck_assert_int_eq(ted_written(&t, 7, &job), 0);
+	ted_written_add(&t, &(struct ted_client){ .uid = 9, .job = &job }, 1);
+	ck_assert_int_eq(ted_written(&t, 9, NULL), 1);
+	ted_fini(&t);
+}
+END_TEST
+
+START_TEST(offload_tells_what_it_has_written)
+{
+	struct te__spill_opts o = options(MIB);
+	struct te__pinned *arena;
+	struct te__spill *spill;
+
+	begin("spill_daily_uid = 400001\n");
+	snprintf(counts, sizeof(counts), "%s/ted.written", space);
+	ck_assert_int_eq(te__pinned_create(NULL, MIB, &arena), 0);
+	for (int i = 0; i < 3; i++) {
+		const int r = te__spill_create(arena, &o, &spill);
+
+		ck_assert_msg(r == (i < 2 ? 0 : -EDQUOT), "%d: %d: %s", i, r, te_error_detail());
+		if (r)
+			break;
+		ck_assert_int_eq(te__spill_reserve(spill, 0, 300000), 0);
+		ck_assert_int_eq(write_and_read(spill, arena, 0), 0);
+		te__spill_destroy(spill);
+	}
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "has written 400002 bytes today, of 400001 "
+				     "(spill_daily_uid)"));
+	te__pinned_destroy(arena);
+	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
+	ck_assert_int_eq(unlink(counts), 0);
+	run_start(&run);
+	end();
+}
+END_TEST
+
+/* ---- offload ---- */
 
 START_TEST(offload_uses_a_granted_file)
 {
@@ -358,9 +731,11 @@ END_TEST
 
 static int ask(void)
 {
-	int fd = -1, r = te__spill_ted_grant(run.sock, 4096, &fd);
+	struct te__spill_ted *t = NULL;
+	int fd = -1, r = te__spill_ted_open(run.sock, 4096, &fd, &t);
 
 	ck_assert_int_eq(fd >= 0, !r);
+	te__spill_ted_close(t);
 	if (!r)
 		close(fd);
 	return r;
@@ -386,6 +761,14 @@ static Suite *suite(void)
 	tcase_add_test(c, concurrent_grants_do_not_exceed_the_quota);
 	tcase_add_loop_test(c, spill_space_may_be_unavailable, 0, 2);
 	tcase_add_test(c, files_survive_a_restart);
+	c = tt_case(s, "restart", "host serial");
+	tcase_add_test(c, a_file_from_before_a_restart_counts_again);
+	tcase_add_test(c, a_restart_under_load_loses_nothing);
+	tcase_add_test(c, space_is_back_within_2_s_of_a_kill);
+	c = tt_case(s, "written", "host serial");
+	tcase_add_test(c, what_is_written_in_a_day_is_limited);
+	tcase_add_test(c, a_day_ends);
+	tcase_add_test(c, offload_tells_what_it_has_written);
 	c = tt_case(s, "offload", "host serial");
 	tcase_add_test(c, offload_uses_a_granted_file);
 	tcase_add_test(c, a_refusal_reaches_the_caller);

@@ -10,7 +10,9 @@ EXTRA_DIST += \
 	vm/payload/disk.sh \
 	vm/payload/hang.sh \
 	vm/payload/hello.sh \
+	vm/payload/meet.sh \
 	vm/payload/pair.sh \
+	vm/payload/train.sh \
 	vm/payload/wire.sh
 
 check_PROGRAMS += vm/root

@@ -8,27 +8,7 @@ for tool in link_pair ip rdma; do
 		exit 0
 	fi
 done
-load crc32_generic ib_uverbs rdma_rxe
-ip link set eth0 mtu 4200
-ip addr add 10.9.0.$((rank + 1))/24 dev eth0
-ip link set eth0 up
-rdma link add rxe0 type rxe netdev eth0 || exit 1
-
-# fetch_ids: by nc, because Debian's static wget crashes without a database of services
-fetch_ids()
-{
-	printf 'GET /ids HTTP/1.0\r\n\r\n' | nc 10.9.0.1 80 | grep '^te1:' >/tmp/ids
-}
-
-if [ "$rank" = 0 ]; then
-	mkdir /tmp/www
-	root 20 >/tmp/ids &
-	until_true test -s /tmp/ids
-	cp /tmp/ids /tmp/www/ids
-	httpd -p 80 -h /tmp/www
-else
-	until_true fetch_ids || exit 1
-fi
+. /payload/meet.sh
 export TE_COMM_TIMEOUT_MS=60000 TE_COMM_BOOTSTRAP=id TE_COMM_NRANKS=2 TE_COMM_RANK=$rank
 export TE_LINK_HEARTBEAT_MS=1000 TE_LINK_TIMEOUT_MS=5000
 step=0

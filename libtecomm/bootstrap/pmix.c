@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libtecomm/bootstrap/boot.h"
@@ -91,17 +92,39 @@ static int failed(struct te__boot *b, const char *fn, int status)
 			sym.error_string(status));
 }
 
+/* processes that a launcher has started without PMIx: they would not know of each other */
+static int lonely(const char **ret_name)
+{
+	static const char *const names[] = { "SLURM_STEP_NUM_TASKS", "PMI_SIZE" };
+	int n = 0;
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < 2; i++) {
+		n = te__env(names[i]) ? atoi(te__env(names[i])) : 0;
+		*ret_name = names[i];
+	}
+	return n > 1 ? n : 0;
+}
+
 static int pmix_chosen(void)
 {
-	return te__env("PMIX_NAMESPACE") != NULL;
+	const char *name;
+
+	return te__env("PMIX_NAMESPACE") || lonely(&name);
 }
 
 static int pmix_who(struct te__boot *b)
 {
+	const char *name = NULL;
 	struct value *size;
 	struct proc *me;
 	int r;
 
+	if (!te__env("PMIX_NAMESPACE") && lonely(&name))
+		return te__fail(-EINVAL,
+				"te_comm_create: %s: this is one of %d processes (%s) of a "
+				"launcher without PMIx: start them by srun --mpi=pmix or by "
+				"te_run, or set TE_COMM_BOOTSTRAP=single if each is alone",
+				b->name, lonely(&name), name);
 	pthread_once(&once, load);
 	if (missing)
 		return te__fail(-ENOENT,

@@ -272,8 +272,10 @@ static int launch_rank(void)
 {
 	static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID",
 					     "MPI_LOCALRANKID" };
-	int rank = te__env("TE_COMM_DIR") ? (int)te__param_int(TE_PARAM_COMM_RANK) : -1;
+	int rank = (int)te__param_int(TE_PARAM_COMM_LOCAL_RANK);
 
+	if (rank < 0 && te__env("TE_COMM_DIR"))
+		rank = (int)te__param_int(TE_PARAM_COMM_RANK);
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && rank < 0; i++) {
 		const char *text = te__env(names[i]);
 

@@ -331,6 +331,7 @@ dist_man7_MANS += \
 	man/te.7 \
 	man/te_errors.7 \
 	man/te_fortran.7 \
+	man/te_launch.7 \
 	man/te_transports.7 \
 	man/te_tutorial.7
 nodist_man7_MANS = man/te_environment.7

@@ -142,7 +142,7 @@ TT_META = \
 	t/meta/t0011-words.t \
 	t/meta/t0012-fortran.t
 TT_SH =
-TT_TOOLS_SH = t/tools/t8017-te_run.t
+TT_TOOLS_SH = t/tools/t8017-te_run.t t/tools/t8021-te_run-hosts.t
 # a program that scripts start several times
 check_PROGRAMS += t/comm/rank
 t_comm_rank_SOURCES = t/comm/rank.c
@@ -151,6 +151,7 @@ check_PROGRAMS += t/comm/link_pair
 t_comm_link_pair_SOURCES = t/comm/link_lib.c t/comm/link_lib.h t/comm/link_pair.c
 t_comm_link_pair_LDADD = libtecomm/libtecomm_internal.la libtecore/libtecore_internal.la
 TT_SH += t/comm/t3001-launchers.t
+TT_SH += t/comm/t3002-slurm.t
 TT_SH += t/kernels/t0013-nvls.t
 
 if HAVE_JANSSON

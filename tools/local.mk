@@ -3,10 +3,17 @@ bin_PROGRAMS += \
 	tools/te_run
 
 tools_te_run_SOURCES = \
+	tools/run/agent.c \
+	tools/run/frame.c \
+	tools/run/hosts.c \
+	tools/run/job.c \
+	tools/run/output.c \
+	tools/run/ranks.c \
+	tools/run/run.h \
 	tools/te_run.c \
 	tools/te_train/say.c \
 	tools/te_train/say.h
-tools_te_run_LDADD = libtecore/libtecore.la
+tools_te_run_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
 
 dist_man1_MANS += \
 	man/te_run.1

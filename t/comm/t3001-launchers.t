@@ -29,16 +29,34 @@ for n in 1 4 8; do
 done
 "$te_run" -n 4 --per-node 2 --timeout 60 "$rank" >out 2>&1
 sort out >got
-cat >want <<END
+cat >want2 <<END
 rank 0 of 4 by dir, local 0 of 2, node 0 of 2
 rank 1 of 4 by dir, local 1 of 2, node 0 of 2
 rank 2 of 4 by dir, local 0 of 2, node 1 of 2
 rank 3 of 4 by dir, local 1 of 2, node 1 of 2
 END
-same "te_run --per-node 2" want got
+same "te_run --per-node 2" want2 got
+# in the place of ssh: ranks of other hosts meet by TCP
+printf '#!/bin/sh\nshift\nexec "$@"\n' >ssh
+chmod +x ssh
+"$te_run" --hosts a:2,b --ssh ./ssh --te-run "$te_run" --timeout 60 "$rank" >out 2>&1
+ranks "te_run --hosts" id 3
+"$te_run" --hosts a:2,b:2 --per-node 2 --ssh ./ssh --te-run "$te_run" --timeout 60 "$rank" >out 2>&1
+sed 's/by dir/by id/' want2 >want
+sort out >got
+same "te_run --hosts --per-node 2" want got
 TE_COMM_TIMEOUT_MS=500 "$te_run" -n 3 --timeout 60 "$rank" 1 1 >out 2>err
 check "a rank that is late under te_run" grep -q 'rank 1 of 3 did not arrive within 500 ms' out
 check "fails the run" grep -qE '^te_run: rank [02] .* exited with status 3$' err
+for name in SLURM_STEP_NUM_TASKS PMI_SIZE; do
+	env $name=1 "$rank" >out 2>&1
+	ranks "$name 1 is one rank" single 1
+	env $name=3 TE_COMM_BOOTSTRAP=single "$rank" >out 2>&1
+	ranks "several that are each alone" single 1
+	env $name=3 "$rank" >out 2>&1
+	check "several without PMIx ($name) are refused" \
+		grep -q "one of 3 processes ($name) of a launcher without PMIx" out
+done
 
 skip_mpirun()
 {

@@ -1,0 +1,272 @@
+#!/bin/sh
+# te_run --hosts starts ranks by ssh: here by a program in its place, which runs the command on this
+# host in a process of its own, and by sshd where there is one.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+mkdir "$tmp/work" "$tmp/elsewhere"
+cd "$tmp/work" || exit 99
+"$te_run" --version >/dev/null # libtool's wrapper of it is made once
+
+# ssh of the tests: -o is an option with an argument, down-* are not reached, noisy's shell prints
+cat >"$tmp/ssh" <<'END'
+#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+host=$1
+shift
+echo "$host: $*" >>"$FAKE/asked"
+echo $$ >>"$FAKE/$host.pid"
+case $host in
+down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
+noisy) echo welcome ;;
+mute) exec sleep 60.2101 ;;
+esac
+cd "$FAKE/elsewhere" || exit 1
+exec env -i PATH="$PATH" HOST="$host" ASAN_OPTIONS="$ASAN_OPTIONS" \
+	LSAN_OPTIONS="$LSAN_OPTIONS" /bin/sh -c "exec $*"
+END
+chmod +x "$tmp/ssh"
+FAKE=$tmp
+export FAKE
+
+# on LIST OPTION...: te_run on these hosts
+on()
+{
+	list=$1
+	shift
+	timeout 60 "$te_run" --ssh "$tmp/ssh -o BatchMode=yes" --te-run "$te_run" \
+		--hosts "$list" "$@"
+}
+
+# gives NAME STATUS COMMAND...: exits with the status; out and err have the output
+gives()
+{
+	name=$1 want=$2
+	shift 2
+	"$@" >out 2>err </dev/null
+	got=$?
+	[ $got = "$want" ] && : >why || { echo "exit status $got, not $want"; cat out err; } >why
+	empty "$name" why
+}
+
+# has NAME PATTERN FILE: a line matches
+has()
+{
+	grep -E -- "$2" "$3" >/dev/null && : >why || { echo "no $2 in:"; cat "$3"; } >why
+	empty "$1" why
+}
+
+# gone NAME MARK: soon no process has the mark in its command line
+gone()
+{
+	echo "$2" >mark
+	i=0
+	while [ $i -lt 200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
+		sleep 0.05
+		i=$((i + 1))
+	done
+	grep -lsaFf mark /proc/[0-9]*/cmdline >why
+	empty "$1" why
+}
+
+# until COMMAND...: it succeeds, within 20 s
+until_ok()
+{
+	i=0
+	until "$@"; do
+		i=$((i + 1))
+		[ $i -lt 400 ] || return 1
+		sleep 0.05
+	done
+}
+
+for list in "" , a, a:0 a:x a:1025 -oProxyCommand=x '[]'; do
+	gives "no list of hosts: \"$list\"" 2 on "$list" true
+done
+gives "more ranks than slots" 2 on a:2,b -n 4 true
+has "and why" '^te_run: --hosts: 4 ranks, but the hosts have 3 slots$' err
+gives "no variable" 2 on a --export =x true
+
+show='echo $TE_COMM_RANK of $TE_COMM_NRANKS local $TE_COMM_LOCAL_RANK on $HOST'
+gives "as many ranks as slots" 0 on a,u@b:3 sh -c "$show"
+sort out >sorted
+printf '%s\n' '0 of 4 local 0 on a' '1 of 4 local 0 on u@b' '2 of 4 local 1 on u@b' \
+	'3 of 4 local 2 on u@b' >want
+same "in the order of the hosts" want sorted
+rm -f "$tmp/asked"
+gives "hosts without ranks" 0 on '[::1]:2,b:2,c' -n 3 sh -c "$show"
+sort out >sorted
+printf '%s\n' '0 of 3 local 0 on ::1' '1 of 3 local 1 on ::1' '2 of 3 local 0 on b' >want
+same "are not asked for" want sorted
+printf '%s\n' "::1: $te_run --agent" "b: $te_run --agent" >want
+sort "$tmp/asked" >sorted
+same "the command has no arguments of the job" want sorted
+
+pwd >want
+gives "the folder of te_run" 0 on a pwd
+same "is that of the ranks" want out
+TE_LOG=warn OTHER=5 FAKE_TOO=6 gives "the environment" 0 on a -x OTHER -x 'NEW=a b' --per-node 1 \
+	sh -c 'echo $TE_LOG.$OTHER.$NEW.$FAKE_TOO.$TE_COMM_NODE.$TE_COMM_BOOTSTRAP'
+echo 'warn.5.a b..0.id' >want
+same "has what is exported" want out
+gives "arguments" 0 on a printf '%s,' 'a  b' '' '$x' "it's" '*'
+printf 'a  b,,$x,it'\''s,*,' >want
+same "are as they were" want out
+
+# a secret is where only the user can read it: not in a command line
+gives "the id" 0 on a,b sh -c 'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\0" "\n" >seen.$HOST
+	echo "$TE_COMM_ID" >id.$HOST'
+check "is that of all ranks" cmp id.a id.b
+has "and is one" '^te1:[0-9a-f]{32}:[0-9]+:' id.a
+cut -d : -f 2 id.a >key
+if grep -lFf key seen.a seen.b >why; then :; fi
+empty "but in no command line" why
+
+gives "whole lines with their rank" 0 on a:2,b --prefix sh -c \
+	'i=0; while [ $i -lt 200 ]; do printf "line %s "; sleep 0; echo $i; i=$((i+1)); done
+	echo err >&2; printf end'
+for r in 0 1 2; do
+	awk -v r=$r 'BEGIN { for (i = 0; i < 200; i++) print "[" r "] line  " i
+		print "[" r "] end" }' >want
+	grep "^\[$r\]" out >got
+	same "in the order of rank $r" want got
+done
+sort err >sorted
+printf '[%s] err\n' 0 1 2 >want
+same "standard error too" want sorted
+gives "much output" 0 on a,b sh -c 'head -c 3000000 /dev/zero | tr "\0" x'
+check "is complete" test "$(wc -c <out)" = 6000000
+echo input | on a cat >out 2>err
+check "ranks have no standard input" test ! -s out
+
+gives "the status of a rank that fails" 7 on a,b:2 sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.2102'
+has "which is named with its host" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' err
+check "only once" test "$(wc -l <err)" = 1
+gone "the others end" 60.2102
+gives "the signal of a rank" 137 on a,b sh -c \
+	'[ $TE_COMM_RANK = 1 ] && kill -9 $$; exec sleep 60.2103'
+has "which is named as well" '^te_run: rank 1 \(host b, pid [0-9]+\) was killed by signal 9' err
+gone "the others end then too" 60.2103
+gives "ranks that ignore SIGTERM" 3 on a,b --grace 1 sh -c \
+	'[ $TE_COMM_RANK = 0 ] && exit 3; trap "" TERM; while :; do sleep 0.2104; done'
+gone "are killed" 0.2104
+gives "what ranks leave" 0 on a,b sh -c 'sleep 60.2105 & exit 0'
+gone "ends with them" 60.2105
+gives "a time-out" 124 on a:2,b --timeout 0.5 sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.2106'
+has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
+gone "and ends them" 60.2106
+
+gives "no such command" 127 on a ./none
+has "is told with the host" '^te_run: host a: ./none: No such file' err
+gives "no such folder" 1 sh -c 'mkdir gone && cd gone && rmdir ../gone && exec "$@"' sh \
+	"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a true
+gives "a host that cannot be reached" 1 on a,down-1 sleep 60.2107
+has "is named" '^te_run: host down-1: the connection has ended' err
+gone "and the others end" 60.2107
+gives "a host without te_run" 1 "$te_run" --ssh "$tmp/ssh" --te-run ./none --hosts a true
+gives "no ssh" 1 "$te_run" --ssh ./none --hosts a true
+has "is told" '^te_run: ./none: No such file' err
+gives "a shell that prints" 1 on a,noisy sleep 60.2108
+has "is told too" '^te_run: host noisy: te_run there sent "welcome' err
+gone "and the ranks end" 60.2108
+gives "a host that is silent" 1 on a,mute --silence 1 sleep 60.2109
+has "is lost" '^te_run: host mute: nothing has come for 1 s' err
+gone "and its ssh ends" 60.2101
+gone "as do the other ranks" 60.2109
+gives "an agent without a job" 2 "$te_run" --agent
+gives "hosts that are alive and print nothing" 0 on a,b --silence 1 sleep 2.5
+
+# started SIGNAL: te_run is sent the signal when its ranks run; its status and output
+started()
+{
+	rm -f up.*
+	env --default-signal="$1" "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b sh -c \
+		'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
+		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.2110; done
+		rm up.$TE_COMM_RANK; while [ -e up.0 -o -e up.1 ]; do sleep 0.2110; done
+		exit 5' >out 2>err </dev/null &
+	pid=$!
+	until_ok test -e up.0 -a -e up.1
+	kill -"$1" $pid
+	wait $pid
+	echo $? >status
+}
+for s in TERM USR1; do
+	started $s
+	sort out >sorted
+	printf 'got %s\n' 0 1 >want
+	same "SIG$s is passed on" want sorted
+	gone "no rank is left after SIG$s" 0.2110
+done
+check "the status is that of the rank after USR1" test "$(cat status)" = 5
+
+for who in te_run ssh; do
+	rm -f up.* "$tmp"/*.pid
+	"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b sh -c \
+		': >up.$TE_COMM_RANK; exec sleep 60.2111' >out 2>err </dev/null &
+	pid=$!
+	until_ok test -e up.0 -a -e up.1
+	if [ $who = te_run ]; then kill -9 $pid; else kill -9 "$(cat "$tmp/b.pid")"; fi
+	wait $pid 2>/dev/null
+	gone "the ranks end if $who is killed" 60.2111
+done
+has "the host whose ssh was killed is named" '^te_run: host b: the connection has ended' err
+
+# sshd for this user alone, on the loopback
+skip_sshd()
+{
+	for t in "by sshd" "the folder by sshd" "a signal by sshd" "an unknown key"; do
+		skip "$t" "$1"
+	done
+	tap_end
+}
+
+sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd) || skip_sshd "sshd is not found"
+command -v ssh >/dev/null || skip_sshd "ssh is not found"
+command -v ssh-keygen >/dev/null || skip_sshd "ssh-keygen is not found"
+for key in host user other; do
+	ssh-keygen -q -t ed25519 -N '' -f "$tmp/$key" || skip_sshd "ssh-keygen makes no key"
+done
+cat >"$tmp/sshd_config" <<END
+ListenAddress 127.0.0.1
+HostKey $tmp/host
+PidFile $tmp/sshd.pid
+AuthorizedKeysFile $tmp/user.pub
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+END
+port=$((20000 + $$ % 10000))
+n=0
+until "$sshd" -f "$tmp/sshd_config" -p $port -E "$tmp/sshd.log"; do
+	n=$((n + 1)) port=$((port + 1))
+	[ $n -lt 5 ] || skip_sshd "sshd does not start: $(head -n 1 "$tmp/sshd.log")"
+done
+until_ok test -s "$tmp/sshd.pid"
+trap 'kill "$(cat "$tmp/sshd.pid")"; rm -rf "$tmp"' EXIT
+by_ssh="ssh -o BatchMode=yes -F none -p $port -o StrictHostKeyChecking=no
+	-o UserKnownHostsFile=$tmp/known -o IdentitiesOnly=yes -i"
+by_ssh=$(echo $by_ssh) # one line
+
+$by_ssh "$tmp/user" 127.0.0.1 true >out 2>&1 ||
+	skip_sshd "this user cannot log in: $(tail -n 1 out) $(tail -n 1 "$tmp/sshd.log")"
+gives "by sshd" 0 timeout 60 "$te_run" --ssh "$by_ssh $tmp/user" --te-run "$te_run" \
+	--hosts 127.0.0.1:2 -p sh -c 'echo $TE_COMM_RANK; pwd'
+pwd >here
+printf '[%s] %s\n' 0 0 0 "$(cat here)" 1 1 1 "$(cat here)" | sort >want
+sort out >sorted
+same "the folder by sshd" want sorted
+"$te_run" --ssh "$by_ssh $tmp/user" --te-run "$te_run" --hosts 127.0.0.1 sh -c \
+	': >up.ssh; exec sleep 60.2112' >out 2>err </dev/null &
+pid=$!
+until_ok test -e up.ssh
+kill -9 $pid
+wait $pid 2>/dev/null
+gone "a signal by sshd" 60.2112
+gives "an unknown key" 1 timeout 60 "$te_run" --ssh "$by_ssh $tmp/other" --te-run "$te_run" \
+	--hosts 127.0.0.1 true
+
+tap_end

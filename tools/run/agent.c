@@ -1,0 +1,228 @@
+/*
+ * agent.c - what te_run starts on another host: it starts ranks there, reports their output and
+ * their end, and passes signals to them. It does not judge; but when the other te_run is gone or
+ * silent, it ends its ranks.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/version.h>
+
+#include "run.h"
+
+#define JOB_S 30 /* for the first message */
+
+static struct buf control;
+static int control_fd = STDIN_FILENO; /* -1: ended */
+static int silence_s, stopped;
+static double heard, beat_at;
+
+static void report(enum frame_type type, const int *v, int n, const char *p, size_t nbytes)
+{
+	struct buf body = { 0 }, frame = { 0 };
+
+	for (int i = 0; i < n; i++)
+		buf_put_int(&body, v[i]);
+	buf_put(&body, p, nbytes);
+	frame_put(&frame, type, &body);
+	out_put(0, frame.p + frame.at, frame.n - frame.at);
+	buf_free(&body);
+	buf_free(&frame);
+}
+
+static void put(int rank, int which, const char *p, size_t n)
+{
+	report(FRAME_OUTPUT, (int[]){ rank, which }, 2, p, n);
+}
+
+static void ended(const struct ended *e)
+{
+	report(FRAME_ENDED, (int[]){ e->rank, e->pid, e->code, e->status }, 4, NULL, 0);
+	job_ended(&(struct ended){ e->rank, e->pid, CLD_EXITED, 0, NULL });
+}
+
+/* ---- the job ---- */
+
+static int is_number(int v, int lo, int hi)
+{
+	return v >= lo && v <= hi;
+}
+
+/* what the message points to stays while this process runs */
+static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
+{
+	const char *version = buf_take_text(b), *folder, *var;
+	static char name[300];
+	char text[24];
+	int argc;
+
+	snprintf(name, sizeof(name), "te_run: host %s", buf_take_text(b));
+	say_as(name);
+	if (strcmp(version, TE_VERSION))
+		return say_failed("this is te_run %s, and the one that started it is %.40s",
+				  TE_VERSION, version);
+	folder = buf_take_text(b);
+	o->nranks = buf_take_int(b);
+	r->first = buf_take_int(b);
+	r->n = buf_take_int(b);
+	o->per_node = buf_take_int(b);
+	o->grace_s = buf_take_int(b);
+	silence_s = buf_take_int(b);
+	unsetenv("TE_COMM_DIR");
+	snprintf(text, sizeof(text), "te_run.%d", (int)getpid());
+	setenv("TE_COMM_JOB", text, 1);
+	while (*(var = buf_take_text(b)))
+		if (putenv((char *)(uintptr_t)var))
+			return say_failed("not enough memory");
+	argc = buf_take_int(b);
+	if (b->failed || !is_number(o->nranks, 1, RANKS_MAX) ||
+	    !is_number(r->n, 1, o->nranks) || !is_number(r->first, 0, o->nranks - r->n) ||
+	    !is_number(o->per_node, 0, RANKS_MAX) || !is_number(o->grace_s, 0, 3600) ||
+	    !is_number(silence_s, 1, 3600) || !is_number(argc, 1, FRAME_MOST))
+		return say_failed("the job that it got is none");
+	o->cmd = calloc((size_t)argc + 1, sizeof(*o->cmd));
+	for (int i = 0; i < argc && o->cmd; i++)
+		o->cmd[i] = (char *)(uintptr_t)buf_take_text(b);
+	if (!o->cmd || b->failed)
+		return say_failed("the job that it got is none");
+	if (chdir(folder))
+		return say_failed("%s: %s", folder, strerror(errno));
+	return STATUS_OK;
+}
+
+static int wait_for_job(struct buf *from, struct buf *ret_body)
+{
+	const double end = now_s() + JOB_S;
+	enum frame_type type;
+	int t = 0;
+
+	while (!t && now_s() < end) {
+		struct pollfd p = { .fd = control_fd, .events = POLLIN };
+
+		if (poll(&p, 1, (int)((end - now_s()) * 1e3) + 1) > 0 &&
+		    !frame_read(control_fd, from))
+			break;
+		t = frame_take(from, &type, ret_body);
+	}
+	return t == 1 && type == FRAME_JOB ? STATUS_OK :
+	       say_bad("--agent: there is no job: te_run --hosts starts agents");
+}
+
+/* ---- waiting ---- */
+
+/* the last descriptor is that of messages */
+static void agent_poll(struct pollfd *p, double *until)
+{
+	double t = beat_at;
+
+	*p = (struct pollfd){ .fd = control_fd, .events = POLLIN };
+	if (control_fd >= 0 && !stopped && heard + silence_s < t)
+		t = heard + silence_s;
+	if (*until < 0 || t < *until)
+		*until = t;
+	ranks_crew.poll(p + 1, until);
+}
+
+/* the ranks are to end with the te_run that they are of */
+static void left_alone(void)
+{
+	control_fd = -1;
+	ranks_crew.signal(SIGCONT);
+	job_end(STATUS_FAILED);
+}
+
+static void read_control(void)
+{
+	const int r = frame_read(control_fd, &control);
+	enum frame_type type;
+	struct buf body;
+	int t = 0;
+
+	if (r < 0)
+		return;
+	heard = now_s();
+	while ((t = frame_take(&control, &type, &body)) > 0) {
+		const int sig = type == FRAME_SIGNAL ? buf_take_int(&body) : 0;
+
+		if (!is_number(sig, 1, 31))
+			continue;
+		stopped = sig == SIGSTOP || (stopped && sig != SIGCONT);
+		ranks_crew.signal(sig);
+	}
+	if (!r || t < 0)
+		left_alone();
+}
+
+static void agent_ready(const struct pollfd *p)
+{
+	if (p->fd >= 0 && p->revents)
+		read_control();
+	ranks_crew.ready(p + 1);
+	if (now_s() >= beat_at) {
+		beat_at = now_s() + silence_s / 4.0;
+		report(FRAME_BEAT, NULL, 0, NULL, 0);
+	}
+	if (control_fd >= 0 && !stopped && now_s() >= heard + silence_s)
+		left_alone();
+}
+
+static void finish(void)
+{
+	const double end = now_s() + silence_s;
+
+	report(FRAME_DONE, NULL, 0, NULL, 0);
+	while (out_waits() && now_s() < end) {
+		struct pollfd p;
+
+		out_poll(0, &p);
+		if (poll(&p, 1, 1000) > 0)
+			out_write(0);
+	}
+}
+
+int agent_run(void)
+{
+	struct ranks_opts r = { .put = put, .ended = ended };
+	struct crew crew = ranks_crew;
+	struct run_opts o = { 0 };
+	static struct buf job; /* has the environment */
+	struct buf body;
+	sigset_t mask;
+	int e;
+
+	crew.poll = agent_poll;
+	crew.ready = agent_ready;
+	e = wait_for_job(&control, &body);
+	if (e)
+		return e;
+	/* a copy: later messages come into `control` */
+	buf_put(&job, body.p, body.n);
+	silence_s = 1;
+	e = job.failed ? say_failed("not enough memory") : read_job(&job, &o, &r);
+	heard = beat_at = now_s();
+	if (!e) {
+		crew.npoll = 1 + ranks_npoll(r.n);
+		e = job_begin(&o, &crew, &mask);
+	}
+	if (e) {
+		report(FRAME_ERROR, &e, 1, NULL, 0);
+	} else {
+		e = ranks_start(&o, &r, &mask);
+		if (e) {
+			report(FRAME_ERROR, &e, 1, NULL, 0);
+			job_end(e);
+		}
+		job_wait();
+		ranks_free();
+	}
+	finish();
+	out_free();
+	buf_free(&control);
+	free(o.cmd);
+	return e;
+}

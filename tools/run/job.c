@@ -1,0 +1,214 @@
+/*
+ * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails or
+ * time is over, and tells why.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "run.h"
+
+static const struct run_opts *opt;
+static const struct crew *crew;
+static struct pollfd *polled;
+static int signal_fd = -1;
+static char running[RANKS_MAX];
+static int nrunning;
+static struct ended first; /* of those that failed in one look at them; rank -1: none */
+static int status, ending;
+static double kill_at = -1; /* s; when SIGTERM has not helped */
+
+double now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- ending ---- */
+
+static void end_by(int sig)
+{
+	if (!ending)
+		kill_at = now_s() + opt->grace_s;
+	ending = 1;
+	crew->signal(sig);
+	crew->signal(SIGCONT);
+}
+
+void job_end(int with)
+{
+	if (!status)
+		status = with;
+	end_by(SIGTERM);
+}
+
+int job_is_ending(void)
+{
+	return ending;
+}
+
+void job_started(int rank)
+{
+	running[rank] = 1;
+	nrunning++;
+}
+
+int job_running(int rank)
+{
+	return running[rank];
+}
+
+void job_ended(const struct ended *e)
+{
+	if (!running[e->rank])
+		return;
+	running[e->rank] = 0;
+	nrunning--;
+	if (e->code == CLD_EXITED && !e->status)
+		return;
+	/* of several, the others may have failed because of one that a signal killed */
+	if (first.rank < 0 || (e->code != CLD_EXITED && first.code == CLD_EXITED))
+		first = *e;
+}
+
+static void judge(void)
+{
+	const struct ended e = first;
+	char who[160];
+
+	first.rank = -1;
+	if (e.rank < 0 || ending)
+		return;
+	snprintf(who, sizeof(who), "rank %d (%s%s%spid %d)", e.rank, e.host ? "host " : "",
+		 e.host ? e.host : "", e.host ? ", " : "", e.pid);
+	if (e.code == CLD_EXITED)
+		say_failed("%s exited with status %d", who, e.status);
+	else
+		say_failed("%s was killed by signal %d (%s)", who, e.status, strsignal(e.status));
+	job_end(e.code == CLD_EXITED ? e.status : 128 + e.status);
+}
+
+static void timed_out(void)
+{
+	char list[120] = "";
+	size_t at = 0;
+
+	for (int r = 0; r < opt->nranks && at < sizeof(list) - 12; r++)
+		if (running[r])
+			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "",
+					       r);
+	say_failed("not finished after %g s: %s %s of %d", opt->timeout_s,
+		   nrunning == 1 ? "rank" : "ranks", list, opt->nranks);
+	job_end(STATUS_TIMEOUT);
+}
+
+/* ---- waiting ---- */
+
+/* signals of te_run are those of its ranks */
+static void pass_on(void)
+{
+	struct signalfd_siginfo s;
+
+	while (read(signal_fd, &s, sizeof(s)) == sizeof(s)) {
+		const int sig = (int)s.ssi_signo;
+
+		if (sig == SIGCHLD)
+			continue;
+		if (sig == SIGTSTP) {
+			crew->signal(SIGSTOP);
+			raise(SIGSTOP);
+			crew->signal(SIGCONT);
+		} else if (sig == SIGUSR1 || sig == SIGUSR2 || sig == SIGWINCH) {
+			crew->signal(sig);
+		} else if (ending) { /* asked for twice */
+			crew->signal(SIGKILL);
+		} else {
+			status = 128 + sig;
+			end_by(sig);
+		}
+	}
+}
+
+/* waits for signals, output, or the time until (s; below 0: none), once */
+static void wait_once(double until)
+{
+	struct pollfd *p = polled;
+	double left;
+
+	p[0] = (struct pollfd){ .fd = signal_fd, .events = POLLIN };
+	for (int i = 0; i < 2; i++)
+		out_poll(i, &p[1 + i]);
+	crew->poll(p + 3, &until);
+	left = until - now_s();
+	if (poll(p, 3 + (nfds_t)crew->npoll,
+		 until < 0 ? -1 : left > 0 ? (int)(left * 1e3) + 1 : 0) < 0)
+		return;
+	if (p[0].revents)
+		pass_on();
+	for (int i = 0; i < 2; i++) {
+		const int e = p[1 + i].revents ? out_write(i) : 0;
+
+		if (e)
+			job_end(e == EPIPE ? 128 + SIGPIPE : STATUS_FAILED);
+	}
+	crew->ready(p + 3);
+	judge();
+}
+
+int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask)
+{
+	static const int passed_on[] = { SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+					 SIGUSR1, SIGUSR2, SIGTSTP, SIGWINCH };
+	sigset_t set;
+
+	opt = o;
+	crew = c;
+	first.rank = -1;
+	polled = calloc(3 + c->npoll, sizeof(*polled));
+	if (!polled)
+		return say_failed("not enough memory");
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++)
+		sigaddset(&set, passed_on[i]);
+	sigprocmask(SIG_BLOCK, &set, ret_mask);
+	signal(SIGPIPE, SIG_IGN);
+	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return signal_fd < 0 ? say_failed("signalfd: %s", strerror(errno)) : STATUS_OK;
+}
+
+int job_wait(void)
+{
+	const double end = opt->timeout_s > 0 ? now_s() + opt->timeout_s : -1;
+	double drain;
+
+	while (nrunning) {
+		const double until = ending ? kill_at : end;
+
+		wait_once(until);
+		if (!nrunning || until < 0 || now_s() < until)
+			continue;
+		if (!ending) {
+			timed_out();
+		} else if (until == kill_at) {
+			crew->signal(SIGKILL);
+			kill_at = -1;
+		}
+	}
+	/* what the ranks have started and left */
+	crew->signal(SIGKILL);
+	drain = now_s() + crew->drain_s;
+	while ((crew->busy() && now_s() < drain) || out_waits())
+		wait_once(crew->busy() ? drain : -1);
+	free(polled);
+	close(signal_fd);
+	return status;
+}

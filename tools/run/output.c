@@ -1,0 +1,113 @@
+/* output.c - what waits to be written to standard output and standard error. */
+#include "config.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run.h"
+
+#define LINE_MOST 65536	      /* longer lines are broken */
+#define QUEUE_MOST (1u << 20) /* bytes that wait; then ranks are not read */
+
+static struct buf queue[2];
+static int closed[2]; /* whoever read it is gone */
+static struct line {
+	size_t n;
+	char text[LINE_MOST];
+} *line[RANKS_MAX][2];
+
+void out_put(int which, const void *p, size_t n)
+{
+	if (!closed[which])
+		buf_put(&queue[which], p, n);
+}
+
+static void put_line(int rank, int which, const char *p, size_t n)
+{
+	char head[24];
+
+	out_put(which, head, (size_t)snprintf(head, sizeof(head), "[%d] ", rank));
+	out_put(which, p, n);
+	if (!n || p[n - 1] != '\n')
+		out_put(which, "\n", 1);
+}
+
+void out_lines(int rank, int which, const char *p, size_t n)
+{
+	struct line *l = line[rank][which];
+	const int end = !n;
+
+	if (!l)
+		l = line[rank][which] = calloc(1, sizeof(*l));
+	if (!l)
+		return;
+	while (n) {
+		const char *nl = memchr(p, '\n', n);
+		size_t part = nl ? (size_t)(nl + 1 - p) : n;
+
+		if (part > sizeof(l->text) - l->n) {
+			part = sizeof(l->text) - l->n;
+			nl = NULL;
+		}
+		memcpy(l->text + l->n, p, part);
+		l->n += part;
+		p += part;
+		n -= part;
+		if (nl || l->n == sizeof(l->text)) {
+			put_line(rank, which, l->text, l->n);
+			l->n = 0;
+		}
+	}
+	if (end && l->n) {
+		put_line(rank, which, l->text, l->n);
+		l->n = 0;
+	}
+}
+
+int out_full(int which)
+{
+	return queue[which].n - queue[which].at >= QUEUE_MOST;
+}
+
+void out_poll(int which, struct pollfd *p)
+{
+	*p = (struct pollfd){
+		.fd = queue[which].n > queue[which].at ? which + 1 : -1,
+		.events = POLLOUT,
+	};
+}
+
+/* as much as a pipe takes without blocking, when poll() says that it is ready */
+int out_write(int which)
+{
+	struct buf *q = &queue[which];
+	const size_t left = q->n - q->at;
+	ssize_t n = write(which + 1, q->p + q->at, left < PIPE_BUF ? left : PIPE_BUF);
+
+	if (n < 0 && errno != EINTR && errno != EAGAIN) {
+		closed[which] = 1;
+		q->at = q->n = 0;
+		return errno;
+	}
+	if (n > 0)
+		q->at += (size_t)n;
+	return 0;
+}
+
+int out_waits(void)
+{
+	return queue[0].n > queue[0].at || queue[1].n > queue[1].at;
+}
+
+void out_free(void)
+{
+	for (int i = 0; i < 2; i++)
+		buf_free(&queue[i]);
+	for (int r = 0; r < RANKS_MAX; r++)
+		for (int i = 0; i < 2; i++)
+			free(line[r][i]);
+}

@@ -1,0 +1,142 @@
+/*
+ * run.h - te_run: job.c waits and judges, output.c writes lines, ranks.c has processes of this
+ * host, hosts.c those of others, which agent.c starts there; the two talk by the messages of
+ * frame.c.
+ */
+#ifndef RUN_H
+#define RUN_H
+
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tools/te_train/say.h"
+
+#define RANKS_MAX 1024
+#define HOSTS_MAX 256
+
+/* exit statuses besides those of the ranks, as timeout(1) and shells have them */
+#define STATUS_TIMEOUT 124
+#define STATUS_NOT_EXECUTABLE 126
+#define STATUS_NOT_FOUND 127
+
+struct run_opts {
+	int nranks; /* 0: as many as the hosts have slots */
+	int prefix, per_node, grace_s, silence_s;
+	double timeout_s;
+	char **cmd;
+	const char *hosts, *ssh, *te_run; /* NULL: this host */
+	const char **export;		  /* "NAME" or "NAME=VALUE" */
+	int nexport;
+};
+
+/* ---- job.c ---- */
+
+double now_s(void);
+
+/* the processes of a job, on this host or others */
+struct crew {
+	size_t npoll; /* entries of poll() */
+	/* fd -1: nothing to wait for. until (s): brought forward to the next thing to do */
+	void (*poll)(struct pollfd *p, double *until);
+	void (*ready)(const struct pollfd *p); /* after each wait */
+	void (*signal)(int sig);
+	int (*busy)(void); /* output may come after all ranks have ended, */
+	double drain_s;	   /* and is waited for so long */
+};
+
+/* a rank has ended: si_code and si_status of waitid(2); host: NULL for this one */
+struct ended {
+	int rank, pid, code, status;
+	const char *host;
+};
+
+/* job_begin() blocks the signals that are passed on; mask is as it was before */
+int job_begin(const struct run_opts *o, const struct crew *crew, sigset_t *ret_mask);
+void job_started(int rank);
+/* an agent only reports what it has seen; otherwise the first failure ends all ranks */
+void job_ended(const struct ended *e);
+int job_running(int rank);
+/* ends all ranks, with this status if there is none yet */
+void job_end(int status);
+int job_is_ending(void);
+/* waits until all have ended, and returns the status */
+int job_wait(void);
+
+/* ---- output.c ---- */
+
+/* which: 0 for standard output, 1 for standard error */
+void out_put(int which, const void *p, size_t n);
+/* whole lines, with the rank before each; n 0: the last one may lack its newline */
+void out_lines(int rank, int which, const char *p, size_t n);
+int out_full(int which);
+void out_poll(int which, struct pollfd *p);
+/* 0, or the errno of a reader that is gone */
+int out_write(int which);
+int out_waits(void);
+void out_free(void);
+
+/* ---- ranks.c ---- */
+
+/* output is given to `put` (n 0: the stream has ended), or is that of this process if NULL */
+struct ranks_opts {
+	int first, n;
+	int input; /* rank 0 has the standard input of this process */
+	void (*put)(int rank, int which, const char *p, size_t n);
+	void (*ended)(const struct ended *e);
+};
+
+extern const struct crew ranks_crew; /* of struct ranks_opts.n ranks: see ranks_npoll() */
+size_t ranks_npoll(int n);
+int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigset_t *mask);
+/* what the ranks have left; before job_wait() has returned nothing may be */
+void ranks_free(void);
+
+/* ---- frame.c ---- */
+
+enum frame_type {
+	FRAME_JOB = 1, /* to an agent: struct run_opts, its ranks, environment */
+	FRAME_SIGNAL,  /* to an agent: a number */
+	FRAME_BEAT,    /* both ways */
+	FRAME_OUTPUT,  /* rank, which, bytes */
+	FRAME_ENDED,   /* rank, pid, code, status */
+	FRAME_ERROR,   /* status: the ranks cannot be started; the agent has printed why */
+	FRAME_DONE,    /* all ranks have ended, all output was before */
+};
+
+#define FRAME_HEAD 12
+#define FRAME_MOST (4u << 20)
+
+struct buf {
+	char *p;
+	size_t at, n, cap; /* bytes from at to n */
+	int failed;	   /* no memory, or no more bytes to take */
+};
+
+void buf_put(struct buf *b, const void *p, size_t n);
+void buf_put_int(struct buf *b, int v);
+void buf_put_text(struct buf *b, const char *text);
+int buf_take_int(struct buf *b);
+/* in the buffer; "" on failure */
+const char *buf_take_text(struct buf *b);
+void buf_free(struct buf *b);
+
+void frame_put(struct buf *to, enum frame_type type, const struct buf *body);
+/*
+ * 1: *ret_body is a view of the next frame of `from`, until more is read into it; 0: it is not
+ * complete; -1: this is none.
+ */
+int frame_take(struct buf *from, enum frame_type *ret_type, struct buf *ret_body);
+/* reads what there is: 1, 0 at the end, -1 if there is nothing yet */
+int frame_read(int fd, struct buf *to);
+
+/* ---- hosts.c, agent.c ---- */
+
+/* checks --hosts, --ranks and --export */
+int hosts_parse(struct run_opts *o);
+int hosts_run(const struct run_opts *o);
+int agent_run(void);
+
+#endif

@@ -226,13 +226,13 @@ static int share_stage(struct te__pool *p, int64_t deadline)
 		r = te__client_fetch(p->client, STAGE_ITEM(p), 0, &nbytes, &fd, deadline);
 	} else {
 		r = te__stage_create(p->stage_nbytes, &fd);
-		if (!r && p->nlocal > 1)
-			r = te__client_publish(p->client, STAGE_ITEM(p), p->stage_nbytes, fd,
-					       deadline);
 	}
 	if (r)
 		return r;
-	r = te__stage_map(fd, p->stage_nbytes, &p->stage);
+	if (!p->local && p->nlocal > 1)
+		r = te__client_publish(p->client, STAGE_ITEM(p), p->stage_nbytes, fd, deadline);
+	if (!r)
+		r = te__stage_map(fd, p->stage_nbytes, &p->stage);
 	close(fd);
 	if (!r)
 		r = te__page_register(p->ctx, p->stage, p->stage_nbytes, &device);

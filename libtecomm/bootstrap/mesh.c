@@ -28,7 +28,8 @@ enum {
 	GREETED, /* lower rank: has our hello */
 	AWAITED, /* higher rank: has not connected */
 	UP,
-	GONE, /* up once; its stream has ended */
+	GONE, /* up once; it has closed its stream */
+	LOST, /* up once; its stream has ended in an exchange, after its part of that */
 };
 
 struct stranger {
@@ -513,7 +514,7 @@ static int step_exchange(struct exchange *x, int32_t rank, short revents)
 		/* this rank has all of it: it may end after its last exchange */
 		if (!x->missing[rank] && !te__conn_pending(c) &&
 		    (r == -EPIPE || r == -ECONNRESET || (r == 1 && c->in.type == TE__FRAME_BYE))) {
-			b->state[rank] = GONE;
+			b->state[rank] = r == 1 ? GONE : LOST;
 			te__conn_close(c);
 			return 0;
 		}
@@ -656,7 +657,8 @@ void te__boot_abort(struct te__boot *b, const char *why)
 
 /* ---- watching ---- */
 
-#define NAP_NS INT64_C(2000000) /* while another thread is in an exchange, which watches too */
+/* while another thread is in an exchange, which watches too, or has not taken what is there */
+#define NAP_NS INT64_C(2000000)
 
 /* with the lock */
 static int see(struct te__boot *b, int32_t rank, const char *what)
@@ -677,7 +679,8 @@ int te__boot_watch(struct te__boot *b, const char *what, int wake_fd, int64_t de
 {
 	const size_t n = 2 + (size_t)b->nranks;
 	struct pollfd *p = te__calloc(n, sizeof(*p));
-	int busy = 0, r = p ? 0 : te__fail(-ENOMEM, "%s: no memory", what);
+	int64_t wake;
+	int busy = 0, held, r = p ? 0 : te__fail(-ENOMEM, "%s: no memory", what);
 
 	do {
 		if (!r)
@@ -687,15 +690,21 @@ int te__boot_watch(struct te__boot *b, const char *what, int wake_fd, int64_t de
 		p[0] = (struct pollfd){ .fd = b->wake_fd, .events = POLLIN };
 		p[1] = (struct pollfd){ .fd = wake_fd, .events = POLLIN };
 		busy = pthread_mutex_trylock(&b->lock);
+		held = busy;
 		for (int32_t i = 0; i < b->nranks; i++) {
 			const int in = !busy && !b->peer[i].in_whole;
 
+			held |= !busy && b->peer[i].in_whole;
+			if (!busy && b->state[i] == LOST && !r)
+				r = ended(b, i, -EPIPE, what);
 			p[2 + i] = (struct pollfd){ .fd = in ? b->peer[i].fd : -1,
 						    .events = POLLIN };
 		}
 		if (!busy)
 			pthread_mutex_unlock(&b->lock);
-		r = te__poll(p, n, busy ? te__boot_now() + NAP_NS : deadline_ns);
+		wake = held ? te__boot_now() + NAP_NS : deadline_ns;
+		if (!r)
+			r = te__poll(p, n, wake < deadline_ns ? wake : deadline_ns);
 		if (r || busy || pthread_mutex_trylock(&b->lock))
 			continue;
 		for (int32_t i = 0; i < b->nranks && !r; i++)

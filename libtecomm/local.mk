@@ -21,6 +21,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/frame.c \
 	libtecomm/bootstrap/frame.h \
 	libtecomm/bootstrap/id.c \
+	libtecomm/bootstrap/lineage.c \
+	libtecomm/bootstrap/lineage.h \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
 	libtecomm/bootstrap/ted.c \

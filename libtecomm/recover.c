@@ -18,9 +18,6 @@ static int check(const struct te_comm *c, const struct te_comm_recover_opts *o, 
 	if (o->flags || o->timeout_ms < 0)
 		return te__fail(-EINVAL, "%s: %s: flags 0x%x, timeout_ms %d, expected 0 and 0 or "
 				"more", fn, c->name, o->flags, o->timeout_ms);
-	if (te__boot_nnodes(c->boot) > 1)
-		return te__fail(-EOPNOTSUPP, "%s: %s: ranks on %d nodes; only those of one can "
-				"recover", fn, c->name, te__boot_nnodes(c->boot));
 	if (c->recovered)
 		return te__fail(-TE_ESTATE, "%s: %s: it has been recovered before", fn, c->name);
 	return 0;

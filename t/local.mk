@@ -106,6 +106,7 @@ TT_COMM = \
 	t/comm/model \
 	t/comm/nccl \
 	t/comm/nodes \
+	t/comm/nodes_faults \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \
@@ -338,6 +339,7 @@ POOL_CASES = \
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
+t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(RANKS) $(THREADS)
 t_comm_verbs_SOURCES = \
 	$(THREADS) \
 	t/comm/link_lib.c \

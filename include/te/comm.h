@@ -159,7 +159,7 @@ struct te_comm_recover_opts {
 
 /**
  * te_comm_recover - after a failure, a new communicator of the ranks that are left
- * @comm:      of one node. If it has not failed, it does now, with -TE_EABORT on all ranks
+ * @comm:      if it has not failed, it does now, with -TE_EABORT on all ranks
  * @opts:      NULL: defaults
  * @ret_ranks: NULL, or room for te_comm_nranks(comm) numbers: which rank of comm each rank of the
  *             new communicator was, in ascending order
@@ -167,15 +167,16 @@ struct te_comm_recover_opts {
  *
  * Collective, but for ranks that have ended or released comm: it returns when each other rank has
  * called it, or the time-out of one that has called it passes. A rank that has not called by then
- * is left out, and gets -TE_ESTATE when it calls. Ranks then meet again, by local sockets: nothing
- * that te_comm_create() was given is used. All ranks that succeed have the same ranks.
+ * is left out, and gets -TE_ESTATE when it calls. Ranks then meet again: nothing that
+ * te_comm_create() was given is used. All ranks that succeed have the same ranks. On several nodes
+ * they are more than half of those that have not ended, or half with the lowest.
  *
  * comm remains, failed, with its memory, until its references are released. After other failures
  * than -TE_ESTATE the ranks may call again.
  *
  * Thread: as te_comm_create().
- * Errors: -EINVAL, -EOPNOTSUPP (ranks on several nodes), -TE_ESTATE (this rank was left out, or has
- * recovered comm before), -TE_EABORT (another rank could not create the new communicator), and
+ * Errors: -EINVAL, -TE_ESTATE (this rank was left out, or has recovered comm before), -TE_EABORT
+ * (another rank could not create the new communicator), -ETIMEDOUT (too few ranks have called), and
  * those of te_comm_create().
  */
 TE_EXPORT int te_comm_recover(struct te_comm *comm, const struct te_comm_recover_opts *opts,

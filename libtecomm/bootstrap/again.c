@@ -1,6 +1,6 @@
 /*
- * again.c - ranks of a node that had a bootstrap together meet by abstract local sockets, whose
- * names they derive from its key.
+ * again.c - ranks that had a bootstrap together meet: those of several nodes at the addresses of
+ * their lineage, those of one by abstract local sockets, whose names they derive from its key.
  */
 #include "config.h"
 
@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/bootstrap/lineage.h"
 
 _Static_assert(TE__FRAME_KEY == TE__BOOT_KEY_NBYTES, "a key of frames is made from the key");
 
@@ -38,6 +38,8 @@ static int again_meet(struct te__boot *b)
 {
 	struct sockaddr_un un;
 
+	if (b->lineage)
+		return te__lineage_addrs(b->lineage, b->addrs, &b->listen_fd);
 	te__free(b->addrs);
 	b->addrs = NULL;
 	path_of(b, b->rank, &un);
@@ -54,7 +56,8 @@ static int again_meet(struct te__boot *b)
 
 static void again_dial(const struct te__boot *b, int32_t rank, struct te__dial *d)
 {
-	path_of(b, rank, &d->path);
+	if (!b->lineage)
+		path_of(b, rank, &d->path);
 }
 
 const struct te__boot_provider te__boot_again = {

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/bootstrap/lineage.h"
 
 /* ---- helpers ---- */
 
@@ -221,6 +221,10 @@ static int group(struct te__boot *b)
 	if (!r)
 		memcpy(b->secret, all[0].secret, sizeof(b->secret));
 	te__free(all);
+	if (!r && b->nnodes > 1 && !b->lineage)
+		r = te__lineage_create(b);
+	if (!r && b->lineage)
+		te__lineage_numbers(b->lineage, b->number);
 	return r;
 }
 
@@ -337,12 +341,13 @@ static int alloc(struct te__boot *b)
 	b->state = te__calloc(n, 1);
 	b->text = te__calloc(n, sizeof(*b->text));
 	b->addrs = te__calloc(n, sizeof(*b->addrs));
-	b->node = te__calloc(3 * n, sizeof(*b->node));
+	b->node = te__calloc(4 * n, sizeof(*b->node));
 	if (!b->peer || !b->state || !b->text || !b->addrs || !b->node)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory for %d ranks",
 				b->name, b->nranks);
 	b->local_rank = b->node + n;
 	b->local = b->local_rank + n;
+	b->number = b->local + n;
 	for (size_t i = 0; i < n; i++)
 		snprintf(b->text[i], sizeof(b->text[i]), "rank %zu", i);
 	return 0;
@@ -393,7 +398,8 @@ static int open_by(struct te__boot *b)
 }
 
 static int open_with(const struct te__boot_provider *provider, const uint8_t *key,
-		     const struct te_comm_opts *opts, struct te__boot **ret_boot)
+		     struct te__lineage *lineage, const struct te_comm_opts *opts,
+		     struct te__boot **ret_boot)
 {
 	const int64_t ms =
 		opts->timeout_ms ? opts->timeout_ms : te__param_int(TE_PARAM_COMM_TIMEOUT_MS);
@@ -410,6 +416,7 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->begin = te__boot_now();
 	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
 	b->listen_fd = -1;
+	b->lineage = te__lineage_ref(lineage);
 	if (key)
 		memcpy(b->key, key, sizeof(b->key));
 	pthread_mutex_init(&b->lock, NULL);
@@ -438,7 +445,7 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 {
 	int r = check(opts);
 
-	return r ? r : open_with(choose(opts), NULL, opts, ret_boot);
+	return r ? r : open_with(choose(opts), NULL, NULL, opts, ret_boot);
 }
 
 int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
@@ -449,7 +456,25 @@ int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct t
 	memcpy(key, old->secret, sizeof(key));
 	for (int i = 0; i < 4; i++)
 		key[i] ^= (uint8_t)(attempt >> 8 * i);
-	return open_with(&te__boot_again, key, opts, ret_boot);
+	if (old->lineage)
+		te__lineage_key(old->lineage, key);
+	return open_with(&te__boot_again, key, old->lineage, opts, ret_boot);
+}
+
+int te__boot_settles(const struct te__boot *b)
+{
+	return b->lineage != NULL;
+}
+
+int32_t te__boot_settle(struct te__boot *b, int64_t deadline_ns, int32_t *ret_rank)
+{
+	int32_t n = 0;
+	int r = te__lineage_settle(b->lineage, deadline_ns);
+
+	for (int32_t i = 0; i < b->nranks && !r; i++)
+		if (te__lineage_has(b->lineage, b->number[i]))
+			ret_rank[n++] = i;
+	return r ? r : n;
 }
 
 struct te__boot *te__boot_close(struct te__boot *b)
@@ -462,6 +487,7 @@ struct te__boot *te__boot_close(struct te__boot *b)
 		b->provider->close(b);
 	if (b->wake_fd >= 0)
 		close(b->wake_fd);
+	te__lineage_unref(b->lineage);
 	pthread_mutex_destroy(&b->lock);
 	pthread_mutex_destroy(&b->fail_lock);
 	te__free(b->peer);

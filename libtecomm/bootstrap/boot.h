@@ -70,6 +70,10 @@ struct te__boot {
 	/* nodes */
 	uint8_t secret[TE__BOOT_KEY_NBYTES];
 	int32_t nnodes, nlocal, *node, *local_rank, *local;
+
+	/* of several nodes, now or before a recovery; NULL: of one; and the numbers of its ranks */
+	struct te__lineage *lineage;
+	int32_t *number;
 };
 
 /*

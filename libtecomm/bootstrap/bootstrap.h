@@ -27,14 +27,22 @@ struct te__boot;
  */
 int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot);
 /*
- * The same for ranks of one node that were in a bootstrap together. They need nothing but its key
- * and `attempt`, which must be equal on all and not have been used before. opts: rank and nranks
- * are the new ones.
+ * The same for ranks that were in a bootstrap together. Those of one node need nothing but its key
+ * and `attempt`, which must be equal on all and not have been used before. Those of several nodes
+ * have called te__boot_settle(). opts: rank and nranks are the new ones.
  */
 int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
 		    struct te__boot **ret_boot);
 /* takes NULL, returns NULL; peers in an exchange fail with a message that names this rank */
 struct te__boot *te__boot_close(struct te__boot *boot);
+
+/*
+ * Which ranks are in the bootstrap that follows this one, where te__boot_settles() tells that this
+ * is decided by messages (lineage.h). The ranks, in their order, are ret_rank[0] and so on, of
+ * which there is room for all; returns their number.
+ */
+int te__boot_settles(const struct te__boot *boot);
+int32_t te__boot_settle(struct te__boot *boot, int64_t deadline_ns, int32_t *ret_rank);
 
 int32_t te__boot_rank(const struct te__boot *boot);
 int32_t te__boot_nranks(const struct te__boot *boot);

@@ -25,6 +25,8 @@ enum te__frame_type {
 	TE__FRAME_DATA,	     /* of an exchange */
 	TE__FRAME_ABORT,     /* a code and the reason: the sender takes part in nothing more */
 	TE__FRAME_BYE,	     /* the sender closes its end after this */
+	TE__FRAME_ARRIVE,    /* lineage.h; seq: the generation */
+	TE__FRAME_GROUP,
 };
 
 struct te__frame {

@@ -248,7 +248,7 @@ static int map_all(struct te__pool *p)
 
 	if (!r)
 		r = te__client_control(p->client, deadline, &p->control);
-	if (!r)
+	if (!r && !te__boot_settles(p->boot))
 		r = te__members_sign(&p->info, p->local, &p->sign);
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
@@ -414,7 +414,14 @@ bool te__pool_aborted(const struct te__pool *p)
 
 void te__pool_abort(struct te__pool *p, int code, const char *why)
 {
-	te__control_abort(p->control, code, why);
+	int first;
+	const char *before = te__control_why(p->control, &first);
+
+	/* the ranks of other nodes get the first reason, too */
+	if (before)
+		te__boot_note(p->boot, first, "%.*s", (int)sizeof(p->control->reason), before);
+	else
+		te__control_abort(p->control, code, why);
 	te__boot_abort(p->boot, why);
 }
 
@@ -429,6 +436,9 @@ int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret
 	snprintf(why, sizeof(why), "%s has called te_comm_recover",
 		 te__boot_peer(p->boot, p->rank));
 	te__pool_abort(p, -TE_EABORT, why);
+	*ret_attempt = 0;
+	if (te__boot_settles(p->boot))
+		return te__boot_settle(p->boot, deadline_ns, ret_rank);
 	r = te__members_settle(p->control, &p->info, p->local, deadline_ns, ret_attempt);
 	for (int32_t i = 0; i < p->nlocal && !r; i++)
 		if (te__members_has(p->control, i, *ret_attempt))
@@ -438,7 +448,8 @@ int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret
 
 int te__pool_succeeded(struct te__pool *p, uint32_t attempt, int success)
 {
-	return te__members_end(p->control, attempt, success);
+	return te__boot_settles(p->boot) ? success :
+					   te__members_end(p->control, attempt, success);
 }
 
 /* an error that only this rank has would make the ranks' pools differ: it ends the communicator */

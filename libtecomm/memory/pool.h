@@ -63,9 +63,10 @@ int te__arena_create(struct te__pool *pool, const char *fn, uint64_t nbytes,
 void te__arena_free(struct te__pool *pool, struct te_comm_arena *arena);
 
 /*
- * Recovery, of ranks of one node: ends the communicator, if nothing else has, and waits until the
- * deadline for ranks that have not ended (members.h). The ranks of the successor, in their old
- * order, are ret_rank[0] and so on, of which there is room for all; returns their number.
+ * Recovery: ends the communicator, if nothing else has, and waits until the deadline for ranks that
+ * have not ended: by the control page on one node (members.h), and by messages on several
+ * (te__boot_settle()). The ranks of the successor, in their old order, are ret_rank[0] and so on,
+ * of which there is room for all; returns their number.
  */
 int32_t te__pool_survivors(struct te__pool *pool, int64_t deadline_ns, int32_t *ret_rank,
 			   uint32_t *ret_attempt);

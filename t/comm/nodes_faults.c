@@ -1,0 +1,543 @@
+/*
+ * t/comm/nodes_faults.c - te_comm_recover(3) of ranks on several nodes, which TE_COMM_NODE
+ * simulates, and random faults: each rank that is left gets the right result or a named error in
+ * time, and the ranks that are left get one communicator.
+ *
+ * TE_TEST_FAULTS=1000 makes so many random faults.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <te/collective.h>
+#include <te/comm.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
+#include "ranks.h"
+#include "threads.h"
+#include "tt_ctx.h"
+
+#define COUNT 20000 /* floats at most: both ways of an operation */
+#define HANG_S 60   /* a process that has not ended by then hangs */
+
+enum fault { KILL, STOP, SKIP, SIZE };
+
+/* what the processes of a test share */
+static struct plan {
+	int n;
+	const char *nodes; /* a letter for each rank */
+	enum fault fault;
+	uint32_t at; /* bit r: rank r has it */
+	int timeout_ms, heartbeat_ms;
+	uint64_t seed;
+	_Atomic int nready, nleft; /* ranks that have reduced some times; that have ended */
+	_Atomic int nround[RANKS_MAX];
+	_Atomic int refused; /* ranks that were too few to go on */
+	int fault_at;	     /* te__fault_set() */
+	_Atomic int fired;
+} *plan;
+
+static void setup(void)
+{
+	plan = ranks_shared(sizeof(*plan));
+	plan->seed = tt_rand_u64();
+	plan->timeout_ms = 20000;
+	plan->heartbeat_ms = 5000;
+}
+
+/* ---- a rank ---- */
+
+struct joined {
+	int who; /* the rank at first */
+	struct te_ctx *ctx;
+	struct te_comm *comm;
+	struct te_stream *s;
+	int nops;
+	int32_t was[RANKS_MAX]; /* `who` of each rank */
+};
+
+static void set_int(const char *name, int value)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", value);
+	setenv(name, text, 1);
+}
+
+static int join(int rank, struct joined *j)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	const char name[2] = { plan->nodes[rank], 0 };
+
+	alarm(HANG_S);
+	*j = (struct joined){ .who = rank };
+	for (int i = 0; i < RANKS_MAX; i++)
+		j->was[i] = i;
+	setenv("TE_COMM_NODE", name, 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	set_int("TE_COMM_HEARTBEAT_MS", plan->heartbeat_ms);
+	c.backend = "host";
+	o.timeout_ms = plan->timeout_ms;
+	o.pool_nbytes = 64 << 10;
+	STEP(te_ctx_create(&c, &j->ctx));
+	j->s = te_ctx_stream(j->ctx);
+	STEP(te_comm_create(j->ctx, &o, &j->comm));
+	STEP(te_comm_barrier(j->comm, j->s));
+	return te_stream_sync(j->s);
+}
+
+static int has_fault(const struct joined *j)
+{
+	return plan->at >> j->who & 1;
+}
+
+/* with the error message of r */
+static int leave(struct joined *j, int r)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(j->comm);
+	te_ctx_unref(j->ctx);
+	te_error_clear();
+	plan->nleft += !has_fault(j);
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
+static float input(int who, int op, int64_t i)
+{
+	uint64_t x = plan->seed + (uint64_t)who * 1000003 + (uint64_t)op * 7919 + (uint64_t)i;
+
+	return (float)((int64_t)te__splitmix64(&x) >> 40) * 0x1p-20f;
+}
+
+/* one sum, with another size in each operation, compared with that of a loop */
+static int reduce(struct joined *j, int64_t more)
+{
+	static float x[COUNT + 8], y[COUNT + 8];
+	const int op = j->nops++;
+	uint64_t state = plan->seed + (uint64_t)op;
+	const int64_t most = te__splitmix64(&state) % 4 ? 500 : COUNT;
+	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
+	void *p;
+
+	STEP(te_mem_alloc(j->s, sizeof(x), &p));
+	for (int64_t i = 0; i < count; i++)
+		x[i] = input(j->who, op, i);
+	tt_poison(y, sizeof(y));
+	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(j->s));
+	STEP(te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32, TE_COMM_SUM,
+			       NULL));
+	STEP(te_copy(j->s, y, p, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(j->s));
+	STEP(te_mem_free(j->s, p));
+	STEP(te_comm_error(j->comm));
+	for (int64_t i = 0; i < count && !more; i++) {
+		float want = input(j->was[0], op, i);
+
+		for (int k = 1; k < te_comm_nranks(j->comm); k++)
+			want += input(j->was[k], op, i);
+		if (memcmp(&y[i], &want, sizeof(want)))
+			return te_fail(-EPROTO, "operation %d: element %lld of %lld is %g, "
+				       "expected %g", op, (long long)i, (long long)count,
+				       (double)y[i], (double)want);
+	}
+	return 0;
+}
+
+/* for that many ranks; not for ever, if they have failed */
+static void await(const _Atomic int *count, int n)
+{
+	for (int ms = 0; *count < n && ms < 10000; ms++)
+		usleep(1000);
+}
+
+static int reduce_until_it_fails(struct joined *j)
+{
+	int r = 0;
+
+	for (int k = 0; !r; k++) {
+		const int here = k == 5 && has_fault(j);
+
+		if (k == 3)
+			plan->nready++;
+		while (here && plan->fault == SKIP && !r) {
+			usleep(1000);
+			r = te_comm_error(j->comm);
+		}
+		if (!r)
+			r = reduce(j, here && plan->fault == SIZE);
+	}
+	return r;
+}
+
+/* 0 if the new communicator is of the ranks in `left`, as they were at first */
+static int recover(struct joined *j, uint32_t left, int ms)
+{
+	struct te_comm_recover_opts o = TE_COMM_RECOVER_OPTS_INIT;
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	const int n = __builtin_popcount(left), before = te_comm_nranks(j->comm);
+	struct te_comm *next = NULL;
+	int32_t ranks[RANKS_MAX];
+	uint32_t letters = 0, in = 0;
+
+	memset(ranks, 0x5a, sizeof(ranks));
+	o.timeout_ms = ms;
+	STEP(te_comm_recover(j->comm, &o, ranks, &next));
+	HOLDS(te_comm_error(j->comm) < 0);
+	te_comm_unref(j->comm);
+	j->comm = next;
+	j->nops = 1000; /* ranks may have failed at different ones */
+	for (int i = 0; i < te_comm_nranks(next); i++)
+		in |= 1u << j->was[ranks[i]];
+	if (in != left)
+		return te_fail(-EPROTO, "ranks 0x%x are left, expected 0x%x", in, left);
+	for (int i = 0; i < n; i++) {
+		HOLDS(ranks[i] >= i && ranks[i] < before && (!i || ranks[i] > ranks[i - 1]));
+		j->was[i] = j->was[ranks[i]];
+		letters |= 1u << (plan->nodes[j->was[i]] - 'a');
+	}
+	HOLDS(ranks[n] == 0x5a5a5a5a);
+	HOLDS(j->was[te_comm_rank(next)] == j->who);
+	STEP(te_comm_info(next, &info));
+	HOLDS(!strcmp(info.name, "comm") && !strcmp(info.bootstrap, "recover"));
+	HOLDS(info.nnodes == __builtin_popcount(letters));
+	HOLDS(!strcmp(info.transport, info.nnodes > 1 ? "tcp" : ""));
+	return 0;
+}
+
+static uint32_t everyone(void)
+{
+	return (1u << plan->n) - 1;
+}
+
+static uint32_t others(void)
+{
+	return everyone() & ~plan->at;
+}
+
+/* kills or stops the ranks with a fault while they reduce */
+static void happen(int signal)
+{
+	await(&plan->nready, plan->n);
+	usleep((useconds_t)tt_rand_int(0, 3000));
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			kill(ranks_pid(i), signal);
+}
+
+static void run(enum meet how, ranks_fn *fn, struct ranks_result *res)
+{
+	plan->n = (int)strlen(plan->nodes);
+	ranks_meet(how, plan->n);
+	ranks_start(plan->n, fn, NULL);
+	if (plan->fault == KILL || plan->fault == STOP)
+		happen(plan->fault == KILL ? SIGKILL : SIGSTOP);
+	if (plan->fault == STOP) {
+		await(&plan->nleft, __builtin_popcount(others()));
+		happen(SIGCONT);
+	}
+	ranks_wait(res);
+	ranks_part();
+}
+
+/* ---- recovery ---- */
+
+/* the same sums by a communicator that is created for these ranks */
+static char fresh_dir[200];
+
+static int compare_with_fresh(struct joined *j)
+{
+	static const enum te_dtype dtypes[] = { TE_DTYPE_BF16, TE_DTYPE_FP32, TE_DTYPE_FP16 };
+	static uint8_t data[3][COUNT];
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm *fresh = NULL;
+	void *p;
+
+	o.name = "fresh";
+	o.rank = te_comm_rank(j->comm);
+	o.nranks = te_comm_nranks(j->comm);
+	o.timeout_ms = plan->timeout_ms;
+	o.pool_nbytes = 64 << 10;
+	STEP(te_comm_create(j->ctx, &o, &fresh));
+	STEP(te_mem_alloc(j->s, COUNT, &p));
+	for (int k = 0; k < 3; k++) {
+		const int64_t n = COUNT / (int64_t)te_dtype_nbytes(dtypes[k]);
+
+		for (int i = 0; i < COUNT; i++)
+			data[0][i] = (uint8_t)((i & 1 ? 0x3f : 0) ^
+					       (int)(input(j->who, k, i) * 40) % 128);
+		for (int c = 0; c < 2; c++) {
+			tt_poison(data[1 + c], COUNT);
+			STEP(te_copy(j->s, p, data[0], COUNT));
+			STEP(te_comm_allreduce(c ? fresh : j->comm, j->s, p, p, n, dtypes[k],
+					       TE_COMM_SUM, NULL));
+			STEP(te_copy(j->s, data[1 + c], p, COUNT));
+			STEP(te_stream_sync(j->s));
+			STEP(te_comm_error(c ? fresh : j->comm));
+		}
+		HOLDS(!memcmp(data[1], data[2], COUNT) && memcmp(data[0], data[1], COUNT));
+	}
+	STEP(te_mem_free(j->s, p));
+	te_comm_unref(fresh);
+	return 0;
+}
+
+static int fail_and_recover(int rank, void *arg)
+{
+	const uint32_t left = plan->fault < SKIP ? others() : everyone();
+	struct joined j;
+	int r;
+
+	(void)arg;
+	setenv("TE_COMM_DIR", fresh_dir, 1);
+	r = join(rank, &j);
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EMISMATCH && r != -TE_EABORT)
+		return leave(&j, te_fail(-EPROTO, "%d: %s", r, te_error_detail()));
+	if (has_fault(&j)) /* late, but in time */
+		usleep(30000);
+	r = recover(&j, left, 20000);
+	for (int k = 0; k < 4 && !r; k++)
+		r = reduce(&j, 0);
+	if (!r && !(left & (left - 1)))
+		return leave(&j, 0);
+	if (!r)
+		r = compare_with_fresh(&j);
+	return leave(&j, r);
+}
+
+static const struct {
+	const char *nodes;
+	uint32_t at;
+} killed[] = {
+	{ "aabb", 8 }, { "aabb", 12 }, { "aabb", 3 }, { "abc", 1 },
+	{ "aab", 4 },  { "ab", 1 },    { "abcab", 5 }, { "aabbc", 24 },
+};
+
+START_TEST(who_is_left_after_a_kill_goes_on)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	snprintf(fresh_dir, sizeof(fresh_dir), "%s", ranks_mkdir());
+	plan->fault = KILL;
+	plan->nodes = killed[_i].nodes;
+	plan->at = killed[_i].at;
+	run(_i & 1 ? MEET_CALLBACK : MEET_ID, fail_and_recover, res);
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			ck_assert_int_eq(res[i].signal, SIGKILL);
+		else
+			ranks_ok(1, &res[i]);
+	rmdir(fresh_dir);
+}
+END_TEST
+
+START_TEST(all_ranks_go_on_after_a_mismatch)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	snprintf(fresh_dir, sizeof(fresh_dir), "%s", ranks_mkdir());
+	plan->fault = SIZE;
+	plan->nodes = "aabb";
+	plan->at = 4;
+	run(MEET_ID, fail_and_recover, res);
+	ranks_ok(plan->n, res);
+	rmdir(fresh_dir);
+}
+END_TEST
+
+static int stopped_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
+		return leave(&j, r);
+	r = recover(&j, others(), TT_SLOWER(1000));
+	for (int k = 0; k < 3 && !r; k++)
+		r = reduce(&j, 0);
+	return leave(&j, r);
+}
+
+static const struct {
+	const char *nodes;
+	uint32_t at;
+} stopped[] = { { "aabb", 8 }, { "aabb", 12 }, { "abc", 1 } };
+
+START_TEST(who_was_stopped_is_left_out_and_told)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = STOP;
+	plan->nodes = stopped[_i].nodes;
+	plan->at = stopped[_i].at;
+	plan->heartbeat_ms = TT_SLOWER(400);
+	run(MEET_DIR, stopped_rank, res);
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			ranks_failed(&res[i], -TE_ESTATE, "the other ranks have recovered without",
+				     60000);
+		else
+			ranks_ok(1, &res[i]);
+}
+END_TEST
+
+/* half of the ranks, without the lowest: the others may go on. When these do run, all go on */
+static int half_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (r != -TE_EPEER && r != -ETIMEDOUT && r != -TE_EABORT)
+		return leave(&j, r);
+	if (!has_fault(&j)) {
+		r = recover(&j, others(), TT_SLOWER(1000));
+		if (r != -ETIMEDOUT || !strstr(te_error_detail(), "may go on without rank "))
+			return leave(&j, te_fail(-EPROTO, "%d: %s", r, te_error_detail()));
+		plan->nleft++;
+	}
+	do /* again, while another rank still waits from its first call */
+		r = recover(&j, everyone(), 20000);
+	while (r == -ETIMEDOUT);
+	for (int k = 0; k < 3 && !r; k++)
+		r = reduce(&j, 0);
+	return leave(&j, r);
+}
+
+START_TEST(a_half_without_the_lowest_rank_waits_for_the_other)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = STOP;
+	plan->nodes = "aabb";
+	plan->at = 3;
+	plan->heartbeat_ms = TT_SLOWER(400);
+	run(MEET_DIR, half_rank, res);
+	ranks_ok(plan->n, res);
+}
+END_TEST
+
+/* each kills itself in turn, with its communicator as it is */
+static int one_after_the_other(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	for (int last = plan->n - 1; last >= 0 && !r; last--) {
+		for (int k = 0; k < 3 && !r; k++)
+			r = reduce(&j, 0);
+		plan->nround[last] += rank != last;
+		if (rank == last && last) {
+			await(&plan->nround[last], last);
+			raise(SIGKILL);
+		}
+		for (int e = 0; !e && last && !r;) {
+			e = reduce(&j, 0);
+			if (e && e != -TE_EPEER)
+				r = e;
+		}
+		if (last && !r)
+			r = recover(&j, (1u << last) - 1, 20000);
+	}
+	return leave(&j, r);
+}
+
+START_TEST(a_successor_can_be_recovered)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	plan->nodes = "abba";
+	run(MEET_ID, one_after_the_other, res);
+	ranks_ok(1, res);
+	for (int i = 1; i < plan->n; i++)
+		ck_assert_int_eq(res[i].signal, SIGKILL);
+}
+END_TEST
+
+/* all of them get it in the end, wherever a call of one has failed */
+static int try_again(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (r)
+		return leave(&j, r);
+	r = -TE_EPEER;
+	for (int tries = 0; r && r != -TE_ESTATE && tries < 6; tries++) {
+		if (!tries && rank == 1)
+			te__fault_set((uint64_t)plan->fault_at);
+		r = recover(&j, 7, 20000);
+		if (!tries && rank == 1) {
+			plan->fired = te__fault_fired();
+			te__fault_set(0);
+		}
+		/* one of those that succeeded learns of the failure of another by its next call */
+		if (!r)
+			r = reduce(&j, 0);
+	}
+	return leave(&j, r);
+}
+
+START_TEST(after_a_failing_call_of_one_rank_all_go_on)
+{
+	struct ranks_result res[RANKS_MAX];
+	int n = 0;
+
+	plan->fault = SKIP;
+	plan->nodes = "aab";
+	plan->timeout_ms = TT_SLOWER(1000);
+	for (plan->fault_at = 1;; plan->fault_at += 9 + plan->fault_at / 2) {
+		run(MEET_ID, try_again, res);
+		if (!plan->fired)
+			break;
+		n++;
+		for (int i = 0; i < 3; i++)
+			ck_assert_msg(!res[i].signal && !res[i].r && !res[i].nleft_fd &&
+					      !res[i].nleft_alloc,
+				      "fault %d: rank %d: signal %d, %d: %s, left %d and %d",
+				      plan->fault_at, i, res[i].signal, res[i].r, res[i].text,
+				      res[i].nleft_fd, res[i].nleft_alloc);
+	}
+	ck_assert_int_gt(n, 3);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("comm/nodes_faults");
+	TCase *c = tt_case(s, "recover", "host");
+
+	tcase_add_checked_fixture(c, setup, NULL);
+	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);
+	tcase_add_test(c, all_ranks_go_on_after_a_mismatch);
+	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 1);
+	tcase_add_test(c, a_half_without_the_lowest_rank_waits_for_the_other);
+	c = tt_case(s, "successors", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_test(c, a_successor_can_be_recovered);
+	tcase_add_test(c, after_a_failing_call_of_one_rank_all_go_on);
+	return s;
+}
+
+TT_MAIN("comm/nodes_faults", TT_NEED_NOTHING, suite)

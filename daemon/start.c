@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,26 @@ static int limit_fds(struct ted *t)
 	return -1;
 }
 
+/* as the kernel shows users who are not in the map of this user namespace */
+static uid_t find_overflow_uid(void)
+{
+	uint32_t first, outside, n = 0, id = 65534;
+	FILE *map = fopen("/proc/self/uid_map", "re");
+	FILE *f = fopen("/proc/sys/kernel/overflowuid", "re");
+
+	/* the initial namespace has all */
+	if (map && (fscanf(map, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &outside, &n) != 3 ||
+		    first || outside))
+		n = 0;
+	if (f && fscanf(f, "%" SCNu32, &id) != 1)
+		id = 65534;
+	if (map)
+		fclose(map);
+	if (f)
+		fclose(f);
+	return !map || n == UINT32_MAX ? (uid_t)-1 : (uid_t)id;
+}
+
 int ted_init(struct ted *t, const struct ted_conf *conf)
 {
 	uint8_t id[16];
@@ -48,6 +69,7 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 	t->conf = *conf;
 	t->epoll = t->timer = t->signal = t->spare = t->inotify = -1;
 	t->listen.fd = t->listen.lock = t->metrics.fd = t->metrics.lock = -1;
+	t->overflow_uid = find_overflow_uid();
 	t->started = (int64_t)time(NULL);
 	t->timer_ns = INT64_MAX;
 	if (limit_fds(t))

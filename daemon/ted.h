@@ -125,6 +125,7 @@ struct ted_counts {
 
 struct ted {
 	struct ted_conf conf;
+	uid_t overflow_uid; /* as users appear who have no id here; (uid_t)-1: all have one */
 	char instance[33]; /* random hex digits: another one after each start */
 	struct ted_client *client;
 	int nclients, end; /* connected; all entries from end on are free */

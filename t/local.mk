@@ -125,7 +125,9 @@ TT_DAEMON = \
 	t/daemon/ted \
 	t/daemon/ted_metrics \
 	t/daemon/ted_spill \
-	t/daemon/ted_user
+	t/daemon/ted_stop \
+	t/daemon/ted_user \
+	t/daemon/ted_userns
 TT_TOOLS =
 # Lists of scripts can be replaced on the command line of make check, for example by TT_META=. These
 # look at sources, man pages and exports.
@@ -316,11 +318,15 @@ t_daemon_ted_metrics_SOURCES = t/daemon/ted_metrics.c $(TED_LIB)
 t_daemon_ted_metrics_LDADD = $(TED_LDADD)
 t_daemon_ted_spill_SOURCES = t/daemon/ted_spill.c $(TED_LIB)
 t_daemon_ted_spill_LDADD = $(TED_LDADD)
+t_daemon_ted_stop_SOURCES = t/daemon/ted_stop.c $(TED_LIB)
+t_daemon_ted_stop_LDADD = $(TED_LDADD)
 t_daemon_tectl_SOURCES = t/daemon/tectl.c $(TED_LIB)
 t_daemon_tectl_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_daemon_tectl_LDADD = $(TED_LDADD) $(JANSSON_LIBS)
 t_daemon_ted_user_SOURCES = t/daemon/ted_user.c $(TED_LIB)
 t_daemon_ted_user_LDADD = $(TED_LDADD)
+t_daemon_ted_userns_SOURCES = t/daemon/ted_userns.c $(TED_LIB)
+t_daemon_ted_userns_LDADD = $(TED_LDADD)
 
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 RANKS = t/comm/ranks.c t/comm/ranks.h

@@ -468,7 +468,7 @@ END_TEST
 
 START_TEST(slow_readers_are_dropped)
 {
-	enum { N = TT_FEWER(256), SLOW = 8 };
+	enum { N = TT_FEWER(256), SLOW = TT_FEWER(64) };
 	static uint8_t value[60000], got[sizeof(value)];
 	struct te__wire m = message(TE__WIRE_GET);
 	struct te__wire_data data = { got, sizeof(got), 0 };

@@ -43,13 +43,13 @@ static int comma_locale(void)
 	return found && !strcmp(localeconv()->decimal_point, ",");
 }
 
-static int can_unshare(void)
+static int can_unshare(int flags)
 {
 	int status;
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(unshare(CLONE_NEWNET) != 0);
+		_exit(unshare(flags) != 0);
 	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
@@ -97,9 +97,13 @@ static const char *missing(uint32_t needs, const char **ret_need)
 		*ret_need = "root";
 		return "needs root";
 	}
-	if ((needs & TT_NEED_NETNS) && !can_unshare()) {
+	if ((needs & TT_NEED_NETNS) && !can_unshare(CLONE_NEWNET)) {
 		*ret_need = "netns";
 		return "network namespaces cannot be created";
+	}
+	if ((needs & TT_NEED_USERNS) && !can_unshare(CLONE_NEWUSER)) {
+		*ret_need = "userns";
+		return "user namespaces cannot be created";
 	}
 	if ((needs & TT_NEED_COMMA) && !comma_locale()) {
 		*ret_need = "locale";

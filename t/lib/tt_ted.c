@@ -6,12 +6,14 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -88,6 +90,8 @@ static void serve(struct ted_run *r)
 	}
 	if (r->nofile)
 		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)r->nofile, (rlim_t)r->nofile });
+	if (r->map && enter_userns(r->map))
+		exit(99);
 	te__fault_set((uint64_t)r->fault);
 	optind = 1;
 	exit(ted_main(3, argv));
@@ -157,6 +161,44 @@ void run_start(struct ted_run *r)
 	const int status = run_try(r);
 
 	ck_assert_msg(!status && r->pid, "status %d: %s", status, run_log(r));
+}
+
+void run_begin_open(const char *conf, const char *map)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+
+	run_init(&run, conf);
+	run.map = map;
+	strcpy(sa.sun_path, run.sock);
+	run.pass[0] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	ck_assert_int_eq(bind(run.pass[0], (struct sockaddr *)&sa, sizeof(sa)), 0);
+	ck_assert_int_eq(listen(run.pass[0], 5), 0);
+	ck_assert_int_eq(chmod(run.dir, 0755), 0);
+	ck_assert_int_eq(chmod(run.sock, 0666), 0);
+	run.npass = 1;
+	run_start(&run);
+}
+
+void run_end_open(void)
+{
+	run_end(&run);
+	close(run.pass[0]);
+}
+
+int enter_userns(const char *map)
+{
+	int fd, r;
+
+	/* after a change of the user, its files in /proc are root's otherwise */
+	if (prctl(PR_SET_DUMPABLE, 1) || unshare(CLONE_NEWUSER))
+		return -1;
+	if (!*map)
+		return 0;
+	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+	r = fd < 0 || write(fd, map, strlen(map)) != (ssize_t)strlen(map) ? -1 : 0;
+	if (fd >= 0)
+		close(fd);
+	return r;
 }
 
 int run_stop(struct ted_run *r, int signal)
@@ -372,6 +414,29 @@ int memory(const char *text)
 
 	ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
 	return fd;
+}
+
+int hello_as(uid_t uid, const uint8_t *as_key, const char *map)
+{
+	int status;
+	const int pid = fork();
+
+	if (!pid) {
+		struct te__wire m = message(TE__WIRE_HELLO);
+		int s;
+
+		if (setresuid(uid, uid, uid) || (map && enter_userns(map)))
+			_exit(99);
+		s = dial(&run);
+		memcpy(m.key, as_key, sizeof(m.key));
+		m.item = 2;
+		/* it may be refused before it has sent this */
+		(void)te__wire_send(s, &m, NULL, 0, -1);
+		_exit(next(s, &m, NULL, NULL) ? -m.code : 98);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert(WIFEXITED(status));
+	return WEXITSTATUS(status);
 }
 
 int bye(int sock, int code, const char *text)

@@ -21,6 +21,7 @@ struct ted_run {
 	int watchdog_us; /* 0: none */
 	int nofile;	 /* RLIMIT_NOFILE; 0: as the test */
 	int fault;	 /* which fault point fails; 0: none */
+	const char *map; /* of users, of a user namespace of its own; NULL: that of the test */
 };
 
 /* the one that most tests need, and the key of its clients: run_init() draws another one */
@@ -37,6 +38,13 @@ int run_try(struct ted_run *r);
 void run_start(struct ted_run *r);
 /* run, from its folder to its start */
 void run_begin(const char *conf);
+/* run, at a socket that all may connect to, so that the user id alone decides; and its end */
+void run_begin_open(const char *conf, const char *map);
+void run_end_open(void);
+/* enters a user namespace whose map of users has the line, or "" for none; 0, or -1 */
+int enter_userns(const char *map);
+/* minus the code of the HELLO of rank 0 of 2 by a process of the user, and of a namespace if map */
+int hello_as(uid_t uid, const uint8_t *as_key, const char *map);
 /* sends the signal, and returns the exit status, or minus the signal that ended it */
 int run_stop(struct ted_run *r, int signal);
 /* stops it with success, removes the folder */

@@ -77,14 +77,28 @@ template <int C, int N> DEV uint4 combine(const struct te_k_comm &a, const uint4
 	}
 }
 
+/* of this rank's chunk, the packet that the thread sends first: loaded while the epoch is */
+template <int C> DEV uint4 read_first(const struct te_k_comm &a, struct op &o)
+{
+	const int64_t i = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+
+	extents(a, o);
+	o.chunk = 0; /* chunks of all ranks begin where the array does */
+	return sends(a, C) && threadIdx.x < COMM_THREADS && i < o.npackets ?
+		       read_chunk<C>(a, o, a.rank, i) :
+		       empty();
+}
+
 /* L1 and P1: the array is the only chunk, or parts are the chunks */
-template <int C, int N, bool FLAGS> DEV bool one_shot(const struct te_k_comm &a, struct op &o)
+template <int C, int N, bool FLAGS>
+DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 {
 	const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
+	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
 
-	o.chunk = 0; /* chunks of all ranks begin where the array does */
+	o.chunk = 0;
 	EACH(i, 0, sends(a, C) ? o.npackets : 0) {
-		uint4 v = read_chunk<C>(a, o, a.rank, i);
+		uint4 v = i == i0 ? first : read_chunk<C>(a, o, a.rank, i);
 
 		for (int k = 1; k < a.nranks; k++) {
 			if (C == TE_K_COLL_REDUCE_SCATTER)
@@ -95,9 +109,9 @@ template <int C, int N, bool FLAGS> DEV bool one_shot(const struct te_k_comm &a,
 	if (!header_collect(a, o))
 		return false;
 	EACH(i, 0, o.npackets) {
-		uint4 v[N], own = empty();
+		uint4 v[N], own = first;
 
-		if (sends(a, C))
+		if (i != i0 && sends(a, C))
 			own = read_chunk<C>(a, o, a.rank, i);
 		if (!collect<N, FLAGS>(a, o, TE_K_COMM_DATA, from, i, o.npackets, v))
 			return false;

@@ -66,8 +66,8 @@ template <int N> DEV bool two_shot(const struct te_k_comm &a, struct op &o)
 	return true;
 }
 
-COMM_KERNEL_ONE_SHOT(allreduce_l1, TE_K_COLL_ALLREDUCE, (one_shot<C, 8, true>(a, o)))
-COMM_KERNEL_ONE_SHOT(allreduce_p1, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(one_shot, false))
+COMM_KERNEL_ONE_SHOT(allreduce_l1, TE_K_COLL_ALLREDUCE, (one_shot<C, 8, true>(a, o, first)))
+COMM_KERNEL_ONE_SHOT(allreduce_p1, TE_K_COLL_ALLREDUCE, ONE_SHOT_BY_RANKS(false))
 COMM_KERNEL(allreduce_p2, TE_K_COLL_ALLREDUCE,
 	    (a.nranks == 4 ? two_shot<4>(a, o) : two_shot<8>(a, o)))
 COMM_KERNEL(allreduce_s, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(zero_copy))

@@ -11,12 +11,13 @@
  */
 #include "kernels/comm/algorithms.cuh"
 
-COMM_KERNEL_ONE_SHOT(reduce_scatter_l1, TE_K_COLL_REDUCE_SCATTER, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL_ONE_SHOT(reduce_scatter_l1, TE_K_COLL_REDUCE_SCATTER,
+		     (one_shot<C, 8, true>(a, o, first)))
 COMM_KERNEL(reduce_scatter_s, TE_K_COLL_REDUCE_SCATTER, COMM_BY_RANKS(zero_copy))
 COMM_KERNEL(reduce_scatter_r, TE_K_COLL_REDUCE_SCATTER, COMM_BY_RANKS(staged))
-COMM_KERNEL_ONE_SHOT(all_gather_l1, TE_K_COLL_ALL_GATHER, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL_ONE_SHOT(all_gather_l1, TE_K_COLL_ALL_GATHER, (one_shot<C, 8, true>(a, o, first)))
 COMM_KERNEL(all_gather_s, TE_K_COLL_ALL_GATHER, (zero_copy<C, 8>(a, o)))
 COMM_KERNEL(all_gather_r, TE_K_COLL_ALL_GATHER, (staged<C, 8>(a, o)))
-COMM_KERNEL_ONE_SHOT(broadcast_l1, TE_K_COLL_BROADCAST, (one_shot<C, 8, true>(a, o)))
+COMM_KERNEL_ONE_SHOT(broadcast_l1, TE_K_COLL_BROADCAST, (one_shot<C, 8, true>(a, o, first)))
 COMM_KERNEL(broadcast_s, TE_K_COLL_BROADCAST, (zero_copy<C, 8>(a, o)))
 COMM_KERNEL(broadcast_r, TE_K_COLL_BROADCAST, (staged<C, 8>(a, o)))

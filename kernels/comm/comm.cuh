@@ -8,10 +8,11 @@
  * blocks are resident.
  *
  * Packets are loaded and stored as 16 bytes, relaxed, at system scope. The threads that exchange
- * headers have a fence before they push and one after they have collected: with the boundaries of
- * kernels they order emptying the packets of an epoch, by any thread, before these are filled again
- * by any thread of another rank, two epochs later. A fence takes about 1 us, so l1 and p1 have a
- * warp for headers that has no data. Flags are stored with release and loaded with acquire
+ * headers have a fence before they push, and their loads acquire: with the boundaries of kernels
+ * this orders emptying the packets of an epoch, by any thread, before these are filled again by any
+ * thread of another rank, two epochs later. A fence takes about 1 us, so it begins before the epoch
+ * has been loaded, and l1 and p1 have a warp for headers that has no data. A load that acquires has
+ * no such cost. Flags are stored with release and loaded with acquire
  * semantics by one thread for each rank, and bar.sync makes these cover the accesses of the block.
  */
 #ifndef TE_COMM_CUH
@@ -31,6 +32,19 @@ DEV uint4 load_packet(const void *p)
 
 	asm volatile("{\n\t.reg .b128 x;\n\t"
 		     "ld.relaxed.sys.global.b128 x, [%2];\n\t"
+		     "mov.b128 {%0, %1}, x;\n\t}"
+		     : "=l"(lo), "=l"(hi)
+		     : "l"(p)
+		     : "memory");
+	return make_uint4((uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32));
+}
+
+DEV uint4 load_packet_acquire(const void *p)
+{
+	uint64_t lo, hi;
+
+	asm volatile("{\n\t.reg .b128 x;\n\t"
+		     "ld.acquire.sys.global.b128 x, [%2];\n\t"
 		     "mov.b128 {%0, %1}, x;\n\t}"
 		     : "=l"(lo), "=l"(hi)
 		     : "l"(p)
@@ -332,6 +346,7 @@ DEV int header_peer(const struct te_k_comm &a)
 	return blockIdx.x == 0 && r >= 0 && r < a.nranks && r != a.rank ? r : -1;
 }
 
+/* with a fence in begin() before it */
 DEV void header_push(const struct te_k_comm &a, const struct op &o)
 {
 	const uint64_t s = o.signature, head = te_k_comm_head(&a, o.epoch);
@@ -339,7 +354,6 @@ DEV void header_push(const struct te_k_comm &a, const struct op &o)
 
 	if (r < 0)
 		return;
-	fence();
 	store_packet(half(a, o, r) + a.rank * TE_K_COMM_PACKET,
 		     make_uint4((uint32_t)head, (uint32_t)(head >> 32), (uint32_t)s,
 				(uint32_t)(s >> 32)));
@@ -355,16 +369,14 @@ DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 	if (r < 0)
 		return true;
 	do {
-		v = load_packet(p);
+		v = load_packet_acquire(p);
 		if (is_full<false>(o, v)) {
 			const uint64_t at = (uint64_t)v.y << 32 | v.x;
 			const uint64_t got = (uint64_t)v.w << 32 | v.z;
 
 			store_packet(p, empty());
-			if (got == s && at == head) {
-				fence();
+			if (got == s && at == head)
 				return true;
-			}
 			fail(a, o.epoch,
 			     got == s ? TE_K_COMM_MISMATCH_AT : TE_K_COMM_MISMATCH,
 			     TE_K_COMM_HEADER, 1u << r, got == s ? head : s, got == s ? at : got);
@@ -374,36 +386,54 @@ DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 	return false;
 }
 
-/* sends headers with this signature; false: an earlier operation failed */
-DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
+/* what does not depend on the epoch */
+DEV void extents(const struct te_k_comm &a, struct op &o)
 {
-	const volatile struct te_k_comm_ctl *c = a.ctl;
-
-	o.epoch = c->epoch;
-	o.signature = signature;
-	o.since = 0;
-	o.attempts = 0;
-	o.tag = (uint32_t)o.epoch & 0x7fffffff;
 	o.nbytes = a.count * element_nbytes(a.dtype);
 	o.npackets = te_k_comm_packets(o.nbytes);
 	o.chunk = te_k_comm_chunk(o.npackets, a.nranks);
 	o.others = ((1u << a.nranks) - 1) & ~(1u << a.rank);
-	if (c->failed)
+}
+
+/* sends headers with this signature; false: an earlier operation failed */
+DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
+{
+	const volatile struct te_k_comm_ctl *c = a.ctl;
+	const uint64_t epoch = c->epoch;
+	const uint32_t failed = c->failed;
+
+	if (header_peer(a) >= 0)
+		fence();
+	o.epoch = epoch;
+	o.signature = signature;
+	o.since = 0;
+	o.attempts = 0;
+	o.tag = (uint32_t)epoch & 0x7fffffff;
+	extents(a, o);
+	if (failed)
 		return false;
 	header_push(a, o);
 	return true;
 }
 
-/* the last block to end begins the next epoch; after a failure there is none */
-DEV void end(const struct te_k_comm &a, const struct op &o)
+#define FAILED_BLOCK 0x10000u /* in te_k_comm_ctl.done, in addition to the block */
+
+/* the last block to end begins the next epoch; after a failure there is none. ok: of this thread */
+DEV void end(const struct te_k_comm &a, const struct op &o, bool ok)
 {
-	__syncthreads();
-	if (threadIdx.x == 0 &&
-	    (gridDim.x == 1 || atomicAdd(&a.ctl->done, 1u) == gridDim.x - 1)) {
+	uint32_t before = 0;
+
+	ok = __syncthreads_and(ok);
+	if (threadIdx.x)
+		return;
+	if (gridDim.x > 1) {
+		before = atomicAdd(&a.ctl->done, ok ? 1u : 1u + FAILED_BLOCK);
+		if (before % FAILED_BLOCK != gridDim.x - 1)
+			return;
 		a.ctl->done = 0;
-		if (!load_relaxed(&a.ctl->failed))
-			a.ctl->epoch = o.epoch + 1;
 	}
+	if (ok && before < FAILED_BLOCK)
+		a.ctl->epoch = o.epoch + 1;
 }
 
 /* the threads of COMM_THREADS */
@@ -451,11 +481,18 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 	(a.nranks == 2 ? ALGORITHM<C, 2, ##__VA_ARGS__>(a, o) :                            \
 	 a.nranks == 4 ? ALGORITHM<C, 4, ##__VA_ARGS__>(a, o) :                            \
 			 ALGORITHM<C, 8, ##__VA_ARGS__>(a, o))
+/* of one_shot(), which takes the thread's first packet, too */
+#define ONE_SHOT_BY_RANKS(...)                                                             \
+	(a.nranks == 2 ? one_shot<C, 2, __VA_ARGS__>(a, o, first) :                        \
+	 a.nranks == 4 ? one_shot<C, 4, __VA_ARGS__>(a, o, first) :                        \
+			 one_shot<C, 8, __VA_ARGS__>(a, o, first))
 
-#define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, __VA_ARGS__)
+/* FIRST: statements before the epoch is loaded */
+#define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, , __VA_ARGS__)
 #define COMM_KERNEL_ONE_SHOT(...)                                                          \
-	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS, __VA_ARGS__)
-#define COMM_KERNEL_OF(THREADS, NAME, COLLECTIVE, ...)                                     \
+	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS,                                 \
+		       const uint4 first = read_first<C>(a, o), __VA_ARGS__)
+#define COMM_KERNEL_OF(THREADS, FIRST, NAME, COLLECTIVE, ...)                              \
 	extern "C" __global__ void __launch_bounds__(THREADS)                              \
 		te_k_comm_##NAME(const __grid_constant__ struct te_k_comm a)               \
 	{                                                                                  \
@@ -463,10 +500,10 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 		struct op o;                                                               \
 											   \
 		te_begin();                                                                \
+		FIRST;                                                                     \
 		if (!begin(a, o, te_k_comm_signature(&a) | (uint64_t)C << 60))             \
 			return;                                                            \
-		__VA_ARGS__;                                                               \
-		end(a, o);                                                                 \
+		end(a, o, __VA_ARGS__);                                                    \
 	}
 
 #endif

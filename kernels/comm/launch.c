@@ -44,6 +44,14 @@ static int64_t nblocks(const struct te_k_comm *a, enum te_k_comm_collective what
 		     a->max_blocks);
 }
 
+/* a packet for each, and the warp of headers after them */
+static int64_t one_shot_threads(int64_t nbytes)
+{
+	const int64_t n = te_k_comm_packets(nbytes);
+
+	return clamp(ceil_div(n, 32) * 32, 32, COMM_THREADS) + COMM_HEADER_THREADS;
+}
+
 static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 		    struct te__geometry *k)
 {
@@ -78,8 +86,7 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 		return te__fail(-TE_ESHAPE, "%s: %lld elements do not fit into packet memory of "
 				"%lld bytes", func, (long long)a->count, (long long)a->half_nbytes);
 	return te__geo_launch(k, func, a->count ? nblocks(a, what, nbytes) : 0,
-			      is_one_shot(a) ? COMM_THREADS + COMM_HEADER_THREADS :
-					       COMM_THREADS);
+			      is_one_shot(a) ? one_shot_threads(nbytes) : COMM_THREADS);
 }
 
 int te__geo_comm_allreduce(const void *args, struct te__geometry *k)

@@ -728,7 +728,7 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 					  ALGORITHM<8, BWD, T>(a, f, o, m, gain, held);	\
 		if (__syncthreads_and(ok))						\
 			scale_words(a);							\
-		end(a.comm, o);								\
+		end(a.comm, o, ok);							\
 	}
 #define KERNELS(T, t)									\
 	KERNEL(p1_##t, T, 2, 4, false, one_shot)					\

@@ -12,7 +12,7 @@
  * model does not order without fence.proxy.alias. So each thread has one before it accesses by one
  * name what has been written by the other.
  */
-#include "kernels/comm/comm.cuh"
+#include "kernels/comm/algorithms.cuh"
 
 DEV void fence_alias(void)
 {
@@ -151,12 +151,14 @@ DEV bool nvls_two_shot(const struct te_k_comm &a, struct op &o)
 }
 
 /* M1: a rank's own packets arrive, too */
-template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o)
+template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 {
+	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+
 	fence_alias(); /* packets were emptied by the region's own address */
 	EACH(i, 0, o.npackets)
 		multimem_st_packet(multicast(a, packet(a, o, a.rank, a.rank * o.npackets + i)),
-				   read_packet(o, a.in, i));
+				   i == i0 ? first : read_packet(o, a.in, i));
 	fence_alias();
 	if (!header_collect(a, o))
 		return false;
@@ -173,6 +175,6 @@ template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o)
 
 COMM_KERNEL(allreduce_m, TE_K_COLL_ALLREDUCE, nvls_two_shot(a, o))
 COMM_KERNEL_ONE_SHOT(allreduce_m1, TE_K_COLL_ALLREDUCE,
-		     (a.nranks == 2 ? nvls_one_shot<2>(a, o) :
-		      a.nranks == 4 ? nvls_one_shot<4>(a, o) :
-				      nvls_one_shot<8>(a, o)))
+		     (a.nranks == 2 ? nvls_one_shot<2>(a, o, first) :
+		      a.nranks == 4 ? nvls_one_shot<4>(a, o, first) :
+				      nvls_one_shot<8>(a, o, first)))

@@ -53,9 +53,15 @@ DEV uint32_t word(const uint4 &v, int k)
 	return k == 0 ? v.x : k == 1 ? v.y : k == 2 ? v.z : v.w;
 }
 
-__device__ __noinline__ float divide(float x, int n)
+__device__ __noinline__ float divide_by(float x, int n)
 {
 	return __fdiv_rn(x, (float)n);
+}
+
+/* by a power of two it is exact, or rounded, as the product with its inverse is */
+DEV float divide(float x, int n)
+{
+	return n & (n - 1) ? divide_by(x, n) : mul(x, __int_as_float((128 - __ffs(n)) << 23));
 }
 
 /* n is N, or at most that */

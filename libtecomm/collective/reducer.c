@@ -17,7 +17,8 @@
 
 /* large enough for the bandwidth of a link, and a small part of the gradients of a model */
 #define BUCKET_NBYTES ((uint64_t)16 << 20)
-/* enough for most of that bandwidth; the other multiprocessors run backward at the same time */
+/* enough for most of that bandwidth; the other multiprocessors run backward at the same time, but
+ * for the last bucket */
 #define BLOCKS 32
 /* what follows a weight in the flat buffer of gradients is zeros up to a multiple of this */
 #define PADDING_NELEMS 64
@@ -62,7 +63,7 @@ static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	int err = 0;
 
-	o.max_blocks = BLOCKS;
+	o.max_blocks = r->ncomplete < r->ngrads ? BLOCKS : 0;
 	qsort(r->wait, (size_t)r->nwait, sizeof(*r->wait), by_address);
 	for (int32_t i = 0, k; i < r->nwait && !err; i = k) {
 		float *const begin = r->wait[i].p, *end = begin + r->wait[i].nelems;

@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,12 +92,16 @@ static void save(struct ted *t)
 	char path[300], new_path[300];
 	int bad = 1;
 	FILE *f;
+	int fd;
 
 	t->save_ns = 0;
 	t->saved_ns = ted_now_ns();
 	path_of(t, path, sizeof(path), "");
 	path_of(t, new_path, sizeof(new_path), ".new");
-	f = fopen(new_path, "we");
+	/* not through a link that another user has made */
+	(void)unlink(new_path);
+	fd = open(new_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	f = fd >= 0 ? fdopen(fd, "w") : NULL;
 	if (f) {
 		fprintf(f, "day %" PRId64 "\n", t->day);
 		for (int i = 0; i < t->nwritten; i++)

@@ -39,18 +39,20 @@ static void one_packet(const uint8_t *data, size_t nbytes, int how, int sock)
 	memset(packet, 0, sizeof(packet));
 	memcpy(packet, data, nbytes);
 	if (how & 8) {
-		/* the first byte is the kind, the next ones rank, item, time and name */
+		/* the first byte is the kind, the next ones rank, item, time, and name or size */
 		m.kind = packet[0];
 		m.rank = packet[1];
 		m.item = packet[2];
 		m.wait_ms = packet[3];
 		m.text[0] = (char)packet[4];
+		m.nbytes = packet[4] * 4096u;
 		memmove(packet + sizeof(m), packet + 5, sizeof(packet) - sizeof(m) - 5);
 		memcpy(packet, &m, sizeof(m));
 		nbytes = sizeof(m) + (nbytes > 5 ? nbytes - 5 : 0);
 	}
 	if (how & 2)
-		(void)te__wire_send(sock, (void *)packet, packet + sizeof(m), 1, 0);
+		(void)te__wire_send(sock, (void *)packet, packet + sizeof(m),
+				    nbytes > sizeof(m) ? nbytes - sizeof(m) : 0, 0);
 	else
 		(void)send(sock, packet, nbytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (how & 4 && recv(sock, drain, sizeof(drain), MSG_DONTWAIT) > 0)
@@ -69,6 +71,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		conf.keys = 8;
 		conf.store = 4096;
 		conf.fds = 4;
+		conf.spill_files = 3;
+		conf.spill_job = 1 << 20;
+		conf.spill_keep = 0;
+		strcpy(conf.spill, "/dev/shm");
 		if (ted_init(&t, &conf))
 			abort();
 	}
@@ -97,6 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 			ted_client_read(&t, c[i]);
 	}
 	ted_client_reap(&t);
+	ted_spill_read(&t);
 	/* nothing is left of them */
 	if (t.nclients || t.jobs || t.nfds || t.nlost)
 		abort();

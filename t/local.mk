@@ -236,7 +236,9 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt_num.c \
 	t/lib/tt_num.h \
 	t/lib/tt_states.c \
-	t/lib/tt_states.h
+	t/lib/tt_states.h \
+	t/lib/tt_wire.c \
+	t/lib/tt_wire.h
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA

@@ -23,6 +23,7 @@
 #include "libtecomm/memory/broker.h"
 #include "libtecore/base/private.h"
 #include "tt_ctx.h"
+#include "tt_wire.h"
 
 #define MOST 8
 #define SOON_MS 2000 /* far below the deadline: what is seen at once, on a slow machine too */
@@ -698,37 +699,66 @@ END_TEST
 START_TEST(a_second_descriptor_is_an_error)
 {
 	struct te__wire m = hello(1), r;
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(2 * sizeof(int))];
-	} a = { .bytes = { 0 } };
-	struct iovec io = { &m, sizeof(m) };
-	struct msghdr h = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = a.bytes,
-			    .msg_controllen = sizeof(a.bytes) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	const int fd = filled_fd(4096, 1), before = nfds();
 	struct te__broker *b;
-	const int before = nfds();
-	int fd[2], s;
+	int s;
 
 	DO(te__broker_start(&info, &b));
 	s = greet(1);
 	m.kind = TE__WIRE_PUBLISH;
-	fd[0] = filled_fd(4096, 1);
-	fd[1] = filled_fd(4096, 2);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(2 * sizeof(int));
-	memcpy(CMSG_DATA(c), fd, sizeof(fd));
-	ck_assert_int_eq(sendmsg(s, &h, 0), (int)sizeof(m));
+	ck_assert(tt_wire_send(s, &m, sizeof(m), 2, fd));
 	ck_assert_int_eq(next(s, &r), 1);
 	ck_assert_int_eq(r.code, -EMFILE);
 	ck_assert_ptr_nonnull(strstr(r.text, "MSG_CTRUNC"));
 	ck_assert_int_eq(next(s, &r), 0);
 	close(s);
-	close(fd[0]);
-	close(fd[1]);
 	te__broker_stop(b);
 	ck_assert_int_eq(nfds(), before);
+	close(fd);
+}
+END_TEST
+
+/* ranks that send anything, do not read, or end: a broker that stops has nothing open */
+START_TEST(copes_with_any_messages)
+{
+	enum { N = 4 };
+	static uint8_t packet[TT_WIRE_MOST];
+	const int64_t total = tt_wire_total();
+	const int fd = filled_fd(4096, 1), before = nfds();
+	struct te__broker *b;
+	char drain[64];
+	int s[N];
+
+	for (int64_t k = 0; k < total;) {
+		DO(te__broker_start(&info, &b));
+		for (int i = 0; i < N; i++)
+			s[i] = -1;
+		for (int64_t n = tt_rand_int(1, 40); n > 0; n--) {
+			const int i = (int)tt_rand_int(0, N - 1);
+			struct te__wire m = hello((int)tt_rand_int(0, info.nlocal));
+
+			if (s[i] < 0) {
+				s[i] = dial();
+				if (tt_rand_int(0, 7))
+					(void)te__wire_send(s[i], &m, NULL, 0, -1);
+			}
+			if (tt_wire_send(s[i], packet, tt_wire_draw(key, packet),
+					 tt_wire_draw_nfds(), fd))
+				k++;
+			else if (!close(s[i]))
+				s[i] = -1;
+			/* sometimes it does not read what comes */
+			if (s[i] >= 0 && tt_rand_int(0, 3))
+				while (recv(s[i], drain, sizeof(drain), MSG_DONTWAIT) > 0)
+					;
+		}
+		for (int i = 0; i < N; i++)
+			if (s[i] >= 0)
+				close(s[i]);
+		te__broker_stop(b);
+		ck_assert_int_eq(nfds(), before);
+	}
+	close(fd);
 }
 END_TEST
 
@@ -966,6 +996,11 @@ static Suite *suite(void)
 	tcase_add_test(c, a_wrong_control_page_is_refused);
 	tcase_add_test(c, the_reason_of_an_abort_is_waited_for);
 	tcase_add_test(c, each_failing_call_leaves_nothing);
+	c = tt_case(s, "fuzz", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	if (getenv("TT_WIRE_MESSAGES"))
+		tcase_set_timeout(c, 3600);
+	tcase_add_test(c, copes_with_any_messages);
 	return s;
 }
 

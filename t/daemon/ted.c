@@ -17,6 +17,7 @@
 
 #include "daemon/ted.h"
 #include "tt_ted.h"
+#include "tt_wire.h"
 
 static void ck_memory(int fd, const char *text)
 {
@@ -437,6 +438,22 @@ START_TEST(connections_are_limited)
 }
 END_TEST
 
+START_TEST(clients_that_say_nothing_are_dropped)
+{
+	struct te__wire m;
+	int s;
+
+	run_begin("hello_ms = 1\n");
+	s = dial(&run);
+	ck_assert_int_eq(next(s, &m, NULL, NULL), 1);
+	ck_assert_int_eq(m.code, -ETIMEDOUT);
+	ck_assert_ptr_nonnull(strstr(m.text, "no HELLO after 1 ms"));
+	ck_assert_int_eq(next(s, &m, NULL, NULL), 0);
+	close(s);
+	run_end(&run);
+}
+END_TEST
+
 START_TEST(descriptors_are_limited_by_the_process)
 {
 	const int fd = memory("x");
@@ -740,63 +757,11 @@ END_TEST
 
 /* ---- any bytes ---- */
 
-/* a packet with n descriptors: 1; 0 if the kernel refuses it, or ted has ended the connection */
-static int send_any(int sock, const void *packet, size_t nbytes, int nfds, int fd)
-{
-	static union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(253 * sizeof(int))];
-	} a;
-	struct iovec io = { (void *)(uintptr_t)packet, nbytes };
-	struct msghdr h = { .msg_iov = &io, .msg_iovlen = 1 };
-	struct cmsghdr *c;
-
-	if (nfds) {
-		h.msg_control = a.bytes;
-		h.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-		c = CMSG_FIRSTHDR(&h);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
-		for (int i = 0; i < nfds; i++)
-			memcpy(CMSG_DATA(c) + i * (int)sizeof(int), &fd, sizeof(int));
-	}
-	return sendmsg(sock, &h, MSG_NOSIGNAL) == (ssize_t)nbytes;
-}
-
-/* a request that makes sense, of which some bytes may be changed */
-static size_t draw(uint8_t *packet)
-{
-	struct te__wire m = message((uint32_t)tt_rand_int(0, 20));
-	const int64_t size = tt_rand_int(0, 40);
-	size_t nbytes = sizeof(m) + (size_t)tt_rand_int(0, 3) * 100;
-
-	memcpy(m.key, key, sizeof(key));
-	m.key[0] ^= (uint8_t)tt_rand_int(0, 1);
-	m.rank = tt_rand_int(0, 3) ? (uint32_t)tt_rand_int(0, 5) : TE__WIRE_NO_RANK;
-	m.item = (uint32_t)tt_rand_int(0, 5);
-	m.wait_ms = (uint32_t)tt_rand_int(0, 2);
-	m.nbytes = tt_rand_u64();
-	snprintf(m.text, sizeof(m.text), "%d", (int)tt_rand_int(0, 30));
-	memset(packet, 'd', 1024);
-	memcpy(packet, &m, sizeof(m));
-	if (size == 0)
-		return (size_t)tt_rand_int(0, sizeof(m) - 1);
-	if (size == 1)
-		return sizeof(m) + TE__WIRE_DATA_MAX + (size_t)tt_rand_int(0, 1);
-	if (size < 6)
-		tt_fill_bytes(packet + tt_rand_int(0, 200), 56);
-	if (size == 6)
-		packet[tt_rand_int(0, 3)] ^= 1;
-	return nbytes;
-}
-
 START_TEST(copes_with_any_messages)
 {
 	enum { N = 8 };
-	static uint8_t packet[sizeof(struct te__wire) + TE__WIRE_DATA_MAX + 1];
-	const char *env = getenv("TED_FUZZ_MESSAGES");
-	const int64_t total = env ? strtoll(env, NULL, 10) : TT_FEWER(10000);
+	static uint8_t packet[TT_WIRE_MOST];
+	const int64_t total = tt_wire_total();
 	const int fd = memory("x");
 	char hex[2 * TE__WIRE_KEY_NBYTES + 1];
 	int s[N], good, before;
@@ -812,7 +777,6 @@ START_TEST(copes_with_any_messages)
 		s[i] = -1;
 	for (int64_t k = 0; k < total;) {
 		const int i = (int)tt_rand_int(0, N - 1);
-		const int nfds = (int)tt_rand_int(0, 60);
 		char drain[64];
 
 		if (s[i] < 0) {
@@ -820,8 +784,8 @@ START_TEST(copes_with_any_messages)
 			if (tt_rand_int(0, 7))
 				(void)hello(s[i], key, (uint32_t)tt_rand_int(0, 4), 5);
 		}
-		n = draw(packet);
-		if (send_any(s[i], packet, n, nfds == 0 ? 253 : nfds == 1 ? 2 : nfds < 20, fd)) {
+		n = tt_wire_draw(key, packet);
+		if (tt_wire_send(s[i], packet, n, tt_wire_draw_nfds(), fd)) {
 			k++;
 		} else {
 			close(s[i]);
@@ -874,6 +838,7 @@ static Suite *suite(void)
 	c = tt_case(s, "clients", "host serial");
 	tcase_add_test(c, wrong_requests_are_answered);
 	tcase_add_loop_test(c, connections_are_limited, 0, 2);
+	tcase_add_test(c, clients_that_say_nothing_are_dropped);
 	tcase_add_test(c, descriptors_are_limited_by_the_process);
 	tcase_add_test(c, slow_readers_are_dropped);
 	tcase_add_test(c, clients_survive_a_restart);
@@ -888,7 +853,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, a_wrong_configuration_names_the_line, 0, (int)TT_LEN(wrong_conf));
 	tcase_add_test(c, a_configuration_is_read);
 	c = tt_case(s, "fuzz", "host serial");
-	if (getenv("TED_FUZZ_MESSAGES"))
+	if (getenv("TT_WIRE_MESSAGES"))
 		tcase_set_timeout(c, 3600);
 	tcase_add_test(c, copes_with_any_messages);
 	return s;

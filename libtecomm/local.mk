@@ -76,9 +76,14 @@ if HAVE_VERBS
 libtecomm_libtecomm_internal_la_SOURCES += \
 	libtecomm/transport/verbs/device.c \
 	libtecomm/transport/verbs/lib.c \
+	libtecomm/transport/verbs/near.c \
+	libtecomm/transport/verbs/open.c \
+	libtecomm/transport/verbs/poll.c \
+	libtecomm/transport/verbs/post.c \
 	libtecomm/transport/verbs/syms.def \
 	libtecomm/transport/verbs/verbs.c \
-	libtecomm/transport/verbs/verbs.h
+	libtecomm/transport/verbs/verbs.h \
+	libtecomm/transport/verbs/vlink.h
 else
 libtecomm_libtecomm_internal_la_SOURCES += libtecomm/transport/verbs/none.c
 endif

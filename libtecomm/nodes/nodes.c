@@ -255,16 +255,19 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 {
 	const int32_t ms = te__boot_timeout_ms(n->boot);
 	int32_t peers[4096];
+	struct te_device_info device = TE_DEVICE_INFO_INIT;
 	struct te__link_opts o = {
 		.boot = n->boot,
 		.peers = peers,
 		.mem = te__pool_stage(n->pool),
 		.mem_nbytes = te__nodes_stage(n->boot, n->piece),
+		.pci = device.pci_address,
 		.timeout_ms = ms / 8 > (INT32_MAX - ms) ? INT32_MAX : ms + ms / 8,
 		.heartbeat_ms = (int32_t)te__param_int(TE_PARAM_COMM_HEARTBEAT_MS),
 	};
 	int r;
 
+	(void)te_ctx_device_info(te__pool_ctx(n->pool), &device); /* which one is near is a hint */
 	for (int32_t k = 0; k < n->nranks && n->local < n->nrails; k++) {
 		const int32_t node = te__boot_node(n->boot, k);
 

@@ -25,6 +25,7 @@ struct te__link_opts {
 	 * is closed: a transport may register it once. */
 	void *mem;
 	size_t mem_nbytes;
+	const char *pci; /* address of the GPU that data comes from; NULL or "": it is none */
 	int32_t timeout_ms;   /* of te__link_wait(), and of a peer that acknowledges nothing */
 	int32_t heartbeat_ms; /* a peer that is silent for two of them has failed */
 };

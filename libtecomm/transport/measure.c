@@ -116,16 +116,19 @@ static int run(struct measure *m, const char *name)
 static int measure(struct te_comm *c, const struct te__link_ops *ops, struct measure *m)
 {
 	const int32_t rank = te__boot_rank(c->boot), peer = !rank;
+	struct te_device_info device = TE_DEVICE_INFO_INIT;
 	struct te__link_opts o = {
 		.boot = c->boot,
 		.peers = &peer,
 		.npeers = rank < 2,
 		.mem_nbytes = 2 * (m->nbytes ? m->nbytes : 1),
+		.pci = device.pci_address,
 		.timeout_ms = te__boot_timeout_ms(c->boot),
 		.heartbeat_ms = (int32_t)te__param_int(TE_PARAM_COMM_HEARTBEAT_MS),
 	};
 	int r;
 
+	(void)te_ctx_device_info(c->ctx, &device);
 	o.mem = te__aligned_alloc(4096, o.mem_nbytes);
 	if (!o.mem) {
 		te__boot_abort(c->boot, "not enough memory");

@@ -202,6 +202,28 @@ START_TEST(messages_arrive_over_infiniband)
 }
 END_TEST
 
+/* over several queue pairs, whose messages overtake each other, on one device and on two */
+START_TEST(messages_are_striped_over_queue_pairs)
+{
+	static const struct {
+		const char *device, *qps;
+		int nqps, used;
+	} how[] = { { "", "3", 3, 2 }, { "fake0,fake1", "0", 2, 3 }, { "fake1,fake0:1", "5", 5, 3 },
+		    { "fake0", "8", 8, 1 } };
+
+	setenv("TE_COMM_IB_DEVICE", how[_i / 2].device, 1);
+	setenv("TE_COMM_IB_QPS", how[_i / 2].qps, 1);
+	verbs_fake.delay_us = 400;
+	verbs_fake.short_poll = 2;
+	if (_i & 1)
+		exchange(3 << 20 | 12345, TT_FEWER(8) + 4, 3);
+	else
+		exchange(20000, TT_FEWER(200), 30);
+	ck_assert_int_eq(verbs_fake.nqps, 2 * how[_i / 2].nqps);
+	ck_assert_int_eq(verbs_fake.used, how[_i / 2].used);
+}
+END_TEST
+
 static int fill_queues(struct rank *r)
 {
 	int e = 0;
@@ -435,6 +457,27 @@ START_TEST(a_port_that_is_down_is_named_on_both_sides)
 }
 END_TEST
 
+/* rank 0 has two ports and loses one, on which nothing but heartbeats goes */
+START_TEST(one_of_two_ports_that_is_down_is_named_on_both_sides)
+{
+	struct rank r[RANKS];
+
+	setenv("TE_COMM_IB_DEVICE", _i ? "fake0,fake1" : "fake1,fake0", 1);
+	setenv("TE_COMM_IB_TIMEOUT", "9", 1);
+	beat_ms = BEAT_MS;
+	verbs_fake.down_device = 2;
+	run(port_down, r);
+	/* one rank finds it, and tells the other over the port that is left */
+	for (int i = 0; i < 2; i++) {
+		ck_assert_msg(r[i].result == -TE_EPEER || r[i].result == -TE_EABORT, "%d: %s",
+			      r[i].result, r[i].text);
+		ck_assert_msg(strstr(r[i].text, "device fake1 port 2, ") != NULL, "%s", r[i].text);
+		ck_assert_msg(r[i].ms < 3 * BEAT_MS + LATE_MS, "after %.0f ms", r[i].ms);
+	}
+	failed(&r[0], r[0].result, r[0].result == -TE_EPEER ? "rank 1 (host " : "rank 0 (host ");
+}
+END_TEST
+
 static int device_lost(struct rank *r)
 {
 	pthread_barrier_wait(&ready);
@@ -453,10 +496,13 @@ START_TEST(a_lost_device_ends_the_links_of_both_sides)
 }
 END_TEST
 
+static size_t received_nbytes;
+
+/* rank 1 sends 500 bytes to rank 0, which receives so many */
 static int receive_one(struct rank *r)
 {
 	int e = r->rank ? te__link_send(r->link, 0, r->mem, 500)
-			: te__link_recv(r->link, 0, r->mem, 500);
+			: te__link_recv(r->link, 0, r->mem, received_nbytes);
 
 	return e ? e : until_failure(r);
 }
@@ -466,6 +512,7 @@ START_TEST(a_wrong_key_is_an_access_error)
 {
 	struct rank r[RANKS];
 
+	received_nbytes = 500;
 	verbs_fake.wrong_rkey = 1;
 	run(receive_one, r);
 	failed(&r[1], -EIO, "rank 0 (host ");
@@ -474,19 +521,12 @@ START_TEST(a_wrong_key_is_an_access_error)
 }
 END_TEST
 
-static int sizes_differ(struct rank *r)
-{
-	int e = r->rank ? te__link_send(r->link, 0, r->mem, 500)
-			: te__link_recv(r->link, 0, r->mem, 501);
-
-	return e ? e : until_failure(r);
-}
-
 START_TEST(sizes_that_differ_are_named_on_both_sides)
 {
 	struct rank r[RANKS];
 
-	run(sizes_differ, r);
+	received_nbytes = 501;
+	run(receive_one, r);
 	for (int i = 0; i < 2; i++) {
 		failed(&r[i], -TE_EMISMATCH, "rank 0 (host ");
 		failed(&r[i], -TE_EMISMATCH, "receives 501 bytes");
@@ -662,12 +702,14 @@ END_TEST
 
 /* ---- which device ---- */
 
-static int port_open(struct te__verbs_port *p, const char *device, const char *gid)
+static struct te__verbs_near near = { .pci = "0000:01:00.0" };
+
+static int ports_open(struct te__verbs_port *p, const char *device, const char *gid)
 {
 	setenv("TE_COMM_IB_DEVICE", device, 1);
 	setenv("TE_COMM_IB_GID", gid, 1);
 	te__verbs_replace(&verbs_fake_lib);
-	return te__verbs_port_open(p);
+	return te__verbs_ports_open(&near, p);
 }
 
 static const struct {
@@ -680,14 +722,71 @@ static const struct {
 
 START_TEST(the_fastest_active_port_and_an_ipv4_address_are_chosen)
 {
-	struct te__verbs_port p = { .lib = NULL };
+	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 
-	ck_assert_int_eq(port_open(&p, choice[_i].device, choice[_i].gid), 0);
-	ck_assert_str_eq(p.name, choice[_i].name);
-	ck_assert_int_eq(p.port, choice[_i].port);
-	ck_assert_int_eq(p.gid.gid_index, choice[_i].index);
-	te__verbs_port_close(&p);
+	verbs_fake.near[0] = 5; /* which is not as fast */
+	ck_assert_int_eq(ports_open(p, choice[_i].device, choice[_i].gid), 1);
+	ck_assert_str_eq(p->name, choice[_i].name);
+	ck_assert_int_eq(p->port, choice[_i].port);
+	ck_assert_int_eq(p->gid.gid_index, choice[_i].index);
+	te__verbs_port_close(p);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+/* of equally fast ones the nearest, of these each rank of a node another */
+START_TEST(the_nearest_of_equals_is_chosen)
+{
+	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
+
+	verbs_fake.equal = 1;
+	near.turn = _i / 3;
+	verbs_fake.near[0] = _i % 3 == 1;
+	verbs_fake.near[1] = _i % 3 == 2;
+	ck_assert_int_eq(ports_open(p, "", "-1"), 1);
+	ck_assert_str_eq(p->name, _i % 3 == 1	? "fake0"
+				  : _i % 3 == 2 ? "fake1"
+				  : _i / 3 % 2	? "fake1"
+						: "fake0");
+	ck_assert_str_eq(verbs_fake.pci, near.pci);
+	te__verbs_port_close(p);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+START_TEST(several_ports_are_those_of_the_list)
+{
+	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
+
+	ck_assert_int_eq(ports_open(p, "fake1:2,fake0,fake1", "-1"), 3);
+	for (int i = 0; i < 3; i++) {
+		ck_assert_str_eq(p[i].name, i == 1 ? "fake0" : "fake1");
+		ck_assert_int_eq(p[i].port, i == 1 ? 1 : 2);
+		te__verbs_port_close(&p[i]);
+	}
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+}
+END_TEST
+
+START_TEST(devices_below_one_bridge_are_near)
+{
+	static const char gpu[] = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0";
+	static const struct {
+		const char *path;
+		int common;
+	} other[] = {
+		{ "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", 6 },
+		{ "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", 5 },
+		{ "/sys/devices/pci0000:3a/0000:3a:00.0", 5 },
+		{ "/sys/devices/pci0000:3a/0000:3a:01.0/0000:3c:00.0", 4 },
+		{ "/sys/devices/pci0000:5d/0000:5d:00.0/0000:5e:00.0", 3 },
+		{ "/", 1 },
+	};
+
+	for (size_t i = 0; i < TT_LEN(other); i++) {
+		ck_assert_int_eq(te__verbs_common(gpu, other[i].path), other[i].common);
+		ck_assert_int_eq(te__verbs_common(other[i].path, gpu), other[i].common);
+	}
 }
 END_TEST
 
@@ -702,15 +801,18 @@ static const struct {
 	{ "fake0:256", "-1", "a port is 1 to 255", -EINVAL, 0 },
 	{ "fake0", "6", "has no address of index 6 (TE_COMM_IB_GID)", -ENODEV, 0 },
 	{ "", "-1", "there is no RDMA device", -ENODEV, 1 },
+	{ "fake0,fake1:1", "-1", "no port of fake1:1 is active", -ENODEV, 0 },
+	{ "fake0,,fake1", "-1", "has an empty name", -EINVAL, 0 },
+	{ "fake0,fake0,fake0,fake0,fake0", "-1", "has more than 4 ports", -EINVAL, 0 },
 };
 
 START_TEST(refusals_say_why)
 {
-	struct te__verbs_port p = { .lib = NULL };
+	struct te__verbs_port p[TE__VERBS_PORTS_MOST];
 	char why[200] = "";
 
 	verbs_fake.none = refusal[_i].none;
-	ck_assert_int_eq(port_open(&p, refusal[_i].device, refusal[_i].gid), refusal[_i].code);
+	ck_assert_int_eq(ports_open(p, refusal[_i].device, refusal[_i].gid), refusal[_i].code);
 	ck_assert_msg(strstr(te_error_detail(), refusal[_i].text) != NULL, "%s", te_error_detail());
 	ck_assert_int_eq(te__link_verbs.probe(why, sizeof(why)), refusal[_i].code);
 	ck_assert_msg(strstr(why, refusal[_i].text) != NULL, "%s", why);
@@ -757,14 +859,23 @@ START_TEST(allocations_that_fail_are_reported)
 }
 END_TEST
 
-START_TEST(time_outs_out_of_range_are_refused)
+static const struct {
+	const char *name, *value, *text;
+} range[] = {
+	{ "TE_COMM_IB_TIMEOUT", "0", "TE_COMM_IB_TIMEOUT is 0, expected 1 to 31" },
+	{ "TE_COMM_IB_TIMEOUT", "32", "expected 1 to 31" },
+	{ "TE_COMM_IB_QPS", "9", "TE_COMM_IB_QPS is 9, expected 0 to 8" },
+	{ "TE_COMM_IB_QPS", "-1", "expected 0 to 8" },
+};
+
+START_TEST(parameters_out_of_range_are_refused)
 {
 	struct rank r[RANKS];
 
-	setenv("TE_COMM_IB_TIMEOUT", _i ? "32" : "0", 1);
+	setenv(range[_i].name, range[_i].value, 1);
 	run(talk, r);
 	for (int i = 0; i < 2; i++)
-		failed(&r[i], -EINVAL, "expected 1 to 31");
+		failed(&r[i], -EINVAL, range[_i].text);
 }
 END_TEST
 
@@ -777,6 +888,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, large_messages_arrive, 0, 2);
 	tcase_add_test(c, messages_arrive_without_inline_data);
 	tcase_add_test(c, messages_arrive_over_infiniband);
+	tcase_add_loop_test(c, messages_are_striped_over_queue_pairs, 0, 8);
 	tcase_add_test(c, queues_are_bounded);
 	tcase_add_test(c, idle_links_stay);
 	tcase_add_test(c, a_rank_that_closes_is_named_when_it_is_needed);
@@ -786,6 +898,7 @@ static Suite *suite(void)
 	tcase_add_test(c, requests_that_are_not_acknowledged_time_out);
 	tcase_add_test(c, a_link_that_comes_back_is_used);
 	tcase_add_test(c, a_port_that_is_down_is_named_on_both_sides);
+	tcase_add_loop_test(c, one_of_two_ports_that_is_down_is_named_on_both_sides, 0, 2);
 	tcase_add_test(c, a_lost_device_ends_the_links_of_both_sides);
 	tcase_add_test(c, a_wrong_key_is_an_access_error);
 	tcase_add_test(c, sizes_that_differ_are_named_on_both_sides);
@@ -801,10 +914,13 @@ static Suite *suite(void)
 	c = tt_case(s, "devices", "host serial");
 	tcase_add_loop_test(c, the_fastest_active_port_and_an_ipv4_address_are_chosen, 0,
 			    TT_LEN(choice));
+	tcase_add_loop_test(c, the_nearest_of_equals_is_chosen, 0, 9);
+	tcase_add_test(c, several_ports_are_those_of_the_list);
+	tcase_add_test(c, devices_below_one_bridge_are_near);
 	tcase_add_loop_test(c, refusals_say_why, 0, TT_LEN(refusal));
 	tcase_add_test(c, the_installed_library_is_tried);
 	tcase_add_test(c, allocations_that_fail_are_reported);
-	tcase_add_loop_test(c, time_outs_out_of_range_are_refused, 0, 2);
+	tcase_add_loop_test(c, parameters_out_of_range_are_refused, 0, TT_LEN(range));
 	return s;
 }
 

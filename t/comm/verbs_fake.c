@@ -175,12 +175,21 @@ static void raise_event(const struct context *c, enum ibv_event_type type)
 		verbs_fake.nmisuse++;
 }
 
+static int is_down(const struct context *c)
+{
+	const int only = verbs_fake.down_device;
+
+	return verbs_fake.down & 1 << c->rank && (!only || c->c.device == &device[only - 1]);
+}
+
 /* ---- delivery, with the lock ---- */
 
-static const struct region *covering(int rank, uint32_t key, uint64_t addr, uint32_t nbytes)
+/* keys are those of the protection domain of the queue pair */
+static const struct region *covering(const struct ibv_pd *pd, uint32_t key, uint64_t addr,
+				     uint32_t nbytes)
 {
 	for (const struct region *m = regions; m; m = m->next)
-		if (m->valid == key && m->rank == rank && addr >= (uintptr_t)m->mr.addr &&
+		if (m->valid == key && m->mr.pd == pd && addr >= (uintptr_t)m->mr.addr &&
 		    addr + nbytes <= (uintptr_t)m->mr.addr + m->mr.length)
 			return m;
 	return NULL;
@@ -192,7 +201,7 @@ static struct queue_pair *destination(const struct queue_pair *q)
 
 	if (!d || (d->state != IBV_QPS_RTR && d->state != IBV_QPS_RTS) || d->dest != q->qp.qp_num ||
 	    verbs_fake.cut & (1 << d->ctx->rank | 1 << q->ctx->rank) ||
-	    verbs_fake.down & 1 << d->ctx->rank)
+	    is_down(d->ctx))
 		return NULL;
 	return d;
 }
@@ -219,7 +228,7 @@ static int deliver(struct queue_pair *q, struct request *w, int64_t now)
 		complete_send(q, w, IBV_WC_WR_FLUSH_ERR);
 		return 1;
 	}
-	if (verbs_fake.down & 1 << q->ctx->rank) {
+	if (is_down(q->ctx)) {
 		status = IBV_WC_LOC_QP_OP_ERR;
 	} else if (now < w->due) {
 		return 0;
@@ -232,7 +241,7 @@ static int deliver(struct queue_pair *q, struct request *w, int64_t now)
 	} else if (w->delivered) {
 		if (verbs_fake.unheard & 1 << q->ctx->rank)
 			return 0;
-	} else if (w->nbytes && !covering(d->ctx->rank, w->rkey, w->to, w->nbytes)) {
+	} else if (w->nbytes && !covering(d->qp.pd, w->rkey, w->to, w->nbytes)) {
 		status = IBV_WC_REM_ACCESS_ERR;
 		to_error(d);
 		raise_event(d->ctx, IBV_EVENT_QP_ACCESS_ERR);
@@ -386,11 +395,10 @@ static int query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_att
 	const int second = ctx->device == &device[1], r = fails("query_port");
 
 	memset(ret, 0, sizeof(*ret));
-	ret->state = (second && port == 1) || verbs_fake.down & 1 << c->rank ? IBV_PORT_DOWN
-									     : IBV_PORT_ACTIVE;
+	ret->state = (second && port == 1) || is_down(c) ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 	ret->active_mtu = second ? IBV_MTU_4096 : IBV_MTU_1024;
 	ret->active_width = 2;
-	ret->active_speed = second ? 32 : 1;
+	ret->active_speed = second || verbs_fake.equal ? 32 : 1;
 	ret->gid_tbl_len = 8;
 	ret->lid = 7;
 	ret->link_layer = verbs_fake.infiniband ? IBV_LINK_LAYER_INFINIBAND
@@ -599,6 +607,7 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
 	attr->cap.max_inline_data = verbs_fake.max_inline;
 	q = object(sizeof(*q));
 	q->cap = attr->cap;
+	verbs_fake.nqps++;
 	q->ctx = (struct context *)(void *)pd->context;
 	q->sq = calloc(attr->cap.max_send_wr, sizeof(*q->sq));
 	q->rq = calloc(attr->cap.max_recv_wr, sizeof(*q->rq));
@@ -683,10 +692,12 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		w->from = NULL;
 		verbs_fake.ninline++;
 	} else if (w->nbytes &&
-		   !covering(q->ctx->rank, wr->sg_list->lkey, wr->sg_list->addr, w->nbytes)) {
+		   !covering(q->qp.pd, wr->sg_list->lkey, wr->sg_list->addr, w->nbytes)) {
 		verbs_fake.nmisuse++;
 	}
 	verbs_fake.nsends++;
+	if (w->nbytes > sizeof(uint64_t) * 4)
+		verbs_fake.used |= q->ctx->c.device == &device[1] ? 2 : 1;
 	verbs_fake.nunsignalled += !(w->flags & IBV_SEND_SIGNALED);
 	if (process(q))
 		pthread_cond_broadcast(&cond);
@@ -758,6 +769,12 @@ static const char *event_type_str(enum ibv_event_type type)
 						 : "another event";
 }
 
+static int nearness(struct ibv_device *dev, const char *pci)
+{
+	snprintf(verbs_fake.pci, sizeof(verbs_fake.pci), "%s", pci);
+	return verbs_fake.near[dev - device];
+}
+
 const struct te__verbs_lib verbs_fake_lib = {
 #define TE__IBV(member, symbol, type, args) .member = member,
 #include "libtecomm/transport/verbs/syms.def"
@@ -766,4 +783,5 @@ const struct te__verbs_lib verbs_fake_lib = {
 	.req_notify_cq = req_notify_cq,
 	.post_send = post_send,
 	.post_recv = post_recv,
+	.nearness = nearness,
 };

@@ -25,16 +25,21 @@ extern struct verbs_fake {
 	int delay_us;	     /* messages take a random time up to this */
 	uint32_t max_inline; /* that can be asked for */
 	int wrong_rkey;	     /* rank 0 has other keys than it is told */
+	int equal;	     /* fake0 is as fast as fake1 */
+	int near[2];	     /* how near the devices are */
 	/* any time */
 	_Atomic int cut;	/* bits of ranks that receive nothing, and acknowledge nothing */
-	_Atomic int down;	/* bits of ranks whose ports are down */
+	_Atomic int down;	/* bits of ranks whose ports are down, */
+	_Atomic int down_device; /* those of one device, counted from 1, or, if 0, of all */
 	_Atomic int unheard;	/* bits of ranks to which no acknowledgement comes */
 	/* what was seen */
 	_Atomic int nfired;	/* failures by `fail` */
 	_Atomic int nlive;	/* objects that exist */
 	_Atomic int nmisuse;	/* queues that overflowed, objects destroyed in use */
 	_Atomic int nrnr;	/* messages for which no receive was posted */
-	_Atomic int most_retries, ninline, nsends, nunsignalled, ngid;
+	_Atomic int most_retries, ninline, nsends, nunsignalled, ngid, nqps;
+	_Atomic int used;	/* bits of devices that have sent messages with data */
+	char pci[32];		/* that nearness was asked for */
 } verbs_fake;
 
 /* raises an event on all devices of the rank */

@@ -1,4 +1,4 @@
-/* device.c - which port of which device, and which of its addresses. */
+/* device.c - which ports of which devices, and which of their addresses. */
 #include "config.h"
 
 #define TE_LOG_CATEGORY "comm/verbs"
@@ -10,32 +10,46 @@
 
 #include "libtecomm/transport/verbs/verbs.h"
 
-/* TE_COMM_IB_DEVICE as "name" or "name:port" */
+/* an element of TE_COMM_IB_DEVICE: "name" or "name:port" */
 struct wish {
-	char name[64]; /* "": any */
-	int port;      /* 0: any */
+	char text[72], name[64]; /* "": any */
+	int port;		 /* 0: any */
 };
 
-static int read_wish(struct wish *ret)
+/* the list; an empty one is one port, whichever it is. Returns how many */
+static int read_wishes(struct wish *ret)
 {
-	const char *text = te__param_str(TE_PARAM_COMM_IB_DEVICE);
-	const char *colon = strchr(text, ':');
-	const size_t n = colon ? (size_t)(colon - text) : strlen(text);
+	const char *list = te__param_str(TE_PARAM_COMM_IB_DEVICE), *s = list;
+	int k = 0;
 
-	memset(ret, 0, sizeof(*ret));
-	if (n >= sizeof(ret->name))
-		return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\" is too long", text);
-	memcpy(ret->name, text, n);
-	if (colon) {
-		char *end;
-		const long port = strtol(colon + 1, &end, 10);
+	for (;; k++) {
+		const size_t n = strcspn(s, ","), name = strcspn(s, ":,");
+		struct wish *w = &ret[k];
 
-		if (end == colon + 1 || *end || port < 1 || port > 255)
-			return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\": a port is 1 to 255",
-					text);
-		ret->port = (int)port;
+		if (k == TE__VERBS_PORTS_MOST)
+			return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\" has more than %d ports",
+					list, TE__VERBS_PORTS_MOST);
+		memset(w, 0, sizeof(*w));
+		if (n >= sizeof(w->text) || name >= sizeof(w->name))
+			return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\" is too long", list);
+		if (!n && *list)
+			return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\" has an empty name",
+					list);
+		memcpy(w->text, s, n);
+		memcpy(w->name, s, name);
+		if (name < n) {
+			char *end;
+			const long port = strtol(w->text + name + 1, &end, 10);
+
+			if (end == w->text + name + 1 || *end || port < 1 || port > 255)
+				return te__fail(-EINVAL, "TE_COMM_IB_DEVICE: \"%s\": a port is "
+						"1 to 255", w->text);
+			w->port = (int)port;
+		}
+		if (!s[n])
+			return k + 1;
+		s += n + 1;
 	}
-	return 0;
 }
 
 /* Mbit/s; the codes are those of the InfiniBand specification, PortInfo */
@@ -107,91 +121,159 @@ static int choose_gid(struct te__verbs_port *p)
 	return 0;
 }
 
-/* looks for a better port than *best in one device; opens what it keeps */
-static int look_at(const struct te__verbs_lib *lib, struct ibv_device *dev,
-		   const struct wish *wish, struct te__verbs_port *best, int *ret_seen)
-{
-	struct te__verbs_port p = { .lib = lib };
-	struct ibv_device_attr d;
-	int kept = 0, r;
+/* an active port */
+struct candidate {
+	struct ibv_device *dev;
+	int port, rate, near;
+};
 
-	snprintf(p.name, sizeof(p.name), "%s", lib->get_device_name(dev));
-	if (wish->name[0] && strcmp(wish->name, p.name))
+#define CANDIDATES_MOST 256
+
+struct search {
+	const struct te__verbs_lib *lib;
+	const struct te__verbs_near *near;
+	const struct wish *wish;
+	struct candidate c[CANDIDATES_MOST];
+	int n, seen;
+};
+
+static int query_port(struct te__verbs_port *p)
+{
+	int r;
+
+	memset(&p->attr, 0, sizeof(p->attr));
+	r = p->lib->query_port(p->ctx, p->port, &p->attr);
+	return r ? te__fail(-r, "verbs: device %s port %d: ibv_query_port: %s", p->name, p->port,
+			    strerror(r)) : 0;
+}
+
+static int open_device(const struct te__verbs_lib *lib, struct ibv_device *dev,
+		       struct te__verbs_port *ret)
+{
+	*ret = (struct te__verbs_port){ .lib = lib };
+	snprintf(ret->name, sizeof(ret->name), "%s", lib->get_device_name(dev));
+	ret->ctx = lib->open_device(dev);
+	return ret->ctx ? 0 : te__fail(errno ? -errno : -ENODEV,
+				       "verbs: device %s: ibv_open_device: %s", ret->name,
+				       strerror(errno));
+}
+
+/* adds the active ports of a device that are wished for */
+static int look_at(struct search *s, struct ibv_device *dev)
+{
+	struct ibv_device_attr d;
+	struct te__verbs_port p;
+	int r;
+
+	if (s->wish->name[0] && strcmp(s->wish->name, s->lib->get_device_name(dev)))
 		return 0;
-	*ret_seen += 1;
-	p.ctx = lib->open_device(dev);
-	if (!p.ctx)
-		return te__fail(errno ? -errno : -ENODEV, "verbs: device %s: ibv_open_device: %s",
-				p.name, strerror(errno));
-	r = lib->query_device(p.ctx, &d);
+	s->seen++;
+	r = open_device(s->lib, dev, &p);
+	if (r)
+		return r;
+	r = s->lib->query_device(p.ctx, &d);
 	if (r)
 		r = te__fail(-r, "verbs: device %s: ibv_query_device: %s", p.name, strerror(r));
-	for (int port = 1; !r && port <= d.phys_port_cnt; port++) {
-		if (wish->port && port != wish->port)
+	for (int port = 1; !r && port <= d.phys_port_cnt && s->n < CANDIDATES_MOST; port++) {
+		if (s->wish->port && port != s->wish->port)
 			continue;
 		p.port = (uint8_t)port;
-		memset(&p.attr, 0, sizeof(p.attr));
-		r = lib->query_port(p.ctx, p.port, &p.attr);
-		if (r)
-			r = te__fail(-r, "verbs: device %s port %d: ibv_query_port: %s", p.name,
-				     port, strerror(r));
-		else if (p.attr.state == IBV_PORT_ACTIVE &&
-			 (!best->ctx || rate(&p.attr) > rate(&best->attr))) {
-			if (!kept)
-				te__verbs_port_close(best);
-			*best = p;
-			kept = 1;
-		}
+		r = query_port(&p);
+		if (!r && p.attr.state == IBV_PORT_ACTIVE)
+			s->c[s->n++] = (struct candidate){
+				dev, port, rate(&p.attr), s->lib->nearness(dev, s->near->pci),
+			};
 	}
-	if (!kept)
-		lib->close_device(p.ctx);
+	te__verbs_port_close(&p);
 	return r;
 }
 
-int te__verbs_port_open(struct te__verbs_port *ret_port)
+static int is_better(const struct candidate *a, const struct candidate *b)
 {
-	const char *text = te__param_str(TE_PARAM_COMM_IB_DEVICE);
-	struct te__verbs_port p = { .lib = NULL };
-	const struct te__verbs_lib *lib;
-	struct ibv_device **list;
-	int r, n = 0, seen = 0, failed = 0;
-	struct wish wish;
+	return a->rate != b->rate ? a->rate > b->rate : a->near > b->near;
+}
 
-	r = te__verbs_load(&lib);
-	if (!r)
-		r = read_wish(&wish);
+/* the fastest, of these the nearest, of these that of this rank's turn */
+static const struct candidate *best_of(const struct search *s)
+{
+	const struct candidate *best = &s->c[0];
+	int n = 0, turn;
+
+	for (int i = 1; i < s->n; i++)
+		if (is_better(&s->c[i], best))
+			best = &s->c[i];
+	for (int i = 0; i < s->n; i++)
+		n += !is_better(best, &s->c[i]);
+	turn = s->near->turn % n;
+	for (int i = 0;; i++)
+		if (!is_better(best, &s->c[i]) && !turn--)
+			return &s->c[i];
+}
+
+static int open_one(struct search *s, struct ibv_device **list, int n, struct te__verbs_port *ret)
+{
+	const struct wish *w = s->wish;
+	const struct candidate *c;
+	int failed = 0, r;
+
+	s->n = s->seen = 0;
+	for (int i = 0; i < n; i++) {
+		/* one device that cannot be used does not stop the others from being so */
+		r = look_at(s, list[i]);
+		failed = r ? r : failed;
+	}
+	if (!s->n && failed)
+		return failed;
+	if (!s->seen)
+		return w->name[0] ? te__fail(-ENODEV, "verbs: there is no device %s "
+					     "(TE_COMM_IB_DEVICE)", w->name)
+				  : te__fail(-ENODEV, "verbs: there is no RDMA device");
+	if (!s->n)
+		return te__fail(-ENODEV, "verbs: no port%s%s is active", w->text[0] ? " of " : "",
+				w->text);
+	c = best_of(s);
+	r = open_device(s->lib, c->dev, ret);
 	if (r)
 		return r;
+	ret->port = (uint8_t)c->port;
+	r = query_port(ret);
+	if (!r)
+		r = choose_gid(ret);
+	if (!r)
+		te__log_debug("device %s port %d, MTU code %d, gid index %d", ret->name, ret->port,
+			      ret->attr.active_mtu,
+			      ret->gid_chosen ? (int)ret->gid.gid_index : -1);
+	return r;
+}
+
+int te__verbs_ports_open(const struct te__verbs_near *near, struct te__verbs_port *ret_ports)
+{
+	struct wish wish[TE__VERBS_PORTS_MOST];
+	struct search s = { .near = near };
+	int r, n = 0, nwishes = 0, k = 0;
+	struct ibv_device **list;
+
+	r = te__verbs_load(&s.lib);
+	if (!r)
+		r = nwishes = read_wishes(wish);
+	if (r < 0)
+		return r;
 	errno = 0;
-	list = lib->get_device_list(&n);
+	list = s.lib->get_device_list(&n);
 	if (!list && errno == ENOSYS)
 		return te__fail(-ENODEV, "verbs: this kernel has no RDMA devices");
 	if (!list)
 		return te__fail(errno ? -errno : -ENODEV, "verbs: ibv_get_device_list: %s",
 				strerror(errno ? errno : ENODEV));
-	for (int i = 0; i < n; i++) {
-		/* one device that cannot be used does not stop the others from being so */
-		r = look_at(lib, list[i], &wish, &p, &seen);
-		failed = r ? r : failed;
+	for (r = 0; k < nwishes && !r; k++) {
+		s.wish = &wish[k];
+		memset(&ret_ports[k], 0, sizeof(ret_ports[k]));
+		r = open_one(&s, list, n, &ret_ports[k]);
 	}
-	lib->free_device_list(list);
-	if (!p.ctx && failed)
-		return failed;
-	if (!p.ctx && !seen)
-		return wish.name[0] ? te__fail(-ENODEV, "verbs: there is no device %s "
-					       "(TE_COMM_IB_DEVICE)", wish.name)
-				    : te__fail(-ENODEV, "verbs: there is no RDMA device");
-	if (!p.ctx)
-		return te__fail(-ENODEV, "verbs: no port%s%s is active", *text ? " of " : "", text);
-	r = choose_gid(&p);
-	if (r) {
-		te__verbs_port_close(&p);
-		return r;
-	}
-	te__log_debug("device %s port %d, MTU code %d, gid index %d", p.name, p.port,
-		      p.attr.active_mtu, p.gid_chosen ? (int)p.gid.gid_index : -1);
-	*ret_port = p;
-	return 0;
+	s.lib->free_device_list(list);
+	while (r && k-- > 0)
+		te__verbs_port_close(&ret_ports[k]);
+	return r ? r : nwishes;
 }
 
 void te__verbs_port_close(struct te__verbs_port *port)

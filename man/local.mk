@@ -167,6 +167,7 @@ dist_man3_MANS += \
 	man/te_offload_print.3 \
 	man/te_offload_ref.3 \
 	man/te_offload_report.3 \
+	man/te_offload_set_target.3 \
 	man/te_offload_unref.3 \
 	man/te_op_activation.3 \
 	man/te_op_add.3 \

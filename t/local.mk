@@ -499,6 +499,10 @@ t_graph_offload_SOURCES = \
 	t/graph/offload.c \
 	t/graph/offload_cases.c \
 	t/graph/offload_cases.h \
+	t/graph/offload_faults.c \
+	t/graph/offload_lib.c \
+	t/graph/offload_lib.h \
+	t/graph/offload_memory.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_offload_gpu_SOURCES = $(t_graph_offload_SOURCES)

@@ -121,10 +121,11 @@ struct te_access {
  *
  * Declares all device and pinned memory that host calls and work queued by driver calls on
  * te_stream_native() access, from te_capture_access to te_capture_access_end or the end of the
- * capture. In a recording with TE_CAPTURE_CONCURRENT such nodes then have the dependencies of these
- * accesses; without a declaration they are full barriers. If several nodes are queued, each has all
- * of the ranges. Work that the library queues meanwhile keeps its own accesses. A declaration that
- * omits an access is not detected: its node may then run concurrently with others that it must not.
+ * capture, and what an event of te_event_record_external comes after. In a recording with
+ * TE_CAPTURE_CONCURRENT such nodes then have the dependencies of these accesses; without a
+ * declaration they are full barriers. If several nodes are queued, each has all of the ranges. Work
+ * that the library queues meanwhile keeps its own accesses. A declaration that omits an access is
+ * not detected: its node may then run concurrently with others that it must not.
  * te_recording_rebind replaces pointers where at says that they are. Outside a capture that
  * te_capture_begin began, the calls have no effect.
  * Errors: -EINVAL; -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),

@@ -42,10 +42,11 @@ struct te_offload_opts {
 	double write_rate, read_rate; /* of the file, in bytes per second; 0: measured */
 	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: checksums of what is read from the file */
 	uint64_t endurance_nbytes; /* that the drive may still be written; 0: unknown */
+	uint32_t timed; /* 1: measure how long passes wait for values that are copied back */
 };
 #define TE_OFFLOAD_OPTS_INIT \
 	{ sizeof(struct te_offload_opts), 0, 0, 0, 0, 0, 0.2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-	  0, 0, 0 }
+	  0, 0, 0, 0 }
 
 /**
  * te_offload_create - what plans need to offload values: rates, copy streams, limits
@@ -60,6 +61,8 @@ struct te_offload_opts {
  */
 TE_EXPORT int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 				struct te_offload **ret_offload);
+/* another target_nbytes for plans and steps that are created later; 0: none. Errors: -EINVAL */
+TE_EXPORT int te_offload_set_target(struct te_offload *offload, uint64_t target_nbytes);
 TE_EXPORT struct te_offload *te_offload_ref(struct te_offload *offload);
 TE_EXPORT struct te_offload *te_offload_unref(struct te_offload *offload);
 
@@ -83,11 +86,13 @@ struct te_offload_report {
 	uint64_t nerrors;	  /* requests that failed */
 	double pass_ms;	   /* predicted: forward and backward of each plan once, with waits */
 	double drive_days; /* until endurance_nbytes are written by such passes; 0: unknown */
+	/* of opts.timed: the latest backward pass of each plan; while no pass runs */
+	double waited_ms;
 };
 #define TE_OFFLOAD_REPORT_INIT                                                                    \
 	{                                                                                         \
 		sizeof(struct te_offload_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-			0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                              \
+			0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                           \
 	}
 
 /* Errors: -EINVAL. */

@@ -9,7 +9,7 @@
  * GEMMs, of copies by the rate of the link. Copies of one direction run one after the other. A copy
  * out begins as soon as the value is written; a copy back as late as possible, so that it and those
  * after it end in time. If a target needs more, tight schedules free memory at once, and the pass
- * waits for copies.
+ * waits for copies, and if that is not enough, for the file.
  *
  * A plan of a part of a sequence has other passes between its own: there all that moves has left by
  * the end of forward, and returns in backward.
@@ -188,22 +188,30 @@ static void schedule_file(const struct te_plan *p, struct te__move *v, struct te
 	const struct te__offload_rates *r = &p->offload->rates;
 	const double rest = 1 - p->offload->opts.margin, *start = p->moves->start;
 	const int most = is_part(p) ? p->fwd_groups - 1 : p->ngroups - 1;
-	const int least = is_part(p) ? p->fwd_groups : 0;
-	double end = 0, limit = start[p->ngroups];
+	const int least = is_part(p) ? p->fwd_groups : 0, waits = p->offload->tight > 1;
+	double end = 0, delay = 0, limit = start[p->ngroups];
 
 	for (int i = 0; i < n; i++) {
 		struct te__move *m = &v[i];
+		const double ready = m->out_end + delay;
+		double late;
 
-		end = (end > m->out_end ? end : m->out_end) + (double)m->nbytes / (r->write * rest);
-		m->written_by = smaller(larger(group_at(p, end), m->free_after), most);
-		m->stall += end > start[m->written_by + 1] ? end - start[m->written_by + 1] : 0;
+		end = (end > ready ? end : ready) + (double)m->nbytes / (r->write * rest);
+		m->written_by = waits ? m->free_after + 1 : group_at(p, end);
+		m->written_by = smaller(larger(m->written_by, m->free_after), most);
+		late = end - delay - start[m->written_by + 1];
+		if (late > 0) {
+			m->stall += late;
+			delay += waits ? late : 0;
+		}
 	}
 	for (int i = n; i-- > 0;) {
 		struct te__move *m = order[i];
 
 		limit = limit < start[m->in_before] ? limit : start[m->in_before];
 		limit -= (double)m->nbytes / (r->read * rest);
-		m->read_before = larger(smaller(group_at(p, limit), m->in_before), least);
+		m->read_before = waits ? m->in_before - 1 : group_at(p, limit);
+		m->read_before = larger(smaller(m->read_before, m->in_before), least);
 	}
 	end = 0;
 	for (int i = 0; i < n; i++) {

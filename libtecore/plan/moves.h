@@ -40,6 +40,10 @@ struct te__move {
 	int read_after, store_after;
 	struct te_event *out, *in; /* the copies have run */
 	struct te_event *filed;	   /* with a file: it has been written */
+	/* timed: the group before its first reader has run; of moves with the same reader one
+	 * event, which the first of them records. Or NULL */
+	struct te_event *ready;
+	int records_ready;
 	int leaving;	      /* an eager copy out, and no stream of a pass waits for it yet */
 	int writing, reading; /* the same of a write to the file, and of a read that has begun */
 };
@@ -110,9 +114,9 @@ struct te_offload {
 	uint32_t nfiles;	    /* values in the file */
 	uint64_t measured_nbytes;   /* of the file, by which its rates were measured */
 	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
-	/* How many bytes plans may still move, and whether compute waits for copies so that memory
-	 * is free at once. Set for a group of plans by te__offload_allow(); 0 directed: each plan
-	 * follows the options. */
+	/* How many bytes plans may still move, and whether compute waits: 1: for copies, so that
+	 * memory is free at once, 2: also for the file, so that few slots are in use. Set for a
+	 * group of plans by te__offload_allow(); 0 directed: each plan follows the options. */
 	int directed, tight;
 	uint64_t left_nbytes;
 	uint64_t nforwards, nbytes_out, nbytes_in, ncopies;
@@ -130,6 +134,10 @@ int te__moves_plan(struct te_plan *p);
 /* pinned memory and events */
 int te__moves_bind(struct te_plan *p);
 void te__moves_free(struct te_plan *p);
+/* milliseconds that its first reader waited for it in the latest pass; 0: not known */
+double te__move_waited_ms(const struct te__move *v);
+/* all first readers of a plan */
+double te__moves_waited_ms(const struct te__moves *m);
 /* around group t of a pass: what is due before it, or after it */
 int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after);
 /* after failure r, which it returns: copies that no pass will wait for have run */

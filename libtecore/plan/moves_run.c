@@ -201,6 +201,115 @@ static int wait_out(struct te_stream *stream, struct te__move *v)
 	return r;
 }
 
+/* ---- timed waits ---- */
+
+/* what group t writes of the plan's memory, at most TE_ACCESS_MAX ranges of it */
+static int written_by(const struct te_plan *p, int t, struct te_access *ret)
+{
+	const struct te__group *g = &p->group[t];
+	int n = 0;
+
+	for (int k = 0; k < g->n; k++) {
+		const struct te__step *s = &p->step[g->first + k];
+
+		for (int i = 0; i < s->nrefs; i++) {
+			const struct te__value *v = &p->value[s->ref[i].value];
+			const int bufs[] = { v->hp, v->row, v->col };
+
+			for (int b = 0; b < 3 && s->ref[i].write && n < TE_ACCESS_MAX; b++)
+				if (bufs[b] >= 0 && p->buf[bufs[b]].first >= 0)
+					ret[n++] = (struct te_access){ buf_ptr(p, bufs[b]),
+								       p->buf[bufs[b]].nbytes, 0,
+								       -1 };
+		}
+	}
+	return n;
+}
+
+/* A capture records events as nodes, which depend on what they are declared to read. */
+static int record_declared(struct te_event *event, struct te_stream *stream, int n,
+			   const struct te_access *access)
+{
+	int r = te_capture_access(stream, n, access), end;
+
+	if (r)
+		return r;
+	r = te_event_record_external(event, stream);
+	end = te_capture_access_end(stream);
+	return r ? r : end;
+}
+
+/* before the first group that reads a move: the group before has ended, and the copy has */
+static int record_times(struct te_plan *p, struct te_stream *stream, struct te__move *v)
+{
+	struct te_access access[TE_ACCESS_MAX];
+	const int capturing = is_capturing(stream);
+	int r = 0;
+
+	if (v->records_ready)
+		r = !capturing ? te_event_record(v->ready, stream) :
+				 record_declared(v->ready, stream,
+						 written_by(p, v->needed - 1, access), access);
+	if (r || !capturing)
+		return r;
+	access[0] = (struct te_access){ buf_ptr(p, v->in_buf), v->nbytes, 0, -1 };
+	return record_declared(v->in, stream, 1, access);
+}
+
+double te__move_waited_ms(const struct te__move *v)
+{
+	double ms = 0;
+
+	/* of a pass that is running the time is not known, nor before the first */
+	if (v->ready && te_event_elapsed_ms(v->ready, v->in, &ms) < 0)
+		te_error_clear();
+	return ms > 0 ? ms : 0;
+}
+
+double te__moves_waited_ms(const struct te__moves *m)
+{
+	double sum = 0;
+
+	for (int i = 0; i < m->n; i++) {
+		double most = 0;
+
+		for (int k = i; k < m->n && m->v[i].records_ready; k++) {
+			const double ms = m->v[k].needed == m->v[i].needed ?
+						  te__move_waited_ms(&m->v[k]) : 0;
+
+			most = ms > most ? ms : most;
+		}
+		sum += most;
+	}
+	return sum;
+}
+
+static int time_waits(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+	int r = 0;
+
+	for (int i = 0; i < m->n && !r; i++) {
+		int k = 0;
+
+		while (m->v[k].needed != m->v[i].needed)
+			k++;
+		m->v[i].records_ready = k == i;
+		if (k < i)
+			m->v[i].ready = te_event_ref(m->v[k].ready);
+		else
+			r = te_event_create(p->ctx, &m->v[i].ready);
+	}
+	return r;
+}
+
+static int wait_in(struct te_plan *p, struct te_stream *stream, struct te__move *v)
+{
+	int r = v->ready ? record_times(p, stream, v) : 0;
+
+	return r || is_capturing(stream) ? r : te_event_wait(v->in, stream);
+}
+
 static int act(struct te_plan *p, struct te_stream *stream, const struct te__act *a)
 {
 	struct te__move *v = &p->moves->v[a->move];
@@ -219,7 +328,7 @@ static int act(struct te_plan *p, struct te_stream *stream, const struct te__act
 		pthread_mutex_unlock(&o->lock);
 		return r;
 	case TE__ACT_WAIT_IN:
-		return is_capturing(stream) ? 0 : te_event_wait(v->in, stream);
+		return wait_in(p, stream, v);
 	case TE__ACT_WAIT_OUT:
 		return wait_out(stream, v);
 	case TE__ACT_READ:
@@ -387,6 +496,8 @@ int te__moves_bind(struct te_plan *p)
 		if (!r)
 			r = te_event_create(p->ctx, &m->v[i].in);
 	}
+	if (!r && p->offload->opts.timed)
+		r = time_waits(p);
 	if (r)
 		return r;
 	return p->offload->spill ? bind_file(p) : te_pinned_alloc(p->ctx, m->nbytes, &m->pinned);
@@ -415,6 +526,7 @@ void te__moves_free(struct te_plan *p)
 	for (int i = 0; m && m->v && i < m->n; i++) {
 		te_event_unref(m->v[i].out);
 		te_event_unref(m->v[i].in);
+		te_event_unref(m->v[i].ready);
 	}
 	if (m) {
 		te_event_unref(m->point);

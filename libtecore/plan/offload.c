@@ -38,6 +38,9 @@ static int check_opts(const struct te_offload_opts *o)
 	for (int32_t i = 0; i < o->nmove; i++)
 		if (!o->move[i])
 			return te__fail(-EINVAL, "%s: move[%" PRId32 "] is NULL", fn, i);
+	if (o->timed > 1)
+		return te__fail(-EINVAL, "%s: timed is %u, expected 0 or 1", fn,
+				(unsigned)o->timed);
 	if (o->verify > TE_OFFLOAD_VERIFY_ALL)
 		return te__fail(-EINVAL, "%s: verify is %u", fn, (unsigned)o->verify);
 	if (o->dir && !o->quota_nbytes)
@@ -419,6 +422,14 @@ int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 	return 0;
 }
 
+int te_offload_set_target(struct te_offload *offload, uint64_t target_nbytes)
+{
+	if (!offload)
+		return te__fail(-EINVAL, "te_offload_set_target: offload is NULL");
+	offload->opts.target_nbytes = target_nbytes;
+	return 0;
+}
+
 struct te_offload *te_offload_ref(struct te_offload *offload)
 {
 	if (offload)
@@ -508,7 +519,7 @@ int te__offload_fit(struct te_offload *offload, uint64_t target, const char *wha
 	te__offload_allow(offload, 0, 0);
 	r = peak(arg, &have);
 	least = have;
-	for (int tight = 0; tight < 2 && !r && least > target; tight++) {
+	for (int tight = 0; tight <= (offload->spill ? 2 : 1) && !r && least > target; tight++) {
 		te__offload_allow(offload, most, tight);
 		r = peak(arg, &have);
 		least = !r && have < least ? have : least;
@@ -564,6 +575,7 @@ static void add_plan(const struct te_offload *o, const struct te_plan *p,
 	rep->peak_nbytes += p->arena_nbytes;
 	rep->plain_nbytes += m->plain_nbytes;
 	rep->pass_ms += 1e3 * m->start[p->ngroups];
+	rep->waited_ms += te__moves_waited_ms(m);
 	for (int i = 0; i < m->n; i++) {
 		rep->copy_ms += 1e3 * copy_seconds(o, &m->v[i]);
 		rep->stall_ms += 1e3 * m->v[i].stall;
@@ -631,8 +643,9 @@ static void print_plan(FILE *f, const struct te_offload *o, const struct te_plan
 	fprintf(f, "plan %d: %d groups forward, %d backward; arena %.2f MiB, %.2f MiB if nothing "
 		"moves; %.2f MiB move\n", number, p->fwd_groups, p->ngroups - p->fwd_groups,
 		mib(p->arena_nbytes), mib(m->plain_nbytes), mib(m->nbytes));
-	fprintf(f, "%10s %6s %6s %6s%s %6s %6s %8s  %s\n", "MiB", "values", "leaves", "free",
-		o->spill ? "  filed  fetch" : "", "back", "read", "hidden", "first value");
+	fprintf(f, "%10s %6s %6s %6s%s %6s %6s %8s%s  %s\n", "MiB", "values", "leaves", "free",
+		o->spill ? "  filed  fetch" : "", "back", "read", "hidden",
+		o->opts.timed ? "  waited ms" : "", "first value");
 	for (int i = 0; i < m->n; i++) {
 		const struct te__move *v = &m->v[i];
 
@@ -640,8 +653,11 @@ static void print_plan(FILE *f, const struct te_offload *o, const struct te_plan
 			v->free_after);
 		if (o->spill)
 			fprintf(f, " %6d %6d", v->written_by, v->read_before);
-		fprintf(f, " %6d %6d %7.1f%%  %s\n", v->in_before, v->needed,
-			100 * hidden_of(copy_seconds(o, v), v->stall), v->name);
+		fprintf(f, " %6d %6d %7.1f%%", v->in_before, v->needed,
+			100 * hidden_of(copy_seconds(o, v), v->stall));
+		if (o->opts.timed)
+			fprintf(f, " %10.3f", te__move_waited_ms(v));
+		fprintf(f, "  %s\n", v->name);
 	}
 }
 

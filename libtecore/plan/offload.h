@@ -6,8 +6,8 @@
 
 #include <te/offload.h>
 
-/* Plans made from now on move up to nbytes in all, the first ones first. tight: passes wait for
- * copies, so that memory is free as early as possible. */
+/* Plans made from now on move up to nbytes in all, the first ones first. tight: 1: passes wait for
+ * copies, so that memory is free as early as possible; 2: also for the file. */
 TE_EXPORT void te__offload_allow(struct te_offload *offload, uint64_t nbytes, int tight);
 /* what is left of it, and tight */
 TE_EXPORT void te__offload_allowed(const struct te_offload *offload, uint64_t *ret_nbytes,

@@ -398,6 +398,41 @@ static void check_memory(const unsigned char *fourth)
 	ck_assert_int_eq(fourth[15], 4);
 }
 
+static void *recorded;
+
+/* a fill, another, an event after the first, a third fill */
+static void queue_event(void)
+{
+	struct te__declared first = writes(memory, 16, -1);
+
+	first.ranges.v[0].access = TE__READ;
+	DO(ops->fill8(&a, memory, 1, 16));
+	DO(ops->fill8(&a, memory + 128, 1, 16));
+	DO(ops->capture_access(&a, &first));
+	DO(ops->event_record_external(recorded, &a));
+	DO(ops->capture_access(&a, NULL));
+	DO(ops->fill8(&a, memory + 256, 1, 16));
+}
+
+START_TEST(declared_events_have_their_edges)
+{
+	void *graph;
+
+	DO(ops->event_create(&dev, &recorded));
+	graph = captured_edges(TE_CAPTURE_CONCURRENT, queue_event);
+	ck_assert_uint_eq(((struct te__cuda_graph *)graph)->nodes->n, 5);
+	ck_assert_int_eq((int)node(graph, 3).kind, TE_NODE_EVENT);
+	ck_assert_ptr_eq(node(graph, 3).event, recorded);
+	ck_assert_int_eq((int)node(graph, 3).ndeps, 1);
+	ck_assert_int_eq((int)node(graph, 3).dep[0], 1);
+	ck_assert_int_eq((int)node(graph, 4).ndeps, 1);
+	ck_assert_int_eq((int)node(graph, 4).dep[0], 0);
+	check_edges(graph, TE_CAPTURE_CONCURRENT);
+	ops->graph_destroy(graph);
+	ops->event_destroy(recorded);
+}
+END_TEST
+
 START_TEST(declared_kernels_have_their_edges_and_pointers)
 {
 	/* the node that each depends on, and whether there is one */
@@ -563,6 +598,7 @@ void exec_edge_cases(TCase *c)
 	tcase_add_test(c, programmatic_edges_of_the_caller);
 	tcase_add_test(c, any_work_with_any_edges);
 	tcase_add_loop_test(c, declared_kernels_have_their_edges_and_pointers, 0, 2);
+	tcase_add_test(c, declared_events_have_their_edges);
 	tcase_add_test(c, words_follow_the_memory_that_is_declared);
 	tcase_add_test(c, words_can_be_refused);
 	tcase_add_loop_test(c, a_wrong_place_in_parameters_is_found, 0, 2);

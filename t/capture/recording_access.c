@@ -202,6 +202,43 @@ START_TEST(a_declaration_holds_for_all_that_is_queued)
 }
 END_TEST
 
+START_TEST(an_event_comes_after_what_is_declared)
+{
+	float *x = rec_floats(N), *w = rec_floats(N);
+	const struct te_access first = range(x, 0, -1), second = range(w, 0, -1);
+	struct te_event *e[2];
+	struct te_recording *rec;
+	uint64_t base;
+	double ms;
+
+	for (int i = 0; i < 2; i++)
+		DO(te_event_create(ctx, &e[i]));
+	begin();
+	DO(te_fill(a, x, 1, N * sizeof(*x)));
+	DO(te_fill(a, w, 2, N * sizeof(*w)));
+	DO(te_capture_access(a, 1, &first));
+	DO(te_event_record_external(e[0], a));
+	DO(te_capture_access_end(a));
+	DO(te_capture_access(a, 1, &second));
+	DO(te_event_record_external(e[1], a));
+	DO(te_capture_access_end(a));
+	DO(te_fill(a, x, 3, N * sizeof(*x)));
+	rec = end();
+	base = rec_info(rec).nnodes - 5;
+	ck_assert(depends(rec, base + 2, base) && !depends(rec, base + 2, base + 1));
+	ck_assert(depends(rec, base + 3, base + 1) && !depends(rec, base + 3, base + 2));
+	ck_assert(depends(rec, base + 4, base + 2) && !depends(rec, base + 4, base + 3));
+	DO(te_recording_launch(rec, a));
+	DO(te_stream_sync(a));
+	/* the two are recorded by the launch, in either order */
+	DO(te_event_elapsed_ms(e[0], e[1], &ms));
+	ck_assert(ms > -1e4 && ms < 1e4);
+	te_recording_unref(rec);
+	for (int i = 0; i < 2; i++)
+		te_event_unref(e[i]);
+}
+END_TEST
+
 /* work on no memory that others use */
 START_TEST(nothing_may_be_declared)
 {
@@ -491,6 +528,7 @@ void recording_access_cases(Suite *s)
 	tcase_add_checked_fixture(c, load, unload);
 	tcase_add_loop_test(c, edges_are_those_of_the_declaration, 0, (int)TT_LEN(graphs));
 	tcase_add_test(c, a_declaration_holds_for_all_that_is_queued);
+	tcase_add_test(c, an_event_comes_after_what_is_declared);
 	tcase_add_test(c, nothing_may_be_declared);
 	tcase_add_test(c, the_end_of_a_capture_ends_a_declaration);
 	tcase_add_test(c, random_schedules_give_the_results_of_the_order);

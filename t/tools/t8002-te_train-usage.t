@@ -93,6 +93,7 @@ EOT
 check "--estimate needs no file" "$te_train" --preset gpt2-1558m --batch 4 --estimate=80G
 cp tap.out estimate
 check "and names the largest batch" grep -Eq '^largest batch +[1-9]' estimate
+check "and the longest context" grep -Eq "^longest +[0-9]+ tokens" estimate
 "$te_train" --preset tiny --estimate=40M --json >out 2>err
 most=$(sed -n 's/.*"largest_batch": \([0-9]*\).*/\1/p' out)
 "$te_train" --preset tiny --estimate=40M --json --batch "$most" >out 2>err

@@ -130,9 +130,11 @@ int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t 
 	oo.move_nbytes = move_nbytes;
 	oo.dir = g->o->offload_file;
 	oo.quota_nbytes = oo.dir ? (uint64_t)g->o->offload_quota : 0;
+	oo.pinned_nbytes = (uint64_t)g->o->offload_pinned;
 	oo.verify = !strcmp(g->o->offload_verify, "all")    ? TE_OFFLOAD_VERIFY_ALL :
 		    !strcmp(g->o->offload_verify, "sample") ? TE_OFFLOAD_VERIFY_SAMPLE :
 							      TE_OFFLOAD_VERIFY_OFF;
+	oo.timed = g->o->log != NULL;
 	return te_offload_create(ctx, &oo, ret_offload);
 }
 
@@ -171,6 +173,8 @@ json_t *step_graph_to_json(const struct step_graph *g)
 		record_open(&rec, "offload");
 		record_int(&rec, "moved_bytes", (int64_t)off.moved_nbytes);
 		record_int(&rec, "pinned_bytes", (int64_t)off.pinned_nbytes);
+		record_int(&rec, "arena_bytes", (int64_t)off.peak_nbytes);
+		record_int(&rec, "plain_arena_bytes", (int64_t)off.plain_nbytes);
 		record_int(&rec, "groups", off.ngroups);
 		record_real(&rec, "copy_ms", off.copy_ms);
 		record_real(&rec, "stall_ms", off.stall_ms);

@@ -301,7 +301,7 @@ static int open_out(struct trainer *t, const char *dir)
 
 static int check_memory(const struct trainer *t, int train)
 {
-	const struct mem_run run = { t->o, &t->model, &t->graph, train };
+	const struct mem_run run = { t->o, &t->model, &t->graph, train, NULL };
 
 	return mem_check(&run);
 }
@@ -347,7 +347,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_graph(t, &cfg);
 	if (!r)
-		r = mem_offload(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only },
+		r = mem_offload(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only,
+						   NULL },
 				&t->graph);
 	if (!r && train)
 		r = open_data(t, cfg.vocab);

@@ -52,7 +52,7 @@ static int run(struct trainer *t)
 	if (o->estimate >= 0)
 		return t->ranks.rank ? STATUS_OK :
 				       mem_print(&(struct mem_run){ o, &t->model, &t->graph,
-								    !o->sample_only });
+								    !o->sample_only, NULL });
 	record_begin(&list);
 	record_open_list(&list, "samples");
 	if (o->sample_first || o->sample_only)

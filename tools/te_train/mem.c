@@ -18,6 +18,7 @@
 #include "say.h"
 
 #define MAX_BATCH (1 << 20)
+#define MAX_CONTEXT (1 << 20)
 
 /* ---- plans ---- */
 
@@ -144,6 +145,7 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	m.activations += later;
 	/* the snapshot is released before validation is planned */
 	m.total = held + (m.snapshot > later ? m.snapshot : later);
+	m.least = held + later;
 	m.host = host_nbytes(run, &m, B);
 	*ret = m;
 	return 0;
@@ -175,10 +177,22 @@ static int get_room(const struct mem_run *run, struct room *ret)
 	if (ret->same)
 		ret->host += run->graph->ranks->taken_nbytes;
 	if (run->o->estimate > 0) {
+		/* of another machine, whose host memory is not known */
 		ret->device = (uint64_t)run->o->estimate;
+		ret->host = UINT64_MAX;
 		ret->same = 0;
 	}
 	return STATUS_OK;
+}
+
+/* a snapshot for which the device has no room is taken in host memory */
+static void place_snapshot(struct mem *m, const struct room *room)
+{
+	if (m->total <= room->device || m->total == m->least)
+		return;
+	m->host += m->snapshot;
+	m->total = m->least;
+	m->snapshot_on_host = 1;
 }
 
 static int fits(const struct mem *m, const struct room *room)
@@ -221,14 +235,23 @@ static int fit(const struct mem_run *run, int64_t B, const struct room *room, st
 	int r = estimate_with(run, NULL, B, ret);
 
 	*ret_offload = NULL;
+	if (r >= 0)
+		place_snapshot(ret, room);
 	excess = r >= 0 && ret->total > room->device ? ret->total - room->device : 0;
 	if (r < 0 || !excess || excess >= ret->pool)
 		return r;
-	r = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), ret->pool - excess, 0,
-			       &offload);
-	if (r >= 0)
-		r = estimate_with(run, offload, B, &m);
+	if (run->offload) {
+		offload = te_offload_ref(run->offload);
+		r = te_offload_set_target(offload, ret->pool - excess);
+	} else {
+		r = step_graph_offload(run->graph, te_seq_ctx(run->model->seq),
+				       ret->pool - excess, 0, &offload);
+	}
+	if (r < 0)
+		return r;
+	r = estimate_with(run, offload, B, &m);
 	if (r >= 0) {
+		place_snapshot(&m, room);
 		*ret = m;
 		*ret_offload = offload;
 		return r;
@@ -243,8 +266,12 @@ static int estimate(const struct mem_run *run, int64_t B, const struct room *roo
 	struct te_offload *offload = NULL;
 	int r;
 
-	if (!is_auto(run))
-		return mem_estimate(run, B, ret);
+	if (!is_auto(run)) {
+		r = mem_estimate(run, B, ret);
+		if (r >= 0)
+			place_snapshot(ret, room);
+		return r;
+	}
 	r = fit(run, B, room, ret, &offload);
 	te_offload_unref(offload);
 	return r;
@@ -288,6 +315,7 @@ int mem_check(const struct mem_run *run)
 	te = mem_estimate(run, g->B, &m);
 	if (te < 0)
 		return no_estimate(run, te);
+	place_snapshot(&m, &room);
 	if (fits(&m, &room))
 		return STATUS_OK;
 	if (!room.same && m.total <= room.device)
@@ -303,20 +331,33 @@ int mem_check(const struct mem_run *run)
 		       (long long)g->B, (long long)g->T, gib(m.total), gib(room.device));
 }
 
-/* the largest batch that fits, 0 if none does */
-static int64_t largest_batch(const struct mem_run *run, const struct room *room)
+static int fits_with(const struct mem_run *run, const struct room *room, int64_t B, int64_t T)
 {
-	int64_t lo = 0, hi = 1;
+	struct step_graph g = *run->graph;
+	struct mem_run with = *run;
 	struct mem m;
 
-	while (hi <= MAX_BATCH && estimate(run, hi, room, &m) >= 0 && fits(&m, room)) {
+	g.T = T;
+	with.graph = &g;
+	return estimate(&with, B, room, &m) >= 0 && fits(&m, room);
+}
+
+#define UNIT_T 64 /* tokens by which a context grows */
+
+/* the largest batch that fits, or the longest context in units; 0 if one does not fit */
+static int64_t largest(const struct mem_run *run, const struct room *room, int64_t most, int tokens)
+{
+	const int64_t B = run->graph->B, T = run->graph->T;
+	int64_t lo = 0, hi = 1;
+
+	for (; hi <= most && fits_with(run, room, tokens ? B : hi, tokens ? hi * UNIT_T : T);
+	     hi *= 2)
 		lo = hi;
-		hi *= 2;
-	}
+	hi = hi <= most ? hi : most + 1;
 	while (hi - lo > 1) {
 		const int64_t mid = lo + (hi - lo) / 2;
 
-		if (estimate(run, mid, room, &m) >= 0 && fits(&m, room))
+		if (fits_with(run, room, tokens ? B : mid, tokens ? mid * UNIT_T : T))
 			lo = mid;
 		else
 			hi = mid;
@@ -329,8 +370,43 @@ static void print_row(const char *name, uint64_t nbytes, const char *note)
 	printf("%-14s %10.2f MiB%s%s\n", name, (double)nbytes / (1 << 20), *note ? "  " : "", note);
 }
 
+/* the largest that fit; context: 0 if none does */
+struct most {
+	int64_t batch, context;
+};
+
+static struct most find_most(const struct mem_run *run, const struct room *room)
+{
+	const int64_t max_pos = run->model->cfg.max_pos;
+	struct most most = { .batch = largest(run, room, MAX_BATCH, 0) };
+
+	/* without learned positions a model takes any context */
+	if (run->train)
+		most.context = UNIT_T * largest(run, room,
+						run->model->cfg.family == FAMILY_GPT2 ?
+							max_pos / UNIT_T : MAX_CONTEXT / UNIT_T, 1);
+	return most;
+}
+
+/* the same with --offload auto: rates are measured once, and there is one file */
+static int find_most_auto(const struct mem_run *run, const struct room *room, struct most *ret)
+{
+	struct mem_run with = *run;
+	int r = 0;
+
+	with.offload = te_offload_ref(run->graph->offload);
+	if (!with.offload)
+		r = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), 0, 0,
+				       &with.offload);
+	if (r < 0)
+		return say_te(r, "--offload auto");
+	*ret = find_most(&with, room);
+	te_offload_unref(with.offload);
+	return STATUS_OK;
+}
+
 static void print_text(const struct mem_run *run, const struct mem *m, const struct mem *plain,
-		       const struct room *room, int64_t batch)
+		       const struct room *room, const struct most *most)
 {
 	char note[80];
 
@@ -346,7 +422,9 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 		 (long long)run->graph->T);
 	print_row("activations", m->activations, note);
 	print_row("state", m->state, "quantizers, optimizer, workspaces");
-	print_row("snapshot", m->snapshot, "only while a graph is captured");
+	print_row("snapshot", m->snapshot,
+		  m->snapshot_on_host ? "only while a graph is captured, in host memory" :
+					"only while a graph is captured");
 	print_row("total", m->total, "most at one time");
 	print_row("host memory", m->host, "tokens, tensors of a checkpoint, offloaded values");
 	if (run->graph->offload) {
@@ -355,11 +433,13 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 		print_row("without", plain->total, "total, if nothing moves");
 	}
 	print_row("free", room->device, run->o->estimate > 0 ? "as given" : "");
-	printf("%-14s %10lld\n", "largest batch", (long long)batch);
+	printf("%-14s %10lld\n", "largest batch", (long long)most->batch);
+	if (run->train)
+		printf("%-14s %10lld tokens\n", "longest", (long long)most->context);
 }
 
 static int print_json(const struct mem_run *run, const struct mem *m, const struct mem *plain,
-		      const struct room *room, int64_t batch)
+		      const struct room *room, const struct most *most)
 {
 	struct record rec;
 
@@ -375,6 +455,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	record_int(&rec, "activations_bytes", (int64_t)m->activations);
 	record_int(&rec, "state_bytes", (int64_t)m->state);
 	record_int(&rec, "snapshot_bytes", (int64_t)m->snapshot);
+	record_flag(&rec, "snapshot_on_host", m->snapshot_on_host);
 	record_int(&rec, "total_bytes", (int64_t)m->total);
 	record_int(&rec, "host_bytes", (int64_t)m->host);
 	if (run->graph->offload) {
@@ -383,7 +464,9 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 		record_int(&rec, "total_without_bytes", (int64_t)plain->total);
 	}
 	record_int(&rec, "free_bytes", (int64_t)room->device);
-	record_int(&rec, "largest_batch", batch);
+	record_int(&rec, "largest_batch", most->batch);
+	if (run->train)
+		record_int(&rec, "longest_context", most->context);
 	return record_print(&rec, JSON_INDENT(2));
 }
 
@@ -391,19 +474,25 @@ int mem_print(const struct mem_run *run)
 {
 	struct room room;
 	struct mem m, plain;
-	int64_t batch;
+	struct most most = { 0, 0 };
 	int r = get_room(run, &room), te;
 
 	if (r)
 		return r;
 	te = mem_estimate(run, run->graph->B, &m);
 	if (te >= 0)
+		place_snapshot(&m, &room);
+	if (te >= 0)
 		te = estimate_with(run, NULL, run->graph->B, &plain);
 	if (te < 0)
 		return no_estimate(run, te);
-	batch = largest_batch(run, &room);
+	r = is_auto(run) ? find_most_auto(run, &room, &most) : STATUS_OK;
+	if (!is_auto(run))
+		most = find_most(run, &room);
+	if (r)
+		return r;
 	if (run->o->json)
-		return print_json(run, &m, &plain, &room, batch);
-	print_text(run, &m, &plain, &room, batch);
+		return print_json(run, &m, &plain, &room, &most);
+	print_text(run, &m, &plain, &room, &most);
 	return STATUS_OK;
 }

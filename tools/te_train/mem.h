@@ -12,6 +12,7 @@ struct mem_run {
 	const struct model *model;
 	const struct step_graph *graph;
 	int train; /* else samples only */
+	struct te_offload *offload; /* whose target --offload auto sets; NULL: one each time */
 };
 
 /* bytes; on the device, unless it says otherwise */
@@ -21,6 +22,8 @@ struct mem {
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
 	uint64_t snapshot;    /* weights and moments, copied while a graph is captured */
 	uint64_t total;	      /* most at one time */
+	uint64_t least;	      /* the same with the snapshot in host memory */
+	int snapshot_on_host;
 	uint64_t host;	      /* in host memory: tokens, tensors of a file, and offloaded */
 	uint64_t pool;	      /* activations of a step */
 	uint64_t offloaded;   /* bytes that --offload moves */
@@ -28,7 +31,8 @@ struct mem {
 	double hidden;	      /* the predicted share of these copies that no pass waits for */
 };
 
-/* B: sequences of a micro-batch. Returns what the library returned. */
+/* B: sequences of a micro-batch; the snapshot is on the device. Returns what the library
+ * returned. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
 
 /* the offload of g, which is the graph of run, by --offload; an exit status */

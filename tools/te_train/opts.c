@@ -93,6 +93,8 @@ static const struct row rows[] = {
 	  "move values that wait for backward to host memory; auto: if needed" },
 	{ "offload-file", TEXT, AT(offload_file), NULL, 1, 1e18, 0, "DIR[:SIZE]",
 	  "and on to a file without a name in DIR, of SIZE bytes; default 8G" },
+	{ "offload-pinned", SIZE, AT(offload_pinned), NULL, 1, 1e18, 0, "SIZE",
+	  "the most pinned memory that --offload takes; with a file 64M by default" },
 	{ "offload-verify", WORD, AT(offload_verify), "off", 0, 0, 0, "off|sample|all",
 	  "compare what that file returns with checksums" },
 
@@ -135,7 +137,7 @@ static const struct row rows[] = {
 	{ "log-every", INT, AT(log_every), "10", 1, BIG, KEPT, "N", "steps between loss lines" },
 	{ "json", FLAG, AT(json), "0", 0, 1, 0, NULL, "print the summary as a JSON object" },
 	{ "estimate", SIZE, AT(estimate), NULL, 1, 1e18, 0, "SIZE",
-	  "print the memory that is needed, and the largest batch, and exit" },
+	  "print the memory that is needed, the largest batch and context, and exit" },
 	{ "print-plan", WORD, AT(print_plan), NULL, 0, 0, 0, "text|dot",
 	  "print the training plan and exit" },
 
@@ -522,6 +524,7 @@ static int set_offload_file(struct opts *o)
 	char *colon = o->offload_file ? strrchr(o->offload_file, ':') : NULL;
 
 	o->offload_quota = (int64_t)8 << 30;
+	o->offload_pinned = o->offload_pinned < 0 ? 0 : o->offload_pinned;
 	if (!o->offload_file)
 		return STATUS_OK;
 	if (!strcmp(o->offload, "off"))

@@ -24,7 +24,7 @@ struct opts {
 	int64_t sample, top_k;
 	double temperature, top_p;
 	int64_t offload_nbytes; /* of a size, else 0 */
-	int64_t offload_quota;
+	int64_t offload_quota, offload_pinned; /* 0: not given */
 	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
 	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */

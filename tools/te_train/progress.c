@@ -138,6 +138,26 @@ static void note_file(const struct trainer *t)
 			 (double)rep.read_nbytes / (1 << 20), rep.read_ms);
 }
 
+/* the waits of the latest step; while none runs */
+static void record_waits(const struct trainer *t, struct record *rec)
+{
+	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
+
+	if (!t->graph.offload || !t->o->log || te_offload_report(t->graph.offload, &rep) < 0)
+		return;
+	record_real(rec, "offload_waited_ms", rep.waited_ms);
+	record_real(rec, "offload_predicted_wait_ms", rep.stall_ms);
+}
+
+static void note_waits(const struct trainer *t)
+{
+	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
+
+	if (t->graph.offload && t->o->log && !te_offload_report(t->graph.offload, &rep))
+		say_note("the last step waited %.3f ms for values to come back, %.3f ms by "
+			 "estimate", rep.waited_ms, rep.stall_ms);
+}
+
 static void note_offload(const struct trainer *t)
 {
 	struct te_offload_report rep = TE_OFFLOAD_REPORT_INIT;
@@ -274,6 +294,7 @@ void progress_step(struct trainer *t, int64_t step, double end_s, double loss, d
 	record_real(&rec, "grad_norm", t->grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)t->nskipped);
 	record_real(&rec, "tokens_per_s", tokens_per_s);
+	record_real(&rec, "step_ms", 1e3 * (double)trainer_step_tokens(t) / tokens_per_s);
 	record_real(&rec, "peak_fraction", t->peak_fraction);
 	record_file(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
@@ -310,6 +331,7 @@ int progress_eval(struct trainer *t)
 	record_real(&rec, "val_bits_per_byte", text_bits(t, t->val_loss));
 	record_real(&rec, "grad_norm", (double)stats.grad_norm);
 	record_int(&rec, "skipped_steps", (int64_t)stats.nskipped);
+	record_waits(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	log_write(t, &rec);
 	return STATUS_OK;
@@ -344,6 +366,7 @@ int progress_end(struct trainer *t, struct record *samples)
 		return STATUS_OK;
 	}
 	note_file(t);
+	note_waits(t);
 	if (!o->json) {
 		record_drop(samples);
 		print_summary(t, rate, dir);
@@ -360,6 +383,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	record_real(&rec, "tokens_per_s", rate);
 	record_real(&rec, "peak_fraction", flops / or_nan(peak_flops(t)));
 	record_int(&rec, "memory_bytes", (int64_t)memory_nbytes(t));
+	record_waits(t, &rec);
 	record_real(&rec, "elapsed_s", now_s() - t->start_s);
 	record_int(&rec, "params", t->model.nparams);
 	record_int(&rec, "trained_params", t->model.ntrained);

@@ -130,7 +130,9 @@ int te__cuda_user_declare(struct te__cuda_graph *g, const struct te__cuda_mark *
 	int r = 0;
 
 	for (;;) {
-		if (info->opaque || (info->kind == TE_NODE_HOST && !info->declared))
+		const int open = info->kind == TE_NODE_HOST || info->kind == TE_NODE_EVENT;
+
+		if (info->opaque || (open && !info->declared))
 			r = node_declare(g, m->what.declared, info);
 		if (r || info->ndeps != 1 || g->nodes->node[info->dep[0]] == m->before)
 			return r;

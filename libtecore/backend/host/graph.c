@@ -198,6 +198,8 @@ void host_graph_node(void *graph, uint64_t index, struct te__gnode *ret)
 		ret->fixed = is_word(op);
 	} else if (op->kind == HOST_RECORD) {
 		ret->event = op->obj;
+		ret->declared = cmd->declared;
+		ret->fixed = 1;
 	} else {
 		ret->dst = op->dst;
 		ret->src = op->src;
@@ -530,7 +532,7 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 		r = ids_reserve(&m->front, 1);
 	if (!r)
 		r = host_cmd_set(&g->node[id], op, args, nbytes);
-	if (!r && (op->kind == HOST_CALL || is_word(op))) {
+	if (!r && (op->kind == HOST_CALL || op->kind == HOST_RECORD || is_word(op))) {
 		r = declared_copy(&g->node[id], m->declared);
 		if (r)
 			te__free(g->node[id].big);

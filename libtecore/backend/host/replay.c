@@ -147,11 +147,35 @@ static void finish(struct host_replay *r, uint32_t node, int error)
 	r->nleft--;
 }
 
+/* it waits for a word that is not set yet */
+static int would_wait(const struct host_op *op)
+{
+	return op->kind == HOST_WORD_TAKE &&
+	       !atomic_load_explicit((_Atomic uint32_t *)op->dst, memory_order_relaxed);
+}
+
+/* the next ready node; one that would wait is the next only if all would */
+static uint32_t pop(struct host_replay *r)
+{
+	uint32_t *const v = r->queue.v, head = r->queue.head++;
+
+	for (uint32_t i = head; i < r->queue.tail; i++) {
+		const uint32_t node = v[i];
+
+		if (would_wait(&r->g->node[node].op))
+			continue;
+		v[i] = v[head];
+		v[head] = node;
+		break;
+	}
+	return v[head];
+}
+
 /* execute ready nodes until there is none, or all have finished */
 static void drain(struct host_pool *pool, struct host_replay *r)
 {
 	while (nready(r)) {
-		const uint32_t node = r->queue.v[r->queue.head++];
+		const uint32_t node = pop(r);
 		const int skip = node > r->failed;
 		int error = 0;
 

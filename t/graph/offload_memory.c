@@ -1,0 +1,381 @@
+/*
+ * t/graph/offload_memory.c - te_offload_*(3): the memory is what the plan predicts, a target is
+ * reached, and what must stay stays.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload_lib.h"
+
+static uint64_t arena_of(const struct te_plan *p)
+{
+	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
+
+	DO(te_plan_memory(p, &pm));
+	return pm.arena_nbytes;
+}
+
+/* device memory of a plan, by the backend's count; the plan runs once */
+static uint64_t used_by_plan(struct te_seq *seq, struct te_offload *off)
+{
+	const uint64_t before = tt_used();
+	struct te_plan *p = plan_of(seq, off, 0);
+	struct te_mem_info created = mem_now(), ran;
+	const uint64_t used = created.used_nbytes - before;
+
+	for (int i = 0; i < 2; i++) {
+		model_feed(p, &small);
+		DO(te_plan_forward(p, st, 0));
+		DO(te_plan_backward(p, st));
+	}
+	ran = mem_now();
+	ck_assert_uint_eq(ran.used_nbytes, created.used_nbytes);
+	ck_assert_uint_eq(ran.pinned_nbytes, created.pinned_nbytes);
+	te_plan_unref(p);
+	return used;
+}
+
+START_TEST(memory_is_what_the_plan_predicts)
+{
+	const struct te_offload_opts fast = rates(FAST);
+	struct te_offload *off = offload_of(&fast);
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_plan *first = plan_of(seq, NULL, 0); /* makes the copies of weights */
+	struct te_plan *told = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	const uint64_t plain = used_by_plan(seq, NULL), moved = used_by_plan(seq, off);
+	struct te_offload_report rep;
+
+	ck_assert_uint_eq(plain - moved, arena_of(first) - arena_of(told));
+	/* most of what moves is free while forward ends and backward begins */
+	rep = report_of(off);
+	ck_assert_int_eq(rep.nplans, 1);
+	ck_assert_uint_eq(rep.plain_nbytes, arena_of(first));
+	ck_assert_uint_eq(rep.peak_nbytes, arena_of(told));
+	ck_assert_uint_lt(3 * arena_of(told), 2 * arena_of(first));
+	te_plan_unref(told);
+	ck_assert_int_eq(report_of(off).nplans, 0);
+	ck_assert_uint_eq(report_of(off).pinned_nbytes, 0);
+	te_plan_unref(first);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(as_little_moves_as_a_target_takes)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_plan *p = plan_of(seq, NULL, TE_PLAN_NO_ALLOC);
+	const uint64_t plain = arena_of(p);
+	uint64_t last = UINT64_MAX, all;
+	struct te_offload_opts o = rates(FAST);
+	struct te_offload *off = offload_of(&o), *other;
+
+	te_plan_unref(p);
+	p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	all = report_of(off).moved_nbytes;
+	te_plan_unref(p);
+	te_offload_unref(off);
+	other = offload_of(&o);
+	for (uint64_t pct = 65; pct <= 105; pct += 5) {
+		uint64_t moved;
+
+		o.target_nbytes = plain * pct / 100;
+		off = offload_of(&o);
+		p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+		moved = report_of(off).moved_nbytes;
+		ck_assert_uint_le(arena_of(p), o.target_nbytes);
+		ck_assert_uint_le(moved, last);
+		ck_assert_uint_le(moved, all);
+		ck_assert(pct < 100 ? moved > 0 : moved == 0);
+		last = moved;
+		te_plan_unref(p);
+		te_offload_unref(off);
+		/* and by an object that had none */
+		DO(te_offload_set_target(other, o.target_nbytes));
+		p = plan_of(seq, other, TE_PLAN_NO_ALLOC);
+		ck_assert_uint_eq(report_of(other).moved_nbytes, moved);
+		te_plan_unref(p);
+	}
+	fails(te_offload_set_target(NULL, 1), -EINVAL, "offload is NULL");
+	te_offload_unref(other);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(a_target_can_make_passes_wait)
+{
+	struct te_offload_opts o = rates(SLOW);
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload *off = offload_of(&o);
+	struct te_plan *p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	const uint64_t least = arena_of(p);
+
+	ck_assert_double_eq_tol(report_of(off).stall_ms, 0, 1e-9);
+	ck_assert_double_eq_tol(report_of(off).hidden, 1, 1e-9);
+	te_plan_unref(p);
+	te_offload_unref(off);
+	o.target_nbytes = least - least / 10;
+	off = offload_of(&o);
+	p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	ck_assert_uint_le(arena_of(p), o.target_nbytes);
+	ck_assert_double_gt(report_of(off).stall_ms, 0);
+	ck_assert_double_lt(report_of(off).hidden, 1);
+	te_plan_unref(p);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* a drive that would need several times the time of a step, with the same bits */
+START_TEST(a_target_can_make_passes_wait_for_a_file)
+{
+	struct te_offload_opts o = through_file(FAST);
+	struct run plain = run_create(&small, &ways[_i], "bf16", NULL), run;
+	struct te_offload_report rep;
+
+	o.write_rate = o.read_rate = 1e6;
+	o.target_nbytes = pool_of(&plain) * 4 / 5;
+	run = run_create(&small, &ways[_i], "bf16", &o);
+	rep = report_of(run.off);
+	ck_assert_uint_le(pool_of(&run), o.target_nbytes);
+	ck_assert_uint_gt(rep.moved_nbytes, 0);
+	/* most of the time that the drive takes */
+	ck_assert_double_ge(rep.stall_ms, 2e3 * (double)rep.moved_nbytes / 1e6 * 0.5);
+	same_steps(&plain, &run);
+	run_destroy(&plain);
+	run_destroy(&run);
+}
+END_TEST
+
+START_TEST(a_target_out_of_reach_is_named)
+{
+	const struct te_recipe rec = recipe_of("bf16");
+	struct te_offload_opts o = rates(FAST);
+	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
+	struct te_step_opts so = TE_STEP_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_plan *p = NULL;
+	struct te_step *step = NULL;
+	struct te_offload *off;
+
+	o.target_nbytes = 4096;
+	off = offload_of(&o);
+	po.recipe = so.recipe = &rec;
+	po.flags = TE_PLAN_TRAIN;
+	po.x = so.x = (struct te_spec){ TE_DTYPE_INT32, 2, { small.batch, small.seqlen } };
+	po.offload = so.offload = off;
+	fails(te_plan_create(seq, &po, &p), -ENOMEM, "the arena of the plan");
+	tt_said("MiB at least, expected 0.00 MiB at most");
+	so.ncuts = NCUTS;
+	so.cut = cuts;
+	fails(te_step_create(seq, NULL, &so, &step), -ENOMEM, "the pool of the step");
+	ck_assert_ptr_null(p);
+	ck_assert_ptr_null(step);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static uint64_t pool_of_step(struct te_seq *seq, struct te_offload *off, int32_t ncuts)
+{
+	const struct te_recipe rec = recipe_of("bf16");
+	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const uint64_t before = tt_used();
+	struct te_step *step;
+
+	o.recipe = &rec;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { small.batch, small.seqlen } };
+	o.ncuts = ncuts;
+	o.cut = cuts;
+	o.offload = off;
+	DO(te_step_create(seq, NULL, &o, &step));
+	DO(te_step_memory(step, &sm));
+	ck_assert_uint_ge(tt_used() - before, sm.pool_nbytes);
+	te_step_unref(step);
+	return sm.pool_nbytes;
+}
+
+START_TEST(a_target_is_of_the_pool_of_a_step)
+{
+	const int32_t ncuts = _i ? NCUTS : 0;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	const uint64_t plain = pool_of_step(seq, NULL, ncuts);
+	struct te_offload_opts o = rates(FAST);
+	struct te_offload *off;
+	uint64_t have;
+
+	o.target_nbytes = plain * 4 / 5;
+	off = offload_of(&o);
+	have = pool_of_step(seq, off, ncuts);
+	ck_assert_uint_le(have, o.target_nbytes);
+	ck_assert_uint_ge(have, o.target_nbytes / 2);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(pinned_memory_has_a_limit)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = rates(FAST);
+	struct te_offload *off;
+	struct te_plan *p[2];
+
+	o.pinned_nbytes = 20000;
+	off = offload_of(&o);
+	for (int i = 0; i < 2; i++)
+		p[i] = plan_of(seq, off, 0);
+	ck_assert_uint_le(mem_now().pinned_nbytes, 20000);
+	ck_assert_uint_gt(mem_now().pinned_nbytes, 10000);
+	ck_assert_uint_eq(mem_now().pinned_nbytes, report_of(off).pinned_nbytes);
+	for (int i = 0; i < 2; i++)
+		te_plan_unref(p[i]);
+	ck_assert_uint_eq(mem_now().pinned_nbytes, 0);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* ---- what moves ---- */
+
+static char *table_of(struct te_seq *seq, const struct te_offload_opts *o)
+{
+	struct te_offload *off = offload_of(o);
+	struct te_plan *p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	char *text;
+
+	DO(te_offload_print(off, &text));
+	te_plan_unref(p);
+	te_offload_unref(off);
+	return text;
+}
+
+START_TEST(names_and_ops_choose_what_moves)
+{
+	static const char *const norms[] = { "h.*.norm.y" }, *const layer1[] = { "h.1.*" };
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = rates(FAST);
+	char *text;
+
+	o.group_nbytes = 1; /* a group of each value */
+	text = table_of(seq, &o);
+	ck_assert_ptr_nonnull(strstr(text, "h.0.ln1.norm.y"));
+	ck_assert_ptr_nonnull(strstr(text, "h.1.up.y"));
+	ck_assert_ptr_nonnull(strstr(text, "h.0.attn.y"));
+	free(text);
+	o.keep = norms;
+	o.nkeep = 1;
+	text = table_of(seq, &o);
+	ck_assert_ptr_null(strstr(text, ".norm.y"));
+	ck_assert_ptr_nonnull(strstr(text, "h.0.attn.y"));
+	free(text);
+	o.move = layer1;
+	o.nmove = 1;
+	text = table_of(seq, &o);
+	ck_assert_ptr_null(strstr(text, "h.0."));
+	ck_assert_ptr_null(strstr(text, ".norm.y"));
+	ck_assert_ptr_nonnull(strstr(text, "h.1.up.y"));
+	free(text);
+	for (int i = 0; i < te_seq_nops(seq); i++)
+		if (!strcmp(te_op_name(te_seq_op(seq, i)), "h.1.up"))
+			DO(te_op_keep(te_seq_op(seq, i)));
+	text = table_of(seq, &o);
+	ck_assert_ptr_null(strstr(text, "h.1.up.y"));
+	ck_assert_ptr_nonnull(strstr(text, "h.1.attn.y"));
+	free(text);
+	fails(te_op_keep(NULL), -EINVAL, "te_op_keep");
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(a_picture_shows_memory_over_time)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = through_file(FAST);
+	struct te_offload_report rep;
+	struct te_offload *off;
+	struct te_plan *p;
+	double used = 0, plain = 0;
+	char *text;
+
+	o.endurance_nbytes = (uint64_t)1 << 50;
+	off = offload_of(&o);
+	p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+	DO(te_offload_print(off, &text));
+	rep = report_of(off);
+	for (char *s = strstr(text, "in use (#)"); s && (s = strchr(s, '\n'));) {
+		double u, q;
+		int first, last;
+
+		if (sscanf(++s, "%d-%d %lf %lf", &first, &last, &u, &q) < 4)
+			break;
+		ck_assert_int_le(first, last);
+		used = u > used ? u : used;
+		plain = q > plain ? q : plain;
+	}
+	/* each column has its peak; placement may take more, for lack of a better order */
+	ck_assert_double_gt(used, 0);
+	ck_assert_double_lt(used, plain);
+	ck_assert_double_le(used, (double)rep.peak_nbytes / 1048576.0 + 0.001);
+	ck_assert_double_le(plain, (double)rep.plain_nbytes / 1048576.0 + 0.001);
+	ck_assert_double_ge(used, (double)rep.peak_nbytes / 1048576.0 * 0.7);
+	ck_assert_double_gt(rep.pass_ms, rep.stall_ms);
+	ck_assert_double_eq_tol(rep.drive_days,
+				(double)o.endurance_nbytes / (double)rep.moved_nbytes *
+					rep.pass_ms / 86400e3, 1e-6 * rep.drive_days);
+	ck_assert_ptr_nonnull(strstr(text, "days of the drive's life"));
+	free(text);
+	te_plan_unref(p);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(large_groups_are_few_copies)
+{
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload_opts o = rates(FAST);
+	uint64_t nbytes[2];
+	int32_t n[2];
+
+	for (int i = 0; i < 2; i++) {
+		struct te_offload *off;
+		struct te_plan *p;
+
+		o.group_nbytes = i ? 16384 : 1;
+		off = offload_of(&o);
+		p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+		n[i] = report_of(off).ngroups;
+		nbytes[i] = report_of(off).moved_nbytes;
+		te_plan_unref(p);
+		te_offload_unref(off);
+	}
+	ck_assert_int_lt(2 * n[1], n[0]);
+	ck_assert_uint_eq(nbytes[0], nbytes[1]);
+	te_seq_unref(seq);
+}
+END_TEST
+
+void offload_memory_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "memory", "graph offload serial");
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, memory_is_what_the_plan_predicts);
+	tcase_add_test(c, as_little_moves_as_a_target_takes);
+	tcase_add_test(c, a_target_can_make_passes_wait);
+	tcase_add_loop_test(c, a_target_can_make_passes_wait_for_a_file, 0, 3);
+	tcase_add_test(c, a_target_out_of_reach_is_named);
+	tcase_add_loop_test(c, a_target_is_of_the_pool_of_a_step, 0, 2);
+	tcase_add_test(c, pinned_memory_has_a_limit);
+	c = tt_case(s, "values", "graph offload serial");
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, names_and_ops_choose_what_moves);
+	tcase_add_test(c, a_picture_shows_memory_over_time);
+	tcase_add_test(c, large_groups_are_few_copies);
+}

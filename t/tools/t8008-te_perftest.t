@@ -319,6 +319,7 @@ check "comm --fuse: results are those of separate kernels" test $? = 0
 sane "comm --fuse: figures" out 21
 check "comm --fuse: the norm is in the kernel of oneshot and twoshot" \
 	test "$(grep -c '"fused": 1' out),$(grep -c '"fuse": "add-rms' out)" = 8,12
+check "comm --fuse: and is compared with kernels apart" test "$(grep -c '"speedup": [0-9]' out)" = 12
 "$te_run" -n 2 "$te_perftest" comm $quick --bytes 2K --depth 3 --gemm --json >out 2>err
 check "comm --gemm: runs" test $? = 0
 sane "comm --gemm: figures" out 21

@@ -245,6 +245,26 @@ static int report_gemm(struct comm *c, const struct stats *alone)
 	return r;
 }
 
+/* the same results by an all-reduce of any algorithm and a kernel without other ranks */
+static int report_apart(struct comm *c, const struct stats *fused)
+{
+	struct stats us[2];
+	int r;
+
+	c->rec = te_recording_unref(c->rec);
+	c->apart = 1;
+	r = record(c);
+	c->apart = 0;
+	if (r < 0)
+		return say_te(r, "comm: an all-reduce and a norm");
+	r = take_samples(c, NULL, us);
+	if (!r) {
+		bench_stats(c->b, "apart_us", &us[0]);
+		bench_num(c->b, "speedup", us[0].median / fused->median);
+	}
+	return r;
+}
+
 static int report(struct comm *c, const struct te_comm_choice *how)
 {
 	const double factor = 2.0 * (c->nranks - 1) / c->nranks;
@@ -272,7 +292,9 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 	bench_num(b, "p99_us", us.n ? us.p99 : NAN);
 	bench_num(b, "algorithm_bytes_per_s", rate);
 	bench_num(b, "bus_bytes_per_s", rate * factor);
-	return b->o->comm_gemm ? report_gemm(c, &us) : STATUS_OK;
+	if (b->o->comm_gemm)
+		r = report_gemm(c, &us);
+	return r || !c->fuse ? r : report_apart(c, &us);
 }
 
 static int get(struct comm *c, void **ret)
@@ -315,6 +337,7 @@ static int verify_row(struct comm *c, void *host)
 
 int comm_measure(struct comm *c, int rows_left)
 {
+	const int figures = 1 + (c->b->o->comm_gemm != 0) + (c->fuse != COMM_FUSE_NONE);
 	struct te_comm_choice how;
 	void *host = malloc(c->nbytes);
 	/* the arrays of the row before are gone on all ranks: else the pool has gaps */
@@ -332,7 +355,7 @@ int comm_measure(struct comm *c, int rows_left)
 		r = takes(c, &how);
 	if (!r)
 		c->nblocks = how.nblocks;
-	if (r == -EOPNOTSUPP || (!r && !bench_row(c->b, rows_left, c->b->o->comm_gemm ? 2 : 1)))
+	if (r == -EOPNOTSUPP || (!r && !bench_row(c->b, rows_left, figures)))
 		goto out;
 	if (r >= 0)
 		r = write_input(c, host);
@@ -423,6 +446,7 @@ static int run(struct bench *b)
 	if (c.word)
 		te_mem_free(b->stream, c.word);
 	te_stream_sync(b->stream);
+	te_comm_unref(c.alone);
 	te_comm_unref(c.comm);
 	return r;
 }
@@ -440,6 +464,7 @@ static const struct column columns[] = {
 	{ "p99_us", "p99\nus", 0, 0 },
 	{ "algorithm_bytes_per_s", "bytes / time\nGB/s", 1e-9, 0 },
 	{ "bus_bytes_per_s", "bus\nGB/s", 1e-9, 0 },
+	{ "speedup", "speedup\nby fusion", 0, 0 },
 	{ "slowdown", "slowdown\nby GEMMs", 0, 0 },
 	{ "gemm_slowdown", "slowdown\nof GEMMs", 0, 0 },
 	{ NULL, NULL, 0, 0 },

@@ -13,12 +13,14 @@ enum comm_fuse { COMM_FUSE_NONE, COMM_FUSE_NORM, COMM_FUSE_FP8, COMM_FUSES };
 struct comm {
 	struct bench *b;
 	struct te_comm *comm;
+	struct te_comm *alone; /* of this rank; NULL: not needed */
 	int rank, nranks;
 	float *word; /* of the device: what ranks exchange between samples */
 	/* of the row */
 	enum te_dtype dtype;
 	enum te_comm_algorithm algorithm;
 	int symmetric, fuse;
+	int apart; /* fuse: an all-reduce, and the kernel of one rank after it */
 	int64_t count, rows, cols; /* rows and cols: with fuse */
 	int32_t max_blocks;
 	size_t nbytes;
@@ -47,7 +49,7 @@ const char *comm_fuse_name(int fuse);
 int comm_fuse_open(struct comm *c); /* codes of the library, also below */
 void comm_fuse_close(struct comm *c);
 int comm_fuse_explain(struct comm *c, struct te_comm_choice *ret);
-int comm_fuse_queue(struct comm *c, const void *in, void *out);
+int comm_fuse_queue(struct comm *c, const void *in, void *out); /* by c->apart */
 /* compared byte by byte with an all-reduce that other kernels follow; an exit status */
 int comm_fuse_verify(struct comm *c);
 

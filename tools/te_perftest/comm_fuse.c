@@ -19,6 +19,7 @@ struct comm_arrays {
 	void *residual; /* and residual_out */
 	float *gamma, *scale, *scale_inv;
 	void *codes; /* NULL: y is wanted */
+	void *sum;   /* of an all-reduce apart */
 	void *ws;
 	size_t ws_nbytes;
 };
@@ -72,9 +73,17 @@ int comm_fuse_queue(struct comm *c, const void *in, void *out)
 	const struct comm_arrays *a = c->arrays;
 	const struct outputs o = { NULL, a->residual, a->codes ? NULL : out, a->codes };
 	const struct te_comm_norm_opts opts = options(c, c->algorithm, &o);
+	int r;
 
-	return te_comm_allreduce_norm(c->comm, c->b->stream, a->codes ? c->in : in, c->rows,
-				      c->cols, c->dtype, &opts);
+	if (a->codes)
+		in = c->in;
+	if (!c->apart)
+		return te_comm_allreduce_norm(c->comm, c->b->stream, in, c->rows, c->cols,
+					      c->dtype, &opts);
+	r = te_comm_allreduce(c->comm, c->b->stream, in, a->sum, c->count, c->dtype, TE_COMM_SUM,
+			      NULL);
+	return r < 0 ? r : te_comm_allreduce_norm(c->alone, c->b->stream, a->sum, c->rows, c->cols,
+						  c->dtype, &opts);
 }
 
 int comm_fuse_explain(struct comm *c, struct te_comm_choice *ret)
@@ -115,8 +124,12 @@ int comm_fuse_open(struct comm *c)
 	int r = a && host ? 0 : -ENOMEM;
 
 	c->arrays = a;
+	if (!r && !c->alone)
+		r = te_comm_split(c->comm, c->rank, 0, NULL, &c->alone);
 	if (!r)
 		r = get(c, c->nbytes, &a->residual);
+	if (r >= 0)
+		r = get(c, c->nbytes, &a->sum);
 	if (r >= 0)
 		r = get(c, gamma_nbytes, &a->gamma);
 	if (r >= 0)
@@ -143,6 +156,7 @@ void comm_fuse_close(struct comm *c)
 	if (!a)
 		return;
 	put(c, a->residual);
+	put(c, a->sum);
 	put(c, a->gamma);
 	put(c, a->scale);
 	put(c, a->scale_inv);

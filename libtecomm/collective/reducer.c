@@ -126,7 +126,8 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 /* ---- amaxes ---- */
 
 /*
- * All that slots keep: older amaxes of delayed scaling are equal on all ranks already. With current
+ * All that slots keep: older amaxes of delayed scaling are equal on all ranks already, and one call
+ * for them, too, is faster than one for the newest of each slot. With current
  * scaling the amax of a tensor is of use only before its own scale is computed; scales of blocks
  * have no amaxes.
  */

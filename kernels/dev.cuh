@@ -162,11 +162,20 @@ template <bool ONCE = false, class T> DEV raw<T> load_raw(const T *p)
 	return r;
 }
 
-template <class T> DEV void store_raw(T *p, const raw<T> &r)
+/* ONCE: evicted from L2 first, since nothing reads it soon */
+template <bool ONCE, class W> DEV void store_word(W *p, const W &w)
+{
+	if (ONCE)
+		__stcs(p, w);
+	else
+		*p = w;
+}
+
+template <bool ONCE = false, class T> DEV void store_raw(T *p, const raw<T> &r)
 {
 #pragma unroll
 	for (int i = 0; i < (int)sizeof(T) / 2; i++)
-		((uint4 *)p)[i] = r.q[i];
+		store_word<ONCE>((uint4 *)p + i, r.q[i]);
 }
 
 template <class T> DEV raw<T> zero_raw(void)

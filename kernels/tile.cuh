@@ -64,6 +64,12 @@ template <int R> DEV tile<R> tile_of_block(int64_t rows, int64_t cols)
 	return tile_number<R>(rows, cols, blockIdx.x);
 }
 
+/* do all elements of the tile exist? Most tiles; nothing needs to be asked of their elements. */
+template <int R> DEV bool tile_is_full(const tile<R> *t)
+{
+	return t->r0 + TILE_ROWS <= t->rows && t->c0 + t->COLS <= t->end;
+}
+
 /* how many of row i's TE_V elements of this thread exist */
 template <int R> DEV int tile_n(const tile<R> *t, int i)
 {
@@ -80,6 +86,12 @@ DEV tile_raw<T, R> tile_load(const tile<R> *t, const void *p, int64_t pitch, int
 {
 	tile_raw<T, R> x;
 
+	if (vec && tile_is_full(t)) {
+#pragma unroll
+		for (int i = 0; i < R; i++)
+			x.row[i] = load_raw<ONCE>((const T *)p + (t->r + i) * pitch + c);
+		return x;
+	}
 	if (vec) {
 #pragma unroll
 		for (int i = 0; i < R; i++) {
@@ -151,7 +163,8 @@ DEV void codes_put(tile_codes<1> *s, const uint2 code[1])
 }
 
 /* col [cols, rows]: a thread stores 16 rows of a column if columns start on 16 bytes */
-template <int R> DEV void codes_store(const tile_codes<R> *s, const tile<R> *t, uint8_t *col)
+template <bool ONCE, int R>
+DEV void codes_store(const tile_codes<R> *s, const tile<R> *t, uint8_t *col)
 {
 	const int nc = clamp_int(t->end - t->c0, 0, t->COLS);
 	const int nr = clamp_int(t->rows - t->r0, 0, TILE_ROWS);
@@ -167,7 +180,9 @@ template <int R> DEV void codes_store(const tile_codes<R> *s, const tile<R> *t, 
 			if (tx & 2)
 				v = make_uint4(v.z, v.w, v.x, v.y);
 			if (c < nc && chunk * 16 < nr)
-				*(uint4 *)(col + (t->c0 + c) * t->rows + t->r0 + chunk * 16) = v;
+				store_word<ONCE>((uint4 *)(col + (t->c0 + c) * t->rows + t->r0 +
+							   chunk * 16),
+						 v);
 		}
 		return;
 	}
@@ -204,21 +219,18 @@ DEV void q_scale_inv(const struct te_k_q *q, float scale)
 }
 
 /*
- * Store one tile of the result. Called by all threads of the block; the caller needs a barrier
- * before it reuses the shared memory. values: NULL if T is never summed. Elements beyond the
- * matrix are ignored. Returns the maximum of m and |v|; AMAX folds it into the result's amax too,
- * at a barrier that is needed anyway.
+ * The part of tile_put() before its barrier. FULL: all elements exist, and rows start on vectors.
  */
-template <class T, int R, bool AMAX = false>
-DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_V],
-		   tile_codes<R> *codes, tile_values<T, R> *values, float m)
+template <bool FULL, bool ONCE, class T, int R>
+DEV float tile_put_rows(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_V],
+			uint2 code[R], tile_values<T, R> *values, float m)
 {
 	uint8_t *row = (uint8_t *)o->q.row;
-	uint2 code[R];
 
 #pragma unroll
 	for (int i = 0; i < R; i++) {
-		const int n = tile_n(t, i);
+		const int n = FULL ? TE_V : tile_n(t, i);
+		const bool vec = FULL || (o->vec && n);
 		const int64_t at = (t->r + i) * t->cols + t->c;
 		raw<T> w;
 
@@ -232,7 +244,7 @@ DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_
 		if (values && o->part)
 			*(raw<T> *)&values->word[((t->r - t->r0 + i) * t->COLS + t->c - t->c0) /
 						 TE_V * (sizeof(T) / 2)] = w;
-		if (o->y && o->vec && n)
+		if (o->y && vec)
 			store_raw(o->y + at, w);
 		else if (o->y && n)
 			store_some(o->y + at, n, v[i]);
@@ -244,8 +256,8 @@ DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_
 		if (!row && !o->q.col)
 			continue;
 		code[i] = fp8x8(o->q.dtype, v[i], o->scale);
-		if (row && o->vec && n) {
-			*(uint2 *)(row + at) = code[i];
+		if (row && vec) {
+			store_word<ONCE>((uint2 *)(row + at), code[i]);
 		} else if (row) {
 #pragma unroll
 			for (int e = 0; e < TE_V; e++)
@@ -254,6 +266,25 @@ DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_
 								(e % 4 * 8));
 		}
 	}
+	return m;
+}
+
+/*
+ * Store one tile of the result. Called by all threads of the block; the caller needs a barrier
+ * before it reuses the shared memory. values: NULL if T is never summed. Elements beyond the
+ * matrix are ignored. Returns the maximum of m and |v|; AMAX folds it into the result's amax too,
+ * at a barrier that is needed anyway. ONCE: codes are evicted from L2 first.
+ */
+template <class T, int R, bool AMAX = false, bool ONCE = false>
+DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_V],
+		   tile_codes<R> *codes, tile_values<T, R> *values, float m)
+{
+	uint2 code[R];
+
+	if (o->vec && tile_is_full(t))
+		m = tile_put_rows<true, ONCE, T, R>(o, t, v, code, values, m);
+	else
+		m = tile_put_rows<false, ONCE, T, R>(o, t, v, code, values, m);
 	if (o->q.col)
 		codes_put(codes, code);
 	if (AMAX && o->q.amax) {
@@ -265,7 +296,7 @@ DEV float tile_put(const struct tile_out<T> *o, const tile<R> *t, float v[R][TE_
 		return m;
 	__syncthreads();
 	if (o->q.col)
-		codes_store(codes, t, (uint8_t *)o->q.col);
+		codes_store<ONCE>(codes, t, (uint8_t *)o->q.col);
 	if (AMAX && o->q.amax && threadIdx.x == TILE_THREADS - 1) {
 #pragma unroll
 		for (int w = 0; w < TILE_THREADS / 32; w++)

@@ -4,15 +4,15 @@
  *  kernel           shapes                          blocks           threads  shared  B/element
  *  weights_changed  1 word                          1                1        0
  *  weights_amax     FP32 masters                    528 at most      256      40      4
- *  weights_cast     FP32 masters to codes and BF16  264 at most      256      8384    5 to 6
- *    _blocks        the same, scaled by blocks      264 at most      256      29100
+ *  weights_cast     FP32 masters to codes and BF16  264 at most      256      17153   5 to 6
+ *    _blocks        the same, scaled by blocks      264 at most      256      38145
  *  weight_transpose codes [rows, cols]              528 at most      256      4353    2
  *
  * Blocks take tiles of the set in turn: 64 x 128 of a weight with one scale (tile.cuh), 128 x 128
  * of one that is scaled by blocks (block.cuh), 8192 elements of one that is cast to BF16. A tile's
- * weight is found by binary search in the table, in weights_cast the next ones from there on.
- * weights_cast loads a tile before it stores the previous one, so that each multiprocessor has
- * 64 KiB in flight: 3.4 TB/s of an H200 with both copies in FP8, 3.9 with BF16.
+ * weight is found by binary search in the table, in weights_cast the next ones from there on, by
+ * one thread for all, two tiles ahead. Two blocks a multiprocessor and stores that are evicted
+ * first give 3.7 TB/s of an H200 with both copies in FP8; three blocks give 2.8.
  * The last block to finish writes what all blocks have read before: the versions in a.done, and in
  * weights_amax the scales, from the largest value of each tile.
  * weight_transpose takes tiles of 64 x 64 codes of one weight: a thread loads 16 codes of a row and
@@ -147,160 +147,163 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS, 4)
 /* --- copies -------------------------------------------------------------- */
 
 #define CAST_UNROLL (TE_K_WEIGHT_TILE / (TILE_THREADS * TE_V))
-static_assert(CAST_UNROLL == TILE_R, "both kinds of tiles are held in the same registers");
+#define FINDER (TILE_THREADS - 32) /* the thread that finds tiles */
 
-/* a tile of the set, and this thread's elements of it unless its entry is scaled by blocks */
-struct piece {
+/* a tile of the set */
+struct place {
 	int entry; /* -1: there is no tile */
-	tile_raw<float, TILE_R> x;
+	int scaling;
+	int64_t rows, cols;
+	int64_t r0, c0; /* the tile of an entry with codes */
+	int64_t first;	/* its first element, of a BF16 entry */
+	const float *x; /* the entry's master */
+	bf16 *hp;	/* BF16 copy, or NULL: codes, q */
+	struct te_k_q q;
+	float scale;
+	bool vec; /* rows of x, and of the copies, start on vectors */
 };
 
-/* this thread's first element of vector u of a BF16 entry's tile */
-DEV int64_t cast_at(int64_t tile, int u)
+/* tile k of the set; entry: of a tile before it */
+DEV void find(const struct te_k_weights &a, int64_t k, int entry, struct place *p)
 {
-	return tile * TE_K_WEIGHT_TILE + (u * TILE_THREADS + threadIdx.x) * TE_V;
-}
-
-/* entry: of a tile before it */
-DEV piece piece_load(const struct te_k_weights &a, int64_t k, int entry)
-{
-	piece p;
-
-	p.entry = k < a.ntiles ? entry : -1;
+	p->entry = -1;
 	if (k >= a.ntiles)
-		return p;
-	while (p.entry + 1 < a.n && a.table[p.entry + 1].tile <= k)
-		p.entry++;
+		return;
+	while (entry + 1 < a.n && a.table[entry + 1].tile <= k)
+		entry++;
 
-	const struct te_k_weight &w = a.table[p.entry];
-	const float *x = a.masters + w.master;
+	const struct te_k_weight w = a.table[entry];
+	const int64_t tile = k - w.tile;
 
-	if (w.hp < 0) {
-		if (w.scaling != TE_K_SCALING_TENSOR)
-			return p;
-		const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)(k - w.tile));
-
-		p.x = tile_load<float, true>(&t, x, w.cols, t.c, w.cols % TE_V == 0 && aligned(x));
-		return p;
+	p->entry = entry;
+	p->rows = w.rows;
+	p->cols = w.cols;
+	p->x = a.masters + w.master;
+	p->hp = w.hp < 0 ? NULL : (bf16 *)((char *)a.copies + w.hp);
+	if (p->hp) {
+		p->first = tile * TE_K_WEIGHT_TILE;
+		p->vec = aligned(p->x) && aligned(p->hp);
+		return;
 	}
+	p->q = te_k_weight_q(&a, &w);
+	p->scaling = w.scaling;
+	if (w.scaling != TE_K_SCALING_TENSOR) {
+		const int64_t nc = (w.cols + BLOCK - 1) / BLOCK;
 
-	const int64_t n = w.rows * w.cols;
-	const bool vec = aligned(x);
-	float v[TE_V];
-
-#pragma unroll
-	for (int u = 0; u < CAST_UNROLL; u++) {
-		const int64_t at = cast_at(k - w.tile, u);
-
-		if (vec && at + TE_V <= n) {
-			p.x.row[u] = load_raw<true>(x + at);
-		} else {
-			load_some(x + at, clamp_int(n - at, 0, TE_V), v);
-			p.x.row[u] = pack<float>(v);
-		}
+		p->r0 = tile / nc * BLOCK;
+		p->c0 = tile % nc * BLOCK;
+		p->vec = block_vec(w.cols, p->x, NULL, p->q);
+		return;
 	}
-	return p;
+	const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)tile);
+
+	p->r0 = t.r0;
+	p->c0 = t.c0;
+	p->vec = w.cols % TE_V == 0 && aligned(p->x) && aligned(p->q.row);
+	p->scale = q_scale(&p->q);
+	if (tile == 0)
+		*p->q.scale_inv = __fdiv_rn(1.0f, p->scale);
 }
 
-DEV void cast_tile(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile,
-		   const piece &p)
+DEV void cast_tile(const struct place &p)
 {
-	bf16 *y = (bf16 *)((char *)a.copies + w.hp);
-	const int64_t n = w.rows * w.cols;
-	const bool vec = aligned(y);
+	const int64_t n = p.rows * p.cols;
 	float v[TE_V];
 
 #pragma unroll
 	for (int u = 0; u < CAST_UNROLL; u++) {
-		const int64_t at = cast_at(tile, u);
+		const int64_t at = p.first + (u * TILE_THREADS + threadIdx.x) * TE_V;
 
-		unpack(p.x.row[u], v);
-		if (vec && at + TE_V <= n)
-			store_vec(y + at, v);
-		else
-			store_some(y + at, clamp_int(n - at, 0, TE_V), v);
+		if (p.vec && at + TE_V <= n) {
+			unpack(load_raw<true>(p.x + at), v);
+			store_raw<true>(p.hp + at, pack<bf16>(v));
+		} else {
+			const int some = clamp_int(n - at, 0, TE_V);
+
+			load_some(p.x + at, some, v);
+			store_some(p.hp + at, some, v);
+		}
 	}
 }
 
 /* returns the maximum of m and the tile's values */
-DEV float quantize_tile(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile,
-			const piece &p, tile_codes<TILE_R> *codes, float m)
+DEV float quantize_tile(const struct place &p, tile_codes<TILE_R> *codes, float m)
 {
-	const auto t = tile_number<TILE_R>(w.rows, w.cols, (uint32_t)tile);
-	struct tile_out<float> o = { NULL, te_k_weight_q(&a, &w), NULL, 0, 1.0f, false };
+	const auto t = tile_at<TILE_R>(p.rows, p.cols, p.r0, p.c0);
+	const struct tile_out<float> o = { NULL, p.q, NULL, 0, p.scale, p.vec };
+	const auto x = tile_load<float, true>(&t, p.x, p.cols, t.c, p.vec);
 	float v[TILE_R][TE_V];
 
-	o.vec = w.cols % TE_V == 0 && aligned(o.q.row);
-	o.scale = q_scale(&o.q);
-	if (tile == 0 && threadIdx.x == 0)
-		*o.q.scale_inv = __fdiv_rn(1.0f, o.scale);
 #pragma unroll
 	for (int i = 0; i < TILE_R; i++)
-		unpack(p.x.row[i], v[i]);
-	return tile_put<float, TILE_R>(&o, &t, v, codes, NULL, m);
+		unpack(x.row[i], v[i]);
+	return tile_put<float, TILE_R, false, true>(&o, &t, v, codes, NULL, m);
 }
 
-DEV void quantize_blocks(const struct te_k_weights &a, const struct te_k_weight &w, int64_t tile,
-			 block_shared<false> *shared)
+DEV void quantize_blocks(const struct place &p, block_shared<false> *shared)
 {
-	const int64_t nc = (w.cols + BLOCK - 1) / BLOCK;
-	const block_tile t = block_at(w.rows, w.cols, tile / nc * BLOCK, tile % nc * BLOCK);
-	const struct te_k_q q = te_k_weight_q(&a, &w);
-	const float *x = a.masters + w.master;
-	const block_out<float> o = { NULL, q, NULL, block_vec(w.cols, x, NULL, q) };
+	const block_tile t = block_at(p.rows, p.cols, p.r0, p.c0);
+	const block_out<float> o = { NULL, p.q, NULL, p.vec };
+	const float *x = p.x + t.r * p.cols + t.c;
 	raw<float> v[BLOCK_R];
 
-	x += t.r * w.cols + t.c;
 #pragma unroll
 	for (int i = 0; i < BLOCK_R; i++)
-		v[i] = block_load<true>(x + i * w.cols, block_n(t, i), o.vec);
+		v[i] = block_load<true>(x + i * p.cols, block_n(t, i), p.vec);
 	block_put(o, TE_K_SCALING_128X128, t, v, shared);
 }
 
 template <bool BLOCKS> struct cast_shared {
-	tile_codes<TILE_R> codes;
+	tile_codes<TILE_R> codes[2];
+	struct place place[4];
 };
 template <> struct cast_shared<true> {
 	block_shared<false> blocks;
-	tile_codes<TILE_R> codes;
+	tile_codes<TILE_R> codes[2];
+	struct place place[4];
 };
 
 /*
- * The next tile is loaded before this one is stored, but not where blocks are scaled, which needs
- * the registers. The amaxes of consecutive tiles of an entry are folded into its slot together.
+ * A tile has one barrier, within tile_put() or after it. Of the threads of a block some can be
+ * one tile ahead, so codes alternate between two places in shared memory; and as a place is
+ * written two tiles ahead, there are four. The amaxes of consecutive tiles of an entry are folded
+ * into its slot together.
  */
 template <bool BLOCKS>
 DEV void cast_body(const struct te_k_weights &a, cast_shared<BLOCKS> *shared)
 {
 	float m = 0.0f;
+	int64_t k = blockIdx.x;
 
 	if (te_k_weights_current(&a))
 		return;
+	if (threadIdx.x == FINDER) {
+		find(a, k, entry_of(a, k), &shared->place[0]);
+		find(a, k + gridDim.x, shared->place[0].entry, &shared->place[1]);
+	}
+	__syncthreads();
+	for (int j = 0; shared->place[j % 4].entry >= 0; j++, k += gridDim.x) {
+		const struct place &p = shared->place[j % 4], &next = shared->place[(j + 1) % 4];
 
-	int entry = entry_of(a, blockIdx.x);
-	piece next = BLOCKS ? piece() : piece_load(a, blockIdx.x, entry);
-
-	for (int64_t k = blockIdx.x; k < a.ntiles; k += gridDim.x) {
-		const piece p = BLOCKS ? piece_load(a, k, entry) : next;
-		const struct te_k_weight &w = a.table[p.entry];
-
-		entry = p.entry;
-		if (!BLOCKS)
-			next = piece_load(a, k + gridDim.x, entry);
-		if (w.hp >= 0) {
-			cast_tile(a, w, k - w.tile, p);
+		if (threadIdx.x == FINDER)
+			find(a, k + 2 * gridDim.x, next.entry, &shared->place[(j + 2) % 4]);
+		if (p.hp) {
+			cast_tile(p);
+			__syncthreads();
 			continue;
 		}
-		__syncthreads(); /* the tile before has left shared memory */
 		if constexpr (BLOCKS) {
-			if (w.scaling != TE_K_SCALING_TENSOR) {
-				quantize_blocks(a, w, k - w.tile, &shared->blocks);
+			if (p.scaling != TE_K_SCALING_TENSOR) {
+				quantize_blocks(p, &shared->blocks);
+				__syncthreads();
 				continue;
 			}
 		}
-		m = quantize_tile(a, w, k - w.tile, p, &shared->codes, m);
-		if (a.record && (BLOCKS || next.entry != entry)) {
-			block_amax(te_k_weight_q(&a, &w).amax, m);
+		m = quantize_tile(p, &shared->codes[j % 2], m);
+		if (!p.q.col)
+			__syncthreads();
+		if (a.record && next.entry != p.entry) {
+			block_amax(p.q.amax, m);
 			m = 0.0f;
 		}
 	}

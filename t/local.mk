@@ -107,6 +107,7 @@ TT_COMM = \
 	t/comm/nccl \
 	t/comm/nodes \
 	t/comm/nodes_faults \
+	t/comm/nodes_random \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \
@@ -348,6 +349,7 @@ t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
 t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(RANKS) $(THREADS)
+t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(RANKS) $(THREADS)
 t_comm_verbs_SOURCES = \
 	$(THREADS) \
 	t/comm/link_lib.c \

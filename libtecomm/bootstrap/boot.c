@@ -173,13 +173,17 @@ static void read_line(const char *path, char *ret, size_t nbytes)
 		fclose(f);
 }
 
+_Thread_local const char *te__boot_node_name;
+
 static void find_place(struct te__boot *b, struct place *p)
 {
+	const char *node = te__boot_node_name;
 	struct stat st;
 
 	memset(p, 0, sizeof(*p));
 	memcpy(p->secret, b->secret, sizeof(p->secret));
-	snprintf(p->node, sizeof(p->node), "%s", te__param_str(TE_PARAM_COMM_NODE));
+	snprintf(p->node, sizeof(p->node), "%s",
+		 node ? node : te__param_str(TE_PARAM_COMM_NODE));
 	read_line("/proc/sys/kernel/random/boot_id", p->boot, sizeof(p->boot));
 	if (!p->boot[0] && gethostname(p->boot, sizeof(p->boot) - 1))
 		p->boot[0] = 0;

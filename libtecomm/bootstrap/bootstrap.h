@@ -100,6 +100,8 @@ const uint8_t *te__boot_key(const struct te__boot *boot);
  * to each other. Nodes are numbered in the order of their lowest ranks.
  */
 int32_t te__boot_nnodes(const struct te__boot *boot);
+/* for tests whose ranks are threads: TE_COMM_NODE of this one, unless it is NULL */
+extern _Thread_local const char *te__boot_node_name;
 int32_t te__boot_node(const struct te__boot *boot, int32_t rank);
 int32_t te__boot_local_rank(const struct te__boot *boot, int32_t rank); /* within its node */
 int32_t te__boot_nlocal(const struct te__boot *boot); /* ranks of this rank's node */

@@ -19,6 +19,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
+#include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"
@@ -42,6 +43,8 @@ static struct plan {
 	_Atomic int nround[RANKS_MAX];
 	_Atomic int refused; /* ranks that were too few to go on */
 	int fault_at;	     /* te__fault_set() */
+	_Atomic int64_t at_ns; /* when the fault happened */
+	double ms[RANKS_MAX];  /* from then on */
 	_Atomic int fired;
 } *plan;
 
@@ -78,6 +81,7 @@ static int join(int rank, struct joined *j)
 	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 	const char name[2] = { plan->nodes[rank], 0 };
 
+	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
 	alarm(HANG_S);
 	*j = (struct joined){ .who = rank };
 	for (int i = 0; i < RANKS_MAX; i++)
@@ -231,6 +235,8 @@ static void happen(int signal)
 {
 	await(&plan->nready, plan->n);
 	usleep((useconds_t)tt_rand_int(0, 3000));
+	if (!plan->at_ns)
+		plan->at_ns = te__boot_now();
 	for (int i = 0; i < plan->n; i++)
 		if (plan->at >> i & 1)
 			kill(ranks_pid(i), signal);
@@ -250,6 +256,53 @@ static void run(enum meet how, ranks_fn *fn, struct ranks_result *res)
 	ranks_wait(res);
 	ranks_part();
 }
+
+/* ---- without operations ---- */
+
+static int idle_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	plan->nready += !r;
+	while (!r) {
+		usleep(1000);
+		r = te_comm_error(j.comm);
+	}
+	plan->ms[rank] = (double)(te__boot_now() - plan->at_ns) * 1e-6;
+	return leave(&j, r);
+}
+
+static const struct {
+	enum fault fault;
+	const char *nodes;
+	uint32_t at;
+} idle[] = {
+	{ STOP, "aaabb", 8 }, { STOP, "abc", 1 }, { KILL, "aaabb", 4 }, { KILL, "abc", 4 }
+};
+
+/* those, too, that exchange no messages with the rank at fault, or with no rank of another node */
+START_TEST(idle_ranks_learn_of_a_fault_within_two_heartbeats)
+{
+	const double most = idle[_i].fault == STOP ? 2 * TT_SLOWER(300) : 0;
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = idle[_i].fault;
+	plan->nodes = idle[_i].nodes;
+	plan->at = idle[_i].at;
+	plan->heartbeat_ms = TT_SLOWER(300);
+	run(MEET_DIR, idle_rank, res);
+	for (int i = 0; i < plan->n; i++) {
+		if (plan->at >> i & 1)
+			continue;
+		ranks_failed(&res[i], idle[_i].fault == STOP ? -ETIMEDOUT : -TE_EPEER, "rank ",
+			     60000);
+		ck_assert_msg(plan->ms[i] < most + TT_SLOWER(1000), "rank %d after %.0f ms: %s",
+			      i, plan->ms[i], res[i].text);
+	}
+}
+END_TEST
 
 /* ---- recovery ---- */
 
@@ -526,7 +579,11 @@ END_TEST
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/nodes_faults");
-	TCase *c = tt_case(s, "recover", "host");
+	TCase *c = tt_case(s, "idle", "host");
+
+	tcase_add_checked_fixture(c, setup, NULL);
+	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
+	c = tt_case(s, "recover", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);

@@ -13,6 +13,7 @@
 int threads_n;
 uint64_t threads_pool_nbytes;
 int threads_timeout_ms;
+void (*threads_begin)(int rank);
 static int expected;
 static struct te_comm_id id;
 static struct te_comm_root *root;
@@ -59,6 +60,8 @@ static void *work(void *arg)
 	struct thread_rank *r = arg;
 
 	te_error_clear();
+	if (threads_begin)
+		threads_begin(r->rank);
 	r->result = join(r);
 	snprintf(r->text, sizeof(r->text), "%s", te_error_detail());
 	/* the others need not wait for this one until the time-out */

@@ -17,6 +17,7 @@
 extern int threads_n;
 extern uint64_t threads_pool_nbytes;
 extern int threads_timeout_ms; /* 0: 20 s */
+extern void (*threads_begin)(int rank); /* NULL, or what a thread calls first */
 
 struct thread_rank {
 	int rank;

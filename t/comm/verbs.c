@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <te/collective.h>
+
 #include "libtecore/base/private.h"
 #include "link_lib.h"
 #include "threads.h"
@@ -879,6 +881,99 @@ START_TEST(parameters_out_of_range_are_refused)
 }
 END_TEST
 
+/* ---- recovery of a communicator ---- */
+
+#define SUM 3000 /* floats */
+
+static int cut_off; /* the last rank is, for a while; else it releases its communicator */
+static pthread_barrier_t reduced;
+
+static void begin_on_a_node(int rank)
+{
+	verbs_fake_rank = rank;
+	te__boot_node_name = rank < 2 ? "a" : "b";
+}
+
+static float value(int who, int64_t i)
+{
+	return (float)((int64_t)(tt_seed() % 1000003 + (uint64_t)who * 7919) * (i + 1) % 8191) /
+	       64;
+}
+
+static int sum(struct thread_rank *r, int who, const int32_t *was)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	float x[SUM], want;
+	void *p;
+
+	STEP(te_mem_alloc(s, sizeof(x), &p));
+	for (int64_t i = 0; i < SUM; i++)
+		x[i] = value(who, i);
+	STEP(te_copy(s, p, x, sizeof(x)));
+	STEP(te_stream_sync(s));
+	STEP(te_comm_allreduce(r->comm, s, p, p, SUM, TE_DTYPE_FP32, TE_COMM_SUM, NULL));
+	tt_poison(x, sizeof(x));
+	STEP(te_copy(s, x, p, sizeof(x)));
+	STEP(te_stream_sync(s));
+	STEP(te_mem_free(s, p));
+	STEP(te_comm_error(r->comm));
+	for (int64_t i = 0; i < SUM; i++) {
+		want = value(was[0], i);
+		for (int k = 1; k < te_comm_nranks(r->comm); k++)
+			want += value(was[k], i);
+		HOLDS(x[i] == want);
+	}
+	return 0;
+}
+
+static int fail_and_recover(struct thread_rank *r)
+{
+	static const int32_t all[] = { 0, 1, 2, 3 };
+	const int last = r->rank == 3, n = cut_off ? 4 : 3;
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	struct te_comm *next;
+	int32_t was[4];
+	int e;
+
+	STEP(te_comm_info(r->comm, &info));
+	HOLDS(!strcmp(info.transport, "verbs") && info.nnodes == 2);
+	e = sum(r, r->rank, all);
+	pthread_barrier_wait(&reduced);
+	if (last && !cut_off) {
+		r->comm = te_comm_unref(r->comm);
+		return e;
+	}
+	if (last)
+		verbs_fake.cut = 8;
+	while (!e)
+		e = sum(r, r->rank, all);
+	HOLDS(e == -TE_EPEER || e == -TE_EABORT);
+	verbs_fake.cut = 0;
+	STEP(te_comm_recover(r->comm, NULL, was, &next));
+	te_comm_unref(r->comm);
+	r->comm = next;
+	STEP(te_comm_info(next, &info));
+	HOLDS(!strcmp(info.transport, "verbs") && info.nnodes == 2 && info.nranks == n);
+	HOLDS(!memcmp(was, all, (size_t)n * sizeof(*was)));
+	for (int k = 0; k < 3; k++)
+		STEP(sum(r, r->rank, was));
+	return 0;
+}
+
+START_TEST(ranks_recover)
+{
+	setenv("TE_COMM_IB_TIMEOUT", "11", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	te__verbs_replace(&verbs_fake_lib);
+	threads_begin = begin_on_a_node;
+	cut_off = _i;
+	pthread_barrier_init(&reduced, NULL, 4);
+	threads_run(4, fail_and_recover, 0, NULL);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+	ck_assert_int_eq(verbs_fake.nmisuse, 0);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/verbs");
@@ -911,6 +1006,7 @@ static Suite *suite(void)
 	setenv("TE_COMM_PACKETS", "64k", 1);
 	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
 	tcase_add_test(c, ranks_without_devices_are_told);
+	tcase_add_loop_test(c, ranks_recover, 0, 2);
 	c = tt_case(s, "devices", "host serial");
 	tcase_add_loop_test(c, the_fastest_active_port_and_an_ipv4_address_are_chosen, 0,
 			    TT_LEN(choice));

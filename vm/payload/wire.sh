@@ -39,6 +39,7 @@ run()
 	sent=$(sent)
 	timeout 40 te_run -n 2 --per-node 1 sh -c '
 		export TE_COMM_IB_DEVICE=rxe$TE_COMM_RANK
+		[ -z "$TE_LINK_BOTH" ] || TE_COMM_IB_DEVICE=$TE_COMM_IB_DEVICE,rxe$((1 - TE_COMM_RANK))
 		sh -c "echo \$\$ >/tmp/pid$TE_COMM_RANK; exec link_pair verbs $*" \
 			>/tmp/rank$TE_COMM_RANK 2>&1
 		echo $? >/tmp/status$TE_COMM_RANK' sh "$@" &
@@ -84,6 +85,13 @@ echo "$(($(sent) - sent)) bytes" >/tmp/bytes
 judge "messages take the wire" 0 '^[0-9]{6,} bytes' 0 /tmp/bytes
 run lat 64 50
 end "latency" 0 ''
+export TE_COMM_IB_QPS=3
+run check 1500000 4
+end "three queue pairs" 0 ''
+export TE_COMM_IB_QPS=0 TE_LINK_BOTH=1
+run check 1500000 4
+end "two ports" 0 ''
+unset TE_COMM_IB_QPS TE_LINK_BOTH
 if [ -x /bin/te_perftest ]; then
 	cat >/bin/nodes <<-'EOT'
 		#!/bin/sh
@@ -93,6 +101,19 @@ if [ -x /bin/te_perftest ]; then
 	chmod +x /bin/nodes
 	gives "te_perftest verbs" 0 '^ *verbs' \
 		nodes te_perftest verbs --bytes 64 --iters 3 --warmup 1 --verify
+	# the same by others: one message, and many at once
+	ip link set lo up
+	for test in ib_write_lat ib_write_bw; do
+		if [ ! -x /bin/$test ]; then
+			skip "$test" "perftest is not installed"
+			continue
+		fi
+		$test -d rxe1 -x 1 -F -s 64 -n 20 >/dev/null 2>&1 &
+		server=$!
+		gives "$test" 0 '^ 64 +20 ' sh -c 'until "$@" >out 2>&1 || [ $((n += 1)) = 20 ]; do
+			sleep 1; done; cat out' sh $test -d rxe0 -x 1 -F -s 64 -n 20 127.0.0.1
+		kill $server 2>/dev/null
+	done
 	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
 		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
 fi

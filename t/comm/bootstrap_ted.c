@@ -135,6 +135,47 @@ START_TEST(ranks_meet_at_ted)
 }
 END_TEST
 
+static int only_rank_0(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	r = open_boot(rank, 2, 0, &b);
+	if (!r)
+		te__boot_close(b);
+	return r;
+}
+
+/* rank 1 is the test: while it has not got the key, rank 0 can put no other one */
+START_TEST(no_rank_leaves_before_all_have_the_key)
+{
+	uint8_t k[TE__WIRE_KEY_NBYTES], got[2][64];
+	struct ranks_result res[1];
+	size_t n;
+	int s;
+
+	begin();
+	te__wire_job_key("te_comm_create", job, "comm", k);
+	ranks_start(1, only_rank_0, NULL);
+	s = join(&run, k, 1, 2);
+	ck_assert_int_eq(fence(s, 20000), 0);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_int_eq(get(s, "key", 0, got[i], sizeof(got[i]), &n), 0);
+		ck_assert_uint_eq(n, TE__BOOT_KEY_NBYTES);
+	}
+	ck_assert_mem_eq(got[0], got[1], TE__BOOT_KEY_NBYTES);
+	ck_assert_int_eq(fence(s, 1000), 0);
+	ck_assert_int_eq(bye(s, 0, ""), 0);
+	close(s);
+	/* it waits for a rank 1 that connects to it */
+	ck_assert_int_eq(kill(ranks_pid(0), SIGKILL), 0);
+	ranks_wait(res);
+	ck_assert_int_eq(res[0].signal, SIGKILL);
+	run_end(&run);
+}
+END_TEST
+
 /* ---- communicators, which hold each other's memory, without ted ---- */
 
 /* what a rank adds: an integer, so that sums are exact */
@@ -515,6 +556,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "meet", "host serial");
 
 	tcase_add_loop_test(c, ranks_meet_at_ted, 0, NRANKS_MAX);
+	tcase_add_test(c, no_rank_leaves_before_all_have_the_key);
 	tcase_add_test(c, a_communicator_goes_on_without_ted);
 	c = tt_case(s, "faults", "host serial");
 	tcase_add_test(c, missing_ranks_are_named);

@@ -127,7 +127,7 @@ removed()
 	name=$1 drive=$2
 	shift 2
 	before=$(written "$(disk "$drive")")
-	timeout 60 "$@" >/tmp/removed 2>&1 </dev/null &
+	timeout 240 "$@" >/tmp/removed 2>&1 </dev/null &
 	until_true eval '[ $(($(written "$(disk "$drive")") - before)) -gt 1000000 ]'
 	monitor device_del "$drive"
 	wait $!

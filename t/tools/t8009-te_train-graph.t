@@ -134,6 +134,7 @@ equal "has the bits of off" move-off move-layer
 check "--offload all, a graph" "$te_train" $tiny --offload all --graph --out move-step text
 equal "has the bits of off" move-off move-step
 check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --offload-verify all \
+	--offload-pinned 16M \
 	--out move-file --log move-file.jsonl --log-every 1 text
 check "what passed through the file is logged" \
 	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
@@ -144,6 +145,7 @@ check "a folder that is not there is named" grep -q 'file in ./nowhere' err
 says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
 says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "GiB are free" env TE_DEVICE_MEM_LIMIT=17M "$te_train" $tiny text
+fails "--offload-pinned some" "not a size" "$te_train" $tiny --offload all --offload-pinned some text
 fails "--offload some" "not a size" "$te_train" $tiny --offload some text
 fails "--offload ''" "expected off" "$te_train" $tiny --offload '' text
 

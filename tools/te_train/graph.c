@@ -130,7 +130,7 @@ int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t 
 	oo.move_nbytes = move_nbytes;
 	oo.dir = g->o->offload_file;
 	oo.quota_nbytes = oo.dir ? (uint64_t)g->o->offload_quota : 0;
-	oo.pinned_nbytes = (uint64_t)g->o->offload_pinned;
+	oo.pinned_nbytes = (uint64_t)g->o->pinned_nbytes;
 	oo.verify = !strcmp(g->o->offload_verify, "all")    ? TE_OFFLOAD_VERIFY_ALL :
 		    !strcmp(g->o->offload_verify, "sample") ? TE_OFFLOAD_VERIFY_SAMPLE :
 							      TE_OFFLOAD_VERIFY_OFF;

@@ -93,7 +93,7 @@ static const struct row rows[] = {
 	  "move values that wait for backward to host memory; auto: if needed" },
 	{ "offload-file", TEXT, AT(offload_file), NULL, 1, 1e18, 0, "DIR[:SIZE]",
 	  "and on to a file without a name in DIR, of SIZE bytes; default 8G" },
-	{ "offload-pinned", SIZE, AT(offload_pinned), NULL, 1, 1e18, 0, "SIZE",
+	{ "offload-pinned", TEXT, AT(offload_pinned), NULL, 1, 1e18, 0, "SIZE",
 	  "the most pinned memory that --offload takes; with a file 64M by default" },
 	{ "offload-verify", WORD, AT(offload_verify), "off", 0, 0, 0, "off|sample|all",
 	  "compare what that file returns with checksums" },
@@ -524,7 +524,6 @@ static int set_offload_file(struct opts *o)
 	char *colon = o->offload_file ? strrchr(o->offload_file, ':') : NULL;
 
 	o->offload_quota = (int64_t)8 << 30;
-	o->offload_pinned = o->offload_pinned < 0 ? 0 : o->offload_pinned;
 	if (!o->offload_file)
 		return STATUS_OK;
 	if (!strcmp(o->offload, "off"))
@@ -541,7 +540,10 @@ static int set_offload(struct opts *o)
 {
 	int r = set_offload_file(o);
 
-	o->offload_nbytes = 0;
+	o->offload_nbytes = o->pinned_nbytes = 0;
+	if (!r && o->offload_pinned)
+		r = size_set(&o->pinned_nbytes, row_find("offload-pinned"),
+			     o->offload_pinned, "--offload-pinned");
 	if (r || is_choice("off|auto|all", o->offload))
 		return r;
 	if (!*o->offload)

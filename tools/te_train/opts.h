@@ -15,6 +15,7 @@ struct opts {
 	char *graph, *pipeline_schedule;
 	char *offload; /* "off", "auto", "all", or a size */
 	char *offload_file, *offload_verify; /* the folder */
+	char *offload_pinned;
 	int64_t device, tensor, sequence_parallel, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
@@ -24,7 +25,7 @@ struct opts {
 	int64_t sample, top_k;
 	double temperature, top_p;
 	int64_t offload_nbytes; /* of a size, else 0 */
-	int64_t offload_quota, offload_pinned; /* 0: not given */
+	int64_t offload_quota, pinned_nbytes;
 	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
 	int64_t save_best, sample_first, sample_only, json;
 	char **file; /* data files */

@@ -100,12 +100,12 @@ void te__spill_complete(struct te__spill *s, struct te__spill_request *q)
 
 	deactivate(s, q);
 	s->stats.nrequests[q->dir]++;
-	if (!q->code)
+	if (q->code)
+		te__spill_keep_error(s, q, q->code, q->bad);
+	else
 		s->stats.nbytes[q->dir] += q->nbytes;
 	if (!q->code && q->dir == TE__SPILL_WRITE)
 		te__spill_ted_wrote(s->file.ted, q->nbytes);
-	else
-		te__spill_keep_error(s, q, q->code, q->bad);
 	if (q->dir == TE__SPILL_WRITE) {
 		g->stored = q->code ? 0 : q->nbytes;
 		g->lost = q->code;

@@ -49,6 +49,7 @@ TT_CORE = \
 	t/offload/pinned \
 	t/offload/spill \
 	t/offload/spill_faults \
+	t/offload/spill_systems \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
 	t/ops/gemm_gpu \
@@ -428,6 +429,7 @@ t_plan_fusion_gpu_SOURCES = $(t_plan_fusion_SOURCES)
 SPILL_LIB = t/offload/spill_lib.c t/offload/spill_lib.h
 t_offload_spill_SOURCES = t/offload/spill.c $(SPILL_LIB)
 t_offload_spill_faults_SOURCES = t/offload/spill_faults.c $(SPILL_LIB)
+t_offload_spill_systems_SOURCES = t/offload/spill_systems.c $(SPILL_LIB)
 
 GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
 t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)

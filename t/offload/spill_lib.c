@@ -225,3 +225,50 @@ struct te__spill_stats stats(void)
 	te__spill_stats(spill, &s);
 	return s;
 }
+
+/* ---- faults ---- */
+
+/* what the library logs at level info and above, for "one line says why" */
+
+char logged[4096];
+int nlogged;
+
+static void note(void *arg, enum te_log_level level, const char *category, const char *text)
+{
+	(void)arg;
+	(void)level;
+	(void)category;
+	nlogged++;
+	snprintf(logged, sizeof(logged), "%s", text);
+}
+
+void fault_setup(void)
+{
+	DO(te_log_filter("info"));
+	te_log_set(note, NULL);
+	spill_setup();
+}
+
+void fault_teardown(void)
+{
+	spill_teardown();
+	te_log_set(NULL, NULL);
+}
+
+uint8_t *fresh(void)
+{
+	static uint8_t want[NBYTES];
+
+	tt_fill_bytes(want, NBYTES);
+	memcpy(slot_at(0), want, NBYTES);
+	return want;
+}
+
+void works(void)
+{
+	uint8_t *want = fresh();
+
+	DO(put(0, slot_at(0), NBYTES));
+	DO(get(0, slot_at(MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
+}

@@ -77,4 +77,19 @@ struct shim {
 };
 extern struct shim shim;
 
+/* ---- faults ---- */
+
+/* what the library logs at level info and above, for "one line says why" */
+extern char logged[4096];
+extern int nlogged;
+/* a fixture: as spill_setup(), with that log */
+void fault_setup(void);
+void fault_teardown(void);
+
+/* one transfer in both directions, of three blocks and a tail, with fresh data */
+#define NBYTES ((size_t)3 * 64 * 1024 + 777)
+#define NBLOCKS 4
+uint8_t *fresh(void);
+void works(void);
+
 #endif

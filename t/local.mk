@@ -6,6 +6,8 @@ TT_LONG = \
 	t/comm/allreduce \
 	t/comm/bootstrap_faults \
 	t/comm/faults \
+	t/comm/nodes_faults \
+	t/comm/nodes_random \
 	t/comm/nvls \
 	t/comm/pool \
 	t/graph/equivalence \
@@ -107,8 +109,6 @@ TT_COMM = \
 	t/comm/model \
 	t/comm/nccl \
 	t/comm/nodes \
-	t/comm/nodes_faults \
-	t/comm/nodes_random \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \

@@ -279,7 +279,7 @@ static const struct {
 	const char *nodes;
 	uint32_t at;
 } idle[] = {
-	{ STOP, "aaabb", 8 }, { STOP, "abc", 1 }, { KILL, "aaabb", 4 }, { KILL, "abc", 4 }
+	{ STOP, "aaabb", 8 }, { KILL, "aaabb", 4 }, { KILL, "abc", 4 }
 };
 
 /* those, too, that exchange no messages with the rank at fault, or with no rank of another node */
@@ -375,8 +375,8 @@ static const struct {
 	const char *nodes;
 	uint32_t at;
 } killed[] = {
-	{ "aabb", 8 }, { "aabb", 12 }, { "aabb", 3 }, { "abc", 1 },
-	{ "aab", 4 },  { "ab", 1 },    { "abcab", 5 }, { "aabbc", 24 },
+	{ "aabb", 8 }, { "aabb", 12 }, { "aabb", 3 },
+	{ "abc", 1 },  { "ab", 1 },    { "abcab", 5 },
 };
 
 START_TEST(who_is_left_after_a_kill_goes_on)
@@ -576,6 +576,49 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 }
 END_TEST
 
+/* creation, with a call of one rank that fails: all fail soon, and leave nothing */
+static int scarce_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r;
+
+	(void)arg;
+	if (rank == 1)
+		te__fault_set((uint64_t)plan->fault_at);
+	r = join(rank, &j);
+	if (rank == 1) {
+		plan->fired = te__fault_fired();
+		te__fault_set(0);
+	}
+	return leave(&j, r);
+}
+
+START_TEST(creation_fails_on_all_ranks)
+{
+	struct ranks_result res[RANKS_MAX];
+	int nfailed = 0;
+
+	plan->fault = SKIP;
+	plan->nodes = "aab";
+	plan->timeout_ms = TT_SLOWER(1000);
+	for (plan->fault_at = 1;; plan->fault_at += 4 + plan->fault_at / 3) {
+		run(MEET_ID, scarce_rank, res);
+		if (!plan->fired)
+			break;
+		for (int i = 0; i < 3; i++) {
+			nfailed += res[i].r < 0;
+			ck_assert_msg(!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc &&
+					      (!res[i].r || res[i].text[0]),
+				      "fault %d: rank %d: signal %d, %d: %s, left %d and %d",
+				      plan->fault_at, i, res[i].signal, res[i].r, res[i].text,
+				      res[i].nleft_fd, res[i].nleft_alloc);
+		}
+	}
+	ck_assert_int_gt(nfailed, 10);
+	ranks_ok(3, res);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/nodes_faults");
@@ -594,6 +637,7 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, a_successor_can_be_recovered);
 	tcase_add_test(c, after_a_failing_call_of_one_rank_all_go_on);
+	tcase_add_test(c, creation_fails_on_all_ranks);
 	return s;
 }
 

@@ -29,7 +29,7 @@
 #include "tt_ctx.h"
 
 #define COUNT 30000 /* floats at most: both ways of an operation */
-#define NDEFAULT 10 /* faults */
+#define NDEFAULT 6  /* faults */
 #define HANG_S 40   /* a process that has not ended by then hangs */
 #define TIMEOUT_MS TT_SLOWER(1500)
 #define BEAT_MS TT_SLOWER(500)

@@ -20,6 +20,9 @@ case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
 noisy) echo welcome ;;
 mute) exec sleep 60.2101 ;;
+slow) # until te_run knows that the other host has failed
+	until grep -q "^down-2" "$FAKE/asked"; do sleep 0.05; done
+	sleep 0.5 ;;
 esac
 cd "$FAKE/elsewhere" || exit 1
 exec env -i PATH="$PATH" HOST="$host" ASAN_OPTIONS="$ASAN_OPTIONS" \
@@ -141,7 +144,7 @@ check "ranks have no standard input" test ! -s out
 
 gives "the status of a rank that fails" 7 on a,b:2 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.2102'
-has "which is named with its host" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' err
+has "which is named" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' err
 check "only once" test "$(wc -l <err)" = 1
 gone "the others end" 60.2102
 gives "the signal of a rank" 137 on a,b sh -c \
@@ -153,9 +156,9 @@ gives "ranks that ignore SIGTERM" 3 on a,b --grace 1 sh -c \
 gone "are killed" 0.2104
 gives "what ranks leave" 0 on a,b sh -c 'sleep 60.2105 & exit 0'
 gone "ends with them" 60.2105
-gives "a time-out" 124 on a:2,b --timeout 0.5 sh -c \
+gives "a time-out" 124 on a:2,b --timeout 2 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.2106'
-has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
+has "names who was running" '^te_run: not finished after 2 s: ranks 0, 2 of 3$' err
 gone "and ends them" 60.2106
 
 gives "no such command" 127 on a ./none
@@ -165,6 +168,8 @@ gives "no such folder" 1 sh -c 'mkdir gone && cd gone && rmdir ../gone && exec "
 gives "a host that cannot be reached" 1 on a,down-1 sleep 60.2107
 has "is named" '^te_run: host down-1: the connection has ended' err
 gone "and the others end" 60.2107
+gives "signals that come with the job are heard" 1 timeout 20 "$te_run" --ssh "$tmp/ssh" \
+	--te-run "$te_run" --hosts slow,down-2 --grace 60 --silence 200 sleep 60.2113
 gives "a host without te_run" 1 "$te_run" --ssh "$tmp/ssh" --te-run ./none --hosts a true
 gives "no ssh" 1 "$te_run" --ssh ./none --hosts a true
 has "is told" '^te_run: ./none: No such file' err

@@ -136,16 +136,13 @@ static void left_alone(void)
 	job_end(STATUS_FAILED);
 }
 
-static void read_control(void)
+/* what has been read; -1: it is no message */
+static int obey(void)
 {
-	const int r = frame_read(control_fd, &control);
 	enum frame_type type;
 	struct buf body;
-	int t = 0;
+	int t;
 
-	if (r < 0)
-		return;
-	heard = now_s();
 	while ((t = frame_take(&control, &type, &body)) > 0) {
 		const int sig = type == FRAME_SIGNAL ? buf_take_int(&body) : 0;
 
@@ -154,7 +151,17 @@ static void read_control(void)
 		stopped = sig == SIGSTOP || (stopped && sig != SIGCONT);
 		ranks_crew.signal(sig);
 	}
-	if (!r || t < 0)
+	return t;
+}
+
+static void read_control(void)
+{
+	const int r = frame_read(control_fd, &control);
+
+	if (r < 0)
+		return;
+	heard = now_s();
+	if (obey() < 0 || !r)
 		left_alone();
 }
 
@@ -217,6 +224,8 @@ int agent_run(void)
 			report(FRAME_ERROR, &e, 1, NULL, 0);
 			job_end(e);
 		}
+		if (obey() < 0) /* what came with the job */
+			left_alone();
 		job_wait();
 		ranks_free();
 	}

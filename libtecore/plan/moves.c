@@ -469,8 +469,10 @@ static int place_slots(struct te_plan *p)
 		v->read_before = larger(v->read_before, v->written_by + 1);
 		item[2 * i] =
 			(struct te__place_item){ v->nbytes, v->out_after, v->written_by, 0, 0 };
-		item[2 * i + 1] =
-			(struct te__place_item){ v->nbytes, v->read_before, v->in_before, 0, 0 };
+		/* to the end of forward: no copy out waits for a copy back */
+		item[2 * i + 1] = (struct te__place_item){
+			v->nbytes, v->read_before, larger(v->in_before, p->fwd_groups - 1), 0, 0
+		};
 	}
 	r = te__place(item, 2 * m->n, SLOT_ALIGN, &m->held);
 	for (int i = 0; i < m->n; i++) {
@@ -602,18 +604,15 @@ static int share(size_t a, size_t na, size_t b, size_t nb)
 	return a < b + nb && b < a + na;
 }
 
-/* copies of the two directions are on two streams: where they use the same slots, they wait */
+/* writes and reads are on two streams: where they use the same slots, reads wait */
 static void find_order(struct te__moves *m)
 {
 	for (int i = 0; i < m->n; i++) {
 		struct te__move *v = &m->v[i];
 
 		v->read_after = i;
-		v->store_after = -1;
 		for (int k = 0; k < m->n; k++) {
 			const struct te__move *u = &m->v[k], *r = &m->v[v->read_after];
-			const struct te__move *s = v->store_after < 0 ? NULL :
-									&m->v[v->store_after];
 
 			/* in the order of their queueing: by group, then by number */
 			if (u->written_by < v->read_before &&
@@ -621,11 +620,6 @@ static void find_order(struct te__moves *m)
 			    (u->written_by > r->written_by ||
 			     (u->written_by == r->written_by && u > r)))
 				v->read_after = k;
-			if (u->in_before <= v->out_after &&
-			    share(u->slot_in, u->nbytes, v->slot, v->nbytes) &&
-			    (!s || u->in_before > s->in_before ||
-			     (u->in_before == s->in_before && u > s)))
-				v->store_after = k;
 		}
 	}
 }
@@ -636,8 +630,6 @@ static int find_acts(struct te_plan *p)
 
 	if (p->offload->spill)
 		find_order(m);
-	for (int i = 0; i < m->n && !p->offload->spill; i++)
-		m->v[i].store_after = -1;
 	m->act = te__calloc(6 * (size_t)m->n + 1, sizeof(*m->act));
 	m->first_act = te__calloc((size_t)p->ngroups + 1, sizeof(*m->first_act));
 	if (!m->act || !m->first_act)

@@ -35,9 +35,8 @@ struct te__move {
 	int has_file;
 	double out_end;	      /* predicted end of the copy out, in seconds, without delays */
 	double stall;	      /* predicted, in seconds */
-	/* moves whose slots were there before: the latest written before it reads, itself included,
-	 * and the latest read before its copy out, or -1 */
-	int read_after, store_after;
+	/* of the moves whose slots it reads into, itself included: the last written before */
+	int read_after;
 	struct te_event *out, *in; /* the copies have run */
 	struct te_event *filed;	   /* with a file: it has been written */
 	/* timed: the group before its first reader has run; of moves with the same reader one

@@ -137,11 +137,7 @@ static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v
 		r = te_copy(stream, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes);
 		return r || !o->spill ? r : request(p, stream, v, WRITE);
 	}
-	/* the slot was read into before */
-	r = v->store_after < 0 ? 0 : te_event_wait(p->moves->v[v->store_after].in, o->out);
-	if (!r)
-		r = copy(p, stream, o->out, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes,
-			 v->out);
+	r = copy(p, stream, o->out, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes, v->out);
 	v->leaving = !r;
 	if (r || !o->spill)
 		return r;

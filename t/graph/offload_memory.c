@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "libtecore/plan/moves.h"
 #include "offload_lib.h"
 
 static uint64_t arena_of(const struct te_plan *p)
@@ -126,6 +127,41 @@ START_TEST(a_target_can_make_passes_wait)
 	ck_assert_double_lt(report_of(off).hidden, 1);
 	te_plan_unref(p);
 	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* copies out do not wait for copies back: their slots are of different memory */
+START_TEST(slots_that_were_read_into_are_not_written_in_one_forward_pass)
+{
+	static const double per_s[] = { 1e7, 1e8, 1e9, 1e11 };
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	int early = 0;
+
+	for (int i = 0; i < 48; i++) {
+		struct te_offload_opts o = through_file(FAST);
+		struct te_offload *off;
+		struct te_plan *p;
+
+		o.out_rate = o.in_rate = per_s[i % 4];
+		o.write_rate = o.read_rate = per_s[i / 4 % 4];
+		o.group_nbytes = i < 16 ? 1 : i < 32 ? 4096 : 32768;
+		off = offload_of(&o);
+		p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
+		for (int k = 0; k < p->moves->n; k++)
+			for (int l = 0; l < p->moves->n; l++) {
+				const struct te__move *in = &p->moves->v[k], *out = &p->moves->v[l];
+
+				ck_assert_int_lt(out->out_after, p->fwd_groups);
+				early += in->in_before < p->fwd_groups;
+				ck_assert(in->read_before > out->written_by ||
+					  in->slot_in + in->nbytes <= out->slot ||
+					  out->slot + out->nbytes <= in->slot_in);
+			}
+		te_plan_unref(p);
+		te_offload_unref(off);
+	}
+	ck_assert_int_gt(early, 0); /* some return before forward has ended */
 	te_seq_unref(seq);
 }
 END_TEST
@@ -370,6 +406,7 @@ void offload_memory_cases(Suite *s)
 	tcase_add_test(c, as_little_moves_as_a_target_takes);
 	tcase_add_test(c, a_target_can_make_passes_wait);
 	tcase_add_loop_test(c, a_target_can_make_passes_wait_for_a_file, 0, 3);
+	tcase_add_test(c, slots_that_were_read_into_are_not_written_in_one_forward_pass);
 	tcase_add_test(c, a_target_out_of_reach_is_named);
 	tcase_add_loop_test(c, a_target_is_of_the_pool_of_a_step, 0, 2);
 	tcase_add_test(c, pinned_memory_has_a_limit);

@@ -189,7 +189,7 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	int bytes = t->model.cfg.vocab <= 256, r = STATUS_OK, te;
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
 	float *logits = malloc((size_t)t->model.cfg.vocab * sizeof(*logits));
-	struct logits l = { NULL };
+	struct logits l = { 0 };
 	struct candidate *room = malloc((size_t)t->model.cfg.vocab * sizeof(*room));
 	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 

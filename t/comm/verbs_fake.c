@@ -771,7 +771,9 @@ static const char *event_type_str(enum ibv_event_type type)
 
 static int nearness(struct ibv_device *dev, const char *pci)
 {
+	pthread_mutex_lock(&lock); /* ranks are threads */
 	snprintf(verbs_fake.pci, sizeof(verbs_fake.pci), "%s", pci);
+	pthread_mutex_unlock(&lock);
 	return verbs_fake.near[dev - device];
 }
 

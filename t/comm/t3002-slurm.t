@@ -1,6 +1,6 @@
 #!/bin/sh
 # Programs start under srun, by PMIx, and te_run starts its agents by it: a Slurm of this user alone,
-# with one node.
+# with two nodes, both on this host. TT_SLURM_PLUGINS: where Slurm's plugins are, if they are moved.
 . "$abs_top_srcdir/t/lib/tap.sh"
 
 rank=$abs_top_builddir/t/comm/rank
@@ -27,39 +27,41 @@ cd "$tmp" || exit 99
 "$te_run" --version >out
 
 host=$(hostname | cut -d . -f 1)
-port=$((21000 + $$ % 5000 * 2))
-mkdir state spool
+port=$((21000 + $$ % 3000 * 3))
+mkdir state spool-n1 spool-n2
 cat >slurm.conf <<END
 ClusterName=te
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$port
-SlurmdPort=$((port + 1))
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/none
 CredType=cred/none
 ${TT_SLURM_PLUGINS:+PluginDir=$TT_SLURM_PLUGINS}
 StateSaveLocation=$tmp/state
-SlurmdSpoolDir=$tmp/spool
+SlurmdSpoolDir=$tmp/spool-%n
 SlurmctldPidFile=$tmp/slurmctld.pid
-SlurmdPidFile=$tmp/slurmd.pid
+SlurmdPidFile=$tmp/slurmd-%n.pid
 SlurmctldLogFile=$tmp/slurmctld.log
-SlurmdLogFile=$tmp/slurmd.log
+SlurmdLogFile=$tmp/slurmd-%n.log
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SwitchType=switch/none
 SelectType=select/linear
 ReturnToService=2
 SlurmdParameters=config_overrides
-NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
-PartitionName=p Nodes=$host Default=YES MaxTime=INFINITE State=UP
+NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((port + 2))] CPUs=4
+PartitionName=p Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 END
 SLURM_CONF=$tmp/slurm.conf
 export SLURM_CONF
 "$slurmctld" -D >slurmctld.out 2>&1 &
 ctld=$!
-"$slurmd" -D -N "$host" -d "$slurmstepd" >slurmd.out 2>&1 &
-d=$!
+d=
+for n in n1 n2; do
+	"$slurmd" -D -N $n -d "$slurmstepd" >slurmd-$n.out 2>&1 &
+	d="$d $!"
+done
 end()
 {
 	kill $d $ctld 2>/dev/null
@@ -70,9 +72,9 @@ trap end EXIT
 
 # no test of libtecomm: that Slurm runs a process
 i=0
-until timeout 10 srun -n 1 true >srun.out 2>&1; do
+until timeout 10 srun -N 2 -n 2 true >srun.out 2>&1; do
 	i=$((i + 1))
-	if [ $i = 20 ] || ! kill -0 $ctld || ! kill -0 $d; then
+	if [ $i = 20 ] || ! kill -0 $ctld $d; then
 		skip_all "Slurm does not start here: $(grep -hE 'error|fatal' ./*.out | tail -n 1)"
 	fi
 	sleep 0.2
@@ -90,26 +92,27 @@ ranks()
 	same "$1" want got
 }
 
-timeout 30 srun -n 2 --mpi=none "$rank" >out 2>&1
+timeout 30 srun -N 1 -n 2 --mpi=none "$rank" >out 2>&1
 check "srun without PMIx is refused" grep -q 'srun --mpi=pmix' out
 
 # te_run's agents by srun, in one allocation
 cat >job <<END
 #!/bin/sh
-"$te_run" --hosts $host:3 --ssh "srun -u --overlap -N 1 -n 1 -w" --te-run "$te_run" "$rank" >out 2>err
+"$te_run" --hosts n1:2,n2 --ssh "srun -u --overlap -N 1 -n 1 -w" --te-run "$te_run" "$rank" >out 2>err
 echo \$? >status
-"$te_run" --hosts $host:2 --ssh "srun -u --overlap -N 1 -n 1 -w" --te-run "$te_run" \
+"$te_run" --hosts n1,n2 --ssh "srun -u --overlap -N 1 -n 1 -w" --te-run "$te_run" \
 	sh -c '[ \$TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.3001' 2>err.fails
 echo \$? >>status
 END
-timeout 60 sbatch -W -n 8 -o sbatch.out job >sbatch.err 2>&1
+timeout 60 sbatch -W -N 2 -n 4 -o sbatch.out job >sbatch.err 2>&1
 [ -s out ] || cat sbatch.out sbatch.err err >out
 ranks "te_run --hosts by srun" id 3
 printf '0\n7\n' >want
 same "and the status of its ranks" want status
-check "names the one that failed" grep -q 'rank 1 (host .*) exited with status 7' err.fails
+check "names the one that failed" grep -q 'rank 1 (host n2, .*) exited with status 7' err.fails
 
-if ! timeout 30 srun -n 1 --mpi=pmix true >out 2>&1; then
+# one node: those of one host would share a folder
+if ! timeout 30 srun -N 1 -n 1 --mpi=pmix true >out 2>&1; then
 	why="this Slurm has no PMIx: $(tail -n 1 out)"
 	for t in "srun -n 1" "srun -n 4" "srun, late"; do
 		skip "$t" "$why"
@@ -117,10 +120,10 @@ if ! timeout 30 srun -n 1 --mpi=pmix true >out 2>&1; then
 	tap_end
 fi
 for n in 1 4; do
-	timeout 60 srun -n $n --mpi=pmix "$rank" 3 >out 2>err || cat err >>out
+	timeout 60 srun -N 1 -n $n --mpi=pmix "$rank" 3 >out 2>err || cat err >>out
 	ranks "srun -n $n" pmix $n
 done
-TE_COMM_TIMEOUT_MS=500 timeout 60 srun -n 3 --mpi=pmix "$rank" 1 2 >out 2>err
+TE_COMM_TIMEOUT_MS=500 timeout 60 srun -N 1 -n 3 --mpi=pmix "$rank" 1 2 >out 2>err
 check "srun, late" grep -q 'rank 2 of 3 did not arrive within 500 ms' out
 
 tap_end

@@ -495,6 +495,10 @@ static uint32_t expected(void)
 {
 	const uint32_t all = (1u << plan->n) - 1;
 
+	/* the machine may be too busy for te_comm_create() */
+	for (int i = 0; i < plan->n; i++)
+		if (!plan->out[i].created)
+			return 0;
 	/* it may be killed after all have one */
 	if (plan->early || plan->fault == PAUSE || plan->fault == DELAY || plan->fault == KILL_TWO)
 		return 0;
@@ -520,12 +524,13 @@ static void check(const struct ranks_result *res)
 		}
 		EXPECT(!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc, i);
 		EXPECT(!out->code || (is_named(out->code) && strstr(out->text, "rank")), i);
-		EXPECT(!out->code || stopped || out->ms < most_ms || plan->early, i);
+		EXPECT(!out->code || stopped || out->ms < most_ms || plan->early || !out->created,
+		       i);
 		EXPECT(out->code || plan->early || plan->fault == PAUSE || plan->fault == DELAY,
 		       i);
 		EXPECT(out->recovered >= 0 || is_named(out->recovered) ||
 			       out->recovered == -TE_ESTATE, i);
-		EXPECT(plan->fault != KILL_TWO || !out->recovered, i);
+		EXPECT(plan->fault != KILL_TWO || !out->recovered || !out->created, i);
 		/* all that go on have one communicator */
 		if (!out->members)
 			continue;

@@ -107,6 +107,7 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
+	kernels/last.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
 	kernels/tile.cuh

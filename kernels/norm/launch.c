@@ -150,6 +150,7 @@ int te__geo_norm_dw(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_dw *a = args;
 
+	TICKETS(k, struct te_k_norm_dw, tickets, ceil_div(a->cols, NORM_DW_COLS));
 	return LAUNCH_T(k, a->dtype, "te_k_norm_dw",
 			TE_K_NPARTS(a->rows) * ceil_div(a->cols, NORM_DW_COLS), NORM_DW_THREADS);
 }

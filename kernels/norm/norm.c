@@ -194,6 +194,16 @@ static void dw_part(void *arg, int64_t begin, int64_t end)
 
 void te__h_norm_dw(const struct te_k_norm_dw *a)
 {
+	struct te_k_part_sum s = { NULL, NULL, TE_K_NPARTS(a->rows), a->cols };
+
 	te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), dw_part,
 		  (void *)(uintptr_t)a);
+	s.part = a->part_gamma;
+	s.out = a->dgamma;
+	if (s.out)
+		te__h_part_sum(&s);
+	s.part = a->part_beta;
+	s.out = a->dbeta;
+	if (s.out)
+		te__h_part_sum(&s);
 }

@@ -28,6 +28,7 @@
  * its 128 rows two or three times, the first time from memory and then from L2.
  */
 #include "kernels/block.cuh"
+#include "kernels/last.cuh"
 #include "kernels/norm/geometry.h"
 #include "kernels/norm/norm.cuh"
 #include "kernels/tile.cuh"
@@ -1193,6 +1194,7 @@ DEV void norm_dw_terms(const struct te_k_norm_dw &a,
 
 template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 {
+	constexpr int STEP = TE_K_PART_ROWS; /* partial sums of a column, in term */
 	__shared__ float2 term[2][TE_K_PART_ROWS][NORM_DW_COLS / 2];
 	const uint32_t nblocks = (uint32_t)((a.cols + NORM_DW_COLS - 1) / NORM_DW_COLS);
 	const int64_t p = blockIdx.x / nblocks;
@@ -1201,20 +1203,34 @@ template <class T> DEV void norm_dw_body(const struct te_k_norm_dw &a)
 	const bool beta = threadIdx.x >= NORM_DW_COLS;
 	const float *value = (const float *)term[beta] + threadIdx.x % NORM_DW_COLS;
 	float *part = beta ? a.part_beta : a.part_gamma;
+	const int64_t nparts = TE_K_NPARTS(a.rows);
 	float sum = 0.0f;
+	uint32_t g;
 
 	if (a.cols % 2 == 0 && aligned(a.dy) && aligned(a.x))
 		norm_dw_terms<T, true>(a, term, p, c);
 	else
 		norm_dw_terms<T, false>(a, term, p, c);
 	__syncthreads();
-	if (!part || mine >= a.cols)
-		return;
-	/* rows beyond the end add +0, which changes no sum that started at +0 */
+	if (part && mine < a.cols) {
+		/* rows beyond the end add +0, which changes no sum that started at +0 */
 #pragma unroll 32
-	for (int r = 0; r < TE_K_PART_ROWS; r++)
-		sum = add(sum, value[r * NORM_DW_COLS]);
-	part[p * a.cols + mine] = sum;
+		for (int r = 0; r < TE_K_PART_ROWS; r++)
+			sum = add(sum, value[r * NORM_DW_COLS]);
+		part[p * a.cols + mine] = sum;
+	}
+	if (!last_of_group(a.tickets, blockIdx.x % nblocks, nblocks, (uint32_t)nparts, &g))
+		return;
+	for (; g < nblocks; g += TE_TICKETS) {
+		const int64_t c0 = (int64_t)g * NORM_DW_COLS;
+
+		if (a.dgamma)
+			add_parts<NORM_DW_COLS, NORM_DW_THREADS, STEP>(
+				a.part_gamma, a.dgamma, nparts, a.cols, c0, &term[0][0][0].x);
+		if (a.dbeta)
+			add_parts<NORM_DW_COLS, NORM_DW_THREADS, STEP>(
+				a.part_beta, a.dbeta, nparts, a.cols, c0, &term[0][0][0].x);
+	}
 }
 
 #define ROWS(T, t, variant, NV, VEC, LONG)                                                      \

@@ -40,12 +40,17 @@ struct te_k_norm_bwd {
 	struct te_k_q q;
 };
 
-/* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
+/*
+ * Partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each; dgamma and
+ * dbeta += them, as te_k_part_sum.
+ */
 struct te_k_norm_dw {
 	const void *dy, *x; /* T */
 	const float *mean, *rstd;
 	float *part_gamma;
 	float *part_beta; /* NULL: RMSNorm */
+	float *dgamma, *dbeta; /* [cols], or NULL */
+	uint32_t *tickets; /* set by the backend */
 	int64_t rows, cols;
 	int32_t dtype;
 	int32_t pad;

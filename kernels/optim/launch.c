@@ -9,7 +9,8 @@
 
 int te__geo_sumsq(const void *args, struct te__geometry *k)
 {
-	(void)args;
+	if (((const struct te_k_sumsq *)args)->state)
+		TICKETS(k, struct te_k_sumsq, tickets, 1);
 	return te__geo_launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, SUMSQ_THREADS);
 }
 

@@ -67,15 +67,14 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 		.rstd = te_tensor_data(n->rstd),
 		.part_gamma = ws,
 		.part_beta = dbeta ? (float *)((char *)ws + te__part_nbytes(rows, cols)) : NULL,
+		.dgamma = te__ops_ptr(dgamma),
+		.dbeta = te__ops_ptr(dbeta),
 		.rows = rows,
 		.cols = cols,
 		.dtype = te_tensor_dtype(n->x),
 	};
-	int r = TE__LAUNCH(stream, NORM_DW, &k);
 
-	if (r >= 0 && dgamma)
-		r = te__part_sum(stream, k.part_gamma, dgamma, rows, cols);
-	return r < 0 || !dbeta ? r : te__part_sum(stream, k.part_beta, dbeta, rows, cols);
+	return TE__LAUNCH(stream, NORM_DW, &k);
 }
 
 static int read_opts(const char *fn, const struct te_kernel_norm_opts *opts,

@@ -252,6 +252,9 @@ START_TEST(norm_bwd_and_dw)
 					  rstd,
 					  kc_poison(TE_DTYPE_FP32, nparts * cols),
 					  ln ? kc_poison(TE_DTYPE_FP32, nparts * cols) : NULL,
+					  k % 3 ? kc_normal(TE_DTYPE_FP32, cols, 1.0f) : NULL,
+					  ln ? kc_normal(TE_DTYPE_FP32, cols, 1.0f) : NULL,
+					  NULL,
 					  rows,
 					  cols,
 					  dtype,
@@ -325,6 +328,37 @@ END_TEST
 
 /* ---- sums over rows ---- */
 
+START_TEST(norm_dw_of_many_rows)
+{
+	static const int64_t heights[] = { 8192, 8193, 20000 };
+	const int32_t dtype = kl_types[_i & 1];
+
+	for (size_t k = 0; k < TT_LEN(heights); k++) {
+		const int64_t rows = heights[k], cols = 130 - 61 * (int64_t)k;
+		const int64_t nparts = TE_K_NPARTS(rows);
+		struct te_k_norm_dw a = {
+			.dy = kc_normal(dtype, rows * cols, 1.0f),
+			.x = kc_normal(dtype, rows * cols, 1.0f),
+			.rstd = kc_normal(TE_DTYPE_FP32, rows, 1.0f),
+			.part_gamma = kc_poison(TE_DTYPE_FP32, nparts * cols),
+			.dgamma = kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+			.rows = rows,
+			.cols = cols,
+			.dtype = dtype,
+		};
+
+		if (k & 1) {
+			a.mean = kc_normal(TE_DTYPE_FP32, rows, 1.0f);
+			a.part_beta = kc_poison(TE_DTYPE_FP32, nparts * cols);
+			a.dbeta = kc_normal(TE_DTYPE_FP32, cols, 1.0f);
+		}
+		KC_RUN(NORM_DW, &a);
+		KC_RUN(NORM_DW, &a);
+		kc_reset();
+	}
+}
+END_TEST
+
 START_TEST(colsum_and_part_sum)
 {
 	static const int64_t heights[] = { 1, 63, 64, 65, 1000, 8192, 8193, 20000 };
@@ -335,20 +369,23 @@ START_TEST(colsum_and_part_sum)
 		const int64_t rows = heights[k], cols = widths[TT_LEN(widths) - 1 - k];
 		const int64_t nparts = TE_K_NPARTS(rows);
 		float *part = kc_poison(TE_DTYPE_FP32, nparts * cols);
+		float *out = kc_normal(TE_DTYPE_FP32, cols, 1.0f);
 		struct te_k_colsum a = {
-			kc_normal(dtype, rows * cols, 1.0f), part, rows, cols, dtype, 0
+			kc_normal(dtype, rows * cols, 1.0f), part, out, NULL, rows, cols, dtype, 0
 		};
-		struct te_k_part_sum b = { part, kc_normal(TE_DTYPE_FP32, cols, 1.0f), nparts,
-					   cols };
+		struct te_k_part_sum b = { part, out, nparts, cols };
 
 		KC_RUN(COLSUM, &a);
 		KC_RUN(PART_SUM, &b);
+		KC_RUN(COLSUM, &a);
 		kc_reset();
 	}
 	for (size_t k = 0; k < TT_LEN(widths); k++) {
 		const int64_t rows = 130, cols = widths[k];
 		struct te_k_colsum a = { kc_normal(dtype, rows * cols, 1.0f),
 					 kc_poison(TE_DTYPE_FP32, 3 * cols),
+					 kc_normal(TE_DTYPE_FP32, cols, 1.0f),
+					 NULL,
 					 rows,
 					 cols,
 					 dtype,
@@ -368,11 +405,13 @@ void kernel_row_cases(Suite *s, TCase *odd)
 	tcase_add_loop_test(c, norm_fwd_transposed, 0, 2);
 	tcase_add_loop_test(c, norm_fwd_of_numbers_that_are_not, 0, 4);
 	tcase_add_loop_test(c, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(c, norm_dw_of_many_rows, 0, 2);
 	c = kl_case(s, "reduce");
 	tcase_add_loop_test(c, colsum_and_part_sum, 0, 2);
 
 	tcase_add_loop_test(odd, norm_fwd, 0, 16);
 	tcase_add_loop_test(odd, norm_fwd_transposed, 0, 2);
 	tcase_add_loop_test(odd, norm_bwd_and_dw, 0, 8);
+	tcase_add_loop_test(odd, norm_dw_of_many_rows, 0, 2);
 	tcase_add_loop_test(odd, colsum_and_part_sum, 0, 2);
 }

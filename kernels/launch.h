@@ -61,6 +61,8 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
  * the bits.
  */
 int te__gemm_has_kernel(const struct te_k_gemm *g);
+/* can a launch of norm_bwd have part_gamma? On the host any can. */
+bool te__norm_bwd_has_dw(const struct te_k_norm_bwd *a);
 
 /* ---- for the families' launch.c ---- */
 

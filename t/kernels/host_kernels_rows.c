@@ -167,7 +167,8 @@ START_TEST(norm_backward)
 		dres = k & 1 ? hk_normal(m.dtype, n, 1.0f) : NULL;
 		dx = hk_fresh(m.dtype, n);
 		b = (struct te_k_norm_bwd){ dy, m.x,  m.gamma, m.mean,		m.rstd, dres,
-					    dx, rows, cols,    m.zero_centered, m.dtype, { 0 } };
+					    dx, rows, cols,    m.zero_centered, m.dtype, { 0 },
+					    NULL, NULL, NULL, NULL, NULL };
 		te__h_norm_bwd(&b);
 		for (int64_t r = 0; r < rows; r++) {
 			const double mean = m.ln ? (double)m.mean[r] : 0.0, rstd = m.rstd[r];

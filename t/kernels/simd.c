@@ -309,7 +309,8 @@ static void norms(struct all *s)
 					   .dtype = TE_DTYPE_BF16 };
 		struct te_k_norm_bwd b = { s->dy,	    s->x,	    s->f, mean, rstd,
 					   k ? s->x : NULL, take(s, 2 * N), ROWS, COLS, k,
-					   TE_DTYPE_BF16, { 0 } };
+					   TE_DTYPE_BF16, { 0 }, NULL, NULL, NULL, NULL,
+					   NULL };
 		struct te_k_norm_dw w = { s->dy,
 					  s->x,
 					  mean,

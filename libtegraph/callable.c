@@ -17,6 +17,7 @@ struct adapter {
 	const struct te_graph_call *call;
 	struct te_tensor **bound;
 	void *arena, *span[TE_SPAN_COUNT];
+	int claimed;
 };
 
 static void adapter_free(void *self)
@@ -25,6 +26,8 @@ static void adapter_free(void *self)
 
 	if (!a)
 		return;
+	if (a->claimed)
+		te__plan_claim(a->plan, a->name, 0);
 	te_plan_unref(a->plan);
 	te__free(a->name);
 	te__free(a->in);
@@ -177,6 +180,9 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 	a->plan = te_plan_ref(plan);
 	a->name = te__strdup(name);
 	r = a->name ? fill_args(a) : te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+	if (!r)
+		r = te__plan_claim(plan, name, 1);
+	a->claimed = !r;
 	if (r) {
 		adapter_free(a);
 		return r;

@@ -88,7 +88,8 @@ struct te_callable {
  * One plan can serve several micro-batches if the schedule completes all passes of one before it
  * starts the next: give te_graph_create copies of the struct, with release NULL in all but one.
  * With another order of passes, te_graph_create returns -TE_ESTATE.
- * Errors: -EINVAL, -TE_ESTATE (created without TE_PLAN_EXTERNAL), -ENOMEM.
+ * Errors: -EINVAL, -TE_ESTATE (created without TE_PLAN_EXTERNAL), -EBUSY (it offloads values
+ * and is a callable already), -ENOMEM.
  */
 TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 				    struct te_callable *ret_callable);

@@ -235,6 +235,9 @@ TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *r
 					      int *ret_end);
 /* 1: the plan has a TE_PLAN_EVENT_GRAD of the weight, to whose gradient a pass adds; else 0 */
 TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
+/* A plan that offloads values has pinned memory for one forward pass at a time, so it is one
+ * callable, of one graph: -EBUSY if it is claimed already; claim 0 gives it back. */
+TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);
 /* how many calls have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 

@@ -81,6 +81,7 @@ struct te__moves {
 	int armed; /* it was captured: the I/O thread looks at its words */
 	struct te_plan *next; /* in the list of the te_offload */
 	int listed;
+	atomic_int claimed; /* te__plan_claim() */
 };
 
 /* Seconds and bytes per second. */

@@ -294,6 +294,20 @@ const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first, 
 	return plan->uses_rng && plan->flags & TE_PLAN_TRAIN ? plan->seq : NULL;
 }
 
+int te__plan_claim(struct te_plan *plan, const char *name, int claim)
+{
+	if (!plan->moves || !plan->moves->n)
+		return 0;
+	if (!claim) {
+		atomic_store(&plan->moves->claimed, 0);
+		return 0;
+	}
+	return atomic_exchange(&plan->moves->claimed, 1) ?
+		       te__fail(-EBUSY, "te_callable_from_plan: the plan of %s offloads values and "
+					"is a callable already: two could run at once, in the same "
+					"pinned memory", name) : 0;
+}
+
 int te__plan_adds(const struct te_plan *plan, int weight)
 {
 	return plan->grad_group[weight] >= 0;

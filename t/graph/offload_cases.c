@@ -158,6 +158,41 @@ START_TEST(both_passes_are_captured_or_none)
 }
 END_TEST
 
+static struct te_callable callable_of(struct te_plan *p)
+{
+	struct te_callable c = TE_CALLABLE_INIT;
+
+	DO(te_callable_from_plan(p, "a", &c));
+	return c;
+}
+
+/* two graphs of it could be replayed at once */
+START_TEST(a_plan_is_the_callable_of_one_graph)
+{
+	const struct te_offload_opts fast = rates(FAST);
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_offload *off = offload_of(&fast);
+	struct te_plan *p = plan_of(seq, off, TE_PLAN_EXTERNAL);
+	struct te_plan *plain = plan_of(seq, NULL, TE_PLAN_EXTERNAL);
+	struct te_callable a = callable_of(p), c = TE_CALLABLE_INIT, untouched = c;
+
+	fails(te_callable_from_plan(p, "b", &c), -EBUSY, "the plan of b offloads values");
+	ck_assert(!memcmp(&c, &untouched, sizeof(c)));
+	a.release(a.self);
+	a = callable_of(p);
+	a.release(a.self);
+	/* without offload all its memory is that of the graph */
+	a = callable_of(plain);
+	c = callable_of(plain);
+	a.release(a.self);
+	c.release(c.self);
+	te_plan_unref(p);
+	te_plan_unref(plain);
+	te_offload_unref(off);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(steps_allocate_nothing)
 {
 	const struct te_offload_opts fast = rates(FAST);
@@ -263,6 +298,7 @@ Suite *offload_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, a_report_counts_copies);
 	tcase_add_test(c, both_passes_are_captured_or_none);
+	tcase_add_test(c, a_plan_is_the_callable_of_one_graph);
 	tcase_add_loop_test(c, steps_allocate_nothing, 0, WAYS);
 	tcase_add_test(c, rates_are_measured);
 	tcase_add_test(c, options_must_fit);

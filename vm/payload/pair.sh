@@ -25,7 +25,7 @@ run()
 # patient ...: run, for guests that pause, or do so because the host is busy
 patient()
 {
-	TE_COMM_IB_TIMEOUT=18 TE_LINK_HEARTBEAT_MS=10000 TE_LINK_TIMEOUT_MS=30000 run "$@"
+	TE_COMM_IB_TIMEOUT=19 TE_LINK_HEARTBEAT_MS=20000 TE_LINK_TIMEOUT_MS=60000 run "$@"
 }
 
 sent()

@@ -143,7 +143,7 @@ if [ -z "$short" ]; then
 	end "a device that is down" 3 "$failed.*; device rxe[01] port 1"
 	ip link set wire0 up
 	# patient, because 0.2 s in a guest may be longer
-	TE_COMM_IB_TIMEOUT=18 TE_LINK_HEARTBEAT_MS=10000 TE_LINK_TIMEOUT_MS=30000 \
+	TE_COMM_IB_TIMEOUT=19 TE_LINK_HEARTBEAT_MS=20000 TE_LINK_TIMEOUT_MS=60000 \
 		TE_LINK_SECONDS=0 run check 65536 200
 	until_true flowing 500000
 	wire loss 100%

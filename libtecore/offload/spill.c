@@ -16,7 +16,7 @@
 #define BLOCK_NBYTES ((size_t)4 << 20)
 #define BLOCK_MAX ((size_t)256 << 20)
 #define DEPTH 8u
-#define TIMEOUT_MS 5000u
+#define TIMEOUT_MOST_MS 3600000
 
 uint64_t te__now_ns(void)
 {
@@ -96,9 +96,13 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 		     struct te__spill **ret_spill)
 {
 	pthread_condattr_t attr;
+	const int64_t timeout_ms = te__param_int(TE_PARAM_OFFLOAD_TIMEOUT_MS);
 	struct te__spill *s;
 	int r = check_opts(o);
 
+	if (!r && (timeout_ms < 1 || timeout_ms > TIMEOUT_MOST_MS))
+		r = te__fail(-EINVAL, "spill: TE_OFFLOAD_TIMEOUT_MS is %lld: expected 1 to %d",
+			     (long long)timeout_ms, TIMEOUT_MOST_MS);
 	if (r)
 		return r;
 	s = te__calloc(1, sizeof(*s));
@@ -115,7 +119,7 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 	s->block_nbytes = o->block_nbytes ? o->block_nbytes : BLOCK_NBYTES;
 	s->depth = o->depth ? o->depth : DEPTH;
 	s->ngroups = o->ngroups;
-	s->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
+	s->timeout_ms = o->timeout_ms ? o->timeout_ms : (uint32_t)timeout_ms;
 	s->engine = o->engine;
 	if (s->engine == TE__SPILL_AUTO)
 		s->engine = (enum te__spill_engine)te__param_enum(TE_PARAM_OFFLOAD_IO);

@@ -51,7 +51,7 @@ struct te__spill_opts {
 	uint32_t depth;	     /* blocks in flight; 0: 8; at most 256 */
 	enum te__spill_engine engine; /* AUTO: as TE_OFFLOAD_IO has it */
 	enum te__spill_verify verify;
-	/* most time for one block, and for a request while no block is completed; 0: 5000 */
+	/* for a block, and for a request while none is completed; 0: TE_OFFLOAD_TIMEOUT_MS */
 	uint32_t timeout_ms;
 	/* tests: what AUTO tries first, or the functions of the given engine; NULL: its own */
 	const struct te__spill_ops *ops;

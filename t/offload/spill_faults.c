@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -309,7 +310,10 @@ START_TEST(block_that_never_completes_times_out)
 	_Atomic uint32_t *done = te__pinned_word(arena, 0);
 
 	use_engine(&engines[2], 1);
-	spill_opts.timeout_ms = 30;
+	if (_i)
+		setenv("TE_OFFLOAD_TIMEOUT_MS", "30", 1);
+	else
+		spill_opts.timeout_ms = 30;
 	spill_new();
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	DO(te__spill_reserve(spill, 1, NBYTES));
@@ -524,7 +528,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, error_of_each_block_is_named, 0, TT_LEN(hard));
 	tcase_add_loop_test(c, block_that_cannot_be_written_moves, 0, NENGINES);
 	tcase_add_test(c, read_of_a_write_that_fails_is_released);
-	tcase_add_test(c, block_that_never_completes_times_out);
+	tcase_add_loop_test(c, block_that_never_completes_times_out, 0, 2);
 	tcase_add_loop_test(c, dead_drive_releases_every_request, 0, NENGINES);
 	tcase_add_test(c, broken_engine_releases_every_request);
 	tcase_add_loop_test(c, words_wait_for_calls_and_refuse_what_was_not_awaited, 0, NENGINES);

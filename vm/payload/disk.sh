@@ -7,6 +7,8 @@ if [ ! -x /bin/te_perftest ] || [ ! -x /bin/te_train ]; then
 	exit 0
 fi
 load crc32c_generic ext4 nvme dm-flakey
+# a busy host may stop a drive for seconds
+export TE_OFFLOAD_TIMEOUT_MS=60000
 
 # disk NAME: its device
 disk()
@@ -100,7 +102,7 @@ if [ -x /bin/dmsetup ]; then
 	table "0 $all linear $under 0"
 	gives "a drive that recovers is used" 0 '^ both +io_uring' $file --dir /dm --bytes 48M
 	if [ -z "$short" ]; then
-		$file --dir /dm --bytes 32M --iters 1000 >/tmp/stopped 2>&1 &
+		TE_OFFLOAD_TIMEOUT_MS=5000 $file --dir /dm --bytes 32M --iters 1000 >/tmp/stopped 2>&1 &
 		sleep 1
 		dmsetup suspend --nolockfs --noflush --noudevsync dm
 		wait $!

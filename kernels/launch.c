@@ -50,7 +50,7 @@ static te__geometry_fn *const geometry[TE_K_COUNT] = {
 
 int te__geometry(enum te_k_id id, const void *args, struct te__geometry *ret)
 {
-	*ret = (struct te__geometry){ NULL, { 1, 1, 1 }, { 1, 1, 1 }, 0, 0, 0 };
+	*ret = (struct te__geometry){ NULL, { 1, 1, 1 }, { 1, 1, 1 }, 0 };
 	if ((unsigned)id >= TE_K_COUNT)
 		return te__fail(-TE_EKERNEL, "the cuda backend has no kernel of id %d", (int)id);
 	return geometry[id](args, ret);

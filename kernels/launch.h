@@ -9,7 +9,6 @@
 #define TE__LAUNCH_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include <te/dtype.h>
@@ -23,28 +22,12 @@ struct te__geometry {
 	unsigned grid[3];  /* blocks */
 	unsigned block[3]; /* threads */
 	unsigned smem;	   /* dynamic shared memory in bytes, up to 232448 less the static part */
-	unsigned ntickets; /* words that the launch needs, which are 0 before it and after it */
-	unsigned ticket_at; /* offset in the arguments of the pointer that receives their address */
 };
 
 /*
- * Words that blocks count themselves by, so that the last one adds up what all have written
- * (last.cuh). The backend sets the pointer: no other launch that may run
- * concurrently has the same words, in a graph either.
- */
-#define TE__TICKETS_ARGS 256 /* bytes of arguments, at most */
-
-#define TICKETS(k, args, field, n)                                                              \
-	do {                                                                                    \
-		_Static_assert(sizeof(args) <= TE__TICKETS_ARGS, "see te__cuda_launch_as");     \
-		(k)->ntickets = (unsigned)clamp((n), 1, TE_TICKETS);                       \
-		(k)->ticket_at = offsetof(args, field);                                         \
-	} while (0)
-
-/*
  * Compute the geometry of a launch from its argument struct. On entry grid and block are
- * { 1, 1, 1 } and the others are 0. A grid[0] of 0 means that there is nothing to launch. The
- * pointers in args are not dereferenced. Errors are recorded with te__fail().
+ * { 1, 1, 1 } and smem is 0. A grid[0] of 0 means that there is nothing to launch. The pointers in
+ * args are not dereferenced. Errors are recorded with te__fail().
  */
 typedef int te__geometry_fn(const void *args, struct te__geometry *ret);
 
@@ -61,8 +44,6 @@ TE_EXPORT int te__geometry(enum te_k_id id, const void *args, struct te__geometr
  * the bits.
  */
 int te__gemm_has_kernel(const struct te_k_gemm *g);
-/* can a launch of norm_bwd have part_gamma? On the host any can. */
-bool te__norm_bwd_has_dw(const struct te_k_norm_bwd *a);
 
 /* ---- for the families' launch.c ---- */
 

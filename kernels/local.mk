@@ -11,8 +11,7 @@ KERNEL_CU = \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
 	kernels/loss/loss.cu \
-	kernels/norm/backward.cu \
-	kernels/norm/forward.cu \
+	kernels/norm/norm.cu \
 	kernels/optim/optim.cu \
 	kernels/quant/quant.cu \
 	kernels/reduce/reduce.cu \
@@ -108,10 +107,8 @@ KERNEL_CUH = \
 	kernels/comm/reduce.cuh \
 	kernels/dev.cuh \
 	kernels/fp8.cuh \
-	kernels/last.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
-	kernels/norm/rows.cuh \
 	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)

@@ -17,10 +17,9 @@
  *   fused kernel too.
  * - Matrices are row-major and dense. Pointers are device pointers, aligned to their elements;
  *   alignment to 16 bytes lets a kernel load vectors. Arguments must not overlap unless stated.
- * - Reductions over rows are partial sums of TE_K_PART_ROWS rows, each summed in ascending row
- *   order, then te_k_part_sum over the partials in ascending order, so that results do not depend
- *   on the grid. A sum starts at +0. On a device both are one launch where the blocks can count
- *   themselves by tickets: kernels/launch.h.
+ * - Reductions over rows are two launches: partial sums of TE_K_PART_ROWS rows,
+ *   each summed in ascending row order, then te_k_part_sum over the partials
+ *   in ascending order, so that results do not depend on the grid. A sum starts at +0.
  * - Formulas are FP32, evaluated as written, one rounding per
  *   operation: a + b + c is (a + b) + c. Division and sqrt are IEEE. "mean over" is a sum in
  *   FP64 on the host, in any order and at least FP32 with fixed order on a GPU.

@@ -19,6 +19,4 @@
 #define TE_FLAT_UNROLL 2 /* vectors per thread, TE_FLAT_THREADS apart */
 #define TE_FLAT_ELEMS (TE_FLAT_THREADS * TE_FLAT_UNROLL * TE_V) /* per block */
 
-#define TE_TICKETS 1024 /* of a launch, at most: see launch.h */
-
 #endif

@@ -115,71 +115,33 @@ int te__geo_norm_fwd(const void *args, struct te__geometry *k)
 			TILE_THREADS);
 }
 
-/* the smallest cluster that holds rows of so many tiles; its func of 2 is te_k_norm_bwd_dwCxN */
-static const struct bwd_cluster {
-	int c, n;
-	const char *func[2];
-} bwd_clusters[] = {
-#define COL(C, N)                                               \
-	{ C, N,                                                 \
-	  { "te_k_norm_bwd_col" #C "x" #N "_bf16",              \
-	    "te_k_norm_bwd_dw" #C "x" #N "_bf16" } },
+/* the smallest cluster of te_k_norm_bwd_colCxN that holds the rows; _col if none does */
+static int norm_bwd_cluster(const struct te_k_norm_bwd *a, struct te__geometry *k)
+{
+	const int64_t ntiles = ceil_div(a->cols, TILE_COLS), nrows = ceil_div(a->rows, TILE_ROWS);
+
+#define COL(C, N)                                                                        \
+	if (ntiles <= C * N)                                                             \
+		return te__geo_launch(k, "te_k_norm_bwd_col" #C "x" #N "_bf16", nrows * C, \
+				      TILE_THREADS);
 	NORM_BWD_COL_CLUSTERS(COL)
 #undef COL
-};
-
-static const struct bwd_cluster *bwd_cluster(int64_t cols)
-{
-	for (size_t i = 0; i < sizeof(bwd_clusters) / sizeof(bwd_clusters[0]); i++)
-		if (ceil_div(cols, TILE_COLS) <= bwd_clusters[i].c * bwd_clusters[i].n)
-			return &bwd_clusters[i];
-	return NULL;
-}
-
-static bool bwd_is_vec(const struct te_k_norm_bwd *a)
-{
-	return whole_vectors(a->cols, a->x, a->gamma, a->dy, a->dx) &&
-	       whole_vectors(a->cols, a->dres, a->q.row, NULL, NULL);
-}
-
-bool te__norm_bwd_has_dw(const struct te_k_norm_bwd *a)
-{
-	const struct bwd_cluster *v = bwd_cluster(a->cols);
-
-	/* and enough blocks for all multiprocessors */
-	return v && bwd_is_vec(a) && a->dtype == TE_DTYPE_BF16 && !a->q.row && !a->q.col &&
-	       !a->q.amax && ceil_div(a->rows, TILE_ROWS) * v->c >= HOPPER_SMS;
-}
-
-static int norm_bwd_cluster(const struct te_k_norm_bwd *a, int dw, struct te__geometry *k)
-{
-	const struct bwd_cluster *v = bwd_cluster(a->cols);
-	const int64_t nrows = ceil_div(a->rows, TILE_ROWS);
-
-	if (!v)
-		return te__geo_launch(k, "te_k_norm_bwd_col_bf16", nrows, TILE_THREADS);
-	if (dw)
-		TICKETS(k, struct te_k_norm_bwd, tickets, v->c);
-	return te__geo_launch(k, v->func[dw], nrows * v->c, TILE_THREADS);
+	return te__geo_launch(k, "te_k_norm_bwd_col_bf16", nrows, TILE_THREADS);
 }
 
 int te__geo_norm_bwd(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_bwd *a = args;
-	const bool vec = bwd_is_vec(a);
+	const bool vec = whole_vectors(a->cols, a->x, a->gamma, a->dy, a->dx) &&
+			 whole_vectors(a->cols, a->dres, a->q.row, NULL, NULL);
 
-	if (a->part_gamma)
-		return te__norm_bwd_has_dw(a) ?
-			       norm_bwd_cluster(a, 1, k) :
-			       te__fail(-EOPNOTSUPP, "the backward pass of norms on cuda: no "
-						     "gradients of weights for this shape");
 	if (is_block_scaled(&a->q))
 		return te__fail(-EOPNOTSUPP, "the backward pass of norms on cuda writes no "
 					     "block-scaled copies");
 	if ((!a->q.row && !a->q.col && !a->q.amax) || (vec && norm_small_m(a->rows, a->cols)))
 		return NORM_VARIANT(k, a, vec, "te_k_norm_bwd");
 	if (vec && a->dtype == TE_DTYPE_BF16)
-		return norm_bwd_cluster(a, 0, k);
+		return norm_bwd_cluster(a, k);
 	return LAUNCH_T(k, a->dtype, "te_k_norm_bwd_col", ceil_div(a->rows, TILE_ROWS),
 			TILE_THREADS);
 }
@@ -188,7 +150,6 @@ int te__geo_norm_dw(const void *args, struct te__geometry *k)
 {
 	const struct te_k_norm_dw *a = args;
 
-	TICKETS(k, struct te_k_norm_dw, tickets, ceil_div(a->cols, NORM_DW_COLS));
 	return LAUNCH_T(k, a->dtype, "te_k_norm_dw",
 			TE_K_NPARTS(a->rows) * ceil_div(a->cols, NORM_DW_COLS), NORM_DW_THREADS);
 }

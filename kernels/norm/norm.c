@@ -157,10 +157,6 @@ void te__h_norm_bwd(const struct te_k_norm_bwd *a)
 {
 	if (te__h_noop(a->q.noop))
 		return;
-	if (a->part_gamma) /* before dx, which may be dy, is written */
-		te__h_norm_dw(&(struct te_k_norm_dw){
-			a->dy, a->x, a->mean, a->rstd, a->part_gamma, a->part_beta, a->dgamma,
-			a->dbeta, NULL, a->rows, a->cols, a->dtype, 0 });
 	te__k_for(a->rows, te__h_rows_grain(a->cols, 1), bwd_part, (void *)(uintptr_t)a);
 	if (a->q.row || a->q.col || a->q.amax)
 		te__h_q_run(&a->q, a->rows, a->cols, bwd_chunk, a);
@@ -198,16 +194,6 @@ static void dw_part(void *arg, int64_t begin, int64_t end)
 
 void te__h_norm_dw(const struct te_k_norm_dw *a)
 {
-	struct te_k_part_sum s = { NULL, NULL, TE_K_NPARTS(a->rows), a->cols };
-
 	te__k_for(a->rows, te__h_rows_grain(a->cols, TE_K_PART_ROWS), dw_part,
 		  (void *)(uintptr_t)a);
-	s.part = a->part_gamma;
-	s.out = a->dgamma;
-	if (s.out)
-		te__h_part_sum(&s);
-	s.part = a->part_beta;
-	s.out = a->dbeta;
-	if (s.out)
-		te__h_part_sum(&s);
 }

@@ -23,22 +23,6 @@ struct te_k_norm_fwd {
 };
 
 /*
- * Partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each; dgamma and
- * dbeta += them, as te_k_part_sum.
- */
-struct te_k_norm_dw {
-	const void *dy, *x; /* T */
-	const float *mean, *rstd;
-	float *part_gamma;
-	float *part_beta; /* NULL: RMSNorm */
-	float *dgamma, *dbeta; /* [cols], or NULL */
-	uint32_t *tickets; /* set by the backend */
-	int64_t rows, cols;
-	int32_t dtype;
-	int32_t pad;
-};
-
-/*
  * dx of the norm, plus dres if not NULL (the gradient of the residual branch):
  * g = dy * gain, a = mean over g, b = mean over g * xhat, each rounded to FP32;
  * dx = rstd * (g - a - xhat * b) + dres; RMSNorm: without a. q is of dx, without block scaling on a
@@ -54,10 +38,17 @@ struct te_k_norm_bwd {
 	int32_t zero_centered;
 	int32_t dtype;
 	struct te_k_q q;
-	/* first te_k_norm_dw, unless part_gamma is NULL; on a device see te__norm_bwd_has_dw() */
-	float *part_gamma, *part_beta;
-	float *dgamma, *dbeta;
-	uint32_t *tickets;
+};
+
+/* partial sums of dy * xhat and, with part_beta, of dy: [TE_K_NPARTS(rows), cols] each */
+struct te_k_norm_dw {
+	const void *dy, *x; /* T */
+	const float *mean, *rstd;
+	float *part_gamma;
+	float *part_beta; /* NULL: RMSNorm */
+	int64_t rows, cols;
+	int32_t dtype;
+	int32_t pad;
 };
 
 #endif

@@ -9,8 +9,7 @@
 
 int te__geo_sumsq(const void *args, struct te__geometry *k)
 {
-	if (((const struct te_k_sumsq *)args)->state)
-		TICKETS(k, struct te_k_sumsq, tickets, 1);
+	(void)args;
 	return te__geo_launch(k, "te_k_sumsq", TE_K_SUMSQ_PARTS, SUMSQ_THREADS);
 }
 

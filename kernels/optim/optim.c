@@ -35,10 +35,6 @@ void te__h_sumsq(const struct te_k_sumsq *a)
 {
 	te__k_for(TE_K_SUMSQ_PARTS, te__h_rows_grain(a->n / TE_K_SUMSQ_PARTS + 1, 1), sumsq_part,
 		  (void *)(uintptr_t)a);
-	if (a->state)
-		te__h_adamw_begin(&(struct te_k_adamw_begin){
-			.part = a->part, .state = a->state, .version = a->version,
-			.beta1 = a->beta1, .beta2 = a->beta2, .max_norm = a->max_norm });
 }
 
 void te__h_adamw_begin(const struct te_k_adamw_begin *a)

@@ -2,17 +2,16 @@
  * optim.cu - AdamW and the norm of gradients. sm_90a.
  *
  *  kernel       shapes             blocks         threads  shared  B/element
- *  sumsq        x FP32 [n]         1024           128      1064    4
+ *  sumsq        x FP32 [n]         1024           128      32      4
  *  adamw_begin  1024 partial sums  1              256      2048
  *  adamw        w, m, v, g [n]     1024 elements  256      0       28
  *
  * sumsq: one run per block, all blocks resident at once; each thread loads four vectors while it
- * adds up the previous four. The last block to finish does what adamw_begin does, which is a launch
- * of its own where the sums of several shards are gathered in between. adamw is bound by its 28
- * bytes per element, which hide its two square roots and divisions, IEEE as on the host. Its loads
- * and stores are evicted from L2 first, because nothing reads them soon.
+ * adds up the previous four. adamw is bound by its 28 bytes per element, which hide its two square
+ * roots and divisions, IEEE as on the host. Its loads and stores are evicted from L2 first, because
+ * nothing reads them soon.
  */
-#include "kernels/last.cuh"
+#include "kernels/dev.cuh"
 #include "kernels/optim/geometry.h"
 
 DEV double square(float x)
@@ -35,60 +34,6 @@ DEV void sumsq_load(const struct te_k_sumsq &a, int64_t i, int64_t hi, float4 re
 	for (int u = 0; u < SUMSQ_UNROLL; u++, i += SUMSQ_THREADS * 4)
 		ret_v[u] = i < hi && !sumsq_skips(a, i) ? *(const float4 *)(a.x + i) :
 							  make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-}
-
-/* N threads; the sums of one shard are loaded from L2, because blocks of the launch wrote them */
-template <int N> DEV void adamw_begin(const struct te_k_adamw_begin &a)
-{
-	constexpr int EACH = TE_K_SUMSQ_PARTS / N;
-	__shared__ double part[N];
-	struct te_k_adamw_state *s = a.state;
-	const struct te_k_adamw_state was = *s; /* concurrently with the parts */
-	double q[EACH > N / 32 ? EACH : N / 32], norm;
-
-	static_assert(EACH * N == TE_K_SUMSQ_PARTS, "the tree of additions below");
-
-#pragma unroll
-	for (int k = 0; k < EACH; k++)
-		q[k] = __ldcg(a.part + threadIdx.x + N * k);
-	for (int m = 1; m <= a.nmore; m++)
-#pragma unroll
-		for (int k = 0; k < EACH; k++)
-			q[k] = __dadd_rn(q[k], __ldcg(a.part + m * TE_K_SUMSQ_PARTS + threadIdx.x +
-						      N * k));
-#pragma unroll
-	for (int n = EACH / 2; n; n /= 2)
-#pragma unroll
-		for (int k = 0; k < n; k++)
-			q[k] = __dadd_rn(q[k], q[k + n]);
-	part[threadIdx.x] = q[0];
-	__syncthreads();
-	if (threadIdx.x >= 32)
-		return;
-#pragma unroll
-	for (int k = 0; k < N / 32; k++)
-		q[k] = part[threadIdx.x + 32 * k];
-#pragma unroll
-	for (int n = N / 64; n; n /= 2)
-#pragma unroll
-		for (int k = 0; k < n; k++)
-			q[k] = __dadd_rn(q[k], q[k + n]);
-	norm = __dsqrt_rn(warp_sum(q[0]));
-	if (threadIdx.x)
-		return;
-	s->grad_norm = (float)norm;
-	s->clip = 1.0f;
-	s->skip = !(fabsf((float)norm) < TE_INF);
-	if (!(fabsf((float)norm) < TE_INF)) {
-		s->nskipped = was.nskipped + 1;
-		return;
-	}
-	if (a.max_norm > 0.0f && norm > (double)a.max_norm)
-		s->clip = (float)__ddiv_rn((double)a.max_norm, norm);
-	s->nsteps = was.nsteps + 1;
-	++*a.version;
-	s->beta1_t = __dmul_rn(was.beta1_t, (double)a.beta1);
-	s->beta2_t = __dmul_rn(was.beta2_t, (double)a.beta2);
 }
 
 extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
@@ -127,22 +72,61 @@ extern "C" __global__ void __launch_bounds__(SUMSQ_THREADS, 8)
 	if (threadIdx.x % 32 == 0)
 		part[threadIdx.x / 32] = sum[0];
 	__syncthreads();
-	if (threadIdx.x == 0) {
-#pragma unroll
-		for (int w = 1; w < SUMSQ_THREADS / 32; w++)
-			sum[0] = __dadd_rn(sum[0], part[w]);
-		a.part[blockIdx.x] = sum[0];
-	}
-	if (!a.state || !last_of(a.tickets, TE_K_SUMSQ_PARTS))
+	if (threadIdx.x)
 		return;
-	adamw_begin<SUMSQ_THREADS>({ a.part, a.state, a.version, a.beta1, a.beta2, a.max_norm, 0 });
+#pragma unroll
+	for (int w = 1; w < SUMSQ_THREADS / 32; w++)
+		sum[0] = __dadd_rn(sum[0], part[w]);
+	a.part[blockIdx.x] = sum[0];
 }
 
 extern "C" __global__ void __launch_bounds__(ADAMW_BEGIN_THREADS)
 	te_k_adamw_begin(const __grid_constant__ struct te_k_adamw_begin a)
 {
 	te_begin();
-	adamw_begin<ADAMW_BEGIN_THREADS>(a);
+	constexpr int N = ADAMW_BEGIN_THREADS;
+	__shared__ double part[N];
+	struct te_k_adamw_state *s = a.state;
+	const struct te_k_adamw_state was = *s; /* concurrently with the parts */
+	double q[N / 32], norm;
+
+	static_assert(TE_K_SUMSQ_PARTS == 4 * N && N == 256, "the tree of additions below");
+
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		q[k] = a.part[threadIdx.x + N * k];
+	for (int m = 1; m <= a.nmore; m++)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			q[k] = __dadd_rn(q[k], a.part[m * TE_K_SUMSQ_PARTS + threadIdx.x + N * k]);
+	part[threadIdx.x] = __dadd_rn(__dadd_rn(q[0], q[2]), __dadd_rn(q[1], q[3]));
+	__syncthreads();
+	if (threadIdx.x >= 32)
+		return;
+#pragma unroll
+	for (int k = 0; k < 8; k++)
+		q[k] = part[threadIdx.x + 32 * k];
+#pragma unroll
+	for (int n = 4; n; n /= 2)
+#pragma unroll
+		for (int k = 0; k < n; k++)
+			q[k] = __dadd_rn(q[k], q[k + n]);
+	norm = __dsqrt_rn(warp_sum(q[0]));
+	if (threadIdx.x)
+		return;
+	s->grad_norm = (float)norm;
+	s->clip = 1.0f;
+	s->skip = !(fabsf((float)norm) < TE_INF);
+	if (!(fabsf((float)norm) < TE_INF)) {
+		s->nskipped = was.nskipped + 1;
+		return;
+	}
+	if (a.max_norm > 0.0f && norm > (double)a.max_norm)
+		s->clip = (float)__ddiv_rn((double)a.max_norm, norm);
+	s->nsteps = was.nsteps + 1;
+	++*a.version;
+	s->beta1_t = __dmul_rn(was.beta1_t, (double)a.beta1);
+	s->beta2_t = __dmul_rn(was.beta2_t, (double)a.beta2);
 }
 
 struct adamw_consts {

@@ -3,7 +3,6 @@
 #define TE_K_OPTIM_H
 
 #define TE_K_SUMSQ_PARTS 1024
-struct te_k_adamw_state;
 /*
  * part[p] = FP64 sum of x^2 over the p-th of TE_K_SUMSQ_PARTS runs of ceil(n / TE_K_SUMSQ_PARTS)
  * elements; the last runs may be short or empty. Elements of blocks that are skipped are left out.
@@ -13,13 +12,6 @@ struct te_k_sumsq {
 	double *part;
 	int64_t n;
 	const uint8_t *skip; /* [n / TE_K_ALIGN_WEIGHT], rounded up: 1 to skip; NULL: none */
-	/* then te_k_adamw_begin with these and nmore 0, if state is not NULL */
-	struct te_k_adamw_state *state;
-	uint64_t *version;
-	uint32_t *tickets; /* set by the backend */
-	float beta1, beta2;
-	float max_norm;
-	int32_t pad;
 };
 
 /* device state of AdamW; also its checkpoint blob */

@@ -4,7 +4,6 @@
 
 #define COLSUM_THREADS 128
 #define COLSUM_COLS 64 /* of a block */
-#define COLSUM_STEP 32 /* partial sums of a column that are loaded at once */
 
 #define PART_SUM_THREADS 256
 #define PART_SUM_COLS 32 /* of a block, one per lane */

@@ -11,7 +11,6 @@ int te__geo_colsum(const void *args, struct te__geometry *k)
 {
 	const struct te_k_colsum *a = args;
 
-	TICKETS(k, struct te_k_colsum, tickets, ceil_div(a->cols, COLSUM_COLS));
 	return LAUNCH_T(k, a->dtype, "te_k_colsum",
 			TE_K_NPARTS(a->rows) * ceil_div(a->cols, COLSUM_COLS), COLSUM_THREADS);
 }

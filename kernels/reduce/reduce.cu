@@ -2,17 +2,16 @@
  * reduce.cu - sums over rows, in an order that does not depend on the grid. sm_90a.
  *
  *  kernel    shapes                    blocks                threads  shared             B/element
- *  colsum    x T [rows, cols]          64 rows x 64 columns  128      8196; FP32: 16388  2 (BF16)
+ *  colsum    x T [rows, cols]          64 rows x 64 columns  128      8192; FP32: 16384  2 (BF16)
  *  part_sum  part FP32 [nparts, cols]  32 columns            256, 32  16384              4
  *
  * colsum: each warp loads 16 rows into shared memory with all loads in flight, then each thread
  * adds up one column in order. A single group of 64 rows thus costs one memory latency, and many
- * rows make many blocks. The last block of each 64 columns adds their partial sums to the result.
- * part_sum: all warps load 128 rows of partial sums into shared memory and
+ * rows make many blocks. part_sum: all warps load 128 rows of partial sums into shared memory and
  * one warp adds them up in order, so that the chain of additions never waits for memory. Up to
  * PART_SUM_SMALL rows stay in the registers of a single warp.
  */
-#include "kernels/last.cuh"
+#include "kernels/dev.cuh"
 #include "kernels/reduce/geometry.h"
 
 template <class T, bool VEC>
@@ -36,35 +35,25 @@ DEV void colsum_columns(const struct te_k_colsum &a, raw2<T> tile[TE_K_PART_ROWS
 
 template <class T> DEV void colsum_body(const struct te_k_colsum &a)
 {
-	__shared__ union {
-		raw2<T> tile[TE_K_PART_ROWS][COLSUM_COLS / 2];
-		float rows[COLSUM_STEP][COLSUM_COLS];
-	} u;
+	__shared__ raw2<T> tile[TE_K_PART_ROWS][COLSUM_COLS / 2];
 	const uint32_t nblocks = (uint32_t)((a.cols + COLSUM_COLS - 1) / COLSUM_COLS);
 	const int64_t p = blockIdx.x / nblocks;
 	const int64_t c = (int64_t)(blockIdx.x % nblocks) * COLSUM_COLS;
-	const T *value = (const T *)u.tile + threadIdx.x;
-	const int64_t nparts = TE_K_NPARTS(a.rows);
+	const T *value = (const T *)tile + threadIdx.x;
 	float sum = 0.0f;
-	uint32_t g;
 
 	if (a.cols % 2 == 0 && aligned(a.x))
-		colsum_columns<T, true>(a, u.tile, p, c);
+		colsum_columns<T, true>(a, tile, p, c);
 	else
-		colsum_columns<T, false>(a, u.tile, p, c);
+		colsum_columns<T, false>(a, tile, p, c);
 	__syncthreads();
-	if (threadIdx.x < COLSUM_COLS && c + threadIdx.x < a.cols) {
-		/* rows beyond the end add +0, which changes no sum that started at +0 */
-#pragma unroll 32
-		for (int r = 0; r < TE_K_PART_ROWS; r++)
-			sum = add(sum, to_float(value[r * COLSUM_COLS]));
-		a.part[p * a.cols + c + threadIdx.x] = sum;
-	}
-	if (!last_of_group(a.tickets, blockIdx.x % nblocks, nblocks, (uint32_t)nparts, &g))
+	if (threadIdx.x >= COLSUM_COLS || c + threadIdx.x >= a.cols)
 		return;
-	for (; g < nblocks; g += TE_TICKETS)
-		add_parts<COLSUM_COLS, COLSUM_THREADS, COLSUM_STEP>(
-			a.part, a.out, nparts, a.cols, (int64_t)g * COLSUM_COLS, u.rows[0]);
+	/* rows beyond the end add +0, which changes no sum that started at +0 */
+#pragma unroll 32
+	for (int r = 0; r < TE_K_PART_ROWS; r++)
+		sum = add(sum, to_float(value[r * COLSUM_COLS]));
+	a.part[p * a.cols + c + threadIdx.x] = sum;
 }
 
 #define TE_NAME(T, t)                                                           \

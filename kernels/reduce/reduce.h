@@ -2,12 +2,10 @@
 #ifndef TE_K_REDUCE_H
 #define TE_K_REDUCE_H
 
-/* partial column sums of x: part [TE_K_NPARTS(rows), cols]; out += them, as te_k_part_sum */
+/* partial column sums of x: part [TE_K_NPARTS(rows), cols] */
 struct te_k_colsum {
 	const void *x; /* T */
 	float *part;
-	float *out; /* [cols] */
-	uint32_t *tickets; /* set by the backend */
 	int64_t rows, cols;
 	int32_t dtype;
 	int32_t pad;

@@ -49,23 +49,6 @@ static int gather(struct te_stream *stream, const struct te_adamw_shards *s, dou
 					   "returned %d", s->nshards, r) : 0;
 }
 
-/* what the kernel of the sums does itself if they are those of all gradients */
-static int begin_of_shards(struct te_stream *stream, const struct te__adamw *a)
-{
-	const struct te_k_adamw_begin k = {
-		.part = a->part,
-		.state = a->state,
-		.version = a->version,
-		.beta1 = a->beta1,
-		.beta2 = a->beta2,
-		.max_norm = a->max_grad_norm,
-		.nmore = a->shards->nshards - 1,
-	};
-	const int r = gather(stream, a->shards, a->part);
-
-	return r < 0 ? r : TE__LAUNCH(stream, ADAMW_BEGIN, &k);
-}
-
 int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 {
 	const int64_t n = te_tensor_nelems(a->g); /* w may go on: with weights that are frozen */
@@ -74,11 +57,15 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 		.part = a->part + (a->shards ? a->shards->shard * TE_K_SUMSQ_PARTS : 0),
 		.n = n,
 		.skip = a->skip,
-		.state = a->shards ? NULL : a->state,
-		.version = a->shards ? NULL : a->version,
+	};
+	const struct te_k_adamw_begin begin = {
+		.part = a->part,
+		.state = a->state,
+		.version = a->version,
 		.beta1 = a->beta1,
 		.beta2 = a->beta2,
 		.max_norm = a->max_grad_norm,
+		.nmore = a->shards ? a->shards->nshards - 1 : 0,
 	};
 	const struct te_k_adamw update = {
 		.w = te_tensor_data(a->w),
@@ -96,7 +83,9 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a)
 	int r = TE__LAUNCH(stream, SUMSQ, &sumsq);
 
 	if (r >= 0 && a->shards)
-		r = begin_of_shards(stream, a);
+		r = gather(stream, a->shards, a->part);
+	if (r >= 0)
+		r = TE__LAUNCH(stream, ADAMW_BEGIN, &begin);
 	return r < 0 ? r : TE__LAUNCH(stream, ADAMW, &update);
 }
 

@@ -85,13 +85,13 @@ int te__bias_dw(struct te_stream *stream, const struct te_tensor *dy, struct te_
 	const struct te_k_colsum k = {
 		.x = te_tensor_data(dy),
 		.part = ws,
-		.out = te_tensor_data(dbias),
 		.rows = te_tensor_rows(dy),
 		.cols = te_tensor_cols(dy),
 		.dtype = te_tensor_dtype(dy),
 	};
+	int r = TE__LAUNCH(stream, COLSUM, &k);
 
-	return TE__LAUNCH(stream, COLSUM, &k);
+	return r < 0 ? r : te__part_sum(stream, k.part, dbias, k.rows, k.cols);
 }
 
 static int bias_forward(struct te_stream *stream, const struct te_tensor *x,

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 
-#include "kernels/launch.h"
 #include "libtecore/ops/common.h"
 
 void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_k_norm_fwd *ret)
@@ -34,10 +33,10 @@ int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 	return r < 0 || !z ? r : te__quantize_end(z, args->y, args->dtype);
 }
 
-static struct te_k_norm_bwd bwd_args(const struct te__norm *n, const struct te_tensor *dy,
-				     const struct te_tensor *residual, void *dx)
+int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
+		 const struct te_tensor *residual, void *dx, const struct te__quantize *z)
 {
-	return (struct te_k_norm_bwd){
+	struct te_k_norm_bwd k = {
 		.dy = te_tensor_data(dy),
 		.x = te_tensor_data(n->x),
 		.gamma = te_tensor_data(n->gamma),
@@ -50,25 +49,11 @@ static struct te_k_norm_bwd bwd_args(const struct te__norm *n, const struct te_t
 		.zero_centered = !!(n->flags & TE_NORM_ZERO_CENTERED),
 		.dtype = te_tensor_dtype(n->x),
 	};
-}
-
-int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
-		 const struct te_tensor *residual, void *dx, const struct te__quantize *z)
-{
-	struct te_k_norm_bwd k = bwd_args(n, dy, residual, dx);
 	int r = z ? te__quantize_begin(z, &k.q) : 0;
 
 	if (r >= 0)
 		r = TE__LAUNCH(stream, NORM_BWD, &k);
 	return r < 0 || !z ? r : te__quantize_end(z, dx, k.dtype);
-}
-
-/* partial sums for dbeta are after those for dgamma; NULL: not wanted */
-static float *part_beta(const struct te__norm *n, const struct te_tensor *dbeta, void *ws)
-{
-	const size_t at = te__part_nbytes(te_tensor_rows(n->x), te_tensor_cols(n->x));
-
-	return dbeta ? (float *)(void *)((char *)ws + at) : NULL;
 }
 
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
@@ -81,36 +66,16 @@ int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct
 		.mean = te__ops_ptr(n->mean),
 		.rstd = te_tensor_data(n->rstd),
 		.part_gamma = ws,
-		.part_beta = part_beta(n, dbeta, ws),
-		.dgamma = te__ops_ptr(dgamma),
-		.dbeta = te__ops_ptr(dbeta),
+		.part_beta = dbeta ? (float *)((char *)ws + te__part_nbytes(rows, cols)) : NULL,
 		.rows = rows,
 		.cols = cols,
 		.dtype = te_tensor_dtype(n->x),
 	};
+	int r = TE__LAUNCH(stream, NORM_DW, &k);
 
-	return TE__LAUNCH(stream, NORM_DW, &k);
-}
-
-/* both, in one launch where there is a kernel for it */
-static int norm_bwd_dw(struct te_stream *stream, const struct te__norm *n,
-		       const struct te_tensor *dy, const struct te_tensor *residual, void *dx,
-		       struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws,
-		       const struct te__quantize *z)
-{
-	struct te_k_norm_bwd k = bwd_args(n, dy, residual, dx);
-	int r;
-
-	if (!z && te__norm_bwd_has_dw(&k)) {
-		k.part_gamma = ws;
-		k.part_beta = part_beta(n, dbeta, ws);
-		k.dgamma = te_tensor_data(dgamma);
-		k.dbeta = te__ops_ptr(dbeta);
-		return TE__LAUNCH(stream, NORM_BWD, &k);
-	}
-	/* first, because dx may be dy */
-	r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	return r < 0 ? r : te__norm_bwd(stream, n, dy, residual, dx, z);
+	if (r >= 0 && dgamma)
+		r = te__part_sum(stream, k.part_gamma, dgamma, rows, cols);
+	return r < 0 || !dbeta ? r : te__part_sum(stream, k.part_beta, dbeta, rows, cols);
 }
 
 static int read_opts(const char *fn, const struct te_kernel_norm_opts *opts,
@@ -229,15 +194,12 @@ static int backward(struct te_stream *stream, const struct te__norm *n, const st
 			       te_kernel_norm_ws_nbytes(m.rows, m.cols, dbeta ? 2 : 1));
 	if (!r && dx)
 		casts = r = te__arg_q_tensor(fn, &z, "dx", dx, m.rows, m.cols);
-	if (r < 0)
+	/* first, because dx may be dy */
+	if (r >= 0 && dgamma)
+		r = te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
+	if (r < 0 || !dx)
 		return r;
-	if (!dx)
-		return te__norm_dw(stream, n, dy, dgamma, dbeta, ws);
-	if (!dgamma)
-		return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx),
-				    casts ? &z : NULL);
-	return norm_bwd_dw(stream, n, dy, o->residual, te_tensor_data(dx), dgamma, dbeta, ws,
-			   casts ? &z : NULL);
+	return te__norm_bwd(stream, n, dy, o->residual, te_tensor_data(dx), casts ? &z : NULL);
 }
 
 int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,

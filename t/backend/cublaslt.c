@@ -333,7 +333,7 @@ static void close_all(void)
 	fake.fail_at = fake.fail_all = 0;
 	te__cublaslt_close(&dev);
 	if (stream.workspace)
-		te__cuda_workspaces_free(&dev, stream.workspace, NULL, stream.stream);
+		te__cuda_workspace_free(&dev, stream.workspace, stream.stream);
 	stream.workspace = NULL;
 	for (int k = 0; k < NKINDS; k++)
 		ck_assert_msg(!fake.live[k], "%d objects of kind %d are left", fake.live[k], k);

@@ -11,7 +11,6 @@
 #include <te/errno.h>
 
 #include "cuda_exec_lib.h"
-#include "kernels/tile.h"
 
 /* ---- nodes ---- */
 
@@ -405,64 +404,6 @@ static void set_z(void *arg)
 	memcpy(z, arg, 3);
 }
 
-START_TEST(each_captured_launch_has_its_own_tickets)
-{
-	uint32_t *outside, *again, *other, *last = NULL, *p;
-	void *graph, *program;
-
-	DO(te__cuda_tickets(&a, 8, &outside));
-	DO(te__cuda_tickets(&a, TE_TICKETS, &again));
-	ck_assert_ptr_eq(again, outside);
-	for (int i = 0; i < TE_TICKETS; i++)
-		ck_assert_uint_eq(outside[i], 0);
-	DO(te__cuda_tickets(&b, 8, &other));
-	ck_assert_ptr_ne(other, outside);
-	ck_assert_int_eq(fake.memory, 2);
-	DO(ops->capture_begin(&a));
-	for (int i = 0; i < 5; i++) {
-		DO(te__cuda_tickets(&a, TE_TICKETS / 4, &p));
-		ck_assert_ptr_ne(p, outside);
-		if (i % 4)
-			ck_assert_ptr_eq(p, last + TE_TICKETS / 4);
-		last = p;
-	}
-	ck_assert_int_eq(fake.memory, 4);
-	/* a stream that does not take part keeps its own */
-	DO(te__cuda_tickets(&b, 8, &p));
-	ck_assert_ptr_eq(p, other);
-	DO(ops->capture_end(&a, &graph));
-	give_back(graph, NULL);
-	ck_assert_int_eq(fake.memory, 2);
-	/* a capture that the program begins is seen once it has the stream's handle */
-	ck_assert_ptr_eq(ops->stream_native(&b), fake_stream(1));
-	DO(te__cu.cuStreamBeginCapture(fake_stream(1), TE__CU_CAPTURE_MODE_THREAD_LOCAL));
-	DO(te__cuda_tickets(&b, 8, &p));
-	ck_assert_ptr_ne(p, other);
-	DO(te__cu.cuStreamEndCapture(fake_stream(1), &program));
-	te__cu.cuGraphDestroy(program);
-	te__cuda_captures_drop(&dev);
-	te__cuda_workspaces_free(&dev, NULL, a.tickets, a.stream);
-	te__cuda_workspaces_free(&dev, NULL, b.tickets, b.stream);
-	ck_assert_uint_eq(dev.workspace_nbytes, 0);
-}
-END_TEST
-
-START_TEST(tickets_fail_where_memory_does)
-{
-	uint32_t *p;
-
-	for (uint64_t n = 1;; n++) {
-		te__fault_set(n);
-		if (te__cuda_tickets(&a, 8, &p) >= 0)
-			break;
-		ck_assert_int_eq(fake.memory, 0);
-		ck_assert_ptr_null(a.tickets);
-	}
-	te__fault_set(0);
-	te__cuda_workspaces_free(&dev, NULL, a.tickets, a.stream);
-}
-END_TEST
-
 START_TEST(the_program_captures_a_wrapped_stream)
 {
 	void *s, *graph, *exec, *own, *own_exec, *ws, *p;
@@ -522,8 +463,6 @@ static Suite *suite(void)
 	tcase_add_test(c, wraps_streams_of_its_context_only);
 	tcase_add_loop_test(c, the_legacy_stream_is_wrapped_and_not_captured, 0, 2);
 	tcase_add_test(c, the_program_captures_a_wrapped_stream);
-	tcase_add_test(c, each_captured_launch_has_its_own_tickets);
-	tcase_add_test(c, tickets_fail_where_memory_does);
 	return s;
 }
 

@@ -309,17 +309,13 @@ static void norms(struct all *s)
 					   .dtype = TE_DTYPE_BF16 };
 		struct te_k_norm_bwd b = { s->dy,	    s->x,	    s->f, mean, rstd,
 					   k ? s->x : NULL, take(s, 2 * N), ROWS, COLS, k,
-					   TE_DTYPE_BF16, { 0 }, NULL, NULL, NULL, NULL,
-					   NULL };
+					   TE_DTYPE_BF16, { 0 } };
 		struct te_k_norm_dw w = { s->dy,
 					  s->x,
 					  mean,
 					  rstd,
 					  take(s, 20 * COLS),
 					  k ? take(s, 20 * COLS) : NULL,
-					  copy_of(s, s->f, 4 * COLS),
-					  k ? copy_of(s, s->f, 4 * COLS) : NULL,
-					  NULL,
 					  ROWS,
 					  COLS,
 					  TE_DTYPE_BF16,
@@ -342,14 +338,14 @@ static void losses_and_sums(struct all *s)
 	struct te_k_ce_reduce r = { row, s->target, take(s, 4), count, ROWS, COLS - 3, -1, 0 };
 	struct te_k_ce_bwd b = { s->x, s->target, lse, count, take(s, 2 * N), ROWS,
 				 COLS, COLS - 3,  -1,  1.0f,  TE_DTYPE_BF16,  0, 0 };
-	struct te_k_colsum c = {
-		s->x, part, copy_of(s, s->f, 4 * COLS), NULL, ROWS, COLS, TE_DTYPE_BF16, 0
-	};
+	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
+	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS };
 
 	te__h_ce_fwd(&f);
 	te__h_ce_reduce(&r);
 	te__h_ce_bwd(&b);
 	te__h_colsum(&c);
+	te__h_part_sum(&p);
 }
 
 static void elementwise(struct all *s)
@@ -389,9 +385,7 @@ static void optimizer(struct all *s)
 {
 	const struct te_k_adamw_state state = { 3, 0, 0.7, 0.8, 0.01f, 1.0f, 0.37f, 0 };
 	uint8_t decay[N / TE_K_ALIGN_WEIGHT + 1];
-	struct te_k_sumsq q = {
-		.x = s->f, .part = take(s, 8 * TE_K_SUMSQ_PARTS), .n = N - 11
-	};
+	struct te_k_sumsq q = { s->f, take(s, 8 * TE_K_SUMSQ_PARTS), N - 11, NULL };
 	struct te_k_adamw a = { copy_of(s, s->f, 4 * N),
 				copy_of(s, s->g, 4 * N),
 				copy_of(s, s->positive, 4 * N),

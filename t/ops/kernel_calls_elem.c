@@ -281,91 +281,6 @@ START_TEST(bias_equals_the_op)
 }
 END_TEST
 
-/* sums over rows, into dbias and dgamma, with scratch of their own */
-struct sums {
-	struct te_tensor *dy, *rstd, *dbias, *dgamma;
-	size_t ws_nbytes;
-	void *ws;
-};
-
-static struct sums sums_new(struct te_tensor *dy, struct te_tensor *rstd)
-{
-	const int64_t rows = te_tensor_rows(dy), cols = te_tensor_cols(dy);
-	struct sums s = { dy, rstd, kc_zeros(TE_DTYPE_FP32, 1, cols),
-			  kc_zeros(TE_DTYPE_FP32, 1, cols),
-			  te_kernel_norm_ws_nbytes(rows, cols, 1), NULL };
-
-	s.ws = kc_ws(s.ws_nbytes);
-	return s;
-}
-
-static void sums_queue(struct te_stream *stream, const struct sums *s)
-{
-	const struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
-
-	DO(te_kernel_bias_backward(stream, s->dy, s->dbias, s->ws, s->ws_nbytes));
-	DO(te_kernel_norm_backward(stream, s->dy, s->dy, s->rstd, NULL, s->rstd, NULL, s->dgamma,
-				   NULL, s->ws, s->ws_nbytes, &o));
-	DO(te_kernel_bias_backward(stream, s->dy, s->dbias, s->ws, s->ws_nbytes));
-}
-
-/*
- * Streams that run concurrently, and branches of a recording that is launched repeatedly, while
- * other streams call: the blocks of each launch count themselves by words of its own.
- */
-START_TEST(concurrent_sums_do_not_mix)
-{
-	enum { N = 3, TIMES = 3 };
-	struct sums replayed[N], eager[N], want[N];
-	struct te_stream *branch[N], *other[N];
-	struct te_event *fork, *join;
-	struct te_recording *rec;
-
-	DO(te_event_create(ctx, &fork));
-	DO(te_event_create(ctx, &join));
-	for (int i = 0; i < N; i++) {
-		const int64_t rows = TT_FEWER(1000), cols = rows; /* rstd is gamma too */
-		struct te_tensor *dy = kc_normal(TE_DTYPE_BF16, rows, cols);
-		struct te_tensor *rstd = kc_normal(TE_DTYPE_FP32, 1, rows);
-
-		DO(te_stream_create(ctx, &branch[i]));
-		DO(te_stream_create(ctx, &other[i]));
-		replayed[i] = sums_new(dy, rstd);
-		eager[i] = sums_new(dy, rstd);
-		want[i] = sums_new(dy, rstd);
-	}
-	for (int i = 0; i < N * TIMES; i++)
-		sums_queue(st, &want[i % N]);
-	DO(te_stream_sync(st));
-	DO(te_capture_begin(st));
-	DO(te_event_record(fork, st));
-	for (int i = 0; i < N; i++) {
-		DO(te_event_wait(fork, branch[i]));
-		sums_queue(branch[i], &replayed[i]);
-		DO(te_event_record(join, branch[i]));
-		DO(te_event_wait(join, st));
-	}
-	DO(te_capture_end(st, &rec));
-	for (int k = 0; k < TIMES; k++) {
-		DO(te_recording_launch(rec, st));
-		for (int i = 0; i < N; i++)
-			sums_queue(other[i], &eager[i]);
-	}
-	DO(te_ctx_sync(ctx));
-	for (int i = 0; i < N; i++) {
-		kc_same("dbias of a recording", replayed[i].dbias, want[i].dbias);
-		kc_same("dgamma of a recording", replayed[i].dgamma, want[i].dgamma);
-		kc_same("dbias", eager[i].dbias, want[i].dbias);
-		kc_same("dgamma", eager[i].dgamma, want[i].dgamma);
-		te_stream_unref(branch[i]);
-		te_stream_unref(other[i]);
-	}
-	te_recording_unref(rec);
-	te_event_unref(fork);
-	te_event_unref(join);
-}
-END_TEST
-
 /* _i: replay, type */
 START_TEST(add_equals_the_op)
 {
@@ -581,7 +496,6 @@ void kc_elem_cases(Suite *s)
 	tcase_add_loop_test(c, embedding_equals_the_op, 0, 8);
 	tcase_add_test(c, embedding_names_the_argument);
 	tcase_add_loop_test(c, bias_equals_the_op, 0, 4);
-	tcase_add_test(c, concurrent_sums_do_not_mix);
 	tcase_add_loop_test(c, add_equals_the_op, 0, 4);
 	tcase_add_test(c, bias_and_add_name_the_argument);
 	tcase_add_loop_test(c, dropout_equals_the_op, 0, 8);

@@ -585,11 +585,11 @@ static int stream_destroy(struct te__cuda_stream *s)
 	int keep = 0;
 
 	te__free(s->access);
-	if (s->workspace || s->tickets) {
+	if (s->workspace) {
 		(void)te__cu.cuStreamIsCapturing(s->stream, &status);
 		keep = status != TE__CU_CAPTURE_STATUS_NONE;
 		if (!keep)
-			te__cuda_workspaces_free(s->dev, s->workspace, s->tickets, s->stream);
+			te__cuda_workspace_free(s->dev, s->workspace, s->stream);
 	}
 	if (!s->borrowed)
 		te__cu.cuStreamDestroy(s->stream);

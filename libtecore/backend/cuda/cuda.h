@@ -52,7 +52,6 @@ struct te__cuda_stream {
 	int shown;    /* 1: the program has its handle, and may capture it by the driver API */
 	struct te__cuda_graph *graph; /* of the capture that was begun here and has not ended */
 	void *workspace;	      /* for GEMMs outside captures; or NULL */
-	void *tickets;		      /* for kernels outside captures; or NULL */
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
 	size_t given_at;	      /* offset of the next chunk of it */
 	struct te__cuda_mark *access; /* of te__cuda_capture_access, until its end; or NULL */
@@ -193,13 +192,6 @@ void te__cublaslt_close(struct te__cuda_dev *d);
  */
 #define TE__CUDA_WORKSPACE_NBYTES ((size_t)32 << 20)
 int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr);
-/*
- * Words that are 0, for a kernel that leaves them so: one block of them per stream, and in a
- * capture other words for each kernel, which belong to the recording too.
- */
-int te__cuda_tickets(struct te__cuda_stream *s, unsigned n, uint32_t **ret_tickets);
-/* of both, on the stream; nothing if they are NULL */
-void te__cuda_workspaces_free(struct te__cuda_dev *d, void *workspace, void *tickets,
-			      void *stream);
+void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream);
 
 #endif

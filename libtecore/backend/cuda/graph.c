@@ -9,7 +9,6 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/graph.h"
-#include "kernels/launch.h"
 
 struct te__cuda_call {
 	struct te__cuda_call *next;
@@ -20,8 +19,8 @@ struct te__cuda_call {
 struct te__cuda_work {
 	struct te__cuda_work *next;
 	void *stream;
-	void *ptr, *tickets; /* one of them is NULL */
-	size_t at;	     /* offset of the next chunk */
+	void *ptr;
+	size_t at; /* offset of the next chunk */
 };
 
 struct te__cuda_kept {
@@ -40,7 +39,7 @@ void te__cuda_capture_free(struct te__cuda_dev *d, struct te__cuda_capture *c)
 	while (c->works) {
 		struct te__cuda_work *next = c->works->next;
 
-		te__cuda_workspaces_free(d, c->works->ptr, c->works->tickets, d->stream);
+		te__cuda_workspace_free(d, c->works->ptr, d->stream);
 		te__free(c->works);
 		c->works = next;
 	}
@@ -132,7 +131,7 @@ void te__cuda_captures_drop(struct te__cuda_dev *d)
 		struct te__cuda_stream *s = d->left;
 
 		d->left = s->next;
-		te__cuda_workspaces_free(d, s->workspace, s->tickets, d->stream);
+		te__cuda_workspace_free(d, s->workspace, d->stream);
 		te__free(s);
 	}
 }
@@ -394,43 +393,32 @@ int te__cuda_event_record_external(void *event, void *stream)
 
 /* workspaces */
 
-#define TICKETS_NBYTES (TE_TICKETS * sizeof(uint32_t))
-
-/* on the device's private stream, because the caller's may be capturing; tickets are 0 */
-static int workspace_alloc(struct te__cuda_dev *d, int tickets, void **ret_ptr)
+/* on the device's private stream, because the caller's may be capturing */
+static int workspace_alloc(struct te__cuda_dev *d, void **ret_ptr)
 {
-	const size_t nbytes = tickets ? TICKETS_NBYTES : TE__CUDA_WORKSPACE_NBYTES;
 	int mode = TE__CU_CAPTURE_MODE_RELAXED;
 	void *ptr = NULL;
 	int r;
 
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
-	r = te__cuda_mem_get(d, nbytes, d->stream, &ptr);
+	r = te__cuda_mem_get(d, TE__CUDA_WORKSPACE_NBYTES, d->stream, &ptr);
 	if (!r) {
-		if (tickets)
-			r = te__cuda_memset(d->stream, ptr, 0, 4, TE_TICKETS);
 		/* so that any stream may use it */
-		if (!r)
-			r = TE__CU_CALL(cuStreamSynchronize, d->stream);
+		r = TE__CU_CALL(cuStreamSynchronize, d->stream);
 		if (r)
-			te__cuda_mem_put(d, ptr, nbytes, d->stream);
+			te__cuda_mem_put(d, ptr, TE__CUDA_WORKSPACE_NBYTES, d->stream);
 	}
 	te__cu.cuThreadExchangeStreamCaptureMode(&mode);
 	if (r)
 		return r;
-	if (!tickets)
-		atomic_fetch_add(&d->workspace_nbytes, nbytes);
+	atomic_fetch_add(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 	*ret_ptr = ptr;
 	return 0;
 }
 
-void te__cuda_workspaces_free(struct te__cuda_dev *d, void *workspace, void *tickets, void *stream)
+void te__cuda_workspace_free(struct te__cuda_dev *d, void *ptr, void *stream)
 {
-	if (tickets)
-		te__cuda_mem_put(d, tickets, TICKETS_NBYTES, stream);
-	if (!workspace)
-		return;
-	te__cuda_mem_put(d, workspace, TE__CUDA_WORKSPACE_NBYTES, stream);
+	te__cuda_mem_put(d, ptr, TE__CUDA_WORKSPACE_NBYTES, stream);
 	atomic_fetch_sub(&d->workspace_nbytes, TE__CUDA_WORKSPACE_NBYTES);
 }
 
@@ -444,81 +432,37 @@ static void *next_chunk(void *workspace, size_t nbytes, size_t *at)
 	return workspace;
 }
 
-/* the stream's entry in the capture, of one kind, with room for nbytes; or NULL */
-static struct te__cuda_work *work_find(struct te__cuda_stream *s, struct te__cuda_capture *c,
-				       int tickets, size_t nbytes)
+static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, size_t nbytes,
+			     void **ret_ptr)
 {
 	struct te__cuda_work *w;
+	int r;
 
 	/* a stream is used by one thread at a time: no other thread adds an entry for it */
 	pthread_mutex_lock(&s->dev->lock);
-	for (w = c->works; w; w = w->next)
-		if (w->stream == s->stream && !w->tickets == !tickets &&
-		    (!tickets || w->at + nbytes <= TICKETS_NBYTES))
-			break;
+	for (w = c->works; w && w->stream != s->stream; w = w->next)
+		;
 	pthread_mutex_unlock(&s->dev->lock);
-	return w;
-}
-
-static int work_add(struct te__cuda_stream *s, struct te__cuda_capture *c, int tickets,
-		    struct te__cuda_work **ret)
-{
-	struct te__cuda_work *w = te__calloc(1, sizeof(*w));
-	int r;
-
+	if (w) {
+		*ret_ptr = next_chunk(w->ptr, nbytes, &w->at);
+		return 0;
+	}
+	w = te__malloc(sizeof(*w));
 	if (!w)
 		return te__fail(-ENOMEM, "no memory for a workspace");
 	w->stream = s->stream;
-	r = workspace_alloc(s->dev, tickets, tickets ? &w->tickets : &w->ptr);
+	w->at = 0;
+	r = workspace_alloc(s->dev, &w->ptr);
 	if (r) {
 		te__free(w);
 		return r;
 	}
+	*ret_ptr = next_chunk(w->ptr, nbytes, &w->at);
 	pthread_mutex_lock(&s->dev->lock);
 	w->next = c->works;
 	c->works = w;
 	pthread_mutex_unlock(&s->dev->lock);
-	*ret = w;
 	return 0;
-}
-
-static int capture_workspace(struct te__cuda_stream *s, struct te__cuda_capture *c, size_t nbytes,
-			     void **ret_ptr)
-{
-	struct te__cuda_work *w = work_find(s, c, 0, nbytes);
-	int r = w ? 0 : work_add(s, c, 0, &w);
-
-	if (!r)
-		*ret_ptr = next_chunk(w->ptr, nbytes, &w->at);
-	return r;
-}
-
-static int capture_tickets(struct te__cuda_stream *s, struct te__cuda_capture *c, size_t nbytes,
-			   uint32_t **ret_tickets)
-{
-	struct te__cuda_work *w = work_find(s, c, 1, nbytes);
-	int r = w ? 0 : work_add(s, c, 1, &w);
-
-	if (r)
-		return r;
-	*ret_tickets = (uint32_t *)w->tickets + w->at / sizeof(uint32_t);
-	w->at += nbytes;
-	return 0;
-}
-
-int te__cuda_tickets(struct te__cuda_stream *s, unsigned n, uint32_t **ret_tickets)
-{
-	struct te__cuda_capture *c = NULL;
-	/* a stream that cannot be capturing is not asked */
-	int r = s->shown || atomic_load(&s->dev->ncaptures) ? capture_get(s, &c) : 0;
-
-	if (!r && c)
-		return capture_tickets(s, c, n * sizeof(uint32_t), ret_tickets);
-	if (!r && !s->tickets)
-		r = workspace_alloc(s->dev, 1, &s->tickets);
-	if (!r)
-		*ret_tickets = s->tickets;
-	return r;
 }
 
 int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
@@ -534,7 +478,7 @@ int te__cuda_workspace(struct te__cuda_stream *s, size_t nbytes, void **ret_ptr)
 	if (!r && c)
 		return capture_workspace(s, c, nbytes, ret_ptr);
 	if (!r && !s->workspace)
-		r = workspace_alloc(s->dev, 0, &s->workspace);
+		r = workspace_alloc(s->dev, &s->workspace);
 	if (!r)
 		*ret_ptr = s->workspace;
 	return r;

@@ -135,24 +135,6 @@ static int launch(struct te__cuda_stream *s, const struct te__geometry *k, void 
 			     k->block[2], k->smem, te__cuda_error_name(r));
 }
 
-/* the same with the address of the words that the kernel needs in its arguments */
-static int launch_with_tickets(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
-			       const struct te__launch *l, const struct te__gnode *what)
-{
-	_Alignas(max_align_t) char args[TE__TICKETS_ARGS];
-	const struct te__launch with = { l->id, args, l->nbytes };
-	struct te__gnode node = *what;
-	uint32_t *tickets;
-	int r = te__cuda_tickets(s, k->ntickets, &tickets);
-
-	if (r)
-		return r;
-	memcpy(args, l->args, l->nbytes);
-	memcpy(args + k->ticket_at, &tickets, sizeof(tickets));
-	node.args = args;
-	return launch(s, k, func, &with, &node);
-}
-
 int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 		       const struct te__gnode *what)
 {
@@ -160,10 +142,7 @@ int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 	void *func;
 	int r = te__cuda_func_find(s->dev, l, &k, &func);
 
-	if (r || !k.grid[0])
-		return r;
-	return k.ntickets ? launch_with_tickets(s, &k, func, l, what) :
-			    launch(s, &k, func, l, what);
+	return r || !k.grid[0] ? r : launch(s, &k, func, l, what);
 }
 
 int te__cuda_launch(void *stream, const struct te__launch *l)

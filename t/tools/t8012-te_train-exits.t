@@ -47,17 +47,21 @@ kill -TERM $pid
 ends_with 130
 check "the resumed run repeats it" grep -q '^step 5: validation' err
 
-# a second one, while a long step is finished; without the pause they would be one
+# a second one, while a long step is finished; without the pause they would be one. A first one
+# that came before the step or after it is sent again, later, to a copy.
 "$te_train" $micro --steps 1 --save-every 1 --out k text >out 2>err
 accum=8192
 [ -z "$TT_SANITIZE" ] || accum=1024
-runs=0
-until [ $((runs += 1)) -gt 5 ]; do
-	"$te_train" --resume k --steps 2 --accum $accum >out 2>err &
+pause=0
+until [ $pause -gt 4 ]; do
+	rm -rf k2
+	cp -r k k2
+	"$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
 	pid=$!
 	wait_for 'held out' err
 	# the signals have handlers
 	wait_for '^SigCgt:.*[4-7c-f][0-9a-f][0-9a-f][0-9a-f]$' "/proc/$pid/status"
+	sleep $pause
 	kill -TERM $pid
 	wait_for SIGTERM err
 	kill -STOP $pid 2>/dev/null
@@ -66,12 +70,13 @@ until [ $((runs += 1)) -gt 5 ]; do
 	grep -q 'SIGTERM: finishing step 2,' err && [ ! -s out ] && break
 	kill -CONT $pid 2>/dev/null
 	wait $pid
+	: $((pause += 1))
 done
 kill -INT $pid
 kill -CONT $pid
 check "a second signal ends it" ends_with 130
 empty "at once, without a summary" out
-check "the checkpoint before is complete" "$te_train" --resume k --stop-after 0
+check "the checkpoint before is complete" "$te_train" --resume k2 --stop-after 0
 
 (trap '' HUP && exec "$te_train" $micro --steps 40 --log-every 1 text >out 2>err) &
 pid=$!

@@ -11,7 +11,8 @@ KERNEL_CU = \
 	kernels/embed/embed.cu \
 	kernels/gemm/gemm.cu \
 	kernels/loss/loss.cu \
-	kernels/norm/norm.cu \
+	kernels/norm/backward.cu \
+	kernels/norm/forward.cu \
 	kernels/optim/optim.cu \
 	kernels/quant/quant.cu \
 	kernels/reduce/reduce.cu \
@@ -109,6 +110,7 @@ KERNEL_CUH = \
 	kernels/fp8.cuh \
 	kernels/mma.cuh \
 	kernels/norm/norm.cuh \
+	kernels/norm/rows.cuh \
 	kernels/tile.cuh
 
 KERNEL_FATBIN = $(KERNEL_CU:.cu=.fatbin)

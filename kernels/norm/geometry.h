@@ -1,4 +1,4 @@
-/* geometry.h - launch constants of norm.cu and of launch.c. */
+/* geometry.h - launch constants of forward.cu, backward.cu and launch.c. */
 #ifndef TE_NORM_GEOMETRY_H
 #define TE_NORM_GEOMETRY_H
 

@@ -1,4 +1,4 @@
-/* norm.cuh - arithmetic of norms, shared by norm.cu and the fused all-reduce. */
+/* norm.cuh - arithmetic of norms, shared by the kernels of norms and the fused all-reduce. */
 #ifndef TE_NORM_CUH
 #define TE_NORM_CUH
 

@@ -745,14 +745,14 @@ Suite *comm_suite(const char *name, const char *on)
 
 	backend = on;
 	c = one_case(s, "results", "numeric");
-	tcase_add_loop_test(c, all_types_and_ops_have_the_bits_of_a_loop, 0, EACH_COLLECTIVE);
-	tcase_add_loop_test(c, all_counts_have_the_bits_of_a_loop, 0, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, large_arrays, 0, EACH_COLLECTIVE);
-	tcase_add_loop_test(c, arrays_much_larger_than_staging_memory, 0, EACH_COLLECTIVE);
-	tcase_add_loop_test(c, reduce_scatter_and_all_gather_are_all_reduce, 0, TE_K_COMM_RANKS);
+	TT_ADD_LOOP(c, all_types_and_ops_have_the_bits_of_a_loop, EACH_COLLECTIVE, 3);
+	TT_ADD_LOOP(c, all_counts_have_the_bits_of_a_loop, TE_K_COMM_RANKS, 3);
+	TT_ADD_LOOP(c, large_arrays, EACH_COLLECTIVE, 3);
+	TT_ADD_LOOP(c, arrays_much_larger_than_staging_memory, EACH_COLLECTIVE, 3);
+	TT_ADD_LOOP(c, reduce_scatter_and_all_gather_are_all_reduce, TE_K_COMM_RANKS, 3);
 	c = one_case(s, "payload", "numeric");
-	tcase_add_loop_test(c, any_payload_arrives, 0, NTRAPS);
-	tcase_add_loop_test(c, numbers_travel_unchanged, 0, NTRAPS);
+	TT_ADD_LOOP(c, any_payload_arrives, NTRAPS, 3);
+	TT_ADD_LOOP(c, numbers_travel_unchanged, NTRAPS, 3);
 	c = one_case(s, "order", "protocol");
 	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
 	tcase_add_loop_test(c, ranks_that_are_late, 1, TE_K_COMM_RANKS);

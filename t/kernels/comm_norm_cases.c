@@ -1365,10 +1365,10 @@ Suite *comm_norm_suite(const char *name, const char *on)
 	backend = on;
 	c = one_case(s, "results", "numeric");
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 0, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, long_rows, 0, NLONG);
+	TT_ADD_LOOP(c, long_rows, NLONG, 3);
 	tcase_add_test(c, algorithms_agree);
 	tcase_add_loop_test(c, gradients_are_those_of_separate_kernels, 0, TE_K_COMM_RANKS);
-	tcase_add_loop_test(c, gradients_of_long_rows, 0, 3);
+	TT_ADD_LOOP(c, gradients_of_long_rows, 3, 3);
 	tcase_add_loop_test(c, results_are_those_of_separate_kernels, TE_K_COMM_P1,
 			    TE_K_COMM_P2 + 1);
 	c = one_case(s, "order", "protocol");

@@ -223,9 +223,9 @@ void kernel_act_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "act");
 
-	tcase_add_loop_test(c, act_fwd, 0, 4 * TE_ACT_COUNT);
-	tcase_add_loop_test(c, act_bwd, 0, 4 * TE_ACT_COUNT);
+	TT_ADD_LOOP(c, act_fwd, 4 * TE_ACT_COUNT, 4);
+	TT_ADD_LOOP(c, act_bwd, 4 * TE_ACT_COUNT, 4);
 
-	tcase_add_loop_test(odd, act_fwd, 0, 4);
-	tcase_add_loop_test(odd, act_bwd, 0, 4);
+	TT_ADD_LOOP(odd, act_fwd, 4, 4);
+	TT_ADD_LOOP(odd, act_bwd, 4, 4);
 }

@@ -328,11 +328,11 @@ void kernel_weights_cases(Suite *s, TCase *odd)
 {
 	TCase *c = kl_case(s, "weights");
 
-	tcase_add_loop_test(c, copies_of_all_weights, 0, 3);
-	tcase_add_loop_test(c, scales_from_their_own_amaxes, 0, 2);
+	TT_ADD_LOOP(c, copies_of_all_weights, 3, 3);
+	TT_ADD_LOOP(c, scales_from_their_own_amaxes, 2, 2);
 	tcase_add_loop_test(c, current_copies_stay, 0, 2);
 	tcase_add_loop_test(c, transposes_codes, 0, 2);
 	tcase_add_loop_test(odd, transposes_codes, 0, 2);
-	tcase_add_loop_test(odd, copies_of_all_weights, 0, 3);
-	tcase_add_loop_test(odd, scales_from_their_own_amaxes, 0, 2);
+	TT_ADD_LOOP(odd, copies_of_all_weights, 3, 3);
+	TT_ADD_LOOP(odd, scales_from_their_own_amaxes, 2, 2);
 }

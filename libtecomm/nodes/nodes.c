@@ -334,15 +334,16 @@ static int alloc(struct te__nodes *n)
 	const size_t m = (size_t)n->nnodes;
 
 	n->peer_of = te__calloc(3 * m, sizeof(*n->peer_of));
-	n->targets = te__calloc(2 * TE__NODES_DEPTH * m, sizeof(*n->targets));
+	n->targets = te__calloc(3 * TE__NODES_DEPTH * m, sizeof(*n->targets));
 	n->src = te__calloc((size_t)n->nranks, sizeof(*n->src));
 	if (!n->peer_of || !n->targets || !n->src)
 		return te__fail(-ENOMEM, "te_comm_create: no memory for %d nodes", n->nnodes);
 	n->first = n->peer_of + m;
 	n->nlocals = n->first + m;
 	for (size_t k = 0; k < TE__NODES_DEPTH; k++) {
-		n->job[k].sent = n->targets + 2 * k * m;
-		n->job[k].received = n->targets + (2 * k + 1) * m;
+		n->job[k].sent = n->targets + 3 * k * m;
+		n->job[k].received = n->job[k].sent + m;
+		n->job[k].head = n->job[k].sent + 2 * m;
 	}
 	n->contiguous = 1;
 	for (int32_t r = 0; r < n->nranks; r++) {
@@ -528,7 +529,7 @@ static struct te__piece piece_of(const struct run *x, int64_t k)
 	return (struct te__piece){
 		.count = c->count,
 		.lo = lo,
-		.n = (int32_t)(x->nelems - lo < x->each ? x->nelems - lo : x->each),
+		.n = x->nelems - lo < x->each ? x->nelems - lo : x->each,
 		.dtype = (int32_t)c->dtype,
 		.op = (int32_t)c->op,
 		.root = c->root,

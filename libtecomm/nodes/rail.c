@@ -16,7 +16,6 @@
 #include "kernels/comm/fold.h"
 #include "libtecomm/nodes/rail.h"
 
-#define MARK 0x70656963 /* of a head that has arrived */
 #define EAGER 200 /* attempts before pauses */
 #define PAUSE_NS INT64_C(100000)
 #define LOOK_NS INT64_C(20000000) /* between looks at the clock and for an abort */
@@ -93,17 +92,16 @@ static int send_head(struct te__nodes *n, struct te__job *j, const struct te__pi
 	struct te__piece *h = head_of(n, p->slot, n->node);
 
 	*h = *p;
-	h->mark = MARK;
 	return send_to(n, j, node, h, sizeof(*h));
 }
 
 static int recv_head(struct te__nodes *n, struct te__job *j, const struct te__piece *p,
 		     int32_t node)
 {
-	struct te__piece *h = head_of(n, p->slot, node);
+	const int r = recv_from(n, j, node, head_of(n, p->slot, node), sizeof(*p));
 
-	memset(h, 0, sizeof(*h));
-	return recv_from(n, j, node, h, sizeof(*h));
+	j->head[n->peer_of[node]] = n->link->receives[n->peer_of[node]].queued;
+	return r;
 }
 
 static int all_sent(const struct te__nodes *n, const struct te__job *j)
@@ -183,17 +181,17 @@ static int differs(const struct te__nodes *n, const struct te__piece *own,
 			(unsigned long long)own->number, (long long)own->lo, own->root);
 }
 
-/* those that have arrived */
-static int check_heads(const struct te__nodes *n, const struct te__piece *p)
+/* those that have arrived; no others, which the link may write to at the same time */
+static int check_heads(const struct te__nodes *n, const struct te__job *j,
+		       const struct te__piece *p)
 {
-	struct te__piece want = *p;
-
-	want.mark = MARK;
 	for (int32_t m = 0; m < n->nnodes; m++) {
 		const struct te__piece *h = head_of(n, p->slot, m);
+		const int32_t i = n->peer_of[m];
 
-		if (m != n->node && h->mark == MARK && memcmp(h, &want, sizeof(want)))
-			return differs(n, p, h, n->link->o.peers[n->peer_of[m]]);
+		if (m != n->node && j->head[i] && n->link->receives[i].complete >= j->head[i] &&
+		    memcmp(h, p, sizeof(*p)))
+			return differs(n, p, h, n->link->o.peers[i]);
 	}
 	return 0;
 }
@@ -354,8 +352,7 @@ static void start(struct te__nodes *n, struct te__job *j, const struct te__piece
 	j->n = te__nodes_part(n, p, n->local, &j->lo);
 	memset(j->sent, 0, (size_t)n->npeers * sizeof(*j->sent));
 	memset(j->received, 0, (size_t)n->npeers * sizeof(*j->received));
-	for (int32_t m = 0; m < n->nnodes; m++)
-		head_of(n, p->slot, m)->mark = 0;
+	memset(j->head, 0, (size_t)n->npeers * sizeof(*j->head));
 }
 
 /* 1: it has another state; 0: it waits; alone: no earlier piece goes the other way */
@@ -378,8 +375,8 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 	case WIRE:
 		if (is_chain(p) ? n->node && !has_received(n, j, n->node - 1) :
 				  missing(n, j) >= 0)
-			return check_heads(n, p);
-		r = check_heads(n, p);
+			return check_heads(n, j, p);
+		r = check_heads(n, j, p);
 		if (r)
 			return r;
 		j->state = is_chain(p) ? BACK : SENT;
@@ -472,7 +469,7 @@ static int explain(const struct te__nodes *n, int r)
 
 	snprintf(why, sizeof(why), "%s", te_error_detail());
 	for (uint64_t q = n->ended; q < n->started && r == -TE_EMISMATCH && !better; q++)
-		better = check_heads(n, own_piece(n, q));
+		better = check_heads(n, &n->job[q % TE__NODES_DEPTH], own_piece(n, q));
 	return better ? better : te__fail(r, "%s", why);
 }
 

@@ -14,9 +14,9 @@
 struct te__piece {
 	uint64_t number;   /* of the communicator's pieces */
 	int64_t count, lo; /* of the operation; the first element of the piece */
-	int32_t n;	   /* elements */
+	int64_t n;	   /* elements */
 	int32_t dtype, op, root, what, algorithm;
-	int32_t slot, mark;
+	int32_t slot;
 };
 
 /* of each rank of a node, in staging memory */
@@ -30,7 +30,8 @@ struct te__member {
 struct te__job {
 	int state;
 	int64_t since, lo, n; /* of its part, elements from the begin of the piece */
-	uint64_t *sent, *received; /* [peers]: the counters when all has been; 0: nothing is */
+	/* [peers]: the link's counters when all has been, or the head has; 0: nothing is */
+	uint64_t *sent, *received, *head;
 };
 
 struct te__nodes {

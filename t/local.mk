@@ -349,8 +349,9 @@ POOL_CASES = \
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
-t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(RANKS) $(THREADS)
-t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(RANKS) $(THREADS)
+NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
+t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
+t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)
 t_comm_verbs_SOURCES = \
 	$(THREADS) \
 	t/comm/link_lib.c \

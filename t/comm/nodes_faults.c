@@ -1,9 +1,6 @@
 /*
- * t/comm/nodes_faults.c - te_comm_recover(3) of ranks on several nodes, which TE_COMM_NODE
- * simulates, and random faults: each rank that is left gets the right result or a named error in
- * time, and the ranks that are left get one communicator.
- *
- * TE_TEST_FAULTS=1000 makes so many random faults.
+ * t/comm/nodes_faults.c - te_comm_recover(3) of ranks on several nodes: what ends a rank, stops it
+ * or makes it call otherwise, when the others learn of it, and which ranks go on.
  */
 #include "config.h"
 
@@ -22,12 +19,12 @@
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tt_ctx.h"
 
-#define COUNT 20000 /* floats at most: both ways of an operation */
-#define HANG_S 60   /* a process that has not ended by then hangs */
+#define COUNT 20000 /* bytes of an array */
 
 enum fault { KILL, STOP, SKIP, SIZE };
 
@@ -58,45 +55,10 @@ static void setup(void)
 
 /* ---- a rank ---- */
 
-struct joined {
-	int who; /* the rank at first */
-	struct te_ctx *ctx;
-	struct te_comm *comm;
-	struct te_stream *s;
-	int nops;
-	int32_t was[RANKS_MAX]; /* `who` of each rank */
-};
-
-static void set_int(const char *name, int value)
-{
-	char text[16];
-
-	snprintf(text, sizeof(text), "%d", value);
-	setenv(name, text, 1);
-}
-
 static int join(int rank, struct joined *j)
 {
-	struct te_comm_opts o = ranks_opts(rank);
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
-	const char name[2] = { plan->nodes[rank], 0 };
-
-	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
-	alarm(HANG_S);
-	*j = (struct joined){ .who = rank };
-	for (int i = 0; i < RANKS_MAX; i++)
-		j->was[i] = i;
-	setenv("TE_COMM_NODE", name, 1);
-	setenv("TE_COMM_STAGE", "256K", 1);
-	set_int("TE_COMM_HEARTBEAT_MS", plan->heartbeat_ms);
-	c.backend = "host";
-	o.timeout_ms = plan->timeout_ms;
-	o.pool_nbytes = 64 << 10;
-	STEP(te_ctx_create(&c, &j->ctx));
-	j->s = te_ctx_stream(j->ctx);
-	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	STEP(te_comm_barrier(j->comm, j->s));
-	return te_stream_sync(j->s);
+	return nodes_join(j, rank, plan->nodes[rank], plan->timeout_ms, plan->heartbeat_ms,
+			  plan->seed, 4);
 }
 
 static int has_fault(const struct joined *j)
@@ -115,48 +77,6 @@ static int leave(struct joined *j, int r)
 	te_error_clear();
 	plan->nleft += !has_fault(j);
 	return r ? te_fail(r, "%s", text) : 0;
-}
-
-static float input(int who, int op, int64_t i)
-{
-	uint64_t x = plan->seed + (uint64_t)who * 1000003 + (uint64_t)op * 7919 + (uint64_t)i;
-
-	return (float)((int64_t)te__splitmix64(&x) >> 40) * 0x1p-20f;
-}
-
-/* one sum, with another size in each operation, compared with that of a loop */
-static int reduce(struct joined *j, int64_t more)
-{
-	static float x[COUNT + 8], y[COUNT + 8];
-	const int op = j->nops++;
-	uint64_t state = plan->seed + (uint64_t)op;
-	const int64_t most = te__splitmix64(&state) % 4 ? 500 : COUNT;
-	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
-	void *p;
-
-	STEP(te_mem_alloc(j->s, sizeof(x), &p));
-	for (int64_t i = 0; i < count; i++)
-		x[i] = input(j->who, op, i);
-	tt_poison(y, sizeof(y));
-	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
-	STEP(te_stream_sync(j->s));
-	STEP(te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32, TE_COMM_SUM,
-			       NULL));
-	STEP(te_copy(j->s, y, p, (size_t)count * sizeof(*x)));
-	STEP(te_stream_sync(j->s));
-	STEP(te_mem_free(j->s, p));
-	STEP(te_comm_error(j->comm));
-	for (int64_t i = 0; i < count && !more; i++) {
-		float want = input(j->was[0], op, i);
-
-		for (int k = 1; k < te_comm_nranks(j->comm); k++)
-			want += input(j->was[k], op, i);
-		if (memcmp(&y[i], &want, sizeof(want)))
-			return te_fail(-EPROTO, "operation %d: element %lld of %lld is %g, "
-				       "expected %g", op, (long long)i, (long long)count,
-				       (double)y[i], (double)want);
-	}
-	return 0;
 }
 
 /* for that many ranks; not for ever, if they have failed */
@@ -180,7 +100,7 @@ static int reduce_until_it_fails(struct joined *j)
 			r = te_comm_error(j->comm);
 		}
 		if (!r)
-			r = reduce(j, here && plan->fault == SIZE);
+			r = nodes_reduce(j, here && plan->fault == SIZE);
 	}
 	return r;
 }
@@ -193,22 +113,18 @@ static int recover(struct joined *j, uint32_t left, int ms)
 	const int n = __builtin_popcount(left), before = te_comm_nranks(j->comm);
 	struct te_comm *next = NULL;
 	int32_t ranks[RANKS_MAX];
-	uint32_t letters = 0, in = 0;
+	uint32_t letters = 0, in;
 
 	memset(ranks, 0x5a, sizeof(ranks));
 	o.timeout_ms = ms;
 	STEP(te_comm_recover(j->comm, &o, ranks, &next));
 	HOLDS(te_comm_error(j->comm) < 0);
-	te_comm_unref(j->comm);
-	j->comm = next;
-	j->nops = 1000; /* ranks may have failed at different ones */
-	for (int i = 0; i < te_comm_nranks(next); i++)
-		in |= 1u << j->was[ranks[i]];
+	nodes_succeed(j, next, ranks);
+	in = nodes_members(j);
 	if (in != left)
 		return te_fail(-EPROTO, "ranks 0x%x are left, expected 0x%x", in, left);
 	for (int i = 0; i < n; i++) {
 		HOLDS(ranks[i] >= i && ranks[i] < before && (!i || ranks[i] > ranks[i - 1]));
-		j->was[i] = j->was[ranks[i]];
 		letters |= 1u << (plan->nodes[j->was[i]] - 'a');
 	}
 	HOLDS(ranks[n] == 0x5a5a5a5a);
@@ -329,7 +245,7 @@ static int compare_with_fresh(struct joined *j)
 
 		for (int i = 0; i < COUNT; i++)
 			data[0][i] = (uint8_t)((i & 1 ? 0x3f : 0) ^
-					       (int)(input(j->who, k, i) * 40) % 128);
+					       (int)(nodes_input(j, j->who, k, i) * 40) % 128);
 		for (int c = 0; c < 2; c++) {
 			tt_poison(data[1 + c], COUNT);
 			STEP(te_copy(j->s, p, data[0], COUNT));
@@ -363,7 +279,7 @@ static int fail_and_recover(int rank, void *arg)
 		usleep(30000);
 	r = recover(&j, left, 20000);
 	for (int k = 0; k < 4 && !r; k++)
-		r = reduce(&j, 0);
+		r = nodes_reduce(&j, 0);
 	if (!r && !(left & (left - 1)))
 		return leave(&j, 0);
 	if (!r)
@@ -423,7 +339,7 @@ static int stopped_rank(int rank, void *arg)
 		return leave(&j, r);
 	r = recover(&j, others(), TT_SLOWER(1000));
 	for (int k = 0; k < 3 && !r; k++)
-		r = reduce(&j, 0);
+		r = nodes_reduce(&j, 0);
 	return leave(&j, r);
 }
 
@@ -471,7 +387,7 @@ static int half_rank(int rank, void *arg)
 		r = recover(&j, everyone(), 20000);
 	while (r == -ETIMEDOUT);
 	for (int k = 0; k < 3 && !r; k++)
-		r = reduce(&j, 0);
+		r = nodes_reduce(&j, 0);
 	return leave(&j, r);
 }
 
@@ -497,14 +413,14 @@ static int one_after_the_other(int rank, void *arg)
 	(void)arg;
 	for (int last = plan->n - 1; last >= 0 && !r; last--) {
 		for (int k = 0; k < 3 && !r; k++)
-			r = reduce(&j, 0);
+			r = nodes_reduce(&j, 0);
 		plan->nround[last] += rank != last;
 		if (rank == last && last) {
 			await(&plan->nround[last], last);
 			raise(SIGKILL);
 		}
 		for (int e = 0; !e && last && !r;) {
-			e = reduce(&j, 0);
+			e = nodes_reduce(&j, 0);
 			if (e && e != -TE_EPEER)
 				r = e;
 		}
@@ -547,7 +463,7 @@ static int try_again(int rank, void *arg)
 		}
 		/* one of those that succeeded learns of the failure of another by its next call */
 		if (!r)
-			r = reduce(&j, 0);
+			r = nodes_reduce(&j, 0);
 	}
 	return leave(&j, r);
 }
@@ -565,12 +481,7 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 		if (!plan->fired)
 			break;
 		n++;
-		for (int i = 0; i < 3; i++)
-			ck_assert_msg(!res[i].signal && !res[i].r && !res[i].nleft_fd &&
-					      !res[i].nleft_alloc,
-				      "fault %d: rank %d: signal %d, %d: %s, left %d and %d",
-				      plan->fault_at, i, res[i].signal, res[i].r, res[i].text,
-				      res[i].nleft_fd, res[i].nleft_alloc);
+		ranks_ok_after(plan->fault_at, 3, res, 0);
 	}
 	ck_assert_int_gt(n, 3);
 }
@@ -605,14 +516,9 @@ START_TEST(creation_fails_on_all_ranks)
 		run(MEET_ID, scarce_rank, res);
 		if (!plan->fired)
 			break;
-		for (int i = 0; i < 3; i++) {
+		ranks_ok_after(plan->fault_at, 3, res, 1);
+		for (int i = 0; i < 3; i++)
 			nfailed += res[i].r < 0;
-			ck_assert_msg(!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc &&
-					      (!res[i].r || res[i].text[0]),
-				      "fault %d: rank %d: signal %d, %d: %s, left %d and %d",
-				      plan->fault_at, i, res[i].signal, res[i].r, res[i].text,
-				      res[i].nleft_fd, res[i].nleft_alloc);
-		}
 	}
 	ck_assert_int_gt(nfailed, 10);
 	ranks_ok(3, res);

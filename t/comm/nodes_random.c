@@ -24,13 +24,12 @@
 
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tt_ctx.h"
 
-#define COUNT 30000 /* floats at most: both ways of an operation */
 #define NDEFAULT 6  /* faults */
-#define HANG_S 40   /* a process that has not ended by then hangs */
 #define TIMEOUT_MS TT_SLOWER(1500)
 #define BEAT_MS TT_SLOWER(500)
 #define SLACK_MS TT_SLOWER(1000) /* after the time-out */
@@ -185,90 +184,12 @@ ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 
 /* ---- a rank ---- */
 
-struct joined {
-	int who;
-	struct te_ctx *ctx;
-	struct te_comm *comm;
-	struct te_stream *s;
-	int nops;
-	uint32_t members; /* of the communicator, by rank at first */
-	int32_t was[RANKS_MAX];
-};
-
-static void set_int(const char *env, int value)
-{
-	char text[16];
-
-	snprintf(text, sizeof(text), "%d", value);
-	setenv(env, text, 1);
-}
-
-static float input(int who, int op, int64_t i)
-{
-	const uint32_t x = (uint32_t)(plan->seed + (uint64_t)who * 1000003 + (uint64_t)op * 7919) +
-			   (uint32_t)i * 2654435761u;
-
-	return (float)((int32_t)x >> 8) * 0x1p-20f;
-}
-
-static int reduce(struct joined *j, int64_t more)
-{
-	static float x[COUNT + 8], y[COUNT + 8];
-	const int op = j->nops++;
-	uint64_t state = plan->seed + (uint64_t)op;
-	const int64_t most = te__splitmix64(&state) % 16 ? 500 : COUNT;
-	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
-	void *p;
-
-	STEP(te_mem_alloc(j->s, sizeof(x), &p));
-	for (int64_t i = 0; i < count; i++)
-		x[i] = input(j->who, op, i);
-	tt_poison(y, (size_t)count * sizeof(*y));
-	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
-	STEP(te_stream_sync(j->s));
-	STEP(te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32, TE_COMM_SUM,
-			       NULL));
-	STEP(te_copy(j->s, y, p, (size_t)count * sizeof(*x)));
-	STEP(te_stream_sync(j->s));
-	STEP(te_mem_free(j->s, p));
-	STEP(te_comm_error(j->comm));
-	for (int64_t i = 0; i < count && !more; i++) {
-		float want = input(j->was[0], op, i);
-
-		for (int k = 1; k < te_comm_nranks(j->comm); k++)
-			want += input(j->was[k], op, i);
-		if (memcmp(&y[i], &want, sizeof(want)))
-			return te_fail(-EPROTO, "operation %d: element %lld of %lld is %g, "
-				       "expected %g", op, (long long)i, (long long)count,
-				       (double)y[i], (double)want);
-	}
-	return 0;
-}
-
 static int join(int rank, struct joined *j)
 {
-	struct te_comm_opts o = ranks_opts(rank);
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
-	const char node[2] = { plan->nodes[rank], 0 };
+	const int r = nodes_join(j, rank, plan->nodes[rank], TIMEOUT_MS, BEAT_MS, plan->seed, 16);
 
-	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
-	alarm(HANG_S);
-	*j = (struct joined){ .who = rank, .members = (1u << plan->n) - 1 };
-	for (int i = 0; i < RANKS_MAX; i++)
-		j->was[i] = i;
-	setenv("TE_COMM_NODE", node, 1);
-	setenv("TE_COMM_STAGE", "256K", 1);
-	set_int("TE_COMM_HEARTBEAT_MS", BEAT_MS);
-	c.backend = "host";
-	o.timeout_ms = TIMEOUT_MS;
-	o.pool_nbytes = 64 << 10;
-	STEP(te_ctx_create(&c, &j->ctx));
-	j->s = te_ctx_stream(j->ctx);
-	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	plan->out[rank].created = 1;
-	STEP(te_comm_barrier(j->comm, j->s));
-	STEP(te_stream_sync(j->s));
-	return te_comm_error(j->comm);
+	plan->out[rank].created = j->comm != NULL;
+	return r ? r : te_comm_error(j->comm);
 }
 
 static int by_sockets(void)
@@ -296,7 +217,7 @@ static int operate(struct joined *j)
 			r = te_comm_error(j->comm);
 		}
 		if (!r)
-			r = reduce(j, here && k == plan->fault_op && plan->fault == SIZE);
+			r = nodes_reduce(j, here && k == plan->fault_op && plan->fault == SIZE);
 		/* the others have begun the next operation at most */
 		if (here && (plan->fault == DELAY || plan->early) && plan->at_ns && !plan->last_op)
 			plan->last_op = k + MORE;
@@ -315,16 +236,9 @@ static int recover(struct joined *j)
 	/* those that are stopped do not come; those that are late may do so on a busy machine */
 	o.timeout_ms = plan->fault == STOP || plan->fault == HOLE ? TIMEOUT_MS : 15000;
 	STEP(te_comm_recover(j->comm, &o, ranks, &next));
-	te_comm_unref(j->comm);
-	j->comm = next;
-	j->nops = 1000000;
-	j->members = 0;
-	for (int i = 0; i < te_comm_nranks(next); i++) {
-		j->was[i] = j->was[ranks[i]];
-		j->members |= 1u << j->was[i];
-	}
+	nodes_succeed(j, next, ranks);
 	for (int k = 0; k < 3; k++) {
-		r = reduce(j, 0);
+		r = nodes_reduce(j, 0);
 		if (r)
 			return r;
 	}
@@ -356,7 +270,7 @@ static void recover_all(struct joined *j)
 	}
 	plan->nfinished += r != 0;
 	out->recovered = r;
-	out->members = r ? 0 : j->members;
+	out->members = r ? 0 : nodes_members(j);
 }
 
 static int trial_rank(int rank, void *arg)

@@ -119,6 +119,16 @@ void ranks_ok(int n, const struct ranks_result *res)
 	}
 }
 
+void ranks_ok_after(int fault, int n, const struct ranks_result *res, int may_fail)
+{
+	for (int i = 0; i < n; i++)
+		ck_assert_msg(!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc &&
+				      (!res[i].r || (may_fail && res[i].text[0])),
+			      "fault %d: rank %d: signal %d, %d: %s, left %d and %d", fault, i,
+			      res[i].signal, res[i].r, res[i].text, res[i].nleft_fd,
+			      res[i].nleft_alloc);
+}
+
 void ranks_failed(const struct ranks_result *res, int code, const char *text, double ms)
 {
 	ck_assert_msg(!res->signal, "signal or exit status %d", res->signal);

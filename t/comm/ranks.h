@@ -34,6 +34,8 @@ pid_t ranks_pid(int rank);
 
 /* all of them returned 0 and left nothing */
 void ranks_ok(int n, const struct ranks_result *res);
+/* the same after te__fault_set(fault); may_fail: some returned an error with a message */
+void ranks_ok_after(int fault, int n, const struct ranks_result *res, int may_fail);
 /* that one returned the code with a message that has the text, within ms, and left nothing */
 void ranks_failed(const struct ranks_result *res, int code, const char *text, double ms);
 

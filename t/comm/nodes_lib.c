@@ -1,0 +1,106 @@
+/* t/comm/nodes_lib.c - see nodes_lib.h. */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <te/collective.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
+#include "threads.h"
+#include "tt_ctx.h"
+
+#define COUNT 30000 /* floats at most: both ways of an operation */
+
+int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
+	       uint64_t seed, int nfew)
+{
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+	const char letter[2] = { node, 0 };
+	char beat[16];
+
+	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
+	alarm(60);
+	*j = (struct joined){ .who = rank, .seed = seed, .nfew = nfew };
+	for (int i = 0; i < RANKS_MAX; i++)
+		j->was[i] = i;
+	snprintf(beat, sizeof(beat), "%d", heartbeat_ms);
+	setenv("TE_COMM_NODE", letter, 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	setenv("TE_COMM_HEARTBEAT_MS", beat, 1);
+	c.backend = "host";
+	o.timeout_ms = timeout_ms;
+	o.pool_nbytes = 64 << 10;
+	STEP(te_ctx_create(&c, &j->ctx));
+	j->s = te_ctx_stream(j->ctx);
+	STEP(te_comm_create(j->ctx, &o, &j->comm));
+	STEP(te_comm_barrier(j->comm, j->s));
+	return te_stream_sync(j->s);
+}
+
+float nodes_input(const struct joined *j, int who, int op, int64_t i)
+{
+	const uint32_t x = (uint32_t)(j->seed + (uint64_t)who * 1000003 + (uint64_t)op * 7919) +
+			   (uint32_t)i * 2654435761u;
+
+	return (float)((int32_t)x >> 8) * 0x1p-20f;
+}
+
+int nodes_reduce(struct joined *j, int64_t more)
+{
+	static float x[COUNT + 8], y[COUNT + 8];
+	const int op = j->nops++;
+	uint64_t state = j->seed + (uint64_t)op;
+	const int64_t most = te__splitmix64(&state) % (uint64_t)j->nfew ? 500 : COUNT;
+	const int64_t count = 1 + (int64_t)(te__splitmix64(&state) % (uint64_t)most);
+	void *p;
+
+	STEP(te_mem_alloc(j->s, sizeof(x), &p));
+	for (int64_t i = 0; i < count; i++)
+		x[i] = nodes_input(j, j->who, op, i);
+	tt_poison(y, (size_t)count * sizeof(*y));
+	STEP(te_copy(j->s, p, x, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(j->s));
+	STEP(te_comm_allreduce(j->comm, j->s, p, p, count + more, TE_DTYPE_FP32, TE_COMM_SUM,
+			       NULL));
+	STEP(te_copy(j->s, y, p, (size_t)count * sizeof(*x)));
+	STEP(te_stream_sync(j->s));
+	STEP(te_mem_free(j->s, p));
+	STEP(te_comm_error(j->comm));
+	for (int64_t i = 0; i < count && !more; i++) {
+		float want = nodes_input(j, j->was[0], op, i);
+
+		for (int k = 1; k < te_comm_nranks(j->comm); k++)
+			want += nodes_input(j, j->was[k], op, i);
+		if (memcmp(&y[i], &want, sizeof(want)))
+			return te_fail(-EPROTO, "operation %d: element %lld of %lld is %g, "
+				       "expected %g", op, (long long)i, (long long)count,
+				       (double)y[i], (double)want);
+	}
+	return 0;
+}
+
+void nodes_succeed(struct joined *j, struct te_comm *next, const int32_t *ranks)
+{
+	te_comm_unref(j->comm);
+	j->comm = next;
+	j->nops = 1000000; /* ranks may have failed at different ones */
+	for (int i = 0; i < te_comm_nranks(next); i++)
+		j->was[i] = j->was[ranks[i]];
+}
+
+uint32_t nodes_members(const struct joined *j)
+{
+	uint32_t members = 0;
+
+	for (int i = 0; i < te_comm_nranks(j->comm); i++)
+		members |= 1u << j->was[i];
+	return members;
+}

@@ -1,0 +1,38 @@
+/* nodes_lib.h - ranks as processes of several nodes, which TE_COMM_NODE simulates. */
+#ifndef TT_NODES_LIB_H
+#define TT_NODES_LIB_H
+
+#include <te/comm.h>
+
+#include "ranks.h"
+
+struct joined {
+	int who; /* the rank at first */
+	uint64_t seed;
+	int nfew; /* one operation of so many may be large */
+	struct te_ctx *ctx;
+	struct te_comm *comm;
+	struct te_stream *s;
+	int nops;
+	int32_t was[RANKS_MAX]; /* `who` of each rank */
+};
+
+/*
+ * A communicator with the other ranks, and a barrier; node: a letter. j->comm is NULL if there is
+ * none. A process that has not ended within a minute is ended by SIGALRM.
+ */
+int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
+	       uint64_t seed, int nfew);
+/* what rank `who` has as element i in operation op */
+float nodes_input(const struct joined *j, int who, int op, int64_t i);
+/*
+ * One sum, with another size in each operation, compared with that of a loop; -EPROTO: they differ.
+ * With more, this rank has so many elements more than the others, 8 at most.
+ */
+int nodes_reduce(struct joined *j, int64_t more);
+/* the new communicator takes the place of the failed one; ranks: of te_comm_recover(3) */
+void nodes_succeed(struct joined *j, struct te_comm *next, const int32_t *ranks);
+/* the ranks of the communicator, as they were at first: a bit each */
+uint32_t nodes_members(const struct joined *j);
+
+#endif

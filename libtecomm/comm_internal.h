@@ -29,12 +29,23 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 /* 0 if the ranks can reduce; the stream is of the context. fn is named by errors */
 int te__comm_check(const char *fn, struct te_comm *comm);
 int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream);
-/* te_comm_allreduce() and te_comm_explain() for another call */
-int te__comm_allreduce(const char *fn, struct te_comm *comm, struct te_stream *stream,
-		       const void *in, void *out, int64_t count, enum te_dtype dtype,
-		       enum te_comm_op op, const struct te_comm_call_opts *opts);
-int te__comm_explain(const char *fn, struct te_comm *comm, const void *in, void *out,
-		     int64_t count, enum te_dtype dtype, enum te_comm_op op,
-		     const struct te_comm_call_opts *opts, struct te_comm_choice *ret);
+
+/* the arguments of a collective call */
+struct te__call {
+	const char *fn; /* that errors name */
+	struct te_comm *comm;
+	const void *in;
+	void *out;
+	int64_t count;
+	enum te_dtype dtype;
+	enum te_comm_op op;
+	enum te_k_comm_collective what;
+	int32_t root; /* of a broadcast */
+};
+
+int te__comm_queue(const struct te__call *call, const struct te_comm_call_opts *opts,
+		   struct te_stream *stream);
+int te__comm_explain(const struct te__call *call, const struct te_comm_call_opts *opts,
+		     struct te_comm_choice *ret);
 
 #endif

@@ -138,6 +138,12 @@ static int norm_check_comm(const struct te_k_comm_norm *a)
 	return 0;
 }
 
+/* codes that no other rank sends are stored 8 or 4 at a time, so they may be those of later rows */
+static uintptr_t codes_align(const struct te_k_comm_norm *a)
+{
+	return a->comm.nranks > 1 ? TE_K_COMM_PACKET : a->cols % 8 ? 4 : 8;
+}
+
 static int norm_check_arrays(const struct te_k_comm_norm *a)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->comm.dtype);
@@ -154,8 +160,9 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 	    (a->codes && !a->scale && a->scaling == TE_K_COMM_SCALING_TENSOR))
 		return te__fail(-EINVAL, NORM ": gamma, or a scale of the codes, is missing");
 	if (((uintptr_t)a->comm.in | (uintptr_t)a->comm.out | (uintptr_t)a->residual |
-	     (uintptr_t)a->residual_out | (uintptr_t)a->y | (uintptr_t)a->gamma |
-	     (uintptr_t)a->codes) % TE_K_COMM_PACKET)
+	     (uintptr_t)a->residual_out | (uintptr_t)a->y | (uintptr_t)a->gamma) %
+		    TE_K_COMM_PACKET ||
+	    (uintptr_t)a->codes % codes_align(a))
 		return te__fail(-EINVAL, NORM ": arrays must be aligned to %d bytes",
 				TE_K_COMM_PACKET);
 	return 0;

@@ -10,21 +10,8 @@
 #include "libtecomm/comm_internal.h"
 #include "libtecore/base/splitmix64.h"
 
-/* the arguments of a call */
-struct call {
-	const char *fn;
-	struct te_comm *comm;
-	const void *in;
-	void *out;
-	int64_t count;
-	enum te_dtype dtype;
-	enum te_comm_op op;
-	enum te_k_comm_collective what;
-	int32_t root; /* of a broadcast */
-};
-
 /* bytes of in or, if not, of out: the larger array has a part for each rank */
-static uint64_t nbytes_of(const struct call *a, int in)
+static uint64_t nbytes_of(const struct te__call *a, int in)
 {
 	const enum te_k_comm_collective larger =
 		in ? TE_K_COLL_REDUCE_SCATTER : TE_K_COLL_ALL_GATHER;
@@ -33,7 +20,7 @@ static uint64_t nbytes_of(const struct call *a, int in)
 	       (uint64_t)(a->what == larger ? te__boot_nranks(a->comm->boot) : 1);
 }
 
-static int check_array(const struct call *a, const char *name, const void *ptr)
+static int check_array(const struct te__call *a, const char *name, const void *ptr)
 {
 	if (!ptr)
 		return te__fail(-EINVAL, "%s: %s is NULL", a->fn, name);
@@ -43,7 +30,7 @@ static int check_array(const struct call *a, const char *name, const void *ptr)
 	return 0;
 }
 
-static int check_arrays(const struct call *a)
+static int check_arrays(const struct te__call *a)
 {
 	const uintptr_t in = (uintptr_t)a->in, out = (uintptr_t)a->out;
 	const uint64_t nin = nbytes_of(a, 1), nout = nbytes_of(a, 0);
@@ -78,7 +65,7 @@ int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream
 			stream ? "of another context" : "NULL");
 }
 
-static int check(const struct call *a)
+static int check(const struct te__call *a)
 {
 	int r = te__comm_check(a->fn, a->comm);
 
@@ -97,7 +84,7 @@ static int check(const struct call *a)
 	return a->count ? check_arrays(a) : 0;
 }
 
-static uint32_t arrays_of(const struct call *a)
+static uint32_t arrays_of(const struct te__call *a)
 {
 	const struct te__pool *pool = a->comm->pool;
 	const int symmetric = te__pool_offset(pool, a->in, nbytes_of(a, 1)) != UINT64_MAX &&
@@ -109,7 +96,7 @@ static uint32_t arrays_of(const struct call *a)
 }
 
 /* checks all arguments; count is above 0 */
-static int choose(const struct call *a, const struct te_comm_call_opts *opts,
+static int choose(const struct te__call *a, const struct te_comm_call_opts *opts,
 		  struct te__coll_choice *ret)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
@@ -123,7 +110,8 @@ static int choose(const struct call *a, const struct te_comm_call_opts *opts,
 			       &o, ret);
 }
 
-static int launch_one(const struct call *a, const struct te_k_comm *k, struct te_stream *stream)
+static int launch_one(const struct te__call *a, const struct te_k_comm *k,
+		      struct te_stream *stream)
 {
 	switch (a->what) {
 	case TE_K_COLL_REDUCE_SCATTER:
@@ -138,7 +126,7 @@ static int launch_one(const struct call *a, const struct te_k_comm *k, struct te
 }
 
 /* ranks compare it: below 2^23, of the offsets of arrays that other ranks access */
-static uint32_t hash_of(const struct call *a)
+static uint32_t hash_of(const struct te__call *a)
 {
 	const struct te__pool *pool = a->comm->pool;
 	uint64_t x = 0;
@@ -151,7 +139,8 @@ static uint32_t hash_of(const struct call *a)
 	return (uint32_t)(te__splitmix64(&x) >> 41);
 }
 
-static int launch(const struct call *a, const struct te__coll_choice *how, struct te_stream *stream)
+static int launch(const struct te__call *a, const struct te__coll_choice *how,
+		  struct te_stream *stream)
 {
 	const int64_t es = (int64_t)te_dtype_nbytes(a->dtype);
 	struct te_k_comm k = te__coll_args(&a->comm->coll);
@@ -173,7 +162,7 @@ static int launch(const struct call *a, const struct te__coll_choice *how, struc
 	return r;
 }
 
-static int by_nccl(const struct call *a, struct te_stream *stream)
+static int by_nccl(const struct te__call *a, struct te_stream *stream)
 {
 	struct te_comm *c = a->comm;
 	int r = 0;
@@ -187,13 +176,14 @@ static int by_nccl(const struct call *a, struct te_stream *stream)
 					  a->op);
 }
 
-static struct te__nodes_call nodes_call(const struct call *a, const struct te__coll_choice *how)
+static struct te__nodes_call nodes_call(const struct te__call *a,
+					 const struct te__coll_choice *how)
 {
 	return (struct te__nodes_call){ a->in, a->out, a->count, a->dtype, a->op, a->what, a->root,
 					how->algorithm };
 }
 
-static int by_nodes(const struct call *a, const struct te__coll_choice *how,
+static int by_nodes(const struct te__call *a, const struct te__coll_choice *how,
 		    struct te_stream *stream)
 {
 	const struct te__nodes_call c = nodes_call(a, how);
@@ -201,7 +191,8 @@ static int by_nodes(const struct call *a, const struct te__coll_choice *how,
 	return te__nodes_queue(a->comm->coll.nodes, stream, &c);
 }
 
-static int run(const struct call *a, const struct te_comm_call_opts *opts, struct te_stream *stream)
+int te__comm_queue(const struct te__call *a, const struct te_comm_call_opts *opts,
+		   struct te_stream *stream)
 {
 	struct te__coll_choice how;
 	int r = check(a);
@@ -220,61 +211,54 @@ static int run(const struct call *a, const struct te_comm_call_opts *opts, struc
 	return a->comm->coll.nodes ? by_nodes(a, &how, stream) : launch(a, &how, stream);
 }
 
-int te__comm_allreduce(const char *fn, struct te_comm *comm, struct te_stream *stream,
-		       const void *in, void *out, int64_t count, enum te_dtype dtype,
-		       enum te_comm_op op, const struct te_comm_call_opts *opts)
-{
-	const struct call a = { fn, comm, in, out, count, dtype, op, TE_K_COLL_ALLREDUCE, 0 };
-
-	return run(&a, opts, stream);
-}
-
 int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
 		      int64_t count, enum te_dtype dtype, enum te_comm_op op,
 		      const struct te_comm_call_opts *opts)
 {
-	return te__comm_allreduce("te_comm_allreduce", comm, stream, in, out, count, dtype, op,
-				  opts);
+	const struct te__call a = { "te_comm_allreduce", comm, in, out, count, dtype, op,
+				    TE_K_COLL_ALLREDUCE, 0 };
+
+	return te__comm_queue(&a, opts, stream);
 }
 
 int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream, const void *in,
 			   void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
 			   const struct te_comm_call_opts *opts)
 {
-	const struct call a = { "te_comm_reduce_scatter", comm, in, out, count, dtype, op,
-				TE_K_COLL_REDUCE_SCATTER, 0 };
+	const struct te__call a = { "te_comm_reduce_scatter", comm, in, out, count, dtype, op,
+				    TE_K_COLL_REDUCE_SCATTER, 0 };
 
-	return run(&a, opts, stream);
+	return te__comm_queue(&a, opts, stream);
 }
 
 int te_comm_all_gather(struct te_comm *comm, struct te_stream *stream, const void *in, void *out,
 		       int64_t count, enum te_dtype dtype, const struct te_comm_call_opts *opts)
 {
-	const struct call a = { "te_comm_all_gather", comm, in, out, count, dtype, TE_COMM_SUM,
-				TE_K_COLL_ALL_GATHER, 0 };
+	const struct te__call a = { "te_comm_all_gather", comm, in, out, count, dtype,
+				    TE_COMM_SUM, TE_K_COLL_ALL_GATHER, 0 };
 
-	return run(&a, opts, stream);
+	return te__comm_queue(&a, opts, stream);
 }
 
 int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, void *data, int64_t count,
 		      enum te_dtype dtype, int32_t root, const struct te_comm_call_opts *opts)
 {
-	const struct call a = { "te_comm_broadcast", comm, data, data, count, dtype, TE_COMM_SUM,
-				TE_K_COLL_BROADCAST, root };
+	const struct te__call a = { "te_comm_broadcast", comm, data, data, count, dtype,
+				    TE_COMM_SUM, TE_K_COLL_BROADCAST, root };
 
-	return run(&a, opts, stream);
+	return te__comm_queue(&a, opts, stream);
 }
 
 int te_comm_barrier(struct te_comm *comm, struct te_stream *stream)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
-	struct call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32, TE_COMM_MAX,
-			  TE_K_COLL_ALLREDUCE, 0 };
+	struct te__call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32,
+			      TE_COMM_MAX, TE_K_COLL_ALLREDUCE, 0 };
 
 	if (comm)
 		a.in = a.out = te__coll_word(&comm->coll);
 	o.algorithm = comm && comm->coll.nodes ? TE_COMM_EXCHANGE : TE_COMM_LL;
-	return run(&a, &o, stream);
+	return te__comm_queue(&a, &o, stream);
 }
 
 int te_comm_error(struct te_comm *comm)
@@ -285,10 +269,16 @@ int te_comm_error(struct te_comm *comm)
 }
 
 /* bytes that a rank sends to others, without headers */
-static uint64_t sent(const struct te__coll_choice *how, int64_t nbytes, int32_t nranks)
+static uint64_t sent(const struct te__call *a, const struct te__coll_choice *how)
 {
+	const int64_t nbytes = a->count * (int64_t)te_dtype_nbytes(a->dtype);
+	const int32_t nranks = te__boot_nranks(a->comm->boot);
 	const uint64_t packets = (uint64_t)te_k_comm_packets(nbytes), n = (uint64_t)nranks - 1;
 
+	if (a->what == TE_K_COLL_BROADCAST && a->root != te__boot_rank(a->comm->boot))
+		return 0;
+	if (a->what != TE_K_COLL_ALLREDUCE)
+		return (how->algorithm == TE_COMM_LL ? 2 : 1) * n * packets * TE_K_COMM_PACKET;
 	switch (how->algorithm) {
 	case TE_COMM_LL:
 		return 2 * n * packets * TE_K_COMM_PACKET;
@@ -305,31 +295,27 @@ static uint64_t sent(const struct te__coll_choice *how, int64_t nbytes, int32_t 
 	}
 }
 
-int te__comm_explain(const char *fn, struct te_comm *comm, const void *in, void *out,
-		     int64_t count, enum te_dtype dtype, enum te_comm_op op,
-		     const struct te_comm_call_opts *opts, struct te_comm_choice *ret)
+int te__comm_explain(const struct te__call *a, const struct te_comm_call_opts *opts,
+		     struct te_comm_choice *ret)
 {
-	const struct call a = { fn, comm, in, out, count, dtype, op, TE_K_COLL_ALLREDUCE, 0 };
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
 	struct te__coll_choice how;
-	int64_t nbytes;
-	int r = check(&a);
+	int r = check(a);
 
-	if (!r && count)
-		r = choose(&a, opts, &how);
+	if (!r && a->count)
+		r = choose(a, opts, &how);
 	if (r)
 		return r;
-	if (count) {
-		nbytes = count * (int64_t)te_dtype_nbytes(dtype);
+	if (a->count) {
 		c.algorithm = how.algorithm;
-		c.nblocks = te__coll_nblocks(&comm->coll, &how, how.each, dtype);
-		c.nlaunches = (int32_t)((count + how.each - 1) / how.each);
-		c.nsent = sent(&how, nbytes, te__boot_nranks(comm->boot));
+		c.nblocks = te__coll_nblocks(&a->comm->coll, &how, how.each, a->dtype);
+		c.nlaunches = (int32_t)((a->count + how.each - 1) / how.each);
+		c.nsent = sent(a, &how);
 		memcpy(c.reason, how.reason, sizeof(c.reason));
-		if (comm->coll.nodes && how.algorithm != TE_COMM_NCCL) {
-			const struct te__nodes_call k = nodes_call(&a, &how);
+		if (a->comm->coll.nodes && how.algorithm != TE_COMM_NCCL) {
+			const struct te__nodes_call k = nodes_call(a, &how);
 
-			te__nodes_cost(comm->coll.nodes, &k, &c.nsent, &c.nlaunches);
+			te__nodes_cost(a->comm->coll.nodes, &k, &c.nsent, &c.nlaunches);
 		}
 	} else {
 		snprintf(c.reason, sizeof(c.reason), "no elements: nothing is done");
@@ -343,11 +329,13 @@ int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t cou
 		    enum te_dtype dtype, enum te_comm_op op, const struct te_comm_call_opts *opts,
 		    struct te_comm_choice *ret_choice)
 {
+	const struct te__call a = { "te_comm_explain", comm, in, out, count, dtype, op,
+				    TE_K_COLL_ALLREDUCE, 0 };
 	struct te_comm_choice c;
 	int r = te__sized_check("te_comm_explain", te_comm_choice, ret_choice);
 
 	if (!r)
-		r = te__comm_explain("te_comm_explain", comm, in, out, count, dtype, op, opts, &c);
+		r = te__comm_explain(&a, opts, &c);
 	if (!r)
 		te__sized_out(te_comm_choice, &c, ret_choice);
 	return r;

@@ -3,7 +3,8 @@
  *
  * Where kernels/comm/norm.h cannot exchange the rows itself, or is not to, an all-reduce precedes
  * it, and it runs as the kernel of one rank, so that the bits are the same. Where it does not take
- * the rows either, kernels of libtecore compute the results.
+ * the rows either, kernels of libtecore compute the results. If the residual is sharded, a rank
+ * does this for its own rows, and the ranks gather the results.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -44,9 +45,22 @@ static int nranks_of(const struct norm *a)
 	return te__boot_nranks(a->comm->boot);
 }
 
+/* has each rank its own rows of the residual only? */
+static int is_sharded(const struct norm *a)
+{
+	return a->k.flags & TE_K_COMM_RESIDUAL_SHARDED && nranks_of(a) > 1;
+}
+
 static int64_t nbytes_of(const struct norm *a)
 {
 	return a->k.comm.count * (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
+}
+
+static int64_t first_of(const struct norm *a, int32_t rank)
+{
+	const struct te_k_comm_norm k = { .rows = a->k.rows, .comm = { .nranks = nranks_of(a) } };
+
+	return te_k_comm_norm_first(&k, rank);
 }
 
 /* ---- arguments ---- */
@@ -56,6 +70,7 @@ static int64_t nbytes_of(const struct norm *a)
 #define IN_PLACE 4u /* it may be the memory of in, and IN_RESIDUAL: of residual */
 #define IN_RESIDUAL 8u
 #define OF_PACKETS 16u /* te_k_comm_norm accesses it in packets */
+#define SHARDED 32u /* only the own rows of a sharded residual are accessed */
 
 struct array {
 	const char *name;
@@ -66,6 +81,21 @@ struct array {
 };
 
 #define NARRAYS 15
+
+/* the part of an array that is accessed */
+static uintptr_t range_of(const struct norm *a, const struct array *x, int64_t *ret_nbytes)
+{
+	const int32_t rank = te__boot_rank(a->comm->boot);
+	const int64_t row_nbytes = x->nbytes / a->k.rows;
+	int64_t first;
+
+	*ret_nbytes = x->nbytes;
+	if (!(x->flags & SHARDED) || !is_sharded(a))
+		return (uintptr_t)x->p;
+	first = first_of(a, rank);
+	*ret_nbytes = (first_of(a, rank + 1) - first) * row_nbytes;
+	return (uintptr_t)x->p + (uintptr_t)(first * row_nbytes);
+}
 
 /* in is the first, residual the second; returns how many there are */
 static int arrays_of(const struct norm *a, struct array *ret)
@@ -78,13 +108,13 @@ static int arrays_of(const struct norm *a, struct array *ret)
 	const uint32_t result = IS_OUTPUT | IN_PLACE | IN_RESIDUAL | OF_PACKETS;
 	const struct array all[NARRAYS] = {
 		{ "in", k->comm.in, t, es, IS_NEEDED | OF_PACKETS },
-		{ "residual", k->residual, t, es, OF_PACKETS },
+		{ "residual", k->residual, t, es, OF_PACKETS | SHARDED },
 		{ "gamma", k->gamma, 4 * k->cols, 4, IS_NEEDED | OF_PACKETS },
 		{ "x", k->x, t, es, OF_PACKETS },
 		{ "rstd", k->x_rstd, row, 4, back ? IS_NEEDED : 0 },
 		{ "scale", k->scale, 4, 4, tensor ? IS_NEEDED : 0 },
 		{ "sum", k->comm.out, t, es, IS_OUTPUT | IN_PLACE | OF_PACKETS },
-		{ "residual_out", k->residual_out, t, es, result },
+		{ "residual_out", k->residual_out, t, es, result | SHARDED },
 		{ back ? "dx" : "y", k->y, t, es, result },
 		{ "rstd", k->rstd, row, 4, IS_OUTPUT },
 		{ "codes", k->codes, k->comm.count, 1, IS_OUTPUT | OF_PACKETS },
@@ -105,13 +135,14 @@ static int arrays_of(const struct norm *a, struct array *ret)
 static int check_overlap(const struct norm *a, const struct array *all, int i, int j)
 {
 	const struct array *x = &all[i], *y = &all[j];
-	const uintptr_t p = (uintptr_t)x->p, q = (uintptr_t)y->p;
+	int64_t np, nq;
+	const uintptr_t p = range_of(a, x, &np), q = range_of(a, y, &nq);
 
-	if (!p || !q || p >= q + (uintptr_t)y->nbytes || q >= p + (uintptr_t)x->nbytes ||
-	    (p == q && j < 2 && x->flags & (j ? IN_RESIDUAL : IN_PLACE)))
+	if (!x->p || !y->p || !np || !nq || p >= q + (uintptr_t)nq || q >= p + (uintptr_t)np ||
+	    (x->p == y->p && j < 2 && x->flags & (j ? IN_RESIDUAL : IN_PLACE)))
 		return 0;
 	return te__fail(-EINVAL, "%s: %s %s %s", a->fn, x->name,
-			p == q ? "is the memory of" : "overlaps", y->name);
+			x->p == y->p ? "is the memory of" : "overlaps", y->name);
 }
 
 static int check_arrays(const struct norm *a)
@@ -268,9 +299,6 @@ static struct te_k_comm_norm alone(const struct norm *a, const void *in, void *o
 /* what cannot be done without the fused kernel */
 static int check_apart(const struct norm *a, const struct how *how, const char *why)
 {
-	if (a->k.flags & TE_K_COMM_RESIDUAL_SHARDED && nranks_of(a) > 1)
-		return te__fail(-EOPNOTSUPP, "%s: a sharded residual needs algorithm twoshot in "
-				"one kernel, but %s", a->fn, why);
 	if (how->packets)
 		return 0;
 	if (a->k.comm.dtype == TE_DTYPE_FP16)
@@ -283,26 +311,20 @@ static int check_apart(const struct norm *a, const struct how *how, const char *
 
 /* which algorithm the fused kernel would have: TE_COMM_ONE_SHOT, TE_COMM_TWO_SHOT or another one,
  * which it has not */
-static int fused_algorithm(const struct norm *a, enum te_comm_algorithm *ret)
+static enum te_comm_algorithm fused_algorithm(const struct norm *a)
 {
-	*ret = a->call.algorithm;
-	if (!(a->k.flags & TE_K_COMM_RESIDUAL_SHARDED)) {
-		if (!*ret)
-			*ret = te__coll_latency(&a->comm->coll, nbytes_of(a));
-		return 0;
-	}
-	if (*ret && *ret != TE_COMM_TWO_SHOT)
-		return te__fail(-EOPNOTSUPP, "%s: a sharded residual needs algorithm twoshot, not "
-				"%s", a->fn, te_comm_algorithm_name(*ret));
-	*ret = TE_COMM_TWO_SHOT;
-	return 0;
+	const enum te_comm_algorithm k =
+		a->call.algorithm ? a->call.algorithm :
+				    te__coll_latency(&a->comm->coll, nbytes_of(a));
+
+	return k == TE_COMM_ONE_SHOT && is_sharded(a) && !a->call.algorithm ? TE_COMM_TWO_SHOT : k;
 }
 
 static int choose(const struct norm *a, struct how *how)
 {
-	enum te_comm_algorithm algorithm;
+	enum te_comm_algorithm algorithm = TE_COMM_AUTO;
 	char why[120] = "";
-	int r = 0, one;
+	int one;
 
 	memset(how, 0, sizeof(*how));
 	how->packets = is_packets(a, why, sizeof(why));
@@ -313,11 +335,7 @@ static int choose(const struct norm *a, struct how *how)
 		return 0;
 	}
 	if (nranks_of(a) > 1)
-		r = fused_algorithm(a, &algorithm);
-	else
-		algorithm = TE_COMM_AUTO;
-	if (r)
-		return r;
+		algorithm = fused_algorithm(a);
 	one = algorithm == TE_COMM_ONE_SHOT;
 	if (a->comm->coll.nodes) {
 		snprintf(why, sizeof(why), "the ranks are on several nodes");
@@ -326,6 +344,8 @@ static int choose(const struct norm *a, struct how *how)
 			snprintf(why, sizeof(why), "%s",
 				 algorithm ? "another algorithm is asked for" :
 					     "latency does not count");
+	} else if (one && is_sharded(a)) {
+		snprintf(why, sizeof(why), "oneshot needs all rows of the residual");
 	} else if (how->packets) {
 		how->fused = fits(a, one ? TE_K_COMM_P1 : TE_K_COMM_P2, &how->k, why, sizeof(why));
 		/* unless it was asked for */
@@ -334,9 +354,7 @@ static int choose(const struct norm *a, struct how *how)
 	}
 	snprintf(how->reason, sizeof(how->reason), "%s",
 		 !how->fused	   ? why :
-		 a->call.algorithm ? "asked for by the call" :
-		 a->k.flags & TE_K_COMM_RESIDUAL_SHARDED ? "the residual is sharded" :
-							    "latency counts");
+		 a->call.algorithm ? "asked for by the call" : "latency counts");
 	return how->fused ? 0 : check_apart(a, how, why);
 }
 
@@ -353,10 +371,10 @@ static uint64_t round_up(uint64_t n)
 	return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* is ws needed after the all-reduce, for s or for more? */
+/* is ws needed for s or for more? */
 static int needs_ws(const struct norm *a, const struct how *how)
 {
-	return !how->fused && (!how->packets || !a->k.comm.out);
+	return !how->fused && (!how->packets || !a->k.comm.out || is_sharded(a));
 }
 
 /* are there outputs but s? */
@@ -464,22 +482,204 @@ static int by_kernels(const struct norm *a, const void *s, struct te_stream *str
 	return err || !(k->codes || k->amax) ? err : cast(a, norm.y, stream);
 }
 
-static int apart(const struct norm *a, const struct how *how, struct te_stream *stream)
-{
-	void *s = a->k.comm.out ? a->k.comm.out : a->ws;
-	struct te_k_comm_norm k;
-	int r = te__comm_allreduce(a->fn, a->comm, stream, a->k.comm.in, s, a->k.comm.count,
-				   (enum te_dtype)a->k.comm.dtype, TE_COMM_SUM, &a->call);
+/* ---- not fused ---- */
 
-	if (r || !more_outputs(&a->k))
+/* a call that is queued on the stream, or, with a choice, one whose cost is added to that */
+struct steps {
+	const struct norm *a;
+	const struct how *how;
+	struct te_stream *stream;
+	struct te_comm_choice *choice;
+};
+
+/* a part of it; the first one, which is the sum, describes the choice */
+static int collective(const struct steps *t, enum te_k_comm_collective what, const void *in,
+		      void *out, int64_t count, enum te_dtype dtype, enum te_comm_op op,
+		      int32_t root, enum te_comm_algorithm algorithm)
+{
+	const struct te__call call = { t->a->fn, t->a->comm, in, out, count,
+				       dtype, op, what, root };
+	struct te_comm_call_opts o = t->a->call;
+	struct te_comm_choice c;
+	int r;
+
+	o.algorithm = algorithm;
+	if (!t->choice)
+		return te__comm_queue(&call, &o, t->stream);
+	r = te__comm_explain(&call, &o, &c);
+	if (r)
 		return r;
-	if (how->packets) {
-		k = alone(a, s, NULL);
-		return launch(a, &k, stream);
+	if (t->choice->nlaunches) {
+		t->choice->nlaunches += c.nlaunches;
+		t->choice->nsent += c.nsent;
+	} else {
+		*t->choice = c;
 	}
-	return is_backward(a) ? norm_backward(a, s, stream) : by_kernels(a, s, stream);
+	return 0;
 }
 
+/* has each rank as many rows as the others? */
+static int is_even(const struct norm *a)
+{
+	return a->k.rows % nranks_of(a) == 0;
+}
+
+/* rows of n elements that each rank has computed in part; p may be NULL */
+static int gather(const struct steps *t, void *p, int64_t n, enum te_dtype dtype)
+{
+	const int64_t row_nbytes = n * (int64_t)te_dtype_nbytes(dtype);
+	const int32_t nranks = nranks_of(t->a);
+	int r = 0;
+
+	if (p && is_even(t->a))
+		return collective(t, TE_K_COLL_ALL_GATHER,
+				  (char *)p + first_of(t->a, te__boot_rank(t->a->comm->boot)) *
+						      row_nbytes,
+				  p, t->a->k.rows / nranks * n, dtype, TE_COMM_SUM, 0,
+				  TE_COMM_AUTO);
+	for (int32_t k = 0; k < nranks && p && !r; k++) {
+		const int64_t first = first_of(t->a, k), nrows = first_of(t->a, k + 1) - first;
+		char *at = (char *)p + first * row_nbytes;
+
+		if (nrows)
+			r = collective(t, TE_K_COLL_BROADCAST, at, at, nrows * n, dtype,
+				       TE_COMM_SUM, k, TE_COMM_AUTO);
+	}
+	return r;
+}
+
+/* s of all rows to out; or, where others are not needed and can be left out, of the own ones */
+static int sum(const struct steps *t, char *out)
+{
+	const struct norm *a = t->a;
+	const enum te_comm_algorithm k = a->call.algorithm;
+	const enum te_dtype dtype = (enum te_dtype)a->k.comm.dtype;
+	/* the algorithms of te_comm_reduce_scatter() that take any size */
+	const int scatters = k == TE_COMM_AUTO || k == TE_COMM_ZERO_COPY || k == TE_COMM_STAGED ||
+			     k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN;
+
+	if (!is_sharded(a) || a->k.comm.out || !is_even(a) || !scatters)
+		return collective(t, TE_K_COLL_ALLREDUCE, a->k.comm.in, out, a->k.comm.count, dtype,
+				  TE_COMM_SUM, 0, k);
+	return collective(t, TE_K_COLL_REDUCE_SCATTER, a->k.comm.in,
+			  out + nbytes_of(a) / nranks_of(a) * te__boot_rank(a->comm->boot),
+			  a->k.comm.count / nranks_of(a), dtype, TE_COMM_SUM, 0, k);
+}
+
+/* kernels that compute the other outputs from s */
+static int kernels(const struct steps *t, const struct norm *a, const void *s)
+{
+	const struct te_k_comm_norm *k = &a->k;
+	struct te_k_comm_norm one;
+
+	if (!more_outputs(k) || !k->rows)
+		return 0;
+	if (t->choice) {
+		t->choice->nlaunches +=
+			t->how->packets || is_backward(a) ?
+				1 : (k->residual || k->residual_out || k->comm.out) + has_norm(k) +
+					    !!k->amax + !!k->codes;
+		return 0;
+	}
+	if (t->how->packets) {
+		one = alone(a, s, NULL);
+		return launch(a, &one, t->stream);
+	}
+	return is_backward(a) ? norm_backward(a, s, t->stream) : by_kernels(a, s, t->stream);
+}
+
+static void *at(void *p, int64_t nbytes)
+{
+	return p ? (char *)p + nbytes : NULL;
+}
+
+/* The call for the rows of this rank. In ws are s or y, then words of rows, then one for amax. */
+static struct norm own_rows(const struct norm *a, void *ws)
+{
+	const int32_t rank = te__boot_rank(a->comm->boot);
+	const int64_t first = first_of(a, rank), nrows = first_of(a, rank + 1) - first;
+	const int64_t row_nbytes = nbytes_of(a) / a->k.rows;
+	float *words = (float *)(void *)((char *)ws + round_up((uint64_t)nbytes_of(a)));
+	const int block = a->k.codes && a->k.scaling == TE_K_COMM_SCALING_BLOCK;
+	struct norm own = *a;
+	struct te_k_comm_norm *k = &own.k;
+
+	own.ws = at(ws, first * row_nbytes);
+	k->rows = nrows;
+	k->comm.count = nrows * k->cols;
+	k->residual = k->residual ? (const char *)k->residual + first * row_nbytes : NULL;
+	k->residual_out = at(k->residual_out, first * row_nbytes);
+	k->rstd = k->rstd ? k->rstd + first : has_norm(k) ? words : NULL;
+	/* scales of blocks are not in the order of rows: these codes are made of y of all rows */
+	k->y = at(k->y || !block ? k->y : ws, first * row_nbytes);
+	k->codes = block ? NULL : at(k->codes, first * k->cols);
+	if (k->codes && k->scaling == TE_K_COMM_SCALING_TOKEN)
+		k->scale_inv += first;
+	k->amax = k->amax ? words + a->k.rows : NULL;
+	return own;
+}
+
+/* *amax becomes the largest of it and the word of any rank */
+static int fold_amax(const struct steps *t, float *word)
+{
+	const struct te_k_amax amax = { .x = word, .n = 1, .amax = t->a->k.amax,
+					.dtype = TE_DTYPE_FP32 };
+	/* as integers: positive floats have that order, and NaN keeps its bits */
+	int r = collective(t, TE_K_COLL_ALLREDUCE, word, word, 1, TE_DTYPE_INT32, TE_COMM_MAX, 0,
+			   TE_COMM_AUTO);
+
+	if (t->choice)
+		t->choice->nlaunches += 2; /* with te_fill_u32() */
+	return r || t->choice ? r : TE__LAUNCH(t->stream, AMAX, &amax);
+}
+
+/* each rank computes its rows, and sends results in their final form */
+static int sharded(const struct steps *t, char *ws, char *s)
+{
+	const struct norm *a = t->a;
+	const struct te_k_comm_norm *k = &a->k;
+	const struct norm own = own_rows(a, ws);
+	struct norm codes = *a; /* of y of all rows */
+	int r = 0;
+
+	codes.k.amax = NULL;
+	if (k->amax && !t->choice)
+		r = te_fill_u32(t->stream, own.k.amax, 0, sizeof(uint32_t));
+	if (!r)
+		r = kernels(t, &own, s + ((char *)own.ws - ws));
+	if (!r && own.k.y)
+		r = gather(t, k->y ? k->y : ws, k->cols, (enum te_dtype)k->comm.dtype);
+	if (!r && own.k.codes)
+		r = gather(t, k->codes, k->cols, TE_DTYPE_UINT8);
+	if (!r && own.k.codes && k->scaling == TE_K_COMM_SCALING_TOKEN)
+		r = gather(t, k->scale_inv, 1, TE_DTYPE_FP32);
+	else if (!r && own.k.codes && k->rows < nranks_of(a)) /* ranks without rows */
+		r = collective(t, TE_K_COLL_BROADCAST, k->scale_inv, k->scale_inv, 1,
+			       TE_DTYPE_FP32, TE_COMM_SUM, 0, TE_COMM_AUTO);
+	if (!r && k->amax)
+		r = fold_amax(t, own.k.amax);
+	if (r || !k->codes || own.k.codes)
+		return r;
+	if (t->choice)
+		t->choice->nlaunches++;
+	return t->choice ? 0 : cast(&codes, k->y ? k->y : ws, t->stream);
+}
+
+static int apart(const struct norm *a, const struct how *how, struct te_stream *stream,
+		 struct te_comm_choice *choice)
+{
+	const struct steps t = { a, how, stream, choice };
+	/* not given, it is explained as an address in no symmetric memory */
+	char *ws = a->ws ? a->ws : (char *)(uintptr_t)ALIGN;
+	char *s = a->k.comm.out ? a->k.comm.out : ws;
+	int r = sum(&t, s);
+
+	if (!r)
+		r = is_sharded(a) && more_outputs(&a->k) ? sharded(&t, ws, s) : kernels(&t, a, s);
+	if (!r && choice)
+		snprintf(choice->reason, sizeof(choice->reason), "not fused: %s", how->reason);
+	return r;
+}
 static int run(const struct norm *a, struct te_stream *stream)
 {
 	struct how how;
@@ -503,7 +703,7 @@ static int run(const struct norm *a, struct te_stream *stream)
 	r = te__coll_begin(&a->comm->coll, a->fn, stream);
 	if (r)
 		return r;
-	return how.fused ? launch(a, &how.k, stream) : apart(a, &how, stream);
+	return how.fused ? launch(a, &how.k, stream) : apart(a, &how, stream, NULL);
 }
 
 /* ---- calls ---- */
@@ -616,7 +816,7 @@ size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype)
 
 	if (!es || rows < 0 || cols < 1 || rows > ((int64_t)1 << 40) / cols)
 		return 0;
-	return round_up((uint64_t)(rows * cols) * es) + round_up((uint64_t)rows * 4);
+	return round_up((uint64_t)(rows * cols) * es) + round_up(((uint64_t)rows + 1) * 4);
 }
 
 /* ---- te_comm_explain_norm ---- */
@@ -634,34 +834,6 @@ static uint64_t fused_nsent(const struct te_k_comm_norm *k)
 				  others * k->rows * in :
 				  (k->rows - own) * in + others * own * out);
 }
-
-/* launches of apart() after the all-reduce */
-static int nlaunches_apart(const struct norm *a, const struct how *how)
-{
-	const struct te_k_comm_norm *k = &a->k;
-
-	if (!more_outputs(k))
-		return 0;
-	if (how->packets || is_backward(a))
-		return 1;
-	return (k->residual || k->residual_out || k->comm.out) + has_norm(k) + !!k->amax +
-	       !!k->codes;
-}
-
-static int explain_apart(const struct norm *a, const struct how *how, struct te_comm_choice *c)
-{
-	/* an address in no symmetric memory where ws is not given */
-	void *s = a->k.comm.out ? a->k.comm.out : a->ws ? a->ws : (void *)(uintptr_t)ALIGN;
-	int r = te__comm_explain(a->fn, a->comm, a->k.comm.in, s, a->k.comm.count,
-				 (enum te_dtype)a->k.comm.dtype, TE_COMM_SUM, &a->call, c);
-
-	if (r)
-		return r;
-	snprintf(c->reason, sizeof(c->reason), "not fused: %s", how->reason);
-	c->nlaunches += nlaunches_apart(a, how);
-	return 0;
-}
-
 static int explain_fused(const struct norm *a, const struct how *how, struct te_comm_choice *c)
 {
 	struct te__geometry g;
@@ -692,7 +864,7 @@ static int explain(const struct norm *a, struct te_comm_choice *ret_choice)
 	else if (!r)
 		r = choose(a, &how);
 	if (!r && a->k.rows)
-		r = how.fused ? explain_fused(a, &how, &c) : explain_apart(a, &how, &c);
+		r = how.fused ? explain_fused(a, &how, &c) : apart(a, &how, NULL, &c);
 	if (!r)
 		te__sized_out(te_comm_choice, &c, ret_choice);
 	return r;

@@ -352,6 +352,8 @@ t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
 NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
 t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
 t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)
+check_PROGRAMS += t/comm/recover_rank
+t_comm_recover_rank_SOURCES = t/comm/recover_rank.c $(NODES)
 t_comm_verbs_SOURCES = \
 	$(THREADS) \
 	t/comm/link_lib.c \

@@ -69,7 +69,7 @@ done
 LD_LIBRARY_PATH=$build/libtecore/.libs:$build/libtegraph/.libs:$build/libtecomm/.libs
 export LD_LIBRARY_PATH
 for program in tools/te_info tools/te_run tools/te_perftest/te_perftest tools/te_train/te_train \
-	t/comm/link_pair vm/root; do
+	t/comm/link_pair t/comm/recover_rank vm/root; do
 	file=$build/$program
 	real=${file%/*}/.libs/${file##*/}
 	[ -e "$real" ] || real=$file

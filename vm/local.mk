@@ -19,7 +19,12 @@ check_PROGRAMS += vm/root
 vm_root_SOURCES = vm/root.c
 vm_root_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
 
-check-vm: all t/comm/link_pair vm/root
+VM_RUNS = t/comm/link_pair vm/root
+if HAVE_CHECK
+VM_RUNS += t/comm/recover_rank
+endif
+
+check-vm: all $(VM_RUNS)
 	VM_BUILD='$(abs_top_builddir)' VM_DIR='$(abs_top_builddir)/vm/run' \
 		bash '$(abs_srcdir)/vm/check.sh'
 

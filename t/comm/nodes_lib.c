@@ -18,31 +18,42 @@
 
 #define COUNT 30000 /* floats at most: both ways of an operation */
 
+void nodes_init(struct joined *j, int who, uint64_t seed, int nfew)
+{
+	*j = (struct joined){ .who = who, .seed = seed, .nfew = nfew };
+	for (int i = 0; i < RANKS_MAX; i++)
+		j->was[i] = i;
+}
+
+int nodes_create(struct joined *j, const struct te_comm_opts *o)
+{
+	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
+
+	c.backend = "host";
+	STEP(te_ctx_create(&c, &j->ctx));
+	j->s = te_ctx_stream(j->ctx);
+	STEP(te_comm_create(j->ctx, o, &j->comm));
+	STEP(te_comm_barrier(j->comm, j->s));
+	return te_stream_sync(j->s);
+}
+
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew)
 {
 	struct te_comm_opts o = ranks_opts(rank);
-	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
 	const char letter[2] = { node, 0 };
 	char beat[16];
 
 	signal(SIGALRM, SIG_DFL); /* Check has a handler that kills all processes */
 	alarm(60);
-	*j = (struct joined){ .who = rank, .seed = seed, .nfew = nfew };
-	for (int i = 0; i < RANKS_MAX; i++)
-		j->was[i] = i;
+	nodes_init(j, rank, seed, nfew);
 	snprintf(beat, sizeof(beat), "%d", heartbeat_ms);
 	setenv("TE_COMM_NODE", letter, 1);
 	setenv("TE_COMM_STAGE", "256K", 1);
 	setenv("TE_COMM_HEARTBEAT_MS", beat, 1);
-	c.backend = "host";
 	o.timeout_ms = timeout_ms;
 	o.pool_nbytes = 64 << 10;
-	STEP(te_ctx_create(&c, &j->ctx));
-	j->s = te_ctx_stream(j->ctx);
-	STEP(te_comm_create(j->ctx, &o, &j->comm));
-	STEP(te_comm_barrier(j->comm, j->s));
-	return te_stream_sync(j->s);
+	return nodes_create(j, &o);
 }
 
 float nodes_input(const struct joined *j, int who, int op, int64_t i)

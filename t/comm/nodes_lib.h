@@ -17,9 +17,12 @@ struct joined {
 	int32_t was[RANKS_MAX]; /* `who` of each rank */
 };
 
+void nodes_init(struct joined *j, int who, uint64_t seed, int nfew);
+/* a communicator with the other ranks, and a barrier; j->comm is NULL if there is none */
+int nodes_create(struct joined *j, const struct te_comm_opts *o);
 /*
- * A communicator with the other ranks, and a barrier; node: a letter. j->comm is NULL if there is
- * none. A process that has not ended within a minute is ended by SIGALRM.
+ * Both, for ranks of a test; node: a letter. A process that has not ended within a minute is ended
+ * by SIGALRM.
  */
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew);

@@ -1,6 +1,6 @@
-# pair.sh - two guests and a wire, with a rank each: te.rank= says which this is. The wire is
-# unplugged, a guest pauses, and is switched off in the end. Each step has a communicator of its
-# own, whose id the first guest gives to the second.
+# pair.sh - two guests and a wire, with a rank each, and two each in the end: te.rank= is the guest.
+# The wire is unplugged, a guest pauses, ranks are killed, and a guest is switched off. Each step has
+# a communicator of its own, whose id the first guest gives to the second.
 
 for tool in link_pair ip rdma; do
 	if [ ! -x /bin/$tool ]; then
@@ -67,7 +67,60 @@ for transport in tcp verbs; do
 	[ "$rank" = 0 ] || host pause 0.2 s
 	end "$transport, a guest pauses for 0.2 s" 0 ''
 done
-TE_LINK_SECONDS=40 run verbs $check
-until_true flowing 500000
-[ "$rank" = 0 ] || monitor quit
-end "a guest is switched off" 3 "$failed"
+if [ -n "$short" ] || [ ! -x /bin/recover_rank ]; then
+	TE_LINK_SECONDS=40 run verbs $check
+	until_true flowing 500000
+	[ "$rank" = 0 ] || monitor quit
+	end "a guest is switched off" 3 "$failed"
+	exit
+fi
+
+# four ranks, two in each guest, go on without those that are lost
+export TE_COMM_HEARTBEAT_MS=4000 TE_COMM_IB_TIMEOUT=17 TE_COMM_NRANKS=4
+
+# ranks TRANSPORT: those of this guest, in the background, until two are left; their processes are
+# $even and $odd
+ranks()
+{
+	step=$((step + 1))
+	export TE_COMM_ID=$(sed -n ${step}p /tmp/ids) TE_COMM_TRANSPORT=$1
+	TE_COMM_RANK=$((2 * rank)) timeout 240 recover_rank 2 8000 >/tmp/even 2>&1 &
+	even=$!
+	TE_COMM_RANK=$((2 * rank + 1)) timeout 240 recover_rank 2 8000 >/tmp/odd 2>&1 &
+	odd=$!
+}
+
+# sums FILE RANKS: of this rank all, so that the others have half of theirs at least
+sums()
+{
+	until_true grep -q "^ranks $2 on 2 nodes by .*: 20 sums" "/tmp/$1"
+}
+
+ranks tcp
+if [ "$rank" = 1 ]; then
+	sums odd "0 1 2 3" && kill -KILL $odd
+	left=even process=$even
+else
+	sums odd "0 1 2" && kill -KILL $even
+	left=odd process=$odd
+fi
+wait $process
+judge "tcp, rank 0 is killed, too: one of each guest goes on" 0 \
+	'^ranks 1 2 on 2 nodes by tcp: 20 sums' $? /tmp/$left
+judge "tcp, rank 3 is killed: three ranks go on" 0 \
+	'^ranks 0 1 2 on 2 nodes by tcp: 10 sums' 0 /tmp/$left
+
+ranks verbs
+if [ "$rank" = 1 ]; then
+	sums odd "0 1 2 3" && kill -KILL $odd
+	sums even "0 1 2"
+	monitor quit
+	wait $even # does not return
+fi
+wait $even
+judge "a guest is switched off: the others name its rank" 0 \
+	'^after [0-9]{1,5} ms: .*rank 2 \(host pair1, pid [0-9]+\)' $? /tmp/even
+wait $odd
+judge "and go on" 0 '^ranks 0 1 on 1 nodes by memory: 20 sums' $? /tmp/odd
+judge "verbs, rank 3 is killed: three ranks go on" 0 \
+	'^ranks 0 1 2 on 2 nodes by verbs: 10 sums' 0 /tmp/odd

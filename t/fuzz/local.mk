@@ -5,6 +5,7 @@ FUZZ_TARGETS = \
 	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
 	t/fuzz/quant \
+	t/fuzz/run_frame \
 	t/fuzz/schedule \
 	t/fuzz/ted \
 	t/fuzz/ted_conf
@@ -51,6 +52,8 @@ t_fuzz_plot_log_SOURCES = t/fuzz/plot_log.c $(FUZZ_COMMON)
 t_fuzz_plot_log_LDADD = tools/libplot_log.la $(FUZZ_LDFLAGS)
 t_fuzz_quant_SOURCES = t/fuzz/quant.c $(FUZZ_COMMON)
 t_fuzz_quant_LDADD = $(FUZZ_LDADD)
+t_fuzz_run_frame_SOURCES = t/fuzz/run_frame.c tools/run/frame.c tools/run/run.h $(FUZZ_COMMON)
+t_fuzz_run_frame_LDADD = $(FUZZ_LDFLAGS)
 t_fuzz_safetensors_SOURCES = t/fuzz/safetensors.c $(FUZZ_COMMON)
 t_fuzz_safetensors_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_safetensors_LDADD = $(FUZZ_TRAIN_LDADD)

@@ -1,5 +1,6 @@
 /*
- * fusions.c - te_comm_add_fusions(3): an all-reduce and the norm next to it are one kernel.
+ * fusions.c - te_comm_add_fusions(3): an all-reduce and the norm next to it are one kernel, and
+ * codes are gathered instead of values.
  *
  * Forward: the sum over the ranks, the residual, RMSNorm and a cast. A cast with one scale that is
  * known before (delayed scaling) or with a scale for each 128 columns is part of the kernel; the
@@ -7,6 +8,10 @@
  *
  * Backward: copy sums the gradient of the norm's output, whose dx then gets that of the residual
  * branch. The sum has memory where the gradient of gamma is computed from it.
+ *
+ * Where ranks have parts of the norm's input, reduce_scatter and all_gather are in place of the
+ * all-reduce, which is called with a sharded residual. The backward kernel has no such form: it
+ * would send the sum to all ranks. A cast with one scale that is known before is done to parts.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -57,13 +62,19 @@ static struct forward forward_of(const struct te_fused *f)
 	return p;
 }
 
+/* is x cast, in a way that needs it only once? */
+static int casts(const struct te_tensor *given, const struct te_op_call *quantize)
+{
+	return quantize->x.hp == given && te_tensor_data(quantize->y.q) &&
+	       !te__quantize_keeps_x(quantize->y.quant);
+}
+
 /* can the kernel cast y so? */
-static int casts(const struct te_op_call *norm, const struct te_op_call *quantize)
+static int casts_rows(const struct te_op_call *norm, const struct te_op_call *quantize)
 {
 	const struct te_tensor *q = quantize->y.q;
 
-	return quantize->x.hp == norm->y.hp && te_tensor_data(q) &&
-	       !te__quantize_keeps_x(quantize->y.quant) &&
+	return casts(norm->y.hp, quantize) &&
 	       (te_tensor_scaling(q) == TE_SCALING_TENSOR ||
 		(te_tensor_scaling(q) == TE_SCALING_1X128 && !te_tensor_coldata(q)));
 }
@@ -78,7 +89,7 @@ static int forward_applies(const struct te_fused *f)
 	if (p.add && (p.add->x.hp != p.sum->y.hp || !p.add->ex[0].hp ||
 		      p.add->ex[0].hp == p.sum->y.hp))
 		return 0;
-	return !p.quantize || casts(p.norm, p.quantize);
+	return !p.quantize || casts_rows(p.norm, p.quantize);
 }
 
 static size_t ws_nbytes(const struct te_tensor *x)
@@ -223,22 +234,201 @@ static int backward_run(const struct te_fused *f)
 				       f->ws_nbytes, &dw);
 }
 
+/* ---- values of which each rank has a part ---- */
+
+static void *at(const struct te_tensor *t, int64_t nbytes)
+{
+	return t ? (void *)((uintptr_t)te_tensor_data(t) + (uintptr_t)nbytes) : NULL;
+}
+
+/* can codes of parts be gathered? */
+static int casts_parts(const struct te_tensor *given, const struct te_op_call *quantize)
+{
+	return casts(given, quantize) && te_tensor_scaling(quantize->y.q) == TE_SCALING_TENSOR;
+}
+
+/* reduce_scatter, add, rmsnorm, all_gather, quantize; those that are absent are NULL */
+struct scattered {
+	const struct te_op_call *sum, *add, *norm, *gather, *quantize;
+};
+
+static struct scattered scattered_of(const struct te_fused *f)
+{
+	const int cast = is_op(f->part[f->nparts - 2], "all_gather");
+	const int end = f->nparts - cast;
+	struct scattered p = { f->part[0], NULL, f->part[end - 2], f->part[end - 1], NULL };
+
+	if (cast)
+		p.quantize = f->part[end];
+	if (p.norm != f->part[1])
+		p.add = f->part[1];
+	return p;
+}
+
+static int scattered_applies(const struct te_fused *f)
+{
+	const struct scattered p = scattered_of(f);
+	const struct te__comm_attrs *a = te__comm_attrs(p.sum->op);
+	const struct te_op_call *last = p.add ? p.add : p.sum;
+
+	if (te_op_table(p.sum->op) != &te__op_reduce_scatter ||
+	    te_op_table(p.gather->op) != &te__op_all_gather)
+		return 0;
+	if (te__comm_attrs(p.gather->op)->comm != a->comm ||
+	    te__comm_attrs(p.gather->op)->o.axis != a->o.axis ||
+	    a->o.axis + 1 >= te_tensor_ndim(p.sum->x.hp)) /* parts of rows */
+		return 0;
+	if (p.norm->x.hp != last->y.hp || p.norm->y.hp || p.gather->x.hp)
+		return 0;
+	if (p.add && (p.sum->y.hp || p.add->x.hp || !p.add->ex[0].hp))
+		return 0;
+	return !p.quantize || casts_parts(p.gather->y.hp, p.quantize);
+}
+
+/* rows of a call, of which there is one for each index of the extents before the axis */
+static int64_t scattered_rows(const struct te_op_call *sum)
+{
+	return te__comm_part_nelems(te__comm_attrs(sum->op), sum->x.hp) / te_tensor_cols(sum->x.hp);
+}
+
+static size_t scattered_call_ws(const struct te_op_call *sum)
+{
+	return te_comm_norm_ws_nbytes(scattered_rows(sum), te_tensor_cols(sum->x.hp),
+				      te_tensor_dtype(sum->x.hp));
+}
+
+/* that of a call, then rstd of its rows */
+static size_t scattered_ws(const struct te_fused *f)
+{
+	return scattered_call_ws(f->part[0]) + (size_t)scattered_rows(f->part[0]) * sizeof(float);
+}
+
+static int scattered_run(const struct te_fused *f)
+{
+	struct te_comm_norm_opts o = TE_COMM_NORM_OPTS_INIT;
+	const struct scattered p = scattered_of(f);
+	const struct te__comm_attrs *a = te__comm_attrs(p.sum->op);
+	const struct te_norm_attrs *norm = te_op_attrs(p.norm->op);
+	const struct te_tensor *x = p.sum->x.hp, *r_of = (p.add ? p.add : p.sum)->y.hp;
+	const enum te_dtype dtype = te_tensor_dtype(x);
+	const int64_t rows = scattered_rows(p.sum), cols = te_tensor_cols(x);
+	const int64_t nbytes = rows * cols * (int64_t)te_dtype_nbytes(dtype);
+	const int64_t nrows = rows / te_comm_nranks(a->comm), rank = te_comm_rank(a->comm);
+	const int64_t part = nbytes / te_comm_nranks(a->comm);
+	char *rstd = ptr(p.norm->saved[0]);
+	int r = 0;
+
+	o.algorithm = a->o.algorithm;
+	o.max_blocks = a->o.max_blocks;
+	o.flags = norm_flags(p.norm) | TE_COMM_NORM_SHARDED;
+	o.eps = norm->eps;
+	o.gamma = te_tensor_data(p.norm->master[0]);
+	if (p.quantize)
+		set_cast(&o, p.quantize);
+	o.ws = f->ws;
+	o.ws_nbytes = scattered_call_ws(p.sum);
+	o.rstd = rstd ? (float *)(void *)((char *)f->ws + o.ws_nbytes) : NULL;
+	for (int64_t i = 0; i < te_tensor_rows(x) / rows && !r; i++) {
+		/* arrays of all rows, of which those of this rank are at i * part */
+		o.residual = p.add ? at(p.add->ex[0].hp, (i - rank) * part) : NULL;
+		o.residual_out = at(r_of, (i - rank) * part);
+		o.y = at(p.gather->y.hp, i * nbytes);
+		o.codes = p.quantize ? at(p.quantize->y.q, i * rows * cols) : NULL;
+		r = te_comm_allreduce_norm(a->comm, p.sum->stream, at(x, i * nbytes), rows, cols,
+					   dtype, &o);
+		if (!r && rstd)
+			r = te_copy(p.sum->stream, rstd + 4 * i * nrows, o.rstd + rank * nrows,
+				    (size_t)nrows * sizeof(float));
+	}
+	return r || !p.quantize ? r : transpose(p.quantize);
+}
+
+/* all_gather, or reduce_scatter backward, and quantize: the value of a part, and that of all */
+static const struct te_tensor *part_of(const struct te_op_call *gather)
+{
+	return te_op_table(gather->op) == &te__op_all_gather ? gather->x.hp : gather->dy.hp;
+}
+
+static const struct te_tensor *whole_of(const struct te_op_call *gather)
+{
+	return te_op_table(gather->op) == &te__op_all_gather ? gather->y.hp : gather->dx.hp;
+}
+
+/* half of the bytes, or less; but a launch more, and amaxes are exchanged */
+static int gather_applies(const struct te_fused *f)
+{
+	const struct te_op_call *gather = f->part[0];
+	const struct te__comm_attrs *a = te__comm_attrs(gather->op);
+	const struct te_op_ops *ops = te_op_table(gather->op);
+	int64_t nbytes;
+
+	if ((ops != &te__op_all_gather && ops != &te__op_reduce_scatter) || whole_of(gather) ||
+	    !casts_parts(NULL, f->part[1]))
+		return 0;
+	nbytes = (int64_t)te_tensor_nbytes(part_of(gather)) * te_comm_nranks(a->comm);
+	return a->comm->coll.nodes || (a->o.algorithm ? a->o.algorithm != TE_COMM_LL :
+				       !te__coll_latency(&a->comm->coll, nbytes));
+}
+
+/* codes of the part */
+static size_t gather_ws(const struct te_fused *f)
+{
+	return (size_t)te_tensor_nelems(part_of(f->part[0]));
+}
+
+static int gather_run(const struct te_fused *f)
+{
+	const struct te_op_call *gather = f->part[0], *quantize = f->part[1];
+	const struct te__comm_attrs *a = te__comm_attrs(gather->op);
+	const struct te_tensor *x = part_of(gather);
+	const int64_t part = te__comm_part_nelems(a, x), n = te_comm_nranks(a->comm);
+	struct te_comm_call_opts call = TE_COMM_CALL_OPTS_INIT;
+	struct te_comm_norm_opts o = TE_COMM_NORM_OPTS_INIT;
+	struct te_k_quantize k;
+	int r;
+
+	set_cast(&o, quantize);
+	k = (struct te_k_quantize){
+		.x = te_tensor_data(x),
+		.rows = te_tensor_rows(x),
+		.cols = te_tensor_cols(x),
+		.q = {
+			.row = f->ws,
+			.scale = o.scale,
+			.scale_inv = o.scale_inv,
+			.amax = o.amax,
+			.dtype = (int32_t)o.qdtype,
+			.scaling = TE_K_SCALING_TENSOR,
+		},
+		.dtype = (int32_t)te_tensor_dtype(x),
+	};
+	r = TE__LAUNCH(quantize->stream, QUANTIZE, &k);
+	/* amaxes as integers: positive floats have that order, and NaN keeps its bits */
+	if (!r && o.amax)
+		r = te_comm_allreduce(a->comm, quantize->stream, o.amax, o.amax, 1, TE_DTYPE_INT32,
+				      TE_COMM_MAX, NULL);
+	call.algorithm = a->o.algorithm;
+	call.max_blocks = a->o.max_blocks;
+	for (int64_t i = 0; i < te_tensor_nelems(x) / part && !r; i++)
+		r = te_comm_all_gather(a->comm, quantize->stream, (char *)f->ws + i * part,
+				       (char *)o.codes + i * n * part, part, TE_DTYPE_UINT8, &call);
+	return r ? r : transpose(quantize);
+}
+
 /* ---- the table ---- */
 
 #define TEST "t/comm/fusion: plans_have_the_same_bits"
-#define FORWARD(name_, pattern_)                                                             \
+#define FUSION(name_, pass_, pattern_, fn, keep_)                                               \
 	{                                                                                    \
-		.size = sizeof(struct te_fusion), .name = name_, .pass = TE_PASS_FORWARD,    \
-		.pattern = pattern_, .applies = forward_applies, .ws_nbytes = forward_ws,    \
-		.run = forward_run, .test = TEST                                             \
+		.size = sizeof(struct te_fusion), .name = name_, .pass = pass_,              \
+		.pattern = pattern_, .applies = fn##_applies, .ws_nbytes = fn##_ws,          \
+		.run = fn##_run, .test = TEST, .keep = keep_                                 \
 	}
+#define FORWARD(name_, pattern_) FUSION(name_, TE_PASS_FORWARD, pattern_, forward, 0)
 /* keep: copy's result has memory, because rmsnorm.dw reads it */
-#define BACKWARD(name_, pattern_, keep_)                                                     \
-	{                                                                                    \
-		.size = sizeof(struct te_fusion), .name = name_, .pass = TE_PASS_BACKWARD,   \
-		.pattern = pattern_, .applies = backward_applies, .ws_nbytes = backward_ws,  \
-		.run = backward_run, .test = TEST, .keep = keep_                             \
-	}
+#define BACKWARD(name_, pattern_, keep_) \
+	FUSION(name_, TE_PASS_BACKWARD, pattern_, backward, keep_)
+#define SCATTERED(name_, pattern_) FUSION(name_, TE_PASS_FORWARD, pattern_, scattered, 0)
 
 /* the longer of two that begin alike comes first */
 static const struct te_fusion fusions[] = {
@@ -246,6 +436,15 @@ static const struct te_fusion fusions[] = {
 	FORWARD("allreduce+add+norm", "allreduce add rmsnorm"),
 	FORWARD("allreduce+norm+quantize", "allreduce rmsnorm quantize"),
 	FORWARD("allreduce+norm", "allreduce rmsnorm"),
+	SCATTERED("scatter+add+norm+gather+quantize",
+		  "reduce_scatter add rmsnorm all_gather quantize"),
+	SCATTERED("scatter+add+norm+gather", "reduce_scatter add rmsnorm all_gather"),
+	SCATTERED("scatter+norm+gather+quantize",
+		  "reduce_scatter rmsnorm all_gather quantize"),
+	SCATTERED("scatter+norm+gather", "reduce_scatter rmsnorm all_gather"),
+	FUSION("gather+quantize", TE_PASS_FORWARD, "all_gather quantize", gather, 0),
+	FUSION("gather.bwd+quantize", TE_PASS_BACKWARD, "reduce_scatter quantize", gather,
+	       0),
 	BACKWARD("allreduce+norm.bwd+dw+add", "copy rmsnorm rmsnorm.dw fork", 1),
 	BACKWARD("allreduce+norm.bwd+dw", "copy rmsnorm rmsnorm.dw", 1),
 	BACKWARD("allreduce+norm.bwd+add", "copy rmsnorm fork", 0),

@@ -36,8 +36,7 @@ static int sum(const struct te_op_call *c, const struct te_tensor *in, struct te
 				 te_tensor_nelems(in), te_tensor_dtype(in), TE_COMM_SUM, &o);
 }
 
-/* elements of the smaller value from an index of the extents before the axis to the next */
-static int64_t part_nelems(const struct te__comm_attrs *a, const struct te_tensor *small)
+int64_t te__comm_part_nelems(const struct te__comm_attrs *a, const struct te_tensor *small)
 {
 	int64_t n = 1;
 
@@ -53,7 +52,8 @@ static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor 
 	const struct te_comm_call_opts o = call_opts(a);
 	const struct te_tensor *small = gather ? in : out;
 	const enum te_dtype dtype = te_tensor_dtype(in);
-	const int64_t part = part_nelems(a, small), ncalls = te_tensor_nelems(small) / part;
+	const int64_t part = te__comm_part_nelems(a, small);
+	const int64_t ncalls = te_tensor_nelems(small) / part;
 	const size_t nbytes = (size_t)part * te_dtype_nbytes(dtype);
 	const size_t n = (size_t)te_comm_nranks(a->comm);
 	const char *from = te_tensor_data(in);
@@ -209,7 +209,7 @@ static int reduce_scatter_backward(const struct te_op_call *c)
 	return scatter_or_gather(c, c->dy.hp, c->dx.hp, 1);
 }
 
-static const struct te_op_ops reduce_scatter_ops = {
+const struct te_op_ops te__op_reduce_scatter = {
 	.size = sizeof(struct te_op_ops),
 	.name = "reduce_scatter",
 	.attrs_nbytes = sizeof(struct te__comm_attrs),
@@ -236,7 +236,7 @@ static int all_gather_infer(struct te_op_infer *inf)
 	return parts_infer(inf, 1);
 }
 
-static const struct te_op_ops all_gather_ops = {
+const struct te_op_ops te__op_all_gather = {
 	.size = sizeof(struct te_op_ops),
 	.name = "all_gather",
 	.attrs_nbytes = sizeof(struct te__comm_attrs),
@@ -285,11 +285,12 @@ int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts *opts, co
 int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
 			      const char *name, struct te_op **ret_op)
 {
-	return create("te_comm_op_reduce_scatter", &reduce_scatter_ops, comm, opts, name, ret_op);
+	return create("te_comm_op_reduce_scatter", &te__op_reduce_scatter, comm, opts, name,
+		      ret_op);
 }
 
 int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_op_opts *opts,
 			  const char *name, struct te_op **ret_op)
 {
-	return create("te_comm_op_all_gather", &all_gather_ops, comm, opts, name, ret_op);
+	return create("te_comm_op_all_gather", &te__op_all_gather, comm, opts, name, ret_op);
 }

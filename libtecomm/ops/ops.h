@@ -11,10 +11,14 @@ struct te__comm_attrs {
 };
 
 extern const struct te_op_ops te__op_allreduce, te__op_copy;
+extern const struct te_op_ops te__op_reduce_scatter, te__op_all_gather;
 
 static inline const struct te__comm_attrs *te__comm_attrs(const struct te_op *op)
 {
 	return te_op_attrs(op);
 }
+
+/* elements of the smaller value from an index of the extents before the axis to the next */
+int64_t te__comm_part_nelems(const struct te__comm_attrs *a, const struct te_tensor *small);
 
 #endif

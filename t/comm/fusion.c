@@ -21,6 +21,7 @@
 
 #define ROUNDS TT_FEWER(3)
 #define BATCH 2
+#define TOKENS 1 /* the extent of [BATCH, tokens, width] */
 
 struct mode {
 	const char *recipe;
@@ -30,6 +31,7 @@ struct mode {
 	enum te_comm_algorithm algorithm;
 	uint32_t norm_flags;
 	int graph, frozen;
+	int tokens; /* ranks divide tokens, too: seqlen are those of a rank */
 	/* on a GPU, the built-in fusion of norm and cast adds squares in another order */
 	int host_only;
 };
@@ -67,6 +69,32 @@ static const struct mode modes[] = {
 		    "allreduce+norm.bwd+dw+add" } },
 	{ .recipe = "fp8-block", .width = 144, .seqlen = 16, .host_only = 1,
 	  .want = { "allreduce+add+norm+quantize" }, .norm_flags = TE_NORM_ZERO_CENTERED },
+
+	{ .recipe = "fp32", .flags = TRAIN, .width = 40, .seqlen = 7, .tokens = 1,
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" } },
+	{ .recipe = "bf16", .flags = TRAIN, .width = 44, .seqlen = 3, .tokens = 1,
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" },
+	  .norm_flags = TE_NORM_ZERO_CENTERED },
+	{ .recipe = "bf16", .flags = DELAY, .width = 40, .seqlen = 5, .tokens = 1, .graph = 1,
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" },
+	  .algorithm = TE_COMM_STAGED },
+	{ .recipe = "bf16", .width = 48, .seqlen = 1, .tokens = 1,
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" } },
+	{ .recipe = "fp8-delayed", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
+	  .graph = 1,
+	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
+		    "-gather+quantize", "-gather.bwd+quantize" } },
+	{ .recipe = "fp8-delayed", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
+	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
+		    "gather+quantize", "gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED },
+	{ .recipe = "fp8-delayed", .width = 144, .seqlen = 8, .tokens = 1,
+	  .want = { "scatter+add+norm+gather+quantize" } },
+	{ .recipe = "fp8-current", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
+	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
+		    "-gather+quantize", "-gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED },
+	{ .recipe = "fp8-block", .flags = TRAIN, .width = 144, .seqlen = 16, .tokens = 1,
+	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
+		    "-gather+quantize", "-gather.bwd+quantize" } },
 };
 
 static struct {
@@ -93,7 +121,8 @@ static int put_norm(struct te_seq *seq, const char *name)
 	return put(seq, op);
 }
 
-/* copy, two linear layers of which this rank has a part of the inner extent, allreduce */
+/* copy, two linear layers of which this rank has a part of the inner extent, allreduce; with tokens
+ * all_gather and reduce_scatter */
 static int put_branch(struct thread_rank *r, struct te_seq *seq, const char *letter)
 {
 	struct te_comm_op_opts co = TE_COMM_OP_OPTS_INIT;
@@ -108,7 +137,9 @@ static int put_branch(struct thread_rank *r, struct te_seq *seq, const char *let
 	snprintf(name[2], sizeof(name[2]), "%s.act", letter);
 	snprintf(name[3], sizeof(name[3]), "%s.down", letter);
 	co.algorithm = g.m->algorithm;
-	STEP(te_comm_op_copy(r->comm, &co, name[0], &op));
+	co.axis = TOKENS;
+	STEP(g.m->tokens ? te_comm_op_all_gather(r->comm, &co, name[0], &op) :
+			te_comm_op_copy(r->comm, &co, name[0], &op));
 	STEP(put(seq, op));
 	STEP(te_op_linear(&up, name[1], &op));
 	STEP(put(seq, op));
@@ -117,7 +148,8 @@ static int put_branch(struct thread_rank *r, struct te_seq *seq, const char *let
 	STEP(te_op_linear(&down, name[3], &op));
 	STEP(put(seq, op));
 	snprintf(name[0], sizeof(name[0]), "%s.sum", letter);
-	STEP(te_comm_op_allreduce(r->comm, &co, name[0], &op));
+	STEP(g.m->tokens ? te_comm_op_reduce_scatter(r->comm, &co, name[0], &op) :
+			te_comm_op_allreduce(r->comm, &co, name[0], &op));
 	return put(seq, op);
 }
 
@@ -165,12 +197,20 @@ static int own_weights(struct te_seq *seq, int rank)
 
 static int make_seq(struct thread_rank *r, int fused, struct te_seq **ret)
 {
+	struct te_comm_op_opts co = TE_COMM_OP_OPTS_INIT;
+	struct te_op *op;
+
+	co.axis = TOKENS;
 	STEP(te_seq_create(r->ctx, ret));
 	STEP(put_block(r, *ret, "a"));
 	STEP(put_block(r, *ret, "b"));
 	STEP(put_norm(*ret, "norm"));
 	STEP(put_branch(r, *ret, "c"));
 	STEP(put_norm(*ret, "last"));
+	if (g.m->tokens) {
+		STEP(te_comm_op_all_gather(r->comm, &co, "out", &op));
+		STEP(put(*ret, op));
+	}
 	if (fused)
 		STEP(te_comm_add_fusions(*ret));
 	STEP(te_seq_complete(*ret));
@@ -281,7 +321,7 @@ static int side_run(struct thread_rank *r, struct side *s, int round)
 {
 	struct te_stream *q = te_ctx_stream(r->ctx);
 
-	STEP(fill(s->x, (uint64_t)round * 2));
+	STEP(fill(s->x, (uint64_t)(round * 2 + r->rank * 1000 * g.m->tokens)));
 	if (s->graph) {
 		STEP(fill(s->dy, (uint64_t)round * 2 + 1));
 		STEP(te_seq_zero_grads(s->seq, q));
@@ -367,7 +407,7 @@ START_TEST(plans_have_the_same_bits)
 
 	memset(&g, 0, sizeof(g));
 	g.m = &modes[_i % (int)TT_LEN(modes)];
-	if (n < 2 || (g.m->host_only && strcmp(backend, "host")))
+	if (n < 2 || (g.m->host_only && strcmp(backend, "host")) || (n > 3 && !g.m->tokens))
 		return;
 	g.seed = tt_rand_u64();
 	threads_run(n, both, 0, NULL);
@@ -390,7 +430,7 @@ static int alone(struct thread_rank *r)
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { BATCH, g.m->seqlen, g.m->width } };
 	STEP(te_plan_create(seq, &o, &plan));
 	STEP(te_plan_print(plan, TE_PLAN_TEXT, &text));
-	HOLDS(!strstr(text, "allreduce") && strstr(text, "linear+add"));
+	HOLDS(!strstr(text, "allreduce") && !strstr(text, "gather") && strstr(text, "linear+add"));
 	free(text);
 	HOLDS(te_comm_add_fusions(seq) == -EBUSY);
 	HOLDS(te_comm_add_fusions(NULL) == -EINVAL);
@@ -402,7 +442,7 @@ static int alone(struct thread_rank *r)
 START_TEST(one_rank_has_nothing_to_fuse)
 {
 	memset(&g, 0, sizeof(g));
-	g.m = &modes[2];
+	g.m = &modes[_i];
 	threads_run(1, alone, 0, NULL);
 }
 END_TEST
@@ -494,8 +534,8 @@ static Suite *suite(const char *name, const char *on)
 	backend = on;
 	threads_pool_nbytes = (uint64_t)1 << 20;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, plans_have_the_same_bits, 0, TT_FEWER(2) * (int)TT_LEN(modes));
-	tcase_add_test(c, one_rank_has_nothing_to_fuse);
+	tcase_add_loop_test(c, plans_have_the_same_bits, 0, TT_FEWER(3) * (int)TT_LEN(modes));
+	tcase_add_loop_test(c, one_rank_has_nothing_to_fuse, 0, (int)TT_LEN(modes));
 	if (threads_apart(2) == 2)
 		tcase_add_loop_test(c, what_looks_alike_is_declined, 0, 3);
 	return s;

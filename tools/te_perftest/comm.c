@@ -33,8 +33,7 @@ static int queue(struct comm *c, const void *in, void *out)
 				 &o);
 }
 
-/* ret[i]: the maximum over ranks of x[i] */
-static int exchange(struct comm *c, const float *x, int n, float *ret)
+int comm_exchange(struct comm *c, const float *x, int n, float *ret)
 {
 	struct te_stream *s = c->b->stream;
 	int r = te_copy(s, c->word, x, (size_t)n * sizeof(*x));
@@ -206,7 +205,7 @@ static int take_samples(struct comm *c, struct comm_gemm *gemm, struct stats ret
 		x[1] = (float)us[1];
 		x[2] = n && bench_now() > until;
 		if (r >= 0)
-			r = exchange(c, x, 3, x);
+			r = comm_exchange(c, x, 3, x);
 		if (r >= 0 && i >= b->o->warmup) {
 			b->sample[n] = (double)x[0];
 			b->sample[b->o->iters + n++] = (double)x[1];
@@ -382,7 +381,7 @@ out:
 int comm_agree_on_time(struct comm *c)
 {
 	float left = (float)fmax(0, c->b->until - bench_now()), most;
-	int r = exchange(c, &left, 1, &most);
+	int r = comm_exchange(c, &left, 1, &most);
 
 	c->b->until = bench_now() + (double)most;
 	return r < 0 ? say_te(r, "comm") : STATUS_OK;

@@ -15,7 +15,7 @@ struct comm {
 	struct te_comm *comm;
 	struct te_comm *alone; /* of this rank; NULL: not needed */
 	int rank, nranks;
-	float *word; /* of the device: what ranks exchange between samples */
+	float *word; /* of the device: three, for comm_exchange() */
 	/* of the row */
 	enum te_dtype dtype;
 	enum te_comm_algorithm algorithm;
@@ -32,6 +32,8 @@ struct comm {
 	int32_t nblocks;
 };
 
+/* ret[i]: the maximum over ranks of x[i], of n at most 3; a code of the library */
+int comm_exchange(struct comm *c, const float *x, int n, float *ret);
 /* count, and rows and cols, of arrays of about nbytes */
 void comm_size(struct comm *c, int64_t nbytes);
 /* element i of a rank's input, and the input */

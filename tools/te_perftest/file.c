@@ -5,22 +5,17 @@
  */
 #include "config.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <te/spill.h>
 
 #include "bench.h"
+#include "program.h"
 #include "tools/te_train/say.h"
-
-extern char **environ;
 
 enum { WRITE, READ, BOTH, NPASSES };
 enum { RATE, CPU, P50, P99, NFIGURES };
@@ -99,51 +94,14 @@ static int round_of_engine(struct file *f, struct subject *s)
 
 /* fio: a program and its output, one JSON object */
 
-static int spawn(char *const argv[], int out, pid_t *ret_pid)
-{
-	posix_spawn_file_actions_t fa;
-	int r;
-
-	posix_spawn_file_actions_init(&fa);
-	posix_spawn_file_actions_adddup2(&fa, out, STDOUT_FILENO);
-	posix_spawn_file_actions_addopen(&fa, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	r = posix_spawnp(ret_pid, argv[0], &fa, NULL, argv, environ);
-	posix_spawn_file_actions_destroy(&fa);
-	return r;
-}
-
-/* at most OUTPUT_MAX bytes, the last of which is 0 */
-static void read_all(int fd, char *text)
-{
-	size_t n = 0;
-	ssize_t got;
-
-	while (n + 1 < OUTPUT_MAX && (got = read(fd, text + n, OUTPUT_MAX - 1 - n)) != 0) {
-		if (got < 0 && errno != EINTR)
-			break;
-		n += got > 0 ? (size_t)got : 0;
-	}
-	text[n] = '\0';
-}
-
 static int run_program(char *const argv[], char *ret_text)
 {
-	int fd[2], r, status = -1;
-	pid_t pid;
+	struct program p;
+	int r = program_start(&p, argv, 0);
 
-	if (pipe2(fd, O_CLOEXEC))
-		return say_failed("cannot create a pipe: %s", strerror(errno));
-	r = spawn(argv, fd[1], &pid);
-	close(fd[1]);
-	if (!r) {
-		read_all(fd[0], ret_text);
-		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-			;
-	}
-	close(fd[0]);
 	if (r)
 		return say_bad("--fio: cannot run %s: %s", argv[0], strerror(r));
-	if (status)
+	if (program_end(&p, ret_text, OUTPUT_MAX))
 		return say_failed("%s failed: %.200s", argv[0], ret_text);
 	return STATUS_OK;
 }

@@ -127,6 +127,8 @@ static const struct row rows[] = {
 	  "what carries the messages" },
 	{ "depth", "verbs", INT, AT(verbs_depth), "16", 1, 64, "N",
 	  "messages that are sent at once, for the rate" },
+	{ "perftest", "verbs", TEXT, AT(perftest), NULL, 0, 0, "HOST",
+	  "measure ib_write_lat and ib_write_bw in turn; HOST is that of rank 1" },
 	{ "dir", "file", TEXT, AT(dir), "", 0, 0, "DIR",
 	  "folder of the file; empty: TE_OFFLOAD_DIR, or else the current one" },
 	{ "io", "file", WORDS, AT(io), "io_uring,threads", 0, 0, "io_uring|threads",

@@ -48,7 +48,7 @@ struct opts {
 	int64_t comm_cols, comm_gemm;
 	const char *tune; /* a file; or NULL */
 	struct list verbs_bytes;
-	const char *transport; /* verbs */
+	const char *transport, *perftest; /* verbs; perftest: a host, or NULL */
 	int64_t verbs_depth;
 	uint32_t io;		 /* file: bit 0: io_uring, bit 1: threads */
 	const char *dir, *check; /* file */

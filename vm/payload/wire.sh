@@ -99,21 +99,15 @@ if [ -x /bin/te_perftest ]; then
 		exec te_run -n 2 --per-node 1 sh -c 'TE_COMM_IB_DEVICE=rxe$TE_COMM_RANK exec "$@"' sh "$@"
 	EOT
 	chmod +x /bin/nodes
-	gives "te_perftest verbs" 0 '^ *verbs' \
-		nodes te_perftest verbs --bytes 64 --iters 3 --warmup 1 --verify
-	# the same by others: one message, and many at once
-	ip link set lo up
-	for test in ib_write_lat ib_write_bw; do
-		if [ ! -x /bin/$test ]; then
-			skip "$test" "perftest is not installed"
-			continue
-		fi
-		$test -d rxe1 -x 1 -F -s 64 -n 20 >/dev/null 2>&1 &
-		server=$!
-		gives "$test" 0 '^ 64 +20 ' sh -c 'until "$@" >out 2>&1 || [ $((n += 1)) = 20 ]; do
-			sleep 1; done; cat out' sh $test -d rxe0 -x 1 -F -s 64 -n 20 127.0.0.1
-		kill $server 2>/dev/null
-	done
+	# in turn with perftest, if the host has it
+	rows=verbs perftest=
+	if [ -x /bin/ib_write_lat ] && [ -x /bin/ib_write_bw ]; then
+		rows=perftest perftest="--perftest 127.0.0.1"
+	else
+		skip "ib_write_lat, ib_write_bw" "perftest is not installed"
+	fi
+	gives "te_perftest verbs" 0 "^ *$rows" env TE_COMM_IB_GID=1 \
+		nodes te_perftest verbs --bytes 64 --iters ${short:-3} --warmup 1 --verify $perftest
 	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
 		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
 fi

@@ -1,0 +1,29 @@
+/*
+ * ib_write.h - the programs ib_write_lat and ib_write_bw of the package perftest, between the hosts
+ * of ranks 0 and 1. Calls are collective, and return an exit status.
+ */
+#ifndef IB_WRITE_H
+#define IB_WRITE_H
+
+#include "comm.h"
+
+struct ib_write {
+	struct comm *c;
+	int can; /* both ranks have the programs */
+	char device[64], port[16], gid[16];
+	char *text; /* what a program has printed */
+};
+
+/* opened by --perftest; says why they cannot be run. To be closed in any case */
+int ib_write_open(struct ib_write *w, struct comm *c);
+void ib_write_close(struct ib_write *w);
+/* whether they have messages of so many bytes */
+int ib_write_takes(const struct ib_write *w, int64_t nbytes);
+/* of half round trips, in us; rank 0 gets them */
+struct ib_write_lat {
+	double least_us, median_us, p99_us;
+};
+int ib_write_lat(struct ib_write *w, int64_t nbytes, struct ib_write_lat *ret);
+int ib_write_bw(struct ib_write *w, int64_t nbytes, double *ret_bytes_per_s);
+
+#endif

@@ -148,6 +148,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/plan.c \
 	libtecore/plan/plan.h \
 	libtecore/plan/print.c \
+	libtecore/plan/recompute.c \
 	libtecore/plan/run.c \
 	libtecore/plan/saved.c \
 	libtecore/plan/seq.c \

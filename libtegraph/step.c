@@ -209,6 +209,8 @@ static int make_plan(struct te_step *s, const struct shape *shape, int32_t part,
 		   (s->place[part].delayed ? TE_PLAN_DELAY_DW : 0) |
 		   flags;
 	po.offload = o->offload;
+	po.nrecompute = o->nrecompute;
+	po.recompute = o->recompute;
 	po.x = shape->x;
 	po.whole_x = shape->x;
 	if (part)

@@ -186,6 +186,7 @@ dist_man3_MANS += \
 	man/te_op_linear.3 \
 	man/te_op_name.3 \
 	man/te_op_quantize.3 \
+	man/te_op_recompute.3 \
 	man/te_op_ref.3 \
 	man/te_op_reshape.3 \
 	man/te_op_rmsnorm.3 \

@@ -93,6 +93,8 @@ TT_GRAPH = \
 	t/graph/locale \
 	t/graph/offload \
 	t/graph/offload_gpu \
+	t/graph/recompute \
+	t/graph/recompute_gpu \
 	t/graph/schedule \
 	t/graph/sized \
 	t/graph/step_gpu
@@ -513,6 +515,17 @@ t_graph_offload_SOURCES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_offload_gpu_SOURCES = $(t_graph_offload_SOURCES)
+
+t_graph_recompute_SOURCES = \
+	t/graph/offload_lib.c \
+	t/graph/offload_lib.h \
+	t/graph/recompute.c \
+	t/graph/recompute_cases.c \
+	t/graph/recompute_cases.h \
+	t/graph/recompute_ops.c \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
+t_graph_recompute_gpu_SOURCES = $(t_graph_recompute_SOURCES)
 
 t_graph_step_SOURCES = \
 	t/graph/step.c \

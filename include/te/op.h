@@ -147,8 +147,13 @@ struct te_op_call {
 };
 #define TE_CALL_TRAIN 1u
 #define TE_CALL_NO_AMAX 2u /* do not record amaxes (evaluation) */
+#define TE_CALL_REPEAT 4u  /* forward() runs again, in backward: change nothing but outputs */
 
 enum te_op_fn { TE_OP_FORWARD = 0, TE_OP_BACKWARD = 1, TE_OP_BACKWARD_DW = 2 };
+
+/* te_op_ops.flags: forward() can run again in backward. From the same inputs it writes the same
+ * bits, it is cheap, and it changes nothing but its outputs */
+#define TE_OP_REPEATS 1u
 
 struct te_op_ops {
 	size_t size;	  /* sizeof(struct te_op_ops); lets the struct grow */
@@ -177,8 +182,9 @@ struct te_op_ops {
 	 */
 	int (*bind)(const struct te_op_call *c, enum te_op_fn fn, void **ret_state);
 	void (*unbind)(const struct te_op *op, enum te_op_fn fn, void *state);
+	uint32_t flags; /* TE_OP_* */
 };
-#define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * te_op_create - an instance of an operation
@@ -190,8 +196,12 @@ TE_EXPORT int te_op_create(const struct te_op_ops *ops, const void *attrs, const
 			   struct te_op **ret_op);
 TE_EXPORT struct te_op *te_op_ref(struct te_op *op);
 TE_EXPORT struct te_op *te_op_unref(struct te_op *op);
-/* plans created later never offload (te_offload_create) what the op gives and what it saves */
+/* plans created later keep what the op gives and what it saves in device memory: they neither
+ * offload it (te_offload_create) nor compute it again */
 TE_EXPORT int te_op_keep(struct te_op *op);
+/* plans created later do not keep what the op gives for backward, but compute it again there, where
+ * that is possible: te_plan_saved. Of this and te_op_keep the latest call counts */
+TE_EXPORT int te_op_recompute(struct te_op *op);
 TE_EXPORT const char *te_op_name(const struct te_op *op);
 TE_EXPORT const struct te_op_ops *te_op_table(const struct te_op *op);
 TE_EXPORT const void *te_op_attrs(const struct te_op *op);

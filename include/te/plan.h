@@ -51,8 +51,8 @@ struct te_plan_event {
 /*
  * Called while a pass is queued: what the hook queues on the stream runs at that point, and is
  * recorded if the pass is captured. The steps of a fusion begin together and end together. Weights'
- * events come in backward order. The hook returns 0, or a negative code that ends the pass; it may
- * give the message by te_fail().
+ * events come in backward order. A forward step that runs again in backward is "NAME.recompute".
+ * The hook returns 0, or a negative code that ends the pass; it may give the message by te_fail().
  */
 typedef int (*te_plan_hook_fn)(void *arg, struct te_plan *plan, const struct te_plan_event *event);
 
@@ -75,11 +75,15 @@ struct te_plan_opts {
 	/* with start_at: main input of the whole sequence, whose [B,T] channels of te_seq_input
 	 * have; ndim 0: that of x */
 	struct te_spec whole_x;
+	/* patterns of fnmatch(3) for names of values as te_plan_saved() lists them, "h.*.norm.y":
+	 * those that match are computed again in backward, as by te_op_recompute */
+	int32_t nrecompute;
+	const char *const *recompute;
 };
 #define TE_PLAN_OPTS_INIT                                                                     \
 	{                                                                                     \
 		sizeof(struct te_plan_opts), 0, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, \
-			0, 1, 0, { TE_DTYPE_INT32, 0, { 0 } }                                 \
+			0, 1, 0, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0                           \
 	}
 
 /**
@@ -212,6 +216,13 @@ struct te_plan_memory {
 #define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
+/* What becomes of a value between forward and backward. */
+enum te_policy {
+	TE_POLICY_KEEP = 0,    /* it keeps its memory */
+	TE_POLICY_OFFLOAD = 1, /* it is copied to host memory and back: te_offload_create */
+	TE_POLICY_RECOMPUTE = 2 /* the steps that wrote it run again: te_op_recompute */
+};
+
 /*
  * A value that forward leaves for backward, in memory of the arena. Groups are the steps that run
  * as one, counted from 0, forward before backward: te_plan_print() lists them.
@@ -225,16 +236,21 @@ struct te_plan_saved_info {
 	uint64_t offset;     /* from the beginning of the arena */
 	int32_t written;     /* group that writes it */
 	int32_t last_forward;	/* last group of the forward pass that uses it */
-	int32_t first_backward; /* the same of backward, or of delayed weight gradients */
+	/* the same of backward, or of delayed weight gradients; TE_POLICY_RECOMPUTE: the group that
+	 * writes it again is the first */
+	int32_t first_backward;
 	int32_t last_backward;
 	/* of a plan with TE_PLAN_EXTERNAL; of others TE_SPAN_F, whose memory is the arena */
 	enum te_span span;
 	uint64_t span_offset; /* from the beginning of the span's memory */
+	enum te_policy policy;
+	/* it was to be computed again, and why it is not; valid as long as the plan. Or NULL */
+	const char *why;
 };
 #define TE_PLAN_SAVED_INFO_INIT                                                               \
 	{                                                                                     \
 		sizeof(struct te_plan_saved_info), 0, { TE_DTYPE_FP32, 0, { 0 } }, 0, 0, 0, 0, \
-			0, 0, 0, TE_SPAN_F, 0                                                 \
+			0, 0, 0, TE_SPAN_F, 0, TE_POLICY_KEEP, 0                              \
 	}
 
 /**
@@ -309,9 +325,14 @@ struct te_fusion {
 	/* in backward of a joint fusion, bit k: part k reads nothing of the forward pass: its x, y,
 	 * ex and saved are NULL, and no memory is kept for it */
 	uint32_t drop;
+	uint32_t flags; /* TE_FUSION_* */
 };
+/* run() of a forward fusion can run again in backward if all its ops can (TE_OP_REPEATS). A cast
+ * that is one of its parts then has quantizers with the scales of the forward pass, which record
+ * nothing */
+#define TE_FUSION_REPEATS 1u
 #define TE_FUSION_INIT \
-	{ sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+	{ sizeof(struct te_fusion), 0, TE_PASS_FORWARD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 /* registered fusions are tried before the built-in ones, in order of registration; register them
  * before the first plan, -EBUSY afterwards */
 TE_EXPORT int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);

@@ -51,11 +51,14 @@ struct te_step_opts {
 	/* of values kept for backward, or NULL: its target is the pool's, its bytes are those that
 	 * move in all plans of a shape, the first ones first */
 	struct te_offload *offload;
+	/* values that are computed again in backward, as in te_plan_opts */
+	int32_t nrecompute;
+	const char *const *recompute;
 };
 #define TE_STEP_OPTS_INIT                                                                          \
 	{                                                                                          \
 		sizeof(struct te_step_opts), 0, 0, 1, { TE_DTYPE_INT32, 0, { 0 } }, 0, 0, 0, 0, 0, \
-			0, 0, 0, 0, 0, 0                                                           \
+			0, 0, 0, 0, 0, 0, 0, 0                                                     \
 	}
 
 /**

@@ -88,6 +88,7 @@ static const struct te_op_ops activation_ops = {
 	.forward = activation_forward,
 	.backward = activation_backward,
 	.describe = activation_describe,
+	.flags = TE_OP_REPEATS,
 };
 
 int te_op_activation(const struct te_act_attrs *a, const char *name, struct te_op **ret_op)

@@ -141,6 +141,7 @@ static const struct te_op_ops layernorm_ops = {
 	.backward = norm_backward,
 	.backward_dw = norm_dw,
 	.describe = norm_describe,
+	.flags = TE_OP_REPEATS,
 };
 
 static const struct te_op_ops rmsnorm_ops = {
@@ -154,6 +155,7 @@ static const struct te_op_ops rmsnorm_ops = {
 	.backward = norm_backward,
 	.backward_dw = norm_dw,
 	.describe = norm_describe,
+	.flags = TE_OP_REPEATS,
 };
 
 int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op)

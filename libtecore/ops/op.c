@@ -60,6 +60,9 @@ static int fill(struct te_op *op, const void *attrs, const char *name)
 	if (ops->nextra_in < 0 || ops->nextra_out < 0)
 		return te__fail(-EINVAL, "op %s: %d extra inputs and %d outputs", name,
 				ops->nextra_in, ops->nextra_out);
+	if (ops->flags & ~TE_OP_REPEATS)
+		return te__fail(-EINVAL, "op %s: its table has unknown flags 0x%x", name,
+				(unsigned)(ops->flags & ~TE_OP_REPEATS));
 	if (ops->attrs_nbytes && !attrs)
 		return te__fail(-EINVAL, "op %s: a %s needs attributes", name, ops->name);
 	op->name = te__strdup(name);
@@ -146,7 +149,15 @@ int te_op_keep(struct te_op *op)
 {
 	if (!op)
 		return te__fail(-EINVAL, "te_op_keep: op is NULL");
-	op->keep = 1;
+	op->policy = TE__POLICY_KEEP;
+	return 0;
+}
+
+int te_op_recompute(struct te_op *op)
+{
+	if (!op)
+		return te__fail(-EINVAL, "te_op_recompute: op is NULL");
+	op->policy = TE__POLICY_RECOMPUTE;
 	return 0;
 }
 

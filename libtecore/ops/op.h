@@ -6,6 +6,9 @@
 
 #include <te/op.h>
 
+/* What the caller wants of a value that forward leaves for backward. */
+enum te__policy { TE__POLICY_ANY, TE__POLICY_KEEP, TE__POLICY_RECOMPUTE };
+
 struct te_op {
 	atomic_int refs;
 	struct te_op_ops ops; /* a copy: an older, shorter table is padded with zeros */
@@ -17,7 +20,7 @@ struct te_op {
 	int nweights;
 	struct te_weight_decl *decl; /* [nweights] */
 	_Atomic(const struct te_seq *) seq; /* the one that it was appended to, or NULL */
-	int keep;   /* te_op_keep() */
+	enum te__policy policy; /* of what it gives and saves */
 	int locked; /* 1: that sequence is initialised */
 };
 

@@ -36,6 +36,14 @@ static int buf_of(const struct te_plan *p, int buf, int back)
 	return back && buf >= 0 && p->buf[buf].back >= 0 ? p->buf[buf].back : buf;
 }
 
+/* that memory; NULL if backward does not use it */
+static char *copy_address(const struct te_plan *p, int buf, int back)
+{
+	const int b = buf_of(p, buf, back);
+
+	return back && b >= 0 && p->buf[b].last < p->fwd_groups ? NULL : address(p, b);
+}
+
 static int bind_hp(const struct te_plan *p, const struct te__value *v, int back,
 		   struct te_tensor **ret_t)
 {
@@ -53,9 +61,9 @@ static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
 	char *row = NULL, *col = NULL;
 
 	if (v->forms & TE_FORM_ROW)
-		row = address(p, buf_of(p, v->row, back));
+		row = copy_address(p, v->row, back);
 	if (v->forms & TE_FORM_COL)
-		col = address(p, buf_of(p, v->col, back));
+		col = copy_address(p, v->col, back);
 	row_scales = col_scales = (float *)TE__NOWHERE;
 	if (!v->scaling && p->sinv) {
 		row_scales = col_scales = p->sinv + v->sinv * TE__PLAN_SINV_STRIDE;
@@ -67,7 +75,7 @@ static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
 				      col_scales, v->scaling, ret_t);
 }
 
-/* the tensors of backward: those of forward, unless a buffer is offloaded */
+/* the tensors of backward: those of forward, unless it has another buffer */
 static int bind_back(const struct te_plan *p, struct te__value *v)
 {
 	int r = 0;
@@ -187,6 +195,11 @@ void te__plan_fill_call(struct te_plan *p, struct te__step *s)
 	}
 	for (int k = 0; k < ro->nsaved; k++)
 		s->saved[k] = call_value(p, ro->saved[k], TE_FORM_HP & kept, back).hp;
+	if (s->again) {
+		c->flags |= TE_CALL_REPEAT | TE_CALL_NO_AMAX;
+		if (c->y.quant)
+			c->y.quant = p->quant_again;
+	}
 	call_weights(p, s);
 	c->ex = s->ex;
 	c->ey = s->ey;

@@ -145,6 +145,26 @@ static int new_step(struct te_plan *p, enum te__step_kind kind, int node, const 
 	return r ? r : step_arrays(s, of_op ? p->seq->op[node]->nweights : 0);
 }
 
+int te__plan_repeat_step(struct te_plan *p, int step)
+{
+	const struct te__step *of;
+	struct te__step *s;
+	int r = new_step(p, p->step[step].kind, p->step[step].node, "", &s);
+
+	if (r)
+		return r;
+	of = &p->step[step];
+	snprintf(s->name, sizeof(s->name), "%.40s.recompute", of->name);
+	s->again = 1;
+	copy_roles(&s->role, &of->role);
+	s->role.x_forms = of->role.x_forms;
+	s->role.y_forms = of->role.y_forms;
+	s->nrefs = of->nrefs;
+	memcpy(s->ref, of->ref, (size_t)of->nrefs * sizeof(*s->ref));
+	s->ws_nbytes = of->ws_nbytes;
+	return 0;
+}
+
 static void refer(struct te__step *s, int value, uint32_t forms, int write)
 {
 	if (value >= 0 && forms)

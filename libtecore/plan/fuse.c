@@ -189,9 +189,8 @@ static int applies(struct te_plan *p, const struct match *m)
 	return r;
 }
 
-/* n steps, replaced by a fusion; NULL: one step as it is */
-static void fill_group(struct te_plan *p, struct te__group *g, const struct te_fusion *fusion,
-		       int first, int n)
+void te__plan_fill_group(struct te_plan *p, struct te__group *g, const struct te_fusion *fusion,
+			 int first, int n)
 {
 	size_t ws = 0;
 
@@ -283,7 +282,7 @@ static void fill_backward(struct te_plan *p, struct te__group *g, int s)
 
 	while (s + n < p->nsteps && p->step[s + n].joint == p->step[s].joint)
 		n++;
-	fill_group(p, g, forward->fusion->backward, s, n);
+	te__plan_fill_group(p, g, forward->fusion->backward, s, n);
 	g->fused.saved = forward->t_saved;
 	g->fused.nsaved = forward->fused.nsaved;
 }
@@ -305,7 +304,7 @@ static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, i
 		set_internal(p, &m, 1);
 		return r;
 	}
-	fill_group(p, g, f, first, m.n[0]);
+	te__plan_fill_group(p, g, f, first, m.n[0]);
 	r = m.nhalves > 1 ? take_backward(p, &m, g) : 0;
 	return r < 0 ? r : 1;
 }
@@ -327,7 +326,7 @@ static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
 		if (p->step[s].joint)
 			fill_backward(p, g, s);
 		else
-			fill_group(p, g, NULL, s, 1);
+			te__plan_fill_group(p, g, NULL, s, 1);
 		for (int k = 0; !g->fusion && k < p->seq->nfusions + te__nfusions; k++) {
 			const struct te_fusion *f = k < p->seq->nfusions ?
 							    &p->seq->fusion[k] :
@@ -343,17 +342,27 @@ static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
 	return 0;
 }
 
+int te__plan_parts(struct te_plan *p)
+{
+	void *part = te__realloc(p->part, ((size_t)p->nsteps + 1) * sizeof(*p->part));
+
+	if (!part)
+		return te__fail(-ENOMEM, "plan: no memory");
+	p->part = part;
+	for (int i = 0; i < p->nsteps; i++)
+		p->part[i] = &p->step[i].call;
+	return 0;
+}
+
 int te__plan_fuse(struct te_plan *p)
 {
 	int bwd_end = p->fwd_steps + p->bwd_steps;
 	int r;
 
 	p->group = te__calloc((size_t)p->nsteps + 1, sizeof(*p->group));
-	p->part = te__malloc(((size_t)p->nsteps + 1) * sizeof(*p->part));
-	if (!p->group || !p->part)
-		return te__fail(-ENOMEM, "plan: no memory");
-	for (int i = 0; i < p->nsteps; i++)
-		p->part[i] = &p->step[i].call;
+	r = p->group ? te__plan_parts(p) : te__fail(-ENOMEM, "plan: no memory");
+	if (r)
+		return r;
 	count_reads(p);
 	r = fuse_list(p, TE_PASS_FORWARD, 0, p->fwd_steps);
 	p->fwd_groups = p->ngroups;

@@ -322,6 +322,7 @@ const struct te_fusion te__fusions[] = {
 		.ws_nbytes = forward_cast_ws,
 		.run = norm_quantize,
 		.test = "t/plan/fusion: norm_casts_to_the_same_bits",
+		.flags = TE_FUSION_REPEATS,
 	},
 	{
 		.size = sizeof(struct te_fusion),
@@ -332,6 +333,7 @@ const struct te_fusion te__fusions[] = {
 		.ws_nbytes = forward_cast_ws,
 		.run = act_quantize,
 		.test = "t/plan/fusion: activation_casts_to_the_same_bits",
+		.flags = TE_FUSION_REPEATS,
 	},
 	{
 		.size = sizeof(struct te_fusion),

@@ -3,8 +3,9 @@
  *
  * A buffer lives from the group that writes it to the last one that reads it.
  * te__place() gives buffers whose lifetimes overlap disjoint ranges of memory: of an arena or, with
- * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes. moves.c gives values
- * that are offloaded two buffers, one of each pass.
+ * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes. Values that backward
+ * computes again have two buffers, one of each pass, and moves.c gives them to those that are
+ * offloaded.
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -70,19 +71,40 @@ static int value_bufs(struct te_plan *p, struct te__value *v)
 	return 0;
 }
 
-static void live_refs(struct te_plan *p, const struct te__step *s, int t)
+/* group t uses a buffer; again: it is the first of backward, which has a buffer of its own */
+static int live(struct te_plan *p, int buf, int t, int again)
 {
+	int back;
+
+	if (again && p->buf[buf].back < 0) {
+		back = te__plan_new_buf(p, p->buf[buf].nbytes);
+		if (back < 0)
+			return back;
+		p->buf[buf].back = back;
+		p->buf[buf].again = 1;
+	}
+	back = t < p->fwd_groups ? -1 : p->buf[buf].back;
+	touch(&p->buf[back < 0 ? buf : back], t);
+	return 0;
+}
+
+static int live_refs(struct te_plan *p, const struct te__step *s, int t)
+{
+	int r = 0;
+
 	for (int k = 0; k < s->nrefs; k++) {
 		const struct te__value *v = &p->value[s->ref[k].value];
 		const uint32_t forms = te__ref_forms(s, &s->ref[k]);
+		const int again = s->again && s->ref[k].write;
 
-		if ((forms & TE_FORM_HP) && v->hp >= 0)
-			touch(&p->buf[v->hp], t);
-		if ((forms & TE_FORM_ROW) && v->row >= 0)
-			touch(&p->buf[v->row], t);
-		if ((forms & TE_FORM_COL) && v->col >= 0)
-			touch(&p->buf[v->col], t);
+		if (!r && (forms & TE_FORM_HP) && v->hp >= 0)
+			r = live(p, v->hp, t, again);
+		if (!r && (forms & TE_FORM_ROW) && v->row >= 0)
+			r = live(p, v->row, t, again);
+		if (!r && (forms & TE_FORM_COL) && v->col >= 0)
+			r = live(p, v->col, t, again);
 	}
+	return r;
 }
 
 /* the output of step s may take over the memory of an input that dies in it */
@@ -331,8 +353,11 @@ int te__plan_layout(struct te_plan *p)
 	for (int t = 0; t < p->ngroups; t++) {
 		struct te__group *g = &p->group[t];
 
-		for (int k = 0; k < g->n; k++)
-			live_refs(p, &p->step[g->first + k], t);
+		for (int k = 0; k < g->n; k++) {
+			r = live_refs(p, &p->step[g->first + k], t);
+			if (r)
+				return r;
+		}
 		if (g->fused.ws_nbytes) {
 			g->ws = te__plan_new_buf(p, g->fused.ws_nbytes);
 			if (g->ws < 0)

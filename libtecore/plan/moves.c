@@ -16,7 +16,6 @@
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,42 +259,15 @@ static int schedule(const struct te_plan *p, struct te__move *v, int n)
 
 /* ---- which values ---- */
 
-static int matches(const char *name, const char *const *pattern, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (!fnmatch(pattern[i], name, 0))
-			return 1;
-	return 0;
-}
-
-/* what te_op_keep() holds back: what the op gives and saves */
-static int op_keeps(const struct te_plan *p, int value)
-{
-	for (int i = p->first_op; i < p->nops; i++) {
-		const struct te__roles *r = &p->node[i].value;
-
-		if (!p->seq->op[i]->keep)
-			continue;
-		if (r->y == value)
-			return 1;
-		for (int k = 0; k < r->nout; k++)
-			if (r->ey[k] == value)
-				return 1;
-		for (int k = 0; k < r->nsaved; k++)
-			if (r->saved[k] == value)
-				return 1;
-	}
-	return 0;
-}
-
 static int may_move(const struct te_plan *p, const struct te__kept *k)
 {
 	const struct te_offload_opts *o = &p->offload->opts;
 	const struct te__value *v = &p->value[k->value];
 
-	return !v->keep && k->last_write >= 0 && p->buf[k->buf].nbytes >= o->min_nbytes &&
-	       !matches(v->label, o->keep, o->nkeep) &&
-	       (!o->nmove || matches(v->label, o->move, o->nmove)) && !op_keeps(p, k->value);
+	return !v->keep && k->last_write >= 0 && !p->buf[k->buf].again &&
+	       v->policy != TE__POLICY_KEEP && p->buf[k->buf].nbytes >= o->min_nbytes &&
+	       !te__plan_matches(v->label, o->keep, o->nkeep) &&
+	       (!o->nmove || te__plan_matches(v->label, o->move, o->nmove));
 }
 
 static struct te__move move_of(const struct te_plan *p, const struct te__kept *k)

@@ -122,6 +122,12 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if (o->hooks >> TE_PLAN_EVENT_COUNT || (o->hooks && !o->hook))
 		return te__fail(-EINVAL, "te_plan_create: hooks 0x%x: %s", (unsigned)o->hooks,
 				o->hook ? "there are no such events" : "hook is NULL");
+	if (o->nrecompute < 0 || (o->nrecompute && !o->recompute))
+		return te__fail(-EINVAL, "te_plan_create: %d patterns of values to recompute, and "
+					 "no list of them", (int)o->nrecompute);
+	for (int32_t i = 0; i < o->nrecompute; i++)
+		if (!o->recompute[i])
+			return te__fail(-EINVAL, "te_plan_create: recompute[%d] is NULL", (int)i);
 	if (!isfinite(o->grad_scale))
 		return te__fail(-EINVAL, "te_plan_create: grad_scale is %g", o->grad_scale);
 	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
@@ -197,6 +203,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	if (!r)
 		r = te__plan_fuse(p);
 	if (!r)
+		r = te__plan_recompute(p, o.nrecompute, o.recompute);
+	if (!r)
 		r = te__plan_layout(p);
 	if (!r)
 		r = te__plan_find_grads(p);
@@ -233,14 +241,18 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 	te__plan_unbind_states(p);
 	te__moves_free(p);
 	te__plan_unbind(p);
-	for (int i = 0; i < p->nvalues; i++)
+	for (int i = 0; i < p->nvalues; i++) {
 		te_tensor_unref(p->value[i].fixed);
+		te__free(p->value[i].why);
+	}
 	for (int i = 0; i < p->nneeds; i++) {
 		te_tensor_unref(p->need[i].t_hp);
 		te_tensor_unref(p->need[i].t_q);
 	}
 	te__mem_put(p->ctx, p->arena);
 	te__mem_put(p->ctx, p->rng_used);
+	te__mem_put(p->ctx, p->scale_again);
+	te_quant_unref(p->quant_again);
 	te_quant_unref(p->quant);
 	for (int i = 0; p->node && i < p->nops; i++) {
 		te__infer_free(&p->node[i].inf);
@@ -379,6 +391,8 @@ int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
 		{ "plan", TE_REGION_HOST, &p->dw_pending, sizeof(p->dw_pending) },
 		{ "plan", TE_REGION_DEVICE, p->rng_used,
 		  (size_t)(1 + p->nsinv) * TE__PLAN_SINV_STRIDE * sizeof(float) },
+		{ "plan", TE_REGION_DEVICE, p->scale_again,
+		  (size_t)p->nops * 2 * sizeof(float) },
 	};
 	int r = te_seq_regions(p->seq, fn, arg);
 

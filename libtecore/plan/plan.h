@@ -2,7 +2,8 @@
  * plan.h - a plan from the inside.
  *
  * Building goes: build.c turns the ops into basic steps over values;
- * fuse.c groups adjacent steps; layout.c finds each value's life in groups
+ * fuse.c groups adjacent steps; recompute.c has some groups of forward run again in backward;
+ * layout.c finds each value's life in groups
  * and its offset in one arena or in spans; bind.c binds tensors to addresses; run.c runs.
  * Time is the index of a group: forward, then backward, then delayed weight gradients.
  */
@@ -25,7 +26,8 @@ struct te__buf {
 	int first, last; /* groups; first -1: never used */
 	int share;	 /* buffer whose memory this one takes over, or -1 */
 	size_t at;	 /* where in that memory */
-	int back;	 /* offloaded: the buffer that backward reads instead; or -1 */
+	int back; /* offloaded or computed again: the buffer that backward uses instead; or -1 */
+	int again;	 /* 1: backward computes its contents again, in back */
 	int span;	 /* enum te_span */
 	size_t offset;	 /* in the span */
 };
@@ -35,6 +37,7 @@ struct te__kept {
 	int value, buf;
 	uint32_t form;
 	int written, last_write, last_forward, first_backward, last_backward;
+	int nreads; /* by backward, but for steps that run again */
 };
 
 /* One logical value: an activation, a gradient, something saved. */
@@ -52,6 +55,8 @@ struct te__value {
 	int fed;   /* the caller writes it before backward */
 	int no_hp; /* used inside a fusion only */
 	int nreads; /* of the full-precision form, by all steps */
+	enum te__policy policy;
+	char *why; /* te_plan_saved_info's, or NULL */
 	struct te_tensor *t_hp, *t_q;
 	struct te_tensor *back_hp, *back_q; /* as backward sees it; the same unless offloaded */
 };
@@ -84,6 +89,7 @@ struct te__step {
 	struct te__ref *more_ref; /* with what a joint fusion saves, or NULL */
 	int joint; /* backward step of a joint fusion: 1 + the group of its forward steps */
 	int drops; /* its fusion reads nothing that was kept */
+	int again; /* a forward step that runs again in backward */
 	int share_from[3]; /* values whose memory the main output may take over, or -1 */
 	int share_to;
 	size_t ws_nbytes;
@@ -124,6 +130,9 @@ struct te_plan {
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
 	struct te_quant *quant; /* the sequence's; TE_PLAN_NO_ALLOC: or others without memory */
+	/* of casts that run again, and where forward leaves its scales for them; or NULL */
+	struct te_quant *quant_again;
+	float *scale_again;
 	uint32_t flags;
 	struct te_spec xspec;
 	struct te_spec lead; /* its first two extents begin the shapes of fed channels */
@@ -185,9 +194,21 @@ static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__
 
 int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
+/* the group g: n steps from the first, replaced by a fusion; NULL: one step as it is */
+void te__plan_fill_group(struct te_plan *p, struct te__group *g, const struct te_fusion *fusion,
+			 int first, int n);
+/* p->part, after steps were added */
+int te__plan_parts(struct te_plan *p);
+/* appends a forward step that runs again */
+int te__plan_repeat_step(struct te_plan *p, int step);
+int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *pattern);
+/* whether one of n patterns matches the name of a value */
+int te__plan_matches(const char *name, const char *const *pattern, int n);
 int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
 int te__plan_find_kept(struct te_plan *p);
+#define TE__NFORMS 3
+extern const uint32_t te__form[TE__NFORMS];
 /* offsets of all buffers, of which some are offloaded */
 int te__plan_place(struct te_plan *p);
 

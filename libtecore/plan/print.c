@@ -17,6 +17,7 @@ static void step_label(const struct te_plan *p, const struct te__step *s, char *
 		snprintf(dst, n, "%s(%s)", s->name, p->value[s->role.y].label);
 	else
 		snprintf(dst, n, "%s%s", p->seq->op[s->node]->name,
+			 s->again		 ? ".recompute" :
 			 s->kind == TE__STEP_BWD ? ".bwd" :
 			 s->kind == TE__STEP_DW  ? ".dw" :
 						   "");
@@ -27,14 +28,21 @@ static const char *group_name(const struct te_plan *p, const struct te__group *g
 	return g->fusion ? g->fusion->name : p->step[g->first].name;
 }
 
+static void print_lifetime(FILE *f, const struct te_plan *p, const char *what, int b)
+{
+	const struct te__buf *buf = &p->buf[b];
+
+	fprintf(f, " %s@%zu+%zu[%d,%d]", what, te__plan_arena_offset(p, buf->span) + buf->offset,
+		buf->nbytes, buf->first, buf->last);
+}
+
 static void print_buf(FILE *f, const struct te_plan *p, const char *form, int b)
 {
-	const struct te__buf *buf = b < 0 ? NULL : &p->buf[b];
-
-	if (buf)
-		fprintf(f, " %s@%zu+%zu[%d,%d]", form,
-			te__plan_arena_offset(p, buf->span) + buf->offset, buf->nbytes, buf->first,
-			buf->last);
+	if (b < 0)
+		return;
+	print_lifetime(f, p, form, b);
+	if (p->buf[b].back >= 0)
+		print_lifetime(f, p, p->buf[b].again ? "recomputed" : "offloaded", p->buf[b].back);
 }
 
 static void print_text(FILE *f, const struct te_plan *p)
@@ -74,6 +82,8 @@ static void print_text(FILE *f, const struct te_plan *p)
 		print_buf(f, p, "hp", v->hp);
 		print_buf(f, p, "row", v->row);
 		print_buf(f, p, "col", v->col);
+		if (v->why)
+			fprintf(f, " not recomputed: %s", v->why);
 		fputc('\n', f);
 	}
 	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);

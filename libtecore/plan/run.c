@@ -253,6 +253,16 @@ static int update_scales(struct te_plan *p, struct te_stream *stream, int first,
 	return r ? r : te_quant_update(stream, p->quant, first, n);
 }
 
+/* the scales of this pass, for casts that run again in backward */
+static int keep_scales(struct te_plan *p, struct te_stream *stream)
+{
+	const int first = 2 * p->first_op, n = 2 * (p->nops - p->first_op);
+
+	return p->scale_again ? te_copy(stream, p->scale_again + first,
+					te_quant_scale_ptr(p->quant, first),
+					(size_t)n * sizeof(float)) : 0;
+}
+
 int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 {
 	struct te_k_rng_next next;
@@ -278,6 +288,8 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 		r = te__plan_refresh(p, stream);
 	if (!r)
 		r = run_groups(p, stream, 0, p->fwd_groups);
+	if (!r)
+		r = keep_scales(p, stream);
 	if (!r)
 		r = update_scales(p, stream, 2 * p->first_op, 2 * (p->nops - p->first_op));
 	if (!r)

@@ -7,10 +7,9 @@
 
 #include "libtecore/plan/plan.h"
 
-#define NFORMS 3
-static const uint32_t forms[NFORMS] = { TE_FORM_HP, TE_FORM_ROW, TE_FORM_COL };
+const uint32_t te__form[TE__NFORMS] = { TE_FORM_HP, TE_FORM_ROW, TE_FORM_COL };
 
-static void use(const struct te_plan *p, struct te__kept *k, int t, int write)
+static void use(const struct te_plan *p, struct te__kept *k, int t, int write, int again)
 {
 	if (k->written < 0)
 		k->written = t;
@@ -20,6 +19,7 @@ static void use(const struct te_plan *p, struct te__kept *k, int t, int write)
 			k->last_write = t;
 		return;
 	}
+	k->nreads += !again && !write;
 	if (k->first_backward < 0)
 		k->first_backward = t;
 	k->last_backward = t;
@@ -33,35 +33,36 @@ static void find_uses(const struct te_plan *p, struct te__kept *all)
 			const struct te__step *s = &p->step[p->group[t].first + k];
 
 			for (int i = 0; i < s->nrefs; i++)
-				for (int f = 0; f < NFORMS; f++)
-					if (te__ref_forms(s, &s->ref[i]) & forms[f])
-						use(p, &all[s->ref[i].value * NFORMS + f], t,
-						    s->ref[i].write);
+				for (int f = 0; f < TE__NFORMS; f++)
+					if (te__ref_forms(s, &s->ref[i]) & te__form[f])
+						use(p, &all[s->ref[i].value * TE__NFORMS + f], t,
+						    s->ref[i].write, s->again);
 		}
 }
 
 int te__plan_find_kept(struct te_plan *p)
 {
-	const size_t nall = (size_t)p->nvalues * NFORMS;
+	const size_t nall = (size_t)p->nvalues * TE__NFORMS;
 	struct te__kept *all = te__calloc(nall + 1, sizeof(*all));
 
 	if (!all)
 		return te__fail(-ENOMEM, "plan: no memory");
 	for (size_t i = 0; i < nall; i++)
-		all[i] = (struct te__kept){ 0, 0, 0, -1, -1, -1, -1, -1 };
+		all[i] = (struct te__kept){ 0, 0, 0, -1, -1, -1, -1, -1, 0 };
 	find_uses(p, all);
 	p->kept = all;
 	for (int v = 0; v < p->nvalues; v++) {
-		const int buf[NFORMS] = { p->value[v].hp, p->value[v].row, p->value[v].col };
+		const int buf[TE__NFORMS] = { p->value[v].hp, p->value[v].row, p->value[v].col };
 
-		for (int f = 0; f < NFORMS; f++) {
-			struct te__kept k = all[v * NFORMS + f];
+		for (int f = 0; f < TE__NFORMS; f++) {
+			struct te__kept k = all[v * TE__NFORMS + f];
 
-			if (buf[f] < 0 || k.last_forward < 0 || k.first_backward < 0)
+			if (buf[f] < 0 || k.last_forward < 0 || k.first_backward < 0 ||
+			    !k.nreads)
 				continue;
 			k.value = v;
 			k.buf = buf[f];
-			k.form = forms[f];
+			k.form = te__form[f];
 			p->kept[p->nkept++] = k; /* at or before its own place */
 		}
 	}
@@ -99,6 +100,10 @@ int te_plan_saved(const struct te_plan *plan, int index, struct te_plan_saved_in
 		.last_backward = k->last_backward,
 		.span = (enum te_span)b->span,
 		.span_offset = b->offset,
+		.policy = b->again      ? TE_POLICY_RECOMPUTE :
+			  b->back >= 0 ? TE_POLICY_OFFLOAD :
+					  TE_POLICY_KEEP,
+		.why = v->why,
 	};
 	info.spec.dtype = k->form == TE_FORM_HP ? v->spec.dtype : v->qdtype;
 	te__sized_out(te_plan_saved_info, &info, ret_info);

@@ -875,6 +875,9 @@ static int check_fusion(const struct te_fusion *f)
 	if (joint == !f->backward)
 		return te__fail(-EINVAL, "fusion %s: backward is %s", f->name,
 				joint ? "NULL, but it is joint" : "set, but it is not joint");
+	if (f->flags & ~TE_FUSION_REPEATS || (f->flags && f->pass != TE_PASS_FORWARD))
+		return te__fail(-EINVAL, "fusion %s: flags are 0x%x, which its pass does not have",
+				f->name, (unsigned)f->flags);
 	if (f->drop || (f->save && !joint))
 		return te__fail(-EINVAL, "fusion %s: %s", f->name,
 				f->drop ? "only backward of a joint fusion can drop" :

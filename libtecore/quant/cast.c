@@ -22,6 +22,19 @@ void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q)
 	};
 }
 
+int te__quantize_result(const struct te__quantize *z, const void *x, enum te_dtype dtype)
+{
+	struct te_k_quantize k = {
+		.x = x,
+		.rows = te_tensor_rows(z->y),
+		.cols = te_tensor_cols(z->y),
+		.dtype = (int32_t)dtype,
+	};
+
+	te__quantize_by_slot(z, &k.q);
+	return TE__LAUNCH(z->stream, QUANTIZE, &k);
+}
+
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 {
 	return z->quant->row->begin(z, ret_q);

@@ -53,18 +53,11 @@ static int current_end(const struct te__quantize *z, const void *x, enum te_dtyp
 		.epsilon = recipe->amax_epsilon,
 		.pow2 = current_pow2(recipe),
 	};
-	struct te_k_quantize quantize = {
-		.x = x,
-		.rows = te_tensor_rows(z->y),
-		.cols = te_tensor_cols(z->y),
-		.dtype = (int32_t)dtype,
-	};
 	int r = z->amax ? z->amax(z) : 0;
 
 	if (!r)
 		r = TE__LAUNCH(z->stream, SCALE_CURRENT, &scale);
-	te__quantize_by_slot(z, &quantize.q);
-	return r < 0 ? r : TE__LAUNCH(z->stream, QUANTIZE, &quantize);
+	return r < 0 ? r : te__quantize_result(z, x, dtype);
 }
 
 const struct te__recipe_ops te__recipe_current = {

@@ -37,6 +37,9 @@ int te__recipe_same(const struct te_recipe *a, const struct te_recipe *b);
 /* te_quant_create() without device memory, for plans that do not run */
 int te__quant_describe(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
 		       const enum te_dtype *dtypes, struct te_quant **ret_q);
+/* casts by the result do what those by q did, with the scales that q had: scale is a copy of the
+ * first nslots, made since. They record nothing. Of a recipe without scales it is q itself */
+int te__quant_repeat(struct te_quant *q, float *scale, int nslots, struct te_quant **ret_q);
 /* device memory held, or that would be */
 size_t te__quant_device_nbytes(const struct te_quant *q);
 

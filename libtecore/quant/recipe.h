@@ -64,5 +64,7 @@ struct te_quant {
 
 /* y's copies with the scale of the slot, without an amax: of recipes with one scale for a tensor */
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
+/* writes them from x, the producer's result */
+int te__quantize_result(const struct te__quantize *z, const void *x, enum te_dtype dtype);
 
 #endif

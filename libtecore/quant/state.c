@@ -119,6 +119,58 @@ int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslo
 	return 0;
 }
 
+/* ---- casts that run again ---- */
+
+static int repeat_begin(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	te__quantize_by_slot(z, ret_q);
+	return 0;
+}
+
+static int repeat_begin_alone(const struct te__quantize *z, struct te_k_q *ret_q)
+{
+	(void)z;
+	*ret_q = (struct te_k_q){ .row = NULL };
+	return 0;
+}
+
+/*
+ * The producer writes the copies if it did so the first time, and not otherwise: on a GPU the order
+ * of its sums, and so the last bit of a norm, depends on what it writes.
+ */
+static const struct te__recipe_ops repeat_by_producer = {
+	.name = "repeat",
+	.begin = repeat_begin,
+};
+static const struct te__recipe_ops repeat_afterwards = {
+	.name = "repeat",
+	.begin = repeat_begin_alone,
+	.end = te__quantize_result,
+};
+
+int te__quant_repeat(struct te_quant *q, float *scale, int nslots, struct te_quant **ret_q)
+{
+	struct te_quant *n;
+
+	if (!q->words.nscale) {
+		*ret_q = te_quant_ref(q);
+		return 0;
+	}
+	n = te__calloc(1, sizeof(*n) + (size_t)nslots * sizeof(n->dtype[0]));
+	if (!n)
+		return te__fail(-ENOMEM, "plan: no memory");
+	atomic_init(&n->refs, 1);
+	n->ctx = te_ctx_ref(q->ctx);
+	n->recipe = q->recipe;
+	n->row = q->row->end ? &repeat_afterwards : &repeat_by_producer;
+	n->words = (struct te__slot_words){ .nscale = 1 };
+	n->nslots = nslots;
+	n->scale = scale;
+	memcpy(n->dtype, q->dtype, (size_t)nslots * sizeof(n->dtype[0]));
+	*ret_q = n;
+	return 0;
+}
+
 struct te_quant *te_quant_ref(struct te_quant *q)
 {
 	if (q)

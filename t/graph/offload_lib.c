@@ -85,6 +85,7 @@ static int delay_copies(void *arg, struct te_plan *plan, const struct te_plan_ev
 }
 
 int no_words;
+const char *recompute;
 
 struct run run_create(const struct model_shape *m, const struct way *w, const char *recipe,
 			     const struct te_offload_opts *oo)
@@ -112,6 +113,8 @@ struct run run_create(const struct model_shape *m, const struct way *w, const ch
 	o.ncuts = w->ncuts;
 	o.cut = cuts;
 	o.offload = r.off;
+	o.nrecompute = recompute != NULL;
+	o.recompute = &recompute;
 	if (r.off && !w->flags) {
 		o.hook = delay_copies;
 		o.hook_arg = r.off;

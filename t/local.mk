@@ -111,6 +111,7 @@ TT_COMM = \
 	t/comm/model \
 	t/comm/nccl \
 	t/comm/nodes \
+	t/comm/nodes_gpu \
 	t/comm/norm \
 	t/comm/norm_gpu \
 	t/comm/ops \
@@ -351,6 +352,7 @@ POOL_CASES = \
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
+t_comm_nodes_gpu_SOURCES = $(t_comm_nodes_SOURCES)
 NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
 t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
 t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)

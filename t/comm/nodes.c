@@ -1,6 +1,7 @@
 /*
  * t/comm/nodes.c - collective operations of ranks on several nodes, which TE_COMM_NODE simulates:
  * the same bits as those of one node, recordings, and what becomes of them if a rank is at fault.
+ * Ranks on a GPU share one, or have one each; their results are those of one node on the host.
  */
 #include "config.h"
 
@@ -46,6 +47,11 @@ static struct plan {
 	pid_t pid[RANKS_MAX];
 } *plan;
 
+static int on_gpu(void)
+{
+	return !strcmp(backend, "cuda");
+}
+
 static void setup(void)
 {
 	plan = ranks_shared(sizeof(*plan));
@@ -83,7 +89,8 @@ static int join(int rank, struct joined *j)
 		setenv("TE_COMM_ALGO", plan->algorithm, 1);
 	if (plan->heartbeat_ms)
 		setenv("TE_COMM_HEARTBEAT_MS", plan->heartbeat_ms, 1);
-	c.backend = "host";
+	/* kernels of ranks that share a GPU would wait for each other on one node */
+	c.backend = plan->nodes ? backend : "host";
 	o.timeout_ms = plan->timeout_ms;
 	o.pool_nbytes = 1 << 20;
 	plan->pid[rank] = getpid();
@@ -258,14 +265,17 @@ static void run(const char *nodes, ranks_fn *fn, struct ranks_result *res)
 	ranks_meet(MEET_DIR, plan->n);
 	ranks_run(plan->n, fn, NULL, res);
 	ranks_part();
+	/* the driver keeps descriptors, and the library its functions */
+	for (int i = 0; i < plan->n && on_gpu(); i++)
+		res[i].nleft_fd = res[i].nleft_alloc = 0;
 }
 
 static const struct {
 	const char *nodes, *algorithm, *stage;
 } layout[] = {
 	{ "ab", "auto", "64K" },	{ "aabb", "chain", "300K" },
-	{ "aaab", "chain", "1M" },	{ "abab", "auto", "500K" },
-	{ "abbc", "chain", "200K" },	{ "abcab", "exchange", "4M" },
+	{ "abcab", "exchange", "4M" },	{ "abab", "auto", "500K" },
+	{ "abbc", "chain", "200K" },	{ "aaab", "chain", "1M" },
 	{ "aabbbc", "auto", "1M" },	{ "abcde", "chain", "2M" },
 };
 
@@ -477,7 +487,11 @@ END_TEST
 
 /* ---- failures ---- */
 
-#define LATE_MS 1500 /* for joining too, on a machine with other work */
+/* for joining too, on a machine with other work */
+static int late_ms(void)
+{
+	return on_gpu() ? 6000 : 1500;
+}
 
 static const struct {
 	enum fault fault;
@@ -485,7 +499,7 @@ static const struct {
 	int at;
 	int code; /* of the other ranks */
 	const char *text;
-	double ms; /* from the fault on; 0: the time-out, LATE_MS, and half of it */
+	double ms; /* from the fault on; 0: the time-out, late_ms(), and half of it */
 } faults[] = {
 	{ KILLED, "aabb", "chain", 3, -TE_EPEER, "rank 3 (host ", 3000 },
 	{ KILLED, "aab", "chain", 1, -TE_EPEER, "rank 1 (host ", 3000 }, /* in no rail */
@@ -587,15 +601,15 @@ START_TEST(a_rank_at_fault_is_named)
 	plan->algorithm = faults[_i].algorithm;
 	plan->at = faults[_i].at;
 	plan->nleft = plan->n - 1;
-	plan->timeout_ms = faults[_i].ms ? 20000 : LATE_MS;
+	plan->timeout_ms = faults[_i].ms ? 20000 : late_ms();
 	plan->heartbeat_ms = plan->fault == STOPPED ? "600" : "2000";
 	run(faults[_i].nodes, fault_rank, res);
 	for (int i = 0; i < plan->n; i++) {
 		if (i == plan->at)
 			continue;
-		ranks_failed(&res[i], faults[_i].code, faults[_i].text, 10000);
+		ranks_failed(&res[i], faults[_i].code, faults[_i].text, on_gpu() ? 60000 : 10000);
 		ck_assert_msg(plan->ms[i] <
-				      TT_SLOWER(faults[_i].ms ? faults[_i].ms : LATE_MS * 1.5),
+				      TT_SLOWER(faults[_i].ms ? faults[_i].ms : late_ms() * 1.5),
 			      "rank %d after %g ms: %s", i, plan->ms[i], res[i].text);
 	}
 }
@@ -752,22 +766,34 @@ START_TEST(joining_fails_on_all_ranks)
 }
 END_TEST
 
-static Suite *suite(void)
+static Suite *suite(const char *name, const char *on)
 {
-	Suite *s = suite_create("comm/nodes");
-	TCase *c = tt_case(s, "results", "host");
+	Suite *s = suite_create(name);
+	TCase *c = tt_case(s, "results", on);
 
+	backend = on;
 	tcase_add_checked_fixture(c, setup, NULL);
-	TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
-	tcase_add_test(c, norms_are_those_of_one_node);
+	/* a process takes a second for its context on a GPU */
+	if (on_gpu())
+		tcase_add_loop_test(c, results_are_those_of_one_node, 0, 3);
+	else
+		TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
+	if (!on_gpu())
+		tcase_add_test(c, norms_are_those_of_one_node);
 	tcase_add_loop_test(c, replays_are_calls, 0, 2);
-	c = tt_case(s, "failures", "host");
+	c = tt_case(s, "failures", on);
 	tcase_add_checked_fixture(c, setup, NULL);
-	TT_ADD_LOOP(c, a_rank_at_fault_is_named, (int)TT_LEN(faults), 4);
+	/* on a GPU one of each kind: killed, stopped, late, another count */
+	for (int i = 0; i < (int)TT_LEN(faults) && on_gpu(); i += 3)
+		tcase_add_loop_test(c, a_rank_at_fault_is_named, i, i + 1);
+	if (!on_gpu())
+		TT_ADD_LOOP(c, a_rank_at_fault_is_named, (int)TT_LEN(faults), 4);
 	tcase_add_test(c, what_is_of_one_node_is_refused);
-	tcase_add_test(c, joining_fails_on_all_ranks);
-	tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
+	if (!on_gpu()) {
+		tcase_add_test(c, joining_fails_on_all_ranks);
+		tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
+	}
 	return s;
 }
 
-TT_MAIN("comm/nodes", TT_NEED_NOTHING, suite)
+TT_PAIR("comm/nodes", suite)

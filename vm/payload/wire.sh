@@ -39,7 +39,9 @@ run()
 	sent=$(sent)
 	timeout 240 te_run -n 2 --per-node 1 sh -c '
 		export TE_COMM_IB_DEVICE=rxe$TE_COMM_RANK
-		[ -z "$TE_LINK_BOTH" ] || TE_COMM_IB_DEVICE=$TE_COMM_IB_DEVICE,rxe$((1 - TE_COMM_RANK))
+		case $TE_LINK_BOTH in # ranks with two devices
+		*$TE_COMM_RANK*) TE_COMM_IB_DEVICE=$TE_COMM_IB_DEVICE,rxe$((1 - TE_COMM_RANK)) ;;
+		esac
 		sh -c "echo \$\$ >/tmp/pid$TE_COMM_RANK; exec link_pair verbs $*" \
 			>/tmp/rank$TE_COMM_RANK 2>&1
 		echo $? >/tmp/status$TE_COMM_RANK' sh "$@" &
@@ -88,9 +90,20 @@ end "latency" 0 ''
 export TE_COMM_IB_QPS=3
 run check 1500000 4
 end "three queue pairs" 0 ''
-export TE_COMM_IB_QPS=0 TE_LINK_BOTH=1
+export TE_COMM_IB_QPS=0 TE_LINK_BOTH=01
 run check 1500000 4
 end "two ports" 0 ''
+if [ -z "$short" ]; then
+	export TE_LINK_BOTH=1 TE_LOG=info
+	run check 1500000 4
+	end "one port and two" 0 ', 1 of 1 queue pairs each on device rxe0' \
+		0 ', 0 of 1 queue pairs each on device rxe0'
+	export TE_COMM_IB_QPS=3
+	run check 1500000 4
+	end "one port and two, three queue pairs" 0 ', 3 of 3 queue pairs each on device rxe0' \
+		0 ', 1 of 3 queue pairs each on device rxe0'
+	unset TE_LOG
+fi
 unset TE_COMM_IB_QPS TE_LINK_BOTH
 if [ -x /bin/te_perftest ]; then
 	cat >/bin/nodes <<-'EOT'

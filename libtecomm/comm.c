@@ -194,6 +194,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 		te_comm_unref(c);
 		return te__fail(r, "%s", why); /* closing may have recorded other messages */
 	}
+	c->created = 1;
 	*ret_comm = c;
 	return 0;
 }
@@ -222,7 +223,8 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
 	if (c->pool) {
-		(void)te__ctx_wait(c->ctx, "te_comm_unref");
+		if (!te__ctx_wait(c->ctx, "te_comm_unref") && c->created)
+			te__pool_leave(c->pool);
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
 		c->coll.nodes = te__nodes_destroy(c->coll.nodes);
 		te__coll_fini(&c->coll);

@@ -20,6 +20,7 @@ struct te_comm {
 	struct te__table table;
 	struct te__nccl *nccl; /* once a call has asked for it */
 	char name[64];
+	int created;   /* te__comm_create() has succeeded */
 	int recovered; /* there is a successor that this rank is part of */
 };
 

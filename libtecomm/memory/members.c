@@ -93,21 +93,25 @@ static int closed(struct te__control *c, const struct te__node_info *info, uint3
 	return all;
 }
 
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 int te__members_settle(struct te__control *c, const struct te__node_info *info, int rank,
 		       int64_t deadline_ns, uint32_t *ret_attempt)
 {
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
 	const uint32_t outcome = atomic_load(&c->outcome), attempt = outcome / 2 + 1;
-	struct timespec t;
-	int64_t now;
 
 	if (outcome & 1 || advance(&c->member[rank], attempt, 2 * attempt) & 1)
 		return te__fail(-TE_ESTATE, "%s did not arrive in time, or failed: the other ranks "
 				"have recovered without it", info->name[rank]);
 	for (;;) {
-		clock_gettime(CLOCK_MONOTONIC, &t);
-		now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-		if (closed(c, info, attempt, now >= deadline_ns))
+		if (closed(c, info, attempt, now_ns() >= deadline_ns))
 			break;
 		if (atomic_load(&c->outcome) != outcome)
 			return te__fail(-TE_EABORT, "attempt %u has failed on another rank",
@@ -131,4 +135,24 @@ int te__members_end(struct te__control *c, uint32_t attempt, int success)
 	if (atomic_compare_exchange_strong(&c->outcome, &x, success ? succeeded : failed))
 		return success;
 	return success && x == succeeded;
+}
+
+const char *te__members_leave(struct te__control *c, const struct te__node_info *info, int rank,
+			      int64_t deadline_ns)
+{
+	const struct timespec pause = { .tv_nsec = LOOK_NS };
+	int told = -1;
+
+	atomic_store(&c->left[rank], 1);
+	for (int i = 0; i < info->nlocal; i++)
+		while (!atomic_load(&c->left[i]) && !has_ended(info, i)) {
+			if (told != i)
+				te__log_info("%s waits until %s releases the communicator",
+					     info->name[rank], info->name[i]);
+			told = i;
+			if (now_ns() >= deadline_ns)
+				return info->name[i];
+			nanosleep(&pause, NULL);
+		}
+	return NULL;
 }

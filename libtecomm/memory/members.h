@@ -36,4 +36,11 @@ int te__members_has(const struct te__control *control, int rank, uint32_t attemp
 /* the outcome of the attempt: success, unless it has failed on another rank before; or failure */
 int te__members_end(struct te__control *control, uint32_t attempt, int success);
 
+/*
+ * This rank queues nothing more, and its work has ended. Returns NULL when this holds for all, or
+ * they have ended; at the deadline, the name of a rank for which it does not.
+ */
+const char *te__members_leave(struct te__control *control, const struct te__node_info *info,
+			      int rank, int64_t deadline_ns);
+
 #endif

@@ -366,6 +366,22 @@ static void arena_delete(struct te_comm_arena *a)
 	te__free(a);
 }
 
+void te__pool_leave(struct te__pool *p)
+{
+	const int64_t deadline = te__boot_deadline(p->boot), ns = deadline - te__boot_now();
+	char why[TEXT_NBYTES];
+	const char *who;
+
+	if (!te__pool_multicast(p))
+		return;
+	who = te__members_leave(p->control, &p->info, p->local, deadline);
+	if (!who)
+		return;
+	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
+		 who, (long long)(ns / 1000000), te__boot_peer(p->boot, p->rank));
+	te__pool_abort(p, -ETIMEDOUT, why);
+}
+
 struct te__pool *te__pool_destroy(struct te__pool *p)
 {
 	struct te_ctx *ctx;

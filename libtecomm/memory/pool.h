@@ -35,6 +35,12 @@ int te__pool_agree(struct te__boot *boot, int code, const char *what);
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, size_t stage, struct te__pool **ret_pool);
+/*
+ * Before it is destroyed, after the work of the context has ended: with multicast memory, waits
+ * until this holds for all ranks, whose kernels write to the memory of this one. A rank for which
+ * it does not before the time-out ends the communicator.
+ */
+void te__pool_leave(struct te__pool *pool);
 /* waits for the work of the context; takes NULL, returns NULL */
 struct te__pool *te__pool_destroy(struct te__pool *pool);
 

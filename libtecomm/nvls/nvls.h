@@ -7,6 +7,7 @@
  * Creation has three steps, and no rank begins one before all ranks have done the one before: the
  * lowest rank creates the multicast object and all add their devices; all bind their memory; all
  * map it. A rank that fails makes te_comm_create() fail on all, which release what they have.
+ * None unbinds its memory before the kernels of all have ended (te__pool_leave()).
  */
 #ifndef TE__NVLS_H
 #define TE__NVLS_H

@@ -5,12 +5,15 @@
 #include "config.h"
 
 #include <errno.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <te/capture.h>
 #include <te/collective.h>
+#include <te/log.h>
 
 #include "libtecore/base/dtype_inline.h"
 #include "ranks.h"
@@ -365,7 +368,9 @@ struct plan {
 	const char *env[3];
 	const char *why; /* nvls is declined; NULL: it is there */
 	int fault_rank, fault, timeout_ms;
+	enum { PROMPT, LATE, KILLED, HELD } leave; /* how rank 1 releases the communicator */
 	_Atomic int fired;
+	_Atomic int waits, gone; /* rank 0 for rank 1 */
 };
 
 static struct plan *plan;
@@ -418,6 +423,28 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 	return 0;
 }
 
+static void on_log(void *arg, enum te_log_level level, const char *category, const char *text)
+{
+	(void)level;
+	(void)category;
+	(void)arg;
+	if (strstr(text, " waits until rank 1 ("))
+		plan->waits = 1;
+}
+
+/* before rank 1 releases the communicator, rank 0 has begun to */
+static int outstay(struct te_comm *comm)
+{
+	while (!plan->waits && !plan->gone)
+		sched_yield();
+	HOLDS(!plan->gone);
+	if (plan->leave == KILLED)
+		raise(SIGKILL);
+	while (plan->leave == HELD && !plan->gone)
+		sched_yield();
+	return te_comm_error(comm);
+}
+
 static int run_rank(int rank, void *arg)
 {
 	struct te_ctx_opts c = TE_CTX_OPTS_INIT;
@@ -442,8 +469,17 @@ static int run_rank(int rank, void *arg)
 	}
 	if (!r)
 		r = use(ctx, comm);
+	if (!r && plan->leave && rank == 0) {
+		te_log_set(on_log, NULL);
+		STEP(te_log_filter("off,comm=info"));
+	}
+	if (!r && plan->leave && rank == 1)
+		r = outstay(comm);
 	snprintf(text, sizeof(text), "%s", te_error_detail());
 	te_comm_unref(comm);
+	if (rank == 0)
+		plan->gone = 1;
+	te_log_set(NULL, NULL);
 	te_ctx_unref(ctx);
 	te_error_clear();
 	if (nmaps())
@@ -539,6 +575,30 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 }
 END_TEST
 
+/* a rank unbinds its memory when no kernel of another one can write to it */
+START_TEST(multicast_memory_is_released_by_all)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->leave = _i;
+	plan->timeout_ms = _i == HELD ? TT_SLOWER(500) : 0;
+	run(res);
+	for (int i = 0; i < 3; i++) {
+		if (i != 1 || _i == LATE)
+			ck_assert_msg(!res[i].r && !res[i].signal && !res[i].nleft_fd &&
+				      !res[i].nleft_alloc && res[i].ms < 15000,
+				      "rank %d: %s, after %g ms", i, res[i].text, res[i].ms);
+		else if (_i == KILLED)
+			ck_assert_int_eq(res[i].signal, SIGKILL);
+		else
+			ranks_failed(&res[i], -ETIMEDOUT, ": rank 1 (", 15000);
+	}
+	if (_i == HELD)
+		ck_assert_ptr_nonnull(strstr(res[1].text, "has not released multicast memory "
+							  "within"));
+}
+END_TEST
+
 /* of the thread's process, before a parameter is used */
 static void switch_on(void)
 {
@@ -568,6 +628,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, it_is_off_unless_switched_on_and_not_refused, 0,
 			    TT_LEN(settings));
 	tcase_add_test(c, a_rank_that_refuses_is_named);
+	tcase_add_loop_test(c, multicast_memory_is_released_by_all, LATE, HELD + 1);
 	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
 	return s;
 }

@@ -188,7 +188,7 @@ static int can_repeat(struct search *a, int g, char why[WHY_NBYTES])
 		const struct te_op *op = p->seq->op[s->node];
 
 		if (s->kind != TE__STEP_QUANT && !(op->ops.flags & TE_OP_REPEATS)) {
-			snprintf(why, WHY_NBYTES, "op %s: a %s does not run again", op->name,
+			snprintf(why, WHY_NBYTES, "op %s of type %s does not run again", op->name,
 				 op->ops.name);
 			return 0;
 		}

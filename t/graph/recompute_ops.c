@@ -249,8 +249,8 @@ START_TEST(a_value_stays_and_the_plan_tells_why)
 	seq = seq_of(&soft, &once, NULL);
 	p = plan_of(seq, 0, "*");
 	is_again(p, "s.y");
-	is_kept(p, "t.y", "op t: a once does not run again");
-	is_kept(p, "a.y", "op a: a linear does not run again");
+	is_kept(p, "t.y", "op t of type once does not run again");
+	is_kept(p, "a.y", "op a of type linear does not run again");
 	te_plan_unref(p);
 	te_seq_unref(seq);
 	/* a.y is read by forward only, and a linear does not run again */

@@ -145,6 +145,26 @@ check "a folder that is not there is named" grep -q 'file in ./nowhere' err
 says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
 says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "GiB are free" env TE_DEVICE_MEM_LIMIT=17M "$te_train" $tiny text
+
+# so has one that computes values again
+for m in norm,act '*' 'h.1.*,act --offload all' 'norm,act --graph layer' 'norm,act --graph'; do
+	set -f
+	check "--recompute $m" "$te_train" $tiny --recompute $m --out again --log again.jsonl text
+	set +f
+	says "and tells how much" again 'recomputed_bytes' '[1-9][0-9]*'
+	rm -f again.jsonl
+	equal "has the bits of off" move-off again
+	rm -rf again
+done
+"$te_train" $tiny --estimate --json --recompute norm,act >out 2>err
+check "--estimate has the memory with and without" test \
+	"$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" -lt \
+	"$(sed -n 's/.*"total_keeping_bytes": \([0-9]*\).*/\1/p' out)"
+"$te_train" $tiny --estimate --json >out 2>err
+check "and one without nothing to compute again" sh -c '! grep -q total_keeping out'
+fails "--recompute attn" "no norm or activation of this name" "$te_train" $tiny --recompute attn text
+fails "--recompute norm," '""' "$te_train" $tiny --recompute norm, text
+
 fails "--offload-pinned some" "not a size" "$te_train" $tiny --offload all --offload-pinned some text
 fails "--offload some" "not a size" "$te_train" $tiny --offload some text
 fails "--offload ''" "expected off" "$te_train" $tiny --offload '' text

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +93,92 @@ int step_graph_plan(const struct opts *o, struct step_graph *g)
 	return !r && text ? parse(g, text, &g->schedule) : r;
 }
 
+/* ---- values that are computed again ---- */
+
+/* 1: a word of the list selects the operation */
+static int selects(const char *word, const struct te_op *op)
+{
+	const char *type = te_op_table(op)->name;
+
+	if (!(te_op_table(op)->flags & TE_OP_REPEATS))
+		return 0;
+	if (!strcmp(word, "norm"))
+		return !strcmp(type, "layernorm") || !strcmp(type, "rmsnorm");
+	if (!strcmp(word, "act"))
+		return !strcmp(type, "activation");
+	return !fnmatch(word, te_op_name(op), 0);
+}
+
+/* the main outputs of those operations, which are at most nops */
+static int add_outputs(struct step_graph *g, const struct te_seq *seq, const char *word)
+{
+	int found = 0;
+
+	for (int i = 0; i < te_seq_nops(seq); i++) {
+		const struct te_op *op = te_seq_op(seq, i);
+		char *name;
+
+		if (!selects(word, op))
+			continue;
+		found = 1;
+		if (asprintf(&name, "%s.y", te_op_name(op)) < 0)
+			return say_failed("out of memory");
+		g->recompute[g->nrecompute++] = name;
+	}
+	return found ? STATUS_OK :
+		       say_bad("--recompute: \"%s\": the model has no norm or activation of this "
+			       "name", word);
+}
+
+int step_graph_recompute(struct step_graph *g, const struct te_seq *seq)
+{
+	size_t nwords = 1;
+	char *list, *rest;
+	int r = STATUS_OK;
+
+	if (!strcmp(g->o->recompute, "off"))
+		return STATUS_OK;
+	for (const char *p = g->o->recompute; (p = strchr(p, ',')); p++)
+		nwords++;
+	list = rest = strdup(g->o->recompute);
+	g->recompute = calloc(nwords * (size_t)te_seq_nops(seq), sizeof(*g->recompute));
+	if (!list || !g->recompute)
+		r = say_failed("out of memory");
+	for (char *word; !r && (word = strsep(&rest, ","));)
+		r = add_outputs(g, seq, word);
+	free(list);
+	return r;
+}
+
+void step_graph_recomputed(const struct step_graph *g, struct recomputed *ret)
+{
+	struct te_plan_saved_info s = TE_PLAN_SAVED_INFO_INIT;
+
+	*ret = (struct recomputed){ .n = 0 };
+	for (int32_t part = 0; part <= g->ncuts; part++) {
+		const struct te_plan *plan = te_step_plan(g->step, 0, part);
+
+		for (int i = 0; plan && !te_plan_saved(plan, i, &s); i++) {
+			if (s.why && !ret->nstay++)
+				snprintf(ret->why, sizeof(ret->why), "%s, because %s", s.name,
+					 s.why);
+			if (s.policy != TE_POLICY_RECOMPUTE)
+				continue;
+			ret->n++;
+			ret->nbytes += s.nbytes;
+		}
+	}
+}
+
+/* ---- steps ---- */
+
 void step_graph_free(struct step_graph *g)
 {
+	for (int32_t i = 0; i < g->nrecompute; i++)
+		free(g->recompute[i]);
+	free(g->recompute);
+	g->recompute = NULL;
+	g->nrecompute = 0;
 	g->step = te_step_unref(g->step);
 	g->schedule = te_schedule_unref(g->schedule);
 	g->offload = te_offload_unref(g->offload);
@@ -118,6 +203,8 @@ int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_ad
 	so.cut = g->cut;
 	so.schedule = g->schedule;
 	so.offload = g->offload;
+	so.nrecompute = g->nrecompute;
+	so.recompute = (const char *const *)g->recompute;
 	return te_step_create(seq, opt, &so, ret_step);
 }
 
@@ -154,6 +241,7 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
 	struct te_offload_report off = TE_OFFLOAD_REPORT_INIT;
 	const char *text = schedule_of(g->o);
+	struct recomputed again;
 	struct record rec;
 
 	te_graph_report(te_step_graph(g->step, 0), &rep);
@@ -169,6 +257,11 @@ json_t *step_graph_to_json(const struct step_graph *g)
 	/* each recording is launched once per step */
 	record_int(&rec, "launches_per_step", (int64_t)rep.nrecordings);
 	record_int(&rec, "pool_bytes", (int64_t)rep.peak_nbytes);
+	if (g->nrecompute) {
+		step_graph_recomputed(g, &again);
+		record_int(&rec, "recomputed_values", again.n);
+		record_int(&rec, "recomputed_bytes", (int64_t)again.nbytes);
+	}
 	if (g->offload && te_offload_report(g->offload, &off) >= 0) {
 		record_open(&rec, "offload");
 		record_int(&rec, "moved_bytes", (int64_t)off.moved_nbytes);

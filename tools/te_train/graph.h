@@ -23,6 +23,8 @@ struct step_graph {
 	int32_t *nlayers; /* [nchunks] */
 	struct te_schedule *schedule; /* NULL: the default */
 	struct te_offload *offload;   /* or NULL */
+	int32_t nrecompute; /* values that are computed again in backward, if backward needs them */
+	char **recompute;
 	struct te_step *step;
 };
 
@@ -36,6 +38,17 @@ void step_graph_free(struct step_graph *g);
  * Returns what the library returned */
 int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_adamw *opt, int64_t B,
 		    uint32_t flags, struct te_step **ret_step);
+
+/* by --recompute; an exit status */
+int step_graph_recompute(struct step_graph *g, const struct te_seq *seq);
+
+/* What --recompute does in all parts of a step. */
+struct recomputed {
+	uint64_t nbytes; /* of values that are computed again */
+	int n, nstay;	 /* their number, and of those that stay */
+	char why[512];	 /* the first one that stays, and why */
+};
+void step_graph_recomputed(const struct step_graph *g, struct recomputed *ret);
 
 /* what moves values until the activations of a step take target_nbytes; 0: all that moves without
  * delays, up to move_nbytes, 0: no limit. Returns what the library returned */

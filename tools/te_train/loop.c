@@ -347,6 +347,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (!r)
 		r = choose_graph(t, &cfg);
 	if (!r)
+		r = step_graph_recompute(&t->graph, t->model.seq);
+	if (!r)
 		r = mem_offload(&(struct mem_run){ o, &t->model, &t->graph, !o->sample_only,
 						   NULL },
 				&t->graph);

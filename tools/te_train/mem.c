@@ -213,6 +213,17 @@ static int is_auto(const struct mem_run *run)
 	return run->train && !strcmp(run->o->offload, "auto");
 }
 
+/* the same, but nothing is computed again */
+static int estimate_keeping(const struct mem_run *run, int64_t B, struct mem *ret)
+{
+	struct step_graph g = *run->graph;
+	struct mem_run with = *run;
+
+	g.nrecompute = 0;
+	with.graph = &g;
+	return mem_estimate(&with, B, ret);
+}
+
 /* the same with this offload */
 static int estimate_with(const struct mem_run *run, struct te_offload *offload, int64_t B,
 			 struct mem *ret)
@@ -405,7 +416,12 @@ static int find_most_auto(const struct mem_run *run, const struct room *room, st
 	return STATUS_OK;
 }
 
-static void print_text(const struct mem_run *run, const struct mem *m, const struct mem *plain,
+/* without offload, and without values that are computed again */
+struct others {
+	struct mem plain, keeping;
+};
+
+static void print_text(const struct mem_run *run, const struct mem *m, const struct others *others,
 		       const struct room *room, const struct most *most)
 {
 	char note[80];
@@ -430,15 +446,18 @@ static void print_text(const struct mem_run *run, const struct mem *m, const str
 	if (run->graph->offload) {
 		snprintf(note, sizeof(note), "each way in a step, %.0f%% hidden", 100 * m->hidden);
 		print_row("offloaded", m->offloaded, note);
-		print_row("without", plain->total, "total, if nothing moves");
+		print_row("without", others->plain.total, "total, if nothing moves");
 	}
+	if (run->graph->nrecompute)
+		print_row("keeping", others->keeping.total,
+			  "total, if nothing is computed again in backward");
 	print_row("free", room->device, run->o->estimate > 0 ? "as given" : "");
 	printf("%-14s %10lld\n", "largest batch", (long long)most->batch);
 	if (run->train)
 		printf("%-14s %10lld tokens\n", "longest", (long long)most->context);
 }
 
-static int print_json(const struct mem_run *run, const struct mem *m, const struct mem *plain,
+static int print_json(const struct mem_run *run, const struct mem *m, const struct others *others,
 		      const struct room *room, const struct most *most)
 {
 	struct record rec;
@@ -461,8 +480,10 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 	if (run->graph->offload) {
 		record_int(&rec, "offloaded_bytes", (int64_t)m->offloaded);
 		record_real(&rec, "hidden", m->hidden);
-		record_int(&rec, "total_without_bytes", (int64_t)plain->total);
+		record_int(&rec, "total_without_bytes", (int64_t)others->plain.total);
 	}
+	if (run->graph->nrecompute)
+		record_int(&rec, "total_keeping_bytes", (int64_t)others->keeping.total);
 	record_int(&rec, "free_bytes", (int64_t)room->device);
 	record_int(&rec, "largest_batch", most->batch);
 	if (run->train)
@@ -473,7 +494,8 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 int mem_print(const struct mem_run *run)
 {
 	struct room room;
-	struct mem m, plain;
+	struct others others;
+	struct mem m;
 	struct most most = { 0, 0 };
 	int r = get_room(run, &room), te;
 
@@ -483,7 +505,9 @@ int mem_print(const struct mem_run *run)
 	if (te >= 0)
 		place_snapshot(&m, &room);
 	if (te >= 0)
-		te = estimate_with(run, NULL, run->graph->B, &plain);
+		te = estimate_with(run, NULL, run->graph->B, &others.plain);
+	if (te >= 0)
+		te = estimate_keeping(run, run->graph->B, &others.keeping);
 	if (te < 0)
 		return no_estimate(run, te);
 	r = is_auto(run) ? find_most_auto(run, &room, &most) : STATUS_OK;
@@ -492,7 +516,7 @@ int mem_print(const struct mem_run *run)
 	if (r)
 		return r;
 	if (run->o->json)
-		return print_json(run, &m, &plain, &room, &most);
-	print_text(run, &m, &plain, &room, &most);
+		return print_json(run, &m, &others, &room, &most);
+	print_text(run, &m, &others, &room, &most);
 	return STATUS_OK;
 }

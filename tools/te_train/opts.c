@@ -97,6 +97,8 @@ static const struct row rows[] = {
 	  "the most pinned memory that --offload takes; with a file 64M by default" },
 	{ "offload-verify", WORD, AT(offload_verify), "off", 0, 0, 0, "off|sample|all",
 	  "compare what that file returns with checksums" },
+	{ "recompute", TEXT, AT(recompute), "off", 0, 0, KEPT, "off|LIST",
+	  "compute outputs of norm, act or named operations again in backward" },
 
 	{ "Training", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "steps", INT, AT(steps), "1000", 0, BIG, KEPT, "N",

@@ -169,6 +169,19 @@ static void note_offload(const struct trainer *t)
 		 (double)rep.moved_nbytes / (1 << 20), 100 * rep.hidden);
 }
 
+static void note_recompute(const struct trainer *t)
+{
+	struct recomputed r;
+
+	if (!t->graph.nrecompute)
+		return;
+	step_graph_recomputed(&t->graph, &r);
+	say_note("%.2f MiB of activations are computed again in backward",
+		 (double)r.nbytes / (1 << 20));
+	if (r.nstay)
+		say_note("%d values that --recompute names are kept, such as %s", r.nstay, r.why);
+}
+
 int progress_begin(struct trainer *t)
 {
 	const struct opts *o = t->o;
@@ -190,6 +203,7 @@ int progress_begin(struct trainer *t)
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
 		 t->device.name, t->device.backend, (long long)t->train.n, (long long)t->val.n);
 	note_offload(t);
+	note_recompute(t);
 	if (!o->out && !o->resume && o->steps > t->done.step)
 		say_note("without --out nothing that is trained will be saved");
 	if (!o->log)

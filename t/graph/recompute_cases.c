@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/kernel.h>
+
 #include "libtecore/plan/plan.h"
 #include "offload_lib.h"
 #include "recompute_cases.h"
@@ -109,12 +111,16 @@ static struct te_plan *make_plan(struct te_seq *seq, const struct model_shape *m
 	return p;
 }
 
-static struct pair pair_create(const struct model_shape *m, const char *recipe, uint32_t flags)
+/* fusion: of the sequences, or NULL */
+static struct pair pair_create(const struct model_shape *m, const char *recipe, uint32_t flags,
+			       const struct te_fusion *fusion)
 {
 	struct pair a;
 
 	for (int k = 0; k < 2; k++) {
 		a.seq[k] = model_create(ctx, m, 3);
+		if (fusion)
+			DO(te_seq_add_fusion(a.seq[k], fusion));
 		DO(te_adamw_create(a.seq[k], NULL, &a.opt[k]));
 		DO(te_adamw_set_lr(a.opt[k], st, 1e-2f));
 		a.p[k] = make_plan(a.seq[k], m, recipe, flags, k);
@@ -194,7 +200,7 @@ START_TEST(backward_needs_kept_values_only)
 {
 	const uint32_t flags = flag_sets[_i % FLAG_SETS];
 	const struct model_shape *m = (_i + _i / FLAG_SETS) % 2 ? &small : &gpt;
-	struct pair a = pair_create(m, recipes[_i / FLAG_SETS], flags);
+	struct pair a = pair_create(m, recipes[_i / FLAG_SETS], flags, NULL);
 
 	ck_assert_int_gt(count(a.p[1], TE_POLICY_RECOMPUTE), 4 * m->nlayers);
 	for (int step = 0; step < 3; step++) {
@@ -218,7 +224,7 @@ END_TEST
 /* another plan of the sequence updates scales, or overwrites them, between the passes */
 START_TEST(casts_have_the_scales_of_their_forward_pass)
 {
-	struct pair a = pair_create(&small, recipes[2 + _i], 0);
+	struct pair a = pair_create(&small, recipes[2 + _i], 0, NULL);
 	struct te_plan *between[2];
 
 	for (int k = 0; k < 2; k++)
@@ -241,6 +247,56 @@ START_TEST(casts_have_the_scales_of_their_forward_pass)
 	}
 	for (int k = 0; k < 2; k++)
 		te_plan_unref(between[k]);
+	pair_destroy(&a);
+}
+END_TEST
+
+static int nruns, nagain;
+
+/* a norm, and its cast by the quantizers of the call */
+static int user_run(const struct te_fused *f)
+{
+	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
+	const struct te_op_call *c = f->part[0], *q = f->part[1];
+	const struct te_norm_attrs *a = te_op_attrs(c->op);
+	int r;
+
+	nruns++;
+	nagain += (q->flags & TE_CALL_REPEAT) != 0;
+	ck_assert_uint_eq(c->flags, q->flags);
+	o.eps = a->eps;
+	r = te_kernel_norm_forward(c->stream, c->x.hp, c->master[0], NULL, c->y.hp, NULL,
+				   c->saved[0], &o);
+	return r ? r : te_quantize(c->stream, q->y.quant, q->y.slot, q->x.hp, q->y.q, NULL,
+				   q->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
+}
+
+START_TEST(casts_of_users_have_these_scales_too)
+{
+	struct te_fusion f = TE_FUSION_INIT;
+	struct pair a;
+
+	f.name = "user";
+	f.pattern = "rmsnorm quantize";
+	f.run = user_run;
+	f.keep = 1;
+	f.test = "t/graph/recompute";
+	f.flags = TE_FUSION_REPEATS;
+	a = pair_create(&small, recipes[2 + _i], 0, &f);
+	for (int step = 0; step < 3; step++) {
+		pair_feed(a.p, &small);
+		nruns = nagain = 0;
+		for (int k = 0; k < 2; k++) {
+			DO(te_seq_zero_grads(a.seq[k], st));
+			DO(te_plan_forward(a.p[k], st, 0));
+			DO(te_plan_backward(a.p[k], st));
+			DO(te_adamw_step(a.opt[k], st));
+		}
+		ck_assert_int_eq(nruns, 6 * small.nlayers);
+		ck_assert_int_eq(nagain, 2 * small.nlayers);
+		DO(te_ctx_sync(ctx));
+		pair_same(&a);
+	}
 	pair_destroy(&a);
 }
 END_TEST
@@ -304,6 +360,7 @@ Suite *recompute_suite(const char *name, const char *on)
 	TT_ADD_LOOP(c, offloaded_inputs_give_the_same_bits, WAYS, 3);
 	TT_ADD_LOOP(c, backward_needs_kept_values_only, FLAG_SETS * RECIPES, 3);
 	tcase_add_loop_test(c, casts_have_the_scales_of_their_forward_pass, 0, 3);
+	tcase_add_loop_test(c, casts_of_users_have_these_scales_too, 0, 3);
 	tcase_add_loop_test(c, memory_is_what_the_plan_predicts, 0, RECIPES);
 	recompute_op_cases(s);
 	return s;

@@ -207,6 +207,42 @@ static void check_equal(enum te_k_id id, int at, const struct array *a)
  * inverted: a result that depends on them differs from the device's.
  */
 
+/* p = (p | set) ^ flip, of each byte; builds with sanitizers are slow at one by one */
+static void change(void *p, size_t nbytes, unsigned char set, unsigned char flip)
+{
+	const uint64_t sets = set * UINT64_C(0x0101010101010101);
+	const uint64_t flips = flip * UINT64_C(0x0101010101010101);
+	unsigned char *b = p;
+	size_t i = 0;
+	uint64_t w;
+
+	for (; i + sizeof(w) <= nbytes; i += sizeof(w)) {
+		memcpy(&w, b + i, sizeof(w));
+		w = (w | sets) ^ flips;
+		memcpy(b + i, &w, sizeof(w));
+	}
+	for (; i < nbytes; i++)
+		b[i] = (b[i] | set) ^ flip;
+}
+
+/* how many bytes from k on have the same use */
+static size_t run_of(const struct array *a, size_t k)
+{
+	const size_t n = whole(a);
+	size_t end = k + 1;
+	uint64_t same, next;
+
+	memset(&same, a->use[k], sizeof(same));
+	for (; end + sizeof(next) <= n; end += sizeof(next)) {
+		memcpy(&next, a->use + end, sizeof(next));
+		if (next != same)
+			break;
+	}
+	while (end < n && a->use[end] == a->use[k])
+		end++;
+	return end - k;
+}
+
 static void uses_note(enum te_k_id id, const void *args)
 {
 	struct te__ranges r;
@@ -224,8 +260,7 @@ static void uses_note(enum te_k_id id, const void *args)
 			      "%s: range %u, %llu bytes, reaches over its array's %zu",
 			      te__k_name(id), k, (unsigned long long)r.v[k].nbytes,
 			      a ? a->nbytes : 0);
-		for (size_t i = 0; i < r.v[k].nbytes; i++)
-			a->use[at + i] |= (unsigned char)(1 << r.v[k].access);
+		change(a->use + at, r.v[k].nbytes, (unsigned char)(1 << r.v[k].access), 0);
 	}
 }
 
@@ -238,9 +273,11 @@ static int is_inverted(unsigned char use)
 static void unused_invert(void)
 {
 	for (int i = 0; i < narrays; i++)
-		for (size_t k = 0; k < whole(&arrays[i]); k++)
+		for (size_t k = 0, n; k < whole(&arrays[i]); k += n) {
+			n = run_of(&arrays[i], k);
 			if (is_inverted(arrays[i].use[k]))
-				arrays[i].host[k] = (char)~arrays[i].host[k];
+				change(arrays[i].host + k, n, 0, 0xff);
+		}
 }
 
 static void disjoint_wrote(enum te_k_id id, struct array *a, int at, size_t k)
@@ -257,31 +294,54 @@ static void disjoint_wrote(enum te_k_id id, struct array *a, int at, size_t k)
 	a->disjoint[k] = id;
 }
 
+/* of a run: 1: as they are to be, and restored */
+static int run_holds(struct array *a, size_t k, size_t n)
+{
+	const unsigned char use = a->use[k];
+	char *host = a->host + k, *got = a->got + k;
+	const char *was = a->was + k;
+
+	if (use & ~(1 << TE__READ) && use != 1 << TE__DISJOINT)
+		return !(use & 1 << TE__DISJOINT) && (!exact || !memcmp(host, got, n));
+	if (is_inverted(use))
+		change(host, n, 0, 0xff);
+	if (!memcmp(host, was, n) && !memcmp(got, was, n))
+		return 1;
+	if (is_inverted(use))
+		change(host, n, 0, 0xff);
+	return 0;
+}
+
+static void byte_check(enum te_k_id id, int at, size_t k)
+{
+	struct array *a = &arrays[at];
+	const int inverted = is_inverted(a->use[k]);
+	const char as = (char)(inverted ? ~a->was[k] : a->was[k]);
+
+	if (inverted && a->host[k] == as && a->got[k] == a->was[k])
+		a->host[k] = a->was[k];
+	else if (a->use[k] & 1 << TE__DISJOINT && a->host[k] != as)
+		disjoint_wrote(id, a, at, k);
+	else if (!(a->use[k] & ~(1 << TE__READ)) && (a->host[k] != as || a->got[k] != a->was[k]))
+		ck_abort_msg("%s: array %d: byte %lld of %zu is written, which kernels.def does "
+			     "not list", te__k_name(id), at, (long long)k - a->guard, a->nbytes);
+	if (exact && a->host[k] != a->got[k])
+		ck_abort_msg("%s: array %d: byte %lld of %zu depends on memory that kernels.def "
+			     "does not list as read",
+			     te__k_name(id), at, (long long)k - a->guard, a->nbytes);
+}
+
 /* after the reference: restore the inverted bytes, and check what was written */
 static void uses_check(enum te_k_id id)
 {
-	for (int i = 0; i < narrays; i++) {
-		struct array *a = &arrays[i];
-
-		for (size_t k = 0; k < whole(a); k++) {
-			const int inverted = is_inverted(a->use[k]);
-			const char as = (char)(inverted ? ~a->was[k] : a->was[k]);
-
-			if (inverted && a->host[k] == as && a->got[k] == a->was[k])
-				a->host[k] = a->was[k];
-			else if (a->use[k] & 1 << TE__DISJOINT && a->host[k] != as)
-				disjoint_wrote(id, a, i, k);
-			else if (!(a->use[k] & ~(1 << TE__READ)) &&
-				 (a->host[k] != as || a->got[k] != a->was[k]))
-				ck_abort_msg("%s: array %d: byte %lld of %zu is written, which "
-					     "kernels.def does not list",
-					     te__k_name(id), i, (long long)k - a->guard, a->nbytes);
-			if (exact && a->host[k] != a->got[k])
-				ck_abort_msg("%s: array %d: byte %lld of %zu depends on memory "
-					     "that kernels.def does not list as read",
-					     te__k_name(id), i, (long long)k - a->guard, a->nbytes);
+	for (int i = 0; i < narrays; i++)
+		for (size_t k = 0, n; k < whole(&arrays[i]); k += n) {
+			n = run_of(&arrays[i], k);
+			if (run_holds(&arrays[i], k, n))
+				continue;
+			for (size_t m = 0; m < n; m++)
+				byte_check(id, i, k + m);
 		}
-	}
 }
 
 void kc_run(enum te_k_id id, const void *args, size_t nbytes)

@@ -40,6 +40,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/cuda/graph.h \
 	libtecore/backend/cuda/module.c \
 	libtecore/backend/cuda/multicast.def \
+	libtecore/backend/cuda/nvml.c \
+	libtecore/backend/cuda/nvml.h \
 	libtecore/backend/cuda/share.c \
 	libtecore/backend/cuda/syms.def \
 	libtecore/backend/cuda/user.c \

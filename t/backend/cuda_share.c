@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "cuda_fake.h"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/nvml.h"
 #include "tt.h"
 #include "tt_ctx.h"
 
@@ -25,9 +27,10 @@ static struct te__cuda_dev dev;
 /* what the driver can do, which of its calls fails, and what exists */
 static struct {
 	int vmm, posix, fabric, rdma;
+	struct te__nvml_fabric domain;
 	const char *failing;
 	int code;
-	int handles, windows, mapped, accessible, registered, current;
+	int handles, windows, mapped, accessible, registered, current, nvml;
 	int rdma_asked;
 } fake;
 
@@ -189,6 +192,48 @@ static int fake_cuMemSetAccess(uint64_t ptr, size_t nbytes, const struct te__cu_
 	return 0;
 }
 
+static int fake_cuDeviceGetPCIBusId(char *address, int len, int device)
+{
+	CALL("cuDeviceGetPCIBusId");
+	ck_assert_int_eq(device, 3);
+	snprintf(address, (size_t)len, "0000:3b:00.0");
+	return 0;
+}
+
+static int fake_nvml_init(void)
+{
+	CALL("nvmlInit");
+	fake.nvml++;
+	return 0;
+}
+
+static int fake_nvml_shutdown(void)
+{
+	fake.nvml--;
+	return 0;
+}
+
+static const char *fake_nvml_error_string(int code)
+{
+	return code == 10 ? "Timeout" : "Unknown Error";
+}
+
+static int fake_nvml_device(const char *address, void **ret_device)
+{
+	CALL("nvmlDeviceGetHandleByPciBusId");
+	ck_assert_str_eq(address, "0000:3b:00.0");
+	*ret_device = &fake;
+	return 0;
+}
+
+static int fake_nvml_fabric(void *device, struct te__nvml_fabric *ret)
+{
+	CALL("nvmlDeviceGetGpuFabricInfo");
+	ck_assert_ptr_eq(device, &fake);
+	*ret = fake.domain;
+	return 0;
+}
+
 static int fake_cuMemHostRegister(void *ptr, size_t nbytes, unsigned flags)
 {
 	CALL("cuMemHostRegister");
@@ -236,10 +281,20 @@ static void setup(void)
 	HAVE(cuMemHostRegister);
 	HAVE(cuMemHostUnregister);
 	HAVE(cuMemHostGetDevicePointer);
+	HAVE(cuDeviceGetPCIBusId);
 #undef HAVE
 	te__cuda_driver_fake(&d);
+	te__nvml_fake(&(const struct te__nvml){
+		.init = fake_nvml_init,
+		.shutdown = fake_nvml_shutdown,
+		.error_string = fake_nvml_error_string,
+		.device = fake_nvml_device,
+		.fabric = fake_nvml_fabric,
+	});
 	memset(&fake, 0, sizeof(fake));
 	fake.vmm = fake.posix = fake.fabric = fake.rdma = 1;
+	fake.domain.state = TE__NVML_FABRIC_COMPLETED;
+	fake.domain.cluster[15] = 1;
 	memset(&dev, 0, sizeof(dev));
 	dev.index = 2;
 	dev.dev = 3;
@@ -257,6 +312,7 @@ static void check_nothing_left(void)
 	ck_assert_int_eq(fake.mapped, 0);
 	ck_assert_int_eq(fake.registered, 0);
 	ck_assert_int_eq(fake.current, 0);
+	ck_assert_int_eq(fake.nvml, 0);
 	ck_assert_uint_eq(dev.shared_nbytes, 0);
 	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
 }
@@ -380,6 +436,48 @@ START_TEST(fabric_handles_are_tried)
 }
 END_TEST
 
+static const struct {
+	struct te__nvml_fabric domain;
+	const char *said;
+} domains[] = {
+	{ { { 1 }, 0, 0, TE__NVML_FABRIC_NOT_SUPPORTED }, "is in no NVLink domain" },
+	{ { { 1 }, 0, 0, TE__NVML_FABRIC_NOT_STARTED }, "has not joined its NVLink domain" },
+	{ { { 1 }, 0, 0, TE__NVML_FABRIC_IN_PROGRESS }, "has not joined its NVLink domain" },
+	{ { { 1 }, 10, 0, TE__NVML_FABRIC_COMPLETED },
+	  "has failed to join its NVLink domain: Timeout" },
+	{ { { 0 }, 0, 7, TE__NVML_FABRIC_COMPLETED },
+	  "the NVLink domain of GPU 2, NVIDIA H100 80GB HBM3, is of this node only" },
+};
+
+/* then no memory is created */
+START_TEST(the_nvlink_domain_is_asked_for)
+{
+	fake.domain = domains[_i].domain;
+	fake.failing = "cuMemCreate";
+	fake.code = FAKE_UNKNOWN;
+	ck_assert_int_eq(probe(), -EOPNOTSUPP);
+	tt_said("no fabric handles: ");
+	tt_said("GPU 2, NVIDIA H100 80GB HBM3");
+	tt_said(domains[_i].said);
+}
+END_TEST
+
+START_TEST(a_failing_call_of_nvml_is_named)
+{
+	static const char *const calls[] = { "nvmlInit", "nvmlDeviceGetHandleByPciBusId",
+					     "nvmlDeviceGetGpuFabricInfo" };
+
+	fake.code = 10;
+	for (size_t i = 0; i < TT_LEN(calls); i++) {
+		fake.failing = calls[i];
+		te_error_clear();
+		ck_assert_int_eq(probe(), -EOPNOTSUPP);
+		tt_said(calls[i]);
+		tt_said("Timeout");
+	}
+}
+END_TEST
+
 /* the attribute promises them, and the call fails: the usual case without an IMEX daemon */
 START_TEST(a_failing_fabric_call_is_explained)
 {
@@ -406,6 +504,8 @@ static Suite *suite(void)
 	tcase_add_test(c, out_of_memory_has_the_sizes);
 	tcase_add_test(c, a_gpu_without_shareable_memory_is_named);
 	tcase_add_test(c, fabric_handles_are_tried);
+	tcase_add_loop_test(c, the_nvlink_domain_is_asked_for, 0, TT_LEN(domains));
+	tcase_add_test(c, a_failing_call_of_nvml_is_named);
 	tcase_add_loop_test(c, a_failing_fabric_call_is_explained, 0, 4);
 	return s;
 }

@@ -12,6 +12,7 @@
 
 #define TE_LOG_CATEGORY "core/cuda"
 #include "libtecore/backend/cuda/cuda.h"
+#include "libtecore/backend/cuda/nvml.h"
 
 struct share {
 	struct te__cuda_dev *dev;
@@ -402,7 +403,9 @@ static int fabric_probe(const struct te__cuda_dev *d)
 	if (!can)
 		return te__fail(-EOPNOTSUPP, "no fabric handles: GPU %d, %s, does not support them",
 				d->index, d->name);
-	r = props(d, TE__CU_MEM_HANDLE_FABRIC, &p);
+	r = te__nvml_domain(d);
+	if (!r)
+		r = props(d, TE__CU_MEM_HANDLE_FABRIC, &p);
 	if (r)
 		return r;
 	r = TE__CU_RAW(cuMemGetAllocationGranularity, &unit, &p, TE__CU_MEM_GRANULARITY_MINIMUM);

@@ -87,6 +87,7 @@ static void print_help(void)
 	       "  -p, --prefix       begin each line of output with the rank, as in [3]\n"
 	       "  -t, --timeout S    end all ranks after S seconds, with status 124\n"
 	       "  -g, --grace S      seconds from SIGTERM to SIGKILL, default %d\n"
+	       "  -k, --no-kill      ranks that fail do not end the others\n"
 	       "      --per-node N   let the ranks believe that N of them share a node\n"
 	       "      --hosts LIST   where, by ssh: up to SLOTS ranks on each host, 1 by default\n"
 	       "  -x, --export NAME  variable of the environment for other hosts, or NAME=VALUE;\n"
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
 		{ "prefix", no_argument, NULL, 'p' },
 		{ "timeout", required_argument, NULL, 't' },
 		{ "grace", required_argument, NULL, 'g' },
+		{ "no-kill", no_argument, NULL, 'k' },
 		{ "per-node", required_argument, NULL, 'N' },
 		{ "hosts", required_argument, NULL, 'H' },
 		{ "export", required_argument, NULL, 'x' },
@@ -154,7 +156,7 @@ int main(int argc, char **argv)
 	if (!o.export)
 		return say_failed("not enough memory");
 	/* +: what comes after the command is its own */
-	while (!r && (c = getopt_long(argc, argv, "+n:pt:g:x:h", longopts, NULL)) != -1) {
+	while (!r && (c = getopt_long(argc, argv, "+n:pt:g:kx:h", longopts, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			r = parse_int("--ranks", optarg, 1, RANKS_MAX, &o.nranks);
@@ -167,6 +169,9 @@ int main(int argc, char **argv)
 			break;
 		case 'g':
 			r = parse_int("--grace", optarg, 0, 3600, &o.grace_s);
+			break;
+		case 'k':
+			o.no_kill = 1;
 			break;
 		case 'N':
 			r = parse_int("--per-node", optarg, 1, RANKS_MAX, &o.per_node);

@@ -108,6 +108,38 @@ gives "a time-out" 124 "$te_run" -n 3 --timeout 0.5 sh -c \
 has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
 gone "and ends them" 60.1706
 
+# on COMMAND: as a rank that goes on when te_run has named all the others
+on='until [ "$(grep -c "^te_run: rank " err)" = $((TE_COMM_NRANKS - 1)) ]; do sleep 0.02; done'
+gives "--no-kill: ranks that fail" 0 timeout 60 "$te_run" -n 3 --no-kill sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; [ $TE_COMM_RANK = 2 ] && kill -9 $$; '"$on; echo on"
+has "are named" '^te_run: rank 1 \(pid [0-9]+\) exited with status 7$' err
+has "all of them" '^te_run: rank 2 \(pid [0-9]+\) was killed by signal 9' err
+has "and do not end the others" '^on$' out
+gives "--no-kill: the first status if no rank succeeds" 7 timeout 60 "$te_run" -n 2 -k sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; '"$on; exit 3"
+gives "--no-kill: a time-out" 124 "$te_run" -n 2 -k --timeout 0.5 sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; exec sleep 60.1710'
+gone "ends those that go on" 60.1710
+recover_rank=$abs_top_builddir/t/comm/recover_rank
+if [ -x "$recover_rank" ]; then
+	"$te_run" -n 4 --per-node 2 --no-kill sh -c \
+		'echo $$ >pid.$TE_COMM_RANK; exec "$0" 3 5000 >sums.$TE_COMM_RANK' \
+		"$recover_rank" >out 2>err </dev/null &
+	pid=$!
+	until grep -q '20 sums' sums.3 2>/dev/null; do
+		kill -0 $pid 2>/dev/null || break
+		sleep 0.05
+	done
+	kill -9 "$(cat pid.3)"
+	wait $pid
+	check "--no-kill: a communicator is recovered" test $? = 0
+	check "by all others" test \
+		"$(grep -l '^ranks 0 1 2 on 2 nodes by .*: 20 sums' sums.[0-3] | tr -d '\n')" = \
+		sums.0sums.1sums.2
+else
+	skip "--no-kill: a communicator is recovered" "t/comm/recover_rank is not built"
+fi
+
 # started SIGNAL: te_run is sent the signal when its ranks run; its status and output
 started()
 {

@@ -219,6 +219,25 @@ for who in te_run ssh; do
 done
 has "the host whose ssh was killed is named" '^te_run: host b: the connection has ended' err
 
+gives "--no-kill: a rank that fails" 0 on a,b:2 --no-kill sh -c \
+	'[ $TE_COMM_RANK = 1 ] && exit 7; until grep -q "rank 1" err; do sleep 0.05; done; echo on'
+has "is named" '^te_run: rank 1 \(host b, pid [0-9]+\) exited with status 7$' err
+check "and the others go on" test "$(grep -c '^on$' out)" = 2
+rm -f up.* "$tmp"/*.pid
+"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b -k sh -c ': >up.$TE_COMM_RANK
+	[ $TE_COMM_RANK = 0 ] || exec sleep 60.2114
+	until grep -q "host b" err; do sleep 0.05; done; echo on' >out 2>err </dev/null &
+pid=$!
+until_ok test -e up.0 -a -e up.1
+kill -9 "$(cat "$tmp/b.pid")"
+wait $pid
+check "--no-kill: a host is lost" test $? = 0
+has "which is named" '^te_run: host b: the connection has ended' err
+has "and those of the others go on" '^on$' out
+gone "but not its own" 60.2114
+"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts down-1 -k true >out 2>err </dev/null
+check "--no-kill: no rank succeeds if all hosts are lost" test $? = 1
+
 # sshd for this user alone, on the loopback
 skip_sshd()
 {

@@ -286,7 +286,7 @@ static void lose(struct host *h, const char *why)
 	h->from = -1;
 	kill(h->pid, SIGTERM);
 	forget_ranks(h);
-	job_end(STATUS_FAILED);
+	job_failed(STATUS_FAILED);
 }
 
 static int is_own(const struct host *h, int rank)

@@ -1,6 +1,6 @@
 /*
- * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails or
- * time is over, and tells why.
+ * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails, but
+ * with --no-kill, or time is over, and tells why.
  */
 #include "config.h"
 
@@ -23,6 +23,7 @@ static char running[RANKS_MAX];
 static int nrunning;
 static struct ended first; /* of those that failed in one look at them; rank -1: none */
 static int status, ending;
+static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static double kill_at = -1; /* s; when SIGTERM has not helped */
 
 double now_s(void)
@@ -51,6 +52,14 @@ void job_end(int with)
 	end_by(SIGTERM);
 }
 
+void job_failed(int with)
+{
+	if (!opt->no_kill)
+		job_end(with);
+	else if (!failed)
+		failed = with;
+}
+
 int job_is_ending(void)
 {
 	return ending;
@@ -67,14 +76,34 @@ int job_running(int rank)
 	return running[rank];
 }
 
+static void tell(const struct ended *e)
+{
+	char who[160];
+
+	snprintf(who, sizeof(who), "rank %d (%s%s%spid %d)", e->rank, e->host ? "host " : "",
+		 e->host ? e->host : "", e->host ? ", " : "", e->pid);
+	if (e->code == CLD_EXITED)
+		say_failed("%s exited with status %d", who, e->status);
+	else
+		say_failed("%s was killed by signal %d (%s)", who, e->status, strsignal(e->status));
+	job_failed(e->code == CLD_EXITED ? e->status : 128 + e->status);
+}
+
 void job_ended(const struct ended *e)
 {
 	if (!running[e->rank])
 		return;
 	running[e->rank] = 0;
 	nrunning--;
-	if (e->code == CLD_EXITED && !e->status)
+	if (e->code == CLD_EXITED && !e->status) {
+		nsucceeded += e->pid > 0; /* 0: its host is lost */
 		return;
+	}
+	if (opt->no_kill) {
+		if (!ending)
+			tell(e);
+		return;
+	}
 	/* of several, the others may have failed because of one that a signal killed */
 	if (first.rank < 0 || (e->code != CLD_EXITED && first.code == CLD_EXITED))
 		first = *e;
@@ -83,18 +112,10 @@ void job_ended(const struct ended *e)
 static void judge(void)
 {
 	const struct ended e = first;
-	char who[160];
 
 	first.rank = -1;
-	if (e.rank < 0 || ending)
-		return;
-	snprintf(who, sizeof(who), "rank %d (%s%s%spid %d)", e.rank, e.host ? "host " : "",
-		 e.host ? e.host : "", e.host ? ", " : "", e.pid);
-	if (e.code == CLD_EXITED)
-		say_failed("%s exited with status %d", who, e.status);
-	else
-		say_failed("%s was killed by signal %d (%s)", who, e.status, strsignal(e.status));
-	job_end(e.code == CLD_EXITED ? e.status : 128 + e.status);
+	if (e.rank >= 0 && !ending)
+		tell(&e);
 }
 
 static void timed_out(void)
@@ -210,5 +231,5 @@ int job_wait(void)
 		wait_once(crew->busy() ? drain : -1);
 	free(polled);
 	close(signal_fd);
-	return status;
+	return status || nsucceeded ? status : failed;
 }

@@ -24,7 +24,7 @@
 
 struct run_opts {
 	int nranks; /* 0: as many as the hosts have slots */
-	int prefix, per_node, grace_s, silence_s;
+	int prefix, per_node, grace_s, silence_s, no_kill;
 	double timeout_s;
 	char **cmd;
 	const char *hosts, *ssh, *te_run; /* NULL: this host */
@@ -56,8 +56,10 @@ struct ended {
 /* job_begin() blocks the signals that are passed on; mask is as it was before */
 int job_begin(const struct run_opts *o, const struct crew *crew, sigset_t *ret_mask);
 void job_started(int rank);
-/* an agent only reports what it has seen; otherwise the first failure ends all ranks */
+/* an agent only reports what it has seen; otherwise a failure is that of the job */
 void job_ended(const struct ended *e);
+/* ends all ranks, but with --no-kill: then it is the status if no rank succeeds */
+void job_failed(int status);
 int job_running(int rank);
 /* ends all ranks, with this status if there is none yet */
 void job_end(int status);

@@ -593,7 +593,7 @@ static void *at(void *p, int64_t nbytes)
 	return p ? (char *)p + nbytes : NULL;
 }
 
-/* The call for the rows of this rank. In ws are s or y, then words of rows, then one for amax. */
+/* the call for the rows of this rank; in ws are s or y, then words of rows */
 static struct norm own_rows(const struct norm *a, void *ws)
 {
 	const int32_t rank = te__boot_rank(a->comm->boot);
@@ -615,22 +615,7 @@ static struct norm own_rows(const struct norm *a, void *ws)
 	k->codes = block ? NULL : at(k->codes, first * k->cols);
 	if (k->codes && k->scaling == TE_K_COMM_SCALING_TOKEN)
 		k->scale_inv += first;
-	k->amax = k->amax ? words + a->k.rows : NULL;
 	return own;
-}
-
-/* *amax becomes the largest of it and the word of any rank */
-static int fold_amax(const struct steps *t, float *word)
-{
-	const struct te_k_amax amax = { .x = word, .n = 1, .amax = t->a->k.amax,
-					.dtype = TE_DTYPE_FP32 };
-	/* as integers: positive floats have that order, and NaN keeps its bits */
-	int r = collective(t, TE_K_COLL_ALLREDUCE, word, word, 1, TE_DTYPE_INT32, TE_COMM_MAX, 0,
-			   TE_COMM_AUTO);
-
-	if (t->choice)
-		t->choice->nlaunches += 2; /* with te_fill_u32() */
-	return r || t->choice ? r : TE__LAUNCH(t->stream, AMAX, &amax);
 }
 
 /* each rank computes its rows, and sends results in their final form */
@@ -640,13 +625,9 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	const struct te_k_comm_norm *k = &a->k;
 	const struct norm own = own_rows(a, ws);
 	struct norm codes = *a; /* of y of all rows */
-	int r = 0;
+	int r = kernels(t, &own, s + ((char *)own.ws - ws));
 
 	codes.k.amax = NULL;
-	if (k->amax && !t->choice)
-		r = te_fill_u32(t->stream, own.k.amax, 0, sizeof(uint32_t));
-	if (!r)
-		r = kernels(t, &own, s + ((char *)own.ws - ws));
 	if (!r && own.k.y)
 		r = gather(t, k->y ? k->y : ws, k->cols, (enum te_dtype)k->comm.dtype);
 	if (!r && own.k.codes)
@@ -656,8 +637,10 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	else if (!r && own.k.codes && k->rows < nranks_of(a)) /* ranks without rows */
 		r = collective(t, TE_K_COLL_BROADCAST, k->scale_inv, k->scale_inv, 1,
 			       TE_DTYPE_FP32, TE_COMM_SUM, 0, TE_COMM_AUTO);
+	/* as integers: positive floats have that order, and NaN keeps its bits */
 	if (!r && k->amax)
-		r = fold_amax(t, own.k.amax);
+		r = collective(t, TE_K_COLL_ALLREDUCE, k->amax, k->amax, 1, TE_DTYPE_INT32,
+			       TE_COMM_MAX, 0, TE_COMM_AUTO);
 	if (r || !k->codes || own.k.codes)
 		return r;
 	if (t->choice)
@@ -816,7 +799,7 @@ size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype)
 
 	if (!es || rows < 0 || cols < 1 || rows > ((int64_t)1 << 40) / cols)
 		return 0;
-	return round_up((uint64_t)(rows * cols) * es) + round_up(((uint64_t)rows + 1) * 4);
+	return round_up((uint64_t)(rows * cols) * es) + round_up((uint64_t)rows * 4);
 }
 
 /* ---- te_comm_explain_norm ---- */

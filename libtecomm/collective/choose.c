@@ -105,6 +105,8 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 
 	if (asked)
 		return (enum te_comm_algorithm)asked;
+	if (c->nodes) /* the table is of the ranks of one */
+		return TE_COMM_AUTO;
 	k = te__table_find(c->table, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }

@@ -366,8 +366,8 @@ static int gather_applies(const struct te_fused *f)
 	    !casts_parts(NULL, f->part[1]))
 		return 0;
 	nbytes = (int64_t)te_tensor_nbytes(part_of(gather)) * te_comm_nranks(a->comm);
-	return a->comm->coll.nodes || (a->o.algorithm ? a->o.algorithm != TE_COMM_LL :
-				       !te__coll_latency(&a->comm->coll, nbytes));
+	return a->o.algorithm ? a->o.algorithm != TE_COMM_LL :
+				  !te__coll_latency(&a->comm->coll, nbytes);
 }
 
 /* codes of the part */

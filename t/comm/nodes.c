@@ -422,6 +422,19 @@ START_TEST(norms_are_those_of_one_node)
 }
 END_TEST
 
+/* more than one node has, and than there are rows */
+START_TEST(norms_of_many_ranks)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->n = 10;
+	run("aaaaabbbbb", norm_rank, res);
+	ranks_ok(plan->n, res);
+	for (int r = 1; r < plan->n; r++)
+		ck_assert_uint_eq(plan->hash[1][r][0], plan->hash[1][0][0]);
+}
+END_TEST
+
 /* ---- recordings ---- */
 
 #define RECORDED 30000 /* floats: several pieces */
@@ -778,8 +791,10 @@ static Suite *suite(const char *name, const char *on)
 		tcase_add_loop_test(c, results_are_those_of_one_node, 0, 3);
 	else
 		TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
-	if (!on_gpu())
+	if (!on_gpu()) {
 		tcase_add_test(c, norms_are_those_of_one_node);
+		tcase_add_test(c, norms_of_many_ranks);
+	}
 	tcase_add_loop_test(c, replays_are_calls, 0, 2);
 	c = tt_case(s, "failures", on);
 	tcase_add_checked_fixture(c, setup, NULL);

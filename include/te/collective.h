@@ -189,7 +189,7 @@ struct te_comm_norm_opts {
  * TE_COMM_NORM_SHARDED: residual is read, and residual_out written, only in the rows that this rank
  * owns by TWO_SHOT, and those of rstd are defined; with one rank these are all rows. Where that is
  * not one kernel, each rank computes its rows after the sum, and all gather the results; this needs
- * ws, and amax with the same value on all ranks.
+ * ws, amax with the same value on all ranks, and for TE_COMM_SCALING_BLOCK FP32 or BF16.
  * Errors: those of te_comm_allreduce().
  */
 TE_EXPORT int te_comm_allreduce_norm(struct te_comm *comm, struct te_stream *stream,

@@ -51,6 +51,12 @@ static int is_sharded(const struct norm *a)
 	return a->k.flags & TE_K_COMM_RESIDUAL_SHARDED && nranks_of(a) > 1;
 }
 
+/* have the codes of 128 columns a scale? */
+static int is_block(const struct norm *a)
+{
+	return a->k.codes && a->k.scaling == TE_K_COMM_SCALING_BLOCK;
+}
+
 static int64_t nbytes_of(const struct norm *a)
 {
 	return a->k.comm.count * (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
@@ -299,6 +305,9 @@ static struct te_k_comm_norm alone(const struct norm *a, const void *in, void *o
 /* what cannot be done without the fused kernel */
 static int check_apart(const struct norm *a, const struct how *how, const char *why)
 {
+	if (a->k.comm.dtype == TE_DTYPE_FP16 && how->packets && is_sharded(a) && is_block(a))
+		return te__fail(-EOPNOTSUPP, "%s: dtype is fp16, and codes of blocks are cast from "
+				"y: %s", a->fn, why);
 	if (how->packets)
 		return 0;
 	if (a->k.comm.dtype == TE_DTYPE_FP16)
@@ -600,7 +609,7 @@ static struct norm own_rows(const struct norm *a, void *ws)
 	const int64_t first = first_of(a, rank), nrows = first_of(a, rank + 1) - first;
 	const int64_t row_nbytes = nbytes_of(a) / a->k.rows;
 	float *words = (float *)(void *)((char *)ws + round_up((uint64_t)nbytes_of(a)));
-	const int block = a->k.codes && a->k.scaling == TE_K_COMM_SCALING_BLOCK;
+	const int block = is_block(a);
 	struct norm own = *a;
 	struct te_k_comm_norm *k = &own.k;
 

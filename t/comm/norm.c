@@ -163,6 +163,9 @@ static struct call call_draw(struct draw *d, uint64_t k)
 		c.scaling = TE_COMM_SCALING_BLOCK;
 	if (!c.backward && draw(d, 2))
 		c.flags |= TE_COMM_NORM_SHARDED;
+	if (c.flags & TE_COMM_NORM_SHARDED && c.dtype == TE_DTYPE_FP16 &&
+	    c.scaling == TE_COMM_SCALING_BLOCK)
+		c.scaling = TE_COMM_SCALING_TOKEN;
 	c.residual = c.x = c.x_rstd = c.scale = c.sum = c.residual_out = NONE;
 	c.y = c.rstd = c.codes = c.scale_inv = c.amax = NONE;
 	put(&c, 0, 16);
@@ -664,6 +667,10 @@ static int bad_forward(struct thread_rank *r, char *p)
 	WRONG(-EOPNOTSUPP, "dtype is fp16, but more than 16384 columns", 1, 16392, TE_DTYPE_FP16,
 	      o.y = p + 65536; o.codes = NULL; o.residual = NULL;
 	      o.gamma = (float *)(void *)(p + 131072));
+	WRONG(-EOPNOTSUPP, "dtype is fp16, and codes of blocks are cast from y: oneshot needs",
+	      4, 64, TE_DTYPE_FP16, o.flags = TE_COMM_NORM_SHARDED;
+	      o.algorithm = TE_COMM_ONE_SHOT; o.scaling = TE_COMM_SCALING_BLOCK;
+	      o.ws = p + 24576; o.ws_nbytes = 4096);
 	WRONG(-EINVAL, "ws has 0 bytes, but 768 are needed: oneshot needs all rows", 4, 64, BF16,
 	      o.flags = TE_COMM_NORM_SHARDED; o.algorithm = TE_COMM_ONE_SHOT;
 	      o.sum = p + 32768);
@@ -734,7 +741,7 @@ START_TEST(arguments_are_checked)
 }
 END_TEST
 
-/* one rank wants another output, or fewer rows */
+/* ranks want other outputs, or fewer rows */
 static int differ_by;
 
 static int differ(struct thread_rank *r)
@@ -754,6 +761,16 @@ static int differ(struct thread_rank *r)
 		o.y = p + 4098;
 	o.ws = p + 16384;
 	o.ws_nbytes = 8192;
+	if (differ_by == 3) { /* results are gathered, and they are others */
+		o.flags = TE_COMM_NORM_SHARDED;
+		o.algorithm = TE_COMM_STAGED;
+	}
+	if (r->rank && differ_by == 3) {
+		o.y = NULL;
+		o.codes = p + 32768;
+		o.scale = (float *)v;
+		o.scale_inv = (float *)v + 1024;
+	}
 	STEP(te_comm_allreduce_norm(r->comm, s, p + 12288, r->rank && !differ_by ? 5 : 6, 64, BF16,
 				    &o));
 	STEP(te_stream_sync(s));
@@ -766,7 +783,7 @@ static int differ(struct thread_rank *r)
 START_TEST(ranks_that_call_otherwise_are_told)
 {
 	differ_by = _i;
-	threads_run(2, differ, -TE_EMISMATCH, "sum and norm");
+	threads_run(2, differ, -TE_EMISMATCH, _i == 3 ? "all-gather" : "sum and norm");
 }
 END_TEST
 
@@ -782,7 +799,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
 	tcase_add_test(c, arguments_are_checked);
 	if (threads_apart(2) == 2)
-		tcase_add_loop_test(c, ranks_that_call_otherwise_are_told, 0, 3);
+		tcase_add_loop_test(c, ranks_that_call_otherwise_are_told, 0, 4);
 	return s;
 }
 

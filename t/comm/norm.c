@@ -483,8 +483,9 @@ static int explained(struct thread_rank *r, const struct call *c, void *p)
 	else if (threads_n == 1 || count_of(c) < 2000)
 		HOLDS(choice.fused);
 	HOLDS(!choice.fused || choice.nlaunches == 1);
-	HOLDS(choice.fused ||
-	      choice.nlaunches >= 1 + !c->backward * (c->y != NONE) * (1 + sharded));
+	/* a sum, a kernel for what rows there are, a gather */
+	HOLDS(choice.fused || c->backward || c->y == NONE ||
+	      choice.nlaunches >= 1 + sharded + (!sharded || r->rank < c->rows));
 	HOLDS(strstr(choice.reason, choice.fused ? "fused: " : "not fused: "));
 	if (choice.fused && c->algorithm == TE_COMM_ONE_SHOT)
 		HOLDS(choice.nsent == (uint64_t)(threads_n - 1) * (size_t)count_of(c) * es_of(c));

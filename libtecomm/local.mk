@@ -31,6 +31,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \
 	libtecomm/collective/norm.c \
+	libtecomm/collective/norm.h \
+	libtecomm/collective/norm_apart.c \
 	libtecomm/collective/reducer.c \
 	libtecomm/collective/table.c \
 	libtecomm/collective/table.h \

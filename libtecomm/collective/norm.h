@@ -1,0 +1,80 @@
+/* norm.h - what the two files of te_comm_allreduce_norm(3) share. */
+#ifndef TE__COMM_NORM_H
+#define TE__COMM_NORM_H
+
+#include "kernels/launch.h"
+#include "libtecomm/comm_internal.h"
+
+#define TE__COMM_NORM_ALIGN 256 /* bytes, of ws and its parts */
+
+/* the arguments of a call; of k.comm: in, out (s), count, dtype and op */
+struct te__comm_norm {
+	const char *fn;
+	struct te_comm *comm;
+	struct te_k_comm_norm k; /* k.x: backward */
+	struct te_comm_call_opts call;
+	void *ws;
+	size_t ws_nbytes;
+	uint32_t unknown; /* flags */
+};
+
+struct te__comm_norm_how {
+	int packets;		 /* 1: rows are such that te_k_comm_norm takes them */
+	int fused;		 /* 1: it exchanges them, too */
+	struct te_k_comm_norm k; /* its arguments then */
+	char reason[120];
+};
+
+static inline int te__comm_norm_is_backward(const struct te__comm_norm *a)
+{
+	return a->k.x != NULL;
+}
+
+static inline int te__comm_norm_nranks(const struct te__comm_norm *a)
+{
+	return te__boot_nranks(a->comm->boot);
+}
+
+/* has each rank its own rows of the residual only? */
+static inline int te__comm_norm_is_sharded(const struct te__comm_norm *a)
+{
+	return a->k.flags & TE_K_COMM_RESIDUAL_SHARDED && te__comm_norm_nranks(a) > 1;
+}
+
+/* have the codes of 128 columns a scale? */
+static inline int te__comm_norm_is_block(const struct te__comm_norm *a)
+{
+	return a->k.codes && a->k.scaling == TE_K_COMM_SCALING_BLOCK;
+}
+
+static inline int64_t te__comm_norm_nbytes(const struct te__comm_norm *a)
+{
+	return a->k.comm.count * (int64_t)te_dtype_nbytes((enum te_dtype)a->k.comm.dtype);
+}
+
+/* the first row that the rank owns */
+static inline int64_t te__comm_norm_first(const struct te__comm_norm *a, int32_t rank)
+{
+	const struct te_k_comm_norm k = { .rows = a->k.rows,
+					  .comm = { .nranks = te__comm_norm_nranks(a) } };
+
+	return te_k_comm_norm_first(&k, rank);
+}
+
+static inline uint64_t te__comm_norm_round_up(uint64_t n)
+{
+	return (n + TE__COMM_NORM_ALIGN - 1) / TE__COMM_NORM_ALIGN * TE__COMM_NORM_ALIGN;
+}
+
+/* the kernel of one rank, of what in has; s is no output */
+struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const void *in, void *out);
+int te__comm_norm_launch(const struct te__comm_norm *a, const struct te_k_comm_norm *k,
+			 struct te_stream *stream);
+/*
+ * The call by an all-reduce or a reduce-scatter and kernels, where it is not fused. With a choice
+ * nothing is queued: the choice describes the sum, with the launches and bytes of all.
+ */
+int te__comm_norm_apart(const struct te__comm_norm *a, const struct te__comm_norm_how *how,
+			struct te_stream *stream, struct te_comm_choice *choice);
+
+#endif

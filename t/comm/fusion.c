@@ -442,7 +442,7 @@ static int alone(struct thread_rank *r)
 START_TEST(one_rank_has_nothing_to_fuse)
 {
 	memset(&g, 0, sizeof(g));
-	g.m = &modes[_i];
+	g.m = &modes[_i ? TT_LEN(modes) - 1 : 0];
 	threads_run(1, alone, 0, NULL);
 }
 END_TEST
@@ -533,9 +533,10 @@ static Suite *suite(const char *name, const char *on)
 
 	backend = on;
 	threads_pool_nbytes = (uint64_t)1 << 20;
+	setenv("TE_COMM_PACKETS", "512k", 1);
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, plans_have_the_same_bits, 0, TT_FEWER(3) * (int)TT_LEN(modes));
-	tcase_add_loop_test(c, one_rank_has_nothing_to_fuse, 0, (int)TT_LEN(modes));
+	tcase_add_loop_test(c, one_rank_has_nothing_to_fuse, 0, 2);
 	if (threads_apart(2) == 2)
 		tcase_add_loop_test(c, what_looks_alike_is_declined, 0, 3);
 	return s;

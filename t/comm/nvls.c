@@ -5,11 +5,11 @@
 #include "config.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/capture.h>
 #include <te/collective.h>
@@ -436,12 +436,12 @@ static void on_log(void *arg, enum te_log_level level, const char *category, con
 static int outstay(struct te_comm *comm)
 {
 	while (!plan->waits && !plan->gone)
-		sched_yield();
+		usleep(1000);
 	HOLDS(!plan->gone);
 	if (plan->leave == KILLED)
 		raise(SIGKILL);
 	while (plan->leave == HELD && !plan->gone)
-		sched_yield();
+		usleep(1000);
 	return te_comm_error(comm);
 }
 

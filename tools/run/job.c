@@ -1,6 +1,6 @@
 /*
- * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails, but
- * with --no-kill, or time is over, and tells why.
+ * job.c - what te_run does with ranks on any host: passes signals on, ends all when one fails
+ * (unless there is --no-kill) or time is over, and tells why.
  */
 #include "config.h"
 

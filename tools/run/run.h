@@ -58,7 +58,7 @@ int job_begin(const struct run_opts *o, const struct crew *crew, sigset_t *ret_m
 void job_started(int rank);
 /* an agent only reports what it has seen; otherwise a failure is that of the job */
 void job_ended(const struct ended *e);
-/* ends all ranks, but with --no-kill: then it is the status if no rank succeeds */
+/* ends all ranks, or with --no-kill keeps the status of the first failure for the end */
 void job_failed(int status);
 int job_running(int rank);
 /* ends all ranks, with this status if there is none yet */

@@ -525,6 +525,7 @@ t_graph_recompute_SOURCES = \
 	t/graph/recompute_cases.c \
 	t/graph/recompute_cases.h \
 	t/graph/recompute_ops.c \
+	t/graph/recompute_random.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_recompute_gpu_SOURCES = $(t_graph_recompute_SOURCES)

@@ -103,7 +103,7 @@ int te_plan_saved(const struct te_plan *plan, int index, struct te_plan_saved_in
 		.policy = b->again      ? TE_POLICY_RECOMPUTE :
 			  b->back >= 0 ? TE_POLICY_OFFLOAD :
 					  TE_POLICY_KEEP,
-		.why = v->why,
+		.why = b->again ? NULL : v->why,
 	};
 	info.spec.dtype = k->form == TE_FORM_HP ? v->spec.dtype : v->qdtype;
 	te__sized_out(te_plan_saved_info, &info, ret_info);

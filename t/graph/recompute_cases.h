@@ -2,10 +2,15 @@
 #ifndef RECOMPUTE_CASES_H
 #define RECOMPUTE_CASES_H
 
+#include <te/plan.h>
+
 #include "tt.h"
 
 Suite *recompute_suite(const char *name, const char *backend);
-/* recompute_ops.c */
+/* fills the arena of a plan, but for the values that forward has kept, with 0xff */
+void poison_arena(struct te_plan *p);
+/* recompute_ops.c, recompute_random.c */
 void recompute_op_cases(Suite *s);
+void recompute_random_cases(Suite *s);
 
 #endif

@@ -475,14 +475,16 @@ END_TEST
 void recompute_op_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "ops", "graph");
+	TCase *n = tt_case(s, "plans", "graph numeric");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_checked_fixture(n, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, a_users_op_runs_again, 0, 3);
-	tcase_add_test(c, a_value_stays_and_the_plan_tells_why);
-	tcase_add_test(c, ops_have_a_policy);
+	tcase_add_test(n, a_value_stays_and_the_plan_tells_why);
+	tcase_add_test(n, ops_have_a_policy);
 	tcase_add_test(c, inputs_run_again_for_those_that_need_them);
-	tcase_add_test(c, a_plan_prints_what_runs_again);
+	tcase_add_test(n, a_plan_prints_what_runs_again);
 	tcase_add_test(c, hooks_name_what_runs_again);
-	tcase_add_test(c, what_makes_no_sense_is_refused);
-	tcase_add_test(c, a_plan_that_cannot_be_created_leaves_nothing);
+	tcase_add_test(n, what_makes_no_sense_is_refused);
+	tcase_add_test(n, a_plan_that_cannot_be_created_leaves_nothing);
 }

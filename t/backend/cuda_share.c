@@ -230,7 +230,9 @@ static int fake_nvml_fabric(void *device, struct te__nvml_fabric *ret)
 {
 	CALL("nvmlDeviceGetGpuFabricInfo");
 	ck_assert_ptr_eq(device, &fake);
-	*ret = fake.domain;
+	memset(ret, 0xff, sizeof(*ret)); /* its padding */
+	memcpy(ret, &fake.domain, 24);
+	((unsigned char *)ret)[24] = (unsigned char)fake.domain.state;
 	return 0;
 }
 

@@ -16,7 +16,7 @@ struct te__nvml_fabric {
 	unsigned char cluster[16]; /* a UUID; 0: the domain has one node */
 	int status;		   /* of COMPLETED: 0, or an error */
 	unsigned int clique;
-	unsigned int state; /* enum te__nvml_fabric_state */
+	unsigned char state;	   /* enum te__nvml_fabric_state */
 };
 
 struct te__nvml {

@@ -12,6 +12,7 @@
 #define DISJOINT R
 #define U(field) offsetof(S, field)
 #define AT(field, begin, nbytes) offsetof(S, field)
+#define R_AT AT
 #define Q(field, rows, cols)                                                                  \
 	U(field.row), U(field.col), U(field.scale), U(field.scale_inv),                       \
 		U(field.col_scale_inv), U(field.amax), U(field.noop)
@@ -31,6 +32,7 @@
 #undef TE_K
 #undef COMM
 #undef Q
+#undef R_AT
 #undef AT
 #undef U
 #undef DISJOINT
@@ -58,11 +60,15 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 #define LSE (4 * a->batch * a->nheads * a->seqlen)
 #define TABLE ((int64_t)sizeof(*a->table) * a->n)
 #define AMAXES ((int64_t)4 * a->nslots * a->window)
+#define RESIDUAL_ROW (ES(a->comm.dtype) * a->cols)
+#define RESIDUAL_AT (RESIDUAL_ROW * te_k_comm_norm_residual_first(a))
+#define RESIDUAL_NBYTES (RESIDUAL_ROW * te_k_comm_norm_residual_rows(a))
 #define R(field, nbytes) range_add(r, a->field, 0, nbytes, TE__READ)
 #define W(field, nbytes) range_add(r, a->field, 0, nbytes, TE__WRITE)
 #define DISJOINT(field, nbytes) range_add(r, a->field, 0, nbytes, TE__DISJOINT)
 #define U(field) (void)a
 #define AT(field, begin, nbytes) range_add(r, a->field, begin, nbytes, TE__WRITE)
+#define R_AT(field, begin, nbytes) range_add(r, a->field, begin, nbytes, TE__READ)
 #define Q(field, rows, cols)                                                                  \
 	W(field.row, (rows) * (cols)), W(field.col, (rows) * (cols)), R(field.scale, 4),      \
 		W(field.scale_inv, SCALES(a->field.scaling, rows, cols)),                     \
@@ -83,6 +89,39 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 #undef TE_K
 #undef COMM
 #undef Q
+#undef R_AT
+#undef AT
+#undef U
+#undef DISJOINT
+#undef W
+#undef R
+
+/* ---- where the memory of a pointer begins ---- */
+
+#define R(field, nbytes) (void)a
+#define W R
+#define DISJOINT R
+#define U(field) (void)a
+#define AT(field, begin, nbytes) (void)(offset == offsetof(S, field) ? (ret = (begin)) : 0)
+#define R_AT AT
+#define Q(field, rows, cols) (void)a
+#define COMM(field, in_nbytes, out_nbytes) (void)a
+#define TE_K(ID, name, args, family, ...)                                                     \
+	static int64_t begin_##name(const void *p, uint32_t offset)                           \
+	{                                                                                     \
+		typedef struct te_k_##args S;                                                 \
+		const S *a = p;                                                               \
+		int64_t ret = 0;                                                              \
+											      \
+		(void)offset;                                                                 \
+		__VA_ARGS__;                                                                  \
+		return ret;                                                                   \
+	}
+#include "kernels/kernels.def"
+#undef TE_K
+#undef COMM
+#undef Q
+#undef R_AT
 #undef AT
 #undef U
 #undef DISJOINT
@@ -98,6 +137,9 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 #undef LSE
 #undef TABLE
 #undef AMAXES
+#undef RESIDUAL_ROW
+#undef RESIDUAL_AT
+#undef RESIDUAL_NBYTES
 #undef ES
 
 /* ---- the table ---- */
@@ -116,10 +158,12 @@ static const struct {
 	size_t nbytes;
 	uint32_t (*ptrs)(const uint16_t **ret);
 	void (*ranges)(const void *args, struct te__ranges *r);
+	int64_t (*begin)(const void *args, uint32_t offset);
 	te__k_fn *reference;
 } kernel[TE_K_COUNT] = {
 #define TE_K(ID, name, args, family, ...)                                                     \
-	{ #name, sizeof(struct te_k_##args), ptrs_##name, ranges_##name, run_##name },
+	{ #name, sizeof(struct te_k_##args), ptrs_##name, ranges_##name, begin_##name,    \
+	  run_##name },
 #include "kernels/kernels.def"
 #undef TE_K
 };
@@ -143,6 +187,11 @@ void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret)
 {
 	ret->n = 0;
 	kernel[id].ranges(args, ret);
+}
+
+int64_t te__k_begin(enum te_k_id id, const void *args, uint32_t offset)
+{
+	return kernel[id].begin(args, offset);
 }
 
 te__k_fn *te__k_reference(enum te_k_id id)

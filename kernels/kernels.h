@@ -27,6 +27,8 @@ size_t te__k_nbytes(enum te_k_id id);
 uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset);
 /* the memory that a launch with this struct accesses */
 void te__k_ranges(enum te_k_id id, const void *args, struct te__ranges *ret);
+/* bytes from the pointer at the offset to the memory that is accessed through it */
+int64_t te__k_begin(enum te_k_id id, const void *args, uint32_t offset);
 
 /* the reference function of an id; NULL if there is no such id */
 typedef void te__k_fn(const void *args);

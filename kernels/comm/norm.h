@@ -139,6 +139,19 @@ TE_K_INLINE int64_t te_k_comm_norm_first(const struct te_k_comm_norm *a, int32_t
 	return rank * each + (rank < more ? rank : more);
 }
 
+/* the rows of the residual, and of r, that are accessed */
+TE_K_INLINE int64_t te_k_comm_norm_residual_first(const struct te_k_comm_norm *a)
+{
+	return a->flags & TE_K_COMM_RESIDUAL_SHARDED ? te_k_comm_norm_first(a, a->comm.rank) : 0;
+}
+
+TE_K_INLINE int64_t te_k_comm_norm_residual_rows(const struct te_k_comm_norm *a)
+{
+	return (a->flags & TE_K_COMM_RESIDUAL_SHARDED ?
+			te_k_comm_norm_first(a, a->comm.rank + 1) : a->rows) -
+	       te_k_comm_norm_residual_first(a);
+}
+
 TE_K_INLINE int64_t te_k_comm_norm_half_nbytes(const struct te_k_comm_norm *a)
 {
 	const int64_t in = te_k_comm_norm_in_packets(a), out = te_k_comm_norm_out_packets(a);

@@ -30,7 +30,10 @@ static uint64_t pointers_list(const struct te_recording *rec, struct te__pointer
 		const struct te__gnode n = te__recording_gnode(rec, i);
 
 		for (uint32_t k = 0; te__gnode_pointer(&n, k, &at); k++) {
-			const uintptr_t p = te__gnode_ptr_get(&n, at);
+			const uintptr_t ptr = te__gnode_ptr_get(&n, at);
+			const uintptr_t p = !ptr || !n.args ? ptr :
+					    ptr + (uintptr_t)te__k_begin((enum te_k_id)n.id,
+									 n.args, (uint32_t)at);
 			/* of a kernel's memory only the first byte is known to be used */
 			const size_t extent = n.declared ? n.declared->ranges.v[at].nbytes :
 					      n.args	 ? 1 :

@@ -336,8 +336,8 @@ static Suite *suite(const char *name, const char *on)
 	backend = on;
 	threads_pool_nbytes = (uint64_t)8 << 20;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, ranks_have_the_bits_of_one, 0, 6);
-	tcase_add_loop_test(c, ranks_have_equal_weights_and_scales, 0, 12);
+	TT_ADD_LOOP(c, ranks_have_the_bits_of_one, 6, 2);
+	TT_ADD_LOOP(c, ranks_have_equal_weights_and_scales, 12, 3);
 	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
 	tcase_add_loop_test(c, gradients_of_parts_are_complete_once, 0, 2);
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);

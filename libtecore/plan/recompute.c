@@ -258,7 +258,7 @@ static int find_time(struct search *a, int g, const struct access *c, void *arg)
 static int read_again(struct search *a, int g, const struct access *c, void *arg)
 {
 	(void)arg;
-	if (!c->ref->write && c->use->writer != g)
+	if (!c->ref->write)
 		not_after(&c->use->again, a->before[g]);
 	return 0;
 }

@@ -11,6 +11,7 @@
 #include <te/kernel.h>
 #include <te/plan.h>
 
+#include "libtecore/plan/plan.h"
 #include "offload_lib.h"
 #include "recompute_cases.h"
 
@@ -55,11 +56,14 @@ static int silu_backward(const struct te_op_call *c)
 				      NULL, NULL, 0, &o);
 }
 
-/* the values of the FP8 copy, with the gradient of x */
+/* the values of the FP8 copy, with the gradient of x; backward would read the other copy */
 static int codes_infer(struct te_op_infer *inf)
 {
 	inf->out[0] = inf->in[0];
-	inf->fwd_x = inf->recipe->kind == TE_RECIPE_NONE ? TE_FORM_HP : TE_FORM_ROW;
+	if (inf->recipe->kind != TE_RECIPE_NONE) {
+		inf->fwd_x = TE_FORM_ROW;
+		inf->save_x = TE_FORM_COL;
+	}
 	inf->dx_alias = 0;
 	return 0;
 }
@@ -296,6 +300,55 @@ static void same_passes(struct te_plan *const p[2], struct te_seq *const seq[2],
 	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 }
 
+/* ---- a cast and its reader in one fusion ---- */
+
+static int cast_and_read(const struct te_fused *f)
+{
+	const struct te_op_call *q = f->part[0];
+	int r = te_quantize(q->stream, q->y.quant, q->y.slot, q->x.hp, q->y.q, NULL,
+			    q->flags & TE_CALL_NO_AMAX ? TE_QUANTIZE_NO_AMAX : 0);
+
+	return r ? r : codes_forward(f->part[1]);
+}
+
+/* the row-wise copy is written again for the reader, and not kept */
+START_TEST(copies_for_steps_of_the_group_are_written_again)
+{
+	static const enum kind kind[] = { LINEAR, READER, CODES, LINEAR };
+	const struct te_recipe recipe = recipe_of("fp8-delayed");
+	struct te_fusion f = TE_FUSION_INIT;
+	struct te_plan *p[2];
+	struct te_seq *seq[2];
+
+	model.n = (int)TT_LEN(kind);
+	for (int i = 0; i < model.n; i++) {
+		model.kind[i] = kind[i];
+		model.policy[i] = model.frozen[i] = 0;
+	}
+	f.name = "cast+read";
+	f.pattern = "quantize codes";
+	f.run = cast_and_read;
+	f.test = "t/graph/recompute";
+	f.flags = TE_FUSION_REPEATS;
+	for (int k = 0; k < 2; k++) {
+		seq[k] = make_seq(0);
+		DO(te_seq_add_fusion(seq[k], &f));
+		p[k] = make_plan(seq[k], &recipe, TE_PLAN_TRAIN, k, NULL);
+	}
+	for (int v = 0; v < p[1]->nvalues; v++)
+		if (p[1]->value[v].row >= 0 && p[1]->buf[p[1]->value[v].row].first < p[1]->fwd_groups)
+			ck_assert_int_lt(p[1]->buf[p[1]->value[v].row].last, p[1]->fwd_groups);
+	same_passes(p, seq, 1);
+	same_passes(p, seq, 1);
+	for (int k = 0; k < 2; k++) {
+		te_plan_unref(p[k]);
+		te_seq_unref(seq[k]);
+	}
+}
+END_TEST
+
+/* ---- random sequences ---- */
+
 static void say_model(uint32_t flags, int npatterns)
 {
 	static const char *const name[NKINDS] = { "linear", "rmsnorm", "layernorm", "act", "bias",
@@ -351,5 +404,6 @@ void recompute_random_cases(Suite *s)
 	TCase *c = tt_case(s, "random", "graph");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, copies_for_steps_of_the_group_are_written_again);
 	tcase_add_loop_test(c, random_sequences_have_the_bits_of_kept_values, 0, 5);
 }

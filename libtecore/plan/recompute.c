@@ -154,6 +154,8 @@ static int each_access(struct search *a, int g, int (*fn)(struct search *a, int 
 
 #define WHY_NBYTES 256
 
+static int can_repeat(struct search *a, int g, char why[WHY_NBYTES]);
+
 /* 1: the access keeps the group from running again; why is set */
 static int hinders(struct search *a, int g, const struct access *c, void *why)
 {
@@ -167,9 +169,14 @@ static int hinders(struct search *a, int g, const struct access *c, void *why)
 			fault = "is a result of the plan";
 		else if (c->use->first >= 0 && v->policy == TE__POLICY_KEEP)
 			fault = "is to be kept";
-	} else if (c->use->writer != g && c->use->first < 0 &&
-		   (c->use->writer < 0 || !a->can[c->use->writer])) {
-		fault = "is not kept";
+	} else if (c->use->writer != g && c->use->first < 0) {
+		if (c->use->writer == NONE)
+			fault = "is an input, and no other step of backward reads it";
+		else if (c->use->writer == MANY || !a->can[c->use->writer])
+			fault = "is not kept";
+		/* a cast: what hinders its producer */
+		if (fault && c->use->writer >= 0 && c->step->kind == TE__STEP_QUANT)
+			return !can_repeat(a, c->use->writer, why);
 	}
 	if (fault)
 		snprintf(why, WHY_NBYTES, "%s %s", v->label, fault);

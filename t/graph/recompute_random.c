@@ -1,6 +1,7 @@
 /*
- * t/graph/recompute_random.c - te_op_recompute(3) in sequences of random operations with random
- * policies, frozen weights and flags: a plan that computes again has the bits of one that keeps.
+ * t/graph/recompute_random.c - te_op_recompute(3) in sequences of given and of random operations, these
+ * with random policies, frozen weights and flags: plans that compute again have the bits of plans
+ * that keep.
  */
 #include "config.h"
 
@@ -300,6 +301,48 @@ static void same_passes(struct te_plan *const p[2], struct te_seq *const seq[2],
 	model_same_scales(te_seq_quant(seq[0]), te_seq_quant(seq[1]));
 }
 
+/* ---- sequences that are given ---- */
+
+static void set_model(int n, const enum kind *kind)
+{
+	model.n = n;
+	for (int i = 0; i < n; i++) {
+		model.kind[i] = kind[i];
+		model.policy[i] = model.frozen[i] = 0;
+	}
+}
+
+/* of casts whose producer does not run again, the reason of the producer */
+START_TEST(casts_stay_with_the_reason_of_their_producer)
+{
+	static const enum kind kind[] = { LINEAR, DROPOUT, LINEAR };
+	static const char *const want[][2] = {
+		{ "1.y", "op 1 of type dropout does not run again" },
+		{ "x", "x is an input, and no other step of backward reads it" },
+	};
+	const struct te_recipe recipe = recipe_of("fp8-block");
+	struct te_plan_saved_info s = TE_PLAN_SAVED_INFO_INIT;
+	struct te_plan *p;
+	struct te_seq *seq;
+	int n = 0;
+
+	set_model((int)TT_LEN(kind), kind);
+	seq = make_seq(0);
+	p = make_plan(seq, &recipe, TE_PLAN_TRAIN, 1, NULL);
+	for (int i = 0; !te_plan_saved(p, i, &s); i++)
+		for (int k = 0; k < (int)TT_LEN(want); k++)
+			if (!strcmp(s.name, want[k][0])) {
+				ck_assert_int_eq(s.policy, TE_POLICY_KEEP);
+				ck_assert_ptr_nonnull(s.why);
+				ck_assert_str_eq(s.why, want[k][1]);
+				n++;
+			}
+	ck_assert_int_eq(n, (int)TT_LEN(want));
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 /* ---- a cast and its reader in one fusion ---- */
 
 static int cast_and_read(const struct te_fused *f)
@@ -320,11 +363,7 @@ START_TEST(copies_for_steps_of_the_group_are_written_again)
 	struct te_plan *p[2];
 	struct te_seq *seq[2];
 
-	model.n = (int)TT_LEN(kind);
-	for (int i = 0; i < model.n; i++) {
-		model.kind[i] = kind[i];
-		model.policy[i] = model.frozen[i] = 0;
-	}
+	set_model((int)TT_LEN(kind), kind);
 	f.name = "cast+read";
 	f.pattern = "quantize codes";
 	f.run = cast_and_read;
@@ -344,6 +383,55 @@ START_TEST(copies_for_steps_of_the_group_are_written_again)
 		te_plan_unref(p[k]);
 		te_seq_unref(seq[k]);
 	}
+}
+END_TEST
+
+/* ---- plans that cannot be created ---- */
+
+static struct te_seq *faulty;
+static struct te_recipe faulty_recipe;
+
+static int create_one(void)
+{
+	static const char *const pattern[] = { "*" };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p = NULL;
+	int r;
+
+	o.recipe = &faulty_recipe;
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ faulty_recipe.compute, 2, { ROWS, WIDTH } };
+	o.nrecompute = 1;
+	o.recompute = pattern;
+	r = te_plan_create(faulty, &o, &p);
+	ck_assert_int_eq(p != NULL, !r);
+	ck_assert(!p || p->scale_again);
+	te_plan_unref(p);
+	/* frees are queued; if the wait has the fault, the next one has none */
+	for (int i = 0; i < 2; i++) {
+		const int waited = te_ctx_sync(ctx);
+
+		r = r ? r : waited;
+	}
+	return r;
+}
+
+/* scales are kept in device memory */
+START_TEST(a_plan_with_casts_that_cannot_be_created_leaves_nothing)
+{
+	static const enum kind kind[] = { LINEAR, RMSNORM, LINEAR };
+	struct te_plan *first;
+	uint64_t used;
+
+	faulty_recipe = recipe_of("fp8-current");
+	set_model((int)TT_LEN(kind), kind);
+	faulty = make_seq(0);
+	first = make_plan(faulty, &faulty_recipe, TE_PLAN_TRAIN, 0, NULL); /* makes quantizers */
+	used = tt_used();
+	ck_assert_int_ge(tt_fault_each(create_one), 20);
+	ck_assert_uint_eq(tt_used(), used);
+	te_plan_unref(first);
+	te_seq_unref(faulty);
 }
 END_TEST
 
@@ -404,6 +492,8 @@ void recompute_random_cases(Suite *s)
 	TCase *c = tt_case(s, "random", "graph");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, casts_stay_with_the_reason_of_their_producer);
 	tcase_add_test(c, copies_for_steps_of_the_group_are_written_again);
+	tcase_add_test(c, a_plan_with_casts_that_cannot_be_created_leaves_nothing);
 	tcase_add_loop_test(c, random_sequences_have_the_bits_of_kept_values, 0, 5);
 }

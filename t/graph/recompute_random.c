@@ -1,7 +1,7 @@
 /*
- * t/graph/recompute_random.c - te_op_recompute(3) in sequences of given and of random operations, these
- * with random policies, frozen weights and flags: plans that compute again have the bits of plans
- * that keep.
+ * t/graph/recompute_random.c - te_op_recompute(3) in sequences of given and of random operations,
+ * these with random policies, frozen weights and flags: plans that compute again have the bits of
+ * plans that keep.
  */
 #include "config.h"
 
@@ -374,9 +374,12 @@ START_TEST(copies_for_steps_of_the_group_are_written_again)
 		DO(te_seq_add_fusion(seq[k], &f));
 		p[k] = make_plan(seq[k], &recipe, TE_PLAN_TRAIN, k, NULL);
 	}
-	for (int v = 0; v < p[1]->nvalues; v++)
-		if (p[1]->value[v].row >= 0 && p[1]->buf[p[1]->value[v].row].first < p[1]->fwd_groups)
-			ck_assert_int_lt(p[1]->buf[p[1]->value[v].row].last, p[1]->fwd_groups);
+	for (int v = 0; v < p[1]->nvalues; v++) {
+		const int row = p[1]->value[v].row;
+
+		if (row >= 0 && p[1]->buf[row].first < p[1]->fwd_groups)
+			ck_assert_int_lt(p[1]->buf[row].last, p[1]->fwd_groups);
+	}
 	same_passes(p, seq, 1);
 	same_passes(p, seq, 1);
 	for (int k = 0; k < 2; k++) {

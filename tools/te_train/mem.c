@@ -494,7 +494,7 @@ static int print_json(const struct mem_run *run, const struct mem *m, const stru
 int mem_print(const struct mem_run *run)
 {
 	struct room room;
-	struct others others;
+	struct others others = { .keeping = { .total = 0 } };
 	struct mem m;
 	struct most most = { 0, 0 };
 	int r = get_room(run, &room), te;
@@ -506,7 +506,7 @@ int mem_print(const struct mem_run *run)
 		place_snapshot(&m, &room);
 	if (te >= 0)
 		te = estimate_with(run, NULL, run->graph->B, &others.plain);
-	if (te >= 0)
+	if (te >= 0 && run->graph->nrecompute)
 		te = estimate_keeping(run, run->graph->B, &others.keeping);
 	if (te < 0)
 		return no_estimate(run, te);

@@ -74,10 +74,11 @@ static struct plan {
 	char nodes[8];
 	enum fault fault;
 	int victim, second;
-	uint32_t dead;
+	_Atomic uint32_t dead;
 	int early;		/* it may happen before the communicator is there */
 	int countdown, fault_op; /* calls of a socket, or operations */
-	_Atomic int nready, nrecovering, nfinished, nalive, last_op;
+	_Atomic int nready, nrecovering, last_op;
+	_Atomic uint32_t finished; /* ranks with a communicator, or that get none */
 	_Atomic int64_t at_ns;
 	struct outcome out[RANKS_MAX];
 } *plan;
@@ -245,7 +246,31 @@ static int recover(struct joined *j)
 	return 0;
 }
 
-/* until all ranks that live have a communicator, or know that they get none */
+/* those that live and are not stopped */
+static uint32_t running(void)
+{
+	return ((1u << plan->n) - 1) & ~plan->dead &
+	       ~(plan->fault == STOP ? 1u << plan->victim : 0);
+}
+
+static int all_finished(void)
+{
+	return !(running() & ~plan->finished);
+}
+
+/* 1: the rank tries again; 0: all have finished, and some may have gone */
+static int withdraw(int rank)
+{
+	uint32_t old = plan->finished;
+
+	do
+		if (!(running() & ~old))
+			return 0;
+	while (!atomic_compare_exchange_weak(&plan->finished, &old, old & ~(1u << rank)));
+	return 1;
+}
+
+/* until all ranks that run have a communicator, or know that they get none */
 static void recover_all(struct joined *j)
 {
 	struct outcome *out = &plan->out[j->who];
@@ -261,14 +286,15 @@ static void recover_all(struct joined *j)
 		if (r)
 			continue;
 		/* another rank may have failed in the last exchange of all */
-		plan->nfinished++;
-		for (int ms = 0; plan->nfinished < plan->nalive && ms < 8000 && !r; ms++) {
+		plan->finished |= 1u << j->who;
+		for (int ms = 0; !all_finished() && ms < 8000 && !r; ms++) {
 			usleep(1000);
 			r = te_comm_error(j->comm);
 		}
-		plan->nfinished -= r && plan->nfinished < plan->nalive;
+		if (r && !withdraw(j->who))
+			r = 0;
 	}
-	plan->nfinished += r != 0;
+	plan->finished |= 1u << j->who;
 	out->recovered = r;
 	out->members = r ? 0 : nodes_members(j);
 }
@@ -294,7 +320,7 @@ static int trial_rank(int rank, void *arg)
 	if (r && out->created && r != -EPROTO)
 		recover_all(&j);
 	else
-		plan->nfinished++;
+		plan->finished |= 1u << rank;
 	te_comm_unref(j.comm);
 	te_ctx_unref(j.ctx);
 	te_error_clear();
@@ -344,9 +370,6 @@ static void draw(uint64_t seed)
 	plan->dead = plan->fault == KILL || plan->fault == KILL_TWO ? 1u << plan->victim : 0;
 	for (int i = 0; i < plan->n && plan->fault == KILL_NODE; i++)
 		plan->dead |= (uint32_t)(plan->nodes[i] == plan->nodes[plan->victim]) << i;
-	plan->nalive = plan->n - __builtin_popcount(plan->dead);
-	if (plan->fault == STOP)
-		plan->nalive--;
 }
 
 static void await(const _Atomic int *count, int n, int most_ms)
@@ -372,14 +395,14 @@ static void happen(void)
 		await(&plan->nrecovering, 1, 5000);
 		usleep(later);
 		plan->dead |= 1u << plan->second;
-		plan->nalive--;
 		kill(ranks_pid(plan->second), SIGKILL);
 	}
 	if (plan->fault != PAUSE && plan->fault != STOP)
 		return;
 	kill(ranks_pid(plan->victim), SIGSTOP);
 	if (plan->fault == STOP)
-		await(&plan->nfinished, plan->nalive, 30000);
+		for (int ms = 0; !all_finished() && ms < 30000; ms++)
+			usleep(1000);
 	else
 		usleep(later * 6);
 	for (int i = 0; i < plan->n; i++)

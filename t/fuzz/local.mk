@@ -66,7 +66,7 @@ t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
 
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t
-EXTRA_DIST += t/fuzz/corpus t/fuzz/ignore
+EXTRA_DIST += t/fuzz/corpus t/fuzz/no_coverage.list
 
 # make fuzz, after --enable-fuzz: all targets, in FUZZ_SECONDS of the environment, 30 by default, for
 # each of the jobs of make -j; an input that fails is left in the build folder

@@ -19,7 +19,7 @@ completes()
 	same "$2 $4 $3: $1" want got
 }
 
-completes "--recipe" te_train --rec te_train
+completes "--recipe" te_train --reci te_train
 completes "--freeze" te_train --fr te_train
 completes "bf16" te_train b --recipe
 completes "step" te_train s --graph

@@ -81,7 +81,7 @@ TE__SIMD_BODY void act_body(int32_t kind, float *restrict y, const float *from, 
 	case TE_ACT_SIGMOID:
 		EACH(sig(x));
 	}
-	/* not in the loops above: masked loads through a null pointer take 100 times as long */
+	/* not in the loops above: a masked load through a null pointer takes 118 ns on an EPYC */
 	for (int64_t i = 0; by && i < n; i++)
 		y[i] *= by[i];
 }

@@ -568,7 +568,9 @@ static int by_act(const void *a, const void *b)
 
 	if (x->group != y->group)
 		return x->group - y->group;
-	return x->kind != y->kind ? (int)x->kind - (int)y->kind : x->move - y->move;
+	if (x->kind != y->kind)
+		return (int)x->kind - (int)y->kind;
+	return x->rank != y->rank ? x->rank - y->rank : x->move - y->move;
 }
 
 static int share(size_t a, size_t na, size_t b, size_t nb)
@@ -596,6 +598,25 @@ static void find_order(struct te__moves *m)
 	}
 }
 
+/* in the order of their copies, each move gets the one that follows on the link */
+static void find_next(struct te__moves *m)
+{
+	int *next[2] = { NULL, NULL };
+
+	for (int i = 0; i < m->nacts; i++) {
+		const struct te__act *a = &m->act[i];
+		struct te__move *v = &m->v[a->move];
+		const int in = a->kind == TE__ACT_LOAD;
+
+		if (!in && a->kind != TE__ACT_STORE)
+			continue;
+		if (next[in])
+			*next[in] = a->move;
+		next[in] = in ? &v->next_in : &v->next_out;
+		*next[in] = -1;
+	}
+}
+
 static int find_acts(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;
@@ -610,12 +631,12 @@ static int find_acts(struct te_plan *p)
 		const struct te__move *v = &m->v[i];
 		/* a group of values can return before its memory is free: not before it has left */
 		const int wait_out = smaller(v->free_after, v->in_before - 1);
-		const struct te__act act[] = { { v->in_before, TE__ACT_LOAD, i },
-					       { v->needed, TE__ACT_WAIT_IN, i },
-					       { v->out_after, TE__ACT_STORE, i },
-					       { wait_out, TE__ACT_WAIT_OUT, i },
-					       { v->written_by, TE__ACT_WRITTEN, i },
-					       { v->read_before, TE__ACT_READ, i } };
+		const struct te__act act[] = { { v->in_before, TE__ACT_LOAD, v->needed, i },
+					       { v->needed, TE__ACT_WAIT_IN, 0, i },
+					       { v->out_after, TE__ACT_STORE, 0, i },
+					       { wait_out, TE__ACT_WAIT_OUT, 0, i },
+					       { v->written_by, TE__ACT_WRITTEN, 0, i },
+					       { v->read_before, TE__ACT_READ, v->needed, i } };
 		const int n = p->offload->spill ? 6 : 4;
 
 		memcpy(&m->act[m->nacts], act, (size_t)n * sizeof(act[0]));
@@ -627,6 +648,7 @@ static int find_acts(struct te_plan *p)
 			i++;
 		m->first_act[t] = i;
 	}
+	find_next(m);
 	return 0;
 }
 

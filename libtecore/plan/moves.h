@@ -37,6 +37,7 @@ struct te__move {
 	double stall;	      /* predicted, in seconds */
 	/* of the moves whose slots it reads into, itself included: the last written before */
 	int read_after;
+	int next_out, next_in; /* the moves whose copies follow on the link, or -1 */
 	struct te_event *out, *in; /* the copies have run */
 	struct te_event *filed;	   /* with a file: it has been written */
 	/* timed: the group before its first reader has run; of moves with the same reader one
@@ -59,6 +60,7 @@ enum te__act_kind {
 struct te__act {
 	int group;
 	enum te__act_kind kind; /* up to WAIT_IN before the group, the others after it */
+	int rank; /* of a kind, lower ones come first */
 	int move;
 };
 

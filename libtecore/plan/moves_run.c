@@ -4,7 +4,9 @@
  * An eager pass queues copies on two streams of the te_offload, one each way, ordered with the
  * stream of the pass by events. In a capture they are queued on the stream of the pass itself: with
  * TE_CAPTURE_CONCURRENT their dependencies follow from the memory that they access, and they run
- * concurrently with the kernels.
+ * concurrently with the kernels. Copies of one way keep their order there too, by an event between
+ * two of them: a driver takes those that could run in any order, and the pass would wait for the
+ * first while later ones run.
  *
  * Requests to the file are host calls of these streams. In a capture they are operations on words,
  * four of each move, which are 0 between launches: the graph sets a start word, and takes the done
@@ -128,13 +130,42 @@ static int copy(struct te_plan *p, struct te_stream *pass, struct te_stream *str
 	return r ? r : te_event_record(done, stream);
 }
 
+/* A capture records events as nodes, which come after what writes the declared memory, and
+ * before what accesses the memory that they are declared to write. */
+static int record_declared(struct te_event *event, struct te_stream *stream, int n,
+			   const struct te_access *access)
+{
+	int r = te_capture_access(stream, n, access), end;
+
+	if (r)
+		return r;
+	r = te_event_record_external(event, stream);
+	end = te_capture_access_end(stream);
+	return r ? r : end;
+}
+
+/* After the copy of n bytes to dst, and before the next one, which accesses slot; NULL: there is
+ * none. */
+static int end_copy(struct te_stream *stream, struct te_event *done, const void *dst, size_t n,
+		    const void *next_slot)
+{
+	const struct te_access access[] = { { dst, n, 0, -1 },
+					    { next_slot, 1, TE_ACCESS_WRITE, -1 } };
+
+	return record_declared(done, stream, next_slot ? 2 : 1, access);
+}
+
 static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
+	const struct te__move *next = v->next_out < 0 ? NULL : &p->moves->v[v->next_out];
 	int r;
 
 	if (is_capturing(stream)) {
 		r = te_copy(stream, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes);
+		if (!r)
+			r = end_copy(stream, v->out, slot_ptr(p, v, 0), v->nbytes,
+				     next ? slot_ptr(p, next, 0) : NULL);
 		return r || !o->spill ? r : request(p, stream, v, WRITE);
 	}
 	r = copy(p, stream, o->out, slot_ptr(p, v, 0), buf_ptr(p, v->out_buf), v->nbytes, v->out);
@@ -148,13 +179,18 @@ static int store(struct te_plan *p, struct te_stream *stream, struct te__move *v
 static int load(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
+	/* from a file values come in order, and slower than the link is */
+	const struct te__move *next = v->next_in < 0 || o->spill ? NULL : &p->moves->v[v->next_in];
 	int r = o->spill ? request(p, is_capturing(stream) ? stream : o->in, v, READ_DONE) : 0;
 
 	if (r)
 		return r;
 	v->reading = 0;
-	if (is_capturing(stream))
-		return te_copy(stream, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes);
+	if (is_capturing(stream)) {
+		r = te_copy(stream, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes);
+		return r ? r : end_copy(stream, v->in, buf_ptr(p, v->in_buf), v->nbytes,
+					next ? slot_ptr(p, next, 1) : NULL);
+	}
 	return copy(p, stream, o->in, buf_ptr(p, v->in_buf), slot_ptr(p, v, 1), v->nbytes, v->in);
 }
 
@@ -215,41 +251,22 @@ static int written_by(const struct te_plan *p, int t, struct te_access *ret)
 			for (int b = 0; b < 3 && s->ref[i].write && n < TE_ACCESS_MAX; b++)
 				if (bufs[b] >= 0 && p->buf[bufs[b]].first >= 0)
 					ret[n++] = (struct te_access){ buf_ptr(p, bufs[b]),
-								       p->buf[bufs[b]].nbytes, 0,
-								       -1 };
+								       p->buf[bufs[b]].nbytes,
+								       TE_ACCESS_WRITE, -1 };
 		}
 	}
 	return n;
 }
 
-/* A capture records events as nodes, which depend on what they are declared to read. */
-static int record_declared(struct te_event *event, struct te_stream *stream, int n,
-			   const struct te_access *access)
-{
-	int r = te_capture_access(stream, n, access), end;
-
-	if (r)
-		return r;
-	r = te_event_record_external(event, stream);
-	end = te_capture_access_end(stream);
-	return r ? r : end;
-}
-
-/* before the first group that reads a move: the group before has ended, and the copy has */
-static int record_times(struct te_plan *p, struct te_stream *stream, struct te__move *v)
+/* Before the first group that reads a move: the group before has ended. What uses its results waits
+ * for the event, which a driver could otherwise record at any time. */
+static int record_ready(struct te_plan *p, struct te_stream *stream, const struct te__move *v)
 {
 	struct te_access access[TE_ACCESS_MAX];
-	const int capturing = is_capturing(stream);
-	int r = 0;
 
-	if (v->records_ready)
-		r = !capturing ? te_event_record(v->ready, stream) :
-				 record_declared(v->ready, stream,
-						 written_by(p, v->needed - 1, access), access);
-	if (r || !capturing)
-		return r;
-	access[0] = (struct te_access){ buf_ptr(p, v->in_buf), v->nbytes, 0, -1 };
-	return record_declared(v->in, stream, 1, access);
+	if (!is_capturing(stream))
+		return te_event_record(v->ready, stream);
+	return record_declared(v->ready, stream, written_by(p, v->needed - 1, access), access);
 }
 
 double te__move_waited_ms(const struct te__move *v)
@@ -301,7 +318,7 @@ static int time_waits(struct te_plan *p)
 
 static int wait_in(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
-	int r = v->ready ? record_times(p, stream, v) : 0;
+	int r = v->records_ready ? record_ready(p, stream, v) : 0;
 
 	return r || is_capturing(stream) ? r : te_event_wait(v->in, stream);
 }

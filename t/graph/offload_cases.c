@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,70 @@ START_TEST(late_copies_are_waited_for)
 		te_seq_unref(seq[k]);
 	}
 	te_offload_unref(off);
+}
+END_TEST
+
+/* node a of a recording depends on node b, perhaps through others */
+static int depends(const struct te_recording *rec, uint64_t a, uint64_t b)
+{
+	uint64_t dep[64];
+	const int n = te_recording_deps(rec, a, TT_LEN(dep), dep);
+
+	ck_assert_int_le(n, (int)TT_LEN(dep));
+	for (int i = n; i-- > 0;)
+		if (dep[i] == b || (dep[i] > b && depends(rec, dep[i], b)))
+			return 1;
+	return 0;
+}
+
+/* in a graph copies could run in any order that their memory allows; the plan counts on its own */
+START_TEST(captured_copies_keep_their_order)
+{
+	struct te_offload_opts o = _i ? through_file(FAST) : rates(FAST);
+	struct te_recording_info info = TE_RECORDING_INFO_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	uint64_t latest[2] = { UINT64_MAX, UINT64_MAX };
+	struct te_recording *rec = NULL;
+	struct te_offload *off;
+	int act = 0, ncopies = 0;
+	struct te_plan *p;
+
+	o.group_nbytes = 2048;
+	o.timed = 1;
+	off = offload_of(&o);
+	p = plan_of(seq, off, 0);
+	ck_assert_int_gt(p->moves->n, 4);
+	DO(te_capture_begin(st));
+	DO(te_capture_edges(st, TE_CAPTURE_CONCURRENT));
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	DO(te_capture_end(st, &rec));
+	DO(te_recording_info(rec, &info));
+	for (uint64_t i = 0; i < info.nnodes; i++) {
+		struct te_node_info node = TE_NODE_INFO_INIT;
+		const struct te__act *a = &p->moves->act[act];
+		int in;
+
+		DO(te_recording_node(rec, i, &node));
+		if (node.kind != TE_NODE_COPY)
+			continue;
+		while (a->kind != TE__ACT_LOAD && a->kind != TE__ACT_STORE)
+			a = &p->moves->act[++act];
+		ck_assert_uint_eq(node.nbytes, p->moves->v[a->move].nbytes);
+		in = a->kind == TE__ACT_LOAD;
+		if (latest[in] != UINT64_MAX && !(in && o.dir))
+			ck_assert_msg(depends(rec, i, latest[in]),
+				      "copy %d, %s, node %" PRIu64 ": not after node %" PRIu64,
+				      ncopies, in ? "in" : "out", i, latest[in]);
+		latest[in] = i;
+		act++;
+		ncopies++;
+	}
+	ck_assert_int_eq(ncopies, 2 * p->moves->n);
+	te_recording_unref(rec);
+	te_plan_unref(p);
+	te_offload_unref(off);
+	te_seq_unref(seq);
 }
 END_TEST
 
@@ -291,6 +356,7 @@ Suite *offload_suite(const char *name, const char *on)
 	TT_ADD_LOOP(c, a_step_has_the_bits_without_offload,
 		    WAYS * (int)TT_LEN(recipes), 3);
 	tcase_add_loop_test(c, late_copies_are_waited_for, 0, 8);
+	tcase_add_loop_test(c, captured_copies_keep_their_order, 0, 2);
 	TT_ADD_LOOP(c, a_file_has_the_bits_too, 2 * WAYS, 3);
 	offload_memory_cases(s);
 	offload_fault_cases(s);

@@ -5,49 +5,7 @@
 
 #include "kernels/kernels.h"
 
-/* ---- offsets of pointers ---- */
-
-#define R(field, nbytes) offsetof(S, field)
-#define W R
-#define DISJOINT R
-#define U(field) offsetof(S, field)
-#define AT(field, begin, nbytes) offsetof(S, field)
-#define R_AT AT
-#define Q(field, rows, cols)                                                                  \
-	U(field.row), U(field.col), U(field.scale), U(field.scale_inv),                       \
-		U(field.col_scale_inv), U(field.amax), U(field.noop)
-#define COMM(field, in_nbytes, out_nbytes)                                                    \
-	U(field.in), U(field.out), U(field.slots), U(field.ctl), U(field.abort), U(field.status), \
-		U(field.multicast)
-#define TE_K(ID, name, args, family, ...)                                                     \
-	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
-	{                                                                                     \
-		typedef struct te_k_##args S;                                                 \
-		static const uint16_t offset[] = { __VA_ARGS__ };                             \
-											      \
-		*ret = offset;                                                                \
-		return sizeof(offset) / sizeof(offset[0]);                                    \
-	}
-#include "kernels/kernels.def"
-#undef TE_K
-#undef COMM
-#undef Q
-#undef R_AT
-#undef AT
-#undef U
-#undef DISJOINT
-#undef W
-#undef R
-
-/* ---- ranges of memory ---- */
-
-static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int64_t nbytes,
-		      enum te__access access)
-{
-	if (ptr && nbytes > 0)
-		r->v[r->n++] = (struct te__range){ (uintptr_t)ptr + (uintptr_t)begin,
-						   (uint64_t)nbytes, access };
-}
+/* ---- rows of kernels.def ---- */
 
 #define ES(dtype) ((int64_t)te_dtype_nbytes((enum te_dtype)(dtype)))
 #define N (a->rows * a->cols)
@@ -63,12 +21,13 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 #define RESIDUAL_ROW (ES(a->comm.dtype) * a->cols)
 #define RESIDUAL_AT (RESIDUAL_ROW * te_k_comm_norm_residual_first(a))
 #define RESIDUAL_NBYTES (RESIDUAL_ROW * te_k_comm_norm_residual_rows(a))
-#define R(field, nbytes) range_add(r, a->field, 0, nbytes, TE__READ)
-#define W(field, nbytes) range_add(r, a->field, 0, nbytes, TE__WRITE)
-#define DISJOINT(field, nbytes) range_add(r, a->field, 0, nbytes, TE__DISJOINT)
-#define U(field) (void)a
-#define AT(field, begin, nbytes) range_add(r, a->field, begin, nbytes, TE__WRITE)
-#define R_AT(field, begin, nbytes) range_add(r, a->field, begin, nbytes, TE__READ)
+/* each use becomes USE(field, begin, nbytes, access), which is defined before each expansion */
+#define R(field, nbytes) USE(field, 0, nbytes, TE__READ)
+#define W(field, nbytes) USE(field, 0, nbytes, TE__WRITE)
+#define DISJOINT(field, nbytes) USE(field, 0, nbytes, TE__DISJOINT)
+#define U(field) USE(field, 0, 0, TE__READ)
+#define AT(field, begin, nbytes) USE(field, begin, nbytes, TE__WRITE)
+#define R_AT(field, begin, nbytes) USE(field, begin, nbytes, TE__READ)
 #define Q(field, rows, cols)                                                                  \
 	W(field.row, (rows) * (cols)), W(field.col, (rows) * (cols)), R(field.scale, 4),      \
 		W(field.scale_inv, SCALES(a->field.scaling, rows, cols)),                     \
@@ -78,6 +37,34 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 	R(field.in, in_nbytes), W(field.out, out_nbytes), U(field.slots),                     \
 		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status),         \
 		U(field.multicast)
+
+/* ---- offsets of pointers ---- */
+
+#define USE(field, begin, nbytes, access) offsetof(S, field)
+#define TE_K(ID, name, args, family, ...)                                                     \
+	static uint32_t ptrs_##name(const uint16_t **ret)                                     \
+	{                                                                                     \
+		typedef struct te_k_##args S;                                                 \
+		static const uint16_t offset[] = { __VA_ARGS__ };                             \
+											      \
+		*ret = offset;                                                                \
+		return sizeof(offset) / sizeof(offset[0]);                                    \
+	}
+#include "kernels/kernels.def"
+#undef TE_K
+#undef USE
+
+/* ---- ranges of memory ---- */
+
+static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int64_t nbytes,
+		      enum te__access access)
+{
+	if (ptr && nbytes > 0)
+		r->v[r->n++] = (struct te__range){ (uintptr_t)ptr + (uintptr_t)begin,
+						   (uint64_t)nbytes, access };
+}
+
+#define USE(field, begin, nbytes, access) range_add(r, a->field, begin, nbytes, access)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static void ranges_##name(const void *p, struct te__ranges *r)                        \
 	{                                                                                     \
@@ -87,25 +74,11 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 	}
 #include "kernels/kernels.def"
 #undef TE_K
-#undef COMM
-#undef Q
-#undef R_AT
-#undef AT
-#undef U
-#undef DISJOINT
-#undef W
-#undef R
+#undef USE
 
 /* ---- where the memory of a pointer begins ---- */
 
-#define R(field, nbytes) (void)a
-#define W R
-#define DISJOINT R
-#define U(field) (void)a
-#define AT(field, begin, nbytes) (void)(offset == offsetof(S, field) ? (ret = (begin)) : 0)
-#define R_AT AT
-#define Q(field, rows, cols) (void)a
-#define COMM(field, in_nbytes, out_nbytes) (void)a
+#define USE(field, begin, nbytes, access) (void)(offset == offsetof(S, field) ? (ret = (begin)) : 0)
 #define TE_K(ID, name, args, family, ...)                                                     \
 	static int64_t begin_##name(const void *p, uint32_t offset)                           \
 	{                                                                                     \
@@ -113,34 +86,13 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 		const S *a = p;                                                               \
 		int64_t ret = 0;                                                              \
 											      \
-		(void)offset;                                                                 \
+		(void)a;                                                                      \
 		__VA_ARGS__;                                                                  \
 		return ret;                                                                   \
 	}
 #include "kernels/kernels.def"
 #undef TE_K
-#undef COMM
-#undef Q
-#undef R_AT
-#undef AT
-#undef U
-#undef DISJOINT
-#undef W
-#undef R
-#undef N
-#undef SCALES
-#undef PARTS
-#undef HALVES
-#undef HIST
-#undef HEADS
-#undef QKV
-#undef LSE
-#undef TABLE
-#undef AMAXES
-#undef RESIDUAL_ROW
-#undef RESIDUAL_AT
-#undef RESIDUAL_NBYTES
-#undef ES
+#undef USE
 
 /* ---- the table ---- */
 

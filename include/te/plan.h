@@ -314,6 +314,9 @@ struct te_fusion {
 	void *user;
 	/* bit k: what part k writes has memory also where only later parts read it */
 	uint32_t keep;
+	/* in backward of a joint fusion, bit k: part k reads nothing of the forward pass: its x, y,
+	 * ex and saved are NULL, and no memory is kept for it */
+	uint32_t drop;
 	/* as te_op_ops.bind and unbind */
 	int (*bind)(const struct te_fused *f, void **ret_state);
 	void (*unbind)(const struct te_fused *f, void *state);
@@ -322,9 +325,6 @@ struct te_fusion {
 	/* TE_PASS_JOINT: the spec of a value that forward writes and backward reads, and 1; or 0:
 	 * there are index values. f has the forward steps. NULL: there are none */
 	int (*save)(const struct te_fused *f, int32_t index, struct te_spec *ret_spec);
-	/* in backward of a joint fusion, bit k: part k reads nothing of the forward pass: its x, y,
-	 * ex and saved are NULL, and no memory is kept for it */
-	uint32_t drop;
 	uint32_t flags; /* TE_FUSION_* */
 };
 /* run() of a forward fusion can run again in backward if all its ops can (TE_OP_REPEATS). A cast

@@ -71,40 +71,24 @@ static int value_bufs(struct te_plan *p, struct te__value *v)
 	return 0;
 }
 
-/* group t uses a buffer; again: it is the first of backward, which has a buffer of its own */
-static int live(struct te_plan *p, int buf, int t, int again)
+/* what runs again writes a buffer that only backward has */
+static int live(void *arg, const struct te__use *u)
 {
+	struct te_plan *p = arg;
 	int back;
 
-	if (again && p->buf[buf].back < 0) {
-		back = te__plan_new_buf(p, p->buf[buf].nbytes);
+	if (u->buf < 0)
+		return 0;
+	if (u->step->again && u->ref->write && p->buf[u->buf].back < 0) {
+		back = te__plan_new_buf(p, p->buf[u->buf].nbytes);
 		if (back < 0)
 			return back;
-		p->buf[buf].back = back;
-		p->buf[buf].again = 1;
+		p->buf[u->buf].back = back;
+		p->buf[u->buf].again = 1;
 	}
-	back = t < p->fwd_groups ? -1 : p->buf[buf].back;
-	touch(&p->buf[back < 0 ? buf : back], t);
+	back = u->group < p->fwd_groups ? -1 : p->buf[u->buf].back;
+	touch(&p->buf[back < 0 ? u->buf : back], u->group);
 	return 0;
-}
-
-static int live_refs(struct te_plan *p, const struct te__step *s, int t)
-{
-	int r = 0;
-
-	for (int k = 0; k < s->nrefs; k++) {
-		const struct te__value *v = &p->value[s->ref[k].value];
-		const uint32_t forms = te__ref_forms(s, &s->ref[k]);
-		const int again = s->again && s->ref[k].write;
-
-		if (!r && (forms & TE_FORM_HP) && v->hp >= 0)
-			r = live(p, v->hp, t, again);
-		if (!r && (forms & TE_FORM_ROW) && v->row >= 0)
-			r = live(p, v->row, t, again);
-		if (!r && (forms & TE_FORM_COL) && v->col >= 0)
-			r = live(p, v->col, t, again);
-	}
-	return r;
 }
 
 /* the output of step s may take over the memory of an input that dies in it */
@@ -353,11 +337,9 @@ int te__plan_layout(struct te_plan *p)
 	for (int t = 0; t < p->ngroups; t++) {
 		struct te__group *g = &p->group[t];
 
-		for (int k = 0; k < g->n; k++) {
-			r = live_refs(p, &p->step[g->first + k], t);
-			if (r)
-				return r;
-		}
+		r = te__plan_each_use(p, t, 1, live, p);
+		if (r)
+			return r;
 		if (g->fused.ws_nbytes) {
 			g->ws = te__plan_new_buf(p, g->fused.ws_nbytes);
 			if (g->ws < 0)

@@ -209,6 +209,17 @@ int te__plan_find_grads(struct te_plan *p);
 int te__plan_find_kept(struct te_plan *p);
 #define TE__NFORMS 3
 extern const uint32_t te__form[TE__NFORMS];
+/* A form of a value that a step of a group reads or writes. */
+struct te__use {
+	const struct te__step *step;
+	const struct te__ref *ref;
+	int group;
+	int form; /* value * TE__NFORMS + index in te__form */
+	int buf;  /* its buffer, or -1 */
+};
+typedef int te__use_fn(void *arg, const struct te__use *u);
+/* calls fn for all uses in n groups, in order; its first result that is not 0, or 0 */
+int te__plan_each_use(const struct te_plan *p, int first, int n, te__use_fn *fn, void *arg);
 /* offsets of all buffers, of which some are offloaded */
 int te__plan_place(struct te_plan *p);
 

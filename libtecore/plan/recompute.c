@@ -28,7 +28,7 @@
 #define MANY (-2)
 
 /* Groups that use a form of a value. */
-struct use {
+struct form {
 	int writer;	 /* of forward: NONE or MANY if it is not one */
 	int first, last; /* that read it in backward, or NONE */
 	int again;	 /* before this one a group runs again that reads it; or NONE */
@@ -38,11 +38,12 @@ struct search {
 	struct te_plan *p;
 	int npatterns;
 	const char *const *pattern;
-	struct use *use;    /* [nvalues * TE__NFORMS] */
+	struct form *form;  /* [nvalues * TE__NFORMS] */
 	int *before;	    /* [fwd_groups] the group before which it runs again, or NONE */
 	unsigned char *can; /* [fwd_groups] it can run again */
 	unsigned char *is_wanted;
 	int n, ncasts; /* groups, and steps of casts, that run again */
+	char why[256]; /* the reason for the latest 0 of can_repeat() */
 };
 
 int te__plan_matches(const char *name, const char *const *pattern, int n)
@@ -89,15 +90,19 @@ static int is_asked(const struct search *a, const struct te__value *v)
 
 /* ---- uses ---- */
 
-static void add_use(const struct te_plan *p, struct use *u, int t, int write)
+static int add_use(void *arg, const struct te__use *u)
 {
-	if (write)
-		u->writer = t < p->fwd_groups && (u->writer == NONE || u->writer == t) ? t : MANY;
-	if (write || t < p->fwd_groups)
-		return;
-	if (u->first == NONE)
-		u->first = t;
-	u->last = t;
+	struct search *a = arg;
+	struct form *f = &a->form[u->form];
+	const int t = u->group, is_forward = t < a->p->fwd_groups;
+
+	if (u->ref->write) {
+		f->writer = is_forward && (f->writer == NONE || f->writer == t) ? t : MANY;
+	} else if (!is_forward) {
+		f->first = f->first == NONE ? t : f->first;
+		f->last = t;
+	}
+	return 0;
 }
 
 static void find_uses(struct search *a)
@@ -105,86 +110,51 @@ static void find_uses(struct search *a)
 	const struct te_plan *p = a->p;
 
 	for (int i = 0; i < p->nvalues * TE__NFORMS; i++)
-		a->use[i] = (struct use){ NONE, NONE, NONE, NONE };
-	for (int t = 0; t < p->ngroups; t++)
-		for (int k = 0; k < p->group[t].n; k++) {
-			const struct te__step *s = &p->step[p->group[t].first + k];
-
-			for (int i = 0; i < s->nrefs; i++)
-				for (int f = 0; f < TE__NFORMS; f++)
-					if (te__ref_forms(s, &s->ref[i]) & te__form[f])
-						add_use(p,
-							&a->use[s->ref[i].value * TE__NFORMS + f],
-							t, s->ref[i].write);
-		}
+		a->form[i] = (struct form){ NONE, NONE, NONE, NONE };
+	te__plan_each_use(p, 0, p->ngroups, add_use, a);
 }
 
-/* A form that a group reads or writes. */
-struct access {
-	const struct te__step *step;
-	const struct te__ref *ref;
-	struct use *use;
-};
-
-/* calls fn for each; the first value that is not 0, or 0 */
-static int each_access(struct search *a, int g, int (*fn)(struct search *a, int g,
-							  const struct access *c, void *arg),
-		       void *arg)
+/* calls fn for the uses in group g, as te__plan_each_use() */
+static int each_use(struct search *a, int g, te__use_fn *fn)
 {
-	const struct te__group *group = &a->p->group[g];
-
-	for (int k = 0; k < group->n; k++) {
-		const struct te__step *s = &a->p->step[group->first + k];
-
-		for (int i = 0; i < s->nrefs; i++)
-			for (int f = 0; f < TE__NFORMS; f++) {
-				const struct te__ref *ref = &s->ref[i];
-				const struct access c = { s, ref,
-							  &a->use[ref->value * TE__NFORMS + f] };
-				const int r = ref->forms & te__form[f] ? fn(a, g, &c, arg) : 0;
-
-				if (r)
-					return r;
-			}
-	}
-	return 0;
+	return te__plan_each_use(a->p, g, 1, fn, a);
 }
 
 /* ---- which groups can ---- */
 
-#define WHY_NBYTES 256
+static int can_repeat(struct search *a, int g);
 
-static int can_repeat(struct search *a, int g, char why[WHY_NBYTES]);
-
-/* 1: the access keeps the group from running again; why is set */
-static int hinders(struct search *a, int g, const struct access *c, void *why)
+/* 1: the use keeps the group from running again; a->why is set */
+static int hinders(void *arg, const struct te__use *u)
 {
-	const struct te__value *v = &a->p->value[c->ref->value];
+	struct search *a = arg;
+	const struct te__value *v = &a->p->value[u->ref->value];
+	const struct form *f = &a->form[u->form];
 	const char *fault = NULL;
 
-	if (c->ref->write) {
-		if (c->use->writer != g)
+	if (u->ref->write) {
+		if (f->writer != u->group)
 			fault = "is written twice";
 		else if (v->fixed || v->keep || v->fed)
 			fault = "is a result of the plan";
-		else if (c->use->first >= 0 && v->policy == TE__POLICY_KEEP)
+		else if (f->first >= 0 && v->policy == TE__POLICY_KEEP)
 			fault = "is to be kept";
-	} else if (c->use->writer != g && c->use->first < 0) {
-		if (c->use->writer == NONE)
+	} else if (f->writer != u->group && f->first < 0) {
+		if (f->writer == NONE)
 			fault = "is an input, and no other step of backward reads it";
-		else if (c->use->writer == MANY || !a->can[c->use->writer])
+		else if (f->writer == MANY || !a->can[f->writer])
 			fault = "is not kept";
 		/* a cast: what hinders its producer */
-		if (fault && c->use->writer >= 0 && c->step->kind == TE__STEP_QUANT)
-			return !can_repeat(a, c->use->writer, why);
+		if (fault && f->writer >= 0 && u->step->kind == TE__STEP_QUANT)
+			return !can_repeat(a, f->writer);
 	}
 	if (fault)
-		snprintf(why, WHY_NBYTES, "%s %s", v->label, fault);
+		snprintf(a->why, sizeof(a->why), "%s %s", v->label, fault);
 	return fault != NULL;
 }
 
-/* 1: group g can run again, those before it are known; else why is set */
-static int can_repeat(struct search *a, int g, char why[WHY_NBYTES])
+/* 1: group g can run again, those before it are known; else a->why is set */
+static int can_repeat(struct search *a, int g)
 {
 	const struct te_plan *p = a->p;
 	const struct te__group *group = &p->group[g];
@@ -195,16 +165,16 @@ static int can_repeat(struct search *a, int g, char why[WHY_NBYTES])
 		const struct te_op *op = p->seq->op[s->node];
 
 		if (s->kind != TE__STEP_QUANT && !(op->ops.flags & TE_OP_REPEATS)) {
-			snprintf(why, WHY_NBYTES, "op %s of type %s does not run again", op->name,
-				 op->ops.name);
+			snprintf(a->why, sizeof(a->why), "op %s of type %s does not run again",
+				 op->name, op->ops.name);
 			return 0;
 		}
 	}
 	if (f && (f->pass == TE_PASS_JOINT || !(f->flags & TE_FUSION_REPEATS))) {
-		snprintf(why, WHY_NBYTES, "fusion %s does not run again", f->name);
+		snprintf(a->why, sizeof(a->why), "fusion %s does not run again", f->name);
 		return 0;
 	}
-	return !each_access(a, g, hinders, why);
+	return !each_use(a, g, hinders);
 }
 
 static int is_saved(const struct te__step *s, int value)
@@ -216,19 +186,20 @@ static int is_saved(const struct te__step *s, int value)
 }
 
 /* for an output that backward reads: the group is wanted, or the value gets why it is kept */
-static int want(struct search *a, int g, const struct access *c, void *why)
+static int want(void *arg, const struct te__use *u)
 {
-	struct te__value *v = &a->p->value[c->ref->value];
+	struct search *a = arg;
+	struct te__value *v = &a->p->value[u->ref->value];
 
-	if (!c->ref->write || c->use->first < 0 || !is_asked(a, v))
+	if (!u->ref->write || a->form[u->form].first < 0 || !is_asked(a, v))
 		return 0;
-	if (a->can[g]) {
+	if (a->can[u->group]) {
 		/* what an op saves is small: it is not computed again for its own sake */
-		a->is_wanted[g] |= !is_saved(c->step, c->ref->value);
+		a->is_wanted[u->group] |= !is_saved(u->step, u->ref->value);
 		return 0;
 	}
 	if (!v->why)
-		v->why = te__strdup(why);
+		v->why = te__strdup(a->why);
 	return v->why ? 0 : te__fail(-ENOMEM, "plan: no memory");
 }
 
@@ -240,56 +211,57 @@ static void not_after(int *t, int other)
 		*t = other;
 }
 
-static int needs(struct search *a, int g, const struct access *c, void *arg)
+static int needs(void *arg, const struct te__use *u)
 {
-	(void)a;
-	(void)g;
-	(void)arg;
-	return c->ref->write && c->use->again >= 0 && c->use->first < 0;
+	const struct search *a = arg;
+	const struct form *f = &a->form[u->form];
+
+	return u->ref->write && f->again >= 0 && f->first < 0;
 }
 
-static int find_time(struct search *a, int g, const struct access *c, void *arg)
+static int find_time(void *arg, const struct te__use *u)
 {
-	int *const before = arg;
+	struct search *a = arg;
+	const struct form *f = &a->form[u->form];
+	int *const before = &a->before[u->group];
 
-	(void)a;
-	if (c->ref->write) {
-		not_after(before, c->use->first);
-		not_after(before, c->use->again);
-	} else if (c->use->writer != g) {
-		not_after(before, c->use->last);
+	if (u->ref->write) {
+		not_after(before, f->first);
+		not_after(before, f->again);
+	} else if (f->writer != u->group) {
+		not_after(before, f->last);
 	}
 	return 0;
 }
 
-static int read_again(struct search *a, int g, const struct access *c, void *arg)
+static int read_again(void *arg, const struct te__use *u)
 {
-	(void)arg;
-	if (!c->ref->write)
-		not_after(&c->use->again, a->before[g]);
+	struct search *a = arg;
+
+	if (!u->ref->write)
+		not_after(&a->form[u->form].again, a->before[u->group]);
 	return 0;
 }
 
 static int choose(struct search *a)
 {
 	const struct te_plan *p = a->p;
-	char why[WHY_NBYTES];
 
 	for (int g = 0; g < p->fwd_groups; g++) {
 		int r;
 
-		a->can[g] = (unsigned char)can_repeat(a, g, why);
-		r = each_access(a, g, want, why);
+		a->can[g] = (unsigned char)can_repeat(a, g);
+		r = each_use(a, g, want);
 		if (r)
 			return r;
 	}
 	/* readers before writers */
 	for (int g = p->fwd_groups - 1; g >= 0; g--) {
 		a->before[g] = NONE;
-		if (!a->is_wanted[g] && !(a->can[g] && each_access(a, g, needs, NULL)))
+		if (!a->is_wanted[g] && !(a->can[g] && each_use(a, g, needs)))
 			continue;
-		each_access(a, g, find_time, &a->before[g]);
-		each_access(a, g, read_again, NULL);
+		each_use(a, g, find_time);
+		each_use(a, g, read_again);
 		a->n++;
 		for (int k = 0; k < p->group[g].n; k++)
 			a->ncasts += p->step[p->group[g].first + k].kind == TE__STEP_QUANT;
@@ -305,7 +277,7 @@ static void drop_row(const struct search *a, struct te__step *s)
 {
 	for (int k = 0; k < s->nrefs; k++) {
 		struct te__ref *ref = &s->ref[k];
-		const struct use *row = &a->use[ref->value * TE__NFORMS + ROW];
+		const struct form *row = &a->form[ref->value * TE__NFORMS + ROW];
 
 		if (ref->write && ref->forms & TE_FORM_COL && row->first < 0 && row->again < 0)
 			ref->forms &= ~te__form[ROW];
@@ -401,12 +373,12 @@ int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *patt
 
 	if (!(p->flags & TE_PLAN_TRAIN) || (!r && !npatterns))
 		return 0;
-	a.use = te__malloc(((size_t)p->nvalues * TE__NFORMS + 1) * sizeof(*a.use));
+	a.form = te__malloc(((size_t)p->nvalues * TE__NFORMS + 1) * sizeof(*a.form));
 	a.before = te__calloc(ngroups, sizeof(*a.before) + 2);
 	a.can = a.before ? (unsigned char *)(a.before + ngroups) : NULL;
 	a.is_wanted = a.before ? a.can + ngroups : NULL;
-	r = a.use && a.before ? run(&a) : te__fail(-ENOMEM, "plan: no memory");
-	te__free(a.use);
+	r = a.form && a.before ? run(&a) : te__fail(-ENOMEM, "plan: no memory");
+	te__free(a.form);
 	te__free(a.before);
 	return r;
 }

@@ -9,35 +9,57 @@
 
 const uint32_t te__form[TE__NFORMS] = { TE_FORM_HP, TE_FORM_ROW, TE_FORM_COL };
 
-static void use(const struct te_plan *p, struct te__kept *k, int t, int write, int again)
+static int ref_uses(const struct te_plan *p, const struct te__step *s, const struct te__ref *ref,
+		    int group, te__use_fn *fn, void *arg)
 {
-	if (k->written < 0)
-		k->written = t;
-	if (t < p->fwd_groups) {
-		k->last_forward = t;
-		if (write)
-			k->last_write = t;
-		return;
+	const struct te__value *v = &p->value[ref->value];
+	const int buf[TE__NFORMS] = { v->hp, v->row, v->col };
+	int r = 0;
+
+	for (int f = 0; f < TE__NFORMS && !r; f++) {
+		const struct te__use u = { s, ref, group, ref->value * TE__NFORMS + f, buf[f] };
+
+		if (te__ref_forms(s, ref) & te__form[f])
+			r = fn(arg, &u);
 	}
-	k->nreads += !again && !write;
-	if (k->first_backward < 0)
-		k->first_backward = t;
-	k->last_backward = t;
+	return r;
 }
 
-/* the groups that use each form of each value */
-static void find_uses(const struct te_plan *p, struct te__kept *all)
+int te__plan_each_use(const struct te_plan *p, int first, int n, te__use_fn *fn, void *arg)
 {
-	for (int t = 0; t < p->ngroups; t++)
+	for (int t = first; t < first + n; t++)
 		for (int k = 0; k < p->group[t].n; k++) {
 			const struct te__step *s = &p->step[p->group[t].first + k];
 
-			for (int i = 0; i < s->nrefs; i++)
-				for (int f = 0; f < TE__NFORMS; f++)
-					if (te__ref_forms(s, &s->ref[i]) & te__form[f])
-						use(p, &all[s->ref[i].value * TE__NFORMS + f], t,
-						    s->ref[i].write, s->again);
+			for (int i = 0; i < s->nrefs; i++) {
+				const int r = ref_uses(p, s, &s->ref[i], t, fn, arg);
+
+				if (r)
+					return r;
+			}
 		}
+	return 0;
+}
+
+static int add_use(void *arg, const struct te__use *u)
+{
+	struct te_plan *p = arg;
+	struct te__kept *k = &p->kept[u->form];
+
+	k->buf = u->buf;
+	if (k->written < 0)
+		k->written = u->group;
+	if (u->group < p->fwd_groups) {
+		k->last_forward = u->group;
+		if (u->ref->write)
+			k->last_write = u->group;
+		return 0;
+	}
+	k->nreads += !u->step->again && !u->ref->write;
+	if (k->first_backward < 0)
+		k->first_backward = u->group;
+	k->last_backward = u->group;
+	return 0;
 }
 
 int te__plan_find_kept(struct te_plan *p)
@@ -48,24 +70,14 @@ int te__plan_find_kept(struct te_plan *p)
 	if (!all)
 		return te__fail(-ENOMEM, "plan: no memory");
 	for (size_t i = 0; i < nall; i++)
-		all[i] = (struct te__kept){ 0, 0, 0, -1, -1, -1, -1, -1, 0 };
-	find_uses(p, all);
+		all[i] = (struct te__kept){ (int)i / TE__NFORMS, -1, te__form[i % TE__NFORMS],
+					    -1, -1, -1, -1, -1, 0 };
 	p->kept = all;
-	for (int v = 0; v < p->nvalues; v++) {
-		const int buf[TE__NFORMS] = { p->value[v].hp, p->value[v].row, p->value[v].col };
-
-		for (int f = 0; f < TE__NFORMS; f++) {
-			struct te__kept k = all[v * TE__NFORMS + f];
-
-			if (buf[f] < 0 || k.last_forward < 0 || k.first_backward < 0 ||
-			    !k.nreads)
-				continue;
-			k.value = v;
-			k.buf = buf[f];
-			k.form = te__form[f];
-			p->kept[p->nkept++] = k; /* at or before its own place */
-		}
-	}
+	te__plan_each_use(p, 0, p->ngroups, add_use, p);
+	for (size_t i = 0; i < nall; i++)
+		if (all[i].buf >= 0 && all[i].last_forward >= 0 && all[i].first_backward >= 0 &&
+		    all[i].nreads)
+			all[p->nkept++] = all[i]; /* at or before its own place */
 	return 0;
 }
 

@@ -40,7 +40,7 @@ struct te__move {
 	int next_out, next_in; /* the moves whose copies follow on the link, or -1 */
 	struct te_event *out, *in; /* the copies have run */
 	struct te_event *filed;	   /* with a file: it has been written */
-	/* timed: the group before its first reader has run; of moves with the same reader one
+	/* timed: what else its first reader reads is there; of moves with the same reader one
 	 * event, which the first of them records. Or NULL */
 	struct te_event *ready;
 	int records_ready;
@@ -138,7 +138,7 @@ int te__moves_bind(struct te_plan *p);
 void te__moves_free(struct te_plan *p);
 /* milliseconds that its first reader waited for it in the latest pass; 0: not known */
 double te__move_waited_ms(const struct te__move *v);
-/* all first readers of a plan */
+/* of all first readers of a plan, as far as they did not wait at the same time */
 double te__moves_waited_ms(const struct te__moves *m);
 /* around group t of a pass: what is due before it, or after it */
 int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after);

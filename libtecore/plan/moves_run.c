@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <te/capture.h>
@@ -235,8 +236,9 @@ static int wait_out(struct te_stream *stream, struct te__move *v)
 
 /* ---- timed waits ---- */
 
-/* what group t writes of the plan's memory, at most TE_ACCESS_MAX ranges of it */
-static int written_by(const struct te_plan *p, int t, struct te_access *ret)
+/* What group t reads of the plan's memory besides values that return: at most TE_ACCESS_MAX
+ * ranges. */
+static int read_by(const struct te_plan *p, int t, struct te_access *ret)
 {
 	const struct te__group *g = &p->group[t];
 	int n = 0;
@@ -245,28 +247,37 @@ static int written_by(const struct te_plan *p, int t, struct te_access *ret)
 		const struct te__step *s = &p->step[g->first + k];
 
 		for (int i = 0; i < s->nrefs; i++) {
-			const struct te__value *v = &p->value[s->ref[i].value];
-			const int bufs[] = { v->hp, v->row, v->col };
+			const struct te__ref *ref = &s->ref[i];
+			const struct te__value *v = &p->value[ref->value];
+			const uint32_t forms = ref->write ? 0 : te__ref_forms(s, ref);
+			const int bufs[] = { forms & TE_FORM_HP ? v->hp : -1,
+					     forms & TE_FORM_ROW ? v->row : -1,
+					     forms & TE_FORM_COL ? v->col : -1 };
 
-			for (int b = 0; b < 3 && s->ref[i].write && n < TE_ACCESS_MAX; b++)
-				if (bufs[b] >= 0 && p->buf[bufs[b]].first >= 0)
+			for (int b = 0; b < 3 && n < TE_ACCESS_MAX; b++) {
+				const struct te__buf *buf = bufs[b] < 0 ? NULL : &p->buf[bufs[b]];
+
+				if (buf && buf->first >= 0 && buf->back < 0)
 					ret[n++] = (struct te_access){ buf_ptr(p, bufs[b]),
-								       p->buf[bufs[b]].nbytes,
-								       TE_ACCESS_WRITE, -1 };
+								       buf->nbytes, 0, -1 };
+			}
 		}
 	}
 	return n;
 }
 
-/* Before the first group that reads a move: the group before has ended. What uses its results waits
- * for the event, which a driver could otherwise record at any time. */
+/* Before the first group that reads a move: all else that it reads is there. A group that reads
+ * nothing else runs after those before it. */
 static int record_ready(struct te_plan *p, struct te_stream *stream, const struct te__move *v)
 {
 	struct te_access access[TE_ACCESS_MAX];
+	int n = 0;
 
 	if (!is_capturing(stream))
 		return te_event_record(v->ready, stream);
-	return record_declared(v->ready, stream, written_by(p, v->needed - 1, access), access);
+	for (int t = v->needed; t >= p->fwd_groups && !n; t--)
+		n = read_by(p, t, access);
+	return record_declared(v->ready, stream, n, access);
 }
 
 double te__move_waited_ms(const struct te__move *v)
@@ -279,21 +290,54 @@ double te__move_waited_ms(const struct te__move *v)
 	return ms > 0 ? ms : 0;
 }
 
-double te__moves_waited_ms(const struct te__moves *m)
+struct wait {
+	double from, to; /* milliseconds */
+};
+
+static int by_from(const void *a, const void *b)
 {
-	double sum = 0;
+	const struct wait *x = a, *y = b;
+
+	return (x->from > y->from) - (x->from < y->from);
+}
+
+/* the waits of a pass; how many, or less than 0: not known */
+static int find_waits(const struct te__moves *m, struct wait *ret)
+{
+	int n = 0;
 
 	for (int i = 0; i < m->n; i++) {
-		double most = 0;
+		struct te_event *first = m->v[0].ready;
+		struct wait w;
 
-		for (int k = i; k < m->n && m->v[i].records_ready; k++) {
-			const double ms = m->v[k].needed == m->v[i].needed ?
-						  te__move_waited_ms(&m->v[k]) : 0;
-
-			most = ms > most ? ms : most;
+		if (!first || te_event_elapsed_ms(first, m->v[i].ready, &w.from) < 0 ||
+		    te_event_elapsed_ms(first, m->v[i].in, &w.to) < 0) {
+			te_error_clear();
+			return -1;
 		}
-		sum += most;
+		if (w.to > w.from)
+			ret[n++] = w;
 	}
+	return n;
+}
+
+/* waits of groups that could run concurrently count once */
+double te__moves_waited_ms(const struct te__moves *m)
+{
+	struct wait *w = te__malloc(((size_t)m->n + 1) * sizeof(*w));
+	const int n = w ? find_waits(m, w) : -1;
+	double sum = 0, end;
+
+	if (n > 0) {
+		qsort(w, (size_t)n, sizeof(*w), by_from);
+		end = w[0].from;
+		for (int i = 0; i < n; i++) {
+			if (w[i].to > end)
+				sum += w[i].to - (w[i].from > end ? w[i].from : end);
+			end = w[i].to > end ? w[i].to : end;
+		}
+	}
+	te__free(w);
 	return sum;
 }
 

@@ -11,7 +11,11 @@
  *
  * Where ranks have parts of the norm's input, reduce_scatter and all_gather are in place of the
  * all-reduce, which is called with a sharded residual. The backward kernel has no such form: it
- * would send the sum to all ranks. A cast with one scale that is known before is done to parts.
+ * would send the sum to all ranks. A cast with one scale is done to parts: one that is known before
+ * in the call; one from the tensor's own amax (current scaling) where a value is so large that
+ * bytes count, by steps for the rank's rows, once the ranks have joined their amaxes. Scales of
+ * blocks are not gathered: training needs codes of both copies, which differ, and those are the
+ * bytes of BF16.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -62,11 +66,10 @@ static struct forward forward_of(const struct te_fused *f)
 	return p;
 }
 
-/* is x cast, in a way that needs it only once? */
+/* is x cast? */
 static int casts(const struct te_tensor *given, const struct te_op_call *quantize)
 {
-	return quantize->x.hp == given && te_tensor_data(quantize->y.q) &&
-	       !te__quantize_keeps_x(quantize->y.quant);
+	return quantize->x.hp == given && te_tensor_data(quantize->y.q);
 }
 
 /* can the kernel cast y so? */
@@ -74,7 +77,7 @@ static int casts_rows(const struct te_op_call *norm, const struct te_op_call *qu
 {
 	const struct te_tensor *q = quantize->y.q;
 
-	return casts(norm->y.hp, quantize) &&
+	return casts(norm->y.hp, quantize) && !te__quantize_keeps_x(quantize->y.quant) &&
 	       (te_tensor_scaling(q) == TE_SCALING_TENSOR ||
 		(te_tensor_scaling(q) == TE_SCALING_1X128 && !te_tensor_coldata(q)));
 }
@@ -247,6 +250,79 @@ static int casts_parts(const struct te_tensor *given, const struct te_op_call *q
 	return casts(given, quantize) && te_tensor_scaling(quantize->y.q) == TE_SCALING_TENSOR;
 }
 
+/* half of the bytes, or less; but a launch more, and amaxes are exchanged. nbytes: of all ranks */
+static int codes_are_faster(const struct te__comm_attrs *a, size_t nbytes)
+{
+	return a->o.algorithm ? a->o.algorithm != TE_COMM_LL :
+				!te__coll_latency(&a->comm->coll, (int64_t)nbytes);
+}
+
+/* amaxes as integers: positive floats have that order, and NaN keeps its bits */
+static int join(void *comm, struct te_stream *stream, float *amax)
+{
+	return te_comm_allreduce(comm, stream, amax, amax, 1, TE_DTYPE_INT32, TE_COMM_MAX, NULL);
+}
+
+/* casts this rank's part to codes, and gathers those. Under current scaling the amax of all parts
+ * comes first. A call gathers call_nelems of a rank */
+static int gather_codes(const struct te__comm_attrs *a, const struct te_op_call *quantize,
+			struct te__quantize_part part, int64_t call_nelems)
+{
+	int r;
+
+	part.join = join;
+	part.arg = a->comm;
+	r = te__plan_quantize_part(quantize, &part);
+	if (!r)
+		r = te__comm_parts(a, quantize->stream, part.codes, te_tensor_data(quantize->y.q),
+				   part.rows * part.cols, call_nelems, TE_DTYPE_UINT8, 1);
+	return r ? r : transpose(quantize);
+}
+
+/* all_gather, or reduce_scatter backward, and quantize: the value of a part, and that of all */
+static const struct te_tensor *part_of(const struct te_op_call *gather)
+{
+	return te_op_table(gather->op) == &te__op_all_gather ? gather->x.hp : gather->dy.hp;
+}
+
+static const struct te_tensor *whole_of(const struct te_op_call *gather)
+{
+	return te_op_table(gather->op) == &te__op_all_gather ? gather->y.hp : gather->dx.hp;
+}
+
+static int gather_applies(const struct te_fused *f)
+{
+	const struct te_op_call *gather = f->part[0];
+	const struct te__comm_attrs *a = te__comm_attrs(gather->op);
+	const struct te_op_ops *ops = te_op_table(gather->op);
+
+	return (ops == &te__op_all_gather || ops == &te__op_reduce_scatter) && !whole_of(gather) &&
+	       casts_parts(NULL, f->part[1]) &&
+	       codes_are_faster(a, te_tensor_nbytes(part_of(gather)) *
+					   (size_t)te_comm_nranks(a->comm));
+}
+
+/* codes of the part */
+static size_t gather_ws(const struct te_fused *f)
+{
+	return (size_t)te_tensor_nelems(part_of(f->part[0]));
+}
+
+static int gather_run(const struct te_fused *f)
+{
+	const struct te_tensor *x = part_of(f->part[0]);
+	const struct te__comm_attrs *a = te__comm_attrs(f->part[0]->op);
+	const struct te__quantize_part part = {
+		.x = te_tensor_data(x),
+		.rows = te_tensor_rows(x),
+		.cols = te_tensor_cols(x),
+		.dtype = te_tensor_dtype(x),
+		.codes = f->ws,
+	};
+
+	return gather_codes(a, f->part[1], part, te__comm_part_nelems(a, x));
+}
+
 /* reduce_scatter, add, rmsnorm, all_gather, quantize; those that are absent are NULL */
 struct scattered {
 	const struct te_op_call *sum, *add, *norm, *gather, *quantize;
@@ -263,6 +339,12 @@ static struct scattered scattered_of(const struct te_fused *f)
 	if (p.norm != f->part[1])
 		p.add = f->part[1];
 	return p;
+}
+
+/* of all rows, before the first is cast */
+static int needs_amax(const struct scattered *p)
+{
+	return p->quantize && te__quantize_keeps_x(p->quantize->y.quant);
 }
 
 static int scattered_applies(const struct te_fused *f)
@@ -282,7 +364,13 @@ static int scattered_applies(const struct te_fused *f)
 		return 0;
 	if (p.add && (p.sum->y.hp || p.add->x.hp || !p.add->ex[0].hp))
 		return 0;
-	return !p.quantize || casts_parts(p.gather->y.hp, p.quantize);
+	if (!p.quantize)
+		return 1;
+	if (needs_amax(&p) &&
+	    (p.gather->y.hp ||
+	     !codes_are_faster(te__comm_attrs(p.gather->op), te_tensor_nbytes(p.sum->x.hp))))
+		return 0;
+	return casts_parts(p.gather->y.hp, p.quantize);
 }
 
 /* rows of a call, of which there is one for each index of the extents before the axis */
@@ -291,16 +379,89 @@ static int64_t scattered_rows(const struct te_op_call *sum)
 	return te__comm_part_nelems(te__comm_attrs(sum->op), sum->x.hp) / te_tensor_cols(sum->x.hp);
 }
 
+/* rows of which this rank has the sum */
+static int64_t own_rows(const struct te_op_call *sum)
+{
+	return te_tensor_rows(sum->x.hp) / te_comm_nranks(te__comm_attrs(sum->op)->comm);
+}
+
 static size_t scattered_call_ws(const struct te_op_call *sum)
 {
 	return te_comm_norm_ws_nbytes(scattered_rows(sum), te_tensor_cols(sum->x.hp),
 				      te_tensor_dtype(sum->x.hp));
 }
 
+/* y of the rank's rows, then their codes and rstd */
+static size_t own_y_nbytes(const struct te_op_call *sum)
+{
+	return te_comm_norm_ws_nbytes(own_rows(sum), te_tensor_cols(sum->x.hp),
+				      te_tensor_dtype(sum->x.hp));
+}
+
+static size_t own_ws(const struct te_op_call *sum)
+{
+	return own_y_nbytes(sum) + te_comm_norm_ws_nbytes(own_rows(sum), te_tensor_cols(sum->x.hp),
+							  TE_DTYPE_E4M3);
+}
+
 /* that of a call, then rstd of its rows */
 static size_t scattered_ws(const struct te_fused *f)
 {
+	const struct scattered p = scattered_of(f);
+
+	if (needs_amax(&p))
+		return own_ws(p.sum);
 	return scattered_call_ws(f->part[0]) + (size_t)scattered_rows(f->part[0]) * sizeof(float);
+}
+
+/* by steps, for the rank's rows, whose codes are gathered once all ranks have the amax */
+static int own_rows_run(const struct te_fused *f, const struct scattered *p)
+{
+	const struct te__comm_attrs *a = te__comm_attrs(p->sum->op);
+	const struct te_norm_attrs *norm = te_op_attrs(p->norm->op);
+	const struct te_tensor *x = p->sum->x.hp, *r_of = (p->add ? p->add : p->sum)->y.hp;
+	const enum te_dtype dtype = te_tensor_dtype(x);
+	const int64_t nranks = te_comm_nranks(a->comm), nelems = te_tensor_nelems(x) / nranks;
+	const int64_t call_nelems = te__comm_part_nelems(a, x) / nranks;
+	char *y = f->ws, *codes = y + own_y_nbytes(p->sum), *rstd = ptr(p->norm->saved[0]);
+	/* the sum may not overwrite the residual, whose memory that of r may be */
+	void *r_at = r_of ? te_tensor_data(r_of) : y, *s = p->add ? y : r_at;
+	const struct te_k_add add = {
+		.a = s,
+		.b = p->add ? te_tensor_data(p->add->ex[0].hp) : NULL,
+		.y = r_at,
+		.n = nelems,
+		.dtype = (int32_t)dtype,
+	};
+	const struct te_k_norm_fwd k = {
+		.x = r_at,
+		.gamma = te_tensor_data(p->norm->master[0]),
+		.y = y,
+		.rstd = (float *)(void *)(rstd ? rstd : codes + nelems),
+		.rows = own_rows(p->sum),
+		.cols = te_tensor_cols(x),
+		.eps = norm->eps,
+		.zero_centered = !!(norm->flags & TE_NORM_ZERO_CENTERED),
+		.dtype = (int32_t)dtype,
+	};
+	const struct te__quantize_part part = {
+		.x = y,
+		.rows = k.rows,
+		.cols = k.cols,
+		.dtype = dtype,
+		.codes = codes,
+	};
+	int r = te__comm_parts(a, p->sum->stream, te_tensor_data(x), s, nelems, call_nelems, dtype,
+			       0);
+
+	if (!r && p->add)
+		r = TE__LAUNCH(p->sum->stream, ADD, &add);
+	if (!r)
+		r = TE__LAUNCH(p->sum->stream, NORM_FWD, &k);
+	if (!r)
+		r = gather_codes(te__comm_attrs(p->gather->op), p->quantize, part,
+				 call_nelems);
+	return r;
 }
 
 static int scattered_run(const struct te_fused *f)
@@ -318,6 +479,8 @@ static int scattered_run(const struct te_fused *f)
 	char *rstd = ptr(p.norm->saved[0]);
 	int r = 0;
 
+	if (needs_amax(&p))
+		return own_rows_run(f, &p);
 	o.algorithm = a->o.algorithm;
 	o.max_blocks = a->o.max_blocks;
 	o.flags = norm_flags(p.norm) | TE_COMM_NORM_SHARDED;
@@ -341,78 +504,6 @@ static int scattered_run(const struct te_fused *f)
 				    (size_t)nrows * sizeof(float));
 	}
 	return r || !p.quantize ? r : transpose(p.quantize);
-}
-
-/* all_gather, or reduce_scatter backward, and quantize: the value of a part, and that of all */
-static const struct te_tensor *part_of(const struct te_op_call *gather)
-{
-	return te_op_table(gather->op) == &te__op_all_gather ? gather->x.hp : gather->dy.hp;
-}
-
-static const struct te_tensor *whole_of(const struct te_op_call *gather)
-{
-	return te_op_table(gather->op) == &te__op_all_gather ? gather->y.hp : gather->dx.hp;
-}
-
-/* half of the bytes, or less; but a launch more, and amaxes are exchanged */
-static int gather_applies(const struct te_fused *f)
-{
-	const struct te_op_call *gather = f->part[0];
-	const struct te__comm_attrs *a = te__comm_attrs(gather->op);
-	const struct te_op_ops *ops = te_op_table(gather->op);
-	int64_t nbytes;
-
-	if ((ops != &te__op_all_gather && ops != &te__op_reduce_scatter) || whole_of(gather) ||
-	    !casts_parts(NULL, f->part[1]))
-		return 0;
-	nbytes = (int64_t)te_tensor_nbytes(part_of(gather)) * te_comm_nranks(a->comm);
-	return a->o.algorithm ? a->o.algorithm != TE_COMM_LL :
-				  !te__coll_latency(&a->comm->coll, nbytes);
-}
-
-/* codes of the part */
-static size_t gather_ws(const struct te_fused *f)
-{
-	return (size_t)te_tensor_nelems(part_of(f->part[0]));
-}
-
-static int gather_run(const struct te_fused *f)
-{
-	const struct te_op_call *gather = f->part[0], *quantize = f->part[1];
-	const struct te__comm_attrs *a = te__comm_attrs(gather->op);
-	const struct te_tensor *x = part_of(gather);
-	const int64_t part = te__comm_part_nelems(a, x), n = te_comm_nranks(a->comm);
-	struct te_comm_call_opts call = TE_COMM_CALL_OPTS_INIT;
-	struct te_comm_norm_opts o = TE_COMM_NORM_OPTS_INIT;
-	struct te_k_quantize k;
-	int r;
-
-	set_cast(&o, quantize);
-	k = (struct te_k_quantize){
-		.x = te_tensor_data(x),
-		.rows = te_tensor_rows(x),
-		.cols = te_tensor_cols(x),
-		.q = {
-			.row = f->ws,
-			.scale = o.scale,
-			.scale_inv = o.scale_inv,
-			.amax = o.amax,
-			.dtype = (int32_t)o.qdtype,
-			.scaling = TE_K_SCALING_TENSOR,
-		},
-		.dtype = (int32_t)te_tensor_dtype(x),
-	};
-	r = TE__LAUNCH(quantize->stream, QUANTIZE, &k);
-	/* amaxes as integers: positive floats have that order, and NaN keeps its bits */
-	if (!r && o.amax)
-		r = te_comm_allreduce(a->comm, quantize->stream, o.amax, o.amax, 1, TE_DTYPE_INT32,
-				      TE_COMM_MAX, NULL);
-	call.algorithm = a->o.algorithm;
-	call.max_blocks = a->o.max_blocks;
-	for (int64_t i = 0; i < te_tensor_nelems(x) / part && !r; i++)
-		r = te_comm_all_gather(a->comm, quantize->stream, (char *)f->ws + i * part,
-				       (char *)o.codes + i * n * part, part, TE_DTYPE_UINT8, &call);
-	return r ? r : transpose(quantize);
 }
 
 /* ---- the table ---- */

@@ -45,31 +45,37 @@ int64_t te__comm_part_nelems(const struct te__comm_attrs *a, const struct te_ten
 	return n;
 }
 
-static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor *in,
-			     struct te_tensor *out, int gather)
+int te__comm_parts(const struct te__comm_attrs *a, struct te_stream *stream, const void *in,
+		   void *out, int64_t nelems, int64_t part, enum te_dtype dtype, int gather)
 {
-	const struct te__comm_attrs *a = te__comm_attrs(c->op);
 	const struct te_comm_call_opts o = call_opts(a);
-	const struct te_tensor *small = gather ? in : out;
-	const enum te_dtype dtype = te_tensor_dtype(in);
-	const int64_t part = te__comm_part_nelems(a, small);
-	const int64_t ncalls = te_tensor_nelems(small) / part;
 	const size_t nbytes = (size_t)part * te_dtype_nbytes(dtype);
 	const size_t n = (size_t)te_comm_nranks(a->comm);
-	const char *from = te_tensor_data(in);
-	char *to = te_tensor_data(out);
+	const char *from = in;
+	char *to = out;
 	int r = 0;
 
-	for (int64_t i = 0; i < ncalls && !r; i++) {
+	for (int64_t i = 0; i < nelems / part && !r; i++) {
 		if (gather)
-			r = te_comm_all_gather(a->comm, c->stream, from, to, part, dtype, &o);
+			r = te_comm_all_gather(a->comm, stream, from, to, part, dtype, &o);
 		else
-			r = te_comm_reduce_scatter(a->comm, c->stream, from, to, part, dtype,
+			r = te_comm_reduce_scatter(a->comm, stream, from, to, part, dtype,
 						   TE_COMM_SUM, &o);
 		from += gather ? nbytes : n * nbytes;
 		to += gather ? n * nbytes : nbytes;
 	}
 	return r;
+}
+
+static int scatter_or_gather(const struct te_op_call *c, const struct te_tensor *in,
+			     struct te_tensor *out, int gather)
+{
+	const struct te__comm_attrs *a = te__comm_attrs(c->op);
+	const struct te_tensor *small = gather ? in : out;
+
+	return te__comm_parts(a, c->stream, te_tensor_data(in), te_tensor_data(out),
+			      te_tensor_nelems(small), te__comm_part_nelems(a, small),
+			      te_tensor_dtype(in), gather);
 }
 
 /* ---- what all ops have in common ---- */

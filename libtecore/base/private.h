@@ -217,6 +217,22 @@ struct te_quant;
 /* 1: a cast reads its input again once the scale is known, so that no producer can cast its result;
  * else 0 */
 TE_EXPORT int te__quantize_keeps_x(const struct te_quant *q);
+/*
+ * The cast of a plan's step with one scale, of a tensor of which each rank has a part: the codes of
+ * the part, and scale_inv. join() queues what makes *amax, of the part, that of the tensor; it is
+ * not called if no amax is computed.
+ */
+struct te_op_call;
+struct te__quantize_part {
+	const void *x; /* [rows, cols] of dtype */
+	int64_t rows, cols;
+	enum te_dtype dtype;
+	void *codes; /* the part's; the copies of the tensor are not written */
+	int (*join)(void *arg, struct te_stream *stream, float *amax);
+	void *arg;
+};
+TE_EXPORT int te__plan_quantize_part(const struct te_op_call *quantize,
+				     const struct te__quantize_part *part);
 
 struct te_event;
 struct te_recording;

@@ -148,6 +148,13 @@ static int run_quantize(const struct te_op_call *c)
 	return te__stream_queued(c->stream, te__quantize_alone(&z, c->x.hp));
 }
 
+int te__plan_quantize_part(const struct te_op_call *quantize, const struct te__quantize_part *part)
+{
+	const struct te__quantize z = te__plan_quantize(quantize);
+
+	return te__quantize_part(&z, part);
+}
+
 /* ---- passes ---- */
 
 static int sticky(struct te_plan *p, int r)

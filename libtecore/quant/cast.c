@@ -22,17 +22,9 @@ void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q)
 	};
 }
 
-int te__quantize_result(const struct te__quantize *z, const void *x, enum te_dtype dtype)
+static int set_scale(const struct te__quantize *z)
 {
-	struct te_k_quantize k = {
-		.x = x,
-		.rows = te_tensor_rows(z->y),
-		.cols = te_tensor_cols(z->y),
-		.dtype = (int32_t)dtype,
-	};
-
-	te__quantize_by_slot(z, &k.q);
-	return TE__LAUNCH(z->stream, QUANTIZE, &k);
+	return z->quant->row->scale ? z->quant->row->scale(z) : 0;
 }
 
 int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
@@ -40,14 +32,28 @@ int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 	return z->quant->row->begin(z, ret_q);
 }
 
-int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype)
-{
-	return z->quant->row->end ? z->quant->row->end(z, x, dtype) : 0;
-}
-
 int te__quantize_keeps_x(const struct te_quant *q)
 {
-	return q->row->end != NULL;
+	return q->row->keeps_x;
+}
+
+int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype)
+{
+	struct te_k_quantize k = {
+		.x = x,
+		.rows = te_tensor_rows(z->y),
+		.cols = te_tensor_cols(z->y),
+		.dtype = (int32_t)dtype,
+	};
+	int r;
+
+	if (!te__quantize_keeps_x(z->quant))
+		return 0;
+	r = set_scale(z);
+	if (r < 0)
+		return r;
+	te__quantize_by_slot(z, &k.q);
+	return TE__LAUNCH(z->stream, QUANTIZE, &k);
 }
 
 /* ---- alone ---- */
@@ -117,37 +123,69 @@ static int check_quantize(const struct te__quantize *z, const struct te_tensor *
 	return r;
 }
 
-/* the kernel that casts is the producer; where its result is read again, x is that, and the
- * producer only folds the amax */
+/* the amax of a part becomes that of all */
+static int join(const struct te__quantize *z, const struct te__quantize_part *part, float *amax)
+{
+	return part && amax ? part->join(part->arg, z->stream, amax) : 0;
+}
+
+/*
+ * The kernel that casts is the producer; where its result is read again, x is that, and the
+ * producer only folds the amax. part: k has not all of what y is cast from; or NULL.
+ */
+static int cast(const struct te__quantize *z, struct te_k_quantize *k,
+		const struct te__quantize_part *part)
+{
+	const int again = te__quantize_keeps_x(z->quant);
+	int r = te__quantize_begin(z, &k->q);
+	const struct te_k_amax amax = {
+		.x = k->x,
+		.n = k->rows * k->cols,
+		.amax = k->q.amax,
+		.noop = z->noop,
+		.dtype = k->dtype,
+	};
+
+	if (r >= 0 && again && amax.amax)
+		r = TE__LAUNCH(z->stream, AMAX, &amax);
+	if (r >= 0 && again)
+		r = join(z, part, amax.amax);
+	if (r >= 0 && again)
+		r = set_scale(z);
+	if (again)
+		te__quantize_by_slot(z, &k->q);
+	if (part) {
+		k->q.row = part->codes;
+		k->q.col = NULL;
+	}
+	if (r >= 0)
+		r = TE__LAUNCH(z->stream, QUANTIZE, k);
+	return r < 0 || again ? r : join(z, part, amax.amax);
+}
+
 int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x)
 {
-	const enum te_dtype dtype = te_tensor_dtype(x);
 	struct te_k_quantize k = {
 		.x = te_tensor_data(x),
 		.rows = te_tensor_rows(z->y),
 		.cols = te_tensor_cols(z->y),
-		.dtype = (int32_t)dtype,
+		.dtype = (int32_t)te_tensor_dtype(x),
 	};
-	struct te_k_amax amax;
 	int r = check_quantize(z, x);
 
-	if (r >= 0)
-		r = te__quantize_begin(z, &k.q);
-	if (r < 0)
-		return r;
-	if (!te__quantize_keeps_x(z->quant))
-		return TE__LAUNCH(z->stream, QUANTIZE, &k);
-	if (k.q.amax) {
-		amax = (struct te_k_amax){
-			.x = k.x,
-			.n = te_tensor_nelems(x),
-			.amax = k.q.amax,
-			.noop = z->noop,
-			.dtype = (int32_t)dtype,
-		};
-		r = TE__LAUNCH(z->stream, AMAX, &amax);
-	}
-	return r < 0 ? r : te__quantize_end(z, k.x, dtype);
+	return r < 0 ? r : cast(z, &k, NULL);
+}
+
+int te__quantize_part(const struct te__quantize *z, const struct te__quantize_part *part)
+{
+	struct te_k_quantize k = {
+		.x = part->x,
+		.rows = part->rows,
+		.cols = part->cols,
+		.dtype = (int32_t)part->dtype,
+	};
+
+	return cast(z, &k, part);
 }
 
 int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const struct te_tensor *x,

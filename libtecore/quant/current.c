@@ -42,7 +42,7 @@ static int current_begin(const struct te__quantize *z, struct te_k_q *ret_q)
 	return TE__LAUNCH(z->stream, CLEAR, &clear);
 }
 
-static int current_end(const struct te__quantize *z, const void *x, enum te_dtype dtype)
+static int current_scale(const struct te__quantize *z)
 {
 	const struct te_recipe *recipe = &z->quant->recipe;
 	const struct te_k_scale_current scale = {
@@ -55,9 +55,7 @@ static int current_end(const struct te__quantize *z, const void *x, enum te_dtyp
 	};
 	int r = z->amax ? z->amax(z) : 0;
 
-	if (!r)
-		r = TE__LAUNCH(z->stream, SCALE_CURRENT, &scale);
-	return r < 0 ? r : te__quantize_result(z, x, dtype);
+	return r ? r : TE__LAUNCH(z->stream, SCALE_CURRENT, &scale);
 }
 
 const struct te__recipe_ops te__recipe_current = {
@@ -69,6 +67,7 @@ const struct te__recipe_ops te__recipe_current = {
 	.pow2 = current_pow2,
 	.words = current_words,
 	.begin = current_begin,
-	.end = current_end,
+	.keeps_x = 1,
+	.scale = current_scale,
 	.weights = TE__WEIGHTS_OWN_AMAX,
 };

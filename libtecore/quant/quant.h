@@ -77,5 +77,7 @@ int te__quantize_begin(const struct te__quantize *z, struct te_k_q *ret_q);
 int te__quantize_end(const struct te__quantize *z, const void *x, enum te_dtype dtype);
 /* te_quantize() */
 int te__quantize_alone(const struct te__quantize *z, const struct te_tensor *x);
+/* of a part of what y is cast from; y has one scale */
+int te__quantize_part(const struct te__quantize *z, const struct te__quantize_part *part);
 
 #endif

@@ -31,11 +31,10 @@ struct te__recipe_ops {
 	struct te__slot_words (*words)(const struct te_recipe *r); /* NULL: none */
 	/* see te__quantize_begin() */
 	int (*begin)(const struct te__quantize *z, struct te_k_q *ret_q);
-	/*
-	 * NULL: the producer has written the copies. Else it has folded its amax where *ret_q wants
-	 * that, and this writes the copies from its result.
-	 */
-	int (*end)(const struct te__quantize *z, const void *x, enum te_dtype dtype);
+	/* 0: the producer writes the copies. 1: it only folds its amax where *ret_q wants that,
+	 * and they are written from its result afterwards, with the scale of the slot */
+	int keeps_x;
+	int (*scale)(const struct te__quantize *z); /* sets that scale in between, or NULL */
 	uint32_t weights; /* TE__WEIGHTS_*: how copies of weights are refreshed */
 	/* te_quant_update() of count slots, 1 or more; NULL: nothing to do */
 	int (*update)(struct te_stream *stream, struct te_quant *q, int first, int count);
@@ -64,7 +63,5 @@ struct te_quant {
 
 /* y's copies with the scale of the slot, without an amax: of recipes with one scale for a tensor */
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
-/* writes them from x, the producer's result */
-int te__quantize_result(const struct te__quantize *z, const void *x, enum te_dtype dtype);
 
 #endif

@@ -145,7 +145,7 @@ static const struct te__recipe_ops repeat_by_producer = {
 static const struct te__recipe_ops repeat_afterwards = {
 	.name = "repeat",
 	.begin = repeat_begin_alone,
-	.end = te__quantize_result,
+	.keeps_x = 1,
 };
 
 int te__quant_repeat(struct te_quant *q, float *scale, int nslots, struct te_quant **ret_q)
@@ -162,7 +162,7 @@ int te__quant_repeat(struct te_quant *q, float *scale, int nslots, struct te_qua
 	atomic_init(&n->refs, 1);
 	n->ctx = te_ctx_ref(q->ctx);
 	n->recipe = q->recipe;
-	n->row = q->row->end ? &repeat_afterwards : &repeat_by_producer;
+	n->row = q->row->keeps_x ? &repeat_afterwards : &repeat_by_producer;
 	n->words = (struct te__slot_words){ .nscale = 1 };
 	n->nslots = nslots;
 	n->scale = scale;

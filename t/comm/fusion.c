@@ -22,6 +22,7 @@
 #define ROUNDS TT_FEWER(3)
 #define BATCH 2
 #define TOKENS 1 /* the extent of [BATCH, tokens, width] */
+#define SLOTS 96 /* two for each op; there are fewer */
 
 struct mode {
 	const char *recipe;
@@ -32,6 +33,7 @@ struct mode {
 	uint32_t norm_flags;
 	int graph, frozen;
 	int tokens; /* ranks divide tokens, too: seqlen are those of a rank */
+	int no_residual;
 	/* on a GPU, the built-in fusion of norm and cast adds squares in another order */
 	int host_only;
 };
@@ -90,8 +92,20 @@ static const struct mode modes[] = {
 	{ .recipe = "fp8-delayed", .width = 144, .seqlen = 8, .tokens = 1,
 	  .want = { "scatter+add+norm+gather+quantize" } },
 	{ .recipe = "fp8-current", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
+	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
+		    "gather+quantize", "gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED },
+	{ .recipe = "fp8-current", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
+	  .graph = 1,
+	  .want = { "scatter+norm+gather+quantize", "scatter+norm+gather",
+		    "gather+quantize", "gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED,
+	  .no_residual = 1 },
+	{ .recipe = "fp8-current", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
 	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
-		    "-gather+quantize", "-gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED },
+		    "-gather+quantize", "-gather.bwd+quantize" } },
+	{ .recipe = "fp8-current", .width = 144, .seqlen = 8, .tokens = 1,
+	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
+		    "gather+quantize" }, .algorithm = TE_COMM_STAGED,
+	  .norm_flags = TE_NORM_ZERO_CENTERED },
 	{ .recipe = "fp8-block", .flags = TRAIN, .width = 144, .seqlen = 16, .tokens = 1,
 	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
 		    "-gather+quantize", "-gather.bwd+quantize" } },
@@ -158,6 +172,11 @@ static int put_block(struct thread_rank *r, struct te_seq *seq, const char *lett
 	char name[16];
 	struct te_op *op;
 
+	if (g.m->no_residual) {
+		snprintf(name, sizeof(name), "%s.norm", letter);
+		STEP(put_norm(seq, name));
+		return put_branch(r, seq, letter);
+	}
 	snprintf(name, sizeof(name), "%s.fork", letter);
 	STEP(te_op_fork(name, &op));
 	STEP(te_op_give(op, 0, letter));
@@ -230,7 +249,21 @@ struct side {
 	struct te_graph *graph; /* or NULL */
 	struct te_tensor *x, *out, *dy, *dx;
 	struct te_tensor *other; /* that x is bound to from the second round on; or NULL */
+	/* amaxes of current scaling, by slot, and how often the hook was called for them */
+	struct te_tensor *amaxes;
+	int nevents;
 };
+
+static int log_amax(void *arg, struct te_plan *plan, const struct te_plan_event *e)
+{
+	struct side *s = arg;
+
+	(void)plan;
+	HOLDS(e->slot >= 0 && e->slot < SLOTS);
+	s->nevents++;
+	return te_copy(e->stream, (float *)te_tensor_data(s->amaxes) + e->slot,
+		       te_quant_amax_ptr(te_seq_quant(s->seq), e->slot), sizeof(float));
+}
 
 static int check_groups(struct te_plan *plan, int fused)
 {
@@ -274,6 +307,15 @@ static int side_open(struct thread_rank *r, int fused, struct side *s)
 	STEP(te_recipe_from_name(g.m->recipe, &recipe));
 	recipe.history_len = 2;
 	o.recipe = &recipe;
+	if (!strcmp(g.m->recipe, "fp8-current")) {
+		STEP(te_tensor_create(r->ctx, TE_DTYPE_FP32, 1, (int64_t[]){ SLOTS }, NULL,
+				      &s->amaxes));
+		STEP(te_fill(te_ctx_stream(r->ctx), te_tensor_data(s->amaxes), 0,
+			     SLOTS * sizeof(float)));
+		o.hook = log_amax;
+		o.hook_arg = s;
+		o.hooks = 1u << TE_PLAN_EVENT_AMAX;
+	}
 	o.flags = g.m->flags | (g.m->graph ? TE_PLAN_EXTERNAL : 0);
 	o.x = (struct te_spec){ recipe.compute, 3, { BATCH, g.m->seqlen, g.m->width } };
 	STEP(te_plan_create(s->seq, &o, &s->plan));
@@ -291,6 +333,7 @@ static void side_close(struct side *s)
 {
 	te_graph_unref(s->graph);
 	te_tensor_unref(s->other);
+	te_tensor_unref(s->amaxes);
 	te_plan_unref(s->plan);
 	te_seq_unref(s->seq);
 }
@@ -400,6 +443,8 @@ static int both(struct thread_rank *r)
 			STEP(same(te_seq_grads(s[0].seq), te_seq_grads(s[1].seq),
 				  "the gradients", round));
 		STEP(same_scales(te_seq_quant(s[0].seq), te_seq_quant(s[1].seq)));
+		STEP(same(s[0].amaxes, s[1].amaxes, "the amaxes", round));
+		HOLDS(s[0].nevents == s[1].nevents && !s[0].amaxes == !s[0].nevents);
 	}
 	if (!r->rank)
 		g.out_nbytes = te_tensor_nbytes(s[1].out);

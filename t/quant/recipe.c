@@ -139,7 +139,7 @@ START_TEST(rows_are_whole)
 		ck_assert_int_eq(te__recipe_casts(&r), row->operand != NULL);
 		if (!row->operand) {
 			ck_assert_int_eq(op[TE__ROLE_WEIGHT].dtype, row->compute);
-			ck_assert(!row->begin && !row->end && !row->update && !row->words);
+			ck_assert(!row->begin && !row->keeps_x && !row->update && !row->words);
 			continue;
 		}
 		ck_assert_ptr_nonnull(row->begin);

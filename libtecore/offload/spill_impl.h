@@ -103,6 +103,7 @@ struct te__spill {
 	struct te__spill_request *first[2], *last[2], *bound;
 	uint32_t nflight[2];
 	uint64_t busy_since_ns[2], progress_ns[2]; /* progress: the latest completion of a block */
+	int stopped[2]; /* 1: a block timed out, and none was completed since it was submitted */
 	int unlocked; /* 1: requests may have been made since the I/O thread last looked for them */
 	struct te__spill_error error;
 	struct te__spill_stats stats;

@@ -117,7 +117,8 @@ static int start_blocks(struct te__spill *s, enum te__spill_dir dir)
 			any = 1;
 			continue;
 		}
-		while (s->nflight[dir] < s->depth && q->started < q->nblocks && !q->code) {
+		while (s->nflight[dir] < s->depth && q->started < q->nblocks && !q->code &&
+		       !s->stopped[dir]) {
 			start_block(s, q);
 			any = 1;
 		}
@@ -242,6 +243,7 @@ static void finish_block(struct te__spill *s, const struct te__blk_done *done)
 		return;
 	}
 	s->progress_ns[q->dir] = te__now_ns();
+	s->stopped[q->dir] = 0;
 	if (!f->zombie && !q->code && continues(s, f, done->res, &code)) {
 		submit(s, f);
 		return;
@@ -329,8 +331,9 @@ static int64_t left_of(const struct te__spill *s, uint64_t since_ns, uint64_t no
 }
 
 /*
- * Requests with a block that is too long in flight, and those that wait while no block of their
- * direction is completed. Returns the time until the next may be late; INT64_MAX: there is none.
+ * Fails requests with a block that is too long in flight, those that wait while no block of their
+ * direction is completed, and all of a direction that has stopped: each would wait as long for the
+ * same drive. Returns the time until the next may be late; INT64_MAX: there is none.
  */
 static int64_t fail_late(struct te__spill *s)
 {
@@ -343,24 +346,27 @@ static int64_t fail_late(struct te__spill *s)
 		if (!f->req || f->zombie)
 			continue;
 		left = left_of(s, f->begin_ns, now);
-		if (left <= 0)
-			te__spill_fail(s, f->req, -ETIMEDOUT, f->block, 0);
-		else if (left < least)
-			least = left;
+		if (left > 0) {
+			least = left < least ? left : least;
+			continue;
+		}
+		if (s->progress_ns[f->req->dir] < f->begin_ns)
+			s->stopped[f->req->dir] = 1;
+		te__spill_fail(s, f->req, -ETIMEDOUT, f->block, 0);
 	}
 	for (int dir = 0; dir < 2; dir++)
 		for (struct te__spill_request *q = s->first[dir], *next; q; q = next) {
 			const uint64_t progress = s->progress_ns[dir];
 
 			next = q->next;
-			if (q->nflight)
+			if (q->nflight && !s->stopped[dir])
 				continue;
 			left = left_of(s, q->begin_ns > progress ? q->begin_ns : progress, now);
-			if (left > 0) {
+			if (left > 0 && !s->stopped[dir]) {
 				least = left < least ? left : least;
 				break;
 			}
-			te__spill_fail(s, q, -ETIMEDOUT, q->started, 0);
+			te__spill_fail(s, q, -ETIMEDOUT, q->started - !!q->nflight, 0);
 		}
 	return least;
 }

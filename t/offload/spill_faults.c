@@ -372,6 +372,69 @@ START_TEST(dead_drive_releases_every_request)
 }
 END_TEST
 
+/* later requests do not wait for the drive too, until it goes on */
+START_TEST(stopped_drive_fails_at_once_until_it_goes_on)
+{
+	const int64_t limit = (int64_t)te__now_ns() + 20 * INT64_C(1000000000);
+	uint64_t n;
+	int r;
+
+	use_engine(&engines[_i], 1);
+	if (lacks_uring(&engines[_i]))
+		return;
+	spill_opts.timeout_ms = TT_SLOWER(100);
+	spill_opts.depth = NBLOCKS + 2; /* there is a place for a second request */
+	spill_new();
+	for (uint32_t g = 0; g < 8; g++)
+		DO(te__spill_reserve(spill, g, NBYTES));
+	works();
+	atomic_store(&shim.gate, 1);
+	ck_assert_int_eq(put(1, slot_at(0), NBYTES), -ETIMEDOUT);
+	n = shim.nsubmits;
+	for (uint32_t g = 2; g < 8; g++) {
+		DO(te__spill_write(spill, g, slot_at(0), NBYTES, te__pinned_word(arena, g), 1));
+		ck_assert_int_eq(te__spill_wait(spill, TE__SPILL_WRITE, g, -1), -ETIMEDOUT);
+		tt_said("block 0, at byte");
+		ck_assert_uint_eq(atomic_load(te__pinned_word(arena, g)), 1);
+	}
+	ck_assert_uint_eq(shim.nsubmits, n);
+	fresh();
+	atomic_store(&shim.gate, 0);
+	do
+		r = put(2, slot_at(0), NBYTES);
+	while (r == -ETIMEDOUT && (int64_t)te__now_ns() < limit);
+	ck_assert_int_eq(r, 0);
+	DO(get(2, slot_at(MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(MIB), slot_at(0), NBYTES));
+}
+END_TEST
+
+/* reads go on while writes have stopped */
+static int32_t drop_writes(struct shim *h, struct te__blk *b, uint64_t n)
+{
+	(void)h;
+	(void)n;
+	return b->dir == TE__SPILL_WRITE ? SHIM_DROP : SHIM_PASS;
+}
+
+START_TEST(stopped_writes_do_not_stop_reads)
+{
+	uint8_t *want;
+
+	use_engine(&engines[3], 1);
+	spill_opts.timeout_ms = TT_SLOWER(100);
+	spill_new();
+	DO(te__spill_reserve(spill, 0, NBYTES));
+	DO(te__spill_reserve(spill, 1, NBYTES));
+	want = fresh();
+	DO(put(0, slot_at(0), NBYTES));
+	shim.on_submit = drop_writes;
+	ck_assert_int_eq(put(1, slot_at(0), NBYTES), -ETIMEDOUT);
+	DO(get(0, slot_at(MIB), NBYTES));
+	ck_assert(!memcmp(slot_at(MIB), want, NBYTES));
+}
+END_TEST
+
 /* an engine that ends its work: later requests fail at once, words are released */
 static int32_t corrupt_tag(struct shim *h, struct te__blk *b, uint64_t n)
 {
@@ -530,6 +593,8 @@ static Suite *suite(void)
 	tcase_add_test(c, read_of_a_write_that_fails_is_released);
 	tcase_add_loop_test(c, block_that_never_completes_times_out, 0, 2);
 	tcase_add_loop_test(c, dead_drive_releases_every_request, 0, NENGINES);
+	tcase_add_loop_test(c, stopped_drive_fails_at_once_until_it_goes_on, 0, NENGINES);
+	tcase_add_test(c, stopped_writes_do_not_stop_reads);
 	tcase_add_test(c, broken_engine_releases_every_request);
 	tcase_add_loop_test(c, words_wait_for_calls_and_refuse_what_was_not_awaited, 0, NENGINES);
 	tcase_add_loop_test(c, destruction_releases_what_is_not_complete, 0, NENGINES);

@@ -4,7 +4,7 @@
  *
  * link_pair TRANSPORT MODE [BYTES [COUNT]]
  *	check: COUNT random messages of at most BYTES each way, again and again for as long as
- *	       TE_LINK_SECONDS says (once)
+ *	       TE_LINK_SECONDS says (once), until it fails if that is below 0
  *	lat:   COUNT round trips
  *	bw:    COUNT messages from rank 0 to rank 1
  *	idle:  nothing, for COUNT heartbeats

@@ -52,6 +52,12 @@ written()
 	echo $(($(awk '{ print $7 }' "/sys/block/${1#/dev/}/stat") * 512))
 }
 
+# has_written DEVICE BYTES: more than $before
+has_written()
+{
+	[ $(($(written "$1") - before)) -gt "$2" ]
+}
+
 cat /payload/*.sh /init >/tmp/text
 train="te_train --preset tiny --seq-len 32 --batch 2 --eval-every 0 --eval-batches 1 --save-every 0"
 $train --steps 2 --json /tmp/text >/tmp/without 2>&1 </dev/null
@@ -102,12 +108,16 @@ if [ -x /bin/dmsetup ]; then
 	table "0 $all linear $under 0"
 	gives "a drive that recovers is used" 0 '^ both +io_uring' $file --dir /dm --bytes 48M
 	if [ -z "$short" ]; then
-		TE_OFFLOAD_TIMEOUT_MS=5000 $file --dir /dm --bytes 32M --iters 1000 >/tmp/stopped 2>&1 &
-		sleep 1
+		# one file for all steps, so that it is in use when values have been written
+		before=$(written "$under")
+		TE_OFFLOAD_TIMEOUT_MS=5000 timeout 240 $train --steps 100000 --offload all \
+			--offload-file /dm:32M /tmp/text >/tmp/stopped 2>&1 </dev/null &
+		until_true has_written "$under" 1000000
 		dmsetup suspend --nolockfs --noflush --noudevsync dm
 		wait $!
 		judge "a drive that stops is an error after 5 s" 1 \
-			"offload: (read|write) $at /dm: Connection timed out" $? /tmp/stopped
+			'offload: (read|write) of group .* of the file in /dm: Connection timed out' \
+			$? /tmp/stopped
 		dmsetup resume --noudevsync dm
 	fi
 else
@@ -128,9 +138,10 @@ removed()
 {
 	name=$1 drive=$2
 	shift 2
-	before=$(written "$(disk "$drive")")
+	device=$(disk "$drive")
+	before=$(written "$device")
 	timeout 240 "$@" >/tmp/removed 2>&1 </dev/null &
-	until_true eval '[ $(($(written "$(disk "$drive")") - before)) -gt 1000000 ]'
+	until_true has_written "$device" 1000000
 	monitor device_del "$drive"
 	wait $!
 	judge "$name" 1 \

@@ -38,11 +38,25 @@ flowing()
 	[ $(($(sent) - sent)) -gt "$1" ]
 }
 
+# flowed BYTES COMMAND...: when so many were sent
+flowed()
+{
+	until_true flowing "$1"
+	shift
+	"$@"
+}
+
 # end NAME STATUSES PATTERN
 end()
 {
 	wait $running
 	judge "$1" "$2" "$3" $? /tmp/out
+}
+
+# until RDMA can be used after the wire was unplugged
+active()
+{
+	grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 }
 
 check="check 65536 200" # messages of 64 KiB at most, whose bytes are compared
@@ -52,25 +66,22 @@ for transport in tcp verbs; do
 	end "$transport" 0 ''
 done
 for transport in tcp verbs; do
-	TE_LINK_SECONDS=40 run $transport $check
-	until_true flowing 500000
-	[ "$rank" = 1 ] || monitor set_link net off
+	TE_LINK_SECONDS=-1 run $transport $check
+	[ "$rank" = 1 ] || flowed 500000 monitor set_link net off
 	end "$transport, unplugged" 3 "$failed"
 	[ "$rank" = 1 ] || monitor set_link net on
+	until_true active
 	[ -z "$short" ] || continue
-	TE_LINK_SECONDS=40 run $transport $check
-	until_true flowing 500000
-	[ "$rank" = 0 ] || host pause 5 s
+	TE_LINK_SECONDS=-1 run $transport $check
+	[ "$rank" = 0 ] || flowed 500000 host pause 5 s
 	end "$transport, a guest pauses for 5 s" 3 "$failed"
 	patient $transport $check
-	until_true flowing 500000
-	[ "$rank" = 0 ] || host pause 0.2 s
+	[ "$rank" = 0 ] || flowed 500000 host pause 0.2 s
 	end "$transport, a guest pauses for 0.2 s" 0 ''
 done
 if [ -n "$short" ] || [ ! -x /bin/recover_rank ]; then
-	TE_LINK_SECONDS=40 run verbs $check
-	until_true flowing 500000
-	[ "$rank" = 0 ] || monitor quit
+	TE_LINK_SECONDS=-1 run verbs $check
+	[ "$rank" = 0 ] || flowed 500000 monitor quit
 	end "a guest is switched off" 3 "$failed"
 	exit
 fi

@@ -17,7 +17,8 @@ cat >model.json <<-'EOT'
 EOT
 options="--model model.json --batch 1 --recipe fp32 --warmup 2 --lr 1e-2 --steps 1000000
 	--log-every 1 --eval-every 0 --eval-batches 1"
-export TE_COMM_TIMEOUT_MS=120000 TE_COMM_HEARTBEAT_MS=5000 TE_COMM_IB_TIMEOUT=17
+# patient, where ranks are not to fail
+export TE_COMM_TIMEOUT_MS=120000 TE_COMM_HEARTBEAT_MS=20000 TE_COMM_IB_TIMEOUT=19
 used=0
 
 # train TRANSPORT ARGUMENT...: ranks 0 and 1 of four in the first guest, 2 and 3 in the second
@@ -52,7 +53,8 @@ if [ -z "${again:-}" ]; then
 	done
 
 	# the second guest is switched off after the first checkpoint
-	train verbs $options --save-every 2 --out saved --log accident text
+	TE_COMM_HEARTBEAT_MS=5000 TE_COMM_IB_TIMEOUT=17 \
+		train verbs $options --save-every 2 --out saved --log accident text
 	if [ "$rank" = 1 ]; then
 		until_true fetch off
 		monitor quit

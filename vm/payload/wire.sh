@@ -67,6 +67,14 @@ end()
 	judge "$1: rank 1" "${4-$2}" "${5-$3}" "$(cat /tmp/status1)" /tmp/rank1
 }
 
+# until both devices can be used after one was down
+active()
+{
+	for i in 0 1; do
+		grep -q ACTIVE /sys/class/infiniband/rxe$i/ports/1/state || return 1
+	done
+}
+
 wire()
 {
 	tc qdisc replace dev wire0 root netem "$@"
@@ -79,7 +87,9 @@ heal()
 
 # 64 KiB at most a message, whose bytes are compared
 check="check 65536 50"
-export TE_COMM_TIMEOUT_MS=120000 TE_LINK_HEARTBEAT_MS=1000 TE_LINK_TIMEOUT_MS=5000
+# patient: nothing that follows is to fail
+export TE_COMM_TIMEOUT_MS=120000 TE_LINK_HEARTBEAT_MS=20000 TE_LINK_TIMEOUT_MS=60000
+export TE_COMM_HEARTBEAT_MS=20000 TE_COMM_IB_TIMEOUT=19
 failed='after [0-9]{1,4} ms: .*rank [01] \(host wire, pid [0-9]+\)' # within 10 s
 run $check
 end "RDMA" 0 ''
@@ -124,6 +134,8 @@ if [ -x /bin/te_perftest ]; then
 	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
 		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
 fi
+# a lost packet may be waited for
+export TE_COMM_IB_TIMEOUT=16
 for fault in 'loss 1%' 'loss 5%' 'corrupt 1%' 'duplicate 5%' 'delay 1ms reorder 25% 50%'; do
 	[ -z "$short" ] || [ "$fault" = 'loss 1%' ] || continue
 	wire $fault
@@ -132,7 +144,9 @@ for fault in 'loss 1%' 'loss 5%' 'corrupt 1%' 'duplicate 5%' 'delay 1ms reorder 
 	heal
 done
 
-export TE_LINK_SECONDS=30
+# until it fails
+unset TE_COMM_IB_TIMEOUT
+export TE_LINK_SECONDS=-1 TE_LINK_HEARTBEAT_MS=1000 TE_LINK_TIMEOUT_MS=5000
 run $check
 until_true flowing 500000
 wire loss 100%
@@ -149,6 +163,7 @@ if [ -z "$short" ]; then
 	ip link set wire0 down
 	end "a device that is down" 3 "$failed.*; device rxe[01] port 1"
 	ip link set wire0 up
+	until_true active
 	# patient, because 0.2 s in a guest may be longer
 	TE_COMM_IB_TIMEOUT=19 TE_LINK_HEARTBEAT_MS=20000 TE_LINK_TIMEOUT_MS=60000 \
 		TE_LINK_SECONDS=0 run check 65536 200

@@ -389,8 +389,8 @@ struct trial {
 	struct shape *shape;
 	struct te_callable *c;
 	uint64_t plans_nbytes;
-	uint64_t allowed; /* bytes that may move, and whether tight: what is tried */
-	int tight;
+	uint64_t allowed; /* bytes that may move, and what passes wait for: what is tried */
+	enum te__waits waits;
 };
 
 /* the pool with what the te_offload allows at present: the callables are made and dropped */
@@ -400,7 +400,7 @@ static int try_pool(void *arg, uint64_t *ret_nbytes)
 	int r;
 
 	t->s->memory.plans_nbytes = t->plans_nbytes;
-	te__offload_allowed(t->s->opts.offload, &t->allowed, &t->tight);
+	te__offload_allowed(t->s->opts.offload, &t->allowed, &t->waits);
 	r = make_callables(t->s, t->shape, TE_PLAN_NO_ALLOC, t->c);
 	if (!r)
 		r = measure(t->s, t->c, ret_nbytes);
@@ -425,7 +425,7 @@ static int fit_callables(struct te_step *s, struct shape *shape, struct te_calla
 		r = te__offload_fit(o, target, "the pool of the step", try_pool, &t);
 	if (r)
 		return r;
-	te__offload_allow(o, t.allowed, t.tight);
+	te__offload_allow(o, t.allowed, t.waits);
 	r = make_callables(s, shape, flags, c);
 	te__offload_release(o);
 	return r;

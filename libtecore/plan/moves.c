@@ -8,8 +8,7 @@
  * Times come from estimates: of each group by the bytes that it accesses and the operations of its
  * GEMMs, of copies by the rate of the link. Copies of one direction run one after the other. A copy
  * out begins as soon as the value is written; a copy back as late as possible, so that it and those
- * after it end in time. If a target needs more, tight schedules free memory at once, and the pass
- * waits for copies, and if that is not enough, for the file.
+ * after it end in time. What a pass would wait for stays, unless a target needs it.
  *
  * A plan of a part of a sequence has other passes between its own: there all that moves has left by
  * the end of forward, and returns in backward.
@@ -140,7 +139,8 @@ static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
 		double late;
 
 		end = (end > ready ? end : ready) + (double)m->nbytes / rate;
-		m->free_after = o->tight ? m->out_after + 1 : group_at(p, end - delay);
+		m->free_after = o->waits >= TE__WAITS_COPIES ? m->out_after + 1 :
+							       group_at(p, end - delay);
 		m->free_after = smaller(larger(m->free_after, m->last_forward), most);
 		m->out_end = end - delay;
 		late = end - delay - start[m->free_after + 1];
@@ -162,7 +162,7 @@ static void schedule_in(const struct te_plan *p, struct te__move **order, int n)
 
 		limit = limit < start[m->needed] ? limit : start[m->needed];
 		limit -= (double)m->nbytes / rate;
-		m->in_before = o->tight ? m->needed - 1 : group_at(p, limit);
+		m->in_before = o->waits >= TE__WAITS_COPIES ? m->needed - 1 : group_at(p, limit);
 		m->in_before = larger(smaller(m->in_before, m->needed), least);
 		m->in_before = larger(m->in_before, m->out_after + 1);
 	}
@@ -187,7 +187,8 @@ static void schedule_file(const struct te_plan *p, struct te__move *v, struct te
 	const struct te__offload_rates *r = &p->offload->rates;
 	const double rest = 1 - p->offload->opts.margin, *start = p->moves->start;
 	const int most = is_part(p) ? p->fwd_groups - 1 : p->ngroups - 1;
-	const int least = is_part(p) ? p->fwd_groups : 0, waits = p->offload->tight > 1;
+	const int least = is_part(p) ? p->fwd_groups : 0;
+	const int waits = p->offload->waits == TE__WAITS_FILE;
 	double end = 0, delay = 0, limit = start[p->ngroups];
 
 	for (int i = 0; i < n; i++) {
@@ -341,7 +342,27 @@ static int returns_after(const struct te_plan *p, const struct te__move *m)
 	       (!p->offload->spill || m->read_before > m->written_by);
 }
 
-/* schedules; values that would return before they have left stay */
+/* longer than the errors of sums of times */
+static int waits_for(const struct te_plan *p, const struct te__move *m)
+{
+	return m->stall > 1e-6 * (double)m->nbytes / p->offload->rates.out;
+}
+
+/* The value that is waited for longest stays: others may then be in time. */
+static int drop_latest(const struct te_plan *p, struct te__move *v, int n)
+{
+	int late = -1;
+
+	for (int i = 0; i < n; i++)
+		if (waits_for(p, &v[i]) && (late < 0 || v[i].stall > v[late].stall))
+			late = i;
+	if (late < 0)
+		return n;
+	memmove(&v[late], &v[late + 1], (size_t)(n - late - 1) * sizeof(*v));
+	return n - 1;
+}
+
+/* schedules; what would return before it has left stays, and what passes may not wait for */
 static int settle(const struct te_plan *p, struct te__move *v, int *n)
 {
 	int r, kept, before;
@@ -353,6 +374,8 @@ static int settle(const struct te_plan *p, struct te__move *v, int *n)
 		for (int i = 0; i < *n; i++)
 			if (returns_after(p, &v[i]))
 				v[kept++] = v[i];
+		if (kept == before && p->offload->waits == TE__WAITS_NONE)
+			kept = drop_latest(p, v, kept);
 		*n = kept;
 	} while (!r && kept < before);
 	return r;
@@ -556,7 +579,7 @@ static int choose(struct te_plan *p)
 	if (o->opts.target_nbytes)
 		return te__offload_fit(o, o->opts.target_nbytes, "the arena of the plan", peak_of,
 				       p);
-	te__offload_allow(o, o->opts.move_nbytes, 0);
+	te__offload_allow(o, o->opts.move_nbytes, TE__WAITS_NONE);
 	r = peak_of(p, &peak);
 	te__offload_release(o);
 	return r;

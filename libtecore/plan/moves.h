@@ -14,6 +14,7 @@
 
 #include "libtecore/offload/pinned.h"
 #include "libtecore/offload/spill.h"
+#include "libtecore/plan/offload.h"
 #include "libtecore/plan/plan.h"
 
 /* Values that move together: adjacent in memory in both passes, so one copy each way. */
@@ -116,10 +117,10 @@ struct te_offload {
 	uint32_t nfiles;	    /* values in the file */
 	uint64_t measured_nbytes;   /* of the file, by which its rates were measured */
 	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
-	/* How many bytes plans may still move, and whether compute waits: 1: for copies, so that
-	 * memory is free at once, 2: also for the file, so that few slots are in use. Set for a
-	 * group of plans by te__offload_allow(); 0 directed: each plan follows the options. */
-	int directed, tight;
+	/* How many bytes plans may still move, and what passes wait for. Set for a group of plans
+	 * by te__offload_allow(); 0 directed: each plan follows the options. */
+	int directed;
+	enum te__waits waits;
 	uint64_t left_nbytes;
 	uint64_t nforwards, nbytes_out, nbytes_in, ncopies;
 };

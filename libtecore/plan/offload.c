@@ -446,17 +446,18 @@ struct te_offload *te_offload_unref(struct te_offload *offload)
 
 /* ---- limits ---- */
 
-void te__offload_allow(struct te_offload *offload, uint64_t nbytes, int tight)
+void te__offload_allow(struct te_offload *offload, uint64_t nbytes, enum te__waits waits)
 {
 	offload->directed = 1;
 	offload->left_nbytes = nbytes;
-	offload->tight = tight;
+	offload->waits = waits;
 }
 
-void te__offload_allowed(const struct te_offload *offload, uint64_t *ret_nbytes, int *ret_tight)
+void te__offload_allowed(const struct te_offload *offload, uint64_t *ret_nbytes,
+			 enum te__waits *ret_waits)
 {
 	*ret_nbytes = offload->left_nbytes;
-	*ret_tight = offload->tight;
+	*ret_waits = offload->waits;
 }
 
 void te__offload_release(struct te_offload *offload)
@@ -488,8 +489,8 @@ uint64_t te__offload_room(struct te_offload *o)
 }
 
 /* hi bytes are enough, lo are not */
-static int bisect(struct te_offload *o, uint64_t target, int tight, uint64_t lo, uint64_t hi,
-		  int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
+static int bisect(struct te_offload *o, uint64_t target, enum te__waits waits, uint64_t lo,
+		  uint64_t hi, int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
 {
 	const uint64_t close = hi / 128 + 65536;
 	uint64_t have = UINT64_MAX;
@@ -498,34 +499,34 @@ static int bisect(struct te_offload *o, uint64_t target, int tight, uint64_t lo,
 	while (hi - lo > close && !r) {
 		const uint64_t mid = lo + (hi - lo) / 2;
 
-		te__offload_allow(o, mid, tight);
+		te__offload_allow(o, mid, waits);
 		r = peak(arg, &have);
 		if (have <= target)
 			hi = mid;
 		else
 			lo = mid;
 	}
-	te__offload_allow(o, hi, tight);
+	te__offload_allow(o, hi, waits);
 	return r ? r : peak(arg, &have);
 }
 
 int te__offload_fit(struct te_offload *offload, uint64_t target, const char *what,
 		    int (*peak)(void *arg, uint64_t *ret_nbytes), void *arg)
 {
+	const enum te__waits last = offload->spill ? TE__WAITS_FILE : TE__WAITS_COPIES;
 	const uint64_t most = offload->opts.move_nbytes;
 	uint64_t have, least;
 	int r;
 
-	te__offload_allow(offload, 0, 0);
+	te__offload_allow(offload, 0, TE__WAITS_NONE);
 	r = peak(arg, &have);
 	least = have;
-	for (int tight = 0; tight <= (offload->spill ? 2 : 1) && !r && least > target; tight++) {
-		te__offload_allow(offload, most, tight);
+	for (enum te__waits w = TE__WAITS_NONE; w <= last && !r && least > target; w++) {
+		te__offload_allow(offload, most, w);
 		r = peak(arg, &have);
 		least = !r && have < least ? have : least;
 		if (!r && have <= target)
-			r = bisect(offload, target, tight, 0, most - offload->left_nbytes, peak,
-				   arg);
+			r = bisect(offload, target, w, 0, most - offload->left_nbytes, peak, arg);
 	}
 	te__offload_release(offload);
 	if (r || least <= target)

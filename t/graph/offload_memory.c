@@ -131,6 +131,77 @@ START_TEST(a_target_can_make_passes_wait)
 }
 END_TEST
 
+static struct te_step *step_of(struct te_seq *seq, struct te_offload *off, int32_t ncuts,
+			       uint32_t flags)
+{
+	const struct te_recipe rec = recipe_of("bf16");
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_step *step;
+
+	o.recipe = &rec;
+	o.flags = flags;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { small.batch, small.seqlen } };
+	o.ncuts = ncuts;
+	o.cut = cuts;
+	o.offload = off;
+	DO(te_step_create(seq, NULL, &o, &step));
+	return step;
+}
+
+/* the slower the link, the less moves, and nothing is waited for */
+START_TEST(what_a_part_would_wait_for_stays)
+{
+	const double speed[] = { 1e12, 1e9, 2e8, 5e7, 5e6, 1e3 };
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	uint64_t last = UINT64_MAX, all = 0;
+	int nsome = 0;
+
+	for (size_t i = 0; i < TT_LEN(speed); i++) {
+		struct te_offload_opts o = _i ? through_file(FAST) : rates(FAST);
+		struct te_offload_report rep;
+		struct te_offload *off;
+		struct te_step *step;
+
+		o.out_rate = o.in_rate = _i ? 1e12 : speed[i];
+		o.write_rate = o.read_rate = speed[i];
+		o.group_nbytes = 1;
+		off = offload_of(&o);
+		step = step_of(seq, off, NCUTS, TE_STEP_NO_ALLOC);
+		rep = report_of(off);
+		ck_assert_double_le(rep.stall_ms, 1e-6 * rep.pass_ms);
+		ck_assert_uint_le(rep.moved_nbytes, last);
+		last = rep.moved_nbytes;
+		nsome += last > 0 && last < all;
+		all = i ? all : last;
+		te_step_unref(step);
+		te_offload_unref(off);
+	}
+	ck_assert_uint_eq(last, 0);
+	ck_assert_int_gt(nsome, 0);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* no fewer than the target takes, with the same bits */
+START_TEST(a_target_can_make_parts_wait)
+{
+	struct te_offload_opts o = rates(SLOW);
+	struct run plain = run_create(&small, &ways[3 + _i], "bf16", NULL);
+	struct run hidden = run_create(&small, &ways[3 + _i], "bf16", &o), run;
+
+	o.target_nbytes = pool_of(&plain) * 4 / 5;
+	ck_assert_uint_gt(pool_of(&hidden), o.target_nbytes);
+	run = run_create(&small, &ways[3 + _i], "bf16", &o);
+	ck_assert_uint_le(pool_of(&run), o.target_nbytes);
+	ck_assert_uint_gt(report_of(run.off).moved_nbytes, report_of(hidden.off).moved_nbytes);
+	ck_assert_double_gt(report_of(run.off).stall_ms, report_of(hidden.off).stall_ms);
+	same_steps(&plain, &run);
+	run_destroy(&plain);
+	run_destroy(&hidden);
+	run_destroy(&run);
+}
+END_TEST
+
 /* copies out do not wait for copies back: their slots are of different memory */
 START_TEST(slots_that_were_read_into_are_not_written_in_one_forward_pass)
 {
@@ -218,18 +289,10 @@ END_TEST
 
 static uint64_t pool_of_step(struct te_seq *seq, struct te_offload *off, int32_t ncuts)
 {
-	const struct te_recipe rec = recipe_of("bf16");
 	struct te_step_memory sm = TE_STEP_MEMORY_INIT;
-	struct te_step_opts o = TE_STEP_OPTS_INIT;
 	const uint64_t before = tt_used();
-	struct te_step *step;
+	struct te_step *step = step_of(seq, off, ncuts, 0);
 
-	o.recipe = &rec;
-	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { small.batch, small.seqlen } };
-	o.ncuts = ncuts;
-	o.cut = cuts;
-	o.offload = off;
-	DO(te_step_create(seq, NULL, &o, &step));
 	DO(te_step_memory(step, &sm));
 	ck_assert_uint_ge(tt_used() - before, sm.pool_nbytes);
 	te_step_unref(step);
@@ -405,6 +468,8 @@ void offload_memory_cases(Suite *s)
 	tcase_add_test(c, memory_is_what_the_plan_predicts);
 	tcase_add_test(c, as_little_moves_as_a_target_takes);
 	tcase_add_test(c, a_target_can_make_passes_wait);
+	tcase_add_loop_test(c, what_a_part_would_wait_for_stays, 0, 2);
+	tcase_add_loop_test(c, a_target_can_make_parts_wait, 0, WAYS - 3);
 	tcase_add_loop_test(c, a_target_can_make_passes_wait_for_a_file, 0, 3);
 	tcase_add_test(c, slots_that_were_read_into_are_not_written_in_one_forward_pass);
 	tcase_add_test(c, a_target_out_of_reach_is_named);

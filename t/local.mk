@@ -293,9 +293,11 @@ t_plan_plan_SOURCES = \
 	t/plan/plan.c \
 	t/plan/plan_cases.c \
 	t/plan/plan_cases.h \
+	t/plan/plan_copies.c \
 	t/plan/plan_hooks.c \
 	t/plan/plan_model.c \
-	t/plan/plan_model.h
+	t/plan/plan_model.h \
+	t/plan/plan_use.c
 t_plan_plan_gpu_SOURCES = $(t_plan_plan_SOURCES)
 t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
 

@@ -2,10 +2,18 @@
 #ifndef PLAN_CASES_H
 #define PLAN_CASES_H
 
+#include "plan_model.h"
 #include "tt.h"
+
+#define NRECIPES 5
+extern const char *const recipes[NRECIPES];
+extern const struct model_shape gpt;
 
 /* the suite on the named backend */
 Suite *plan_suite(const char *name, const char *backend);
-void plan_hook_cases(Suite *s); /* part of it */
+/* parts of it */
+void plan_copy_cases(Suite *s);
+void plan_hook_cases(Suite *s);
+void plan_use_cases(Suite *s);
 
 #endif

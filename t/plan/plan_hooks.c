@@ -13,7 +13,6 @@
 #include "libtecore/plan/plan.h"
 #include "libtecore/quant/quant.h"
 #include "plan_cases.h"
-#include "plan_model.h"
 #include "tt_ctx.h"
 #include "tt_num.h"
 
@@ -21,8 +20,7 @@ static const struct model_shape shapes[] = {
 	{ 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 },
 	{ 48, 32, 2, 16, 4, 2, 2, 0, 1 },
 };
-static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
-#define NWAYS ((int)(TT_LEN(shapes) * TT_LEN(recipes)))
+#define NWAYS ((int)TT_LEN(shapes) * NRECIPES)
 
 #define ALL_EVENTS ((1u << TE_PLAN_EVENT_COUNT) - 1)
 

@@ -1,0 +1,304 @@
+/* t/plan/plan_use.c - te_plan_*(3): options, the order of calls, what is printed, failures. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/errno.h>
+
+#include "libtecore/base/private.h"
+#include "libtecore/plan/plan.h"
+#include "plan_cases.h"
+#include "tt_ctx.h"
+
+START_TEST(refuses_calls_out_of_order)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
+	struct te_plan *e = model_plan(seq, &gpt, "bf16", 0);
+
+	model_feed(p, &gpt);
+	ck_assert_int_eq(te_plan_backward(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_backward_dw(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_forward(p, st, 64), -EINVAL);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_backward(p, st));
+	ck_assert_int_eq(te_plan_backward(p, st), -TE_ESTATE);
+	ck_assert_int_eq(te_plan_forward(p, st, 0), -TE_ESTATE);
+	DO(te_plan_backward_dw(p, st));
+	ck_assert_int_eq(te_plan_backward_dw(p, st), -TE_ESTATE);
+	DO(te_plan_forward(p, st, 0));
+	DO(te_plan_forward(e, st, 0));
+	ck_assert_int_eq(te_plan_backward(e, st), -TE_ESTATE);
+	DO(te_stream_sync(st));
+	te_plan_unref(e);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(stops_before_the_loss)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p;
+
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
+	o.stop_before = "loss";
+	DO(te_plan_create(seq, &o, &p));
+	ck_assert_ptr_null(te_plan_input(p, "targets"));
+	ck_assert_int_eq(te_tensor_cols(te_plan_output(p)), 48);
+	ck_assert_int_eq(te_tensor_rows(te_plan_output(p)), 16);
+	model_feed(p, &(struct model_shape){ .vocab = 48, .batch = 1, .seqlen = 16 });
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	te_plan_unref(p);
+	o.stop_before = "nothing";
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o.stop_before = "emb";
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(refuses_bad_options)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT, good;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct model_shape odd = gpt;
+	struct te_seq *seq = model_create(ctx, &gpt, 5), *raw;
+	struct te_plan *p = NULL;
+
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 2, 16 } };
+	good = o;
+	o.flags = 1u << 31;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o = good;
+	o.flags = TE_PLAN_DELAY_DW;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	o = good;
+	o.x.shape[1] = 0;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	o = good;
+	o.recipe = &recipe;
+	recipe.compute = TE_DTYPE_E4M3;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_EDTYPE);
+	recipe = (struct te_recipe)TE_RECIPE_INIT;
+	recipe.size = 0;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	tt_said("te_plan_create: struct te_recipe says that it has 0 bytes");
+	recipe = (struct te_recipe)TE_RECIPE_INIT;
+	recipe.kind = (enum te_recipe_kind)99;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -EINVAL);
+	tt_said("kind 99 is unknown");
+	recipe = (struct te_recipe)TE_RECIPE_INIT;
+	DO(te_seq_create(ctx, &raw));
+	ck_assert_int_eq(te_plan_create(raw, &good, &p), -TE_ESTATE);
+	te_seq_unref(raw);
+	te_seq_unref(seq);
+	/* FP8 GEMMs need extents divisible by 16: the message names the op */
+	odd.width = 24;
+	seq = model_create(ctx, &odd, 5);
+	DO(te_recipe_from_name("fp8-current", &recipe));
+	o.flags = TE_PLAN_TRAIN;
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	ck_assert_msg(strstr(te_error_detail(), "h.0.qkv") != NULL, "%s", te_error_detail());
+	te_seq_unref(seq);
+	/* one FP8 recipe a sequence */
+	seq = model_create(ctx, &gpt, 5);
+	p = model_plan(seq, &gpt, "fp8-current", 0);
+	te_plan_unref(p);
+	DO(te_recipe_from_name("fp8-delayed", &recipe));
+	good.recipe = &recipe;
+	ck_assert_int_eq(te_plan_create(seq, &good, &p), -TE_ESTATE);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* sizes that overflow 64 bits, or a machine's address space, are refused by name */
+static const struct {
+	int64_t rows, cols, tail, width;
+	const char *words[2];
+} absurd[] = {
+	{ (int64_t)1 << 32, (int64_t)1 << 32, 1, 4, { "x", "[4294967296,4294967296] int32" } },
+	{ INT64_MAX, 2, 1, 4, { "x", "[9223372036854775807,2] int32" } },
+	{ 4, 4, (int64_t)1 << 62, 4, { "channel mask", "[4,4,4611686018427387904] fp32" } },
+	{ 4, 4, -1, 4, { "channel mask", "[4,4,-1] fp32" } },
+	{ 1 << 20, 1 << 10, 1, 1 << 18, { "op emb", "output 0 is [1048576,1024,262144] bf16" } },
+};
+
+START_TEST(refuses_absurd_shapes)
+{
+	struct te_embedding_attrs e = TE_ATTRS(embedding, 2, absurd[_i].width, 0, 0.1f, 0);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_seq *seq;
+	struct te_op *emb, *add;
+	struct te_plan *p;
+
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_embedding(&e, "emb", &emb));
+	DO(te_op_add("add", &add));
+	DO(te_op_take(add, 0, "mask"));
+	DO(te_seq_input(seq, "mask", TE_DTYPE_FP32, 1, &absurd[_i].tail));
+	DO(te_seq_append(seq, emb));
+	DO(te_seq_append(seq, add));
+	te_op_unref(emb);
+	te_op_unref(add);
+	DO(te_seq_init(seq, 1));
+	o.flags = TE_PLAN_NO_ALLOC;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { absurd[_i].rows, absurd[_i].cols } };
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_ESHAPE);
+	tt_said(absurd[_i].words[0]);
+	tt_said(absurd[_i].words[1]);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(prints_text_and_dot)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "fp8-delayed", TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	char *text = NULL, *dot = NULL, node[32];
+
+	DO(te_plan_print(p, TE_PLAN_TEXT, &text));
+	ck_assert_ptr_nonnull(strstr(text, "plan: x [2,16] int32, recipe fp8-delayed"));
+	ck_assert_ptr_nonnull(strstr(text, "norm+quantize"));
+	ck_assert_ptr_nonnull(strstr(text, "h.1.down.dw"));
+	ck_assert_ptr_nonnull(strstr(text, "backward:"));
+	ck_assert_ptr_nonnull(strstr(text, "arena: "));
+	DO(te_plan_print(p, TE_PLAN_DOT, &dot));
+	ck_assert_int_eq(strncmp(dot, "digraph", 7), 0);
+	for (int t = 0; t < p->ngroups; t++) {
+		snprintf(node, sizeof(node), "  g%d [", t);
+		ck_assert_ptr_nonnull(strstr(dot, node));
+	}
+	ck_assert_ptr_nonnull(strstr(dot, "g0 -> g1"));
+	ck_assert_int_eq(te_plan_print(p, (enum te_plan_format)9, &text), -EINVAL);
+	free(text);
+	free(dot);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/*
+ * Quantizers too: nothing is allocated, the sequence gets none, and the memory told is that of the
+ * plan that is made afterwards, also by another recipe. _i: recipe
+ */
+START_TEST(no_alloc_leaves_the_sequence_alone)
+{
+	struct te_mem_info before = TE_MEM_INFO_INIT, after = TE_MEM_INFO_INIT;
+	struct te_plan_memory told = TE_PLAN_MEMORY_INIT, real = TE_PLAN_MEMORY_INIT;
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p[2], *other;
+
+	DO(te_ctx_mem_info(ctx, &before));
+	other = model_plan(seq, &gpt, _i ? "fp8-delayed" : "fp8-current",
+			   TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	p[0] = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	DO(te_plan_memory(p[0], &told));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_uint_eq(after.nallocs, before.nallocs);
+	ck_assert_uint_eq(after.used_nbytes, before.used_nbytes);
+	ck_assert_uint_eq(after.peak_nbytes, before.peak_nbytes);
+	ck_assert_ptr_null(te_seq_quant(seq));
+	p[1] = model_plan(seq, &gpt, recipes[_i], TE_PLAN_TRAIN);
+	DO(te_plan_memory(p[1], &real));
+	DO(te_ctx_mem_info(ctx, &after));
+	ck_assert_mem_eq(&told, &real, sizeof(real));
+	/* the weights and the words of the sequence had been there */
+	ck_assert_uint_eq(after.used_nbytes - before.used_nbytes,
+			  told.total_nbytes - told.weights_nbytes - 3 * sizeof(uint64_t));
+	/* what it then has are those of the plan that runs */
+	ck_assert_int_eq(te_seq_quant(seq) != NULL, strncmp(recipes[_i], "fp8", 3) == 0);
+	model_feed(p[1], &gpt);
+	DO(te_plan_forward(p[1], st, 0));
+	DO(te_plan_backward(p[1], st));
+	DO(te_stream_sync(st));
+	te_plan_unref(other);
+	te_plan_unref(p[0]);
+	te_plan_unref(p[1]);
+	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(says_so_at_every_call_after_a_failure)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN);
+
+	model_feed(p, &gpt);
+	te__fault_set(10);
+	ck_assert_int_lt(te_plan_forward(p, st, 0), 0);
+	te__fault_set(0);
+	ck_assert_int_lt(te_plan_forward(p, st, 0), 0);
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "failed before"));
+	te_stream_sync(st);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+static int plan_once(void)
+{
+	struct te_embedding_attrs ea = TE_ATTRS(embedding, 16, 16, 0, 1, 0);
+	struct te_linear_attrs la = TE_ATTRS(linear, 16, 16, 1, 0, NULL);
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe recipe = TE_RECIPE_INIT;
+	struct te_op *e = NULL, *l = NULL;
+	struct te_plan *p = NULL;
+	struct te_seq *s = NULL;
+	struct te_ctx *c = NULL;
+	int r;
+
+	o.flags = TE_PLAN_TRAIN;
+	o.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, 16 } };
+	o.recipe = &recipe;
+	r = te_recipe_from_name("fp8-delayed", &recipe);
+	if (!r)
+		r = tt_ctx_new(&c);
+	if (!r)
+		r = te_seq_create(c, &s);
+	if (!r)
+		r = te_op_embedding(&ea, "e", &e);
+	if (!r)
+		r = te_op_linear(&la, "l", &l);
+	if (!r)
+		r = te_seq_append(s, e);
+	if (!r)
+		r = te_seq_append(s, l);
+	if (!r)
+		r = te_seq_init(s, 1);
+	if (!r)
+		r = te_plan_create(s, &o, &p);
+	te_plan_unref(p);
+	te_op_unref(e);
+	te_op_unref(l);
+	te_seq_unref(s);
+	te_ctx_unref(c);
+	return r;
+}
+
+START_TEST(survives_every_fault)
+{
+	ck_assert_int_gt(tt_fault_each(plan_once), 20);
+}
+END_TEST
+
+void plan_use_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "use", "run");
+
+	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, refuses_calls_out_of_order);
+	tcase_add_test(c, stops_before_the_loss);
+	tcase_add_test(c, refuses_bad_options);
+	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
+	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);
+	tcase_add_test(c, prints_text_and_dot);
+	tcase_add_test(c, says_so_at_every_call_after_a_failure);
+	c = tt_case(s, "faults", "fault");
+	tcase_add_test(c, survives_every_fault);
+}

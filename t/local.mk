@@ -536,6 +536,8 @@ t_graph_step_SOURCES = \
 	t/graph/step.c \
 	t/graph/step_cases.c \
 	t/graph/step_cases.h \
+	t/graph/step_drop.c \
+	t/graph/step_use.c \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_step_gpu_SOURCES = $(t_graph_step_SOURCES)

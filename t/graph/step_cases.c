@@ -1,11 +1,10 @@
 /*
  * t/graph/step_cases.c - te_step_*(3): a step has the bits of its passes called one by one, with
- * and without graphs and however it is divided; dropout depends on step, micro-batch and op;
- * gradients are those of the mean; shapes share memory.
+ * and without graphs and however it is divided; gradients are those of the mean; shapes share
+ * memory.
  */
 #include "config.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,20 +12,15 @@
 
 #include <te/step.h>
 
-#include "kernels/philox.h"
-#include "libtecore/base/private.h"
 #include "step_cases.h"
-#include "t/plan/plan_model.h"
 #include "tt_ctx.h"
 #include "tt_gate.h"
 
-/* no tied weights: no two parts add to the same gradient */
-static const struct model_shape small = { 48, 32, 2, 16, 4, 2, 2, 0.2f, 1 };
+const struct model_shape small = { 48, 32, 2, 16, 4, 2, 2, 0.2f, 1 };
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
-static const char *const cuts[] = { "h.1.ln1", "norm" };
+const char *const cuts[NCUTS] = { "h.1.ln1", "norm" };
 static const int32_t one_chunk[] = { 3 }, two_chunks[] = { 2, 1 }, three_chunks[] = { 1, 1, 1 };
-#define NCUTS ((int32_t)TT_LEN(cuts))
-#define STEPS 3
+const uint32_t modes[NMODES] = { 0, TE_STEP_GRAPH, TE_STEP_PASS_GRAPHS };
 #define MICRO 3
 
 /* how a step runs; order NULL: the default */
@@ -50,7 +44,7 @@ static const struct way {
 };
 #define WAYS ((int)TT_LEN(ways))
 
-static struct te_recipe recipe_of(const char *name)
+struct te_recipe recipe_of(const char *name)
 {
 	struct te_recipe rec = TE_RECIPE_INIT;
 
@@ -60,7 +54,7 @@ static struct te_recipe recipe_of(const char *name)
 	return rec;
 }
 
-static struct te_spec tokens(int64_t B, int64_t T)
+struct te_spec tokens(int64_t B, int64_t T)
 {
 	return (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
 }
@@ -200,268 +194,6 @@ START_TEST(a_step_has_the_bits_of_its_passes)
 	}
 	run_destroy(&plain);
 	run_destroy(&run);
-}
-END_TEST
-
-/* ---- what is dropped ---- */
-
-#define ROWS 3
-#define WIDTH 24
-#define DROP_OP 1 /* its index in the sequence */
-#define SEED 77u
-
-/* a loss whose output is its input, and whose gradient is 1 */
-static int show_infer(struct te_op_infer *inf)
-{
-	inf->out[0] = inf->in[0];
-	inf->bwd_dy = 0;
-	return 0;
-}
-
-static int show_forward(const struct te_op_call *c)
-{
-	return te_copy(c->stream, te_tensor_data(c->y.hp), te_tensor_data(c->x.hp),
-		       te_tensor_nbytes(c->x.hp));
-}
-
-static int show_backward(const struct te_op_call *c)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &c->grad_scale, sizeof(bits));
-	return te_fill_u32(c->stream, te_tensor_data(c->dx.hp), bits,
-			   te_tensor_nbytes(c->dx.hp));
-}
-
-static void append(struct te_seq *seq, struct te_op *op)
-{
-	DO(te_seq_append(seq, op));
-	te_op_unref(op);
-}
-
-/* a bias of 0, half of all dropped, and with a loss */
-static struct te_seq *dropping(int with_loss)
-{
-	static struct te_op_ops show = TE_OP_OPS_INIT;
-	const struct te_bias_attrs ba = TE_ATTRS(bias, WIDTH);
-	const struct te_dropout_attrs da = TE_ATTRS(dropout, .p = 0.5f);
-	struct te_seq *seq;
-	struct te_op *op;
-
-	show.name = "show";
-	show.infer = show_infer;
-	show.forward = show_forward;
-	show.backward = show_backward;
-	DO(te_seq_create(ctx, &seq));
-	DO(te_op_bias(&ba, "bias", &op));
-	append(seq, op);
-	DO(te_op_dropout(&da, "drop", &op));
-	append(seq, op);
-	if (with_loss) {
-		DO(te_op_create(&show, NULL, "show", &op));
-		append(seq, op);
-	}
-	DO(te_seq_init(seq, SEED));
-	return seq;
-}
-
-static const struct te_spec ones_spec = { TE_DTYPE_FP32, 2, { ROWS, WIDTH } };
-
-static void write_ones(struct te_tensor *t)
-{
-	DO(te_fill_u32(st, te_tensor_data(t), 0x3f800000, te_tensor_nbytes(t)));
-}
-
-/* what dropout makes of ones, by its definition */
-static void mask_of(uint64_t offset, float want[ROWS * WIDTH])
-{
-	for (int i = 0; i < ROWS * WIDTH; i++) {
-		const struct te_philox r =
-			te_philox_flat(SEED, offset, DROP_OP, (uint64_t)i / 8);
-
-		want[i] = te_philox_lane(&r, i % 8) >= 32768 ? 2.0f : 0.0f;
-	}
-}
-
-static void has_mask(struct te_tensor *t, uint64_t offset)
-{
-	float want[ROWS * WIDTH], *have = tt_bytes(te_tensor_data(t), te_tensor_nbytes(t));
-
-	mask_of(offset, want);
-	ck_assert_mem_eq(want, have, sizeof(want));
-	free(have);
-}
-
-static struct te_step_opts dropping_opts(const struct te_recipe *fp32, int32_t nmicro)
-{
-	struct te_step_opts o = TE_STEP_OPTS_INIT;
-
-	o.recipe = fp32;
-	o.micro_batches = nmicro;
-	o.x = ones_spec;
-	return o;
-}
-
-#define NDROP 4 /* micro-batches: a power of two, so that the gradient is exact in any order */
-
-/* the gradient of the bias: of the mean over NDROP micro-batches, the sum over the rows of n */
-static void has_grad(struct te_seq *seq, uint64_t offset, int n)
-{
-	float *have = tt_bytes(te_tensor_data(te_seq_grads(seq)), WIDTH * sizeof(float));
-	float mask[ROWS * WIDTH], want[WIDTH] = { 0 };
-
-	for (int m = 0; m < n; m++) {
-		mask_of(offset + (uint64_t)m, mask);
-		for (int i = 0; i < ROWS * WIDTH; i++)
-			want[i % WIDTH] += mask[i] / NDROP;
-	}
-	for (int j = 0; j < WIDTH; j++)
-		ck_assert_float_eq(have[j], want[j]);
-	free(have);
-}
-
-static const uint32_t modes[] = { 0, TE_STEP_GRAPH, TE_STEP_PASS_GRAPHS };
-static const char *const orders[] = { NULL, "gpipe" };
-
-START_TEST(a_step_drops_by_step_and_micro_batch)
-{
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_step_opts o = dropping_opts(&fp32, NDROP);
-	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
-	struct te_seq *seq = dropping(1);
-	struct te_step *step;
-
-	so.nmicro = NDROP;
-	o.flags = modes[_i % 3];
-	if (orders[_i / 3])
-		DO(te_schedule_parse(orders[_i / 3], &so, &o.schedule));
-	DO(te_step_create(seq, NULL, &o, &step));
-	for (uint64_t k = 0; k < STEPS; k++) {
-		for (int32_t m = 0; m < NDROP; m++)
-			write_ones(te_step_input(step, 0, m, "x"));
-		DO(te_step_run(step, 0, st));
-		for (int32_t m = 0; m < NDROP; m++)
-			has_mask(te_step_output(step, 0, m), NDROP * k + (uint64_t)m);
-		has_grad(seq, NDROP * k, NDROP);
-	}
-	te_step_unref(step);
-	te_schedule_unref(o.schedule);
-	te_seq_unref(seq);
-}
-END_TEST
-
-/* two steps that have the micro-batches of one between them, in another order */
-START_TEST(parts_of_a_larger_step_drop_as_it_does)
-{
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_step_opts o = dropping_opts(&fp32, 1);
-
-	o.flags = modes[_i];
-	o.total_micro_batches = NDROP;
-	for (int part = 1; part >= 0; part--) {
-		struct te_seq *seq = dropping(1);
-		struct te_step *step;
-		uint64_t seed, offset;
-
-		o.first_micro_batch = part ? 1 : 0;
-		o.micro_batches = part ? NDROP - 1 : 1;
-		DO(te_step_create(seq, NULL, &o, &step));
-		for (uint64_t k = 0; k < STEPS; k++) {
-			const uint64_t at = NDROP * k + (uint64_t)o.first_micro_batch;
-
-			for (int32_t m = 0; m < o.micro_batches; m++)
-				write_ones(te_step_input(step, 0, m, "x"));
-			DO(te_step_run(step, 0, st));
-			for (int32_t m = 0; m < o.micro_batches; m++)
-				has_mask(te_step_output(step, 0, m), at + (uint64_t)m);
-			has_grad(seq, at, o.micro_batches);
-		}
-		DO(te_seq_rng_get(seq, &seed, &offset));
-		ck_assert_uint_eq(offset, NDROP * STEPS);
-		te_step_unref(step);
-		te_seq_unref(seq);
-	}
-}
-END_TEST
-
-/* one plan for each micro-batch, or one for all, run in reverse or any order */
-START_TEST(passes_in_any_order_drop_the_same)
-{
-	static const int order[][NDROP] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 } };
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	const int *at = order[_i % 3], nplans = _i < 3 ? 1 : NDROP;
-	struct te_seq *seq = dropping(1);
-	struct te_plan *plan[NDROP];
-	uint64_t seed, offset;
-
-	o.recipe = &fp32;
-	o.flags = TE_PLAN_TRAIN;
-	o.x = ones_spec;
-	o.grad_scale = 1.0 / NDROP;
-	for (int i = 0; i < nplans; i++)
-		DO(te_plan_create(seq, &o, &plan[i]));
-	for (uint64_t k = 0; k < STEPS; k++) {
-		DO(te_seq_zero_grads(seq, st));
-		for (int i = 0; i < NDROP; i++) {
-			struct te_plan *p = plan[at[i] % nplans];
-			const uint64_t m = (uint64_t)at[i];
-
-			write_ones(te_plan_input(p, "x"));
-			DO(te_plan_set_rng(p, m, i + 1 < NDROP ? 0 : NDROP));
-			DO(te_plan_forward(p, st, 0));
-			has_mask(te_plan_output(p), NDROP * k + m);
-			DO(te_plan_backward(p, st));
-		}
-		has_grad(seq, NDROP * k, NDROP);
-	}
-	DO(te_seq_rng_get(seq, &seed, &offset));
-	ck_assert_uint_eq(offset, NDROP * STEPS);
-	for (int i = 0; i < nplans; i++)
-		te_plan_unref(plan[i]);
-	te_seq_unref(seq);
-}
-END_TEST
-
-/* a graph in which two plans of one micro-batch have the same ops: they drop differently */
-START_TEST(repeated_ops_drop_differently)
-{
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_callable c[2] = { TE_CALLABLE_INIT, TE_CALLABLE_INIT };
-	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_seq *seq = dropping(0);
-	float mask[2][ROWS * WIDTH], *out;
-	struct te_graph *g;
-	uint64_t seed, offset;
-
-	o.recipe = &fp32;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL | TE_PLAN_INPUT_GRAD;
-	o.x = ones_spec;
-	for (int i = 0; i < 2; i++) {
-		struct te_plan *plan;
-
-		DO(te_plan_create(seq, &o, &plan));
-		DO(te_callable_from_plan(plan, i ? "second" : "first", &c[i]));
-		te_plan_unref(plan);
-	}
-	go.flags = TE_GRAPH_CHAIN | (_i ? TE_GRAPH_WHOLE : TE_GRAPH_EAGER);
-	DO(te_graph_create(ctx, 2, c, &go, &g));
-	for (uint64_t k = 0; k < STEPS; k++) {
-		write_ones(te_graph_tensor(g, 0, "x"));
-		DO(te_graph_run(g, st));
-		has_mask(te_graph_tensor(g, 0, "out"), 2 * k);
-		mask_of(2 * k, mask[0]);
-		mask_of(2 * k + 1, mask[1]);
-		out = tt_bytes(te_tensor_data(te_graph_tensor(g, 1, "out")), sizeof(mask[0]));
-		for (int i = 0; i < ROWS * WIDTH; i++)
-			ck_assert_float_eq(out[i], mask[0][i] * mask[1][i]);
-		free(out);
-	}
-	DO(te_seq_rng_get(seq, &seed, &offset));
-	ck_assert_uint_eq(offset, 2 * STEPS);
-	te_graph_unref(g);
-	te_seq_unref(seq);
 }
 END_TEST
 
@@ -847,232 +579,6 @@ START_TEST(gradients_are_complete_once)
 }
 END_TEST
 
-/* ---- what is wrong ---- */
-
-static int create(struct te_seq *seq, const struct te_step_opts *o)
-{
-	struct te_step *step = (void *)&step, *before = step;
-	int r = te_step_create(seq, NULL, o, &step);
-
-	ck_assert_ptr_eq(step, before);
-	return r;
-}
-
-START_TEST(options_must_fit)
-{
-	static const char *const unknown[] = { "h.9.ln1" }, *const none[] = { NULL };
-	struct te_schedule_opts so = TE_SCHEDULE_OPTS_INIT;
-	struct te_step_opts o = TE_STEP_OPTS_INIT, good;
-	struct te_seq *seq = model_create(ctx, &small, 3), *lossless = dropping(0), *raw;
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_spec x = tokens(small.batch, small.seqlen);
-	struct te_step *step;
-	struct te_adamw *opt;
-
-	o.x = x;
-	good = o;
-#define WRONG(code, text, ...)                  \
-	do {                                    \
-		o = good;                       \
-		__VA_ARGS__                     \
-		fails(create(seq, &o), code, text); \
-	} while (0)
-	WRONG(-EINVAL, "te_step_create: unknown flags 0x80", o.flags = 128;);
-	WRONG(-EINVAL, "exclude each other", o.flags = TE_STEP_GRAPH | TE_STEP_PASS_GRAPHS;);
-	WRONG(-EINVAL, "te_step_create: 0 micro-batches", o.micro_batches = 0;);
-	WRONG(-EINVAL, "1 micro-batches from number 4 on, of a total of 4",
-	      o.first_micro_batch = o.total_micro_batches = 4;);
-	WRONG(-EINVAL, "from number 1 on", o.first_micro_batch = 1;);
-	WRONG(-EINVAL, "from number -1 on", o.first_micro_batch = -1; o.total_micro_batches = 4;);
-	WRONG(-EINVAL, "of a total of -1", o.total_micro_batches = -1;);
-	WRONG(-EINVAL, "x and shapes exclude each other", o.shapes = &x; o.nshapes = 1;);
-	WRONG(-EINVAL, "1 shapes, and no list", o.nshapes = 1;);
-	WRONG(-EINVAL, "-1 shapes", o.nshapes = -1;);
-	WRONG(-EINVAL, "-1 cuts", o.ncuts = -1;);
-	WRONG(-EINVAL, "1 cuts, and no list", o.ncuts = 1;);
-	WRONG(-EINVAL, "cut 0 has no name", o.ncuts = 1; o.cut = none;);
-	WRONG(-EINVAL, "h.9.ln1", o.ncuts = 1; o.cut = unknown;);
-	WRONG(-TE_ESHAPE, "te_plan_create", o.x.ndim = 0;);
-	WRONG(-EINVAL, "hook", o.hooks = 1;);
-	so.nmicro = 2;
-	DO(te_schedule_parse("gpipe", &so, &good.schedule));
-	WRONG(-EINVAL, "1 micro-batches, the schedule has 2", (void)0;);
-	WRONG(-EINVAL, "3 plans, the schedule has 1 layers", o.micro_batches = 2; o.ncuts = NCUTS;
-	      o.cut = cuts;);
-	te_schedule_unref(good.schedule);
-	so.flags = TE_SCHED_FORWARD_ONLY;
-	DO(te_schedule_create(&so, &good.schedule));
-	WRONG(-EINVAL, "the schedule has no backward passes", o.micro_batches = 2;);
-	te_schedule_unref(good.schedule);
-	good.schedule = NULL;
-	o = good;
-	o.recipe = &fp32;
-	o.x = ones_spec;
-	fails(create(lossless, &o), -EINVAL, "te_step_create: op drop is the last and no loss");
-	fails(create(seq, NULL), -EINVAL, "te_step_create: no struct te_step_opts");
-	fails(create(NULL, &good), -EINVAL, "te_step_create: seq is NULL");
-	fails(te_step_create(seq, NULL, &good, NULL), -EINVAL, "te_step_create: ret_step is NULL");
-	DO(te_adamw_create(lossless, NULL, &opt));
-	fails(te_step_create(seq, opt, &good, &step), -EINVAL, "adamw is of another sequence");
-	te_adamw_unref(opt);
-	raw = model_create_unbound(ctx, &small);
-	fails(create(raw, &good), -TE_ESTATE, "te_seq_init has not run");
-	te_seq_unref(raw);
-	DO(te_step_create(seq, NULL, &good, &step));
-	fails(te_step_run(step, 1, st), -EINVAL, "te_step_run: shape 1 of 1");
-	fails(te_step_run(step, 0, NULL), -EINVAL, "te_step_run: stream is NULL");
-	fails(te_step_run(NULL, 0, st), -EINVAL, "te_step_run: step is NULL");
-	fails(te_step_loss(step, NULL), -EINVAL, "te_step_loss: ret_loss is NULL");
-	fails(te_step_memory(step, NULL), -EINVAL, "te_step_memory: no struct te_step_memory");
-	te_step_unref(step);
-	te_seq_unref(seq);
-	te_seq_unref(lossless);
-}
-END_TEST
-
-/* two plans that read one channel would each want its own copy of it */
-START_TEST(a_channel_is_of_one_plan)
-{
-	static const char *const cut[] = { "second" };
-	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	const struct te_recipe fp32 = recipe_of("fp32");
-	const int64_t width = WIDTH;
-	struct te_seq *two;
-	struct te_op *op;
-
-	DO(te_seq_create(ctx, &two));
-	DO(te_seq_input(two, "more", TE_DTYPE_FP32, 1, &width));
-	for (int i = 0; i < 2; i++) {
-		DO(te_op_add(i ? "second" : "first", &op));
-		DO(te_op_take(op, 0, "more"));
-		append(two, op);
-	}
-	DO(te_op_bias(&(struct te_bias_attrs)TE_ATTRS(bias, WIDTH), "bias", &op));
-	append(two, op);
-	DO(te_seq_input(two, "targets", TE_DTYPE_INT32, 0, NULL));
-	DO(te_op_cross_entropy(&(struct te_cross_entropy_attrs)TE_ATTRS(
-				       cross_entropy, .nclasses = WIDTH, .grad_scale = 1),
-			       "loss", &op));
-	DO(te_op_take(op, 0, "targets"));
-	append(two, op);
-	DO(te_seq_init(two, 1));
-	o.recipe = &fp32;
-	o.x = (struct te_spec){ TE_DTYPE_FP32, 3, { 2, 4, WIDTH } };
-	o.ncuts = 1;
-	o.cut = cut;
-	fails(create(two, &o), -EINVAL,
-	      "te_step_create: channel more is read by plans 0 and 1, expected by one only");
-	te_seq_unref(two);
-}
-END_TEST
-
-/* a graph in the caller's memory: too little of it, or at a wrong address */
-START_TEST(a_pool_must_be_large_enough)
-{
-	const struct te_recipe fp32 = recipe_of("fp32");
-	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
-	struct te_graph_opts go = TE_GRAPH_OPTS_INIT;
-	struct te_callable c = TE_CALLABLE_INIT;
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
-	struct te_seq *seq = dropping(1);
-	struct te_plan *plan;
-	struct te_graph *g;
-	uint64_t used;
-	void *pool;
-
-	o.recipe = &fp32;
-	o.flags = TE_PLAN_TRAIN | TE_PLAN_EXTERNAL;
-	o.x = ones_spec;
-	DO(te_plan_create(seq, &o, &plan));
-	DO(te_mem_alloc(st, 1 << 20, &pool));
-	DO(te_callable_from_plan(plan, "c", &c));
-	go.pool = pool;
-	go.pool_nbytes = 255;
-	fails(te_graph_create(ctx, 1, &c, &go, &g), -EINVAL,
-	      "te_graph_create: pool has 255 bytes, ");
-	go.pool = (char *)pool + 16;
-	fails(te_graph_create(ctx, 1, &c, &go, &g), -EINVAL, "not aligned to 256");
-	if (te_ctx_workspace_nbytes(ctx)) { /* with room for it */
-		DO(te_mem_free(st, pool));
-		DO(te_mem_alloc(st, te_ctx_workspace_nbytes(ctx) + (1 << 20), &pool));
-	}
-	go.pool = pool;
-	go.pool_nbytes = te_ctx_workspace_nbytes(ctx) + (1 << 20);
-	used = tt_used();
-	DO(te_graph_create(ctx, 1, &c, &go, &g));
-	DO(te_graph_report(g, &rep));
-	ck_assert_uint_le(rep.peak_nbytes, 1 << 20);
-	ck_assert_uint_eq(tt_used(), used);
-	ck_assert_uint_lt((uintptr_t)te_tensor_data(te_graph_tensor(g, 0, "x")) - (uintptr_t)pool,
-			  rep.peak_nbytes);
-	write_ones(te_graph_tensor(g, 0, "x"));
-	DO(te_graph_run(g, st));
-	has_mask(te_graph_tensor(g, 0, "out"), 0);
-	te_graph_unref(g);
-	DO(te_mem_free(st, pool));
-	te_plan_unref(plan);
-	te_seq_unref(seq);
-}
-END_TEST
-
-static int create_and_run(struct te_seq *seq, uint32_t flags)
-{
-	const struct te_spec spec[] = { tokens(1, 8), tokens(2, 8) };
-	static const char *const cut[] = { "norm" };
-	struct te_step_opts o = TE_STEP_OPTS_INIT;
-	struct te_adamw *opt = NULL;
-	struct te_step *step = NULL;
-	double loss;
-	int r;
-
-	o.flags = flags;
-	o.micro_batches = 2;
-	o.shapes = spec;
-	o.nshapes = 2;
-	o.ncuts = 1;
-	o.cut = cut;
-	r = te_adamw_create(seq, NULL, &opt);
-	if (!r)
-		r = te_step_create(seq, opt, &o, &step);
-	for (int k = 1; k >= 0 && !r; k--)
-		r = te_step_run(step, k, st);
-	if (!r)
-		r = te_step_loss(step, &loss);
-	tt_fault_end();
-	te_step_unref(step);
-	te_adamw_unref(opt);
-	DO(te_ctx_sync(ctx)); /* memory is freed in stream order */
-	return r;
-}
-
-START_TEST(a_failure_leaves_nothing)
-{
-	static const struct model_shape tiny = { 16, 16, 1, 8, 2, 1, 1, 0.1f, 1 };
-	struct te_seq *seq = model_create(ctx, &tiny, 3);
-	int fired = 1, nfailed = 0;
-
-	/* what plans of a sequence share stays with it */
-	DO(create_and_run(seq, modes[_i]));
-	for (int n = 1; fired; n = tt_fault_next(n)) {
-		const int64_t live = te__alloc_live();
-		int r;
-
-		te_error_clear();
-		te__fault_set((uint64_t)n);
-		r = create_and_run(seq, modes[_i]);
-		fired = te__fault_fired();
-		te__fault_set(0);
-		ck_assert_int_eq(te__alloc_live(), live);
-		/* a snapshot that does not fit the device is taken in host memory */
-		ck_assert(r < 0 ? fired && te_error_detail()[0] : 1);
-		nfailed += r < 0;
-	}
-	ck_assert_int_gt(nfailed, TT_FEWER(300));
-	DO(create_and_run(seq, modes[_i]));
-	te_seq_unref(seq);
-}
-END_TEST
-
 Suite *step_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -1081,25 +587,19 @@ Suite *step_suite(const char *name, const char *on)
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), 3);
-	tcase_add_loop_test(c, a_step_drops_by_step_and_micro_batch, 0, 6);
-	tcase_add_loop_test(c, parts_of_a_larger_step_drop_as_it_does, 0, (int)TT_LEN(modes));
-	tcase_add_loop_test(c, passes_in_any_order_drop_the_same, 0, 6);
-	tcase_add_loop_test(c, repeated_ops_drop_differently, 0, 2);
 	tcase_add_test(c, gradients_are_those_of_the_mean);
 	tcase_add_test(c, gradients_alone_leave_the_weights);
 	c = tt_case(s, "memory", "graph step memory");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, shapes_share_one_memory, 0, (int)TT_LEN(modes));
-	tcase_add_loop_test(c, steps_on_two_streams_run_serially, 0, (int)TT_LEN(modes));
+	tcase_add_loop_test(c, shapes_share_one_memory, 0, NMODES);
+	tcase_add_loop_test(c, steps_on_two_streams_run_serially, 0, NMODES);
 	tcase_add_test(c, plans_are_as_many_as_micro_batches_in_flight);
 	tcase_add_test(c, no_alloc_tells_the_same_memory);
-	tcase_add_test(c, a_pool_must_be_large_enough);
-	c = tt_case(s, "use", "graph step");
+	c = tt_case(s, "tensors", "graph step");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
 	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
-	tcase_add_test(c, options_must_fit);
-	tcase_add_test(c, a_channel_is_of_one_plan);
-	tcase_add_loop_test(c, a_failure_leaves_nothing, 0, 2);
+	step_drop_cases(s);
+	step_use_cases(s);
 	return s;
 }

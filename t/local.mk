@@ -603,7 +603,7 @@ t_capture_recording_SOURCES = \
 t_capture_recording_gpu_SOURCES = $(t_capture_recording_SOURCES)
 
 OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
-t_ops_ops_SOURCES = t/ops/ops.c $(OP_CASES)
+t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c $(OP_CASES)
 t_ops_ops_gpu_SOURCES = t/ops/ops_gpu.c $(OP_CASES)
 
 check_PROGRAMS += $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)

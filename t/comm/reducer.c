@@ -323,7 +323,7 @@ static int bad(struct thread_rank *r)
 
 START_TEST(arguments_are_checked)
 {
-	threads_run(threads_apart(2), bad, 0, NULL);
+	threads_run(2, bad, 0, NULL);
 }
 END_TEST
 

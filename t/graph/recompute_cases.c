@@ -41,6 +41,7 @@ START_TEST(a_step_has_the_bits_of_kept_values)
 
 	recompute = "*";
 	run = run_create(m, w, recipe, NULL);
+	recompute = NULL;
 	for (int k = 0; k <= w->ncuts; k++) {
 		ck_assert_int_gt(count(te_step_plan(run.step, 0, k), TE_POLICY_RECOMPUTE), 0);
 		ck_assert_int_eq(count(te_step_plan(plain.step, 0, k), TE_POLICY_RECOMPUTE), 0);
@@ -68,6 +69,7 @@ START_TEST(offloaded_inputs_give_the_same_bits)
 
 	recompute = "*";
 	run = run_create(m, w, recipe, &o);
+	recompute = NULL;
 	p = te_step_plan(run.step, 0, 0);
 	ck_assert_int_gt(count(p, TE_POLICY_RECOMPUTE), 0);
 	ck_assert_uint_lt(pool_of(&run), pool_of(&plain));

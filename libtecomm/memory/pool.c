@@ -47,6 +47,7 @@ struct te__pool {
 	int stage_registered;
 	int debug;
 	bool multicast;
+	bool held; /* te__pool_leave() was in vain */
 
 	pthread_mutex_t order; /* one collective call at a time */
 	pthread_mutex_t lock;  /* all below; never held while this rank waits for others */
@@ -379,6 +380,11 @@ void te__pool_leave(struct te__pool *p)
 		return;
 	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
 		 who, (long long)(ns / 1000000), te__boot_peer(p->boot, p->rank));
+	/*
+	 * Its kernels end by the abort where they wait. One that begins later, queued before
+	 * or replayed, stores its packets to all ranks first: this rank has to keep its memory.
+	 */
+	p->held = true;
 	te__pool_abort(p, -ETIMEDOUT, why);
 }
 
@@ -395,7 +401,7 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 	if (why)
 		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
 	/* the memory of ranks that still use it stays mapped there */
-	p->window = te__window_destroy(p->window);
+	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
 	give_up(p, 0);
 	p->broker = te__broker_stop(p->broker);
 	for (size_t i = 0; i < p->heap.n; i++)

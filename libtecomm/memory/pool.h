@@ -38,7 +38,7 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 /*
  * Before it is destroyed, after the work of the context has ended: with multicast memory, waits
  * until this holds for all ranks, whose kernels write to the memory of this one. A rank for which
- * it does not before the time-out ends the communicator.
+ * it does not before the time-out ends the communicator; this rank's memory then stays bound.
  */
 void te__pool_leave(struct te__pool *pool);
 /* waits for the work of the context; takes NULL, returns NULL */

@@ -163,6 +163,9 @@ TE_EXPORT int te__window_unit(struct te_ctx *ctx, size_t *ret_nbytes); /* a powe
 TE_EXPORT int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
 				struct te__window **ret_window);
 TE_EXPORT struct te__window *te__window_destroy(struct te__window *window);
+/* instead of that, where other processes may still write to it by multicast addresses: all that it
+ * has bound and mapped stays so until the process ends. Returns NULL */
+TE_EXPORT struct te__window *te__window_abandon(struct te__window *window);
 TE_EXPORT int te__window_export(struct te__window *window, int *ret_fd);
 /* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size, of the same kind of device */
 TE_EXPORT int te__window_import(struct te__window *window, int slot, int fd);

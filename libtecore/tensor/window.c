@@ -132,6 +132,17 @@ struct te__window *te__window_destroy(struct te__window *w)
 	return NULL;
 }
 
+struct te__window *te__window_abandon(struct te__window *w)
+{
+	struct te_ctx *ctx = w->ctx;
+
+	te__log_warn("%zu bytes of multicast memory are held until the process ends",
+		     w->slot_nbytes);
+	te__free(w);
+	te_ctx_unref(ctx);
+	return NULL;
+}
+
 int te__window_export(struct te__window *w, int *ret_fd)
 {
 	return w->ctx->ops->share_export(w->share, ret_fd);

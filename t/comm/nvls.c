@@ -482,7 +482,8 @@ static int run_rank(int rank, void *arg)
 	te_log_set(NULL, NULL);
 	te_ctx_unref(ctx);
 	te_error_clear();
-	if (nmaps())
+	/* memory that rank 1 may still write to is not released */
+	if (!nmaps() != !(plan->leave == HELD && rank != 1))
 		return te_fail(-EPROTO, "%d mappings are left after: %s", nmaps(), text);
 	return r ? te_fail(r, "%s", text) : 0;
 }
@@ -585,8 +586,9 @@ START_TEST(multicast_memory_is_released_by_all)
 	run(res);
 	for (int i = 0; i < 3; i++) {
 		if (i != 1 || _i == LATE)
-			ck_assert_msg(!res[i].r && !res[i].signal && !res[i].nleft_fd &&
-				      !res[i].nleft_alloc && res[i].ms < 15000,
+			ck_assert_msg(!res[i].r && !res[i].signal &&
+				      !res[i].nleft_fd == (_i != HELD) &&
+				      !res[i].nleft_alloc == (_i != HELD) && res[i].ms < 15000,
 				      "rank %d: %s, after %g ms", i, res[i].text, res[i].ms);
 		else if (_i == KILLED)
 			ck_assert_int_eq(res[i].signal, SIGKILL);

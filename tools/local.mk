@@ -46,6 +46,8 @@ tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/
 	$(JANSSON_LIBS)
 
 tools_tectl_SOURCES = \
+	tools/te_train/option.c \
+	tools/te_train/option.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/say.c \
@@ -107,6 +109,8 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_train/hfconfig.h \
 	tools/te_train/model.c \
 	tools/te_train/model.h \
+	tools/te_train/option.c \
+	tools/te_train/option.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/say.c \
@@ -149,6 +153,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/mem.h \
 	tools/te_train/model.c \
 	tools/te_train/model.h \
+	tools/te_train/option.c \
+	tools/te_train/option.h \
 	tools/te_train/opts.c \
 	tools/te_train/opts.h \
 	tools/te_train/progress.c \

@@ -14,6 +14,7 @@
 #include <te/version.h>
 
 #include "libtecore/base/wire.h"
+#include "tools/te_train/option.h"
 #include "tools/te_train/record.h"
 #include "tools/te_train/say.h"
 
@@ -202,7 +203,7 @@ int main(int argc, char **argv)
 	say_as("tectl");
 	path = default_path();
 	opterr = 0;
-	while ((o = getopt_long(argc, argv, "s:h", options, NULL)) >= 0) {
+	while ((o = getopt_long(argc, argv, ":s:h", options, NULL)) >= 0) {
 		switch (o) {
 		case 's':
 			path = optarg;
@@ -217,8 +218,7 @@ int main(int argc, char **argv)
 			printf("tectl %s\n", TE_VERSION);
 			return STATUS_OK;
 		default:
-			return say_bad("%s: no such option, or its value is missing; see tectl "
-				       "--help", argv[optind - 1]);
+			return option_wrong(o, argv[optind - 1]);
 		}
 	}
 	command = optind < argc ? argv[optind] : "";

@@ -96,10 +96,10 @@ check "and names the largest batch" grep -Eq '^largest batch +[1-9]' estimate
 check "and the longest context" grep -Eq "^longest +[0-9]+ tokens" estimate
 "$te_train" --preset tiny --estimate=40M --json >out 2>err
 most=$(sed -n 's/.*"largest_batch": \([0-9]*\).*/\1/p' out)
-"$te_train" --preset tiny --estimate=40M --json --batch "$most" >out 2>err
+"$te_train" --preset tiny --estimate=40960K --json --batch "$most" >out 2>err
 check "which fits: $most" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
 	'BEGIN { exit !(n > 0 && n <= 40 * 1048576) }'
-"$te_train" --preset tiny --estimate=40M --json --batch $((most + 1)) >out 2>err
+"$te_train" --preset tiny --estimate=40960k --json --batch $((most + 1)) >out 2>err
 check "and one more does not" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
 	'BEGIN { exit !(n > 40 * 1048576) }'
 fails "--estimate=many" "--estimate" "$te_train" --preset tiny --estimate=many

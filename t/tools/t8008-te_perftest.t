@@ -156,6 +156,8 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --cols: "8"|comm --cols 8
 --tune needs a value|comm --tune
 --bytes: "1Z"|copy --bytes 1Z
+--bytes: "1KK"|copy --bytes 1KK
+--bytes: "K"|copy --bytes K
 --cache: "tepid"|copy --cache tepid
 --nodes: not an option of copy|copy --nodes 1
 --cache: not an option of graph|graph --cache cold

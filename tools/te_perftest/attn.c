@@ -352,7 +352,6 @@ static int measure(struct attn *t, int rows_left)
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
-	const int is_host = !strcmp(b->dev.backend, "host");
 	int rows = __builtin_popcount(o->attn_types) * __builtin_popcount(o->op_pass);
 	int r = STATUS_OK;
 
@@ -365,11 +364,11 @@ static int run(struct bench *b)
 		if (!(o->attn_types & 1u << i / NPASSES) || !(o->op_pass & 1u << t.both))
 			continue;
 		t.batch = o->attn_batch;
-		t.seq_len = o->attn_seq_len ? o->attn_seq_len : is_host ? 256 : 2048;
+		t.seq_len = bench_extent(b, o->attn_seq_len, 256, 2048);
 		t.heads = o->attn_heads;
 		t.kv_heads = o->kv_heads ? o->kv_heads : t.heads;
 		t.head_dim = o->head_dim;
-		t.n = is_host ? 512 : 4096;
+		t.n = bench_extent(b, 0, 512, 4096);
 		r = measure(&t, rows--);
 		attn_free(&t);
 	}

@@ -27,6 +27,11 @@ double bench_now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu)
+{
+	return given ? given : strcmp(b->dev.backend, "host") ? on_gpu : on_host;
+}
+
 static double clock_read_ns(void)
 {
 	double x[101];

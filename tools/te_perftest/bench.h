@@ -46,6 +46,8 @@ int bench_open(struct bench *b, const struct opts *o);
 void bench_close(struct bench *b);
 
 double bench_now(void); /* seconds */
+/* an extent that is given, or if it is 0, that of the device: the host takes less to measure */
+int64_t bench_extent(const struct bench *b, int64_t given, int64_t on_host, int64_t on_gpu);
 
 /*
  * Begin a row of the report: it gets an equal share of the time left, with the rows after it. If

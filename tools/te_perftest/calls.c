@@ -618,12 +618,6 @@ static int measure(struct calls *c, int rows_left)
 	return STATUS_OK;
 }
 
-/* the given extent, or one that is large enough to measure and takes milliseconds at most */
-static int64_t extent(const struct bench *b, int64_t given)
-{
-	return given ? given : strcmp(b->dev.backend, "host") ? 4096 : 256;
-}
-
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
@@ -635,8 +629,8 @@ static int run(struct bench *b)
 
 		if (!(which & 1u << i))
 			continue;
-		c.rows = extent(b, o->call_rows);
-		c.cols = extent(b, o->call_cols);
+		c.rows = bench_extent(b, o->call_rows, 256, 4096);
+		c.cols = bench_extent(b, o->call_cols, 256, 4096);
 		c.heads = (int32_t)(c.cols / HEAD_DIM ? c.cols / HEAD_DIM : 1);
 		r = measure(&c, left--);
 		calls_free(&c);

@@ -322,12 +322,6 @@ static int measure(struct gemm *g, int rows_left)
 	return STATUS_OK;
 }
 
-/* the given extent, or one that is large enough to measure and takes milliseconds */
-static int64_t extent(const struct bench *b, int64_t given)
-{
-	return given ? given : strcmp(b->dev.backend, "host") ? 4096 : 256;
-}
-
 static int run(struct bench *b)
 {
 	const struct opts *o = b->o;
@@ -336,9 +330,9 @@ static int run(struct bench *b)
 	for (int i = 0; i < NTYPES && !r; i++) {
 		struct gemm g = { .b = b,
 				  .type = &types[i],
-				  .m = extent(b, o->m),
-				  .n = extent(b, o->n),
-				  .k = extent(b, o->k) };
+				  .m = bench_extent(b, o->m, 256, 4096),
+				  .n = bench_extent(b, o->n, 256, 4096),
+				  .k = bench_extent(b, o->k, 256, 4096) };
 
 		if (!(o->types & 1u << i))
 			continue;

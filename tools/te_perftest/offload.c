@@ -253,7 +253,7 @@ static int signals(struct bench *b)
 static int create(struct offload *o)
 {
 	struct bench *b = o->b;
-	const int64_t n = b->o->n ? b->o->n : strcmp(b->dev.backend, "host") ? 4096 : 192;
+	const int64_t n = bench_extent(b, b->o->n, 192, 4096);
 	const int64_t shape[2] = { n, n };
 	int r = te_event_create(b->ctx, &o->point);
 

@@ -12,11 +12,12 @@
 #include <te/version.h>
 
 #include "opts.h"
+#include "tools/te_train/option.h"
 #include "tools/te_train/say.h"
 
 enum kind {
 	FLAG,
-	INT,  /* with suffix K, M or G: times 2^10, 2^20 or 2^30 */
+	INT,  /* with a unit of option_unit(), or without */
 	LIST, /* of such numbers: "a,b,c" */
 	REAL,
 	TEXT, /* any */
@@ -178,26 +179,9 @@ static int row_is_of(const struct row *row, const struct test *test)
 	return !row->tests;
 }
 
-/* index of the word in the choices "a|b|c"; -1: none */
-static int choice(const char *choices, const char *word, size_t len)
-{
-	int i = 0;
-
-	for (const char *p = choices; *p; p += *p == '|', i++) {
-		size_t n = strcspn(p, "|");
-
-		if (n == len && !memcmp(p, word, n))
-			return i;
-		p += n;
-	}
-	return -1;
-}
-
 /* 1 if text up to a comma or the end is an integer within the row's bounds */
 static int number(const struct row *row, const char *text, const char **ret_end, int64_t *ret)
 {
-	static const char units[] = "KMG";
-	const char *unit;
 	char *end;
 	double x;
 
@@ -205,16 +189,9 @@ static int number(const struct row *row, const char *text, const char **ret_end,
 	*ret = strtoll(text, &end, 10);
 	if (end == text || errno)
 		return 0;
-	x = (double)*ret;
-	unit = *end ? strchr(units, *end) : NULL;
-	if (unit) {
-		int shift = 10 * (int)(unit - units + 1);
-
-		end++;
-		x *= (double)(INT64_C(1) << shift);
-		if (x >= row->lo && x <= row->hi)
-			*ret <<= shift;
-	}
+	x = (double)*ret * option_unit(&end);
+	if (x >= row->lo && x <= row->hi)
+		*ret = (int64_t)x;
 	*ret_end = end;
 	return x >= row->lo && x <= row->hi && (!*end || *end == ',');
 }
@@ -246,7 +223,7 @@ static int set_words(const struct row *row, const char *text, uint32_t *ret)
 		int i;
 
 		p += p != text;
-		i = choice(row->arg, p, strcspn(p, ","));
+		i = option_choice(row->arg, p, strcspn(p, ","));
 		if (i < 0)
 			return say_bad("--%s: \"%s\": expected words of %s", row->name, text,
 				       row->arg);
@@ -281,7 +258,7 @@ static int row_set(struct opts *o, const struct row *row, const char *text)
 		*(const char **)field = text;
 		return STATUS_OK;
 	case WORD:
-		if (choice(row->arg, text, strlen(text)) < 0)
+		if (option_choice(row->arg, text, strlen(text)) < 0)
 			return say_bad("--%s: \"%s\": expected one of %s", row->name, text,
 				       row->arg);
 		*(const char **)field = text;
@@ -381,12 +358,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			*ret_done = 1;
 			return STATUS_OK;
 		}
-		if (c == ':')
-			return say_bad("%s needs a value; see te_perftest --help", word);
-		if (c == '?')
-			return say_bad(
-				"%s: unknown option, or one too many; see te_perftest --help",
-				word);
+		if (c == ':' || c == '?')
+			return option_wrong(c, word);
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].name = rows[c - 1000].name;

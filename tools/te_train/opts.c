@@ -16,6 +16,7 @@
 #include <te/version.h>
 
 #include "ckpt.h"
+#include "option.h"
 #include "opts.h"
 #include "record.h"
 #include "say.h"
@@ -217,16 +218,7 @@ static const struct row *row_find(const char *name)
 
 static int is_choice(const char *choices, const char *word)
 {
-	size_t len = strlen(word);
-
-	for (const char *p = choices; *p; p += *p == '|') {
-		size_t n = strcspn(p, "|");
-
-		if (n == len && !memcmp(p, word, n))
-			return 1;
-		p += n;
-	}
-	return 0;
+	return option_choice(choices, word, strlen(word)) >= 0;
 }
 
 /* "1" and "0" mean the second choice and the first, as for a flag */
@@ -251,14 +243,12 @@ static int mode_set(char **field, const struct row *row, const char *text, const
 /* "" is 0 */
 static int size_set(int64_t *field, const struct row *row, const char *text, const char *where)
 {
-	static const char units[] = "kMGT";
 	char *end = (char *)text;
 	double x = strtod(text, &end);
-	const char *unit = *end ? strchr(units, *end) : NULL;
+	const int given = end != text;
 
-	for (const char *u = units; unit && u <= unit; u++)
-		x *= 1024;
-	if (*text && (end == text || end[unit != NULL] || !(x >= row->lo && x <= row->hi)))
+	x *= option_unit(&end);
+	if (*text && (!given || *end || !(x >= row->lo && x <= row->hi)))
 		return say_bad("%s: \"%s\" is not a size such as 80G", where, text);
 	*field = (int64_t)x;
 	return STATUS_OK;
@@ -590,11 +580,8 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			*ret_done = 1;
 			return STATUS_OK;
 		}
-		if (c == ':')
-			return say_bad("%s needs a value; see te_train --help", word);
-		if (c == '?')
-			return say_bad("%s: unknown option, or one too many; see te_train --help",
-				       word);
+		if (c == ':' || c == '?')
+			return option_wrong(c, word);
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].row = &rows[c - 1000];

@@ -25,6 +25,11 @@ void say_as(const char *name)
 	program = name;
 }
 
+const char *say_program(void)
+{
+	return program;
+}
+
 /* a full disk may have room again; a pipe without a reader or a terminal (EIO) is gone */
 static void check_stderr(void)
 {

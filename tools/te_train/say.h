@@ -13,6 +13,7 @@ enum status {
 
 /* name at the start of messages; te_train by default */
 void say_as(const char *name);
+const char *say_program(void); /* that name */
 
 /* prints "te_train: ..." as one line and returns STATUS_BAD or STATUS_FAILED */
 int say_bad(const char *fmt, ...) TE_PRINTF(1, 2);

@@ -1,0 +1,19 @@
+/* option.h - the values and errors of options, for the tools. */
+#ifndef OPTION_H
+#define OPTION_H
+
+#include <stddef.h>
+
+/* index of the word of len bytes in the choices "a|b|c"; -1: none */
+int option_choice(const char *choices, const char *word, size_t len);
+
+/* the factor of a unit at *at, which is passed: k or K for 2^10, M, G or T; 1: there is none */
+double option_unit(char **at);
+
+/*
+ * After getopt_long() with a list that begins with ":" returned c, ':' or '?', for the argument
+ * word: says what is wrong with it. STATUS_BAD
+ */
+int option_wrong(int c, const char *word);
+
+#endif

@@ -63,6 +63,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/numa.c \
 	libtecore/backend/numa.h \
 	libtecore/base/base.h \
+	libtecore/base/dl.c \
 	libtecore/base/dtype.c \
 	libtecore/base/dtype_inline.h \
 	libtecore/base/errno.c \

@@ -32,6 +32,7 @@ TT_CORE = \
 	t/backend/edges \
 	t/backend/team \
 	t/backend/topology \
+	t/base/dl \
 	t/base/dtype \
 	t/base/errno \
 	t/base/log \

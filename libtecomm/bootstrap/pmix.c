@@ -8,10 +8,10 @@
 
 #define TE_LOG_CATEGORY "comm/boot"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ struct value {
 #define PMIX_ERR_NOT_FOUND (-46)
 #define PMIX_RANK_WILDCARD (UINT32_MAX - 1)
 
-struct symbols {
+static struct symbols {
 	int (*init)(struct proc *proc, void *info, size_t ninfo);
 	int (*finalize)(const void *info, size_t ninfo);
 	int (*put)(uint8_t scope, const char *key, struct value *value);
@@ -49,47 +49,25 @@ struct symbols {
 	int (*get_nb)(const struct proc *proc, const char *key, const void *info, size_t ninfo,
 		      void (*done)(int status, struct value *value, void *arg), void *arg);
 	const char *(*error_string)(int status);
-};
+} pmix;
 
-/* the resolved library, set once */
-static struct symbols sym;
-static const char *missing; /* NULL: all is there */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const struct te__dl_sym sym[] = {
+	{ "PMIx_Init", offsetof(struct symbols, init) },
+	{ "PMIx_Finalize", offsetof(struct symbols, finalize) },
+	{ "PMIx_Put", offsetof(struct symbols, put) },
+	{ "PMIx_Commit", offsetof(struct symbols, commit) },
+	{ "PMIx_Get", offsetof(struct symbols, get) },
+	{ "PMIx_Get_nb", offsetof(struct symbols, get_nb) },
+	{ "PMIx_Error_string", offsetof(struct symbols, error_string) },
+};
+static struct te__dl dl = TE__DL(sym, &pmix, "libpmix.so.2");
 /* of communicators that rank 0 has published an id for, which all ranks count */
 static atomic_uint nmeetings;
-
-static void load(void)
-{
-	static const struct {
-		const char *name;
-		size_t at;
-	} fn[] = {
-		{ "PMIx_Init", offsetof(struct symbols, init) },
-		{ "PMIx_Finalize", offsetof(struct symbols, finalize) },
-		{ "PMIx_Put", offsetof(struct symbols, put) },
-		{ "PMIx_Commit", offsetof(struct symbols, commit) },
-		{ "PMIx_Get", offsetof(struct symbols, get) },
-		{ "PMIx_Get_nb", offsetof(struct symbols, get_nb) },
-		{ "PMIx_Error_string", offsetof(struct symbols, error_string) },
-	};
-	void *lib = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
-
-	if (!lib)
-		missing = "libpmix.so.2";
-	for (size_t i = 0; lib && i < sizeof(fn) / sizeof(fn[0]); i++) {
-		void *p = dlsym(lib, fn[i].name);
-
-		memcpy((char *)&sym + fn[i].at, &p, sizeof(p));
-		if (!p)
-			missing = fn[i].name;
-	}
-	/* never closed: it has threads */
-}
 
 static int failed(struct te__boot *b, const char *fn, int status)
 {
 	return te__fail(-TE_EPEER, "te_comm_create: %s: %s: %s", b->name, fn,
-			sym.error_string(status));
+			pmix.error_string(status));
 }
 
 /* processes that a launcher has started without PMIx: they would not know of each other */
@@ -114,7 +92,7 @@ static int pmix_chosen(void)
 
 static int pmix_who(struct te__boot *b)
 {
-	const char *name = NULL;
+	const char *name = NULL, *missing;
 	struct value *size;
 	struct proc *me;
 	int r;
@@ -125,7 +103,7 @@ static int pmix_who(struct te__boot *b)
 				"launcher without PMIx: start them by srun --mpi=pmix or by "
 				"te_run, or set TE_COMM_BOOTSTRAP=single if each is alone",
 				b->name, lonely(&name), name);
-	pthread_once(&once, load);
+	missing = te__dl_open(&dl);
 	if (missing)
 		return te__fail(-ENOENT,
 				"te_comm_create: %s: the launcher uses PMIx, and %s is not "
@@ -134,7 +112,7 @@ static int pmix_who(struct te__boot *b)
 	me = te__calloc(1, sizeof(*me));
 	if (!me)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
-	r = sym.init(me, NULL, 0);
+	r = pmix.init(me, NULL, 0);
 	if (r) {
 		te__free(me);
 		return failed(b, "PMIx_Init", r);
@@ -142,7 +120,7 @@ static int pmix_who(struct te__boot *b)
 	b->meeting = me;
 	b->rank = (int32_t)me->rank;
 	me->rank = PMIX_RANK_WILDCARD;
-	r = sym.get(me, "pmix.job.size", NULL, 0, &size);
+	r = pmix.get(me, "pmix.job.size", NULL, 0, &size);
 	if (r)
 		return failed(b, "PMIx_Get of the job's size", r);
 	b->nranks = size->type == PMIX_UINT32 ? (int32_t)size->data.u32 : 0;
@@ -200,7 +178,7 @@ static int ask(struct te__boot *b, const struct proc *root, const char *key,
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&q->cond, &attr);
 	pthread_condattr_destroy(&attr);
-	r = sym.get_nb(root, key, NULL, 0, got, q);
+	r = pmix.get_nb(root, key, NULL, 0, got, q);
 	if (r) { /* got() will not be called */
 		request_free(q);
 		return failed(b, "PMIx_Get_nb", r);
@@ -248,10 +226,10 @@ static int publish(struct te__boot *b, const char *key, struct te_comm_id *id)
 		r = te_comm_id_format(id, text, sizeof(text));
 	if (r)
 		return r;
-	r = sym.put(PMIX_GLOBAL, key, &v);
+	r = pmix.put(PMIX_GLOBAL, key, &v);
 	if (r)
 		return failed(b, "PMIx_Put", r);
-	r = sym.commit();
+	r = pmix.commit();
 	return r ? failed(b, "PMIx_Commit", r) : 0;
 }
 
@@ -279,7 +257,7 @@ static void pmix_close(struct te__boot *b)
 {
 	if (!b->meeting)
 		return;
-	sym.finalize(NULL, 0);
+	pmix.finalize(NULL, 0);
 	te__free(b->meeting);
 }
 

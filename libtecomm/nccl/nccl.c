@@ -3,9 +3,7 @@
 
 #define TE_LOG_CATEGORY "comm/nccl"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,49 +36,30 @@ static struct symbols {
 			  void *stream);
 	const char *(*error_string)(int code);
 	const char *(*last_error)(void *comm);
-} sym;
-static const char *missing;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+} nccl;
 
-static void load(void)
-{
-	static const struct {
-		const char *name;
-		size_t at;
-	} fn[] = {
-		{ "ncclGetVersion", offsetof(struct symbols, get_version) },
-		{ "ncclGetUniqueId", offsetof(struct symbols, get_unique_id) },
-		{ "ncclCommInitRank", offsetof(struct symbols, comm_init_rank) },
-		{ "ncclCommDestroy", offsetof(struct symbols, comm_destroy) },
-		{ "ncclCommAbort", offsetof(struct symbols, comm_abort) },
-		{ "ncclAllReduce", offsetof(struct symbols, all_reduce) },
-		{ "ncclGetErrorString", offsetof(struct symbols, error_string) },
-		{ "ncclGetLastError", offsetof(struct symbols, last_error) },
-	};
-	void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-
-	if (!lib)
-		missing = "libnccl.so.2";
-	for (size_t i = 0; lib && i < sizeof(fn) / sizeof(fn[0]); i++) {
-		void *p = dlsym(lib, fn[i].name);
-
-		memcpy((char *)&sym + fn[i].at, &p, sizeof(p));
-		if (!p)
-			missing = fn[i].name;
-	}
-	/* never closed: it has threads */
-}
+static const struct te__dl_sym sym[] = {
+	{ "ncclGetVersion", offsetof(struct symbols, get_version) },
+	{ "ncclGetUniqueId", offsetof(struct symbols, get_unique_id) },
+	{ "ncclCommInitRank", offsetof(struct symbols, comm_init_rank) },
+	{ "ncclCommDestroy", offsetof(struct symbols, comm_destroy) },
+	{ "ncclCommAbort", offsetof(struct symbols, comm_abort) },
+	{ "ncclAllReduce", offsetof(struct symbols, all_reduce) },
+	{ "ncclGetErrorString", offsetof(struct symbols, error_string) },
+	{ "ncclGetLastError", offsetof(struct symbols, last_error) },
+};
+static struct te__dl dl = TE__DL(sym, &nccl, "libnccl.so.2");
 
 static int failed(const struct te__nccl *n, const char *fn, int code)
 {
-	return te__fail(-TE_EPEER, "NCCL: %s: %s: %s", fn, sym.error_string(code),
-			sym.last_error(n->comm));
+	return te__fail(-TE_EPEER, "NCCL: %s: %s: %s", fn, nccl.error_string(code),
+			nccl.last_error(n->comm));
 }
 
 /* of this rank: can it use NCCL? */
 static int prepare(struct te__nccl *n)
 {
-	const char *nvls = te__env("NCCL_NVLS_ENABLE");
+	const char *nvls = te__env("NCCL_NVLS_ENABLE"), *missing;
 	int r = te__ctx_enter(n->ctx);
 
 	if (r)
@@ -89,10 +68,10 @@ static int prepare(struct te__nccl *n)
 	if (!nvls || strcmp(nvls, "0"))
 		return te__fail(-EOPNOTSUPP, "NCCL: NCCL_NVLS_ENABLE is not 0 in the environment; "
 				"this library does not use multicast");
-	pthread_once(&once, load);
+	missing = te__dl_open(&dl);
 	if (missing)
 		return te__fail(-EOPNOTSUPP, "NCCL: %s is not found", missing);
-	r = sym.get_version(&n->version);
+	r = nccl.get_version(&n->version);
 	if (r)
 		return failed(n, "ncclGetVersion", r);
 	if (n->version < LEAST_VERSION)
@@ -115,7 +94,7 @@ static int meet(struct te__nccl *n, struct te__boot *boot, struct offer *all)
 	int r = prepare(n);
 
 	if (!r && !rank) {
-		r = sym.get_unique_id(&own->id);
+		r = nccl.get_unique_id(&own->id);
 		if (r)
 			r = failed(n, "ncclGetUniqueId", r);
 	}
@@ -143,7 +122,7 @@ static int join(struct te__nccl *n, struct te__boot *boot, const struct id *id)
 
 	if (r)
 		return r;
-	code = sym.comm_init_rank(&n->comm, te__boot_nranks(boot), *id, te__boot_rank(boot));
+	code = nccl.comm_init_rank(&n->comm, te__boot_nranks(boot), *id, te__boot_rank(boot));
 	te__ctx_leave(n->ctx);
 	return code ? failed(n, "ncclCommInitRank", code) : 0;
 }
@@ -178,7 +157,7 @@ struct te__nccl *te__nccl_destroy(struct te__nccl *n, int abort)
 	if (!n)
 		return NULL;
 	if (!te__ctx_enter(n->ctx)) {
-		if ((abort ? sym.comm_abort : sym.comm_destroy)(n->comm))
+		if ((abort ? nccl.comm_abort : nccl.comm_destroy)(n->comm))
 			te__log_warn("NCCL: a communicator could not be destroyed");
 		te__ctx_leave(n->ctx);
 	}
@@ -213,7 +192,7 @@ int te__nccl_allreduce(struct te__nccl *n, struct te_stream *stream, const void 
 	r = te__ctx_enter(n->ctx);
 	if (r)
 		return r;
-	code = sym.all_reduce(in, out, (size_t)count, type, ops[op], n->comm,
+	code = nccl.all_reduce(in, out, (size_t)count, type, ops[op], n->comm,
 			      te_stream_native(stream));
 	te__ctx_leave(n->ctx);
 	return code ? failed(n, "ncclAllReduce", code) : 0;

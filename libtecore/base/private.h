@@ -261,6 +261,31 @@ TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 
 /*
+ * A library that is opened by the first te__dl_open(), which fills table, a struct of pointers to
+ * its functions. NULL: it did; else what is not found, now and later: the library, by the last of
+ * its names, or the first such function. Any thread. It is never closed: it may have threads and
+ * handlers.
+ */
+struct te__dl_sym {
+	const char *name;
+	size_t at; /* of the pointer in the table */
+};
+struct te__dl {
+	const char *lib[3]; /* names, tried in order; those that are not needed are NULL */
+	const struct te__dl_sym *sym;
+	size_t nsyms;
+	void *table;
+	int opened; /* 1: the table is complete, or has no use */
+	const char *missing;
+};
+#define TE__DL(sym_, table_, ...)                                                 \
+	{                                                                         \
+		.lib = { __VA_ARGS__ }, .sym = (sym_),                            \
+		.nsyms = sizeof(sym_) / sizeof((sym_)[0]), .table = (table_)      \
+	}
+TE_EXPORT const char *te__dl_open(struct te__dl *dl);
+
+/*
  * Fault injection. Every allocation above and every driver call passes a fault
  * point; te__fault_set(n) makes the nth one after it fail, once; 0 disarms it.
  * te__fault_point() returns 1 if the caller must fail.

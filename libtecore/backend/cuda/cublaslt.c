@@ -12,9 +12,9 @@
 #define TE_LOG_CATEGORY "core/cublaslt"
 #include "config.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ struct problem {
 };
 
 struct te__cublaslt {
-	void *dl, *handle;
+	void *handle;
 	struct te__lt_api api;
 	size_t version;
 	struct problem *problem;
@@ -76,42 +76,24 @@ void te__cublaslt_fake(const struct te__lt_api *api)
 	faked = api;
 }
 
-static int bind(struct te__cublaslt *lt)
-{
-	static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
-					     "libcublasLt.so" };
-	static const char *const sym[] = {
-#define X(name, args) #name,
-		TE__LT_SYMS(X)
+static struct te__lt_api real;
+static const struct te__dl_sym sym[] = {
+#define X(name, args) { #name, offsetof(struct te__lt_api, name) },
+	TE__LT_SYMS(X)
 #undef X
-			"cublasLtGetVersion",
-	};
-	void **slot = (void **)&lt->api;
-
-	for (size_t i = 0; !lt->dl && i < sizeof(names) / sizeof(names[0]); i++)
-		lt->dl = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-	if (!lt->dl)
-		return te__fail(-TE_EBLAS,
-				"GEMM on a GPU needs cuBLASLt, and libcublasLt.so is not found: "
-				"install libcublas or name its folder in LD_LIBRARY_PATH");
-	for (size_t i = 0; i < sizeof(sym) / sizeof(sym[0]); i++) {
-		slot[i] = dlsym(lt->dl, sym[i]);
-		if (!slot[i])
-			return te__fail(-TE_EBLAS, "libcublasLt lacks %s", sym[i]);
-	}
-	return 0;
-}
+	{ "cublasLtGetVersion", offsetof(struct te__lt_api, cublasLtGetVersion) },
+};
+static struct te__dl dl = TE__DL(sym, &real, "libcublasLt.so.13", "libcublasLt.so.12",
+				 "libcublasLt.so");
 
 static int load(struct te__cublaslt *lt)
 {
-	int r = 0;
+	const char *missing = faked ? NULL : te__dl_open(&dl);
 
-	if (faked)
-		lt->api = *faked;
-	else
-		r = bind(lt);
-	if (r)
-		return r;
+	if (missing)
+		return te__fail(-TE_EBLAS, "GEMM on a GPU needs cuBLASLt, and %s is not found: "
+				"install libcublas or name its folder in LD_LIBRARY_PATH", missing);
+	lt->api = faked ? *faked : real;
 	lt->version = lt->api.cublasLtGetVersion();
 	return LT(lt, NULL, cublasLtCreate, &lt->handle);
 }
@@ -172,8 +154,6 @@ void te__cublaslt_close(struct te__cuda_dev *d)
 	te__free(lt->problem);
 	if (lt->handle)
 		lt->api.cublasLtDestroy(lt->handle);
-	if (lt->dl)
-		dlclose(lt->dl);
 	te__free(lt);
 	d->lt = NULL;
 }

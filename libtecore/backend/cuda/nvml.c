@@ -3,9 +3,7 @@
  * constants are those of nvml.h, drivers 535 and later.
  */
 #define TE_LOG_CATEGORY "core/cuda"
-#include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -15,43 +13,19 @@
 #include "libtecore/backend/cuda/nvml.h"
 
 static struct te__nvml nvml;
-static const char *missing;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void load(void)
-{
-	static const struct {
-		const char *name;
-		size_t at;
-	} fn[] = {
-		{ "nvmlInit_v2", offsetof(struct te__nvml, init) },
-		{ "nvmlShutdown", offsetof(struct te__nvml, shutdown) },
-		{ "nvmlErrorString", offsetof(struct te__nvml, error_string) },
-		{ "nvmlDeviceGetHandleByPciBusId_v2", offsetof(struct te__nvml, device) },
-		{ "nvmlDeviceGetGpuFabricInfo", offsetof(struct te__nvml, fabric) },
-	};
-	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-
-	if (!lib)
-		missing = "libnvidia-ml.so.1";
-	for (size_t i = 0; lib && i < sizeof(fn) / sizeof(fn[0]); i++) {
-		void *p = dlsym(lib, fn[i].name);
-
-		memcpy((char *)&nvml + fn[i].at, &p, sizeof(p));
-		if (!p)
-			missing = fn[i].name;
-	}
-	/* never closed: te_info probes each device */
-}
-
-static void load_nothing(void)
-{
-}
+static const struct te__dl_sym sym[] = {
+	{ "nvmlInit_v2", offsetof(struct te__nvml, init) },
+	{ "nvmlShutdown", offsetof(struct te__nvml, shutdown) },
+	{ "nvmlErrorString", offsetof(struct te__nvml, error_string) },
+	{ "nvmlDeviceGetHandleByPciBusId_v2", offsetof(struct te__nvml, device) },
+	{ "nvmlDeviceGetGpuFabricInfo", offsetof(struct te__nvml, fabric) },
+};
+static struct te__dl dl = TE__DL(sym, &nvml, "libnvidia-ml.so.1");
 
 void te__nvml_fake(const struct te__nvml *fake)
 {
-	pthread_once(&once, load_nothing);
 	nvml = *fake;
+	dl.opened = 1;
 }
 
 static int failed(const char *call, int code)
@@ -82,12 +56,12 @@ static int check(const struct te__cuda_dev *d, const struct te__nvml_fabric *f)
 
 int te__nvml_domain(const struct te__cuda_dev *d)
 {
+	const char *missing = te__dl_open(&dl);
 	struct te__nvml_fabric f;
 	char address[32];
 	void *dev;
 	int r;
 
-	pthread_once(&once, load);
 	if (missing)
 		return te__fail(-EOPNOTSUPP, "no fabric handles: there is no %s, which tells the "
 				"NVLink domain of a GPU", missing);

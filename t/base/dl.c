@@ -1,0 +1,89 @@
+/* t/base/dl.c - tables of the functions of libraries that may be absent. */
+#include "config.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "libtecore/base/private.h"
+#include "tt.h"
+
+struct table {
+	double (*root)(double x);
+	double (*floor)(double x);
+};
+
+static struct table table;
+
+static const struct te__dl_sym both[] = {
+	{ "floor", offsetof(struct table, floor) },
+	{ "sqrt", offsetof(struct table, root) },
+};
+static const struct te__dl_sym strange[] = {
+	{ "floor", offsetof(struct table, floor) },
+	{ "no_such_function", offsetof(struct table, root) },
+	{ "nor_this_one", offsetof(struct table, root) },
+};
+
+START_TEST(members_are_functions_of_the_first_library_found)
+{
+	struct te__dl dl = TE__DL(both, &table, "libno-such.so.1", "libm.so.6");
+	const double x = (double)tt_rand_int(1, 1000);
+
+	memset(&table, 0, sizeof(table));
+	ck_assert_ptr_null(te__dl_open(&dl));
+	ck_assert(table.root(x * x) == x && table.floor(x + 0.5) == x);
+	/* once: what is there now remains */
+	table.root = table.floor;
+	ck_assert_ptr_null(te__dl_open(&dl));
+	ck_assert(table.root(x + 0.5) == x);
+}
+END_TEST
+
+START_TEST(what_is_missing_is_named)
+{
+	struct te__dl none = TE__DL(both, &table, "libno-such.so.1", "libno-such.so");
+	struct te__dl less = TE__DL(strange, &table, "libm.so.6");
+
+	for (int i = 0; i < 2; i++) {
+		ck_assert_str_eq(te__dl_open(&none), "libno-such.so");
+		ck_assert_str_eq(te__dl_open(&less), "no_such_function");
+	}
+}
+END_TEST
+
+static struct te__dl shared = TE__DL(both, &table, "libm.so.6");
+
+static void *open_it(void *arg)
+{
+	(void)arg;
+	return te__dl_open(&shared) || table.root(4) != 2 ? &shared : NULL;
+}
+
+START_TEST(any_thread_opens_it)
+{
+	pthread_t t[4];
+	void *failed;
+
+	memset(&table, 0, sizeof(table));
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(pthread_create(&t[i], NULL, open_it, NULL), 0);
+	for (int i = 0; i < 4; i++) {
+		ck_assert_int_eq(pthread_join(t[i], &failed), 0);
+		ck_assert_ptr_null(failed);
+	}
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("base/dl");
+	TCase *c = tt_case(s, "dl", "host");
+
+	tcase_add_test(c, members_are_functions_of_the_first_library_found);
+	tcase_add_test(c, what_is_missing_is_named);
+	tcase_add_test(c, any_thread_opens_it);
+	return s;
+}
+
+TT_MAIN("base/dl", TT_NEED_NOTHING, suite)

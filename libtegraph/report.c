@@ -176,8 +176,16 @@ static void json_bound(FILE *f, const struct te_graph *g)
 	}
 }
 
-static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_report *r)
+struct json {
+	const struct te_graph *g;
+	const struct te_graph_report *rep;
+};
+
+static int print_json(FILE *f, const void *arg)
 {
+	const struct json *json = arg;
+	const struct te_graph *g = json->g;
+	const struct te_graph_report *r = json->rep;
 	int e = 0;
 
 	fprintf(f,
@@ -210,30 +218,6 @@ static int print_json(FILE *f, const struct te_graph *g, const struct te_graph_r
 	return e;
 }
 
-/* text that print() writes; the caller releases it with free(3) */
-static int printed(const char *fn, const struct te_graph *g, const struct te_graph_report *rep,
-		   int (*print)(FILE *f, const struct te_graph *g, const struct te_graph_report *r),
-		   char **ret_text)
-{
-	char *text = NULL;
-	size_t n;
-	FILE *f = open_memstream(&text, &n);
-	int bad, r;
-
-	if (!f)
-		return te__fail(-ENOMEM, "%s: no memory", fn);
-	r = print(f, g, rep);
-	bad = ferror(f);
-	if ((fclose(f) || bad) && !r)
-		r = te__fail(-ENOMEM, "%s: no memory", fn);
-	if (r) {
-		te__free_libc(text);
-		return r;
-	}
-	*ret_text = text;
-	return 0;
-}
-
 int te_graph_json(const struct te_graph *graph, char **ret_text)
 {
 	struct te_graph_report rep = TE_GRAPH_REPORT_INIT;
@@ -242,7 +226,8 @@ int te_graph_json(const struct te_graph *graph, char **ret_text)
 	if (!graph || !ret_text)
 		return te__fail(-EINVAL, "te_graph_json: %s is NULL", graph ? "ret_text" : "graph");
 	r = report(graph, &rep);
-	return r ? r : printed("te_graph_json", graph, &rep, print_json, ret_text);
+	return r ? r : te__text("te_graph_json", print_json, &(struct json){ graph, &rep },
+				ret_text);
 }
 
 static void dot_data(FILE *f, const struct te_graph *g, int32_t from, int32_t to)
@@ -253,9 +238,10 @@ static void dot_data(FILE *f, const struct te_graph *g, int32_t from, int32_t to
 }
 
 /* solid edges: the order of replays; dashed: data between passes */
-static int print_dot(FILE *f, const struct te_graph *g, const struct te_graph_report *rep)
+static int print_dot(FILE *f, const void *arg)
 {
-	(void)rep;
+	const struct te_graph *g = arg;
+
 	fprintf(f, "digraph te_graph {\n\tnode [shape=box];\n");
 	for (int32_t i = 0; i < g->nsteps; i++) {
 		const struct te_sched_step *s = &g->step[i];
@@ -291,5 +277,5 @@ int te_graph_dot(const struct te_graph *graph, char **ret_text)
 {
 	if (!graph || !ret_text)
 		return te__fail(-EINVAL, "te_graph_dot: %s is NULL", graph ? "ret_text" : "graph");
-	return printed("te_graph_dot", graph, NULL, print_dot, ret_text);
+	return te__text("te_graph_dot", print_dot, graph, ret_text);
 }

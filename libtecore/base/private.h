@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>
@@ -81,6 +82,10 @@ TE_EXPORT void *te__give(void *p);
 /* releases memory that libc allocated, as by open_memstream(3) */
 TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
+/* the text that print() writes, which the caller of the library releases with free(3); or its
+ * failure; -ENOMEM with a message that names fn */
+typedef int te__print_fn(FILE *f, const void *arg);
+TE_EXPORT int te__text(const char *fn, te__print_fn *print, const void *arg, char **ret_text);
 
 /*
  * Structs of the API begin with their size: a program compiled with an older header has shorter

@@ -184,10 +184,18 @@ int te__recording_records(const struct te_recording *rec, const struct te_event 
 	return 0;
 }
 
-static void print_dot(FILE *f, const struct te_recording *rec, const char *title)
+struct dot {
+	const struct te_recording *rec;
+	const char *title;
+};
+
+static int print_dot(FILE *f, const void *arg)
 {
+	const struct dot *dot = arg;
+	const struct te_recording *rec = dot->rec;
+
 	fputs("digraph \"", f);
-	for (const char *c = title; *c; c++) {
+	for (const char *c = dot->title; *c; c++) {
 		if (*c == '"' || *c == '\\')
 			fputc('\\', f);
 		fputc(*c, f);
@@ -204,28 +212,14 @@ static void print_dot(FILE *f, const struct te_recording *rec, const char *title
 			fprintf(f, "\tn%" PRIu32 " -> n%" PRIu64 ";\n", n.dep[d], i);
 	}
 	fputs("}\n", f);
+	return 0;
 }
 
 int te_recording_dot(const struct te_recording *rec, const char *title, char **ret_text)
 {
-	char *text = NULL, *copy;
-	size_t n = 0;
-	FILE *f;
-	int bad;
+	const struct dot dot = { rec, title ? title : "recording" };
 
 	if (!rec || !ret_text)
 		return te__fail(-EINVAL, "te_recording_dot: %s is NULL", rec ? "ret_text" : "rec");
-	f = open_memstream(&text, &n);
-	if (!f)
-		return te__recording_no_memory("te_recording_dot", "the text");
-	print_dot(f, rec, title ? title : "recording");
-	bad = ferror(f);
-	bad |= fclose(f);
-	/* copied by te__strdup() so that tests can make it fail */
-	copy = bad ? NULL : te__strdup(text);
-	te__free_libc(text);
-	if (!copy)
-		return te__recording_no_memory("te_recording_dot", "the text");
-	*ret_text = te__give(copy);
-	return 0;
+	return te__text("te_recording_dot", print_dot, &dot, ret_text);
 }

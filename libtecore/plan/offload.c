@@ -583,7 +583,7 @@ static void add_plan(const struct te_offload *o, const struct te_plan *p,
 	}
 }
 
-static void fill_report(struct te_offload *o, struct te_offload_report *rep)
+static void fill_report(const struct te_offload *o, struct te_offload_report *rep)
 {
 	struct te__spill_stats st;
 
@@ -732,7 +732,7 @@ static int print_memory(FILE *f, const struct te_plan *p)
 	}
 	te__free(used);
 	te__free(span);
-	return used && span ? 0 : -ENOMEM;
+	return used && span ? 0 : te__fail(-ENOMEM, "te_offload_print: no memory");
 }
 
 static void print_file(FILE *f, const struct te_offload_report *rep)
@@ -747,21 +747,12 @@ static void print_file(FILE *f, const struct te_offload_report *rep)
 		mib(rep->read_nbytes), rep->read_ms, rep->nerrors);
 }
 
-int te_offload_print(struct te_offload *offload, char **ret_text)
+static int print(FILE *f, const void *arg)
 {
+	const struct te_offload *offload = arg;
 	struct te_offload_report rep;
-	char *text = NULL;
-	int number = 0, bad, r = 0;
-	size_t n = 0;
-	FILE *f;
+	int number = 0, r = 0;
 
-	if (!offload || !ret_text)
-		return te__fail(-EINVAL, "te_offload_print: %s is NULL",
-				offload ? "ret_text" : "offload");
-	f = open_memstream(&text, &n);
-	if (!f)
-		return te__fail(-ENOMEM, "te_offload_print: no memory");
-	pthread_mutex_lock(&offload->lock);
 	fill_report(offload, &rep);
 	fprintf(f, "offload: out %.2f GB/s, in %.2f GB/s; kernels %.1f GB/s, %.3f Tflop/s\n",
 		1e-9 * rep.out_rate, 1e-9 * rep.in_rate, 1e-9 * rep.mem_rate,
@@ -775,16 +766,22 @@ int te_offload_print(struct te_offload *offload, char **ret_text)
 	}
 	if (offload->spill)
 		print_file(f, &rep);
-	pthread_mutex_unlock(&offload->lock);
 	fprintf(f, "total: %.2f MiB move in %" PRId32 " groups of %" PRId32 " plans, %.2f MiB "
 		"pinned, copies take %.3f ms, passes wait %.3f ms, hidden %.1f%%\n",
 		mib(rep.moved_nbytes), rep.ngroups, rep.nplans, mib(rep.pinned_nbytes), rep.copy_ms,
 		rep.stall_ms, 100 * rep.hidden);
-	bad = r || ferror(f);
-	if (fclose(f) || bad) {
-		te__free_libc(text);
-		return te__fail(-ENOMEM, "te_offload_print: no memory");
-	}
-	*ret_text = text;
-	return 0;
+	return r;
+}
+
+int te_offload_print(struct te_offload *offload, char **ret_text)
+{
+	int r;
+
+	if (!offload || !ret_text)
+		return te__fail(-EINVAL, "te_offload_print: %s is NULL",
+				offload ? "ret_text" : "offload");
+	pthread_mutex_lock(&offload->lock);
+	r = te__text("te_offload_print", print, offload, ret_text);
+	pthread_mutex_unlock(&offload->lock);
+	return r;
 }

@@ -45,8 +45,9 @@ static void print_buf(FILE *f, const struct te_plan *p, const char *form, int b)
 		print_lifetime(f, p, p->buf[b].again ? "recomputed" : "offloaded", p->buf[b].back);
 }
 
-static void print_text(FILE *f, const struct te_plan *p)
+static int print_text(FILE *f, const void *arg)
 {
+	const struct te_plan *p = arg;
 	static const char *const title[] = { "forward", "backward", "weight gradients" };
 	int start[4] = { 0, p->fwd_groups, p->fwd_groups + p->bwd_groups, p->ngroups };
 	char label[192], spec[96];
@@ -89,6 +90,7 @@ static void print_text(FILE *f, const struct te_plan *p)
 	fprintf(f, "arena: %zu bytes, %zu without reuse\n", p->arena_nbytes, p->sum_nbytes);
 	for (int s = 0; p->flags & TE_PLAN_EXTERNAL && s < TE_SPAN_COUNT; s++)
 		fprintf(f, "span %s: %zu bytes\n", te__span_name[s], p->span_nbytes[s]);
+	return 0;
 }
 
 /* edges from the group that writes a value to those that read it */
@@ -117,8 +119,9 @@ static void print_edges(FILE *f, const struct te_plan *p, int *writer)
 	}
 }
 
-static int print_dot(FILE *f, const struct te_plan *p)
+static int print_dot(FILE *f, const void *arg)
 {
+	const struct te_plan *p = arg;
 	int *writer = te__malloc((size_t)p->nvalues * sizeof(*writer) + 1);
 	char label[192];
 
@@ -143,28 +146,9 @@ static int print_dot(FILE *f, const struct te_plan *p)
 
 int te_plan_print(const struct te_plan *plan, enum te_plan_format format, char **ret_text)
 {
-	char *text = NULL;
-	size_t n = 0;
-	FILE *f;
-	int r = 0, bad;
-
 	if (!plan || !ret_text || (format != TE_PLAN_TEXT && format != TE_PLAN_DOT))
 		return te__fail(-EINVAL, "te_plan_print: no plan, no place, or unknown format %d",
 				(int)format);
-	f = open_memstream(&text, &n);
-	if (!f)
-		return te__fail(-ENOMEM, "te_plan_print: no memory");
-	if (format == TE_PLAN_DOT)
-		r = print_dot(f, plan);
-	else
-		print_text(f, plan);
-	bad = ferror(f);
-	if ((fclose(f) || bad) && !r)
-		r = te__fail(-ENOMEM, "te_plan_print: no memory");
-	if (r < 0) {
-		te__free_libc(text);
-		return r;
-	}
-	*ret_text = text;
-	return 0;
+	return te__text("te_plan_print", format == TE_PLAN_DOT ? print_dot : print_text, plan,
+			ret_text);
 }

@@ -177,6 +177,14 @@ START_TEST(prints_text_and_dot)
 	ck_assert_ptr_nonnull(strstr(dot, "g0 -> g1"));
 	ck_assert_int_eq(te_plan_print(p, (enum te_plan_format)9, &text), -EINVAL);
 	free(text);
+	for (int k = 0; k < 2; k++) {
+		text = dot;
+		te__fault_set(1);
+		fails(te_plan_print(p, k ? TE_PLAN_DOT : TE_PLAN_TEXT, &text), -ENOMEM,
+		      "te_plan_print: no memory");
+		te__fault_set(0);
+		ck_assert_ptr_eq(text, dot);
+	}
 	free(dot);
 	te_plan_unref(p);
 	te_seq_unref(seq);

@@ -8,7 +8,8 @@
  * Times come from estimates: of each group by the bytes that it accesses and the operations of its
  * GEMMs, of copies by the rate of the link. Copies of one direction run one after the other. A copy
  * out begins as soon as the value is written; a copy back as late as possible, so that it and those
- * after it end in time. What a pass would wait for stays, unless a target needs it.
+ * after it end in time. What a pass would wait for stays, unless a target needs it: then passes
+ * wait, first only where memory runs out.
  *
  * A plan of a part of a sequence has other passes between its own: there all that moves has left by
  * the end of forward, and returns in backward.
@@ -91,6 +92,25 @@ static int find_times(struct te_plan *p)
 	return 0;
 }
 
+static int find_inuse(struct te_plan *p)
+{
+	struct te__moves *m = p->moves;
+
+	m->inuse = te__calloc((size_t)p->ngroups + 1, sizeof(*m->inuse));
+	if (!m->inuse)
+		return te__fail(-ENOMEM, "plan: no memory");
+	for (int i = 0; i < m->nbufs; i++) {
+		const struct te__buf *b = &m->buf[i];
+
+		for (int t = b->first; b->share < 0 && t >= 0 && t <= b->last; t++)
+			m->inuse[t] += b->nbytes;
+	}
+	for (int t = 0; t < p->ngroups; t++)
+		if (m->inuse[t] > m->most_inuse)
+			m->most_inuse = m->inuse[t];
+	return 0;
+}
+
 /* the group that runs at that time; the last one afterwards */
 static int group_at(const struct te_plan *p, double when)
 {
@@ -126,12 +146,36 @@ static int larger(int a, int b)
 	return a > b ? a : b;
 }
 
+static uint64_t sum_of(const struct te__move *v, int n)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < n; i++)
+		sum += v[i].nbytes;
+	return sum;
+}
+
+/* what gaps between buffers may take, as a share of memory; without it they take what moves */
+#define GAPS 8
+
+/* Group t has too little memory with gone bytes elsewhere, if moving bytes is to reduce the most
+ * that is in use by as much. */
+static int is_short(const struct te_plan *p, int t, uint64_t gone, uint64_t moving)
+{
+	const struct te__moves *m = p->moves;
+
+	return m->inuse[t] + moving + m->most_inuse / GAPS > m->most_inuse + gone;
+}
+
 static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
 {
+	const uint64_t moving = sum_of(v, n);
 	const struct te_offload *o = p->offload;
 	const double rate = o->rates.out * (1 - o->opts.margin), *start = p->moves->start;
 	const int most = is_part(p) ? p->fwd_groups - 1 : p->ngroups - 1;
 	double end = 0, delay = 0;
+	uint64_t gone = 0;
+	int due = 0;
 
 	for (int i = 0; i < n; i++) {
 		struct te__move *m = &v[i];
@@ -139,8 +183,14 @@ static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
 		double late;
 
 		end = (end > ready ? end : ready) + (double)m->nbytes / rate;
-		m->free_after = o->waits >= TE__WAITS_COPIES ? m->out_after + 1 :
+		m->free_after = o->waits == TE__WAITS_FILE ? m->out_after + 1 :
 							       group_at(p, end - delay);
+		if (o->waits == TE__WAITS_COPIES) {
+			while (due < p->ngroups && !is_short(p, due, gone, moving))
+				due++;
+			m->free_after = larger(smaller(m->free_after, due - 1), m->out_after + 1);
+			gone += m->nbytes;
+		}
 		m->free_after = smaller(larger(m->free_after, m->last_forward), most);
 		m->out_end = end - delay;
 		late = end - delay - start[m->free_after + 1];
@@ -150,19 +200,27 @@ static void schedule_out(const struct te_plan *p, struct te__move *v, int n)
 }
 
 /* order: by the groups that need them */
-static void schedule_in(const struct te_plan *p, struct te__move **order, int n)
+static void schedule_in(const struct te_plan *p, struct te__move **order, int n, uint64_t moving)
 {
 	const struct te_offload *o = p->offload;
 	const double rate = o->rates.in * (1 - o->opts.margin), *start = p->moves->start;
 	const int least = is_part(p) ? p->fwd_groups : 0;
 	double limit = start[p->ngroups], end = 0, delay = 0;
+	int room = p->ngroups;
+	uint64_t gone = 0;
 
 	for (int i = n; i-- > 0;) {
 		struct te__move *m = order[i];
 
 		limit = limit < start[m->needed] ? limit : start[m->needed];
 		limit -= (double)m->nbytes / rate;
-		m->in_before = o->waits >= TE__WAITS_COPIES ? m->needed - 1 : group_at(p, limit);
+		m->in_before = o->waits == TE__WAITS_FILE ? m->needed - 1 : group_at(p, limit);
+		if (o->waits == TE__WAITS_COPIES) {
+			while (room > 0 && !is_short(p, room - 1, gone, moving))
+				room--;
+			m->in_before = smaller(larger(m->in_before, room), m->needed - 1);
+			gone += m->nbytes;
+		}
 		m->in_before = larger(smaller(m->in_before, m->needed), least);
 		m->in_before = larger(m->in_before, m->out_after + 1);
 	}
@@ -251,7 +309,7 @@ static int schedule(const struct te_plan *p, struct te__move *v, int n)
 		order[i] = &v[i];
 	qsort(order, (size_t)n, sizeof(struct te__move *), by_needed);
 	schedule_out(p, v, n);
-	schedule_in(p, order, n);
+	schedule_in(p, order, n, sum_of(v, n));
 	if (p->offload->spill)
 		schedule_file(p, v, order, n);
 	te__free(order);
@@ -387,12 +445,10 @@ static int settle(const struct te_plan *p, struct te__move *v, int *n)
 
 static uint64_t group_nbytes(const struct te_plan *p, const struct te__move *v, int n)
 {
-	uint64_t sum = 0;
+	const uint64_t sum = sum_of(v, n);
 
 	if (p->offload->opts.group_nbytes)
 		return p->offload->opts.group_nbytes;
-	for (int i = 0; i < n; i++)
-		sum += v[i].nbytes;
 	return sum / GROUP_SHARE < GROUP_MOST ? sum / GROUP_SHARE : GROUP_MOST;
 }
 
@@ -692,6 +748,8 @@ int te__moves_plan(struct te_plan *p)
 		return te__fail(-ENOMEM, "plan: no memory");
 	memcpy(m->buf, p->buf, (size_t)p->nbufs * sizeof(*m->buf));
 	r = find_times(p);
+	if (!r)
+		r = find_inuse(p);
 	if (!r)
 		r = place(p, 0);
 	m->plain_nbytes = p->arena_nbytes;

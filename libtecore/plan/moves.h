@@ -76,6 +76,8 @@ struct te__moves {
 	uint64_t held;	     /* of pinned memory */
 	uint64_t plain_nbytes; /* of the arena if nothing moves */
 	double *start;	     /* [ngroups + 1] seconds from the beginning, estimated */
+	uint64_t *inuse;     /* [ngroups] of memory if nothing moves */
+	uint64_t most_inuse; /* the largest of them */
 	int nbufs;	     /* before any is divided, and their state then */
 	struct te__buf *buf;
 	void *pinned;

@@ -591,6 +591,7 @@ void te__moves_free(struct te_plan *p)
 		te__free(m->act);
 		te__free(m->first_act);
 		te__free(m->start);
+		te__free(m->inuse);
 		te__free(m->buf);
 	}
 	te__free(m);

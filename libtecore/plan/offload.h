@@ -10,8 +10,8 @@
 enum te__waits {
 	TE__WAITS_NONE,	  /* what they would wait for does not move */
 	TE__WAITS_ENDS,	  /* those of parts: for copies at the end of forward, and in backward */
-	TE__WAITS_COPIES, /* for each copy, so that memory is free as early as possible */
-	TE__WAITS_FILE,	  /* also for the file, so that few slots are in use */
+	TE__WAITS_COPIES, /* for copies, where memory runs out */
+	TE__WAITS_FILE,	  /* for each copy and for the file, so that few slots are in use */
 };
 /* plans made from now on move up to nbytes in all, the first ones first */
 TE_EXPORT void te__offload_allow(struct te_offload *offload, uint64_t nbytes,

@@ -107,10 +107,12 @@ START_TEST(as_little_moves_as_a_target_takes)
 }
 END_TEST
 
+static const struct model_shape deep = { 48, 32, 2, 16, 4, 4, 12, 0.1f, 0 };
+
 START_TEST(a_target_can_make_passes_wait)
 {
 	struct te_offload_opts o = rates(SLOW);
-	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_seq *seq = model_create(ctx, &deep, 3);
 	struct te_offload *off = offload_of(&o);
 	struct te_plan *p = plan_of(seq, off, TE_PLAN_NO_ALLOC);
 	const uint64_t least = arena_of(p);
@@ -125,9 +127,25 @@ START_TEST(a_target_can_make_passes_wait)
 	ck_assert_uint_le(arena_of(p), o.target_nbytes);
 	ck_assert_double_gt(report_of(off).stall_ms, 0);
 	ck_assert_double_lt(report_of(off).hidden, 1);
+	/* where memory runs out, not for each copy */
+	ck_assert_double_gt(report_of(off).hidden, 0.3);
 	te_plan_unref(p);
 	te_offload_unref(off);
 	te_seq_unref(seq);
+}
+END_TEST
+
+START_TEST(passes_that_wait_have_the_bits)
+{
+	struct te_offload_opts o = rates(SLOW);
+	struct run plain = run_create(&deep, &ways[_i], "fp8-delayed", NULL), run;
+
+	o.target_nbytes = pool_of(&plain) * 7 / 10;
+	run = run_create(&deep, &ways[_i], "fp8-delayed", &o);
+	ck_assert_double_gt(report_of(run.off).stall_ms, 0);
+	same_steps(&plain, &run);
+	run_destroy(&plain);
+	run_destroy(&run);
 }
 END_TEST
 
@@ -468,6 +486,7 @@ void offload_memory_cases(Suite *s)
 	tcase_add_test(c, memory_is_what_the_plan_predicts);
 	tcase_add_test(c, as_little_moves_as_a_target_takes);
 	tcase_add_test(c, a_target_can_make_passes_wait);
+	TT_ADD_LOOP(c, passes_that_wait_have_the_bits, WAYS - 1, 3);
 	tcase_add_loop_test(c, what_a_part_would_wait_for_stays, 0, 2);
 	tcase_add_loop_test(c, a_target_can_make_parts_wait, 0, WAYS - 3);
 	tcase_add_loop_test(c, a_target_can_make_passes_wait_for_a_file, 0, 3);

@@ -563,6 +563,10 @@ t_kernels_comm_norm_SOURCES = \
 	t/kernels/comm_norm.c \
 	t/kernels/comm_norm_cases.c \
 	t/kernels/comm_norm_cases.h \
+	t/kernels/comm_norm_failures.c \
+	t/kernels/comm_norm_launches.c \
+	t/kernels/comm_norm_lib.c \
+	t/kernels/comm_norm_lib.h \
 	t/kernels/kernel_check.c \
 	t/kernels/kernel_check.h
 t_kernels_comm_norm_gpu_SOURCES = $(t_kernels_comm_norm_SOURCES)

@@ -71,9 +71,9 @@ static int check_tensor(const struct te_graph *g, const struct te__graph_callabl
 	if (te_tensor_ctx(t) != g->ctx)
 		return te__fail(-EINVAL, "te_graph_bind: %s of %s is of another context",
 				p->arg->name, n->c.name);
-	te__graph_spec_of(t, &have);
-	te__graph_spec_str(want, a, sizeof(a));
-	te__graph_spec_str(&have, b, sizeof(b));
+	have = te__spec_of(t);
+	te__spec_str(want, a, sizeof(a));
+	te__spec_str(&have, b, sizeof(b));
 	if (!strcmp(a, b) && te_tensor_data(t))
 		return 0;
 	return te__fail(want->dtype == have.dtype ? -TE_ESHAPE : -TE_EDTYPE,

@@ -295,8 +295,8 @@ static int link(struct te_graph *g, int32_t from, int32_t to)
 				      a->c.nout ? b->c.name : a->c.name,
 				      a->c.nout ? "input" : "output");
 	if (!same_spec(&a->c.out[0].spec, &b->c.in[0].spec)) {
-		te__graph_spec_str(&a->c.out[0].spec, x, sizeof(x));
-		te__graph_spec_str(&b->c.in[0].spec, y, sizeof(y));
+		te__spec_str(&a->c.out[0].spec, x, sizeof(x));
+		te__spec_str(&b->c.in[0].spec, y, sizeof(y));
 		return te__graph_fail(g->fn,
 				      a->c.out[0].spec.dtype != b->c.in[0].spec.dtype ? -TE_EDTYPE :
 											-TE_ESHAPE,

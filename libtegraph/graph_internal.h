@@ -88,10 +88,6 @@ const char *te__graph_pass(enum te_sched_kind kind);
  * micro-batch, layer */
 int32_t te__graph_before(const struct te_graph *g, int32_t i);
 
-/* "[2,16] bf16" */
-void te__graph_spec_str(const struct te_spec *s, char *dst, size_t nbytes);
-void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec);
-
 /* lays out and allocates the pool, and creates all static tensors */
 int te__graph_memory(struct te_graph *g);
 void te__graph_memory_free(struct te_graph *g);

@@ -149,10 +149,10 @@ static int check_tensor(const struct call *c, const struct te_tensor *want,
 	if (te_tensor_ctx(have) != c->g->ctx)
 		return te__fail(-EINVAL, "%s: %s of %s is of another context", c->fn, name,
 				c->node->c.name);
-	te__graph_spec_of(want, &x);
-	te__graph_spec_of(have, &y);
-	te__graph_spec_str(&x, a, sizeof(a));
-	te__graph_spec_str(&y, b, sizeof(b));
+	x = te__spec_of(want);
+	y = te__spec_of(have);
+	te__spec_str(&x, a, sizeof(a));
+	te__spec_str(&y, b, sizeof(b));
 	same = !strcmp(a, b);
 	if (same && te_tensor_data(have))
 		return 0;

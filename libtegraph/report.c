@@ -9,25 +9,6 @@
 
 #include "graph_internal.h"
 
-void te__graph_spec_of(const struct te_tensor *t, struct te_spec *ret_spec)
-{
-	ret_spec->dtype = te_tensor_dtype(t);
-	ret_spec->ndim = te_tensor_ndim(t);
-	for (int32_t d = 0; d < ret_spec->ndim; d++)
-		ret_spec->shape[d] = te_tensor_extent(t, d);
-}
-
-void te__graph_spec_str(const struct te_spec *s, char *dst, size_t nbytes)
-{
-	size_t n = 0;
-
-	for (int32_t d = 0; d < s->ndim && n < nbytes; d++)
-		n += (size_t)snprintf(dst + n, nbytes - n, "%c%" PRId64, d ? ',' : '[',
-				      s->shape[d]);
-	if (n < nbytes)
-		snprintf(dst + n, nbytes - n, "] %s", te_dtype_name(s->dtype));
-}
-
 static int add(struct te_graph_report *ret, const struct te_recording *rec)
 {
 	struct te_recording_info i = TE_RECORDING_INFO_INIT;

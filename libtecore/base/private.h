@@ -221,6 +221,11 @@ TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int
 				    const int64_t *shape, void *data, void (*release)(void *arg),
 				    void *arg, struct te_tensor **ret_t);
 
+struct te_spec;
+TE_EXPORT struct te_spec te__spec_of(const struct te_tensor *t);
+/* "[8,128,64] bf16" */
+TE_EXPORT void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes);
+
 struct te_quant;
 /* 1: a cast reads its input again once the scale is known, so that no producer can cast its result;
  * else 0 */

@@ -240,6 +240,15 @@ int te__spec_equal(const struct te_spec *a, const struct te_spec *b)
 	       !memcmp(a->shape, b->shape, sizeof(a->shape[0]) * (size_t)a->ndim);
 }
 
+struct te_spec te__spec_of(const struct te_tensor *t)
+{
+	struct te_spec s = { te_tensor_dtype(t), te_tensor_ndim(t), { 0 } };
+
+	for (int d = 0; d < s.ndim; d++)
+		s.shape[d] = te_tensor_extent(t, d);
+	return s;
+}
+
 void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes)
 {
 	size_t at = 0;

@@ -44,7 +44,5 @@ int te__spec_valid(const struct te_spec *s);
 int64_t te__spec_nelems(const struct te_spec *s);
 size_t te__spec_nbytes(const struct te_spec *s);
 int te__spec_equal(const struct te_spec *a, const struct te_spec *b);
-/* "[8,128,64] bf16" */
-void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes);
 
 #endif

@@ -348,7 +348,7 @@ const char *te_plan_input_name(const struct te_plan *plan, int index)
 static int check_tensor(const struct te_plan *p, const char *name, int v, const struct te_tensor *t)
 {
 	char want[96], have[96];
-	struct te_spec s = { .ndim = 0 };
+	struct te_spec s;
 
 	if (v < 0)
 		return !t ? 0 : te__fail(-EINVAL, "te_plan_bind: the plan has no %s", name);
@@ -356,10 +356,7 @@ static int check_tensor(const struct te_plan *p, const char *name, int v, const 
 		return te__fail(-EINVAL, "te_plan_bind: %s is missing", name);
 	if (te_tensor_ctx(t) != p->ctx)
 		return te__fail(-EINVAL, "te_plan_bind: %s is of another context", name);
-	s.dtype = te_tensor_dtype(t);
-	s.ndim = te_tensor_ndim(t);
-	for (int d = 0; d < s.ndim; d++)
-		s.shape[d] = te_tensor_extent(t, d);
+	s = te__spec_of(t);
 	if (te__spec_equal(&s, &p->value[v].spec))
 		return 0;
 	te__spec_str(&p->value[v].spec, want, sizeof(want));

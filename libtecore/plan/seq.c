@@ -635,8 +635,8 @@ static int check_value(const struct te_seq *seq, const struct te__weight *w,
 {
 	static const char fn[] = "te_seq_bind_weight";
 	const struct te_spec want = weight_spec(&w->decl);
-	struct te_spec have = { TE_DTYPE_FP32, te_tensor_ndim(t), { 0 } };
 	const enum te_dtype dtype = te_tensor_dtype(t);
+	struct te_spec have = te__spec_of(t);
 	char want_text[96], have_text[96];
 	const char *bad;
 
@@ -645,8 +645,7 @@ static int check_value(const struct te_seq *seq, const struct te__weight *w,
 	if (dtype != TE_DTYPE_BF16 && dtype != TE_DTYPE_E4M3)
 		return te__fail(-TE_EDTYPE, "%s: %s: the tensor is %s, not bf16 or e4m3", fn,
 				w->name, te_dtype_name(dtype));
-	for (int d = 0; d < have.ndim; d++)
-		have.shape[d] = te_tensor_extent(t, d);
+	have.dtype = want.dtype;
 	if (!te__spec_equal(&want, &have)) {
 		te__spec_str(&want, want_text, sizeof(want_text));
 		te__spec_str(&have, have_text, sizeof(have_text));

@@ -206,7 +206,8 @@ check_comm()
 
 check_wire()
 {
-	guest wire wire
+	# soft RoCE may send in a system call for seconds, in which a device that is taken down waits
+	VM_APPEND="preempt=full ${VM_APPEND:-}" guest wire wire
 	results wire $?
 }
 

@@ -21,8 +21,9 @@ mkfifo "$at.mon.in" && : >"$at.mon.out" >"$at.log" || exit 125
 # timer interrupt come in time for the test of it (no_timer_check).
 # One processor boots, and init starts the others (maxcpus=1): the kernel changes its own code while
 # it boots, and QEMU 7.2 may keep what it translated while another processor changed it. Such a guest
-# takes a breakpoint that is no longer there again and again.
-accel=tcg,thread=multi cpu=qemu64,vendor=GenuineIntel
+# takes a breakpoint that is no longer there again and again. With random numbers of the processor
+# (rdrand) the kernel's generator, too, is ready before.
+accel=tcg,thread=multi cpu=qemu64,vendor=GenuineIntel,+rdrand
 [ "$VM_ACCEL" = kvm ] && accel=kvm cpu=host
 
 # The monitor reads from the FIFO before the serial line opens it for writing.

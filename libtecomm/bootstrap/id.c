@@ -13,7 +13,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/memory/thread.h"
 
 #define GUESTS_MAX 256 /* connections without a hello */
 #define GUEST_NS INT64_C(5000000000)
@@ -457,19 +457,6 @@ static void root_free(struct te_comm_root *root)
 	te__free(root);
 }
 
-/* signals are for the program's threads */
-static int start(struct te_comm_root *root)
-{
-	sigset_t all, old;
-	int r;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(&root->thread, NULL, root_run, root);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return r ? te__fail(-r, "te_comm_id_create: no thread: %s", te_strerror(-r)) : 0;
-}
-
 int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
 {
 	struct te_comm_root *root;
@@ -494,7 +481,7 @@ int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
 		r = te__addr_listen("te_comm_id_create", &root->listen_fd, &addrs);
 	if (!r) {
 		te__addr_text(&addrs, root->at);
-		r = start(root);
+		r = te__thread_start(&root->thread, root_run, root, "te_comm_id_create");
 	}
 	if (r) {
 		root_free(root);
@@ -509,8 +496,7 @@ struct te_comm_root *te_comm_root_unref(struct te_comm_root *root)
 {
 	if (!root)
 		return NULL;
-	eventfd_write(root->wake_fd, 1);
-	pthread_join(root->thread, NULL);
+	te__thread_stop(root->thread, root->wake_fd);
 	root_free(root);
 	return NULL;
 }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/memory/broker.h"
 #include "libtecomm/memory/thread.h"
 #include "libtecore/base/private.h"
@@ -25,14 +26,6 @@ struct te__client {
 	pthread_t thread;
 	struct te__control *control;
 };
-
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* one request and its reply; late: what has not happened at the deadline */
 static int call(struct te__client *c, struct te__wire *m, int fd, int *ret_fd, const char *what,
@@ -70,7 +63,7 @@ static int dial(struct te__client *c, int64_t deadline_ns)
 		if (errno != EAGAIN)
 			return te__fail(-errno, "connect to the broker, %s: %s", c->info.name[0],
 					strerror(errno));
-		if (now_ns() > deadline_ns)
+		if (te__boot_now() > deadline_ns)
 			return te__fail(-ETIMEDOUT, "connect to the broker, %s: its queue is full",
 					c->info.name[0]);
 		nanosleep(&wait, NULL);

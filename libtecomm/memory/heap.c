@@ -29,7 +29,8 @@ static uint64_t round_up(uint64_t x, uint64_t align)
 	return x > UINT64_MAX - align ? 0 : (x + align - 1) / align * align;
 }
 
-uint64_t te__heap_round(uint64_t nbytes)
+/* what a block of that size occupies; 0 if that overflows */
+static uint64_t rounded_up(uint64_t nbytes)
 {
 	return round_up(nbytes, TE__HEAP_ALIGN);
 }
@@ -37,7 +38,7 @@ uint64_t te__heap_round(uint64_t nbytes)
 /* the end of block i - 1, or of what precedes all blocks */
 static uint64_t gap_begin(const struct te__heap *h, size_t i)
 {
-	return i ? h->block[i - 1].offset + te__heap_round(h->block[i - 1].nbytes) : h->begin;
+	return i ? h->block[i - 1].offset + rounded_up(h->block[i - 1].nbytes) : h->begin;
 }
 
 static uint64_t gap_end(const struct te__heap *h, size_t i)
@@ -48,7 +49,7 @@ static uint64_t gap_end(const struct te__heap *h, size_t i)
 /* the lowest gap that holds the block; h->n + 1 if none does */
 static size_t find_gap(const struct te__heap *h, uint64_t nbytes, uint64_t *ret_offset)
 {
-	const uint64_t align = align_of(nbytes), want = te__heap_round(nbytes);
+	const uint64_t align = align_of(nbytes), want = rounded_up(nbytes);
 	size_t i;
 
 	for (i = 0; i <= h->n; i++) {
@@ -79,7 +80,7 @@ static int grow(struct te__heap *h)
 
 int te__heap_alloc(struct te__heap *h, uint64_t nbytes, uint64_t id, struct te__block **ret_block)
 {
-	const uint64_t rounded = te__heap_round(nbytes);
+	const uint64_t rounded = rounded_up(nbytes);
 	uint64_t offset = 0;
 	size_t i;
 
@@ -123,15 +124,15 @@ struct te__block *te__heap_find(struct te__heap *h, uint64_t offset)
 void te__heap_free(struct te__heap *h, struct te__block *b)
 {
 	b->freed = 1;
-	h->freed_nbytes += te__heap_round(b->nbytes);
+	h->freed_nbytes += rounded_up(b->nbytes);
 }
 
 void te__heap_reclaim(struct te__heap *h, struct te__block *b)
 {
 	const size_t i = (size_t)(b - h->block);
 
-	h->used_nbytes -= te__heap_round(b->nbytes);
-	h->freed_nbytes -= te__heap_round(b->nbytes);
+	h->used_nbytes -= rounded_up(b->nbytes);
+	h->freed_nbytes -= rounded_up(b->nbytes);
 	memmove(b, b + 1, (h->n - i - 1) * sizeof(*b));
 	h->n--;
 }

@@ -33,8 +33,6 @@ struct te__heap {
 void te__heap_init(struct te__heap *heap, uint64_t begin, uint64_t end);
 void te__heap_fini(struct te__heap *heap);
 
-/* what a block of that size occupies; 0 if that overflows */
-uint64_t te__heap_round(uint64_t nbytes);
 /*
  * 1 with the block, which is valid until the next call; 0 if it does not fit; -ENOMEM, without
  * message: there is no host memory.

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/memory/members.h"
 #include "libtecore/base/private.h"
 
@@ -93,14 +94,6 @@ static int closed(struct te__control *c, const struct te__node_info *info, uint3
 	return all;
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int te__members_settle(struct te__control *c, const struct te__node_info *info, int rank,
 		       int64_t deadline_ns, uint32_t *ret_attempt)
 {
@@ -111,7 +104,7 @@ int te__members_settle(struct te__control *c, const struct te__node_info *info, 
 		return te__fail(-TE_ESTATE, "%s did not arrive in time, or failed: the other ranks "
 				"have recovered without it", info->name[rank]);
 	for (;;) {
-		if (closed(c, info, attempt, now_ns() >= deadline_ns))
+		if (closed(c, info, attempt, te__boot_now() >= deadline_ns))
 			break;
 		if (atomic_load(&c->outcome) != outcome)
 			return te__fail(-TE_EABORT, "attempt %u has failed on another rank",
@@ -150,7 +143,7 @@ const char *te__members_leave(struct te__control *c, const struct te__node_info 
 				te__log_info("%s waits until %s releases the communicator",
 					     info->name[rank], info->name[i]);
 			told = i;
-			if (now_ns() >= deadline_ns)
+			if (te__boot_now() >= deadline_ns)
 				return info->name[i];
 			nanosleep(&pause, NULL);
 		}

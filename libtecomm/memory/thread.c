@@ -1,5 +1,5 @@
-/* thread.c - the threads of the broker and its clients, see thread.h. */
-#define TE_LOG_CATEGORY "comm/broker"
+/* thread.c - the threads of communicators, see thread.h. */
+#define TE_LOG_CATEGORY "comm"
 #include "config.h"
 
 #include <errno.h>

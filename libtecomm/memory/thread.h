@@ -1,4 +1,4 @@
-/* thread.h - the threads of the broker and its clients. */
+/* thread.h - the threads of communicators: of brokers, their clients, nodes and roots of ids. */
 #ifndef TE__COMM_THREAD_H
 #define TE__COMM_THREAD_H
 

@@ -35,20 +35,10 @@ int te__link_fail(struct te__link *l, int code, const char *fmt, ...)
 	return te__fail(l->code, "%s", l->why);
 }
 
-void te__link_abort(struct te__link *l)
-{
-	atomic_store(&l->aborted, 1);
-	l->ops->wake(l);
-}
-
 /* 0, or the failure that ended the link */
 static int check(struct te__link *l)
 {
-	if (l->code)
-		return te__fail(l->code, "%s", l->why);
-	if (atomic_load(&l->aborted))
-		return te__link_fail(l, -TE_EABORT, "the communicator was aborted");
-	return 0;
+	return l->code ? te__fail(l->code, "%s", l->why) : 0;
 }
 
 int te__link_open(const struct te__link_ops *ops, const struct te__link_opts *o,

@@ -6,7 +6,7 @@
  * the n-th receive of the other, and both give the same number of bytes. Transfers are queued and
  * complete in order, so two counters a peer say which buffers are free.
  *
- * One thread at a time calls the functions of a link, but for te__link_abort(). It calls
+ * One thread at a time calls the functions of a link, but for wake(). It calls
  * te__link_poll() at least once a heartbeat, also while nothing is queued: a peer that has ended
  * or cannot be reached is seen on idle links too, within two heartbeats.
  */
@@ -26,7 +26,7 @@ struct te__link_opts {
 	void *mem;
 	size_t mem_nbytes;
 	const char *pci; /* address of the GPU that data comes from; NULL or "": it is none */
-	int32_t timeout_ms;   /* of te__link_wait(), and of a peer that acknowledges nothing */
+	int32_t timeout_ms; /* of a wait, and of a peer that acknowledges nothing */
 	int32_t heartbeat_ms; /* a peer that is silent for two of them has failed */
 };
 
@@ -38,7 +38,6 @@ struct te__link {
 	} *sends, *receives; /* [npeers] each, by position in peers */
 	int code; /* of the first failure; sticky, with its message */
 	char why[400];
-	_Atomic int aborted;
 };
 
 struct te__link_ops {
@@ -55,7 +54,7 @@ struct te__link_ops {
 	int (*send)(struct te__link *l, int32_t i, const void *buf, size_t nbytes);
 	int (*recv)(struct te__link *l, int32_t i, void *buf, size_t nbytes);
 	/* Makes progress, adds to the complete counters, waits at most until deadline_ns if there
-	 * is none. Any error ends the link: te__link_fail(). te__link_wake() ends a wait. */
+	 * is none. Any error ends the link: te__link_fail(). wake() ends a wait. */
 	int (*poll)(struct te__link *l, int64_t deadline_ns);
 	void (*wake)(struct te__link *l); /* any thread */
 };
@@ -87,8 +86,5 @@ int te__link_wait_receives(struct te__link *l, int32_t i, uint64_t n);
 
 /* for transports: records the first failure and its message, and returns its code */
 int te__link_fail(struct te__link *l, int code, const char *fmt, ...) TE_PRINTF(3, 4);
-
-/* Any thread: calls now and later return -TE_EABORT, or the code of an earlier failure. */
-void te__link_abort(struct te__link *l);
 
 #endif

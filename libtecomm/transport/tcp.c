@@ -802,7 +802,7 @@ static void tcp_close(struct te__link *l)
 
 	if (l->code)
 		tell(t);
-	if (!l->code && !atomic_load(&l->aborted))
+	else
 		part(t);
 	for (int32_t i = 0; t->peer && i < l->o.npeers; i++)
 		if (t->peer[i].fd >= 0)

@@ -390,43 +390,6 @@ START_TEST(idle_links_stay)
 }
 END_TEST
 
-static void *abort_soon(void *l)
-{
-	usleep(20000);
-	te__link_abort(l);
-	return NULL;
-}
-
-static int abort_rank(int rank, void *arg)
-{
-	struct end e = { 0 };
-	int r = end_open(&e, rank);
-	static char data[8];
-	pthread_t t;
-
-	(void)arg;
-	if (r)
-		return end_close(&e, r);
-	r = te__link_recv(e.l, 0, data, sizeof(data));
-	pthread_create(&t, NULL, abort_soon, e.l);
-	if (!r)
-		r = te__link_wait_receives(e.l, 0, 1);
-	pthread_join(t, NULL);
-	if (te__link_send(e.l, 0, data, 1) != r)
-		r = te_fail(-EILSEQ, "a send after it");
-	return end_close(&e, r);
-}
-
-START_TEST(abort_ends_a_wait)
-{
-	struct ranks_result res[2];
-
-	run(2, abort_rank, NULL, res);
-	for (int i = 0; i < 2; i++)
-		ranks_failed(&res[i], -TE_EABORT, "aborted", 5000);
-}
-END_TEST
-
 /* opening without memory, or descriptors: all ranks fail soon, and nothing is left */
 static int scarce_rank(int rank, void *arg)
 {
@@ -476,7 +439,6 @@ static Suite *suite(void)
 	tcase_add_test(c, idle_links_stay);
 	c = tt_case(s, "failures", "host");
 	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
-	tcase_add_test(c, abort_ends_a_wait);
 	tcase_add_test(c, opening_fails_on_all_ranks);
 	return s;
 }

@@ -558,36 +558,6 @@ START_TEST(a_wait_times_out)
 }
 END_TEST
 
-static void *abort_soon(void *arg)
-{
-	usleep(10000);
-	te__link_abort(arg);
-	return NULL;
-}
-
-static int aborted(struct rank *r)
-{
-	pthread_t t;
-	int e;
-
-	if (r->rank)
-		return until_failure(r);
-	pthread_create(&t, NULL, abort_soon, r->link);
-	e = until_failure(r);
-	pthread_join(t, NULL);
-	return e;
-}
-
-START_TEST(an_abort_ends_waits)
-{
-	struct rank r[RANKS];
-
-	run(aborted, r);
-	failed(&r[0], -TE_EABORT, "aborted");
-	failed(&r[1], -TE_EABORT, "aborted");
-}
-END_TEST
-
 /* ---- each call fails once ---- */
 
 /* a few messages, with sleeps */
@@ -998,7 +968,6 @@ static Suite *suite(void)
 	tcase_add_test(c, a_wrong_key_is_an_access_error);
 	tcase_add_test(c, sizes_that_differ_are_named_on_both_sides);
 	tcase_add_test(c, a_wait_times_out);
-	tcase_add_test(c, an_abort_ends_waits);
 	TT_ADD_LOOP(c, each_call_that_fails_is_named, TT_LEN(calls), 3);
 	c = tt_case(s, "measure", "host");
 	backend = "host";

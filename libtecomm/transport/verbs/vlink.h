@@ -172,7 +172,7 @@ int te__vlink_advance(struct vlink *v, int32_t i);
 /* poll.c */
 int te__vlink_fail_gone(struct vlink *v, int32_t i);
 int te__vlink_progress(struct vlink *v);
-/* Until a completion, te__link_wake() (*ret_woken), or a time. Completions may be there already. */
+/* Until a completion, wake() (*ret_woken), or a time. Completions may be there already. */
 int te__vlink_rest(struct vlink *v, int64_t until_ns, int *ret_woken);
 
 #endif

@@ -576,11 +576,12 @@ static int place(struct te_plan *p, uint64_t nbytes)
 {
 	struct te__moves *m = p->moves;
 	const size_t most = (size_t)p->nkept + 1;
-	int *buf = te__malloc(2 * most * sizeof(*buf)), *member = buf + most;
+	int *buf = te__malloc(2 * most * sizeof(*buf)), *member;
 	int n = 0, r;
 
 	if (!buf)
 		return te__fail(-ENOMEM, "plan: no memory");
+	member = buf + most;
 	memcpy(p->buf, m->buf, (size_t)m->nbufs * sizeof(*p->buf));
 	p->nbufs = m->nbufs;
 	for (int i = 0; i < p->nkept; i++)

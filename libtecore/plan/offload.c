@@ -723,9 +723,10 @@ static int print_memory(FILE *f, const struct te_plan *p)
 	const struct te__moves *m = p->moves;
 	uint64_t *used = te__calloc(2 * (size_t)p->ngroups + 2, sizeof(*used));
 	int *span = te__calloc(2 * (size_t)p->nbufs + 2, sizeof(*span));
-	uint64_t *plain = used + p->ngroups;
 
 	if (used && span) {
+		uint64_t *plain = used + p->ngroups;
+
 		add_used(p->buf, p->nbufs, p->ngroups, span, span + p->nbufs, used);
 		add_used(m->buf, m->nbufs, p->ngroups, span, span + p->nbufs, plain);
 		draw(f, p->ngroups, used, plain);

@@ -341,7 +341,11 @@ t_daemon_ted_userns_LDADD = $(TED_LDADD)
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 RANKS = t/comm/ranks.c t/comm/ranks.h
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
-t_comm_bootstrap_faults_SOURCES = t/comm/bootstrap_faults.c $(RANKS)
+t_comm_bootstrap_faults_SOURCES = \
+	$(RANKS) \
+	t/comm/bootstrap_faults.c \
+	t/comm/bootstrap_faults.h \
+	t/comm/bootstrap_strangers.c
 t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
 t_comm_bootstrap_ted_SOURCES = t/comm/bootstrap_ted.c $(RANKS) $(TED_LIB)
 t_comm_bootstrap_ted_LDADD = $(TED_LDADD)

@@ -1,35 +1,27 @@
 /*
  * t/comm/bootstrap_faults.c - what ranks report when one of them does not come, ends, stops, comes
- * twice or differs, and when others connect to them.
+ * twice or differs. bootstrap_strangers.c has others that connect to them.
  */
 #include "config.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
-#include "libtecomm/bootstrap/frame.h"
+#include "bootstrap_faults.h"
 #include "ranks.h"
 
-#define SOON 3000.0 /* ms: far less than the time-out of 30 s, with sanitizers too */
-
-/* opens with a time-out */
-static int open_boot(int rank, int timeout_ms, struct te__boot **ret_b)
+int bf_open(int rank, int timeout_ms, struct te__boot **ret_b)
 {
 	struct te_comm_opts o = ranks_opts(rank);
 
@@ -37,12 +29,25 @@ static int open_boot(int rank, int timeout_ms, struct te__boot **ret_b)
 	return te__boot_open(&o, ret_b);
 }
 
-static int gather(struct te__boot *b, const char *what, int64_t ms)
+int bf_gather(struct te__boot *b, const char *what, int64_t ms)
 {
 	uint32_t mine = (uint32_t)te__boot_rank(b), all[RANKS_MAX];
 
 	return te__boot_allgather(b, &mine, all, sizeof(mine), what,
 				  ms ? te__boot_now() + ms * 1000000 : 0);
+}
+
+int bf_meet(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r = bf_open(rank, 0, &b);
+
+	(void)arg;
+	if (r)
+		return r;
+	r = bf_gather(b, "all", 0);
+	te__boot_close(b);
+	return r;
 }
 
 /* ---- ranks that do not come ---- */
@@ -55,7 +60,7 @@ static int not_2_and_3(int rank, void *arg)
 	(void)arg;
 	if (rank == 2 || rank == 3)
 		return 0;
-	r = open_boot(rank, 300, &b);
+	r = bf_open(rank, 300, &b);
 	if (!r)
 		te__boot_close(b);
 	return r;
@@ -89,7 +94,7 @@ static int killed_while_meeting(int rank, void *arg)
 	(void)arg;
 	if (rank == 3) /* so that the others still wait */
 		pause();
-	r = open_boot(rank, 0, &b);
+	r = bf_open(rank, 0, &b);
 	if (!r)
 		te__boot_close(b);
 	return r;
@@ -120,12 +125,12 @@ static int die_at_3(int rank, void *arg)
 {
 	const int *n = arg;
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	for (int k = 0; k < 6 && !r; k++) {
 		if (k == 3 && rank == *n - 2)
 			raise(SIGKILL);
-		r = gather(b, "exchange of handles", 0);
+		r = bf_gather(b, "exchange of handles", 0);
 	}
 	if (b)
 		te__boot_close(b);
@@ -154,7 +159,7 @@ static int die_within(int rank, void *arg)
 	const size_t nbytes = 8 << 20;
 	char *mine = calloc(1, nbytes), *all = calloc(3, nbytes);
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	(void)arg;
 	if (!r && rank == 2) {
@@ -190,13 +195,13 @@ END_TEST
 static int stop_at_2(int rank, void *arg)
 {
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	(void)arg;
 	for (int k = 0; k < 4 && !r; k++) {
 		if (k == 2 && rank == 1)
 			raise(SIGSTOP);
-		r = gather(b, "exchange of handles", 400);
+		r = bf_gather(b, "exchange of handles", 400);
 		/* later calls fail as the first one did */
 		if (r) {
 			char first[600];
@@ -235,14 +240,14 @@ END_TEST
 static int close_early(int rank, void *arg)
 {
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	(void)arg;
 	if (r)
 		return r;
-	r = gather(b, "first", 0);
+	r = bf_gather(b, "first", 0);
 	if (!r && rank != 1)
-		r = gather(b, "second", 0);
+		r = bf_gather(b, "second", 0);
 	te__boot_close(b);
 	return r;
 }
@@ -266,12 +271,12 @@ END_TEST
 static int close_at_once(int rank, void *arg)
 {
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	(void)arg;
 	if (r)
 		return r;
-	r = gather(b, "only", 0);
+	r = bf_gather(b, "only", 0);
 	if (rank == 1)
 		_exit(r ? 1 : 0); /* not even closed */
 	te__boot_close(b);
@@ -345,10 +350,10 @@ static int twice(int rank, void *arg)
 		usleep(200000);
 	if (rank == 2)
 		usleep(500000);
-	r = open_boot(as, 0, &b);
+	r = bf_open(as, 0, &b);
 	if (r)
 		return r;
-	r = gather(b, "all", 0);
+	r = bf_gather(b, "all", 0);
 	te__boot_close(b);
 	return r;
 }
@@ -378,11 +383,11 @@ static int late_comer(int rank, void *arg)
 	(void)arg;
 	if (rank == 3)
 		usleep(400000);
-	r = open_boot(as, 0, &b);
+	r = bf_open(as, 0, &b);
 	if (r)
 		return r;
 	usleep(600000);
-	r = gather(b, "all", 0);
+	r = bf_gather(b, "all", 0);
 	te__boot_close(b);
 	return r;
 }
@@ -404,11 +409,11 @@ static int differ(int rank, void *arg)
 	const int kind = *(const int *)arg;
 	uint8_t mine[64] = { 0 }, all[3 * 64];
 	struct te__boot *b;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	if (r)
 		return r;
-	r = gather(b, "first", 0);
+	r = bf_gather(b, "first", 0);
 	if (!r && kind == 0) /* sizes */
 		r = te__boot_allgather(b, mine, all, rank == 2 ? 64 : 32, "second", 0);
 	if (!r && kind == 1) /* names */
@@ -447,7 +452,7 @@ static int aborts(int rank, void *arg)
 	const int waiting = *(const int *)arg;
 	struct te__boot *b;
 	pthread_t t;
-	int r = open_boot(rank, 0, &b);
+	int r = bf_open(rank, 0, &b);
 
 	if (r)
 		return r;
@@ -455,15 +460,15 @@ static int aborts(int rank, void *arg)
 		pthread_create(&t, NULL, abort_later, b);
 		if (!waiting)
 			pthread_join(t, NULL);
-		r = gather(b, "exchange of handles", 0);
+		r = bf_gather(b, "exchange of handles", 0);
 		if (waiting)
 			pthread_join(t, NULL);
 		te__boot_abort(b, "again");
 	} else if (rank == 0) {
-		r = gather(b, "exchange of handles", 0);
+		r = bf_gather(b, "exchange of handles", 0);
 	} else { /* later, when it has happened */
 		usleep(600000);
-		r = gather(b, "exchange of handles", 0);
+		r = bf_gather(b, "exchange of handles", 0);
 	}
 	te__boot_close(b);
 	return r;
@@ -511,255 +516,6 @@ START_TEST(a_communicator_can_be_aborted)
 }
 END_TEST
 
-/* ---- strangers ---- */
-
-/* connects to the root of the id, or to the socket of rank 0 in the folder, when it is there */
-static int connect_to(enum meet how)
-{
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	struct sockaddr_in in = { .sin_family = AF_INET };
-	static char path[108];
-	char text[TE_COMM_ID_TEXT], cmd[300];
-	int fd = socket(how == MEET_DIR ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	if (how == MEET_DIR) {
-		FILE *f;
-
-		snprintf(cmd, sizeof(cmd), "ls %s/te-*-0 2>/dev/null", ranks_dir());
-		for (; !path[0]; usleep(1000)) {
-			f = popen(cmd, "r");
-			if (fgets(path, sizeof(path), f))
-				path[strcspn(path, "\n")] = 0;
-			pclose(f);
-		}
-		strcpy(un.sun_path, path);
-		connect(fd, (struct sockaddr *)&un, sizeof(un)); /* the ranks may have met by now */
-		return fd;
-	}
-	ck_assert_int_eq(te_comm_id_format(ranks_id(), text, sizeof(text)), 0);
-	in.sin_port = htons((uint16_t)atoi(strchr(text + 4, ':') + 1));
-	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	ck_assert_int_eq(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
-	return fd;
-}
-
-/* ranks from this one on wait for the strangers, who need a socket of rank 0 in a folder */
-static int waiting;
-
-static int meet_all(int rank, void *arg)
-{
-	const _Atomic int *come = arg;
-	struct te__boot *b;
-	int r;
-
-	while (come && rank >= waiting && !*come)
-		usleep(1000);
-	r = open_boot(rank, 0, &b);
-	if (r)
-		return r;
-	r = gather(b, "all", 0);
-	te__boot_close(b);
-	return r;
-}
-
-static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks)
-{
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
-	struct te__hello h = {
-		.rank = rank, .nranks = nranks, .timeout_ms = 1000, .left_ms = 1000
-	};
-	uint8_t body[TE__HELLO_MOST];
-	size_t n;
-
-	memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-	strcpy(h.version, PACKAGE_VERSION);
-	strcpy(h.host, "elsewhere");
-	n = te__hello_put(body, &h);
-	te__frame_put(bytes, &f, body, n);
-	memcpy(bytes + TE__FRAME_HEAD, body, n);
-	*ret_nbytes = TE__FRAME_HEAD + n;
-}
-
-enum stranger {
-	SILENT,
-	GARBAGE,
-	HALF,
-	DRIP,
-	WRONG_KEY,
-	HUGE_BODY,
-	DAMAGED,
-	GONE,
-	MANY,
-	NSTRANGERS
-};
-
-/* sends what it is to send, and leaves the connection open; returns a descriptor */
-static int stranger(enum meet how, enum stranger kind)
-{
-	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], noise[3000];
-	int fd = connect_to(how);
-	size_t n;
-
-	hello_of(bytes, &n, 2, 3);
-	switch (kind) {
-	case GARBAGE:
-		tt_fill_bytes(noise, sizeof(noise));
-		send(fd, noise, sizeof(noise), MSG_NOSIGNAL);
-		break;
-	case HALF:
-		send(fd, bytes, n / 2, MSG_NOSIGNAL);
-		break;
-	case DRIP: /* the rest comes from drip() */
-		send(fd, bytes, 1, MSG_NOSIGNAL);
-		break;
-	case WRONG_KEY: {
-		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
-
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, n - TE__FRAME_HEAD);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	}
-	case HUGE_BODY:
-		memset(bytes + 16, 0xff, 4);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	case DAMAGED:
-		bytes[TE__FRAME_HEAD + 8] ^= 4; /* of the pid: only the checksum shows it */
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	case GONE:
-		close(fd);
-		return -1;
-	default:
-		break;
-	}
-	return fd;
-}
-
-START_TEST(strangers_do_not_keep_ranks_apart)
-{
-	const enum meet how = _i / NSTRANGERS ? MEET_DIR : MEET_ID;
-	const enum stranger kind = (enum stranger)(_i % NSTRANGERS);
-	const int n = 3, many = kind == MANY ? 300 : 3;
-	_Atomic int *come = ranks_shared(sizeof(*come));
-	struct ranks_result res[3];
-	int fd[300];
-
-	ranks_meet(how, n);
-	waiting = how == MEET_DIR ? n - 1 : 0;
-	ranks_start(n, meet_all, come);
-	for (int i = 0; i < many; i++)
-		fd[i] = stranger(how, kind);
-	*come = 1;
-	for (int i = 0; kind == DRIP && i < 40; i++, usleep(20000))
-		for (int k = 0; k < many; k++)
-			send(fd[k], "e", 1, MSG_NOSIGNAL);
-	ranks_wait(res);
-	for (int i = 0; i < many; i++)
-		if (fd[i] >= 0)
-			close(fd[i]);
-	ranks_part();
-	ranks_ok(n, res);
-	for (int i = 0; i < n; i++)
-		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
-}
-END_TEST
-
-/* a rank of another version knows the key: it is told why, and so are the others */
-START_TEST(another_version_is_named_on_both_sides)
-{
-	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], answer[TE__FRAME_HEAD + TE__REFUSE_MOST];
-	struct te__frame f = { .version = TE__FRAME_VERSION + 1, .type = TE__FRAME_HELLO };
-	const int n = 3;
-	struct ranks_result res[2];
-	char text[TE__REFUSE_MOST];
-	ssize_t got = 0, more;
-	size_t nbytes;
-	int fd, code;
-
-	ranks_meet(MEET_ID, n);
-	ranks_start(2, meet_all, NULL);
-	usleep(200000);
-	hello_of(bytes, &nbytes, 2, n);
-	if (!_i) { /* of the protocol */
-		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
-	} else { /* of the library */
-		f.version = TE__FRAME_VERSION;
-		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-		bytes[TE__FRAME_HEAD + 20]++;
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
-	}
-	fd = connect_to(MEET_ID);
-	ck_assert_int_eq(send(fd, bytes, nbytes, MSG_NOSIGNAL), (ssize_t)nbytes);
-	while ((more = recv(fd, answer + got, sizeof(answer) - (size_t)got, 0)) > 0)
-		got += more;
-	close(fd);
-	ranks_wait(res);
-	ranks_part();
-	ck_assert_int_gt(got, TE__FRAME_HEAD);
-	ck_assert_int_eq(te__frame_get(answer, TE__REFUSE_MOST, &f), 0);
-	ck_assert_int_eq(f.type, TE__FRAME_REFUSE);
-	ck_assert_int_eq(te__refuse_get(answer + TE__FRAME_HEAD, f.nbytes, &code, text), 0);
-	ck_assert_int_eq(code, -TE_EMISMATCH);
-	ck_assert_msg(strstr(text, _i ? "runs libtecomm 1.1.0" : "different versions") != NULL,
-		      "%s", text);
-	for (int i = 0; i < 2; i++)
-		ranks_failed(&res[i], -TE_EMISMATCH, text, SOON);
-}
-END_TEST
-
-/* ---- ids whose root is not there ---- */
-
-static int by_text(int rank, void *arg)
-{
-	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	struct te_comm_id id;
-	struct te__boot *b;
-	int r = te_comm_id_parse(arg, &id);
-
-	o.rank = rank;
-	o.nranks = 2;
-	o.id = &id;
-	o.timeout_ms = 400;
-	if (!r)
-		r = te__boot_open(&o, &b);
-	return r;
-}
-
-/* what listens at the port of the root: none, one that says nothing, one that says something */
-START_TEST(a_port_that_is_not_the_roots)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET,
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int fd = socket(AF_INET, SOCK_STREAM, 0), c;
-	socklen_t len = sizeof(in);
-	struct ranks_result res[1];
-	char text[200];
-
-	ck_assert_int_eq(bind(fd, (struct sockaddr *)&in, len), 0);
-	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&in, &len), 0);
-	if (_i)
-		ck_assert_int_eq(listen(fd, 5), 0);
-	snprintf(text, sizeof(text), "te1:000102030405060708090a0b0c0d0e0f:%d:127.0.0.1",
-		 ntohs(in.sin_port));
-	ranks_start(1, by_text, text);
-	if (_i == 2) {
-		c = accept(fd, NULL, NULL);
-		send(c, "SSH-2.0-OpenSSH_9.2\r\n", 21, MSG_NOSIGNAL);
-		usleep(100000);
-		close(c);
-	}
-	ranks_wait(res);
-	close(fd);
-	ranks_failed(&res[0], _i == 1 ? -ETIMEDOUT : -TE_EPEER,
-		     _i == 0 ? "nothing listens at 127.0.0.1:" :
-		     _i == 1 ? "did not answer within 400 ms" :
-			       "sent bytes that are no message of libtecomm",
-		     SOON);
-}
-END_TEST
-
 /* ---- the folder ---- */
 
 START_TEST(leftovers_of_killed_ranks_are_replaced)
@@ -778,7 +534,7 @@ START_TEST(leftovers_of_killed_ranks_are_replaced)
 	ranks_wait(res);
 	ck_assert_int_eq(res[0].signal, SIGKILL);
 	ranks_count(3);
-	ranks_run(3, meet_all, NULL, res);
+	ranks_run(3, bf_meet, NULL, res);
 	ranks_part();
 	ranks_ok(3, res);
 }
@@ -822,7 +578,7 @@ static int few_files(int rank, void *arg)
 	close(fd);
 	if (!rank)
 		setrlimit(RLIMIT_NOFILE, &few);
-	r = open_boot(rank, 5000, &b);
+	r = bf_open(rank, 5000, &b);
 	if (!r)
 		te__boot_close(b);
 	return r;
@@ -1026,9 +782,9 @@ static int faulty(int rank, void *arg)
 
 	if (rank == 1)
 		te__fault_set((uint64_t) * (const int *)arg);
-	r = open_boot(rank, 500, &b);
+	r = bf_open(rank, 500, &b);
 	if (!r)
-		r = gather(b, "all", 500);
+		r = bf_gather(b, "all", 500);
 	te__boot_close(b);
 	if (rank == 1 && !te__fault_fired())
 		r = r ? r : 1000; /* without a fault */
@@ -1082,13 +838,10 @@ static Suite *suite(void)
 			    MEET_DIR + 1);
 	tcase_add_test(c, a_process_too_many_is_refused);
 	tcase_add_loop_test(c, ranks_in_different_exchanges_are_named, 0, 2);
-	tcase_add_loop_test(c, another_version_is_named_on_both_sides, 0, 2);
 	c = tt_case(s, "abort", "host");
 	tcase_add_loop_test(c, an_abort_reaches_all_ranks, 0, 2);
 	tcase_add_test(c, a_communicator_can_be_aborted);
-	c = tt_case(s, "strangers", "host");
-	tcase_add_loop_test(c, strangers_do_not_keep_ranks_apart, 0, 2 * NSTRANGERS);
-	tcase_add_loop_test(c, a_port_that_is_not_the_roots, 0, 3);
+	bootstrap_stranger_cases(s);
 	c = tt_case(s, "set-up", "host");
 	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
 	tcase_add_test(c, folders_that_will_not_do);

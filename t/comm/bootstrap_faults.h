@@ -1,0 +1,18 @@
+/* t/comm/bootstrap_faults.h - what the files of t/comm/bootstrap_faults.c share. */
+#ifndef BOOTSTRAP_FAULTS_H
+#define BOOTSTRAP_FAULTS_H
+
+#include "libtecomm/bootstrap/bootstrap.h"
+#include "tt.h"
+
+#define SOON 3000.0 /* ms: far less than the time-out of 30 s, with sanitizers too */
+
+/* opens with a time-out */
+int bf_open(int rank, int timeout_ms, struct te__boot **ret_b);
+int bf_gather(struct te__boot *b, const char *what, int64_t ms);
+/* a rank that opens, exchanges once and closes */
+int bf_meet(int rank, void *arg);
+
+void bootstrap_stranger_cases(Suite *s);
+
+#endif

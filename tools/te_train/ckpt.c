@@ -166,14 +166,15 @@ static int write_json(const char *path, const json_t *obj)
 	return r;
 }
 
-/* rename file.new to file */
-static int commit(const char *dir, const char *file)
+/* rename file.new to file; or, if it may be renamed, by another rank that resumes too, it was */
+static int commit(const char *dir, const char *file, int may_be_renamed)
 {
 	char *from = fresh_in(dir, file), *to = path_in(dir, file);
 	int r = STATUS_FAILED;
 
 	if (from && to)
-		r = rename(from, to) ? say_bad("%s: %s", to, strerror(errno)) : STATUS_OK;
+		r = !rename(from, to) || (errno == ENOENT && may_be_renamed) ?
+			    STATUS_OK : say_bad("%s: %s", to, strerror(errno));
 	free(from);
 	free(to);
 	return r;
@@ -385,14 +386,14 @@ static int save(const char *dir, const struct model *m, struct te_adamw *opt,
 		return r;
 	}
 	if (opt) {
-		r = commit(dir, state_st);
+		r = commit(dir, state_st, 0);
 		if (!r)
 			r = sync_folder(dir);
 	}
 	if (!r)
-		r = commit(dir, model_st);
+		r = commit(dir, model_st, 0);
 	if (!r)
-		r = commit(dir, config_json);
+		r = commit(dir, config_json, 0);
 	return r ? r : sync_folder(dir);
 }
 
@@ -506,9 +507,9 @@ static int finish_renames(const char *dir, const struct run *run)
 	config = config_fits(dir, json_object_get(run->obj, "config"));
 	say_hush(0);
 	if (model)
-		r = commit(dir, model_st);
+		r = commit(dir, model_st, 1);
 	if (!r && config)
-		r = commit(dir, config_json);
+		r = commit(dir, config_json, 1);
 	return !r && (model || config) ? sync_folder(dir) : r;
 }
 

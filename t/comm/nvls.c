@@ -370,7 +370,8 @@ struct plan {
 	int fault_rank, fault, timeout_ms;
 	enum { PROMPT, LATE, KILLED, HELD } leave; /* how rank 1 releases the communicator */
 	_Atomic int fired;
-	_Atomic int waits, gone; /* rank 0 for rank 1 */
+	_Atomic int waits; /* rank 0 for rank 1 */
+	_Atomic int gone; /* bit k: rank k */
 };
 
 static struct plan *plan;
@@ -435,12 +436,13 @@ static void on_log(void *arg, enum te_log_level level, const char *category, con
 /* before rank 1 releases the communicator, rank 0 has begun to */
 static int outstay(struct te_comm *comm)
 {
-	while (!plan->waits && !plan->gone)
+	while (!plan->waits && !(plan->gone & 1))
 		usleep(1000);
-	HOLDS(!plan->gone);
+	HOLDS(!(plan->gone & 1));
 	if (plan->leave == KILLED)
 		raise(SIGKILL);
-	while (plan->leave == HELD && !plan->gone)
+	/* each of the others has waited in vain */
+	while (plan->leave == HELD && plan->gone != (1 | 1 << 2))
 		usleep(1000);
 	return te_comm_error(comm);
 }
@@ -477,8 +479,7 @@ static int run_rank(int rank, void *arg)
 		r = outstay(comm);
 	snprintf(text, sizeof(text), "%s", te_error_detail());
 	te_comm_unref(comm);
-	if (rank == 0)
-		plan->gone = 1;
+	plan->gone |= 1 << rank;
 	te_log_set(NULL, NULL);
 	te_ctx_unref(ctx);
 	te_error_clear();

@@ -502,6 +502,10 @@ static void wait_for(void *arg)
 			te__nodes_fail(n, -ETIMEDOUT, "an operation between nodes has not ended "
 				       "within two time-outs");
 	}
+	/* after a failure, until this rank's rail writes no result that is copied next */
+	while (n->running && te__pool_aborted(n->pool) &&
+	       !atomic_load_explicit(&n->left, memory_order_acquire))
+		nanosleep(&pause, NULL);
 }
 
 struct run {

@@ -501,5 +501,6 @@ void *te__rail_work(void *arg)
 		r = explain(n, r);
 		te__nodes_fail(n, r, te_error_detail());
 	}
+	atomic_store_explicit(&n->left, 1, memory_order_release);
 	return NULL;
 }

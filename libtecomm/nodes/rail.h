@@ -53,6 +53,7 @@ struct te__nodes {
 	pthread_t thread, watch;
 	int running, watching;
 	int stop_fd;
+	_Atomic int left; /* the rail's thread has ended */
 	_Atomic int stop;
 	uint64_t started, ended; /* pieces */
 	struct te__job job[TE__NODES_DEPTH];

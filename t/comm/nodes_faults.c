@@ -532,15 +532,14 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
-	/* overlap: a stream whose operation has failed copies results that a rail still writes */
-	c = tt_case(s, "recover", "host overlap");
+	c = tt_case(s, "recover", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, who_is_left_after_a_kill_goes_on, (int)TT_LEN(killed), 4);
 	tcase_add_test(c, all_ranks_go_on_after_a_mismatch);
 	TT_ADD_LOOP(c, who_was_stopped_is_left_out_and_told, (int)TT_LEN(stopped), 1);
 	tcase_add_test(c, a_half_without_the_lowest_rank_waits_for_the_other);
-	c = tt_case(s, "successors", "host overlap");
+	c = tt_case(s, "successors", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, a_successor_can_be_recovered);
 	tcase_add_test(c, after_a_failing_call_of_one_rank_all_go_on);

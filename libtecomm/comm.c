@@ -223,6 +223,9 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
 	if (c->pool) {
+		/* its operations may wait for ranks that have ended */
+		if (te__pool_aborted(c->pool))
+			c->nccl = te__nccl_destroy(c->nccl, 1);
 		if (!te__ctx_wait(c->ctx, "te_comm_unref") && c->created)
 			te__pool_leave(c->pool);
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));

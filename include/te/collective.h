@@ -53,7 +53,7 @@ enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
  * The switch adds in its own order, and an average is rounded twice: results of NVLS have the same
  * bits on all ranks, but not those of the other algorithms. NVLS_ONE_SHOT adds in rank order.
  * NCCL is opened by the first call that asks for it, outside of captures. It adds in its own order,
- * and waits without a time-out.
+ * and its kernels wait without a time-out.
  * EXCHANGE and CHAIN are those of ranks on several nodes, through memory of the host; the others
  * but NCCL are for ranks of one node. What a node of l ranks sends, of n nodes:
  *	EXCHANGE	(n - 1) l S	inputs to all nodes; any type

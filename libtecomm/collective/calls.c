@@ -170,7 +170,7 @@ static int by_nccl(const struct te__call *a, struct te_stream *stream)
 	if (!c->nccl) {
 		r = te__stream_not_capturing(stream, a->fn);
 		if (!r)
-			r = te__nccl_create(c->boot, c->ctx, &c->nccl);
+			r = te__nccl_create(c->boot, c->pool, &c->nccl);
 	}
 	return r ? r : te__nccl_allreduce(c->nccl, stream, a->in, a->out, a->count, a->dtype,
 					  a->op);

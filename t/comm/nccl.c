@@ -5,11 +5,15 @@
 #include "config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <te/collective.h>
 
+#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/comm_internal.h"
 #include "libtecore/tensor/ctx.h"
 #include "nccl_fake.h"
 #include "threads.h"
@@ -18,6 +22,7 @@
 #define COUNT 1021
 
 static struct te__backend_ops ops[N];
+static enum te_dtype dtype;
 
 static int enter(void *dev)
 {
@@ -38,6 +43,7 @@ static void *native(void *stream)
 static void setup(void)
 {
 	setenv("NCCL_NVLS_ENABLE", "0", 1);
+	dtype = TE_DTYPE_FP32;
 	nccl_fake.version[0] = nccl_fake.version[1] = 22703;
 }
 
@@ -113,12 +119,19 @@ START_TEST(calls_are_those_of_nccl)
 	ck_assert_int_eq(nccl_fake.nid, 1);
 	ck_assert_int_eq(nccl_fake.ninit, N);
 	ck_assert_int_eq(nccl_fake.nreduce, N * (int)TT_LEN(names));
+	ck_assert_int_eq(nccl_fake.nfinalize, N);
 	ck_assert_int_eq(nccl_fake.ndestroy, N);
 	ck_assert_int_eq(nccl_fake.nabort, 0);
 }
 END_TEST
 
-static enum te_dtype dtype;
+static int which, timeout_ms; /* 0: that of threads_run() */
+static _Atomic int nfailed;
+
+static void nap(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
 
 static int one(struct thread_rank *r)
 {
@@ -127,42 +140,141 @@ static int one(struct thread_rank *r)
 	int e;
 
 	pretend(r);
+	if (timeout_ms)
+		r->comm->boot->timeout_ms = timeout_ms;
 	STEP(te_mem_alloc(s, COUNT * sizeof(float), &p));
 	e = by_nccl(r, p, dtype, TE_COMM_SUM);
+	if (e && ++nfailed == N - 1)
+		nccl_fake.held_polls = 0;
 	STEP(te_mem_free(s, p));
 	return e;
 }
 
 static const struct {
-	const char *fail;
+	const char *fail, *late, *stall;
 	int version[2];
 	enum te_dtype dtype;
 	int code;
 	const char *text;
 } failures[] = {
-	{ "ncclGetVersion", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	{ "ncclGetVersion", NULL, NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
 	  "NCCL: ncclGetVersion: invalid usage: of none" },
-	{ "ncclGetUniqueId", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	{ "ncclGetUniqueId", NULL, NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
 	  "NCCL: ncclGetUniqueId: invalid usage: of none" },
-	{ "ncclCommInitRank", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
-	  "NCCL: ncclCommInitRank: invalid usage: of none" },
-	{ "ncclAllReduce", { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
-	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
-	{ NULL, { 21899, 21899 }, TE_DTYPE_FP32, -EOPNOTSUPP,
+	{ "ncclCommInitRankConfig", NULL, NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclCommInitRankConfig: invalid usage: of none" },
+	{ NULL, "ncclCommInitRankConfig", NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclCommInitRankConfig: invalid usage: of a communicator" },
+	{ "ncclCommGetAsyncError", NULL, NULL, { 22703, 22703 }, TE_DTYPE_FP32, -TE_EPEER,
+	  "NCCL: ncclCommGetAsyncError: invalid usage: of a communicator" },
+	{ NULL, NULL, "ncclCommInitRankConfig", { 22703, 22703 }, TE_DTYPE_FP32, -ETIMEDOUT,
+	  "NCCL: ncclCommInitRankConfig: not done within 300 ms" },
+	{ NULL, NULL, NULL, { 21899, 21899 }, TE_DTYPE_FP32, -EOPNOTSUPP,
 	  "NCCL: its version is 21899, expected 21900 or later" },
-	{ NULL, { 22703, 22800 }, TE_DTYPE_FP32, -TE_EMISMATCH, "NCCL: rank " },
-	{ NULL, { 22000, 22000 }, TE_DTYPE_E4M3, -EOPNOTSUPP,
+	{ NULL, NULL, NULL, { 22703, 22800 }, TE_DTYPE_FP32, -TE_EMISMATCH, "NCCL: rank " },
+	{ NULL, NULL, NULL, { 22000, 22000 }, TE_DTYPE_E4M3, -EOPNOTSUPP,
 	  "NCCL: version 22000 has no type e4m3" },
 };
 
 START_TEST(failures_of_nccl_are_named)
 {
 	nccl_fake.fail = failures[_i].fail;
+	nccl_fake.late = failures[_i].late;
+	nccl_fake.stall = failures[_i].stall;
 	memcpy(nccl_fake.version, failures[_i].version, sizeof(nccl_fake.version));
 	dtype = failures[_i].dtype;
+	timeout_ms = failures[_i].stall ? 300 : 0;
 	threads_run(N, one, failures[_i].code, failures[_i].text);
 	/* what was created is released */
 	ck_assert_int_eq(nccl_fake.ndestroy + nccl_fake.nabort, nccl_fake.ninit);
+}
+END_TEST
+
+/* rank 1 comes when the others have given up */
+static int one_absent(struct thread_rank *r)
+{
+	static const char want[] = "start of NCCL: rank 1 of 3 did not take part within ";
+	int e;
+
+	while (r->rank == 1 && nccl_fake.held_rank != 1 && nfailed < N - 1)
+		nap();
+	e = one(r);
+	HOLDS(r->rank == 1 || strstr(te_error_detail(), want));
+	return e;
+}
+
+/* or a process that has stopped while it was in NCCL */
+START_TEST(a_rank_that_does_not_come_is_named)
+{
+	timeout_ms = 300;
+	nccl_fake.held_rank = _i;
+	nccl_fake.held_polls = _i ? INT_MAX : 0;
+	threads_run(N, one_absent, -ETIMEDOUT, NULL);
+	ck_assert_int_eq(nccl_fake.nabort, nccl_fake.ninit);
+}
+END_TEST
+
+static const struct {
+	const char *fail, *late, *stall;
+	int code;
+	const char *text;
+} ends[] = {
+	{ "ncclAllReduce", NULL, NULL, -TE_EPEER,
+	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
+	{ NULL, "ncclAllReduce", NULL, -TE_EPEER,
+	  "NCCL: ncclAllReduce: invalid usage: of a communicator" },
+	{ NULL, NULL, "ncclAllReduce", -ETIMEDOUT, "NCCL: ncclAllReduce: not done within 300 ms" },
+};
+
+/* the operations of all ranks fail after the first */
+static int one_and_none(struct thread_rank *r)
+{
+	int e;
+
+	STEP(one(r));
+	STEP(te_comm_barrier(r->comm, te_ctx_stream(r->ctx)));
+	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
+	nccl_fake.fail = ends[which].fail;
+	nccl_fake.late = ends[which].late;
+	nccl_fake.stall = ends[which].stall;
+	e = one(r);
+	HOLDS(te_comm_error(r->comm) == e);
+	return e;
+}
+
+START_TEST(a_failed_operation_ends_the_communicator)
+{
+	which = _i;
+	timeout_ms = ends[_i].stall ? 300 : 0;
+	threads_run(N, one_and_none, ends[_i].code, ends[_i].text);
+	ck_assert_int_eq(nccl_fake.nabort, N);
+}
+END_TEST
+
+static int one_late(struct thread_rank *r)
+{
+	while (r->rank == 1 && nccl_fake.nversion < N - 1)
+		nap();
+	return one(r);
+}
+
+START_TEST(a_rank_may_come_late)
+{
+	nccl_fake.held_rank = 1;
+	nccl_fake.held_polls = 100;
+	threads_run(N, one_late, 0, NULL);
+	ck_assert_int_eq(nccl_fake.ndestroy, N);
+}
+END_TEST
+
+/* ranks that do not release their communicators, or do so much later */
+START_TEST(finalizing_has_a_time_limit)
+{
+	nccl_fake.stall = "ncclCommFinalize";
+	timeout_ms = 300;
+	threads_run(N, one, 0, NULL);
+	ck_assert_int_eq(nccl_fake.nabort, N);
+	ck_assert_int_eq(nccl_fake.ndestroy, 0);
 }
 END_TEST
 
@@ -191,7 +303,6 @@ END_TEST
 START_TEST(multicast_of_nccl_must_be_off)
 {
 	unsetenv("NCCL_NVLS_ENABLE");
-	dtype = TE_DTYPE_FP32;
 	threads_run(N, one, -EOPNOTSUPP, "NCCL_NVLS_ENABLE is not 0 in the environment");
 	ck_assert_int_eq(nccl_fake.nversion + nccl_fake.ninit, 0);
 }
@@ -207,6 +318,10 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, calls_are_those_of_nccl);
 	tcase_add_loop_test(c, failures_of_nccl_are_named, 0, TT_LEN(failures));
+	tcase_add_loop_test(c, a_rank_that_does_not_come_is_named, 0, 2);
+	tcase_add_loop_test(c, a_failed_operation_ends_the_communicator, 0, TT_LEN(ends));
+	tcase_add_test(c, a_rank_may_come_late);
+	tcase_add_test(c, finalizing_has_a_time_limit);
 	tcase_add_test(c, a_failed_communicator_aborts_nccl);
 	tcase_add_test(c, multicast_of_nccl_must_be_off);
 	return s;

@@ -3,10 +3,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "nccl_fake.h"
 
 struct nccl_fake nccl_fake;
+
+#define IN_PROGRESS 7
 
 struct id {
 	char bytes[128];
@@ -15,8 +18,17 @@ struct id {
 static const char magic[] = "the id of a test";
 static pthread_barrier_t all; /* of the ranks of the only communicator */
 
+/* as in nccl.h 2.14 */
+struct config {
+	size_t size;
+	unsigned int magic, version;
+	int blocking;
+};
+
 struct comm {
 	int nranks, rank;
+	const char *fn; /* in progress */
+	int npolls;	/* of that */
 };
 
 static const void *in[NCCL_FAKE_RANKS];
@@ -41,29 +53,81 @@ int ncclGetUniqueId(struct id *ret)
 	return fails("ncclGetUniqueId");
 }
 
-TE_EXPORT int ncclCommInitRank(void **ret, int nranks, struct id id, int rank);
-int ncclCommInitRank(void **ret, int nranks, struct id id, int rank)
+/* a call of a communicator that does not block */
+static int begin(struct comm *c, const char *fn)
+{
+	c->npolls = 0;
+	c->fn = fn;
+	return IN_PROGRESS;
+}
+
+TE_EXPORT int ncclCommInitRankConfig(void **ret, int nranks, struct id id, int rank,
+				     const struct config *config);
+int ncclCommInitRankConfig(void **ret, int nranks, struct id id, int rank,
+			   const struct config *config)
 {
 	struct comm *c;
 
-	if (fails("ncclCommInitRank") || memcmp(id.bytes, magic, sizeof(magic)))
+	if (config->size != sizeof(*config) || config->magic != 0xcafebeef ||
+	    config->version != 21400 || config->blocking)
+		return 4;
+	if (fails("ncclCommInitRankConfig") || memcmp(id.bytes, magic, sizeof(magic)))
 		return 5;
-	c = malloc(sizeof(*c));
-	*c = (struct comm){ nranks, rank };
+	while (rank == nccl_fake.held_rank && nccl_fake.npoll < nccl_fake.held_polls)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	c = calloc(1, sizeof(*c));
+	c->nranks = nranks;
+	c->rank = rank;
 	if (!rank)
 		pthread_barrier_init(&all, NULL, (unsigned)nranks);
 	nccl_fake.ninit++;
-	while (nccl_fake.ninit < nranks)
-		;
 	*ret = c;
-	return 0;
+	return begin(c, "ncclCommInitRankConfig");
+}
+
+TE_EXPORT int ncclCommGetAsyncError(void *comm, int *ret);
+int ncclCommGetAsyncError(void *comm, int *ret)
+{
+	struct comm *c = comm;
+	int done = 1;
+
+	nccl_fake.npoll++;
+	if (!c->fn) {
+		*ret = 0;
+		return 0;
+	}
+	/* all ranks must have called it */
+	if (!strcmp(c->fn, "ncclCommInitRankConfig"))
+		done = nccl_fake.ninit == c->nranks;
+	if (!strcmp(c->fn, "ncclCommFinalize"))
+		done = nccl_fake.nfinalize == c->nranks;
+	if (nccl_fake.stall && !strcmp(nccl_fake.stall, c->fn))
+		done = 0;
+	*ret = done && ++c->npolls > 3 ? 0 : IN_PROGRESS;
+	if (!*ret && nccl_fake.late && !strcmp(nccl_fake.late, c->fn))
+		*ret = 5;
+	if (!*ret)
+		c->fn = NULL;
+	return fails("ncclCommGetAsyncError");
+}
+
+TE_EXPORT int ncclCommFinalize(void *comm);
+int ncclCommFinalize(void *comm)
+{
+	nccl_fake.nfinalize++;
+	return fails("ncclCommFinalize") ? 5 : begin(comm, "ncclCommFinalize");
 }
 
 TE_EXPORT int ncclCommDestroy(void *comm);
 int ncclCommDestroy(void *comm)
 {
+	struct comm *c = comm;
+
+	/* it would wait for what is in progress */
+	if (c->fn)
+		return 5;
 	nccl_fake.ndestroy++;
-	free(comm);
+	free(c);
 	return 0;
 }
 
@@ -80,11 +144,14 @@ TE_EXPORT int ncclAllReduce(const void *from, void *out, size_t count, int dtype
 int ncclAllReduce(const void *from, void *out, size_t count, int dtype, int op, void *comm,
 		  void *stream)
 {
-	const struct comm *c = comm;
+	struct comm *c = comm;
 	float *sum;
 
-	if (fails("ncclAllReduce"))
+	/* the call before has to be complete */
+	if (fails("ncclAllReduce") || c->fn)
 		return 5;
+	if (nccl_fake.stall && !strcmp(nccl_fake.stall, "ncclAllReduce"))
+		return begin(c, "ncclAllReduce");
 	nccl_fake.nreduce++;
 	if (!c->rank) {
 		nccl_fake.dtype = dtype;
@@ -103,7 +170,7 @@ int ncclAllReduce(const void *from, void *out, size_t count, int dtype, int op, 
 		free(sum);
 	}
 	pthread_barrier_wait(&all);
-	return 0;
+	return begin(c, "ncclAllReduce");
 }
 
 TE_EXPORT const char *ncclGetErrorString(int code);

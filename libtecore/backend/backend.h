@@ -63,6 +63,7 @@ struct te__gnode {
 	const void *event; /* EVENT: the backend's event that the node records */
 	int32_t fixed;	  /* 1: its pointers cannot be changed */
 	int32_t opaque;  /* 1: which memory it uses is unknown */
+	int32_t cluster; /* of the cuda backend: blocks of a cluster, 0: the kernel has none */
 	struct te__range scratch; /* memory that it uses in addition */
 	/* not NULL: user-defined work, which uses this memory; args, dst and src are NULL */
 	const struct te__declared *declared;

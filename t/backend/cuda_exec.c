@@ -240,6 +240,41 @@ START_TEST(a_patch_changes_the_arguments_of_a_kernel)
 }
 END_TEST
 
+static void *kernel_captured(unsigned char *dst, unsigned cluster)
+{
+	const struct te_k_fill args = { dst, 64, cluster + 1, 1 };
+	void *graph;
+
+	fake.cluster = cluster;
+	DO(ops->capture_begin(&a));
+	DO(ops->launch(&a, &(struct te__launch){ TE_K_FILL, &args, sizeof(args) }));
+	DO(ops->capture_end(&a, &graph));
+	return graph;
+}
+
+/* the driver would run a kernel without clusters with those of the kernel before */
+START_TEST(clusters_do_not_remain)
+{
+	static const struct {
+		unsigned cluster;
+		int how;
+	} to[] = {
+		{ 0, TE_UPDATE_IN_PLACE },     { 2, TE_UPDATE_IN_PLACE }, { 4, TE_UPDATE_IN_PLACE },
+		{ 0, TE_UPDATE_INSTANTIATED }, { 0, TE_UPDATE_IN_PLACE },
+	};
+	void *exec;
+
+	DO(ops->graph_instantiate(kernel_captured(x, 0), &exec));
+	for (size_t i = 0; i < TT_LEN(to); i++) {
+		update(exec, kernel_captured(x, to[i].cluster), 1, to[i].how);
+		DO(ops->graph_launch(exec, &a));
+		ck_assert_uint_eq(x[63], to[i].cluster + 1);
+	}
+	ck_assert_int_eq(fake.wrong_clusters, 0);
+	ops->exec_destroy(exec);
+}
+END_TEST
+
 static void *one_fill(unsigned char *dst, uint32_t value, size_t n)
 {
 	void *graph;
@@ -455,6 +490,7 @@ static Suite *suite(void)
 	tcase_add_test(c, keeps_memory_that_a_queued_launch_uses);
 	tcase_add_test(c, patches_all_or_nothing);
 	tcase_add_test(c, a_patch_changes_the_arguments_of_a_kernel);
+	tcase_add_test(c, clusters_do_not_remain);
 	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
 	c = tt_case(s, "streams of the program", "host fast");

@@ -164,6 +164,7 @@ static void run(const struct fake_node *n)
 	else if (n->type == TE__CU_NODE_MEMSET || n->type == TE__CU_NODE_KERNEL)
 		for (size_t i = 0; i < n->n; i++)
 			memcpy((char *)(uintptr_t)n->dst + i * n->elem, &n->value, n->elem);
+	fake.wrong_clusters += n->cluster != n->run_cluster;
 }
 
 int fake_queue(void *stream, struct fake_node what)
@@ -363,11 +364,17 @@ static void order_draw(struct exec *e, const struct graph *g)
 	}
 }
 
+/* clusters of the node before remain where the new one has none, as in the driver */
 static void exec_fill(struct exec *e, const struct graph *g)
 {
 	e->n = g->n;
-	for (int i = 0; i < g->n; i++)
+	for (int i = 0; i < g->n; i++) {
+		const unsigned before = e->node[i].run_cluster;
+
 		e->node[i] = *g->node[i];
+		if (!e->node[i].cluster)
+			e->node[i].run_cluster = before;
+	}
 	order_draw(e, g);
 }
 
@@ -478,7 +485,9 @@ static struct fake_node fill_node(void **params)
 				   .dst = (uintptr_t)f->dst,
 				   .value = f->value,
 				   .elem = (unsigned)f->elem,
-				   .n = (size_t)f->n };
+				   .n = (size_t)f->n,
+				   .cluster = fake.cluster,
+				   .run_cluster = fake.cluster };
 }
 
 static int fake_cuLaunchKernelEx(const struct te__cu_launch_config *config, void *func, void **args,
@@ -501,6 +510,17 @@ static int fake_cuGraphExecKernelNodeSetParams(void *exec, void *node,
 	n->value = to.value;
 	n->elem = to.elem;
 	n->n = to.n;
+	return 0;
+}
+
+static int fake_cuGraphKernelNodeGetAttribute(void *node, int attribute,
+					      union te__cu_launch_value *ret_value)
+{
+	const unsigned n = ((struct fake_node *)node)->cluster;
+
+	ck_assert_int_eq(attribute, TE__CU_LAUNCH_CLUSTER_DIMENSION);
+	ret_value->cluster[0] = n;
+	ret_value->cluster[1] = ret_value->cluster[2] = n ? 1 : 0;
 	return 0;
 }
 
@@ -651,6 +671,7 @@ void fake_graph_setup(void)
 	HAVE(cuLaunchKernelEx);
 	HAVE(cuGraphExecKernelNodeSetParams);
 	HAVE(cuGraphKernelNodeGetParams);
+	HAVE(cuGraphKernelNodeGetAttribute);
 	HAVE(cuFuncGetParamInfo);
 	HAVE(cuGraphAddKernelNode);
 	HAVE(cuGraphDestroyNode);

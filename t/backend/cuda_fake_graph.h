@@ -23,6 +23,8 @@ struct fake_node {
 	uint64_t dst, src;
 	size_t n;
 	unsigned value, elem;
+	/* of a kernel: blocks of a cluster that it needs, and is run with; 0: none */
+	unsigned cluster, run_cluster;
 	void (*fn)(void *arg);
 	void *arg;
 };
@@ -37,6 +39,8 @@ extern struct fake_asked {
 	int cannot_update;	   /* 1: updates of executables fail */
 	int fail_set;		   /* which call that sets parameters fails, from 1; 0: none */
 	int next_pdl;		   /* 1: the next queued node has a programmatic edge */
+	unsigned cluster;	   /* that te_k_fill needs from now on */
+	int wrong_clusters;	   /* kernels that have run with clusters of another one */
 } fake;
 
 /* the handle of contexts and of te_k_fill */

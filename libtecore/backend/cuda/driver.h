@@ -60,6 +60,7 @@ enum {
 
 	TE__CU_FUNC_SHARED_SIZE_BYTES = 1,
 	TE__CU_FUNC_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
+	TE__CU_LAUNCH_CLUSTER_DIMENSION = 4,
 
 	TE__CU_STREAM_NON_BLOCKING = 1,
 	TE__CU_STREAM_LEGACY = 1, /* handles, as NULL is */
@@ -155,6 +156,12 @@ struct te__cu_kernel_params {
 	void **extra;
 	void *kern;
 	void *ctx;
+};
+
+/* of an attribute of a launch */
+union te__cu_launch_value {
+	char pad[64];
+	unsigned cluster[3]; /* blocks; 0: none */
 };
 
 /* one side of a copy: type tells which of the pointers is valid */

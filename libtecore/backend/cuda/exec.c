@@ -167,9 +167,13 @@ static void order_sort(struct order *o, const struct te__cuda_mark *mark)
 
 static int node_info(void *node, struct te__gnode *ret)
 {
+	union te__cu_launch_value launch = { .cluster = { 0 } };
 	int type = TE__CU_NODE_EMPTY;
 	int r = TE__CU_CALL(cuGraphNodeGetType, node, &type);
 
+	if (!r && type == TE__CU_NODE_KERNEL)
+		r = TE__CU_CALL(cuGraphKernelNodeGetAttribute, node,
+				TE__CU_LAUNCH_CLUSTER_DIMENSION, &launch);
 	*ret = (struct te__gnode){ .id = -1 };
 	ret->kind = type == TE__CU_NODE_KERNEL	     ? TE_NODE_KERNEL :
 		    type == TE__CU_NODE_MEMCPY	     ? TE_NODE_COPY :
@@ -179,6 +183,7 @@ static int node_info(void *node, struct te__gnode *ret)
 						       TE_NODE_OTHER;
 	ret->opaque = ret->kind != TE_NODE_HOST && ret->kind != TE_NODE_EVENT &&
 		       type != TE__CU_NODE_EMPTY && type != TE__CU_NODE_WAIT_EVENT;
+	ret->cluster = (int32_t)(launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
 	return r;
 }
 
@@ -218,6 +223,7 @@ static void mark(struct te__gnode *info, const struct te__gnode *what)
 	const struct te__gnode found = *info;
 
 	*info = *what;
+	info->cluster = found.cluster;
 	info->ndeps = found.ndeps;
 	info->dep = found.dep;
 }
@@ -454,13 +460,28 @@ void *te__cuda_exec_graph(void *exec)
 	return ((struct exec *)exec)->now.graph;
 }
 
+/*
+ * A kernel without clusters that takes the place of one with clusters is run with those, because
+ * cuGraphExecUpdate() does not remove them (driver 580), and its results are wrong.
+ */
+static int clusters_remain(const struct te__cuda_graph *from, const struct te__cuda_graph *to)
+{
+	for (size_t i = 0; i < from->nodes->n; i++)
+		if (from->info[i].cluster && !to->info[i].cluster)
+			return 1;
+	return 0;
+}
+
 /* 1: done, 0: the driver cannot, or an error; old receives what earlier launches may use */
 static int update_in_place(struct exec *e, struct te__cuda_graph *g, struct made *old)
 {
 	struct te__cu_update_result result;
 	void *done;
-	int r = done_new(g->capture, &done);
+	int r;
 
+	if (clusters_remain(e->now.graph, g))
+		return 0;
+	r = done_new(g->capture, &done);
 	if (r)
 		return r;
 	r = TE__CU_RAW(cuGraphExecUpdate, e->now.exec, g->nodes->graph, &result);
@@ -520,6 +541,7 @@ int te__cuda_exec_update(void *exec, void *graph, int same)
 
 /* patches */
 
+/* pointers of the same alignment: the function remains */
 static int kernel_set(struct exec *e, void *node, const struct te__launch *l)
 {
 	struct te__cu_kernel_params p;

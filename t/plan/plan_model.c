@@ -177,10 +177,16 @@ float model_loss(struct te_plan *plan)
 
 void model_same(const struct te_tensor *a, const struct te_tensor *b, const char *what)
 {
-	void *x = tt_bytes(te_tensor_data(a), te_tensor_nbytes(a));
-	void *y = tt_bytes(te_tensor_data(b), te_tensor_nbytes(b));
+	const size_t n = te_tensor_nbytes(a);
+	unsigned char *x = tt_bytes(te_tensor_data(a), n), *y = tt_bytes(te_tensor_data(b), n);
+	size_t first = 0, count = 0;
 
-	ck_assert_msg(!memcmp(x, y, te_tensor_nbytes(a)), "%s differ", what);
+	for (size_t i = n; i-- > 0;)
+		if (x[i] != y[i]) {
+			first = i;
+			count++;
+		}
+	ck_assert_msg(!count, "%s differ in %zu of %zu bytes, from %zu on", what, count, n, first);
 	free(x);
 	free(y);
 }

@@ -133,7 +133,8 @@ awk '/"bytes_per_s"/ { getline; sub(/.*: /, ""); print $0 < 30e6 ? "slow" : "fas
 	/tmp/slow | sort >/tmp/rates
 judge "a slow drive is slow, not an error" 0 '^slow' $status /tmp/rates
 
-# removed TEXT DRIVE COMMAND...: removed while the command uses it
+# removed TEXT DRIVE COMMAND...: removed while the command uses it. ext4 says that there is no space
+# where it cannot read which blocks are free.
 removed()
 {
 	name=$1 drive=$2
@@ -145,7 +146,7 @@ removed()
 	monitor device_del "$drive"
 	wait $!
 	judge "$name" 1 \
-		": (offload|spill): .*/$drive: .*($error|No such device|Read-only file system)" $? \
+		": (offload|spill): .*/$drive: .*($error|No such device|Read-only|No space left)" $? \
 		/tmp/removed
 }
 removed "a virtio-blk drive that is removed is an error that names the folder" plain \

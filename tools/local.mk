@@ -163,12 +163,14 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ranks.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
+	tools/te_train/recover.c \
 	tools/te_train/safetensors.c \
 	tools/te_train/safetensors.h \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h \
+	tools/te_train/setup.c \
 	tools/te_train/shard.c \
 	tools/te_train/shard.h \
 	tools/te_train/source.c \

@@ -84,6 +84,7 @@ START_TEST(is_what_a_run_takes)
 	optind = 1;
 	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
 	ck_assert_int_eq(trainer_create(&o, &t), 0);
+	ck_assert_int_eq(trainer_open(&t), 0);
 	run = (struct mem_run){ &o, &t.model, &t.graph, 1, NULL };
 	ck_assert_int_eq(te_ctx_mem_info(t.ctx, &mi), 0);
 	ck_assert_int_eq(mem_estimate(&run, t.B, &m), 0);

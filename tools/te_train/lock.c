@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lock.h"
@@ -36,7 +37,20 @@ static void sign(int fd)
 		return;
 }
 
-int lock_folder(const char *dir, int *ret_fd)
+/* 0, or -1 with errno */
+static int wait_for_lock(int fd, double wait_s)
+{
+	const struct timespec pause = { 0, 20000000 };
+	int r = flock(fd, LOCK_EX | LOCK_NB);
+
+	for (; r && errno == EWOULDBLOCK && wait_s > 0; wait_s -= 1e-9 * (double)pause.tv_nsec) {
+		nanosleep(&pause, NULL);
+		r = flock(fd, LOCK_EX | LOCK_NB);
+	}
+	return r;
+}
+
+int lock_folder(const char *dir, double wait_s, int *ret_fd)
 {
 	char *path = NULL;
 	int fd, r = STATUS_OK;
@@ -48,7 +62,7 @@ int lock_folder(const char *dir, int *ret_fd)
 	if (fd < 0) {
 		if (errno != ENOENT && errno != ENOTDIR)
 			r = say_bad("%s: %s", path, strerror(errno));
-	} else if (!flock(fd, LOCK_EX | LOCK_NB)) {
+	} else if (!wait_for_lock(fd, wait_s)) {
 		sign(fd);
 		*ret_fd = fd;
 	} else {

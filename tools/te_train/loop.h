@@ -1,4 +1,7 @@
-/* loop.h - training: one object with everything a run holds, and its steps. */
+/*
+ * loop.h - training: one object with everything a run holds, its steps, and what happens after a
+ * failure.
+ */
 #ifndef LOOP_H
 #define LOOP_H
 
@@ -16,6 +19,9 @@
 /* steps in flight: their loss has not been read yet */
 #define NSLOTS 4
 
+/* what a rank adds to the losses that are exchanged */
+enum { WORD_STOP, WORD_ELAPSED, NWORDS };
+
 struct slot {
 	int32_t *tokens; /* pinned: accum * B rows of inputs, then as many rows of targets */
 	float *loss;	 /* pinned: one for each micro-batch, or the blocks of all ranks */
@@ -27,6 +33,7 @@ struct slot {
 
 struct trainer {
 	const struct opts *o;
+	struct config cfg;
 	struct te_ctx *ctx;
 	struct te_stream *stream; /* the context's own */
 	struct te_device_info device;
@@ -39,14 +46,15 @@ struct trainer {
 	struct data *data, *val_data;
 	struct span train, val;
 	int64_t T, B, accum;
+	int64_t micro_batches; /* of a step, of all ranks */
 
 	int32_t *eval_tokens; /* on the CPU */
 	struct slot slot[NSLOTS];
 
 	struct progress done;
 	FILE *log;
-	double start_s;	 /* of this process's training */
-	double paused_s; /* time of validation, saving, sampling: not counted in tokens/s */
+	double start_s;	 /* of this process's training; 0 before */
+	double paused_s; /* time of validation, saving, recovery: not counted in tokens/s */
 	int64_t start_step;
 	double sum_loss; /* since the last log line */
 	int64_t nsum;
@@ -61,6 +69,8 @@ struct trainer {
 	/* of several ranks, as all of them know it since the latest exchange */
 	double ranks_s;		     /* elapsed time */
 	int64_t ranks_stop;	     /* the step after which all stop */
+	const char *from;	     /* the folder of the latest checkpoint, or NULL */
+	int64_t nrecovered;	     /* how often ranks that were left have met */
 	int64_t saved_step;	     /* the latest that was saved, or -1 */
 	int lost;		     /* the weights in memory are not to be saved */
 	int64_t tried_step;	     /* not to be saved again, or -1 */
@@ -74,11 +84,22 @@ struct trainer {
 /* seconds of a monotonic clock */
 double now_s(void);
 
-/* opens device, data, model, plans and checkpoint according to the options */
+/* device, other ranks: what lasts as long as the process */
 int trainer_create(const struct opts *o, struct trainer *t);
 void trainer_free(struct trainer *t);
+/* data, model, plans and the checkpoint, for the ranks that there are */
+int trainer_open(struct trainer *t);
+/* what it made, but for the data; it can be called again, with other ranks */
+void trainer_close(struct trainer *t);
 /* from done.step to the end, with validations, saves and log */
 int trainer_run(struct trainer *t);
+/*
+ * After a failure of any of these. 1: the ranks that are left can go on, by trainer_open().
+ * 0: the run ends with *status, and so do those of all ranks that had not been lost.
+ */
+int trainer_recover(struct trainer *t, int *status);
+/* where checkpoints are saved, or NULL */
+const char *trainer_folder(const struct trainer *t);
 /* of all ranks */
 int64_t trainer_step_tokens(const struct trainer *t);
 /* the options to be saved: accum is of all ranks; a new reference, or NULL after a failure */

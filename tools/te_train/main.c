@@ -41,29 +41,42 @@ static int print_plan(const struct trainer *t)
 	return r < 0 ? say_te(r, "the plan cannot be printed") : STATUS_OK;
 }
 
-static int run(struct trainer *t)
+/* with the ranks that there are, from the checkpoint or the weights to begin with */
+static int attempt(struct trainer *t, struct record *samples)
 {
 	const struct opts *o = t->o;
-	struct record list, *samples = o->json ? &list : NULL;
-	int r = STATUS_OK;
+	int r = trainer_open(t);
 
+	if (r)
+		return r;
 	if (o->print_plan)
 		return t->ranks.rank ? STATUS_OK : print_plan(t);
 	if (o->estimate >= 0)
 		return t->ranks.rank ? STATUS_OK :
 				       mem_print(&(struct mem_run){ o, &t->model, &t->graph,
 								    !o->sample_only, NULL });
+	if ((o->sample_first && !t->nrecovered) || o->sample_only)
+		r = sample(t, samples);
+	return r || o->sample_only ? r : trainer_run(t);
+}
+
+static int run(struct trainer *t)
+{
+	const struct opts *o = t->o;
+	const int only_plans = o->print_plan || o->estimate >= 0;
+	struct record list, *samples = o->json ? &list : NULL;
+	int r;
+
 	record_begin(&list);
 	record_open_list(&list, "samples");
-	if (o->sample_first || o->sample_only)
-		r = sample(t, samples);
-	if (!r && !o->sample_only)
-		r = trainer_run(t);
-	if (!r && !o->sample_only && !t->interrupted && !t->closed)
+	do
+		r = attempt(t, samples);
+	while (r && trainer_recover(t, &r));
+	if (!r && !o->sample_only && !only_plans && !t->interrupted && !t->closed)
 		r = sample(t, samples);
 	if (!r && o->sample_only && samples && !t->ranks.rank)
 		r = record_print(&list, JSON_INDENT(2));
-	else if (!r && !o->sample_only)
+	else if (!r && !o->sample_only && !only_plans)
 		r = progress_end(t, &list);
 	else
 		record_drop(&list);

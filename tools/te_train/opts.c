@@ -82,6 +82,8 @@ static const struct row rows[] = {
 	  "ranks that divide each model among them" },
 	{ "sequence-parallel", FLAG, AT(sequence_parallel), "0", 0, 1, 0, NULL,
 	  "with --tensor: norms and residuals are divided by tokens" },
+	{ "recover", INT, AT(recover), "0", 0, 1000000, 0, "N",
+	  "ranks that are left after others were lost go on, up to N times" },
 	{ "recipe", WORD, AT(recipe), "bf16", 0, 0, KEPT,
 	  "fp8-delayed|fp8-current|fp8-block|bf16|fp32", "number formats" },
 	{ "graph", MODE, AT(graph), "off", 0, 0, KEPT, "off|step|layer",

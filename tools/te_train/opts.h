@@ -17,7 +17,7 @@ struct opts {
 	char *offload_file, *offload_verify; /* the folder */
 	char *offload_pinned;
 	char *recompute; /* "off", or words and patterns */
-	int64_t device, tensor, sequence_parallel, random_tokens;
+	int64_t device, tensor, sequence_parallel, recover, random_tokens;
 	int64_t steps, stop_after, batch, seq_len, accum, seed, chunks;
 	int64_t warmup;
 	double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;

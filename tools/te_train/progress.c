@@ -80,7 +80,24 @@ static double or_nan(double rate)
 	return rate > 0 ? rate : NAN;
 }
 
-/* the first line, which describes the run */
+/* of this run so far, by the numbers that ranks had at first */
+static void record_lost(const struct trainer *t, struct record *rec)
+{
+	static const struct {
+		enum rank_state state;
+		const char *key;
+	} list[] = { { RANK_LOST, "lost_ranks" }, { RANK_IDLE, "left_over_ranks" } };
+
+	for (int k = 0; k < 2 && t->nrecovered; k++) {
+		record_open_list(rec, list[k].key);
+		for (int32_t i = 0; i < t->ranks.nfirst; i++)
+			if (t->ranks.state[i] == list[k].state)
+				record_int(rec, NULL, i);
+		record_close(rec);
+	}
+}
+
+/* the first line, which describes the run, or the rest of it with the ranks that are left */
 static void log_run(struct trainer *t)
 {
 	struct record rec;
@@ -99,6 +116,7 @@ static void log_run(struct trainer *t)
 	record_int(&rec, "step_tokens", trainer_step_tokens(t));
 	record_int(&rec, "ranks", ranks_n(&t->ranks));
 	record_int(&rec, "shards", ranks_nshards(&t->ranks));
+	record_lost(t, &rec);
 	record_real(&rec, "flops_per_token", model_flops_per_token(&t->model.cfg, t->T));
 	record_real(&rec, "peak_flops_per_s", or_nan(peak_flops(t)));
 	record_put(&rec, "model", config_to_json(&t->model.cfg));
@@ -182,22 +200,13 @@ static void note_recompute(const struct trainer *t)
 		say_note("%d values that --recompute names are kept, such as %s", r.nstay, r.why);
 }
 
-int progress_begin(struct trainer *t)
+static void note_run(const struct trainer *t)
 {
 	const struct opts *o = t->o;
 
-	if (t->ranks.rank)
-		return STATUS_OK;
-	if (o->log)
-		t->log = fopen(o->log, "a");
-	if (o->log && !t->log)
-		return say_bad("%s: %s", o->log, strerror(errno));
 	if (t->model.frozen)
 		say_note("%.2f million parameters are trained, the others are frozen",
 			 1e-6 * (double)t->model.ntrained);
-	if (t->ranks.comm)
-		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
-			 (long long)t->accum, t->accum == 1 ? "" : "es");
 	say_note("%s model, %.2f million parameters, %s on %s (%s); %lld tokens to train on, "
 		 "%lld held out",
 		 family_name(t->model.cfg.family), 1e-6 * (double)t->model.nparams, o->recipe,
@@ -206,6 +215,27 @@ int progress_begin(struct trainer *t)
 	note_recompute(t);
 	if (!o->out && !o->resume && o->steps > t->done.step)
 		say_note("without --out nothing that is trained will be saved");
+}
+
+int progress_begin(struct trainer *t)
+{
+	const struct opts *o = t->o;
+
+	if (t->ranks.rank)
+		return STATUS_OK;
+	if (o->log && !t->log)
+		t->log = fopen(o->log, "a");
+	if (o->log && !t->log)
+		return say_bad("%s: %s", o->log, strerror(errno));
+	if (t->ranks.comm)
+		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
+			 (long long)t->accum, t->accum == 1 ? "" : "es");
+	if (!t->nrecovered)
+		note_run(t);
+	else
+		say_note("training goes on after step %lld, %s%s", (long long)t->done.step,
+			 t->from ? "from the checkpoint in " : "with initial weights",
+			 t->from ? t->from : "");
 	if (!o->log)
 		return STATUS_OK;
 	setvbuf(t->log, NULL, _IONBF, 0);
@@ -389,6 +419,7 @@ int progress_end(struct trainer *t, struct record *samples)
 	list = record_end(samples, "samples");
 	record_begin(&rec);
 	record_int(&rec, "steps", t->done.step);
+	record_lost(t, &rec);
 	record_real(&rec, "best_val_loss_nats", t->done.best_val);
 	record_real(&rec, "best_val_bits_per_byte", text_bits(t, t->done.best_val));
 	record_int(&rec, "best_step", t->done.best_step);

@@ -16,7 +16,6 @@
  * ends is seen at once. */
 #define TIMEOUT_MS 600000
 #define MOST_WORDS 16 /* of a rank, in addition to its losses */
-#define MOST_RANKS 64
 #define PIECE ((size_t)1 << 20) /* of the weights, to be compared */
 
 int32_t ranks_n(const struct ranks *r)
@@ -55,33 +54,58 @@ static struct te_comm_opts comm_opts(const char *name, uint64_t nbytes)
 	return o;
 }
 
-static int join(struct te_ctx *ctx, struct ranks *r)
+/* memory for what ranks exchange; one rank needs no communicator */
+static int begin(struct ranks *r)
 {
-	const size_t words = (size_t)r->nwords * sizeof(float);
-	const struct te_comm_opts o = comm_opts("te_train", words);
 	void *p = NULL;
-	int te = te_comm_create(ctx, &o, &r->comm);
+	int te = 0;
 
-	if (te < 0)
-		return te;
 	r->rank = te_comm_rank(r->comm);
 	r->others = te_comm_nranks(r->comm) - 1;
-	if (!r->others) {
+	if (r->others)
+		te = te_comm_alloc(r->comm, (size_t)r->nwords * sizeof(float), NULL, &p);
+	else
 		r->comm = te_comm_unref(r->comm);
-		return 0;
-	}
-	if (r->others >= MOST_RANKS)
-		return te_fail(-EINVAL, "%d ranks, at most %d can train", (int)ranks_n(r),
-			       MOST_RANKS);
-	te = te_comm_alloc(r->comm, words, NULL, &p);
 	r->words = p;
 	return te;
 }
 
-/* the ranks of a model, which are neighbours */
-static int divide(struct ranks *r, int32_t nshards)
+static int join(struct te_ctx *ctx, struct ranks *r)
+{
+	const struct te_comm_opts o = comm_opts("te_train", (size_t)r->nwords * sizeof(float));
+	int te = te_comm_create(ctx, &o, &r->comm);
+
+	if (te < 0)
+		return te;
+	r->nfirst = te_comm_nranks(r->comm);
+	if (r->nfirst > MOST_RANKS)
+		return te_fail(-EINVAL, "%d ranks, at most %d can train", (int)r->nfirst,
+			       MOST_RANKS);
+	for (int32_t i = 0; i < r->nfirst; i++)
+		r->number[i] = i;
+	return begin(r);
+}
+
+int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
+{
+	int te;
+
+	ret_r->nshards = nshards;
+	if (!te_comm_launched())
+		return STATUS_OK;
+	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
+	te = join(ctx, ret_r);
+	if (te < 0)
+		return say_te(te, "the other ranks");
+	say_only_failures(ret_r->rank > 0);
+	return STATUS_OK;
+}
+
+/* the ranks of a model are neighbours */
+int ranks_divide(struct ranks *r)
 {
 	const struct te_comm_opts o = comm_opts("model", 0);
+	const int32_t nshards = r->nshards;
 
 	if (ranks_n(r) % nshards)
 		return say_bad("--tensor %d: %d rank%s cannot be divided into models; start "
@@ -93,23 +117,8 @@ static int divide(struct ranks *r, int32_t nshards)
 		if (te < 0)
 			return say_te(te, "the ranks of a model");
 	}
-	r->nshards = nshards;
 	r->data_rank = r->rank / nshards;
 	return STATUS_OK;
-}
-
-int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
-{
-	int te;
-
-	if (!te_comm_launched())
-		return divide(ret_r, nshards);
-	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
-	te = join(ctx, ret_r);
-	if (te < 0)
-		return say_te(te, "the other ranks");
-	say_only_failures(ret_r->rank > 0);
-	return divide(ret_r, nshards);
 }
 
 int ranks_bind(struct ranks *r, struct te_seq *seq)
@@ -216,18 +225,35 @@ void ranks_step(const struct ranks *r, struct te_step_opts *so)
 	}
 }
 
-void ranks_close(struct ranks *r)
+void ranks_undivide(struct ranks *r)
 {
 	te_comm_reducer_unref(r->reducer);
 	te_comm_reducer_unref(r->amaxes);
 	if (r->data)
 		te_comm_free(r->data, r->grads);
-	if (r->comm)
-		te_comm_free(r->comm, r->words);
 	free(r->by_tokens);
 	te_comm_unref(r->data);
 	te_comm_unref(r->model);
-	te_comm_unref(r->comm);
+	r->reducer = r->amaxes = NULL;
+	r->data = r->model = NULL;
+	r->grads = NULL;
+	r->by_tokens = NULL;
+	r->seq = NULL;
+	r->taken_nbytes = 0;
+}
+
+static void leave(struct ranks *r)
+{
+	if (r->comm)
+		te_comm_free(r->comm, r->words);
+	r->words = NULL;
+	r->comm = te_comm_unref(r->comm);
+}
+
+void ranks_close(struct ranks *r)
+{
+	ranks_undivide(r);
+	leave(r);
 	memset(r, 0, sizeof(*r));
 }
 
@@ -318,6 +344,100 @@ int ranks_status(const struct ranks *r, struct te_stream *stream, int status)
 	if (te < 0)
 		return say_te(te, "rank 0 saves");
 	return r->comm ? all[0] : status;
+}
+
+/* ---- recovery ---- */
+
+/* was: the rank in the failed communicator of each one that is left */
+static void succeed(struct ranks *r, struct te_comm *next, const int32_t *was)
+{
+	for (int32_t i = 0; i < ranks_n(r); i++)
+		if (r->state[r->number[i]] == RANK_TRAINS)
+			r->state[r->number[i]] = RANK_LOST;
+	leave(r);
+	r->comm = next;
+	r->rank = te_comm_rank(next);
+	r->others = te_comm_nranks(next) - 1;
+	for (int32_t i = 0; i < ranks_n(r); i++) {
+		r->number[i] = r->number[was[i]]; /* was[i] >= i */
+		r->state[r->number[i]] = RANK_TRAINS;
+	}
+}
+
+/* do the ranks of a model begin at rank i, and are all of them left */
+static int is_whole(const struct ranks *r, int32_t i)
+{
+	const int32_t last = r->nshards - 1;
+
+	return r->number[i] % r->nshards == 0 && i + last < ranks_n(r) &&
+	       r->number[i + last] == r->number[i] + last;
+}
+
+/* models stay where they are, so that their ranks remain on one node; returns how many go on */
+static int32_t choose(struct ranks *r, int64_t nmicro)
+{
+	int32_t nwhole = 0, n;
+
+	for (int32_t i = 0; i < ranks_n(r); i++)
+		nwhole += is_whole(r, i);
+	for (n = nwhole; n && nmicro % n;)
+		n--;
+	nwhole = 0;
+	for (int32_t i = 0; n && i < ranks_n(r);) {
+		const int goes_on = is_whole(r, i) && nwhole++ < n;
+		const int32_t k = goes_on ? r->nshards : 1;
+
+		for (int32_t end = i + k; i < end; i++)
+			r->state[r->number[i]] = goes_on ? RANK_TRAINS : RANK_IDLE;
+	}
+	return n;
+}
+
+int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, const int32_t *own,
+		  int n, int32_t *all)
+{
+	int32_t was[MOST_RANKS], nmodels;
+	struct te_comm *next;
+	int te;
+
+	/* ranks that are left over release the communicator, and those that go on recover it again:
+	 * so all agree on who does, whoever is lost meanwhile */
+	do {
+		te = te_comm_recover(r->comm, NULL, was, &next);
+		if (te < 0)
+			return te;
+		succeed(r, next, was);
+		nmodels = choose(r, nmicro);
+		if (!nmodels)
+			return te_fail(-EINVAL, "--tensor %d: no model has all its ranks",
+				       (int)r->nshards);
+	} while (!ranks_is_idle(r) && nmodels * r->nshards < ranks_n(r));
+	if (ranks_is_idle(r))
+		return 0;
+	te = begin(r);
+	say_only_failures(r->rank > 0);
+	memcpy(all, own, (size_t)n * sizeof(*all));
+	return te < 0 || !r->comm ? te : gather(r, stream, own, n, all);
+}
+
+int ranks_is_idle(const struct ranks *r)
+{
+	return r->state[r->number[r->rank]] == RANK_IDLE;
+}
+
+int ranks_name(const struct ranks *r, const struct ranks *before, enum rank_state state,
+	       char ret_text[RANKS_TEXT])
+{
+	char *p = ret_text + sizeof("ranks") - 1;
+	int n = 0;
+
+	for (int32_t i = 0; i < r->nfirst; i++)
+		if (r->state[i] == state && before->state[i] != state)
+			p += sprintf(p, n++ ? ", %d" : " %d", (int)i);
+	memcpy(ret_text, "ranks", sizeof("ranks") - 1);
+	if (n == 1)
+		memmove(ret_text + 4, ret_text + 5, strlen(ret_text + 5) + 1);
+	return n;
 }
 
 static int digest_weights(const struct te_seq *seq, struct te_stream *stream, char *ret_text)

@@ -16,10 +16,21 @@
 #include "digest.h"
 #include "model.h"
 
+#define MOST_RANKS 64
+
+enum rank_state {
+	RANK_TRAINS,
+	RANK_LOST, /* has ended, has stopped, or cannot be reached */
+	RANK_IDLE  /* was left over */
+};
+
 /* Zeroed: one rank, which has no communicator. */
 struct ranks {
 	struct te_comm *comm; /* NULL: there is one rank */
 	int32_t rank, others; /* other ranks */
+	int32_t nfirst;	      /* ranks at first; 0: one. Their numbers are used in messages */
+	int32_t number[MOST_RANKS]; /* at first, of each rank that there is */
+	uint8_t state[MOST_RANKS];  /* by that number: enum rank_state */
 	struct te_comm *model; /* of the ranks that have one model together, NULL: there is one */
 	struct te_comm *data;  /* of the ranks that have this shard, NULL: there is one */
 	int32_t nshards;       /* of a model; 0: one */
@@ -40,14 +51,31 @@ struct ranks {
  * micro-batches of a rank, at most.
  */
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);
+/* the ranks of each model, and those with the same shard */
+int ranks_divide(struct ranks *r);
 /* seq is complete: it gets memory for gradients that the ranks with this shard map */
 int ranks_bind(struct ranks *r, struct te_seq *seq);
 /* before steps are planned; the model is initialised */
 int ranks_reduce(struct ranks *r, const struct model *m, struct te_adamw *opt);
 /* options of a step of this rank */
 void ranks_step(const struct ranks *r, struct te_step_opts *so);
-/* after the sequence has been released */
+/* what was made since ranks_open(), after the sequence has been released */
+void ranks_undivide(struct ranks *r);
 void ranks_close(struct ranks *r);
+/*
+ * After a failure, and ranks_undivide(): as after ranks_open(), with ranks that are left. These
+ * have whole models, as many as can share nmicro micro-batches. The others are left over: if this
+ * rank is, it can only be closed. own: n numbers for the others; all: those of
+ * all ranks, in rank order. Returns what the library returned.
+ */
+int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, const int32_t *own,
+		  int n, int32_t *all);
+int ranks_is_idle(const struct ranks *r);
+
+#define RANKS_TEXT (4 * MOST_RANKS + 8)
+/* "rank 2" or "ranks 2, 3": those that are in this state, and were not before. Returns how many */
+int ranks_name(const struct ranks *r, const struct ranks *before, enum rank_state state,
+	       char ret_text[RANKS_TEXT]);
 
 /* how many there are: all, those of a model, those with this shard */
 int32_t ranks_n(const struct ranks *r);

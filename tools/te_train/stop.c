@@ -134,6 +134,12 @@ void stop_phase(enum stop_phase p, int64_t step, int will_save)
 	atomic_store(&next_step, step);
 }
 
+void stop_again(int64_t step)
+{
+	if (atomic_load(&taken))
+		atomic_store(&stop_step, step);
+}
+
 int64_t stop_requested(void)
 {
 	return atomic_load(&taken) ? atomic_load(&stop_step) : INT64_MAX;

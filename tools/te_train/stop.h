@@ -16,6 +16,8 @@ enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS
 void stop_on_signals(void);
 /* the run is in this phase, and step is the last one it makes if a signal arrives; saves: or not */
 void stop_phase(enum stop_phase phase, int64_t step, int saves);
+/* the run begins again with an earlier step: if it was asked to stop, it does at this one */
+void stop_again(int64_t step);
 /* was the run asked to stop at this step, or before */
 int stop_at(int64_t step);
 /* the step at which it was asked to stop; INT64_MAX: it was not */

@@ -1,0 +1,183 @@
+#!/bin/sh
+# te_train --recover: ranks are killed, and those that are left go on in the same processes, with
+# the bits of a new run of as many ranks.
+. "$abs_top_srcdir/t/lib/tap.sh"
+. "$abs_top_srcdir/t/tools/te_train.sh"
+
+te_run=$abs_top_builddir/tools/te_run
+sed 's/"n_head": 2,/"n_head": 2, "tie_word_embeddings": false,/' micro.json >untied.json
+common="--model untied.json --batch 1 --warmup 2 --lr 1e-2 --eval-batches 1 --recipe fp32
+	--eval-every 17 --log-every 1"
+endless="$common --steps 1000000 --eval-every 0"
+
+# ranks N ARGUMENT...: te_train with that many; out, err, and its status
+ranks()
+{
+	n=$1
+	shift
+	"$te_run" -n $n "$te_train" "$@" >out 2>err </dev/null
+}
+
+# begin N ARGUMENT...: ranks in the background that --no-kill leaves, with N and options of te_run
+begin()
+{
+	n=$1
+	shift
+	rm -f err
+	"$te_run" --no-kill -n $n "$te_train" "$@" >out 2>err </dev/null 3<&- &
+	pid=$!
+	wait_for '^step [1-9][0-9]*/' err
+}
+
+# lose NUMBER...: kill ranks at once, by the numbers that they had at first
+lose()
+{
+	killed=
+	for process in $(cat /proc/$pid/task/*/children); do
+		number=$(tr '\0' '\n' <"/proc/$process/environ" | sed -n 's/^TE_COMM_RANK=//p')
+		case " $* " in *" $number "*) killed="$killed $process" ;; esac
+	done
+	kill -KILL $killed
+}
+
+# A pipe with room for a few lines of a log is what a run waits for in the middle: hold, begin,
+# and follow reads it until the run has ended.
+mkfifo pipe
+hold()
+{
+	exec 3<>pipe
+	yes '' | dd of=pipe bs=4096 oflag=nonblock 2>dd.err
+	dd bs=4096 count=1 <&3 >dd.out 2>dd.err
+}
+# follow LOG STATUS
+follow()
+{
+	sed -n '/^end$/q; /^$/!p' <&3 >"$1" &
+	reader=$!
+	ends_with "$2"
+	followed=$?
+	echo end >&3
+	wait $reader
+	exec 3<&-
+	return $followed
+}
+
+# losses FILE: step, losses, norm and learning rate of each line, after the last run began
+losses()
+{
+	sed -n '/^{"te_train"/h; /^{"te_train"/!H; ${g; p}' "$1" |
+		sed -n 's/^\({"step":[^}]*\),"skipped.*/\1/p'
+}
+# from FILE: the step after which that run began
+from()
+{
+	sed -n 's/^{"te_train".*"from_step":\([0-9]*\),.*/\1/p' "$1" | tail -n 1
+}
+
+# begins_as NAME LOG OLD NEW ARGUMENT...: the losses of LOG, which OLD ranks have begun, are those
+# of NEW ranks that resume OLD's checkpoint
+begins_as()
+{
+	name=$1 log=$2 old=$3 new=$4
+	shift 4
+	rm -rf ref ref.log
+	ranks "$old" "$@" --out ref --stop-after "$(from "$log")"
+	check "$name: as many new ranks" ranks "$new" --resume ref --log ref.log
+	losses ref.log >want
+	losses "$log" >got
+	check "there are losses: $(wc -l <want)" test "$(wc -l <want)" -ge 9
+	same "of the same bits" want got
+}
+
+# recovers NAME LOST RANKS ARGUMENT...: four ranks finish without some, after a checkpoint if there
+# is one to wait for
+recovers()
+{
+	name=$1 lost=$2 left=$3
+	shift 3
+	rm -rf saved
+	hold
+	begin "4 $per_node" $common --steps 30 --recover 4 --log pipe "$@" text
+	case " $* " in *" --out "*) wait_for . saved/state.safetensors ;; esac
+	lose $lost
+	check "$name: the others end with success" follow log 0
+	numbers=$(echo $lost | sed 's/ /, /g')
+	case $lost in *' '*) were="ranks $numbers were" ;; *) were="rank $numbers was" ;; esac
+	check "$were lost" grep -q "^$were lost; $left of 4 ranks go on\$" err
+	check "the log names them" grep -q \
+		"\"ranks\":$left,.*\"lost_ranks\":\[$(echo $lost | sed 's/ /,/g')\]" log
+	check "one summary is printed" test "$(wc -l <out)" = 1
+	check "and all steps" grep -q ' 30 steps, ' out
+	cp err told
+	begins_as "$name" log 4 $left $common --steps 30 "$@" text
+}
+
+save="--save-every 3 --out saved"
+recovers "a rank is lost" 2 3 --accum 3 $save
+check "from a checkpoint" test "$(from log)" -gt 0
+check "there is no part of a file" test -z "$(find saved -name '*.new')"
+check "the weights are those of these ranks" cmp saved/model.safetensors ref/model.safetensors
+recovers "rank 0 is lost" 0 3 --accum 3 --graph $save
+check "from a checkpoint, too" test "$(from log)" -gt 0
+check "which is complete" "$te_train" --resume saved --stop-after 0
+per_node="--per-node 2"
+recovers "a node is lost, before a checkpoint" "2 3" 2 --accum 1 --save-every 0 --recipe fp8-delayed
+check "from initial weights" test "$(from log)" = 0
+check "which is told" grep -q '^training goes on after step 0, with initial weights$' told
+recovers "all but one are lost" "0 1 3" 1 --accum 1 $save
+per_node=
+
+# rank 0 has lost the other rank of its model
+rm -rf saved
+hold
+begin 4 $common --steps 30 --recover 1 --tensor 2 --log pipe $save text
+wait_for . saved/state.safetensors
+lose 1
+check "of two models of 2 ranks, one goes on" follow log 0
+check "rank 0 is left over" grep -q '^te_train: rank 0 is left over: those that go on have whole' \
+	err
+check "which the log has" grep -q '"ranks":2,"shards":2,"lost_ranks":\[1\],"left_over_ranks":\[0\]' \
+	log
+rm -rf ref
+check "the losses are those" ranks 4 $common --steps 30 --tensor 2 --out ref --stop-after "$(from log)" \
+	text
+check "of two new ranks" ranks 2 --resume ref --log ref.log --tensor 2
+losses ref.log >want
+losses log >got
+same "bit for bit" want got
+
+begin 2 $endless --recover 9 --tensor 2 --save-every 1 --out no_model text
+wait_for '^step [3-9]' err
+lose 1
+check "without a whole model all end" ends_with 137
+check "the message tells why" grep -q -- '--tensor 2: no model has all its ranks$' err
+check "and the checkpoint" grep -q '^the checkpoint of step [0-9]* is the latest$' err
+check "which can be resumed" "$te_train" --resume no_model --stop-after 0
+
+# four ranks with a micro-batch each: 2 of the 3 that are left; the second loss is one too many
+begin 4 $endless --recover 1 text
+lose 3
+wait_for '^training goes on' err
+check "ranks that cannot share micro-batches are left over" grep -q \
+	'^rank 3 was lost; 2 of 4 ranks go on$' err
+check "they are named" grep -q '^rank 2 is left over, and ends$' err
+lose 1
+check "more are lost than --recover allows" ends_with 137
+
+begin 3 $endless --recover 1 --accum 2 --out signal text
+lose 0
+wait_for '^training goes on' err
+kill -TERM $(cat /proc/$pid/task/*/children)
+check "a signal ends those that go on" ends_with 137
+check "with the status of a signal" test "$(grep -c 'exited with status 130$' err)" = 2
+check "what was made is saved" "$te_train" --resume signal --stop-after 0
+
+# ranks that fail for another reason tell the others, which do not go on
+"$te_run" --no-kill -n 3 sh -c 'exec "$0" --seed $TE_COMM_RANK "$@"' "$te_train" $common --steps 2 \
+	--recover 5 --out differ text >out 2>err </dev/null && : >bad
+check "ranks with other weights are not recovered" test ! -e bad
+check "and are named" grep -q 'the weights of rank 1 are not those of rank 0' err
+check "nobody is lost" test "$(grep -c 'lost' err)" = "$(grep -c 'a rank was lost or has failed' err)"
+check "nothing is saved" test ! -e differ/model.safetensors
+
+tap_end

@@ -1,0 +1,106 @@
+/*
+ * recover.c - the end of an attempt that failed, or the ranks with which the next one begins.
+ *
+ * A rank that was lost has ended, has stopped, or cannot be reached. One that fails for another
+ * reason, such as a loss that is not finite, meets the others once more to tell them: all end.
+ */
+#include "config.h"
+
+#include <errno.h>
+
+#include <te/errno.h>
+
+#include "loop.h"
+#include "say.h"
+
+/* what ranks that are left tell each other */
+enum { TOLD_STATUS, TOLD_SAVED, NTOLD };
+
+/* all: what ranks told, this one with its status; an exit status */
+static int hear(struct trainer *t, const int32_t *all, int status)
+{
+	for (int i = 0; i < ranks_n(&t->ranks); i++) {
+		const int32_t *told = all + NTOLD * i;
+
+		if (told[TOLD_STATUS] && !status)
+			status = say_failed("rank %d has failed; its message says why",
+					    (int)t->ranks.number[i]);
+		/* it may have heard of a save when this rank has not */
+		if (told[TOLD_SAVED])
+			t->from = trainer_folder(t);
+	}
+	return status;
+}
+
+static void note(const struct trainer *t, const struct ranks *before)
+{
+	char names[RANKS_TEXT];
+	int n = ranks_name(&t->ranks, before, RANK_LOST, names);
+
+	if (n)
+		say_note("%s %s lost; %d of %d ranks go on", names, n > 1 ? "were" : "was",
+			 (int)ranks_n(&t->ranks), (int)ranks_n(before));
+	n = ranks_name(&t->ranks, before, RANK_IDLE, names);
+	if (n)
+		say_note("%s %s left over, and end%s", names, n > 1 ? "are" : "is",
+			 n > 1 ? "" : "s");
+}
+
+/* of ranks_recover(): whether another call may succeed */
+static int is_again(int te)
+{
+	return te == -TE_EPEER || te == -TE_EABORT || te == -ETIMEDOUT;
+}
+
+/* the ranks that are left, which may lose others meanwhile; an exit status */
+static int meet(struct trainer *t, const int32_t own[NTOLD])
+{
+	const struct ranks before = t->ranks;
+	int32_t all[NTOLD * MOST_RANKS];
+	int te;
+
+	do {
+		t->nrecovered++;
+		te = ranks_recover(&t->ranks, t->stream, t->micro_batches, own, NTOLD, all);
+		if (te < 0)
+			say_te(te, "the ranks that are left");
+	} while (is_again(te) && t->nrecovered < t->o->recover);
+	if (te < 0)
+		return STATUS_FAILED;
+	if (ranks_is_idle(&t->ranks))
+		return say_failed("rank %d is left over: those that go on have whole models, and "
+				  "share %lld micro-batches",
+				  (int)t->ranks.number[t->ranks.rank], (long long)t->micro_batches);
+	note(t, &before);
+	return hear(t, all, own[TOLD_STATUS]);
+}
+
+int trainer_recover(struct trainer *t, int *status)
+{
+	const int64_t saved_step = t->saved_step;
+	const int own_fault = ranks_check(&t->ranks) >= 0;
+	const int32_t own[NTOLD] = {
+		[TOLD_STATUS] = own_fault ? *status : STATUS_OK,
+		[TOLD_SAVED] = t->from && t->from == trainer_folder(t),
+	};
+
+	if (!t->ranks.comm)
+		return 0;
+	if (t->o->recover) {
+		const int te = te_ctx_sync(t->ctx);
+
+		if (te < 0) {
+			say_te(te, "this rank's device, without which the others go on");
+			return 0;
+		}
+	}
+	/* the others may have made more steps, or fewer */
+	ranks_abort(&t->ranks, "a rank was lost or has failed; its message says why");
+	if (t->nrecovered < t->o->recover) {
+		trainer_close(t);
+		*status = meet(t, own);
+	}
+	if (*status && !ranks_is_idle(&t->ranks) && trainer_folder(t) && saved_step >= 0)
+		say_note("the checkpoint of step %lld is the latest", (long long)saved_step);
+	return !*status;
+}

@@ -117,6 +117,7 @@ TT_COMM = \
 	t/comm/norm_gpu \
 	t/comm/ops \
 	t/comm/ops_gpu \
+	t/comm/pmix \
 	t/comm/pool_gpu \
 	t/comm/reducer \
 	t/comm/reducer_gpu \
@@ -379,6 +380,11 @@ t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h
 t_comm_libnccl_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
 t_comm_nccl_SOURCES = t/comm/nccl.c t/comm/nccl_fake.h $(THREADS)
 t_comm_nccl_LDADD = t/comm/libnccl.la $(LDADD)
+check_LTLIBRARIES += t/comm/libpmix.la
+t_comm_libpmix_la_SOURCES = t/comm/pmix_fake.c t/comm/pmix_fake.h
+t_comm_libpmix_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
+t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h $(RANKS)
+t_comm_pmix_LDADD = t/comm/libpmix.la $(LDADD)
 t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
 t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
 REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h

@@ -435,8 +435,11 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 		r = open_by(b);
 	}
 	if (r) {
+		char why[512];
+
+		snprintf(why, sizeof(why), "%s", te_error_detail());
 		te__boot_close(b);
-		return r;
+		return te__fail(r, "%s", why); /* closing may have recorded other messages */
 	}
 	te__log_info("%s: rank %d of %d by %s, %d nodes, after %.1f ms", b->name, b->rank,
 		     b->nranks, b->provider->name, b->nnodes,

@@ -2,7 +2,9 @@
  * pmix.c - ranks started by a launcher with PMIx, as mpirun, prterun and srun are: the launcher
  * tells rank and nranks, and carries the id of rank 0.
  *
- * libpmix is opened by dlopen. The structs are those of the PMIx standard, versions 3 to 5.
+ * libpmix is opened by dlopen. Its functions wait for the launcher without a limit, so threads call
+ * those that do, and are not waited for after the deadline. The structs are those of the PMIx
+ * standard, versions 3 to 5.
  */
 #include "config.h"
 
@@ -17,6 +19,7 @@
 #include <string.h>
 
 #include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/memory/thread.h"
 
 struct proc {
 	char nspace[256];
@@ -70,6 +73,148 @@ static int failed(struct te__boot *b, const char *fn, int status)
 			pmix.error_string(status));
 }
 
+/* ---- requests ---- */
+
+/* calls by a thread, or a value that is awaited; of that and the waiter, the last one frees it */
+struct request {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	int nusers;		 /* 2 while it works; then the waiter may read what follows */
+	const char *_Atomic fn; /* that is called, or has failed; can always be read */
+	int status;
+	void (*work)(struct request *q);
+	struct proc proc;
+	int32_t nranks;
+	char key[512]; /* of the length that the library may copy */
+	char text[TE_COMM_ID_TEXT];
+};
+
+static struct request *request_create(void (*work)(struct request *q))
+{
+	struct request *q = te__calloc(1, sizeof(*q));
+	pthread_condattr_t attr;
+
+	if (!q)
+		return NULL;
+	q->nusers = 1;
+	q->work = work;
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&q->cond, &attr);
+	pthread_condattr_destroy(&attr);
+	return q;
+}
+
+/* 1: the other one has left before. Takes NULL */
+static int request_leave(struct request *q)
+{
+	int last;
+
+	if (!q)
+		return 0;
+	pthread_mutex_lock(&q->lock);
+	last = !--q->nusers;
+	pthread_cond_signal(&q->cond);
+	pthread_mutex_unlock(&q->lock);
+	if (!last)
+		return 0;
+	pthread_mutex_destroy(&q->lock);
+	pthread_cond_destroy(&q->cond);
+	te__free(q);
+	return 1;
+}
+
+/* 1: it has ended */
+static int request_wait(struct request *q, int64_t deadline)
+{
+	const struct timespec until = { deadline / 1000000000, deadline % 1000000000 };
+	int ended;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->nusers == 2 && te__boot_now() < deadline)
+		pthread_cond_timedwait(&q->cond, &q->lock, &until);
+	ended = q->nusers < 2;
+	pthread_mutex_unlock(&q->lock);
+	return ended;
+}
+
+/* a process that has initialised PMIx and does not finalise it has failed, for its launcher */
+static void finalize(struct request *q)
+{
+	q->fn = "PMIx_Finalize";
+	q->status = pmix.finalize(NULL, 0);
+}
+
+static void enter(struct request *q)
+{
+	struct value *size;
+	struct proc all;
+
+	q->fn = "PMIx_Init";
+	q->status = pmix.init(&q->proc, NULL, 0);
+	if (q->status)
+		return;
+	all = q->proc;
+	all.rank = PMIX_RANK_WILDCARD;
+	q->fn = "PMIx_Get of the job's size";
+	q->status = pmix.get(&all, "pmix.job.size", NULL, 0, &size);
+	if (q->status) {
+		pmix.finalize(NULL, 0);
+		return;
+	}
+	q->nranks = size->type == PMIX_UINT32 ? (int32_t)size->data.u32 : 0;
+	te__free_libc(size);
+}
+
+static void publish(struct request *q)
+{
+	struct value v = { .type = PMIX_STRING, .data.string = q->text };
+
+	q->fn = "PMIx_Put";
+	q->status = pmix.put(PMIX_GLOBAL, q->key, &v);
+	if (q->status)
+		return;
+	q->fn = "PMIx_Commit";
+	q->status = pmix.commit();
+}
+
+static void *run(void *arg)
+{
+	struct request *q = arg;
+	int entered;
+
+	q->work(q);
+	entered = q->work == enter && !q->status;
+	if (request_leave(q) && entered)
+		pmix.finalize(NULL, 0);
+	return NULL;
+}
+
+/* its work, by a thread */
+static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
+{
+	const int64_t begin = te__boot_now();
+	pthread_t thread;
+	int r;
+
+	q->nusers = 2;
+	r = te__thread_start(&thread, run, q, "te_comm_create");
+	if (r) {
+		request_leave(q);
+		return r;
+	}
+	pthread_detach(thread);
+	if (!request_wait(q, deadline))
+		return te__fail(-ETIMEDOUT,
+				"te_comm_create: %s: %s did not return within %s: the PMIx server "
+				"of the launcher does not answer",
+				b->name, q->fn, te__time_text(deadline - begin, (char[24]){ 0 }));
+	return q->status ? failed(b, q->fn, q->status) : 0;
+}
+
+/* ---- the provider ---- */
+
 /* processes that a launcher has started without PMIx: they would not know of each other */
 static int lonely(const char **ret_name)
 {
@@ -93,7 +238,7 @@ static int pmix_chosen(void)
 static int pmix_who(struct te__boot *b)
 {
 	const char *name = NULL, *missing;
-	struct value *size;
+	struct request *q;
 	struct proc *me;
 	int r;
 
@@ -110,100 +255,63 @@ static int pmix_who(struct te__boot *b)
 				"found: install libpmix2, or start the program by te_run",
 				b->name, missing);
 	me = te__calloc(1, sizeof(*me));
-	if (!me)
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
-	r = pmix.init(me, NULL, 0);
-	if (r) {
+	q = request_create(enter);
+	r = me && q ? request_run(b, q, b->deadline) :
+		      te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+	if (!r) {
+		*me = q->proc;
+		b->meeting = me;
+		b->rank = (int32_t)me->rank;
+		b->nranks = q->nranks;
+	} else {
 		te__free(me);
-		return failed(b, "PMIx_Init", r);
 	}
-	b->meeting = me;
-	b->rank = (int32_t)me->rank;
-	me->rank = PMIX_RANK_WILDCARD;
-	r = pmix.get(me, "pmix.job.size", NULL, 0, &size);
-	if (r)
-		return failed(b, "PMIx_Get of the job's size", r);
-	b->nranks = size->type == PMIX_UINT32 ? (int32_t)size->data.u32 : 0;
-	te__free_libc(size);
-	return 0;
-}
-
-/* a value that is waited for; of the waiter and of the library, the last one frees it */
-struct request {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	int nusers, done, status;
-	char text[TE_COMM_ID_TEXT];
-};
-
-static void request_free(struct request *q)
-{
-	pthread_mutex_destroy(&q->lock);
-	pthread_cond_destroy(&q->cond);
-	te__free(q);
+	request_leave(q);
+	return r;
 }
 
 /* by a thread of the library */
 static void got(int status, struct value *value, void *arg)
 {
 	struct request *q = arg;
-	int last;
 
-	pthread_mutex_lock(&q->lock);
-	q->done = 1;
 	q->status = status;
 	if (!status && value && value->type == PMIX_STRING && value->data.string)
 		snprintf(q->text, sizeof(q->text), "%s", value->data.string);
-	last = !--q->nusers;
-	pthread_cond_signal(&q->cond);
-	pthread_mutex_unlock(&q->lock);
-	if (last)
-		request_free(q);
+	request_leave(q);
 }
 
 /* 0; 1: rank 0 has not published it yet */
 static int ask(struct te__boot *b, const struct proc *root, const char *key,
 	       char text[TE_COMM_ID_TEXT])
 {
-	const struct timespec until = { b->deadline / 1000000000, b->deadline % 1000000000 };
-	struct request *q = te__calloc(1, sizeof(*q));
-	pthread_condattr_t attr;
-	int r, status, done, last, again;
+	struct request *q = request_create(NULL);
+	int r, ended, again;
 
 	if (!q)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
 	q->nusers = 2;
-	pthread_mutex_init(&q->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&q->cond, &attr);
-	pthread_condattr_destroy(&attr);
 	r = pmix.get_nb(root, key, NULL, 0, got, q);
 	if (r) { /* got() will not be called */
-		request_free(q);
+		request_leave(q);
+		request_leave(q);
 		return failed(b, "PMIx_Get_nb", r);
 	}
-	pthread_mutex_lock(&q->lock);
-	while (!q->done && te__boot_now() < b->deadline &&
-	       !pthread_cond_timedwait(&q->cond, &q->lock, &until))
-		;
-	done = q->done;
-	status = q->status;
-	memcpy(text, q->text, sizeof(q->text));
-	last = !--q->nusers;
-	pthread_mutex_unlock(&q->lock);
-	if (last)
-		request_free(q);
+	ended = request_wait(q, b->deadline);
 	/* servers give up after some seconds (Open MPI 4: 2 s): the caller asks again */
-	again = done && (status == PMIX_ERR_TIMEOUT || status == PMIX_ERR_NOT_FOUND);
+	again = ended && (q->status == PMIX_ERR_TIMEOUT || q->status == PMIX_ERR_NOT_FOUND);
 	if (again && te__boot_now() < b->deadline)
-		return 1;
-	if (!done || again)
-		return te__fail(-ETIMEDOUT,
-				"te_comm_create: %s: rank 0 of %d did not arrive within %s",
-				b->name, b->nranks,
-				te__time_text(b->deadline - b->begin, (char[24]){ 0 }));
-	return status ? failed(b, "PMIx_Get of the id of rank 0", status) : 0;
+		r = 1;
+	else if (!ended || again)
+		r = te__fail(-ETIMEDOUT,
+			     "te_comm_create: %s: rank 0 of %d did not arrive within %s", b->name,
+			     b->nranks, te__time_text(b->deadline - b->begin, (char[24]){ 0 }));
+	else if (q->status)
+		r = failed(b, "PMIx_Get of the id of rank 0", q->status);
+	else
+		memcpy(text, q->text, sizeof(q->text));
+	request_leave(q);
+	return r;
 }
 
 static int wait_for(struct te__boot *b, const struct proc *root, const char *key,
@@ -216,21 +324,22 @@ static int wait_for(struct te__boot *b, const struct proc *root, const char *key
 	return r;
 }
 
-static int publish(struct te__boot *b, const char *key, struct te_comm_id *id)
+static int offer(struct te__boot *b, const char *key, struct te_comm_id *id)
 {
-	char text[TE_COMM_ID_TEXT];
-	struct value v = { .type = PMIX_STRING, .data.string = text };
+	struct request *q;
 	int r = te__id_make(b, id);
 
-	if (!r)
-		r = te_comm_id_format(id, text, sizeof(text));
 	if (r)
 		return r;
-	r = pmix.put(PMIX_GLOBAL, key, &v);
-	if (r)
-		return failed(b, "PMIx_Put", r);
-	r = pmix.commit();
-	return r ? failed(b, "PMIx_Commit", r) : 0;
+	q = request_create(publish);
+	if (!q)
+		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", b->name);
+	snprintf(q->key, sizeof(q->key), "%s", key);
+	r = te_comm_id_format(id, q->text, sizeof(q->text));
+	if (!r)
+		r = request_run(b, q, b->deadline);
+	request_leave(q);
+	return r;
 }
 
 static int pmix_meet(struct te__boot *b)
@@ -243,7 +352,7 @@ static int pmix_meet(struct te__boot *b)
 	root.rank = 0;
 	snprintf(key, sizeof(key), "te.comm.%u.%s", atomic_fetch_add(&nmeetings, 1), b->name);
 	if (!b->rank) {
-		r = publish(b, key, &id);
+		r = offer(b, key, &id);
 	} else {
 		r = wait_for(b, &root, key, text);
 		if (!r)
@@ -252,12 +361,17 @@ static int pmix_meet(struct te__boot *b)
 	return r ? r : te__id_meet(b, &id);
 }
 
-/* a process that has initialised PMIx and does not finalise it has failed, for its launcher */
 static void pmix_close(struct te__boot *b)
 {
+	struct request *q;
+
 	if (!b->meeting)
 		return;
-	pmix.finalize(NULL, 0);
+	q = request_create(finalize);
+	if (!q || request_run(b, q, te__boot_deadline(b)))
+		te__log_warn("%s: PMIx was not finalised: %s", b->name,
+			     q ? te_error_detail() : "not enough memory");
+	request_leave(q);
 	te__free(b->meeting);
 }
 

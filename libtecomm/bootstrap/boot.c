@@ -16,6 +16,8 @@
 
 #include "libtecomm/bootstrap/lineage.h"
 
+#define REOPEN_MS 10000 /* until ranks that recover have met, at most */
+
 /* ---- helpers ---- */
 
 int64_t te__boot_now(void)
@@ -401,6 +403,13 @@ static int open_by(struct te__boot *b)
 	return r ? r : group(b);
 }
 
+/* Ranks that reopen have just agreed to do so: one that is missing has ended since, or stopped, and
+ * they are to agree again. */
+static int64_t ns_to_reopen(int32_t timeout_ms)
+{
+	return (int64_t)(timeout_ms < REOPEN_MS ? timeout_ms : REOPEN_MS) * 1000000;
+}
+
 static int open_with(const struct te__boot_provider *provider, const uint8_t *key,
 		     struct te__lineage *lineage, const struct te_comm_opts *opts,
 		     struct te__boot **ret_boot)
@@ -421,8 +430,10 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
 	b->listen_fd = -1;
 	b->lineage = te__lineage_ref(lineage);
-	if (key)
+	if (key) {
 		memcpy(b->key, key, sizeof(b->key));
+		b->deadline = b->begin + ns_to_reopen(b->timeout_ms);
+	}
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_mutex_init(&b->fail_lock, NULL);
 	b->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

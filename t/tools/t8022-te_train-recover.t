@@ -119,13 +119,19 @@ check "there is no part of a file" test -z "$(find saved -name '*.new')"
 check "the weights are those of these ranks" cmp saved/model.safetensors ref/model.safetensors
 recovers "rank 0 is lost" 0 3 --accum 3 --graph $save
 check "from a checkpoint, too" test "$(from log)" -gt 0
-check "which is complete" "$te_train" --resume saved --stop-after 0
 per_node="--per-node 2"
 recovers "a node is lost, before a checkpoint" "2 3" 2 --accum 1 --save-every 0 --recipe fp8-delayed
 check "from initial weights" test "$(from log)" = 0
 check "which is told" grep -q '^training goes on after step 0, with initial weights$' told
-recovers "all but one are lost" "0 1 3" 1 --accum 1 $save
-per_node=
+
+rm -rf saved
+hold
+begin "4 --per-node 2" $common --steps 30 --recover 4 --log pipe $save text
+wait_for . saved/state.safetensors
+lose 0 1 3
+check "one rank goes on" follow log 0
+check "without a communicator" grep -q '"ranks":1,.*"lost_ranks":\[0,1,3\]' log
+check "and saves" "$te_train" --resume saved --stop-after 0
 
 # rank 0 has lost the other rank of its model
 rm -rf saved
@@ -154,10 +160,22 @@ check "the message tells why" grep -q -- '--tensor 2: no model has all its ranks
 check "and the checkpoint" grep -q '^the checkpoint of step [0-9]* is the latest$' err
 check "which can be resumed" "$te_train" --resume no_model --stop-after 0
 
+# holds RANK: how many descriptors and threads it has
+holds()
+{
+	for process in $(cat /proc/$pid/task/*/children); do
+		tr '\0' '\n' <"/proc/$process/environ" | grep -qx "TE_COMM_RANK=$1" &&
+			ls "/proc/$process/fd" "/proc/$process/task" | wc -l
+	done
+}
+
 # four ranks with a micro-batch each: 2 of the 3 that are left; the second loss is one too many
 begin 4 $endless --recover 1 text
+before=$(holds 0)
 lose 3
 wait_for '^training goes on' err
+after=$(holds 0)
+check "no descriptor or thread is left: $after, before $before" test "$after" -le "$before"
 check "ranks that cannot share micro-batches are left over" grep -q \
 	'^rank 3 was lost; 2 of 4 ranks go on$' err
 check "they are named" grep -q '^rank 2 is left over, and ends$' err

@@ -78,7 +78,8 @@ static int meet(struct trainer *t, const int32_t own[NTOLD])
 int trainer_recover(struct trainer *t, int *status)
 {
 	const int64_t saved_step = t->saved_step;
-	const int own_fault = ranks_check(&t->ranks) >= 0;
+	/* which the user caused, or which te_train found */
+	const int own_fault = ranks_check(&t->ranks) >= 0 && (*status == STATUS_BAD || !say_code());
 	const int32_t own[NTOLD] = {
 		[TOLD_STATUS] = own_fault ? *status : STATUS_OK,
 		[TOLD_SAVED] = t->from && t->from == trainer_folder(t),

@@ -19,6 +19,7 @@ static const char *program = "te_train";
 static atomic_int line_open; /* a progress line was printed without its newline */
 static int hushed, only_failures;
 static int closed; /* whoever read stderr has gone */
+static int code;   /* of the latest failure */
 
 void say_as(const char *name)
 {
@@ -85,6 +86,7 @@ int say_bad(const char *fmt, ...)
 {
 	va_list ap;
 
+	code = 0;
 	va_start(ap, fmt);
 	print_line(program, fmt, ap, "");
 	va_end(ap);
@@ -95,6 +97,7 @@ int say_failed(const char *fmt, ...)
 {
 	va_list ap;
 
+	code = 0;
 	va_start(ap, fmt);
 	print_line(program, fmt, ap, "");
 	va_end(ap);
@@ -110,6 +113,7 @@ int say_te(int r, const char *fmt, ...)
 	const char *detail = te_error_detail();
 	va_list ap;
 
+	code = r;
 	va_start(ap, fmt);
 	print_line(program, fmt, ap, *detail ? detail : te_strerror(r));
 	va_end(ap);
@@ -118,6 +122,11 @@ int say_te(int r, const char *fmt, ...)
 			return STATUS_BAD;
 	}
 	return STATUS_FAILED;
+}
+
+int say_code(void)
+{
+	return code;
 }
 
 void say_hush(int on)

@@ -23,6 +23,8 @@ int say_failed(const char *fmt, ...) TE_PRINTF(1, 2);
  * the user's input causes give STATUS_BAD, others STATUS_FAILED.
  */
 int say_te(int r, const char *fmt, ...) TE_PRINTF(2, 3);
+/* r of the latest failure, 0 if it was not reported by say_te() */
+int say_code(void);
 /* while on, failures are not printed */
 void say_hush(int on);
 /* while on, only failures are printed: of ranks other than 0 */

@@ -60,7 +60,6 @@ const char *te__boot_provider(const struct te__boot *boot);
 #define TE__BOOT_MOST (1u << 24)
 int te__boot_allgather(struct te__boot *boot, const void *send, void *recv, size_t nbytes,
 		       const char *what, int64_t deadline_ns);
-int te__boot_barrier(struct te__boot *boot, const char *what, int64_t deadline_ns);
 
 /* CLOCK_MONOTONIC */
 int64_t te__boot_now(void);

@@ -640,13 +640,6 @@ int te__boot_allgather(struct te__boot *b, const void *send, void *recv, size_t 
 	return r;
 }
 
-int te__boot_barrier(struct te__boot *b, const char *what, int64_t deadline_ns)
-{
-	char none;
-
-	return te__boot_allgather(b, NULL, &none, 0, what, deadline_ns);
-}
-
 void te__boot_abort(struct te__boot *b, const char *why)
 {
 	te__boot_note(b, -TE_EABORT, "%s has aborted: %s", b->text[b->rank], why);

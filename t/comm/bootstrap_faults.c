@@ -209,7 +209,7 @@ static int stop_at_2(int rank, void *arg)
 
 			snprintf(first, sizeof(first), "%s", te_error_detail());
 			te_error_clear();
-			r = te__boot_barrier(b, "exchange of handles", 0);
+			r = bf_gather(b, "exchange of handles", 0);
 			if (r != code || strcmp(first, te_error_detail()))
 				r = te_fail(-EILSEQ, "first %d: %s, then %d", code, first, r);
 		}

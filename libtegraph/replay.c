@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "graph_internal.h"
 
@@ -316,10 +315,7 @@ static int take_turn(struct te_graph *g, struct te_stream *stream)
 
 double te__graph_now_us(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+	return 1e-3 * (double)te__now_ns();
 }
 
 static int launch(struct te_graph *g, struct te_recording *rec, struct te_stream *stream)

@@ -22,10 +22,7 @@
 
 int64_t te__boot_now(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+	return (int64_t)te__now_ns();
 }
 
 int te__poll(struct pollfd *p, size_t n, int64_t wake_ns)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>
@@ -269,6 +270,15 @@ TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
 TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);
 /* how many calls have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
+
+/* CLOCK_MONOTONIC */
+static inline uint64_t te__now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /*
  * A library that is opened by the first te__dl_open(), which fills table, a struct of pointers to

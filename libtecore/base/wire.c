@@ -107,14 +107,6 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 	return 1;
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
@@ -131,7 +123,7 @@ int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *r
 		code = -errno;
 	/* EAGAIN: more connect at once than its queue holds */
 	while (!code && connect(s, (struct sockaddr *)&sa, sizeof(sa)))
-		if (errno != EAGAIN || now_ns() >= deadline_ns)
+		if (errno != EAGAIN || (int64_t)te__now_ns() >= deadline_ns)
 			code = -errno;
 		else
 			nanosleep(&pause, NULL);
@@ -172,7 +164,7 @@ static int ready(const struct te__wire_call *c, short events)
 	int n;
 
 	do {
-		left = c->deadline_ns - now_ns();
+		left = c->deadline_ns - (int64_t)te__now_ns();
 		/* rounded up: not a busy loop in the last millisecond */
 		n = poll(&p, 1, left > 0 ? (int)((left + 999999) / 1000000) : 0);
 	} while (n < 0 || (!n && left > 0));

@@ -18,14 +18,6 @@
 #define DEPTH 8u
 #define TIMEOUT_MOST_MS 3600000
 
-uint64_t te__now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* life */
 
 /* all signals are blocked in it */

@@ -90,7 +90,4 @@ void te__spill_ted_wrote(struct te__spill_ted *ted, uint64_t nbytes);
 void te__spill_ted_close(struct te__spill_ted *ted);
 void te__spill_file_close(struct te__spill_file *file);
 
-/* CLOCK_MONOTONIC */
-uint64_t te__now_ns(void);
-
 #endif

@@ -39,14 +39,6 @@ void te__k_fail(int code)
 		host_running.error = code;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* commands */
 
 int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *args, size_t nbytes)
@@ -256,7 +248,7 @@ static void reach(struct host_event *e, uint64_t count)
 	pthread_mutex_lock(&e->lock);
 	/* an older record, on another stream, may be reached later */
 	if (count > atomic_load(&e->reached)) {
-		e->time_ns = now_ns();
+		e->time_ns = te__now_ns();
 		atomic_store(&e->reached, count);
 	}
 	pthread_mutex_unlock(&e->lock);

@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/team.h"
 #include "libtecore/backend/host/host.h"
@@ -43,20 +42,12 @@ struct host_job {
 
 /* ---- waiting ---- */
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* until the word is the value (is) or is not, for SPIN_NS at most */
 static void spin_until(const _Atomic uint32_t *word, int is, uint32_t value)
 {
-	const uint64_t until = now_ns() + SPIN_NS;
+	const uint64_t until = te__now_ns() + SPIN_NS;
 
-	while ((atomic_load(word) == value) != is && now_ns() < until) {
+	while ((atomic_load(word) == value) != is && te__now_ns() < until) {
 #if defined(__x86_64__)
 		__builtin_ia32_pause();
 #elif defined(__aarch64__)

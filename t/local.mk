@@ -358,6 +358,13 @@ POOL_CASES = \
 	t/comm/pool_cases.h \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
+t_comm_broker_SOURCES = \
+	t/comm/broker.c \
+	t/comm/broker_control.c \
+	t/comm/broker_lib.c \
+	t/comm/broker_lib.h \
+	t/comm/broker_limits.c \
+	t/comm/broker_messages.c
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)

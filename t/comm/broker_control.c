@@ -1,0 +1,87 @@
+/*
+ * t/comm/broker_control.c - cases of t/comm/broker: the control page, which the broker creates and
+ * all clients map.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "broker_lib.h"
+
+START_TEST(a_wrong_control_page_is_refused)
+{
+	struct te__control *c = NULL;
+	int fd;
+
+	fd = bk_fd(TE__CONTROL_NBYTES, 0);
+	fails(te__control_map(fd, 3, &c), -EINVAL, "is no memfd that is sealed");
+	close(fd);
+	fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	ck_assert_int_eq(ftruncate(fd, TE__CONTROL_NBYTES - 1), 0);
+	ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+	fails(te__control_map(fd, 3, &c), -EINVAL, "has 65535 bytes, expected 65536");
+	close(fd);
+	DO(te__control_create(4, &fd));
+	fails(te__control_map(fd, 3, &c), -TE_EMISMATCH, "not that of 3 ranks");
+	ck_assert_ptr_null(c);
+	DO(te__control_map(fd, 4, &c));
+	close(fd);
+	DO(te__control_check(c, "fn"));
+	te__control_abort(c, -TE_EPEER, "rank 9 has ended");
+	te__control_abort(c, -TE_EABORT, "something else");
+	fails(te__control_check(c, "fn"), -TE_EPEER, "fn: rank 9 has ended");
+	te__control_unmap(c);
+	te__control_unmap(NULL);
+}
+END_TEST
+
+static void *checks(void *control)
+{
+	static char text[300];
+
+	snprintf(text, sizeof(text), "%d: ", te__control_check(control, "fn"));
+	strncat(text, te_error_detail(), sizeof(text) - strlen(text) - 1);
+	return text;
+}
+
+/* a rank that sees an abort before its reason is written */
+START_TEST(the_reason_of_an_abort_is_waited_for)
+{
+	struct te__control *c;
+	pthread_t thread;
+	void *text;
+	char want[80];
+	int fd;
+
+	DO(te__control_create(4, &fd));
+	DO(te__control_map(fd, 4, &c));
+	close(fd);
+	atomic_store(&c->abort, 1);
+	ck_assert_int_eq(pthread_create(&thread, NULL, checks, c), 0);
+	usleep((useconds_t)tt_rand_int(0, 5000));
+	c->code = -TE_EPEER;
+	snprintf(c->reason, sizeof(c->reason), "rank 9 has ended");
+	atomic_store(&c->told, 1);
+	pthread_join(thread, &text);
+	snprintf(want, sizeof(want), "%d: fn: rank 9 has ended", -TE_EPEER);
+	ck_assert_str_eq(text, want);
+	/* not for ever */
+	atomic_store(&c->told, 0);
+	fails(te__control_check(c, "fn"), -TE_EABORT, "fn: a rank has aborted the communicator");
+	te__control_unmap(c);
+}
+END_TEST
+
+void bk_control_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "control", "host");
+
+	tcase_add_test(c, a_wrong_control_page_is_refused);
+	tcase_add_test(c, the_reason_of_an_abort_is_waited_for);
+}

@@ -379,8 +379,13 @@ t_comm_verbs_SOURCES = \
 	t/comm/link_lib.c \
 	t/comm/link_lib.h \
 	t/comm/verbs.c \
+	t/comm/verbs_comm.c \
+	t/comm/verbs_devices.c \
 	t/comm/verbs_fake.c \
-	t/comm/verbs_fake.h
+	t/comm/verbs_fake.h \
+	t/comm/verbs_faults.c \
+	t/comm/verbs_lib.c \
+	t/comm/verbs_lib.h
 t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 check_LTLIBRARIES += t/comm/libnccl.la
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h

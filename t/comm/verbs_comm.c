@@ -1,0 +1,168 @@
+/*
+ * t/comm/verbs_comm.c - cases of t/comm/verbs: communicators whose nodes are connected by devices
+ * of the test. They measure, and recover.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <te/collective.h>
+
+#include "threads.h"
+#include "verbs_lib.h"
+
+/* ---- te_transport_measure ---- */
+
+static int measure(struct thread_rank *r)
+{
+	double us[8];
+
+	for (int depth = 0; depth < 8; depth += 7) {
+		memset(us, 0xff, sizeof(us));
+		STEP(te_transport_measure(r->comm, "verbs", 60001, depth, 7, us));
+		for (int i = 0; i < 7; i++)
+			HOLDS(r->rank < 2 ? us[i] > 0 : us[i] == 0);
+		HOLDS(us[7] != us[7]); /* not written: a NaN */
+	}
+	STEP(te_transport_measure(r->comm, "verbs", 0, 64, 2, us));
+	HOLDS(te_transport_measure(r->comm, "carrier", 1, 0, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 65, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, -1, 1, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 0, 0, us) == -EINVAL);
+	HOLDS(te_transport_measure(r->comm, "verbs", 1, 0, 1, NULL) == -EINVAL);
+	return 0;
+}
+
+START_TEST(messages_of_a_communicator_are_timed)
+{
+	te__verbs_replace(&verbs_fake_lib);
+	threads_run(_i, measure, 0, NULL);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+	ck_assert_int_eq(verbs_fake.nmisuse, 0);
+}
+END_TEST
+
+static int measure_without(struct thread_rank *r)
+{
+	double us = -1;
+	const int code = te_transport_measure(r->comm, "verbs", 1000, 0, 1, &us);
+
+	HOLDS(us == -1);
+	return code;
+}
+
+START_TEST(ranks_without_devices_are_told)
+{
+	verbs_fake.none = 1;
+	te__verbs_replace(&verbs_fake_lib);
+	threads_run(2, measure_without, -ENODEV, "there is no RDMA device");
+}
+END_TEST
+
+/* ---- recovery of a communicator ---- */
+
+#define SUM 3000 /* floats */
+
+static int cut_off; /* the last rank is, for a while; else it releases its communicator */
+static pthread_barrier_t reduced;
+
+static void begin_on_a_node(int rank)
+{
+	verbs_fake_rank = rank;
+	te__boot_node_name = rank < 2 ? "a" : "b";
+}
+
+static float value(int who, int64_t i)
+{
+	return (float)((int64_t)(tt_seed() % 1000003 + (uint64_t)who * 7919) * (i + 1) % 8191) /
+	       64;
+}
+
+static int sum(struct thread_rank *r, int who, const int32_t *was)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	float x[SUM], want;
+	void *p;
+
+	STEP(te_mem_alloc(s, sizeof(x), &p));
+	for (int64_t i = 0; i < SUM; i++)
+		x[i] = value(who, i);
+	STEP(te_copy(s, p, x, sizeof(x)));
+	STEP(te_stream_sync(s));
+	STEP(te_comm_allreduce(r->comm, s, p, p, SUM, TE_DTYPE_FP32, TE_COMM_SUM, NULL));
+	tt_poison(x, sizeof(x));
+	STEP(te_copy(s, x, p, sizeof(x)));
+	STEP(te_stream_sync(s));
+	STEP(te_mem_free(s, p));
+	STEP(te_comm_error(r->comm));
+	for (int64_t i = 0; i < SUM; i++) {
+		want = value(was[0], i);
+		for (int k = 1; k < te_comm_nranks(r->comm); k++)
+			want += value(was[k], i);
+		HOLDS(x[i] == want);
+	}
+	return 0;
+}
+
+static int fail_and_recover(struct thread_rank *r)
+{
+	static const int32_t all[] = { 0, 1, 2, 3 };
+	const int last = r->rank == 3, n = cut_off ? 4 : 3;
+	struct te_comm_info info = TE_COMM_INFO_INIT;
+	struct te_comm *next;
+	int32_t was[4];
+	int e;
+
+	STEP(te_comm_info(r->comm, &info));
+	HOLDS(!strcmp(info.transport, "verbs") && info.nnodes == 2);
+	e = sum(r, r->rank, all);
+	pthread_barrier_wait(&reduced);
+	if (last && !cut_off) {
+		r->comm = te_comm_unref(r->comm);
+		return e;
+	}
+	if (last)
+		verbs_fake.cut = 8;
+	while (!e)
+		e = sum(r, r->rank, all);
+	HOLDS(e == -TE_EPEER || e == -TE_EABORT);
+	verbs_fake.cut = 0;
+	STEP(te_comm_recover(r->comm, NULL, was, &next));
+	te_comm_unref(r->comm);
+	r->comm = next;
+	STEP(te_comm_info(next, &info));
+	HOLDS(!strcmp(info.transport, "verbs") && info.nnodes == 2 && info.nranks == n);
+	HOLDS(!memcmp(was, all, (size_t)n * sizeof(*was)));
+	for (int k = 0; k < 3; k++)
+		STEP(sum(r, r->rank, was));
+	return 0;
+}
+
+START_TEST(ranks_recover)
+{
+	setenv("TE_COMM_IB_TIMEOUT", "11", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	te__verbs_replace(&verbs_fake_lib);
+	threads_begin = begin_on_a_node;
+	cut_off = _i;
+	pthread_barrier_init(&reduced, NULL, 4);
+	threads_run(4, fail_and_recover, 0, NULL);
+	ck_assert_int_eq(verbs_fake.nlive, 0);
+	ck_assert_int_eq(verbs_fake.nmisuse, 0);
+}
+END_TEST
+
+void vb_comm_cases(Suite *s)
+{
+	TCase *c = tt_case(s, "measure", "host");
+
+	backend = "host";
+	threads_pool_nbytes = 1 << 20;
+	setenv("TE_COMM_PACKETS", "64k", 1);
+	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
+	tcase_add_test(c, ranks_without_devices_are_told);
+	tcase_add_loop_test(c, ranks_recover, 0, 2);
+}

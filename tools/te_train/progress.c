@@ -223,10 +223,12 @@ int progress_begin(struct trainer *t)
 
 	if (t->ranks.rank)
 		return STATUS_OK;
-	if (o->log && !t->log)
+	if (o->log && !t->log) {
 		t->log = fopen(o->log, "a");
-	if (o->log && !t->log)
-		return say_bad("%s: %s", o->log, strerror(errno));
+		if (!t->log)
+			return say_bad("%s: %s", o->log, strerror(errno));
+		setvbuf(t->log, NULL, _IONBF, 0);
+	}
 	if (t->ranks.comm)
 		say_note("%d ranks, each with %lld micro-batch%s a step", (int)ranks_n(&t->ranks),
 			 (long long)t->accum, t->accum == 1 ? "" : "es");
@@ -236,10 +238,8 @@ int progress_begin(struct trainer *t)
 		say_note("training goes on after step %lld, %s%s", (long long)t->done.step,
 			 t->from ? "from the checkpoint in " : "with initial weights",
 			 t->from ? t->from : "");
-	if (!o->log)
-		return STATUS_OK;
-	setvbuf(t->log, NULL, _IONBF, 0);
-	log_run(t);
+	if (t->log)
+		log_run(t);
 	return STATUS_OK;
 }
 

@@ -39,7 +39,7 @@ static void note(const struct trainer *t, const struct ranks *before)
 
 	if (n)
 		say_note("%s %s lost; %d of %d ranks go on", names, n > 1 ? "were" : "was",
-			 (int)ranks_n(&t->ranks), (int)ranks_n(before));
+			 (int)ranks_n(&t->ranks), (int)before->nfirst);
 	n = ranks_name(&t->ranks, before, RANK_IDLE, names);
 	if (n)
 		say_note("%s %s left over, and end%s", names, n > 1 ? "are" : "is",
@@ -84,16 +84,14 @@ int trainer_recover(struct trainer *t, int *status)
 		[TOLD_STATUS] = own_fault ? *status : STATUS_OK,
 		[TOLD_SAVED] = t->from && t->from == trainer_folder(t),
 	};
+	int te;
 
 	if (!t->ranks.comm)
 		return 0;
-	if (t->o->recover) {
-		const int te = te_ctx_sync(t->ctx);
-
-		if (te < 0) {
-			say_te(te, "this rank's device, without which the others go on");
-			return 0;
-		}
+	te = t->o->recover ? te_ctx_sync(t->ctx) : 0;
+	if (te < 0) {
+		say_te(te, "this rank's device, without which the others go on");
+		return 0;
 	}
 	/* the others may have made more steps, or fewer */
 	ranks_abort(&t->ranks, "a rank was lost or has failed; its message says why");

@@ -132,6 +132,14 @@ static void data_digests(const struct trainer *t, char ret_text[2 * DIGEST_NBYTE
 		 t->val_data ? "+" : "", t->val_data ? data_digest(t->val_data) : "");
 }
 
+static int check_names(const struct trainer *t)
+{
+	for (int i = 0; i < t->o->nfiles; i++)
+		if (t->ranks.comm && !strcmp(t->o->file[i], "-"))
+			return say_bad("-: only rank 0 has the standard input; give a file");
+	return STATUS_OK;
+}
+
 static int open_data(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
@@ -145,9 +153,6 @@ static int open_data(struct trainer *t, int64_t vocab)
 	r = o->random_tokens ? data_random(vocab, &t->data) : open_files(t, vocab);
 	if (r)
 		return r;
-	for (int i = 0; i < o->nfiles; i++)
-		if (t->ranks.comm && !strcmp(o->file[i], "-"))
-			return say_bad("-: only rank 0 has the standard input; give a file");
 	n = data_ntokens(t->data);
 	if (o->val) {
 		t->train = (struct span){ t->data, 0, n };
@@ -324,6 +329,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = open_device(t);
 	if (!r)
 		r = ranks_open(t->ctx, (int32_t)o->tensor, o->accum, &t->ranks);
+	if (!r && trains(o))
+		r = check_names(t);
 	/* a resumed run has those of the run that was saved, whatever its ranks, and so have ranks
 	 * that are left */
 	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_ndata(&t->ranks));

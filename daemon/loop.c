@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/signalfd.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -28,16 +28,36 @@ static int watch(struct ted *t, int fd, uint64_t what)
 	return -1;
 }
 
+static volatile int stop_fd = -1;
+
+static void stop(int signal)
+{
+	const uint64_t one = 1;
+	const int err = errno;
+
+	(void)signal;
+	(void)!write(stop_fd, &one, sizeof(one));
+	errno = err;
+}
+
+/* by a handler, which any thread may run: a library, such as a BLAS, may have started threads
+ * before main() that do not block the signals, as a signalfd would need */
+static void watch_signals(int fd)
+{
+	static const int signals[] = { SIGINT, SIGTERM };
+	struct sigaction act = { .sa_handler = stop, .sa_flags = SA_RESTART }, old;
+
+	stop_fd = fd;
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
+			(void)sigaction(signals[i], &act, NULL);
+}
+
 static int set_up(struct ted *t)
 {
-	sigset_t stop;
-
-	sigemptyset(&stop);
-	sigaddset(&stop, SIGINT);
-	sigaddset(&stop, SIGTERM);
-	sigprocmask(SIG_BLOCK, &stop, NULL);
 	t->epoll = epoll_create1(EPOLL_CLOEXEC);
-	t->signal = signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
+	t->signal = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	watch_signals(t->signal);
 	t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	t->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (t->epoll < 0 || t->spare < 0) {
@@ -131,8 +151,10 @@ static int serve(struct ted *t)
 		for (int i = 0; i < n; i++) {
 			const uint64_t what = ev[i].data.u64;
 
-			if (what == SIGNAL)
+			if (what == SIGNAL) {
+				stop_fd = -1; /* it is closed soon */
 				return TED_OK;
+			}
 			accepts |= what == LISTEN;
 			metrics |= what == METRICS;
 			ticks |= what == TIMER;

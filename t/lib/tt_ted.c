@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -61,11 +62,20 @@ void run_init(struct ted_run *r, const char *conf)
 	ck_assert_int_eq(bind(r->notify, (struct sockaddr *)&sa, sizeof(sa)), 0);
 }
 
+/* a thread that a library has started, which blocks no signals */
+static void *idle(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
 /* in the child */
 static void serve(struct ted_run *r)
 {
 	char *argv[] = { "ted", "--config", r->conf, NULL }, text[112];
 	const int out = open(r->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+	pthread_t thread;
 
 	dup2(out, STDERR_FILENO);
 	close(out);
@@ -92,6 +102,8 @@ static void serve(struct ted_run *r)
 		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)r->nofile, (rlim_t)r->nofile });
 	if (r->map && enter_userns(r->map))
 		exit(99);
+	if (pthread_create(&thread, NULL, idle, NULL))
+		exit(98);
 	te__fault_set((uint64_t)r->fault);
 	optind = 1;
 	exit(ted_main(3, argv));

@@ -3,7 +3,8 @@
  *
  * The forward list, the backward list and the delayed weight gradients are fused
  * separately; each basic step ends up in exactly one group, in order. The
- * sequence's own fusions are tried first, then the built-in ones, in table order.
+ * sequence's own fusions are tried first, then the built-in ones, in table order. A built-in
+ * fusion takes no step at which one of the sequence's applies.
  * A joint fusion is tried where its forward steps are; its backward steps are then taken.
  */
 #define TE_LOG_CATEGORY "core/plan"
@@ -289,7 +290,7 @@ static void fill_backward(struct te_plan *p, struct te__group *g, int s)
 
 /* ---- the lists ---- */
 
-/* 1: taken, and the group is filled; 0: does not apply; or an error */
+/* 1: taken, and the group is filled; 0: does not apply; or an error. g NULL: nothing is taken */
 static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, int end,
 		      struct te__group *g)
 {
@@ -300,7 +301,7 @@ static int try_fusion(struct te_plan *p, const struct te_fusion *f, int first, i
 		return 0;
 	set_internal(p, &m, 0);
 	r = applies(p, &m);
-	if (r <= 0) {
+	if (r <= 0 || !g) {
 		set_internal(p, &m, 1);
 		return r;
 	}
@@ -313,6 +314,33 @@ static int is_tried(const struct te_plan *p, const struct te_fusion *f, enum te_
 {
 	return !(p->flags & TE_PLAN_NO_FUSION) &&
 	       (f->pass == pass || (f->pass == TE_PASS_JOINT && pass == TE_PASS_FORWARD));
+}
+
+/* 1: a fusion of the sequence applies to steps that begin at one of the n after the first */
+static int is_wanted(struct te_plan *p, enum te_pass pass, int first, int n, int end)
+{
+	int r = 0;
+
+	for (int s = first + 1; s < first + n; s++)
+		for (int k = 0; !r && k < p->seq->nfusions; k++)
+			if (is_tried(p, &p->seq->fusion[k], pass))
+				r = try_fusion(p, &p->seq->fusion[k], s, end, NULL);
+	return r;
+}
+
+/* a fusion of the sequence, or a built-in one that leaves those of the sequence their steps */
+static int try_either(struct te_plan *p, enum te_pass pass, int k, int s, int end,
+		      struct te__group *g)
+{
+	const int own = k < p->seq->nfusions;
+	const struct te_fusion *f = own ? &p->seq->fusion[k] : &te__fusions[k - p->seq->nfusions];
+	int r = 0;
+
+	if (!is_tried(p, f, pass))
+		return 0;
+	if (!own)
+		r = is_wanted(p, pass, s, matches(p, f, s, end), end);
+	return r ? (r < 0 ? r : 0) : try_fusion(p, f, s, end, g);
 }
 
 static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
@@ -328,12 +356,7 @@ static int fuse_list(struct te_plan *p, enum te_pass pass, int first, int end)
 		else
 			te__plan_fill_group(p, g, NULL, s, 1);
 		for (int k = 0; !g->fusion && k < p->seq->nfusions + te__nfusions; k++) {
-			const struct te_fusion *f = k < p->seq->nfusions ?
-							    &p->seq->fusion[k] :
-							    &te__fusions[k - p->seq->nfusions];
-
-			if (is_tried(p, f, pass))
-				r = try_fusion(p, f, s, end, g);
+			r = try_either(p, pass, k, s, end, g);
 			if (r < 0)
 				return r;
 		}

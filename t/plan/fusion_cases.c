@@ -667,10 +667,24 @@ static int breaks(const struct te_fused *f)
 	return -TE_EPLAN;
 }
 
+static int refuses(const struct te_fused *f)
+{
+	(void)f;
+	return 0;
+}
+
+static void fails_to_plan(struct te_seq *seq)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p;
+
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 5, 16, WIDTH } };
+	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_EPLAN);
+}
+
 START_TEST(tries_user_fusions_first)
 {
 	struct te_fusion mine = apart;
-	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_seq *seq = seq_of("lb");
 	struct te_plan *p;
 
@@ -695,8 +709,48 @@ START_TEST(tries_user_fusions_first)
 	seq = seq_of("lb");
 	mine.applies = breaks;
 	DO(te_seq_add_fusion(seq, &mine));
-	o.x = (struct te_spec){ TE_DTYPE_BF16, 3, { 5, 16, WIDTH } };
-	ck_assert_int_eq(te_plan_create(seq, &o, &p), -TE_EPLAN);
+	fails_to_plan(seq);
+	te_seq_unref(seq);
+}
+END_TEST
+
+/* of a bias and an activation, which a built-in fusion of the linear before could take */
+static const struct te_fusion later = {
+	.size = sizeof(later),
+	.name = "bias-then-act",
+	.pass = TE_PASS_FORWARD,
+	.pattern = "bias activation",
+	.run = apart_run,
+};
+
+START_TEST(built_in_fusions_leave_user_fusions_their_steps)
+{
+	struct te_fusion mine = later;
+	struct te_seq *seq = seq_of("lbg");
+	struct te_plan *p;
+
+	DO(te_seq_add_fusion(seq, &mine));
+	p = plan_of(seq, "bf16", 0);
+	ck_group(p, "bias-then-act", 1);
+	ck_group(p, "linear+bias", 0);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+
+	/* one that does not apply leaves them to the built-in ones */
+	seq = seq_of("lbg");
+	mine.applies = refuses;
+	DO(te_seq_add_fusion(seq, &mine));
+	p = plan_of(seq, "bf16", 0);
+	ck_group(p, "bias-then-act", 0);
+	ck_group(p, "linear+bias", 1);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+
+	/* a failure ends planning */
+	seq = seq_of("lbg");
+	mine.applies = breaks;
+	DO(te_seq_add_fusion(seq, &mine));
+	fails_to_plan(seq);
 	te_seq_unref(seq);
 }
 END_TEST
@@ -773,6 +827,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	c = tt_case(s, "tables", "");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, tries_user_fusions_first);
+	tcase_add_test(c, built_in_fusions_leave_user_fusions_their_steps);
 	tcase_add_loop_test(c, each_row_names_a_test_that_applies_it, 0, te__nfusions);
 	return s;
 }

@@ -80,6 +80,11 @@ no/dump|--preset tiny --dump-val no/dump text
 text/out|--preset tiny --out text/out text
 no/log|--preset tiny --log no/log text
 --sample-only|--preset tiny --sample-only
+--prompt needs --sample|--preset tiny --prompt NAME text
+--sample-only needs --sample|--init small --sample-only
+--save-best needs --out|--preset tiny --save-best text
+it has 45 rows|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
+the model cannot be planned: linear|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 nowhere|--resume nowhere
 nowhere|--init nowhere text
 n_layer|--init small --model deep.json text
@@ -129,6 +134,9 @@ for z in gzip xz zstd; do
 		fails "$z data is refused with what to do" "$z -dc FILE" "$te_train" $micro packed
 	fi
 done
+
+check "16 sequences make extents of FP8 divisible" "$te_train" --preset tiny --backend host \
+	--recipe fp8-delayed --batch 16 --seq-len 15 --steps 1 --eval-batches 1 text
 
 # more memory than any machine has
 fails "a batch that does not fit" "--batch 1048576" \

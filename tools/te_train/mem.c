@@ -52,14 +52,14 @@ static int forward_nbytes(const struct mem_run *run, int64_t B, int64_t T, const
 }
 
 /* weights, copies and quantizers, which all plans share */
-static int shared(const struct mem_run *run, struct mem *m)
+static int shared(const struct mem_run *run, int64_t B, struct mem *m)
 {
 	struct te_plan_memory pm = TE_PLAN_MEMORY_INIT;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	int r;
 
 	po.flags = run->train ? TE_PLAN_TRAIN : 0;
-	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { 1, run->graph->T } };
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { B, run->graph->T } };
 	r = plan_memory(run, &po, &pm);
 	if (r < 0)
 		return r;
@@ -125,7 +125,7 @@ int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret)
 	struct te_plan_memory sample = TE_PLAN_MEMORY_INIT;
 	uint64_t eval = 0, later, held;
 	struct mem m = { 0 };
-	int r = shared(run, &m);
+	int r = shared(run, B, &m);
 
 	if (r >= 0 && run->train)
 		r = add_step(run, B, &m, &eval);
@@ -307,9 +307,10 @@ int mem_offload(const struct mem_run *run, struct step_graph *g)
 	return te < 0 ? say_te(te, "--offload %s", o->offload) : r;
 }
 
-/* a failed estimate: the batch may be the reason */
 static int no_estimate(const struct mem_run *run, int r)
 {
+	if (r != -ENOMEM)
+		return say_te(r, "the model cannot be planned");
 	return say_te(r, "--batch %lld with --seq-len %lld does not fit", (long long)run->graph->B,
 		      (long long)run->graph->T);
 }

@@ -318,6 +318,10 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
 		return say_bad("--sample-only needs --resume or --init");
+	if ((o->sample_only || o->prompt) && !o->sample)
+		return say_bad("%s needs --sample", o->prompt ? "--prompt" : "--sample-only");
+	if (o->save_best && !o->out && !o->resume)
+		return say_bad("--save-best needs --out");
 	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
 	r = te_recipe_from_name(o->recipe, &t->recipe);
 	if (r < 0)

@@ -129,15 +129,16 @@ static int jobs(void)
 	if (json) {
 		record_begin(&rec);
 		record_open_list(&rec, "jobs");
-	} else {
-		printf("%8s %8s %7s %7s %7s %10s %7s %7s %14s %14s\n", "job", "user", "clients",
-		       "ranks", "keys", "bytes", "fds", "files", "file bytes", "written today");
 	}
 	do {
 		struct te__wire m = { .kind = TE__WIRE_JOBS, .item = below };
 
 		r = ask(&m, &data);
 		n = r ? 0 : data.nbytes / sizeof(*list);
+		if (!r && !json && !below)
+			printf("%8s %8s %7s %7s %7s %10s %7s %7s %14s %14s\n", "job", "user",
+			       "clients", "ranks", "keys", "bytes", "fds", "files",
+			       "file bytes", "written today");
 		for (size_t i = 0; i < n; i++)
 			print_job(&rec, &list[i]);
 		if (n)

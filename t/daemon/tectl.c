@@ -157,6 +157,16 @@ START_TEST(bad_usage_is_one_line)
 }
 END_TEST
 
+START_TEST(a_service_that_is_absent_is_one_line)
+{
+	run_init(&run, "");
+	ck_assert_int_eq(tectl("jobs"), 1);
+	ck_assert_int_eq(strncmp(out, "tectl: cannot connect", 21), 0);
+	ck_assert_ptr_eq(strchr(out, '\n'), out + strlen(out) - 1);
+	run_end(&run);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("daemon/tectl");
@@ -165,6 +175,7 @@ static Suite *suite(void)
 	tcase_add_test(c, jobs_are_listed_and_revoked);
 	tcase_add_test(c, status_has_the_metrics);
 	tcase_add_loop_test(c, bad_usage_is_one_line, 0, (int)TT_LEN(wrong));
+	tcase_add_test(c, a_service_that_is_absent_is_one_line);
 	return s;
 }
 

@@ -123,9 +123,10 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * Thread: any.  A context may be used by many threads; each stream by one at a time.
  * In a child forked afterwards, all that would use the device returns -TE_ESTATE.
  * No function of the library changes the CUcontext that is current to the calling thread.
- * Errors: -EINVAL (also a CUcontext of another device), -EOPNOTSUPP (a CUcontext for
- * the host backend), -ENOMEM, -ENODEV (backend or device absent; the error message has the
- * reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL (built without nvcc), -TE_ECUDA.
+ * Errors: -EINVAL (also a CUcontext of another device, or an invalid TE_ variable in the
+ * environment), -EOPNOTSUPP (a CUcontext for the host backend), -ENOMEM, -ENODEV (backend or device
+ * absent; the error message has the reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL
+ * (built without nvcc), -TE_ECUDA.
  */
 TE_EXPORT int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx);
 TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);

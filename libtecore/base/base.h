@@ -32,8 +32,12 @@ enum { TE__SEPARATE_AUTO, TE__SEPARATE_ON, TE__SEPARATE_OFF };
 /* the folder of TE_CACHE_DIR, created if it does not exist; NULL: do not keep files */
 const char *te__param_cache_dir(void);
 
-/* logs, once per process, variables that are unknown or invalid */
-void te__param_warn(void);
+/* logs, once per process, variables that are unknown or invalid; returns -EINVAL with an error
+ * message if one is invalid */
+int te__param_check(const char *fn);
+
+/* the same for the text of TE_LOG */
+int te__log_check(const char *fn);
 
 static inline int te__is_fp8(int32_t dtype)
 {

@@ -171,3 +171,14 @@ int te_log_filter(const char *spec)
 	pthread_mutex_unlock(&lock);
 	return 0;
 }
+
+int te__log_check(const char *fn)
+{
+	const char *text = te__param_str(TE_PARAM_LOG);
+	struct filter f;
+
+	if (filter_parse(&f, text) >= 0)
+		return 0;
+	return te__fail(-EINVAL, "%s: TE_LOG=%s in the environment: expected levels such as "
+				 "warn or info,comm=trace", fn, text);
+}

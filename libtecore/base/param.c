@@ -36,6 +36,7 @@ static const struct {
 
 static struct {
 	const char *text;	/* as written */
+	const char *invalid;	/* what the environment has instead; or NULL */
 	const char *source;
 	union te__param_value v;
 } value[TE_PARAM_END];
@@ -68,17 +69,17 @@ static int parse_int(const char *s, const char **ret_end, int64_t *ret)
 	return end == s || errno ? -EINVAL : 0;
 }
 
-/* k, M and G are powers of 1024 */
+/* K or k, M, G and T are powers of 1024 */
 static int parse_size(const char *s, int64_t *ret)
 {
-	static const char suffix[] = "kMG";
+	static const char suffix[] = "KMGT";
 	const char *end, *at;
 
 	if (parse_int(s, &end, ret) || *ret < 0)
 		return -EINVAL;
 	if (!*end)
 		return 0;
-	at = strchr(suffix, *end);
+	at = strchr(suffix, *end == 'k' ? 'K' : *end);
 	if (!at || end[1])
 		return -EINVAL;
 	return __builtin_mul_overflow(
@@ -180,7 +181,7 @@ static void init(void)
 			if (!set(id, s, "environment"))
 				continue;
 			source = "invalid";
-			free(s);
+			value[id].invalid = s;
 		}
 		if (set(id, row[id].dflt, source))
 			assert(!"a default of params.def cannot be parsed");
@@ -191,19 +192,38 @@ static void init(void)
 static void warn(void)
 {
 	for (int id = 0; id < TE_PARAM_END; id++)
-		if (!strcmp(value[id].source, "invalid"))
-			te__log_warn("%s is not a %s, using \"%s\"",
-				     row[id].name, type_name[row[id].type],
-				     row[id].dflt);
+		if (value[id].invalid)
+			te__log_warn("%s is not a %s", row[id].name, type_name[row[id].type]);
 	for (size_t i = 0; te_param_unknown(i); i++)
 		te__log_warn("%s is not a parameter of this version",
 			     te_param_unknown(i));
 }
 
-void te__param_warn(void)
+static const char *expected(int id)
+{
+	switch (row[id].type) {
+	case TE__PARAM_BOOL:
+		return "on or off";
+	case TE__PARAM_INT:
+		return "a whole number";
+	case TE__PARAM_SIZE:
+		return "a size in bytes such as 1048576, 1024K, 64M or 2G";
+	case TE__PARAM_ENUM:
+		return row[id].unit;
+	default:
+		return "a number";
+	}
+}
+
+int te__param_check(const char *fn)
 {
 	pthread_once(&once, init);
 	pthread_once(&warn_once, warn);
+	for (int id = 0; id < TE_PARAM_END; id++)
+		if (value[id].invalid)
+			return te__fail(-EINVAL, "%s: %s=%s in the environment: expected %s",
+					fn, row[id].name, value[id].invalid, expected(id));
+	return te__log_check(fn);
 }
 
 static int get(enum te__param id, enum te__param_type type)

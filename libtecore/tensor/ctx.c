@@ -103,6 +103,8 @@ int te__ctx_forked(const struct te_ctx *ctx)
 
 int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn)
 {
+	if (!ctx)
+		return te__fail(-EINVAL, "%s: ctx is NULL", fn);
 	if (!te__ctx_forked(ctx))
 		return 0;
 	return te__fail(-TE_ESTATE, "%s: the context was created before this process was forked: "
@@ -254,7 +256,9 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	struct te_ctx *ctx;
 	int r;
 
-	te__param_warn();
+	r = te__param_check("te_ctx_create");
+	if (r)
+		return r;
 	if (!ret_ctx)
 		return te__fail(-EINVAL, "te_ctx_create: ret_ctx is NULL");
 	r = opts ? te__sized_in("te_ctx_create", te_ctx_opts, opts, &o) : 0;
@@ -308,7 +312,7 @@ struct te_ctx *te_ctx_unref(struct te_ctx *ctx)
 
 const char *te_ctx_backend(const struct te_ctx *ctx)
 {
-	return ctx->ops->name;
+	return ctx ? ctx->ops->name : NULL;
 }
 
 int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info)
@@ -361,7 +365,7 @@ int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info)
 
 struct te_stream *te_ctx_stream(struct te_ctx *ctx)
 {
-	return ctx->stream;
+	return ctx ? ctx->stream : NULL;
 }
 
 /*

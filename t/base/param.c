@@ -2,9 +2,11 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/errno.h>
 #include <te/param.h>
 
 #include "libtecore/base/base.h"
@@ -26,6 +28,8 @@ static const struct {
 	{ TE__PARAM_SIZE, "0", 0 },
 	{ TE__PARAM_SIZE, "100", 100 },
 	{ TE__PARAM_SIZE, "3k", 3 << 10 },
+	{ TE__PARAM_SIZE, "3K", 3 << 10 },
+	{ TE__PARAM_SIZE, "2T", INT64_C(2) << 40 },
 	{ TE__PARAM_SIZE, "8M", 8 << 20 },
 	{ TE__PARAM_SIZE, "5G", INT64_C(5) << 30 },
 	{ TE__PARAM_ENUM, "red", 0 },
@@ -54,7 +58,8 @@ static const struct {
 	{ TE__PARAM_INT, "9223372036854775808" },
 	{ TE__PARAM_SIZE, "-1" },
 	{ TE__PARAM_SIZE, "3kk" },
-	{ TE__PARAM_SIZE, "3T" },
+	{ TE__PARAM_SIZE, "3P" },
+	{ TE__PARAM_SIZE, "3m" },
 	{ TE__PARAM_SIZE, "9999999999G" },
 	{ TE__PARAM_DOUBLE, "" },
 	{ TE__PARAM_DOUBLE, "0.5x" },
@@ -136,7 +141,7 @@ static void count_warnings(void *arg, enum te_log_level level,
 		warnings++;
 }
 
-START_TEST(invalid_value_keeps_default_and_warns_once)
+START_TEST(invalid_value_is_an_error_and_warns_once)
 {
 	setenv("TE_BACKEND", "gpu", 1);
 	ck_assert_str_eq(find("TE_BACKEND").source, "invalid");
@@ -144,9 +149,43 @@ START_TEST(invalid_value_keeps_default_and_warns_once)
 	ck_assert_int_eq(te__param_enum(TE_PARAM_BACKEND), 0);
 	te_log_set(count_warnings, "TE_BACKEND");
 	ck_assert_int_eq(te_log_filter("warn"), 0);
-	te__param_warn();
-	te__param_warn();
+	for (int i = 0; i < 2; i++) {
+		te_error_clear();
+		ck_assert_int_eq(te__param_check("fn"), -EINVAL);
+		ck_assert_str_eq(te_error_detail(), "fn: TE_BACKEND=gpu in the environment: "
+						    "expected auto|host|cuda");
+	}
 	ck_assert_int_eq(warnings, 1);
+}
+END_TEST
+
+static const struct {
+	const char *name, *value, *expected; /* NULL: valid */
+} given[] = {
+	{ "TE_COMM_POOL", "64Q", "expected a size in bytes such as" },
+	{ "TE_COMM_TIMEOUT_MS", "1s", "expected a whole number" },
+	{ "TE_COMM_DEBUG", "maybe", "expected on or off" },
+	{ "TE_COMM_ALGO", "foo", "expected auto|ll|" },
+	{ "TE_LOG", "warn,comm=loud", "expected levels such as" },
+	{ "TE_COMM_POOL", "64M", NULL },
+	{ "TE_LOG", "error,comm=off", NULL },
+	{ "TE_NO_PARAMETER", "64Q", NULL },
+};
+
+START_TEST(checks_what_the_environment_gives)
+{
+	char text[128];
+
+	setenv(given[_i].name, given[_i].value, 1);
+	te_error_clear();
+	if (!given[_i].expected) {
+		ck_assert_int_eq(te__param_check("fn"), 0);
+		return;
+	}
+	ck_assert_int_eq(te__param_check("fn"), -EINVAL);
+	snprintf(text, sizeof(text), "fn: %s=%s in the environment: %s", given[_i].name,
+		 given[_i].value, given[_i].expected);
+	ck_assert_msg(!strncmp(te_error_detail(), text, strlen(text)), "%s", te_error_detail());
 }
 END_TEST
 
@@ -164,7 +203,7 @@ START_TEST(unknown_variables_are_listed)
 	ck_assert_int_eq(found, 1);
 	te_log_set(count_warnings, "TE_BAKCEND");
 	ck_assert_int_eq(te_log_filter("warn"), 0);
-	te__param_warn();
+	ck_assert_int_eq(te__param_check("fn"), 0);
 	ck_assert_int_eq(warnings, 1);
 }
 END_TEST
@@ -192,7 +231,8 @@ static Suite *suite(void)
 	c = tt_case(s, "registry", "host fast");
 	tcase_add_loop_test(c, every_default_can_be_parsed, 0, TE_PARAM_END);
 	tcase_add_test(c, environment_wins);
-	tcase_add_test(c, invalid_value_keeps_default_and_warns_once);
+	tcase_add_test(c, invalid_value_is_an_error_and_warns_once);
+	tcase_add_loop_test(c, checks_what_the_environment_gives, 0, TT_LEN(given));
 	tcase_add_test(c, unknown_variables_are_listed);
 	tcase_add_test(c, refuses_bad_arguments);
 	return s;

@@ -104,8 +104,8 @@ done
 "$te_perftest" --list --json >out
 check "--list --json is one object" sh -c "head -n 1 out | grep -qx '{' && tail -n 1 out | grep -qx '}'"
 check "a value of the environment that cannot be used" sh -c \
-	"TE_DEVICE_MEM_LIMIT=1T '$te_perftest' copy 2>&1 | grep -q 'TE_DEVICE_MEM_LIMIT=1T .* bytes'"
-TE_DEVICE_MEM_LIMIT=1T "$te_perftest" copy >out 2>err
+	"TE_DEVICE_MEM_LIMIT=1P '$te_perftest' copy 2>&1 | grep -q 'TE_DEVICE_MEM_LIMIT=1P .* bytes'"
+TE_DEVICE_MEM_LIMIT=1P "$te_perftest" copy >out 2>err
 check "ends the run" test $? = 2
 TE_HOST_LIMIT=1G "$te_perftest" --list >out 2>err
 check "a variable that means nothing is a warning" grep -q 'warning: TE_HOST_LIMIT is set' err

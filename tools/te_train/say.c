@@ -203,7 +203,7 @@ static const char *form_of(const struct te_param_info *p)
 	} form[] = {
 		{ "BOOL", "on or off" },
 		{ "INT", "an integer" },
-		{ "SIZE", "a number of bytes, with k, M or G" },
+		{ "SIZE", "a number of bytes, with K, M, G or T" },
 		{ "DOUBLE", "a number" },
 	};
 

@@ -243,8 +243,8 @@ int te__who_by_environment(struct te__boot *b)
 		return 0;
 	if (nranks < 1 || nranks > TE__RANKS_MAX || rank < 0 || rank >= nranks)
 		return te__fail(-EINVAL,
-				"te_comm_create: %s: TE_COMM_RANK is %lld and "
-				"TE_COMM_NRANKS is %lld, of which there can be %d",
+				"te_comm_create: %s: TE_COMM_RANK is %lld and TE_COMM_NRANKS "
+				"is %lld: expected a rank from 0 of 1 to %d ranks",
 				b->name, (long long)rank, (long long)nranks, TE__RANKS_MAX);
 	b->rank = (int32_t)rank;
 	b->nranks = (int32_t)nranks;
@@ -328,8 +328,8 @@ static int check(const struct te_comm_opts *o)
 	if (o->nranks &&
 	    (o->nranks < 0 || o->nranks > TE__RANKS_MAX || o->rank < 0 || o->rank >= o->nranks))
 		return te__fail(-EINVAL,
-				"te_comm_create: %s: rank %d of %d ranks, of which there "
-				"can be %d",
+				"te_comm_create: %s: rank %d of %d ranks: expected a rank from 0 "
+				"of 1 to %d ranks",
 				name, o->rank, o->nranks, TE__RANKS_MAX);
 	return 0;
 }
@@ -384,7 +384,7 @@ static int open_by(struct te__boot *b)
 	if (b->nranks < 1 || b->nranks > TE__RANKS_MAX || b->rank < 0 || b->rank >= b->nranks)
 		return te__fail(-EINVAL,
 				"te_comm_create: %s: the environment (%s) says rank %d of "
-				"%d ranks, of which there can be %d",
+				"%d ranks: expected a rank from 0 of 1 to %d ranks",
 				b->name, b->provider->name, b->rank, b->nranks, TE__RANKS_MAX);
 	r = alloc(b);
 	if (r)
@@ -413,16 +413,20 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 {
 	const int64_t ms =
 		opts->timeout_ms ? opts->timeout_ms : te__param_int(TE_PARAM_COMM_TIMEOUT_MS);
-	struct te__boot *b = te__calloc(1, sizeof(*b));
+	struct te__boot *b;
 	int r = 0;
 
+	if (ms < 1)
+		return te__fail(-EINVAL, "te_comm_create: %s: TE_COMM_TIMEOUT_MS is %lld, not 1 or "
+				"more", opts->name ? opts->name : "comm", (long long)ms);
+	b = te__calloc(1, sizeof(*b));
 	if (!b)
 		return te__fail(-ENOMEM, "te_comm_create: not enough memory");
 	b->opts = *opts;
 	snprintf(b->name, sizeof(b->name), "%s", opts->name ? opts->name : "comm");
 	b->rank = opts->nranks ? opts->rank : 0;
 	b->nranks = opts->nranks;
-	b->timeout_ms = ms < 1 ? 1 : ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
+	b->timeout_ms = ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 	b->begin = te__boot_now();
 	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
 	b->listen_fd = -1;

@@ -4,6 +4,7 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
+#include <string.h>
 
 #include "libtecomm/bootstrap/boot.h"
 
@@ -22,7 +23,7 @@ static int callback_who(struct te__boot *b)
 static int callback_meet(struct te__boot *b)
 {
 	struct te_comm_bootstrap own = TE_COMM_BOOTSTRAP_INIT;
-	struct te_comm_id mine = { { 0 } }, *all;
+	struct te_comm_id mine = { { 0 } }, none = { { 0 } }, *all;
 	uint64_t nfails;
 	int r = te__sized_in("te_comm_create", te_comm_bootstrap, b->opts.bootstrap, &own);
 
@@ -37,9 +38,11 @@ static int callback_meet(struct te__boot *b)
 	r = own.allgather(own.user, &mine, all, sizeof(mine));
 	if (r < 0)
 		r = te__callback_failed(nfails, r,
-					"te_comm_create: %s: the allgather of the "
-					"bootstrap returned %d",
-					b->name, r);
+					"te_comm_create: %s: the allgather of the bootstrap",
+					b->name);
+	else if (!memcmp(&all[0], &none, sizeof(none)))
+		r = te__fail(-EINVAL, "te_comm_create: %s: the allgather of the bootstrap has "
+			     "not written the bytes of rank 0 where recv begins", b->name);
 	else
 		r = te__id_meet(b, &all[0]);
 	te__free(all);

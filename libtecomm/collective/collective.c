@@ -88,15 +88,18 @@ static void operation_text(uint64_t s, char *ret, size_t nbytes)
 	};
 	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15, what = s >> 60;
 	const char *by = te__coll_kernel_name((int32_t)algorithm);
+	char from[24] = "";
 
+	if (what == TE_K_COLL_BROADCAST)
+		snprintf(from, sizeof(from), " from rank %u", o); /* the root has these bits */
 	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
 	    (what == TE_K_COLL_ALLREDUCE && o >= sizeof(op) / sizeof(op[0])))
 		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
 	else
-		snprintf(ret, nbytes, "a %s of %llu %s by %s",
+		snprintf(ret, nbytes, "a %s of %llu %s by %s%s",
 			 what == TE_K_COLL_ALLREDUCE ? op[o] : name[what],
 			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
-			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by);
+			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by, from);
 }
 
 static void mismatch_text(const struct te_k_comm_status *s, const char *peer, char *ret,

@@ -107,6 +107,9 @@ static int prepare(struct te__nccl *n)
 	const char *nvls = te__env("NCCL_NVLS_ENABLE"), *missing;
 	int r = te__ctx_enter(n->ctx);
 
+	if (r == -EOPNOTSUPP)
+		return te__fail(r, "NCCL: it needs GPUs, the backend is %s",
+				te_ctx_backend(n->ctx));
 	if (r)
 		return r;
 	te__ctx_leave(n->ctx);

@@ -377,8 +377,22 @@ static int bad_parts(struct thread_rank *r)
 	return te_comm_error(r->comm);
 }
 
+static int roots_differ(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	void *p;
+
+	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	STEP(te_comm_broadcast(r->comm, s, p, 10, TE_DTYPE_FP32, r->rank, NULL));
+	STEP(te_stream_sync(s));
+	return te_comm_error(r->comm);
+}
+
 START_TEST(arguments_of_parts_are_checked)
 {
+	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 0");
+	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 1");
+
 	threads_run(2, bad_parts, -TE_EMISMATCH, "all-gather of 10 fp32 by ll");
 	threads_run(2, bad_parts, -TE_EMISMATCH, "broadcast of 10 fp32 by ll");
 }

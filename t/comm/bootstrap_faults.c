@@ -623,7 +623,7 @@ START_TEST(refuses_options)
 	} row[] = {
 		{ { .nranks = 2, .rank = 2 }, "rank 2 of 2 ranks" },
 		{ { .nranks = 2, .rank = -1 }, "rank -1 of 2 ranks" },
-		{ { .nranks = 1000000 }, "rank 0 of 1000000 ranks, of which there can be 4096" },
+		{ { .nranks = 1000000 }, "rank 0 of 1000000 ranks: expected a rank from 0 of " },
 		{ { .nranks = -1 }, "rank 0 of -1 ranks" },
 		{ { .nranks = 2 }, "how do 2 ranks meet?" },
 		{ { .nranks = 2, .flags = 4 }, "flags 0x4" },
@@ -712,8 +712,8 @@ static int callback_fails(void *user, const void *send, void *recv, size_t nbyte
 	(void)send;
 	if (!user)
 		return te_fail(-EIO, "MPI_Allgather: the switch is on fire");
-	memset(recv, 0, 2 * nbytes); /* not what was sent */
-	return 0;
+	memset(recv, *(const char *)user, 2 * nbytes); /* not what was sent */
+	return *(const char *)user == 'f' ? -EIO : 0;
 }
 
 static int by_callback(int rank, void *arg)
@@ -737,7 +737,14 @@ START_TEST(a_callback_that_fails)
 	ranks_run(2, by_callback, NULL, res);
 	for (int i = 0; i < 2; i++)
 		ranks_failed(&res[i], -EIO, "the switch is on fire", SOON);
+	ranks_run(2, by_callback, "fails", res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -EIO, "the allgather of the bootstrap returned -5 and gave "
+			     "no reason", SOON);
 	ranks_run(2, by_callback, "", res);
+	for (int i = 0; i < 2; i++)
+		ranks_failed(&res[i], -EINVAL, "has not written the bytes of rank 0", SOON);
+	ranks_run(2, by_callback, "other bytes", res);
 	for (int i = 0; i < 2; i++)
 		ranks_failed(&res[i], -EINVAL, "the id is not one of te_comm_id_create", SOON);
 }

@@ -21,8 +21,12 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
  * Errors: -EEXIST (name in use), -EBUSY (already initialised, or op is in another sequence).
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
-/* a channel that the caller writes (targets, masks): its shape is [B,T] followed by the tail
- * extents, if any */
+/**
+ * te_seq_input - declare a channel that the caller writes, such as targets or masks
+ * @tail: extents above 0 that follow [B,T] in its shape; NULL if there are none
+ *
+ * Errors: -EINVAL, -TE_ECHANNEL (an input of that name exists), -EBUSY (initialised), -ENOMEM.
+ */
 TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype,
 			   int ndim_tail, const int64_t *tail);
 TE_EXPORT int te_seq_nops(const struct te_seq *seq);

@@ -64,7 +64,7 @@ static int fill(struct te_op *op, const void *attrs, const char *name)
 		return te__fail(-EINVAL, "op %s: its table has unknown flags 0x%x", name,
 				(unsigned)(ops->flags & ~TE_OP_REPEATS));
 	if (ops->attrs_nbytes && !attrs)
-		return te__fail(-EINVAL, "op %s: a %s needs attributes", name, ops->name);
+		return te__fail(-EINVAL, "op %s: type %s needs attributes", name, ops->name);
 	op->name = te__strdup(name);
 	op->give = te__calloc((size_t)ops->nextra_out + 1, sizeof(*op->give));
 	op->take = te__calloc((size_t)ops->nextra_in + 1, sizeof(*op->take));
@@ -142,7 +142,7 @@ struct te_op *te_op_unref(struct te_op *op)
 
 const char *te_op_name(const struct te_op *op)
 {
-	return op->name;
+	return op ? op->name : NULL;
 }
 
 int te_op_keep(struct te_op *op)
@@ -163,12 +163,12 @@ int te_op_recompute(struct te_op *op)
 
 const struct te_op_ops *te_op_table(const struct te_op *op)
 {
-	return op->table;
+	return op ? op->table : NULL;
 }
 
 const void *te_op_attrs(const struct te_op *op)
 {
-	return op->attrs;
+	return op ? op->attrs : NULL;
 }
 
 static int join(struct te_op *op, char **slots, int nslots, const char *what, int index,
@@ -181,8 +181,8 @@ static int join(struct te_op *op, char **slots, int nslots, const char *what, in
 	if (!channel || !*channel)
 		return te__fail(-EINVAL, "op %s: a channel needs a name", op->name);
 	if (index < 0 || index >= nslots)
-		return te__fail(-EINVAL, "op %s: extra %s %d, a %s has %d", op->name, what, index,
-				op->ops.name, nslots);
+		return te__fail(-EINVAL, "op %s: there is no extra %s %d: type %s has %d", op->name,
+				what, index, op->ops.name, nslots);
 	if (op->locked)
 		return te__fail(-EBUSY, "op %s: its sequence is initialised, channels are fixed",
 				op->name);

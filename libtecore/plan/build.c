@@ -216,6 +216,9 @@ int te__plan_check_spec(const char *kind, const char *name, const char *what, in
 
 	if (s->ndim < 1 || s->ndim > TE_MAX_DIMS)
 		return te__fail(-TE_ESHAPE, "%s %s: gives no shape for %s %d", kind, name, what, k);
+	if (!te_dtype_nbytes(s->dtype))
+		return te__fail(-TE_EDTYPE, "%s %s: the element type of %s %d is %d, which is "
+				"unknown", kind, name, what, k, (int)s->dtype);
 	if (te__spec_valid(s))
 		return 0;
 	te__spec_str(s, shape, sizeof(shape));
@@ -659,7 +662,7 @@ static int build_backward(struct te_plan *p)
 		if (!r && ops->backward && any)
 			r = backward_step(p, i, dx);
 		else if (!r && any)
-			r = te__fail(-TE_EPLAN, "op %s: a %s has no backward()", op->name,
+			r = te__fail(-TE_EPLAN, "op %s: type %s has no backward()", op->name,
 				     ops->name);
 		if (!r && dw && !(p->flags & TE_PLAN_DELAY_DW))
 			r = dw_step(p, i);

@@ -92,17 +92,17 @@ struct te_seq *te_seq_unref(struct te_seq *seq)
 
 struct te_ctx *te_seq_ctx(const struct te_seq *seq)
 {
-	return seq->ctx;
+	return seq ? seq->ctx : NULL;
 }
 
 int te_seq_nops(const struct te_seq *seq)
 {
-	return seq->nops;
+	return seq ? seq->nops : 0;
 }
 
 struct te_op *te_seq_op(const struct te_seq *seq, int index)
 {
-	return index >= 0 && index < seq->nops ? seq->op[index] : NULL;
+	return index >= 0 && index < te_seq_nops(seq) ? seq->op[index] : NULL;
 }
 
 static int building(const struct te_seq *seq, const char *what)
@@ -188,9 +188,17 @@ int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype, i
 		return r;
 	if (!channel || !*channel || !strcmp(channel, "x"))
 		return te__fail(-EINVAL, "te_seq_input: a channel needs a name other than \"x\"");
-	if (!te_dtype_nbytes(dtype) || ndim_tail < 0 || ndim_tail > TE_MAX_DIMS - 2 ||
-	    (ndim_tail && !tail))
-		return te__fail(-EINVAL, "input %s: bad type or shape", channel);
+	if (!te_dtype_nbytes(dtype))
+		return te__fail(-EINVAL, "te_seq_input: %s: element type %d is unknown", channel,
+				(int)dtype);
+	if (ndim_tail < 0 || ndim_tail > TE_MAX_DIMS - 2 || (ndim_tail && !tail))
+		return te__fail(-EINVAL, "te_seq_input: %s: ndim_tail is %d, not 0 to %d%s",
+				channel, ndim_tail, TE_MAX_DIMS - 2,
+				tail ? "" : ", and tail is NULL");
+	for (int i = 0; i < ndim_tail; i++)
+		if (tail[i] < 1)
+			return te__fail(-EINVAL, "te_seq_input: %s: extent %d of its tail is %lld",
+					channel, i, (long long)tail[i]);
 	if (te__seq_channel(seq, channel))
 		return te__fail(-TE_ECHANNEL, "channel %s: is an input already", channel);
 	r = add_channel(seq, channel, &c);
@@ -758,7 +766,7 @@ int te_seq_init(struct te_seq *seq, uint64_t seed)
 
 int te_seq_nweights(const struct te_seq *seq)
 {
-	return seq->nweights;
+	return seq ? seq->nweights : 0;
 }
 
 int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info)
@@ -790,17 +798,17 @@ int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *re
 
 struct te_tensor *te_seq_masters(const struct te_seq *seq)
 {
-	return seq->initialised ? seq->masters : NULL;
+	return seq && seq->initialised ? seq->masters : NULL;
 }
 
 struct te_tensor *te_seq_grads(const struct te_seq *seq)
 {
-	return seq->initialised ? seq->grads : NULL;
+	return seq && seq->initialised ? seq->grads : NULL;
 }
 
 struct te_quant *te_seq_quant(const struct te_seq *seq)
 {
-	return seq->quant;
+	return seq ? seq->quant : NULL;
 }
 
 static int initialised(const struct te_seq *seq, const char *what)

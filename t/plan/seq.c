@@ -126,11 +126,26 @@ START_TEST(refuses_giving_what_the_caller_feeds)
 }
 END_TEST
 
+START_TEST(refuses_bad_inputs)
+{
+	const int64_t tail[2] = { 3, -4 };
+
+	fails(te_seq_input(seq, "x", TE_DTYPE_FP32, 0, NULL), -EINVAL, "other than \"x\"");
+	fails(te_seq_input(seq, "m", TE_DTYPE_COUNT, 0, NULL), -EINVAL, "m: element type");
+	fails(te_seq_input(seq, "m", TE_DTYPE_FP32, TE_MAX_DIMS - 1, tail), -EINVAL, "not 0 to 6");
+	fails(te_seq_input(seq, "m", TE_DTYPE_FP32, 1, NULL), -EINVAL, "tail is NULL");
+	fails(te_seq_input(seq, "m", TE_DTYPE_FP32, 2, tail), -EINVAL,
+	      "te_seq_input: m: extent 1 of its tail is -4");
+	ck_assert_int_eq(te_seq_input(seq, "m", TE_DTYPE_FP32, 1, tail), 0);
+}
+END_TEST
+
 START_TEST(refuses_bad_joins)
 {
 	struct te_op *f = put(fork_op("f"));
 
-	ck_assert_int_eq(te_op_give(f, 1, "res"), -EINVAL);
+	fails(te_op_give(f, 1, "res"), -EINVAL,
+	      "op f: there is no extra output 1: type fork has 1");
 	ck_assert_int_eq(te_op_give(f, -1, "res"), -EINVAL);
 	ck_assert_int_eq(te_op_give(f, 0, ""), -EINVAL);
 	ck_assert_int_eq(te_op_give(f, 0, NULL), -EINVAL);
@@ -593,6 +608,7 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_a_taker_before_its_giver);
 	tcase_add_test(c, refuses_a_channel_no_op_gives_or_takes);
 	tcase_add_test(c, refuses_giving_what_the_caller_feeds);
+	tcase_add_test(c, refuses_bad_inputs);
 	tcase_add_test(c, refuses_bad_joins);
 	tcase_add_test(c, refuses_a_name_in_use);
 	tcase_add_test(c, refuses_an_op_of_another_sequence);

@@ -214,7 +214,8 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 
 struct te_comm *te_comm_ref(struct te_comm *c)
 {
-	atomic_fetch_add(&c->refs, 1);
+	if (c)
+		atomic_fetch_add(&c->refs, 1);
 	return c;
 }
 
@@ -241,19 +242,19 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 
 int te_comm_rank(const struct te_comm *c)
 {
-	return te__boot_rank(c->boot);
+	return c ? te__boot_rank(c->boot) : te__fail(-EINVAL, "te_comm_rank: comm is NULL");
 }
 
 int te_comm_nranks(const struct te_comm *c)
 {
-	return te__boot_nranks(c->boot);
+	return c ? te__boot_nranks(c->boot) : te__fail(-EINVAL, "te_comm_nranks: comm is NULL");
 }
 
 int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
 {
 	struct te_comm_info info = TE_COMM_INFO_INIT;
-	const int32_t rank = te__boot_rank(c->boot);
-	int r = te__sized_check("te_comm_info", te_comm_info, ret_info);
+	const int32_t rank = te_comm_rank(c);
+	int r = rank < 0 ? rank : te__sized_check("te_comm_info", te_comm_info, ret_info);
 
 	if (r)
 		return r;
@@ -309,5 +310,6 @@ int te_comm_launch_device(const char *backend)
 
 void te_comm_abort(struct te_comm *c, const char *why)
 {
-	te__pool_abort(c->pool, -TE_EABORT, why ? why : "te_comm_abort");
+	if (c)
+		te__pool_abort(c->pool, -TE_EABORT, why ? why : "te_comm_abort");
 }

@@ -646,13 +646,15 @@ static struct te_tensor *tensor(const struct te_step *s, int32_t shape, int32_t 
 struct te_tensor *te_step_input(const struct te_step *step, int32_t shape, int32_t micro_batch,
 				const char *name)
 {
+	const int found = name && strcmp(name, "out") && te_step_graph(step, shape);
 	struct te_tensor *t = NULL;
 
-	if (!te_step_graph(step, shape) || !name || !strcmp(name, "out"))
-		return NULL;
 	/* x of later parts is the output of the one before */
-	for (int32_t p = 0; p < (strcmp(name, "x") ? step->nparts : 1) && !t; p++)
+	for (int32_t p = 0; found && p < (strcmp(name, "x") ? step->nparts : 1) && !t; p++)
 		t = tensor(step, shape, p, micro_batch, name);
+	if (!t)
+		te__graph_fail("te_step_input", -EINVAL, "there is no input %s of shape %d, "
+			       "micro-batch %d", name ? name : "NULL", shape, micro_batch);
 	return t;
 }
 

@@ -92,6 +92,7 @@ TT_GRAPH = \
 	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
+	t/graph/null \
 	t/graph/offload \
 	t/graph/offload_gpu \
 	t/graph/recompute \

@@ -84,6 +84,8 @@ TE_EXPORT int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
 TE_EXPORT int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim,
 			     const int64_t *shape, struct te_tensor **ret_t);
 TE_EXPORT struct te_tensor *te_tensor_ref(struct te_tensor *t);
+/* the last reference frees the memory in the order of te_ctx_stream: work on other streams that
+ * uses it must have run, or that stream must wait for it (te_event_wait) */
 TE_EXPORT struct te_tensor *te_tensor_unref(struct te_tensor *t);
 
 TE_EXPORT struct te_ctx *te_tensor_ctx(const struct te_tensor *t);

@@ -54,7 +54,7 @@ struct te_comm_arena *te_comm_arena_free(struct te_comm *comm, struct te_comm_ar
 
 void *te_comm_peer_ptr(const struct te_comm *comm, const void *ptr, int rank)
 {
-	return te__pool_peer(comm->pool, ptr, rank);
+	return comm ? te__pool_peer(comm->pool, ptr, rank) : NULL;
 }
 
 int te_comm_memory(const struct te_comm *comm, struct te_comm_memory *ret_memory)
@@ -62,6 +62,8 @@ int te_comm_memory(const struct te_comm *comm, struct te_comm_memory *ret_memory
 	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
 	int r = te__sized_check("te_comm_memory", te_comm_memory, ret_memory);
 
+	if (!r)
+		r = check("te_comm_memory", comm, ret_memory);
 	if (r)
 		return r;
 	te__pool_info(comm->pool, &m);

@@ -285,12 +285,12 @@ int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_stats)
 
 struct te_tensor *te_adamw_m(const struct te_adamw *opt)
 {
-	return opt->m;
+	return opt ? opt->m : NULL;
 }
 
 struct te_tensor *te_adamw_v(const struct te_adamw *opt)
 {
-	return opt->v;
+	return opt ? opt->v : NULL;
 }
 
 size_t te_adamw_state_nbytes(void)
@@ -324,7 +324,7 @@ int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 	return copy_state(opt, "te_adamw_state_set", opt->state, &s);
 }
 
-int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
+static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
 	const struct te_region region[] = {
@@ -343,4 +343,10 @@ int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 	for (size_t i = 0; i < sizeof(region) / sizeof(region[0]) && !r; i++)
 		r = fn(arg, &region[i]);
 	return r;
+}
+
+int te_adamw_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
+{
+	return opt ? visit_regions(opt, fn, arg) :
+		     te__fail(-EINVAL, "te_adamw_regions: opt is NULL");
 }

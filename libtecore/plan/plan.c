@@ -132,8 +132,11 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 		return te__fail(-EINVAL, "te_plan_create: grad_scale is %g", o->grad_scale);
 	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
 		return te__fail(-TE_ESTATE, "te_plan_create: te_seq_init has not run");
-	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS || !te_dtype_nbytes(o->x.dtype))
+	if (o->x.ndim < 1 || o->x.ndim > TE_MAX_DIMS)
 		return te__fail(-TE_ESHAPE, "te_plan_create: x has %d extents", o->x.ndim);
+	if (!te_dtype_nbytes(o->x.dtype))
+		return te__fail(-TE_EDTYPE, "te_plan_create: the element type of x is %d, which is "
+				"unknown", (int)o->x.dtype);
 	if (o->whole_x.ndim < 0 || o->whole_x.ndim > TE_MAX_DIMS)
 		return te__fail(-TE_ESHAPE, "te_plan_create: whole_x has %d extents",
 				o->whole_x.ndim);
@@ -287,7 +290,7 @@ struct te_plan *te_plan_unref(struct te_plan *p)
 
 uint32_t te_plan_flags(const struct te_plan *plan)
 {
-	return plan->flags;
+	return plan ? plan->flags : 0;
 }
 
 int te_plan_set_rng(struct te_plan *plan, uint64_t index, uint64_t advance)
@@ -329,29 +332,28 @@ struct te_tensor *te_plan_input(struct te_plan *plan, const char *name)
 {
 	const struct te__channel *c;
 
-	if (!plan || !name)
-		return NULL;
-	if (!strcmp(name, "x"))
+	if (plan && name && !strcmp(name, "x"))
 		return plan->value[plan->x_value].fixed;
-	c = te__seq_channel(plan->seq, name);
-	if (!c || c->giver >= 0 || plan->channel_value[c - plan->seq->channel] < 0)
-		return NULL;
-	return plan->value[plan->channel_value[c - plan->seq->channel]].fixed;
+	c = plan && name ? te__seq_channel(plan->seq, name) : NULL;
+	if (c && c->giver < 0 && plan->channel_value[c - plan->seq->channel] >= 0)
+		return plan->value[plan->channel_value[c - plan->seq->channel]].fixed;
+	te__fail(-EINVAL, "te_plan_input: the plan has no input %s", name ? name : "NULL");
+	return NULL;
 }
 
 struct te_tensor *te_plan_output(struct te_plan *plan)
 {
-	return plan->value[plan->out_value].t_hp;
+	return plan ? plan->value[plan->out_value].t_hp : NULL;
 }
 
 struct te_tensor *te_plan_output_grad(struct te_plan *plan)
 {
-	return plan->out_grad < 0 ? NULL : plan->value[plan->out_grad].t_hp;
+	return !plan || plan->out_grad < 0 ? NULL : plan->value[plan->out_grad].t_hp;
 }
 
 struct te_tensor *te_plan_input_grad(struct te_plan *plan)
 {
-	return plan->in_grad < 0 ? NULL : plan->value[plan->in_grad].t_hp;
+	return !plan || plan->in_grad < 0 ? NULL : plan->value[plan->in_grad].t_hp;
 }
 
 int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
@@ -383,9 +385,8 @@ int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem)
 	return 0;
 }
 
-int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
+static int visit_regions(struct te_plan *p, te_region_fn fn, void *arg)
 {
-	struct te_plan *p = (struct te_plan *)(uintptr_t)plan;
 	const struct te_region region[] = {
 		{ "plan", TE_REGION_HOST, &p->forwarded, sizeof(p->forwarded) },
 		{ "plan", TE_REGION_HOST, &p->dw_pending, sizeof(p->dw_pending) },
@@ -400,4 +401,10 @@ int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
 		if (region[i].ptr)
 			r = fn(arg, &region[i]);
 	return r;
+}
+
+int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg)
+{
+	return plan ? visit_regions((struct te_plan *)(uintptr_t)plan, fn, arg) :
+		      te__fail(-EINVAL, "te_plan_regions: plan is NULL");
 }

@@ -60,7 +60,7 @@ int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe)
 
 const char *te_recipe_name(const struct te_recipe *recipe)
 {
-	const struct te__recipe_ops *row = te__recipe_row(recipe);
+	const struct te__recipe_ops *row = recipe ? te__recipe_row(recipe) : NULL;
 
 	return row ? row->name : "?";
 }

@@ -191,17 +191,17 @@ struct te_quant *te_quant_unref(struct te_quant *q)
 
 int te_quant_nslots(const struct te_quant *q)
 {
-	return q->nslots;
+	return q ? q->nslots : 0;
 }
 
 const struct te_recipe *te_quant_recipe(const struct te_quant *q)
 {
-	return &q->recipe;
+	return q ? &q->recipe : NULL;
 }
 
 static int has_slot(const struct te_quant *q, int slot)
 {
-	return slot >= 0 && slot < q->nslots;
+	return slot >= 0 && slot < te_quant_nslots(q);
 }
 
 float *te_quant_scale_ptr(const struct te_quant *q, int slot)
@@ -391,8 +391,9 @@ static size_t saved_nfloats(const struct te_quant *q)
 
 size_t te_quant_nbytes(const struct te_quant *q)
 {
-	return head_nbytes(version_of(&q->recipe)) +
-	       4 * ((size_t)q->nslots + saved_nfloats(q) + 1);
+	return q ? head_nbytes(version_of(&q->recipe)) +
+			   4 * ((size_t)q->nslots + saved_nfloats(q) + 1) :
+		   0;
 }
 
 int te_quant_save(struct te_quant *q, void *dst, size_t nbytes)

@@ -270,17 +270,17 @@ struct te_stream *te_stream_unref(struct te_stream *stream)
 
 struct te_ctx *te_stream_ctx(const struct te_stream *stream)
 {
-	return stream->ctx;
+	return stream ? stream->ctx : NULL;
 }
 
 void *te_stream_native(const struct te_stream *stream)
 {
-	return stream->ctx->ops->stream_native(stream->impl);
+	return stream ? stream->ctx->ops->stream_native(stream->impl) : NULL;
 }
 
 size_t te_ctx_workspace_nbytes(const struct te_ctx *ctx)
 {
-	return ctx->ops->workspace_nbytes;
+	return ctx ? ctx->ops->workspace_nbytes : 0;
 }
 
 int te_stream_workspace(struct te_stream *stream, void *ptr, size_t nbytes)

@@ -308,71 +308,72 @@ struct te_tensor *te_tensor_unref(struct te_tensor *t)
 
 struct te_ctx *te_tensor_ctx(const struct te_tensor *t)
 {
-	return t->ctx;
+	return t ? t->ctx : NULL;
 }
 
 enum te_dtype te_tensor_dtype(const struct te_tensor *t)
 {
-	return t->dtype;
+	return t ? t->dtype : TE_DTYPE_COUNT;
 }
 
 int te_tensor_ndim(const struct te_tensor *t)
 {
-	return t->ndim;
+	return t ? t->ndim : 0;
 }
 
 int64_t te_tensor_extent(const struct te_tensor *t, int dim)
 {
-	int i = dim < 0 ? dim + t->ndim : dim;
+	const int ndim = te_tensor_ndim(t);
+	const int i = dim < 0 ? dim + ndim : dim;
 
-	if (i < 0 || i >= t->ndim)
-		return te__fail(-EINVAL, "te_tensor_extent: dimension %d of %d", dim, t->ndim);
+	if (i < 0 || i >= ndim)
+		return te__fail(-EINVAL, "te_tensor_extent: dimension %d of %d", dim, ndim);
 	return t->shape[i];
 }
 
 int64_t te_tensor_nelems(const struct te_tensor *t)
 {
-	return t->nelems;
+	return t ? t->nelems : 0;
 }
 
 size_t te_tensor_nbytes(const struct te_tensor *t)
 {
-	return (size_t)t->nelems * te_dtype_nbytes(t->dtype);
+	return t ? (size_t)t->nelems * te_dtype_nbytes(t->dtype) : 0;
 }
 
 int64_t te_tensor_cols(const struct te_tensor *t)
 {
-	return t->shape[t->ndim - 1];
+	return t ? t->shape[t->ndim - 1] : 0;
 }
 
 int64_t te_tensor_rows(const struct te_tensor *t)
 {
-	return t->nelems / t->shape[t->ndim - 1];
+	return t ? t->nelems / t->shape[t->ndim - 1] : 0;
 }
 
 void *te_tensor_data(const struct te_tensor *t)
 {
-	return t->data;
+	return t ? t->data : NULL;
 }
 
 void *te_tensor_coldata(const struct te_tensor *t)
 {
-	return t->coldata;
+	return t ? t->coldata : NULL;
 }
 
 enum te_scaling te_tensor_scaling(const struct te_tensor *t)
 {
-	return t->scaling;
+	return t ? t->scaling : TE_SCALING_TENSOR;
 }
 
 float *te_tensor_scale_inv(const struct te_tensor *t)
 {
-	return t->scale_inv;
+	return t ? t->scale_inv : NULL;
 }
 
 float *te_tensor_col_scale_inv(const struct te_tensor *t)
 {
-	return t->col_scale_inv;
+	return t ? t->col_scale_inv : NULL;
 }
 
 static int has_scales(enum te_scaling scaling, int64_t rows, int64_t cols)
@@ -394,7 +395,7 @@ int64_t te_scaling_index(enum te_scaling scaling, int64_t rows, int64_t cols, in
 
 struct te_tensor *te_tensor_base(const struct te_tensor *t)
 {
-	return t->base;
+	return t ? t->base : NULL;
 }
 
 /* checked before anything is queued: the end of a captured copy cannot be waited for */

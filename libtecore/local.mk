@@ -26,6 +26,7 @@ noinst_LTLIBRARIES += libtecore/libtecore_internal.la
 libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/backend/backend.c \
 	libtecore/backend/backend.h \
+	libtecore/backend/cuda/batch.c \
 	libtecore/backend/cuda/cublaslt.c \
 	libtecore/backend/cuda/cublaslt_api.h \
 	libtecore/backend/cuda/cuda.c \

@@ -259,6 +259,7 @@ t_backend_cuda_multicast_SOURCES = t/backend/cuda_multicast.c t/backend/cuda_fak
 t_backend_cuda_share_SOURCES = t/backend/cuda_share.c t/backend/cuda_fake.h
 t_backend_cuda_exec_SOURCES = \
 	t/backend/cuda_exec.c \
+	t/backend/cuda_exec_batch.c \
 	t/backend/cuda_exec_edges.c \
 	t/backend/cuda_exec_lib.c \
 	t/backend/cuda_exec_lib.h \

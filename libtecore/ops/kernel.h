@@ -195,4 +195,7 @@ static inline int te__kernel_queued(struct te_stream *stream, int r)
 	return stream ? te__stream_queued(stream, r) : r;
 }
 
+/* the same for an int expression that launches several kernels, and does nothing else */
+#define TE__KERNELS(stream, expr) (te__stream_hold(stream), te__stream_held(stream, expr))
+
 #endif

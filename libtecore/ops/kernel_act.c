@@ -116,7 +116,7 @@ static int forward(struct te_stream *stream, const struct te_tensor *x, struct t
 int te_kernel_act_forward(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
 			  const struct te_kernel_act_opts *opts)
 {
-	return te__kernel_queued(stream, forward(stream, x, y, opts));
+	return TE__KERNELS(stream, forward(stream, x, y, opts));
 }
 
 size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols)
@@ -158,5 +158,5 @@ int te_kernel_act_backward(struct te_stream *stream, const struct te_tensor *dy,
 			   const struct te_tensor *x, struct te_tensor *dx, struct te_tensor *dbias,
 			   void *ws, size_t ws_nbytes, const struct te_kernel_act_opts *opts)
 {
-	return te__kernel_queued(stream, backward(stream, dy, x, dx, dbias, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, backward(stream, dy, x, dx, dbias, ws, ws_nbytes, opts));
 }

@@ -195,5 +195,5 @@ int te_kernel_adamw_step(struct te_stream *stream, const struct te_tensor *g, st
 {
 	struct te__adamw a = { .g = g, .w = w, .m = m, .v = v };
 
-	return te__kernel_queued(stream, step(stream, &a, state, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, step(stream, &a, state, ws, ws_nbytes, opts));
 }

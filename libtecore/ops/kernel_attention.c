@@ -173,7 +173,7 @@ int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor
 {
 	struct te__attention a = { .x = x, .y = y, .lse = lse };
 
-	return te__kernel_queued(stream, forward(stream, &a, opts));
+	return TE__KERNELS(stream, forward(stream, &a, opts));
 }
 
 size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads)
@@ -207,5 +207,5 @@ int te_kernel_attention_backward(struct te_stream *stream, const struct te_tenso
 {
 	struct te__attention a = { .x = x, .y = y, .lse = lse };
 
-	return te__kernel_queued(stream, backward(stream, &a, dy, dx, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, backward(stream, &a, dy, dx, ws, ws_nbytes, opts));
 }

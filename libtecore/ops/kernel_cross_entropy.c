@@ -145,7 +145,7 @@ int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_te
 {
 	struct te__cross_entropy e = { .x = x, .targets = targets, .lse = lse, .count = count };
 
-	return te__kernel_queued(stream, forward(stream, &e, loss, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, forward(stream, &e, loss, ws, ws_nbytes, opts));
 }
 
 size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows)
@@ -241,7 +241,7 @@ int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tenso
 {
 	struct te__cross_entropy e = { .targets = targets, .lse = lse, .count = count };
 
-	return te__kernel_queued(stream, join(stream, &e, parts, loss, ws, ws_nbytes, opts));
+	return TE__KERNELS(stream, join(stream, &e, parts, loss, ws, ws_nbytes, opts));
 }
 
 static int backward(struct te_stream *stream, struct te__cross_entropy *e, struct te_tensor *dx,

@@ -143,7 +143,7 @@ static int bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 int te_kernel_bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 			    struct te_tensor *dbias, void *ws, size_t ws_nbytes)
 {
-	return te__kernel_queued(stream, bias_backward(stream, dy, dbias, ws, ws_nbytes));
+	return TE__KERNELS(stream, bias_backward(stream, dy, dbias, ws, ws_nbytes));
 }
 
 /* ---- add ---- */

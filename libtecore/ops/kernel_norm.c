@@ -136,7 +136,7 @@ int te_kernel_norm_forward(struct te_stream *stream, const struct te_tensor *x,
 	int r = read_opts("te_kernel_norm_forward", opts, &o);
 	const struct te__norm n = { x, gamma, beta, mean, rstd, o.eps, o.flags };
 
-	return te__kernel_queued(stream, r ? r : forward(stream, &n, y, &o));
+	return TE__KERNELS(stream, r ? r : forward(stream, &n, y, &o));
 }
 
 size_t te_kernel_norm_ws_nbytes(int64_t rows, int64_t cols, int ngrads)
@@ -212,6 +212,6 @@ int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy
 	int r = read_opts("te_kernel_norm_backward", opts, &o);
 	const struct te__norm n = { x, gamma, NULL, mean, rstd, o.eps, o.flags };
 
-	return te__kernel_queued(stream, r ? r : backward(stream, &n, dy, dx, dgamma, dbeta, ws,
-							  ws_nbytes, &o));
+	return TE__KERNELS(stream, r ? r : backward(stream, &n, dy, dx, dgamma, dbeta, ws,
+						    ws_nbytes, &o));
 }

@@ -100,8 +100,7 @@ int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x, 
 {
 	static const char *const names[2] = { "x", "y" };
 
-	return te__kernel_queued(stream, call("te_kernel_rope_forward", stream, names, x, y, opts,
-					      0));
+	return TE__KERNELS(stream, call("te_kernel_rope_forward", stream, names, x, y, opts, 0));
 }
 
 int te_kernel_rope_backward(struct te_stream *stream, const struct te_tensor *dy,
@@ -109,6 +108,6 @@ int te_kernel_rope_backward(struct te_stream *stream, const struct te_tensor *dy
 {
 	static const char *const names[2] = { "dy", "dx" };
 
-	return te__kernel_queued(stream, call("te_kernel_rope_backward", stream, names, dy, dx,
-					      opts, 1));
+	return TE__KERNELS(stream,
+			   call("te_kernel_rope_backward", stream, names, dy, dx, opts, 1));
 }

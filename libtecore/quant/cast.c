@@ -195,7 +195,8 @@ int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const st
 
 	if (!stream || !q || !x || !y)
 		return te__fail(-EINVAL, "te_quantize: an argument is NULL");
-	return te__stream_queued(stream, te__quantize_alone(&z, x));
+	te__stream_hold(stream);
+	return te__stream_held(stream, te__quantize_alone(&z, x));
 }
 
 static int dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)

@@ -118,6 +118,12 @@ void te__stream_leave(struct te_stream *stream);
  * inside a capture invalidates the capture.
  */
 int te__stream_queued(struct te_stream *stream, int r);
+/*
+ * Kernels launched from hold to held, and nothing else, are queued at once: all, or none if r is an
+ * error. held passes r on as te__stream_queued() does. Both take NULL.
+ */
+void te__stream_hold(struct te_stream *stream);
+int te__stream_held(struct te_stream *stream, int r);
 /* the backend's entries of these names; in a capture what te_capture_access() declared is theirs */
 int te__word_set(struct te_stream *stream, void *word, uint32_t value);
 int te__word_take(struct te_stream *stream, void *word);

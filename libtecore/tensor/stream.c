@@ -47,6 +47,19 @@ int te__stream_queued(struct te_stream *stream, int r)
 	return r;
 }
 
+void te__stream_hold(struct te_stream *stream)
+{
+	if (stream && !atomic_load(&stream->capture) && !te__ctx_forked(stream->ctx))
+		stream->ctx->ops->launch_hold(stream->impl);
+}
+
+int te__stream_held(struct te_stream *stream, int r)
+{
+	if (!stream)
+		return r;
+	return te__stream_queued(stream, stream->ctx->ops->launch_held(stream->impl, r));
+}
+
 int te__capture_writes(struct te_stream *stream, struct te__writes *writes)
 {
 	struct te__capture *c = atomic_load(&stream->capture);

@@ -493,6 +493,9 @@ static Suite *suite(void)
 	tcase_add_test(c, clusters_do_not_remain);
 	tcase_add_test(c, one_fill_needs_no_graph);
 	tcase_add_test(c, each_call_fails_cleanly);
+	c = tt_case(s, "kernels of a call", "host fast");
+	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
+	exec_batch_cases(c);
 	c = tt_case(s, "streams of the program", "host fast");
 	tcase_add_checked_fixture(c, exec_setup, exec_teardown);
 	tcase_add_test(c, a_wrapped_stream_is_not_destroyed);

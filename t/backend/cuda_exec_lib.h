@@ -29,5 +29,6 @@ void give_back(void *graph, void *exec);
 
 /* the cases of a file */
 void exec_edge_cases(TCase *c);
+void exec_batch_cases(TCase *c);
 
 #endif

@@ -106,14 +106,24 @@ static int fake_cuStreamSynchronize(void *stream)
 	return 0;
 }
 
+static int fake_cuGraphCreate(void **ret_graph, unsigned flags)
+{
+	struct graph *g = calloc(1, sizeof(*g));
+
+	g->number = ++graphs_made;
+	fake.graphs++;
+	*ret_graph = g;
+	return 0;
+}
+
 static int fake_cuStreamBeginCapture(void *stream, int mode)
 {
 	struct place *s = stream;
+	void *graph;
 
-	s->graph = calloc(1, sizeof(*s->graph));
-	s->graph->number = ++graphs_made;
+	fake_cuGraphCreate(&graph, 0);
+	s->graph = graph;
 	s->ndeps = 0;
-	fake.graphs++;
 	return 0;
 }
 
@@ -565,9 +575,13 @@ static int graph_add(void *graph, struct fake_node what, void **ret_node)
 static int fake_cuGraphAddKernelNode(void **ret_node, void *graph, void *const *deps, size_t ndeps,
 				     const struct te__cu_kernel_params *p)
 {
-	ck_assert_uint_eq(ndeps, 0);
+	struct fake_node n = fill_node(p->params);
+
+	ck_assert_uint_le(ndeps, 1);
 	ck_assert_uint_ge(p->grid[0], 1);
-	return graph_add(graph, fill_node(p->params), ret_node);
+	n.ndeps = (int)ndeps;
+	n.dep[0] = ndeps ? deps[0] : NULL;
+	return graph_add(graph, n, ret_node);
 }
 
 static int fake_cuGraphDestroyNode(void *node)
@@ -672,6 +686,7 @@ void fake_graph_setup(void)
 	HAVE(cuGraphExecKernelNodeSetParams);
 	HAVE(cuGraphKernelNodeGetParams);
 	HAVE(cuGraphKernelNodeGetAttribute);
+	HAVE(cuGraphCreate);
 	HAVE(cuFuncGetParamInfo);
 	HAVE(cuGraphAddKernelNode);
 	HAVE(cuGraphDestroyNode);

@@ -585,6 +585,7 @@ static int stream_destroy(struct te__cuda_stream *s)
 	int keep = 0;
 
 	te__free(s->access);
+	te__cuda_batch_free(s->batch);
 	if (s->workspace) {
 		(void)te__cu.cuStreamIsCapturing(s->stream, &status);
 		keep = status != TE__CU_CAPTURE_STATUS_NONE;
@@ -891,6 +892,8 @@ const struct te__backend_ops te__backend_cuda = {
 	.word_set = te__cuda_word_set,
 	.word_take = te__cuda_word_take,
 	.launch = te__cuda_launch,
+	.launch_hold = te__cuda_launch_hold,
+	.launch_held = te__cuda_launch_held,
 	.capture_begin = te__cuda_capture_begin,
 	.capture_edges = te__cuda_capture_edges,
 	.capture_access = te__cuda_capture_access,

@@ -55,6 +55,8 @@ struct te__cuda_stream {
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
 	size_t given_at;	      /* offset of the next chunk of it */
 	struct te__cuda_mark *access; /* of te__cuda_capture_access, until its end; or NULL */
+	int holds; /* launches wait for te__cuda_launch_held */
+	struct te__cuda_batch *batch; /* or NULL */
 };
 
 /*
@@ -117,6 +119,18 @@ int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 struct te__geometry;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func);
+
+/* one that is no node; the context must be current */
+int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
+			 const void *args);
+
+/* batch.c */
+void te__cuda_launch_hold(void *stream);
+int te__cuda_launch_held(void *stream, int r);
+/* 1: the launch waits for launch_held; 0: it is to be queued now */
+int te__cuda_batch_add(struct te__cuda_stream *s, const struct te__launch *l);
+/* takes NULL; the context must be current */
+void te__cuda_batch_free(struct te__cuda_batch *b);
 
 /* cuda.c */
 struct te__cuda_event {

@@ -116,8 +116,8 @@ int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 	return 0;
 }
 
-static int launch(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
-		  const struct te__launch *l, const struct te__gnode *what)
+int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
+			 const void *args)
 {
 	struct te__cu_launch_config config = {
 		.grid = { k->grid[0], k->grid[1], k->grid[2] },
@@ -125,11 +125,11 @@ static int launch(struct te__cuda_stream *s, const struct te__geometry *k, void 
 		.smem = k->smem,
 		.stream = s->stream,
 	};
-	void *param = (void *)(uintptr_t)l->args; /* the driver copies the struct */
+	void *param = (void *)(uintptr_t)args; /* the driver copies the struct */
 	int r = TE__CU_RAW(cuLaunchKernelEx, &config, func, &param, NULL);
 
 	if (!r)
-		return te__cuda_note(s, what, NULL);
+		return 0;
 	return te__fail_cuda(r, "launch of %s, %u %u %u blocks of %u %u %u threads, %u bytes: %s",
 			     k->func, k->grid[0], k->grid[1], k->grid[2], k->block[0], k->block[1],
 			     k->block[2], k->smem, te__cuda_error_name(r));
@@ -142,7 +142,10 @@ int te__cuda_launch_as(struct te__cuda_stream *s, const struct te__launch *l,
 	void *func;
 	int r = te__cuda_func_find(s->dev, l, &k, &func);
 
-	return r || !k.grid[0] ? r : launch(s, &k, func, l, what);
+	if (r || !k.grid[0])
+		return r;
+	r = te__cuda_launch_func(s, &k, func, l->args);
+	return r ? r : te__cuda_note(s, what, NULL);
 }
 
 int te__cuda_launch(void *stream, const struct te__launch *l)
@@ -151,8 +154,12 @@ int te__cuda_launch(void *stream, const struct te__launch *l)
 		.kind = TE_NODE_KERNEL, .id = (int32_t)l->id, .args = l->args, .nbytes = l->nbytes,
 	};
 	struct te__cuda_stream *s = stream;
+	int r;
 
 	if (l->id == TE_K_GEMM && !te__gemm_has_kernel(l->args))
 		return te__cublaslt_gemm(s, l->args);
+	r = te__cuda_batch_add(s, l);
+	if (r)
+		return r < 0 ? r : 0;
 	return TE__CUDA_IN(s->dev, te__cuda_launch_as(s, l, &what));
 }

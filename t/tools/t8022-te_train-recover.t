@@ -142,11 +142,11 @@ lose 1
 check "of two models of 2 ranks, one goes on" follow log 0
 check "rank 0 is left over" grep -q '^te_train: rank 0 is left over: those that go on have whole' \
 	err
-check "which the log has" grep -q '"ranks":2,"shards":2,"lost_ranks":\[1\],"left_over_ranks":\[0\]' \
-	log
+check "which the log has" grep -q \
+	'"ranks":2,"shards":2,"lost_ranks":\[1\],"left_over_ranks":\[0\]' log
 rm -rf ref
-check "the losses are those" ranks 4 $common --steps 30 --tensor 2 --out ref --stop-after "$(from log)" \
-	text
+check "the losses are those" ranks 4 $common --steps 30 --tensor 2 --out ref \
+	--stop-after "$(from log)" text
 check "of two new ranks" ranks 2 --resume ref --log ref.log --tensor 2
 losses ref.log >want
 losses log >got
@@ -195,7 +195,8 @@ check "what was made is saved" "$te_train" --resume signal --stop-after 0
 	--recover 5 --out differ text >out 2>err </dev/null && : >bad
 check "ranks with other weights are not recovered" test ! -e bad
 check "and are named" grep -q 'the weights of rank 1 are not those of rank 0' err
-check "nobody is lost" test "$(grep -c 'lost' err)" = "$(grep -c 'a rank was lost or has failed' err)"
+sed '/a rank was lost or has failed/d' err | grep 'lost' >lost
+empty "nobody is lost" lost
 check "nothing is saved" test ! -e differ/model.safetensors
 
 tap_end

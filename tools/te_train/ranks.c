@@ -400,24 +400,28 @@ int ranks_recover(struct ranks *r, struct te_stream *stream, int64_t nmicro, con
 	struct te_comm *next;
 	int te;
 
-	/* ranks that are left over release the communicator, and those that go on recover it again:
-	 * so all agree on who does, whoever is lost meanwhile */
+	/*
+	 * Ranks that are left over release the communicator, and those that go on recover it
+	 * again: so all agree on who does, whoever is lost meanwhile. They exchange something
+	 * first, because a rank may return from te_comm_recover() while another one is in it, and
+	 * would be lost if the communicator failed then.
+	 */
 	do {
 		te = te_comm_recover(r->comm, NULL, was, &next);
 		if (te < 0)
 			return te;
 		succeed(r, next, was);
+		say_only_failures(r->rank > 0);
+		memcpy(all, own, (size_t)n * sizeof(*all));
+		te = begin(r);
+		if (te >= 0 && r->comm)
+			te = gather(r, stream, own, n, all);
 		nmodels = choose(r, nmicro);
 		if (!nmodels)
 			return te_fail(-EINVAL, "--tensor %d: no model has all its ranks",
 				       (int)r->nshards);
 	} while (!ranks_is_idle(r) && nmodels * r->nshards < ranks_n(r));
-	if (ranks_is_idle(r))
-		return 0;
-	te = begin(r);
-	say_only_failures(r->rank > 0);
-	memcpy(all, own, (size_t)n * sizeof(*all));
-	return te < 0 || !r->comm ? te : gather(r, stream, own, n, all);
+	return ranks_is_idle(r) ? 0 : te;
 }
 
 int ranks_is_idle(const struct ranks *r)

@@ -22,7 +22,7 @@ struct te_param_info {
 	const char *text;	/* description, one sentence */
 	const char *source;	/* "default", "environment" or "invalid" */
 };
-/* "invalid": the variable's value cannot be parsed; the default is in effect */
+/* "invalid": the variable cannot be parsed; value is the default, and te_ctx_create fails */
 
 #define TE_PARAM_INFO_INIT                                                     \
 	{                                                                      \

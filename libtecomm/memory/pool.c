@@ -699,10 +699,13 @@ static int compare_allocs(struct te__pool *p, const char *fn, const struct shown
 
 static int no_room(struct te__pool *p, const char *fn, const struct te__heap *h, uint64_t nbytes)
 {
-	return te__fail(-ENOMEM, "%s: no %llu bytes in the %s of %llu bytes: %llu are free, the "
+	const int pool = h == &p->heap;
+
+	return te__fail(-ENOMEM, "%s: no %llu bytes in the %s of %llu bytes%s: %llu are free, the "
 			"largest block that fits has %llu, and %llu were freed, but not by all "
-			"ranks", fn, (unsigned long long)nbytes, h == &p->heap ? "pool" : "arena",
+			"ranks", fn, (unsigned long long)nbytes, pool ? "pool" : "arena",
 			(unsigned long long)(h->end - h->begin),
+			pool ? " (pool_nbytes, TE_COMM_POOL)" : "",
 			(unsigned long long)(h->end - h->begin - h->used_nbytes),
 			(unsigned long long)te__heap_largest(h),
 			(unsigned long long)h->freed_nbytes);

@@ -137,8 +137,8 @@ static int free_and_use_again(struct thread_rank *r)
 START_TEST(memory_is_used_again_when_all_ranks_have_freed_it)
 {
 	threads_run(3, free_and_use_again, -ENOMEM,
-	    "te_comm_alloc: no 2097152 bytes in the pool of 8388608 bytes: 1047552 are free, the "
-	    "largest block that fits has 1047552, and ");
+	    "te_comm_alloc: no 2097152 bytes in the pool of 8388608 bytes (pool_nbytes, "
+	    "TE_COMM_POOL): 1047552 are free, the largest block that fits has 1047552, and ");
 }
 END_TEST
 

@@ -72,6 +72,7 @@ START_TEST(frozen_weights_do_not_change)
 	optind = 1;
 	ck_assert_int_eq(opts_parse(&o, argc, argv, &done), 0);
 	ck_assert_int_eq(trainer_create(&o, &t), 0);
+	ck_assert_int_eq(trainer_open(&t), 0);
 	n = te_seq_nweights(t.model.seq);
 	before = calloc((size_t)n, sizeof(*before));
 	ck_assert_ptr_nonnull(before);

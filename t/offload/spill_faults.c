@@ -313,7 +313,7 @@ START_TEST(block_that_never_completes_times_out)
 	if (_i)
 		setenv("TE_OFFLOAD_TIMEOUT_MS", "30", 1);
 	else
-		spill_opts.timeout_ms = 30;
+		spill_opts.timeout_ms = TT_SLOWER(100);
 	spill_new();
 	DO(te__spill_reserve(spill, 0, NBYTES));
 	DO(te__spill_reserve(spill, 1, NBYTES));
@@ -355,7 +355,7 @@ START_TEST(dead_drive_releases_every_request)
 	use_engine(&engines[_i], 1);
 	if (lacks_uring(&engines[_i]))
 		return;
-	spill_opts.timeout_ms = 30;
+	spill_opts.timeout_ms = TT_SLOWER(100);
 	spill_opts.depth = 2;
 	spill_new();
 	for (uint32_t g = 0; g < 8; g++)

@@ -389,6 +389,7 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 		}
 	}
 	ck_assert_int_gt(n, 5);
+	plan->fault = 0; /* a call may be later than in the run before */
 	plan->timeout_ms = 20000;
 	run(3, faulted, res);
 	ranks_ok(3, res);

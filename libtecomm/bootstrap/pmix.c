@@ -194,7 +194,6 @@ static void *run(void *arg)
 /* its work, by a thread */
 static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
 {
-	const int64_t begin = te__boot_now();
 	pthread_t thread;
 	int r;
 
@@ -209,7 +208,8 @@ static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
 		return te__fail(-ETIMEDOUT,
 				"te_comm_create: %s: %s did not return within %s: the PMIx server "
 				"of the launcher does not answer",
-				b->name, q->fn, te__time_text(deadline - begin, (char[24]){ 0 }));
+				b->name, q->fn, te__time_text((int64_t)b->timeout_ms * 1000000,
+							      (char[24]){ 0 }));
 	return q->status ? failed(b, q->fn, q->status) : 0;
 }
 

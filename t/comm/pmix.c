@@ -112,9 +112,9 @@ static const struct {
 	{ "PMIx_Init", NULL, 0, 1, -ETIMEDOUT, "comm: PMIx_Init did not return within 200 ms: the "
 	  "PMIx server of the launcher does not answer" },
 	{ "PMIx_Get", NULL, 0, 1, -ETIMEDOUT,
-	  "comm: PMIx_Get of the job's size did not return within " },
-	{ "PMIx_Put", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Put did not return within " },
-	{ "PMIx_Commit", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Commit did not return within " },
+	  "comm: PMIx_Get of the job's size did not return within 200 ms" },
+	{ "PMIx_Put", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Put did not return within 200 ms" },
+	{ "PMIx_Commit", NULL, 0, 2, -ETIMEDOUT, "comm: PMIx_Commit did not return within 200 ms" },
 	{ "PMIx_Get_nb", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 200 ms" },
 	{ "nothing", NULL, 1, 2, -ETIMEDOUT, "comm: rank 0 of 2 did not arrive within 200 ms" },
 	{ "PMIx_Finalize", NULL, 0, 1, 0, "" },

@@ -5,6 +5,7 @@ KERNEL_CU = \
 	kernels/attn/attn.cu \
 	kernels/comm/allreduce.cu \
 	kernels/comm/collectives.cu \
+	kernels/comm/fold.cu \
 	kernels/comm/norm.cu \
 	kernels/comm/nvls.cu \
 	kernels/elem/elem.cu \

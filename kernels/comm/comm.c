@@ -145,29 +145,25 @@ void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst)
 	for (int64_t i = 0, len; i < (n) && (len = te__h_min((n) - i, TE__HC_LANES), 1); \
 	     i += TE__HC_LANES)
 
-void te__comm_fold(int32_t dtype, int32_t op, int first, const void *x, int64_t n, float *acc)
+void te__h_comm_fold(const struct te_k_comm_fold *a)
 {
-	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
-
-	LANES(i, len, n) {
-		const char *p = (const char *)x + i * es;
-
-		if (first)
-			load(dtype, p, len, acc + i);
-		else
-			fold(dtype, op, p, len, acc + i);
-	}
-}
-
-void te__comm_fold_end(int32_t dtype, int32_t op, int32_t nranks, const float *acc, int64_t n,
-		       void *out)
-{
-	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)dtype);
+	const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
 	float v[TE__HC_LANES];
 
-	LANES(i, len, n) {
-		memcpy(v, acc + i, (size_t)len * sizeof(*v));
-		finish(dtype, op, nranks, v, len, (char *)out + i * es);
+	LANES(i, len, a->n) {
+		const char *in = (const char *)a->in + i * es;
+		int32_t r = 0;
+
+		if (a->from)
+			memcpy(v, a->from + i, (size_t)len * sizeof(*v));
+		else
+			load(a->dtype, in + a->stride * r++, len, v);
+		for (; r < a->nin; r++)
+			fold(a->dtype, a->op, in + a->stride * r, len, v);
+		if (a->out)
+			finish(a->dtype, a->op, a->nranks, v, len, (char *)a->out + i * es);
+		else
+			memcpy(a->sums + i, v, (size_t)len * sizeof(*v));
 	}
 }
 

@@ -245,4 +245,21 @@ TE_K_INLINE uint64_t te_k_comm_flag(const struct te_k_comm *a, uint64_t epoch, u
 	return (epoch << 24) ^ ((signature ^ a->arrays) * 0x9e3779b97f4a7c15u >> 48 << 48);
 }
 
+/*
+ * A part of a reduction over ranks of several nodes: with the FP32 sums of lower ranks (or minima,
+ * or maxima), those of nin ranks more, in their order, without other ranks taking part in it. So an
+ * array gives the same bits however its ranks are divided among calls. The last call divides
+ * averages by nranks and rounds. Floating types.
+ */
+struct te_k_comm_fold {
+	const void *in;	   /* [n] of the first of these ranks */
+	const float *from; /* [n]; NULL: there are no lower ranks */
+	float *sums;	   /* [n], also in place; not used by the last call */
+	void *out;	   /* [n]: of the last call; else NULL */
+	int64_t n;
+	int64_t stride; /* bytes from the input of one rank to that of the next */
+	int32_t nin, nranks;
+	int32_t dtype, op;
+};
+
 #endif

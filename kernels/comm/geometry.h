@@ -9,4 +9,8 @@
 #define COMM_NORM_THREADS 512
 #define COMM_NORM_NV 4
 
+/* fold.cu: a thread has 16 bytes of each input; blocks at most */
+#define COMM_FOLD_THREADS 256
+#define COMM_FOLD_BLOCKS 1024
+
 #endif

@@ -109,6 +109,30 @@ int te__geo_comm_broadcast(const void *args, struct te__geometry *k)
 	return geometry(args, TE_K_COLL_BROADCAST, k);
 }
 
+/* ---- parts of a reduction ---- */
+
+int te__geo_comm_fold(const void *args, struct te__geometry *k)
+{
+	static const char *const func[] = {
+		[TE_DTYPE_FP32] = "te_k_comm_fold_fp32", [TE_DTYPE_BF16] = "te_k_comm_fold_bf16",
+		[TE_DTYPE_FP16] = "te_k_comm_fold_fp16", [TE_DTYPE_E4M3] = "te_k_comm_fold_e4m3",
+		[TE_DTYPE_E5M2] = "te_k_comm_fold_e5m2",
+	};
+	const struct te_k_comm_fold *a = args;
+
+	if ((unsigned)a->dtype >= sizeof(func) / sizeof(func[0]))
+		return te__fail(-TE_EDTYPE, "te_k_comm_fold: expected a floating type, not %s",
+				te_dtype_name((enum te_dtype)a->dtype));
+	if ((unsigned)a->op >= TE_K_COMM_OPS || a->nin < 1 || a->nranks < a->nin)
+		return te__fail(-EINVAL, "te_k_comm_fold: operation %d with %d of %d ranks", a->op,
+				a->nin, a->nranks);
+	if (!a->in || !(a->sums || a->out))
+		return te__fail(-EINVAL, "te_k_comm_fold: no %s", a->in ? "output" : "input");
+	return te__geo_launch(k, func[a->dtype],
+			      clamp(ceil_div(a->n, COMM_FOLD_THREADS * 4), a->n ? 1 : 0,
+				    COMM_FOLD_BLOCKS), COMM_FOLD_THREADS);
+}
+
 /* ---- with residual, norm and FP8 ---- */
 
 #define NORM "te_k_comm_norm"

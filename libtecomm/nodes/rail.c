@@ -329,16 +329,23 @@ static int chain_add(struct te__nodes *n, struct te__job *j, const struct te__pi
 {
 	const int64_t es = es_of(p), at = j->lo * es;
 	float *acc = sums(n, p->slot) + j->lo;
+	const struct te_k_comm_fold fold = {
+		.in = te__nodes_in(n, p->slot, 0) + at,
+		.stride = (int64_t)n->piece,
+		.from = n->node ? acc : NULL,
+		.sums = acc,
+		.out = is_last(n) ? te__nodes_result(n, p->slot) + at : NULL,
+		.n = j->n,
+		.nin = n->nlocal,
+		.nranks = n->nranks,
+		.dtype = p->dtype,
+		.op = p->op,
+	};
 	int r;
 
-	for (int32_t i = 0; i < n->nlocal; i++)
-		te__comm_fold(p->dtype, p->op, !n->node && !i, te__nodes_in(n, p->slot, i) + at,
-			      j->n, acc);
-	if (is_last(n)) {
-		te__comm_fold_end(p->dtype, p->op, n->nranks, acc, j->n,
-				  te__nodes_result(n, p->slot) + at);
+	te__h_comm_fold(&fold);
+	if (is_last(n))
 		return send_result(n, j, p);
-	}
 	r = send_head(n, j, p, n->node + 1);
 	return r ? r : send_to(n, j, n->node + 1, acc, j->n * 4);
 }

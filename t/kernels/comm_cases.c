@@ -651,6 +651,42 @@ START_TEST(memory_is_that_of_kernels_def)
 }
 END_TEST
 
+/* _i: a floating type */
+START_TEST(parts_of_reductions_have_the_bits_of_the_reference)
+{
+	for (int i = 0; i < TT_FEWER(60); i++) {
+		const int64_t es = (int64_t)te_dtype_nbytes((enum te_dtype)every_type[_i]);
+		const int64_t n = tt_rand_int(1, i % 8 ? 300 : 50000);
+		const int64_t gap = tt_rand_int(0, 3) * 16 + (i % 3 ? 0 : es);
+		const int part = (int)tt_rand_int(0, 3); /* the first, one between, the last, all */
+		struct te_k_comm_fold k = {
+			.n = n,
+			.nin = (int32_t)tt_rand_int(1, 9),
+			.nranks = (int32_t)tt_rand_int(9, 200),
+			.dtype = every_type[_i],
+			.op = any_op(),
+		};
+		uint8_t *in;
+
+		kc_unaligned(i & 1);
+		k.stride = (n * es + 15) / 16 * 16 + gap;
+		in = kc_poison(every_type[_i], (k.nin - 1) * k.stride / es + n);
+		for (int r = 0; r < k.nin; r++)
+			tt_fill_bytes(in + r * k.stride, (size_t)(n * es));
+		k.in = in;
+		if (part == 1 || part == 2)
+			k.from = kc_anything(TE_DTYPE_FP32, n);
+		if (part < 2)
+			k.sums = i & 2 && k.from ? (float *)(uintptr_t)k.from :
+						   kc_poison(TE_DTYPE_FP32, n);
+		else
+			k.out = kc_poison(every_type[_i], n);
+		KC_RUN(COMM_FOLD, &k);
+		kc_reset();
+	}
+}
+END_TEST
+
 static const enum te_k_id every_id[] = {
 	TE_K_COMM_ALLREDUCE,
 	TE_K_COMM_REDUCE_SCATTER,
@@ -770,6 +806,7 @@ Suite *comm_suite(const char *name, const char *on)
 	c = tt_case(s, "memory", "numeric");
 	tcase_add_checked_fixture(c, setup_check, kc_close);
 	tcase_add_loop_test(c, memory_is_that_of_kernels_def, 0, TT_LEN(every_type));
+	tcase_add_loop_test(c, parts_of_reductions_have_the_bits_of_the_reference, 0, NFLOATS);
 	c = tt_case(s, "launches", "host");
 	tcase_add_loop_test(c, geometry_is_the_same_on_all_ranks, 0, TT_LEN(every_id));
 	tcase_add_test(c, geometry_refuses_what_the_kernels_cannot_do);

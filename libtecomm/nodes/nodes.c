@@ -177,49 +177,36 @@ static void *watch(void *arg)
 
 /* what each rank says of the transports */
 struct offer {
-	int32_t code; /* of TE_COMM_TRANSPORT */
 	uint32_t usable; /* bit i: transport i */
+	int32_t want;	 /* TE_COMM_TRANSPORT: 0 is auto, i + 1 transport i */
 	uint64_t piece;
-	char want[16];
-	char why[8][100]; /* of those that are not */
-	char text[200];	  /* of code */
+	char why[8][100]; /* of those that are not usable */
 };
 
 static void probe(struct offer *o, size_t piece)
 {
-	const char *want = te__param_str(TE_PARAM_COMM_TRANSPORT);
 	const struct te__link_ops *ops;
-	size_t at = 0;
-	int known = !strcmp(want, "auto");
-	char names[100] = "";
 
 	memset(o, 0, sizeof(*o));
 	o->piece = piece;
-	snprintf(o->want, sizeof(o->want), "%s", want);
-	for (int i = 0; i < 8 && (ops = te__link_transport(i)); i++) {
-		known |= !strcmp(want, ops->name);
-		at += (size_t)snprintf(names + at, sizeof(names) - at, ", %s", ops->name);
+	o->want = te__param_enum(TE_PARAM_COMM_TRANSPORT);
+	for (int i = 0; i < 8 && (ops = te__link_transport(i)); i++)
 		if (!ops->probe(o->why[i], sizeof(o->why[i])))
 			o->usable |= 1u << i;
-	}
-	if (known)
-		return;
-	o->code = te__fail(-EINVAL, "te_comm_create: TE_COMM_TRANSPORT is %s, expected auto%s",
-			   want, names);
-	snprintf(o->text, sizeof(o->text), "%s", te_error_detail());
+}
+
+static const char *wanted(const struct offer *o)
+{
+	return o->want ? te__link_transport(o->want - 1)->name : "auto";
 }
 
 static int check_offers(const struct te__nodes *n, const struct offer *all)
 {
-	for (int32_t i = 0; i < n->nranks; i++)
-		if (all[i].code)
-			return te__fail(all[i].code, "%.199s (%s)", all[i].text,
-					te__boot_peer(n->boot, i));
 	for (int32_t i = 1; i < n->nranks; i++) {
-		if (strncmp(all[i].want, all[0].want, sizeof(all[0].want)))
+		if (all[i].want != all[0].want)
 			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_TRANSPORT of %s is "
-					"%.15s, of %s %.15s", te__boot_peer(n->boot, i),
-					all[i].want, te__boot_peer(n->boot, 0), all[0].want);
+					"%s, of %s %s", te__boot_peer(n->boot, i), wanted(&all[i]),
+					te__boot_peer(n->boot, 0), wanted(&all[0]));
 		if (all[i].piece != all[0].piece)
 			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_STAGE of %s and of "
 					"%s differ", te__boot_peer(n->boot, i),
@@ -237,7 +224,7 @@ static const struct te__link_ops *choose(const struct te__nodes *n, const struct
 	int32_t r;
 
 	for (; *i < 8 && (ops = te__link_transport(*i)); ++*i) {
-		if (strcmp(all[0].want, "auto") && strcmp(all[0].want, ops->name))
+		if (all[0].want && all[0].want != *i + 1)
 			continue;
 		for (r = 0; r < n->nranks && all[r].usable >> *i & 1; r++)
 			;

@@ -11,6 +11,7 @@
 #include "libtecomm/bootstrap/boot.h"
 #include "libtecomm/transport/link.h"
 
+/* in the order of the choices of TE_COMM_TRANSPORT, which begin with auto */
 static const struct te__link_ops *const transports[] = {
 	&te__link_verbs,
 	&te__link_tcp,

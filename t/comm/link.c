@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <te/errno.h>
+#include <te/param.h>
 
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/transport/link.h"
@@ -435,6 +436,23 @@ START_TEST(opening_fails_on_all_ranks)
 }
 END_TEST
 
+START_TEST(the_parameter_has_the_names_of_the_table)
+{
+	struct te_param_info info = TE_PARAM_INFO_INIT;
+	char names[100] = "auto";
+
+	for (size_t i = 0; i < te_param_count(); i++) {
+		ck_assert_int_eq(te_param_info(i, &info), 0);
+		if (!strcmp(info.name, "TE_COMM_TRANSPORT"))
+			break;
+	}
+	for (int i = 0; te__link_transport(i); i++)
+		snprintf(names + strlen(names), sizeof(names) - strlen(names), "|%s",
+			 te__link_transport(i)->name);
+	ck_assert_str_eq(info.unit, names);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/link");
@@ -444,6 +462,7 @@ static Suite *suite(void)
 	tcase_add_test(c, what_was_sent_before_closing_arrives);
 	tcase_add_test(c, queues_are_bounded);
 	tcase_add_test(c, idle_links_stay);
+	tcase_add_test(c, the_parameter_has_the_names_of_the_table);
 	c = tt_case(s, "failures", "host");
 	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
 	tcase_add_test(c, opening_fails_on_all_ranks);

@@ -21,6 +21,8 @@
 #define RESIDUAL_ROW (ES(a->comm.dtype) * a->cols)
 #define RESIDUAL_AT (RESIDUAL_ROW * te_k_comm_norm_residual_first(a))
 #define RESIDUAL_NBYTES (RESIDUAL_ROW * te_k_comm_norm_residual_rows(a))
+#define RESIDUAL_WORDS_AT (4 * te_k_comm_norm_residual_first(a))
+#define RESIDUAL_WORDS_NBYTES (4 * te_k_comm_norm_residual_rows(a))
 /* each use becomes USE(field, begin, nbytes, access), which is defined before each expansion */
 #define R(field, nbytes) USE(field, 0, nbytes, TE__READ)
 #define W(field, nbytes) USE(field, 0, nbytes, TE__WRITE)
@@ -33,8 +35,8 @@
 		W(field.scale_inv, SCALES(a->field.scaling, rows, cols)),                     \
 		W(field.col_scale_inv, SCALES(a->field.scaling, cols, rows)),                 \
 		W(field.amax, 4), R(field.noop, 4)
-#define COMM(field, in_nbytes, out_nbytes)                                                    \
-	R(field.in, in_nbytes), W(field.out, out_nbytes), U(field.slots),                     \
+#define COMM(field, in_nbytes, out_begin, out_nbytes)                                         \
+	R(field.in, in_nbytes), AT(field.out, out_begin, out_nbytes), U(field.slots),         \
 		W(field.ctl, sizeof(*a->field.ctl)), U(field.abort), U(field.status),         \
 		U(field.multicast)
 

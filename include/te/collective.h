@@ -196,23 +196,27 @@ TE_EXPORT int te_comm_allreduce_norm(struct te_comm *comm, struct te_stream *str
 				     const void *in, int64_t rows, int64_t cols,
 				     enum te_dtype dtype, const struct te_comm_norm_opts *opts);
 
-/* As te_comm_norm_opts. sum and dx may be the memory of in, dx that of residual. */
+/* As te_comm_norm_opts. Outputs may be the memory of in, dx and residual_out that of residual. */
 struct te_comm_norm_backward_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
 	int32_t max_blocks;
-	uint32_t flags;	      /* TE_COMM_NORM_ZERO_CENTERED */
+	uint32_t flags;	      /* TE_COMM_NORM_ZERO_CENTERED, TE_COMM_NORM_SHARDED */
 	const void *x;	      /* T [rows, cols]: the r of the forward call */
 	const float *rstd;    /* [rows], of the forward call */
 	const float *gamma;   /* [cols] */
 	const void *residual; /* T: a gradient that is added, or NULL */
 	void *sum;	      /* T: s, for the gradient of gamma */
 	void *dx;	      /* T */
+	void *residual_out;   /* T: dx, for TE_COMM_NORM_SHARDED */
 	void *ws;
 	size_t ws_nbytes;
 };
-#define TE_COMM_NORM_BACKWARD_OPTS_INIT \
-	{ sizeof(struct te_comm_norm_backward_opts), TE_COMM_AUTO, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define TE_COMM_NORM_BACKWARD_OPTS_INIT                                                       \
+	{                                                                                     \
+		sizeof(struct te_comm_norm_backward_opts), TE_COMM_AUTO, 0, 0, 0, 0, 0, 0, 0, \
+			0, 0, 0, 0                                                            \
+	}
 
 /**
  * te_comm_allreduce_norm_backward - gradient of a norm whose output every rank has used in part
@@ -220,6 +224,10 @@ struct te_comm_norm_backward_opts {
  *
  * s is the sum over the ranks, as above, and dx what te_kernel_norm_backward() computes from it.
  * That function computes the gradient of gamma from sum.
+ *
+ * TE_COMM_NORM_SHARDED: of x, rstd, residual, sum and residual_out, only the rows that this rank
+ * owns are accessed, as in te_comm_allreduce_norm(). residual_out gets these rows of dx, of which
+ * all ranks get all rows.
  */
 TE_EXPORT int te_comm_allreduce_norm_backward(struct te_comm *comm, struct te_stream *stream,
 					      const void *in, int64_t rows, int64_t cols,

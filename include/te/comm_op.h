@@ -87,8 +87,10 @@ TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
  *
  * Forward: allreduce, add, rmsnorm and a cast to FP8, without add and without the cast, too, by
  * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork, by te_comm_allreduce_norm_backward().
- * Residuals, and the gradients of them, are equal on all ranks. The bits are those of the plan
- * without these fusions, as te_comm_allreduce_norm() describes.
+ * Forward, and backward where a latency counts, reduce_scatter and all_gather around the norm may
+ * take the place of allreduce and copy. Residuals of an allreduce, and the gradients of them, are
+ * equal on all ranks. The bits are those of the plan without these fusions, as
+ * te_comm_allreduce_norm() describes.
  * Errors: those of te_seq_add_fusion().
  */
 TE_EXPORT int te_comm_add_fusions(struct te_seq *seq);

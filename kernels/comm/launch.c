@@ -244,7 +244,9 @@ int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
 	if (!a->x || !a->x_rstd || (uintptr_t)a->x % TE_K_COMM_PACKET)
 		return te__fail(-EINVAL, NORM "_bwd: x, aligned to %d bytes, and x_rstd are needed",
 				TE_K_COMM_PACKET);
-	if (a->residual_out || a->rstd || a->codes || a->amax)
+	if (a->rstd || a->codes || a->amax)
 		return te__fail(-EINVAL, NORM "_bwd: there are no outputs but the sum and y");
+	if (a->residual_out && a->comm.nranks > 1 && !(a->flags & TE_K_COMM_RESIDUAL_SHARDED))
+		return te__fail(-EINVAL, NORM "_bwd: residual_out needs a sharded residual");
 	return geo_norm(a, func, a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2, k);
 }

@@ -207,7 +207,9 @@ static void words_store(const struct te_k_comm_norm *a, int64_t row, const float
 	do {                                                                                    \
 		const struct te_k_comm_norm *a_ = (f)->a;                                       \
 		uint8_t *const array[] = {                                                      \
-			row_of(a_->comm.out, row, (f)->row_nbytes),                             \
+			te_k_comm_norm_sends_s(a_) ?                                            \
+				row_of(a_->comm.out, row, (f)->row_nbytes) :                    \
+				NULL,                                                           \
 			te_k_comm_norm_sends_r(a_) ?                                            \
 				row_of(a_->residual_out, row, (f)->row_nbytes) :                \
 				NULL,                                                           \
@@ -239,7 +241,8 @@ static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each
 	if (a->comm.out && a->x)
 		memcpy(row_of(a->comm.out, row, f->row_nbytes), r, (size_t)f->row_nbytes);
 	if (a->residual_out)
-		memcpy(row_of(a->residual_out, row, f->row_nbytes), r, (size_t)f->row_nbytes);
+		memcpy(row_of(a->residual_out, row, f->row_nbytes), a->x ? y : r,
+		       (size_t)f->row_nbytes);
 	if (a->y)
 		memcpy(row_of(a->y, row, f->row_nbytes), y, (size_t)f->row_nbytes);
 	words_store(a, row, word);

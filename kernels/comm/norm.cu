@@ -343,7 +343,9 @@ DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struc
 		    int64_t index, int64_t each, int64_t out)
 {
 	uint4 *x_held = held + f.npackets;
-	const int64_t out_r = te_k_comm_norm_sends_r(&a) ? out + (a.comm.out ? f.npackets : 0) : -1;
+	const int64_t out_s = te_k_comm_norm_sends_s(&a) ? out : -1;
+	const int64_t out_r =
+		te_k_comm_norm_sends_r(&a) ? out + (out_s < 0 ? 0 : f.npackets) : -1;
 
 	if (BWD)
 		row_copy(a, f, x_held, (const T *)a.x + row * a.cols);
@@ -366,7 +368,7 @@ DEV bool row_reduce(const struct te_k_comm_norm &a, const struct fused &f, struc
 				s[e] = same_nan(add(s[e], x[e]));
 		}
 		if (a.comm.out)
-			vector_put<TWO>(a, f, o, a.comm.out, row, out, v, r);
+			vector_put<TWO>(a, f, o, a.comm.out, row, out_s, v, r);
 		if (BWD) {
 			const float rstd = a.x_rstd[row];
 			float gain[TE_V];
@@ -421,7 +423,7 @@ DEV float row_normalize(const struct te_k_comm_norm &a, const struct fused &f, c
 	return amax;
 }
 
-/* dx, which is y, of a row of dy; mean: over g * xhat */
+/* dx, which is y and residual_out, of a row of dy; mean: over g * xhat */
 template <bool TWO, class T>
 DEV void row_dx(const struct te_k_comm_norm &a, const struct fused &f, const struct op &o,
 		const uint4 *gamma, const uint4 *held, float mean, int64_t row, int64_t out)
@@ -431,8 +433,9 @@ DEV void row_dx(const struct te_k_comm_norm &a, const struct fused &f, const str
 
 	EACH_VECTOR(v) {
 		float g[TE_V], x[TE_V], gain[TE_V], res[TE_V];
+		raw<T> dx;
 
-		if (!a.y)
+		if (!a.y && !a.residual_out)
 			break;
 		if (a.residual)
 			unpack(row_get<T>(dres, v, f.npackets), res);
@@ -445,7 +448,11 @@ DEV void row_dx(const struct te_k_comm_norm &a, const struct fused &f, const str
 			g[e] = mul(rstd, g[e]);
 			g[e] = same_nan(a.residual ? add(g[e], res[e]) : g[e]);
 		}
-		vector_put<TWO>(a, f, o, a.y, row, out, v, pack<T>(g));
+		dx = pack<T>(g);
+		if (a.y)
+			vector_put<TWO>(a, f, o, a.y, row, out, v, dx);
+		if (a.residual_out)
+			vector_put<TWO>(a, f, o, a.residual_out, row, -1, v, dx);
 	}
 }
 
@@ -496,7 +503,7 @@ DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, stru
 	ok = ok && row_reduce<N, TWO, BWD, T>(a, f, o, m, gamma, held, row, index, each, out);
 	if (!__syncthreads_and(ok))
 		return false;
-	out += ((a.comm.out ? 1 : 0) + te_k_comm_norm_sends_r(&a)) * f.npackets;
+	out += (te_k_comm_norm_sends_s(&a) + te_k_comm_norm_sends_r(&a)) * f.npackets;
 	mean = plain_quotient(vectors_sum(a, f, m), n, plain_reciprocal(n));
 	if (BWD) {
 		row_dx<TWO, T>(a, f, o, gamma, held, mean, row, out);
@@ -544,7 +551,7 @@ DEV struct result result_of(const struct te_k_comm_norm &a, const struct fused &
 {
 	const int64_t row_nbytes = (int64_t)f.npackets * TE_K_COMM_PACKET;
 	uint8_t *const array[3] = {
-		(uint8_t *)a.comm.out,
+		te_k_comm_norm_sends_s(&a) ? (uint8_t *)a.comm.out : NULL,
 		te_k_comm_norm_sends_r(&a) ? (uint8_t *)a.residual_out : NULL,
 		(uint8_t *)a.y,
 	};

@@ -86,6 +86,10 @@ struct te_k_comm_norm {
  * te_k_norm_bwd computes as dx from s, with x_rstd, and with residual as dres. The other outputs
  * are NULL; s, for te_k_norm_dw, is comm.out, which is not residual. So the results are those of
  * te_k_comm_allreduce and te_k_norm_bwd, with the exception above.
+ *
+ * With TE_K_COMM_RESIDUAL_SHARDED, of residual, x, x_rstd and comm.out the rank's own rows only are
+ * accessed: two-shot sends y, but not s. Then, or with one rank, residual_out receives a copy of
+ * these rows of y; it may be residual.
  */
 
 /* words of a row among its results, in this order, those that are wanted: rstd, amax, scales */
@@ -115,7 +119,13 @@ TE_K_INLINE int32_t te_k_comm_norm_in_packets(const struct te_k_comm_norm *a)
 	return (int32_t)te_k_comm_packets(a->cols * (a->comm.dtype == 0 ? 4 : 2));
 }
 
-/* does two-shot send r? */
+/* does two-shot send s? */
+TE_K_INLINE int te_k_comm_norm_sends_s(const struct te_k_comm_norm *a)
+{
+	return a->comm.out && !(a->x && a->flags & TE_K_COMM_RESIDUAL_SHARDED);
+}
+
+/* does it send r? */
 TE_K_INLINE int te_k_comm_norm_sends_r(const struct te_k_comm_norm *a)
 {
 	return a->residual_out && !(a->flags & TE_K_COMM_RESIDUAL_SHARDED);
@@ -124,7 +134,7 @@ TE_K_INLINE int te_k_comm_norm_sends_r(const struct te_k_comm_norm *a)
 /* packets of a row's results: of s, r and y; of codes; of words */
 TE_K_INLINE int32_t te_k_comm_norm_out_packets(const struct te_k_comm_norm *a)
 {
-	const int32_t t = (a->comm.out ? 1 : 0) + te_k_comm_norm_sends_r(a) + (a->y ? 1 : 0);
+	const int32_t t = te_k_comm_norm_sends_s(a) + te_k_comm_norm_sends_r(a) + (a->y ? 1 : 0);
 
 	return t * te_k_comm_norm_in_packets(a) +
 	       (a->codes ? (int32_t)te_k_comm_packets(a->cols) : 0) +
@@ -139,7 +149,7 @@ TE_K_INLINE int64_t te_k_comm_norm_first(const struct te_k_comm_norm *a, int32_t
 	return rank * each + (rank < more ? rank : more);
 }
 
-/* the rows of the residual, and of r, that are accessed */
+/* the rows that are accessed of arrays of which a rank may have its own rows only */
 TE_K_INLINE int64_t te_k_comm_norm_residual_first(const struct te_k_comm_norm *a)
 {
 	return a->flags & TE_K_COMM_RESIDUAL_SHARDED ? te_k_comm_norm_first(a, a->comm.rank) : 0;

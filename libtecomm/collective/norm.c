@@ -24,7 +24,7 @@ _Static_assert(TE_COMM_SCALING_TOKEN == (int)TE_K_COMM_SCALING_TOKEN &&
 #define IN_PLACE 4u /* it may be the memory of in, and IN_RESIDUAL: of residual */
 #define IN_RESIDUAL 8u
 #define OF_PACKETS 16u /* te_k_comm_norm accesses it in packets */
-#define SHARDED 32u /* only the own rows of a sharded residual are accessed */
+#define SHARDED 32u /* with a sharded residual, only the own rows are accessed */
 
 struct array {
 	const char *name;
@@ -64,10 +64,11 @@ static int arrays_of(const struct te__comm_norm *a, struct array *ret)
 		{ "in", k->comm.in, t, es, IS_NEEDED | OF_PACKETS },
 		{ "residual", k->residual, t, es, OF_PACKETS | SHARDED },
 		{ "gamma", k->gamma, 4 * k->cols, 4, IS_NEEDED | OF_PACKETS },
-		{ "x", k->x, t, es, OF_PACKETS },
-		{ "rstd", k->x_rstd, row, 4, back ? IS_NEEDED : 0 },
+		{ "x", k->x, t, es, OF_PACKETS | SHARDED },
+		{ "rstd", k->x_rstd, row, 4, (back ? IS_NEEDED : 0) | SHARDED },
 		{ "scale", k->scale, 4, 4, tensor ? IS_NEEDED : 0 },
-		{ "sum", k->comm.out, t, es, IS_OUTPUT | IN_PLACE | OF_PACKETS },
+		{ "sum", k->comm.out, t, es,
+		  IS_OUTPUT | IN_PLACE | OF_PACKETS | (back ? SHARDED : 0) },
 		{ "residual_out", k->residual_out, t, es, result | SHARDED },
 		{ back ? "dx" : "y", k->y, t, es, result },
 		{ "rstd", k->rstd, row, 4, IS_OUTPUT },
@@ -168,6 +169,10 @@ static int check(const struct te__comm_norm *a)
 	if (!te_comm_algorithm_name(a->call.algorithm))
 		return te__fail(-EINVAL, "%s: algorithm %d is unknown", a->fn,
 				(int)a->call.algorithm);
+	if (te__comm_norm_is_backward(a) && k->residual_out &&
+	    !(k->flags & TE_K_COMM_RESIDUAL_SHARDED))
+		return te__fail(-EINVAL, "%s: residual_out is not NULL, but the residual is not "
+				"sharded", a->fn);
 	r = check_float(a, "eps", k->eps);
 	if (!r)
 		r = check_float(a, "amax_epsilon", k->epsilon);
@@ -427,7 +432,8 @@ static int backward_of(struct te__comm_norm *a, const struct te_comm_norm_backwa
 		return r;
 	if (!o.x)
 		return te__fail(-EINVAL, "%s: x is NULL", a->fn);
-	a->k.flags |= flags_of(o.flags, TE_COMM_NORM_ZERO_CENTERED, &a->unknown);
+	a->k.flags |= flags_of(o.flags, TE_COMM_NORM_ZERO_CENTERED | TE_COMM_NORM_SHARDED,
+			       &a->unknown);
 	a->call.algorithm = o.algorithm;
 	a->call.max_blocks = o.max_blocks;
 	a->k.x = o.x;
@@ -436,6 +442,7 @@ static int backward_of(struct te__comm_norm *a, const struct te_comm_norm_backwa
 	a->k.residual = o.residual;
 	a->k.comm.out = o.sum;
 	a->k.y = o.dx;
+	a->k.residual_out = o.residual_out;
 	a->ws = o.ws;
 	a->ws_nbytes = o.ws_nbytes;
 	return 0;

@@ -3,7 +3,8 @@
  *
  * An all-reduce precedes te_k_comm_norm, which runs as the kernel of one rank, so that the bits are
  * the same. Where that does not take the rows, kernels of libtecore compute the results. If the
- * residual is sharded, a rank does this for its own rows, and the ranks gather the results.
+ * residual is sharded, a rank does this for its own rows, and the ranks gather the results but for
+ * those of which each has its own rows.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -25,24 +26,28 @@ static int has_norm(const struct te_k_comm_norm *k)
 	return k->y || k->rstd || k->codes || k->amax;
 }
 
-/* dx of s */
+/* dx of s; residual_out may replace the residual, after its last use */
 static int norm_backward(const struct te__comm_norm *a, const void *s, struct te_stream *stream)
 {
 	const struct te_k_comm_norm *k = &a->k;
+	void *dx = k->y ? k->y : k->residual_out;
 	const struct te_k_norm_bwd norm = {
 		.dy = s,
 		.x = k->x,
 		.gamma = k->gamma,
 		.rstd = k->x_rstd,
 		.dres = k->residual,
-		.dx = k->y,
+		.dx = dx,
 		.rows = k->rows,
 		.cols = k->cols,
 		.zero_centered = !!(k->flags & TE_K_COMM_ZERO_CENTERED),
 		.dtype = k->comm.dtype,
 	};
+	int r = TE__LAUNCH(stream, NORM_BWD, &norm);
 
-	return k->y ? TE__LAUNCH(stream, NORM_BWD, &norm) : 0;
+	if (r || !k->residual_out || dx == k->residual_out)
+		return r;
+	return te_copy(stream, k->residual_out, dx, (size_t)te__comm_norm_nbytes(a));
 }
 
 /* r, from s */
@@ -189,17 +194,31 @@ static int gather(const struct steps *t, void *p, int64_t n, enum te_dtype dtype
 	return r;
 }
 
-/* s of all rows to out; or, where others are not needed and can be left out, of the own ones */
+/* is sum written in the own rows only? */
+static int has_own_sum(const struct te__comm_norm *a)
+{
+	return te__comm_norm_is_backward(a) && te__comm_norm_is_sharded(a);
+}
+
+/* is s computed in the own rows only: are others not needed, and can they be left out? */
+static int scatters(const struct te__comm_norm *a)
+{
+	const enum te_comm_algorithm k = a->call.algorithm;
+
+	return te__comm_norm_is_sharded(a) && (!a->k.comm.out || has_own_sum(a)) && is_even(a) &&
+	       /* the algorithms of te_comm_reduce_scatter() that take any size */
+	       (k == TE_COMM_AUTO || k == TE_COMM_ZERO_COPY || k == TE_COMM_STAGED ||
+		k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN);
+}
+
+/* s of all rows to out, or of the own ones */
 static int sum(const struct steps *t, char *out)
 {
 	const struct te__comm_norm *a = t->a;
 	const enum te_comm_algorithm k = a->call.algorithm;
 	const enum te_dtype dtype = (enum te_dtype)a->k.comm.dtype;
-	/* the algorithms of te_comm_reduce_scatter() that take any size */
-	const int scatters = k == TE_COMM_AUTO || k == TE_COMM_ZERO_COPY || k == TE_COMM_STAGED ||
-			     k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN;
 
-	if (!te__comm_norm_is_sharded(a) || a->k.comm.out || !is_even(a) || !scatters)
+	if (!scatters(a))
 		return collective(t, TE_K_COLL_ALLREDUCE, a->k.comm.in, out, a->k.comm.count, dtype,
 				  TE_COMM_SUM, 0, k);
 	return collective(t, TE_K_COLL_REDUCE_SCATTER, a->k.comm.in,
@@ -217,8 +236,9 @@ static int kernels(const struct steps *t, const struct te__comm_norm *a, const v
 	if (!more_outputs(k) || !k->rows)
 		return 0;
 	if (t->choice) {
-		t->choice->nlaunches += t->how->packets || te__comm_norm_is_backward(a) ?
-						1 :
+		t->choice->nlaunches +=
+			t->how->packets ? 1 :
+			te__comm_norm_is_backward(a) ? 1 + (k->y && k->residual_out) :
 						(k->residual || k->residual_out || k->comm.out) +
 							has_norm(k) + !!k->amax + !!k->codes;
 		return 0;
@@ -254,7 +274,9 @@ static struct te__comm_norm own_rows(const struct te__comm_norm *a, void *ws)
 	k->comm.count = nrows * k->cols;
 	k->residual = k->residual ? (const char *)k->residual + first * row_nbytes : NULL;
 	k->residual_out = at(k->residual_out, first * row_nbytes);
-	k->rstd = k->rstd ? k->rstd + first : has_norm(k) ? words : NULL;
+	k->x = k->x ? (const char *)k->x + first * row_nbytes : NULL;
+	k->x_rstd = k->x ? k->x_rstd + first : NULL;
+	k->rstd = k->rstd ? k->rstd + first : has_norm(k) && !k->x ? words : NULL;
 	/* scales of blocks are not in the order of rows: these codes are made of y of all rows */
 	k->y = at(k->y || !block ? k->y : ws, first * row_nbytes);
 	k->codes = block ? NULL : at(k->codes, first * k->cols);
@@ -293,15 +315,31 @@ static int sharded(const struct steps *t, char *ws, char *s)
 	return t->choice ? 0 : cast(&codes, k->y ? k->y : ws, t->stream);
 }
 
+/* the own rows of s, which is in ws, where sum has only those */
+static int keep_sum(const struct steps *t, char *ws)
+{
+	const struct te__comm_norm *a = t->a, own = own_rows(a, ws);
+
+	if (!own.k.rows)
+		return 0;
+	if (t->choice)
+		t->choice->nlaunches++;
+	return t->choice ? 0 : te_copy(t->stream,
+				       (char *)a->k.comm.out + ((char *)own.ws - ws), own.ws,
+				       (size_t)te__comm_norm_nbytes(&own));
+}
+
 int te__comm_norm_apart(const struct te__comm_norm *a, const struct te__comm_norm_how *how,
 			struct te_stream *stream, struct te_comm_choice *choice)
 {
 	const struct steps t = { a, how, stream, choice };
 	/* not given, it is explained as an address in no symmetric memory */
 	char *ws = a->ws ? a->ws : (char *)(uintptr_t)TE__COMM_NORM_ALIGN;
-	char *s = a->k.comm.out ? a->k.comm.out : ws;
+	char *s = a->k.comm.out && (!has_own_sum(a) || scatters(a)) ? a->k.comm.out : ws;
 	int r = sum(&t, s);
 
+	if (!r && a->k.comm.out && s == ws)
+		r = keep_sum(&t, ws);
 	if (!r)
 		r = te__comm_norm_is_sharded(a) && more_outputs(&a->k) ? sharded(&t, ws, s) :
 									 kernels(&t, a, s);

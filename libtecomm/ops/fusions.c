@@ -10,12 +10,12 @@
  * branch. The sum has memory where the gradient of gamma is computed from it.
  *
  * Where ranks have parts of the norm's input, reduce_scatter and all_gather are in place of the
- * all-reduce, which is called with a sharded residual. The backward kernel has no such form: it
- * would send the sum to all ranks. A cast with one scale is done to parts: one that is known before
- * in the call; one from the tensor's own amax (current scaling) where a value is so large that
- * bytes count, by steps for the rank's rows, once the ranks have joined their amaxes. Scales of
- * blocks are not gathered: training needs codes of both copies, which differ, and those are the
- * bytes of BF16.
+ * all-reduce, which is called with a sharded residual. Backward, this is done where a latency
+ * counts: the call is steps otherwise, and the gradient of reduce_scatter may be gathered as codes.
+ * A cast with one scale is done to parts: one that is known before in the call; one from the
+ * tensor's own amax (current scaling) where a value is so large that bytes count, by steps for the
+ * rank's rows, once the ranks have joined their amaxes. Scales of blocks are not gathered: training
+ * needs codes of both copies, which differ, and those are the bytes of BF16.
  */
 #define TE_LOG_CATEGORY "comm"
 #include "config.h"
@@ -206,10 +206,20 @@ static size_t backward_ws(const struct te_fused *f)
 	return sum > dw ? sum : dw;
 }
 
+/* the gradient of gamma, from the sum */
+static int run_dw(const struct te_fused *f, const struct backward *p)
+{
+	struct te_kernel_norm_opts o = TE_KERNEL_NORM_OPTS_INIT;
+
+	o.flags = ((const struct te_norm_attrs *)te_op_attrs(p->norm->op))->flags;
+	return te_kernel_norm_backward(p->dw->stream, p->sum->dx.hp, p->norm->x.hp,
+				       p->norm->master[0], NULL, p->norm->saved[0], NULL,
+				       p->dw->grad[0], NULL, f->ws, f->ws_nbytes, &o);
+}
+
 static int backward_run(const struct te_fused *f)
 {
 	struct te_comm_norm_backward_opts o = TE_COMM_NORM_BACKWARD_OPTS_INIT;
-	struct te_kernel_norm_opts dw = TE_KERNEL_NORM_OPTS_INIT;
 	const struct backward p = backward_of(f);
 	const struct te__comm_attrs *a = te__comm_attrs(p.sum->op);
 	const struct te_tensor *dy = p.sum->dy.hp;
@@ -229,12 +239,7 @@ static int backward_run(const struct te_fused *f)
 	r = te_comm_allreduce_norm_backward(a->comm, p.sum->stream, te_tensor_data(dy),
 					    te_tensor_rows(dy), te_tensor_cols(dy),
 					    te_tensor_dtype(dy), &o);
-	if (r || !p.dw)
-		return r;
-	dw.flags = ((const struct te_norm_attrs *)te_op_attrs(p.norm->op))->flags;
-	return te_kernel_norm_backward(p.dw->stream, p.sum->dx.hp, p.norm->x.hp, p.norm->master[0],
-				       NULL, p.norm->saved[0], NULL, p.dw->grad[0], NULL, f->ws,
-				       f->ws_nbytes, &dw);
+	return r || !p.dw ? r : run_dw(f, &p);
 }
 
 /* ---- values of which each rank has a part ---- */
@@ -347,6 +352,14 @@ static int needs_amax(const struct scattered *p)
 	return p->quantize && te__quantize_keeps_x(p->quantize->y.quant);
 }
 
+/* of the same whole rows? */
+static int have_same_parts(const struct te__comm_attrs *a, const struct te__comm_attrs *b,
+			   const struct te_tensor *whole)
+{
+	return a->comm == b->comm && a->o.axis == b->o.axis &&
+	       a->o.axis + 1 < te_tensor_ndim(whole);
+}
+
 static int scattered_applies(const struct te_fused *f)
 {
 	const struct scattered p = scattered_of(f);
@@ -354,11 +367,8 @@ static int scattered_applies(const struct te_fused *f)
 	const struct te_op_call *last = p.add ? p.add : p.sum;
 
 	if (te_op_table(p.sum->op) != &te__op_reduce_scatter ||
-	    te_op_table(p.gather->op) != &te__op_all_gather)
-		return 0;
-	if (te__comm_attrs(p.gather->op)->comm != a->comm ||
-	    te__comm_attrs(p.gather->op)->o.axis != a->o.axis ||
-	    a->o.axis + 1 >= te_tensor_ndim(p.sum->x.hp)) /* parts of rows */
+	    te_op_table(p.gather->op) != &te__op_all_gather ||
+	    !have_same_parts(a, te__comm_attrs(p.gather->op), p.sum->x.hp))
 		return 0;
 	if (p.norm->x.hp != last->y.hp || p.norm->y.hp || p.gather->x.hp)
 		return 0;
@@ -373,10 +383,11 @@ static int scattered_applies(const struct te_fused *f)
 	return casts_parts(p.gather->y.hp, p.quantize);
 }
 
-/* rows of a call, of which there is one for each index of the extents before the axis */
-static int64_t scattered_rows(const struct te_op_call *sum)
+/* rows of a call, of which there is one for each index of the extents before the axis; sum is one
+ * of reduce_scatter, or all_gather backward, and whole its input */
+static int64_t scattered_rows(const struct te_op_call *sum, const struct te_tensor *whole)
 {
-	return te__comm_part_nelems(te__comm_attrs(sum->op), sum->x.hp) / te_tensor_cols(sum->x.hp);
+	return te__comm_part_nelems(te__comm_attrs(sum->op), whole) / te_tensor_cols(whole);
 }
 
 /* rows of which this rank has the sum */
@@ -385,10 +396,10 @@ static int64_t own_rows(const struct te_op_call *sum)
 	return te_tensor_rows(sum->x.hp) / te_comm_nranks(te__comm_attrs(sum->op)->comm);
 }
 
-static size_t scattered_call_ws(const struct te_op_call *sum)
+static size_t scattered_call_ws(const struct te_op_call *sum, const struct te_tensor *whole)
 {
-	return te_comm_norm_ws_nbytes(scattered_rows(sum), te_tensor_cols(sum->x.hp),
-				      te_tensor_dtype(sum->x.hp));
+	return te_comm_norm_ws_nbytes(scattered_rows(sum, whole), te_tensor_cols(whole),
+				      te_tensor_dtype(whole));
 }
 
 /* y of the rank's rows, then their codes and rstd */
@@ -411,7 +422,8 @@ static size_t scattered_ws(const struct te_fused *f)
 
 	if (needs_amax(&p))
 		return own_ws(p.sum);
-	return scattered_call_ws(f->part[0]) + (size_t)scattered_rows(f->part[0]) * sizeof(float);
+	return scattered_call_ws(p.sum, p.sum->x.hp) +
+	       (size_t)scattered_rows(p.sum, p.sum->x.hp) * sizeof(float);
 }
 
 /* by steps, for the rank's rows, whose codes are gathered once all ranks have the amax */
@@ -472,7 +484,7 @@ static int scattered_run(const struct te_fused *f)
 	const struct te_norm_attrs *norm = te_op_attrs(p.norm->op);
 	const struct te_tensor *x = p.sum->x.hp, *r_of = (p.add ? p.add : p.sum)->y.hp;
 	const enum te_dtype dtype = te_tensor_dtype(x);
-	const int64_t rows = scattered_rows(p.sum), cols = te_tensor_cols(x);
+	const int64_t rows = scattered_rows(p.sum, x), cols = te_tensor_cols(x);
 	const int64_t nbytes = rows * cols * (int64_t)te_dtype_nbytes(dtype);
 	const int64_t nrows = rows / te_comm_nranks(a->comm), rank = te_comm_rank(a->comm);
 	const int64_t part = nbytes / te_comm_nranks(a->comm);
@@ -489,7 +501,7 @@ static int scattered_run(const struct te_fused *f)
 	if (p.quantize)
 		set_cast(&o, p.quantize);
 	o.ws = f->ws;
-	o.ws_nbytes = scattered_call_ws(p.sum);
+	o.ws_nbytes = scattered_call_ws(p.sum, x);
 	o.rstd = rstd ? (float *)(void *)((char *)f->ws + o.ws_nbytes) : NULL;
 	for (int64_t i = 0; i < te_tensor_rows(x) / rows && !r; i++) {
 		/* arrays of all rows, of which those of this rank are at i * part */
@@ -506,6 +518,90 @@ static int scattered_run(const struct te_fused *f)
 	return r || !p.quantize ? r : transpose(p.quantize);
 }
 
+/* all_gather, rmsnorm, rmsnorm.dw, fork, reduce_scatter; those of p that are absent are NULL */
+struct gathered {
+	struct backward p;
+	const struct te_op_call *gather;
+};
+
+static struct gathered gathered_of(const struct te_fused *f)
+{
+	struct te_fused rest = *f;
+
+	rest.nparts--;
+	return (struct gathered){ backward_of(&rest), f->part[rest.nparts] };
+}
+
+/* the gradient that reduce_scatter gathers */
+static const struct te_tensor *own_dx(const struct gathered *g)
+{
+	return (g->p.fork ? g->p.fork : g->p.norm)->dx.hp;
+}
+
+static int gathered_applies(const struct te_fused *f)
+{
+	const struct gathered g = gathered_of(f);
+	const struct backward *p = &g.p;
+	const struct te__comm_attrs *a = te__comm_attrs(p->sum->op);
+	const struct te__comm_attrs *b = te__comm_attrs(g.gather->op);
+	const struct te_tensor *dy = p->sum->dy.hp;
+	enum te_comm_algorithm k;
+
+	if (te_op_table(p->sum->op) != &te__op_all_gather ||
+	    te_op_table(g.gather->op) != &te__op_reduce_scatter || !dy ||
+	    !have_same_parts(a, b, dy) || a->o.algorithm || b->o.algorithm)
+		return 0;
+	if (p->norm->dy.hp != p->sum->dx.hp || !p->norm->x.hp || g.gather->dy.hp != own_dx(&g) ||
+	    !g.gather->dx.hp || (p->fork && (p->norm->dx.hp || !p->fork->dey[0].hp)))
+		return 0;
+	k = te__coll_latency(&a->comm->coll, (int64_t)te_tensor_nbytes(dy));
+	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT;
+}
+
+static size_t gathered_ws(const struct te_fused *f)
+{
+	const struct te_op_call *sum = f->part[0];
+	const struct te_tensor *x = f->part[1]->x.hp;
+	const size_t call = scattered_call_ws(sum, sum->dy.hp);
+	const size_t dw = te_kernel_norm_ws_nbytes(te_tensor_rows(x), te_tensor_cols(x), 1);
+
+	return call > dw ? call : dw;
+}
+
+static int gathered_run(const struct te_fused *f)
+{
+	struct te_comm_norm_backward_opts o = TE_COMM_NORM_BACKWARD_OPTS_INIT;
+	const struct gathered g = gathered_of(f);
+	const struct backward *p = &g.p;
+	const struct te__comm_attrs *a = te__comm_attrs(p->sum->op);
+	const struct te_tensor *dy = p->sum->dy.hp;
+	const enum te_dtype dtype = te_tensor_dtype(dy);
+	const int64_t rows = scattered_rows(p->sum, dy), cols = te_tensor_cols(dy);
+	const int64_t nbytes = rows * cols * (int64_t)te_dtype_nbytes(dtype);
+	const int64_t nranks = te_comm_nranks(a->comm), rank = te_comm_rank(a->comm);
+	int r = 0;
+
+	o.max_blocks = a->o.max_blocks;
+	o.flags = norm_flags(p->norm) | TE_COMM_NORM_SHARDED;
+	o.gamma = te_tensor_data(p->norm->master[0]);
+	o.ws = f->ws;
+	o.ws_nbytes = f->ws_nbytes;
+	for (int64_t i = 0; i < te_tensor_rows(dy) / rows && !r; i++) {
+		/* arrays of all rows, of which those of this rank are at i * part */
+		const int64_t part = (i - rank) * (nbytes / nranks);
+
+		o.x = at(p->norm->x.hp, part);
+		o.rstd = at(p->norm->saved[0], (i - rank) * (rows / nranks) * 4);
+		o.residual = p->fork ? at(p->fork->dey[0].hp, part) : NULL;
+		o.sum = at(p->sum->dx.hp, part);
+		o.dx = at(g.gather->dx.hp, i * nbytes);
+		o.residual_out = at(own_dx(&g), part);
+		r = te_comm_allreduce_norm_backward(a->comm, p->sum->stream, at(dy, i * nbytes),
+						    rows, cols, dtype, &o);
+	}
+	return r || !p->dw ? r : run_dw(f, p);
+}
+
 /* ---- the table ---- */
 
 #define TEST "t/comm/fusion: plans_have_the_same_bits"
@@ -520,6 +616,8 @@ static int scattered_run(const struct te_fused *f)
 #define BACKWARD(name_, pattern_, keep_) \
 	FUSION(name_, TE_PASS_BACKWARD, pattern_, backward, keep_)
 #define SCATTERED(name_, pattern_) FUSION(name_, TE_PASS_FORWARD, pattern_, scattered, 0)
+#define GATHERED(name_, pattern_, keep_) \
+	FUSION(name_, TE_PASS_BACKWARD, pattern_, gathered, keep_)
 
 /* the longer of two that begin alike comes first */
 static const struct te_fusion fusions[] = {
@@ -540,6 +638,11 @@ static const struct te_fusion fusions[] = {
 	BACKWARD("allreduce+norm.bwd+dw", "copy rmsnorm rmsnorm.dw", 1),
 	BACKWARD("allreduce+norm.bwd+add", "copy rmsnorm fork", 0),
 	BACKWARD("allreduce+norm.bwd", "copy rmsnorm", 0),
+	GATHERED("scatter+norm.bwd+dw+add+gather",
+		 "all_gather rmsnorm rmsnorm.dw fork reduce_scatter", 1),
+	GATHERED("scatter+norm.bwd+dw+gather", "all_gather rmsnorm rmsnorm.dw reduce_scatter", 1),
+	GATHERED("scatter+norm.bwd+add+gather", "all_gather rmsnorm fork reduce_scatter", 0),
+	GATHERED("scatter+norm.bwd+gather", "all_gather rmsnorm reduce_scatter", 0),
 };
 
 int te_comm_add_fusions(struct te_seq *seq)

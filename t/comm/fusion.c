@@ -28,7 +28,7 @@ struct mode {
 	const char *recipe;
 	uint32_t flags; /* of the plan; 0: evaluation */
 	int64_t width, seqlen; /* a width of 44 is no whole packets of BF16 */
-	const char *want[4]; /* names of fusions; or unwanted ones, which begin with '-' */
+	const char *want[6]; /* names of fusions; or unwanted ones, which begin with '-' */
 	enum te_comm_algorithm algorithm;
 	uint32_t norm_flags;
 	int graph, frozen;
@@ -73,19 +73,32 @@ static const struct mode modes[] = {
 	  .want = { "allreduce+add+norm+quantize" }, .norm_flags = TE_NORM_ZERO_CENTERED },
 
 	{ .recipe = "fp32", .flags = TRAIN, .width = 40, .seqlen = 7, .tokens = 1,
-	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" } },
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather",
+		    "scatter+norm.bwd+dw+add+gather",
+		    "scatter+norm.bwd+dw+gather" } },
 	{ .recipe = "bf16", .flags = TRAIN, .width = 44, .seqlen = 3, .tokens = 1,
-	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" },
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather",
+		    "scatter+norm.bwd+dw+add+gather",
+		    "scatter+norm.bwd+dw+gather" },
 	  .norm_flags = TE_NORM_ZERO_CENTERED },
 	{ .recipe = "bf16", .flags = DELAY, .width = 40, .seqlen = 5, .tokens = 1, .graph = 1,
-	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" },
-	  .algorithm = TE_COMM_STAGED },
+	  .want = { "scatter+add+norm+gather", "scatter+norm+gather",
+		    "-scatter+norm.bwd+add+gather" }, .algorithm = TE_COMM_STAGED },
+	{ .recipe = "bf16", .flags = DELAY, .width = 48, .seqlen = 5, .tokens = 1, .graph = 1,
+	  .want = { "scatter+norm.bwd+add+gather", "scatter+norm.bwd+gather" },
+	  .norm_flags = TE_NORM_ZERO_CENTERED },
+	{ .recipe = "bf16", .flags = TRAIN, .width = 40, .seqlen = 1, .tokens = 1, .frozen = 1,
+	  .want = { "scatter+norm.bwd+add+gather", "scatter+norm.bwd+gather" } },
+	{ .recipe = "fp32", .flags = TRAIN, .width = 40, .seqlen = 3, .tokens = 1, .graph = 1,
+	  .want = { "scatter+norm.bwd+dw+gather" }, .no_residual = 1 },
 	{ .recipe = "bf16", .width = 48, .seqlen = 1, .tokens = 1,
 	  .want = { "scatter+add+norm+gather", "scatter+norm+gather" } },
 	{ .recipe = "fp8-delayed", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
 	  .graph = 1,
 	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
-		    "-gather+quantize", "-gather.bwd+quantize" } },
+		    "-gather+quantize", "-gather.bwd+quantize",
+		    "scatter+norm.bwd+dw+add+gather",
+		    "scatter+norm.bwd+dw+gather" } },
 	{ .recipe = "fp8-delayed", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
 	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
 		    "gather+quantize", "gather.bwd+quantize" }, .algorithm = TE_COMM_STAGED },
@@ -101,14 +114,18 @@ static const struct mode modes[] = {
 	  .no_residual = 1 },
 	{ .recipe = "fp8-current", .flags = TRAIN, .width = 48, .seqlen = 16, .tokens = 1,
 	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
-		    "-gather+quantize", "-gather.bwd+quantize" } },
+		    "-gather+quantize", "-gather.bwd+quantize",
+		    "scatter+norm.bwd+dw+add+gather",
+		    "scatter+norm.bwd+dw+gather" } },
 	{ .recipe = "fp8-current", .width = 144, .seqlen = 8, .tokens = 1,
 	  .want = { "scatter+add+norm+gather+quantize", "scatter+norm+gather",
 		    "gather+quantize" }, .algorithm = TE_COMM_STAGED,
 	  .norm_flags = TE_NORM_ZERO_CENTERED },
 	{ .recipe = "fp8-block", .flags = TRAIN, .width = 144, .seqlen = 16, .tokens = 1,
 	  .want = { "scatter+add+norm+gather", "-scatter+add+norm+gather+quantize",
-		    "-gather+quantize", "-gather.bwd+quantize" } },
+		    "-gather+quantize", "-gather.bwd+quantize",
+		    "scatter+norm.bwd+dw+add+gather",
+		    "scatter+norm.bwd+dw+gather" } },
 };
 
 static struct {
@@ -270,7 +287,7 @@ static int check_groups(struct te_plan *plan, int fused)
 	char *text, name[64];
 
 	STEP(te_plan_print(plan, TE_PLAN_TEXT, &text));
-	for (int i = 0; i < 4 && g.m->want[i]; i++) {
+	for (size_t i = 0; i < TT_LEN(g.m->want) && g.m->want[i]; i++) {
 		const int unwanted = g.m->want[i][0] == '-';
 
 		snprintf(name, sizeof(name), "  %s ", g.m->want[i] + unwanted);

@@ -121,6 +121,13 @@ static void place_backward(struct call *c, struct draw *d)
 	c->y = draw(d, 3) == 0 && c->sum != c->in ? c->in :
 	       draw(d, 3) == 0 && c->residual != NONE ? c->residual :
 							put_t(c);
+	if (!(c->flags & TE_COMM_NORM_SHARDED))
+		return;
+	c->residual_out = draw(d, 2) && c->residual != NONE && c->y != c->residual ?
+				  c->residual :
+				  put_maybe(c, d);
+	if (c->residual_out != NONE && c->y != c->in && draw(d, 3) == 0)
+		c->y = NONE;
 }
 
 /*
@@ -161,7 +168,7 @@ static struct call call_draw(struct draw *d, uint64_t k)
 		c.dtype = TE_DTYPE_BF16;
 	if (!is_packets(&c) && c.scaling == TE_COMM_SCALING_TOKEN)
 		c.scaling = TE_COMM_SCALING_BLOCK;
-	if (!c.backward && draw(d, 2))
+	if (draw(d, 2))
 		c.flags |= TE_COMM_NORM_SHARDED;
 	if (c.flags & TE_COMM_NORM_SHARDED && c.dtype == TE_DTYPE_FP16 &&
 	    c.scaling == TE_COMM_SCALING_BLOCK)
@@ -253,13 +260,14 @@ static void fill(const struct call *c, int rank, unsigned char *m)
 		tt_set(c->dtype, m + c->in, i, value(c, rank, IN, i));
 		if (c->residual != NONE && owns(c, rank, i / c->cols))
 			tt_set(c->dtype, m + c->residual, i, value(c, 0, RESIDUAL, i));
-		if (c->x != NONE)
+		if (c->x != NONE && owns(c, rank, i / c->cols))
 			tt_set(c->dtype, m + c->x, i, value(c, 0, X, i));
 	}
 	for (int64_t i = 0; i < c->cols; i++)
 		set_float(m, c->gamma, i, value(c, 0, GAMMA, i));
 	for (int64_t i = 0; i < c->rows && c->x != NONE; i++)
-		set_float(m, c->x_rstd, i, value(c, 0, RSTD, i));
+		if (owns(c, rank, i))
+			set_float(m, c->x_rstd, i, value(c, 0, RSTD, i));
 	if (c->scale != NONE)
 		set_float(m, c->scale, 0, 1.5f);
 	if (c->amax != NONE)
@@ -358,7 +366,8 @@ static void expect_row(const struct call *c, unsigned char *m, int rank, int64_t
 		encode(c, m, v, row, i, group < c->cols - i ? group : c->cols - i);
 }
 
-static void expect_row_backward(const struct call *c, unsigned char *m, int64_t row, float *v)
+static void expect_row_backward(const struct call *c, unsigned char *m, int rank, int64_t row,
+				float *v)
 {
 	const float rstd = value(c, 0, RSTD, row);
 	double sum = 0.0;
@@ -378,9 +387,12 @@ static void expect_row_backward(const struct call *c, unsigned char *m, int64_t 
 		dx *= rstd;
 		if (c->residual != NONE)
 			dx += value(c, 0, RESIDUAL, at);
-		if (c->sum != NONE)
+		if (c->sum != NONE && owns(c, rank, row))
 			tt_set(c->dtype, m + c->sum, at, v[i]);
-		tt_set(c->dtype, m + c->y, at, dx);
+		if (c->residual_out != NONE && owns(c, rank, row))
+			tt_set(c->dtype, m + c->residual_out, at, dx);
+		if (c->y != NONE)
+			tt_set(c->dtype, m + c->y, at, dx);
 	}
 }
 
@@ -393,7 +405,7 @@ static void expect(const struct call *c, unsigned char *m, int rank)
 		memset(m + c->scale_inv, 0, (size_t)scale_words(c) * 4);
 	for (int64_t row = 0; row < c->rows; row++)
 		if (c->backward)
-			expect_row_backward(c, m, row, v);
+			expect_row_backward(c, m, rank, row, v);
 		else
 			expect_row(c, m, rank, row, v);
 	free(v);
@@ -445,6 +457,7 @@ static struct te_comm_norm_backward_opts backward_opts(const struct call *c, voi
 	o.residual = at(p, c->residual);
 	o.sum = at(p, c->sum);
 	o.dx = at(p, c->y);
+	o.residual_out = at(p, c->residual_out);
 	o.ws = at(p, c->ws);
 	o.ws_nbytes = c->ws_nbytes;
 	return o;
@@ -715,8 +728,14 @@ static int bad_backward(struct thread_rank *r, char *p)
 	WRONG_BACKWARD(-EINVAL, "all outputs are NULL", o.dx = NULL);
 	WRONG_BACKWARD(-EINVAL, "dx is the memory of x", o.dx = p + 4096);
 	WRONG_BACKWARD(-EINVAL, "sum is the memory of residual", o.sum = p + 16384);
-	WRONG_BACKWARD(-EINVAL, "unknown flags 0x2", o.flags = TE_COMM_NORM_SHARDED);
+	WRONG_BACKWARD(-EINVAL, "unknown flags 0x4", o.flags = TE_COMM_NORM_POW2);
 	WRONG_BACKWARD(-EINVAL, "ws has 0 bytes", o.algorithm = TE_COMM_LL);
+	WRONG_BACKWARD(-EINVAL, "residual_out is not NULL, but the residual is not sharded",
+		       o.residual_out = p + 24576);
+	back.flags = TE_COMM_NORM_SHARDED;
+	WRONG_BACKWARD(-EINVAL, "dx is the memory of residual_out", o.residual_out = o.dx);
+	WRONG_BACKWARD(-EINVAL, "ws has 0 bytes, but 768 are needed: oneshot needs all rows",
+		       o.sum = p + 24576; o.algorithm = TE_COMM_ONE_SHOT);
 	return 0;
 }
 

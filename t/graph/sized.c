@@ -348,7 +348,7 @@ CALL(comm_norm_backward_opts, struct te_comm *c;
      _Alignas(16) float x[4] = { 1 }, y[4], gamma[4] = { 1 };
      DO(te_comm_create(ctx, NULL, &c));
      if (((struct te_comm_norm_backward_opts *)s)->size >=
-	 offsetof(struct te_comm_norm_backward_opts, ws)) {
+	 offsetof(struct te_comm_norm_backward_opts, residual_out)) {
 	     ((struct te_comm_norm_backward_opts *)s)->x = x;
 	     ((struct te_comm_norm_backward_opts *)s)->rstd = gamma;
 	     ((struct te_comm_norm_backward_opts *)s)->gamma = gamma;

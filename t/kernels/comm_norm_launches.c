@@ -66,7 +66,7 @@ START_TEST(memory_is_that_of_kernels_def)
 			for (int64_t i = 0; i < rows; i++)
 				kc_near(k.rstd, i, 1e-5);
 		}
-	k.residual_out = k.rstd = k.codes = k.scale_inv = k.amax = NULL;
+	k.rstd = k.codes = k.scale_inv = k.amax = NULL;
 	k.scaling = TE_K_COMM_SCALING_TENSOR;
 	k.x = kc_normal(dtype, n, 1.0f);
 	k.x_rstd = kc_normal(TE_DTYPE_FP32, rows, 1.0f);
@@ -74,6 +74,7 @@ START_TEST(memory_is_that_of_kernels_def)
 	     k.comm.algorithm++) {
 		memset(k.comm.ctl, 0, sizeof(*k.comm.ctl));
 		kc_defer(k.y);
+		kc_defer(k.residual_out);
 		KC_RUN(COMM_NORM_BWD, &k);
 	}
 }
@@ -174,6 +175,12 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "no outputs but");
 	k.codes = NULL;
 	DO(te__geometry(TE_K_COMM_NORM_BWD, &k, &g));
+	k.residual_out = k.y;
+	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "needs a sharded residual");
+	k.flags = TE_K_COMM_RESIDUAL_SHARDED;
+	DO(te__geometry(TE_K_COMM_NORM_BWD, &k, &g));
+	k.comm.algorithm = TE_K_COMM_P1;
+	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "two-shot");
 }
 END_TEST
 

@@ -92,6 +92,12 @@ int cn_owner(const struct cn_op *f, int64_t row)
 	return r;
 }
 
+/* does the rank have this row of an array that a sharded residual divides? */
+static int has_row(const struct cn_op *f, int rank, int64_t row)
+{
+	return !(f->k.flags & TE_K_COMM_RESIDUAL_SHARDED) || cn_owner(f, row) == rank;
+}
+
 void cn_fill(const struct cn_op *f)
 {
 	const int64_t nbytes = f->k.cols * cn_es(f);
@@ -111,10 +117,21 @@ void cn_fill(const struct cn_op *f)
 		}
 	}
 	for (int64_t i = 0; i < f->k.rows && f->x != CN_NONE; i++) {
+		const float rstd = tt_rand_float(0.1f, 3.0f);
+
 		fill_row(f, row);
-		for (int r = 0; r < cl_n; r++)
-			memcpy(cl_before(r) + f->x + i * nbytes, row, (size_t)nbytes);
-		put_float(f->x_rstd, i, tt_rand_float(0.1f, 3.0f));
+		for (int r = 0; r < cl_n; r++) {
+			uint8_t *x = cl_before(r) + f->x + i * nbytes;
+			uint8_t *word = cl_before(r) + f->x_rstd + i * 4;
+
+			if (has_row(f, r, i)) {
+				memcpy(x, row, (size_t)nbytes);
+				memcpy(word, &rstd, sizeof(rstd));
+			} else {
+				tt_fill_bytes(x, (size_t)nbytes);
+				tt_fill_bytes(word, sizeof(rstd));
+			}
+		}
 	}
 	for (int64_t i = 0; i < f->k.cols; i++)
 		put_float(f->gamma, i, tt_rand_int(0, 63) ? tt_rand_normal() : 0.0f);
@@ -194,10 +211,14 @@ struct cn_op cn_bwd_new(int algorithm, int32_t dtype, int64_t rows, int64_t cols
 	struct cn_op f = cn_new(algorithm, dtype, rows, cols);
 	const int64_t nbytes = cn_count(&f) * cn_es(&f);
 
-	f.residual_out = f.rstd = f.codes = f.scale = f.scale_inv = f.amax = CN_NONE;
+	f.rstd = f.codes = f.scale = f.scale_inv = f.amax = CN_NONE;
+	if (cl_n > 1 && !(f.k.flags & TE_K_COMM_RESIDUAL_SHARDED))
+		f.residual_out = CN_NONE;
 	f.x = cl_room(nbytes, 16);
 	f.x_rstd = cl_room(4 * rows, 4);
-	if (f.y == CN_NONE && f.out == CN_NONE)
+	/* without te_k_norm_bwd, residual_out is compared with y */
+	if (f.y == CN_NONE && (f.out == CN_NONE || f.residual_out != CN_NONE) &&
+	    (f.residual_out == CN_NONE || !has_separate_norm(&f)))
 		f.y = cl_room(nbytes, 16);
 	cn_fill(&f);
 	return f;
@@ -414,15 +435,14 @@ static void expect_quantized(const struct cn_op *f, struct cn_expected *e)
 		}
 }
 
-/* residual, of which ranks may have their own rows only, to e->r */
-static void gather_residual(const struct cn_op *f, const struct cn_expected *e)
+/* rows of an array of which ranks may have their own ones only */
+static void gather(const struct cn_op *f, int64_t offset, int64_t nbytes, void *to)
 {
-	const int64_t nbytes = f->k.cols * cn_es(f);
-
-	for (int64_t i = 0; i < f->k.rows; i++) {
+	for (int64_t i = 0; i < f->k.rows && offset != CN_NONE; i++) {
 		const int o = cn_owner(f, i) < 0 ? 0 : cn_owner(f, i);
 
-		memcpy(e->r + i * nbytes, cl_before(o) + f->residual + i * nbytes, (size_t)nbytes);
+		memcpy((uint8_t *)to + i * nbytes, cl_before(o) + offset + i * nbytes,
+		       (size_t)nbytes);
 	}
 }
 
@@ -441,11 +461,10 @@ static void separate_bwd(const struct cn_op *f, const struct cn_expected *e)
 	for (int i = 0; i < 5; i++)
 		DO(te_mem_alloc(st, nbytes + (size_t)(f->k.cols + f->k.rows) * 4, &p[i]));
 	DO(te_copy(st, p[0], e->sum, nbytes));
-	DO(te_copy(st, p[1], cl_before(0) + f->x, nbytes));
+	DO(te_copy(st, p[1], e->x, nbytes));
 	DO(te_copy(st, p[2], cl_before(0) + f->gamma, (size_t)f->k.cols * 4));
-	DO(te_copy(st, p[3], cl_before(0) + f->x_rstd, (size_t)f->k.rows * 4));
+	DO(te_copy(st, p[3], e->rstd, (size_t)f->k.rows * 4));
 	if (f->residual != CN_NONE) {
-		gather_residual(f, e);
 		DO(te_copy(st, p[4], e->r, nbytes));
 		k.dres = p[4];
 	}
@@ -473,10 +492,8 @@ static void near_bwd(const struct cn_op *f, const struct cn_expected *e)
 	const float *gamma = (const float *)(const void *)(cl_before(0) + f->gamma);
 	const int64_t cols = f->k.cols;
 
-	if (f->residual != CN_NONE)
-		gather_residual(f, e);
 	for (int64_t row = 0; row < f->k.rows && f->y != CN_NONE; row++) {
-		const double rstd = tt_get(TE_DTYPE_FP32, cl_before(0) + f->x_rstd, row);
+		const double rstd = e->rstd[row];
 		double mean = 0.0, most = 0.0;
 
 		for (int pass = 0; pass < 2; pass++)
@@ -484,7 +501,7 @@ static void near_bwd(const struct cn_op *f, const struct cn_expected *e)
 				const int64_t k = row * cols + i;
 				const double one = f->k.flags & TE_K_COMM_ZERO_CENTERED ? 1 : 0;
 				const double g = tt_get(dtype, e->sum, k) * (one + gamma[i]);
-				const double xhat = tt_get(dtype, cl_before(0) + f->x, k) * rstd;
+				const double xhat = tt_get(dtype, e->x, k) * rstd;
 				const double res =
 					f->residual == CN_NONE ? 0.0 : tt_get(dtype, e->r, k);
 				const double want = rstd * (g - xhat * mean) + res;
@@ -518,12 +535,16 @@ void cn_expect_open(const struct cn_op *f, struct cn_expected *e)
 	e->sum = malloc(nbytes);
 	e->r = malloc(nbytes);
 	e->y = malloc(nbytes);
+	e->x = malloc(nbytes);
 	e->rstd = malloc((size_t)f->k.rows * 4);
 	e->codes = malloc(n);
 	e->scale_inv = calloc((size_t)te_k_comm_norm_scale_inv_nfloats(&f->k), 4);
-	ck_assert(e->sum && e->r && e->y && e->rstd && e->codes && e->scale_inv);
+	ck_assert(e->sum && e->r && e->y && e->x && e->rstd && e->codes && e->scale_inv);
 	expect_r(f, e);
 	if (f->x != CN_NONE) {
+		gather(f, f->residual, f->k.cols * cn_es(f), e->r);
+		gather(f, f->x, f->k.cols * cn_es(f), e->x);
+		gather(f, f->x_rstd, 4, e->rstd);
 		if (has_separate_norm(f))
 			separate_bwd(f, e);
 		else
@@ -540,6 +561,7 @@ void cn_expect_close(struct cn_expected *e)
 	free(e->sum);
 	free(e->r);
 	free(e->y);
+	free(e->x);
 	free(e->rstd);
 	free(e->codes);
 	free(e->scale_inv);
@@ -556,12 +578,16 @@ static void want_bytes(uint8_t *want, int64_t offset, const void *p, int64_t nby
 static void want_of(const struct cn_op *f, const struct cn_expected *e, int rank, uint8_t *want)
 {
 	const int64_t n = cn_count(f), row = f->k.cols * cn_es(f);
+	const int back = f->x != CN_NONE;
 	float amax;
 
-	want_bytes(want, f->out, e->sum, n * cn_es(f));
-	for (int64_t i = 0; i < f->k.rows && f->residual_out != CN_NONE; i++)
-		if (!(f->k.flags & TE_K_COMM_RESIDUAL_SHARDED) || cn_owner(f, i) == rank)
-			memcpy(want + f->residual_out + i * row, e->r + i * row, (size_t)row);
+	for (int64_t i = 0; i < f->k.rows; i++) {
+		if (f->out != CN_NONE && (!back || has_row(f, rank, i)))
+			memcpy(want + f->out + i * row, e->sum + i * row, (size_t)row);
+		if (f->residual_out != CN_NONE && has_row(f, rank, i))
+			memcpy(want + f->residual_out + i * row, (back ? e->y : e->r) + i * row,
+			       (size_t)row);
+	}
 	want_bytes(want, f->y, e->y, n * cn_es(f));
 	want_bytes(want, f->rstd, e->rstd, f->k.rows * 4);
 	want_bytes(want, f->codes, e->codes, n);

@@ -20,9 +20,10 @@ struct cn_op {
 	int64_t x, x_rstd; /* of te_k_comm_norm_bwd; CN_NONE: te_k_comm_norm */
 };
 
-/* what all ranks get; of T but for the last ones */
+/* what all ranks get; of T but for the last ones. Of te_k_comm_norm_bwd, r is residual, and x and
+ * rstd are arguments, too: rows of all ranks */
 struct cn_expected {
-	uint8_t *sum, *r, *y;
+	uint8_t *sum, *r, *y, *x;
 	float *rstd;
 	uint8_t *codes;
 	float *scale_inv;

@@ -148,6 +148,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/plan/offload.c \
 	libtecore/plan/offload.h \
 	libtecore/plan/optim.c \
+	libtecore/plan/patterns.c \
 	libtecore/plan/place.c \
 	libtecore/plan/place.h \
 	libtecore/plan/plan.c \

@@ -295,7 +295,8 @@ static int check_parts(const struct te_step *s, const struct shape *shape)
 						"channel %s is read by plans %" PRId32
 						" and %" PRId32 ", expected by one only",
 						name, q, p);
-	return 0;
+	return te__plans_find_patterns(fn, shape->plan, s->nparts, s->opts.nrecompute,
+				       s->opts.recompute);
 }
 
 /* ---- graphs ---- */

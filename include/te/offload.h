@@ -28,7 +28,9 @@ struct te_offload_opts {
 	uint64_t group_nbytes;
 	double margin;	       /* share of the link that plans leave unused, 0 to 0.9 */
 	/* patterns of fnmatch(3) for names as te_plan_saved() lists them, "h.*.norm.y". Values that
-	 * match one of keep stay; nmove not 0: only those that match one of move do not */
+	 * match one of keep stay; nmove not 0: only those that match one of move do not. Each
+	 * matches values of every step, and of every plan of a whole sequence, or creating these
+	 * fails */
 	int32_t nkeep, nmove;
 	const char *const *keep;
 	const char *const *move;

@@ -76,7 +76,8 @@ struct te_plan_opts {
 	 * have; ndim 0: that of x */
 	struct te_spec whole_x;
 	/* patterns of fnmatch(3) for names of values as te_plan_saved() lists them, "h.*.norm.y":
-	 * those that match are computed again in backward, as by te_op_recompute */
+	 * those that match are computed again in backward, as by te_op_recompute. -EINVAL if one
+	 * matches no value of a plan of the whole sequence */
 	int32_t nrecompute;
 	const char *const *recompute;
 };

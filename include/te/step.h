@@ -51,7 +51,8 @@ struct te_step_opts {
 	/* of values kept for backward, or NULL: its target is the pool's, its bytes are those that
 	 * move in all plans of a shape, the first ones first */
 	struct te_offload *offload;
-	/* values that are computed again in backward, as in te_plan_opts */
+	/* values that are computed again in backward, as in te_plan_opts. -EINVAL if one of these
+	 * patterns, or of those of offload, matches no value of any of the plans */
 	int32_t nrecompute;
 	const char *const *recompute;
 };

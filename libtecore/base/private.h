@@ -268,6 +268,10 @@ TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
 /* A plan that offloads values has pinned memory for one forward pass at a time, so it is one
  * callable, of one graph: -EBUSY if it is claimed already; claim 0 gives it back. */
 TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);
+/* -EINVAL of fn: one of the patterns of recompute, or of keep and move of the plans' te_offload,
+ * matches no value of the plans */
+TE_EXPORT int te__plans_find_patterns(const char *fn, struct te_plan *const *plan, int nplans,
+				      int32_t nrecompute, const char *const *recompute);
 /* how many calls have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 

@@ -325,8 +325,8 @@ static int may_move(const struct te_plan *p, const struct te__kept *k)
 
 	return !v->keep && k->last_write >= 0 && !p->buf[k->buf].again &&
 	       v->policy != TE__POLICY_KEEP && p->buf[k->buf].nbytes >= o->min_nbytes &&
-	       !te__plan_matches(v->label, o->keep, o->nkeep) &&
-	       (!o->nmove || te__plan_matches(v->label, o->move, o->nmove));
+	       !te__patterns_match(v->label, o->keep, o->nkeep) &&
+	       (!o->nmove || te__patterns_match(v->label, o->move, o->nmove));
 }
 
 static struct te__move move_of(const struct te_plan *p, const struct te__kept *k)

@@ -28,15 +28,6 @@ static int check_opts(const struct te_offload_opts *o)
 
 	if (!(o->margin >= 0 && o->margin <= 0.9))
 		return te__fail(-EINVAL, "%s: margin is %g, expected 0 to 0.9", fn, o->margin);
-	if (o->nkeep < 0 || o->nmove < 0 || (o->nkeep && !o->keep) || (o->nmove && !o->move))
-		return te__fail(-EINVAL, "%s: %" PRId32 " patterns to keep, %" PRId32 " to move, "
-				"and no list of them", fn, o->nkeep, o->nmove);
-	for (int32_t i = 0; i < o->nkeep; i++)
-		if (!o->keep[i])
-			return te__fail(-EINVAL, "%s: keep[%" PRId32 "] is NULL", fn, i);
-	for (int32_t i = 0; i < o->nmove; i++)
-		if (!o->move[i])
-			return te__fail(-EINVAL, "%s: move[%" PRId32 "] is NULL", fn, i);
 	if (o->timed > 1)
 		return te__fail(-EINVAL, "%s: timed is %u, expected 0 or 1", fn,
 				(unsigned)o->timed);
@@ -396,6 +387,10 @@ int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 	r = opts ? te__sized_in(fn, te_offload_opts, opts, &given) : 0;
 	if (!r)
 		r = check_opts(&given);
+	if (!r)
+		r = te__patterns_check(fn, "keep", given.nkeep, given.keep);
+	if (!r)
+		r = te__patterns_check(fn, "move", given.nmove, given.move);
 	if (r)
 		return r;
 	o = te__calloc(1, sizeof(*o));

@@ -122,12 +122,6 @@ static int check_opts(struct te_seq *seq, const struct te_plan_opts *o)
 	if (o->hooks >> TE_PLAN_EVENT_COUNT || (o->hooks && !o->hook))
 		return te__fail(-EINVAL, "te_plan_create: hooks 0x%x: %s", (unsigned)o->hooks,
 				o->hook ? "there are no such events" : "hook is NULL");
-	if (o->nrecompute < 0 || (o->nrecompute && !o->recompute))
-		return te__fail(-EINVAL, "te_plan_create: %d patterns of values to recompute, and "
-					 "no list of them", (int)o->nrecompute);
-	for (int32_t i = 0; i < o->nrecompute; i++)
-		if (!o->recompute[i])
-			return te__fail(-EINVAL, "te_plan_create: recompute[%d] is NULL", (int)i);
 	if (!isfinite(o->grad_scale))
 		return te__fail(-EINVAL, "te_plan_create: grad_scale is %g", o->grad_scale);
 	if (!seq->initialised && !(seq->complete && (o->flags & TE_PLAN_NO_ALLOC)))
@@ -166,6 +160,17 @@ static int take_recipe(const struct te_plan_opts *o, struct te_recipe *ret_recip
 	return te__recipe_check("te_plan_create", ret_recipe);
 }
 
+/* A plan of some ops may have none of the values: te_step_create() looks at all parts. */
+static int find_patterns(struct te_plan *p, const struct te_plan_opts *o)
+{
+	const int whole = !p->first_op && p->nops == p->seq->nops;
+
+	return whole && p->flags & TE_PLAN_TRAIN ?
+		       te__plans_find_patterns("te_plan_create", &p, 1, o->nrecompute,
+					       o->recompute) :
+		       0;
+}
+
 int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -178,6 +183,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	r = te__sized_in("te_plan_create", te_plan_opts, opts, &o);
 	if (!r)
 		r = check_opts(seq, &o);
+	if (!r)
+		r = te__patterns_check("te_plan_create", "recompute", o.nrecompute, o.recompute);
 	if (!r)
 		r = take_recipe(&o, &recipe);
 	if (r)
@@ -205,6 +212,8 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 		r = te__plan_bind(p);
 	if (!r)
 		r = te__plan_fuse(p);
+	if (!r)
+		r = find_patterns(p, &o);
 	if (!r)
 		r = te__plan_recompute(p, o.nrecompute, o.recompute);
 	if (!r)

@@ -13,7 +13,6 @@
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,14 +45,6 @@ struct search {
 	char why[256]; /* the reason for the latest 0 of can_repeat() */
 };
 
-int te__plan_matches(const char *name, const char *const *pattern, int n)
-{
-	for (int i = 0; i < n; i++)
-		if (!fnmatch(pattern[i], name, 0))
-			return 1;
-	return 0;
-}
-
 /* ---- policies ---- */
 
 static void set_policy(struct te_plan *p, int value, enum te__policy policy)
@@ -85,7 +76,7 @@ static int is_asked(const struct search *a, const struct te__value *v)
 {
 	return v->policy == TE__POLICY_RECOMPUTE ||
 	       (v->policy == TE__POLICY_ANY &&
-		te__plan_matches(v->label, a->pattern, a->npatterns));
+		te__patterns_match(v->label, a->pattern, a->npatterns));
 }
 
 /* ---- uses ---- */

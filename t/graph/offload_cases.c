@@ -313,7 +313,7 @@ START_TEST(options_must_fit)
 	fails(te_offload_create(ctx, &o, &off), -EINVAL, "margin is 1");
 	o.margin = 0;
 	o.nkeep = 1;
-	fails(te_offload_create(ctx, &o, &off), -EINVAL, "1 patterns to keep");
+	fails(te_offload_create(ctx, &o, &off), -EINVAL, "nkeep is 1, and keep is NULL");
 	o.keep = none;
 	fails(te_offload_create(ctx, &o, &off), -EINVAL, "keep[0] is NULL");
 	o.nkeep = 0;
@@ -321,7 +321,7 @@ START_TEST(options_must_fit)
 	o.move = none;
 	fails(te_offload_create(ctx, &o, &off), -EINVAL, "move[0] is NULL");
 	o.nmove = -1;
-	fails(te_offload_create(ctx, &o, &off), -EINVAL, "-1 to move");
+	fails(te_offload_create(ctx, &o, &off), -EINVAL, "nmove is -1, and move is a list");
 	o.nmove = 0;
 	o.in_rate = -1;
 	fails(te_offload_create(ctx, &o, &off), -EINVAL, "a rate is -1");

@@ -241,6 +241,7 @@ END_TEST
 
 static int create_and_run(struct te_seq *seq)
 {
+	static const char *const kept[] = { "h.1.ln1.*" };
 	const struct te_recipe rec = recipe_of("bf16");
 	struct te_offload_opts oo = rates(FAST);
 	struct te_step_opts o = TE_STEP_OPTS_INIT;
@@ -248,7 +249,7 @@ static int create_and_run(struct te_seq *seq)
 	struct te_step *step = NULL;
 	int r;
 
-	oo.keep = oo.move = cuts;
+	oo.keep = oo.move = kept;
 	oo.nkeep = 1;
 	oo.target_nbytes = 60000;
 	r = te_offload_create(ctx, &oo, &off);

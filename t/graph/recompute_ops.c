@@ -417,7 +417,7 @@ START_TEST(what_makes_no_sense_is_refused)
 {
 	static const struct te_op_ops odd = { .size = sizeof(odd), .name = "odd",
 					      .infer = soft_infer, .flags = 2 };
-	static const char *const none[] = { NULL };
+	static const char *const none[] = { NULL }, *const misspelt[] = { "t.*", "sort.*" };
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
 	struct te_fusion f = pair_fusion(4);
 	struct te_seq *seq;
@@ -435,11 +435,17 @@ START_TEST(what_makes_no_sense_is_refused)
 	o.flags = TE_PLAN_TRAIN;
 	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { ROWS, WIDTH } };
 	o.nrecompute = 1;
-	fails(te_plan_create(seq, &o, &p), -EINVAL, "1 patterns of values to recompute");
+	fails(te_plan_create(seq, &o, &p), -EINVAL, "nrecompute is 1, and recompute is NULL");
 	o.recompute = none;
 	fails(te_plan_create(seq, &o, &p), -EINVAL, "recompute[0] is NULL");
 	o.nrecompute = -1;
-	fails(te_plan_create(seq, &o, &p), -EINVAL, "-1 patterns");
+	fails(te_plan_create(seq, &o, &p), -EINVAL, "nrecompute is -1, and recompute is a list");
+	o.nrecompute = 2;
+	o.recompute = misspelt;
+	fails(te_plan_create(seq, &o, &p), -EINVAL,
+	      "te_plan_create: recompute[1] \"sort.*\" matches no value, expected names or "
+	      "patterns of them; there are");
+	ck_assert_ptr_nonnull(strstr(te_error_detail(), "such as x, "));
 	ck_assert_ptr_null(p);
 	te_seq_unref(seq);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include <te/offload.h>
 #include <te/step.h>
 
 #include "libtecore/base/private.h"
@@ -92,6 +93,48 @@ START_TEST(options_must_fit)
 END_TEST
 
 /* two plans that read one channel would each want its own copy of it */
+/* each part has some of the values, and all parts together those that patterns name */
+START_TEST(patterns_name_values_of_some_part)
+{
+	static const char *const again[] = { "h.0.*", "h.1.*", "h.2.ln1.y" };
+	static const char *const move[] = { "h.1.*", "*.up.z" };
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_offload_opts oo = TE_OFFLOAD_OPTS_INIT;
+
+	o.x = tokens(small.batch, small.seqlen);
+	o.cut = cuts;
+	o.recompute = again;
+	oo.move = move;
+	for (o.ncuts = 0; o.ncuts <= NCUTS; o.ncuts += NCUTS) {
+		struct te_step *step;
+
+		oo.nmove = 1;
+		o.nrecompute = 2;
+		DO(te_offload_create(ctx, &oo, &o.offload));
+		DO(te_step_create(seq, NULL, &o, &step));
+		te_step_unref(step);
+		o.nrecompute = 3;
+		fails(create(seq, &o), -EINVAL,
+		      "recompute[2] \"h.2.ln1.y\" matches no value, expected names");
+		o.nrecompute = 2;
+		te_offload_unref(o.offload);
+		oo.nmove = 2;
+		DO(te_offload_create(ctx, &oo, &o.offload));
+		fails(create(seq, &o), -EINVAL, "move[1] \"*.up.z\" matches no value");
+		o.offload = te_offload_unref(o.offload);
+		oo.keep = move;
+		oo.nkeep = 2;
+		oo.nmove = 0;
+		DO(te_offload_create(ctx, &oo, &o.offload));
+		fails(create(seq, &o), -EINVAL, "keep[1] \"*.up.z\" matches no value");
+		o.offload = te_offload_unref(o.offload);
+		oo.nkeep = 0;
+	}
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(a_channel_is_of_one_plan)
 {
 	static const char *const cut[] = { "second" };
@@ -240,6 +283,7 @@ void step_use_cases(Suite *s)
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, options_must_fit);
+	tcase_add_test(c, patterns_name_values_of_some_part);
 	tcase_add_test(c, a_channel_is_of_one_plan);
 	tcase_add_test(c, a_pool_must_be_large_enough);
 	tcase_add_loop_test(c, a_failure_leaves_nothing, 0, 2);

@@ -24,7 +24,10 @@ struct te_comm {
 	int recovered; /* there is a successor that this rank is part of */
 };
 
-/* te_comm_create(), or, with the bootstrap of its predecessor, a successor (te__boot_reopen()) */
+/*
+ * te_comm_create(), or, with the bootstrap of a communicator whose ranks have agreed on it, a
+ * successor or a group of them (te__boot_reopen())
+ */
 int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 		    const struct te__boot *old, uint32_t attempt, struct te_comm **ret_comm);
 /* 0 if the ranks can reduce; the stream is of the context. fn is named by errors */

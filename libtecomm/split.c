@@ -89,7 +89,8 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 		o->rank = g.rank;
 		o->nranks = g.nranks;
 		o->id = &offers[g.first].id;
-		r = te_comm_create(c->ctx, o, ret_comm);
+		te__log_info("%s: rank %d of %d with color %d", c->name, g.rank, g.nranks, color);
+		r = te__comm_create(c->ctx, o, c->boot, 0, ret_comm);
 	}
 	te_comm_root_unref(root);
 	return r;

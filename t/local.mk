@@ -413,7 +413,7 @@ t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
 t_comm_table_SOURCES = t/comm/table.c $(RANKS)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
-t_comm_split_SOURCES = t/comm/split.c $(THREADS)
+t_comm_split_SOURCES = t/comm/split.c $(NODES)
 t_comm_vocab_SOURCES = t/comm/vocab.c $(THREADS)
 t_comm_vocab_gpu_SOURCES = $(t_comm_vocab_SOURCES)
 

@@ -99,7 +99,8 @@ TE_EXPORT struct te_comm *te_comm_ref(struct te_comm *comm);
  *            NULL: defaults
  * @ret_comm: the communicator of this rank's group, with one reference
  *
- * Collective: all ranks of comm call it. The ranks of a group meet over TCP.
+ * Collective: all ranks of comm call it. The ranks of a group meet over TCP, within 10 seconds or
+ * the time-out, whichever is less.
  * Errors: -EINVAL (on all ranks, if a color is negative), -ENODEV (no network interface), and those
  * of te_comm_create().
  */

@@ -16,7 +16,7 @@
 
 #include "libtecomm/bootstrap/lineage.h"
 
-#define REOPEN_MS 10000 /* until ranks that recover have met, at most */
+_Thread_local int32_t te__boot_agreed_ms = 10000;
 
 /* ---- helpers ---- */
 
@@ -83,7 +83,7 @@ void te__boot_hello(const struct te__boot *b, struct te__hello *ret_h)
 	ret_h->rank = b->rank;
 	ret_h->nranks = b->nranks;
 	ret_h->pid = (uint32_t)getpid();
-	ret_h->timeout_ms = b->timeout_ms;
+	ret_h->timeout_ms = (int32_t)((b->deadline - b->begin) / 1000000);
 	ret_h->left_ms = left > 0 ? (int32_t)left : 0;
 	snprintf(ret_h->version, sizeof(ret_h->version), "%s", PACKAGE_VERSION);
 	if (gethostname(ret_h->host, sizeof(ret_h->host) - 1))
@@ -400,15 +400,9 @@ static int open_by(struct te__boot *b)
 	return r ? r : group(b);
 }
 
-/* Ranks that reopen have just agreed to do so: one that is missing has ended since, or stopped, and
- * they are to agree again. */
-static int64_t ns_to_reopen(int32_t timeout_ms)
-{
-	return (int64_t)(timeout_ms < REOPEN_MS ? timeout_ms : REOPEN_MS) * 1000000;
-}
-
+/* key, lineage: NULL, or of a bootstrap before; most_ms: the ranks meet within that at most */
 static int open_with(const struct te__boot_provider *provider, const uint8_t *key,
-		     struct te__lineage *lineage, const struct te_comm_opts *opts,
+		     struct te__lineage *lineage, const struct te_comm_opts *opts, int32_t most_ms,
 		     struct te__boot **ret_boot)
 {
 	const int64_t ms =
@@ -428,13 +422,11 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->nranks = opts->nranks;
 	b->timeout_ms = ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 	b->begin = te__boot_now();
-	b->deadline = b->begin + (int64_t)b->timeout_ms * 1000000;
+	b->deadline = b->begin + (ms < most_ms ? ms : most_ms) * 1000000;
 	b->listen_fd = -1;
 	b->lineage = te__lineage_ref(lineage);
-	if (key) {
+	if (key)
 		memcpy(b->key, key, sizeof(b->key));
-		b->deadline = b->begin + ns_to_reopen(b->timeout_ms);
-	}
 	pthread_mutex_init(&b->lock, NULL);
 	pthread_mutex_init(&b->fail_lock, NULL);
 	b->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -464,20 +456,26 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 {
 	int r = check(opts);
 
-	return r ? r : open_with(choose(opts), NULL, NULL, opts, ret_boot);
+	return r ? r : open_with(choose(opts), NULL, NULL, opts, INT32_MAX, ret_boot);
 }
 
 int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
 		    struct te__boot **ret_boot)
 {
+	const int32_t most_ms = te__boot_agreed_ms;
 	uint8_t key[TE__FRAME_KEY];
+	int r;
 
+	if (opts->id) {
+		r = check(opts);
+		return r ? r : open_with(&te__boot_id, NULL, NULL, opts, most_ms, ret_boot);
+	}
 	memcpy(key, old->secret, sizeof(key));
 	for (int i = 0; i < 4; i++)
 		key[i] ^= (uint8_t)(attempt >> 8 * i);
 	if (old->lineage)
 		te__lineage_key(old->lineage, key);
-	return open_with(&te__boot_again, key, old->lineage, opts, ret_boot);
+	return open_with(&te__boot_again, key, old->lineage, opts, most_ms, ret_boot);
 }
 
 int te__boot_settles(const struct te__boot *b)

@@ -27,12 +27,16 @@ struct te__boot;
  */
 int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot);
 /*
- * The same for ranks that were in a bootstrap together. Those of one node need nothing but its key
- * and `attempt`, which must be equal on all and not have been used before. Those of several nodes
- * have called te__boot_settle(). opts: rank and nranks are the new ones.
+ * The same for ranks that were in a bootstrap together and have just agreed to open another one:
+ * one that is missing has ended since, or stopped, and is waited for during te__boot_agreed_ms at
+ * most. They meet by the id of opts, which are as for te__boot_open(). Without one, opts has the
+ * new rank and nranks: the ranks of one node need nothing but the key of `old` and `attempt`, which
+ * must be equal on all and not have been used before; those of several nodes have called
+ * te__boot_settle().
  */
 int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
 		    struct te__boot **ret_boot);
+extern _Thread_local int32_t te__boot_agreed_ms; /* 10 s; tests have less */
 /* takes NULL, returns NULL; peers in an exchange fail with a message that names this rank */
 struct te__boot *te__boot_close(struct te__boot *boot);
 

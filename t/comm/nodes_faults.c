@@ -487,6 +487,44 @@ START_TEST(after_a_failing_call_of_one_rank_all_go_on)
 }
 END_TEST
 
+/* rank 3 is killed while all reduce, rank 2 after the others and it have agreed to go on */
+static int leave_after_agreeing(int rank, void *arg)
+{
+	struct joined j;
+	int first, r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (rank == 2)
+		nodes_die_at("3 of 4 ranks are left");
+	te__boot_agreed_ms = TT_SLOWER(300);
+	first = recover(&j, 3, 20000);
+	te__boot_agreed_ms = 10000;
+	r = first;
+	for (int tries = 0; r && r != -TE_ESTATE && tries < 5; tries++)
+		r = recover(&j, 3, 20000);
+	for (int k = 0; k < 3 && !r; k++)
+		r = nodes_reduce(&j, 0);
+	return leave(&j, first ? r : te_fail(-EPROTO, "recovered without a second call"));
+}
+
+static const char *const two_of_four[] = { "aaaa", "aabb" };
+
+START_TEST(a_rank_that_ends_after_agreeing_is_waited_for_briefly)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = KILL;
+	plan->nodes = two_of_four[_i];
+	plan->at = 8;
+	plan->timeout_ms = 60000; /* a process has as long until SIGALRM */
+	run(MEET_ID, leave_after_agreeing, res);
+	ranks_ok(2, res);
+	ck_assert_int_eq(res[2].signal, SIGKILL);
+}
+END_TEST
+
 /* creation, with a call of one rank that fails: all fail soon, and leave nothing */
 static int scarce_rank(int rank, void *arg)
 {
@@ -543,6 +581,8 @@ static Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_test(c, a_successor_can_be_recovered);
 	tcase_add_test(c, after_a_failing_call_of_one_rank_all_go_on);
+	tcase_add_loop_test(c, a_rank_that_ends_after_agreeing_is_waited_for_briefly, 0,
+			    TT_LEN(two_of_four));
 	tcase_add_test(c, creation_fails_on_all_ranks);
 	return s;
 }

@@ -1,7 +1,8 @@
-/* t/comm/split.c - te_comm_split(3): groups of ranks, which are threads. */
+/* t/comm/split.c - te_comm_split(3): groups of ranks, which are threads, or processes that end. */
 #include "config.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,9 @@
 #include <te/collective.h>
 #include <te/errno.h>
 
+#include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecore/base/splitmix64.h"
+#include "nodes_lib.h"
 #include "threads.h"
 
 #define POOL ((uint64_t)4 << 20)
@@ -184,6 +187,70 @@ START_TEST(a_group_that_fails_leaves_the_others)
 }
 END_TEST
 
+/*
+ * ranks 0 and 2, 1 and 3: one of the second group ends after all have agreed, and before it meets
+ * the other one
+ */
+static const struct {
+	const char *nodes;
+	int who, code;
+	const char *text;
+} ends[] = {
+	{ "aaaa", 3, -ETIMEDOUT, "rank 1 of 2 did not arrive within 100 ms" },
+	{ "aaaa", 1, -TE_EPEER, " has ended" },
+	{ "aabb", 3, -ETIMEDOUT, "rank 1 of 2 did not arrive within 100 ms" },
+	{ "abab", 1, -TE_EPEER, " has ended" },
+};
+
+static int split_and_gather(struct joined *j, int at)
+{
+	const int rank = j->who, want[] = { rank % 2, rank % 2 + 2 };
+	struct te_comm_opts o = TE_COMM_OPTS_INIT;
+	struct te_comm *group = NULL;
+	int r;
+
+	if (rank == ends[at].who)
+		nodes_die_at("with color");
+	else if (ends[at].code == -ETIMEDOUT && rank % 2)
+		te__boot_agreed_ms = 100;
+	o.timeout_ms = 60000;
+	o.pool_nbytes = POOL;
+	STEP(te_comm_split(j->comm, rank % 2, 0, &o, &group));
+	r = gathers(group, j->s, rank, want, 2);
+	te_comm_unref(group);
+	return r;
+}
+
+static int ending_rank(int rank, void *arg)
+{
+	const int at = *(int *)arg;
+	struct joined j;
+	char text[512];
+	int r = nodes_join(&j, rank, ends[at].nodes[rank], 60000, 5000, 0, 1);
+
+	if (!r)
+		r = split_and_gather(&j, at);
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(j.comm);
+	te_ctx_unref(j.ctx);
+	te_error_clear();
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
+START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)
+{
+	struct ranks_result res[4];
+
+	ranks_meet(MEET_ID, 4);
+	ranks_run(4, ending_rank, &_i, res);
+	ranks_part();
+	ck_assert_int_eq(res[ends[_i].who].signal, SIGKILL);
+	ranks_failed(&res[4 - ends[_i].who], ends[_i].code, ends[_i].text, 20000);
+	ranks_ok(1, &res[0]);
+	ranks_ok(1, &res[2]);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/split");
@@ -197,6 +264,9 @@ static Suite *suite(void)
 	tcase_add_test(c, a_negative_color_fails_on_all_ranks);
 	tcase_add_test(c, arguments_are_checked);
 	tcase_add_test(c, a_group_that_fails_leaves_the_others);
+	c = tt_case(s, "processes", "comm"); /* forked without the threads of a context */
+	tcase_add_loop_test(c, a_rank_that_ends_before_its_group_meets_is_not_waited_for, 0,
+			    TT_LEN(ends));
 	return s;
 }
 

@@ -4,9 +4,11 @@
  */
 #include "config.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -210,6 +212,29 @@ START_TEST(te_host_threads_is_the_number)
 }
 END_TEST
 
+START_TEST(te_host_threads_has_a_range)
+{
+	static const char *const wrong[] = { "65", "-1", "4294967297" };
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te_ctx *c = NULL;
+	char text[128];
+
+	setenv("TE_HOST_THREADS", wrong[_i], 1);
+	snprintf(text, sizeof(text), "TE_HOST_THREADS=%s in the environment: expected 0 to 64",
+		 wrong[_i]);
+	o.backend = "host";
+	fails(te_ctx_create(&o, &c), -EINVAL, text);
+	ck_assert_ptr_null(c);
+}
+END_TEST
+
+START_TEST(te_host_threads_has_a_maximum)
+{
+	setenv("TE_HOST_THREADS", "64", 1);
+	ck_assert_uint_eq(nthreads(), 64);
+}
+END_TEST
+
 static atomic_int arrived;
 static cpu_set_t masks[MOST];
 
@@ -298,6 +323,8 @@ static Suite *suite(void)
 	tcase_add_test(c, a_core_gives_one_thread);
 	tcase_add_test(c, the_device_has_the_cores_in_the_mask);
 	tcase_add_test(c, te_host_threads_is_the_number);
+	tcase_add_test(c, te_host_threads_has_a_maximum);
+	tcase_add_loop_test(c, te_host_threads_has_a_range, 0, 3);
 	tcase_add_test(c, core_binds_helpers_only);
 	tcase_add_test(c, none_binds_nothing);
 	tcase_add_test(c, threads_beyond_the_cores_are_not_bound);

@@ -90,6 +90,7 @@ int host_free_nbytes(int index, uint64_t *ret_nbytes)
 
 int host_open(const struct te__open *how, void **ret_dev)
 {
+	const int64_t nthreads = te__param_int(TE_PARAM_HOST_THREADS);
 	struct host_dev *dev;
 
 	if (host_fault("open"))
@@ -99,6 +100,9 @@ int host_open(const struct te__open *how, void **ret_dev)
 	if (how->native)
 		return te__fail(-EOPNOTSUPP, "host: native %p: this backend has no CUcontext",
 				how->native);
+	if (nthreads < 0 || nthreads > HOST_THREADS_MAX)
+		return te__fail(-EINVAL, "host: TE_HOST_THREADS=%lld in the environment: expected "
+				"0 to %d", (long long)nthreads, HOST_THREADS_MAX);
 	dev = te__calloc(1, sizeof(*dev));
 	if (!dev)
 		return te__fail(-ENOMEM, "host: no memory for a device");

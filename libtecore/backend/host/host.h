@@ -64,7 +64,7 @@ struct host_cmd {
  * Helper threads, which execute nodes of graphs with branches and parts of kernels; a stream's
  * worker is one more.
  */
-#define HOST_THREADS_MAX 64u
+#define HOST_THREADS_MAX 64
 struct host_pool {
 	pthread_mutex_t lock; /* all below, and what a launch that is executed changes */
 	pthread_cond_t work;  /* a node or a part is ready, or quit */

@@ -100,7 +100,7 @@ uint32_t host_ncores(void)
 	const int64_t given = te__param_int(TE_PARAM_HOST_THREADS);
 	cpu_set_t mask;
 
-	if (given > 0)
+	if (given > 0) /* above the maximum, host_open() fails */
 		return given > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)given;
 	/* it fails if the machine has more processors than the set */
 	if (sched_getaffinity(0, sizeof(mask), &mask))
@@ -110,20 +110,17 @@ uint32_t host_ncores(void)
 
 void host_pool_place(struct host_dev *dev)
 {
-	const int64_t n = te__param_int(TE_PARAM_HOST_THREADS);
+	const int64_t n = te__param_int(TE_PARAM_HOST_THREADS); /* 0 to HOST_THREADS_MAX */
 	const int bind = te__param_enum(TE_PARAM_HOST_BIND) == 1;
 	struct host_pool *pool = &dev->pool;
 	uint32_t ncores = HOST_THREADS_MAX;
 	cpu_set_t mask;
 
-	if ((n < 1 || bind) && !sched_getaffinity(0, sizeof(mask), &mask)) {
+	if ((!n || bind) && !sched_getaffinity(0, sizeof(mask), &mask)) {
 		ncores = te__host_cores(&mask, pool->core);
 		pool->ncores = bind ? ncores : 0;
 	}
-	if (n < 1)
-		dev->nthreads = limited(ncores);
-	else
-		dev->nthreads = n > HOST_THREADS_MAX ? HOST_THREADS_MAX : (uint32_t)n;
+	dev->nthreads = n ? (uint32_t)n : limited(ncores);
 }
 
 void host_pool_bind(struct host_pool *pool, uint32_t i)

@@ -553,8 +553,8 @@ int te_graph_reset(struct te_graph *graph)
 
 /* ---- tensors ---- */
 
-static struct te_tensor *find(const struct te_graph *g, int32_t callable, const char *name,
-			      int grad)
+struct te_tensor *te__graph_arg(const struct te_graph *g, int32_t callable, const char *name,
+				int grad)
 {
 	const struct te__graph_callable *n;
 
@@ -570,12 +570,33 @@ static struct te_tensor *find(const struct te_graph *g, int32_t callable, const 
 	return NULL;
 }
 
+/* te__graph_arg(), with an error message for NULL */
+static struct te_tensor *get(const char *fn, const struct te_graph *g, int32_t callable,
+			     const char *name, int grad)
+{
+	struct te_tensor *t = te__graph_arg(g, callable, name, grad);
+
+	if (t)
+		return t;
+	if (!g || !name)
+		te__graph_fail(fn, -EINVAL, "%s is NULL", g ? "name" : "graph");
+	else if (callable < 0 || callable >= g->ncallables)
+		te__graph_fail(fn, -EINVAL, "%s: callable %" PRId32 " of %" PRId32, name, callable,
+			       g->ncallables);
+	else if (g->gone)
+		te__graph_fail(fn, -TE_ESTATE, "%s: the graph has been reset", name);
+	else
+		te__graph_fail(fn, -EINVAL, "%s has no %s%s", g->callable[callable].c.name,
+			       grad ? "gradient of " : "", name);
+	return NULL;
+}
+
 struct te_tensor *te_graph_tensor(const struct te_graph *graph, int32_t callable, const char *name)
 {
-	return find(graph, callable, name, 0);
+	return get("te_graph_tensor", graph, callable, name, 0);
 }
 
 struct te_tensor *te_graph_grad(const struct te_graph *graph, int32_t callable, const char *name)
 {
-	return find(graph, callable, name, 1);
+	return get("te_graph_grad", graph, callable, name, 1);
 }

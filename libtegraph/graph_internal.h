@@ -106,6 +106,9 @@ int te__graph_build(struct te_graph *g, int32_t n, const struct te_callable *cal
 struct te_graph *te__graph_new(const char *fn, struct te_ctx *ctx,
 			       const struct te_graph_opts *opts);
 void te__graph_free(struct te_graph *g);
+/* the static tensor of an argument or of its gradient; NULL, without a message, if there is none */
+struct te_tensor *te__graph_arg(const struct te_graph *g, int32_t callable, const char *name,
+				int grad);
 void te__graph_take_over(struct te_graph *g);
 
 /* queues the copies of bound arguments before (after 0) or after a pass; kind -1: of all passes */

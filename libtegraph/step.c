@@ -641,7 +641,7 @@ static struct te_tensor *tensor(const struct te_step *s, int32_t shape, int32_t 
 {
 	if (micro_batch < 0 || micro_batch >= s->nmicro)
 		return NULL;
-	return te_graph_tensor(te_step_graph(s, shape), callable_of(s, part, micro_batch), name);
+	return te__graph_arg(te_step_graph(s, shape), callable_of(s, part, micro_batch), name, 0);
 }
 
 struct te_tensor *te_step_input(const struct te_step *step, int32_t shape, int32_t micro_batch,
@@ -661,9 +661,14 @@ struct te_tensor *te_step_input(const struct te_step *step, int32_t shape, int32
 
 struct te_tensor *te_step_output(const struct te_step *step, int32_t shape, int32_t micro_batch)
 {
-	return te_step_graph(step, shape) ?
-		       tensor(step, shape, step->nparts - 1, micro_batch, "out") :
-		       NULL;
+	struct te_tensor *t = te_step_graph(step, shape) ?
+				      tensor(step, shape, step->nparts - 1, micro_batch, "out") :
+				      NULL;
+
+	if (!t)
+		te__graph_fail("te_step_output", -EINVAL, "there is no output of shape %d, "
+			       "micro-batch %d", shape, micro_batch);
+	return t;
 }
 
 int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)

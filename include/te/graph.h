@@ -187,8 +187,9 @@ TE_EXPORT int te_graph_reset(struct te_graph *graph);
 /**
  * te_graph_tensor, te_graph_grad - the static tensor of an argument, or of its gradient
  *
- * Returns a borrowed tensor, or NULL if there is none. Its contents stay until it is written again,
- * unless TE_GRAPH_REUSE lets tensors share memory. Then they are valid as follows:
+ * Returns a borrowed tensor, or NULL and an error message if there is none. Its contents stay until
+ * it is written again, unless TE_GRAPH_REUSE lets tensors share memory. Then they are valid as
+ * follows:
  * - An output that the next callable of a chain takes: until the last passes of both callables have
  *   run. The gradient of that output: until the last pass of the callable that has the output.
  * - If te_graph_run() may be called: other outputs and input gradients are valid until the next run

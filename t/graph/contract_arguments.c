@@ -11,6 +11,30 @@
 
 #include "contract_lib.h"
 
+#define NONE(call, message)                                 \
+	do {                                                \
+		te_error_clear();                           \
+		ck_assert_ptr_null(call);                   \
+		ck_assert_str_eq(te_error_detail(), message); \
+	} while (0)
+
+START_TEST(tensors_that_do_not_exist_are_named)
+{
+	struct some s;
+
+	some_create(&s);
+	NONE(te_graph_grad(s.g, 0, "mask"), "te_graph_grad: many has no gradient of mask");
+	NONE(te_graph_grad(s.g, 0, "seen"), "te_graph_grad: many has no gradient of seen");
+	NONE(te_graph_tensor(s.g, 0, "nothing"), "te_graph_tensor: many has no nothing");
+	NONE(te_graph_tensor(s.g, 7, "x"), "te_graph_tensor: x: callable 7 of 1");
+	NONE(te_graph_tensor(s.g, -1, "x"), "te_graph_tensor: x: callable -1 of 1");
+	NONE(te_graph_tensor(s.g, 0, NULL), "te_graph_tensor: name is NULL");
+	NONE(te_graph_grad(NULL, 0, "x"), "te_graph_grad: graph is NULL");
+	ck_assert_ptr_nonnull(te_graph_tensor(s.g, 0, "x"));
+	some_destroy(&s);
+}
+END_TEST
+
 START_TEST(named_arguments_come_in_any_order)
 {
 	static const int perm[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
@@ -18,9 +42,6 @@ START_TEST(named_arguments_come_in_any_order)
 	struct some s;
 
 	some_create(&s);
-	ck_assert_ptr_null(te_graph_grad(s.g, 0, "mask"));
-	ck_assert_ptr_null(te_graph_grad(s.g, 0, "seen"));
-	ck_assert_ptr_null(te_graph_tensor(s.g, 0, "nothing"));
 	for (int npos = 0; npos <= 3; npos++) {
 		for (int i = 0; i < 6; i++) {
 			struct te_named named[3], dy[2] = { { "z", s.dy[2] }, { "y", s.dy[0] } };
@@ -224,6 +245,7 @@ void contract_argument_cases(Suite *s)
 	TCase *c = tt_case(s, "arguments", "graph");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
+	tcase_add_test(c, tensors_that_do_not_exist_are_named);
 	tcase_add_test(c, named_arguments_come_in_any_order);
 	tcase_add_test(c, static_tensors_may_be_given);
 	tcase_add_loop_test(c, wrong_arguments_are_named, 0, TT_LEN(wrong));

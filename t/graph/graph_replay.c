@@ -48,7 +48,9 @@ START_TEST(replays_only_in_order)
 	DO(te_graph_reset(g));
 	DO(te_graph_reset(g));
 	fails(te_graph_forward(g, 0, st, NULL), -TE_ESTATE, "has been reset");
+	te_error_clear();
 	ck_assert_ptr_null(te_graph_tensor(g, 0, "x"));
+	ck_assert_str_eq(te_error_detail(), "te_graph_tensor: x: the graph has been reset");
 	ck_assert_int_eq(a[0].released + a[1].released, 0);
 	te_graph_unref(g);
 	ck_assert_int_eq(a[0].released, 1);

@@ -130,7 +130,7 @@ static int fill_args(struct adapter *a)
 	a->in_name = te__calloc((size_t)a->nin, sizeof(*a->in_name));
 	a->bound = te__calloc((size_t)a->nin + 3, sizeof(struct te_tensor *));
 	if (!a->in || !a->in_name || !a->bound)
-		return te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+		return te__no_memory("te_callable_from_plan");
 	for (int i = 0; i < a->nin; i++) {
 		a->in_name[i] = a->in[i].name = te_plan_input_name(a->plan, i);
 		te_plan_spec(a->plan, a->in[i].name, &a->in[i].spec);
@@ -176,10 +176,10 @@ int te_callable_from_plan(struct te_plan *plan, const char *name, struct te_call
 		return r;
 	a = te__calloc(1, sizeof(*a));
 	if (!a)
-		return te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+		return te__no_memory("te_callable_from_plan");
 	a->plan = te_plan_ref(plan);
 	a->name = te__strdup(name);
-	r = a->name ? fill_args(a) : te__fail(-ENOMEM, "te_callable_from_plan: no memory");
+	r = a->name ? fill_args(a) : te__no_memory("te_callable_from_plan");
 	if (!r)
 		r = te__plan_claim(plan, name, 1);
 	a->claimed = !r;

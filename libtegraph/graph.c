@@ -137,7 +137,7 @@ static int callable_copy(const char *fn, struct te__graph_callable *n, const str
 	n->bound = te__calloc(2 * (nin + nout) + 1, sizeof(*n->bound));
 	n->in_item = item = te__calloc(2 * (nin + nout) + 1, sizeof(*item));
 	if (!n->c.name || !n->c.in || !n->c.out || !n->in || !n->bound || !item)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	n->in_grad = n->in + nin;
 	n->out = n->in_grad + nin;
 	n->out_grad = n->out + nout;
@@ -215,7 +215,7 @@ static int get_schedule(struct te_graph *g, int32_t n, const struct te_callable 
 	g->step = te__calloc((size_t)info.nsteps, sizeof(*g->step));
 	g->callable = te__calloc((size_t)n, sizeof(*g->callable));
 	if (!g->step || !g->callable)
-		return te__graph_fail(g->fn, -ENOMEM, "no memory");
+		return te__no_memory(g->fn);
 	g->ncallables = n;
 	for (int32_t i = 0; i < n; i++)
 		g->callable[i].at[0] = g->callable[i].at[1] = g->callable[i].at[2] = -1;
@@ -344,7 +344,7 @@ static int read_callables(const char *fn, int32_t n, const struct te_callable *c
 			  struct te_callable **ret)
 {
 	struct te_callable *c = te__calloc((size_t)n, sizeof(*c));
-	int r = c ? 0 : te__graph_fail(fn, -ENOMEM, "no memory");
+	int r = c ? 0 : te__no_memory(fn);
 
 	for (int32_t i = 0; i < n && !r; i++) {
 		const char *src = (const char *)callables + (size_t)i * callables->size;

@@ -251,7 +251,7 @@ int te__graph_memory(struct te_graph *g)
 			TE_SPAN_COUNT;
 	it.v = te__calloc(most, sizeof(*it.v));
 	if (!it.v)
-		return te__graph_fail(g->fn, -ENOMEM, "no memory");
+		return te__no_memory(g->fn);
 	/* in the order of the chain: outputs exist before the inputs that share their buffers */
 	for (int32_t i = 0; i < g->ncallables; i++)
 		callable_items(g, i, &w, &it);

@@ -137,7 +137,7 @@ static int check_order(const char *fn, const struct te_schedule *s)
 	int r = 0;
 
 	if (!count)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	v = (struct visits){ { count, count + n, count + 2 * (size_t)n }, n };
 	for (int32_t i = 0; i < s->info.nentries && !r; i++) {
 		r = check_entry(fn, s, i, &v);
@@ -252,7 +252,7 @@ static int unroll(const char *fn, struct te_schedule *s)
 	int64_t nsteps = 0, ncallables = 0;
 
 	if (!count)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	base = count + 3 * nchunks;
 	for (int32_t c = 0; c < s->info.nchunks; c++) {
 		base[c] = (int32_t)ncallables;
@@ -349,7 +349,7 @@ int te__schedule_create(const char *fn, const struct te_schedule_opts *opts,
 		return r;
 	s = start(opts);
 	if (!s)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	r = fill_order(fn, s, opts);
 	if (r) {
 		te_schedule_unref(s);
@@ -438,7 +438,7 @@ static int named(const char *text, const struct te_schedule_opts *o, struct te_s
 			te__malloc(3 * (size_t)o->nchunks * (size_t)o->nmicro * sizeof(*s->order));
 	if (!s || !s->order) {
 		te_schedule_unref(s);
-		return te__fail(-ENOMEM, "te_schedule_parse: no memory");
+		return te__no_memory("te_schedule_parse");
 	}
 	if (name == NAME_INTERLEAVED)
 		interleaved(s);
@@ -549,7 +549,7 @@ int te_schedule_print(const struct te_schedule *schedule, char **ret_text)
 	most = 16 * (size_t)schedule->info.nentries; /* "-2147483648.5," */
 	text = te__malloc(most);
 	if (!text)
-		return te__fail(-ENOMEM, "te_schedule_print: no memory");
+		return te__no_memory("te_schedule_print");
 	for (int32_t i = 0; i < schedule->info.nentries; i++) {
 		if (i)
 			text[n++] = ',';

@@ -156,7 +156,7 @@ static int find_places(struct te_step *s)
 
 	s->place = te__calloc((size_t)s->nparts, sizeof(*s->place));
 	if (!s->place)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	/* chunks begin in the order of their numbers, and so do the layers of one */
 	for (int32_t i = 0; !te_schedule_step(s->schedule, i, &step); i++)
 		if (step.kind == TE_SCHED_F && !step.micro)
@@ -499,12 +499,12 @@ static int make_shapes(struct te_step *s)
 
 	s->shape = te__calloc((size_t)s->nshapes, sizeof(*s->shape));
 	if (!c || !s->shape)
-		r = te__graph_fail(fn, -ENOMEM, "no memory");
+		r = te__no_memory(fn);
 	for (int32_t i = 0; i < s->nshapes && !r; i++) {
 		s->shape[i].x = s->opts.nshapes ? s->opts.shapes[i] : s->opts.x;
 		s->shape[i].plan = te__calloc((size_t)s->nparts, sizeof(struct te_plan *));
 		if (!s->shape[i].plan)
-			r = te__graph_fail(fn, -ENOMEM, "no memory");
+			r = te__no_memory(fn);
 	}
 	if (!r)
 		r = make_graphs(s, c);
@@ -551,7 +551,7 @@ static int make_counts(struct te_step *s)
 		return 0;
 	s->nadds = te__calloc(2 * n, sizeof(*s->nadds));
 	if (!s->nadds)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	s->nadded = s->nadds + n;
 	return 0;
 }
@@ -587,7 +587,7 @@ int te_step_create(struct te_seq *seq, struct te_adamw *adamw, const struct te_s
 		return r;
 	s = te__calloc(1, sizeof(*s));
 	if (!s)
-		return te__graph_fail(fn, -ENOMEM, "no memory");
+		return te__no_memory(fn);
 	atomic_init(&s->refs, 1);
 	s->seq = te_seq_ref(seq);
 	s->adamw = te_adamw_ref(adamw);

@@ -29,6 +29,8 @@
  * Callers of that function return the code unchanged.
  */
 #define te__fail(code, ...) te__fail_at(TE_LOG_CATEGORY, (code), __VA_ARGS__)
+/* what: the function or the object that allocates; returns -ENOMEM */
+#define te__no_memory(what) te__fail(-ENOMEM, "%s: no memory", (what))
 /* returns -TE_ECUDA; appends the number of the CUresult to the message */
 #define te__fail_cuda(curesult, ...) \
 	te__fail_cuda_at(TE_LOG_CATEGORY, (curesult), __VA_ARGS__)

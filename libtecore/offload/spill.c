@@ -99,7 +99,7 @@ int te__spill_create(struct te__pinned *arena, const struct te__spill_opts *o,
 		return r;
 	s = te__calloc(1, sizeof(*s));
 	if (!s)
-		return te__fail(-ENOMEM, "spill: no memory");
+		return te__no_memory("spill");
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -27,7 +27,7 @@ static int grow(void **array, int *cap, int n, size_t nbytes)
 		return 0;
 	p = te__realloc(*array, (size_t)want * nbytes);
 	if (!p)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	*array = p;
 	*cap = want;
 	return 0;
@@ -79,7 +79,7 @@ static int no_roles(struct te__roles *r, int nin, int nout, int nsaved)
 	r->nsaved = nsaved;
 	r->ex = te__malloc(nbytes + 1);
 	if (!r->ex)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	memset(r->ex, 0xff, nbytes);
 	r->dex = r->ex + nin;
 	r->ey = r->dex + nin;
@@ -109,7 +109,7 @@ static int step_arrays(struct te__step *s, int nweights)
 				      nrefs * sizeof(*s->ref) + 1);
 
 	if (!v)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	s->ex = v;
 	s->dex = s->ex + nin;
 	s->ey = s->dex + nin;
@@ -273,7 +273,7 @@ static int infer_inputs(struct te_plan *p, int i, int x)
 {
 	struct te_op *op = p->seq->op[i];
 	struct te_spec *in = te__calloc(1 + (size_t)op->ops.nextra_in, sizeof(*in));
-	int r = in ? 0 : te__fail(-ENOMEM, "plan: no memory");
+	int r = in ? 0 : te__no_memory("plan");
 
 	if (!r)
 		in[0] = p->value[x].spec;
@@ -734,7 +734,7 @@ static int collect_needs(struct te_plan *p)
 	p->need = te__calloc((size_t)p->seq->nweights + 1, sizeof(*p->need));
 	p->need_of = te__malloc(((size_t)p->seq->nweights + 1) * sizeof(*p->need_of));
 	if (!p->need || !p->need_of)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int w = 0; w < p->seq->nweights; w++)
 		p->need_of[w] = -1;
 	for (int i = p->first_op; i < p->nops; i++) {
@@ -786,7 +786,7 @@ static int make_quant(struct te_plan *p)
 	}
 	dtypes = te__malloc((size_t)n * 3 * sizeof(*dtypes));
 	if (!dtypes)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < n; i++) {
 		dtypes[2 * i] = te__recipe_operand(&p->recipe, TE__ROLE_ACTIVATION).dtype;
 		dtypes[2 * i + 1] = te__recipe_operand(&p->recipe, TE__ROLE_WEIGHT).dtype;
@@ -857,7 +857,7 @@ int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_bef
 	p->channel_value = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
 	p->channel_grad = te__calloc((size_t)seq->nchannels + 1, sizeof(int));
 	if (!p->node || !p->channel_value || !p->channel_grad)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int c = 0; c < seq->nchannels; c++)
 		p->channel_value[c] = p->channel_grad[c] = -1;
 	p->out_grad = p->in_grad = -1;

@@ -219,7 +219,7 @@ static int refer_more(struct te__step *s, const int *value, int n, int write)
 	struct te__ref *ref = te__malloc((size_t)(s->nrefs + n + 1) * sizeof(*ref));
 
 	if (!ref)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	memcpy(ref, s->ref, (size_t)s->nrefs * sizeof(*ref));
 	for (int k = 0; k < n; k++)
 		ref[s->nrefs++] = (struct te__ref){ value[k], TE_FORM_HP, write, 0 };
@@ -248,7 +248,7 @@ static int save_values(struct te_plan *p, struct te__group *g)
 			return r;
 		saved = te__realloc(g->saved, ((size_t)k + 1) * sizeof(*saved));
 		if (!saved)
-			return te__fail(-ENOMEM, "plan: no memory");
+			return te__no_memory("plan");
 		g->saved = saved;
 		r = te__plan_new_value(p, &spec, "%s.%s.saved%d", op, f->name, k);
 		if (r < 0)
@@ -272,7 +272,7 @@ static int take_backward(struct te_plan *p, const struct match *m, struct te__gr
 		p->step[s].joint = 1 + (int)(g - p->group);
 	g->t_saved = te__calloc((size_t)g->fused.nsaved + 1, sizeof(*g->t_saved));
 	g->fused.saved = g->t_saved;
-	return g->t_saved ? 0 : te__fail(-ENOMEM, "plan: no memory");
+	return g->t_saved ? 0 : te__no_memory("plan");
 }
 
 /* the group of the steps from s that a joint fusion has taken */
@@ -370,7 +370,7 @@ int te__plan_parts(struct te_plan *p)
 	void *part = te__realloc(p->part, ((size_t)p->nsteps + 1) * sizeof(*p->part));
 
 	if (!part)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	p->part = part;
 	for (int i = 0; i < p->nsteps; i++)
 		p->part[i] = &p->step[i].call;
@@ -383,7 +383,7 @@ int te__plan_fuse(struct te_plan *p)
 	int r;
 
 	p->group = te__calloc((size_t)p->nsteps + 1, sizeof(*p->group));
-	r = p->group ? te__plan_parts(p) : te__fail(-ENOMEM, "plan: no memory");
+	r = p->group ? te__plan_parts(p) : te__no_memory("plan");
 	if (r)
 		return r;
 	count_reads(p);

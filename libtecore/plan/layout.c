@@ -307,7 +307,7 @@ int te__plan_place(struct te_plan *p)
 	int r, n;
 
 	if (!sp.item)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int t = 0; t < p->ngroups; t++)
 		if (!p->group[t].fusion)
 			share(p, &p->step[p->group[t].first], t);

@@ -86,7 +86,7 @@ static int find_times(struct te_plan *p)
 
 	m->start = te__calloc((size_t)p->ngroups + 1, sizeof(*m->start));
 	if (!m->start)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int t = 0; t < p->ngroups; t++)
 		m->start[t + 1] = m->start[t] + group_seconds(p, &p->group[t]);
 	return 0;
@@ -98,7 +98,7 @@ static int find_inuse(struct te_plan *p)
 
 	m->inuse = te__calloc((size_t)p->ngroups + 1, sizeof(*m->inuse));
 	if (!m->inuse)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < m->nbufs; i++) {
 		const struct te__buf *b = &m->buf[i];
 
@@ -304,7 +304,7 @@ static int schedule(const struct te_plan *p, struct te__move *v, int n)
 	struct te__move **order = te__malloc(((size_t)n + 1) * sizeof(struct te__move *));
 
 	if (!order)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < n; i++)
 		order[i] = &v[i];
 	qsort(order, (size_t)n, sizeof(struct te__move *), by_needed);
@@ -373,7 +373,7 @@ static int cut(const struct te_plan *p, struct te__move *v, int *n, uint64_t nby
 	int kept = 0;
 
 	if (!rank)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < *n; i++)
 		rank[i] = (struct ranked){ worth(p, &v[i]), i };
 	qsort(rank, (size_t)*n, sizeof(*rank), by_worth);
@@ -511,7 +511,7 @@ static int place_slots(struct te_plan *p)
 	int r;
 
 	if (!item)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < m->n; i++) {
 		struct te__move *v = &m->v[i];
 
@@ -580,7 +580,7 @@ static int place(struct te_plan *p, uint64_t nbytes)
 	int n = 0, r;
 
 	if (!buf)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	member = buf + most;
 	memcpy(p->buf, m->buf, (size_t)m->nbufs * sizeof(*p->buf));
 	p->nbufs = m->nbufs;
@@ -706,7 +706,7 @@ static int find_acts(struct te_plan *p)
 	m->act = te__calloc(6 * (size_t)m->n + 1, sizeof(*m->act));
 	m->first_act = te__calloc((size_t)p->ngroups + 1, sizeof(*m->first_act));
 	if (!m->act || !m->first_act)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int i = 0; i < m->n; i++) {
 		const struct te__move *v = &m->v[i];
 		/* a group of values can return before its memory is free: not before it has left */
@@ -741,12 +741,12 @@ int te__moves_plan(struct te_plan *p)
 		return te__plan_place(p);
 	m = p->moves = te__calloc(1, sizeof(*m));
 	if (!m)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	m->nbufs = p->nbufs;
 	m->buf = te__malloc(((size_t)p->nbufs + 1) * sizeof(*m->buf));
 	m->v = te__calloc((size_t)p->nkept + 1, sizeof(*m->v));
 	if (!m->buf || !m->v)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	memcpy(m->buf, p->buf, (size_t)p->nbufs * sizeof(*m->buf));
 	r = find_times(p);
 	if (!r)

@@ -49,9 +49,9 @@ static int copy_patterns(int32_t n, const char *const *from, const char *const *
 	for (int32_t i = 0; v && i < n; i++) {
 		v[i] = te__strdup(from[i]);
 		if (!v[i])
-			return te__fail(-ENOMEM, "%s: no memory", fn);
+			return te__no_memory(fn);
 	}
-	return v ? 0 : te__fail(-ENOMEM, "%s: no memory", fn);
+	return v ? 0 : te__no_memory(fn);
 }
 
 static void free_patterns(int32_t n, const char *const *patterns)
@@ -335,7 +335,7 @@ static int open_file(struct te_offload *o, const char *dir)
 
 	o->file = te__calloc(TE__OFFLOAD_FILES, sizeof(*o->file));
 	if (!o->file)
-		return te__fail(-ENOMEM, "%s: no memory", fn);
+		return te__no_memory(fn);
 	r = te__pinned_create(o->ctx, nbytes, &o->slots);
 	if (!r)
 		r = te__spill_create(o->slots, &so, &o->spill);
@@ -395,7 +395,7 @@ int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 		return r;
 	o = te__calloc(1, sizeof(*o));
 	if (!o)
-		return te__fail(-ENOMEM, "%s: no memory", fn);
+		return te__no_memory(fn);
 	atomic_init(&o->refs, 1);
 	pthread_mutex_init(&o->lock, NULL);
 	o->ctx = te_ctx_ref(ctx);
@@ -724,7 +724,7 @@ static int print_memory(FILE *f, const struct te_plan *p)
 	}
 	te__free(used);
 	te__free(span);
-	return used && span ? 0 : te__fail(-ENOMEM, "te_offload_print: no memory");
+	return used && span ? 0 : te__no_memory("te_offload_print");
 }
 
 static void print_file(FILE *f, const struct te_offload_report *rep)

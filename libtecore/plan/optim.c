@@ -54,7 +54,7 @@ static int write_runs(struct te_adamw *opt, const char *fn, uint8_t *dst,
 	int r = 0;
 
 	if (!runs)
-		return te__fail(-ENOMEM, "%s: no memory", fn);
+		return te__no_memory(fn);
 	for (int i = 0; i < te_seq_nweights(opt->seq) && !r; i++) {
 		r = te_seq_weight(opt->seq, i, &w);
 		if (!r && w.grad && marks(opt, i, &w))
@@ -136,7 +136,7 @@ int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts, struct
 		return r;
 	opt = te__calloc(1, sizeof(*opt));
 	if (!opt)
-		return te__fail(-ENOMEM, "te_adamw_create: no memory");
+		return te__no_memory("te_adamw_create");
 	atomic_init(&opt->refs, 1);
 	opt->seq = te_seq_ref(seq);
 	opt->ctx = te_seq_ctx(seq);

@@ -191,7 +191,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 		return r;
 	p = te__calloc(1, sizeof(*p));
 	if (!p)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	atomic_init(&p->refs, 1);
 	p->seq = te_seq_ref(seq);
 	p->ctx = seq->ctx;

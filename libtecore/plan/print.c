@@ -126,7 +126,7 @@ static int print_dot(FILE *f, const void *arg)
 	char label[192];
 
 	if (!writer)
-		return te__fail(-ENOMEM, "te_plan_print: no memory");
+		return te__no_memory("te_plan_print");
 	fputs("digraph plan {\n  rankdir=LR;\n  node [shape=box];\n", f);
 	for (int t = 0; t < p->ngroups; t++) {
 		const struct te__group *g = &p->group[t];

@@ -191,7 +191,7 @@ static int want(void *arg, const struct te__use *u)
 	}
 	if (!v->why)
 		v->why = te__strdup(a->why);
-	return v->why ? 0 : te__fail(-ENOMEM, "plan: no memory");
+	return v->why ? 0 : te__no_memory("plan");
 }
 
 /* ---- when ---- */
@@ -300,7 +300,7 @@ static int add_groups(const struct search *a)
 	int n = 0, r = 0;
 
 	if (!all)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int t = 0; t < p->ngroups; t++) {
 		for (int g = 0; t >= p->fwd_groups && g < p->fwd_groups && !r; g++)
 			if (a->before[g] == t) {
@@ -368,7 +368,7 @@ int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *patt
 	a.before = te__calloc(ngroups, sizeof(*a.before) + 2);
 	a.can = a.before ? (unsigned char *)(a.before + ngroups) : NULL;
 	a.is_wanted = a.before ? a.can + ngroups : NULL;
-	r = a.form && a.before ? run(&a) : te__fail(-ENOMEM, "plan: no memory");
+	r = a.form && a.before ? run(&a) : te__no_memory("plan");
 	te__free(a.form);
 	te__free(a.before);
 	return r;

@@ -93,7 +93,7 @@ int te__plan_find_grads(struct te_plan *p)
 {
 	p->grad_group = te__malloc(((size_t)p->seq->nweights + 1) * sizeof(*p->grad_group));
 	if (!p->grad_group)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (int w = 0; w < p->seq->nweights; w++)
 		p->grad_group[w] = -1;
 	for (int t = 0; t < p->ngroups; t++)

@@ -68,7 +68,7 @@ int te__plan_find_kept(struct te_plan *p)
 	struct te__kept *all = te__calloc(nall + 1, sizeof(*all));
 
 	if (!all)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	for (size_t i = 0; i < nall; i++)
 		all[i] = (struct te__kept){ (int)i / TE__NFORMS, -1, te__form[i % TE__NFORMS],
 					    -1, -1, -1, -1, -1, 0 };

@@ -24,7 +24,7 @@ static int grow(void **array, int *cap, int n, size_t nbytes)
 		return 0;
 	p = te__realloc(*array, (size_t)want * nbytes);
 	if (!p)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	*array = p;
 	*cap = want;
 	return 0;
@@ -38,7 +38,7 @@ int te_seq_create(struct te_ctx *ctx, struct te_seq **ret_seq)
 		return te__fail(-EINVAL, "te_seq_create: no context or no place for the result");
 	seq = te__calloc(1, sizeof(*seq));
 	if (!seq)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	atomic_init(&seq->refs, 1);
 	seq->ctx = te_ctx_ref(ctx);
 	*ret_seq = seq;
@@ -167,7 +167,7 @@ static int add_channel(struct te_seq *seq, const char *name, struct te__channel 
 	c->giver = -1;
 	c->name = te__strdup(name);
 	if (!c->name)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	r = te__names_add(&seq->channel_names, c->name, seq->nchannels);
 	if (r < 0) {
 		te__free((char *)c->name);
@@ -380,7 +380,7 @@ static int new_weight(struct te_seq *seq, int i, int k)
 		return r;
 	w->name = te__malloc(len);
 	if (!w->name)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	snprintf(w->name, len, "%s.%s", op->name, decl->name);
 	w->decl = *decl;
 	w->op = op;
@@ -402,7 +402,7 @@ static int collect_weights(struct te_seq *seq)
 					       n * sizeof(*index) + 1);
 	seq->weight = te__calloc(n + 1, sizeof(*seq->weight));
 	if (!seq->op_weight || !seq->weight)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	index = (int *)(void *)(seq->op_weight + seq->nops);
 	for (int i = 0; i < seq->nops; i++) {
 		const struct te_op *op = seq->op[i];
@@ -915,7 +915,7 @@ static int copy_backward(struct te_fusion *f)
 		return r;
 	copy = te__malloc(sizeof(*copy));
 	if (!copy)
-		return te__fail(-ENOMEM, "sequence: no memory");
+		return te__no_memory("sequence");
 	if (!b.name)
 		b.name = f->name;
 	*copy = b;

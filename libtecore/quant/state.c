@@ -158,7 +158,7 @@ int te__quant_repeat(struct te_quant *q, float *scale, int nslots, struct te_qua
 	}
 	n = te__calloc(1, sizeof(*n) + (size_t)nslots * sizeof(n->dtype[0]));
 	if (!n)
-		return te__fail(-ENOMEM, "plan: no memory");
+		return te__no_memory("plan");
 	atomic_init(&n->refs, 1);
 	n->ctx = te_ctx_ref(q->ctx);
 	n->recipe = q->recipe;

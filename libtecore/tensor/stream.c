@@ -820,7 +820,7 @@ static int declare(struct te_stream *stream, int n, const struct te_access *acce
 	int r;
 
 	if (!d)
-		return te__fail(-ENOMEM, "te_capture_access: no memory");
+		return te__no_memory("te_capture_access");
 	for (int k = 0; k < n; k++) {
 		d->at[k] = access[k].at;
 		d->ranges.v[d->ranges.n++] = (struct te__range){

@@ -128,7 +128,7 @@ static int opened(struct te__cuda_dev *d)
 		return 0;
 	lt = te__calloc(1, sizeof(*lt));
 	if (!lt)
-		return te__fail(-ENOMEM, "cuBLASLt: no memory");
+		return te__no_memory("cuBLASLt");
 	r = load(lt);
 	d->lt = lt;
 	if (r < 0) {
@@ -470,7 +470,7 @@ static int find(struct te__cuda_dev *d, const struct te_k_gemm *g, struct proble
 
 		p = te__realloc(lt->problem, (size_t)cap * sizeof(*p));
 		if (!p)
-			return te__fail(-ENOMEM, "cuBLASLt: no memory");
+			return te__no_memory("cuBLASLt");
 		lt->problem = p;
 		lt->cap = cap;
 	}

@@ -419,6 +419,8 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 	}
 	if (n->watching)
 		te__thread_stop(n->watch, n->stop_fd);
+	/* after its last piece */
+	atomic_store_explicit(&te__nodes_member(n, n->local)->closed, 1, memory_order_release);
 	/* peers fail for the same reason, not because this rank closes */
 	why = te__pool_why(n->pool, &code);
 	if (why && n->link)

@@ -196,15 +196,19 @@ static int check_heads(const struct te__nodes *n, const struct te__job *j,
 	return 0;
 }
 
-/* 1: the ranks of the node have put in the piece; 0: not yet; and which one has not */
+/* 1: the ranks of the node have put in the piece; 0: not yet; and which one has not; -TE_EPEER:
+ * that one has closed its communicator */
 static int is_put_in(const struct te__nodes *n, const struct te__piece *p, int32_t *ret_local)
 {
 	for (int32_t i = 0; i < n->nlocal; i++) {
 		const struct te__member *m = te__nodes_member(n, i);
+		const uint32_t closed = atomic_load_explicit(&m->closed, memory_order_acquire);
 
 		*ret_local = i;
-		if (atomic_load_explicit(&m->begun, memory_order_acquire) <= p->number)
-			return 0;
+		if (atomic_load_explicit(&m->begun, memory_order_acquire) > p->number)
+			continue;
+		return closed ? te__fail(-TE_EPEER, "%s has closed its communicator",
+					 te__boot_peer(n->boot, te__boot_local(n->boot, i))) : 0;
 	}
 	for (int32_t i = 0; i < n->nlocal; i++) {
 		const struct te__piece *q =

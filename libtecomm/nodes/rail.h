@@ -22,6 +22,7 @@ struct te__piece {
 /* of each rank of a node, in staging memory */
 struct te__member {
 	_Alignas(128) _Atomic uint64_t begun; /* pieces that it has put in */
+	_Atomic uint32_t closed;	      /* it puts in no more */
 	_Alignas(128) _Atomic uint64_t ended; /* pieces that its rail has done */
 	struct te__piece piece[TE__NODES_DEPTH];
 };

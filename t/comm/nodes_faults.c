@@ -220,6 +220,56 @@ START_TEST(idle_ranks_learn_of_a_fault_within_two_heartbeats)
 }
 END_TEST
 
+/* ---- leaving ---- */
+
+static int leaving_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r;
+
+	setenv("TE_COMM_STAGE", arg, 1);
+	r = join(rank, &j);
+	for (int k = 0; k < 3 && !r; k++)
+		r = nodes_reduce(&j, 0);
+	if (!r && has_fault(&j)) {
+		j.comm = te_comm_unref(j.comm);
+		await(&plan->nleft, plan->n - 1);
+	}
+	while (!r && !has_fault(&j))
+		r = nodes_reduce(&j, 0);
+	return leave(&j, r);
+}
+
+static const struct {
+	const char *nodes;
+	uint32_t at;
+} leaving[] = {
+	{ "ab", 1 }, { "ab", 2 }, { "aabb", 1 }, { "aabb", 2 }, { "aabb", 8 },
+	{ "abb", 1 }, { "abb", 2 }, { "abb", 4 }, { "abc", 1 }, { "abc", 2 }, { "abc", 4 },
+};
+
+/* the process goes on: its end does not tell the others */
+START_TEST(a_rank_that_releases_its_communicator_is_named)
+{
+	char few[] = "256K", many[] = "16M", who[40], *stage[] = { few, many };
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	plan->nodes = leaving[_i / 2].nodes;
+	plan->at = leaving[_i / 2].at;
+	plan->n = (int)strlen(plan->nodes);
+	ranks_meet(MEET_ID, plan->n);
+	ranks_run(plan->n, leaving_rank, stage[_i % 2], res);
+	ranks_part();
+	snprintf(who, sizeof(who), "rank %d (host ", __builtin_ctz(plan->at));
+	for (int i = 0; i < plan->n; i++)
+		if (plan->at >> i & 1)
+			ranks_ok(1, &res[i]);
+		else
+			ranks_failed(&res[i], -TE_EPEER, who, 10000);
+}
+END_TEST
+
 /* ---- recovery ---- */
 
 /* the same sums by a communicator that is created for these ranks */
@@ -570,6 +620,9 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
+	c = tt_case(s, "leaving", "host");
+	tcase_add_checked_fixture(c, setup, NULL);
+	TT_ADD_LOOP(c, a_rank_that_releases_its_communicator_is_named, 2 * (int)TT_LEN(leaving), 4);
 	c = tt_case(s, "recover", "host");
 
 	tcase_add_checked_fixture(c, setup, NULL);

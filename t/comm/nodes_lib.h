@@ -22,7 +22,7 @@ void nodes_init(struct joined *j, int who, uint64_t seed, int nfew);
 int nodes_create(struct joined *j, const struct te_comm_opts *o);
 /*
  * Both, for ranks of a test; node: a letter. A process that has not ended within a minute is ended
- * by SIGALRM.
+ * by SIGALRM. TE_COMM_STAGE is 256K if the test has not set it.
  */
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew);

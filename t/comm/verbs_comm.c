@@ -144,6 +144,7 @@ static int fail_and_recover(struct thread_rank *r)
 START_TEST(ranks_recover)
 {
 	setenv("TE_COMM_IB_TIMEOUT", "11", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
 	te__verbs_replace(&verbs_fake_lib);
 	threads_begin = begin_on_a_node;
 	cut_off = _i;

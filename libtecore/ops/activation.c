@@ -23,11 +23,10 @@ static int activation_check(const struct te_op *op)
 static int activation_infer(struct te_op_infer *inf)
 {
 	const struct te_act_attrs *a = inf->op->attrs;
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	if (a->gated) {
 		if (te__ops_cols(&inf->in[0]) % 2)
 			return te__fail(-TE_ESHAPE,

@@ -43,7 +43,7 @@ static int attention_infer(struct te_op_infer *inf)
 	const int dropout = te__ops_threshold(a->dropout) && (inf->flags & TE_INFER_TRAIN);
 	int64_t rows, seqlen;
 	struct te_spec lse;
-	int r = te__ops_check_x(inf, 2, ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim);
+	int r = te__ops_same(inf, 2, ((int64_t)a->nheads + 2 * (int64_t)a->nkv) * a->head_dim);
 
 	if (r < 0)
 		return r;
@@ -52,7 +52,6 @@ static int attention_infer(struct te_op_infer *inf)
 	r = dropout ? te__attention_check_dropout("attention ", inf->op->name, seqlen) : 0;
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->out[0].shape[x->ndim - 1] = (int64_t)a->nheads * a->head_dim;
 	inf->save_x = TE_FORM_HP;
 	inf->save_y = TE_FORM_HP;

@@ -28,11 +28,10 @@ static int bias_weight(const struct te_op *op, int32_t index, struct te_weight_d
 static int bias_infer(struct te_op_infer *inf)
 {
 	const struct te_bias_attrs *a = inf->op->attrs;
-	int r = te__ops_check_x(inf, 1, a->width);
+	int r = te__ops_same(inf, 1, a->width);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	/* a copy in the compute dtype: a GEMM with this bias in its epilogue reads that */
 	inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;
 	inf->inplace_fwd = 1;

@@ -34,9 +34,10 @@ int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols)
 	return 0;
 }
 
-void te__ops_same(struct te_op_infer *inf)
+int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols)
 {
 	inf->out[0] = inf->in[0];
+	return te__ops_check_x(inf, ndim, cols);
 }
 
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k)

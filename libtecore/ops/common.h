@@ -32,8 +32,8 @@ int64_t te__ops_cols(const struct te_spec *s);
 
 /* 0 if the main input has the compute dtype, ndim extents or more and, if cols > 0, cols columns */
 int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols);
-/* output 0 has the dtype and the shape of the main input */
-void te__ops_same(struct te_op_infer *inf);
+/* the same, and output 0 has the dtype and the shape of the main input */
+int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols);
 
 /* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
 const struct te_tensor *te__ops_weight(const struct te_op_call *c, int k);

@@ -42,11 +42,10 @@ static int check_part(const struct te_op *op, const struct te_spec *x)
 static int dropout_infer(struct te_op_infer *inf)
 {
 	const struct te_dropout_attrs *a = inf->op->attrs;
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	if (!te__ops_threshold(a->p) || !(inf->flags & TE_INFER_TRAIN)) {
 		inf->out_alias[0] = 0;
 		inf->dx_alias = 0;

@@ -4,11 +4,10 @@
 
 static int identity_infer(struct te_op_infer *inf)
 {
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->out_alias[0] = 0;
 	inf->dx_alias = 0;
 	return 0;

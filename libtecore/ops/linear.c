@@ -74,11 +74,10 @@ static int linear_infer(struct te_op_infer *inf)
 {
 	const struct te_linear_attrs *a = inf->op->attrs;
 	const int64_t rows = te__ops_rows(&inf->in[0]);
-	int r = te__ops_check_x(inf, 1, a->in);
+	int r = te__ops_same(inf, 1, a->in);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->out[0].shape[inf->out[0].ndim - 1] = a->out;
 	if (!te__recipe_casts(inf->recipe) || a->keep_hp) {
 		inf->weight_forms[0] = inf->recipe->compute == TE_DTYPE_FP32 ? 0 : TE_FORM_HP;

@@ -41,11 +41,10 @@ static int norm_infer(struct te_op_infer *inf)
 	const struct te_norm_attrs *a = inf->op->attrs;
 	const int64_t rows = te__ops_rows(&inf->in[0]);
 	const int beta = has_beta(inf->op);
-	int r = te__ops_check_x(inf, 1, a->width);
+	int r = te__ops_same(inf, 1, a->width);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->save_x = TE_FORM_HP;
 	inf->dw_x = TE_FORM_HP;
 	inf->dw_dy = TE_FORM_HP;

@@ -24,11 +24,10 @@ static int quantize_infer(struct te_op_infer *inf)
 {
 	const struct te_quantize_attrs *a = inf->op->attrs;
 	const int casts = te__recipe_casts(inf->recipe);
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	if (a->forward && casts)
 		inf->fwd_x = TE_FORM_ROW;
 	else

@@ -39,7 +39,7 @@ int te_op_fork(const char *name, struct te_op **ret_op)
 static int add_infer(struct te_op_infer *inf)
 {
 	char x[128], ex[128];
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
@@ -49,7 +49,6 @@ static int add_infer(struct te_op_infer *inf)
 		return te__fail(-TE_ESHAPE, "add %s: its input is %s, its extra input %s",
 				inf->op->name, x, ex);
 	}
-	te__ops_same(inf);
 	inf->dx_alias = 0;
 	inf->dex_alias[0] = 0;
 	inf->inplace_fwd = 1;

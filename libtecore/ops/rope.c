@@ -16,11 +16,10 @@ static int64_t packed_width(const struct te_rope_attrs *a)
 
 static int rope_infer(struct te_op_infer *inf)
 {
-	int r = te__ops_check_x(inf, 2, packed_width(inf->op->attrs));
+	int r = te__ops_same(inf, 2, packed_width(inf->op->attrs));
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->inplace_fwd = 1;
 	inf->inplace_bwd = 1;
 	return 0;

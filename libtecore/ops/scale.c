@@ -13,11 +13,10 @@ static int scale_check(const struct te_op *op)
 
 static int scale_infer(struct te_op_infer *inf)
 {
-	int r = te__ops_check_x(inf, 1, 0);
+	int r = te__ops_same(inf, 1, 0);
 
 	if (r < 0)
 		return r;
-	te__ops_same(inf);
 	inf->inplace_fwd = 1;
 	inf->inplace_bwd = 1;
 	return 0;

@@ -173,6 +173,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/quant/state.c \
 	libtecore/tensor/ctx.c \
 	libtecore/tensor/ctx.h \
+	libtecore/tensor/memory.c \
 	libtecore/tensor/stream.c \
 	libtecore/tensor/tensor.c \
 	libtecore/tensor/window.c

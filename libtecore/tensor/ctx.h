@@ -145,6 +145,8 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph,
 int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn);
 /* the same, without a message: 1 in such a child */
 int te__ctx_forked(const struct te_ctx *ctx);
+/* -EBUSY where a stream is capturing; with here, by the calling thread */
+int te__ctx_not_capturing(struct te_ctx *ctx, const char *fn, int here);
 
 /*
  * Synchronous helpers, for any thread, also while other threads capture streams of the context.
@@ -157,5 +159,7 @@ int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes);
 
 /* free what te__mem_put deferred; no effect while the default stream is capturing */
 void te__mem_flush(struct te_ctx *ctx);
+/* free all device memory of the context, or all pinned memory */
+void te__mem_put_all(struct te_ctx *ctx, int pinned);
 
 #endif

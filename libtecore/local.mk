@@ -176,7 +176,8 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/tensor/memory.c \
 	libtecore/tensor/stream.c \
 	libtecore/tensor/tensor.c \
-	libtecore/tensor/window.c
+	libtecore/tensor/window.c \
+	libtecore/tensor/work.c
 libtecore_libtecore_internal_la_SOURCES += $(KERNEL_C) $(KERNEL_H)
 libtecore_libtecore_internal_la_LIBADD = \
 	$(BLAS_LIBS) $(HWLOC_LIBS) $(LIBURING_LIBS) $(TECORE_LIBS)

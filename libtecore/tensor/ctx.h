@@ -127,6 +127,8 @@ int te__stream_held(struct te_stream *stream, int r);
 /* the backend's entries of these names; in a capture what te_capture_access() declared is theirs */
 int te__word_set(struct te_stream *stream, void *word, uint32_t value);
 int te__word_take(struct te_stream *stream, void *word);
+/* a call has been queued that uses these ranges; NULL: its memory is unknown */
+int te__stream_used(struct te_stream *stream, const struct te__ranges *used);
 
 /* TE_CAPTURE_* of the capture that the stream takes part in; 0: none */
 uint32_t te__stream_edges(const struct te_stream *stream);

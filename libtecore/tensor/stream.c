@@ -1,5 +1,5 @@
 /*
- * stream.c - streams, events, queued work and captures, above the backends.
+ * stream.c - streams, events and captures, above the backends.
  *
  * The streams of a capture are tracked here, independently of the backend: waiting for an event
  * that was recorded in a capture joins it. So calls that cannot be captured are rejected before the
@@ -89,8 +89,7 @@ static int writes_add(struct te__writes *w, const struct te__range *range)
 	return 0;
 }
 
-/* a call has been queued that uses these ranges; NULL: its memory is unknown */
-static int stream_used(struct te_stream *stream, const struct te__ranges *used)
+int te__stream_used(struct te_stream *stream, const struct te__ranges *used)
 {
 	struct te__capture *c = atomic_load(&stream->capture);
 	int r = 0;
@@ -105,14 +104,6 @@ static int stream_used(struct te_stream *stream, const struct te__ranges *used)
 			r = writes_add(c->writes, &used->v[i]);
 	pthread_mutex_unlock(&stream->ctx->lock);
 	return r;
-}
-
-/* the same of one range that the call wrote */
-static int stream_wrote(struct te_stream *stream, const void *ptr, size_t nbytes)
-{
-	const struct te__ranges used = { 1, { { (uintptr_t)ptr, nbytes, TE__WRITE } } };
-
-	return stream_used(stream, &used);
 }
 
 int te__stream_not_capturing(const struct te_stream *stream, const char *fn)
@@ -623,118 +614,6 @@ int te_event_elapsed_ms(struct te_event *from, struct te_event *to, double *ret_
 	return from->ctx->ops->event_elapsed_ms(from->impl, to->impl, ret_ms);
 }
 
-/* work */
-
-/* 1: go on, 0: nothing to do, or an error */
-static int check_range(const char *fn, struct te_stream *stream, const void *dst, const void *src,
-		       size_t nbytes)
-{
-	int r;
-
-	if (!stream)
-		return te__fail(-EINVAL, "%s: stream is NULL", fn);
-	r = te__ctx_check_fork(stream->ctx, fn);
-	if (r)
-		return r;
-	if (nbytes && (!dst || !src))
-		return te__stream_queued(stream, te__fail(-EINVAL, "%s: %zu bytes, and %s is NULL",
-							  fn, nbytes, dst ? "src" : "dst"));
-	return nbytes != 0;
-}
-
-int te_copy(struct te_stream *stream, void *dst, const void *src, size_t nbytes)
-{
-	int r = check_range("te_copy", stream, dst, src, nbytes);
-
-	if (r <= 0)
-		return r;
-	r = stream->ctx->ops->copy(stream->impl, dst, src, nbytes);
-	return te__stream_queued(stream, r ? r : stream_wrote(stream, dst, nbytes));
-}
-
-int te_fill(struct te_stream *stream, void *dst, uint8_t value, size_t nbytes)
-{
-	int r = check_range("te_fill", stream, dst, dst, nbytes);
-
-	if (r <= 0)
-		return r;
-	r = stream->ctx->ops->fill8(stream->impl, dst, value, nbytes);
-	return te__stream_queued(stream, r ? r : stream_wrote(stream, dst, nbytes));
-}
-
-int te_fill_u32(struct te_stream *stream, void *dst, uint32_t value, size_t nbytes)
-{
-	int r = check_range("te_fill_u32", stream, dst, dst, nbytes);
-
-	if (r <= 0)
-		return r;
-	if (nbytes % 4 || (uintptr_t)dst % 4)
-		r = te__fail(-EINVAL, "te_fill_u32: %zu bytes at %p are not words of 4", nbytes,
-			     dst);
-	else
-		r = stream->ctx->ops->fill32(stream->impl, dst, value, nbytes / 4);
-	return te__stream_queued(stream, r ? r : stream_wrote(stream, dst, nbytes));
-}
-
-/* do the arguments of a host call have the declared pointers? d: or NULL */
-static int check_places(const struct te__declared *d, const void *arg, size_t nbytes)
-{
-	for (uint32_t k = 0; d && k < d->ranges.n; k++) {
-		const size_t at = (size_t)d->at[k];
-		uintptr_t p;
-
-		if (d->at[k] < 0)
-			continue;
-		if (nbytes < sizeof(p) || at > nbytes - sizeof(p))
-			return te__fail(-EINVAL, "te_host_call: declared range %u: its pointer "
-					"would be at byte %zu of an argument of %zu bytes", k, at,
-					nbytes);
-		memcpy(&p, (const char *)arg + at, sizeof(p));
-		if (p != d->ranges.v[k].ptr)
-			return te__fail(-EINVAL, "te_host_call: declared range %u: byte %zu of the "
-					"argument has %p, not %p", k, at, (void *)p,
-					(void *)d->ranges.v[k].ptr);
-	}
-	return 0;
-}
-
-int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_t nbytes)
-{
-	int r;
-
-	if (!stream)
-		return te__fail(-EINVAL, "te_host_call: stream is NULL");
-	r = te__ctx_check_fork(stream->ctx, "te_host_call");
-	if (r)
-		return r;
-	if (!fn || (nbytes && !arg))
-		r = te__fail(-EINVAL, "te_host_call: %s is NULL", fn ? "arg" : "fn");
-	else
-		r = check_places(stream->declared, arg, nbytes);
-	if (!r)
-		r = stream->ctx->ops->host_call(stream->impl, fn, arg, nbytes);
-	if (!r && !stream->declared)
-		r = stream_used(stream, NULL);
-	return te__stream_queued(stream, r);
-}
-
-static int word_queued(struct te_stream *stream, int r)
-{
-	if (!r && !stream->declared)
-		r = stream_used(stream, NULL);
-	return te__stream_queued(stream, r);
-}
-
-int te__word_set(struct te_stream *stream, void *word, uint32_t value)
-{
-	return word_queued(stream, stream->ctx->ops->word_set(stream->impl, word, value));
-}
-
-int te__word_take(struct te_stream *stream, void *word)
-{
-	return word_queued(stream, stream->ctx->ops->word_take(stream->impl, word));
-}
-
 /* captures: their ends are in recording.c */
 
 int te_capture_begin(struct te_stream *stream)
@@ -831,7 +710,7 @@ static int declare(struct te_stream *stream, int n, const struct te_access *acce
 	}
 	r = stream->ctx->ops->capture_access(stream->impl, d);
 	if (!r)
-		r = stream_used(stream, &d->ranges);
+		r = te__stream_used(stream, &d->ranges);
 	if (r) {
 		te__free(d);
 		return r;
@@ -905,26 +784,4 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph, 
 	else if (graph)
 		ctx->ops->graph_destroy(graph);
 	return r;
-}
-
-int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes)
-{
-	struct te__launch l = { (enum te_k_id)id, args, nbytes };
-	struct te__ranges used;
-	int r;
-
-	if (!stream)
-		return te__fail(-EINVAL, "launch of %s: stream is NULL", te__k_name(id));
-	r = te__ctx_check_fork(stream->ctx, "launch of a kernel");
-	if (r)
-		return r;
-	if (!args || !nbytes || nbytes != te__k_nbytes(id))
-		r = te__fail(-EINVAL, "launch of kernel %d (%s): %zu bytes of arguments, not %zu",
-			     (int)id, te__k_name(id), nbytes, te__k_nbytes(id));
-	else
-		r = stream->ctx->ops->launch(stream->impl, &l);
-	if (r || !atomic_load(&stream->capture))
-		return te__stream_queued(stream, r);
-	te__k_ranges(id, args, &used);
-	return te__stream_queued(stream, stream_used(stream, &used));
 }

@@ -87,6 +87,14 @@ static int check_places(const struct te__declared *d, const void *arg, size_t nb
 	return 0;
 }
 
+/* r of a call whose memory is known only if it is declared */
+static int opaque_queued(struct te_stream *stream, int r)
+{
+	if (!r && !stream->declared)
+		r = te__stream_used(stream, NULL);
+	return te__stream_queued(stream, r);
+}
+
 int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_t nbytes)
 {
 	int r;
@@ -102,26 +110,17 @@ int te_host_call(struct te_stream *stream, te_host_fn fn, const void *arg, size_
 		r = check_places(stream->declared, arg, nbytes);
 	if (!r)
 		r = stream->ctx->ops->host_call(stream->impl, fn, arg, nbytes);
-	if (!r && !stream->declared)
-		r = te__stream_used(stream, NULL);
-	return te__stream_queued(stream, r);
-}
-
-static int word_queued(struct te_stream *stream, int r)
-{
-	if (!r && !stream->declared)
-		r = te__stream_used(stream, NULL);
-	return te__stream_queued(stream, r);
+	return opaque_queued(stream, r);
 }
 
 int te__word_set(struct te_stream *stream, void *word, uint32_t value)
 {
-	return word_queued(stream, stream->ctx->ops->word_set(stream->impl, word, value));
+	return opaque_queued(stream, stream->ctx->ops->word_set(stream->impl, word, value));
 }
 
 int te__word_take(struct te_stream *stream, void *word)
 {
-	return word_queued(stream, stream->ctx->ops->word_take(stream->impl, word));
+	return opaque_queued(stream, stream->ctx->ops->word_take(stream->impl, word));
 }
 
 int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes)

@@ -140,11 +140,14 @@ else
 	skip "--no-kill: a communicator is recovered" "t/comm/recover_rank is not built"
 fi
 
-# started SIGNAL: te_run is sent the signal when its ranks run; its status and output
+# started SIGNAL: te_run is sent the signal when its ranks run; its status and output. idle: a
+# library that te_run has to load
+idle=
 started()
 {
 	rm -f up.*
-	env --default-signal="$1" "$te_run" -n 2 sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
+	env --default-signal="$1" ${idle:+LD_PRELOAD="$idle"} "$te_run" -n 2 env -u LD_PRELOAD \
+		sh -c 'trap "echo got $TE_COMM_RANK; got=1" '"$1"'; got=
 		: >up.$TE_COMM_RANK; while [ -z "$got" ]; do sleep 0.1707; done
 		sleep 0.5; exit 5' >out 2>err </dev/null &
 	pid=$!
@@ -164,6 +167,18 @@ done
 check "the status is that of the rank after USR1" test "$(cat status)" = 5
 started TERM
 check "and that of the signal after SIGTERM" test "$(cat status)" = 143
+
+idle=$abs_top_builddir/t/lib/.libs/libidle.so
+if [ -e "$idle" ]; then
+	ASAN_OPTIONS=$ASAN_OPTIONS:verify_asan_link_order=0
+	export ASAN_OPTIONS
+	started TERM
+	sort out >sorted
+	same "SIGTERM is forwarded, whichever threads libraries have started" want sorted
+else
+	skip "SIGTERM is forwarded, whichever threads libraries have started" "no $idle"
+fi
+idle=
 ls "$TMPDIR" >why
 empty "no folder is left" why
 

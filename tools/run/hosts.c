@@ -187,8 +187,7 @@ static void become_ssh(const struct host *h, const int to[2], const int from[2],
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(to[0], STDIN_FILENO);
 	dup2(from[1], STDOUT_FILENO);
-	signal(SIGPIPE, SIG_DFL);
-	sigprocmask(SIG_SETMASK, mask, NULL);
+	job_leave(mask);
 	snprintf(command, sizeof(command), "%s", opt->ssh);
 	for (char *s = strtok_r(command, " ", &save); s && n < ARGS_MOST;
 	     s = strtok_r(NULL, " ", &save))

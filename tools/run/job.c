@@ -5,6 +5,8 @@
 #include "config.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,10 +187,39 @@ static void wait_once(double until)
 	judge();
 }
 
+static const int passed_on[] = { SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+				 SIGUSR1, SIGUSR2, SIGTSTP, SIGWINCH };
+#define NPASSED (sizeof(passed_on) / sizeof(passed_on[0]))
+static pthread_t main_thread;
+
+/*
+ * A library, such as a BLAS, may have started threads before main() that do not block the signals.
+ * A signal that one of them takes goes on to the thread that reads signal_fd.
+ */
+static void redirect(int sig)
+{
+	pthread_kill(main_thread, sig);
+}
+
+/* from one handler to another, where there is that one */
+static void handle(void (*from)(int sig), void (*to)(int sig))
+{
+	struct sigaction act = { .sa_handler = to, .sa_flags = SA_RESTART }, old;
+
+	for (size_t i = 0; i < NPASSED; i++)
+		if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler == from)
+			(void)sigaction(passed_on[i], &act, NULL);
+}
+
+void job_leave(const sigset_t *mask)
+{
+	handle(redirect, SIG_DFL);
+	signal(SIGPIPE, SIG_DFL);
+	sigprocmask(SIG_SETMASK, mask, NULL);
+}
+
 int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask)
 {
-	static const int passed_on[] = { SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
-					 SIGUSR1, SIGUSR2, SIGTSTP, SIGWINCH };
 	sigset_t set;
 
 	opt = o;
@@ -198,9 +229,11 @@ int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask
 	if (!polled)
 		return say_failed("not enough memory");
 	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++)
+	for (size_t i = 0; i < NPASSED; i++)
 		sigaddset(&set, passed_on[i]);
 	sigprocmask(SIG_BLOCK, &set, ret_mask);
+	main_thread = pthread_self();
+	handle(SIG_DFL, redirect);
 	signal(SIGPIPE, SIG_IGN);
 	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return signal_fd < 0 ? say_failed("signalfd: %s", strerror(errno)) : STATUS_OK;

@@ -62,8 +62,7 @@ static void become(const struct run_opts *o, int i, int fd, const int out[2], co
 	set_int("TE_COMM_LOCAL_RANK", i);
 	if (o->per_node)
 		set_int("TE_COMM_NODE", rank / o->per_node);
-	signal(SIGPIPE, SIG_DFL);
-	sigprocmask(SIG_SETMASK, mask, NULL);
+	job_leave(mask);
 	execvp(o->cmd[0], o->cmd);
 	e = errno;
 	if (write(fd, &e, sizeof(e)) != sizeof(e))

@@ -171,6 +171,34 @@ static int find_patterns(struct te_plan *p, const struct te_plan_opts *o)
 		       0;
 }
 
+static int make(struct te_plan *p, const struct te_plan_opts *o)
+{
+	int r = te__plan_build(p, o->start_at, o->stop_before);
+
+	if (!r)
+		r = make_fixed(p);
+	if (!r)
+		r = te__plan_bind(p);
+	if (!r)
+		r = te__plan_fuse(p);
+	if (!r)
+		r = find_patterns(p, o);
+	if (!r)
+		r = te__plan_recompute(p, o->nrecompute, o->recompute);
+	if (!r)
+		r = te__plan_layout(p);
+	if (!r)
+		r = te__plan_find_grads(p);
+	if (!r)
+		r = te__moves_bind(p);
+	if (!r)
+		r = make_arena(p);
+	if (r)
+		return r;
+	te__plan_bind_groups(p);
+	return o->flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL) ? 0 : te__plan_bind_states(p);
+}
+
 int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct te_plan **ret_plan)
 {
 	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
@@ -205,31 +233,7 @@ int te_plan_create(struct te_seq *seq, const struct te_plan_opts *opts, struct t
 	p->grad_scale = (float)o.grad_scale;
 	p->rng_advance = 1;
 	p->offload = o.flags & TE_PLAN_TRAIN ? te_offload_ref(o.offload) : NULL;
-	r = te__plan_build(p, o.start_at, o.stop_before);
-	if (!r)
-		r = make_fixed(p);
-	if (!r)
-		r = te__plan_bind(p);
-	if (!r)
-		r = te__plan_fuse(p);
-	if (!r)
-		r = find_patterns(p, &o);
-	if (!r)
-		r = te__plan_recompute(p, o.nrecompute, o.recompute);
-	if (!r)
-		r = te__plan_layout(p);
-	if (!r)
-		r = te__plan_find_grads(p);
-	if (!r)
-		r = te__moves_bind(p);
-	if (!r)
-		r = make_arena(p);
-	if (r < 0) {
-		te_plan_unref(p);
-		return r;
-	}
-	te__plan_bind_groups(p);
-	r = o.flags & (TE_PLAN_NO_ALLOC | TE_PLAN_EXTERNAL) ? 0 : te__plan_bind_states(p);
+	r = make(p, &o);
 	if (r) {
 		te_plan_unref(p);
 		return r;

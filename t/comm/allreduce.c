@@ -754,8 +754,6 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
 	tcase_add_loop_test(c, parts_are_reduced_gathered_and_broadcast, 1, THREADS_MOST + 1);
-	/* before those that fail: on one GPU streams of ranks wait for each other, and which of
-	 * them share one of its queues depends on those before */
 	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
 	tcase_add_test(c, arguments_of_parts_are_checked);
 	tcase_add_test(c, different_operations_are_named);

@@ -10,8 +10,6 @@
 
 static Suite *suite(void)
 {
-	/* by default, eight queues of the device: two of nine streams would share one */
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	return comm_suite("kernels/comm_gpu", "cuda");
 }
 

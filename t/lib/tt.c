@@ -158,10 +158,16 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 {
 	/* make check reads TAP; TT_TAP is set there */
 	int tap = getenv("TT_TAP") != NULL;
-	const char *need = NULL;
-	const char *why = missing(needs, &need);
+	const char *need = NULL, *why;
 	SRunner *sr;
 	int failed;
+
+	/*
+	 * Ranks on one GPU wait for each other, so their streams must not share a queue of it, of
+	 * which there are eight by default. The driver reads this when it is initialized.
+	 */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	why = missing(needs, &need);
 
 	if (why && required(need)) {
 		printf("Bail out! %s: %s, and TT_REQUIRE asks for it\n", name,

@@ -10,6 +10,9 @@
 
 #include "libtecomm/comm_internal.h"
 
+/* choices of TE_COMM_SUMS */
+enum { SUMS_AUTO, SUMS_HOST, SUMS_DEVICE };
+
 /* what all ranks must have in common, as it is exchanged */
 struct common {
 	char backend[16];
@@ -17,6 +20,7 @@ struct common {
 	int32_t nprocs;
 	int64_t half_nbytes; /* with several nodes the least: packets are for one */
 	int32_t nvls; /* TE_COMM_NVLS */
+	int32_t device_sums; /* TE_COMM_SUMS */
 	char nvls_why[TE__NVLS_WHY];
 	/* of TE_COMM_TABLE: what reading it returned, its error message or its name, its rows */
 	int32_t table_code;
@@ -110,6 +114,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 	const int32_t n = te__boot_nranks(c->boot);
+	const int sums = te__param_enum(TE_PARAM_COMM_SUMS);
 	int r = te_ctx_device_info(c->ctx, &d);
 
 	all = te__calloc((size_t)n, sizeof(*all));
@@ -123,6 +128,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
 	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
+	mine.device_sums = sums == SUMS_AUTO ? !strcmp(mine.backend, "cuda") : sums == SUMS_DEVICE;
 	te__nvls_probe(c->ctx, n, mine.nvls_why);
 	read_table(c, &mine);
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
@@ -148,9 +154,16 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 				     c->name, all[i].nvls ? "on" : "off",
 				     te__boot_peer(c->boot, i), all[0].nvls ? "on" : "off",
 				     te__boot_peer(c->boot, 0));
+	for (int32_t i = 1; i < n && !r; i++)
+		if (all[i].device_sums != all[0].device_sums)
+			r = te__fail(-TE_EMISMATCH,
+				     "te_comm_create: %s: TE_COMM_SUMS of %s and of %s differ",
+				     c->name, te__boot_peer(c->boot, i),
+				     te__boot_peer(c->boot, 0));
 	if (!r)
 		r = check_tables(c, all);
 	if (!r) {
+		ret_terms->device_sums = mine.device_sums;
 		ret_terms->half_nbytes = mine.half_nbytes;
 		ret_terms->max_blocks = max_blocks(c, all);
 		agree_on_nvls(c, all, ret_terms->nvls_why);
@@ -164,7 +177,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 {
 	struct te_comm *c = te__calloc(1, sizeof(*c));
 	struct te__coll_terms terms;
-	size_t piece = 0;
+	size_t piece = 0, packets, device_at = 0;
 	int r;
 
 	if (!c)
@@ -175,18 +188,22 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 	r = old ? te__boot_reopen(old, attempt, o, &c->boot) : te__boot_open(o, &c->boot);
 	if (!r)
 		r = agree(c, &terms);
+	if (!r)
+		packets = (size_t)te_k_comm_region_nbytes(terms.half_nbytes);
 	if (!r && te__boot_nnodes(c->boot) > 1)
 		piece = te__nodes_piece(c->boot);
+	if (piece && terms.device_sums) {
+		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
+		packets = device_at + te__nodes_device(c->boot, piece);
+	}
 	if (!r)
-		r = te__pool_create(c->boot, ctx, o->pool_nbytes,
-				    (uint64_t)te_k_comm_region_nbytes(terms.half_nbytes),
-				    !terms.nvls_why[0],
+		r = te__pool_create(c->boot, ctx, o->pool_nbytes, packets, !terms.nvls_why[0],
 				    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
 	c->coll.table = &c->table;
 	if (!r)
 		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
 	if (!r && piece)
-		r = te__nodes_create(c->boot, c->pool, piece, &c->coll.nodes);
+		r = te__nodes_create(c->boot, c->pool, piece, device_at, &c->coll.nodes);
 	if (r) {
 		char why[512];
 

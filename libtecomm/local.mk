@@ -57,6 +57,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
+	libtecomm/nodes/device.c \
 	libtecomm/nodes/nodes.c \
 	libtecomm/nodes/nodes.h \
 	libtecomm/nodes/rail.c \

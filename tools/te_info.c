@@ -335,7 +335,7 @@ static void print_transports(const json_t *o)
 		json_array_foreach(json_object_get(d, "transports"), k, t) {
 			const int can = json_is_true(json_object_get(t, "available"));
 
-			printf("  %-8s%s%s\n", str(t, "name"),
+			printf("  %-11s%s%s\n", str(t, "name"),
 			       can ? "available" : "not available: ", str(t, "reason"));
 		}
 	}

@@ -272,6 +272,7 @@ struct te_transport_info {
  * @ret_info: initialised by TE_TRANSPORT_INFO_INIT
  *
  * Each transport is tried: "fabric" creates 2 MiB of memory, and exports and imports it.
+ * "gpudirect" tells whether RDMA devices can be given memory of a GPU.
  * Errors: -EINVAL.
  */
 TE_EXPORT int te_transport_count(void);

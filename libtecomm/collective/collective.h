@@ -22,6 +22,7 @@
 struct te__coll_terms {
 	int64_t half_nbytes; /* of packet memory; a region has two */
 	int32_t max_blocks;  /* of a kernel that waits for other ranks */
+	int device_sums;   /* chains between nodes are added by the devices */
 	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
 };
 

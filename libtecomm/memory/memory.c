@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <te/tensor.h>
 
@@ -163,6 +164,26 @@ static int probe_nvls(struct te_ctx *ctx)
 	return te__window_multicast_unit(ctx, 2, (size_t)2 << 20, &unit);
 }
 
+/* whether network adapters can be given memory of the device: one unit of it */
+static int probe_adapter(struct te_ctx *ctx)
+{
+	struct te__window *w = NULL;
+	size_t unit;
+	int fd = -1;
+	int r = te__window_unit(ctx, &unit);
+
+	if (!r)
+		r = te__window_create(ctx, 1, 0, unit, &w);
+	if (!r)
+		r = te__adapter_export(ctx, te__window_slot(w, 0), unit, &fd);
+	if (!r && fd < 0)
+		r = te__fail(-EOPNOTSUPP, "memory of the host backend is that of the process");
+	if (fd >= 0)
+		close(fd);
+	te__window_destroy(w);
+	return r;
+}
+
 static const struct {
 	const char *name;
 	int (*probe)(struct te_ctx *ctx);
@@ -170,6 +191,7 @@ static const struct {
 	{ "fd", probe_fd },
 	{ "fabric", te__fabric_probe },
 	{ "nvls", probe_nvls },
+	{ "gpudirect", probe_adapter },
 };
 
 #define NMEMORY ((int)(sizeof(transport) / sizeof(transport[0])))

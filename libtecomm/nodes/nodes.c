@@ -15,7 +15,6 @@
 
 #define PAGE 4096
 #define PIECE_MOST ((size_t)4 << 20)
-#define PART_NBYTES 4096 /* of a rail at least, so that small pieces are one message */
 #define EXCHANGE_MOST ((int64_t)64 << 10)
 #define EAGER 200 /* attempts before pauses */
 #define PAUSE_NS 50000
@@ -101,6 +100,21 @@ char *te__nodes_result(const struct te__nodes *n, int32_t slot)
 	return te__nodes_far(n, slot, n->nranks);
 }
 
+float *te__nodes_sums(const struct te__nodes *n, int32_t slot)
+{
+	return (float *)(void *)(te__nodes_result(n, slot) + n->piece);
+}
+
+int32_t te__nodes_nrails(const struct te__boot *b)
+{
+	return most_local(b, 1);
+}
+
+size_t te__nodes_common(const struct te__boot *b, size_t piece)
+{
+	return narrays(most_local(b, 1), te__boot_nranks(b)) * piece;
+}
+
 /* ---- who does what ---- */
 
 int te__nodes_wants(const struct te__nodes *n, int32_t node, const struct te__piece *p, int64_t lo,
@@ -117,7 +131,7 @@ int te__nodes_wants(const struct te__nodes *n, int32_t node, const struct te__pi
 int64_t te__nodes_part(const struct te__nodes *n, const struct te__piece *p, int32_t rail,
 		       int64_t *ret_lo)
 {
-	const int64_t least = PART_NBYTES / (int64_t)te_dtype_nbytes((enum te_dtype)p->dtype);
+	const int64_t least = TE__NODES_PART / (int64_t)te_dtype_nbytes((enum te_dtype)p->dtype);
 	int64_t each = (p->n + n->nrails - 1) / n->nrails;
 
 	/* whole cache lines: rails are threads of different processes */
@@ -238,6 +252,23 @@ static const struct te__link_ops *choose(const struct te__nodes *n, const struct
 	return NULL;
 }
 
+/* the device's staging memory, for a transport that takes it; a reason why not is logged */
+static void export_device(const struct te__nodes *n, struct te__link_opts *o)
+{
+	void *mem;
+
+	if (!n->device_at || !te__param_bool(TE_PARAM_COMM_GPUDIRECT))
+		return;
+	mem = te__device_in(n, 0, n->local);
+	o->device_nbytes = te__nodes_device(n->boot, n->piece);
+	if (te__adapter_export(te__pool_ctx(n->pool), mem, o->device_nbytes, &o->device_fd)) {
+		te__log_info("messages pass through memory of the host: %s", te_error_detail());
+		te_error_clear();
+		return;
+	}
+	o->device = mem;
+}
+
 static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 {
 	const int32_t ms = te__boot_timeout_ms(n->boot);
@@ -248,6 +279,7 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 		.peers = peers,
 		.mem = te__pool_stage(n->pool),
 		.mem_nbytes = te__nodes_stage(n->boot, n->piece),
+		.device_fd = -1,
 		.pci = device.pci_address,
 		.timeout_ms = ms / 8 > (INT32_MAX - ms) ? INT32_MAX : ms + ms / 8,
 		.heartbeat_ms = (int32_t)te__param_int(TE_PARAM_COMM_HEARTBEAT_MS),
@@ -266,7 +298,10 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 	n->npeers = o.npeers;
 	if (o.heartbeat_ms < 1)
 		o.heartbeat_ms = 1;
+	export_device(n, &o);
 	r = te__link_open(ops, &o, &n->link);
+	if (o.device_fd >= 0)
+		close(o.device_fd);
 	return te__pool_agree(n->boot, r, "connection of the nodes");
 }
 
@@ -295,7 +330,8 @@ static int connect_nodes(struct te__nodes *n, const struct offer *all)
 			te__fail(r, "%s", text);
 		}
 	}
-	te__log_info("%d nodes, %d rails by %s%s%s", n->nnodes, n->nrails, n->link->ops->name,
+	te__log_info("%d nodes, %d rails by %s%s%s%s", n->nnodes, n->nrails, n->link->ops->name,
+		     n->link->direct ? ", from memory of the device" : "",
 		     why[0] ? ", not by " : "", why);
 	return 0;
 }
@@ -363,7 +399,7 @@ static int meet(struct te__nodes *n)
 	return r;
 }
 
-int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece,
+int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes)
 {
 	struct te__nodes *n = te__calloc(1, sizeof(*n));
@@ -374,13 +410,15 @@ int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece,
 			.boot = boot,
 			.pool = pool,
 			.piece = piece,
+			.common = te__nodes_common(boot, piece),
+			.device_at = device_at,
 			.rank = te__boot_rank(boot),
 			.nranks = te__boot_nranks(boot),
 			.nnodes = te__boot_nnodes(boot),
 			.node = te__boot_node(boot, te__boot_rank(boot)),
 			.nlocal = te__boot_nlocal(boot),
 			.local = te__boot_local_rank(boot, te__boot_rank(boot)),
-			.nrails = most_local(boot, 1),
+			.nrails = te__nodes_nrails(boot),
 			.timeout_ns = (int64_t)te__boot_timeout_ms(boot) * 1000000,
 			.stop_fd = -1,
 		};
@@ -459,29 +497,19 @@ static void put_in(void *arg)
 		return;
 	*p = a->piece;
 	p->number = n->begun++;
+	n->first_piece = p->lo ? n->first_piece : p->number;
 	atomic_store_explicit(&m->begun, n->begun, memory_order_release);
 	if (n->running)
 		n->link->ops->wake(n->link);
 }
 
-static int is_ended(const struct te__nodes *n, uint64_t count)
-{
-	for (int32_t g = 0; g < n->nrails; g++)
-		if (atomic_load_explicit(&te__nodes_member(n, g)->ended, memory_order_acquire) <
-		    count)
-			return 0;
-	return 1;
-}
-
-/* in stream order: until all rails have done the next piece, or the communicator has failed */
-static void wait_for(void *arg)
+void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint64_t number),
+		    uint64_t number)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
-	struct te__nodes *n = arg;
-	const uint64_t count = ++n->waited;
 	const int64_t begin = te__boot_now();
 
-	for (int k = 0; !is_ended(n, count) && !te__pool_aborted(n->pool); k++) {
+	for (int k = 0; !te__pool_aborted(n->pool) && !ready(n, number); k++) {
 		if (k < EAGER)
 			sched_yield();
 		else
@@ -497,12 +525,43 @@ static void wait_for(void *arg)
 		nanosleep(&pause, NULL);
 }
 
+/* all rails have done so many pieces */
+static int is_ended(struct te__nodes *n, uint64_t count)
+{
+	for (int32_t g = 0; g < n->nrails; g++)
+		if (atomic_load_explicit(&te__nodes_member(n, g)->ended, memory_order_acquire) <
+		    count)
+			return 0;
+	return 1;
+}
+
+/* in stream order: for the next piece */
+static void wait_for(void *arg)
+{
+	struct te__nodes *n = arg;
+
+	te__nodes_wait(n, is_ended, ++n->waited);
+}
+
 struct run {
 	struct te__nodes *n;
 	struct te_stream *stream;
 	const struct te__nodes_call *c;
 	int64_t es, nelems, each; /* of the whole operation, of a piece */
+	int device; /* te__nodes_is_device() */
 };
+
+static char *in_of(const struct run *x, int32_t slot)
+{
+	return x->device ? te__device_in(x->n, slot, x->n->local) :
+			   te__nodes_in(x->n, slot, x->n->local);
+}
+
+static char *result_of(const struct run *x, int32_t slot)
+{
+	return x->device ? te__device_result(x->n, slot, x->n->local) :
+			   te__nodes_result(x->n, slot);
+}
 
 static int copy(const struct run *x, void *dst, const void *src, int64_t nelems)
 {
@@ -539,7 +598,7 @@ static int begin_piece(const struct run *x, int64_t k)
 	int r = 0;
 
 	if (x->c->what != TE_K_COLL_BROADCAST || x->c->root == x->n->rank)
-		r = copy(x, te__nodes_in(x->n, p->slot, x->n->local), at(x, x->c->in, p->lo), p->n);
+		r = copy(x, in_of(x, p->slot), at(x, x->c->in, p->lo), p->n);
 	return r ? r : te_host_call(x->stream, put_in, &arg, sizeof(arg));
 }
 
@@ -553,7 +612,21 @@ static int copy_part(const struct run *x, const struct te__piece *p)
 	if (lo >= end)
 		return 0;
 	return copy(x, at(x, x->c->out, lo - first),
-		    at(x, te__nodes_result(x->n, p->slot), lo - p->lo), end - lo);
+		    at(x, result_of(x, p->slot), lo - p->lo), end - lo);
+}
+
+static int add_piece(const struct run *x, int64_t k)
+{
+	const struct te__piece p = piece_of(x, k);
+
+	return x->device ? te__device_add(x->n, x->stream, &p, k) : 0;
+}
+
+static int spread_piece(const struct run *x, int64_t k)
+{
+	const struct te__piece p = piece_of(x, k);
+
+	return x->device ? te__device_spread(x->n, x->stream, &p, k) : 0;
 }
 
 static int end_piece(const struct run *x, int64_t k)
@@ -571,7 +644,7 @@ static int end_piece(const struct run *x, int64_t k)
 	if (p.what == TE_K_COLL_ALL_GATHER ||
 	    (p.what == TE_K_COLL_BROADCAST && p.root == x->n->rank))
 		return r;
-	return copy(x, at(x, x->c->out, p.lo), te__nodes_result(x->n, p.slot), p.n);
+	return copy(x, at(x, x->c->out, p.lo), result_of(x, p.slot), p.n);
 }
 
 static struct run run_of(const struct te__nodes *n, const struct te__nodes_call *c)
@@ -583,23 +656,27 @@ static struct run run_of(const struct te__nodes *n, const struct te__nodes_call 
 		.c = c,
 		.es = es,
 		.nelems = c->count * (c->what == TE_K_COLL_REDUCE_SCATTER ? n->nranks : 1),
-		.each = (int64_t)n->piece / es,
+		.each = te__nodes_is_device(n, c->algorithm) ? te__device_each(n, es) :
+								(int64_t)n->piece / es,
+		.device = te__nodes_is_device(n, c->algorithm),
 	};
 }
 
 int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct te__nodes_call *c)
 {
+	/* of pieces in the slots, the youngest first */
+	static int (*const step[TE__NODES_DEPTH])(const struct run *x, int64_t k) = {
+		begin_piece, add_piece, spread_piece, end_piece,
+	};
 	struct run x = run_of(n, c);
 	const int64_t npieces = (x.nelems + x.each - 1) / x.each;
 	int r = 0;
 
 	x.stream = stream;
-	for (int64_t k = 0; k < npieces + TE__NODES_DEPTH - 1 && !r; k++) {
-		if (k < npieces)
-			r = begin_piece(&x, k);
-		if (!r && k >= TE__NODES_DEPTH - 1 && k - (TE__NODES_DEPTH - 1) < npieces)
-			r = end_piece(&x, k - (TE__NODES_DEPTH - 1));
-	}
+	for (int64_t k = 0; k < npieces + TE__NODES_DEPTH - 1 && !r; k++)
+		for (int i = 0; i < TE__NODES_DEPTH && !r; i++)
+			if (k >= i && k - i < npieces)
+				r = step[i](&x, k - i);
 	/* a part of it is queued, and may run; a capture is given up */
 	if (r && !te__stream_not_capturing(stream, NULL)) {
 		char why[240];

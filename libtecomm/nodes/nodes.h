@@ -16,6 +16,11 @@
  * of ranks with one rounding: results are those of one node. With n nodes of l ranks, an all-reduce
  * of S bytes sends (n - 1) l S and (1 + 4 / element size) S from each node.
  *
+ * Chains of ranks on GPUs are added by these (TE_COMM_SUMS, device.c): inputs and results of such a
+ * piece are in staging memory of the devices, which the ranks of a node access, and sums and
+ * results pass through that of the host on their way, unless the transport takes memory of the
+ * device.
+ *
  * All ranks of a node have finished a slot of staging memory when all have put in the next piece
  * that uses it: nothing else is written there by rails.
  */
@@ -36,9 +41,15 @@ struct te__nodes;
 /* of this machine's TE_COMM_STAGE: bytes of a piece, a multiple of 4096, and of staging memory */
 size_t te__nodes_piece(const struct te__boot *boot);
 size_t te__nodes_stage(const struct te__boot *boot, size_t piece);
+/* of a device, at an address of its packets that is a multiple of TE__NODES_ALIGN */
+#define TE__NODES_ALIGN ((size_t)64 << 10)
+size_t te__nodes_device(const struct te__boot *boot, size_t piece);
 
-/* Collective; all ranks return an error if one of them does. piece: equal on all ranks. */
-int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece,
+/*
+ * Collective; all ranks return an error if one of them does. piece: equal on all ranks. device_at:
+ * bytes from te__pool_packets() to staging memory of the device, equal on all; 0: there is none.
+ */
+int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes);
 /* after the work of the context has ended; takes NULL, returns NULL */
 struct te__nodes *te__nodes_destroy(struct te__nodes *n);

@@ -22,10 +22,12 @@
 #define IDLE_NS INT64_C(500000000) /* the same without a piece */
 
 enum state {
-	LOCAL, /* ranks of the node have not put in their inputs */
-	WIRE,  /* data of other nodes is awaited */
-	BACK,  /* chain: the result is */
-	SENT,  /* all is here, and not all is sent */
+	LOCAL,	/* ranks of the node have not put in their inputs */
+	WIRE,	/* data of other nodes is awaited */
+	ADD,	/* chain: the node's sums are made */
+	BACK,	/* chain: the result is awaited */
+	SPREAD, /* chain: it goes to the ranks of the node */
+	SENT,	/* all is here, and not all is sent */
 	DONE,
 };
 
@@ -50,12 +52,6 @@ static int is_chain(const struct te__piece *p)
 }
 
 /* ---- wire memory: of a slot and this rail ---- */
-
-/* FP32 sums of a chain, by element of the piece */
-static float *sums(const struct te__nodes *n, int32_t slot)
-{
-	return (float *)(void *)(te__nodes_result(n, slot) + n->piece);
-}
 
 /* the head of this node (as it is sent), or of another one */
 static struct te__piece *head_of(const struct te__nodes *n, int32_t slot, int32_t node)
@@ -287,71 +283,118 @@ static void exchange_end(struct te__nodes *n, const struct te__job *j, const str
 
 /* ---- chain ---- */
 
-static int is_last(const struct te__nodes *n)
-{
-	return n->node == n->nnodes - 1;
-}
-
-/* the lowest node that wants the result: it passes those above */
-static int32_t lowest(const struct te__nodes *n, const struct te__job *j,
-		      const struct te__piece *p)
+int32_t te__nodes_lowest(const struct te__nodes *n, const struct te__piece *p, int64_t lo,
+			 int64_t nelems)
 {
 	int32_t m = 0;
 
-	while (!te__nodes_wants(n, m, p, p->lo + j->lo, j->n))
+	while (!te__nodes_wants(n, m, p, p->lo + lo, nelems))
 		m++;
 	return m;
 }
 
-static int chain_begin(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+/* where the sums and the result of a part are sent from, and received */
+static float *wire_sums(const struct te__nodes *n, const struct te__job *j,
+			const struct te__piece *p)
 {
-	const int64_t es = es_of(p);
-	int r = 0;
-
-	if (n->node) {
-		r = recv_head(n, j, p, n->node - 1);
-		if (!r)
-			r = recv_from(n, j, n->node - 1, sums(n, p->slot) + j->lo, j->n * 4);
-	}
-	if (!r && !is_last(n) && lowest(n, j, p) <= n->node)
-		r = recv_from(n, j, n->node + 1, te__nodes_result(n, p->slot) + j->lo * es,
-			      j->n * es);
-	return r;
+	return te__nodes_is_device(n, p->algorithm) ? te__device_wire_sums(n, p, j->lo) :
+						      te__nodes_sums(n, p->slot) + j->lo;
 }
 
-static int send_result(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+static char *wire_result(const struct te__nodes *n, const struct te__job *j,
+			 const struct te__piece *p)
 {
-	const int64_t es = es_of(p);
-
-	if (lowest(n, j, p) >= n->node)
-		return 0;
-	return send_to(n, j, n->node - 1, te__nodes_result(n, p->slot) + j->lo * es, j->n * es);
+	return te__nodes_is_device(n, p->algorithm) ?
+		       te__device_wire_result(n, p, j->lo) :
+		       te__nodes_result(n, p->slot) + j->lo * es_of(p);
 }
 
-/* the sums of the nodes before are here */
-static int chain_add(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+struct te_k_comm_fold te__nodes_fold(const struct te__nodes *n, const struct te__piece *p,
+				     int64_t nelems, const void *in, int64_t stride, float *sums,
+				     void *out)
 {
-	const int64_t es = es_of(p), at = j->lo * es;
-	float *acc = sums(n, p->slot) + j->lo;
-	const struct te_k_comm_fold fold = {
-		.in = te__nodes_in(n, p->slot, 0) + at,
-		.stride = (int64_t)n->piece,
-		.from = n->node ? acc : NULL,
-		.sums = acc,
-		.out = is_last(n) ? te__nodes_result(n, p->slot) + at : NULL,
-		.n = j->n,
+	return (struct te_k_comm_fold){
+		.in = in,
+		.stride = stride,
+		.from = n->node ? sums : NULL,
+		.sums = sums,
+		.out = te__nodes_is_last(n) ? out : NULL,
+		.n = nelems,
 		.nin = n->nlocal,
 		.nranks = n->nranks,
 		.dtype = p->dtype,
 		.op = p->op,
 	};
+}
+
+static int chain_begin(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+{
+	int r = 0;
+
+	if (n->node) {
+		r = recv_head(n, j, p, n->node - 1);
+		if (!r)
+			r = recv_from(n, j, n->node - 1, wire_sums(n, j, p), j->n * 4);
+	}
+	if (!r && !te__nodes_is_last(n) && te__nodes_lowest(n, p, j->lo, j->n) <= n->node)
+		r = recv_from(n, j, n->node + 1, wire_result(n, j, p),
+			      j->n * es_of(p));
+	return r;
+}
+
+static void give_turn(struct te__job *j)
+{
+	atomic_store_explicit(&j->devices, 1, memory_order_release);
+}
+
+static int is_devices(struct te__job *j)
+{
+	return atomic_load_explicit(&j->devices, memory_order_acquire);
+}
+
+/* the sums of the nodes before are here */
+static void chain_add(const struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+{
+	const int64_t at = j->lo * es_of(p);
+	struct te_k_comm_fold fold;
+
+	if (te__nodes_is_device(n, p->algorithm)) {
+		give_turn(j);
+		return;
+	}
+	fold = te__nodes_fold(n, p, j->n, te__nodes_in(n, p->slot, 0) + at, (int64_t)n->piece,
+			      wire_sums(n, j, p), te__nodes_result(n, p->slot) + at);
+	te__h_comm_fold(&fold);
+}
+
+/* to the node before, if it or one below wants it */
+static int send_result(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+{
+	if (te__nodes_lowest(n, p, j->lo, j->n) >= n->node)
+		return 0;
+	return send_to(n, j, n->node - 1, wire_result(n, j, p), j->n * es_of(p));
+}
+
+/* the sums, or the last node's result, are made */
+static int chain_send(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+{
 	int r;
 
-	te__h_comm_fold(&fold);
-	if (is_last(n))
+	if (te__nodes_is_last(n))
 		return send_result(n, j, p);
 	r = send_head(n, j, p, n->node + 1);
-	return r ? r : send_to(n, j, n->node + 1, acc, j->n * 4);
+	return r ? r : send_to(n, j, n->node + 1, wire_sums(n, j, p), j->n * 4);
+}
+
+/* the result is here */
+static int chain_end(struct te__nodes *n, struct te__job *j, const struct te__piece *p)
+{
+	const int r = n->node ? send_result(n, j, p) : 0;
+
+	if (!r && te__nodes_is_device(n, p->algorithm) &&
+	    te__nodes_wants(n, n->node, p, p->lo + j->lo, j->n))
+		give_turn(j);
+	return r;
 }
 
 /* ---- pieces ---- */
@@ -390,17 +433,28 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 		r = check_heads(n, j, p);
 		if (r)
 			return r;
-		j->state = is_chain(p) ? BACK : SENT;
+		j->state = is_chain(p) ? ADD : SENT;
 		if (is_chain(p))
-			r = chain_add(n, j, p);
+			chain_add(n, j, p);
 		else
 			exchange_end(n, j, p);
 		break;
+	case ADD:
+		if (is_devices(j))
+			return 0;
+		j->state = BACK;
+		r = chain_send(n, j, p);
+		break;
 	case BACK:
-		if (!is_last(n) && !has_received(n, j, n->node + 1))
+		if (!te__nodes_is_last(n) && !has_received(n, j, n->node + 1))
+			return 0;
+		j->state = SPREAD;
+		r = te__nodes_is_last(n) ? 0 : chain_end(n, j, p);
+		break;
+	case SPREAD:
+		if (is_devices(j))
 			return 0;
 		j->state = SENT;
-		r = is_last(n) || !n->node ? 0 : send_result(n, j, p);
 		break;
 	default:
 		if (!all_sent(n, j))

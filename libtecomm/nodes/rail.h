@@ -1,4 +1,4 @@
-/* rail.h - what nodes.c and rail.c share: staging memory, pieces and the thread of a rail. */
+/* rail.h - what the files of nodes/ share: staging memory, pieces and the thread of a rail. */
 #ifndef TE__RAIL_H
 #define TE__RAIL_H
 
@@ -9,6 +9,7 @@
 #include "libtecomm/transport/link.h"
 
 #define TE__NODES_DEPTH 4 /* pieces under way, each in a slot */
+#define TE__NODES_PART 4096 /* bytes of a rail at least, so that small pieces are one message */
 
 /* as it is also sent, to see that all ranks do the same */
 struct te__piece {
@@ -30,6 +31,7 @@ struct te__member {
 /* a piece at this rank's rail */
 struct te__job {
 	int state;
+	_Atomic int devices; /* it is the device's turn */
 	int64_t since, lo, n; /* of its part, elements from the begin of the piece */
 	/* [peers]: the link's counters when all has been, or the head has; 0: nothing is */
 	uint64_t *sent, *received, *head;
@@ -43,12 +45,15 @@ struct te__nodes {
 	int32_t rank, nranks, nnodes, node, nlocal, local;
 	int32_t nrails, npeers;
 	int contiguous;
+	size_t common;	  /* te__nodes_common() */
+	size_t device_at; /* of te__nodes_create() */
 	int64_t timeout_ns;
 	int32_t *peer_of; /* [nodes]: position in the link's peers */
 	int32_t *first, *nlocals; /* [nodes]: its lowest rank, and how many it has */
 
 	/* calls in stream order */
 	uint64_t begun, waited;
+	uint64_t first_piece; /* of the last operation that has begun */
 
 	/* the thread of the rail, and the one that watches the bootstrap */
 	pthread_t thread, watch;
@@ -62,6 +67,10 @@ struct te__nodes {
 	const void **src;  /* [ranks] */
 };
 
+/* as many as the node with the fewest has ranks */
+int32_t te__nodes_nrails(const struct te__boot *boot);
+/* bytes of a slot that each node has, without heads */
+size_t te__nodes_common(const struct te__boot *boot, size_t piece);
 struct te__member *te__nodes_member(const struct te__nodes *n, int32_t local);
 /* of a slot, at element 0 of the piece: the input of a local rank, that of any rank as it came from
  * another node or is to be gathered, the result */
@@ -69,6 +78,48 @@ char *te__nodes_in(const struct te__nodes *n, int32_t slot, int32_t local);
 char *te__nodes_far(const struct te__nodes *n, int32_t slot, int32_t rank);
 char *te__nodes_result(const struct te__nodes *n, int32_t slot);
 
+/* FP32 sums of a chain on their way, by element of the piece */
+float *te__nodes_sums(const struct te__nodes *n, int32_t slot);
+
+/* 1: the inputs and the result are in staging memory of the devices */
+static inline int te__nodes_is_device(const struct te__nodes *n, int32_t algorithm)
+{
+	return n->device_at && algorithm == TE_COMM_CHAIN;
+}
+
+/* elements of such a piece: those whose sums and result fit into a slot of staging memory */
+int64_t te__device_each(const struct te__nodes *n, int64_t es);
+/* of a slot, at element 0 of the piece, of a local rank */
+char *te__device_in(const struct te__nodes *n, int32_t slot, int32_t local);
+char *te__device_result(const struct te__nodes *n, int32_t slot, int32_t local);
+/* of this rank, at element 0 of its part */
+float *te__device_sums(const struct te__nodes *n, int32_t slot);
+/* where the sums and the result of a part that begins at lo are sent from, and received */
+float *te__device_wire_sums(const struct te__nodes *n, const struct te__piece *p, int64_t lo);
+char *te__device_wire_result(const struct te__nodes *n, const struct te__piece *p, int64_t lo);
+/*
+ * Queue the device's turns with this rank's part of piece k of an operation: it adds the inputs of
+ * the node; it takes the result, which has been received, to the ranks of the node.
+ */
+int te__device_add(struct te__nodes *n, struct te_stream *stream, const struct te__piece *p,
+		   int64_t k);
+int te__device_spread(struct te__nodes *n, struct te_stream *stream, const struct te__piece *p,
+		      int64_t k);
+
+/* in a host call: until it is ready with this number, or the communicator has failed */
+void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint64_t number),
+		    uint64_t number);
+/* the lowest node that wants the result of a part: nodes above pass it on */
+int32_t te__nodes_lowest(const struct te__nodes *n, const struct te__piece *p, int64_t lo,
+			 int64_t nelems);
+static inline int te__nodes_is_last(const struct te__nodes *n)
+{
+	return n->node == n->nnodes - 1;
+}
+/* the part of this node in the sums of a chain; in: of local rank 0, the next ones at stride */
+struct te_k_comm_fold te__nodes_fold(const struct te__nodes *n, const struct te__piece *p,
+				     int64_t nelems, const void *in, int64_t stride, float *sums,
+				     void *out);
 /* 1: the ranks of the node want the result of an element of these */
 int te__nodes_wants(const struct te__nodes *n, int32_t node, const struct te__piece *p, int64_t lo,
 		    int64_t nelems);

@@ -22,9 +22,14 @@ struct te__link_opts {
 	const int32_t *peers;  /* its ranks that messages are exchanged with, ascending */
 	int32_t npeers;
 	/* Every buffer of a transfer is within this memory of the host, which stays until the link
-	 * is closed: a transport may register it once. */
+	 * is closed: a transport registers it once. */
 	void *mem;
 	size_t mem_nbytes;
+	/* And, unless device is NULL, within this one, if the link is direct: of a device, with its
+	 * dma-buf, or -1 where it is memory of the process. */
+	void *device;
+	size_t device_nbytes;
+	int device_fd; /* may be closed when the link is open */
 	const char *pci; /* address of the GPU that data comes from; NULL or "": it is none */
 	int32_t timeout_ms; /* of a wait, and of a peer that acknowledges nothing */
 	int32_t heartbeat_ms; /* a peer that is silent for two of them has failed */
@@ -36,6 +41,7 @@ struct te__link {
 	struct te__link_counts {
 		uint64_t queued, complete;
 	} *sends, *receives; /* [npeers] each, by position in peers */
+	int direct; /* transfers take memory of the device */
 	int code; /* of the first failure; sticky, with its message */
 	char why[400];
 };

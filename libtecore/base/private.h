@@ -197,6 +197,13 @@ TE_EXPORT int te__multicast_check(void);
 /* pages of the process, which the device reads and writes at *ret_ptr */
 TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
+/*
+ * For network adapters that access memory of a window: *ret_fd is a dma-buf of part of it, whole
+ * pages, which the caller closes; or -1, it is memory of the process. -EOPNOTSUPP: they cannot.
+ * flush: later work of the stream sees what they have written before the device comes to it.
+ */
+TE_EXPORT int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd);
+TE_EXPORT int te__adapter_flush(struct te_stream *stream);
 /* 0 if memory can be shared with other nodes by fabric handles; else the error message has why */
 TE_EXPORT int te__fabric_probe(struct te_ctx *ctx);
 /*

@@ -236,6 +236,13 @@ void te__page_unregister(struct te_ctx *ctx, void *page)
 		ctx->ops->page_unregister(ctx->dev, page);
 }
 
+int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd)
+{
+	int r = te__ctx_check_fork(ctx, "export memory to network adapters");
+
+	return r ? r : ctx->ops->adapter_export(ctx->dev, ptr, nbytes, ret_fd);
+}
+
 int te__fabric_probe(struct te_ctx *ctx)
 {
 	int r = te__ctx_check_fork(ctx, "probe fabric handles");

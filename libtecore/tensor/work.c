@@ -123,6 +123,11 @@ int te__word_take(struct te_stream *stream, void *word)
 	return opaque_queued(stream, stream->ctx->ops->word_take(stream->impl, word));
 }
 
+int te__adapter_flush(struct te_stream *stream)
+{
+	return opaque_queued(stream, stream->ctx->ops->adapter_flush(stream->impl));
+}
+
 int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes)
 {
 	struct te__launch l = { (enum te_k_id)id, args, nbytes };

@@ -35,7 +35,7 @@ enum fault { KILLED, STOPPED, ABORTED, LATE, OTHER_COUNT, OTHER_OP };
 static struct plan {
 	int n;
 	const char *nodes; /* a letter for each rank; NULL: one node */
-	const char *algorithm, *stage, *heartbeat_ms;
+	const char *algorithm, *stage, *sums, *heartbeat_ms;
 	int timeout_ms;
 	uint64_t seed;
 	uint64_t hash[2][RANKS_MAX][64]; /* of results: on one node, on several */
@@ -85,6 +85,7 @@ static int join(int rank, struct joined *j)
 	*j = (struct joined){ .rank = rank };
 	setenv("TE_COMM_NODE", name, 1);
 	setenv("TE_COMM_STAGE", plan->stage ? plan->stage : "512K", 1);
+	setenv("TE_COMM_SUMS", plan->sums ? plan->sums : "auto", 1);
 	if (plan->algorithm)
 		setenv("TE_COMM_ALGO", plan->algorithm, 1);
 	if (plan->heartbeat_ms)
@@ -279,16 +280,20 @@ static const struct {
 	{ "aabbbc", "auto", "1M" },	{ "abcde", "chain", "2M" },
 };
 
+/* of TE_COMM_SUMS; _i of a test: a layout with each of them */
+static const char *const sums[] = { "host", "device" };
+
 START_TEST(results_are_those_of_one_node)
 {
 	struct ranks_result res[RANKS_MAX];
 
-	plan->n = (int)strlen(layout[_i].nodes);
-	plan->stage = layout[_i].stage;
+	plan->n = (int)strlen(layout[_i / 2].nodes);
+	plan->stage = layout[_i / 2].stage;
+	plan->sums = sums[_i % 2];
 	run(NULL, results_rank, res);
 	ranks_ok(plan->n, res);
-	plan->algorithm = layout[_i].algorithm;
-	run(layout[_i].nodes, results_rank, res);
+	plan->algorithm = layout[_i / 2].algorithm;
+	run(layout[_i / 2].nodes, results_rank, res);
 	ranks_ok(plan->n, res);
 	for (int r = 0; r < plan->n; r++)
 		for (int k = 0; k < OPS; k++) {
@@ -729,12 +734,13 @@ static int scarce_rank(int rank, void *arg)
 		r = te__boot_open(&o, &b);
 	if (!r) {
 		piece = te__nodes_piece(b);
-		r = te__pool_create(b, on, 65536, 4096, false, te__nodes_stage(b, piece), &pool);
+		r = te__pool_create(b, on, 65536, TE__NODES_ALIGN + te__nodes_device(b, piece),
+				    false, te__nodes_stage(b, piece), &pool);
 	}
 	if (!r && rank == plan->at)
 		te__fault_set((uint64_t)*(int *)arg);
 	if (!r)
-		r = te__nodes_create(b, pool, piece, &nodes);
+		r = te__nodes_create(b, pool, piece, TE__NODES_ALIGN, &nodes);
 	if (r)
 		snprintf(why, sizeof(why), "%s", te_error_detail());
 	te__fault_set(0);
@@ -787,9 +793,9 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, setup, NULL);
 	/* a process takes a second for its context on a GPU */
 	if (on_gpu())
-		tcase_add_loop_test(c, results_are_those_of_one_node, 0, 3);
+		tcase_add_loop_test(c, results_are_those_of_one_node, 0, 6);
 	else
-		TT_ADD_LOOP(c, results_are_those_of_one_node, (int)TT_LEN(layout), 4);
+		TT_ADD_LOOP(c, results_are_those_of_one_node, 2 * (int)TT_LEN(layout), 8);
 	if (!on_gpu()) {
 		tcase_add_test(c, norms_are_those_of_one_node);
 		tcase_add_test(c, norms_of_many_ranks);

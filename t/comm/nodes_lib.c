@@ -52,6 +52,7 @@ int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartb
 	setenv("TE_COMM_NODE", letter, 1);
 	setenv("TE_COMM_STAGE", "256K", 0);
 	setenv("TE_COMM_HEARTBEAT_MS", beat, 1);
+	setenv("TE_COMM_SUMS", seed & 1 ? "device" : "host", 1);
 	o.timeout_ms = timeout_ms;
 	o.pool_nbytes = 64 << 10;
 	return nodes_create(j, &o);

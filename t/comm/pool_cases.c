@@ -425,6 +425,11 @@ START_TEST(transports_are_described)
 	ck_assert_str_eq(t.name, "nvls");
 	ck_assert_int_eq(t.available, 0);
 	ck_assert_str_eq(t.reason, "multicast is off: TE_COMM_NVLS=on switches it on");
+	DO(te_transport_info(ctx, 3, &t));
+	ck_assert_str_eq(t.name, "gpudirect");
+	ck_assert_int_eq(t.available, !t.reason[0]);
+	if (!strcmp(backend, "host"))
+		ck_assert_str_eq(t.reason, "memory of the host backend is that of the process");
 	DO(te_transport_info(ctx, n - 1, &t));
 	ck_assert_str_eq(t.name, "tcp");
 	ck_assert_int_eq(t.available, 1);

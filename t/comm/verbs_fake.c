@@ -474,6 +474,18 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t nbytes, int a
 	return &m->mr;
 }
 
+static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t nbytes,
+				    uint64_t iova, int fd, int access)
+{
+	if (verbs_fake.no_dmabuf) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	verbs_fake.nmisuse += offset || fcntl(fd, F_GETFD) < 0;
+	verbs_fake.ndmabuf++;
+	return reg_mr(pd, (void *)(uintptr_t)iova, nbytes, access);
+}
+
 static int dereg_mr(struct ibv_mr *mr)
 {
 	struct region **p;

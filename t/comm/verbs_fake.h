@@ -27,6 +27,7 @@ extern struct verbs_fake {
 	int wrong_rkey;	     /* rank 0 has other keys than it is told */
 	int equal;	     /* fake0 is as fast as fake1 */
 	int near[2];	     /* how near the devices are */
+	int no_dmabuf;	     /* the kernel registers none */
 	/* any time */
 	_Atomic int cut;	/* bits of ranks that receive nothing, and acknowledge nothing */
 	_Atomic int down;	/* bits of ranks whose ports are down, */
@@ -37,7 +38,7 @@ extern struct verbs_fake {
 	_Atomic int nlive;	/* objects that exist */
 	_Atomic int nmisuse;	/* queues that overflowed, objects destroyed in use */
 	_Atomic int nrnr;	/* messages for which no receive was posted */
-	_Atomic int most_retries, ninline, nsends, nunsignalled, ngid, nqps;
+	_Atomic int most_retries, ninline, ndmabuf, nsends, nunsignalled, ngid, nqps;
 	_Atomic int used;	/* bits of devices that have sent messages with data */
 	char pci[32];		/* that nearness was asked for */
 } verbs_fake;

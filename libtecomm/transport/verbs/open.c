@@ -26,7 +26,7 @@ struct hello {
 		uint8_t gid[16];
 		uint16_t lid;
 		uint8_t mtu, link_layer;
-		uint32_t rkey, c_rkey;
+		uint32_t rkey, d_rkey, c_rkey;
 	} port[TE__VERBS_PORTS_MOST];
 	uint32_t psn;
 	struct {
@@ -89,14 +89,15 @@ static int create_qp(struct vlink *v, int32_t i, int lane)
 	return r;
 }
 
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+
 static int create_mr(struct vlink *v, struct vport *port, void *mem, size_t nbytes,
 		     struct ibv_mr **ret)
 {
 	char text[160];
 	int err;
 
-	*ret = v->lib->reg_mr(port->pd, mem, nbytes,
-			      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	*ret = v->lib->reg_mr(port->pd, mem, nbytes, ACCESS);
 	if (*ret)
 		return 0;
 	err = errno > 0 ? errno : EIO;
@@ -104,6 +105,48 @@ static int create_mr(struct vlink *v, struct vport *port, void *mem, size_t nbyt
 			     strerror(err),
 			     err == ENOMEM ? " (ulimit -l may be too low)" : "",
 			     te__verbs_port_text(&port->port, text, sizeof(text)));
+}
+
+static void release_device(struct vlink *v)
+{
+	for (int k = 0; k < v->nports; k++) {
+		if (v->port[k].d_mr)
+			v->lib->dereg_mr(v->port[k].d_mr);
+		v->port[k].d_mr = NULL;
+	}
+	v->l.direct = 0;
+}
+
+/*
+ * Memory of the device, with all ports or none. Without a dma-buf, and where the kernel does not
+ * take one, it is registered by its address: that of a GPU needs the module nvidia-peermem.
+ */
+static void register_device(struct vlink *v)
+{
+	const struct te__link_opts *o = &v->l.o;
+	char text[160];
+
+	v->l.direct = o->device != NULL;
+	for (int k = 0; k < v->nports && v->l.direct; k++) {
+		struct vport *port = &v->port[k];
+		int err = 0;
+
+		if (o->device_fd >= 0)
+			port->d_mr = v->lib->reg_dmabuf_mr(port->pd, 0, o->device_nbytes,
+							   (uintptr_t)o->device, o->device_fd,
+							   ACCESS);
+		if (!port->d_mr)
+			err = o->device_fd >= 0 ? errno : 0;
+		if (!port->d_mr)
+			port->d_mr = v->lib->reg_mr(port->pd, o->device, o->device_nbytes, ACCESS);
+		if (port->d_mr)
+			continue;
+		te__log_info("messages pass through memory of the host: %s of %zu bytes of the "
+			     "device: %s; %s", err ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr",
+			     o->device_nbytes, strerror(err ? err : errno),
+			     te__verbs_port_text(&port->port, text, sizeof(text)));
+		release_device(v);
+	}
 }
 
 static size_t control_nbytes(const struct vlink *v)
@@ -200,6 +243,8 @@ static int prepare(struct vlink *v)
 		v->nlanes = v->nports;
 	for (int k = 0; k < v->nports && !r; k++)
 		r = prepare_port(v, k);
+	if (!r)
+		register_device(v);
 	for (int32_t i = 0; i < o->npeers && !r; i++) {
 		v->peer[i].c = &v->control[i];
 		for (int k = 0; k < v->nlanes && !r; k++)
@@ -225,6 +270,7 @@ static void fill(const struct vlink *v, struct hello *own)
 		own->port[k].mtu = (uint8_t)p->port.attr.active_mtu;
 		own->port[k].link_layer = p->port.attr.link_layer;
 		own->port[k].rkey = p->mr ? p->mr->rkey : 0;
+		own->port[k].d_rkey = p->d_mr ? p->d_mr->rkey : 0;
 		own->port[k].c_rkey = p->c_mr->rkey;
 	}
 	for (int32_t i = 0; i < o->npeers; i++) {
@@ -303,6 +349,7 @@ static int connect_lane(struct vlink *v, int32_t i, int lane, uint32_t own_psn,
 		memcpy(rtr.ah_attr.grh.dgid.raw, h->port[there].gid, sizeof(h->port[there].gid));
 	}
 	q->rkey = h->port[there].rkey;
+	q->d_rkey = h->port[there].d_rkey;
 	q->c_rkey = h->port[there].c_rkey;
 	v->peer[i].remote_c = h->to[rank].control;
 	r = v->lib->modify_qp(q->qp, &rtr,
@@ -468,6 +515,7 @@ void te__vlink_close(struct te__link *l)
 		for (int k = 0; k < LANES_MOST; k++)
 			if (v->peer[i].lane[k].qp)
 				v->lib->destroy_qp(v->peer[i].lane[k].qp);
+	release_device(v);
 	for (int k = 0; k < v->nports; k++)
 		close_port(v, &v->port[k]);
 	if (v->wake_fd >= 0)

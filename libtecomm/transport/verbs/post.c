@@ -17,6 +17,7 @@ struct write {
 	uint64_t to;
 	int64_t imm; /* IMM() of a write with immediate data, or -1 */
 	int signal;
+	int device; /* from is of the device's memory, which the CPU does not read */
 };
 
 int te__vlink_room(const struct lane *q)
@@ -44,7 +45,7 @@ static int post(struct vlink *v, int32_t i, int lane, const struct write *w)
 
 	if (w->signal || q->unsignalled + 1 >= SIGNAL_EVERY)
 		wr.send_flags |= IBV_SEND_SIGNALED;
-	if (w->nbytes && w->nbytes <= v->max_inline)
+	if (w->nbytes && w->nbytes <= v->max_inline && !w->device)
 		wr.send_flags |= IBV_SEND_INLINE;
 	r = v->lib->post_send(q->qp, &wr, &bad);
 	if (r)
@@ -101,7 +102,8 @@ static int post_announce(struct vlink *v, int32_t i)
 	const struct receive *t = &p->recv[at];
 	struct announce *a = &p->c->out[at];
 
-	*a = (struct announce){ (uintptr_t)t->buf, t->nbytes, seq, 0 };
+	*a = (struct announce){ (uintptr_t)t->buf, t->nbytes, seq,
+				(uint64_t)te__vlink_is_device(v, t->buf) };
 	p->announced++;
 	return post_control(v, i, 0, a, sizeof(*a),
 			    offsetof(struct control, in) + at * sizeof(*a),
@@ -126,6 +128,8 @@ static int post_data(struct vlink *v, int32_t i)
 	const int lane = next_lane(v, p);
 	struct lane *q = &p->lane[lane];
 	const struct vport *port = te__vlink_port(v, lane);
+	const int device = te__vlink_is_device(v, t->buf);
+	const struct ibv_mr *mr = device ? port->d_mr : port->mr;
 	int r;
 
 	if (a.seq != p->posted)
@@ -138,12 +142,13 @@ static int post_data(struct vlink *v, int32_t i)
 				     (unsigned long long)a.nbytes, t->nbytes);
 	r = post(v, i, lane, &(struct write){
 		.from = (const char *)t->buf + p->at,
-		.lkey = port->mr ? port->mr->lkey : 0,
-		.rkey = q->rkey,
+		.lkey = mr ? mr->lkey : 0,
+		.rkey = a.device ? q->d_rkey : q->rkey,
 		.nbytes = n,
 		.to = a.addr + p->at,
 		.imm = ends ? (int64_t)IMM(IMM_DATA, p->posted) : -1,
 		.signal = 1,
+		.device = device,
 	});
 	if (r)
 		return r;

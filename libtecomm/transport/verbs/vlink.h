@@ -47,7 +47,7 @@ enum { IMM_ANNOUNCE, IMM_DATA, IMM_BYE };
 _Static_assert(LANES_MOST <= 1 << (63 - ID_LANE_SHIFT), "a request has room for its lane");
 
 struct announce {
-	uint64_t addr, nbytes, seq, unused;
+	uint64_t addr, nbytes, seq, device; /* device: 1: addr is of the device's memory */
 };
 
 /* what a rank that closes its link has received and sent, and the bytes of why it has failed */
@@ -78,7 +78,7 @@ struct receive {
 /* a queue pair */
 struct lane {
 	struct ibv_qp *qp;
-	uint32_t rkey, c_rkey; /* of the peer's memory, through its port */
+	uint32_t rkey, d_rkey, c_rkey; /* of the peer's memory, through its port */
 	/* send requests: posted, complete, and posted since the last signalled one */
 	uint64_t wr, wr_done;
 	int unsignalled;
@@ -111,7 +111,7 @@ struct vport {
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
-	struct ibv_mr *mr, *c_mr;
+	struct ibv_mr *mr, *d_mr, *c_mr; /* d_mr: of the device, NULL unless the link is direct */
 	int armed; /* an event follows the next completion */
 };
 
@@ -145,6 +145,12 @@ static inline const char *te__vlink_name(const struct vlink *v, int32_t i)
 static inline struct vport *te__vlink_port(struct vlink *v, int lane)
 {
 	return &v->port[lane % v->nports];
+}
+
+/* is it of the device's memory? */
+static inline int te__vlink_is_device(const struct vlink *v, const void *p)
+{
+	return v->l.direct && (uintptr_t)p - (uintptr_t)v->l.o.device < v->l.o.device_nbytes;
 }
 
 /* lanes that a message of so many bytes uses */

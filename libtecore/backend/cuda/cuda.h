@@ -161,6 +161,8 @@ int te__cuda_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share
 int te__cuda_multicast_bind(void *multicast, void *share);
 int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
 void te__cuda_page_unregister(void *dev, void *page);
+int te__cuda_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
+int te__cuda_adapter_flush(void *stream);
 int te__cuda_fabric_probe(void *dev);
 
 /* graph.c */

@@ -38,6 +38,9 @@ enum {
 	TE__CU_ATTR_VMM = 102, /* virtual memory management */
 	TE__CU_ATTR_HANDLE_POSIX_FD = 103,
 	TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM = 110,
+	TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS = 117,
+	TE__CU_ATTR_GPU_DIRECT_RDMA_ORDERING = 118,
+	TE__CU_ATTR_DMA_BUF = 124,
 	TE__CU_ATTR_HANDLE_FABRIC = 128,
 	TE__CU_ATTR_MULTICAST = 132,
 
@@ -83,6 +86,7 @@ enum {
 
 	TE__CU_MEM_OP_WAIT_32 = 1,
 	TE__CU_MEM_OP_WRITE_32 = 2,
+	TE__CU_MEM_OP_FLUSH_REMOTE_WRITES = 3,
 	TE__CU_WAIT_GEQ = 0,
 
 	TE__CU_MEMORYTYPE_HOST = 1,
@@ -107,6 +111,11 @@ struct te__cu_pool_props {
 };
 
 /* CUstreamBatchMemOpParams, which is a union: waits and writes have the same members */
+/* of TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS, and of the other one */
+#define TE__CU_FLUSH_OPTION_MEM_OPS 2
+#define TE__CU_ORDERING_OWNER 100
+#define TE__CU_RANGE_DMA_BUF 1
+
 struct te__cu_mem_op {
 	int operation;
 	uint64_t address, value;

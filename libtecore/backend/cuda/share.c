@@ -373,6 +373,67 @@ void te__cuda_page_unregister(void *dev, void *page)
 	(void)TE__CUDA_IN_RELAXED(d, te__cu.cuMemHostUnregister(page));
 }
 
+/* ---- network adapters ---- */
+
+/* 1: the GPU sees their writes when the CPU does, 2: it does after a flush in stream order */
+static int ordering(const struct te__cuda_dev *d)
+{
+	int native, options;
+	int r = attribute(d, TE__CU_ATTR_GPU_DIRECT_RDMA_ORDERING, &native);
+
+	if (!r)
+		r = attribute(d, TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS, &options);
+	if (r)
+		return r;
+	if (native >= TE__CU_ORDERING_OWNER)
+		return 1;
+	if (options & TE__CU_FLUSH_OPTION_MEM_OPS)
+		return 2;
+	return te__fail(-EOPNOTSUPP, "GPU %d, %s: its work cannot wait for what network adapters "
+			"write to its memory", d->index, d->name);
+}
+
+static int adapter_export(const struct te__cuda_dev *d, void *ptr, size_t nbytes, int *ret_fd)
+{
+	int can, fd;
+	int r = attribute(d, TE__CU_ATTR_DMA_BUF, &can);
+
+	if (!r && !can)
+		return te__fail(-EOPNOTSUPP, "GPU %d, %s: the driver exports no dma-buf of its "
+				"memory", d->index, d->name);
+	if (!r)
+		r = ordering(d);
+	if (r < 0)
+		return r;
+	r = TE__CU_CALL(cuMemGetHandleForAddressRange, &fd, (uintptr_t)ptr, nbytes,
+			TE__CU_RANGE_DMA_BUF, 0);
+	if (!r)
+		*ret_fd = fd;
+	return r;
+}
+
+int te__cuda_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd)
+{
+	struct te__cuda_dev *d = dev;
+
+	return TE__CUDA_IN_RELAXED(d, adapter_export(d, ptr, nbytes, ret_fd));
+}
+
+static int adapter_flush(struct te__cuda_stream *s)
+{
+	struct te__cu_mem_op op = { .operation = TE__CU_MEM_OP_FLUSH_REMOTE_WRITES };
+	const int r = ordering(s->dev);
+
+	return r == 2 ? TE__CU_CALL(cuStreamBatchMemOp, s->stream, 1, &op, 0) : r < 0 ? r : 0;
+}
+
+int te__cuda_adapter_flush(void *stream)
+{
+	struct te__cuda_stream *s = stream;
+
+	return TE__CUDA_IN(s->dev, adapter_flush(s));
+}
+
 /* fabric handles */
 
 #define PROBE_NBYTES ((size_t)2 << 20)

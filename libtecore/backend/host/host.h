@@ -278,6 +278,8 @@ int host_multicast_create(void *dev, int ndevices, size_t nbytes, void **ret_sha
 int host_multicast_import(void *dev, int fd, size_t nbytes, void **ret_share);
 int host_multicast_bind(void *multicast, void *share);
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
+int host_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
+int host_adapter_flush(void *stream);
 int host_fabric_probe(void *dev);
 
 #endif

@@ -321,7 +321,7 @@ int host_multicast_bind(void *multicast, void *share)
 	return 0;
 }
 
-/* ---- pages and fabric handles ---- */
+/* ---- pages, network adapters and fabric handles ---- */
 
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 {
@@ -331,6 +331,23 @@ int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 		return -ENOMEM;
 	*ret_ptr = page;
 	return 0;
+}
+
+int host_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd)
+{
+	(void)dev;
+	(void)ptr;
+	(void)nbytes;
+	if (host_fault("adapter_export"))
+		return -ENOMEM;
+	*ret_fd = -1;
+	return 0;
+}
+
+int host_adapter_flush(void *stream)
+{
+	(void)stream;
+	return host_fault("adapter_flush") ? -ENOMEM : 0;
 }
 
 int host_fabric_probe(void *dev)

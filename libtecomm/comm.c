@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libtecomm/comm_internal.h"
+#include "libtecomm/transport/link.h"
 
 /* choices of TE_COMM_SUMS */
 enum { SUMS_AUTO, SUMS_HOST, SUMS_DEVICE };
@@ -20,7 +21,8 @@ struct common {
 	int32_t nprocs;
 	int64_t half_nbytes; /* with several nodes the least: packets are for one */
 	int32_t nvls; /* TE_COMM_NVLS */
-	int32_t device_sums; /* TE_COMM_SUMS */
+	int32_t sums; /* TE_COMM_SUMS */
+	int32_t gpu_rdma; /* there are a GPU and RDMA devices */
 	char nvls_why[TE__NVLS_WHY];
 	/* of TE_COMM_TABLE: what reading it returned, its error message or its name, its rows */
 	int32_t table_code;
@@ -77,6 +79,15 @@ static void agree_on_nvls(const struct te_comm *c, const struct common *all, cha
 		snprintf(ret_why, TE__NVLS_WHY, "two ranks share a GPU");
 }
 
+static int device_sums(const struct common *all, int32_t n)
+{
+	int can = 1;
+
+	for (int32_t i = 0; i < n; i++)
+		can &= all[i].gpu_rdma;
+	return all[0].sums == SUMS_DEVICE || (all[0].sums == SUMS_AUTO && can);
+}
+
 static void read_table(struct te_comm *c, struct common *ret)
 {
 	const char *path = te__param_str(TE_PARAM_COMM_TABLE);
@@ -114,7 +125,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 	const int32_t n = te__boot_nranks(c->boot);
-	const int sums = te__param_enum(TE_PARAM_COMM_SUMS);
+	char why[100];
 	int r = te_ctx_device_info(c->ctx, &d);
 
 	all = te__calloc((size_t)n, sizeof(*all));
@@ -128,7 +139,10 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
 	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
-	mine.device_sums = sums == SUMS_AUTO ? !strcmp(mine.backend, "cuda") : sums == SUMS_DEVICE;
+	mine.sums = te__param_enum(TE_PARAM_COMM_SUMS);
+	mine.gpu_rdma = !strcmp(mine.backend, "cuda") && te__boot_nnodes(c->boot) > 1 &&
+			te__param_enum(TE_PARAM_COMM_TRANSPORT) <= 1 && /* auto, verbs */
+			!te__link_verbs.probe(why, sizeof(why));
 	te__nvls_probe(c->ctx, n, mine.nvls_why);
 	read_table(c, &mine);
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
@@ -155,7 +169,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 				     te__boot_peer(c->boot, i), all[0].nvls ? "on" : "off",
 				     te__boot_peer(c->boot, 0));
 	for (int32_t i = 1; i < n && !r; i++)
-		if (all[i].device_sums != all[0].device_sums)
+		if (all[i].sums != all[0].sums)
 			r = te__fail(-TE_EMISMATCH,
 				     "te_comm_create: %s: TE_COMM_SUMS of %s and of %s differ",
 				     c->name, te__boot_peer(c->boot, i),
@@ -163,7 +177,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	if (!r)
 		r = check_tables(c, all);
 	if (!r) {
-		ret_terms->device_sums = mine.device_sums;
+		ret_terms->device_sums = device_sums(all, n);
 		ret_terms->half_nbytes = mine.half_nbytes;
 		ret_terms->max_blocks = max_blocks(c, all);
 		agree_on_nvls(c, all, ret_terms->nvls_why);

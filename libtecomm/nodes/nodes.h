@@ -16,10 +16,9 @@
  * of ranks with one rounding: results are those of one node. With n nodes of l ranks, an all-reduce
  * of S bytes sends (n - 1) l S and (1 + 4 / element size) S from each node.
  *
- * Chains of ranks on GPUs are added by these (TE_COMM_SUMS, device.c): inputs and results of such a
- * piece are in staging memory of the devices, which the ranks of a node access, and sums and
- * results pass through that of the host on their way, unless the transport takes memory of the
- * device.
+ * Chains may be added by devices (TE_COMM_SUMS, device.c): inputs and results of such a piece are
+ * in staging memory of the devices, which the ranks of a node access, and sums and results pass
+ * through that of the host on their way, unless the transport takes memory of the device.
  *
  * All ranks of a node have finished a slot of staging memory when all have put in the next piece
  * that uses it: nothing else is written there by rails.

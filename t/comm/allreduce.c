@@ -440,6 +440,8 @@ static int mix(struct thread_rank *r)
 	for (int i = 0; i < WORDS; i++)
 		x[i] = (uint32_t)(i * 77 + r->rank * 1009);
 	STEP(te_copy(a, p, x, sizeof(x)));
+	/* ranks of one GPU meet: while a kernel of one waits, another might not end its capture */
+	STEP(te_comm_reclaim(r->comm));
 	STEP(sum_words(r, a, p));
 	for (int i = 0; i < TURNS; i++) {
 		const int k = (int)draw(&d, 4);

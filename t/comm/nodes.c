@@ -498,6 +498,7 @@ START_TEST(replays_are_calls)
 	plan->n = 4;
 	plan->stage = "600K";
 	plan->algorithm = _i ? "chain" : "exchange";
+	plan->sums = sums[_i / 2];
 	run("aabb", recorded_rank, res);
 	ranks_ok(4, res);
 }
@@ -618,6 +619,7 @@ START_TEST(a_rank_at_fault_is_named)
 	plan->fault = faults[_i].fault;
 	plan->algorithm = faults[_i].algorithm;
 	plan->at = faults[_i].at;
+	plan->sums = sums[tt_rand_int(0, 1)];
 	plan->nleft = plan->n - 1;
 	plan->timeout_ms = faults[_i].ms ? 20000 : late_ms();
 	plan->heartbeat_ms = plan->fault == STOPPED ? "600" : "2000";
@@ -800,7 +802,7 @@ static Suite *suite(const char *name, const char *on)
 		tcase_add_test(c, norms_are_those_of_one_node);
 		tcase_add_test(c, norms_of_many_ranks);
 	}
-	tcase_add_loop_test(c, replays_are_calls, 0, 2);
+	tcase_add_loop_test(c, replays_are_calls, 0, 3);
 	c = tt_case(s, "failures", on);
 	tcase_add_checked_fixture(c, setup, NULL);
 	/* on a GPU one of each kind: killed, stopped, late, another count */

@@ -164,7 +164,7 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 
 	/*
 	 * Ranks on one GPU wait for each other, so their streams must not share a queue of it, of
-	 * which there are eight by default. The driver reads this when it is initialized.
+	 * which there are eight by default. Before anything initializes the driver.
 	 */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	why = missing(needs, &need);

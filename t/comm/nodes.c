@@ -35,7 +35,7 @@ enum fault { KILLED, STOPPED, ABORTED, LATE, OTHER_COUNT, OTHER_OP };
 static struct plan {
 	int n;
 	const char *nodes; /* a letter for each rank; NULL: one node */
-	const char *algorithm, *stage, *sums, *heartbeat_ms;
+	const char *algorithm, *stage, *sums, *sums_at, *heartbeat_ms;
 	int timeout_ms;
 	uint64_t seed;
 	uint64_t hash[2][RANKS_MAX][64]; /* of results: on one node, on several */
@@ -86,6 +86,8 @@ static int join(int rank, struct joined *j)
 	setenv("TE_COMM_NODE", name, 1);
 	setenv("TE_COMM_STAGE", plan->stage ? plan->stage : "512K", 1);
 	setenv("TE_COMM_SUMS", plan->sums ? plan->sums : "auto", 1);
+	if (rank == plan->at && plan->sums_at)
+		setenv("TE_COMM_SUMS", plan->sums_at, 1);
 	if (plan->algorithm)
 		setenv("TE_COMM_ALGO", plan->algorithm, 1);
 	if (plan->heartbeat_ms)
@@ -714,6 +716,29 @@ START_TEST(transports_are_asked_for_by_name)
 }
 END_TEST
 
+static int join_rank(int rank, void *arg)
+{
+	struct joined j;
+	const int r = join(rank, &j);
+
+	(void)arg;
+	return leave(&j, r);
+}
+
+START_TEST(a_rank_with_other_sums_is_named)
+{
+	struct ranks_result res[3];
+
+	plan->n = 3;
+	plan->at = 2;
+	plan->sums = "host";
+	plan->sums_at = "device";
+	run("abb", join_rank, res);
+	for (int i = 0; i < 3; i++)
+		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_SUMS of rank 2 (", SOON);
+}
+END_TEST
+
 /* joining the nodes without memory, threads or descriptors on one rank: all fail soon */
 static int scarce_rank(int rank, void *arg)
 {
@@ -814,6 +839,7 @@ static Suite *suite(const char *name, const char *on)
 	if (!on_gpu()) {
 		tcase_add_test(c, joining_fails_on_all_ranks);
 		tcase_add_loop_test(c, transports_are_asked_for_by_name, 0, 2);
+		tcase_add_test(c, a_rank_with_other_sums_is_named);
 	}
 	return s;
 }

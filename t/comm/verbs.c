@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "verbs_lib.h"
@@ -76,6 +77,50 @@ START_TEST(messages_are_striped_over_queue_pairs)
 		exchange(20000, TT_FEWER(200), 30);
 	ck_assert_int_eq(verbs_fake.nqps, 2 * how[_i / 2].nqps);
 	ck_assert_int_eq(verbs_fake.used, how[_i / 2].used);
+}
+END_TEST
+
+/* memory of devices, by a dma-buf or an address: of all buffers, receives, half of them, none */
+START_TEST(messages_pass_from_and_to_memory_of_a_device)
+{
+	static const struct {
+		int dmabuf, refused, fail_nth;
+		size_t nbuffers[2];
+		int extra; /* buffers that no message uses */
+		int direct[2], ndmabuf;
+		const char *device;
+	} how[] = {
+		{ 1, 0, 0, { 60, 60 }, 0, { 1, 1 }, 2, "fake1" },
+		{ 1, 0, 0, { 30, 60 }, 0, { 1, 1 }, 4, "fake0,fake1" },
+		{ 1, 0, 0, { 45, 0 }, 0, { 1, 0 }, 2, "fake1,fake0" },
+		{ 1, 1, 0, { 15, 50 }, 0, { 1, 1 }, 0, "fake1" },
+		{ 1, 1, 3, { 2, 2 }, 2, { 0, 1 }, 0, "fake1" },
+		{ 1, 1, 6, { 2, 2 }, 2, { 0, 1 }, 0, "fake0,fake1" },
+		{ 0, 0, 0, { 60, 7 }, 0, { 1, 1 }, 0, "fake0,fake1" },
+	};
+	struct vb_rank r[VB_RANKS];
+
+	setenv("TE_COMM_IB_DEVICE", how[_i].device, 1);
+	setenv("TE_COMM_IB_QPS", "3", 1);
+	vb_device_fd = how[_i].dmabuf ? memfd_create("device", MFD_CLOEXEC) : -1;
+	verbs_fake.no_dmabuf = how[_i].refused;
+	verbs_fake.fail = how[_i].fail_nth ? "reg_mr" : NULL;
+	verbs_fake.fail_nth = how[_i].fail_nth;
+	verbs_fake.delay_us = 200;
+	vb_most = 20000;
+	vb_count = TT_FEWER(200);
+	vb_depth = 30;
+	vb_mem_nbytes = (2 * (size_t)vb_depth + (size_t)how[_i].extra) * vb_most;
+	for (int i = 0; i < 2; i++)
+		vb_device_nbytes[i] = how[_i].nbuffers[i] * vb_most;
+	vb_run(vb_exchange_all, r);
+	vb_all_ok(r);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(r[i].direct, how[_i].direct[i]);
+	ck_assert_int_eq(verbs_fake.ndmabuf, how[_i].ndmabuf);
+	ck_assert_int_eq(verbs_fake.nfired, how[_i].fail_nth != 0);
+	if (vb_device_fd >= 0)
+		close(vb_device_fd);
 }
 END_TEST
 
@@ -200,6 +245,7 @@ static Suite *suite(void)
 	tcase_add_test(c, messages_arrive_without_inline_data);
 	tcase_add_test(c, messages_arrive_over_infiniband);
 	tcase_add_loop_test(c, messages_are_striped_over_queue_pairs, 0, 8);
+	tcase_add_loop_test(c, messages_pass_from_and_to_memory_of_a_device, 0, 7);
 	tcase_add_test(c, queues_are_bounded);
 	tcase_add_test(c, idle_links_stay);
 	tcase_add_test(c, a_rank_that_closes_is_named_when_it_is_needed);

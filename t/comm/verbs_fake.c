@@ -30,6 +30,7 @@ struct region {
 	struct ibv_mr mr;
 	int rank;
 	uint32_t valid; /* its true key */
+	int device; /* registered by a dma-buf */
 	struct region *next;
 };
 
@@ -215,6 +216,17 @@ static void store(uint64_t to, const void *from, uint32_t nbytes)
 				 __ATOMIC_RELEASE);
 	else
 		memcpy(p, from, nbytes);
+}
+
+/* memory that the CPU does not read */
+static int is_device(const void *p)
+{
+	const uintptr_t at = (uintptr_t)p;
+
+	for (const struct region *m = regions; m; m = m->next)
+		if (m->device && at - (uintptr_t)m->mr.addr < m->mr.length)
+			return 1;
+	return 0;
 }
 
 /* 1: the request is over */
@@ -477,13 +489,18 @@ static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t nbytes, int a
 static struct ibv_mr *reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t nbytes,
 				    uint64_t iova, int fd, int access)
 {
+	struct ibv_mr *mr;
+
 	if (verbs_fake.no_dmabuf) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	verbs_fake.nmisuse += offset || fcntl(fd, F_GETFD) < 0;
 	verbs_fake.ndmabuf++;
-	return reg_mr(pd, (void *)(uintptr_t)iova, nbytes, access);
+	mr = reg_mr(pd, (void *)(uintptr_t)iova, nbytes, access);
+	if (mr)
+		((struct region *)(void *)mr)->device = 1;
+	return mr;
 }
 
 static int dereg_mr(struct ibv_mr *mr)
@@ -699,7 +716,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		w->due += (int64_t)(te__splitmix64(&random_state) %
 				    (uint64_t)(verbs_fake.delay_us * 1000));
 	if (w->flags & IBV_SEND_INLINE) {
-		verbs_fake.nmisuse += w->nbytes > q->cap.max_inline_data;
+		verbs_fake.nmisuse += w->nbytes > q->cap.max_inline_data || is_device(w->from);
 		memcpy(w->copy, w->from, w->nbytes);
 		w->from = NULL;
 		verbs_fake.ninline++;

@@ -11,6 +11,8 @@
 static struct te_comm_id id;
 int vb_nranks = 2, vb_timeout_ms = 10000, vb_beat_ms = 20000;
 size_t vb_mem_nbytes = 1 << 20;
+size_t vb_device_nbytes[VB_RANKS];
+int vb_device_fd = -1;
 size_t vb_most;
 int vb_count, vb_depth;
 pthread_barrier_t vb_ready;
@@ -41,9 +43,13 @@ static int serve(struct vb_rank *r)
 	lo.boot = r->boot;
 	lo.peers = peers;
 	lo.mem = r->mem;
-	lo.mem_nbytes = r->nbytes;
+	lo.device_nbytes = vb_device_nbytes[r->rank];
+	lo.mem_nbytes = r->nbytes - lo.device_nbytes;
+	lo.device = lo.device_nbytes ? r->mem + lo.mem_nbytes : NULL;
+	lo.device_fd = vb_device_fd;
 	e = te__link_open(&te__link_verbs, &lo, &r->link);
 	r->opened = !e;
+	r->direct = !e && r->link->direct;
 	return e ? e : r->fn(r);
 }
 

@@ -24,7 +24,7 @@ struct vb_rank {
 	struct te__link *link;
 	uint8_t *mem;
 	size_t nbytes;
-	int result, opened;
+	int result, opened, direct;
 	double ms; /* of fn */
 	char text[600];
 };
@@ -32,6 +32,9 @@ struct vb_rank {
 /* before vb_run() */
 extern int vb_nranks, vb_timeout_ms, vb_beat_ms;
 extern size_t vb_mem_nbytes;
+/* memory of a device by rank, at the end of these bytes, and its dma-buf or -1 */
+extern size_t vb_device_nbytes[VB_RANKS];
+extern int vb_device_fd;
 /* of vb_exchange_all(): the size and the number of messages, and those under way at a time */
 extern size_t vb_most;
 extern int vb_count, vb_depth;

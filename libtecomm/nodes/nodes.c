@@ -257,7 +257,7 @@ static void export_device(const struct te__nodes *n, struct te__link_opts *o)
 {
 	void *mem;
 
-	if (!n->device_at || !te__param_bool(TE_PARAM_COMM_GPUDIRECT))
+	if (!n->device_at || !o->npeers || !te__param_bool(TE_PARAM_COMM_GPUDIRECT))
 		return;
 	mem = te__device_in(n, 0, n->local);
 	o->device_nbytes = te__nodes_device(n->boot, n->piece);

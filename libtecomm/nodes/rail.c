@@ -347,7 +347,7 @@ static void give_turn(struct te__job *j)
 	atomic_store_explicit(&j->devices, 1, memory_order_release);
 }
 
-static int is_devices(struct te__job *j)
+static int is_devices(const struct te__job *j)
 {
 	return atomic_load_explicit(&j->devices, memory_order_acquire);
 }
@@ -481,6 +481,9 @@ static int check_clock(const struct te__nodes *n, const struct te__job *j,
 	if (j->state == LOCAL && !is_put_in(n, p, &who))
 		return te__fail(-ETIMEDOUT, "%s has not taken part in the %s of %s within %lld ms",
 				te__boot_peer(n->boot, te__boot_local(n->boot, who)), what, me, ms);
+	if (is_devices(j))
+		return te__fail(-ETIMEDOUT, "the device of %s has not done its part of the %s "
+				"within %lld ms", me, what, ms);
 	who = missing(n, j);
 	if (who < 0)
 		return 0; /* what is not sent is the link's */

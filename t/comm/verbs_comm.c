@@ -11,6 +11,8 @@
 
 #include <te/collective.h>
 
+#include "libtecomm/comm_internal.h"
+#include "libtecomm/nodes/rail.h"
 #include "threads.h"
 #include "verbs_lib.h"
 
@@ -66,6 +68,7 @@ END_TEST
 
 #define SUM 3000 /* floats */
 
+static int direct; /* links are, of all ranks */
 static int cut_off; /* the last rank is, for a while; else it releases its communicator */
 static pthread_barrier_t reduced;
 
@@ -118,6 +121,7 @@ static int fail_and_recover(struct thread_rank *r)
 
 	STEP(te_comm_info(r->comm, &info));
 	HOLDS(!strcmp(info.transport, "verbs") && info.nnodes == 2);
+	HOLDS(r->comm->coll.nodes->link->direct == direct);
 	e = sum(r, r->rank, all);
 	pthread_barrier_wait(&reduced);
 	if (last && !cut_off) {
@@ -141,13 +145,18 @@ static int fail_and_recover(struct thread_rank *r)
 	return 0;
 }
 
+/* _i & 1: a rank is cut off; _i / 2: sums by the host, by devices, by devices without GPUDirect */
 START_TEST(ranks_recover)
 {
+	setenv("TE_COMM_ALGO", "chain", 1);
+	setenv("TE_COMM_SUMS", _i < 2 ? "host" : "device", 1);
+	setenv("TE_COMM_GPUDIRECT", _i < 4 ? "on" : "off", 1);
+	direct = _i / 2 == 1;
 	setenv("TE_COMM_IB_TIMEOUT", "11", 1);
 	setenv("TE_COMM_STAGE", "256K", 1);
 	te__verbs_replace(&verbs_fake_lib);
 	threads_begin = begin_on_a_node;
-	cut_off = _i;
+	cut_off = _i & 1;
 	pthread_barrier_init(&reduced, NULL, 4);
 	threads_run(4, fail_and_recover, 0, NULL);
 	ck_assert_int_eq(verbs_fake.nlive, 0);
@@ -164,5 +173,5 @@ void vb_comm_cases(Suite *s)
 	setenv("TE_COMM_PACKETS", "64k", 1);
 	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
 	tcase_add_test(c, ranks_without_devices_are_told);
-	tcase_add_loop_test(c, ranks_recover, 0, 2);
+	tcase_add_loop_test(c, ranks_recover, 0, 6);
 }

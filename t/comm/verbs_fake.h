@@ -36,7 +36,8 @@ extern struct verbs_fake {
 	/* what was seen */
 	_Atomic int nfired;	/* failures by `fail` */
 	_Atomic int nlive;	/* objects that exist */
-	_Atomic int nmisuse;	/* queues that overflowed, objects in use destroyed, device data inline */
+	/* queues that overflowed, objects in use destroyed, device data inline */
+	_Atomic int nmisuse;
 	_Atomic int nrnr;	/* messages for which no receive was posted */
 	_Atomic int most_retries, ninline, ndmabuf, nsends, nunsignalled, ngid, nqps;
 	_Atomic int used;	/* bits of devices that have sent messages with data */

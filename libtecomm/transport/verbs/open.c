@@ -141,9 +141,11 @@ static void register_device(struct vlink *v)
 			port->d_mr = v->lib->reg_mr(port->pd, o->device, o->device_nbytes, ACCESS);
 		if (port->d_mr)
 			continue;
+		err = err ? err : errno;
 		te__log_info("messages pass through memory of the host: %s of %zu bytes of the "
-			     "device: %s; %s", err ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr",
-			     o->device_nbytes, strerror(err ? err : errno),
+			     "device: %s; %s",
+			     o->device_fd >= 0 ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr",
+			     o->device_nbytes, strerror(err),
 			     te__verbs_port_text(&port->port, text, sizeof(text)));
 		release_device(v);
 	}

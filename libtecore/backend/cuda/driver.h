@@ -110,12 +110,12 @@ struct te__cu_pool_props {
 	unsigned char reserved[54];
 };
 
-/* CUstreamBatchMemOpParams, which is a union: waits and writes have the same members */
 /* of TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS, and of the other one */
 #define TE__CU_FLUSH_OPTION_MEM_OPS 2
 #define TE__CU_ORDERING_OWNER 100
 #define TE__CU_RANGE_DMA_BUF 1
 
+/* CUstreamBatchMemOpParams, which is a union: waits and writes have the same members */
 struct te__cu_mem_op {
 	int operation;
 	uint64_t address, value;

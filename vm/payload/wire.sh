@@ -133,6 +133,17 @@ if [ -x /bin/te_perftest ]; then
 		nodes te_perftest verbs --bytes 64 --iters ${short:-3} --warmup 1 --verify $perftest
 	gives "all-reduce between nodes" 0 '^ +2 +bf16 +65536 ' env TE_COMM_TRANSPORT=verbs \
 		nodes te_perftest comm --verify --bytes 1K,64K --iters 3 --warmup 1 --depth 2
+	# sums by the backend's kernel, from memory that is registered with the devices, or not
+	for gpudirect in on off; do
+		[ -z "$short" ] || [ $gpudirect = on ] || continue
+		from=
+		[ $gpudirect = on ] && from=', from memory of the device'
+		gives "all-reduce between nodes, TE_COMM_SUMS=device, TE_COMM_GPUDIRECT=$gpudirect" 0 \
+			"2 nodes, 1 rails by verbs$from\$" env TE_LOG=info,comm=info \
+			TE_COMM_TRANSPORT=verbs TE_COMM_SUMS=device TE_COMM_ALGO=chain \
+			TE_COMM_GPUDIRECT=$gpudirect nodes te_perftest comm --verify --bytes 1K,64K,1M \
+			--iters 3 --warmup 1 --depth 2
+	done
 fi
 # packets are lost: 0.3 s, since soft RoCE on a busy host sends slowly what is to be sent again
 export TE_COMM_IB_TIMEOUT=16

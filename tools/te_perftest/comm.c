@@ -157,6 +157,8 @@ static int record(struct comm *c)
 		r = te_capture_begin(c->b->stream);
 	if (r < 0)
 		return r;
+	/* as libtegraph captures passes */
+	r = te_capture_edges(c->b->stream, TE_CAPTURE_CONCURRENT | TE_CAPTURE_PDL);
 	for (int i = 0; i < n && r >= 0; i++)
 		r = queue(c, i % 2 ? c->out : c->in, i % 2 ? c->in : c->out);
 	end = te_capture_end(c->b->stream, &c->rec);

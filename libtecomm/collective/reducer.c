@@ -17,9 +17,11 @@
 
 /* large enough for the bandwidth of a link, and a small part of the gradients of a model */
 #define BUCKET_NBYTES ((uint64_t)16 << 20)
-/* enough for most of that bandwidth; the other multiprocessors run backward at the same time, but
- * for the last bucket */
-#define BLOCKS 32
+/* enough for two thirds of that bandwidth; the other multiprocessors run backward at the same time,
+ * but for the last bucket */
+#define BLOCKS 16
+/* of amaxes: blocks on all multiprocessors would wait among those of a GEMM, and it for them */
+#define AMAX_BLOCKS 16
 /* what follows a weight in the flat buffer of gradients is zeros up to a multiple of this */
 #define PADDING_NELEMS 64
 
@@ -43,6 +45,8 @@ struct te_comm_reducer {
 	struct range *wait; /* [weights] */
 	int32_t nwait;
 	uint64_t wait_nbytes;
+	uint64_t grads_nbytes; /* of all gradients */
+	uint64_t left_nbytes;  /* of those that are not complete */
 };
 
 static const char create_fn[] = "te_comm_reducer_create";
@@ -55,6 +59,22 @@ static int by_address(const void *a, const void *b)
 	const struct range *x = a, *y = b;
 
 	return (x->p > y->p) - (x->p < y->p);
+}
+
+/*
+ * While backward runs: zerocopy, where it can be used, since it has the fewest accesses of memory.
+ * Else by size.
+ */
+static enum te_comm_algorithm algorithm_of(const struct te_comm_reducer *r, const float *p,
+					   int64_t nelems)
+{
+	const uint64_t nbytes = (uint64_t)nelems * sizeof(*p);
+
+	if (r->ncomplete == r->ngrads || r->comm->coll.nodes ||
+	    te__param_enum(TE_PARAM_COMM_ALGO) ||
+	    te__pool_offset(r->comm->pool, p, nbytes) == UINT64_MAX)
+		return TE_COMM_AUTO;
+	return TE_COMM_ZERO_COPY;
 }
 
 /* weights that are next to each other are reduced at once, with the zeros between them */
@@ -70,6 +90,7 @@ static int reduce(struct te_comm_reducer *r, struct te_stream *stream)
 
 		for (k = i + 1; k < r->nwait && r->wait[k].p - end < PADDING_NELEMS; k++)
 			end = r->wait[k].p + r->wait[k].nelems;
+		o.algorithm = algorithm_of(r, begin, end - begin);
 		err = te_comm_allreduce(r->comm, stream, begin, begin, end - begin, TE_DTYPE_FP32,
 					TE_COMM_SUM, &o);
 	}
@@ -110,12 +131,16 @@ static int take_grad(struct te_comm_reducer *r, const struct te_plan_event *e)
 	r->ncomplete++;
 	r->wait[r->nwait++] = (struct range){ te_tensor_data(w.grad), te_tensor_nelems(w.grad) };
 	r->wait_nbytes += te_tensor_nbytes(w.grad);
-	if (r->wait_nbytes >= r->bucket_nbytes || r->ncomplete == r->ngrads)
+	r->left_nbytes -= te_tensor_nbytes(w.grad);
+	/* less than a bucket joins the one before it, which then has all blocks */
+	if ((r->wait_nbytes >= r->bucket_nbytes && r->left_nbytes >= r->bucket_nbytes) ||
+	    r->ncomplete == r->ngrads)
 		err = reduce(r, e->stream);
 	if (r->ncomplete < r->ngrads)
 		return err;
 	/* the next event is of the next step */
 	r->ncomplete = 0;
+	r->left_nbytes = r->grads_nbytes;
 	for (int w0 = 0; w0 < te_seq_nweights(r->seq); w0++) {
 		w.size = sizeof(w);
 		r->complete[w0] = te_seq_weight(r->seq, w0, &w) || !w.grad;
@@ -135,12 +160,14 @@ static int reduce_amaxes(struct te_comm_reducer *r, const struct te_plan_event *
 {
 	const struct te_quant *q = te_seq_quant(r->seq);
 	float *p = q ? te_quant_amax_ptr(q, e->slot) : NULL;
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 
+	o.max_blocks = AMAX_BLOCKS;
 	if (!p || !e->nslots || (e->kind == TE_PLAN_EVENT_SCALES && te__quantize_keeps_x(q)))
 		return 0;
 	return te_comm_allreduce(r->comm, e->stream, p, p,
 				 e->nslots * (te_quant_amax_ptr(q, 1) - te_quant_amax_ptr(q, 0)),
-				 TE_DTYPE_FP32, TE_COMM_MAX, NULL);
+				 TE_DTYPE_FP32, TE_COMM_MAX, &o);
 }
 
 int te_comm_reducer_hook(void *reducer, struct te_plan *plan, const struct te_plan_event *event)
@@ -177,7 +204,9 @@ static int init(struct te_comm_reducer *r)
 			return err;
 		r->complete[i] = !w.grad;
 		r->ngrads += w.grad != NULL;
+		r->grads_nbytes += w.grad ? te_tensor_nbytes(w.grad) : 0;
 	}
+	r->left_nbytes = r->grads_nbytes;
 	return 0;
 }
 

@@ -19,7 +19,7 @@ struct common {
 	char backend[16];
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
-	int64_t half_nbytes; /* with several nodes the least: packets are for one */
+	int64_t buffer_nbytes; /* with several nodes the least: packets are for one */
 	int32_t nvls; /* TE_COMM_NVLS */
 	int32_t sums; /* TE_COMM_SUMS */
 	int32_t gpu_rdma; /* there are a GPU and RDMA devices */
@@ -122,9 +122,10 @@ static int check_tables(const struct te_comm *c, const struct common *all)
 
 static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 {
-	struct common mine = { .half_nbytes = te__coll_half_nbytes() }, *all;
+	struct common mine = { .buffer_nbytes = te__coll_buffer_nbytes(te_ctx_backend(c->ctx)) };
 	struct te_device_info d = TE_DEVICE_INFO_INIT;
 	const int32_t n = te__boot_nranks(c->boot);
+	struct common *all;
 	char why[100];
 	int r = te_ctx_device_info(c->ctx, &d);
 
@@ -134,7 +135,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
 	}
 	if (te__boot_nnodes(c->boot) > 1)
-		mine.half_nbytes = TE_K_COMM_HEADERS_NBYTES;
+		mine.buffer_nbytes = TE_K_COMM_HEADERS_NBYTES;
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
@@ -156,7 +157,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 				     c->name, te__boot_peer(c->boot, i), all[i].backend,
 				     te__boot_peer(c->boot, 0), all[0].backend);
 	for (int32_t i = 1; i < n && !r; i++)
-		if (all[i].half_nbytes != all[0].half_nbytes)
+		if (all[i].buffer_nbytes != all[0].buffer_nbytes)
 			r = te__fail(-TE_EMISMATCH,
 				     "te_comm_create: %s: TE_COMM_PACKETS of %s and of %s differ",
 				     c->name, te__boot_peer(c->boot, i),
@@ -178,7 +179,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 		r = check_tables(c, all);
 	if (!r) {
 		ret_terms->device_sums = device_sums(all, n);
-		ret_terms->half_nbytes = mine.half_nbytes;
+		ret_terms->buffer_nbytes = mine.buffer_nbytes;
 		ret_terms->max_blocks = max_blocks(c, all);
 		agree_on_nvls(c, all, ret_terms->nvls_why);
 	}
@@ -203,7 +204,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 	if (!r)
 		r = agree(c, &terms);
 	if (!r)
-		packets = (size_t)te_k_comm_region_nbytes(terms.half_nbytes);
+		packets = (size_t)te_k_comm_region_nbytes(terms.buffer_nbytes);
 	if (!r && te__boot_nnodes(c->boot) > 1)
 		piece = te__nodes_piece(c->boot);
 	if (piece && terms.device_sums) {

@@ -3,8 +3,7 @@
  * false after a failure.
  *
  * Rank r reduces, or sends to all ranks, *chunk* r: packets of the array in all-reduce and
- * broadcast, and otherwise the part of rank r. Packets are pushed before any is awaited, and
- * awaited from all ranks at once.
+ * broadcast, and otherwise the part of rank r. A thread waits for its packets of all ranks at once.
  */
 #ifndef TE_COMM_ALGORITHMS_CUH
 #define TE_COMM_ALGORITHMS_CUH
@@ -89,30 +88,35 @@ template <int C> DEV uint4 read_first(const struct te_k_comm &a, struct op &o)
 		       empty();
 }
 
-/* L1 and P1: the array is the only chunk, or parts are the chunks */
+/* rounds of packets that have been sent when a thread begins to wait for those of the first one */
+#define AHEAD 4
+
+/* packet i of each chunk to the other ranks; v: that of this rank's, or to all if there is one */
 template <int C, int N, bool FLAGS>
-DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
+DEV void one_shot_send(const struct te_k_comm &a, const struct op &o, int64_t i, uint4 v)
+{
+#pragma unroll
+	for (int k = 1; k < (N < TE_K_COMM_RANKS ? N : a.nranks); k++) {
+		const int r = after(a, k);
+
+		if (C == TE_K_COLL_REDUCE_SCATTER)
+			v = read_chunk<C>(a, o, r, i);
+		push<FLAGS>(a, o, r, packet_of(i, r, a.rank, o.npackets), v);
+	}
+}
+
+/* packet i from all ranks, of which own is this rank's, to the output; loaded: collect_all() */
+template <int C, int N, bool FLAGS>
+DEV bool one_shot_receive(const struct te_k_comm &a, struct op &o, int64_t i, uint4 own,
+			  uint4 loaded)
 {
 	const uint32_t from = C != TE_K_COLL_BROADCAST ? o.others : o.others & 1u << a.root;
-	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+	uint4 v[N];
 
-	o.chunk = 0;
-	EACH(i, 0, sends(a, C) ? o.npackets : 0) {
-		uint4 v = i == i0 ? first : read_chunk<C>(a, o, a.rank, i);
-
-		for (int k = 1; k < a.nranks; k++) {
-			if (C == TE_K_COLL_REDUCE_SCATTER)
-				v = read_chunk<C>(a, o, after(a, k), i);
-			push<FLAGS>(a, o, after(a, k), a.rank * o.npackets + i, v);
-		}
-	}
-	if (!header_collect(a, o))
-		return false;
-	EACH(i, 0, o.npackets) {
-		uint4 v[N], own = first;
-
-		if (i != i0 && sends(a, C))
-			own = read_chunk<C>(a, o, a.rank, i);
+	if constexpr (C == TE_K_COLL_ALLREDUCE && !FLAGS) {
+		if (!collect_all<N>(a, o, i, o.npackets, own, loaded, v))
+			return false;
+	} else {
 		if (!collect<N, FLAGS>(a, o, TE_K_COMM_DATA, from, i, o.npackets, v))
 			return false;
 #pragma unroll
@@ -121,8 +125,44 @@ DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 			if (C == TE_K_COLL_ALL_GATHER && r < a.nranks)
 				write_chunk<C>(a, o, r, i, v[r]);
 		}
-		if (C != TE_K_COLL_ALL_GATHER)
-			write_chunk<C>(a, o, a.rank, i, combine<C, N>(a, v));
+	}
+	if (C != TE_K_COLL_ALL_GATHER)
+		write_chunk<C>(a, o, a.rank, i, combine<C, N>(a, v));
+	return true;
+}
+
+/* L1 and P1: the array is the only chunk, or parts are the chunks */
+template <int C, int N, bool FLAGS>
+DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
+{
+	const int64_t step = (int64_t)gridDim.x * COMM_THREADS;
+	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+	const int64_t end = threadIdx.x < COMM_THREADS ? o.npackets : 0;
+	const int64_t send_end = sends(a, C) ? end : 0;
+	int64_t next = i0; /* to send */
+
+	o.chunk = 0;
+#pragma unroll 1
+	for (int k = 0; k < AHEAD && next < send_end; k++, next += step)
+		one_shot_send<C, N, FLAGS>(a, o, next,
+					   k ? read_chunk<C>(a, o, a.rank, next) : first);
+	if (!header_collect(a, o))
+		return false;
+#pragma unroll 1
+	for (int64_t i = i0; i < end; i += step, next += step) {
+		uint4 own = first, v = empty(), loaded = empty();
+
+		/* all loads before the thread waits for the first of them */
+		if (next < send_end)
+			v = read_chunk<C>(a, o, a.rank, next);
+		if (i != i0 && sends(a, C))
+			own = read_chunk<C>(a, o, a.rank, i);
+		if (N == 2 && !FLAGS)
+			loaded = load_packet(packet(a, o, a.rank, i));
+		if (next < send_end)
+			one_shot_send<C, N, FLAGS>(a, o, next, v);
+		if (!one_shot_receive<C, N, FLAGS>(a, o, i, own, loaded))
+			return false;
 	}
 	return true;
 }
@@ -179,7 +219,7 @@ template <int C> DEV struct stage stage_at(const struct te_k_comm &a, const stru
 	const int kinds = is_cut(C) ? 2 : 1;
 	struct stage s;
 
-	s.npackets = (int)(te_k_comm_step(a.half_nbytes, a.nranks, kinds) / gridDim.x);
+	s.npackets = (int)(te_k_comm_step(a.buffer_nbytes, a.nranks, kinds) / gridDim.x);
 	s.first = (t * gridDim.x + blockIdx.x) * s.npackets;
 	s.buffer = packet(a, o, a.rank, ((t & 1) * gridDim.x + blockIdx.x) * kinds * a.nranks *
 						s.npackets);

@@ -11,64 +11,108 @@
  *          a chunk that a block has in a
  *          step
  *
- * l1 and p1 have another warp, for headers. No shared memory. p1, s and r are compiled for 2, 4 and
- * 8 ranks, p2 for 4 and 8, where loops over ranks are unrolled; other numbers run the loop over 8
- * with conditions, as l1 does for all.
+ * l1 and p1 have another warp, for headers. No shared memory. All but l1 are compiled for 2, 4
+ * and 8 ranks, where loops over ranks are unrolled; other numbers run the loop over 8 with
+ * conditions, as l1 does for all.
  */
 #include "kernels/comm/algorithms.cuh"
 
-/* EACH gives packet i of all chunks to the same thread, so that in may be out */
+/* packets of a thread by which its results follow its inputs */
+#define LAG 2
+
+/* packet i of their chunks to the other ranks */
+DEV void inputs_send(const struct te_k_comm &a, const struct op &o, int64_t i)
+{
+	for (int k = 1; k < a.nranks; k++) {
+		const int r = after(a, k);
+		const int64_t at = r * o.chunk + i;
+
+		if (at < o.npackets)
+			push<false>(a, o, r, packet_of(i, r, a.rank, o.chunk),
+				    read_packet(o, a.in, at));
+	}
+}
+
+/* packet i of this rank's chunk to the other ranks and the output; false after a failure */
+template <int N> DEV bool result_send(const struct te_k_comm &a, struct op &o, int64_t i)
+{
+	const int64_t at = chunk_begin(o, a.rank) + i, inputs = (a.nranks - 1) * o.chunk;
+	uint4 v[N], s;
+
+	if (!collect_all<N>(a, o, i, o.chunk, read_packet(o, a.in, at), empty(), v))
+		return false;
+	s = reduce<N>(a, v);
+	for (int k = 1; k < a.nranks; k++) {
+		const int r = after(a, k);
+
+		push<false>(a, o, r, inputs + packet_of(i, r, a.rank, o.chunk), s);
+	}
+	write_packet(o, a.out, at, s);
+	return true;
+}
+
+/* packet i of the others' chunks to the output; false after a failure */
+template <int N> DEV bool results_collect(const struct te_k_comm &a, struct op &o, int64_t i)
+{
+	uint32_t from = 0;
+	uint4 v[N];
+
+#pragma unroll
+	for (int r = 0; r < N; r++)
+		if (r < a.nranks && r != a.rank && r * o.chunk + i < o.npackets)
+			from |= 1u << r;
+	if (!collect<N, false>(a, o, TE_K_COMM_RESULT, from, (a.nranks - 1) * o.chunk + i,
+			       o.chunk, v))
+		return false;
+#pragma unroll
+	for (int r = 0; r < N; r++)
+		if (from >> r & 1)
+			write_packet(o, a.out, r * o.chunk + i, v[r]);
+	return true;
+}
+
+/*
+ * A thread has packet i of all chunks, so that in may be out. It sends inputs AHEAD of those that
+ * it waits for, and waits for results LAG packets later. It cannot wait in vain: the thread that is
+ * least far waits for inputs, or for results before them, that all others have sent.
+ */
 template <int N> DEV bool two_shot(const struct te_k_comm &a, struct op &o)
 {
-	const int64_t mine = chunk_begin(o, a.rank), nmine = chunk_begin(o, a.rank + 1) - mine;
+	const int64_t step = (int64_t)gridDim.x * COMM_THREADS;
+	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+	const int64_t nmine = chunk_begin(o, a.rank + 1) - chunk_begin(o, a.rank);
+	int64_t next = i0; /* to send */
 
-	EACH(i, 0, o.chunk)
-		for (int k = 1; k < a.nranks; k++) {
-			const int r = after(a, k);
-			const int64_t at = r * o.chunk + i;
-
-			if (at < o.npackets)
-				push<false>(a, o, r, a.rank * o.chunk + i,
-					    read_packet(o, a.in, at));
-		}
+#pragma unroll 1
+	for (int k = 0; k < AHEAD && next < o.chunk; k++, next += step)
+		inputs_send(a, o, next);
 	if (!header_collect(a, o))
 		return false;
-	EACH(i, 0, nmine) {
-		const uint4 own = read_packet(o, a.in, mine + i);
-		uint4 v[N], s;
+#pragma unroll 1
+	for (int64_t i = i0; i < o.chunk + LAG * step; i += step, next += step) {
+		const int64_t result = i - LAG * step;
 
-		if (!collect<N, false>(a, o, TE_K_COMM_DATA, o.others, i, o.chunk, v))
+		if (next < o.chunk)
+			inputs_send(a, o, next);
+		if (i < nmine && !result_send<N>(a, o, i))
 			return false;
-#pragma unroll
-		for (int r = 0; r < N; r++)
-			v[r] = r == a.rank ? own : v[r];
-		s = reduce<N>(a, v);
-		for (int k = 1; k < a.nranks; k++)
-			push<false>(a, o, after(a, k), (a.nranks + a.rank) * o.chunk + i, s);
-		write_packet(o, a.out, mine + i, s);
-	}
-	EACH(i, 0, o.chunk) {
-		uint32_t from = 0;
-		uint4 v[N];
-
-#pragma unroll
-		for (int r = 0; r < N; r++)
-			if (r < a.nranks && r != a.rank && r * o.chunk + i < o.npackets)
-				from |= 1u << r;
-		if (!collect<N, false>(a, o, TE_K_COMM_RESULT, from, a.nranks * o.chunk + i,
-				       o.chunk, v))
+		if (result >= i0 && result < o.chunk && !results_collect<N>(a, o, result))
 			return false;
-#pragma unroll
-		for (int r = 0; r < N; r++)
-			if (from >> r & 1)
-				write_packet(o, a.out, r * o.chunk + i, v[r]);
 	}
 	return true;
 }
 
 COMM_KERNEL_ONE_SHOT(allreduce_l1, TE_K_COLL_ALLREDUCE, (one_shot<C, 8, true>(a, o, first)))
-COMM_KERNEL_ONE_SHOT(allreduce_p1, TE_K_COLL_ALLREDUCE, ONE_SHOT_BY_RANKS(false))
-COMM_KERNEL(allreduce_p2, TE_K_COLL_ALLREDUCE,
-	    (a.nranks == 4 ? two_shot<4>(a, o) : two_shot<8>(a, o)))
+#define P1(N, BLOCKS)                                                                      \
+	COMM_KERNEL_ONE_SHOT_OF(BLOCKS, allreduce_p1_##N, TE_K_COLL_ALLREDUCE,             \
+				(one_shot<C, N, false>(a, o, first)))
+#define P2(N) COMM_KERNEL(allreduce_p2_##N, TE_K_COLL_ALLREDUCE, two_shot<N>(a, o))
+
+P1(2, 2)
+P1(4, 1)
+P1(8, 1)
+P2(2)
+P2(4)
+P2(8)
 COMM_KERNEL(allreduce_s, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(zero_copy))
 COMM_KERNEL(allreduce_r, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(staged))

@@ -60,7 +60,7 @@ static void send_inputs(const struct coll *c)
 
 			memcpy(d, in_of(c, r) + i * TE_K_COMM_PACKET,
 			       (size_t)nbytes_at(c, r, i, 1));
-			te__hc_send(&c->o, r, a->rank * c->chunk + i, d);
+			te__hc_send(&c->o, r, te_k_comm_source(r, a->rank) * c->chunk + i, d);
 		}
 }
 
@@ -94,7 +94,7 @@ static void copy_input(const struct coll *c, int64_t i, int64_t n, uint8_t *dst)
 		memcpy(dst, in_of(c, me) + i * TE_K_COMM_PACKET, (size_t)nbytes_at(c, me, i, n));
 }
 
-/* to: also send the result to that index of the other ranks; -1: do not */
+/* to: also send the result to that index of source 0 at the other ranks; -1: do not */
 static int receive_inputs(struct coll *c, int64_t to)
 {
 	const struct te_k_comm *a = c->o.a;
@@ -103,9 +103,11 @@ static int receive_inputs(struct coll *c, int64_t to)
 
 	TE__HC_BLOCKS(i, n, 0, npackets_of(c, a->rank)) {
 		for (int r = 0; r < a->nranks; r++) {
+			const int64_t at = te_k_comm_source(a->rank, r) * c->chunk + i;
+
 			src[r] = in[r];
 			for (int64_t k = 0; k < n && r != a->rank && is_sender(c, r); k++)
-				if (te__hc_receive(&c->o, TE_K_COMM_DATA, r, r * c->chunk + i + k,
+				if (te__hc_receive(&c->o, TE_K_COMM_DATA, r, at + k,
 						   in[r] + k * TE_K_COMM_PACKET))
 					return -1;
 		}
@@ -114,7 +116,9 @@ static int receive_inputs(struct coll *c, int64_t to)
 		combine(c, src, i, n, out);
 		for (int r = 0; r < a->nranks && to >= 0; r++)
 			for (int64_t k = 0; k < n && r != a->rank; k++)
-				te__hc_send(&c->o, r, to + i + k, out + k * TE_K_COMM_PACKET);
+				te__hc_send(&c->o, r,
+					    to + te_k_comm_source(r, a->rank) * c->chunk + i + k,
+					    out + k * TE_K_COMM_PACKET);
 	}
 	return 0;
 }
@@ -130,15 +134,17 @@ static int one_shot(struct coll *c)
 static int two_shot(struct coll *c)
 {
 	const int n = c->o.a->nranks, me = c->o.a->rank;
+	const int64_t inputs = (n - 1) * c->chunk;
 
 	send_inputs(c);
-	if (te__hc_headers(&c->o) || receive_inputs(c, (n + me) * c->chunk))
+	if (te__hc_headers(&c->o) || receive_inputs(c, inputs))
 		return -1;
 	for (int r = 0; r < n; r++)
 		for (int64_t i = 0; i < npackets_of(c, r) && r != me; i++) {
 			uint8_t d[TE_K_COMM_PACKET];
 
-			if (te__hc_receive(&c->o, TE_K_COMM_RESULT, r, (n + r) * c->chunk + i, d))
+			if (te__hc_receive(&c->o, TE_K_COMM_RESULT, r,
+					   inputs + te_k_comm_source(me, r) * c->chunk + i, d))
 				return -1;
 			memcpy(out_of(c, r) + i * TE_K_COMM_PACKET, d,
 			       (size_t)nbytes_at(c, r, i, 1));
@@ -183,7 +189,7 @@ static uint8_t *stage(const struct coll *c, int64_t t, int rank, int kind, int s
 {
 	const struct te_k_comm *a = c->o.a;
 	const int kinds = c->cut ? 2 : 1;
-	const int64_t step = te_k_comm_step(a->half_nbytes, a->nranks, kinds);
+	const int64_t step = te_k_comm_step(a->buffer_nbytes, a->nranks, kinds);
 
 	return te__hc_packet(&c->o, rank, (((t & 1) * kinds + kind) * a->nranks + source) * step);
 }
@@ -244,7 +250,7 @@ static void unstage_results(const struct coll *c, int64_t t, int64_t step)
 static int staged(struct coll *c)
 {
 	const struct te_k_comm *a = c->o.a;
-	const int64_t step = te_k_comm_step(a->half_nbytes, a->nranks, c->cut ? 2 : 1);
+	const int64_t step = te_k_comm_step(a->buffer_nbytes, a->nranks, c->cut ? 2 : 1);
 
 	stage_inputs(c, 0, step);
 	if (te__hc_headers(&c->o))

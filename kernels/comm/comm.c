@@ -4,10 +4,10 @@
  * Why this is right under C11: memory of other ranks is accessed by atomic operations on 8 bytes,
  * except for inputs and outputs of algorithm S and staging memory of R, which are accessed between
  * flags. Half a packet is one such word, of which the upper part says whether it is full, so it
- * needs no order relative to the other half. Sending is a release, receiving an acquire: emptying
- * the packets of epoch k happens before sending in epoch k + 1, which happens before what a rank
- * that received it sends in epoch k + 2 into the same packets. Hence a packet is never emptied
- * after it was filled again.
+ * needs no order relative to the other half. Sending a header is a release, receiving it an
+ * acquire: emptying the packets of epoch k happens before sending header k + 1, which happens
+ * before what a rank that received it sends in epoch k + 3 into the same packets. Hence a packet
+ * is never emptied after it was filled again.
  */
 #include "config.h"
 
@@ -234,11 +234,10 @@ static uint64_t *word(const struct te__hc_op *o, int rank, int64_t at)
 	return (uint64_t *)(void *)(o->a->slots + rank * o->a->stride + at);
 }
 
-/* in the half of this epoch */
+/* in the buffer of this epoch */
 static int64_t header_at(const struct te__hc_op *o, int source)
 {
-	return TE_K_COMM_FLAGS_NBYTES + (int64_t)(o->epoch & 1) * o->a->half_nbytes +
-	       source * TE_K_COMM_PACKET;
+	return te_k_comm_buffer(o->a, o->epoch) + source * TE_K_COMM_PACKET;
 }
 
 static int64_t packet_at(const struct te__hc_op *o, int64_t index)
@@ -273,7 +272,7 @@ uint64_t te__hc_full(uint64_t x)
 
 static void put(uint64_t *p, uint64_t x)
 {
-	__atomic_store_n(p, te__hc_full(x), __ATOMIC_RELEASE);
+	__atomic_store_n(p, te__hc_full(x), __ATOMIC_RELAXED);
 }
 
 static void make_empty(uint64_t *p)
@@ -310,7 +309,7 @@ static int get(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_
 	uint64_t *p = word(o, o->a->rank, at), x;
 
 	for (;;) {
-		x = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+		x = __atomic_load_n(p, __ATOMIC_RELAXED);
 		if (flags ? upper(x) == upper(tag_of(o)) : upper(x) != TE_K_COMM_EMPTY)
 			break;
 		if (te__hc_again(o, phase, from, 1u << from, flags ? tag_of(o) : 0, x))
@@ -345,8 +344,8 @@ static void headers_send(const struct te__hc_op *o)
 
 		if (r == o->a->rank)
 			continue;
-		put(p, te_k_comm_head(o->a, o->epoch));
-		put(p + 1, o->signature);
+		__atomic_store_n(p, te_k_comm_head(o->a, o->epoch), __ATOMIC_RELEASE);
+		__atomic_store_n(p + 1, o->signature, __ATOMIC_RELEASE);
 	}
 }
 

@@ -1,19 +1,18 @@
 /*
  * comm.cuh - device side of the protocol of comm.h: packets, headers, flags, waits and failures.
  *
- * A kernel calls te_begin(), begin(), pushes its data, calls header_collect(), collects, and calls
- * end(), also after a wait has failed. Blocks wait for data of the other ranks, so that all blocks
- * of all ranks must be resident: max_blocks is at most the number of multiprocessors, or what each
- * of n ranks on one GPU gets of them. te_begin() starts dependent kernels, but not before all
- * blocks are resident.
+ * A kernel calls comm_begin(), begin(), pushes its data, calls header_collect(), collects, and
+ * calls end(), also after a wait has failed. Blocks wait for data of the other ranks, so that all
+ * blocks of all ranks must be resident: max_blocks is at most the number of multiprocessors, or
+ * what each of n ranks on one GPU gets of them. te_begin() starts dependent kernels, but not before
+ * all blocks are resident.
  *
  * Packets are loaded and stored as 16 bytes, relaxed, at system scope. The threads that exchange
  * headers have a fence before they push, and their loads acquire: with the boundaries of kernels
  * this orders emptying the packets of an epoch, by any thread, before these are filled again by any
- * thread of another rank, two epochs later. A fence takes about 1 us, so it begins before the epoch
- * has been loaded, and l1 and p1 have a warp for headers that has no data. A load that acquires has
- * no such cost. Flags are stored with release and loaded with acquire
- * semantics by one thread for each rank, and bar.sync makes these cover the accesses of the block.
+ * thread of another rank, three epochs later. A load that acquires costs no more than another one.
+ * Flags are stored with release and loaded with acquire semantics by one thread for each rank, and
+ * bar.sync makes these cover the accesses of the block.
  */
 #ifndef TE_COMM_CUH
 #define TE_COMM_CUH
@@ -102,7 +101,9 @@ struct op {
 	uint64_t since;	   /* ns; 0: no wait of this thread took long yet */
 	uint32_t attempts; /* of this thread */
 	uint32_t tag;	   /* L1: the upper words of full packets */
+	int64_t buffer;	   /* where that of the epoch begins in a region */
 	int64_t nbytes, npackets;
+	int64_t whole; /* packets without the last one if that has fewer bytes */
 	int64_t chunk; /* packets */
 	uint32_t others; /* bit r: another rank */
 };
@@ -119,14 +120,14 @@ DEV uint8_t *region(const struct te_k_comm &a, int rank)
 	return a.slots + rank * a.stride;
 }
 
-DEV uint8_t *half(const struct te_k_comm &a, const struct op &o, int rank)
+DEV uint8_t *header(const struct te_k_comm &a, const struct op &o, int rank, int source)
 {
-	return region(a, rank) + TE_K_COMM_FLAGS_NBYTES + (o.epoch & 1) * a.half_nbytes;
+	return region(a, rank) + o.buffer + source * TE_K_COMM_PACKET;
 }
 
 DEV uint8_t *packet(const struct te_k_comm &a, const struct op &o, int rank, int64_t index)
 {
-	return half(a, o, rank) + TE_K_COMM_HEADERS_NBYTES + index * TE_K_COMM_PACKET;
+	return header(a, o, rank, TE_K_COMM_RANKS) + index * TE_K_COMM_PACKET;
 }
 
 DEV uint64_t *flag(const struct te_k_comm &a, int rank, int phase, int source)
@@ -228,7 +229,13 @@ DEV void push(const struct te_k_comm &a, const struct op &o, int to, int64_t ind
 	store_packet(packet(a, o, to, index), v);
 }
 
-/* v[r] = packet index + r * each, emptied, of the ranks of missing; false after a failure */
+/* the packet at a rank that is index + each * its number of the source */
+DEV int64_t packet_of(int64_t index, int to, int from, int64_t each)
+{
+	return index + te_k_comm_source(to, from) * each;
+}
+
+/* v[r] = packet index + source * each, emptied, of the ranks of missing; false after a failure */
 template <int N, bool FLAGS>
 DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t missing,
 		 int64_t index, int64_t each, uint4 v[N])
@@ -238,8 +245,8 @@ DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32
 
 #pragma unroll
 		for (int r = 0; r < N; r++) {
-			const uint8_t *p =
-				packet(a, o, a.rank, (FLAGS ? 2 : 1) * (index + r * each));
+			const uint8_t *p = packet(a, o, a.rank, (FLAGS ? 2 : 1) *
+							packet_of(index, a.rank, r, each));
 
 			if (!(missing >> r & 1))
 				continue;
@@ -250,7 +257,8 @@ DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32
 		uint4 last = empty();
 #pragma unroll
 		for (int r = 0; r < N; r++) {
-			uint8_t *p = packet(a, o, a.rank, (FLAGS ? 2 : 1) * (index + r * each));
+			uint8_t *p = packet(a, o, a.rank, (FLAGS ? 2 : 1) *
+						  packet_of(index, a.rank, r, each));
 
 			if (!(missing >> r & 1))
 				continue;
@@ -270,6 +278,46 @@ DEV bool collect(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32
 			return false;
 	}
 	return true;
+}
+
+/* packet index, emptied, without flags, of one rank; v: what has been loaded there, or empty */
+DEV bool collect_one(const struct te_k_comm &a, struct op &o, uint32_t phase, uint32_t from,
+		     int64_t index, uint4 &v)
+{
+	uint8_t *p = packet(a, o, a.rank, index);
+
+	while (!is_full<false>(o, v)) {
+		v = load_packet(p);
+		if (!is_full<false>(o, v) &&
+		    !again(a, o, phase, from, 0, (uint64_t)v.w << 32 | v.z))
+			return false;
+	}
+	store_packet(p, empty());
+	return true;
+}
+
+/*
+ * Packet index + source * each of all others, and this rank's own: v[r] is that of rank r. loaded:
+ * with two ranks, what has been loaded of the other's, or empty.
+ */
+template <int N>
+DEV bool collect_all(const struct te_k_comm &a, struct op &o, int64_t index, int64_t each,
+		     uint4 own, uint4 loaded, uint4 v[N])
+{
+	if constexpr (N == 2) {
+		if (!collect_one(a, o, TE_K_COMM_DATA, o.others, index, loaded))
+			return false;
+		v[0] = a.rank ? loaded : own;
+		v[1] = a.rank ? own : loaded;
+		return true;
+	} else {
+		if (!collect<N, false>(a, o, TE_K_COMM_DATA, o.others, index, each, v))
+			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++)
+			v[r] = r == a.rank ? own : v[r];
+		return true;
+	}
 }
 
 /* --- the arrays of the caller --- */
@@ -312,22 +360,20 @@ __device__ __noinline__ void write_bytes(uint8_t *p, int n, uint4 v)
 DEV uint4 read_packet(const struct op &o, const void *array, int64_t i)
 {
 	const uint8_t *p = (const uint8_t *)array + i * TE_K_COMM_PACKET;
-	const int n = clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET);
 
-	if (n == TE_K_COMM_PACKET && aligned(p))
+	if (i < o.whole && aligned(array))
 		return *(const uint4 *)p;
-	return read_bytes(p, n);
+	return read_bytes(p, clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET));
 }
 
 DEV void write_packet(const struct op &o, void *array, int64_t i, uint4 v)
 {
 	uint8_t *p = (uint8_t *)array + i * TE_K_COMM_PACKET;
-	const int n = clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET);
 
-	if (n == TE_K_COMM_PACKET && aligned(p))
+	if (i < o.whole && aligned(array))
 		*(uint4 *)p = v;
 	else
-		write_bytes(p, n, v);
+		write_bytes(p, clamp_int(o.nbytes - i * TE_K_COMM_PACKET, 0, TE_K_COMM_PACKET), v);
 }
 
 /* --- begin and end --- */
@@ -346,26 +392,56 @@ DEV int header_peer(const struct te_k_comm &a)
 	return blockIdx.x == 0 && r >= 0 && r < a.nranks && r != a.rank ? r : -1;
 }
 
-/* with a fence in begin() before it */
+/* the thread of that warp that has no peer begins the next epoch */
+DEV bool keeps_epoch(const struct te_k_comm &a)
+{
+	return blockIdx.x == 0 && threadIdx.x == blockDim.x - 32 + a.rank;
+}
+
+/*
+ * Where a kernel begins. The fence is for headers: the kernel before the previous one has ended,
+ * because the previous one has called te_begin().
+ */
+DEV void comm_begin(const struct te_k_comm &a)
+{
+	if (header_peer(a) >= 0)
+		fence();
+	te_begin();
+}
+
 DEV void header_push(const struct te_k_comm &a, const struct op &o)
 {
 	const uint64_t s = o.signature, head = te_k_comm_head(&a, o.epoch);
 	const int r = header_peer(a);
 
-	if (r < 0)
-		return;
-	store_packet(half(a, o, r) + a.rank * TE_K_COMM_PACKET,
-		     make_uint4((uint32_t)head, (uint32_t)(head >> 32), (uint32_t)s,
-				(uint32_t)(s >> 32)));
+	if (r >= 0)
+		store_packet(header(a, o, r, a.rank),
+			     make_uint4((uint32_t)head, (uint32_t)(head >> 32), (uint32_t)s,
+					(uint32_t)(s >> 32)));
 }
 
+/* until all other blocks have read the epoch, which they do without waiting for anything */
+DEV bool blocks_wait(const struct te_k_comm &a, struct op &o)
+{
+	uint32_t n;
+
+	while ((n = load_relaxed(&a.ctl->begun)) != gridDim.x - 1)
+		if (!again(a, o, TE_K_COMM_HEADER, 0, gridDim.x - 1, n))
+			return false;
+	a.ctl->begun = 0;
+	return true;
+}
+
+/* and waits for the other blocks of this rank */
 DEV bool header_collect(const struct te_k_comm &a, struct op &o)
 {
 	const uint64_t s = o.signature, head = te_k_comm_head(&a, o.epoch);
 	const int r = header_peer(a);
-	uint8_t *p = half(a, o, a.rank) + r * TE_K_COMM_PACKET;
+	uint8_t *p = header(a, o, a.rank, r);
 	uint4 v;
 
+	if (keeps_epoch(a))
+		return blocks_wait(a, o);
 	if (r < 0)
 		return true;
 	do {
@@ -391,48 +467,46 @@ DEV void extents(const struct te_k_comm &a, struct op &o)
 {
 	o.nbytes = a.count * element_nbytes(a.dtype);
 	o.npackets = te_k_comm_packets(o.nbytes);
+	o.whole = o.nbytes / TE_K_COMM_PACKET;
 	o.chunk = te_k_comm_chunk(o.npackets, a.nranks);
 	o.others = ((1u << a.nranks) - 1) & ~(1u << a.rank);
 }
 
-/* sends headers with this signature; false: an earlier operation failed */
+/*
+ * Sends headers with this signature. Blocks tell block 0 when all their threads have read the
+ * epoch, so that it can begin the next one without a message at the end, which would take as long
+ * as a load. false: an earlier operation failed.
+ */
 DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
 {
 	const volatile struct te_k_comm_ctl *c = a.ctl;
 	const uint64_t epoch = c->epoch;
-	const uint32_t failed = c->failed;
+	bool failed = c->failed;
 
-	if (header_peer(a) >= 0)
-		fence();
 	o.epoch = epoch;
+	o.buffer = te_k_comm_buffer(&a, epoch);
 	o.signature = signature;
 	o.since = 0;
 	o.attempts = 0;
 	o.tag = (uint32_t)epoch & 0x7fffffff;
 	extents(a, o);
+	if (blockIdx.x) {
+		/* an epoch never has all bits set: so the barrier comes after both loads */
+		failed = __syncthreads_or(failed || epoch == ~0ull);
+		if (threadIdx.x == 0)
+			atomicAdd(&a.ctl->begun, 1);
+	}
 	if (failed)
 		return false;
 	header_push(a, o);
 	return true;
 }
 
-#define FAILED_BLOCK 0x10000u /* in te_k_comm_ctl.done, in addition to the block */
-
-/* the last block to end begins the next epoch; after a failure there is none. ok: of this thread */
+/* begins the next epoch, unless a thread of block 0 has failed. ok: this thread has not */
 DEV void end(const struct te_k_comm &a, const struct op &o, bool ok)
 {
-	uint32_t before = 0;
-
 	ok = __syncthreads_and(ok);
-	if (threadIdx.x)
-		return;
-	if (gridDim.x > 1) {
-		before = atomicAdd(&a.ctl->done, ok ? 1u : 1u + FAILED_BLOCK);
-		if (before % FAILED_BLOCK != gridDim.x - 1)
-			return;
-		a.ctl->done = 0;
-	}
-	if (ok && before < FAILED_BLOCK)
+	if (ok && keeps_epoch(a))
 		a.ctl->epoch = o.epoch + 1;
 }
 
@@ -481,25 +555,24 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 	(a.nranks == 2 ? ALGORITHM<C, 2, ##__VA_ARGS__>(a, o) :                            \
 	 a.nranks == 4 ? ALGORITHM<C, 4, ##__VA_ARGS__>(a, o) :                            \
 			 ALGORITHM<C, 8, ##__VA_ARGS__>(a, o))
-/* of one_shot(), which takes the thread's first packet, too */
-#define ONE_SHOT_BY_RANKS(...)                                                             \
-	(a.nranks == 2 ? one_shot<C, 2, __VA_ARGS__>(a, o, first) :                        \
-	 a.nranks == 4 ? one_shot<C, 4, __VA_ARGS__>(a, o, first) :                        \
-			 one_shot<C, 8, __VA_ARGS__>(a, o, first))
-
 /* FIRST: statements before the epoch is loaded */
-#define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, , __VA_ARGS__)
-#define COMM_KERNEL_ONE_SHOT(...)                                                          \
-	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS,                                 \
+#define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, 1, , __VA_ARGS__)
+#define COMM_KERNEL_ONE_SHOT(...) COMM_KERNEL_ONE_SHOT_OF(1, __VA_ARGS__)
+/*
+ * BLOCKS of a multiprocessor. Two: those of the next kernel can begin while this one ends, and with
+ * them its fence, so its first packets leave 1 us earlier.
+ */
+#define COMM_KERNEL_ONE_SHOT_OF(BLOCKS, ...)                                               \
+	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS, BLOCKS,                         \
 		       const uint4 first = read_first<C>(a, o), __VA_ARGS__)
-#define COMM_KERNEL_OF(THREADS, FIRST, NAME, COLLECTIVE, ...)                              \
-	extern "C" __global__ void __launch_bounds__(THREADS)                              \
+#define COMM_KERNEL_OF(THREADS, BLOCKS, FIRST, NAME, COLLECTIVE, ...)                      \
+	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                      \
 		te_k_comm_##NAME(const __grid_constant__ struct te_k_comm a)               \
 	{                                                                                  \
 		constexpr int C = COLLECTIVE;                                              \
 		struct op o;                                                               \
 											   \
-		te_begin();                                                                \
+		comm_begin(a);                                                             \
 		FIRST;                                                                     \
 		if (!begin(a, o, te_k_comm_signature(&a) | (uint64_t)C << 60))             \
 			return;                                                            \

@@ -7,23 +7,25 @@
  *
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
  *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is that of M
- *	half 0, half 1	packet memory of even and of odd epochs
+ *	3 buffers	packet memory of the epochs with each remainder modulo 3
  *
- * A half holds one header for each source rank, then the packets of the operation. Both its parts
+ * A buffer holds one header for each source rank, then the packets of the operation. Both its parts
  * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
  * all its bits are set. The region is initialised to empty packets, flags included. Algorithm R
- * uses the packets of a half as staging memory, which it leaves empty.
+ * uses the packets of a buffer as staging memory, which it leaves empty. Packets from rank s are
+ * at those of source te_k_comm_source() in the layouts below, as a rank sends none to itself.
  *
  * A packet is 16 bytes, two halves of 8, of which each is full if its upper word differs from that
  * of an empty one. So memory accesses need to be atomic for 8 bytes only. Sender: data with
  * 0xffffffff there, which is NaN in each element of every floating type, is sent with 0x7fffffff,
  * which is too; no other value changes. Receiver: each packet is made empty as soon as it is read.
  *
- * Why two halves of the region are enough: a rank sends for epoch k + 2 after its kernel k + 1 has
- * ended, so after it received something of epoch k + 1 from every rank. Every rank sent that after
- * its kernel k had ended, with the packets of epoch k empty again. This needs a message from every
- * rank to every other one in each operation, which headers are, and kernels of a rank that do not
- * overlap: te_begin() waits for the kernels before it (t/comm/model.c).
+ * Why three buffers are enough: a rank sends for epoch k + 1 after its kernel of epoch k has ended,
+ * so after it has received header k of every rank. Every rank sent that after a fence, before which
+ * its kernel k - 2 had ended, with the packets of epoch k - 2 empty again. This needs kernels of a
+ * rank that do not overlap: te_begin() waits for the kernels before it. Two buffers would be enough
+ * if the fence came after kernel k - 1, but it takes 1 to 2 us. So a kernel has it before it waits
+ * for the kernel before it, while that one runs (t/comm/model.c).
  *
  * Headers: the operation (te_k_comm_signature()), the epoch and where arrays that others access are
  * (te_k_comm_head()). Ranks that differ in them find that out and fail instead of waiting.
@@ -121,7 +123,7 @@ enum te_k_comm_code {
 /* of one rank, in its own device memory, initially 0; only one kernel at a time uses it */
 struct te_k_comm_ctl {
 	uint64_t epoch;	 /* operations so far */
-	uint32_t done;	 /* blocks of the kernel that have ended */
+	uint32_t begun;	 /* blocks of the kernel that have read it, without block 0 */
 	uint32_t failed; /* enum te_k_comm_code */
 };
 
@@ -151,7 +153,7 @@ struct te_k_comm {
 	struct te_k_comm_status *status;
 	uint8_t *multicast; /* M and M1: the regions of all ranks at once; else unused */
 	int64_t count; /* elements */
-	int64_t stride, half_nbytes; /* multiples of 128 */
+	int64_t stride, buffer_nbytes; /* multiples of 128 */
 	uint64_t deadline_ns; /* of all waits for packets, and of each one for flags; 0: none */
 	int32_t nranks, rank;
 	int32_t dtype, op, algorithm;
@@ -160,6 +162,7 @@ struct te_k_comm {
 	uint32_t arrays; /* S, M: below 2^23, of the offsets of what others access; otherwise 0 */
 };
 
+#define TE_K_COMM_BUFFERS 3
 #define TE_K_COMM_FLAGS_NBYTES (2 * TE_K_COMM_CTAS * 128)
 #define TE_K_COMM_HEADERS_NBYTES (TE_K_COMM_RANKS * TE_K_COMM_PACKET)
 
@@ -175,9 +178,21 @@ TE_K_INLINE uint64_t te_k_comm_limit_ns(uint64_t deadline_ns, uint32_t phase)
 		       deadline_ns;
 }
 
-TE_K_INLINE int64_t te_k_comm_region_nbytes(int64_t half_nbytes)
+TE_K_INLINE int64_t te_k_comm_region_nbytes(int64_t buffer_nbytes)
 {
-	return TE_K_COMM_FLAGS_NBYTES + 2 * half_nbytes;
+	return TE_K_COMM_FLAGS_NBYTES + TE_K_COMM_BUFFERS * buffer_nbytes;
+}
+
+/* where the buffer of an epoch begins in a region */
+TE_K_INLINE int64_t te_k_comm_buffer(const struct te_k_comm *a, uint64_t epoch)
+{
+	return TE_K_COMM_FLAGS_NBYTES + (int64_t)(epoch % TE_K_COMM_BUFFERS) * a->buffer_nbytes;
+}
+
+/* the number of a rank among the others that send to a rank */
+TE_K_INLINE int32_t te_k_comm_source(int32_t to, int32_t from)
+{
+	return from - (from > to);
 }
 
 /* packets of nbytes; a packet has the same elements wherever the array begins */
@@ -193,17 +208,17 @@ TE_K_INLINE int64_t te_k_comm_chunk(int64_t npackets, int32_t nranks)
 }
 
 /*
- * What half_nbytes must be at least; nbytes: of count elements. R is faster with more, up to some
+ * What buffer_nbytes must be at least; nbytes: of count elements. R is faster with more, up to some
  * MiB, and needs that much for each block to have a packet in a step, and for 2^22 steps at most.
  */
-TE_K_INLINE int64_t te_k_comm_half_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
+TE_K_INLINE int64_t te_k_comm_buffer_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
 	const int64_t packets =
-		algorithm == TE_K_COMM_L1 ? nranks * n * 2 :
-		algorithm == TE_K_COMM_P1 ? nranks * n :
+		algorithm == TE_K_COMM_L1 ? (nranks - 1) * n * 2 :
+		algorithm == TE_K_COMM_P1 ? (nranks - 1) * n :
 		algorithm == TE_K_COMM_M1 ? nranks * n :
-		algorithm == TE_K_COMM_P2 ? 2 * nranks * te_k_comm_chunk(n, nranks) :
+		algorithm == TE_K_COMM_P2 ? 2 * (nranks - 1) * te_k_comm_chunk(n, nranks) :
 		algorithm == TE_K_COMM_R  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
 					    0;
 
@@ -214,9 +229,9 @@ TE_K_INLINE int64_t te_k_comm_half_nbytes(int32_t algorithm, int32_t nranks, int
  * R: packets of a chunk in a step of all blocks. Staging memory is [2][kinds][nranks] times that:
  * two buffers of inputs and, if kinds is 2, of results, from each rank.
  */
-TE_K_INLINE int64_t te_k_comm_step(int64_t half_nbytes, int32_t nranks, int32_t kinds)
+TE_K_INLINE int64_t te_k_comm_step(int64_t buffer_nbytes, int32_t nranks, int32_t kinds)
 {
-	return (half_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET / (2 * kinds * nranks);
+	return (buffer_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET / (2 * kinds * nranks);
 }
 
 /*

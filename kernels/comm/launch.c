@@ -10,22 +10,31 @@
 #include "kernels/launch.h"
 #include "libtecore/base/private.h"
 
+/* all: for any number of ranks */
+#define ALL(name) { name, name, name }
+/* for 2, 4 and 8, or any other number */
+#define OF_RANKS(name) { name "_2", name "_4", name "_8" }
 #define FUNCS(name)                                                                        \
-	[TE_K_COMM_L1] = "te_k_comm_" name "_l1", [TE_K_COMM_S] = "te_k_comm_" name "_s",  \
-	[TE_K_COMM_R] = "te_k_comm_" name "_r"
+	[TE_K_COMM_L1] = ALL("te_k_comm_" name "_l1"),                                     \
+	[TE_K_COMM_S] = ALL("te_k_comm_" name "_s"), [TE_K_COMM_R] = ALL("te_k_comm_" name "_r")
 
-static const char *const funcs[][TE_K_COMM_ALGORITHMS] = {
+static const char *const funcs[][TE_K_COMM_ALGORITHMS][3] = {
 	[TE_K_COLL_ALLREDUCE] = {
 		FUNCS("allreduce"),
-		[TE_K_COMM_P1] = "te_k_comm_allreduce_p1",
-		[TE_K_COMM_P2] = "te_k_comm_allreduce_p2",
-		[TE_K_COMM_M] = "te_k_comm_allreduce_m",
-		[TE_K_COMM_M1] = "te_k_comm_allreduce_m1",
+		[TE_K_COMM_P1] = OF_RANKS("te_k_comm_allreduce_p1"),
+		[TE_K_COMM_P2] = OF_RANKS("te_k_comm_allreduce_p2"),
+		[TE_K_COMM_M] = ALL("te_k_comm_allreduce_m"),
+		[TE_K_COMM_M1] = ALL("te_k_comm_allreduce_m1"),
 	},
 	[TE_K_COLL_REDUCE_SCATTER] = { FUNCS("reduce_scatter") },
 	[TE_K_COLL_ALL_GATHER] = { FUNCS("all_gather") },
 	[TE_K_COLL_BROADCAST] = { FUNCS("broadcast") },
 };
+
+static int by_ranks(const struct te_k_comm *a)
+{
+	return a->nranks == 2 ? 0 : a->nranks == 4 ? 1 : 2;
+}
 
 static bool is_one_shot(const struct te_k_comm *a)
 {
@@ -58,7 +67,7 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 	const int64_t nbytes = a->count * (int64_t)te_dtype_nbytes((enum te_dtype)a->dtype);
 	const int integers = a->dtype == TE_DTYPE_INT32 || a->dtype == TE_DTYPE_UINT8;
 	const char *func = (unsigned)a->algorithm < TE_K_COMM_ALGORITHMS ?
-				   funcs[what][a->algorithm] :
+				   funcs[what][a->algorithm][by_ranks(a)] :
 				   NULL;
 
 	if (!func || (unsigned)a->op >= TE_K_COMM_OPS)
@@ -82,9 +91,10 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 			 a->algorithm == TE_K_COMM_M1))
 		return te__fail(-TE_EDTYPE, "%s: expected a floating type, not %s", func,
 				te_dtype_name((enum te_dtype)a->dtype));
-	if (a->half_nbytes < te_k_comm_half_nbytes(a->algorithm, a->nranks, nbytes))
+	if (a->buffer_nbytes < te_k_comm_buffer_nbytes(a->algorithm, a->nranks, nbytes))
 		return te__fail(-TE_ESHAPE, "%s: %lld elements do not fit into packet memory of "
-				"%lld bytes", func, (long long)a->count, (long long)a->half_nbytes);
+				"%lld bytes", func, (long long)a->count,
+				(long long)a->buffer_nbytes);
 	return te__geo_launch(k, func, a->count ? nblocks(a, what, nbytes) : 0,
 			      is_one_shot(a) ? one_shot_threads(nbytes) : COMM_THREADS);
 }
@@ -140,7 +150,7 @@ int te__geo_comm_fold(const void *args, struct te__geometry *k)
 static int norm_check_comm(const struct te_k_comm_norm *a)
 {
 	const struct te_k_comm *c = &a->comm;
-	int64_t half;
+	int64_t need;
 
 	if (c->nranks < 1 || c->nranks > TE_K_COMM_RANKS || c->rank < 0 || c->rank >= c->nranks)
 		return te__fail(-EINVAL, NORM ": rank %d of %d, at most %d are supported", c->rank,
@@ -154,11 +164,11 @@ static int norm_check_comm(const struct te_k_comm_norm *a)
 				"P2 and SUM", c->algorithm, c->op);
 	if (c->algorithm == TE_K_COMM_P1 && (a->flags & TE_K_COMM_RESIDUAL_SHARDED))
 		return te__fail(-EINVAL, NORM ": a sharded residual needs the two-shot algorithm");
-	half = te_k_comm_norm_half_nbytes(a);
-	if (c->half_nbytes < half)
+	need = te_k_comm_norm_buffer_nbytes(a);
+	if (c->buffer_nbytes < need)
 		return te__fail(-TE_ESHAPE, NORM ": %lld x %lld elements need packet memory of "
 				"%lld bytes, there are %lld", (long long)a->rows,
-				(long long)a->cols, (long long)half, (long long)c->half_nbytes);
+				(long long)a->cols, (long long)need, (long long)c->buffer_nbytes);
 	return 0;
 }
 
@@ -193,8 +203,8 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 }
 
 /* smem: bytes of a column, besides gamma and a row */
-static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3], unsigned smem,
-		    struct te__geometry *k)
+static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3][3],
+		    unsigned smem, struct te__geometry *k)
 {
 	const int two_shot = a->comm.algorithm == TE_K_COMM_P2;
 	int64_t rows;
@@ -215,16 +225,18 @@ static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3]
 	/* a function of what the ranks agree on only */
 	rows = two_shot ? te_k_comm_norm_first(a, 1) : a->rows;
 	k->smem = (unsigned)a->cols * (4 + (a->comm.dtype == TE_DTYPE_FP32 ? 4 : 2) + smem);
-	return te__geo_launch(k, func[two_shot][a->comm.dtype],
+	return te__geo_launch(k, func[two_shot][a->comm.dtype][by_ranks(&a->comm)],
 			      a->rows ? clamp(rows, 1, a->comm.max_blocks) : 0,
 			      threads_for(a->cols, TE_V, COMM_NORM_THREADS));
 }
 
 int te__geo_comm_norm(const void *args, struct te__geometry *k)
 {
-	static const char *const func[2][3] = {
-		{ NORM "_p1_fp32", NORM "_p1_bf16", NORM "_p1_fp16" },
-		{ NORM "_p2_fp32", NORM "_p2_bf16", NORM "_p2_fp16" },
+	static const char *const func[2][3][3] = {
+		{ OF_RANKS(NORM "_p1_fp32"), OF_RANKS(NORM "_p1_bf16"),
+		  OF_RANKS(NORM "_p1_fp16") },
+		{ OF_RANKS(NORM "_p2_fp32"), OF_RANKS(NORM "_p2_bf16"),
+		  OF_RANKS(NORM "_p2_fp16") },
 	};
 	const struct te_k_comm_norm *a = args;
 
@@ -235,9 +247,11 @@ int te__geo_comm_norm(const void *args, struct te__geometry *k)
 
 int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
 {
-	static const char *const func[2][3] = {
-		{ NORM "_bwd_p1_fp32", NORM "_bwd_p1_bf16", NORM "_bwd_p1_fp16" },
-		{ NORM "_bwd_p2_fp32", NORM "_bwd_p2_bf16", NORM "_bwd_p2_fp16" },
+	static const char *const func[2][3][3] = {
+		{ OF_RANKS(NORM "_bwd_p1_fp32"), OF_RANKS(NORM "_bwd_p1_bf16"),
+		  OF_RANKS(NORM "_bwd_p1_fp16") },
+		{ OF_RANKS(NORM "_bwd_p2_fp32"), OF_RANKS(NORM "_bwd_p2_bf16"),
+		  OF_RANKS(NORM "_bwd_p2_fp16") },
 	};
 	const struct te_k_comm_norm *a = args;
 

@@ -56,7 +56,7 @@ static void make_nans_equal(float *v, int64_t n)
 			v[i] = te__f32_from_bits(TE_K_COMM_NAN);
 }
 
-/* r of a row; packet p of rank k's x is at index + k * each + p */
+/* r of a row; packet p of a source's x is at index + source * each + p */
 static int row_reduce(struct fused *f, int64_t row, int64_t index, int64_t each, uint8_t *r)
 {
 	const struct te_k_comm_norm *a = f->a;
@@ -74,8 +74,10 @@ static int row_reduce(struct fused *f, int64_t row, int64_t index, int64_t each,
 			if (k == a->comm.rank) {
 				te__h_load(dtype, a->comm.in, at, n, to);
 			} else {
+				const int64_t from = te_k_comm_source(a->comm.rank, k) * each;
+
 				if (receive_bytes(f, TE_K_COMM_DATA, k,
-						  index + k * each + c * es / TE_K_COMM_PACKET, x,
+						  index + from + c * es / TE_K_COMM_PACKET, x,
 						  n * es))
 					return -1;
 				te__h_load(dtype, x, 0, n, to);
@@ -225,7 +227,7 @@ static void words_store(const struct te_k_comm_norm *a, int64_t row, const float
 		}                                                                               \
 	} while (0)
 
-/* all results of a row; to: also send them to the other ranks, to this index; -1: do not */
+/* all results of a row; to: also send them to the other ranks, to this index of source 0; or -1 */
 static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each, int64_t to)
 {
 	const struct te_k_comm_norm *a = f->a;
@@ -247,7 +249,8 @@ static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each
 		memcpy(row_of(a->y, row, f->row_nbytes), y, (size_t)f->row_nbytes);
 	words_store(a, row, word);
 	for (int k = 0; k < a->comm.nranks && to >= 0; k++) {
-		int64_t at = to;
+		int64_t at = to + te_k_comm_source(k, a->comm.rank) * f->most *
+					  te_k_comm_norm_out_packets(a);
 
 		if (k == a->comm.rank)
 			continue;
@@ -291,7 +294,8 @@ static int one_shot(struct fused *f)
 
 	for (int k = 0; k < a->comm.nranks; k++)
 		if (k != a->comm.rank)
-			send_bytes(f, k, a->comm.rank * all, a->comm.in, a->rows * f->row_nbytes);
+			send_bytes(f, k, te_k_comm_source(k, a->comm.rank) * all, a->comm.in,
+				   a->rows * f->row_nbytes);
 	if (te__hc_headers(&f->o))
 		return -1;
 	for (int64_t row = 0; row < a->rows; row++)
@@ -313,20 +317,21 @@ static int two_shot(struct fused *f)
 		const int64_t first = te_k_comm_norm_first(a, k);
 
 		if (k != me)
-			send_bytes(f, k, me * each, x_of(f, first),
+			send_bytes(f, k, te_k_comm_source(k, me) * each, x_of(f, first),
 				   (te_k_comm_norm_first(a, k + 1) - first) * f->row_nbytes);
 	}
 	if (te__hc_headers(&f->o))
 		return -1;
 	for (int64_t i = 0; i < nmine; i++)
-		if (row_compute(f, mine + i, i * p, each, n * each + (me * f->most + i) * q))
+		if (row_compute(f, mine + i, i * p, each, (n - 1) * each + i * q))
 			return -1;
 	for (int k = 0; k < n; k++) {
 		const int64_t first = te_k_comm_norm_first(a, k);
 		const int64_t count = te_k_comm_norm_first(a, k + 1) - first;
 
 		for (int64_t i = 0; i < count && k != me; i++)
-			if (row_receive(f, k, first + i, n * each + (k * f->most + i) * q))
+			if (row_receive(f, k, first + i, (n - 1) * each +
+					(te_k_comm_source(me, k) * f->most + i) * q))
 				return -1;
 	}
 	return 0;

@@ -13,14 +13,14 @@
  *
  * A thread has the same vectors of 8 elements of each row, up to 4, from packets to results. Its
  * part of gamma and of the residual is copied to shared memory before it waits for packets; r and
- * then y replace the residual there. No other thread accesses that. All rows of the block are
- * pushed before any packet is awaited, and before a result is written, which may replace an input.
+ * then y replace the residual there. No other thread accesses that. A row is pushed before its
+ * results are written, which may replace it: one-shot some rows ahead, two-shot all of the block.
  *
  * The squares of a row are added in the order of te_k_norm_fwd, where a thread has vectors
  * j * threads + t: here a row has up to four times as many threads, so that the sums of vectors are
  * added from shared memory.
  *
- * Compiled for 2, 4 and 8 ranks, p2 for 4 and 8, as allreduce.cu.
+ * Compiled for 2, 4 and 8 ranks, as allreduce.cu.
  */
 #include "kernels/comm/comm.cuh"
 #include "kernels/comm/geometry.h"
@@ -59,16 +59,20 @@ struct norm_shared {
 	__align__(16) float word[MAX_WORDS + 2]; /* whole packets */
 };
 
+/* a barrier */
 DEV void fused_begin(const struct te_k_comm_norm &a, struct fused &f)
 {
-	f.nvec = (int32_t)(a.cols + TE_V - 1) / TE_V;
-	f.npackets = te_k_comm_norm_in_packets(&a);
-	f.nout = te_k_comm_norm_out_packets(&a);
-	f.nwords = te_k_comm_norm_nwords(&a);
-	f.scales = (a.rstd ? 1 : 0) + (a.amax ? 1 : 0);
-	f.each = (int32_t)a.rows / a.comm.nranks;
-	f.more = (int32_t)a.rows % a.comm.nranks;
-	f.most = f.each + (f.more ? 1 : 0);
+	if (threadIdx.x == 0) {
+		f.nvec = (int32_t)(a.cols + TE_V - 1) / TE_V;
+		f.npackets = te_k_comm_norm_in_packets(&a);
+		f.nout = te_k_comm_norm_out_packets(&a);
+		f.nwords = te_k_comm_norm_nwords(&a);
+		f.scales = (a.rstd ? 1 : 0) + (a.amax ? 1 : 0);
+		f.each = (int32_t)a.rows / a.comm.nranks;
+		f.more = (int32_t)a.rows % a.comm.nranks;
+		f.most = f.each + (f.more ? 1 : 0);
+	}
+	__syncthreads();
 }
 
 /* te_k_comm_norm_first(), which divides */
@@ -164,8 +168,8 @@ template <int N, class T> DEV void packet_sum(const uint4 v[N], int n, float *s)
 }
 
 /*
- * s of vector v of a row, 0 beyond its end; packet p of rank r is at index + r * each + p. false
- * after a failure.
+ * s of vector v of a row, 0 beyond its end; packet p of a source is at index + source * each + p.
+ * false after a failure.
  */
 template <int N, class T>
 DEV bool vector_sum(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
@@ -186,11 +190,8 @@ DEV bool vector_sum(const struct te_k_comm_norm &a, const struct fused &f, struc
 		if (p >= f.npackets)
 			continue;
 		own = ((const uint4 *)c.in)[row * f.npackets + p];
-		if (!collect<N, false>(c, o, TE_K_COMM_DATA, o.others, index + p, each, w))
+		if (!collect_all<N>(c, o, index + p, each, own, empty(), w))
 			return false;
-#pragma unroll
-		for (int r = 0; r < N; r++)
-			w[r] = r == c.rank ? own : w[r];
 		packet_sum<N, T>(w, n, s + k * L);
 #pragma unroll
 		for (int e = 0; e < L; e++)
@@ -199,12 +200,16 @@ DEV bool vector_sum(const struct te_k_comm_norm &a, const struct fused &f, struc
 	return true;
 }
 
-/* a packet to all other ranks */
-DEV void push_others(const struct te_k_comm &c, const struct op &o, int64_t index, uint4 v)
+/* a packet of results to all other ranks; index: of source 0 */
+DEV void push_others(const struct te_k_comm &c, const struct fused &f, const struct op &o,
+		     int64_t index, uint4 v)
 {
 #pragma unroll 1
-	for (int k = 1; k < c.nranks; k++)
-		push<false>(c, o, after(c, k), index, v);
+	for (int k = 1; k < c.nranks; k++) {
+		const int r = after(c, k);
+
+		push<false>(c, o, r, packet_of(index, r, c.rank, (int64_t)f.most * f.nout), v);
+	}
 }
 
 /* vector v of a row of results to the array, TWO: and to packets of the others; index -1: not */
@@ -222,7 +227,7 @@ DEV void vector_put(const struct te_k_comm_norm &a, const struct fused &f, const
 			continue;
 		((uint4 *)array)[row * f.npackets + p] = x.q[k];
 		if (TWO && index >= 0)
-			push_others(a.comm, o, index + p, x.q[k]);
+			push_others(a.comm, f, o, index + p, x.q[k]);
 	}
 }
 
@@ -317,7 +322,7 @@ DEV void codes_put(const struct te_k_comm_norm &a, const struct fused &f, const 
 				      __shfl_down_sync(0xffffffffu, code.y, 1));
 
 	if (v < f.nvec && v % 2 == 0)
-		push_others(a.comm, o, index + v / 2, both);
+		push_others(a.comm, f, o, index + v / 2, both);
 }
 
 /* the vectors of this thread */
@@ -533,7 +538,7 @@ DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, stru
 		word_store(a, row, k, m.word[k]);
 	if (TWO)
 		for (int p = threadIdx.x; 4 * p < f.nwords; p += blockDim.x)
-			push_others(a.comm, o, out + p, ((const uint4 *)m.word)[p]);
+			push_others(a.comm, f, o, out + p, ((const uint4 *)m.word)[p]);
 	return true;
 }
 
@@ -599,7 +604,7 @@ DEV bool rows_receive(const struct te_k_comm_norm &a, const struct fused &f, str
 {
 	const struct te_k_comm &c = a.comm;
 	const int64_t each = (int64_t)f.most * f.nout;
-	const int64_t first = (int64_t)c.nranks * f.most * f.npackets + i * f.nout;
+	const int64_t first = (int64_t)(c.nranks - 1) * f.most * f.npackets + i * f.nout;
 	uint32_t from = 0;
 
 #pragma unroll
@@ -636,6 +641,14 @@ DEV bool rows_receive(const struct te_k_comm_norm &a, const struct fused &f, str
 
 /* --- algorithms; false after a failure --- */
 
+/* the packet of x that a thread sends first: loaded while the epoch is */
+template <int TWO> DEV uint4 read_first(const struct te_k_comm_norm &a, const struct fused &f)
+{
+	if (TWO || (int)threadIdx.x >= f.npackets || blockIdx.x >= a.rows)
+		return empty();
+	return ((const uint4 *)a.comm.in)[(int64_t)blockIdx.x * f.npackets + threadIdx.x];
+}
+
 /* row of x to packets at index of a rank */
 DEV void row_push(const struct te_k_comm_norm &a, const struct fused &f, const struct op &o, int to,
 		  int64_t row, int64_t index)
@@ -645,28 +658,51 @@ DEV void row_push(const struct te_k_comm_norm &a, const struct fused &f, const s
 			    ((const uint4 *)a.comm.in)[row * f.npackets + p]);
 }
 
+/* rows of a block that have been sent when it begins to wait for the first one */
+#define AHEAD 4
+
+/* a row to all other ranks; first: of the first one */
+DEV void row_push_all(const struct te_k_comm_norm &a, const struct fused &f, const struct op &o,
+		      int64_t row, const uint4 *first)
+{
+	const struct te_k_comm &c = a.comm;
+
+	for (int p = threadIdx.x; p < f.npackets; p += blockDim.x) {
+		const int64_t i = row * f.npackets + p;
+		const uint4 v = first && p == (int)threadIdx.x ? *first :
+								 ((const uint4 *)c.in)[i];
+
+		for (int k = 1; k < c.nranks; k++) {
+			const int r = after(c, k);
+
+			push<false>(c, o, r, packet_of(i, r, c.rank, a.rows * f.npackets), v);
+		}
+	}
+}
+
 template <int N, bool BWD, class T>
 DEV bool one_shot(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
-		  struct norm_shared &m, uint4 *gamma, uint4 *held)
+		  struct norm_shared &m, uint4 *gamma, uint4 *held, uint4 first)
 {
-	const int64_t all = a.rows * f.npackets;
+	int64_t next = blockIdx.x; /* to send */
 	bool ok;
 
-	for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x)
-		for (int k = 1; k < a.comm.nranks; k++)
-			row_push(a, f, o, after(a.comm, k), row,
-				 a.comm.rank * all + row * f.npackets);
+	for (int k = 0; k < AHEAD && next < a.rows; k++, next += gridDim.x)
+		row_push_all(a, f, o, next, k ? NULL : &first);
 	ok = header_collect(a.comm, o);
-	for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x)
+	for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, next += gridDim.x) {
+		if (next < a.rows)
+			row_push_all(a, f, o, next, NULL);
 		if (!row_compute<N, false, BWD, T>(a, f, o, m, gamma, held, ok, row,
-						   row * f.npackets, all, 0))
+						   row * f.npackets, a.rows * f.npackets, 0))
 			return false;
+	}
 	return ok;
 }
 
 template <int N, bool BWD, class T>
 DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
-		  struct norm_shared &m, uint4 *gamma, uint4 *held)
+		  struct norm_shared &m, uint4 *gamma, uint4 *held, uint4)
 {
 	const struct te_k_comm &c = a.comm;
 	const int64_t mine = first_row(f, c.rank);
@@ -679,13 +715,13 @@ DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 
 			if (i < nrows(f, r))
 				row_push(a, f, o, r, first_row(f, r) + i,
-					 c.rank * each + i * f.npackets);
+					 packet_of(i * f.npackets, r, c.rank, each));
 		}
 	ok = header_collect(c, o);
 	for (int64_t i = blockIdx.x; i < nrows(f, c.rank); i += gridDim.x)
 		if (!row_compute<N, true, BWD, T>(
 			    a, f, o, m, gamma, held, ok, mine + i, i * f.npackets, each,
-			    c.nranks * each + ((int64_t)c.rank * f.most + i) * f.nout))
+			    (c.nranks - 1) * each + i * f.nout))
 			return false;
 	if (!__syncthreads_and(ok)) /* all rows of the block have been pushed */
 		return false;
@@ -712,36 +748,37 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 
 /* --- kernels --- */
 
-#define KERNEL(NAME, T, N2, N4, BWD, ALGORITHM)						\
-	extern "C" __global__ void __launch_bounds__(COMM_NORM_THREADS)			\
-		te_k_comm_norm_##NAME(const __grid_constant__ struct te_k_comm_norm a)	\
+#define KERNEL(NAME, T, N, TWO, BWD, ALGORITHM)						\
+	extern "C" __global__ void							\
+	__launch_bounds__(COMM_NORM_THREADS, N == 2 && !TWO && !BWD ? 2 : 1)		\
+		te_k_comm_norm_##NAME##_##N(const __grid_constant__			\
+					    struct te_k_comm_norm a)			\
 	{										\
-		te_begin();								\
 		extern __shared__ uint4 rows[];						\
 		__shared__ struct norm_shared m;					\
-		uint4 *gain = rows, *held = rows + a.cols / 4;				\
+		uint4 *gain = rows, *held = rows + a.cols / 4, first;			\
 		struct fused &f = m.f;							\
 		struct op o;								\
 		bool ok;								\
 											\
+		fused_begin(a, f);							\
+		comm_begin(a.comm);							\
+		first = read_first<TWO>(a, f);						\
+		row_copy(a, f, gain, a.gamma);						\
 		if (!begin(a.comm, o, te_k_comm_norm_signature(&a)))			\
 			return;								\
-		if (threadIdx.x == 0)							\
-			fused_begin(a, f);						\
-		__syncthreads();							\
-		row_copy(a, f, gain, a.gamma);						\
-		ok = a.comm.nranks == 2 ? ALGORITHM<N2, BWD, T>(a, f, o, m, gain, held) :\
-		     a.comm.nranks == 4 ? ALGORITHM<N4, BWD, T>(a, f, o, m, gain, held) :\
-					  ALGORITHM<8, BWD, T>(a, f, o, m, gain, held);	\
+		ok = ALGORITHM<N, BWD, T>(a, f, o, m, gain, held, first);		\
 		if (__syncthreads_and(ok))						\
 			scale_words(a);							\
 		end(a.comm, o, ok);							\
 	}
-#define KERNELS(T, t)									\
-	KERNEL(p1_##t, T, 2, 4, false, one_shot)					\
-	KERNEL(p2_##t, T, 8, 4, false, two_shot)					\
-	KERNEL(bwd_p1_##t, T, 2, 4, true, one_shot)					\
-	KERNEL(bwd_p2_##t, T, 8, 4, true, two_shot)
-KERNELS(float, fp32)
-KERNELS(bf16, bf16)
-KERNELS(fp16, fp16)
+#define KERNELS(T, t, N)								\
+	KERNEL(p1_##t, T, N, 0, false, one_shot)					\
+	KERNEL(p2_##t, T, N, 1, false, two_shot)					\
+	KERNEL(bwd_p1_##t, T, N, 0, true, one_shot)					\
+	KERNEL(bwd_p2_##t, T, N, 1, true, two_shot)
+#define BY_RANKS(T, t) KERNELS(T, t, 2) KERNELS(T, t, 4) KERNELS(T, t, 8)
+
+BY_RANKS(float, fp32)
+BY_RANKS(bf16, bf16)
+BY_RANKS(fp16, fp16)

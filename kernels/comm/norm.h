@@ -28,9 +28,10 @@
  * codes and scales instead of rows of T. TE_K_COMM_RESIDUAL_SHARDED: it sends no r. Then the other
  * rows of residual_out remain as they were; of residual, two-shot reads the rank's own rows only.
  *
- * Packets of rank r. One-shot: packet i of x is at r * packets of x + i. Two-shot: row i of the
- * owner's rows of x is at (r * most + i) * packets of a row, where most is the rows of rank 0; the
- * results of row i of rank r follow n * most rows of x, at (r * most + i) * packets of results.
+ * Packets of source s. One-shot: packet i of x is at s * packets of x + i. Two-shot: row i of the
+ * owner's rows of x is at (s * most + i) * packets of a row, where most is the rows of rank 0; the
+ * results of row i of source s follow (n - 1) * most rows of x, at (s * most + i) * packets of
+ * results.
  */
 #ifndef TE_K_COMM_NORM_H
 #define TE_K_COMM_NORM_H
@@ -56,8 +57,8 @@ enum te_k_comm_norm_flags {
  * Any output may be NULL, and all ranks ask for the same ones. Outputs of T may be comm.in or
  * residual, but no other part of these. rows 0: no operation.
  *
- * Of comm: in is x, out T(s), count rows * cols, dtype T, op SUM, algorithm P1 or P2, half_nbytes
- * at least te_k_comm_norm_half_nbytes().
+ * Of comm: in is x, out T(s), count rows * cols, dtype T, op SUM, algorithm P1 or P2, buffer_nbytes
+ * at least te_k_comm_norm_buffer_nbytes().
  */
 struct te_k_comm_norm {
 	struct te_k_comm comm;
@@ -162,12 +163,12 @@ TE_K_INLINE int64_t te_k_comm_norm_residual_rows(const struct te_k_comm_norm *a)
 	       te_k_comm_norm_residual_first(a);
 }
 
-TE_K_INLINE int64_t te_k_comm_norm_half_nbytes(const struct te_k_comm_norm *a)
+TE_K_INLINE int64_t te_k_comm_norm_buffer_nbytes(const struct te_k_comm_norm *a)
 {
 	const int64_t in = te_k_comm_norm_in_packets(a), out = te_k_comm_norm_out_packets(a);
 	const int64_t rows = a->comm.algorithm == TE_K_COMM_P1 ? a->rows :
 								 te_k_comm_norm_first(a, 1);
-	const int64_t packets = a->comm.nranks * rows *
+	const int64_t packets = (a->comm.nranks - 1) * rows *
 				(a->comm.algorithm == TE_K_COMM_P1 ? in : in + out);
 
 	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;

@@ -165,9 +165,13 @@ template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o,
 	EACH(i, 0, o.npackets) {
 		uint4 v[N];
 
-		if (!collect<N, false>(a, o, TE_K_COMM_DATA, o.others | 1u << a.rank, i,
-				       o.npackets, v))
-			return false;
+#pragma unroll
+		for (int r = 0; r < N; r++) {
+			v[r] = empty();
+			if (r < a.nranks && !collect_one(a, o, TE_K_COMM_DATA, 1u << r,
+							 r * o.npackets + i, v[r]))
+				return false;
+		}
 		write_packet(o, a.out, i, reduce<N>(a, v));
 	}
 	return true;

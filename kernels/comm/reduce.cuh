@@ -64,10 +64,16 @@ DEV float divide(float x, int n)
 	return n & (n - 1) ? divide_by(x, n) : mul(x, __int_as_float((128 - __ffs(n)) << 23));
 }
 
-/* n is N, or at most that */
+/*
+ * n is N, or at most that. All results are multiplied by a factor, which is 1 without an average:
+ * so most code has no branch for averages.
+ */
 template <int N, int DTYPE> DEV uint4 sum(const uint4 v[N], int n, bool average)
 {
 	typedef word_of<DTYPE> W;
+	const bool divides = average && n & (n - 1);
+	const float factor =
+		average && !divides ? __int_as_float((128 - __ffs(n)) << 23) : 1.0f;
 	uint32_t w[4];
 
 #pragma unroll
@@ -84,10 +90,10 @@ template <int N, int DTYPE> DEV uint4 sum(const uint4 v[N], int n, bool average)
 			for (int l = 0; l < W::L; l++)
 				s[l] = add(s[l], x[l]);
 		}
-		if (average)
 #pragma unroll
-			for (int l = 0; l < W::L; l++)
-				s[l] = divide(s[l], n);
+		for (int l = 0; l < W::L; l++)
+			s[l] = N == 2 || N == 4 || !divides ? mul(s[l], factor) :
+							       divide_by(s[l], n);
 		w[k] = W::pack(s);
 	}
 	return make_uint4(w[0], w[1], w[2], w[3]);

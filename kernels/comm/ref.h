@@ -33,7 +33,7 @@ void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t
 /* packet index of this rank, sent by another; phase: for *status */
 int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
 		   uint8_t *data);
-/* memory of packet index of a rank: of the half of this operation */
+/* memory of packet index of a rank: of the buffer of this operation */
 uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index);
 
 /* all accesses of this rank are before its flags, which it sets at the others */

@@ -45,18 +45,19 @@ const char *te__coll_kernel_name(int32_t kernel)
 /* the most bytes of a launch, a multiple of 16; 0: packet memory does not limit it */
 static int64_t fits(const struct te__coll *c, int32_t kernel)
 {
-	const int64_t n = te__boot_nranks(c->boot);
+	const int64_t n = te__boot_nranks(c->boot), others = n > 1 ? n - 1 : 1;
 	const int64_t packets =
-		(c->terms.half_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET;
+		(c->terms.buffer_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET;
 
 	switch (kernel) {
 	case TE_K_COMM_L1:
-		return packets / (2 * n) * TE_K_COMM_PACKET;
+		return packets / (2 * others) * TE_K_COMM_PACKET;
 	case TE_K_COMM_P1:
+		return packets / others * TE_K_COMM_PACKET;
 	case TE_K_COMM_M1:
 		return packets / n * TE_K_COMM_PACKET;
 	case TE_K_COMM_P2:
-		return packets / (2 * n) * n * TE_K_COMM_PACKET;
+		return packets / (2 * others) * n * TE_K_COMM_PACKET;
 	default:
 		return 0;
 	}
@@ -88,6 +89,8 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 	row = te__table_find(c->table, nranks, floats, symmetric, a->nbytes);
 	while (row->algorithm == TE_COMM_LL && a->nbytes > fits(c, TE_K_COMM_L1))
 		row = te__table_find(c->table, nranks, floats, symmetric, row->nbytes + 1);
+	if (row == te__table_find(c->table, nranks, floats, symmetric, 1))
+		snprintf(most, sizeof(most), "any size");
 	if (row->nbytes != TE__TABLE_REST)
 		snprintf(most, sizeof(most), "at most %lld bytes", (long long)row->nbytes);
 	snprintf(why, n, "%s among %d ranks, %s, %s%s%.48s", most, nranks,

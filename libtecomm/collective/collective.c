@@ -11,23 +11,29 @@
 #define WORD_AT 64 /* from ctl to the word of barriers */
 #define ALONE_AT 128 /* to the ctl of kernels without other ranks, whose epochs differ */
 #define CTL_NBYTES 192
+/* of a GPU: two ranks send 21 MiB in one launch; the host gains nothing from more than 16 MiB */
+#define PACKETS_NBYTES ((int64_t)64 << 20)
 
 _Static_assert(sizeof(struct te_k_comm_ctl) <= WORD_AT, "the word follows it");
 
-int64_t te__coll_half_nbytes(void)
+int64_t te__coll_buffer_nbytes(const char *backend)
 {
-	const int64_t nbytes = (int64_t)te__param_size(TE_PARAM_COMM_PACKETS);
-	const int64_t least = te_k_comm_half_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, 4096);
-	const int64_t half = (nbytes - TE_K_COMM_FLAGS_NBYTES) / 2 & ~(int64_t)127;
+	const int64_t asked = (int64_t)te__param_size(TE_PARAM_COMM_PACKETS);
+	const int64_t nbytes = asked			  ? asked :
+			       strcmp(backend, "host") ? PACKETS_NBYTES :
+							 PACKETS_NBYTES / 4;
+	const int64_t least = te_k_comm_buffer_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, 4096);
+	const int64_t each =
+		(nbytes - TE_K_COMM_FLAGS_NBYTES) / TE_K_COMM_BUFFERS & ~(int64_t)127;
 
-	return half > least ? half : least;
+	return each > least ? each : least;
 }
 
 /* packets, ctl and status as kernels/comm/comm.h wants them at the beginning */
 static int reset(struct te__coll *c)
 {
 	struct te_ctx *ctx = te__pool_ctx(c->pool);
-	const size_t n = (size_t)te_k_comm_region_nbytes(c->terms.half_nbytes);
+	const size_t n = (size_t)te_k_comm_region_nbytes(c->terms.buffer_nbytes);
 	int r = te__ctx_fill_u32(ctx, te__pool_packets(c->pool, te__boot_rank(c->boot)),
 				 UINT32_MAX, n);
 
@@ -151,8 +157,17 @@ static void tell(struct te__coll *c)
 	char text[240], who[160];
 
 	c->told = 1;
-	if (s.peer < 0 || s.peer >= te__boot_nranks(c->boot) || s.code == TE_K_COMM_ABORTED)
+	if (s.code == TE_K_COMM_ABORTED)
 		return;
+	if (s.peer < 0) {
+		snprintf(text, sizeof(text), "%s: other kernels have kept multiprocessors from "
+			 "blocks of operation %llu for %llu ms",
+			 te__boot_peer(c->boot, te__boot_rank(c->boot)),
+			 (unsigned long long)s.epoch,
+			 (unsigned long long)(c->deadline_ns / 1000000));
+		te__pool_abort(c->pool, -ETIMEDOUT, text);
+		return;
+	}
 	if (s.code >= TE_K_COMM_MISMATCH) {
 		mismatch_text(&s, te__boot_peer(c->boot, s.peer), text, sizeof(text));
 		te__pool_abort(c->pool, -TE_EMISMATCH, text);
@@ -207,7 +222,7 @@ struct te_k_comm te__coll_args(const struct te__coll *c)
 		.status = c->status,
 		.multicast = te__pool_multicast(c->pool),
 		.stride = (int64_t)te__pool_stride(c->pool),
-		.half_nbytes = c->terms.half_nbytes,
+		.buffer_nbytes = c->terms.buffer_nbytes,
 		.deadline_ns = c->deadline_ns,
 		.nranks = te__boot_nranks(c->boot),
 		.rank = te__boot_rank(c->boot),

@@ -20,7 +20,7 @@
 
 /* what the ranks settle when they create the communicator */
 struct te__coll_terms {
-	int64_t half_nbytes; /* of packet memory; a region has two */
+	int64_t buffer_nbytes; /* of packet memory, of which a region has three */
 	int32_t max_blocks;  /* of a kernel that waits for other ranks */
 	int device_sums;   /* chains between nodes are added by the devices */
 	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
@@ -43,8 +43,8 @@ struct te__coll {
 	int told; /* the failure in status */
 };
 
-/* TE_COMM_PACKETS, as half_nbytes that all ranks can use, and the bytes of a region */
-int64_t te__coll_half_nbytes(void);
+/* of TE_COMM_PACKETS, as all ranks can use it */
+int64_t te__coll_buffer_nbytes(const char *backend);
 
 /* collective; c is zeroed but for its table, and te__coll_fini() may follow a failure */
 int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,

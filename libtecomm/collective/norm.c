@@ -223,11 +223,11 @@ static int fits(const struct te__comm_norm *a, int32_t algorithm, struct te_k_co
 	c->algorithm = algorithm;
 	if (a->call.max_blocks && a->call.max_blocks < c->max_blocks)
 		c->max_blocks = a->call.max_blocks;
-	need = te_k_comm_norm_half_nbytes(ret);
-	if (need <= c->half_nbytes)
+	need = te_k_comm_norm_buffer_nbytes(ret);
+	if (need <= c->buffer_nbytes)
 		return 1;
 	snprintf(why, n, "the rows need %lld bytes of packet memory, which has %lld",
-		 (long long)need, (long long)c->half_nbytes);
+		 (long long)need, (long long)c->buffer_nbytes);
 	return 0;
 }
 
@@ -242,7 +242,7 @@ struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const v
 	k.comm.dtype = a->k.comm.dtype;
 	k.comm.op = TE_K_COMM_SUM;
 	k.comm.algorithm = TE_K_COMM_P1;
-	k.comm.half_nbytes = te_k_comm_norm_half_nbytes(&k);
+	k.comm.buffer_nbytes = te_k_comm_norm_buffer_nbytes(&k);
 	k.flags &= ~(uint32_t)TE_K_COMM_RESIDUAL_SHARDED;
 	return k;
 }

@@ -9,6 +9,7 @@
 #include <te/capture.h>
 #include <te/collective.h>
 
+#include "libtecomm/comm_internal.h"
 #include "libtecore/base/dtype_inline.h"
 #include "threads.h"
 
@@ -592,6 +593,30 @@ START_TEST(an_abort_ends_operations)
 }
 END_TEST
 
+/* as a kernel describes that its blocks have not begun, which takes a kernel that is in its way */
+static int without_processors(struct thread_rank *r)
+{
+	struct te_k_comm_status *s = r->comm->coll.status;
+
+	if (r->rank == 0) {
+		s->code = TE_K_COMM_TIMEOUT;
+		s->peer = -1;
+		s->epoch = 7;
+		__atomic_store_n(&s->complete, 1, __ATOMIC_RELEASE);
+		return te_comm_error(r->comm);
+	}
+	STEP(te_comm_barrier(r->comm, te_ctx_stream(r->ctx)));
+	STEP(te_stream_sync(te_ctx_stream(r->ctx)));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(a_rank_without_multiprocessors_is_named)
+{
+	threads_run(2, without_processors, -ETIMEDOUT,
+		    "other kernels have kept multiprocessors from blocks of operation 7");
+}
+END_TEST
+
 /* ---- arguments ---- */
 
 static int wrong(struct thread_rank *r, int code, const char *text, const void *in, void *out,
@@ -663,10 +688,10 @@ static int bad(struct thread_rank *r)
 			     TE_COMM_SUM, NULL, &c));
 	HOLDS(c.nlaunches == 0 && c.nsent == 0);
 	/* its last element is outside of the pool */
-	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4 + 1, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
-			     &c));
+	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4 + 1, TE_DTYPE_INT32, TE_COMM_SUM,
+			     NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_STAGED);
-	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4, TE_DTYPE_FP32, TE_COMM_SUM, NULL,
+	STEP(te_comm_explain(r->comm, p, p, (int64_t)POOL / 4, TE_DTYPE_INT32, TE_COMM_SUM, NULL,
 			     &c));
 	HOLDS(c.algorithm == TE_COMM_ZERO_COPY && c.nlaunches == 1);
 	HOLDS(c.nsent == POOL);
@@ -762,6 +787,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, different_offsets_are_a_mismatch);
 	tcase_add_test(c, a_rank_that_does_not_call_is_named);
 	tcase_add_test(c, an_abort_ends_operations);
+	tcase_add_test(c, a_rank_without_multiprocessors_is_named);
 	tcase_add_test(c, arguments_are_checked);
 	/* without a fixture that reads parameters, and a process for each test */
 	if (!strcmp(on, "host"))

@@ -1,12 +1,13 @@
 /*
  * t/comm/model.c - the protocols of kernels/comm/comm.h as state machines, in all interleavings.
  *
- * Three ranks run three operations. A rank sends in each operation a packet to each other rank, or
- * sets its flag there, and waits for theirs; the steps of a kernel have only the order that the
- * protocol gives them. Reading a packet and emptying it are two steps. The search visits every
- * state that can be reached and stops at the first that breaks a rule, or in which no rank can
- * proceed. Of R, the ranks run four steps of one operation, in the order of the program. Variants
- * without one of the protocol's conditions must break a rule.
+ * Of packets, two ranks run five operations: in each, a rank sends a header and a packet of data
+ * and receives those of the other. Reading one, emptying it, and the moment when all others see
+ * that are three steps, of which only a fence makes sure of the last. Of flags, three ranks run
+ * three operations. The steps of a kernel have only the order that the protocol gives them. The
+ * search visits every state that can be reached and stops at the first that breaks a rule, or in
+ * which no rank can proceed. Of R, three ranks run four steps of one operation, in the order of the
+ * program. Variants without one of the protocol's conditions must break a rule.
  */
 #include "config.h"
 
@@ -17,15 +18,15 @@
 
 #define N 3 /* ranks */
 #define K 3 /* operations */
+#define PK 5 /* operations of packets, of two ranks */
 #define ALL ((1u << N) - 1)
 
 /* ---- search: a step calls reach() for each next state and returns 0 if a rule is broken ---- */
 
 struct packets {
-	/* of kernel k of rank r, one bit for each other rank */
-	uint8_t sent[N][K], read[N][K], emptied[N][K];
-	/* 0: empty, or 1 + the operation: at rank r, from rank s, in buffer b */
-	uint8_t slot[N][N][2];
+	uint8_t done[2][PK]; /* of a rank in an operation: DONE() */
+	/* 0: empty, or 1 + the operation: at a rank, header or data, in each buffer */
+	uint8_t slot[2][2][3];
 };
 
 struct flags {
@@ -79,32 +80,45 @@ static size_t search(int (*step)(struct search *, const union state *),
 	return ok ? x.states.n : 0;
 }
 
-/* ---- packets: L1, P1, P2 and headers ---- */
-
-#define ONE_BUFFER 1u	 /* instead of two */
-#define EARLY_SEND 2u	 /* kernel k + 1 sends while kernel k runs */
-#define EARLY_RECEIVE 4u /* kernel k + 1 receives while kernel k runs */
-#define ONE_WAY 8u	 /* only rank 0 sends */
-
 static uint32_t others(int r)
 {
 	return ALL & ~(1u << r);
 }
 
-static uint32_t to_send(uint32_t variant, int r)
+/* ---- packets: L1, P1, P2 and headers ---- */
+
+#define ONE_BUFFER 1u	 /* instead of three */
+#define TWO_BUFFERS 2u
+#define LATE_FENCE 4u	 /* after the kernel before, instead of the one before that */
+#define NO_FENCE 8u
+#define EARLY_SEND 16u	 /* kernel k + 1 sends while kernel k runs */
+#define EARLY_RECEIVE 32u /* kernel k + 1 receives while kernel k runs */
+#define ONE_WAY 64u	 /* only rank 0 sends */
+
+enum { HEADER, DATA }; /* kinds */
+enum { SENT, TAKEN, EMPTIED, SEEN };
+#define DONE(action, kind) (1u << (2 * (action) + (kind)))
+
+static int sends(uint32_t variant, int r)
 {
-	return variant & ONE_WAY && r ? 0 : others(r);
+	return !(variant & ONE_WAY) || r == 0;
 }
 
-static uint32_t to_receive(uint32_t variant, int r)
+/* what rank r does in each operation, SEEN not included */
+static uint32_t todo_of(uint32_t variant, int r)
 {
-	return variant & ONE_WAY ? others(r) & 1 : others(r);
+	uint32_t bits = 0;
+
+	for (int kind = HEADER; kind <= DATA; kind++) {
+		bits |= sends(variant, r) ? DONE(SENT, kind) : 0;
+		bits |= sends(variant, 1 - r) ? DONE(TAKEN, kind) | DONE(EMPTIED, kind) : 0;
+	}
+	return bits;
 }
 
 static int has_ended(const struct packets *p, uint32_t variant, int r, int k)
 {
-	return k < 0 ||
-	       (p->sent[r][k] == to_send(variant, r) && p->emptied[r][k] == to_receive(variant, r));
+	return k < 0 || !(todo_of(variant, r) & ~(uint32_t)p->done[r][k]);
 }
 
 /* may kernel k of rank r proceed, with the kernel before it still running or not? */
@@ -114,62 +128,95 @@ static int may(const struct packets *p, uint32_t variant, int r, int k, uint32_t
 	       (variant & early && has_ended(p, variant, r, k - 2));
 }
 
-static int packets_step(struct search *x, const union state *s)
+/* is the fence of kernel k complete? */
+static int fenced(const struct packets *p, uint32_t variant, int r, int k)
 {
-	const uint32_t v = x->variant;
+	const int last = variant & LATE_FENCE ? k - 1 : k - 2;
+	const uint32_t seen = sends(variant, 1 - r) ? DONE(SEEN, HEADER) | DONE(SEEN, DATA) : 0;
 
-	for (int r = 0; r < N; r++)
-		for (int k = 0; k < K; k++)
-			for (int o = 0; o < N; o++) {
-				const int b = v & ONE_BUFFER ? 0 : k % 2;
-				const uint8_t bit = (uint8_t)(1u << o);
-				union state t = *s;
-				struct packets *p = &t.p;
-
-				if (may(&s->p, v, r, k, EARLY_SEND) &&
-				    to_send(v, r) & bit & ~p->sent[r][k]) {
-					if (p->slot[o][r][b])
-						return 0; /* overwrites a packet */
-					p->sent[r][k] |= bit;
-					p->slot[o][r][b] = (uint8_t)(1 + k);
-					reach(x, &t);
-					t = *s;
-				}
-				if (!may(&s->p, v, r, k, EARLY_RECEIVE))
-					continue;
-				if (to_receive(v, r) & bit & ~p->read[r][k] && p->slot[r][o][b]) {
-					if (p->slot[r][o][b] != 1 + k)
-						return 0; /* of another operation */
-					p->read[r][k] |= bit;
-					reach(x, &t);
-				} else if (p->read[r][k] & bit & ~p->emptied[r][k]) {
-					if (p->slot[r][o][b] != 1 + k)
-						return 0; /* empties another packet */
-					p->emptied[r][k] |= bit;
-					p->slot[r][o][b] = 0;
-					reach(x, &t);
-				}
-			}
-	return 1;
-}
-
-static int packets_end(const union state *s, uint32_t variant)
-{
-	for (int r = 0; r < N; r++)
-		if (!has_ended(&s->p, variant, r, K - 1))
+	for (int j = 0; j <= last && !(variant & NO_FENCE); j++)
+		if (seen & ~(uint32_t)p->done[r][j])
 			return 0;
 	return 1;
 }
 
-START_TEST(two_buffers_lose_no_packet)
+static int buffer_of(uint32_t variant, int k)
+{
+	return variant & ONE_BUFFER ? 0 : variant & TWO_BUFFERS ? k % 2 : k % 3;
+}
+
+/* of kernel k of rank r; 0: a rule is broken */
+static int packet_steps(struct search *x, const union state *s, int r, int k, int kind)
+{
+	const uint32_t v = x->variant, todo = todo_of(v, r) & ~(uint32_t)s->p.done[r][k];
+	const int b = buffer_of(v, k);
+	const uint8_t own = s->p.slot[r][kind][b], op = (uint8_t)(1 + k);
+	union state t = *s;
+
+	if (todo & DONE(SENT, kind) && may(&s->p, v, r, k, EARLY_SEND) &&
+	    (kind == DATA || fenced(&s->p, v, r, k))) {
+		if (s->p.slot[1 - r][kind][b])
+			return 0; /* overwrites a packet, or is emptied later */
+		t.p.done[r][k] |= DONE(SENT, kind);
+		t.p.slot[1 - r][kind][b] = op;
+		reach(x, &t);
+		t = *s;
+	}
+	if (todo & DONE(TAKEN, kind)) {
+		/* the rank itself sees what it has emptied */
+		if (!own || !may(&s->p, v, r, k, EARLY_RECEIVE) ||
+		    s->p.done[r][own - 1] & DONE(EMPTIED, kind))
+			return 1;
+		if (own != op)
+			return 0; /* of another operation */
+		t.p.done[r][k] |= DONE(TAKEN, kind);
+	} else if (todo & DONE(EMPTIED, kind)) {
+		t.p.done[r][k] |= DONE(EMPTIED, kind);
+	} else if (s->p.done[r][k] & DONE(EMPTIED, kind) && !(s->p.done[r][k] & DONE(SEEN, kind))) {
+		if (own != op)
+			return 0; /* empties another packet */
+		t.p.done[r][k] |= DONE(SEEN, kind);
+		t.p.slot[r][kind][b] = 0;
+	} else {
+		return 1;
+	}
+	reach(x, &t);
+	return 1;
+}
+
+static int packets_step(struct search *x, const union state *s)
+{
+	int ok = 1;
+
+	for (int r = 0; r < 2; r++)
+		for (int k = 0; k < PK; k++)
+			for (int kind = HEADER; kind <= DATA && ok; kind++)
+				ok = packet_steps(x, s, r, k, kind);
+	return ok;
+}
+
+static int packets_end(const union state *s, uint32_t variant)
+{
+	return has_ended(&s->p, variant, 0, PK - 1) && has_ended(&s->p, variant, 1, PK - 1);
+}
+
+START_TEST(three_buffers_lose_no_packet)
 {
 	ck_assert_uint_gt(search(packets_step, packets_end, 0), 10000);
+	ck_assert_uint_eq(search(packets_step, packets_end, NO_FENCE), 0);
 }
 END_TEST
 
-START_TEST(one_buffer_does)
+START_TEST(two_buffers_need_the_fence_after_the_kernel_before)
 {
-	ck_assert_uint_eq(search(packets_step, packets_end, ONE_BUFFER), 0);
+	ck_assert_uint_eq(search(packets_step, packets_end, TWO_BUFFERS), 0);
+	ck_assert_uint_gt(search(packets_step, packets_end, TWO_BUFFERS | LATE_FENCE), 5000);
+}
+END_TEST
+
+START_TEST(one_buffer_loses_packets)
+{
+	ck_assert_uint_eq(search(packets_step, packets_end, ONE_BUFFER | LATE_FENCE), 0);
 }
 END_TEST
 
@@ -412,8 +459,9 @@ static Suite *suite(void)
 	Suite *s = suite_create("comm/model");
 	TCase *c = tt_case(s, "packets", "protocol");
 
-	tcase_add_test(c, two_buffers_lose_no_packet);
-	tcase_add_test(c, one_buffer_does);
+	tcase_add_test(c, three_buffers_lose_no_packet);
+	tcase_add_test(c, two_buffers_need_the_fence_after_the_kernel_before);
+	tcase_add_test(c, one_buffer_loses_packets);
 	tcase_add_test(c, overlapping_kernels_must_not_send_early);
 	tcase_add_test(c, a_rank_that_waits_for_none_must_not_send);
 	c = tt_case(s, "flags", "protocol");

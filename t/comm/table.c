@@ -111,10 +111,13 @@ START_TEST(rows_replace_those_of_the_library)
 {
 	static struct te__table t;
 
-	ck_assert_int_eq(chosen(&t, 2, 1, 0, 4 << 20), TE_COMM_ONE_SHOT);
-	ck_assert_int_eq(chosen(&t, 2, 1, 0, (4 << 20) + 1), TE_COMM_STAGED);
+	ck_assert_int_eq(chosen(&t, 2, 1, 0, INT64_MAX), TE_COMM_ONE_SHOT);
+	ck_assert_int_eq(chosen(&t, 2, 1, 1, 32 << 20), TE_COMM_ONE_SHOT);
+	ck_assert_int_eq(chosen(&t, 2, 1, 1, (32 << 20) + 1), TE_COMM_ZERO_COPY);
+	ck_assert_int_eq(chosen(&t, 3, 1, 0, 384 << 10), TE_COMM_ONE_SHOT);
 	ck_assert_int_eq(chosen(&t, 3, 1, 0, 385 << 10), TE_COMM_TWO_SHOT);
-	ck_assert_int_eq(chosen(&t, 5, 1, 1, 513 << 10), TE_COMM_ZERO_COPY);
+	ck_assert_int_eq(chosen(&t, 5, 1, 1, 129 << 10), TE_COMM_TWO_SHOT);
+	ck_assert_int_eq(chosen(&t, 5, 1, 1, 33 << 20), TE_COMM_ZERO_COPY);
 	ck_assert_int_eq(chosen(&t, 2, 0, 0, 64 << 10), TE_COMM_LL);
 	ck_assert_int_eq(chosen(&t, 8, 0, 1, 65 << 10), TE_COMM_ZERO_COPY);
 	write_table("good", HEAD "# c\n3 float any 1K ll 4\n3 float any 2K twoshot 0 # c\n"

@@ -17,7 +17,7 @@
 
 #define NEVER (-1)
 #define COUNT 3000
-#define HALF te_k_comm_half_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, COUNT * 4)
+#define HALF te_k_comm_buffer_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, COUNT * 4)
 #define ARRAYS 32768 /* of a rank: input and output */
 #define STRIDE (te_k_comm_region_nbytes(HALF) + ARRAYS)
 
@@ -58,7 +58,7 @@ static int operate(struct rank *me, int n, int rank, int op)
 		.status = &me->status,
 		.count = mix(tt_seed(), op) % most + 1,
 		.stride = STRIDE,
-		.half_nbytes = HALF,
+		.buffer_nbytes = HALF,
 		.deadline_ns = (uint64_t)me->deadline_s * 1000000000u,
 		.nranks = n,
 		.rank = rank,

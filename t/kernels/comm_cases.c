@@ -151,7 +151,7 @@ START_TEST(arrays_much_larger_than_staging_memory)
 {
 	struct cl_call c[CL_MAX_CALLS];
 
-	cl_open_half(NRANKS, 1 << 20, te_k_comm_half_nbytes(TE_K_COMM_R, NRANKS, 1) +
+	cl_open_buffer(NRANKS, 1 << 20, te_k_comm_buffer_nbytes(TE_K_COMM_R, NRANKS, 1) +
 					      128 * tt_rand_int(0, 20));
 	for (int k = 0; k < TT_FEWER(4); k++) {
 		const int ncalls = 4;
@@ -620,16 +620,16 @@ START_TEST(memory_is_that_of_kernels_def)
 {
 	const int32_t dtype = every_type[_i];
 	const int64_t n = tt_rand_int(1, 5000);
-	const int64_t half = te_k_comm_half_nbytes(TE_K_COMM_L1, 1, 4 * n) + (1 << 14);
+	const int64_t each = te_k_comm_buffer_nbytes(TE_K_COMM_L1, 1, 4 * n) + (1 << 14);
 	struct te_k_comm k = {
 		.in = kc_poison(dtype, n),
 		.out = kc_poison(dtype, n),
-		.slots = kc_poison(TE_DTYPE_UINT8, te_k_comm_region_nbytes(half)),
+		.slots = kc_poison(TE_DTYPE_UINT8, te_k_comm_region_nbytes(each)),
 		.ctl = kc_poison(TE_DTYPE_UINT8, sizeof(*k.ctl)),
 		.abort = kc_poison(TE_DTYPE_UINT8, sizeof(*k.abort)),
 		.status = kc_poison(TE_DTYPE_UINT8, sizeof(*k.status)),
 		.count = n,
-		.half_nbytes = half,
+		.buffer_nbytes = each,
 		.nranks = 1,
 		.dtype = dtype,
 		.max_blocks = 7,
@@ -701,7 +701,7 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	struct te_k_comm k = { .nranks = 8, .count = 1, .max_blocks = 16 };
 	struct te__geometry g, other;
 
-	k.half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_L1, 8, 1 << 20);
+	k.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_L1, 8, 1 << 20);
 	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++)
 		for (k.count = 1; k.count < 1 << 18; k.count = k.count * 3 / 2 + 1) {
 			if (_i && (k.algorithm == TE_K_COMM_P1 || k.algorithm == TE_K_COMM_P2)) {
@@ -732,7 +732,7 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 		.count = 1000,
 		.max_blocks = 16,
 		.algorithm = TE_K_COMM_P2,
-		.half_nbytes = te_k_comm_half_nbytes(TE_K_COMM_P2, 8, 4000),
+		.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_P2, 8, 4000),
 	};
 	struct te_k_comm k = good;
 	struct te__geometry g;
@@ -759,7 +759,7 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
 	REFUSES(k.dtype = TE_DTYPE_INT32, -TE_EDTYPE, "not int32");
 	REFUSES(k.count += 32, -TE_ESHAPE, "do not fit");
-	REFUSES(k.algorithm = TE_K_COMM_R; k.half_nbytes = 65536, -TE_ESHAPE, "do not fit");
+	REFUSES(k.algorithm = TE_K_COMM_R; k.buffer_nbytes = 65536, -TE_ESHAPE, "do not fit");
 #undef REFUSES
 }
 END_TEST

@@ -14,7 +14,7 @@ int cl_n;
 struct te_stream *cl_stream[TE_K_COMM_RANKS];
 uint64_t cl_deadline_ns;
 
-static int64_t heap_nbytes, heap_used, half_nbytes, stride;
+static int64_t heap_nbytes, heap_used, buffer_nbytes, stride;
 static uint8_t *mem;	 /* of the device: regions and heaps */
 static uint8_t *ctls;	 /* of the device, 128 bytes for each rank */
 static uint8_t *page;	 /* pinned: a status of 128 bytes for each rank, and the abort word */
@@ -22,7 +22,7 @@ static uint8_t *before[TE_K_COMM_RANKS], *got[TE_K_COMM_RANKS]; /* heaps */
 
 uint8_t *cl_heap(int rank)
 {
-	return mem + rank * stride + te_k_comm_region_nbytes(half_nbytes);
+	return mem + rank * stride + te_k_comm_region_nbytes(buffer_nbytes);
 }
 
 static struct te_k_comm_ctl *ctl(int rank)
@@ -42,15 +42,15 @@ static uint32_t *abort_word(void)
 
 void cl_open(int n, int64_t nbytes)
 {
-	cl_open_half(n, nbytes, te_k_comm_half_nbytes(TE_K_COMM_L1, n, nbytes / 2));
+	cl_open_buffer(n, nbytes, te_k_comm_buffer_nbytes(TE_K_COMM_L1, n, nbytes / 2));
 }
 
-void cl_open_half(int n, int64_t nbytes, int64_t half)
+void cl_open_buffer(int n, int64_t nbytes, int64_t each)
 {
 	cl_n = n;
 	heap_nbytes = (nbytes + 127) / 128 * 128;
-	half_nbytes = half;
-	stride = te_k_comm_region_nbytes(half_nbytes) + heap_nbytes;
+	buffer_nbytes = each;
+	stride = te_k_comm_region_nbytes(buffer_nbytes) + heap_nbytes;
 	cl_deadline_ns = 60000000000u;
 	DO(te_mem_alloc(st, (size_t)(n * stride), (void **)&mem));
 	DO(te_mem_alloc(st, (size_t)n * 128, (void **)&ctls));
@@ -134,7 +134,8 @@ int cl_takes(const struct cl_call *c, int algorithm)
 	if ((integers || c->collective != TE_K_COLL_ALLREDUCE) &&
 	    (algorithm == TE_K_COMM_P1 || algorithm == TE_K_COMM_P2))
 		return 0;
-	return te_k_comm_half_nbytes(algorithm, cl_n, c->count * element_nbytes(c)) <= half_nbytes;
+	return te_k_comm_buffer_nbytes(algorithm, cl_n, c->count * element_nbytes(c)) <=
+	       buffer_nbytes;
 }
 
 /* elements */
@@ -290,7 +291,7 @@ struct te_k_comm cl_comm(int rank)
 		.abort = abort_word(),
 		.status = (struct te_k_comm_status *)(void *)(page + rank * 128),
 		.stride = stride,
-		.half_nbytes = half_nbytes,
+		.buffer_nbytes = buffer_nbytes,
 		.deadline_ns = cl_deadline_ns,
 		.nranks = cl_n,
 		.rank = rank,

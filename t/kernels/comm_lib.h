@@ -28,7 +28,7 @@ struct cl_call {
 /* n ranks, with room for heap_nbytes of arrays and for packets of any algorithm for each call */
 void cl_open(int n, int64_t heap_nbytes);
 /* the same with so much packet memory */
-void cl_open_half(int n, int64_t heap_nbytes, int64_t half_nbytes);
+void cl_open_buffer(int n, int64_t heap_nbytes, int64_t buffer_nbytes);
 void cl_close(void);
 /* as after cl_open() */
 void cl_reset(void);

@@ -52,9 +52,9 @@ START_TEST(memory_is_that_of_kernels_def)
 		     k.comm.algorithm++) {
 			k.scale_inv =
 				kc_poison(TE_DTYPE_FP32, te_k_comm_norm_scale_inv_nfloats(&k));
-			k.comm.half_nbytes = te_k_comm_norm_half_nbytes(&k);
+			k.comm.buffer_nbytes = te_k_comm_norm_buffer_nbytes(&k);
 			k.comm.slots = kc_poison(TE_DTYPE_UINT8,
-						 te_k_comm_region_nbytes(k.comm.half_nbytes));
+						 te_k_comm_region_nbytes(k.comm.buffer_nbytes));
 			memset(k.comm.ctl, 0, sizeof(*k.comm.ctl));
 			/* rstd is not the host's last bit on a GPU, nor what follows from it */
 			kc_defer(k.rstd);
@@ -100,7 +100,7 @@ static struct te_k_comm_norm some(void)
 		.qdtype = TE_DTYPE_E4M3,
 	};
 
-	k.comm.half_nbytes = te_k_comm_norm_half_nbytes(&k);
+	k.comm.buffer_nbytes = te_k_comm_norm_buffer_nbytes(&k);
 	return k;
 }
 
@@ -109,7 +109,7 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	struct te_k_comm_norm k = some();
 	struct te__geometry g, other;
 
-	k.comm.half_nbytes = 1 << 30;
+	k.comm.buffer_nbytes = 1 << 30;
 	for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2; k.comm.algorithm++)
 		for (k.rows = 1; k.rows < 1000; k.rows = k.rows * 3 / 2 + 1)
 			for (k.cols = 8; k.cols <= TE_K_COMM_NORM_COLS; k.cols *= 2) {

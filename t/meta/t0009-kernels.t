@@ -138,8 +138,8 @@ while read -r args n; do
 done <"$tmp/times" >"$tmp/bad"
 empty "each row has each pointer once" "$tmp/bad"
 # a kernel of attn/strip.cuh calls te_begin() in strip(), after its address arithmetic
-awk '/__global__|DEV void strip\(/ { if (left) print at; left = 7; at = FILENAME ":" FNR }
-	/^[ \t]*(te_begin\(\);|strip\()/ { left = 0 }
+awk '/__global__|DEV void strip\(/ { if (left) print at; left = 14; at = FILENAME ":" FNR }
+	/^[ \t]*((te_begin\(\)|comm_begin\(.*\));|strip\()/ { left = 0 }
 	left && !--left { print at }
 	END { if (left) print at }' */*.cu >"$tmp/bad"
 empty "each kernel begins with te_begin()" "$tmp/bad"

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <te/tensor.h>
@@ -164,6 +165,16 @@ static int probe_nvls(struct te_ctx *ctx)
 	return te__window_multicast_unit(ctx, 2, (size_t)2 << 20, &unit);
 }
 
+/* of memory without a dma-buf */
+static int by_address(const struct te_ctx *ctx)
+{
+	if (!strcmp(te_ctx_backend(ctx), "host"))
+		return te__fail(-EOPNOTSUPP, "memory of the host backend is that of the process");
+	return access("/sys/module/nvidia_peermem", F_OK) ?
+		       te__fail(-EOPNOTSUPP, "the driver exports no dma-buf of memory of the GPU, "
+				"and the module nvidia-peermem is not loaded") : 0;
+}
+
 /* whether network adapters can be given memory of the device: one unit of it */
 static int probe_adapter(struct te_ctx *ctx)
 {
@@ -177,7 +188,7 @@ static int probe_adapter(struct te_ctx *ctx)
 	if (!r)
 		r = te__adapter_export(ctx, te__window_slot(w, 0), unit, &fd);
 	if (!r && fd < 0)
-		r = te__fail(-EOPNOTSUPP, "memory of the host backend is that of the process");
+		r = by_address(ctx);
 	if (fd >= 0)
 		close(fd);
 	te__window_destroy(w);

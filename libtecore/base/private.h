@@ -199,7 +199,8 @@ TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, v
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
 /*
  * For network adapters that access memory of a window: *ret_fd is a dma-buf of part of it, whole
- * pages, which the caller closes; or -1, it is memory of the process. -EOPNOTSUPP: they cannot.
+ * pages, which the caller closes; or -1: there is none, and it is registered by its address, which
+ * is memory of the process, or needs the module nvidia-peermem. -EOPNOTSUPP: they cannot.
  * flush: later work of the stream sees what they have written before the device comes to it.
  */
 TE_EXPORT int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd);

@@ -27,6 +27,7 @@ static struct te__cuda_dev dev;
 /* what the driver can do, which of its calls fails, and what exists */
 static struct {
 	int vmm, posix, fabric, rdma;
+	int dmabuf, ordering, flush; /* of network adapters */
 	struct te__nvml_fabric domain;
 	const char *failing;
 	int code;
@@ -86,9 +87,29 @@ static int fake_cuDeviceGetAttribute(int *ret_value, int attribute, int device)
 	case TE__CU_ATTR_GPU_DIRECT_RDMA_WITH_VMM:
 		*ret_value = fake.rdma;
 		return 0;
+	case TE__CU_ATTR_DMA_BUF:
+		*ret_value = fake.dmabuf;
+		return 0;
+	case TE__CU_ATTR_GPU_DIRECT_RDMA_ORDERING:
+		*ret_value = fake.ordering;
+		return 0;
+	case TE__CU_ATTR_GPU_DIRECT_RDMA_FLUSH_OPTIONS:
+		*ret_value = fake.flush;
+		return 0;
 	default:
 		return FAKE_UNKNOWN;
 	}
+}
+
+static int fake_cuMemGetHandleForAddressRange(void *ret, uint64_t ptr, size_t nbytes, int type,
+					      unsigned long long flags)
+{
+	CALL("cuMemGetHandleForAddressRange");
+	ck_assert_uint_eq(ptr, WINDOW);
+	ck_assert_uint_eq(nbytes, UNIT);
+	ck_assert_int_eq(type, TE__CU_RANGE_DMA_BUF);
+	*(int *)ret = open("/dev/null", O_RDWR | O_CLOEXEC);
+	return 0;
 }
 
 static int fake_cuMemGetInfo(size_t *ret_free, size_t *ret_total)
@@ -279,6 +300,7 @@ static void setup(void)
 	HAVE(cuMemAddressFree);
 	HAVE(cuMemMap);
 	HAVE(cuMemUnmap);
+	HAVE(cuMemGetHandleForAddressRange);
 	HAVE(cuMemSetAccess);
 	HAVE(cuMemHostRegister);
 	HAVE(cuMemHostUnregister);
@@ -418,6 +440,32 @@ START_TEST(a_gpu_without_shareable_memory_is_named)
 }
 END_TEST
 
+/* to network adapters: by a dma-buf or, where the driver exports none, by its address */
+START_TEST(memory_is_exported_to_adapters)
+{
+	int fd = -7;
+
+	fake.dmabuf = 1;
+	fake.ordering = TE__CU_ORDERING_OWNER;
+	DO(ops->adapter_export(&dev, (void *)WINDOW, UNIT, &fd));
+	ck_assert_int_ge(fd, 0);
+	close(fd);
+	fake.failing = "cuMemGetHandleForAddressRange";
+	fake.code = FAKE_UNKNOWN;
+	ck_assert_int_eq(ops->adapter_export(&dev, (void *)WINDOW, UNIT, &fd), -TE_ECUDA);
+	tt_said("cuMemGetHandleForAddressRange");
+	fake.dmabuf = fake.ordering = 0;
+	fake.flush = TE__CU_FLUSH_OPTION_MEM_OPS;
+	DO(ops->adapter_export(&dev, (void *)WINDOW, UNIT, &fd));
+	ck_assert_int_eq(fd, -1);
+	fake.flush = 0;
+	te_error_clear();
+	ck_assert_int_eq(ops->adapter_export(&dev, (void *)WINDOW, UNIT, &fd), -EOPNOTSUPP);
+	tt_said("GPU 2, NVIDIA H100 80GB HBM3: its work cannot wait for what network adapters");
+	check_nothing_left();
+}
+END_TEST
+
 static int probe(void)
 {
 	int r = ops->fabric_probe(&dev);
@@ -505,6 +553,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, names_the_call_that_fails, 0, TT_LEN(call));
 	tcase_add_test(c, out_of_memory_has_the_sizes);
 	tcase_add_test(c, a_gpu_without_shareable_memory_is_named);
+	tcase_add_test(c, memory_is_exported_to_adapters);
 	tcase_add_test(c, fabric_handles_are_tried);
 	tcase_add_loop_test(c, the_nvlink_domain_is_asked_for, 0, TT_LEN(domains));
 	tcase_add_test(c, a_failing_call_of_nvml_is_named);

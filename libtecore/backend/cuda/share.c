@@ -395,18 +395,15 @@ static int ordering(const struct te__cuda_dev *d)
 
 static int adapter_export(const struct te__cuda_dev *d, void *ptr, size_t nbytes, int *ret_fd)
 {
-	int can, fd;
+	int can, fd = -1;
 	int r = attribute(d, TE__CU_ATTR_DMA_BUF, &can);
 
-	if (!r && !can)
-		return te__fail(-EOPNOTSUPP, "GPU %d, %s: the driver exports no dma-buf of its "
-				"memory", d->index, d->name);
 	if (!r)
 		r = ordering(d);
 	if (r < 0)
 		return r;
-	r = TE__CU_CALL(cuMemGetHandleForAddressRange, &fd, (uintptr_t)ptr, nbytes,
-			TE__CU_RANGE_DMA_BUF, 0);
+	r = !can ? 0 : TE__CU_CALL(cuMemGetHandleForAddressRange, &fd, (uintptr_t)ptr, nbytes,
+				   TE__CU_RANGE_DMA_BUF, 0);
 	if (!r)
 		*ret_fd = fd;
 	return r;

@@ -179,6 +179,7 @@ static int by_address(const struct te_ctx *ctx)
 static int probe_adapter(struct te_ctx *ctx)
 {
 	struct te__window *w = NULL;
+	char why[256];
 	size_t unit;
 	int fd = -1;
 	int r = te__window_unit(ctx, &unit);
@@ -191,8 +192,10 @@ static int probe_adapter(struct te_ctx *ctx)
 		r = by_address(ctx);
 	if (fd >= 0)
 		close(fd);
+	if (r) /* destroying the window may record another message */
+		snprintf(why, sizeof(why), "%s", te_error_detail());
 	te__window_destroy(w);
-	return r;
+	return r ? te__fail(r, "%s", why) : 0;
 }
 
 static const struct {

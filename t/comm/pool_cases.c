@@ -442,6 +442,22 @@ START_TEST(transports_are_described)
 }
 END_TEST
 
+/* on both backends what serves a capture is not waited for, which is another error */
+START_TEST(a_reason_is_that_of_the_probe)
+{
+	struct te_transport_info t = TE_TRANSPORT_INFO_INIT;
+	struct te_recording *rec;
+
+	DO(te_capture_begin(te_ctx_stream(ctx)));
+	DO(te_transport_info(ctx, 3, &t));
+	DO(te_capture_end(te_ctx_stream(ctx), &rec));
+	te_recording_unref(rec);
+	ck_assert_str_eq(t.name, "gpudirect");
+	if (!strcmp(backend, "host"))
+		ck_assert_str_eq(t.reason, "memory of the host backend is that of the process");
+}
+END_TEST
+
 Suite *pool_suite(const char *name, const char *on)
 {
 	Suite *s = suite_create(name);
@@ -460,5 +476,6 @@ Suite *pool_suite(const char *name, const char *on)
 	tcase_add_test(c, different_allocations_are_found);
 	tcase_add_test(c, memory_is_reclaimed_outside_captures);
 	tcase_add_test(c, transports_are_described);
+	tcase_add_test(c, a_reason_is_that_of_the_probe);
 	return s;
 }

@@ -207,7 +207,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 		packets = (size_t)te_k_comm_region_nbytes(terms.buffer_nbytes);
 	if (!r && te__boot_nnodes(c->boot) > 1)
 		piece = te__nodes_piece(c->boot);
-	if (piece && terms.device_sums) {
+	if (piece && terms.device_sums && te__nodes_contiguous(c->boot)) {
 		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
 		packets = device_at + te__nodes_device(c->boot, piece);
 	}

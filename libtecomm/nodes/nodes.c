@@ -105,6 +105,16 @@ float *te__nodes_sums(const struct te__nodes *n, int32_t slot)
 	return (float *)(void *)(te__nodes_result(n, slot) + n->piece);
 }
 
+int te__nodes_contiguous(const struct te__boot *b)
+{
+	int yes = 1;
+
+	/* nodes are numbered by their lowest ranks */
+	for (int32_t r = 1; r < te__boot_nranks(b); r++)
+		yes &= te__boot_node(b, r) >= te__boot_node(b, r - 1);
+	return yes;
+}
+
 int32_t te__nodes_nrails(const struct te__boot *b)
 {
 	return most_local(b, 1);
@@ -368,13 +378,12 @@ static int alloc(struct te__nodes *n)
 		n->job[k].received = n->job[k].sent + m;
 		n->job[k].head = n->job[k].sent + 2 * m;
 	}
-	n->contiguous = 1;
+	n->contiguous = te__nodes_contiguous(n->boot);
 	for (int32_t r = 0; r < n->nranks; r++) {
 		const int32_t node = te__boot_node(n->boot, r);
 
 		if (!n->nlocals[node]++)
 			n->first[node] = r;
-		n->contiguous &= n->first[node] + n->nlocals[node] - 1 == r;
 	}
 	return 0;
 }

@@ -40,6 +40,8 @@ struct te__nodes;
 /* of this machine's TE_COMM_STAGE: bytes of a piece, a multiple of 4096, and of staging memory */
 size_t te__nodes_piece(const struct te__boot *boot);
 size_t te__nodes_stage(const struct te__boot *boot, size_t piece);
+/* 1: the numbers of each node's ranks are successive, as chain takes them */
+int te__nodes_contiguous(const struct te__boot *boot);
 /* of a device, at an address of its packets that is a multiple of TE__NODES_ALIGN */
 #define TE__NODES_ALIGN ((size_t)64 << 10)
 size_t te__nodes_device(const struct te__boot *boot, size_t piece);

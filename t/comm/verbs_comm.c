@@ -164,6 +164,40 @@ START_TEST(ranks_recover)
 }
 END_TEST
 
+/* ---- memory and work of devices ---- */
+
+static int alternate; /* the ranks of two nodes do */
+
+static void begin_on_alternate_nodes(int rank)
+{
+	verbs_fake_rank = rank;
+	te__boot_node_name = rank & 1 ? "b" : "a";
+}
+
+static int look_at_memory(struct thread_rank *r)
+{
+	const struct te__nodes *n = r->comm->coll.nodes;
+	const uint64_t packets =
+		(uint64_t)te_k_comm_region_nbytes(r->comm->coll.terms.buffer_nbytes);
+	const uint64_t taken = te__pool_stride(n->pool) - threads_pool_nbytes - packets;
+	const uint64_t device = te__nodes_device(n->boot, n->piece);
+
+	HOLDS(alternate ? taken < 64 << 10 : taken >= device);
+	return 0;
+}
+
+/* _i: nodes whose ranks alternate have no chains */
+START_TEST(memory_of_devices_is_taken_for_chains_only)
+{
+	setenv("TE_COMM_SUMS", "device", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	te__verbs_replace(&verbs_fake_lib);
+	alternate = _i;
+	threads_begin = alternate ? begin_on_alternate_nodes : begin_on_a_node;
+	threads_run(4, look_at_memory, 0, NULL);
+}
+END_TEST
+
 void vb_comm_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "measure", "host");
@@ -174,4 +208,5 @@ void vb_comm_cases(Suite *s)
 	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
 	tcase_add_test(c, ranks_without_devices_are_told);
 	tcase_add_loop_test(c, ranks_recover, 0, 6);
+	tcase_add_loop_test(c, memory_of_devices_is_taken_for_chains_only, 0, 2);
 }

@@ -90,27 +90,22 @@ struct turn {
 	int64_t k; /* piece of the operation */
 };
 
-static struct te__job *job_at(struct te__nodes *n, uint64_t number)
+static int has_turn(struct te__nodes *n, uint64_t number)
 {
-	return &n->job[number % TE__NODES_DEPTH];
-}
-
-static int is_devices(struct te__nodes *n, uint64_t number)
-{
-	return atomic_load_explicit(&job_at(n, number)->devices, memory_order_acquire);
+	return te__job_is_devices(te__nodes_job(n, number));
 }
 
 static void take(void *arg)
 {
 	const struct turn *t = arg;
 
-	te__nodes_wait(t->n, is_devices, t->n->first_piece + (uint64_t)t->k);
+	te__nodes_wait(t->n, has_turn, t->n->first_piece + (uint64_t)t->k);
 }
 
 static void give(void *arg)
 {
 	const struct turn *t = arg;
-	struct te__job *j = job_at(t->n, t->n->first_piece + (uint64_t)t->k);
+	struct te__job *j = te__nodes_job(t->n, t->n->first_piece + (uint64_t)t->k);
 
 	atomic_store_explicit(&j->devices, 0, memory_order_release);
 	t->n->link->ops->wake(t->n->link);

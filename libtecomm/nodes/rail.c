@@ -36,11 +36,6 @@ static struct te__piece *own_piece(const struct te__nodes *n, uint64_t number)
 	return &te__nodes_member(n, n->local)->piece[number % TE__NODES_DEPTH];
 }
 
-static struct te__job *job_of(struct te__nodes *n, uint64_t number)
-{
-	return &n->job[number % TE__NODES_DEPTH];
-}
-
 static int64_t es_of(const struct te__piece *p)
 {
 	return (int64_t)te_dtype_nbytes((enum te_dtype)p->dtype);
@@ -347,11 +342,6 @@ static void give_turn(struct te__job *j)
 	atomic_store_explicit(&j->devices, 1, memory_order_release);
 }
 
-static int is_devices(const struct te__job *j)
-{
-	return atomic_load_explicit(&j->devices, memory_order_acquire);
-}
-
 /* the sums of the nodes before are here */
 static void chain_add(const struct te__nodes *n, struct te__job *j, const struct te__piece *p)
 {
@@ -440,7 +430,7 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 			exchange_end(n, j, p);
 		break;
 	case ADD:
-		if (is_devices(j))
+		if (te__job_is_devices(j))
 			return 0;
 		j->state = BACK;
 		r = chain_send(n, j, p);
@@ -452,7 +442,7 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 		r = te__nodes_is_last(n) ? 0 : chain_end(n, j, p);
 		break;
 	case SPREAD:
-		if (is_devices(j))
+		if (te__job_is_devices(j))
 			return 0;
 		j->state = SENT;
 		break;
@@ -481,7 +471,7 @@ static int check_clock(const struct te__nodes *n, const struct te__job *j,
 	if (j->state == LOCAL && !is_put_in(n, p, &who))
 		return te__fail(-ETIMEDOUT, "%s has not taken part in the %s of %s within %lld ms",
 				te__boot_peer(n->boot, te__boot_local(n->boot, who)), what, me, ms);
-	if (is_devices(j))
+	if (te__job_is_devices(j))
 		return te__fail(-ETIMEDOUT, "the device of %s has not done its part of the %s "
 				"within %lld ms", me, what, ms);
 	who = missing(n, j);
@@ -501,8 +491,8 @@ static int turn(struct te__nodes *n, int *ret_local)
 	*ret_local = 0;
 	for (uint64_t q = n->ended; q < begun && r >= 0; q++) {
 		const struct te__piece *p = own_piece(n, q);
-		struct te__job *j = job_of(n, q);
-		const struct te__job *before = q > n->ended ? job_of(n, q - 1) : NULL;
+		struct te__job *j = te__nodes_job(n, q);
+		const struct te__job *before = q > n->ended ? te__nodes_job(n, q - 1) : NULL;
 
 		if (q == n->started) {
 			start(n, j, p);
@@ -521,7 +511,7 @@ static int turn(struct te__nodes *n, int *ret_local)
 		if (j->state == LOCAL)
 			break;
 	}
-	while (r >= 0 && n->ended < n->started && job_of(n, n->ended)->state == DONE) {
+	while (r >= 0 && n->ended < n->started && te__nodes_job(n, n->ended)->state == DONE) {
 		n->ended++;
 		atomic_store_explicit(&own->ended, n->ended, memory_order_release);
 		progress = 1;
@@ -530,14 +520,14 @@ static int turn(struct te__nodes *n, int *ret_local)
 }
 
 /* of a link that has failed because the other side does something else, which the heads tell */
-static int explain(const struct te__nodes *n, int r)
+static int explain(struct te__nodes *n, int r)
 {
 	char why[400];
 	int better = 0;
 
 	snprintf(why, sizeof(why), "%s", te_error_detail());
 	for (uint64_t q = n->ended; q < n->started && r == -TE_EMISMATCH && !better; q++)
-		better = check_heads(n, &n->job[q % TE__NODES_DEPTH], own_piece(n, q));
+		better = check_heads(n, te__nodes_job(n, q), own_piece(n, q));
 	return better ? better : te__fail(r, "%s", why);
 }
 

@@ -67,6 +67,16 @@ struct te__nodes {
 	const void **src;  /* [ranks] */
 };
 
+static inline struct te__job *te__nodes_job(struct te__nodes *n, uint64_t number)
+{
+	return &n->job[number % TE__NODES_DEPTH];
+}
+
+static inline int te__job_is_devices(const struct te__job *j)
+{
+	return atomic_load_explicit(&j->devices, memory_order_acquire);
+}
+
 /* as many as the node with the fewest has ranks */
 int32_t te__nodes_nrails(const struct te__boot *boot);
 /* bytes of a slot that each node has, without heads */

@@ -137,11 +137,17 @@ static int in_turn(struct te__nodes *n, struct te_stream *stream, const struct t
 
 /* ---- work ---- */
 
-/* To or from where the transport takes it. If that is the same, adapters may have written it. */
-static int copy(const struct work *w, void *dst, const void *src, int64_t nbytes)
+/* from where the transport has put it; if that is the same, adapters have written it */
+static int copy_in(const struct work *w, void *dst, const void *wire, int64_t nbytes)
 {
-	return dst == src ? te__adapter_flush(w->stream) :
-			    te_copy(w->stream, dst, src, (size_t)nbytes);
+	return dst == wire ? te__adapter_flush(w->stream) :
+			     te_copy(w->stream, dst, wire, (size_t)nbytes);
+}
+
+/* to where the transport takes it */
+static int copy_out(const struct work *w, void *wire, const void *src, int64_t nbytes)
+{
+	return wire == src ? 0 : te_copy(w->stream, wire, src, (size_t)nbytes);
 }
 
 static char *result_at(const struct work *w, int32_t local)
@@ -166,7 +172,8 @@ static int share(const struct work *w)
 
 	for (int32_t i = 0; i < n->nlocal && !r; i++)
 		if (i != n->local && takes(w, te__boot_local(n->boot, i)))
-			r = copy(w, result_at(w, i), result_at(w, n->local), w->nelems * w->es);
+			r = te_copy(w->stream, result_at(w, i), result_at(w, n->local),
+				    (size_t)(w->nelems * w->es));
 	return r;
 }
 
@@ -179,23 +186,23 @@ static int add(const struct work *w)
 		te__nodes_fold(n, w->p, w->nelems,
 			       te__device_in(n, w->p->slot, 0) + w->lo * w->es,
 			       (int64_t)te__pool_stride(n->pool), sums, result_at(w, n->local));
-	int r = n->node ? copy(w, sums, wire, w->nelems * 4) : 0;
+	int r = n->node ? copy_in(w, sums, wire, w->nelems * 4) : 0;
 
 	if (!r)
 		r = TE__LAUNCH(w->stream, COMM_FOLD, &fold);
 	if (!r && !te__nodes_is_last(n))
-		return copy(w, wire, sums, w->nelems * 4);
+		return copy_out(w, wire, sums, w->nelems * 4);
 	if (!r && te__nodes_lowest(n, w->p, w->lo, w->nelems) < n->node)
-		r = copy(w, te__device_wire_result(n, w->p, w->lo), result_at(w, n->local),
-			 w->nelems * w->es);
+		r = copy_out(w, te__device_wire_result(n, w->p, w->lo), result_at(w, n->local),
+			     w->nelems * w->es);
 	return r ? r : share(w);
 }
 
 static int spread(const struct work *w)
 {
 	const struct te__nodes *n = w->n;
-	int r = copy(w, result_at(w, n->local), te__device_wire_result(n, w->p, w->lo),
-		     w->nelems * w->es);
+	int r = copy_in(w, result_at(w, n->local), te__device_wire_result(n, w->p, w->lo),
+			w->nelems * w->es);
 
 	return r ? r : share(w);
 }

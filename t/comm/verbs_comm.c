@@ -13,6 +13,7 @@
 
 #include "libtecomm/comm_internal.h"
 #include "libtecomm/nodes/rail.h"
+#include "libtecore/tensor/ctx.h"
 #include "threads.h"
 #include "verbs_lib.h"
 
@@ -198,6 +199,45 @@ START_TEST(memory_of_devices_is_taken_for_chains_only)
 }
 END_TEST
 
+static _Atomic int nflushes[4];
+
+static int count_flush(void *stream)
+{
+	(void)stream;
+	nflushes[verbs_fake_rank]++;
+	return 0;
+}
+
+/* an array of one piece, of which each rail has a part */
+static int add_once(struct thread_rank *r)
+{
+	static const int32_t all[] = { 0, 1, 2, 3 };
+	const struct te__backend_ops *ops = r->ctx->ops;
+	struct te__backend_ops counting = *ops;
+	int e;
+
+	HOLDS(r->comm->coll.nodes->link->direct);
+	counting.adapter_flush = count_flush;
+	r->ctx->ops = &counting;
+	e = sum(r, r->rank, all);
+	r->ctx->ops = ops;
+	return e;
+}
+
+/* sums of the node before, and results of the next one; not what the device has written itself */
+START_TEST(what_adapters_have_written_is_flushed_once)
+{
+	setenv("TE_COMM_ALGO", "chain", 1);
+	setenv("TE_COMM_SUMS", "device", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	te__verbs_replace(&verbs_fake_lib);
+	threads_begin = begin_on_a_node;
+	threads_run(4, add_once, 0, NULL);
+	for (int i = 0; i < 4; i++)
+		ck_assert_int_eq(nflushes[i], 1);
+}
+END_TEST
+
 void vb_comm_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "measure", "host");
@@ -208,5 +248,6 @@ void vb_comm_cases(Suite *s)
 	tcase_add_loop_test(c, messages_of_a_communicator_are_timed, 2, 4);
 	tcase_add_test(c, ranks_without_devices_are_told);
 	tcase_add_loop_test(c, ranks_recover, 0, 6);
+	tcase_add_test(c, what_adapters_have_written_is_flushed_once);
 	tcase_add_loop_test(c, memory_of_devices_is_taken_for_chains_only, 0, 2);
 }

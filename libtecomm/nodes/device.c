@@ -99,7 +99,12 @@ static void take(void *arg)
 {
 	const struct turn *t = arg;
 
+	struct te__job *j = te__nodes_job(t->n, t->n->first_piece + (uint64_t)t->k);
+
 	te__nodes_wait(t->n, has_turn, t->n->first_piece + (uint64_t)t->k);
+	j->taken = te__boot_now();
+	if (te__job_is_devices(j)) /* it is not, after a failure */
+		atomic_store_explicit(&j->devices, TE__TAKEN, memory_order_release);
 }
 
 static void give(void *arg)

@@ -339,7 +339,7 @@ static int chain_begin(struct te__nodes *n, struct te__job *j, const struct te__
 
 static void give_turn(struct te__job *j)
 {
-	atomic_store_explicit(&j->devices, 1, memory_order_release);
+	atomic_store_explicit(&j->devices, TE__GIVEN, memory_order_release);
 }
 
 /* the sums of the nodes before are here */
@@ -455,23 +455,49 @@ static int step(struct te__nodes *n, struct te__job *j, const struct te__piece *
 	return r ? r : 1;
 }
 
-/* the ranks of the node are late first, then other nodes, which may wait for their own */
+/*
+ * A rank that has not put in a piece may be in a turn of the device that waits for other nodes: the
+ * clock of its rail tells for which one. All ranks of the node have put in what that rail is at.
+ */
+static int waits_for_rail(const struct te__nodes *n, int32_t local)
+{
+	const struct te__member *m = te__nodes_member(n, local);
+
+	return n->device_at && local < n->nrails &&
+	       atomic_load_explicit(&m->ended, memory_order_acquire) <
+		       atomic_load_explicit(&m->begun, memory_order_acquire);
+}
+
+/* of a turn of the device, which may wait for turns before it */
+static int is_device_late(const struct te__nodes *n, const struct te__job *j)
+{
+	const int taken = atomic_load_explicit(&j->devices, memory_order_acquire) == TE__TAKEN;
+
+	return te__boot_now() - (taken ? j->taken : j->since) >= n->timeout_ns * (taken ? 1 : 2);
+}
+
+/*
+ * The ranks and devices of the node are late first, then other nodes, which may wait for their own.
+ */
 static int check_clock(const struct te__nodes *n, const struct te__job *j,
 		       const struct te__piece *p)
 {
+	const int is_devices = te__job_is_devices(j);
 	const int64_t late = te__boot_now() - j->since;
 	const char *me = te__boot_peer(n->boot, n->rank);
 	const long long ms = (long long)(n->timeout_ns / 1000000);
 	char what[96];
 	int32_t who;
 
-	if (late < n->timeout_ns || (j->state != LOCAL && late < n->timeout_ns / 8 * 9))
+	if (is_devices ? !is_device_late(n, j) :
+	    late < n->timeout_ns || (j->state != LOCAL && late < n->timeout_ns / 8 * 9))
 		return 0;
 	describe(p, what, sizeof(what));
 	if (j->state == LOCAL && !is_put_in(n, p, &who))
-		return te__fail(-ETIMEDOUT, "%s has not taken part in the %s of %s within %lld ms",
+		return waits_for_rail(n, who) ? 0 :
+		       te__fail(-ETIMEDOUT, "%s has not taken part in the %s of %s within %lld ms",
 				te__boot_peer(n->boot, te__boot_local(n->boot, who)), what, me, ms);
-	if (te__job_is_devices(j))
+	if (is_devices)
 		return te__fail(-ETIMEDOUT, "the device of %s has not done its part of the %s "
 				"within %lld ms", me, what, ms);
 	who = missing(n, j);

@@ -31,7 +31,8 @@ struct te__member {
 /* a piece at this rank's rail */
 struct te__job {
 	int state;
-	_Atomic int devices; /* it is the device's turn */
+	_Atomic int devices; /* it is the device's turn, */
+	int64_t taken; /* and since then, if it is TE__TAKEN: turns before it may last */
 	int64_t since, lo, n; /* of its part, elements from the begin of the piece */
 	/* [peers]: the link's counters when all has been, or the head has; 0: nothing is */
 	uint64_t *sent, *received, *head;
@@ -71,6 +72,8 @@ static inline struct te__job *te__nodes_job(struct te__nodes *n, uint64_t number
 {
 	return &n->job[number % TE__NODES_DEPTH];
 }
+
+enum { TE__GIVEN = 1, TE__TAKEN };
 
 static inline int te__job_is_devices(const struct te__job *j)
 {

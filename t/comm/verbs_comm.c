@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/collective.h>
 
@@ -238,6 +239,69 @@ START_TEST(what_adapters_have_written_is_flushed_once)
 }
 END_TEST
 
+#define PIECES 8
+
+static const struct te__backend_ops *real;
+
+static void await_abort(void *arg)
+{
+	struct thread_rank *r = *(struct thread_rank **)arg;
+
+	for (int k = 0; k < 20000 && !te__pool_aborted(r->comm->pool); k++)
+		usleep(1000);
+}
+
+static _Thread_local struct thread_rank *slow;
+
+static int launch_late(void *stream, const struct te__launch *l)
+{
+	const int r = l->id == TE_K_COMM_FOLD && slow ?
+			      real->host_call(stream, await_abort, &slow, sizeof(slow)) : 0;
+
+	slow = NULL;
+	return r ? r : real->launch(stream, l);
+}
+
+/* the device of rank 3 does nothing of the first piece */
+static int add_late(struct thread_rank *r)
+{
+	const int64_t count = PIECES * te__device_each(r->comm->coll.nodes, 4);
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	struct te__backend_ops late = *r->ctx->ops;
+	int code;
+	void *p;
+
+	if (r->rank == 3) {
+		real = r->ctx->ops;
+		slow = r;
+		late.launch = launch_late;
+		r->ctx->ops = &late;
+	}
+	STEP(te_mem_alloc(s, (size_t)count * 4, &p));
+	STEP(te_fill(s, p, 0, (size_t)count * 4));
+	STEP(te_comm_allreduce(r->comm, s, p, p, count, TE_DTYPE_FP32, TE_COMM_SUM, NULL));
+	STEP(te_stream_sync(s));
+	STEP(te_mem_free(s, p));
+	if (r->rank == 3)
+		r->ctx->ops = real;
+	code = te_comm_error(r->comm);
+	/* rank 2 has put in the next pieces, and rank 1 waits for a result of rank 3 */
+	HOLDS(!strstr(te_error_detail(), "has not taken part"));
+	return code;
+}
+
+START_TEST(a_rank_that_waits_for_another_node_is_not_named)
+{
+	setenv("TE_COMM_ALGO", "chain", 1);
+	setenv("TE_COMM_SUMS", "device", 1);
+	setenv("TE_COMM_STAGE", "256K", 1);
+	te__verbs_replace(&verbs_fake_lib);
+	threads_begin = begin_on_a_node;
+	threads_timeout_ms = (int)TT_SLOWER(800);
+	threads_run(4, add_late, -ETIMEDOUT, "rank 3 (");
+}
+END_TEST
+
 void vb_comm_cases(Suite *s)
 {
 	TCase *c = tt_case(s, "measure", "host");
@@ -249,5 +313,6 @@ void vb_comm_cases(Suite *s)
 	tcase_add_test(c, ranks_without_devices_are_told);
 	tcase_add_loop_test(c, ranks_recover, 0, 6);
 	tcase_add_test(c, what_adapters_have_written_is_flushed_once);
+	tcase_add_test(c, a_rank_that_waits_for_another_node_is_not_named);
 	tcase_add_loop_test(c, memory_of_devices_is_taken_for_chains_only, 0, 2);
 }

@@ -178,6 +178,12 @@ void te__nodes_fail(struct te__nodes *n, int code, const char *why)
 	te__pool_abort(n->pool, code, text);
 }
 
+int te__nodes_closed(const struct te__nodes *n, int32_t local)
+{
+	return te__fail(-TE_EPEER, "%s has closed its communicator",
+			te__boot_peer(n->boot, te__boot_local(n->boot, local)));
+}
+
 /* other ranks' failures, also while this rank waits for nothing */
 static void *watch(void *arg)
 {
@@ -534,13 +540,27 @@ void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint6
 		nanosleep(&pause, NULL);
 }
 
-/* all rails have done so many pieces */
+static int has_ended(const struct te__member *m, uint64_t count)
+{
+	return atomic_load_explicit(&m->ended, memory_order_acquire) >= count;
+}
+
+/* all rails have done so many pieces; those whose ranks have closed do no more */
 static int is_ended(struct te__nodes *n, uint64_t count)
 {
-	for (int32_t g = 0; g < n->nrails; g++)
-		if (atomic_load_explicit(&te__nodes_member(n, g)->ended, memory_order_acquire) <
-		    count)
-			return 0;
+	for (int32_t g = 0; g < n->nrails; g++) {
+		const struct te__member *m = te__nodes_member(n, g);
+		int code;
+
+		if (has_ended(m, count))
+			continue;
+		if (atomic_load_explicit(&m->closed, memory_order_acquire) &&
+		    !has_ended(m, count)) {
+			code = te__nodes_closed(n, g);
+			te__nodes_fail(n, code, te_error_detail());
+		}
+		return 0;
+	}
 	return 1;
 }
 

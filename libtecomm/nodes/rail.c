@@ -198,8 +198,7 @@ static int is_put_in(const struct te__nodes *n, const struct te__piece *p, int32
 		*ret_local = i;
 		if (atomic_load_explicit(&m->begun, memory_order_acquire) > p->number)
 			continue;
-		return closed ? te__fail(-TE_EPEER, "%s has closed its communicator",
-					 te__boot_peer(n->boot, te__boot_local(n->boot, i))) : 0;
+		return closed ? te__nodes_closed(n, i) : 0;
 	}
 	for (int32_t i = 0; i < n->nlocal; i++) {
 		const struct te__piece *q =

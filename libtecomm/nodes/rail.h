@@ -142,6 +142,8 @@ int64_t te__nodes_part(const struct te__nodes *n, const struct te__piece *p, int
 
 /* ends the communicator, on all ranks */
 void te__nodes_fail(struct te__nodes *n, int code, const char *why);
+/* -TE_EPEER, with the local rank that has closed its communicator */
+int te__nodes_closed(const struct te__nodes *n, int32_t local);
 /* the function of the thread */
 void *te__rail_work(void *nodes);
 

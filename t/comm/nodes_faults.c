@@ -270,6 +270,46 @@ START_TEST(a_rank_that_releases_its_communicator_is_named)
 }
 END_TEST
 
+/* rank 0 of the only rail leaves, rank 2 of the other node calls nothing, and rank 1 reduces */
+static int left_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	for (int k = 0; k < 3 && !r; k++)
+		r = nodes_reduce(&j, 0);
+	if (r)
+		return leave(&j, r);
+	if (!rank)
+		j.comm = te_comm_unref(j.comm);
+	while (rank == 1 && !r)
+		r = nodes_reduce(&j, 0);
+	if (rank != 1)
+		await(&plan->nleft, 1);
+	while (rank == 2 && !r) {
+		usleep(1000);
+		r = te_comm_error(j.comm);
+	}
+	return leave(&j, r);
+}
+
+START_TEST(a_rail_that_has_left_is_named_where_no_rail_works)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = SKIP;
+	plan->nodes = "aab";
+	plan->at = 1 | 4;
+	plan->seed = plan->seed / 2 * 2 + (uint64_t)_i; /* sums by the host, by devices */
+	plan->timeout_ms = 4000;
+	run(MEET_ID, left_rank, res);
+	ranks_ok(1, &res[0]);
+	for (int i = 1; i < 3; i++)
+		ranks_failed(&res[i], -TE_EPEER, "rank 0 (host ", 10000);
+}
+END_TEST
+
 /* ---- recovery ---- */
 
 /* the same sums by a communicator that is created for these ranks */
@@ -622,6 +662,7 @@ static Suite *suite(void)
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
 	c = tt_case(s, "leaving", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
+	tcase_add_loop_test(c, a_rail_that_has_left_is_named_where_no_rail_works, 0, 2);
 	TT_ADD_LOOP(c, a_rank_that_releases_its_communicator_is_named, 2 * (int)TT_LEN(leaving), 4);
 	c = tt_case(s, "recover", "host");
 

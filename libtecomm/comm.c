@@ -120,6 +120,59 @@ static int check_tables(const struct te_comm *c, const struct common *all)
 	return 0;
 }
 
+#define TERM_NBYTES 24
+
+static void backend_of(const struct common *o, char *ret)
+{
+	snprintf(ret, TERM_NBYTES, "%.16s", o->backend);
+}
+
+static void packets_of(const struct common *o, char *ret)
+{
+	snprintf(ret, TERM_NBYTES, "%lld bytes", (long long)o->buffer_nbytes);
+}
+
+static void nvls_of(const struct common *o, char *ret)
+{
+	snprintf(ret, TERM_NBYTES, "%s", o->nvls ? "on" : "off");
+}
+
+static void sums_of(const struct common *o, char *ret)
+{
+	snprintf(ret, TERM_NBYTES, "%s", o->sums == SUMS_AUTO ? "auto" :
+					 o->sums == SUMS_HOST ? "host" : "device");
+}
+
+/* what is equal on all ranks, and the text of a rank's value */
+static const struct {
+	const char *name;
+	void (*text)(const struct common *o, char *ret);
+} term[] = {
+	{ "the backend is", backend_of },
+	{ "a third of TE_COMM_PACKETS is", packets_of },
+	{ "TE_COMM_NVLS is", nvls_of },
+	{ "TE_COMM_SUMS is", sums_of },
+};
+
+static int check_terms(const struct te_comm *c, const struct common *all)
+{
+	char first[TERM_NBYTES], other[TERM_NBYTES];
+
+	for (size_t k = 0; k < sizeof(term) / sizeof(term[0]); k++) {
+		term[k].text(&all[0], first);
+		for (int32_t i = 1; i < te__boot_nranks(c->boot); i++) {
+			term[k].text(&all[i], other);
+			if (strcmp(first, other))
+				return te__fail(-TE_EMISMATCH,
+						"te_comm_create: %s: %s %s for %s, and %s for %s",
+						c->name, term[k].name, other,
+						te__boot_peer(c->boot, i), first,
+						te__boot_peer(c->boot, 0));
+		}
+	}
+	return 0;
+}
+
 static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 {
 	struct common mine = { .buffer_nbytes = te__coll_buffer_nbytes(te_ctx_backend(c->ctx)) };
@@ -149,32 +202,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
 			       te__boot_deadline(c->boot));
 	/* each rank compares the same bytes, so all come to the same end */
-	for (int32_t i = 1; i < n && !r; i++)
-		if (strncmp(all[i].backend, all[0].backend, sizeof(mine.backend)))
-			r = te__fail(-TE_EMISMATCH,
-				     "te_comm_create: %s: %s has backend %.16s, %s "
-				     "%.16s",
-				     c->name, te__boot_peer(c->boot, i), all[i].backend,
-				     te__boot_peer(c->boot, 0), all[0].backend);
-	for (int32_t i = 1; i < n && !r; i++)
-		if (all[i].buffer_nbytes != all[0].buffer_nbytes)
-			r = te__fail(-TE_EMISMATCH,
-				     "te_comm_create: %s: TE_COMM_PACKETS of %s and of %s differ",
-				     c->name, te__boot_peer(c->boot, i),
-				     te__boot_peer(c->boot, 0));
-	for (int32_t i = 1; i < n && !r; i++)
-		if (all[i].nvls != all[0].nvls)
-			r = te__fail(-TE_EMISMATCH,
-				     "te_comm_create: %s: TE_COMM_NVLS is %s for %s, and %s for %s",
-				     c->name, all[i].nvls ? "on" : "off",
-				     te__boot_peer(c->boot, i), all[0].nvls ? "on" : "off",
-				     te__boot_peer(c->boot, 0));
-	for (int32_t i = 1; i < n && !r; i++)
-		if (all[i].sums != all[0].sums)
-			r = te__fail(-TE_EMISMATCH,
-				     "te_comm_create: %s: TE_COMM_SUMS of %s and of %s differ",
-				     c->name, te__boot_peer(c->boot, i),
-				     te__boot_peer(c->boot, 0));
+	if (!r)
+		r = check_terms(c, all);
 	if (!r)
 		r = check_tables(c, all);
 	if (!r) {

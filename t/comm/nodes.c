@@ -735,7 +735,7 @@ START_TEST(a_rank_with_other_sums_is_named)
 	plan->sums_at = "device";
 	run("abb", join_rank, res);
 	for (int i = 0; i < 3; i++)
-		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_SUMS of rank 2 (", SOON);
+		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_SUMS is device for rank 2 (", SOON);
 }
 END_TEST
 

@@ -541,10 +541,25 @@ START_TEST(a_rank_that_refuses_is_named)
 	plan->why = "algorithm nvls: rank 1 (";
 	run(res);
 	ranks_ok(3, res);
-	plan->env[1] = "TE_COMM_NVLS=off";
+}
+END_TEST
+
+static const struct {
+	const char *env, *why;
+} mismatch[] = {
+	{ "TE_COMM_NVLS=off", "TE_COMM_NVLS is off for rank 1 (" },
+	{ "TE_COMM_NVLS=on TE_COMM_SUMS=host", "TE_COMM_SUMS is host for rank 1 (" },
+	{ "TE_COMM_NVLS=on TE_COMM_PACKETS=3M", "a third of TE_COMM_PACKETS is 10" },
+};
+
+START_TEST(a_rank_with_other_settings_is_named)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->env[1] = mismatch[_i].env;
 	run(res);
 	for (int i = 0; i < 3; i++)
-		ranks_failed(&res[i], -TE_EMISMATCH, "TE_COMM_NVLS is off for rank 1 (", 15000);
+		ranks_failed(&res[i], -TE_EMISMATCH, mismatch[_i].why, 15000);
 }
 END_TEST
 
@@ -631,6 +646,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, it_is_off_unless_switched_on_and_not_refused, 0,
 			    TT_LEN(settings));
 	tcase_add_test(c, a_rank_that_refuses_is_named);
+	tcase_add_loop_test(c, a_rank_with_other_settings_is_named, 0, TT_LEN(mismatch));
 	tcase_add_loop_test(c, multicast_memory_is_released_by_all, LATE, HELD + 1);
 	tcase_add_loop_test(c, a_failing_call_of_one_rank_fails_on_all, 0, 2);
 	return s;

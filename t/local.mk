@@ -163,6 +163,8 @@ t_comm_link_pair_SOURCES = t/comm/link_lib.c t/comm/link_lib.h t/comm/link_pair.
 t_comm_link_pair_LDADD = libtecomm/libtecomm_internal.la libtecore/libtecore_internal.la
 TT_SH += t/comm/t3001-launchers.t
 TT_SH += t/comm/t3002-slurm.t
+TT_SH += t/daemon/t5001-units.t
+check_DATA = $(UNITS)
 TT_SH += t/kernels/t0013-nvls.t
 
 if HAVE_JANSSON

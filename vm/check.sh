@@ -194,6 +194,14 @@ check_disk()
 	results disk $?
 }
 
+# ---- the node service ----
+
+check_service()
+{
+	guest service service
+	results service $?
+}
+
 # ---- ranks ----
 
 check_comm()
@@ -302,7 +310,7 @@ if [ -z "${VM_ACCEL:-}" ]; then
 	# even then it may not work
 	[ "$VM_ACCEL" = tcg ] || VM_LIMIT=10 VM_APPEND=te.status=0 guest kvm hello || VM_ACCEL=tcg
 fi
-topics=${VM_ONLY:-train wire pair disk harness comm} # the longest first
+topics=${VM_ONLY:-train wire pair disk harness service comm} # the longest first
 # two at a time, because some of them wait
 for topic in $topics; do
 	[ "$(jobs -rp | wc -l)" -lt 2 ] || wait -n

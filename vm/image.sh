@@ -32,7 +32,7 @@ cp "$here/init" "$root/init"
 cp "$here"/payload/*.sh "$root/payload"
 cp -r "$modules" "$root/modules"
 chmod -R u+rwX "$root"
-chmod 755 "$root/init"
+chmod 755 "$root" "$root/init"
 
 # add FILE...: programs and libraries, with the libraries that these need
 add()
@@ -48,9 +48,10 @@ add()
 	done
 }
 
-for tool in dmsetup ib_write_bw ib_write_lat ip rdma tc; do
+for tool in dmsetup ib_write_bw ib_write_lat ip rdma systemctl tc; do
 	file=$(command -v $tool) && add "$file"
 done
+[ ! -x /lib/systemd/systemd ] || add /lib/systemd/systemd
 
 # the provider of soft RoCE, in the folder where libibverbs looks for it; libgcc_s is opened by name
 # when a thread is canceled
@@ -69,7 +70,7 @@ done
 LD_LIBRARY_PATH=$build/libtecore/.libs:$build/libtegraph/.libs:$build/libtecomm/.libs
 export LD_LIBRARY_PATH
 for program in tools/te_info tools/te_run tools/te_perftest/te_perftest tools/te_train/te_train \
-	t/comm/link_pair t/comm/recover_rank vm/root; do
+	tools/tectl daemon/ted t/comm/link_pair t/comm/recover_rank vm/root; do
 	file=$build/$program
 	real=${file%/*}/.libs/${file##*/}
 	[ -e "$real" ] || real=$file
@@ -77,6 +78,8 @@ for program in tools/te_info tools/te_run tools/te_perftest/te_perftest tools/te
 	add "$real"
 done
 mv "$root"/lib/ld-linux-* "$root/lib64"
+mkdir "$root/etc/systemd"
+cp -r "$build/daemon/system" "$build/daemon/user" "$root/etc/systemd" || exit 1
 
 # not compressed: guests decompress slowly
 (cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$output.new" || exit 1

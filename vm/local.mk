@@ -12,6 +12,7 @@ EXTRA_DIST += \
 	vm/payload/hello.sh \
 	vm/payload/meet.sh \
 	vm/payload/pair.sh \
+	vm/payload/service.sh \
 	vm/payload/train.sh \
 	vm/payload/wire.sh
 
@@ -24,7 +25,7 @@ if HAVE_CHECK
 VM_RUNS += t/comm/recover_rank
 endif
 
-check-vm: all $(VM_RUNS)
+check-vm: all $(VM_RUNS) $(UNITS)
 	VM_BUILD='$(abs_top_builddir)' VM_DIR='$(abs_top_builddir)/vm/run' \
 		bash '$(abs_srcdir)/vm/check.sh'
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -481,6 +482,36 @@ START_TEST(descriptors_are_limited_by_the_process)
 }
 END_TEST
 
+/* while it serves: whoever connects is told, and the others are served */
+START_TEST(a_full_file_table_refuses_clients)
+{
+	struct rlimit few, old;
+	struct te__wire m;
+	int a, late;
+
+	run_begin("");
+	a = join(&run, key, 0, 1);
+	few.rlim_cur = (rlim_t)nfds_of(run.pid) - 2; /* the folder has two entries of its own */
+	ck_assert_int_eq(prlimit(run.pid, RLIMIT_NOFILE, NULL, &old), 0);
+	few.rlim_max = old.rlim_max;
+	ck_assert_int_eq(prlimit(run.pid, RLIMIT_NOFILE, &few, NULL), 0);
+	for (int i = 0; i < 3; i++) {
+		late = dial(&run);
+		ck_assert_int_eq(next(late, &m, NULL, NULL), 1);
+		ck_assert_int_eq(m.code, -EMFILE);
+		ck_assert_str_eq(m.text, "ted has too many files open");
+		ck_assert_int_eq(next(late, &m, NULL, NULL), 0);
+		close(late);
+		ck_assert_int_eq(put(a, i ? i > 1 ? "x" : "y" : "z", "1", 1), 0);
+	}
+	ck_assert_int_eq(prlimit(run.pid, RLIMIT_NOFILE, &old, NULL), 0);
+	late = join(&run, key, TE__WIRE_NO_RANK, 0);
+	close(late);
+	close(a);
+	run_end(&run);
+}
+END_TEST
+
 /* ---- slow clients ---- */
 
 START_TEST(slow_readers_are_dropped)
@@ -840,6 +871,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, connections_are_limited, 0, 2);
 	tcase_add_test(c, clients_that_say_nothing_are_dropped);
 	tcase_add_test(c, descriptors_are_limited_by_the_process);
+	tcase_add_test(c, a_full_file_table_refuses_clients);
 	tcase_add_test(c, slow_readers_are_dropped);
 	tcase_add_test(c, clients_survive_a_restart);
 	c = tt_case(s, "service", "host serial");

@@ -106,6 +106,7 @@ TT_COMM = \
 	t/comm/bootstrap_net \
 	t/comm/bootstrap_ted \
 	t/comm/broker \
+	t/comm/broker_user \
 	t/comm/fusion \
 	t/comm/fusion_gpu \
 	t/comm/heap \
@@ -369,6 +370,7 @@ t_comm_broker_SOURCES = \
 	t/comm/broker_lib.h \
 	t/comm/broker_limits.c \
 	t/comm/broker_messages.c
+t_comm_broker_user_SOURCES = t/comm/broker_lib.c t/comm/broker_lib.h t/comm/broker_user.c
 t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
 t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)

@@ -1,11 +1,14 @@
 /* t/comm/broker_lib.c - see broker_lib.h. */
 #include "config.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,4 +180,34 @@ struct te__client *bk_open(int rank)
 	if (bk_result("open", te__client_open(&bk_info, rank, bk_in_ms(20000), &c)))
 		_exit(1);
 	return c;
+}
+
+int bk_dial(void)
+{
+	struct sockaddr_un sa;
+	const socklen_t n = (socklen_t)te__wire_address(&bk_info, &sa);
+	const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	ck_assert_int_eq(connect(s, (struct sockaddr *)&sa, n), 0);
+	return s;
+}
+
+int bk_next(int s, struct te__wire *m)
+{
+	int r, fd = -1;
+
+	while ((r = te__wire_recv(s, m, NULL, &fd)) == -EAGAIN)
+		usleep(1000);
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+struct te__wire bk_hello(int rank)
+{
+	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_HELLO };
+
+	m.rank = (uint32_t)rank;
+	memcpy(m.key, bk_key, sizeof(bk_key));
+	return m;
 }

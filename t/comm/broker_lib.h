@@ -42,6 +42,11 @@ void bk_await_go(void);
 int bk_result(const char *what, int r);
 struct te__client *bk_open(int rank);
 
+/* without te__client_open(): a connection; the next message, or 0 at its end; HELLO of a rank */
+int bk_dial(void);
+int bk_next(int s, struct te__wire *m);
+struct te__wire bk_hello(int rank);
+
 void bk_control_cases(Suite *s);
 void bk_limit_cases(Suite *s);
 void bk_message_cases(Suite *s);

@@ -8,42 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "broker_lib.h"
 #include "tt_wire.h"
-
-static int dial(void)
-{
-	struct sockaddr_un sa;
-	const socklen_t n = (socklen_t)te__wire_address(&bk_info, &sa);
-	const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	ck_assert_int_eq(connect(s, (struct sockaddr *)&sa, n), 0);
-	return s;
-}
-
-/* waits for a message; 0 at the end of the connection */
-static int next(int s, struct te__wire *m)
-{
-	int r, fd = -1;
-
-	while ((r = te__wire_recv(s, m, NULL, &fd)) == -EAGAIN)
-		usleep(1000);
-	if (fd >= 0)
-		close(fd);
-	return r;
-}
-
-static struct te__wire hello(int rank)
-{
-	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_HELLO };
-
-	m.rank = (uint32_t)rank;
-	memcpy(m.key, bk_key, sizeof(bk_key));
-	return m;
-}
 
 /* the broker answers with the code and a text */
 static void check_answer(int s, const struct te__wire *m, size_t nbytes, int fd, int code,
@@ -55,7 +23,7 @@ static void check_answer(int s, const struct te__wire *m, size_t nbytes, int fd,
 		ck_assert_int_eq(te__wire_send(s, m, NULL, 0, fd), 0);
 	else
 		ck_assert_int_eq(send(s, m, nbytes, 0), (int)nbytes);
-	ck_assert_int_eq(next(s, &r), 1);
+	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.kind, TE__WIRE_REPLY);
 	ck_assert_int_eq(r.code, code);
 	ck_assert_msg(strstr(r.text, text) != NULL, "\"%s\" has no \"%s\"", r.text, text);
@@ -68,40 +36,40 @@ static void check_refused(int s, const struct te__wire *m, size_t nbytes, int fd
 	struct te__wire r;
 
 	check_answer(s, m, nbytes, fd, code, text);
-	ck_assert_int_eq(next(s, &r), 0);
+	ck_assert_int_eq(bk_next(s, &r), 0);
 	close(s);
 }
 
 START_TEST(strangers_are_refused)
 {
-	struct te__wire m = hello(0), r;
+	struct te__wire m = bk_hello(0), r;
 	struct te__broker *b;
 	const int before = bk_nfds();
 	int s;
 
 	DO(te__broker_start(&bk_info, &b));
 	m.key[3] ^= 1;
-	check_refused(dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "key of another communicator");
-	m = hello(3);
-	check_refused(dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "local rank 3, but there are 3");
-	m = hello(0);
+	check_refused(bk_dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "key of another communicator");
+	m = bk_hello(3);
+	check_refused(bk_dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "local rank 3, but there are 3");
+	m = bk_hello(0);
 	m.magic++;
-	check_refused(dial(), &m, sizeof(m), -1, -EPROTO, "no message of this version");
-	m = hello(0);
-	check_refused(dial(), &m, 100, -1, -EPROTO, "a packet of 100 bytes");
+	check_refused(bk_dial(), &m, sizeof(m), -1, -EPROTO, "no message of this version");
+	m = bk_hello(0);
+	check_refused(bk_dial(), &m, 100, -1, -EPROTO, "a packet of 100 bytes");
 	m.kind = TE__WIRE_FETCH;
-	check_refused(dial(), &m, sizeof(m), -1, -EPROTO, "before HELLO");
+	check_refused(bk_dial(), &m, sizeof(m), -1, -EPROTO, "before HELLO");
 	/* the ranks are not affected: one is served */
-	s = dial();
-	m = hello(1);
+	s = bk_dial();
+	m = bk_hello(1);
 	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
-	ck_assert_int_eq(next(s, &r), 1);
+	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	/* but the same rank twice */
-	check_refused(dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "rank 1 says HELLO twice");
+	check_refused(bk_dial(), &m, sizeof(m), -1, -TE_EMISMATCH, "rank 1 says HELLO twice");
 	m.kind = TE__WIRE_CONTROL;
 	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
-	ck_assert_int_eq(next(s, &r), 1);
+	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	close(s);
 	te__broker_stop(b);
@@ -111,18 +79,18 @@ END_TEST
 
 static int greet(int rank)
 {
-	struct te__wire m = hello(rank), r;
-	const int s = dial();
+	struct te__wire m = bk_hello(rank), r;
+	const int s = bk_dial();
 
 	ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, -1), 0);
-	ck_assert_int_eq(next(s, &r), 1);
+	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.code, 0);
 	return s;
 }
 
 START_TEST(requests_that_make_no_sense_end_the_rank)
 {
-	struct te__wire m = hello(1);
+	struct te__wire m = bk_hello(1);
 	struct te__broker *b;
 	const int fd = bk_fd(4096, 1), before = bk_nfds();
 	char *text;
@@ -150,8 +118,8 @@ START_TEST(requests_that_make_no_sense_end_the_rank)
 		check_refused(greet(1), &m, sizeof(m), fd, -TE_EMISMATCH, "HELLO twice");
 	}
 	/* which the others are told */
-	m = hello(2);
-	s = dial();
+	m = bk_hello(2);
+	s = bk_dial();
 	check_answer(s, &m, sizeof(m), -1, -TE_EPEER, "rank 1 broke the protocol of the broker");
 	close(s);
 	te__broker_stop(b);
@@ -163,7 +131,7 @@ END_TEST
 /* two descriptors in one message: the second does not fit, and MSG_CTRUNC says so */
 START_TEST(a_second_descriptor_is_an_error)
 {
-	struct te__wire m = hello(1), r;
+	struct te__wire m = bk_hello(1), r;
 	const int fd = bk_fd(4096, 1), before = bk_nfds();
 	struct te__broker *b;
 	int s;
@@ -172,10 +140,10 @@ START_TEST(a_second_descriptor_is_an_error)
 	s = greet(1);
 	m.kind = TE__WIRE_PUBLISH;
 	ck_assert(tt_wire_send(s, &m, sizeof(m), 2, fd));
-	ck_assert_int_eq(next(s, &r), 1);
+	ck_assert_int_eq(bk_next(s, &r), 1);
 	ck_assert_int_eq(r.code, -EMFILE);
 	ck_assert_ptr_nonnull(strstr(r.text, "MSG_CTRUNC"));
-	ck_assert_int_eq(next(s, &r), 0);
+	ck_assert_int_eq(bk_next(s, &r), 0);
 	close(s);
 	te__broker_stop(b);
 	ck_assert_int_eq(bk_nfds(), before);
@@ -200,10 +168,10 @@ START_TEST(copes_with_any_messages)
 			s[i] = -1;
 		for (int64_t n = tt_rand_int(1, 40); n > 0; n--) {
 			const int i = (int)tt_rand_int(0, N - 1);
-			struct te__wire m = hello((int)tt_rand_int(0, bk_info.nlocal));
+			struct te__wire m = bk_hello((int)tt_rand_int(0, bk_info.nlocal));
 
 			if (s[i] < 0) {
-				s[i] = dial();
+				s[i] = bk_dial();
 				if (tt_rand_int(0, 7))
 					(void)te__wire_send(s[i], &m, NULL, 0, -1);
 			}

@@ -89,6 +89,8 @@ int tt_part_end(int n, int nparts);
  * alone gets the same numbers as in the whole program. For one thread only.
  */
 uint64_t tt_seed(void);
+/* enters a user namespace whose map of users has the line, or "" for none; 0, or -1 */
+int tt_enter_userns(const char *map);
 uint64_t tt_rand_u64(void);
 int64_t tt_rand_int(int64_t lo, int64_t hi);	/* lo <= x <= hi */
 double tt_rand_unit(void);			/* 0 <= x < 1 */

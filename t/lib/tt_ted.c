@@ -7,14 +7,12 @@
 #include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -100,7 +98,7 @@ static void serve(struct ted_run *r)
 	}
 	if (r->nofile)
 		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)r->nofile, (rlim_t)r->nofile });
-	if (r->map && enter_userns(r->map))
+	if (r->map && tt_enter_userns(r->map))
 		exit(99);
 	if (pthread_create(&thread, NULL, idle, NULL))
 		exit(98);
@@ -195,22 +193,6 @@ void run_end_open(void)
 {
 	run_end(&run);
 	close(run.pass[0]);
-}
-
-int enter_userns(const char *map)
-{
-	int fd, r;
-
-	/* after a change of the user, its files in /proc are root's otherwise */
-	if (prctl(PR_SET_DUMPABLE, 1) || unshare(CLONE_NEWUSER))
-		return -1;
-	if (!*map)
-		return 0;
-	fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
-	r = fd < 0 || write(fd, map, strlen(map)) != (ssize_t)strlen(map) ? -1 : 0;
-	if (fd >= 0)
-		close(fd);
-	return r;
 }
 
 int run_stop(struct ted_run *r, int signal)
@@ -437,7 +419,7 @@ int hello_as(uid_t uid, const uint8_t *as_key, const char *map)
 		struct te__wire m = message(TE__WIRE_HELLO);
 		int s;
 
-		if (setresuid(uid, uid, uid) || (map && enter_userns(map)))
+		if (setresuid(uid, uid, uid) || (map && tt_enter_userns(map)))
 			_exit(99);
 		s = dial(&run);
 		memcpy(m.key, as_key, sizeof(m.key));

@@ -41,8 +41,6 @@ void run_begin(const char *conf);
 /* run, at a socket that all may connect to, so that the user id alone decides; and its end */
 void run_begin_open(const char *conf, const char *map);
 void run_end_open(void);
-/* enters a user namespace whose map of users has the line, or "" for none; 0, or -1 */
-int enter_userns(const char *map);
 /* minus the code of the HELLO of rank 0 of 2 by a process of the user, and of a namespace if map */
 int hello_as(uid_t uid, const uint8_t *as_key, const char *map);
 /* sends the signal, and returns the exit status, or minus the signal that ended it */

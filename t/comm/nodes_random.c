@@ -34,6 +34,7 @@
 #define BEAT_MS TT_SLOWER(500)
 #define SLACK_MS TT_SLOWER(1000) /* after the time-out */
 #define MORE 300 /* operations after a fault that need not be noticed */
+#define NFEW 16 /* one operation of so many may be large */
 
 enum fault {
 	KILL,	   /* a process */
@@ -187,7 +188,7 @@ ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 
 static int join(int rank, struct joined *j)
 {
-	const int r = nodes_join(j, rank, plan->nodes[rank], TIMEOUT_MS, BEAT_MS, plan->seed, 16);
+	const int r = nodes_join(j, rank, plan->nodes[rank], TIMEOUT_MS, BEAT_MS, plan->seed, NFEW);
 
 	plan->out[rank].created = j->comm != NULL;
 	return r ? r : te_comm_error(j->comm);
@@ -329,20 +330,28 @@ static int trial_rank(int rank, void *arg)
 
 /* ---- a trial ---- */
 
+static int local_of(int rank)
+{
+	int nbefore = 0;
+
+	for (int i = 0; i < rank; i++)
+		nbefore += plan->nodes[i] == plan->nodes[rank];
+	return nbefore;
+}
+
 /* only ranks that each node has exchange messages with other nodes */
 static int has_rail(int rank)
 {
-	int nbefore = 0, fewest = RANKS_MAX;
+	int fewest = RANKS_MAX;
 
 	for (int i = 0; i < plan->n; i++) {
 		int count = 0;
 
-		nbefore += i < rank && plan->nodes[i] == plan->nodes[rank];
 		for (int k = 0; k < plan->n; k++)
 			count += plan->nodes[k] == plan->nodes[i];
 		fewest = count < fewest ? count : fewest;
 	}
-	return nbefore < fewest;
+	return local_of(rank) < fewest;
 }
 
 static void draw(uint64_t seed)
@@ -366,6 +375,9 @@ static void draw(uint64_t seed)
 	plan->early = te__splitmix64(&x) % 4 == 0 && plan->fault != SKIP && plan->fault != SIZE &&
 		      plan->fault != KILL_TWO;
 	plan->countdown = 2 + (int)(te__splitmix64(&x) % (plan->early ? 40 : 300));
+	/* small arrays, of which there are NFEW times as many, are the first rail's alone */
+	if (!plan->early && local_of(plan->victim))
+		plan->countdown = 2 + plan->countdown / NFEW;
 	plan->fault_op = (int)(te__splitmix64(&x) % 30);
 	plan->dead = plan->fault == KILL || plan->fault == KILL_TWO ? 1u << plan->victim : 0;
 	for (int i = 0; i < plan->n && plan->fault == KILL_NODE; i++)

@@ -325,6 +325,10 @@ check "comm --fuse: and is compared with kernels apart" test "$(grep -c '"speedu
 "$te_run" -n 2 "$te_perftest" comm $quick --bytes 2K --depth 3 --gemm --json >out 2>err
 check "comm --gemm: runs" test $? = 0
 sane "comm --gemm: figures" out 21
+TE_COMM_TRANSPORT=no "$te_run" -n 2 --per-node 1 "$te_perftest" comm $quick --verify --bytes 2K \
+	--depth 3 --transport tcp --json >nodes 2>err
+check "comm --transport: runs between nodes, whatever the environment says" test $? = 0
+check "comm --transport: by an algorithm for nodes" grep -q '"algorithm": "exchange"' nodes
 name="the figures of comm --gemm"
 has out ranks type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
 	with_gemm_us gemm_us gemm_alone_us slowdown gemm_slowdown

@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "bench.h"
 #include "tools/te_train/record.h"
@@ -55,6 +56,9 @@ int main(int argc, char **argv)
 
 	say_as("te_perftest");
 	r = opts_parse(&o, argc, argv, &done);
+	/* before the libraries read their parameters */
+	if (!r && !done && o.comm_transport && setenv("TE_COMM_TRANSPORT", o.comm_transport, 1))
+		r = say_failed("not enough memory");
 	if (!r && !done)
 		r = say_params();
 	if (!r && !done && o.list)

@@ -47,6 +47,7 @@ struct opts {
 	uint32_t comm_fuse; /* bit i: i of enum comm_fuse */
 	int64_t comm_cols, comm_gemm;
 	const char *tune; /* a file; or NULL */
+	const char *comm_transport; /* NULL: that of the environment */
 	struct list verbs_bytes;
 	const char *transport, *perftest; /* verbs; perftest: a host, or NULL */
 	int64_t verbs_depth;

@@ -567,15 +567,21 @@ END_TEST
 START_TEST(a_failing_call_of_one_rank_fails_on_all)
 {
 	struct ranks_result res[RANKS_MAX];
-	int n = 0;
+	int n = 0, late = 0;
 
 	plan->fault_rank = _i;
 	/* the others wait that long for a rank that fails before it meets them */
 	plan->timeout_ms = TT_SLOWER(500);
 	for (plan->fault = (int)tt_rand_int(58, 60);; plan->fault += 3) {
 		run(res);
-		if (!plan->fired)
+		if (!plan->fired && !res[0].r && !res[1].r && !res[2].r)
 			break;
+		/* on a busy host a rank may be late before that call: once more */
+		if (!plan->fired) {
+			ck_assert_int_lt(++late, 20);
+			plan->fault -= 3;
+			continue;
+		}
 		n++;
 		for (int i = 0; i < 3; i++) {
 			ck_assert_msg(!res[i].signal && res[i].r != -EPROTO &&

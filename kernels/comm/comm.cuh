@@ -558,10 +558,7 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 /* FIRST: statements before the epoch is loaded */
 #define COMM_KERNEL(...) COMM_KERNEL_OF(COMM_THREADS, 1, , __VA_ARGS__)
 #define COMM_KERNEL_ONE_SHOT(...) COMM_KERNEL_ONE_SHOT_OF(1, __VA_ARGS__)
-/*
- * BLOCKS of a multiprocessor. Two: those of the next kernel can begin while this one ends, and with
- * them its fence, so its first packets leave 1 us earlier.
- */
+/* BLOCKS of a multiprocessor. Two leave room for those of the next kernel while this one ends. */
 #define COMM_KERNEL_ONE_SHOT_OF(BLOCKS, ...)                                               \
 	COMM_KERNEL_OF(COMM_THREADS + COMM_HEADER_THREADS, BLOCKS,                         \
 		       const uint4 first = read_first<C>(a, o), __VA_ARGS__)

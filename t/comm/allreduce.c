@@ -674,7 +674,9 @@ static int bad(struct thread_rank *r)
 	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && !strcmp(c.name, "oneshot"));
 	HOLDS(c.nsent == 2000 * (uint64_t)(threads_n - 1) && c.nlaunches == 1 && c.nblocks == 1);
-	HOLDS(strstr(c.reason, "ranks"));
+	HOLDS(strstr(c.reason, "at most 33554432 bytes among 2 ranks"));
+	STEP(te_comm_explain(r->comm, &c, &c, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && strstr(c.reason, "any size among 2 ranks"));
 	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 8000 * (uint64_t)(threads_n - 1));
 	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));

@@ -13,6 +13,8 @@
 #include <te/reducer.h>
 #include <te/step.h>
 
+#include "libtecomm/comm_internal.h"
+#include "libtecore/tensor/ctx.h"
 #include "t/plan/plan_model.h"
 #include "threads.h"
 
@@ -274,6 +276,106 @@ START_TEST(without_the_hook_ranks_differ)
 }
 END_TEST
 
+/* ---- what is queued ---- */
+
+#define FEW 16 /* blocks, while backward runs */
+
+static _Thread_local struct {
+	const struct te__backend_ops *real;
+	int n;
+	struct te_k_comm last;
+} seen;
+
+static int launch_seen(void *stream, const struct te__launch *l)
+{
+	if (l->id == TE_K_COMM_ALLREDUCE) {
+		seen.n++;
+		seen.last = *(const struct te_k_comm *)l->args;
+	}
+	return seen.real->launch(stream, l);
+}
+
+/* the latest kernels are of so many blocks and this algorithm; -1: of any */
+static int was(const struct thread_rank *r, int few, int algorithm)
+{
+	const int32_t most = r->comm->coll.terms.max_blocks;
+
+	return seen.n && seen.last.max_blocks == (few && most > FEW ? FEW : most) &&
+	       (algorithm < 0 || seen.last.algorithm == algorithm);
+}
+
+/* gradients from the last weight to the first, then amaxes */
+static int queue_all(struct thread_rank *r, struct te_seq *seq)
+{
+	struct te_comm_reducer_opts o = TE_COMM_REDUCER_OPTS_INIT;
+	struct te_plan *plan = model_plan(seq, &models[0], "fp8-delayed", TE_PLAN_TRAIN);
+	struct te_plan_event e = { .size = sizeof(e), .kind = TE_PLAN_EVENT_GRAD,
+				   .stream = te_ctx_stream(r->ctx) };
+	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+	struct te_comm_reducer *reducer;
+	uint64_t wait = 0, left = 0;
+	int nkept = 0;
+
+	for (int i = 0; i < te_seq_nweights(seq); i++) {
+		STEP(te_seq_weight(seq, i, &w));
+		left += te_tensor_nbytes(w.grad);
+	}
+	o.bucket_nbytes = left / 3;
+	STEP(te_comm_reducer_create(r->comm, seq, &o, &reducer));
+	for (e.weight = te_seq_nweights(seq) - 1; e.weight >= 0; e.weight--) {
+		STEP(te_seq_weight(seq, e.weight, &w));
+		wait += te_tensor_nbytes(w.grad);
+		left -= te_tensor_nbytes(w.grad);
+		seen.n = 0;
+		STEP(te_comm_reducer_hook(reducer, plan, &e));
+		if (wait < o.bucket_nbytes || (left < o.bucket_nbytes && e.weight)) {
+			HOLDS(!seen.n);
+			nkept += wait >= o.bucket_nbytes;
+			continue;
+		}
+		HOLDS(e.weight ? was(r, 1, TE_K_COMM_S) : was(r, 0, TE_K_COMM_P1));
+		wait = 0;
+	}
+	HOLDS(nkept);
+	seen.n = 0;
+	e.kind = TE_PLAN_EVENT_SCALES;
+	e.nslots = te_quant_nslots(te_seq_quant(seq));
+	STEP(te_comm_reducer_hook(reducer, plan, &e));
+	HOLDS(was(r, 1, -1));
+	te_comm_reducer_unref(reducer);
+	te_plan_unref(plan);
+	return te_stream_sync(te_ctx_stream(r->ctx));
+}
+
+static int queue_rank(struct thread_rank *r)
+{
+	struct te_seq *seq = model_create_unbound(r->ctx, &models[0]);
+	struct te_seq_binding b = TE_SEQ_BINDING_INIT;
+	struct te__backend_ops ops = *r->ctx->ops;
+	void *grads;
+	int e;
+
+	STEP(te_seq_complete(seq));
+	STEP(te_comm_alloc(r->comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), NULL,
+			   &grads));
+	b.grads = grads;
+	STEP(te_seq_bind(seq, &b));
+	STEP(te_seq_init(seq, 5));
+	seen.real = r->ctx->ops;
+	ops.launch = launch_seen;
+	r->ctx->ops = &ops;
+	e = queue_all(r, seq);
+	r->ctx->ops = seen.real;
+	te_seq_unref(seq);
+	return e ? e : te_comm_free(r->comm, grads);
+}
+
+START_TEST(backward_keeps_its_multiprocessors)
+{
+	threads_run(2, queue_rank, 0, NULL);
+}
+END_TEST
+
 /* ---- what is wrong ---- */
 
 static int bad(struct thread_rank *r)
@@ -341,6 +443,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, current_scales_are_reduced_on_request, 0, 3);
 	tcase_add_loop_test(c, gradients_of_parts_are_complete_once, 0, 2);
 	tcase_add_loop_test(c, without_the_hook_ranks_differ, 0, 2);
+	tcase_add_test(c, backward_keeps_its_multiprocessors);
 	tcase_add_test(c, arguments_are_checked);
 	return s;
 }

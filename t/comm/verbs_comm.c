@@ -188,14 +188,21 @@ static int look_at_memory(struct thread_rank *r)
 	return 0;
 }
 
-/* _i: nodes whose ranks alternate have no chains */
-START_TEST(memory_of_devices_is_taken_for_chains_only)
+static void add_by_devices(void)
 {
 	setenv("TE_COMM_SUMS", "device", 1);
 	setenv("TE_COMM_STAGE", "256K", 1);
 	te__verbs_replace(&verbs_fake_lib);
+	threads_begin = begin_on_a_node;
+}
+
+/* _i: nodes whose ranks alternate have no chains */
+START_TEST(memory_of_devices_is_taken_for_chains_only)
+{
+	add_by_devices();
 	alternate = _i;
-	threads_begin = alternate ? begin_on_alternate_nodes : begin_on_a_node;
+	if (alternate)
+		threads_begin = begin_on_alternate_nodes;
 	threads_run(4, look_at_memory, 0, NULL);
 }
 END_TEST
@@ -229,10 +236,7 @@ static int add_once(struct thread_rank *r)
 START_TEST(what_adapters_have_written_is_flushed_once)
 {
 	setenv("TE_COMM_ALGO", "chain", 1);
-	setenv("TE_COMM_SUMS", "device", 1);
-	setenv("TE_COMM_STAGE", "256K", 1);
-	te__verbs_replace(&verbs_fake_lib);
-	threads_begin = begin_on_a_node;
+	add_by_devices();
 	threads_run(4, add_once, 0, NULL);
 	for (int i = 0; i < 4; i++)
 		ck_assert_int_eq(nflushes[i], 1);
@@ -293,10 +297,7 @@ static int add_late(struct thread_rank *r)
 START_TEST(a_rank_that_waits_for_another_node_is_not_named)
 {
 	setenv("TE_COMM_ALGO", "chain", 1);
-	setenv("TE_COMM_SUMS", "device", 1);
-	setenv("TE_COMM_STAGE", "256K", 1);
-	te__verbs_replace(&verbs_fake_lib);
-	threads_begin = begin_on_a_node;
+	add_by_devices();
 	threads_timeout_ms = (int)TT_SLOWER(800);
 	threads_run(4, add_late, -ETIMEDOUT, "rank 3 (");
 }

@@ -502,10 +502,9 @@ DEV bool begin(const struct te_k_comm &a, struct op &o, uint64_t signature)
 	return true;
 }
 
-/* begins the next epoch, unless a thread of block 0 has failed. ok: this thread has not */
+/* begins the next epoch, unless block 0 has failed. ok: no thread of this block has */
 DEV void end(const struct te_k_comm &a, const struct op &o, bool ok)
 {
-	ok = __syncthreads_and(ok);
 	if (ok && keeps_epoch(a))
 		a.ctl->epoch = o.epoch + 1;
 }
@@ -573,7 +572,7 @@ DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t 
 		FIRST;                                                                     \
 		if (!begin(a, o, te_k_comm_signature(&a) | (uint64_t)C << 60))             \
 			return;                                                            \
-		end(a, o, __VA_ARGS__);                                                    \
+		end(a, o, __syncthreads_and(__VA_ARGS__));                                 \
 	}
 
 #endif

@@ -461,6 +461,16 @@ DEV void row_dx(const struct te_k_comm_norm &a, const struct fused &f, const str
 	}
 }
 
+/* word k of a row, TWO: which all threads push later */
+template <bool TWO>
+DEV void word_put(const struct te_k_comm_norm &a, struct norm_shared &m, int64_t row, int k,
+		  float x)
+{
+	if (TWO)
+		m.word[k] = x;
+	word_store(a, row, k, x);
+}
+
 /* codes of y; scale: of the row, unless blocks have their own */
 template <bool TWO, class T>
 DEV void row_encode(const struct te_k_comm_norm &a, const struct fused &f, const struct op &o,
@@ -486,7 +496,8 @@ DEV void row_encode(const struct te_k_comm_norm &a, const struct fused &f, const
 				amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
 			scale = scale_of(a, amax);
 			if (v < f.nvec && v % 16 == 0)
-				m.word[f.scales + v / 16] = __fdiv_rn(1.0f, scale);
+				word_put<TWO>(a, m, row, f.scales + v / 16,
+					      __fdiv_rn(1.0f, scale));
 		}
 		codes_put<TWO>(a, f, o, row, out, v, fp8x8(a.qdtype, x, scale));
 	}
@@ -516,16 +527,16 @@ DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, stru
 	}
 	rstd = reciprocal_root(add(mean, a.eps));
 	if (threadIdx.x == 0 && a.rstd)
-		m.word[0] = same_nan(rstd);
+		word_put<TWO>(a, m, row, 0, same_nan(rstd));
 	amax = row_normalize<TWO, T>(a, f, o, gamma, held, rstd, row, out);
 	out += a.y ? f.npackets : 0;
 	if (a.amax || token) {
 		amax = block_max(m, amax);
 		scale = token ? scale_of(a, amax) : 1.0f;
 		if (threadIdx.x == 0 && a.amax)
-			m.word[a.rstd ? 1 : 0] = amax;
+			word_put<TWO>(a, m, row, a.rstd ? 1 : 0, amax);
 		if (threadIdx.x == 0 && token)
-			m.word[f.scales] = __fdiv_rn(1.0f, scale);
+			word_put<TWO>(a, m, row, f.scales, __fdiv_rn(1.0f, scale));
 	}
 	if (a.codes) {
 		if (a.scaling == TE_K_COMM_SCALING_TENSOR)
@@ -533,12 +544,11 @@ DEV bool row_compute(const struct te_k_comm_norm &a, const struct fused &f, stru
 		row_encode<TWO, T>(a, f, o, m, held, scale, row, out);
 		out += te_k_comm_packets(a.cols);
 	}
-	__syncthreads();
-	for (int k = threadIdx.x; k < f.nwords; k += blockDim.x)
-		word_store(a, row, k, m.word[k]);
-	if (TWO)
+	if (TWO) {
+		__syncthreads();
 		for (int p = threadIdx.x; 4 * p < f.nwords; p += blockDim.x)
 			push_others(a.comm, f, o, out + p, ((const uint4 *)m.word)[p]);
+	}
 	return true;
 }
 
@@ -639,7 +649,7 @@ DEV bool rows_receive(const struct te_k_comm_norm &a, const struct fused &f, str
 	return true;
 }
 
-/* --- algorithms; false after a failure --- */
+/* --- algorithms; for all threads of a block, false after a failure of one of them --- */
 
 /* the packet of x that a thread sends first: loaded while the epoch is */
 template <int TWO> DEV uint4 read_first(const struct te_k_comm_norm &a, const struct fused &f)
@@ -684,7 +694,7 @@ template <int N, bool BWD, class T>
 DEV bool one_shot(const struct te_k_comm_norm &a, const struct fused &f, struct op &o,
 		  struct norm_shared &m, uint4 *gamma, uint4 *held, uint4 first)
 {
-	int64_t next = blockIdx.x; /* to send */
+	int64_t next = blockIdx.x; /* to send; there is a row for each block */
 	bool ok;
 
 	for (int k = 0; k < AHEAD && next < a.rows; k++, next += gridDim.x)
@@ -697,7 +707,7 @@ DEV bool one_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 						   row * f.npackets, a.rows * f.npackets, 0))
 			return false;
 	}
-	return ok;
+	return true;
 }
 
 template <int N, bool BWD, class T>
@@ -725,10 +735,9 @@ DEV bool two_shot(const struct te_k_comm_norm &a, const struct fused &f, struct 
 			return false;
 	if (!__syncthreads_and(ok)) /* all rows of the block have been pushed */
 		return false;
-	for (int64_t i = blockIdx.x; i < f.most; i += gridDim.x)
-		if (!rows_receive<N>(a, f, o, i))
-			return false;
-	return true;
+	for (int64_t i = blockIdx.x; ok && i < f.most; i += gridDim.x)
+		ok = rows_receive<N>(a, f, o, i);
+	return __syncthreads_and(ok);
 }
 
 /* what is the same for all rows: the scale-inverse of TENSOR, the padding of BLOCK */
@@ -768,7 +777,7 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 		if (!begin(a.comm, o, te_k_comm_norm_signature(&a)))			\
 			return;								\
 		ok = ALGORITHM<N, BWD, T>(a, f, o, m, gain, held, first);		\
-		if (__syncthreads_and(ok))						\
+		if (ok)									\
 			scale_words(a);							\
 		end(a.comm, o, ok);							\
 	}

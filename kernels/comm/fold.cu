@@ -7,37 +7,7 @@
  * Bound by the memory that inputs are in, which is that of other GPUs for all ranks but one. A
  * thread has 16 bytes of up to four inputs in flight.
  */
-#include "kernels/comm/geometry.h"
-#include "kernels/comm/reduce.cuh"
-
-
-/* 16 bytes, or fewer, or not aligned, of which the others are 0 */
-template <bool WHOLE> DEV uint4 load_bytes(const uint8_t *p, int n)
-{
-	if constexpr (WHOLE) {
-		return *(const uint4 *)p;
-	} else {
-		uint32_t w[4] = { 0, 0, 0, 0 };
-
-#pragma unroll
-		for (int i = 0; i < 16; i++)
-			if (i < n)
-				w[i / 4] |= (uint32_t)p[i] << i % 4 * 8;
-		return make_uint4(w[0], w[1], w[2], w[3]);
-	}
-}
-
-template <bool WHOLE> DEV void store_bytes(uint8_t *p, const uint32_t w[4], int n)
-{
-	if constexpr (WHOLE) {
-		*(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
-	} else {
-#pragma unroll
-		for (int i = 0; i < 16; i++)
-			if (i < n)
-				p[i] = (uint8_t)(w[i / 4] >> i % 4 * 8);
-	}
-}
+#include "kernels/comm/comm.cuh"
 
 DEV float combine(int op, float a, float b)
 {
@@ -64,7 +34,7 @@ template <int DTYPE, bool WHOLE> DEV void fold_at(const struct te_k_comm_fold &a
 				for (int k = e; k < e + 4; k++)
 					s[k] = k < n ? a.from[i + k] : 0;
 	} else {
-		const uint4 v = load_bytes<WHOLE>(in, n * ES);
+		const uint4 v = WHOLE ? *(const uint4 *)in : read_bytes(in, n * ES);
 
 #pragma unroll
 		for (int k = 0; k < 4; k++)
@@ -73,7 +43,8 @@ template <int DTYPE, bool WHOLE> DEV void fold_at(const struct te_k_comm_fold &a
 	}
 #pragma unroll 4
 	for (int r = first; r < a.nin; r++) {
-		const uint4 v = load_bytes<WHOLE>(in + r * a.stride, n * ES);
+		const uint8_t *p = in + r * a.stride;
+		const uint4 v = WHOLE ? *(const uint4 *)p : read_bytes(p, n * ES);
 
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -84,6 +55,7 @@ template <int DTYPE, bool WHOLE> DEV void fold_at(const struct te_k_comm_fold &a
 		}
 	}
 	if (a.out) {
+		uint8_t *out = (uint8_t *)a.out + i * ES;
 		uint32_t w[4];
 
 #pragma unroll
@@ -93,7 +65,10 @@ template <int DTYPE, bool WHOLE> DEV void fold_at(const struct te_k_comm_fold &a
 				s[k * W::L + l] = divide(s[k * W::L + l], a.nranks);
 			w[k] = W::pack(s + k * W::L);
 		}
-		store_bytes<WHOLE>((uint8_t *)a.out + i * ES, w, n * ES);
+		if (WHOLE)
+			*(uint4 *)out = make_uint4(w[0], w[1], w[2], w[3]);
+		else
+			write_bytes(out, n * ES, make_uint4(w[0], w[1], w[2], w[3]));
 		return;
 	}
 #pragma unroll

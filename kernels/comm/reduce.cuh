@@ -58,10 +58,15 @@ __device__ __noinline__ float divide_by(float x, int n)
 	return __fdiv_rn(x, (float)n);
 }
 
-/* by a power of two it is exact, or rounded, as the product with its inverse is */
+/* 1 / n of a power of two: a product with it is as exact, or rounded, as the quotient */
+DEV float inverse(int n)
+{
+	return __int_as_float((128 - __ffs(n)) << 23);
+}
+
 DEV float divide(float x, int n)
 {
-	return n & (n - 1) ? divide_by(x, n) : mul(x, __int_as_float((128 - __ffs(n)) << 23));
+	return n & (n - 1) ? divide_by(x, n) : mul(x, inverse(n));
 }
 
 /*
@@ -72,8 +77,7 @@ template <int N, int DTYPE> DEV uint4 sum(const uint4 v[N], int n, bool average)
 {
 	typedef word_of<DTYPE> W;
 	const bool divides = average && n & (n - 1);
-	const float factor =
-		average && !divides ? __int_as_float((128 - __ffs(n)) << 23) : 1.0f;
+	const float factor = average && !divides ? inverse(n) : 1.0f;
 	uint32_t w[4];
 
 #pragma unroll

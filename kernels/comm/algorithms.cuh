@@ -38,27 +38,37 @@ template <int C> DEV int64_t chunk_of(const struct op &o, int r)
 	return is_cut(C) ? chunk_begin(o, r + 1) - chunk_begin(o, r) : o.npackets;
 }
 
-/* packet i of chunk r, of the input or output in memory shift bytes further */
+/* the array with chunk r of the input or output, in memory shift bytes further */
+template <int C>
+DEV const uint8_t *array_in(const struct te_k_comm &a, const struct op &o, int r, int64_t shift)
+{
+	return (const uint8_t *)a.in + shift + (C == TE_K_COLL_REDUCE_SCATTER ? r * o.nbytes : 0);
+}
+
+template <int C>
+DEV uint8_t *array_out(const struct te_k_comm &a, const struct op &o, int r, int64_t shift)
+{
+	return (uint8_t *)a.out + shift + (C == TE_K_COLL_ALL_GATHER ? r * o.nbytes : 0);
+}
+
+/* packet i of chunk r in that array */
+template <int C> DEV int64_t in_array(const struct op &o, int r, int64_t i)
+{
+	return is_cut(C) ? r * o.chunk + i : i;
+}
+
 template <int C>
 DEV uint4 read_chunk(const struct te_k_comm &a, const struct op &o, int r, int64_t i,
 		     int64_t shift = 0)
 {
-	const uint8_t *in = (const uint8_t *)a.in + shift;
-
-	if (C == TE_K_COLL_REDUCE_SCATTER)
-		in += r * o.nbytes;
-	return read_packet(o, in, is_cut(C) ? r * o.chunk + i : i);
+	return read_packet(o, array_in<C>(a, o, r, shift), in_array<C>(o, r, i));
 }
 
 template <int C>
 DEV void write_chunk(const struct te_k_comm &a, const struct op &o, int r, int64_t i, uint4 v,
 		     int64_t shift = 0)
 {
-	uint8_t *out = (uint8_t *)a.out + shift;
-
-	if (C == TE_K_COLL_ALL_GATHER)
-		out += r * o.nbytes;
-	write_packet(o, out, is_cut(C) ? r * o.chunk + i : i, v);
+	write_packet(o, array_out<C>(a, o, r, shift), in_array<C>(o, r, i), v);
 }
 
 /* packet i of this rank's chunk from that of all ranks */
@@ -88,8 +98,14 @@ template <int C> DEV uint4 read_first(const struct te_k_comm &a, struct op &o)
 		       empty();
 }
 
+/* packet i of what all ranks are sent; of reduce-scatter, each is sent another one */
+template <int C> DEV uint4 read_common(const struct te_k_comm &a, const struct op &o, int64_t i)
+{
+	return C == TE_K_COLL_REDUCE_SCATTER ? empty() : read_chunk<C>(a, o, a.rank, i);
+}
+
 /* rounds of packets that have been sent when a thread begins to wait for those of the first one */
-#define AHEAD 4
+#define AHEAD 3
 
 /* packet i of each chunk to the other ranks; v: that of this rank's, or to all if there is one */
 template <int C, int N, bool FLAGS>
@@ -144,8 +160,7 @@ DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 	o.chunk = 0;
 #pragma unroll 1
 	for (int k = 0; k < AHEAD && next < send_end; k++, next += step)
-		one_shot_send<C, N, FLAGS>(a, o, next,
-					   k ? read_chunk<C>(a, o, a.rank, next) : first);
+		one_shot_send<C, N, FLAGS>(a, o, next, k ? read_common<C>(a, o, next) : first);
 	if (!header_collect(a, o))
 		return false;
 #pragma unroll 1
@@ -154,7 +169,7 @@ DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 
 		/* all loads before the thread waits for the first of them */
 		if (next < send_end)
-			v = read_chunk<C>(a, o, a.rank, next);
+			v = read_common<C>(a, o, next);
 		if (i != i0 && sends(a, C))
 			own = read_chunk<C>(a, o, a.rank, i);
 		if (N == 2 && !FLAGS)
@@ -167,41 +182,113 @@ DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 	return true;
 }
 
-/* S */
+/* S: packets of each of M inputs that a thread loads before it waits for them */
+template <int M> constexpr int AT_ONCE = M == 1 ? 4 : 8 / M;
+
+/* this rank's chunk of arrays that are aligned, without a packet that is not whole */
+struct whole {
+	const uint4 *in; /* of the first rank that it is read from */
+	uint4 *out;	 /* of the first rank that it is written to */
+	int nout;	 /* 1, or all ranks, from rank 0 on */
+	int64_t end;	 /* packets */
+};
+
+template <int C>
+DEV struct whole whole_of(const struct te_k_comm &a, const struct op &o, int64_t end)
+{
+	const int from = reduces(C) ? 0 : C == TE_K_COLL_BROADCAST ? a.root : a.rank;
+	const int to = C == TE_K_COLL_REDUCE_SCATTER ? a.rank : 0;
+	const int64_t at = in_array<C>(o, a.rank, 0);
+
+	return {
+		(const uint4 *)array_in<C>(a, o, a.rank, (from - a.rank) * a.stride) + at,
+		(uint4 *)array_out<C>(a, o, a.rank, (to - a.rank) * a.stride) + at,
+		C == TE_K_COLL_REDUCE_SCATTER ? 1 : a.nranks,
+		end,
+	};
+}
+
+/* packets i, i + step, ... of all inputs */
+template <int M>
+DEV void whole_read(const struct te_k_comm &a, const struct whole &w, int64_t i, int64_t step,
+		    uint4 v[][M])
+{
+#pragma unroll
+	for (int u = 0; u < AT_ONCE<M>; u++, i += step)
+#pragma unroll
+		for (int m = 0; m < M; m++)
+			if (i < w.end && (M == 1 || m < a.nranks))
+				v[u][m] = *(const uint4 *)((const uint8_t *)(w.in + i) +
+							   m * a.stride);
+}
+
+/* what they become, to all outputs */
+template <int C, int M>
+DEV void whole_write(const struct te_k_comm &a, const struct whole &w, int64_t i, int64_t step,
+		     const uint4 v[][M])
+{
+#pragma unroll
+	for (int u = 0; u < AT_ONCE<M>; u++, i += step) {
+		if (i >= w.end)
+			return;
+		const uint4 s = reduces(C) ? reduce<M>(a, v[u]) : v[u][0];
+
+		for (int k = 0; k < w.nout; k++)
+			*(uint4 *)((uint8_t *)(w.out + i) +
+				   (w.nout == 1 ? 0 : after(a, k)) * a.stride) = s;
+	}
+}
+
+/*
+ * The next inputs are loaded before the results of the last ones are stored: so 12 blocks have 97 %
+ * of the bandwidth of 128 (doc/perf-comm.md).
+ */
+template <int C, int M>
+DEV void zero_copy_whole(const struct te_k_comm &a, const struct whole &w)
+{
+	const int64_t step = (int64_t)gridDim.x * COMM_THREADS;
+	int64_t i = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
+	uint4 v[AT_ONCE<M>][M], next[AT_ONCE<M>][M];
+
+	whole_read<M>(a, w, i, step, v);
+	for (; i < w.end; i += AT_ONCE<M> * step) {
+		whole_read<M>(a, w, i + AT_ONCE<M> * step, step, next);
+		whole_write<C, M>(a, w, i, step, v);
+#pragma unroll
+		for (int u = 0; u < AT_ONCE<M>; u++)
+#pragma unroll
+			for (int m = 0; m < M; m++)
+				v[u][m] = next[u][m];
+	}
+}
+
 template <int C, int N> DEV bool zero_copy(const struct te_k_comm &a, struct op &o)
 {
 	constexpr int M = reduces(C) ? N : 1; /* inputs */
-	constexpr int AT_ONCE = M == 1 ? 4 : 8 / M; /* packets of each in flight */
 	const int one = C == TE_K_COLL_BROADCAST ? a.root : a.rank;
 	const int64_t end = chunk_of<C>(o, a.rank), step = (int64_t)gridDim.x * COMM_THREADS;
+	int64_t i = 0;
 
 	flags_store(a, o, TE_K_COMM_ENTRY);
 	if (!__syncthreads_and(header_collect(a, o)) || !flags_wait(a, o, TE_K_COMM_ENTRY))
 		return false;
-	for (int64_t i = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x; i < end;
-	     i += AT_ONCE * step) {
-		uint4 v[AT_ONCE][M];
+	if (aligned(a.in) && aligned(a.out) && (is_cut(C) || o.whole == o.npackets)) {
+		i = is_cut(C) ? max(min(o.whole - chunk_begin(o, a.rank), end), (int64_t)0) : end;
+		zero_copy_whole<C, M>(a, whole_of<C>(a, o, i));
+	}
+	for (i += (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x; i < end; i += step) {
+		uint4 v[M], s;
 
 #pragma unroll
-		for (int u = 0; u < AT_ONCE; u++)
-#pragma unroll
-			for (int m = 0; m < M; m++) {
-				const int r = reduces(C) ? m : one;
+		for (int m = 0; m < M; m++) {
+			const int r = reduces(C) ? m : one;
 
-				if (r < a.nranks && i + u * step < end)
-					v[u][m] = read_chunk<C>(a, o, a.rank, i + u * step,
-								(r - a.rank) * a.stride);
-			}
-#pragma unroll
-		for (int u = 0; u < AT_ONCE; u++)
-			if (i + u * step < end) {
-				const uint4 s = reduces(C) ? reduce<M>(a, v[u]) : v[u][0];
-				const int n = C == TE_K_COLL_REDUCE_SCATTER ? 1 : a.nranks;
-
-				for (int k = 0; k < n; k++)
-					write_chunk<C>(a, o, a.rank, i + u * step, s,
-						       (after(a, k) - a.rank) * a.stride);
-			}
+			if (r < a.nranks)
+				v[m] = read_chunk<C>(a, o, a.rank, i, (r - a.rank) * a.stride);
+		}
+		s = reduces(C) ? reduce<M>(a, v) : v[0];
+		for (int k = 0; k < (C == TE_K_COLL_REDUCE_SCATTER ? 1 : a.nranks); k++)
+			write_chunk<C>(a, o, a.rank, i, s, (after(a, k) - a.rank) * a.stride);
 	}
 	flags_store(a, o, TE_K_COMM_EXIT);
 	return flags_wait(a, o, TE_K_COMM_EXIT);

@@ -128,7 +128,7 @@ TT_COMM = \
 	t/comm/vocab \
 	t/comm/vocab_gpu
 if HAVE_VERBS
-TT_COMM += t/comm/verbs
+TT_COMM += t/comm/verbs t/comm/verbs_random
 endif
 TT_DAEMON = \
 	t/daemon/ted \
@@ -392,6 +392,11 @@ t_comm_verbs_SOURCES = \
 	t/comm/verbs_faults.c \
 	t/comm/verbs_lib.c \
 	t/comm/verbs_lib.h
+t_comm_verbs_random_SOURCES = \
+	$(NODES) \
+	t/comm/verbs_fake.c \
+	t/comm/verbs_fake.h \
+	t/comm/verbs_random.c
 t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 check_LTLIBRARIES += t/comm/libnccl.la
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h

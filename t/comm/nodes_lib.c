@@ -68,7 +68,7 @@ float nodes_input(const struct joined *j, int who, int op, int64_t i)
 
 int nodes_reduce(struct joined *j, int64_t more)
 {
-	static float x[COUNT + 8], y[COUNT + 8];
+	float x[COUNT + 8], y[COUNT + 8]; /* ranks may be threads */
 	const int op = j->nops++;
 	uint64_t state = j->seed + (uint64_t)op;
 	const int64_t most = te__splitmix64(&state) % (uint64_t)j->nfew ? 500 : COUNT;
@@ -130,4 +130,27 @@ void nodes_die_at(const char *text)
 {
 	te_log_set(die_at, (char *)(uintptr_t)text);
 	te_log_filter("info");
+}
+
+int nodes_local(const char *nodes, int rank)
+{
+	int nbefore = 0;
+
+	for (int i = 0; i < rank; i++)
+		nbefore += nodes[i] == nodes[rank];
+	return nbefore;
+}
+
+int nodes_has_rail(const char *nodes, int rank)
+{
+	int fewest = RANKS_MAX;
+
+	for (int i = 0; nodes[i]; i++) {
+		int count = 0;
+
+		for (int k = 0; nodes[k]; k++)
+			count += nodes[k] == nodes[i];
+		fewest = count < fewest ? count : fewest;
+	}
+	return nodes_local(nodes, rank) < fewest;
 }

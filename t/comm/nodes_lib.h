@@ -37,6 +37,10 @@ int nodes_reduce(struct joined *j, int64_t more);
 void nodes_succeed(struct joined *j, struct te_comm *next, const int32_t *ranks);
 /* the ranks of the communicator, as they were at first: a bit each */
 uint32_t nodes_members(const struct joined *j);
+/* nodes: a letter for each rank. The rank's number on its node */
+int nodes_local(const char *nodes, int rank);
+/* only ranks that each node has exchange messages with other nodes */
+int nodes_has_rail(const char *nodes, int rank);
 /* this process kills itself when it logs a message, of level info, that has the text */
 void nodes_die_at(const char *text);
 

@@ -330,30 +330,6 @@ static int trial_rank(int rank, void *arg)
 
 /* ---- a trial ---- */
 
-static int local_of(int rank)
-{
-	int nbefore = 0;
-
-	for (int i = 0; i < rank; i++)
-		nbefore += plan->nodes[i] == plan->nodes[rank];
-	return nbefore;
-}
-
-/* only ranks that each node has exchange messages with other nodes */
-static int has_rail(int rank)
-{
-	int fewest = RANKS_MAX;
-
-	for (int i = 0; i < plan->n; i++) {
-		int count = 0;
-
-		for (int k = 0; k < plan->n; k++)
-			count += plan->nodes[k] == plan->nodes[i];
-		fewest = count < fewest ? count : fewest;
-	}
-	return local_of(rank) < fewest;
-}
-
 static void draw(uint64_t seed)
 {
 	static const char *const layout[] = { "ab",   "aab",  "abb",   "abc",	"aabb",
@@ -368,7 +344,7 @@ static void draw(uint64_t seed)
 	plan->n = (int)strlen(plan->nodes);
 	plan->fault = (enum fault)(te__splitmix64(&x) % NFAULTS);
 	plan->victim = (int)(te__splitmix64(&x) % (uint64_t)plan->n);
-	while (by_sockets() && !has_rail(plan->victim))
+	while (by_sockets() && !nodes_has_rail(plan->nodes, plan->victim))
 		plan->victim = (plan->victim + 1) % plan->n;
 	plan->second = (plan->victim + 1 + (int)(te__splitmix64(&x) % (uint64_t)(plan->n - 1))) %
 		       plan->n;
@@ -376,7 +352,7 @@ static void draw(uint64_t seed)
 		      plan->fault != KILL_TWO;
 	plan->countdown = 2 + (int)(te__splitmix64(&x) % (plan->early ? 40 : 300));
 	/* small arrays, of which there are NFEW times as many, are the first rail's alone */
-	if (!plan->early && local_of(plan->victim))
+	if (!plan->early && nodes_local(plan->nodes, plan->victim))
 		plan->countdown = 2 + plan->countdown / NFEW;
 	plan->fault_op = (int)(te__splitmix64(&x) % 30);
 	plan->dead = plan->fault == KILL || plan->fault == KILL_TWO ? 1u << plan->victim : 0;

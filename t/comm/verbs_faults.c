@@ -158,8 +158,11 @@ START_TEST(a_lost_device_ends_the_links_of_both_sides)
 	struct vb_rank r[VB_RANKS];
 
 	vb_run(device_lost, r);
-	vb_failed(&r[0], -EIO, "local catastrophic error; device fake1 port 2");
-	vb_failed(&r[1], -TE_EABORT, "local catastrophic error");
+	for (int i = 0; i < 2; i++) {
+		vb_failed(&r[i], i ? -TE_EABORT : -EIO, "rank 0 (host ");
+		vb_failed(&r[i], i ? -TE_EABORT : -EIO,
+			  ": local catastrophic error; device fake1 port 2");
+	}
 }
 END_TEST
 

@@ -40,7 +40,7 @@ int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, cons
 	char text[160] = "";
 
 	err = err > 0 ? err : EIO;
-	return te__link_fail(&v->l, -err, "verbs: %s: %s%s%s", call, strerror(err),
+	return te__link_fail(&v->l, -err, "%s: %s: %s%s%s", te__vlink_self(v), call, strerror(err),
 			     port ? "; " : "",
 			     port ? te__verbs_port_text(&port->port, text, sizeof(text)) : "");
 }

@@ -242,9 +242,9 @@ static int async_events(struct vlink *v, struct vport *port)
 		case IBV_EVENT_QP_ACCESS_ERR:
 		case IBV_EVENT_DEVICE_FATAL:
 			if (!v->closing)
-				r = te__link_fail(&v->l, -EIO, "verbs: %s; %s", text,
-						  te__verbs_port_text(&port->port, at,
-								      sizeof(at)));
+				r = te__link_fail(&v->l, -EIO, "%s: %s; %s", te__vlink_self(v),
+						  text, te__verbs_port_text(&port->port, at,
+									    sizeof(at)));
 			break;
 		default:
 			/* a port may come back before requests time out */

@@ -141,6 +141,14 @@ static inline const char *te__vlink_name(const struct vlink *v, int32_t i)
 	return te__boot_peer(v->l.o.boot, v->l.o.peers[i]);
 }
 
+/* who has failed; while ranks connect they add the name to what they are told */
+static inline const char *te__vlink_self(const struct vlink *v)
+{
+	const struct te__boot *boot = v->l.o.boot;
+
+	return v->connected ? te__boot_peer(boot, te__boot_rank(boot)) : "verbs";
+}
+
 /* the one that a lane of this rank is on */
 static inline struct vport *te__vlink_port(struct vlink *v, int lane)
 {

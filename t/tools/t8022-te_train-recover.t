@@ -190,6 +190,21 @@ check "a signal ends those that go on" ends_with 137
 check "with the status of a signal" test "$(grep -c 'exited with status 130$' err)" = 2
 check "what was made is saved" "$te_train" --resume signal --stop-after 0
 
+# a rank is stopped: the communicators of a step have one time-out together, of 3 s
+export TE_COMM_TIMEOUT_MS=3000
+begin 2 $endless text
+stopped=$(set -- $(cat /proc/$pid/task/*/children); echo $2)
+kill -STOP $stopped
+since=$(date +%s%N)
+wait_for 'has not taken part in operation' err
+after=$((($(date +%s%N) - since) / 1000000))
+wait_for '^te_run: rank 0 .* exited with status 1$' err
+kill -KILL $stopped
+kill -CONT $stopped 2>kill.err
+check "a rank that is stopped is named" ends_with 1
+check "after one time-out" test $after -lt 5700
+unset TE_COMM_TIMEOUT_MS
+
 # ranks that fail for another reason tell the others, which do not go on
 "$te_run" --no-kill -n 3 sh -c 'exec "$0" --seed $TE_COMM_RANK "$@"' "$te_train" $common --steps 2 \
 	--recover 5 --out differ text >out 2>err </dev/null && : >bad

@@ -259,10 +259,20 @@ void ranks_close(struct ranks *r)
 
 /* ---- exchanges ---- */
 
+/*
+ * That of gradients or of a model, if it has all ranks: after a time-out in a step nothing waits
+ * for a time-out of another communicator.
+ */
+static struct te_comm *of_all(const struct ranks *r)
+{
+	return r->data && !r->model ? r->data : r->model && !r->data ? r->model : r->comm;
+}
+
 /* each rank has zeros but for its own block, and so the sum has the blocks of all, bit for bit */
 static int add_up(const struct ranks *r, struct te_stream *stream, int64_t n, enum te_dtype dtype)
 {
-	return te_comm_allreduce(r->comm, stream, r->words, r->words, n, dtype, TE_COMM_SUM, NULL);
+	return te_comm_allreduce(of_all(r), stream, r->words, r->words, n, dtype, TE_COMM_SUM,
+				 NULL);
 }
 
 int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct te_step *step,
@@ -333,7 +343,7 @@ static int gather(const struct ranks *r, struct te_stream *stream, const int32_t
 		te = te_copy(stream, all, r->words, nbytes);
 	if (te >= 0)
 		te = te_stream_sync(stream);
-	return te < 0 ? te : te_comm_error(r->comm);
+	return te < 0 ? te : te_comm_error(of_all(r));
 }
 
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status)

@@ -587,7 +587,7 @@ static int leave_after_agreeing(int rank, void *arg)
 	if (!r)
 		r = reduce_until_it_fails(&j);
 	if (rank == 2)
-		nodes_die_at("3 of 4 ranks are left");
+		nodes_die_at("3 of 4 ranks are left", 0);
 	te__boot_agreed_ms = TT_SLOWER(300);
 	first = recover(&j, 3, 20000);
 	te__boot_agreed_ms = 10000;

@@ -118,16 +118,21 @@ uint32_t nodes_members(const struct joined *j)
 	return members;
 }
 
+static int die_ms;
+
 static void die_at(void *arg, enum te_log_level level, const char *category, const char *text)
 {
 	(void)level;
 	(void)category;
-	if (strstr(text, arg))
-		raise(SIGKILL);
+	if (!strstr(text, arg))
+		return;
+	usleep((useconds_t)die_ms * 1000);
+	raise(SIGKILL);
 }
 
-void nodes_die_at(const char *text)
+void nodes_die_at(const char *text, int ms)
 {
+	die_ms = ms;
 	te_log_set(die_at, (char *)(uintptr_t)text);
 	te_log_filter("info");
 }

@@ -41,7 +41,7 @@ uint32_t nodes_members(const struct joined *j);
 int nodes_local(const char *nodes, int rank);
 /* only ranks that each node has exchange messages with other nodes */
 int nodes_has_rail(const char *nodes, int rank);
-/* this process kills itself when it logs a message, of level info, that has the text */
-void nodes_die_at(const char *text);
+/* this process kills itself so long after it logs a message, of level info, that has the text */
+void nodes_die_at(const char *text, int ms);
 
 #endif

@@ -210,7 +210,7 @@ static int split_and_gather(struct joined *j, int at)
 	int r;
 
 	if (rank == ends[at].who)
-		nodes_die_at("with color");
+		nodes_die_at("with color", 300); /* the other group has met */
 	else if (ends[at].code == -ETIMEDOUT && rank % 2)
 		te__boot_agreed_ms = 100;
 	o.timeout_ms = 60000;

@@ -31,7 +31,7 @@
 
 #define NDEFAULT 6  /* faults */
 #define TIMEOUT_MS TT_SLOWER(1500)
-#define BEAT_MS TT_SLOWER(500)
+#define BEAT_MS TT_SLOWER(1000)
 #define SLACK_MS TT_SLOWER(1000) /* after the time-out */
 #define MORE 300 /* operations after a fault that need not be noticed */
 #define NFEW 16 /* one operation of so many may be large */

@@ -26,7 +26,7 @@
 #define NDEFAULT 6  /* faults */
 #define MOST 5	    /* ranks */
 #define TIMEOUT_MS TT_SLOWER(1500)
-#define BEAT_MS TT_SLOWER(500)
+#define BEAT_MS TT_SLOWER(1000)
 #define SLACK_MS TT_SLOWER(1000) /* after the time-out */
 #define FEW 30 /* operations after a fault that need not be noticed */
 #define MANY 20000 /* and after another one */

@@ -522,15 +522,19 @@ void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint6
 		    uint64_t number)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
-	const int64_t begin = te__boot_now();
+	int64_t begin = te__boot_now(), last = begin, now;
 
 	for (int k = 0; !te__pool_aborted(n->pool) && !ready(n, number); k++) {
 		if (k < EAGER)
 			sched_yield();
 		else
 			nanosleep(&pause, NULL);
+		now = te__boot_now();
+		if (now - last > n->timeout_ns / 2) /* this process was stopped */
+			begin = now;
+		last = now;
 		/* rails and links have limits of their own, which name the rank at fault */
-		if (te__boot_now() - begin > 2 * n->timeout_ns)
+		if (now - begin > 2 * n->timeout_ns)
 			te__nodes_fail(n, -ETIMEDOUT, "an operation between nodes has not ended "
 				       "within two time-outs");
 	}

@@ -220,6 +220,36 @@ START_TEST(idle_ranks_learn_of_a_fault_within_two_heartbeats)
 }
 END_TEST
 
+/* ---- stopped for longer than two time-outs ---- */
+
+static int resting_rank(int rank, void *arg)
+{
+	struct joined j;
+	int r = join(rank, &j);
+
+	(void)arg;
+	if (!r)
+		r = reduce_until_it_fails(&j);
+	if (!has_fault(&j)) /* which goes on when the others have left */
+		usleep((useconds_t)plan->timeout_ms * 3000);
+	return leave(&j, r);
+}
+
+START_TEST(a_rank_that_was_stopped_says_whom_it_waited_for)
+{
+	struct ranks_result res[RANKS_MAX];
+
+	plan->fault = STOP;
+	plan->nodes = "aab";
+	plan->at = 4;
+	plan->timeout_ms = TT_SLOWER(300);
+	run(MEET_DIR, resting_rank, res);
+	for (int i = 0; i < plan->n; i++)
+		ck_assert_msg(res[i].r < 0 && strstr(res[i].text, "rank "), "rank %d: %d: %s", i,
+			      res[i].r, res[i].text);
+}
+END_TEST
+
 /* ---- leaving ---- */
 
 static int leaving_rank(int rank, void *arg)
@@ -660,6 +690,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
+	tcase_add_loop_test(c, a_rank_that_was_stopped_says_whom_it_waited_for, 0, TT_FEWER(4));
 	c = tt_case(s, "leaving", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, a_rail_that_has_left_is_named_where_no_rail_works, 0, 2);

@@ -370,45 +370,7 @@ static int write_fresh(const char *dir, const struct model *m, struct te_adamw *
 	return r;
 }
 
-static int save(const char *dir, const struct model *m, struct te_adamw *opt,
-		const struct ckpt_flat *flat, json_t *options, const struct progress *p)
-{
-	int r = make_folder(dir);
-
-	if (!r)
-		r = write_fresh(dir, m, opt, flat, options, p);
-	if (!r)
-		r = sync_folder(dir);
-	if (r) {
-		drop(dir, config_json);
-		drop(dir, model_st);
-		drop(dir, state_st);
-		return r;
-	}
-	if (opt) {
-		r = commit(dir, state_st, 0);
-		if (!r)
-			r = sync_folder(dir);
-	}
-	if (!r)
-		r = commit(dir, model_st, 0);
-	if (!r)
-		r = commit(dir, config_json, 0);
-	return r ? r : sync_folder(dir);
-}
-
-int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
-	      const struct ckpt_flat *flat, json_t *options, const struct progress *p)
-{
-	return options ? save(dir, m, opt, flat, options, p) : STATUS_FAILED;
-}
-
-int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat)
-{
-	return save(dir, m, NULL, flat, NULL, NULL);
-}
-
-/* ---- loading ---- */
+/* ---- what a folder has ---- */
 
 static int open_in(const char *dir, const char *name, struct st_file **ret_f)
 {
@@ -500,17 +462,20 @@ static int config_fits(const char *dir, const json_t *config)
 /* after a crash, files that belong to the state may not have been renamed yet */
 static int finish_renames(const char *dir, const struct run *run)
 {
-	int model, config, r = STATUS_OK;
+	int model, config, r;
 
 	say_hush(1); /* errors in files of an incomplete save do not matter */
 	model = weights_fit(dir, run->digest);
 	config = config_fits(dir, json_object_get(run->obj, "config"));
 	say_hush(0);
-	if (model)
+	if (!model && !config)
+		return STATUS_OK;
+	r = sync_folder(dir); /* the rename of the state, by a process that was killed after it */
+	if (!r && model)
 		r = commit(dir, model_st, 1);
 	if (!r && config)
 		r = commit(dir, config_json, 1);
-	return !r && (model || config) ? sync_folder(dir) : r;
+	return r ? r : sync_folder(dir);
 }
 
 static int open_state(const char *dir, struct st_file **ret_f, struct run *ret_run)
@@ -538,30 +503,76 @@ static int open_state(const char *dir, struct st_file **ret_f, struct run *ret_r
 
 int ckpt_folder(const char *dir)
 {
-	int r = make_folder(dir), left = 0;
 	const char *const file[] = { config_json, model_st };
+	char *path = path_in(dir, state_st);
+	int r = path ? make_folder(dir) : STATUS_FAILED, left = 0;
 	struct st_file *f = NULL;
 	struct run run;
 
+	/* without a state nothing has been committed */
+	if (!r && access(path, F_OK)) {
+		free(path);
+		return STATUS_OK;
+	}
+	free(path);
 	for (int i = 0; i < 2 && !r; i++) {
-		char *path = fresh_in(dir, file[i]);
-
-		if (!path)
-			return STATUS_FAILED;
-		left |= !access(path, F_OK);
+		path = fresh_in(dir, file[i]);
+		r = path ? STATUS_OK : STATUS_FAILED;
+		left |= path && !access(path, F_OK);
 		free(path);
 	}
 	if (r || !left)
 		return r;
-	/* a save writes to the same names: first complete the previous one */
-	say_hush(1);
-	if (!open_state(dir, &f, &run)) {
-		json_decref(run.obj);
-		st_close(f);
-	}
-	say_hush(0);
+	r = open_state(dir, &f, &run);
+	if (r)
+		return r;
+	json_decref(run.obj);
+	st_close(f);
 	return STATUS_OK;
 }
+
+/* ---- saving ---- */
+
+static int save(const char *dir, const struct model *m, struct te_adamw *opt,
+		const struct ckpt_flat *flat, json_t *options, const struct progress *p)
+{
+	int r = ckpt_folder(dir); /* a save that failed after its commit has left files */
+
+	if (r)
+		return r;
+	r = write_fresh(dir, m, opt, flat, options, p);
+	if (!r)
+		r = sync_folder(dir);
+	if (r) {
+		drop(dir, config_json);
+		drop(dir, model_st);
+		drop(dir, state_st);
+		return r;
+	}
+	if (opt) {
+		r = commit(dir, state_st, 0);
+		if (!r)
+			r = sync_folder(dir);
+	}
+	if (!r)
+		r = commit(dir, model_st, 0);
+	if (!r)
+		r = commit(dir, config_json, 0);
+	return r ? r : sync_folder(dir);
+}
+
+int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
+	      const struct ckpt_flat *flat, json_t *options, const struct progress *p)
+{
+	return options ? save(dir, m, opt, flat, options, p) : STATUS_FAILED;
+}
+
+int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat)
+{
+	return save(dir, m, NULL, flat, NULL, NULL);
+}
+
+/* ---- loading ---- */
 
 int ckpt_options(const char *dir, json_t **ret_options)
 {

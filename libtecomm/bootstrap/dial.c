@@ -30,7 +30,7 @@ void te__dial_again(struct te__dial *d, int64_t now, int last)
 
 	te__dial_close(d);
 	d->last = last;
-	d->nrefused = last == ECONNREFUSED ? d->nrefused + 1 : 0;
+	d->nrefused = last == ECONNREFUSED || last == ENOENT ? d->nrefused + 1 : 0;
 	d->at = (d->at + 1) % n;
 	/* once round all addresses, then a pause */
 	d->next = now;
@@ -53,6 +53,7 @@ static int connected(struct te__dial *d)
 {
 	te__conn_open(d->conn, d->fd);
 	d->fd = -1;
+	d->reached = 1;
 	return 1;
 }
 

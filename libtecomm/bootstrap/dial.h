@@ -15,6 +15,7 @@ struct te__dial {
 	int at;		       /* number of the address that is tried, or is next */
 	int last;	       /* errno of the latest failure, 0: none yet */
 	int nrefused;	       /* addresses in sequence where nothing listens */
+	int reached;	       /* a connection was there before */
 	int64_t next, until;   /* when to try, when to try the next address */
 	int64_t pause;
 };

@@ -238,14 +238,14 @@ static int step_dial(struct joining *j, int32_t rank, const struct pollfd *p, in
 		say(b, &b->peer[rank], TE__FRAME_HELLO, j->hello_body, j->hello_nbytes);
 		return 0;
 	}
-	/* a process listened at the address; a path may be that of a leftover */
-	if (r == -ECONNREFUSED && j->dial[rank].tcp) {
-		char at[TE__ADDR_TEXT];
+	/* a process listened at the address; a path may not be there yet, or be of a leftover */
+	if (r == -ECONNREFUSED && (j->dial[rank].tcp || j->dial[rank].reached)) {
+		char at[TE__ADDR_TEXT] = "its socket";
 
+		if (j->dial[rank].tcp)
+			te__addr_text(j->dial[rank].tcp, at);
 		return te__boot_fail(b, -TE_EPEER, "te_comm_create",
-				     "%s has ended: nothing listens "
-				     "at %s",
-				     b->text[rank], te__addr_text(j->dial[rank].tcp, at));
+				     "%s has ended: nothing listens at %s", b->text[rank], at);
 	}
 	return 0;
 }
@@ -280,10 +280,7 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 		if (c->in.type == TE__FRAME_ABORT)
 			return ended(b, rank, 1, "te_comm_create");
 	}
-	/* it listened at its path, so it is no leftover */
-	if (!j->dial[rank].tcp && (r == -EPIPE || r == -ECONNRESET))
-		return ended(b, rank, r, "te_comm_create");
-	/* another program, or the process ended: the next attempt tells */
+	/* another program, or it was dropped, or the process ended: the next attempt tells */
 	te__conn_close(c);
 	b->state[rank] = DIALING;
 	te__dial_again(&j->dial[rank], now, r < 0 ? -r : EPROTO);

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,32 @@ START_TEST(strangers_do_not_keep_ranks_apart)
 }
 END_TEST
 
+/* so many in one turn that rank 0 drops the connection of rank 1 among those that say nothing */
+START_TEST(a_rank_that_is_dropped_comes_again)
+{
+	_Atomic int *come = ranks_shared(sizeof(*come));
+	const int n = 2, many = 100;
+	struct ranks_result res[2];
+	int fd[100];
+
+	ranks_meet(MEET_DIR, n);
+	waiting = 1;
+	ranks_start(n, meet_all, come);
+	fd[0] = connect_to(MEET_DIR); /* rank 0 listens */
+	kill(ranks_pid(0), SIGSTOP);
+	*come = 1;
+	usleep(300000); /* rank 1 connects */
+	for (int i = 1; i < many; i++)
+		fd[i] = connect_to(MEET_DIR);
+	kill(ranks_pid(0), SIGCONT);
+	ranks_wait(res);
+	for (int i = 0; i < many; i++)
+		close(fd[i]);
+	ranks_part();
+	ranks_ok(n, res);
+}
+END_TEST
+
 /* a rank of another version knows the key: it is told why, and so are the others */
 START_TEST(another_version_is_named_on_both_sides)
 {
@@ -264,6 +291,7 @@ void bootstrap_stranger_cases(Suite *s)
 	TCase *c = tt_case(s, "strangers", "host");
 
 	tcase_add_loop_test(c, strangers_do_not_keep_ranks_apart, 0, 2 * NSTRANGERS);
+	tcase_add_test(c, a_rank_that_is_dropped_comes_again);
 	tcase_add_loop_test(c, another_version_is_named_on_both_sides, 0, 2);
 	tcase_add_loop_test(c, a_port_that_is_not_the_roots, 0, 3);
 }

@@ -72,7 +72,8 @@ int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *po
 
 void te__coll_fini(struct te__coll *c)
 {
-	c->last = te_stream_unref(c->last);
+	c->queued = te_stream_unref(c->queued);
+	c->captured = te_stream_unref(c->captured);
 	c->order = te_event_unref(c->order);
 	if (c->status)
 		(void)te_pinned_free(te__pool_ctx(c->pool), c->status);
@@ -189,22 +190,26 @@ int te__coll_check(struct te__coll *c, const char *fn)
 
 /* ---- queueing ---- */
 
+/* recordings are ordered by whoever launches them, and so a capture orders its own operations only */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 {
+	const int captured = te__stream_not_capturing(stream, NULL) < 0;
+	struct te_stream **last = captured ? &c->captured : &c->queued;
 	int r = te__coll_check(c, fn);
 
-	if (r || c->last == stream)
+	if (r || *last == stream)
 		return r;
-	/* of another capture, or of none: whoever launches recordings orders them */
-	if (c->last && te__stream_same_capture(c->last, stream)) {
-		r = te_event_record(c->order, c->last);
+	if (*last && !captured) {
+		r = te__stream_follow(stream, *last);
+	} else if (*last && te__stream_same_capture(*last, stream)) {
+		r = te_event_record(c->order, *last);
 		if (!r)
 			r = te_event_wait(c->order, stream);
-		if (r)
-			return r;
 	}
-	te_stream_unref(c->last);
-	c->last = te_stream_ref(stream);
+	if (r)
+		return r;
+	te_stream_unref(*last);
+	*last = te_stream_ref(stream);
 	return 0;
 }
 

@@ -37,9 +37,9 @@ struct te__coll {
 	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;
 	uint64_t deadline_ns;
-	/* operations of several streams are ordered by the event, of the last one's stream */
-	struct te_event *order;
-	struct te_stream *last;
+	/* the streams of the last operation that was queued, and of the last one in a capture */
+	struct te_stream *queued, *captured;
+	struct te_event *order; /* of streams in a capture */
 	int told; /* the failure in status */
 };
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/capture.h>
 #include <te/collective.h>
@@ -486,6 +487,70 @@ START_TEST(recordings_and_calls_take_turns)
 }
 END_TEST
 
+/* what may come between two operations of a communicator that are queued on different streams */
+enum between {
+	OTHER_CAPTURED,	   /* the first on c; one is captured on a; the second on b */
+	SECOND_CAPTURED,   /* the same, but the second is on a */
+	FIRST_IS_CAPTURING, /* the first on c, which begins a capture; the second on b */
+	NBETWEEN
+};
+
+static int between;
+
+static void wait_a_while(void *arg)
+{
+	usleep(300000);
+	(void)arg;
+}
+
+/* operations of two streams run in the order in which they were queued, each with its own sum */
+static int in_order(struct thread_rank *r)
+{
+	struct te_stream *c = te_ctx_stream(r->ctx), *a, *b, *second;
+	struct te_recording *rec;
+	uint32_t *x[3], y[2];
+	void *p;
+
+	STEP(te_stream_create(r->ctx, &a));
+	STEP(te_stream_create(r->ctx, &b));
+	for (int i = 0; i < 3; i++) {
+		STEP(te_comm_alloc(r->comm, WORDS * sizeof(**x), NULL, &p));
+		x[i] = p;
+		STEP(te_fill_u32(c, p, (uint32_t)(1 + 9 * i), WORDS * sizeof(**x)));
+	}
+	STEP(te_comm_barrier(r->comm, c));
+	STEP(te_stream_sync(c));
+	if (!r->rank)
+		STEP(te_host_call(c, wait_a_while, NULL, 0));
+	STEP(sum_words(r, c, x[0]));
+	second = between == SECOND_CAPTURED ? a : b;
+	STEP(te_capture_begin(between == FIRST_IS_CAPTURING ? c : a));
+	if (between != FIRST_IS_CAPTURING) {
+		STEP(sum_words(r, a, x[1]));
+		STEP(te_capture_end(a, &rec));
+	}
+	STEP(sum_words(r, second, x[2]));
+	if (between == FIRST_IS_CAPTURING)
+		STEP(te_capture_end(c, &rec));
+	STEP(te_copy(second, &y[0], x[0], sizeof(y[0])));
+	STEP(te_copy(second, &y[1], x[2], sizeof(y[1])));
+	STEP(te_stream_sync(second));
+	STEP(te_comm_error(r->comm));
+	HOLDS(y[0] == (uint32_t)threads_n && y[1] == 19 * (uint32_t)threads_n);
+	te_recording_unref(rec);
+	STEP(te_stream_sync(c));
+	te_stream_unref(a);
+	te_stream_unref(b);
+	return 0;
+}
+
+START_TEST(streams_take_turns_whatever_is_captured)
+{
+	between = _i;
+	threads_run(2, in_order, 0, NULL);
+}
+END_TEST
+
 /* ---- ranks that do not do the same ---- */
 
 static int differ(struct thread_rank *r)
@@ -784,6 +849,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, results_are_those_of_a_loop, 1, THREADS_MOST + 1);
 	tcase_add_loop_test(c, parts_are_reduced_gathered_and_broadcast, 1, THREADS_MOST + 1);
 	tcase_add_loop_test(c, recordings_and_calls_take_turns, 1, 5);
+	tcase_add_loop_test(c, streams_take_turns_whatever_is_captured, 0, NBETWEEN);
 	tcase_add_test(c, arguments_of_parts_are_checked);
 	tcase_add_test(c, different_operations_are_named);
 	tcase_add_test(c, different_offsets_are_a_mismatch);

@@ -282,13 +282,27 @@ struct te_comm *te_comm_ref(struct te_comm *c)
 
 struct te_comm *te_comm_unref(struct te_comm *c)
 {
+	int r;
+
 	if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
 		return NULL;
+	/* connections and threads are the parent's, which goes on */
+	if (te__ctx_forked(c->ctx)) {
+		te_ctx_unref(c->ctx);
+		te__free(c);
+		return NULL;
+	}
 	if (c->pool) {
 		/* its operations may wait for ranks that have ended */
 		if (te__pool_aborted(c->pool))
 			c->nccl = te__nccl_destroy(c->nccl, 1);
-		if (!te__ctx_wait(c->ctx, "te_comm_unref") && c->created)
+		r = te__ctx_drain(c->ctx, "te_comm_unref");
+		if (r == -EBUSY) {
+			te__log_warn("%s: its memory is kept until the process ends: %s", c->name,
+				     te_error_detail());
+			return NULL;
+		}
+		if (!r && c->created)
 			te__pool_leave(c->pool);
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
 		c->coll.nodes = te__nodes_destroy(c->coll.nodes);

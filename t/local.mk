@@ -110,6 +110,7 @@ TT_COMM = \
 	t/comm/fusion \
 	t/comm/fusion_gpu \
 	t/comm/heap \
+	t/comm/leaving \
 	t/comm/link \
 	t/comm/model \
 	t/comm/nccl \
@@ -376,6 +377,7 @@ t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
 t_comm_nodes_gpu_SOURCES = $(t_comm_nodes_SOURCES)
 NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
+t_comm_leaving_SOURCES = t/comm/leaving.c $(NODES)
 t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
 t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)
 check_PROGRAMS += t/comm/recover_rank

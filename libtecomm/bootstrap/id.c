@@ -153,6 +153,7 @@ struct guest {
 
 struct te_comm_root {
 	pthread_t thread;
+	pid_t pid; /* that created it: a forked child has no thread */
 	int listen_fd, wake_fd;
 	uint8_t key[TE__FRAME_KEY];
 	char at[TE__ADDR_TEXT];
@@ -470,6 +471,7 @@ int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
 	if (!root)
 		return te__fail(-ENOMEM, "te_comm_id_create: not enough memory");
 	root->listen_fd = -1;
+	root->pid = getpid();
 	root->begin = te__boot_now();
 	root->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (root->wake_fd < 0 || grow(root))
@@ -496,6 +498,10 @@ struct te_comm_root *te_comm_root_unref(struct te_comm_root *root)
 {
 	if (!root)
 		return NULL;
+	if (getpid() != root->pid) {
+		close(root->listen_fd);
+		return NULL;
+	}
 	te__thread_stop(root->thread, root->wake_fd);
 	root_free(root);
 	return NULL;

@@ -265,7 +265,7 @@ int te_comm_error(struct te_comm *comm)
 {
 	if (!comm)
 		return te__fail(-EINVAL, "te_comm_error: comm is NULL");
-	return te__coll_check(&comm->coll, "te_comm_error");
+	return te__pool_check(comm->pool, "te_comm_error");
 }
 
 /* bytes that a rank sends to others, without headers */

@@ -58,20 +58,29 @@ static int init(struct te__coll *c)
 	return r ? r : reset(c);
 }
 
+static void look(void *arg);
+
 int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,
 		  const char *name, const struct te__coll_terms *terms)
 {
+	int r;
+
 	c->boot = boot;
 	c->pool = pool;
 	c->name = name;
 	c->terms = *terms;
 	c->deadline_ns = (uint64_t)te__boot_timeout_ms(boot) * 1000000;
 	/* no rank sends before the packets of all are empty */
-	return te__pool_agree(boot, init(c), "start of collective operations");
+	r = te__pool_agree(boot, init(c), "start of collective operations");
+	if (!r)
+		te__pool_set_look(pool, look, c);
+	return r;
 }
 
 void te__coll_fini(struct te__coll *c)
 {
+	if (c->pool)
+		te__pool_set_look(c->pool, NULL, NULL);
 	c->queued = te_stream_unref(c->queued);
 	c->captured = te_stream_unref(c->captured);
 	c->order = te_event_unref(c->order);
@@ -174,6 +183,13 @@ static void tell(struct te__coll *c)
 		te__pool_abort(c->pool, -TE_EMISMATCH, text);
 		return;
 	}
+	if (te__pool_has_left(c->pool, s.peer)) {
+		snprintf(text, sizeof(text), "%s has released its communicator before operation "
+			 "%llu of %s", te__boot_peer(c->boot, s.peer), (unsigned long long)s.epoch,
+			 te__boot_peer(c->boot, te__boot_rank(c->boot)));
+		te__pool_abort(c->pool, -TE_EPEER, text);
+		return;
+	}
 	missing_text(c, &s, who, sizeof(who));
 	snprintf(text, sizeof(text), "%s has not taken part in operation %llu of %s within %llu ms",
 		 who, (unsigned long long)s.epoch, te__boot_peer(c->boot, te__boot_rank(c->boot)),
@@ -181,10 +197,25 @@ static void tell(struct te__coll *c)
 	te__pool_abort(c->pool, -ETIMEDOUT, text);
 }
 
-int te__coll_check(struct te__coll *c, const char *fn)
+static void look(void *arg)
 {
+	struct te__coll *c = arg;
+
 	if (!c->told && __atomic_load_n(&c->status->complete, __ATOMIC_ACQUIRE))
 		tell(c);
+}
+
+/* rails see it themselves where there are several nodes */
+static int check_peers(const struct te__coll *c, const char *fn)
+{
+	char text[200];
+
+	for (int32_t i = 0; !c->nodes && i < te__boot_nranks(c->boot); i++)
+		if (i != te__boot_rank(c->boot) && te__pool_has_left(c->pool, i)) {
+			snprintf(text, sizeof(text), "%s has released its communicator",
+				 te__boot_peer(c->boot, i));
+			te__pool_abort(c->pool, -TE_EPEER, text);
+		}
 	return te__pool_check(c->pool, fn);
 }
 
@@ -195,7 +226,7 @@ int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 {
 	const int captured = te__stream_not_capturing(stream, NULL) < 0;
 	struct te_stream **last = captured ? &c->captured : &c->queued;
-	int r = te__coll_check(c, fn);
+	int r = check_peers(c, fn);
 
 	if (r || *last == stream)
 		return r;

@@ -52,9 +52,7 @@ int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *po
 /* after the work of the context has ended, before the pool is destroyed */
 void te__coll_fini(struct te__coll *c);
 
-/* 0, or the failure that ended the communicator, naming fn */
-int te__coll_check(struct te__coll *c, const char *fn);
-/* before launches on the stream: they run after the last operation. Errors as te__coll_check() */
+/* before launches on the stream: they run after the last operation. Errors as te__pool_check() */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream);
 /* of the device: an INT32 that barriers exchange */
 void *te__coll_word(const struct te__coll *c);

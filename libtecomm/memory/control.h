@@ -24,7 +24,7 @@ struct te__control {
 	/* members.h */
 	_Alignas(128) _Atomic uint32_t outcome;
 	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* of each local rank */
-	_Atomic uint8_t left[TE__CONTROL_RANKS];   /* te__members_leave() */
+	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* 1: te__pool_leave() */
 };
 
 /*

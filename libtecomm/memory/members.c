@@ -136,7 +136,6 @@ const char *te__members_leave(struct te__control *c, const struct te__node_info 
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
 	int told = -1;
 
-	atomic_store(&c->left[rank], 1);
 	for (int i = 0; i < info->nlocal; i++)
 		while (!atomic_load(&c->left[i]) && !has_ended(info, i)) {
 			if (told != i)

@@ -20,6 +20,7 @@
 #include "libtecomm/nvls/nvls.h"
 
 #define TEXT_NBYTES 200
+#define LATE_NS INT64_C(500000000) /* of an exchange after a time-out */
 
 struct te_comm_arena {
 	struct te__pool *pool;
@@ -48,6 +49,8 @@ struct te__pool {
 	int debug;
 	bool multicast;
 	bool held; /* te__pool_leave() was in vain */
+	void (*look)(void *arg); /* te__pool_set_look() */
+	void *look_arg;
 
 	pthread_mutex_t order; /* one collective call at a time */
 	pthread_mutex_t lock;  /* all below; never held while this rank waits for others */
@@ -94,6 +97,7 @@ int te__pool_agree(struct te__boot *b, int code, const char *what)
 {
 	const int32_t n = te__boot_nranks(b);
 	struct verdict *all = te__calloc((size_t)n, sizeof(*all)), own = { .code = code };
+	int64_t deadline;
 	int r;
 
 	if (code)
@@ -103,7 +107,9 @@ int te__pool_agree(struct te__boot *b, int code, const char *what)
 		return code ? te__fail(code, "%s", own.text) :
 			      te__fail(-ENOMEM, "%s: no memory for an exchange", what);
 	}
-	r = te__boot_allgather(b, &own, all, sizeof(own), what, te__boot_deadline(b));
+	/* a rank that has waited for another one in vain does not wait as long again */
+	deadline = code == -ETIMEDOUT ? te__boot_now() + LATE_NS : te__boot_deadline(b);
+	r = te__boot_allgather(b, &own, all, sizeof(own), what, deadline);
 	if (!r)
 		r = blame(b, all);
 	else if (cause(code) == 2)
@@ -249,7 +255,7 @@ static int map_all(struct te__pool *p)
 
 	if (!r)
 		r = te__client_control(p->client, deadline, &p->control);
-	if (!r && !te__boot_settles(p->boot))
+	if (!r && (p->multicast || !te__boot_settles(p->boot)))
 		r = te__members_sign(&p->info, p->local, &p->sign);
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
@@ -373,6 +379,7 @@ void te__pool_leave(struct te__pool *p)
 	char why[TEXT_NBYTES];
 	const char *who;
 
+	atomic_store(&p->control->left[p->local], 1);
 	if (!te__pool_multicast(p))
 		return;
 	who = te__members_leave(p->control, &p->info, p->local, deadline);
@@ -424,7 +431,23 @@ struct te_ctx *te__pool_ctx(const struct te__pool *p)
 
 int te__pool_check(const struct te__pool *p, const char *fn)
 {
+	if (p->look)
+		p->look(p->look_arg);
 	return te__control_check(p->control, fn);
+}
+
+void te__pool_set_look(struct te__pool *p, void (*look)(void *arg), void *arg)
+{
+	p->look = look;
+	p->look_arg = arg;
+}
+
+bool te__pool_has_left(const struct te__pool *p, int32_t rank)
+{
+	const int32_t local = te__boot_local_rank(p->boot, rank);
+
+	return te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank) &&
+	       atomic_load_explicit(&p->control->left[local], memory_order_relaxed);
 }
 
 bool te__pool_aborted(const struct te__pool *p)
@@ -629,7 +652,11 @@ static int reclaim(struct te__pool *p, const char *fn)
 		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
 	if (!all)
 		return abort_with(p, r);
-	r = te__boot_allgather(p->boot, &own, all, sizeof(own), fn, te__boot_deadline(p->boot));
+	/* a peer for which an operation has waited in vain is not waited for again */
+	r = own.verdict.code ? 0 : te__pool_check(p, fn);
+	if (!r)
+		r = te__boot_allgather(p->boot, &own, all, sizeof(own), fn,
+				       te__boot_deadline(p->boot));
 	for (int32_t i = 0; i < p->nranks && !r; i++)
 		if (all[i].verdict.code)
 			r = te__fail(all[i].verdict.code, "%s: %s: %.*s", fn,

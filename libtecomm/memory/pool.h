@@ -36,7 +36,8 @@ int te__pool_agree(struct te__boot *boot, int code, const char *what);
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, size_t stage, struct te__pool **ret_pool);
 /*
- * Before it is destroyed, after the work of the context has ended: with multicast memory, waits
+ * Before it is destroyed, after the work of the context has ended: other ranks of the node can see
+ * it, whose operations wait for this one in vain. With multicast memory, waits
  * until this holds for all ranks, whose kernels write to the memory of this one. A rank for which
  * it does not before the time-out ends the communicator; this rank's memory then stays bound.
  */
@@ -47,6 +48,10 @@ struct te__pool *te__pool_destroy(struct te__pool *pool);
 struct te_ctx *te__pool_ctx(const struct te__pool *pool);
 /* 0, or the error that ended the communicator, naming fn; every function below checks it too */
 int te__pool_check(const struct te__pool *pool, const char *fn);
+/* called by each check before it: ends the communicator if a kernel has failed; NULL: none */
+void te__pool_set_look(struct te__pool *pool, void (*look)(void *arg), void *arg);
+/* a rank of this node has called te__pool_leave() */
+bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
 bool te__pool_aborted(const struct te__pool *pool);
 /* ends it, on all ranks */
 void te__pool_abort(struct te__pool *pool, int code, const char *why);

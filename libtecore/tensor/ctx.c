@@ -431,6 +431,13 @@ int te__ctx_wait(struct te_ctx *ctx, const char *fn)
 	return r ? r : wait_all(ctx, fn);
 }
 
+int te__ctx_drain(struct te_ctx *ctx, const char *fn)
+{
+	int r = te__ctx_check_fork(ctx, fn);
+
+	return r ? r : wait_all(ctx, fn);
+}
+
 int te__ctx_copy(struct te_ctx *ctx, void *dst, const void *src, size_t nbytes)
 {
 	int r = te__ctx_check_fork(ctx, "copy");

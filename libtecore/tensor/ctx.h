@@ -145,8 +145,6 @@ int te__capture_end(struct te_stream *stream, const char *fn, void **ret_graph,
  * its parent, but neither the threads nor the device. fn is named in the message.
  */
 int te__ctx_check_fork(const struct te_ctx *ctx, const char *fn);
-/* the same, without a message: 1 in such a child */
-int te__ctx_forked(const struct te_ctx *ctx);
 /* -EBUSY where a stream is capturing; with here, by the calling thread */
 int te__ctx_not_capturing(struct te_ctx *ctx, const char *fn, int here);
 

@@ -108,7 +108,7 @@ struct te__window *te__window_destroy(struct te__window *w)
 		return NULL;
 	/* a forked child has copies of the mappings, which end with it */
 	if (!te__ctx_forked(ctx)) {
-		if (w->share && te__ctx_wait(ctx, "free shared memory"))
+		if (w->share && te__ctx_drain(ctx, "free shared memory"))
 			te__log_warn("shared memory is unmapped although: %s", te_error_detail());
 		if (w->multicast)
 			ctx->ops->share_release(w->multicast); /* and unbinds */

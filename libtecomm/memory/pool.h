@@ -36,10 +36,10 @@ int te__pool_agree(struct te__boot *boot, int code, const char *what);
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, size_t stage, struct te__pool **ret_pool);
 /*
- * Before it is destroyed, after the work of the context has ended: other ranks of the node can see
- * it, whose operations wait for this one in vain. With multicast memory, waits
- * until this holds for all ranks, whose kernels write to the memory of this one. A rank for which
- * it does not before the time-out ends the communicator; this rank's memory then stays bound.
+ * Before it is destroyed, after the work of the context has ended: other ranks of the node see it
+ * (te__pool_has_left()). With multicast memory, waits until this holds for all ranks, whose kernels
+ * write to the memory of this one. A rank for which it does not before the time-out ends the
+ * communicator; this rank's memory then stays bound.
  */
 void te__pool_leave(struct te__pool *pool);
 /* waits for the work of the context; takes NULL, returns NULL */

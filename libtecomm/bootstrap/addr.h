@@ -28,6 +28,12 @@ int te__addr_listen(const char *fn, int *ret_fd, struct te__addrs *ret_addrs);
 /* the ith as a socket address; returns its length */
 socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss);
 
+/* whether it has an address to connect to */
+static inline int te__addrs_usable(const struct te__addrs *l)
+{
+	return l->n && l->port;
+}
+
 /* "10.0.0.5:4000", "[2001:db8::5]:4000"; the first of the list and "..." if there are more */
 #define TE__ADDR_TEXT 64
 const char *te__addr_text(const struct te__addrs *l, char text[TE__ADDR_TEXT]);

@@ -24,14 +24,18 @@ void te__dial_close(struct te__dial *d)
 	d->fd = -1;
 }
 
+/* addresses to try, one of which fails if there is none */
+static int naddrs(const struct te__dial *d)
+{
+	return d->tcp && d->tcp->n ? d->tcp->n : 1;
+}
+
 void te__dial_again(struct te__dial *d, int64_t now, int last)
 {
-	const int n = d->tcp ? d->tcp->n : 1;
-
 	te__dial_close(d);
 	d->last = last;
 	d->nrefused = last == ECONNREFUSED || last == ENOENT ? d->nrefused + 1 : 0;
-	d->at = (d->at + 1) % n;
+	d->at = (d->at + 1) % naddrs(d);
 	/* once round all addresses, then a pause */
 	d->next = now;
 	if (!d->at) {
@@ -98,5 +102,5 @@ int te__dial_step(struct te__dial *d, const struct pollfd *p, int64_t now)
 	if (!e)
 		return connected(d);
 	te__dial_again(d, now, e);
-	return d->nrefused >= (d->tcp ? d->tcp->n : 1) ? -ECONNREFUSED : 0;
+	return d->nrefused >= naddrs(d) ? -ECONNREFUSED : 0;
 }

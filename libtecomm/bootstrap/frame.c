@@ -185,8 +185,8 @@ int te__table_get(const uint8_t *body, size_t nbytes, int32_t nranks, struct te_
 	for (int32_t r = 0; r < nranks; r++) {
 		int n = te__addrs_get(body + at, nbytes - at, &ret_addrs[r]);
 
-		if (n < 0)
-			return n;
+		if (n < 0 || !te__addrs_usable(&ret_addrs[r]))
+			return -EBADMSG;
 		at += (size_t)n;
 	}
 	return at == nbytes ? 0 : -EBADMSG;

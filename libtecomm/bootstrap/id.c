@@ -49,7 +49,7 @@ static int id_get(const struct te_comm_id *id, uint8_t *ret_key, struct te__addr
 {
 	if (memcmp(id->bytes, id_magic, sizeof(id_magic)) || id->bytes[4] != ID_VERSION ||
 	    te__addrs_get(id->bytes + ID_ADDRS, sizeof(*id) - ID_ADDRS, ret_addrs) < 0 ||
-	    !ret_addrs->n || !ret_addrs->port)
+	    !te__addrs_usable(ret_addrs))
 		return -EINVAL;
 	memcpy(ret_key, id->bytes + 5, TE__FRAME_KEY);
 	return 0;
@@ -301,7 +301,8 @@ static int hear(struct te_comm_root *root, struct guest *g)
 		fail_all(root, -TE_EMISMATCH, why);
 		return 0;
 	}
-	if (g->c.in.type != TE__FRAME_HELLO || te__hello_get(g->c.in_body, g->c.in.nbytes, &g->h))
+	if (g->c.in.type != TE__FRAME_HELLO ||
+	    te__hello_get(g->c.in_body, g->c.in.nbytes, &g->h) || !te__addrs_usable(&g->h.addrs))
 		return 1;
 	arrive(root, g);
 	return 0;

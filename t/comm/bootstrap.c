@@ -11,7 +11,7 @@
 #include <te/errno.h>
 
 #include "libtecomm/bootstrap/bootstrap.h"
-#include "libtecomm/bootstrap/frame.h"
+#include "libtecomm/bootstrap/dial.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"
 
@@ -362,6 +362,43 @@ START_TEST(a_frame_with_any_bit_flipped_is_refused)
 }
 END_TEST
 
+START_TEST(a_table_with_an_address_list_that_is_empty_is_refused)
+{
+	const struct te__addrs one = { .port = 7, .n = 1, .a = { { 4, { 127, 0, 0, 1 } } } };
+	const struct {
+		struct te__addrs second;
+		int code;
+	} row[] = {
+		{ one, 0 },
+		{ { .port = 7 }, -EBADMSG },
+		{ { .n = 1, .a = { { 4, { 127, 0, 0, 1 } } } }, -EBADMSG },
+	};
+
+	for (size_t i = 0; i < TT_LEN(row); i++) {
+		uint8_t bytes[2 * TE__ADDRS_MOST];
+		struct te__addrs got[2];
+		size_t n = te__addrs_put(bytes, &one);
+
+		n += te__addrs_put(bytes + n, &row[i].second);
+		ck_assert_int_eq(te__table_get(bytes, n, 2, got), row[i].code);
+	}
+}
+END_TEST
+
+START_TEST(without_an_address_none_is_connected_to)
+{
+	const struct te__addrs none = { .port = 7 };
+	struct te__conn c = TE__CONN_INIT;
+	struct pollfd p = { 0 };
+	struct te__dial d;
+
+	te__dial_init(&d, &c, &none);
+	ck_assert_int_eq(te__dial_step(&d, &p, 1), 0);
+	ck_assert_int_eq(d.last, EADDRNOTAVAIL);
+	ck_assert_int_gt(d.next, 1); /* after a pause, though there is none to come */
+}
+END_TEST
+
 START_TEST(the_checksum_is_that_of_ieee_802_3)
 {
 	ck_assert_uint_eq(te__crc32(0, "123456789", 9), 0xcbf43926);
@@ -384,6 +421,8 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, refuses_texts_that_are_no_ids, 0, TT_LEN(not_ids));
 	tcase_add_test(c, refuses_bytes_that_are_no_id);
 	tcase_add_test(c, a_frame_with_any_bit_flipped_is_refused);
+	tcase_add_test(c, a_table_with_an_address_list_that_is_empty_is_refused);
+	tcase_add_test(c, without_an_address_none_is_connected_to);
 	tcase_add_test(c, the_checksum_is_that_of_ieee_802_3);
 	return s;
 }

@@ -62,7 +62,8 @@ static int meet_all(int rank, void *arg)
 	return bf_meet(rank, NULL);
 }
 
-static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks)
+/* naddrs: 1, or 0 */
+static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks, uint8_t naddrs)
 {
 	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
 	struct te__hello h = {
@@ -74,6 +75,7 @@ static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks)
 	memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
 	strcpy(h.version, PACKAGE_VERSION);
 	strcpy(h.host, "elsewhere");
+	h.addrs = (struct te__addrs){ .port = 1, .n = naddrs, .a = { { 4, { 127, 0, 0, 1 } } } };
 	n = te__hello_put(body, &h);
 	te__frame_put(bytes, &f, body, n);
 	memcpy(bytes + TE__FRAME_HEAD, body, n);
@@ -88,6 +90,7 @@ enum stranger {
 	WRONG_KEY,
 	HUGE_BODY,
 	DAMAGED,
+	NO_ADDRESS,
 	GONE,
 	MANY,
 	NSTRANGERS
@@ -100,7 +103,7 @@ static int stranger(enum meet how, enum stranger kind)
 	int fd = connect_to(how);
 	size_t n;
 
-	hello_of(bytes, &n, 2, 3);
+	hello_of(bytes, &n, 2, 3, 1);
 	switch (kind) {
 	case GARBAGE:
 		tt_fill_bytes(noise, sizeof(noise));
@@ -125,6 +128,10 @@ static int stranger(enum meet how, enum stranger kind)
 		break;
 	case DAMAGED:
 		bytes[TE__FRAME_HEAD + 8] ^= 4; /* of the pid: only the checksum shows it */
+		send(fd, bytes, n, MSG_NOSIGNAL);
+		break;
+	case NO_ADDRESS: /* ranks would connect to it */
+		hello_of(bytes, &n, 0, 3, 0);
 		send(fd, bytes, n, MSG_NOSIGNAL);
 		break;
 	case GONE:
@@ -206,7 +213,7 @@ START_TEST(another_version_is_named_on_both_sides)
 	ranks_meet(MEET_ID, n);
 	ranks_start(2, meet_all, NULL);
 	usleep(200000);
-	hello_of(bytes, &nbytes, 2, n);
+	hello_of(bytes, &nbytes, 2, n, 1);
 	if (!_i) { /* of the protocol */
 		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
 		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);

@@ -102,6 +102,7 @@ TT_GRAPH = \
 	t/graph/step_gpu
 TT_COMM = \
 	t/comm/allreduce_gpu \
+	t/comm/astray \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
 	t/comm/bootstrap_ted \
@@ -348,6 +349,7 @@ t_daemon_ted_userns_LDADD = $(TED_LDADD)
 
 t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
 RANKS = t/comm/ranks.c t/comm/ranks.h
+t_comm_astray_SOURCES = t/comm/astray.c $(RANKS)
 t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
 t_comm_bootstrap_faults_SOURCES = \
 	$(RANKS) \

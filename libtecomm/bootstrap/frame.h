@@ -12,7 +12,7 @@
 
 #include "libtecomm/bootstrap/addr.h"
 
-#define TE__FRAME_VERSION 1
+#define TE__FRAME_VERSION 2
 #define TE__FRAME_HEAD 80
 #define TE__FRAME_WHAT 40
 #define TE__FRAME_KEY 16
@@ -31,11 +31,17 @@ enum te__frame_type {
 
 struct te__frame {
 	uint16_t version, type;
-	uint64_t seq; /* of the exchange, from 1; else 0 */
+	uint64_t seq; /* of the exchange, from 1; TE__FRAME_TO() of HELLO and WELCOME; else 0 */
 	uint32_t nbytes, crc;
 	uint8_t key[TE__FRAME_KEY];
 	char what[TE__FRAME_WHAT]; /* of an exchange, cut; ends with 0 */
 };
+
+/*
+ * Whom a HELLO is to, 0: the root. The address of a rank can lead to another one, because hosts
+ * have equal addresses, such as those of bridges.
+ */
+#define TE__FRAME_TO(rank) (1 + (uint64_t)(rank))
 
 struct te__hello {
 	int32_t rank, nranks;

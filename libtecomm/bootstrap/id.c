@@ -301,7 +301,7 @@ static int hear(struct te_comm_root *root, struct guest *g)
 		fail_all(root, -TE_EMISMATCH, why);
 		return 0;
 	}
-	if (g->c.in.type != TE__FRAME_HELLO ||
+	if (g->c.in.type != TE__FRAME_HELLO || g->c.in.seq ||
 	    te__hello_get(g->c.in_body, g->c.in.nbytes, &g->h) || !te__addrs_usable(&g->h.addrs))
 		return 1;
 	arrive(root, g);

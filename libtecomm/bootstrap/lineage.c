@@ -14,7 +14,7 @@
 #define STRANGERS_MAX 64		/* accepted connections that have not said who they are */
 #define STRANGER_NS INT64_C(5000000000) /* and how long they may stay so */
 #define SILENT_NS INT64_C(1000000000)	/* of an arbiter that does not decide */
-#define BODY_MOST (12 + TE__RANKS_MAX / 8)
+#define BODY_MOST (16 + TE__RANKS_MAX / 8)
 
 struct te__lineage {
 	_Atomic uint32_t refs;
@@ -137,7 +137,7 @@ int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs, 
 				      te_strerror(-errno)) : 0;
 }
 
-/* ---- messages: the sender, how long it waits, its generation and who decided that ---- */
+/* ---- messages: the sender, how long it waits, its generation, who decided that, whom it is to */
 
 struct news {
 	int32_t rank, left_ms, arbiter;
@@ -158,33 +158,36 @@ static int32_t get32(const uint8_t *p)
 
 static size_t body_nbytes(const struct te__lineage *l)
 {
-	return 12 + ((size_t)l->n + 7) / 8;
+	return 16 + ((size_t)l->n + 7) / 8;
 }
 
-static void news_put(const struct te__lineage *l, int64_t left_ms, uint8_t body[BODY_MOST])
+static void news_put(const struct te__lineage *l, int32_t to, int64_t left_ms,
+		     uint8_t body[BODY_MOST])
 {
 	memset(body, 0, BODY_MOST);
 	put32(body, l->me);
 	put32(body + 4, left_ms > INT32_MAX ? INT32_MAX : left_ms > 0 ? (int32_t)left_ms : 0);
 	put32(body + 8, l->arbiter);
+	put32(body + 12, to);
 	for (int32_t i = 0; i < l->n; i++)
-		body[12 + i / 8] |= (uint8_t)(l->in[i] << i % 8);
+		body[16 + i / 8] |= (uint8_t)(l->in[i] << i % 8);
 }
 
-/* 0, or -EBADMSG: it is not of this lineage */
+/* 0, or -EBADMSG: it is not of this lineage, or to another rank */
 static int news_get(const struct te__lineage *l, const struct te__conn *c, struct news *ret)
 {
 	const uint8_t *body = c->in_body;
 
 	if (memcmp(c->in.key, l->key, sizeof(l->key)) || c->in.version != TE__FRAME_VERSION ||
 	    (c->in.type != TE__FRAME_ARRIVE && c->in.type != TE__FRAME_GROUP) ||
-	    c->in.nbytes != body_nbytes(l) || c->in.seq > UINT32_MAX)
+	    c->in.nbytes != body_nbytes(l) || c->in.seq > UINT32_MAX ||
+	    get32(body + 12) != l->me)
 		return -EBADMSG;
 	ret->rank = get32(body);
 	ret->left_ms = get32(body + 4);
 	ret->arbiter = get32(body + 8);
 	for (int32_t i = 0; i < l->n; i++)
-		ret->in[i] = body[12 + i / 8] >> i % 8 & 1;
+		ret->in[i] = body[16 + i / 8] >> i % 8 & 1;
 	return ret->rank < 0 || ret->rank >= l->n || ret->rank == l->me || ret->arbiter < 0 ||
 	       ret->arbiter >= l->n || ret->left_ms < 0 || !ret->in[ret->rank] ? -EBADMSG : 0;
 }
@@ -236,7 +239,7 @@ static void greet(struct settle *s, int32_t i)
 
 	f.type = (uint16_t)(group ? TE__FRAME_GROUP : TE__FRAME_ARRIVE);
 	memcpy(f.key, l->key, sizeof(f.key));
-	news_put(l, (s->own_deadline - te__boot_now()) / 1000000, t->body);
+	news_put(l, i, (s->own_deadline - te__boot_now()) / 1000000, t->body);
 	te__conn_queue(&t->c, &f, t->body, body_nbytes(l));
 	te__conn_write(&t->c); /* what is left, poll() finds */
 	t->told = s->decided;

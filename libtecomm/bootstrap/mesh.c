@@ -2,9 +2,9 @@
  * mesh.c - a stream between each two ranks, and exchanges over them.
  *
  * A rank connects to the lower ranks and accepts the higher ones. Who connects says HELLO and is
- * answered WELCOME or REFUSE; whoever does not know the key is closed without an answer. Each rank
- * then sends each other one its part of an exchange, so it knows without relays which ranks are
- * missing, and the end of a process is the end of its streams.
+ * answered WELCOME or REFUSE; whoever does not know the key, or wants another rank, is closed
+ * without an answer. Each rank then sends each other one its part of an exchange, so it knows
+ * without relays which ranks are missing, and the end of a process is the end of its streams.
  */
 #include "config.h"
 
@@ -54,10 +54,10 @@ struct joining {
 #define P_PEER(r) (2 + (size_t)(r))
 #define P_STRANGER(b, i) (2 + (size_t)(b)->nranks + (i))
 
-static void say(struct te__boot *b, struct te__conn *c, enum te__frame_type type, const void *body,
-		size_t nbytes)
+static void say(struct te__boot *b, struct te__conn *c, enum te__frame_type type, uint64_t seq,
+		const void *body, size_t nbytes)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
+	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type, .seq = seq };
 
 	memcpy(f.key, b->key, sizeof(f.key));
 	te__conn_queue(c, &f, body, nbytes);
@@ -81,7 +81,7 @@ static void tell(struct te__boot *b)
 			continue;
 		/* a frame of which a part is sent can only be cut */
 		if (!te__conn_pending(c) || !c->out_sent)
-			say(b, c, TE__FRAME_ABORT, body, n);
+			say(b, c, TE__FRAME_ABORT, 0, body, n);
 		shutdown(c->fd, SHUT_WR);
 	}
 }
@@ -135,7 +135,7 @@ static void refuse(struct te__boot *b, struct te__conn *c, int code, const char 
 	uint8_t body[TE__REFUSE_MOST];
 
 	te__log_warn("%s: refused: %s", b->name, text);
-	say(b, c, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
+	say(b, c, TE__FRAME_REFUSE, 0, body, te__refuse_put(body, code, text));
 }
 
 /* a whole frame of a stranger, which becomes a peer or is turned away; or the group fails */
@@ -152,7 +152,8 @@ static int judge(struct joining *j, struct te__conn *c)
 	}
 	te__hello_text(&j->hello, me);
 	why = te__frame_differs(&c->in, me, text);
-	if (!why && (c->in.type != TE__FRAME_HELLO || te__hello_get(c->in_body, c->in.nbytes, &h)))
+	if (!why && (c->in.type != TE__FRAME_HELLO || c->in.seq != TE__FRAME_TO(b->rank) ||
+		     te__hello_get(c->in_body, c->in.nbytes, &h)))
 		return 0;
 	if (!why)
 		why = te__hello_differs(&h, b->nranks, me, text);
@@ -177,7 +178,8 @@ static int judge(struct joining *j, struct te__conn *c)
 	te__conn_next(&b->peer[h.rank]);
 	*c = (struct te__conn)TE__CONN_INIT;
 	b->state[h.rank] = UP;
-	say(b, &b->peer[h.rank], TE__FRAME_WELCOME, j->hello_body, j->hello_nbytes);
+	say(b, &b->peer[h.rank], TE__FRAME_WELCOME, TE__FRAME_TO(h.rank), j->hello_body,
+	    j->hello_nbytes);
 	return 0;
 }
 
@@ -235,7 +237,8 @@ static int step_dial(struct joining *j, int32_t rank, const struct pollfd *p, in
 
 	if (r == 1) {
 		b->state[rank] = GREETED;
-		say(b, &b->peer[rank], TE__FRAME_HELLO, j->hello_body, j->hello_nbytes);
+		say(b, &b->peer[rank], TE__FRAME_HELLO, TE__FRAME_TO(rank), j->hello_body,
+		    j->hello_nbytes);
 		return 0;
 	}
 	/* a process listened at the address; a path may not be there yet, or be of a leftover */
@@ -455,7 +458,7 @@ void te__mesh_close(struct te__boot *b)
 		struct te__conn *c = &b->peer[r];
 
 		if (c->fd >= 0 && !b->told && b->state[r] == UP && !te__conn_pending(c))
-			say(b, c, TE__FRAME_BYE, NULL, 0);
+			say(b, c, TE__FRAME_BYE, 0, NULL, 0);
 		te__conn_close(c);
 	}
 }

@@ -499,19 +499,23 @@ struct joining {
 	int64_t begin, deadline;
 };
 
-static void say(const struct joining *j, struct te__conn *c, enum te__frame_type type)
+static void say(const struct joining *j, int32_t i, enum te__frame_type type)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
+	struct te__frame f = {
+		.version = TE__FRAME_VERSION,
+		.type = (uint16_t)type,
+		.seq = TE__FRAME_TO(j->l->o.peers[i]),
+	};
 	uint8_t body[TE__HELLO_MOST];
 	struct te__hello h;
 
 	te__boot_hello(j->b, &h);
 	memcpy(f.key, te__boot_key(j->b), sizeof(f.key));
-	te__conn_queue(c, &f, body, te__hello_put(body, &h));
-	te__conn_write(c); /* into an empty buffer; a failure shows when it is read */
+	te__conn_queue(&j->c[i], &f, body, te__hello_put(body, &h));
+	te__conn_write(&j->c[i]); /* into an empty buffer; a failure shows when it is read */
 }
 
-/* 1: a frame of this communicator's, and the rank that sent it; 0: not yet; else it is none */
+/* 1: a frame to this rank, and the rank that sent it; 0: not yet; else it is none */
 static int read_hello(const struct joining *j, struct te__conn *c, enum te__frame_type type,
 		      int32_t *ret_rank)
 {
@@ -521,6 +525,7 @@ static int read_hello(const struct joining *j, struct te__conn *c, enum te__fram
 	if (r <= 0)
 		return r;
 	if (memcmp(c->in.key, te__boot_key(j->b), sizeof(c->in.key)) || c->in.type != type ||
+	    c->in.seq != TE__FRAME_TO(te__boot_rank(j->b)) ||
 	    te__hello_get(c->in_body, c->in.nbytes, &h))
 		return -EBADMSG;
 	*ret_rank = h.rank;
@@ -560,14 +565,14 @@ static int step_peer(struct joining *j, int32_t i, int64_t now)
 			return te__fail(-TE_EPEER, "te_comm_create: tcp: %s: nothing listens at "
 					"its address any more", te__boot_peer(j->b, rank));
 		if (r) {
-			say(j, &j->c[i], TE__FRAME_HELLO);
+			say(j, i, TE__FRAME_HELLO);
 			j->state[i] = GREETED;
 		}
 	} else if (j->state[i] == GREETED && p->revents) {
 		r = read_hello(j, &j->c[i], TE__FRAME_WELCOME, &who);
 		if (r == 1 && who == rank) {
 			j->state[i] = UP;
-		} else if (r) { /* another program: the next attempt tells */
+		} else if (r) { /* another program or rank: the next attempt tells */
 			te__conn_close(&j->c[i]);
 			te__dial_again(&j->dial[i], now, EPROTO);
 			j->state[i] = DIALING;
@@ -593,7 +598,7 @@ static void step_stranger(struct joining *j, int k, int64_t now)
 	if (r == 1 && i < j->l->o.npeers && j->state[i] == AWAITED) {
 		j->c[i] = *c;
 		*c = (struct te__conn)TE__CONN_INIT;
-		say(j, &j->c[i], TE__FRAME_WELCOME);
+		say(j, i, TE__FRAME_WELCOME);
 		j->state[i] = UP;
 	}
 	if (r || now - j->s[k].since > STRANGER_NS)

@@ -16,6 +16,7 @@
 
 #include "bootstrap_faults.h"
 #include "libtecomm/bootstrap/frame.h"
+#include "libtecore/base/wire.h"
 #include "ranks.h"
 
 /* ---- strangers ---- */
@@ -91,6 +92,7 @@ enum stranger {
 	HUGE_BODY,
 	DAMAGED,
 	NO_ADDRESS,
+	OTHER_RANK,
 	GONE,
 	MANY,
 	NSTRANGERS
@@ -134,6 +136,18 @@ static int stranger(enum meet how, enum stranger kind)
 		hello_of(bytes, &n, 0, 3, 0);
 		send(fd, bytes, n, MSG_NOSIGNAL);
 		break;
+	case OTHER_RANK: { /* from rank 2 to rank 1 */
+		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+
+		f.seq = TE__FRAME_TO(1);
+		if (how == MEET_DIR)
+			te__wire_job_key("dir", "", "comm", f.key);
+		else
+			memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
+		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, n - TE__FRAME_HEAD);
+		send(fd, bytes, n, MSG_NOSIGNAL);
+		break;
+	}
 	case GONE:
 		close(fd);
 		return -1;

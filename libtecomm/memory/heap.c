@@ -142,14 +142,15 @@ uint64_t te__heap_largest(const struct te__heap *h)
 	uint64_t most = 0;
 
 	for (size_t i = 0; i <= h->n; i++) {
-		const uint64_t begin = gap_begin(h, i), end = gap_end(h, i);
+		const uint64_t begin = gap_begin(h, i);
+		const uint64_t end = gap_end(h, i) / TE__HEAP_ALIGN * TE__HEAP_ALIGN;
 		const uint64_t large = round_up(begin, TE__HEAP_ALIGN_LARGE);
 		uint64_t n = end - begin;
 
 		/* a large block must begin at a larger alignment */
 		if (n >= TE__HEAP_ALIGN_LARGE)
 			n = large <= end && end - large >= TE__HEAP_ALIGN_LARGE ?
-				    end - large : TE__HEAP_ALIGN_LARGE - TE__HEAP_ALIGN;
+				    end - large : TE__HEAP_ALIGN_LARGE - 1;
 		if (most < n)
 			most = n;
 	}

@@ -879,6 +879,8 @@ int te__arena_create(struct te__pool *p, const char *fn, uint64_t nbytes,
 	a->refs = 1;
 	a->offset = (uint64_t)((char *)ptr - own_base(p));
 	pthread_mutex_lock(&p->lock);
+	/* to the end of what its block occupies */
+	nbytes = (nbytes + TE__HEAP_ALIGN - 1) / TE__HEAP_ALIGN * TE__HEAP_ALIGN;
 	te__heap_init(&a->heap, a->offset, a->offset + nbytes);
 	te__heap_find(&p->heap, a->offset)->owner = a;
 	pthread_mutex_unlock(&p->lock);

@@ -162,7 +162,8 @@ START_TEST(the_largest_block_fits)
 	uint64_t most;
 
 	for (int round = 0; round < 50; round++) {
-		te__heap_init(&h, 0, UNITS * TE__HEAP_ALIGN);
+		te__heap_init(&h, 0, UNITS * TE__HEAP_ALIGN -
+				     (uint64_t)tt_rand_int(0, TE__HEAP_ALIGN - 1));
 		for (uint64_t i = 0; i < 40; i++)
 			(void)te__heap_alloc(&h, random_size(), i, &b);
 		for (size_t i = h.n; i-- > 0;)

@@ -203,6 +203,12 @@ static int use_arenas(struct thread_rank *r)
 	STEP(te_comm_reclaim(r->comm));
 	STEP(te_comm_memory(r->comm, &m));
 	HOLDS(m.nblocks == 2 && m.freed_nbytes == 0);
+	/* all of an arena can be used, whatever its size */
+	STEP(te_comm_arena_create(r->comm, 1000, &a));
+	STEP(te_comm_alloc(r->comm, 1000, a, &in[0]));
+	HOLDS(te_comm_alloc(r->comm, 1, a, &in[1]) == -ENOMEM);
+	STEP(te_comm_free(r->comm, in[0]));
+	HOLDS(te_comm_arena_free(r->comm, a) == NULL);
 	/* one that is left is released with the communicator */
 	STEP(te_comm_arena_create(r->comm, 4096, &b));
 	HOLDS(te_comm_arena_free(r->comm, NULL) == NULL);

@@ -433,11 +433,14 @@ static int tcp_poll(struct te__link *l, int64_t deadline_ns)
 {
 	struct tcp *t = tcp_of(l);
 	const int32_t n = l->o.npeers;
-	int64_t now, wake = deadline_ns;
+	int64_t now, wake;
 	eventfd_t count;
 	int r;
 
 	catch_up(t, te__boot_now());
+	/* a longer sleep would be a stop of this process to catch_up(), also while it sends */
+	wake = t->polled + beat_ns(l) / 2;
+	wake = deadline_ns < wake ? deadline_ns : wake;
 	t->p[0] = (struct pollfd){ .fd = t->wake_fd, .events = POLLIN };
 	for (int32_t i = 0; i < n; i++) {
 		const struct peer *q = &t->peer[i];

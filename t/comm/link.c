@@ -253,7 +253,8 @@ END_TEST
 
 /* ---- failures ---- */
 
-enum fault { KILLED, CLOSED, STOPPED, SIZE, NOTHING_SENT, NOTHING_TAKEN };
+/* FULL: stopped, and its buffers are full; the other rank has no beat to send to a third one */
+enum fault { KILLED, CLOSED, STOPPED, FULL, SIZE, NOTHING_SENT, NOTHING_TAKEN };
 
 static const struct {
 	int code;
@@ -263,6 +264,7 @@ static const struct {
 	[KILLED] = { -TE_EPEER, "has ended", 500 },
 	[CLOSED] = { -TE_EPEER, "has closed its communicator", 500 },
 	[STOPPED] = { -ETIMEDOUT, "has been silent for", 700 },
+	[FULL] = { -ETIMEDOUT, "has been silent for", 3000 },
 	[SIZE] = { -TE_EMISMATCH, "sends 24 bytes where rank", 500 },
 	[NOTHING_SENT] = { -ETIMEDOUT, "has not sent what is expected by rank", 700 },
 	[NOTHING_TAKEN] = { -ETIMEDOUT, "has not taken what was sent by rank", 700 },
@@ -289,6 +291,7 @@ static int fault_of(struct end *e, struct scene *s)
 	case CLOSED:
 		return 0;
 	case STOPPED:
+	case FULL:
 		raise(SIGSTOP); /* rank 0 ends it */
 		break;
 	case SIZE:
@@ -310,7 +313,7 @@ static int suffer(struct end *e, struct scene *s, int rank, char *data)
 	const int64_t deadline = te__boot_now() + 20 * SEC;
 	int r = 0;
 
-	if (s->fault == NOTHING_TAKEN) {
+	if (s->fault == FULL || s->fault == NOTHING_TAKEN) {
 		for (int k = 0; k < TE__LINK_QUEUE && !r; k++)
 			r = te__link_send(e->l, i, data, 1 << 20);
 		return r ? r : te__link_wait_sends(e->l, i, TE__LINK_QUEUE);
@@ -343,7 +346,8 @@ static int fault_rank(int rank, void *arg)
 		again = te__link_poll(e.l, 0);
 		if (again != r)
 			r = te_fail(-EILSEQ, "%d, and then %d", r, again);
-		if (!__atomic_sub_fetch(&s->nleft, 1, __ATOMIC_ACQ_REL) && s->fault == STOPPED)
+		if (!__atomic_sub_fetch(&s->nleft, 1, __ATOMIC_ACQ_REL) &&
+		    (s->fault == STOPPED || s->fault == FULL))
 			kill(pids[1], SIGKILL);
 	}
 	free(data);
@@ -353,21 +357,22 @@ static int fault_rank(int rank, void *arg)
 START_TEST(names_the_rank_at_fault)
 {
 	struct scene *s = ranks_shared(sizeof(*s));
+	const int stopped = _i == STOPPED || _i == FULL, n = _i == FULL ? 2 : 3;
 	struct ranks_result res[3];
 
-	heartbeat_ms = _i == STOPPED ? 150 : 5000;
+	heartbeat_ms = stopped ? 150 : 5000;
 	timeout_ms = _i >= NOTHING_SENT ? 300 : 10000;
 	s->fault = (enum fault)_i;
-	s->nleft = 2;
-	run(3, fault_rank, s, res);
-	for (int i = 0; i < 3; i += 2) {
+	s->nleft = n - 1;
+	run(n, fault_rank, s, res);
+	for (int i = 0; i < n; i += 2) {
 		ranks_failed(&res[i], fault[_i].code, fault[_i].text, 5000);
 		ck_assert_msg(strstr(res[i].text, "rank 1 (host ") != NULL, "%s", res[i].text);
 		ck_assert_msg(s->ms[i] < TT_SLOWER(fault[_i].ms), "after %g ms", s->ms[i]);
-		if (_i == STOPPED)
+		if (stopped)
 			ck_assert_msg(s->ms[i] >= 290, "after %g ms", s->ms[i]);
 	}
-	if (_i != KILLED && _i != STOPPED)
+	if (_i != KILLED && !stopped)
 		ck_assert_msg(!res[1].r, "%s", res[1].text);
 }
 END_TEST

@@ -298,7 +298,7 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 		.device_fd = -1,
 		.pci = device.pci_address,
 		.timeout_ms = ms / 8 > (INT32_MAX - ms) ? INT32_MAX : ms + ms / 8,
-		.heartbeat_ms = (int32_t)te__param_int(TE_PARAM_COMM_HEARTBEAT_MS),
+		.heartbeat_ms = te__link_heartbeat_ms(),
 	};
 	int r;
 
@@ -312,8 +312,6 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 		peers[o.npeers++] = k;
 	}
 	n->npeers = o.npeers;
-	if (o.heartbeat_ms < 1)
-		o.heartbeat_ms = 1;
 	export_device(n, &o);
 	r = te__link_open(ops, &o, &n->link);
 	if (o.device_fd >= 0)

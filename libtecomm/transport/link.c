@@ -36,6 +36,13 @@ int te__link_fail(struct te__link *l, int code, const char *fmt, ...)
 	return te__fail(l->code, "%s", l->why);
 }
 
+int32_t te__link_heartbeat_ms(void)
+{
+	const int64_t ms = te__param_int(TE_PARAM_COMM_HEARTBEAT_MS);
+
+	return ms < 1 ? 1 : ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
+}
+
 /* 0, or the failure that ended the link */
 static int check(struct te__link *l)
 {

@@ -90,6 +90,9 @@ int te__link_poll(struct te__link *l, int64_t deadline_ns);
 int te__link_wait_sends(struct te__link *l, int32_t i, uint64_t n);
 int te__link_wait_receives(struct te__link *l, int32_t i, uint64_t n);
 
+/* TE_COMM_HEARTBEAT_MS, from 1 to INT32_MAX */
+int32_t te__link_heartbeat_ms(void);
+
 /* for transports: records the first failure and its message, and returns its code */
 int te__link_fail(struct te__link *l, int code, const char *fmt, ...) TE_PRINTF(3, 4);
 

@@ -15,7 +15,7 @@ struct measure {
 	struct te__link *l;
 	int first; /* this is rank 0 */
 	uint8_t *out, *in;
-	size_t nbytes;
+	size_t nbytes, mem_nbytes; /* of a message, of both buffers */
 	int32_t depth, n;
 	double *us;
 };
@@ -121,10 +121,10 @@ static int measure(struct te_comm *c, const struct te__link_ops *ops, struct mea
 		.boot = c->boot,
 		.peers = &peer,
 		.npeers = rank < 2,
-		.mem_nbytes = 2 * (m->nbytes ? m->nbytes : 1),
+		.mem_nbytes = m->mem_nbytes,
 		.pci = device.pci_address,
 		.timeout_ms = te__boot_timeout_ms(c->boot),
-		.heartbeat_ms = (int32_t)te__param_int(TE_PARAM_COMM_HEARTBEAT_MS),
+		.heartbeat_ms = te__link_heartbeat_ms(),
 	};
 	int r;
 
@@ -163,6 +163,9 @@ int te_transport_measure(struct te_comm *comm, const char *transport, size_t nby
 	if (depth < 0 || depth > TE__LINK_QUEUE || niters < 1)
 		return te__fail(-EINVAL, "%s: depth is %d, expected 0 to %d, and niters is %d, "
 				"expected 1 or more", fn, depth, TE__LINK_QUEUE, niters);
+	if (__builtin_mul_overflow(nbytes ? nbytes : 1, 2, &m.mem_nbytes))
+		return te__fail(-EINVAL, "%s: nbytes: two buffers of %zu bytes exceed the address "
+				"space", fn, nbytes);
 	if (te__boot_nranks(comm->boot) < 2)
 		return te__fail(-EINVAL, "%s: %s has one rank, expected 2 or more", fn, comm->name);
 	r = te__pool_check(comm->pool, fn);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <te/ctx.h>
 #include <te/errno.h>
 #include <te/param.h>
 
@@ -441,6 +442,65 @@ START_TEST(opening_fails_on_all_ranks)
 }
 END_TEST
 
+/* ---- te_transport_measure ---- */
+
+static int measure_rank(int rank, void *arg)
+{
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_comm_opts o = ranks_opts(rank);
+	struct te_comm *c = NULL;
+	struct te_ctx *ctx = NULL;
+	double us[3];
+	int r;
+
+	(void)arg;
+	setenv("TE_COMM_HEARTBEAT_MS", "4294967296", 1); /* 0 in 32 bits */
+	co.backend = "host";
+	r = te_ctx_create(&co, &ctx);
+	if (!r)
+		r = te_comm_create(ctx, &o, &c);
+	if (!r && (te_transport_measure(c, "tcp", SIZE_MAX / 2 + 1, 0, 3, us) != -EINVAL ||
+		   !strstr(te_error_detail(), "two buffers of 9223372036854775808 bytes")))
+		r = te_fail(-EILSEQ, "a size that overflows: %s", te_error_detail());
+	if (!r)
+		r = te_transport_measure(c, "tcp", 1000, 0, 3, us);
+	te_comm_unref(c);
+	te_ctx_unref(ctx);
+	return r;
+}
+
+START_TEST(large_arguments_do_not_overflow)
+{
+	struct ranks_result res[2];
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_run(2, measure_rank, NULL, res);
+	ranks_part();
+	ranks_ok(2, res);
+}
+END_TEST
+
+static int heartbeat_rank(int rank, void *arg)
+{
+	static const struct {
+		const char *text;
+		int32_t ms;
+	} row[] = { { "-7", 1 }, { "0", 1 }, { "1500", 1500 }, { "4294967296", INT32_MAX } };
+
+	(void)arg;
+	setenv("TE_COMM_HEARTBEAT_MS", row[rank].text, 1);
+	return te__link_heartbeat_ms() - row[rank].ms;
+}
+
+START_TEST(a_heartbeat_takes_1_ms_or_more)
+{
+	struct ranks_result res[4];
+
+	ranks_run(4, heartbeat_rank, NULL, res);
+	ranks_ok(4, res);
+}
+END_TEST
+
 START_TEST(the_parameter_has_the_names_of_the_table)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
@@ -467,6 +527,8 @@ static Suite *suite(void)
 	tcase_add_test(c, what_was_sent_before_closing_arrives);
 	tcase_add_test(c, queues_are_bounded);
 	tcase_add_test(c, idle_links_stay);
+	tcase_add_test(c, large_arguments_do_not_overflow);
+	tcase_add_test(c, a_heartbeat_takes_1_ms_or_more);
 	tcase_add_test(c, the_parameter_has_the_names_of_the_table);
 	c = tt_case(s, "failures", "host");
 	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));

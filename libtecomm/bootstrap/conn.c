@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -12,6 +13,22 @@
 
 #include "libtecomm/bootstrap/conn.h"
 #include "libtecore/base/private.h"
+
+int te__conn_accept(int listen_fd, int *ret_fd)
+{
+	struct pollfd p = { .fd = listen_fd, .events = POLLIN };
+
+	/* without a free descriptor accept4() fails also if no connection waits */
+	if (poll(&p, 1, 0) < 1)
+		return 0;
+	*ret_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (*ret_fd >= 0)
+		return 1;
+	/* others, such as ECONNABORTED, are about one connection */
+	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+		return 0;
+	return -errno;
+}
 
 void te__conn_open(struct te__conn *c, int fd)
 {

@@ -25,6 +25,12 @@ struct te__conn {
 		.fd = -1 \
 	}
 
+/*
+ * 1: a connection that has waited; 0: there is none, or it has ended; -EMFILE, -ENFILE, -ENOBUFS,
+ * -ENOMEM: none can be accepted, and those that wait keep the socket readable. Records no message.
+ */
+int te__conn_accept(int listen_fd, int *ret_fd);
+
 /* takes the descriptor; sets what streams of the mesh have in common */
 void te__conn_open(struct te__conn *c, int fd);
 void te__conn_close(struct te__conn *c);

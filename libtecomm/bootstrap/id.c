@@ -353,15 +353,12 @@ static int grow(struct te_comm_root *root)
 	return 0;
 }
 
-/* errno is about all connections; others, such as ECONNABORTED, are about one */
-static void cannot_accept(struct te_comm_root *root)
+static void cannot_accept(struct te_comm_root *root, int code)
 {
 	char text[TE__REFUSE_MOST];
 
-	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-		return;
 	snprintf(text, sizeof(text), "the root at %s cannot accept connections: %s", root->at,
-		 te_strerror(-errno));
+		 te_strerror(code));
 	root->deaf = 1;
 	fail_all(root, -TE_EPEER, text);
 }
@@ -369,13 +366,13 @@ static void cannot_accept(struct te_comm_root *root)
 static void accept_some(struct te_comm_root *root)
 {
 	for (int i = 0; i < ACCEPT_MOST; i++) {
-		int fd = accept4(root->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd, r = te__conn_accept(root->listen_fd, &fd);
 		struct guest *g = NULL;
 
-		if (fd < 0) {
-			cannot_accept(root);
+		if (r < 0)
+			cannot_accept(root, r);
+		if (r < 1)
 			return;
-		}
 		make_room(root);
 		if (!grow(root))
 			g = te__calloc(1, sizeof(*g));

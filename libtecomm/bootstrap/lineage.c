@@ -339,11 +339,11 @@ static int step_from(struct settle *s, struct from *f, int64_t now)
 	return e < 0 || r < 0 || (f->rank < 0 && now - f->since > STRANGER_NS) ? -EPIPE : 0;
 }
 
-static void accept_all(struct settle *s, int64_t now)
+static int accept_all(struct settle *s, int64_t now)
 {
-	int fd;
+	int fd, r;
 
-	while ((fd = accept4(s->l->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	while ((r = te__conn_accept(s->l->listen_fd, &fd)) > 0) {
 		for (int k = 0; k < s->nfrom && s->nfrom == s->from_most; k++)
 			if (s->from[k].rank < 0)
 				drop(s, k); /* the oldest of the strangers */
@@ -352,6 +352,8 @@ static void accept_all(struct settle *s, int64_t now)
 		s->from[s->nfrom].revents = 0;
 		s->from[s->nfrom++].rank = -1;
 	}
+	return !r ? 0 : te__fail(r, "%s cannot accept connections: %s", s->l->text[s->l->me],
+				 te_strerror(r));
 }
 
 static void step_to(struct settle *s, int32_t i, const struct pollfd *p, int64_t now)
@@ -419,9 +421,7 @@ static int turn(struct settle *s, int64_t wake)
 	}
 	for (int32_t i = 0; i < l->n && !r; i++)
 		step_to(s, i, &s->p[1 + i], now);
-	if (!r && s->p[0].revents)
-		accept_all(s, now);
-	return r;
+	return r ? r : accept_all(s, now);
 }
 
 /* ---- deciding ---- */
@@ -530,9 +530,9 @@ static int settle(struct settle *s)
 	int32_t who;
 	int r = 0;
 
-	/* a decision may wait to be read */
-	accept_all(s, te__boot_now());
-	r = turn(s, 0);
+	/* a decision may wait to be accepted, and then to be read */
+	for (int i = 0; i < 2 && !r; i++)
+		r = turn(s, 0);
 	while (!r) {
 		for (int32_t i = 0; i < l->n; i++)
 			if (l->in[i])

@@ -192,21 +192,16 @@ static void drop_stranger(struct joining *j, size_t i)
 static int accept_all(struct joining *j, int64_t now)
 {
 	struct te__boot *b = j->b;
-	int fd;
+	int fd, r;
 
-	while ((fd = accept4(j->b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	while ((r = te__conn_accept(b->listen_fd, &fd)) > 0) {
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
 		te__conn_open(&j->s[j->ns].c, fd);
 		j->s[j->ns++].since = now;
 	}
-	/* others, such as ECONNABORTED, are about one connection */
-	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-		return te__boot_fail(b, -errno, "te_comm_create",
-				     "%s cannot accept connections: "
-				     "%s",
-				     b->text[b->rank], te_strerror(-errno));
-	return 0;
+	return !r ? 0 : te__boot_fail(b, r, "te_comm_create", "%s cannot accept connections: %s",
+				      b->text[b->rank], te_strerror(r));
 }
 
 /* revents of new ones are 0: the first read of a hello that is there happens in the next round */

@@ -608,16 +608,18 @@ static void step_stranger(struct joining *j, int k, int64_t now)
 		drop_stranger(j, k);
 }
 
-static void accept_all(struct joining *j, int64_t now)
+static int accept_all(struct joining *j, int64_t now)
 {
-	int fd;
+	int fd, r;
 
-	while ((fd = accept4(j->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+	while ((r = te__conn_accept(j->listen_fd, &fd)) > 0) {
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
 		te__conn_open(&j->s[j->ns].c, fd);
 		j->s[j->ns++].since = now;
 	}
+	return !r ? 0 : te__fail(r, "te_comm_create: tcp: %s cannot accept connections: %s",
+				 own_name(j->l), te_strerror(r));
 }
 
 static int join_round(struct joining *j)
@@ -650,7 +652,7 @@ static int join_round(struct joining *j)
 	for (int k = ns; k-- > 0 && !r;)
 		step_stranger(j, k, now);
 	if (!r)
-		accept_all(j, now);
+		r = accept_all(j, now);
 	return !r && now >= j->deadline && !is_joined(j) ? join_late(j) : r;
 }
 

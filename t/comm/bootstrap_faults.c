@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -568,16 +567,12 @@ END_TEST
 /* rank 0 has room for its own sockets and two connections, of three */
 static int few_files(int rank, void *arg)
 {
-	struct rlimit few = { .rlim_cur = 0 };
-	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	struct te__boot *b;
 	int r;
 
 	(void)arg;
-	few.rlim_cur = few.rlim_max = (rlim_t)fd + 5;
-	close(fd);
 	if (!rank)
-		setrlimit(RLIMIT_NOFILE, &few);
+		ranks_limit_files(5);
 	r = bf_open(rank, 5000, &b);
 	if (!r)
 		te__boot_close(b);
@@ -600,6 +595,40 @@ START_TEST(too_few_descriptors_are_reported)
 			      res[i].text);
 		ck_assert_msg(res[i].ms < SOON, "after %.0f ms", res[i].ms);
 	}
+}
+END_TEST
+
+/* rank 0 cannot accept a connection of the others, which go on without it */
+static int settle_without_files(int rank, void *arg)
+{
+	static const char *const node[] = { "a", "b", "c" };
+	int32_t ranks[3];
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	setenv("TE_COMM_NODE", node[rank], 1);
+	r = bf_open(rank, 0, &b);
+	if (r)
+		return r;
+	if (!rank)
+		ranks_limit_files(0);
+	r = te__boot_settle(b, te__boot_now() + INT64_C(20000000000), ranks);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(too_few_descriptors_to_recover_are_reported)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_ID, 3);
+	ranks_run(3, settle_without_files, NULL, res);
+	ranks_part();
+	ranks_failed(&res[0], -EMFILE, "cannot accept connections: Too many open files", SOON);
+	for (int i = 1; i < 3; i++)
+		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
+			      res[i].r, res[i].ms, res[i].text);
 }
 END_TEST
 
@@ -853,6 +882,7 @@ static Suite *suite(void)
 	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
 	tcase_add_test(c, folders_that_will_not_do);
 	tcase_add_test(c, too_few_descriptors_are_reported);
+	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);
 	tcase_add_test(c, refuses_options);
 	tcase_add_loop_test(c, refuses_environments, 0, 7);
 	tcase_add_test(c, interfaces_that_are_not_there);

@@ -442,6 +442,33 @@ START_TEST(opening_fails_on_all_ranks)
 }
 END_TEST
 
+/* rank 0 has descriptors to listen, and for one connection of two */
+static int few_files_rank(int rank, void *arg)
+{
+	struct end e = { 0 };
+	struct te_comm_opts o = ranks_opts(rank);
+	int r = te__boot_open(&o, &e.b);
+
+	(void)arg;
+	if (r)
+		return r;
+	if (!rank)
+		ranks_limit_files(3);
+	r = link_open(&e, rank);
+	return end_close(&e, r ? r : end_meet(&e)); /* the others close none before */
+}
+
+START_TEST(too_few_descriptors_are_reported)
+{
+	struct ranks_result res[3];
+
+	run(3, few_files_rank, NULL, res);
+	ranks_failed(&res[0], -EMFILE, "cannot accept connections: Too many open files", 5000);
+	for (int i = 1; i < 3; i++)
+		ranks_failed(&res[i], -TE_EABORT, "cannot accept connections", 5000);
+}
+END_TEST
+
 /* ---- te_transport_measure ---- */
 
 static int measure_rank(int rank, void *arg)
@@ -533,6 +560,7 @@ static Suite *suite(void)
 	c = tt_case(s, "failures", "host");
 	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
 	tcase_add_test(c, opening_fails_on_all_ranks);
+	tcase_add_test(c, too_few_descriptors_are_reported);
 	return s;
 }
 

@@ -3,12 +3,14 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -137,6 +139,16 @@ void ranks_failed(const struct ranks_result *res, int code, const char *text, do
 	ck_assert_msg(res->ms < ms, "after %.0f ms, not %.0f: %s", res->ms, ms, res->text);
 	ck_assert_msg(!res->nleft_fd && !res->nleft_alloc,
 		      "%d descriptors, %d allocations are left", res->nleft_fd, res->nleft_alloc);
+}
+
+void ranks_limit_files(int n)
+{
+	struct rlimit l = { .rlim_cur = 0 };
+
+	for (; n >= 0; l.rlim_cur++)
+		n -= fcntl((int)l.rlim_cur, F_GETFD) < 0;
+	l.rlim_max = --l.rlim_cur;
+	setrlimit(RLIMIT_NOFILE, &l);
 }
 
 /* ---- folders ---- */

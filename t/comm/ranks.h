@@ -39,6 +39,9 @@ void ranks_ok_after(int fault, int n, const struct ranks_result *res, int may_fa
 /* that one returned the code with a message that has the text, within ms, and left nothing */
 void ranks_failed(const struct ranks_result *res, int code, const char *text, double ms);
 
+/* in a rank: it can open n descriptors more */
+void ranks_limit_files(int n);
+
 /* memory that all processes share, zeroed; until the test ends */
 void *ranks_shared(size_t nbytes);
 /* a new folder in $TMPDIR, for this user; ranks_rmdir() removes it with its contents */

@@ -140,6 +140,7 @@ static int dir_meet(struct te__boot *b)
 	struct meeting *m = te__calloc(1, sizeof(*m));
 	struct sockaddr_un un;
 	char tmp[NAME_MOST];
+	uint64_t nonce;
 	int r;
 
 	if (!m)
@@ -153,17 +154,19 @@ static int dir_meet(struct te__boot *b)
 	r = open_dir(b, m);
 	if (r)
 		return r;
-	b->listen_fd = te__fault_point() ?
-			       -1 :
-			       socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	/* of a process, not of a rank: there could be two */
-	snprintf(tmp, sizeof(tmp), "te-new-%d-%d", (int)getpid(), b->listen_fd);
+	/* there could be two processes of the rank, also with one pid, in different containers */
+	r = te__random(&nonce, sizeof(nonce));
+	if (r)
+		return r;
+	snprintf(tmp, sizeof(tmp), "te-new-%016llx", (unsigned long long)nonce);
 	path_of(m, tmp, &un);
-	unlinkat(m->dir_fd, tmp, 0);
+	b->listen_fd = te__fault_point() ?
+			       (errno = EMFILE, -1) :
+			       socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (b->listen_fd < 0 ||
 	    bind(b->listen_fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
 	    listen(b->listen_fd, TE__RANKS_MAX))
-		r = te__fail(errno ? -errno : -EIO,
+		r = te__fail(-errno,
 			     "te_comm_create: %s: TE_COMM_DIR: %s: cannot "
 			     "listen on a socket there: %s",
 			     b->name, te__param_str(TE_PARAM_COMM_DIR), te_strerror(-errno));

@@ -598,6 +598,28 @@ START_TEST(too_few_descriptors_are_reported)
 }
 END_TEST
 
+/* for the folder, and none to listen on */
+static int no_file(int rank, void *arg)
+{
+	struct te__boot *b;
+
+	(void)arg;
+	ranks_limit_files(2);
+	return bf_open(rank, 5000, &b);
+}
+
+START_TEST(no_descriptor_to_listen_on_is_reported)
+{
+	struct ranks_result res[1];
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_run(1, no_file, NULL, res);
+	ranks_part();
+	ranks_failed(&res[0], -EMFILE, "cannot listen on a socket there: Too many open files",
+		     SOON);
+}
+END_TEST
+
 /* rank 0 cannot accept a connection of the others, which go on without it */
 static int settle_without_files(int rank, void *arg)
 {
@@ -629,6 +651,41 @@ START_TEST(too_few_descriptors_to_recover_are_reported)
 	for (int i = 1; i < 3; i++)
 		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
 			      res[i].r, res[i].ms, res[i].text);
+}
+END_TEST
+
+/* a process of another container has the pid of this one, and is about to link its socket */
+static int equal_pids(int rank, void *arg)
+{
+	char path[300];
+	struct te__boot *b;
+	int r = 0, fd;
+
+	(void)arg;
+	for (int k = 0; k < 32; k++) {
+		snprintf(path, sizeof(path), "%s/te-new-%d-%d", ranks_dir(), (int)getpid(), k);
+		fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+		close(fd);
+	}
+	r = bf_open(rank, 0, &b);
+	if (r)
+		return r;
+	te__boot_close(b);
+	for (int k = 0; k < 32 && !r; k++) {
+		snprintf(path, sizeof(path), "%s/te-new-%d-%d", ranks_dir(), (int)getpid(), k);
+		r = access(path, F_OK) ? te_fail(-errno, "%s is gone", path) : 0;
+	}
+	return r;
+}
+
+START_TEST(sockets_of_others_are_not_removed)
+{
+	struct ranks_result res[2];
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_run(2, equal_pids, NULL, res);
+	ranks_rmdir();
+	ranks_ok(2, res);
 }
 END_TEST
 
@@ -882,7 +939,9 @@ static Suite *suite(void)
 	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
 	tcase_add_test(c, folders_that_will_not_do);
 	tcase_add_test(c, too_few_descriptors_are_reported);
+	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
 	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);
+	tcase_add_test(c, sockets_of_others_are_not_removed);
 	tcase_add_test(c, refuses_options);
 	tcase_add_loop_test(c, refuses_environments, 0, 7);
 	tcase_add_test(c, interfaces_that_are_not_there);

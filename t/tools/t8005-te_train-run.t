@@ -73,6 +73,29 @@ check "holds out the tail" "$te_train" $micro --steps 0 --val-fraction 0.25 --du
 n=$(wc -c <text)
 tail -c $((n / 4)) text >want
 check "which is what --dump-val writes" cmp want tail
+cp tail before
+(ulimit -f 8 && exec "$te_train" $micro --steps 0 --dump-val tail text >out 2>err)
+check "a dump to a full disk: exit status 2" test $? = 2
+check "the message names the file" grep -q '^te_train: tail: ' err
+check "the file that was there stays" cmp before tail
+ls tail* >files
+echo tail >want
+same "and no other is left" want files
+"$te_train" $micro --steps 0 --dump-val /dev/full text >out 2>err
+check "to a full device: exit status 2" test $? = 2
+
+# a dump never replaces what the run reads
+cp text kept
+cp text v.txt
+ln -s text link
+for args in "--dump-val text text" "--dump-val link text" "--val v.txt --dump-val v.txt text" \
+	"--val v.txt --dump-val text text"; do
+	fails "$args" "would replace" "$te_train" $micro --steps 0 $args
+done
+"$te_train" $micro --steps 0 --dump-val text - <text >out 2>err
+check "nor what is the standard input" test $? = 2
+check "the files are as they were" cmp kept text
+check "both of them" cmp kept v.txt
 
 check "samples" "$te_train" $micro --steps 2 --out c --sample 20 --sample-first --prompt Na text
 "$te_train" --resume c --sample-only --sample 50 --prompt 'The' >one 2>err

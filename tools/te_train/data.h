@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 struct data;
+struct stat;
 
 /* a range of the tokens */
 struct span {
@@ -41,7 +42,9 @@ const char *data_digest(const struct data *d);
 
 /* n tokens of the span, from index at; fails if a file is no longer what was opened */
 int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst);
-/* write a range in the format of its files, without header */
+/* is a file of the data the one that stat(2) described */
+int data_reads(const struct data *d, const struct stat *st);
+/* write a range in the format of its files, without header; path is replaced when all is written */
 int span_dump(const struct span *s, const char *path);
 
 /* a 64-bit hash of two numbers, for random draws that depend on nothing else */

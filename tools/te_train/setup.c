@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -140,6 +141,18 @@ static int check_names(const struct trainer *t)
 	return STATUS_OK;
 }
 
+static int dump_val(const struct trainer *t)
+{
+	const char *path = t->o->dump_val;
+	struct stat st;
+
+	if (!stat(path, &st) &&
+	    (data_reads(t->data, &st) || (t->val_data && data_reads(t->val_data, &st))))
+		return say_bad("%s: --dump-val would replace a file that the run reads, expected "
+			       "another file", path);
+	return span_dump(&t->val, path);
+}
+
 static int open_data(struct trainer *t, int64_t vocab)
 {
 	const struct opts *o = t->o;
@@ -171,7 +184,7 @@ static int open_data(struct trainer *t, int64_t vocab)
 		return say_bad("%s: %lld tokens to validate on; at least 2 are needed",
 			       o->val ? o->val : data_name(t), (long long)t->val.n);
 	}
-	return o->dump_val && !t->ranks.rank ? span_dump(&t->val, o->dump_val) : STATUS_OK;
+	return o->dump_val && !t->ranks.rank ? dump_val(t) : STATUS_OK;
 }
 
 static int open_device(struct trainer *t)

@@ -255,6 +255,11 @@ int source_ends_with(const struct source *s, const char *end)
 	return n >= m && !strncmp(s->name + n - m, end, m);
 }
 
+int source_is(const struct source *s, const struct stat *st)
+{
+	return s->st.st_dev == st->st_dev && s->st.st_ino == st->st_ino;
+}
+
 /* from the file, whatever its contents are now */
 static int read_raw(const struct source *s, int64_t at, void *dst, size_t n)
 {

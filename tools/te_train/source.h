@@ -8,6 +8,7 @@
 #include "digest.h"
 
 struct source;
+struct stat;
 
 /*
  * "-" is the standard input. A regular file that is not compressed stays on disk; what comes from
@@ -20,6 +21,9 @@ const char *source_name(const struct source *s); /* for messages */
 int64_t source_nbytes(const struct source *s);
 /* does the name, without the suffix of its compression, end so */
 int source_ends_with(const struct source *s, const char *end);
+
+/* is it the file that stat(2) described */
+int source_is(const struct source *s, const struct stat *st);
 
 /*
  * Copy n bytes from offset at. Fails, also in later calls, if the file is not what source_scan

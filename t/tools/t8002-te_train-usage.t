@@ -82,6 +82,7 @@ no/log|--preset tiny --log no/log text
 --sample-only|--preset tiny --sample-only
 --prompt needs --sample|--preset tiny --prompt NAME text
 --sample-only needs --sample|--init small --sample-only
+--overwrite needs --out|--preset tiny --overwrite text
 --save-best needs --out|--preset tiny --save-best text
 it has 45 rows|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 the model cannot be planned: linear|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text

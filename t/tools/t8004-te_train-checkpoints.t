@@ -66,4 +66,37 @@ check "and keeps them" cmp n/model.safetensors good/model.safetensors
 check "the best weights are kept" "$te_train" $micro --steps 6 --save-best --out best text
 check "in a folder of their own" test -s best/best/model.safetensors
 
+# what another run has saved is replaced by --overwrite only
+cp -r best was
+ln -s best link
+fails "a new run does not replace a checkpoint" "best: has the checkpoint of step 6 of another run" \
+	"$te_train" $micro --steps 2 --out best text
+check "the message tells how to go on" grep -q -- '--resume best .*--overwrite' err
+fails "nor does one that resumes another" "step 6" "$te_train" --resume good --steps 6 --out best
+fails "nor one that begins with its weights" "step 6" "$te_train" --init best --steps 1 --out best text
+cp -r best weights
+rm -r weights/state.safetensors weights/best
+fails "nor are weights replaced" "weights/model.safetensors: exists" \
+	"$te_train" --init weights --steps 1 --out weights text
+mkdir old
+cp -r best/best old
+fails "nor best weights" "old/best/model.safetensors: exists" \
+	"$te_train" $micro --steps 1 --out old text
+rm -f best/.lock was/.lock
+check "nothing has changed" diff -r was best
+check "the run itself goes on, by any name" "$te_train" --resume best --steps 7 --out link/
+check "a limit of its size ends the run that replaces it" sh -c \
+	'ulimit -f 100; "$@"; test $? = 2' sh "$te_train" $micro --steps 3 --out best --overwrite text
+check "the checkpoint is still there" "$te_train" --resume best --stop-after 0
+check "without best weights, which are not of the new run" test ! -e best/best
+check "--overwrite" "$te_train" $micro --steps 4 --out best --overwrite text
+check "replaces it" cmp best/model.safetensors good/model.safetensors
+cp -r was/best weights
+check "a run that begins with the best weights of what it replaces" "$te_train" --init was/best \
+	--steps 0 --out was --overwrite text
+check "has them" cmp was/model.safetensors weights/best/model.safetensors
+check "and they are gone" test ! -e was/best
+check "--overwrite and --save-best" "$te_train" $micro --steps 6 --out was --overwrite --save-best text
+check "keep the new ones" test -s was/best/model.safetensors
+
 tap_end

@@ -24,6 +24,7 @@ for sig in INT TERM $HUP USR1 USR2 XCPU; do
 done
 
 # timeout(1) sends a signal twice
+rm -rf i
 start $long --out i text
 kill -INT $pid
 kill -INT $pid

@@ -14,7 +14,7 @@ check "its message names the process" grep -q "^te_train: c: another run .*: pro
 check "so is --resume" test $? = 2
 kill -KILL $pid
 wait $pid
-check "a process that was killed has no lock" "$te_train" $micro --steps 2 --out c text
+check "a process that was killed has no lock" "$te_train" $micro --steps 2 --out c --overwrite text
 check "the folder has checkpoints" "$te_train" --resume c --stop-after 0
 
 # a save that fails is tried again

@@ -531,6 +531,84 @@ int ckpt_folder(const char *dir)
 	return STATUS_OK;
 }
 
+/* the step of a checkpoint; -1: it cannot be read */
+static int64_t step_of(const char *path)
+{
+	struct st_file *f = NULL;
+	int64_t step = -1;
+	struct run run;
+
+	say_hush(1);
+	if (!st_open(path, &f) && !read_run(f, &run)) {
+		step = run.p.step;
+		json_decref(run.obj);
+	}
+	say_hush(0);
+	st_close(f);
+	return step;
+}
+
+/* a file of a run in the folder, for free(3); NULL: there is none, or no memory */
+static char *find_saved(const char *dir, int *ret_is_state)
+{
+	static const char *const file[] = { state_st, model_st, "best/model.safetensors" };
+
+	for (int i = 0; i < 3; i++) {
+		char *path = path_in(dir, file[i]);
+
+		*ret_is_state = !i;
+		if (path && !access(path, F_OK))
+			return path;
+		free(path);
+	}
+	return NULL;
+}
+
+int ckpt_is_free(const char *dir)
+{
+	int is_state;
+	char *path = find_saved(dir, &is_state);
+
+	free(path);
+	return !path;
+}
+
+int ckpt_check_free(const char *dir)
+{
+	int is_state, r = STATUS_OK;
+	char *path = find_saved(dir, &is_state);
+	const int64_t step = path && is_state ? step_of(path) : -1;
+
+	if (step >= 0)
+		r = say_bad("%s: has the checkpoint of step %lld of another run: expected "
+			    "--resume %s to go on with it, another folder, or --overwrite",
+			    dir, (long long)step, dir);
+	else if (path)
+		r = say_bad("%s: exists and is not of this run: expected another folder, or "
+			    "--overwrite", path);
+	free(path);
+	return r;
+}
+
+int ckpt_drop_best(const char *dir)
+{
+	static const char *const file[] = { "best/model.safetensors", "best/config.json", "best" };
+
+	for (int i = 0; i < 3; i++) {
+		char *path = path_in(dir, file[i]);
+		int r = path ? STATUS_OK : STATUS_FAILED;
+
+		/* a folder with other files stays */
+		if (!r && remove(path) && errno != ENOENT && errno != ENOTDIR &&
+		    errno != ENOTEMPTY && errno != EEXIST)
+			r = say_bad("%s: %s", path, strerror(errno));
+		free(path);
+		if (r)
+			return r;
+	}
+	return STATUS_OK;
+}
+
 /* ---- saving ---- */
 
 static int save(const char *dir, const struct model *m, struct te_adamw *opt,

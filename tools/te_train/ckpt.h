@@ -29,6 +29,13 @@ struct progress {
  */
 int ckpt_folder(const char *dir);
 
+/* has it neither a checkpoint, nor weights, nor the best weights of a run */
+int ckpt_is_free(const char *dir);
+/* STATUS_BAD, with a message, if it has */
+int ckpt_check_free(const char *dir);
+/* remove the best weights of an earlier run */
+int ckpt_drop_best(const char *dir);
+
 /*
  * Flat buffers of a model that ranks divide, whole, in host memory of shard 0; NULL in other ranks,
  * and where the model is not divided.

@@ -272,7 +272,10 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 	if (!r && !t->ranks.rank && opt) {
 		json_t *options = trainer_options(t);
 
-		r = ckpt_save(dir, &t->model, opt, &flat, options, &t->done);
+		if (t->drop_best)
+			r = ckpt_drop_best(dir);
+		if (!r)
+			r = ckpt_save(dir, &t->model, opt, &flat, options, &t->done);
 		json_decref(options);
 	} else if (!r && !t->ranks.rank) {
 		r = ckpt_save_weights(dir, &t->model, &flat);
@@ -301,6 +304,8 @@ static int validate(struct trainer *t)
 				say_note("step %lld: the best weights were not saved; training "
 					 "continues",
 					 (long long)t->done.step);
+			else
+				t->drop_best = 0;
 		}
 	}
 	return progress_eval(t);
@@ -324,6 +329,7 @@ static int save(struct trainer *t)
 	if (!r) {
 		t->saved_step = t->done.step;
 		t->from = dir;
+		t->drop_best = 0;
 	}
 	return r;
 }

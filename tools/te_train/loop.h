@@ -71,6 +71,8 @@ struct trainer {
 	int64_t ranks_stop;	     /* the step after which all stop */
 	const char *from;	     /* the folder of the latest checkpoint, or NULL */
 	int64_t nrecovered;	     /* how often ranks that were left have met */
+	int out_was_free;	     /* the folder of --out, when this process began */
+	int drop_best;		     /* the best weights in it are of another run */
 	int64_t saved_step;	     /* the latest that was saved, or -1 */
 	int lost;		     /* the weights in memory are not to be saved */
 	int64_t tried_step;	     /* not to be saved again, or -1 */

@@ -130,6 +130,8 @@ static const struct row rows[] = {
 
 	{ "Output", HEADING, 0, 0, 0, 0, 0, 0, 0 },
 	{ "out", TEXT, AT(out), NULL, 0, 0, 0, "DIR", "folder for checkpoints; none if not given" },
+	{ "overwrite", FLAG, AT(overwrite), "0", 0, 1, 0, NULL,
+	  "replace what another run has saved in the folder of --out" },
 	{ "save-every", INT, AT(save_every), "1000", 0, BIG, KEPT, "N",
 	  "steps between checkpoints; 0: at the end only" },
 	{ "save-best", FLAG, AT(save_best), "0", 0, 1, KEPT, NULL,

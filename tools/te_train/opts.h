@@ -28,7 +28,7 @@ struct opts {
 	int64_t offload_nbytes; /* of a size, else 0 */
 	int64_t offload_quota, pinned_nbytes;
 	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
-	int64_t save_best, sample_first, sample_only, json;
+	int64_t overwrite, save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* on the command line, not by the checkpoint */

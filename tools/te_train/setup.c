@@ -287,6 +287,24 @@ const char *trainer_folder(const struct trainer *t)
 	return t->o->out ? t->o->out : t->o->resume;
 }
 
+/* does the run go on with the checkpoint in its folder */
+static int resumes_in(const struct opts *o, const char *dir)
+{
+	struct stat a, b;
+
+	return o->resume && !stat(o->resume, &a) && !stat(dir, &b) && a.st_dev == b.st_dev &&
+	       a.st_ino == b.st_ino;
+}
+
+/* what another run has saved is replaced only on request */
+static int check_out(const struct trainer *t, const char *dir)
+{
+	/* after a loss, what is there may be of this run */
+	if (t->o->overwrite || resumes_in(t->o, dir) || (t->nrecovered && t->out_was_free))
+		return STATUS_OK;
+	return ckpt_check_free(dir);
+}
+
 /* locked before a save that was interrupted there is completed */
 static int open_out(struct trainer *t)
 {
@@ -298,7 +316,9 @@ static int open_out(struct trainer *t)
 
 	if (!r)
 		r = ckpt_folder(dir);
-	return r || there ? r : lock_folder(dir, wait_s, &t->lock_fd);
+	if (!r && !there)
+		r = lock_folder(dir, wait_s, &t->lock_fd);
+	return r ? r : check_out(t, dir);
 }
 
 static int check_memory(const struct trainer *t, int train)
@@ -335,6 +355,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		return say_bad("%s needs --sample", o->prompt ? "--prompt" : "--sample-only");
 	if (o->save_best && !o->out && !o->resume)
 		return say_bad("--save-best needs --out");
+	if (o->overwrite && !o->out)
+		return say_bad("--overwrite needs --out");
 	t->recipe = (struct te_recipe)TE_RECIPE_INIT;
 	r = te_recipe_from_name(o->recipe, &t->recipe);
 	if (r < 0)
@@ -348,6 +370,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		r = ranks_open(t->ctx, (int32_t)o->tensor, o->accum, &t->ranks);
 	if (!r && trains(o))
 		r = check_names(t);
+	t->out_was_free = o->out && ckpt_is_free(o->out);
+	t->drop_best = o->overwrite && !resumes_in(o, o->out);
 	/* a resumed run has those of the run that was saved, whatever its ranks, and so have ranks
 	 * that are left */
 	t->micro_batches = o->accum * (o->accum_kept ? 1 : ranks_ndata(&t->ranks));
@@ -449,6 +473,8 @@ void trainer_close(struct trainer *t)
 		.start_s = t->start_s,
 		.from = t->from,
 		.nrecovered = t->nrecovered,
+		.out_was_free = t->out_was_free,
+		.drop_best = t->drop_best,
 	};
 }
 

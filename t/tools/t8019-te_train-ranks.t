@@ -53,6 +53,14 @@ for mode in off step; do
 	same "and the weights" four/model.safetensors $mode.2/model.safetensors
 done
 
+# more ranks of a node than collectives take
+ranks 9 $common --steps 6 --out nine text
+check "nine ranks of one node are refused" grep -q \
+	'^te_train: the ranks cannot train: .*: 9 ranks of one node, at most 8' err
+check "with status 2" grep -q 'exited with status 2$' err
+check "once" test "$(grep -c '^te_train: ' err)" = 1
+check "before anything is trained" test ! -e nine
+
 # 3 steps, then 3 more with another number of ranks: accum is kept for all of them together
 check "two ranks stop" ranks 2 $common --steps 6 --stop-after 3 --out a text
 check "one resumes" "$te_train" --resume a

@@ -86,6 +86,15 @@ static int join(struct te_ctx *ctx, struct ranks *r)
 	return begin(r);
 }
 
+/* before anything is trained: collectives refuse too many ranks of one node */
+static int check_number(const struct ranks *r)
+{
+	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+
+	return r->comm ? te_comm_explain(r->comm, r->words, r->words, r->nwords, TE_DTYPE_FP32,
+					 TE_COMM_SUM, NULL, &c) : 0;
+}
+
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
 {
 	int te;
@@ -98,6 +107,12 @@ int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks
 	if (te < 0)
 		return say_te(te, "the other ranks");
 	say_only_failures(ret_r->rank > 0);
+	te = check_number(ret_r);
+	if (te < 0) {
+		if (!ret_r->rank)
+			say_te(te, "the ranks cannot train");
+		return STATUS_BAD;
+	}
 	return STATUS_OK;
 }
 

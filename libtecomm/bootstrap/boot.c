@@ -256,8 +256,20 @@ static int always(void)
 	return 1;
 }
 
+/* how many the environment names, unless it asks for one */
+static int64_t named_ranks(void)
+{
+	return te__param_enum(TE_PARAM_COMM_BOOTSTRAP) ? 0 : te__param_int(TE_PARAM_COMM_NRANKS);
+}
+
 static int single_who(struct te__boot *b)
 {
+	if (!b->nranks && named_ranks() > 1)
+		return te__fail(-EINVAL,
+				"te_comm_create: %s: TE_COMM_NRANKS is %lld, and the ranks have no "
+				"way to meet: expected TE_COMM_DIR or TE_COMM_ID, as te_run sets "
+				"them, or TE_COMM_BOOTSTRAP=single",
+				b->name, (long long)named_ranks());
 	if (b->nranks > 1)
 		return te__fail(-EINVAL,
 				"te_comm_create: %s: the options have neither an id nor a "
@@ -306,7 +318,7 @@ int te_comm_launched(void)
 {
 	const struct te_comm_opts o = TE_COMM_OPTS_INIT;
 
-	return choose(&o) != &single;
+	return choose(&o) != &single || named_ranks() > 1;
 }
 
 static int check(const struct te_comm_opts *o)

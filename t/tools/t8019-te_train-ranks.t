@@ -61,6 +61,12 @@ check "with status 2" grep -q 'exited with status 2$' err
 check "once" test "$(grep -c '^te_train: ' err)" = 1
 check "before anything is trained" test ! -e nine
 
+# ranks that cannot meet
+fails "ranks that cannot meet are refused" "the ranks have no way to meet" \
+	env TE_COMM_RANK=1 TE_COMM_NRANKS=2 "$te_train" $common --steps 6 text
+check "unless each is alone" env TE_COMM_RANK=1 TE_COMM_NRANKS=2 TE_COMM_BOOTSTRAP=single \
+	"$te_train" $common --steps 2 text
+
 # 3 steps, then 3 more with another number of ranks: accum is kept for all of them together
 check "two ranks stop" ranks 2 $common --steps 6 --stop-after 3 --out a text
 check "one resumes" "$te_train" --resume a

@@ -112,7 +112,7 @@ fails "--estimate=many" "--estimate" "$te_train" --preset tiny --estimate=many
 TE_DEVICE_MEM_LIMIT=40M "$te_train" --preset tiny --estimate --json --batch "$most" >out 2>err
 check "what a limit leaves is free" grep -q '"free_bytes": 41943040' out
 check "and is as much" grep -q "\"largest_batch\": $most" out
-fails "more than is free" "GiB are free" env TE_DEVICE_MEM_LIMIT=20M "$te_train" --preset tiny text
+fails "more than is free" " MiB, 20.00 MiB are free" env TE_DEVICE_MEM_LIMIT=20M "$te_train" --preset tiny text
 
 # there may be a GPU; without one the reason is printed
 if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then

@@ -144,7 +144,7 @@ fails "--offload-file alone" "needs --offload" "$te_train" $tiny --offload-file 
 check "a folder that is not there is named" grep -q 'file in ./nowhere' err
 says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
 says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
-fails "and does not fit without" "GiB are free" env TE_DEVICE_MEM_LIMIT=15M "$te_train" $tiny text
+fails "and does not fit without" "15.00 MiB are free" env TE_DEVICE_MEM_LIMIT=15M "$te_train" $tiny text
 
 # so has one that computes values again
 for m in norm,act '*' 'h.1.*,act --offload all' 'norm,act --graph layer' 'norm,act --graph'; do

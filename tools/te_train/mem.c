@@ -201,9 +201,14 @@ static int fits(const struct mem *m, const struct room *room)
 	       m->host + (room->same ? m->total : 0) <= room->host;
 }
 
-static double gib(uint64_t nbytes)
+/* in MiB below 1 GiB */
+static const char *amount(uint64_t nbytes, char text[32])
 {
-	return (double)nbytes / (1 << 30);
+	const int small = nbytes < 1 << 30;
+
+	snprintf(text, 32, "%.2f %s", (double)nbytes / (small ? 1 << 20 : 1 << 30),
+		 small ? "MiB" : "GiB");
+	return text;
 }
 
 /* ---- offload ---- */
@@ -318,6 +323,7 @@ static int no_estimate(const struct mem_run *run, int r)
 int mem_check(const struct mem_run *run)
 {
 	const struct step_graph *g = run->graph;
+	char needed[32], there[32];
 	struct room room;
 	struct mem m;
 	int r = get_room(run, &room), te;
@@ -331,16 +337,17 @@ int mem_check(const struct mem_run *run)
 	if (fits(&m, &room))
 		return STATUS_OK;
 	if (!room.same && m.total <= room.device)
-		return say_bad("checkpoints need %.2f GiB of host memory, %.2f GiB are free",
-			       gib(m.host), gib(room.host));
+		return say_bad("checkpoints need %s of host memory, %s are free",
+			       amount(m.host, needed), amount(room.host, there));
 	if (m.total <= room.device) {
 		/* the device's memory and that of the checkpoints are taken from the same */
 		m.total += m.host;
 		room.device = room.host;
 	}
-	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %.2f GiB, %.2f GiB "
-		       "are free; see --estimate",
-		       (long long)g->B, (long long)g->T, gib(m.total), gib(room.device));
+	return say_bad("--batch %lld with --seq-len %lld does not fit: it needs %s, %s are free; "
+		       "see --estimate",
+		       (long long)g->B, (long long)g->T, amount(m.total, needed),
+		       amount(room.device, there));
 }
 
 static int fits_with(const struct mem_run *run, const struct room *room, int64_t B, int64_t T)

@@ -85,6 +85,7 @@ static int sync_parent(const char *path)
 static int make_folder(const char *dir)
 {
 	char *path = strdup(dir);
+	struct stat st;
 	int r = STATUS_OK;
 
 	if (!path)
@@ -104,6 +105,8 @@ static int make_folder(const char *dir)
 			break;
 	}
 	free(path);
+	if (!r && !stat(dir, &st) && !S_ISDIR(st.st_mode))
+		return say_bad("%s: not a directory, expected a folder for checkpoints", dir);
 	if (!r && access(dir, W_OK | X_OK))
 		r = say_bad("%s: %s", dir, strerror(errno));
 	return r;

@@ -49,12 +49,16 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 static int choose_config(const struct opts *o, struct config *cfg)
 {
 	const char *dir = o->resume ? o->resume : o->init;
+	struct stat st;
 	int r;
 
 	if (o->resume && o->init)
 		return say_bad("--init and --resume exclude each other");
 	if (!dir && !o->model && !o->preset)
 		return say_bad("no model: give --preset, --model, --init or --resume; see --help");
+	if (dir && !stat(dir, &st) && !S_ISDIR(st.st_mode))
+		return say_bad("%s: not a directory, expected a folder with config.json and "
+			       "model.safetensors", dir);
 	if (dir)
 		r = config_read(dir, cfg);
 	else

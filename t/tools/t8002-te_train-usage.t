@@ -111,6 +111,8 @@ check "which fits: $most" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1
 check "and one more does not" awk -v n="$(sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' out)" \
 	'BEGIN { exit !(n > 40 * 1048576) }'
 fails "--estimate=many" "--estimate" "$te_train" --preset tiny --estimate=many
+fails "--estimate=" '--estimate: ""' "$te_train" --preset tiny --estimate=
+fails "--estimate=0" "expected a size from 1 " "$te_train" --preset tiny --estimate=0
 TE_DEVICE_MEM_LIMIT=40M "$te_train" --preset tiny --estimate --json --batch "$most" >out 2>err
 check "what a limit leaves is free" grep -q '"free_bytes": 41943040' out
 check "and is as much" grep -q "\"largest_batch\": $most" out

@@ -140,8 +140,12 @@ check "what passed through the file is logged" \
 	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
 equal "has the bits of off" move-off move-file
 fails "--offload-file alone" "needs --offload" "$te_train" $tiny --offload-file . text
-"$te_train" $tiny --offload all --offload-file ./nowhere text 2>err
-check "a folder that is not there is named" grep -q 'file in ./nowhere' err
+file="--offload all --offload-file"
+fails "a folder that is not there is named" 'file in ./nowhere' "$te_train" $tiny $file ./nowhere text
+fails "a file of one byte" '"1": expected a size from 4096' "$te_train" $tiny $file .:1 text
+(ulimit -f 1000 && exec "$te_train" $tiny $file . text >out 2>err)
+check "a disk that is full: exit status 2" test $? = 2
+check "the message names the size" grep -q 'cannot reserve 8589934592 bytes: .*DIR:SIZE' err
 says "--offload all" move-all 'moved_bytes' '[1-9][0-9]*'
 says "--offload auto" move-auto 'moved_bytes' '[1-9][0-9]*'
 fails "and does not fit without" "15.00 MiB are free" env TE_DEVICE_MEM_LIMIT=15M "$te_train" $tiny text

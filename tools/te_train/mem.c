@@ -293,6 +293,22 @@ static int estimate(const struct mem_run *run, int64_t B, const struct room *roo
 	return r;
 }
 
+/* te: a failure; of a file: a folder that cannot be used, or a full disk, is bad input */
+static int no_offload(const struct opts *o, int te)
+{
+	static const int bad[] = { -ENOENT, -ENOTDIR, -EACCES, -EROFS };
+	static const int full[] = { -ENOSPC, -EDQUOT, -EFBIG };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]) && o->offload_file; i++)
+		if (te == bad[i])
+			return say_bad("--offload-file: %s", te_error_detail());
+	for (size_t i = 0; i < sizeof(full) / sizeof(full[0]) && o->offload_file; i++)
+		if (te == full[i])
+			return say_bad("--offload-file: %s, expected room for the SIZE of "
+				       "DIR:SIZE, by default 8G", te_error_detail());
+	return say_te(te, "--offload %s", o->offload);
+}
+
 int mem_offload(const struct mem_run *run, struct step_graph *g)
 {
 	const struct opts *o = run->o;
@@ -309,7 +325,7 @@ int mem_offload(const struct mem_run *run, struct step_graph *g)
 		te = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), 0,
 					(uint64_t)o->offload_nbytes, &g->offload);
 	}
-	return te < 0 ? say_te(te, "--offload %s", o->offload) : r;
+	return te < 0 ? no_offload(o, te) : r;
 }
 
 static int no_estimate(const struct mem_run *run, int r)
@@ -418,7 +434,7 @@ static int find_most_auto(const struct mem_run *run, const struct room *room, st
 		r = step_graph_offload(run->graph, te_seq_ctx(run->model->seq), 0, 0,
 				       &with.offload);
 	if (r < 0)
-		return say_te(r, "--offload auto");
+		return no_offload(run->o, r);
 	*ret = find_most(&with, room);
 	te_offload_unref(with.offload);
 	return STATUS_OK;

@@ -94,7 +94,7 @@ static const struct row rows[] = {
 	  "chunks of the schedule; 0: as many as its list names" },
 	{ "offload", TEXT, AT(offload), "off", 1, 1e18, KEPT, "off|auto|all|SIZE",
 	  "move values that wait for backward to host memory; auto: if needed" },
-	{ "offload-file", TEXT, AT(offload_file), NULL, 1, 1e18, 0, "DIR[:SIZE]",
+	{ "offload-file", TEXT, AT(offload_file), NULL, 4096, 1e18, 0, "DIR[:SIZE]",
 	  "and on to a file without a name in DIR, of SIZE bytes; default 8G" },
 	{ "offload-pinned", TEXT, AT(offload_pinned), NULL, 1, 1e18, 0, "SIZE",
 	  "the most pinned memory that --offload takes; with a file 64M by default" },
@@ -244,7 +244,6 @@ static int mode_set(char **field, const struct row *row, const char *text, const
 	return STATUS_OK;
 }
 
-/* "" is 0 */
 static int size_set(int64_t *field, const struct row *row, const char *text, const char *where)
 {
 	char *end = (char *)text;
@@ -252,13 +251,17 @@ static int size_set(int64_t *field, const struct row *row, const char *text, con
 	const int given = end != text;
 
 	x *= option_unit(&end);
-	if (*text && (!given || *end || !(x >= row->lo && x <= row->hi)))
+	if (!given || *end)
 		return say_bad("%s: \"%s\" is not a size such as 80G", where, text);
+	if (!(x >= row->lo && x <= row->hi))
+		return say_bad("%s: \"%s\": expected a size from %.0f to %.0f bytes", where, text,
+			       row->lo, row->hi);
 	*field = (int64_t)x;
 	return STATUS_OK;
 }
 
-/* set a field from text; error messages begin with where, its source */
+/* set a field from text, NULL for a SIZE without a value; error messages begin with where, its
+ * source */
 static int row_set(struct opts *o, const struct row *row, const char *text, const char *where)
 {
 	void *field = (char *)o + row->offset;
@@ -290,7 +293,8 @@ static int row_set(struct opts *o, const struct row *row, const char *text, cons
 	case MODE:
 		return mode_set(field, row, text, where);
 	case SIZE:
-		return size_set(field, row, text, where);
+		*(int64_t *)field = 0;
+		return text ? size_set(field, row, text, where) : STATUS_OK;
 	case WORD:
 		if (!is_choice(row->arg, text))
 			return say_bad("%s: \"%s\": expected one of %s", where, text, row->arg);
@@ -594,7 +598,7 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 		    is_choice(given[ngiven].row->arg, argv[optind]))
 			optarg = argv[optind++];
 		given[ngiven].text = optarg			       ? optarg :
-				     given[ngiven].row->kind == SIZE ? "" :
+				     given[ngiven].row->kind == SIZE ? NULL :
 								       "1";
 		if (given[ngiven].row->offset == AT(preset))
 			preset = optarg;

@@ -78,10 +78,10 @@ int te__lineage_create(struct te__boot *b)
 	if (!l)
 		return te__boot_fail(b, -ENOMEM, "te_comm_create", "%s: not enough memory",
 				     b->text[b->rank]);
-	r = te__addr_listen("te_comm_create", &l->listen_fd, &l->addrs[l->me]);
+	r = te__addr_listen("TCP", &l->listen_fd, &l->addrs[l->me]);
 	if (r)
 		r = te__boot_fail(b, r, "te_comm_create", "%s cannot listen: %s", b->text[b->rank],
-				  te_strerror(r));
+				  te_error_detail());
 	if (!r)
 		r = te__boot_allgather(b, &l->addrs[l->me], l->addrs, sizeof(*l->addrs),
 				       "te_comm_create", b->deadline);

@@ -67,6 +67,12 @@ fails "ranks that cannot meet are refused" "the ranks have no way to meet" \
 check "unless each is alone" env TE_COMM_RANK=1 TE_COMM_NRANKS=2 TE_COMM_BOOTSTRAP=single \
 	"$te_train" $common --steps 2 text
 
+env TE_COMM_IFACE=nosuch "$te_run" -n 2 --per-node 1 "$te_train" $common text >out 2>err </dev/null
+check "an interface that is not there is named" grep -q \
+	'cannot listen: TCP: no interface of TE_COMM_IFACE (nosuch) is up' err
+fails "processes without PMIx fail by themselves" "joining the ranks: te_comm_create" \
+	env SLURM_STEP_NUM_TASKS=2 "$te_train" $common text
+
 # 3 steps, then 3 more with another number of ranks: accum is kept for all of them together
 check "two ranks stop" ranks 2 $common --steps 6 --stop-after 3 --out a text
 check "one resumes" "$te_train" --resume a

@@ -105,7 +105,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks
 	ret_r->nwords = MOST_RANKS * (naccum + MOST_WORDS);
 	te = join(ctx, ret_r);
 	if (te < 0)
-		return say_te(te, "the other ranks");
+		return say_te(te, "joining the ranks");
 	say_only_failures(ret_r->rank > 0);
 	te = check_number(ret_r);
 	if (te < 0) {
@@ -153,7 +153,7 @@ int ranks_bind(struct ranks *r, struct te_seq *seq)
 		b.grads = r->grads;
 		te = te_seq_bind(seq, &b);
 	}
-	return te < 0 ? say_te(te, "the other ranks") : STATUS_OK;
+	return te < 0 ? say_te(te, "gradients of all ranks") : STATUS_OK;
 }
 
 /* of the optimizer's sums */

@@ -47,7 +47,7 @@ struct ranks {
 };
 
 /*
- * Join the other ranks, if a launcher has started several. nshards: ranks of a model; naccum:
+ * Join the ranks, if a launcher has started several. nshards: ranks of a model; naccum:
  * micro-batches of a rank, at most.
  */
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r);

@@ -28,6 +28,8 @@ completes "" te_train fo te_train
 completes "graph gemm" te_perftest g te_perftest
 completes "--iters" te_perftest --it te_perftest
 completes "cold" te_perftest co --cache
+completes "gemm" te_perftest gem --call
+completes "chain" te_perftest ch --algorithm
 completes "--params" te_info --p te_info
 completes "--per-node" te_run --pe te_run
 completes "--gnuplot" te_plot --g te_plot

@@ -275,14 +275,13 @@ static void print_rows(const struct test *test)
 {
 	for (size_t i = 0; i < NROWS; i++) {
 		const struct row *row = &rows[i];
-		char head[80];
+		int n;
 
 		if (test ? !row->tests || !row_is_of(row, test) : !!row->tests)
 			continue;
-		snprintf(head, sizeof(head), "--%s%s%s%s", row->name, row->arg ? " " : "",
-			 row->arg ? row->arg : "", row->kind == WORDS ? ",..." : "");
-		printf("  %-24s%s%s", head,
-		       strlen(head) > 24 ? "\n                          " : "  ", row->help);
+		n = printf("  --%s%s%s%s", row->name, row->arg ? " " : "",
+			   row->arg ? row->arg : "", row->kind == WORDS ? ",..." : "");
+		printf("%s%*s%s", n > 26 ? "\n" : "", n > 26 ? 28 : 28 - n, "", row->help);
 		if (row->dflt && row->kind != FLAG)
 			printf(" (%s)", row->dflt);
 		putchar('\n');

@@ -271,6 +271,15 @@ static int target_commit(struct target *t)
 	return 0;
 }
 
+/* a write that failed, of which gnuplot reports nothing, was at the end of the file: another one
+ * fails there, too, with errno */
+static int is_full(int fd)
+{
+	const off_t end = lseek(fd, 0, SEEK_END);
+
+	return end < 0 || pwrite(fd, "", 1, end) != 1 || ftruncate(fd, end);
+}
+
 static int draw(const struct run *run, int nruns, const struct target *t, const char *title,
 		const char *gnuplot)
 {
@@ -286,6 +295,8 @@ static int draw(const struct run *run, int nruns, const struct target *t, const 
 	bad |= fclose(in);
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
+	if (is_full(t->fd))
+		return fail(2, "%s: %s", t->output, strerror(errno));
 	if (bad || !WIFEXITED(status) || WEXITSTATUS(status))
 		return fail(1, "%s failed to draw %s", gnuplot, t->output);
 	if (lseek(t->fd, 0, SEEK_END) <= 0)
@@ -364,6 +375,7 @@ int main(int argc, char **argv)
 	run = calloc((size_t)nruns, sizeof(*run));
 	if (!run)
 		return fail(1, "out of memory");
+	signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit is an error, like a full disk */
 	signal(SIGPIPE, SIG_IGN); /* the exit status shows whether gnuplot failed */
 	for (int i = 0; i < nruns && !r; i++) {
 		run[i].path = argv[optind + i];

@@ -54,6 +54,9 @@ fails "a folder that is not there" "no/x.svg" "$te_plot" -o no/x.svg good.jsonl
 printf '#!/bin/sh\nexit 3\n' >broken && chmod +x broken
 "$te_plot" --gnuplot ./broken -o x.svg good.jsonl 2>err
 check "a gnuplot that fails is a failure" test $? = 1
+printf '#!/bin/sh\nhead -c 100000 /dev/zero 2>/dev/null\nexit 0\n' >much && chmod +x much
+fails "a full disk" "x.svg: File too large" sh -c 'ulimit -f 16; exec "$@"' sh \
+	"$te_plot" --gnuplot ./much -o x.svg good.jsonl
 ls x.svg* >left 2>/dev/null
 empty "failures leave no file behind" left
 

@@ -156,6 +156,7 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 --cols: "8"|comm --cols 8
 --tune needs a value|comm --tune
 --bytes: "1Z"|copy --bytes 1Z
+from 1 to 1099511627776|copy --bytes 2T
 --bytes: "1KK"|copy --bytes 1KK
 --bytes: "K"|copy --bytes K
 --cache: "tepid"|copy --cache tepid
@@ -182,6 +183,8 @@ more than 32|graph --nodes 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1
 "tpu"|graph --backend tpu
 device 7|graph --device 7
 EOT
+fails "1T is a size" "no memory for 1099511627776 bytes" env TE_DEVICE_MEM_LIMIT=1M \
+	"$te_perftest" copy --bytes 1T
 if "$te_perftest" graph --nodes 1 --iters 1 --backend cuda >out 2>err; then
 	skip "--backend cuda without a GPU" "there is one"
 else

@@ -1,6 +1,6 @@
 /*
- * t/tools/ckpt_crash.c - after a crash at any time of a save, and after saves that fail, a checkpoint
- * is complete.
+ * t/tools/ckpt_crash.c - after a crash at any time of a save, and after saves that fail, a
+ * checkpoint is complete.
  *
  * The program has its own open, write, lseek, fsync, rename and unlink, which record what a save
  * does. From the record follow the folders that a crash may leave: after each call, data that

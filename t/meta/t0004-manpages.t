@@ -45,6 +45,34 @@ for l in $libs; do exports $l public; done | sort >"$tmp/exports"
 sed -n 's/\.3$//p' "$tmp/there" | comm -23 - "$tmp/exports" >"$tmp/bad"
 empty "no page of section 3 is about a function that is gone" "$tmp/bad"
 
+# members FILE STRUCT...: the names of their members, but size
+members()
+{
+	file=$1
+	shift
+	for s; do
+		sed -E ':a; s,/\*([^*]|\*+[^*/])*\*+/,,g; /\/\*/ { N; ba }' "$abs_top_srcdir/include/te/$file" |
+			sed -n "/^struct $s {/,/^}/p" | sed '1d; $d' | tr '\n' ' ' | tr ';,' '\n\n' |
+			sed -E 's/\[[^]]*\]//g; s/[ \t]+$//; s/.*[ \t*]//' | grep -vx 'size\|'
+	done
+}
+{
+	for s in $(grep -o '^struct te_[a-z_]*_attrs {' "$abs_top_srcdir/include/te/op.h" | cut -d' ' -f2); do
+		members op.h $s | sed 's/^/te_op_linear /'
+	done
+	members op.h te_op_infer te_op_call | sed 's/^/te_op_create /'
+	members optim.h te_adamw_opts | sed 's/^/te_adamw_create /'
+} >"$tmp/fields"
+check "attributes and options have members" test "$(wc -l <"$tmp/fields")" -gt 80
+while read -r fn field; do
+	grep -qE "^\.(It )?Va (.* )?$field( |$)" "$abs_top_srcdir/man/$fn.3" ||
+		echo "$fn.3: no .Va $field"
+done <"$tmp/fields" >"$tmp/bad"
+for act in $(grep -oE '\bTE_ACT_[A-Z]+ = ' "$abs_top_srcdir/include/te/op.h" | cut -d' ' -f1); do
+	grep -q "^\.Dv $act\b" "$abs_top_srcdir/man/te_op_linear.3" || echo "te_op_linear.3: no $act"
+done >>"$tmp/bad"
+empty "pages name the members of attributes, calls and options" "$tmp/bad"
+
 # fields of the options of te/kernel.h: the page of each call that takes them names them
 tr '\n' ' ' <"$abs_top_srcdir/include/te/kernel.h" |
 	sed -E 's,/\*([^*]|\*+[^*/])*\*+/,,g' | tr ';' '\n' | awk '

@@ -101,10 +101,17 @@ void ted_fini(struct ted *t)
 {
 	const int fds[] = { t->epoll, t->timer, t->signal, t->spare };
 
-	for (int i = 0; i < t->end; i++)
-		if (t->client[i].fd >= 0)
-			ted_client_lose(t, &t->client[i], "");
+	/* those that have ended already fail their jobs; the end of ted fails none */
 	ted_client_reap(t);
+	for (int i = 0; i < t->end; i++) {
+		struct ted_client *c = &t->client[i];
+
+		if (c->fd < 0)
+			continue;
+		if (c->job)
+			ted_job_leave(t, c);
+		close(c->fd);
+	}
 	ted_spill_close(t);
 	ted_written_close(t);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)

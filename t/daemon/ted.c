@@ -370,6 +370,35 @@ START_TEST(the_abort_page_says_that_a_rank_has_ended)
 }
 END_TEST
 
+/* the job goes on without it */
+START_TEST(the_end_of_ted_does_not_abort_a_job)
+{
+	enum { N = 3 };
+	struct te__wire m = message(TE__WIRE_FENCE);
+	volatile uint32_t *page;
+	int s[N], fd;
+
+	run_begin("");
+	for (int i = 0; i < N; i++)
+		s[i] = join(&run, key, (uint32_t)i, N);
+	m.wait_ms = 20000;
+	send_only(s[1], m);
+	m = message(TE__WIRE_CONTROL);
+	ck_assert_int_eq(call(s[0], &m, NULL, 0, -1, NULL, &fd), 0);
+	page = mmap(NULL, m.nbytes, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne((void *)(uintptr_t)page, MAP_FAILED);
+	close(fd);
+	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
+	/* the ranks get the end of the connection, also while they wait, and no error */
+	for (int i = 0; i < N; i++) {
+		ck_assert_uint_eq(page[i], 0);
+		ck_assert_int_eq(next(s[i], &m, NULL, NULL), 0);
+		close(s[i]);
+	}
+	run_end(&run);
+}
+END_TEST
+
 /* ---- wrong requests ---- */
 
 START_TEST(wrong_requests_are_answered)
@@ -866,6 +895,7 @@ static Suite *suite(void)
 	tcase_add_test(c, descriptors_pass_between_clients);
 	tcase_add_test(c, a_client_that_is_killed_fails_its_job);
 	tcase_add_test(c, the_abort_page_says_that_a_rank_has_ended);
+	tcase_add_test(c, the_end_of_ted_does_not_abort_a_job);
 	c = tt_case(s, "clients", "host serial");
 	tcase_add_test(c, wrong_requests_are_answered);
 	tcase_add_loop_test(c, connections_are_limited, 0, 2);

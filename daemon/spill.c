@@ -139,7 +139,7 @@ int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int an
 
 	for (int i = 0; i < t->ngrants; i++)
 		if (any || (job ? t->grants[i].job == job : t->grants[i].job->uid == uid))
-			sum += t->grants[i].nbytes;
+			sum = ted_sum(sum, t->grants[i].nbytes);
 	return sum;
 }
 
@@ -232,6 +232,7 @@ void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
 
 void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 {
+	struct statvfs all;
 	struct stat st;
 	int wd;
 
@@ -242,6 +243,12 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink || st.st_dev != t->spill_dev) {
 		ted_error(t, c, -EINVAL, "HOLD: the descriptor is not of a file without a name in "
 			  "%s", t->conf.spill);
+		return;
+	}
+	/* ted has granted none that is larger: it is sparse */
+	if (statvfs(t->conf.spill, &all) || (uint64_t)st.st_size / all.f_frsize > all.f_blocks) {
+		ted_error(t, c, -EINVAL, "HOLD: a file of %lld bytes, more than the file system of "
+			  "%s has", (long long)st.st_size, t->conf.spill);
 		return;
 	}
 	if (t->ngrants >= t->conf.spill_files) {

@@ -159,6 +159,11 @@ struct ted {
 enum { TED_OK, TED_FAILED, TED_BAD };
 
 int64_t ted_now_ns(void);
+/* of numbers from 0; at most INT64_MAX: clients may give any */
+static inline int64_t ted_sum(int64_t a, int64_t b)
+{
+	return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
 /* one line on stderr; those of clients are at most 10 in a second */
 void ted_say(const char *fmt, ...) TE_PRINTF(1, 2);
 void ted_say_client(const char *fmt, ...) TE_PRINTF(1, 2);

@@ -162,11 +162,6 @@ void ted_written_late(struct ted *t, int64_t now_ns)
 
 /* ---- limits ---- */
 
-static int64_t sum(int64_t a, int64_t b)
-{
-	return a > INT64_MAX - b ? INT64_MAX : a + b;
-}
-
 /* once when the count passes four fifths of the limit, and once when it passes that */
 static void warn(const char *who, int64_t before, int64_t now, int64_t limit, const char *key)
 {
@@ -204,15 +199,15 @@ void ted_written_add(struct ted *t, const struct ted_client *c, int64_t nbytes)
 	t->n.written += (uint64_t)nbytes;
 	if (of_uid) {
 		snprintf(who, sizeof(who), "user %u", (unsigned int)c->uid);
-		warn(who, of_uid->nbytes, sum(of_uid->nbytes, nbytes), conf->spill_daily_uid,
+		warn(who, of_uid->nbytes, ted_sum(of_uid->nbytes, nbytes), conf->spill_daily_uid,
 		     "spill_daily_uid");
-		of_uid->nbytes = sum(of_uid->nbytes, nbytes);
+		of_uid->nbytes = ted_sum(of_uid->nbytes, nbytes);
 	}
 	if (of_job) {
 		snprintf(who, sizeof(who), "job %u", c->job->id);
-		warn(who, of_job->nbytes, sum(of_job->nbytes, nbytes), conf->spill_daily_job,
+		warn(who, of_job->nbytes, ted_sum(of_job->nbytes, nbytes), conf->spill_daily_job,
 		     "spill_daily_job");
-		of_job->nbytes = sum(of_job->nbytes, nbytes);
+		of_job->nbytes = ted_sum(of_job->nbytes, nbytes);
 	}
 	if (!limited(conf) || t->save_ns)
 		return;

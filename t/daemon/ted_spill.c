@@ -349,6 +349,43 @@ START_TEST(a_file_from_before_a_restart_counts_again)
 }
 END_TEST
 
+/* two sparse files whose sizes have a sum above INT64_MAX would end all limits */
+START_TEST(a_file_that_is_larger_than_the_file_system_is_not_counted)
+{
+	int a, fd[2];
+
+	in_memory = 1;
+	begin("spill_uid = 3M\n");
+	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	for (int i = 0; i < 2; i++) {
+		fd[i] = open(space, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+		ck_assert_int_eq(ftruncate(fd[i], (off_t)6 << 60), 0);
+		ck_assert_int_eq(hold(a, fd[i]), -EINVAL);
+		ck_reply("HOLD: a file of 6917529027641081856 bytes, more than the file system");
+		close(fd[i]);
+	}
+	ck_assert_int_eq(grant(a, 4 * MIB, NULL), -EDQUOT);
+	ck_assert_int_eq(grant(a, 2 * MIB, &fd[0]), 0);
+	close(fd[0]);
+	close(a);
+	end();
+}
+END_TEST
+
+START_TEST(sums_of_files_do_not_overflow)
+{
+	struct ted_job job = { .uid = 7 };
+	struct ted_grant grants[] = { { 1, (int64_t)6 << 60, &job }, { 2, (int64_t)6 << 60, &job },
+				      { 3, 1, &job } };
+	const struct ted t = { .grants = grants, .ngrants = TT_LEN(grants) };
+
+	ck_assert_int_eq(ted_spill_granted(&t, NULL, 0, 7), INT64_MAX);
+	ck_assert_int_eq(ted_spill_granted(&t, &job, 0, 0), INT64_MAX);
+	ck_assert_int_eq(ted_spill_granted(&t, NULL, 1, 0), INT64_MAX);
+	ck_assert_int_eq(ted_spill_granted(&t, NULL, 0, 8), 0);
+}
+END_TEST
+
 /* processes that write and read all the time, while ted is killed and started */
 enum { NLOAD = 3 };
 static struct load {
@@ -763,6 +800,8 @@ static Suite *suite(void)
 	tcase_add_test(c, files_survive_a_restart);
 	c = tt_case(s, "restart", "host serial");
 	tcase_add_test(c, a_file_from_before_a_restart_counts_again);
+	tcase_add_test(c, a_file_that_is_larger_than_the_file_system_is_not_counted);
+	tcase_add_test(c, sums_of_files_do_not_overflow);
 	tcase_add_test(c, a_restart_under_load_loses_nothing);
 	tcase_add_test(c, space_is_back_within_2_s_of_a_kill);
 	c = tt_case(s, "written", "host serial");

@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <linux/sockios.h>
 
 #include <te/errno.h>
 
@@ -65,6 +68,21 @@ void ted_say_client(const char *fmt, ...)
 	va_end(ap);
 }
 
+static void set_deadline(struct ted *t, struct ted_client *c, uint32_t wait_ms)
+{
+	c->deadline_ns = ted_now_ns() + (int64_t)wait_ms * 1000000;
+	if (c->deadline_ns < t->timer_ns)
+		t->timer_ns = c->deadline_ns;
+}
+
+/* replies are in its socket still: so may be a descriptor, if it was sent one */
+static int has_not_read(const struct ted_client *c)
+{
+	int nbytes = 0;
+
+	return c->sent_fd && !ioctl(c->fd, SIOCOUTQ, &nbytes) && nbytes;
+}
+
 void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, uint64_t nbytes,
 	       const void *data, size_t ndata, int fd)
 {
@@ -74,14 +92,25 @@ void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, 
 
 	if (c->lost)
 		return;
+	/*
+	 * The kernel charges descriptors that are in flight to the user of ted, and refuses to send
+	 * more than RLIMIT_NOFILE: with one for each client, there is always one for the others.
+	 */
+	if (fd >= 0 && has_not_read(c)) {
+		t->n.dropped_slow++;
+		ted_client_lose(t, c, "does not read its replies");
+		return;
+	}
 	snprintf(m.text, sizeof(m.text), "%s", text);
 	r = te__wire_send(c->fd, &m, data, ndata, fd);
 	if (r == -ETOOMANYREFS) {
 		ted_error(t, c, r, "too many file descriptors are in flight between processes");
 		return;
 	}
-	if (!r && fd >= 0)
+	if (!r && fd >= 0) {
 		t->n.fd_transfers++;
+		c->sent_fd = 1;
+	}
 	/* what a client has not read is in the socket's buffer, which is the limit */
 	if (r == -EAGAIN || r == -ENOBUFS) {
 		t->n.dropped_slow++;
@@ -108,24 +137,36 @@ void ted_client_lose(struct ted *t, struct ted_client *c, const char *why)
 		return;
 	c->lost = why;
 	t->nlost++;
+	/* it gets what was sent, and the end, also if it stays an entry */
+	(void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+	(void)shutdown(c->fd, SHUT_RDWR);
 }
 
 void ted_client_reap(struct ted *t)
 {
+	int again = t->nlost;
+
 	/* a job that fails may lose more */
-	while (t->nlost)
+	while (again) {
+		again = 0;
 		for (int i = 0; i < t->end; i++) {
 			struct ted_client *c = &t->client[i];
 
 			if (c->fd < 0 || !c->lost)
 				continue;
-			t->nlost--;
+			again |= c->job != NULL;
 			if (c->job)
 				ted_request_leave(t, c, -TE_EPEER, c->lost);
+			if (has_not_read(c)) {
+				/* it is looked at again then */
+				set_deadline(t, c, 1000);
+				continue;
+			}
+			t->nlost--;
 			close(c->fd);
 			c->fd = -1;
-			t->nclients--;
 		}
+	}
 	while (t->end && t->client[t->end - 1].fd < 0)
 		t->end--;
 }
@@ -158,13 +199,6 @@ void ted_client_read(struct ted *t, struct ted_client *c)
 }
 
 /* waits */
-
-static void set_deadline(struct ted *t, struct ted_client *c, uint32_t wait_ms)
-{
-	c->deadline_ns = ted_now_ns() + (int64_t)wait_ms * 1000000;
-	if (c->deadline_ns < t->timer_ns)
-		t->timer_ns = c->deadline_ns;
-}
 
 void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m)
 {
@@ -248,8 +282,9 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	struct epoll_event ev = { .events = EPOLLIN };
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
-	int64_t nuid = 0;
-	int at = -1;
+	int64_t nuid;
+	char why[128];
+	int at = 0;
 
 	t->n.accepted++;
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len))
@@ -258,22 +293,17 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	if (cred.uid == t->overflow_uid)
 		return refuse(t, fd, -EACCES, "process %d is of a user who has no id in the user "
 			      "namespace of ted", (int)cred.pid);
-	if (!t->conf.any && cred.uid != geteuid() && cred.uid)
+	if (!t->conf.any && !ted_is_admin(cred.uid))
 		return refuse(t, fd, -EACCES, "process %d has user id %u, expected %u",
 			      (int)cred.pid, (unsigned int)cred.uid, (unsigned int)geteuid());
-	for (int i = 0; i < t->end; i++) {
-		nuid += t->client[i].fd >= 0 && t->client[i].uid == cred.uid;
-		if (at < 0 && t->client[i].fd < 0)
-			at = i;
-	}
-	if (t->nclients >= t->conf.clients)
-		return refuse(t, fd, -EBUSY, "there are %d clients, the limit (clients)",
-			      t->nclients);
+	if (ted_over(t, cred.uid, TED_CLIENTS, 1, why, sizeof(why)))
+		return refuse(t, fd, -EBUSY, "%s", why);
+	nuid = ted_count(t, TED_CLIENTS, 0, cred.uid);
 	if (nuid >= t->conf.clients_uid)
 		return refuse(t, fd, -EBUSY, "user %u has %lld clients, the limit (clients_uid)",
 			      (unsigned int)cred.uid, (long long)nuid);
-	if (at < 0)
-		at = t->end;
+	while (at < t->end && t->client[at].fd >= 0)
+		at++;
 	ev.data.u64 = (uint64_t)at;
 	if (t->epoll >= 0 && epoll_ctl(t->epoll, EPOLL_CTL_ADD, fd, &ev))
 		return refuse(t, fd, -errno, "epoll_ctl: %s", strerror(errno));
@@ -284,7 +314,6 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	t->client[at] = (struct ted_client){
 		.fd = fd, .uid = cred.uid, .pid = cred.pid, .rank = TE__WIRE_NO_RANK,
 	};
-	t->nclients++;
 	set_deadline(t, &t->client[at], (uint32_t)t->conf.hello_ms);
 	return &t->client[at];
 }

@@ -41,6 +41,7 @@ static const struct key {
 	{ "spill_keep", KEEP, AT(spill_keep), 0, INT64_MAX, { NULL } },
 	{ "spill_uid", SIZE, AT(spill_uid), 0, INT64_MAX, { NULL } },
 	{ "store", SIZE, AT(store), 4096, INT64_MAX, { NULL } },
+	{ "store_all", SIZE, AT(store_all), 4096, INT64_MAX, { NULL } },
 };
 #define NKEYS (sizeof(keys) / sizeof(keys[0]))
 
@@ -52,6 +53,7 @@ void ted_conf_init(struct ted_conf *conf)
 		.hello_ms = 10000,
 		.keys = 4096,
 		.store = 16 << 20,
+		.store_all = 256 << 20,
 		.fds = 64,
 		.queue = 256 << 10,
 		.spill_daily_job = INT64_MAX,

@@ -45,15 +45,14 @@ struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t 
 	return j;
 }
 
-static void drop_item(struct ted *t, struct ted_job *j, struct ted_item *it)
+static void drop_item(struct ted_job *j, struct ted_item *it)
 {
 	close(it->fd);
 	it->owner->nfds--;
-	t->nfds--;
 	*it = j->items[--j->nitems];
 }
 
-int ted_job_page(struct ted *t, struct ted_job *j)
+int ted_job_page(struct ted_job *j)
 {
 	const size_t nbytes = j->nranks * sizeof(*j->page);
 	void *p = MAP_FAILED;
@@ -72,7 +71,6 @@ int ted_job_page(struct ted *t, struct ted_job *j)
 	}
 	j->page = p;
 	j->page_fd = fd;
-	t->nfds++;
 	return 0;
 }
 
@@ -83,13 +81,12 @@ void ted_job_abort(struct ted_job *j)
 }
 
 /* what its clients have stored, and how they have failed */
-static void forget(struct ted *t, struct ted_job *j)
+static void forget(struct ted_job *j)
 {
 	if (j->page) {
 		munmap((void *)(uintptr_t)j->page, j->nranks * sizeof(*j->page));
 		close(j->page_fd);
 		j->page = NULL;
-		t->nfds--;
 	}
 	for (size_t i = 0; i < j->nkeys; i++) {
 		free(j->keys[i].name);
@@ -124,11 +121,11 @@ void ted_job_leave(struct ted *t, struct ted_client *c)
 
 	for (size_t i = j->nitems; i-- > 0;)
 		if (j->items[i].owner == c)
-			drop_item(t, j, &j->items[i]);
+			drop_item(j, &j->items[i]);
 	c->job = NULL;
 	if (--j->nclients)
 		return;
-	forget(t, j);
+	forget(j);
 	if (!j->ngrants)
 		destroy(t, j);
 }
@@ -225,7 +222,7 @@ struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item)
 	return NULL;
 }
 
-int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t nbytes, int fd)
+int ted_job_publish(struct ted_client *c, uint32_t item, uint64_t nbytes, int fd)
 {
 	struct ted_job *j = c->job;
 	void *items = j->items;
@@ -235,6 +232,5 @@ int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t
 	j->items = items;
 	j->items[j->nitems++] = (struct ted_item){ item, nbytes, fd, c };
 	c->nfds++;
-	t->nfds++;
 	return 0;
 }

@@ -8,6 +8,7 @@ daemon_libted_la_SOURCES = \
 	daemon/loop.c \
 	daemon/metrics.c \
 	daemon/request.c \
+	daemon/share.c \
 	daemon/socket.c \
 	daemon/spill.c \
 	daemon/start.c \

@@ -115,7 +115,8 @@ static void write_all(FILE *f, const struct ted *t)
 	fputs("te_build_info{version=\"" TE_VERSION "\"} 1\n", f);
 	one(f, "te_instance_start_seconds", "gauge", "When it started, since the epoch",
 	    (uint64_t)t->started);
-	one(f, "te_clients", "gauge", "Connections", (uint64_t)t->nclients);
+	one(f, "te_clients", "gauge", "Connections",
+	    (uint64_t)ted_count(t, TED_CLIENTS, 1, 0));
 	one(f, "te_jobs", "gauge", "Jobs with clients or files", njobs);
 	one(f, "te_clients_accepted_total", "counter", "Connections so far", t->n.accepted);
 	one(f, "te_clients_refused_total", "counter", "Connections refused", t->n.refused);
@@ -129,7 +130,8 @@ static void write_all(FILE *f, const struct ted *t)
 	one(f, "te_kv_bytes", "gauge", "Bytes of their values", nbytes);
 	one(f, "te_kv_timeouts_total", "counter", "Waits that lasted too long", t->n.timeouts);
 	waits(f, t);
-	one(f, "te_fds_held", "gauge", "Descriptors that are published", (uint64_t)t->nfds);
+	one(f, "te_fds_held", "gauge", "Descriptors that are published",
+	    (uint64_t)ted_count(t, TED_FDS, 1, 0));
 	one(f, "te_fd_transfers_total", "counter", "Descriptors sent to clients",
 	    t->n.fd_transfers);
 	spill(f, t);

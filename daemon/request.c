@@ -97,7 +97,9 @@ static void put(struct ted *t, struct ted_client *c, const struct request *q)
 	struct ted_job *j = c->job;
 	const struct ted_key *old = ted_job_key(j, q->m->text);
 	const int64_t nbytes = j->nbytes + (int64_t)q->nbytes - (int64_t)(old ? old->nbytes : 0);
+	const int64_t more = nbytes - j->nbytes + (old ? 0 : TED_KEY_NBYTES);
 	struct ted_key *k;
+	char why[128];
 
 	if (!*q->m->text) {
 		ted_error(t, c, -EINVAL, "PUT: the name is empty");
@@ -110,6 +112,10 @@ static void put(struct ted *t, struct ted_client *c, const struct request *q)
 	if (nbytes > t->conf.store) {
 		ted_error(t, c, -ENOSPC, "PUT: the values would have %lld bytes, the limit is %lld "
 			  "(store)", (long long)nbytes, (long long)t->conf.store);
+		return;
+	}
+	if (ted_over(t, c->uid, TED_STORE, more, why, sizeof(why))) {
+		ted_error(t, c, -ENOSPC, "PUT: %" PRId64 " bytes more, but %s", more, why);
 		return;
 	}
 	if (ted_job_put(j, q->m->text, q->data, q->nbytes)) {
@@ -177,6 +183,7 @@ static void publish(struct ted *t, struct ted_client *c, const struct request *q
 	struct ted_job *j = c->job;
 	const uint32_t item = q->m->item;
 	const int fd = *q->fd;
+	char why[128];
 
 	if (fd < 0)
 		ted_error(t, c, -EINVAL, "PUBLISH of item %u without a file descriptor", item);
@@ -188,10 +195,9 @@ static void publish(struct ted *t, struct ted_client *c, const struct request *q
 	else if (c->nfds >= t->conf.fds)
 		ted_error(t, c, -ENOSPC, "PUBLISH of item %u: the client has %d descriptors here, "
 			  "the limit (fds)", item, c->nfds);
-	else if (t->nfds >= t->max_fds)
-		ted_error(t, c, -EMFILE, "PUBLISH of item %u: %lld descriptors are published, all "
-			  "that ted can open", item, (long long)t->nfds);
-	else if (ted_job_publish(t, c, item, q->m->nbytes, fd))
+	else if (ted_over(t, c->uid, TED_FDS, 1, why, sizeof(why)))
+		ted_error(t, c, -EMFILE, "PUBLISH of item %u: %s", item, why);
+	else if (ted_job_publish(c, item, q->m->nbytes, fd))
 		ted_error(t, c, -ENOMEM, "PUBLISH of item %u: no memory", item);
 	else {
 		*q->fd = -1;
@@ -223,6 +229,7 @@ static void fetch(struct ted *t, struct ted_client *c, const struct request *q)
 static void control(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	struct ted_job *j = c->job;
+	char why[128];
 	int r = 0;
 
 	(void)q;
@@ -230,10 +237,12 @@ static void control(struct ted *t, struct ted_client *c, const struct request *q
 		ted_error(t, c, -TE_ESTATE, "CONTROL: the job has no ranks yet");
 		return;
 	}
-	if (!j->page && t->nfds >= t->max_fds)
-		r = -EMFILE;
-	else if (!j->page)
-		r = ted_job_page(t, j);
+	if (!j->page && ted_over(t, c->uid, TED_FDS, 1, why, sizeof(why))) {
+		ted_error(t, c, -EMFILE, "CONTROL: no abort page: %s", why);
+		return;
+	}
+	if (!j->page)
+		r = ted_job_page(j);
 	if (r)
 		ted_error(t, c, r, "CONTROL: no abort page: %s", strerror(-r));
 	else
@@ -269,19 +278,13 @@ static void wrote(struct ted *t, struct ted_client *c, const struct request *q)
 		ok(t, c);
 }
 
-/* of all, or only of the client's user */
-static int sees_all(const struct ted_client *c)
-{
-	return !c->uid || c->uid == geteuid();
-}
-
 static void status(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	size_t n = 0;
 	char *text;
 
 	(void)q;
-	if (!sees_all(c)) {
+	if (!ted_is_admin(c->uid)) {
 		ted_error(t, c, -EACCES, "STATUS: for root and user %u only",
 			  (unsigned int)geteuid());
 		return;
@@ -305,7 +308,8 @@ static void jobs(struct ted *t, struct ted_client *c, const struct request *q)
 		return;
 	}
 	for (const struct ted_job *j = t->jobs; j && n < most; j = j->next) {
-		if ((q->m->item && j->id >= q->m->item) || (!sees_all(c) && j->uid != c->uid))
+		if ((q->m->item && j->id >= q->m->item) ||
+		    (!ted_is_admin(c->uid) && j->uid != c->uid))
 			continue;
 		list[n++] = (struct te__wire_job){
 			.id = j->id, .uid = j->uid, .nclients = (uint32_t)j->nclients,
@@ -326,7 +330,7 @@ static void revoke_job(struct ted *t, struct ted_client *c, const struct request
 
 	while (j && j->id != q->m->item)
 		j = j->next;
-	if (!j || (!sees_all(c) && j->uid != c->uid)) {
+	if (!j || (!ted_is_admin(c->uid) && j->uid != c->uid)) {
 		ted_error(t, c, -ENOENT, "REVOKE: there is no job %u", q->m->item);
 		return;
 	}

@@ -163,9 +163,8 @@ static int refused(struct ted *t, struct ted_client *c, uint64_t nbytes)
 		ted_error(t, c, -EINVAL, "GRANT: %" PRIu64 " bytes", nbytes);
 		return 1 + TED_DENIED_OTHER;
 	}
-	if (t->ngrants >= t->conf.spill_files) {
-		ted_error(t, c, -ENOSPC, "GRANT: there are %d files, the limit (spill_files)",
-			  t->ngrants);
+	if (ted_over(t, c->uid, TED_FILES, 1, why, sizeof(why))) {
+		ted_error(t, c, -ENOSPC, "GRANT: %s", why);
 		return 1 + TED_DENIED_QUOTA;
 	}
 	if ((int64_t)nbytes > t->conf.spill_job - of_job) {
@@ -234,6 +233,7 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 {
 	struct statvfs all;
 	struct stat st;
+	char why[128];
 	int wd;
 
 	if (*t->spill_why) {
@@ -251,9 +251,8 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 			  "%s has", (long long)st.st_size, t->conf.spill);
 		return;
 	}
-	if (t->ngrants >= t->conf.spill_files) {
-		ted_error(t, c, -ENOSPC, "HOLD: there are %d files, the limit (spill_files)",
-			  t->ngrants);
+	if (ted_over(t, c->uid, TED_FILES, 1, why, sizeof(why))) {
+		ted_error(t, c, -ENOSPC, "HOLD: %s", why);
 		return;
 	}
 	wd = watch(t, fd);

@@ -2,7 +2,8 @@
  * ted.h - the node service ted(8): what its files share.
  *
  * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
- * the messages, job.c the jobs and what they have stored, spill.c files, metrics.c what is counted.
+ * the messages, job.c the jobs and what they have stored, spill.c files, share.c what one user may
+ * have of all, metrics.c what is counted.
  * A client sends one request at a time, and gets one reply. Kinds of messages and their members:
  *
  *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
@@ -25,10 +26,10 @@
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
  * A packet that is no message ends its connection, after an error; so do a second request before
- * the reply, and replies that the client does not read. All other mistakes are answered by an
- * error: a kind that is not known, a descriptor or data that is missing or unexpected. A rank that
- * ends without BYE, or aborts, fails its job: all requests of the job then get that as an error,
- * until all its clients have left.
+ * the reply, and replies that the client does not read: of those with a descriptor, one is allowed
+ * at a time. All other mistakes are answered by an error: a kind that is not known, a descriptor or
+ * data that is missing or unexpected. A rank that ends without BYE, or aborts, fails its job: all
+ * requests of the job then get that as an error, until all its clients have left.
  */
 #ifndef TED_H
 #define TED_H
@@ -57,6 +58,7 @@ struct ted_client {
 	uint32_t item;
 	char name[208];
 	int nfds;	  /* it has published */
+	int sent_fd;	  /* 1: a reply with a descriptor was sent; it may have read that */
 	const char *lost; /* why it is to be dropped; NULL: it is not */
 };
 
@@ -128,12 +130,12 @@ struct ted {
 	uid_t overflow_uid; /* as users appear who have no id here; (uid_t)-1: all have one */
 	char instance[33]; /* random hex digits: another one after each start */
 	struct ted_client *client;
-	int nclients, end; /* connected; all entries from end on are free */
+	int end; /* all entries from here on are free */
 	int nlost;
 	struct ted_job *jobs;
 	uint32_t next_id;
-	int64_t nfds, max_fds; /* that all clients have published, and abort pages */
-	int64_t timer_ns;      /* the next deadline is not before; INT64_MAX: there is none */
+	int64_t max_fds; /* that all clients may have published, and abort pages */
+	int64_t timer_ns; /* the next deadline is not before; INT64_MAX: there is none */
 	struct ted_counts n;
 	struct ted_grant *grants;
 	int ngrants;
@@ -186,6 +188,7 @@ void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, .
 	TE_PRINTF(4, 5);
 /* it is dropped by ted_client_reap(), so that callers may go on with it */
 void ted_client_lose(struct ted *t, struct ted_client *c, const char *why);
+/* ends their connections; a client that has not read a descriptor stays an entry until it has */
 void ted_client_reap(struct ted *t);
 /* the messages that have come */
 void ted_client_read(struct ted *t, struct ted_client *c);
@@ -213,11 +216,22 @@ struct ted_key *ted_job_key(const struct ted_job *j, const char *name);
 /* 0, or -ENOMEM */
 int ted_job_put(struct ted_job *j, const char *name, const void *data, size_t nbytes);
 /* makes the abort page; 0, or -errno */
-int ted_job_page(struct ted *t, struct ted_job *j);
+int ted_job_page(struct ted_job *j);
 /* the job has failed with j->code: its abort page says so */
 void ted_job_abort(struct ted_job *j);
 struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item);
-int ted_job_publish(struct ted *t, struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
+int ted_job_publish(struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
+
+/* share.c */
+enum ted_what { TED_CLIENTS, TED_FDS, TED_FILES, TED_STORE };
+#define TED_KEY_NBYTES 256 /* that a name in a store counts, in addition to its value */
+/* root, and the user of ted */
+int ted_is_admin(uid_t uid);
+/* how many clients, published descriptors, files or bytes in stores any user has, or this one */
+int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid);
+/* 1: more would exceed the limit of all, or half of it, which one user may have; why says which */
+int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, char *why,
+	     size_t nbytes);
 
 /* spill.c */
 /* -1 with a message if ted cannot serve; without spill space it can */

@@ -456,7 +456,7 @@ START_TEST(connections_are_limited)
 	late = dial(&run);
 	ck_assert_int_eq(next(late, &m, NULL, NULL), 1);
 	ck_assert_int_eq(m.code, -EBUSY);
-	ck_reply(_i ? "3 clients, the limit (clients)" : "3 clients, the limit (clients_uid)");
+	ck_reply(_i ? "3 clients, the limit is 3 (clients)" : "3 clients, the limit (clients_uid)");
 	ck_assert_int_eq(next(late, &m, NULL, NULL), 0);
 	close(late);
 	ck_assert_int_eq(bye(s[1], 0, ""), 0);
@@ -498,7 +498,7 @@ START_TEST(descriptors_are_limited_by_the_process)
 	for (uint32_t i = 0; i < 4; i++)
 		ck_assert_int_eq(publish(a, i, 1, fd), 0);
 	ck_assert_int_eq(publish(a, 4, 1, fd), -EMFILE);
-	ck_reply("4 descriptors are published, all that ted can open");
+	ck_reply("there are 4 descriptors, the limit is 4 (RLIMIT_NOFILE)");
 	ck_assert_int_eq(fetch(a, 3, 0, &n, &got), 0);
 	close(got);
 	close(a);
@@ -591,6 +591,80 @@ START_TEST(slow_readers_are_dropped)
 	ck_assert_int_eq(fence(s[0], 20000), 0);
 	for (int i = 0; i < N; i++)
 		close(s[i]);
+	run_end(&run);
+}
+END_TEST
+
+/* those that are on their way are counted for the user of ted, and are few for all clients */
+START_TEST(one_descriptor_is_on_its_way_to_a_client)
+{
+	struct te__wire m = message(TE__WIRE_FETCH);
+	const int fd = memory("x");
+	uint64_t n;
+	int a, b, c, got, replies = 0;
+
+	run_begin("clients = 3\n");
+	a = join(&run, key, 0, 1);
+	ck_assert_int_eq(publish(a, 0, 1, fd), 0);
+	b = join(&run, key, TE__WIRE_NO_RANK, 0);
+	for (int i = 0; i < 5; i++)
+		if (te__wire_send(b, &m, NULL, 0, -1))
+			break;
+	/* it has left, but its descriptor is not read: it counts */
+	c = join(&run, key, TE__WIRE_NO_RANK, 0);
+	ck_assert_int_eq(fetch(c, 0, 0, &n, &got), 0);
+	close(got);
+	got = dial(&run);
+	ck_assert_int_eq(next(got, &m, NULL, NULL), 1);
+	ck_assert_int_eq(m.code, -EBUSY);
+	close(got);
+	while (next(b, &m, NULL, &got)) {
+		ck_assert_int_ge(got, 0);
+		close(got);
+		replies++;
+	}
+	ck_assert_int_eq(replies, 1);
+	/* and then no more, though its socket is open still: as soon as ted looks again */
+	settle(c);
+	got = join(&run, key, TE__WIRE_NO_RANK, 0);
+	for (int i = 0; i < 20; i++) {
+		int again;
+
+		ck_assert_int_eq(fetch(got, 0, 0, &n, &again), 0);
+		close(again);
+	}
+	close(got);
+	close(a);
+	close(b);
+	close(c);
+	close(fd);
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(stores_are_limited_together)
+{
+	static const uint8_t value[4000];
+	uint8_t other[TE__WIRE_KEY_NBYTES];
+	int a, b;
+
+	run_begin("store = 4096\nstore_all = 5000\n");
+	make_key(other);
+	a = join(&run, key, 0, 1);
+	b = join(&run, other, 0, 1);
+	ck_assert_int_eq(put(a, "x", value, sizeof(value)), 0);
+	/* a name counts too */
+	ck_assert_int_eq(put(b, "x", value, 489), -ENOSPC);
+	ck_reply("PUT: 745 bytes more, but there are 4256 bytes in stores, the limit is 5000 "
+		 "(store_all)");
+	ck_assert_int_eq(put(b, "x", value, 488), 0);
+	ck_assert_int_eq(put(a, "x", value, sizeof(value)), 0);
+	ck_assert_int_eq(put(b, "y", value, 0), -ENOSPC);
+	/* what a job has ends with it */
+	ck_assert_int_eq(bye(a, 0, ""), 0);
+	ck_assert_int_eq(put(b, "x", value, sizeof(value)), 0);
+	close(a);
+	close(b);
 	run_end(&run);
 }
 END_TEST
@@ -904,6 +978,8 @@ static Suite *suite(void)
 	tcase_add_test(c, a_full_file_table_refuses_clients);
 	tcase_add_test(c, slow_readers_are_dropped);
 	tcase_add_test(c, clients_survive_a_restart);
+	tcase_add_test(c, one_descriptor_is_on_its_way_to_a_client);
+	tcase_add_test(c, stores_are_limited_together);
 	c = tt_case(s, "service", "host serial");
 	tcase_add_test(c, serves_a_socket_that_it_is_given);
 	tcase_add_loop_test(c, wrong_sockets_of_the_service_manager_are_refused, 0,

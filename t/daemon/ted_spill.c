@@ -163,7 +163,7 @@ START_TEST(files_are_limited)
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(grant(a, 1, &fd[i]), 0);
 	ck_assert_int_eq(grant(a, 1, NULL), -ENOSPC);
-	ck_reply("there are 2 files, the limit (spill_files)");
+	ck_reply("there are 2 files, the limit is 2 (spill_files)");
 	close(fd[0]);
 	ck_assert_int_eq(grant_soon(a, 1, &fd[0]), 0);
 	close(fd[0]);

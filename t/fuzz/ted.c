@@ -105,7 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	ted_client_reap(&t);
 	ted_spill_read(&t);
 	/* nothing is left of them */
-	if (t.nclients || t.jobs || t.nfds || t.nlost)
+	if (ted_count(&t, TED_CLIENTS, 1, 0) || t.jobs || t.nlost)
 		abort();
 	return 0;
 }

@@ -1,0 +1,70 @@
+/*
+ * share.c - limits of all users together, and the share that one of them may have; see ted.h.
+ *
+ * What users have is counted when it is asked for, from the lists of clients, jobs and files, so
+ * that there is no count to be kept right.
+ */
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "daemon/ted.h"
+
+static const struct {
+	const char *unit, *limit;
+} name[] = {
+	[TED_CLIENTS] = { "clients", "clients" },
+	[TED_FDS] = { "descriptors", "RLIMIT_NOFILE" },
+	[TED_FILES] = { "files", "spill_files" },
+	[TED_STORE] = { "bytes in stores", "store_all" },
+};
+
+int ted_is_admin(uid_t uid)
+{
+	return !uid || uid == geteuid();
+}
+
+int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < t->end; i++) {
+		const struct ted_client *c = &t->client[i];
+
+		if (c->fd < 0 || !(any || c->uid == uid))
+			continue;
+		n += what == TED_CLIENTS ? 1 : what == TED_FDS ? c->nfds : 0;
+	}
+	for (const struct ted_job *j = t->jobs; j; j = j->next) {
+		if (!(any || j->uid == uid))
+			continue;
+		n += what == TED_FDS ? j->page != NULL : what == TED_FILES ? j->ngrants : 0;
+		if (what == TED_STORE)
+			n += j->nbytes + (int64_t)j->nkeys * TED_KEY_NBYTES;
+	}
+	return n;
+}
+
+int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, char *why,
+	     size_t nbytes)
+{
+	const int64_t limits[] = {
+		[TED_CLIENTS] = t->conf.clients, [TED_FDS] = t->max_fds,
+		[TED_FILES] = t->conf.spill_files, [TED_STORE] = t->conf.store_all,
+	};
+	const int64_t limit = limits[what], all = ted_count(t, what, 1, 0);
+	const int64_t of_uid = ted_count(t, what, 0, uid);
+
+	if (more > limit - all)
+		snprintf(why, nbytes, "there are %" PRId64 " %s, the limit is %" PRId64 " (%s)",
+			 all, name[what].unit, limit, name[what].limit);
+	/* rounded up: of one, a user may have one */
+	else if (!ted_is_admin(uid) && more > limit - limit / 2 - of_uid)
+		snprintf(why, nbytes, "user %u has %" PRId64 " %s, half of all is the limit (%s)",
+			 (unsigned int)uid, of_uid, name[what].unit, name[what].limit);
+	else
+		return 0;
+	return 1;
+}

@@ -177,9 +177,11 @@ void ted_client_read(struct ted *t, struct ted_client *c)
 	struct te__wire m;
 
 	for (int i = 0; i < BURST && c->fd >= 0 && !c->lost; i++) {
-		int fd = -1;
-		const int r = te__wire_recv(c->fd, &m, &data, &fd);
+		int fd = -1, r;
 
+		if (ted_close_refuses(t, c))
+			continue;
+		r = te__wire_recv(c->fd, &m, &data, &fd);
 		if (r == -EAGAIN)
 			return;
 		if (!r) {
@@ -194,7 +196,7 @@ void ted_client_read(struct ted *t, struct ted_client *c)
 			ted_request(t, c, &m, data.buf, data.nbytes, &fd);
 		}
 		if (fd >= 0)
-			close(fd);
+			ted_close(t, c->uid, fd);
 	}
 }
 

@@ -2,6 +2,7 @@
 noinst_LTLIBRARIES += daemon/libted.la
 daemon_libted_la_SOURCES = \
 	daemon/client.c \
+	daemon/close.c \
 	daemon/conf.c \
 	daemon/conf.h \
 	daemon/job.c \

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -168,16 +167,6 @@ static void fence(struct ted *t, struct ted_client *c, const struct request *q)
 	}
 }
 
-/* memory and files: exported device memory is an anonymous inode, or that of a device */
-static int is_memory(int fd)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return 0;
-	return !(st.st_mode & S_IFMT) || S_ISREG(st.st_mode) || S_ISCHR(st.st_mode);
-}
-
 static void publish(struct ted *t, struct ted_client *c, const struct request *q)
 {
 	struct ted_job *j = c->job;
@@ -187,9 +176,9 @@ static void publish(struct ted *t, struct ted_client *c, const struct request *q
 
 	if (fd < 0)
 		ted_error(t, c, -EINVAL, "PUBLISH of item %u without a file descriptor", item);
-	else if (!is_memory(fd))
+	else if (!ted_may_keep(t, fd))
 		ted_error(t, c, -EINVAL, "PUBLISH of item %u: the descriptor is not of memory, "
-			  "a file or a device", item);
+			  "a device or a file of spill space", item);
 	else if (ted_job_item(j, item))
 		ted_error(t, c, -EEXIST, "PUBLISH of item %u: it is published already", item);
 	else if (c->nfds >= t->conf.fds)

@@ -232,7 +232,7 @@ void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
 void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 {
 	struct statvfs all;
-	struct stat st;
+	struct statx st;
 	char why[128];
 	int wd;
 
@@ -240,15 +240,15 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 		ted_error(t, c, -EOPNOTSUPP, "HOLD: no spill space: %s", t->spill_why);
 		return;
 	}
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink || st.st_dev != t->spill_dev) {
+	if (ted_stat(fd, &st) || st.stx_nlink || !ted_in_spill(t, &st)) {
 		ted_error(t, c, -EINVAL, "HOLD: the descriptor is not of a file without a name in "
 			  "%s", t->conf.spill);
 		return;
 	}
 	/* ted has granted none that is larger: it is sparse */
-	if (statvfs(t->conf.spill, &all) || (uint64_t)st.st_size / all.f_frsize > all.f_blocks) {
+	if (statvfs(t->conf.spill, &all) || st.stx_size / all.f_frsize > all.f_blocks) {
 		ted_error(t, c, -EINVAL, "HOLD: a file of %lld bytes, more than the file system of "
-			  "%s has", (long long)st.st_size, t->conf.spill);
+			  "%s has", (long long)st.stx_size, t->conf.spill);
 		return;
 	}
 	if (ted_over(t, c->uid, TED_FILES, 1, why, sizeof(why))) {
@@ -265,7 +265,7 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 		if (t->grants[i].wd == wd)
 			wd = -1;
 	if (wd >= 0) {
-		t->grants[t->ngrants++] = (struct ted_grant){ wd, (int64_t)st.st_size, c->job };
+		t->grants[t->ngrants++] = (struct ted_grant){ wd, (int64_t)st.stx_size, c->job };
 		c->job->ngrants++;
 		t->n.held++;
 	}

@@ -112,6 +112,7 @@ void ted_fini(struct ted *t)
 			ted_job_leave(t, c);
 		close(c->fd);
 	}
+	ted_close_end(t);
 	ted_spill_close(t);
 	ted_written_close(t);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)

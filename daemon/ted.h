@@ -3,7 +3,7 @@
  *
  * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
  * the messages, job.c the jobs and what they have stored, spill.c files, share.c what one user may
- * have of all, metrics.c what is counted.
+ * have of all, metrics.c what is counted. Others close descriptors that may block it: close.c.
  * A client sends one request at a time, and gets one reply. Kinds of messages and their members:
  *
  *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
@@ -44,6 +44,8 @@
 #include "libtecore/base/wire.h"
 
 struct ted_job;
+struct ted_closing;
+struct statx;
 
 struct ted_client {
 	int fd; /* -1: the entry is free */
@@ -134,6 +136,7 @@ struct ted {
 	int nlost;
 	struct ted_job *jobs;
 	uint32_t next_id;
+	struct ted_closing *closing; /* descriptors */
 	int64_t max_fds; /* that all clients may have published, and abort pages */
 	int64_t timer_ns; /* the next deadline is not before; INT64_MAX: there is none */
 	struct ted_counts n;
@@ -197,6 +200,21 @@ void ted_client_late(struct ted *t, int64_t now_ns);
 /* the client is to wait, at most wait_ms */
 void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m);
 void ted_client_unwait(struct ted *t, struct ted_client *c);
+
+/* close.c */
+/* as fstat(), but never asks a file system that may not answer; 0, or -1 with errno */
+int ted_stat(int fd, struct statx *st);
+/* 1: it is a file of the file system of spill space */
+int ted_in_spill(const struct ted *t, const struct statx *st);
+/* 1: it is of memory, a device or a file of spill space, of which close() returns at once */
+int ted_may_keep(const struct ted *t, int fd);
+/* closes a descriptor that a client of the user has sent; it may be one that is not to be kept */
+void ted_close(struct ted *t, uid_t uid, int fd);
+/* 1: the next message of the client has a descriptor, and got an error for its answer: too many of
+ * its user are not closed yet */
+int ted_close_refuses(struct ted *t, struct ted_client *c);
+/* does not wait for those that are not closed */
+void ted_close_end(struct ted *t);
 
 /* request.c: *fd is -1 afterwards if it was kept */
 void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,

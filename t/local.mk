@@ -134,6 +134,7 @@ TT_COMM += t/comm/verbs t/comm/verbs_random
 endif
 TT_DAEMON = \
 	t/daemon/ted \
+	t/daemon/ted_fuse \
 	t/daemon/ted_metrics \
 	t/daemon/ted_spill \
 	t/daemon/ted_stop \
@@ -333,6 +334,8 @@ TED_LIB = t/lib/tt_ted.c t/lib/tt_ted.h
 TED_LDADD = daemon/libted.la $(LDADD)
 t_daemon_ted_SOURCES = t/daemon/ted.c $(TED_LIB)
 t_daemon_ted_LDADD = $(TED_LDADD)
+t_daemon_ted_fuse_SOURCES = t/daemon/ted_fuse.c $(TED_LIB)
+t_daemon_ted_fuse_LDADD = $(TED_LDADD)
 t_daemon_ted_metrics_SOURCES = t/daemon/ted_metrics.c $(TED_LIB)
 t_daemon_ted_metrics_LDADD = $(TED_LDADD)
 t_daemon_ted_spill_SOURCES = t/daemon/ted_spill.c $(TED_LIB)

@@ -44,23 +44,16 @@ int te__wire_send(int sock, const struct te__wire *m, const void *data, size_t n
 	return n < 0 ? -errno : 0;
 }
 
-/* the descriptors of a message: *ret_fd gets the only one */
-static int take_fd(struct msghdr *h, int *ret_fd)
+/* the descriptor of a message, or -1 */
+static int take_fd(struct msghdr *h)
 {
-	int truncated = (h->msg_flags & MSG_CTRUNC) != 0, fd = -1;
+	int fd = -1;
 
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
 		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
 		    c->cmsg_len >= CMSG_LEN(sizeof(int)))
 			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	if (truncated) {
-		if (fd >= 0)
-			close(fd);
-		return te__fail(-EMFILE, "a file descriptor did not arrive (MSG_CTRUNC): too many "
-				"files are open, or more than one was sent");
-	}
-	*ret_fd = fd;
-	return 0;
+	return fd;
 }
 
 int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd)
@@ -72,7 +65,7 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 			    /* without padding, in which a second one would fit */
 			    .msg_controllen = CMSG_LEN(sizeof(int)) };
 	ssize_t n;
-	int r, fd = -1;
+	int fd;
 
 	do
 		n = recvmsg(sock, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -82,28 +75,21 @@ int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int 
 		return -EAGAIN;
 	if (n < 0)
 		return te__fail(-errno, "recvmsg: %s", strerror(errno));
-	r = take_fd(&h, &fd);
-	if (r)
-		return r;
-	if (te__fault_point()) {
-		if (fd >= 0)
-			close(fd);
+	fd = take_fd(&h);
+	if (fd >= 0)
+		*ret_fd = fd;
+	if (h.msg_flags & MSG_CTRUNC)
+		return te__fail(-EMFILE, "a file descriptor did not arrive (MSG_CTRUNC): too many "
+				"files are open, or more than one was sent");
+	if (te__fault_point())
 		return te__fail(-ENOBUFS, "recvmsg: injected fault");
-	}
-	if (!n) {
-		if (fd >= 0)
-			close(fd);
+	if (!n && fd < 0)
 		return 0;
-	}
 	if (n < (ssize_t)sizeof(*m) || (h.msg_flags & MSG_TRUNC) || m->magic != TE__WIRE_MAGIC ||
-	    m->text[sizeof(m->text) - 1]) {
-		if (fd >= 0)
-			close(fd);
+	    m->text[sizeof(m->text) - 1])
 		return te__fail(-EPROTO, "a packet of %zd bytes is no message of this version", n);
-	}
 	if (data)
 		data->nbytes = (size_t)n - sizeof(*m);
-	*ret_fd = fd;
 	return 1;
 }
 

@@ -71,9 +71,9 @@ struct te__wire_data {
 TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data, size_t nbytes,
 			    int fd);
 /*
- * 1 with a message, and *ret_fd to be closed, or -1; 0 at the end of the connection; -EAGAIN;
- * -EPROTO (data NULL: also if there is data), -EMFILE (a descriptor did not arrive) and other
- * errors with an error message.
+ * 1 with a message; 0 at the end of the connection; -EAGAIN; -EPROTO (data NULL: also if there is
+ * data), -EMFILE (a descriptor did not arrive) and other errors with an error message. *ret_fd is
+ * -1 before; afterwards it may be a descriptor to be closed, also after errors.
  */
 TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
 

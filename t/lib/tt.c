@@ -123,6 +123,11 @@ static const char *missing(uint32_t needs, const char **ret_need)
 		*ret_need = "userns";
 		return "user namespaces cannot be created";
 	}
+	if ((needs & TT_NEED_FUSE) &&
+	    (access("/dev/fuse", R_OK | W_OK) || !can_unshare(CLONE_NEWNS))) {
+		*ret_need = "fuse";
+		return "no file system can be mounted by /dev/fuse";
+	}
 	if ((needs & TT_NEED_COMMA) && !comma_locale()) {
 		*ret_need = "locale";
 		return "no locale has a decimal comma";

@@ -36,6 +36,7 @@
 #define TT_NEED_ROOT 16u
 #define TT_NEED_NETNS 64u /* may create a network namespace */
 #define TT_NEED_USERNS 128u /* may create a user namespace */
+#define TT_NEED_FUSE 256u /* may mount a file system that it serves */
 #define TT_NEED_COMMA 32u /* a locale with a decimal comma, which becomes the current one */
 
 #define TT_MAIN(name, needs, suite)                 \

@@ -20,13 +20,14 @@
 
 #define OWN_FDS 32 /* of ted itself, and of messages that it reads */
 
+/* an exit status */
 static int limit_fds(struct ted *t)
 {
 	struct rlimit r;
 
 	if (getrlimit(RLIMIT_NOFILE, &r)) {
 		ted_say("RLIMIT_NOFILE: %s", strerror(errno));
-		return -1;
+		return TED_FAILED;
 	}
 	r.rlim_cur = r.rlim_max;
 	(void)setrlimit(RLIMIT_NOFILE, &r);
@@ -34,11 +35,11 @@ static int limit_fds(struct ted *t)
 		r.rlim_cur = INT32_MAX;
 	t->max_fds = (int64_t)r.rlim_cur - t->conf.clients - OWN_FDS;
 	if (t->max_fds >= 0)
-		return 0;
+		return TED_OK;
 	ted_say("clients = %lld: the process may open %lld files (RLIMIT_NOFILE), expected %lld",
 		(long long)t->conf.clients, (long long)r.rlim_cur,
 		(long long)t->conf.clients + OWN_FDS);
-	return -1;
+	return TED_BAD;
 }
 
 /* as the kernel shows users who are not in the map of this user namespace */
@@ -64,6 +65,7 @@ static uid_t find_overflow_uid(void)
 int ted_init(struct ted *t, const struct ted_conf *conf)
 {
 	uint8_t id[16];
+	int r;
 
 	memset(t, 0, sizeof(*t));
 	t->conf = *conf;
@@ -72,11 +74,12 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 	t->overflow_uid = find_overflow_uid();
 	t->started = (int64_t)time(NULL);
 	t->timer_ns = INT64_MAX;
-	if (limit_fds(t))
-		return -1;
+	r = limit_fds(t);
+	if (r)
+		return r;
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id)) {
 		ted_say("getrandom: %s", strerror(errno));
-		return -1;
+		return TED_FAILED;
 	}
 	for (size_t i = 0; i < sizeof(id); i++)
 		sprintf(t->instance + 2 * i, "%02x", id[i]);
@@ -85,16 +88,16 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 	if (!t->client || !t->data) {
 		ted_say("no memory for %lld clients", (long long)conf->clients);
 		ted_fini(t);
-		return -1;
+		return TED_FAILED;
 	}
 	for (int i = 0; i < conf->clients; i++)
 		t->client[i].fd = -1;
 	if (ted_spill_open(t)) {
 		ted_fini(t);
-		return -1;
+		return TED_FAILED;
 	}
 	ted_written_open(t);
-	return 0;
+	return TED_OK;
 }
 
 void ted_fini(struct ted *t)
@@ -208,10 +211,10 @@ static const char help[] =
 static int run(const struct ted_conf *conf)
 {
 	struct ted t;
-	int r;
+	int r = ted_init(&t, conf);
 
-	if (ted_init(&t, conf))
-		return TED_BAD;
+	if (r)
+		return r;
 	r = ted_socket_open(&t);
 	if (!r)
 		r = ted_loop(&t);

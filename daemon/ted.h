@@ -175,7 +175,7 @@ void ted_say_client(const char *fmt, ...) TE_PRINTF(1, 2);
 
 /* start.c: reads options and the configuration, and serves until a signal; an exit status */
 int ted_main(int argc, char **argv);
-/* the state without sockets; -1 with a message on stderr. Takes NULL */
+/* the state without sockets; an exit status, with a message on stderr */
 int ted_init(struct ted *t, const struct ted_conf *conf);
 void ted_fini(struct ted *t);
 /* 0 if a client that ted itself is gets right answers; else it says what is wrong */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -269,6 +270,30 @@ START_TEST(spill_space_may_be_unavailable)
 	ck_reply("none is configured (spill)");
 	close(a);
 	run_end(&run);
+}
+END_TEST
+
+/* the service manager starts it again then */
+START_TEST(a_full_file_table_is_no_wrong_configuration)
+{
+	static struct ted t;
+	struct ted_conf conf;
+	int status, child;
+
+	ted_conf_init(&conf);
+	conf.clients = 1;
+	strcpy(conf.spill, "/dev/shm");
+	child = fork();
+	if (!child) {
+		/* as many as it requires, none of which is free */
+		setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 33, 33 });
+		while (dup(STDERR_FILENO) >= 0)
+			;
+		_exit(ted_init(&t, &conf));
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status));
+	ck_assert_int_eq(WEXITSTATUS(status), TED_FAILED);
 }
 END_TEST
 
@@ -797,6 +822,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, some_space_stays_free, 0, 2);
 	tcase_add_test(c, concurrent_grants_do_not_exceed_the_quota);
 	tcase_add_loop_test(c, spill_space_may_be_unavailable, 0, 2);
+	tcase_add_test(c, a_full_file_table_is_no_wrong_configuration);
 	tcase_add_test(c, files_survive_a_restart);
 	c = tt_case(s, "restart", "host serial");
 	tcase_add_test(c, a_file_from_before_a_restart_counts_again);

@@ -8,11 +8,11 @@
 #include "config.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,7 +92,6 @@ static void save(struct ted *t)
 	char path[300], new_path[300];
 	int bad = 1;
 	FILE *f;
-	int fd;
 
 	t->save_ns = 0;
 	t->saved_ns = ted_now_ns();
@@ -100,14 +99,15 @@ static void save(struct ted *t)
 	path_of(t, new_path, sizeof(new_path), ".new");
 	/* not through a link that another user has made */
 	(void)unlink(new_path);
-	fd = open(new_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	f = fd >= 0 ? fdopen(fd, "w") : NULL;
+	f = fopen(new_path, "wxe");
 	if (f) {
+		(void)fchmod(fileno(f), 0600);
 		fprintf(f, "day %" PRId64 "\n", t->day);
 		for (int i = 0; i < t->nwritten; i++)
 			fprintf(f, "%" PRIu32 " %016" PRIx64 " %" PRId64 "\n", t->written[i].uid,
 				t->written[i].job, t->written[i].nbytes);
-		bad = ferror(f);
+		/* else the new name could reach the drive before the data does */
+		bad = fflush(f) || ferror(f) || fsync(fileno(f));
 		bad |= fclose(f);
 	}
 	/* a file that is incomplete does not replace the one before */

@@ -669,6 +669,52 @@ START_TEST(what_is_written_in_a_day_is_limited)
 }
 END_TEST
 
+static int nsynced, sync_fails;
+
+/* in place of that of the C library */
+int fsync(int fd)
+{
+	struct stat st;
+
+	/* all of it is in the file, not in memory of the process */
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	ck_assert_int_gt(st.st_size, 0);
+	ck_assert_int_eq((int)st.st_mode & 0777, 0600);
+	nsynced++;
+	errno = EIO;
+	return -sync_fails;
+}
+
+/* after a loss of power there is the file of before, or the new one with all it has */
+START_TEST(counts_reach_the_drive_before_their_name)
+{
+	static struct ted t;
+	struct ted_conf conf;
+	struct ted_job job = { .key = { 1 } };
+	const struct ted_client c = { .uid = 7, .job = &job };
+
+	run_init(&run, "");
+	make_space();
+	snprintf(counts, sizeof(counts), "%s/ted.written", space);
+	ted_conf_init(&conf);
+	conf.spill_daily_uid = 1000;
+	strcpy(conf.spill, space);
+	for (int i = 0; i < 2; i++) {
+		sync_fails = i;
+		ck_assert_int_eq(ted_init(&t, &conf), 0);
+		ted_written_add(&t, &c, 5);
+		ck_assert_int_eq(access(counts, F_OK), i - 1);
+		ted_fini(&t);
+		ck_assert_int_eq(nsynced, i + 1);
+		wait_for_counts("7 0000000000000000 5\n");
+	}
+	ck_assert_int_eq(unlink(counts), 0);
+	snprintf(counts, sizeof(counts), "%s/ted.written.new", space);
+	ck_assert_int_eq(unlink(counts), 0);
+	end();
+}
+END_TEST
+
 /* the counts begin anew while ted runs, at midnight */
 START_TEST(a_day_ends)
 {
@@ -832,6 +878,7 @@ static Suite *suite(void)
 	tcase_add_test(c, space_is_back_within_2_s_of_a_kill);
 	c = tt_case(s, "written", "host serial");
 	tcase_add_test(c, what_is_written_in_a_day_is_limited);
+	tcase_add_test(c, counts_reach_the_drive_before_their_name);
 	tcase_add_test(c, a_day_ends);
 	tcase_add_test(c, offload_tells_what_it_has_written);
 	c = tt_case(s, "offload", "host serial");

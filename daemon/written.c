@@ -45,16 +45,23 @@ static struct ted_written *find(const struct ted *t, uint32_t uid, uint64_t job)
 	return NULL;
 }
 
-/* a new one if there is none; NULL without memory, and if there are too many: half are for users */
+/*
+ * A new one if there is none. NULL without memory, and if there are too many: half are for users,
+ * and one user has at most half of the others for jobs.
+ */
 static struct ted_written *row(struct ted *t, uint32_t uid, uint64_t job)
 {
 	struct ted_written *w = find(t, uid, job);
+	int of_uid = 0;
 
 	if (w)
 		return w;
 	if (!t->written)
 		t->written = calloc(ROWS_MOST, sizeof(*t->written));
-	if (!t->written || t->nwritten >= (job ? ROWS_MOST / 2 : ROWS_MOST))
+	for (int i = 0; i < t->nwritten; i++)
+		of_uid += t->written[i].uid == uid && t->written[i].job;
+	if (!t->written || t->nwritten >= (job ? ROWS_MOST / 2 : ROWS_MOST) ||
+	    (job && of_uid >= ROWS_MOST / 4))
 		return NULL;
 	w = &t->written[t->nwritten++];
 	*w = (struct ted_written){ uid, job, 0 };

@@ -741,8 +741,10 @@ START_TEST(a_day_ends)
 	}
 	ck_assert_int_eq(ted_written(&t, 7, NULL), 5003);
 	ck_assert_int_eq(ted_written(&t, 7, &job), 0);
+	/* nor do jobs of one user displace those of another */
 	ted_written_add(&t, &(struct ted_client){ .uid = 9, .job = &job }, 1);
 	ck_assert_int_eq(ted_written(&t, 9, NULL), 1);
+	ck_assert_int_eq(ted_written(&t, 9, &job), 1);
 	ted_fini(&t);
 }
 END_TEST

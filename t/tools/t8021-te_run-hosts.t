@@ -173,6 +173,19 @@ gives "signals that come with the job are heard" 1 timeout 20 "$te_run" --ssh "$
 gives "a host without te_run" 1 "$te_run" --ssh "$tmp/ssh" --te-run ./none --hosts a true
 gives "no ssh" 1 "$te_run" --ssh ./none --hosts a true
 has "is told" '^te_run: ./none: No such file' err
+fault=$abs_top_builddir/t/lib/.libs/failfork.so
+if [ -n "$TT_SANITIZE" ]; then
+	skip "a process that cannot be started" "a library comes before that of the sanitizer"
+elif [ -e "$fault" ]; then
+	gives "a process that cannot be started" 1 timeout 60 env LD_PRELOAD="$fault" \
+		FAILFORK_NTH=2 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b \
+		sleep 60.2115
+	grep -v '^te_run: host b: cannot start ssh: Resource temporarily' err >why
+	empty "is told, and no other process gets a signal" why
+	gone "the ranks of the other host end" 60.2115
+else
+	skip "a process that cannot be started" "no $fault"
+fi
 gives "a shell that prints" 1 on a,noisy sleep 60.2108
 has "is told too" '^te_run: host noisy: te_run there sent "welcome' err
 gone "and the ranks end" 60.2108

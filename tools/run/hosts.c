@@ -29,7 +29,7 @@
 struct host {
 	char *name; /* as ssh gets it */
 	int slots, first, n;
-	pid_t pid;
+	pid_t pid;    /* 0: not started */
 	int to, from; /* -1: closed */
 	struct buf out, in;
 	double heard, beat_at;
@@ -201,6 +201,21 @@ static void become_ssh(const struct host *h, const int to[2], const int from[2],
 	_exit(STATUS_NOT_FOUND);
 }
 
+static void close_to(struct host *h)
+{
+	if (h->to >= 0)
+		close(h->to);
+	h->to = -1;
+}
+
+static void hang_up(struct host *h)
+{
+	close_to(h);
+	if (h->from >= 0)
+		close(h->from);
+	h->from = -1;
+}
+
 static int start_host(struct host *h, const sigset_t *mask)
 {
 	int to[2], from[2];
@@ -219,8 +234,12 @@ static int start_host(struct host *h, const sigset_t *mask)
 		become_ssh(h, to, from, mask);
 	close(to[0]);
 	close(from[1]);
-	if (h->pid < 0)
-		return say_failed("cannot start ssh: %s", strerror(errno));
+	if (h->pid < 0) {
+		say_failed("host %s: cannot start ssh: %s", h->name, strerror(errno));
+		h->pid = 0;
+		hang_up(h);
+		return STATUS_FAILED;
+	}
 	if (!group)
 		group = h->pid;
 	setpgid(h->pid, group);
@@ -231,13 +250,6 @@ static int start_host(struct host *h, const sigset_t *mask)
 }
 
 /* ---- waiting ---- */
-
-static void close_to(struct host *h)
-{
-	if (h->to >= 0)
-		close(h->to);
-	h->to = -1;
-}
 
 /* a connection that has broken is seen when it is read */
 static void flush(struct host *h)
@@ -279,11 +291,9 @@ static void lose(struct host *h, const char *why)
 {
 	if (!job_is_ending())
 		say_failed("host %s: %s", h->name, why);
-	close_to(h);
-	if (h->from >= 0)
-		close(h->from);
-	h->from = -1;
-	kill(h->pid, SIGTERM);
+	hang_up(h);
+	if (h->pid > 0)
+		kill(h->pid, SIGTERM);
 	forget_ranks(h);
 	job_failed(STATUS_FAILED);
 }
@@ -346,9 +356,7 @@ static void read_host(struct host *h)
 	while (!h->done && (t = frame_take(&h->in, &type, &body)) > 0 && !take(h, type, &body))
 		;
 	if (h->done) {
-		close_to(h);
-		close(h->from);
-		h->from = -1;
+		hang_up(h);
 	} else if (t) {
 		char text[80];
 
@@ -429,9 +437,7 @@ static void reap(void)
 	for (int i = 0; i < nhosts; i++) {
 		struct host *h = &hosts[i];
 
-		close_to(h);
-		if (h->from >= 0)
-			close(h->from);
+		hang_up(h);
 		while (h->pid > 0 && !waitpid(h->pid, NULL, WNOHANG)) {
 			if (now_s() >= end)
 				kill(h->pid, SIGKILL);

@@ -195,4 +195,24 @@ rm -rf "$TMPDIR"/*
 has "a reader that goes away ends all" '^\[[01]\] y$' out
 gone "ranks that write" 60.1709
 
+# a reader that does not read, and is there
+mkfifo unread
+exec 3<>unread
+gives "a time-out ends te_run if nobody reads its output" 124 timeout -s KILL 60 sh -c \
+	'exec "$@" >unread 2>&1 3<&-' sh "$te_run" -n 2 -p --timeout 1 yes 60.1711
+gone "and its ranks" 60.1711
+timeout -s KILL 60 "$te_run" -n 2 -p sh -c 'echo $PPID >stalled.$TE_COMM_RANK
+	exec yes 60.1712' >unread 2>err 3<&- &
+pid=$!
+while [ ! -s stalled.0 ] || [ ! -s stalled.1 ]; do sleep 0.05; done
+kill -TERM "$(cat stalled.0)"
+wait $pid
+check "so does SIGTERM" test $? = 143
+exec 3<&-
+"$te_run" -n 1 -p sh -c 'head -c 300000 /dev/zero | tr "\0" x; exit 3' 2>err |
+	{ sleep 2; tr -cd x | wc -c; } >out
+echo 300000 >want
+same "a slow reader gets all output of a rank that fails" want out
+has "whose status is told" 'exited with status 3$' err
+
 tap_end

@@ -20,6 +20,12 @@ case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
 noisy) echo welcome ;;
 mute) exec sleep 60.2101 ;;
+stuck) # the agent gets what te_run writes, and nobody reads what it writes itself
+	mkfifo "$FAKE/unread"
+	exec 3<&0
+	"$@" <&3 3<&- 1<>"$FAKE/unread" &
+	echo $! >"$FAKE/agent.pid"
+	exec sleep 60.2116 3<&- ;;
 slow) # until te_run knows that the other host has failed
 	until grep -q "^down-2" "$FAKE/asked"; do sleep 0.05; done
 	sleep 0.5 ;;
@@ -219,6 +225,40 @@ for s in TERM USR1; do
 	gone "no rank is left after SIG$s" 0.2110
 done
 check "the status is that of the rank after USR1" test "$(cat status)" = 5
+
+# ended PID: it is not there or a zombie
+ended()
+{
+	! grep -qs '^State:[^Z]*$' "/proc/$1/status"
+}
+mkfifo unread
+exec 3<>unread
+timeout -s KILL 60 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b --timeout 2 \
+	--grace 1 yes 60.2117 >unread 2>&1 3<&- &
+late=$!
+rm -f up.*
+"$te_run" --ssh "$tmp/ssh" --te-run "$te_run" --hosts a,b --grace 1000 sh -c \
+	': >up.$TE_COMM_RANK; exec yes 60.2118' >unread 2>err 3<&- &
+pid=$!
+until_ok test -e up.0 -a -e up.1
+asked_again()
+{
+	ended $pid || kill -TERM $pid
+	ended $pid
+}
+until_ok asked_again || kill -9 $pid
+wait $pid
+check "a second signal ends te_run if nobody reads its output" test $? = 143
+gone "and the ranks" 60.2118
+gives "a host whose ssh hangs" 1 on stuck --silence 1 yes 60.2119
+has "is lost" '^te_run: host stuck: nothing has come for 1 s' err
+check "and its agent ends" until_ok ended "$(cat "$tmp/agent.pid")"
+ended "$(cat "$tmp/agent.pid")" || kill -9 "$(cat "$tmp/agent.pid")"
+gone "and its rank" 60.2119
+wait $late
+check "a time-out ends te_run if nobody reads its output" test $? = 124
+gone "as well as the ranks" 60.2117
+exec 3<&-
 
 for who in te_run ssh; do
 	rm -f up.* "$tmp"/*.pid

@@ -24,7 +24,7 @@ static int signal_fd = -1;
 static char running[RANKS_MAX];
 static int nrunning;
 static struct ended first; /* of those that failed in one look at them; rank -1: none */
-static int status, ending;
+static int status, ending, hurry; /* hurry: the end does not wait for who reads the output */
 static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static double kill_at = -1; /* s; when SIGTERM has not helped */
 
@@ -47,17 +47,23 @@ static void end_by(int sig)
 	crew->signal(SIGCONT);
 }
 
-void job_end(int with)
+static void end_with(int with)
 {
 	if (!status)
 		status = with;
 	end_by(SIGTERM);
 }
 
+void job_end(int with)
+{
+	hurry = 1;
+	end_with(with);
+}
+
 void job_failed(int with)
 {
 	if (!opt->no_kill)
-		job_end(with);
+		end_with(with);
 	else if (!failed)
 		failed = with;
 }
@@ -154,8 +160,10 @@ static void pass_on(void)
 			crew->signal(sig);
 		} else if (ending) { /* asked for twice */
 			crew->signal(SIGKILL);
+			out_drop();
 		} else {
 			status = 128 + sig;
+			hurry = 1;
 			end_by(sig);
 		}
 	}
@@ -180,7 +188,8 @@ static void wait_once(double until)
 	for (int i = 0; i < 2; i++) {
 		const int e = p[1 + i].revents ? out_write(i) : 0;
 
-		if (e)
+		/* the standard error may have the messages of this process alone */
+		if (e && (!i || opt->prefix || opt->hosts))
 			job_end(e == EPIPE ? 128 + SIGPIPE : STATUS_FAILED);
 	}
 	crew->ready(p + 3);
@@ -211,8 +220,16 @@ static void handle(void (*from)(int sig), void (*to)(int sig))
 			(void)sigaction(passed_on[i], &act, NULL);
 }
 
+/* a message of this process waits for its reader as the output of ranks does */
+static void put_message(const char *line)
+{
+	out_put(1, line, strlen(line));
+	out_put(1, "\n", 1);
+}
+
 void job_leave(const sigset_t *mask)
 {
+	say_by(NULL);
 	handle(redirect, SIG_DFL);
 	signal(SIGPIPE, SIG_DFL);
 	sigprocmask(SIG_SETMASK, mask, NULL);
@@ -236,7 +253,10 @@ int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask
 	handle(SIG_DFL, redirect);
 	signal(SIGPIPE, SIG_IGN);
 	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return signal_fd < 0 ? say_failed("signalfd: %s", strerror(errno)) : STATUS_OK;
+	if (signal_fd < 0)
+		return say_failed("signalfd: %s", strerror(errno));
+	say_by(put_message);
+	return STATUS_OK;
 }
 
 int job_wait(void)
@@ -255,13 +275,16 @@ int job_wait(void)
 		} else if (until == kill_at) {
 			crew->signal(SIGKILL);
 			kill_at = -1;
+			if (hurry)
+				out_hurry();
 		}
 	}
 	/* what the ranks have started and left */
 	crew->signal(SIGKILL);
 	drain = now_s() + crew->drain_s;
-	while ((crew->busy() && now_s() < drain) || out_waits())
-		wait_once(crew->busy() ? drain : -1);
+	while (now_s() < drain ? crew->busy() || out_waits() : !hurry && out_waits())
+		wait_once(now_s() < drain ? drain : -1);
+	say_by(NULL);
 	free(polled);
 	close(signal_fd);
 	return status || nsucceeded ? status : failed;

@@ -14,14 +14,22 @@
 #define QUEUE_MOST (1u << 20) /* bytes that wait; then ranks are not read */
 
 static struct buf queue[2];
-static int closed[2]; /* whoever read it is gone */
+static int closed[2]; /* whoever read it is gone, or does not read */
+static int hurried;
 static struct line {
 	size_t n;
 	char text[LINE_MOST];
 } *line[RANKS_MAX][2];
 
+static size_t waiting(int which)
+{
+	return queue[which].n - queue[which].at;
+}
+
 void out_put(int which, const void *p, size_t n)
 {
+	if (hurried && waiting(which) >= QUEUE_MOST)
+		closed[which] = 1;
 	if (!closed[which])
 		buf_put(&queue[which], p, n);
 }
@@ -70,27 +78,32 @@ void out_lines(int rank, int which, const char *p, size_t n)
 
 int out_full(int which)
 {
-	return queue[which].n - queue[which].at >= QUEUE_MOST;
+	return !hurried && waiting(which) >= QUEUE_MOST;
 }
 
 void out_poll(int which, struct pollfd *p)
 {
 	*p = (struct pollfd){
-		.fd = queue[which].n > queue[which].at ? which + 1 : -1,
+		.fd = waiting(which) ? which + 1 : -1,
 		.events = POLLOUT,
 	};
+}
+
+static void drop(int which)
+{
+	closed[which] = 1;
+	queue[which].at = queue[which].n = 0;
 }
 
 /* as much as a pipe takes without blocking, when poll() says that it is ready */
 int out_write(int which)
 {
 	struct buf *q = &queue[which];
-	const size_t left = q->n - q->at;
+	const size_t left = waiting(which);
 	ssize_t n = write(which + 1, q->p + q->at, left < PIPE_BUF ? left : PIPE_BUF);
 
 	if (n < 0 && errno != EINTR && errno != EAGAIN) {
-		closed[which] = 1;
-		q->at = q->n = 0;
+		drop(which);
 		return errno;
 	}
 	if (n > 0)
@@ -100,7 +113,18 @@ int out_write(int which)
 
 int out_waits(void)
 {
-	return queue[0].n > queue[0].at || queue[1].n > queue[1].at;
+	return waiting(0) || waiting(1);
+}
+
+void out_hurry(void)
+{
+	hurried = 1;
+}
+
+void out_drop(void)
+{
+	drop(0);
+	drop(1);
 }
 
 void out_free(void)

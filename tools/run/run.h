@@ -63,7 +63,7 @@ void job_ended(const struct ended *e);
 /* ends all ranks, or with --no-kill keeps the status of the first failure for the end */
 void job_failed(int status);
 int job_running(int rank);
-/* ends all ranks, with this status if there is none yet */
+/* ends all ranks, with this status if there is none yet, whether or not the output is read */
 void job_end(int status);
 int job_is_ending(void);
 /* waits until all have ended, and returns the status */
@@ -80,6 +80,10 @@ void out_poll(int which, struct pollfd *p);
 /* 0, or the errno of a reader that is gone */
 int out_write(int which);
 int out_waits(void);
+/* from now on a full queue takes no more, so nothing waits for its reader */
+void out_hurry(void);
+/* nothing more is written */
+void out_drop(void);
 void out_free(void);
 
 /* ---- ranks.c ---- */

@@ -18,12 +18,18 @@
 static const char *program = "te_train";
 static atomic_int line_open; /* a progress line was printed without its newline */
 static int hushed, only_failures;
+static void (*put)(const char *line);
 static int closed; /* whoever read stderr has gone */
 static int code;   /* of the latest failure */
 
 void say_as(const char *name)
 {
 	program = name;
+}
+
+void say_by(void (*to)(const char *line))
+{
+	put = to;
 }
 
 const char *say_program(void)
@@ -66,7 +72,7 @@ void say_from_handler(const char *text)
 /* prints one line, whatever characters names contain */
 static void print_line(const char *head, const char *fmt, va_list ap, const char *tail)
 {
-	char text[2048];
+	char text[2048], line[4096];
 
 	if (hushed)
 		return;
@@ -75,10 +81,16 @@ static void print_line(const char *head, const char *fmt, va_list ap, const char
 		if ((unsigned char)*p < ' ' || *p == 127)
 			*p = '?';
 	}
+	snprintf(line, sizeof(line), "%s%s%s%s%s", head, *head ? ": " : "", text, *tail ? ": " : "",
+		 tail);
+	if (put) {
+		put(line);
+		return;
+	}
 	if (line_open)
 		fputs("\r\033[K", stderr);
 	line_open = 0;
-	fprintf(stderr, "%s%s%s%s%s\n", head, *head ? ": " : "", text, *tail ? ": " : "", tail);
+	fprintf(stderr, "%s\n", line);
 	check_stderr();
 }
 

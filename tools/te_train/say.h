@@ -15,6 +15,9 @@ enum status {
 void say_as(const char *name);
 const char *say_program(void); /* that name */
 
+/* messages go to put(), a line at a time and without its newline, or to stderr if NULL */
+void say_by(void (*put)(const char *line));
+
 /* prints "te_train: ..." as one line and returns STATUS_BAD or STATUS_FAILED */
 int say_bad(const char *fmt, ...) TE_PRINTF(1, 2);
 int say_failed(const char *fmt, ...) TE_PRINTF(1, 2);

@@ -23,6 +23,17 @@ for sig in INT TERM $HUP USR1 USR2 XCPU; do
 	check "SIG$sig: told, with the step" grep -q "\"steps\": $step," summary
 done
 
+rm -f err
+env --ignore-signal=INT "$te_train" $long --out i text >out 2>err &
+pid=$!
+wait_for '^step [1-9][0-9]*/' err
+kill -INT $pid
+kill -TERM $pid
+check "SIGINT that is ignored stays so" ends_with 130
+check "and other signals are heard" grep -q 'SIGTERM: finishing step' err
+grep SIGINT err >why
+empty "alone" why
+
 # timeout(1) sends a signal twice
 rm -rf i
 start $long --out i text
@@ -57,7 +68,7 @@ pause=0
 until [ $pause -gt 4 ]; do
 	rm -rf k2
 	cp -r k k2
-	"$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
+	env --default-signal=INT "$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
 	pid=$!
 	wait_for 'held out' err
 	# the signals have handlers

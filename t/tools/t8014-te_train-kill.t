@@ -34,7 +34,7 @@ while read -r moment; do
 	set -- "$@" "$sig"
 	n=$((n + 1))
 	rm -f err # of the run before
-	"$te_train" --resume a >out 2>err &
+	env --default-signal=INT "$te_train" --resume a >out 2>err &
 	pid=$!
 	# begun: before that, a signal ends the process without a word
 	wait_for 'tokens to train on' err

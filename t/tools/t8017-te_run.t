@@ -168,6 +168,11 @@ check "the status is that of the rank after USR1" test "$(cat status)" = 5
 started TERM
 check "and that of the signal after SIGTERM" test "$(cat status)" = 143
 
+gives "signals that are ignored" 0 env --ignore-signal=HUP --ignore-signal=INT "$te_run" -n 1 \
+	sh -c 'kill -HUP $PPID; kill -INT $PPID; echo on'
+has "stay so" '^on$' out
+gives "SIGCHLD is not one of them" 0 timeout -s KILL 60 env --ignore-signal=CHLD "$te_run" -n 2 true
+
 idle=$abs_top_builddir/t/lib/.libs/libidle.so
 if [ -n "$TT_SANITIZE" ]; then
 	skip "SIGTERM is forwarded, whichever threads libraries have started" \

@@ -92,7 +92,7 @@ done
 begin()
 {
 	rm -f err
-	"$te_run" -n 2 "$te_train" "$@" >out 2>err </dev/null &
+	env --default-signal=INT "$te_run" -n 2 "$te_train" "$@" >out 2>err </dev/null &
 	pid=$!
 	wait_for '^step [1-9][0-9]*/' err
 }

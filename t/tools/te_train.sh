@@ -66,11 +66,12 @@ wait_for()
 	done
 }
 
-# start ARGUMENT...: te_train in the background, $pid, with its first step made
+# start ARGUMENT...: te_train in the background, where a shell ignores SIGINT; $pid, with its first
+# step made
 start()
 {
 	rm -f err # that of another run has steps too, and a signal sent too early ends the run
-	"$te_train" "$@" >out 2>err &
+	env --default-signal=INT "$te_train" "$@" >out 2>err &
 	pid=$!
 	wait_for '^step [1-9][0-9]*/' err
 }

@@ -237,6 +237,7 @@ void job_leave(const sigset_t *mask)
 
 int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask)
 {
+	struct sigaction old;
 	sigset_t set;
 
 	opt = o;
@@ -245,9 +246,12 @@ int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask
 	polled = calloc(3 + c->npoll, sizeof(*polled));
 	if (!polled)
 		return say_failed("not enough memory");
+	signal(SIGCHLD, SIG_DFL); /* while it is ignored, children leave no status */
+	/* ignored by nohup(1), or by a shell for what it starts with &: a signalfd would have it */
 	sigemptyset(&set);
 	for (size_t i = 0; i < NPASSED; i++)
-		sigaddset(&set, passed_on[i]);
+		if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler != SIG_IGN)
+			sigaddset(&set, passed_on[i]);
 	sigprocmask(SIG_BLOCK, &set, ret_mask);
 	main_thread = pthread_self();
 	handle(SIG_DFL, redirect);

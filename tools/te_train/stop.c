@@ -120,10 +120,8 @@ void stop_on_signals(void)
 	for (size_t i = 0; i < NSIGNALS; i++)
 		sigaddset(&sa.sa_mask, signals[i].sig);
 	for (size_t i = 0; i < NSIGNALS; i++) {
-		if (signals[i].sig == SIGHUP && !sigaction(SIGHUP, NULL, &old) &&
-		    old.sa_handler == SIG_IGN)
-			continue;
-		sigaction(signals[i].sig, &sa, NULL);
+		if (!sigaction(signals[i].sig, NULL, &old) && old.sa_handler != SIG_IGN)
+			sigaction(signals[i].sig, &sa, NULL);
 	}
 }
 

@@ -11,7 +11,7 @@ enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS
 /*
  * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop, once
  * stop_at() is told the step. SIGINT ends the process at once if it is not the first of them.
- * nohup(1) is respected.
+ * Those that are ignored, as by nohup(1) or for what a script starts with &, stay so.
  */
 void stop_on_signals(void);
 /* the run is in this phase, and step is the last one it makes if a signal arrives; saves: or not */

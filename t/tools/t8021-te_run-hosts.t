@@ -193,7 +193,8 @@ else
 	skip "a process that cannot be started" "no $fault"
 fi
 gives "a shell that prints" 1 on a,noisy sleep 60.2108
-has "is told too" '^te_run: host noisy: te_run there sent "welcome' err
+has "is told too, and what may be the cause" \
+	'^te_run: host noisy: te_run there sent "welcome.*does its shell print at the start\?$' err
 gone "and the ranks end" 60.2108
 gives "a host that is silent" 1 on a,mute --silence 1 sleep 60.2109
 has "is lost" '^te_run: host mute: nothing has come for 1 s' err

@@ -358,9 +358,10 @@ static void read_host(struct host *h)
 	if (h->done) {
 		hang_up(h);
 	} else if (t) {
-		char text[80];
+		char text[128];
 
-		snprintf(text, sizeof(text), "te_run there sent \"%.*s\", which is no message: "
+		snprintf(text, sizeof(text),
+			 "te_run there sent \"%.*s\", which is no message: "
 			 "does its shell print at the start?",
 			 (int)(h->in.n - h->in.at < 12 ? h->in.n - h->in.at : 12),
 			 h->in.p + h->in.at);

@@ -86,7 +86,7 @@ int job_running(int rank)
 
 static void tell(const struct ended *e)
 {
-	char who[160];
+	char who[512]; /* a host may have a long name */
 
 	snprintf(who, sizeof(who), "rank %d (%s%s%spid %d)", e->rank, e->host ? "host " : "",
 		 e->host ? e->host : "", e->host ? ", " : "", e->pid);

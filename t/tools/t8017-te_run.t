@@ -29,11 +29,15 @@ has()
 	empty "$1" why
 }
 
-# gone NAME MARK: no process has the mark in its command line
+# gone NAME MARK: soon no process has the mark in its command line
 gone()
 {
-	sleep 0.1
 	echo "$2" >mark
+	i=0
+	while [ $i -lt 200 ] && grep -qsaFf mark /proc/[0-9]*/cmdline; do
+		sleep 0.05
+		i=$((i + 1))
+	done
 	grep -lsaFf mark /proc/[0-9]*/cmdline >why
 	empty "$1" why
 }
@@ -194,6 +198,19 @@ while [ ! -e killed.0 ] || [ ! -e killed.1 ]; do sleep 0.05; done
 kill -9 $pid
 wait $pid 2>/dev/null
 gone "the ranks end if te_run is killed" 60.1708
+rm -rf "$TMPDIR"/*
+
+for stop in "" "stopped "; do
+	rm -f killed.*
+	"$te_run" -n 2 sh -c 'sleep 60.1713 & : >killed.$TE_COMM_RANK; wait' >out 2>err &
+	pid=$!
+	while [ ! -e killed.0 ] || [ ! -e killed.1 ]; do sleep 0.05; done
+	[ -z "$stop" ] || kill -TSTP $pid
+	until [ -z "$stop" ] || grep -q '^State:.T' /proc/$pid/status; do sleep 0.05; done
+	kill -9 $pid
+	wait $pid 2>/dev/null
+	gone "and what they have started, if te_run is ${stop}and killed" 60.1713
+done
 rm -rf "$TMPDIR"/*
 
 "$te_run" -n 2 -p sh -c 'while echo y; do :; done; : 60.1709' 2>err | head -n 1 >out

@@ -146,7 +146,7 @@ cp -r c killed
 	>out 2>err </dev/null &
 pid=$!
 wait_for '^step [1-9][0-9]*/' err
-kill -KILL "$(cut -d' ' -f2 "/proc/$pid/task/$pid/children")"
+kill -KILL "$(ranks_of $pid | tail -n 1)"
 ends_with 0 && : >why || : >bad
 check "a rank that is killed ends all with a failure" test -e bad
 

@@ -189,6 +189,11 @@ elif [ -e "$fault" ]; then
 	grep -v '^te_run: host b: cannot start ssh: Resource temporarily' err >why
 	empty "is told, and no other process gets a signal" why
 	gone "the ranks of the other host end" 60.2115
+	# read until its child has ended
+	env LD_PRELOAD="$fault" FAILFORK_ORPHAN=1 "$te_run" --ssh "$tmp/ssh" --te-run "$te_run" \
+		--hosts down-4 true 2>&1 >/dev/null </dev/null | cat >out
+	grep down-4 "$tmp/asked" >why
+	empty "an ssh that starts after the end of te_run ends" why
 else
 	skip "a process that cannot be started" "no $fault"
 fi

@@ -33,7 +33,7 @@ begin()
 lose()
 {
 	killed=
-	for process in $(cat /proc/$pid/task/*/children); do
+	for process in $(ranks_of $pid); do
 		number=$(tr '\0' '\n' <"/proc/$process/environ" | sed -n 's/^TE_COMM_RANK=//p')
 		case " $* " in *" $number "*) killed="$killed $process" ;; esac
 	done
@@ -163,7 +163,7 @@ check "which can be resumed" "$te_train" --resume no_model --stop-after 0
 # holds RANK: how many descriptors and threads it has
 holds()
 {
-	for process in $(cat /proc/$pid/task/*/children); do
+	for process in $(ranks_of $pid); do
 		tr '\0' '\n' <"/proc/$process/environ" | grep -qx "TE_COMM_RANK=$1" &&
 			ls "/proc/$process/fd" "/proc/$process/task" | wc -l
 	done
@@ -185,7 +185,7 @@ check "more are lost than --recover allows" ends_with 137
 begin 3 $endless --recover 1 --accum 2 --out signal text
 lose 0
 wait_for '^training goes on' err
-kill -TERM $(cat /proc/$pid/task/*/children)
+kill -TERM $(ranks_of $pid)
 check "a signal ends those that go on" ends_with 137
 check "with the status of a signal" test "$(grep -c 'exited with status 130$' err)" = 2
 check "what was made is saved" "$te_train" --resume signal --stop-after 0
@@ -193,7 +193,7 @@ check "what was made is saved" "$te_train" --resume signal --stop-after 0
 # a rank is stopped: the communicators of a step have one time-out together, of 3 s
 export TE_COMM_TIMEOUT_MS=3000
 begin 2 $endless text
-stopped=$(set -- $(cat /proc/$pid/task/*/children); echo $2)
+stopped=$(ranks_of $pid | tail -n 1)
 kill -STOP $stopped
 since=$(date +%s%N)
 wait_for 'has not taken part in operation' err

@@ -92,6 +92,14 @@ ends_with()
 	[ $? = "$1" ]
 }
 
+# ranks_of PID: the processes of te_train that this te_run has started, in the order of the ranks
+ranks_of()
+{
+	for child in $(cat /proc/"$1"/task/*/children); do
+		grep -q te_train "/proc/$child/comm" && echo "$child"
+	done
+}
+
 # the signals that tests send to runs; SIGHUP only if it is not ignored, as it is under nohup(1)
 HUP=
 [ "$(sh -c 'kill -HUP $$; echo ignored')" = ignored ] || HUP=HUP

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -184,7 +183,6 @@ static void become_ssh(const struct host *h, const int to[2], const int from[2],
 	int n = 0;
 
 	setpgid(0, group); /* a terminal's signals are for te_run, which passes them on */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	dup2(to[0], STDIN_FILENO);
 	dup2(from[1], STDOUT_FILENO);
 	job_leave(mask);

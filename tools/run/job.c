@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -200,6 +201,7 @@ static const int passed_on[] = { SIGCHLD, SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
 				 SIGUSR1, SIGUSR2, SIGTSTP, SIGWINCH };
 #define NPASSED (sizeof(passed_on) / sizeof(passed_on[0]))
 static pthread_t main_thread;
+static pid_t parent; /* of children: this process */
 
 /*
  * A library, such as a BLAS, may have started threads before main() that do not block the signals.
@@ -233,6 +235,9 @@ void job_leave(const sigset_t *mask)
 	handle(redirect, SIG_DFL);
 	signal(SIGPIPE, SIG_DFL);
 	sigprocmask(SIG_SETMASK, mask, NULL);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) /* it has ended before that */
+		_exit(STATUS_FAILED);
 }
 
 int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask)
@@ -254,6 +259,7 @@ int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask
 			sigaddset(&set, passed_on[i]);
 	sigprocmask(SIG_BLOCK, &set, ret_mask);
 	main_thread = pthread_self();
+	parent = getpid();
 	handle(SIG_DFL, redirect);
 	signal(SIGPIPE, SIG_IGN);
 	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);

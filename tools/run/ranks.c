@@ -1,7 +1,7 @@
 /*
- * ranks.c - ranks as processes of this host. They are in one process group, whose leader, the first
- * of them, is not reaped before the end: so the group's number stays theirs, and what they have
- * started ends with them.
+ * ranks.c - ranks as processes of this host. They are in one process group, whose leader ends them
+ * and what they have started if te_run is killed. The leader is not reaped before the end: so the
+ * group's number stays theirs.
  */
 #include "config.h"
 
@@ -28,11 +28,51 @@ static pid_t group;
 
 static void ranks_signal(int sig)
 {
-	if (group)
-		kill(-group, sig);
+	if (!group)
+		return;
+	kill(-group, sig);
+	if (sig == SIGSTOP)
+		kill(group, SIGCONT);
 }
 
 /* ---- starting ---- */
+
+/* te_run, and a rank until it executes its program, have the other end of the pipe open */
+static void lead(const int fd[2])
+{
+	sigset_t all;
+	char c;
+
+	sigfillset(&all);
+	sigprocmask(SIG_BLOCK, &all, NULL);
+	setpgid(0, 0);
+	prctl(PR_SET_NAME, "te_ranks"); /* not the one that killall(1) of te_run is for */
+	close(fd[1]);
+	while (read(fd[0], &c, 1) < 0 && errno == EINTR)
+		;
+	kill(-getpid(), SIGKILL);
+	_exit(STATUS_OK);
+}
+
+static int start_leader(void)
+{
+	int fd[2];
+	pid_t pid;
+
+	if (pipe2(fd, O_CLOEXEC))
+		return say_failed("cannot open a pipe: %s", strerror(errno));
+	pid = fork();
+	if (!pid)
+		lead(fd);
+	close(fd[0]);
+	if (pid < 0) {
+		close(fd[1]);
+		return say_failed("cannot start the leader of the ranks: %s", strerror(errno));
+	}
+	group = pid;
+	setpgid(pid, pid);
+	return STATUS_OK;
+}
 
 static void set_int(const char *name, int value)
 {
@@ -49,7 +89,6 @@ static void become(const struct run_opts *o, int i, int fd, const int out[2], co
 	int e;
 
 	setpgid(0, group);
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	/* from a terminal, only its foreground processes may read */
 	if ((rank || !mine.input || isatty(STDIN_FILENO)) && null >= 0)
 		dup2(null, STDIN_FILENO);
@@ -104,8 +143,6 @@ static int start(const struct run_opts *o, int i, const sigset_t *mask)
 		close(fd[0]);
 		return say_failed("cannot start rank %d: %s", mine.first + i, strerror(errno));
 	}
-	if (!group)
-		group = k->pid;
 	setpgid(k->pid, group);
 	k->running = 1;
 	job_started(mine.first + i);
@@ -124,7 +161,7 @@ size_t ranks_npoll(int n)
 
 int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigset_t *mask)
 {
-	int e = STATUS_OK;
+	int e;
 
 	mine = *r;
 	ranks = calloc((size_t)mine.n, sizeof(*ranks));
@@ -132,6 +169,7 @@ int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigs
 		return say_failed("not enough memory");
 	for (int i = 0; i < mine.n; i++)
 		ranks[i].out[0] = ranks[i].out[1] = -1;
+	e = start_leader();
 	for (int i = 0; i < mine.n && !e; i++)
 		e = start(o, i, mask);
 	return e;
@@ -170,12 +208,9 @@ static void collect(void)
 		struct rank *k = &ranks[i];
 		siginfo_t s = { 0 };
 
-		if (!k->running ||
-		    waitid(P_PID, (id_t)k->pid, &s, WEXITED | WNOHANG | WNOWAIT) || !s.si_pid)
+		if (!k->running || waitid(P_PID, (id_t)k->pid, &s, WEXITED | WNOHANG) || !s.si_pid)
 			continue;
 		k->running = 0;
-		if (k->pid != group)
-			waitpid(k->pid, NULL, 0);
 		mine.ended(&(struct ended){ mine.first + i, s.si_pid, s.si_code, s.si_status,
 					    NULL });
 	}

@@ -55,7 +55,7 @@ struct ended {
 
 /* job_begin() blocks the signals that are passed on; mask is as it was before */
 int job_begin(const struct run_opts *o, const struct crew *crew, sigset_t *ret_mask);
-/* in a child: signals are as they were before job_begin() */
+/* in a child: signals are as they were before job_begin(), and it ends with its parent */
 void job_leave(const sigset_t *mask);
 void job_started(int rank);
 /* an agent only reports what it has seen; otherwise a failure is that of the job */

@@ -42,8 +42,8 @@ enum te_errno {
  * te_strerror - name a result code
  * @r: what a function returned, or its negation
  *
- * Returns a text without a full stop; "success" for every r that is
- * neither an errno nor a TE_E code. Never NULL. The text of an errno is valid
+ * Returns a text without a full stop. For an r that is neither an errno nor a TE_E code it is
+ * "success", or "unknown error" if r is below 0. Never NULL. The text of an errno is valid
  * until the thread's next call; that of a TE_E code until the process ends.
  *
  * Thread: any thread.

@@ -28,7 +28,7 @@ const char *te_strerror(int r)
 #undef TE_ERRNO_CASE
 	}
 	if (e <= 0 || e >= 1000)
-		return "success";
+		return r < 0 ? "unknown error" : "success";
 	/* the GNU form: it may or may not use the buffer */
 	return strerror_r(e, last.errno_text, sizeof(last.errno_text));
 }

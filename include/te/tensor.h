@@ -113,8 +113,8 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
  * How many FP32 words the array has, padding included, and which of them belongs to element
  * (@r, @c). TE_SCALING_1X128: [ceil(cols / 128), rows], word (c / 128, r); TE_SCALING_128X128:
  * [ceil(rows / 128), ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a
- * multiple of 4, as cuBLASLt needs it. -1: the scaling is
- * unknown, an extent is below 1, or the element is outside.
+ * multiple of 4, as cuBLASLt needs it. -1: the scaling is unknown, an extent is below 1, the
+ * element is outside, or there is a word for each block of a copy of 2^57 elements or more.
  */
 TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);
 TE_EXPORT int64_t te_scaling_index(enum te_scaling scaling, int64_t rows, int64_t cols, int64_t r,

@@ -102,6 +102,9 @@ static int check_opts(enum te_dtype dtype, const struct te_tensor_opts *o)
 	return 0;
 }
 
+/* of a block-scaled copy: for no more elements a size of its scale-inverses overflows */
+#define SCALED_NELEMS_MAX (INT64_MAX / 64)
+
 /* words of the scale-inverses of each copy; of block scaling a multiple of 4, so that the column
  * copy's are aligned to 16 bytes as well */
 static int scale_sizes(const struct te_tensor *t, int row, int col, size_t *ret_row,
@@ -112,8 +115,7 @@ static int scale_sizes(const struct te_tensor *t, int row, int col, size_t *ret_
 	*ret_row = *ret_col = 0;
 	if (!te__is_fp8(t->dtype))
 		return 0;
-	/* for fewer elements no sum below overflows */
-	if (t->scaling && t->nelems > INT64_MAX / 64)
+	if (t->scaling && t->nelems > SCALED_NELEMS_MAX)
 		return te__fail(-ENOMEM, "te_tensor_create: the size overflows");
 	if (!t->scaling || row)
 		*ret_row = (size_t)te_k_scale_nfloats(t->scaling, rows, cols);
@@ -378,7 +380,12 @@ float *te_tensor_col_scale_inv(const struct te_tensor *t)
 
 static int has_scales(enum te_scaling scaling, int64_t rows, int64_t cols)
 {
-	return (unsigned int)scaling <= TE_SCALING_128X128 && rows > 0 && cols > 0;
+	int64_t nelems;
+
+	if ((unsigned int)scaling > TE_SCALING_128X128 || rows < 1 || cols < 1)
+		return 0;
+	return scaling == TE_SCALING_TENSOR ||
+	       (!__builtin_mul_overflow(rows, cols, &nelems) && nelems <= SCALED_NELEMS_MAX);
 }
 
 int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols)

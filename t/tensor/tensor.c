@@ -236,6 +236,27 @@ START_TEST(scales_have_a_layout)
 }
 END_TEST
 
+START_TEST(too_many_scales_have_no_layout)
+{
+	const int64_t most = INT64_MAX;
+
+	for (int k = TE_SCALING_1X128; k <= TE_SCALING_128X128; k++) {
+		const enum te_scaling s = (enum te_scaling)k;
+
+		ck_assert_int_eq(te_scaling_nfloats(s, most, 1), -1);
+		ck_assert_int_eq(te_scaling_nfloats(s, 1, most), -1);
+		ck_assert_int_eq(te_scaling_nfloats(s, most, most), -1);
+		ck_assert_int_eq(te_scaling_index(s, most, 1, most - 1, 0), -1);
+		ck_assert_int_eq(te_scaling_index(s, 1, most, 0, most - 1), -1);
+		/* 2^57 - 1 elements in a row or a column */
+		ck_assert_int_ge(te_scaling_index(s, most / 64, 1, most / 64 - 1, 0), 0);
+		ck_assert_int_gt(te_scaling_nfloats(s, 1, most / 64),
+				 te_scaling_index(s, 1, most / 64, 0, most / 64 - 1));
+	}
+	ck_assert_int_eq(te_scaling_nfloats(TE_SCALING_TENSOR, most, most), 1);
+}
+END_TEST
+
 /* each copy has its scales, all 1, and no array overlaps another */
 START_TEST(copies_of_blocks_have_scales)
 {
@@ -931,6 +952,7 @@ static Suite *suite(void)
 	tcase_add_test(c, too_large_sizes_are_refused_without_leaks);
 	CASE("block scaling");
 	tcase_add_loop_test(c, scales_have_a_layout, 0, TT_LEN(layouts));
+	tcase_add_test(c, too_many_scales_have_no_layout);
 	tcase_add_loop_test(c, copies_of_blocks_have_scales, 0, 6);
 	tcase_add_test(c, wrapped_blocks_have_scales);
 	CASE("references");

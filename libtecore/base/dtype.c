@@ -60,6 +60,8 @@ const char *te_dtype_name(enum te_dtype dtype)
 
 int te_dtype_from_name(const char *name, enum te_dtype *ret_dtype)
 {
+	if (!ret_dtype)
+		return te__fail(-EINVAL, "te_dtype_from_name: ret_dtype is NULL");
 	for (int i = 0; name && i < TE_DTYPE_COUNT; i++)
 		if (!strcmp(name, types[i].name)) {
 			*ret_dtype = (enum te_dtype)i;

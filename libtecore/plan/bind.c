@@ -378,6 +378,12 @@ static int check_inputs(const struct te_plan *p, const struct te_plan_binding *b
 	const char *name;
 	int r = 0;
 
+	if (b->nin > 0 && (!b->in_name || !b->in))
+		return te__fail(-EINVAL, "te_plan_bind: nin is %d, and %s is NULL", b->nin,
+				b->in_name ? "in" : "in_name");
+	for (int i = 0; i < b->nin; i++)
+		if (!b->in_name[i])
+			return te__fail(-EINVAL, "te_plan_bind: in_name[%d] is NULL", i);
 	for (int i = 0; (name = te_plan_input_name(p, i)) && !r; i++)
 		r = check_tensor(p, name, boundary(p, name), given(b, name));
 	for (int i = 0; i < b->nin && !r; i++) {

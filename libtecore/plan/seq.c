@@ -848,6 +848,9 @@ int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)
 	uint64_t words[2];
 	int r = initialised(seq, "te_seq_rng_get");
 
+	if (!r && (!ret_seed || !ret_offset))
+		r = te__fail(-EINVAL, "te_seq_rng_get: %s is NULL",
+			     ret_seed ? "ret_offset" : "ret_seed");
 	if (!r)
 		r = te__ctx_wait(seq->ctx, "te_seq_rng_get");
 	if (!r)

@@ -246,6 +246,8 @@ START_TEST(refuses_unknown_types)
 	ck_assert_ptr_nonnull(strstr(te_error_detail(), "\"fp64\""));
 	ck_assert_int_eq(te_dtype_from_name(NULL, &d), -EINVAL);
 	ck_assert_int_eq(te_dtype_from_name("", &d), -EINVAL);
+	ck_assert_int_eq(te_dtype_from_name("fp32", NULL), -EINVAL);
+	ck_assert_str_eq(te_error_detail(), "te_dtype_from_name: ret_dtype is NULL");
 	ck_assert_int_eq(d, TE_DTYPE_INT32);
 	ck_assert_str_eq(te_dtype_name(TE_DTYPE_COUNT), "?");
 	ck_assert_str_eq(te_dtype_name((enum te_dtype)-1), "?");

@@ -419,6 +419,13 @@ START_TEST(bindings_are_refused_by_name)
 	b.nin = 3;
 	b.in_name = both;
 	refused(c.part[2], &b, -EINVAL, "no input mask");
+	both[1] = NULL;
+	refused(c.part[2], &b, -EINVAL, "te_plan_bind: in_name[1] is NULL");
+	b.in_name = NULL;
+	refused(c.part[2], &b, -EINVAL, "te_plan_bind: nin is 3, and in_name is NULL");
+	b = good;
+	b.in = NULL;
+	refused(c.part[2], &b, -EINVAL, "te_plan_bind: nin is 2, and in is NULL");
 	b = good;
 	b.out = NULL;
 	refused(c.part[2], &b, -EINVAL, "out is missing");

@@ -427,6 +427,10 @@ START_TEST(keeps_random_state)
 	ck_assert_int_eq(te_seq_rng_get(seq, &s, &o), 0);
 	ck_assert_uint_eq(s, 11);
 	ck_assert_uint_eq(o, 0);
+	ck_assert_int_eq(te_seq_rng_get(seq, NULL, &o), -EINVAL);
+	ck_assert_str_eq(te_error_detail(), "te_seq_rng_get: ret_seed is NULL");
+	ck_assert_int_eq(te_seq_rng_get(seq, &s, NULL), -EINVAL);
+	ck_assert_str_eq(te_error_detail(), "te_seq_rng_get: ret_offset is NULL");
 	ck_assert_int_eq(te_seq_rng_set(seq, 0x123456789abcdef0u, 77), 0);
 	ck_assert_int_eq(te_seq_rng_get(seq, &s, &o), 0);
 	ck_assert_uint_eq(s, 0x123456789abcdef0u);

@@ -224,18 +224,25 @@ int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shar
 	return 0;
 }
 
+static int usable(const struct te_adamw *opt, const struct te_stream *stream, const char *fn)
+{
+	return opt ? te__stream_check(fn, stream, opt->ctx) :
+		     te__fail(-EINVAL, "%s: opt is NULL", fn);
+}
+
 int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 {
-	if (!opt || !stream)
-		return te__fail(-EINVAL, "te_adamw_set_lr: no optimizer or no stream");
-	return te__adamw_set_lr("te_adamw_set_lr", stream, opt->state, lr);
+	static const char fn[] = "te_adamw_set_lr";
+	int r = usable(opt, stream, fn);
+
+	return r ? r : te__adamw_set_lr(fn, stream, opt->state, lr);
 }
 
 int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
 {
-	if (!opt || !stream)
-		return te__fail(-EINVAL, "te_adamw_step: no optimizer or no stream");
-	return te__adamw_step(stream, &(struct te__adamw){
+	int r = usable(opt, stream, "te_adamw_step");
+
+	return r ? r : te__adamw_step(stream, &(struct te__adamw){
 		.g = te_seq_grads(opt->seq),
 		.w = te_seq_masters(opt->seq),
 		.m = opt->m,

@@ -168,10 +168,11 @@ static int sticky(struct te_plan *p, int r)
 
 static int runnable(struct te_plan *p, struct te_stream *stream, const char *what)
 {
-	if (!p || !stream)
-		return te__fail(-EINVAL, "%s: no plan or no stream", what);
-	if (te_stream_ctx(stream) != p->ctx)
-		return te__fail(-EINVAL, "%s: the stream belongs to another context", what);
+	int r = p ? te__stream_check(what, stream, p->ctx) :
+		    te__fail(-EINVAL, "%s: plan is NULL", what);
+
+	if (r)
+		return r;
 	if (p->flags & TE_PLAN_NO_ALLOC)
 		return te__fail(-TE_ESTATE, "%s: the plan was made without memory", what);
 	if (!p->bound)

@@ -820,27 +820,25 @@ static int initialised(const struct te_seq *seq, const char *what)
 
 int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 {
-	int r = initialised(seq, "te_seq_zero_grads");
+	static const char fn[] = "te_seq_zero_grads";
+	int r = initialised(seq, fn);
 
 	if (!r && !seq->grads)
-		r = te__fail(-TE_ESTATE, "te_seq_zero_grads: the sequence has no gradients");
-	if (r < 0)
-		return r;
-	return te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
+		r = te__fail(-TE_ESTATE, "%s: the sequence has no gradients", fn);
+	if (!r)
+		r = te__stream_check(fn, stream, seq->ctx);
+	return r ? r : te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
 }
 
 int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream)
 {
-	const char *fn = "te_seq_weights_changed";
+	static const char fn[] = "te_seq_weights_changed";
 	int r = initialised(seq, fn);
 
-	if (r < 0)
-		return r;
-	if (!stream || te_stream_ctx(stream) != seq->ctx)
-		return te__fail(-EINVAL, "%s: %s", fn,
-				stream ? "the stream belongs to another context" : "no stream");
-	return TE__LAUNCH(stream, WEIGHTS_CHANGED,
-			  (&(struct te_k_weights_changed){ .version = seq->version }));
+	if (!r)
+		r = te__stream_check(fn, stream, seq->ctx);
+	return r ? r : TE__LAUNCH(stream, WEIGHTS_CHANGED,
+				  (&(struct te_k_weights_changed){ .version = seq->version }));
 }
 
 int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)

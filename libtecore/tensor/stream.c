@@ -38,6 +38,14 @@ static void capture_fail(struct te_ctx *ctx, struct te__capture *c, int code)
 	pthread_mutex_unlock(&ctx->lock);
 }
 
+int te__stream_check(const char *fn, const struct te_stream *stream, const struct te_ctx *ctx)
+{
+	if (stream && stream->ctx == ctx)
+		return 0;
+	return te__fail(-EINVAL, "%s: the stream is %s", fn,
+			stream ? "of another context" : "NULL");
+}
+
 int te__stream_queued(struct te_stream *stream, int r)
 {
 	struct te__capture *c = r < 0 ? atomic_load(&stream->capture) : NULL;

@@ -503,7 +503,9 @@ START_TEST(refuses_what_it_cannot_do)
 {
 	struct te_seq *raw = make_seq(ctx);
 	struct te_adamw *opt = NULL;
+	struct te_ctx *other;
 
+	DO(tt_ctx_new(&other));
 	ck_assert_int_eq(te_adamw_create(raw, NULL, &opt), -TE_ESTATE);
 	ck_assert_int_eq(te_adamw_create(NULL, NULL, &opt), -EINVAL);
 	ck_assert_int_eq(te_adamw_create(seq, NULL, NULL), -EINVAL);
@@ -512,14 +514,19 @@ START_TEST(refuses_what_it_cannot_do)
 	opt = make(NULL);
 	ck_assert_int_eq(te_adamw_set_lr(opt, st, -1), -EINVAL);
 	ck_assert_int_eq(te_adamw_set_lr(opt, st, NAN), -EINVAL);
-	ck_assert_int_eq(te_adamw_set_lr(opt, NULL, 1), -EINVAL);
-	ck_assert_int_eq(te_adamw_step(opt, NULL), -EINVAL);
-	ck_assert_int_eq(te_adamw_step(NULL, st), -EINVAL);
+	fails(te_adamw_set_lr(opt, NULL, 1), -EINVAL, "te_adamw_set_lr: the stream is NULL");
+	fails(te_adamw_set_lr(opt, te_ctx_stream(other), 1), -EINVAL,
+	      "te_adamw_set_lr: the stream is of another context");
+	fails(te_adamw_step(opt, NULL), -EINVAL, "te_adamw_step: the stream is NULL");
+	fails(te_adamw_step(opt, te_ctx_stream(other)), -EINVAL,
+	      "te_adamw_step: the stream is of another context");
+	fails(te_adamw_step(NULL, st), -EINVAL, "te_adamw_step: opt is NULL");
 	ck_assert_int_eq(te_adamw_stats(opt, NULL), -EINVAL);
 	ck_assert_ptr_eq(te_adamw_ref(opt), opt);
 	ck_assert_ptr_null(te_adamw_unref(opt));
 	ck_assert_ptr_null(te_adamw_unref(opt));
 	ck_assert_ptr_null(te_adamw_unref(NULL));
+	te_ctx_unref(other);
 }
 END_TEST
 

@@ -440,18 +440,26 @@ END_TEST
 
 START_TEST(zeroes_gradients)
 {
+	struct te_ctx *other;
 	float one[64];
 
+	DO(tt_ctx_new(&other));
 	put(embedding("e", 4, 4));
 	ck_assert_int_eq(te_seq_zero_grads(seq, te_ctx_stream(ctx)), -TE_ESTATE);
 	ck_assert_int_eq(te_seq_init(seq, 1), 0);
 	for (int i = 0; i < 64; i++)
 		one[i] = 1;
 	ck_assert_int_eq(te_tensor_write(te_seq_grads(seq), one, sizeof(one)), 0);
+	fails(te_seq_zero_grads(seq, te_ctx_stream(other)), -EINVAL,
+	      "te_seq_zero_grads: the stream is of another context");
+	fails(te_seq_zero_grads(seq, NULL), -EINVAL, "te_seq_zero_grads: the stream is NULL");
+	fails(te_seq_weights_changed(seq, te_ctx_stream(other)), -EINVAL,
+	      "te_seq_weights_changed: the stream is of another context");
 	ck_assert_int_eq(te_seq_zero_grads(seq, te_ctx_stream(ctx)), 0);
 	ck_assert_int_eq(te_tensor_read(te_seq_grads(seq), one, sizeof(one)), 0);
 	for (int i = 0; i < 64; i++)
 		ck_assert(one[i] == 0);
+	te_ctx_unref(other);
 }
 END_TEST
 

@@ -158,8 +158,8 @@ static int check_ctx(const struct te_stream *stream, const char *name, const str
 	return 0;
 }
 
-int te_gemm(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
-	    struct te_tensor *d, const struct te_gemm_opts *opts)
+static int gemm(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
+		struct te_tensor *d, const struct te_gemm_opts *opts)
 {
 	struct te_gemm_opts o = TE_GEMM_OPTS_INIT;
 	const struct te_tensor *c;
@@ -226,4 +226,10 @@ int te_gemm(struct te_stream *stream, const struct te_tensor *a, const struct te
 	k.bdtype = y.dtype;
 	k.cdtype = k.ddtype = te_tensor_dtype(d);
 	return TE__LAUNCH(stream, GEMM, &k);
+}
+
+int te_gemm(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
+	    struct te_tensor *d, const struct te_gemm_opts *opts)
+{
+	return te__stream_queued(stream, gemm(stream, a, b, d, opts));
 }

@@ -190,12 +190,7 @@ int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 int te__arg_q_tensor(const char *fn, const struct te__quantize *z, const char *name,
 		     const struct te_tensor *y, int64_t rows, int64_t cols);
 
-static inline int te__kernel_queued(struct te_stream *stream, int r)
-{
-	return stream ? te__stream_queued(stream, r) : r;
-}
-
-/* the same for an int expression that launches several kernels, and does nothing else */
+/* te__stream_queued() for an int expression that launches several kernels, and does nothing else */
 #define TE__KERNELS(stream, expr) (te__stream_hold(stream), te__stream_held(stream, expr))
 
 #endif

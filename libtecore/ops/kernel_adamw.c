@@ -134,7 +134,7 @@ static int init(struct te_stream *stream, struct state *s, float lr)
 
 int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr)
 {
-	return te__kernel_queued(stream, init(stream, state, lr));
+	return te__stream_queued(stream, init(stream, state, lr));
 }
 
 int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr)
@@ -145,7 +145,7 @@ int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr)
 
 	if (!r)
 		r = te__adamw_set_lr(fn, stream, &s->adamw, lr);
-	return te__kernel_queued(stream, r);
+	return te__stream_queued(stream, r);
 }
 
 static int step(struct te_stream *stream, struct te__adamw *a, struct state *s, void *ws,

@@ -193,7 +193,7 @@ int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tenso
 {
 	struct te__cross_entropy e = { .x = x, .targets = targets };
 
-	return te__kernel_queued(stream, part(stream, &e, parts, opts));
+	return te__stream_queued(stream, part(stream, &e, parts, opts));
 }
 
 static int join(struct te_stream *stream, struct te__cross_entropy *e,
@@ -271,5 +271,5 @@ int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_t
 {
 	struct te__cross_entropy e = { .x = x, .targets = targets, .lse = lse, .count = count };
 
-	return te__kernel_queued(stream, backward(stream, &e, dx, opts));
+	return te__stream_queued(stream, backward(stream, &e, dx, opts));
 }

@@ -59,7 +59,7 @@ static int transpose(struct te_stream *stream, const struct te_tensor *x, struct
 int te_kernel_transpose(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
 			const struct te_kernel_transpose_opts *opts)
 {
-	return te__kernel_queued(stream, transpose(stream, x, y, opts));
+	return te__stream_queued(stream, transpose(stream, x, y, opts));
 }
 
 /* ---- bias ---- */
@@ -114,7 +114,7 @@ static int bias_forward(struct te_stream *stream, const struct te_tensor *x,
 int te_kernel_bias_forward(struct te_stream *stream, const struct te_tensor *x,
 			   const struct te_tensor *bias, struct te_tensor *y)
 {
-	return te__kernel_queued(stream, bias_forward(stream, x, bias, y));
+	return te__stream_queued(stream, bias_forward(stream, x, bias, y));
 }
 
 size_t te_kernel_bias_ws_nbytes(int64_t rows, int64_t cols)
@@ -182,7 +182,7 @@ static int add(struct te_stream *stream, const struct te_tensor *a, const struct
 int te_kernel_add(struct te_stream *stream, const struct te_tensor *a, const struct te_tensor *b,
 		  struct te_tensor *y)
 {
-	return te__kernel_queued(stream, add(stream, a, b, y));
+	return te__stream_queued(stream, add(stream, a, b, y));
 }
 
 /* ---- dropout ---- */
@@ -254,7 +254,7 @@ int te_kernel_dropout_forward(struct te_stream *stream, const struct te_tensor *
 {
 	static const char *const names[2] = { "x", "y" };
 
-	return te__kernel_queued(stream, dropout("te_kernel_dropout_forward", stream, names, x, y,
+	return te__stream_queued(stream, dropout("te_kernel_dropout_forward", stream, names, x, y,
 						 opts));
 }
 
@@ -263,6 +263,6 @@ int te_kernel_dropout_backward(struct te_stream *stream, const struct te_tensor 
 {
 	static const char *const names[2] = { "dy", "dx" };
 
-	return te__kernel_queued(stream, dropout("te_kernel_dropout_backward", stream, names, dy,
+	return te__stream_queued(stream, dropout("te_kernel_dropout_backward", stream, names, dy,
 						 dx, opts));
 }

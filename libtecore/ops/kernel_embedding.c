@@ -122,7 +122,7 @@ int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor
 				const struct te_tensor *table, struct te_tensor *y,
 				const struct te_kernel_embedding_opts *opts)
 {
-	return te__kernel_queued(stream, forward(stream, tokens, table, y, opts));
+	return te__stream_queued(stream, forward(stream, tokens, table, y, opts));
 }
 
 static int backward(struct te_stream *stream, const struct te_tensor *dy,
@@ -148,5 +148,5 @@ int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tenso
 				 const struct te_tensor *tokens, struct te_tensor *dtable,
 				 const struct te_kernel_embedding_opts *opts)
 {
-	return te__kernel_queued(stream, backward(stream, dy, tokens, dtable, opts));
+	return te__stream_queued(stream, backward(stream, dy, tokens, dtable, opts));
 }

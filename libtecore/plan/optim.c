@@ -235,10 +235,10 @@ int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr)
 	static const char fn[] = "te_adamw_set_lr";
 	int r = usable(opt, stream, fn);
 
-	return r ? r : te__adamw_set_lr(fn, stream, opt->state, lr);
+	return te__stream_queued(stream, r ? r : te__adamw_set_lr(fn, stream, opt->state, lr));
 }
 
-int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
+static int step(struct te_adamw *opt, struct te_stream *stream)
 {
 	int r = usable(opt, stream, "te_adamw_step");
 
@@ -259,6 +259,11 @@ int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
 		.weight_decay = opt->opts.weight_decay,
 		.max_grad_norm = opt->opts.max_grad_norm,
 	});
+}
+
+int te_adamw_step(struct te_adamw *opt, struct te_stream *stream)
+{
+	return te__stream_queued(stream, step(opt, stream));
 }
 
 /* between device and host, after all that was queued on the context */

@@ -271,7 +271,7 @@ static int keep_scales(struct te_plan *p, struct te_stream *stream)
 					(size_t)n * sizeof(float)) : 0;
 }
 
-int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
+static int forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 {
 	struct te_k_rng_next next;
 	int r = runnable(p, stream, "te_plan_forward");
@@ -305,7 +305,12 @@ int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
 	return sticky(p, r);
 }
 
-int te_plan_backward(struct te_plan *p, struct te_stream *stream)
+int te_plan_forward(struct te_plan *p, struct te_stream *stream, uint32_t flags)
+{
+	return te__stream_queued(stream, forward(p, stream, flags));
+}
+
+static int backward(struct te_plan *p, struct te_stream *stream)
 {
 	int r = runnable(p, stream, "te_plan_backward");
 
@@ -326,7 +331,12 @@ int te_plan_backward(struct te_plan *p, struct te_stream *stream)
 	return sticky(p, r);
 }
 
-int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
+int te_plan_backward(struct te_plan *p, struct te_stream *stream)
+{
+	return te__stream_queued(stream, backward(p, stream));
+}
+
+static int backward_dw(struct te_plan *p, struct te_stream *stream)
 {
 	int first, r = runnable(p, stream, "te_plan_backward_dw");
 
@@ -343,3 +353,7 @@ int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
 	return sticky(p, r);
 }
 
+int te_plan_backward_dw(struct te_plan *p, struct te_stream *stream)
+{
+	return te__stream_queued(stream, backward_dw(p, stream));
+}

@@ -827,7 +827,9 @@ int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream)
 		r = te__fail(-TE_ESTATE, "%s: the sequence has no gradients", fn);
 	if (!r)
 		r = te__stream_check(fn, stream, seq->ctx);
-	return r ? r : te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
+	if (!r)
+		r = te_fill(stream, te_tensor_data(seq->grads), 0, te_tensor_nbytes(seq->grads));
+	return te__stream_queued(stream, r);
 }
 
 int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream)
@@ -837,8 +839,10 @@ int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream)
 
 	if (!r)
 		r = te__stream_check(fn, stream, seq->ctx);
-	return r ? r : TE__LAUNCH(stream, WEIGHTS_CHANGED,
-				  (&(struct te_k_weights_changed){ .version = seq->version }));
+	if (!r)
+		r = TE__LAUNCH(stream, WEIGHTS_CHANGED,
+			       (&(struct te_k_weights_changed){ .version = seq->version }));
+	return te__stream_queued(stream, r);
 }
 
 int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset)

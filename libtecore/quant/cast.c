@@ -194,7 +194,8 @@ int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const st
 	const struct te__quantize z = { stream, q, slot, y, noop, flags, NULL, NULL };
 
 	if (!stream || !q || !x || !y)
-		return te__fail(-EINVAL, "te_quantize: an argument is NULL");
+		return te__stream_queued(stream, te__fail(-EINVAL, "te_quantize: an argument is "
+							  "NULL"));
 	te__stream_hold(stream);
 	return te__stream_held(stream, te__quantize_alone(&z, x));
 }
@@ -202,8 +203,11 @@ int te_quantize(struct te_stream *stream, struct te_quant *q, int slot, const st
 static int dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
 {
 	struct te_k_dequantize k;
-	int r = same_ctx("te_dequantize", stream, x, y);
+	int r;
 
+	if (!stream || !x || !y)
+		return te__fail(-EINVAL, "te_dequantize: an argument is NULL");
+	r = same_ctx("te_dequantize", stream, x, y);
 	if (r < 0)
 		return r;
 	if (!te__is_fp8(te_tensor_dtype(x)))
@@ -229,7 +233,5 @@ static int dequantize(struct te_stream *stream, const struct te_tensor *x, struc
 
 int te_dequantize(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y)
 {
-	if (!stream || !x || !y)
-		return te__fail(-EINVAL, "te_dequantize: an argument is NULL");
 	return te__stream_queued(stream, dequantize(stream, x, y));
 }

@@ -224,6 +224,8 @@ enum te_dtype te_quant_dtype(const struct te_quant *q, int slot)
 
 static int update(struct te_stream *stream, struct te_quant *q, int first, int count)
 {
+	if (!stream || !q)
+		return te__fail(-EINVAL, "te_quant_update: an argument is NULL");
 	if (q->ctx != te_stream_ctx(stream))
 		return te__fail(-EINVAL, "te_quant_update: the quantizers are of another context");
 	if (first < 0 || count < 0 || first > q->nslots - count)
@@ -234,8 +236,6 @@ static int update(struct te_stream *stream, struct te_quant *q, int first, int c
 
 int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count)
 {
-	if (!stream || !q)
-		return te__fail(-EINVAL, "te_quant_update: an argument is NULL");
 	return te__stream_queued(stream, update(stream, q, first, count));
 }
 

@@ -117,7 +117,7 @@ void te__stream_leave(struct te_stream *stream);
 int te__stream_check(const char *fn, const struct te_stream *stream, const struct te_ctx *ctx);
 /*
  * Passes r on. Every call that queues work returns through it: a failure
- * inside a capture invalidates the capture.
+ * inside a capture invalidates the capture. stream: NULL if that is the failure.
  */
 int te__stream_queued(struct te_stream *stream, int r);
 /*

@@ -48,7 +48,7 @@ int te__stream_check(const char *fn, const struct te_stream *stream, const struc
 
 int te__stream_queued(struct te_stream *stream, int r)
 {
-	struct te__capture *c = r < 0 ? atomic_load(&stream->capture) : NULL;
+	struct te__capture *c = stream && r < 0 ? atomic_load(&stream->capture) : NULL;
 
 	if (c && !te__ctx_forked(stream->ctx))
 		capture_fail(stream->ctx, c, r);
@@ -416,7 +416,7 @@ int te_event_record(struct te_event *event, struct te_stream *stream)
 	int r = same_ctx("te_event_record", event, stream);
 
 	if (r)
-		return stream ? te__stream_queued(stream, r) : r;
+		return te__stream_queued(stream, r);
 	r = event->ctx->ops->event_record(event->impl, stream->impl);
 	if (r)
 		return te__stream_queued(stream, r);
@@ -433,7 +433,7 @@ int te_event_record_external(struct te_event *event, struct te_stream *stream)
 	if (!r)
 		r = event->ctx->ops->event_record_external(event->impl, stream->impl);
 	if (r)
-		return stream ? te__stream_queued(stream, r) : r;
+		return te__stream_queued(stream, r);
 	recorded(event, NULL, 1);
 	return 0;
 }
@@ -538,7 +538,7 @@ int te_event_wait(struct te_event *event, struct te_stream *stream)
 	int external, r = same_ctx("te_event_wait", event, stream);
 
 	if (r)
-		return stream ? te__stream_queued(stream, r) : r;
+		return te__stream_queued(stream, r);
 	if (!last_record(event, &c, &external))
 		return 0;
 	if (external && atomic_load(&stream->capture))

@@ -208,13 +208,12 @@ START_TEST(both_passes_are_captured_or_none)
 	struct te_seq *seq = model_create(ctx, &small, 3);
 	struct te_offload *off = offload_of(&fast);
 	struct te_plan *p = plan_of(seq, off, 0);
-	struct te_recording *rec = NULL;
+	struct te_recording *rec;
 
 	DO(te_plan_forward(p, st, 0));
 	DO(te_capture_begin(st));
 	fails(te_plan_backward(p, st), -TE_ESTATE, "was not captured");
-	DO(te_capture_end(st, &rec));
-	te_recording_unref(rec);
+	fails(te_capture_end(st, &rec), -TE_ESTATE, "was not captured");
 	DO(te_plan_backward(p, st));
 	DO(te_ctx_sync(ctx));
 	te_plan_unref(p);

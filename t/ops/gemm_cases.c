@@ -401,11 +401,16 @@ START_TEST(block_scales_of_any_depth)
 }
 END_TEST
 
+/* in a capture, which becomes invalid */
 static void refused(int code, const char *text, const struct te_tensor *a,
 		    const struct te_tensor *b, struct te_tensor *d, const struct te_gemm_opts *o)
 {
-	int r = te_gemm(st, a, b, d, o);
+	struct te_recording *rec;
+	int r;
 
+	DO(te_capture_begin(st));
+	r = te_gemm(st, a, b, d, o);
+	ck_assert_int_eq(te_capture_end(st, &rec), r);
 	ck_assert_msg(r == code, "%s: %d, not %d: %s", text, r, code, te_error_detail());
 	ck_assert_msg(strstr(te_error_detail(), text) != NULL, "\"%s\" lacks \"%s\"",
 		      te_error_detail(), text);

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <te/capture.h>
 #include <te/errno.h>
+#include <te/optim.h>
+#include <te/quant.h>
 
 #include "libtecore/base/private.h"
 #include "libtecore/plan/plan.h"
@@ -35,6 +38,46 @@ START_TEST(refuses_calls_out_of_order)
 	DO(te_stream_sync(st));
 	te_plan_unref(e);
 	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
+#define INVALIDATES(code, call)                             \
+	do {                                                \
+		DO(te_capture_begin(st));                   \
+		fails(call, code, "");                      \
+		fails(te_capture_end(st, &rec), code, ""); \
+	} while (0)
+
+START_TEST(refused_calls_invalidate_a_capture)
+{
+	struct te_seq *seq = model_create(ctx, &gpt, 5);
+	struct te_plan *p = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_DELAY_DW);
+	struct te_plan *none = model_plan(seq, &gpt, "bf16", TE_PLAN_TRAIN | TE_PLAN_NO_ALLOC);
+	struct te_recording *rec;
+	struct te_adamw *opt;
+	struct te_seq *raw;
+
+	DO(te_seq_create(ctx, &raw));
+	DO(te_adamw_create(seq, NULL, &opt));
+	INVALIDATES(-EINVAL, te_plan_forward(NULL, st, 0));
+	INVALIDATES(-EINVAL, te_plan_forward(p, st, 64));
+	INVALIDATES(-TE_ESTATE, te_plan_forward(none, st, 0));
+	INVALIDATES(-TE_ESTATE, te_plan_backward(none, st));
+	INVALIDATES(-TE_ESTATE, te_plan_backward(p, st));
+	INVALIDATES(-TE_ESTATE, te_plan_backward_dw(p, st));
+	INVALIDATES(-TE_ESTATE, te_seq_zero_grads(raw, st));
+	INVALIDATES(-TE_ESTATE, te_seq_weights_changed(raw, st));
+	INVALIDATES(-EINVAL, te_adamw_set_lr(opt, st, -1.0f));
+	INVALIDATES(-EINVAL, te_adamw_set_lr(NULL, st, 1.0f));
+	INVALIDATES(-EINVAL, te_adamw_step(NULL, st));
+	INVALIDATES(-EINVAL, te_quant_update(st, NULL, 0, 1));
+	INVALIDATES(-EINVAL, te_quantize(st, NULL, 0, NULL, NULL, NULL, 0));
+	INVALIDATES(-EINVAL, te_dequantize(st, NULL, NULL));
+	te_adamw_unref(opt);
+	te_plan_unref(none);
+	te_plan_unref(p);
+	te_seq_unref(raw);
 	te_seq_unref(seq);
 }
 END_TEST
@@ -300,6 +343,7 @@ void plan_use_cases(Suite *s)
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, refuses_calls_out_of_order);
+	tcase_add_test(c, refused_calls_invalidate_a_capture);
 	tcase_add_test(c, stops_before_the_loss);
 	tcase_add_test(c, refuses_bad_options);
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));

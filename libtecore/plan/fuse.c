@@ -31,6 +31,19 @@ static int name_in(const char *name, const char *choices, size_t nchars)
 	return 0;
 }
 
+/* whether step s, if it is a weight gradient, is of the same op as the step that computes the input
+ * gradient of an op of that type, the last of those from the first; 1 if there is none */
+static int is_of_same_op(const struct te_plan *p, int first, int s)
+{
+	const struct te__step *dw = &p->step[s];
+
+	for (int k = s - 1; k >= first && dw->kind == TE__STEP_DW; k--)
+		if (p->step[k].kind == TE__STEP_BWD &&
+		    !strcmp(p->step[k].name, p->seq->op[dw->node]->ops.name))
+			return p->step[k].node == dw->node;
+	return 1;
+}
+
 /* how many free steps from the first match the words of the pattern; 0 if not all words do */
 static int matches(const struct te_plan *p, const struct te_fusion *f, int first, int end)
 {
@@ -41,7 +54,8 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 		const size_t len = strcspn(word, " ");
 
 		if (first + n >= end || p->step[first + n].joint ||
-		    !name_in(p->step[first + n].name, word, len))
+		    !name_in(p->step[first + n].name, word, len) ||
+		    !is_of_same_op(p, first, first + n))
 			return 0;
 		n++;
 		word += len + strspn(word + len, " ");

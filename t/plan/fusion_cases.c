@@ -35,10 +35,10 @@
 #define PASSES 3
 
 /*
- * A sequence in letters: l linear 32 to 32, w linear 32 to 64, b bias of 32, B of 64, n layernorm,
- * m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q forks to the channels r
- * and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads of 16, i and j of 8 heads
- * of 4, k attention as h with dropout; c scale by 0.5, t by 0.7.
+ * A sequence in letters: l linear 32 to 32, L the same and frozen, w linear 32 to 64, b bias of 32,
+ * B of 64, n layernorm, m rmsnorm, g gelu, s gated silu 64 to 32, d dropout of rate 0, f and q
+ * forks to the channels r and q, a and e adds of them; o RoPE and h attention 64 to 32 of 2 heads
+ * of 16, i and j of 8 heads of 4, k attention as h with dropout; c scale by 0.5, t by 0.7.
  */
 static struct te_op *op_of(char letter, int at)
 {
@@ -62,6 +62,7 @@ static struct te_op *op_of(char letter, int at)
 	snprintf(name, sizeof(name), "%c%d", letter, at);
 	switch (letter) {
 	case 'l':
+	case 'L':
 	case 'w':
 		DO(te_op_linear(&la, name, &op));
 		break;
@@ -118,6 +119,9 @@ static struct te_seq *seq_of(const char *letters)
 		DO(te_seq_append(seq, op));
 		te_op_unref(op);
 	}
+	DO(te_seq_complete(seq));
+	if (strchr(letters, 'L'))
+		ck_assert_int_gt(te_seq_freeze(seq, "L*", 1), 0);
 	DO(te_seq_init(seq, 1));
 	return seq;
 }
@@ -527,6 +531,9 @@ static const struct fcase factors[] = {
 	{ "lc", "fp32", 0, { "dscale+dgrad+wgrad" }, 0 },
 	{ "lc", "bf16", NO_DX, { "dscale+wgrad" }, 0 },
 	{ "glcg", "fp32", NO_DX, { "dscale+wgrad" }, 0 },
+	/* the weight gradient after that of L's input is that of l: nothing is fused */
+	{ "lLc", "bf16", NO_DX, { NULL }, 0 },
+	{ "lLc", "fp32", NO_DX, { NULL }, 0 },
 };
 
 START_TEST(factors_are_exact_in_gemms)

@@ -292,9 +292,9 @@ struct te_fused {
  * A fusion replaces adjacent basic steps. Step names are the op's name in forward;
  * "<op>" for its backward and "<op>.dw" for its weight gradient in the backward
  * pass; "quantize" for a cast that planning inserted (part->x.hp to part->y.q).
- * After "<op>" in a pattern, "<op>.dw" matches the weight gradient of the same op only.
  * The pattern is their names, divided by a space; a word may list alternatives:
- * "layernorm|rmsnorm quantize".
+ * "layernorm|rmsnorm quantize". After "<op>", "<op>.dw" matches the weight gradient of the same op
+ * only. The libraries' fusions match no step of a user-defined op, whatever its name.
  *
  * A joint fusion replaces steps of both passes, or none: those that match its pattern in forward,
  * and those that match the pattern of its backward, another struct te_fusion, among the backward

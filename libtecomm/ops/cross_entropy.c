@@ -173,5 +173,5 @@ int te_comm_op_cross_entropy(struct te_comm *comm, const struct te_cross_entropy
 
 	if (!r && !comm)
 		return te__fail(-EINVAL, "te_comm_op_cross_entropy: comm is NULL");
-	return r ? r : te_op_create(&cross_entropy_ops, &a, name, ret_op);
+	return r ? r : te__op_create(&cross_entropy_ops, &a, name, ret_op);
 }

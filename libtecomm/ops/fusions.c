@@ -650,6 +650,6 @@ int te_comm_add_fusions(struct te_seq *seq)
 	int r = 0;
 
 	for (size_t i = 0; i < sizeof(fusions) / sizeof(fusions[0]) && !r; i++)
-		r = te_seq_add_fusion(seq, &fusions[i]);
+		r = te__seq_add_fusion(seq, &fusions[i]);
 	return r;
 }

@@ -273,7 +273,7 @@ static int create(const char *fn, const struct te_op_ops *ops, struct te_comm *c
 	if (a.o.axis < 0 || a.o.axis >= TE_MAX_DIMS)
 		return te__fail(-EINVAL, "%s: axis is %d, not 0 to %d", fn, a.o.axis,
 				TE_MAX_DIMS - 1);
-	return te_op_create(ops, &a, name, ret_op);
+	return te__op_create(ops, &a, name, ret_op);
 }
 
 int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,

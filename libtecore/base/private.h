@@ -237,6 +237,17 @@ TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int
 				    const int64_t *shape, void *data, void (*release)(void *arg),
 				    void *arg, struct te_tensor **ret_t);
 
+struct te_op;
+struct te_op_ops;
+/* te_op_create() of an op of the libraries */
+TE_EXPORT int te__op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
+			    struct te_op **ret_op);
+
+struct te_fusion;
+struct te_seq;
+/* te_seq_add_fusion() of a fusion of the libraries: it matches no step of a user-defined op */
+TE_EXPORT int te__seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);
+
 struct te_spec;
 TE_EXPORT struct te_spec te__spec_of(const struct te_tensor *t);
 /* "[8,128,64] bf16" */

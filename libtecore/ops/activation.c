@@ -95,5 +95,5 @@ int te_op_activation(const struct te_act_attrs *a, const char *name, struct te_o
 	struct te_act_attrs attrs = TE_ACT_ATTRS_INIT;
 	int r = te__sized_in("te_op_activation", te_act_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&activation_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&activation_ops, &attrs, name, ret_op);
 }

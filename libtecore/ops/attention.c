@@ -108,5 +108,5 @@ int te_op_attention(const struct te_attention_attrs *a, const char *name, struct
 	struct te_attention_attrs attrs = TE_ATTENTION_ATTRS_INIT;
 	int r = te__sized_in("te_op_attention", te_attention_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&attention_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&attention_ops, &attrs, name, ret_op);
 }

@@ -75,5 +75,5 @@ int te_op_bias(const struct te_bias_attrs *a, const char *name, struct te_op **r
 	struct te_bias_attrs attrs = TE_BIAS_ATTRS_INIT;
 	int r = te__sized_in("te_op_bias", te_bias_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&bias_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&bias_ops, &attrs, name, ret_op);
 }

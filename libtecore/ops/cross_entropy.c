@@ -102,5 +102,5 @@ int te_op_cross_entropy(const struct te_cross_entropy_attrs *a, const char *name
 	struct te_cross_entropy_attrs attrs = TE_CROSS_ENTROPY_ATTRS_INIT;
 	int r = te__sized_in("te_op_cross_entropy", te_cross_entropy_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&cross_entropy_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&cross_entropy_ops, &attrs, name, ret_op);
 }

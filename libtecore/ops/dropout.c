@@ -112,5 +112,5 @@ int te_op_dropout(const struct te_dropout_attrs *a, const char *name, struct te_
 	struct te_dropout_attrs attrs = TE_DROPOUT_ATTRS_INIT;
 	int r = te__sized_in("te_op_dropout", te_dropout_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&dropout_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&dropout_ops, &attrs, name, ret_op);
 }

@@ -109,5 +109,5 @@ int te_op_embedding(const struct te_embedding_attrs *a, const char *name, struct
 	struct te_embedding_attrs attrs = TE_EMBEDDING_ATTRS_INIT;
 	int r = te__sized_in("te_op_embedding", te_embedding_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&embedding_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&embedding_ops, &attrs, name, ret_op);
 }

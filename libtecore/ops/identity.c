@@ -21,5 +21,5 @@ static const struct te_op_ops identity_ops = {
 
 int te_op_identity(const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&identity_ops, NULL, name, ret_op);
+	return te__op_create(&identity_ops, NULL, name, ret_op);
 }

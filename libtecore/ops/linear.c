@@ -13,7 +13,7 @@
 
 static int is_embedding(const struct te_op *op)
 {
-	return !strcmp(op->ops.name, "embedding");
+	return op->is_library && !strcmp(op->ops.name, "embedding");
 }
 
 static int linear_check(const struct te_op *op)
@@ -34,8 +34,10 @@ static int linear_check(const struct te_op *op)
 	if (!a->tied_op)
 		return 0;
 	if (!is_embedding(a->tied_op))
-		return te__fail(-EINVAL, "linear %s: tied_op %s is no embedding but a %s", op->name,
-				a->tied_op->name, a->tied_op->ops.name);
+		return te__fail(-EINVAL, "linear %s: tied_op %s is no embedding but a %s%s",
+				op->name, a->tied_op->name,
+				a->tied_op->is_library ? "" : "user-defined ",
+				a->tied_op->ops.name);
 	e = a->tied_op->attrs;
 	if (e->vocab != a->out || e->width != a->in)
 		return te__fail(-EINVAL,
@@ -185,5 +187,5 @@ int te_op_linear(const struct te_linear_attrs *a, const char *name, struct te_op
 	struct te_linear_attrs attrs = TE_LINEAR_ATTRS_INIT;
 	int r = te__sized_in("te_op_linear", te_linear_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&linear_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&linear_ops, &attrs, name, ret_op);
 }

@@ -162,7 +162,7 @@ int te_op_layernorm(const struct te_norm_attrs *a, const char *name, struct te_o
 	struct te_norm_attrs attrs = TE_NORM_ATTRS_INIT;
 	int r = te__sized_in("te_op_layernorm", te_norm_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&layernorm_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&layernorm_ops, &attrs, name, ret_op);
 }
 
 int te_op_rmsnorm(const struct te_norm_attrs *a, const char *name, struct te_op **ret_op)
@@ -170,5 +170,5 @@ int te_op_rmsnorm(const struct te_norm_attrs *a, const char *name, struct te_op 
 	struct te_norm_attrs attrs = TE_NORM_ATTRS_INIT;
 	int r = te__sized_in("te_op_rmsnorm", te_norm_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&rmsnorm_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&rmsnorm_ops, &attrs, name, ret_op);
 }

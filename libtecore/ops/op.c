@@ -114,6 +114,16 @@ int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *nam
 	return 0;
 }
 
+int te__op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
+		  struct te_op **ret_op)
+{
+	int r = te_op_create(ops, attrs, name, ret_op);
+
+	if (!r)
+		(*ret_op)->is_library = 1;
+	return r;
+}
+
 struct te_op *te_op_ref(struct te_op *op)
 {
 	if (op)

@@ -22,6 +22,7 @@ struct te_op {
 	_Atomic(const struct te_seq *) seq; /* the one that it was appended to, or NULL */
 	enum te__policy policy; /* of what it gives and saves */
 	int locked; /* 1: that sequence is initialised */
+	int is_library; /* 1: of te__op_create(), else user-defined, of any name */
 };
 
 /*

@@ -75,5 +75,5 @@ int te_op_quantize(const struct te_quantize_attrs *a, const char *name, struct t
 	struct te_quantize_attrs attrs = TE_QUANTIZE_ATTRS_INIT;
 	int r = te__sized_in("te_op_quantize", te_quantize_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&quantize_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&quantize_ops, &attrs, name, ret_op);
 }

@@ -109,5 +109,5 @@ int te_op_reshape(const struct te_reshape_attrs *a, const char *name, struct te_
 	struct te_reshape_attrs attrs = TE_RESHAPE_ATTRS_INIT;
 	int r = te__sized_in("te_op_reshape", te_reshape_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&reshape_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&reshape_ops, &attrs, name, ret_op);
 }

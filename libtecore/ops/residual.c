@@ -33,7 +33,7 @@ static const struct te_op_ops fork_ops = {
 
 int te_op_fork(const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&fork_ops, NULL, name, ret_op);
+	return te__op_create(&fork_ops, NULL, name, ret_op);
 }
 
 static int add_infer(struct te_op_infer *inf)
@@ -70,5 +70,5 @@ static const struct te_op_ops add_ops = {
 
 int te_op_add(const char *name, struct te_op **ret_op)
 {
-	return te_op_create(&add_ops, NULL, name, ret_op);
+	return te__op_create(&add_ops, NULL, name, ret_op);
 }

@@ -79,5 +79,5 @@ int te_op_rope(const struct te_rope_attrs *a, const char *name, struct te_op **r
 	struct te_rope_attrs attrs = TE_ROPE_ATTRS_INIT;
 	int r = te__sized_in("te_op_rope", te_rope_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&rope_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&rope_ops, &attrs, name, ret_op);
 }

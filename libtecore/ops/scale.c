@@ -75,5 +75,5 @@ int te_op_scale(const struct te_scale_attrs *a, const char *name, struct te_op *
 	struct te_scale_attrs attrs = TE_SCALE_ATTRS_INIT;
 	int r = te__sized_in("te_op_scale", te_scale_attrs, a, &attrs);
 
-	return r ? r : te_op_create(&scale_ops, &attrs, name, ret_op);
+	return r ? r : te__op_create(&scale_ops, &attrs, name, ret_op);
 }

@@ -31,6 +31,19 @@ static int name_in(const char *name, const char *choices, size_t nchars)
 	return 0;
 }
 
+/* built-in, or of another library that builds on this one: its functions know the ops of these */
+static int is_library(const struct te_fusion *f)
+{
+	return f->flags & TE__FUSION_LIBRARY ||
+	       (f >= te__fusions && f < te__fusions + te__nfusions);
+}
+
+/* whether the fusion may replace the step of an op; casts and sums are of no op */
+static int knows(const struct te_plan *p, const struct te_fusion *f, const struct te__step *s)
+{
+	return s->kind > TE__STEP_DW || !is_library(f) || p->seq->op[s->node]->is_library;
+}
+
 /* whether step s, if it is a weight gradient, is of the same op as the step that computes the input
  * gradient of an op of that type, the last of those from the first; 1 if there is none */
 static int is_of_same_op(const struct te_plan *p, int first, int s)
@@ -55,6 +68,7 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 
 		if (first + n >= end || p->step[first + n].joint ||
 		    !name_in(p->step[first + n].name, word, len) ||
+		    !knows(p, f, &p->step[first + n]) ||
 		    !is_of_same_op(p, first, first + n))
 			return 0;
 		n++;

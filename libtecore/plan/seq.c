@@ -928,7 +928,7 @@ static int copy_backward(struct te_fusion *f)
 	return 0;
 }
 
-int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
+static int add_fusion(struct te_seq *seq, const struct te_fusion *fusion, uint32_t flags)
 {
 	struct te_fusion f = TE_FUSION_INIT;
 	int r;
@@ -947,8 +947,19 @@ int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
 		r = copy_backward(&f);
 	if (r < 0)
 		return r;
+	f.flags |= flags;
 	seq->fusion[seq->nfusions++] = f;
 	return 0;
+}
+
+int te_seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
+{
+	return add_fusion(seq, fusion, 0);
+}
+
+int te__seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion)
+{
+	return add_fusion(seq, fusion, TE__FUSION_LIBRARY);
 }
 
 static int visit(te_region_fn fn, void *arg, const char *name, enum te_region_kind kind, void *ptr,

@@ -74,6 +74,9 @@ struct te_seq {
 	int planned;
 };
 
+/* in te_fusion.flags: of te__seq_add_fusion() */
+#define TE__FUSION_LIBRARY 0x80000000u
+
 /* NULL, or -1, if none has that name */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);

@@ -633,6 +633,62 @@ START_TEST(does_not_fuse_where_it_must_not)
 }
 END_TEST
 
+static int copy_infer(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+	return 0;
+}
+
+static int ncopies;
+
+static int copy_forward(const struct te_op_call *c)
+{
+	ncopies++;
+	return te_copy(c->stream, te_tensor_data(c->y.hp), te_tensor_data(c->x.hp),
+		       te_tensor_nbytes(c->x.hp));
+}
+
+static const struct {
+	const char *letters; /* an x is an op of the type, without attributes, that copies */
+	const char *type;
+} namesakes[] = {
+	{ "lx", "bias" },      { "flxa", "scale" },   { "lx", "add" },    { "xl", "layernorm" },
+	{ "xl", "rmsnorm" },   { "xl", "activation" }, { "xb", "linear" }, { "xl", "attention" },
+};
+
+/* a user-defined op is run, whatever its name */
+START_TEST(does_not_take_a_namesake)
+{
+	const struct te_op_ops ops = {
+		.size = sizeof(ops),
+		.name = namesakes[_i].type,
+		.infer = copy_infer,
+		.forward = copy_forward,
+	};
+	struct te_seq *seq;
+	struct te_plan *p;
+	struct te_op *op;
+
+	DO(te_seq_create(ctx, &seq));
+	for (int i = 0; namesakes[_i].letters[i]; i++) {
+		if (namesakes[_i].letters[i] == 'x')
+			DO(te_op_create(&ops, NULL, "mine", &op));
+		else
+			op = op_of(namesakes[_i].letters[i], i);
+		DO(te_seq_append(seq, op));
+		te_op_unref(op);
+	}
+	DO(te_seq_init(seq, 1));
+	p = plan_of(seq, "fp8-delayed", 0);
+	ncopies = 0;
+	DO(te_plan_forward(p, st, 0));
+	DO(te_stream_sync(st));
+	ck_assert_int_eq(ncopies, 1);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 /* both operands of the add are one value: 2 l(x), whatever is fused */
 START_TEST(adds_a_gemm_result_to_itself)
 {
@@ -830,6 +886,7 @@ Suite *fusion_suite(const char *name, const char *on)
 	c = tt_case(s, "apart", "");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, does_not_fuse_where_it_must_not, 0, TT_LEN(blocked));
+	tcase_add_loop_test(c, does_not_take_a_namesake, 0, TT_LEN(namesakes));
 	tcase_add_test(c, adds_a_gemm_result_to_itself);
 	c = tt_case(s, "tables", "");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

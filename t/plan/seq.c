@@ -400,6 +400,21 @@ static const struct {
 	{ { 0, "w", 3, { 16, 32, 1 }, TE_INIT_ZERO, 0, 0, NULL, 0 }, -TE_ESHAPE },
 };
 
+/* its attributes are not those of an embedding */
+START_TEST(refuses_a_tie_to_a_namesake)
+{
+	const struct te_op_ops ops = { .size = sizeof(ops), .name = "embedding",
+				       .infer = tied_infer, .forward = tied_pass };
+	struct te_linear_attrs a = TE_ATTRS(linear, 32, 16, 0.02f, 0, NULL);
+	struct te_op *op;
+
+	ck_assert_int_eq(te_op_create(&ops, NULL, "e", &a.tied_op), 0);
+	fails(te_op_linear(&a, "head", &op), -EINVAL,
+	      "linear head: tied_op e is no embedding but a user-defined embedding");
+	te_op_unref(a.tied_op);
+}
+END_TEST
+
 /* whatever operation declares it, a tied weight has the shape of its owner's */
 START_TEST(refuses_a_tie_of_another_shape)
 {
@@ -634,6 +649,7 @@ static Suite *suite(void)
 	tcase_add_test(c, draws_the_same_weights_with_any_number_of_threads);
 	tcase_add_test(c, shares_a_tied_weight);
 	tcase_add_test(c, refuses_a_tie_that_does_not_fit);
+	tcase_add_test(c, refuses_a_tie_to_a_namesake);
 	tcase_add_loop_test(c, refuses_a_tie_of_another_shape, 0, TT_LEN(ties));
 	tcase_add_test(c, keeps_random_state);
 	tcase_add_test(c, zeroes_gradients);

@@ -227,6 +227,22 @@ int te__plan_check_spec(const char *kind, const char *name, const char *what, in
 			name, what, k, shape);
 }
 
+/* the gradients of inputs that are those of outputs */
+static int check_gradients(const struct te_op *op, const struct te_op_infer *inf)
+{
+	for (int k = 0; k <= op->ops.nextra_in; k++) {
+		const int a = k ? inf->dex_alias[k - 1] : inf->dx_alias;
+
+		if (a > op->ops.nextra_out || a < -1)
+			return te__fail(-TE_EPLAN, "op %s: the gradient of input %d aliases that "
+					"of output %d", op->name, k, a);
+		if (a >= 0 && !te__spec_equal(&inf->out[a], &inf->in[k]))
+			return te__fail(-TE_ESHAPE, "op %s: the gradient of input %d is that of "
+					"output %d but of another shape", op->name, k, a);
+	}
+	return 0;
+}
+
 static int check_answer(struct te_plan *p, int i)
 {
 	const struct te_op_infer *inf = &p->node[i].inf;
@@ -265,7 +281,7 @@ static int check_answer(struct te_plan *p, int i)
 	    inf->dw_ws_nbytes > TE__SPEC_MAX_NBYTES)
 		return te__fail(-TE_ESHAPE, "op %s: wants more than 2^48 bytes of scratch",
 				op->name);
-	return 0;
+	return check_gradients(op, inf);
 }
 
 /* the values that op i reads, and what its infer() says about them */

@@ -198,6 +198,70 @@ START_TEST(refuses_absurd_shapes)
 }
 END_TEST
 
+/* what infer() of an op with an extra input sets; x and the extra input are [4,8] */
+static const struct {
+	int32_t out_alias, dx_alias, dex_alias;
+	int64_t cols; /* of the output */
+	int code;
+	const char *words;
+} answers[] = {
+	{ -1, -1, -1, 4, 0, "" },
+	{ -1, 0, 0, 8, 0, "" },
+	{ 2, -1, -1, 8, -TE_EPLAN, "op mine: output 0 aliases input 2" },
+	{ 1, -1, -1, 4, -TE_ESHAPE, "op mine: output 0 is input 1 but of another shape" },
+	{ -1, 1, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases that of output 1" },
+	{ -1, -2, -1, 8, -TE_EPLAN, "the gradient of input 0 aliases that of output -2" },
+	{ -1, -1, 7, 8, -TE_EPLAN, "the gradient of input 1 aliases that of output 7" },
+	{ -1, 0, -1, 4, -TE_ESHAPE, "the gradient of input 0 is that of output 0 but of another" },
+	{ -1, -1, 0, 4, -TE_ESHAPE, "the gradient of input 1 is that of output 0 but of another" },
+};
+static int answer;
+
+static int infer_answer(struct te_op_infer *inf)
+{
+	inf->out[0] = inf->in[0];
+	inf->out[0].shape[1] = answers[answer].cols;
+	inf->out_alias[0] = answers[answer].out_alias;
+	inf->dx_alias = answers[answer].dx_alias;
+	inf->dex_alias[0] = answers[answer].dex_alias;
+	return 0;
+}
+
+static int no_pass(const struct te_op_call *c)
+{
+	(void)c;
+	return 0;
+}
+
+START_TEST(refuses_aliases_that_cannot_be)
+{
+	const struct te_op_ops ops = { .size = sizeof(ops), .name = "mine", .nextra_in = 1,
+				       .infer = infer_answer, .forward = no_pass,
+				       .backward = no_pass };
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_plan *p = NULL;
+	struct te_op *fork, *op;
+	struct te_seq *seq;
+
+	answer = _i;
+	DO(te_seq_create(ctx, &seq));
+	DO(te_op_fork("fork", &fork));
+	DO(te_op_give(fork, 0, "r"));
+	DO(te_op_create(&ops, NULL, "mine", &op));
+	DO(te_op_take(op, 0, "r"));
+	DO(te_seq_append(seq, fork));
+	DO(te_seq_append(seq, op));
+	te_op_unref(fork);
+	te_op_unref(op);
+	DO(te_seq_init(seq, 1));
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ TE_DTYPE_BF16, 2, { 4, 8 } };
+	fails(te_plan_create(seq, &o, &p), answers[_i].code, answers[_i].words);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(prints_text_and_dot)
 {
 	struct te_seq *seq = model_create(ctx, &gpt, 5);
@@ -347,6 +411,7 @@ void plan_use_cases(Suite *s)
 	tcase_add_test(c, stops_before_the_loss);
 	tcase_add_test(c, refuses_bad_options);
 	tcase_add_loop_test(c, refuses_absurd_shapes, 0, TT_LEN(absurd));
+	tcase_add_loop_test(c, refuses_aliases_that_cannot_be, 0, TT_LEN(answers));
 	tcase_add_loop_test(c, no_alloc_leaves_the_sequence_alone, 0, NRECIPES);
 	tcase_add_test(c, prints_text_and_dot);
 	tcase_add_test(c, says_so_at_every_call_after_a_failure);

@@ -223,7 +223,6 @@ static void ctx_destroy(struct te_ctx *ctx)
 		ctx->ops->stream_destroy(ctx->helper);
 	if (ctx->stream) {
 		te__stream_leave(ctx->stream);
-		te__mem_flush(ctx);
 		/* what the program forgot goes with the device */
 		te__mem_put_all(ctx, 0);
 		te__stream_delete(ctx->stream);

@@ -170,6 +170,12 @@ int te_pinned_free(struct te_ctx *ctx, void *ptr)
 	return 0;
 }
 
+/* whether what is allocated and freed on the stream would be captured, maybe by the driver API */
+static int captures(const struct te_stream *s)
+{
+	return atomic_load(&s->capture) || s->ctx->ops->capture_active(s->impl);
+}
+
 /* on the context's stream, which frees too, or on the helper while that is capturing */
 static int get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr, int *ret_helper)
 {
@@ -177,7 +183,7 @@ static int get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr, int *ret_helpe
 	int r;
 
 	pthread_mutex_lock(&s->lock);
-	*ret_helper = atomic_load(&s->capture) || ctx->ops->capture_active(s->impl);
+	*ret_helper = captures(s);
 	r = *ret_helper ? 0 : ctx->ops->mem_alloc(s->impl, nbytes, ret_ptr);
 	pthread_mutex_unlock(&s->lock);
 	if (!*ret_helper)
@@ -247,7 +253,7 @@ void te__mem_put(struct te_ctx *ctx, void *ptr)
 	if (!m)
 		return;
 	pthread_mutex_lock(&ctx->stream->lock);
-	if (!atomic_load(&ctx->stream->capture)) {
+	if (!captures(ctx->stream)) {
 		mem_drop(ctx, m);
 	} else {
 		pthread_mutex_lock(&ctx->lock);
@@ -258,23 +264,27 @@ void te__mem_put(struct te_ctx *ctx, void *ptr)
 	pthread_mutex_unlock(&ctx->stream->lock);
 }
 
-void te__mem_flush(struct te_ctx *ctx)
+static void drop_deferred(struct te_ctx *ctx)
 {
-	struct te__mem *m = NULL, *next;
+	struct te__mem *m, *next;
 
-	if (te__ctx_forked(ctx))
-		return;
-	pthread_mutex_lock(&ctx->stream->lock);
-	if (!atomic_load(&ctx->stream->capture)) {
-		pthread_mutex_lock(&ctx->lock);
-		m = ctx->deferred;
-		ctx->deferred = NULL;
-		pthread_mutex_unlock(&ctx->lock);
-	}
+	pthread_mutex_lock(&ctx->lock);
+	m = ctx->deferred;
+	ctx->deferred = NULL;
+	pthread_mutex_unlock(&ctx->lock);
 	for (; m; m = next) {
 		next = m->next;
 		mem_drop(ctx, m);
 	}
+}
+
+void te__mem_flush(struct te_ctx *ctx)
+{
+	if (te__ctx_forked(ctx))
+		return;
+	pthread_mutex_lock(&ctx->stream->lock);
+	if (!captures(ctx->stream))
+		drop_deferred(ctx);
 	pthread_mutex_unlock(&ctx->stream->lock);
 }
 
@@ -288,4 +298,7 @@ void te__mem_put_all(struct te_ctx *ctx, int pinned)
 			else if (!m->pinned && !pinned)
 				te__mem_put(ctx, m->ptr);
 		}
+	/* also in a capture of the driver API, where it fails */
+	if (!pinned)
+		drop_deferred(ctx);
 }

@@ -241,6 +241,15 @@ static int no_event(void *event, void *stream)
 	return 0;
 }
 
+static int nfrees;
+
+static int count_free(void *stream, void *ptr, size_t nbytes)
+{
+	ck_assert_ptr_ne(stream, native);
+	nfrees++;
+	return te__backend_host.mem_free(stream, ptr, nbytes);
+}
+
 static void begin_natively(struct te_stream *s, const struct te__backend_ops **inout_ops,
 			   struct te__backend_ops *spare)
 {
@@ -258,7 +267,25 @@ static void begin_natively(struct te_stream *s, const struct te__backend_ops **i
 	spare->capture_active = capture_active;
 	spare->event_record = no_event;
 	spare->event_wait = no_event;
+	spare->mem_free = count_free;
 	*inout_ops = spare;
+}
+
+/* the capture has no node */
+static void end_natively(struct te_stream *s)
+{
+	void *graph = NULL;
+	size_t n = 1;
+
+	native = NULL;
+	if (is_host)
+		return;
+	rec_enter();
+	ck_assert_int_eq(te__cu.cuStreamEndCapture(te_stream_native(s), &graph), 0);
+	ck_assert_int_eq(te__cu.cuGraphGetNodes(graph, NULL, &n), 0);
+	ck_assert_uint_eq(n, 0);
+	ck_assert_int_eq(te__cu.cuGraphDestroy(graph), 0);
+	rec_leave();
 }
 
 /* no node of the library gets into them */
@@ -268,7 +295,6 @@ START_TEST(captures_begun_by_the_driver_api_are_unchanged)
 	struct te__backend_ops spare;
 	struct te_event *fork;
 	struct te_recording *rec;
-	void *graph = NULL;
 
 	DO(te_event_create(ctx, &fork));
 	begin_natively(a, &ctx->ops, &spare);
@@ -284,18 +310,32 @@ START_TEST(captures_begun_by_the_driver_api_are_unchanged)
 	ctx->ops = ops;
 	/* the capture lacks the work of the stream that could not join: it is invalid */
 	fails(te_capture_end(b, &rec), -EBUSY, "te_event_wait");
-	if (!is_host) {
-		size_t n = 1;
-
-		rec_enter();
-		ck_assert_int_eq(te__cu.cuStreamEndCapture(te_stream_native(a), &graph), 0);
-		ck_assert_int_eq(te__cu.cuGraphGetNodes(graph, NULL, &n), 0);
-		ck_assert_uint_eq(n, 0);
-		ck_assert_int_eq(te__cu.cuGraphDestroy(graph), 0);
-		rec_leave();
-	}
+	end_natively(a);
 	DO(te__stream_follow(b, a));
 	te_event_unref(fork);
+}
+END_TEST
+
+/* memory of a tensor is freed on the context's stream, once that is possible */
+START_TEST(captures_begun_by_the_driver_api_defer_frees)
+{
+	const struct te__backend_ops *ops = ctx->ops;
+	struct te__backend_ops spare;
+	const int64_t n = 1000;
+	struct te_tensor *t;
+
+	DO(te_tensor_create(ctx, TE_DTYPE_FP32, 1, &n, NULL, &t));
+	nfrees = 0;
+	begin_natively(st, &ctx->ops, &spare);
+	te_tensor_unref(t);
+	te__mem_flush(ctx);
+	ck_assert_ptr_nonnull(ctx->deferred);
+	ck_assert_int_eq(nfrees, 0);
+	end_natively(st);
+	te__mem_flush(ctx);
+	ck_assert_ptr_null(ctx->deferred);
+	ck_assert_int_eq(nfrees, is_host);
+	ctx->ops = ops;
 }
 END_TEST
 
@@ -310,4 +350,5 @@ void recording_event_cases(Suite *s)
 	tcase_add_test(c, a_recording_holds_a_reference_to_its_event);
 	tcase_add_test(c, waiters_get_the_error_of_a_failed_launch);
 	tcase_add_test(c, captures_begun_by_the_driver_api_are_unchanged);
+	tcase_add_test(c, captures_begun_by_the_driver_api_defer_frees);
 }

@@ -83,27 +83,19 @@ static int check_tensor(const struct te_graph *g, const struct te__graph_callabl
 
 /* ---- patching ---- */
 
-/* the recordings that use arguments of the callable */
-static int recordings(const struct te_graph *g, const struct te__graph_callable *n,
-		      struct te_recording *ret[3])
+/* the recordings that may use an argument, by k from 0 to 2; NULL: none, another one may follow */
+static struct te_recording *recording(const struct te_graph *g, const struct te__graph_callable *n,
+				      int32_t at, int k)
 {
-	int m = 0;
-
-	if (g->whole) {
-		ret[0] = g->whole;
-		return 1;
-	}
-	for (int k = 0; k < 3; k++)
-		if (n->rec[k])
-			ret[m++] = n->rec[k];
-	return m;
+	if (g->whole)
+		return k ? NULL : g->whole;
+	return n->bound[at].passes & 1u << k ? n->rec[k] : NULL;
 }
 
 static int callable_bindings(struct te_graph *g, struct te__graph_callable *n)
 {
 	const int32_t nargs = 2 * (n->c.nin + n->c.nout);
-	struct te_recording *rec[3];
-	int m = recordings(g, n, rec), r = 0;
+	int r = 0;
 
 	for (int32_t at = 0; at < nargs && r >= 0; at++) {
 		struct te__bound *b = &n->bound[at];
@@ -111,9 +103,14 @@ static int callable_bindings(struct te_graph *g, struct te__graph_callable *n)
 
 		if (!own || is_shared(n, at))
 			continue;
-		for (int i = 0; i < m && r >= 0; i++)
-			r = b->binding[i] = te_recording_binding(rec[i], te_tensor_data(own),
-								 te_tensor_nbytes(own), NULL);
+		for (int k = 0; k < 3 && r >= 0; k++) {
+			struct te_recording *rec = recording(g, n, at, k);
+
+			if (rec)
+				r = b->binding[k] = te_recording_binding(rec, te_tensor_data(own),
+									 te_tensor_nbytes(own),
+									 NULL);
+		}
 	}
 	return r < 0 ? r : 0;
 }
@@ -138,22 +135,25 @@ static int find_bindings(struct te_graph *g, struct te__graph_callable *n)
 	return r;
 }
 
+static int rebind(const struct te_graph *g, const struct te__graph_callable *n, int32_t at, int k,
+		  const struct te_tensor *to)
+{
+	struct te_recording *rec = recording(g, n, at, k);
+	void *ptr = te_tensor_data(to);
+
+	return rec ? te_recording_rebind(rec, 1, &n->bound[at].binding[k], &ptr) : 0;
+}
+
 /* let all recordings use the memory of to instead of from; on failure none does */
 static int patch(const struct te_graph *g, const struct te__graph_callable *n, int32_t at,
 		 const struct te_tensor *from, const struct te_tensor *to)
 {
-	const struct te__bound *b = &n->bound[at];
-	void *ptr = te_tensor_data(to), *old = te_tensor_data(from);
-	struct te_recording *rec[3];
-	int m = recordings(g, n, rec), done = 0, r = 0;
+	int k = 0, r = 0;
 
-	for (; done < m; done++) {
-		r = te_recording_rebind(rec[done], 1, &b->binding[done], &ptr);
-		if (r)
-			break;
-	}
-	while (r && done--)
-		te_recording_rebind(rec[done], 1, &b->binding[done], &old);
+	while (k < 3 && !r)
+		r = rebind(g, n, at, k++, to);
+	for (k--; r && k--;)
+		rebind(g, n, at, k, from);
 	return r;
 }
 
@@ -183,16 +183,14 @@ static double copy_cost_us(struct te_graph *g, size_t nbytes)
 	return cpu + ms * 1e3;
 }
 
-/* 1: the recordings hold host calls, which may access any memory */
-static int calls_host(const struct te_graph *g, const struct te__graph_callable *n)
+/* 1: recordings that may use the argument hold host calls, which may access any memory */
+static int calls_host(const struct te_graph *g, const struct te__graph_callable *n, int32_t at)
 {
-	struct te_recording *rec[3];
-	int m = recordings(g, n, rec);
-
-	for (int i = 0; i < m; i++) {
+	for (int k = 0; k < 3; k++) {
 		struct te_recording_info info = TE_RECORDING_INFO_INIT;
+		const struct te_recording *rec = recording(g, n, at, k);
 
-		if (te_recording_info(rec[i], &info) || info.nhost)
+		if (rec && (te_recording_info(rec, &info) || info.nhost))
 			return 1;
 	}
 	return 0;
@@ -258,7 +256,7 @@ static int try_patch(struct te_graph *g, struct te__graph_callable *n, int32_t a
 		return 0;
 	/* in a whole graph with TE_GRAPH_REUSE, arguments of several callables share buffers */
 	if ((g->whole && g->opts.flags & TE_GRAPH_REUSE) || b->prefers == TE_BIND_COPIED ||
-	    calls_host(g, n) ||
+	    calls_host(g, n, at) ||
 	    (!(g->opts.flags & TE_GRAPH_SERIAL) && overlaps_unbound(g, n, at, t)))
 		return 1;
 	r = find_bindings(g, n);

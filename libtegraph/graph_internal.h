@@ -23,7 +23,10 @@ struct te__bound {
 	enum te_bind how;	  /* of the bound tensor; 0: none is bound */
 	enum te_bind prefers;	  /* chosen by the first bind that could be patched; 0 before */
 	double patch_us, copy_us; /* measured by that bind; 0: not measured */
-	int32_t binding[3];	  /* numbers of the bindings in recordings(), in that order */
+	/* bit te_sched_kind: the argument's memory is its own in that pass of the callable; in the
+	 * others it may be anything's */
+	uint32_t passes;
+	int32_t binding[3]; /* numbers of the bindings in recording() */
 };
 
 /* One callable with its tensors. */

@@ -163,11 +163,24 @@ static int wrap(struct te_graph *g, const struct items *it, int32_t item, const 
 			      address(g, it, item), NULL, NULL, ret_t);
 }
 
+/* the callable's passes in the lifetime of a buffer; NULL: there is none */
+static uint32_t passes(const struct te__graph_callable *n, const struct te__place_item *buffer)
+{
+	uint32_t bits = 0;
+
+	for (int k = 0; buffer && k < 3; k++)
+		if (buffer->first <= n->at[k] && n->at[k] <= buffer->last)
+			bits |= 1u << k;
+	return bits;
+}
+
 static int callable_tensors(struct te_graph *g, struct te__graph_callable *n,
 			    const struct items *it)
 {
 	int r = 0;
 
+	for (int32_t at = 0; at < 2 * (n->c.nin + n->c.nout); at++)
+		n->bound[at].passes = passes(n, n->in_item[at] < 0 ? NULL : &it->v[n->in_item[at]]);
 	for (int32_t k = 0; k < n->c.nin && !r; k++) {
 		r = wrap(g, it, n->in_item[k], &n->c.in[k], &n->in[k]);
 		if (!r)

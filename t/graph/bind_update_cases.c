@@ -523,6 +523,77 @@ START_TEST(bindings_are_refused_by_name)
 }
 END_TEST
 
+/* y = x by way of scratch, whose address is left in self; dx = dy */
+static int scratch_forward(void *self, const struct te_graph_call *c)
+{
+	const int64_t n = te_tensor_nelems(c->in[0]);
+	struct te_tensor *t;
+	int r = te_tensor_wrap(ctx, TE_DTYPE_BF16, 1, &n, c->span[TE_SPAN_F], NULL, NULL, &t);
+
+	if (r)
+		return r;
+	*(void **)self = c->span[TE_SPAN_F];
+	r = te_cast(c->stream, c->in[0], t);
+	if (!r)
+		r = te_cast(c->stream, t, c->out[0]);
+	te_tensor_unref(t);
+	return r;
+}
+
+static int scratch_backward(void *self, const struct te_graph_call *c)
+{
+	(void)self;
+	return te_cast(c->stream, c->out_grad[0], c->in_grad[0]);
+}
+
+/* with TE_GRAPH_REUSE scratch of forward has the address of an argument of backward */
+START_TEST(what_shares_an_address_stays)
+{
+	const int64_t n = 1 << 16; /* patching is cheaper than a copy */
+	const struct te_arg in = { "x", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	const struct te_arg out = { "y", { TE_DTYPE_FP32, 1, { n } }, TE_ARG_GRAD };
+	struct te_tensor *x = numbers(TE_DTYPE_FP32, n, 10), *dy = numbers(TE_DTYPE_FP32, n, 20);
+	struct te_graph_opts o = TE_GRAPH_OPTS_INIT;
+	struct te_callable c[2];
+	void *scratch[2];
+	struct te_graph *g;
+	int nshared = 0;
+
+	for (int i = 0; i < 2; i++) {
+		c[i] = (struct te_callable)TE_CALLABLE_INIT;
+		c[i].name = i ? "b" : "a";
+		c[i].nin = c[i].nout = 1;
+		c[i].in = &in;
+		c[i].out = &out;
+		c[i].self = &scratch[i];
+		c[i].forward = scratch_forward;
+		c[i].backward = scratch_backward;
+		c[i].span_nbytes[TE_SPAN_F] = 64 * (uint64_t)n;
+	}
+	o.flags = TE_GRAPH_REUSE;
+	DO(te_graph_create(ctx, 2, c, &o, &g));
+	for (int i = 0; i < 2; i++) {
+		nshared += scratch[i] == te_tensor_data(te_graph_grad(g, i, "y"));
+		DO(te_graph_bind(g, i, "y", TE_BIND_GRAD, dy, NULL));
+	}
+	ck_assert_int_gt(nshared, 0);
+	for (int i = 0; i < 2; i++) {
+		DO(te_copy(st, te_tensor_data(te_graph_tensor(g, i, "x")), te_tensor_data(x),
+			   te_tensor_nbytes(x)));
+		DO(te_graph_forward(g, i, st, NULL));
+		holds(te_graph_tensor(g, i, "y"), 10, "y");
+		holds(dy, 20, "dy after forward");
+	}
+	for (int i = 1; i >= 0; i--) {
+		DO(te_graph_backward(g, i, st, NULL));
+		holds(te_graph_grad(g, i, "x"), 20, "dx");
+	}
+	te_graph_unref(g);
+	te_tensor_unref(x);
+	te_tensor_unref(dy);
+}
+END_TEST
+
 /* ---- update ---- */
 
 START_TEST(another_shape_is_captured_in_place)
@@ -898,6 +969,7 @@ Suite *bind_update_suite(const char *name, const char *on)
 	tcase_add_test(c, what_one_pass_refuses_is_copied_in_all);
 	tcase_add_loop_test(c, the_way_back_stays_free, 0, 2);
 	tcase_add_loop_test(c, what_host_calls_may_use_is_copied, 0, 2);
+	tcase_add_test(c, what_shares_an_address_stays);
 	tcase_add_test(c, bindings_are_refused_by_name);
 	c = tt_case(s, "update", "graph");
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);

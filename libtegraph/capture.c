@@ -20,6 +20,7 @@ struct snapshot {
 	const char *fn; /* for error messages */
 	struct saved *v;
 	size_t n, cap;
+	size_t nalways; /* these are restored after a success, too */
 	size_t nbytes[2]; /* by te_region_kind */
 	void *device;
 	int pinned; /* device is pinned host memory, because the device was full */
@@ -94,10 +95,22 @@ static void snapshot_free(struct te_graph *g, struct snapshot *s)
 	te__free(s->v);
 }
 
+/* the memory that an update takes from the graph that it replaces */
+static int collect_pool(struct te_graph *g, struct snapshot *s)
+{
+	const struct te_region pool = { "pool", TE_REGION_DEVICE, g->opts.pool,
+					g->old ? (size_t)g->old->report.peak_nbytes : 0 };
+
+	return pool.ptr ? collect(s, &pool) : 0;
+}
+
 static int snapshot_take(struct te_graph *g, struct snapshot *s)
 {
 	int r = te__graph_regions(g, collect, s);
 
+	s->nalways = s->n;
+	if (!r)
+		r = collect_pool(g, s);
 	if (!r && s->nbytes[TE_REGION_DEVICE]) {
 		r = te_mem_alloc(g->stream, s->nbytes[TE_REGION_DEVICE], &s->device);
 		if (r == -ENOMEM) {
@@ -400,13 +413,15 @@ static int capture_whole(struct te_graph *g)
 	return r ? te__graph_step_failed(g, gap.step, g->fn, "capture of ", r) : 0;
 }
 
-/* restore the snapshot; returns r, or the failure of restoring if r is 0 */
+/* restore the snapshot after r; returns r, or the failure of restoring if r is 0 */
 static int restore(struct te_graph *g, struct snapshot *s, int r)
 {
 	struct failure f = { 0 };
 	int back;
 
 	failure_note(&f, r);
+	if (!f.code)
+		s->n = s->nalways;
 	back = copy_regions(g, s, 1);
 	failure_note(&f, back);
 	/* try again: otherwise weights are lost, and a lack of memory may be temporary */
@@ -424,7 +439,8 @@ static int capture(struct te_graph *g)
 int te__graph_capture(struct te_graph *g)
 {
 	/* only if anything may write regions: a snapshot is as large as weights and moments */
-	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
+	const int runs = g->old || g->opts.nwarmup || g->opts.hook ||
+			 !(g->opts.flags & TE_GRAPH_EAGER);
 	struct snapshot s = { .fn = g->fn };
 	int r = runs ? snapshot_take(g, &s) : 0;
 
@@ -432,7 +448,11 @@ int te__graph_capture(struct te_graph *g)
 		snapshot_free(g, &s);
 		return r;
 	}
-	r = warm_up(g);
+	r = te_fill(g->stream, g->pool, 0, (size_t)g->report.peak_nbytes);
+	if (!r)
+		r = te_stream_sync(g->stream);
+	if (!r)
+		r = warm_up(g);
 	if (!r && !(g->opts.flags & TE_GRAPH_EAGER))
 		r = capture(g);
 	return restore(g, &s, r);

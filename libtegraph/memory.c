@@ -233,11 +233,7 @@ static int allocate(struct te_graph *g, uint64_t nbytes)
 	r = p ? 0 : te_mem_alloc(st, all, &p);
 	if (r)
 		return r == -ENOMEM ? no_room(g, nbytes) : r;
-	r = te_fill(st, p, 0, nbytes);
-	if (!r)
-		r = te_stream_workspace(st, (char *)p + nbytes, work);
-	if (!r)
-		r = te_stream_sync(st);
+	r = te_stream_workspace(st, (char *)p + nbytes, work);
 	if (r) {
 		if (!g->opts.pool)
 			te_mem_free(st, p);

@@ -316,9 +316,10 @@ struct te_graph_change {
  * Waits for queued replays, warms up and captures as te_graph_create does with the same options,
  * and updates the executables with the new nodes. Afterwards static tensors are new ones, no
  * argument is bound, the first pass of the schedule is due, and the previous callables have been
- * released. On failure the graph stays as it was, and the caller still owns the new callables. If
- * recordings had been updated by then and capturing the previous callables again fails too, later
- * replays return -TE_ESTATE.
+ * released. On failure the graph stays as it was, and the caller still owns the new callables: the
+ * contents of a pool of the caller are restored from a copy that is made meanwhile. If recordings
+ * had been updated by then and capturing the previous callables again fails too, later replays
+ * return -TE_ESTATE.
  * Errors: those of te_graph_create, -TE_ESTATE.
  */
 TE_EXPORT int te_graph_update(struct te_graph *graph, int32_t n,

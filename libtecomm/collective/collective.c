@@ -221,7 +221,7 @@ static int check_peers(const struct te__coll *c, const char *fn)
 
 /* ---- queueing ---- */
 
-/* recordings are ordered by whoever launches them, and so a capture orders its own operations only */
+/* whoever launches recordings orders them, so a capture orders its own operations only */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream)
 {
 	const int captured = te__stream_not_capturing(stream, NULL) < 0;

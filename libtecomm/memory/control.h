@@ -13,6 +13,9 @@
 #define TE__CONTROL_MAGIC 0x6c74635fu
 #define TE__CONTROL_RANKS 4096
 
+/* a rank has left in order, or after a failure, for whose reason the others fail, too */
+enum { TE__LEFT = 1, TE__LEFT_FAILED };
+
 struct te__control {
 	uint32_t magic;
 	uint32_t nlocal;
@@ -24,7 +27,7 @@ struct te__control {
 	/* members.h */
 	_Alignas(128) _Atomic uint32_t outcome;
 	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* of each local rank */
-	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* 1: te__pool_leave() */
+	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* te__pool_leave(): of the values below */
 };
 
 /*

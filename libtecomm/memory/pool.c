@@ -378,8 +378,10 @@ void te__pool_leave(struct te__pool *p)
 	const int64_t deadline = te__boot_deadline(p->boot), ns = deadline - te__boot_now();
 	char why[TEXT_NBYTES];
 	const char *who;
+	int code;
+	const int failed = te__pool_aborted(p) || te__boot_why(p->boot, &code);
 
-	atomic_store(&p->control->left[p->local], 1);
+	atomic_store(&p->control->left[p->local], failed ? TE__LEFT_FAILED : TE__LEFT);
 	if (!te__pool_multicast(p))
 		return;
 	who = te__members_leave(p->control, &p->info, p->local, deadline);
@@ -447,7 +449,7 @@ bool te__pool_has_left(const struct te__pool *p, int32_t rank)
 	const int32_t local = te__boot_local_rank(p->boot, rank);
 
 	return te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank) &&
-	       atomic_load_explicit(&p->control->left[local], memory_order_relaxed);
+	       atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
 }
 
 bool te__pool_aborted(const struct te__pool *p)

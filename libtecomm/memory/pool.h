@@ -50,7 +50,7 @@ struct te_ctx *te__pool_ctx(const struct te__pool *pool);
 int te__pool_check(const struct te__pool *pool, const char *fn);
 /* called by each check before it: ends the communicator if a kernel has failed; NULL: none */
 void te__pool_set_look(struct te__pool *pool, void (*look)(void *arg), void *arg);
-/* a rank of this node has called te__pool_leave() */
+/* a rank of this node has called te__pool_leave(), not after a failure */
 bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
 bool te__pool_aborted(const struct te__pool *pool);
 /* ends it, on all ranks */

@@ -221,8 +221,8 @@ TE_EXPORT int te__launch_k(struct te_stream *stream, int id, const void *args, s
 #define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
 /* wait for the work of all streams; -EBUSY if this thread is capturing one of them, naming fn */
 TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
-/* the same for destructors: while this thread is capturing, too. -EBUSY for a capture that was begun
- * through the driver API */
+/* the same for destructors: while this thread is capturing, too. -EBUSY for a capture that was
+ * begun through the driver API */
 TE_EXPORT int te__ctx_drain(struct te_ctx *ctx, const char *fn);
 /* this process was forked after the context was created: threads and the device are the parent's */
 TE_EXPORT int te__ctx_forked(const struct te_ctx *ctx);

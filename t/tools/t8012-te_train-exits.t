@@ -23,7 +23,7 @@ for sig in INT TERM $HUP USR1 USR2 XCPU; do
 	check "SIG$sig: told, with the step" grep -q "\"steps\": $step," summary
 done
 
-rm -f err
+rm -rf i err
 env --ignore-signal=INT "$te_train" $long --out i text >out 2>err &
 pid=$!
 wait_for '^step [1-9][0-9]*/' err

@@ -98,58 +98,55 @@ static int attention_quantize(const struct te_fused *f)
 	return te__attention_fwd(c->stream, &k, &z);
 }
 
-/* activation, quantize: backward */
+/*
+ * activation, quantize: backward. bias.dw may be between them: the bias is the op before, whose
+ * gradient is the activation's dx, and its partial sums are at the start of the scratch.
+ */
+struct dact {
+	const struct te_op_call *dbias, *quantize; /* dbias: of bias.dw, or NULL */
+	size_t part_nbytes;
+};
+
+static struct dact dact_of(const struct te_fused *f)
+{
+	struct dact d = { .quantize = f->part[f->nparts - 1] };
+	const struct te_tensor *x = f->part[0]->x.hp;
+
+	if (f->nparts == 2)
+		return d;
+	d.dbias = f->part[1];
+	d.part_nbytes = te__part_nbytes(te_tensor_rows(x), te_tensor_cols(x));
+	return d;
+}
+
 static int dact_cast_applies(const struct te_fused *f)
 {
-	return casts(f->part[0]->dx.hp, f->part[1]);
+	const struct dact d = dact_of(f);
+	const struct te_tensor *dx = f->part[0]->dx.hp;
+
+	return casts(dx, d.quantize) && (!d.dbias || d.dbias->dy.hp == dx);
 }
 
 static size_t dact_cast_ws(const struct te_fused *f)
 {
-	return kept_nbytes(f->part[0]->dx.hp, f->part[1], te_tensor_dtype(f->part[0]->x.hp));
-}
+	const struct dact d = dact_of(f);
 
-/* activation, bias.dw, quantize: the bias is the op before, its gradient the activation's dx */
-static int dact_dbias_cast_applies(const struct te_fused *f)
-{
-	return casts(f->part[0]->dx.hp, f->part[2]) && f->part[1]->dy.hp == f->part[0]->dx.hp;
-}
-
-static size_t dbias_part_nbytes(const struct te_op_call *act)
-{
-	return te__part_nbytes(te_tensor_rows(act->x.hp), te_tensor_cols(act->x.hp));
-}
-
-static size_t dact_dbias_cast_ws(const struct te_fused *f)
-{
-	return dbias_part_nbytes(f->part[0]) +
-	       kept_nbytes(f->part[0]->dx.hp, f->part[2], te_tensor_dtype(f->part[0]->x.hp));
-}
-
-/* dbias: the call of bias.dw, or NULL; its partial sums lie at the start of the scratch */
-static int run_dact(const struct te_fused *f, const struct te_op_call *dbias,
-		    const struct te_op_call *quantize)
-{
-	const struct te__quantize z = te__plan_quantize(quantize);
-	const struct te_op_call *c = f->part[0];
-	size_t part_nbytes = dbias ? dbias_part_nbytes(c) : 0;
-	struct te_k_act_bwd k;
-
-	te__ops_act_bwd(c, &k);
-	if (dbias)
-		k.part = f->ws;
-	k.dx = result(k.dx, quantize, f->ws, part_nbytes);
-	return te__act_bwd(c->stream, &k, dbias ? dbias->grad[0] : NULL, &z);
+	return d.part_nbytes +
+	       kept_nbytes(f->part[0]->dx.hp, d.quantize, te_tensor_dtype(f->part[0]->x.hp));
 }
 
 static int dact_quantize(const struct te_fused *f)
 {
-	return run_dact(f, NULL, f->part[1]);
-}
+	const struct dact d = dact_of(f);
+	const struct te__quantize z = te__plan_quantize(d.quantize);
+	const struct te_op_call *c = f->part[0];
+	struct te_k_act_bwd k;
 
-static int dact_dbias_quantize(const struct te_fused *f)
-{
-	return run_dact(f, f->part[1], f->part[2]);
+	te__ops_act_bwd(c, &k);
+	if (d.dbias)
+		k.part = f->ws;
+	k.dx = result(k.dx, d.quantize, f->ws, d.part_nbytes);
+	return te__act_bwd(c->stream, &k, d.dbias ? d.dbias->grad[0] : NULL, &z);
 }
 
 /* rope, quantize: backward. The saved input has no memory: shapes are those of dy */
@@ -176,7 +173,12 @@ static int drope_quantize(const struct te_fused *f)
 
 /* ---- sums in a GEMM ---- */
 
-/* linear, bias, add: what lies between has no other reader, and the residual is another value */
+static int is(const struct te_op_call *c, const char *name)
+{
+	return !strcmp(c->op->ops.name, name);
+}
+
+/* linear, then bias or scale, add: no other reader has what is computed in between */
 static int linear_sum_applies(const struct te_fused *f)
 {
 	const struct te_op_call *last = f->part[f->nparts - 1];
@@ -184,30 +186,16 @@ static int linear_sum_applies(const struct te_fused *f)
 	for (int i = 0; i < f->nparts - 1; i++)
 		if (f->part[i]->y.hp)
 			return 0;
-	return !strcmp(last->op->ops.name, "bias") || last->ex[0].hp;
+	return is(last, "bias") || last->ex[0].hp; /* the residual is another value */
 }
 
-static int linear_bias(const struct te_fused *f)
+static int linear_sum(const struct te_fused *f)
 {
-	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[1]->y.hp, te__ops_weight(f->part[1], 0),
-				  NULL);
-}
+	const struct te_op_call *last = f->part[f->nparts - 1], *mid = f->part[1];
 
-static int linear_add(const struct te_fused *f)
-{
-	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[1]->y.hp, NULL, f->part[1]->ex[0].hp);
-}
-
-static int linear_bias_add(const struct te_fused *f)
-{
-	return te__ops_linear_fwd(f->part[0], 1.0f, f->part[2]->y.hp, te__ops_weight(f->part[1], 0),
-				  f->part[2]->ex[0].hp);
-}
-
-static int linear_scale_add(const struct te_fused *f)
-{
-	return te__ops_linear_fwd(f->part[0], te__ops_factor(f->part[1]), f->part[2]->y.hp, NULL,
-				  f->part[2]->ex[0].hp);
+	return te__ops_linear_fwd(f->part[0], is(mid, "scale") ? te__ops_factor(mid) : 1.0f,
+				  last->y.hp, is(mid, "bias") ? te__ops_weight(mid, 0) : NULL,
+				  is(last, "add") ? last->ex[0].hp : NULL);
 }
 
 /* ---- a constant factor, backward: the GEMMs multiply by it ---- */
@@ -299,213 +287,75 @@ static int norm_bwd(const struct te_fused *f)
 	return r < 0 || !n.dw ? r : te__ops_norm_dw(n.dw, f->ws);
 }
 
+/* linear, fork; linear.dw may be between them */
 static int dgrad_add(const struct te_fused *f)
 {
-	return te__ops_linear_bwd(f->part[0], 1.0f, f->part[1]->dx.hp, f->part[1]->dey[0].hp);
+	const struct te_op_call *fork = f->part[f->nparts - 1];
+	int r = te__ops_linear_bwd(f->part[0], 1.0f, fork->dx.hp, fork->dey[0].hp);
+
+	return r < 0 || f->nparts == 2 ? r : te__ops_linear_dw(f->part[1], 1.0f);
 }
 
-static int dgrad_wgrad_add(const struct te_fused *f)
-{
-	int r = te__ops_linear_bwd(f->part[0], 1.0f, f->part[2]->dx.hp, f->part[2]->dey[0].hp);
-
-	return r < 0 ? r : te__ops_linear_dw(f->part[1], 1.0f);
-}
+/* test: of t/plan/fusion; then how it applies and runs */
+#define FUSION(pass_, name_, pattern_, test_, ...)                                          \
+	{                                                                                   \
+		.size = sizeof(struct te_fusion), .name = name_, .pass = TE_PASS_##pass_,   \
+		.pattern = pattern_, .test = "t/plan/fusion: " test_, __VA_ARGS__           \
+	}
+#define CASTS(op) .applies = op##_cast_applies, .ws_nbytes = op##_cast_ws
+#define LINEAR_SUM .applies = linear_sum_applies, .run = linear_sum
+#define DSCALE .applies = dscale_applies, .run = dscale_gemms
+#define NORM_BWD .applies = norm_bwd_applies, .ws_nbytes = norm_bwd_ws, .run = norm_bwd
+#define DGRAD_ADD .applies = fork_sum_applies, .run = dgrad_add
 
 /* the longer of two that begin alike comes first */
 const struct te_fusion te__fusions[] = {
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm+quantize",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "layernorm|rmsnorm quantize",
-		.applies = forward_cast_applies,
-		.ws_nbytes = forward_cast_ws,
-		.run = norm_quantize,
-		.test = "t/plan/fusion: norm_casts_to_the_same_bits",
-		.flags = TE_FUSION_REPEATS,
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "act+quantize",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "activation quantize",
-		.applies = forward_cast_applies,
-		.ws_nbytes = forward_cast_ws,
-		.run = act_quantize,
-		.test = "t/plan/fusion: activation_casts_to_the_same_bits",
-		.flags = TE_FUSION_REPEATS,
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "attention+quantize",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "attention quantize",
-		.applies = attention_cast_applies,
-		.ws_nbytes = forward_cast_ws,
-		.run = attention_quantize,
-		.test = "t/plan/fusion: heads_cast_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "linear+bias+add",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "linear bias add",
-		.applies = linear_sum_applies,
-		.run = linear_bias_add,
-		.test = "t/plan/fusion: gemm_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "linear+bias",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "linear bias",
-		.applies = linear_sum_applies,
-		.run = linear_bias,
-		.test = "t/plan/fusion: gemm_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "linear+add",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "linear add",
-		.applies = linear_sum_applies,
-		.run = linear_add,
-		.test = "t/plan/fusion: gemm_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "linear+scale+add",
-		.pass = TE_PASS_FORWARD,
-		.pattern = "linear scale add",
-		.applies = linear_sum_applies,
-		.run = linear_scale_add,
-		.test = "t/plan/fusion: gemm_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dscale+dgrad+wgrad",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "scale linear linear.dw",
-		.applies = dscale_applies,
-		.run = dscale_gemms,
-		.test = "t/plan/fusion: factors_are_exact_in_gemms",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dscale+wgrad",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "scale linear.dw",
-		.applies = dscale_applies,
-		.run = dscale_gemms,
-		.test = "t/plan/fusion: factors_are_exact_in_gemms",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dact+dbias+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "activation bias.dw quantize",
-		.applies = dact_dbias_cast_applies,
-		.ws_nbytes = dact_dbias_cast_ws,
-		.run = dact_dbias_quantize,
-		.test = "t/plan/fusion: activation_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dact+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "activation quantize",
-		.applies = dact_cast_applies,
-		.ws_nbytes = dact_cast_ws,
-		.run = dact_quantize,
-		.test = "t/plan/fusion: activation_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "drope+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "rope quantize",
-		.applies = drope_cast_applies,
-		.ws_nbytes = drope_cast_ws,
-		.run = drope_quantize,
-		.test = "t/plan/fusion: heads_cast_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+dw+add+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork quantize",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+dw+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw quantize",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+add+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm fork quantize",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+quantize",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm quantize",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_casts_to_the_same_bits",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+dw+add",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "norm.bwd+add",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "layernorm|rmsnorm fork",
-		.applies = norm_bwd_applies,
-		.ws_nbytes = norm_bwd_ws,
-		.run = norm_bwd,
-		.test = "t/plan/fusion: norm_gradient_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dgrad+wgrad+add",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "linear linear.dw fork",
-		.applies = fork_sum_applies,
-		.run = dgrad_wgrad_add,
-		.test = "t/plan/fusion: gemm_gradient_adds_within_the_bound",
-	},
-	{
-		.size = sizeof(struct te_fusion),
-		.name = "dgrad+add",
-		.pass = TE_PASS_BACKWARD,
-		.pattern = "linear fork",
-		.applies = fork_sum_applies,
-		.run = dgrad_add,
-		.test = "t/plan/fusion: gemm_gradient_adds_within_the_bound",
-	},
+	FUSION(FORWARD, "norm+quantize", "layernorm|rmsnorm quantize",
+	       "norm_casts_to_the_same_bits",
+	       CASTS(forward), .run = norm_quantize, .flags = TE_FUSION_REPEATS),
+	FUSION(FORWARD, "act+quantize", "activation quantize",
+	       "activation_casts_to_the_same_bits",
+	       CASTS(forward), .run = act_quantize, .flags = TE_FUSION_REPEATS),
+	FUSION(FORWARD, "attention+quantize", "attention quantize", "heads_cast_to_the_same_bits",
+	       .applies = attention_cast_applies, .ws_nbytes = forward_cast_ws,
+	       .run = attention_quantize),
+
+	FUSION(FORWARD, "linear+bias+add", "linear bias add", "gemm_adds_within_the_bound",
+	       LINEAR_SUM),
+	FUSION(FORWARD, "linear+bias", "linear bias", "gemm_adds_within_the_bound", LINEAR_SUM),
+	FUSION(FORWARD, "linear+add", "linear add", "gemm_adds_within_the_bound", LINEAR_SUM),
+	FUSION(FORWARD, "linear+scale+add", "linear scale add", "gemm_adds_within_the_bound",
+	       LINEAR_SUM),
+
+	FUSION(BACKWARD, "dscale+dgrad+wgrad", "scale linear linear.dw",
+	       "factors_are_exact_in_gemms", DSCALE),
+	FUSION(BACKWARD, "dscale+wgrad", "scale linear.dw", "factors_are_exact_in_gemms", DSCALE),
+
+	FUSION(BACKWARD, "dact+dbias+quantize", "activation bias.dw quantize",
+	       "activation_gradient_casts_to_the_same_bits", CASTS(dact), .run = dact_quantize),
+	FUSION(BACKWARD, "dact+quantize", "activation quantize",
+	       "activation_gradient_casts_to_the_same_bits", CASTS(dact), .run = dact_quantize),
+	FUSION(BACKWARD, "drope+quantize", "rope quantize", "heads_cast_to_the_same_bits",
+	       CASTS(drope), .run = drope_quantize),
+
+	FUSION(BACKWARD, "norm.bwd+dw+add+quantize",
+	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+dw+quantize",
+	       "layernorm|rmsnorm layernorm.dw|rmsnorm.dw quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+add+quantize", "layernorm|rmsnorm fork quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+quantize", "layernorm|rmsnorm quantize",
+	       "norm_gradient_casts_to_the_same_bits", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+dw+add", "layernorm|rmsnorm layernorm.dw|rmsnorm.dw fork",
+	       "norm_gradient_adds_within_the_bound", NORM_BWD),
+	FUSION(BACKWARD, "norm.bwd+add", "layernorm|rmsnorm fork",
+	       "norm_gradient_adds_within_the_bound", NORM_BWD),
+
+	FUSION(BACKWARD, "dgrad+wgrad+add", "linear linear.dw fork",
+	       "gemm_gradient_adds_within_the_bound", DGRAD_ADD),
+	FUSION(BACKWARD, "dgrad+add", "linear fork", "gemm_gradient_adds_within_the_bound",
+	       DGRAD_ADD),
 };
 const int te__nfusions = sizeof(te__fusions) / sizeof(te__fusions[0]);

@@ -370,6 +370,7 @@ struct plan {
 	int fault_rank, fault, timeout_ms;
 	enum { PROMPT, LATE, KILLED, HELD } leave; /* how rank 1 releases the communicator */
 	_Atomic int fired;
+	_Atomic int nused; /* ranks whose operation has ended */
 	_Atomic int waits; /* rank 0 for rank 1 */
 	_Atomic int gone; /* bit k: rank k */
 };
@@ -433,9 +434,11 @@ static void on_log(void *arg, enum te_log_level level, const char *category, con
 		plan->waits = 1;
 }
 
-/* before rank 1 releases the communicator, rank 0 has begun to */
+/* before rank 1 releases the communicator, rank 0 has begun to, and all are done with theirs */
 static int outstay(struct te_comm *comm)
 {
+	while (plan->nused < 3)
+		usleep(1000);
 	while (!plan->waits && !(plan->gone & 1))
 		usleep(1000);
 	HOLDS(!(plan->gone & 1));
@@ -471,6 +474,7 @@ static int run_rank(int rank, void *arg)
 	}
 	if (!r)
 		r = use(ctx, comm);
+	plan->nused++;
 	if (!r && plan->leave && rank == 0) {
 		te_log_set(on_log, NULL);
 		STEP(te_log_filter("off,comm=info"));

@@ -107,10 +107,19 @@ gives "what ranks leave" 0 "$te_run" -n 2 sh -c 'sleep 60.1704 & exit 0'
 gone "ends with them" 60.1704
 gives "what ranks leave with a pipe" 0 "$te_run" -n 2 -p sh -c 'sleep 60.1705 & echo x'
 gone "ends with them too" 60.1705
+# timeout(1) sends its signal to te_run and to the group that it is in
+gives "a signal that comes twice at once" 143 sh -c '"$@" & p=$!
+	until [ -e there ]; do sleep 0.02; done; kill -TERM $p; sleep 0.1; kill -TERM $p; wait $p' sh \
+	"$te_run" -n 1 sh -c 'trap "sleep 1; echo saved; exit 0" TERM; >there
+	while :; do sleep 0.05; done'
+has "does not kill ranks that end in order" '^saved$' out
 gives "a time-out" 124 "$te_run" -n 3 --timeout 0.5 sh -c \
 	'[ $TE_COMM_RANK = 1 ] && exit 0; exec sleep 60.1706'
 has "names who was running" '^te_run: not finished after 0.5 s: ranks 0, 2 of 3$' err
 gone "and ends them" 60.1706
+gives "a time-out of many ranks" 124 "$te_run" -n 40 --timeout 1 sleep 60.1707
+has "names the first" '^te_run: not finished after 1 s: ranks 0, 1, .*, \.\.\. of 40$' err
+gone "and ends all of them" 60.1707
 
 # on COMMAND: as a rank that goes on when te_run has named all the others
 on='until [ "$(grep -c "^te_run: rank " err)" = $((TE_COMM_NRANKS - 1)) ]; do sleep 0.02; done'

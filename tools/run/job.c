@@ -18,6 +18,8 @@
 
 #include "run.h"
 
+#define SAME_S 0.5 /* timeout(1), and others, send a signal to a process and to its group */
+
 static const struct run_opts *opt;
 static const struct crew *crew;
 static struct pollfd *polled;
@@ -28,6 +30,7 @@ static struct ended first; /* of those that failed in one look at them; rank -1:
 static int status, ending, hurry; /* hurry: the end does not wait for who reads the output */
 static int failed, nsucceeded; /* with --no-kill: the first status, ranks */
 static double kill_at = -1; /* s; when SIGTERM has not helped */
+static double asked_at = -1; /* s; when a signal asked for the end */
 
 double now_s(void)
 {
@@ -132,10 +135,15 @@ static void timed_out(void)
 	char list[120] = "";
 	size_t at = 0;
 
-	for (int r = 0; r < opt->nranks && at < sizeof(list) - 12; r++)
-		if (running[r])
-			at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "",
-					       r);
+	for (int r = 0; r < opt->nranks; r++) {
+		if (!running[r])
+			continue;
+		if (at > sizeof(list) - 16) {
+			snprintf(list + at, sizeof(list) - at, ", ...");
+			break;
+		}
+		at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? ", " : "", r);
+	}
 	say_failed("not finished after %g s: %s %s of %d", opt->timeout_s,
 		   nrunning == 1 ? "rank" : "ranks", list, opt->nranks);
 	job_end(STATUS_TIMEOUT);
@@ -159,13 +167,14 @@ static void pass_on(void)
 			crew->signal(SIGCONT);
 		} else if (sig == SIGUSR1 || sig == SIGUSR2 || sig == SIGWINCH) {
 			crew->signal(sig);
-		} else if (ending) { /* asked for twice */
-			crew->signal(SIGKILL);
-			out_drop();
-		} else {
+		} else if (!ending) {
 			status = 128 + sig;
 			hurry = 1;
+			asked_at = now_s();
 			end_by(sig);
+		} else if (asked_at < 0 || now_s() - asked_at > SAME_S) { /* asked for twice */
+			crew->signal(SIGKILL);
+			out_drop();
 		}
 	}
 }

@@ -30,9 +30,8 @@ struct te_comm {
  */
 int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 		    const struct te__boot *old, uint32_t attempt, struct te_comm **ret_comm);
-/* 0 if the ranks can reduce; the stream is of the context. fn is named by errors */
+/* 0 if the ranks can reduce. fn is named by errors */
 int te__comm_check(const char *fn, struct te_comm *comm);
-int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream);
 
 /* the arguments of a collective call */
 struct te__call {

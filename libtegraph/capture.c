@@ -439,8 +439,7 @@ static int capture(struct te_graph *g)
 int te__graph_capture(struct te_graph *g)
 {
 	/* only if anything may write regions: a snapshot is as large as weights and moments */
-	const int runs = g->old || g->opts.nwarmup || g->opts.hook ||
-			 !(g->opts.flags & TE_GRAPH_EAGER);
+	const int runs = g->opts.nwarmup || g->opts.hook || !(g->opts.flags & TE_GRAPH_EAGER);
 	struct snapshot s = { .fn = g->fn };
 	int r = runs ? snapshot_take(g, &s) : 0;
 

@@ -32,10 +32,11 @@ static int sticky(struct te_graph *g, int r)
 
 static int usable(const struct te_graph *g, const struct te_stream *stream, const char *fn)
 {
-	if (!g || !stream)
-		return te__fail(-EINVAL, "%s: %s is NULL", fn, g ? "stream" : "graph");
-	if (te_stream_ctx(stream) != g->ctx)
-		return te__fail(-EINVAL, "%s: the stream is of another context", fn);
+	int r = g ? te__stream_check(fn, stream, g->ctx) :
+		    te__fail(-EINVAL, "%s: graph is NULL", fn);
+
+	if (r)
+		return r;
 	if (g->gone)
 		return te__fail(-TE_ESTATE, "%s: the graph has been reset", fn);
 	if (g->failed)

@@ -57,14 +57,6 @@ int te__comm_check(const char *fn, struct te_comm *comm)
 	return 0;
 }
 
-int te__comm_check_stream(const char *fn, struct te_comm *comm, struct te_stream *stream)
-{
-	if (stream && te_stream_ctx(stream) == comm->ctx)
-		return 0;
-	return te__fail(-EINVAL, "%s: the stream is %s", fn,
-			stream ? "of another context" : "NULL");
-}
-
 static int check(const struct te__call *a)
 {
 	int r = te__comm_check(a->fn, a->comm);
@@ -199,7 +191,7 @@ int te__comm_queue(const struct te__call *a, const struct te_comm_call_opts *opt
 
 	if (r || !a->count)
 		return r;
-	r = te__comm_check_stream(a->fn, a->comm, stream);
+	r = te__stream_check(a->fn, stream, a->comm->ctx);
 	if (!r)
 		r = choose(a, opts, &how);
 	if (!r)

@@ -340,7 +340,7 @@ static int run(const struct te__comm_norm *a, struct te_stream *stream)
 
 	if (r || !a->k.rows)
 		return r;
-	r = te__comm_check_stream(a->fn, a->comm, stream);
+	r = te__stream_check(a->fn, stream, a->comm->ctx);
 	if (!r)
 		r = choose(a, &how);
 	if (r)

@@ -130,7 +130,11 @@ TE_EXPORT int te__param_enum(enum te__param id); /* index into the choices, from
 /* a variable of launchers or other libraries, or NULL */
 TE_EXPORT const char *te__env(const char *name);
 
+struct te_ctx;
 struct te_stream;
+/* 0, or -EINVAL: the stream is NULL or of another context */
+TE_EXPORT int te__stream_check(const char *fn, const struct te_stream *stream,
+			       const struct te_ctx *ctx);
 /* 0; -EBUSY while the stream takes part in a capture, with an error message that names fn, or
  * without a message if fn is NULL */
 TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);

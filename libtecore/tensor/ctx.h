@@ -113,8 +113,6 @@ void te__stream_delete(struct te_stream *stream);
 /* before a stream is destroyed: a capture begun on it ends, one that it joined fails */
 void te__stream_leave(struct te_stream *stream);
 
-/* 0, or -EINVAL: the stream is NULL or of another context */
-int te__stream_check(const char *fn, const struct te_stream *stream, const struct te_ctx *ctx);
 /*
  * Passes r on. Every call that queues work returns through it: a failure
  * inside a capture invalidates the capture. stream: NULL if that is the failure.

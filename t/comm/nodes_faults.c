@@ -66,17 +66,11 @@ static int has_fault(const struct joined *j)
 	return plan->at >> j->who & 1;
 }
 
-/* with the error message of r */
 static int leave(struct joined *j, int r)
 {
-	char text[512];
-
-	snprintf(text, sizeof(text), "%s", te_error_detail());
-	te_comm_unref(j->comm);
-	te_ctx_unref(j->ctx);
-	te_error_clear();
+	r = nodes_leave(j, r);
 	plan->nleft += !has_fault(j);
-	return r ? te_fail(r, "%s", text) : 0;
+	return r;
 }
 
 /* for that many ranks; not for ever, if they have failed */

@@ -58,6 +58,17 @@ int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartb
 	return nodes_create(j, &o);
 }
 
+int nodes_leave(struct joined *j, int r)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s", te_error_detail());
+	te_comm_unref(j->comm);
+	te_ctx_unref(j->ctx);
+	te_error_clear();
+	return r ? te_fail(r, "%s", text) : 0;
+}
+
 float nodes_input(const struct joined *j, int who, int op, int64_t i)
 {
 	const uint32_t x = (uint32_t)(j->seed + (uint64_t)who * 1000003 + (uint64_t)op * 7919) +

@@ -26,6 +26,8 @@ int nodes_create(struct joined *j, const struct te_comm_opts *o);
  */
 int nodes_join(struct joined *j, int rank, char node, int timeout_ms, int heartbeat_ms,
 	       uint64_t seed, int nfew);
+/* releases both; returns r, with its error message */
+int nodes_leave(struct joined *j, int r);
 /* what rank `who` has as element i in operation op */
 float nodes_input(const struct joined *j, int who, int op, int64_t i);
 /*

@@ -225,16 +225,9 @@ static int ending_rank(int rank, void *arg)
 {
 	const int at = *(int *)arg;
 	struct joined j;
-	char text[512];
 	int r = nodes_join(&j, rank, ends[at].nodes[rank], 60000, 5000, 0, 1);
 
-	if (!r)
-		r = split_and_gather(&j, at);
-	snprintf(text, sizeof(text), "%s", te_error_detail());
-	te_comm_unref(j.comm);
-	te_ctx_unref(j.ctx);
-	te_error_clear();
-	return r ? te_fail(r, "%s", text) : 0;
+	return nodes_leave(&j, r ? r : split_and_gather(&j, at));
 }
 
 START_TEST(a_rank_that_ends_before_its_group_meets_is_not_waited_for)

@@ -111,6 +111,8 @@ int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks
 	if (te < 0) {
 		if (!ret_r->rank)
 			say_te(te, "the ranks cannot train");
+		/* all meet: when the first ends, te_run ends the others, who may be rank 0 */
+		(void)te_comm_reclaim(ret_r->comm);
 		return STATUS_BAD;
 	}
 	return STATUS_OK;

@@ -359,7 +359,7 @@ END_TEST
 
 /* ---- a rank that is stopped is waited for once ---- */
 
-static int stops; /* before this rank publishes its pool */
+static _Atomic int stops; /* before this rank publishes its pool */
 
 ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {

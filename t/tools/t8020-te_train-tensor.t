@@ -154,7 +154,9 @@ run="--model gpt2.json $common --steps 1"
 fails "one rank has no model to divide" "--tensor 2: 1 rank cannot be divided" \
 	"$te_train" $run --tensor 2 text
 ranks 3 $run --tensor 2 text
-check "neither have 3" grep -q 'tensor 2: 3 ranks cannot be divided into models' err
+check "3 ranks end with status 2" test $? = 2
+check "neither have 3, as one of them says" \
+	test "$(grep -c 'tensor 2: 3 ranks cannot be divided into models' err)" = 1
 ranks 3 $run --tensor 3 text
 check "heads are counted" grep -q 'tensor 3: the model has 4 heads' err
 fails "tokens need ranks" "--sequence-parallel needs --tensor" \

@@ -95,6 +95,13 @@ static int check_number(const struct ranks *r)
 					 TE_COMM_SUM, NULL, &c) : 0;
 }
 
+/* all ranks do: when the first ends, te_run ends the others, who may be yet to say why */
+static int refuse(const struct ranks *r)
+{
+	(void)te_comm_reclaim(r->comm); /* a meeting */
+	return STATUS_BAD;
+}
+
 int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks *ret_r)
 {
 	int te;
@@ -111,9 +118,7 @@ int ranks_open(struct te_ctx *ctx, int32_t nshards, int64_t naccum, struct ranks
 	if (te < 0) {
 		if (!ret_r->rank)
 			say_te(te, "the ranks cannot train");
-		/* all meet: when the first ends, te_run ends the others, who may be rank 0 */
-		(void)te_comm_reclaim(ret_r->comm);
-		return STATUS_BAD;
+		return refuse(ret_r);
 	}
 	return STATUS_OK;
 }
@@ -124,10 +129,13 @@ int ranks_divide(struct ranks *r)
 	const struct te_comm_opts o = comm_opts("model", 0);
 	const int32_t nshards = r->nshards;
 
-	if (ranks_n(r) % nshards)
-		return say_bad("--tensor %d: %d rank%s cannot be divided into models; start "
-			       "te_train with te_run -n %d, for example", (int)nshards,
-			       (int)ranks_n(r), ranks_n(r) == 1 ? "" : "s", (int)nshards);
+	if (ranks_n(r) % nshards) {
+		if (!r->rank)
+			say_bad("--tensor %d: %d rank%s cannot be divided into models; start "
+				"te_train with te_run -n %d, for example", (int)nshards,
+				(int)ranks_n(r), ranks_n(r) == 1 ? "" : "s", (int)nshards);
+		return refuse(r);
+	}
 	if (nshards > 1) {
 		int te = te_comm_split(r->comm, r->rank / nshards, 0, &o, &r->model);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libtecomm/comm_internal.h"
+#include "libtecomm/memory/watch.h"
 #include "libtecomm/transport/link.h"
 
 /* choices of TE_COMM_SUMS */
@@ -19,7 +20,10 @@ struct common {
 	char backend[16];
 	char pci_address[24]; /* two ranks may share a GPU */
 	int32_t nprocs;
-	int64_t buffer_nbytes; /* with several nodes the least: packets are for one */
+	int64_t buffer_nbytes;
+	int32_t transport; /* TE_COMM_TRANSPORT; 0 on one node */
+	struct te__fabric_domain domain;
+	char fabric_why[100]; /* why memory of this rank has no fabric handle; "": it has */
 	int32_t nvls; /* TE_COMM_NVLS */
 	int32_t sums; /* TE_COMM_SUMS */
 	int32_t gpu_rdma; /* there are a GPU and RDMA devices */
@@ -77,6 +81,46 @@ static void agree_on_nvls(const struct te_comm *c, const struct common *all, cha
 		snprintf(ret_why, TE__NVLS_WHY, "the ranks are on several nodes");
 	if (!ret_why[0] && two_on_a_gpu(c, all))
 		snprintf(ret_why, TE__NVLS_WHY, "two ranks share a GPU");
+}
+
+/* this rank */
+static void probe_fabric(const struct te_comm *c, struct common *mine)
+{
+	if (te__boot_nnodes(c->boot) == 1) {
+		snprintf(mine->fabric_why, sizeof(mine->fabric_why), "the ranks are on one node");
+		return;
+	}
+	mine->transport = te__param_enum(TE_PARAM_COMM_TRANSPORT);
+	if (mine->transport >= TE__LINK_FIRST)
+		snprintf(mine->fabric_why, sizeof(mine->fabric_why),
+			 "TE_COMM_TRANSPORT names another transport");
+	else if (te__fabric_probe(c->ctx, &mine->domain))
+		snprintf(mine->fabric_why, sizeof(mine->fabric_why), "%s", te_error_detail());
+}
+
+/* whether all ranks map each other's memory by fabric handles */
+static int agree_on_fabric(const struct te_comm *c, const struct common *all, bool *ret_fabric)
+{
+	const int32_t n = te__boot_nranks(c->boot);
+	char why[300] = "";
+
+	for (int32_t i = 0; i < n && !why[0]; i++)
+		if (all[i].fabric_why[0])
+			snprintf(why, sizeof(why), "%s: %.99s", te__boot_peer(c->boot, i),
+				 all[i].fabric_why);
+		else if (memcmp(&all[i].domain, &all[0].domain, sizeof(all[0].domain)))
+			snprintf(why, sizeof(why), "%s is in another NVLink domain than %s",
+				 te__boot_peer(c->boot, i), te__boot_peer(c->boot, 0));
+	if (!why[0] && n > TE_K_COMM_RANKS)
+		snprintf(why, sizeof(why), "there are %d ranks, at most %d can map each other's "
+			 "memory", n, TE_K_COMM_RANKS);
+	*ret_fabric = !why[0];
+	if (why[0] && all[0].transport == TE__LINK_FABRIC)
+		return te__fail(-EOPNOTSUPP, "te_comm_create: %s: no transport between %d nodes: "
+				"fabric: %s", c->name, te__boot_nnodes(c->boot), why);
+	if (why[0] && te__boot_nnodes(c->boot) > 1)
+		te__log_info("%s: memory of other nodes is not mapped: %s", c->name, why);
+	return 0;
 }
 
 static int device_sums(const struct common *all, int32_t n)
@@ -143,6 +187,15 @@ static void sums_of(const struct common *o, char *ret)
 					 o->sums == SUMS_HOST ? "host" : "device");
 }
 
+static void transport_of(const struct common *o, char *ret)
+{
+	const int k = o->transport;
+
+	snprintf(ret, TERM_NBYTES, "%s", k == TE__LINK_AUTO ? "auto" :
+					 k == TE__LINK_FABRIC ? "fabric" :
+					 te__link_transport(k - TE__LINK_FIRST)->name);
+}
+
 /* what is equal on all ranks, and the text of a rank's value */
 static const struct {
 	const char *name;
@@ -150,6 +203,7 @@ static const struct {
 } term[] = {
 	{ "the backend is", backend_of },
 	{ "a third of TE_COMM_PACKETS is", packets_of },
+	{ "TE_COMM_TRANSPORT is", transport_of },
 	{ "TE_COMM_NVLS is", nvls_of },
 	{ "TE_COMM_SUMS is", sums_of },
 };
@@ -187,16 +241,15 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 		te__boot_abort(c->boot, "not enough memory");
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
 	}
-	if (te__boot_nnodes(c->boot) > 1)
-		mine.buffer_nbytes = TE_K_COMM_HEADERS_NBYTES;
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
 	mine.nvls = te__param_bool(TE_PARAM_COMM_NVLS);
 	mine.sums = te__param_enum(TE_PARAM_COMM_SUMS);
 	mine.gpu_rdma = !strcmp(mine.backend, "cuda") && te__boot_nnodes(c->boot) > 1 &&
-			te__param_enum(TE_PARAM_COMM_TRANSPORT) <= 1 && /* auto, verbs */
+			te__link_wanted() <= 0 && /* auto, verbs */
 			!te__link_verbs.probe(why, sizeof(why));
+	probe_fabric(c, &mine);
 	te__nvls_probe(c->ctx, n, mine.nvls_why);
 	read_table(c, &mine);
 	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
@@ -206,6 +259,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 		r = check_terms(c, all);
 	if (!r)
 		r = check_tables(c, all);
+	if (!r)
+		r = agree_on_fabric(c, all, &ret_terms->fabric);
 	if (!r) {
 		ret_terms->device_sums = device_sums(all, n);
 		ret_terms->buffer_nbytes = mine.buffer_nbytes;
@@ -216,12 +271,57 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	return r;
 }
 
+/* memory, and what moves data between ranks that cannot map it */
+static int build(struct te_comm *c, const struct te_comm_opts *o,
+		 const struct te__coll_terms *terms)
+{
+	struct te__coll_terms t = *terms;
+	size_t piece = 0, packets, device_at = 0;
+	int r;
+
+	if (te__boot_nnodes(c->boot) > 1 && !t.fabric) {
+		piece = te__nodes_piece(c->boot);
+		t.buffer_nbytes = TE_K_COMM_HEADERS_NBYTES; /* packets are for ranks that map it */
+	}
+	packets = (size_t)te_k_comm_region_nbytes(t.buffer_nbytes);
+	if (piece && t.device_sums && te__nodes_contiguous(c->boot)) {
+		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
+		packets = device_at + te__nodes_device(c->boot, piece);
+	}
+	r = te__pool_create(c->boot, c->ctx, o->pool_nbytes, packets, !t.nvls_why[0], t.fabric,
+			    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
+	if (!r)
+		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &t);
+	if (!r && piece)
+		r = te__nodes_create(c->boot, c->pool, piece, device_at, &c->coll.nodes);
+	if (!r && t.fabric)
+		r = te__pool_agree(c->boot,
+				   te__watch_start(c->boot, c->pool, NULL, NULL, &c->watch),
+				   "threads of several nodes");
+	return r;
+}
+
+/* the next transport is tried where memory cannot be mapped, unless that was asked for by name */
+static int build_by_any(struct te_comm *c, const struct te_comm_opts *o,
+			struct te__coll_terms *terms)
+{
+	int code;
+	int r = build(c, o, terms);
+
+	if (!r || !terms->fabric || c->pool || te__boot_why(c->boot, &code) ||
+	    te__param_enum(TE_PARAM_COMM_TRANSPORT) == TE__LINK_FABRIC)
+		return r;
+	te__log_warn("%s: memory of other nodes is not mapped, since: %s", c->name,
+		     te_error_detail());
+	terms->fabric = false;
+	return build(c, o, terms);
+}
+
 int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const struct te__boot *old,
 		    uint32_t attempt, struct te_comm **ret_comm)
 {
 	struct te_comm *c = te__calloc(1, sizeof(*c));
 	struct te__coll_terms terms;
-	size_t piece = 0, packets, device_at = 0;
 	int r;
 
 	if (!c)
@@ -232,22 +332,9 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 	r = old ? te__boot_reopen(old, attempt, o, &c->boot) : te__boot_open(o, &c->boot);
 	if (!r)
 		r = agree(c, &terms);
-	if (!r)
-		packets = (size_t)te_k_comm_region_nbytes(terms.buffer_nbytes);
-	if (!r && te__boot_nnodes(c->boot) > 1)
-		piece = te__nodes_piece(c->boot);
-	if (piece && terms.device_sums && te__nodes_contiguous(c->boot)) {
-		device_at = (packets + TE__NODES_ALIGN - 1) / TE__NODES_ALIGN * TE__NODES_ALIGN;
-		packets = device_at + te__nodes_device(c->boot, piece);
-	}
-	if (!r)
-		r = te__pool_create(c->boot, ctx, o->pool_nbytes, packets, !terms.nvls_why[0],
-				    piece ? te__nodes_stage(c->boot, piece) : 0, &c->pool);
 	c->coll.table = &c->table;
 	if (!r)
-		r = te__coll_init(&c->coll, c->boot, c->pool, c->name, &terms);
-	if (!r && piece)
-		r = te__nodes_create(c->boot, c->pool, piece, device_at, &c->coll.nodes);
+		r = build_by_any(c, o, &terms);
 	if (r) {
 		char why[512];
 
@@ -306,6 +393,7 @@ struct te_comm *te_comm_unref(struct te_comm *c)
 			te__pool_leave(c->pool);
 		c->nccl = te__nccl_destroy(c->nccl, te__pool_aborted(c->pool));
 		c->coll.nodes = te__nodes_destroy(c->coll.nodes);
+		c->watch = te__watch_stop(c->watch);
 		te__coll_fini(&c->coll);
 	}
 	te__pool_destroy(c->pool);
@@ -344,6 +432,8 @@ int te_comm_info(const struct te_comm *c, struct te_comm_info *ret_info)
 	if (c->coll.nodes)
 		snprintf(info.transport, sizeof(info.transport), "%s",
 			 te__nodes_transport(c->coll.nodes));
+	else if (c->coll.terms.fabric)
+		snprintf(info.transport, sizeof(info.transport), "fabric");
 	te__sized_out(te_comm_info, &info, ret_info);
 	return 0;
 }

@@ -19,6 +19,7 @@ struct te_comm {
 	struct te__coll coll;
 	struct te__table table;
 	struct te__nccl *nccl; /* once a call has asked for it */
+	struct te__watch *watch; /* of ranks on several nodes that share memory */
 	char name[64];
 	int created;   /* te__comm_create() has succeeded */
 	int recovered; /* there is a successor that this rank is part of */

@@ -54,6 +54,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/stage.h \
 	libtecomm/memory/thread.c \
 	libtecomm/memory/thread.h \
+	libtecomm/memory/watch.c \
+	libtecomm/memory/watch.h \
 	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \

@@ -5,6 +5,7 @@
 TT_LONG = \
 	t/comm/allreduce \
 	t/comm/bootstrap_faults \
+	t/comm/fabric \
 	t/comm/faults \
 	t/comm/nodes_faults \
 	t/comm/nodes_random \
@@ -382,6 +383,7 @@ t_comm_link_SOURCES = t/comm/link.c $(RANKS)
 t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
 t_comm_nodes_gpu_SOURCES = $(t_comm_nodes_SOURCES)
 NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
+t_comm_fabric_SOURCES = t/comm/fabric.c $(NODES)
 t_comm_leaving_SOURCES = t/comm/leaving.c $(NODES)
 t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
 t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)

@@ -135,7 +135,7 @@ struct te_comm_info {
 	int32_t local_rank, nlocal; /* within the node */
 	char name[64];
 	char bootstrap[16]; /* how the ranks met: callback, id, dir, pmix, single */
-	char transport[16]; /* between nodes: verbs, tcp; "": there is one node */
+	char transport[16]; /* between nodes: fabric, verbs, tcp; "": there is one node */
 };
 #define TE_COMM_INFO_INIT { sizeof(struct te_comm_info), 0, 0, 0, 0, 0, 0, { 0 }, { 0 }, { 0 } }
 /* ret_info initialised by TE_COMM_INFO_INIT; -EINVAL else */

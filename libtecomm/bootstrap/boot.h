@@ -56,7 +56,7 @@ struct te__boot {
 	/* mesh.c */
 	pthread_mutex_t lock;  /* held during an exchange */
 	struct te__conn *peer; /* of each rank; this rank's has no descriptor */
-	uint8_t *state;
+	_Atomic uint8_t *state;
 	char (*text)[TE__PEER_TEXT];
 	uint64_t seq;
 	int wake_fd; /* readable after a failure was recorded */

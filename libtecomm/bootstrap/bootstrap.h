@@ -86,6 +86,9 @@ void te__boot_abort(struct te__boot *boot, const char *why);
  */
 int te__boot_watch(struct te__boot *boot, const char *what, int wake_fd, int64_t deadline_ns);
 
+/* that rank has closed the bootstrap, not after a failure, and te__boot_watch() has seen it */
+int te__boot_has_closed(const struct te__boot *boot, int32_t rank);
+
 /*
  * Records why this rank fails; the first call counts. Peers are told when it fails or closes. Any
  * thread.

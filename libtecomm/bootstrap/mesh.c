@@ -663,6 +663,11 @@ static int see(struct te__boot *b, int32_t rank, const char *what)
 	return r < 0 || (r == 1 && c->in.type != TE__FRAME_DATA) ? ended(b, rank, r, what) : 0;
 }
 
+int te__boot_has_closed(const struct te__boot *b, int32_t rank)
+{
+	return b->state[rank] == GONE;
+}
+
 int te__boot_watch(struct te__boot *b, const char *what, int wake_fd, int64_t deadline_ns)
 {
 	const size_t n = 2 + (size_t)b->nranks;

@@ -150,7 +150,7 @@ static int cannot(const struct te__coll *c, enum te_comm_algorithm k, const stru
 		snprintf(why, n, "algorithm %s is for ranks of one node, and there are %d", name,
 			 te__boot_nnodes(c->boot));
 	else if (!c->nodes && is_of_nodes(k))
-		snprintf(why, n, "algorithm %s is for several nodes, and there is one", name);
+		snprintf(why, n, "algorithm %s is for nodes that exchange messages", name);
 	else if (c->nodes && is_of_nodes(k))
 		return 0;
 	else if (a->what != TE_K_COLL_ALLREDUCE &&

@@ -23,6 +23,7 @@ struct te__coll_terms {
 	int64_t buffer_nbytes; /* of packet memory, of which a region has three */
 	int32_t max_blocks;  /* of a kernel that waits for other ranks */
 	int device_sums;   /* chains between nodes are added by the devices */
+	bool fabric;	   /* memory of ranks on other nodes is mapped: they are as if on one */
 	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
 };
 
@@ -32,7 +33,7 @@ struct te__coll {
 	const char *name;
 	struct te__coll_terms terms;
 	const struct te__table *table;
-	struct te__nodes *nodes; /* NULL: the ranks are on one node */
+	struct te__nodes *nodes; /* NULL: all ranks have mapped each other's memory */
 	/* of all operations; the word of te__coll_word() and a ctl of kernels alone follow */
 	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;

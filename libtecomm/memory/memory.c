@@ -157,6 +157,13 @@ static int probe_fd(struct te_ctx *ctx)
 	return te__window_unit(ctx, &unit);
 }
 
+static int probe_fabric(struct te_ctx *ctx)
+{
+	struct te__fabric_domain domain;
+
+	return te__fabric_probe(ctx, &domain);
+}
+
 /* two devices and 2 MiB: what te__nvls_probe() asks */
 static int probe_nvls(struct te_ctx *ctx)
 {
@@ -203,7 +210,7 @@ static const struct {
 	int (*probe)(struct te_ctx *ctx);
 } transport[] = {
 	{ "fd", probe_fd },
-	{ "fabric", te__fabric_probe },
+	{ "fabric", probe_fabric },
 	{ "nvls", probe_nvls },
 	{ "gpudirect", probe_adapter },
 };

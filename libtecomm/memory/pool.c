@@ -33,6 +33,7 @@ struct te__pool {
 	struct te__boot *boot;
 	struct te_ctx *ctx;
 	int32_t rank, nranks, nlocal, local;
+	int32_t nslots, own; /* pools that are mapped, and which of them is that of this rank */
 	uint64_t nbytes;  /* of each rank */
 	uint64_t packets; /* bytes that precede it */
 	const char **name;
@@ -47,7 +48,7 @@ struct te__pool {
 	size_t stage_nbytes;
 	int stage_registered;
 	int debug;
-	bool multicast;
+	bool multicast, fabric;
 	bool held; /* te__pool_leave() was in vain */
 	void (*look)(void *arg); /* te__pool_set_look() */
 	void *look_arg;
@@ -176,9 +177,9 @@ static int settle_size(struct te__pool *p, uint64_t nbytes)
 	te__free(all);
 	if (r)
 		return r;
-	if (nbytes > UINT64_MAX / 4 / (uint64_t)p->nlocal)
+	if (nbytes > UINT64_MAX / 4 / (uint64_t)p->nslots)
 		return te__fail(-ENOMEM, "te_comm_create: %d pools of %llu bytes exceed the "
-				"address space", p->nlocal, (unsigned long long)nbytes);
+				"address space", p->nslots, (unsigned long long)nbytes);
 	p->nbytes = (nbytes + unit - 1) / unit * unit;
 	p->packets = (p->packets + unit - 1) / unit * unit;
 	return 0;
@@ -247,7 +248,48 @@ static int share_stage(struct te__pool *p, int64_t deadline)
 	return r;
 }
 
-/* the own pool, and those of the others */
+/* the own pool, and those of the other ranks of the node */
+static int map_node(struct te__pool *p, int64_t deadline)
+{
+	int r = te__window_create(p->ctx, p->nslots, p->own, te__pool_stride(p), &p->window);
+
+	if (!r)
+		r = publish(p, deadline);
+	/* begins after the own rank: all ranks do not ask for the same memory at once */
+	for (int32_t k = 1; k < p->nlocal && !r; k++)
+		r = fetch(p, (p->local + k) % p->nlocal, deadline);
+	return r;
+}
+
+/* those of the other ranks, by handles that the bootstrap carries */
+static int map_fabric(struct te__pool *p)
+{
+	struct te__fabric_handle *all = te__calloc((size_t)p->nranks, sizeof(*all)), own;
+	char why[TEXT_NBYTES];
+	int r = all ? te__window_fabric_export(p->window, &own) :
+		      te__fail(-ENOMEM, "te_comm_create: no memory for fabric handles");
+
+	r = te__pool_agree(p->boot, r, "export of fabric handles");
+	if (!r)
+		r = te__boot_allgather(p->boot, &own, all, sizeof(own),
+				       "exchange of fabric handles", te__boot_deadline(p->boot));
+	if (r) {
+		te__free(all);
+		return r;
+	}
+	for (int32_t k = 1; k < p->nranks && !r; k++) {
+		const int32_t i = (p->rank + k) % p->nranks;
+
+		r = te__window_fabric_import(p->window, i, &all[i]);
+		if (r) {
+			snprintf(why, sizeof(why), "%s", te_error_detail());
+			te__fail(r, "memory of %s: %s", te__boot_peer(p->boot, i), why);
+		}
+	}
+	te__free(all);
+	return te__pool_agree(p->boot, r, "mapping of memory of other nodes");
+}
+
 static int map_all(struct te__pool *p)
 {
 	const int64_t deadline = te__boot_deadline(p->boot);
@@ -260,13 +302,9 @@ static int map_all(struct te__pool *p)
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (!r)
-		r = te__window_create(p->ctx, p->nlocal, p->local, te__pool_stride(p),
-				     &p->window);
-	if (!r)
-		r = publish(p, deadline);
-	/* begins after the own rank: all ranks do not ask for the same memory at once */
-	for (int32_t k = 1; k < p->nlocal && !r; k++)
-		r = fetch(p, (p->local + k) % p->nlocal, deadline);
+		r = p->fabric ? te__window_fabric_create(p->ctx, p->nslots, p->own,
+							 te__pool_stride(p), &p->window) :
+				map_node(p, deadline);
 	if (!r && p->multicast)
 		r = te__nvls_join(p->window, p->client, p->local, (uint32_t)p->nlocal,
 				  te__pool_stride(p), deadline);
@@ -329,11 +367,13 @@ static int create(struct te__pool *p, uint64_t nbytes)
 	if (r)
 		give_up(p, r);
 	r = te__pool_agree(p->boot, r, "exchange of pools");
+	if (!r && p->fabric)
+		r = map_fabric(p);
 	return r || !p->multicast ? r : te__nvls_map(p->window, p->boot);
 }
 
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
-		    bool multicast, size_t stage, struct te__pool **ret_pool)
+		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool)
 {
 	struct te__pool *p = te__calloc(1, sizeof(*p));
 	int r;
@@ -348,9 +388,12 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 	p->nranks = te__boot_nranks(boot);
 	p->nlocal = te__boot_nlocal(boot);
 	p->local = te__boot_local_rank(boot, p->rank);
+	p->nslots = fabric ? p->nranks : p->nlocal;
+	p->own = fabric ? p->rank : p->local;
 	p->packets = packets;
 	p->sign = -1;
 	p->multicast = multicast;
+	p->fabric = fabric;
 	p->stage_nbytes = stage;
 	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
 	pthread_mutex_init(&p->order, NULL);
@@ -361,8 +404,8 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 		return r;
 	}
 	te__heap_init(&p->heap, 0, p->nbytes);
-	te__log_info("a pool of %llu bytes on each of %d ranks of this node",
-		     (unsigned long long)p->nbytes, p->nlocal);
+	te__log_info("a pool of %llu bytes on each of %d ranks%s", (unsigned long long)p->nbytes,
+		     p->nslots, fabric ? ", mapped by fabric handles" : " of this node");
 	*ret_pool = p;
 	return 0;
 }
@@ -448,8 +491,9 @@ bool te__pool_has_left(const struct te__pool *p, int32_t rank)
 {
 	const int32_t local = te__boot_local_rank(p->boot, rank);
 
-	return te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank) &&
-	       atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
+	if (te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
+		return p->fabric && te__boot_has_closed(p->boot, rank);
+	return atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
 }
 
 bool te__pool_aborted(const struct te__pool *p)
@@ -789,15 +833,24 @@ static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_
 	return p->debug ? compare_allocs(p, fn, &s) : 0;
 }
 
-/* where the pool of a local rank begins */
-static char *base(const struct te__pool *p, int32_t local)
+/* where the pool in a slot of the window begins */
+static char *base(const struct te__pool *p, int32_t slot)
 {
-	return (char *)te__window_slot(p->window, local) + p->packets;
+	return (char *)te__window_slot(p->window, slot) + p->packets;
 }
 
 static char *own_base(const struct te__pool *p)
 {
-	return base(p, p->local);
+	return base(p, p->own);
+}
+
+/* of a rank; -1: its memory is not mapped */
+static int32_t slot(const struct te__pool *p, int32_t rank)
+{
+	if (p->fabric)
+		return rank;
+	return te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank) ?
+		       te__boot_local_rank(p->boot, rank) : -1;
 }
 
 int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
@@ -901,10 +954,9 @@ void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)
 {
 	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
 
-	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes ||
-	    te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
+	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes || slot(p, rank) < 0)
 		return NULL;
-	return base(p, te__boot_local_rank(p->boot, rank)) + offset;
+	return base(p, slot(p, rank)) + offset;
 }
 
 uint64_t te__pool_offset(const struct te__pool *p, const void *ptr, uint64_t nbytes)
@@ -916,7 +968,7 @@ uint64_t te__pool_offset(const struct te__pool *p, const void *ptr, uint64_t nby
 
 void *te__pool_packets(const struct te__pool *p, int32_t rank)
 {
-	return te__window_slot(p->window, te__boot_local_rank(p->boot, rank));
+	return te__window_slot(p->window, slot(p, rank));
 }
 
 uint64_t te__pool_stride(const struct te__pool *p)
@@ -949,7 +1001,7 @@ const uint32_t *te__pool_abort_word(const struct te__pool *p)
 void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)
 {
 	ret->pool_nbytes = p->nbytes;
-	ret->npeers = p->nlocal - 1;
+	ret->npeers = p->nslots - 1;
 	ret->base = own_base(p);
 	pthread_mutex_lock(&p->lock);
 	ret->used_nbytes = p->heap.used_nbytes;

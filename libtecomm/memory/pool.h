@@ -1,8 +1,9 @@
 /*
  * pool.h - the symmetric pool of a communicator: each rank has one of the same size, and maps
- * those of all ranks of its node, one after the other, in one range of addresses.
+ * those of all ranks of its node, or by fabric handles those of all ranks, one after the other, in
+ * one range of addresses.
  *
- *	address at local rank i = address here + (i - own local rank) * size of a pool
+ *	address at rank i of them = address here + (i - own number) * size of a pool
  *
  * Allocation is collective: all ranks make the same calls in the same order, and so get the
  * same offsets, without messages. Freeing is not: a block is available again after all ranks have
@@ -30,11 +31,12 @@ int te__pool_agree(struct te__boot *boot, int code, const char *what);
 /*
  * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. packets: as many bytes, equal on
  * all, precede the pool of each rank and are not allocated from. multicast: map multicast memory,
- * too (libtecomm/nvls). stage: bytes of staging memory (stage.h), equal on the ranks of a node, or
- * 0. All ranks return an error if one of them does. boot must outlive the pool.
+ * too (libtecomm/nvls). fabric: map the memory of all ranks, which are on several nodes. stage:
+ * bytes of staging memory (stage.h), equal on the ranks of a node, or 0. All ranks return an error
+ * if one of them does. boot must outlive the pool.
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
-		    bool multicast, size_t stage, struct te__pool **ret_pool);
+		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool);
 /*
  * Before it is destroyed, after the work of the context has ended: other ranks of the node see it
  * (te__pool_has_left()). With multicast memory, waits until this holds for all ranks, whose kernels
@@ -50,7 +52,7 @@ struct te_ctx *te__pool_ctx(const struct te__pool *pool);
 int te__pool_check(const struct te__pool *pool, const char *fn);
 /* called by each check before it: ends the communicator if a kernel has failed; NULL: none */
 void te__pool_set_look(struct te__pool *pool, void (*look)(void *arg), void *arg);
-/* a rank of this node has called te__pool_leave(), not after a failure */
+/* a rank whose memory is mapped has called te__pool_leave(), not after a failure */
 bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
 bool te__pool_aborted(const struct te__pool *pool);
 /* ends it, on all ranks */
@@ -84,12 +86,12 @@ int32_t te__pool_survivors(struct te__pool *pool, int64_t deadline_ns, int32_t *
 /* 1: the successor is that of all of them; 0: it is not, and must be released */
 int te__pool_succeeded(struct te__pool *pool, uint32_t attempt, int success);
 
-/* where a rank's memory with the offset of ptr is mapped; NULL: not a rank of this node, or ptr is
- * not in the own pool */
+/* where a rank's memory with the offset of ptr is mapped; NULL: it is not, or ptr is not in the own
+ * pool */
 void *te__pool_peer(const struct te__pool *pool, const void *ptr, int32_t rank);
 /* from ptr to the begin of the own pool; UINT64_MAX: the nbytes at ptr are not all inside of it */
 uint64_t te__pool_offset(const struct te__pool *pool, const void *ptr, uint64_t nbytes);
-/* what precedes the pool of a rank of this node, and the distance from one rank's to the next's */
+/* what precedes the pool of a rank whose memory is mapped, and the distance from one to the next */
 void *te__pool_packets(const struct te__pool *pool, int32_t rank);
 uint64_t te__pool_stride(const struct te__pool *pool);
 /* the packets of all ranks at once; NULL: there is no multicast memory */

@@ -6,11 +6,11 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "libtecomm/memory/thread.h"
+#include "libtecomm/memory/watch.h"
 #include "libtecomm/nodes/rail.h"
 
 #define PAGE 4096
@@ -184,23 +184,11 @@ int te__nodes_closed(const struct te__nodes *n, int32_t local)
 			te__boot_peer(n->boot, te__boot_local(n->boot, local)));
 }
 
-/* other ranks' failures, also while this rank waits for nothing */
-static void *watch(void *arg)
+static void wake(void *arg)
 {
 	struct te__nodes *n = arg;
-	const char *why;
-	int code, r = 0;
 
-	while (!r && !atomic_load(&n->stop))
-		r = te__boot_watch(n->boot, "te_comm", n->stop_fd,
-				   te__boot_now() + INT64_C(3600000000000));
-	if (!r)
-		return NULL;
-	why = te__boot_why(n->boot, &code);
-	te__nodes_fail(n, why ? code : r, why ? why : te_error_detail());
-	if (n->link)
-		n->link->ops->wake(n->link);
-	return NULL;
+	n->link->ops->wake(n->link);
 }
 
 /* ---- creation ---- */
@@ -208,7 +196,6 @@ static void *watch(void *arg)
 /* what each rank says of the transports */
 struct offer {
 	uint32_t usable; /* bit i: transport i */
-	int32_t want;	 /* TE_COMM_TRANSPORT: 0 is auto, i + 1 transport i */
 	uint64_t piece;
 	char why[8][100]; /* of those that are not usable */
 };
@@ -219,24 +206,14 @@ static void probe(struct offer *o, size_t piece)
 
 	memset(o, 0, sizeof(*o));
 	o->piece = piece;
-	o->want = te__param_enum(TE_PARAM_COMM_TRANSPORT);
 	for (int i = 0; i < 8 && (ops = te__link_transport(i)); i++)
 		if (!ops->probe(o->why[i], sizeof(o->why[i])))
 			o->usable |= 1u << i;
 }
 
-static const char *wanted(const struct offer *o)
-{
-	return o->want ? te__link_transport(o->want - 1)->name : "auto";
-}
-
 static int check_offers(const struct te__nodes *n, const struct offer *all)
 {
 	for (int32_t i = 1; i < n->nranks; i++) {
-		if (all[i].want != all[0].want)
-			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_TRANSPORT of %s is "
-					"%s, of %s %s", te__boot_peer(n->boot, i), wanted(&all[i]),
-					te__boot_peer(n->boot, 0), wanted(&all[0]));
 		if (all[i].piece != all[0].piece)
 			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_STAGE of %s and of "
 					"%s differ", te__boot_peer(n->boot, i),
@@ -249,12 +226,13 @@ static int check_offers(const struct te__nodes *n, const struct offer *all)
 static const struct te__link_ops *choose(const struct te__nodes *n, const struct offer *all, int *i,
 					 char *why, size_t nbytes)
 {
+	const int wanted = te__link_wanted(); /* equal on all ranks */
 	const struct te__link_ops *ops;
 	size_t at = 0;
 	int32_t r;
 
 	for (; *i < 8 && (ops = te__link_transport(*i)); ++*i) {
-		if (all[0].want && all[0].want != *i + 1)
+		if (wanted >= 0 && wanted != *i)
 			continue;
 		for (r = 0; r < n->nranks && all[r].usable >> *i & 1; r++)
 			;
@@ -352,13 +330,8 @@ static int connect_nodes(struct te__nodes *n, const struct offer *all)
 
 static int start_threads(struct te__nodes *n)
 {
-	int r;
+	int r = te__watch_start(n->boot, n->pool, wake, n, &n->watch);
 
-	n->stop_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC);
-	if (n->stop_fd < 0)
-		return te__fail(-EMFILE, "te_comm_create: eventfd: no descriptor");
-	r = te__thread_start(&n->watch, watch, n, "watch other nodes");
-	n->watching = !r;
 	if (r || n->local >= n->nrails)
 		return r;
 	r = te__thread_start(&n->thread, te__rail_work, n, "a rail of several nodes");
@@ -433,7 +406,6 @@ int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece,
 			.local = te__boot_local_rank(boot, te__boot_rank(boot)),
 			.nrails = te__nodes_nrails(boot),
 			.timeout_ns = (int64_t)te__boot_timeout_ms(boot) * 1000000,
-			.stop_fd = -1,
 		};
 		r = alloc(n);
 	}
@@ -468,8 +440,7 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 		n->link->ops->wake(n->link);
 		pthread_join(n->thread, NULL);
 	}
-	if (n->watching)
-		te__thread_stop(n->watch, n->stop_fd);
+	te__watch_stop(n->watch);
 	/* after its last piece */
 	atomic_store_explicit(&te__nodes_member(n, n->local)->closed, 1, memory_order_release);
 	/* peers fail for the same reason, not because this rank closes */
@@ -477,8 +448,6 @@ struct te__nodes *te__nodes_destroy(struct te__nodes *n)
 	if (why && n->link)
 		(void)te__link_fail(n->link, code, "%s", why);
 	te__link_close(n->link);
-	if (n->stop_fd >= 0)
-		close(n->stop_fd);
 	te__free(n->peer_of);
 	te__free(n->targets);
 	te__free(n->src);

@@ -56,10 +56,9 @@ struct te__nodes {
 	uint64_t begun, waited;
 	uint64_t first_piece; /* of the last operation that has begun */
 
-	/* the thread of the rail, and the one that watches the bootstrap */
-	pthread_t thread, watch;
-	int running, watching;
-	int stop_fd;
+	struct te__watch *watch; /* of the bootstrap */
+	pthread_t thread;	 /* of the rail */
+	int running;
 	_Atomic int left; /* the rail's thread has ended */
 	_Atomic int stop;
 	uint64_t started, ended; /* pieces */

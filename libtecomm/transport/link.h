@@ -69,6 +69,10 @@ extern const struct te__link_ops te__link_tcp, te__link_verbs;
 
 /* by name, in the order of choice; NULL after the last */
 const struct te__link_ops *te__link_transport(int i);
+/* choices of TE_COMM_TRANSPORT; the transports above follow */
+enum { TE__LINK_AUTO, TE__LINK_FABRIC, TE__LINK_FIRST };
+/* the number of that which TE_COMM_TRANSPORT names; -1: none of them */
+int te__link_wanted(void);
 
 /* opts is copied, its peers too */
 int te__link_open(const struct te__link_ops *ops, const struct te__link_opts *opts,

@@ -84,6 +84,9 @@ struct te__mem_held {
 	uint64_t workspace_nbytes; /* included in used: allocated by the backend for GEMMs */
 };
 
+struct te__fabric_domain;
+struct te__fabric_handle;
+
 /*
  * traits: nodes of a graph run concurrently and memory is plentiful, so small buffers of a plan
  * are laid out without overlap: two that share memory make their nodes depend on each other

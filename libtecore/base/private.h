@@ -181,6 +181,24 @@ TE_EXPORT struct te__window *te__window_abandon(struct te__window *window);
 TE_EXPORT int te__window_export(struct te__window *window, int *ret_fd);
 /* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size, of the same kind of device */
 TE_EXPORT int te__window_import(struct te__window *window, int slot, int fd);
+/*
+ * The same for GPUs of several nodes in one NVLink domain: 64 bytes, which any channel carries,
+ * take the place of the descriptor. probe: 0 and the domain; -EOPNOTSUPP and why there are no such
+ * handles.
+ */
+struct te__fabric_domain {
+	unsigned char id[64];
+};
+struct te__fabric_handle {
+	unsigned char bytes[64];
+};
+TE_EXPORT int te__fabric_probe(struct te_ctx *ctx, struct te__fabric_domain *ret_domain);
+TE_EXPORT int te__window_fabric_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
+				       struct te__window **ret_window);
+TE_EXPORT int te__window_fabric_export(struct te__window *window,
+				       struct te__fabric_handle *ret_handle);
+TE_EXPORT int te__window_fabric_import(struct te__window *window, int slot,
+				       const struct te__fabric_handle *handle);
 TE_EXPORT void *te__window_slot(const struct te__window *window, int slot); /* its address */
 /*
  * Multicast memory of a window: addresses of slot_nbytes that are those of the slots of all nslots
@@ -209,8 +227,6 @@ TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
  */
 TE_EXPORT int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd);
 TE_EXPORT int te__adapter_flush(struct te_stream *stream);
-/* 0 if memory can be shared with other nodes by fabric handles; else the error message has why */
-TE_EXPORT int te__fabric_probe(struct te_ctx *ctx);
 /*
  * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
  * the context's stream. te__mem_put cannot fail, so destructors call it: the memory is freed after

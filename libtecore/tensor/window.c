@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "libtecore/tensor/ctx.h"
 
@@ -56,7 +57,9 @@ static int map(struct te__window *w, int slot, void *share)
 	return r;
 }
 
-static int fill(struct te__window *w)
+typedef int create_fn(void *dev, size_t nbytes, void **ret_share);
+
+static int fill(struct te__window *w, create_fn *create)
 {
 	const struct te__backend_ops *ops = w->ctx->ops;
 	void *base;
@@ -65,15 +68,15 @@ static int fill(struct te__window *w)
 	if (r)
 		return r;
 	w->base = base;
-	r = ops->share_create(w->ctx->dev, w->slot_nbytes, &w->share);
+	r = create(w->ctx->dev, w->slot_nbytes, &w->share);
 	if (r)
 		return r;
 	count(w->ctx, w->slot_nbytes);
 	return map(w, w->own, w->share);
 }
 
-int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
-		      struct te__window **ret_window)
+static int window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
+			 create_fn *create, struct te__window **ret_window)
 {
 	struct te__window *w;
 	size_t nbytes;
@@ -91,13 +94,25 @@ int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbyte
 	w->slot_nbytes = slot_nbytes;
 	w->nslots = nslots;
 	w->own = own;
-	r = fill(w);
+	r = fill(w, create);
 	if (r) {
 		te__window_destroy(w);
 		return r;
 	}
 	*ret_window = w;
 	return 0;
+}
+
+int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
+		      struct te__window **ret_window)
+{
+	return window_create(ctx, nslots, own, slot_nbytes, ctx->ops->share_create, ret_window);
+}
+
+int te__window_fabric_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
+			     struct te__window **ret_window)
+{
+	return window_create(ctx, nslots, own, slot_nbytes, ctx->ops->fabric_create, ret_window);
 }
 
 struct te__window *te__window_destroy(struct te__window *w)
@@ -148,6 +163,15 @@ int te__window_export(struct te__window *w, int *ret_fd)
 	return w->ctx->ops->share_export(w->share, ret_fd);
 }
 
+/* the mapping keeps the memory */
+static int map_imported(struct te__window *w, int slot, void *share)
+{
+	int r = map(w, slot, share);
+
+	w->ctx->ops->share_release(share);
+	return r;
+}
+
 int te__window_import(struct te__window *w, int slot, int fd)
 {
 	struct te_ctx *ctx = w->ctx;
@@ -156,12 +180,24 @@ int te__window_import(struct te__window *w, int slot, int fd)
 
 	if (!r)
 		r = ctx->ops->share_import(ctx->dev, fd, w->slot_nbytes, &share);
-	if (r)
-		return r;
-	r = map(w, slot, share);
-	/* the mapping keeps the memory */
-	ctx->ops->share_release(share);
-	return r;
+	return r ? r : map_imported(w, slot, share);
+}
+
+int te__window_fabric_export(struct te__window *w, struct te__fabric_handle *ret_handle)
+{
+	return w->ctx->ops->fabric_export(w->share, ret_handle);
+}
+
+int te__window_fabric_import(struct te__window *w, int slot,
+			     const struct te__fabric_handle *handle)
+{
+	struct te_ctx *ctx = w->ctx;
+	void *share;
+	int r = te__ctx_check_fork(ctx, "map memory of another node");
+
+	if (!r)
+		r = ctx->ops->fabric_import(ctx->dev, handle, w->slot_nbytes, &share);
+	return r ? r : map_imported(w, slot, share);
 }
 
 void *te__window_slot(const struct te__window *w, int slot)
@@ -243,9 +279,10 @@ int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd
 	return r ? r : ctx->ops->adapter_export(ctx->dev, ptr, nbytes, ret_fd);
 }
 
-int te__fabric_probe(struct te_ctx *ctx)
+int te__fabric_probe(struct te_ctx *ctx, struct te__fabric_domain *ret_domain)
 {
 	int r = te__ctx_check_fork(ctx, "probe fabric handles");
 
-	return r ? r : ctx->ops->fabric_probe(ctx->dev);
+	memset(ret_domain, 0, sizeof(*ret_domain));
+	return r ? r : ctx->ops->fabric_probe(ctx->dev, ret_domain);
 }

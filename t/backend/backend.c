@@ -50,7 +50,10 @@ START_TEST(refuses_what_a_backend_lacks)
 	HOLE(o, share_reserve, NULL, 1, &p);
 	HOLE(o, share_map, NULL, NULL);
 	HOLE(o, page_register, NULL, NULL, 1, &p);
-	HOLE(o, fabric_probe, NULL);
+	HOLE(o, fabric_probe, NULL, NULL);
+	HOLE(o, fabric_create, NULL, 1, &p);
+	HOLE(o, fabric_export, NULL, NULL);
+	HOLE(o, fabric_import, NULL, NULL, 1, &p);
 	HOLE(o, stream_create, NULL, &p);
 	HOLE(o, stream_wrap, NULL, NULL, &p);
 	HOLE(o, stream_sync, NULL);

@@ -281,10 +281,11 @@ END_TEST
 START_TEST(fabric_handles_work_or_are_declined_with_a_reason)
 {
 	const uint64_t before = bk_held().used_nbytes;
+	struct te__fabric_domain domain;
 	int r;
 
 	te_error_clear();
-	r = ops->fabric_probe(dev);
+	r = ops->fabric_probe(dev, &domain);
 	if (r) {
 		ck_assert_int_eq(r, -EOPNOTSUPP);
 		tt_said("no fabric handles");

@@ -341,25 +341,30 @@ static void check_nothing_left(void)
 	ck_assert_uint_eq(dev.mem.used_nbytes, 0);
 }
 
+static int by_fabric; /* else by file descriptor */
+
 /* everything that a pool of two ranks does; stops at the first call that fails */
 static int use(void)
 {
 	void *own = NULL, *peer = NULL, *base = NULL, *seen = NULL, *page = &fake;
+	struct te__fabric_handle handle;
 	int fd = -1, mapped = 0, r;
 	size_t unit;
 
 	r = ops->share_unit(&dev, &unit);
 	if (!r)
-		r = ops->share_create(&dev, 3 * unit, &own);
+		r = by_fabric ? ops->fabric_create(&dev, 3 * unit, &own) :
+				ops->share_create(&dev, 3 * unit, &own);
 	if (!r)
-		r = ops->share_export(own, &fd);
+		r = by_fabric ? ops->fabric_export(own, &handle) : ops->share_export(own, &fd);
 	if (!r)
 		r = ops->share_reserve(&dev, 6 * unit, &base);
 	if (!r)
 		r = ops->share_map(own, base);
 	mapped = !r;
 	if (!r)
-		r = ops->share_import(&dev, fd, 3 * unit, &peer);
+		r = by_fabric ? ops->fabric_import(&dev, &handle, 3 * unit, &peer) :
+				ops->share_import(&dev, fd, 3 * unit, &peer);
 	if (!r)
 		r = ops->share_map(peer, (char *)base + 3 * unit);
 	mapped += !r;
@@ -368,7 +373,8 @@ static int use(void)
 	if (!r) {
 		ck_assert_ptr_eq(seen, (char *)page + 64);
 		ck_assert_uint_eq(dev.shared_nbytes, 3 * UNIT);
-		ck_assert_uint_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+		if (!by_fabric)
+			ck_assert_uint_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
 		ops->page_unregister(&dev, page);
 	}
 	while (mapped--)
@@ -387,6 +393,7 @@ static int use(void)
 
 START_TEST(shares_memory)
 {
+	by_fabric = _i;
 	DO(use());
 	ck_assert_int_eq(fake.accessible, 2);
 	ck_assert_int_eq(fake.rdma_asked, 1);
@@ -398,6 +405,7 @@ END_TEST
 
 START_TEST(each_failing_call_leaves_nothing)
 {
+	by_fabric = _i;
 	ck_assert_int_ge(tt_fault_each(use), 16);
 }
 END_TEST
@@ -422,6 +430,7 @@ START_TEST(out_of_memory_has_the_sizes)
 {
 	fake.failing = "cuMemCreate";
 	fake.code = TE__CU_ERROR_OUT_OF_MEMORY;
+	by_fabric = _i;
 	ck_assert_int_eq(use(), -ENOMEM);
 	tt_said("no 6291456 bytes of device memory: GPU 2 has 10485760 of 33554432 bytes free");
 }
@@ -468,11 +477,29 @@ END_TEST
 
 static int probe(void)
 {
-	int r = ops->fabric_probe(&dev);
+	struct te__fabric_domain domain;
+	int r = ops->fabric_probe(&dev, &domain);
 
 	check_nothing_left();
 	return r;
 }
+
+START_TEST(a_domain_is_a_cluster_and_a_clique)
+{
+	struct te__fabric_domain first, other;
+
+	DO(ops->fabric_probe(&dev, &first));
+	DO(ops->fabric_probe(&dev, &other));
+	ck_assert_mem_eq(&first, &other, sizeof(first));
+	fake.domain.clique = 1;
+	DO(ops->fabric_probe(&dev, &other));
+	ck_assert_mem_ne(&first, &other, sizeof(first));
+	fake.domain.clique = 0;
+	fake.domain.cluster[0] = 9;
+	DO(ops->fabric_probe(&dev, &other));
+	ck_assert_mem_ne(&first, &other, sizeof(first));
+}
+END_TEST
 
 START_TEST(fabric_handles_are_tried)
 {
@@ -548,12 +575,13 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "share", "host fast");
 
 	tcase_add_checked_fixture(c, setup, NULL);
-	tcase_add_test(c, shares_memory);
-	tcase_add_test(c, each_failing_call_leaves_nothing);
+	tcase_add_loop_test(c, shares_memory, 0, 2);
+	tcase_add_loop_test(c, each_failing_call_leaves_nothing, 0, 2);
 	tcase_add_loop_test(c, names_the_call_that_fails, 0, TT_LEN(call));
-	tcase_add_test(c, out_of_memory_has_the_sizes);
+	tcase_add_loop_test(c, out_of_memory_has_the_sizes, 0, 2);
 	tcase_add_test(c, a_gpu_without_shareable_memory_is_named);
 	tcase_add_test(c, memory_is_exported_to_adapters);
+	tcase_add_test(c, a_domain_is_a_cluster_and_a_clique);
 	tcase_add_test(c, fabric_handles_are_tried);
 	tcase_add_loop_test(c, the_nvlink_domain_is_asked_for, 0, TT_LEN(domains));
 	tcase_add_test(c, a_failing_call_of_nvml_is_named);

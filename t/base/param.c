@@ -166,7 +166,7 @@ static const struct {
 	{ "TE_COMM_TIMEOUT_MS", "1s", "expected a whole number" },
 	{ "TE_COMM_DEBUG", "maybe", "expected on or off" },
 	{ "TE_COMM_ALGO", "foo", "expected auto|ll|" },
-	{ "TE_COMM_TRANSPORT", "pigeon", "expected auto|verbs|tcp" },
+	{ "TE_COMM_TRANSPORT", "pigeon", "expected auto|fabric|verbs|tcp" },
 	{ "TE_LOG", "warn,comm=loud", "expected levels such as" },
 	{ "TE_COMM_POOL", "64M", NULL },
 	{ "TE_LOG", "error,comm=off", NULL },

@@ -712,7 +712,8 @@ START_TEST(transports_are_asked_for_by_name)
 	run("abb", transport_rank, res);
 	for (int i = 0; i < 3; i++)
 		ranks_failed(&res[i], -TE_EMISMATCH,
-			     _i ? "is tcp, of rank 0" : "is auto, of rank 0", SOON);
+			     _i ? "TE_COMM_TRANSPORT is tcp for rank 1 (" :
+				  "TE_COMM_TRANSPORT is auto for rank 1 (", SOON);
 }
 END_TEST
 
@@ -762,7 +763,7 @@ static int scarce_rank(int rank, void *arg)
 	if (!r) {
 		piece = te__nodes_piece(b);
 		r = te__pool_create(b, on, 65536, TE__NODES_ALIGN + te__nodes_device(b, piece),
-				    false, te__nodes_stage(b, piece), &pool);
+				    false, false, te__nodes_stage(b, piece), &pool);
 	}
 	if (!r && rank == plan->at)
 		te__fault_set((uint64_t)*(int *)arg);

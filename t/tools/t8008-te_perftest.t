@@ -336,6 +336,11 @@ TE_COMM_TRANSPORT=no "$te_run" -n 2 --per-node 1 "$te_perftest" comm $quick --ve
 	--depth 3 --transport tcp --json >nodes 2>err
 check "comm --transport: runs between nodes, whatever the environment says" test $? = 0
 check "comm --transport: by an algorithm for nodes" grep -q '"algorithm": "exchange"' nodes
+TE_HOST_FABRIC=on "$te_run" -n 2 --per-node 1 "$te_perftest" comm $quick --bytes 2K --depth 3 \
+	--transport fabric --json >nodes 2>err
+check "comm --transport fabric: runs between nodes" test $? = 0
+check "comm --transport fabric: by an algorithm of one node" \
+	grep -q '"algorithm": "oneshot"' nodes
 name="the figures of comm --gemm"
 has out ranks type bytes memory algorithm fuse fused blocks launches sent_bytes max_us p99_us \
 	with_gemm_us gemm_us gemm_alone_us slowdown gemm_slowdown

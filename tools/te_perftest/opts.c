@@ -118,7 +118,7 @@ static const struct row rows[] = {
 	  "measure the algorithms, and write TE_COMM_TABLE for these ranks" },
 	{ "max-blocks", "comm", INT, AT(max_blocks), "0", 0, 128, "N",
 	  "most blocks of a kernel; 0: as many as are useful" },
-	{ "transport", "comm", WORD, AT(comm_transport), NULL, 0, 0, "auto|verbs|tcp",
+	{ "transport", "comm", WORD, AT(comm_transport), NULL, 0, 0, "auto|fabric|verbs|tcp",
 	  "between nodes (TE_COMM_TRANSPORT, else auto)" },
 	{ "depth", "comm", INT, AT(depth), "50", 1, 1000, "N",
 	  "operations of a recording, each of which depends on the one before" },

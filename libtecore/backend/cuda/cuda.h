@@ -163,7 +163,11 @@ int te__cuda_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 void te__cuda_page_unregister(void *dev, void *page);
 int te__cuda_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
 int te__cuda_adapter_flush(void *stream);
-int te__cuda_fabric_probe(void *dev);
+int te__cuda_fabric_probe(void *dev, struct te__fabric_domain *ret_domain);
+int te__cuda_fabric_create(void *dev, size_t nbytes, void **ret_share);
+int te__cuda_fabric_export(void *share, struct te__fabric_handle *ret_handle);
+int te__cuda_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
+			   void **ret_share);
 
 /* graph.c */
 /* 0, or an error; -TE_ESTATE if the caller joined captures incorrectly */

@@ -54,7 +54,7 @@ static int check(const struct te__cuda_dev *d, const struct te__nvml_fabric *f)
 	return 0;
 }
 
-int te__nvml_domain(const struct te__cuda_dev *d)
+int te__nvml_domain(const struct te__cuda_dev *d, struct te__fabric_domain *ret_domain)
 {
 	const char *missing = te__dl_open(&dl);
 	struct te__nvml_fabric f;
@@ -79,6 +79,9 @@ int te__nvml_domain(const struct te__cuda_dev *d)
 	memset(&f, 0, sizeof(f));
 	r = nvml.fabric(dev, &f);
 	r = r ? failed("nvmlDeviceGetGpuFabricInfo", r) : check(d, &f);
+	memset(ret_domain, 0, sizeof(*ret_domain));
+	memcpy(ret_domain->id, f.cluster, sizeof(f.cluster));
+	memcpy(ret_domain->id + sizeof(f.cluster), &f.clique, sizeof(f.clique));
 out:
 	nvml.shutdown();
 	return r;

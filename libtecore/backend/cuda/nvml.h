@@ -3,6 +3,7 @@
 #define TE__NVML_H
 
 struct te__cuda_dev;
+struct te__fabric_domain;
 
 enum te__nvml_fabric_state {
 	TE__NVML_FABRIC_NOT_SUPPORTED = 0,
@@ -27,8 +28,9 @@ struct te__nvml {
 	int (*fabric)(void *device, struct te__nvml_fabric *ret);
 };
 
-/* 0 if the device is in an NVLink domain of several nodes; else the error message has why not */
-int te__nvml_domain(const struct te__cuda_dev *d);
+/* 0 if the device is in an NVLink domain of several nodes, of which GPUs of one clique reach each
+ * other; else the error message has why not */
+int te__nvml_domain(const struct te__cuda_dev *d, struct te__fabric_domain *ret_domain);
 /* for tests, before any other call */
 void te__nvml_fake(const struct te__nvml *fake);
 

@@ -71,18 +71,31 @@ int te__cuda_share_unit(void *dev, size_t *ret_nbytes)
 	return TE__CUDA_IN_RELAXED(d, share_unit(d, ret_nbytes));
 }
 
-static int create(struct te__cuda_dev *d, struct share *s)
+static int fabric_failed(const char *call, int result)
+{
+	if (result == TE__CU_ERROR_NOT_PERMITTED)
+		return te__fail(-EOPNOTSUPP, "no fabric handles: no IMEX channel: "
+				"/dev/nvidia-caps-imex-channels/channel0 does not exist, or this "
+				"user may not read it");
+	return te__fail(-EOPNOTSUPP, "no fabric handles: %s: %s", call,
+			te__cuda_error_name(result));
+}
+
+static int create(struct te__cuda_dev *d, struct share *s, int handle_type)
 {
 	struct te__cu_mem_props p;
-	int r = props(d, TE__CU_MEM_HANDLE_POSIX_FD, &p);
+	int r = props(d, handle_type, &p);
 
 	if (r)
 		return r;
 	if (s->nbytes > d->total_nbytes)
 		return te__cuda_no_memory(d, s->nbytes, "device");
 	r = TE__CU_RAW(cuMemCreate, &s->handle, s->nbytes, &p, 0);
-	return r == TE__CU_ERROR_OUT_OF_MEMORY ? te__cuda_no_memory(d, s->nbytes, "device") :
-						 te__cuda_check(r, "cuMemCreate");
+	if (r == TE__CU_ERROR_OUT_OF_MEMORY)
+		return te__cuda_no_memory(d, s->nbytes, "device");
+	if (r && handle_type == TE__CU_MEM_HANDLE_FABRIC)
+		return fabric_failed("cuMemCreate", r);
+	return te__cuda_check(r, "cuMemCreate");
 }
 
 /* NULL: -ENOMEM is recorded */
@@ -106,16 +119,15 @@ static void count(struct te__cuda_dev *d, size_t nbytes)
 		;
 }
 
-int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share)
+static int share_create(struct te__cuda_dev *d, size_t nbytes, int handle_type, void **ret_share)
 {
-	struct te__cuda_dev *d = dev;
 	struct share *s;
 	int r;
 
 	if (!te__devmem_take(&d->mem, nbytes))
 		return te__devmem_full(&d->mem, nbytes);
 	s = share_new(d, nbytes);
-	r = s ? TE__CUDA_IN_RELAXED(d, create(d, s)) : -ENOMEM;
+	r = s ? TE__CUDA_IN_RELAXED(d, create(d, s, handle_type)) : -ENOMEM;
 	if (r) {
 		te__free(s);
 		te__devmem_give(&d->mem, nbytes);
@@ -125,6 +137,11 @@ int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share)
 	s->created = 1;
 	*ret_share = s;
 	return 0;
+}
+
+int te__cuda_share_create(void *dev, size_t nbytes, void **ret_share)
+{
+	return share_create(dev, nbytes, TE__CU_MEM_HANDLE_POSIX_FD, ret_share);
 }
 
 static int export_fd(const struct share *s, int *ret_fd)
@@ -431,28 +448,61 @@ int te__cuda_adapter_flush(void *stream)
 	return TE__CUDA_IN(s->dev, adapter_flush(s));
 }
 
-/* fabric handles */
+/* ---- fabric handles ---- */
 
 #define PROBE_NBYTES ((size_t)2 << 20)
 
-static int fabric_failed(const char *call, int result)
+int te__cuda_fabric_create(void *dev, size_t nbytes, void **ret_share)
 {
-	if (result == TE__CU_ERROR_NOT_PERMITTED)
-		return te__fail(-EOPNOTSUPP, "no fabric handles: no IMEX channel: "
-				"/dev/nvidia-caps-imex-channels/channel0 does not exist, or this "
-				"user may not read it");
-	return te__fail(-EOPNOTSUPP, "no fabric handles: %s: %s", call,
-			te__cuda_error_name(result));
+	return share_create(dev, nbytes, TE__CU_MEM_HANDLE_FABRIC, ret_share);
+}
+
+static int export_fabric(const struct share *s, struct te__fabric_handle *ret_handle)
+{
+	int r = TE__CU_RAW(cuMemExportToShareableHandle, ret_handle, s->handle,
+			   TE__CU_MEM_HANDLE_FABRIC, 0);
+
+	return r ? fabric_failed("cuMemExportToShareableHandle", r) : 0;
+}
+
+int te__cuda_fabric_export(void *share, struct te__fabric_handle *ret_handle)
+{
+	struct share *s = share;
+
+	return TE__CUDA_IN_RELAXED(s->dev, export_fabric(s, ret_handle));
+}
+
+static int import_fabric(struct share *s, const struct te__fabric_handle *handle)
+{
+	struct te__fabric_handle copy = *handle; /* the driver's argument is not const */
+	int r = TE__CU_RAW(cuMemImportFromShareableHandle, &s->handle, &copy,
+			   TE__CU_MEM_HANDLE_FABRIC);
+
+	return r ? fabric_failed("cuMemImportFromShareableHandle", r) : 0;
+}
+
+int te__cuda_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
+			   void **ret_share)
+{
+	struct te__cuda_dev *d = dev;
+	struct share *s = share_new(d, nbytes);
+	int r = s ? TE__CUDA_IN_RELAXED(d, import_fabric(s, handle)) : -ENOMEM;
+
+	if (r) {
+		te__free(s);
+		return r;
+	}
+	*ret_share = s;
+	return 0;
 }
 
 /* the attribute is set on machines where the calls fail, so a round trip is made */
-static int fabric_probe(const struct te__cuda_dev *d)
+static int fabric_probe(struct te__cuda_dev *d, struct te__fabric_domain *ret_domain)
 {
 	struct te__cu_mem_props p;
-	unsigned char handle[TE__CU_FABRIC_HANDLE_NBYTES];
-	const char *call = "cuMemGetAllocationGranularity";
-	uint64_t own, imported;
-	size_t unit, nbytes;
+	struct te__fabric_handle handle;
+	struct share own = { .dev = d }, imported = { .dev = d };
+	size_t unit;
 	int can;
 	int r = attribute(d, TE__CU_ATTR_HANDLE_FABRIC, &can);
 
@@ -461,35 +511,30 @@ static int fabric_probe(const struct te__cuda_dev *d)
 	if (!can)
 		return te__fail(-EOPNOTSUPP, "no fabric handles: GPU %d, %s, does not support them",
 				d->index, d->name);
-	r = te__nvml_domain(d);
+	r = te__nvml_domain(d, ret_domain);
 	if (!r)
 		r = props(d, TE__CU_MEM_HANDLE_FABRIC, &p);
 	if (r)
 		return r;
 	r = TE__CU_RAW(cuMemGetAllocationGranularity, &unit, &p, TE__CU_MEM_GRANULARITY_MINIMUM);
 	if (r)
-		return fabric_failed(call, r);
-	nbytes = (PROBE_NBYTES + unit - 1) / unit * unit;
-	call = "cuMemCreate";
-	r = TE__CU_RAW(cuMemCreate, &own, nbytes, &p, 0);
+		return fabric_failed("cuMemGetAllocationGranularity", r);
+	own.nbytes = (PROBE_NBYTES + unit - 1) / unit * unit;
+	r = create(d, &own, TE__CU_MEM_HANDLE_FABRIC);
 	if (r)
-		return fabric_failed(call, r);
-	call = "cuMemExportToShareableHandle";
-	r = TE__CU_RAW(cuMemExportToShareableHandle, handle, own, TE__CU_MEM_HANDLE_FABRIC, 0);
-	if (!r) {
-		call = "cuMemImportFromShareableHandle";
-		r = TE__CU_RAW(cuMemImportFromShareableHandle, &imported, handle,
-			       TE__CU_MEM_HANDLE_FABRIC);
-		if (!r)
-			te__cu.cuMemRelease(imported);
-	}
-	te__cu.cuMemRelease(own);
-	return r ? fabric_failed(call, r) : 0;
+		return r;
+	r = export_fabric(&own, &handle);
+	if (!r)
+		r = import_fabric(&imported, &handle);
+	if (!r)
+		te__cu.cuMemRelease(imported.handle);
+	te__cu.cuMemRelease(own.handle);
+	return r;
 }
 
-int te__cuda_fabric_probe(void *dev)
+int te__cuda_fabric_probe(void *dev, struct te__fabric_domain *ret_domain)
 {
 	struct te__cuda_dev *d = dev;
 
-	return TE__CUDA_IN_RELAXED(d, fabric_probe(d));
+	return TE__CUDA_IN_RELAXED(d, fabric_probe(d, ret_domain));
 }

@@ -280,6 +280,9 @@ int host_multicast_bind(void *multicast, void *share);
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr);
 int host_adapter_export(void *dev, void *ptr, size_t nbytes, int *ret_fd);
 int host_adapter_flush(void *stream);
-int host_fabric_probe(void *dev);
+int host_fabric_probe(void *dev, struct te__fabric_domain *ret_domain);
+int host_fabric_export(void *share, struct te__fabric_handle *ret_handle);
+int host_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
+		       void **ret_share);
 
 #endif

@@ -4,6 +4,9 @@
  * The memfd is sealed against shrinking, so that no process can make the pages of
  * another vanish, which would end that process by SIGBUS.
  *
+ * Fabric handles are simulated by TE_HOST_FABRIC: they name a descriptor of the process that has
+ * the memory, which others of the same user and machine open.
+ *
  * Multicast is simulated: its memfd has counts of devices in the first page, and is mapped
  * without access. Reference kernels compute which memory its addresses stand for
  * (kernels/comm/nvls.c).
@@ -13,6 +16,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,6 +25,7 @@
 #include "libtecore/backend/host/host.h"
 
 #define MULTICAST_MAGIC 0x74656d63u
+#define FABRIC_MAGIC 0x74656662u
 
 /* in memory that all processes map */
 struct multicast {
@@ -321,7 +326,86 @@ int host_multicast_bind(void *multicast, void *share)
 	return 0;
 }
 
-/* ---- pages, network adapters and fabric handles ---- */
+/* ---- fabric handles ---- */
+
+/* what one has */
+struct fabric {
+	uint32_t magic;
+	int32_t pid, fd;
+	uint64_t inode; /* another process or file may have the numbers by now */
+};
+
+_Static_assert(sizeof(struct fabric) <= sizeof(struct te__fabric_handle), "a handle holds it");
+
+/* processes that see each other by their numbers are in one domain */
+int host_fabric_probe(void *dev, struct te__fabric_domain *ret_domain)
+{
+	struct stat st;
+	char boot[37] = "";
+	int fd;
+
+	(void)dev;
+	if (host_fault("fabric_probe"))
+		return -ENOMEM;
+	if (!te__param_bool(TE_PARAM_HOST_FABRIC))
+		return te__fail(-EOPNOTSUPP, "the host backend has no fabric handles: "
+				"TE_HOST_FABRIC is off");
+	fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || read(fd, boot, 36) != 36 || stat("/proc/self/ns/pid", &st)) {
+		if (fd >= 0)
+			close(fd);
+		return te__fail(-EOPNOTSUPP, "the host backend has no fabric handles: /proc does "
+				"not tell which machine this is");
+	}
+	close(fd);
+	snprintf((char *)ret_domain->id, sizeof(ret_domain->id), "%s %llx", boot,
+		 (unsigned long long)st.st_ino);
+	return 0;
+}
+
+int host_fabric_export(void *share, struct te__fabric_handle *ret_handle)
+{
+	const struct host_share *s = share;
+	struct fabric f = { .magic = FABRIC_MAGIC, .pid = getpid(), .fd = s->fd };
+	struct stat st;
+
+	if (host_fault("fabric_export"))
+		return -ENOMEM;
+	if (fstat(s->fd, &st))
+		return te__fail(-errno, "host: fstat: %s", strerror(errno));
+	f.inode = st.st_ino;
+	memset(ret_handle, 0, sizeof(*ret_handle));
+	memcpy(ret_handle, &f, sizeof(f));
+	return 0;
+}
+
+int host_fabric_import(void *dev, const struct te__fabric_handle *handle, size_t nbytes,
+		       void **ret_share)
+{
+	struct fabric f;
+	struct stat st;
+	char path[64];
+	int fd, r;
+
+	memcpy(&f, handle, sizeof(f));
+	if (f.magic != FABRIC_MAGIC)
+		return te__fail(-EINVAL, "host: the fabric handle to import is of another "
+				"backend");
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", f.pid, f.fd);
+	fd = te__fault_point() ? (errno = EMFILE, -1) : open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return te__fail(-errno, "host: the memory of a fabric handle, %s: %s", path,
+				strerror(errno));
+	if (fstat(fd, &st) || st.st_ino != f.inode)
+		r = te__fail(-EINVAL, "host: the memory of a fabric handle, %s, no longer exists",
+			     path);
+	else
+		r = host_share_import(dev, fd, nbytes, ret_share);
+	close(fd);
+	return r;
+}
+
+/* ---- pages and network adapters ---- */
 
 int host_page_register(void *dev, void *page, size_t nbytes, void **ret_ptr)
 {
@@ -348,12 +432,4 @@ int host_adapter_flush(void *stream)
 {
 	(void)stream;
 	return host_fault("adapter_flush") ? -ENOMEM : 0;
-}
-
-int host_fabric_probe(void *dev)
-{
-	(void)dev;
-	return host_fault("fabric_probe") ?
-		       -ENOMEM :
-		       te__fail(-EOPNOTSUPP, "the host backend has no fabric handles");
 }

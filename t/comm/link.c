@@ -531,7 +531,7 @@ END_TEST
 START_TEST(the_parameter_has_the_names_of_the_table)
 {
 	struct te_param_info info = TE_PARAM_INFO_INIT;
-	char names[100] = "auto";
+	char names[100] = "auto|fabric";
 
 	for (size_t i = 0; i < te_param_count(); i++) {
 		ck_assert_int_eq(te_param_info(i, &info), 0);

@@ -67,7 +67,8 @@ says "a variable that means nothing" '^TE_BAKCEND is set' env TE_BAKCEND=1 "$te_
 
 says "--transports prints what works" '^  fd         available$' "$te_info" --transports
 says "--transports prints why something does not" \
-	'^  fabric     not available: the host backend has no fabric handles$' "$te_info" -t
+	'^  fabric     not available: the host backend has no fabric handles: ' "$te_info" -t
+says "fabric handles are simulated" '^  fabric     available$' env TE_HOST_FABRIC=on "$te_info" -t
 says "multicast is off" '^  nvls       not available: multicast is off: ' "$te_info" -t
 says "multicast is simulated" '^  nvls       available$' env TE_COMM_NVLS=on NCCL_NVLS_ENABLE=1 \
 	"$te_info" -t

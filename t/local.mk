@@ -106,7 +106,6 @@ TT_COMM = \
 	t/comm/astray \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
-	t/comm/bootstrap_ted \
 	t/comm/broker \
 	t/comm/broker_user \
 	t/comm/fusion \
@@ -361,8 +360,6 @@ t_comm_bootstrap_faults_SOURCES = \
 	t/comm/bootstrap_faults.h \
 	t/comm/bootstrap_strangers.c
 t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
-t_comm_bootstrap_ted_SOURCES = t/comm/bootstrap_ted.c $(RANKS) $(TED_LIB)
-t_comm_bootstrap_ted_LDADD = $(TED_LDADD)
 THREADS = t/comm/threads.c t/comm/threads.h
 POOL_CASES = \
 	$(THREADS) \

@@ -79,8 +79,8 @@ TE_EXPORT int te_comm_id_parse(const char *text, struct te_comm_id *ret_id);
  *
  * Collective: returns after all ranks have called it. An id or a bootstrap is used if there is one.
  * Otherwise, and unless nranks is 1, the environment decides: TE_COMM_ID; TE_COMM_DIR, which
- * te_run(1) sets, a folder or the socket of ted(8); PMIx, by which mpirun and srun start programs;
- * if there is none of them, there is one rank, and TE_COMM_NRANKS is at most 1.
+ * te_run(1) sets; PMIx, by which mpirun and srun start programs; if there is none of them, there is
+ * one rank, and TE_COMM_NRANKS is at most 1.
  *
  * Thread: any; a communicator by one thread at a time, but for te_comm_abort().
  * Errors: -EINVAL, -ENOMEM, -ETIMEDOUT (the error message names the ranks that have not arrived),

@@ -290,7 +290,6 @@ static const struct te__boot_provider single = {
  * auto */
 static const struct te__boot_provider *const by_environment[] = {
 	&te__boot_id,
-	&te__boot_ted,
 	&te__boot_dir,
 	&te__boot_pmix,
 	&single,

@@ -31,13 +31,12 @@ struct te__boot_provider {
 	void (*close)(struct te__boot *b);
 };
 
-/* with b->key set: of te__boot_reopen(), and of te__boot_ted after the ranks have met there */
+/* of te__boot_reopen(), with b->key set */
 extern const struct te__boot_provider te__boot_again;
 extern const struct te__boot_provider te__boot_callback;
 extern const struct te__boot_provider te__boot_dir;
 extern const struct te__boot_provider te__boot_id;
 extern const struct te__boot_provider te__boot_pmix;
-extern const struct te__boot_provider te__boot_ted;
 
 struct te__boot {
 	const struct te__boot_provider *provider;

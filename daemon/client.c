@@ -98,7 +98,7 @@ void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, 
 	 */
 	if (fd >= 0 && has_not_read(c)) {
 		t->n.dropped_slow++;
-		ted_client_lose(t, c, "does not read its replies");
+		ted_client_lose(t, c);
 		return;
 	}
 	snprintf(m.text, sizeof(m.text), "%s", text);
@@ -114,15 +114,15 @@ void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, 
 	/* what a client has not read is in the socket's buffer, which is the limit */
 	if (r == -EAGAIN || r == -ENOBUFS) {
 		t->n.dropped_slow++;
-		ted_client_lose(t, c, "does not read its replies");
+		ted_client_lose(t, c);
 	} else if (r) {
-		ted_client_lose(t, c, "has ended");
+		ted_client_lose(t, c);
 	}
 }
 
 void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, ...)
 {
-	char text[208];
+	char text[sizeof(((struct te__wire *)0)->text)];
 	va_list ap;
 
 	va_start(ap, fmt);
@@ -131,11 +131,11 @@ void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, .
 	ted_reply(t, c, code, text, 0, NULL, 0, -1);
 }
 
-void ted_client_lose(struct ted *t, struct ted_client *c, const char *why)
+void ted_client_lose(struct ted *t, struct ted_client *c)
 {
 	if (c->lost)
 		return;
-	c->lost = why;
+	c->lost = 1;
 	t->nlost++;
 	/* it gets what was sent, and the end, also if it stays an entry */
 	(void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, c->fd, NULL);
@@ -144,28 +144,21 @@ void ted_client_lose(struct ted *t, struct ted_client *c, const char *why)
 
 void ted_client_reap(struct ted *t)
 {
-	int again = t->nlost;
+	for (int i = 0; i < t->end && t->nlost; i++) {
+		struct ted_client *c = &t->client[i];
 
-	/* a job that fails may lose more */
-	while (again) {
-		again = 0;
-		for (int i = 0; i < t->end; i++) {
-			struct ted_client *c = &t->client[i];
-
-			if (c->fd < 0 || !c->lost)
-				continue;
-			again |= c->job != NULL;
-			if (c->job)
-				ted_request_leave(t, c, -TE_EPEER, c->lost);
-			if (has_not_read(c)) {
-				/* it is looked at again then */
-				set_deadline(t, c, 1000);
-				continue;
-			}
-			t->nlost--;
-			close(c->fd);
-			c->fd = -1;
+		if (c->fd < 0 || !c->lost)
+			continue;
+		if (c->job)
+			ted_job_leave(t, c);
+		if (has_not_read(c)) {
+			/* it is looked at again then */
+			set_deadline(t, c, 1000);
+			continue;
 		}
+		t->nlost--;
+		close(c->fd);
+		c->fd = -1;
 	}
 	while (t->end && t->client[t->end - 1].fd < 0)
 		t->end--;
@@ -173,7 +166,6 @@ void ted_client_reap(struct ted *t)
 
 void ted_client_read(struct ted *t, struct ted_client *c)
 {
-	struct te__wire_data data = { .buf = t->data, .cap = TE__WIRE_DATA_MAX };
 	struct te__wire m;
 
 	for (int i = 0; i < BURST && c->fd >= 0 && !c->lost; i++) {
@@ -181,60 +173,23 @@ void ted_client_read(struct ted *t, struct ted_client *c)
 
 		if (ted_close_refuses(t, c))
 			continue;
-		r = te__wire_recv(c->fd, &m, &data, &fd);
+		r = te__wire_recv(c->fd, &m, NULL, &fd);
 		if (r == -EAGAIN)
 			return;
 		if (!r) {
-			ted_client_lose(t, c, "has ended");
+			ted_client_lose(t, c);
 		} else if (r < 0) {
 			t->n.protocol_errors++;
 			ted_say_client("process %d, user %u: %s", (int)c->pid,
 				       (unsigned int)c->uid, te_error_detail());
 			ted_error(t, c, r, "%s", te_error_detail());
-			ted_client_lose(t, c, "broke the protocol");
+			ted_client_lose(t, c);
 		} else {
-			ted_request(t, c, &m, data.buf, data.nbytes, &fd);
+			ted_request(t, c, &m, fd);
 		}
 		if (fd >= 0)
 			ted_close(t, c->uid, fd);
 	}
-}
-
-/* waits */
-
-void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m)
-{
-	c->waits = m->kind;
-	c->wait_ms = m->wait_ms;
-	c->since_ns = ted_now_ns();
-	c->item = m->item;
-	memcpy(c->name, m->text, sizeof(c->name));
-	c->job->nwaits++;
-	if (m->kind == TE__WIRE_FENCE) {
-		c->job->rank[c->rank] = TED_RANK_FENCE;
-		c->job->nfence++;
-	}
-	set_deadline(t, c, m->wait_ms);
-}
-
-void ted_client_unwait(struct ted *t, struct ted_client *c)
-{
-	const int64_t ns = ted_now_ns() - c->since_ns;
-	int bin = 0;
-
-	if (!c->waits)
-		return;
-	while (ns > ted_wait_bound_ns[bin])
-		bin++;
-	t->n.waits[bin]++;
-	t->n.wait_ns += (uint64_t)ns;
-	if (c->waits == TE__WIRE_FENCE) {
-		c->job->rank[c->rank] = TED_RANK_HERE;
-		c->job->nfence--;
-	}
-	c->waits = 0;
-	c->deadline_ns = 0;
-	c->job->nwaits--;
 }
 
 void ted_client_late(struct ted *t, int64_t now_ns)
@@ -248,12 +203,10 @@ void ted_client_late(struct ted *t, int64_t now_ns)
 		if (c->deadline_ns > now_ns) {
 			if (c->deadline_ns < t->timer_ns)
 				t->timer_ns = c->deadline_ns;
-		} else if (c->waits) {
-			ted_request_late(t, c);
 		} else {
 			ted_error(t, c, -ETIMEDOUT, "no HELLO after %lld ms",
 				  (long long)t->conf.hello_ms);
-			ted_client_lose(t, c, "has said no HELLO");
+			ted_client_lose(t, c);
 		}
 	}
 }
@@ -314,7 +267,7 @@ struct ted_client *ted_client_add(struct ted *t, int fd)
 	if (at == t->end)
 		t->end++;
 	t->client[at] = (struct ted_client){
-		.fd = fd, .uid = cred.uid, .pid = cred.pid, .rank = TE__WIRE_NO_RANK,
+		.fd = fd, .uid = cred.uid, .pid = cred.pid,
 	};
 	set_deadline(t, &t->client[at], (uint32_t)t->conf.hello_ms);
 	return &t->client[at];

@@ -1,10 +1,10 @@
 /*
- * close.c - descriptors that clients have sent: what they are of, and the end of those that ted
- * does not keep; see ted.h.
+ * close.c - descriptors that clients have sent: what they are of, and how they are closed; see
+ * ted.h.
  *
  * A client may send a file of a file system that it serves itself (FUSE), and that does not answer.
- * There fstat() and close() last for ever, and no signal ends them. So ted keeps, and closes in
- * its one thread, only what the kernel alone serves. A thread for each other descriptor closes it.
+ * There fstat() and close() last for ever, and no signal ends them. So ted closes in its one thread
+ * only what the kernel alone serves. A thread for each other descriptor closes it.
  * Those of a user are at most MOST at a time: then descriptors of the user are not received.
  */
 #include "config.h"
@@ -43,8 +43,8 @@ int ted_in_spill(const struct ted *t, const struct statx *st)
 	       makedev(st->stx_dev_major, st->stx_dev_minor) == t->spill_dev;
 }
 
-/* exported device memory is an anonymous inode, which has no type, or that of a device */
-int ted_may_keep(const struct ted *t, int fd)
+/* memory, a device, a file of spill space; or an anonymous inode, which has no type */
+static int closes_at_once(const struct ted *t, int fd)
 {
 	struct statx st;
 
@@ -107,7 +107,7 @@ void ted_close(struct ted *t, uid_t uid, int fd)
 {
 	struct ted_closing *c;
 
-	if (ted_may_keep(t, fd)) {
+	if (closes_at_once(t, fd)) {
 		(void)close(fd);
 		return;
 	}

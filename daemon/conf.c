@@ -26,10 +26,8 @@ static const struct key {
 	{ "allow", CHOICE, AT(any), 0, 0, { "own", "any" } },
 	{ "clients", INT, AT(clients), 1, 65536, { NULL } },
 	{ "clients_uid", INT, AT(clients_uid), 1, 65536, { NULL } },
-	{ "fds", INT, AT(fds), 1, 65536, { NULL } },
 	{ "group", TEXT, AT(group), 0, 0, { NULL } },
 	{ "hello_ms", INT, AT(hello_ms), 1, 3600000, { NULL } },
-	{ "keys", INT, AT(keys), 1, 1 << 20, { NULL } },
 	{ "metrics", TEXT, AT(metrics), 0, 0, { NULL } },
 	{ "queue", SIZE, AT(queue), 131072, 1 << 26, { NULL } },
 	{ "socket", TEXT, AT(socket), 0, 0, { NULL } },
@@ -40,8 +38,6 @@ static const struct key {
 	{ "spill_job", SIZE, AT(spill_job), 0, INT64_MAX, { NULL } },
 	{ "spill_keep", KEEP, AT(spill_keep), 0, INT64_MAX, { NULL } },
 	{ "spill_uid", SIZE, AT(spill_uid), 0, INT64_MAX, { NULL } },
-	{ "store", SIZE, AT(store), 4096, INT64_MAX, { NULL } },
-	{ "store_all", SIZE, AT(store_all), 4096, INT64_MAX, { NULL } },
 };
 #define NKEYS (sizeof(keys) / sizeof(keys[0]))
 
@@ -51,10 +47,6 @@ void ted_conf_init(struct ted_conf *conf)
 		.clients = 1024,
 		.clients_uid = 1024,
 		.hello_ms = 10000,
-		.keys = 4096,
-		.store = 16 << 20,
-		.store_all = 256 << 20,
-		.fds = 64,
 		.queue = 256 << 10,
 		.spill_daily_job = INT64_MAX,
 		.spill_daily_uid = INT64_MAX,

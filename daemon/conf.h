@@ -12,9 +12,6 @@ struct ted_conf {
 	char group[64];	  /* "": none */
 	int64_t clients, clients_uid;
 	int64_t hello_ms; /* in which a client has to say HELLO */
-	int64_t keys;  /* of a job */
-	int64_t store, store_all; /* bytes of their values; of all jobs, with the names */
-	int64_t fds;   /* that a client has published */
 	int64_t queue; /* bytes of replies that a client has not read */
 	char spill[256]; /* the folder of files; "": none */
 	int64_t spill_files;

@@ -19,10 +19,6 @@
 #define TEXT_NBYTES (256 << 10)
 #define MOST_JOBS 64 /* with a series of their own */
 
-const int64_t ted_wait_bound_ns[TED_WAIT_BINS] = {
-	1000000, 10000000, 100000000, 1000000000, 10000000000, INT64_MAX,
-};
-
 static void head(FILE *f, const char *name, const char *type, const char *help)
 {
 	fprintf(f, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
@@ -44,23 +40,6 @@ static void label(FILE *f, const char *name, const char *value)
 		else
 			fprintf(f, *value == '"' || *value == '\\' ? "\\%c" : "%c", *value);
 	fputc('"', f);
-}
-
-static void waits(FILE *f, const struct ted *t)
-{
-	uint64_t n = 0;
-
-	head(f, "te_kv_wait_seconds", "histogram", "How long gets, fetches and fences have waited");
-	for (int i = 0; i < TED_WAIT_BINS; i++) {
-		n += t->n.waits[i];
-		if (i < TED_WAIT_BINS - 1)
-			fprintf(f, "te_kv_wait_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
-				(double)ted_wait_bound_ns[i] * 1e-9, n);
-		else
-			fprintf(f, "te_kv_wait_seconds_bucket{le=\"+Inf\"} %" PRIu64 "\n", n);
-	}
-	fprintf(f, "te_kv_wait_seconds_sum %.9f\nte_kv_wait_seconds_count %" PRIu64 "\n",
-		(double)t->n.wait_ns * 1e-9, n);
 }
 
 static void spill(FILE *f, const struct ted *t)
@@ -103,13 +82,10 @@ static void spill(FILE *f, const struct ted *t)
 
 static void write_all(FILE *f, const struct ted *t)
 {
-	uint64_t njobs = 0, nkeys = 0, nbytes = 0;
+	uint64_t njobs = 0;
 
-	for (const struct ted_job *j = t->jobs; j; j = j->next) {
+	for (const struct ted_job *j = t->jobs; j; j = j->next)
 		njobs++;
-		nkeys += j->nkeys;
-		nbytes += (uint64_t)j->nbytes;
-	}
 	one(f, "te_up", "gauge", "1", 1);
 	head(f, "te_build_info", "gauge", "The version");
 	fputs("te_build_info{version=\"" TE_VERSION "\"} 1\n", f);
@@ -124,14 +100,6 @@ static void write_all(FILE *f, const struct ted *t)
 	    t->n.dropped_slow);
 	one(f, "te_protocol_errors_total", "counter", "Messages that broke the protocol",
 	    t->n.protocol_errors);
-	one(f, "te_job_failures_total", "counter", "Jobs failed by a rank that ended or aborted",
-	    t->n.failures);
-	one(f, "te_kv_keys", "gauge", "Names in the stores of all jobs", nkeys);
-	one(f, "te_kv_bytes", "gauge", "Bytes of their values", nbytes);
-	one(f, "te_kv_timeouts_total", "counter", "Waits that lasted too long", t->n.timeouts);
-	waits(f, t);
-	one(f, "te_fds_held", "gauge", "Descriptors that are published",
-	    (uint64_t)ted_count(t, TED_FDS, 1, 0));
 	one(f, "te_fd_transfers_total", "counter", "Descriptors sent to clients",
 	    t->n.fd_transfers);
 	spill(f, t);

@@ -16,9 +16,7 @@ static const struct {
 	const char *unit, *limit;
 } name[] = {
 	[TED_CLIENTS] = { "clients", "clients" },
-	[TED_FDS] = { "descriptors", "RLIMIT_NOFILE" },
 	[TED_FILES] = { "files", "spill_files" },
-	[TED_STORE] = { "bytes in stores", "store_all" },
 };
 
 int ted_is_admin(uid_t uid)
@@ -35,15 +33,11 @@ int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid)
 
 		if (c->fd < 0 || !(any || c->uid == uid))
 			continue;
-		n += what == TED_CLIENTS ? 1 : what == TED_FDS ? c->nfds : 0;
+		n += what == TED_CLIENTS;
 	}
-	for (const struct ted_job *j = t->jobs; j; j = j->next) {
-		if (!(any || j->uid == uid))
-			continue;
-		n += what == TED_FDS ? j->page != NULL : what == TED_FILES ? j->ngrants : 0;
-		if (what == TED_STORE)
-			n += j->nbytes + (int64_t)j->nkeys * TED_KEY_NBYTES;
-	}
+	for (const struct ted_job *j = t->jobs; j; j = j->next)
+		if (any || j->uid == uid)
+			n += what == TED_FILES ? j->ngrants : 0;
 	return n;
 }
 
@@ -51,8 +45,7 @@ int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, c
 	     size_t nbytes)
 {
 	const int64_t limits[] = {
-		[TED_CLIENTS] = t->conf.clients, [TED_FDS] = t->max_fds,
-		[TED_FILES] = t->conf.spill_files, [TED_STORE] = t->conf.store_all,
+		[TED_CLIENTS] = t->conf.clients, [TED_FILES] = t->conf.spill_files,
 	};
 	const int64_t limit = limits[what], all = ted_count(t, what, 1, 0);
 	const int64_t of_uid = ted_count(t, what, 0, uid);

@@ -2,18 +2,12 @@
  * ted.h - the node service ted(8): what its files share.
  *
  * One thread serves everything: loop.c waits for events, client.c has the connections, request.c
- * the messages, job.c the jobs and what they have stored, spill.c files, share.c what one user may
- * have of all, metrics.c what is counted. Others close descriptors that may block it: close.c.
+ * the messages, job.c the jobs, spill.c files, share.c what one user may have of all, metrics.c
+ * what is counted. Others close descriptors that may block it: close.c.
  * A client sends one request at a time, and gets one reply. Kinds of messages and their members:
  *
- *	HELLO	key, rank, item		the job, and which of its item ranks the client is, or
- *					TE__WIRE_NO_RANK; the reply's text is the instance of ted
- *	PUT	text, data		stores the data under that name, also again
- *	GET	text, wait_ms		the reply has the data, once it is there
- *	FENCE	wait_ms			the reply comes once all ranks wait for it; the first that
- *					has waited too long ends it for all
- *	PUBLISH	item, nbytes, +fd	keeps the descriptor while the client is connected
- *	FETCH	item, wait_ms		the reply has it, once it is published
+ *	HELLO	key			the job of the client; the reply's text is the instance of
+ *					ted
  *	GRANT	nbytes			the reply has a file without a name, of that size
  *	HOLD	+fd			the client has the file, of a ted before this one
  *	WROTE	nbytes			the client has written so much more to its files
@@ -21,15 +15,10 @@
  *	JOBS	item			the reply has jobs (struct te__wire_job), newest first,
  *					whose number is below item, or any if that is 0
  *	REVOKE	item			the job with that number gets no more files
- *	CONTROL				the reply has the abort page of the job's ranks: a word
- *					for each, 0 until the job fails, then minus its code
- *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
- * A packet that is no message ends its connection, after an error; so do a second request before
- * the reply, and replies that the client does not read: of those with a descriptor, one is allowed
- * at a time. All other mistakes are answered by an error: a kind that is not known, a descriptor or
- * data that is missing or unexpected. A rank that ends without BYE, or aborts, fails its job: all
- * requests of the job then get that as an error, until all its clients have left.
+ * A packet that is no message ends its connection, after an error; so do replies that the client
+ * does not read: of those with a descriptor, one is allowed at a time. All other mistakes are
+ * answered by an error: a kind that is not known, a descriptor that is missing or unexpected.
  */
 #ifndef TED_H
 #define TED_H
@@ -52,53 +41,19 @@ struct ted_client {
 	uid_t uid;
 	pid_t pid; /* for messages only: it may be another PID namespace's */
 	struct ted_job *job;
-	uint32_t rank;
-	int64_t deadline_ns; /* of its HELLO, or of its wait; 0: none */
-	uint32_t waits; /* the kind of the request that waits, or 0 */
-	uint32_t wait_ms;
-	int64_t since_ns;
-	uint32_t item;
-	char name[208];
-	int nfds;	  /* it has published */
-	int sent_fd;	  /* 1: a reply with a descriptor was sent; it may have read that */
-	const char *lost; /* why it is to be dropped; NULL: it is not */
+	int64_t deadline_ns; /* of its HELLO, or when a lost one is looked at again; 0: none */
+	int sent_fd; /* 1: a reply with a descriptor was sent; it may have read that */
+	int lost;    /* 1: it is to be dropped */
 };
-
-struct ted_key {
-	char *name;
-	void *data;
-	size_t nbytes;
-};
-
-struct ted_item {
-	uint32_t item;
-	uint64_t nbytes;
-	int fd;
-	struct ted_client *owner;
-};
-
-enum ted_rank_state { TED_RANK_AWAITED, TED_RANK_HERE, TED_RANK_FENCE, TED_RANK_LEFT };
 
 struct ted_job {
 	struct ted_job *next;
 	uint8_t key[TE__WIRE_KEY_NBYTES];
 	uid_t uid;
 	uint32_t id; /* a number for people: the key is secret */
-	int nclients, nwaits;
+	int nclients;
 	int ngrants; /* it lasts as long as one of its files */
 	int revoked; /* 1: it gets no more */
-	uint32_t nranks; /* 0: no rank has come yet */
-	uint32_t nfence; /* ranks that wait in a fence */
-	uint8_t *rank;	 /* enum ted_rank_state of each */
-	int page_fd; /* of the abort page, if there is one */
-	_Atomic uint32_t *page; /* nranks words; NULL: there is none */
-	int code;	 /* why the job failed; 0: it did not */
-	char why[208];
-	struct ted_key *keys; /* sorted by name */
-	size_t nkeys, keys_cap;
-	int64_t nbytes; /* of their data */
-	struct ted_item *items;
-	size_t nitems, items_cap;
 };
 
 /* what was written today */
@@ -114,17 +69,12 @@ struct ted_grant {
 	struct ted_job *job;
 };
 
-/* bins of the times of waits */
-#define TED_WAIT_BINS 6
-extern const int64_t ted_wait_bound_ns[TED_WAIT_BINS];
-
 enum ted_denied { TED_DENIED_OTHER, TED_DENIED_QUOTA, TED_DENIED_SPACE, TED_DENIED_UNAVAILABLE,
 		  TED_DENIED_END };
 
 struct ted_counts {
-	uint64_t accepted, refused, dropped_slow, protocol_errors, timeouts, fd_transfers;
-	uint64_t granted, held, denied[TED_DENIED_END], reclaimed, failures, written;
-	uint64_t waits[TED_WAIT_BINS], wait_ns;
+	uint64_t accepted, refused, dropped_slow, protocol_errors, fd_transfers;
+	uint64_t granted, held, denied[TED_DENIED_END], reclaimed, written;
 };
 
 struct ted {
@@ -137,7 +87,6 @@ struct ted {
 	struct ted_job *jobs;
 	uint32_t next_id;
 	struct ted_closing *closing; /* descriptors */
-	int64_t max_fds; /* that all clients may have published, and abort pages */
 	int64_t timer_ns; /* the next deadline is not before; INT64_MAX: there is none */
 	struct ted_counts n;
 	struct ted_grant *grants;
@@ -148,7 +97,6 @@ struct ted {
 	int nwritten;
 	int64_t day; /* of the counts, since the epoch */
 	int64_t save_ns, saved_ns; /* when the counts are to be saved (0: never), and were */
-	void *data; /* of a message, TE__WIRE_DATA_MAX bytes */
 	/* loop.c */
 	int epoll, timer, signal, spare, inotify;
 	struct ted_socket {
@@ -190,25 +138,20 @@ void ted_reply(struct ted *t, struct ted_client *c, int code, const char *text, 
 void ted_error(struct ted *t, struct ted_client *c, int code, const char *fmt, ...)
 	TE_PRINTF(4, 5);
 /* it is dropped by ted_client_reap(), so that callers may go on with it */
-void ted_client_lose(struct ted *t, struct ted_client *c, const char *why);
+void ted_client_lose(struct ted *t, struct ted_client *c);
 /* ends their connections; a client that has not read a descriptor stays an entry until it has */
 void ted_client_reap(struct ted *t);
 /* the messages that have come */
 void ted_client_read(struct ted *t, struct ted_client *c);
 /* fails what is late; sets timer_ns */
 void ted_client_late(struct ted *t, int64_t now_ns);
-/* the client is to wait, at most wait_ms */
-void ted_client_wait(struct ted *t, struct ted_client *c, const struct te__wire *m);
-void ted_client_unwait(struct ted *t, struct ted_client *c);
 
 /* close.c */
 /* as fstat(), but never asks a file system that may not answer; 0, or -1 with errno */
 int ted_stat(int fd, struct statx *st);
 /* 1: it is a file of the file system of spill space */
 int ted_in_spill(const struct ted *t, const struct statx *st);
-/* 1: it is of memory, a device or a file of spill space, of which close() returns at once */
-int ted_may_keep(const struct ted *t, int fd);
-/* closes a descriptor that a client of the user has sent; it may be one that is not to be kept */
+/* closes a descriptor that a client of the user has sent; close() may not return */
 void ted_close(struct ted *t, uid_t uid, int fd);
 /* 1: the next message of the client has a descriptor, and got an error for its answer: too many of
  * its user are not closed yet */
@@ -216,13 +159,8 @@ int ted_close_refuses(struct ted *t, struct ted_client *c);
 /* does not wait for those that are not closed */
 void ted_close_end(struct ted *t);
 
-/* request.c: *fd is -1 afterwards if it was kept */
-void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, const void *data,
-		 size_t nbytes, int *fd);
-/* the wait of a client has lasted too long */
-void ted_request_late(struct ted *t, struct ted_client *c);
-/* the client has left, or was lost: text says how; code 0: in order */
-void ted_request_leave(struct ted *t, struct ted_client *c, int code, const char *text);
+/* request.c: fd: that came with it, which the caller closes; or -1 */
+void ted_request(struct ted *t, struct ted_client *c, const struct te__wire *m, int fd);
 
 /* job.c */
 /* the job of the user with that key, made if there is none; NULL, with an error reply */
@@ -230,22 +168,12 @@ struct ted_job *ted_job_join(struct ted *t, struct ted_client *c, const uint8_t 
 /* the job ends with its last client and its last file */
 void ted_job_leave(struct ted *t, struct ted_client *c);
 void ted_job_release(struct ted *t, struct ted_job *j);
-struct ted_key *ted_job_key(const struct ted_job *j, const char *name);
-/* 0, or -ENOMEM */
-int ted_job_put(struct ted_job *j, const char *name, const void *data, size_t nbytes);
-/* makes the abort page; 0, or -errno */
-int ted_job_page(struct ted_job *j);
-/* the job has failed with j->code: its abort page says so */
-void ted_job_abort(struct ted_job *j);
-struct ted_item *ted_job_item(const struct ted_job *j, uint32_t item);
-int ted_job_publish(struct ted_client *c, uint32_t item, uint64_t nbytes, int fd);
 
 /* share.c */
-enum ted_what { TED_CLIENTS, TED_FDS, TED_FILES, TED_STORE };
-#define TED_KEY_NBYTES 256 /* that a name in a store counts, in addition to its value */
+enum ted_what { TED_CLIENTS, TED_FILES };
 /* root, and the user of ted */
 int ted_is_admin(uid_t uid);
-/* how many clients, published descriptors, files or bytes in stores any user has, or this one */
+/* how many clients or files any user has, or this one */
 int64_t ted_count(const struct ted *t, enum ted_what what, int any, uid_t uid);
 /* 1: more would exceed the limit of all, or half of it, which one user may have; why says which */
 int ted_over(const struct ted *t, uid_t uid, enum ted_what what, int64_t more, char *why,

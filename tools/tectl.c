@@ -94,20 +94,15 @@ static int status(void)
 static void print_job(struct record *rec, const struct te__wire_job *j)
 {
 	if (!json) {
-		printf("%8" PRIu32 " %8" PRIu32 " %7" PRIu32 " %7" PRIu32 " %7" PRIu32 " %10" PRIu64
-		       " %7" PRIu32 " %7" PRIu32 " %14" PRIu64 " %14" PRIu64 "%s\n", j->id,
-		       j->uid, j->nclients, j->nranks, j->nkeys, j->store_nbytes, j->nfds,
-		       j->nfiles, j->spill_nbytes, j->written_nbytes, j->revoked ? " revoked" : "");
+		printf("%8" PRIu32 " %8" PRIu32 " %7" PRIu32 " %7" PRIu32 " %14" PRIu64
+		       " %14" PRIu64 "%s\n", j->id, j->uid, j->nclients, j->nfiles, j->spill_nbytes,
+		       j->written_nbytes, j->revoked ? " revoked" : "");
 		return;
 	}
 	record_open(rec, NULL);
 	record_int(rec, "job", j->id);
 	record_int(rec, "uid", j->uid);
 	record_int(rec, "clients", j->nclients);
-	record_int(rec, "ranks", j->nranks);
-	record_int(rec, "keys", j->nkeys);
-	record_int(rec, "store_bytes", (int64_t)j->store_nbytes);
-	record_int(rec, "descriptors", j->nfds);
 	record_int(rec, "files", j->nfiles);
 	record_int(rec, "spill_bytes", (int64_t)j->spill_nbytes);
 	record_int(rec, "written_today_bytes", (int64_t)j->written_nbytes);
@@ -136,8 +131,7 @@ static int jobs(void)
 		r = ask(&m, &data);
 		n = r ? 0 : data.nbytes / sizeof(*list);
 		if (!r && !json && !below)
-			printf("%8s %8s %7s %7s %7s %10s %7s %7s %14s %14s\n", "job", "user",
-			       "clients", "ranks", "keys", "bytes", "fds", "files",
+			printf("%8s %8s %7s %7s %14s %14s\n", "job", "user", "clients", "files",
 			       "file bytes", "written today");
 		for (size_t i = 0; i < n; i++)
 			print_job(&rec, &list[i]);

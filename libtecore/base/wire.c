@@ -162,7 +162,7 @@ static int exchange(struct te__wire_call *c, struct te__wire *m)
 	int r;
 
 	m->magic = TE__WIRE_MAGIC;
-	while ((r = te__wire_send(c->sock, m, c->data, c->nbytes, c->fd)) == -EAGAIN)
+	while ((r = te__wire_send(c->sock, m, NULL, 0, c->fd)) == -EAGAIN)
 		if (!ready(c, POLLOUT))
 			return te__fail(-ETIMEDOUT, "%s: %s", c->what, c->late);
 	/* a service that refuses a connection says why before it ends it */

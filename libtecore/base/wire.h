@@ -4,7 +4,7 @@
  *
  * Two services have these messages: the thread that passes descriptors between the ranks of a node
  * (libtecomm/memory/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
- * data in the messages that have some. The service answers each request but BYE with a REPLY, which
+ * data in the replies that have some. The service answers each request but BYE with a REPLY, which
  * has a code and, if that is negative, an error message as its text.
  */
 #ifndef TE__WIRE_H
@@ -15,10 +15,9 @@
 
 #include <te/export.h>
 
-#define TE__WIRE_MAGIC 0x74656231u /* "teb1": the version of the protocol */
+#define TE__WIRE_MAGIC 0x74656232u /* "teb2": the version of the protocol */
 #define TE__WIRE_KEY_NBYTES 16
 #define TE__WIRE_DATA_MAX 65280u /* with the struct, 64 KiB */
-#define TE__WIRE_NO_RANK UINT32_MAX
 
 enum te__wire_kind {
 	TE__WIRE_HELLO = 1,
@@ -28,9 +27,6 @@ enum te__wire_kind {
 	TE__WIRE_BYE,
 	TE__WIRE_REPLY,
 	/* to ted(8) only */
-	TE__WIRE_PUT,
-	TE__WIRE_GET,
-	TE__WIRE_FENCE,
 	TE__WIRE_GRANT,
 	TE__WIRE_STATUS,
 	TE__WIRE_JOBS,
@@ -44,20 +40,18 @@ struct te__wire {
 	uint32_t kind;
 	int32_t code;
 	uint32_t rank;
-	uint32_t item;
-	uint32_t wait_ms; /* ted(8): how long a request may wait */
 	uint64_t nbytes;
+	uint32_t item;
 	uint8_t key[TE__WIRE_KEY_NBYTES];
-	char text[208]; /* ends with a zero byte */
+	char text[212]; /* ends with a zero byte */
 };
 
 /* ted(8): the data of the reply to JOBS are any number of these */
 struct te__wire_job {
+	uint64_t spill_nbytes, written_nbytes; /* written: today */
 	uint32_t id, uid;
-	uint32_t nclients, nranks;
-	uint32_t nkeys, nfds, nfiles;
-	uint32_t revoked;
-	uint64_t store_nbytes, spill_nbytes, written_nbytes; /* written: today */
+	uint32_t nclients, nfiles;
+	uint32_t revoked, reserved;
 };
 
 /* what follows the struct */
@@ -93,8 +87,6 @@ struct te__wire_call {
 	const char *what; /* is requested */
 	const char *late; /* what has not happened at the deadline */
 	int64_t deadline_ns; /* of CLOCK_MONOTONIC */
-	const void *data;    /* sent along, nbytes; or NULL */
-	size_t nbytes;
 	int fd;		 /* sent along; or -1 */
 	int wants_fd;	 /* 1: the reply has a descriptor; 0: it has none */
 	struct te__wire_data *ret_data; /* of the reply; or NULL */

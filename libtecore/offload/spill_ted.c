@@ -55,14 +55,13 @@ static int ask(struct te__spill_ted *t, struct te__wire *m, int fd, int *ret_fd,
 
 static int greet(struct te__spill_ted *t, int64_t limit_ns)
 {
-	struct te__wire m = { .kind = TE__WIRE_HELLO, .rank = TE__WIRE_NO_RANK };
+	struct te__wire m = { .kind = TE__WIRE_HELLO };
 	int r = te__wire_dial(t->path, "ted", (int64_t)te__now_ns() + limit_ns, &t->sock);
 
 	memcpy(m.key, t->key, sizeof(m.key));
 	return r ? r : ask(t, &m, -1, NULL, limit_ns);
 }
 
-/* a client that is no rank need not say BYE */
 static void hang_up(struct te__spill_ted *t)
 {
 	if (t->sock >= 0)

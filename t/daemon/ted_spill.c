@@ -94,7 +94,7 @@ START_TEST(a_granted_file_is_reserved_and_has_no_name)
 	int a, fd[TT_LEN(sizes)];
 
 	begin("%s", "");
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	for (size_t i = 0; i < TT_LEN(sizes); i++) {
 		ck_assert_int_eq(grant(a, sizes[i], &fd[i]), 0);
 		ck_assert_int_ge(fd[i], 0);
@@ -127,8 +127,8 @@ START_TEST(quotas_are_kept_and_named)
 
 	begin("spill_job = 5M\nspill_uid = 7M\nspill_files = 3\n");
 	make_key(other);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
-	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
+	b = join(&run, other);
 	ck_assert_int_eq(grant(a, 4 * MIB, &fd), 0);
 	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
 	ck_reply("GRANT: 2097152 bytes, but the job has 4194304 of its 5242880 (spill_job)");
@@ -137,9 +137,8 @@ START_TEST(quotas_are_kept_and_named)
 		 (unsigned int)geteuid());
 	ck_reply(want);
 	/* a file counts as long as it exists, also for a client that comes again */
-	ck_assert_int_eq(bye(a, 0, ""), 0);
 	close(a);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 2 * MIB, NULL), -EDQUOT);
 	fd2 = dup(fd);
 	close(fd);
@@ -160,7 +159,7 @@ START_TEST(files_are_limited)
 	int a, fd[2];
 
 	begin("spill_files = 2\n");
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(grant(a, 1, &fd[i]), 0);
 	ck_assert_int_eq(grant(a, 1, NULL), -ENOSPC);
@@ -191,7 +190,7 @@ START_TEST(some_space_stays_free)
 		begin("spill_keep = %llu\n",
 		      (unsigned long long)s.f_blocks * s.f_frsize + 4 * MIB);
 	}
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, MIB, NULL), -ENOSPC);
 	ck_reply("GRANT: 1048576 bytes, but ");
 	ck_reply("are kept free (spill_keep)");
@@ -213,7 +212,7 @@ START_TEST(concurrent_grants_do_not_exceed_the_quota)
 		child[i] = fork();
 		if (!child[i]) {
 			uint8_t own[TE__WIRE_KEY_NBYTES] = { 1, (uint8_t)i };
-			const int s = join(&run, own, TE__WIRE_NO_RANK, 0);
+			const int s = join(&run, own);
 			int fd[MOST];
 
 			for (taken = 0; taken < MOST && !grant(s, MIB / 8, &fd[taken]);)
@@ -235,7 +234,7 @@ START_TEST(concurrent_grants_do_not_exceed_the_quota)
 	for (int i = 0; i < N; i++)
 		ck_assert_int_eq(waitpid(child[i], &status, 0), child[i]);
 	/* all of it can be had again, within 2 s */
-	status = join(&run, key, TE__WIRE_NO_RANK, 0);
+	status = join(&run, key);
 	ck_assert_int_eq(grant_soon(status, 5 * MIB, &total), 0);
 	close(total);
 	close(status);
@@ -257,15 +256,15 @@ START_TEST(spill_space_may_be_unavailable)
 	snprintf(conf, sizeof(conf), "spill = %s/none\n", run.dir);
 	run_end(&run);
 	run_begin(_i ? "spill = /proc\n" : conf);
-	a = join(&run, key, 0, 1);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
 	ck_reply(_i ? "no spill space: /proc: " : "/none: No such file or directory");
 	ck_assert_ptr_nonnull(strstr(run_log(&run), "spill space is unavailable"));
-	ck_assert_int_eq(put(a, "x", "y", 1), 0);
+	ck_assert_int_eq(ping(a), 0);
 	close(a);
 	run_end(&run);
 	run_begin("");
-	a = join(&run, key, 0, 1);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
 	ck_reply("none is configured (spill)");
 	close(a);
@@ -304,14 +303,14 @@ START_TEST(files_survive_a_restart)
 	int a, fd;
 
 	begin("%s", "");
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, MIB, &fd), 0);
 	close(a);
 	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
 	tt_fill_bytes(block, sizeof(block));
 	ck_assert_int_eq((int)pwrite(fd, block, sizeof(block), 4096), (int)sizeof(block));
 	run_start(&run);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq((int)pread(fd, got, sizeof(got), 4096), (int)sizeof(got));
 	ck_assert_mem_eq(got, block, sizeof(got));
 	close(fd);
@@ -326,7 +325,7 @@ static int hold(int sock, int fd)
 {
 	struct te__wire m = message(TE__WIRE_HOLD);
 
-	return call(sock, &m, NULL, 0, fd, NULL, NULL);
+	return call(sock, &m, fd, NULL, NULL);
 }
 
 START_TEST(a_file_from_before_a_restart_counts_again)
@@ -335,7 +334,7 @@ START_TEST(a_file_from_before_a_restart_counts_again)
 	int a, b, fd, other, named;
 
 	begin("spill_job = 3M\n");
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 2 * MIB, &fd), 0);
 	/* it is counted once */
 	ck_assert_int_eq(hold(a, fd), 0);
@@ -344,7 +343,7 @@ START_TEST(a_file_from_before_a_restart_counts_again)
 	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
 	close(a);
 	run_start(&run);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 2 * MIB, &other), 0);
 	ck_assert_int_eq(hold(a, fd), 0);
 	/* what the client has is not taken away, and there is no more */
@@ -381,7 +380,7 @@ START_TEST(a_file_that_is_larger_than_the_file_system_is_not_counted)
 
 	in_memory = 1;
 	begin("spill_uid = 3M\n");
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	for (int i = 0; i < 2; i++) {
 		fd[i] = open(space, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 		ck_assert_int_eq(ftruncate(fd[i], (off_t)6 << 60), 0);
@@ -511,7 +510,7 @@ START_TEST(a_restart_under_load_loses_nothing)
 		ck_assert_int_eq(run_stop(&run, round ? SIGTERM : SIGKILL), round ? 0 : -SIGKILL);
 		let_load_go_on();
 		run_start(&run);
-		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		a = join(&run, key);
 		wait_for_bytes(a, NLOAD * MIB);
 		let_load_go_on();
 		if (!round)
@@ -546,13 +545,13 @@ START_TEST(space_is_back_within_2_s_of_a_kill)
 	ck_assert_int_eq(pipe(ready), 0);
 	child = fork();
 	if (!child) {
-		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		a = join(&run, key);
 		if (grant(a, nbytes, &fd) || write(ready[1], "", 1) != 1)
 			_exit(1);
 		pause();
 	}
 	ck_assert_int_eq((int)read(ready[0], &byte, 1), 1);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 1, NULL), -EDQUOT);
 	kill(child, SIGKILL);
 	ck_assert_int_eq(grant_soon(a, MIB, &fd), 0);
@@ -577,7 +576,7 @@ static int wrote(int sock, uint64_t nbytes)
 	struct te__wire m = message(TE__WIRE_WROTE);
 
 	m.nbytes = nbytes;
-	return call(sock, &m, NULL, 0, -1, NULL, NULL);
+	return call(sock, &m, -1, NULL, NULL);
 }
 
 static char counts[128];
@@ -609,8 +608,8 @@ START_TEST(what_is_written_in_a_day_is_limited)
 	begin("spill_daily_job = 1000\nspill_daily_uid = 1500\n");
 	snprintf(counts, sizeof(counts), "%s/ted.written", space);
 	make_key(other);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
-	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
+	b = join(&run, other);
 	ck_assert_int_eq(wrote(a, 799), 0);
 	ck_assert_ptr_null(strstr(run_log(&run), "of its 1000 bytes a day"));
 	ck_assert_int_eq(wrote(a, 200), 0);
@@ -634,8 +633,8 @@ START_TEST(what_is_written_in_a_day_is_limited)
 	wait_for_counts(want);
 	ck_assert_int_eq(run_stop(&run, SIGKILL), -SIGKILL);
 	run_start(&run);
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
-	b = join(&run, other, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
+	b = join(&run, other);
 	ck_assert_int_eq(grant(a, 4096, NULL), -EDQUOT);
 	ck_reply("the job has written 1001 bytes today");
 	ck_assert_int_eq(wrote(b, 1), -EDQUOT);
@@ -658,7 +657,7 @@ START_TEST(what_is_written_in_a_day_is_limited)
 		ck_assert_int_eq(fclose(f), 0);
 		run_start(&run);
 		ck_assert_int_eq(strstr(run_log(&run), "not a file of ted") != NULL, i);
-		a = join(&run, key, TE__WIRE_NO_RANK, 0);
+		a = join(&run, key);
 		ck_assert_int_eq(grant(a, 4096, &fd), 0);
 		close(fd);
 		close(a);
@@ -796,7 +795,7 @@ START_TEST(offload_uses_a_granted_file)
 	te__spill_stats(spill, &stats);
 	ck_assert_uint_eq(stats.file_nbytes, MIB);
 	/* ted knows of it */
-	a = join(&run, key, TE__WIRE_NO_RANK, 0);
+	a = join(&run, key);
 	ck_assert_int_eq(grant(a, 1, NULL), -EDQUOT);
 	ck_reply("has 1048576 of its 1048576 (spill_uid)");
 	slot = te__pinned_base(arena);

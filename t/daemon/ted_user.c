@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,28 +15,11 @@ START_TEST(other_users_are_refused)
 	run_begin_open("", NULL);
 	ck_assert_int_eq(hello_as(4321, key, NULL), EACCES);
 	ck_assert_ptr_nonnull(strstr(run_log(&run), "has user id 4321, expected 0"));
-	s = join(&run, key, 0, 2);
+	s = join(&run, key);
 	close(s);
 	run_end_open();
 }
 END_TEST
-
-/* the same key, and another number of ranks: nothing of it is seen by the other user */
-START_TEST(a_job_belongs_to_one_user)
-{
-	int s;
-
-	run_begin_open("allow = any\n", NULL);
-	s = join(&run, key, 1, 3);
-	ck_assert_int_eq(hello_as(4321, key, NULL), 0);
-	/* that failed the job of the other user, which had one client, and not this one */
-	ck_assert_int_eq(put(s, "x", "y", 1), 0);
-	close(s);
-	run_end_open();
-}
-END_TEST
-
-/* ---- shares ---- */
 
 enum { OTHER = 4321, THIRD = 4322 };
 
@@ -52,81 +34,101 @@ static int dial_as(uid_t uid)
 	return s;
 }
 
+/* of a job with another key */
 static int join_as(uid_t uid)
 {
 	const int s = dial_as(uid);
 
 	make_key(key);
-	ck_assert_int_eq(hello(s, key, 0, 1), 0);
+	ck_assert_int_eq(hello(s, key), 0);
 	return s;
 }
 
-/* one user takes all that it gets, which is half; another one and root get some still */
-static int take_file(int s, int i)
+/* the code of a message with that item; *ret_jobs, unless NULL: the reply's, of 8 at most */
+static int ask(int sock, uint32_t kind, uint32_t item, struct te__wire_job *ret_jobs,
+	       size_t *ret_njobs)
 {
-	static int fd[8];
+	struct te__wire m = message(kind);
+	struct te__wire_data data = { ret_jobs, 8 * sizeof(*ret_jobs), 0 };
+	int r;
 
-	return grant(s, (uint64_t)i + 1, &fd[i]);
-}
-
-static int publish_one(int s, int i)
-{
-	const int fd = memory("x");
-	const int r = publish(s, (uint32_t)i, 1, fd);
-
-	close(fd);
+	m.item = item;
+	r = call(sock, &m, -1, ret_jobs ? &data : NULL, NULL);
+	if (ret_njobs)
+		*ret_njobs = data.nbytes / sizeof(*ret_jobs);
 	return r;
 }
 
-static int put_one(int s, int i)
+/* the same key is another job of another user, who neither sees nor changes the first */
+START_TEST(a_job_belongs_to_one_user)
 {
-	static const uint8_t value[768];
-	char name[8];
+	struct te__wire_job j[8];
+	int first, other, root;
+	uint32_t id;
+	size_t n;
 
-	snprintf(name, sizeof(name), "%d", i);
-	return put(s, name, value, sizeof(value));
+	run_begin_open("allow = any\nspill = /dev/shm\nspill_keep = 0\n", NULL);
+	first = join_as(OTHER);
+	other = dial_as(THIRD);
+	ck_assert_int_eq(hello(other, key), 0);
+	root = join(&run, key);
+	ck_assert_int_eq(ask(first, TE__WIRE_JOBS, 0, j, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(j[0].uid, OTHER);
+	ck_assert_uint_eq(j[0].nclients, 1);
+	id = j[0].id;
+	ck_assert_int_eq(ask(other, TE__WIRE_JOBS, 0, j, &n), 0);
+	ck_assert_uint_eq(n, 1);
+	ck_assert_uint_eq(j[0].uid, THIRD);
+	ck_assert_uint_ne(j[0].id, id);
+	/* what is there at all is not told: the error is the one of a job that does not exist */
+	ck_assert_int_eq(ask(other, TE__WIRE_REVOKE, id, NULL, NULL), -ENOENT);
+	ck_assert_int_eq(grant(first, 1, NULL), 0);
+	ck_assert_int_eq(ask(other, TE__WIRE_STATUS, 0, NULL, NULL), -EACCES);
+	ck_reply("STATUS: for root and user 0 only");
+	/* its own, and by root any */
+	ck_assert_int_eq(ask(other, TE__WIRE_REVOKE, j[0].id, NULL, NULL), 0);
+	ck_assert_int_eq(grant(other, 1, NULL), -EACCES);
+	ck_assert_int_eq(ask(root, TE__WIRE_STATUS, 0, NULL, NULL), 0);
+	ck_assert_int_eq(ask(root, TE__WIRE_JOBS, 0, j, &n), 0);
+	ck_assert_uint_eq(n, 3);
+	ck_assert_int_eq(ask(root, TE__WIRE_REVOKE, id, NULL, NULL), 0);
+	ck_assert_int_eq(grant(first, 1, NULL), -EACCES);
+	ck_reply("the job's spill space was revoked");
+	close(first);
+	close(other);
+	close(root);
+	run_end_open();
 }
+END_TEST
 
-static const struct {
-	int (*fn)(int s, int i);
-	int code;
-	const char *text;
-} half[] = {
-	{ take_file, -ENOSPC, "GRANT: user 4321 has 2 files, half of all is the limit "
-			      "(spill_files)" },
-	{ publish_one, -EMFILE, "user 4321 has 2 descriptors, half of all is the limit "
-				"(RLIMIT_NOFILE)" },
-	{ put_one, -ENOSPC, "user 4321 has 2048 bytes in stores, half of all is the limit "
-			    "(store_all)" },
-};
+/* ---- shares ---- */
 
-START_TEST(a_user_gets_half)
+/* one user takes all that it gets, which is half; another one and root get some still */
+START_TEST(a_user_gets_half_of_the_files)
 {
-	int s[4];
+	int s[4], fd[4];
 
-	run_begin_open("allow = any\nclients = 8\nspill = /dev/shm\nspill_keep = 0\n"
-		       "spill_files = 4\nstore_all = 4096\n", NULL);
-	/* as many as the clients and ted itself need, and 4 */
-	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
-	run.nofile = 8 + 32 + 4;
-	run_start(&run);
+	run_begin_open("allow = any\nspill = /dev/shm\nspill_keep = 0\nspill_files = 4\n", NULL);
 	/* two jobs of one user */
 	s[0] = join_as(OTHER);
 	s[1] = join_as(OTHER);
 	for (int i = 0; i < 2; i++)
-		ck_assert_int_eq(half[_i].fn(s[i], i), 0);
+		ck_assert_int_eq(grant(s[i], 1, &fd[i]), 0);
 	for (int i = 0; i < 2; i++) {
-		ck_assert_int_eq(half[_i].fn(s[i], 2), half[_i].code);
-		ck_reply(half[_i].text);
+		ck_assert_int_eq(grant(s[i], 1, NULL), -ENOSPC);
+		ck_reply("GRANT: user 4321 has 2 files, half of all is the limit (spill_files)");
 	}
 	s[2] = join_as(THIRD);
-	ck_assert_int_eq(half[_i].fn(s[2], 3), 0);
+	ck_assert_int_eq(grant(s[2], 1, &fd[2]), 0);
 	s[3] = join_as(0);
-	ck_assert_int_eq(half[_i].fn(s[3], 4), 0);
-	ck_assert_int_eq(half[_i].fn(s[3], 5), half[_i].code);
+	ck_assert_int_eq(grant(s[3], 1, &fd[3]), 0);
+	ck_assert_int_eq(grant(s[3], 1, NULL), -ENOSPC);
 	ck_reply("the limit is 4");
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++) {
+		close(fd[i]);
 		close(s[i]);
+	}
 	run_end_open();
 }
 END_TEST
@@ -163,7 +165,7 @@ static Suite *suite(void)
 
 	tcase_add_test(c, other_users_are_refused);
 	tcase_add_test(c, a_job_belongs_to_one_user);
-	tcase_add_loop_test(c, a_user_gets_half, 0, (int)TT_LEN(half));
+	tcase_add_test(c, a_user_gets_half_of_the_files);
 	tcase_add_test(c, a_user_gets_half_of_the_connections);
 	return s;
 }

@@ -4,7 +4,7 @@
  * The input is a list of packets: a byte with the client (bit 0), whether a descriptor comes along
  * (bit 1), whether the client reads what it was sent (bit 2), and whether the packet begins as a
  * message of the job does (bit 3); then the number of bytes, and these. 0xff in place of the first
- * byte is the end of the waits.
+ * byte is the end of the time to say HELLO.
  */
 #include "config.h"
 
@@ -39,16 +39,13 @@ static void one_packet(const uint8_t *data, size_t nbytes, int how, int sock)
 	memset(packet, 0, sizeof(packet));
 	memcpy(packet, data, nbytes);
 	if (how & 8) {
-		/* the first byte is the kind, the next ones rank, item, time, and name or size */
+		/* the first byte is the kind, the next ones item and size */
 		m.kind = packet[0];
-		m.rank = packet[1];
-		m.item = packet[2];
-		m.wait_ms = packet[3];
-		m.text[0] = (char)packet[4];
-		m.nbytes = packet[4] * 4096u;
-		memmove(packet + sizeof(m), packet + 5, sizeof(packet) - sizeof(m) - 5);
+		m.item = packet[1];
+		m.nbytes = packet[2] * 4096u;
+		memmove(packet + sizeof(m), packet + 3, sizeof(packet) - sizeof(m) - 3);
 		memcpy(packet, &m, sizeof(m));
-		nbytes = sizeof(m) + (nbytes > 5 ? nbytes - 5 : 0);
+		nbytes = sizeof(m) + (nbytes > 3 ? nbytes - 3 : 0);
 	}
 	if (how & 2)
 		(void)te__wire_send(sock, (void *)packet, packet + sizeof(m),
@@ -68,9 +65,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	if (!t.client) {
 		ted_conf_init(&conf);
 		conf.clients = 4;
-		conf.keys = 8;
-		conf.store = 4096;
-		conf.fds = 4;
 		conf.spill_files = 3;
 		conf.spill_job = 1 << 20;
 		conf.spill_keep = 0;

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		/* with a message, and without a change */
 		if (!*text || memcmp(&before, &c, sizeof(c)))
 			abort();
-	} else if (c.clients < 1 || c.keys < 1 || c.store < 4096 || c.queue < 131072) {
+	} else if (c.clients < 1 || c.hello_ms < 1 || c.spill_files < 1 || c.queue < 131072) {
 		abort();
 	}
 	return 0;

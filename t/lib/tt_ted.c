@@ -266,7 +266,7 @@ void ck_nfds(const struct ted_run *r, int n)
 
 /* clients */
 
-char reply_text[208];
+char reply_text[sizeof(((struct te__wire *)0)->text)];
 
 int dial(const struct ted_run *r)
 {
@@ -292,7 +292,7 @@ struct te__wire message(uint32_t kind)
 
 int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd)
 {
-	uint8_t rest[4096];
+	static uint8_t rest[TE__WIRE_DATA_MAX];
 	struct te__wire_data some = { rest, sizeof(rest), 0 };
 	int r, fd = -1;
 
@@ -309,11 +309,10 @@ int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd)
 	return r;
 }
 
-int call(int sock, struct te__wire *m, const void *data, size_t nbytes, int fd,
-	 struct te__wire_data *ret, int *ret_fd)
+int call(int sock, struct te__wire *m, int fd, struct te__wire_data *ret, int *ret_fd)
 {
 	m->magic = TE__WIRE_MAGIC;
-	ck_assert_int_eq(te__wire_send(sock, m, data, nbytes, fd), 0);
+	ck_assert_int_eq(te__wire_send(sock, m, NULL, 0, fd), 0);
 	ck_assert_msg(next(sock, m, ret, ret_fd), "the connection has ended");
 	ck_assert_uint_eq(m->kind, TE__WIRE_REPLY);
 	return m->code;
@@ -324,74 +323,28 @@ void send_only(int sock, struct te__wire m)
 	ck_assert_int_eq(te__wire_send(sock, &m, NULL, 0, -1), 0);
 }
 
-int hello(int sock, const uint8_t *key, uint32_t rank, uint32_t nranks)
+int hello(int sock, const uint8_t *key)
 {
 	struct te__wire m = message(TE__WIRE_HELLO);
 
 	memcpy(m.key, key, sizeof(m.key));
-	m.rank = rank;
-	m.item = nranks;
-	return call(sock, &m, NULL, 0, -1, NULL, NULL);
+	return call(sock, &m, -1, NULL, NULL);
 }
 
-int join(const struct ted_run *r, const uint8_t *key, uint32_t rank, uint32_t nranks)
+int join(const struct ted_run *r, const uint8_t *key)
 {
 	const int s = dial(r);
-	const int code = hello(s, key, rank, nranks);
+	const int code = hello(s, key);
 
 	ck_assert_msg(!code, "%s", reply_text);
 	return s;
 }
 
-int put(int sock, const char *name, const void *data, size_t nbytes)
+int ping(int sock)
 {
-	struct te__wire m = message(TE__WIRE_PUT);
+	struct te__wire m = message(TE__WIRE_JOBS);
 
-	snprintf(m.text, sizeof(m.text), "%s", name);
-	return call(sock, &m, data, nbytes, -1, NULL, NULL);
-}
-
-int get(int sock, const char *name, uint32_t wait_ms, void *buf, size_t cap, size_t *ret_nbytes)
-{
-	struct te__wire m = message(TE__WIRE_GET);
-	struct te__wire_data data = { buf, cap, 0 };
-	int r;
-
-	snprintf(m.text, sizeof(m.text), "%s", name);
-	m.wait_ms = wait_ms;
-	r = call(sock, &m, NULL, 0, -1, &data, NULL);
-	*ret_nbytes = data.nbytes;
-	ck_assert_uint_eq(m.nbytes, data.nbytes);
-	return r;
-}
-
-int fence(int sock, uint32_t wait_ms)
-{
-	struct te__wire m = message(TE__WIRE_FENCE);
-
-	m.wait_ms = wait_ms;
-	return call(sock, &m, NULL, 0, -1, NULL, NULL);
-}
-
-int publish(int sock, uint32_t item, uint64_t nbytes, int fd)
-{
-	struct te__wire m = message(TE__WIRE_PUBLISH);
-
-	m.item = item;
-	m.nbytes = nbytes;
-	return call(sock, &m, NULL, 0, fd, NULL, NULL);
-}
-
-int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *ret_fd)
-{
-	struct te__wire m = message(TE__WIRE_FETCH);
-	int r;
-
-	m.item = item;
-	m.wait_ms = wait_ms;
-	r = call(sock, &m, NULL, 0, -1, NULL, ret_fd);
-	*ret_nbytes = m.nbytes;
-	return r;
+	return call(sock, &m, -1, NULL, NULL);
 }
 
 int grant(int sock, uint64_t nbytes, int *ret_fd)
@@ -399,7 +352,7 @@ int grant(int sock, uint64_t nbytes, int *ret_fd)
 	struct te__wire m = message(TE__WIRE_GRANT);
 
 	m.nbytes = nbytes;
-	return call(sock, &m, NULL, 0, -1, NULL, ret_fd);
+	return call(sock, &m, -1, NULL, ret_fd);
 }
 
 int memory(const char *text)
@@ -423,7 +376,6 @@ int hello_as(uid_t uid, const uint8_t *as_key, const char *map)
 			_exit(99);
 		s = dial(&run);
 		memcpy(m.key, as_key, sizeof(m.key));
-		m.item = 2;
 		/* it may be refused before it has sent this */
 		(void)te__wire_send(s, &m, NULL, 0, -1);
 		_exit(next(s, &m, NULL, NULL) ? -m.code : 98);
@@ -431,14 +383,4 @@ int hello_as(uid_t uid, const uint8_t *as_key, const char *map)
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert(WIFEXITED(status));
 	return WEXITSTATUS(status);
-}
-
-int bye(int sock, int code, const char *text)
-{
-	struct te__wire m = message(TE__WIRE_BYE);
-
-	m.code = code;
-	snprintf(m.text, sizeof(m.text), "%s", text);
-	send_only(sock, m);
-	return next(sock, &m, NULL, NULL);
 }

@@ -41,7 +41,7 @@ void run_begin(const char *conf);
 /* run, at a socket that all may connect to, so that the user id alone decides; and its end */
 void run_begin_open(const char *conf, const char *map);
 void run_end_open(void);
-/* minus the code of the HELLO of rank 0 of 2 by a process of the user, and of a namespace if map */
+/* minus the code of the HELLO of a process of the user, and of a namespace if map */
 int hello_as(uid_t uid, const uint8_t *as_key, const char *map);
 /* sends the signal, and returns the exit status, or minus the signal that ended it */
 int run_stop(struct ted_run *r, int signal);
@@ -62,25 +62,20 @@ int dial(const struct ted_run *r);
 void make_key(uint8_t *key);
 /* a message of a kind */
 struct te__wire message(uint32_t kind);
-/* sends m with data and fd, and waits for the reply: its code. m and *ret_fd are the reply's */
-int call(int sock, struct te__wire *m, const void *data, size_t nbytes, int fd,
-	 struct te__wire_data *ret, int *ret_fd);
+/* sends m with fd, and waits for the reply: its code. m and *ret_fd are the reply's */
+int call(int sock, struct te__wire *m, int fd, struct te__wire_data *ret, int *ret_fd);
 /* the next message, which it waits for: 1, or 0 at the end of the connection */
 int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd);
 /* HELLO; the code */
-int hello(int sock, const uint8_t *key, uint32_t rank, uint32_t nranks);
+int hello(int sock, const uint8_t *key);
 /* a connection that has said HELLO */
-int join(const struct ted_run *r, const uint8_t *key, uint32_t rank, uint32_t nranks);
+int join(const struct ted_run *r, const uint8_t *key);
 
 /* requests; the code. What the reply says is in reply_text */
-extern char reply_text[208];
-int put(int sock, const char *name, const void *data, size_t nbytes);
-int get(int sock, const char *name, uint32_t wait_ms, void *buf, size_t cap, size_t *ret_nbytes);
-int fence(int sock, uint32_t wait_ms);
-int publish(int sock, uint32_t item, uint64_t nbytes, int fd);
-int fetch(int sock, uint32_t item, uint32_t wait_ms, uint64_t *ret_nbytes, int *ret_fd);
+extern char reply_text[sizeof(((struct te__wire *)0)->text)];
+/* any: it is answered */
+int ping(int sock);
 int grant(int sock, uint64_t nbytes, int *ret_fd);
-int bye(int sock, int code, const char *text);
 /* a descriptor of memory with that text */
 int memory(const char *text);
 /* sends without waiting for the reply */

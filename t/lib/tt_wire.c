@@ -24,9 +24,8 @@ size_t tt_wire_draw(const uint8_t *key, uint8_t *packet)
 
 	memcpy(m.key, key, sizeof(m.key));
 	m.key[0] ^= (uint8_t)tt_rand_int(0, 1);
-	m.rank = tt_rand_int(0, 3) ? (uint32_t)tt_rand_int(0, 5) : TE__WIRE_NO_RANK;
+	m.rank = tt_rand_int(0, 3) ? (uint32_t)tt_rand_int(0, 5) : UINT32_MAX;
 	m.item = (uint32_t)tt_rand_int(0, 5);
-	m.wait_ms = (uint32_t)tt_rand_int(0, 2);
 	m.nbytes = tt_rand_u64();
 	snprintf(m.text, sizeof(m.text), "%d", (int)tt_rand_int(0, 30));
 	memset(packet, 'd', 1024);

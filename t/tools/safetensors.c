@@ -158,7 +158,10 @@ static const char *const lies[] = {
 	"{\"a\":1}",
 	"{\"a\":{}}",
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", /* no end */
-	"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+	"{\"a\":{\"dtype\":31,\"shape\":[1],\"data_offsets\":[0,4]}}",
+	"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,5]}}", /* any type */
+	"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[3],\"data_offsets\":[0,4]}}",
+	"{\"a\":{\"dtype\":\"F4\",\"shape\":[7],\"data_offsets\":[0,4]}}", /* 28 bits */
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}",
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}",
@@ -221,6 +224,74 @@ START_TEST(takes_a_file_of_others)
 }
 END_TEST
 
+/* types of newer versions, and an unknown one: the header gives the offsets of their data */
+static const char *const types[] = {
+	"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[4],\"data_offsets\":[0,4]}}",
+	"{\"a\":{\"dtype\":\"F4\",\"shape\":[2,4],\"data_offsets\":[0,4]}}",
+	"{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[0,3]},"
+	"\"b\":{\"dtype\":\"F8_E5M2FNUZ\",\"shape\":[1],\"data_offsets\":[3,4]}}",
+	"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+};
+
+START_TEST(takes_any_type)
+{
+	struct st_file *f;
+	struct st_tensor t;
+
+	write_raw(types[_i], strlen(types[_i]));
+	ck_assert_int_eq(st_open(path, &f), 0);
+	ck_assert(st_find(f, "a", &t));
+	st_close(f);
+}
+END_TEST
+
+/* some writers fill up the header with NUL; one within it is none of theirs */
+START_TEST(a_header_may_end_in_nul)
+{
+	static const char entry[] =
+		"{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+	struct st_file *f = NULL;
+
+	/* the four bytes after the text are the padding, and no data are left */
+	write_raw(entry, strlen(entry) + 4);
+	ck_assert_int_eq(st_open(path, &f), STATUS_BAD);
+	ck_assert_int_eq(truncate(path, 8 + (off_t)strlen(entry) + 8), 0); /* now they are */
+	ck_assert_int_eq(st_open(path, &f), 0);
+	st_close(f);
+}
+END_TEST
+
+/* what people have under this name */
+static const struct {
+	const char *bytes, *word;
+} mistaken[] = {
+	{ "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull" },
+	{ "PK\3\4 and the pickle of a model", "PyTorch" },
+	{ "<!DOCTYPE html><html></html>", "download" },
+	{ "GGUF\3\1\1\1\1\1\1\1", "GGUF" },
+};
+static char said[256];
+
+static void keep_line(const char *line)
+{
+	snprintf(said, sizeof(said), "%s", line);
+}
+
+START_TEST(names_other_files)
+{
+	struct st_file *f = NULL;
+	FILE *out = fopen(path, "wb");
+
+	fputs(mistaken[_i].bytes, out);
+	fclose(out);
+	say_hush(0);
+	say_by(keep_line);
+	ck_assert_int_eq(st_open(path, &f), STATUS_BAD);
+	say_by(NULL);
+	ck_assert_msg(strstr(said, mistaken[_i].word) != NULL, "%s", said);
+}
+END_TEST
+
 START_TEST(data_that_were_not_written_are_missed)
 {
 	int64_t shape = 8;
@@ -263,6 +334,9 @@ static Suite *suite(void)
 	tcase_add_test(c, digest_finds_a_flipped_bit);
 	tcase_add_loop_test(c, refuses_headers_that_lie, 0, TT_LEN(lies));
 	tcase_add_test(c, takes_a_file_of_others);
+	tcase_add_loop_test(c, takes_any_type, 0, TT_LEN(types));
+	tcase_add_test(c, a_header_may_end_in_nul);
+	tcase_add_loop_test(c, names_other_files, 0, TT_LEN(mistaken));
 	tcase_add_test(c, data_that_were_not_written_are_missed);
 	tcase_add_test(c, an_unfinished_file_goes_away);
 	return s;

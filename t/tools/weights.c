@@ -1,6 +1,10 @@
-/* t/tools/weights.c - te_train reads weights from one file, or from those that an index lists. */
+/*
+ * t/tools/weights.c - te_train reads weights from one file, or from those that an index lists or
+ * that are numbered, under the names that other programs give them; what it cannot read it names.
+ */
 #include "config.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +36,29 @@ static const char *golden(const char *name)
 	return path;
 }
 
-static void setup(void)
+static char said[512];
+
+static void keep_line(const char *line)
+{
+	snprintf(said, sizeof(said), "%s", line);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st, (void)type, (void)ftw;
+	return remove(path);
+}
+
+static void build(const char *family)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "hf_%s.json", family);
+	ck_assert_int_eq(config_read(golden(name), &cfg), 0);
+	ck_assert_int_eq(model_create(ctx, &cfg, 1, &model), 0);
+}
+
+static void setup_ctx(void)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 
@@ -40,22 +66,22 @@ static void setup(void)
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	co.backend = "host";
 	ck_assert_int_eq(te_ctx_create(&co, &ctx), 0);
-	ck_assert_int_eq(config_read(golden("hf_llama.json"), &cfg), 0);
-	ck_assert_int_eq(model_create(ctx, &cfg, 1, &model), 0);
-	say_hush(1);
+	say_by(keep_line);
+}
+
+static void setup(void)
+{
+	setup_ctx();
+	build("llama");
 }
 
 static void teardown(void)
 {
-	say_hush(0);
+	say_by(NULL);
 	model_free(&model);
 	config_free(&cfg);
 	te_ctx_unref(ctx);
-	unlink(in("a.safetensors"));
-	unlink(in("b.safetensors"));
-	unlink(in("model.safetensors"));
-	unlink(in("model.safetensors.index.json"));
-	rmdir(dir);
+	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* tensors of the golden file: part 0 or 1 of them, into dir/name */
@@ -128,6 +154,15 @@ static float *masters(size_t *ret_nbytes)
 	return x;
 }
 
+static void clear_masters(void)
+{
+	struct te_tensor *t = te_seq_masters(model.seq);
+	void *zeros = calloc(1, te_tensor_nbytes(t));
+
+	ck_assert_int_eq(te_tensor_write(t, zeros, te_tensor_nbytes(t)), 0);
+	free(zeros);
+}
+
 /* frozen weights have other places in the flat buffers, and are in the file as the others are */
 START_TEST(frozen_weights_are_saved)
 {
@@ -167,15 +202,12 @@ END_TEST
 START_TEST(shards_are_one_file)
 {
 	struct st_file *f = write_shards();
-	struct te_tensor *all = te_seq_masters(model.seq);
 	size_t nbytes;
-	float *one, *two, *zeros;
+	float *one, *two;
 
 	ck_assert_int_eq(weights_read(f, &model), 0);
 	one = masters(&nbytes);
-	zeros = calloc(1, nbytes);
-	ck_assert_int_eq(te_tensor_write(all, zeros, nbytes), 0);
-	free(zeros);
+	clear_masters();
 	write_index(f, NULL, NULL, "b.safetensors");
 	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
 	two = masters(&nbytes);
@@ -204,15 +236,269 @@ START_TEST(refuses_wrong_indexes)
 }
 END_TEST
 
+/* ---- files of other programs ---- */
+
+/* how a golden file is changed; NULL: not */
+struct edit {
+	const char *from, *to; /* of each name that begins so */
+	const char *wrap;      /* before each name */
+	const char *drop;
+	struct {
+		const char *name, *dtype;
+		int ndim;
+		int64_t shape[3];
+		size_t nbytes;
+		const char *copy_of; /* its bytes; else zeros */
+		size_t flip_at;	     /* 1 + the byte that differs */
+	} add[2];
+};
+
+static const char *renamed(const struct edit *e, const char *name, char buf[128])
+{
+	const size_t n = e->from ? strlen(e->from) : 0;
+	const int match = e->from && !strncmp(name, e->from, n);
+
+	snprintf(buf, 128, "%s%s%s", e->wrap ? e->wrap : "", match ? e->to : "",
+		 match ? name + n : name);
+	return buf;
+}
+
+static void write_edited(const struct st_file *f, const char *file, const struct edit *e)
+{
+	char digest[17], fresh[300], buf[128];
+	static uint8_t bytes[1 << 14];
+	struct st_writer *w;
+	struct st_tensor t;
+
+	ck_assert_int_eq(st_create(in(file), &w), 0);
+	for (int pass = 0; pass < 2; pass++) {
+		for (const char *name = NULL; (name = st_next(f, name));) {
+			if (e->drop && !strcmp(name, e->drop))
+				continue;
+			ck_assert(st_find(f, name, &t));
+			if (!pass)
+				st_declare(w, renamed(e, name, buf), t.dtype, t.ndim, t.shape,
+					   t.nbytes);
+			else
+				ck_assert_int_eq(st_write(w, t.data, t.nbytes), 0);
+		}
+		for (size_t i = 0; i < TT_LEN(e->add) && e->add[i].name; i++) {
+			memset(bytes, 0, sizeof(bytes));
+			if (e->add[i].copy_of) {
+				ck_assert(st_find(f, e->add[i].copy_of, &t));
+				memcpy(bytes, t.data, t.nbytes);
+			}
+			if (e->add[i].flip_at)
+				bytes[e->add[i].flip_at - 1] ^= 1;
+			if (!pass)
+				st_declare(w, e->add[i].name, e->add[i].dtype, e->add[i].ndim,
+					   e->add[i].shape, e->add[i].nbytes);
+			else
+				ck_assert_int_eq(st_write(w, bytes, e->add[i].nbytes), 0);
+		}
+		if (!pass)
+			ck_assert_int_eq(st_begin(w), 0);
+	}
+	ck_assert_int_eq(st_end(w, digest), 0);
+	st_free(w);
+	snprintf(fresh, sizeof(fresh), "%s.new", in(file));
+	ck_assert_int_eq(rename(fresh, in(file)), 0);
+}
+
+#define NEW_HEAD(flip) \
+	.add = { { "lm_head.weight", "F32", 2, { 123, 16 }, 123 * 64, "wte.weight", flip } }
+
+/* files of the models in t/data as other programs write them */
+static const struct {
+	const char *family;
+	struct edit edit;
+	const char *says; /* NULL: it is read, and has the golden weights */
+} others[] = {
+	/* the weight of a tied model, under both names, the other one, and twice */
+	{ "gpt2", { NEW_HEAD(0) }, NULL },
+	{ "gpt2", { .drop = "wte.weight", NEW_HEAD(0) }, NULL },
+	{ "gpt2", { NEW_HEAD(1) }, "\"lm_head.weight\" and \"wte.weight\" differ" },
+	{ "gpt2", { NEW_HEAD(123 * 64) }, "set \"tie_word_embeddings\": false" },
+	{ "qwen2",
+	  { .from = "model.embed_tokens.weight", .to = "lm_head.weight" },
+	  NULL },
+	{ "qwen2", { .from = "model.embed_tokens.weight", .to = "model.lm_head.weight" }, NULL },
+	{ "qwen2",
+	  { .add = { { "lm_head.weight", "F16", 2, { 61, 16 }, 61 * 32 } } },
+	  "\"lm_head.weight\" is [61,16]; config.json makes it [123,16]" },
+	/* one weight in an untied model */
+	{ "llama", { .drop = "lm_head.weight" }, "set \"tie_word_embeddings\": true" },
+	{ "llama", { .drop = "model.embed_tokens.weight" },
+	  "no tensor \"model.embed_tokens.weight\"" },
+	/* prefixes */
+	{ "gpt2", { .wrap = "transformer." }, NULL },
+	{ "gpt2", { .wrap = "_orig_mod." }, NULL },
+	{ "gpt2", { .wrap = "module.transformer." }, NULL },
+	{ "llama", { .wrap = "_orig_mod." }, NULL },
+	{ "llama", { .wrap = "module._orig_mod." }, NULL },
+	{ "llama", { .wrap = "model." }, NULL }, /* of a class that has the model as its member */
+	{ "llama", { .from = "model.", .to = "" }, NULL },
+	{ "llama", { .from = "model.layers.", .to = "model._orig_mod.layers." }, NULL },
+	{ "llama", { .from = "model.layers.0.", .to = "model.layers.0._orig_mod." }, NULL },
+	{ "llama",
+	  { .add = { { "_orig_mod.model.norm.weight", "BF16", 1, { 16 }, 32 } } },
+	  "_orig_mod.model.norm.weight\"" },
+	{ "llama", { .wrap = "ema." }, "no tensor \"model.embed_tokens.weight\"" },
+	/* buffers, of any type */
+	{ "llama",
+	  { .add = { { "model.rotary_emb.inv_freq", "F8_E8M0", 1, { 4 }, 4 },
+		     { "model.layers.1.self_attn.rotary_emb.inv_freq", "F4", 1, { 8 }, 4 } } },
+	  NULL },
+	{ "llama",
+	  { .add = { { "rotary_emb.inv_freq", "F7_FUTURE", 1, { 9 }, 4 } } },
+	  NULL },
+	{ "gpt2",
+	  { .add = { { "h.1.attn.masked_bias", "F32", 0, { 0 }, 4 },
+		     { "h.1.attn.bias", "BOOL", 2, { 4, 4 }, 16 } } },
+	  NULL },
+	/* tensors that the model has not */
+	{ "gpt2",
+	  { .add = { { "h.1.attn.bias", "F32", 1, { 16 }, 64 } } },
+	  "config.json: \"h.1.attn.bias\" (F32, [16])" },
+	{ "llama",
+	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16 },
+		     { "score.weight", "F32", 0, { 0 }, 4 } } },
+	  "\"model.layers.0.self_attn.o_proj.bias\" (F8_E8M0, [16]), and 1 more" },
+	/* types and shapes */
+	{ "llama",
+	  { .drop = "model.norm.weight",
+	    .add = { { "model.norm.weight", "F8_E8M0", 1, { 16 }, 16 } } },
+	  "\"model.norm.weight\" is F8_E8M0; F32, BF16 and F16" },
+	{ "llama",
+	  { .drop = "model.norm.weight",
+	    .add = { { "model.norm.weight", "F32", 0, { 0 }, 4 } } },
+	  "is []; config.json makes it [16]" },
+	{ "llama",
+	  { .drop = "model.layers.0.mlp.up_proj.weight",
+	    .add = { { "model.layers.0.mlp.up_proj.weight", "F32", 3, { 24, 16, 1 }, 1536 } } },
+	  "is [24,16,1]; config.json makes it [24,16]" },
+};
+
+static void read_edited(const char *family, const struct edit *e, const char *says)
+{
+	char name[64];
+	struct st_file *f;
+	size_t nbytes;
+	float *want, *got;
+
+	build(family);
+	snprintf(name, sizeof(name), "hf_%s.safetensors", family);
+	ck_assert_int_eq(st_open(golden(name), &f), 0);
+	ck_assert_int_eq(weights_read(f, &model), 0);
+	want = masters(&nbytes);
+	clear_masters();
+	write_edited(f, "model.safetensors", e);
+	st_close(f);
+	if (says) {
+		ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+		ck_assert_msg(strstr(said, says) != NULL, "%s", said);
+	} else {
+		ck_assert_msg(!weights_read_folder(dir, &model), "%s", said);
+		got = masters(&nbytes);
+		ck_assert_mem_eq(got, want, nbytes);
+		free(got);
+	}
+	free(want);
+}
+
+START_TEST(reads_or_names_what_others_write)
+{
+	read_edited(others[_i].family, &others[_i].edit, others[_i].says);
+}
+END_TEST
+
+static void touch(const char *name)
+{
+	FILE *f = fopen(in(name), "w");
+
+	ck_assert_ptr_nonnull(f);
+	fclose(f);
+}
+
+START_TEST(an_index_need_not_name_buffers)
+{
+	static const struct edit buffer = {
+		.add = { { "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1, { 4 }, 16 } }
+	}, other = {
+		.add = { { "model.layers.0.mlp.scale", "F32", 1, { 4 }, 16 } }
+	};
+	struct st_file *f = write_shards(), *b;
+
+	ck_assert_int_eq(st_open(in("b.safetensors"), &b), 0);
+	write_index(f, NULL, NULL, "c.safetensors");
+	write_edited(b, "c.safetensors", &buffer);
+	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	write_edited(b, "c.safetensors", &other);
+	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_ptr_nonnull(strstr(said, "\"model.layers.0.mlp.scale\""));
+	st_close(b);
+	st_close(f);
+}
+END_TEST
+
+START_TEST(numbered_shards_need_no_index)
+{
+	static const struct edit same = { 0 };
+	struct st_file *f;
+
+	ck_assert_int_eq(st_open(golden("hf_llama.safetensors"), &f), 0);
+	write_part(f, "model-00001-of-00002.safetensors", 0);
+	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_ptr_nonnull(strstr(said, "model-00002-of-00002.safetensors"));
+	write_part(f, "model-00002-of-00002.safetensors", 1);
+	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	/* those of another model: which are meant? */
+	write_edited(f, "model-00001-of-00001.safetensors", &same);
+	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_ptr_nonnull(strstr(said, "shards of two models"));
+	unlink(in("model-00001-of-00002.safetensors"));
+	unlink(in("model-00002-of-00002.safetensors"));
+	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	st_close(f);
+}
+END_TEST
+
+/* a folder with none of the files that are read, and the word that the message has */
+static const struct {
+	const char *file, *says;
+} not_read[] = {
+	{ "config.json", "no other file of weights" },
+	{ "pytorch_model.bin", "pytorch_model.bin: convert it to safetensors" },
+	{ "pytorch_model-00001-of-00002.bin", "of-00002.bin: convert it to safetensors" },
+	{ "adapter_model.safetensors", "adapter" },
+	{ "consolidated.safetensors", "rename it" },
+	{ "model.Q4_K_M.gguf", "convert it" },
+	{ "tf_model.h5", "convert it" },
+};
+
+START_TEST(names_weights_in_another_form)
+{
+	touch("tokenizer.json");
+	touch(not_read[_i].file);
+	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_msg(strstr(said, not_read[_i].says) != NULL, "%s", said);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("tools/weights");
-	TCase *c = tt_case(s, "files", "host");
+	TCase *c = tt_case(s, "files", "host"), *o = tt_case(s, "others", "host");
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, frozen_weights_are_saved);
 	tcase_add_test(c, shards_are_one_file);
 	tcase_add_test(c, refuses_wrong_indexes);
+	tcase_add_test(c, an_index_need_not_name_buffers);
+	tcase_add_test(c, numbered_shards_need_no_index);
+	tcase_add_loop_test(c, names_weights_in_another_form, 0, TT_LEN(not_read));
+	tcase_add_checked_fixture(o, setup_ctx, teardown);
+	tcase_add_loop_test(o, reads_or_names_what_others_write, 0, TT_LEN(others));
 	return s;
 }
 

@@ -246,11 +246,14 @@ struct st_file {
 
 static const struct {
 	const char *name;
-	size_t nbytes;
+	int nbits;
 } dtypes[] = {
-	{ "F64", 8 }, { "F32", 4 }, { "F16", 2 },  { "BF16", 2 },    { "I64", 8 },
-	{ "I32", 4 }, { "I16", 2 }, { "I8", 1 },   { "U64", 8 },     { "U32", 4 },
-	{ "U16", 2 }, { "U8", 1 },  { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
+	{ "F64", 64 },	  { "F32", 32 },     { "F16", 16 },	    { "BF16", 16 },
+	{ "C64", 64 },	  { "I64", 64 },     { "I32", 32 },	    { "I16", 16 },
+	{ "I8", 8 },	  { "U64", 64 },     { "U32", 32 },	    { "U16", 16 },
+	{ "U8", 8 },	  { "BOOL", 8 },     { "F8_E4M3", 8 },	    { "F8_E5M2", 8 },
+	{ "F8_E8M0", 8 }, { "F6_E2M3", 6 },  { "F6_E3M2", 6 },	    { "F4", 4 },
+	{ "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 },
 };
 
 /* parses one entry of the header; returns NULL, or what is wrong with it */
@@ -260,17 +263,17 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 	const json_t *place = json_object_get(entry, "data_offsets");
 	json_int_t from = json_integer_value(json_array_get(place, 0));
 	json_int_t to = json_integer_value(json_array_get(place, 1));
-	size_t width = 0;
-	int64_t n = 1;
+	int64_t n = 1, nbits;
+	int width = 0; /* bits; 0: a type that is not known here, whose extents prove nothing */
 
 	memset(t, 0, sizeof(*t));
 	t->dtype = json_string_value(json_object_get(entry, "dtype"));
 	for (size_t i = 0; t->dtype && i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
 		if (!strcmp(dtypes[i].name, t->dtype))
-			width = dtypes[i].nbytes;
+			width = dtypes[i].nbits;
 	}
-	if (!width)
-		return "its dtype is unknown";
+	if (!t->dtype)
+		return "its dtype is no text";
 	if (!json_is_array(shape) || json_array_size(shape) > 8)
 		return "its shape is not a list of up to 8 extents";
 	t->ndim = (int)json_array_size(shape);
@@ -287,8 +290,8 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 		return "its data_offsets are not two ascending offsets";
 	if ((uint64_t)to > f->nbytes - f->data_at)
 		return "its data ends beyond the end: the file is cut short";
-	if ((uint64_t)n > (uint64_t)(to - from) / width ||
-	    (uint64_t)n * width != (uint64_t)(to - from))
+	if (width && (__builtin_mul_overflow(n, width, &nbits) || nbits % 8 ||
+		      nbits / 8 != to - from))
 		return "its data_offsets do not fit its shape";
 	t->data = f->map + f->data_at + from;
 	t->nbytes = (size_t)(to - from);
@@ -360,6 +363,28 @@ static int check_entries(struct st_file *f)
 	return r;
 }
 
+/* files that are found under the names of weights */
+static const char *what_is(const struct st_file *f)
+{
+	static const struct {
+		const char *head, *text;
+	} known[] = {
+		{ "version https://git-lfs", ", but a pointer of Git LFS: git lfs pull gets it" },
+		{ "PK\3\4", ", but one of PyTorch: convert it, do not rename it" },
+		{ "\x80\x02", ", but one of PyTorch: convert it, do not rename it" },
+		{ "GGUF", ", but one of llama.cpp (GGUF)" },
+		{ "<", ", but HTML or XML: the download failed" },
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		const size_t n = strlen(known[i].head);
+
+		if (f->nbytes >= n && !memcmp(f->map, known[i].head, n))
+			return known[i].text;
+	}
+	return "";
+}
+
 int st_open(const char *path, struct st_file **ret_f)
 {
 	struct st_file *f = calloc(1, sizeof(*f));
@@ -390,12 +415,14 @@ int st_open(const char *path, struct st_file **ret_f)
 	if (!r) {
 		memcpy(&n, f->map, 8);
 		if (n > HEADER_MAX || (f->nbytes > 8 && f->map[8] != '{'))
-			r = say_bad("%s: not a safetensors file", path);
+			r = say_bad("%s: not a safetensors file%s", path, what_is(f));
 		else if (n > f->nbytes - 8)
 			r = say_bad("%s: cut short within its header", path);
 	}
 	if (!r) {
 		f->data_at = 8 + (size_t)n;
+		while (n && !f->map[8 + n - 1]) /* some writers pad with NUL */
+			n--;
 		r = record_parse((const char *)f->map + 8, (size_t)n, path, &f->header);
 	}
 	if (!r)

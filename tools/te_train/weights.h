@@ -12,9 +12,9 @@
  * ranks divide, else NULL */
 int weights_write(const char *path, const struct model *m, const float *whole,
 		  char ret_digest[17]);
-/* all tensors of the model are in the file, and no others */
-int weights_read(const struct st_file *f, const struct model *m);
-/* the same of dir/model.safetensors, or of the files that dir/model.safetensors.index.json names */
+/* all tensors of the model are in the file, and no others but known buffers */
+int weights_read(struct st_file *f, const struct model *m);
+/* the same of the model in a folder: see tensors.h */
 int weights_read_folder(const char *dir, const struct model *m);
 
 #endif

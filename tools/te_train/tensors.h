@@ -1,0 +1,42 @@
+/*
+ * tensors.h - the tensors of a model's weight files, by the names that transformers gives them.
+ *
+ * A model is one file, or several that an index lists or whose names number them.
+ */
+#ifndef TENSORS_H
+#define TENSORS_H
+
+#include "safetensors.h"
+
+struct tensor {
+	char *key;	  /* the name, without what wrappers and prefixes add to it */
+	const char *name; /* in the file */
+	const struct st_file *file;
+	struct st_tensor st;
+	int used; /* a reader of weights has taken it */
+};
+
+struct tensors {
+	struct st_file **file; /* opened here */
+	size_t nfiles;
+	char *path; /* for messages: of the file, the index, or the folder */
+	struct tensor *at; /* ordered by key */
+	size_t n;
+};
+
+/* the model in a folder */
+int tensors_of_folder(const char *dir, struct tensors *ret_ts);
+/* those of one file, which outlives them */
+int tensors_of_file(struct st_file *f, struct tensors *ret_ts);
+void tensors_free(struct tensors *ts);
+
+/* by the name that transformers gives, or the one that metadata have for it; NULL: there is none */
+struct tensor *tensors_find(const struct tensors *ts, const char *name);
+/* the first one that is neither used nor a known buffer, or NULL; ret_n: how many there are */
+const struct tensor *tensors_unused(const struct tensors *ts, size_t *ret_n);
+
+#define SHAPE_TEXT 192
+/* "[128,64,1]" */
+const char *shape_text(int ndim, const int64_t *shape, char buf[SHAPE_TEXT]);
+
+#endif

@@ -253,6 +253,7 @@ dist_man3_MANS += \
 	man/te_schedule_ref.3 \
 	man/te_schedule_step.3 \
 	man/te_schedule_unref.3 \
+	man/te_seq_add.3 \
 	man/te_seq_add_fusion.3 \
 	man/te_seq_append.3 \
 	man/te_seq_bind.3 \
@@ -260,6 +261,7 @@ dist_man3_MANS += \
 	man/te_seq_complete.3 \
 	man/te_seq_create.3 \
 	man/te_seq_ctx.3 \
+	man/te_seq_fork.3 \
 	man/te_seq_freeze.3 \
 	man/te_seq_grad_nelems.3 \
 	man/te_seq_grads.3 \

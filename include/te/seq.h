@@ -22,6 +22,15 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
 /**
+ * te_seq_fork, te_seq_add - a residual around the ops that are appended between the two
+ * @name: of both: the fork and its channel; the add is "name.add"
+ *
+ * te_seq_fork appends te_op_fork(), and te_seq_add appends te_op_add() of that channel.
+ * Errors: -EINVAL, -EEXIST (name in use), -EBUSY (already initialised), -ENOMEM.
+ */
+TE_EXPORT int te_seq_fork(struct te_seq *seq, const char *name);
+TE_EXPORT int te_seq_add(struct te_seq *seq, const char *name);
+/**
  * te_seq_input - declare a channel that the caller writes, such as targets or masks
  * @tail: extents above 0 that follow [B,T] in its shape; NULL if there are none
  *

@@ -142,6 +142,46 @@ int te_seq_append(struct te_seq *seq, struct te_op *op)
 	return 0;
 }
 
+int te_seq_fork(struct te_seq *seq, const char *name)
+{
+	struct te_op *op = NULL;
+	int r = building(seq, "te_seq_fork");
+
+	if (!r)
+		r = te_op_fork(name, &op);
+	if (!r)
+		r = te_op_give(op, 0, name);
+	if (!r)
+		r = te_seq_append(seq, op);
+	te_op_unref(op);
+	return r;
+}
+
+int te_seq_add(struct te_seq *seq, const char *name)
+{
+	const size_t n = name ? strlen(name) + sizeof(".add") : 0;
+	struct te_op *op = NULL;
+	char *add;
+	int r = building(seq, "te_seq_add");
+
+	if (r)
+		return r;
+	if (!name)
+		return te__fail(-EINVAL, "te_seq_add: name is NULL");
+	add = te__malloc(n);
+	if (!add)
+		return te__no_memory("te_seq_add");
+	snprintf(add, n, "%s.add", name);
+	r = te_op_add(add, &op);
+	if (!r)
+		r = te_op_take(op, 0, name);
+	if (!r)
+		r = te_seq_append(seq, op);
+	te_op_unref(op);
+	te__free(add);
+	return r;
+}
+
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name)
 {
 	int i = te__names_get(&seq->channel_names, name);

@@ -499,6 +499,35 @@ START_TEST(refuses_bad_fusions)
 }
 END_TEST
 
+/* around one op and around two, nested */
+START_TEST(residuals_are_forks_and_adds)
+{
+	static const char *const names[] = { "a", "e", "b", "f", "b.add", "a.add" };
+	struct te_op *op;
+
+	DO(te_seq_fork(seq, "a"));
+	op = embedding("e", 4, 4);
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	DO(te_seq_fork(seq, "b"));
+	op = linear("f", 4, 4, NULL);
+	DO(te_seq_append(seq, op));
+	te_op_unref(op);
+	fails(te_seq_fork(seq, "b"), -EEXIST, "b");
+	DO(te_seq_add(seq, "b"));
+	DO(te_seq_add(seq, "a"));
+	fails(te_seq_add(seq, "a"), -EEXIST, "a.add");
+	fails(te_seq_add(seq, NULL), -EINVAL, "name is NULL");
+	fails(te_seq_fork(seq, NULL), -EINVAL, "name");
+	fails(te_seq_fork(NULL, "c"), -EINVAL, "te_seq_fork");
+	ck_assert_int_eq(te_seq_nops(seq), (int)TT_LEN(names));
+	for (int i = 0; i < te_seq_nops(seq); i++)
+		ck_assert_str_eq(te_op_name(te_seq_op(seq, i)), names[i]);
+	DO(te_seq_complete(seq));
+	fails(te_seq_add(seq, "a"), -EBUSY, "te_seq_add");
+}
+END_TEST
+
 static int build_once(void)
 {
 	struct te_embedding_attrs ea = TE_ATTRS(embedding, 4, 4, 0, 1, 0);
@@ -514,6 +543,10 @@ static int build_once(void)
 		r = te_op_embedding(&ea, "e", &op);
 	if (!r)
 		r = te_seq_append(s, op);
+	if (!r)
+		r = te_seq_fork(s, "r");
+	if (!r)
+		r = te_seq_add(s, "r");
 	if (!r)
 		r = te_seq_init(s, 1);
 	te_op_unref(op);
@@ -640,6 +673,7 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_a_name_in_use);
 	tcase_add_test(c, refuses_an_op_of_another_sequence);
 	tcase_add_test(c, releases_its_ops);
+	tcase_add_test(c, residuals_are_forks_and_adds);
 	c = tt_case(s, "weights", "host");
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, refuses_a_weight_that_is_too_large, 0, TT_LEN(absurd));

@@ -1,5 +1,6 @@
 teinclude_HEADERS += \
 	include/te/capture.h \
+	include/te/checkpoint.h \
 	include/te/ctx.h \
 	include/te/dtype.h \
 	include/te/errno.h \
@@ -138,6 +139,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/scale.c \
 	libtecore/plan/bind.c \
 	libtecore/plan/build.c \
+	libtecore/plan/checkpoint.c \
 	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \
 	libtecore/plan/fusions.c \

@@ -25,6 +25,8 @@ dist_man3_MANS += \
 	man/te_capture_end.3 \
 	man/te_capture_update.3 \
 	man/te_cast.3 \
+	man/te_checkpoint_load.3 \
+	man/te_checkpoint_save.3 \
 	man/te_comm_abort.3 \
 	man/te_comm_add_fusions.3 \
 	man/te_comm_algorithm_name.3 \

@@ -3,6 +3,7 @@
 #define TE_TE_H
 
 #include <te/capture.h>
+#include <te/checkpoint.h>
 #include <te/collective.h>
 #include <te/comm.h>
 #include <te/comm_op.h>

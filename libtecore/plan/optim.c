@@ -318,22 +318,28 @@ int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes)
 	return copy_state(opt, "te_adamw_state_get", dst, opt->state);
 }
 
+int te__adamw_state_check(const char *fn, const struct te_k_adamw_state *s)
+{
+	/* what no run can reach; comparisons are false for NaN */
+	if (!(s->beta1_t >= 0 && s->beta1_t <= 1) || !(s->beta2_t >= 0 && s->beta2_t <= 1) ||
+	    !(s->lr >= 0) || isinf(s->lr) || !(s->clip >= 0 && s->clip <= 1) || s->skip > 1)
+		return te__fail(-TE_ECORRUPT,
+				"%s: powers of beta %g and %g, rate %g, clip %g, skip %u", fn,
+				s->beta1_t, s->beta2_t, (double)s->lr, (double)s->clip, s->skip);
+	return 0;
+}
+
 int te_adamw_state_set(struct te_adamw *opt, const void *src, size_t nbytes)
 {
 	struct te_k_adamw_state s;
+	int r;
 
 	if (!opt || !src || nbytes != sizeof(struct te_k_adamw_state))
 		return te__fail(-EINVAL, "te_adamw_state_set: %zu bytes, the state has %zu", nbytes,
 				sizeof(struct te_k_adamw_state));
 	memcpy(&s, src, sizeof(s));
-	/* what no run can reach; comparisons are false for NaN */
-	if (!(s.beta1_t >= 0 && s.beta1_t <= 1) || !(s.beta2_t >= 0 && s.beta2_t <= 1) ||
-	    !(s.lr >= 0) || isinf(s.lr) || !(s.clip >= 0 && s.clip <= 1) || s.skip > 1)
-		return te__fail(-TE_ECORRUPT,
-				"te_adamw_state_set: powers of beta %g and %g, rate %g, clip %g, "
-				"skip %u",
-				s.beta1_t, s.beta2_t, (double)s.lr, (double)s.clip, s.skip);
-	return copy_state(opt, "te_adamw_state_set", opt->state, &s);
+	r = te__adamw_state_check("te_adamw_state_set", &s);
+	return r ? r : copy_state(opt, "te_adamw_state_set", opt->state, &s);
 }
 
 static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include <te/optim.h>
 #include <te/plan.h>
 #include <te/seq.h>
 
@@ -96,5 +97,8 @@ static inline int te__weight_trains(const struct te__weight *w)
 
 /* 1: op i has a weight that is trained, its own or a tied one */
 int te__seq_op_trains(const struct te_seq *seq, int i);
+
+/* 0; -TE_ECORRUPT: no run can reach this state */
+int te__adamw_state_check(const char *fn, const struct te_k_adamw_state *s);
 
 #endif

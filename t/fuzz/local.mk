@@ -1,6 +1,7 @@
 # Fuzz targets, see t/fuzz/fuzz.h. A target needs one line here, its source, and a folder of
 # t/fuzz/corpus/ with its name.
 FUZZ_TARGETS = \
+	t/fuzz/checkpoint \
 	t/fuzz/comm \
 	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
@@ -33,6 +34,8 @@ FUZZ_TRAIN_LDADD = \
 	$(FUZZ_LDADD) \
 	$(JANSSON_LIBS)
 
+t_fuzz_checkpoint_SOURCES = t/fuzz/checkpoint.c $(FUZZ_COMMON)
+t_fuzz_checkpoint_LDADD = $(FUZZ_LDADD)
 t_fuzz_ckpt_SOURCES = t/fuzz/ckpt.c $(FUZZ_COMMON)
 t_fuzz_ckpt_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_ckpt_LDADD = $(FUZZ_TRAIN_LDADD)

@@ -1,0 +1,622 @@
+/*
+ * checkpoint.c - te_checkpoint_*(3): the state of a training run as a safetensors file.
+ *
+ * Format: https://github.com/huggingface/safetensors, "Format". The header of a given sequence is a
+ * function of the sequence, but for the CRC and the size of the quantizers' state. So
+ * te_checkpoint_load() does not parse headers: it compares the file's with the one that
+ * te_checkpoint_save() would write, entry by entry. The CRC-32C is of the whole file, with zeros as
+ * its digits.
+ */
+#define TE_LOG_CATEGORY "core/checkpoint"
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <te/checkpoint.h>
+#include <te/errno.h>
+#include "libtecore/base/private.h"
+
+#include "kernels/te_k.h"
+#include "libtecore/offload/crc32c.h"
+#include "libtecore/plan/seq.h"
+#include "libtecore/tensor/ctx.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
+
+#define HEADER_MAX (100u << 20) /* the limit of the safetensors library */
+#define MAGIC "{\"__metadata__\":{\"format\":\"te-checkpoint\",\"version\":\""
+#define FORMAT "1"
+#define BEFORE_CRC "\",\"crc32c\":\""
+#define CRC_AT (8 + sizeof(MAGIC FORMAT BEFORE_CRC) - 1) /* in the file */
+#define NO_CRC "00000000"
+
+/* a tensor of the file */
+struct item {
+	const char *prefix, *name;
+	const char *dtype;
+	int ndim;
+	int64_t shape[TE_MAX_DIMS];
+	void *device; /* where its data are; NULL: in host memory */
+	void *host;
+	size_t nbytes;
+};
+
+struct checkpoint {
+	const char *fn, *path;
+	struct te_seq *seq;
+	struct te_adamw *adamw; /* or NULL */
+	struct item *item;
+	size_t nitems;
+	size_t first_quant, after_quant; /* 0 or 1 item, after the weights */
+	uint64_t rng[2];
+	struct te_k_adamw_state state;
+	/* header text */
+	char *text;
+	size_t len, cap;
+	uint64_t at; /* offset of the next tensor's data */
+};
+
+static int failed(const struct checkpoint *c, int err)
+{
+	return te__fail(-err, "%s: %s: %s", c->fn, c->path, strerror(err));
+}
+
+/* ---- what there is to save ---- */
+
+static struct item *add(struct checkpoint *c, const char *prefix, const char *name,
+			const char *dtype, void *device, void *host, size_t nbytes)
+{
+	struct item *it = &c->item[c->nitems++];
+
+	*it = (struct item){ .prefix = prefix, .name = name, .dtype = dtype, .ndim = 1,
+			     .device = device, .host = host, .nbytes = nbytes };
+	it->shape[0] = (int64_t)nbytes;
+	return it;
+}
+
+/* of a weight: it, or one of its moments in a flat buffer */
+static void add_weight(struct checkpoint *c, const char *prefix, const struct te__weight *w,
+		       const struct te_tensor *flat)
+{
+	float *at = te_tensor_data(flat ? flat : w->master);
+	struct item *it = add(c, prefix, w->name, "F32", flat ? at + w->offset_nelems : at, NULL,
+			      te_tensor_nbytes(w->master));
+
+	it->ndim = w->decl.ndim;
+	memcpy(it->shape, w->decl.shape, sizeof(it->shape));
+}
+
+static int check(struct checkpoint *c)
+{
+	const struct te_seq *seq = c->seq;
+
+	if (!seq || !c->path)
+		return te__fail(-EINVAL, "%s: %s is NULL", c->fn, seq ? "path" : "seq");
+	if (!seq->initialised)
+		return te__fail(-TE_ESTATE, "%s: te_seq_init has not run", c->fn);
+	if (c->adamw && te__adamw_seq(c->adamw) != seq)
+		return te__fail(-EINVAL, "%s: the optimizer is of another sequence", c->fn);
+	for (int i = 0; i < seq->nweights; i++)
+		if (!seq->weight[i].master)
+			return te__fail(-EOPNOTSUPP,
+					"%s: weight %s is bound to a tensor, expected a master",
+					c->fn, seq->weight[i].name);
+	return te__ctx_wait(seq->ctx, c->fn);
+}
+
+/* quant: the quantizers' state, or NULL: none, or to be found in the file */
+static int list_items(struct checkpoint *c, void *quant, size_t quant_nbytes)
+{
+	const struct te_seq *seq = c->seq;
+
+	c->item = te__calloc(3 + 3 * (size_t)seq->nweights, sizeof(*c->item));
+	if (!c->item)
+		return te__no_memory(c->fn);
+	add(c, "", "rng", "U64", NULL, c->rng, sizeof(c->rng))->shape[0] = 2;
+	for (int i = 0; i < seq->nweights; i++)
+		add_weight(c, "", &seq->weight[i], NULL);
+	c->first_quant = c->nitems;
+	if (quant)
+		add(c, "", "quant", "U8", NULL, quant, quant_nbytes);
+	c->after_quant = c->nitems;
+	if (!c->adamw)
+		return 0;
+	add(c, "", "adamw", "U8", NULL, &c->state, sizeof(c->state));
+	for (int moment = 0; moment < 2; moment++)
+		for (int i = 0; i < seq->nweights; i++)
+			if (te__weight_trains(&seq->weight[i]))
+				add_weight(c, moment ? "adamw.v." : "adamw.m.", &seq->weight[i],
+					   moment ? te_adamw_v(c->adamw) : te_adamw_m(c->adamw));
+	return 0;
+}
+
+static void done(struct checkpoint *c)
+{
+	te__free(c->item);
+	te__free(c->text);
+}
+
+/* ---- the header ---- */
+
+static int put(struct checkpoint *c, const char *text, size_t n)
+{
+	if (n > c->cap - c->len) {
+		size_t cap = 2 * c->cap + n + 256;
+		char *p = te__realloc(c->text, cap);
+
+		if (!p)
+			return te__no_memory(c->fn);
+		c->text = p;
+		c->cap = cap;
+	}
+	memcpy(c->text + c->len, text, n);
+	c->len += n;
+	return 0;
+}
+
+static int putf(struct checkpoint *c, const char *fmt, ...) TE_PRINTF(2, 3);
+static int putf(struct checkpoint *c, const char *fmt, ...)
+{
+	char buf[128];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(buf, sizeof(buf), fmt, ap);
+	va_end(ap);
+	return put(c, buf, (size_t)n);
+}
+
+/* in a JSON string */
+static int put_name(struct checkpoint *c, const char *name)
+{
+	int r = 0;
+
+	for (const char *p = name; *p && !r; p++) {
+		const unsigned char ch = (unsigned char)*p;
+
+		if (ch < ' ' || ch == '"' || ch == '\\')
+			r = putf(c, "\\u%04x", ch);
+		else
+			r = put(c, p, 1);
+	}
+	return r;
+}
+
+static int put_item(struct checkpoint *c, const struct item *it)
+{
+	int r = putf(c, ",\"%s", it->prefix);
+
+	if (!r)
+		r = put_name(c, it->name);
+	if (!r)
+		r = putf(c, "\":{\"dtype\":\"%s\",\"shape\":[", it->dtype);
+	for (int i = 0; i < it->ndim && !r; i++)
+		r = putf(c, "%s%" PRId64, i ? "," : "", it->shape[i]);
+	if (!r)
+		r = putf(c, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", c->at,
+			 c->at + it->nbytes);
+	c->at += it->nbytes;
+	return r;
+}
+
+/* ---- saving ---- */
+
+struct file {
+	int dir, fd;
+	char *folder; /* of path, for free */
+	const char *name; /* in it */
+	char *fresh;	  /* name.new, for free */
+	uint32_t crc;
+};
+
+static int write_all(const struct checkpoint *c, struct file *f, const void *src, size_t nbytes)
+{
+	const char *p = src;
+
+	f->crc = te__crc32c(f->crc, src, nbytes);
+	while (nbytes) {
+		ssize_t n = write(f->fd, p, nbytes);
+
+		if (n < 0 && errno != EINTR)
+			return failed(c, errno);
+		if (n > 0) {
+			p += n;
+			nbytes -= (size_t)n;
+		}
+	}
+	return 0;
+}
+
+static int create_file(const struct checkpoint *c, struct file *f)
+{
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	char *slash;
+
+	f->folder = te__strdup(c->path);
+	f->fresh = te__malloc(strlen(c->path) + sizeof(".new"));
+	if (!f->folder || !f->fresh)
+		return te__no_memory(c->fn);
+	slash = strrchr(f->folder, '/');
+	f->name = strrchr(c->path, '/');
+	f->name = f->name ? f->name + 1 : c->path;
+	if (slash)
+		slash[slash == f->folder] = '\0'; /* "/name": "/" */
+	stpcpy(stpcpy(f->fresh, f->name), ".new");
+	f->dir = open(slash ? f->folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (f->dir < 0)
+		return failed(c, errno);
+	f->fd = openat(f->dir, f->fresh, flags, 0666);
+	/* of a save that did not end, or of somebody who wants this one to follow it */
+	if (f->fd < 0 && errno == EEXIST && !unlinkat(f->dir, f->fresh, 0))
+		f->fd = openat(f->dir, f->fresh, flags, 0666);
+	return f->fd < 0 ? failed(c, errno) : 0;
+}
+
+static int write_header(struct checkpoint *c, struct file *f)
+{
+	uint64_t n;
+	int r = put(c, MAGIC FORMAT BEFORE_CRC NO_CRC "\"}",
+		    sizeof(MAGIC FORMAT BEFORE_CRC NO_CRC "\"}") - 1);
+
+	for (size_t i = 0; i < c->nitems && !r; i++)
+		r = put_item(c, &c->item[i]);
+	if (!r)
+		r = put(c, "}", 1);
+	while (c->len % 8 && !r)
+		r = put(c, " ", 1);
+	if (!r && c->len > HEADER_MAX)
+		return te__fail(-EOVERFLOW, "%s: %s: the header has %zu bytes, at most %u are read",
+				c->fn, c->path, c->len, HEADER_MAX);
+	n = c->len;
+	if (!r)
+		r = write_all(c, f, &n, sizeof(n));
+	return r ? r : write_all(c, f, c->text, c->len);
+}
+
+static int write_data(struct checkpoint *c, struct file *f)
+{
+	size_t most = 1;
+	void *buf;
+	int r = 0;
+
+	for (size_t i = 0; i < c->nitems; i++)
+		if (c->item[i].device && c->item[i].nbytes > most)
+			most = c->item[i].nbytes;
+	buf = te__malloc(most);
+	if (!buf)
+		return te__no_memory(c->fn);
+	for (size_t i = 0; i < c->nitems && !r; i++) {
+		const struct item *it = &c->item[i];
+
+		if (it->device)
+			r = te__ctx_copy(c->seq->ctx, buf, it->device, it->nbytes);
+		if (!r)
+			r = write_all(c, f, it->device ? buf : it->host, it->nbytes);
+	}
+	te__free(buf);
+	return r;
+}
+
+/* 1: the file that was written still has its name */
+static int is_there(const struct file *f)
+{
+	struct stat a, b;
+
+	return !fstat(f->fd, &a) && !fstatat(f->dir, f->fresh, &b, AT_SYMLINK_NOFOLLOW) &&
+	       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int commit(const struct checkpoint *c, struct file *f)
+{
+	char crc[sizeof(NO_CRC)];
+
+	snprintf(crc, sizeof(crc), "%08" PRIx32, f->crc);
+	if (pwrite(f->fd, crc, sizeof(crc) - 1, CRC_AT) != (ssize_t)sizeof(crc) - 1 ||
+	    fsync(f->fd))
+		return failed(c, errno);
+	if (!is_there(f))
+		return te__fail(-EBUSY, "%s: %s: another process saves to the same file", c->fn,
+				c->path);
+	if (renameat(f->dir, f->fresh, f->dir, f->name))
+		return failed(c, errno);
+	close(f->fd);
+	f->fd = -1;
+	return fsync(f->dir) ? failed(c, errno) : 0;
+}
+
+static void close_file(struct file *f)
+{
+	if (f->fd >= 0) {
+		if (is_there(f))
+			unlinkat(f->dir, f->fresh, 0);
+		close(f->fd);
+	}
+	if (f->dir >= 0)
+		close(f->dir);
+	te__free(f->folder);
+	te__free(f->fresh);
+}
+
+int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *path)
+{
+	struct checkpoint c = { .fn = __func__, .path = path, .seq = seq, .adamw = adamw };
+	struct file f = { .dir = -1, .fd = -1 };
+	size_t quant_nbytes = 0;
+	void *quant = NULL;
+	int r = check(&c);
+
+	if (!r)
+		r = te_seq_rng_get(seq, &c.rng[0], &c.rng[1]);
+	if (!r && adamw)
+		r = te_adamw_state_get(adamw, &c.state, sizeof(c.state));
+	if (!r && seq->quant) {
+		quant_nbytes = te_quant_nbytes(seq->quant);
+		quant = te__malloc(quant_nbytes);
+		r = quant ? te_quant_save(seq->quant, quant, quant_nbytes) : te__no_memory(c.fn);
+	}
+	if (!r)
+		r = list_items(&c, quant, quant_nbytes);
+	if (!r)
+		r = create_file(&c, &f);
+	if (!r)
+		r = write_header(&c, &f);
+	if (!r)
+		r = write_data(&c, &f);
+	if (!r)
+		r = commit(&c, &f);
+	close_file(&f);
+	te__free(quant);
+	done(&c);
+	return r;
+}
+
+/* ---- loading ---- */
+
+/* the whole file: nothing that happens to it later changes what was checked */
+static int read_file(const struct checkpoint *c, uint8_t **ret_bytes, size_t *ret_nbytes)
+{
+	int fd = open(c->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), r = 0;
+	uint8_t *bytes = NULL;
+	size_t nbytes = 0;
+	struct stat st;
+
+	if (fd < 0)
+		return failed(c, errno);
+	if (fstat(fd, &st))
+		r = failed(c, errno);
+	else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size < CRC_AT)
+		r = te__fail(-TE_EFORMAT, "%s: %s: not a checkpoint of te_checkpoint_save", c->fn,
+			     c->path);
+	if (!r && !(bytes = te__malloc((size_t)st.st_size)))
+		r = te__no_memory(c->fn);
+	while (!r && nbytes < (size_t)st.st_size) {
+		ssize_t n = read(fd, bytes + nbytes, (size_t)st.st_size - nbytes);
+
+		if (n < 0 && errno != EINTR)
+			r = failed(c, errno);
+		else if (!n)
+			r = te__fail(-TE_ECORRUPT, "%s: %s: was cut short while it was read",
+				     c->fn, c->path);
+		else if (n > 0)
+			nbytes += (size_t)n;
+	}
+	close(fd);
+	if (r) {
+		te__free(bytes);
+		return r;
+	}
+	*ret_bytes = bytes;
+	*ret_nbytes = nbytes;
+	return 0;
+}
+
+/* a part of a file's header, from *p to end */
+struct cursor {
+	const char *p, *end;
+};
+
+static int other_model(const struct checkpoint *c, const struct cursor *k)
+{
+	char found[96];
+	size_t n = 0;
+
+	while (k->p + n < k->end && n + 1 < sizeof(found) && (!n || k->p[n - 1] != '}')) {
+		found[n] = k->p[n] < ' ' || k->p[n] > '~' ? '?' : k->p[n];
+		n++;
+	}
+	found[n] = '\0';
+	return te__fail(-TE_ESHAPE, "%s: %s: is of another model: holds %s, expected %.*s", c->fn,
+			c->path, found, (int)c->len, c->text);
+}
+
+/* the next items of the file are those */
+static int expect(struct checkpoint *c, struct cursor *k, size_t from, size_t to)
+{
+	for (size_t i = from; i < to; i++) {
+		int r;
+
+		c->len = 0;
+		r = put_item(c, &c->item[i]);
+		if (r)
+			return r;
+		if ((size_t)(k->end - k->p) < c->len || memcmp(k->p, c->text, c->len))
+			return other_model(c, k);
+		k->p += c->len;
+	}
+	return 0;
+}
+
+/* the state of quantizers, if the file has it: its size, or 0 */
+static int find_quant(struct checkpoint *c, struct cursor *k, size_t *ret_nbytes)
+{
+	static const char before[] = ",\"quant\":{\"dtype\":\"U8\",\"shape\":[";
+	struct item it = { .prefix = "", .name = "quant", .dtype = "U8", .ndim = 1 };
+	uint64_t n = 0;
+	int r;
+
+	*ret_nbytes = 0;
+	if ((size_t)(k->end - k->p) < sizeof(before) ||
+	    memcmp(k->p, before, sizeof(before) - 1))
+		return 0;
+	for (const char *p = k->p + sizeof(before) - 1; p < k->end && *p >= '0' && *p <= '9'; p++)
+		if (n < UINT32_MAX)
+			n = 10 * n + (uint64_t)(*p - '0');
+	it.shape[0] = (int64_t)n;
+	it.nbytes = n;
+	c->len = 0;
+	r = put_item(c, &it);
+	if (r)
+		return r;
+	if ((size_t)(k->end - k->p) < c->len || memcmp(k->p, c->text, c->len))
+		return other_model(c, k);
+	k->p += c->len;
+	*ret_nbytes = n;
+	return 0;
+}
+
+static int check_header(struct checkpoint *c, struct cursor *k, uint32_t flags,
+			size_t *ret_quant_nbytes)
+{
+	int r = expect(c, k, 0, c->first_quant);
+
+	if (r)
+		return r;
+	r = find_quant(c, k, ret_quant_nbytes);
+	if (r)
+		return r;
+	if (!(flags & TE_CHECKPOINT_SKIP_QUANT)) {
+		if (*ret_quant_nbytes && !c->seq->quant)
+			return te__fail(-TE_ESTATE, "%s: %s: has the state of quantizers, and the "
+				"sequence has none: expected a plan or step of its FP8 recipe "
+				"first, or TE_CHECKPOINT_SKIP_QUANT", c->fn, c->path);
+		if (!*ret_quant_nbytes && c->seq->quant)
+			return te__fail(-TE_ESTATE, "%s: %s: has no state of quantizers, and the "
+				"sequence has an FP8 plan: expected TE_CHECKPOINT_SKIP_QUANT, "
+				"with which its quantizers remain", c->fn, c->path);
+	}
+	if (!c->adamw)
+		return 0;
+	if (*k->p == '}')
+		return te__fail(-TE_ESTATE, "%s: %s: was saved without an optimizer, expected "
+				"NULL for adamw", c->fn, c->path);
+	r = expect(c, k, c->after_quant, c->nitems);
+	if (r)
+		return r;
+	c->len = 0;
+	r = put(c, "}", 1);
+	return r || *k->p == '}' ? r : other_model(c, k);
+}
+
+static int check_file(struct checkpoint *c, uint8_t *bytes, size_t nbytes, uint32_t flags,
+		      size_t *ret_data_at, size_t *ret_quant_nbytes)
+{
+	const char *head = (const char *)bytes + 8;
+	char crc[sizeof(NO_CRC)];
+	uint64_t n;
+	struct cursor k;
+	int r;
+
+	memcpy(&n, bytes, 8);
+	if (memcmp(head, MAGIC, sizeof(MAGIC) - 1))
+		return te__fail(-TE_EFORMAT, "%s: %s: not a checkpoint of te_checkpoint_save",
+				c->fn, c->path);
+	if (memcmp(head + sizeof(MAGIC) - 1, FORMAT BEFORE_CRC,
+		   sizeof(FORMAT BEFORE_CRC) - 1))
+		return te__fail(-TE_EFORMAT, "%s: %s: a checkpoint of another version, expected "
+				FORMAT, c->fn, c->path);
+	if (n > nbytes - 8 || n < CRC_AT + sizeof(NO_CRC "\"}") - 8)
+		return te__fail(-TE_ECORRUPT, "%s: %s: damaged or cut short: %" PRIu64 " bytes of "
+				"header", c->fn, c->path, n);
+	k = (struct cursor){ (const char *)bytes + CRC_AT + sizeof(NO_CRC "\"}") - 1, head + n };
+	/* before the CRC: the file of another model is named as such though it is damaged */
+	r = check_header(c, &k, flags, ret_quant_nbytes);
+	if (r)
+		return r;
+	memcpy(crc, bytes + CRC_AT, sizeof(crc) - 1);
+	crc[sizeof(crc) - 1] = '\0';
+	memcpy(bytes + CRC_AT, NO_CRC, sizeof(crc) - 1);
+	c->len = 0;
+	r = putf(c, "%08" PRIx32, te__crc32c(0, bytes, nbytes));
+	if (r)
+		return r;
+	if (memcmp(c->text, crc, sizeof(crc) - 1) || c->at > nbytes - 8 - n)
+		return te__fail(-TE_ECORRUPT, "%s: %s: damaged or cut short: its CRC is not of its "
+				"bytes", c->fn, c->path);
+	*ret_data_at = 8 + n;
+	return 0;
+}
+
+/* point each item at its data in the file; quant at that of the quantizers */
+static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, uint8_t **ret_quant)
+{
+	for (size_t i = 0; i < c->nitems; i++) {
+		struct item *it = &c->item[i];
+
+		if (i == c->after_quant)
+			data += quant_nbytes;
+		if (it->host)
+			memcpy(it->host, data, it->nbytes);
+		else
+			it->host = data;
+		data += it->nbytes;
+		if (i + 1 == c->first_quant)
+			*ret_quant = data;
+	}
+}
+
+/* what may refuse the file's content comes before the first change */
+static int take(struct checkpoint *c, const void *quant, size_t quant_nbytes)
+{
+	struct te_seq *seq = c->seq;
+	int r = c->adamw ? te__adamw_state_check(c->fn, &c->state) : 0;
+
+	if (!r && quant)
+		r = te_quant_load(seq->quant, quant, quant_nbytes);
+	for (size_t i = 0; i < c->nitems && !r; i++)
+		if (c->item[i].device)
+			r = te__ctx_copy(seq->ctx, c->item[i].device, c->item[i].host,
+					 c->item[i].nbytes);
+	if (!r && c->adamw)
+		r = te_adamw_state_set(c->adamw, &c->state, sizeof(c->state));
+	if (!r)
+		r = te_seq_rng_set(seq, c->rng[0], c->rng[1]);
+	if (!r)
+		r = te_seq_weights_changed(seq, te_ctx_stream(seq->ctx));
+	return r ? r : te__ctx_wait(seq->ctx, c->fn);
+}
+
+int te_checkpoint_load(struct te_seq *seq, struct te_adamw *adamw, const char *path, uint32_t flags,
+		       int64_t *ret_nsteps)
+{
+	struct checkpoint c = { .fn = __func__, .path = path, .seq = seq, .adamw = adamw };
+	uint8_t *bytes = NULL, *quant = NULL;
+	size_t nbytes, data_at = 0, quant_nbytes = 0;
+	int r;
+
+	if (flags & ~TE_CHECKPOINT_SKIP_QUANT)
+		return te__fail(-EINVAL, "%s: unknown flags 0x%x", c.fn, (unsigned)flags);
+	r = check(&c);
+	if (!r)
+		r = list_items(&c, NULL, 0);
+	if (!r)
+		r = read_file(&c, &bytes, &nbytes);
+	if (!r)
+		r = check_file(&c, bytes, nbytes, flags, &data_at, &quant_nbytes);
+	if (!r) {
+		find_data(&c, bytes + data_at, quant_nbytes, &quant);
+		r = take(&c, flags & TE_CHECKPOINT_SKIP_QUANT || !quant_nbytes ? NULL : quant,
+			 quant_nbytes);
+	}
+	if (!r && ret_nsteps)
+		*ret_nsteps = (int64_t)(c.state.nsteps + c.state.nskipped);
+	te__free(bytes);
+	done(&c);
+	return r;
+}

@@ -266,18 +266,18 @@ struct te_kernel_cross_entropy_opts {
 /**
  * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
  *
- * Shapes: x T [rows, cols]; targets INT32 [rows]; lse FP32 [rows]; loss, count FP32 [1]: of rows
- * that count. Needs ws.
+ * Shapes: x T [rows, cols]; targets INT32 [rows]; max_sum FP32 [2, rows]: max, each row's largest
+ * logit, then each row's sum of exp(x - max); loss, count FP32 [1]: of rows that count. Needs ws.
  */
 TE_EXPORT int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
 					      const struct te_tensor *targets,
-					      struct te_tensor *loss, struct te_tensor *lse,
+					      struct te_tensor *loss, struct te_tensor *max_sum,
 					      struct te_tensor *count, void *ws, size_t ws_nbytes,
 					      const struct te_kernel_cross_entropy_opts *opts);
-/* lse, count: of the forward call; dx T, shaped like x, may be x */
+/* max_sum, count: of the forward call; dx T, shaped like x, may be x */
 TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_tensor *x,
 					       const struct te_tensor *targets,
-					       const struct te_tensor *lse,
+					       const struct te_tensor *max_sum,
 					       const struct te_tensor *count, struct te_tensor *dx,
 					       const struct te_kernel_cross_entropy_opts *opts);
 /* with forward or join */
@@ -285,13 +285,14 @@ TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
 
 /**
  * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns
- * @parts: FP32 [nparts, 2, rows]. The first call writes [part]: the lse of the columns of x that
- *         are classes, -inf if none is, and the logits of those targets that are among them, else 0
+ * @parts: FP32 [nparts, 3, rows]. The first call writes [part]: max and sum over the columns of x
+ *         that are classes, -inf and 0 if none is, and the logits of those targets that are among
+ *         them, else 0
  *
  * Each part of the columns can be in another process, which exchange parts[part]. The second call
- * combines all of parts, in their order, in FP64 with one rounding: with m the largest lse_k, lse
- * is L = m + log(sum of exp(lse_k - m)), and the loss of a row that counts L minus its target's
- * logit. So all processes get the same bits. opts.nclasses is needed. Needs ws.
+ * combines all of parts, in their order, in FP64 with one rounding: max is the largest max_k, sum
+ * that of sum_k exp(max_k - max), and the loss of a row that counts (max - its target's logit) +
+ * log(sum). So all processes get the same bits. opts.nclasses is needed. Needs ws.
  * te_kernel_cross_entropy_backward() of x, with the same opts, gives its columns' gradient.
  */
 TE_EXPORT int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
@@ -300,8 +301,8 @@ TE_EXPORT int te_kernel_cross_entropy_part(struct te_stream *stream, const struc
 					   const struct te_kernel_cross_entropy_opts *opts);
 TE_EXPORT int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tensor *parts,
 					   const struct te_tensor *targets, struct te_tensor *loss,
-					   struct te_tensor *lse, struct te_tensor *count, void *ws,
-					   size_t ws_nbytes,
+					   struct te_tensor *max_sum, struct te_tensor *count,
+					   void *ws, size_t ws_nbytes,
 					   const struct te_kernel_cross_entropy_opts *opts);
 
 /* ---- AdamW ---- */

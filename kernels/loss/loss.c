@@ -17,12 +17,18 @@ static int64_t columns(int64_t cols, int64_t nclasses, int64_t first)
 	return n > 0 ? n : 0;
 }
 
+/* max, or 0 if all x are -inf, whose exp(x - 0) is 0 */
+static float base_of(float max)
+{
+	return max == -INFINITY ? 0.0f : max;
+}
+
 static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
 {
 	const int64_t row = r * a->cols, n = columns(a->cols, a->nclasses, a->first);
 	const int64_t hit = a->targets[r] - a->first;
 	float x[TE__H_CHUNK], most = -INFINITY;
-	double sum = 0.0, lse;
+	double sum = 0.0;
 
 	TE__H_CHUNKS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
@@ -30,15 +36,16 @@ static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
 	}
 	TE__H_CHUNKS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
-		te__h_exp(x, most, len);
+		te__h_exp(x, base_of(most), len);
 		sum += te__h_sum(x, len);
 	}
-	lse = (double)most + log(sum);
-	a->lse[r] = (float)lse;
+	a->max_sum[r] = most;
+	a->max_sum[a->rows + r] = (float)sum;
 	a->row_loss[r] = 0.0f;
 	if (counts(a->targets[r], a->nclasses, a->ignore_index) && hit >= 0 && hit < n) {
 		te__h_load(a->dtype, a->logits, row + hit, 1, x);
-		a->row_loss[r] = a->part ? x[0] : (float)(lse - (double)x[0]);
+		a->row_loss[r] = a->part ? x[0] :
+					   (float)((double)most - (double)x[0] + log(sum));
 	}
 }
 
@@ -58,19 +65,22 @@ static void join_part(void *arg, int64_t begin, int64_t end)
 	const struct te_k_ce_join *a = arg;
 
 	for (int64_t r = begin; r < end; r++) {
-		double most = -INFINITY, sum = 0.0, hit = 0.0, lse;
+		const float *part = a->parts + r;
+		double sum = 0.0, hit = 0.0;
+		float most = -INFINITY;
 
 		for (int32_t k = 0; k < a->nparts; k++)
-			most = fmax(most, (double)a->parts[2 * k * a->rows + r]);
-		for (int32_t k = 0; k < a->nparts; k++) {
-			sum += exp((double)a->parts[2 * k * a->rows + r] - most);
-			hit += (double)a->parts[(2 * k + 1) * a->rows + r];
+			most = fmaxf(most, part[3 * k * a->rows]);
+		for (int32_t k = 0; k < a->nparts; k++, part += 3 * a->rows) {
+			sum += (double)part[a->rows] *
+			       exp((double)part[0] - (double)base_of(most));
+			hit += (double)part[2 * a->rows];
 		}
-		lse = most + log(sum);
-		a->lse[r] = (float)lse;
+		a->max_sum[r] = most;
+		a->max_sum[a->rows + r] = (float)sum;
 		a->row_loss[r] = 0.0f;
 		if (counts(a->targets[r], a->nclasses, a->ignore_index))
-			a->row_loss[r] = (float)(lse - hit);
+			a->row_loss[r] = (float)((double)most - hit + log(sum));
 	}
 }
 
@@ -98,6 +108,7 @@ static void bwd_row(const struct te_k_ce_bwd *a, float factor, int64_t r)
 	const int on = counts(a->targets[r], a->nclasses, a->ignore_index);
 	const int64_t hit = a->targets[r] - a->first;
 	const int64_t nlocal = on ? columns(a->cols, a->nclasses, a->first) : 0;
+	const float most = a->max_sum[r], inv = 1.0f / a->max_sum[a->rows + r];
 	float x[TE__H_CHUNK];
 
 	TE__H_CHUNKS(c, len, a->cols) {
@@ -105,7 +116,8 @@ static void bwd_row(const struct te_k_ce_bwd *a, float factor, int64_t r)
 
 		n = n < 0 ? 0 : n;
 		te__h_load(a->dtype, a->logits, r * a->cols + c, n, x);
-		te__h_exp(x, a->lse[r], n);
+		te__h_exp(x, most, n);
+		te__h_scale_by(x, inv, n);
 		if (on && hit >= c && hit < c + len)
 			x[hit - c] -= 1.0f;
 		te__h_scale_by(x, factor, n);

@@ -3,7 +3,7 @@
  *
  *  kernel     shapes                   blocks  threads   shared  B/element (BF16)
  *  ce_fwd     logits T [rows, cols]    a row   32..512   128     2
- *  ce_join    parts [nparts, 2, rows]  128 rows  128     0       8 per row and part
+ *  ce_join    parts [nparts, 2, rows]  128 rows  128     0       12 per row and part
  *  ce_reduce  [rows]                   1       32..1024  384     8 per row
  *  ce_bwd     logits T [rows, cols]    a row   32..512   0       4
  *
@@ -52,6 +52,11 @@ DEV void softmax_add(struct softmax &s, const float v[TE_V])
 	s.m = m;
 }
 
+DEV float loss_of(float m, double hit, double log_sum)
+{
+	return (float)__dadd_rn(__dsub_rn((double)m, hit), log_sum);
+}
+
 /* combine the lanes of a warp; every lane gets the result. m is never NaN: fmaxf ignores NaN */
 DEV struct softmax softmax_of_warp(struct softmax s)
 {
@@ -75,7 +80,6 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 	struct softmax s = { -TE_INF, 0.0f };
 	int64_t i = threadIdx.x;
 	float hit = 0.0f;
-	double lse;
 
 	for (; i + 3 * nthreads < nvec; i += 4 * nthreads) {
 		raw<T> w[4];
@@ -134,14 +138,10 @@ template <class T> DEV void ce_fwd_body(const struct te_k_ce_fwd &a)
 	}
 	if (threadIdx.x)
 		return;
-	/*
-	 * A row of -inf only is NaN: on the host it is inf - inf. FP32 logf is enough: its error is
-	 * below that of the FP32 sum.
-	 */
-	lse = s.m == -TE_INF ? (double)(n ? TE_INF - TE_INF : -TE_INF) :
-			       (double)s.m + (double)logf(s.sum);
-	a.lse[r] = (float)lse;
-	a.row_loss[r] = !on ? 0.0f : a.part ? hit : (float)(lse - (double)hit);
+	a.max_sum[r] = s.m;
+	a.max_sum[a.rows + r] = s.sum;
+	/* FP32 logf is enough: its error is below that of the FP32 sum */
+	a.row_loss[r] = !on ? 0.0f : a.part ? hit : loss_of(s.m, hit, (double)logf(s.sum));
 }
 
 extern "C" __global__ void __launch_bounds__(CE_JOIN_THREADS)
@@ -149,20 +149,24 @@ extern "C" __global__ void __launch_bounds__(CE_JOIN_THREADS)
 {
 	te_begin();
 	const int64_t r = (int64_t)blockIdx.x * CE_JOIN_THREADS + threadIdx.x;
-	double most = -(double)TE_INF, sum = 0.0, hit = 0.0, lse;
+	const float *part = a.parts + r;
+	double sum = 0.0, hit = 0.0;
+	float most = -TE_INF;
 
 	if (r >= a.rows)
 		return;
 	for (int k = 0; k < a.nparts; k++)
-		most = fmax(most, (double)a.parts[2 * k * a.rows + r]);
-	for (int k = 0; k < a.nparts; k++) {
-		sum = __dadd_rn(sum, exp(__dsub_rn((double)a.parts[2 * k * a.rows + r], most)));
-		hit = __dadd_rn(hit, (double)a.parts[(2 * k + 1) * a.rows + r]);
+		most = fmaxf(most, part[3 * k * a.rows]);
+	for (int k = 0; k < a.nparts; k++, part += 3 * a.rows) {
+		const double e = exp(__dsub_rn((double)part[0], (double)base_of(most)));
+
+		sum = __dadd_rn(sum, __dmul_rn((double)part[a.rows], e));
+		hit = __dadd_rn(hit, (double)part[2 * a.rows]);
 	}
-	lse = __dadd_rn(most, log(sum));
-	a.lse[r] = (float)lse;
+	a.max_sum[r] = most;
+	a.max_sum[a.rows + r] = (float)sum;
 	a.row_loss[r] = counts(a.targets[r], a.nclasses, a.ignore_index) ?
-				(float)__dsub_rn(lse, hit) : 0.0f;
+				loss_of(most, hit, log(sum)) : 0.0f;
 }
 
 extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
@@ -224,14 +228,15 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 	const int nthreads = blockDim.x;
 	/* a row of one step loads its logits before it knows whether the row counts */
 	const bool once = a.cols <= 2 * nthreads * TE_V;
-	const float factor = __fdiv_rn(a.grad_scale, *a.count), lse = a.lse[r];
+	const float factor = __fdiv_rn(a.grad_scale, *a.count);
+	const float most = a.max_sum[r], inv = __fdiv_rn(1.0f, a.max_sum[a.rows + r]);
 
 	if (!vec) {
 		for (int64_t c = threadIdx.x; c < a.cols; c += nthreads) {
 			float p = 0.0f;
 
 			if (on && c < nlocal) {
-				p = expf(sub(to_float(x[c]), lse));
+				p = mul(expf(sub(to_float(x[c]), most)), inv);
 				p = mul(c == target ? sub(p, 1.0f) : p, factor);
 			}
 			dx[c] = from_float<T>(p);
@@ -259,7 +264,7 @@ template <class T> DEV void ce_bwd_body(const struct te_k_ce_bwd &a)
 			unpack(w[u], v);
 #pragma unroll
 			for (int e = 0; e < TE_V; e++) {
-				float p = expf(sub(v[e], lse));
+				float p = mul(expf(sub(v[e], most)), inv);
 
 				p = mul(e == hit ? sub(p, 1.0f) : p, factor);
 				v[e] = e < n ? p : 0.0f;

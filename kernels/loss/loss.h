@@ -6,14 +6,17 @@
  * Column c is class first + c; classes from nclasses on are padding. A row counts when its target
  * is in [0, nclasses) and not ignore_index.
  *
- * Per row: lse over the columns that are classes, -inf if there are none. Without part, first is 0
- * and row_loss = lse - logit[target]; with part, row_loss = logit[target] of a target among the
- * columns. Else, and for a row that does not count, row_loss is 0.
+ * Per row, over the columns that are classes: max, the largest x, and sum, of exp(x - max), or of
+ * exp(x) if max is -inf. No columns: -inf and 0. They are kept apart, because one FP32 logarithm of
+ * the sum of exp(x) has an error that grows with the distance of x from 0. Without part, first is 0
+ * and row_loss = (max - logit[target]) + log(sum); with part, row_loss = logit[target] of a target
+ * among the columns. Else, and for a row that does not count, row_loss is 0.
  */
 struct te_k_ce_fwd {
 	const void *logits;	/* T [rows, cols] */
 	const int32_t *targets; /* [rows] */
-	float *lse, *row_loss;	/* [rows] */
+	float *max_sum;		/* [2, rows] */
+	float *row_loss;	/* [rows] */
 	int64_t rows, cols, nclasses;
 	int32_t ignore_index;
 	int32_t dtype;
@@ -23,14 +26,16 @@ struct te_k_ce_fwd {
 };
 
 /*
- * What te_k_ce_fwd has of nparts ranges of columns becomes that of all, in FP64 and in the order of
- * the parts: with m = the largest lse[k], L = m + log(sum of exp(lse[k] - m)), lse = L and row_loss
- * = L - the sum of logit[k], or 0 for a row that does not count, each rounded once.
+ * Combine the results of te_k_ce_fwd of nparts ranges of columns, in FP64 and in the order of the
+ * parts: max = the largest max[k], s = the sum of sum[k] exp(max[k] - max), where exp is 0 if max
+ * is -inf, sum = s and row_loss = (max - the sum of logit[k]) + log(s), or 0 for a row that does
+ * not count, each rounded once.
  */
 struct te_k_ce_join {
-	const float *parts;	/* [nparts, 2, rows]: lse and row_loss of each part */
+	const float *parts;	/* [nparts, 3, rows]: max, sum and row_loss of each part */
 	const int32_t *targets; /* [rows] */
-	float *lse, *row_loss;	/* [rows] */
+	float *max_sum;		/* [2, rows] */
+	float *row_loss;	/* [rows] */
 	int64_t rows, nclasses;
 	int32_t nparts;
 	int32_t ignore_index;
@@ -52,12 +57,12 @@ struct te_k_ce_reduce {
 /*
  * dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do
  * not count; may be in place. Columns are those of te_k_ce_fwd. With f = grad_scale / *count,
- * dlogits = T((exp(x - lse) - onehot) * f).
+ * dlogits = T((exp(x - max) * (1 / sum) - onehot) * f).
  */
 struct te_k_ce_bwd {
 	const void *logits;
 	const int32_t *targets;
-	const float *lse, *count;
+	const float *max_sum, *count;
 	void *dlogits;
 	int64_t rows, cols, nclasses;
 	int32_t ignore_index;

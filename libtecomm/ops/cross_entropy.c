@@ -19,7 +19,7 @@ struct attrs {
 	struct te_cross_entropy_attrs a;
 };
 
-enum { SAVED_LSE, SAVED_COUNT, SAVED_PARTS };
+enum { SAVED_MAX_SUM, SAVED_COUNT, SAVED_PARTS };
 
 static const struct attrs *attrs_of(const struct te_op *op)
 {
@@ -95,12 +95,12 @@ static int ce_infer(struct te_op_infer *inf)
 	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
 	inf->inplace_bwd = 1;
 	inf->fwd_ws_nbytes = te_kernel_cross_entropy_ws_nbytes(rows);
-	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } });
+	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 2, { 2, rows } });
 	if (r >= 0)
 		r = te_infer_save(inf, &inf->out[0]);
 	if (r < 0)
 		return r;
-	return te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 3, { n, 2, rows } });
+	return te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 3, { n, 3, rows } });
 }
 
 static struct te_kernel_cross_entropy_opts opts_of(const struct te_op_call *c)
@@ -129,8 +129,8 @@ static int ce_forward(const struct te_op_call *c)
 				       TE_DTYPE_FP32, NULL);
 	return r ? r :
 		   te_kernel_cross_entropy_join(c->stream, parts, targets, c->y.hp,
-						c->saved[SAVED_LSE], c->saved[SAVED_COUNT], c->ws,
-						c->ws_nbytes, &o);
+						c->saved[SAVED_MAX_SUM], c->saved[SAVED_COUNT],
+						c->ws, c->ws_nbytes, &o);
 }
 
 static int ce_backward(const struct te_op_call *c)
@@ -139,7 +139,7 @@ static int ce_backward(const struct te_op_call *c)
 
 	o.grad_scale = attrs_of(c->op)->a.grad_scale * c->grad_scale;
 	return te_kernel_cross_entropy_backward(c->stream, c->x.hp, c->ex[0].hp,
-						c->saved[SAVED_LSE], c->saved[SAVED_COUNT],
+						c->saved[SAVED_MAX_SUM], c->saved[SAVED_COUNT],
 						c->dx.hp, &o);
 }
 

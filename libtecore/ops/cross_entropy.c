@@ -1,4 +1,4 @@
-/* cross_entropy.c - mean softmax cross-entropy. Saved: log-sum-exp and the count of rows. */
+/* cross_entropy.c - mean softmax cross-entropy. Saved: max and sum of rows, and their count. */
 #define TE_LOG_CATEGORY "core/op"
 #include "libtecore/ops/common.h"
 
@@ -43,8 +43,8 @@ static int ce_infer(struct te_op_infer *inf)
 	inf->bwd_dy = 0; /* the loss is the last op: its gradient is grad_scale */
 	inf->inplace_bwd = 1;
 	inf->fwd_ws_nbytes = (size_t)rows * sizeof(float);
-	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 1, { rows } }); /* lse */
-	return r < 0 ? r : te_infer_save(inf, &inf->out[0]); /* count */
+	r = te_infer_save(inf, &(struct te_spec){ TE_DTYPE_FP32, 2, { 2, rows } });
+	return r < 0 ? r : te_infer_save(inf, &inf->out[0]);
 }
 
 static struct te__cross_entropy ce_of(const struct te_op_call *c)
@@ -54,7 +54,7 @@ static struct te__cross_entropy ce_of(const struct te_op_call *c)
 	return (struct te__cross_entropy){
 		.x = c->x.hp,
 		.targets = c->ex[0].hp,
-		.lse = c->saved[0],
+		.max_sum = c->saved[0],
 		.count = c->saved[1],
 		.nclasses = a->nclasses,
 		.ignore_index = a->ignore_index,

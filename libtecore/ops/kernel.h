@@ -120,7 +120,7 @@ int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 /* ---- cross-entropy ---- */
 
 struct te__cross_entropy {
-	const struct te_tensor *x, *targets, *lse, *count;
+	const struct te_tensor *x, *targets, *max_sum, *count;
 	int64_t nclasses;
 	int64_t first; /* class of the first column */
 	int32_t ignore_index;

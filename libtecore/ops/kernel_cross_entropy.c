@@ -29,7 +29,7 @@ int te__cross_entropy_fwd(struct te_stream *stream, const struct te__cross_entro
 	const struct te_k_ce_fwd fwd = {
 		.logits = te_tensor_data(e->x),
 		.targets = te_tensor_data(e->targets),
-		.lse = te_tensor_data(e->lse),
+		.max_sum = te_tensor_data(e->max_sum),
 		.row_loss = ws,
 		.rows = te_tensor_rows(e->x),
 		.cols = te_tensor_cols(e->x),
@@ -48,7 +48,7 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 	const struct te_k_ce_bwd k = {
 		.logits = te_tensor_data(e->x),
 		.targets = te_tensor_data(e->targets),
-		.lse = te_tensor_data(e->lse),
+		.max_sum = te_tensor_data(e->max_sum),
 		.count = te_tensor_data(e->count),
 		.dlogits = te_tensor_data(dx),
 		.rows = te_tensor_rows(e->x),
@@ -129,7 +129,7 @@ static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct
 		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
 		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
 		{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-		{ "lse", e->lse, TE_DTYPE_FP32, 0, x.rows, TE__ARG_OUT, 0 },
+		{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * x.rows, TE__ARG_OUT, 0 },
 		{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
 	}, 5);
 	if (!r)
@@ -139,11 +139,13 @@ static int forward(struct te_stream *stream, struct te__cross_entropy *e, struct
 
 int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
 				    const struct te_tensor *targets, struct te_tensor *loss,
-				    struct te_tensor *lse, struct te_tensor *count, void *ws,
+				    struct te_tensor *max_sum, struct te_tensor *count, void *ws,
 				    size_t ws_nbytes,
 				    const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = { .x = x, .targets = targets, .lse = lse, .count = count };
+	struct te__cross_entropy e = {
+		.x = x, .targets = targets, .max_sum = max_sum, .count = count
+	};
 
 	return TE__KERNELS(stream, forward(stream, &e, loss, ws, ws_nbytes, opts));
 }
@@ -167,14 +169,14 @@ static int part(struct te_stream *stream, struct te__cross_entropy *e, struct te
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
 		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
-		{ "parts", parts, TE_DTYPE_FP32, 0, 2 * o.nparts * x.rows, TE__ARG_OUT, 0 },
+		{ "parts", parts, TE_DTYPE_FP32, 0, 3 * o.nparts * x.rows, TE__ARG_OUT, 0 },
 	}, 3);
 	if (r < 0)
 		return r;
 	k = (struct te_k_ce_fwd){
 		.logits = te_tensor_data(e->x),
 		.targets = te_tensor_data(e->targets),
-		.lse = (float *)te_tensor_data(parts) + 2 * o.part * x.rows,
+		.max_sum = (float *)te_tensor_data(parts) + 3 * o.part * x.rows,
 		.rows = x.rows,
 		.cols = x.cols,
 		.nclasses = e->nclasses,
@@ -183,7 +185,7 @@ static int part(struct te_stream *stream, struct te__cross_entropy *e, struct te
 		.first = e->first,
 		.part = 1,
 	};
-	k.row_loss = k.lse + x.rows;
+	k.row_loss = k.max_sum + 2 * x.rows;
 	return TE__LAUNCH(stream, CE_FWD, &k);
 }
 
@@ -210,9 +212,9 @@ static int join(struct te_stream *stream, struct te__cross_entropy *e,
 	if (!r)
 		r = te__args(fn, stream, (const struct te__arg[]){
 			{ "targets", e->targets, TE_DTYPE_INT32, 0, rows, 0, 0 },
-			{ "parts", parts, TE_DTYPE_FP32, 0, 2 * o.nparts * rows, 0, 0 },
+			{ "parts", parts, TE_DTYPE_FP32, 0, 3 * o.nparts * rows, 0, 0 },
 			{ "loss", loss, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
-			{ "lse", e->lse, TE_DTYPE_FP32, 0, rows, TE__ARG_OUT, 0 },
+			{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * rows, TE__ARG_OUT, 0 },
 			{ "count", e->count, TE_DTYPE_FP32, 0, 1, TE__ARG_OUT, 0 },
 		}, 5);
 	if (!r)
@@ -224,7 +226,7 @@ static int join(struct te_stream *stream, struct te__cross_entropy *e,
 	r = TE__LAUNCH(stream, CE_JOIN, (&(struct te_k_ce_join){
 		.parts = te_tensor_data(parts),
 		.targets = te_tensor_data(e->targets),
-		.lse = te_tensor_data(e->lse),
+		.max_sum = te_tensor_data(e->max_sum),
 		.row_loss = ws,
 		.rows = rows,
 		.nclasses = o.nclasses,
@@ -236,10 +238,10 @@ static int join(struct te_stream *stream, struct te__cross_entropy *e,
 
 int te_kernel_cross_entropy_join(struct te_stream *stream, const struct te_tensor *parts,
 				 const struct te_tensor *targets, struct te_tensor *loss,
-				 struct te_tensor *lse, struct te_tensor *count, void *ws,
+				 struct te_tensor *max_sum, struct te_tensor *count, void *ws,
 				 size_t ws_nbytes, const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = { .targets = targets, .lse = lse, .count = count };
+	struct te__cross_entropy e = { .targets = targets, .max_sum = max_sum, .count = count };
 
 	return TE__KERNELS(stream, join(stream, &e, parts, loss, ws, ws_nbytes, opts));
 }
@@ -257,7 +259,7 @@ static int backward(struct te_stream *stream, struct te__cross_entropy *e, struc
 	r = te__args(fn, stream, (const struct te__arg[]){
 		{ "x", e->x, x.dtype, x.rows, x.cols, 0, 0 },
 		{ "targets", e->targets, TE_DTYPE_INT32, 0, x.rows, 0, 0 },
-		{ "lse", e->lse, TE_DTYPE_FP32, 0, x.rows, 0, 0 },
+		{ "max_sum", e->max_sum, TE_DTYPE_FP32, 0, 2 * x.rows, 0, 0 },
 		{ "count", e->count, TE_DTYPE_FP32, 0, 1, 0, 0 },
 		{ "dx", dx, x.dtype, x.rows, x.cols, TE__ARG_OUT, 1u << 0 },
 	}, 5);
@@ -265,11 +267,14 @@ static int backward(struct te_stream *stream, struct te__cross_entropy *e, struc
 }
 
 int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_tensor *x,
-				     const struct te_tensor *targets, const struct te_tensor *lse,
+				     const struct te_tensor *targets,
+				     const struct te_tensor *max_sum,
 				     const struct te_tensor *count, struct te_tensor *dx,
 				     const struct te_kernel_cross_entropy_opts *opts)
 {
-	struct te__cross_entropy e = { .x = x, .targets = targets, .lse = lse, .count = count };
+	struct te__cross_entropy e = {
+		.x = x, .targets = targets, .max_sum = max_sum, .count = count
+	};
 
 	return te__stream_queued(stream, backward(stream, &e, dx, opts));
 }

@@ -147,14 +147,14 @@ static int alone(struct thread_rank *r, int round, const struct te_tensor *loss,
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(rows());
 	struct te_stream *s = te_ctx_stream(r->ctx);
-	struct te_tensor *x, *t, *parts, *l, *lse, *count;
+	struct te_tensor *x, *t, *parts, *l, *max_sum, *count;
 	void *ws;
 
 	STEP(make(r, g.dtype, 2, rows(), g.cols, 0, &x));
 	STEP(make(r, TE_DTYPE_INT32, 1, rows(), 0, 0, &t));
-	STEP(make(r, TE_DTYPE_FP32, 3, threads_n, 2, rows(), &parts));
+	STEP(make(r, TE_DTYPE_FP32, 3, threads_n, 3, rows(), &parts));
 	STEP(make(r, TE_DTYPE_FP32, 1, 1, 0, 0, &l));
-	STEP(make(r, TE_DTYPE_FP32, 1, rows(), 0, 0, &lse));
+	STEP(make(r, TE_DTYPE_FP32, 2, 2, rows(), 0, &max_sum));
 	STEP(make(r, TE_DTYPE_FP32, 1, 1, 0, 0, &count));
 	STEP(te_mem_alloc(s, nbytes, &ws));
 	STEP(put_targets(t, round));
@@ -168,9 +168,9 @@ static int alone(struct thread_rank *r, int round, const struct te_tensor *loss,
 	}
 	o.part = r->rank;
 	o.grad_scale = g.grad_scale;
-	STEP(te_kernel_cross_entropy_join(s, parts, t, l, lse, count, ws, nbytes, &o));
+	STEP(te_kernel_cross_entropy_join(s, parts, t, l, max_sum, count, ws, nbytes, &o));
 	STEP(put_logits(x, r->rank, round));
-	STEP(te_kernel_cross_entropy_backward(s, x, t, lse, count, x, &o));
+	STEP(te_kernel_cross_entropy_backward(s, x, t, max_sum, count, x, &o));
 	STEP(te_stream_sync(s));
 	STEP(same(l, loss, "the loss"));
 	STEP(same(x, grad, "the gradient"));
@@ -179,7 +179,7 @@ static int alone(struct thread_rank *r, int round, const struct te_tensor *loss,
 	te_tensor_unref(t);
 	te_tensor_unref(parts);
 	te_tensor_unref(l);
-	te_tensor_unref(lse);
+	te_tensor_unref(max_sum);
 	te_tensor_unref(count);
 	return 0;
 }

@@ -196,7 +196,7 @@ CALL(gemm_opts, struct te_tensor *t[3]; const int64_t n[2] = { 2, 2 };
 static const int64_t kernel_shapes[][2] = { { 2, 4 },  { 2, 4 },  { 2, 4 },  { 2, 4 },
 					    { 1, 4 },  { 1, 2 },  { 2, 12 }, { 2, 12 },
 					    { 1, 2 },  { 1, 1 },  { 1, 1 },  { 2, 1 },
-					    { 2, 2 } };
+					    { 2, 3 } };
 #define NSHAPES TT_LEN(kernel_shapes)
 #define WS_NBYTES (256 + te_kernel_adamw_ws_nbytes())
 #define KERNEL(name, call)                                                                      \
@@ -247,16 +247,16 @@ KERNEL(rope_backward, te_kernel_rope_backward(st, t[6], t[7], rope_of(s)))
 KERNEL(attention_forward, te_kernel_attention_forward(st, t[6], t[0], t[5], attention_of(s)))
 KERNEL(attention_backward, te_kernel_attention_backward(st, t[0], t[6], t[1], t[5], t[7], ws, 256,
 							attention_of(s)))
-KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[5], t[10], ws, 256, s))
+KERNEL(ce_forward, te_kernel_cross_entropy_forward(st, t[0], t[8], t[9], t[4], t[10], ws, 256, s))
 KERNEL(ce_part, te_kernel_cross_entropy_part(st, t[0], t[8], t[12], s))
 static struct te_kernel_cross_entropy_opts *classes_of(struct te_kernel_cross_entropy_opts *o)
 {
 	o->nclasses = 8;
 	return o;
 }
-KERNEL(ce_join, te_kernel_cross_entropy_join(st, t[12], t[8], t[9], t[5], t[10], ws, 256,
+KERNEL(ce_join, te_kernel_cross_entropy_join(st, t[12], t[8], t[9], t[4], t[10], ws, 256,
 					     classes_of(s)))
-KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[5], t[9], t[1], s))
+KERNEL(ce_backward, te_kernel_cross_entropy_backward(st, t[0], t[8], t[4], t[9], t[1], s))
 KERNEL(kernel_adamw, te_kernel_adamw_step(st, t[0], t[1], t[2], t[3], ws, (char *)ws + 256,
 					  WS_NBYTES - 256, s))
 CALL(recording_info, r = te_recording_info(rec, s);)

@@ -330,13 +330,13 @@ static void norms(struct all *s)
 
 static void losses_and_sums(struct all *s)
 {
-	float *lse = take(s, 4 * ROWS), *row = take(s, 4 * ROWS), *count = take(s, 4);
+	float *max_sum = take(s, 8 * ROWS), *row = take(s, 4 * ROWS), *count = take(s, 4);
 	float *part = take(s, 20 * COLS);
 	struct te_k_ce_fwd f = {
-		s->x, s->target, lse, row, ROWS, COLS, COLS - 3, -1, TE_DTYPE_BF16, 0, 0, 0
+		s->x, s->target, max_sum, row, ROWS, COLS, COLS - 3, -1, TE_DTYPE_BF16, 0, 0, 0
 	};
 	struct te_k_ce_reduce r = { row, s->target, take(s, 4), count, ROWS, COLS - 3, -1, 0 };
-	struct te_k_ce_bwd b = { s->x, s->target, lse, count, take(s, 2 * N), ROWS,
+	struct te_k_ce_bwd b = { s->x, s->target, max_sum, count, take(s, 2 * N), ROWS,
 				 COLS, COLS - 3,  -1,  1.0f,  TE_DTYPE_BF16,  0, 0 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
 	struct te_k_part_sum p = { part, copy_of(s, s->f, 4 * COLS), 5, COLS };

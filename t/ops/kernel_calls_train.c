@@ -36,7 +36,7 @@ START_TEST(cross_entropy_equals_the_op)
 	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(kc_rows);
 	const struct te_spec in[2] = { op_run_spec(kc_types[_i >> 1 & 1], 2, kc_rows, kc_cols, 0),
 				       op_run_spec(TE_DTYPE_INT32, 1, kc_rows, 0, 0) };
-	struct te_tensor *loss, *lse, *count, *dx;
+	struct te_tensor *loss, *max_sum, *count, *dx;
 	void *ws = kc_ws(nbytes);
 	struct te_op *op;
 	struct op_run r;
@@ -51,19 +51,20 @@ START_TEST(cross_entropy_equals_the_op)
 	set_targets(r.call.ex[0].hp, a.nclasses);
 	kc_op_passes(&r);
 	loss = kc_poison(TE_DTYPE_FP32, 1, 1);
-	lse = kc_poison(TE_DTYPE_FP32, 1, kc_rows);
+	max_sum = kc_poison(TE_DTYPE_FP32, 2, kc_rows);
 	count = kc_poison(TE_DTYPE_FP32, 1, 1);
 	dx = kc_poison(kc_type, kc_rows, kc_cols);
 	kc_begin(_i & 1);
-	DO(te_kernel_cross_entropy_forward(st, r.call.x.hp, r.call.ex[0].hp, loss, lse, count, ws,
-					   nbytes, &o));
-	DO(te_kernel_cross_entropy_backward(st, r.call.x.hp, r.call.ex[0].hp, lse, count, dx, &o));
+	DO(te_kernel_cross_entropy_forward(st, r.call.x.hp, r.call.ex[0].hp, loss, max_sum, count,
+					   ws, nbytes, &o));
+	DO(te_kernel_cross_entropy_backward(st, r.call.x.hp, r.call.ex[0].hp, max_sum, count, dx,
+					    &o));
 	kc_end(_i & 1);
 	kc_same("loss", loss, r.call.y.hp);
-	kc_same("lse", lse, r.saved[0]);
+	kc_same("max_sum", max_sum, r.saved[0]);
 	kc_same("count", count, r.saved[1]);
 	kc_same("dx", dx, r.call.dx.hp);
-	DO(te_kernel_cross_entropy_backward(st, r.call.x.hp, r.call.ex[0].hp, lse, count,
+	DO(te_kernel_cross_entropy_backward(st, r.call.x.hp, r.call.ex[0].hp, max_sum, count,
 					    r.call.x.hp, &o));
 	kc_same("dx in x", r.call.x.hp, dx);
 	kc_op_fini(&r);
@@ -75,7 +76,7 @@ START_TEST(cross_entropy_names_the_argument)
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *t = kc_zeros(TE_DTYPE_INT32, 1, 6);
 	struct te_tensor *few = kc_zeros(TE_DTYPE_INT32, 1, 5), *h = kc_normal(TE_DTYPE_BF16, 6, 8);
-	struct te_tensor *l = kc_poison(TE_DTYPE_FP32, 1, 6), *a = kc_poison(TE_DTYPE_FP32, 1, 1);
+	struct te_tensor *l = kc_poison(TE_DTYPE_FP32, 2, 6), *a = kc_poison(TE_DTYPE_FP32, 1, 1);
 	struct te_tensor *b = kc_poison(TE_DTYPE_FP32, 1, 1);
 	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(6);
 	void *ws = kc_ws(nbytes);
@@ -88,8 +89,8 @@ START_TEST(cross_entropy_names_the_argument)
 	FWD(-EINVAL, "targets is NULL", x, NULL, a, l, b, ws, nbytes);
 	FWD(-TE_EDTYPE, "targets is fp32, not int32", x, l, a, l, b, ws, nbytes);
 	FWD(-TE_ESHAPE, "targets has 5 elements, not 6", x, few, a, l, b, ws, nbytes);
-	FWD(-TE_ESHAPE, "loss has 6 elements, not 1", x, t, l, l, b, ws, nbytes);
-	FWD(-TE_ESHAPE, "lse has 1 elements, not 6", x, t, a, a, b, ws, nbytes);
+	FWD(-TE_ESHAPE, "loss has 12 elements, not 1", x, t, l, l, b, ws, nbytes);
+	FWD(-TE_ESHAPE, "max_sum has 1 elements, not 12", x, t, a, a, b, ws, nbytes);
 	FWD(-EINVAL, "loss is the memory of count", x, t, a, l, a, ws, nbytes);
 	FWD(-EINVAL, "ws is NULL, but 24 bytes are needed", x, t, a, l, b, NULL, 0);
 	o.nclasses = 9;
@@ -104,7 +105,7 @@ START_TEST(cross_entropy_names_the_argument)
 #define BWD(code, text, ...)                                               \
 	fails(te_kernel_cross_entropy_backward(st, __VA_ARGS__, &o), code, \
 	      "te_kernel_cross_entropy_backward: " text)
-	BWD(-EINVAL, "lse is NULL", x, t, NULL, b, x);
+	BWD(-EINVAL, "max_sum is NULL", x, t, NULL, b, x);
 	BWD(-EINVAL, "count is NULL", x, t, l, NULL, x);
 	BWD(-EINVAL, "dx is NULL", x, t, l, b, NULL);
 	BWD(-TE_EDTYPE, "dx is bf16, not fp32", x, t, l, b, h);
@@ -123,7 +124,7 @@ START_TEST(cross_entropy_parts_name_the_argument)
 {
 	struct te_kernel_cross_entropy_opts o = TE_KERNEL_CROSS_ENTROPY_OPTS_INIT;
 	struct te_tensor *x = kc_normal(TE_DTYPE_FP32, 6, 8), *t = kc_zeros(TE_DTYPE_INT32, 1, 6);
-	struct te_tensor *p = kc_poison(TE_DTYPE_FP32, 6, 6), *l = kc_poison(TE_DTYPE_FP32, 1, 6);
+	struct te_tensor *p = kc_poison(TE_DTYPE_FP32, 9, 6), *l = kc_poison(TE_DTYPE_FP32, 2, 6);
 	struct te_tensor *a = kc_poison(TE_DTYPE_FP32, 1, 1), *b = kc_poison(TE_DTYPE_FP32, 1, 1);
 	const size_t nbytes = te_kernel_cross_entropy_ws_nbytes(6);
 	void *ws = kc_ws(nbytes);
@@ -135,7 +136,7 @@ START_TEST(cross_entropy_parts_name_the_argument)
 	PART(-EINVAL, "x is NULL", NULL, t, p);
 	PART(-EINVAL, "targets is NULL", x, NULL, p);
 	PART(-EINVAL, "parts is NULL", x, t, NULL);
-	PART(-TE_ESHAPE, "parts has 6 elements, not 36", x, t, l);
+	PART(-TE_ESHAPE, "parts has 12 elements, not 54", x, t, l);
 	o.nclasses = 25;
 	PART(-TE_ESHAPE, "x has 8 columns in each part, but nclasses is 25", x, t, p);
 	o.nclasses = 24;
@@ -148,8 +149,8 @@ START_TEST(cross_entropy_parts_name_the_argument)
 	      "te_kernel_cross_entropy_join: " text)
 	JOIN(-EINVAL, "parts is NULL", NULL, t, a, l, b, ws, nbytes);
 	JOIN(-EINVAL, "targets is NULL", p, NULL, a, l, b, ws, nbytes);
-	JOIN(-TE_ESHAPE, "parts has 6 elements, not 36", l, t, a, l, b, ws, nbytes);
-	JOIN(-TE_ESHAPE, "loss has 6 elements, not 1", p, t, l, l, b, ws, nbytes);
+	JOIN(-TE_ESHAPE, "parts has 12 elements, not 54", l, t, a, l, b, ws, nbytes);
+	JOIN(-TE_ESHAPE, "loss has 12 elements, not 1", p, t, l, l, b, ws, nbytes);
 	JOIN(-EINVAL, "loss is the memory of count", p, t, a, l, a, ws, nbytes);
 	JOIN(-EINVAL, "ws is NULL, but 24 bytes are needed", p, t, a, l, b, NULL, 0);
 	o.nclasses = 0;

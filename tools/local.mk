@@ -37,6 +37,8 @@ bin_PROGRAMS += \
 
 tools_te_info_SOURCES = \
 	tools/te_info.c \
+	tools/te_train/folder.c \
+	tools/te_train/folder.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/say.c \
@@ -46,6 +48,8 @@ tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/
 	$(JANSSON_LIBS)
 
 tools_tectl_SOURCES = \
+	tools/te_train/folder.c \
+	tools/te_train/folder.h \
 	tools/te_train/option.c \
 	tools/te_train/option.h \
 	tools/te_train/record.c \
@@ -105,6 +109,8 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/step.c \
 	tools/te_perftest/tests.c \
 	tools/te_perftest/verbs.c \
+	tools/te_train/folder.c \
+	tools/te_train/folder.h \
 	tools/te_train/hfconfig.c \
 	tools/te_train/hfconfig.h \
 	tools/te_train/model.c \
@@ -137,6 +143,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/data.h \
 	tools/te_train/digest.c \
 	tools/te_train/digest.h \
+	tools/te_train/folder.c \
+	tools/te_train/folder.h \
 	tools/te_train/graph.c \
 	tools/te_train/graph.h \
 	tools/te_train/hfconfig.c \

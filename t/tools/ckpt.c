@@ -37,14 +37,17 @@ static void write_state(const char *run)
 {
 	int64_t n = (int64_t)strlen(run);
 	struct st_writer *w;
+	struct folder f;
 	char digest[17];
 
-	ck_assert_int_eq(st_create(path, &w), 0);
+	ck_assert_int_eq(folder_open(dir, &f), 0);
+	ck_assert_int_eq(st_create(&f, "state.safetensors", &w), 0);
 	st_declare(w, "run", "U8", 1, &n, (size_t)n);
 	ck_assert_int_eq(st_begin(w), 0);
 	ck_assert_int_eq(st_write(w, run, (size_t)n), 0);
 	ck_assert_int_eq(st_end(w, digest), 0);
 	st_free(w);
+	folder_close(&f);
 	ck_assert_int_eq(rename(fresh, path), 0);
 }
 

@@ -2,10 +2,11 @@
  * t/tools/ckpt_crash.c - after a crash at any time of a save, and after saves that fail, a
  * checkpoint is complete.
  *
- * The program has its own open, write, lseek, fsync, rename and unlink, which record what a save
- * does. From the record follow the folders that a crash may leave: after each call, data that
- * were not synced are lost or kept, and any of the names that were changed since the folder was
- * synced are lost. Each folder is made, resumed from, and compared with both checkpoints.
+ * The program has its own open, openat, write, lseek, fsync, renameat and unlinkat, which record
+ * what a save does. From the record follow the folders that a crash may leave: after each call,
+ * data that were not synced are lost or kept, and any of the names that were changed since the
+ * folder was synced are lost. Each folder is made, resumed from, and compared with both
+ * checkpoints.
  */
 #include "config.h"
 
@@ -53,19 +54,14 @@ static struct {
 	size_t offset;
 } fd_of[MAX_FDS];
 
-/* the number of a file name in the folder; -1: elsewhere */
-static int name_of(const char *path)
+static int name_of(const char *file)
 {
-	size_t n = strlen(dir);
-
-	if (strncmp(path, dir, n) || path[n] != '/')
-		return -1;
 	for (int i = 0; i < nnames; i++) {
-		if (!strcmp(name[i], path + n + 1))
+		if (!strcmp(name[i], file))
 			return i;
 	}
 	ck_assert_int_lt(nnames, MAX_NAMES);
-	snprintf(name[nnames], sizeof(name[0]), "%s", path + n + 1);
+	snprintf(name[nnames], sizeof(name[0]), "%s", file);
 	return nnames++;
 }
 
@@ -88,27 +84,35 @@ static int fails(int err)
 
 int open(const char *path, int flags, ...)
 {
-	mode_t mode = 0;
-	va_list ap;
-	int fd;
+	/* only the folder and files to be read are opened by a path */
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, 0);
 
-	if (flags & O_CREAT) {
-		va_start(ap, flags);
-		mode = (mode_t)va_arg(ap, int);
-		va_end(ap);
-		if (fails(ENOSPC))
-			return -1;
-	}
-	fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 	if (!recording || fd < 0 || fd >= MAX_FDS)
 		return fd;
 	fd_of[fd].inode = strcmp(path, dir) ? -1 : -2;
 	fd_of[fd].offset = 0;
-	if (name_of(path) >= 0 && (flags & O_CREAT)) {
-		/* no file with that name is there: a new one */
-		fd_of[fd].inode = ninodes;
-		add(CREATE, ninodes++)->name = name_of(path);
-	}
+	return fd;
+}
+
+int openat(int in, const char *file, int flags, ...)
+{
+	mode_t mode;
+	va_list ap;
+	int fd;
+
+	va_start(ap, flags);
+	mode = (mode_t)va_arg(ap, int);
+	va_end(ap);
+	if (fails(ENOSPC))
+		return -1;
+	fd = (int)syscall(SYS_openat, in, file, flags, mode);
+	if (!recording || fd < 0 || fd >= MAX_FDS)
+		return fd;
+	/* no file with that name is there: a new one */
+	ck_assert_int_eq(flags & (O_CREAT | O_EXCL), O_CREAT | O_EXCL);
+	fd_of[fd].inode = ninodes;
+	fd_of[fd].offset = 0;
+	add(CREATE, ninodes++)->name = name_of(file);
 	return fd;
 }
 
@@ -139,31 +143,31 @@ off_t lseek(int fd, off_t offset, int whence)
 
 int fsync(int fd)
 {
-	if (recording && fd < MAX_FDS && fd_of[fd].inode != -1)
-		add(fd_of[fd].inode == -2 ? SYNC_FOLDER : SYNC, fd_of[fd].inode);
 	if (fails(EIO))
 		return -1;
+	if (recording && fd < MAX_FDS && fd_of[fd].inode != -1)
+		add(fd_of[fd].inode == -2 ? SYNC_FOLDER : SYNC, fd_of[fd].inode);
 	return (int)syscall(SYS_fsync, fd);
 }
 
-int rename(const char *from, const char *to)
+int renameat(int in, const char *from, int to_in, const char *to)
 {
+	if (fails(EIO))
+		return -1;
 	if (recording) {
 		struct event *e = add(RENAME, -1);
 
 		e->name = name_of(from);
 		e->to = name_of(to);
 	}
-	if (fails(EIO))
-		return -1;
-	return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+	return (int)syscall(SYS_renameat2, in, from, to_in, to, 0);
 }
 
-int unlink(const char *path)
+int unlinkat(int in, const char *file, int flags)
 {
 	if (recording)
-		add(UNLINK, -1)->name = name_of(path);
-	return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+		add(UNLINK, -1)->name = name_of(file);
+	return (int)syscall(SYS_unlinkat, in, file, flags);
 }
 
 /* ---- what a crash leaves ---- */
@@ -175,7 +179,7 @@ struct inode {
 	int nwritten; /* times */
 };
 
-struct folder {
+struct names {
 	int inode[MAX_NAMES]; /* by name; -1: none */
 };
 
@@ -186,7 +190,7 @@ static int is_name_event(const struct event *e)
 	return e->what == CREATE || e->what == RENAME || e->what == UNLINK;
 }
 
-static void change(struct folder *f, const struct event *e)
+static void change(struct names *f, const struct event *e)
 {
 	if (e->what == CREATE) {
 		f->inode[e->name] = e->inode;
@@ -324,7 +328,7 @@ static int step_there(void)
 /* ---- states ---- */
 
 /* one folder that a crash may leave */
-static void make(const struct folder *f, int keep)
+static void make(const struct names *f, int keep)
 {
 	for (int i = 0; i < nnames; i++) {
 		const struct inode *in = f->inode[i] < 0 ? NULL : &inodes[f->inode[i]];
@@ -353,7 +357,7 @@ static char seen[MAX_SEEN][DIGEST_NBYTES];
 static int nseen;
 
 /* whether the same names had files in the same state before, and the same was asked of them */
-static int was_seen(const struct folder *f, int keep, int least)
+static int was_seen(const struct names *f, int keep, int least)
 {
 	struct digest d = { 0 };
 	char text[DIGEST_NBYTES];
@@ -381,7 +385,7 @@ static int was_seen(const struct folder *f, int keep, int least)
 static int returned[4]; /* calls when the save of a step had returned */
 static int found[4];	/* folders with the checkpoint of a step */
 
-static void check_folder(const struct folder *f, int keep, int after, uint32_t subset)
+static void check_folder(const struct names *f, int keep, int after, uint32_t subset)
 {
 	int least = 1, step;
 
@@ -404,11 +408,11 @@ static void check_folder(const struct folder *f, int keep, int after, uint32_t s
 }
 
 /* crash after these events: base is the folder as synced, pending what changed since */
-static void check_crash(const struct folder *base, const int *pending, int npending, int after)
+static void check_crash(const struct names *base, const int *pending, int npending, int after)
 {
 	ck_assert_int_le(npending, 12);
 	for (uint32_t subset = 0; subset < 1u << npending; subset++) {
-		struct folder f = *base;
+		struct names f = *base;
 
 		for (int k = 0; k < npending; k++) {
 			if (subset & 1u << k)
@@ -420,7 +424,7 @@ static void check_crash(const struct folder *base, const int *pending, int npend
 }
 
 /* the files that are there before the record begins */
-static void read_folder(struct folder *f)
+static void read_folder(struct names *f)
 {
 	static const char *const file[] = { "config.json", "model.safetensors",
 					    "state.safetensors" };
@@ -441,27 +445,20 @@ static void read_folder(struct folder *f)
 		in->data = malloc(in->nbytes);
 		ck_assert_uint_eq(fread(in->data, 1, in->nbytes, in_file), in->nbytes);
 		fclose(in_file);
-		f->inode[name_of(path)] = ninodes++;
+		f->inode[name_of(file[i])] = ninodes++;
 	}
 }
 
-START_TEST(a_crash_leaves_a_complete_checkpoint)
+/* crash after each event of the record, which began with the folder base */
+static void check_record(struct names *base)
 {
 	int pending[MAX_EVENTS], npending = 0;
-	struct folder base;
 
-	save(1);
-	read_folder(&base);
-	recording = 1;
-	for (int step = 2; step <= 3; step++) {
-		save(step);
-		returned[step] = nevents;
-	}
 	recording = 0;
 	for (int i = 0; i <= nevents; i++) {
 		const struct event *e = &event[i];
 
-		check_crash(&base, pending, npending, i);
+		check_crash(base, pending, npending, i);
 		if (i == nevents)
 			break;
 		if (e->what == WRITE)
@@ -473,9 +470,23 @@ START_TEST(a_crash_leaves_a_complete_checkpoint)
 		if (e->what != SYNC_FOLDER)
 			continue;
 		for (int k = 0; k < npending; k++)
-			change(&base, &event[pending[k]]);
+			change(base, &event[pending[k]]);
 		npending = 0;
 	}
+}
+
+START_TEST(a_crash_leaves_a_complete_checkpoint)
+{
+	struct names base;
+
+	save(1);
+	read_folder(&base);
+	recording = 1;
+	for (int step = 2; step <= 3; step++) {
+		save(step);
+		returned[step] = nevents;
+	}
+	check_record(&base);
 	/* the record was not empty */
 	for (int step = 1; step <= 3; step++)
 		ck_assert_int_gt(found[step], 3);
@@ -503,6 +514,40 @@ static int failing_save(int step, int at, int on)
 	fail_at = -1;
 	return r;
 }
+
+/* the call of a save that syncs the folder after the rename of the state */
+static int find_commit(void)
+{
+	int ncreated = 0, i;
+
+	/* creations, syncs and renames are calls that may fail */
+	for (i = 0; i < nevents && event[i].what != RENAME; i++)
+		ncreated += event[i].what != WRITE && event[i].what != UNLINK;
+	return ncreated + 1;
+}
+
+START_TEST(a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint)
+{
+	struct names base;
+	int commit, n;
+
+	save(1);
+	read_folder(&base);
+	recording = 1;
+	save(2);
+	returned[2] = nevents;
+	commit = find_commit();
+	n = nevents;
+	/* a process that is killed after it has renamed the state, and one that resumes */
+	ck_assert_int_ne(failing_save(3, commit, 1), 0);
+	ck_assert_int_eq(event[nevents - 1].what, RENAME);
+	ck_assert_int_eq(step_there(), 3);
+	returned[3] = nevents;
+	ck_assert_int_gt(nevents, n + commit + 3);
+	check_record(&base);
+	ck_assert_int_gt(found[3], 3);
+}
+END_TEST
 
 /* te_train tries again after a failure: neither may take away the only files that fit together */
 START_TEST(failed_saves_leave_a_complete_checkpoint)
@@ -537,6 +582,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, a_crash_leaves_a_complete_checkpoint);
+	tcase_add_test(c, a_crash_while_a_save_is_completed_leaves_a_complete_checkpoint);
 	tcase_add_test(c, failed_saves_leave_a_complete_checkpoint);
 	return s;
 }

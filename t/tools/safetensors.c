@@ -13,6 +13,7 @@
 #include "tt.h"
 
 static char dir[64], path[96], fresh[104];
+static struct folder folder;
 
 static void setup(void)
 {
@@ -20,12 +21,14 @@ static void setup(void)
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/m.safetensors", dir);
 	snprintf(fresh, sizeof(fresh), "%s.new", path);
+	ck_assert_int_eq(folder_open(dir, &folder), 0);
 	say_hush(1);
 }
 
 static void teardown(void)
 {
 	say_hush(0);
+	folder_close(&folder);
 	unlink(path);
 	unlink(fresh);
 	rmdir(dir);
@@ -41,7 +44,7 @@ static void write_file(char ret_digest[17])
 	struct st_writer *w;
 
 	tt_fill_normal(a, NA, 1);
-	ck_assert_int_eq(st_create(path, &w), 0);
+	ck_assert_int_eq(st_create(&folder, "m.safetensors", &w), 0);
 	st_declare(w, "a", "F32", 1, shape_a, sizeof(a));
 	st_declare(w, "b", "U8", 2, shape_b, sizeof(b));
 	ck_assert_int_eq(st_begin(w), 0);
@@ -298,7 +301,7 @@ START_TEST(data_that_were_not_written_are_missed)
 	struct st_writer *w;
 	char digest[17];
 
-	ck_assert_int_eq(st_create(path, &w), 0);
+	ck_assert_int_eq(st_create(&folder, "m.safetensors", &w), 0);
 	st_declare(w, "a", "U8", 1, &shape, 8);
 	ck_assert_int_eq(st_begin(w), 0);
 	ck_assert_int_eq(st_write(w, "1234567", 7), 0);
@@ -313,7 +316,7 @@ START_TEST(an_unfinished_file_goes_away)
 	int64_t shape = 8;
 	struct st_writer *w;
 
-	ck_assert_int_eq(st_create(path, &w), 0);
+	ck_assert_int_eq(st_create(&folder, "m.safetensors", &w), 0);
 	st_declare(w, "a", "U8", 1, &shape, 8);
 	ck_assert_int_eq(st_begin(w), 0);
 	ck_assert_int_eq(access(fresh, F_OK), 0);

@@ -44,6 +44,12 @@ cp other/state.safetensors c/
 cp other/model.safetensors c/model.safetensors.new
 check "a crash while renaming is made good" "$te_train" --resume c --steps 5
 check "with the weights that belong there" cmp c/model.safetensors other/model.safetensors
+size=$(wc -c <other/model.safetensors)
+cp good/* c/
+cp other/state.safetensors c/
+{ head -c $((size - 4)) other/model.safetensors; printf damg; } >c/model.safetensors.new
+fails "but not with damaged ones" "c/model.safetensors: not the weights" "$te_train" --resume c
+check "which stay where they are" cmp c/model.safetensors good/model.safetensors
 cp good/* c/
 head -c 1000 good/model.safetensors >c/model.safetensors.new
 check "what a crash while writing left is of no matter" "$te_train" --resume c --steps 4

@@ -16,6 +16,7 @@
 #include "tt.h"
 
 static char dir[64];
+static struct folder folder;
 static struct te_ctx *ctx;
 static struct config cfg;
 static struct model model;
@@ -64,6 +65,7 @@ static void setup_ctx(void)
 
 	strcpy(dir, "/tmp/te-weights.XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert_int_eq(folder_open(dir, &folder), 0);
 	co.backend = "host";
 	ck_assert_int_eq(te_ctx_create(&co, &ctx), 0);
 	say_by(keep_line);
@@ -81,6 +83,7 @@ static void teardown(void)
 	model_free(&model);
 	config_free(&cfg);
 	te_ctx_unref(ctx);
+	folder_close(&folder);
 	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -91,7 +94,7 @@ static void write_part(const struct st_file *f, const char *file, int part)
 	struct st_writer *w;
 	struct st_tensor t;
 
-	ck_assert_int_eq(st_create(in(file), &w), 0);
+	ck_assert_int_eq(st_create(&folder, file, &w), 0);
 	for (int pass = 0; pass < 2; pass++) {
 		int i = 0;
 
@@ -174,7 +177,7 @@ START_TEST(frozen_weights_are_saved)
 	ck_assert_int_gt(te_seq_freeze(m.seq, "*.qkv.weight", 1), 0);
 	ck_assert_int_gt(te_seq_freeze(m.seq, "embed", 1), 0);
 	ck_assert_int_eq(model_init(&m, 77), 0);
-	ck_assert_int_eq(weights_write(in("a.safetensors"), &m, NULL, digest), 0);
+	ck_assert_int_eq(weights_write(&folder, "a.safetensors", &m, NULL, digest), 0);
 	snprintf(fresh, sizeof(fresh), "%s.new", in("a.safetensors"));
 	ck_assert_int_eq(rename(fresh, in("a.safetensors")), 0);
 	ck_assert_int_eq(st_open(in("a.safetensors"), &f), 0);
@@ -270,7 +273,7 @@ static void write_edited(const struct st_file *f, const char *file, const struct
 	struct st_writer *w;
 	struct st_tensor t;
 
-	ck_assert_int_eq(st_create(in(file), &w), 0);
+	ck_assert_int_eq(st_create(&folder, file, &w), 0);
 	for (int pass = 0; pass < 2; pass++) {
 		for (const char *name = NULL; (name = st_next(f, name));) {
 			if (e->drop && !strcmp(name, e->drop))

@@ -25,6 +25,8 @@
 #include <te/seq.h>
 
 #include "ckpt.h"
+#include "folder.h"
+#include "lock.h"
 #include "record.h"
 #include "safetensors.h"
 #include "say.h"
@@ -37,49 +39,32 @@
 static const char config_json[] = "config.json";
 static const char model_st[] = "model.safetensors";
 static const char state_st[] = "state.safetensors";
+static const char best_dir[] = "best";
 
-static char *path_in(const char *dir, const char *file)
+/* the name under which a file is written */
+#define FRESH ".new"
+static const char *fresh_name(const char *file, char ret_name[64])
 {
-	char *path;
-
-	if (asprintf(&path, "%s/%s", dir, file) >= 0)
-		return path;
-	say_failed("%s: out of memory", dir);
-	return NULL;
-}
-
-/* path.new */
-static char *fresh_in(const char *dir, const char *file)
-{
-	char *path;
-
-	if (asprintf(&path, "%s/%s.new", dir, file) >= 0)
-		return path;
-	say_failed("%s: out of memory", dir);
-	return NULL;
-}
-
-static int sync_folder(const char *dir)
-{
-	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	int bad = fd < 0 || fsync(fd);
-	int err = errno;
-
-	if (fd >= 0)
-		close(fd);
-	return bad ? say_bad("%s: %s", dir, strerror(err)) : STATUS_OK;
+	snprintf(ret_name, 64, "%s" FRESH, file);
+	return ret_name;
 }
 
 /* a new folder is kept by its parent */
 static int sync_parent(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	char parent[4096];
+	struct folder parent;
+	char name[4096];
+	int r;
 
-	if (!slash)
-		return sync_folder(".");
-	snprintf(parent, sizeof(parent), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-	return sync_folder(parent);
+	snprintf(name, sizeof(name), "%.*s",
+		 slash ? slash == path ? 1 : (int)(slash - path) : 1, slash ? path : ".");
+	r = folder_open(name, &parent);
+	if (r)
+		return r;
+	r = folder_sync(&parent);
+	folder_close(&parent);
+	return r;
 }
 
 static int make_folder(const char *dir)
@@ -147,49 +132,43 @@ static char *shortest_text(const json_t *obj, const char *path)
 }
 
 /* write, sync and read back; the caller removes it after a failure */
-static int write_json(const char *path, const json_t *obj)
+static int write_json(const struct folder *dir, const char *name, const json_t *obj)
 {
-	char *text = shortest_text(obj, path);
+	char *path = folder_path(dir, name), *text = path ? shortest_text(obj, path) : NULL;
+	int fd = -1, r = text ? folder_create(dir, name, &fd) : STATUS_FAILED;
 	json_t *got = NULL;
-	int fd, bad, r;
 
-	if (!text)
-		return STATUS_FAILED;
-	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	bad = fd < 0 || write_all(fd, text, strlen(text)) || write_all(fd, "\n", 1) || fsync(fd);
-	r = bad ? say_bad("%s: %s; nothing was replaced", path, strerror(errno)) : STATUS_OK;
-	if (fd >= 0)
+	if (!r && (write_all(fd, text, strlen(text)) || write_all(fd, "\n", 1) || fsync(fd) ||
+		   lseek(fd, 0, SEEK_SET) < 0)) {
+		r = say_bad("%s: %s; nothing was replaced", path, strerror(errno));
 		close(fd);
-	free(text);
-	if (!r)
-		r = record_load(path, &got);
+	} else if (!r) {
+		r = record_read(fd, path, &got);
+	}
 	if (!r && !json_equal(got, obj))
 		r = say_failed("%s: is not what was written", path);
 	json_decref(got);
+	free(text);
+	free(path);
 	return r;
 }
 
 /* rename file.new to file; or, if it may be renamed, by another rank that resumes too, it was */
-static int commit(const char *dir, const char *file, int may_be_renamed)
+static int commit(const struct folder *dir, const char *file, int may_be_renamed)
 {
-	char *from = fresh_in(dir, file), *to = path_in(dir, file);
-	int r = STATUS_FAILED;
+	char from[64];
 
-	if (from && to)
-		r = !rename(from, to) || (errno == ENOENT && may_be_renamed) ?
-			    STATUS_OK : say_bad("%s: %s", to, strerror(errno));
-	free(from);
-	free(to);
-	return r;
+	if (!renameat(dir->fd, fresh_name(file, from), dir->fd, file) ||
+	    (errno == ENOENT && may_be_renamed))
+		return STATUS_OK;
+	return say_bad("%s/%s: %s", dir->path, file, strerror(errno));
 }
 
-static void drop(const char *dir, const char *file)
+static void drop(const struct folder *dir, const char *file)
 {
-	char *path = fresh_in(dir, file);
+	char name[64];
 
-	if (path)
-		unlink(path);
-	free(path);
+	unlinkat(dir->fd, fresh_name(file, name), 0);
 }
 
 /* ---- models that ranks divide ---- */
@@ -274,11 +253,11 @@ static json_t *run_to_json(const struct model *m, json_t *options, const struct 
 	return record_end(&rec, state_st);
 }
 
-static int write_blobs(const char *path, const struct blob *blob, int n)
+static int write_blobs(const struct folder *dir, const struct blob *blob, int n)
 {
 	struct st_writer *w = NULL;
 	char digest[17];
-	int r = st_create(path, &w);
+	int r = st_create(dir, state_st, &w);
 
 	for (int i = 0; i < n && !r; i++) {
 		int64_t extent = (int64_t)(blob[i].nbytes / (*blob[i].dtype == 'F' ? 4 : 1));
@@ -313,7 +292,7 @@ static int read_blobs(struct te_adamw *opt, const struct ckpt_flat *flat, struct
 	return te < 0 ? say_te(te, "reading the optimizer's state") : STATUS_OK;
 }
 
-static int write_state(const char *path, const struct model *m, struct te_adamw *opt,
+static int write_state(const struct folder *dir, const struct model *m, struct te_adamw *opt,
 		       const struct ckpt_flat *flat, json_t *run)
 {
 	struct blob blob[] = {
@@ -329,19 +308,19 @@ static int write_state(const char *path, const struct model *m, struct te_adamw 
 	if (r)
 		return r;
 	blob[4].nbytes = q ? te_quant_nbytes(q) : 0;
-	blob[0].data = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), path);
+	blob[0].data = record_to_text(run, JSON_COMPACT | JSON_REAL_PRECISION(17), state_st);
 	blob[0].nbytes = blob[0].data ? strlen(blob[0].data) : 0;
 	if (!blob[0].data)
 		r = STATUS_FAILED;
 	for (int i = 1; i < n && !r; i++) {
 		blob[i].data = malloc(blob[i].nbytes);
 		if (!blob[i].data)
-			r = say_failed("%s: out of memory", path);
+			r = say_failed("%s: out of memory", dir->path);
 	}
 	if (!r)
 		r = read_blobs(opt, flat, q, blob);
 	if (!r)
-		r = write_blobs(path, blob, n);
+		r = write_blobs(dir, blob, n);
 	for (int i = 0; i < n; i++)
 		free(blob[i].data);
 	te_quant_unref(q);
@@ -349,38 +328,36 @@ static int write_state(const char *path, const struct model *m, struct te_adamw 
 }
 
 /* all files as .new; opt NULL: no state */
-static int write_fresh(const char *dir, const struct model *m, struct te_adamw *opt,
+static int write_fresh(const struct folder *dir, const struct model *m, struct te_adamw *opt,
 		       const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
-	char *config_path = fresh_in(dir, config_json), *model_path = path_in(dir, model_st);
-	char *state_path = path_in(dir, state_st), digest[17];
 	json_t *config = config_to_json(&m->cfg), *run = NULL;
-	int r = config_path && model_path && state_path && config ? STATUS_OK : STATUS_FAILED;
+	int r = config ? STATUS_OK : STATUS_FAILED;
+	char name[64], digest[17];
 
 	if (!r)
-		r = write_json(config_path, config);
+		r = write_json(dir, fresh_name(config_json, name), config);
 	if (!r)
-		r = weights_write(model_path, m, flat->weights, digest);
+		r = weights_write(dir, model_st, m, flat->weights, digest);
 	if (!r && opt) {
 		run = run_to_json(m, options, p, config, digest);
-		r = run ? write_state(state_path, m, opt, flat, run) : STATUS_FAILED;
+		r = run ? write_state(dir, m, opt, flat, run) : STATUS_FAILED;
 	}
 	json_decref(run);
 	json_decref(config);
-	free(config_path);
-	free(model_path);
-	free(state_path);
 	return r;
 }
 
 /* ---- what a folder has ---- */
 
-static int open_in(const char *dir, const char *name, struct st_file **ret_f)
+static int open_in(const struct folder *dir, const char *name, struct st_file **ret_f)
 {
-	char *path = path_in(dir, name);
+	char *path = folder_path(dir, name);
 	struct st_file *f = NULL;
-	int r = path ? st_open(path, &f) : STATUS_FAILED;
+	int r = path ? folder_check_link(dir, name) : STATUS_FAILED;
 
+	if (!r)
+		r = st_open(path, &f);
 	free(path);
 	if (!r)
 		r = st_check_digest(f);
@@ -434,27 +411,26 @@ static int read_run(const struct st_file *f, struct run *ret_run)
 	return rd.status;
 }
 
-static int weights_fit(const char *dir, const char *digest)
+static int weights_fit(const struct folder *dir, const char *digest)
 {
-	char *path = fresh_in(dir, model_st);
 	struct st_file *f = NULL;
-	const char *have = NULL;
-	int fits = 0;
+	const char *have;
+	char name[64];
+	int fits;
 
-	if (path && !access(path, R_OK) && !st_open(path, &f)) {
-		have = st_get_meta(f, "digest");
-		fits = have && !strcmp(have, digest) && !st_check_digest(f);
-	}
+	if (open_in(dir, fresh_name(model_st, name), &f))
+		return 0;
+	have = st_get_meta(f, "digest");
+	fits = have && !strcmp(have, digest);
 	st_close(f);
-	free(path);
 	return fits;
 }
 
-static int config_fits(const char *dir, const json_t *config)
+static int config_fits(const struct folder *dir, const json_t *config)
 {
-	char *path = fresh_in(dir, config_json);
+	char name[64], *path = folder_path(dir, fresh_name(config_json, name));
 	json_t *have = NULL;
-	int fits = path && !access(path, R_OK) && !record_load(path, &have) &&
+	int fits = path && !folder_check_link(dir, name) && !record_load(path, &have) &&
 		   json_equal(have, config);
 
 	json_decref(have);
@@ -462,26 +438,37 @@ static int config_fits(const char *dir, const json_t *config)
 	return fits;
 }
 
+/* has a save left files that it had not renamed yet */
+static int has_fresh(const struct folder *dir)
+{
+	char name[64];
+
+	return folder_has(dir, fresh_name(config_json, name)) ||
+	       folder_has(dir, fresh_name(model_st, name));
+}
+
 /* after a crash, files that belong to the state may not have been renamed yet */
-static int finish_renames(const char *dir, const struct run *run)
+static int finish_renames(const struct folder *dir, const struct run *run)
 {
 	int model, config, r;
 
+	if (!has_fresh(dir))
+		return STATUS_OK;
 	say_hush(1); /* errors in files of an incomplete save do not matter */
 	model = weights_fit(dir, run->digest);
 	config = config_fits(dir, json_object_get(run->obj, "config"));
 	say_hush(0);
 	if (!model && !config)
 		return STATUS_OK;
-	r = sync_folder(dir); /* the rename of the state, by a process that was killed after it */
+	r = folder_sync(dir); /* the rename of the state, by a process that was killed after it */
 	if (!r && model)
 		r = commit(dir, model_st, 1);
 	if (!r && config)
 		r = commit(dir, config_json, 1);
-	return r ? r : sync_folder(dir);
+	return r ? r : folder_sync(dir);
 }
 
-static int open_state(const char *dir, struct st_file **ret_f, struct run *ret_run)
+static int open_state(const struct folder *dir, struct st_file **ret_f, struct run *ret_run)
 {
 	struct st_file *f = NULL;
 	struct run run;
@@ -492,6 +479,8 @@ static int open_state(const char *dir, struct st_file **ret_f, struct run *ret_r
 	r = read_run(f, &run);
 	if (!r) {
 		r = finish_renames(dir, &run);
+		if (!r)
+			r = folder_check_link(dir, config_json);
 		if (r)
 			json_decref(run.obj);
 	}
@@ -504,34 +493,39 @@ static int open_state(const char *dir, struct st_file **ret_f, struct run *ret_r
 	return STATUS_OK;
 }
 
-int ckpt_folder(const char *dir)
+/* complete the save that a crash interrupted after it was committed */
+static int complete(const struct folder *dir)
 {
-	const char *const file[] = { config_json, model_st };
-	char *path = path_in(dir, state_st);
-	int r = path ? make_folder(dir) : STATUS_FAILED, left = 0;
 	struct st_file *f = NULL;
 	struct run run;
+	int r;
 
 	/* without a state nothing has been committed */
-	if (!r && access(path, F_OK)) {
-		free(path);
+	if (!folder_has(dir, state_st) || !has_fresh(dir))
 		return STATUS_OK;
-	}
-	free(path);
-	for (int i = 0; i < 2 && !r; i++) {
-		path = fresh_in(dir, file[i]);
-		r = path ? STATUS_OK : STATUS_FAILED;
-		left |= path && !access(path, F_OK);
-		free(path);
-	}
-	if (r || !left)
-		return r;
 	r = open_state(dir, &f, &run);
 	if (r)
 		return r;
 	json_decref(run.obj);
 	st_close(f);
 	return STATUS_OK;
+}
+
+int ckpt_folder(const char *dir, double wait_s, int *lock_fd)
+{
+	struct folder f;
+	int r = make_folder(dir);
+
+	if (!r)
+		r = folder_open(dir, &f);
+	if (r)
+		return r;
+	if (*lock_fd < 0)
+		r = lock_folder(&f, wait_s, lock_fd);
+	if (!r)
+		r = complete(&f);
+	folder_close(&f);
+	return r;
 }
 
 /* the step of a checkpoint; -1: it cannot be read */
@@ -555,12 +549,15 @@ static int64_t step_of(const char *path)
 static char *find_saved(const char *dir, int *ret_is_state)
 {
 	static const char *const file[] = { state_st, model_st, "best/model.safetensors" };
+	struct stat st;
 
 	for (int i = 0; i < 3; i++) {
-		char *path = path_in(dir, file[i]);
+		char *path;
 
 		*ret_is_state = !i;
-		if (path && !access(path, F_OK))
+		if (asprintf(&path, "%s/%s", dir, file[i]) < 0)
+			return NULL;
+		if (!lstat(path, &st))
 			return path;
 		free(path);
 	}
@@ -593,37 +590,41 @@ int ckpt_check_free(const char *dir)
 	return r;
 }
 
-int ckpt_drop_best(const char *dir)
+int ckpt_drop_best(const char *path)
 {
-	static const char *const file[] = { "best/model.safetensors", "best/config.json", "best" };
+	static const char *const file[] = { model_st, config_json };
+	struct folder dir, best = { 0 };
+	int r = folder_open(path, &dir);
+	struct stat st;
 
-	for (int i = 0; i < 3; i++) {
-		char *path = path_in(dir, file[i]);
-		int r = path ? STATUS_OK : STATUS_FAILED;
-
-		/* a folder with other files stays */
-		if (!r && remove(path) && errno != ENOENT && errno != ENOTDIR &&
-		    errno != ENOTEMPTY && errno != EEXIST)
-			r = say_bad("%s: %s", path, strerror(errno));
-		free(path);
-		if (r)
-			return r;
-	}
-	return STATUS_OK;
+	if (r)
+		return r;
+	if (!fstatat(dir.fd, best_dir, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
+		r = folder_open_in(&dir, best_dir, &best);
+	for (int i = 0; i < 2 && !r && best.path; i++)
+		if (unlinkat(best.fd, file[i], 0) && errno != ENOENT)
+			r = say_bad("%s/%s: %s", best.path, file[i], strerror(errno));
+	/* a folder with other files stays */
+	if (!r && best.path && unlinkat(dir.fd, best_dir, AT_REMOVEDIR) && errno != ENOTEMPTY &&
+	    errno != EEXIST)
+		r = say_bad("%s: %s", best.path, strerror(errno));
+	folder_close(&best);
+	folder_close(&dir);
+	return r;
 }
 
 /* ---- saving ---- */
 
-static int save(const char *dir, const struct model *m, struct te_adamw *opt,
+static int save(const struct folder *dir, const struct model *m, struct te_adamw *opt,
 		const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
-	int r = ckpt_folder(dir); /* a save that failed after its commit has left files */
+	int r = complete(dir); /* a save that failed after its commit has left files */
 
 	if (r)
 		return r;
 	r = write_fresh(dir, m, opt, flat, options, p);
 	if (!r)
-		r = sync_folder(dir);
+		r = folder_sync(dir);
 	if (r) {
 		drop(dir, config_json);
 		drop(dir, model_st);
@@ -633,34 +634,61 @@ static int save(const char *dir, const struct model *m, struct te_adamw *opt,
 	if (opt) {
 		r = commit(dir, state_st, 0);
 		if (!r)
-			r = sync_folder(dir);
+			r = folder_sync(dir);
 	}
 	if (!r)
 		r = commit(dir, model_st, 0);
 	if (!r)
 		r = commit(dir, config_json, 0);
-	return r ? r : sync_folder(dir);
+	return r ? r : folder_sync(dir);
 }
 
-int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
+int ckpt_save(const char *path, const struct model *m, struct te_adamw *opt,
 	      const struct ckpt_flat *flat, json_t *options, const struct progress *p)
 {
-	return options ? save(dir, m, opt, flat, options, p) : STATUS_FAILED;
+	struct folder dir;
+	int r = options ? make_folder(path) : STATUS_FAILED;
+
+	if (!r)
+		r = folder_open(path, &dir);
+	if (r)
+		return r;
+	r = save(&dir, m, opt, flat, options, p);
+	folder_close(&dir);
+	return r;
 }
 
-int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat)
+int ckpt_save_best(const char *path, const struct model *m, const struct ckpt_flat *flat)
 {
-	return save(dir, m, NULL, flat, NULL, NULL);
+	struct folder dir, best;
+	int r = make_folder(path);
+
+	if (!r)
+		r = folder_open(path, &dir);
+	if (r)
+		return r;
+	r = folder_open_in(&dir, best_dir, &best);
+	if (!r) {
+		r = save(&best, m, NULL, flat, NULL, NULL);
+		folder_close(&best);
+	}
+	folder_close(&dir);
+	return r;
 }
 
 /* ---- loading ---- */
 
-int ckpt_options(const char *dir, json_t **ret_options)
+int ckpt_options(const char *path, json_t **ret_options)
 {
 	struct st_file *f = NULL;
+	struct folder dir;
 	struct run run;
-	int r = open_state(dir, &f, &run);
+	int r = folder_open(path, &dir);
 
+	if (r)
+		return r;
+	r = open_state(&dir, &f, &run);
+	folder_close(&dir);
 	if (r)
 		return r;
 	*ret_options = json_incref((json_t *)(uintptr_t)run.options);
@@ -749,7 +777,7 @@ static int load_state(const struct st_file *f, const struct model *m, struct te_
 	return r ? r : load_quant(f, m, recipe);
 }
 
-static int load_model(const char *dir, const struct model *m, const char *digest,
+static int load_model(const struct folder *dir, const struct model *m, const char *digest,
 		      const struct st_file *state)
 {
 	struct st_file *f = NULL;
@@ -781,19 +809,25 @@ static int check_frozen(const struct st_file *state, const struct model *m, cons
 		       "weights, begin with --init", st_path(state), then, now);
 }
 
-int ckpt_load(const char *dir, const struct model *m, struct te_adamw *opt, struct progress *ret_p)
+int ckpt_load(const char *path, const struct model *m, struct te_adamw *opt, struct progress *ret_p)
 {
 	struct st_file *state = NULL;
 	const char *recipe;
+	struct folder dir;
 	struct run run;
-	int te, r = open_state(dir, &state, &run);
+	int te, r = folder_open(path, &dir);
 
 	if (r)
 		return r;
+	r = open_state(&dir, &state, &run);
+	if (r) {
+		folder_close(&dir);
+		return r;
+	}
 	recipe = json_string_value(json_object_get(run.options, "recipe"));
 	r = opt ? check_frozen(state, m, &run) : STATUS_OK;
 	if (!r)
-		r = load_model(dir, m, run.digest, state);
+		r = load_model(&dir, m, run.digest, state);
 	if (!r && opt)
 		r = load_state(state, m, opt, recipe);
 	if (!r) {
@@ -805,5 +839,6 @@ int ckpt_load(const char *dir, const struct model *m, struct te_adamw *opt, stru
 		*ret_p = run.p;
 	json_decref(run.obj);
 	st_close(state);
+	folder_close(&dir);
 	return r;
 }

@@ -24,10 +24,11 @@ struct progress {
 };
 
 /*
- * Create a folder and its parents, check that files can be created in it, and complete the save
- * that a crash interrupted after it was committed.
+ * Create a folder and its parents, check that files can be created in it, lock it as lock_folder()
+ * does unless *lock_fd is 0 or more, and complete the save that a crash interrupted after it was
+ * committed.
  */
-int ckpt_folder(const char *dir);
+int ckpt_folder(const char *dir, double wait_s, int *lock_fd);
 
 /* has it neither a checkpoint, nor weights, nor the best weights of a run */
 int ckpt_is_free(const char *dir);
@@ -54,8 +55,8 @@ void ckpt_flat_free(struct ckpt_flat *flat);
  */
 int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
 	      const struct ckpt_flat *flat, json_t *options, const struct progress *p);
-/* weights and config only */
-int ckpt_save_weights(const char *dir, const struct model *m, const struct ckpt_flat *flat);
+/* weights and config only, in dir/best */
+int ckpt_save_best(const char *dir, const struct model *m, const struct ckpt_flat *flat);
 
 /* the options of the run that saved the checkpoint: a new reference */
 int ckpt_options(const char *dir, json_t **ret_options);

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,28 +50,44 @@ static int wait_for_lock(int fd, double wait_s)
 	return r;
 }
 
-int lock_folder(const char *dir, double wait_s, int *ret_fd)
+/* a file that has no other name: writing to it changes no file of another folder */
+static int open_lock(const struct folder *dir, int *ret_fd)
 {
-	char *path = NULL;
-	int fd, r = STATUS_OK;
+	int fd = openat(dir->fd, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+			0666);
+	int err = errno;
+	struct stat st;
+
+	if (fd >= 0 && (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink != 1)) {
+		close(fd);
+		fd = -1;
+		err = ELOOP;
+	}
+	if (fd < 0)
+		return err == ELOOP ? say_bad("%s/.lock: is a link or not a regular file, expected "
+					      "none or that of an earlier run", dir->path) :
+				      say_bad("%s/.lock: %s", dir->path, strerror(err));
+	*ret_fd = fd;
+	return STATUS_OK;
+}
+
+int lock_folder(const struct folder *dir, double wait_s, int *ret_fd)
+{
+	int fd = -1, r = open_lock(dir, &fd);
 
 	*ret_fd = -1;
-	if (asprintf(&path, "%s/.lock", dir) < 0)
-		return say_failed("%s: out of memory", dir);
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-	if (fd < 0) {
-		if (errno != ENOENT && errno != ENOTDIR)
-			r = say_bad("%s: %s", path, strerror(errno));
-	} else if (!wait_for_lock(fd, wait_s)) {
+	if (r)
+		return r;
+	if (!wait_for_lock(fd, wait_s)) {
 		sign(fd);
 		*ret_fd = fd;
-	} else {
-		if (errno == EWOULDBLOCK)
-			r = refuse(dir, fd);
-		else
-			say_note("%s: %s: another run could save there too", path, strerror(errno));
-		close(fd);
+		return STATUS_OK;
 	}
-	free(path);
+	if (errno == EWOULDBLOCK)
+		r = refuse(dir->path, fd);
+	else
+		say_note("%s/.lock: %s: another run could save there too", dir->path,
+			 strerror(errno));
+	close(fd);
 	return r;
 }

@@ -2,11 +2,12 @@
 #ifndef LOCK_H
 #define LOCK_H
 
+#include "folder.h"
+
 /*
- * Lock a folder, if it is there, until *ret_fd is closed or the process ends; *ret_fd is -1 if
- * it is not there, or if its file system has no locks, which is told. wait_s: seconds to wait for
- * another run that has it locked.
+ * Lock a folder until *ret_fd is closed or the process ends; *ret_fd is -1 if its file system has
+ * no locks, which is told. wait_s: seconds to wait for another run that has it locked.
  */
-int lock_folder(const char *dir, double wait_s, int *ret_fd);
+int lock_folder(const struct folder *dir, double wait_s, int *ret_fd);
 
 #endif

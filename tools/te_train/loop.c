@@ -278,7 +278,7 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 			r = ckpt_save(dir, &t->model, opt, &flat, options, &t->done);
 		json_decref(options);
 	} else if (!r && !t->ranks.rank) {
-		r = ckpt_save_weights(dir, &t->model, &flat);
+		r = ckpt_save_best(dir, &t->model, &flat);
 	}
 	ckpt_flat_free(&flat);
 	return r;
@@ -287,7 +287,6 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 static int validate(struct trainer *t)
 {
 	const char *dir = trainer_folder(t);
-	char best[4096];
 	double loss;
 	int r = evaluate(t, &loss);
 
@@ -299,8 +298,7 @@ static int validate(struct trainer *t)
 		t->done.best_val = t->val_loss;
 		t->done.best_step = t->done.step;
 		if (t->o->save_best && dir) {
-			snprintf(best, sizeof(best), "%s/best", dir);
-			if (save_files(t, best, NULL))
+			if (save_files(t, dir, NULL))
 				say_note("step %lld: the best weights were not saved; training "
 					 "continues",
 					 (long long)t->done.step);

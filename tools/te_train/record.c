@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "folder.h"
 #include "record.h"
 #include "say.h"
 
@@ -206,15 +208,16 @@ int record_parse(const char *text, size_t nbytes, const char *where, json_t **re
 	return check_parsed(obj, &err, where, ret_obj);
 }
 
-int record_load(const char *path, json_t **ret_obj)
+int record_read(int fd, const char *path, json_t **ret_obj)
 {
 	json_error_t err = { 0 };
-	FILE *f = fopen(path, "re");
+	FILE *f = fdopen(fd, "re");
 	json_t *obj;
 
-	if (!f)
-		return errno == ENOMEM ? say_failed("%s: %s", path, NO_MEMORY) :
-					 say_bad("%s: %s", path, strerror(errno));
+	if (!f) {
+		close(fd);
+		return say_failed("%s: %s", path, NO_MEMORY);
+	}
 	count_failures();
 	errno = 0;
 	obj = json_loadf(f, JSON_REJECT_DUPLICATES, &err);
@@ -226,6 +229,13 @@ int record_load(const char *path, json_t **ret_obj)
 	}
 	fclose(f);
 	return check_parsed(obj, &err, path, ret_obj);
+}
+
+int record_load(const char *path, json_t **ret_obj)
+{
+	int fd, r = file_open(path, 0, &fd);
+
+	return r ? r : record_read(fd, path, ret_obj);
 }
 
 /* the value, or NULL after a failure */

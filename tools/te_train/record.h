@@ -51,6 +51,8 @@ int record_print(struct record *r, size_t flags);
 /* where: messages begin with it. *ret_obj: an object; an exit status */
 int record_parse(const char *text, size_t nbytes, const char *where, json_t **ret_obj);
 int record_load(const char *path, json_t **ret_obj);
+/* from an open file, which it closes; path: for messages */
+int record_read(int fd, const char *path, json_t **ret_obj);
 
 /* Fields of an object. The first bad one is reported with its name, and sets status. */
 struct record_reader {

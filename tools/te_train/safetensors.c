@@ -27,7 +27,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define NO_DIGEST "0000000000000000"
 
 struct st_writer {
-	char *path; /* with ".new" */
+	const struct folder *dir;
+	char *path, *name; /* with ".new"; name: the end of path */
 	int fd;
 	struct record header;
 	json_t *obj; /* the header, from st_begin() on */
@@ -61,13 +62,14 @@ static int write_fully(struct st_writer *w, const void *src, size_t nbytes)
 	return STATUS_OK;
 }
 
-int st_create(const char *path, struct st_writer **ret_w)
+int st_create(const struct folder *dir, const char *name, struct st_writer **ret_w)
 {
 	struct st_writer *w = calloc(1, sizeof(*w));
 	int r;
 
 	if (!w)
-		return say_failed("%s: out of memory", path);
+		return say_failed("%s/%s: out of memory", dir->path, name);
+	w->dir = dir;
 	w->fd = -1;
 	record_begin(&w->header);
 	record_open(&w->header, "__metadata__");
@@ -75,15 +77,15 @@ int st_create(const char *path, struct st_writer **ret_w)
 	record_text(&w->header, "digest", NO_DIGEST);
 	record_close(&w->header);
 	w->buf = malloc(BUF_NBYTES);
-	if (asprintf(&w->path, "%s.new", path) < 0)
+	if (asprintf(&w->path, "%s/%s.new", dir->path, name) < 0)
 		w->path = NULL;
 	if (!w->buf || !w->path) {
 		st_free(w);
-		return say_failed("%s: out of memory", path);
+		return say_failed("%s/%s: out of memory", dir->path, name);
 	}
-	w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (w->fd < 0) {
-		r = write_error(w);
+	w->name = w->path + strlen(dir->path) + 1;
+	r = folder_create(dir, w->name, &w->fd);
+	if (r) {
 		st_free(w);
 		return r;
 	}
@@ -175,11 +177,13 @@ static int set_digest(struct st_writer *w, const char *digest)
 	return STATUS_OK;
 }
 
+static int map_file(int fd, const char *path, struct st_file **ret_f);
+
 /* the file has the header and the digest that were written */
 static int read_back(const struct st_writer *w)
 {
 	struct st_file *f = NULL;
-	int r = st_open(w->path, &f);
+	int r = map_file(w->fd, w->path, &f);
 
 	if (!r && !json_equal(st_header(f), w->obj))
 		r = say_failed("%s: its header is not what was written", w->path);
@@ -225,7 +229,7 @@ void st_free(struct st_writer *w)
 	if (w->fd >= 0) {
 		/* not ended: remove the incomplete file */
 		close(w->fd);
-		unlink(w->path);
+		unlinkat(w->dir->fd, w->name, 0);
 	}
 	if (w->obj)
 		json_decref(w->obj);
@@ -385,20 +389,19 @@ static const char *what_is(const struct st_file *f)
 	return "";
 }
 
-int st_open(const char *path, struct st_file **ret_f)
+/* the file stays open */
+static int map_file(int fd, const char *path, struct st_file **ret_f)
 {
 	struct st_file *f = calloc(1, sizeof(*f));
-	int fd = open(path, O_RDONLY | O_CLOEXEC), r = STATUS_OK;
+	int r = STATUS_OK;
 	uint64_t n = 0;
 	struct stat st;
 
 	if (!f || !(f->path = strdup(path))) {
 		free(f);
-		if (fd >= 0)
-			close(fd);
 		return say_failed("out of memory");
 	}
-	if (fd < 0 || fstat(fd, &st)) {
+	if (fstat(fd, &st)) {
 		r = say_bad("%s: %s", path, strerror(errno));
 	} else if (!S_ISREG(st.st_mode) || st.st_size < 8) {
 		r = say_bad("%s: not a safetensors file, or cut short: no header", path);
@@ -410,8 +413,6 @@ int st_open(const char *path, struct st_file **ret_f)
 			r = say_bad("%s: %s", path, strerror(errno));
 		}
 	}
-	if (fd >= 0)
-		close(fd);
 	if (!r) {
 		memcpy(&n, f->map, 8);
 		if (n > HEADER_MAX || (f->nbytes > 8 && f->map[8] != '{'))
@@ -433,6 +434,17 @@ int st_open(const char *path, struct st_file **ret_f)
 	}
 	*ret_f = f;
 	return STATUS_OK;
+}
+
+int st_open(const char *path, struct st_file **ret_f)
+{
+	int fd, r = file_open(path, O_NONBLOCK, &fd);
+
+	if (r)
+		return r;
+	r = map_file(fd, path, ret_f);
+	close(fd);
+	return r;
 }
 
 void st_close(struct st_file *f)

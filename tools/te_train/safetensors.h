@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "folder.h"
+
 struct st_tensor {
 	const char *dtype; /* "F32", "BF16", "F16", "U8" */
 	int ndim;
@@ -21,8 +23,8 @@ struct st_tensor {
 
 struct st_writer;
 
-/* writes path.new, which the caller renames after st_end() */
-int st_create(const char *path, struct st_writer **ret_w);
+/* writes name.new in the folder, which stays open; the caller renames it after st_end() */
+int st_create(const struct folder *dir, const char *name, struct st_writer **ret_w);
 void st_declare(struct st_writer *w, const char *name, const char *dtype, int ndim,
 		const int64_t *shape, size_t nbytes);
 int st_begin(struct st_writer *w);

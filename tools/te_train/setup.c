@@ -13,7 +13,6 @@
 
 #include <te/errno.h>
 
-#include "lock.h"
 #include "loop.h"
 #include "mem.h"
 #include "record.h"
@@ -309,19 +308,12 @@ static int check_out(const struct trainer *t, const char *dir)
 	return ckpt_check_free(dir);
 }
 
-/* locked before a save that was interrupted there is completed */
 static int open_out(struct trainer *t)
 {
-	/* a rank that was lost had it locked, and may have been on another host */
-	const double wait_s = t->nrecovered ? LOCK_WAIT_S : 0;
 	const char *dir = trainer_folder(t);
-	int r = lock_folder(dir, wait_s, &t->lock_fd);
-	int there = t->lock_fd >= 0;
+	/* a rank that was lost had it locked, and may have been on another host */
+	int r = ckpt_folder(dir, t->nrecovered ? LOCK_WAIT_S : 0, &t->lock_fd);
 
-	if (!r)
-		r = ckpt_folder(dir);
-	if (!r && !there)
-		r = lock_folder(dir, wait_s, &t->lock_fd);
 	return r ? r : check_out(t, dir);
 }
 

@@ -159,7 +159,8 @@ static float *flat_zeros(const struct model *m)
 	return flat;
 }
 
-int weights_write(const char *path, const struct model *m, const float *whole, char ret_digest[17])
+int weights_write(const struct folder *dir, const char *name, const struct model *m,
+		  const float *whole, char ret_digest[17])
 {
 	struct saving s = { 0 };
 	float *flat = whole ? NULL : flat_read(te_seq_masters(m->seq));
@@ -168,7 +169,7 @@ int weights_write(const char *path, const struct model *m, const float *whole, c
 	if (!flat && !whole)
 		return STATUS_FAILED;
 	s.flat = whole ? whole : flat;
-	r = st_create(path, &s.w);
+	r = st_create(dir, name, &s.w);
 	if (!r)
 		r = each_slice(m, declare_slice, &s);
 	if (!r)

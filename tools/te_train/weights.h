@@ -8,10 +8,10 @@
 #include "model.h"
 #include "safetensors.h"
 
-/* write path.new, synced and read back; the caller renames it. whole: all weights of a model that
- * ranks divide, else NULL */
-int weights_write(const char *path, const struct model *m, const float *whole,
-		  char ret_digest[17]);
+/* write name.new in the folder, synced and read back; the caller renames it. whole: all weights of
+ * a model that ranks divide, else NULL */
+int weights_write(const struct folder *dir, const char *name, const struct model *m,
+		  const float *whole, char ret_digest[17]);
 /* all tensors of the model are in the file, and no others but known buffers */
 int weights_read(struct st_file *f, const struct model *m);
 /* the same of the model in a folder: see tensors.h */

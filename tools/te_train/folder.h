@@ -1,0 +1,38 @@
+/*
+ * folder.h - a folder for checkpoints and the files in it, which another user may be able to
+ * replace by links.
+ */
+#ifndef FOLDER_H
+#define FOLDER_H
+
+struct folder {
+	char *path; /* as it was given, for messages; NULL: not open */
+	int fd;	    /* its names are resolved there */
+};
+
+int folder_open(const char *path, struct folder *ret_f);
+/* the folder of this name in another one, which is made if it is not there; never by a link */
+int folder_open_in(const struct folder *parent, const char *name, struct folder *ret_f);
+void folder_close(struct folder *f);
+
+/* f->path/name, for free(3); NULL after a failure, which was reported */
+char *folder_path(const struct folder *f, const char *name);
+/* 1: there is something of this name, even a link to nothing */
+int folder_has(const struct folder *f, const char *name);
+/* STATUS_BAD, with a message, if it is a link that neither the user nor root has made */
+int folder_check_link(const struct folder *f, const char *name);
+int folder_sync(const struct folder *f);
+
+/*
+ * A new file, open for reading and writing. A regular file of that name is removed before;
+ * anything else, such as a link, is refused.
+ */
+int folder_create(const struct folder *f, const char *name, int *ret_fd);
+
+/*
+ * Open a file to read it. A link is followed unless it is that of a stranger: neither of the user
+ * nor of root nor of its folder's owner. flags: of open(2), such as O_NONBLOCK.
+ */
+int file_open(const char *path, int flags, int *ret_fd);
+
+#endif

@@ -65,7 +65,7 @@ static void spill(FILE *f, const struct ted *t)
 		}
 	one(f, "te_spill_granted_all_bytes", "gauge", "Bytes of the files of all jobs",
 	    (uint64_t)ted_spill_granted(t, NULL, 1, 0));
-	if (!*t->spill_why && !statvfs(t->conf.spill, &s))
+	if (!*t->spill_why && !fstatvfs(t->spill_dir, &s))
 		one(f, "te_spill_free_bytes", "gauge", "Bytes that the file system has left",
 		    (uint64_t)s.f_bavail * s.f_frsize);
 	one(f, "te_spill_grants_total", "counter", "Files granted", t->n.granted);

@@ -132,11 +132,26 @@ static int default_path(char *path, size_t nbytes)
 	return 0;
 }
 
+int ted_folder_shared(int dir, char *why, size_t nbytes)
+{
+	struct stat st;
+
+	if (dir < 0 || fstat(dir, &st)) {
+		snprintf(why, nbytes, "%s", strerror(errno));
+		return 1;
+	}
+	if ((!st.st_uid || st.st_uid == geteuid()) && !(st.st_mode & 0022))
+		return 0;
+	snprintf(why, nbytes, "another user can write to the folder (mode %03o, user %u)",
+		 (unsigned int)st.st_mode & 0777, (unsigned int)st.st_uid);
+	return 1;
+}
+
 /* the folder of the socket, where no other user may replace it */
 static int make_folder(const char *path, int shared, gid_t gid)
 {
-	char dir[108];
-	struct stat st;
+	char dir[108], why[96];
+	int fd, wrong;
 
 	snprintf(dir, sizeof(dir), "%.*s", (int)(strrchr(path, '/') - path), path);
 	if (!*dir)
@@ -148,16 +163,14 @@ static int make_folder(const char *path, int shared, gid_t gid)
 		ted_say("%s: %s", dir, strerror(errno));
 		return TED_FAILED;
 	}
-	if (stat(dir, &st)) {
-		ted_say("%s: %s", dir, strerror(errno));
+	fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	wrong = ted_folder_shared(fd, why, sizeof(why));
+	if (wrong)
+		ted_say("%s: %s", dir, why);
+	if (fd < 0)
 		return TED_FAILED;
-	}
-	if ((st.st_uid && st.st_uid != geteuid()) || st.st_mode & 0022) {
-		ted_say("%s: another user can write to the folder of the socket (mode %03o, user "
-			"%u)", dir, (unsigned int)st.st_mode & 0777, (unsigned int)st.st_uid);
-		return TED_BAD;
-	}
-	return TED_OK;
+	close(fd);
+	return wrong ? TED_BAD : TED_OK;
 }
 
 /* held until the process ends: whoever has it may replace what is at the path */

@@ -23,12 +23,12 @@
 #include "daemon/ted.h"
 
 /* without a name, also later (O_EXCL); with direct I/O where the file system has it */
-static int open_file(const char *dir)
+static int open_file(int dir)
 {
-	int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
+	int fd = openat(dir, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC | O_DIRECT, 0600);
 
 	if (fd < 0 && errno == EINVAL)
-		fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+		fd = openat(dir, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
 	return fd;
 }
 
@@ -47,7 +47,7 @@ static int space(const struct ted *t, int64_t *ret_free, int64_t *ret_keep)
 {
 	struct statvfs s;
 
-	if (statvfs(t->conf.spill, &s))
+	if (fstatvfs(t->spill_dir, &s))
 		return -1;
 	*ret_free = (int64_t)s.f_bavail * (int64_t)s.f_frsize;
 	*ret_keep = t->conf.spill_keep < 0 ?
@@ -56,17 +56,39 @@ static int space(const struct ted *t, int64_t *ret_free, int64_t *ret_keep)
 	return 0;
 }
 
-static void unavailable(struct ted *t, const char *what, int error)
+static void unavailable(struct ted *t, const char *why)
 {
-	snprintf(t->spill_why, sizeof(t->spill_why), "%.80s: %s%.30s", t->conf.spill, what,
-		 strerror(error));
+	snprintf(t->spill_why, sizeof(t->spill_why), "%.60s: %s", t->conf.spill, why);
 	ted_say("spill space is unavailable: %s", t->spill_why);
+	if (t->spill_dir >= 0)
+		close(t->spill_dir);
+	t->spill_dir = -1;
+}
+
+/* one file as they are granted; 0, or -1 with the reason */
+static int try_file(struct ted *t, char *why, size_t nbytes)
+{
+	const int fd = open_file(t->spill_dir);
+	struct stat st;
+	int r = -1;
+
+	if (fd < 0)
+		snprintf(why, nbytes, "%s%s", errno == EISDIR || errno == EOPNOTSUPP ?
+			 "no files without a name (O_TMPFILE): " : "", strerror(errno));
+	else if (fstat(fd, &st) || reserve(fd, 4096))
+		snprintf(why, nbytes, "cannot reserve 4096 bytes: %s", strerror(errno));
+	else
+		r = 0;
+	if (!r)
+		t->spill_dev = st.st_dev;
+	if (fd >= 0)
+		close(fd);
+	return r;
 }
 
 int ted_spill_open(struct ted *t)
 {
-	struct stat st;
-	int fd;
+	char why[96];
 
 	if (!*t->conf.spill) {
 		strcpy(t->spill_why, "none is configured (spill)");
@@ -78,16 +100,9 @@ int ted_spill_open(struct ted *t)
 		ted_say("spill space: %s", strerror(errno));
 		return -1;
 	}
-	fd = open_file(t->conf.spill);
-	if (fd < 0)
-		unavailable(t, errno == EISDIR || errno == EOPNOTSUPP ?
-			    "no files without a name (O_TMPFILE): " : "", errno);
-	else if (fstat(fd, &st) || reserve(fd, 4096))
-		unavailable(t, "cannot reserve 4096 bytes: ", errno);
-	else
-		t->spill_dev = st.st_dev;
-	if (fd >= 0)
-		close(fd);
+	t->spill_dir = open(t->conf.spill, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (ted_folder_shared(t->spill_dir, why, sizeof(why)) || try_file(t, why, sizeof(why)))
+		unavailable(t, why);
 	return 0;
 }
 
@@ -95,6 +110,8 @@ void ted_spill_close(struct ted *t)
 {
 	if (t->inotify >= 0)
 		close(t->inotify);
+	if (t->spill_dir >= 0)
+		close(t->spill_dir);
 	while (t->ngrants)
 		ted_job_release(t, t->grants[--t->ngrants].job);
 	free(t->grants);
@@ -211,7 +228,7 @@ void ted_spill_grant(struct ted *t, struct ted_client *c, uint64_t nbytes)
 		t->n.denied[denied - 1]++;
 		return;
 	}
-	fd = open_file(t->conf.spill);
+	fd = open_file(t->spill_dir);
 	wd = fd < 0 || reserve(fd, nbytes) ? -1 : watch(t, fd);
 	if (wd < 0) {
 		const int error = errno;
@@ -246,7 +263,7 @@ void ted_spill_hold(struct ted *t, struct ted_client *c, int fd)
 		return;
 	}
 	/* ted has granted none that is larger: it is sparse */
-	if (statvfs(t->conf.spill, &all) || st.stx_size / all.f_frsize > all.f_blocks) {
+	if (fstatvfs(t->spill_dir, &all) || st.stx_size / all.f_frsize > all.f_blocks) {
 		ted_error(t, c, -EINVAL, "HOLD: a file of %lld bytes, more than the file system of "
 			  "%s has", (long long)st.stx_size, t->conf.spill);
 		return;

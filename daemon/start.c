@@ -68,7 +68,7 @@ int ted_init(struct ted *t, const struct ted_conf *conf)
 
 	memset(t, 0, sizeof(*t));
 	t->conf = *conf;
-	t->epoll = t->timer = t->signal = t->spare = t->inotify = -1;
+	t->epoll = t->timer = t->signal = t->spare = t->inotify = t->spill_dir = -1;
 	t->listen.fd = t->listen.lock = t->metrics.fd = t->metrics.lock = -1;
 	t->overflow_uid = find_overflow_uid();
 	t->started = (int64_t)time(NULL);
@@ -113,8 +113,8 @@ void ted_fini(struct ted *t)
 		close(c->fd);
 	}
 	ted_close_end(t);
-	ted_spill_close(t);
 	ted_written_close(t);
+	ted_spill_close(t);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);

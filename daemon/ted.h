@@ -92,6 +92,7 @@ struct ted {
 	struct ted_grant *grants;
 	int ngrants;
 	char spill_why[160]; /* why there is no spill space; "": there is */
+	int spill_dir;	 /* the folder; -1: there is no spill space */
 	dev_t spill_dev; /* of the file system */
 	struct ted_written *written;
 	int nwritten;
@@ -194,6 +195,10 @@ int64_t ted_spill_granted(const struct ted *t, const struct ted_job *job, int an
 /* written.c */
 /* reads the counts of the day; ends; saves what is due */
 void ted_written_open(struct ted *t);
+/* counts from the text of the file; 0, or -1 and none: it is not as ted wrote it */
+int ted_written_parse(struct ted *t, const char *text);
+/* the sum in its last line, of n bytes of text before it */
+uint64_t ted_written_sum(const char *text, size_t n);
 void ted_written_close(struct ted *t);
 void ted_written_late(struct ted *t, int64_t now_ns);
 void ted_written_add(struct ted *t, const struct ted_client *c, int64_t nbytes);
@@ -212,6 +217,8 @@ void ted_metrics_serve(struct ted *t, int fd);
 int ted_loop(struct ted *t);
 
 /* socket.c */
+/* 1: other users than root and that of ted can write to the folder, or it is none; why says it */
+int ted_folder_shared(int dir, char *why, size_t nbytes);
 /* sockets that the service manager has opened (LISTEN_FDS), or the own; an exit status */
 int ted_socket_open(struct ted *t);
 void ted_socket_close(struct ted *t);

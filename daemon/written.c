@@ -3,11 +3,14 @@
  * daily limits of that; see ted.h. Days are those of UTC.
  *
  * The counts are in a file of the folder of spill space while there is a limit, so that a restart
- * does not begin them anew. A job is there by a hash of its key, which is secret.
+ * does not begin them anew. A job is there by a hash of its key, which is secret. The file has a
+ * line "day N", then for each row the user, the hash and the bytes, and a line "sum N", a hash of
+ * the text before it.
  */
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,20 +23,32 @@
 
 #define ROWS_MOST 8192
 #define SAVE_NS 1000000000 /* between writes of the file, at least */
+#define NAME "ted.written"
+#define NEW_NAME NAME ".new"
+/* of the file: "day", "sum" and the rows, with the most digits that each number has */
+#define FILE_MOST (32 + 32 + (size_t)ROWS_MOST * (10 + 1 + 16 + 1 + 19 + 1))
 
-static int limited(const struct ted_conf *c)
+static int limited(const struct ted *t)
 {
-	return *c->spill && (c->spill_daily_job < INT64_MAX ||
-			     c->spill_daily_uid < INT64_MAX);
+	return t->spill_dir >= 0 && (t->conf.spill_daily_job < INT64_MAX ||
+				     t->conf.spill_daily_uid < INT64_MAX);
 }
 
-/* FNV-1a; 0 is that of the row of the user */
-static uint64_t hash(const uint8_t *key)
+/* FNV-1a */
+uint64_t ted_written_sum(const char *text, size_t n)
 {
 	uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-	for (int i = 0; i < TE__WIRE_KEY_NBYTES; i++)
-		h = (h ^ key[i]) * UINT64_C(0x100000001b3);
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ (uint8_t)text[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+/* 0 is the row of the user */
+static uint64_t hash(const uint8_t *key)
+{
+	const uint64_t h = ted_written_sum((const char *)key, TE__WIRE_KEY_NBYTES);
+
 	return h ? h : 1;
 }
 
@@ -89,67 +104,153 @@ int64_t ted_written(struct ted *t, uint32_t uid, const struct ted_job *j)
 
 /* ---- the file ---- */
 
-static void path_of(const struct ted *t, char *path, size_t nbytes, const char *end)
+/* the text, for free(); NULL without memory */
+static char *text_of(const struct ted *t, size_t *ret_nbytes)
 {
-	snprintf(path, nbytes, "%s/ted.written%s", t->conf.spill, end);
+	char *text = NULL;
+	FILE *f = open_memstream(&text, ret_nbytes);
+
+	if (!f)
+		return NULL;
+	fprintf(f, "day %" PRId64 "\n", t->day);
+	for (int i = 0; i < t->nwritten; i++)
+		fprintf(f, "%" PRIu32 " %016" PRIx64 " %" PRId64 "\n", t->written[i].uid,
+			t->written[i].job, t->written[i].nbytes);
+	if (!fflush(f))
+		fprintf(f, "sum %016" PRIx64 "\n", ted_written_sum(text, *ret_nbytes));
+	if (!fclose(f))
+		return text;
+	free(text);
+	return NULL;
 }
 
 static void save(struct ted *t)
 {
-	char path[300], new_path[300];
-	int bad = 1;
-	FILE *f;
+	size_t n = 0;
+	char *text = text_of(t, &n);
+	int fd = -1, bad = 1;
 
 	t->save_ns = 0;
 	t->saved_ns = ted_now_ns();
-	path_of(t, path, sizeof(path), "");
-	path_of(t, new_path, sizeof(new_path), ".new");
-	/* not through a link that another user has made */
-	(void)unlink(new_path);
-	f = fopen(new_path, "wxe");
-	if (f) {
-		(void)fchmod(fileno(f), 0600);
-		fprintf(f, "day %" PRId64 "\n", t->day);
-		for (int i = 0; i < t->nwritten; i++)
-			fprintf(f, "%" PRIu32 " %016" PRIx64 " %" PRId64 "\n", t->written[i].uid,
-				t->written[i].job, t->written[i].nbytes);
-		/* else the new name could reach the drive before the data does */
-		bad = fflush(f) || ferror(f) || fsync(fileno(f));
-		bad |= fclose(f);
+	/* of a ted that was killed meanwhile */
+	(void)unlinkat(t->spill_dir, NEW_NAME, 0);
+	if (text)
+		fd = openat(t->spill_dir, NEW_NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd >= 0) {
+		bad = fchmod(fd, 0600) || write(fd, text, n) != (ssize_t)n ||
+		      /* else the new name could reach the drive before the data does */
+		      fsync(fd);
+		bad |= close(fd);
 	}
+	free(text);
 	/* a file that is incomplete does not replace the one before */
-	if (bad || rename(new_path, path))
-		ted_say_client("%s: %s", path, strerror(errno));
+	if (bad || renameat(t->spill_dir, NEW_NAME, t->spill_dir, NAME))
+		ted_say_client("%s/" NAME ": %s", t->conf.spill, strerror(errno));
+}
+
+/* a number without a sign, before the character end; 0, or -1 */
+static int take(const char **at, int base, char end, uint64_t most, uint64_t *ret)
+{
+	const char *s = *at;
+	uint64_t v = 0;
+
+	do {
+		const int digit = *s >= '0' && *s <= '9' ? *s - '0' :
+				  *s >= 'a' && *s <= 'f' ? *s - 'a' + 10 : 16;
+
+		if (digit >= base || v > (most - (uint64_t)digit) / (uint64_t)base)
+			return -1;
+		v = v * (uint64_t)base + (uint64_t)digit;
+	} while (*++s != end);
+	*at = s + 1;
+	*ret = v;
+	return 0;
+}
+
+static int take_row(struct ted *t, const char **at)
+{
+	struct ted_written *w;
+	uint64_t uid, job, nbytes;
+
+	if (take(at, 10, ' ', UINT32_MAX, &uid) || take(at, 16, ' ', UINT64_MAX, &job) ||
+	    take(at, 10, '\n', INT64_MAX, &nbytes) || find(t, (uint32_t)uid, job))
+		return -1;
+	w = row(t, (uint32_t)uid, job);
+	if (!w)
+		return -1;
+	w->nbytes = (int64_t)nbytes;
+	return 0;
+}
+
+int ted_written_parse(struct ted *t, const char *text)
+{
+	const char *at = text + 4, *end = text, *last;
+	uint64_t day, sum;
+	int r = 0;
+
+	/* where the last line begins */
+	for (const char *s = text; (s = strchr(s, '\n')) && s[1]; s++)
+		end = s + 1;
+	last = end + 4;
+	if (strncmp(text, "day ", 4) || strncmp(end, "sum ", 4) ||
+	    take(&last, 16, '\n', UINT64_MAX, &sum) || *last ||
+	    sum != ted_written_sum(text, (size_t)(end - text)) ||
+	    take(&at, 10, '\n', INT64_MAX, &day))
+		return -1;
+	while (!r && at < end && day == (uint64_t)t->day)
+		r = take_row(t, &at);
+	if (r)
+		t->nwritten = 0;
+	return r;
+}
+
+/* NULL, or why it is not read: only ted can have written it, and no more bytes than that */
+static const char *read_counts(struct ted *t, int fd)
+{
+	const char *why = NULL;
+	struct stat st;
+	char *text;
+	ssize_t n;
+
+	if (fd < 0)
+		return errno == ELOOP ? "it is a link" : strerror(errno);
+	if (fstat(fd, &st))
+		return strerror(errno);
+	if (!S_ISREG(st.st_mode))
+		return "it is no regular file";
+	if ((st.st_uid && st.st_uid != geteuid()) || st.st_mode & 0022)
+		return "another user can write to it";
+	if (st.st_size > (off_t)FILE_MOST)
+		return "it is larger than ted makes it";
+	text = malloc((size_t)st.st_size + 1);
+	if (!text)
+		return "no memory";
+	n = read(fd, text, (size_t)st.st_size);
+	text[n < 0 ? 0 : n] = 0;
+	/* a zero byte ends the text early */
+	if (n != st.st_size || strlen(text) != (size_t)n || ted_written_parse(t, text))
+		why = n < 0 ? strerror(errno) : "it is damaged, or no file of ted";
+	free(text);
+	return why;
 }
 
 void ted_written_open(struct ted *t)
 {
-	struct ted_written r;
-	int64_t day;
-	char path[300];
-	FILE *f;
+	const char *why;
+	int fd;
 
 	begin_day(t);
-	if (!limited(&t->conf))
+	if (!limited(t))
 		return;
-	path_of(t, path, sizeof(path), "");
-	f = fopen(path, "re");
-	if (!f) {
-		if (errno != ENOENT)
-			ted_say("%s: %s", path, strerror(errno));
+	/* neither through a link, nor waiting for who writes to a FIFO */
+	fd = openat(t->spill_dir, NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT)
 		return;
-	}
-	if (fscanf(f, "day %" SCNd64 "\n", &day) != 1)
-		ted_say("%s: not a file of ted: the count of today begins at 0", path);
-	else if (day == t->day)
-		while (fscanf(f, "%" SCNu32 " %" SCNx64 " %" SCNd64 "\n", &r.uid, &r.job,
-			      &r.nbytes) == 3 && r.nbytes >= 0) {
-			struct ted_written *w = row(t, r.uid, r.job);
-
-			if (w)
-				*w = r;
-		}
-	fclose(f);
+	why = read_counts(t, fd);
+	if (why)
+		ted_say("%s/" NAME ": %s: the counts of today begin at 0", t->conf.spill, why);
+	if (fd >= 0)
+		close(fd);
 }
 
 void ted_written_close(struct ted *t)
@@ -216,7 +317,7 @@ void ted_written_add(struct ted *t, const struct ted_client *c, int64_t nbytes)
 		     "spill_daily_job");
 		of_job->nbytes = ted_sum(of_job->nbytes, nbytes);
 	}
-	if (!limited(conf) || t->save_ns)
+	if (!limited(t) || t->save_ns)
 		return;
 	t->save_ns = t->saved_ns + SAVE_NS;
 	if (t->save_ns < t->timer_ns)

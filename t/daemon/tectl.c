@@ -63,7 +63,7 @@ START_TEST(jobs_are_listed_and_revoked)
 
 	make_key(key);
 	make_key(other);
-	run_begin("spill = /dev/shm\nspill_keep = 0\n");
+	run_begin("spill = @\nspill_keep = 0\n");
 	ck_assert_int_eq(tectl("--json jobs"), 0);
 	obj = parsed();
 	ck_assert_uint_eq(json_array_size(json_object_get(obj, "jobs")), 0);

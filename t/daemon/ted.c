@@ -62,6 +62,42 @@ START_TEST(wrong_requests_are_answered)
 }
 END_TEST
 
+/* each is told, ends its connection, and changes nothing */
+START_TEST(damaged_messages_end_the_connection)
+{
+	enum { MAGIC = 32, SHORT = MAGIC + 1, LONG, ENDLESS, NONE, N };
+	struct te__wire m, hurt;
+	char packet[sizeof(m) + 1];
+
+	run_begin("");
+	for (int i = 0; i < N; i++) {
+		const int s = dial(&run);
+		size_t n = sizeof(m);
+
+		hurt = message(TE__WIRE_HELLO);
+		memcpy(hurt.key, key, sizeof(hurt.key));
+		if (i < MAGIC)
+			hurt.magic ^= 1u << i;
+		if (i == ENDLESS)
+			memset(hurt.text, 'x', sizeof(hurt.text));
+		memset(packet, 0, sizeof(packet));
+		memcpy(packet, &hurt, sizeof(hurt));
+		n = i == SHORT ? n - 1 : i == LONG ? n + 1 : n;
+		ck_assert_int_eq((int)send(s, packet, n, 0), (int)n);
+		ck_assert_int_eq(next(s, &m, NULL, NULL), 1);
+		ck_assert_int_eq(m.code, i == MAGIC || i == NONE ? 0 : -EPROTO);
+		if (m.code)
+			ck_reply("is no message of this version");
+		else
+			ck_assert_int_eq(ping(s), 0);
+		if (m.code)
+			ck_assert_int_eq(next(s, &m, NULL, NULL), 0);
+		close(s);
+	}
+	run_end(&run);
+}
+END_TEST
+
 START_TEST(connections_are_limited)
 {
 	struct te__wire m;
@@ -209,7 +245,7 @@ START_TEST(one_descriptor_is_on_its_way_to_a_client)
 	struct te__wire m = message(TE__WIRE_GRANT);
 	int a, b, c, got, replies = 0;
 
-	run_begin("clients = 3\nspill = /dev/shm\nspill_keep = 0\n");
+	run_begin("clients = 3\nspill = @\nspill_keep = 0\n");
 	a = join(&run, key);
 	b = join(&run, key);
 	m.nbytes = 1;
@@ -463,7 +499,7 @@ START_TEST(copes_with_any_messages)
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	size_t n;
 
-	run_begin("spill = /dev/shm\nspill_files = 3\nspill_job = 1M\n");
+	run_begin("spill = @\nspill_files = 3\nspill_job = 1M\n");
 	make_key(other);
 	good = join(&run, other);
 	ck_assert_int_eq(ping(good), 0);
@@ -521,6 +557,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "clients", "host serial");
 
 	tcase_add_test(c, wrong_requests_are_answered);
+	tcase_add_test(c, damaged_messages_end_the_connection);
 	tcase_add_loop_test(c, connections_are_limited, 0, 2);
 	tcase_add_test(c, clients_that_say_nothing_are_dropped);
 	tcase_add_test(c, connections_are_limited_by_the_process);

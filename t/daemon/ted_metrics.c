@@ -210,7 +210,7 @@ START_TEST(metrics_count_files)
 	char series[160];
 	int a, got = -1;
 
-	begin("spill = /dev/shm\nspill_job = 2M\nspill_keep = 0\n");
+	begin("spill = @\nspill_job = 2M\nspill_keep = 0\n");
 	a = join(&run, key);
 	m.nbytes = 1234567;
 	ck_assert_int_eq(call(a, &m, -1, NULL, &got), 0);

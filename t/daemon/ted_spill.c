@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -598,12 +599,22 @@ static void wait_for_counts(const char *text)
 	}
 }
 
+/* the file, as ted writes it: with its sum */
+static void write_counts(const char *text)
+{
+	FILE *f = fopen(counts, "w");
+
+	ck_assert_ptr_nonnull(f);
+	fprintf(f, "%ssum %016llx\n", text,
+		(unsigned long long)ted_written_sum(text, strlen(text)));
+	ck_assert_int_eq(fclose(f), 0);
+}
+
 START_TEST(what_is_written_in_a_day_is_limited)
 {
 	uint8_t other[TE__WIRE_KEY_NBYTES];
 	char want[160];
 	int a, b, fd;
-	FILE *f;
 
 	begin("spill_daily_job = 1000\nspill_daily_uid = 1500\n");
 	snprintf(counts, sizeof(counts), "%s/ted.written", space);
@@ -649,20 +660,15 @@ START_TEST(what_is_written_in_a_day_is_limited)
 	snprintf(want, sizeof(want), "%u 0000000000000000 %lld\n", (unsigned int)geteuid(),
 		 (long long)INT64_MAX);
 	wait_for_counts(want);
-	/* another day, and no day */
-	for (int i = 0; i < 2; i++) {
-		f = fopen(counts, "w");
-		fprintf(f, "%s\n%u 0000000000000000 5000\n", i ? "x" : "day 7",
-			(unsigned int)geteuid());
-		ck_assert_int_eq(fclose(f), 0);
-		run_start(&run);
-		ck_assert_int_eq(strstr(run_log(&run), "not a file of ted") != NULL, i);
-		a = join(&run, key);
-		ck_assert_int_eq(grant(a, 4096, &fd), 0);
-		close(fd);
-		close(a);
-		ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
-	}
+	/* another day */
+	write_counts("day 7\n0 0000000000000000 5000\n");
+	run_start(&run);
+	ck_assert_ptr_null(strstr(run_log(&run), "ted.written"));
+	a = join(&run, key);
+	ck_assert_int_eq(grant(a, 4096, &fd), 0);
+	close(fd);
+	close(a);
+	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
 	ck_assert_int_eq(unlink(counts), 0);
 	end();
 }
@@ -711,6 +717,160 @@ START_TEST(counts_reach_the_drive_before_their_name)
 	snprintf(counts, sizeof(counts), "%s/ted.written.new", space);
 	ck_assert_int_eq(unlink(counts), 0);
 	end();
+}
+END_TEST
+
+/* ---- a file of the counts that ted has not written ---- */
+
+static int64_t today(void)
+{
+	return (int64_t)time(NULL) / 86400;
+}
+
+static void conf_of(struct ted_conf *conf)
+{
+	ted_conf_init(conf);
+	conf->clients = 1;
+	conf->spill_daily_uid = 1000;
+	strcpy(conf->spill, run.space);
+	snprintf(counts, sizeof(counts), "%s/ted.written", run.space);
+}
+
+/* bytes of user 7, whose limit is reached in the file, after a start; it is told why they are 0 */
+static int64_t counted(const char *why)
+{
+	static struct ted t;
+	struct ted_conf conf;
+	const int err = dup(STDERR_FILENO);
+	int out, n;
+	char got[1024] = "";
+	int64_t sum;
+
+	conf_of(&conf);
+	out = memfd_create("stderr", MFD_CLOEXEC);
+	fflush(stderr);
+	dup2(out, STDERR_FILENO);
+	n = ted_init(&t, &conf);
+	fflush(stderr);
+	dup2(err, STDERR_FILENO);
+	close(err);
+	ck_assert_int_eq(n, 0);
+	ck_assert_int_ge((int)pread(out, got, sizeof(got) - 1, 0), 0);
+	close(out);
+	sum = ted_written(&t, 7, NULL);
+	ted_fini(&t);
+	if (why) {
+		ck_assert_msg(strstr(got, why) != NULL, "%s", got);
+		ck_assert_ptr_nonnull(strstr(got, "the counts of today begin at 0"));
+		ck_assert_int_eq(sum, 0);
+	} else {
+		ck_assert_str_eq(got, "");
+	}
+	return sum;
+}
+
+START_TEST(a_file_of_counts_that_is_damaged_is_told_and_ignored)
+{
+	static const char *const wrong[] = {
+		"7 0000000000000000 -1\n", "7 0000000000000000 9223372036854775808\n",
+		"7 0000000000000000\n", "7 0000000000000000 1 2\n", "4294967296 0 1\n",
+		"7 10000000000000000 1\n", "7 x 1\n", " 7 0 1\n", "+7 0 1\n", "7  1\n", "\n",
+		"7 0 1\n7 0 1\n", "7 0 1\nsum 0\n",
+	};
+	static struct ted t;
+	char text[256], bad[256];
+	size_t n;
+	FILE *f;
+
+	run_init(&run, "");
+	snprintf(counts, sizeof(counts), "%s/ted.written", run.space);
+	snprintf(text, sizeof(text), "day %lld\n7 0000000000000000 5000\n7 00000000000000ab 44\n",
+		 (long long)today());
+	write_counts(text);
+	ck_assert_int_eq(counted(NULL), 5000);
+	ck_assert_int_eq(truncate(counts, 60), 0);
+	(void)counted("it is damaged, or no file of ted");
+	/* each bit, each length */
+	write_counts(text);
+	f = fopen(counts, "r");
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = 0;
+	fclose(f);
+	t.day = today();
+	ck_assert_int_eq(ted_written_parse(&t, text), 0);
+	ck_assert_int_eq(t.nwritten, 2);
+	for (size_t i = 0; i < 9 * n; i++) {
+		memcpy(bad, text, sizeof(bad));
+		if (i < 8 * n)
+			bad[i / 8] ^= (char)(1 << i % 8);
+		else
+			bad[i - 8 * n] = 0;
+		t.nwritten = 0;
+		ck_assert_int_eq(ted_written_parse(&t, bad), -1);
+		ck_assert_int_eq(t.nwritten, 0);
+	}
+	free(t.written);
+	/* with a right sum */
+	for (size_t i = 0; i < TT_LEN(wrong); i++) {
+		snprintf(text, sizeof(text), "day %lld\n%s", (long long)today(), wrong[i]);
+		write_counts(text);
+		(void)counted("it is damaged, or no file of ted");
+	}
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(what_is_no_file_of_ted_is_neither_read_nor_waited_for)
+{
+	char other[128], text[64];
+
+	run_init(&run, "");
+	snprintf(counts, sizeof(counts), "%s/ted.written", run.space);
+	snprintf(other, sizeof(other), "%s/other", run.space);
+	snprintf(text, sizeof(text), "day %lld\n7 0 5000\n", (long long)today());
+	/* a FIFO that nothing writes to */
+	ck_assert_int_eq(mkfifo(counts, 0600), 0);
+	(void)counted("ted.written: it is no regular file");
+	ck_assert_int_eq(unlink(counts), 0);
+	ck_assert_int_eq(mkdir(counts, 0700), 0);
+	(void)counted("ted.written: it is no regular file");
+	ck_assert_int_eq(rmdir(counts), 0);
+	write_counts(text);
+	ck_assert_int_eq(rename(counts, other), 0);
+	ck_assert_int_eq(symlink("other", counts), 0);
+	(void)counted("ted.written: it is a link");
+	ck_assert_int_eq(rename(other, counts), 0);
+	ck_assert_int_eq(counted(NULL), 5000);
+	ck_assert_int_eq(chmod(counts, 0620), 0);
+	(void)counted("ted.written: another user can write to it");
+	ck_assert_int_eq(chmod(counts, 0600), 0);
+	ck_assert_int_eq(truncate(counts, 1 << 20), 0);
+	(void)counted("ted.written: it is larger than ted makes it");
+	run_end(&run);
+}
+END_TEST
+
+/* as the folder of the socket: ted goes on without spill space */
+START_TEST(a_folder_that_others_can_write_to_is_no_spill_space)
+{
+	int a;
+
+	run_init(&run, "spill = @\nspill_daily_uid = 1000\n");
+	ck_assert_int_eq(chmod(run.space, _i ? 0770 : 01777), 0);
+	snprintf(counts, sizeof(counts), "%s/ted.written", run.space);
+	write_counts("day 7\n");
+	run_start(&run);
+	a = join(&run, key);
+	ck_assert_int_eq(grant(a, 1, NULL), -EOPNOTSUPP);
+	ck_reply(_i ? "another user can write to the folder (mode 770, user " :
+		      "another user can write to the folder (mode 777, user ");
+	/* nothing there is read, nor written */
+	ck_assert_int_eq(wrote(a, 500), 0);
+	close(a);
+	ck_assert_int_eq(run_stop(&run, SIGTERM), 0);
+	ck_assert_ptr_null(strstr(run_log(&run), "ted.written"));
+	wait_for_counts("day 7\n");
+	run_end(&run);
 }
 END_TEST
 
@@ -880,6 +1040,9 @@ static Suite *suite(void)
 	c = tt_case(s, "written", "host serial");
 	tcase_add_test(c, what_is_written_in_a_day_is_limited);
 	tcase_add_test(c, counts_reach_the_drive_before_their_name);
+	tcase_add_test(c, a_file_of_counts_that_is_damaged_is_told_and_ignored);
+	tcase_add_test(c, what_is_no_file_of_ted_is_neither_read_nor_waited_for);
+	tcase_add_loop_test(c, a_folder_that_others_can_write_to_is_no_spill_space, 0, 2);
 	tcase_add_test(c, a_day_ends);
 	tcase_add_test(c, offload_tells_what_it_has_written);
 	c = tt_case(s, "offload", "host serial");

@@ -54,7 +54,7 @@ START_TEST(a_client_that_is_stopped_goes_on_and_delays_no_other)
 	int a, child, status, ready[2];
 	char byte;
 
-	run_begin("spill = /dev/shm\nspill_keep = 0\n");
+	run_begin("spill = @\nspill_keep = 0\n");
 	ck_assert_int_eq(pipe(ready), 0);
 	child = fork();
 	if (!child) {
@@ -98,7 +98,7 @@ START_TEST(a_ted_that_is_stopped_goes_on)
 	struct te__wire m = message(TE__WIRE_JOBS);
 	int a, b, gone, file;
 
-	run_begin("spill = /dev/shm\nspill_keep = 0\nspill_uid = 1M\n");
+	run_begin("spill = @\nspill_keep = 0\nspill_uid = 1M\n");
 	a = join(&run, key);
 	b = join(&run, key);
 	gone = join(&run, key);

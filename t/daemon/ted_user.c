@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tt_ted.h"
@@ -67,7 +68,7 @@ START_TEST(a_job_belongs_to_one_user)
 	uint32_t id;
 	size_t n;
 
-	run_begin_open("allow = any\nspill = /dev/shm\nspill_keep = 0\n", NULL);
+	run_begin_open("allow = any\nspill = @\nspill_keep = 0\n", NULL);
 	first = join_as(OTHER);
 	other = dial_as(THIRD);
 	ck_assert_int_eq(hello(other, key), 0);
@@ -102,6 +103,46 @@ START_TEST(a_job_belongs_to_one_user)
 }
 END_TEST
 
+/* ---- spill space ---- */
+
+/* that user could put any file in its place */
+START_TEST(a_folder_of_another_user_is_no_spill_space)
+{
+	int s;
+
+	run_init(&run, "spill = @\n");
+	ck_assert_int_eq(chown(run.space, OTHER, OTHER), 0);
+	run_start(&run);
+	s = join(&run, key);
+	ck_assert_int_eq(grant(s, 1, NULL), -EOPNOTSUPP);
+	ck_reply("another user can write to the folder (mode 700, user 4321)");
+	close(s);
+	run_end(&run);
+}
+END_TEST
+
+START_TEST(a_file_of_counts_of_another_user_is_ignored)
+{
+	char path[128];
+	int s, fd;
+	FILE *f;
+
+	run_init(&run, "spill = @\nspill_keep = 0\nspill_daily_uid = 1000\n");
+	snprintf(path, sizeof(path), "%s/ted.written", run.space);
+	f = fopen(path, "w");
+	ck_assert_ptr_nonnull(f);
+	fclose(f);
+	ck_assert_int_eq(chmod(path, 0600) | chown(path, OTHER, OTHER), 0);
+	run_start(&run);
+	ck_assert_ptr_nonnull(strstr(run_log(&run), "ted.written: another user can write to it"));
+	s = join(&run, key);
+	ck_assert_int_eq(grant(s, 1, &fd), 0);
+	close(fd);
+	close(s);
+	run_end(&run);
+}
+END_TEST
+
 /* ---- shares ---- */
 
 /* one user takes all that it gets, which is half; another one and root get some still */
@@ -109,7 +150,7 @@ START_TEST(a_user_gets_half_of_the_files)
 {
 	int s[4], fd[4];
 
-	run_begin_open("allow = any\nspill = /dev/shm\nspill_keep = 0\nspill_files = 4\n", NULL);
+	run_begin_open("allow = any\nspill = @\nspill_keep = 0\nspill_files = 4\n", NULL);
 	/* two jobs of one user */
 	s[0] = join_as(OTHER);
 	s[1] = join_as(OTHER);
@@ -165,6 +206,8 @@ static Suite *suite(void)
 
 	tcase_add_test(c, other_users_are_refused);
 	tcase_add_test(c, a_job_belongs_to_one_user);
+	tcase_add_test(c, a_folder_of_another_user_is_no_spill_space);
+	tcase_add_test(c, a_file_of_counts_of_another_user_is_ignored);
 	tcase_add_test(c, a_user_gets_half_of_the_files);
 	tcase_add_test(c, a_user_gets_half_of_the_connections);
 	return s;

@@ -9,7 +9,8 @@ FUZZ_TARGETS = \
 	t/fuzz/run_frame \
 	t/fuzz/schedule \
 	t/fuzz/ted \
-	t/fuzz/ted_conf
+	t/fuzz/ted_conf \
+	t/fuzz/ted_written
 if HAVE_JANSSON
 FUZZ_TARGETS += \
 	t/fuzz/ckpt \
@@ -66,6 +67,8 @@ t_fuzz_ted_SOURCES = t/fuzz/ted.c $(FUZZ_COMMON)
 t_fuzz_ted_LDADD = daemon/libted.la $(FUZZ_LDADD)
 t_fuzz_ted_conf_SOURCES = t/fuzz/ted_conf.c $(FUZZ_COMMON)
 t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
+t_fuzz_ted_written_SOURCES = t/fuzz/ted_written.c $(FUZZ_COMMON)
+t_fuzz_ted_written_LDADD = daemon/libted.la $(FUZZ_LDADD)
 
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t

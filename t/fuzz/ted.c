@@ -17,6 +17,12 @@
 #include "fuzz.h"
 
 static struct ted t;
+static char folder[] = "/dev/shm/te-fuzz-XXXXXX";
+
+static void remove_folder(void)
+{
+	(void)rmdir(folder);
+}
 
 static void connect_to(struct ted_client **ret_client, int *ret_sock)
 {
@@ -68,7 +74,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		conf.spill_files = 3;
 		conf.spill_job = 1 << 20;
 		conf.spill_keep = 0;
-		strcpy(conf.spill, "/dev/shm");
+		strcpy(conf.spill, folder);
+		if (!mkdtemp(conf.spill))
+			abort();
+		strcpy(folder, conf.spill);
+		atexit(remove_folder);
 		if (ted_init(&t, &conf))
 			abort();
 	}

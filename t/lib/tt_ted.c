@@ -33,12 +33,18 @@ uint8_t key[TE__WIRE_KEY_NBYTES];
 void run_conf(struct ted_run *r, const char *fmt, ...)
 {
 	FILE *f = fopen(r->conf, "a");
+	char text[1024];
 	va_list ap;
 
 	ck_assert_ptr_nonnull(f);
 	va_start(ap, fmt);
-	vfprintf(f, fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	for (const char *p = text; *p; p++)
+		if (*p == '@')
+			fputs(r->space, f);
+		else
+			fputc(*p, f);
 	ck_assert_int_eq(fclose(f), 0);
 }
 
@@ -51,6 +57,8 @@ void run_init(struct ted_run *r, const char *conf)
 	memset(r, 0, sizeof(*r));
 	snprintf(r->dir, sizeof(r->dir), "%.40s/te-ted-XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	ck_assert_ptr_nonnull(mkdtemp(r->dir));
+	strcpy(r->space, "/dev/shm/te-ted-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(r->space));
 	snprintf(r->sock, sizeof(r->sock), "%s/sock", r->dir);
 	snprintf(r->conf, sizeof(r->conf), "%s/conf", r->dir);
 	snprintf(r->log, sizeof(r->log), "%s/log", r->dir);
@@ -207,27 +215,33 @@ void run_begin(const char *conf)
 	run_start(&run);
 }
 
-void run_end(struct ted_run *r)
+/* the folder and its files */
+static void remove_folder(const char *dir)
 {
-	DIR *d;
 	const struct dirent *e;
 	char path[512];
+	DIR *d = opendir(dir);
 
+	while (d && (e = readdir(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) {
+			snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+			if (unlink(path))
+				rmdir(path);
+		}
+	closedir(d);
+	ck_assert_int_eq(rmdir(dir), 0);
+}
+
+void run_end(struct ted_run *r)
+{
 	if (r->pid) {
 		const int status = run_stop(r, SIGTERM);
 
 		ck_assert_msg(!status, "status %d: %s", status, run_log(r));
 	}
 	close(r->notify);
-	d = opendir(r->dir);
-	while (d && (e = readdir(d)))
-		if (*e->d_name != '.') {
-			snprintf(path, sizeof(path), "%s/%s", r->dir, e->d_name);
-			if (unlink(path))
-				rmdir(path);
-		}
-	closedir(d);
-	ck_assert_int_eq(rmdir(r->dir), 0);
+	remove_folder(r->space);
+	remove_folder(r->dir);
 }
 
 const char *run_log(const struct ted_run *r)

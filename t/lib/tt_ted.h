@@ -11,6 +11,7 @@
 /* a ted and its folder */
 struct ted_run {
 	char dir[64];	 /* of the test */
+	char space[96];	 /* an empty folder for files without a name; of a file system in memory */
 	char sock[96];	 /* of clients */
 	char conf[96];	 /* the configuration file */
 	char log[96];	 /* stderr */
@@ -28,7 +29,7 @@ struct ted_run {
 extern struct ted_run run;
 extern uint8_t key[TE__WIRE_KEY_NBYTES];
 
-/* a folder, and a configuration: lines in addition to the socket */
+/* a folder, and a configuration: lines in addition to the socket; @ in them is r->space */
 void run_init(struct ted_run *r, const char *conf);
 /* more lines */
 void run_conf(struct ted_run *r, const char *fmt, ...) TE_PRINTF(2, 3);

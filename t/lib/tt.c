@@ -177,6 +177,8 @@ static void seed_restart(void)
 	state = seed;
 }
 
+int tt_one_process;
+
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 {
 	/* make check reads TAP; TT_TAP is set there */
@@ -207,7 +209,8 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void))
 	}
 	seed_init();
 	sr = srunner_create(suite());
-	if (needs & 15u)
+	tt_one_process = (needs & 15u) != 0;
+	if (tt_one_process)
 		srunner_set_fork_status(sr, CK_NOFORK);
 	if (tap)
 		srunner_set_tap(sr, "-");

@@ -46,6 +46,8 @@
 	}
 
 int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
+/* the tests run in this process instead of a child each: those that need a GPU do */
+extern int tt_one_process;
 
 /*
  * The program is built twice, as X and as X_gpu: the first runs the suite on the host backend, the

@@ -1,6 +1,6 @@
 /*
  * tt_ctx.h - shared by the test programs of the libraries: calls that must succeed, calls that
- * must fail, and a context for each test.
+ * must fail, and a context for each test; on a GPU consecutive tests share one.
  */
 #ifndef TT_CTX_H
 #define TT_CTX_H
@@ -39,6 +39,8 @@ extern struct te_stream *st;
 int tt_ctx_new(struct te_ctx **ret_ctx);
 
 void tt_setup(void);
+/* replaces the context by a new one, for tests of what it counts since its creation */
+void tt_renew(void);
 /* fails unless all device memory and pinned memory has been freed */
 void tt_teardown(void);
 

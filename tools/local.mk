@@ -117,6 +117,8 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_train/model.h \
 	tools/te_train/option.c \
 	tools/te_train/option.h \
+	tools/te_train/pyjson.c \
+	tools/te_train/pyjson.h \
 	tools/te_train/record.c \
 	tools/te_train/record.h \
 	tools/te_train/say.c \
@@ -167,6 +169,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/opts.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
+	tools/te_train/pyjson.c \
+	tools/te_train/pyjson.h \
 	tools/te_train/ranks.c \
 	tools/te_train/ranks.h \
 	tools/te_train/record.c \

@@ -2,7 +2,9 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/te_train/hfconfig.h"
 #include "tools/te_train/model.h"
@@ -13,6 +15,7 @@
 #define GPT2                                                                                   \
 	"\"model_type\":\"gpt2\",\"n_embd\":96,\"n_layer\":2,\"n_head\":3,\"n_positions\":64," \
 	"\"vocab_size\":300"
+#define GPT2_2019 "\"n_embd\":96,\"n_layer\":2,\"n_head\":3,\"n_positions\":64,\"vocab_size\":300"
 #define LLAMA                                                                     \
 	"\"model_type\":\"llama\",\"hidden_size\":96,\"num_hidden_layers\":2,"    \
 	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
@@ -21,6 +24,13 @@
 	"\"model_type\":\"qwen2\",\"hidden_size\":96,\"num_hidden_layers\":2,"    \
 	"\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300," \
 	"\"intermediate_size\":160,\"max_position_embeddings\":64"
+
+static char said[512];
+
+static void keep_line(const char *line)
+{
+	snprintf(said, sizeof(said), "%s", line);
+}
 
 /* the config without its source, but where it is asked for */
 static int parse_all(const char *text, struct config *ret_c)
@@ -139,6 +149,27 @@ static const char *const refused[] = {
 	"{" LLAMA ",\"quantization_config\":{\"bits\":4}}",
 	"{" QWEN2 ",\"use_sliding_window\":true}",
 	"{" QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+	/* the same field under two names, with two values */
+	"{" GPT2 ",\"hidden_size\":768}",
+	"{" GPT2 ",\"max_position_embeddings\":1024}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_theta\":1e6},\"rope_theta\":1e4}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_theta\":1e6},"
+	"\"rope_parameters\":{\"rope_theta\":1e4}}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":1}}",
+	"{" LLAMA ",\"rope_scaling\":[2]}",
+	/* what no list knows, with a value that may matter */
+	"{" LLAMA ",\"position_embedding_type\":\"alibi\"}",
+	"{" LLAMA ",\"use_qk_norm\":true}",
+	"{" LLAMA ",\"final_logit_softcapping\":30.0}",
+	"{" LLAMA ",\"no_rope_layers\":[1,0]}",
+	"{" LLAMA ",\"pruned_heads\":{\"0\":[1]}}",
+	"{" GPT2 ",\"pruned_heads\":{\"0\":[1]}}",
+	"{" GPT2 ",\"rotary_dim\":64}",
+	"{" GPT2 ",\"is_encoder_decoder\":true}",
+	"{" GPT2 ",\"n_embd\":{\"__float__\":\"NaN\"}}",
+	"{" GPT2_2019 ",\"architectures\":[\"GPTJForCausalLM\"]}",
+	"{" GPT2_2019 ",\"model_type\":null}",
 };
 
 START_TEST(refuses_what_it_would_not_compute)
@@ -157,13 +188,57 @@ static const char *const harmless[] = {
 	"{" LLAMA ",\"rope_scaling\":null,\"attention_bias\":false,\"pretraining_tp\":1}",
 	"{" LLAMA ",\"a_field_of_the_future\":null,\"another\":0,\"one_more\":false}",
 	"{" QWEN2 ",\"max_window_layers\":28,\"layer_types\":[\"full_attention\"]}",
+	/* empty, whatever its name is */
+	"{" LLAMA ",\"of_the_future\":[],\"another\":{},\"a_text\":\"\","
+	"\"quantization_config\":{}}",
+	"{" LLAMA ",\"mlp_bias\":null,\"attention_bias\":0,\"sliding_window\":null}",
+	/* rotations that are the default ones */
+	"{" LLAMA ",\"rope_scaling\":{}}",
+	"{" LLAMA ",\"rope_scaling\":false}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1.0}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\",\"type\":\"default\","
+	"\"factor\":1}}",
+	"{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\",\"rope_theta\":1e4},"
+	"\"rope_theta\":10000,"
+	"\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}",
+	"{" LLAMA ",\"rope_scaling\":{\"type\":\"default\","
+	"\"original_max_position_embeddings\":8}}",
+	/* kernels, types and distribution */
+	"{" LLAMA ",\"_attn_implementation\":\"sdpa\",\"_attn_implementation_autoset\":true,"
+	"\"_attn_implementation_internal\":\"eager\",\"_flash_attn_2_enabled\":true,"
+	"\"_commit_hash\":\"0123\",\"use_flash_attn\":true,\"bf16\":true,\"torchscript\":true,"
+	"\"base_model_tp_plan\":{\"layers.*.self_attn.q_proj\":\"colwise\"}}",
+	"{" QWEN2 ",\"attention_bias\":true,\"auto_map\":{\"AutoConfig\":\"a--b.C\"}}",
+	/* lengths and generation */
+	"{" LLAMA ",\"max_sequence_length\":2048,\"model_max_length\":64,\"seq_length\":64,"
+	"\"tokenizer_model_max_length\":4096,\"tokenizer_padding_side\":\"right\"}",
+	"{" LLAMA ",\"bad_words_ids\":[[1]],\"suppress_tokens\":[1],\"forced_bos_token_id\":3,"
+	"\"max_new_tokens\":5,\"min_p\":0.1,\"no_repeat_ngram_size\":3,\"early_stopping\":true,"
+	"\"encoder_no_repeat_ngram_size\":2,\"exponential_decay_length_penalty\":[1,1.1],"
+	"\"cache_implementation\":\"static\",\"pad_token\":\"<pad>\",\"image_token_id\":7}",
+	/* models of other tasks that the heads in the file decide */
+	"{" GPT2 ",\"num_labels\":3,\"id2label\":{\"0\":\"x\"},\"classifier_dropout\":0.1,"
+	"\"problem_type\":\"regression\",\"output_hidden_states\":true,\"is_decoder\":true,"
+	"\"loss_type\":\"ForCausalLM\",\"summary_first_dropout\":0.1}",
+	/* the names that transformers has for the fields of all models */
+	"{" GPT2 ",\"hidden_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":3,"
+	"\"max_position_embeddings\":64}",
+	"{\"model_type\":\"gpt2\",\"hidden_size\":96,\"n_layer\":2,\"n_head\":3,\"n_positions\":64,"
+	"\"vocab_size\":300}",
+	/* before there was a model_type */
+	"{" GPT2_2019 ",\"n_ctx\":64,\"n_special\":0,\"finetuning_task\":null,\"num_labels\":1,"
+	"\"output_attentions\":false,\"pruned_heads\":{},\"torchscript\":false,"
+	"\"use_bfloat16\":false}",
+	"{" GPT2_2019 ",\"architectures\":[\"GPT2LMHeadModel\"]}",
 };
 
 START_TEST(skips_what_changes_nothing)
 {
 	struct config c;
 
-	ck_assert_int_eq(parse(harmless[_i], &c), 0);
+	say_by(keep_line);
+	ck_assert_msg(!parse(harmless[_i], &c), "%s", said);
+	say_by(NULL);
 }
 END_TEST
 
@@ -225,6 +300,8 @@ static const char *const published[] = {
 	/* as newer versions of transformers write it */
 	"{" LLAMA ",\"dtype\":\"bfloat16\",\"rope_parameters\":{\"rope_type\":\"default\","
 	"\"rope_theta\":1e6},\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+	"{" GPT2 ",\"hidden_size\":96,\"pruned_heads\":{}}",
+	"{" LLAMA ",\"temperature\":{\"__float__\":\"Infinity\"},\"max_length\":1e30}",
 };
 
 START_TEST(keeps_all_fields)
@@ -255,6 +332,83 @@ START_TEST(keeps_all_fields)
 	config_free(&d);
 	json_decref(obj);
 	json_decref(source);
+}
+END_TEST
+
+static int read_text(const char *text, struct config *ret_c)
+{
+	char path[] = "/tmp/te-hfconfig.XXXXXX";
+	int fd = mkstemp(path), r;
+	ssize_t n = (ssize_t)strlen(text);
+
+	ck_assert_int_eq(write(fd, text, (size_t)n), n);
+	close(fd);
+	*said = '\0';
+	say_by(keep_line);
+	r = config_read(path, ret_c);
+	say_by(NULL);
+	unlink(path);
+	return r;
+}
+
+/* Python's json module writes them, and no other JSON parser has to read them */
+static const struct {
+	const char *text, *field, *json;
+} python[] = {
+	{ "Infinity", "temperature", "{\"__float__\":\"Infinity\"}" },
+	{ "-Infinity", "temperature", "{\"__float__\":\"-Infinity\"}" },
+	{ "NaN", "temperature", "{\"__float__\":\"NaN\"}" },
+	{ "-1e999", "temperature", "{\"__float__\":\"-Infinity\"}" },
+	{ "[1, NaN,2]", "temperature", "[1,{\"__float__\":\"NaN\"},2]" },
+	{ "1000000000000000019884624838656", "max_length", "1.000000000000000019884624838656e30" },
+	{ "-9223372036854775809", "max_length", "-9223372036854775808.0" },
+	{ "9223372036854775807", "max_length", "9223372036854775807" },
+	{ "\"NaN \\\" Infinity \\\\\"", "prefix", "\"NaN \\\" Infinity \\\\\"" },
+	{ "\"1000000000000000019884624838656\"", "prefix", "\"1000000000000000019884624838656\"" },
+};
+
+START_TEST(reads_what_python_writes)
+{
+	char text[1024];
+	json_t *want = json_loads(python[_i].json, JSON_DECODE_ANY, NULL);
+	struct config c;
+
+	snprintf(text, sizeof(text), "{\n" LLAMA ",\n\"%s\": %s\n}\n", python[_i].field,
+		 python[_i].text);
+	ck_assert_msg(!read_text(text, &c), "%s", said);
+	ck_assert(json_equal(json_object_get(c.source, python[_i].field), want));
+	json_decref(want);
+	config_free(&c);
+}
+END_TEST
+
+/* a field that is used has to be a number; other words are no JSON of any program */
+static const struct {
+	const char *more, *says;
+} not_python[] = {
+	{ "\"rms_norm_eps\": NaN", "rms_norm_eps is not a number" },
+	{ "\"rope_theta\": Infinity", "rope_theta is not a number" },
+	{ "\"attention_dropout\": -Infinity", "attention_dropout is not" },
+	{ "\"head_dim\": 1000000000000000019884624838656", "head_dim is not a whole number" },
+	{ "\"rope_parameters\": {\"rope_theta\": NaN}", "rope_theta is not a number" },
+	{ "\"of_the_future\": Infinity", "\"of_the_future\"" },
+	{ "\"temperature\": nan", "line 3" },
+	{ "\"temperature\": inf", "line 3" },
+	{ "\"temperature\": -inf", "line 3" },
+	{ "\"temperature\": +Infinity", "line 3" },
+	{ "\"temperature\": InfinityNaN", "line 3" },
+	{ "\"temperature\": 0x10", "line 3" },
+	{ "\"temperature\": 1e999e", "line 3" },
+};
+
+START_TEST(names_what_it_cannot_use)
+{
+	char text[1024];
+	struct config c;
+
+	snprintf(text, sizeof(text), "{\n" LLAMA ",\n%s\n}\n", not_python[_i].more);
+	ck_assert_int_eq(read_text(text, &c), STATUS_BAD);
+	ck_assert_msg(strstr(said, not_python[_i].says) != NULL, "%s", said);
 }
 END_TEST
 
@@ -373,6 +527,8 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, refuses_what_it_would_not_compute, 0, TT_LEN(refused));
 	tcase_add_loop_test(c, skips_what_changes_nothing, 0, TT_LEN(harmless));
 	tcase_add_loop_test(c, keeps_all_fields, 0, TT_LEN(published));
+	tcase_add_loop_test(c, reads_what_python_writes, 0, TT_LEN(python));
+	tcase_add_loop_test(c, names_what_it_cannot_use, 0, TT_LEN(not_python));
 	tcase_add_test(c, finds_the_field_that_differs);
 	tcase_add_loop_test(c, writes_what_it_reads, 0, TT_LEN(whole));
 	tcase_add_loop_test(c, presets_are_valid, 0, TT_LEN(presets));

@@ -2,13 +2,15 @@
  * hfconfig.c - reading and writing config.json of GPT-2, Llama and Qwen2.
  *
  * Each field of a family has a row: read it, skip it because it does not change
- * the computation, or require the one value that is implemented. A field
- * without a row is skipped if it is null, false or 0 and refused otherwise,
- * because it may request something that is not implemented. All fields are kept,
- * and written again by config_to_json().
+ * the computation, or require the one value that is implemented. Names of fields
+ * that change no model's computation are listed as patterns. Another field is
+ * skipped if it is null, false, 0 or empty and refused otherwise, because it may
+ * request something that is not implemented. All fields are kept, and written
+ * again by config_to_json().
  */
 #include "config.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "hfconfig.h"
+#include "pyjson.h"
 #include "record.h"
 #include "say.h"
 
@@ -33,12 +36,12 @@ enum rule {
 	ACT, /* the name of an activation */
 	SKIP,
 	MUST_BE,    /* the JSON value in text, or null */
-	ROPE,	    /* the object of newer transformers */
-	SCALING,    /* the object of older ones: nothing, or one that changes nothing */
+	ROPE,	    /* an object that describes the rotations */
 	LAYERS_FULL /* a list with "full_attention" for each layer */
 };
 
-#define REQUIRED 1u
+#define REQUIRED 1u /* of COUNT */
+#define ALIAS 2u /* a second name of another row's field */
 #define MAX_LAYERS 4096
 
 struct field {
@@ -58,6 +61,10 @@ static const struct field fields[] = {
 	{ GPT2, "n_layer", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
 	{ GPT2, "n_head", COUNT, AT(heads), REQUIRED, NULL, 0 },
 	{ GPT2, "n_positions", COUNT, AT(max_pos), REQUIRED, NULL, 0 },
+	{ GPT2, "hidden_size", COUNT, AT(width), ALIAS, NULL, 0 },
+	{ GPT2, "num_hidden_layers", COUNT, AT(layers), ALIAS, NULL, MAX_LAYERS },
+	{ GPT2, "num_attention_heads", COUNT, AT(heads), ALIAS, NULL, 0 },
+	{ GPT2, "max_position_embeddings", COUNT, AT(max_pos), ALIAS, NULL, 0 },
 	{ GPT2, "n_inner", COUNT, AT(inner), 0, NULL, 0 },
 	{ GPT2, "activation_function", ACT, AT(act), 0, NULL, 0 },
 	{ GPT2, "layer_norm_epsilon", NUMBER, AT(eps), 0, NULL, 0 },
@@ -67,6 +74,8 @@ static const struct field fields[] = {
 	{ GPT2, "scale_attn_weights", MUST_BE, 0, 0, "true", 0 },
 	{ GPT2, "scale_attn_by_inverse_layer_idx", MUST_BE, 0, 0, "false", 0 },
 	{ GPT2, "add_cross_attention", MUST_BE, 0, 0, "false", 0 },
+	/* the order of scaling and rounding: the same up to rounding */
+	{ GPT2, "reorder_and_upcast_attn", SKIP, 0, 0, NULL, 0 },
 	{ LLAMAS, "hidden_size", COUNT, AT(width), REQUIRED, NULL, 0 },
 	{ LLAMAS, "num_hidden_layers", COUNT, AT(layers), REQUIRED, NULL, MAX_LAYERS },
 	{ LLAMAS, "num_attention_heads", COUNT, AT(heads), REQUIRED, NULL, 0 },
@@ -79,12 +88,14 @@ static const struct field fields[] = {
 	{ LLAMAS, "rope_theta", NUMBER, AT(rope_theta), 0, NULL, 0 },
 	{ LLAMAS, "rope_parameters", ROPE, AT(rope_theta), 0, NULL, 0 },
 	{ LLAMAS, "attention_dropout", PROB, AT(drop_attn), 0, NULL, 0 },
-	{ LLAMAS, "rope_scaling", SCALING, 0, 0, NULL, 0 },
+	{ LLAMAS, "rope_scaling", ROPE, AT(rope_theta), 0, NULL, 0 },
+	{ LLAMAS, "original_max_position_embeddings", SKIP, 0, 0, NULL, 0 }, /* of scaling */
 	{ LLAMAS, "partial_rotary_factor", MUST_BE, 0, 0, "1", 0 },
 	{ LLAMAS, "rope_interleaved", MUST_BE, 0, 0, "false", 0 },
 	{ QWEN2, "use_mrope", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMAS, "mlp_bias", MUST_BE, 0, 0, "false", 0 },
 	{ LLAMA, "attention_bias", MUST_BE, 0, 0, "false", 0 },
+	{ QWEN2, "attention_bias", SKIP, 0, 0, NULL, 0 }, /* it always has that of queries */
 	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null", 0 },
 	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
 	{ QWEN2, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
@@ -94,63 +105,51 @@ static const struct field fields[] = {
 	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL, 0 },
 	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL, 0 },
 	{ ALL, "tie_word_embeddings", BOOLEAN, AT(tied), 0, NULL, 0 },
-	{ ALL, "model_type", SKIP, 0, 0, NULL, 0 },
-	/* names, tokens, sampling and defaults of Python programs */
-	{ ALL, "_name_or_path", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "_num_labels", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "architectures", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "attn_implementation", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "bos_token_id", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "decoder_start_token_id", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "diversity_penalty", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "do_sample", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "dtype", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "eos_token_id", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "finetuning_task", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "gradient_checkpointing", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "id2label", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "is_llama_config", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "keys_to_ignore_at_inference", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "label2id", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "length_penalty", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "max_length", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "n_ctx", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "n_special", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "num_beam_groups", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "num_beams", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "num_return_sequences", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "output_past", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "pad_token_id", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "predict_special_tokens", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "prefix", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "problem_type", SKIP, 0, 0, NULL, 0 },
-	/* the order of scaling and rounding: the same up to rounding */
-	{ GPT2, "reorder_and_upcast_attn", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "repetition_penalty", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "return_dict", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "sep_token_id", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "summary_activation", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "summary_first_dropout", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "summary_proj_to_labels", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "summary_type", SKIP, 0, 0, NULL, 0 },
-	{ GPT2, "summary_use_proj", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "task_specific_params", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "temperature", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "tokenizer_class", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "top_k", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "top_p", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "torch_dtype", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "transformers.js_config", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "transformers_version", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "typical_p", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "unk_token_id", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "unsloth_fixed", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "unsloth_version", SKIP, 0, 0, NULL, 0 },
-	{ ALL, "use_cache", SKIP, 0, 0, NULL, 0 },
 };
 #define NFIELDS (sizeof(fields) / sizeof(fields[0]))
 
+/*
+ * fnmatch(3) patterns: what transformers' PretrainedConfig and GenerationConfig have for all
+ * models, and what programs that train, convert and publish models add
+ */
+static const char *const harmless[] = {
+	/* names, and where things are from */
+	"_*", "architectures", "attribute_map", "auto_map", "custom_pipelines", "datasets",
+	"description", "is_composition", "is_llama_config", "keys_to_ignore_at_inference",
+	"language", "library_name", "license", "model_name", "model_type", "name_or_path",
+	"pipeline_tag", "sub_configs", "tags", "tokenizer*", "transformers*", "unsloth_*",
+	/* types, kernels, memory and distribution of Python's computation */
+	"attn_implementation", "*flash_attn*", "*flash_attention*", "base_model_*_plan", "bf16",
+	"cache_config", "cache_implementation", "chunk_size_feed_forward", "dtype", "fp16",
+	"fp32", "gradient_checkpointing*", "params_dtype", "tf_legacy_loss", "torch_dtype",
+	"torchscript", "use_bfloat16", "use_cache", "use_sdpa", "xla_device",
+	/* outputs, labels and tasks */
+	"*num_labels", "classifier_*", "finetuning_task", "id2label", "is_decoder", "label2id",
+	"loss_type", "output_attentions", "output_hidden_states", "output_logits", "output_past",
+	"output_scores", "predict_special_tokens", "problem_type", "return_*", "summary_*",
+	"task_specific_params", "use_return_dict",
+	/* tokens, and lengths that the model has not */
+	"bos_token", "eos_token", "pad_token", "unk_token", "*_token_id", "*_token_ids",
+	"max_seq_len", "max_seq_length", "max_sequence_length", "model_max_length", "n_ctx",
+	"n_special", "prefix", "seq_len", "seq_length",
+	/* generation */
+	"assistant_*", "bad_words_ids", "begin_suppress_tokens", "constraints",
+	"diversity_penalty", "do_sample", "dola_layers", "early_stopping", "encoder_*penalty",
+	"*no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff",
+	"exponential_decay_length_penalty", "force_words_ids", "forced_decoder_ids",
+	"generation_*", "guidance_scale", "length_penalty", "low_memory", "max_length",
+	"max_matching_ngram_size", "max_new_tokens", "max_time", "min_length", "min_new_tokens",
+	"min_p", "num_assistant_tokens*", "num_beam_groups", "num_beams",
+	"num_return_sequences", "penalty_alpha", "prompt_lookup_num_tokens",
+	"remove_invalid_values", "renormalize_logits", "repetition_penalty", "sequence_bias",
+	"stop_strings", "suppress_tokens", "temperature", "token_healing", "top_h", "top_k",
+	"top_p", "typical_p", "watermarking_config",
+};
+
 static const char *const families[] = { "gpt2", "llama", "qwen2" };
+static const char *const architectures[] = { "GPT2LMHeadModel", "LlamaForCausalLM",
+					     "Qwen2ForCausalLM" };
+#define NFAMILIES (sizeof(families) / sizeof(families[0]))
 
 /* the first name of each is written */
 static const struct {
@@ -176,7 +175,18 @@ const char *family_name(enum family family)
 static int is_off(const json_t *v)
 {
 	return json_is_null(v) || json_is_false(v) ||
-	       (json_is_number(v) && json_number_value(v) == 0);
+	       (json_is_number(v) && json_number_value(v) == 0) ||
+	       (json_is_array(v) && !json_array_size(v)) ||
+	       (json_is_object(v) && !json_object_size(v)) ||
+	       (json_is_string(v) && !json_string_length(v));
+}
+
+static int is_harmless(const char *name)
+{
+	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+		if (!fnmatch(harmless[i], name, 0))
+			return 1;
+	return 0;
 }
 
 static int read_act(const json_t *v, const char *where, const char *name, enum te_act *ret_act)
@@ -214,15 +224,31 @@ static const struct {
 	{ "partial_rotary_factor", "1" },
 	{ "factor", "1" },
 	{ "attention_factor", "1" },
+	{ "original_max_position_embeddings", NULL }, /* any, without a scaling */
 };
 #define NROPE (sizeof(rope_keys) / sizeof(rope_keys[0]))
+#define NTYPES 2 /* the first rows: two names of the type */
+
+static int has_type(const json_t *v, const char *type)
+{
+	int n = 0;
+
+	for (size_t i = 0; i < NTYPES; i++) {
+		const json_t *x = json_object_get(v, rope_keys[i].name);
+
+		if (x && !is_value(x, type))
+			return 0;
+		n += x != NULL;
+	}
+	return n > 0;
+}
 
 static int check_rope_key(const char *key, const json_t *v, const char *where, const char *name)
 {
 	for (size_t i = 0; i < NROPE; i++) {
 		if (strcmp(rope_keys[i].name, key))
 			continue;
-		if (json_is_null(v) || is_value(v, rope_keys[i].text))
+		if (json_is_null(v) || !rope_keys[i].text || is_value(v, rope_keys[i].text))
 			return STATUS_OK;
 		if (json_is_string(v))
 			return say_bad("%s: %s: %s \"%s\": only %s is implemented", where, name,
@@ -236,17 +262,20 @@ static int check_rope_key(const char *key, const json_t *v, const char *where, c
 		       key);
 }
 
-/* {"rope_type": "default", "rope_theta": 10000.0}; ret_theta NULL: without rope_theta */
+/* {"rope_type": "default", "rope_theta": 10000.0}; "linear" divides positions by the factor */
 static int read_rope(const json_t *v, const char *where, const char *name, double *ret_theta)
 {
 	const char *key;
 	json_t *x;
-	int r;
+	int linear, r;
 
+	if (is_off(v))
+		return STATUS_OK;
 	if (!json_is_object(v))
 		return say_bad("%s: %s is not an object", where, name);
+	linear = is_value(json_object_get(v, "factor"), "1") && has_type(v, "\"linear\"");
 	/* other fields depend on the type: complain about it first */
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < NTYPES && !linear; i++) {
 		x = json_object_get(v, rope_keys[i].name);
 		r = x ? check_rope_key(rope_keys[i].name, x, where, name) : STATUS_OK;
 		if (r)
@@ -254,7 +283,9 @@ static int read_rope(const json_t *v, const char *where, const char *name, doubl
 	}
 	json_object_foreach((json_t *)(uintptr_t)v, key, x)
 	{
-		if (ret_theta && !strcmp(key, "rope_theta")) {
+		if (linear && (!strcmp(key, "rope_type") || !strcmp(key, "type")))
+			continue;
+		if (!strcmp(key, "rope_theta")) {
 			if (!json_is_number(x) || !(json_number_value(x) > 0))
 				return say_bad("%s: %s: rope_theta is not a number above 0", where,
 					       name);
@@ -294,6 +325,10 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 		    json_integer_value(v) > most)
 			return say_bad("%s: %s is not a whole number from 1 to %lld", where,
 				       f->name, (long long)most);
+		if (*(int64_t *)at && *(int64_t *)at != json_integer_value(v))
+			return say_bad("%s: %s is %lld, and another field says %lld", where,
+				       f->name, (long long)json_integer_value(v),
+				       (long long)*(int64_t *)at);
 		*(int64_t *)at = json_integer_value(v);
 		break;
 	case NUMBER:
@@ -316,13 +351,11 @@ static int read_field(const struct field *f, const json_t *v, const char *where,
 	case SKIP:
 		break;
 	case MUST_BE:
-		if (!is_value(v, f->text))
+		if (!is_value(v, f->text) && (!is_value(json_false(), f->text) || !is_off(v)))
 			return say_bad("%s: %s: only %s is implemented", where, f->name, f->text);
 		break;
 	case ROPE:
 		return read_rope(v, where, f->name, at);
-	case SCALING:
-		return read_rope(v, where, f->name, NULL);
 	case LAYERS_FULL:
 		return read_layer_types(v, where, f->name);
 	}
@@ -355,15 +388,28 @@ static const struct field *field_find(enum family family, const char *name)
 	return NULL;
 }
 
+/* files of 2019 have no model_type; GPT-2 was the only one of these families */
+static const char *guess_type(const json_t *obj)
+{
+	const json_t *list = json_object_get(obj, "architectures");
+	const char *name = json_string_value(json_array_get(list, 0));
+
+	for (size_t i = 0; name && i < NFAMILIES; i++)
+		if (!strcmp(architectures[i], name))
+			return families[i];
+	return !name && json_object_get(obj, "n_embd") ? families[FAMILY_GPT2] : NULL;
+}
+
 static int read_family(const json_t *obj, const char *where, enum family *ret_family)
 {
-	const char *type = json_string_value(json_object_get(obj, "model_type"));
+	const json_t *given = json_object_get(obj, "model_type");
+	const char *type = given ? json_string_value(given) : guess_type(obj);
 
 	if (!json_is_object(obj))
 		return say_bad("%s: not a JSON object", where);
 	if (!type)
 		return say_bad("%s: no model_type", where);
-	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+	for (size_t i = 0; i < NFAMILIES; i++) {
 		if (!strcmp(families[i], type)) {
 			*ret_family = (enum family)i;
 			return STATUS_OK;
@@ -401,7 +447,7 @@ static int read_fields(const json_t *obj, const char *where, struct config *c)
 	{
 		const struct field *f = field_find(c->family, name);
 
-		if (!f && !is_off(v))
+		if (!f && !is_off(v) && !is_harmless(name))
 			return say_bad("%s: unknown field \"%s\", which may change the model",
 				       where, name);
 		r = f ? read_field(f, v, where, c) : STATUS_OK;
@@ -410,23 +456,25 @@ static int read_fields(const json_t *obj, const char *where, struct config *c)
 	}
 	for (size_t i = 0; i < NFIELDS; i++) {
 		if ((fields[i].families & 1u << c->family) && (fields[i].flags & REQUIRED) &&
-		    !json_object_get(obj, fields[i].name))
+		    !*(const int64_t *)((const char *)c + fields[i].offset))
 			return say_bad("%s: no %s", where, fields[i].name);
 	}
 	return STATUS_OK;
 }
 
-/* two fields have the base of the rotations */
+/* three fields may have the base of the rotations */
 static int check_theta(const json_t *obj, const char *where, double theta)
 {
-	const json_t *old = json_object_get(obj, "rope_theta");
-	const json_t *fresh =
-		json_object_get(json_object_get(obj, "rope_parameters"), "rope_theta");
+	static const char *const holder[] = { NULL, "rope_scaling", "rope_parameters" };
 
-	if (json_is_number(old) && json_is_number(fresh) &&
-	    (json_number_value(old) != theta || json_number_value(fresh) != theta))
-		return say_bad("%s: rope_theta is %g, in rope_parameters it is %g", where,
-			       json_number_value(old), json_number_value(fresh));
+	for (size_t i = 0; i < sizeof(holder) / sizeof(holder[0]); i++) {
+		const json_t *in = holder[i] ? json_object_get(obj, holder[i]) : obj;
+		const json_t *v = json_object_get(in, "rope_theta");
+
+		if (json_is_number(v) && json_number_value(v) != theta)
+			return say_bad("%s: rope_theta is %g, elsewhere it is %g", where,
+				       json_number_value(v), theta);
+	}
 	return STATUS_OK;
 }
 
@@ -485,7 +533,7 @@ int config_read(const char *path, struct config *ret_cfg)
 	snprintf(file, sizeof(file), "%s", path);
 	if (!stat(path, &st) && S_ISDIR(st.st_mode))
 		snprintf(file, sizeof(file), "%s/config.json", path);
-	r = record_load(file, &obj);
+	r = pyjson_load(file, &obj);
 	if (!r)
 		r = config_parse(obj, file, ret_cfg);
 	json_decref(obj);
@@ -533,8 +581,6 @@ static void write_field(struct record *rec, const struct field *f, const struct 
 
 json_t *config_to_json(const struct config *c)
 {
-	static const char *const architectures[] = { "GPT2LMHeadModel", "LlamaForCausalLM",
-						     "Qwen2ForCausalLM" };
 	struct record rec;
 	const char *name;
 	json_t *v;
@@ -551,7 +597,8 @@ json_t *config_to_json(const struct config *c)
 	if (json_object_get(c->source, "dtype"))
 		record_text(&rec, "dtype", "float32");
 	for (size_t i = 0; i < NFIELDS; i++) {
-		if (fields[i].families & 1u << c->family)
+		if ((fields[i].families & 1u << c->family) &&
+		    (!(fields[i].flags & ALIAS) || json_object_get(c->source, fields[i].name)))
 			write_field(&rec, &fields[i], c);
 	}
 	return record_end(&rec, "config.json");
@@ -573,7 +620,8 @@ int config_same(const struct config *a, const char *where_a, const struct config
 	for (size_t i = 0; i < NFIELDS && !r; i++) {
 		const struct field *f = &fields[i];
 
-		if (!(f->families & 1u << a->family) || f->rule >= ACT)
+		if (!(f->families & 1u << a->family) || f->rule >= ACT ||
+		    f->flags & ALIAS)
 			continue;
 		if (!json_equal(json_object_get(x, f->name), json_object_get(y, f->name)))
 			r = say_bad("%s: %s differs from that of %s", where_a, f->name, where_b);

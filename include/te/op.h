@@ -219,13 +219,32 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 
 /* ---- the library's ops ---- */
 
+#ifndef __cplusplus
 /*
- * Attributes of an op, the others 0:
- *	struct te_linear_attrs a = TE_ATTRS(linear, .in = 768, .out = 3072, .init_std = 0.02f);
- * The INIT macros give the defaults: init_std 0.02, eps 1e-5, theta 10000, ignore_index -100,
- * grad_scale 1, factor 1, and forward and backward 1 of struct te_quantize_attrs.
+ * Attributes of an op, in C; the others have their defaults, those of the INIT macros:
+ *	struct te_linear_attrs a = TE_ATTRS(linear, .in = 768, .out = 3072);
+ * init_std is 0.02, eps 1e-5, theta 10000, ignore_index -100, grad_scale 1, factor 1, and forward
+ * and backward of struct te_quantize_attrs are 1.
  */
-#define TE_ATTRS(op, ...) { sizeof(struct te_##op##_attrs), __VA_ARGS__ }
+#define TE_ATTRS(op, ...) \
+	{ TE_ATTRS_##op .size = sizeof(struct te_##op##_attrs), __VA_ARGS__ }
+#define TE_ATTRS_embedding .init_std = 0.02f,
+#define TE_ATTRS_linear .init_std = 0.02f,
+#define TE_ATTRS_bias
+#define TE_ATTRS_norm .eps = 1e-5f,
+#define TE_ATTRS_act
+#define TE_ATTRS_rope .theta = 10000.0f,
+#define TE_ATTRS_attention
+#define TE_ATTRS_dropout
+#define TE_ATTRS_scale .factor = 1.0f,
+#define TE_ATTRS_reshape
+#define TE_ATTRS_quantize .forward = 1, .backward = 1,
+#define TE_ATTRS_cross_entropy .ignore_index = -100, .grad_scale = 1.0f,
+/* a member given replaces its default, which -Wextra of GCC and Clang would report */
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Woverride-init"
+#endif
+#endif
 
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
  * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width],

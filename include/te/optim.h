@@ -25,7 +25,7 @@ struct te_adamw_opts {
  * step needs no host work. te_adamw_step computes the norm of all gradients and the clip factor,
  * then updates all weights in one launch: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * w -= lr (m^ / (sqrt(v^) + eps) + wd w). If the gradient norm is not finite, the update is skipped
- * and counted in te_adamw_stats.
+ * and counted in te_adamw_stats. The learning rate is 1e-3 until te_adamw_set_lr is called.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; tested by t/plan/optim.c.
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,

@@ -34,9 +34,9 @@ static int ce_check(const struct te_op *op)
 	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "comm_cross_entropy %s: nclasses is %lld, not 1 to %d",
 				te_op_name(op), (long long)a->nclasses, INT32_MAX);
-	if (!isfinite(a->grad_scale))
-		return te__fail(-EINVAL, "comm_cross_entropy %s: grad_scale is %g", te_op_name(op),
-				(double)a->grad_scale);
+	if (!isfinite(a->grad_scale) || !a->grad_scale)
+		return te__fail(-EINVAL, "comm_cross_entropy %s: grad_scale is %g, not finite and "
+				"other than 0", te_op_name(op), (double)a->grad_scale);
 	te_comm_ref(attrs_of(op)->comm);
 	return 0;
 }

@@ -9,9 +9,9 @@ static int ce_check(const struct te_op *op)
 	if (a->nclasses < 1 || a->nclasses > INT32_MAX)
 		return te__fail(-EINVAL, "cross_entropy %s: nclasses is %lld, not 1 to %d",
 				op->name, (long long)a->nclasses, INT32_MAX);
-	if (!isfinite(a->grad_scale))
-		return te__fail(-EINVAL, "cross_entropy %s: grad_scale is %g", op->name,
-				(double)a->grad_scale);
+	if (!isfinite(a->grad_scale) || !a->grad_scale)
+		return te__fail(-EINVAL, "cross_entropy %s: grad_scale is %g, not finite and "
+				"other than 0", op->name, (double)a->grad_scale);
 	return 0;
 }
 

@@ -79,7 +79,7 @@ uint64_t te_adamw_nbytes(const struct te_seq *seq)
 
 static int make_state(struct te_adamw *opt)
 {
-	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .clip = 1 };
+	struct te_k_adamw_state s = { .beta1_t = 1, .beta2_t = 1, .lr = 1e-3f, .clip = 1 };
 	int64_t n = te_tensor_nelems(te_seq_grads(opt->seq));
 	int r;
 

@@ -386,6 +386,9 @@ static int bad(struct thread_rank *r)
 	a.grad_scale = INFINITY;
 	HOLDS(te_comm_op_cross_entropy(r->comm, &a, "loss", &op) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "comm_cross_entropy loss: grad_scale is inf"));
+	a.grad_scale = 0;
+	HOLDS(te_comm_op_cross_entropy(r->comm, &a, "loss", &op) == -EINVAL);
+	HOLDS(strstr(te_error_detail(), "comm_cross_entropy loss: grad_scale is 0"));
 	a.grad_scale = 1;
 	HOLDS(te_comm_op_cross_entropy(NULL, &a, "loss", &op) == -EINVAL);
 	HOLDS(strstr(te_error_detail(), "comm is NULL"));

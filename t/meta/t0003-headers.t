@@ -38,6 +38,14 @@ if [ -n "$CXX" ]; then
 	check "TE_X_INIT initialises struct te_x in C++11" $CXX -std=c++11 $strict "$tmp/a.cc"
 fi
 
+# a default is replaced without a warning
+cat >"$tmp/a.c" <<'EOF'
+#include <te/te.h>
+struct te_linear_attrs a = TE_ATTRS(linear, .in = 4, .out = 8, .init_std = 1.0f);
+struct te_cross_entropy_attrs c = TE_ATTRS(cross_entropy, 4, 0, 2.0f);
+EOF
+check "TE_ATTRS gives attributes in C99" $CC -std=c99 $strict "$tmp/a.c"
+
 # a struct that begins with its size can grow; the others are values, which never change
 cat "$abs_top_srcdir"/include/te/*.h | awk '
 	/^struct te_[a-z0-9_]+ \{/ {

@@ -39,7 +39,7 @@ cat $headers | awk '
 			if (word[i] ~ /^TE_[A-Z0-9_]+$/)
 				print word[i]
 	}' | grep -vE '_(INIT|H)$' |
-	grep -vxE 'TE_(ATTRS|BEGIN_DECLS|END_DECLS|ERRNO_ENUM|ERRNO_MAP|EXPORT|PRINTF)' |
+	grep -vxE 'TE_(ATTRS_?|BEGIN_DECLS|END_DECLS|ERRNO_ENUM|ERRNO_MAP|EXPORT|PRINTF)' |
 	sort -u >"$tmp/want"
 sed -n 's/.* parameter, public :: \(TE_[A-Z0-9_]*\) =.*/\1/p' "$module" | sed 's/_CONST$//' |
 	sort >"$tmp/got"

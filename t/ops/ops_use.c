@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,7 +139,47 @@ static const struct bad bad[] = {
 	  .a.ce = TE_ATTRS(cross_entropy, 0, 0, 1) },
 	{ bad_cross_entropy, { "cross_entropy odd", "grad_scale is inf" },
 	  .a.ce = TE_ATTRS(cross_entropy, 4, 0, INFINITY) },
+	{ bad_cross_entropy, { "cross_entropy odd", "grad_scale is 0" },
+	  .a.ce = TE_ATTRS(cross_entropy, 4, .grad_scale = 0) },
 };
+
+/* TE_ATTRS has the defaults of the INIT macros, in static structs, whose padding is 0 */
+#define ATTRS(op, OP, member)                                                                \
+	do {                                                                                 \
+		static const struct te_##op##_attrs init = TE_##OP##_ATTRS_INIT;             \
+		static const struct te_##op##_attrs named = TE_ATTRS(op, .member = 0);       \
+		static const struct te_##op##_attrs placed = TE_ATTRS(op, 0);                \
+		static struct te_##op##_attrs other;                                         \
+		other = init;                                                                \
+		other.member = 0;                                                            \
+		ck_assert_mem_eq(&named, &other, sizeof(init));                              \
+		if (offsetof(struct te_##op##_attrs, member) == sizeof(size_t))              \
+			ck_assert_mem_eq(&placed, &named, sizeof(init));                     \
+	} while (0)
+
+START_TEST(attributes_that_are_not_given_have_their_defaults)
+{
+	ATTRS(embedding, EMBEDDING, vocab);
+	ATTRS(embedding, EMBEDDING, init_std);
+	ATTRS(linear, LINEAR, in);
+	ATTRS(linear, LINEAR, init_std);
+	ATTRS(bias, BIAS, width);
+	ATTRS(norm, NORM, width);
+	ATTRS(norm, NORM, eps);
+	ATTRS(act, ACT, act);
+	ATTRS(rope, ROPE, nheads);
+	ATTRS(rope, ROPE, theta);
+	ATTRS(attention, ATTENTION, nheads);
+	ATTRS(dropout, DROPOUT, p);
+	ATTRS(scale, SCALE, factor);
+	ATTRS(reshape, RESHAPE, ndim);
+	ATTRS(quantize, QUANTIZE, forward);
+	ATTRS(quantize, QUANTIZE, backward);
+	ATTRS(cross_entropy, CROSS_ENTROPY, nclasses);
+	ATTRS(cross_entropy, CROSS_ENTROPY, ignore_index);
+	ATTRS(cross_entropy, CROSS_ENTROPY, grad_scale);
+}
+END_TEST
 
 START_TEST(names_the_op_and_the_attribute_at_fault)
 {
@@ -355,6 +396,7 @@ void ops_use_cases(Suite *s)
 	tcase_add_loop_test(c, reshape_keeps_the_number_of_elements, 0, TT_LEN(reshaped));
 	c = tt_case(s, "attributes", "host");
 	tcase_add_loop_test(c, names_the_op_and_the_attribute_at_fault, 0, TT_LEN(bad));
+	tcase_add_test(c, attributes_that_are_not_given_have_their_defaults);
 	tcase_add_test(c, needs_attributes_and_a_name);
 	tcase_add_loop_test(c, declares_its_weights, 0, TT_LEN(decls));
 	tcase_add_loop_test(c, describes_itself_in_one_line, 0, op_ncases);

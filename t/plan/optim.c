@@ -171,6 +171,29 @@ START_TEST(follows_the_paper_for_20_steps)
 END_TEST
 
 /* zero gradients: only decay moves a weight, and only where it is declared */
+/* without weight decay the first step moves a weight by the rate, but for eps and roundings */
+START_TEST(has_a_rate_from_the_start)
+{
+	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
+	struct te_adamw *opt;
+	float *g = malloc(n * sizeof(*g)), *was = tt_tensor_get(te_seq_masters(seq)), *w;
+
+	o.weight_decay = 0;
+	opt = make(&o);
+	ck_assert_float_eq(stats(opt).lr, 1e-3f);
+	put_grads(g, 1);
+	step(opt);
+	w = tt_tensor_get(te_seq_masters(seq));
+	for (size_t i = 0; i < n; i++)
+		if (fabsf(g[i]) > 1e-2f)
+			ck_assert_float_eq_tol(was[i] - w[i], g[i] > 0 ? 1e-3f : -1e-3f, 1e-5f);
+	te_adamw_unref(opt);
+	free(g);
+	free(was);
+	free(w);
+}
+END_TEST
+
 START_TEST(decays_what_is_declared)
 {
 	struct te_adamw_opts o = TE_ADAMW_OPTS_INIT;
@@ -577,6 +600,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_loop_test(c, follows_the_paper_for_20_steps, 0, 3);
+	tcase_add_test(c, has_a_rate_from_the_start);
 	tcase_add_test(c, decays_what_is_declared);
 	tcase_add_test(c, shards_have_one_norm);
 	tcase_add_loop_test(c, skips_gradients_that_are_not_finite, 0, 3);

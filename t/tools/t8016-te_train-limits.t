@@ -40,5 +40,23 @@ status=$?
 check "a loss that is no number ends the run" test $status = 1
 check "the message says so" grep -qi 'not finite\|not a number\|nan' err
 check "nothing is saved" test ! -e lost/model.safetensors -a ! -e lost/state.safetensors
+cat err >how
+check "the weight is named" grep -q 'the weight norm.bias is -*nan' how
+rm -rf lost
+$te_train --init bad --steps 0 --eval-batches 1 --save-best --out lost --log lost.jsonl text >out 2>err
+check "so does a validation of it" test $? = 1
+check "which is named, with the weight" \
+	grep -q '^te_train: the validation loss of step 0 is not finite (-*nan): .*the weight norm.bias is' err
+grep -h '(best)\|best val\|val_loss' err out lost.jsonl >best
+empty "it is not the best one, nor any" best
+check "and nothing is saved" test -z "$(ls lost)"
+for json in "" --json; do
+	$te_train --init bad --sample 9 --sample-only $json >out 2>err
+	check "there are no samples of it $json" test $? = 1
+	check "but a message" \
+		grep -q '^te_train: the sample ends: the logit of token 0 is not finite .*the weight norm.bias is' err
+	grep '?' out >drawn
+	empty "and no token" drawn
+done
 
 tap_end

@@ -139,10 +139,44 @@ static double read_losses(struct trainer *t, const struct slot *s)
 	return loss;
 }
 
+/* the first element that is not finite; -1: there is none, or it cannot be read */
+static int64_t find_not_finite(const struct te_tensor *t, float *ret_x)
+{
+	const int64_t n = te_tensor_nelems(t);
+	float *x = malloc(te_tensor_nbytes(t));
+	int64_t i = 0, r = x ? te_tensor_read(t, x, te_tensor_nbytes(t)) : -ENOMEM;
+
+	while (r >= 0 && i < n && isfinite(x[i]))
+		i++;
+	if (r >= 0 && i < n)
+		*ret_x = x[i];
+	free(x);
+	return r >= 0 && i < n ? i : -1;
+}
+
+int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then)
+{
+	for (int i = 0; i < te_seq_nweights(t->model.seq); i++) {
+		struct te_weight_info w = TE_WEIGHT_INFO_INIT;
+		int64_t at;
+		float x;
+
+		if (te_seq_weight(t->model.seq, i, &w) < 0)
+			continue;
+		at = find_not_finite(w.master, &x);
+		if (at >= 0)
+			return say_failed("%s is not finite (%g): element %lld of the weight %s is "
+					  "%g; %s", what, value, (long long)at, w.name, (double)x,
+					  then);
+	}
+	return say_failed("%s is not finite (%g), and all weights are; %s", what, value, then);
+}
+
 /* wait for the loss of a slot's step and read it */
 static int collect(struct trainer *t, struct slot *s)
 {
 	double loss, end_s;
+	char what[64];
 	int r;
 
 	if (s->step < 0)
@@ -156,9 +190,10 @@ static int collect(struct trainer *t, struct slot *s)
 	end_s = busy_s(t);
 	loss = read_losses(t, s);
 	t->lost |= !isfinite(loss);
-	if (t->lost)
-		return say_failed("the loss of step %lld is not finite; it was not saved",
-				  (long long)s->step + 1);
+	if (t->lost) {
+		snprintf(what, sizeof(what), "the loss of step %lld", (long long)s->step + 1);
+		return trainer_not_finite(t, what, loss, "it was not saved");
+	}
 	if (is_logged(t, s->step)) {
 		end_s = s->end_s;
 		t->grad_norm = s->stats.grad_norm;
@@ -287,11 +322,18 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 static int validate(struct trainer *t)
 {
 	const char *dir = trainer_folder(t);
+	char what[64];
 	double loss;
 	int r = evaluate(t, &loss);
 
 	if (r || is_stopped(t))
 		return r;
+	t->lost |= !isfinite(loss);
+	if (t->lost) {
+		snprintf(what, sizeof(what), "the validation loss of step %lld",
+			 (long long)t->done.step);
+		return trainer_not_finite(t, what, loss, "it was not saved");
+	}
 	t->val_loss = loss;
 	t->done.eval_step = t->done.step;
 	if (t->val_loss < t->done.best_val) {

@@ -100,6 +100,11 @@ int trainer_run(struct trainer *t);
  * 0: the run ends with *status, and so do those of all ranks that had not been lost.
  */
 int trainer_recover(struct trainer *t, int *status);
+/*
+ * STATUS_FAILED, with a message: what has a value that is not finite, and the first weight that has
+ * one too. then: the end of the message.
+ */
+int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then);
 /* where checkpoints are saved, or NULL */
 const char *trainer_folder(const struct trainer *t);
 /* of all ranks */

@@ -114,6 +114,21 @@ static int logits_at(struct trainer *t, struct te_plan *plan, int64_t pos, const
 	return r;
 }
 
+/* such logits have no order, and so no likely token */
+static int check_logits(const struct trainer *t, const float *logits)
+{
+	char what[64];
+
+	for (int64_t i = 0; i < t->model.cfg.vocab; i++) {
+		if (isfinite(logits[i]))
+			continue;
+		snprintf(what, sizeof(what), "the sample ends: the logit of token %lld",
+			 (long long)i);
+		return trainer_not_finite(t, what, (double)logits[i], "there is no likely token");
+	}
+	return STATUS_OK;
+}
+
 /* falling logits; equal ones in the order of their ids */
 static int compare(const void *pa, const void *pb)
 {
@@ -268,3 +283,6 @@ int sample(struct trainer *t, struct record *samples)
 	free(text.p);
 	return r;
 }
+		r = check_logits(t, logits);
+		if (r)
+			break;

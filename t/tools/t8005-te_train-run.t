@@ -112,6 +112,28 @@ same "temperature 0 does not draw" one two
 same "nor does --top-k 1" one two
 "$te_train" --resume c --sample-only --sample 60 --top-p 0 --seed 2 >two 2>err
 same "nor does --top-p 0" one two
+"$te_train" --resume c --sample-only --sample 9 --prompt 'The' >one 2>err
+"$te_train" --resume c --sample-only --sample 9 --prompt-tokens 84,104,101 >two 2>err
+same "the bytes of a prompt are its tokens" one two
+
+# a vocabulary that is not bytes: text is none of its tokens
+sed 's/"vocab_size": 256/"vocab_size": 300, "bos_token_id": 298/' micro.json >words.json
+words="$te_train --init words --sample-only --sample 4"
+check "a model of tokens" "$te_train" $micro --model words.json --steps 1 --out words --random-tokens
+fails "refuses text as a prompt" "--prompt: is text, but the model's vocabulary of 300" $words --prompt Hi
+for list in "" 1, ,1 1,,2 '1;2' -1 x 1,2x; do
+	fails "no list of tokens: \"$list\"" "--prompt-tokens: \"$list\": expected" \
+		$words --prompt-tokens "$list"
+done
+fails "a token beyond the vocabulary" "token 300 is beyond the model's vocabulary of 300" \
+	$words --prompt-tokens 1,300
+fails "before anything is trained" "token 99999999999" "$te_train" $micro --steps 1000000 \
+	--sample 1 --prompt-tokens 99999999999 text
+$words --prompt-tokens 298 >one 2>err
+check "a list of tokens is a prompt, and printed" grep -qE '^298( [0-9]+){4} $' one
+$words >two 2>err
+sed 's/^298 //' one >want
+same "its default is bos_token_id of config.json" want two
 
 # on a terminal the line fits
 if script -qec true /dev/null </dev/null >/dev/null 2>&1; then

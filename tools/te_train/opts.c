@@ -155,6 +155,8 @@ static const struct row rows[] = {
 	  "no training: with --resume or --init" },
 	{ "prompt", TEXT, AT(prompt), NULL, 0, 0, 0, "TEXT",
 	  "text that samples begin with; default a newline" },
+	{ "prompt-tokens", TEXT, AT(prompt_tokens), NULL, 0, 0, 0, "N,N,...",
+	  "the same as token numbers, for a model whose tokens are not bytes" },
 	{ "temperature", REAL, AT(temperature), "0.8", 0, 100, 0, "T",
 	  "sampling temperature; 0: the most likely token" },
 	{ "top-k", INT, AT(top_k), "0", 0, BIG, 0, "K",

@@ -11,7 +11,7 @@ struct opts {
 	char *val, *dump_val, *data_type;
 	char *backend, *recipe;
 	char *out, *resume, *log;
-	char *prompt, *print_plan;
+	char *prompt, *prompt_tokens, *print_plan;
 	char *graph, *pipeline_schedule;
 	char *offload; /* "off", "auto", "all", or a size */
 	char *offload_file, *offload_verify; /* the folder */

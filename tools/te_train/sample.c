@@ -196,12 +196,99 @@ static void put_token(struct text *text, int32_t token, int bytes)
 	}
 }
 
+static int is_bytes(const struct config *cfg)
+{
+	return cfg->vocab <= DATA_NBYTES;
+}
+
+static int check_token(const char *option, int64_t token, const struct config *cfg)
+{
+	if (token < cfg->vocab)
+		return STATUS_OK;
+	return say_bad("%s: token %lld is beyond the model's vocabulary of %lld", option,
+		       (long long)token, (long long)cfg->vocab);
+}
+
+/* token numbers with commas between them; dst: room for all, or NULL */
+static int parse_tokens(const char *list, const struct config *cfg, int32_t *dst, int64_t *ret_n)
+{
+	static const char option[] = "--prompt-tokens";
+	char *end = (char *)(uintptr_t)list;
+	int64_t n = 0;
+
+	for (const char *p = list;; p = end + 1, n++) {
+		int64_t token = strtoll(p, &end, 10);
+		int r;
+
+		if (*p < '0' || *p > '9' || (*end && *end != ','))
+			return say_bad("%s: \"%s\": expected token numbers such as 15496,995",
+				       option, list);
+		r = check_token(option, token, cfg);
+		if (r)
+			return r;
+		if (dst)
+			dst[n] = (int32_t)token;
+		if (!*end)
+			break;
+	}
+	*ret_n = n + 1;
+	return STATUS_OK;
+}
+
+int sample_check_prompt(const struct opts *o, const struct config *cfg)
+{
+	int64_t n;
+	int r = STATUS_OK;
+
+	if (o->prompt && o->prompt_tokens)
+		return say_bad("--prompt and --prompt-tokens exclude each other");
+	if (o->prompt && !is_bytes(cfg))
+		return say_bad("--prompt: is text, but the model's vocabulary of %lld is not "
+			       "bytes: give its tokens by --prompt-tokens",
+			       (long long)cfg->vocab);
+	for (const char *p = o->prompt ? o->prompt : ""; *p && !r; p++)
+		r = check_token("--prompt", (unsigned char)*p, cfg);
+	return !r && o->prompt_tokens ? parse_tokens(o->prompt_tokens, cfg, NULL, &n) : r;
+}
+
+/* of a model whose tokens are not bytes, the one that its texts begin with, or 0 */
+static int32_t first_token(const struct config *cfg)
+{
+	const int64_t token =
+		is_bytes(cfg) ? '\n' :
+				json_integer_value(json_object_get(cfg->source, "bos_token_id"));
+
+	return token >= 0 && token < cfg->vocab ? (int32_t)token : 0;
+}
+
+/* the tokens that samples begin with, for free(3); NULL: no memory */
+static int32_t *make_prompt(const struct opts *o, const struct config *cfg, int64_t *ret_n)
+{
+	const char *text = o->prompt_tokens ? o->prompt_tokens : o->prompt ? o->prompt : "";
+	int32_t *token = malloc((strlen(text) + 1) * sizeof(*token));
+
+	if (!token)
+		return NULL;
+	*ret_n = 0;
+	if (o->prompt_tokens)
+		(void)parse_tokens(text, cfg, token, ret_n); /* which was checked */
+	else
+		while (text[*ret_n]) {
+			token[*ret_n] = (unsigned char)text[*ret_n];
+			++*ret_n;
+		}
+	if (!*ret_n)
+		token[(*ret_n)++] = o->prompt ? 0 : first_token(cfg);
+	return token;
+}
+
 static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *text)
 {
-	const char *prompt = t->o->prompt ? t->o->prompt : "\n";
+	const struct config *cfg = &t->model.cfg;
 	struct te_tensor *x = te_plan_input(plan, "x");
-	int64_t len = (int64_t)strlen(prompt), n = 0;
-	int bytes = t->model.cfg.vocab <= 256, r = STATUS_OK, te;
+	int64_t len = 0, n = 0;
+	int bytes = is_bytes(cfg), r = STATUS_OK, te;
+	int32_t *prompt = make_prompt(t->o, cfg, &len);
 	int32_t *window = calloc((size_t)t->T, sizeof(*window));
 	float *logits = malloc((size_t)t->model.cfg.vocab * sizeof(*logits));
 	struct logits l = { 0 };
@@ -209,19 +296,15 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	const struct sampling how = { t->o->temperature, t->o->top_k, t->o->top_p };
 
 	r = make_logits(t, &l);
-	if (!r && (!window || !logits || !room))
+	if (!r && (!prompt || !window || !logits || !room))
 		r = say_failed("out of memory");
 	/* the context is the last T tokens */
-	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++) {
-		window[n] = (unsigned char)prompt[i];
-		if (window[n++] >= t->model.cfg.vocab)
-			r = say_bad("--prompt: byte %d is beyond the model's vocabulary of %lld",
-				    (int)window[n - 1], (long long)t->model.cfg.vocab);
-	}
-	if (n == 0)
-		n = 1; /* an empty prompt: token 0 */
-	if (!r && bytes && t->o->prompt)
-		put(text, prompt, (size_t)len);
+	for (int64_t i = len > t->T ? len - t->T : 0; i < len && !r; i++)
+		window[n++] = prompt[i];
+	if (!r && t->o->prompt)
+		put(text, t->o->prompt, strlen(t->o->prompt));
+	for (int64_t i = 0; i < len && t->o->prompt_tokens && !r; i++)
+		put_token(text, prompt[i], bytes);
 	for (int64_t i = 0; i < t->o->sample && !r; i++) {
 		uint64_t u =
 			mix64(mix64((uint64_t)t->o->seed, (uint64_t)t->done.step), (uint64_t)i);
@@ -243,6 +326,9 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 			r = say_te(te, "sampling");
 			break;
 		}
+		r = check_logits(t, logits);
+		if (r)
+			break;
 		token = (int32_t)sample_choose(&how, logits, t->model.cfg.vocab,
 					       (double)(u >> 11) * 0x1p-53, room);
 		put_token(text, token, bytes);
@@ -254,13 +340,15 @@ static int write_tokens(struct trainer *t, struct te_plan *plan, struct text *te
 	free(room);
 	free(logits);
 	free(window);
+	free(prompt);
 	return r;
 }
 
 int sample(struct trainer *t, struct record *samples)
 {
 	struct text text = { .loud = !samples && !t->ranks.rank };
-	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1;
+	size_t room = (t->o->prompt ? strlen(t->o->prompt) : 0) + 12 * (size_t)t->o->sample + 1 +
+		      (t->o->prompt_tokens ? 12 * strlen(t->o->prompt_tokens) : 0);
 	struct te_plan *plan = NULL;
 	int r;
 
@@ -283,6 +371,3 @@ int sample(struct trainer *t, struct record *samples)
 	free(text.p);
 	return r;
 }
-		r = check_logits(t, logits);
-		if (r)
-			break;

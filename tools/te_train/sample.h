@@ -12,6 +12,9 @@
  */
 int sample(struct trainer *t, struct record *samples);
 
+/* STATUS_BAD, with a message, if the prompt is none of this model */
+int sample_check_prompt(const struct opts *o, const struct config *cfg);
+
 /* how a token is drawn */
 struct sampling {
 	double temperature; /* 0: the most likely one */

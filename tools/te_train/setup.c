@@ -16,6 +16,7 @@
 #include "loop.h"
 #include "mem.h"
 #include "record.h"
+#include "sample.h"
 #include "say.h"
 
 /* NFSv4 servers keep the locks of a host that is gone for 90 s */
@@ -347,8 +348,10 @@ int trainer_create(const struct opts *o, struct trainer *t)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
 		return say_bad("--sample-only needs --resume or --init");
-	if ((o->sample_only || o->prompt) && !o->sample)
-		return say_bad("%s needs --sample", o->prompt ? "--prompt" : "--sample-only");
+	if ((o->sample_only || o->prompt || o->prompt_tokens) && !o->sample)
+		return say_bad("%s needs --sample", o->prompt	     ? "--prompt" :
+						    o->prompt_tokens ? "--prompt-tokens" :
+								       "--sample-only");
 	if (o->save_best && !o->out && !o->resume)
 		return say_bad("--save-best needs --out");
 	if (o->overwrite && !o->out)
@@ -358,6 +361,8 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (r < 0)
 		return say_te(r, "--recipe");
 	r = choose_config(o, &t->cfg);
+	if (!r)
+		r = sample_check_prompt(o, &t->cfg);
 	if (!r)
 		r = choose_context(t);
 	if (!r)

@@ -9,6 +9,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/addr.c \
 	libtecomm/bootstrap/addr.h \
 	libtecomm/bootstrap/again.c \
+	libtecomm/bootstrap/auth.c \
+	libtecomm/bootstrap/auth.h \
 	libtecomm/bootstrap/boot.c \
 	libtecomm/bootstrap/boot.h \
 	libtecomm/bootstrap/bootstrap.h \
@@ -91,6 +93,8 @@ libtecomm_libtecomm_internal_la_SOURCES += \
 else
 libtecomm_libtecomm_internal_la_SOURCES += libtecomm/transport/verbs/none.c
 endif
+libtecomm_libtecomm_internal_la_CFLAGS = $(AM_CFLAGS) $(SODIUM_CFLAGS)
+libtecomm_libtecomm_internal_la_LIBADD = $(SODIUM_LIBS)
 
 lib_LTLIBRARIES += libtecomm/libtecomm.la
 libtecomm_libtecomm_la_SOURCES =

@@ -13,8 +13,6 @@
 
 #include "libtecomm/bootstrap/lineage.h"
 
-_Static_assert(TE__FRAME_KEY == TE__BOOT_KEY_NBYTES, "a key of frames is made from the key");
-
 /* The name begins with a zero byte: it is abstract. All users see it, so it has half of the key. */
 static void path_of(const struct te__boot *b, int32_t rank, struct sockaddr_un *un)
 {

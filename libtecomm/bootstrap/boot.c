@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,13 +31,6 @@ int te__poll(struct pollfd *p, size_t n, int64_t wake_ns)
 	const struct timespec t = { ns / 1000000000, ns % 1000000000 };
 
 	return ppoll(p, n, &t, NULL) < 0 && errno != EINTR ? -errno : 0;
-}
-
-int te__random(void *p, size_t nbytes)
-{
-	if (te__fault_point() || getrandom(p, nbytes, 0) != (ssize_t)nbytes)
-		return te__fail(-EIO, "te_comm_create: getrandom gave no random bytes");
-	return 0;
 }
 
 const char *te__time_text(int64_t ns, char text[24])
@@ -156,7 +148,7 @@ const char *te__boot_why(const struct te__boot *b, int *ret_code)
 
 /* as it is exchanged; equal `node` and `space`: they can pass descriptors to each other */
 struct place {
-	uint8_t secret[TE__BOOT_KEY_NBYTES];
+	uint8_t nonce[TE__NONCE_NBYTES];
 	char node[64];	   /* TE_COMM_NODE */
 	char boot[64];	   /* of the kernel */
 	uint64_t space[2]; /* network namespace: where abstract sockets can be reached */
@@ -174,13 +166,12 @@ static void read_line(const char *path, char *ret, size_t nbytes)
 
 _Thread_local const char *te__boot_node_name;
 
-static void find_place(struct te__boot *b, struct place *p)
+static int find_place(struct te__boot *b, struct place *p)
 {
 	const char *node = te__boot_node_name;
 	struct stat st;
 
 	memset(p, 0, sizeof(*p));
-	memcpy(p->secret, b->secret, sizeof(p->secret));
 	snprintf(p->node, sizeof(p->node), "%s",
 		 node ? node : te__param_str(TE_PARAM_COMM_NODE));
 	read_line("/proc/sys/kernel/random/boot_id", p->boot, sizeof(p->boot));
@@ -190,6 +181,10 @@ static void find_place(struct te__boot *b, struct place *p)
 		p->space[0] = st.st_dev;
 		p->space[1] = st.st_ino;
 	}
+	if (te__random(p->nonce, sizeof(p->nonce)))
+		return te__boot_fail(b, -EIO, "te_comm_create", "%s has no random bytes",
+				     b->text[b->rank]);
+	return 0;
 }
 
 static int one_node(const struct place *a, const struct place *b)
@@ -206,8 +201,10 @@ static int group(struct te__boot *b)
 	if (!all)
 		return te__boot_fail(b, -ENOMEM, "te_comm_create", "%s: not enough memory",
 				     b->text[b->rank]);
-	find_place(b, &all[b->rank]);
-	r = te__boot_allgather(b, &all[b->rank], all, sizeof(*all), "te_comm_create", b->deadline);
+	r = find_place(b, &all[b->rank]);
+	if (!r)
+		r = te__boot_allgather(b, &all[b->rank], all, sizeof(*all), "te_comm_create",
+				       b->deadline);
 	for (int32_t i = 0; i < b->nranks && !r; i++) {
 		int32_t k = 0;
 
@@ -221,8 +218,10 @@ static int group(struct te__boot *b)
 	for (int32_t i = 0; i < b->nranks && !r; i++)
 		if (b->node[i] == b->node[b->rank])
 			b->local[b->nlocal++] = i;
+	/* from what was exchanged and what was not: b->key is that of other communicators too */
 	if (!r)
-		memcpy(b->secret, all[0].secret, sizeof(b->secret));
+		te__key_derive(b->key, "communicator", all, (size_t)b->nranks * sizeof(*all),
+			       b->secret);
 	te__free(all);
 	if (!r && b->nnodes > 1 && !b->lineage)
 		r = te__lineage_create(b);
@@ -443,8 +442,6 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (b->wake_fd < 0)
 		r = te__fail(-EMFILE, "te_comm_create: %s: eventfd: no descriptor", b->name);
-	if (!r)
-		r = te__random(b->secret, sizeof(b->secret));
 	if (!r) {
 		b->provider = provider;
 		r = open_by(b);
@@ -474,18 +471,17 @@ int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct t
 		    struct te__boot **ret_boot)
 {
 	const int32_t most_ms = te__boot_agreed_ms;
-	uint8_t key[TE__FRAME_KEY];
+	uint8_t key[TE__KEY_NBYTES];
 	int r;
 
 	if (opts->id) {
 		r = check(opts);
 		return r ? r : open_with(&te__boot_id, NULL, NULL, opts, most_ms, ret_boot);
 	}
-	memcpy(key, old->secret, sizeof(key));
-	for (int i = 0; i < 4; i++)
-		key[i] ^= (uint8_t)(attempt >> 8 * i);
 	if (old->lineage)
 		te__lineage_key(old->lineage, key);
+	else
+		te__key_derive(old->secret, "attempt", &attempt, sizeof(attempt), key);
 	return open_with(&te__boot_again, key, old->lineage, opts, most_ms, ret_boot);
 }
 

@@ -49,7 +49,7 @@ struct te__boot {
 	void *meeting;
 	struct te_comm_root *root; /* of te__id_make() */
 	int listen_fd;
-	uint8_t key[TE__FRAME_KEY]; /* of frames; fixed by what the ranks meet by */
+	uint8_t key[TE__KEY_NBYTES]; /* of the streams; follows from what the ranks meet by */
 	struct te__addrs *addrs;    /* of each rank */
 
 	/* mesh.c */
@@ -67,7 +67,7 @@ struct te__boot {
 	char fail_text[TE__REFUSE_MOST];
 
 	/* nodes */
-	uint8_t secret[TE__BOOT_KEY_NBYTES];
+	uint8_t secret[TE__KEY_NBYTES];
 	int32_t nnodes, nlocal, *node, *local_rank, *local;
 
 	/* of several nodes, now or before a recovery; NULL: of one; and the numbers of its ranks */
@@ -105,7 +105,6 @@ int te__id_meet(struct te__boot *b, const struct te_comm_id *id);
 const char *te__ranks_text(const uint8_t *in, uint8_t value, int32_t nranks, char text[160]);
 /* "30 s" */
 const char *te__time_text(int64_t ns, char text[24]);
-int te__random(void *p, size_t nbytes);
 
 /* connects all ranks; then te__boot_allgather works */
 int te__mesh_open(struct te__boot *b);

@@ -14,11 +14,10 @@
 #include <stdint.h>
 
 #include <te/comm.h>
+#include "libtecomm/bootstrap/auth.h"
 #include "libtecore/base/private.h"
 
 struct te__boot;
-
-#define TE__BOOT_KEY_NBYTES 16
 
 /*
  * Blocks until all ranks have opened, or the deadline of the options has passed.
@@ -98,7 +97,7 @@ void te__boot_note(struct te__boot *boot, int code, const char *fmt, ...) TE_PRI
 /* NULL, or the failure that is recorded, and its code */
 const char *te__boot_why(const struct te__boot *boot, int *ret_code);
 
-/* random, equal on all ranks of a communicator, and no other has it: for names of sockets */
+/* TE__KEY_NBYTES, equal on all ranks of a communicator, and no one else has them */
 const uint8_t *te__boot_key(const struct te__boot *boot);
 
 /*

@@ -1,4 +1,7 @@
-/* conn.h - a stream socket that sends and receives frames without blocking. */
+/*
+ * conn.h - a stream socket that sends and receives frames without blocking, after each end has
+ * proved that it knows the key (auth.h).
+ */
 #ifndef TE__CONN_H
 #define TE__CONN_H
 
@@ -6,6 +9,15 @@
 
 struct te__conn {
 	int fd; /* -1: none */
+	struct te__ends ends;
+	enum {
+		TE__CONN_ASKS,	  /* it has sent its challenge, and waits for the answer */
+		TE__CONN_LISTENS, /* it waits for the challenge */
+		TE__CONN_KEYED,	  /* there is a session, and the other end has proved nothing */
+		TE__CONN_PROVEN,
+	} step;
+	uint8_t challenge[TE__FRAME_HEAD + TE__CHALLENGE_NBYTES];
+	struct te__session session;
 	/* the frame that is being received, or that has been and waits for te__conn_next() */
 	uint8_t in_head[TE__FRAME_HEAD];
 	struct te__frame in;
@@ -16,6 +28,7 @@ struct te__conn {
 	uint8_t out_head[TE__FRAME_HEAD];
 	const void *out_body;
 	size_t out_nbytes, out_sent; /* of head and body */
+	int out_sealed;		     /* the head has its MAC */
 	int out_broken; /* the peer receives no more; what it has sent can still be read */
 	uint8_t out_small[TE__REFUSE_MOST]; /* a copy of a small body */
 };
@@ -31,29 +44,36 @@ struct te__conn {
  */
 int te__conn_accept(int listen_fd, int *ret_fd);
 
-/* takes the descriptor; sets what streams of the mesh have in common */
-void te__conn_open(struct te__conn *c, int fd);
+/*
+ * Takes the descriptor; sets what streams have in common. connects: this end has, and sends its
+ * challenge at once. Then te__conn_read() does what there is to do before the first frame.
+ */
+void te__conn_open(struct te__conn *c, int fd, const struct te__ends *ends, int connects);
 void te__conn_close(struct te__conn *c);
 
 /*
  * Receives what is there. 1: c->in and c->in_body are a whole frame, until te__conn_next(); 0: not
- * yet; -EPIPE: the peer has closed its end; -EBADMSG: no frame, larger than most, or damaged; other
- * errno values. Records no message.
+ * yet; -EPIPE: the peer has closed its end; -EACCES: it does not know the key; -EBADMSG: no frame,
+ * larger than most, or not the next one that it sent; other errno values.
  */
 int te__conn_read(struct te__conn *c, uint32_t most);
 void te__conn_next(struct te__conn *c);
 
 /*
- * Queues a frame; the one before must have been sent. A body of more than TE__REFUSE_MOST bytes is
- * not copied. te__conn_queue_head: with a head that te__frame_put has made.
+ * Queues a frame; of the one before, all or nothing must have been sent. A body of more than
+ * TE__REFUSE_MOST bytes is not copied.
  */
 void te__conn_queue(struct te__conn *c, const struct te__frame *f, const void *body, size_t nbytes);
-void te__conn_queue_head(struct te__conn *c, const uint8_t *head, const void *body, size_t nbytes);
 /* 1: all has been sent; 0: not yet; errno values. Records no message */
 int te__conn_write(struct te__conn *c);
 static inline int te__conn_pending(const struct te__conn *c)
 {
 	return c->out_sent < c->out_nbytes;
+}
+/* the frame need not wait for a frame of the other end */
+static inline int te__conn_can_write(const struct te__conn *c)
+{
+	return te__conn_pending(c) && c->step >= TE__CONN_KEYED;
 }
 
 #endif

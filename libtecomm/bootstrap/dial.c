@@ -12,9 +12,11 @@
 /* an address that does not answer may be of a network that the peer is not in */
 #define TRY_NS INT64_C(1000000000)
 
-void te__dial_init(struct te__dial *d, struct te__conn *conn, const struct te__addrs *tcp)
+void te__dial_init(struct te__dial *d, struct te__conn *conn, const struct te__addrs *tcp,
+		   const struct te__ends *ends)
 {
-	*d = (struct te__dial){ .tcp = tcp, .conn = conn, .fd = -1, .pause = PAUSE_FIRST };
+	*d = (struct te__dial){ .tcp = tcp, .conn = conn, .ends = *ends, .fd = -1,
+				.pause = PAUSE_FIRST };
 }
 
 void te__dial_close(struct te__dial *d)
@@ -55,7 +57,7 @@ void te__dial_poll(const struct te__dial *d, struct pollfd *p, int64_t *wake_ns)
 
 static int connected(struct te__dial *d)
 {
-	te__conn_open(d->conn, d->fd);
+	te__conn_open(d->conn, d->fd, &d->ends, 1);
 	d->fd = -1;
 	d->reached = 1;
 	return 1;

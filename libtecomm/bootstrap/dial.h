@@ -11,6 +11,7 @@ struct te__dial {
 	const struct te__addrs *tcp; /* borrowed; NULL: the path below */
 	struct sockaddr_un path;
 	struct te__conn *conn; /* opened when the connection is there */
+	struct te__ends ends;
 	int fd;		       /* connecting; -1: not now */
 	int at;		       /* number of the address that is tried, or is next */
 	int last;	       /* errno of the latest failure, 0: none yet */
@@ -20,7 +21,8 @@ struct te__dial {
 	int64_t pause;
 };
 
-void te__dial_init(struct te__dial *d, struct te__conn *conn, const struct te__addrs *tcp);
+void te__dial_init(struct te__dial *d, struct te__conn *conn, const struct te__addrs *tcp,
+		   const struct te__ends *ends);
 void te__dial_close(struct te__dial *d); /* leaves the connection */
 
 /* the connection has turned out to be another one: try again after a pause */

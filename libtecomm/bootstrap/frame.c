@@ -10,25 +10,6 @@
 
 static const uint8_t magic[4] = { 't', 'e', 'B', 's' };
 
-uint32_t te__crc32(uint32_t crc, const void *p, size_t nbytes)
-{
-	/* of 4 bits */
-	static const uint32_t table[16] = {
-		0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
-		0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
-		0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
-	};
-	const uint8_t *b = p;
-
-	crc = ~crc;
-	while (nbytes--) {
-		crc ^= *b++;
-		crc = crc >> 4 ^ table[crc & 15];
-		crc = crc >> 4 ^ table[crc & 15];
-	}
-	return ~crc;
-}
-
 static uint8_t *put(uint8_t *p, uint64_t v, int nbytes)
 {
 	for (int i = 0; i < nbytes; i++)
@@ -65,17 +46,7 @@ static void get_text(const uint8_t **p, char *ret, size_t nbytes)
 	*p += nbytes;
 }
 
-#define CRC_AT 20 /* in the head */
-
-static uint32_t crc_of(const uint8_t *head, const void *body, size_t nbytes)
-{
-	uint32_t crc = te__crc32(0, head, CRC_AT);
-
-	crc = te__crc32(crc, head + CRC_AT + 4, TE__FRAME_HEAD - CRC_AT - 4);
-	return te__crc32(crc, body, nbytes);
-}
-
-void te__frame_put(uint8_t *head, const struct te__frame *f, const void *body, size_t nbytes)
+void te__frame_put(uint8_t *head, const struct te__frame *f, size_t nbytes)
 {
 	uint8_t *p = head;
 
@@ -84,10 +55,8 @@ void te__frame_put(uint8_t *head, const struct te__frame *f, const void *body, s
 	p = put(p, f->type, 2);
 	p = put(p, f->seq, 8);
 	p = put(p, nbytes, 4);
-	p = put(p, 0, 4);
-	memcpy(p, f->key, sizeof(f->key));
-	put_text(p + sizeof(f->key), f->what, sizeof(f->what));
-	put(head + CRC_AT, crc_of(head, body, nbytes), 4);
+	p = put_text(p, f->what, sizeof(f->what));
+	memset(p, 0, TE__MAC_NBYTES);
 }
 
 int te__frame_get(const uint8_t *head, uint32_t most, struct te__frame *ret_f)
@@ -100,18 +69,30 @@ int te__frame_get(const uint8_t *head, uint32_t most, struct te__frame *ret_f)
 	ret_f->type = (uint16_t)get(&p, 2);
 	ret_f->seq = get(&p, 8);
 	ret_f->nbytes = (uint32_t)get(&p, 4);
-	ret_f->crc = (uint32_t)get(&p, 4);
-	memcpy(ret_f->key, p, sizeof(ret_f->key));
-	p += sizeof(ret_f->key);
 	get_text(&p, ret_f->what, sizeof(ret_f->what));
 	return ret_f->nbytes > most ? -EBADMSG : 0;
 }
 
-int te__frame_intact(const uint8_t *head, const void *body)
+void te__challenge_put(uint8_t body[TE__CHALLENGE_NBYTES], const struct te__challenge *c)
 {
-	struct te__frame f;
+	uint8_t *p = put(body, c->purpose, 1);
 
-	return !te__frame_get(head, UINT32_MAX, &f) && crc_of(head, body, f.nbytes) == f.crc;
+	p = put(p, (uint32_t)c->from, 4);
+	p = put(p, (uint32_t)c->to, 4);
+	memcpy(p, c->nonce, sizeof(c->nonce));
+}
+
+int te__challenge_get(const uint8_t *body, size_t nbytes, struct te__challenge *ret_c)
+{
+	const uint8_t *p = body;
+
+	if (nbytes != TE__CHALLENGE_NBYTES)
+		return -EBADMSG;
+	ret_c->purpose = (uint8_t)get(&p, 1);
+	ret_c->from = (int32_t)(uint32_t)get(&p, 4);
+	ret_c->to = (int32_t)(uint32_t)get(&p, 4);
+	memcpy(ret_c->nonce, p, sizeof(ret_c->nonce));
+	return ret_c->from < 0 ? -EBADMSG : 0;
 }
 
 size_t te__hello_put(uint8_t *body, const struct te__hello *h)

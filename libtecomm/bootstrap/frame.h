@@ -1,8 +1,9 @@
 /*
  * frame.h - what ranks send each other while they meet and in exchanges, as bytes.
  *
- * A frame is a head of TE__FRAME_HEAD bytes and a body. Numbers are little-endian. Heads of other
- * versions keep this layout, so that a rank can tell another one that it has another version.
+ * A frame is a head of TE__FRAME_HEAD bytes, which ends with a MAC (auth.h), and a body. Numbers
+ * are little-endian. Heads and challenges of other versions keep this layout, so that a rank can
+ * tell another one that it has another version.
  */
 #ifndef TE__FRAME_H
 #define TE__FRAME_H
@@ -11,11 +12,12 @@
 #include <stdint.h>
 
 #include "libtecomm/bootstrap/addr.h"
+#include "libtecomm/bootstrap/auth.h"
 
-#define TE__FRAME_VERSION 2
-#define TE__FRAME_HEAD 80
+#define TE__FRAME_VERSION 3
+#define TE__FRAME_HEAD (TE__FRAME_MAC + TE__MAC_NBYTES)
+#define TE__FRAME_MAC 60 /* where it is: over the bytes before it, and the body */
 #define TE__FRAME_WHAT 40
-#define TE__FRAME_KEY 16
 
 enum te__frame_type {
 	TE__FRAME_HELLO = 1, /* who the sender is: struct te__hello */
@@ -27,21 +29,27 @@ enum te__frame_type {
 	TE__FRAME_BYE,	     /* the sender closes its end after this */
 	TE__FRAME_ARRIVE,    /* lineage.h; seq: the generation */
 	TE__FRAME_GROUP,
+	TE__FRAME_CHALLENGE, /* the first of each end: struct te__challenge, and a nonce */
 };
 
 struct te__frame {
 	uint16_t version, type;
-	uint64_t seq; /* of the exchange, from 1; TE__FRAME_TO() of HELLO and WELCOME; else 0 */
-	uint32_t nbytes, crc;
-	uint8_t key[TE__FRAME_KEY];
+	uint64_t seq; /* of the exchange, from 1; serial of the connection (auth.h); else 0 */
+	uint32_t nbytes;
 	char what[TE__FRAME_WHAT]; /* of an exchange, cut; ends with 0 */
 };
 
 /*
- * Whom a HELLO is to, 0: the root. The address of a rank can lead to another one, because hosts
- * have equal addresses, such as those of bridges.
+ * to: the address of a rank can lead to another one, because hosts have equal addresses, such as
+ * those of bridges.
  */
-#define TE__FRAME_TO(rank) (1 + (uint64_t)(rank))
+struct te__challenge {
+	uint8_t purpose;
+	int32_t from, to; /* ranks; of the root: 0 */
+	uint8_t nonce[TE__NONCE_NBYTES];
+};
+
+#define TE__CHALLENGE_NBYTES (9 + TE__NONCE_NBYTES)
 
 struct te__hello {
 	int32_t rank, nranks;
@@ -53,22 +61,20 @@ struct te__hello {
 
 #define TE__HELLO_MOST 256
 #define TE__REFUSE_MOST 512 /* a code and text */
-/* before the sender has shown the key, larger bodies are not read */
+/* before the sender has proved that it knows the key, larger bodies are not read */
 #define TE__FRAME_STRANGER 1024
 
-/* CRC-32 of IEEE 802.3; crc: 0, or that of what comes before */
-uint32_t te__crc32(uint32_t crc, const void *p, size_t nbytes);
-
-/* fills in nbytes and crc; head gets TE__FRAME_HEAD bytes */
-void te__frame_put(uint8_t *head, const struct te__frame *f, const void *body, size_t nbytes);
+/* fills in nbytes; head gets TE__FRAME_HEAD bytes, of which the MAC is zeros */
+void te__frame_put(uint8_t *head, const struct te__frame *f, size_t nbytes);
 /* 0; -EBADMSG: no frame, or its body is longer than most */
 int te__frame_get(const uint8_t *head, uint32_t most, struct te__frame *ret_f);
-/* whether the checksum of the head and its body is right */
-int te__frame_intact(const uint8_t *head, const void *body);
+
+void te__challenge_put(uint8_t body[TE__CHALLENGE_NBYTES], const struct te__challenge *c);
+/* 0, or -EBADMSG; so do the functions below */
+int te__challenge_get(const uint8_t *body, size_t nbytes, struct te__challenge *ret_c);
 
 /* returns the number of bytes, at most TE__HELLO_MOST */
 size_t te__hello_put(uint8_t *body, const struct te__hello *h);
-/* 0, or -EBADMSG; so do the functions below */
 int te__hello_get(const uint8_t *body, size_t nbytes, struct te__hello *ret_h);
 
 /* returns the number of bytes, at most TE__REFUSE_MOST; the text is cut */

@@ -32,7 +32,7 @@
 /* bytes of an id: magic, version, key, addresses; then zeros */
 static const uint8_t id_magic[4] = { 't', 'e', 'i', 'd' };
 #define ID_VERSION 1
-#define ID_ADDRS (5 + TE__FRAME_KEY)
+#define ID_ADDRS (5 + TE__KEY_NBYTES)
 
 _Static_assert(ID_ADDRS + TE__ADDRS_MOST <= sizeof(struct te_comm_id), "an id has room");
 
@@ -41,7 +41,7 @@ static void id_put(struct te_comm_id *id, const uint8_t *key, const struct te__a
 	memset(id, 0, sizeof(*id));
 	memcpy(id->bytes, id_magic, sizeof(id_magic));
 	id->bytes[4] = ID_VERSION;
-	memcpy(id->bytes + 5, key, TE__FRAME_KEY);
+	memcpy(id->bytes + 5, key, TE__KEY_NBYTES);
 	te__addrs_put(id->bytes + ID_ADDRS, addrs);
 }
 
@@ -51,14 +51,14 @@ static int id_get(const struct te_comm_id *id, uint8_t *ret_key, struct te__addr
 	    te__addrs_get(id->bytes + ID_ADDRS, sizeof(*id) - ID_ADDRS, ret_addrs) < 0 ||
 	    !te__addrs_usable(ret_addrs))
 		return -EINVAL;
-	memcpy(ret_key, id->bytes + 5, TE__FRAME_KEY);
+	memcpy(ret_key, id->bytes + 5, TE__KEY_NBYTES);
 	return 0;
 }
 
 int te_comm_id_format(const struct te_comm_id *id, char *ret_text, size_t nbytes)
 {
 	char text[TE_COMM_ID_TEXT], ip[INET6_ADDRSTRLEN];
-	uint8_t key[TE__FRAME_KEY];
+	uint8_t key[TE__KEY_NBYTES];
 	struct te__addrs l;
 	size_t at;
 
@@ -115,7 +115,7 @@ static int parse(const char *s, uint8_t *key, struct te__addrs *l)
 	if (strncmp(s, "te1:", 4))
 		return -EINVAL;
 	s += 4;
-	for (size_t i = 0; i < TE__FRAME_KEY; i++, s += 2) {
+	for (size_t i = 0; i < TE__KEY_NBYTES; i++, s += 2) {
 		if (hex(s[0]) < 0 || hex(s[1]) < 0)
 			return -EINVAL;
 		key[i] = (uint8_t)(hex(s[0]) << 4 | hex(s[1]));
@@ -131,7 +131,7 @@ static int parse(const char *s, uint8_t *key, struct te__addrs *l)
 
 int te_comm_id_parse(const char *text, struct te_comm_id *ret_id)
 {
-	uint8_t key[TE__FRAME_KEY];
+	uint8_t key[TE__KEY_NBYTES];
 	struct te__addrs l = { 0 };
 
 	if (!text || strnlen(text, TE_COMM_ID_TEXT) == TE_COMM_ID_TEXT || parse(text, key, &l))
@@ -155,7 +155,7 @@ struct te_comm_root {
 	pthread_t thread;
 	pid_t pid; /* that created it: a forked child has no thread */
 	int listen_fd, wake_fd;
-	uint8_t key[TE__FRAME_KEY];
+	uint8_t key[TE__KEY_NBYTES];
 	char at[TE__ADDR_TEXT];
 	int64_t begin;
 	/* the thread's */
@@ -171,21 +171,20 @@ struct te_comm_root {
 	int deaf; /* connections can no longer be accepted */
 };
 
-static void answer(struct te_comm_root *root, struct guest *g, enum te__frame_type type,
+static void answer(struct guest *g, enum te__frame_type type,
 		   const void *body, size_t nbytes)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
 
-	memcpy(f.key, root->key, sizeof(f.key));
 	te__conn_queue(&g->c, &f, body, nbytes);
 	g->done = 1;
 }
 
-static void turn_away(struct te_comm_root *root, struct guest *g, int code, const char *text)
+static void turn_away(struct guest *g, int code, const char *text)
 {
 	uint8_t body[TE__REFUSE_MOST];
 
-	answer(root, g, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
+	answer(g, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
 }
 
 /* for all that wait and all that come later */
@@ -198,7 +197,7 @@ static void fail_all(struct te_comm_root *root, int code, const char *text)
 	te__log_warn("root at %s: %s", root->at, text);
 	for (size_t i = 0; i < root->n; i++)
 		if (root->guest[i]->is_rank && !root->guest[i]->done)
-			turn_away(root, root->guest[i], code, root->text);
+			turn_away(root->guest[i], code, root->text);
 }
 
 static void late(struct te_comm_root *root, const struct guest *g)
@@ -227,7 +226,7 @@ static void send_table(struct te_comm_root *root)
 		nbytes += te__addrs_put(root->table + nbytes, &root->rank[r]->h.addrs);
 	root->complete = 1;
 	for (int32_t r = 0; r < root->nranks; r++)
-		answer(root, root->rank[r], TE__FRAME_TABLE, root->table, nbytes);
+		answer(root->rank[r], TE__FRAME_TABLE, root->table, nbytes);
 }
 
 /* a valid hello */
@@ -245,23 +244,23 @@ static void arrive(struct te_comm_root *root, struct guest *g)
 	snprintf(me, sizeof(me), "the root at %s or the rank that came first", root->at);
 	why = te__hello_differs(h, root->nranks, me, text);
 	if (why) {
-		turn_away(root, g, -TE_EMISMATCH, why);
+		turn_away(g, -TE_EMISMATCH, why);
 		fail_all(root, -TE_EMISMATCH, why);
 	} else if (root->code) {
-		turn_away(root, g, root->code, root->text);
+		turn_away(g, root->code, root->text);
 	} else if (root->complete) {
 		snprintf(text, sizeof(text), "%s: all %d ranks have arrived at %s before", other,
 			 root->nranks, root->at);
-		turn_away(root, g, -TE_EMISMATCH, text);
+		turn_away(g, -TE_EMISMATCH, text);
 	} else if (h->rank < 0 || h->rank >= root->nranks) {
 		snprintf(text, sizeof(text), "%s: there are only %d ranks", other, root->nranks);
-		turn_away(root, g, -TE_EMISMATCH, text);
+		turn_away(g, -TE_EMISMATCH, text);
 	} else if (root->rank[h->rank]) {
 		te__hello_text(&root->rank[h->rank]->h, me);
 		snprintf(text, sizeof(text), "%s: there is another process with this rank: %s",
 			 other, me);
 		te__log_warn("root at %s: %s", root->at, text);
-		turn_away(root, g, -TE_EMISMATCH, text);
+		turn_away(g, -TE_EMISMATCH, text);
 	} else {
 		g->is_rank = 1;
 		g->until = te__boot_now() + (int64_t)h->left_ms * 1000000;
@@ -293,16 +292,15 @@ static int hear(struct te_comm_root *root, struct guest *g)
 	if (r != 1)
 		return r < 0;
 	te__conn_next(&g->c); /* what it held stays until the next read */
-	if (memcmp(g->c.in.key, root->key, sizeof(root->key)))
-		return 1;
 	why = te__frame_differs(&g->c.in, "the root", text);
 	if (why) {
-		turn_away(root, g, -TE_EMISMATCH, why);
+		turn_away(g, -TE_EMISMATCH, why);
 		fail_all(root, -TE_EMISMATCH, why);
 		return 0;
 	}
-	if (g->c.in.type != TE__FRAME_HELLO || g->c.in.seq ||
-	    te__hello_get(g->c.in_body, g->c.in.nbytes, &g->h) || !te__addrs_usable(&g->h.addrs))
+	if (g->c.in.type != TE__FRAME_HELLO ||
+	    te__hello_get(g->c.in_body, g->c.in.nbytes, &g->h) || g->h.rank != g->c.ends.peer ||
+	    !te__addrs_usable(&g->h.addrs))
 		return 1;
 	arrive(root, g);
 	return 0;
@@ -365,6 +363,8 @@ static void cannot_accept(struct te_comm_root *root, int code)
 
 static void accept_some(struct te_comm_root *root)
 {
+	const struct te__ends ends = { .key = root->key, .purpose = TE__FOR_ROOT, .peer = -1 };
+
 	for (int i = 0; i < ACCEPT_MOST; i++) {
 		int fd, r = te__conn_accept(root->listen_fd, &fd);
 		struct guest *g = NULL;
@@ -380,7 +380,7 @@ static void accept_some(struct te_comm_root *root)
 			close(fd);
 			return;
 		}
-		te__conn_open(&g->c, fd);
+		te__conn_open(&g->c, fd, &ends, 0);
 		g->until = te__boot_now() + GUEST_NS;
 		root->guest[root->n++] = g;
 	}
@@ -420,10 +420,11 @@ static void *root_run(void *arg)
 					      .events = POLLIN };
 		for (size_t i = 0; i < n; i++) {
 			struct guest *g = root->guest[i];
+			const short out = te__conn_can_write(&g->c) ? POLLOUT : 0;
 
 			root->p[2 + i] = (struct pollfd){
 				.fd = g->c.fd,
-				.events = (short)(POLLIN | (te__conn_pending(&g->c) ? POLLOUT : 0)),
+				.events = (short)(POLLIN | out),
 			};
 			if (g->until < wake && !g->done)
 				wake = g->until;
@@ -532,11 +533,10 @@ struct visit {
 
 static int greet(struct visit *v)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
 	uint8_t body[TE__HELLO_MOST];
 	struct te__hello h;
 
-	memcpy(f.key, v->b->key, sizeof(f.key));
 	te__boot_hello(v->b, &h);
 	h.addrs = v->b->addrs[v->b->rank];
 	te__conn_queue(&v->c, &f, body, te__hello_put(body, &h));
@@ -565,6 +565,7 @@ static int listen_to(struct visit *v)
 				b->name, v->at);
 	if (r < 0)
 		return te__fail(-TE_EPEER, "te_comm_create: %s: the root at %s: %s", b->name, v->at,
+				r == -EACCES  ? "it does not know the key of the id" :
 				r == -EBADMSG ? "sent bytes that are no message of libtecomm" :
 						te_strerror(r));
 	why = te__frame_differs(&c->in, b->text[b->rank], text);
@@ -591,7 +592,7 @@ static int visit_round(struct visit *v)
 
 	if (!v->greeted)
 		te__dial_poll(&v->dial, &p, &wake);
-	else if (te__conn_pending(&v->c))
+	else if (te__conn_can_write(&v->c))
 		p.events |= POLLOUT;
 	te__poll(&p, 1, wake);
 	if (v->greeted)
@@ -628,6 +629,7 @@ int te__id_make(struct te__boot *b, struct te_comm_id *ret_id)
 int te__id_meet(struct te__boot *b, const struct te_comm_id *id)
 {
 	struct visit v = { .b = b, .c = TE__CONN_INIT };
+	struct te__ends ends;
 	int r;
 
 	if (id_get(id, b->key, &v.root))
@@ -639,7 +641,8 @@ int te__id_meet(struct te__boot *b, const struct te_comm_id *id)
 	if (r)
 		return r;
 	te__addr_text(&v.root, v.at);
-	te__dial_init(&v.dial, &v.c, &v.root);
+	ends = (struct te__ends){ .key = b->key, .purpose = TE__FOR_ROOT, .me = b->rank };
+	te__dial_init(&v.dial, &v.c, &v.root, &ends);
 	while (!r)
 		r = visit_round(&v);
 	te__dial_close(&v.dial);

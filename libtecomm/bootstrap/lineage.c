@@ -19,10 +19,14 @@
 struct te__lineage {
 	_Atomic uint32_t refs;
 	int32_t n, me;
-	uint8_t key[TE__FRAME_KEY];
+	uint8_t key[TE__KEY_NBYTES];
 	char name[64];
 	int listen_fd;
-	struct te__addrs *addrs;
+	struct contact {
+		struct te__addrs addrs;
+		uint8_t nonce[TE__NONCE_NBYTES];
+	} *contact;
+	uint64_t serial, *seen; /* of connections: the last one of this rank, of each rank */
 	char (*text)[TE__PEER_TEXT];
 	uint8_t *ended; /* of each rank: nothing listens at its address */
 	/* the generation */
@@ -38,7 +42,8 @@ static struct te__lineage *destroy(struct te__lineage *l)
 {
 	if (l->listen_fd >= 0)
 		close(l->listen_fd);
-	te__free(l->addrs);
+	te__free(l->contact);
+	te__free(l->seen);
 	te__free(l->text);
 	te__free(l->ended);
 	te__free(l->in);
@@ -57,13 +62,14 @@ static struct te__lineage *alloc(const struct te__boot *b)
 	l->n = b->nranks;
 	l->me = b->rank;
 	l->listen_fd = -1;
-	memcpy(l->key, b->secret, sizeof(l->key));
+	te__key_derive(b->secret, "lineage", NULL, 0, l->key);
 	memcpy(l->name, b->name, sizeof(l->name));
-	l->addrs = te__calloc(n, sizeof(*l->addrs));
+	l->contact = te__calloc(n, sizeof(*l->contact));
+	l->seen = te__calloc(n, sizeof(*l->seen));
 	l->text = te__calloc(n, sizeof(*l->text));
 	l->ended = te__calloc(n, 1);
 	l->in = te__malloc(n);
-	if (!l->addrs || !l->text || !l->ended || !l->in)
+	if (!l->contact || !l->seen || !l->text || !l->ended || !l->in)
 		return destroy(l);
 	memcpy(l->text, b->text, n * sizeof(*l->text));
 	memset(l->in, 1, n);
@@ -78,12 +84,18 @@ int te__lineage_create(struct te__boot *b)
 	if (!l)
 		return te__boot_fail(b, -ENOMEM, "te_comm_create", "%s: not enough memory",
 				     b->text[b->rank]);
-	r = te__addr_listen("TCP", &l->listen_fd, &l->addrs[l->me]);
+	r = te__addr_listen("TCP", &l->listen_fd, &l->contact[l->me].addrs);
 	if (r)
 		r = te__boot_fail(b, r, "te_comm_create", "%s cannot listen: %s", b->text[b->rank],
 				  te_error_detail());
+	if (!r) {
+		r = te__random(l->contact[l->me].nonce, sizeof(l->contact->nonce));
+		if (r)
+			te__boot_fail(b, r, "te_comm_create", "%s has no random bytes",
+				      b->text[b->rank]);
+	}
 	if (!r)
-		r = te__boot_allgather(b, &l->addrs[l->me], l->addrs, sizeof(*l->addrs),
+		r = te__boot_allgather(b, &l->contact[l->me], l->contact, sizeof(*l->contact),
 				       "te_comm_create", b->deadline);
 	if (r) {
 		destroy(l);
@@ -105,13 +117,19 @@ struct te__lineage *te__lineage_unref(struct te__lineage *l)
 	return l && atomic_fetch_sub(&l->refs, 1) == 1 ? destroy(l) : NULL;
 }
 
-void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__FRAME_KEY])
+static void put32(uint8_t *p, int32_t v)
 {
-	memcpy(key, l->key, TE__FRAME_KEY);
-	for (int i = 0; i < 4; i++) {
-		key[i] ^= (uint8_t)(l->generation >> 8 * i);
-		key[4 + i] ^= (uint8_t)(l->arbiter >> 8 * i);
-	}
+	for (int i = 0; i < 4; i++)
+		p[i] = (uint8_t)((uint32_t)v >> 8 * i);
+}
+
+void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__KEY_NBYTES])
+{
+	uint8_t decision[8];
+
+	put32(decision, (int32_t)l->generation);
+	put32(decision + 4, l->arbiter);
+	te__key_derive(l->key, "generation", decision, sizeof(decision), key);
 }
 
 void te__lineage_numbers(const struct te__lineage *l, int32_t *ret_number)
@@ -130,7 +148,7 @@ int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs, 
 {
 	for (int32_t i = 0; i < l->n; i++)
 		if (l->in[i])
-			*ret_addrs++ = l->addrs[i];
+			*ret_addrs++ = l->contact[i].addrs;
 	*ret_fd = te__fault_point() ? (errno = EMFILE, -1) :
 				      fcntl(l->listen_fd, F_DUPFD_CLOEXEC, 0);
 	return *ret_fd < 0 ? te__fail(-errno, "te_comm_recover: %s: no descriptor: %s", l->name,
@@ -143,12 +161,6 @@ struct news {
 	int32_t rank, left_ms, arbiter;
 	uint8_t in[TE__RANKS_MAX];
 };
-
-static void put32(uint8_t *p, int32_t v)
-{
-	for (int i = 0; i < 4; i++)
-		p[i] = (uint8_t)((uint32_t)v >> 8 * i);
-}
 
 static int32_t get32(const uint8_t *p)
 {
@@ -178,7 +190,7 @@ static int news_get(const struct te__lineage *l, const struct te__conn *c, struc
 {
 	const uint8_t *body = c->in_body;
 
-	if (memcmp(c->in.key, l->key, sizeof(l->key)) || c->in.version != TE__FRAME_VERSION ||
+	if (c->in.version != TE__FRAME_VERSION ||
 	    (c->in.type != TE__FRAME_ARRIVE && c->in.type != TE__FRAME_GROUP) ||
 	    c->in.nbytes != body_nbytes(l) || c->in.seq > UINT32_MAX ||
 	    get32(body + 12) != l->me)
@@ -188,7 +200,8 @@ static int news_get(const struct te__lineage *l, const struct te__conn *c, struc
 	ret->arbiter = get32(body + 8);
 	for (int32_t i = 0; i < l->n; i++)
 		ret->in[i] = body[16 + i / 8] >> i % 8 & 1;
-	return ret->rank < 0 || ret->rank >= l->n || ret->rank == l->me || ret->arbiter < 0 ||
+	return ret->rank < 0 || ret->rank >= l->n || ret->rank == l->me ||
+	       ret->rank != c->ends.peer || ret->arbiter < 0 ||
 	       ret->arbiter >= l->n || ret->left_ms < 0 || !ret->in[ret->rank] ? -EBADMSG : 0;
 }
 
@@ -209,6 +222,7 @@ struct settle {
 	struct from {
 		struct te__conn c;
 		int64_t since;
+		int proven;
 		int32_t rank; /* -1: has not said it */
 		short revents;
 	} *from;
@@ -238,7 +252,6 @@ static void greet(struct settle *s, int32_t i)
 	struct to *t = &s->to[i];
 
 	f.type = (uint16_t)(group ? TE__FRAME_GROUP : TE__FRAME_ARRIVE);
-	memcpy(f.key, l->key, sizeof(f.key));
 	news_put(l, i, (s->own_deadline - te__boot_now()) / 1000000, t->body);
 	te__conn_queue(&t->c, &f, t->body, body_nbytes(l));
 	te__conn_write(&t->c); /* what is left, poll() finds */
@@ -247,9 +260,17 @@ static void greet(struct settle *s, int32_t i)
 
 static void dial(struct settle *s, int32_t i)
 {
+	const struct te__ends ends = {
+		.key = s->l->key,
+		.purpose = TE__FOR_LINEAGE,
+		.me = s->l->me,
+		.peer = i,
+		.nonce = s->l->contact[i].nonce,
+	};
+
 	if (s->to[i].state != NONE || i == s->l->me || s->l->ended[i])
 		return;
-	te__dial_init(&s->to[i].dial, &s->to[i].c, &s->l->addrs[i]);
+	te__dial_init(&s->to[i].dial, &s->to[i].c, &s->l->contact[i].addrs, &ends);
 	s->to[i].state = DIALING;
 }
 
@@ -283,8 +304,10 @@ static int take(struct settle *s, struct from *f)
 	int new;
 	struct news m;
 
-	if (news_get(l, &f->c, &m))
+	if (news_get(l, &f->c, &m) || (!f->proven && f->c.ends.serial <= l->seen[m.rank]))
 		return -EBADMSG;
+	l->seen[m.rank] = f->c.ends.serial;
+	f->proven = 1;
 	if (f->c.in.type == TE__FRAME_GROUP) {
 		if (generation <= l->generation)
 			return 0;
@@ -341,13 +364,21 @@ static int step_from(struct settle *s, struct from *f, int64_t now)
 
 static int accept_all(struct settle *s, int64_t now)
 {
+	const struct te__ends ends = {
+		.key = s->l->key,
+		.purpose = TE__FOR_LINEAGE,
+		.me = s->l->me,
+		.peer = -1,
+		.nonce = s->l->contact[s->l->me].nonce,
+	};
 	int fd, r;
 
 	while ((r = te__conn_accept(s->l->listen_fd, &fd)) > 0) {
 		for (int k = 0; k < s->nfrom && s->nfrom == s->from_most; k++)
 			if (s->from[k].rank < 0)
 				drop(s, k); /* the oldest of the strangers */
-		te__conn_open(&s->from[s->nfrom].c, fd);
+		te__conn_open(&s->from[s->nfrom].c, fd, &ends, 0);
+		s->from[s->nfrom].proven = 0;
 		s->from[s->nfrom].since = now;
 		s->from[s->nfrom].revents = 0;
 		s->from[s->nfrom++].rank = -1;
@@ -362,8 +393,10 @@ static void step_to(struct settle *s, int32_t i, const struct pollfd *p, int64_t
 	int r;
 
 	if (t->state == DIALING) {
+		t->dial.ends.serial = s->l->serial + 1;
 		r = te__dial_step(&t->dial, p, now);
 		if (r == 1) {
+			s->l->serial++;
 			t->state = OPEN;
 			greet(s, i);
 		} else if (r < 0) {
@@ -395,7 +428,7 @@ static int turn(struct settle *s, int64_t wake)
 	s->p[0] = (struct pollfd){ .fd = l->listen_fd, .events = POLLIN };
 	for (int32_t i = 0; i < l->n; i++) {
 		struct to *t = &s->to[i];
-		const int out = t->state == OPEN && te__conn_pending(&t->c) ? POLLOUT : 0;
+		const int out = t->state == OPEN && te__conn_can_write(&t->c) ? POLLOUT : 0;
 
 		s->p[1 + i] = (struct pollfd){ .fd = t->state == OPEN ? t->c.fd : -1,
 					       .events = (short)(POLLIN | out) };

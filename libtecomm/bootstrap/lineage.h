@@ -12,6 +12,11 @@
  * generation and sends that as GROUP, also to those left out, who find it when they look. If the
  * arbiter has arrived and does not decide within a second, the next rank takes its place.
  *
+ * ARRIVE and GROUP wait in the socket of a rank that has not called yet, so that they cannot wait
+ * for its answer to a challenge. Instead, all ranks know the random bytes of each other one (struct
+ * te__ends, nonce) from the exchange of addresses, and number the connections that they make: a
+ * number that a rank has seen, or a lower one, is a copy of what was sent before.
+ *
  * Ranks that were not heard of and have not ended may go on elsewhere, so that a group which leaves
  * out any has more than half of the ranks that have not ended, or half with the lowest of these.
  *
@@ -34,8 +39,8 @@ struct te__lineage *te__lineage_unref(struct te__lineage *l);
  * -TE_ESTATE (this rank is not part of it), -ETIMEDOUT (too few ranks have arrived), -ENOMEM.
  */
 int te__lineage_settle(struct te__lineage *l, int64_t deadline_ns);
-/* for the bootstrap of that generation: the key of its frames, the numbers of its ranks */
-void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__FRAME_KEY]);
+/* for the bootstrap of that generation: its key, the numbers of its ranks */
+void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__KEY_NBYTES]);
 void te__lineage_numbers(const struct te__lineage *l, int32_t *ret_number);
 int te__lineage_has(const struct te__lineage *l, int32_t number);
 /* where its ranks listen, and this one's socket, of which *ret_fd is a duplicate */

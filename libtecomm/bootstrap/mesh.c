@@ -3,8 +3,8 @@
  *
  * A rank connects to the lower ranks and accepts the higher ones. Who connects says HELLO and is
  * answered WELCOME or REFUSE; whoever does not know the key, or wants another rank, is closed
- * without an answer. Each rank then sends each other one its part of an exchange, so it knows
- * without relays which ranks are missing, and the end of a process is the end of its streams.
+ * without an answer (conn.h). Each rank then sends each other one its part of an exchange, so it
+ * knows without relays which ranks are missing, and the end of a process is the end of its streams.
  */
 #include "config.h"
 
@@ -54,12 +54,10 @@ struct joining {
 #define P_PEER(r) (2 + (size_t)(r))
 #define P_STRANGER(b, i) (2 + (size_t)(b)->nranks + (i))
 
-static void say(struct te__boot *b, struct te__conn *c, enum te__frame_type type, uint64_t seq,
-		const void *body, size_t nbytes)
+static void say(struct te__conn *c, enum te__frame_type type, const void *body, size_t nbytes)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type, .seq = seq };
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = (uint16_t)type };
 
-	memcpy(f.key, b->key, sizeof(f.key));
 	te__conn_queue(c, &f, body, nbytes);
 	te__conn_write(c); /* what is left, poll() finds */
 }
@@ -81,7 +79,7 @@ static void tell(struct te__boot *b)
 			continue;
 		/* a frame of which a part is sent can only be cut */
 		if (!te__conn_pending(c) || !c->out_sent)
-			say(b, c, TE__FRAME_ABORT, 0, body, n);
+			say(c, TE__FRAME_ABORT, body, n);
 		shutdown(c->fd, SHUT_WR);
 	}
 }
@@ -135,7 +133,7 @@ static void refuse(struct te__boot *b, struct te__conn *c, int code, const char 
 	uint8_t body[TE__REFUSE_MOST];
 
 	te__log_warn("%s: refused: %s", b->name, text);
-	say(b, c, TE__FRAME_REFUSE, 0, body, te__refuse_put(body, code, text));
+	say(c, TE__FRAME_REFUSE, body, te__refuse_put(body, code, text));
 }
 
 /* a whole frame of a stranger, which becomes a peer or is turned away; or the group fails */
@@ -146,14 +144,10 @@ static int judge(struct joining *j, struct te__conn *c)
 	const char *why;
 	struct te__hello h;
 
-	if (memcmp(c->in.key, b->key, sizeof(b->key))) {
-		te__log_debug("%s: a connection of another job was closed", b->name);
-		return 0;
-	}
 	te__hello_text(&j->hello, me);
 	why = te__frame_differs(&c->in, me, text);
-	if (!why && (c->in.type != TE__FRAME_HELLO || c->in.seq != TE__FRAME_TO(b->rank) ||
-		     te__hello_get(c->in_body, c->in.nbytes, &h)))
+	if (!why && (c->in.type != TE__FRAME_HELLO ||
+		     te__hello_get(c->in_body, c->in.nbytes, &h) || h.rank != c->ends.peer))
 		return 0;
 	if (!why)
 		why = te__hello_differs(&h, b->nranks, me, text);
@@ -178,9 +172,14 @@ static int judge(struct joining *j, struct te__conn *c)
 	te__conn_next(&b->peer[h.rank]);
 	*c = (struct te__conn)TE__CONN_INIT;
 	b->state[h.rank] = UP;
-	say(b, &b->peer[h.rank], TE__FRAME_WELCOME, TE__FRAME_TO(h.rank), j->hello_body,
-	    j->hello_nbytes);
+	say(&b->peer[h.rank], TE__FRAME_WELCOME, j->hello_body, j->hello_nbytes);
 	return 0;
+}
+
+static struct te__ends ends_of(const struct te__boot *b, int32_t peer)
+{
+	return (struct te__ends){ .key = b->key, .purpose = TE__FOR_MESH, .me = b->rank,
+				  .peer = peer };
 }
 
 static void drop_stranger(struct joining *j, size_t i)
@@ -192,12 +191,13 @@ static void drop_stranger(struct joining *j, size_t i)
 static int accept_all(struct joining *j, int64_t now)
 {
 	struct te__boot *b = j->b;
+	const struct te__ends ends = ends_of(b, -1);
 	int fd, r;
 
 	while ((r = te__conn_accept(b->listen_fd, &fd)) > 0) {
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
-		te__conn_open(&j->s[j->ns].c, fd);
+		te__conn_open(&j->s[j->ns].c, fd, &ends, 0);
 		j->s[j->ns++].since = now;
 	}
 	return !r ? 0 : te__boot_fail(b, r, "te_comm_create", "%s cannot accept connections: %s",
@@ -218,6 +218,8 @@ static int step_strangers(struct joining *j, size_t npolled, int64_t now)
 			if (r < 0)
 				return r;
 			r = 1; /* a peer now, or turned away */
+		} else if (r == -EBADMSG) {
+			te__log_debug("%s: a connection without a proof was closed", j->b->name);
 		}
 		if (r || now - s->since > STRANGER_NS)
 			drop_stranger(j, i);
@@ -232,8 +234,7 @@ static int step_dial(struct joining *j, int32_t rank, const struct pollfd *p, in
 
 	if (r == 1) {
 		b->state[rank] = GREETED;
-		say(b, &b->peer[rank], TE__FRAME_HELLO, TE__FRAME_TO(rank), j->hello_body,
-		    j->hello_nbytes);
+		say(&b->peer[rank], TE__FRAME_HELLO, j->hello_body, j->hello_nbytes);
 		return 0;
 	}
 	/* a process listened at the address; a path may not be there yet, or be of a leftover */
@@ -260,7 +261,7 @@ static int step_greeted(struct joining *j, int32_t rank, int64_t now)
 
 	if (!r)
 		return 0;
-	if (r == 1 && !memcmp(c->in.key, b->key, sizeof(b->key))) {
+	if (r == 1) {
 		te__hello_text(&j->hello, me);
 		why = te__frame_differs(&c->in, me, text);
 		if (why)
@@ -311,7 +312,7 @@ static int step_up(struct te__boot *b, int32_t rank, short revents, const char *
 static struct pollfd wants(const struct te__conn *c)
 {
 	const short in = c->in_whole ? 0 : POLLIN;
-	const short out = te__conn_pending(c) && !c->out_broken ? POLLOUT : 0;
+	const short out = te__conn_can_write(c) && !c->out_broken ? POLLOUT : 0;
 	const short events = (short)(in | out);
 
 	return (struct pollfd){ .fd = events ? c->fd : -1, .events = events };
@@ -405,10 +406,13 @@ static int join(struct joining *j)
 	te__boot_hello(b, &j->hello);
 	j->hello_nbytes = te__hello_put(j->hello_body, &j->hello);
 	for (int32_t i = 0; i < b->nranks; i++) {
+		const struct te__ends ends = ends_of(b, i);
+
 		b->state[i] = i < b->rank ? DIALING : i > b->rank ? AWAITED : UP;
 		if (i >= b->rank)
 			continue;
-		te__dial_init(&j->dial[i], &b->peer[i], b->addrs ? &b->addrs[i] : NULL);
+		te__dial_init(&j->dial[i], &b->peer[i], b->addrs ? &b->addrs[i] : NULL,
+			      &ends);
 		if (b->provider->dial)
 			b->provider->dial(b, i, &j->dial[i]);
 	}
@@ -453,7 +457,7 @@ void te__mesh_close(struct te__boot *b)
 		struct te__conn *c = &b->peer[r];
 
 		if (c->fd >= 0 && !b->told && b->state[r] == UP && !te__conn_pending(c))
-			say(b, c, TE__FRAME_BYE, 0, NULL, 0);
+			say(c, TE__FRAME_BYE, NULL, 0);
 		te__conn_close(c);
 	}
 }
@@ -479,7 +483,7 @@ static int take(struct exchange *x, int32_t rank)
 
 	if (c->in.seq == b->seq + 1 && !x->missing[rank])
 		return 0;
-	if (memcmp(c->in.key, b->key, sizeof(b->key)) || c->in.seq != b->seq || !x->missing[rank])
+	if (c->in.seq != b->seq || !x->missing[rank])
 		return te__boot_fail(b, -TE_EMISMATCH, x->what,
 				     "%s is in exchange %llu, %s in "
 				     "exchange %llu",
@@ -571,13 +575,10 @@ static int exchange(struct exchange *x, const void *part)
 {
 	struct te__boot *b = x->b;
 	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_DATA };
-	uint8_t head[TE__FRAME_HEAD];
 	int r = 0;
 
 	f.seq = ++b->seq;
-	memcpy(f.key, b->key, sizeof(f.key));
 	memcpy(f.what, x->cut, sizeof(f.what));
-	te__frame_put(head, &f, part, x->nbytes);
 	memset(x->missing, 1, (size_t)b->nranks);
 	x->missing[b->rank] = 0;
 	for (int32_t i = 0; i < b->nranks && !r; i++) {
@@ -587,7 +588,7 @@ static int exchange(struct exchange *x, const void *part)
 			continue;
 		if (c->fd < 0)
 			return te__boot_fail(b, -TE_EPEER, x->what, "%s has ended", b->text[i]);
-		te__conn_queue_head(c, head, part, x->nbytes);
+		te__conn_queue(c, &f, part, x->nbytes);
 		/* part of this one may have arrived during the one before */
 		if (c->in_whole)
 			r = take(x, i);

@@ -128,7 +128,7 @@ static void fail_waiters(struct te__broker *b)
 
 static int hello(struct te__broker *b, struct conn *c, const struct te__wire *m)
 {
-	if (memcmp(m->key, b->info.key, TE__BROKER_KEY_NBYTES))
+	if (memcmp(m->key, b->info.key, TE__KEY_NBYTES))
 		return te__fail(-TE_EMISMATCH, "HELLO has the key of another communicator");
 	if (m->rank >= (uint32_t)b->info.nlocal)
 		return te__fail(-TE_EMISMATCH, "HELLO of local rank %u, but there are %d",

@@ -26,10 +26,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "libtecomm/bootstrap/auth.h"
 #include "libtecomm/memory/control.h"
 #include "libtecore/base/wire.h"
-
-#define TE__BROKER_KEY_NBYTES TE__WIRE_KEY_NBYTES
 
 struct te__broker;
 struct te__client;
@@ -38,7 +37,7 @@ struct te__client;
 struct te__node_info {
 	int nlocal;
 	int node;		 /* its number: one host may have several by TE_COMM_NODE */
-	const uint8_t *key;	 /* TE__BROKER_KEY_NBYTES */
+	const uint8_t *key;	 /* TE__KEY_NBYTES */
 	const char *const *name; /* of each local rank, for messages */
 };
 

@@ -87,7 +87,7 @@ int te__client_open(const struct te__node_info *info, int rank, int64_t deadline
 	c->rank = rank;
 	c->sock = c->pidfd = c->stop = -1;
 	snprintf(c->who, sizeof(c->who), "%s, which is the broker of the node,", info->name[0]);
-	memcpy(m.key, info->key, TE__BROKER_KEY_NBYTES);
+	memcpy(m.key, info->key, TE__KEY_NBYTES);
 	r = dial(c, deadline_ns);
 	if (!r)
 		r = call(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",

@@ -21,7 +21,7 @@ size_t te__wire_address(const struct te__node_info *info, struct sockaddr_un *re
 	ret->sun_family = AF_UNIX;
 	n = sprintf(at, "te-comm-%d-", info->node);
 	/* all users see it: the other half is not in it */
-	for (int i = 0; i < TE__BROKER_KEY_NBYTES / 2; i++)
+	for (int i = 0; i < TE__KEY_NBYTES / 2; i++)
 		n += sprintf(at + n, "%02x", info->key[i]);
 	return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n;
 }

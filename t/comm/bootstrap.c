@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -227,7 +228,7 @@ END_TEST
 /* several, one after the other and at once, of one name and of two */
 static int again_rank(int rank, void *arg)
 {
-	uint8_t key[8][TE__BOOT_KEY_NBYTES], all[4][TE__BOOT_KEY_NBYTES];
+	uint8_t key[8][TE__KEY_NBYTES], all[4][TE__KEY_NBYTES];
 	struct te_comm_opts o = ranks_opts(rank);
 	struct te__boot *b[8] = { 0 };
 	int r = 0;
@@ -335,30 +336,316 @@ START_TEST(refuses_bytes_that_are_no_id)
 }
 END_TEST
 
+/* ---- proofs ---- */
+
+/* both ends of a stream, of which the test carries the bytes */
+struct wire {
+	struct te__conn a, b; /* a has connected */
+	int far_a, far_b;     /* the other ends of their sockets */
+};
+
+static uint8_t wire_key[2][TE__KEY_NBYTES];
+
+static struct te__ends ends_of(int32_t me, int32_t peer)
+{
+	return (struct te__ends){ .key = wire_key[0], .purpose = TE__FOR_MESH, .me = me,
+				  .peer = peer };
+}
+
+static void wire_open(struct wire *w, const struct te__ends *a, const struct te__ends *b)
+{
+	int fd[2];
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+	te__conn_open(&w->a, fd[0], a, 1);
+	w->far_a = fd[1];
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+	te__conn_open(&w->b, fd[0], b, 0);
+	w->far_b = fd[1];
+}
+
+static void wire_close(struct wire *w)
+{
+	te__conn_close(&w->a);
+	te__conn_close(&w->b);
+	close(w->far_a);
+	close(w->far_b);
+}
+
+/* what has been sent there, at most nbytes; returns how many */
+static size_t sent(int fd, uint8_t *p, size_t nbytes)
+{
+	const ssize_t n = recv(fd, p, nbytes, MSG_DONTWAIT);
+
+	return n > 0 ? (size_t)n : 0;
+}
+
+static void deliver(int fd, const uint8_t *p, size_t nbytes)
+{
+	ck_assert_int_eq(send(fd, p, nbytes, MSG_NOSIGNAL), (ssize_t)nbytes);
+}
+
+static void post(struct te__conn *c, uint64_t seq, const void *body, size_t nbytes)
+{
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_DATA,
+				     .seq = seq, .what = "pool handles" };
+
+	te__conn_queue(c, &f, body, nbytes);
+	ck_assert_int_ge(te__conn_write(c), 0);
+}
+
+/* the challenge and its answer are carried */
+static void wire_meet(struct wire *w)
+{
+	uint8_t bytes[512];
+
+	deliver(w->far_b, bytes, sent(w->far_a, bytes, sizeof(bytes)));
+	ck_assert_int_eq(te__conn_read(&w->b, 1000), 0);
+	deliver(w->far_a, bytes, sent(w->far_b, bytes, sizeof(bytes)));
+	ck_assert_int_eq(te__conn_read(&w->a, 1000), 0);
+	ck_assert_int_eq(w->a.step, TE__CONN_PROVEN);
+}
+
+static void wire_up(struct wire *w)
+{
+	const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
+
+	tt_fill_bytes(wire_key, sizeof(wire_key));
+	wire_open(w, &a, &b);
+	wire_meet(w);
+}
+
 START_TEST(a_frame_with_any_bit_flipped_is_refused)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_DATA, .seq = 77 };
-	uint8_t bytes[TE__FRAME_HEAD + 33];
-	struct te__frame got;
+	uint8_t bytes[TE__FRAME_HEAD + 33], body[33];
 
-	tt_fill_bytes(f.key, sizeof(f.key));
-	strcpy(f.what, "pool handles");
-	tt_fill_bytes(bytes + TE__FRAME_HEAD, 33);
-	te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, 33);
-	ck_assert_int_eq(te__frame_get(bytes, 33, &got), 0);
-	ck_assert_int_eq(te__frame_get(bytes, 32, &got), -EBADMSG);
-	ck_assert(te__frame_intact(bytes, bytes + TE__FRAME_HEAD));
-	ck_assert_uint_eq(got.seq, 77);
-	ck_assert_uint_eq(got.nbytes, 33);
-	ck_assert_str_eq(got.what, "pool handles");
-	ck_assert_int_eq(memcmp(got.key, f.key, sizeof(f.key)), 0);
-	for (size_t i = 0; i < 8 * sizeof(bytes); i++) {
-		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
-		ck_assert_msg(te__frame_get(bytes, 33, &got) || got.nbytes != 33 ||
-				      !te__frame_intact(bytes, bytes + TE__FRAME_HEAD),
-			      "bit %zu", i);
-		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+	tt_fill_bytes(body, sizeof(body));
+	for (size_t i = 0; i <= 8 * sizeof(bytes); i++) {
+		struct wire w;
+		int r;
+
+		wire_up(&w);
+		post(&w.a, 77, body, sizeof(body));
+		ck_assert_uint_eq(sent(w.far_a, bytes, sizeof(bytes)), sizeof(bytes));
+		if (i < 8 * sizeof(bytes))
+			bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+		deliver(w.far_b, bytes, sizeof(bytes));
+		shutdown(w.far_b, SHUT_WR); /* a longer one does not come */
+		r = te__conn_read(&w.b, 64);
+		if (i == 8 * sizeof(bytes)) {
+			ck_assert_int_eq(r, 1);
+			ck_assert_uint_eq(w.b.in.seq, 77);
+			ck_assert_uint_eq(w.b.in.nbytes, 33);
+			ck_assert_str_eq(w.b.in.what, "pool handles");
+			ck_assert_int_eq(memcmp(w.b.in_body, body, 33), 0);
+			ck_assert_int_eq(w.b.ends.peer, 3);
+		} else {
+			ck_assert_msg(r == -EBADMSG || r == -EPIPE, "bit %zu: %d", i, r);
+		}
+		wire_close(&w);
 	}
+}
+END_TEST
+
+enum { TWICE, SWAPPED, LEFT_OUT, BACK, OTHER_STREAM, NREPLAYS };
+
+/* frames that were sent, and not as what follows here and now */
+START_TEST(a_frame_is_taken_once_and_in_its_order)
+{
+	uint8_t one[TE__FRAME_HEAD + 5], two[TE__FRAME_HEAD + 5];
+	struct wire w, w2;
+
+	wire_up(&w);
+	post(&w.a, 1, "first", 5);
+	ck_assert_uint_eq(sent(w.far_a, one, sizeof(one)), sizeof(one));
+	post(&w.a, 2, "other", 5);
+	ck_assert_uint_eq(sent(w.far_a, two, sizeof(two)), sizeof(two));
+	switch (_i) {
+	case TWICE:
+	case BACK:
+	case OTHER_STREAM:
+		deliver(w.far_b, one, sizeof(one));
+		ck_assert_int_eq(te__conn_read(&w.b, 64), 1);
+		te__conn_next(&w.b);
+		break;
+	case SWAPPED:
+	case LEFT_OUT:
+		break;
+	}
+	if (_i == BACK) { /* to the end that has sent it */
+		deliver(w.far_a, one, sizeof(one));
+		ck_assert_int_eq(te__conn_read(&w.a, 64), -EBADMSG);
+	} else if (_i == OTHER_STREAM) {
+		const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
+
+		wire_open(&w2, &a, &b); /* of the same key and ranks */
+		wire_meet(&w2);
+		deliver(w2.far_b, one, sizeof(one));
+		ck_assert_int_eq(te__conn_read(&w2.b, 64), -EBADMSG);
+		wire_close(&w2);
+	} else {
+		deliver(w.far_b, _i == TWICE ? one : two, sizeof(one));
+		ck_assert_int_eq(te__conn_read(&w.b, 64), -EBADMSG);
+	}
+	wire_close(&w);
+}
+END_TEST
+
+/* a frame that gives way to another one before a byte of it is sent leaves no gap */
+START_TEST(a_frame_that_was_not_sent_is_not_missed)
+{
+	uint8_t fill[8192] = { 0 }, bytes[TE__FRAME_HEAD + 5];
+	struct wire w;
+	int n = 1;
+
+	wire_up(&w);
+	while (n > 0)
+		n = (int)send(w.a.fd, fill, sizeof(fill), MSG_DONTWAIT | MSG_NOSIGNAL);
+	post(&w.a, 1, "first", 5);
+	ck_assert_uint_eq(w.a.out_sent, 0);
+	while (sent(w.far_a, fill, sizeof(fill)))
+		;
+	post(&w.a, 2, "other", 5);
+	ck_assert_uint_eq(sent(w.far_a, bytes, sizeof(bytes)), sizeof(bytes));
+	deliver(w.far_b, bytes, sizeof(bytes));
+	ck_assert_int_eq(te__conn_read(&w.b, 64), 1);
+	ck_assert_uint_eq(w.b.in.seq, 2);
+	wire_close(&w);
+}
+END_TEST
+
+/* ends that do not know the same, and what the one that listens makes of it */
+static const struct stranger {
+	const char *what;
+	enum te__purpose purpose; /* 0: as there */
+	int32_t to, key;
+	int answers; /* the challenge is taken */
+} strangers[] = {
+	{ "another key", TE__FOR_MESH, 1, 1, 1 },
+	{ "another rank", TE__FOR_MESH, 2, 0, 0 },
+	{ "another purpose", TE__FOR_LINK, 1, 0, 0 },
+};
+
+START_TEST(who_differs_proves_nothing)
+{
+	const struct stranger *s = &strangers[_i];
+	struct te__ends a = ends_of(3, s->to), b = ends_of(1, -1);
+	uint8_t bytes[512];
+	struct wire w;
+	size_t n;
+
+	tt_fill_bytes(wire_key, sizeof(wire_key));
+	a.key = wire_key[s->key];
+	a.purpose = s->purpose;
+	wire_open(&w, &a, &b);
+	deliver(w.far_b, bytes, sent(w.far_a, bytes, sizeof(bytes)));
+	ck_assert_int_eq(te__conn_read(&w.b, 1000), s->answers ? 0 : -EBADMSG);
+	n = sent(w.far_b, bytes, sizeof(bytes));
+	ck_assert_int_eq(n > 0, s->answers);
+	if (n) { /* neither end takes the other one */
+		deliver(w.far_a, bytes, n);
+		post(&w.a, 1, "hello", 5);
+		ck_assert_int_eq(te__conn_read(&w.a, 1000), -EACCES);
+		ck_assert_uint_eq(sent(w.far_a, bytes, sizeof(bytes)), 0);
+		w.a.step = TE__CONN_KEYED; /* as if it had */
+		te__conn_write(&w.a);
+		deliver(w.far_b, bytes, sent(w.far_a, bytes, sizeof(bytes)));
+		ck_assert_int_eq(te__conn_read(&w.b, 1000), -EBADMSG);
+	}
+	wire_close(&w);
+}
+END_TEST
+
+/* who does not know the key lets the end that asks answer itself */
+START_TEST(a_challenge_cannot_be_reflected)
+{
+	const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
+	const struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };
+	uint8_t bytes[512], answer[512];
+	struct wire w;
+	size_t n, m;
+
+	tt_fill_bytes(wire_key, sizeof(wire_key));
+	wire_open(&w, &a, &b);
+	n = sent(w.far_a, bytes, sizeof(bytes));
+	/* the challenge itself */
+	deliver(w.far_a, bytes, n);
+	ck_assert_int_eq(te__conn_read(&w.a, 1000), -EBADMSG);
+	wire_close(&w);
+	/* the answer to it, as the first frame of who asked */
+	wire_open(&w, &a, &b);
+	deliver(w.far_b, bytes, sent(w.far_a, bytes, sizeof(bytes)));
+	ck_assert_int_eq(te__conn_read(&w.b, 1000), 0);
+	m = sent(w.far_b, answer, sizeof(answer));
+	deliver(w.far_b, answer, m);
+	ck_assert_int_eq(te__conn_read(&w.b, 1000), -EBADMSG);
+	wire_close(&w);
+	/* an answer without a MAC */
+	wire_open(&w, &a, &b);
+	te__frame_put(bytes, &f, TE__NONCE_NBYTES);
+	deliver(w.far_a, bytes, TE__FRAME_HEAD + TE__NONCE_NBYTES);
+	ck_assert_int_eq(te__conn_read(&w.a, 1000), -EACCES);
+	wire_close(&w);
+}
+END_TEST
+
+/* before a proof, no more than it needs is read, and no memory taken */
+START_TEST(bodies_of_strangers_are_bounded)
+{
+	static const size_t more[] = { TE__CHALLENGE_NBYTES + 1, 1 << 20, UINT32_MAX };
+	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };
+	const struct te__ends a = ends_of(3, 1), b = ends_of(1, -1);
+	uint8_t head[512], first[512];
+	struct wire w;
+
+	te__frame_put(head, &f, more[_i]);
+	wire_open(&w, &a, &b);
+	deliver(w.far_a, head, TE__FRAME_HEAD);
+	ck_assert_int_eq(te__conn_read(&w.a, UINT32_MAX), -EBADMSG);
+	ck_assert_ptr_null(w.a.in_body);
+	deliver(w.far_b, head, TE__FRAME_HEAD);
+	ck_assert_int_eq(te__conn_read(&w.b, UINT32_MAX), -EBADMSG);
+	ck_assert_ptr_null(w.b.in_body);
+	wire_close(&w);
+	/* after the answer: no more than a hello */
+	wire_open(&w, &a, &b);
+	deliver(w.far_b, first, sent(w.far_a, first, sizeof(first)));
+	ck_assert_int_eq(te__conn_read(&w.b, UINT32_MAX), 0);
+	te__frame_put(head, &f, _i ? more[_i] : TE__FRAME_STRANGER + 1);
+	deliver(w.far_b, head, TE__FRAME_HEAD);
+	ck_assert_int_eq(te__conn_read(&w.b, UINT32_MAX), -EBADMSG);
+	wire_close(&w);
+	/* and then what the reader allows */
+	wire_up(&w);
+	post(&w.a, 1, "first", 5);
+	deliver(w.far_b, first, sent(w.far_a, first, sizeof(first)));
+	ck_assert_int_eq(te__conn_read(&w.b, 4), -EBADMSG);
+	wire_close(&w);
+}
+END_TEST
+
+/* what is sent does not tell the key, nor what was derived from it */
+START_TEST(the_key_is_not_sent)
+{
+	uint8_t bytes[1024];
+	struct wire w;
+	size_t n;
+
+	tt_fill_bytes(wire_key, sizeof(wire_key));
+	wire_open(&w, &(struct te__ends){ .key = wire_key[0], .purpose = TE__FOR_MESH, .me = 3,
+					  .peer = 1 },
+		  &(struct te__ends){ .key = wire_key[0], .purpose = TE__FOR_MESH, .me = 1,
+				      .peer = -1 });
+	n = sent(w.far_a, bytes, 512);
+	deliver(w.far_b, bytes, n);
+	ck_assert_int_eq(te__conn_read(&w.b, 1000), 0);
+	n += sent(w.far_b, bytes + n, 512);
+	ck_assert_uint_gt(n, 2 * TE__FRAME_HEAD);
+	ck_assert_ptr_null(memmem(bytes, n, wire_key[0], 8));
+	ck_assert_ptr_null(memmem(bytes, n, w.b.session.in.key, 8));
+	ck_assert_ptr_null(memmem(bytes, n, w.b.session.out.key, 8));
+	ck_assert_int_ne(memcmp(w.b.session.in.key, w.b.session.out.key, 32), 0);
+	wire_close(&w);
 }
 END_TEST
 
@@ -388,21 +675,15 @@ END_TEST
 START_TEST(without_an_address_none_is_connected_to)
 {
 	const struct te__addrs none = { .port = 7 };
+	const struct te__ends ends = ends_of(1, 0);
 	struct te__conn c = TE__CONN_INIT;
 	struct pollfd p = { 0 };
 	struct te__dial d;
 
-	te__dial_init(&d, &c, &none);
+	te__dial_init(&d, &c, &none, &ends);
 	ck_assert_int_eq(te__dial_step(&d, &p, 1), 0);
 	ck_assert_int_eq(d.last, EADDRNOTAVAIL);
 	ck_assert_int_gt(d.next, 1); /* after a pause, though there is none to come */
-}
-END_TEST
-
-START_TEST(the_checksum_is_that_of_ieee_802_3)
-{
-	ck_assert_uint_eq(te__crc32(0, "123456789", 9), 0xcbf43926);
-	ck_assert_uint_eq(te__crc32(te__crc32(0, "1234", 4), "56789", 5), 0xcbf43926);
 }
 END_TEST
 
@@ -420,10 +701,16 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, an_id_is_a_text_and_back, 0, TT_LEN(texts));
 	tcase_add_loop_test(c, refuses_texts_that_are_no_ids, 0, TT_LEN(not_ids));
 	tcase_add_test(c, refuses_bytes_that_are_no_id);
-	tcase_add_test(c, a_frame_with_any_bit_flipped_is_refused);
 	tcase_add_test(c, a_table_with_an_address_list_that_is_empty_is_refused);
 	tcase_add_test(c, without_an_address_none_is_connected_to);
-	tcase_add_test(c, the_checksum_is_that_of_ieee_802_3);
+	c = tt_case(s, "proofs", "host serial");
+	tcase_add_test(c, a_frame_with_any_bit_flipped_is_refused);
+	tcase_add_loop_test(c, a_frame_is_taken_once_and_in_its_order, 0, NREPLAYS);
+	tcase_add_test(c, a_frame_that_was_not_sent_is_not_missed);
+	tcase_add_loop_test(c, who_differs_proves_nothing, 0, TT_LEN(strangers));
+	tcase_add_test(c, a_challenge_cannot_be_reflected);
+	tcase_add_loop_test(c, bodies_of_strangers_are_bounded, 0, 3);
+	tcase_add_test(c, the_key_is_not_sent);
 	return s;
 }
 

@@ -891,7 +891,7 @@ static int faulty(int rank, void *arg)
 START_TEST(each_fault_of_a_rank_is_reported)
 {
 	struct ranks_result res[2];
-	int n = 0, done = 0;
+	int n = 0, done = 0, nagain = 0;
 
 	while (!done) {
 		n++;
@@ -907,7 +907,10 @@ START_TEST(each_fault_of_a_rank_is_reported)
 			ck_assert_msg(res[i].r >= 0 || res[i].text[0], "fault %d: no message", n);
 			ck_assert_msg(res[i].ms < SOON + 2000, "fault %d: %.0f ms", n, res[i].ms);
 		}
-		ck_assert_msg(done || res[1].r < 0, "fault %d was not reported", n);
+		/* a connection that cannot ask for a proof is made again */
+		nagain += !done && !res[0].r && !res[1].r;
+		ck_assert_msg(done || res[1].r < 0 || (!res[0].r && nagain < 3),
+			      "fault %d was not reported", n);
 		ck_assert_int_lt(n, 200);
 	}
 	ck_assert_msg(n > 8, "only %d faults", n - 1);

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <te/errno.h>
 
 #include "bootstrap_faults.h"
-#include "libtecomm/bootstrap/frame.h"
+#include "libtecomm/bootstrap/conn.h"
 #include "libtecore/base/wire.h"
 #include "ranks.h"
 
@@ -63,24 +64,56 @@ static int meet_all(int rank, void *arg)
 	return bf_meet(rank, NULL);
 }
 
-/* naddrs: 1, or 0 */
-static void hello_of(uint8_t *bytes, size_t *ret_nbytes, int rank, int nranks, uint8_t naddrs)
+/* ---- an end that says what a test wants ---- */
+
+struct end {
+	struct te__conn c;
+	uint8_t key[TE__KEY_NBYTES];
+};
+
+/* as rank 2 to the root, or to the rank */
+static void end_open(struct end *e, enum meet how, int32_t to)
 {
-	struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+	const struct te__ends ends = { .key = e->key,
+				       .purpose = how == MEET_DIR ? TE__FOR_MESH : TE__FOR_ROOT,
+				       .me = 2, .peer = to };
+
+	if (how == MEET_DIR)
+		te__wire_job_key("dir", "", "comm", e->key);
+	else
+		memcpy(e->key, ranks_id()->bytes + 5, sizeof(e->key));
+	te__conn_open(&e->c, connect_to(how), &ends, 1);
+}
+
+/* until the other end has answered, or a frame of it is there: te__conn_read()'s code */
+static int end_read(struct end *e, int frame)
+{
+	const int64_t until = te__boot_now() + INT64_C(10000000000);
+	struct pollfd p = { .fd = e->c.fd, .events = POLLIN };
+	int r = 0;
+
+	while (!r && (frame || e->c.step == TE__CONN_ASKS) && te__boot_now() < until) {
+		poll(&p, 1, 100);
+		r = te__conn_read(&e->c, TE__REFUSE_MOST);
+	}
+	return r;
+}
+
+/* naddrs: 1, or 0 */
+static void end_hello(struct end *e, uint16_t version, const char *library, int rank,
+		      uint8_t naddrs)
+{
+	const struct te__frame f = { .version = version, .type = TE__FRAME_HELLO };
 	struct te__hello h = {
-		.rank = rank, .nranks = nranks, .timeout_ms = 1000, .left_ms = 1000
+		.rank = rank, .nranks = 3, .timeout_ms = 1000, .left_ms = 1000
 	};
 	uint8_t body[TE__HELLO_MOST];
-	size_t n;
 
-	memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-	strcpy(h.version, PACKAGE_VERSION);
+	strcpy(h.version, library);
 	strcpy(h.host, "elsewhere");
 	h.addrs = (struct te__addrs){ .port = 1, .n = naddrs, .a = { { 4, { 127, 0, 0, 1 } } } };
-	n = te__hello_put(body, &h);
-	te__frame_put(bytes, &f, body, n);
-	memcpy(bytes + TE__FRAME_HEAD, body, n);
-	*ret_nbytes = TE__FRAME_HEAD + n;
+	te__conn_queue(&e->c, &f, body, te__hello_put(body, &h));
+	te__conn_write(&e->c);
 }
 
 enum stranger {
@@ -93,6 +126,7 @@ enum stranger {
 	DAMAGED,
 	NO_ADDRESS,
 	OTHER_RANK,
+	OTHER_PROOF,
 	GONE,
 	MANY,
 	NSTRANGERS
@@ -101,60 +135,40 @@ enum stranger {
 /* sends what it is to send, and leaves the connection open; returns a descriptor */
 static int stranger(enum meet how, enum stranger kind)
 {
-	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], noise[3000];
-	int fd = connect_to(how);
-	size_t n;
+	static struct end e; /* of the last one; its descriptor stays open */
+	uint8_t noise[3000];
+	int fd;
 
-	hello_of(bytes, &n, 2, 3, 1);
-	switch (kind) {
-	case GARBAGE:
+	if (kind == NO_ADDRESS && how == MEET_DIR) /* it needs none there */
+		kind = SILENT;
+	if (kind == SILENT || kind == GARBAGE || kind == GONE || kind == MANY) {
+		fd = connect_to(how);
 		tt_fill_bytes(noise, sizeof(noise));
-		send(fd, noise, sizeof(noise), MSG_NOSIGNAL);
-		break;
-	case HALF:
-		send(fd, bytes, n / 2, MSG_NOSIGNAL);
-		break;
-	case DRIP: /* the rest comes from drip() */
-		send(fd, bytes, 1, MSG_NOSIGNAL);
-		break;
-	case WRONG_KEY: {
-		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
+		if (kind == GARBAGE)
+			send(fd, noise, sizeof(noise), MSG_NOSIGNAL);
+		if (kind == GONE)
+			close(fd);
+		return kind == GONE ? -1 : fd;
+	}
+	if (kind == HALF || kind == DRIP || kind == HUGE_BODY) {
+		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_CHALLENGE };
 
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, n - TE__FRAME_HEAD);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
+		te__frame_put(noise, &f, kind == HUGE_BODY ? UINT32_MAX : TE__CHALLENGE_NBYTES);
+		fd = connect_to(how);
+		/* the rest comes from drip() */
+		send(fd, noise, kind == DRIP ? 1 : TE__FRAME_HEAD, MSG_NOSIGNAL);
+		return fd;
 	}
-	case HUGE_BODY:
-		memset(bytes + 16, 0xff, 4);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	case DAMAGED:
-		bytes[TE__FRAME_HEAD + 8] ^= 4; /* of the pid: only the checksum shows it */
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	case NO_ADDRESS: /* ranks would connect to it */
-		hello_of(bytes, &n, 0, 3, 0);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	case OTHER_RANK: { /* from rank 2 to rank 1 */
-		struct te__frame f = { .version = TE__FRAME_VERSION, .type = TE__FRAME_HELLO };
-
-		f.seq = TE__FRAME_TO(1);
-		if (how == MEET_DIR)
-			te__wire_job_key("dir", "", "comm", f.key);
-		else
-			memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, n - TE__FRAME_HEAD);
-		send(fd, bytes, n, MSG_NOSIGNAL);
-		break;
-	}
-	case GONE:
-		close(fd);
-		return -1;
-	default:
-		break;
-	}
-	return fd;
+	end_open(&e, how, kind == OTHER_RANK ? 1 : 0);
+	if (kind == WRONG_KEY)
+		e.key[3] ^= 1;
+	if (end_read(&e, 0) == -EACCES)
+		e.c.step = TE__CONN_KEYED; /* as if the answer were right */
+	if (kind == DAMAGED)
+		e.c.session.out.key[0] ^= 1;
+	end_hello(&e, TE__FRAME_VERSION, PACKAGE_VERSION, kind == OTHER_PROOF ? 1 : 2,
+		  kind != NO_ADDRESS);
+	return e.c.fd;
 }
 
 START_TEST(strangers_do_not_keep_ranks_apart)
@@ -215,39 +229,24 @@ END_TEST
 /* a rank of another version knows the key: it is told why, and so are the others */
 START_TEST(another_version_is_named_on_both_sides)
 {
-	uint8_t bytes[TE__FRAME_HEAD + TE__HELLO_MOST], answer[TE__FRAME_HEAD + TE__REFUSE_MOST];
-	struct te__frame f = { .version = TE__FRAME_VERSION + 1, .type = TE__FRAME_HELLO };
 	const int n = 3;
 	struct ranks_result res[2];
 	char text[TE__REFUSE_MOST];
-	ssize_t got = 0, more;
-	size_t nbytes;
-	int fd, code;
+	struct end e;
+	int code;
 
 	ranks_meet(MEET_ID, n);
 	ranks_start(2, meet_all, NULL);
 	usleep(200000);
-	hello_of(bytes, &nbytes, 2, n, 1);
-	if (!_i) { /* of the protocol */
-		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
-	} else { /* of the library */
-		f.version = TE__FRAME_VERSION;
-		memcpy(f.key, ranks_id()->bytes + 5, sizeof(f.key));
-		bytes[TE__FRAME_HEAD + 20]++;
-		te__frame_put(bytes, &f, bytes + TE__FRAME_HEAD, nbytes - TE__FRAME_HEAD);
-	}
-	fd = connect_to(MEET_ID);
-	ck_assert_int_eq(send(fd, bytes, nbytes, MSG_NOSIGNAL), (ssize_t)nbytes);
-	while ((more = recv(fd, answer + got, sizeof(answer) - (size_t)got, 0)) > 0)
-		got += more;
-	close(fd);
+	end_open(&e, MEET_ID, 0);
+	/* of the protocol, of the library */
+	end_hello(&e, TE__FRAME_VERSION + !_i, _i ? "1.1.0" : PACKAGE_VERSION, 2, 1);
+	ck_assert_int_eq(end_read(&e, 1), 1);
+	ck_assert_int_eq(e.c.in.type, TE__FRAME_REFUSE);
+	ck_assert_int_eq(te__refuse_get(e.c.in_body, e.c.in.nbytes, &code, text), 0);
+	te__conn_close(&e.c);
 	ranks_wait(res);
 	ranks_part();
-	ck_assert_int_gt(got, TE__FRAME_HEAD);
-	ck_assert_int_eq(te__frame_get(answer, TE__REFUSE_MOST, &f), 0);
-	ck_assert_int_eq(f.type, TE__FRAME_REFUSE);
-	ck_assert_int_eq(te__refuse_get(answer + TE__FRAME_HEAD, f.nbytes, &code, text), 0);
 	ck_assert_int_eq(code, -TE_EMISMATCH);
 	ck_assert_msg(strstr(text, _i ? "runs libtecomm 1.1.0" : "different versions") != NULL,
 		      "%s", text);

@@ -16,7 +16,7 @@
 
 static const char *const name[BK_MOST] = { "rank 0", "rank 1", "rank 2", "rank 3",
 					   "rank 4", "rank 5", "rank 6", "rank 7" };
-uint8_t bk_key[TE__BROKER_KEY_NBYTES];
+uint8_t bk_key[TE__KEY_NBYTES];
 struct te__node_info bk_info = { .key = bk_key, .name = name };
 
 int64_t bk_now_ms(void)

@@ -10,7 +10,7 @@
 
 #define BK_MOST 8
 
-extern uint8_t bk_key[TE__BROKER_KEY_NBYTES];
+extern uint8_t bk_key[TE__KEY_NBYTES];
 extern struct te__node_info bk_info; /* of 3 ranks, unless a test sets another number */
 
 /* of each test: a new key */

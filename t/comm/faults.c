@@ -624,7 +624,7 @@ static void *member(void *arg)
 /* whenever ranks arrive, and whatever fails: there is one successor at most */
 START_TEST(ranks_agree_on_one_set_of_members)
 {
-	static uint8_t key[TE__BROKER_KEY_NBYTES];
+	static uint8_t key[TE__KEY_NBYTES];
 	static const char *const name[MEMBERS] = { "rank 0", "rank 1", "rank 2", "rank 3",
 						   "rank 4" };
 	int nfull = 0, nparts = 0;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <te/version.h>
@@ -32,7 +33,8 @@ static int make_dir(void)
 			  strerror(errno));
 }
 
-static void remove_dir(void)
+/* 0, or -1 with errno */
+static int remove_dir(void)
 {
 	DIR *d = dir[0] ? opendir(dir) : NULL;
 	struct dirent *e;
@@ -41,8 +43,14 @@ static void remove_dir(void)
 		unlinkat(dirfd(d), e->d_name, 0); /* fails for . and .. */
 	if (d)
 		closedir(d);
-	if (dir[0])
-		rmdir(dir);
+	return dir[0] ? rmdir(dir) : 0;
+}
+
+/* ranks that were killed may be in the middle of a call that makes a file */
+static void remove_left_dir(void)
+{
+	for (int i = 0; i < 100 && remove_dir() && errno == ENOTEMPTY; i++)
+		nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
 }
 
 static int run_here(const struct run_opts *o)
@@ -52,10 +60,10 @@ static int run_here(const struct run_opts *o)
 		.input = 1,
 		.put = o->prefix ? out_lines : NULL,
 		.ended = job_ended,
+		.orphaned = remove_left_dir,
 	};
 	struct crew crew = ranks_crew;
 	char job[64];
-	sigset_t mask;
 	int e, status;
 
 	crew.npoll = ranks_npoll(r.n);
@@ -64,10 +72,10 @@ static int run_here(const struct run_opts *o)
 	setenv("TE_COMM_DIR", dir, 1);
 	setenv("TE_COMM_JOB", job, 1);
 	setenv("TE_COMM_BOOTSTRAP", "dir", 1);
-	e = job_begin(o, &crew, &mask);
+	e = job_begin(o, &crew);
 	if (e)
 		return e;
-	e = ranks_start(o, &r, &mask);
+	e = ranks_start(o, &r);
 	if (e)
 		job_end(e);
 	status = job_wait();

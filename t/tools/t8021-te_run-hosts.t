@@ -18,7 +18,7 @@ echo "$host: $*" >>"$FAKE/asked"
 echo $$ >>"$FAKE/$host.pid"
 case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
-noisy) echo welcome ;;
+noisy) printf 'ssh: \033[31mred\n' >&2; printf 'welcome\007\n' ;;
 mute) exec sleep 60.2101 ;;
 stuck) # the agent gets what te_run writes, and nobody reads what it writes itself
 	mkfifo "$FAKE/unread"
@@ -121,6 +121,24 @@ same "has what is exported" want out
 gives "arguments" 0 on a printf '%s,' 'a  b' '' '$x' "it's" '*'
 printf 'a  b,,$x,it'\''s,*,' >want
 same "are as they were" want out
+
+# what a terminal would obey; a character in two parts; the end of one; not UTF-8: C1 controls as one
+# byte and as two, longer forms than need be, a surrogate
+raw='\033]0;x\007\r\177\302\233 \303'
+rest='\274\t\342\202\254 \360\237\230\200 \300\233 \340\202\233 \355\240\200 \233 \377 \303'
+shown='\x1b]0;x\x07\x0d\x7f\xc2\x9b ü	€ 😀 \xc0\x9b \xe0\x82\x9b \xed\xa0\x80 \x9b \xff \xc3'
+for prefix in "" -p; do
+	gives "control characters of a rank of another host" 0 on a $prefix sh -c \
+		"printf '$raw'; sleep 0.1; printf '$rest'; printf '$raw$rest\n' >&2"
+	printf '%s%s' "${prefix:+[0] }" "$shown" >want
+	[ -z "$prefix" ] || echo >>want
+	same "are shown ${prefix:+with $prefix}" want out
+	printf '%s%s\n' "${prefix:+[0] }" "$shown" >want
+	same "of its standard error as well ${prefix:+with $prefix}" want err
+done
+gives "control characters of a shell there" 1 on noisy true
+has "are shown in what te_run says of them" 'sent "welcome\\x07' err
+has "and so are those of ssh" '^ssh: \\x1b\[31mred$' err
 
 # a secret is where only the user can read it: not in a command line
 gives "the id" 0 on a,b sh -c 'cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\0" "\n" >seen.$HOST

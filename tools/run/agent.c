@@ -199,7 +199,6 @@ int agent_run(void)
 	struct run_opts o = { 0 };
 	static struct buf job; /* has the environment */
 	struct buf body;
-	sigset_t mask;
 	int e;
 
 	crew.poll = agent_poll;
@@ -214,12 +213,12 @@ int agent_run(void)
 	heard = beat_at = now_s();
 	if (!e) {
 		crew.npoll = 1 + ranks_npoll(r.n);
-		e = job_begin(&o, &crew, &mask);
+		e = job_begin(&o, &crew);
 	}
 	if (e) {
 		report(FRAME_ERROR, &e, 1, NULL, 0);
 	} else {
-		e = ranks_start(&o, &r, &mask);
+		e = ranks_start(&o, &r);
 		if (e) {
 			report(FRAME_ERROR, &e, 1, NULL, 0);
 			job_end(e);

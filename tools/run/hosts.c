@@ -29,8 +29,9 @@ struct host {
 	char *name; /* as ssh gets it */
 	int slots, first, n;
 	pid_t pid;    /* 0: not started */
-	int to, from; /* -1: closed */
+	int to, from, err; /* -1: closed */
 	struct buf out, in;
+	struct shown shown; /* of err */
 	double heard, beat_at;
 	int done;
 };
@@ -66,7 +67,8 @@ static int parse_host(char *text, struct host *ret)
 	}
 	if (!*text || *text == '-')
 		return say_bad("--hosts: \"%s\" is not the name of a host", text);
-	*ret = (struct host){ .name = text, .slots = (int)slots, .to = -1, .from = -1 };
+	*ret = (struct host){ .name = text, .slots = (int)slots, .to = -1, .from = -1,
+			       .err = -1 };
 	return STATUS_OK;
 }
 
@@ -174,9 +176,8 @@ static int put_job(struct host *h, const char *id, const char *folder)
 	return r;
 }
 
-/* in the child: ssh's own messages go where those of te_run do */
-static void become_ssh(const struct host *h, const int to[2], const int from[2],
-		       const sigset_t *mask)
+/* in the child */
+static void become_ssh(const struct host *h, const int to[2], const int from[2], const int err[2])
 {
 	static char command[4096];
 	char *argv[ARGS_MOST + 4], *save = NULL;
@@ -185,7 +186,8 @@ static void become_ssh(const struct host *h, const int to[2], const int from[2],
 	setpgid(0, group); /* a terminal's signals are for te_run, which passes them on */
 	dup2(to[0], STDIN_FILENO);
 	dup2(from[1], STDOUT_FILENO);
-	job_leave(mask);
+	dup2(err[1], STDERR_FILENO);
+	job_leave();
 	snprintf(command, sizeof(command), "%s", opt->ssh);
 	for (char *s = strtok_r(command, " ", &save); s && n < ARGS_MOST;
 	     s = strtok_r(NULL, " ", &save))
@@ -214,9 +216,16 @@ static void hang_up(struct host *h)
 	h->from = -1;
 }
 
-static int start_host(struct host *h, const sigset_t *mask)
+static void close_err(struct host *h)
 {
-	int to[2], from[2];
+	if (h->err >= 0)
+		close(h->err);
+	h->err = -1;
+}
+
+static int start_host(struct host *h)
+{
+	int to[2], from[2], err[2];
 
 	if (pipe2(to, O_CLOEXEC))
 		return say_failed("cannot open a pipe: %s", strerror(errno));
@@ -226,12 +235,19 @@ static int start_host(struct host *h, const sigset_t *mask)
 		return say_failed("cannot open a pipe: %s", strerror(errno));
 	}
 	h->from = from[0];
+	if (pipe2(err, O_CLOEXEC)) {
+		close(to[0]);
+		close(from[1]);
+		return say_failed("cannot open a pipe: %s", strerror(errno));
+	}
+	h->err = err[0];
 	fcntl(h->to, F_SETFL, O_NONBLOCK);
 	h->pid = fork();
 	if (!h->pid)
-		become_ssh(h, to, from, mask);
+		become_ssh(h, to, from, err);
 	close(to[0]);
 	close(from[1]);
+	close(err[1]);
 	if (h->pid < 0) {
 		say_failed("host %s: cannot start ssh: %s", h->name, strerror(errno));
 		h->pid = 0;
@@ -301,6 +317,38 @@ static int is_own(const struct host *h, int rank)
 	return rank >= h->first && rank < h->first + h->n;
 }
 
+/* output of another host, which is not trusted with the terminal of this one */
+static void put_output(int rank, int which, const char *p, size_t n)
+{
+	static struct shown shown[RANKS_MAX][2];
+	struct buf b = { 0 };
+
+	out_show(&shown[rank][which], p, n, &b);
+	if (opt->prefix && b.n)
+		out_lines(rank, which, b.p, b.n);
+	else if (b.n)
+		out_put(which, b.p, b.n);
+	if (opt->prefix && !n)
+		out_lines(rank, which, NULL, 0);
+	buf_free(&b);
+}
+
+/* messages of ssh, and of the agent by it; ssh may leave a process that keeps the pipe open */
+static void read_err(struct host *h)
+{
+	char bytes[65536];
+	const ssize_t n = read(h->err, bytes, sizeof(bytes));
+	struct buf b = { 0 };
+
+	if (n < 0 && (errno == EINTR || errno == EAGAIN))
+		return;
+	out_show(&h->shown, bytes, n > 0 ? (size_t)n : 0, &b);
+	out_put(1, b.p, b.n);
+	buf_free(&b);
+	if (n <= 0)
+		close_err(h);
+}
+
 /* 0, or -1: the message is none */
 static int take(struct host *h, enum frame_type type, struct buf *b)
 {
@@ -313,10 +361,7 @@ static int take(struct host *h, enum frame_type type, struct buf *b)
 		which = buf_take_int(b);
 		if (b->failed || !is_own(h, e.rank) || which < 0 || which > 1)
 			return -1;
-		if (opt->prefix)
-			out_lines(e.rank, which, b->p + b->at, b->n - b->at);
-		else
-			out_put(which, b->p + b->at, b->n - b->at);
+		put_output(e.rank, which, b->p + b->at, b->n - b->at);
 		return 0;
 	case FRAME_ENDED:
 		e.rank = buf_take_int(b);
@@ -356,13 +401,16 @@ static void read_host(struct host *h)
 	if (h->done) {
 		hang_up(h);
 	} else if (t) {
-		char text[128];
+		const size_t have = h->in.n - h->in.at;
+		struct shown shown = { 0 };
+		struct buf b = { 0 };
+		char text[160];
 
+		out_show(&shown, h->in.p + h->in.at, have < 12 ? have : 12, &b);
 		snprintf(text, sizeof(text),
 			 "te_run there sent \"%.*s\", which is no message: "
-			 "does its shell print at the start?",
-			 (int)(h->in.n - h->in.at < 12 ? h->in.n - h->in.at : 12),
-			 h->in.p + h->in.at);
+			 "does its shell print at the start?", (int)b.n, b.p ? b.p : "");
+		buf_free(&b);
 		lose(h, text);
 	} else if (!r) {
 		lose(h, "the connection has ended, or te_run could not be started there");
@@ -398,6 +446,7 @@ static void hosts_poll(struct pollfd *p, double *until)
 		*p++ = (struct pollfd){ .fd = h->out.n > h->out.at ? h->to : -1,
 					.events = POLLOUT };
 		*p++ = (struct pollfd){ .fd = full ? -1 : h->from, .events = POLLIN };
+		*p++ = (struct pollfd){ .fd = full ? -1 : h->err, .events = POLLIN };
 		if (h->from < 0)
 			continue;
 		if (full)
@@ -411,9 +460,12 @@ static void hosts_poll(struct pollfd *p, double *until)
 
 static void hosts_ready(const struct pollfd *p)
 {
-	for (int i = 0; i < nhosts; i++, p += 2) {
+	for (int i = 0; i < nhosts; i++, p += 3) {
 		if (p[0].fd >= 0 && p[0].revents)
 			flush(&hosts[i]);
+		/* before the end of its ranks is told: it may say why */
+		if (p[2].fd >= 0 && p[2].revents)
+			read_err(&hosts[i]);
 		if (p[1].fd >= 0 && p[1].revents)
 			read_host(&hosts[i]);
 		check_time(&hosts[i]);
@@ -437,6 +489,7 @@ static void reap(void)
 		struct host *h = &hosts[i];
 
 		hang_up(h);
+		close_err(h);
 		while (h->pid > 0 && !waitpid(h->pid, NULL, WNOHANG)) {
 			if (now_s() >= end)
 				kill(h->pid, SIGKILL);
@@ -447,7 +500,7 @@ static void reap(void)
 	}
 }
 
-static int start_all(const char *id, const sigset_t *mask)
+static int start_all(const char *id)
 {
 	char folder[PATH_MAX];
 	int r = STATUS_OK;
@@ -457,7 +510,7 @@ static int start_all(const char *id, const sigset_t *mask)
 	for (int i = 0; i < nhosts && !r; i++) {
 		r = put_job(&hosts[i], id, folder);
 		if (!r)
-			r = start_host(&hosts[i], mask);
+			r = start_host(&hosts[i]);
 	}
 	return r;
 }
@@ -465,7 +518,7 @@ static int start_all(const char *id, const sigset_t *mask)
 int hosts_run(const struct run_opts *o)
 {
 	const struct crew crew = {
-		.npoll = 2 * (size_t)nhosts,
+		.npoll = 3 * (size_t)nhosts,
 		.poll = hosts_poll,
 		.ready = hosts_ready,
 		.signal = hosts_signal,
@@ -475,7 +528,6 @@ int hosts_run(const struct run_opts *o)
 	char text[TE_COMM_ID_TEXT];
 	struct te_comm_root *root;
 	struct te_comm_id id;
-	sigset_t mask;
 	int r;
 
 	opt = o;
@@ -483,9 +535,9 @@ int hosts_run(const struct run_opts *o)
 	if (r)
 		return say_te(r, "where ranks meet");
 	te_comm_id_format(&id, text, sizeof(text));
-	r = job_begin(o, &crew, &mask);
+	r = job_begin(o, &crew);
 	if (!r) {
-		r = start_all(text, &mask);
+		r = start_all(text);
 		if (r)
 			job_end(r);
 		r = job_wait();

@@ -221,16 +221,6 @@ static void redirect(int sig)
 	pthread_kill(main_thread, sig);
 }
 
-/* from one handler to another, where there is that one */
-static void handle(void (*from)(int sig), void (*to)(int sig))
-{
-	struct sigaction act = { .sa_handler = to, .sa_flags = SA_RESTART }, old;
-
-	for (size_t i = 0; i < NPASSED; i++)
-		if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler == from)
-			(void)sigaction(passed_on[i], &act, NULL);
-}
-
 /* a message of this process waits for its reader as the output of ranks does */
 static void put_message(const char *line)
 {
@@ -238,20 +228,34 @@ static void put_message(const char *line)
 	out_put(1, "\n", 1);
 }
 
-void job_leave(const sigset_t *mask)
+/* as nohup(1) and shells ignore signals of a terminal, which is meant for the ranks too */
+static int stays_ignored(int sig)
 {
+	struct sigaction act;
+
+	return (sig == SIGHUP || sig == SIGINT || sig == SIGQUIT || sig == SIGTSTP ||
+		sig == SIGTTIN || sig == SIGTTOU) &&
+	       !sigaction(sig, NULL, &act) && act.sa_handler == SIG_IGN;
+}
+
+void job_leave(void)
+{
+	sigset_t none;
+
 	say_by(NULL);
-	handle(redirect, SIG_DFL);
-	signal(SIGPIPE, SIG_DFL);
-	sigprocmask(SIG_SETMASK, mask, NULL);
+	for (int sig = 1; sig <= SIGRTMAX; sig++)
+		if (!stays_ignored(sig))
+			signal(sig, SIG_DFL); /* or fails: SIGKILL, those of the C library */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent) /* it has ended before that */
 		_exit(STATUS_FAILED);
 }
 
-int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask)
+int job_begin(const struct run_opts *o, const struct crew *c)
 {
-	struct sigaction old;
+	const struct sigaction act = { .sa_handler = redirect, .sa_flags = SA_RESTART };
 	sigset_t set;
 
 	opt = o;
@@ -260,16 +264,19 @@ int job_begin(const struct run_opts *o, const struct crew *c, sigset_t *ret_mask
 	polled = calloc(3 + c->npoll, sizeof(*polled));
 	if (!polled)
 		return say_failed("not enough memory");
-	signal(SIGCHLD, SIG_DFL); /* while it is ignored, children leave no status */
-	/* ignored by nohup(1), or by a shell for what it starts with &: a signalfd would have it */
+	/* while SIGCHLD is ignored, children leave no status; a signalfd has ignored signals too */
 	sigemptyset(&set);
 	for (size_t i = 0; i < NPASSED; i++)
-		if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler != SIG_IGN)
+		if (!stays_ignored(passed_on[i])) {
+			signal(passed_on[i], SIG_DFL);
 			sigaddset(&set, passed_on[i]);
-	sigprocmask(SIG_BLOCK, &set, ret_mask);
+		}
+	sigprocmask(SIG_SETMASK, &set, NULL);
 	main_thread = pthread_self();
 	parent = getpid();
-	handle(SIG_DFL, redirect);
+	for (size_t i = 0; i < NPASSED; i++)
+		if (sigismember(&set, passed_on[i]))
+			(void)sigaction(passed_on[i], &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (signal_fd < 0)

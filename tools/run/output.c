@@ -76,6 +76,66 @@ void out_lines(int rank, int which, const char *p, size_t n)
 	}
 }
 
+static void put_hex(struct buf *to, const char *p, int n)
+{
+	char text[5];
+
+	for (int i = 0; i < n; i++) {
+		snprintf(text, sizeof(text), "\\x%02x", (unsigned char)p[i]);
+		buf_put(to, text, 4);
+	}
+}
+
+/* bytes of a character of UTF-8 (RFC 3629) by its first one; 0: none begins with it */
+static int length(char first)
+{
+	const unsigned char c = (unsigned char)first;
+
+	return c >= 0xc2 && c <= 0xdf ? 2 : c >= 0xe0 && c <= 0xef ? 3 :
+	       c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+}
+
+/* c may be the next byte: not of a longer form than is needed, nor of a surrogate, nor too large */
+static int goes_on(const struct shown *s, char next)
+{
+	const unsigned char a = (unsigned char)s->held[0], c = (unsigned char)next;
+
+	if (c < 0x80 || c > 0xbf)
+		return 0;
+	return s->n > 1 || ((a != 0xe0 || c >= 0xa0) && (a != 0xed || c < 0xa0) &&
+			    (a != 0xf0 || c >= 0x90) && (a != 0xf4 || c < 0x90));
+}
+
+void out_show(struct shown *s, const char *p, size_t n, struct buf *to)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (s->n && goes_on(s, p[i])) {
+			s->held[s->n++] = p[i];
+			if (s->n < length(s->held[0]))
+				continue;
+			/* U+0080 to U+009F are control characters */
+			if (s->held[0] == (char)0xc2 && (unsigned char)p[i] < 0xa0)
+				put_hex(to, s->held, s->n);
+			else
+				buf_put(to, s->held, (size_t)s->n);
+			s->n = 0;
+			continue;
+		}
+		put_hex(to, s->held, s->n);
+		s->n = 0;
+		if ((p[i] >= ' ' && p[i] < 127) || p[i] == '\t' || p[i] == '\n')
+			buf_put(to, &p[i], 1);
+		else if (length(p[i]))
+			s->held[s->n++] = p[i];
+		else
+			put_hex(to, &p[i], 1);
+	}
+	if (!n) {
+		put_hex(to, s->held, s->n);
+		s->n = 0;
+	}
+}
+
 int out_full(int which)
 {
 	return !hurried && waiting(which) >= QUEUE_MOST;

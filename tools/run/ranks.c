@@ -37,6 +37,29 @@ static void ranks_signal(int sig)
 
 /* ---- starting ---- */
 
+/* the leader ends with the group; another process, outside of it, then does what is left to do */
+static void end_group(void)
+{
+	int fd[2];
+	pid_t pid;
+	char c;
+
+	if (mine.orphaned && !pipe2(fd, O_CLOEXEC)) {
+		pid = fork();
+		if (pid)
+			setpgid(pid, pid);
+		else {
+			setpgid(0, 0);
+			close(fd[1]);
+			while (read(fd[0], &c, 1) < 0 && errno == EINTR)
+				;
+			mine.orphaned();
+			_exit(STATUS_OK);
+		}
+	}
+	kill(-getpid(), SIGKILL);
+}
+
 /* te_run, and a rank until it executes its program, have the other end of the pipe open */
 static void lead(const int fd[2])
 {
@@ -50,7 +73,7 @@ static void lead(const int fd[2])
 	close(fd[1]);
 	while (read(fd[0], &c, 1) < 0 && errno == EINTR)
 		;
-	kill(-getpid(), SIGKILL);
+	end_group();
 	_exit(STATUS_OK);
 }
 
@@ -83,7 +106,7 @@ static void set_int(const char *name, int value)
 }
 
 /* in the child; tells the parent by fd why it could not become the program */
-static void become(const struct run_opts *o, int i, int fd, const int out[2], const sigset_t *mask)
+static void become(const struct run_opts *o, int i, int fd, const int out[2])
 {
 	const int null = open("/dev/null", O_RDONLY | O_CLOEXEC), rank = mine.first + i;
 	int e;
@@ -101,7 +124,7 @@ static void become(const struct run_opts *o, int i, int fd, const int out[2], co
 	set_int("TE_COMM_LOCAL_RANK", i);
 	if (o->per_node)
 		set_int("TE_COMM_NODE", rank / o->per_node);
-	job_leave(mask);
+	job_leave();
 	execvp(o->cmd[0], o->cmd);
 	e = errno;
 	if (write(fd, &e, sizeof(e)) != sizeof(e))
@@ -122,7 +145,7 @@ static int open_streams(struct rank *k, int out[2])
 	return STATUS_OK;
 }
 
-static int start(const struct run_opts *o, int i, const sigset_t *mask)
+static int start(const struct run_opts *o, int i)
 {
 	struct rank *k = &ranks[i];
 	int fd[2], out[2] = { -1, -1 }, e = 0, r;
@@ -135,7 +158,7 @@ static int start(const struct run_opts *o, int i, const sigset_t *mask)
 		return say_failed("cannot open a pipe: %s", strerror(errno));
 	k->pid = fork();
 	if (!k->pid)
-		become(o, i, fd[1], out, mask);
+		become(o, i, fd[1], out);
 	close(fd[1]);
 	for (int s = 0; s < 2 && mine.put; s++)
 		close(out[s]);
@@ -159,7 +182,7 @@ size_t ranks_npoll(int n)
 	return 2 * (size_t)n;
 }
 
-int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigset_t *mask)
+int ranks_start(const struct run_opts *o, const struct ranks_opts *r)
 {
 	int e;
 
@@ -171,7 +194,7 @@ int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigs
 		ranks[i].out[0] = ranks[i].out[1] = -1;
 	e = start_leader();
 	for (int i = 0; i < mine.n && !e; i++)
-		e = start(o, i, mask);
+		e = start(o, i);
 	return e;
 }
 

@@ -53,10 +53,13 @@ struct ended {
 	const char *host;
 };
 
-/* job_begin() blocks the signals that are passed on; mask is as it was before */
-int job_begin(const struct run_opts *o, const struct crew *crew, sigset_t *ret_mask);
-/* in a child: signals are as they were before job_begin(), and it ends with its parent */
-void job_leave(const sigset_t *mask);
+/* blocks the signals that are passed on, and no others, whatever this process was started with */
+int job_begin(const struct run_opts *o, const struct crew *crew);
+/*
+ * In a child: no signal is blocked; none is ignored but those of a terminal that this process was
+ * started with; it ends with its parent.
+ */
+void job_leave(void);
 void job_started(int rank);
 /* an agent only reports what it has seen; otherwise a failure is that of the job */
 void job_ended(const struct ended *e);
@@ -69,12 +72,24 @@ int job_is_ending(void);
 /* waits until all have ended, and returns the status */
 int job_wait(void);
 
+struct buf;
+
 /* ---- output.c ---- */
 
 /* which: 0 for standard output, 1 for standard error */
 void out_put(int which, const void *p, size_t n);
 /* whole lines, with the rank before each; n 0: the last one may lack its newline */
 void out_lines(int rank, int which, const char *p, size_t n);
+/* bytes of a stream that are shown in part only, of one that is not trusted; zeroed at first */
+struct shown {
+	char held[4]; /* the begin of a character */
+	int n;
+};
+/*
+ * Appends them, with control characters except tab and newline, and bytes that are no UTF-8, as
+ * \xNN: nothing that a terminal obeys is left. n 0: the stream has ended.
+ */
+void out_show(struct shown *s, const char *p, size_t n, struct buf *to);
 int out_full(int which);
 void out_poll(int which, struct pollfd *p);
 /* 0, or the errno of a reader that is gone */
@@ -94,11 +109,14 @@ struct ranks_opts {
 	int input; /* rank 0 has the standard input of this process */
 	void (*put)(int rank, int which, const char *p, size_t n);
 	void (*ended)(const struct ended *e);
+	/* if this process is killed: in a process that has no part in the job, after all ranks of
+	 * this host; or NULL */
+	void (*orphaned)(void);
 };
 
 extern const struct crew ranks_crew; /* of struct ranks_opts.n ranks: see ranks_npoll() */
 size_t ranks_npoll(int n);
-int ranks_start(const struct run_opts *o, const struct ranks_opts *r, const sigset_t *mask);
+int ranks_start(const struct run_opts *o, const struct ranks_opts *r);
 /* what the ranks have left; before job_wait() has returned nothing may be */
 void ranks_free(void);
 

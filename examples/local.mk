@@ -5,6 +5,7 @@ EXAMPLES = \
 	examples/cxx.cc \
 	examples/fortran.f90 \
 	examples/graph_callable.c \
+	examples/llama.c \
 	examples/offload.c
 
 exampledir = $(docdir)/examples

@@ -53,12 +53,22 @@ TE_PHILOX_FN uint32_t te_philox_lane(const struct te_philox *r, int i)
 	return (r->w[i >> 1] >> ((i & 1) * 16)) & 0xffffu;
 }
 
+/*
+ * The counter has room for the low word of the offset only; the high one changes the key, by an odd
+ * number, so that the 2^64 offsets of a seed have different numbers.
+ */
+TE_PHILOX_FN uint64_t te_philox_key(uint64_t seed, uint64_t offset)
+{
+	return seed + (offset >> 32) * 0x9E3779B97F4A7C15u;
+}
+
 /* dropout of a flat tensor: elements 8 group .. 8 group + 7; an element is kept if its lane is at
  * least the threshold */
 TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uint32_t tag,
 					     uint64_t group)
 {
-	return te_philox(seed, (uint32_t)group, (uint32_t)(group >> 32), tag, (uint32_t)offset);
+	return te_philox(te_philox_key(seed, offset), (uint32_t)group, (uint32_t)(group >> 32), tag,
+			 (uint32_t)offset);
 }
 
 /* dropout of attention: keys 8g .. 8g+7 of query q of a head of all batches; the tag's top bit
@@ -66,7 +76,8 @@ TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uin
 TE_PHILOX_FN struct te_philox te_philox_attn(uint64_t seed, uint64_t offset, uint32_t tag,
 					     uint32_t head, uint32_t q, uint32_t g)
 {
-	return te_philox(seed, g | (q << 13), head, tag | 0x80000000u, (uint32_t)offset);
+	return te_philox(te_philox_key(seed, offset), g | (q << 13), head, tag | 0x80000000u,
+			 (uint32_t)offset);
 }
 
 #endif

@@ -209,6 +209,32 @@ START_TEST(philox_known_answers)
 }
 END_TEST
 
+/* the low word of the offset is in the counter, the high one in the key */
+START_TEST(offsets_of_64_bits_differ)
+{
+	static const uint64_t offset[] = {
+		0, 1, 0xffffffff, UINT64_C(1) << 32, (UINT64_C(1) << 32) + 1, UINT64_C(1) << 33,
+		UINT64_C(1) << 63, UINT64_MAX,
+	};
+	const uint64_t seed = tt_rand_u64();
+	struct te_philox r[2 * TT_LEN(offset)], w;
+
+	for (size_t i = 0; i < TT_LEN(offset); i++) {
+		r[2 * i] = te_philox_flat(seed, offset[i], 3, 4);
+		r[2 * i + 1] = te_philox_attn(seed, offset[i], 3, 0, 0, 4);
+	}
+	for (size_t i = 0; i < TT_LEN(r); i++)
+		for (size_t k = 0; k < i; k++)
+			ck_assert_mem_ne(&r[i], &r[k], sizeof(w));
+	for (size_t i = 0; i < 3; i++) {
+		w = te_philox(seed, 4, 0, 3, (uint32_t)offset[i]);
+		ck_assert_mem_eq(&r[2 * i], &w, sizeof(w));
+		w = te_philox(seed, 4, 0, 0x80000003, (uint32_t)offset[i]);
+		ck_assert_mem_eq(&r[2 * i + 1], &w, sizeof(w));
+	}
+}
+END_TEST
+
 START_TEST(dropout_keeps_scales_and_repeats)
 {
 	const int32_t dtype = hk_types[_i];
@@ -227,8 +253,8 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	te__h_dropout(&a);
 	for (int64_t i = 0; i < n; i++) {
 		const struct te_philox r =
-			te_philox(seed, (uint32_t)(i / 8), (uint32_t)((uint64_t)i / 8 >> 32), 5,
-				  (uint32_t)offset);
+			te_philox(seed + (offset >> 32) * 0x9e3779b97f4a7c15, (uint32_t)(i / 8),
+				  (uint32_t)((uint64_t)i / 8 >> 32), 5, (uint32_t)offset);
 		const float v = tt_get(dtype, y, i);
 
 		if (te_philox_lane(&r, (int)(i % 8)) >= threshold) {
@@ -246,8 +272,9 @@ START_TEST(dropout_keeps_scales_and_repeats)
 	a.y = z; /* the same again, then with another seed, offset or tag */
 	te__h_dropout(&a);
 	hk_check_same(dtype, y, z, n);
-	for (int what = 0; what < 3; what++) {
+	for (int what = 0; what < 4; what++) {
 		seed += what == 0;
+		offset += (uint64_t)(what == 3) << 32;
 		offset += what == 1;
 		a.tag += what == 2;
 		te__h_dropout(&a);
@@ -423,6 +450,7 @@ void host_elem_cases(Suite *s)
 	c = tt_case(s, "elem", "host numeric");
 	tcase_add_loop_test(c, bias_and_add_round_once, 0, 2);
 	tcase_add_loop_test(c, philox_known_answers, 0, TT_LEN(philox_kat));
+	tcase_add_test(c, offsets_of_64_bits_differ);
 	tcase_add_loop_test(c, dropout_keeps_scales_and_repeats, 0, 2);
 	tcase_add_loop_test(c, transpose_moves_every_byte, 0, 3);
 	tcase_add_test(c, rng_words_advance);

@@ -327,6 +327,30 @@ START_TEST(delayed_weight_gradients_are_the_same_bits)
 END_TEST
 
 /* backward uses the dropout mask of its own forward, also after forwards of other plans */
+START_TEST(draws_at_offsets_of_64_bits)
+{
+	static const uint64_t at[] = { 0, 0xffffffff, UINT64_C(1) << 32, UINT64_C(3) << 32 };
+	struct te_seq *seq = model_create(ctx, &gpt_drop, 3);
+	struct te_plan *p = model_plan(seq, &gpt_drop, "fp32", TE_PLAN_TRAIN);
+	float *g[TT_LEN(at)];
+	uint64_t seed, offset;
+
+	model_feed(p, &gpt_drop);
+	for (size_t i = 0; i < TT_LEN(at); i++) {
+		DO(te_seq_rng_set(seq, 5, at[i]));
+		g[i] = gradients(seq, p);
+		DO(te_seq_rng_get(seq, &seed, &offset));
+		ck_assert(seed == 5 && offset == at[i] + 1);
+		for (size_t k = 0; k < i; k++)
+			ck_assert_mem_ne(g[i], g[k], te_tensor_nbytes(te_seq_grads(seq)));
+	}
+	for (size_t i = 0; i < TT_LEN(at); i++)
+		free(g[i]);
+	te_plan_unref(p);
+	te_seq_unref(seq);
+}
+END_TEST
+
 START_TEST(plans_of_one_sequence_take_turns)
 {
 	struct te_seq *seq = model_create(ctx, &gpt_drop, 3);
@@ -566,6 +590,7 @@ Suite *plan_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, reads_only_what_it_wrote, 0, NVARIANTS * NRECIPES);
 	tcase_add_loop_test(c, places_live_buffers_apart, 0, NVARIANTS * NRECIPES);
 	tcase_add_loop_test(c, separate_buffers_give_the_same_bits, 0, NRECIPES);
+	tcase_add_test(c, draws_at_offsets_of_64_bits);
 	tcase_add_test(c, plans_of_one_sequence_take_turns);
 	tcase_add_loop_test(c, allocates_nothing_when_running_and_reports_its_peak, 0,
 			    NRECIPES);

@@ -64,31 +64,52 @@ check "the resumed run repeats it" grep -q '^step 5: validation' err
 "$te_train" $micro --steps 1 --save-every 1 --out k text >out 2>err
 accum=8192
 [ -z "$TT_SANITIZE" ] || accum=1024
-pause=0
-until [ $pause -gt 4 ]; do
-	rm -rf k2
-	cp -r k k2
-	env --default-signal=INT "$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
-	pid=$!
-	wait_for 'held out' err
-	# the signals have handlers
-	wait_for '^SigCgt:.*[4-7c-f][0-9a-f][0-9a-f][0-9a-f]$' "/proc/$pid/status"
-	sleep $pause
-	kill -TERM $pid
-	wait_for SIGTERM err
-	kill -STOP $pid 2>/dev/null
-	sleep 0.6
-	# or the step had not begun, or has ended
-	grep -q 'SIGTERM: finishing step 2,' err && [ ! -s out ] && break
-	kill -CONT $pid 2>/dev/null
-	wait $pid
-	: $((pause += 1))
+for status in 130 143; do
+	second=$((status - 128))
+	pause=0
+	until [ $pause -gt 4 ]; do
+		rm -rf k2
+		cp -r k k2
+		env --default-signal=INT "$te_train" --resume k2 --steps 2 --accum $accum >out 2>err &
+		pid=$!
+		wait_for 'held out' err
+		# the signals have handlers
+		wait_for '^SigCgt:.*[4-7c-f][0-9a-f][0-9a-f][0-9a-f]$' "/proc/$pid/status"
+		sleep $pause
+		kill -TERM $pid
+		wait_for SIGTERM err
+		kill -STOP $pid 2>/dev/null
+		sleep 0.6
+		# or the step had not begun, or has ended
+		grep -q 'SIGTERM: finishing step 2,' err && [ ! -s out ] && break
+		kill -CONT $pid 2>/dev/null
+		wait $pid
+		: $((pause += 1))
+	done
+	kill -$second $pid
+	kill -CONT $pid
+	check "a second signal, SIG$(kill -l $second), ends it" ends_with $status
+	empty "at once, without a summary" out
+	check "the checkpoint before is complete" "$te_train" --resume k2 --stop-after 0
 done
-kill -INT $pid
+# a run that is told that its time is nearly over, and then that it is
+start $long --out warned text
+kill -STOP $pid
+kill -USR1 $pid
+sleep 0.6
+kill -TERM $pid
 kill -CONT $pid
-check "a second signal ends it" ends_with 130
-empty "at once, without a summary" out
-check "the checkpoint before is complete" "$te_train" --resume k2 --stop-after 0
+check "SIGTERM after a warning does not end it at once" ends_with 130
+check "it is saved" saved warned
+
+# before there is anything to save
+mkfifo fifo
+"$te_train" $micro --steps 1 --out w fifo >out 2>err &
+pid=$!
+exec 3>fifo # opened by the run, too, which reads it now
+kill -TERM $pid
+check "while data are read, a signal ends it" ends_with 143
+exec 3>&-
 
 (trap '' HUP && exec "$te_train" $micro --steps 40 --log-every 1 text >out 2>err) &
 pid=$!

@@ -96,6 +96,17 @@ begin()
 	pid=$!
 	wait_for '^step [1-9][0-9]*/' err
 }
+# the text is validated two tokens at a time
+env --default-signal=INT "$te_run" -n 2 "$te_train" $common --batch 1 --seq-len 2 --steps 0 \
+	--eval-batches 0 --val-fraction 0.9 --out ended text >out 2>err </dev/null &
+pid=$!
+wait_for 'held out' err
+kill -TERM $(ranks_of $pid | tail -n 1)
+check "a signal to one rank ends a validation of all" ends_with 130
+grep 'validation loss' err >unfinished
+empty "between two of its batches" unfinished
+check "and it is saved" test -s ended/state.safetensors
+
 begin $common --steps 1000000 --eval-every 0 --out stopped text
 kill -TERM $(ranks_of $pid | head -n 1)
 check "a signal to one rank ends all, with 130" ends_with 130

@@ -255,6 +255,22 @@ static int is_stopped(const struct trainer *t)
 	return stop_at(t->done.step) || say_closed();
 }
 
+/* ranks that validate end at this step if one of them was asked to */
+static int hear_stop(struct trainer *t)
+{
+	int any, te;
+
+	if (!t->ranks.comm)
+		return STATUS_OK;
+	te = ranks_any(&t->ranks, t->stream, say_closed() || stop_requested() < INT64_MAX, &any);
+	t->lost |= te < 0;
+	if (te < 0)
+		return say_te(te, "validation");
+	if (any && t->done.step < t->ranks_stop)
+		t->ranks_stop = t->done.step;
+	return STATUS_OK;
+}
+
 /* mean loss over the fixed batches of the held-out text; *ret_loss is NaN if the run was stopped */
 static int evaluate(struct trainer *t, double *ret_loss)
 {
@@ -273,6 +289,8 @@ static int evaluate(struct trainer *t, double *ret_loss)
 		int r = batch_eval(&t->val, k, max, t->B, t->T, t->eval_tokens, t->eval_tokens + n,
 				   &count);
 
+		if (!r)
+			r = hear_stop(t);
 		if (r || is_stopped(t))
 			return r;
 		r = te_tensor_write(x, t->eval_tokens, nbytes);

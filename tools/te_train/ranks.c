@@ -371,6 +371,17 @@ static int gather(const struct ranks *r, struct te_stream *stream, const int32_t
 	return te < 0 ? te : te_comm_error(of_all(r));
 }
 
+int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any)
+{
+	int32_t all[MOST_RANKS], own = x;
+	int te = gather(r, stream, &own, 1, all);
+
+	*ret_any = 0;
+	for (int32_t i = 0; i < ranks_n(r) && te >= 0; i++)
+		*ret_any |= all[i] != 0;
+	return te;
+}
+
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status)
 {
 	int32_t all[MOST_RANKS], own = status;

@@ -94,6 +94,8 @@ int ranks_exchange(const struct ranks *r, struct te_stream *stream, const struct
 /* 0, or a failure of the exchange, once the stream has reached it */
 int ranks_check(const struct ranks *r);
 
+/* *ret_any: is x set on any rank. Waits; returns what the library returned. */
+int ranks_any(const struct ranks *r, struct te_stream *stream, int x, int *ret_any);
 /* the status of rank 0 on all ranks; an exit status, also of the exchange */
 int ranks_status(const struct ranks *r, struct te_stream *stream, int status);
 /* STATUS_FAILED, with a message, unless the ranks with the same shard have the same bits */

@@ -29,6 +29,7 @@ static const struct {
 static atomic_int phase, saves;
 static atomic_llong next_step, stop_step;
 static atomic_llong first_ns;
+static atomic_int first_sig;
 static atomic_int taken; /* after stop_step was stored */
 
 static int64_t now_ns(void)
@@ -92,9 +93,18 @@ static void announce(int sig, int64_t step)
 		add(text, room, " or before");
 	if (atomic_load(&phase) != STOP_SAVE && atomic_load(&phase) != STOP_SAMPLE)
 		add(text, room, atomic_load(&saves) ? ", then saving" : "; nothing is saved");
-	if (sig == SIGINT)
+	if (sig == SIGINT || sig == SIGTERM)
 		add(text, room, "; a second one ends at once");
 	say_from_handler(text);
+}
+
+/* SIGTERM may follow a warning by another signal, when the time of a job is over */
+static int ends_at_once(int sig)
+{
+	const int first = atomic_load(&first_sig);
+
+	return (sig == SIGINT || (sig == SIGTERM && (first == SIGINT || first == SIGTERM))) &&
+	       now_ns() - atomic_load(&first_ns) > SAME_NS;
 }
 
 static void on_signal(int sig)
@@ -102,10 +112,11 @@ static void on_signal(int sig)
 	int err = errno;
 
 	if (atomic_load(&taken)) {
-		if (sig == SIGINT && now_ns() - atomic_load(&first_ns) > SAME_NS)
+		if (ends_at_once(sig))
 			_exit(128 + sig);
 	} else {
 		atomic_store(&first_ns, now_ns());
+		atomic_store(&first_sig, sig);
 		atomic_store(&stop_step, atomic_load(&next_step));
 		atomic_store(&taken, 1);
 		announce(sig, atomic_load(&stop_step));

@@ -182,6 +182,7 @@ TT_TOOLS += \
 	t/tools/freeze \
 	t/tools/hfconfig \
 	t/tools/mem \
+	t/tools/option \
 	t/tools/perftest_stats \
 	t/tools/safetensors \
 	t/tools/sample \
@@ -455,6 +456,8 @@ t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
+t_tools_option_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_option_LDADD = $(TE_TRAIN_LDADD)
 t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
 t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)

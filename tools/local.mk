@@ -11,6 +11,8 @@ tools_te_run_SOURCES = \
 	tools/run/ranks.c \
 	tools/run/run.h \
 	tools/te_run.c \
+	tools/te_train/option.c \
+	tools/te_train/option.h \
 	tools/te_train/say.c \
 	tools/te_train/say.h
 tools_te_run_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la

@@ -13,6 +13,7 @@
 #include <te/version.h>
 
 #include "tools/run/run.h"
+#include "tools/te_train/option.h"
 
 #define GRACE_S 5    /* from SIGTERM to SIGKILL */
 #define SILENCE_S 30 /* of another host */
@@ -123,12 +124,23 @@ static int parse_int(const char *name, const char *text, int lo, int hi, int *re
 
 static int parse_seconds(const char *name, const char *text, double *ret)
 {
-	char *end;
-	double v = strtod(text, &end);
+	double v = option_seconds(text);
 
-	if (end == text || *end || !(v > 0 && v < 1e6))
-		return say_bad("%s: \"%s\" is not a number of seconds above 0", name, text);
+	if (!(v > 0 && v < 1e6))
+		return say_bad("%s: \"%s\" is not a time above 0, such as 90, 10m or 1h30m", name,
+			       text);
 	*ret = v;
+	return STATUS_OK;
+}
+
+static int parse_whole_seconds(const char *name, const char *text, int lo, int hi, int *ret)
+{
+	double v = option_seconds(text);
+
+	if (!(v >= lo && v <= hi) || v != (int)v)
+		return say_bad("%s: \"%s\" is not a whole number of seconds from %d to %d", name,
+			       text, lo, hi);
+	*ret = (int)v;
 	return STATUS_OK;
 }
 
@@ -176,7 +188,7 @@ int main(int argc, char **argv)
 			r = parse_seconds("--timeout", optarg, &o.timeout_s);
 			break;
 		case 'g':
-			r = parse_int("--grace", optarg, 0, 3600, &o.grace_s);
+			r = parse_whole_seconds("--grace", optarg, 0, 3600, &o.grace_s);
 			break;
 		case 'k':
 			o.no_kill = 1;
@@ -197,7 +209,7 @@ int main(int argc, char **argv)
 			o.te_run = optarg;
 			break;
 		case 'L':
-			r = parse_int("--silence", optarg, 1, 3600, &o.silence_s);
+			r = parse_whole_seconds("--silence", optarg, 1, 3600, &o.silence_s);
 			break;
 		case 'A':
 			free(o.export);

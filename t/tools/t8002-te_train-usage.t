@@ -118,6 +118,9 @@ check "what a limit leaves is free" grep -q '"free_bytes": 41943040' out
 check "and is as much" grep -q "\"largest_batch\": $most" out
 fails "more than is free" " MiB, 20.00 MiB are free" env TE_DEVICE_MEM_LIMIT=20M "$te_train" --preset tiny text
 
+check "a time may have a unit" "$te_train" $micro --steps 1 --time-limit 1h30m text
+fails "a time of no unit" '--time-limit: "10x"' "$te_train" --preset tiny --time-limit 10x text
+
 # there may be a GPU; without one the reason is printed
 if "$te_train" --preset tiny --backend cuda --steps 1 text >out 2>err; then
 	skip "--backend cuda without a GPU" "there is one"

@@ -19,7 +19,7 @@ enum kind {
 	FLAG,
 	INT,  /* with a unit of option_unit(), or without */
 	LIST, /* of such numbers: "a,b,c" */
-	REAL,
+	TIME, /* seconds, see option_seconds() */
 	TEXT, /* any */
 	WORD, /* one of the choices in arg, "a|b|c" */
 	WORDS /* some of them: "a,c" */
@@ -50,7 +50,7 @@ static const struct row rows[] = {
 	{ "iters", NULL, INT, AT(iters), "100", 1, 1 << 20, "N", "maximum samples of a figure" },
 	{ "warmup", NULL, INT, AT(warmup), "10", 0, 1 << 20, "N",
 	  "maximum samples discarded before" },
-	{ "seconds", NULL, REAL, AT(seconds), "20", 0.01, 3600, "S",
+	{ "seconds", NULL, TIME, AT(seconds), "20", 0.01, 3600, "TIME",
 	  "time limit of the test, shared by its figures" },
 	{ "seed", NULL, INT, AT(seed), "1", 0, 1e15, "N", "of random data" },
 	{ "verify", NULL, FLAG, AT(verify), "0", 0, 1, NULL,
@@ -239,7 +239,6 @@ static int row_set(struct opts *o, const struct row *row, const char *text)
 {
 	void *field = (char *)o + row->offset;
 	struct list *list = field;
-	char *end;
 	double x;
 	int n;
 
@@ -249,11 +248,11 @@ static int row_set(struct opts *o, const struct row *row, const char *text)
 		return set_numbers(row, text, field, 1, &n);
 	case LIST:
 		return set_numbers(row, text, list->v, OPTS_LIST_MAX, &list->n);
-	case REAL:
-		x = strtod(text, &end);
-		if (end == text || *end || !(x >= row->lo && x <= row->hi)) {
-			return say_bad("--%s: \"%s\" is not a number from %g to %g", row->name,
-				       text, row->lo, row->hi);
+	case TIME:
+		x = option_seconds(text);
+		if (!(x >= row->lo && x <= row->hi)) {
+			return say_bad("--%s: \"%s\" is not a time from %g to %g seconds",
+				       row->name, text, row->lo, row->hi);
 		}
 		*(double *)field = x;
 		return STATUS_OK;

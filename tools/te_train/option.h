@@ -10,6 +10,9 @@ int option_choice(const char *choices, const char *word, size_t len);
 /* the factor of a unit at *at, which is passed: k or K for 2^10, M, G or T; 1: there is none */
 double option_unit(char **at);
 
+/* a time in seconds: "90", "1.5h" or "1h30m", with s, m, h or d for days; negative: text is none */
+double option_seconds(const char *text);
+
 /*
  * After getopt_long() with a list that begins with ":" returned c, ':' or '?', for the argument
  * word: says what is wrong with it. STATUS_BAD

@@ -29,6 +29,7 @@ enum kind {
 	TEXT,
 	WORD, /* one of the choices in arg, "a|b|c" */
 	MODE, /* the same; without a word, the second choice */
+	TIME, /* seconds, see option_seconds(); NaN when not given */
 	SIZE  /* bytes, with k, M, G or T; without a value 0; -1 when not given */
 };
 
@@ -108,7 +109,7 @@ static const struct row rows[] = {
 	  "optimizer steps; the schedule ends there" },
 	{ "stop-after", INT, AT(stop_after), NULL, 0, BIG, 0, "N",
 	  "save and exit at step N" },
-	{ "time-limit", REAL, AT(time_limit), NULL, 0, 1e9, 0, "SECONDS",
+	{ "time-limit", TIME, AT(time_limit), NULL, 0, 1e9, 0, "TIME",
 	  "exit after this time; the schedule ends there" },
 	{ "batch", INT, AT(batch), "8", 1, 1 << 20, KEPT, "N", "sequences of a micro-batch" },
 	{ "accum", INT, AT(accum), "1", 1, 1 << 16, KEPT, "N",
@@ -292,6 +293,13 @@ static int row_set(struct opts *o, const struct row *row, const char *text, cons
 		}
 		*(double *)field = x;
 		break;
+	case TIME:
+		x = option_seconds(text);
+		if (!(x >= row->lo && x <= row->hi))
+			return say_bad("%s: \"%s\" is not a time such as 90, 10m or 1h30m", where,
+				       text);
+		*(double *)field = x;
+		break;
 	case MODE:
 		return mode_set(field, row, text, where);
 	case SIZE:
@@ -321,7 +329,7 @@ static int set_defaults(struct opts *o)
 
 		if (rows[i].dflt)
 			r = row_set(o, &rows[i], rows[i].dflt, rows[i].name);
-		else if (rows[i].kind == REAL)
+		else if (rows[i].kind == REAL || rows[i].kind == TIME)
 			*(double *)field = NAN;
 		else if (rows[i].kind == INT || rows[i].kind == SIZE)
 			*(int64_t *)field = -1;
@@ -362,6 +370,7 @@ json_t *opts_to_json(const struct opts *o)
 		switch (rows[i].kind) {
 		case HEADING:
 		case SIZE:
+		case TIME:
 			break;
 		case FLAG:
 		case INT:

@@ -276,6 +276,12 @@ static const struct {
 	{ 2, 128256, ".bin", NULL }, /* nearly any file has 16-bit numbers below that */
 	{ 8, 50257, ".bin", NULL },   { 8, 128256, ".bin", NULL },
 	{ 2, 50256, ".bin", NULL }, /* beyond the vocabulary */
+	/* the name has the type, and the tokens are checked all the same */
+	{ 2, 50257, ".u16", "u16" },  { 4, 50257, ".u32", "u32" },
+	{ 2, 128256, ".u16", "u16" }, { 4, 128256, ".tokens.u32", "u32" },
+	{ 4, 50257, ".u16", NULL },   { 2, 50257, ".u32", NULL },
+	{ 2, 50256, ".u16", NULL },   { 3, 50257, ".u16", NULL },
+	{ 2, 50257, ".u8", NULL },
 	{ 2, 50257, ".dat", NULL }, /* text has no byte 0 */
 	{ 1, 50257, ".bin", NULL },   { 3, 50257, ".bin", NULL },
 };

@@ -90,6 +90,13 @@ it has 45 rows|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 the model cannot be planned: linear|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 nowhere|--resume nowhere
 nowhere|--init nowhere text
+hf download meta-llama/Llama-3.2-1B --local-dir|--init meta-llama/Llama-3.2-1B text
+only local ones|--model openai-community/gpt2 text
+./nowhere: No such file|--init ./nowhere text
+the model is tied: its head has the weight of embed|--model micro.json --freeze head text
+the model is tied|--model micro.json --freeze embed,head.weight text
+"h.0.attn" has no weight|--model micro.json --freeze h.0.attn text
+"nothing"|--model micro.json --freeze nothing text
 n_layer|--init small --model deep.json text
 n_layer|--resume small --model deep.json text
 model_type|--init small --preset tiny text

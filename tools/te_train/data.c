@@ -146,7 +146,7 @@ static int is_possible(struct reading *rd, const uint8_t *head, size_t nhead)
 		snprintf(why, room, "its size is not a multiple of %d bytes", width_of(rd->type));
 	else if (is_printable(head, nhead))
 		snprintf(why, room,
-			 "its bytes are text: give it another name than .bin, or "
+			 "its bytes are text: give it a name such as .txt, or "
 			 "--data-type text");
 	else if (rd->bad_at >= 0)
 		snprintf(why, room, "token %u at index %lld is beyond the vocabulary of %lld",
@@ -256,6 +256,15 @@ static int refuse_text(const struct file *f, int64_t vocab)
 		       source_name(f->src), (long long)vocab);
 }
 
+/* without a header; DATA_AUTO: tokens of an unknown type */
+static enum data_type type_of_name(const struct source *src)
+{
+	return source_ends_with(src, ".u16") ? DATA_U16 :
+	       source_ends_with(src, ".u32") ? DATA_U32 :
+	       source_ends_with(src, ".bin") ? DATA_AUTO :
+					       DATA_TEXT;
+}
+
 /* f->type, skip and n; reads all of the file */
 static int recognise(struct data *d, struct file *f, enum data_type asked)
 {
@@ -270,8 +279,8 @@ static int recognise(struct data *d, struct file *f, enum data_type asked)
 	f->type = asked;
 	if (!r && asked != DATA_TEXT)
 		r = take_header(f, head, nhead, asked);
-	if (!r && asked == DATA_AUTO && !f->skip && !source_ends_with(f->src, ".bin"))
-		f->type = DATA_TEXT;
+	if (!r && asked == DATA_AUTO && !f->skip)
+		f->type = type_of_name(f->src);
 	if (!r && asked != DATA_TEXT && !f->skip)
 		r = refuse_magic(f, head, nhead, f->type == DATA_TEXT);
 	if (!r && f->type == DATA_TEXT && d->vocab > DATA_NBYTES)

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -378,6 +379,23 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_
 	return model_build_shard(ctx, cfg, NULL, 0, ret_model);
 }
 
+/* a pattern that matches no weight may match an operation without one */
+static int no_weight(const struct model *m, const char *pattern)
+{
+	const char *name = NULL;
+
+	for (int i = 0; i < te_seq_nops(m->seq); i++)
+		if (!fnmatch(pattern, te_op_name(te_seq_op(m->seq, i)), 0))
+			name = te_op_name(te_seq_op(m->seq, i));
+	if (m->cfg.tied && (!fnmatch(pattern, "head", 0) || !fnmatch(pattern, "head.weight", 0)))
+		return say_bad("--freeze: \"%s\": the model is tied: its head has the weight of "
+			       "embed; \"embed.weight\" freezes both", pattern);
+	if (name)
+		return say_bad("--freeze: \"%s\": the operation \"%s\" has no weight", pattern,
+			       name);
+	return say_bad("--freeze: the model has no weight or operation \"%s\"", pattern);
+}
+
 int model_freeze(struct model *m, const char *patterns)
 {
 	char *list, *rest;
@@ -395,7 +413,7 @@ int model_freeze(struct model *m, const char *patterns)
 		if (r == -ENOENT && m->whole) /* in another shard */
 			r = 0;
 		else if (r == -ENOENT)
-			say_bad("--freeze: the model has no weight or operation \"%s\"", p);
+			no_weight(m, p);
 		else if (r < 0)
 			cannot(m, r);
 	}

@@ -46,9 +46,24 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	return r;
 }
 
+/* ORG/NAME or NAME, as the hub names models, and no folder here */
+static int is_hub_name(const char *s)
+{
+	static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				   "0123456789-_.";
+	size_t n = strspn(s, word);
+	struct stat st;
+
+	if (!stat(s, &st) || errno != ENOENT || *s == '.' || strstr(s, ".json"))
+		return 0;
+	if (s[n] == '/' && s[n + 1] != '.')
+		n += 1 + strspn(s + n + 1, word);
+	return n && !s[n] && s[n - 1] != '/';
+}
+
 static int choose_config(const struct opts *o, struct config *cfg)
 {
-	const char *dir = o->resume ? o->resume : o->init;
+	const char *dir = o->resume ? o->resume : o->init, *name;
 	struct stat st;
 	int r;
 
@@ -59,6 +74,11 @@ static int choose_config(const struct opts *o, struct config *cfg)
 	if (dir && !stat(dir, &st) && !S_ISDIR(st.st_mode))
 		return say_bad("%s: not a directory, expected a folder with config.json and "
 			       "model.safetensors", dir);
+	name = o->init ? o->init : o->model;
+	if (!o->resume && name && is_hub_name(name))
+		return say_bad("%s: there is no such file or folder, and only local ones are read: "
+			       "a model of the Hugging Face hub is downloaded by, for example, "
+			       "hf download %s --local-dir DIR", name, name);
 	if (dir)
 		r = config_read(dir, cfg);
 	else

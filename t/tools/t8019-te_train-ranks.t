@@ -97,6 +97,7 @@ begin()
 	wait_for '^step [1-9][0-9]*/' err
 }
 # the text is validated two tokens at a time
+rm -f err
 env --default-signal=INT "$te_run" -n 2 "$te_train" $common --batch 1 --seq-len 2 --steps 0 \
 	--eval-batches 0 --val-fraction 0.9 --out ended text >out 2>err </dev/null &
 pid=$!

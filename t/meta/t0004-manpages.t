@@ -45,33 +45,65 @@ for l in $libs; do exports $l public; done | sort >"$tmp/exports"
 sed -n 's/\.3$//p' "$tmp/there" | comm -23 - "$tmp/exports" >"$tmp/bad"
 empty "no page of section 3 is about a function that is gone" "$tmp/bad"
 
-# members FILE STRUCT...: the names of their members, but size
-members()
-{
-	file=$1
-	shift
-	for s; do
-		sed -E ':a; s,/\*([^*]|\*+[^*/])*\*+/,,g; /\/\*/ { N; ba }' "$abs_top_srcdir/include/te/$file" |
-			sed -n "/^struct $s {/,/^}/p" | sed '1d; $d' | tr '\n' ' ' | tr ';,' '\n\n' |
-			sed -E 's/\[[^]]*\]//g; s/[ \t]+$//; s/.*[ \t*]//' | grep -vx 'size\|'
-	done
-}
-{
-	for s in $(grep -o '^struct te_[a-z_]*_attrs {' "$abs_top_srcdir/include/te/op.h" | cut -d' ' -f2); do
-		members op.h $s | sed 's/^/te_op_linear /'
-	done
-	members op.h te_op_infer te_op_call | sed 's/^/te_op_create /'
-	members optim.h te_adamw_opts | sed 's/^/te_adamw_create /'
-} >"$tmp/fields"
-check "attributes and options have members" test "$(wc -l <"$tmp/fields")" -gt 80
-while read -r fn field; do
-	grep -qE "^\.(It )?Va (.* )?$field( |$)" "$abs_top_srcdir/man/$fn.3" ||
-		echo "$fn.3: no .Va $field"
-done <"$tmp/fields" >"$tmp/bad"
+# HEADER STRUCT MEMBER of each struct of the API; size is explained once, by te(7)
+for h in "$abs_top_srcdir"/include/te/*.h; do
+	sed -E ':a; s,/\*([^*]|\*+[^*/])*\*+/,,g; /\/\*/ { N; ba }' "$h" |
+		awk -v header="${h##*/}" '
+		/^struct te_[a-z0-9_]* \{/ { name = $2; body = ""; next }
+		/^\}/ && name != "" {
+			n = split(body, decl, ";")
+			for (i = 1; i <= n; i++) {
+				gsub(/\[[^]]*\]/, "", decl[i])
+				if (match(decl[i], /\(\*[a-z0-9_]+\)/)) {
+					print header, name, substr(decl[i], RSTART + 2, RLENGTH - 3)
+					continue
+				}
+				m = split(decl[i], part, ",")
+				for (k = 1; k <= m; k++) {
+					sub(/[ \t]+$/, "", part[k]); sub(/.*[ \t*]/, "", part[k])
+					if (part[k] != "" && part[k] != "size")
+						print header, name, part[k]
+				}
+			}
+			name = ""
+		}
+		name != "" { body = body " " $0 }'
+done >"$tmp/fields"
+check "structs have members" test "$(wc -l <"$tmp/fields")" -gt 500
+
+# a page that names the struct, or its INIT macro, names the member
+for m in $TT_MANS; do
+	case $m in *.[37]) [ ! -e "$abs_top_srcdir/$m" ] || echo "$abs_top_srcdir/$m" ;; esac
+done | xargs awk '
+	FNR == 1 { page = FILENAME; example = 0 }
+	/^\.Sh / { example = /EXAMPLES/ }
+	example { next }
+	{
+		line = $0
+		while (match(line, /struct te_[a-z0-9_]+|TE_[A-Z0-9_]+_INIT/)) {
+			name = substr(line, RSTART, RLENGTH)
+			line = substr(line, RSTART + RLENGTH)
+			sub(/^struct /, "", name); sub(/_INIT$/, "", name)
+			print page, tolower(name)
+		}
+	}
+	/^\.(It |Pq )?(Va|Fa|Fn) / {
+		for (i = 2; i <= NF; i++)
+			print page, "." $i
+	}' | sort -u >"$tmp/named"
+awk 'NR == FNR { named[$1, $2]; pages[$1]; next }
+	{
+		found = 0
+		for (p in pages)
+			if ((p, $2) in named && (p, "." $3) in named)
+				found = 1
+		if (!found)
+			print "te/" $1 ": struct " $2 ": no page has .Va " $3
+	}' "$tmp/named" "$tmp/fields" >"$tmp/bad"
 for act in $(grep -oE '\bTE_ACT_[A-Z]+ = ' "$abs_top_srcdir/include/te/op.h" | cut -d' ' -f1); do
 	grep -q "^\.Dv $act\b" "$abs_top_srcdir/man/te_op_linear.3" || echo "te_op_linear.3: no $act"
 done >>"$tmp/bad"
-empty "pages name the members of attributes, calls and options" "$tmp/bad"
+empty "pages name the members of structs" "$tmp/bad"
 
 # fields of the options of te/kernel.h: the page of each call that takes them names them
 tr '\n' ' ' <"$abs_top_srcdir/include/te/kernel.h" |

@@ -207,7 +207,8 @@ TT_TOOLS_SH += \
 	t/tools/t8019-te_train-ranks.t \
 	t/tools/t8020-te_train-tensor.t \
 	t/tools/t8022-te_train-recover.t \
-	t/tools/t8023-te_train-folder.t
+	t/tools/t8023-te_train-folder.t \
+	t/tools/t8024-te_train-tokenizer.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c

@@ -193,6 +193,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/stop.h \
 	tools/te_train/tensors.c \
 	tools/te_train/tensors.h \
+	tools/te_train/tokenizer.c \
+	tools/te_train/tokenizer.h \
 	tools/te_train/weights.c \
 	tools/te_train/weights.h
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \

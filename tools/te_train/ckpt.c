@@ -31,6 +31,7 @@
 #include "safetensors.h"
 #include "say.h"
 #include "shard.h"
+#include "tokenizer.h"
 #include "weights.h"
 
 #define FORMAT 1 /* of state.safetensors */
@@ -604,6 +605,8 @@ int ckpt_drop_best(const char *path)
 	for (int i = 0; i < 2 && !r && best.path; i++)
 		if (unlinkat(best.fd, file[i], 0) && errno != ENOENT)
 			r = say_bad("%s/%s: %s", best.path, file[i], strerror(errno));
+	if (!r && best.path)
+		r = tokenizer_remove(&best);
 	/* a folder with other files stays */
 	if (!r && best.path && unlinkat(dir.fd, best_dir, AT_REMOVEDIR) && errno != ENOTEMPTY &&
 	    errno != EEXIST)

@@ -21,6 +21,7 @@
 #include "record.h"
 #include "say.h"
 #include "stop.h"
+#include "tokenizer.h"
 
 #define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 
@@ -309,6 +310,16 @@ static int evaluate(struct trainer *t, double *ret_loss)
 	return STATUS_OK;
 }
 
+/* once for each folder; the checkpoint is saved whatever becomes of them */
+static void copy_tokenizer(struct trainer *t, const char *dir, int best)
+{
+	const char *from = t->o->init ? t->o->init : t->o->resume;
+
+	if (!(t->copied & 1u << best))
+		tokenizer_copy(from, dir, best ? "best" : NULL, t->o->overwrite != 0);
+	t->copied |= 1u << best;
+}
+
 /*
  * Rank 0 saves, and the ranks that have one model with it send their shards. opt NULL: weights
  * only.
@@ -333,6 +344,8 @@ static int save_files(struct trainer *t, const char *dir, struct te_adamw *opt)
 	} else if (!r && !t->ranks.rank) {
 		r = ckpt_save_best(dir, &t->model, &flat);
 	}
+	if (!r && !t->ranks.rank)
+		copy_tokenizer(t, dir, !opt);
 	ckpt_flat_free(&flat);
 	return r;
 }

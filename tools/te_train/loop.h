@@ -73,6 +73,7 @@ struct trainer {
 	int64_t nrecovered;	     /* how often ranks that were left have met */
 	int out_was_free;	     /* the folder of --out, when this process began */
 	int drop_best;		     /* the best weights in it are of another run */
+	uint32_t copied;	     /* bit 0, of --out, and 1, of best: tokenizer_copy() */
 	int64_t saved_step;	     /* the latest that was saved, or -1 */
 	int lost;		     /* the weights in memory are not to be saved */
 	int64_t tried_step;	     /* not to be saved again, or -1 */

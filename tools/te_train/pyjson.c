@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "folder.h"
 #include "pyjson.h"
 #include "record.h"
 #include "say.h"
@@ -69,14 +71,18 @@ static void rewrite(FILE *in, FILE *out)
 
 int pyjson_load(const char *path, json_t **ret_obj)
 {
-	FILE *in = fopen(path, "re"), *out;
 	char *text = NULL;
 	size_t nbytes = 0;
-	int r, failed;
+	FILE *in, *out;
+	int fd, failed, r = file_open(path, 0, &fd);
 
-	if (!in)
-		return errno == ENOMEM ? say_failed("%s: out of memory", path) :
-					 say_bad("%s: %s", path, strerror(errno));
+	if (r)
+		return r;
+	in = fdopen(fd, "r");
+	if (!in) {
+		close(fd);
+		return say_failed("%s: out of memory", path);
+	}
 	out = open_memstream(&text, &nbytes);
 	errno = 0;
 	if (out)

@@ -7,6 +7,8 @@
 #include <sodium.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "libtecomm/bootstrap/auth.h"
 #include "libtecore/base/private.h"
@@ -80,6 +82,20 @@ void te__key_derive(const uint8_t *key, const char *label, const void *data, siz
 	if (nbytes)
 		crypto_generichash_update(&h, data, nbytes);
 	crypto_generichash_final(&h, ret_key, TE__KEY_NBYTES);
+}
+
+int te__peer_check(int sock, int *ret_pid)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+		return te__fail(-errno, "SO_PEERCRED: %s", strerror(errno));
+	if (cred.uid != geteuid())
+		return te__fail(-EACCES, "process %d has user id %u, expected %u", (int)cred.pid,
+				(unsigned int)cred.uid, (unsigned int)geteuid());
+	*ret_pid = (int)cred.pid;
+	return 0;
 }
 
 int te__random(void *p, size_t nbytes)

@@ -60,6 +60,12 @@ int te__seal_check(const struct te__seal *s, const void *head, size_t head_nbyte
 void te__key_derive(const uint8_t *key, const char *label, const void *data, size_t nbytes,
 		    uint8_t ret_key[TE__KEY_NBYTES]);
 
+/*
+ * Of a connected local socket: 0, and the process id of the other end when it connected or began to
+ * listen; -EACCES, with a message, if that has another user id.
+ */
+int te__peer_check(int sock, int *ret_pid);
+
 /* 0, or -EIO with a message */
 int te__random(void *p, size_t nbytes);
 

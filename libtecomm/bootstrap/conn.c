@@ -1,6 +1,8 @@
 /* conn.c - see conn.h. */
 #include "config.h"
 
+#define TE_LOG_CATEGORY "comm/boot"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,20 +16,35 @@
 #include "libtecomm/bootstrap/conn.h"
 #include "libtecore/base/private.h"
 
+/* a process of another user on this host; TCP has none */
+static int is_other_user(int fd)
+{
+	socklen_t len = sizeof(int);
+	int domain = 0, pid;
+
+	getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len);
+	if (domain != AF_UNIX || !te__peer_check(fd, &pid))
+		return 0;
+	te__log_warn("a connection is refused: %s", te_error_detail());
+	return 1;
+}
+
 int te__conn_accept(int listen_fd, int *ret_fd)
 {
 	struct pollfd p = { .fd = listen_fd, .events = POLLIN };
 
 	/* without a free descriptor accept4() fails also if no connection waits */
-	if (poll(&p, 1, 0) < 1)
-		return 0;
-	*ret_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (*ret_fd >= 0)
-		return 1;
-	/* others, such as ECONNABORTED, are about one connection */
-	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-		return 0;
-	return -errno;
+	while (poll(&p, 1, 0) > 0) {
+		*ret_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (*ret_fd >= 0 && !is_other_user(*ret_fd))
+			return 1;
+		/* others, such as ECONNABORTED, are about one connection */
+		if (*ret_fd < 0)
+			return errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
+			       errno == ENOMEM ? -errno : 0;
+		close(*ret_fd);
+	}
+	return 0;
 }
 
 /* the few bytes of a challenge or an answer: a socket without room for them is a broken one */

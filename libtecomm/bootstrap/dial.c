@@ -1,11 +1,14 @@
 /* dial.c - see dial.h. */
 #include "config.h"
 
+#define TE_LOG_CATEGORY "comm/boot"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "libtecomm/bootstrap/dial.h"
+#include "libtecore/base/private.h"
 
 #define PAUSE_FIRST INT64_C(500000) /* ns; doubled up to */
 #define PAUSE_MOST INT64_C(50000000)
@@ -55,8 +58,15 @@ void te__dial_poll(const struct te__dial *d, struct pollfd *p, int64_t *wake_ns)
 		*wake_ns = due;
 }
 
-static int connected(struct te__dial *d)
+static int connected(struct te__dial *d, int64_t now)
 {
+	int pid;
+
+	if (!d->tcp && te__peer_check(d->fd, &pid)) {
+		te__log_warn("a local socket is not used: %s", te_error_detail());
+		te__dial_again(d, now, EACCES);
+		return 0;
+	}
 	te__conn_open(d->conn, d->fd, &d->ends, 1);
 	d->fd = -1;
 	d->reached = 1;
@@ -102,7 +112,7 @@ int te__dial_step(struct te__dial *d, const struct pollfd *p, int64_t now)
 			return 0;
 	}
 	if (!e)
-		return connected(d);
+		return connected(d, now);
 	te__dial_again(d, now, e);
 	return d->nrefused >= naddrs(d) ? -ECONNREFUSED : 0;
 }

@@ -288,7 +288,7 @@ static int accept_fd(struct te__broker *b, int *ret_pid)
 
 	if (fd < 0)
 		return errno == EMFILE || errno == ENFILE ? accept_spare(b) : -1;
-	r = te__wire_check_peer(fd, ret_pid);
+	r = te__peer_check(fd, ret_pid);
 	if (!r)
 		return fd;
 	refuse(fd, r, te_error_detail());

@@ -63,12 +63,10 @@ int te__client_watch(struct te__client *c);
 /* code 0: the rank leaves in order; else it aborts, why. Takes NULL, returns NULL */
 struct te__client *te__client_close(struct te__client *c, int code, const char *why);
 
-/* addresses and credentials, for tests of either side */
+/* addresses, for tests of either side */
 
 struct sockaddr_un;
 /* returns its length */
 size_t te__wire_address(const struct te__node_info *info, struct sockaddr_un *ret);
-/* 0; -EACCES if the process at the other end has another user id */
-int te__wire_check_peer(int sock, int *ret_pid);
 
 #endif

@@ -68,7 +68,7 @@ static int dial(struct te__client *c, int64_t deadline_ns)
 					c->info.name[0]);
 		nanosleep(&wait, NULL);
 	}
-	r = te__wire_check_peer(c->sock, &pid);
+	r = te__peer_check(c->sock, &pid);
 	if (!r)
 		c->pidfd = te__pidfd(pid);
 	return r;

@@ -25,17 +25,3 @@ size_t te__wire_address(const struct te__node_info *info, struct sockaddr_un *re
 		n += sprintf(at + n, "%02x", info->key[i]);
 	return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n;
 }
-
-int te__wire_check_peer(int sock, int *ret_pid)
-{
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
-
-	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len))
-		return te__fail(-errno, "SO_PEERCRED: %s", strerror(errno));
-	if (cred.uid != geteuid())
-		return te__fail(-EACCES, "process %d has user id %u, expected %u", (int)cred.pid,
-				(unsigned int)cred.uid, (unsigned int)geteuid());
-	*ret_pid = (int)cred.pid;
-	return 0;
-}

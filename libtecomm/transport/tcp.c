@@ -5,9 +5,10 @@
  * of the receive that was queued for it; until there is one, nothing more is read of that peer.
  * Ranks prove who they are when they connect, and heads have MACs (auth.h). Data has a checksum in
  * the head, because that of TCP, of 16 bits, lets some changed bytes pass; a MAC, at 4 GB/s by
- * Poly1305, would halve the rate of links. A rank that has sent nothing for half a heartbeat sends
- * a head, so a silent peer is one that has stopped or cannot be reached; a peer that has ended is the
- * end of its stream. A rank whose link has failed tells its peers why when it closes it.
+ * Poly1305, would halve the rate of links. A rank that has sent nothing for half a heartbeat
+ * sends a head, so a silent peer is one that has stopped or cannot be reached; a peer that has
+ * ended is the end of its stream. A rank whose link has failed tells its peers why when it closes
+ * it.
  */
 #include "config.h"
 

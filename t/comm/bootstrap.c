@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -624,6 +626,92 @@ START_TEST(bodies_of_strangers_are_bounded)
 }
 END_TEST
 
+/* ---- other users ---- */
+
+/* an abstract socket that listens, with a name of the kernel */
+static int listener(struct sockaddr_un *ret)
+{
+	socklen_t len = sizeof(*ret);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	if (bind(fd, (struct sockaddr *)ret, sizeof(sa_family_t)) || listen(fd, 5) ||
+	    getsockname(fd, (struct sockaddr *)ret, &len))
+		return -1;
+	/* the length that te__dial_step() has for abstract names is that of the struct */
+	close(fd);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	return bind(fd, (struct sockaddr *)ret, sizeof(*ret)) || listen(fd, 5) ? -1 : fd;
+}
+
+/* a process of another user that connects, or listens and waits for the end of go */
+static pid_t other_user(struct sockaddr_un *un, int listens, int go)
+{
+	const pid_t pid = fork();
+	char byte;
+
+	if (pid)
+		return pid;
+	if (setuid(65534))
+		_exit(1);
+	if (listens) {
+		if (listener(un) < 0)
+			_exit(2);
+	} else {
+		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		if (connect(fd, (struct sockaddr *)un, sizeof(*un)))
+			_exit(3);
+	}
+	if (write(go, un, sizeof(*un)) < 0 || read(go, &byte, 1) < 0)
+		_exit(4);
+	_exit(0);
+}
+
+START_TEST(processes_of_other_users_are_refused)
+{
+	struct te__ends ends = ends_of(1, 0);
+	struct te__conn c = TE__CONN_INIT;
+	struct sockaddr_un un;
+	struct te__dial d;
+	int go[2], fd, accepted, status;
+	pid_t pid;
+
+	if (geteuid()) {
+		printf("# not root: no process of another user is started\n");
+		return;
+	}
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, go), 0);
+	fd = listener(&un);
+	pid = other_user(&un, _i, go[1]);
+	close(go[1]);
+	ck_assert_int_eq(read(go[0], &un, sizeof(un)), (int)sizeof(un));
+	if (_i) { /* one listens: it is not asked for anything */
+		te__dial_init(&d, &c, NULL, &ends);
+		d.path = un;
+		ck_assert_int_eq(te__dial_step(&d, &(struct pollfd){ 0 }, te__boot_now()), 0);
+		ck_assert_int_eq(d.last, EACCES);
+		ck_assert_int_eq(c.fd, -1);
+		te__dial_close(&d);
+	} else { /* one has connected, and then another one of this user */
+		int own = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		ck_assert_int_eq(connect(own, (struct sockaddr *)&un, sizeof(un)), 0);
+		ck_assert_int_eq(te__conn_accept(fd, &accepted), 1);
+		ck_assert_int_eq(write(own, "x", 1), 1);
+		ck_assert_int_eq(read(accepted, &un, 1), 1); /* it is that one */
+		ck_assert_int_eq(te__conn_accept(fd, &status), 0);
+		close(own);
+		close(accepted);
+	}
+	shutdown(go[0], SHUT_RDWR);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	close(go[0]);
+	close(fd);
+}
+END_TEST
+
 /* what is sent does not tell the key, nor what was derived from it */
 START_TEST(the_key_is_not_sent)
 {
@@ -711,6 +799,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_challenge_cannot_be_reflected);
 	tcase_add_loop_test(c, bodies_of_strangers_are_bounded, 0, 3);
 	tcase_add_test(c, the_key_is_not_sent);
+	tcase_add_loop_test(c, processes_of_other_users_are_refused, 0, 2);
 	return s;
 }
 

@@ -548,6 +548,8 @@ static int folder(int rank, void *arg)
 	return te__boot_open(&o, &b);
 }
 
+static const mode_t too_open[] = { 0777, 0755, 0750, 0711, 0701, 0704 };
+
 START_TEST(folders_that_will_not_do)
 {
 	struct ranks_result res[1];
@@ -557,9 +559,126 @@ START_TEST(folders_that_will_not_do)
 	snprintf(missing, sizeof(missing), "%s/none", ranks_dir());
 	ranks_run(1, folder, missing, res);
 	ranks_failed(&res[0], -ENOENT, "/none: No such file", SOON);
-	ck_assert_int_eq(chmod(ranks_dir(), 0777), 0);
+	for (size_t i = 0; i < TT_LEN(too_open); i++) {
+		ck_assert_int_eq(chmod(ranks_dir(), too_open[i]), 0);
+		ranks_run(1, folder, (void *)(uintptr_t)ranks_dir(), res);
+		ranks_failed(&res[0], -EPERM, ": chmod 700 it", SOON);
+	}
+	ck_assert_int_eq(chmod(ranks_dir(), 0700), 0);
+	if (!geteuid()) {
+		ck_assert_int_eq(chown(ranks_dir(), 65534, 65534), 0);
+		ranks_run(1, folder, (void *)(uintptr_t)ranks_dir(), res);
+		ranks_failed(&res[0], -EPERM, " is of user 65534, expected a folder of user 0",
+			     SOON);
+		ck_assert_int_eq(chown(ranks_dir(), 0, 0), 0);
+	} else {
+		printf("# not root: a folder of another user is not tried\n");
+	}
+	ranks_part();
+}
+END_TEST
+
+/* what a rank may find in the place of the key, none of it a file of 16 bytes for its user */
+static void plant(int kind, const char *path)
+{
+	char other[320];
+	int fd;
+
+	snprintf(other, sizeof(other), "%.*s/other", (int)(strrchr(path, '/') - path), path);
+	fd = open(kind == 1 ? other : path, O_WRONLY | O_CREAT, 0600);
+	ck_assert_int_eq(write(fd, "0123456789abcdefg", kind == 4 ? 17 : kind ? 16 : 15) > 0, 1);
+	close(fd);
+	if (kind == 1)
+		ck_assert_int_eq(symlink(other, path), 0);
+	if (kind == 2)
+		ck_assert_int_eq(chmod(path, 0640), 0);
+	if (kind == 3)
+		ck_assert_int_eq(unlink(path) || mkfifo(path, 0600), 0);
+	if (kind == 5)
+		ck_assert_int_eq(chown(path, 65534, 65534), 0);
+}
+
+START_TEST(keys_that_will_not_do)
+{
+	struct ranks_result res[1];
+	char path[300];
+
+	if (_i == 5 && geteuid()) {
+		printf("# not root: a key of another user is not tried\n");
+		return;
+	}
+	ranks_meet(MEET_DIR, 2);
+	snprintf(path, sizeof(path), "%s/te-key", ranks_dir());
+	plant(_i, path);
 	ranks_run(1, folder, (void *)(uintptr_t)ranks_dir(), res);
-	ranks_failed(&res[0], -EPERM, "others could write to it", SOON);
+	ranks_failed(&res[0], _i == 1 ? -ELOOP : -EPERM, "te-key", SOON);
+	ranks_rmdir();
+}
+END_TEST
+
+/* a rank that waits for another one; what it has made in the folder */
+static int lone_rank(int rank, void *arg)
+{
+	struct te__boot *b;
+
+	umask(*(const mode_t *)arg);
+	return bf_open(rank, 20000, &b);
+}
+
+START_TEST(files_are_for_their_user_whatever_the_umask)
+{
+	static const mode_t mask[] = { 0, 022, 0277, 0777 };
+	struct ranks_result res[1];
+	char cmd[400], line[300];
+	int nsockets = 0;
+	FILE *f;
+
+	ranks_meet(MEET_DIR, 2);
+	ranks_start(1, lone_rank, (void *)(uintptr_t)&mask[_i]);
+	snprintf(cmd, sizeof(cmd), "cd %s && stat -c '%%a %%s %%F %%n' te-key te-*-0 2>&1",
+		 ranks_dir());
+	for (int i = 0; i < 10000 && !nsockets; i++, usleep(1000)) {
+		f = popen(cmd, "r");
+		while (fgets(line, sizeof(line), f)) {
+			if (strstr(line, " socket "))
+				nsockets += !strncmp(line, "600 ", 4) ? 1 : 100;
+			else if (strstr(line, " regular file "))
+				ck_assert_msg(!strncmp(line, "600 16 ", 7), "%s", line);
+		}
+		pclose(f);
+	}
+	ck_assert_int_eq(nsockets, 1);
+	kill(ranks_pid(0), SIGKILL);
+	ranks_wait(res);
+	ranks_rmdir();
+}
+END_TEST
+
+/* names tell nothing of the key, and each communicator has a key of its own */
+static int show_key(int rank, void *arg)
+{
+	struct te__boot *b;
+	int r = bf_open(rank, 0, &b);
+
+	if (r)
+		return r;
+	memcpy((uint8_t *)arg + rank * TE__KEY_NBYTES, te__boot_key(b), TE__KEY_NBYTES);
+	te__boot_close(b);
+	return 0;
+}
+
+START_TEST(each_communicator_of_a_folder_has_its_key)
+{
+	uint8_t (*key)[2][TE__KEY_NBYTES] = ranks_shared(2 * sizeof(*key));
+	struct ranks_result res[2];
+
+	ranks_meet(MEET_DIR, 2);
+	for (int k = 0; k < 2; k++) {
+		ranks_run(2, show_key, key[k], res);
+		ranks_ok(2, res);
+		ck_assert_int_eq(memcmp(key[k][0], key[k][1], TE__KEY_NBYTES), 0);
+	}
+	ck_assert_int_ne(memcmp(key[0][0], key[1][0], TE__KEY_NBYTES), 0);
 	ranks_part();
 }
 END_TEST
@@ -615,7 +734,7 @@ START_TEST(no_descriptor_to_listen_on_is_reported)
 	ranks_meet(MEET_DIR, 2);
 	ranks_run(1, no_file, NULL, res);
 	ranks_part();
-	ranks_failed(&res[0], -EMFILE, "cannot listen on a socket there: Too many open files",
+	ranks_failed(&res[0], -EMFILE, "te-key: Too many open files",
 		     SOON);
 }
 END_TEST
@@ -944,6 +1063,9 @@ static Suite *suite(void)
 	c = tt_case(s, "set-up", "host");
 	tcase_add_test(c, leftovers_of_killed_ranks_are_replaced);
 	tcase_add_test(c, folders_that_will_not_do);
+	tcase_add_loop_test(c, keys_that_will_not_do, 0, 6);
+	tcase_add_loop_test(c, files_are_for_their_user_whatever_the_umask, 0, 4);
+	tcase_add_test(c, each_communicator_of_a_folder_has_its_key);
 	tcase_add_test(c, too_few_descriptors_are_reported);
 	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
 	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);

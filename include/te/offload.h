@@ -11,9 +11,9 @@ TE_BEGIN_DECLS
 
 struct te_offload; /* opaque, reference counted */
 
-#define TE_OFFLOAD_VERIFY_OFF 0u
+#define TE_OFFLOAD_VERIFY_ALL 0u
 #define TE_OFFLOAD_VERIFY_SAMPLE 1u
-#define TE_OFFLOAD_VERIFY_ALL 2u
+#define TE_OFFLOAD_VERIFY_OFF 2u
 
 struct te_offload_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -42,7 +42,7 @@ struct te_offload_opts {
 	const char *dir;
 	uint64_t quota_nbytes;
 	double write_rate, read_rate; /* of the file, in bytes per second; 0: measured */
-	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: checksums of what is read from the file */
+	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: checksums of what is read from the file; 0: all */
 	uint64_t endurance_nbytes; /* that the drive may still be written; 0: unknown */
 	uint32_t timed; /* 1: measure how long passes wait for values that are copied back */
 };

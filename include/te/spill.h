@@ -35,7 +35,7 @@ struct te_spill_info {
  */
 TE_EXPORT int te_spill_info(const char *dir, struct te_spill_info *ret_info);
 
-enum te_spill_verify { TE_SPILL_VERIFY_OFF, TE_SPILL_VERIFY_SAMPLE, TE_SPILL_VERIFY_ALL };
+enum te_spill_verify { TE_SPILL_VERIFY_ALL, TE_SPILL_VERIFY_SAMPLE, TE_SPILL_VERIFY_OFF };
 
 struct te_spill_opts {
 	size_t size;	    /* set by the INIT macro; lets the struct grow */

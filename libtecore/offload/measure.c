@@ -221,7 +221,7 @@ static int check_opts(const struct te_spill_opts *o, struct te__spill_opts *ret)
 	const uint64_t block = o->block_nbytes ? o->block_nbytes : (uint64_t)4 << 20;
 	const uint64_t nbytes = o->nbytes ? o->nbytes : FILE_NBYTES;
 
-	if (o->depth < 0 || o->verify < 0 || o->verify > TE_SPILL_VERIFY_ALL ||
+	if (o->depth < 0 || o->verify < 0 || o->verify > TE_SPILL_VERIFY_OFF ||
 	    block > UINT32_MAX)
 		return te__fail(-EINVAL, "te_spill_measure: depth %d, verify %d, blocks of %" PRIu64
 				" bytes", o->depth, o->verify, block);

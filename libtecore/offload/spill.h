@@ -39,7 +39,7 @@ enum te__spill_engine {
 };
 
 /* which blocks are compared, when they are read, with the CRC32C taken when they were written */
-enum te__spill_verify { TE__SPILL_VERIFY_OFF, TE__SPILL_VERIFY_SAMPLE, TE__SPILL_VERIFY_ALL };
+enum te__spill_verify { TE__SPILL_VERIFY_ALL, TE__SPILL_VERIFY_SAMPLE, TE__SPILL_VERIFY_OFF };
 
 enum te__spill_dir { TE__SPILL_WRITE, TE__SPILL_READ };
 

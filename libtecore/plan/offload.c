@@ -31,7 +31,7 @@ static int check_opts(const struct te_offload_opts *o)
 	if (o->timed > 1)
 		return te__fail(-EINVAL, "%s: timed is %u, expected 0 or 1", fn,
 				(unsigned)o->timed);
-	if (o->verify > TE_OFFLOAD_VERIFY_ALL)
+	if (o->verify > TE_OFFLOAD_VERIFY_OFF)
 		return te__fail(-EINVAL, "%s: verify is %u", fn, (unsigned)o->verify);
 	if (o->dir && !o->quota_nbytes)
 		return te__fail(-EINVAL, "%s: quota_nbytes of dir %s is 0", fn, o->dir);
@@ -321,6 +321,9 @@ static int try_words(struct te_offload *o)
 	te_error_clear();
 	return 0;
 }
+
+_Static_assert(TE_OFFLOAD_VERIFY_ALL == TE__SPILL_VERIFY_ALL &&
+	       TE_OFFLOAD_VERIFY_OFF == TE__SPILL_VERIFY_OFF, "one numbering");
 
 static int open_file(struct te_offload *o, const char *dir)
 {

@@ -133,12 +133,24 @@ check "--offload all, layers" "$te_train" $tiny --offload all --graph layer --ou
 equal "has the bits of off" move-off move-layer
 check "--offload all, a graph" "$te_train" $tiny --offload all --graph --out move-step text
 equal "has the bits of off" move-off move-step
-check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --offload-verify all \
-	--offload-pinned 16M \
+check "--offload-file" "$te_train" $tiny --offload all --offload-file .:64M --offload-pinned 16M \
 	--out move-file --log move-file.jsonl --log-every 1 text
 check "what passed through the file is logged" \
 	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
 equal "has the bits of off" move-off move-file
+# other bytes in the file, while the run goes on
+"$te_train" $tiny --steps 1000000 --offload all --offload-file .:64M text >out 2>err &
+pid=$!
+while kill -0 $pid 2>/dev/null; do
+	for fd in /proc/$pid/fd/*; do
+		case $(readlink "$fd") in
+		*/#*) dd if=/dev/zero of="$fd" bs=1M count=64 conv=notrunc,nocreat ;;
+		esac
+	done >/dev/null 2>&1
+done
+wait $pid
+check "a file that returns other bytes ends the run" test $? = 2
+check "and is named" grep -q 'offload: read of group .* of the file in .*: .*damaged' err
 fails "--offload-file alone" "needs --offload" "$te_train" $tiny --offload-file . text
 file="--offload all --offload-file"
 fails "a folder that is not there is named" 'file in ./nowhere' "$te_train" $tiny $file ./nowhere text

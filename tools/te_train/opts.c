@@ -99,7 +99,7 @@ static const struct row rows[] = {
 	  "and on to a file without a name in DIR, of SIZE bytes; default 8G" },
 	{ "offload-pinned", TEXT, AT(offload_pinned), NULL, 1, 1e18, 0, "SIZE",
 	  "the most pinned memory that --offload takes; with a file 64M by default" },
-	{ "offload-verify", WORD, AT(offload_verify), "off", 0, 0, 0, "off|sample|all",
+	{ "offload-verify", WORD, AT(offload_verify), "all", 0, 0, 0, "off|sample|all",
 	  "compare what that file returns with checksums" },
 	{ "recompute", TEXT, AT(recompute), "off", 0, 0, KEPT, "off|LIST",
 	  "compute outputs of norm, act or named operations again in backward" },

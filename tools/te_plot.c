@@ -100,13 +100,27 @@ static void put_data(FILE *out, int i, const char *kind, const struct curve *c)
 	fputs("EOD\n", out);
 }
 
+static void put_curve(FILE *out, const char *sep, const struct run *run, int i, int val)
+{
+	/* colours that colour-blind people can distinguish (Okabe and Ito, 2008) */
+	static const char *const colour[] = { "0072b2", "d55e00", "009e73", "cc79a7",
+					      "e69f00", "56b4e9", "000000" };
+	const char *rgb = colour[i % (int)(sizeof(colour) / sizeof(colour[0]))];
+	char label[300];
+
+	snprintf(label, sizeof(label), "%s, %s", run->name, val ? "validation" : "training");
+	if (val)
+		fprintf(out, "%s$val%d using 1:2 with linespoints lw 3 pt 7 ps 0.6 lc rgb '#%s'",
+			sep, i, rgb);
+	else /* half transparent */
+		fprintf(out, "%s$train%d using 1:2 with lines lw 1 lc rgb '#80%s'", sep, i, rgb);
+	fputs(" title ", out);
+	quote(out, label);
+}
+
 static void put_commands(FILE *out, const struct run *run, int nruns, const char *terminal,
 			 const char *title)
 {
-	/* colours that colour-blind people can distinguish (Okabe and Ito, 2008) */
-	static const char *const colour[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
-					      "#e69f00", "#56b4e9", "#000000" };
-	const int ncolours = sizeof(colour) / sizeof(colour[0]);
 	const char *sep = "plot ";
 
 	fprintf(out,
@@ -123,25 +137,13 @@ static void put_commands(FILE *out, const struct run *run, int nruns, const char
 		put_data(out, i, "train", &run[i].log.train);
 		put_data(out, i, "val", &run[i].log.val);
 	}
-	for (int i = 0; i < nruns; i++) {
-		const char *rgb = colour[i % ncolours];
-		char label[300];
-
-		if (run[i].log.train.n) {
-			snprintf(label, sizeof(label), "%s, training", run[i].name);
-			fprintf(out, "%s$train%d using 1:2 with lines lw 1 lc rgb '%s' dt 3 title ",
-				sep, i, rgb);
-			quote(out, label);
-			sep = ", \\\n     ";
-		}
-		if (run[i].log.val.n) {
-			snprintf(label, sizeof(label), "%s, validation", run[i].name);
-			fprintf(out,
-				"%s$val%d using 1:2 with linespoints lw 2 pt 7 ps 0.4 "
-				"lc rgb '%s' title ",
-				sep, i, rgb);
-			quote(out, label);
-			sep = ", \\\n     ";
+	/* the noise of training is drawn first, thin and light; what a run is judged by is on top */
+	for (int val = 0; val < 2; val++) {
+		for (int i = 0; i < nruns; i++) {
+			if (val ? run[i].log.val.n : run[i].log.train.n) {
+				put_curve(out, sep, &run[i], i, val);
+				sep = ", \\\n     ";
+			}
 		}
 	}
 	fputc('\n', out);

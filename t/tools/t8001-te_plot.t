@@ -69,6 +69,22 @@ check "draws with a stand-in" "$te_plot" --gnuplot ./spy --title 'a "b"' -o x.sv
 check "has the title" grep -qF "set title 'a \"b\"'" commands
 check "names runs by file" grep -qF "'it''s \"two\", validation'" commands
 check "plots points" grep -q '^20 4.1$' commands
+# validation is what runs are compared by: its lines are thicker, opaque, and over those of training
+tr '\n' ' ' <commands | sed 's/.*EOD plot //; s/, \\ */\n/g' >curves
+awk '{ for (i = 1; i < NF; i++) {
+		if ($i == "lw")
+			width[NR] = $(i + 1)
+		if ($i == "rgb")
+			digits = length($(i + 1)) - 3
+	}
+}
+/\$train/ && width[NR] > thin { thin = width[NR] }
+/\$val/ && (!thick || width[NR] < thick) { thick = width[NR] }
+/\$train/ && thick { print "training over validation" }
+/\$train/ && digits != 8 { print "opaque training" }
+/\$val/ && digits != 6 { print "transparent validation" }
+END { if (!(thick >= 3 * thin) || NR != 4) print NR " curves, " thin " and " thick " wide" }' curves >why
+empty "validation stands out" why
 sed -n '/^\$train1/,/^EOD/p' commands >train1
 printf '$train1 << EOD\n10 5.1\n20 4.1\n30 3.1\n40 9\nEOD\n' >want
 same "a resumed run replaces what it repeats" want train1

@@ -161,6 +161,7 @@ static const char *const refused[] = {
 	/* what no list knows, with a value that may matter */
 	"{" LLAMA ",\"position_embedding_type\":\"alibi\"}",
 	"{" LLAMA ",\"use_qk_norm\":true}",
+	"{" QWEN2 ",\"is_causal\":false}", /* of models that embed texts */
 	"{" LLAMA ",\"final_logit_softcapping\":30.0}",
 	"{" LLAMA ",\"no_rope_layers\":[1,0]}",
 	"{" LLAMA ",\"pruned_heads\":{\"0\":[1]}}",
@@ -191,6 +192,7 @@ static const char *const harmless[] = {
 	/* empty, whatever its name is */
 	"{" LLAMA ",\"of_the_future\":[],\"another\":{},\"a_text\":\"\","
 	"\"quantization_config\":{}}",
+	"{" LLAMA ",\"is_causal\":true,\"use_sliding_window\":false,\"max_window_layers\":28}",
 	"{" LLAMA ",\"mlp_bias\":null,\"attention_bias\":0,\"sliding_window\":null}",
 	/* rotations that are the default ones */
 	"{" LLAMA ",\"rope_scaling\":{}}",

@@ -98,10 +98,11 @@ static const struct field fields[] = {
 	{ QWEN2, "attention_bias", SKIP, 0, 0, NULL, 0 }, /* it always has that of queries */
 	{ LLAMA, "sliding_window", MUST_BE, 0, 0, "null", 0 },
 	{ LLAMAS, "pretraining_tp", MUST_BE, 0, 0, "1", 0 },
-	{ QWEN2, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
+	{ LLAMAS, "use_sliding_window", MUST_BE, 0, 0, "false", 0 },
 	{ QWEN2, "sliding_window", SKIP, 0, 0, NULL, 0 }, /* off, see the row above */
-	{ QWEN2, "max_window_layers", SKIP, 0, 0, NULL, 0 },
+	{ LLAMAS, "max_window_layers", SKIP, 0, 0, NULL, 0 },
 	{ LLAMAS, "layer_types", LAYERS_FULL, 0, 0, NULL, 0 },
+	{ ALL, "is_causal", MUST_BE, 0, 0, "true", 0 },
 	{ ALL, "vocab_size", COUNT, AT(vocab), REQUIRED, NULL, 0 },
 	{ ALL, "initializer_range", NUMBER, AT(init_std), 0, NULL, 0 },
 	{ ALL, "tie_word_embeddings", BOOLEAN, AT(tied), 0, NULL, 0 },

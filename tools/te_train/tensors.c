@@ -263,7 +263,8 @@ static int open_indexed(struct tensors *ts, const char *dir)
 		if (r)
 			break;
 		if (!file || !*file || strchr(file, '/')) {
-			r = say_bad("%s: the name of a file is no name in its folder", ts->path);
+			r = say_bad("%s: tensor \"%s\" is in \"%s\", which is no name of a file in "
+				    "its folder", ts->path, name, file ? file : "");
 			break;
 		}
 		r = open_in(ts, dir, file, &f);

@@ -6,11 +6,15 @@
 #include "fuzz.h"
 #include "tools/te_train/safetensors.h"
 #include "tools/te_train/say.h"
+#include "tools/te_train/tensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
+	char shape[SHAPE_TEXT];
 	struct st_tensor t;
+	struct tensors ts;
 	struct st_file *f;
+	size_t n;
 	volatile uint8_t last = 0;
 	const char *name = NULL;
 
@@ -20,6 +24,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	while ((name = st_next(f, name))) {
 		if (st_find(f, name, &t) && t.nbytes)
 			last = t.data[t.nbytes - 1];
+	}
+	if (!tensors_of_file(f, &ts)) {
+		for (size_t i = 0; i < ts.n; i++)
+			shape_text(ts.at[i].st.ndim, ts.at[i].st.shape, shape);
+		tensors_find(&ts, "lm_head.weight");
+		tensors_unused(&ts, &n);
+		tensors_free(&ts);
 	}
 	(void)last;
 	st_get_meta(f, "format");

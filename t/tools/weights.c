@@ -362,11 +362,12 @@ static const struct {
 	/* tensors that the model has not */
 	{ "gpt2",
 	  { .add = { { "h.1.attn.bias", "F32", 1, { 16 }, 64 } } },
-	  "config.json: \"h.1.attn.bias\" (F32, [16])" },
+	  "has 1 tensor that is not in the model of config.json: \"h.1.attn.bias\" (F32, [16])" },
 	{ "llama",
 	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16 },
 		     { "score.weight", "F32", 0, { 0 }, 4 } } },
-	  "\"model.layers.0.self_attn.o_proj.bias\" (F8_E8M0, [16]), and 1 more" },
+	  "2 tensors that are not in the model of config.json, such as "
+	  "\"model.layers.0.self_attn.o_proj.bias\" (F8_E8M0, [16])" },
 	/* types and shapes */
 	{ "llama",
 	  { .drop = "model.norm.weight",

@@ -276,15 +276,13 @@ static int check_unused(const struct tensors *ts)
 {
 	size_t n;
 	const struct tensor *t = tensors_unused(ts, &n);
-	char shape[SHAPE_TEXT], more[64] = "";
+	char shape[SHAPE_TEXT];
 
 	if (!t)
 		return STATUS_OK;
-	if (n > 1)
-		snprintf(more, sizeof(more), ", and %zu more", n - 1);
-	return say_bad("%s: has a tensor that is not in the model of config.json: "
-		       "\"%s\" (%s, %s)%s", ts->path, t->name, t->st.dtype,
-		       shape_text(t->st.ndim, t->st.shape, shape), more);
+	return say_bad("%s: has %zu tensor%s not in the model of config.json%s \"%s\" (%s, %s)",
+		       ts->path, n, n > 1 ? "s that are" : " that is", n > 1 ? ", such as" : ":",
+		       t->name, t->st.dtype, shape_text(t->st.ndim, t->st.shape, shape));
 }
 
 static int read_tensors(const struct tensors *ts, const struct model *m)

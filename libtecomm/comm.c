@@ -317,8 +317,8 @@ static int build_by_any(struct te_comm *c, const struct te_comm_opts *o,
 	return build(c, o, terms);
 }
 
-int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const struct te__boot *old,
-		    uint32_t attempt, struct te_comm **ret_comm)
+int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o,
+		    const struct te__boot_from *from, struct te_comm **ret_comm)
 {
 	struct te_comm *c = te__calloc(1, sizeof(*c));
 	struct te__coll_terms terms;
@@ -329,7 +329,7 @@ int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *o, const stru
 	atomic_init(&c->refs, 1);
 	c->ctx = te_ctx_ref(ctx);
 	snprintf(c->name, sizeof(c->name), "%s", o->name ? o->name : "comm");
-	r = old ? te__boot_reopen(old, attempt, o, &c->boot) : te__boot_open(o, &c->boot);
+	r = from ? te__boot_reopen(from, o, &c->boot) : te__boot_open(o, &c->boot);
 	if (!r)
 		r = agree(c, &terms);
 	c->coll.table = &c->table;
@@ -357,7 +357,7 @@ int te_comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts, struct t
 	if (!ctx || !ret_comm)
 		return te__fail(-EINVAL, "te_comm_create: no %s",
 				ctx ? "place for the communicator" : "context");
-	return te__comm_create(ctx, &o, NULL, 0, ret_comm);
+	return te__comm_create(ctx, &o, NULL, ret_comm);
 }
 
 struct te_comm *te_comm_ref(struct te_comm *c)

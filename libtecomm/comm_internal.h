@@ -26,11 +26,11 @@ struct te_comm {
 };
 
 /*
- * te_comm_create(), or, with the bootstrap of a communicator whose ranks have agreed on it, a
- * successor or a group of them (te__boot_reopen())
+ * te_comm_create(), or, with `from` a communicator whose ranks have agreed on it, a successor or a
+ * group of them (te__boot_reopen())
  */
 int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
-		    const struct te__boot *old, uint32_t attempt, struct te_comm **ret_comm);
+		    const struct te__boot_from *from, struct te_comm **ret_comm);
 /* 0 if the ranks can reduce. fn is named by errors */
 int te__comm_check(const char *fn, struct te_comm *comm);
 

@@ -25,6 +25,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/bootstrap/id.c \
 	libtecomm/bootstrap/lineage.c \
 	libtecomm/bootstrap/lineage.h \
+	libtecomm/bootstrap/local.c \
+	libtecomm/bootstrap/local.h \
 	libtecomm/bootstrap/mesh.c \
 	libtecomm/bootstrap/pmix.c \
 	libtecomm/collective/calls.c \
@@ -57,7 +59,6 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/memory/thread.h \
 	libtecomm/memory/watch.c \
 	libtecomm/memory/watch.h \
-	libtecomm/memory/wire.c \
 	libtecomm/nccl/nccl.c \
 	libtecomm/nccl/nccl.h \
 	libtecomm/nodes/device.c \

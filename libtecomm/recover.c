@@ -38,9 +38,12 @@ static int succeed(struct te_comm *c, const struct te_comm_recover_opts *o, cons
 {
 	struct te_comm_opts create = TE_COMM_OPTS_INIT;
 	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
+	const int settled = te__boot_settles(c->boot);
+	struct te__boot_from from = { c->boot, settled ? NULL : ranks, fn, { 0 } };
 	struct te_comm *next = NULL;
 	int r;
 
+	memcpy(from.salt, &attempt, sizeof(attempt));
 	te__pool_info(c->pool, &m);
 	create.name = c->name;
 	create.nranks = n;
@@ -48,7 +51,7 @@ static int succeed(struct te_comm *c, const struct te_comm_recover_opts *o, cons
 		create.rank++;
 	create.timeout_ms = te__boot_timeout_ms(c->boot);
 	create.pool_nbytes = o->pool_nbytes ? o->pool_nbytes : m.pool_nbytes;
-	r = te__comm_create(c->ctx, &create, c->boot, attempt, &next);
+	r = te__comm_create(c->ctx, &create, &from, &next);
 	c->recovered = te__pool_succeeded(c->pool, attempt, !r);
 	if (r)
 		return named(c, r);

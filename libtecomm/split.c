@@ -16,9 +16,10 @@ struct want {
 	int32_t color, key;
 };
 
-/* what the first rank of each group offers: where its group meets, or why it cannot */
+/* what the first rank of each group offers, or why it cannot; on one node, the salt serves */
 struct offer {
 	int32_t code;
+	uint8_t salt[TE__KEY_NBYTES];
 	struct te_comm_id id;
 };
 
@@ -62,10 +63,36 @@ static int check_offers(const struct te_comm *c, const struct offer *all)
 	return 0;
 }
 
+/* the ranks of the group in c, in the order of the group */
+static void list_ranks(const struct te_comm *c, const struct want *all, int32_t *ret_ranks)
+{
+	const int32_t n = te__boot_nranks(c->boot), me = te__boot_rank(c->boot);
+
+	for (int32_t i = 0; i < n; i++) {
+		int32_t rank = 0;
+
+		if (all[i].color != all[me].color)
+			continue;
+		for (int32_t k = 0; k < n; k++)
+			rank += all[k].color == all[me].color && comes_before(all, k, i);
+		ret_ranks[rank] = i;
+	}
+}
+
+static int offer(struct te_comm *c, int local, struct offer *ret, struct te_comm_root **ret_root)
+{
+	int r = te__random(ret->salt, sizeof(ret->salt));
+
+	return r || local ? r : te__id_split(c->boot, &ret->id, ret_root);
+}
+
 static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32_t key,
-		 struct want *wants, struct offer *offers, struct te_comm **ret_comm)
+		 struct want *wants, struct offer *offers, int32_t *ranks,
+		 struct te_comm **ret_comm)
 {
 	const int32_t me = te__boot_rank(c->boot);
+	const int local = te__boot_nnodes(c->boot) == 1;
+	struct te__boot_from from = { c->boot, ranks, fn, { 0 } };
 	struct te_comm_root *root = NULL;
 	char name[sizeof(c->name) + 16];
 	struct group g = { 0 };
@@ -79,7 +106,7 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 		return r;
 	memset(&offers[me], 0, sizeof(*offers));
 	if (g.first == me)
-		offers[me].code = te_comm_id_create(&offers[me].id, &root);
+		offers[me].code = offer(c, local, &offers[me], &root);
 	r = te__boot_allgather(c->boot, &offers[me], offers, sizeof(*offers), fn, 0);
 	if (!r)
 		r = check_offers(c, offers);
@@ -88,9 +115,11 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 		o->name = o->name ? o->name : name;
 		o->rank = g.rank;
 		o->nranks = g.nranks;
-		o->id = &offers[g.first].id;
+		o->id = local ? NULL : &offers[g.first].id;
+		list_ranks(c, wants, ranks);
+		memcpy(from.salt, offers[g.first].salt, sizeof(from.salt));
 		te__log_info("%s: rank %d of %d with color %d", c->name, g.rank, g.nranks, color);
-		r = te__comm_create(c->ctx, o, c->boot, 0, ret_comm);
+		r = te__comm_create(c->ctx, o, &from, ret_comm);
 	}
 	te_comm_root_unref(root);
 	return r;
@@ -111,6 +140,7 @@ int te_comm_split(struct te_comm *comm, int32_t color, int32_t key, const struct
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
 	struct offer *offers;
 	struct want *wants;
+	int32_t *ranks;
 	size_t n;
 	int r = opts ? te__sized_in(fn, te_comm_opts, opts, &o) : 0;
 
@@ -124,13 +154,15 @@ int te_comm_split(struct te_comm *comm, int32_t color, int32_t key, const struct
 	n = (size_t)te__boot_nranks(comm->boot);
 	wants = te__calloc(n, sizeof(*wants));
 	offers = te__calloc(n, sizeof(*offers));
-	if (wants && offers) {
-		r = split(comm, &o, color, key, wants, offers, ret_comm);
+	ranks = te__calloc(n, sizeof(*ranks));
+	if (wants && offers && ranks) {
+		r = split(comm, &o, color, key, wants, offers, ranks, ret_comm);
 	} else {
 		te__boot_abort(comm->boot, "not enough memory");
 		r = te__fail(-ENOMEM, "%s: %s: not enough memory", fn, comm->name);
 	}
 	te__free(wants);
 	te__free(offers);
+	te__free(ranks);
 	return r;
 }

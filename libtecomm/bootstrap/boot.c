@@ -149,6 +149,7 @@ const char *te__boot_why(const struct te__boot *b, int *ret_code)
 /* as it is exchanged; equal `node` and `space`: they can pass descriptors to each other */
 struct place {
 	uint8_t nonce[TE__NONCE_NBYTES];
+	char again[TE__LOCAL_NAME];
 	char node[64];	   /* TE_COMM_NODE */
 	char boot[64];	   /* of the kernel */
 	uint64_t space[2]; /* network namespace: where abstract sockets can be reached */
@@ -170,6 +171,7 @@ static int find_place(struct te__boot *b, struct place *p)
 {
 	const char *node = te__boot_node_name;
 	struct stat st;
+	int r;
 
 	memset(p, 0, sizeof(*p));
 	snprintf(p->node, sizeof(p->node), "%s",
@@ -181,6 +183,13 @@ static int find_place(struct te__boot *b, struct place *p)
 		p->space[0] = st.st_dev;
 		p->space[1] = st.st_ino;
 	}
+	r = 0;
+	if (b->nranks > 1)
+		r = te__local_listen(SOCK_STREAM, TE__RANKS_MAX, &b->again_fd, p->again);
+	if (r)
+		return te__boot_fail(b, r, "te_comm_create",
+				     "%s cannot listen on a local socket: %s", b->text[b->rank],
+				     te_strerror(r));
 	if (te__random(p->nonce, sizeof(p->nonce)))
 		return te__boot_fail(b, -EIO, "te_comm_create", "%s has no random bytes",
 				     b->text[b->rank]);
@@ -222,6 +231,8 @@ static int group(struct te__boot *b)
 	if (!r)
 		te__key_derive(b->key, "communicator", all, (size_t)b->nranks * sizeof(*all),
 			       b->secret);
+	for (int32_t i = 0; i < b->nranks && !r; i++)
+		memcpy(b->again[i], all[i].again, TE__LOCAL_NAME);
 	te__free(all);
 	if (!r && b->nnodes > 1 && !b->lineage)
 		r = te__lineage_create(b);
@@ -355,7 +366,8 @@ static int alloc(struct te__boot *b)
 	b->text = te__calloc(n, sizeof(*b->text));
 	b->addrs = te__calloc(n, sizeof(*b->addrs));
 	b->node = te__calloc(4 * n, sizeof(*b->node));
-	if (!b->peer || !b->state || !b->text || !b->addrs || !b->node)
+	b->again = te__calloc(n, sizeof(*b->again));
+	if (!b->peer || !b->state || !b->text || !b->addrs || !b->node || !b->again)
 		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory for %d ranks",
 				b->name, b->nranks);
 	b->local_rank = b->node + n;
@@ -410,10 +422,10 @@ static int open_by(struct te__boot *b)
 	return r ? r : group(b);
 }
 
-/* key, lineage: NULL, or of a bootstrap before; most_ms: the ranks meet within that at most */
+/* key, lineage, from: NULL, or of a bootstrap before; most_ms: within that, ranks meet */
 static int open_with(const struct te__boot_provider *provider, const uint8_t *key,
-		     struct te__lineage *lineage, const struct te_comm_opts *opts, int32_t most_ms,
-		     struct te__boot **ret_boot)
+		     struct te__lineage *lineage, const struct te__boot_from *from,
+		     const struct te_comm_opts *opts, int32_t most_ms, struct te__boot **ret_boot)
 {
 	const int64_t ms =
 		opts->timeout_ms ? opts->timeout_ms : te__param_int(TE_PARAM_COMM_TIMEOUT_MS);
@@ -433,7 +445,8 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->timeout_ms = ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 	b->begin = te__boot_now();
 	b->deadline = b->begin + (ms < most_ms ? ms : most_ms) * 1000000;
-	b->listen_fd = -1;
+	b->listen_fd = b->again_fd = -1;
+	b->from = from;
 	b->lineage = te__lineage_ref(lineage);
 	if (key)
 		memcpy(b->key, key, sizeof(b->key));
@@ -456,6 +469,7 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	te__log_info("%s: rank %d of %d by %s, %d nodes, after %.1f ms", b->name, b->rank,
 		     b->nranks, b->provider->name, b->nnodes,
 		     (double)(te__boot_now() - b->begin) / 1e6);
+	b->from = NULL;
 	*ret_boot = b;
 	return 0;
 }
@@ -464,25 +478,28 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot)
 {
 	int r = check(opts);
 
-	return r ? r : open_with(choose(opts), NULL, NULL, opts, INT32_MAX, ret_boot);
+	return r ? r : open_with(choose(opts), NULL, NULL, NULL, opts, INT32_MAX, ret_boot);
 }
 
-int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
+int te__boot_reopen(const struct te__boot_from *from, const struct te_comm_opts *opts,
 		    struct te__boot **ret_boot)
 {
+	const struct te__boot *old = from->old;
 	const int32_t most_ms = te__boot_agreed_ms;
 	uint8_t key[TE__KEY_NBYTES];
-	int r;
+	int r = check(opts);
 
-	if (opts->id) {
-		r = check(opts);
-		return r ? r : open_with(&te__boot_id, NULL, NULL, opts, most_ms, ret_boot);
-	}
-	if (old->lineage)
+	if (r)
+		return r;
+	if (opts->id)
+		return open_with(&te__boot_id, NULL, NULL, from, opts, most_ms, ret_boot);
+	if (!from->ranks) {
 		te__lineage_key(old->lineage, key);
-	else
-		te__key_derive(old->secret, "attempt", &attempt, sizeof(attempt), key);
-	return open_with(&te__boot_again, key, old->lineage, opts, most_ms, ret_boot);
+		return open_with(&te__boot_again, key, old->lineage, from, opts, most_ms,
+				 ret_boot);
+	}
+	te__key_derive(old->secret, from->what, from->salt, sizeof(from->salt), key);
+	return open_with(&te__boot_again, key, NULL, from, opts, most_ms, ret_boot);
 }
 
 int te__boot_settles(const struct te__boot *b)
@@ -511,6 +528,9 @@ struct te__boot *te__boot_close(struct te__boot *b)
 		b->provider->close(b);
 	if (b->wake_fd >= 0)
 		close(b->wake_fd);
+	if (b->again_fd >= 0)
+		close(b->again_fd);
+	te__free(b->again);
 	te__lineage_unref(b->lineage);
 	pthread_mutex_destroy(&b->lock);
 	pthread_mutex_destroy(&b->fail_lock);

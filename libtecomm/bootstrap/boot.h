@@ -7,6 +7,7 @@
 
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "libtecomm/bootstrap/dial.h"
+#include "libtecomm/bootstrap/local.h"
 
 #define TE__RANKS_MAX 4096 /* each rank has a socket to each other one */
 #define TE__PEER_TEXT 112
@@ -73,6 +74,11 @@ struct te__boot {
 	/* of several nodes, now or before a recovery; NULL: of one; and the numbers of its ranks */
 	struct te__lineage *lineage;
 	int32_t *number;
+
+	/* ranks of one node: where each listens for what follows this bootstrap */
+	const struct te__boot_from *from; /* of te__boot_reopen(), valid during that only */
+	int again_fd;
+	char (*again)[TE__LOCAL_NAME];
 };
 
 /*

@@ -28,13 +28,25 @@ int te__boot_open(const struct te_comm_opts *opts, struct te__boot **ret_boot);
 /*
  * The same for ranks that were in a bootstrap together and have just agreed to open another one:
  * one that is missing has ended since, or stopped, and is waited for during te__boot_agreed_ms at
- * most. They meet by the id of opts, which are as for te__boot_open(). Without one, opts has the
- * new rank and nranks: the ranks of one node need nothing but the key of `old` and `attempt`, which
- * must be equal on all and not have been used before; those of several nodes have called
- * te__boot_settle().
+ * most. opts has the new rank and nranks. They meet by the id of opts, of te__id_split(); or as
+ * te__boot_settle() has decided; or, all on one node, at the local sockets that each has had since
+ * it opened `old`.
  */
-int te__boot_reopen(const struct te__boot *old, uint32_t attempt, const struct te_comm_opts *opts,
+struct te__boot_from {
+	const struct te__boot *old;
+	const int32_t *ranks; /* in old, of each new rank; NULL if te__boot_settle() has decided */
+	const char *what;     /* they are going to do */
+	/* equal on all, and not used for that before: the key is derived from it and that of old */
+	uint8_t salt[TE__KEY_NBYTES];
+};
+int te__boot_reopen(const struct te__boot_from *from, const struct te_comm_opts *opts,
 		    struct te__boot **ret_boot);
+/*
+ * An id for ranks of `of`, to be exchanged there: it does not have the key, which they derive, so
+ * that it need not be kept secret.
+ */
+int te__id_split(const struct te__boot *of, struct te_comm_id *ret_id,
+		 struct te_comm_root **ret_root);
 extern _Thread_local int32_t te__boot_agreed_ms; /* 10 s; tests have less */
 /* takes NULL, returns NULL; peers in an exchange fail with a message that names this rank */
 struct te__boot *te__boot_close(struct te__boot *boot);

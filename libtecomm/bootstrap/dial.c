@@ -19,6 +19,7 @@ void te__dial_init(struct te__dial *d, struct te__conn *conn, const struct te__a
 		   const struct te__ends *ends)
 {
 	*d = (struct te__dial){ .tcp = tcp, .conn = conn, .ends = *ends, .fd = -1,
+				.path_nbytes = sizeof(d->path),
 				.pause = PAUSE_FIRST };
 }
 
@@ -77,7 +78,7 @@ static int start(struct te__dial *d, int64_t now)
 {
 	struct sockaddr_storage ss;
 	const struct sockaddr *sa = (const struct sockaddr *)(const void *)&d->path;
-	socklen_t len = sizeof(d->path);
+	socklen_t len = d->path_nbytes;
 
 	if (d->tcp && !d->tcp->n)
 		return EADDRNOTAVAIL;

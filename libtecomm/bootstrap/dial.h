@@ -10,6 +10,7 @@
 struct te__dial {
 	const struct te__addrs *tcp; /* borrowed; NULL: the path below */
 	struct sockaddr_un path;
+	socklen_t path_nbytes;
 	struct te__conn *conn; /* opened when the connection is there */
 	struct te__ends ends;
 	int fd;		       /* connecting; -1: not now */

@@ -457,8 +457,11 @@ static void root_free(struct te_comm_root *root)
 	te__free(root);
 }
 
-int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
+/* key: NULL, or that from which the one of the root follows, with the random bytes of the id */
+static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
+		       struct te_comm_root **ret_root)
 {
+	uint8_t bytes[TE__KEY_NBYTES];
 	struct te_comm_root *root;
 	struct te__addrs addrs;
 	int r = 0;
@@ -477,7 +480,11 @@ int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
 		r = te__fail(root->wake_fd < 0 ? -EMFILE : -ENOMEM,
 			     "te_comm_id_create: not enough descriptors or memory");
 	if (!r)
-		r = te__random(root->key, sizeof(root->key));
+		r = te__random(bytes, sizeof(bytes));
+	if (!r && key)
+		te__key_derive(key, "split by id", bytes, sizeof(bytes), root->key);
+	else if (!r)
+		memcpy(root->key, bytes, sizeof(bytes));
 	if (!r)
 		r = te__addr_listen("te_comm_id_create", &root->listen_fd, &addrs);
 	if (!r) {
@@ -488,9 +495,20 @@ int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
 		root_free(root);
 		return r;
 	}
-	id_put(ret_id, root->key, &addrs);
+	id_put(ret_id, bytes, &addrs);
 	*ret_root = root;
 	return 0;
+}
+
+int te_comm_id_create(struct te_comm_id *ret_id, struct te_comm_root **ret_root)
+{
+	return root_create(NULL, ret_id, ret_root);
+}
+
+int te__id_split(const struct te__boot *of, struct te_comm_id *ret_id,
+		 struct te_comm_root **ret_root)
+{
+	return root_create(of->secret, ret_id, ret_root);
 }
 
 struct te_comm_root *te_comm_root_unref(struct te_comm_root *root)
@@ -637,6 +655,8 @@ int te__id_meet(struct te__boot *b, const struct te_comm_id *id)
 				"te_comm_create: %s: the id is not one of "
 				"te_comm_id_create",
 				b->name);
+	if (b->from)
+		te__key_derive(b->from->old->secret, "split by id", b->key, sizeof(b->key), b->key);
 	r = te__addr_listen("te_comm_create", &b->listen_fd, &b->addrs[b->rank]);
 	if (r)
 		return r;

@@ -126,9 +126,20 @@ static void fail_waiters(struct te__broker *b)
 
 /* requests */
 
+_Static_assert(TE__WIRE_KEY_NBYTES == TE__KEY_NBYTES, "a proof has room");
+
+void te__broker_proof(const struct te__node_info *info, uint32_t rank,
+		      uint8_t ret_proof[TE__WIRE_KEY_NBYTES])
+{
+	te__key_derive(info->key, "broker", &rank, sizeof(rank), ret_proof);
+}
+
 static int hello(struct te__broker *b, struct conn *c, const struct te__wire *m)
 {
-	if (memcmp(m->key, b->info.key, TE__KEY_NBYTES))
+	uint8_t proof[TE__WIRE_KEY_NBYTES];
+
+	te__broker_proof(&b->info, m->rank, proof);
+	if (memcmp(m->key, proof, sizeof(proof)))
 		return te__fail(-TE_EMISMATCH, "HELLO has the key of another communicator");
 	if (m->rank >= (uint32_t)b->info.nlocal)
 		return te__fail(-TE_EMISMATCH, "HELLO of local rank %u, but there are %d",
@@ -392,17 +403,10 @@ static void destroy(struct te__broker *b)
 
 static int listen_on(struct te__broker *b)
 {
-	struct sockaddr_un sa;
-	const size_t len = te__wire_address(&b->info, &sa);
+	int r = te__local_listen(SOCK_SEQPACKET, b->info.nlocal + STRANGERS, &b->listen,
+				 b->info.at);
 
-	b->listen = te__fault_point() ? (errno = EMFILE, -1) :
-		    socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (b->listen < 0)
-		return te__fail(-errno, "the broker of the node: socket: %s", strerror(errno));
-	if (bind(b->listen, (struct sockaddr *)&sa, (socklen_t)len) ||
-	    listen(b->listen, b->info.nlocal + STRANGERS))
-		return te__fail(-errno, "the broker of the node: bind: %s", strerror(errno));
-	return 0;
+	return r ? te__fail(r, "the broker of the node: a local socket: %s", strerror(-r)) : 0;
 }
 
 static int prepare(struct te__broker *b)

@@ -47,7 +47,7 @@ static int call(struct te__client *c, struct te__wire *m, int fd, int *ret_fd, c
 static int dial(struct te__client *c, int64_t deadline_ns)
 {
 	struct sockaddr_un sa;
-	const socklen_t len = (socklen_t)te__wire_address(&c->info, &sa);
+	const socklen_t len = te__local_address(c->info.at, &sa);
 	int pid, r;
 
 	c->sock = te__fault_point() ? (errno = EMFILE, -1) :
@@ -87,7 +87,7 @@ int te__client_open(const struct te__node_info *info, int rank, int64_t deadline
 	c->rank = rank;
 	c->sock = c->pidfd = c->stop = -1;
 	snprintf(c->who, sizeof(c->who), "%s, which is the broker of the node,", info->name[0]);
-	memcpy(m.key, info->key, TE__KEY_NBYTES);
+	te__broker_proof(info, (uint32_t)rank, m.key);
 	r = dial(c, deadline_ns);
 	if (!r)
 		r = call(c, &m, -1, NULL, "HELLO to the broker", "it does not answer",
@@ -101,7 +101,7 @@ int te__client_open(const struct te__node_info *info, int rank, int64_t deadline
 }
 
 int te__client_control(struct te__client *c, int64_t deadline_ns,
-		       struct te__control **ret_control)
+		       struct te__control **ret_control, int *ret_fd)
 {
 	struct te__wire m = { .kind = TE__WIRE_CONTROL };
 	int fd;
@@ -111,7 +111,10 @@ int te__client_control(struct te__client *c, int64_t deadline_ns,
 	if (r)
 		return r;
 	r = te__control_map(fd, c->info.nlocal, &c->control);
-	close(fd);
+	if (r || !ret_fd)
+		close(fd);
+	else
+		*ret_fd = fd;
 	if (!r)
 		*ret_control = c->control;
 	return r;

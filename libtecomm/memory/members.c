@@ -3,10 +3,9 @@
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,23 +17,23 @@
 
 /* ---- whether a rank has ended ---- */
 
-static int open_socket(const struct te__node_info *info, int rank, struct sockaddr_un *ret,
-		       socklen_t *ret_len)
+/* byte `rank` of the control page, which no one reads, is locked while the rank is there */
+static struct flock sign_of(int rank)
 {
-	const size_t len = te__wire_address(info, ret);
-
-	*ret_len = (socklen_t)(len + (size_t)sprintf((char *)ret + len, "-%d", rank));
-	return te__fault_point() ? (errno = EMFILE, -1) :
-				   socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank,
+			       .l_len = 1 };
 }
 
-int te__members_sign(const struct te__node_info *info, int rank, int *ret_fd)
+int te__members_sign(const struct te__node_info *info, int control_fd, int rank, int *ret_fd)
 {
-	struct sockaddr_un sa;
-	socklen_t len;
-	int fd = open_socket(info, rank, &sa, &len);
+	struct flock lock = sign_of(rank);
+	char path[40];
+	int fd;
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&sa, len)) {
+	/* descriptors that were passed have one lock: this one needs an open file for itself */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", control_fd);
+	fd = te__fault_point() ? (errno = EMFILE, -1) : open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || fcntl(fd, F_OFD_SETLK, &lock)) {
 		const int e = errno;
 
 		if (fd >= 0)
@@ -46,17 +45,11 @@ int te__members_sign(const struct te__node_info *info, int rank, int *ret_fd)
 }
 
 /* 1: it has, or has released its communicator; 0: it has not, or it is not known */
-static int has_ended(const struct te__node_info *info, int rank)
+static int has_ended(int sign, int rank)
 {
-	struct sockaddr_un sa;
-	socklen_t len;
-	int fd = open_socket(info, rank, &sa, &len), ended;
+	struct flock lock = sign_of(rank);
 
-	if (fd < 0)
-		return 0;
-	ended = connect(fd, (struct sockaddr *)&sa, len) && errno == ECONNREFUSED;
-	close(fd);
-	return ended;
+	return !fcntl(sign, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
 }
 
 /* ---- the words ---- */
@@ -73,8 +66,8 @@ static uint32_t advance(_Atomic uint32_t *word, uint32_t attempt, uint32_t to)
 }
 
 /* one look at all ranks; 1: each has arrived or is left out */
-static int closed(struct te__control *c, const struct te__node_info *info, uint32_t attempt,
-		  int late)
+static int closed(struct te__control *c, const struct te__node_info *info, int sign,
+		  uint32_t attempt, int late)
 {
 	int all = 1;
 
@@ -83,7 +76,7 @@ static int closed(struct te__control *c, const struct te__node_info *info, uint3
 
 		if (x & 1 || x >= 2 * attempt)
 			continue;
-		if (late || has_ended(info, i)) {
+		if (late || has_ended(sign, i)) {
 			te__log_info("%s is left out: it %s", info->name[i],
 				     late ? "has not arrived" : "has ended");
 			advance(&c->member[i], attempt, 0);
@@ -94,7 +87,7 @@ static int closed(struct te__control *c, const struct te__node_info *info, uint3
 	return all;
 }
 
-int te__members_settle(struct te__control *c, const struct te__node_info *info, int rank,
+int te__members_settle(struct te__control *c, const struct te__node_info *info, int sign, int rank,
 		       int64_t deadline_ns, uint32_t *ret_attempt)
 {
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
@@ -104,7 +97,7 @@ int te__members_settle(struct te__control *c, const struct te__node_info *info, 
 		return te__fail(-TE_ESTATE, "%s did not arrive in time, or failed: the other ranks "
 				"have recovered without it", info->name[rank]);
 	for (;;) {
-		if (closed(c, info, attempt, te__boot_now() >= deadline_ns))
+		if (closed(c, info, sign, attempt, te__boot_now() >= deadline_ns))
 			break;
 		if (atomic_load(&c->outcome) != outcome)
 			return te__fail(-TE_EABORT, "attempt %u has failed on another rank",
@@ -130,14 +123,14 @@ int te__members_end(struct te__control *c, uint32_t attempt, int success)
 	return success && x == succeeded;
 }
 
-const char *te__members_leave(struct te__control *c, const struct te__node_info *info, int rank,
-			      int64_t deadline_ns)
+const char *te__members_leave(struct te__control *c, const struct te__node_info *info, int sign,
+			      int rank, int64_t deadline_ns)
 {
 	const struct timespec pause = { .tv_nsec = LOOK_NS };
 	int told = -1;
 
 	for (int i = 0; i < info->nlocal; i++)
-		while (!atomic_load(&c->left[i]) && !has_ended(info, i)) {
+		while (!atomic_load(&c->left[i]) && !has_ended(sign, i)) {
 			if (told != i)
 				te__log_info("%s waits until %s releases the communicator",
 					     info->name[rank], info->name[i]);

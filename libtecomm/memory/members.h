@@ -19,18 +19,19 @@
 #include "libtecomm/memory/broker.h"
 
 /*
- * A name, of a socket without messages, that exists until *ret_fd is closed or the process has
- * ended. A child that was forked keeps it too: such a rank is left out at the deadline.
+ * A lock on the control page, which ends when *ret_fd is closed or the process has ended. The
+ * functions below take it as `sign`, to look at those of others. A child that was forked keeps it
+ * too: such a rank is left out at the deadline.
  */
-int te__members_sign(const struct te__node_info *info, int rank, int *ret_fd);
+int te__members_sign(const struct te__node_info *info, int control_fd, int rank, int *ret_fd);
 
 /*
  * Arrives, and returns when the attempt is closed, at the deadline at the latest. Errors:
  * -TE_ESTATE (this rank was left out before, or there is a successor), -TE_EABORT (the attempt has
  * failed on another rank).
  */
-int te__members_settle(struct te__control *control, const struct te__node_info *info, int rank,
-		       int64_t deadline_ns, uint32_t *ret_attempt);
+int te__members_settle(struct te__control *control, const struct te__node_info *info, int sign,
+		       int rank, int64_t deadline_ns, uint32_t *ret_attempt);
 /* after that */
 int te__members_has(const struct te__control *control, int rank, uint32_t attempt);
 /* the outcome of the attempt: success, unless it has failed on another rank before; or failure */
@@ -41,6 +42,6 @@ int te__members_end(struct te__control *control, uint32_t attempt, int success);
  * they have ended; at the deadline, the name of a rank for which it does not.
  */
 const char *te__members_leave(struct te__control *control, const struct te__node_info *info,
-			      int rank, int64_t deadline_ns);
+			      int sign, int rank, int64_t deadline_ns);
 
 #endif

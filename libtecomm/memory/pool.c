@@ -38,6 +38,7 @@ struct te__pool {
 	uint64_t packets; /* bytes that precede it */
 	const char **name;
 	struct te__node_info info;
+	char at[TE__LOCAL_NAME]; /* of the broker */
 	struct te__broker *broker; /* of local rank 0 */
 	struct te__client *client;
 	int sign; /* te__members_sign() */
@@ -187,9 +188,19 @@ static int settle_size(struct te__pool *p, uint64_t nbytes)
 
 static int start_broker(struct te__pool *p)
 {
-	int r = p->local ? 0 : te__broker_start(&p->info, &p->broker);
+	char (*all)[TE__LOCAL_NAME] = te__calloc((size_t)p->nranks, sizeof(*all));
+	int r = all ? 0 : te__fail(-ENOMEM, "te_comm_create: no memory for names");
 
-	return te__pool_agree(p->boot, r, "start of the broker");
+	if (!r && !p->local)
+		r = te__broker_start(&p->info, &p->broker);
+	r = te__pool_agree(p->boot, r, "start of the broker");
+	if (!r)
+		r = te__boot_allgather(p->boot, p->at, all, sizeof(*all),
+				       "exchange of the names of brokers", 0);
+	if (!r)
+		memcpy(p->at, all[te__boot_local(p->boot, 0)], sizeof(p->at));
+	te__free(all);
+	return r;
 }
 
 static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
@@ -293,12 +304,14 @@ static int map_fabric(struct te__pool *p)
 static int map_all(struct te__pool *p)
 {
 	const int64_t deadline = te__boot_deadline(p->boot);
-	int r = te__client_open(&p->info, p->local, deadline, &p->client);
+	int r = te__client_open(&p->info, p->local, deadline, &p->client), fd = -1;
 
 	if (!r)
-		r = te__client_control(p->client, deadline, &p->control);
+		r = te__client_control(p->client, deadline, &p->control, &fd);
 	if (!r && (p->multicast || !te__boot_settles(p->boot)))
-		r = te__members_sign(&p->info, p->local, &p->sign);
+		r = te__members_sign(&p->info, fd, p->local, &p->sign);
+	if (fd >= 0)
+		close(fd);
 	if (!r)
 		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
 	if (!r)
@@ -346,8 +359,8 @@ static int names(struct te__pool *p)
 		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
 	p->info = (struct te__node_info){
 		.nlocal = p->nlocal,
-		.node = te__boot_node(p->boot, p->rank),
 		.key = te__boot_key(p->boot),
+		.at = p->at,
 		.name = p->name,
 	};
 	return 0;
@@ -427,7 +440,7 @@ void te__pool_leave(struct te__pool *p)
 	atomic_store(&p->control->left[p->local], failed ? TE__LEFT_FAILED : TE__LEFT);
 	if (!te__pool_multicast(p))
 		return;
-	who = te__members_leave(p->control, &p->info, p->local, deadline);
+	who = te__members_leave(p->control, &p->info, p->sign, p->local, deadline);
 	if (!who)
 		return;
 	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
@@ -530,7 +543,8 @@ int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret
 	*ret_attempt = 0;
 	if (te__boot_settles(p->boot))
 		return te__boot_settle(p->boot, deadline_ns, ret_rank);
-	r = te__members_settle(p->control, &p->info, p->local, deadline_ns, ret_attempt);
+	r = te__members_settle(p->control, &p->info, p->sign, p->local, deadline_ns,
+			       ret_attempt);
 	for (int32_t i = 0; i < p->nlocal && !r; i++)
 		if (te__members_has(p->control, i, *ret_attempt))
 			ret_rank[n++] = te__boot_local(p->boot, i);

@@ -5,11 +5,13 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <te/ctx.h>
 #include <te/errno.h>
 
 #include "libtecomm/bootstrap/bootstrap.h"
@@ -73,12 +75,54 @@ START_TEST(ranks_meet_over_what_there_is)
 }
 END_TEST
 
+/* ---- no network ---- */
+
+static int splits(int rank, void *arg)
+{
+	struct te_comm_opts o = ranks_opts(rank), group = TE_COMM_OPTS_INIT;
+	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
+	struct te_comm *comm = NULL, *half = NULL;
+	struct te_ctx *ctx = NULL;
+	int r;
+
+	(void)arg;
+	co.backend = "host";
+	o.pool_nbytes = group.pool_nbytes = 1 << 20;
+	r = te_ctx_create(&co, &ctx);
+	if (!r)
+		r = te_comm_create(ctx, &o, &comm);
+	if (!r)
+		r = te_comm_split(comm, rank % 2, -rank, &group, &half);
+	if (!r && (te_comm_nranks(half) != 2 || te_comm_rank(half) != (rank < 2)))
+		r = te_fail(-1, "rank %d of %d", te_comm_rank(half), te_comm_nranks(half));
+	te_comm_unref(half);
+	te_comm_unref(comm);
+	te_ctx_unref(ctx);
+	return r;
+}
+
+/* ranks of one host, of which no interface is up, not even the loopback */
+START_TEST(groups_of_one_host_need_no_network)
+{
+	struct ranks_result res[4];
+
+	ck_assert_int_eq(unshare(CLONE_NEWNET), 0);
+	setenv("TE_COMM_PACKETS", "64K", 1);
+	ranks_meet(MEET_DIR, 4);
+	ranks_run(4, splits, NULL, res);
+	ranks_part();
+	ranks_ok(4, res);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("comm/bootstrap_net");
 	TCase *c = tt_case(s, "families", "host");
 
 	tcase_add_loop_test(c, ranks_meet_over_what_there_is, 0, 3);
+	c = tt_case(s, "no network", "host");
+	tcase_add_test(c, groups_of_one_host_need_no_network);
 	return s;
 }
 

@@ -26,7 +26,7 @@ static void exchange(int rank)
 	uint64_t nbytes;
 	int fd = bk_fd(n, 0x40 + rank);
 
-	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control)) ||
+	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control, NULL)) ||
 	    bk_result("publish", te__client_publish(c, 70 + (uint32_t)rank, n, fd,
 						    bk_in_ms(20000))))
 		_exit(1);
@@ -110,7 +110,7 @@ static void stops(int rank)
 	step(0); /* before it connects */
 	c = bk_open(rank);
 	step(1); /* after HELLO */
-	(void)te__client_control(c, bk_in_ms(20000), &control);
+	(void)te__client_control(c, bk_in_ms(20000), &control, NULL);
 	step(2);
 	(void)te__client_publish(c, 70 + (uint32_t)rank, 4096, fd, bk_in_ms(20000));
 	step(3); /* its memory can still be fetched, but not for long */
@@ -127,7 +127,7 @@ static void survives(int rank)
 	int64_t begin;
 	int fd = -1, r;
 
-	r = te__client_control(c, bk_in_ms(20000), &control);
+	r = te__client_control(c, bk_in_ms(20000), &control, NULL);
 	if (bk_result("control", r))
 		_exit(1);
 	bk_say("open");
@@ -210,7 +210,7 @@ static void watches(int rank)
 	int64_t begin;
 	int r = 0;
 
-	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control)) ||
+	if (bk_result("control", te__client_control(c, bk_in_ms(20000), &control, NULL)) ||
 	    bk_result("watch", te__client_watch(c)))
 		_exit(1);
 	bk_say("ready");

@@ -18,6 +18,7 @@ static const char *const name[BK_MOST] = { "rank 0", "rank 1", "rank 2", "rank 3
 					   "rank 4", "rank 5", "rank 6", "rank 7" };
 uint8_t bk_key[TE__KEY_NBYTES];
 struct te__node_info bk_info = { .key = bk_key, .name = name };
+static char *at; /* of all processes */
 
 int64_t bk_now_ms(void)
 {
@@ -170,6 +171,9 @@ int bk_result(const char *what, int r)
 void bk_setup(void)
 {
 	tt_fill_bytes(bk_key, sizeof(bk_key));
+	at = mmap(NULL, TE__LOCAL_NAME, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(at, MAP_FAILED);
+	bk_info.at = at;
 	bk_info.nlocal = 3;
 }
 
@@ -185,7 +189,7 @@ struct te__client *bk_open(int rank)
 int bk_dial(void)
 {
 	struct sockaddr_un sa;
-	const socklen_t n = (socklen_t)te__wire_address(&bk_info, &sa);
+	const socklen_t n = te__local_address(bk_info.at, &sa);
 	const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	ck_assert_int_eq(connect(s, (struct sockaddr *)&sa, n), 0);
@@ -208,6 +212,6 @@ struct te__wire bk_hello(int rank)
 	struct te__wire m = { .magic = TE__WIRE_MAGIC, .kind = TE__WIRE_HELLO };
 
 	m.rank = (uint32_t)rank;
-	memcpy(m.key, bk_key, sizeof(bk_key));
+	te__broker_proof(&bk_info, m.rank, m.key);
 	return m;
 }

@@ -59,7 +59,7 @@ START_TEST(a_full_file_table_is_named)
 	DO(te__client_open(&bk_info, 0, bk_in_ms(20000), &c));
 	bk_let_go(1);
 	bk_expect(1, "open");
-	DO(te__client_control(c, bk_in_ms(20000), &control));
+	DO(te__client_control(c, bk_in_ms(20000), &control, NULL));
 	DO(te__client_publish(c, 5, 4096, fd, bk_in_ms(20000)));
 	bk_let_go(1);
 	snprintf(want, sizeof(want), "%d a file descriptor did not arrive (MSG_CTRUNC)", -EMFILE);
@@ -128,7 +128,7 @@ static int once(void)
 	if (!r)
 		r = te__client_open(&bk_info, 0, bk_in_ms(20000), &c);
 	if (!r)
-		r = te__client_control(c, bk_in_ms(20000), &control);
+		r = te__client_control(c, bk_in_ms(20000), &control, NULL);
 	if (!r) {
 		fd = bk_fd(4096, 7);
 		bk_info.nlocal = 2;

@@ -584,6 +584,7 @@ END_TEST
 static struct members {
 	struct te__control *control;
 	struct te__node_info info;
+	int sign[MEMBERS];
 	struct member {
 		pthread_t thread;
 		int rank;
@@ -603,7 +604,8 @@ static void *member(void *arg)
 		uint32_t attempt = 0, set = 0;
 
 		usleep((useconds_t)(te__splitmix64(&x) % 3000));
-		if (te__members_settle(members.control, &members.info, m->rank,
+		if (te__members_settle(members.control, &members.info,
+				       members.sign[m->rank], m->rank,
 				       now_ns() + (int64_t)(te__splitmix64(&x) % 4000000),
 				       &attempt) == -TE_ESTATE)
 			return NULL;
@@ -624,22 +626,20 @@ static void *member(void *arg)
 /* whenever ranks arrive, and whatever fails: there is one successor at most */
 START_TEST(ranks_agree_on_one_set_of_members)
 {
-	static uint8_t key[TE__KEY_NBYTES];
 	static const char *const name[MEMBERS] = { "rank 0", "rank 1", "rank 2", "rank 3",
 						   "rank 4" };
 	int nfull = 0, nparts = 0;
 
 	for (int k = 0; k < (int)TT_FEWER(32); k++) {
 		uint32_t in = 0;
-		int sign[MEMBERS], fd, first = -1;
+		int fd, first = -1;
 
-		tt_fill_bytes(key, sizeof(key));
-		members.info = (struct te__node_info){ MEMBERS, 0, key, name };
+		members.info = (struct te__node_info){ .nlocal = MEMBERS, .name = name };
 		DO(te__control_create(MEMBERS, &fd));
 		DO(te__control_map(fd, MEMBERS, &members.control));
-		close(fd);
 		for (int i = 0; i < MEMBERS; i++)
-			DO(te__members_sign(&members.info, i, &sign[i]));
+			DO(te__members_sign(&members.info, fd, i, &members.sign[i]));
+		close(fd);
 		for (int i = 0; i < MEMBERS; i++) {
 			members.m[i] = (struct member){ .rank = i, .seed = tt_rand_u64() };
 			ck_assert_int_eq(pthread_create(&members.m[i].thread, NULL, member,
@@ -650,7 +650,7 @@ START_TEST(ranks_agree_on_one_set_of_members)
 		for (int i = 0; i < MEMBERS; i++) {
 			const struct member *m = &members.m[i];
 
-			close(sign[i]);
+			close(members.sign[i]);
 			if (!m->succeeded)
 				continue;
 			first = first < 0 ? i : first;

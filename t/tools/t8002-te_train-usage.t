@@ -97,6 +97,9 @@ the model is tied: its head has the weight of embed|--model micro.json --freeze 
 the model is tied|--model micro.json --freeze embed,head.weight text
 "h.0.attn" has no weight|--model micro.json --freeze h.0.attn text
 "nothing"|--model micro.json --freeze nothing text
+here it is "h.1.qkv.weight"|--model micro.json --freeze transformer.h.1.attn.c_attn text
+the model is tied|--model micro.json --freeze lm_head text
+hf download openai-community/gpt2 --|--init https://huggingface.co/openai-community/gpt2 text
 n_layer|--init small --model deep.json text
 n_layer|--resume small --model deep.json text
 model_type|--init small --preset tiny text

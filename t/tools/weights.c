@@ -440,6 +440,9 @@ START_TEST(an_index_need_not_name_buffers)
 	write_edited(b, "c.safetensors", &other);
 	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
 	ck_assert_ptr_nonnull(strstr(said, "\"model.layers.0.mlp.scale\""));
+	/* nor has a file to have a buffer that it names */
+	write_index(f, NULL, "model.layers.0.self_attn.rotary_emb.inv_freq", "b.safetensors");
+	ck_assert_msg(!weights_read_folder(dir, &model), "%s", said);
 	st_close(b);
 	st_close(f);
 }

@@ -120,7 +120,7 @@ static const char *const harmless[] = {
 	"language", "library_name", "license", "model_name", "model_type", "name_or_path",
 	"pipeline_tag", "sub_configs", "tags", "tokenizer*", "transformers*", "unsloth_*",
 	/* types, kernels, memory and distribution of Python's computation */
-	"attn_implementation", "*flash_attn*", "*flash_attention*", "base_model_*_plan", "bf16",
+	"*attn_implementation*", "*flash_attn*", "*flash_attention*", "base_model_*_plan", "bf16",
 	"cache_config", "cache_implementation", "chunk_size_feed_forward", "dtype", "fp16",
 	"fp32", "gradient_checkpointing*", "params_dtype", "tf_legacy_loss", "torch_dtype",
 	"torchscript", "use_bfloat16", "use_cache", "use_sdpa", "xla_device",

@@ -379,20 +379,47 @@ int model_build(struct te_ctx *ctx, const struct config *cfg, struct model *ret_
 	return model_build_shard(ctx, cfg, NULL, 0, ret_model);
 }
 
-/* a pattern that matches no weight may match an operation without one */
+/* the name here of a weight that files give the name hf, with or without ".weight"; or "" */
+static void name_in_model(const struct model *m, const char *hf, char buf[96])
+{
+	char whole[128];
+
+	*buf = '\0';
+	for (int pass = 0; pass < 2; pass++) {
+		snprintf(whole, sizeof(whole), "%s%s", hf, pass ? ".weight" : "");
+		for (const struct weight_map *map = model_map(m->cfg.family); map->te; map++) {
+			const int layer = model_match(map->hf, whole);
+			const char *hash = strchr(map->te, '#');
+
+			if (layer == -1)
+				snprintf(buf, 96, "%s", map->te);
+			else if (layer >= 0)
+				snprintf(buf, 96, "%.*s%d%s", (int)(hash - map->te), map->te, layer,
+					 hash + 1);
+		}
+	}
+}
+
+/* a pattern that matches no weight may match an operation without one, or be a name in files */
 static int no_weight(const struct model *m, const char *pattern)
 {
 	const char *name = NULL;
+	char te[96];
 
 	for (int i = 0; i < te_seq_nops(m->seq); i++)
 		if (!fnmatch(pattern, te_op_name(te_seq_op(m->seq, i)), 0))
 			name = te_op_name(te_seq_op(m->seq, i));
-	if (m->cfg.tied && (!fnmatch(pattern, "head", 0) || !fnmatch(pattern, "head.weight", 0)))
+	name_in_model(m, pattern, te);
+	if (m->cfg.tied && (!fnmatch(pattern, "head", 0) || !fnmatch(pattern, "head.weight", 0) ||
+			    !strcmp(te, "head.weight")))
 		return say_bad("--freeze: \"%s\": the model is tied: its head has the weight of "
 			       "embed; \"embed.weight\" freezes both", pattern);
 	if (name)
 		return say_bad("--freeze: \"%s\": the operation \"%s\" has no weight", pattern,
 			       name);
+	if (*te)
+		return say_bad("--freeze: \"%s\" is a name in files; here it is \"%s\"", pattern,
+			       te);
 	return say_bad("--freeze: the model has no weight or operation \"%s\"", pattern);
 }
 

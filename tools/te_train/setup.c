@@ -46,24 +46,30 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	return r;
 }
 
-/* ORG/NAME or NAME, as the hub names models, and no folder here */
-static int is_hub_name(const char *s)
+/* ORG/NAME or NAME, as the hub names models, also in an address; NULL: none, or a folder here */
+static const char *hub_name(const char *s)
 {
+	static const char *const address[] = { "https://huggingface.co/", "https://hf.co/",
+					       "hf://" };
 	static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				   "0123456789-_.";
-	size_t n = strspn(s, word);
 	struct stat st;
+	size_t n;
 
 	if (!stat(s, &st) || errno != ENOENT || *s == '.' || strstr(s, ".json"))
-		return 0;
+		return NULL;
+	for (size_t i = 0; i < sizeof(address) / sizeof(address[0]); i++)
+		if (!strncmp(s, address[i], strlen(address[i])))
+			s += strlen(address[i]);
+	n = strspn(s, word);
 	if (s[n] == '/' && s[n + 1] != '.')
 		n += 1 + strspn(s + n + 1, word);
-	return n && !s[n] && s[n - 1] != '/';
+	return n && !s[n] && s[n - 1] != '/' ? s : NULL;
 }
 
 static int choose_config(const struct opts *o, struct config *cfg)
 {
-	const char *dir = o->resume ? o->resume : o->init, *name;
+	const char *dir = o->resume ? o->resume : o->init, *name, *hub;
 	struct stat st;
 	int r;
 
@@ -75,10 +81,11 @@ static int choose_config(const struct opts *o, struct config *cfg)
 		return say_bad("%s: not a directory, expected a folder with config.json and "
 			       "model.safetensors", dir);
 	name = o->init ? o->init : o->model;
-	if (!o->resume && name && is_hub_name(name))
+	hub = !o->resume && name ? hub_name(name) : NULL;
+	if (hub)
 		return say_bad("%s: there is no such file or folder, and only local ones are read: "
 			       "a model of the Hugging Face hub is downloaded by, for example, "
-			       "hf download %s --local-dir DIR", name, name);
+			       "hf download %s --local-dir DIR", name, hub);
 	if (dir)
 		r = config_read(dir, cfg);
 	else

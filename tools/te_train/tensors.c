@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static char *key_of(const char *name)
 }
 
 /* values that models compute and programs save although they are no weights */
-static int is_buffer(const char *key, const struct st_tensor *t)
+static int is_buffer(const char *key, int ndim)
 {
 	static const struct {
 		const char *name;
@@ -75,7 +76,7 @@ static int is_buffer(const char *key, const struct st_tensor *t)
 		const size_t m = strlen(buffers[i].name);
 
 		if (n >= m && !strcmp(key + n - m, buffers[i].name) &&
-		    (n == m || key[n - m - 1] == '.') && t->ndim >= buffers[i].ndim)
+		    (n == m || key[n - m - 1] == '.') && ndim >= buffers[i].ndim)
 			return 1;
 	}
 	return 0;
@@ -116,7 +117,7 @@ static int list_all(struct tensors *ts, struct st_file *const *file, size_t nfil
 	for (size_t i = 1; i < ts->n; i++) {
 		const struct tensor *a = &ts->at[i - 1], *b = &ts->at[i];
 
-		if (!strcmp(a->key, b->key) && !is_buffer(b->key, &b->st))
+		if (!strcmp(a->key, b->key) && !is_buffer(b->key, b->st.ndim))
 			return say_bad("%s: tensors \"%s\" and \"%s\" are one weight, expected one "
 				       "of them", st_path(b->file), a->name, b->name);
 	}
@@ -155,7 +156,7 @@ const struct tensor *tensors_unused(const struct tensors *ts, size_t *ret_n)
 	for (size_t i = ts->n; i-- > 0;) {
 		const struct tensor *t = &ts->at[i];
 
-		if (t->used || is_buffer(t->key, &t->st))
+		if (t->used || is_buffer(t->key, t->st.ndim))
 			continue;
 		first = t;
 		++*ret_n;
@@ -231,7 +232,7 @@ static int check_listed(const struct tensors *ts, const json_t *map)
 			struct st_tensor t;
 
 			if (json_object_get(map, name) ||
-			    (st_find(ts->file[k], name, &t) && is_buffer(name, &t)))
+			    (st_find(ts->file[k], name, &t) && is_buffer(name, t.ndim)))
 				continue;
 			return say_bad("%s: does not name tensor \"%s\" of %s", ts->path, name,
 				       st_path(ts->file[k]));
@@ -240,7 +241,7 @@ static int check_listed(const struct tensors *ts, const json_t *map)
 	return STATUS_OK;
 }
 
-/* each tensor is in the file that the index names */
+/* each tensor is in the file that the index names, or is a buffer */
 static int open_indexed(struct tensors *ts, const char *dir)
 {
 	struct record_reader rd;
@@ -268,7 +269,7 @@ static int open_indexed(struct tensors *ts, const char *dir)
 			break;
 		}
 		r = open_in(ts, dir, file, &f);
-		if (!r && !st_find(f, name, &t))
+		if (!r && !st_find(f, name, &t) && !is_buffer(name, INT_MAX))
 			r = say_bad("%s: there is no tensor \"%s\", which %s names", st_path(f),
 				    name, ts->path);
 	}

@@ -220,11 +220,14 @@ TAP = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(TAP)
 T_LOG_DRIVER = $(TAP)
 T_LOG_COMPILER = $(SHELL)
+# Each test has a TMPDIR of its own; what it leaves there is removed, and a failure of check-report.
 # TE_* of the caller would change what tests see. Threads of a BLAS take the cores of
 # other tests, and ThreadSanitizer does not see how they wait for each other.
 AM_TESTS_ENVIRONMENT = \
 	for v in `env | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p'`; do unset $$v; done; \
 	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \
+	TMPDIR=`mktemp -d "$${TMPDIR:-/tmp}/te-check.XXXXXX"`; export TMPDIR; \
+	trap 'ls -A "$$TMPDIR" >"$$b.left"; [ -s "$$b.left" ] || rm -f "$$b.left"; rm -rf "$$TMPDIR"' 0; \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \
 	TT_HEADERS='$(TE_PUBLIC_H)'; export TT_HEADERS; \
@@ -694,9 +697,13 @@ endif
 check-report:
 	@for f in $(TEST_LOGS); do \
 		grep -h -E '^(FAIL|XPASS|ERROR|SKIP): ' $$f; \
+		[ ! -e $${f%.log}.left ] || \
+			echo "FAIL: $${f%.log} leaves in TMPDIR: "`cat $${f%.log}.left`; \
 	done; \
 	for f in $(TEST_LOGS); do \
-		cat $${f%.log}.trs || echo ':test-result: ERROR'; echo end; \
+		cat $${f%.log}.trs || echo ':test-result: ERROR'; \
+		[ ! -e $${f%.log}.left ] || echo ':test-result: FAIL'; \
+		echo end; \
 	done | $(AWK) ' \
 		/^:test-result: (PASS|XFAIL)/ { pass++ } \
 		/^:test-result: (FAIL|XPASS)/ { fail++ } \
@@ -708,6 +715,7 @@ check-report:
 		} \
 		END { printf "%d passed, %d failed, %d skipped\n", p, f, s }'
 .PHONY: check-report
+MOSTLYCLEANFILES += t/*/*.left
 
 installcheck-local:
 	@env DESTDIR='$(DESTDIR)' bindir='$(bindir)' libdir='$(libdir)' \

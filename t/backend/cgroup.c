@@ -32,7 +32,7 @@ static void put(const char *path, const char *text)
 
 static void setup(void)
 {
-	strcpy(root, "/tmp/te-cgroup.XXXXXX");
+	snprintf(root, sizeof(root), "%s/te-cgroup.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(root));
 	snprintf(membership, sizeof(membership), "%s/membership", root);
 }

@@ -264,7 +264,7 @@ static int fake_cublasLtMatmul(void *handle, void *desc, const void *alpha, cons
 
 /* ---- a device and a stream, made without opening a GPU ---- */
 
-static char cache[] = "/tmp/te-cublaslt.XXXXXX";
+static char cache[64];
 static char choices[sizeof(cache) + 40];
 static struct object own[2] = { { .kind = STREAM }, { .kind = STREAM } };
 static struct te__cuda_dev dev;
@@ -544,6 +544,7 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "gemm", "host fast");
 
 	/* only the name: each test creates the folder and removes it */
+	snprintf(cache, sizeof(cache), "%s/te-cublaslt.XXXXXX", tt_tmpdir());
 	if (!mkdtemp(cache) || rmdir(cache) || setenv("TE_CACHE_DIR", cache, 1))
 		abort();
 	tcase_add_checked_fixture(c, setup, teardown);

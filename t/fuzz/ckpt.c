@@ -13,7 +13,7 @@
 #include "tools/te_train/ckpt.h"
 #include "tools/te_train/say.h"
 
-static char dir[] = "/tmp/te-fuzz.XXXXXX", state[64];
+static char dir[64], state[96];
 
 static void finish(void)
 {
@@ -24,6 +24,7 @@ static void finish(void)
 static void prepare(void)
 {
 	say_hush(1);
+	snprintf(dir, sizeof(dir), "%s/te-fuzz.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	if (!mkdtemp(dir))
 		abort();
 	snprintf(state, sizeof(state), "%s/state.safetensors", dir);

@@ -1,6 +1,7 @@
 /* tt.c - main function, hardware checks and random inputs of the Check programs. */
 #include "config.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -23,14 +24,39 @@
 static uint64_t seed;
 static uint64_t state;
 
+const char *tt_tmpdir(void)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	return tmp && *tmp ? tmp : "/tmp";
+}
+
+void tt_remove(const char *dir)
+{
+	const struct dirent *e;
+	char path[512];
+	DIR *d = opendir(dir);
+
+	while (d && (e = readdir(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) {
+			snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+			if (unlink(path))
+				tt_remove(path);
+		}
+	if (d)
+		closedir(d);
+	(void)rmdir(dir);
+}
+
 /* sets an installed one; if there is none, localedef(1) creates a temporary one */
 static int comma_locale(void)
 {
 	static const char *const name[] = { "de_DE.UTF-8", "de_DE.utf8", "de_DE", "fr_FR.UTF-8",
 					    "es_ES.UTF-8" };
-	char dir[] = "/tmp/te-test.XXXXXX", cmd[160];
+	char dir[96], cmd[192];
 	int found = 0, made;
 
+	snprintf(dir, sizeof(dir), "%s/te-test.XXXXXX", tt_tmpdir());
 	for (size_t k = 0; k < TT_LEN(name) && !found; k++)
 		found = setlocale(LC_ALL, name[k]) != NULL;
 	if (!found && mkdtemp(dir)) {

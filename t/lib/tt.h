@@ -102,6 +102,11 @@ float tt_rand_normal(void);			/* mean 0, deviation 1 */
 float tt_rand_bits_f32(void);			/* any bits: NaN, inf, subnormal */
 void tt_fill_normal(float *x, size_t n, float scale);
 void tt_fill_uniform(float *x, size_t n, float lo, float hi);
+/* where tests make files and folders: TMPDIR, by default /tmp. `make check` gives each test a new
+ * one, and reports what is left in it */
+const char *tt_tmpdir(void);
+/* a folder and its files, which may be folders of files */
+void tt_remove(const char *dir);
 void tt_fill_bytes(void *p, size_t nbytes);	/* any */
 void tt_poison(void *p, size_t nbytes);		/* bytes that no result should have */
 int tt_is_poison(const void *p, size_t nbytes);	/* whether all bytes still are */

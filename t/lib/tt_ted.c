@@ -50,12 +50,11 @@ void run_conf(struct ted_run *r, const char *fmt, ...)
 
 void run_init(struct ted_run *r, const char *conf)
 {
-	const char *tmp = getenv("TMPDIR");
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 
 	make_key(key);
 	memset(r, 0, sizeof(*r));
-	snprintf(r->dir, sizeof(r->dir), "%.40s/te-ted-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	snprintf(r->dir, sizeof(r->dir), "%.40s/te-ted-XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(r->dir));
 	strcpy(r->space, "/dev/shm/te-ted-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(r->space));
@@ -215,23 +214,6 @@ void run_begin(const char *conf)
 	run_start(&run);
 }
 
-/* the folder and its files */
-static void remove_folder(const char *dir)
-{
-	const struct dirent *e;
-	char path[512];
-	DIR *d = opendir(dir);
-
-	while (d && (e = readdir(d)))
-		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) {
-			snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
-			if (unlink(path))
-				rmdir(path);
-		}
-	closedir(d);
-	ck_assert_int_eq(rmdir(dir), 0);
-}
-
 void run_end(struct ted_run *r)
 {
 	if (r->pid) {
@@ -240,8 +222,8 @@ void run_end(struct ted_run *r)
 		ck_assert_msg(!status, "status %d: %s", status, run_log(r));
 	}
 	close(r->notify);
-	remove_folder(r->space);
-	remove_folder(r->dir);
+	tt_remove(r->space);
+	tt_remove(r->dir);
 }
 
 const char *run_log(const struct ted_run *r)

@@ -52,6 +52,10 @@ for f in $(echo "$code" | grep -E '\.(c|cu)$'); do
 done >"$tmp/bad"
 empty "each source opens with what it is responsible for" "$tmp/bad"
 
+# make check gives each test a TMPDIR, and tells what it leaves there
+grep -n '"/tmp/te-' $(echo "$code" | grep -E '^t/.*\.[ch]$') >"$tmp/bad"
+empty "tests make files in tt_tmpdir()" "$tmp/bad"
+
 # what differs between recipes is in their rows
 grep -nE '\bTE_RECIPE_(NONE|DELAYED|CURRENT|BLOCK)\b|\brecipe(\.|->)kind\b' \
 	$(echo "$libcode" | grep -E '^libte.*\.[ch]$') | grep -v '^libtecore/quant/' >"$tmp/bad"
@@ -61,7 +65,7 @@ empty "only libtecore/quant looks at the kind of a recipe" "$tmp/bad"
 cat $lists Makefile.am >"$tmp/lists"
 for f in $(find include/te kernels libtecore libtegraph libtecomm tools daemon examples man t vm \
 	-type f -name '*.*' ! -name '*.in' ! -name '*.fatbin' ! -name '*.d' ! -name '*.o' \
-	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.pc' \
+	! -name '*.lo' ! -name '*.la' ! -name '*.l[oa]T' ! -name '*.log' ! -name '*.trs' ! -name '*.left' ! -name '*.pc' \
 	! -path '*/.libs/*' ! -path '*/.deps/*' ! -path 'include/te/version.h' \
 	! -path 'include/te/te.f90' ! -path 'vm/run*' ! -name .dirstamp); do
 	case $f in

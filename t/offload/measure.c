@@ -14,11 +14,12 @@
 #include "libtecore/base/private.h"
 #include "tt_ctx.h"
 
-static char dir[] = "/tmp/te-spill-XXXXXX";
+static char dir[64];
 
 static void setup(void)
 {
 	memcpy(dir + sizeof(dir) - 7, "XXXXXX", 6);
+	snprintf(dir, sizeof(dir), "%s/te-spill.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 }
 

@@ -217,8 +217,9 @@ START_TEST(node_of_a_device_is_read_from_sysfs)
 		const char *text;
 		int want;
 	} row[] = { { "0\n", 0 }, { "3\n", 3 }, { "-1\n", -1 }, { "", -1 }, { "x\n", -1 } };
-	char root[] = "/tmp/te-numa-XXXXXX", dir[64], path[96];
+	char root[64], dir[80], path[112];
 
+	snprintf(root, sizeof(root), "%s/te-numa.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(root));
 	snprintf(dir, sizeof(dir), "%s/0000:1a:00.0", root);
 	snprintf(path, sizeof(path), "%s/numa_node", dir);

@@ -17,7 +17,7 @@ const struct engine engines[NENGINES] = {
 	{ "memory", TE__SPILL_MEMORY, 0 },
 };
 
-char spill_dir[32];
+char spill_dir[64];
 struct te__pinned *arena;
 struct te__spill *spill;
 struct te__spill_opts spill_opts;
@@ -142,12 +142,12 @@ static void set_up_in(const char *dir)
 
 void spill_setup(void)
 {
-	set_up_in(has_tmpfs() ? "/dev/shm" : "/tmp");
+	set_up_in(has_tmpfs() ? "/dev/shm" : tt_tmpdir());
 }
 
 void spill_setup_disk(void)
 {
-	set_up_in("/tmp");
+	set_up_in(tt_tmpdir());
 }
 
 void spill_teardown(void)

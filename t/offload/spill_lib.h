@@ -22,7 +22,7 @@ struct engine {
 #define NENGINES 4
 extern const struct engine engines[NENGINES];
 
-extern char spill_dir[32];
+extern char spill_dir[64];
 extern struct te__pinned *arena;
 extern struct te__spill *spill;
 extern struct te__spill_opts spill_opts; /* of te__spill_create, reset by the fixture */

@@ -12,7 +12,7 @@
 #include "gemm_exact_cases.h"
 
 /* a folder of choices of this run: other tests and users keep theirs */
-static char dir[] = "/tmp/te-gemm.XXXXXX";
+static char dir[64];
 
 #define NELEMS (96 * 160)
 
@@ -135,6 +135,7 @@ static Suite *suite(void)
 
 	tcase_add_test(c, a_choice_is_kept_and_gives_the_same_bits);
 	tcase_add_loop_test(c, damaged_choices_are_passed_over, 0, TT_LEN(damage));
+	snprintf(dir, sizeof(dir), "%s/te-gemm.XXXXXX", tt_tmpdir());
 	if (mkdtemp(dir))
 		setenv("TE_CACHE_DIR", dir, 1);
 	return s;

@@ -24,13 +24,13 @@
 #define T 16
 static const struct model_shape gpt = { 24, 16, 1, T, 2, 2, 1, 0.2f, 0 };
 static const struct model_shape llama = { 24, 16, 1, T, 2, 1, 1, 0, 1 };
-static char dir[] = "/tmp/te-checkpoint.XXXXXX";
-static char path[64], fresh[80];
+static char dir[64];
+static char path[96], fresh[112];
 
 static void setup(void)
 {
 	tt_setup();
-	strcpy(strrchr(dir, '.'), ".XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-checkpoint.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/run.safetensors", dir);
 	snprintf(fresh, sizeof(fresh), "%s.new", path);
@@ -359,7 +359,7 @@ END_TEST
 START_TEST(links_are_not_followed)
 {
 	struct run a = run_of(&gpt, "bf16", 3), b = run_of(&gpt, "bf16", 4);
-	char victim[64], text[8] = "";
+	char victim[96], text[8] = "";
 	struct stat s;
 	int fd;
 

@@ -18,7 +18,7 @@ static char dir[64], path[96], fresh[104], said[96];
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/te-ckpt.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-ckpt.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/state.safetensors", dir);
 	snprintf(fresh, sizeof(fresh), "%s.new", path);

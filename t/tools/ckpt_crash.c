@@ -231,7 +231,7 @@ static void setup(void)
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 	json_t *obj = json_loads(config, 0, NULL);
 
-	strcpy(dir, "/tmp/te-crash.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-crash.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	co.backend = "host";
 	ck_assert_int_eq(te_ctx_create(&co, &ctx), 0);
@@ -242,20 +242,9 @@ static void setup(void)
 	options = json_pack("{s:[]}", "files");
 }
 
-static void clear(void)
-{
-	char path[512];
-
-	for (int i = 0; i < nnames; i++) {
-		snprintf(path, sizeof(path), "%s/%s", dir, name[i]);
-		unlink(path);
-	}
-}
-
 static void teardown(void)
 {
-	clear();
-	rmdir(dir);
+	tt_remove(dir);
 	for (int i = 0; i < nevents; i++)
 		free(event[i].data);
 	for (int i = 0; i < ninodes; i++)

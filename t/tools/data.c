@@ -19,7 +19,7 @@ static char path[3][96];
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/te-data.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-data.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	for (int i = 0; i < 3; i++)
 		snprintf(path[i], sizeof(path[i]), "%s/%d", dir, i);
@@ -29,9 +29,7 @@ static void setup(void)
 static void teardown(void)
 {
 	say_hush(0);
-	for (int i = 0; i < 3; i++)
-		unlink(path[i]);
-	rmdir(dir);
+	tt_remove(dir);
 }
 
 static void put(int i, const char *suffix, const void *p, size_t n)

@@ -12,13 +12,13 @@
 #include "tools/te_train/say.h"
 #include "tt.h"
 
-static char path[] = "/tmp/te-freeze.XXXXXX";
+static char path[64];
 
 static void setup(void)
 {
 	int fd;
 
-	strcpy(path, "/tmp/te-freeze.XXXXXX");
+	snprintf(path, sizeof(path), "%s/te-freeze.XXXXXX", tt_tmpdir());
 	fd = mkstemp(path);
 	ck_assert_int_ge(fd, 0);
 	for (int i = 0; i < 500; i++)

@@ -339,10 +339,12 @@ END_TEST
 
 static int read_text(const char *text, struct config *ret_c)
 {
-	char path[] = "/tmp/te-hfconfig.XXXXXX";
-	int fd = mkstemp(path), r;
+	char path[64];
+	int fd, r;
 	ssize_t n = (ssize_t)strlen(text);
 
+	snprintf(path, sizeof(path), "%s/te-hfconfig.XXXXXX", tt_tmpdir());
+	fd = mkstemp(path);
 	ck_assert_int_eq(write(fd, text, (size_t)n), n);
 	close(fd);
 	*said = '\0';

@@ -18,7 +18,7 @@ static void write_file(char *name, const char *text, int times)
 {
 	int fd;
 
-	strcpy(name, "/tmp/te-mem.XXXXXX");
+	snprintf(name, sizeof(path), "%s/te-mem.XXXXXX", tt_tmpdir());
 	fd = mkstemp(name);
 	ck_assert_int_ge(fd, 0);
 	for (int i = 0; i < times; i++)

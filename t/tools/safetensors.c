@@ -17,7 +17,7 @@ static struct folder folder;
 
 static void setup(void)
 {
-	strcpy(dir, "/tmp/te-safetensors.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-safetensors.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/m.safetensors", dir);
 	snprintf(fresh, sizeof(fresh), "%s.new", path);

@@ -63,7 +63,7 @@ static void setup_ctx(void)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
 
-	strcpy(dir, "/tmp/te-weights.XXXXXX");
+	snprintf(dir, sizeof(dir), "%s/te-weights.XXXXXX", tt_tmpdir());
 	ck_assert_ptr_nonnull(mkdtemp(dir));
 	ck_assert_int_eq(folder_open(dir, &folder), 0);
 	co.backend = "host";

@@ -98,6 +98,11 @@ static const struct {
 	{ STATE("\"files\":3"), "\"files\"" },
 	{ STATE("\"files\":[1]"), "\"files\": entry 1" },
 	{ STATE("\"files\":[\"a\",null]"), "\"files\": entry 2" },
+	{ STATE("\"files\":[{\"hex\":\"\"}]"), "\"files\": entry 1" },
+	{ STATE("\"files\":[{\"hex\":\"61f\"}]"), "\"files\": entry 1" },
+	{ STATE("\"files\":[{\"hex\":\"6100\"}]"), "\"files\": entry 1" },
+	{ STATE("\"files\":[{\"hex\":\"6g\"}]"), "\"files\": entry 1" },
+	{ STATE("\"files\":[],\"val\":{\"hex\":1}"), "\"val\"" },
 	{ STATE("\"files\":[],\"steps\":null"), "\"steps\"" },
 	{ STATE("\"files\":[],\"steps\":\"9\""), "\"steps\"" },
 	{ STATE("\"files\":[],\"steps\":-1"), "\"steps\"" },
@@ -124,6 +129,7 @@ END_TEST
 static const char *const accepted[] = {
 	STATE("\"files\":[]"),
 	STATE("\"files\":[\"/a\",\"/b\"],\"steps\":12,\"lr\":1,\"recipe\":\"fp32\",\"graph\":1"),
+	STATE("\"files\":[{\"hex\":\"2f61ff\"}],\"val\":{\"hex\":\"ff\"}"),
 	STATE("\"files\":[],\"an-option-of-a-later-version\":null"),
 };
 

@@ -34,6 +34,32 @@ kill -TERM $pid
 check "as if nothing had been" ends_with 130
 check "with a checkpoint" "$te_train" --resume s --stop-after 0
 
+# what would stop the save stops the start
+mkdir -p n/model.safetensors.new
+fails "a name that a save needs is taken" "n/model.safetensors.new: is not a regular file" \
+	"$te_train" $long --out n text
+if [ "$(id -u)" = 0 ] && unshare -m true 2>unshare.err; then
+	mkdir small
+	fails "a disk that is too small" "small: 0.2" unshare -m sh -c \
+		'mount -t tmpfs -o size=256k tmpfs small && exec "$@"' sh \
+		"$te_train" $long --out small text
+	check "tells what a checkpoint needs" grep -q 'MiB are free, a checkpoint needs 0.4' err
+else
+	skip "a disk that is too small" "only root can mount one"
+fi
+
+# names that are not UTF-8 are those of files too
+f=$(printf 'te\377t')
+cp text "$f"
+cp text "$f.val"
+check "a name that is not UTF-8" "$te_train" $micro --steps 2 --out b --val "$f.val" \
+	--log b.jsonl "$f"
+check "is resumed from" "$te_train" --resume b --steps 3
+check "with --val" "$te_train" --resume b --val "$f" --steps 4
+check "and as any other" "$te_train" $micro --steps 4 --out b2 --val text text
+check "which gives the same bits" cmp b/model.safetensors b2/model.safetensors
+check "the log can be drawn" "$abs_top_builddir/tools/te_plot" -o b.svg b.jsonl
+
 # a log on a full disk
 "$te_train" $micro --steps 20 --log-every 1 --log /dev/full text >out 2>err
 check "a full disk for the log: exit status 0" test $? = 0

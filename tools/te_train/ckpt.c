@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <te/errno.h>
@@ -512,6 +513,39 @@ static int complete(const struct folder *dir)
 	return STATUS_OK;
 }
 
+/* names that a save needs */
+static int check_names(const struct folder *dir)
+{
+	static const char *const file[] = { config_json, model_st, state_st };
+	int r = STATUS_OK;
+	char name[64];
+
+	for (int i = 0; i < 3 && !r; i++)
+		r = folder_check_regular(dir, fresh_name(file[i], name));
+	return r;
+}
+
+int ckpt_check_room(const char *path, const struct model *m)
+{
+	/* without quantizers and the text of headers */
+	const uint64_t need = 2 * moment_nbytes(m) + 4 * (uint64_t)m->nparams;
+	struct folder dir;
+	struct statvfs st;
+	uint64_t room;
+	int r = folder_open(path, &dir);
+
+	if (r)
+		return r;
+	/* some file systems do not know their size */
+	room = fstatvfs(dir.fd, &st) || !st.f_blocks ? UINT64_MAX :
+						       (uint64_t)st.f_bavail * st.f_frsize;
+	if (room < need)
+		r = say_bad("%s: %.2f MiB are free, a checkpoint needs %.2f MiB", path,
+			    (double)room / (1 << 20), (double)need / (1 << 20));
+	folder_close(&dir);
+	return r;
+}
+
 int ckpt_folder(const char *dir, double wait_s, int *lock_fd)
 {
 	struct folder f;
@@ -525,6 +559,8 @@ int ckpt_folder(const char *dir, double wait_s, int *lock_fd)
 		r = lock_folder(&f, wait_s, lock_fd);
 	if (!r)
 		r = complete(&f);
+	if (!r)
+		r = check_names(&f);
 	folder_close(&f);
 	return r;
 }

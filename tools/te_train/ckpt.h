@@ -25,10 +25,12 @@ struct progress {
 
 /*
  * Create a folder and its parents, check that files can be created in it, lock it as lock_folder()
- * does unless *lock_fd is 0 or more, and complete the save that a crash interrupted after it was
- * committed.
+ * does unless *lock_fd is 0 or more, complete the save that a crash interrupted after it was
+ * committed, and refuse a folder where the names of the next save are taken.
  */
 int ckpt_folder(const char *dir, double wait_s, int *lock_fd);
+/* STATUS_BAD, with a message, if the disk of the folder has no room for a checkpoint */
+int ckpt_check_room(const char *dir, const struct model *m);
 
 /* has it neither a checkpoint, nor weights, nor the best weights of a run */
 int ckpt_is_free(const char *dir);

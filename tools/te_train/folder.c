@@ -144,19 +144,26 @@ int folder_sync(const struct folder *f)
 	return fsync(f->fd) ? say_bad("%s: %s", f->path, strerror(errno)) : STATUS_OK;
 }
 
+int folder_check_regular(const struct folder *f, const char *name)
+{
+	struct stat st;
+
+	if (fstatat(f->fd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISREG(st.st_mode))
+		return STATUS_OK;
+	return say_bad("%s/%s: is not a regular file, expected none or one that an earlier save "
+		       "left; nothing was replaced", f->path, name);
+}
+
 int folder_create(const struct folder *f, const char *name, int *ret_fd)
 {
 	const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-	int fd = openat(f->fd, name, flags, 0666);
-	struct stat st;
+	int r = folder_check_regular(f, name), fd;
 
-	if (fd < 0 && errno == EEXIST && !fstatat(f->fd, name, &st, AT_SYMLINK_NOFOLLOW)) {
-		if (!S_ISREG(st.st_mode))
-			return say_bad("%s/%s: is not a regular file, expected none or one that an "
-				       "earlier save left; nothing was replaced", f->path, name);
-		if (!unlinkat(f->fd, name, 0))
-			fd = openat(f->fd, name, flags, 0666);
-	}
+	if (r)
+		return r;
+	fd = openat(f->fd, name, flags, 0666);
+	if (fd < 0 && errno == EEXIST && !unlinkat(f->fd, name, 0))
+		fd = openat(f->fd, name, flags, 0666);
 	if (fd < 0)
 		return say_bad("%s/%s: %s; nothing was replaced", f->path, name, strerror(errno));
 	*ret_fd = fd;

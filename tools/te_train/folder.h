@@ -23,6 +23,8 @@ int folder_has(const struct folder *f, const char *name);
 int folder_check_link(const struct folder *f, const char *name);
 int folder_sync(const struct folder *f);
 
+/* STATUS_BAD, with a message, if there is something of this name that is not a regular file */
+int folder_check_regular(const struct folder *f, const char *name);
 /*
  * A new file, open for reading and writing. A regular file of that name is removed before;
  * anything else, such as a link, is refused.

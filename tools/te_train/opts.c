@@ -384,13 +384,13 @@ json_t *opts_to_json(const struct opts *o)
 		case WORD:
 		case MODE:
 			if (*(char *const *)field)
-				record_text(&rec, rows[i].name, *(char *const *)field);
+				record_name(&rec, rows[i].name, *(char *const *)field);
 			break;
 		}
 	}
 	record_open_list(&rec, "files");
 	for (int i = 0; i < o->nfiles; i++)
-		record_text(&rec, NULL, o->file[i]);
+		record_name(&rec, NULL, o->file[i]);
 	record_close(&rec);
 	return record_end(&rec, "the options and the names of files");
 }
@@ -425,10 +425,14 @@ static int set_files(struct opts *o, int n, char *const *file)
 static int set_kept(struct opts *o, const struct row *row, const json_t *v, const char *where)
 {
 	int number = row->kind == FLAG || row->kind == INT || row->kind == REAL;
-	char num[64];
+	char num[64], *text = number ? NULL : record_name_of(v);
+	int r;
 
-	if (json_is_string(v) && !number)
-		return row_set(o, row, json_string_value(v), where);
+	if (text) {
+		r = row_set(o, row, text, where);
+		free(text);
+		return r;
+	}
 	/* a mode was a flag once */
 	if (json_is_integer(v) && (number || row->kind == MODE))
 		snprintf(num, sizeof(num), "%lld", (long long)json_integer_value(v));
@@ -451,12 +455,14 @@ static int set_kept_files(struct opts *o, const json_t *files, const char *where
 	if (!list)
 		return say_failed("out of memory");
 	for (size_t i = 0; i < n && !r; i++) {
-		list[i] = (char *)json_string_value(json_array_get(files, i));
+		list[i] = record_name_of(json_array_get(files, i));
 		if (!list[i])
 			r = say_bad("%s: \"files\": entry %zu is not a text", where, i + 1);
 	}
 	if (!r && n)
 		r = set_files(o, (int)n, list);
+	for (size_t i = 0; i < n; i++)
+		free(list[i]);
 	free(list);
 	return r;
 }

@@ -118,6 +118,22 @@ void record_text(struct record *r, const char *key, const char *value)
 	record_put(r, key, value ? json_string(value) : json_null());
 }
 
+void record_name(struct record *r, const char *key, const char *value)
+{
+	json_t *v = value ? json_string(value) : json_null();
+	char *hex = v || nfailed ? NULL : malloc(2 * strlen(value) + 1);
+
+	if (hex) {
+		for (size_t i = 0; value[i]; i++)
+			sprintf(hex + 2 * i, "%02x", (unsigned)(unsigned char)value[i]);
+		v = json_pack("{s:s}", "hex", hex);
+	}
+	if (!v)
+		nfailed++;
+	free(hex);
+	record_put(r, key, v);
+}
+
 void record_shown(struct record *r, const char *key, const char *text, size_t nbytes)
 {
 	json_t *value = json_stringn(text, nbytes);
@@ -236,6 +252,35 @@ int record_load(const char *path, json_t **ret_obj)
 	int fd, r = file_open(path, 0, &fd);
 
 	return r ? r : record_read(fd, path, ret_obj);
+}
+
+static int digit_of(char c)
+{
+	const char *all = "0123456789abcdef", *at = c ? strchr(all, c) : NULL;
+
+	return at ? (int)(at - all) : -1;
+}
+
+char *record_name_of(const json_t *value)
+{
+	const char *hex = json_string_value(json_object_get(value, "hex"));
+	const size_t n = hex ? strlen(hex) / 2 : 0;
+	char *name;
+
+	if (json_is_string(value))
+		return strdup(json_string_value(value));
+	if (!n || hex[2 * n] || !(name = calloc(1, n + 1)))
+		return NULL;
+	for (size_t i = 0; i < n; i++) {
+		const int hi = digit_of(hex[2 * i]), lo = digit_of(hex[2 * i + 1]);
+
+		if (hi < 0 || lo < 0 || !(hi | lo)) {
+			free(name);
+			return NULL;
+		}
+		name[i] = (char)(hi << 4 | lo);
+	}
+	return name;
 }
 
 /* the value, or NULL after a failure */

@@ -32,6 +32,8 @@ void record_real(struct record *r, const char *key, double value); /* not finite
 void record_flag(struct record *r, const char *key, int value);	   /* true or false */
 /* text that is read again: a failure if it is not UTF-8. NULL: null */
 void record_text(struct record *r, const char *key, const char *value);
+/* a name of a file, of any bytes: {"hex": ...} if they are not UTF-8. NULL: null */
+void record_name(struct record *r, const char *key, const char *value);
 /* text for people: '?' instead of bytes that are not UTF-8 */
 void record_shown(struct record *r, const char *key, const char *text, size_t nbytes);
 /* takes the reference; NULL is the failure of the function that made it */
@@ -53,6 +55,9 @@ int record_parse(const char *text, size_t nbytes, const char *where, json_t **re
 int record_load(const char *path, json_t **ret_obj);
 /* from an open file, which it closes; path: for messages */
 int record_read(int fd, const char *path, json_t **ret_obj);
+
+/* the bytes that record_name() wrote, for free(3); NULL: it is no such value, or no memory */
+char *record_name_of(const json_t *value);
 
 /* Fields of an object. The first bad one is reported with its name, and sets status. */
 struct record_reader {

@@ -342,7 +342,9 @@ static int open_out(struct trainer *t)
 	/* a rank that was lost had it locked, and may have been on another host */
 	int r = ckpt_folder(dir, t->nrecovered ? LOCK_WAIT_S : 0, &t->lock_fd);
 
-	return r ? r : check_out(t, dir);
+	if (!r)
+		r = check_out(t, dir);
+	return r ? r : ckpt_check_room(dir, &t->model);
 }
 
 static int check_memory(const struct trainer *t, int train)

@@ -218,7 +218,16 @@ static int request_run(struct te__boot *b, struct request *q, int64_t deadline)
 /* processes that a launcher has started without PMIx: they would not know of each other */
 static int lonely(const char **ret_name)
 {
-	static const char *const names[] = { "SLURM_STEP_NUM_TASKS", "PMI_SIZE" };
+	static const char *const names[] = {
+		"SLURM_STEP_NUM_TASKS",
+		"PMI_SIZE", /* MPICH, Intel MPI, Cray PALS */
+		"OMPI_COMM_WORLD_SIZE",
+		"MV2_COMM_WORLD_SIZE",
+		"MPI_LOCALNRANKS",
+		"FLUX_JOB_SIZE",
+		"JSM_NAMESPACE_SIZE", /* jsrun */
+		"WORLD_SIZE",	      /* torchrun */
+	};
 	int n = 0;
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < 2; i++) {

@@ -48,7 +48,8 @@ same "te_run --hosts --per-node 2" want got
 TE_COMM_TIMEOUT_MS=500 "$te_run" -n 3 --timeout 60 "$rank" 1 1 >out 2>err
 check "a rank that is late under te_run" grep -q 'rank 1 of 3 did not arrive within 500 ms' out
 check "fails the run" grep -qE '^te_run: rank [02] .* exited with status 3$' err
-for name in SLURM_STEP_NUM_TASKS PMI_SIZE; do
+for name in SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE MPI_LOCALNRANKS \
+	FLUX_JOB_SIZE JSM_NAMESPACE_SIZE WORLD_SIZE; do
 	env $name=1 "$rank" >out 2>&1
 	ranks "$name 1 is one rank" single 1
 	env $name=3 TE_COMM_BOOTSTRAP=single "$rank" >out 2>&1

@@ -72,6 +72,15 @@ check "an interface that is not there is named" grep -q \
 	'cannot listen: TCP: no interface of TE_COMM_IFACE (nosuch) is up' err
 fails "processes without PMIx fail by themselves" "joining the ranks: te_comm_create" \
 	env SLURM_STEP_NUM_TASKS=2 "$te_train" $common text
+fails "so do those of torchrun" "one of 2 processes (WORLD_SIZE) of a launcher without PMIx" \
+	env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
+	"$te_train" $common text
+check "but one process is one rank" env RANK=0 WORLD_SIZE=1 "$te_train" $common --steps 1 text
+
+ranks 2 $common --steps 6 --out none no-such-file
+check "ranks without data fail" grep -q 'no-such-file: No such file' err
+grep 'checkpoint of step' err >named
+empty "without naming a checkpoint, as there is none" named
 
 # 3 steps, then 3 more with another number of ranks: accum is kept for all of them together
 check "two ranks stop" ranks 2 $common --steps 6 --stop-after 3 --out a text

@@ -376,6 +376,7 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	if (o->preset && o->model)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
+	t->saved_step = -1;
 		return say_bad("--sample-only needs --resume or --init");
 	if ((o->sample_only || o->prompt || o->prompt_tokens) && !o->sample)
 		return say_bad("%s needs --sample", o->prompt	     ? "--prompt" :
@@ -519,5 +520,6 @@ void trainer_free(struct trainer *t)
 	if (t->log)
 		fclose(t->log);
 	if (t->lock_fd >= 0)
+		.saved_step = t->saved_step,
 		close(t->lock_fd);
 }

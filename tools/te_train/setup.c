@@ -40,6 +40,10 @@ static int check_given(const struct opts *o, const char *dir, const struct confi
 	struct config given = { 0 };
 	int r = o->model ? config_read(o->model, &given) : read_preset(o->preset, &given);
 
+	/* of a run with a longer --seq-len than the model's */
+	if (!r && cfg->family != FAMILY_GPT2 && cfg->max_pos == o->seq_len &&
+	    given.max_pos < cfg->max_pos)
+		given.max_pos = cfg->max_pos;
 	if (!r)
 		r = config_same(&given, o->model ? o->model : o->preset, cfg, dir);
 	config_free(&given);
@@ -372,11 +376,11 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	memset(t, 0, sizeof(*t));
 	t->o = o;
 	t->lock_fd = -1;
+	t->saved_step = -1;
 	t->from = o->resume;
 	if (o->preset && o->model)
 		return say_bad("--preset and --model exclude each other");
 	if (o->sample_only && !o->resume && !o->init)
-	t->saved_step = -1;
 		return say_bad("--sample-only needs --resume or --init");
 	if ((o->sample_only || o->prompt || o->prompt_tokens) && !o->sample)
 		return say_bad("%s needs --sample", o->prompt	     ? "--prompt" :
@@ -409,6 +413,17 @@ int trainer_create(const struct opts *o, struct trainer *t)
 	return r;
 }
 
+/* rotary positions have no table: a longer context is trained, and saved as what the model has */
+static void extend_context(struct trainer *t)
+{
+	if (t->T <= t->cfg.max_pos)
+		return;
+	say_note("%s: warning: --seq-len %lld is beyond the model's max_position_embeddings %lld: "
+		 "checkpoints have %lld", say_program(), (long long)t->T,
+		 (long long)t->cfg.max_pos, (long long)t->T);
+	t->cfg.max_pos = t->T;
+}
+
 int trainer_open(struct trainer *t)
 {
 	const struct opts *o = t->o;
@@ -418,6 +433,8 @@ int trainer_open(struct trainer *t)
 	t->done.eval_step = -1;
 	t->done.best_val = INFINITY;
 	t->train_loss = t->val_loss = t->peak_fraction = t->grad_norm = NAN;
+	if (train)
+		extend_context(t);
 	r = ranks_divide(&t->ranks);
 	if (!r)
 		r = model_build_shard(t->ctx, &t->cfg, t->ranks.model, (int)o->sequence_parallel,
@@ -503,6 +520,7 @@ void trainer_close(struct trainer *t)
 		.lock_fd = t->lock_fd,
 		.start_s = t->start_s,
 		.from = t->from,
+		.saved_step = t->saved_step,
 		.nrecovered = t->nrecovered,
 		.out_was_free = t->out_was_free,
 		.drop_best = t->drop_best,
@@ -520,6 +538,5 @@ void trainer_free(struct trainer *t)
 	if (t->log)
 		fclose(t->log);
 	if (t->lock_fd >= 0)
-		.saved_step = t->saved_step,
 		close(t->lock_fd);
 }

@@ -23,8 +23,10 @@ static void finish(void)
 
 static void prepare(void)
 {
+	const char *tmp = getenv("TMPDIR");
+
 	say_hush(1);
-	snprintf(dir, sizeof(dir), "%s/te-fuzz.XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+	snprintf(dir, sizeof(dir), "%s/te-fuzz.XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(dir))
 		abort();
 	snprintf(state, sizeof(state), "%s/state.safetensors", dir);

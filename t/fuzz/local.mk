@@ -5,8 +5,10 @@ FUZZ_TARGETS = \
 	t/fuzz/comm \
 	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
+	t/fuzz/param \
 	t/fuzz/quant \
 	t/fuzz/run_frame \
+	t/fuzz/run_job \
 	t/fuzz/schedule \
 	t/fuzz/ted \
 	t/fuzz/ted_conf \
@@ -52,12 +54,16 @@ t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
 t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
+t_fuzz_param_SOURCES = t/fuzz/param.c $(FUZZ_COMMON)
+t_fuzz_param_LDADD = $(FUZZ_LDADD)
 t_fuzz_plot_log_SOURCES = t/fuzz/plot_log.c $(FUZZ_COMMON)
 t_fuzz_plot_log_LDADD = tools/libplot_log.la $(FUZZ_LDFLAGS)
 t_fuzz_quant_SOURCES = t/fuzz/quant.c $(FUZZ_COMMON)
 t_fuzz_quant_LDADD = $(FUZZ_LDADD)
 t_fuzz_run_frame_SOURCES = t/fuzz/run_frame.c tools/run/frame.c tools/run/run.h $(FUZZ_COMMON)
 t_fuzz_run_frame_LDADD = $(FUZZ_LDFLAGS)
+t_fuzz_run_job_SOURCES = t/fuzz/run_job.c tools/run/frame.c tools/run/run.h $(FUZZ_COMMON)
+t_fuzz_run_job_LDADD = $(FUZZ_LDFLAGS)
 t_fuzz_safetensors_SOURCES = t/fuzz/safetensors.c $(FUZZ_COMMON)
 t_fuzz_safetensors_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_safetensors_LDADD = $(FUZZ_TRAIN_LDADD)

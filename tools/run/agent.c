@@ -20,6 +20,7 @@
 static struct buf control;
 static int control_fd = STDIN_FILENO; /* -1: ended */
 static int silence_s, stopped;
+static char **env; /* of the job */
 static double heard, beat_at;
 
 static void report(enum frame_type type, const int *v, int n, const char *p, size_t nbytes)
@@ -48,50 +49,37 @@ static void ended(const struct ended *e)
 
 /* ---- the job ---- */
 
-static int is_number(int v, int lo, int hi)
-{
-	return v >= lo && v <= hi;
-}
-
 /* what the message points to stays while this process runs */
 static int read_job(struct buf *b, struct run_opts *o, struct ranks_opts *r)
 {
-	const char *version = buf_take_text(b), *folder, *var;
 	static char name[300];
 	char text[24];
-	int argc;
+	struct job job;
+	const int e = job_take(b, &job);
 
-	snprintf(name, sizeof(name), "te_run: host %s", buf_take_text(b));
+	snprintf(name, sizeof(name), "te_run: host %s", job.host);
 	say_as(name);
-	if (strcmp(version, TE_VERSION))
+	o->cmd = job.cmd;
+	env = job.env;
+	if (strcmp(job.version, TE_VERSION))
 		return say_failed("this is te_run %s, and the one that started it is %.40s",
-				  TE_VERSION, version);
-	folder = buf_take_text(b);
-	o->nranks = buf_take_int(b);
-	r->first = buf_take_int(b);
-	r->n = buf_take_int(b);
-	o->per_node = buf_take_int(b);
-	o->grace_s = buf_take_int(b);
-	silence_s = buf_take_int(b);
+				  TE_VERSION, job.version);
+	if (e)
+		return say_failed("the job that it got is none");
+	o->nranks = job.nranks;
+	r->first = job.first;
+	r->n = job.n;
+	o->per_node = job.per_node;
+	o->grace_s = job.grace_s;
+	silence_s = job.silence_s;
 	unsetenv("TE_COMM_DIR");
 	snprintf(text, sizeof(text), "te_run.%d", (int)getpid());
 	setenv("TE_COMM_JOB", text, 1);
-	while (*(var = buf_take_text(b)))
-		if (putenv((char *)(uintptr_t)var))
+	for (char **v = env; *v; v++)
+		if (putenv(*v))
 			return say_failed("not enough memory");
-	argc = buf_take_int(b);
-	if (b->failed || !is_number(o->nranks, 1, RANKS_MAX) ||
-	    !is_number(r->n, 1, o->nranks) || !is_number(r->first, 0, o->nranks - r->n) ||
-	    !is_number(o->per_node, 0, RANKS_MAX) || !is_number(o->grace_s, 0, 3600) ||
-	    !is_number(silence_s, 1, 3600) || !is_number(argc, 1, FRAME_MOST))
-		return say_failed("the job that it got is none");
-	o->cmd = calloc((size_t)argc + 1, sizeof(*o->cmd));
-	for (int i = 0; i < argc && o->cmd; i++)
-		o->cmd[i] = (char *)(uintptr_t)buf_take_text(b);
-	if (!o->cmd || b->failed)
-		return say_failed("the job that it got is none");
-	if (chdir(folder))
-		return say_failed("%s: %s", folder, strerror(errno));
+	if (chdir(job.folder))
+		return say_failed("%s: %s", job.folder, strerror(errno));
 	return STATUS_OK;
 }
 
@@ -146,7 +134,7 @@ static int obey(void)
 	while ((t = frame_take(&control, &type, &body)) > 0) {
 		const int sig = type == FRAME_SIGNAL ? buf_take_int(&body) : 0;
 
-		if (!is_number(sig, 1, 31))
+		if (sig < 1 || sig > 31)
 			continue;
 		stopped = sig == SIGSTOP || (stopped && sig != SIGCONT);
 		ranks_crew.signal(sig);
@@ -232,5 +220,6 @@ int agent_run(void)
 	out_free();
 	buf_free(&control);
 	free(o.cmd);
+	free(env);
 	return e;
 }

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -145,4 +146,72 @@ int frame_read(int fd, struct buf *to)
 		return errno == EINTR || errno == EAGAIN ? -1 : 0;
 	to->n += (size_t)n;
 	return n > 0;
+}
+
+static int is_number(int v, int lo, int hi)
+{
+	return v >= lo && v <= hi;
+}
+
+/* n texts or, below 0, as many as come before an empty one; NULL: they are not there */
+static char **take_texts(struct buf *b, int n)
+{
+	char **list = NULL, **more;
+	const char *s;
+	int have = 0;
+
+	for (;;) {
+		/* doubled at each power of two */
+		if (!(have & (have + 1))) {
+			more = realloc(list, 2 * ((size_t)have + 1) * sizeof(*list));
+			if (!more)
+				break;
+			list = more;
+		}
+		if (have == n) {
+			list[have] = NULL;
+			return list;
+		}
+		s = buf_take_text(b);
+		if (b->failed)
+			break;
+		if (n < 0 && !*s)
+			n = have;
+		else
+			list[have++] = (char *)(uintptr_t)s;
+	}
+	free(list);
+	return NULL;
+}
+
+int job_take(struct buf *b, struct job *ret)
+{
+	int argc;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->version = buf_take_text(b);
+	ret->host = buf_take_text(b);
+	ret->folder = buf_take_text(b);
+	ret->nranks = buf_take_int(b);
+	ret->first = buf_take_int(b);
+	ret->n = buf_take_int(b);
+	ret->per_node = buf_take_int(b);
+	ret->grace_s = buf_take_int(b);
+	ret->silence_s = buf_take_int(b);
+	if (b->failed || !is_number(ret->nranks, 1, RANKS_MAX) ||
+	    !is_number(ret->n, 1, ret->nranks) ||
+	    !is_number(ret->first, 0, ret->nranks - ret->n) ||
+	    !is_number(ret->per_node, 0, RANKS_MAX) || !is_number(ret->grace_s, 0, 3600) ||
+	    !is_number(ret->silence_s, 1, 3600))
+		return -1;
+	ret->env = take_texts(b, -1);
+	argc = buf_take_int(b);
+	/* a text has a byte at least */
+	if (!ret->env || b->failed || argc < 1 || (size_t)argc > b->n - b->at)
+		return -1;
+	for (char **v = ret->env; *v; v++)
+		if (**v == '=' || !strchr(*v, '='))
+			return -1;
+	ret->cmd = take_texts(b, argc);
+	return ret->cmd && b->at == b->n ? 0 : -1;
 }

@@ -158,6 +158,18 @@ int frame_take(struct buf *from, enum frame_type *ret_type, struct buf *ret_body
 /* reads what there is: 1, 0 at the end, -1 if there is nothing yet */
 int frame_read(int fd, struct buf *to);
 
+/* the body of FRAME_JOB; texts are in it, and lists, which end with NULL, are for free() */
+struct job {
+	const char *version, *host, *folder;
+	int nranks, first, n, per_node, grace_s, silence_s;
+	char **env; /* "NAME=VALUE" */
+	char **cmd; /* not empty */
+};
+
+/* 0, or -1: it is none, or there is no memory; version and host are texts, and lists are set, then
+ * too */
+int job_take(struct buf *b, struct job *ret);
+
 /* ---- hosts.c, agent.c ---- */
 
 /* checks --hosts, --ranks and --export */

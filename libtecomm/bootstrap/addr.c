@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -16,6 +17,7 @@
 #include "libtecore/base/private.h"
 
 #define BACKLOG 1024 /* the system's limit may be lower */
+#define PORTS_MOST 16 /* that are tried */
 
 /* whether a comma separated list has the name; an empty list has all */
 static int listed(const char *list, const char *name)
@@ -82,54 +84,146 @@ static int find(const char *fn, int v6, struct te__addrs *l)
 	return te__fail(-ENODEV, "%s: no network interface is up, not even the loopback", fn);
 }
 
-static int bind_any(int family, int *ret_fd, uint16_t *ret_port)
+static int listen_at(const struct sockaddr *sa, socklen_t len, struct te__listen *l)
 {
-	union {
-		struct sockaddr sa;
-		struct sockaddr_in v4;
-		struct sockaddr_in6 v6;
-	} u;
-	socklen_t len = family == AF_INET6 ? sizeof(u.v6) : sizeof(u.v4);
-	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), r, off = 0;
+	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int off = 0, r = 0;
 
 	if (fd < 0)
 		return -errno;
-	memset(&u, 0, sizeof(u));
-	u.sa.sa_family = (sa_family_t)family; /* the address of zeros is any */
-	if (family == AF_INET6)
+	if (sa->sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-	if (bind(fd, &u.sa, len) || listen(fd, BACKLOG) || getsockname(fd, &u.sa, &len)) {
+	if (bind(fd, sa, len) || listen(fd, BACKLOG))
 		r = -errno;
+	if (r)
 		close(fd);
-		return r;
-	}
-	*ret_port = ntohs(family == AF_INET6 ? u.v6.sin6_port : u.v4.sin_port);
-	*ret_fd = fd;
+	else
+		l->fd[l->n++] = fd;
+	return r;
+}
+
+static int port_of(const struct te__listen *l, uint16_t *ret_port)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+
+	if (getsockname(l->fd[0], (struct sockaddr *)&ss, &len))
+		return -errno;
+	*ret_port = ntohs(ss.ss_family == AF_INET6 ?
+			  ((const struct sockaddr_in6 *)(const void *)&ss)->sin6_port :
+			  ((const struct sockaddr_in *)(const void *)&ss)->sin_port);
 	return 0;
 }
 
-int te__addr_listen(const char *fn, int *ret_fd, struct te__addrs *ret_addrs)
+/* all interfaces; *ret_v6: over IPv6 too */
+static int listen_any(struct te__listen *l, uint16_t *ret_port, int *ret_v6)
 {
-	struct te__addrs l = { 0 };
-	int v6 = 1, fd, r;
+	const struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 }; /* zeros are any address */
+	const struct sockaddr_in v4 = { .sin_family = AF_INET };
+	int r = listen_at((const struct sockaddr *)(const void *)&v6, sizeof(v6), l);
+
+	*ret_v6 = !r;
+	if (r)
+		r = listen_at((const struct sockaddr *)(const void *)&v4, sizeof(v4), l);
+	return r ? r : port_of(l, ret_port);
+}
+
+/* at those of a, with one port; an address that cannot be bound, being new, is left out */
+static int listen_each(struct te__listen *l, struct te__addrs *a)
+{
+	struct sockaddr_storage ss;
+	struct te__addrs used = { 0 };
+	int r = -EADDRNOTAVAIL;
+
+	for (int i = 0; i < a->n; i++) {
+		int code;
+
+		a->port = used.port;
+		code = listen_at((const struct sockaddr *)&ss, te__addr_sockaddr(a, i, &ss), l);
+		if (!code && !used.port)
+			code = port_of(l, &used.port);
+		if (code == -EADDRNOTAVAIL || code == -EAFNOSUPPORT)
+			continue;
+		r = code;
+		if (r)
+			break;
+		used.a[used.n++] = a->a[i];
+	}
+	if (!r)
+		*a = used;
+	else
+		te__listen_close(l);
+	return r;
+}
+
+int te__addr_listen(const char *fn, struct te__listen *ret_l, struct te__addrs *ret_addrs)
+{
+	const int named = *te__param_str(TE_PARAM_COMM_IFACE) != 0;
+	struct te__addrs a = { 0 };
+	struct te__listen l = { 0 };
+	int v6 = 1, r = 0;
 
 	if (te__fault_point())
 		return te__fail(-EIO, "%s: injected fault", fn);
-	r = bind_any(AF_INET6, &fd, &l.port);
-	if (r) {
-		v6 = 0;
-		r = bind_any(AF_INET, &fd, &l.port);
-	}
+	if (named)
+		r = find(fn, v6, &a);
 	if (r)
-		return te__fail(r, "%s: cannot listen on a TCP port: %s", fn, te_strerror(r));
-	r = find(fn, v6, &l);
+		return r;
+	if (!named)
+		r = listen_any(&l, &a.port, &v6);
+	/* a port that is free at the first address may not be so at another one */
+	for (int i = 0; named && i < PORTS_MOST && (!i || r == -EADDRINUSE); i++)
+		r = listen_each(&l, &a);
+	if (r)
+		te__fail(r, "%s: cannot listen on a TCP port: %s", fn, te_strerror(r));
+	else if (!named)
+		r = find(fn, v6, &a);
 	if (r) {
-		close(fd);
+		te__listen_close(&l);
 		return r;
 	}
-	*ret_fd = fd;
-	*ret_addrs = l;
+	*ret_l = l;
+	*ret_addrs = a;
 	return 0;
+}
+
+void te__listen_close(struct te__listen *l)
+{
+	while (l->n)
+		close(l->fd[--l->n]);
+}
+
+int te__listen_dup(const struct te__listen *l, struct te__listen *ret_l)
+{
+	struct te__listen d = { 0 };
+
+	for (; d.n < l->n; d.n++) {
+		d.fd[d.n] = te__fault_point() ? (errno = EMFILE, -1) :
+						fcntl(l->fd[d.n], F_DUPFD_CLOEXEC, 0);
+		if (d.fd[d.n] < 0) {
+			const int r = -errno;
+
+			te__listen_close(&d);
+			return r;
+		}
+	}
+	*ret_l = d;
+	return 0;
+}
+
+void te__listen_poll(const struct te__listen *l, struct pollfd *p)
+{
+	for (int i = 0; i < l->n; i++)
+		p[i] = (struct pollfd){ .fd = l->fd[i], .events = POLLIN };
+}
+
+int te__listen_ready(const struct te__listen *l, const struct pollfd *p)
+{
+	int ready = 0;
+
+	for (int i = 0; i < l->n; i++)
+		ready |= p[i].revents;
+	return ready;
 }
 
 socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss)

@@ -1,7 +1,8 @@
-/* addr.h - lists of the addresses at which one TCP socket listens. */
+/* addr.h - sockets that listen, and lists of the addresses at which they do with one port. */
 #ifndef TE__ADDR_H
 #define TE__ADDR_H
 
+#include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -18,12 +19,26 @@ struct te__addrs {
 	} a[TE__ADDRS_MAX];
 };
 
+/* zeros: none */
+struct te__listen {
+	int n, fd[TE__ADDRS_MAX];
+};
+
 /*
- * Listens on a free port of all interfaces, over IPv6 and IPv4 as far as the system has them. The
- * addresses are those of interfaces that are up and that TE_COMM_IFACE names; that of the loopback
- * interface if there is no other. fn: for messages. Errors: errno values.
+ * Listens on a free port: where TE_COMM_IFACE names interfaces, at their addresses and no others;
+ * else on all interfaces, over IPv6 and IPv4 as far as the system has them, and the addresses are
+ * those of interfaces that are up, or of the loopback interface if there is no other. fn: for
+ * messages. Errors: errno values.
  */
-int te__addr_listen(const char *fn, int *ret_fd, struct te__addrs *ret_addrs);
+int te__addr_listen(const char *fn, struct te__listen *ret_l, struct te__addrs *ret_addrs);
+/* leaves none */
+void te__listen_close(struct te__listen *l);
+/* 0 or -errno */
+int te__listen_dup(const struct te__listen *l, struct te__listen *ret_l);
+/* fills in l->n entries; poll(2) takes no more than a process may have files */
+void te__listen_poll(const struct te__listen *l, struct pollfd *p);
+/* whether connections wait: of these entries, after poll(2) */
+int te__listen_ready(const struct te__listen *l, const struct pollfd *p);
 
 /* the ith as a socket address; returns its length */
 socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss);

@@ -7,7 +7,6 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <fcntl.h>
 
 #include "libtecomm/bootstrap/lineage.h"
 
@@ -20,16 +19,15 @@ static int again_who(struct te__boot *b)
 
 static int again_meet(struct te__boot *b)
 {
+	int r;
+
 	if (b->lineage)
-		return te__lineage_addrs(b->lineage, b->addrs, &b->listen_fd);
+		return te__lineage_addrs(b->lineage, b->addrs, &b->listen);
 	te__free(b->addrs);
 	b->addrs = NULL;
-	b->listen_fd = te__fault_point() ? (errno = EMFILE, -1) :
-					   fcntl(b->from->old->again_fd, F_DUPFD_CLOEXEC, 0);
-	if (b->listen_fd < 0)
-		return te__fail(-errno, "%s: no descriptor for a local socket: %s", b->name,
-				te_strerror(-errno));
-	return 0;
+	r = te__listen_dup(&(struct te__listen){ 1, { b->from->old->again_fd } }, &b->listen);
+	return r ? te__fail(r, "%s: no descriptor for a local socket: %s", b->name,
+			    te_strerror(r)) : 0;
 }
 
 static void again_dial(const struct te__boot *b, int32_t rank, struct te__dial *d)

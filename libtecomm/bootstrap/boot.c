@@ -383,9 +383,7 @@ static void leave(struct te__boot *b)
 	b->root = te_comm_root_unref(b->root);
 	if (b->provider && b->provider->leave)
 		b->provider->leave(b);
-	if (b->listen_fd >= 0)
-		close(b->listen_fd);
-	b->listen_fd = -1;
+	te__listen_close(&b->listen);
 	te__free(b->addrs);
 	b->addrs = NULL;
 }
@@ -445,7 +443,7 @@ static int open_with(const struct te__boot_provider *provider, const uint8_t *ke
 	b->timeout_ms = ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 	b->begin = te__boot_now();
 	b->deadline = b->begin + (ms < most_ms ? ms : most_ms) * 1000000;
-	b->listen_fd = b->again_fd = -1;
+	b->again_fd = -1;
 	b->from = from;
 	b->lineage = te__lineage_ref(lineage);
 	if (key)

@@ -23,7 +23,7 @@ struct te__boot_provider {
 	int (*chosen)(void);
 	/* sets b->rank and b->nranks if b->nranks is 0; else checks them */
 	int (*who)(struct te__boot *b);
-	/* for more than 1 rank: sets b->listen_fd, b->key, and b->addrs or dial()'s addresses */
+	/* for more than 1 rank: sets b->listen, b->key, and b->addrs or dial()'s addresses */
 	int (*meet)(struct te__boot *b);
 	void (*dial)(const struct te__boot *b, int32_t rank, struct te__dial *d);
 	/* after all ranks are connected, or on failure; called again by te__boot_close() */
@@ -49,7 +49,7 @@ struct te__boot {
 	/* of the provider, until leave() */
 	void *meeting;
 	struct te_comm_root *root; /* of te__id_make() */
-	int listen_fd;
+	struct te__listen listen;
 	uint8_t key[TE__KEY_NBYTES]; /* of the streams; follows from what the ranks meet by */
 	struct te__addrs *addrs;    /* of each rank */
 

@@ -29,13 +29,17 @@ static int is_other_user(int fd)
 	return 1;
 }
 
-int te__conn_accept(int listen_fd, int *ret_fd)
+int te__conn_accept(const struct te__listen *l, int *ret_fd)
 {
-	struct pollfd p = { .fd = listen_fd, .events = POLLIN };
+	struct pollfd p[TE__ADDRS_MAX];
+	int i;
 
+	te__listen_poll(l, p);
 	/* without a free descriptor accept4() fails also if no connection waits */
-	while (poll(&p, 1, 0) > 0) {
-		*ret_fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	while (poll(p, (nfds_t)l->n, 0) > 0) {
+		for (i = 0; !p[i].revents; i++)
+			;
+		*ret_fd = accept4(p[i].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (*ret_fd >= 0 && !is_other_user(*ret_fd))
 			return 1;
 		/* others, such as ECONNABORTED, are about one connection */

@@ -42,7 +42,7 @@ struct te__conn {
  * 1: a connection that has waited; 0: there is none, or it has ended; -EMFILE, -ENFILE, -ENOBUFS,
  * -ENOMEM: none can be accepted, and those that wait keep the socket readable. Records no message.
  */
-int te__conn_accept(int listen_fd, int *ret_fd);
+int te__conn_accept(const struct te__listen *l, int *ret_fd);
 
 /*
  * Takes the descriptor; sets what streams have in common. connects: this end has, and sends its

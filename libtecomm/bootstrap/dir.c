@@ -231,19 +231,19 @@ static int enter(struct te__boot *b, struct meeting *m)
 {
 	struct sockaddr_un un;
 	char tmp[NAME_MOST];
-	int r = find_key(b, m);
+	int fd, r = find_key(b, m);
 
 	if (!r)
 		r = temporary(tmp);
 	if (r)
 		return r;
 	path_of(m, tmp, &un);
-	b->listen_fd = te__fault_point() ?
-			       (errno = EMFILE, -1) :
-			       socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (b->listen_fd < 0 ||
-	    bind(b->listen_fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
-	    fchmodat(m->dir_fd, tmp, 0600, 0) || listen(b->listen_fd, TE__RANKS_MAX))
+	fd = te__fault_point() ? (errno = EMFILE, -1) :
+				 socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd >= 0)
+		b->listen = (struct te__listen){ 1, { fd } };
+	if (fd < 0 || bind(fd, (const struct sockaddr *)(const void *)&un, sizeof(un)) ||
+	    fchmodat(m->dir_fd, tmp, 0600, 0) || listen(fd, TE__RANKS_MAX))
 		r = te__fail(-errno,
 			     "te_comm_create: %s: TE_COMM_DIR: %s: cannot "
 			     "listen on a socket there: %s",

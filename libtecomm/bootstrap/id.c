@@ -154,7 +154,8 @@ struct guest {
 struct te_comm_root {
 	pthread_t thread;
 	pid_t pid; /* that created it: a forked child has no thread */
-	int listen_fd, wake_fd;
+	struct te__listen listen;
+	int wake_fd;
 	uint8_t key[TE__KEY_NBYTES];
 	char at[TE__ADDR_TEXT];
 	int64_t begin;
@@ -343,7 +344,7 @@ static int grow(struct te_comm_root *root)
 	g = te__realloc(root->guest, cap * sizeof(*g));
 	if (g)
 		root->guest = g;
-	p = g ? te__realloc(root->p, (2 + cap) * sizeof(*p)) : NULL;
+	p = g ? te__realloc(root->p, (1 + TE__ADDRS_MAX + cap) * sizeof(*p)) : NULL;
 	if (!p)
 		return -ENOMEM;
 	root->p = p;
@@ -366,7 +367,7 @@ static void accept_some(struct te_comm_root *root)
 	const struct te__ends ends = { .key = root->key, .purpose = TE__FOR_ROOT, .peer = -1 };
 
 	for (int i = 0; i < ACCEPT_MOST; i++) {
-		int fd, r = te__conn_accept(root->listen_fd, &fd);
+		int fd, r = te__conn_accept(&root->listen, &fd);
 		struct guest *g = NULL;
 
 		if (r < 0)
@@ -409,35 +410,37 @@ static void step(struct te_comm_root *root, size_t i, short revents, int64_t now
 
 static void *root_run(void *arg)
 {
+	const struct te__listen none = { 0 };
 	struct te_comm_root *root = arg;
 
 	for (;;) {
 		int64_t wake = INT64_MAX, now;
+		const struct te__listen *l = root->deaf ? &none : &root->listen;
+		const size_t first = 1 + (size_t)l->n; /* of guests, in the set of descriptors */
 		size_t n = root->n;
 
 		root->p[0] = (struct pollfd){ .fd = root->wake_fd, .events = POLLIN };
-		root->p[1] = (struct pollfd){ .fd = root->deaf ? -1 : root->listen_fd,
-					      .events = POLLIN };
+		te__listen_poll(l, &root->p[1]);
 		for (size_t i = 0; i < n; i++) {
 			struct guest *g = root->guest[i];
 			const short out = te__conn_can_write(&g->c) ? POLLOUT : 0;
 
-			root->p[2 + i] = (struct pollfd){
+			root->p[first + i] = (struct pollfd){
 				.fd = g->c.fd,
 				.events = (short)(POLLIN | out),
 			};
 			if (g->until < wake && !g->done)
 				wake = g->until;
 		}
-		if (te__poll(root->p, 2 + n, wake) || root->p[0].revents)
+		if (te__poll(root->p, first + n, wake) || root->p[0].revents)
 			return NULL;
 		now = te__boot_now();
 		for (size_t i = n; i-- > 0;)
-			step(root, i, root->p[2 + i].revents, now);
+			step(root, i, root->p[first + i].revents, now);
 		/* answers to all, which a failure or the last rank has queued */
 		for (size_t i = root->n; i-- > 0;)
 			step(root, i, 0, now);
-		if (root->p[1].revents)
+		if (te__listen_ready(l, &root->p[1]))
 			accept_some(root);
 	}
 }
@@ -446,8 +449,7 @@ static void root_free(struct te_comm_root *root)
 {
 	while (root->n)
 		drop(root, root->n - 1);
-	if (root->listen_fd >= 0)
-		close(root->listen_fd);
+	te__listen_close(&root->listen);
 	if (root->wake_fd >= 0)
 		close(root->wake_fd);
 	te__free(root->guest);
@@ -472,7 +474,6 @@ static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
 	root = te__calloc(1, sizeof(*root));
 	if (!root)
 		return te__fail(-ENOMEM, "te_comm_id_create: not enough memory");
-	root->listen_fd = -1;
 	root->pid = getpid();
 	root->begin = te__boot_now();
 	root->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -486,7 +487,7 @@ static int root_create(const uint8_t *key, struct te_comm_id *ret_id,
 	else if (!r)
 		memcpy(root->key, bytes, sizeof(bytes));
 	if (!r)
-		r = te__addr_listen("te_comm_id_create", &root->listen_fd, &addrs);
+		r = te__addr_listen("te_comm_id_create", &root->listen, &addrs);
 	if (!r) {
 		te__addr_text(&addrs, root->at);
 		r = te__thread_start(&root->thread, root_run, root, "te_comm_id_create");
@@ -516,7 +517,7 @@ struct te_comm_root *te_comm_root_unref(struct te_comm_root *root)
 	if (!root)
 		return NULL;
 	if (getpid() != root->pid) {
-		close(root->listen_fd);
+		te__listen_close(&root->listen);
 		return NULL;
 	}
 	te__thread_stop(root->thread, root->wake_fd);
@@ -657,7 +658,7 @@ int te__id_meet(struct te__boot *b, const struct te_comm_id *id)
 				b->name);
 	if (b->from)
 		te__key_derive(b->from->old->secret, "split by id", b->key, sizeof(b->key), b->key);
-	r = te__addr_listen("te_comm_create", &b->listen_fd, &b->addrs[b->rank]);
+	r = te__addr_listen("te_comm_create", &b->listen, &b->addrs[b->rank]);
 	if (r)
 		return r;
 	te__addr_text(&v.root, v.at);

@@ -4,7 +4,6 @@
 #define TE_LOG_CATEGORY "comm/boot"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ struct te__lineage {
 	int32_t n, me;
 	uint8_t key[TE__KEY_NBYTES];
 	char name[64];
-	int listen_fd;
+	struct te__listen listen;
 	struct contact {
 		struct te__addrs addrs;
 		uint8_t nonce[TE__NONCE_NBYTES];
@@ -40,8 +39,7 @@ struct te__lineage {
 
 static struct te__lineage *destroy(struct te__lineage *l)
 {
-	if (l->listen_fd >= 0)
-		close(l->listen_fd);
+	te__listen_close(&l->listen);
 	te__free(l->contact);
 	te__free(l->seen);
 	te__free(l->text);
@@ -61,7 +59,6 @@ static struct te__lineage *alloc(const struct te__boot *b)
 	atomic_init(&l->refs, 1);
 	l->n = b->nranks;
 	l->me = b->rank;
-	l->listen_fd = -1;
 	te__key_derive(b->secret, "lineage", NULL, 0, l->key);
 	memcpy(l->name, b->name, sizeof(l->name));
 	l->contact = te__calloc(n, sizeof(*l->contact));
@@ -84,7 +81,7 @@ int te__lineage_create(struct te__boot *b)
 	if (!l)
 		return te__boot_fail(b, -ENOMEM, "te_comm_create", "%s: not enough memory",
 				     b->text[b->rank]);
-	r = te__addr_listen("TCP", &l->listen_fd, &l->contact[l->me].addrs);
+	r = te__addr_listen("TCP", &l->listen, &l->contact[l->me].addrs);
 	if (r)
 		r = te__boot_fail(b, r, "te_comm_create", "%s cannot listen: %s", b->text[b->rank],
 				  te_error_detail());
@@ -144,15 +141,17 @@ int te__lineage_has(const struct te__lineage *l, int32_t number)
 	return l->in[number];
 }
 
-int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs, int *ret_fd)
+int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs,
+		      struct te__listen *ret_listen)
 {
+	int r;
+
 	for (int32_t i = 0; i < l->n; i++)
 		if (l->in[i])
 			*ret_addrs++ = l->contact[i].addrs;
-	*ret_fd = te__fault_point() ? (errno = EMFILE, -1) :
-				      fcntl(l->listen_fd, F_DUPFD_CLOEXEC, 0);
-	return *ret_fd < 0 ? te__fail(-errno, "te_comm_recover: %s: no descriptor: %s", l->name,
-				      te_strerror(-errno)) : 0;
+	r = te__listen_dup(&l->listen, ret_listen);
+	return r ? te__fail(r, "te_comm_recover: %s: no descriptor: %s", l->name, te_strerror(r)) :
+		   0;
 }
 
 /* ---- messages: the sender, how long it waits, its generation, who decided that, whom it is to */
@@ -373,7 +372,7 @@ static int accept_all(struct settle *s, int64_t now)
 	};
 	int fd, r;
 
-	while ((r = te__conn_accept(s->l->listen_fd, &fd)) > 0) {
+	while ((r = te__conn_accept(&s->l->listen, &fd)) > 0) {
 		for (int k = 0; k < s->nfrom && s->nfrom == s->from_most; k++)
 			if (s->from[k].rank < 0)
 				drop(s, k); /* the oldest of the strangers */
@@ -425,24 +424,25 @@ static int turn(struct settle *s, int64_t wake)
 	int64_t now;
 	int r = 0;
 
-	s->p[0] = (struct pollfd){ .fd = l->listen_fd, .events = POLLIN };
+	te__listen_poll(&l->listen, s->p);
 	for (int32_t i = 0; i < l->n; i++) {
 		struct to *t = &s->to[i];
 		const int out = t->state == OPEN && te__conn_can_write(&t->c) ? POLLOUT : 0;
 
-		s->p[1 + i] = (struct pollfd){ .fd = t->state == OPEN ? t->c.fd : -1,
+		s->p[l->listen.n + i] = (struct pollfd){ .fd = t->state == OPEN ? t->c.fd : -1,
 					       .events = (short)(POLLIN | out) };
 		if (t->state == DIALING)
-			te__dial_poll(&t->dial, &s->p[1 + i], &wake);
+			te__dial_poll(&t->dial, &s->p[l->listen.n + i], &wake);
 	}
 	for (int k = 0; k < nfrom; k++)
-		s->p[1 + l->n + k] = (struct pollfd){ .fd = s->from[k].c.fd, .events = POLLIN };
-	r = te__poll(s->p, 1 + (size_t)l->n + (size_t)nfrom, wake);
+		s->p[l->listen.n + l->n + k] = (struct pollfd){ .fd = s->from[k].c.fd,
+								.events = POLLIN };
+	r = te__poll(s->p, (size_t)l->listen.n + (size_t)l->n + (size_t)nfrom, wake);
 	if (r)
 		return te__fail(r, "poll: %s", te_strerror(r));
 	now = te__boot_now();
 	for (int k = 0; k < nfrom; k++)
-		s->from[k].revents = s->p[1 + l->n + k].revents;
+		s->from[k].revents = s->p[l->listen.n + l->n + k].revents;
 	/* in the order in which they were accepted: the latest of a rank counts */
 	for (int k = 0; k < s->nfrom && !r;) {
 		r = step_from(s, &s->from[k], now);
@@ -453,7 +453,7 @@ static int turn(struct settle *s, int64_t wake)
 		r = r == -EPIPE ? 0 : r;
 	}
 	for (int32_t i = 0; i < l->n && !r; i++)
-		step_to(s, i, &s->p[1 + i], now);
+		step_to(s, i, &s->p[l->listen.n + i], now);
 	return r ? r : accept_all(s, now);
 }
 
@@ -596,7 +596,7 @@ int te__lineage_settle(struct te__lineage *l, int64_t deadline_ns)
 	int r = l->is_out ? -TE_ESTATE : 0;
 
 	s.from = te__calloc((size_t)s.from_most, sizeof(*s.from));
-	s.p = te__calloc(1 + n + (size_t)s.from_most, sizeof(*s.p));
+	s.p = te__calloc((size_t)l->listen.n + n + (size_t)s.from_most, sizeof(*s.p));
 	for (size_t i = 0; i < n && s.to; i++)
 		s.to[i].c.fd = s.to[i].dial.fd = -1;
 	if (!s.to || !s.from || !s.arrived || !s.p) {

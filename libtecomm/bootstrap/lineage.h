@@ -43,7 +43,8 @@ int te__lineage_settle(struct te__lineage *l, int64_t deadline_ns);
 void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__KEY_NBYTES]);
 void te__lineage_numbers(const struct te__lineage *l, int32_t *ret_number);
 int te__lineage_has(const struct te__lineage *l, int32_t number);
-/* where its ranks listen, and this one's socket, of which *ret_fd is a duplicate */
-int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs, int *ret_fd);
+/* where its ranks listen, and this one's sockets, of which *ret_listen has duplicates */
+int te__lineage_addrs(const struct te__lineage *l, struct te__addrs *ret_addrs,
+		      struct te__listen *ret_listen);
 
 #endif

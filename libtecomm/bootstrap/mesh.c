@@ -51,8 +51,8 @@ struct joining {
 /* the number in the set of descriptors */
 #define P_WAKE 0
 #define P_LISTEN 1
-#define P_PEER(r) (2 + (size_t)(r))
-#define P_STRANGER(b, i) (2 + (size_t)(b)->nranks + (i))
+#define P_PEER(b, r) (P_LISTEN + (size_t)(b)->listen.n + (size_t)(r))
+#define P_STRANGER(b, i) (P_PEER(b, (b)->nranks) + (i))
 
 static void say(struct te__conn *c, enum te__frame_type type, const void *body, size_t nbytes)
 {
@@ -194,7 +194,7 @@ static int accept_all(struct joining *j, int64_t now)
 	const struct te__ends ends = ends_of(b, -1);
 	int fd, r;
 
-	while ((r = te__conn_accept(b->listen_fd, &fd)) > 0) {
+	while ((r = te__conn_accept(&b->listen, &fd)) > 0) {
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
 		te__conn_open(&j->s[j->ns].c, fd, &ends, 0);
@@ -358,9 +358,9 @@ static int join_round(struct joining *j)
 	int r;
 
 	j->p[P_WAKE] = (struct pollfd){ .fd = b->wake_fd, .events = POLLIN };
-	j->p[P_LISTEN] = (struct pollfd){ .fd = b->listen_fd, .events = POLLIN };
+	te__listen_poll(&b->listen, &j->p[P_LISTEN]);
 	for (int32_t i = 0; i < b->nranks; i++) {
-		struct pollfd *p = &j->p[P_PEER(i)];
+		struct pollfd *p = &j->p[P_PEER(b, i)];
 
 		*p = wants(&b->peer[i]);
 		if (i < b->rank && b->state[i] == DIALING)
@@ -378,7 +378,7 @@ static int join_round(struct joining *j)
 				     b->text[b->rank], te_strerror(r));
 	r = te__boot_failed(b, "te_comm_create");
 	for (int32_t i = 0; i < b->nranks && !r; i++) {
-		const struct pollfd *p = &j->p[P_PEER(i)];
+		const struct pollfd *p = &j->p[P_PEER(b, i)];
 
 		if (b->state[i] == DIALING)
 			r = step_dial(j, i, p, now);
@@ -391,7 +391,7 @@ static int join_round(struct joining *j)
 	}
 	if (!r)
 		r = step_strangers(j, ns, now);
-	if (!r && j->p[P_LISTEN].revents)
+	if (!r && te__listen_ready(&b->listen, &j->p[P_LISTEN]))
 		r = accept_all(j, now);
 	if (!r && now >= b->deadline && !joined(b))
 		r = join_late(j);

@@ -518,7 +518,7 @@ enum { DIALING, GREETED, AWAITED, UP };
 struct joining {
 	struct te__link *l;
 	struct te__boot *b;
-	int listen_fd;
+	struct te__listen listen;
 	struct offer *offer; /* of all ranks */
 	struct te__conn *c;  /* of peers */
 	struct te__dial *dial;
@@ -580,7 +580,7 @@ static int join_late(const struct joining *j)
 
 static int step_peer(struct joining *j, int32_t i, int64_t now)
 {
-	const struct pollfd *p = &j->p[1 + i];
+	const struct pollfd *p = &j->p[j->listen.n + i];
 	const int32_t rank = j->l->o.peers[i];
 	int32_t who;
 	int r;
@@ -642,7 +642,7 @@ static int accept_all(struct joining *j, int64_t now)
 	const struct te__ends ends = ends_of(j, -1);
 	int fd, r;
 
-	while ((r = te__conn_accept(j->listen_fd, &fd)) > 0) {
+	while ((r = te__conn_accept(&j->listen, &fd)) > 0) {
 		if (j->ns == STRANGERS_MAX)
 			drop_stranger(j, 0); /* the oldest */
 		te__conn_open(&j->s[j->ns].c, fd, &ends, 0);
@@ -663,17 +663,18 @@ static int join_round(struct joining *j)
 	r = te__boot_watch(j->b, "te_comm_create", -1, 0);
 	if (r)
 		return r;
-	j->p[0] = (struct pollfd){ .fd = j->listen_fd, .events = POLLIN };
+	te__listen_poll(&j->listen, j->p);
 	for (int32_t i = 0; i < n; i++) {
-		j->p[1 + i] = (struct pollfd){ .fd = -1 };
+		j->p[j->listen.n + i] = (struct pollfd){ .fd = -1 };
 		if (j->state[i] == DIALING)
-			te__dial_poll(&j->dial[i], &j->p[1 + i], &wake);
+			te__dial_poll(&j->dial[i], &j->p[j->listen.n + i], &wake);
 		else if (j->state[i] == GREETED)
-			j->p[1 + i] = (struct pollfd){ .fd = j->c[i].fd, .events = POLLIN };
+			j->p[j->listen.n + i] = (struct pollfd){ .fd = j->c[i].fd,
+								 .events = POLLIN };
 	}
 	for (int k = 0; k < ns; k++)
-		j->p[1 + n + k] = (struct pollfd){ .fd = j->s[k].c.fd, .events = POLLIN };
-	r = te__poll(j->p, 1 + (size_t)n + (size_t)ns, wake);
+		j->p[j->listen.n + n + k] = (struct pollfd){ .fd = j->s[k].c.fd, .events = POLLIN };
+	r = te__poll(j->p, (size_t)(j->listen.n + n) + (size_t)ns, wake);
 	if (r)
 		return te__fail(r, "te_comm_create: tcp: poll: %s", te_strerror(r));
 	now = te__boot_now();
@@ -707,7 +708,7 @@ static int join(struct joining *j)
 static int meet(struct joining *j)
 {
 	const int32_t n = te__boot_nranks(j->b), me = te__boot_rank(j->b);
-	int r = te__addr_listen("te_comm_create", &j->listen_fd, &j->offer[me].addrs);
+	int r = te__addr_listen("te_comm_create", &j->listen, &j->offer[me].addrs);
 	int code = r;
 
 	j->offer[me].code = r;
@@ -742,13 +743,12 @@ static int tcp_open(struct te__link *l)
 	struct joining j = {
 		.l = l,
 		.b = l->o.boot,
-		.listen_fd = -1,
 		.offer = te__calloc(nranks, sizeof(*j.offer)),
 		.c = te__calloc(n + 1, sizeof(*j.c)),
 		.dial = te__calloc(n + 1, sizeof(*j.dial)),
 		.state = te__calloc(n + 1, 1),
 		.s = te__calloc(STRANGERS_MAX, sizeof(*j.s)),
-		.p = te__calloc(1 + n + STRANGERS_MAX, sizeof(*j.p)),
+		.p = te__calloc(TE__ADDRS_MAX + n + STRANGERS_MAX, sizeof(*j.p)),
 		.begin = te__boot_now(),
 		.deadline = te__boot_deadline(l->o.boot),
 	};
@@ -779,8 +779,7 @@ static int tcp_open(struct te__link *l)
 	}
 	while (j.s && j.ns)
 		drop_stranger(&j, j.ns - 1);
-	if (j.listen_fd >= 0)
-		close(j.listen_fd);
+	te__listen_close(&j.listen);
 	te__free(j.offer);
 	te__free(j.c);
 	te__free(j.dial);
@@ -862,12 +861,12 @@ static void tcp_close(struct te__link *l)
 static int tcp_probe(char *ret_why, size_t nbytes)
 {
 	struct te__addrs a;
-	int fd, r = te__addr_listen("tcp", &fd, &a);
+	struct te__listen listen = { 0 };
+	int r = te__addr_listen("tcp", &listen, &a);
 
 	if (r)
 		snprintf(ret_why, nbytes, "%s", te_error_detail());
-	else
-		close(fd);
+	te__listen_close(&listen);
 	return r;
 }
 

@@ -694,13 +694,14 @@ START_TEST(processes_of_other_users_are_refused)
 		ck_assert_int_eq(c.fd, -1);
 		te__dial_close(&d);
 	} else { /* one has connected, and then another one of this user */
+		const struct te__listen l = { 1, { fd } };
 		int own = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 		ck_assert_int_eq(connect(own, (struct sockaddr *)&un, sizeof(un)), 0);
-		ck_assert_int_eq(te__conn_accept(fd, &accepted), 1);
+		ck_assert_int_eq(te__conn_accept(&l, &accepted), 1);
 		ck_assert_int_eq(write(own, "x", 1), 1);
 		ck_assert_int_eq(read(accepted, &un, 1), 1); /* it is that one */
-		ck_assert_int_eq(te__conn_accept(fd, &status), 0);
+		ck_assert_int_eq(te__conn_accept(&l, &status), 0);
 		close(own);
 		close(accepted);
 	}

@@ -1,6 +1,8 @@
-/* t/comm/bootstrap_net.c - ranks meet where there is IPv4 only, IPv6 only, or both. */
+/* t/comm/bootstrap_net.c - ranks meet where there is IPv4 only, IPv6 only, both, or none. */
 #include "config.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -14,6 +16,7 @@
 #include <te/ctx.h>
 #include <te/errno.h>
 
+#include "libtecomm/bootstrap/addr.h"
 #include "libtecomm/bootstrap/bootstrap.h"
 #include "ranks.h"
 
@@ -75,6 +78,86 @@ START_TEST(ranks_meet_over_what_there_is)
 }
 END_TEST
 
+/* ---- chosen interfaces ---- */
+
+static void add_address(const char *name, const char *address)
+{
+	struct ifreq ifr = { 0 };
+	struct sockaddr_in *in = (struct sockaddr_in *)(void *)&ifr.ifr_addr;
+	const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	strcpy(ifr.ifr_name, name);
+	in->sin_family = AF_INET;
+	ck_assert_int_eq(inet_pton(AF_INET, address, &in->sin_addr), 1);
+	ck_assert_int_eq(ioctl(fd, SIOCSIFADDR, &ifr), 0);
+	close(fd);
+}
+
+/* 0, or errno */
+static int reach(const char *address, uint16_t port)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	const int v6 = strchr(address, ':') != NULL;
+	const int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+	int r;
+
+	inet_pton(v6 ? AF_INET6 : AF_INET, address,
+		  v6 ? (void *)&in6.sin6_addr : (void *)&in.sin_addr);
+	r = v6 ? connect(fd, (struct sockaddr *)&in6, sizeof(in6)) :
+		 connect(fd, (struct sockaddr *)&in, sizeof(in));
+	r = r ? errno : 0;
+	close(fd);
+	return r;
+}
+
+static const struct {
+	const char *iface;
+	int lo, lo6, one, two; /* what refuses connections */
+} chosen[] = {
+	{ "lo", 0, 0, ECONNREFUSED, ECONNREFUSED },
+	{ "lo:1", ECONNREFUSED, ECONNREFUSED, 0, ECONNREFUSED },
+	{ "lo:1,lo:2", ECONNREFUSED, ECONNREFUSED, 0, 0 },
+	{ "", 0, 0, 0, 0 },
+};
+
+START_TEST(only_chosen_interfaces_are_listened_at)
+{
+	struct te__listen l = { 0 };
+	struct te__addrs a;
+
+	new_network(1, 1);
+	add_address("lo:1", "10.1.0.1");
+	add_address("lo:2", "10.2.0.1");
+	setenv("TE_COMM_IFACE", chosen[_i].iface, 1);
+	ck_assert_int_eq(te__addr_listen("test", &l, &a), 0);
+	ck_assert_int_eq(reach("127.0.0.1", a.port), chosen[_i].lo);
+	ck_assert_int_eq(reach("::1", a.port), chosen[_i].lo6);
+	ck_assert_int_eq(reach("10.1.0.1", a.port), chosen[_i].one);
+	ck_assert_int_eq(reach("10.2.0.1", a.port), chosen[_i].two);
+	te__listen_close(&l);
+	ck_assert_int_eq(reach("127.0.0.1", a.port), ECONNREFUSED);
+}
+END_TEST
+
+static const char *const ifaces[] = { "lo", "lo:1,lo:2" };
+
+/* all that listens does so there: the root, the ranks, what recovers, links */
+START_TEST(ranks_meet_at_chosen_interfaces)
+{
+	struct ranks_result res[3];
+
+	new_network(1, 1);
+	add_address("lo:1", "10.1.0.1");
+	add_address("lo:2", "10.2.0.1");
+	setenv("TE_COMM_IFACE", ifaces[_i], 1);
+	ranks_meet(MEET_ID, 3);
+	ranks_run(3, exchange, NULL, res);
+	ranks_part();
+	ranks_ok(3, res);
+}
+END_TEST
+
 /* ---- no network ---- */
 
 static int splits(int rank, void *arg)
@@ -121,6 +204,9 @@ static Suite *suite(void)
 	TCase *c = tt_case(s, "families", "host");
 
 	tcase_add_loop_test(c, ranks_meet_over_what_there_is, 0, 3);
+	c = tt_case(s, "interfaces", "host");
+	tcase_add_loop_test(c, only_chosen_interfaces_are_listened_at, 0, TT_LEN(chosen));
+	tcase_add_loop_test(c, ranks_meet_at_chosen_interfaces, 0, TT_LEN(ifaces));
 	c = tt_case(s, "no network", "host");
 	tcase_add_test(c, groups_of_one_host_need_no_network);
 	return s;

@@ -139,6 +139,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/ops/scale.c \
 	libtecore/plan/bind.c \
 	libtecore/plan/build.c \
+	libtecore/plan/calibrate.c \
 	libtecore/plan/checkpoint.c \
 	libtecore/plan/draw.c \
 	libtecore/plan/fuse.c \

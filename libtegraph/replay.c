@@ -451,7 +451,8 @@ int te_graph_backward_dw(struct te_graph *graph, int32_t callable, struct te_str
 	return replay(graph, callable, TE_SCHED_W, stream, rep, "te_graph_backward_dw");
 }
 
-static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn)
+/* passes: the functions of passes are called, captured or not, and the last function is not */
+static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn, int passes)
 {
 	int r = te__graph_edge(g, 0, fn, stream);
 
@@ -463,14 +464,14 @@ static int run_all(struct te_graph *g, struct te_stream *stream, const char *fn)
 		if (n->ncopied)
 			r = te__graph_copy_bound(n, (int)s->kind, 0, stream);
 		if (!r)
-			r = run_step(g, s, stream);
+			r = passes ? te__graph_call(g, s, stream) : run_step(g, s, stream);
 		if (r >= 0 && n->ncopied)
 			r = te__graph_copy_bound(n, (int)s->kind, 1, stream);
 		if (r < 0)
 			return te__graph_step_failed(g, s, fn, "", r);
 		r = 0;
 	}
-	return r ? r : te__graph_edge(g, 1, fn, stream);
+	return r || passes ? r : te__graph_edge(g, 1, fn, stream);
 }
 
 static int run_whole(struct te_graph *g, struct te_stream *stream)
@@ -488,7 +489,7 @@ static int run_whole(struct te_graph *g, struct te_stream *stream)
 	return r;
 }
 
-int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn)
+static int run(struct te_graph *graph, struct te_stream *stream, const char *fn, int passes)
 {
 	int r = usable(graph, stream, fn);
 
@@ -502,10 +503,21 @@ int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *
 		return r;
 	r = take_turn(graph, stream);
 	if (!r)
-		r = graph->whole ? run_whole(graph, stream) : run_all(graph, stream, fn);
+		r = graph->whole && !passes ? run_whole(graph, stream) :
+					      run_all(graph, stream, fn, passes);
 	graph->pos = 0;
 	graph->latest = NULL;
 	return sticky(graph, r);
+}
+
+int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn)
+{
+	return run(graph, stream, fn, 0);
+}
+
+int te__graph_passes(struct te_graph *graph, struct te_stream *stream, const char *fn)
+{
+	return run(graph, stream, fn, 1);
 }
 
 int te_graph_run(struct te_graph *graph, struct te_stream *stream)

@@ -52,6 +52,7 @@ struct te_step {
 	struct te_step_memory memory;
 	struct te_stream *last; /* of the latest step, whose shape is latest; or NULL */
 	int32_t latest;
+	int calibrated; /* quantizers have scales */
 };
 
 /* ---- options ---- */
@@ -671,11 +672,9 @@ struct te_tensor *te_step_output(const struct te_step *step, int32_t shape, int3
 	return t;
 }
 
-int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
+static int runnable(const struct te_step *step, int32_t shape, const struct te_stream *stream,
+		    const char *run)
 {
-	static const char run[] = "te_step_run";
-	int r = 0;
-
 	if (!step || !stream)
 		return te__graph_fail(run, -EINVAL, "%s is NULL", step ? "stream" : "step");
 	if (!te_step_graph(step, shape))
@@ -683,12 +682,97 @@ int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
 				      step->nshapes);
 	if (step->opts.flags & TE_STEP_NO_ALLOC)
 		return te__graph_fail(run, -TE_ESTATE, "the step was made without memory");
-	r = step->opts.offload ? te__offload_check(step->opts.offload) : 0;
-	if (r)
-		return r;
-	/* replays of one graph run serially, and so do those of different ones */
-	if (step->last && step->last != stream)
+	return step->opts.offload ? te__offload_check(step->opts.offload) : 0;
+}
+
+/* passes that run several times with one step's inputs, whose memory they use for other values */
+struct passes {
+	struct te_graph *graph;
+	const char *fn;
+	void *inputs; /* a copy, or NULL before the first time */
+};
+
+/* how: -1 to the copy, 1 from it, 0 nothing; returns its bytes or a negative code */
+static int64_t copy_inputs(const struct passes *p, struct te_stream *stream, int how)
+{
+	char *copy = p->inputs;
+	int64_t nbytes = 0;
+	int r = 0;
+
+	for (int32_t i = 0; i < p->graph->ncallables; i++) {
+		const struct te__graph_callable *n = &p->graph->callable[i];
+
+		for (int32_t k = n->prev >= 0; k < n->c.nin && !r; k++) {
+			void *in = n->in[k] ? te_tensor_data(n->in[k]) : NULL;
+			const size_t size = n->in[k] ? te_tensor_nbytes(n->in[k]) : 0;
+
+			if (how && size)
+				r = te_copy(stream, how > 0 ? in : copy + nbytes,
+					    how > 0 ? copy + nbytes : in, size);
+			nbytes += (int64_t)((size + 255) & ~(size_t)255);
+		}
+	}
+	return r ? r : nbytes;
+}
+
+static int run_passes(void *arg, struct te_stream *stream)
+{
+	struct passes *p = arg;
+	const int first = !p->inputs;
+	int64_t r = 0;
+
+	if (first)
+		r = te_mem_alloc(stream, (size_t)copy_inputs(p, stream, 0), &p->inputs);
+	if (!r)
+		r = copy_inputs(p, stream, first ? -1 : 1);
+	return r < 0 ? (int)r : te__graph_passes(p->graph, stream, p->fn);
+}
+
+/* the inputs are those of the step that follows */
+static int calibrate(struct te_step *step, int32_t shape, struct te_stream *stream, const char *run)
+{
+	struct passes p = { step->shape[shape].graph, run, NULL };
+	int r = te__seq_calibrate(step->seq, stream, run_passes, &p, run);
+
+	if (p.inputs && !r) {
+		const int64_t n = copy_inputs(&p, stream, 1);
+
+		r = n < 0 ? (int)n : te_stream_sync(stream);
+	}
+	if (p.inputs && te_mem_free(stream, p.inputs))
+		te__log_warn("a copy of a step's inputs is not freed before its context: %s",
+			     te_error_detail());
+	step->calibrated = !r;
+	return r;
+}
+
+/* replays of one graph run serially, and so do those of different ones */
+static int take_turn(struct te_step *step, int32_t shape, struct te_stream *stream, const char *run)
+{
+	int r = te__stream_check(run, stream, step->ctx);
+
+	if (!r)
+		r = te__stream_not_capturing(stream, run);
+	if (!r && step->last && step->last != stream)
 		r = te__stream_follow(stream, step->last);
+	return r || step->calibrated ? r : calibrate(step, shape, stream, run);
+}
+
+int te_step_calibrate(struct te_step *step, int32_t shape, struct te_stream *stream)
+{
+	static const char run[] = "te_step_calibrate";
+	int r = runnable(step, shape, stream, run);
+
+	return r ? r : take_turn(step, shape, stream, run);
+}
+
+int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
+{
+	static const char run[] = "te_step_run";
+	int r = runnable(step, shape, stream, run);
+
+	if (!r)
+		r = take_turn(step, shape, stream, run);
 	if (!r)
 		r = te__graph_run(step->shape[shape].graph, stream, run);
 	if (r)

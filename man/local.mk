@@ -286,6 +286,7 @@ dist_man3_MANS += \
 	man/te_spill_info.3 \
 	man/te_spill_measure.3 \
 	man/te_spill_measure_signals.3 \
+	man/te_step_calibrate.3 \
 	man/te_step_create.3 \
 	man/te_step_graph.3 \
 	man/te_step_input.3 \

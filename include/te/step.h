@@ -101,10 +101,22 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
  * te_step_run - queue a step: zero gradients, passes of all micro-batches, AdamW
  *
  * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
- * Stream: asynchronous.  Thread: one step by one thread at a time.
+ * Stream: asynchronous; the first waits for te_step_calibrate.
+ * Thread: one step by one thread at a time.
  * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
  */
 TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
+/**
+ * te_step_calibrate - the first scales of recipe fp8-delayed, from the inputs written
+ *
+ * The passes run four times, each with the scales that result from the previous one. Weights,
+ * optimizer, random state and inputs stay; te_seq_grads has the gradients. If a quantizer of an
+ * input or of a weight has recorded an amax, or the recipe has no such state, it does nothing. A
+ * step's first te_step_run does it before the step; so it is for what runs before that, such as a
+ * validation. Plans alone do not: their first pass has scales of 1.
+ * Stream: waits for the device.  Errors: as te_step_run.
+ */
+TE_EXPORT int te_step_calibrate(struct te_step *step, int32_t shape, struct te_stream *stream);
 /* the mean loss of this step's own micro-batches, latest step; waits for it */
 TE_EXPORT int te_step_loss(struct te_step *step, double *ret_loss);
 

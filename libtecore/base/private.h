@@ -303,6 +303,11 @@ TE_EXPORT int te__recording_records(const struct te_recording *rec, const struct
 struct te_adamw;
 struct te_plan;
 struct te_seq;
+/* Set the scales of quantizers that have none yet: the passes run several times. The random state
+ * stays. Waits for the device */
+TE_EXPORT int te__seq_calibrate(struct te_seq *seq, struct te_stream *stream,
+				int (*passes)(void *arg, struct te_stream *stream), void *arg,
+				const char *fn);
 /* the sequence that the optimizer updates */
 TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
 /* the sequence whose random state the plan's forward uses, or NULL; the plan has its ops from first

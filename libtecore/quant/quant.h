@@ -51,6 +51,11 @@ size_t te__quant_device_nbytes(const struct te_quant *q);
 #define TE__WEIGHTS_RECORD 2u	/* WEIGHTS_CAST of a training pass records amaxes */
 uint32_t te__quant_weights(const struct te_quant *q, int first, int count,
 			   struct te_k_weights *args);
+/* 1: the recipe keeps amaxes, and none of the first count slots has one: nothing has been cast or
+ * loaded. 0: else, also if q is NULL. Waits for the device */
+int te__quant_is_fresh(struct te_quant *q, const char *fn, int count);
+/* clear the histories and keep the scales, in stream order */
+int te__quant_forget(struct te_quant *q, struct te_stream *stream);
 /* what casts and updates change: scales, amaxes, histories */
 int te__quant_regions(const struct te_quant *q, te_region_fn fn, void *arg);
 

@@ -256,6 +256,32 @@ int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_his
 	return r;
 }
 
+/* ---- first scales ---- */
+
+int te__quant_is_fresh(struct te_quant *q, const char *fn, int count)
+{
+	const size_t n = q ? (size_t)count * (size_t)q->words.namax : 0;
+	int r, fresh = 1;
+	float *h;
+
+	if (!q || !q->words.saves_amax)
+		return 0;
+	h = te__malloc((n + 1) * sizeof(*h));
+	if (!h)
+		return te__no_memory(fn);
+	r = copy_state(q, fn, h, q->amax, n);
+	for (size_t i = 0; i < n && !r && fresh; i++)
+		fresh = h[i] == 0.0f;
+	te__free(h);
+	return r ? r : fresh;
+}
+
+int te__quant_forget(struct te_quant *q, struct te_stream *stream)
+{
+	return te_fill(stream, q->amax, 0,
+		       (size_t)q->nslots * (size_t)q->words.namax * sizeof(*q->amax));
+}
+
 /* ---- saved state ---- */
 
 /*

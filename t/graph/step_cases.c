@@ -59,6 +59,8 @@ struct te_spec tokens(int64_t B, int64_t T)
 	return (struct te_spec){ TE_DTYPE_INT32, 2, { B, T } };
 }
 
+#define NTOKENS (2 * 16)
+
 /* a sequence, its optimizer, and what trains it: a step, or a plan */
 struct run {
 	struct te_seq *seq;
@@ -115,6 +117,26 @@ static struct run run_plain(const char *recipe)
 	return r;
 }
 
+/* the scales that a step would begin with: one of the same sequence sets them */
+static void calibrate(const struct run *plain, const char *recipe, int32_t t[MICRO][2][NTOKENS])
+{
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	const struct te_recipe rec = recipe_of(recipe);
+	struct te_step *step;
+
+	o.recipe = &rec;
+	o.micro_batches = MICRO;
+	o.x = tokens(small.batch, small.seqlen);
+	DO(te_step_create(plain->seq, plain->opt, &o, &step));
+	for (int m = 0; m < MICRO; m++) {
+		DO(te_tensor_write(te_step_input(step, 0, m, "x"), t[m][0], sizeof(t[m][0])));
+		DO(te_tensor_write(te_step_input(step, 0, m, "targets"), t[m][1],
+				   sizeof(t[m][1])));
+	}
+	DO(te_step_calibrate(step, 0, st));
+	te_step_unref(step);
+}
+
 static void run_destroy(struct run *r)
 {
 	te_step_unref(r->step);
@@ -122,8 +144,6 @@ static void run_destroy(struct run *r)
 	te_adamw_unref(r->opt);
 	te_seq_unref(r->seq);
 }
-
-#define NTOKENS (2 * 16)
 
 /* of one step: tokens and targets of each micro-batch */
 static void draw(int32_t t[MICRO][2][NTOKENS])
@@ -187,6 +207,8 @@ START_TEST(a_step_has_the_bits_of_its_passes)
 
 	for (int k = 0; k < STEPS; k++) {
 		draw(t);
+		if (!k)
+			calibrate(&plain, recipe, t);
 		run_step(&plain, t, want);
 		run_step(&run, t, have);
 		ck_assert_mem_eq(want, have, sizeof(want));
@@ -600,6 +622,7 @@ Suite *step_suite(const char *name, const char *on)
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
 	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
 	step_drop_cases(s);
+	step_scales_cases(s);
 	step_use_cases(s);
 	return s;
 }

@@ -248,6 +248,26 @@ static int step(struct trainer *t)
 	return STATUS_OK;
 }
 
+/* of a recipe whose scales come from earlier steps: the first ones, from the tokens of this step */
+static int calibrate(struct trainer *t)
+{
+	const int64_t rows = t->accum * t->B;
+	struct slot *s = &t->slot[t->done.step % NSLOTS];
+	int r = batch_draw(&t->train, (uint64_t)t->o->seed, t->done.step,
+			   t->ranks.data_rank * rows, rows, t->T, s->tokens,
+			   s->tokens + rows * t->T);
+
+	if (r)
+		return r;
+	r = copy_in(t, s);
+	if (r >= 0)
+		r = te_step_calibrate(t->graph.step, 0, t->stream);
+	if (r >= 0)
+		r = te_stream_sync(t->stream);
+	t->lost |= r < 0;
+	return r < 0 ? say_te(r, "the first scales") : STATUS_OK;
+}
+
 /* was the run asked to end at this step */
 static int is_stopped(const struct trainer *t)
 {
@@ -548,6 +568,8 @@ int trainer_run(struct trainer *t)
 	/* what was asked for before a failure: the first step that all ranks can end with */
 	stop_again(t->ranks.comm ? stop_after(t->done.step) : t->done.step);
 	r = progress_begin(t);
+	if (!r)
+		r = calibrate(t);
 	while (!r) {
 		r = between_steps(t, &end);
 		if (r || end)

@@ -508,8 +508,12 @@ int te__boot_settles(const struct te__boot *b)
 int32_t te__boot_settle(struct te__boot *b, int64_t deadline_ns, int32_t *ret_rank)
 {
 	int32_t n = 0;
-	int r = te__lineage_settle(b->lineage, deadline_ns);
+	int r;
 
+	for (int32_t i = 0; i < b->nranks; i++)
+		if (te__mesh_has_ended(b, i))
+			te__lineage_ended(b->lineage, b->number[i]);
+	r = te__lineage_settle(b->lineage, deadline_ns);
 	for (int32_t i = 0; i < b->nranks && !r; i++)
 		if (te__lineage_has(b->lineage, b->number[i]))
 			ret_rank[n++] = i;

@@ -115,6 +115,8 @@ const char *te__time_text(int64_t ns, char text[24]);
 /* connects all ranks; then te__boot_allgather works */
 int te__mesh_open(struct te__boot *b);
 void te__mesh_close(struct te__boot *b);
+/* its stream has ended, and it had not said before that it fails or closes */
+int te__mesh_has_ended(struct te__boot *b, int32_t rank);
 
 /* poll(2) until *wake_ns at the latest; errno values */
 int te__poll(struct pollfd *p, size_t n, int64_t wake_ns);

@@ -313,6 +313,8 @@ static int take(struct settle *s, struct from *f)
 		s->decided = 1;
 		return adopt(s, generation, &m) ? -TE_ESTATE : 1;
 	}
+	if (l->ended[m.rank] && generation <= l->generation)
+		return -EBADMSG;
 	if (generation > l->generation) {
 		/* this rank has missed a decision */
 		if (adopt(s, generation, &m))
@@ -399,8 +401,7 @@ static void step_to(struct settle *s, int32_t i, const struct pollfd *p, int64_t
 			t->state = OPEN;
 			greet(s, i);
 		} else if (r < 0) {
-			te__log_info("%s: %s has ended", s->l->name, s->l->text[i]);
-			s->l->ended[i] = 1;
+			te__lineage_ended(s->l, i);
 			hang_up(s, i);
 		}
 		return;
@@ -580,6 +581,13 @@ static int settle(struct settle *s)
 	if (!r && l->is_out)
 		r = -TE_ESTATE;
 	return r;
+}
+
+void te__lineage_ended(struct te__lineage *l, int32_t number)
+{
+	if (!l->ended[number])
+		te__log_info("%s: %s has ended", l->name, l->text[number]);
+	l->ended[number] = 1;
 }
 
 int te__lineage_settle(struct te__lineage *l, int64_t deadline_ns)

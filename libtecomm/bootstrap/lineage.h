@@ -39,6 +39,8 @@ struct te__lineage *te__lineage_unref(struct te__lineage *l);
  * -TE_ESTATE (this rank is not part of it), -ETIMEDOUT (too few ranks have arrived), -ENOMEM.
  */
 int te__lineage_settle(struct te__lineage *l, int64_t deadline_ns);
+/* that rank of the lineage has ended: it is not waited for, nor is any arrival of it believed */
+void te__lineage_ended(struct te__lineage *l, int32_t number);
 /* for the bootstrap of that generation: its key, the numbers of its ranks */
 void te__lineage_key(const struct te__lineage *l, uint8_t key[TE__KEY_NBYTES]);
 void te__lineage_numbers(const struct te__lineage *l, int32_t *ret_number);

@@ -449,6 +449,22 @@ int te__mesh_open(struct te__boot *b)
 	return r;
 }
 
+int te__mesh_has_ended(struct te__boot *b, int32_t rank)
+{
+	struct te__conn *c = &b->peer[rank];
+	int r = 0;
+
+	if (rank == b->rank)
+		return 0;
+	pthread_mutex_lock(&b->lock);
+	/* after a failure, no exchange takes what is there */
+	while (c->fd >= 0 && (r = te__conn_read(c, TE__BOOT_MOST)) == 1 &&
+	       c->in.type == TE__FRAME_DATA)
+		te__conn_next(c);
+	pthread_mutex_unlock(&b->lock);
+	return b->state[rank] == LOST || r == -EPIPE || r == -ECONNRESET;
+}
+
 void te__mesh_close(struct te__boot *b)
 {
 	if (b->peer && atomic_load(&b->fail_code))

@@ -18,6 +18,8 @@
 #include <te/errno.h>
 
 #include "bootstrap_faults.h"
+#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/transport/link.h"
 #include "ranks.h"
 
 int bf_open(int rank, int timeout_ms, struct te__boot **ret_b)
@@ -773,6 +775,91 @@ START_TEST(too_few_descriptors_to_recover_are_reported)
 }
 END_TEST
 
+/* rank 2 ends its streams as a process that is killed does, and arrives all the same */
+static int arrives_after_its_end(int rank, void *arg)
+{
+	static const char *const node[] = { "a", "b", "c" };
+	const int ms = rank == 2 ? 500 : 20000;
+	int32_t ranks[3];
+	struct te__boot *b;
+	int r;
+
+	(void)arg;
+	setenv("TE_COMM_NODE", node[rank], 1);
+	r = bf_open(rank, 0, &b);
+	for (int i = 0; i < 2 && !r && rank == 2; i++)
+		te__conn_close(&b->peer[i]);
+	if (!r && rank != 2 && bf_gather(b, "all", 0) != -TE_EPEER)
+		r = te_fail(-EILSEQ, "rank 2 has not ended");
+	if (!r)
+		r = te__boot_settle(b, te__boot_now() + ms * INT64_C(1000000), ranks);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(an_arrival_of_a_rank_that_has_ended_is_not_believed)
+{
+	struct ranks_result res[3];
+
+	ranks_meet(MEET_ID, 3);
+	ranks_run(3, arrives_after_its_end, NULL, res);
+	ranks_part();
+	for (int i = 0; i < 2; i++)
+		ck_assert_msg(res[i].r == 2 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
+			      res[i].r, res[i].ms, res[i].text);
+	/* alone, if it finds that the others have gone */
+	ck_assert_msg(res[2].r == -ETIMEDOUT || res[2].r == -TE_ESTATE || res[2].r == 1,
+		      "%d: %s", res[2].r, res[2].text);
+}
+END_TEST
+
+/* rank 1 has another key than rank 0 by then */
+static int with_another_key(int rank, void *arg)
+{
+	static const int32_t ranks[] = { 0, 1 };
+	const int32_t peer = !rank;
+	struct te__boot *b, *next = NULL;
+	struct te__link *l = NULL;
+	int r = bf_open(rank, 400, &b);
+
+	if (r)
+		return r;
+	b->secret[3] ^= (uint8_t)rank;
+	if (*(const int *)arg) {
+		const struct te__link_opts o = { .boot = b, .peers = &peer, .npeers = 1,
+						 .timeout_ms = 1000, .heartbeat_ms = 1000 };
+
+		r = te__link_open(&te__link_tcp, &o, &l);
+	} else {
+		const struct te__boot_from from = { b, ranks, "test", { 0 } };
+		struct te_comm_opts o = TE_COMM_OPTS_INIT;
+
+		o.rank = rank;
+		o.nranks = 2;
+		o.timeout_ms = 400;
+		r = te__boot_reopen(&from, &o, &next);
+	}
+	te__link_close(l);
+	te__boot_close(next);
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(ranks_with_different_keys_do_not_meet)
+{
+	struct ranks_result res[2];
+
+	ranks_meet(MEET_ID, 2);
+	ranks_run(2, with_another_key, &_i, res);
+	ranks_part();
+	ck_assert_msg(res[0].r == -ETIMEDOUT || res[1].r == -ETIMEDOUT, "%d, %d", res[0].r,
+		      res[1].r);
+	for (int i = 0; i < 2; i++)
+		ck_assert_msg(res[i].r < 0 && res[i].ms < SOON, "rank %d: %d after %.0f ms: %s", i,
+			      res[i].r, res[i].ms, res[i].text);
+}
+END_TEST
+
 /* a process of another container has the pid of this one, and is about to link its socket */
 static int equal_pids(int rank, void *arg)
 {
@@ -1069,6 +1156,8 @@ static Suite *suite(void)
 	tcase_add_test(c, too_few_descriptors_are_reported);
 	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
 	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);
+	tcase_add_test(c, an_arrival_of_a_rank_that_has_ended_is_not_believed);
+	tcase_add_loop_test(c, ranks_with_different_keys_do_not_meet, 0, 2);
 	tcase_add_test(c, sockets_of_others_are_not_removed);
 	tcase_add_test(c, refuses_options);
 	tcase_add_loop_test(c, refuses_environments, 0, 7);

@@ -139,6 +139,9 @@ struct te_k_comm_status {
 	uint64_t expected, got; /* signatures, heads, flags or packets' upper 8 bytes */
 };
 
+/* root of the maximum by which ranks wait for each other: they tell it from one of a caller */
+#define TE_K_COMM_BARRIER 4
+
 /*
  * count 0: nothing to do, which is no operation. in and out are arrays of count elements; the input
  * of reduce-scatter and the output of all-gather have a part of count elements for each rank. In
@@ -158,7 +161,7 @@ struct te_k_comm {
 	int32_t nranks, rank;
 	int32_t dtype, op, algorithm;
 	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
-	int32_t root; /* of a broadcast, in which op is 0; otherwise 0 */
+	int32_t root; /* of a broadcast, in which op is 0; TE_K_COMM_BARRIER; otherwise 0 */
 	uint32_t arrays; /* S, M: below 2^23, of the offsets of what others access; otherwise 0 */
 };
 

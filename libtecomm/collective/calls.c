@@ -70,7 +70,8 @@ static int check(const struct te__call *a)
 	if (a->count < 0 || a->count >> (a->what == TE_K_COLL_ALLREDUCE ? 40 : 37))
 		return te__fail(-EINVAL, "%s: %lld elements, not 0 to 2^%d - 1", a->fn,
 				(long long)a->count, a->what == TE_K_COLL_ALLREDUCE ? 40 : 37);
-	if (a->root < 0 || a->root >= te__boot_nranks(a->comm->boot))
+	if (a->what == TE_K_COLL_BROADCAST &&
+	    (a->root < 0 || a->root >= te__boot_nranks(a->comm->boot)))
 		return te__fail(-EINVAL, "%s: root %d of %d ranks", a->fn, a->root,
 				te__boot_nranks(a->comm->boot));
 	return a->count ? check_arrays(a) : 0;
@@ -245,7 +246,7 @@ int te_comm_barrier(struct te_comm *comm, struct te_stream *stream)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	struct te__call a = { "te_comm_barrier", comm, NULL, NULL, 1, TE_DTYPE_INT32,
-			      TE_COMM_MAX, TE_K_COLL_ALLREDUCE, 0 };
+			      TE_COMM_MAX, TE_K_COLL_ALLREDUCE, TE_K_COMM_BARRIER };
 
 	if (comm)
 		a.in = a.out = te__coll_word(&comm->coll);

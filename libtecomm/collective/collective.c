@@ -95,24 +95,28 @@ void te__coll_fini(struct te__coll *c)
 /* of a header: te_k_comm_signature() and the collective */
 static void operation_text(uint64_t s, char *ret, size_t nbytes)
 {
-	static const char *const op[] = { "sum", "average", "minimum", "maximum" };
+	static const char *const op[] = { "a sum", "an average", "a minimum", "a maximum" };
 	static const char *const name[] = {
-		[TE_K_COLL_ALLREDUCE_NORM] = "sum and norm",
-		[TE_K_COLL_REDUCE_SCATTER] = "reduce-scatter",
-		[TE_K_COLL_ALL_GATHER] = "all-gather",
-		[TE_K_COLL_BROADCAST] = "broadcast",
+		[TE_K_COLL_ALLREDUCE_NORM] = "a sum and norm",
+		[TE_K_COLL_REDUCE_SCATTER] = "a reduce-scatter",
+		[TE_K_COLL_ALL_GATHER] = "an all-gather",
+		[TE_K_COLL_BROADCAST] = "a broadcast",
 	};
 	const unsigned o = s >> 44 & 15, algorithm = s >> 48 & 15, what = s >> 60;
 	const char *by = te__coll_kernel_name((int32_t)algorithm);
 	char from[24] = "";
 
+	if (what == TE_K_COLL_ALLREDUCE && o == (TE_COMM_MAX | TE_K_COMM_BARRIER)) {
+		snprintf(ret, nbytes, "a barrier");
+		return;
+	}
 	if (what == TE_K_COLL_BROADCAST)
 		snprintf(from, sizeof(from), " from rank %u", o); /* the root has these bits */
 	if (what >= sizeof(name) / sizeof(name[0]) || !by ||
 	    (what == TE_K_COLL_ALLREDUCE && o >= sizeof(op) / sizeof(op[0])))
 		snprintf(ret, nbytes, "operation %016llx", (unsigned long long)s);
 	else
-		snprintf(ret, nbytes, "a %s of %llu %s by %s%s",
+		snprintf(ret, nbytes, "%s of %llu %s by %s%s",
 			 what == TE_K_COLL_ALLREDUCE ? op[o] : name[what],
 			 (unsigned long long)(s & (((uint64_t)1 << 40) - 1)),
 			 te_dtype_name((enum te_dtype)(s >> 40 & 15)), by, from);

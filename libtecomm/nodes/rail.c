@@ -141,15 +141,19 @@ static int has_room(const struct te__nodes *n)
 
 static void describe(const struct te__piece *p, char *ret, size_t nbytes)
 {
-	static const char *const op[] = { "sum", "average", "minimum", "maximum" };
+	static const char *const op[] = { "a sum", "an average", "a minimum", "a maximum" };
 	static const char *const name[8] = {
 		[TE_K_COLL_REDUCE_SCATTER] = " by reduce-scatter",
-		[TE_K_COLL_ALL_GATHER] = "all-gather",
-		[TE_K_COLL_BROADCAST] = "broadcast",
+		[TE_K_COLL_ALL_GATHER] = "an all-gather",
+		[TE_K_COLL_BROADCAST] = "a broadcast",
 	};
 	const int reduces = p->what == TE_K_COLL_ALLREDUCE || p->what == TE_K_COLL_REDUCE_SCATTER;
 	const char *by = te_comm_algorithm_name((enum te_comm_algorithm)p->algorithm);
 
+	if (p->what == TE_K_COLL_ALLREDUCE && p->root == TE_K_COMM_BARRIER) {
+		snprintf(ret, nbytes, "a barrier");
+		return;
+	}
 	snprintf(ret, nbytes, "%s%s of %lld %s by %s", reduces ? op[p->op & 3] : "",
 		 name[p->what & 7] ? name[p->what & 7] : "", (long long)p->count,
 		 te_dtype_name((enum te_dtype)p->dtype), by ? by : "?");

@@ -395,7 +395,7 @@ START_TEST(arguments_of_parts_are_checked)
 	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 0");
 	threads_run(2, roots_differ, -TE_EMISMATCH, "broadcast of 10 fp32 by ll from rank 1");
 
-	threads_run(2, bad_parts, -TE_EMISMATCH, "all-gather of 10 fp32 by ll");
+	threads_run(2, bad_parts, -TE_EMISMATCH, "an all-gather of 10 fp32 by ll");
 	threads_run(2, bad_parts, -TE_EMISMATCH, "broadcast of 10 fp32 by ll");
 }
 END_TEST
@@ -573,6 +573,31 @@ START_TEST(different_operations_are_named)
 {
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 100 fp32 by oneshot");
 	threads_run(3, differ, -TE_EMISMATCH, "a sum of 200 fp32 by oneshot");
+}
+END_TEST
+
+/* rank 1 waits for the others, which reduce a number as it does */
+static int waits(struct thread_rank *r)
+{
+	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	void *p;
+
+	o.algorithm = TE_COMM_LL;
+	STEP(te_mem_alloc(s, 4096, &p));
+	if (r->rank == 1)
+		STEP(te_comm_barrier(r->comm, s));
+	else
+		STEP(te_comm_allreduce(r->comm, s, p, p, 1, TE_DTYPE_INT32, TE_COMM_MAX, &o));
+	STEP(te_stream_sync(s));
+	STEP(te_mem_free(s, p));
+	return te_comm_error(r->comm);
+}
+
+START_TEST(a_barrier_is_none_of_the_reductions)
+{
+	threads_run(3, waits, -TE_EMISMATCH, "a barrier");
+	threads_run(3, waits, -TE_EMISMATCH, "a maximum of 1 int32 by ll");
 }
 END_TEST
 
@@ -852,6 +877,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_loop_test(c, streams_take_turns_whatever_is_captured, 0, NBETWEEN);
 	tcase_add_test(c, arguments_of_parts_are_checked);
 	tcase_add_test(c, different_operations_are_named);
+	tcase_add_test(c, a_barrier_is_none_of_the_reductions);
 	tcase_add_test(c, different_offsets_are_a_mismatch);
 	tcase_add_test(c, a_rank_that_does_not_call_is_named);
 	tcase_add_test(c, an_abort_ends_operations);

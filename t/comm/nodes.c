@@ -532,7 +532,7 @@ static const struct {
 	{ LATE, "abc", "exchange", 2, -ETIMEDOUT, "rank 2 (host ", 0 },
 	{ OTHER_COUNT, "ab", "exchange", 1, -TE_EMISMATCH, "of 78 fp32 by exchange", 3000 },
 	{ OTHER_COUNT, "ab", "chain", 0, -TE_EMISMATCH, "of 78 fp32 by chain", 3000 },
-	{ OTHER_OP, "aab", "chain", 1, -TE_EMISMATCH, "calls maximum", 3000 },
+	{ OTHER_OP, "aab", "chain", 1, -TE_EMISMATCH, "calls a maximum", 3000 },
 	{ OTHER_OP, "aabb", "exchange", 3, -TE_EMISMATCH, "maximum of 77", 3000 },
 };
 

@@ -220,13 +220,14 @@ TAP = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(TAP)
 T_LOG_DRIVER = $(TAP)
 T_LOG_COMPILER = $(SHELL)
-# Each test has a TMPDIR of its own; what it leaves there is removed, and a failure of check-report.
+# Each test has a TMPDIR of its own, for all users as /tmp is; what it leaves there is removed, and a
+# failure of check-report.
 # TE_* of the caller would change what tests see. Threads of a BLAS take the cores of
 # other tests, and ThreadSanitizer does not see how they wait for each other.
 AM_TESTS_ENVIRONMENT = \
 	for v in `env | sed -n 's/^\(TE_[A-Z0-9_]*\)=.*/\1/p'`; do unset $$v; done; \
 	OPENBLAS_NUM_THREADS=1; export OPENBLAS_NUM_THREADS; \
-	TMPDIR=`mktemp -d "$${TMPDIR:-/tmp}/te-check.XXXXXX"`; export TMPDIR; \
+	TMPDIR=`mktemp -d "$${TMPDIR:-/tmp}/te-check.XXXXXX"` && chmod 1777 "$$TMPDIR"; export TMPDIR; \
 	trap 'ls -A "$$TMPDIR" >"$$b.left"; [ -s "$$b.left" ] || rm -f "$$b.left"; rm -rf "$$TMPDIR"' 0; \
 	TT_TAP=1; export TT_TAP; \
 	TT_EXAMPLES='$(EXAMPLES)'; export TT_EXAMPLES; \

@@ -18,6 +18,7 @@ echo "$host: $*" >>"$FAKE/asked"
 echo $$ >>"$FAKE/$host.pid"
 case $host in
 down-*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255 ;;
+blocks) set -- env --block-signal --ignore-signal=PIPE,TERM,USR1 "$@" ;;
 noisy) printf 'ssh: \033[31mred\n' >&2; printf 'welcome\007\n' ;;
 mute) exec sleep 60.2101 ;;
 stuck) # the agent gets what te_run writes, and nobody reads what it writes itself
@@ -121,6 +122,13 @@ same "has what is exported" want out
 gives "arguments" 0 on a printf '%s,' 'a  b' '' '$x' "it's" '*'
 printf 'a  b,,$x,it'\''s,*,' >want
 same "are as they were" want out
+
+# the first 31 signals: others are of the C library
+gives "a host that blocks and ignores signals" 0 on blocks sh -c 'for s in Blk Ign; do
+	echo $s $((0x$(sed -n "s/^Sig$s:.*\(.\{8\}\)$/\1/p" /proc/self/status) & 0x7fffffff))
+	done'
+printf '%s 0\n' Blk Ign >want
+same "does not do so to ranks" want out
 
 # what a terminal would obey; a character in two parts; the end of one; not UTF-8: C1 controls as one
 # byte and as two, longer forms than need be, a surrogate

@@ -594,6 +594,7 @@ t_graph_step_SOURCES = \
 	t/graph/step.c \
 	t/graph/step_cases.c \
 	t/graph/step_cases.h \
+	t/graph/step_cuts.c \
 	t/graph/step_drop.c \
 	t/graph/step_scales.c \
 	t/graph/step_use.c \

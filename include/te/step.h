@@ -70,8 +70,10 @@ struct te_step_opts {
  * Gradients are those of the mean of the micro-batches' losses, whatever their number: each
  * micro-batch begins backward with 1 / total_micro_batches times the loss op's own factor.
  * What dropout keeps depends on the sequence's seed, the step, the micro-batch's number in the
- * larger step and the op. So a step has the same bits with and without graphs, and with any
- * division into plans and any order of the passes that adds gradients in the same order.
+ * larger step and the op. So a step has the same bits with and without graphs. It has them with any
+ * division into plans and any order of the passes too, if gradients are added in the same order and
+ * fusions of plans (te_plan_print) that have a sum or a factor are the same, since they round once
+ * where separate steps round twice: te_step_create(3).
  * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
  * and restores weights, optimizer, quantizers and random state.
  * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and what te_plan_create

@@ -621,6 +621,7 @@ Suite *step_suite(const char *name, const char *on)
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_test(c, tensors_are_of_a_micro_batch);
 	tcase_add_loop_test(c, gradients_are_complete_once, 0, 2 * WAYS);
+	step_cuts_cases(s);
 	step_drop_cases(s);
 	step_scales_cases(s);
 	step_use_cases(s);

@@ -29,6 +29,7 @@ void has_mask(struct te_tensor *t, uint64_t offset);
 
 Suite *step_suite(const char *name, const char *backend);
 /* parts of it */
+void step_cuts_cases(Suite *s);
 void step_drop_cases(Suite *s);
 void step_scales_cases(Suite *s);
 void step_use_cases(Suite *s);

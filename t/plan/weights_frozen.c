@@ -15,6 +15,7 @@
 
 #include "plan_model.h"
 #include "tt_ctx.h"
+#include "tt_num.h"
 #include "weights_cases.h"
 
 static const struct model_shape gpt = { 48, 32, 2, 16, 4, 4, 2, 0.2f, 0 };
@@ -151,6 +152,66 @@ START_TEST(other_weights_keep_their_bits)
 	}
 	for (int i = 0; i < 2; i++) {
 		te_adamw_unref(opt[i]);
+		te_plan_unref(p[i]);
+		te_seq_unref(s[i]);
+	}
+}
+END_TEST
+
+/* first, fork, bias, linear, add: with the bias trained the sum at the fork is in no GEMM */
+static struct te_seq *branch(int freezes)
+{
+	const struct te_linear_attrs l = TE_ATTRS(linear, 32, 32, 0.3f);
+	const struct te_bias_attrs b = TE_ATTRS(bias, 32);
+	struct te_seq *s;
+	struct te_op *op[5];
+
+	DO(te_seq_create(ctx, &s));
+	DO(te_op_linear(&l, "first", &op[0]));
+	DO(te_op_fork("f", &op[1]));
+	DO(te_op_give(op[1], 0, "r"));
+	DO(te_op_bias(&b, "b", &op[2]));
+	DO(te_op_linear(&l, "l", &op[3]));
+	DO(te_op_add("a", &op[4]));
+	DO(te_op_take(op[4], 0, "r"));
+	for (int i = 0; i < 5; i++) {
+		DO(te_seq_append(s, op[i]));
+		te_op_unref(op[i]);
+	}
+	DO(te_seq_complete(s));
+	if (freezes)
+		ck_assert_int_eq(te_seq_freeze(s, "b", 1), 1);
+	DO(te_seq_init(s, 7));
+	return s;
+}
+
+START_TEST(fusions_of_sums_do_not_depend_on_it)
+{
+	struct te_plan_opts o = TE_PLAN_OPTS_INIT;
+	struct te_recipe r = TE_RECIPE_INIT;
+	float x[2][16 * 32];
+	struct te_seq *s[2];
+	struct te_plan *p[2];
+
+	DO(te_recipe_from_name(recipes[_i], &r));
+	o.recipe = &r;
+	o.flags = TE_PLAN_TRAIN | TE_PLAN_INPUT_GRAD;
+	o.x = (struct te_spec){ r.compute, 2, { 16, 32 } };
+	for (int k = 0; k < 2; k++)
+		tt_fill_normal(x[k], 16 * 32, 1);
+	for (int i = 0; i < 2; i++) {
+		s[i] = branch(i);
+		DO(te_plan_create(s[i], &o, &p[i]));
+		tt_tensor_set(te_plan_input(p[i], "x"), x[0]);
+		tt_tensor_set(te_plan_output_grad(p[i]), x[1]);
+		pass(s[i], p[i]);
+	}
+	model_same(te_plan_input_grad(p[0]), te_plan_input_grad(p[1]), "gradients of x");
+	for (int w = 0; w < te_seq_nweights(s[0]); w++)
+		if (!is_frozen(s[1], w))
+			model_same(weight(s[0], w).grad, weight(s[1], w).grad,
+				   weight(s[0], w).name);
+	for (int i = 0; i < 2; i++) {
 		te_plan_unref(p[i]);
 		te_seq_unref(s[i]);
 	}
@@ -409,6 +470,7 @@ void frozen_cases(Suite *s)
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	tcase_add_loop_test(c, other_weights_keep_their_bits, 0, NWAYS);
+	tcase_add_loop_test(c, fusions_of_sums_do_not_depend_on_it, 0, TT_LEN(recipes));
 	tcase_add_loop_test(c, frozen_weights_take_no_memory, 4, 7);
 	tcase_add_loop_test(c, plans_have_no_steps_for_frozen_weights, 0, (int)TT_LEN(recipes));
 	tcase_add_loop_test(c, a_frozen_part_passes_gradients_on, 0, (int)TT_LEN(recipes));

@@ -164,7 +164,7 @@ static const char *const lies[] = {
 	"{\"a\":{\"dtype\":31,\"shape\":[1],\"data_offsets\":[0,4]}}",
 	"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,5]}}", /* any type */
 	"{\"a\":{\"dtype\":\"F8_E8M0\",\"shape\":[3],\"data_offsets\":[0,4]}}",
-	"{\"a\":{\"dtype\":\"F4\",\"shape\":[7],\"data_offsets\":[0,4]}}", /* 28 bits */
+	"{\"a\":{\"dtype\":\"F4\",\"shape\":[9],\"data_offsets\":[0,4]}}", /* 36 bits */
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}",
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
 	"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}",

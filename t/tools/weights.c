@@ -345,7 +345,9 @@ static const struct {
 	{ "llama", { .from = "model.layers.0.", .to = "model.layers.0._orig_mod." }, NULL },
 	{ "llama",
 	  { .add = { { "_orig_mod.model.norm.weight", "BF16", 1, { 16 }, 32 } } },
-	  "_orig_mod.model.norm.weight\"" },
+	  "are one weight, expected one of them" },
+	{ "llama", { .from = "model.layers.0.", .to = "model.layers.model.0." },
+	  "no tensor \"model.layers.0.input_layernorm.weight\"" },
 	{ "llama", { .wrap = "ema." }, "no tensor \"model.embed_tokens.weight\"" },
 	/* buffers, of any type */
 	{ "llama",

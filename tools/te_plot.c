@@ -137,7 +137,7 @@ static void put_commands(FILE *out, const struct run *run, int nruns, const char
 		put_data(out, i, "train", &run[i].log.train);
 		put_data(out, i, "val", &run[i].log.val);
 	}
-	/* the noise of training is drawn first, thin and light; what a run is judged by is on top */
+	/* training, which is noisy, is drawn first, thin and light; validation is on top */
 	for (int val = 0; val < 2; val++) {
 		for (int i = 0; i < nruns; i++) {
 			if (val ? run[i].log.val.n : run[i].log.train.n) {

@@ -17,6 +17,7 @@
 
 #include "bootstrap_faults.h"
 #include "libtecomm/bootstrap/conn.h"
+#include "libtecore/base/private.h"
 #include "ranks.h"
 
 /* ---- strangers ---- */
@@ -181,6 +182,7 @@ static int stranger(enum meet how, enum stranger kind)
 		e.c.session.out.key[0] ^= 1;
 	end_hello(&e, TE__FRAME_VERSION, PACKAGE_VERSION, kind == OTHER_PROOF ? 1 : 2,
 		  kind != NO_ADDRESS);
+	te__free(e.c.in_body);
 	return e.c.fd;
 }
 

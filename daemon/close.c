@@ -22,6 +22,7 @@
 #include "daemon/ted.h"
 
 #define MOST 8
+#define CLOSE_STACK ((size_t)256 << 10)
 
 struct ted_closing {
 	struct ted_closing *next;
@@ -75,6 +76,8 @@ static int start(struct ted_closing *c)
 	if (pthread_attr_init(&attr))
 		return 0;
 	r = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (!r) /* close(2) and free(3); not what ulimit -s sets */
+		r = pthread_attr_setstacksize(&attr, CLOSE_STACK);
 	if (!r)
 		r = pthread_create(&thread, &attr, close_it, c);
 	pthread_attr_destroy(&attr);

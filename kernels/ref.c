@@ -346,10 +346,11 @@ static void run_bands(void *arg, int64_t begin, int64_t end)
 {
 	const struct run *s = arg;
 	const struct te_k_q *q = s->q;
-	uint8_t code[SQUARE * BAND_LD] = { 0 };
+	uint8_t *const code = te__k_take(SQUARE * BAND_LD);
 	float v[BAND_COLS];
 	uint32_t amax = 0;
 
+	memset(code, 0, SQUARE * BAND_LD);
 	for (int64_t r0 = begin; r0 < end; r0 += SQUARE)
 		for (int64_t c0 = 0; c0 < s->cols; c0 += BAND_COLS) {
 			const int64_t nr = te__h_min(end - r0, SQUARE);
@@ -371,6 +372,7 @@ static void run_bands(void *arg, int64_t begin, int64_t end)
 				turn(code + j, BAND_LD, nr, te__h_min(nc - j, SQUARE),
 				     col + j * s->rows, s->rows);
 		}
+	te__k_give(code);
 	if (q->amax)
 		te__h_amax_fold(q->amax, amax);
 }
@@ -448,7 +450,7 @@ static void tile_cols(const struct run *s, const struct tile *t, int64_t r0, int
 static void run_blocks(void *arg, int64_t begin, int64_t end)
 {
 	const struct run *s = arg;
-	struct tile t;
+	struct tile *const t = te__k_take(sizeof(*t));
 
 	for (int64_t r0 = begin; r0 < end; r0 += TE_K_BLOCK)
 		for (int64_t c0 = 0; c0 < s->cols; c0 += TE_K_BLOCK) {
@@ -456,13 +458,14 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
 			const int64_t nc = te__h_min(s->cols - c0, TE_K_BLOCK);
 
 			for (int64_t i = 0; i < nr; i++)
-				s->fn(s->a, r0 + i, c0, nc, t.v[i]);
-			tile_scales(s->q, nr, nc, &t);
+				s->fn(s->a, r0 + i, c0, nc, t->v[i]);
+			tile_scales(s->q, nr, nc, t);
 			if (s->q->row)
-				tile_rows(s, &t, r0, c0, nr, nc);
+				tile_rows(s, t, r0, c0, nr, nc);
 			if (s->q->col)
-				tile_cols(s, &t, r0, c0, nr, nc);
+				tile_cols(s, t, r0, c0, nr, nc);
 		}
+	te__k_give(t);
 }
 
 /* the padding of the scales */

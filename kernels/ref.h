@@ -2,9 +2,9 @@
  * ref.h - shared by the reference kernels: conversion between T and float, sums, and the quantized
  * side output.
  *
- * Kernels process chunks of at most TE__H_CHUNK elements in buffers on the stack, so that they
- * neither allocate nor fail. A chunk is read before it is written, so that elementwise kernels run
- * in place.
+ * Kernels process chunks of at most TE__H_CHUNK elements in buffers on the stack, and take larger
+ * buffers from te__k_take() (team.h), so that they neither allocate nor fail. A chunk is read
+ * before it is written, so that elementwise kernels run in place.
  */
 #ifndef TE__HOST_H
 #define TE__HOST_H
@@ -20,12 +20,15 @@
 #include "kernels/kernels.h"
 #include "libtecore/base/dtype_inline.h"
 
-#define TE__H_CHUNK 2048 /* a multiple of 8 */
+#define TE__H_CHUNK 1024 /* a multiple of 8 */
+/* the sum of a row is that of its spans, each summed by te__h_sum() or alike */
+#define TE__H_SPAN 2048
 
-/* for (c = 0; c < n; c += TE__H_CHUNK) with len elements at c */
-#define TE__H_CHUNKS(c, len, n)                                                            \
-	for (int64_t c = 0, len; c < (n) && (len = te__h_min((n) - c, TE__H_CHUNK), 1);    \
-	     c += TE__H_CHUNK)
+/* for (c = 0; c < n; c += TE__H_CHUNK) with len elements at c; the same of spans */
+#define TE__H_CHUNKS(c, len, n) TE__H_EACH(c, len, n, TE__H_CHUNK)
+#define TE__H_SPANS(c, len, n) TE__H_EACH(c, len, n, TE__H_SPAN)
+#define TE__H_EACH(c, len, n, most)                                                     \
+	for (int64_t c = 0, len; c < (n) && (len = te__h_min((n) - c, (most)), 1); c += (most))
 
 static inline int64_t te__h_min(int64_t a, int64_t b)
 {
@@ -83,7 +86,7 @@ void te__h_amax_fold(float *amax, uint32_t bits);
 
 /* Rows that are worth a part of their own (te__k_for), a multiple of height. */
 int64_t te__h_rows_grain(int64_t cols, int64_t height);
-#define TE__H_GRAIN (32 * TE__H_CHUNK) /* elements of such a part */
+#define TE__H_GRAIN (64 * TE__H_CHUNK) /* elements of such a part */
 
 /*
  * The te_k_q of a [rows, cols] result that fn computes in chunks, on the threads of a team: v gets

@@ -11,7 +11,7 @@
  *
  *	void te__h_add(const struct te_k_add *a)
  *	{
- *		te__k_for(a->n, 16 * TE__H_CHUNK, add_part, (void *)(uintptr_t)a);
+ *		te__k_for(a->n, 32 * TE__H_CHUNK, add_part, (void *)(uintptr_t)a);
  *	}
  *
  * The bits of a result must not depend on where the range is cut, because the number of threads
@@ -19,12 +19,14 @@
  * as partial sums over pieces of a fixed size, added in ascending order by the caller after
  * te__k_for() has returned. Maxima may be folded atomically.
  *
- * A part uses its own stack for buffers, allocates nothing, may call te__k_fail() and te__k_for(),
- * and must not wait for another part: all of them may run on one thread, in any order.
+ * A part uses its own stack for buffers of a few KiB and te__k_take() for larger ones, allocates
+ * nothing, may call te__k_fail() and te__k_for(), and must not wait for another part: all of them
+ * may run on one thread, in any order.
  */
 #ifndef TE__TEAM_H
 #define TE__TEAM_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* begin is a multiple of the grain, and so is end, unless it is n */
@@ -37,6 +39,15 @@ typedef void te__k_part_fn(void *arg, int64_t begin, int64_t end);
  * more than one grain runs on this thread. Defined by the host backend.
  */
 void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg);
+
+/*
+ * Memory of this thread, aligned to 64 bytes, given back in reverse order. TE__K_SCRATCH bytes hold
+ * what any kernel takes at a time. Threads may have small stacks: a program's own that waits for a
+ * stream executes kernels too.
+ */
+#define TE__K_SCRATCH ((size_t)1 << 20)
+void *te__k_take(size_t nbytes);
+void te__k_give(void *p);
 
 /* how many threads share a range at most */
 int te__k_nthreads(void);

@@ -81,6 +81,7 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/base/sized.c \
 	libtecore/base/splitmix64.h \
 	libtecore/base/text.c \
+	libtecore/base/thread.c \
 	libtecore/base/version.c \
 	libtecore/base/wire.c \
 	libtecore/base/wire.h \

@@ -127,6 +127,7 @@ TT_COMM = \
 	t/comm/reducer \
 	t/comm/reducer_gpu \
 	t/comm/split \
+	t/comm/stacks \
 	t/comm/table \
 	t/comm/vocab \
 	t/comm/vocab_gpu
@@ -208,7 +209,8 @@ TT_TOOLS_SH += \
 	t/tools/t8020-te_train-tensor.t \
 	t/tools/t8022-te_train-recover.t \
 	t/tools/t8023-te_train-folder.t \
-	t/tools/t8024-te_train-tokenizer.t
+	t/tools/t8024-te_train-tokenizer.t \
+	t/tools/t8025-te_train-stacks.t
 # a shared library for LD_PRELOAD: -rpath makes it one although it is not installed
 check_LTLIBRARIES += t/lib/failalloc.la
 t_lib_failalloc_la_SOURCES = t/lib/failalloc.c
@@ -440,6 +442,7 @@ t_comm_norm_SOURCES = t/comm/norm.c $(THREADS)
 t_comm_norm_gpu_SOURCES = $(t_comm_norm_SOURCES)
 t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)
 t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
+t_comm_stacks_SOURCES = t/comm/stacks.c $(REDUCER)
 t_comm_table_SOURCES = t/comm/table.c $(RANKS)
 t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
 t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)

@@ -244,7 +244,7 @@ static int copy_to_output(const struct target *t)
 {
 	int out =
 		strcmp(t->output, "-") ? open(t->output, O_WRONLY | O_CLOEXEC) : dup(STDOUT_FILENO);
-	char part[65536];
+	static char part[65536];
 	ssize_t n = 0;
 	int r = out < 0 ? -1 : 0;
 

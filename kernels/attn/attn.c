@@ -1,14 +1,14 @@
 /*
  * attn.c - host kernels: causal attention, forward and backward.
  *
- * Tiles of TILE queries and TILE keys, converted to FP32 on the stack, so that nothing is
- * allocated. The parts of a team are tiles of queries of a head, or in dkv tiles of keys of a
- * key/value head, so that results do not depend on the number of threads. GEMMs of 8 rows of a tile
- * are kernels/micro.c: sums over channels and over the keys or queries of a tile ascend, and tiles
+ * Tiles of TILE queries and TILE keys, converted to FP32 in memory of the thread (team.h). The
+ * parts of a team are tiles of queries of a head, or in dkv tiles of keys of a key/value head, so
+ * that results do not depend on the number of threads. GEMMs of 8 rows of a tile are
+ * kernels/micro.c: sums over channels and over the keys or queries of a tile ascend, and tiles
  * ascend. Each tile of keys rescales the results of the previous ones (online softmax, Milakov and
  * Gimelshein, arXiv 1805.02867). A row's sum of probabilities is FP32 in 16 lanes within a tile and
- * FP64 over tiles. Keys after the query are never multiplied by: on the diagonal, 8 rows end with
- * a triangle.
+ * FP64 over tiles. Keys after the query are never multiplied by: on the diagonal, 8 rows end with a
+ * triangle.
  */
 #include "config.h"
 
@@ -266,11 +266,17 @@ static void fwd_quantize(const struct te_k_q *q, int64_t rows, int64_t cols, int
 		te__h_amax_fold(q->amax, amax);
 }
 
-static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64_t bh, int64_t q0)
+/* of a thread */
+struct fwd_tiles {
+	float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
+};
+
+static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64_t bh, int64_t q0,
+		     struct fwd_tiles *w)
 {
+	float *const q = w->q, *const x = w->x, *const kt = w->kt, *const acc = w->acc;
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t at = b * s->T * s->row, nq = te__h_min(TILE, s->T - q0);
-	TE__H_ALIGNED float q[TILE * MAXD], x[TILE * MAXD], kt[TILE * MAXD], acc[TILE * MAXD];
 	struct online o[TILE / MR];
 
 	load_tile(s, q, a->qkv, at + q0 * s->row + h * s->d, s->row, nq);
@@ -308,9 +314,11 @@ static void fwd_tile(const struct te_k_attn_fwd *a, const struct shape *s, int64
 static void fwd_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct fwd *f = arg;
+	struct fwd_tiles *w = te__k_take(sizeof(*w));
 
 	for (int64_t t = begin; t < end; t++)
-		fwd_tile(f->a, &f->s, t / f->s.ntiles, t % f->s.ntiles * TILE);
+		fwd_tile(f->a, &f->s, t / f->s.ntiles, t % f->s.ntiles * TILE, w);
+	te__k_give(w);
 }
 
 void te__h_attn_fwd(const struct te_k_attn_fwd *a)
@@ -424,15 +432,21 @@ static void store_tile(const struct shape *s, void *to, int64_t at, int64_t n, f
 		te__h_store(s->dtype, to, at + r * s->row, s->d, x + r * s->dp);
 }
 
-static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0)
+/* of a thread */
+struct dkv_tiles {
+	float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
+	float dk[TILE * MAXD], dv[TILE * MAXD], p[TILE * TILE], ds[TILE * TILE];
+};
+
+static void dkv_tile(const struct bwd *w, int64_t b, int64_t g, int64_t k0, struct dkv_tiles *m)
 {
+	float *const kt = m->kt, *const vt = m->vt, *const q = m->q, *const dout = m->dout;
+	float *const dk = m->dk, *const dv = m->dv, *const p = m->p, *const ds = m->ds;
 	const struct te_k_attn_bwd *a = w->a;
 	const struct shape *s = &w->s;
 	const int64_t nk = te__h_min(TILE, s->T - k0);
 	const int64_t kat = (b * s->T + k0) * s->row + (s->nheads + g) * s->d;
 	const int64_t vat = kat + (int64_t)s->nkv * s->d;
-	TE__H_ALIGNED float kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD], dout[TILE * MAXD];
-	TE__H_ALIGNED float dk[TILE * MAXD], dv[TILE * MAXD], p[TILE * TILE], ds[TILE * TILE];
 
 	memset(dk, 0, (size_t)(TILE * s->dp) * sizeof(*dk));
 	memset(dv, 0, (size_t)(TILE * s->dp) * sizeof(*dv));
@@ -462,9 +476,11 @@ static void dkv_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct bwd *w = arg;
 	const int64_t n = w->s.ntiles;
+	struct dkv_tiles *m = te__k_take(sizeof(*m));
 
 	for (int64_t t = begin; t < end; t++)
-		dkv_tile(w, t / n / w->s.nkv, t / n % w->s.nkv, t % n * TILE);
+		dkv_tile(w, t / n / w->s.nkv, t / n % w->s.nkv, t % n * TILE, m);
+	te__k_give(m);
 }
 
 void te__h_attn_bwd_dkv(const struct te_k_attn_bwd *a)
@@ -474,14 +490,20 @@ void te__h_attn_bwd_dkv(const struct te_k_attn_bwd *a)
 	te__k_for(a->batch * a->nkv * w.s.ntiles, grain(&w.s), dkv_part, &w);
 }
 
-static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0)
+/* of a thread */
+struct dq_tiles {
+	float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD];
+	float dout[TILE * MAXD], dq[TILE * MAXD], p[MR * TILE], ds[MR * TILE];
+};
+
+static void dq_tile(const struct bwd *w, int64_t bh, int64_t q0, struct dq_tiles *m)
 {
+	float *const k = m->k, *const kt = m->kt, *const vt = m->vt, *const q = m->q;
+	float *const dout = m->dout, *const dq = m->dq, *const p = m->p, *const ds = m->ds;
 	const struct te_k_attn_bwd *a = w->a;
 	const struct shape *s = &w->s;
 	const int64_t b = bh / s->nheads, h = bh % s->nheads, g = h / s->group;
 	const int64_t nq = te__h_min(TILE, s->T - q0), t = b * s->T + q0;
-	TE__H_ALIGNED float k[TILE * MAXD], kt[TILE * MAXD], vt[TILE * MAXD], q[TILE * MAXD];
-	TE__H_ALIGNED float dout[TILE * MAXD], dq[TILE * MAXD], p[MR * TILE], ds[MR * TILE];
 
 	memset(dq, 0, (size_t)(TILE * s->dp) * sizeof(*dq));
 	load_tile(s, q, a->qkv, t * s->row + h * s->d, s->row, nq);
@@ -508,8 +530,11 @@ static void dq_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct bwd *w = arg;
 
+	struct dq_tiles *m = te__k_take(sizeof(*m));
+
 	for (int64_t t = begin; t < end; t++)
-		dq_tile(w, t / w->s.ntiles, t % w->s.ntiles * TILE);
+		dq_tile(w, t / w->s.ntiles, t % w->s.ntiles * TILE, m);
+	te__k_give(m);
 }
 
 void te__h_attn_bwd_dq(const struct te_k_attn_bwd *a)

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "kernels/comm/ref.h"
+#include "kernels/team.h"
 
 #define ROW_NBYTES (4 * TE_K_COMM_NORM_COLS)
 #define MAX_SCALES (TE_K_COMM_NORM_COLS / TE_K_BLOCK)
@@ -15,6 +16,7 @@ struct fused {
 	const struct te_k_comm_norm *a;
 	int64_t row_nbytes; /* of T */
 	int64_t most;	    /* two-shot: rows of rank 0 */
+	uint8_t *row;	    /* two rows of ROW_NBYTES */
 };
 
 /* ---- arrays as packets ---- */
@@ -231,7 +233,7 @@ static void words_store(const struct te_k_comm_norm *a, int64_t row, const float
 static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each, int64_t to)
 {
 	const struct te_k_comm_norm *a = f->a;
-	_Alignas(16) uint8_t r[ROW_NBYTES], y[ROW_NBYTES];
+	uint8_t *const r = f->row, *const y = f->row + ROW_NBYTES;
 	float word[MAX_WORDS];
 
 	if (row_reduce(f, row, index, each, r))
@@ -358,9 +360,14 @@ static void run(const struct te_k_comm_norm *a)
 		.row_nbytes = (int64_t)te_k_comm_norm_in_packets(a) * TE_K_COMM_PACKET,
 	};
 
+	int r;
+
 	if (te__hc_begin(&f.o, &a->comm, te_k_comm_norm_signature(a)))
 		return;
-	if (a->comm.algorithm == TE_K_COMM_P1 ? one_shot(&f) : two_shot(&f))
+	f.row = te__k_take(2 * ROW_NBYTES);
+	r = a->comm.algorithm == TE_K_COMM_P1 ? one_shot(&f) : two_shot(&f);
+	te__k_give(f.row);
+	if (r)
 		return;
 	scale_words(a);
 	te__hc_end(&f.o);

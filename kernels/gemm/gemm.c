@@ -105,7 +105,7 @@ static TE__SIMD(void, pack_rows,
 static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, int64_t nk,
 		 float *buf)
 {
-	TE__H_ALIGNED float rows[TE__H_NR][KC];
+	float(*const rows)[KC] = te__k_take(TE__H_NR * sizeof(*rows));
 	int64_t r = 0;
 
 	if (o->dtype == TE_DTYPE_FP32 && o->t) {
@@ -131,6 +131,7 @@ static void pack(const struct operand *o, int64_t r0, int64_t nr, int64_t k0, in
 		memset(rows[n], 0, (size_t)(TE__H_NR - n) * sizeof(rows[0]));
 		te__h_pack(nk, rows[0], KC, buf);
 	}
+	te__k_give(rows);
 }
 
 /* the definition of te__h_micro(), without fused multiply-adds */
@@ -238,7 +239,8 @@ static void tiles(void *arg, int64_t begin, int64_t end)
 {
 	const struct gemm *g = arg;
 	const struct te_k_gemm *a = g->a;
-	TE__H_ALIGNED float xbuf[MC * KC], ybuf[NC * KC], acc[MC * NC];
+	float *const xbuf = te__k_take((MC * KC + NC * KC + MC * NC) * sizeof(*xbuf));
+	float *const ybuf = xbuf + MC * KC, *const acc = ybuf + NC * KC;
 	int64_t packed = -1; /* the columns that are in ybuf, with all K */
 
 	for (int64_t t = begin; t < end; t++) {
@@ -261,6 +263,7 @@ static void tiles(void *arg, int64_t begin, int64_t end)
 		for (int64_t i = 0; i < m; i++)
 			epilogue(a, g->scale, (m0 + i) * a->n + n0, n0, n, c + i * cs);
 	}
+	te__k_give(xbuf);
 }
 
 static int64_t ntiles(const struct gemm *g)

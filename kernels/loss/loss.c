@@ -27,14 +27,14 @@ static void fwd_row(const struct te_k_ce_fwd *a, int64_t r)
 {
 	const int64_t row = r * a->cols, n = columns(a->cols, a->nclasses, a->first);
 	const int64_t hit = a->targets[r] - a->first;
-	float x[TE__H_CHUNK], most = -INFINITY;
+	float x[TE__H_SPAN], most = -INFINITY;
 	double sum = 0.0;
 
-	TE__H_CHUNKS(c, len, n) {
+	TE__H_SPANS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
 		most = te__h_max(x, len, most);
 	}
-	TE__H_CHUNKS(c, len, n) {
+	TE__H_SPANS(c, len, n) {
 		te__h_load(a->dtype, a->logits, row + c, len, x);
 		te__h_exp(x, base_of(most), len);
 		sum += te__h_sum(x, len);

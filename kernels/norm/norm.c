@@ -63,15 +63,15 @@ static TE__SIMD(void, add_dw,
 static void row_stats(const struct te_k_norm_fwd *a, int64_t r)
 {
 	double mean = 0.0, var = 0.0;
-	float x[TE__H_CHUNK];
+	float x[TE__H_SPAN];
 
 	if (a->mean) {
-		TE__H_CHUNKS(c, len, a->cols) {
+		TE__H_SPANS(c, len, a->cols) {
 			mean += te__h_sum(te__h_view(a->dtype, a->x, r * a->cols + c, len, x), len);
 		}
 		mean /= (double)a->cols;
 	}
-	TE__H_CHUNKS(c, len, a->cols) {
+	TE__H_SPANS(c, len, a->cols) {
 		var += te__h_sumsq_about(te__h_view(a->dtype, a->x, r * a->cols + c, len, x), mean,
 					 len);
 	}
@@ -103,25 +103,28 @@ void te__h_norm_fwd(const struct te_k_norm_fwd *a)
 		te__h_q_run(&a->q, a->rows, a->cols, fwd_chunk, a);
 }
 
-/* g = dy * gain and xhat of a chunk of a row */
+/* g = dy * gain and xhat of a span of a row */
 static void load_g_xhat(const struct te_k_norm_bwd *a, int64_t r, int64_t c, int64_t n, float *g,
 			float *xhat)
 {
-	const int64_t at = r * a->cols + c;
 	float dy[TE__H_CHUNK], x[TE__H_CHUNK];
 
-	g_xhat(g, xhat, te__h_view(a->dtype, a->dy, at, n, dy),
-	       te__h_view(a->dtype, a->x, at, n, x), a->mean ? a->mean[r] : 0.0f, a->rstd[r],
-	       a->gamma + c, gain_one(a->zero_centered), n);
+	TE__H_CHUNKS(i, len, n) {
+		const int64_t at = r * a->cols + c + i;
+
+		g_xhat(g + i, xhat + i, te__h_view(a->dtype, a->dy, at, len, dy),
+		       te__h_view(a->dtype, a->x, at, len, x), a->mean ? a->mean[r] : 0.0f,
+		       a->rstd[r], a->gamma + c + i, gain_one(a->zero_centered), len);
+	}
 }
 
-static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
+/* g and xhat: of a span */
+static void bwd_row(const struct te_k_norm_bwd *a, int64_t r, float *g, float *xhat)
 {
-	float g[TE__H_CHUNK], xhat[TE__H_CHUNK], dres[TE__H_CHUNK];
 	double sum_g = 0.0, sum_gx = 0.0;
 	float mean_g, mean_gx;
 
-	TE__H_CHUNKS(c, len, a->cols) {
+	TE__H_SPANS(c, len, a->cols) {
 		load_g_xhat(a, r, c, len, g, xhat);
 		if (a->mean)
 			sum_g += te__h_sum(g, len);
@@ -129,11 +132,11 @@ static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
 	}
 	mean_g = (float)(sum_g / (double)a->cols);
 	mean_gx = (float)(sum_gx / (double)a->cols);
-	TE__H_CHUNKS(c, len, a->cols) {
+	TE__H_SPANS(c, len, a->cols) {
 		load_g_xhat(a, r, c, len, g, xhat);
 		dx(g, xhat, a->rstd[r], mean_g, mean_gx, len);
 		if (a->dres)
-			te__h_add_to(g, te__h_view(a->dtype, a->dres, r * a->cols + c, len, dres),
+			te__h_add_to(g, te__h_view(a->dtype, a->dres, r * a->cols + c, len, xhat),
 				     len);
 		te__h_store(a->dtype, a->dx, r * a->cols + c, len, g);
 	}
@@ -141,8 +144,11 @@ static void bwd_row(const struct te_k_norm_bwd *a, int64_t r)
 
 static void bwd_part(void *arg, int64_t begin, int64_t end)
 {
+	float *g = te__k_take(2 * TE__H_SPAN * sizeof(*g));
+
 	for (int64_t r = begin; r < end; r++)
-		bwd_row(arg, r);
+		bwd_row(arg, r, g, g + TE__H_SPAN);
+	te__k_give(g);
 }
 
 /* dx has been computed: its row sums need whole rows, and chunks are not */

@@ -3,7 +3,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -14,13 +13,8 @@
 
 int te__thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg, const char *what)
 {
-	sigset_t all, old;
-	int r;
+	const int r = te__fault_point() ? EAGAIN : te__thread_create(thread, "te-comm", work, arg);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(thread, NULL, work, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return r ? te__fail(-r, "%s: no thread: %s", what, strerror(r)) : 0;
 }
 

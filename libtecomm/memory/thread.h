@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-/* no signal of the program is delivered to the thread */
+/* te__thread_create() with a fault point and a message that begins with what */
 int te__thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg, const char *what);
 /* makes the eventfd that the thread polls readable, and joins it */
 void te__thread_stop(pthread_t thread, int stop);

@@ -8,6 +8,7 @@
 #ifndef TE_PRIVATE_H
 #define TE_PRIVATE_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -129,6 +130,14 @@ TE_EXPORT const char *te__param_str(enum te__param id);
 TE_EXPORT int te__param_enum(enum te__param id); /* index into the choices, from 0 */
 /* a variable of launchers or other libraries, or NULL */
 TE_EXPORT const char *te__env(const char *name);
+
+/*
+ * Every thread of the libraries: with a stack of at least 2 MiB, whatever the default, a name of at
+ * most 15 bytes, and all signals blocked. ret_thread NULL: detached. Returns an error number. It
+ * has no fault point, because some callers go on without the thread.
+ */
+TE_EXPORT int te__thread_create(pthread_t *ret_thread, const char *name, void *(*work)(void *arg),
+				void *arg);
 
 struct te_ctx;
 struct te_stream;

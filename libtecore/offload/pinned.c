@@ -70,8 +70,8 @@ static void touch_all(uint8_t *p, size_t nbytes, size_t page)
 		part[i] = (struct touch){ .p = p + at, .page = page };
 		part[i].nbytes = at >= nbytes ? 0 : nbytes - at < each ? nbytes - at : each;
 	}
-	while (started + 1 < nthreads && !pthread_create(&part[started].thread, NULL, touch,
-							 &part[started]))
+	while (started + 1 < nthreads &&
+	       !te__thread_create(&part[started].thread, "te-touch", touch, &part[started]))
 		started++;
 	for (uint32_t i = started; i < nthreads; i++)
 		touch(&part[i]);

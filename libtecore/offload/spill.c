@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,16 +19,10 @@
 
 /* life */
 
-/* all signals are blocked in it */
 static int start_one(struct te__spill *s, pthread_t *thread, int *ret_has, void *(*fn)(void *))
 {
-	sigset_t all, old;
-	int r;
+	const int r = te__fault_point() ? EAGAIN : te__thread_create(thread, "te-spill", fn, s);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(thread, NULL, fn, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	*ret_has = !r;
 	return r ? te__fail(-r, "spill: cannot start an I/O thread: %s", strerror(r)) : 0;
 }

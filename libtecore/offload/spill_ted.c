@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -130,16 +129,12 @@ static void *work(void *arg)
 
 static int start(struct te__spill_ted *t)
 {
-	sigset_t all, old;
 	int r;
 
 	t->stop = te__fault_point() ? (errno = EMFILE, -1) : eventfd(0, EFD_CLOEXEC);
 	if (t->stop < 0)
 		return te__fail(-errno, "spill: eventfd: %s", strerror(errno));
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(&t->thread, NULL, work, t);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	r = te__fault_point() ? EAGAIN : te__thread_create(&t->thread, "te-spill-ted", work, t);
 	if (r)
 		return te__fail(-r, "spill: cannot start the thread that keeps the connection to "
 				"ted: %s", strerror(r));

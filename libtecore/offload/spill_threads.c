@@ -160,19 +160,14 @@ static struct pool *pool_new(const struct te__spill_io *io)
 /* detached: the pool counts them, and one that hangs cannot be joined */
 static int start(struct pool *p, uint32_t nthreads)
 {
-	pthread_attr_t attr;
-	pthread_t thread;
 	int r = 0;
 
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	for (uint32_t i = 0; i < nthreads && !r; i++) {
 		pthread_mutex_lock(&p->lock);
 		p->users++;
 		pthread_mutex_unlock(&p->lock);
-		r = te__fault_point() ? EAGAIN : pthread_create(&thread, &attr, run, p);
+		r = te__fault_point() ? EAGAIN : te__thread_create(NULL, "te-spill-io", run, p);
 	}
-	pthread_attr_destroy(&attr);
 	if (!r)
 		return 0;
 	pthread_mutex_lock(&p->lock);

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include "kernels/philox.h"
 #include "libtecore/base/private.h"
@@ -76,7 +75,6 @@ static void draw(const struct te__weight *w, uint64_t seed, float *buf, int64_t 
 	struct part part[DRAW_THREADS];
 	pthread_t thread[DRAW_THREADS];
 	int64_t nstarted = 1;
-	sigset_t all, old;
 
 	for (int64_t k = 0; k < nparts; k++) {
 		const int64_t begin = k * per_part < n ? k * per_part : n;
@@ -84,13 +82,9 @@ static void draw(const struct te__weight *w, uint64_t seed, float *buf, int64_t 
 		part[k] = (struct part){ w, seed, buf, begin,
 					 n - begin < per_part ? n : begin + per_part };
 	}
-	/* signals are delivered to the program's threads only */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
 	while (nstarted < nparts &&
-	       !pthread_create(&thread[nstarted], NULL, draw_part, &part[nstarted]))
+	       !te__thread_create(&thread[nstarted], "te-draw", draw_part, &part[nstarted]))
 		nstarted++;
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	draw_part(&part[0]);
 	for (int64_t k = nstarted; k < nparts; k++)
 		draw_part(&part[k]);

@@ -336,7 +336,7 @@ static void put_output(int rank, int which, const char *p, size_t n)
 /* messages of ssh, and of the agent by it; ssh may leave a process that keeps the pipe open */
 static void read_err(struct host *h)
 {
-	char bytes[65536];
+	static char bytes[65536];
 	const ssize_t n = read(h->err, bytes, sizeof(bytes));
 	struct buf b = { 0 };
 

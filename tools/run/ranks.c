@@ -213,7 +213,7 @@ static void ranks_poll(struct pollfd *p, double *until)
 
 static void read_stream(int i, int which)
 {
-	char bytes[65536];
+	static char bytes[65536];
 	const ssize_t n = read(ranks[i].out[which], bytes, sizeof(bytes));
 
 	if (n < 0 && (errno == EINTR || errno == EAGAIN))

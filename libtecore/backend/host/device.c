@@ -114,7 +114,10 @@ int host_open(const struct te__open *how, void **ret_dev)
 	dev->poison = te__param_bool(TE_PARAM_HOST_POISON);
 	dev->shuffle = (uint64_t)te__param_int(TE_PARAM_HOST_SHUFFLE);
 	host_pool_place(dev);
-	host_pool_init(dev);
+	if (host_pool_init(dev)) {
+		te__free(dev);
+		return -ENOMEM;
+	}
 	*ret_dev = dev;
 	return 0;
 }

@@ -11,7 +11,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -355,6 +354,7 @@ static void *work(void *arg)
 	int failed = 0, r;
 
 	host_running.dev = s->dev;
+	host_running.scratch = &s->scratch;
 	for (;;) {
 		pthread_mutex_lock(&s->lock);
 		s->done = pos;
@@ -386,7 +386,6 @@ static int stream_create(void *dev, void **ret_stream)
 {
 	struct host_stream *s;
 	pthread_condattr_t attr;
-	sigset_t all, old;
 	int r;
 
 	if (host_fault("stream_create"))
@@ -395,7 +394,10 @@ static int stream_create(void *dev, void **ret_stream)
 	if (!s)
 		return te__fail(-ENOMEM, "host: no memory for a stream");
 	s->ring = te__malloc(HOST_RING * sizeof(*s->ring));
-	if (!s->ring) {
+	s->scratch.mem = host_scratch_new(1);
+	if (!s->ring || !s->scratch.mem) {
+		te__free(s->scratch.mem);
+		te__free(s->ring);
 		te__free(s);
 		return te__fail(-ENOMEM, "host: no memory for a stream's queue");
 	}
@@ -409,13 +411,10 @@ static int stream_create(void *dev, void **ret_stream)
 	pthread_cond_init(&s->progress, &attr);
 	pthread_condattr_destroy(&attr);
 
-	/* signals are delivered to the program's threads only */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = te__fault_point() ? EAGAIN : pthread_create(&s->worker, NULL, work, s);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	r = te__fault_point() ? EAGAIN : te__thread_create(&s->worker, "te-stream", work, s);
 	if (r) {
 		te__free(s->ring);
+		te__free(s->scratch.mem);
 		stream_unref(s);
 		return te__fail(-EAGAIN, "host: no thread for a stream: %s", te_strerror(-r));
 	}
@@ -444,6 +443,7 @@ static void stream_destroy(void *stream)
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->worker, NULL);
 	te__free(s->ring);
+	te__free(s->scratch.mem);
 	s->ring = NULL;
 	stream_unref(s);
 }

@@ -60,6 +60,12 @@ struct host_cmd {
 	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
 };
 
+/* the memory of te__k_take() */
+struct host_scratch {
+	uint8_t *mem; /* TE__K_SCRATCH bytes; pages exist once they are used */
+	size_t used;
+};
+
 /*
  * Helper threads, which execute nodes of graphs with branches and parts of kernels; a stream's
  * worker is one more.
@@ -71,6 +77,8 @@ struct host_pool {
 	struct host_replay *replays;
 	struct host_job *jobs;
 	pthread_t helper[HOST_THREADS_MAX - 1];
+	struct host_scratch scratch[HOST_THREADS_MAX - 1]; /* one allocation */
+	uint32_t nscratch; /* that a helper took */
 	uint32_t nhelpers, nidle, nspinning; /* nidle: without those that spin */
 	_Atomic uint32_t nposted; /* how often there was work for helpers; written under lock */
 	int quit;
@@ -97,6 +105,7 @@ struct host_stream {
 	_Atomic(struct host_member *) member; /* in a capture, or NULL; any thread may ask */
 	pthread_t worker;
 	struct host_cmd *ring;
+	struct host_scratch scratch; /* of the thread that executes commands */
 
 	pthread_mutex_t lock; /* all below */
 	pthread_cond_t work;  /* queued > done, or quit */
@@ -154,6 +163,7 @@ struct host_exec {
 /* of each worker and helper */
 struct host_running {
 	struct host_dev *dev; /* NULL on all other threads */
+	struct host_scratch *scratch;
 	int error; /* that te__k_fail() set for the running command or part */
 };
 extern _Thread_local struct host_running host_running;
@@ -230,7 +240,8 @@ void host_pool_place(struct host_dev *dev); /* by TE_HOST_THREADS and TE_HOST_BI
 void host_pool_bind(struct host_pool *pool, uint32_t i); /* helper i, just started */
 
 /* team.c */
-void host_pool_init(struct host_dev *dev);
+uint8_t *host_scratch_new(uint32_t n); /* for n threads */
+int host_pool_init(struct host_dev *dev);
 int host_pool_start(struct host_dev *dev); /* all helpers */
 void host_pool_destroy(struct host_dev *dev);
 /* with the pool's lock: wake n idle helpers, and threads that spin; how many were not idle */

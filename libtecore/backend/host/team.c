@@ -10,7 +10,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,8 +104,9 @@ static void *help(void *arg)
 	struct host_dev *dev = arg;
 	struct host_pool *pool = &dev->pool;
 
-	host_running.dev = dev;
 	pthread_mutex_lock(&pool->lock);
+	host_running.dev = dev;
+	host_running.scratch = &pool->scratch[pool->nscratch++];
 	while (!pool->quit) {
 		if (host_replay_help(pool) || host_pool_help(pool) || host_pool_spin(pool))
 			continue;
@@ -120,10 +120,23 @@ static void *help(void *arg)
 
 /* ---- the pool ---- */
 
-void host_pool_init(struct host_dev *dev)
+uint8_t *host_scratch_new(uint32_t n)
 {
+	return te__aligned_alloc(64, n * TE__K_SCRATCH);
+}
+
+int host_pool_init(struct host_dev *dev)
+{
+	const uint32_t n = dev->nthreads - 1;
+	uint8_t *mem = n ? host_scratch_new(n) : NULL;
+
+	if (n && !mem)
+		return te__fail(-ENOMEM, "host: no memory for kernels on %u threads", n);
+	for (uint32_t i = 0; i < n; i++)
+		dev->pool.scratch[i].mem = mem + i * TE__K_SCRATCH;
 	pthread_mutex_init(&dev->pool.lock, NULL);
 	pthread_cond_init(&dev->pool.work, NULL);
+	return 0;
 }
 
 void host_pool_destroy(struct host_dev *dev)
@@ -139,20 +152,15 @@ void host_pool_destroy(struct host_dev *dev)
 		pthread_join(pool->helper[i], NULL);
 	pthread_cond_destroy(&pool->work);
 	pthread_mutex_destroy(&pool->lock);
+	te__free(pool->scratch[0].mem);
 }
 
 /* with the pool's lock; an error number */
 static int start_helper(struct host_dev *dev)
 {
 	struct host_pool *pool = &dev->pool;
-	sigset_t all, old;
-	int r;
+	const int r = te__thread_create(&pool->helper[pool->nhelpers], "te-helper", help, dev);
 
-	/* signals are delivered to the program's threads only */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(&pool->helper[pool->nhelpers], NULL, help, dev);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!r)
 		host_pool_bind(pool, pool->nhelpers++);
 	return r;
@@ -245,6 +253,30 @@ void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg)
 		te__fail(j.error, "%s", j.detail);
 		te__k_fail(j.error);
 	}
+}
+
+/* a thread that executes no commands allocates: it tests a function of kernels/ */
+void *te__k_take(size_t nbytes)
+{
+	struct host_scratch *s = host_running.scratch;
+	void *p;
+
+	nbytes = (nbytes + 63) & ~(size_t)63;
+	if (!s)
+		return te__aligned_alloc(64, nbytes);
+	p = s->mem + s->used;
+	s->used += nbytes;
+	return p;
+}
+
+void te__k_give(void *p)
+{
+	struct host_scratch *s = host_running.scratch;
+
+	if (s)
+		s->used = (size_t)((uint8_t *)p - s->mem);
+	else
+		te__free(p);
 }
 
 int te__k_nthreads(void)

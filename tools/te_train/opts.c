@@ -179,8 +179,8 @@ static const struct preset presets[] = {
 	  "\"intermediate_size\":352,"
 	  "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
 	  "\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,"
-	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true}",
-	  "batch=4 lr=3e-3 warmup=50 steps=2000 eval-every=200 eval-batches=20 beta2=0.99" },
+	  "\"hidden_act\":\"silu\",\"tie_word_embeddings\":true,\"initializer_range\":0.05}",
+	  "batch=4 lr=1.5e-3 warmup=50 steps=2000 eval-every=200 eval-batches=20 beta2=0.99" },
 	{ "char-gpt", "6 layers, 384 wide, bytes: nanoGPT's train_shakespeare_char",
 	  "{\"model_type\":\"gpt2\",\"vocab_size\":256,\"n_positions\":256,\"n_embd\":384,"
 	  "\"n_layer\":6,\"n_head\":6,\"activation_function\":\"gelu_new\","

@@ -61,6 +61,14 @@ static int64_t one_shot_threads(int64_t nbytes)
 	return clamp(ceil_div(n, 32) * 32, 32, COMM_THREADS) + COMM_HEADER_THREADS;
 }
 
+static int root_fits(const struct te_k_comm *a, enum te_k_comm_collective what)
+{
+	if (what == TE_K_COLL_BROADCAST)
+		return a->root >= 0 && a->root < a->nranks;
+	return !a->root || (a->root == TE_K_COMM_BARRIER && what == TE_K_COLL_ALLREDUCE &&
+			    a->op == TE_K_COMM_MAX);
+}
+
 static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 		    struct te__geometry *k)
 {
@@ -74,7 +82,7 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 		return te__fail(-EINVAL, "te_k_comm: no algorithm %d with operation %d",
 				a->algorithm, a->op);
 	if (a->nranks < 1 || a->nranks > TE_K_COMM_RANKS || a->rank < 0 || a->rank >= a->nranks ||
-	    a->root < 0 || (what == TE_K_COLL_BROADCAST && a->root >= a->nranks))
+	    !root_fits(a, what))
 		return te__fail(-EINVAL, "te_k_comm: rank %d of %d, root %d, at most %d ranks are "
 				"supported", a->rank, a->nranks, a->root, TE_K_COMM_RANKS);
 	if (a->max_blocks < 1 || a->max_blocks > TE_K_COMM_CTAS)

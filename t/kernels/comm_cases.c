@@ -749,6 +749,7 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.rank = -1, -EINVAL, "rank -1 of 8");
 	REFUSES(k.root = 8, -EINVAL, "root 8");
 	REFUSES(k.root = -1, -EINVAL, "root -1");
+	REFUSES(k.root = TE_K_COMM_BARRIER, -EINVAL, "root 4"); /* of a sum */
 	REFUSES(k.algorithm = TE_K_COMM_ALGORITHMS, -EINVAL, "no algorithm");
 	REFUSES(k.op = TE_K_COMM_OPS, -EINVAL, "no algorithm");
 	REFUSES(k.algorithm = TE_K_COMM_M, -EINVAL, "no multicast memory");

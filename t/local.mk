@@ -181,6 +181,7 @@ TT_TOOLS += \
 	t/tools/ckpt_crash \
 	t/tools/data \
 	t/tools/freeze \
+	t/tools/gpu \
 	t/tools/hfconfig \
 	t/tools/mem \
 	t/tools/option \
@@ -460,6 +461,9 @@ t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
 t_tools_freeze_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
+t_tools_gpu_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
+t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
 t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
 t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

@@ -106,6 +106,8 @@ int trainer_recover(struct trainer *t, int *status);
  * one too. then: the end of the message.
  */
 int trainer_not_finite(const struct trainer *t, const char *what, double value, const char *then);
+/* warns of a GPU of this index that is passed over, with the reason, for what the run has */
+void trainer_note_gpu(const struct te_device_info *have, int32_t index);
 /* where checkpoints are saved, or NULL */
 const char *trainer_folder(const struct trainer *t);
 /* of all ranks */

@@ -222,6 +222,28 @@ static int open_data(struct trainer *t, int64_t vocab)
 	return o->dump_val && !t->ranks.rank ? dump_val(t) : STATUS_OK;
 }
 
+void trainer_note_gpu(const struct te_device_info *have, int32_t index)
+{
+	for (int i = 0; i < te_backend_count() && !strcmp(have->backend, "host"); i++) {
+		struct te_backend_info b = TE_BACKEND_INFO_INIT;
+		struct te_device_info d = TE_DEVICE_INFO_INIT;
+
+		if (te_backend_info(i, &b) || !strcmp(b.name, "host") || b.ndevices <= index ||
+		    te_device_info(b.name, index, &d) || d.usable)
+			continue;
+		say_note("%s: warning: %s is not used, %s; this run is on the CPU, as it is "
+			 "without a warning by --backend host", say_program(), d.name, d.reason);
+	}
+}
+
+/* is the backend neither that of an option nor of the environment */
+static int is_auto(const struct opts *o)
+{
+	const char *backend = o->backend ? o->backend : getenv("TE_BACKEND");
+
+	return !backend || !strcmp(backend, "auto");
+}
+
 static int open_device(struct trainer *t)
 {
 	struct te_ctx_opts co = TE_CTX_OPTS_INIT;
@@ -239,7 +261,11 @@ static int open_device(struct trainer *t)
 	t->stream = te_ctx_stream(t->ctx);
 	t->device.size = sizeof(t->device);
 	r = te_ctx_device_info(t->ctx, &t->device);
-	return r < 0 ? say_te(r, "the device") : STATUS_OK;
+	if (r < 0)
+		return say_te(r, "the device");
+	if (is_auto(t->o))
+		trainer_note_gpu(&t->device, co.device);
+	return STATUS_OK;
 }
 
 static int make_eval_plan(struct trainer *t)

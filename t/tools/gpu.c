@@ -1,0 +1,89 @@
+/*
+ * t/tools/gpu.c - te_train warns of a GPU that is passed over.
+ *
+ * The program has its own te_backend_info() and te_device_info().
+ */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/te_train/loop.h"
+#include "tools/te_train/say.h"
+#include "tt.h"
+
+static struct te_device_info gpu; /* the only one */
+static int ngpus;
+static char said[512];
+
+/* the linker's --wrap calls these in the place of the library's */
+int __wrap_te_backend_info(int index, struct te_backend_info *ret_info);
+int __wrap_te_device_info(const char *backend, int index, struct te_device_info *ret_info);
+
+int __wrap_te_backend_info(int index, struct te_backend_info *ret_info)
+{
+	snprintf(ret_info->name, sizeof(ret_info->name), index ? "host" : "cuda");
+	ret_info->ndevices = index ? 1 : ngpus;
+	return 0;
+}
+
+int __wrap_te_device_info(const char *backend, int index, struct te_device_info *ret_info)
+{
+	ck_assert_str_eq(backend, "cuda");
+	ck_assert_int_lt(index, ngpus);
+	*ret_info = gpu;
+	return 0;
+}
+
+static void keep(const char *line)
+{
+	ck_assert_str_eq(said, ""); /* one */
+	snprintf(said, sizeof(said), "%s", line);
+}
+
+static const char *note(const char *backend, int ndevices, int usable, int32_t index)
+{
+	struct te_device_info have = TE_DEVICE_INFO_INIT;
+
+	snprintf(have.backend, sizeof(have.backend), "%s", backend);
+	gpu = (struct te_device_info)TE_DEVICE_INFO_INIT;
+	snprintf(gpu.name, sizeof(gpu.name), "Some GPU");
+	snprintf(gpu.reason, sizeof(gpu.reason), "compute capability 8.0: for 9.0");
+	gpu.usable = usable;
+	ngpus = ndevices;
+	said[0] = '\0';
+	say_by(keep);
+	trainer_note_gpu(&have, index);
+	say_by(NULL);
+	return said;
+}
+
+START_TEST(a_gpu_that_is_passed_over_is_a_warning)
+{
+	ck_assert_str_eq(note("host", 1, 0, 0),
+			 "te_train: warning: Some GPU is not used, compute capability 8.0: for "
+			 "9.0; this run is on the CPU, as it is without a warning by --backend "
+			 "host");
+}
+END_TEST
+
+START_TEST(nothing_else_is)
+{
+	ck_assert_str_eq(note("host", 0, 0, 0), "");
+	ck_assert_str_eq(note("host", 1, 0, 1), "");
+	ck_assert_str_eq(note("host", 1, 1, 0), "");
+	ck_assert_str_eq(note("cuda", 1, 0, 0), "");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("tools/gpu");
+	TCase *c = tt_case(s, "gpu", "host serial");
+
+	tcase_add_test(c, a_gpu_that_is_passed_over_is_a_warning);
+	tcase_add_test(c, nothing_else_is);
+	return s;
+}
+
+TT_MAIN("tools/gpu", TT_NEED_NOTHING, suite)

@@ -78,14 +78,37 @@ else
 	[ -n "$FC" ] || echo "installcheck: skipped: Fortran programs, since gfortran was not found"
 fi
 if [ -n "$FC" ]; then
-	f=$($pc --variable=fortran libtecore)/te.f90
+	f=$($pc --variable=fortran libtecore)
 	# some pkg-configs do not prepend PKG_CONFIG_SYSROOT_DIR to variables
-	[ -e "$f" ] || f=$DESTDIR$f
-	(cd "$tmp" && $FC -c "$f") || fail "$f does not compile"
+	[ -e "$f/te.f90" ] || f=$DESTDIR$f
+	(cd "$tmp" && $FC -c "$f/te.f90") || fail "$f/te.f90 does not compile"
 fi
 
-sed -n '/^```c$/,/^```$/p' "$srcdir/README.md" | sed '/^```/d' >"$tmp/readme.c"
-run "README.md's program" $CC -Wall -Werror "$tmp/readme.c" $($pc --cflags --libs libtegraph)
+# follow NAME: runs the commands of standard input as a user of the installation types them, in one
+# folder; cc, gfortran and pkg-config are those of this build
+mkdir "$tmp/user"
+follow()
+{
+	grep -E '^(cp|cc|gfortran|\./[a-z]*$)' | sed -e "s,^cc ,$CC -Wall -Werror $SANITIZE ," \
+		-e "s,^gfortran ,$FC ," -e "s,\$(pkg-config --variable=fortran libtecore),$f," \
+		-e "s,pkg-config,$pc,g" -e "s,/usr/local/share/doc/te/examples,$DESTDIR$exampledir," \
+		>"$tmp/commands"
+	[ -s "$tmp/commands" ] || fail "$1 has no commands"
+	(cd "$tmp/user" && set -e && . "$tmp/commands") >"$tmp/out" 2>&1 || {
+		cat "$tmp/commands" "$tmp/out" >&2
+		fail "the commands of $1 do not work"
+	}
+}
+
+sed -n '/^```c$/,/^```$/p' "$srcdir/README.md" | sed '/^```/d' >"$tmp/user/hello.c"
+{ sed -n 's/^    cc /cc /p' "$srcdir/README.md" && echo ./hello; } | follow README.md
+man7=$DESTDIR$mandir/man7
+awk -f "$srcdir/t/lib/commands.awk" "$man7/te_tutorial.7" | follow "te_tutorial(7)"
+if [ -n "$FC" ]; then
+	cp "$DESTDIR$exampledir/fortran.f90" "$tmp/user/program.f90"
+	{ awk -f "$srcdir/t/lib/commands.awk" "$man7/te_fortran.7" && echo ./program; } |
+		follow "te_fortran(7)"
+fi
 
 flags=$($pc --cflags --libs libtegraph libtecomm libtecore)
 for e in $EXAMPLES; do

@@ -691,6 +691,7 @@ endif
 dist_check_SCRIPTS += $(TT_META) $(TT_SH) $(TT_TOOLS_SH)
 EXTRA_DIST += \
 	t/installcheck.sh \
+	t/lib/commands.awk \
 	t/lib/tap.sh \
 	t/meta/common.sh \
 	t/meta/fortran.f90 \

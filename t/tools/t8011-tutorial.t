@@ -11,14 +11,7 @@ cd "$tmp" || exit 99
 cat "$abs_top_srcdir"/man/te_[a-c]*.3 >text.txt
 cat "$abs_top_srcdir"/man/te_[d-g]*.3 >other.txt
 
-# a command that ends in a backslash continues in the next display
-awk '/^\.Dl / {
-	part = substr($0, 5)
-	gsub(/^"|"$/, "", part)
-	more = sub(/\\e$/, "", part)
-	sub(/^\$ /, "", part)
-	printf "%s%s", part, more ? "" : "\n"
-}' "$abs_top_srcdir/man/te_tutorial.7" >commands
+awk -f "$abs_top_srcdir/t/lib/commands.awk" "$abs_top_srcdir/man/te_tutorial.7" >commands
 check "the page has commands" test "$(wc -l <commands)" -ge 8
 while read -r command; do
 	case $command in

@@ -296,7 +296,7 @@ static void cross_entropy_fields(struct calls *c)
 {
 	main_field(c);
 	field(c, TE_DTYPE_INT32, 1, c->rows, TOKENS, 1);
-	field(c, TE_DTYPE_FP32, 1, c->rows, NORMAL, 1);
+	field(c, TE_DTYPE_FP32, 2, c->rows, POSITIVE, 1); /* max, sum */
 	field(c, TE_DTYPE_FP32, 1, 1, POSITIVE, 1);
 	field(c, TE_DTYPE_FP32, 1, 1, POSITIVE, 1);
 	ws_field(c, te_kernel_cross_entropy_ws_nbytes(c->rows));
@@ -314,7 +314,7 @@ static void cross_entropy_bwd_fields(struct calls *c)
 {
 	main_field(c);
 	field(c, TE_DTYPE_INT32, 1, c->rows, TOKENS, 1);
-	field(c, TE_DTYPE_FP32, 1, c->rows, NORMAL, 1);
+	field(c, TE_DTYPE_FP32, 2, c->rows, POSITIVE, 1); /* max, sum */
 	field(c, TE_DTYPE_FP32, 1, 1, POSITIVE, 1);
 	main_field(c);
 }

@@ -206,7 +206,7 @@ has "stay so" '^on$' out
 signals='for s in Blk Ign; do
 	echo $s $((0x$(sed -n "s/^Sig$s:.*\(.\{8\}\)$/\1/p" /proc/self/status) & 0x7fffffff))
 done'
-gives "a launcher that blocks and ignores signals" 0 env --block-signal \
+gives "a launcher that blocks and ignores signals" 0 env --default-signal --block-signal \
 	--ignore-signal=ALRM,CHLD,PIPE,TERM,USR1,USR2,WINCH "$te_run" -n 1 sh -c "$signals"
 printf '%s 0\n' Blk Ign >want.signals
 same "does so for itself alone" want.signals out

@@ -75,14 +75,19 @@ from()
 }
 
 # begins_as NAME LOG OLD NEW ARGUMENT...: the losses of LOG, which OLD ranks have begun, are those
-# of NEW ranks that resume OLD's checkpoint
+# of NEW ranks that resume OLD's checkpoint; or, if LOG goes on from initial weights, that begin
+# anew with the same batch of all ranks: first scales are taken from what each rank reads
 begins_as()
 {
 	name=$1 log=$2 old=$3 new=$4
 	shift 4
 	rm -rf ref ref.log
-	ranks "$old" "$@" --out ref --stop-after "$(from "$log")"
-	check "$name: as many new ranks" ranks "$new" --resume ref --log ref.log
+	if [ "$(from "$log")" = 0 ]; then
+		check "$name: as many new ranks" ranks "$new" "$@" --accum $((old / new)) --log ref.log
+	else
+		ranks "$old" "$@" --out ref --stop-after "$(from "$log")"
+		check "$name: as many new ranks" ranks "$new" --resume ref --log ref.log
+	fi
 	losses ref.log >want
 	losses "$log" >got
 	check "there are losses: $(wc -l <want)" test "$(wc -l <want)" -ge 9

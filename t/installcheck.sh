@@ -85,7 +85,7 @@ if [ -n "$FC" ]; then
 fi
 
 # follow NAME: runs the commands of standard input as a user of the installation types them, in one
-# folder; cc, gfortran and pkg-config are those of this build
+# folder; cc, gfortran and pkg-config are those of this build. A pipeline is a subshell: || exit 1
 mkdir "$tmp/user"
 follow()
 {
@@ -94,20 +94,20 @@ follow()
 		-e "s,pkg-config,$pc,g" -e "s,/usr/local/share/doc/te/examples,$DESTDIR$exampledir," \
 		>"$tmp/commands"
 	[ -s "$tmp/commands" ] || fail "$1 has no commands"
-	(cd "$tmp/user" && set -e && . "$tmp/commands") >"$tmp/out" 2>&1 || {
+	(cd "$tmp/user" && sh -e "$tmp/commands") >"$tmp/out" 2>&1 || {
 		cat "$tmp/commands" "$tmp/out" >&2
 		fail "the commands of $1 do not work"
 	}
 }
 
 sed -n '/^```c$/,/^```$/p' "$srcdir/README.md" | sed '/^```/d' >"$tmp/user/hello.c"
-{ sed -n 's/^    cc /cc /p' "$srcdir/README.md" && echo ./hello; } | follow README.md
+{ sed -n 's/^    cc /cc /p' "$srcdir/README.md" && echo ./hello; } | follow README.md || exit 1
 man7=$DESTDIR$mandir/man7
-awk -f "$srcdir/t/lib/commands.awk" "$man7/te_tutorial.7" | follow "te_tutorial(7)"
+awk -f "$srcdir/t/lib/commands.awk" "$man7/te_tutorial.7" | follow "te_tutorial(7)" || exit 1
 if [ -n "$FC" ]; then
 	cp "$DESTDIR$exampledir/fortran.f90" "$tmp/user/program.f90"
 	{ awk -f "$srcdir/t/lib/commands.awk" "$man7/te_fortran.7" && echo ./program; } |
-		follow "te_fortran(7)"
+		follow "te_fortran(7)" || exit 1
 fi
 
 flags=$($pc --cflags --libs libtegraph libtecomm libtecore)

@@ -352,7 +352,8 @@ static const struct {
 	/* buffers, of any type */
 	{ "llama",
 	  { .add = { { "model.rotary_emb.inv_freq", "F8_E8M0", 1, { 4 }, 4, NULL, 0 },
-		     { "model.layers.1.self_attn.rotary_emb.inv_freq", "F4", 1, { 8 }, 4, NULL, 0 } } },
+		     { "model.layers.1.self_attn.rotary_emb.inv_freq", "F4", 1,
+		       { 8 }, 4, NULL, 0 } } },
 	  NULL },
 	{ "llama",
 	  { .add = { { "rotary_emb.inv_freq", "F7_FUTURE", 1, { 9 }, 4, NULL, 0 } } },
@@ -381,7 +382,8 @@ static const struct {
 	  "is []; config.json makes it [16]" },
 	{ "llama",
 	  { .drop = "model.layers.0.mlp.up_proj.weight",
-	    .add = { { "model.layers.0.mlp.up_proj.weight", "F32", 3, { 24, 16, 1 }, 1536, NULL, 0 } } },
+	    .add = { { "model.layers.0.mlp.up_proj.weight", "F32", 3,
+		       { 24, 16, 1 }, 1536, NULL, 0 } } },
 	  "is [24,16,1]; config.json makes it [24,16]" },
 };
 
@@ -429,7 +431,8 @@ static void touch(const char *name)
 START_TEST(an_index_need_not_name_buffers)
 {
 	static const struct edit buffer = {
-		.add = { { "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1, { 4 }, 16, NULL, 0 } }
+		.add = { { "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1,
+			   { 4 }, 16, NULL, 0 } }
 	}, other = {
 		.add = { { "model.layers.0.mlp.scale", "F32", 1, { 4 }, 16, NULL, 0 } }
 	};

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -378,6 +380,94 @@ START_TEST(names_the_rank_at_fault)
 }
 END_TEST
 
+/* ---- frames that are changed on their way ---- */
+
+enum { DATA = 1, ABORT = 4, REASON = 40 }; /* types of frames; what comes after a head */
+
+static const struct change {
+	uint8_t type; /* of the frame; 0: none is changed */
+	int at;	      /* the byte that is changed, -1: the frame comes twice */
+	int code;     /* of the rank that receives it */
+	const char *text;
+} changes[] = {
+	{ 0, 0, -TE_EABORT, "an end of rank 1" },
+	{ ABORT, REASON + 4, -TE_EPEER, "sent bytes that are no message" },
+	{ ABORT, REASON + 10, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, 4, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, 8, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, 16, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, 39, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, -1, -TE_EPEER, "sent bytes that are no message" },
+	{ DATA, REASON, -TE_EPEER, "was changed on its way to rank 0" },
+	{ DATA, REASON + 63, -TE_EPEER, "was changed on its way to rank 0" },
+	{ DATA, REASON + 99, -TE_EPEER, "was changed on its way to rank 0" },
+};
+static const struct change *change; /* in the rank that sends; or NULL */
+
+/* in place of the C library's, for the library too */
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	const uint8_t *head = m->msg_iov[0].iov_base;
+	uint8_t bytes[1024];
+	size_t n = 0;
+
+	if (!change || m->msg_iov[0].iov_len < REASON || memcmp(head, "teLk", 4) ||
+	    head[4] != change->type)
+		return syscall(SYS_sendmsg, fd, m, flags);
+	for (size_t i = 0; i < m->msg_iovlen; i++) {
+		memcpy(bytes + n, m->msg_iov[i].iov_base, m->msg_iov[i].iov_len);
+		n += m->msg_iov[i].iov_len;
+	}
+	if (change->at < 0)
+		syscall(SYS_sendto, fd, bytes, n, flags, NULL, 0);
+	else
+		bytes[change->at] ^= 1;
+	change = NULL;
+	return syscall(SYS_sendto, fd, bytes, n, flags, NULL, 0);
+}
+
+ssize_t send(int fd, const void *p, size_t n, int flags)
+{
+	struct iovec v = { (void *)(uintptr_t)p, n };
+	const struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	return sendmsg(fd, &m, flags);
+}
+
+/* rank 1 sends data once, which rank 0 expects twice, and then says why it fails */
+static int changed_rank(int rank, void *arg)
+{
+	static char data[2][100];
+	struct end e = { 0 };
+	int r = end_open(&e, rank);
+
+	if (!r)
+		r = end_meet(&e);
+	for (int k = 0; k < 2 && !r && !rank; k++)
+		r = te__link_recv(e.l, 0, data[k], sizeof(data[k]));
+	if (!r && !rank)
+		r = te__link_wait_receives(e.l, 0, 2);
+	if (!r && rank) {
+		change = arg;
+		r = te__link_send(e.l, 0, data[0], sizeof(data[0]));
+		if (!r)
+			r = te__link_wait_sends(e.l, 0, 1);
+		if (!r)
+			te__link_fail(e.l, -TE_EABORT, "an end of rank 1");
+	}
+	return end_close(&e, r);
+}
+
+START_TEST(changed_frames_are_refused)
+{
+	struct ranks_result res[2];
+
+	run(2, changed_rank, (void *)(uintptr_t)&changes[_i], res);
+	ranks_failed(&res[0], changes[_i].code, changes[_i].text, 5000);
+	ck_assert_msg(!res[1].r, "%s", res[1].text);
+}
+END_TEST
+
 /* without messages, for several heartbeats; each rank polls once in a heartbeat */
 static int idle_rank(int rank, void *arg)
 {
@@ -559,6 +649,7 @@ static Suite *suite(void)
 	tcase_add_test(c, the_parameter_has_the_names_of_the_table);
 	c = tt_case(s, "failures", "host");
 	tcase_add_loop_test(c, names_the_rank_at_fault, 0, TT_LEN(fault));
+	tcase_add_loop_test(c, changed_frames_are_refused, 0, TT_LEN(changes));
 	tcase_add_test(c, opening_fails_on_all_ranks);
 	tcase_add_test(c, too_few_descriptors_are_reported);
 	return s;

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <te/ctx.h>
@@ -19,6 +21,7 @@
 
 #include "bootstrap_faults.h"
 #include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/bootstrap/lineage.h"
 #include "libtecomm/transport/link.h"
 #include "ranks.h"
 
@@ -813,6 +816,127 @@ START_TEST(an_arrival_of_a_rank_that_has_ended_is_not_believed)
 }
 END_TEST
 
+/* ---- an arrival that a stranger has heard ---- */
+
+static struct {
+	int on;
+	uint8_t bytes[4096]; /* to the first rank that was called */
+	int fd;
+	size_t n;
+} heard = { .fd = -1 };
+
+/* in place of the C library's, for the library too: what a rank says is kept and not sent */
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	size_t all = 0;
+
+	if (!heard.on)
+		return syscall(SYS_sendmsg, fd, m, flags);
+	if (heard.fd < 0)
+		heard.fd = fd;
+	for (size_t i = 0; i < m->msg_iovlen; i++) {
+		const struct iovec *v = &m->msg_iov[i];
+
+		all += v->iov_len;
+		if (fd != heard.fd || heard.n + v->iov_len > sizeof(heard.bytes))
+			continue;
+		memcpy(heard.bytes + heard.n, v->iov_base, v->iov_len);
+		heard.n += v->iov_len;
+	}
+	return (ssize_t)all;
+}
+
+ssize_t send(int fd, const void *p, size_t n, int flags)
+{
+	struct iovec v = { (void *)(uintptr_t)p, n };
+	const struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+
+	return sendmsg(fd, &m, flags);
+}
+
+/* what was heard, to rank 0, once more; the connection */
+static int says_again(const struct te__boot *b)
+{
+	struct te__addrs a[3];
+	struct te__listen l = { 0 };
+	struct sockaddr_storage ss;
+	int fd = -1, r = te__lineage_addrs(b->lineage, a, &l);
+
+	if (!r) {
+		const socklen_t n = te__addr_sockaddr(&a[0], 0, &ss);
+
+		fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		r = connect(fd, (const struct sockaddr *)&ss, n) ||
+		    send(fd, heard.bytes, heard.n, 0) != (ssize_t)heard.n;
+	}
+	te__listen_close(&l);
+	return r ? -1 : fd;
+}
+
+struct echo {
+	int ended;	  /* the stream of rank 2 has ended; else its arrival comes twice */
+	int begun, nleft; /* ranks that settle from now on, and that have not done so */
+};
+
+/* ranks 0 and 1 recover without rank 2, in whose name another one arrives */
+static int hears_an_echo(int rank, void *arg)
+{
+	static const char *const node[] = { "a", "b", "c" };
+	struct echo *e = arg;
+	int32_t ranks[3];
+	struct te__boot *b;
+	int r, fd;
+
+	setenv("TE_COMM_NODE", node[rank], 1);
+	r = bf_open(rank, 0, &b);
+	heard.on = !r && rank == 2;
+	for (int i = 0; i < 2 && heard.on && e->ended; i++)
+		te__conn_close(&b->peer[i]);
+	if (!r && rank != 2 && e->ended && bf_gather(b, "all", 0) != -TE_EPEER)
+		r = te_fail(-EILSEQ, "rank 2 has not ended");
+	while (!r && rank != 2 && __atomic_load_n(&e->begun, __ATOMIC_ACQUIRE) <= rank)
+		usleep(1000);
+	if (!r)
+		r = te__boot_settle(b, te__boot_now() + (rank == 2 ? 200 : e->ended ? 20000 : 500) *
+					       INT64_C(1000000), ranks);
+	if (rank != 2) {
+		__atomic_sub_fetch(&e->nleft, 1, __ATOMIC_ACQ_REL);
+	} else {
+		heard.on = 0;
+		fd = says_again(b);
+		if (!e->ended) {
+			close(fd);
+			fd = says_again(b);
+		}
+		r = fd < 0 || !heard.n ? te_fail(-EILSEQ, "nothing was said again") : 0;
+		__atomic_store_n(&e->begun, 1, __ATOMIC_RELEASE);
+		/* by then rank 0 would have decided, at the end of the 200 ms that were heard */
+		usleep(e->ended ? 400000 : 0);
+		__atomic_store_n(&e->begun, 2, __ATOMIC_RELEASE);
+		while (__atomic_load_n(&e->nleft, __ATOMIC_ACQUIRE))
+			usleep(1000);
+		close(fd);
+	}
+	te__boot_close(b);
+	return r;
+}
+
+START_TEST(an_arrival_that_was_heard_is_not_believed_again)
+{
+	struct echo *e = ranks_shared(sizeof(*e));
+	struct ranks_result res[3];
+
+	e->ended = _i;
+	e->nleft = 2;
+	ranks_meet(MEET_ID, 3);
+	ranks_run(3, hears_an_echo, e, res);
+	ranks_part();
+	for (int i = 0; i < 3; i++)
+		ck_assert_msg(res[i].r == (i == 2 ? 0 : 2) && res[i].ms < 5000,
+			      "rank %d: %d after %.0f ms: %s", i, res[i].r, res[i].ms, res[i].text);
+}
+END_TEST
+
 /* rank 1 has another key than rank 0 by then */
 static int with_another_key(int rank, void *arg)
 {
@@ -1157,6 +1281,7 @@ static Suite *suite(void)
 	tcase_add_test(c, no_descriptor_to_listen_on_is_reported);
 	tcase_add_test(c, too_few_descriptors_to_recover_are_reported);
 	tcase_add_test(c, an_arrival_of_a_rank_that_has_ended_is_not_believed);
+	tcase_add_loop_test(c, an_arrival_that_was_heard_is_not_believed_again, 0, 2);
 	tcase_add_loop_test(c, ranks_with_different_keys_do_not_meet, 0, 2);
 	tcase_add_test(c, sockets_of_others_are_not_removed);
 	tcase_add_test(c, refuses_options);

@@ -77,6 +77,9 @@ START_TEST(other_users_are_refused)
 	snprintf(text, sizeof(text), "%d ", users[_i].client ? -EACCES : 0);
 	ck_assert_msg(!strncmp(got, text, strlen(text)), "the client: %s", got);
 	ck_assert_msg(!users[_i].client || strstr(got, "has user id "), "the client: %s", got);
+	/* by itself: the broker's answer would name the client's user */
+	ck_assert_msg(!users[_i].client || users[_i].map ||
+		      strstr(got, "has user id 0, expected 4321"), "the client: %s", got);
 	got = bk_heard(1);
 	if (users[_i].broker) {
 		snprintf(text, sizeof(text), "1 %d ", -EACCES);

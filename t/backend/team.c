@@ -2,10 +2,14 @@
 #include "config.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "kernels/kernels.h"
 #include "kernels/team.h"
@@ -197,6 +201,25 @@ START_TEST(threads_of_the_program_get_no_helper)
 }
 END_TEST
 
+/* a thread of the library that took it would end the process */
+START_TEST(signals_are_for_threads_of_the_program)
+{
+	const struct timespec most = { .tv_sec = 20 };
+	sigset_t set, old;
+
+	open_with("2");
+	DO(te_host_call(st, meet, NULL, 0));
+	DO(te_stream_sync(st));
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &set, &old);
+	ck_assert_int_eq(kill(getpid(), SIGUSR1), 0);
+	ck_assert_int_eq(sigtimedwait(&set, NULL, &most), SIGUSR1);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	tt_teardown();
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("backend/team");
@@ -208,6 +231,7 @@ static Suite *suite(void)
 	tcase_add_test(c, helpers_execute_parts);
 	tcase_add_loop_test(c, a_part_that_fails_fails_the_stream, 0, n);
 	tcase_add_test(c, threads_of_the_program_get_no_helper);
+	tcase_add_test(c, signals_are_for_threads_of_the_program);
 	return s;
 }
 

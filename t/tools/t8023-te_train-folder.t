@@ -27,6 +27,10 @@ planted "a FIFO as the lock" ".lock: is a link"
 for f in config.json model.safetensors state.safetensors; do
 	ln -s ../theirs shared/$f.new
 	planted "a link as $f.new" "$f.new: is not a regular file"
+	ln theirs shared/$f.new
+	check "a second name of a file as $f.new" "$te_train" $train --out shared text
+	check "is replaced, not written to" cmp kept theirs
+	rm -f shared/*
 	ln -s nothing shared/$f
 	check "a link to nothing as $f" "$te_train" $train --out shared --overwrite text
 	check "is replaced" test ! -e shared/nothing -a -f shared/$f -a ! -L shared/$f

@@ -51,6 +51,12 @@ else
 	skip "te_plot draws it" "gnuplot is not found"
 fi
 
+# the first scales of FP8 are those that a step leaves, also in a validation before any
+check "weights that do not change" "$te_train" $micro --recipe fp8-delayed --lr 0 --dropout 0 \
+	--steps 1 --eval-every 1 --log still.jsonl text
+sed -n 's/^{"step":[01],"val_loss_nats":\([^,]*\),.*/\1/p' still.jsonl >still
+check "have one loss in both validations" test "$(wc -l <still) $(uniq still | wc -l)" = "2 1"
+
 # micro-batches: two of 4 at half the gradient each are one of 8, up to rounding
 all="$micro --dropout 0 --recipe fp32 --steps 5 --eval-batches 0 --json"
 "$te_train" $all --batch 8 text >one 2>err

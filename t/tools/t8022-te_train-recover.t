@@ -164,6 +164,12 @@ check "without a whole model all end" ends_with 137
 check "the message tells why" grep -q -- '--tensor 2: no model has all its ranks$' err
 check "and the checkpoint" grep -q '^the checkpoint of step [0-9]* is the latest$' err
 check "which can be resumed" "$te_train" --resume no_model --stop-after 0
+begin 2 $endless --recover 9 --tensor 2 --save-every 0 --out unsaved text
+wait_for '^step [3-9]' err
+lose 1
+check "without a checkpoint all end, too" ends_with 137
+grep 'checkpoint of step' err >named
+empty "and none is named" named
 
 # holds RANK: how many descriptors and threads it has
 holds()

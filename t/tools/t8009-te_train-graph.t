@@ -139,7 +139,7 @@ check "what passed through the file is logged" \
 	grep -q '"offload_read_bytes":[1-9][0-9]*' move-file.jsonl
 equal "has the bits of off" move-off move-file
 # other bytes in the file, while the run goes on
-"$te_train" $tiny --steps 1000000 --offload all --offload-file .:64M text >out 2>err &
+"$te_train" $tiny --steps 1000 --offload all --offload-file .:64M text >out 2>err &
 pid=$!
 while kill -0 $pid 2>/dev/null; do
 	for fd in /proc/$pid/fd/*; do

@@ -37,12 +37,12 @@ check "with a checkpoint" "$te_train" --resume s --stop-after 0
 # what would stop the save stops the start
 mkdir -p n/model.safetensors.new
 fails "a name that a save needs is taken" "n/model.safetensors.new: is not a regular file" \
-	"$te_train" $long --out n text
+	"$te_train" $micro --steps 1 --out n text
 if [ "$(id -u)" = 0 ] && unshare -m true 2>unshare.err; then
 	mkdir small
 	fails "a disk that is too small" "small: 0.2" unshare -m sh -c \
 		'mount -t tmpfs -o size=256k tmpfs small && exec "$@"' sh \
-		"$te_train" $long --out small text
+		"$te_train" $micro --steps 1 --out small text
 	check "tells what a checkpoint needs" grep -q 'MiB are free, a checkpoint needs 0.4' err
 else
 	skip "a disk that is too small" "only root can mount one"

@@ -82,6 +82,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 if HAVE_VERBS
 libtecomm_libtecomm_internal_la_SOURCES += \
 	libtecomm/transport/verbs/device.c \
+	libtecomm/transport/verbs/hello.c \
+	libtecomm/transport/verbs/hello.h \
 	libtecomm/transport/verbs/lib.c \
 	libtecomm/transport/verbs/near.c \
 	libtecomm/transport/verbs/open.c \

@@ -13,6 +13,7 @@ int vb_nranks = 2, vb_timeout_ms = 10000, vb_beat_ms = 20000;
 size_t vb_mem_nbytes = 1 << 20;
 size_t vb_device_nbytes[VB_RANKS];
 int vb_device_fd = -1;
+void (*vb_hello)(struct te__verbs_hello *h);
 size_t vb_most;
 int vb_count, vb_depth;
 pthread_barrier_t vb_ready;
@@ -21,6 +22,23 @@ _Atomic int64_t vb_fault_ns;
 static int32_t position(const struct vb_rank *r, int rank)
 {
 	return rank - (rank > r->rank);
+}
+
+static int send_hello(struct te__boot *boot)
+{
+	const size_t nbytes = te__verbs_hello_nbytes(vb_nranks);
+	struct te__verbs_hello *own = calloc(1, nbytes), *all = calloc((size_t)vb_nranks, nbytes);
+	int e;
+
+	own->nports = own->nlanes = 1;
+	own->port[0].mtu = IBV_MTU_1024;
+	own->port[0].link_layer = IBV_LINK_LAYER_ETHERNET;
+	vb_hello(own);
+	e = te__boot_allgather(boot, own, all, nbytes, "exchange of verbs addresses",
+			       te__boot_deadline(boot));
+	free(own);
+	free(all);
+	return e;
 }
 
 static int serve(struct vb_rank *r)
@@ -37,6 +55,8 @@ static int serve(struct vb_rank *r)
 	e = te__boot_open(&o, &r->boot);
 	if (e)
 		return e;
+	if (vb_hello && r->rank == 1)
+		return send_hello(r->boot);
 	for (int i = 0; i < r->nranks; i++)
 		if (i != r->rank)
 			peers[lo.npeers++] = i;

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "libtecomm/transport/verbs/hello.h"
 #include "libtecore/base/private.h"
 #include "link_lib.h"
 #include "tt.h"
@@ -35,6 +36,8 @@ extern size_t vb_mem_nbytes;
 /* memory of a device by rank, at the end of these bytes, and its dma-buf or -1 */
 extern size_t vb_device_nbytes[VB_RANKS];
 extern int vb_device_fd;
+/* not NULL: what rank 1, without devices, sends in place of its own hello */
+extern void (*vb_hello)(struct te__verbs_hello *h);
 /* of vb_exchange_all(): the size and the number of messages, and those under way at a time */
 extern size_t vb_most;
 extern int vb_count, vb_depth;

@@ -10,30 +10,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "libtecomm/transport/verbs/vlink.h"
+#include "libtecomm/transport/verbs/hello.h"
 
 #define INLINE_WANTED 256
 #define BYE_NS 200000000LL /* for peers to acknowledge that this rank closes */
 #define RETRIES 6	   /* soft-RoCE takes 7 for endless */
 #define RNR_RETRIES 3
-
-/* what ranks exchange; code is not 0 if the rank has failed, for the reason in text */
-struct hello {
-	int32_t code;
-	char text[200];
-	int32_t nports, nlanes;
-	struct {
-		uint8_t gid[16];
-		uint16_t lid;
-		uint8_t mtu, link_layer;
-		uint32_t rkey, d_rkey, c_rkey;
-	} port[TE__VERBS_PORTS_MOST];
-	uint32_t psn;
-	struct {
-		uint64_t control;
-		uint32_t qpn[LANES_MOST];
-	} to[]; /* by rank */
-};
 
 int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call)
 {
@@ -257,7 +239,7 @@ static int prepare(struct vlink *v)
 
 /* ---- connecting ---- */
 
-static void fill(const struct vlink *v, struct hello *own)
+static void fill(const struct vlink *v, struct te__verbs_hello *own)
 {
 	const struct te__link_opts *o = &v->l.o;
 
@@ -282,16 +264,18 @@ static void fill(const struct vlink *v, struct hello *own)
 	}
 }
 
-static const struct hello *hello_of(const struct hello *all, size_t nbytes, int32_t rank)
+static const struct te__verbs_hello *hello_of(const struct te__verbs_hello *all, size_t nbytes,
+					      int32_t rank)
 {
 	return (const void *)((const char *)all + (size_t)rank * nbytes);
 }
 
 /* Collective: r is this rank's code. Fails on all ranks if one has failed, with its message. */
-static int agree(struct vlink *v, int r, struct hello *own, struct hello *all, size_t nbytes,
-		 const char *what)
+static int agree(struct vlink *v, int r, struct te__verbs_hello *own, struct te__verbs_hello *all,
+		 size_t nbytes, const char *what)
 {
 	struct te__boot *boot = v->l.o.boot;
+	char text[120];
 
 	own->code = r;
 	snprintf(own->text, sizeof(own->text), "%s", r ? te_error_detail() : "");
@@ -301,8 +285,12 @@ static int agree(struct vlink *v, int r, struct hello *own, struct hello *all, s
 	if (own->code)
 		return te__link_fail(&v->l, own->code, "%s", own->text);
 	for (int32_t i = 0; i < te__boot_nranks(boot); i++) {
-		const struct hello *h = hello_of(all, nbytes, i);
+		const struct te__verbs_hello *h = hello_of(all, nbytes, i);
 
+		r = te__verbs_hello_check(h, text, sizeof(text));
+		if (r)
+			return te__link_fail(&v->l, r, "verbs: %s: %s", te__boot_peer(boot, i),
+					     text);
 		if (h->code)
 			return te__link_fail(&v->l, h->code, "%s: %.*s", te__boot_peer(boot, i),
 					     (int)sizeof(h->text) - 1, h->text);
@@ -311,7 +299,7 @@ static int agree(struct vlink *v, int r, struct hello *own, struct hello *all, s
 }
 
 static int connect_lane(struct vlink *v, int32_t i, int lane, uint32_t own_psn,
-			const struct hello *h)
+			const struct te__verbs_hello *h)
 {
 	const struct vport *port = te__vlink_port(v, lane);
 	const struct ibv_port_attr *attr = &port->port.attr;
@@ -365,8 +353,8 @@ static int connect_lane(struct vlink *v, int32_t i, int lane, uint32_t own_psn,
 	return r ? te__vlink_fail_call(v, port, r, "ibv_modify_qp (RTS)") : 0;
 }
 
-static int connect_all(struct vlink *v, const struct hello *own, const struct hello *all,
-		       size_t nbytes)
+static int connect_all(struct vlink *v, const struct te__verbs_hello *own,
+		       const struct te__verbs_hello *all, size_t nbytes)
 {
 	int r = 0;
 
@@ -427,8 +415,8 @@ int te__vlink_open(struct te__link *l)
 	struct vlink *v = te__vlink(l);
 	struct te__boot *boot = l->o.boot;
 	const size_t nranks = (size_t)te__boot_nranks(boot);
-	const size_t nbytes = sizeof(struct hello) + nranks * sizeof(((struct hello *)0)->to[0]);
-	struct hello *own = te__calloc(1, nbytes), *all = te__calloc(nranks, nbytes);
+	const size_t nbytes = te__verbs_hello_nbytes(te__boot_nranks(boot));
+	struct te__verbs_hello *own = te__calloc(1, nbytes), *all = te__calloc(nranks, nbytes);
 	int r;
 
 	v->wake_fd = -1;

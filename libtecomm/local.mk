@@ -78,6 +78,7 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/transport/link.h \
 	libtecomm/transport/measure.c \
 	libtecomm/transport/tcp.c \
+	libtecomm/transport/tcp.h \
 	libtecomm/version.c
 if HAVE_VERBS
 libtecomm_libtecomm_internal_la_SOURCES += \

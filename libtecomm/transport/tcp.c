@@ -24,15 +24,13 @@
 #include <unistd.h>
 
 #include "libtecomm/bootstrap/boot.h"
-#include "libtecomm/transport/link.h"
+#include "libtecomm/transport/tcp.h"
 
-#define HEAD (HEAD_MAC + TE__MAC_NBYTES)
-#define HEAD_MAC 24 /* "teLk", type, size, sum of the data; little-endian; then the MAC of these */
+#define HEAD TE__TCP_HEAD
+#define HEAD_MAC TE__TCP_HEAD_MAC
 #define STRANGERS_MAX 64
 #define STRANGER_NS INT64_C(5000000000) /* for a hello */
 #define JOIN_NS INT64_C(20000000)	/* between looks at the bootstrap */
-
-enum type { DATA = 1, BEAT, BYE, ABORT };
 
 struct transfer {
 	char *buf;
@@ -49,7 +47,7 @@ struct peer {
 	int in_known; /* the MAC of in_head was right */
 	uint8_t why[TE__REFUSE_MOST]; /* of its ABORT */
 	size_t out_done, in_done;     /* bytes of the frame that is being sent, or received */
-	enum type sending;	  /* 0: nothing */
+	enum te__tcp_type sending;    /* 0: nothing */
 	int64_t wrote, heard;
 	struct transfer out[TE__LINK_QUEUE], in[TE__LINK_QUEUE];
 	uint64_t nout, nin; /* queued; the link counts a transfer later */
@@ -136,13 +134,13 @@ static uint64_t sum_of(const void *data, size_t nbytes)
 }
 
 /* what the MAC is over, apart from the head: the reason of an abort */
-static size_t sealed(enum type type, uint64_t nbytes)
+static size_t sealed(enum te__tcp_type type, uint64_t nbytes)
 {
-	return type == ABORT ? (size_t)nbytes : 0;
+	return type == TE__TCP_ABORT ? (size_t)nbytes : 0;
 }
 
-static void put_head(struct te__seal *s, uint8_t *h, enum type type, const void *data,
-		     uint64_t nbytes)
+void te__tcp_head(struct te__seal *s, uint8_t *h, enum te__tcp_type type, const void *data,
+		  uint64_t nbytes)
 {
 	memcpy(h, "teLk", 4);
 	for (int k = 0; k < 4; k++)
@@ -153,16 +151,18 @@ static void put_head(struct te__seal *s, uint8_t *h, enum type type, const void 
 	s->n++;
 }
 
-static int get_head(const uint8_t *h, enum type *ret_type, uint64_t *ret_nbytes, uint64_t *ret_sum)
+static int get_head(const uint8_t *h, enum te__tcp_type *ret_type, uint64_t *ret_nbytes,
+		    uint64_t *ret_sum)
 {
-	*ret_type = (enum type)h[4];
+	*ret_type = (enum te__tcp_type)h[4];
 	*ret_nbytes = get64(h + 8);
 	*ret_sum = get64(h + 16);
-	return memcmp(h, "teLk", 4) || h[4] < DATA || h[4] > ABORT || h[5] || h[6] || h[7];
+	return memcmp(h, "teLk", 4) || h[4] < TE__TCP_DATA || h[4] > TE__TCP_ABORT || h[5] ||
+	       h[6] || h[7];
 }
 
 /* 1: it is the head that the peer has sent after the one before; body: of an abort */
-static int is_next(struct peer *q, enum type type, const void *body, uint64_t nbytes)
+static int is_next(struct peer *q, enum te__tcp_type type, const void *body, uint64_t nbytes)
 {
 	if (!q->in_known)
 		q->in_known = te__seal_check(&q->session.in, q->in_head, HEAD_MAC, body,
@@ -185,9 +185,9 @@ static int io_failed(struct te__link *l, int32_t i, int e)
 
 /* ---- sending ---- */
 
-static void begin_frame(struct peer *q, enum type type, const void *data, uint64_t nbytes)
+static void begin_frame(struct peer *q, enum te__tcp_type type, const void *data, uint64_t nbytes)
 {
-	put_head(&q->session.out, q->out_head, type, data, nbytes);
+	te__tcp_head(&q->session.out, q->out_head, type, data, nbytes);
 	q->sending = type;
 	q->out_done = 0;
 }
@@ -217,13 +217,13 @@ static int flush(struct te__link *l, int32_t i, int64_t now)
 		if (!q->sending && !t)
 			return 0;
 		if (!q->sending)
-			begin_frame(q, DATA, t->buf, t->nbytes);
-		left = HEAD + (q->sending == DATA ? t->nbytes : 0) - q->out_done;
+			begin_frame(q, TE__TCP_DATA, t->buf, t->nbytes);
+		left = HEAD + (q->sending == TE__TCP_DATA ? t->nbytes : 0) - q->out_done;
 		at = q->out_done > HEAD ? q->out_done - HEAD : 0;
 		if (q->out_done < HEAD)
 			v[m.msg_iovlen++] = (struct iovec){ q->out_head + q->out_done,
 							    HEAD - q->out_done };
-		if (q->sending == DATA && t->nbytes)
+		if (q->sending == TE__TCP_DATA && t->nbytes)
 			v[m.msg_iovlen++] = (struct iovec){ t->buf + at, t->nbytes - at };
 		n = sendmsg(q->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
@@ -240,7 +240,7 @@ static int flush(struct te__link *l, int32_t i, int64_t now)
 		q->out_done += (size_t)n;
 		if ((size_t)n < left)
 			continue;
-		l->sends[i].complete += q->sending == DATA;
+		l->sends[i].complete += q->sending == TE__TCP_DATA;
 		q->sending = 0;
 	}
 	return 0;
@@ -334,7 +334,7 @@ static int take_abort(struct te__link *l, int32_t i, uint64_t nbytes, int64_t no
 	r = fill(l, i, q->why, q->in_done - HEAD, (size_t)nbytes, now);
 	if (r != 1)
 		return r;
-	if (!is_next(q, ABORT, q->why, nbytes) ||
+	if (!is_next(q, TE__TCP_ABORT, q->why, nbytes) ||
 	    te__refuse_get(q->why, (size_t)nbytes, &code, text))
 		return is_none(l, i);
 	return te__link_fail(l, code, "%s", text);
@@ -346,17 +346,17 @@ static int take(struct te__link *l, int32_t i, int64_t now)
 	struct peer *q = &tcp_of(l)->peer[i];
 	const struct transfer *t = next_in(l, i);
 	uint64_t nbytes, sum;
-	enum type type;
+	enum te__tcp_type type;
 	int r;
 
 	if (get_head(q->in_head, &type, &nbytes, &sum))
 		return is_none(l, i);
-	if (type == ABORT)
+	if (type == TE__TCP_ABORT)
 		return take_abort(l, i, nbytes, now);
 	if (!is_next(q, type, NULL, 0))
 		return is_none(l, i);
-	if (type != DATA) {
-		q->gone |= type == BYE;
+	if (type != TE__TCP_DATA) {
+		q->gone |= type == TE__TCP_BYE;
 		return 1;
 	}
 	q->blocked = !t;
@@ -445,7 +445,7 @@ static int check_peer(struct te__link *l, int32_t i, int64_t now)
 				     te__time_text((int64_t)l->o.timeout_ms * 1000000, time));
 	if (is_sending(l, i) || q->out_broken || now < q->wrote + beat_ns(l) / 2)
 		return 0;
-	begin_frame(q, BEAT, NULL, 0);
+	begin_frame(q, TE__TCP_BEAT, NULL, 0);
 	return flush(l, i, now);
 }
 
@@ -721,24 +721,36 @@ static int meet(struct joining *j)
 	return code ? code : r;
 }
 
-/* the streams become those of the link */
-static void hand_over(struct joining *j, struct tcp *t)
+int te__tcp_prepare(struct te__link *l)
 {
-	const int64_t now = te__boot_now();
+	const size_t n = (size_t)l->o.npeers;
+	struct tcp *t = tcp_of(l);
 
-	for (int32_t i = 0; i < j->l->o.npeers; i++) {
-		t->peer[i].fd = j->c[i].fd;
-		t->peer[i].session = j->c[i].session;
-		t->peer[i].wrote = now;
-		t->peer[i].heard = now;
-		j->c[i].fd = -1;
-	}
-	t->polled = now;
+	t->peer = te__calloc(n + 1, sizeof(*t->peer));
+	for (size_t i = 0; i < n && t->peer; i++)
+		t->peer[i].fd = -1;
+	t->p = te__calloc(n + 1, sizeof(*t->p));
+	t->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!t->peer || !t->p)
+		return te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
+	if (t->wake_fd < 0)
+		return te__fail(-EMFILE, "te_comm_create: tcp: eventfd: no descriptor");
+	return 0;
+}
+
+void te__tcp_take(struct te__link *l, int32_t i, int fd, const struct te__session *session)
+{
+	struct tcp *t = tcp_of(l);
+
+	t->polled = te__boot_now();
+	t->peer[i].fd = fd;
+	t->peer[i].session = *session;
+	t->peer[i].wrote = t->polled;
+	t->peer[i].heard = t->polled;
 }
 
 static int tcp_open(struct te__link *l)
 {
-	struct tcp *t = tcp_of(l);
 	const size_t n = (size_t)l->o.npeers, nranks = (size_t)te__boot_nranks(l->o.boot);
 	struct joining j = {
 		.l = l,
@@ -752,26 +764,21 @@ static int tcp_open(struct te__link *l)
 		.begin = te__boot_now(),
 		.deadline = te__boot_deadline(l->o.boot),
 	};
-	int r = 0;
+	int r = te__tcp_prepare(l);
 
 	for (size_t i = 0; i < n && j.c && j.dial; i++)
 		j.c[i].fd = j.dial[i].fd = -1;
-	t->peer = te__calloc(n + 1, sizeof(*t->peer));
-	for (size_t i = 0; i < n && t->peer; i++)
-		t->peer[i].fd = -1;
-	t->p = te__calloc(n + 1, sizeof(*t->p));
-	t->wake_fd = te__fault_point() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (!j.offer || !j.c || !j.dial || !j.state || !j.s || !j.p || !t->peer || !t->p)
+	if (!r && (!j.offer || !j.c || !j.dial || !j.state || !j.s || !j.p))
 		r = te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
-	else if (t->wake_fd < 0)
-		r = te__fail(-EMFILE, "te_comm_create: tcp: eventfd: no descriptor");
 	if (!r)
 		r = meet(&j);
 	if (!r)
 		r = join(&j);
-	if (!r)
-		hand_over(&j, t);
-	else
+	for (int32_t i = 0; i < l->o.npeers && !r; i++) {
+		te__tcp_take(l, i, j.c[i].fd, &j.c[i].session);
+		j.c[i].fd = -1;
+	}
+	if (r)
 		te__boot_abort(l->o.boot, te_error_detail());
 	for (size_t i = 0; i < n && j.c && j.dial; i++) {
 		te__conn_close(&j.c[i]);
@@ -804,7 +811,7 @@ static void part(struct tcp *t)
 
 		if (q->fd < 0 || is_sending(l, i))
 			continue;
-		begin_frame(q, BYE, NULL, 0);
+		begin_frame(q, TE__TCP_BYE, NULL, 0);
 		(void)flush(l, i, te__boot_now());
 		shutdown(q->fd, SHUT_WR);
 	}
@@ -836,7 +843,7 @@ static void tell(struct tcp *t)
 
 		if (q->fd < 0 || q->sending)
 			continue;
-		put_head(&q->session.out, frame, ABORT, frame + HEAD, n);
+		te__tcp_head(&q->session.out, frame, TE__TCP_ABORT, frame + HEAD, n);
 		(void)send(q->fd, frame, HEAD + n, MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
 }

@@ -5,6 +5,7 @@ FUZZ_TARGETS = \
 	t/fuzz/comm \
 	t/fuzz/comm_table \
 	t/fuzz/gemm_cache \
+	t/fuzz/link_frame \
 	t/fuzz/param \
 	t/fuzz/quant \
 	t/fuzz/run_frame \
@@ -20,6 +21,10 @@ FUZZ_TARGETS += \
 	t/fuzz/data \
 	t/fuzz/plot_log \
 	t/fuzz/safetensors
+endif
+
+if HAVE_VERBS
+FUZZ_TARGETS += t/fuzz/verbs_hello
 endif
 
 FUZZ_COMMON = t/fuzz/fuzz.c t/fuzz/fuzz.h
@@ -54,6 +59,8 @@ t_fuzz_data_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 t_fuzz_data_LDADD = $(FUZZ_TRAIN_LDADD)
 t_fuzz_gemm_cache_SOURCES = t/fuzz/gemm_cache.c $(FUZZ_COMMON)
 t_fuzz_gemm_cache_LDADD = $(FUZZ_LDADD)
+t_fuzz_link_frame_SOURCES = t/fuzz/link_frame.c $(FUZZ_COMMON)
+t_fuzz_link_frame_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 t_fuzz_param_SOURCES = t/fuzz/param.c $(FUZZ_COMMON)
 t_fuzz_param_LDADD = $(FUZZ_LDADD)
 t_fuzz_plot_log_SOURCES = t/fuzz/plot_log.c $(FUZZ_COMMON)
@@ -75,6 +82,8 @@ t_fuzz_ted_conf_SOURCES = t/fuzz/ted_conf.c $(FUZZ_COMMON)
 t_fuzz_ted_conf_LDADD = daemon/libted.la $(FUZZ_LDADD)
 t_fuzz_ted_written_SOURCES = t/fuzz/ted_written.c $(FUZZ_COMMON)
 t_fuzz_ted_written_LDADD = daemon/libted.la $(FUZZ_LDADD)
+t_fuzz_verbs_hello_SOURCES = t/fuzz/verbs_hello.c $(FUZZ_COMMON)
+t_fuzz_verbs_hello_LDADD = libtecomm/libtecomm_internal.la $(FUZZ_LDADD)
 
 check_PROGRAMS += $(FUZZ_TARGETS)
 TT_SH += t/fuzz/t9001-corpus.t

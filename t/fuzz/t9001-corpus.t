@@ -8,7 +8,7 @@ for corpus in "$abs_top_srcdir"/t/fuzz/corpus/*; do
 	name=${corpus##*/}
 	target=$abs_top_builddir/t/fuzz/$name
 	if [ ! -x "$target" ]; then
-		skip "$name" "built without jansson"
+		skip "$name" "built without a library that it needs"
 	elif "$target" -help=1 2>&1 | grep -q libFuzzer; then
 		check "$name" "$target" -runs=0 "$corpus"
 	else

@@ -55,70 +55,50 @@ static void send_inputs(const struct coll *c)
 	const struct te_k_comm *a = c->o.a;
 
 	for (int r = 0; r < a->nranks && is_sender(c, a->rank); r++)
-		for (int64_t i = 0; i < npackets_of(c, r) && r != a->rank; i++) {
-			uint8_t d[TE_K_COMM_PACKET] = { 0 };
-
-			memcpy(d, in_of(c, r) + i * TE_K_COMM_PACKET,
-			       (size_t)nbytes_at(c, r, i, 1));
-			te__hc_send(&c->o, r, te_k_comm_source(r, a->rank) * c->chunk + i, d);
-		}
+		if (r != a->rank)
+			te__hc_send(&c->o, r, te_k_comm_source(r, a->rank) * c->chunk,
+				    in_of(c, r), nbytes_at(c, r, 0, c->chunk));
 }
 
-/*
- * n packets at i of this rank's chunk from those of all ranks, of which its own are not in out: to
- * its output, and, unless they are gathered, to dst.
- */
-static void combine(const struct coll *c, const uint8_t *const *src, int64_t i, int64_t n,
-		    uint8_t *dst)
+/* n packets at i of this rank's output, from those of all ranks; their place in out */
+static uint8_t *combine(const struct coll *c, const uint8_t *const *src, int64_t i, int64_t n)
 {
 	const int me = c->o.a->rank;
 	const size_t nbytes = (size_t)nbytes_at(c, me, i, n);
+	uint8_t *out = out_of(c, me) + i * TE_K_COMM_PACKET;
 
 	for (int r = 0; r < c->o.a->nranks && c->gathers; r++)
-		memcpy(out_of(c, r) + i * TE_K_COMM_PACKET, src[r], nbytes);
-	if (c->gathers)
-		return;
+		memmove(out_of(c, r) + i * TE_K_COMM_PACKET, src[r], nbytes);
 	if (c->pick >= 0)
-		memcpy(dst, src[c->pick], nbytes);
-	else
-		te__hc_reduce(&c->o, src, (int64_t)nbytes, dst);
-	memcpy(out_of(c, me) + i * TE_K_COMM_PACKET, dst, nbytes);
-}
-
-/* its own packets of a block */
-static void copy_input(const struct coll *c, int64_t i, int64_t n, uint8_t *dst)
-{
-	const int me = c->o.a->rank;
-
-	if (is_sender(c, me))
-		memcpy(dst, in_of(c, me) + i * TE_K_COMM_PACKET, (size_t)nbytes_at(c, me, i, n));
+		memmove(out, src[c->pick], nbytes);
+	else if (!c->gathers)
+		te__hc_reduce(&c->o, src, (int64_t)nbytes, out);
+	return out;
 }
 
 /* to: also send the result to that index of source 0 at the other ranks; -1: do not */
 static int receive_inputs(struct coll *c, int64_t to)
 {
 	const struct te_k_comm *a = c->o.a;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES], out[TE__HC_LANES];
-	const uint8_t *src[TE_K_COMM_RANKS];
+	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES];
+	const uint8_t *src[TE_K_COMM_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, 0, npackets_of(c, a->rank)) {
 		for (int r = 0; r < a->nranks; r++) {
 			const int64_t at = te_k_comm_source(a->rank, r) * c->chunk + i;
 
-			src[r] = in[r];
-			for (int64_t k = 0; k < n && r != a->rank && is_sender(c, r); k++)
-				if (te__hc_receive(&c->o, TE_K_COMM_DATA, r, at + k,
-						   in[r] + k * TE_K_COMM_PACKET))
-					return -1;
+			src[r] = r == a->rank ? in_of(c, r) + i * TE_K_COMM_PACKET : in[r];
+			if (r != a->rank && is_sender(c, r) &&
+			    te__hc_receive(&c->o, TE_K_COMM_DATA, r, at, in[r],
+					   nbytes_at(c, a->rank, i, n)))
+				return -1;
 		}
-		copy_input(c, i, n, in[a->rank]);
-		memset(out, 0, sizeof(out));
-		combine(c, src, i, n, out);
+		out = combine(c, src, i, n);
 		for (int r = 0; r < a->nranks && to >= 0; r++)
-			for (int64_t k = 0; k < n && r != a->rank; k++)
+			if (r != a->rank)
 				te__hc_send(&c->o, r,
-					    to + te_k_comm_source(r, a->rank) * c->chunk + i + k,
-					    out + k * TE_K_COMM_PACKET);
+					    to + te_k_comm_source(r, a->rank) * c->chunk + i, out,
+					    nbytes_at(c, a->rank, i, n));
 	}
 	return 0;
 }
@@ -140,15 +120,11 @@ static int two_shot(struct coll *c)
 	if (te__hc_headers(&c->o) || receive_inputs(c, inputs))
 		return -1;
 	for (int r = 0; r < n; r++)
-		for (int64_t i = 0; i < npackets_of(c, r) && r != me; i++) {
-			uint8_t d[TE_K_COMM_PACKET];
-
-			if (te__hc_receive(&c->o, TE_K_COMM_RESULT, r,
-					   inputs + te_k_comm_source(me, r) * c->chunk + i, d))
-				return -1;
-			memcpy(out_of(c, r) + i * TE_K_COMM_PACKET, d,
-			       (size_t)nbytes_at(c, r, i, 1));
-		}
+		if (r != me &&
+		    te__hc_receive(&c->o, TE_K_COMM_RESULT, r,
+				   inputs + te_k_comm_source(me, r) * c->chunk, out_of(c, r),
+				   nbytes_at(c, r, 0, c->chunk)))
+			return -1;
 	return 0;
 }
 
@@ -215,20 +191,19 @@ static void stage_inputs(const struct coll *c, int64_t t, int64_t step)
 static void stage_results(const struct coll *c, int64_t t, int64_t step)
 {
 	const int me = c->o.a->rank;
-	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES], out[TE__HC_LANES];
-	const uint8_t *src[TE_K_COMM_RANKS];
+	_Alignas(16) uint8_t in[TE_K_COMM_RANKS][TE__HC_LANES];
+	const uint8_t *src[TE_K_COMM_RANKS], *out;
 
 	TE__HC_BLOCKS(i, n, t * step, te__h_min((t + 1) * step, npackets_of(c, me))) {
 		const int64_t at = (i - t * step) * TE_K_COMM_PACKET;
 		const size_t nbytes = (size_t)nbytes_at(c, me, i, n);
 
 		for (int r = 0; r < c->o.a->nranks; r++) {
-			src[r] = in[r];
+			src[r] = r == me ? in_of(c, r) + i * TE_K_COMM_PACKET : in[r];
 			if (r != me && is_sender(c, r))
 				unstage(in[r], stage(c, t, me, 0, r) + at, nbytes);
 		}
-		copy_input(c, i, n, in[me]);
-		combine(c, src, i, n, out);
+		out = combine(c, src, i, n);
 		for (int r = 0; r < c->o.a->nranks && c->cut; r++)
 			if (r != me)
 				memcpy(stage(c, t, r, 1, me) + at, out, nbytes);

@@ -18,6 +18,12 @@
 #include "kernels/comm/ref.h"
 
 #define PATIENCE 256 /* attempts between looks at the clock */
+/*
+ * Attempts before the processor is given to other threads, some 50 us: ranks may be more than the
+ * processors, but who yields in each short wait loses milliseconds to any other busy program.
+ */
+#define YIELD_AFTER (32 * PATIENCE)
+
 /* ---- arithmetic ---- */
 
 static float te_min(float a, float b)
@@ -45,27 +51,55 @@ static void store(int32_t dtype, void *p, int64_t n, float *v)
 		te__h_store(dtype, p, 0, n, v);
 }
 
+/* the same to read; v has room for n */
+static const float *view(int32_t dtype, const void *p, int64_t n, float *v)
+{
+	if (dtype == TE_DTYPE_FP32)
+		return p;
+	load(dtype, p, n, v);
+	return v;
+}
+
+TE__SIMD_BODY void fold_values_body(int32_t op, const float *x, int64_t n, float *v)
+{
+	switch (op) {
+	case TE_K_COMM_MIN:
+		for (int64_t i = 0; i < n; i++)
+			v[i] = te_min(v[i], x[i]);
+		break;
+	case TE_K_COMM_MAX:
+		for (int64_t i = 0; i < n; i++)
+			v[i] = -te_min(-v[i], -x[i]);
+		break;
+	default:
+		for (int64_t i = 0; i < n; i++)
+			v[i] += x[i];
+	}
+}
+static TE__SIMD(void, fold_values, (int32_t op, const float *x, int64_t n, float *v),
+		(op, x, n, v))
+
 /* v = v op x; n is at most TE__HC_LANES, as below */
 static void fold(int32_t dtype, int32_t op, const void *x, int64_t n, float *v)
 {
 	float w[TE__HC_LANES];
 
-	load(dtype, x, n, w);
-	if (op == TE_K_COMM_SUM || op == TE_K_COMM_AVG)
-		te__h_add_to(v, w, n);
-	else
-		for (int64_t i = 0; i < n; i++)
-			v[i] = op == TE_K_COMM_MIN ? te_min(v[i], w[i]) : -te_min(-v[i], -w[i]);
+	fold_values(op, view(dtype, x, n, w), n, v);
 }
+
+TE__SIMD_BODY void finish_values_body(float divisor, int64_t n, float *v)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const float x = v[i] / divisor;
+
+		v[i] = x == x ? x : te__f32_from_bits(TE_K_COMM_NAN);
+	}
+}
+static TE__SIMD(void, finish_values, (float divisor, int64_t n, float *v), (divisor, n, v))
 
 static void finish(int32_t dtype, int32_t op, int32_t nranks, float *v, int64_t n, void *dst)
 {
-	for (int64_t i = 0; i < n; i++) {
-		if (op == TE_K_COMM_AVG)
-			v[i] /= (float)nranks;
-		if (v[i] != v[i])
-			v[i] = te__f32_from_bits(TE_K_COMM_NAN);
-	}
+	finish_values(op == TE_K_COMM_AVG ? (float)nranks : 1.0f, n, v);
 	store(dtype, dst, n, v);
 }
 
@@ -132,9 +166,7 @@ void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst)
 	float v[TE__HC_LANES];
 
 	load(o->a->dtype, dst, n, v);
-	for (int64_t i = 0; i < n; i++)
-		v[i] = v[i] == v[i] ? v[i] / (float)o->a->nranks :
-				      te__f32_from_bits(TE_K_COMM_NAN);
+	finish_values((float)o->a->nranks, n, v);
 	store(o->a->dtype, dst, n, v);
 }
 
@@ -222,7 +254,8 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 		o->since = now;
 	if (o->a->deadline_ns && now - o->since > te_k_comm_limit_ns(o->a->deadline_ns, phase))
 		return fail(o, TE_K_COMM_TIMEOUT, phase, peer, missing, expected, got);
-	sched_yield(); /* the ranks may be more than the processors */
+	if (o->attempts >= YIELD_AFTER)
+		sched_yield();
 	return 0;
 }
 
@@ -286,54 +319,120 @@ static uint64_t tag_of(const struct te__hc_op *o)
 	return (o->epoch & 0x7fffffff) << 32;
 }
 
-void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t *data)
+/* words of a packet: L1 sends two for each half */
+static int64_t words_of(const struct te__hc_op *o)
 {
-	uint64_t d[2], *p;
-
-	memcpy(d, data, sizeof(d));
-	if (o->a->algorithm == TE_K_COMM_L1) {
-		p = word(o, to, packet_at(o, 2 * index));
-		for (int k = 0; k < 4; k++)
-			put(p + k, tag_of(o) | (uint32_t)(d[k / 2] >> k % 2 * 32));
-		return;
-	}
-	p = word(o, to, packet_at(o, index));
-	put(p, d[0]);
-	put(p + 1, d[1]);
+	return o->a->algorithm == TE_K_COMM_L1 ? 4 : 2;
 }
 
-/* half a packet, which is empty afterwards */
-static int get(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t at, uint64_t *ret)
+static uint64_t *packet(const struct te__hc_op *o, int rank, int64_t index)
 {
-	const int flags = o->a->algorithm == TE_K_COMM_L1;
-	uint64_t *p = word(o, o->a->rank, at), x;
+	return word(o, rank, packet_at(o, index * words_of(o) / 2));
+}
 
-	for (;;) {
-		x = __atomic_load_n(p, __ATOMIC_RELAXED);
-		if (flags ? upper(x) == upper(tag_of(o)) : upper(x) != TE_K_COMM_EMPTY)
-			break;
-		if (te__hc_again(o, phase, from, 1u << from, flags ? tag_of(o) : 0, x))
+#define LINE 8 /* words of a cache line */
+#define AHEAD (8 * LINE)
+
+/* a line that will be needed soon, from the cache of the rank that wrote it */
+static inline void fetch(uint64_t *p)
+{
+	__builtin_prefetch(p + AHEAD, 1);
+}
+
+static void send_packets(const struct te__hc_op *o, uint64_t *p, const uint8_t *data, int64_t n)
+{
+	const uint64_t tag = tag_of(o);
+	const int flags = words_of(o) == 4;
+	uint64_t d;
+
+	for (int64_t i = 0; i < 2 * n; i++) {
+		memcpy(&d, data + 8 * i, sizeof(d));
+		if (!flags) {
+			if (i % LINE == 0)
+				fetch(p + i);
+			put(p + i, d);
+			continue;
+		}
+		put(p + 2 * i, tag | (uint32_t)d);
+		put(p + 2 * i + 1, tag | d >> 32);
+	}
+}
+
+void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const void *data,
+		 int64_t nbytes)
+{
+	const int64_t n = nbytes / TE_K_COMM_PACKET, tail = nbytes % TE_K_COMM_PACKET;
+	uint8_t last[TE_K_COMM_PACKET] = { 0 };
+
+	send_packets(o, packet(o, to, index), data, n);
+	if (!tail)
+		return;
+	memcpy(last, (const uint8_t *)data + n * TE_K_COMM_PACKET, (size_t)tail);
+	send_packets(o, packet(o, to, index + n), last, 1);
+}
+
+/* data of at most n words, 8 bytes each, that are empty afterwards: how many had arrived */
+static int64_t take(uint64_t *p, int64_t n, uint8_t *data)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const uint64_t x = __atomic_load_n(p + i, __ATOMIC_RELAXED);
+
+		if (upper(x) == TE_K_COMM_EMPTY)
+			return i;
+		if (i % LINE == 0)
+			fetch(p + i);
+		make_empty(p + i);
+		memcpy(data + 8 * i, &x, sizeof(x));
+	}
+	return n;
+}
+
+/* the same of words with a tag, of which each has 4 bytes */
+static int64_t take_tagged(uint64_t *p, int64_t n, uint64_t tag, uint8_t *data)
+{
+	for (int64_t i = 0; i < n; i++) {
+		const uint64_t x = __atomic_load_n(p + i, __ATOMIC_RELAXED);
+		const uint32_t d = (uint32_t)x;
+
+		if (upper(x) != upper(tag))
+			return i;
+		make_empty(p + i);
+		memcpy(data + 4 * i, &d, sizeof(d));
+	}
+	return n;
+}
+
+static int receive_packets(struct te__hc_op *o, enum te_k_comm_phase phase, int from, uint64_t *p,
+			   uint8_t *data, int64_t npackets)
+{
+	const int flags = words_of(o) == 4;
+	const uint64_t tag = flags ? tag_of(o) : 0;
+	const int64_t n = npackets * words_of(o);
+
+	for (int64_t i = 0;;) {
+		i += flags ? take_tagged(p + i, n - i, tag, data + 4 * i) :
+			   take(p + i, n - i, data + 8 * i);
+		if (i == n)
+			return 0;
+		if (te__hc_again(o, phase, from, 1u << from, tag,
+				 __atomic_load_n(p + i, __ATOMIC_RELAXED)))
 			return -1;
 	}
-	make_empty(p);
-	*ret = x;
-	return 0;
 }
 
 int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
-		   uint8_t *data)
+		   void *data, int64_t nbytes)
 {
-	const int flags = o->a->algorithm == TE_K_COMM_L1;
-	uint64_t d[4];
+	const int64_t n = nbytes / TE_K_COMM_PACKET, tail = nbytes % TE_K_COMM_PACKET;
+	uint8_t last[TE_K_COMM_PACKET];
 
-	for (int k = 0; k < (flags ? 4 : 2); k++)
-		if (get(o, phase, from, packet_at(o, flags ? 2 * index : index) + 8 * k, &d[k]))
-			return -1;
-	if (flags) {
-		d[0] = (uint32_t)d[0] | d[1] << 32;
-		d[1] = (uint32_t)d[2] | d[3] << 32;
-	}
-	memcpy(data, d, TE_K_COMM_PACKET);
+	if (receive_packets(o, phase, from, packet(o, o->a->rank, index), data, n))
+		return -1;
+	if (!tail)
+		return 0;
+	if (receive_packets(o, phase, from, packet(o, o->a->rank, index + n), last, 1))
+		return -1;
+	memcpy((uint8_t *)data + n * TE_K_COMM_PACKET, last, (size_t)tail);
 	return 0;
 }
 
@@ -424,6 +523,7 @@ int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t s
 	uint64_t x;
 
 	o->since = 0;
+	o->attempts = 0;
 	for (int r = 0; r < o->a->nranks; r++) {
 		const uint64_t *p = te__hc_flag(o, phase, r);
 

@@ -19,31 +19,6 @@ struct fused {
 	uint8_t *row;	    /* two rows of ROW_NBYTES */
 };
 
-/* ---- arrays as packets ---- */
-
-static void send_bytes(const struct fused *f, int to, int64_t index, const void *p, int64_t nbytes)
-{
-	for (int64_t at = 0; at < nbytes; at += TE_K_COMM_PACKET, index++) {
-		uint8_t d[TE_K_COMM_PACKET] = { 0 };
-
-		memcpy(d, (const uint8_t *)p + at, (size_t)te__h_min(nbytes - at, sizeof(d)));
-		te__hc_send(&f->o, to, index, d);
-	}
-}
-
-static int receive_bytes(struct fused *f, enum te_k_comm_phase phase, int from, int64_t index,
-			 void *p, int64_t nbytes)
-{
-	for (int64_t at = 0; at < nbytes; at += TE_K_COMM_PACKET, index++) {
-		uint8_t d[TE_K_COMM_PACKET];
-
-		if (te__hc_receive(&f->o, phase, from, index, d))
-			return -1;
-		memcpy((uint8_t *)p + at, d, (size_t)te__h_min(nbytes - at, sizeof(d)));
-	}
-	return 0;
-}
-
 /* ---- a row ---- */
 
 static uint8_t *row_of(void *array, int64_t row, int64_t nbytes)
@@ -78,7 +53,7 @@ static int row_reduce(struct fused *f, int64_t row, int64_t index, int64_t each,
 			} else {
 				const int64_t from = te_k_comm_source(a->comm.rank, k) * each;
 
-				if (receive_bytes(f, TE_K_COMM_DATA, k,
+				if (te__hc_receive(&f->o, TE_K_COMM_DATA, k,
 						  index + from + c * es / TE_K_COMM_PACKET, x,
 						  n * es))
 					return -1;
@@ -257,10 +232,10 @@ static int row_compute(struct fused *f, int64_t row, int64_t index, int64_t each
 		if (k == a->comm.rank)
 			continue;
 		EACH_RESULT(f, row, p, nbytes, {
-			send_bytes(f, k, at, p, nbytes);
+			te__hc_send(&f->o, k, at, p, nbytes);
 			at += te_k_comm_packets(nbytes);
 		});
-		send_bytes(f, k, at, word, (int64_t)4 * te_k_comm_norm_nwords(a));
+		te__hc_send(&f->o, k, at, word, (int64_t)4 * te_k_comm_norm_nwords(a));
 	}
 	return 0;
 }
@@ -271,11 +246,11 @@ static int row_receive(struct fused *f, int from, int64_t row, int64_t index)
 	float word[MAX_WORDS];
 
 	EACH_RESULT(f, row, p, nbytes, {
-		if (receive_bytes(f, TE_K_COMM_RESULT, from, index, p, nbytes))
+		if (te__hc_receive(&f->o, TE_K_COMM_RESULT, from, index, p, nbytes))
 			return -1;
 		index += te_k_comm_packets(nbytes);
 	});
-	if (receive_bytes(f, TE_K_COMM_RESULT, from, index, word,
+	if (te__hc_receive(&f->o, TE_K_COMM_RESULT, from, index, word,
 			  (int64_t)4 * te_k_comm_norm_nwords(f->a)))
 		return -1;
 	words_store(f->a, row, word);
@@ -296,7 +271,7 @@ static int one_shot(struct fused *f)
 
 	for (int k = 0; k < a->comm.nranks; k++)
 		if (k != a->comm.rank)
-			send_bytes(f, k, te_k_comm_source(k, a->comm.rank) * all, a->comm.in,
+			te__hc_send(&f->o, k, te_k_comm_source(k, a->comm.rank) * all, a->comm.in,
 				   a->rows * f->row_nbytes);
 	if (te__hc_headers(&f->o))
 		return -1;
@@ -319,7 +294,7 @@ static int two_shot(struct fused *f)
 		const int64_t first = te_k_comm_norm_first(a, k);
 
 		if (k != me)
-			send_bytes(f, k, te_k_comm_source(k, me) * each, x_of(f, first),
+			te__hc_send(&f->o, k, te_k_comm_source(k, me) * each, x_of(f, first),
 				   (te_k_comm_norm_first(a, k + 1) - first) * f->row_nbytes);
 	}
 	if (te__hc_headers(&f->o))

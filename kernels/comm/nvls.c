@@ -116,10 +116,9 @@ int te__hc_nvls_one_shot(struct te__hc_op *o)
 
 		for (int r = 0; r < a->nranks; r++) {
 			src[r] = in[r];
-			for (int64_t k = 0; k < n; k++)
-				if (te__hc_receive(o, TE_K_COMM_DATA, r, r * o->npackets + i + k,
-						   in[r] + k * TE_K_COMM_PACKET))
-					return -1;
+			if (te__hc_receive(o, TE_K_COMM_DATA, r, r * o->npackets + i, in[r],
+					   nbytes))
+				return -1;
 		}
 		te__hc_reduce(o, src, nbytes, out);
 		memcpy((uint8_t *)a->out + at, out, (size_t)nbytes);

@@ -28,11 +28,12 @@ int te__hc_headers(struct te__hc_op *o);
 /* the operation was successful */
 void te__hc_end(const struct te__hc_op *o);
 
-/* packet index of a rank; L1 sends it with flags, as two packets */
-void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const uint8_t *data);
-/* packet index of this rank, sent by another; phase: for *status */
+/* bytes to packet index of a rank and those after it; L1 sends two packets, with flags, for each */
+void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const void *data,
+		 int64_t nbytes);
+/* bytes from packets of this rank, sent by another; phase: for *status */
 int te__hc_receive(struct te__hc_op *o, enum te_k_comm_phase phase, int from, int64_t index,
-		   uint8_t *data);
+		   void *data, int64_t nbytes);
 /* memory of packet index of a rank: of the buffer of this operation */
 uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index);
 

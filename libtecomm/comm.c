@@ -262,6 +262,7 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	if (!r)
 		r = agree_on_fabric(c, all, &ret_terms->fabric);
 	if (!r) {
+		ret_terms->host = !strcmp(te_ctx_backend(c->ctx), "host");
 		ret_terms->device_sums = device_sums(all, n);
 		ret_terms->buffer_nbytes = mine.buffer_nbytes;
 		ret_terms->max_blocks = max_blocks(c, all);

@@ -187,7 +187,7 @@ static int by_nodes(const struct te__call *a, const struct te__coll_choice *how,
 int te__comm_queue(const struct te__call *a, const struct te_comm_call_opts *opts,
 		   struct te_stream *stream)
 {
-	struct te__coll_choice how;
+	struct te__coll_choice how = { .explain = 0 };
 	int r = check(a);
 
 	if (r || !a->count)
@@ -292,7 +292,7 @@ int te__comm_explain(const struct te__call *a, const struct te_comm_call_opts *o
 		     struct te_comm_choice *ret)
 {
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
-	struct te__coll_choice how;
+	struct te__coll_choice how = { .explain = 1 };
 	int r = check(a);
 
 	if (!r && a->count)

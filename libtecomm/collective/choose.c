@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,33 +72,47 @@ struct asked {
 	uint32_t arrays; /* TE__COLL_* */
 };
 
+/* adds to the reason, if it is wanted: formatting takes longer than a small operation */
+__attribute__((format(printf, 2, 3))) static void say(struct te__coll_choice *ret,
+						      const char *format, ...)
+{
+	const size_t n = ret->explain ? strlen(ret->reason) : 0;
+	va_list args;
+
+	if (!ret->explain)
+		return;
+	va_start(args, format);
+	vsnprintf(ret->reason + n, sizeof(ret->reason) - n, format, args);
+	va_end(args);
+}
+
 static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct asked *a,
-					  int32_t *ret_max_blocks, char *why, size_t n)
+					  struct te__coll_choice *ret)
 {
 	const int32_t nranks = te__boot_nranks(c->boot);
 	/* others than all-reduce have no algorithm for floating types alone */
 	const int floats = !a->integers && a->what == TE_K_COLL_ALLREDUCE;
 	const int symmetric = (a->arrays & TE__COLL_SYMMETRIC) != 0;
+	const struct te__table *t = c->table;
+	const int host = c->terms.host;
 	const struct te__table_row *row;
-	char most[48] = "larger arrays";
 
-	*ret_max_blocks = 0;
 	if (nranks == 1) {
-		snprintf(why, n, "there is one rank: a copy");
+		say(ret, "there is one rank: a copy");
 		return TE_COMM_ZERO_COPY;
 	}
-	row = te__table_find(c->table, nranks, floats, symmetric, a->nbytes);
+	row = te__table_find(t, host, nranks, floats, symmetric, a->nbytes);
 	while (row->algorithm == TE_COMM_LL && a->nbytes > fits(c, TE_K_COMM_L1))
-		row = te__table_find(c->table, nranks, floats, symmetric, row->nbytes + 1);
-	if (row == te__table_find(c->table, nranks, floats, symmetric, 1))
-		snprintf(most, sizeof(most), "any size");
+		row = te__table_find(t, host, nranks, floats, symmetric, row->nbytes + 1);
 	if (row->nbytes != TE__TABLE_REST)
-		snprintf(most, sizeof(most), "at most %lld bytes", (long long)row->nbytes);
-	snprintf(why, n, "%s among %d ranks, %s, %s%s%.48s", most, nranks,
-		 floats ? "floating types" : "any type",
-		 symmetric ? "symmetric memory" : "any memory", c->table->path[0] ? ": " : "",
-		 c->table->path);
-	*ret_max_blocks = row->max_blocks;
+		say(ret, "at most %lld bytes", (long long)row->nbytes);
+	else if (row == te__table_find(t, host, nranks, floats, symmetric, 1))
+		say(ret, "any size");
+	else
+		say(ret, "larger arrays");
+	say(ret, " among %d ranks, %s, %s%s%.48s", nranks, floats ? "floating types" : "any type",
+	    symmetric ? "symmetric memory" : "any memory", t->path[0] ? ": " : "", t->path);
+	ret->max_blocks = row->max_blocks;
 	return row->algorithm;
 }
 
@@ -110,7 +125,8 @@ enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes
 		return (enum te_comm_algorithm)asked;
 	if (c->nodes) /* the table is of the ranks of one */
 		return TE_COMM_AUTO;
-	k = te__table_find(c->table, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
+	/* kernels of packets are what it is for, though the host has faster ones for sums alone */
+	k = te__table_find(c->table, 0, te__boot_nranks(c->boot), 1, 0, nbytes)->algorithm;
 	return k == TE_COMM_ONE_SHOT || k == TE_COMM_TWO_SHOT ? k : TE_COMM_AUTO;
 }
 
@@ -119,8 +135,8 @@ static int is_of_nodes(enum te_comm_algorithm k)
 	return k == TE_COMM_EXCHANGE || k == TE_COMM_CHAIN;
 }
 
-static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct asked *a, char *why,
-				       size_t n)
+static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct asked *a,
+				       struct te__coll_choice *ret)
 {
 	const char *no = te__nodes_no_chain(c->nodes, a->what, a->dtype);
 	const long long most = te__nodes_exchange_most();
@@ -128,11 +144,11 @@ static enum te_comm_algorithm by_nodes(const struct te__coll *c, const struct as
 	const int32_t nnodes = te__boot_nnodes(c->boot);
 
 	if (no) {
-		snprintf(why, n, "%d nodes by %s, no chain: %s", nnodes, by, no);
+		say(ret, "%d nodes by %s, no chain: %s", nnodes, by, no);
 		return TE_COMM_EXCHANGE;
 	}
-	snprintf(why, n, "%d nodes by %s, %s %lld bytes", nnodes, by,
-		 a->nbytes > most ? "more than" : "at most", most);
+	say(ret, "%d nodes by %s, %s %lld bytes", nnodes, by,
+	    a->nbytes > most ? "more than" : "at most", most);
 	return a->nbytes > most ? TE_COMM_CHAIN : TE_COMM_EXCHANGE;
 }
 
@@ -184,27 +200,23 @@ static int choose(const struct te__coll *c, const char *fn, const struct asked *
 		(enum te_comm_algorithm)te__param_enum(TE_PARAM_COMM_ALGO);
 	const int alone = te__boot_nranks(c->boot) == 1;
 	char why[256];
-	int n = 0;
 
 	ret->max_blocks = 0;
+	ret->reason[0] = '\0';
 	if (by_call && !alone) {
 		ret->algorithm = by_call;
-		snprintf(ret->reason, sizeof(ret->reason), "asked for by the call");
+		say(ret, "asked for by the call");
 		return cannot(c, by_call, a, why, sizeof(why)) ?
 			       te__fail(-EOPNOTSUPP, "%s: %s", fn, why) : 0;
 	}
 	if (env && !alone && !cannot(c, env, a, why, sizeof(why))) {
 		ret->algorithm = env;
-		snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO");
+		say(ret, "TE_COMM_ALGO");
 		return 0;
 	}
 	if (env && !alone)
-		n = snprintf(ret->reason, sizeof(ret->reason), "TE_COMM_ALGO: %.70s; ", why);
-	if (c->nodes)
-		ret->algorithm = by_nodes(c, a, ret->reason + n, sizeof(ret->reason) - (size_t)n);
-	else
-		ret->algorithm = choose_auto(c, a, &ret->max_blocks, ret->reason + n,
-					     sizeof(ret->reason) - (size_t)n);
+		say(ret, "TE_COMM_ALGO: %.70s; ", why);
+	ret->algorithm = c->nodes ? by_nodes(c, a, ret) : choose_auto(c, a, ret);
 	return 0;
 }
 

@@ -22,6 +22,7 @@
 struct te__coll_terms {
 	int64_t buffer_nbytes; /* of packet memory, of which a region has three */
 	int32_t max_blocks;  /* of a kernel that waits for other ranks */
+	int host;	     /* the backend is host: the table has rows of its own */
 	int device_sums;   /* chains between nodes are added by the devices */
 	bool fabric;	   /* memory of ranks on other nodes is mapped: they are as if on one */
 	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
@@ -72,6 +73,7 @@ struct te__coll_choice {
 	int32_t kernel;	    /* enum te_k_comm_algorithm */
 	int32_t max_blocks; /* of a launch */
 	int64_t each;	    /* elements of a launch */
+	int explain;	    /* set before: reason is wanted */
 	char reason[160];
 };
 #define TE__COLL_SYMMETRIC 1u /* in and out are symmetric memory */

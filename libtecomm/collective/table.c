@@ -16,7 +16,7 @@
 #define REST TE__TABLE_REST
 
 /* ranks: up to so many; those of two are measured: doc/perf-comm.md */
-static const struct te__table_row builtin[] = {
+static const struct te__table_row of_gpus[] = {
 	{ 2, 1, 0, 0, REST, TE_COMM_ONE_SHOT },
 	{ 2, 1, 1, 0, 32 << 20, TE_COMM_ONE_SHOT },
 	{ 2, 1, 1, 0, REST, TE_COMM_ZERO_COPY },
@@ -36,6 +36,20 @@ static const struct te__table_row builtin[] = {
 	{ 8, 0, 1, 0, REST, TE_COMM_ZERO_COPY },
 };
 
+/* copies through small staging memory, which stays in a cache, are faster than packets */
+static const struct te__table_row of_hosts[] = {
+	{ 8, 1, 0, 0, 4 << 10, TE_COMM_ONE_SHOT },
+	{ 8, 1, 0, 0, REST, TE_COMM_STAGED },
+	{ 8, 1, 1, 0, 4 << 10, TE_COMM_ONE_SHOT },
+	{ 8, 1, 1, 0, REST, TE_COMM_ZERO_COPY },
+	{ 8, 0, 0, 0, 4 << 10, TE_COMM_LL },
+	{ 8, 0, 0, 0, REST, TE_COMM_STAGED },
+	{ 8, 0, 1, 0, 4 << 10, TE_COMM_LL },
+	{ 8, 0, 1, 0, REST, TE_COMM_ZERO_COPY },
+};
+
+#define LENGTH(rows) (sizeof(rows) / sizeof((rows)[0]))
+
 /* the first row for these ranks, or, if more: of the first section for at least as many */
 static const struct te__table_row *find(const struct te__table_row *row, size_t n, int more,
 					const struct te__table_row *want)
@@ -48,13 +62,16 @@ static const struct te__table_row *find(const struct te__table_row *row, size_t 
 	return NULL;
 }
 
-const struct te__table_row *te__table_find(const struct te__table *t, int32_t nranks, int floats,
-					   int symmetric, int64_t nbytes)
+const struct te__table_row *te__table_find(const struct te__table *t, int host, int32_t nranks,
+					   int floats, int symmetric, int64_t nbytes)
 {
 	const struct te__table_row want = { nranks, floats, symmetric, 0, nbytes, TE_COMM_AUTO };
 	const struct te__table_row *row = find(t->row, (size_t)t->nrows, 0, &want);
 
-	return row ? row : find(builtin, sizeof(builtin) / sizeof(builtin[0]), 1, &want);
+	if (row)
+		return row;
+	return host ? find(of_hosts, LENGTH(of_hosts), 1, &want) :
+		      find(of_gpus, LENGTH(of_gpus), 1, &want);
 }
 
 /* ---- the file ---- */

@@ -35,8 +35,11 @@ struct te__table {
 
 /* 0, or an error that names the file and the line; ret is then undefined */
 int te__table_read(const char *path, struct te__table *ret);
-/* the first row, of the file if it has the section, that takes arrays of nbytes */
-const struct te__table_row *te__table_find(const struct te__table *t, int32_t nranks, int floats,
-					   int symmetric, int64_t nbytes);
+/*
+ * The first row, of the file if it has the section, that takes arrays of nbytes. host: the
+ * library's rows are those of the host backend
+ */
+const struct te__table_row *te__table_find(const struct te__table *t, int host, int32_t nranks,
+					   int floats, int symmetric, int64_t nbytes);
 
 #endif

@@ -13,6 +13,7 @@
 #include "libtecomm/comm_internal.h"
 #include "libtecore/base/dtype_inline.h"
 #include "threads.h"
+#include "tt_gate.h"
 
 #define POOL ((uint64_t)8 << 20)
 #define PACKETS "256k" /* so small that large arrays take several launches */
@@ -724,6 +725,7 @@ static int bad(struct thread_rank *r)
 {
 	struct te_comm_call_opts o = TE_COMM_CALL_OPTS_INIT;
 	struct te_comm_choice c = TE_COMM_CHOICE_INIT;
+	const int host = !strcmp(backend, "host");
 	char *p;
 	void *v, *out;
 
@@ -749,7 +751,7 @@ static int bad(struct thread_rank *r)
 	      -EINVAL);
 	o = (struct te_comm_call_opts)TE_COMM_CALL_OPTS_INIT;
 	o.algorithm = TE_COMM_NCCL;
-	if (!strcmp(backend, "host"))
+	if (host)
 		STEP(wrong(r, -EOPNOTSUPP, "rank 0", p, p, 1, TE_DTYPE_FP32, 0, &o));
 	HOLDS(te_comm_allreduce(NULL, te_ctx_stream(r->ctx), p, p, 1, TE_DTYPE_FP32, TE_COMM_SUM,
 				NULL) == -EINVAL);
@@ -764,9 +766,14 @@ static int bad(struct thread_rank *r)
 	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && !strcmp(c.name, "oneshot"));
 	HOLDS(c.nsent == 2000 * (uint64_t)(threads_n - 1) && c.nlaunches == 1 && c.nblocks == 1);
-	HOLDS(strstr(c.reason, "at most 33554432 bytes among 2 ranks"));
+	HOLDS(strstr(c.reason, host ? "at most 4096 bytes among 2 ranks" :
+				      "at most 33554432 bytes among 2 ranks"));
 	STEP(te_comm_explain(r->comm, &c, &c, 1000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
-	HOLDS(c.algorithm == TE_COMM_ONE_SHOT && strstr(c.reason, "any size among 2 ranks"));
+	HOLDS(c.algorithm == TE_COMM_ONE_SHOT);
+	HOLDS(strstr(c.reason, host ? "at most 4096 bytes among 2 ranks" :
+				      "any size among 2 ranks"));
+	STEP(te_comm_explain(r->comm, &c, &c, 3000, TE_DTYPE_BF16, TE_COMM_SUM, NULL, &c));
+	HOLDS(c.algorithm == (host ? TE_COMM_STAGED : TE_COMM_ONE_SHOT));
 	STEP(te_comm_explain(r->comm, p, p, 1000, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
 	HOLDS(c.algorithm == TE_COMM_LL && c.nsent == 8000 * (uint64_t)(threads_n - 1));
 	STEP(te_comm_explain(r->comm, &c, &c, 1 << 20, TE_DTYPE_INT32, TE_COMM_SUM, NULL, &c));
@@ -794,6 +801,57 @@ static int bad(struct thread_rank *r)
 START_TEST(arguments_are_checked)
 {
 	threads_run(2, bad, 0, NULL);
+}
+END_TEST
+
+/* ---- threads that wait ---- */
+
+static _Atomic int queued; /* the other rank may come */
+
+static void *meet(void *arg)
+{
+	struct thread_rank *r = arg;
+	int err = te_comm_barrier(r->comm, te_ctx_stream(r->ctx));
+
+	return (void *)(intptr_t)(err ? err : te_stream_sync(te_ctx_stream(r->ctx)));
+}
+
+/* a thread of rank 0 is in an all-reduce when another one queues work without waiting for it */
+static int queue_meanwhile(struct thread_rank *r)
+{
+	struct te_stream *s = te_ctx_stream(r->ctx);
+	uint32_t out[2] = { 0, 7 };
+	pthread_t thread;
+	void *p, *result;
+
+	/* a free is no short work, so that each of the next commands wakes the stream's worker */
+	STEP(te_mem_alloc(s, sizeof(out), &p));
+	STEP(te_mem_free(s, p));
+	STEP(te_stream_sync(s));
+	STEP(te_mem_alloc(s, sizeof(out), &p));
+	while (r->rank && !atomic_load(&queued))
+		tt_sleep_ms(1);
+	if (!r->rank) {
+		HOLDS(!pthread_create(&thread, NULL, meet, r));
+		tt_sleep_ms(20);
+		STEP(te_copy(s, p, &out[1], sizeof(out[1])));
+		STEP(te_copy(s, &out[0], p, sizeof(out[0])));
+		atomic_store(&queued, 1);
+		while (!te_stream_query(s))
+			tt_sleep_ms(1);
+		HOLDS(out[0] == 7);
+		pthread_join(thread, &result);
+		STEP((int)(intptr_t)result);
+	} else {
+		STEP((int)(intptr_t)meet(r));
+	}
+	return te_mem_free(s, p);
+}
+
+START_TEST(work_queued_while_a_thread_waits_runs)
+{
+	atomic_store(&queued, 0);
+	threads_run(threads_apart(2), queue_meanwhile, 0, NULL);
 }
 END_TEST
 
@@ -883,6 +941,7 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, an_abort_ends_operations);
 	tcase_add_test(c, a_rank_without_multiprocessors_is_named);
 	tcase_add_test(c, arguments_are_checked);
+	tcase_add_test(c, work_queued_while_a_thread_waits_runs);
 	/* without a fixture that reads parameters, and a process for each test */
 	if (!strcmp(on, "host"))
 		tcase_add_loop_test(tt_case(s, "environment", "comm"),

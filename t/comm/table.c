@@ -104,7 +104,7 @@ END_TEST
 static enum te_comm_algorithm chosen(const struct te__table *t, int32_t nranks, int floats,
 				     int symmetric, int64_t nbytes)
 {
-	return te__table_find(t, nranks, floats, symmetric, nbytes)->algorithm;
+	return te__table_find(t, 0, nranks, floats, symmetric, nbytes)->algorithm;
 }
 
 START_TEST(rows_replace_those_of_the_library)
@@ -120,15 +120,22 @@ START_TEST(rows_replace_those_of_the_library)
 	ck_assert_int_eq(chosen(&t, 5, 1, 1, 33 << 20), TE_COMM_ZERO_COPY);
 	ck_assert_int_eq(chosen(&t, 2, 0, 0, 64 << 10), TE_COMM_LL);
 	ck_assert_int_eq(chosen(&t, 8, 0, 1, 65 << 10), TE_COMM_ZERO_COPY);
+	/* of the host: each section, up to 4 KiB and above */
+	for (int k = 0; k < 8; k++)
+		ck_assert_int_eq(
+			te__table_find(&t, 1, 2, k & 1, k >> 1 & 1, 4096 + (k >> 2))->algorithm,
+			k >= 4 ? (k & 2 ? TE_COMM_ZERO_COPY : TE_COMM_STAGED) :
+			k & 1  ? TE_COMM_ONE_SHOT :
+				 TE_COMM_LL);
 	write_table("good", HEAD "# c\n3 float any 1K ll 4\n3 float any 2K twoshot 0 # c\n"
 				 "3\tfloat any rest staged 7\n8 any any rest staged 0");
 	DO(te__table_read(path, &t));
 	ck_assert_int_eq(t.nrows, 4);
 	ck_assert_int_eq(chosen(&t, 3, 1, 0, 1024), TE_COMM_LL);
-	ck_assert_int_eq(te__table_find(&t, 3, 1, 0, 1)->max_blocks, 4);
+	ck_assert_int_eq(te__table_find(&t, 0, 3, 1, 0, 1)->max_blocks, 4);
 	ck_assert_int_eq(chosen(&t, 3, 1, 0, 1025), TE_COMM_TWO_SHOT);
 	ck_assert_int_eq(chosen(&t, 3, 1, 0, INT64_MAX), TE_COMM_STAGED);
-	ck_assert_int_eq(te__table_find(&t, 3, 1, 0, 2049)->max_blocks, 7);
+	ck_assert_int_eq(te__table_find(&t, 0, 3, 1, 0, 2049)->max_blocks, 7);
 	/* other ranks, memory and types have the library's */
 	ck_assert_int_eq(chosen(&t, 4, 1, 0, 1024), TE_COMM_ONE_SHOT);
 	ck_assert_int_eq(chosen(&t, 3, 1, 1, 1024), TE_COMM_ONE_SHOT);

@@ -16,11 +16,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		return 0;
 	/* whatever it has, there is an algorithm for everything */
 	for (int32_t n = 2; n <= TE_K_COMM_RANKS; n++)
-		for (int k = 0; k < 16; k++) {
+		for (int k = 0; k < 32; k++) {
+			const int64_t nbytes = sizes[k >> 2 & 3];
 			const struct te__table_row *row =
-				te__table_find(&t, n, k & 1, k >> 1 & 1, sizes[k >> 2]);
+				te__table_find(&t, k >> 4, n, k & 1, k >> 1 & 1, nbytes);
 
-			if (!row || row->nbytes < sizes[k >> 2] || row->algorithm == TE_COMM_AUTO)
+			if (!row || row->nbytes < nbytes || row->algorithm == TE_COMM_AUTO)
 				abort();
 			if (row->algorithm == TE_COMM_ZERO_COPY && !(k >> 1 & 1))
 				abort();

@@ -110,14 +110,15 @@ static void range_add(struct te__ranges *r, const void *ptr, int64_t begin, int6
 static const struct {
 	const char *name;
 	size_t nbytes;
+	int collective;
 	uint32_t (*ptrs)(const uint16_t **ret);
 	void (*ranges)(const void *args, struct te__ranges *r);
 	int64_t (*begin)(const void *args, uint32_t offset);
 	te__k_fn *reference;
 } kernel[TE_K_COUNT] = {
 #define TE_K(ID, name, args, family, ...)                                                     \
-	{ #name, sizeof(struct te_k_##args), ptrs_##name, ranges_##name, begin_##name,    \
-	  run_##name },
+	{ #name, sizeof(struct te_k_##args), !__builtin_strcmp(#family, "comm"),           \
+	  ptrs_##name, ranges_##name, begin_##name, run_##name },
 #include "kernels/kernels.def"
 #undef TE_K
 };
@@ -125,6 +126,11 @@ static const struct {
 const char *te__k_name(enum te_k_id id)
 {
 	return (unsigned int)id < TE_K_COUNT ? kernel[id].name : "?";
+}
+
+int te__k_is_collective(enum te_k_id id)
+{
+	return (unsigned int)id < TE_K_COUNT && kernel[id].collective;
 }
 
 size_t te__k_nbytes(enum te_k_id id)

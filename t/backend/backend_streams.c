@@ -159,6 +159,98 @@ START_TEST(threads_use_streams_of_their_own)
 }
 END_TEST
 
+/* waits at once for short work so often that the host backend leaves it to who waits */
+static void wait_promptly(unsigned char *d)
+{
+	for (int i = 0; i < 300; i++) {
+		DO(ops->fill8(a, d, (uint8_t)i, 1));
+		DO(ops->stream_sync(a));
+	}
+}
+
+START_TEST(work_without_a_wait_runs)
+{
+	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 2);
+	int at = 0;
+
+	for (int round = 0; round < 6; round++) {
+		wait_promptly(d);
+		out[0] = out[1] = 0;
+		DO(ops->fill8(a, d, 7, 1));
+		DO(ops->copy(a, out, d, 1));
+		if (round % 3 == 1)
+			DO(bk_note(a, &at, round)); /* wakes the worker */
+		if (round % 3 == 2)
+			tt_sleep_ms(1);
+		DO(ops->copy(a, out + 1, d, 1));
+		while (ops->stream_query(a) != 1)
+			tt_sleep_ms(1);
+		ck_assert_int_eq(out[0], 7);
+		ck_assert_int_eq(out[1], 7);
+		ck_assert(round % 3 != 1 || at == round);
+	}
+}
+END_TEST
+
+START_TEST(an_event_does_not_wait_for_later_work)
+{
+	unsigned char *d = bk_get(DEVICE, 1), *out = bk_get(PINNED, 1);
+	void *e;
+
+	DO(ops->event_create(dev, &e));
+	wait_promptly(d);
+	DO(ops->copy(a, out, d, 1));
+	DO(ops->event_record(e, a));
+	bk_hold_up(a);
+	DO(ops->event_sync(e));
+	ck_assert_int_eq(*out, (uint8_t)299);
+	ck_assert_int_eq(ops->stream_query(a), 0);
+	tt_gate_open();
+	DO(ops->stream_sync(a));
+	ops->event_destroy(e);
+}
+END_TEST
+
+/* a stream that others use, too, whose work it waits for by its own events */
+static void *sharer(void *arg)
+{
+	struct worker *w = arg;
+	void *e;
+
+	w->r = ops->event_create(dev, &e);
+	for (int i = 0; !w->r && i < 500; i++) {
+		w->r = ops->fill8(w->stream, w->d, (uint8_t)i, 100);
+		if (!w->r)
+			w->r = ops->copy(w->stream, w->out, w->d, 100);
+		if (!w->r)
+			w->r = ops->event_record(e, w->stream);
+		if (!w->r)
+			w->r = i % 7 ? ops->event_sync(e) : ops->stream_sync(w->stream);
+		if (!w->r && w->out[99] != (uint8_t)i)
+			w->r = -EBADMSG;
+	}
+	ops->event_destroy(e);
+	return NULL;
+}
+
+START_TEST(threads_wait_for_one_stream)
+{
+	struct worker w[3] = { { 0 } };
+
+	for (int i = 0; i < 3; i++) {
+		w[i].stream = a;
+		w[i].d = bk_get(DEVICE, 100);
+		w[i].out = bk_get(PINNED, 100);
+	}
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(pthread_create(&w[i].thread, NULL, sharer, &w[i]), 0);
+	for (int i = 0; i < 3; i++) {
+		pthread_join(w[i].thread, NULL);
+		ck_assert_int_eq(w[i].r, 0);
+	}
+}
+END_TEST
+
 /* ---- events ---- */
 
 START_TEST(a_wait_orders_two_streams)
@@ -354,6 +446,9 @@ void backend_stream_cases(Suite *s)
 	tcase_add_test(c, takes_more_work_than_a_queue_holds);
 	tcase_add_test(c, a_destroyed_stream_finishes_its_work);
 	tcase_add_test(c, threads_use_streams_of_their_own);
+	tcase_add_test(c, work_without_a_wait_runs);
+	tcase_add_test(c, an_event_does_not_wait_for_later_work);
+	tcase_add_test(c, threads_wait_for_one_stream);
 	c = bk_case(s, "events");
 	tcase_add_test(c, a_wait_orders_two_streams);
 	tcase_add_test(c, an_event_is_reached_after_the_work_before_it);

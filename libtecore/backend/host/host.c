@@ -6,6 +6,12 @@
  * has finished that many commands or, if its record is a node of a graph, once that node has run.
  * Waits cannot form a cycle, because a command waits only for commands that were queued before it.
  * A stream that is destroyed first runs everything in its queue.
+ *
+ * A thread that waits for a stream executes short commands itself if the worker has not begun, as
+ * two changes of threads take longer than an all-reduce of some KiB. If a program has waited for
+ * such commands alone PROMPT times in a row, the worker leaves them to it and looks each LOOK_NS
+ * for a command that was there at the look before. No thread waits for that one, so the worker
+ * executes it, and all commands until the program has waited another MISSES times.
  */
 #define TE_LOG_CATEGORY "core/host"
 #include "config.h"
@@ -21,6 +27,11 @@
 #define WORD_SPINS 64
 #define WORD_NAP_NS 100000
 #define SLOW_WAIT_S 60 /* a longer wait for a stream is logged */
+/* see above; SHORT_NBYTES are copied or filled in some 100 us */
+#define SHORT_NBYTES ((size_t)1 << 20)
+#define PROMPT 4
+#define MISSES 256
+#define LOOK_NS 200000
 
 _Thread_local struct host_running host_running;
 
@@ -172,6 +183,8 @@ static void await(struct host_stream *s, uint64_t pos, const struct host_event *
 	struct timespec until;
 
 	while (s->done < pos && !reached(e, count)) {
+		if (s->idle)
+			pthread_cond_signal(&s->work);
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec += SLOW_WAIT_S;
 		s->nwaiting++;
@@ -202,6 +215,21 @@ static int wait_for(struct host_stream *s, uint64_t pos, const struct host_event
 	return r;
 }
 
+/* work that takes no longer than waking a thread does, and collective operations */
+static int is_short(const struct host_op *op)
+{
+	switch (op->kind) {
+	case HOST_COPY:
+	case HOST_FILL8:
+	case HOST_FILL32:
+		return op->nbytes <= SHORT_NBYTES;
+	case HOST_KERNEL:
+		return te__k_is_collective((enum te_k_id)op->value);
+	default:
+		return op->kind == HOST_RECORD;
+	}
+}
+
 int host_push(struct host_stream *s, const struct host_op *op, const void *args, size_t nbytes,
 	      uint64_t *ret_pos)
 {
@@ -219,7 +247,9 @@ int host_push(struct host_stream *s, const struct host_op *op, const void *args,
 		s->queued++;
 		if (ret_pos)
 			*ret_pos = s->queued;
-		if (s->idle)
+		if (!is_short(op) && s->nprompt > 0)
+			s->nprompt = 0;
+		if (s->idle && !(s->looking && is_short(op)))
 			pthread_cond_signal(&s->work);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -347,39 +377,105 @@ static int run_cmd(struct host_stream *s, struct host_cmd *cmd, uint64_t pos, in
 	return host_running.error;
 }
 
+/* execute commands up to end, with s->lock held, which is released meanwhile */
+static void execute(struct host_stream *s, uint64_t end)
+{
+	const struct host_running before = host_running;
+	uint64_t pos = s->done;
+	int failed = s->error, r;
+
+	s->busy = 1;
+	pthread_mutex_unlock(&s->lock);
+	host_running = (struct host_running){ .dev = s->dev, .scratch = &s->scratch };
+	while (pos < end) {
+		r = run_cmd(s, &s->ring[pos % HOST_RING], pos + 1, failed);
+		pos++;
+		if (r && !failed) {
+			fail_stream(s, r, pos);
+			failed = 1;
+		}
+	}
+	host_running = before;
+	pthread_mutex_lock(&s->lock);
+	s->busy = 0;
+	s->done = pos;
+	if (s->nwaiting)
+		pthread_cond_broadcast(&s->progress);
+	/* the worker went back to rest if it was woken meanwhile */
+	if (s->idle && !s->looking && s->queued > pos)
+		pthread_cond_signal(&s->work);
+}
+
+/* execute what precedes pos on this thread, if the worker has not begun; with s->lock held */
+static void take_over(struct host_stream *s, uint64_t pos)
+{
+	uint64_t end = s->done;
+
+	s->nprompt += s->nprompt < PROMPT;
+	while (!s->busy && end < pos && end < s->done + HOST_BATCH &&
+	       is_short(&s->ring[end % HOST_RING].op))
+		end++;
+	if (end > s->done)
+		execute(s, end);
+}
+
+/*
+ * Whether the worker leaves the next command to a thread that will wait for it; looked: LOOK_NS
+ * have passed since the last time.
+ */
+static int is_left(struct host_stream *s, int looked)
+{
+	if (s->nprompt < PROMPT || s->nwaiting || s->quit ||
+	    !is_short(&s->ring[s->done % HOST_RING].op))
+		return 0;
+	if (looked && s->left == s->done + 1) {
+		s->nprompt = -MISSES;
+		return 0;
+	}
+	s->left = s->done + 1;
+	return 1;
+}
+
+/* until there may be work; 1: LOOK_NS have passed */
+static int rest(struct host_stream *s)
+{
+	struct timespec until;
+	int r;
+
+	/* a stream without work since the last look needs none */
+	s->looking = s->nprompt >= PROMPT && (s->queued > s->done || s->queued != s->rested);
+	s->rested = s->queued;
+	s->idle = 1;
+	if (s->looking) {
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += LOOK_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		r = pthread_cond_timedwait(&s->work, &s->lock, &until) == ETIMEDOUT;
+	} else {
+		r = pthread_cond_wait(&s->work, &s->lock);
+	}
+	s->idle = 0;
+	return r;
+}
+
 static void *work(void *arg)
 {
 	struct host_stream *s = arg;
-	uint64_t pos = 0, end;
-	int failed = 0, r;
+	uint64_t end;
+	int looked = 0;
 
-	host_running.dev = s->dev;
-	host_running.scratch = &s->scratch;
-	for (;;) {
-		pthread_mutex_lock(&s->lock);
-		s->done = pos;
-		if (s->nwaiting)
-			pthread_cond_broadcast(&s->progress);
-		while (s->queued == pos && !s->quit) {
-			s->idle = 1;
-			pthread_cond_wait(&s->work, &s->lock);
+	pthread_mutex_lock(&s->lock);
+	while (!s->quit || s->busy || s->queued > s->done)
+		if (!s->busy && s->queued > s->done && !is_left(s, looked)) {
+			end = s->queued < s->done + HOST_BATCH ? s->queued : s->done + HOST_BATCH;
+			execute(s, end);
+			looked = 0;
+		} else {
+			looked = rest(s);
 		}
-		s->idle = 0;
-		end = s->queued;
-		pthread_mutex_unlock(&s->lock);
-		if (end == pos)
-			return NULL;
-		if (end > pos + HOST_BATCH)
-			end = pos + HOST_BATCH;
-		while (pos < end) {
-			r = run_cmd(s, &s->ring[pos % HOST_RING], pos + 1, failed);
-			pos++;
-			if (r && !failed) {
-				fail_stream(s, r, pos);
-				failed = 1;
-			}
-		}
-	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
 }
 
 static int stream_create(void *dev, void **ret_stream)
@@ -452,11 +548,14 @@ static int stream_sync(void *stream)
 {
 	struct host_stream *s = stream;
 	int r = host_not_capturing(s, "wait for a stream");
+	uint64_t pos;
 
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);
-	await(s, s->queued, NULL, 0);
+	pos = s->queued;
+	take_over(s, pos);
+	await(s, pos, NULL, 0);
 	r = sticky_locked(s);
 	pthread_mutex_unlock(&s->lock);
 	/* after the wait, because the caller then frees memory that queued copies read */
@@ -630,6 +729,11 @@ static int event_sync(void *event)
 	s = event_place(event, &pos, &inside, &count);
 	if (!s)
 		return 0;
+	if (!inside) {
+		pthread_mutex_lock(&s->lock);
+		take_over(s, pos);
+		pthread_mutex_unlock(&s->lock);
+	}
 	r = wait_for(s, pos, inside, count);
 	stream_unref(s);
 	host_event_unref(inside);

@@ -112,7 +112,11 @@ struct host_stream {
 	pthread_cond_t progress;
 	uint64_t queued, done; /* commands ever */
 	uint32_t nwaiting;     /* threads that wait for progress */
-	int idle, quit;
+	int busy; /* the worker, or a thread that waits, executes commands */
+	int idle, looking, quit; /* the worker waits for work; not for longer than LOOK_NS */
+	int nprompt;	/* waits in a row for short commands only: see host.c */
+	uint64_t left;	/* the last command that the worker left to a thread that waits */
+	uint64_t rested; /* queued when the worker began to wait */
 	int error;	    /* the first failure; sticky */
 	uint64_t error_pos; /* commands up to and with the failed one */
 	char detail[512];

@@ -6,6 +6,7 @@ EXAMPLES = \
 	examples/fortran.f90 \
 	examples/graph_callable.c \
 	examples/llama.c \
+	examples/mpi.c \
 	examples/offload.c
 
 exampledir = $(docdir)/examples

@@ -40,6 +40,24 @@ try_cxx()
 	fi
 }
 
+# two ranks
+try_mpi()
+{
+	if ! command -v mpicc >"$tmp/out" || ! command -v mpirun >"$tmp/out"; then
+		skip "$1" "no mpicc or no mpirun"
+	elif [ -n "$TT_SANITIZE" ]; then
+		skip "$1" "MPI does not start with sanitizers"
+	elif ! OMPI_CC=$CC mpicc -Wall -Wextra -Werror $cflags "$2" $ldflags -ltecomm -ltecore \
+		-o "$tmp/a.out" >"$tmp/out" 2>&1; then
+		not_ok "$1" "$tmp/out"
+	elif ! OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 \
+		"$tmp/a.out" 65536 3 >"$tmp/out" 2>&1; then
+		not_ok "$1" "$tmp/out"
+	else
+		ok "$1"
+	fi
+}
+
 case $($FC --version 2>&1) in
 GNU*) fflags='-std=f2018 -Wall -Wextra -Werror' ;;
 *) fflags= ;;
@@ -83,6 +101,7 @@ try_fortran te_fortran.7 "$tmp/a.f90"
 for e in $TT_EXAMPLES; do
 	f=$abs_top_srcdir/$e
 	case $e in
+	*/mpi.c) try_mpi "$e" "$f" ;;
 	*.c) try "$e" $cc "$f" $ldflags -ltegraph -ltecomm -ltecore ;;
 	*.cc) try_cxx "$e" "$f" ;;
 	*.f90) try_fortran "$e" "$f" ;;

@@ -87,6 +87,7 @@ TT_CORE = \
 TT_GRAPH = \
 	t/graph/bind_update \
 	t/graph/bind_update_gpu \
+	t/graph/bits \
 	t/graph/contract \
 	t/graph/contract_gpu \
 	t/graph/equivalence_gpu \
@@ -547,6 +548,8 @@ t_graph_contract_SOURCES = \
 	t/plan/plan_model.c \
 	t/plan/plan_model.h
 t_graph_contract_gpu_SOURCES = $(t_graph_contract_SOURCES)
+
+t_graph_bits_SOURCES = t/graph/bits.c t/plan/plan_model.c t/plan/plan_model.h
 
 t_graph_equivalence_SOURCES = \
 	t/graph/equivalence.c \

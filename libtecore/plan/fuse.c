@@ -59,16 +59,17 @@ static int is_of_same_op(const struct te_plan *p, int first, int s)
 
 /*
  * Whether a fusion of the library that rounds once where separate steps round twice, because a sum
- * or a factor is in it, would leave out the place of a frozen weight's gradient between steps s - 1
- * and s. A plan that trains the weight has the separate steps; frozen weights change no bits.
+ * or a factor is in it, would leave out what prevents it in plans without frozen weights: between
+ * steps s - 1 and s the gradient of a weight, or that of an extra input, which has another reader
+ * unless it reaches only frozen weights. So what is frozen changes no bits.
  */
-static int leaves_out_frozen(const struct te_plan *p, int first, int s)
+static int depends_on_frozen(const struct te_plan *p, int first, int s)
 {
-	if (s == first || p->step[s].kind != TE__STEP_BWD ||
+	if (s == first || (p->step[s].kind != TE__STEP_BWD && p->step[s].kind != TE__STEP_DW) ||
 	    (strcmp(p->step[s].name, "fork") && strcmp(p->step[first].name, "scale")))
 		return 0;
 	for (int i = p->step[s].node + 1; i < p->step[s - 1].node; i++)
-		if (p->seq->op[i]->ops.backward_dw && !te__seq_op_trains(p->seq, i))
+		if (p->seq->op[i]->ops.backward_dw || p->seq->op[i]->ops.nextra_in)
 			return 1;
 	return 0;
 }
@@ -86,7 +87,7 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 		    !name_in(p->step[first + n].name, word, len) ||
 		    !knows(p, f, &p->step[first + n]) ||
 		    !is_of_same_op(p, first, first + n) ||
-		    (is_library(f) && leaves_out_frozen(p, first, first + n)))
+		    (is_library(f) && depends_on_frozen(p, first, first + n)))
 			return 0;
 		n++;
 		word += len + strspn(word + len, " ");

@@ -198,11 +198,13 @@ static int linear_sum(const struct te_fused *f)
 				  is(last, "add") ? last->ex[0].hp : NULL);
 }
 
-/* ---- a constant factor, backward: the GEMMs multiply by it ---- */
+/* ---- a constant factor, backward: the GEMMs multiply their results by it ---- */
 
+/* the scaled gradient has no other reader. In FP32, where separate steps round no more, the factor
+ * times a sum would have other bits than the sum of scaled gradients */
 static int dscale_applies(const struct te_fused *f)
 {
-	return !f->part[0]->dx.hp; /* the scaled gradient has no other reader */
+	return !f->part[0]->dx.hp && te_tensor_dtype(f->part[0]->dy.hp) == TE_DTYPE_BF16;
 }
 
 static int dscale_gemms(const struct te_fused *f)

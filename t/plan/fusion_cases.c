@@ -528,9 +528,8 @@ END_TEST
 /* a power of two: no order of the multiplications changes a bit */
 static const struct fcase factors[] = {
 	{ "lc", "bf16", 0, { "dscale+dgrad+wgrad" }, 0 },
-	{ "lc", "fp32", 0, { "dscale+dgrad+wgrad" }, 0 },
 	{ "lc", "bf16", NO_DX, { "dscale+wgrad" }, 0 },
-	{ "glcg", "fp32", NO_DX, { "dscale+wgrad" }, 0 },
+	{ "glcg", "bf16", NO_DX, { "dscale+wgrad" }, 0 },
 	/* the weight gradient after that of L's input is that of l: nothing is fused */
 	{ "lLc", "bf16", NO_DX, { NULL }, 0 },
 	{ "lLc", "fp32", NO_DX, { NULL }, 0 },
@@ -596,6 +595,7 @@ static const struct {
 	{ "lg", "fp8-delayed", EVAL, "dact+quantize", "there is no backward" },
 	{ "lc", "fp8-current", 0, "dscale+dgrad+wgrad", "the scaled gradient is cast" },
 	{ "lc", "bf16", TE_PLAN_DELAY_DW, "dscale+dgrad+wgrad", "linear.dw is delayed" },
+	{ "lc", "fp32", 0, "dscale+dgrad+wgrad", "FP32 has the bits of separate steps" },
 	{ "lcfa", "bf16", 0, "linear+scale+add", "the residual is the scaled result itself" },
 	{ "lml", "fp8-block", 0, "norm.bwd+dw+quantize", "its kernel casts with one scale" },
 	{ "whl", "fp8-block", 0, "attention+quantize", "blocks of 128 are not of one head" },

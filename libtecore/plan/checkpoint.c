@@ -234,10 +234,23 @@ static int write_all(const struct checkpoint *c, struct file *f, const void *src
 	return 0;
 }
 
+/* the rename would replace what is there: as root, /dev/null */
+static int check_place(const struct checkpoint *c, const struct file *f)
+{
+	struct stat st;
+
+	if (fstatat(f->dir, f->name, &st, 0) || S_ISREG(st.st_mode))
+		return 0;
+	return S_ISDIR(st.st_mode) ? failed(c, EISDIR) :
+				     te__fail(-EINVAL, "%s: %s: is a device, pipe or socket, "
+					      "expected a file or a new name", c->fn, c->path);
+}
+
 static int create_file(const struct checkpoint *c, struct file *f)
 {
 	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 	char *slash;
+	int r;
 
 	f->folder = te__strdup(c->path);
 	f->fresh = te__malloc(strlen(c->path) + sizeof(".new"));
@@ -252,6 +265,9 @@ static int create_file(const struct checkpoint *c, struct file *f)
 	f->dir = open(slash ? f->folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (f->dir < 0)
 		return failed(c, errno);
+	r = check_place(c, f);
+	if (r)
+		return r;
 	f->fd = openat(f->dir, f->fresh, flags, 0666);
 	/* of a save that did not end, or of somebody who wants this one to follow it */
 	if (f->fd < 0 && errno == EEXIST && !unlinkat(f->dir, f->fresh, 0))

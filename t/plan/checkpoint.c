@@ -330,8 +330,11 @@ START_TEST(a_save_that_fails_keeps_the_old_file)
 	struct run a = run_of(&gpt, "bf16", 3);
 	struct rlimit was, small;
 	unsigned char *before, *after;
+	char link[96];
+	struct stat s;
 	size_t n, m;
 
+	snprintf(link, sizeof(link), "%s/link", dir);
 	DO(te_checkpoint_save(a.seq, a.opt, path));
 	before = get_file(&n);
 	run_step(&a, 0);
@@ -352,6 +355,15 @@ START_TEST(a_save_that_fails_keeps_the_old_file)
 	free(after);
 	fails(te_checkpoint_save(a.seq, a.opt, "/nowhere/run"), -ENOENT, "/nowhere/run");
 	fails(te_checkpoint_save(a.seq, a.opt, dir), -EISDIR, dir);
+	/* what is no file is not replaced */
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert_int_eq(mkfifo(path, 0600), 0);
+	fails(te_checkpoint_save(a.seq, a.opt, path), -EINVAL, "expected a file or a new name");
+	ck_assert_int_eq(symlink(path, link), 0);
+	fails(te_checkpoint_save(a.seq, a.opt, link), -EINVAL, "expected a file or a new name");
+	ck_assert_int_eq(lstat(path, &s), 0);
+	ck_assert(S_ISFIFO(s.st_mode));
+	unlink(link);
 	run_end(&a);
 }
 END_TEST

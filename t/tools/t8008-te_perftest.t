@@ -437,6 +437,10 @@ check "comm --tune: and chooses the algorithm" \
 	grep -qF "\"$(awk '/^2 float any/ && ($4 == "rest" || $4 >= 2048) { print $5; exit }' table)\"" got
 "$te_perftest" comm $quick --tune table >out 2>err
 check "comm --tune: one rank is told why not" grep -q 'tune: there is one rank, expected 2 to 8' err
+mkfifo pipe
+"$te_run" -n 2 "$te_perftest" comm $quick --tune pipe >out 2>err
+check "comm --tune: replaces no pipe or device" \
+	sh -c "[ $? = 1 ] && [ -p pipe ] && grep -q 'tune: pipe: is not a file' err"
 echo '2 any' >>table
 TE_COMM_TABLE=table "$te_perftest" comm $quick --bytes 2K >out 2>err
 check "comm: a wrong table is named with its line" \

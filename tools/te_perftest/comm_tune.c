@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "comm.h"
 #include "tools/te_train/say.h"
@@ -185,11 +186,14 @@ int comm_tune(struct comm *c)
 {
 	const char *path = c->b->o->tune;
 	struct tune t = { .c = c };
+	struct stat st;
 	char name[512];
 	int r;
 
 	if (c->nranks < 2)
 		return say_failed("--tune: there is one rank, expected 2 to 8");
+	if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* it would be replaced */
+		return say_failed("--tune: %s: is not a file, expected one or a new name", path);
 	snprintf(name, sizeof(name), "%s.new", path);
 	if (!c->rank) {
 		t.f = fopen(name, "we");

@@ -41,16 +41,22 @@ static void stop(int signal)
 }
 
 /* by a handler, which any thread may run: a library, such as a BLAS, may have started threads
- * before main() that do not block the signals, as a signalfd would need */
+ * before main() that do not block the signals, as a signalfd would need. Who started ted may have
+ * blocked them */
 static void watch_signals(int fd)
 {
 	static const int signals[] = { SIGINT, SIGTERM };
 	struct sigaction act = { .sa_handler = stop, .sa_flags = SA_RESTART }, old;
+	sigset_t set;
 
 	stop_fd = fd;
-	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+		sigaddset(&set, signals[i]);
 		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
 			(void)sigaction(signals[i], &act, NULL);
+	}
+	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
 static int set_up(struct ted *t)

@@ -150,6 +150,21 @@ START_TEST(a_ted_that_is_stopped_is_not_waited_for)
 }
 END_TEST
 
+/* the process that starts it, such as a supervisor, may block all signals */
+START_TEST(blocked_signals_end_it)
+{
+	static const int signals[] = { SIGTERM, SIGINT };
+	sigset_t all, before;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	run_begin("spill = @\nspill_keep = 0\n");
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	ck_assert_int_eq(run_stop(&run, signals[_i]), 0);
+	run_end(&run);
+}
+END_TEST
+
 /* ---- clients that say nothing ---- */
 
 START_TEST(who_says_no_hello_is_disconnected)
@@ -193,6 +208,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_client_that_is_stopped_goes_on_and_delays_no_other);
 	tcase_add_test(c, a_ted_that_is_stopped_goes_on);
 	tcase_add_test(c, a_ted_that_is_stopped_is_not_waited_for);
+	tcase_add_loop_test(c, blocked_signals_end_it, 0, 2);
 	c = tt_case(s, "silent", "host serial");
 	tcase_add_test(c, who_says_no_hello_is_disconnected);
 	return s;

@@ -34,6 +34,14 @@ check "and other signals are heard" grep -q 'SIGTERM: finishing step' err
 grep SIGINT err >why
 empty "alone" why
 
+rm -rf i err
+env --block-signal "$te_train" $long --out i text >out 2>err &
+pid=$!
+wait_for '^step [1-9][0-9]*/' err
+kill -TERM $pid
+check "signals that a launcher blocks are heard" ends_with 130
+check "and it is saved" saved i
+
 # timeout(1) sends a signal twice
 rm -rf i
 start $long --out i text

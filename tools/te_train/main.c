@@ -102,8 +102,12 @@ int main(int argc, char **argv)
 {
 	struct trainer t = { 0 };
 	struct opts o = { 0 };
+	sigset_t none;
 	int done, r;
 
+	/* a launcher may block the signals that save and end a run */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
 	/* exceeding a file size limit is an error to report, like a full disk */
 	signal(SIGXFSZ, SIG_IGN);
 	/* so is writing to a pipe that has no reader */

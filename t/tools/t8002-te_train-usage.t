@@ -89,6 +89,7 @@ no/log|--preset tiny --log no/log text
 it has 45 rows|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 the model cannot be planned: linear|--preset tiny --recipe fp8-delayed --batch 3 --seq-len 15 text
 nowhere|--resume nowhere
+no checkpoint of te_train, which has state.safetensors|--resume .
 nowhere|--init nowhere text
 hf download meta-llama/Llama-3.2-1B --local-dir|--init meta-llama/Llama-3.2-1B text
 only local ones|--model openai-community/gpt2 text

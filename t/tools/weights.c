@@ -348,7 +348,10 @@ static const struct {
 	  "are one weight, expected one of them" },
 	{ "llama", { .from = "model.layers.0.", .to = "model.layers.model.0." },
 	  "no tensor \"model.layers.0.input_layernorm.weight\"" },
-	{ "llama", { .wrap = "ema." }, "no tensor \"model.embed_tokens.weight\"" },
+	{ "llama", { .wrap = "ema." },
+	  "no tensor \"model.embed_tokens.weight\", but \"ema.model.embed_tokens.weight\"" },
+	{ "llama", { .wrap = "base_model.model." },
+	  "but \"base_model.model.model.embed_tokens.weight\": expected the names" },
 	/* buffers, of any type */
 	{ "llama",
 	  { .add = { { "model.rotary_emb.inv_freq", "F8_E8M0", 1, { 4 }, 4, NULL, 0 },
@@ -484,6 +487,7 @@ static const struct {
 	{ "pytorch_model-00001-of-00002.bin", "of-00002.bin: convert it to safetensors" },
 	{ "adapter_model.safetensors", "adapter" },
 	{ "consolidated.safetensors", "rename it" },
+	{ "model-00001-of-00002.bin", "convert it" },
 	{ "model.Q4_K_M.gguf", "convert it" },
 	{ "tf_model.h5", "convert it" },
 };
@@ -494,6 +498,14 @@ START_TEST(names_weights_in_another_form)
 	touch(not_read[_i].file);
 	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
 	ck_assert_msg(strstr(said, not_read[_i].says) != NULL, "%s", said);
+}
+END_TEST
+
+START_TEST(a_folder_is_no_file_of_weights)
+{
+	ck_assert_int_eq(mkdir(in("model.safetensors"), 0700), 0);
+	ck_assert_int_eq(weights_read_folder(dir, &model), STATUS_BAD);
+	ck_assert_msg(strstr(said, "model.safetensors: not a file") != NULL, "%s", said);
 }
 END_TEST
 
@@ -508,6 +520,7 @@ static Suite *suite(void)
 	tcase_add_test(c, refuses_wrong_indexes);
 	tcase_add_test(c, an_index_need_not_name_buffers);
 	tcase_add_test(c, numbered_shards_need_no_index);
+	tcase_add_test(c, a_folder_is_no_file_of_weights);
 	tcase_add_loop_test(c, names_weights_in_another_form, 0, TT_LEN(not_read));
 	tcase_add_checked_fixture(o, setup_ctx, teardown);
 	tcase_add_loop_test(o, reads_or_names_what_others_write, 0, TT_LEN(others));

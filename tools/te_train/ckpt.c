@@ -474,8 +474,12 @@ static int open_state(const struct folder *dir, struct st_file **ret_f, struct r
 {
 	struct st_file *f = NULL;
 	struct run run;
-	int r = open_in(dir, state_st, &f);
+	int r;
 
+	if (!folder_has(dir, state_st))
+		return say_bad("%s: no checkpoint of te_train, which has %s; --init begins with a "
+			       "folder's weights", dir->path, state_st);
+	r = open_in(dir, state_st, &f);
 	if (r)
 		return r;
 	r = read_run(f, &run);

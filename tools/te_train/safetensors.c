@@ -287,7 +287,7 @@ static const char *read_entry(const struct st_file *f, const json_t *entry, stru
 		t->shape[i] = json_integer_value(extent);
 		if (!json_is_integer(extent) || t->shape[i] < 0 ||
 		    __builtin_mul_overflow(n, t->shape[i], &n))
-			return "its shape has extents that are not integers";
+			return "its shape has an extent that is no integer from 0, or is too large";
 	}
 	if (json_array_size(place) != 2 || !json_is_integer(json_array_get(place, 0)) ||
 	    !json_is_integer(json_array_get(place, 1)) || from < 0 || to < from)
@@ -403,7 +403,9 @@ static int map_file(int fd, const char *path, struct st_file **ret_f)
 	}
 	if (fstat(fd, &st)) {
 		r = say_bad("%s: %s", path, strerror(errno));
-	} else if (!S_ISREG(st.st_mode) || st.st_size < 8) {
+	} else if (!S_ISREG(st.st_mode)) {
+		r = say_bad("%s: not a file, expected one of safetensors", path);
+	} else if (st.st_size < 8) {
 		r = say_bad("%s: not a safetensors file, or cut short: no header", path);
 	} else {
 		f->nbytes = (size_t)st.st_size;

@@ -304,7 +304,7 @@ static const struct other {
 	const char *pattern, *advice;
 } others[] = {
 	{ "adapter_model.*", "it is an adapter: merge it into its model and save that" },
-	{ "pytorch_model*.bin", CONVERT },
+	{ "*.bin", CONVERT },
 	{ "*.safetensors", "if it is the whole model, rename it to model.safetensors" },
 	{ "*.gguf", CONVERT },
 	{ "*.pth", CONVERT },

@@ -221,11 +221,23 @@ static int check_tensor(const struct tensor *t, const struct slice *s)
 
 static int missing(const struct loading *l, const struct slice *s)
 {
-	const char *hint = !strcmp(s->name, HEAD) ?
-				   "; if the head has the weight of the embedding, set "
-				   "\"tie_word_embeddings\": true in config.json" : "";
+	const size_t n = strlen(s->name);
+	const struct tensors *ts = l->tensors;
 
-	return say_bad("%s: there is no tensor \"%s\"%s", l->tensors->path, s->name, hint);
+	if (!strcmp(s->name, HEAD))
+		return say_bad("%s: there is no tensor \"%s\"; if the head has the weight of the "
+			       "embedding, set \"tie_word_embeddings\": true in config.json",
+			       ts->path, s->name);
+	/* with a prefix that is not known */
+	for (size_t i = 0; i < ts->n; i++) {
+		const char *name = ts->at[i].name;
+		const size_t len = strlen(name);
+
+		if (len > n && name[len - n - 1] == '.' && !strcmp(name + len - n, s->name))
+			return say_bad("%s: there is no tensor \"%s\", but \"%s\": expected the "
+				       "names that transformers saves", ts->path, s->name, name);
+	}
+	return say_bad("%s: there is no tensor \"%s\"", ts->path, s->name);
 }
 
 /* the file of a tied model may have its weight twice, but not two weights: neither is ignored */

@@ -312,7 +312,7 @@ static int queue_all(struct thread_rank *r, struct te_seq *seq)
 	struct te_plan_event e = { .size = sizeof(e), .kind = TE_PLAN_EVENT_GRAD,
 				   .stream = te_ctx_stream(r->ctx) };
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
-	/* by the table, as no pass runs beside it any more */
+	/* by the table, as no pass runs concurrently any more */
 	const int alone = r->comm->coll.terms.host ? TE_K_COMM_S : TE_K_COMM_P1;
 	struct te_comm_reducer *reducer;
 	uint64_t wait = 0, left = 0;

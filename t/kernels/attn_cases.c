@@ -376,7 +376,7 @@ static void untouched(const struct run *r, const char *before, int64_t from, int
 		ck_assert_msg(!memcmp(got + (size_t)(t * row + from) * w,
 				      before + (size_t)(t * row + from) * w,
 				      (size_t)(to - from) * w),
-			      "row %d: written beside its part", (int)t);
+			      "row %d: written outside of its part", (int)t);
 }
 
 static void *copy_of(const void *p, size_t nbytes)
@@ -469,7 +469,7 @@ static void one(const struct shape *s, int32_t dtype, uint32_t threshold, float 
 		char *got = (char *)(uintptr_t)kc_got(r.b.dqkv);
 
 		ck_assert_msg(!memcmp(got + at, (char *)r.b.dqkv + at, n),
-			      "row %d: dq writes beside its part", (int)t);
+			      "row %d: dq is written outside of its part", (int)t);
 		memcpy(got + at, before + at, n);
 		if (strips) {
 			ck_assert(tt_is_poison(got + at - nq * w, nq * w));

@@ -253,6 +253,7 @@ struct edit {
 		size_t nbytes;
 		const char *copy_of; /* its bytes; else zeros */
 		size_t flip_at;	     /* 1 + the byte that differs */
+		uint8_t fill;	     /* each byte, instead of zeros */
 	} add[2];
 };
 
@@ -286,7 +287,7 @@ static void write_edited(const struct st_file *f, const char *file, const struct
 				ck_assert_int_eq(st_write(w, t.data, t.nbytes), 0);
 		}
 		for (size_t i = 0; i < TT_LEN(e->add) && e->add[i].name; i++) {
-			memset(bytes, 0, sizeof(bytes));
+			memset(bytes, e->add[i].fill, sizeof(bytes));
 			if (e->add[i].copy_of) {
 				ck_assert(st_find(f, e->add[i].copy_of, &t));
 				memcpy(bytes, t.data, t.nbytes);
@@ -423,6 +424,27 @@ START_TEST(reads_or_names_what_others_write)
 }
 END_TEST
 
+/* in a file that a run begins with; the loss need not depend on it */
+START_TEST(warns_of_what_is_not_finite)
+{
+	static const struct edit edit = {
+		.drop = "model.norm.weight",
+		.add = { { "model.norm.weight", "F32", 1, { 16 }, 64, NULL, 0, 0xff } },
+	};
+	struct st_file *f;
+
+	build("llama");
+	ck_assert_int_eq(st_open(golden("hf_llama.safetensors"), &f), 0);
+	write_edited(f, "model.safetensors", &edit);
+	st_close(f);
+	*said = '\0';
+	ck_assert_int_eq(weights_read_folder(dir, &model), 0);
+	ck_assert_msg(strstr(said, "element 0 of tensor \"model.norm.weight\" is") != NULL, "%s",
+		      said);
+	ck_assert(strstr(said, "nan") != NULL);
+}
+END_TEST
+
 static void touch(const char *name)
 {
 	FILE *f = fopen(in(name), "w");
@@ -523,6 +545,7 @@ static Suite *suite(void)
 	tcase_add_test(c, a_folder_is_no_file_of_weights);
 	tcase_add_loop_test(c, names_weights_in_another_form, 0, TT_LEN(not_read));
 	tcase_add_checked_fixture(o, setup_ctx, teardown);
+	tcase_add_test(o, warns_of_what_is_not_finite);
 	tcase_add_loop_test(o, reads_or_names_what_others_write, 0, TT_LEN(others));
 	return s;
 }

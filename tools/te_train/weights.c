@@ -188,6 +188,10 @@ int weights_write(const struct folder *dir, const char *name, const struct model
 struct loading {
 	const struct tensors *tensors;
 	float *flat;
+	/* the first element that is not finite, if there is one */
+	const struct tensor *odd;
+	int64_t odd_at;
+	float odd_x;
 };
 
 static float widen(const struct st_tensor *t, int64_t i)
@@ -277,9 +281,17 @@ static int read_slice(void *arg, const struct slice *s)
 		return r;
 	t->used = 1;
 	for (int64_t i = 0; i < s->rows; i++) {
-		for (int64_t j = 0; j < s->cols; j++)
-			dst[i * s->cols + j] =
-				widen(&t->st, s->transposed ? j * s->rows + i : i * s->cols + j);
+		for (int64_t j = 0; j < s->cols; j++) {
+			const int64_t at = s->transposed ? j * s->rows + i : i * s->cols + j;
+			const float x = widen(&t->st, at);
+
+			dst[i * s->cols + j] = x;
+			if (!isfinite(x) && !l->odd) {
+				l->odd = t;
+				l->odd_at = at;
+				l->odd_x = x;
+			}
+		}
 	}
 	return STATUS_OK;
 }
@@ -311,6 +323,10 @@ static int read_tensors(const struct tensors *ts, const struct model *m)
 		r = check_unused(ts);
 	if (!r && m->whole)
 		r = shard_take(m, m->whole, l.flat, 0, masters);
+	/* no loss may show it: it can be in the row of a token that no data have */
+	if (!r && l.odd)
+		say_note("%s: warning: %s: element %lld of tensor \"%s\" is %g", say_program(),
+			 ts->path, (long long)l.odd_at, l.odd->name, (double)l.odd_x);
 	if (!r) {
 		te = m->whole ? 0 : te_tensor_write(masters, l.flat, te_tensor_nbytes(masters));
 		if (te >= 0)

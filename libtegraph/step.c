@@ -743,6 +743,7 @@ static int calibrate(struct te_step *step, int32_t shape, struct te_stream *stre
 		te__log_warn("a copy of a step's inputs is not freed before its context: %s",
 			     te_error_detail());
 	step->calibrated = !r;
+	te__outside_take(step->ctx); /* the step that follows counts the same inputs */
 	return r;
 }
 
@@ -785,9 +786,27 @@ int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream)
 	return 0;
 }
 
+static const char loss[] = "te_step_loss";
+
+static int tell_outside(const struct te_step *step)
+{
+	const struct te__outside n = te__outside_take(step->ctx);
+
+	if (n.ntargets)
+		return te__graph_fail(loss, -ERANGE, "targets of %u rows, since the last call, are "
+				      "neither classes nor ignore_index, and did not count%s",
+				      n.ntargets,
+				      n.ntokens ? "; tokens are outside of the vocabulary, too" :
+						  "");
+	if (n.ntokens)
+		return te__graph_fail(loss, -ERANGE, "%u tokens, since the last call, are outside "
+				      "of the vocabulary, and had embeddings of zeros",
+				      n.ntokens);
+	return 0;
+}
+
 int te_step_loss(struct te_step *step, double *ret_loss)
 {
-	static const char loss[] = "te_step_loss";
 	double sum = 0;
 	int r;
 
@@ -806,9 +825,10 @@ int te_step_loss(struct te_step *step, double *ret_loss)
 		r = te_tensor_read(t, &x, sizeof(x));
 		sum += (double)x / (double)step->nmicro;
 	}
-	if (!r)
-		*ret_loss = sum;
-	return r;
+	if (r)
+		return r;
+	*ret_loss = sum;
+	return tell_outside(step);
 }
 
 int te_step_memory(const struct te_step *step, struct te_step_memory *ret_memory)

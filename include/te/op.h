@@ -247,16 +247,17 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 #endif
 
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
- * outside the table read as zero rows and get no gradient. Weights: weight [vocab,width],
- * position [max_pos,width]. */
+ * outside the table read as zero rows and get no gradient; te_step_loss() tells of those outside
+ * [0,ntokens). Weights: weight [vocab,width], position [max_pos,width]. */
 struct te_embedding_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t vocab, width;
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
 	int64_t first; /* the token of the table's first row: ranks may divide a table */
+	int64_t ntokens; /* of the tables of all ranks; 0: first + vocab */
 };
-#define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f, 0 }
+#define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f, 0, 0 }
 TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name,
 			      struct te_op **ret_op);
 
@@ -400,7 +401,8 @@ TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
  * Mean softmax cross-entropy over the rows whose target counts: x logits [B,T,V],
  * extra input 0 targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are
  * padding: probability 0, gradient 0. Rows with target == ignore_index, and rows
- * with a target outside [0,nclasses), count for nothing. No counting row: loss 0, gradient 0.
+ * with a target outside [0,nclasses), of which te_step_loss() tells, count for nothing. No counting
+ * row: loss 0, gradient 0.
  * Being last, its backward starts from grad_scale, times that of te_plan_opts.
  */
 struct te_cross_entropy_attrs {

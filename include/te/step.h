@@ -119,7 +119,14 @@ TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream 
  * Stream: waits for the device.  Errors: as te_step_run.
  */
 TE_EXPORT int te_step_calibrate(struct te_step *step, int32_t shape, struct te_stream *stream);
-/* the mean loss of this step's own micro-batches, latest step; waits for it */
+/**
+ * te_step_loss - the mean loss of this step's own micro-batches, latest step
+ *
+ * Stream: waits for the step.
+ * Errors: -EINVAL, -TE_EDTYPE (the loss is not FP32), -TE_ESTATE (no step has run), -ERANGE:
+ * *ret_loss is set, but since the last call targets were neither classes nor ignore_index, or
+ * tokens were outside of the vocabulary; the error message has their number.
+ */
 TE_EXPORT int te_step_loss(struct te_step *step, double *ret_loss);
 
 /* the plan of a part, counted from 0, borrowed, to be inspected; NULL if there is none */

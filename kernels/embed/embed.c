@@ -7,11 +7,14 @@
 static void fwd_part(void *arg, int64_t begin, int64_t end)
 {
 	const struct te_k_embed_fwd *a = arg;
+	uint32_t noutside = 0;
 	float v[TE__H_CHUNK];
 
 	for (int64_t r = begin; r < end; r++) {
 		const int64_t token = (int64_t)a->tokens[r] - a->first;
 		const int known = token >= 0 && token < a->vocab;
+
+		noutside += a->tokens[r] < 0 || a->tokens[r] >= a->ntokens;
 
 		TE__H_CHUNKS(c, len, a->width) {
 			if (known)
@@ -24,6 +27,8 @@ static void fwd_part(void *arg, int64_t begin, int64_t end)
 			te__h_store(a->dtype, a->y, r * a->width + c, len, v);
 		}
 	}
+	if (a->noutside && noutside)
+		__atomic_fetch_add(a->noutside, noutside, __ATOMIC_RELAXED);
 }
 
 void te__h_embed_fwd(const struct te_k_embed_fwd *a)

@@ -30,6 +30,8 @@ template <class T> DEV void embed_fwd_body(const struct te_k_embed_fwd &a)
 	const float *pos = a.pos ? a.pos + at * a.width : NULL;
 	T *y = (T *)a.y + r * a.width;
 
+	if (a.noutside && threadIdx.x == 0 && (token < -a.first || token >= a.ntokens - a.first))
+		atomicAdd_system(a.noutside, 1u);
 	if (a.width % TE_V == 0 && aligned(a.table) && aligned(a.pos) && aligned(a.y)) {
 		for (int64_t c = threadIdx.x * TE_V; c < a.width; c += blockDim.x * TE_V) {
 			float v[TE_V] = { 0.0f }, p[TE_V];

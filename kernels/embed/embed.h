@@ -7,14 +7,16 @@
 
 /*
  * y = T(table[token - first] + pos[r % seqlen]); a token outside [first, first + vocab) selects a
- * row of zeros
+ * row of zeros. *noutside += tokens outside [0, ntokens), modulo 2^32
  */
 struct te_k_embed_fwd {
 	const int32_t *tokens; /* [rows] */
 	const float *table;    /* [vocab, width] */
 	const float *pos;      /* [max_pos, width] or NULL */
 	void *y;	       /* T [rows, width] */
+	uint32_t *noutside;    /* or NULL */
 	int64_t rows, seqlen, vocab, width;
+	int64_t ntokens; /* of the tables of all ranks */
 	int32_t dtype;
 	int32_t first;
 };

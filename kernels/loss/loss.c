@@ -92,13 +92,17 @@ void te__h_ce_join(const struct te_k_ce_join *a)
 void te__h_ce_reduce(const struct te_k_ce_reduce *a)
 {
 	double sum = 0.0;
-	int64_t n = 0;
+	int64_t n = 0, noutside = 0;
 
 	for (int64_t r = 0; r < a->rows; r++)
 		if (counts(a->targets[r], a->nclasses, a->ignore_index)) {
 			sum += (double)a->row_loss[r];
 			n++;
+		} else if (a->targets[r] != a->ignore_index) {
+			noutside++;
 		}
+	if (a->noutside && noutside)
+		__atomic_fetch_add(a->noutside, (uint32_t)noutside, __ATOMIC_RELAXED);
 	*a->loss = n ? (float)(sum / (double)n) : 0.0f;
 	*a->count = (float)n;
 }

@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
 	__shared__ uint32_t number[CE_REDUCE_THREADS / 32];
 	const int nwarps = blockDim.x / 32, lane = threadIdx.x % 32;
 	double sum = 0.0;
-	uint32_t n = 0; /* below 2^31: ce_fwd has one block per row */
+	uint32_t n = 0, noutside = 0; /* below 2^31: ce_fwd has one block per row */
 
 	for (int64_t r0 = threadIdx.x; r0 < a.rows; r0 += blockDim.x * CE_REDUCE_ROWS) {
 		int32_t target[CE_REDUCE_ROWS];
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
 		for (int u = 0; u < CE_REDUCE_ROWS; u++) {
 			const int64_t r = r0 + u * (int)blockDim.x;
 
-			target[u] = r < a.rows ? a.targets[r] : -1;
+			target[u] = r < a.rows ? a.targets[r] : a.ignore_index;
 			loss[u] = r < a.rows ? a.row_loss[r] : 0.0f;
 		}
 #pragma unroll
@@ -195,8 +195,12 @@ extern "C" __global__ void __launch_bounds__(CE_REDUCE_THREADS)
 			if (counts(target[u], a.nclasses, a.ignore_index)) {
 				sum = __dadd_rn(sum, (double)loss[u]);
 				n++;
+			} else if (target[u] != a.ignore_index) {
+				noutside++;
 			}
 	}
+	if (a.noutside && noutside)
+		atomicAdd_system(a.noutside, noutside);
 	sum = warp_sum(sum);
 	n = __reduce_add_sync(0xffffffffu, n);
 	if (nwarps > 1) {

@@ -43,12 +43,13 @@ struct te_k_ce_join {
 
 /*
  * *loss = sum of row_loss / count in FP64, rounded once, 0 when no row counts; *count = rows that
- * count, as FP32.
+ * count, as FP32. *noutside += rows whose target is neither a class nor ignore_index, modulo 2^32.
  */
 struct te_k_ce_reduce {
 	const float *row_loss;
 	const int32_t *targets;
 	float *loss, *count;
+	uint32_t *noutside; /* or NULL */
 	int64_t rows, nclasses;
 	int32_t ignore_index;
 	int32_t pad;

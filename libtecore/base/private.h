@@ -225,6 +225,14 @@ TE_EXPORT int te__window_multicast_map(struct te__window *window);
 TE_EXPORT void *te__window_multicast(const struct te__window *window); /* NULL: not mapped */
 /* 0, or -EOPNOTSUPP with the reason: TE_COMM_NVLS is off, or the environment refuses multicast */
 TE_EXPORT int te__multicast_check(void);
+/*
+ * Indices outside of their range, in passes of all streams of the context that have ended, since
+ * the last call: targets of cross-entropy, and tokens of embeddings
+ */
+struct te__outside {
+	uint32_t ntargets, ntokens;
+};
+TE_EXPORT struct te__outside te__outside_take(struct te_ctx *ctx);
 /* pages of the process, which the device reads and writes at *ret_ptr */
 TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);

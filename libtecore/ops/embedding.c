@@ -12,6 +12,10 @@ static int embedding_check(const struct te_op *op)
 	if (a->first < 0 || a->first > INT32_MAX - a->vocab)
 		return te__fail(-EINVAL, "embedding %s: first is %lld, not 0 to %lld", op->name,
 				(long long)a->first, (long long)(INT32_MAX - a->vocab));
+	if (a->ntokens && a->ntokens < a->first + a->vocab)
+		return te__fail(-EINVAL, "embedding %s: ntokens is %lld, but the table has the "
+				"tokens %lld to %lld", op->name, (long long)a->ntokens,
+				(long long)a->first, (long long)(a->first + a->vocab - 1));
 	if (a->width < 1)
 		return te__fail(-EINVAL, "embedding %s: width is %lld", op->name,
 				(long long)a->width);
@@ -69,7 +73,8 @@ static int embedding_forward(const struct te_op_call *c)
 	const struct te_embedding_attrs *a = c->op->attrs;
 
 	return te__embedding_fwd(c->stream, c->x.hp, c->master[0], a->max_pos ? c->master[1] : NULL,
-				 a->first, c->y.hp);
+				 a->first, a->ntokens ? a->ntokens : a->first + a->vocab,
+				 c->y.hp);
 }
 
 static int embedding_dw(const struct te_op_call *c)

@@ -24,7 +24,7 @@ int te__part_sum(struct te_stream *stream, const float *part, struct te_tensor *
 /* position, dposition: or NULL */
 int te__embedding_fwd(struct te_stream *stream, const struct te_tensor *tokens,
 		      const struct te_tensor *table, const struct te_tensor *position,
-		      int64_t first, struct te_tensor *y);
+		      int64_t first, int64_t ntokens, struct te_tensor *y);
 /* dtable: or NULL */
 int te__embedding_dw(struct te_stream *stream, const struct te_tensor *dy,
 		     const struct te_tensor *tokens, struct te_tensor *dtable,

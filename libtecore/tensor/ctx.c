@@ -212,9 +212,38 @@ static int open_device(struct te_ctx *ctx, const struct te_ctx_opts *o)
 	return ctx->ops->open(&how, &ctx->dev);
 }
 
+#define PAGE ((size_t)4096)
+
+static int open_outside(struct te_ctx *ctx)
+{
+	void *page = te__aligned_alloc(PAGE, PAGE), *seen;
+	int r;
+
+	if (!page)
+		return te__fail(-ENOMEM, "te_ctx_create: no memory for a page");
+	memset(page, 0, PAGE);
+	r = ctx->ops->page_register(ctx->dev, page, PAGE, &seen);
+	if (r) {
+		te__free(page);
+		return r;
+	}
+	ctx->outside = page;
+	ctx->device_outside = seen;
+	return 0;
+}
+
+struct te__outside te__outside_take(struct te_ctx *ctx)
+{
+	struct te__outside *o = ctx->outside;
+
+	return (struct te__outside){ __atomic_exchange_n(&o->ntargets, 0, __ATOMIC_RELAXED),
+				     __atomic_exchange_n(&o->ntokens, 0, __ATOMIC_RELAXED) };
+}
+
 static void ctx_destroy(struct te_ctx *ctx)
 {
 	if (te__ctx_forked(ctx)) {
+		te__free(ctx->outside);
 		te__free(ctx->stream);
 		te__free(ctx);
 		return;
@@ -228,8 +257,11 @@ static void ctx_destroy(struct te_ctx *ctx)
 		te__stream_delete(ctx->stream);
 		te__mem_put_all(ctx, 1);
 	}
+	if (ctx->outside)
+		ctx->ops->page_unregister(ctx->dev, ctx->outside);
 	if (ctx->dev)
 		ctx->ops->close(ctx->dev);
+	te__free(ctx->outside);
 	pthread_mutex_destroy(&ctx->helper_lock);
 	pthread_mutex_destroy(&ctx->streams_lock);
 	pthread_mutex_destroy(&ctx->lock);
@@ -271,6 +303,8 @@ int te_ctx_create(const struct te_ctx_opts *opts, struct te_ctx **ret_ctx)
 	pthread_mutex_init(&ctx->streams_lock, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);
 	r = open_device(ctx, &o);
+	if (!r)
+		r = open_outside(ctx);
 	if (!r)
 		r = te__stream_new(ctx, 0, NULL, &ctx->stream);
 	if (!r)

@@ -67,6 +67,8 @@ struct te_ctx {
 	struct te__mem *deferred; /* freed while the stream was capturing */
 	uint64_t used_nbytes, peak_nbytes, nallocs, pinned_nbytes;
 	struct te__rope_freq rope_freq; /* the latest that were computed */
+	struct te__outside *outside;	    /* a page */
+	struct te__outside *device_outside; /* the same, as kernels see it */
 };
 
 struct te_stream {

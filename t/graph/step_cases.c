@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +217,58 @@ START_TEST(a_step_has_the_bits_of_its_passes)
 	}
 	run_destroy(&plain);
 	run_destroy(&run);
+}
+END_TEST
+
+/* ---- indices out of range ---- */
+
+/* the step runs with these as first elements of micro-batch 1 */
+static void run_with(struct te_step *step, int32_t token, int32_t target, double *loss)
+{
+	int32_t t[MICRO][2][NTOKENS];
+
+	draw(t);
+	t[1][0][0] = token;
+	t[1][1][0] = target;
+	t[1][1][NTOKENS - 1] = -100;
+	for (int m = 0; m < MICRO; m++) {
+		DO(te_tensor_write(te_step_input(step, 0, m, "x"), t[m][0], sizeof(t[m][0])));
+		DO(te_tensor_write(te_step_input(step, 0, m, "targets"), t[m][1],
+				   sizeof(t[m][1])));
+	}
+	*loss = -1.0;
+	DO(te_step_run(step, 0, st));
+}
+
+START_TEST(the_loss_tells_of_indices_out_of_range)
+{
+	const struct te_recipe recipe = recipe_of(_i % 2 ? "fp8-delayed" : "fp32");
+	struct te_step_opts o = TE_STEP_OPTS_INIT;
+	struct te_seq *seq = model_create(ctx, &small, 3);
+	struct te_step *step;
+	double loss;
+
+	o.x = tokens(small.batch, small.seqlen);
+	o.recipe = &recipe;
+	o.micro_batches = MICRO;
+	o.flags = modes[_i / 2];
+	DO(te_step_create(seq, NULL, &o, &step));
+	/* also in the passes that find first scales */
+	run_with(step, INT32_MAX, -1, &loss);
+	fails(te_step_loss(step, &loss), -ERANGE, "te_step_loss: targets of 1 rows");
+	ck_assert(loss > 0.0);
+	tt_said("; tokens are outside of the vocabulary, too");
+	DO(te_step_loss(step, &loss));
+	run_with(step, -100, 0, &loss);
+	run_with(step, -100, 0, &loss);
+	fails(te_step_loss(step, &loss), -ERANGE, "te_step_loss: 2 tokens, since the last call");
+	ck_assert(loss > 0.0);
+	run_with(step, 0, (int32_t)small.vocab, &loss);
+	fails(te_step_loss(step, &loss), -ERANGE, "te_step_loss: targets of 1 rows");
+	run_with(step, 0, (int32_t)small.vocab - 1, &loss);
+	DO(te_step_loss(step, &loss));
+	te_step_unref(step);
+	te_seq_unref(seq);
 }
 END_TEST
 
@@ -609,6 +662,7 @@ Suite *step_suite(const char *name, const char *on)
 	backend = on;
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
 	TT_ADD_LOOP(c, a_step_has_the_bits_of_its_passes, WAYS * (int)TT_LEN(recipes), 3);
+	tcase_add_loop_test(c, the_loss_tells_of_indices_out_of_range, 0, 2 * NMODES);
 	tcase_add_test(c, gradients_are_those_of_the_mean);
 	tcase_add_test(c, gradients_alone_leave_the_weights);
 	c = tt_case(s, "memory", "graph step memory");

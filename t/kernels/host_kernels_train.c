@@ -30,9 +30,10 @@ START_TEST(embedding_forward_and_backward)
 		float *dpos_was = hk_copy(TE_DTYPE_FP32, dpos, seqlen * w);
 		void *y = hk_fresh(dtype, rows * w), *dy = hk_normal(dtype, rows * w, 1.0f);
 		int32_t tokens[3 * 23];
+		uint32_t noutside = 40;
 		struct te_k_embed_fwd f = {
-			tokens, table, with_pos ? pos : NULL, y, rows, seqlen, vocab, w, dtype,
-			first
+			tokens, table, with_pos ? pos : NULL, y, &noutside, rows, seqlen, vocab, w,
+			first + vocab + 1, dtype, first
 		};
 		struct te_k_embed_bwd b = {
 			tokens, dy, dtable, rows, vocab, w, dtype, first
@@ -47,6 +48,8 @@ START_TEST(embedding_forward_and_backward)
 		tokens[7] = INT32_MAX;
 		tokens[8] = INT32_MIN;
 		te__h_embed_fwd(&f);
+		/* first - 1 may be -1, and INT32_MAX the last token of another table */
+		ck_assert_uint_eq(noutside, 41 + !first + (first < 8));
 		te__h_embed_bwd(&b);
 		te__h_pos_bwd(&p);
 		for (int64_t i = 0; i < rows * w; i++) {
@@ -149,10 +152,13 @@ START_TEST(cross_entropy)
 		float *max_sum = hk_fresh(TE_DTYPE_FP32, 2 * rows);
 		float *row_loss = hk_fresh(TE_DTYPE_FP32, rows);
 		float loss = -1.0f, count = -1.0f;
+		uint32_t noutside = UINT32_MAX;
 		int32_t targets[16];
 		struct te_k_ce_fwd f = { x,  targets, max_sum, row_loss, rows, cols,
 					 nc, -100,    dtype,   0,	 0,    0 };
-		struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, rows, nc, -100, 0 };
+		struct te_k_ce_reduce d = {
+			row_loss, targets, &loss, &count, &noutside, rows, nc, -100, 0
+		};
 		struct te_k_ce_bwd b = { x,    targets, max_sum, &count, dx,	rows,
 					 cols, nc,	-100,	 0.25f,	 dtype, 0,
 					 0 };
@@ -174,6 +180,7 @@ START_TEST(cross_entropy)
 			targets[6] = 1;
 		te__h_ce_fwd(&f);
 		te__h_ce_reduce(&d);
+		ck_assert_uint_eq(noutside, 1); /* of two more */
 		te__h_ce_bwd(&b);
 		for (int64_t r = 0; r < rows; r++) {
 			const int on = targets[r] >= 0 && targets[r] < nc;
@@ -262,7 +269,9 @@ START_TEST(cross_entropy_of_parts)
 		int32_t targets[ROWS];
 		struct te_k_ce_fwd all = { x,  targets, want,  all_row, ROWS, cols,
 					   nc, -100,	dtype, 0,	0,    0 };
-		struct te_k_ce_reduce d = { all_row, targets, &was, &nwas, ROWS, nc, -100, 0 };
+		struct te_k_ce_reduce d = {
+			all_row, targets, &was, &nwas, NULL, ROWS, nc, -100, 0
+		};
 		struct te_k_ce_bwd b = { x,  targets, want,  &nwas, dx, ROWS, cols,
 					 nc, -100,    0.25f, dtype, 0,	0 };
 		struct te_k_ce_join j = { parts, targets, got, row, ROWS, nc, (int32_t)n, -100 };
@@ -318,7 +327,9 @@ START_TEST(cross_entropy_of_parts)
 				      2 * SUM_BOUND + 2 * U32 * fabs((double)row[r]), "row_loss",
 				      r);
 		}
-		d = (struct te_k_ce_reduce){ row, targets, &loss, &count, ROWS, nc, -100, 0 };
+		d = (struct te_k_ce_reduce){
+			row, targets, &loss, &count, NULL, ROWS, nc, -100, 0
+		};
 		te__h_ce_reduce(&d);
 		ck_assert_float_eq(count, nwas);
 		for (int64_t p = 0; p < n; p++) {
@@ -450,7 +461,9 @@ START_TEST(cross_entropy_propagates_nan)
 	struct te_k_ce_fwd f = {
 		x, targets, max_sum, row_loss, 2, 3, 3, -100, TE_DTYPE_FP32, 0, 0, 0
 	};
-	struct te_k_ce_reduce d = { row_loss, targets, &loss, &count, 2, 3, -100, 0 };
+	struct te_k_ce_reduce d = {
+		row_loss, targets, &loss, &count, NULL, 2, 3, -100, 0
+	};
 	struct te_k_ce_bwd b = {
 		x, targets, max_sum, &count, dx, 2, 3, 3, -100, 1.0f, TE_DTYPE_FP32, 0, 0
 	};

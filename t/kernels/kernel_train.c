@@ -30,9 +30,11 @@ START_TEST(embedding)
 		float *table = kc_normal(TE_DTYPE_FP32, vocab * width, 1.0f);
 		float *pos = k & 1 ? NULL : kc_normal(TE_DTYPE_FP32, (seqlen + 3) * width, 1.0f);
 		void *dy = kc_normal(dtype, rows * width, 1.0f);
-		struct te_k_embed_fwd f = { tokens, table,  pos,   kc_poison(dtype, rows * width),
-					    rows,   seqlen, vocab, width,
-					    dtype,  first };
+		struct te_k_embed_fwd f = {
+			tokens, table, pos, kc_poison(dtype, rows * width),
+			(uint32_t *)(void *)kc_word(0.0f), rows, seqlen,
+			vocab, width, first + vocab, dtype, first
+		};
 		struct te_k_embed_bwd b = { tokens, dy, table, rows, vocab, width, dtype, first };
 		struct te_k_pos_bwd p = { dy, pos, batch, seqlen, width, dtype, 0 };
 
@@ -74,7 +76,10 @@ START_TEST(cross_entropy)
 		float *mean = kc_word(-1.0f), *count = kc_word(-1.0f);
 		struct te_k_ce_fwd f = { x,   targets, max_sum, loss, rows, cols,
 					 ncl, -100,    dtype,	0,    0,    0 };
-		struct te_k_ce_reduce r = { loss, targets, mean, count, rows, ncl, -100, 0 };
+		struct te_k_ce_reduce r = {
+			loss, targets, mean, count, (uint32_t *)(void *)kc_word(0.0f), rows, ncl,
+			-100, 0
+		};
 		struct te_k_ce_bwd b = { x,	targets, max_sum, count,
 					 kc_poison(dtype, rows * cols),
 					 rows,	cols,	 ncl,	  -100,	 0.7f,
@@ -223,7 +228,7 @@ START_TEST(cross_entropy_of_inf_and_nan)
 		x, targets, max_sum, loss, rows, cols, cols, -1, dtype, 0, 0, 0
 	};
 	struct te_k_ce_reduce r = {
-		loss, targets, kc_word(-1.0f), kc_word(-1.0f), rows, cols, -1, 0
+		loss, targets, kc_word(-1.0f), kc_word(-1.0f), NULL, rows, cols, -2, 0
 	};
 
 	for (int64_t i = 0; i < rows; i++)

@@ -335,7 +335,9 @@ static void losses_and_sums(struct all *s)
 	struct te_k_ce_fwd f = {
 		s->x, s->target, max_sum, row, ROWS, COLS, COLS - 3, -1, TE_DTYPE_BF16, 0, 0, 0
 	};
-	struct te_k_ce_reduce r = { row, s->target, take(s, 4), count, ROWS, COLS - 3, -1, 0 };
+	struct te_k_ce_reduce r = {
+		row, s->target, take(s, 4), count, take(s, 4), ROWS, COLS - 3, -1, 0
+	};
 	struct te_k_ce_bwd b = { s->x, s->target, max_sum, count, take(s, 2 * N), ROWS,
 				 COLS, COLS - 3,  -1,  1.0f,  TE_DTYPE_BF16,  0, 0 };
 	struct te_k_colsum c = { s->x, part, ROWS, COLS, TE_DTYPE_BF16, 0 };
@@ -363,8 +365,8 @@ static void elementwise(struct all *s)
 			       .nrot = 5,
 			       .head_dim = 100,
 			       .dtype = TE_DTYPE_BF16 };
-	struct te_k_embed_fwd e = { s->target, s->f,	 s->g, take(s, 2 * N), ROWS,
-				    60,	       ROWS - 1, COLS, TE_DTYPE_BF16,  0 };
+	struct te_k_embed_fwd e = { s->target, s->f, s->g, take(s, 2 * N), take(s, 4), ROWS,
+				    60, ROWS - 1, COLS, ROWS - 1, TE_DTYPE_BF16, 0 };
 	struct te_k_embed_bwd w = { s->target, s->dy, copy_of(s, s->f, 4 * N), ROWS,
 				    ROWS - 1,  COLS,  TE_DTYPE_BF16,	       0 };
 	struct te_k_pos_bwd p = { s->dy, copy_of(s, s->f, 4 * N), 2, ROWS / 2,

@@ -221,7 +221,8 @@ static void build(struct builder *b, const struct model *m)
 		.width = c->width,
 		.max_pos = c->family == FAMILY_GPT2 && !m->shard ? c->max_pos : 0,
 		.init_std = (float)c->init_std,
-		.first = m->shard * m->vocab_padded);
+		.first = m->shard * m->vocab_padded,
+		.ntokens = m->nshards * m->vocab_padded);
 	struct te_linear_attrs ha = TE_ATTRS(linear, .in = c->width,
 		.out = m->vocab_padded,
 		.init_std = (float)c->init_std,

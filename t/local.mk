@@ -159,7 +159,8 @@ TT_META = \
 	t/meta/t0010-pages7.t \
 	t/meta/t0011-words.t \
 	t/meta/t0012-fortran.t \
-	t/meta/t0014-columns.t
+	t/meta/t0014-columns.t \
+	t/meta/t0015-quickstart.t
 TT_SH =
 TT_TOOLS_SH = t/tools/t8017-te_run.t t/tools/t8021-te_run-hosts.t
 # a program that scripts start several times

@@ -1,0 +1,29 @@
+#!/bin/sh
+# quickstart finds the compiler of a CC that has several words, and names what is missing.
+. "$abs_top_srcdir/t/lib/tap.sh"
+
+# a tree whose configure fails, and a PATH with little else than what the build needs
+mkdir tree bin
+cp "$abs_top_srcdir/quickstart" tree
+for f in dirname mkdir id tail cat grep sed nproc; do
+	ln -s "$(command -v $f)" bin
+done
+printf '#!/bin/sh\nexit 0\n' >bin/make
+chmod +x bin/make
+cp bin/make bin/pkg-config
+cp bin/make bin/launcher
+printf '#!/bin/sh\nexit 1\n' >tree/configure
+chmod +x tree/configure
+
+# quickstart COMPILER
+quickstart()
+{
+	PATH=$PWD/bin CC=$1 /bin/sh tree/quickstart check >out 2>&1
+}
+
+quickstart nothing
+check "a compiler that is not there is named" grep -q 'install these.* gcc' out
+quickstart 'launcher nothing -m64'
+check "the first of several words is the command" grep -q 'configure failed' out
+
+tap_end

@@ -108,6 +108,14 @@ exclude each other|--init small --resume small text
 device 7|--preset tiny --backend host --device 7 text
 EOT
 
+# a pipe that nothing writes to would be waited for
+mkfifo fifo
+mkdir piped
+mkfifo piped/config.json
+fails "a pipe is no model" 'fifo: not a file' timeout 60 "$te_train" --model fifo text
+fails "nor in a folder" 'config.json: not a file' timeout 60 "$te_train" --model piped text
+fails "nor of weights" 'config.json: not a file' timeout 60 "$te_train" --init piped text
+
 # the memory of a run is known before it is taken
 check "--estimate needs no file" "$te_train" --preset gpt2-1558m --batch 4 --estimate=80G
 cp tap.out estimate

@@ -45,16 +45,21 @@ static int refuse_link(const char *path)
 		       "this user or of root", path);
 }
 
-int file_open(const char *path, int flags, int *ret_fd)
+int file_open(const char *path, int *ret_fd)
 {
+	struct stat st;
 	int fd;
 
 	if (is_strange_link(path))
 		return refuse_link(path);
-	fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
 		return errno == ENOMEM ? say_failed("%s: out of memory", path) :
 					 say_bad("%s: %s", path, strerror(errno));
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		close(fd);
+		return say_bad("%s: not a file, expected a regular one", path);
+	}
 	*ret_fd = fd;
 	return STATUS_OK;
 }

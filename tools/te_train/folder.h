@@ -33,8 +33,9 @@ int folder_create(const struct folder *f, const char *name, int *ret_fd);
 
 /*
  * Open a file to read it. A link is followed unless it is that of a stranger: neither of the user
- * nor of root nor of its folder's owner. flags: of open(2), such as O_NONBLOCK.
+ * nor of root nor of its folder's owner. STATUS_BAD, too, if it is not a regular file: a pipe would
+ * be waited for.
  */
-int file_open(const char *path, int flags, int *ret_fd);
+int file_open(const char *path, int *ret_fd);
 
 #endif

@@ -74,7 +74,7 @@ int pyjson_load(const char *path, json_t **ret_obj)
 	char *text = NULL;
 	size_t nbytes = 0;
 	FILE *in, *out;
-	int fd, failed, r = file_open(path, 0, &fd);
+	int fd, failed, r = file_open(path, &fd);
 
 	if (r)
 		return r;

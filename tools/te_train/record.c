@@ -249,7 +249,7 @@ int record_read(int fd, const char *path, json_t **ret_obj)
 
 int record_load(const char *path, json_t **ret_obj)
 {
-	int fd, r = file_open(path, 0, &fd);
+	int fd, r = file_open(path, &fd);
 
 	return r ? r : record_read(fd, path, ret_obj);
 }

@@ -403,8 +403,6 @@ static int map_file(int fd, const char *path, struct st_file **ret_f)
 	}
 	if (fstat(fd, &st)) {
 		r = say_bad("%s: %s", path, strerror(errno));
-	} else if (!S_ISREG(st.st_mode)) {
-		r = say_bad("%s: not a file, expected one of safetensors", path);
 	} else if (st.st_size < 8) {
 		r = say_bad("%s: not a safetensors file, or cut short: no header", path);
 	} else {
@@ -440,7 +438,7 @@ static int map_file(int fd, const char *path, struct st_file **ret_f)
 
 int st_open(const char *path, struct st_file **ret_f)
 {
-	int fd, r = file_open(path, O_NONBLOCK, &fd);
+	int fd, r = file_open(path, &fd);
 
 	if (r)
 		return r;

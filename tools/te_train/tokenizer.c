@@ -34,13 +34,13 @@ static int read_text(const char *from, const char *name, char **ret_text, size_t
 	*ret_text = NULL;
 	if (asprintf(&path, "%s/%s", from, name) < 0)
 		return say_failed("%s: out of memory", from);
-	if (!lstat(path, &st))
-		r = file_open(path, O_NONBLOCK, &fd);
-	if (fd >= 0 && fstat(fd, &st))
-		r = say_bad("%s: %s", path, strerror(errno));
-	else if (fd >= 0 && (!S_ISREG(st.st_mode) || st.st_size > MOST_NBYTES))
+	if (!stat(path, &st) && (!S_ISREG(st.st_mode) || st.st_size > MOST_NBYTES))
 		say_note("%s: is not copied: not a regular file of at most %d MiB", path,
 			 MOST_NBYTES >> 20);
+	else if (!lstat(path, &st))
+		r = file_open(path, &fd);
+	if (fd >= 0 && fstat(fd, &st))
+		r = say_bad("%s: %s", path, strerror(errno));
 	else if (fd >= 0 && !(text = malloc((size_t)st.st_size + 1)))
 		r = say_failed("%s: out of memory", path);
 	while (text && !r && n < (size_t)st.st_size) {

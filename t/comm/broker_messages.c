@@ -129,6 +129,31 @@ START_TEST(requests_that_make_no_sense_end_the_rank)
 END_TEST
 
 /* two descriptors in one message: the second does not fit, and MSG_CTRUNC says so */
+/* a rank that publishes for ever does not take the broker's memory: four items a rank */
+START_TEST(items_are_published_once_and_are_so_many)
+{
+	const int fd = bk_fd(4096, 1), before = bk_nfds(), most = 4 * bk_info.nlocal;
+	struct te__wire m = bk_hello(1), r;
+	struct te__broker *b;
+	int s;
+
+	DO(te__broker_start(&bk_info, &b));
+	s = greet(1);
+	m.kind = TE__WIRE_PUBLISH;
+	for (int i = 0; i < (_i ? most : 1); i++) {
+		m.item = (uint32_t)i;
+		ck_assert_int_eq(te__wire_send(s, &m, NULL, 0, fd), 0);
+		ck_assert_int_eq(bk_next(s, &r), 1);
+		ck_assert_msg(!r.code, "item %d: %d: %s", i, r.code, r.text);
+	}
+	m.item = _i ? (uint32_t)most : 0;
+	check_refused(s, &m, sizeof(m), fd, -EPROTO, _i ? "too many" : "published already");
+	te__broker_stop(b);
+	ck_assert_int_eq(bk_nfds(), before);
+	close(fd);
+}
+END_TEST
+
 START_TEST(a_second_descriptor_is_an_error)
 {
 	struct te__wire m = bk_hello(1), r;
@@ -202,6 +227,7 @@ void bk_message_cases(Suite *s)
 	tcase_add_checked_fixture(c, bk_setup, NULL);
 	tcase_add_test(c, strangers_are_refused);
 	tcase_add_loop_test(c, requests_that_make_no_sense_end_the_rank, 0, 4);
+	tcase_add_loop_test(c, items_are_published_once_and_are_so_many, 0, 2);
 	tcase_add_test(c, a_second_descriptor_is_an_error);
 	c = tt_case(s, "fuzz", "host");
 	tcase_add_checked_fixture(c, bk_setup, NULL);

@@ -236,7 +236,7 @@ START_TEST(a_rank_that_was_stopped_says_whom_it_waited_for)
 	plan->fault = STOP;
 	plan->nodes = "aab";
 	plan->at = 4;
-	plan->timeout_ms = TT_SLOWER(300);
+	plan->timeout_ms = TT_SLOWER(1000); /* of creation, too, on a machine that is busy */
 	run(MEET_DIR, resting_rank, res);
 	for (int i = 0; i < plan->n; i++)
 		ck_assert_msg(res[i].r < 0 && strstr(res[i].text, "rank "), "rank %d: %d: %s", i,
@@ -684,7 +684,7 @@ static Suite *suite(void)
 
 	tcase_add_checked_fixture(c, setup, NULL);
 	TT_ADD_LOOP(c, idle_ranks_learn_of_a_fault_within_two_heartbeats, (int)TT_LEN(idle), 2);
-	tcase_add_loop_test(c, a_rank_that_was_stopped_says_whom_it_waited_for, 0, TT_FEWER(4));
+	tcase_add_loop_test(c, a_rank_that_was_stopped_says_whom_it_waited_for, 0, TT_FEWER(2));
 	c = tt_case(s, "leaving", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, a_rail_that_has_left_is_named_where_no_rail_works, 0, 2);

@@ -1240,7 +1240,8 @@ START_TEST(each_fault_of_a_rank_is_reported)
 		/* a connection that cannot ask for a proof is made again */
 		nagain += !done && !res[0].r && !res[1].r;
 		ck_assert_msg(done || res[1].r < 0 || (!res[0].r && nagain < 4),
-			      "fault %d was not reported", n);
+			      "fault %d was not reported: rank 0 %d, rank 1 %d, %d times; %s", n,
+			      res[0].r, res[1].r, nagain, res[0].text);
 		ck_assert_int_lt(n, 200);
 	}
 	ck_assert_msg(n > 8, "only %d faults", n - 1);

@@ -5,7 +5,9 @@
  */
 #include "config.h"
 
+#include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/te_train/loop.h"
@@ -76,6 +78,30 @@ START_TEST(nothing_else_is)
 }
 END_TEST
 
+/* the CPU is chosen by the library; with --backend, no warning */
+START_TEST(a_run_that_may_choose_warns)
+{
+	char *argv[] = { "te_train", "--preset", "tiny", "--backend", "host", NULL };
+	struct opts o;
+	struct trainer t;
+	int done = 0;
+
+	unsetenv("TE_BACKEND");
+	setenv("CUDA_VISIBLE_DEVICES", "", 1); /* the library finds none */
+	optind = 1;
+	ngpus = 1;
+	gpu = (struct te_device_info)TE_DEVICE_INFO_INIT;
+	snprintf(gpu.name, sizeof(gpu.name), "Some GPU");
+	ck_assert_int_eq(opts_parse(&o, _i ? 5 : 3, argv, &done), 0);
+	said[0] = '\0';
+	say_by(keep);
+	ck_assert_int_eq(trainer_create(&o, &t), 0);
+	say_by(NULL);
+	ck_assert_int_eq(strstr(said, "Some GPU is not used") != NULL, !_i);
+	trainer_free(&t);
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("tools/gpu");
@@ -83,6 +109,7 @@ static Suite *suite(void)
 
 	tcase_add_test(c, a_gpu_that_is_passed_over_is_a_warning);
 	tcase_add_test(c, nothing_else_is);
+	tcase_add_loop_test(c, a_run_that_may_choose_warns, 0, 2);
 	return s;
 }
 

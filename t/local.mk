@@ -62,6 +62,7 @@ TT_CORE = \
 	t/ops/ops \
 	t/ops/ops_gpu \
 	t/plan/checkpoint \
+	t/plan/checkpoint_gpu \
 	t/plan/custom \
 	t/plan/custom_gpu \
 	t/plan/faults \
@@ -306,6 +307,7 @@ t_plan_plan_bind_SOURCES = \
 t_plan_plan_bind_gpu_SOURCES = $(t_plan_plan_bind_SOURCES)
 
 t_plan_checkpoint_SOURCES = t/plan/checkpoint.c t/plan/plan_model.c t/plan/plan_model.h
+t_plan_checkpoint_gpu_SOURCES = $(t_plan_checkpoint_SOURCES)
 
 t_plan_custom_SOURCES = \
 	t/plan/custom.c \

@@ -1,15 +1,18 @@
 # Check programs are t/AREA/TOPIC.c, scripts t/AREA/tNNNN-WHAT.t; both print TAP.
-# A program needs one line in a list below; its source is TOPIC.c and it links
-# the whole inside of libtecore. TOPIC_gpu is the same program where TOPIC.c is a TT_PAIR().
+# A program needs one line in a list below; its source is TOPIC.c and it links the inside of all
+# libraries, and libtt, which has the sources that several programs share. Programs of the lists
+# TT_PAIRS and TT_LONG_PAIRS have a TT_PAIR().
 # Those that take longest are started first.
 TT_LONG = \
-	t/comm/allreduce \
 	t/comm/bootstrap_faults \
 	t/comm/fabric \
 	t/comm/faults \
 	t/comm/nodes_faults \
 	t/comm/nodes_random \
 	t/comm/nvls \
+	t/plan/place
+TT_LONG_PAIRS = \
+	t/comm/allreduce \
 	t/comm/pool \
 	t/graph/equivalence \
 	t/graph/graph \
@@ -18,11 +21,29 @@ TT_LONG = \
 	t/kernels/comm \
 	t/kernels/comm_norm \
 	t/kernels/kernels \
-	t/ops/gemm \
-	t/plan/place
-TT_CORE = \
+	t/ops/gemm
+TT_PAIRS = \
 	t/backend/backend \
-	t/backend/backend_gpu \
+	t/capture/recording \
+	t/comm/fusion \
+	t/comm/nodes \
+	t/comm/norm \
+	t/comm/ops \
+	t/comm/reducer \
+	t/comm/vocab \
+	t/graph/bind_update \
+	t/graph/contract \
+	t/graph/offload \
+	t/graph/recompute \
+	t/ops/kernel_calls \
+	t/plan/checkpoint \
+	t/plan/custom \
+	t/plan/fusion \
+	t/plan/plan \
+	t/plan/plan_bind \
+	t/plan/weights \
+	t/tensor/window
+TT_CORE = \
 	t/backend/cgroup \
 	t/backend/cublaslt \
 	t/backend/cuda_abi \
@@ -38,13 +59,7 @@ TT_CORE = \
 	t/base/errno \
 	t/base/log \
 	t/base/param \
-	t/capture/recording \
-	t/capture/recording_gpu \
-	t/kernels/attn_gpu \
-	t/kernels/comm_gpu \
-	t/kernels/comm_norm_gpu \
 	t/kernels/host_kernels \
-	t/kernels/kernels_gpu \
 	t/kernels/simd \
 	t/kernels/threads \
 	t/offload/crc32c \
@@ -56,83 +71,41 @@ TT_CORE = \
 	t/offload/spill_systems \
 	t/ops/gemm_exact \
 	t/ops/gemm_exact_gpu \
-	t/ops/gemm_gpu \
-	t/ops/kernel_calls \
-	t/ops/kernel_calls_gpu \
 	t/ops/ops \
 	t/ops/ops_gpu \
-	t/plan/checkpoint \
-	t/plan/checkpoint_gpu \
-	t/plan/custom \
-	t/plan/custom_gpu \
 	t/plan/faults \
-	t/plan/fusion \
-	t/plan/fusion_gpu \
 	t/plan/optim \
-	t/plan/plan \
-	t/plan/plan_bind \
-	t/plan/plan_bind_gpu \
-	t/plan/plan_gpu \
 	t/plan/seq \
 	t/plan/threads \
-	t/plan/weights \
-	t/plan/weights_gpu \
 	t/quant/block \
 	t/quant/quant \
 	t/quant/recipe \
 	t/tensor/caller \
 	t/tensor/caller_gpu \
-	t/tensor/tensor \
-	t/tensor/window \
-	t/tensor/window_gpu
+	t/tensor/tensor
 TT_GRAPH = \
-	t/graph/bind_update \
-	t/graph/bind_update_gpu \
 	t/graph/bits \
-	t/graph/contract \
-	t/graph/contract_gpu \
-	t/graph/equivalence_gpu \
 	t/graph/faults \
-	t/graph/graph_gpu \
 	t/graph/lifetimes \
 	t/graph/locale \
 	t/graph/null \
-	t/graph/offload \
-	t/graph/offload_gpu \
-	t/graph/recompute \
-	t/graph/recompute_gpu \
 	t/graph/schedule \
-	t/graph/sized \
-	t/graph/step_gpu
+	t/graph/sized
 TT_COMM = \
-	t/comm/allreduce_gpu \
 	t/comm/astray \
 	t/comm/bootstrap \
 	t/comm/bootstrap_net \
 	t/comm/broker \
 	t/comm/broker_user \
-	t/comm/fusion \
-	t/comm/fusion_gpu \
 	t/comm/heap \
 	t/comm/leaving \
 	t/comm/link \
 	t/comm/model \
 	t/comm/nccl \
-	t/comm/nodes \
-	t/comm/nodes_gpu \
-	t/comm/norm \
-	t/comm/norm_gpu \
-	t/comm/ops \
-	t/comm/ops_gpu \
 	t/comm/pmix \
-	t/comm/pool_gpu \
-	t/comm/reducer \
-	t/comm/reducer_gpu \
 	t/comm/split \
 	t/comm/stacks \
-	t/comm/table \
-	t/comm/vocab \
-	t/comm/vocab_gpu
+	t/comm/table
 if HAVE_VERBS
 TT_COMM += t/comm/verbs t/comm/verbs_random
 endif
@@ -253,9 +226,31 @@ AM_TESTS_ENVIRONMENT = \
 if HAVE_CHECK
 # programs of the lists above again, with other settings
 TT_AGAIN = t/backend/t1001-shuffle.t t/plan/t1002-separate.t
-AM_CPPFLAGS += -I$(top_srcdir)/t/lib
+AM_CPPFLAGS += -I$(top_srcdir)/t/lib $(JANSSON_CFLAGS)
 check_LTLIBRARIES += t/lib/libtt.la
 t_lib_libtt_la_SOURCES = \
+	t/comm/broker_lib.c \
+	t/comm/broker_lib.h \
+	t/comm/link_lib.c \
+	t/comm/link_lib.h \
+	t/comm/nodes_lib.c \
+	t/comm/nodes_lib.h \
+	t/comm/ranks.c \
+	t/comm/ranks.h \
+	t/comm/threads.c \
+	t/comm/threads.h \
+	t/comm/verbs_fake.c \
+	t/comm/verbs_fake.h \
+	t/graph/caster.c \
+	t/graph/caster.h \
+	t/graph/offload_lib.c \
+	t/graph/offload_lib.h \
+	t/graph/orders.c \
+	t/graph/orders.h \
+	t/kernels/comm_lib.c \
+	t/kernels/comm_lib.h \
+	t/kernels/kernel_check.c \
+	t/kernels/kernel_check.h \
 	t/lib/tt.c \
 	t/lib/tt.h \
 	t/lib/tt_ctx.c \
@@ -267,8 +262,18 @@ t_lib_libtt_la_SOURCES = \
 	t/lib/tt_num.h \
 	t/lib/tt_states.c \
 	t/lib/tt_states.h \
+	t/lib/tt_ted.c \
+	t/lib/tt_ted.h \
 	t/lib/tt_wire.c \
-	t/lib/tt_wire.h
+	t/lib/tt_wire.h \
+	t/offload/spill_lib.c \
+	t/offload/spill_lib.h \
+	t/ops/op_cases.c \
+	t/ops/op_cases.h \
+	t/ops/op_run.c \
+	t/ops/op_run.h \
+	t/plan/plan_model.c \
+	t/plan/plan_model.h
 t_lib_libtt_la_CFLAGS = $(AM_CFLAGS) $(CHECK_CFLAGS)
 
 # the one program that may see the headers of CUDA
@@ -276,8 +281,8 @@ t_backend_cuda_abi_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 
 t_backend_cublaslt_SOURCES = t/backend/cublaslt.c t/backend/cuda_fake.h
 t_backend_cuda_driver_SOURCES = t/backend/cuda_driver.c t/backend/cuda_fake.h
-t_backend_cuda_multicast_SOURCES = t/backend/cuda_multicast.c t/backend/cuda_fake.h
-t_backend_cuda_share_SOURCES = t/backend/cuda_share.c t/backend/cuda_fake.h
+t_backend_cuda_multicast_SOURCES = t/backend/cuda_fake.h t/backend/cuda_multicast.c
+t_backend_cuda_share_SOURCES = t/backend/cuda_fake.h t/backend/cuda_share.c
 t_backend_cuda_exec_SOURCES = \
 	t/backend/cuda_exec.c \
 	t/backend/cuda_exec_batch.c \
@@ -298,134 +303,47 @@ t_kernels_host_kernels_SOURCES = \
 	t/kernels/host_kernels_rows.c \
 	t/kernels/host_kernels_train.c
 
-t_plan_plan_bind_SOURCES = \
-	t/plan/plan_bind.c \
-	t/plan/plan_bind_cases.c \
-	t/plan/plan_bind_cases.h \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_plan_plan_bind_gpu_SOURCES = $(t_plan_plan_bind_SOURCES)
-
-t_plan_checkpoint_SOURCES = t/plan/checkpoint.c t/plan/plan_model.c t/plan/plan_model.h
-t_plan_checkpoint_gpu_SOURCES = $(t_plan_checkpoint_SOURCES)
-
-t_plan_custom_SOURCES = \
-	t/plan/custom.c \
-	t/plan/custom_block.c \
-	t/plan/custom_cases.c \
-	t/plan/custom_cases.h \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_plan_custom_gpu_SOURCES = $(t_plan_custom_SOURCES)
+t_plan_custom_SOURCES = t/plan/custom.c t/plan/custom_block.c t/plan/custom_cases.h
 
 t_plan_plan_SOURCES = \
 	t/plan/plan.c \
-	t/plan/plan_cases.c \
 	t/plan/plan_cases.h \
 	t/plan/plan_copies.c \
 	t/plan/plan_hooks.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h \
 	t/plan/plan_use.c
-t_plan_plan_gpu_SOURCES = $(t_plan_plan_SOURCES)
-t_plan_threads_SOURCES = t/plan/threads.c t/plan/plan_model.c t/plan/plan_model.h
 
 t_plan_weights_SOURCES = \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h \
 	t/plan/weights.c \
 	t/plan/weights_bound.c \
-	t/plan/weights_cases.c \
 	t/plan/weights_cases.h \
 	t/plan/weights_frozen.c
-t_plan_weights_gpu_SOURCES = $(t_plan_weights_SOURCES)
 
-WINDOW_CASES = t/tensor/window_cases.c t/tensor/window_cases.h
-t_tensor_window_SOURCES = t/tensor/window.c $(WINDOW_CASES)
-t_tensor_window_gpu_SOURCES = t/tensor/window_gpu.c $(WINDOW_CASES)
+t_tensor_caller_SOURCES = t/tensor/caller.c t/tensor/caller_cases.c t/tensor/caller_cases.h
+t_tensor_caller_gpu_SOURCES = t/tensor/caller_cases.c t/tensor/caller_cases.h t/tensor/caller_gpu.c
 
-CALLER_CASES = t/tensor/caller_cases.c t/tensor/caller_cases.h
-t_tensor_caller_SOURCES = t/tensor/caller.c $(CALLER_CASES)
-t_tensor_caller_gpu_SOURCES = t/tensor/caller_gpu.c $(CALLER_CASES)
+t_daemon_tectl_LDADD = $(LDADD) $(JANSSON_LIBS)
 
-TED_LIB = t/lib/tt_ted.c t/lib/tt_ted.h
-TED_LDADD = daemon/libted.la $(LDADD)
-t_daemon_ted_SOURCES = t/daemon/ted.c $(TED_LIB)
-t_daemon_ted_LDADD = $(TED_LDADD)
-t_daemon_ted_fuse_SOURCES = t/daemon/ted_fuse.c $(TED_LIB)
-t_daemon_ted_fuse_LDADD = $(TED_LDADD)
-t_daemon_ted_metrics_SOURCES = t/daemon/ted_metrics.c $(TED_LIB)
-t_daemon_ted_metrics_LDADD = $(TED_LDADD)
-t_daemon_ted_spill_SOURCES = t/daemon/ted_spill.c $(TED_LIB)
-t_daemon_ted_spill_LDADD = $(TED_LDADD)
-t_daemon_ted_stop_SOURCES = t/daemon/ted_stop.c $(TED_LIB)
-t_daemon_ted_stop_LDADD = $(TED_LDADD)
-t_daemon_tectl_SOURCES = t/daemon/tectl.c $(TED_LIB)
-t_daemon_tectl_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
-t_daemon_tectl_LDADD = $(TED_LDADD) $(JANSSON_LIBS)
-t_daemon_ted_user_SOURCES = t/daemon/ted_user.c $(TED_LIB)
-t_daemon_ted_user_LDADD = $(TED_LDADD)
-t_daemon_ted_userns_SOURCES = t/daemon/ted_userns.c $(TED_LIB)
-t_daemon_ted_userns_LDADD = $(TED_LDADD)
-
-t_quant_recipe_SOURCES = t/quant/recipe.c t/plan/plan_model.c t/plan/plan_model.h
-RANKS = t/comm/ranks.c t/comm/ranks.h
-t_comm_astray_SOURCES = t/comm/astray.c $(RANKS)
-t_comm_bootstrap_SOURCES = t/comm/bootstrap.c $(RANKS)
 t_comm_bootstrap_faults_SOURCES = \
-	$(RANKS) \
 	t/comm/bootstrap_faults.c \
 	t/comm/bootstrap_faults.h \
 	t/comm/bootstrap_strangers.c
-t_comm_bootstrap_net_SOURCES = t/comm/bootstrap_net.c $(RANKS)
-THREADS = t/comm/threads.c t/comm/threads.h
-POOL_CASES = \
-	$(THREADS) \
-	t/comm/pool_cases.c \
-	t/comm/pool_cases.h \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
 t_comm_broker_SOURCES = \
 	t/comm/broker.c \
 	t/comm/broker_control.c \
-	t/comm/broker_lib.c \
-	t/comm/broker_lib.h \
 	t/comm/broker_limits.c \
 	t/comm/broker_messages.c
-t_comm_broker_user_SOURCES = t/comm/broker_lib.c t/comm/broker_lib.h t/comm/broker_user.c
-t_comm_faults_SOURCES = t/comm/faults.c $(RANKS)
-t_comm_link_SOURCES = t/comm/link.c $(RANKS)
-t_comm_nodes_SOURCES = t/comm/nodes.c $(RANKS) $(THREADS)
-t_comm_nodes_gpu_SOURCES = $(t_comm_nodes_SOURCES)
-NODES = t/comm/nodes_lib.c t/comm/nodes_lib.h $(RANKS) $(THREADS)
-t_comm_fabric_SOURCES = t/comm/fabric.c $(NODES)
-t_comm_leaving_SOURCES = t/comm/leaving.c $(NODES)
-t_comm_nodes_faults_SOURCES = t/comm/nodes_faults.c $(NODES)
-t_comm_nodes_random_SOURCES = t/comm/nodes_random.c $(NODES)
 check_PROGRAMS += t/comm/recover_rank
-t_comm_recover_rank_SOURCES = t/comm/recover_rank.c $(NODES)
 t_comm_verbs_SOURCES = \
-	$(THREADS) \
-	t/comm/link_lib.c \
-	t/comm/link_lib.h \
 	t/comm/verbs.c \
 	t/comm/verbs_comm.c \
 	t/comm/verbs_devices.c \
-	t/comm/verbs_fake.c \
-	t/comm/verbs_fake.h \
 	t/comm/verbs_faults.c \
 	t/comm/verbs_lib.c \
 	t/comm/verbs_lib.h
-t_comm_verbs_random_SOURCES = \
-	$(NODES) \
-	t/comm/verbs_fake.c \
-	t/comm/verbs_fake.h \
-	t/comm/verbs_random.c
-t_comm_nvls_SOURCES = t/comm/nvls.c $(RANKS) $(THREADS)
 check_LTLIBRARIES += t/comm/libnccl.la
 t_comm_libnccl_la_SOURCES = t/comm/nccl_fake.c t/comm/nccl_fake.h
 t_comm_libnccl_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
-t_comm_nccl_SOURCES = t/comm/nccl.c t/comm/nccl_fake.h $(THREADS)
+t_comm_nccl_SOURCES = t/comm/nccl.c t/comm/nccl_fake.h
 t_comm_nccl_LDADD = t/comm/libnccl.la $(LDADD)
 check_LTLIBRARIES += t/comm/libpmix.la t/lib/failfork.la t/lib/libidle.la
 t_lib_failfork_la_SOURCES = t/lib/failfork.c
@@ -434,59 +352,30 @@ t_lib_libidle_la_SOURCES = t/lib/idle.c
 t_lib_libidle_la_LDFLAGS = -avoid-version -shared -rpath /nowhere
 t_comm_libpmix_la_SOURCES = t/comm/pmix_fake.c t/comm/pmix_fake.h
 t_comm_libpmix_la_LDFLAGS = -version-info 2:0:0 -shared -rpath /nowhere
-t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h $(RANKS)
+t_comm_pmix_SOURCES = t/comm/pmix.c t/comm/pmix_fake.h
 t_comm_pmix_LDADD = t/comm/libpmix.la $(LDADD)
-t_comm_pool_SOURCES = t/comm/pool.c $(POOL_CASES) $(RANKS)
-t_comm_pool_gpu_SOURCES = t/comm/pool_gpu.c $(POOL_CASES)
-REDUCER = $(THREADS) t/plan/plan_model.c t/plan/plan_model.h
-t_comm_reducer_SOURCES = t/comm/reducer.c $(REDUCER)
-t_comm_reducer_gpu_SOURCES = $(t_comm_reducer_SOURCES)
-t_comm_fusion_SOURCES = t/comm/fusion.c $(THREADS)
-t_comm_fusion_gpu_SOURCES = $(t_comm_fusion_SOURCES)
-t_comm_norm_SOURCES = t/comm/norm.c $(THREADS)
-t_comm_norm_gpu_SOURCES = $(t_comm_norm_SOURCES)
-t_comm_ops_SOURCES = t/comm/ops.c $(THREADS)
-t_comm_ops_gpu_SOURCES = $(t_comm_ops_SOURCES)
-t_comm_stacks_SOURCES = t/comm/stacks.c $(REDUCER)
-t_comm_table_SOURCES = t/comm/table.c $(RANKS)
-t_comm_allreduce_SOURCES = t/comm/allreduce.c $(THREADS)
-t_comm_allreduce_gpu_SOURCES = $(t_comm_allreduce_SOURCES)
-t_comm_split_SOURCES = t/comm/split.c $(NODES)
-t_comm_vocab_SOURCES = t/comm/vocab.c $(THREADS)
-t_comm_vocab_gpu_SOURCES = $(t_comm_vocab_SOURCES)
+t_comm_pool_SOURCES = t/comm/pool.c t/comm/pool_cases.c t/comm/pool_cases.h
 
 # units of te_train
 TE_TRAIN_LDADD = tools/te_train/libte_train.la $(LDADD) $(JANSSON_LIBS) $(ZLIB_LIBS)
-t_tools_ckpt_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_ckpt_LDADD = $(TE_TRAIN_LDADD)
-t_tools_ckpt_crash_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_ckpt_crash_LDADD = $(TE_TRAIN_LDADD)
-t_tools_data_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_data_LDADD = $(TE_TRAIN_LDADD)
-t_tools_freeze_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_freeze_LDADD = $(TE_TRAIN_LDADD)
-t_tools_gpu_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_gpu_LDADD = $(TE_TRAIN_LDADD)
 t_tools_gpu_LDFLAGS = -Wl,--wrap=te_backend_info,--wrap=te_device_info
-t_tools_hfconfig_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_hfconfig_LDADD = $(TE_TRAIN_LDADD)
-t_tools_mem_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_mem_LDADD = $(TE_TRAIN_LDADD)
-t_tools_option_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_option_LDADD = $(TE_TRAIN_LDADD)
 t_tools_perftest_stats_LDADD = tools/te_perftest/libte_perftest.la $(LDADD) $(JANSSON_LIBS)
-t_tools_safetensors_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_safetensors_LDADD = $(TE_TRAIN_LDADD)
-t_tools_sample_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_sample_LDADD = $(TE_TRAIN_LDADD)
-t_tools_weights_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_tools_weights_LDADD = $(TE_TRAIN_LDADD)
 
-BACKEND_CASES = \
+t_backend_backend_SOURCES = \
+	t/backend/backend.c \
 	t/backend/backend_branches.c \
 	t/backend/backend_captures.c \
-	t/backend/backend_cases.c \
-	t/backend/backend_cases.h \
 	t/backend/backend_faults.c \
 	t/backend/backend_lib.c \
 	t/backend/backend_lib.h \
@@ -495,160 +384,69 @@ BACKEND_CASES = \
 	t/backend/backend_share.c \
 	t/backend/backend_streams.c \
 	t/backend/backend_work.c
-t_backend_backend_SOURCES = t/backend/backend.c $(BACKEND_CASES)
-t_backend_backend_gpu_SOURCES = t/backend/backend_gpu.c $(BACKEND_CASES)
 
-t_plan_fusion_SOURCES = \
-	t/plan/fusion.c \
-	t/plan/fusion_cases.c \
-	t/plan/fusion_cases.h
-t_plan_fusion_gpu_SOURCES = $(t_plan_fusion_SOURCES)
-
-SPILL_LIB = t/offload/spill_lib.c t/offload/spill_lib.h
-t_offload_spill_SOURCES = t/offload/spill.c $(SPILL_LIB)
-t_offload_spill_faults_SOURCES = t/offload/spill_faults.c $(SPILL_LIB)
-t_offload_spill_systems_SOURCES = t/offload/spill_systems.c $(SPILL_LIB)
-
-GEMM_CASES = t/ops/gemm_cases.c t/ops/gemm_cases.h
-t_ops_gemm_SOURCES = t/ops/gemm.c $(GEMM_CASES)
-t_ops_gemm_gpu_SOURCES = t/ops/gemm_gpu.c $(GEMM_CASES)
+t_ops_gemm_SOURCES = t/ops/gemm.c t/ops/gemm_cases.c t/ops/gemm_cases.h
 
 t_ops_kernel_calls_SOURCES = \
 	t/ops/kernel_calls.c \
-	t/ops/kernel_calls_cases.c \
 	t/ops/kernel_calls_cases.h \
 	t/ops/kernel_calls_elem.c \
 	t/ops/kernel_calls_heads.c \
 	t/ops/kernel_calls_rows.c \
-	t/ops/kernel_calls_train.c \
-	t/ops/op_run.c \
-	t/ops/op_run.h
-t_ops_kernel_calls_gpu_SOURCES = $(t_ops_kernel_calls_SOURCES)
+	t/ops/kernel_calls_train.c
 
-GEMM_EXACT_CASES = t/ops/gemm_exact_cases.c t/ops/gemm_exact_cases.h
-t_ops_gemm_exact_SOURCES = t/ops/gemm_exact.c $(GEMM_EXACT_CASES)
-t_ops_gemm_exact_gpu_SOURCES = t/ops/gemm_exact_gpu.c $(GEMM_EXACT_CASES)
-
-t_graph_bind_update_SOURCES = \
-	t/graph/bind_update.c \
-	t/graph/bind_update_cases.c \
-	t/graph/bind_update_cases.h \
-	t/graph/caster.c \
-	t/graph/caster.h \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_bind_update_gpu_SOURCES = $(t_graph_bind_update_SOURCES)
+t_ops_gemm_exact_SOURCES = t/ops/gemm_exact.c t/ops/gemm_exact_cases.c t/ops/gemm_exact_cases.h
+t_ops_gemm_exact_gpu_SOURCES = \
+	t/ops/gemm_exact_cases.c \
+	t/ops/gemm_exact_cases.h \
+	t/ops/gemm_exact_gpu.c
 
 t_graph_contract_SOURCES = \
 	t/graph/contract.c \
 	t/graph/contract_arguments.c \
 	t/graph/contract_capture.c \
-	t/graph/contract_cases.c \
-	t/graph/contract_cases.h \
 	t/graph/contract_lib.c \
 	t/graph/contract_lib.h \
-	t/graph/contract_replay.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_contract_gpu_SOURCES = $(t_graph_contract_SOURCES)
-
-t_graph_bits_SOURCES = t/graph/bits.c t/plan/plan_model.c t/plan/plan_model.h
-
-t_graph_equivalence_SOURCES = \
-	t/graph/equivalence.c \
-	t/graph/equivalence_cases.c \
-	t/graph/equivalence_cases.h
-t_graph_equivalence_gpu_SOURCES = $(t_graph_equivalence_SOURCES)
-
-t_graph_faults_SOURCES = t/graph/faults.c t/graph/caster.c t/graph/caster.h \
-	t/plan/plan_model.c t/plan/plan_model.h
+	t/graph/contract_replay.c
 
 t_graph_graph_SOURCES = \
-	t/graph/caster.c \
-	t/graph/caster.h \
 	t/graph/graph.c \
 	t/graph/graph_capture.c \
-	t/graph/graph_cases.c \
-	t/graph/graph_cases.h \
 	t/graph/graph_lib.c \
 	t/graph/graph_lib.h \
 	t/graph/graph_memory.c \
 	t/graph/graph_models.c \
-	t/graph/graph_replay.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_graph_gpu_SOURCES = $(t_graph_graph_SOURCES)
+	t/graph/graph_replay.c
 
-t_graph_offload_SOURCES = \
-	t/graph/offload.c \
-	t/graph/offload_cases.c \
-	t/graph/offload_cases.h \
-	t/graph/offload_faults.c \
-	t/graph/offload_lib.c \
-	t/graph/offload_lib.h \
-	t/graph/offload_memory.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_offload_gpu_SOURCES = $(t_graph_offload_SOURCES)
+t_graph_offload_SOURCES = t/graph/offload.c t/graph/offload_faults.c t/graph/offload_memory.c
 
 t_graph_recompute_SOURCES = \
-	t/graph/offload_lib.c \
-	t/graph/offload_lib.h \
 	t/graph/recompute.c \
-	t/graph/recompute_cases.c \
 	t/graph/recompute_cases.h \
 	t/graph/recompute_ops.c \
-	t/graph/recompute_random.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_recompute_gpu_SOURCES = $(t_graph_recompute_SOURCES)
+	t/graph/recompute_random.c
 
 t_graph_step_SOURCES = \
 	t/graph/step.c \
-	t/graph/step_cases.c \
 	t/graph/step_cases.h \
 	t/graph/step_cuts.c \
 	t/graph/step_drop.c \
 	t/graph/step_scales.c \
-	t/graph/step_use.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_graph_step_gpu_SOURCES = $(t_graph_step_SOURCES)
+	t/graph/step_use.c
 
-ATTN_CASES = t/kernels/attn_cases.c t/kernels/attn_cases.h \
-	t/kernels/kernel_check.c t/kernels/kernel_check.h
-t_kernels_attn_SOURCES = t/kernels/attn.c $(ATTN_CASES)
-t_kernels_attn_gpu_SOURCES = t/kernels/attn_gpu.c $(ATTN_CASES)
+t_kernels_attn_SOURCES = t/kernels/attn.c t/kernels/attn_cases.c t/kernels/attn_cases.h
 
-COMM_CASES = \
-	t/kernels/comm_cases.c \
-	t/kernels/comm_cases.h \
-	t/kernels/comm_lib.c \
-	t/kernels/comm_lib.h \
-	t/kernels/kernel_check.c \
-	t/kernels/kernel_check.h
-t_kernels_comm_SOURCES = t/kernels/comm.c $(COMM_CASES)
-t_kernels_comm_gpu_SOURCES = t/kernels/comm_gpu.c $(COMM_CASES)
+t_kernels_comm_SOURCES = t/kernels/comm.c t/kernels/comm_cases.c t/kernels/comm_cases.h
 t_kernels_comm_norm_SOURCES = \
-	t/kernels/comm_lib.c \
-	t/kernels/comm_lib.h \
 	t/kernels/comm_norm.c \
-	t/kernels/comm_norm_cases.c \
 	t/kernels/comm_norm_cases.h \
 	t/kernels/comm_norm_failures.c \
 	t/kernels/comm_norm_launches.c \
 	t/kernels/comm_norm_lib.c \
-	t/kernels/comm_norm_lib.h \
-	t/kernels/kernel_check.c \
-	t/kernels/kernel_check.h
-t_kernels_comm_norm_gpu_SOURCES = $(t_kernels_comm_norm_SOURCES)
+	t/kernels/comm_norm_lib.h
 
 t_kernels_kernels_SOURCES = \
 	t/kernels/kernel_acts.c \
-	t/kernels/kernel_cases.c \
-	t/kernels/kernel_cases.h \
-	t/kernels/kernel_check.c \
-	t/kernels/kernel_check.h \
 	t/kernels/kernel_elem.c \
 	t/kernels/kernel_lib.c \
 	t/kernels/kernel_lib.h \
@@ -656,41 +454,36 @@ t_kernels_kernels_SOURCES = \
 	t/kernels/kernel_train.c \
 	t/kernels/kernel_weights.c \
 	t/kernels/kernels.c
-t_kernels_kernels_gpu_SOURCES = $(t_kernels_kernels_SOURCES)
-t_kernels_threads_SOURCES = t/kernels/threads.c t/kernels/kernel_check.c t/kernels/kernel_check.h
-
-ORDERS = t/graph/orders.c t/graph/orders.h
-t_graph_lifetimes_SOURCES = t/graph/lifetimes.c $(ORDERS)
-t_graph_schedule_SOURCES = t/graph/schedule.c $(ORDERS)
 
 t_capture_recording_SOURCES = \
 	t/capture/recording.c \
 	t/capture/recording_access.c \
 	t/capture/recording_bindings.c \
-	t/capture/recording_cases.c \
-	t/capture/recording_cases.h \
 	t/capture/recording_events.c \
 	t/capture/recording_faults.c \
 	t/capture/recording_lib.c \
 	t/capture/recording_lib.h \
 	t/capture/recording_nodes.c \
-	t/capture/recording_updates.c \
-	t/plan/plan_model.c \
-	t/plan/plan_model.h
-t_capture_recording_gpu_SOURCES = $(t_capture_recording_SOURCES)
+	t/capture/recording_updates.c
 
-OP_CASES = t/ops/op_cases.c t/ops/op_cases.h t/ops/op_run.c t/ops/op_run.h
-t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c $(OP_CASES)
-t_ops_ops_gpu_SOURCES = t/ops/ops_gpu.c $(OP_CASES)
+t_ops_ops_SOURCES = t/ops/ops.c t/ops/ops.h t/ops/ops_linear.c t/ops/ops_use.c
 
-check_PROGRAMS += $(TT_LONG) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+check_PROGRAMS += $(TT_LONG) $(TT_LONG_PAIRS) $(TT_PAIRS)
+check_PROGRAMS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+# X_gpu is a hard link to X: TT_PAIR() looks at the name
+TT_TWINS = $(TT_LONG_PAIRS:=_gpu) $(TT_PAIRS:=_gpu)
+check_SCRIPTS = $(TT_TWINS)
+MOSTLYCLEANFILES += $(TT_TWINS)
+$(TT_TWINS): %_gpu: %
+	$(AM_V_GEN)ln -f $< $@
 LDADD = \
 	t/lib/libtt.la \
+	daemon/libted.la \
 	libtegraph/libtegraph_internal.la \
 	libtecomm/libtecomm_internal.la \
 	libtecore/libtecore_internal.la \
 	$(CHECK_LIBS)
-TESTS += $(TT_AGAIN) $(TT_LONG)
+TESTS += $(TT_AGAIN) $(TT_LONG) $(TT_LONG_PAIRS)
 dist_check_SCRIPTS += $(TT_AGAIN)
 endif
 
@@ -706,7 +499,7 @@ EXTRA_DIST += \
 # scripts take longer than most programs
 TESTS += $(TT_TOOLS_SH) $(TT_META) $(TT_SH)
 if HAVE_CHECK
-TESTS += $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
+TESTS += $(TT_PAIRS) $(TT_TWINS) $(TT_CORE) $(TT_GRAPH) $(TT_COMM) $(TT_DAEMON) $(TT_TOOLS)
 endif
 
 # The reason of each failure and skip, then "N passed, N failed, N skipped". A

@@ -1,4 +1,4 @@
-/* t/backend/backend.c - the host backend's table, and what stands in the holes of a table. */
+/* t/backend/backend.c - every row of struct te__backend_ops, and of a table with holes. */
 #include "config.h"
 
 #include <errno.h>
@@ -8,8 +8,9 @@
 
 #include <te/errno.h>
 
-#include "backend_cases.h"
+#include "backend_lib.h"
 #include "libtecore/backend/backend.h"
+#include "tt_ctx.h"
 
 /* an empty table, filled: every entry refuses, naming itself, and touches nothing */
 
@@ -146,16 +147,29 @@ const char *__tsan_default_options(void)
 	return "allocator_may_return_null=1";
 }
 
-static Suite *suite(void)
+static Suite *suite(const char *name, const char *on)
 {
-	Suite *s;
+	const int host = !strcmp(on, "host");
+	Suite *s = suite_create(name);
 	TCase *c;
 
-	/* so that memory runs out before the machine's does, and is all accounted for */
-	setenv("TE_DEVICE_MEM_LIMIT", "64M", 1);
-	/* cases of branches wait for each other's nodes, also on a machine of one core */
-	setenv("TE_HOST_THREADS", "4", 1);
-	s = backend_suite("backend/backend", "host");
+	backend = on;
+	if (host) {
+		/* so that memory runs out before the machine's does, and is all accounted for */
+		setenv("TE_DEVICE_MEM_LIMIT", "64M", 1);
+		/* cases of branches wait for each other's nodes, also on a machine of one core */
+		setenv("TE_HOST_THREADS", "4", 1);
+	}
+	backend_memory_cases(s);
+	backend_share_cases(s);
+	backend_stream_cases(s);
+	backend_work_cases(s);
+	backend_capture_cases(s);
+	backend_branch_cases(s);
+	backend_fault_cases(s);
+	backend_public_cases(s);
+	if (!host)
+		return s;
 	c = tt_case(s, "table", "host fast");
 	tcase_add_test(c, refuses_what_a_backend_lacks);
 	tcase_add_test(c, keeps_what_a_backend_has);
@@ -163,4 +177,4 @@ static Suite *suite(void)
 	return s;
 }
 
-TT_MAIN("backend/backend", TT_NEED_NOTHING, suite)
+TT_PAIR("backend/backend", suite)

@@ -1,6 +1,20 @@
-/* t/capture/recording.c - te/capture.h: what is recorded, rebound, updated and launched. */
+/* t/capture/recording.c - the cases of recordings, for both backends. */
 #include "config.h"
 
-#include "recording_cases.h"
+#include "recording_lib.h"
 
-TT_PAIR("capture/recording", recording_suite)
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+
+	backend = on;
+	recording_node_cases(s);
+	recording_update_cases(s);
+	recording_binding_cases(s);
+	recording_event_cases(s);
+	recording_access_cases(s);
+	recording_fault_cases(s);
+	return s;
+}
+
+TT_PAIR("capture/recording", suite)

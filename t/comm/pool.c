@@ -1,4 +1,4 @@
-/* t/comm/pool.c - symmetric memory of threads and of processes on the host backend. */
+/* t/comm/pool.c - symmetric memory of threads on either backend, and of processes. */
 #include "config.h"
 
 #include <errno.h>
@@ -396,11 +396,14 @@ START_TEST(a_failing_call_of_one_rank_fails_on_all)
 }
 END_TEST
 
-static Suite *suite(void)
+static Suite *suite(const char *name, const char *on)
 {
-	Suite *s = pool_suite("comm/pool", "host");
-	TCase *c = tt_case(s, "processes", "host");
+	Suite *s = pool_suite(name, on);
+	TCase *c;
 
+	if (strcmp(on, "host"))
+		return s;
+	c = tt_case(s, "processes", "host");
 	tcase_add_checked_fixture(c, setup, NULL);
 	tcase_add_loop_test(c, processes_read_each_others_memory, 1, 9);
 	tcase_add_test(c, pools_of_different_sizes_are_refused);
@@ -414,4 +417,4 @@ static Suite *suite(void)
 	return s;
 }
 
-TT_MAIN("comm/pool", TT_NEED_NOTHING, suite)
+TT_PAIR("comm/pool", suite)

@@ -1,6 +1,21 @@
-/* t/graph/contract.c - what graphs refuse, call and leave alone. */
+/*
+ * t/graph/contract.c - what te_graph_*(3) promise: arguments by position and by name, the
+ * exact order of hooks and functions, the failure of each of their calls, states in which a replay
+ * is refused, one weight-cache flag for each graph, and no trace of warm-up and capture.
+ */
 #include "config.h"
 
-#include "contract_cases.h"
+#include "contract_lib.h"
 
-TT_PAIR("graph/contract", contract_suite)
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+
+	backend = on;
+	contract_capture_cases(s);
+	contract_argument_cases(s);
+	contract_replay_cases(s);
+	return s;
+}
+
+TT_PAIR("graph/contract", suite)

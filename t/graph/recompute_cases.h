@@ -6,7 +6,6 @@
 
 #include "tt.h"
 
-Suite *recompute_suite(const char *name, const char *backend);
 /* fills the arena of a plan, but for the values that forward has kept, with 0xff */
 void poison_arena(struct te_plan *p);
 /* recompute_ops.c, recompute_random.c */

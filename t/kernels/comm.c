@@ -1,4 +1,7 @@
-/* t/kernels/comm.c - the collective kernels on the host: ranks are streams, or processes. */
+/*
+ * t/kernels/comm.c - the collective kernels: ranks are streams, whose kernels run concurrently, or
+ * processes on the host.
+ */
 #include "config.h"
 
 #include <signal.h>
@@ -179,15 +182,18 @@ START_TEST(a_killed_process_is_named)
 }
 END_TEST
 
-static Suite *suite(void)
+static Suite *suite(const char *name, const char *on)
 {
-	Suite *s = comm_suite("kernels/comm", "host");
-	TCase *c = tt_case(s, "processes", "protocol");
+	Suite *s = comm_suite(name, on);
+	TCase *c;
 
+	if (strcmp(on, "host"))
+		return s;
+	c = tt_case(s, "processes", "protocol");
 	tcase_add_test(c, ranks_are_processes);
 	tcase_add_test(c, a_killed_process_is_named);
 	tcase_add_test(tt_case(s, "litmus", "protocol"), no_packet_is_torn_or_stale);
 	return s;
 }
 
-TT_MAIN("kernels/comm", TT_NEED_NOTHING, suite)
+TT_PAIR("kernels/comm", suite)

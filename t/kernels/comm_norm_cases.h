@@ -4,8 +4,6 @@
 
 #include "tt.h"
 
-Suite *comm_norm_suite(const char *name, const char *on);
-
 /* parts of it */
 void comm_norm_failure_cases(Suite *s);
 void comm_norm_launch_cases(Suite *s);

@@ -1,6 +1,28 @@
-/* t/kernels/kernels.c - kernels; on the host, that is a test of kernel_check.c. */
+/* t/kernels/kernels.c - kernels of all families, at aligned and at unaligned addresses. */
 #include "config.h"
 
-#include "kernel_cases.h"
+#include "kernel_lib.h"
+#include "tt_ctx.h"
 
-TT_PAIR("kernels/kernels", kernel_suite)
+static void setup_odd(void)
+{
+	kc_unaligned(1);
+}
+
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+	TCase *odd;
+
+	backend = on;
+	odd = kl_case(s, "unaligned addresses");
+	tcase_add_checked_fixture(odd, setup_odd, NULL);
+	kernel_elem_cases(s, odd);
+	kernel_row_cases(s, odd);
+	kernel_act_cases(s, odd);
+	kernel_train_cases(s, odd);
+	kernel_weights_cases(s, odd);
+	return s;
+}
+
+TT_PAIR("kernels/kernels", suite)

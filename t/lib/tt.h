@@ -53,8 +53,8 @@ int tt_main(const char *name, uint32_t needs, Suite *(*suite)(void));
 extern int tt_one_process;
 
 /*
- * The program is built twice, as X and as X_gpu: the first runs the suite on the host backend, the
- * second on "cuda". name is that of X.
+ * The program has two names, X and X_gpu (TT_PAIRS of t/local.mk): by the first it runs the suite
+ * on the host backend, by the second on "cuda". name is X.
  */
 #define TT_PAIR(name, suite)                           \
 	int main(int argc, char **argv)                \

@@ -1,10 +1,11 @@
 /*
- * t/ops/gemm.c - te_gemm(3) on the host backend, and which GEMMs the cuda backend computes by
- * kernels of its own.
+ * t/ops/gemm.c - te_gemm(3) on either backend, and which GEMMs the cuda backend computes by kernels
+ * of its own.
  */
 #include "config.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <te/dtype.h>
 #include <te/errno.h>
@@ -97,14 +98,17 @@ START_TEST(cuda_has_no_kernel_for_a_large_gemm)
 }
 END_TEST
 
-static Suite *suite(void)
+static Suite *suite(const char *name, const char *on)
 {
-	Suite *s = gemm_suite("ops/gemm", "host");
-	TCase *c = tt_case(s, "geometry", "cuda");
+	Suite *s = gemm_suite(name, on);
+	TCase *c;
 
+	if (strcmp(on, "host"))
+		return s;
+	c = tt_case(s, "geometry", "cuda");
 	tcase_add_test(c, cuda_computes_small_gemms_itself);
 	tcase_add_test(c, cuda_has_no_kernel_for_a_large_gemm);
 	return s;
 }
 
-TT_MAIN("ops/gemm", TT_NEED_NOTHING, suite)
+TT_PAIR("ops/gemm", suite)

@@ -13,8 +13,6 @@
 
 #include "op_run.h"
 
-/* the suite on the named backend */
-Suite *kc_suite(const char *name, const char *backend);
 /* a case with the fixture */
 TCase *kc_case(Suite *s, const char *name);
 /* cases of each source */

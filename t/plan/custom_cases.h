@@ -4,8 +4,6 @@
 
 #include "tt.h"
 
-Suite *custom_suite(const char *name, const char *on);
-
 /* custom_block.c: a Llama block of such an operation and of such fusions */
 void custom_block_cases(Suite *s);
 

@@ -9,8 +9,6 @@
 extern const char *const recipes[NRECIPES];
 extern const struct model_shape gpt;
 
-/* the suite on the named backend */
-Suite *plan_suite(const char *name, const char *backend);
 /* parts of it */
 void plan_copy_cases(Suite *s);
 void plan_hook_cases(Suite *s);

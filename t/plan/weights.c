@@ -1,6 +1,17 @@
-/* t/plan/weights.c - frozen weights and weights without a master. */
+/* t/plan/weights.c - frozen weights and weights without a master, on either backend. */
 #include "config.h"
 
+#include "tt_ctx.h"
 #include "weights_cases.h"
 
-TT_PAIR("plan/weights", weights_suite)
+static Suite *suite(const char *name, const char *on)
+{
+	Suite *s = suite_create(name);
+
+	backend = on;
+	frozen_cases(s);
+	bound_cases(s);
+	return s;
+}
+
+TT_PAIR("plan/weights", suite)

@@ -10,12 +10,17 @@ tools_te_run_SOURCES = \
 	tools/run/output.c \
 	tools/run/ranks.c \
 	tools/run/run.h \
-	tools/te_run.c \
-	tools/te_train/option.c \
-	tools/te_train/option.h \
-	tools/te_train/say.c \
-	tools/te_train/say.h
-tools_te_run_LDADD = libtecomm/libtecomm.la libtecore/libtecore.la
+	tools/te_run.c
+tools_te_run_LDADD = tools/lib/libtools.la libtecomm/libtecomm.la libtecore/libtecore.la
+
+# what tools share; te_run needs none of what jansson is for
+noinst_LTLIBRARIES += tools/lib/libtools.la
+tools_lib_libtools_la_SOURCES = \
+	tools/lib/option.c \
+	tools/lib/option.h \
+	tools/lib/say.c \
+	tools/lib/say.h
+tools_lib_libtools_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 
 dist_man1_MANS += \
 	man/te_run.1
@@ -37,30 +42,40 @@ bin_PROGRAMS += \
 	tools/te_train/te_train \
 	tools/tectl
 
+tools_lib_libtools_la_SOURCES += \
+	tools/lib/digest.c \
+	tools/lib/digest.h \
+	tools/lib/folder.c \
+	tools/lib/folder.h \
+	tools/lib/hfconfig.c \
+	tools/lib/hfconfig.h \
+	tools/lib/model.c \
+	tools/lib/model.h \
+	tools/lib/pyjson.c \
+	tools/lib/pyjson.h \
+	tools/lib/record.c \
+	tools/lib/record.h \
+	tools/lib/safetensors.c \
+	tools/lib/safetensors.h \
+	tools/lib/shard.c \
+	tools/lib/shard.h \
+	tools/lib/stop.c \
+	tools/lib/stop.h \
+	tools/lib/tensors.c \
+	tools/lib/tensors.h \
+	tools/lib/weights.c \
+	tools/lib/weights.h
+
 tools_te_info_SOURCES = \
-	tools/te_info.c \
-	tools/te_train/folder.c \
-	tools/te_train/folder.h \
-	tools/te_train/record.c \
-	tools/te_train/record.h \
-	tools/te_train/say.c \
-	tools/te_train/say.h
+	tools/te_info.c
 tools_te_info_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_info_LDADD = libtegraph/libtegraph.la libtecomm/libtecomm.la libtecore/libtecore.la \
-	$(JANSSON_LIBS)
+tools_te_info_LDADD = tools/lib/libtools.la libtegraph/libtegraph.la libtecomm/libtecomm.la \
+	libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_tectl_SOURCES = \
-	tools/te_train/folder.c \
-	tools/te_train/folder.h \
-	tools/te_train/option.c \
-	tools/te_train/option.h \
-	tools/te_train/record.c \
-	tools/te_train/record.h \
-	tools/te_train/say.c \
-	tools/te_train/say.h \
 	tools/tectl.c
 tools_tectl_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_tectl_LDADD = libtecore/libtecore.la $(JANSSON_LIBS)
+tools_tectl_LDADD = tools/lib/libtools.la libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_te_plot_SOURCES = \
 	tools/te_plot.c
@@ -110,25 +125,9 @@ tools_te_perftest_libte_perftest_la_SOURCES = \
 	tools/te_perftest/stats.h \
 	tools/te_perftest/step.c \
 	tools/te_perftest/tests.c \
-	tools/te_perftest/verbs.c \
-	tools/te_train/folder.c \
-	tools/te_train/folder.h \
-	tools/te_train/hfconfig.c \
-	tools/te_train/hfconfig.h \
-	tools/te_train/model.c \
-	tools/te_train/model.h \
-	tools/te_train/option.c \
-	tools/te_train/option.h \
-	tools/te_train/pyjson.c \
-	tools/te_train/pyjson.h \
-	tools/te_train/record.c \
-	tools/te_train/record.h \
-	tools/te_train/say.c \
-	tools/te_train/say.h \
-	tools/te_train/shard.c \
-	tools/te_train/shard.h
+	tools/te_perftest/verbs.c
 tools_te_perftest_libte_perftest_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_te_perftest_libte_perftest_la_LIBADD = $(BLAS_LIBS)
+tools_te_perftest_libte_perftest_la_LIBADD = tools/lib/libtools.la $(BLAS_LIBS)
 
 tools_te_perftest_te_perftest_SOURCES = \
 	tools/te_perftest/main.c
@@ -145,14 +144,8 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/ckpt.h \
 	tools/te_train/data.c \
 	tools/te_train/data.h \
-	tools/te_train/digest.c \
-	tools/te_train/digest.h \
-	tools/te_train/folder.c \
-	tools/te_train/folder.h \
 	tools/te_train/graph.c \
 	tools/te_train/graph.h \
-	tools/te_train/hfconfig.c \
-	tools/te_train/hfconfig.h \
 	tools/te_train/inflate.c \
 	tools/te_train/inflate.h \
 	tools/te_train/lock.c \
@@ -163,43 +156,23 @@ tools_te_train_libte_train_la_SOURCES = \
 	tools/te_train/magic.h \
 	tools/te_train/mem.c \
 	tools/te_train/mem.h \
-	tools/te_train/model.c \
-	tools/te_train/model.h \
-	tools/te_train/option.c \
-	tools/te_train/option.h \
 	tools/te_train/opts.c \
 	tools/te_train/opts.h \
 	tools/te_train/progress.c \
 	tools/te_train/progress.h \
-	tools/te_train/pyjson.c \
-	tools/te_train/pyjson.h \
 	tools/te_train/ranks.c \
 	tools/te_train/ranks.h \
-	tools/te_train/record.c \
-	tools/te_train/record.h \
 	tools/te_train/recover.c \
-	tools/te_train/safetensors.c \
-	tools/te_train/safetensors.h \
 	tools/te_train/sample.c \
 	tools/te_train/sample.h \
-	tools/te_train/say.c \
-	tools/te_train/say.h \
 	tools/te_train/setup.c \
-	tools/te_train/shard.c \
-	tools/te_train/shard.h \
 	tools/te_train/source.c \
 	tools/te_train/source.h \
-	tools/te_train/stop.c \
-	tools/te_train/stop.h \
-	tools/te_train/tensors.c \
-	tools/te_train/tensors.h \
 	tools/te_train/tokenizer.c \
-	tools/te_train/tokenizer.h \
-	tools/te_train/weights.c \
-	tools/te_train/weights.h
+	tools/te_train/tokenizer.h
 tools_te_train_libte_train_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(ZLIB_CFLAGS) \
 	$(LZMA_CFLAGS) $(ZSTD_CFLAGS)
-tools_te_train_libte_train_la_LIBADD = $(ZLIB_LIBS) $(LZMA_LIBS) $(ZSTD_LIBS)
+tools_te_train_libte_train_la_LIBADD = tools/lib/libtools.la $(ZLIB_LIBS) $(LZMA_LIBS) $(ZSTD_LIBS)
 
 tools_te_train_te_train_SOURCES = \
 	tools/te_train/main.c

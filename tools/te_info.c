@@ -19,8 +19,8 @@
 #include <te/spill.h>
 #include <te/version.h>
 
-#include "tools/te_train/record.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 static void record_build(struct record *rec)
 {

@@ -12,8 +12,8 @@
 
 #include <te/version.h>
 
+#include "tools/lib/option.h"
 #include "tools/run/run.h"
-#include "tools/te_train/option.h"
 
 #define GRACE_S 5    /* from SIGTERM to SIGKILL */
 #define SILENCE_S 30 /* of another host */

@@ -14,9 +14,9 @@
 #include <te/version.h>
 
 #include "libtecore/base/wire.h"
-#include "tools/te_train/option.h"
-#include "tools/te_train/record.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/option.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 #define LIMIT_NS 5000000000
 

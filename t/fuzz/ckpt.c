@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/ckpt.h"
-#include "tools/te_train/say.h"
 
 static char dir[64], state[96];
 

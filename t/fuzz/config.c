@@ -2,8 +2,8 @@
 #include "config.h"
 
 #include "fuzz.h"
-#include "tools/te_train/hfconfig.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/hfconfig.h"
+#include "tools/lib/say.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {

@@ -2,8 +2,8 @@
 #include "config.h"
 
 #include "fuzz.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/data.h"
-#include "tools/te_train/say.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t nbytes)
 {

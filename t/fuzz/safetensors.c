@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "tools/te_train/safetensors.h"
-#include "tools/te_train/say.h"
-#include "tools/te_train/tensors.h"
+#include "tools/lib/safetensors.h"
+#include "tools/lib/say.h"
+#include "tools/lib/tensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {

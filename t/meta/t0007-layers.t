@@ -46,8 +46,9 @@ only "libtecomm includes public headers, its own and random numbers" libtecomm \
 	"config\.h|$public|$comm|$private|libtecore/base/splitmix64\.h|kernels/(te_k|launch|comm/fold)\.h|[a-z_]+\.h|libtecomm/.*"
 only "kernels include public headers, kernels/ and libtecore/base" kernels \
 	"config\.h|$public|kernels/.*|libtecore/base/.*"
-only "tools include installed headers, their own, random numbers and ted's protocol" tools \
-	"config\.h|$public|$graph|$comm|libtecore/base/(splitmix64|wire)\.h|tools/.*|[a-z_]+\.h"
+only "tools include installed headers, their own, their library, random numbers and ted's protocol" tools \
+	"config\.h|$public|$graph|$comm|libtecore/base/(splitmix64|wire)\.h|tools/((lib|run)/.*|plot_log\.h)|[a-z_]+\.h"
+only "their library includes none of them" tools/lib "config\.h|$public|$graph|$comm|[a-z_]+\.h"
 only "the daemon includes installed headers, its own and its protocol" daemon \
 	"config\.h|$public|$graph|$comm|libtecore/base/wire\.h|daemon/.*|[a-z_]+\.h"
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"

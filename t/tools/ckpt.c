@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/lib/record.h"
+#include "tools/lib/safetensors.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/ckpt.h"
 #include "tools/te_train/opts.h"
-#include "tools/te_train/record.h"
-#include "tools/te_train/safetensors.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 static char dir[64], path[96], fresh[104], said[96];

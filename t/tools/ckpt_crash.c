@@ -20,9 +20,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tools/lib/digest.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/ckpt.h"
-#include "tools/te_train/digest.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 /* ---- recording ---- */

@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/lib/model.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/batch.h"
 #include "tools/te_train/data.h"
-#include "tools/te_train/model.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 static char dir[64];

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/lib/say.h"
 #include "tools/te_train/loop.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 static char path[64];

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/lib/say.h"
 #include "tools/te_train/loop.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 static struct te_device_info gpu; /* the only one */

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/te_train/hfconfig.h"
-#include "tools/te_train/model.h"
+#include "tools/lib/hfconfig.h"
+#include "tools/lib/model.h"
+#include "tools/lib/say.h"
 #include "tools/te_train/opts.h"
-#include "tools/te_train/say.h"
 #include "tt.h"
 
 #define GPT2                                                                                   \

@@ -1,7 +1,7 @@
 /* t/tools/option.c - times and sizes in options of the tools. */
 #include "config.h"
 
-#include "tools/te_train/option.h"
+#include "tools/lib/option.h"
 #include "tt.h"
 
 static const struct {

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/te_train/safetensors.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/safetensors.h"
+#include "tools/lib/say.h"
 #include "tt.h"
 
 static char dir[64], path[96], fresh[104];

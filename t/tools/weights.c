@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/te_train/record.h"
-#include "tools/te_train/say.h"
-#include "tools/te_train/weights.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
+#include "tools/lib/weights.h"
 #include "tt.h"
 
 static char dir[64];

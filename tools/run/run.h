@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define RANKS_MAX 1024
 #define HOSTS_MAX 256

@@ -19,7 +19,7 @@
 
 #include "bench.h"
 #include "blas.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 /* rows of the output that --verify computes */
 #define NVERIFIED 50

@@ -13,7 +13,7 @@
 #include "libtecore/base/splitmix64.h"
 
 #include "bench.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 /* the longest time that a stream is blocked, and how many such attempts may fail */
 #define PLUG_SECONDS 0.2

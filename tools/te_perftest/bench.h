@@ -12,7 +12,7 @@
 
 #include "opts.h"
 #include "stats.h"
-#include "tools/te_train/record.h"
+#include "tools/lib/record.h"
 
 #define BENCH_VALUES_MAX 4
 

@@ -12,7 +12,7 @@
 #include <te/param.h>
 
 #include "blas.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 static int is_host(const struct bench *b)
 {

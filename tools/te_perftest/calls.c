@@ -21,7 +21,7 @@
 
 #include "bench.h"
 #include "copy.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define VOCAB 4096
 #define HEAD_DIM 64

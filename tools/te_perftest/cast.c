@@ -16,7 +16,7 @@
 #include <te/tensor.h>
 
 #include "copy.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 /* choices of --recipe and --copies, in their order */
 enum { DELAYED, CURRENT, BLOCK, BLOCK_WEIGHT, NRECIPES };

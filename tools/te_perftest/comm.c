@@ -18,7 +18,7 @@
 #include <te/tensor.h>
 
 #include "comm.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 /* one operation; the next one has its result as input if it is in place */
 static int queue(struct comm *c, const void *in, void *out)

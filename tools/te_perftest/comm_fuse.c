@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "comm.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define SCALE 16.0f /* of codes: y is near 1 */
 

@@ -9,7 +9,7 @@
 #include <te/tensor.h>
 
 #include "comm.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define GEMMS_MOST 1000
 

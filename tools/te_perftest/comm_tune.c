@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "comm.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define HEADER "te-comm-table 1"
 #define NEARLY 1.02 /* as fast as the fastest one */

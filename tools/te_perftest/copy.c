@@ -9,7 +9,7 @@
 
 #include "bench.h"
 #include "copy.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 int copy_work(void *arg)
 {

@@ -15,7 +15,7 @@
 
 #include "bench.h"
 #include "program.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 enum { WRITE, READ, BOTH, NPASSES };
 enum { RATE, CPU, P50, P99, NFIGURES };

@@ -16,7 +16,7 @@
 
 #include "bench.h"
 #include "blas.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 /* elements of D that --verify computes: a whole GEMM takes a CPU too long */
 #define NVERIFIED 500

@@ -14,7 +14,7 @@
 #include <te/tensor.h>
 
 #include "replay.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define POISON 0xa5
 /* the choices of --kind, in their order */

@@ -12,7 +12,7 @@
 
 #include "ib_write.h"
 #include "program.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define ROOM ((size_t)1 << 16) /* for what a program prints */
 #define BYTES_MOST (8 << 20)   /* of a message, as the programs have it */

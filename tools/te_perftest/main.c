@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "bench.h"
-#include "tools/te_train/record.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 static int print_list(int json)
 {

@@ -17,7 +17,7 @@
 #include <te/tensor.h>
 
 #include "bench.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 enum { OUT, IN, NDIRS };
 enum { STREAMS, GRAPH, NWAYS };

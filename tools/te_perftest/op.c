@@ -16,7 +16,7 @@
 #include <te/tensor.h>
 
 #include "copy.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define EPS 1e-5f
 /* rows of a tensor that --verify computes */

@@ -12,8 +12,8 @@
 #include <te/version.h>
 
 #include "opts.h"
-#include "tools/te_train/option.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/option.h"
+#include "tools/lib/say.h"
 
 enum kind {
 	FLAG,

@@ -6,7 +6,7 @@
 #include <te/capture.h>
 
 #include "replay.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 int replay_nedges(const struct bench *b)
 {

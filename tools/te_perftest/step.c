@@ -13,8 +13,8 @@
 #include <te/tensor.h>
 
 #include "replay.h"
-#include "tools/te_train/model.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/model.h"
+#include "tools/lib/say.h"
 
 /* steps of each side that --verify compares */
 #define NVERIFIED 3

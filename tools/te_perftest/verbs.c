@@ -11,7 +11,7 @@
 
 #include "bench.h"
 #include "ib_write.h"
-#include "tools/te_train/say.h"
+#include "tools/lib/say.h"
 
 #define ROUNDS 5 /* with perftest: runs of each program, --iters at most */
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "batch.h"
-#include "model.h"
-#include "say.h"
+#include "tools/lib/model.h"
+#include "tools/lib/say.h"
 
 /* one window: n tokens, and that which follows each */
 static int window(const struct span *s, int64_t at, int64_t n, int32_t *x, int32_t *y)

@@ -26,14 +26,14 @@
 #include <te/seq.h>
 
 #include "ckpt.h"
-#include "folder.h"
 #include "lock.h"
-#include "record.h"
-#include "safetensors.h"
-#include "say.h"
-#include "shard.h"
 #include "tokenizer.h"
-#include "weights.h"
+#include "tools/lib/folder.h"
+#include "tools/lib/record.h"
+#include "tools/lib/safetensors.h"
+#include "tools/lib/say.h"
+#include "tools/lib/shard.h"
+#include "tools/lib/weights.h"
 
 #define FORMAT 1 /* of state.safetensors */
 #define MOST 1000000000000000 /* steps and tokens */

@@ -10,8 +10,8 @@
 
 #include <te/optim.h>
 
-#include "digest.h"
-#include "model.h"
+#include "tools/lib/digest.h"
+#include "tools/lib/model.h"
 
 /* progress of a run */
 struct progress {

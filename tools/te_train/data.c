@@ -13,8 +13,8 @@
 
 #include "data.h"
 #include "magic.h"
-#include "say.h"
 #include "source.h"
+#include "tools/lib/say.h"
 
 /* llm.c, dev/data/data_common.py: 256 words, then tokens */
 #define LLMC_NBYTES 1024

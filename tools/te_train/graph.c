@@ -10,8 +10,8 @@
 #include <te/errno.h>
 
 #include "graph.h"
-#include "record.h"
-#include "say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 /* ---- the order ---- */
 

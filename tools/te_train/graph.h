@@ -4,9 +4,9 @@
 
 #include <te/step.h>
 
-#include "model.h"
 #include "opts.h"
 #include "ranks.h"
+#include "tools/lib/model.h"
 
 /*
  * --accum is the number of micro-batches. Without --pipeline-schedule the backward pass of each

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "lock.h"
-#include "say.h"
+#include "tools/lib/say.h"
 
 /* whoever has the lock wrote its process and host to the file */
 static int refuse(const char *dir, int fd)

@@ -2,7 +2,7 @@
 #ifndef LOCK_H
 #define LOCK_H
 
-#include "folder.h"
+#include "tools/lib/folder.h"
 
 /*
  * Lock a folder until *ret_fd is closed or the process ends; *ret_fd is -1 if its file system has

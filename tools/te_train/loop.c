@@ -18,10 +18,10 @@
 #include "batch.h"
 #include "loop.h"
 #include "progress.h"
-#include "record.h"
-#include "say.h"
-#include "stop.h"
 #include "tokenizer.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
+#include "tools/lib/stop.h"
 
 #define RETRY_MAX_S 600 /* longest wait until a failed save is tried again */
 

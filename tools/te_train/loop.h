@@ -13,8 +13,8 @@
 #include "ckpt.h"
 #include "data.h"
 #include "graph.h"
-#include "model.h"
 #include "opts.h"
+#include "tools/lib/model.h"
 
 /* steps in flight: their loss has not been read yet */
 #define NSLOTS 4

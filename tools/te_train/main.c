@@ -17,9 +17,9 @@
 #include "mem.h"
 #include "opts.h"
 #include "progress.h"
-#include "record.h"
 #include "sample.h"
-#include "say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 /* the plans of all parts; dot(1) reads several graphs from one file */
 static int print_plan(const struct trainer *t)

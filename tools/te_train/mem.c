@@ -14,8 +14,8 @@
 
 #include "loop.h"
 #include "mem.h"
-#include "record.h"
-#include "say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 #define MAX_BATCH (1 << 20)
 #define MAX_CONTEXT (1 << 20)

@@ -3,8 +3,8 @@
 #define MEM_H
 
 #include "graph.h"
-#include "model.h"
 #include "opts.h"
+#include "tools/lib/model.h"
 
 /* What to run. The sequence of the model is complete; it needs no memory yet. */
 struct mem_run {

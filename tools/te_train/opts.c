@@ -16,10 +16,10 @@
 #include <te/version.h>
 
 #include "ckpt.h"
-#include "option.h"
 #include "opts.h"
-#include "record.h"
-#include "say.h"
+#include "tools/lib/option.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 enum kind {
 	HEADING,

@@ -13,8 +13,8 @@
 #include <te/version.h>
 
 #include "progress.h"
-#include "record.h"
-#include "say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 #define LINE_EVERY_S 0.1 /* on a terminal */
 

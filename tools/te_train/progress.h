@@ -3,7 +3,7 @@
 #define PROGRESS_H
 
 #include "loop.h"
-#include "record.h"
+#include "tools/lib/record.h"
 
 /* open the log, if any, and write its first line, which describes the run */
 int progress_begin(struct trainer *t);

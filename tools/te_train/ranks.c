@@ -9,8 +9,8 @@
 #include <te/param.h>
 
 #include "ranks.h"
-#include "say.h"
-#include "shard.h"
+#include "tools/lib/say.h"
+#include "tools/lib/shard.h"
 
 /* Rank 0 saves and takes samples while the others wait, so ranks may be apart for minutes. One that
  * ends is seen at once. */

@@ -13,8 +13,8 @@
 #include <te/reducer.h>
 #include <te/step.h>
 
-#include "digest.h"
-#include "model.h"
+#include "tools/lib/digest.h"
+#include "tools/lib/model.h"
 
 #define MOST_RANKS 64
 

@@ -11,7 +11,7 @@
 #include <te/errno.h>
 
 #include "loop.h"
-#include "say.h"
+#include "tools/lib/say.h"
 
 /* what ranks that are left tell each other */
 enum { TOLD_STATUS, TOLD_SAVED, NTOLD };

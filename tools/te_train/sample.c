@@ -11,8 +11,8 @@
 #include <te/errno.h>
 
 #include "sample.h"
-#include "say.h"
-#include "stop.h"
+#include "tools/lib/say.h"
+#include "tools/lib/stop.h"
 
 /* a plan without the loss: its output is the logits [1, T, vocab_padded] */
 static int make_plan(struct trainer *t, struct te_plan **ret_plan)

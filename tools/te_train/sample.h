@@ -3,7 +3,7 @@
 #define SAMPLE_H
 
 #include "loop.h"
-#include "record.h"
+#include "tools/lib/record.h"
 
 /*
  * Generate n tokens after the prompt. They are printed to stdout one by one, unless samples is a

@@ -15,9 +15,9 @@
 
 #include "loop.h"
 #include "mem.h"
-#include "record.h"
 #include "sample.h"
-#include "say.h"
+#include "tools/lib/record.h"
+#include "tools/lib/say.h"
 
 /* NFSv4 servers keep the locks of a host that is gone for 90 s */
 #define LOCK_WAIT_S 100

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "inflate.h"
-#include "say.h"
 #include "source.h"
+#include "tools/lib/say.h"
 
 #define CHUNK_NBYTES (1u << 20) /* of a scan, and of reading into memory */
 #define TICK_S 0.05		/* time stamps of files are not finer than that */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "digest.h"
+#include "tools/lib/digest.h"
 
 struct source;
 struct stat;

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "folder.h"
-#include "say.h"
 #include "tokenizer.h"
+#include "tools/lib/folder.h"
+#include "tools/lib/say.h"
 
 #define MOST_NBYTES (64 << 20) /* the largest tokenizers have 35 MB */
 

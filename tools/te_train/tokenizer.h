@@ -2,7 +2,7 @@
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
-#include "folder.h"
+#include "tools/lib/folder.h"
 
 /*
  * Copy them from the folder of the model that a run began with, unless NULL, to the folder `to`, or

@@ -114,6 +114,7 @@ flags=$($pc --cflags --libs libtegraph libtecomm libtecore)
 for e in $EXAMPLES; do
 	f=$DESTDIR$exampledir/${e##*/}
 	case $e in
+	*/mpi.c) ;; # needs MPI: t/meta/t0006-examples.t runs it
 	*.c) run "$e" $CC -Wall -Werror "$f" $flags ;;
 	*.cc) [ -z "$CXX" ] || run "$e" $CXX -std=c++11 -Wall -Wextra -Werror "$f" $flags ;;
 	*.f90) [ -z "$FC" ] || run "$e" $FC "-I$tmp" "$f" "$tmp/te.o" $flags ;;

@@ -99,6 +99,7 @@ START_TEST(a_run_that_may_choose_warns)
 	say_by(NULL);
 	ck_assert_int_eq(strstr(said, "Some GPU is not used") != NULL, !_i);
 	trainer_free(&t);
+	opts_free(&o);
 }
 END_TEST
 

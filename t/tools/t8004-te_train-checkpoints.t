@@ -27,7 +27,7 @@ for f in model state; do
 	{ head -c $((size - 100)) good/$f; head -c 100 text; } >c/$f
 	damaged $f "c/$f: damaged" "$f with other bytes near its end"
 	rm c/$f
-	damaged $f "c/$f" "$f is not there"
+	damaged $f "$f" "$f is not there"
 done
 cp c/model.safetensors c/state.safetensors
 damaged state.safetensors "c/state.safetensors" "weights in place of the state"

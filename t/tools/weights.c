@@ -310,7 +310,7 @@ static void write_edited(const struct st_file *f, const char *file, const struct
 }
 
 #define NEW_HEAD(flip) \
-	.add = { { "lm_head.weight", "F32", 2, { 123, 16 }, 123 * 64, "wte.weight", flip } }
+	.add = { { "lm_head.weight", "F32", 2, { 123, 16 }, 123 * 64, "wte.weight", flip, 0 } }
 
 /* files of the models in t/data as other programs write them */
 static const struct {
@@ -328,7 +328,7 @@ static const struct {
 	  NULL },
 	{ "qwen2", { .from = "model.embed_tokens.weight", .to = "model.lm_head.weight" }, NULL },
 	{ "qwen2",
-	  { .add = { { "lm_head.weight", "F16", 2, { 61, 16 }, 61 * 32, NULL, 0 } } },
+	  { .add = { { "lm_head.weight", "F16", 2, { 61, 16 }, 61 * 32, NULL, 0, 0 } } },
 	  "\"lm_head.weight\" is [61,16]; config.json makes it [123,16]" },
 	/* one weight in an untied model */
 	{ "llama", { .drop = "lm_head.weight" }, "set \"tie_word_embeddings\": true" },
@@ -345,7 +345,7 @@ static const struct {
 	{ "llama", { .from = "model.layers.", .to = "model._orig_mod.layers." }, NULL },
 	{ "llama", { .from = "model.layers.0.", .to = "model.layers.0._orig_mod." }, NULL },
 	{ "llama",
-	  { .add = { { "_orig_mod.model.norm.weight", "BF16", 1, { 16 }, 32, NULL, 0 } } },
+	  { .add = { { "_orig_mod.model.norm.weight", "BF16", 1, { 16 }, 32, NULL, 0, 0 } } },
 	  "are one weight, expected one of them" },
 	{ "llama", { .from = "model.layers.0.", .to = "model.layers.model.0." },
 	  "no tensor \"model.layers.0.input_layernorm.weight\"" },
@@ -355,39 +355,39 @@ static const struct {
 	  "but \"base_model.model.model.embed_tokens.weight\": expected the names" },
 	/* buffers, of any type */
 	{ "llama",
-	  { .add = { { "model.rotary_emb.inv_freq", "F8_E8M0", 1, { 4 }, 4, NULL, 0 },
+	  { .add = { { "model.rotary_emb.inv_freq", "F8_E8M0", 1, { 4 }, 4, NULL, 0, 0 },
 		     { "model.layers.1.self_attn.rotary_emb.inv_freq", "F4", 1,
-		       { 8 }, 4, NULL, 0 } } },
+		       { 8 }, 4, NULL, 0, 0 } } },
 	  NULL },
 	{ "llama",
-	  { .add = { { "rotary_emb.inv_freq", "F7_FUTURE", 1, { 9 }, 4, NULL, 0 } } },
+	  { .add = { { "rotary_emb.inv_freq", "F7_FUTURE", 1, { 9 }, 4, NULL, 0, 0 } } },
 	  NULL },
 	{ "gpt2",
-	  { .add = { { "h.1.attn.masked_bias", "F32", 0, { 0 }, 4, NULL, 0 },
-		     { "h.1.attn.bias", "BOOL", 2, { 4, 4 }, 16, NULL, 0 } } },
+	  { .add = { { "h.1.attn.masked_bias", "F32", 0, { 0 }, 4, NULL, 0, 0 },
+		     { "h.1.attn.bias", "BOOL", 2, { 4, 4 }, 16, NULL, 0, 0 } } },
 	  NULL },
 	/* tensors that the model has not */
 	{ "gpt2",
-	  { .add = { { "h.1.attn.bias", "F32", 1, { 16 }, 64, NULL, 0 } } },
+	  { .add = { { "h.1.attn.bias", "F32", 1, { 16 }, 64, NULL, 0, 0 } } },
 	  "has 1 tensor that is not in the model of config.json: \"h.1.attn.bias\" (F32, [16])" },
 	{ "llama",
-	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16, NULL, 0 },
-		     { "score.weight", "F32", 0, { 0 }, 4, NULL, 0 } } },
+	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16, NULL, 0, 0 },
+		     { "score.weight", "F32", 0, { 0 }, 4, NULL, 0, 0 } } },
 	  "2 tensors that are not in the model of config.json, such as "
 	  "\"model.layers.0.self_attn.o_proj.bias\" (F8_E8M0, [16])" },
 	/* types and shapes */
 	{ "llama",
 	  { .drop = "model.norm.weight",
-	    .add = { { "model.norm.weight", "F8_E8M0", 1, { 16 }, 16, NULL, 0 } } },
+	    .add = { { "model.norm.weight", "F8_E8M0", 1, { 16 }, 16, NULL, 0, 0 } } },
 	  "\"model.norm.weight\" is F8_E8M0; F32, BF16 and F16" },
 	{ "llama",
 	  { .drop = "model.norm.weight",
-	    .add = { { "model.norm.weight", "F32", 0, { 0 }, 4, NULL, 0 } } },
+	    .add = { { "model.norm.weight", "F32", 0, { 0 }, 4, NULL, 0, 0 } } },
 	  "is []; config.json makes it [16]" },
 	{ "llama",
 	  { .drop = "model.layers.0.mlp.up_proj.weight",
 	    .add = { { "model.layers.0.mlp.up_proj.weight", "F32", 3,
-		       { 24, 16, 1 }, 1536, NULL, 0 } } },
+		       { 24, 16, 1 }, 1536, NULL, 0, 0 } } },
 	  "is [24,16,1]; config.json makes it [24,16]" },
 };
 
@@ -457,9 +457,9 @@ START_TEST(an_index_need_not_name_buffers)
 {
 	static const struct edit buffer = {
 		.add = { { "model.layers.0.self_attn.rotary_emb.inv_freq", "F32", 1,
-			   { 4 }, 16, NULL, 0 } }
+			   { 4 }, 16, NULL, 0, 0 } }
 	}, other = {
-		.add = { { "model.layers.0.mlp.scale", "F32", 1, { 4 }, 16, NULL, 0 } }
+		.add = { { "model.layers.0.mlp.scale", "F32", 1, { 4 }, 16, NULL, 0, 0 } }
 	};
 	struct st_file *f = write_shards(), *b;
 

@@ -97,7 +97,6 @@ libtecore_libtecore_internal_la_SOURCES = \
 	libtecore/offload/measure.c \
 	libtecore/offload/pinned.c \
 	libtecore/offload/pinned.h \
-	libtecore/offload/signals.c \
 	libtecore/offload/spill.c \
 	libtecore/offload/spill.h \
 	libtecore/offload/spill_file.c \

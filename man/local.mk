@@ -285,7 +285,6 @@ dist_man3_MANS += \
 	man/te_seq_zero_grads.3 \
 	man/te_spill_info.3 \
 	man/te_spill_measure.3 \
-	man/te_spill_measure_signals.3 \
 	man/te_step_calibrate.3 \
 	man/te_step_create.3 \
 	man/te_step_graph.3 \

@@ -79,27 +79,6 @@ struct te_spill_rates {
  */
 TE_EXPORT int te_spill_measure(const struct te_spill_opts *opts, struct te_spill_rates *ret_rates);
 
-/* How graphs and the I/O thread signal each other: medians, in microseconds. */
-struct te_spill_signals {
-	size_t size;	   /* set by the INIT macro; lets the struct grow */
-	int32_t words;	   /* 1: the device sets words and waits for them; 0: all below is 0 */
-	double start_us; /* from before a graph sets a word until its write of 4 KiB begins */
-	double idle_start_us; /* the same 0.12 s after the write before */
-	double return_us; /* from then until the graph continues, with the write to memory */
-	double pair_us;	      /* a graph that writes 4 KiB and reads them */
-	double bare_pair_us;  /* the same words, which the graph sets itself */
-};
-#define TE_SPILL_SIGNALS_INIT { sizeof(struct te_spill_signals), 0, 0, 0, 0, 0, 0 }
-
-/**
- * te_spill_measure_signals - how long a graph and the I/O thread take to notice each other
- *
- * Replays graphs that write a block of 4 KiB and read it, in memory instead of a file. start_us and
- * return_us include a host call of the graph each. Waits until all is done.
- * Thread: any; nothing else is queued on the device.  Errors: -EINVAL, -ENOMEM, -EAGAIN, -TE_ECUDA.
- */
-TE_EXPORT int te_spill_measure_signals(struct te_ctx *ctx, struct te_spill_signals *ret_signals);
-
 TE_END_DECLS
 
 #endif

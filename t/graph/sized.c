@@ -146,7 +146,6 @@ CALL(spill_opts, struct te_spill_rates ret = TE_SPILL_RATES_INIT;
      r = te_spill_measure(o, &ret);)
 CALL(spill_rates, struct te_spill_opts o = TE_SPILL_OPTS_INIT;
      o.dir = "/tmp"; o.nbytes = 1 << 16; o.block_nbytes = 4096; r = te_spill_measure(&o, s);)
-CALL(spill_signals, r = te_spill_measure_signals(ctx, s);)
 CALL(mem_info, r = te_ctx_mem_info(ctx, s);)
 CALL(param_info, r = te_param_info(0, s);)
 CALL(tensor_opts, struct te_tensor *t; const int64_t n = 8;
@@ -410,7 +409,6 @@ static const struct te_backend_info init_te_backend_info = TE_BACKEND_INFO_INIT;
 static const struct te_spill_info init_te_spill_info = TE_SPILL_INFO_INIT;
 static const struct te_spill_opts init_te_spill_opts = TE_SPILL_OPTS_INIT;
 static const struct te_spill_rates init_te_spill_rates = TE_SPILL_RATES_INIT;
-static const struct te_spill_signals init_te_spill_signals = TE_SPILL_SIGNALS_INIT;
 static const struct te_device_info init_te_device_info = TE_DEVICE_INFO_INIT;
 static const struct te_mem_info init_te_mem_info = TE_MEM_INFO_INIT;
 static const struct te_param_info init_te_param_info = TE_PARAM_INFO_INIT;
@@ -511,7 +509,6 @@ static const struct row {
 	OUT(spill_info, te_spill_info, reason),
 	IN(spill_opts, te_spill_opts, block_nbytes),
 	OUT(spill_rates, te_spill_rates, write),
-	OUT(spill_signals, te_spill_signals, words),
 	OUT(mem_info, te_mem_info, peak_nbytes),
 	OUT(param_info, te_param_info, name),
 	IN(tensor_opts, te_tensor_opts, align),

@@ -144,52 +144,6 @@ START_TEST(each_failure_is_reported)
 }
 END_TEST
 
-/* ---- signals ---- */
-
-static void start_ctx(void)
-{
-	backend = "host";
-	tt_setup();
-}
-
-START_TEST(signals_are_measured)
-{
-	struct te_spill_signals s = TE_SPILL_SIGNALS_INIT, untouched = s;
-
-	fails(te_spill_measure_signals(NULL, &s), -EINVAL, "ctx is NULL");
-	ck_assert(!memcmp(&s, &untouched, sizeof(s)));
-	DO(te_spill_measure_signals(ctx, &s));
-	ck_assert_int_eq(s.words, 1);
-	ck_assert(s.start_us > 0 && s.start_us < 1e6);
-	ck_assert(s.idle_start_us > 0 && s.idle_start_us < 1e6);
-	ck_assert(s.return_us > 0 && s.return_us < 1e6);
-	/* the thread has to see both words */
-	ck_assert(s.pair_us > s.bare_pair_us && s.bare_pair_us > 0);
-}
-END_TEST
-
-/* all until the first replays, then some */
-START_TEST(a_failure_of_signals_leaves_nothing)
-{
-	int fired = 1;
-
-	for (uint64_t n = 1; fired; n += n < 80 ? (uint64_t)TT_SLOWER(1) : 199) {
-		struct te_spill_signals s = TE_SPILL_SIGNALS_INIT, untouched = s;
-		const int64_t live = te__alloc_live();
-		int r;
-
-		te_error_clear();
-		te__fault_set(n);
-		r = te_spill_measure_signals(ctx, &s);
-		fired = te__fault_fired();
-		te__fault_set(0);
-		ck_assert_int_eq(te__alloc_live(), live);
-		ck_assert(r < 0 ? fired && te_error_detail()[0] : 1);
-		ck_assert(r < 0 ? !memcmp(&s, &untouched, sizeof(s)) : s.words);
-	}
-}
-END_TEST
-
 static Suite *suite(void)
 {
 	Suite *s = suite_create("offload/measure");
@@ -201,10 +155,6 @@ static Suite *suite(void)
 	tcase_add_loop_test(c, rates_are_measured, 0, TT_LEN(engines));
 	tcase_add_test(c, wrong_arguments_are_refused);
 	tcase_add_test(c, each_failure_is_reported);
-	c = tt_case(s, "signals", "host");
-	tcase_add_checked_fixture(c, start_ctx, tt_teardown);
-	tcase_add_test(c, signals_are_measured);
-	tcase_add_test(c, a_failure_of_signals_leaves_nothing);
 	return s;
 }
 

@@ -462,16 +462,15 @@ check "file: a folder that is not there" \
 fails "file: fio without a folder" "--fio: --dir" "$te_perftest" file --fio
 offload="--bytes 100001 --group 7000 --n 24"
 check "offload: runs" sh -c "'$te_perftest' offload $quick $offload >out"
-table "offload: a table of two ways by three passes, and the signals" offload 15 7
+table "offload: a table of two ways by three passes" offload 10 6
 "$te_perftest" offload $quick $offload --way graph --json >out 2>err
 check "offload --json: runs" test $? = 0
 sane "offload: figures" out 7
 name="the figures of offload"
 has out pass way bytes group_bytes plain_us copies_us plain_bytes_per_s copied_bytes_per_s \
-	plain_ratio gemms load_us at_once_us budget_ratio hidden_ratio at_once_ratio start_us \
-	idle_start_us return_us pair_us bare_pair_us
+	plain_ratio gemms load_us at_once_us budget_ratio hidden_ratio at_once_ratio
 grep '"pass"' out | tr -d ' "\n' >got
-printf "pass:out,pass:in,pass:both,pass:signals," >want
+printf "pass:out,pass:in,pass:both," >want
 same "offload: rows are what was asked for" want got
 check "calls: runs" sh -c "'$te_perftest' calls $quick $shape >out"
 table "calls: a table of all calls" calls 13 19

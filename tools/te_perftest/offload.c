@@ -226,28 +226,6 @@ static int row(struct offload *o, int rows_left)
 	return STATUS_OK;
 }
 
-static int signals(struct bench *b)
-{
-	struct te_spill_signals s = TE_SPILL_SIGNALS_INIT;
-	int r;
-
-	if (!bench_row(b, 1, 0))
-		return STATUS_OK;
-	r = te_spill_measure_signals(b->ctx, &s);
-	if (r < 0)
-		return say_te(r, "offload");
-	bench_text(b, "pass", "signals");
-	bench_text(b, "way", s.words ? "words" : "none");
-	if (!s.words)
-		return STATUS_OK;
-	bench_num(b, "start_us", s.start_us);
-	bench_num(b, "idle_start_us", s.idle_start_us);
-	bench_num(b, "return_us", s.return_us);
-	bench_num(b, "pair_us", s.pair_us);
-	bench_num(b, "bare_pair_us", s.bare_pair_us);
-	return STATUS_OK;
-}
-
 /* ---- memory ---- */
 
 static int create(struct offload *o)
@@ -352,7 +330,7 @@ static int run(struct bench *b)
 	struct offload o = { .b = b,
 			     .nbytes = (size_t)b->o->offload_bytes,
 			     .group = (size_t)b->o->offload_group };
-	int left = NPASSES * __builtin_popcount(b->o->offload_way) + 1, r = create(&o);
+	int left = NPASSES * __builtin_popcount(b->o->offload_way), r = create(&o);
 
 	for (int w = 0; w < NWAYS && !r; w++) {
 		if (!(b->o->offload_way >> w & 1))
@@ -368,8 +346,6 @@ static int run(struct bench *b)
 			drop_recordings(&o);
 		}
 	}
-	if (!r)
-		r = signals(b);
 	destroy(&o);
 	return r;
 }
@@ -385,17 +361,12 @@ static const struct column columns[] = {
 	{ "at_once_us", "at once\nus", 0, 1 },
 	{ "hidden_ratio", "hidden\n%", 100, 0 },
 	{ "at_once_ratio", "of load\n%", 100, 0 },
-	{ "start_us", "start\nus", 0, 0 },
-	{ "idle_start_us", "idle\nus", 0, 0 },
-	{ "return_us", "return\nus", 0, 0 },
-	{ "pair_us", "pair\nus", 0, 0 },
-	{ "bare_pair_us", "bare\nus", 0, 0 },
 	{ NULL, NULL, 0, 0 },
 };
 
 const struct test test_offload = {
 	.name = "offload",
-	.text = "copies of offload: alone, under a load, and the signals of a file",
+	.text = "copies of offload: alone, and under a load",
 	.columns = columns,
 	.run = run,
 };

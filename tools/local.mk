@@ -79,7 +79,7 @@ tools_tectl_LDADD = tools/lib/libtools.la libtecore/libtecore.la $(JANSSON_LIBS)
 
 tools_te_plot_SOURCES = \
 	tools/te_plot.c
-tools_te_plot_LDADD = tools/libplot_log.la
+tools_te_plot_LDADD = tools/libplot_log.la tools/lib/libtools.la libtecore/libtecore.la
 
 # for a fuzz target too
 noinst_LTLIBRARIES += tools/libplot_log.la

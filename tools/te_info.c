@@ -5,11 +5,11 @@
  */
 #include "config.h"
 
-#include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/comm.h>
 #include <te/ctx.h>
@@ -19,6 +19,7 @@
 #include <te/spill.h>
 #include <te/version.h>
 
+#include "tools/lib/option.h"
 #include "tools/lib/record.h"
 #include "tools/lib/say.h"
 
@@ -386,53 +387,31 @@ static int print_json(const json_t *o)
 	return r;
 }
 
-static void print_help(void)
-{
-	printf("usage: te_info [--params | --transports] [--json]\n"
-	       "Prints versions, build, backends and devices, and why one cannot be used.\n"
-	       "  -p, --params       print the parameters from the environment instead\n"
-	       "  -t, --transports   print how ranks share memory and nodes are connected instead\n"
-	       "  -j, --json         print everything, or what is asked for, as one JSON object\n"
-	       "  -h, --help\n"
-	       "      --version\n");
-}
+static const struct option_table options = {
+	.usage = "usage: te_info [--params | --transports] [--json]\n"
+		 "Prints versions, build, backends and devices, and why one cannot be used.\n",
+	.rows = (const struct option_row[]){
+		{ "params", 'p', NULL, "print the parameters from the environment instead" },
+		{ "transports", 't', NULL,
+		  "print how ranks share memory and nodes are connected instead" },
+		{ "json", 'j', NULL, "print everything, or what is asked for, as one JSON object" },
+		{ NULL, 0, NULL, NULL },
+	},
+};
 
 int main(int argc, char **argv)
 {
-	static const struct option longopts[] = {
-		{ "params", no_argument, NULL, 'p' },
-		{ "transports", no_argument, NULL, 't' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	enum what what = MACHINE;
 	int c, json = 0, status;
 	json_t *o = NULL;
 
 	say_as("te_info");
-	while ((c = getopt_long(argc, argv, "ptjh", longopts, NULL)) != -1) {
-		switch (c) {
-		case 'p':
-			what = PARAMS;
-			break;
-		case 't':
-			what = TRANSPORTS;
-			break;
-		case 'j':
-			json = 1;
-			break;
-		case 'h':
-			print_help();
-			return 0;
-		case 'V':
-			printf("te_info %s\n", TE_VERSION);
-			return 0;
-		default:
-			return 2; /* getopt has printed why */
-		}
+	while ((c = option_next(&options, argc, argv)) >= 0) {
+		json |= c == 'j';
+		what = c == 'p' ? PARAMS : c == 't' ? TRANSPORTS : what;
 	}
+	if (c != OPTION_END)
+		return c == OPTION_DONE ? STATUS_OK : STATUS_BAD;
 	if (optind < argc)
 		return say_bad("unexpected argument \"%s\"", argv[optind]);
 	say_params();

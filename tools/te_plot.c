@@ -9,11 +9,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <te/export.h>
-#include <te/version.h>
-
+#include "tools/lib/option.h"
+#include "tools/lib/say.h"
 #include "tools/plot_log.h"
 
 extern char **environ;
@@ -34,30 +31,13 @@ struct run {
 	struct plot_log log;
 };
 
-static int fail(int status, const char *fmt, ...) TE_PRINTF(2, 3);
-static int fail(int status, const char *fmt, ...)
-{
-	char text[1024];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	for (char *p = text; *p; p++) {
-		if ((unsigned char)*p < ' ' || *p == 127)
-			*p = '?';
-	}
-	fprintf(stderr, "te_plot: %s\n", text);
-	return status;
-}
-
 static int read_log(struct run *run)
 {
 	char why[PLOT_LOG_WHY];
 	const int r = plot_log_read(run->path, &run->log, why);
 
 	if (r)
-		return fail(r, "%s: %s", run->path, why);
+		return (r == STATUS_BAD ? say_bad : say_failed)("%s: %s", run->path, why);
 	if (run->log.torn)
 		fprintf(stderr, "te_plot: %s: line %" PRIu64 ", the last, is incomplete: ignored\n",
 			run->path, run->log.torn);
@@ -74,7 +54,7 @@ static int name_run(struct run *run)
 	dot = strrchr(base, '.');
 	n = dot && dot != base ? (size_t)(dot - base) : strlen(base);
 	run->name = strndup(base, n);
-	return run->name ? 0 : fail(1, "out of memory");
+	return run->name ? 0 : say_failed("out of memory");
 }
 
 /*
@@ -157,7 +137,7 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 	int p[2], err;
 
 	if (pipe2(p, O_CLOEXEC))
-		return fail(1, "pipe: %s", strerror(errno));
+		return say_failed("pipe: %s", strerror(errno));
 	posix_spawn_file_actions_init(&fa);
 	posix_spawn_file_actions_adddup2(&fa, p[0], STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&fa, fd, STDOUT_FILENO);
@@ -166,15 +146,15 @@ static int start(const char *gnuplot, int fd, pid_t *ret_pid, FILE **ret_in)
 	close(p[0]);
 	if (err) {
 		close(p[1]);
-		return fail(2, "%s: %s; install gnuplot-nox, or give --gnuplot", gnuplot,
-			    strerror(err));
+		return say_bad("%s: %s; install gnuplot-nox, or give --gnuplot", gnuplot,
+			       strerror(err));
 	}
 	*ret_in = fdopen(p[1], "w");
 	if (*ret_in)
 		return 0;
 	close(p[1]);
 	waitpid(*ret_pid, NULL, 0);
-	return fail(1, "out of memory");
+	return say_failed("out of memory");
 }
 
 /* the terminal of gnuplot for a file of this name, NULL if its suffix is of none */
@@ -233,10 +213,10 @@ static int target_open(struct target *t, const char *output)
 			t->fresh = NULL;
 	}
 	if (!t->fresh)
-		return fail(1, "out of memory");
+		return say_failed("out of memory");
 	t->fd = mkostemp(t->fresh, O_CLOEXEC);
 	if (t->fd < 0 || fchmod(t->fd, 0666 & ~mask))
-		return fail(2, "%s: %s", output, strerror(errno));
+		return say_bad("%s: %s", output, strerror(errno));
 	return 0;
 }
 
@@ -255,7 +235,7 @@ static int copy_to_output(const struct target *t)
 			r = k < 0 ? -1 : 0;
 		}
 	if (r || n < 0)
-		r = fail(2, "%s: %s", t->output, strerror(errno));
+		r = say_bad("%s: %s", t->output, strerror(errno));
 	if (out >= 0)
 		close(out);
 	return r;
@@ -267,7 +247,7 @@ static int target_commit(struct target *t)
 	if (!t->path)
 		return copy_to_output(t);
 	if (rename(t->fresh, t->path))
-		return fail(2, "%s: %s", t->output, strerror(errno));
+		return say_bad("%s: %s", t->output, strerror(errno));
 	close(t->fd);
 	t->fd = -1;
 	return 0;
@@ -298,85 +278,47 @@ static int draw(const struct run *run, int nruns, const struct target *t, const 
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (is_full(t->fd))
-		return fail(2, "%s: %s", t->output, strerror(errno));
+		return say_bad("%s: %s", t->output, strerror(errno));
 	if (bad || !WIFEXITED(status) || WEXITSTATUS(status))
-		return fail(1, "%s failed to draw %s", gnuplot, t->output);
+		return say_failed("%s failed to draw %s", gnuplot, t->output);
 	if (lseek(t->fd, 0, SEEK_END) <= 0)
-		return fail(1, "%s wrote nothing to %s", gnuplot, t->output);
+		return say_failed("%s wrote nothing to %s", gnuplot, t->output);
 	return 0;
 }
 
-enum { OPT_HELP = 'h', OPT_VERSION = 'V', OPT_OUTPUT = 'o', OPT_TITLE = 't', OPT_PROGRAM = 'g' };
-
-static const struct {
-	const char *name, *arg, *help;
-	int value;
-} rows[] = {
-	{ "output", "FILE", "the .svg, .png or .pdf to write, - for SVG to stdout (also -o)",
-	  OPT_OUTPUT },
-	{ "title", "TEXT", "title of the plot", OPT_TITLE },
-	{ "gnuplot", "PROGRAM", "the gnuplot to run (" GNUPLOT ")", OPT_PROGRAM },
-	{ "help", NULL, "print this", OPT_HELP },
-	{ "version", NULL, "print the version", OPT_VERSION },
+static const struct option_table options = {
+	.usage = "usage: te_plot -o loss.svg run.jsonl...\n"
+		 "Draws the training and validation losses that te_train --log wrote.\n\n",
+	.rows = (const struct option_row[]){
+		{ "output", 'o', "FILE", "the .svg, .png or .pdf to write, - for SVG to stdout" },
+		{ "title", 'T', "TEXT", "title of the plot" },
+		{ "gnuplot", 'G', "PROGRAM", "the gnuplot to run (" GNUPLOT ")" },
+		{ NULL, 0, NULL, NULL },
+	},
 };
-#define NROWS (sizeof(rows) / sizeof(rows[0]))
-
-static void print_help(void)
-{
-	printf("usage: te_plot -o loss.svg run.jsonl...\n"
-	       "Draws the training and validation losses that te_train --log wrote.\n\n");
-	for (size_t i = 0; i < NROWS; i++)
-		printf("  --%-8s %-8s  %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "",
-		       rows[i].help);
-}
 
 int main(int argc, char **argv)
 {
 	const char *output = NULL, *title = NULL, *gnuplot = GNUPLOT;
 	struct target target = { .fd = -1 };
-	struct option longopts[NROWS + 1];
 	struct run *run;
 	int c, nruns, r = 0;
 
-	memset(longopts, 0, sizeof(longopts));
-	for (size_t i = 0; i < NROWS; i++)
-		longopts[i] =
-			(struct option){ rows[i].name, rows[i].arg != NULL, NULL, rows[i].value };
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, "o:h", longopts, NULL)) != -1) {
-		switch (c) {
-		case OPT_OUTPUT:
-			output = optarg;
-			break;
-		case OPT_TITLE:
-			title = optarg;
-			break;
-		case OPT_PROGRAM:
-			gnuplot = optarg;
-			break;
-		case OPT_HELP:
-			print_help();
-			return 0;
-		case OPT_VERSION:
-			printf("te_plot %s\n", TE_VERSION);
-			return 0;
-		default:
-			return fail(
-				2,
-				"%s: unknown option, or its value is missing; see te_plot --help",
-				argv[optind - 1]);
-		}
-	}
+	say_as("te_plot");
+	while ((c = option_next(&options, argc, argv)) >= 0)
+		*(c == 'o' ? &output : c == 'T' ? &title : &gnuplot) = optarg;
+	if (c != OPTION_END)
+		return c == OPTION_DONE ? STATUS_OK : STATUS_BAD;
 	nruns = argc - optind;
 	if (!output)
-		return fail(2, "no output file: give -o FILE; see te_plot --help");
+		return say_bad("no output file: give -o FILE; see te_plot --help");
 	if (!terminal_of(output))
-		return fail(2, "%s: the name must end in .svg, .png or .pdf", output);
+		return say_bad("%s: the name must end in .svg, .png or .pdf", output);
 	if (nruns < 1)
-		return fail(2, "no log given; see te_plot --help");
+		return say_bad("no log given; see te_plot --help");
 	run = calloc((size_t)nruns, sizeof(*run));
 	if (!run)
-		return fail(1, "out of memory");
+		return say_failed("out of memory");
 	signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit is an error, like a full disk */
 	signal(SIGPIPE, SIG_IGN); /* the exit status shows whether gnuplot failed */
 	for (int i = 0; i < nruns && !r; i++) {

@@ -3,14 +3,11 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <te/version.h>
 
 #include "tools/lib/option.h"
 #include "tools/run/run.h"
@@ -87,27 +84,34 @@ static int run_here(const struct run_opts *o)
 
 /* ---- options ---- */
 
-static void print_help(void)
-{
-	printf("usage: te_run -n N [options] COMMAND [ARGUMENT...]\n"
-	       "       te_run --hosts HOST[:SLOTS],... [options] COMMAND [ARGUMENT...]\n"
-	       "Starts N ranks of a parallel program on this host, or on others.\n"
-	       "  -n, --ranks N      how many, 1 to %d\n"
-	       "  -p, --prefix       begin each line of output with the rank, as in [3]\n"
-	       "  -t, --timeout S    end all ranks after S seconds, with status 124\n"
-	       "  -g, --grace S      seconds from SIGTERM to SIGKILL, default %d\n"
-	       "  -k, --no-kill      ranks that fail do not end the others\n"
-	       "      --per-node N   let the ranks believe that N of them share a node\n"
-	       "      --hosts LIST   where, by ssh: up to SLOTS ranks on each host, 1 by default\n"
-	       "  -x, --export NAME  variable of the environment for other hosts, or NAME=VALUE;\n"
-	       "                     those that begin with TE_ are always exported\n"
-	       "      --ssh COMMAND  how to run a command there, \"ssh -o BatchMode=yes\"\n"
-	       "      --te-run PATH  te_run of the other hosts, \"te_run\"\n"
-	       "      --silence S    a host that sends nothing for S seconds is lost, default %d\n"
-	       "  -h, --help\n"
-	       "      --version\n",
-	       RANKS_MAX, GRACE_S, SILENCE_S);
-}
+#define STRING(x) #x
+#define NUMBER(x) STRING(x)
+
+static const struct option_table options = {
+	.usage = "usage: te_run -n N [options] COMMAND [ARGUMENT...]\n"
+		 "       te_run --hosts HOST[:SLOTS],... [options] COMMAND [ARGUMENT...]\n"
+		 "Starts N ranks of a parallel program on this host, or on others.\n",
+	.command = 1,
+	.rows = (const struct option_row[]){
+		{ "ranks", 'n', "N", "how many, 1 to " NUMBER(RANKS_MAX) },
+		{ "prefix", 'p', NULL, "begin each line of output with the rank, as in [3]" },
+		{ "timeout", 't', "S", "end all ranks after S seconds, with status 124" },
+		{ "grace", 'g', "S", "seconds from SIGTERM to SIGKILL, default " NUMBER(GRACE_S) },
+		{ "no-kill", 'k', NULL, "ranks that fail do not end the others" },
+		{ "per-node", 'N', "N", "let the ranks believe that N of them share a node" },
+		{ "hosts", 'H', "LIST",
+		  "where, by ssh: up to SLOTS ranks on each host, 1 by default" },
+		{ "export", 'x', "NAME",
+		  "variable of the environment for other hosts, or NAME=VALUE;\n"
+		  "those that begin with TE_ are always exported" },
+		{ "ssh", 'S', "COMMAND", "how to run a command there, \"ssh -o BatchMode=yes\"" },
+		{ "te-run", 'T', "PATH", "te_run of the other hosts, \"te_run\"" },
+		{ "silence", 'L', "S",
+		  "a host that sends nothing for S seconds is lost, default " NUMBER(SILENCE_S) },
+		{ "agent", 'A', NULL, NULL }, /* what --hosts starts there */
+		{ NULL, 0, NULL, NULL },
+	},
+};
 
 static int parse_int(const char *name, const char *text, int lo, int hi, int *ret)
 {
@@ -146,23 +150,6 @@ static int parse_whole_seconds(const char *name, const char *text, int lo, int h
 
 int main(int argc, char **argv)
 {
-	static const struct option longopts[] = {
-		{ "ranks", required_argument, NULL, 'n' },
-		{ "prefix", no_argument, NULL, 'p' },
-		{ "timeout", required_argument, NULL, 't' },
-		{ "grace", required_argument, NULL, 'g' },
-		{ "no-kill", no_argument, NULL, 'k' },
-		{ "per-node", required_argument, NULL, 'N' },
-		{ "hosts", required_argument, NULL, 'H' },
-		{ "export", required_argument, NULL, 'x' },
-		{ "ssh", required_argument, NULL, 'S' },
-		{ "te-run", required_argument, NULL, 'T' },
-		{ "silence", required_argument, NULL, 'L' },
-		{ "agent", no_argument, NULL, 'A' }, /* what --hosts starts there */
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	struct run_opts o = {
 		.grace_s = GRACE_S,
 		.silence_s = SILENCE_S,
@@ -175,8 +162,7 @@ int main(int argc, char **argv)
 	say_as("te_run");
 	if (!o.export)
 		return say_failed("not enough memory");
-	/* +: what comes after the command is its own */
-	while (!r && (c = getopt_long(argc, argv, "+n:pt:g:kx:h", longopts, NULL)) != -1) {
+	while (!r && (c = option_next(&options, argc, argv)) != OPTION_END) {
 		switch (c) {
 		case 'n':
 			r = parse_int("--ranks", optarg, 1, RANKS_MAX, &o.nranks);
@@ -214,16 +200,11 @@ int main(int argc, char **argv)
 		case 'A':
 			free(o.export);
 			return agent_run();
-		case 'h':
-			print_help();
-			free(o.export);
-			return 0;
-		case 'V':
-			printf("te_run %s\n", TE_VERSION);
+		case OPTION_DONE:
 			free(o.export);
 			return 0;
 		default:
-			r = STATUS_BAD; /* getopt has printed why */
+			r = STATUS_BAD; /* option_next() has said why */
 		}
 	}
 	if (!r && optind == argc)

@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include <te/errno.h>
-#include <te/version.h>
 
 #include "libtecore/base/wire.h"
 #include "tools/lib/option.h"
@@ -20,13 +18,16 @@
 
 #define LIMIT_NS 5000000000
 
-static const char help[] =
-	"Usage: tectl [options] status | jobs | revoke JOB\n"
-	"Shows what the node service ted holds: see tectl(1).\n\n"
-	"  -s, --socket PATH   its socket, by default that of the user or else the system's\n"
-	"      --json          print one JSON object\n"
-	"  -h, --help          this text\n"
-	"      --version       the version\n";
+static const struct option_table options = {
+	.usage = "Usage: tectl [options] status | jobs | revoke JOB\n"
+		 "Shows what the node service ted holds: see tectl(1).\n\n",
+	.rows = (const struct option_row[]){
+		{ "socket", 's', "PATH",
+		  "its socket, by default that of the user or else the system's" },
+		{ "json", 'J', NULL, "print one JSON object" },
+		{ NULL, 0, NULL, NULL },
+	},
+};
 
 static int json;
 static const char *path;
@@ -185,37 +186,19 @@ static const char *default_path(void)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "socket", required_argument, NULL, 's' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },
-		{ "version", no_argument, NULL, 'V' },
-		{ NULL, 0, NULL, 0 },
-	};
 	const char *command;
 	int o, nargs;
 
 	say_as("tectl");
 	path = default_path();
-	opterr = 0;
-	while ((o = getopt_long(argc, argv, ":s:h", options, NULL)) >= 0) {
-		switch (o) {
-		case 's':
+	while ((o = option_next(&options, argc, argv)) >= 0) {
+		if (o == 's')
 			path = optarg;
-			break;
-		case 'j':
+		else
 			json = 1;
-			break;
-		case 'h':
-			fputs(help, stdout);
-			return STATUS_OK;
-		case 'V':
-			printf("tectl %s\n", TE_VERSION);
-			return STATUS_OK;
-		default:
-			return option_wrong(o, argv[optind - 1]);
-		}
 	}
+	if (o != OPTION_END)
+		return o == OPTION_DONE ? STATUS_OK : STATUS_BAD;
 	command = optind < argc ? argv[optind] : "";
 	nargs = argc - optind - 1;
 	if (!strcmp(command, "status") && !nargs)

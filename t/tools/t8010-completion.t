@@ -33,6 +33,7 @@ completes "chain" te_perftest ch --algorithm
 completes "--params" te_info --p te_info
 completes "--per-node" te_run --pe te_run
 completes "--gnuplot" te_plot --g te_plot
+completes "--socket" tectl --so tectl
 bash -c 'for f in te_info te_train; do cmp "$abs_top_srcdir/tools/completion.bash" \
 	"$abs_top_builddir/tools/completion/$f" || exit; done' >why 2>&1
 empty "it is installed under the name of each tool" why

@@ -1,10 +1,14 @@
-/* option.c - the values and errors of options, for the tools. */
+/* option.c - the options of the tools, their values and errors. */
 #include "config.h"
 
 #include <ctype.h>
+#include <getopt.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <te/version.h>
 
 #include "option.h"
 #include "say.h"
@@ -78,4 +82,78 @@ int option_wrong(int c, const char *word)
 	return c == ':' ? say_bad("%s needs a value; see %s --help", word, say_program()) :
 			  say_bad("%s: unknown option, or one too many; see %s --help", word,
 				  say_program());
+}
+
+#define ROWS_MAX 32
+
+static const struct option_row common[] = {
+	{ "help", 'h', NULL, "print this" },
+	{ "version", 'V', NULL, "print the version" },
+};
+
+/* row i of the table, then of the common ones; NULL after the last */
+static const struct option_row *row_at(const struct option_table *t, int i)
+{
+	int n = 0;
+
+	while (t->rows[n].name)
+		n++;
+	return i < n ? &t->rows[i] : i < n + 2 ? &common[i - n] : NULL;
+}
+
+static void print_help(const struct option_table *t)
+{
+	const struct option_row *row;
+	int width = 0;
+
+	fputs(t->usage, stdout);
+	for (int i = 0; (row = row_at(t, i)); i++) {
+		const int n = (int)(strlen(row->name) + (row->arg ? 1 + strlen(row->arg) : 0));
+
+		width = row->help && n > width ? n : width;
+	}
+	for (int i = 0; (row = row_at(t, i)); i++) {
+		const char letter[] = { '-', (char)row->key, ',', '\0' };
+		const char *p = row->help;
+		int n;
+
+		if (!p)
+			continue;
+		n = printf("  %3s --%s%s%s", islower(row->key) ? letter : "", row->name,
+			   row->arg ? " " : "", row->arg ? row->arg : "");
+		for (; *p; p += strcspn(p, "\n"), n = 0) {
+			p += *p == '\n';
+			printf("%*s%.*s\n", width + 10 - n, "", (int)strcspn(p, "\n"), p);
+		}
+	}
+}
+
+int option_next(const struct option_table *t, int argc, char **argv)
+{
+	struct option longopts[ROWS_MAX + 1] = { 0 };
+	char shortopts[2 * ROWS_MAX + 3], *s = shortopts;
+	const struct option_row *row;
+	int c;
+
+	if (t->command)
+		*s++ = '+';
+	*s++ = ':';
+	for (int i = 0; i < ROWS_MAX && (row = row_at(t, i)); i++) {
+		longopts[i] = (struct option){ row->name, !!row->arg, NULL, row->key };
+		if (!islower(row->key))
+			continue;
+		*s++ = (char)row->key;
+		if (row->arg)
+			*s++ = ':';
+	}
+	*s = '\0';
+	opterr = 0;
+	c = getopt_long(argc, argv, shortopts, longopts, NULL);
+	if (c == 'h')
+		print_help(t);
+	else if (c == 'V')
+		printf("%s %s\n", say_program(), TE_VERSION);
+	else if (c == ':' || c == '?')
+		option_wrong(c, argv[optind - 1]);
+	return c == 'h' || c == 'V' ? OPTION_DONE : c == ':' || c == '?' ? OPTION_BAD : c;
 }

@@ -1,4 +1,4 @@
-/* option.h - the values and errors of options, for the tools. */
+/* option.h - the options of the tools, their values and errors. */
 #ifndef OPTION_H
 #define OPTION_H
 
@@ -18,5 +18,27 @@ double option_seconds(const char *text);
  * word: says what is wrong with it. STATUS_BAD
  */
 int option_wrong(int c, const char *word);
+
+/* an option: a row makes both its parser and its lines of --help */
+struct option_row {
+	const char *name;
+	int key; /* what option_next() returns; a lower-case letter is its short name too */
+	const char *arg;  /* NULL: it has no value */
+	const char *help; /* lines; NULL: --help does not list it */
+};
+
+struct option_table {
+	const char *usage; /* the first lines of --help */
+	const struct option_row *rows; /* the last has no name; -h, --help and --version follow */
+	int command; /* no options of the tool follow its first other argument */
+};
+
+enum { OPTION_END = -1, OPTION_DONE = -2, OPTION_BAD = -3 };
+
+/*
+ * The key of the next option, whose value is optarg; OPTION_END: the other arguments begin at
+ * optind; OPTION_DONE: --help or --version has been printed; OPTION_BAD: a failure has been said.
+ */
+int option_next(const struct option_table *t, int argc, char **argv);
 
 #endif

@@ -77,15 +77,6 @@ double option_seconds(const char *text)
 	}
 }
 
-int option_wrong(int c, const char *word)
-{
-	return c == ':' ? say_bad("%s needs a value; see %s --help", word, say_program()) :
-			  say_bad("%s: unknown option, or one too many; see %s --help", word,
-				  say_program());
-}
-
-#define ROWS_MAX 32
-
 static const struct option_row common[] = {
 	{ "help", 'h', NULL, "print this" },
 	{ "version", 'V', NULL, "print the version" },
@@ -101,11 +92,20 @@ static const struct option_row *row_at(const struct option_table *t, int i)
 	return i < n ? &t->rows[i] : i < n + 2 ? &common[i - n] : NULL;
 }
 
+static int has_letter(const struct option_row *row)
+{
+	return row->key >= 'a' && row->key <= 'z';
+}
+
 static void print_help(const struct option_table *t)
 {
 	const struct option_row *row;
 	int width = 0;
 
+	if (t->help) {
+		t->help();
+		return;
+	}
 	fputs(t->usage, stdout);
 	for (int i = 0; (row = row_at(t, i)); i++) {
 		const int n = (int)(strlen(row->name) + (row->arg ? 1 + strlen(row->arg) : 0));
@@ -119,7 +119,7 @@ static void print_help(const struct option_table *t)
 
 		if (!p)
 			continue;
-		n = printf("  %3s --%s%s%s", islower(row->key) ? letter : "", row->name,
+		n = printf("  %3s --%s%s%s", has_letter(row) ? letter : "", row->name,
 			   row->arg ? " " : "", row->arg ? row->arg : "");
 		for (; *p; p += strcspn(p, "\n"), n = 0) {
 			p += *p == '\n';
@@ -130,17 +130,21 @@ static void print_help(const struct option_table *t)
 
 int option_next(const struct option_table *t, int argc, char **argv)
 {
-	struct option longopts[ROWS_MAX + 1] = { 0 };
-	char shortopts[2 * ROWS_MAX + 3], *s = shortopts;
+	struct option longopts[OPTION_ROWS_MAX + 1] = { 0 };
+	char shortopts[2 * 26 + 3], *s = shortopts;
 	const struct option_row *row;
 	int c;
 
 	if (t->command)
 		*s++ = '+';
 	*s++ = ':';
-	for (int i = 0; i < ROWS_MAX && (row = row_at(t, i)); i++) {
-		longopts[i] = (struct option){ row->name, !!row->arg, NULL, row->key };
-		if (!islower(row->key))
+	for (int i = 0; i < OPTION_ROWS_MAX && (row = row_at(t, i)); i++) {
+		longopts[i] = (struct option){ row->name,
+					       !row->arg	  ? no_argument :
+					       *row->arg == '[' ? optional_argument :
+								    required_argument,
+					       NULL, row->key };
+		if (!has_letter(row))
 			continue;
 		*s++ = (char)row->key;
 		if (row->arg)
@@ -153,7 +157,10 @@ int option_next(const struct option_table *t, int argc, char **argv)
 		print_help(t);
 	else if (c == 'V')
 		printf("%s %s\n", say_program(), TE_VERSION);
-	else if (c == ':' || c == '?')
-		option_wrong(c, argv[optind - 1]);
+	else if (c == ':')
+		say_bad("%s needs a value; see %s --help", argv[optind - 1], say_program());
+	else if (c == '?')
+		say_bad("%s: unknown option, or one too many; see %s --help", argv[optind - 1],
+			say_program());
 	return c == 'h' || c == 'V' ? OPTION_DONE : c == ':' || c == '?' ? OPTION_BAD : c;
 }

@@ -13,25 +13,22 @@ double option_unit(char **at);
 /* a time in seconds: "90", "1.5h" or "1h30m", with s, m, h or d for days; negative: text is none */
 double option_seconds(const char *text);
 
-/*
- * After getopt_long() with a list that begins with ":" returned c, ':' or '?', for the argument
- * word: says what is wrong with it. STATUS_BAD
- */
-int option_wrong(int c, const char *word);
-
 /* an option: a row makes both its parser and its lines of --help */
 struct option_row {
 	const char *name;
 	int key; /* what option_next() returns; a lower-case letter is its short name too */
-	const char *arg;  /* NULL: it has no value */
+	const char *arg;  /* NULL: it has no value; begins with "[": it may have one */
 	const char *help; /* lines; NULL: --help does not list it */
 };
 
 struct option_table {
 	const char *usage; /* the first lines of --help */
+	void (*help)(void); /* or all of them */
 	const struct option_row *rows; /* the last has no name; -h, --help and --version follow */
 	int command; /* no options of the tool follow its first other argument */
 };
+
+#define OPTION_ROWS_MAX 128
 
 enum { OPTION_END = -1, OPTION_DONE = -2, OPTION_BAD = -3 };
 

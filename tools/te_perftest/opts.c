@@ -2,14 +2,13 @@
 #include "config.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <te/capture.h>
-#include <te/version.h>
 
 #include "opts.h"
 #include "tools/lib/option.h"
@@ -169,6 +168,7 @@ static const struct row rows[] = {
 	{ "head-dim", "attn", INT, AT(head_dim), "64", 1, 128, "N", "channels of a head" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
+_Static_assert(NROWS + 2 <= OPTION_ROWS_MAX, "option_next() takes fewer options");
 
 static int row_is_of(const struct row *row, const struct test *test)
 {
@@ -330,41 +330,30 @@ static int find_test(struct opts *o, int n, char *const *word)
 
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
-	struct option longopts[NROWS + 3];
+	struct option_row list[NROWS + 1] = { 0 };
+	const struct option_table options = { .help = print_help, .rows = list };
 	struct given given[64];
-	int nlong = 0, ngiven = 0, c, index, r;
+	int ngiven = 0, c, r;
 
 	*ret_done = 0;
 	memset(o, 0, sizeof(*o));
-	memset(longopts, 0, sizeof(longopts));
 	for (size_t i = 0; i < NROWS; i++) {
-		longopts[nlong++] =
-			(struct option){ rows[i].name, rows[i].kind != FLAG, NULL, (int)i + 1000 };
+		list[i] = (struct option_row){
+			.name = rows[i].name, .key = (int)i + 1000, .arg = rows[i].arg
+		};
 		r = rows[i].dflt ? row_set(o, &rows[i], rows[i].dflt) : STATUS_OK;
 		if (r)
 			return r;
 	}
-	longopts[nlong++] = (struct option){ "help", no_argument, NULL, 'h' };
-	longopts[nlong++] = (struct option){ "version", no_argument, NULL, 'V' };
-
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longopts, &index)) != -1) {
-		const char *word = argv[optind - 1];
-
-		if (c == 'h' || c == 'V') {
-			if (c == 'h')
-				print_help();
-			else
-				printf("te_perftest %s\n", TE_VERSION);
-			*ret_done = 1;
-			return STATUS_OK;
-		}
-		if (c == ':' || c == '?')
-			return option_wrong(c, word);
+	while ((c = option_next(&options, argc, argv)) >= 0) {
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].name = rows[c - 1000].name;
 		given[ngiven++].text = optarg ? optarg : "1";
+	}
+	if (c != OPTION_END) {
+		*ret_done = c == OPTION_DONE;
+		return *ret_done ? STATUS_OK : STATUS_BAD;
 	}
 	r = find_test(o, argc - optind, argv + optind);
 	for (int i = 0; i < ngiven && !r; i++) {

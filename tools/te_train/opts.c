@@ -5,15 +5,12 @@
 #include "config.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <te/version.h>
 
 #include "ckpt.h"
 #include "opts.h"
@@ -166,6 +163,7 @@ static const struct row rows[] = {
 	  "sample from the fewest tokens that have this probability" },
 };
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
+_Static_assert(NROWS + 2 <= OPTION_ROWS_MAX, "option_next() takes fewer options");
 
 #define GPT2(layers, heads, width)                                                              \
 	"{\"model_type\":\"gpt2\",\"vocab_size\":50257,\"n_positions\":1024,\"n_embd\":" #width \
@@ -570,43 +568,27 @@ static int set_offload(struct opts *o)
 
 int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 {
-	struct option longopts[NROWS + 3];
+	struct option_row list[NROWS + 1] = { 0 };
+	const struct option_table options = { .help = print_help, .rows = list };
 	struct given given[256];
 	const char *preset = NULL, *resume = NULL;
-	int nlong = 0, ngiven = 0, random_given = 0, c, index, r;
+	int n = 0, ngiven = 0, random_given = 0, c, r;
 
 	*ret_done = 0;
-	memset(longopts, 0, sizeof(longopts));
 	for (size_t i = 0; i < NROWS; i++) {
 		if (rows[i].kind == HEADING)
 			continue;
-		longopts[nlong++] = (struct option){ rows[i].name,
-						     rows[i].kind == FLAG ? no_argument :
-						     rows[i].kind == MODE || rows[i].kind == SIZE ?
-									     optional_argument :
-									    required_argument,
-						     NULL, (int)i + 1000 };
+		list[n++] = (struct option_row){
+			.name = rows[i].name,
+			.key = (int)i + 1000,
+			.arg = rows[i].kind == MODE || rows[i].kind == SIZE ? "[" : rows[i].arg,
+		};
 	}
-	longopts[nlong++] = (struct option){ "help", no_argument, NULL, 'h' };
-	longopts[nlong++] = (struct option){ "version", no_argument, NULL, 'V' };
 
 	r = set_defaults(o);
 	if (r)
 		return r;
-	opterr = 0;
-	while ((c = getopt_long(argc, argv, ":h", longopts, &index)) != -1) {
-		const char *word = argv[optind - 1];
-
-		if (c == 'h' || c == 'V') {
-			if (c == 'h')
-				print_help();
-			else
-				printf("te_train %s\n", TE_VERSION);
-			*ret_done = 1;
-			return STATUS_OK;
-		}
-		if (c == ':' || c == '?')
-			return option_wrong(c, word);
+	while ((c = option_next(&options, argc, argv)) >= 0) {
 		if (ngiven == (int)(sizeof(given) / sizeof(given[0])))
 			return say_bad("too many options");
 		given[ngiven].row = &rows[c - 1000];
@@ -623,6 +605,10 @@ int opts_parse(struct opts *o, int argc, char **argv, int *ret_done)
 			resume = optarg;
 		random_given |= given[ngiven].row->offset == AT(random_tokens);
 		ngiven++;
+	}
+	if (c != OPTION_END) {
+		*ret_done = c == OPTION_DONE;
+		return *ret_done ? STATUS_OK : STATUS_BAD;
 	}
 	if (preset)
 		r = set_preset(o, preset);

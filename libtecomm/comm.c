@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libtecomm/comm_internal.h"
-#include "libtecomm/memory/watch.h"
-#include "libtecomm/transport/link.h"
+#include "libtecomm/collective/comm.h"
+#include "libtecomm/pool/watch.h"
+#include "libtecomm/reach/link/link.h"
 
 /* choices of TE_COMM_SUMS */
 enum { SUMS_AUTO, SUMS_HOST, SUMS_DEVICE };

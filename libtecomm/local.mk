@@ -6,33 +6,18 @@ teinclude_HEADERS += \
 
 noinst_LTLIBRARIES += libtecomm/libtecomm_internal.la
 libtecomm_libtecomm_internal_la_SOURCES = \
-	libtecomm/bootstrap/addr.c \
-	libtecomm/bootstrap/addr.h \
-	libtecomm/bootstrap/again.c \
-	libtecomm/bootstrap/auth.c \
-	libtecomm/bootstrap/auth.h \
-	libtecomm/bootstrap/boot.c \
-	libtecomm/bootstrap/boot.h \
-	libtecomm/bootstrap/bootstrap.h \
-	libtecomm/bootstrap/callback.c \
-	libtecomm/bootstrap/conn.c \
-	libtecomm/bootstrap/conn.h \
-	libtecomm/bootstrap/dial.c \
-	libtecomm/bootstrap/dial.h \
-	libtecomm/bootstrap/dir.c \
-	libtecomm/bootstrap/frame.c \
-	libtecomm/bootstrap/frame.h \
-	libtecomm/bootstrap/id.c \
-	libtecomm/bootstrap/lineage.c \
-	libtecomm/bootstrap/lineage.h \
-	libtecomm/bootstrap/local.c \
-	libtecomm/bootstrap/local.h \
-	libtecomm/bootstrap/mesh.c \
-	libtecomm/bootstrap/pmix.c \
 	libtecomm/collective/calls.c \
 	libtecomm/collective/choose.c \
 	libtecomm/collective/collective.c \
 	libtecomm/collective/collective.h \
+	libtecomm/collective/comm.h \
+	libtecomm/collective/nccl.c \
+	libtecomm/collective/nccl.h \
+	libtecomm/collective/nodes/device.c \
+	libtecomm/collective/nodes/nodes.c \
+	libtecomm/collective/nodes/nodes.h \
+	libtecomm/collective/nodes/rail.c \
+	libtecomm/collective/nodes/rail.h \
 	libtecomm/collective/norm.c \
 	libtecomm/collective/norm.h \
 	libtecomm/collective/norm_apart.c \
@@ -40,62 +25,77 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/collective/table.c \
 	libtecomm/collective/table.h \
 	libtecomm/comm.c \
-	libtecomm/comm_internal.h \
-	libtecomm/memory/broker.c \
-	libtecomm/memory/broker.h \
-	libtecomm/memory/client.c \
-	libtecomm/memory/control.c \
-	libtecomm/memory/control.h \
-	libtecomm/memory/heap.c \
-	libtecomm/memory/heap.h \
-	libtecomm/memory/members.c \
-	libtecomm/memory/members.h \
-	libtecomm/memory/memory.c \
-	libtecomm/memory/pool.c \
-	libtecomm/memory/pool.h \
-	libtecomm/memory/stage.c \
-	libtecomm/memory/stage.h \
-	libtecomm/memory/thread.c \
-	libtecomm/memory/thread.h \
-	libtecomm/memory/watch.c \
-	libtecomm/memory/watch.h \
-	libtecomm/nccl/nccl.c \
-	libtecomm/nccl/nccl.h \
-	libtecomm/nodes/device.c \
-	libtecomm/nodes/nodes.c \
-	libtecomm/nodes/nodes.h \
-	libtecomm/nodes/rail.c \
-	libtecomm/nodes/rail.h \
-	libtecomm/nvls/nvls.c \
-	libtecomm/nvls/nvls.h \
+	libtecomm/measure.c \
+	libtecomm/meet/addr.c \
+	libtecomm/meet/addr.h \
+	libtecomm/meet/again.c \
+	libtecomm/meet/auth.c \
+	libtecomm/meet/auth.h \
+	libtecomm/meet/boot.c \
+	libtecomm/meet/boot.h \
+	libtecomm/meet/bootstrap.h \
+	libtecomm/meet/callback.c \
+	libtecomm/meet/conn.c \
+	libtecomm/meet/conn.h \
+	libtecomm/meet/dial.c \
+	libtecomm/meet/dial.h \
+	libtecomm/meet/dir.c \
+	libtecomm/meet/frame.c \
+	libtecomm/meet/frame.h \
+	libtecomm/meet/id.c \
+	libtecomm/meet/lineage.c \
+	libtecomm/meet/lineage.h \
+	libtecomm/meet/local.c \
+	libtecomm/meet/local.h \
+	libtecomm/meet/mesh.c \
+	libtecomm/meet/pmix.c \
+	libtecomm/meet/thread.c \
+	libtecomm/meet/thread.h \
+	libtecomm/memory.c \
 	libtecomm/ops/cross_entropy.c \
 	libtecomm/ops/fusions.c \
 	libtecomm/ops/ops.c \
 	libtecomm/ops/ops.h \
+	libtecomm/pool/heap.c \
+	libtecomm/pool/heap.h \
+	libtecomm/pool/members.c \
+	libtecomm/pool/members.h \
+	libtecomm/pool/pool.c \
+	libtecomm/pool/pool.h \
+	libtecomm/pool/stage.c \
+	libtecomm/pool/stage.h \
+	libtecomm/pool/watch.c \
+	libtecomm/pool/watch.h \
+	libtecomm/reach/broker.c \
+	libtecomm/reach/broker.h \
+	libtecomm/reach/client.c \
+	libtecomm/reach/control.c \
+	libtecomm/reach/control.h \
+	libtecomm/reach/link/link.c \
+	libtecomm/reach/link/link.h \
+	libtecomm/reach/link/tcp.c \
+	libtecomm/reach/link/tcp.h \
+	libtecomm/reach/nvls.c \
+	libtecomm/reach/nvls.h \
 	libtecomm/recover.c \
 	libtecomm/split.c \
-	libtecomm/transport/link.c \
-	libtecomm/transport/link.h \
-	libtecomm/transport/measure.c \
-	libtecomm/transport/tcp.c \
-	libtecomm/transport/tcp.h \
 	libtecomm/version.c
 if HAVE_VERBS
 libtecomm_libtecomm_internal_la_SOURCES += \
-	libtecomm/transport/verbs/device.c \
-	libtecomm/transport/verbs/hello.c \
-	libtecomm/transport/verbs/hello.h \
-	libtecomm/transport/verbs/lib.c \
-	libtecomm/transport/verbs/near.c \
-	libtecomm/transport/verbs/open.c \
-	libtecomm/transport/verbs/poll.c \
-	libtecomm/transport/verbs/post.c \
-	libtecomm/transport/verbs/syms.def \
-	libtecomm/transport/verbs/verbs.c \
-	libtecomm/transport/verbs/verbs.h \
-	libtecomm/transport/verbs/vlink.h
+	libtecomm/reach/link/verbs/device.c \
+	libtecomm/reach/link/verbs/hello.c \
+	libtecomm/reach/link/verbs/hello.h \
+	libtecomm/reach/link/verbs/lib.c \
+	libtecomm/reach/link/verbs/near.c \
+	libtecomm/reach/link/verbs/open.c \
+	libtecomm/reach/link/verbs/poll.c \
+	libtecomm/reach/link/verbs/post.c \
+	libtecomm/reach/link/verbs/syms.def \
+	libtecomm/reach/link/verbs/verbs.c \
+	libtecomm/reach/link/verbs/verbs.h \
+	libtecomm/reach/link/verbs/vlink.h
 else
-libtecomm_libtecomm_internal_la_SOURCES += libtecomm/transport/verbs/none.c
+libtecomm_libtecomm_internal_la_SOURCES += libtecomm/reach/link/verbs/none.c
 endif
 libtecomm_libtecomm_internal_la_CFLAGS = $(AM_CFLAGS) $(SODIUM_CFLAGS)
 libtecomm_libtecomm_internal_la_LIBADD = $(SODIUM_LIBS)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 
 static const char fn[] = "te_comm_recover";
 

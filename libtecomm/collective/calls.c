@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "libtecomm/collective/collective.h"
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 #include "libtecore/base/splitmix64.h"
 
 /* bytes of in or, if not, of out: the larger array has a part for each rank */

@@ -12,11 +12,11 @@
 #include <te/stream.h>
 
 #include "kernels/te_k.h"
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/collective/nodes/nodes.h"
 #include "libtecomm/collective/table.h"
-#include "libtecomm/memory/pool.h"
-#include "libtecomm/nodes/nodes.h"
-#include "libtecomm/nvls/nvls.h"
+#include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/pool/pool.h"
+#include "libtecomm/reach/nvls.h"
 
 /* what the ranks settle when they create the communicator */
 struct te__coll_terms {

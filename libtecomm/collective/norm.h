@@ -3,7 +3,7 @@
 #define TE__COMM_NORM_H
 
 #include "kernels/launch.h"
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 
 #define TE__COMM_NORM_ALIGN 256 /* bytes, of ws and its parts */
 

@@ -13,7 +13,7 @@
 #include <te/reducer.h>
 #include <te/tensor.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 
 /* large enough for the bandwidth of a link, and a small part of the gradients of a model */
 #define BUCKET_NBYTES ((uint64_t)16 << 20)

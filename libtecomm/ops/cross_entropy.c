@@ -12,7 +12,7 @@
 #include <te/op.h>
 #include <te/tensor.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 
 struct attrs {
 	struct te_comm *comm;

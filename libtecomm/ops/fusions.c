@@ -27,7 +27,7 @@
 #include <te/quant.h>
 #include <te/tensor.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 #include "libtecomm/ops/ops.h"
 
 static void *ptr(const struct te_tensor *t)

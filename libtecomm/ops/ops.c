@@ -8,7 +8,7 @@
 
 #include <te/tensor.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 #include "libtecomm/ops/ops.h"
 
 static int nranks_of(const struct te_op *op)

@@ -3,7 +3,7 @@
  * each with at most one file descriptor. Not installed.
  *
  * Two services have these messages: the thread that passes descriptors between the ranks of a node
- * (libtecomm/memory/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
+ * (libtecomm/reach/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
  * data in the replies that have some. The service answers each request but BYE with a REPLY, which
  * has a code and, if that is negative, an error message as its text.
  */

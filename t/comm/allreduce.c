@@ -10,7 +10,7 @@
 #include <te/capture.h>
 #include <te/collective.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 #include "libtecore/base/dtype_inline.h"
 #include "threads.h"
 #include "tt_gate.h"

@@ -14,8 +14,8 @@
 
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
-#include "libtecomm/transport/link.h"
+#include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/reach/link/link.h"
 #include "ranks.h"
 
 /*

@@ -13,8 +13,8 @@
 #include <te/ctx.h>
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
-#include "libtecomm/bootstrap/dial.h"
+#include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/meet/dial.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"
 

@@ -20,9 +20,9 @@
 #include <te/errno.h>
 
 #include "bootstrap_faults.h"
-#include "libtecomm/bootstrap/boot.h"
-#include "libtecomm/bootstrap/lineage.h"
-#include "libtecomm/transport/link.h"
+#include "libtecomm/meet/boot.h"
+#include "libtecomm/meet/lineage.h"
+#include "libtecomm/reach/link/link.h"
 #include "ranks.h"
 
 int bf_open(int rank, int timeout_ms, struct te__boot **ret_b)

@@ -2,7 +2,7 @@
 #ifndef BOOTSTRAP_FAULTS_H
 #define BOOTSTRAP_FAULTS_H
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "tt.h"
 
 #define SOON 3000.0 /* ms: far less than the time-out of 30 s, with sanitizers too */

@@ -16,8 +16,8 @@
 #include <te/ctx.h>
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/addr.h"
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/addr.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "ranks.h"
 
 /* a network namespace whose loopback interface has addresses of these families */

@@ -16,7 +16,7 @@
 #include <te/errno.h>
 
 #include "bootstrap_faults.h"
-#include "libtecomm/bootstrap/conn.h"
+#include "libtecomm/meet/conn.h"
 #include "libtecore/base/private.h"
 #include "ranks.h"
 

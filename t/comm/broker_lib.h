@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "libtecomm/memory/broker.h"
+#include "libtecomm/reach/broker.h"
 #include "libtecore/base/private.h"
 #include "tt_ctx.h"
 

@@ -16,7 +16,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
-#include "libtecomm/memory/members.h"
+#include "libtecomm/pool/members.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"

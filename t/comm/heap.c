@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libtecomm/memory/heap.h"
+#include "libtecomm/pool/heap.h"
 #include "libtecore/base/private.h"
 #include "tt.h"
 

@@ -18,7 +18,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/wire.h"
 #include "libtecore/tensor/ctx.h"

@@ -1,4 +1,4 @@
-/* t/comm/link.c - messages between ranks of several nodes over TCP (libtecomm/transport/link.h). */
+/* t/comm/link.c - messages between ranks of several nodes over TCP (libtecomm/reach/link/link.h). */
 #include "config.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include <te/errno.h>
 #include <te/param.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
-#include "libtecomm/transport/link.h"
+#include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/reach/link/link.h"
 #include "ranks.h"
 
 #define SEC INT64_C(1000000000)

@@ -2,7 +2,7 @@
 #ifndef TT_LINK_LIB_H
 #define TT_LINK_LIB_H
 
-#include "libtecomm/transport/link.h"
+#include "libtecomm/reach/link/link.h"
 
 struct link_stream {
 	struct te__link *link;

@@ -12,8 +12,8 @@
 
 #include <te/collective.h>
 
-#include "libtecomm/bootstrap/boot.h"
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
+#include "libtecomm/meet/boot.h"
 #include "libtecore/tensor/ctx.h"
 #include "nccl_fake.h"
 #include "threads.h"

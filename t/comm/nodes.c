@@ -18,7 +18,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
-#include "libtecomm/nodes/nodes.h"
+#include "libtecomm/collective/nodes/nodes.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "ranks.h"

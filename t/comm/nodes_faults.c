@@ -16,7 +16,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/private.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"

@@ -10,7 +10,7 @@
 
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/private.h"
 #include "pmix_fake.h"
 #include "ranks.h"

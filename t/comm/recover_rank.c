@@ -17,7 +17,7 @@
 #include <te/ctx.h>
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "nodes_lib.h"
 
 #define SUMS 20

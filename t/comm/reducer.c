@@ -13,7 +13,7 @@
 #include <te/reducer.h>
 #include <te/step.h>
 
-#include "libtecomm/comm_internal.h"
+#include "libtecomm/collective/comm.h"
 #include "libtecore/tensor/ctx.h"
 #include "t/plan/plan_model.h"
 #include "threads.h"

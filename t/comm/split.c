@@ -10,7 +10,7 @@
 #include <te/collective.h>
 #include <te/errno.h>
 
-#include "libtecomm/bootstrap/bootstrap.h"
+#include "libtecomm/meet/bootstrap.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
 #include "threads.h"

@@ -12,8 +12,8 @@
 
 #include <te/collective.h>
 
-#include "libtecomm/comm_internal.h"
-#include "libtecomm/nodes/rail.h"
+#include "libtecomm/collective/comm.h"
+#include "libtecomm/collective/nodes/rail.h"
 #include "libtecore/tensor/ctx.h"
 #include "threads.h"
 #include "verbs_lib.h"

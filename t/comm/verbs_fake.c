@@ -807,7 +807,7 @@ static int nearness(struct ibv_device *dev, const char *pci)
 
 const struct te__verbs_lib verbs_fake_lib = {
 #define TE__IBV(member, symbol, type, args) .member = member,
-#include "libtecomm/transport/verbs/syms.def"
+#include "libtecomm/reach/link/verbs/syms.def"
 #undef TE__IBV
 	.poll_cq = poll_cq,
 	.req_notify_cq = req_notify_cq,

@@ -5,7 +5,7 @@
 #ifndef VERBS_FAKE_H
 #define VERBS_FAKE_H
 
-#include "libtecomm/transport/verbs/verbs.h"
+#include "libtecomm/reach/link/verbs/verbs.h"
 
 /*
  * Two devices: fake0 with one active port of 10 Gbit/s, fake1 with a port that is down and one that

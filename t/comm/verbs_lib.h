@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "libtecomm/transport/verbs/hello.h"
+#include "libtecomm/reach/link/verbs/hello.h"
 #include "libtecore/base/private.h"
 #include "link_lib.h"
 #include "tt.h"

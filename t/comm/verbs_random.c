@@ -17,7 +17,7 @@
 #include <te/collective.h>
 #include <te/comm.h>
 
-#include "libtecomm/bootstrap/boot.h"
+#include "libtecomm/meet/boot.h"
 #include "libtecore/base/splitmix64.h"
 #include "nodes_lib.h"
 #include "threads.h"

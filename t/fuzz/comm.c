@@ -13,7 +13,7 @@
 
 #include <te/comm.h>
 
-#include "libtecomm/bootstrap/conn.h"
+#include "libtecomm/meet/conn.h"
 
 #include "fuzz.h"
 

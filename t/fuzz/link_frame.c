@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "libtecomm/bootstrap/boot.h"
-#include "libtecomm/transport/tcp.h"
+#include "libtecomm/meet/boot.h"
+#include "libtecomm/reach/link/tcp.h"
 
 #define FRAMES_MOST 64 /* of an input; so many receives can wait */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "libtecomm/transport/verbs/hello.h"
+#include "libtecomm/reach/link/verbs/hello.h"
 
 #define NRANKS 2
 

@@ -16,7 +16,7 @@ grep -nE '\bcuda(Malloc|Free|Mem|Stream|Event|Graph|Launch|Device|Get|Set|Func|H
 	$code >"$tmp/bad"
 grep -nE '#[[:space:]]*include[[:space:]]*[<"](cuda|cuda_runtime[a-z_]*|cublas[A-Za-z_0-9]*|nccl|infiniband/.*)\.h' \
 	$(echo "$code" | grep -v '\.cuh*$' |
-		grep -vE '^(t/backend/cuda_abi\.c|libtecomm/transport/verbs/verbs\.h)$') >>"$tmp/bad"
+		grep -vE '^(t/backend/cuda_abi\.c|libtecomm/reach/link/verbs/verbs\.h)$') >>"$tmp/bad"
 # (providers of verbs are called by inline functions of the header)
 empty "no CUDA runtime call, and no header of a library that is opened by dlopen" "$tmp/bad"
 

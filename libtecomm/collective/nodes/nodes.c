@@ -1,0 +1,712 @@
+/* nodes.c - see nodes.h: creation, and how an operation is queued. */
+#define TE_LOG_CATEGORY "comm/nodes"
+#include "config.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libtecomm/collective/nodes/rail.h"
+#include "libtecomm/meet/thread.h"
+#include "libtecomm/pool/watch.h"
+
+#define PAGE 4096
+#define PIECE_MOST ((size_t)4 << 20)
+#define EXCHANGE_MOST ((int64_t)64 << 10)
+#define EAGER 200 /* attempts before pauses */
+#define PAUSE_NS 50000
+
+static size_t round_up(size_t n)
+{
+	return (n + PAGE - 1) / PAGE * PAGE;
+}
+
+/* ---- staging memory ---- */
+
+/* arrays of a piece in a slot: inputs of the node, of all ranks, the result, and FP32 sums of
+ * elements of a byte */
+static size_t narrays(int32_t nlocal, int32_t nranks)
+{
+	return (size_t)nlocal + (size_t)nranks + 1 + 4;
+}
+
+static size_t heads_nbytes(int32_t nlocal, int32_t nnodes)
+{
+	return round_up((size_t)nlocal * (size_t)nnodes * sizeof(struct te__piece));
+}
+
+static size_t members_nbytes(int32_t nlocal)
+{
+	return round_up((size_t)nlocal * sizeof(struct te__member));
+}
+
+static int32_t most_local(const struct te__boot *b, int least)
+{
+	const int32_t n = te__boot_nnodes(b);
+	int32_t count[4096] = { 0 }, most = 0, fewest = INT32_MAX;
+
+	for (int32_t r = 0; r < te__boot_nranks(b); r++)
+		count[te__boot_node(b, r)]++;
+	for (int32_t m = 0; m < n; m++) {
+		most = most < count[m] ? count[m] : most;
+		fewest = fewest > count[m] ? count[m] : fewest;
+	}
+	return least ? fewest : most;
+}
+
+size_t te__nodes_piece(const struct te__boot *b)
+{
+	const size_t n = narrays(most_local(b, 0), te__boot_nranks(b));
+	const size_t nbytes = te__param_size(TE_PARAM_COMM_STAGE) / TE__NODES_DEPTH / n / PAGE *
+			      PAGE;
+
+	return nbytes < PAGE ? PAGE : nbytes > PIECE_MOST ? PIECE_MOST : nbytes;
+}
+
+static size_t slot_nbytes(const struct te__boot *b, size_t piece)
+{
+	const int32_t nlocal = te__boot_nlocal(b);
+
+	return narrays(nlocal, te__boot_nranks(b)) * piece +
+	       heads_nbytes(nlocal, te__boot_nnodes(b));
+}
+
+size_t te__nodes_stage(const struct te__boot *b, size_t piece)
+{
+	return members_nbytes(te__boot_nlocal(b)) + TE__NODES_DEPTH * slot_nbytes(b, piece);
+}
+
+struct te__member *te__nodes_member(const struct te__nodes *n, int32_t local)
+{
+	return (struct te__member *)te__pool_stage(n->pool) + local;
+}
+
+char *te__nodes_in(const struct te__nodes *n, int32_t slot, int32_t local)
+{
+	return (char *)te__pool_stage(n->pool) + members_nbytes(n->nlocal) +
+	       (size_t)slot * slot_nbytes(n->boot, n->piece) + (size_t)local * n->piece;
+}
+
+char *te__nodes_far(const struct te__nodes *n, int32_t slot, int32_t rank)
+{
+	return te__nodes_in(n, slot, n->nlocal + rank);
+}
+
+char *te__nodes_result(const struct te__nodes *n, int32_t slot)
+{
+	return te__nodes_far(n, slot, n->nranks);
+}
+
+float *te__nodes_sums(const struct te__nodes *n, int32_t slot)
+{
+	return (float *)(void *)(te__nodes_result(n, slot) + n->piece);
+}
+
+int te__nodes_contiguous(const struct te__boot *b)
+{
+	int yes = 1;
+
+	/* nodes are numbered by their lowest ranks */
+	for (int32_t r = 1; r < te__boot_nranks(b); r++)
+		yes &= te__boot_node(b, r) >= te__boot_node(b, r - 1);
+	return yes;
+}
+
+int32_t te__nodes_nrails(const struct te__boot *b)
+{
+	return most_local(b, 1);
+}
+
+size_t te__nodes_common(const struct te__boot *b, size_t piece)
+{
+	return narrays(most_local(b, 1), te__boot_nranks(b)) * piece;
+}
+
+/* ---- who does what ---- */
+
+int te__nodes_wants(const struct te__nodes *n, int32_t node, const struct te__piece *p, int64_t lo,
+		    int64_t nelems)
+{
+	if (p->what != TE_K_COLL_REDUCE_SCATTER)
+		return 1;
+	for (int64_t r = lo / p->count; r <= (lo + nelems - 1) / p->count; r++)
+		if (te__boot_node(n->boot, (int32_t)r) == node)
+			return 1;
+	return 0;
+}
+
+int64_t te__nodes_part(const struct te__nodes *n, const struct te__piece *p, int32_t rail,
+		       int64_t *ret_lo)
+{
+	const int64_t least = TE__NODES_PART / (int64_t)te_dtype_nbytes((enum te_dtype)p->dtype);
+	int64_t each = (p->n + n->nrails - 1) / n->nrails;
+
+	/* whole cache lines: rails are threads of different processes */
+	each = each < least ? least : (each + 63) / 64 * 64;
+	*ret_lo = each * rail < p->n ? each * rail : p->n;
+	return p->n - *ret_lo < each ? p->n - *ret_lo : each;
+}
+
+const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collective what,
+			       enum te_dtype dtype)
+{
+	if (what != TE_K_COLL_ALLREDUCE && what != TE_K_COLL_REDUCE_SCATTER)
+		return "it is of sums";
+	if (dtype == TE_DTYPE_INT32 || dtype == TE_DTYPE_UINT8)
+		return "it takes floating types only";
+	if (!n->contiguous)
+		return "the ranks of a node are not contiguous";
+	return NULL;
+}
+
+int64_t te__nodes_exchange_most(void)
+{
+	return EXCHANGE_MOST;
+}
+
+/* ---- failure ---- */
+
+void te__nodes_fail(struct te__nodes *n, int code, const char *why)
+{
+	char text[240];
+
+	snprintf(text, sizeof(text), "%s", why);
+	te__boot_note(n->boot, code, "%s", text);
+	te__pool_abort(n->pool, code, text);
+}
+
+int te__nodes_closed(const struct te__nodes *n, int32_t local)
+{
+	return te__fail(-TE_EPEER, "%s has closed its communicator",
+			te__boot_peer(n->boot, te__boot_local(n->boot, local)));
+}
+
+static void wake(void *arg)
+{
+	struct te__nodes *n = arg;
+
+	n->link->ops->wake(n->link);
+}
+
+/* ---- creation ---- */
+
+/* what each rank says of the transports */
+struct offer {
+	uint32_t usable; /* bit i: transport i */
+	uint64_t piece;
+	char why[8][100]; /* of those that are not usable */
+};
+
+static void probe(struct offer *o, size_t piece)
+{
+	const struct te__link_ops *ops;
+
+	memset(o, 0, sizeof(*o));
+	o->piece = piece;
+	for (int i = 0; i < 8 && (ops = te__link_transport(i)); i++)
+		if (!ops->probe(o->why[i], sizeof(o->why[i])))
+			o->usable |= 1u << i;
+}
+
+static int check_offers(const struct te__nodes *n, const struct offer *all)
+{
+	for (int32_t i = 1; i < n->nranks; i++) {
+		if (all[i].piece != all[0].piece)
+			return te__fail(-TE_EMISMATCH, "te_comm_create: TE_COMM_STAGE of %s and of "
+					"%s differ", te__boot_peer(n->boot, i),
+					te__boot_peer(n->boot, 0));
+	}
+	return 0;
+}
+
+/* the first transport from *i on that all ranks can use and that is wanted; why: of the others */
+static const struct te__link_ops *choose(const struct te__nodes *n, const struct offer *all, int *i,
+					 char *why, size_t nbytes)
+{
+	const int wanted = te__link_wanted(); /* equal on all ranks */
+	const struct te__link_ops *ops;
+	size_t at = 0;
+	int32_t r;
+
+	for (; *i < 8 && (ops = te__link_transport(*i)); ++*i) {
+		if (wanted >= 0 && wanted != *i)
+			continue;
+		for (r = 0; r < n->nranks && all[r].usable >> *i & 1; r++)
+			;
+		if (r == n->nranks)
+			return ops;
+		if (at < nbytes)
+			at += (size_t)snprintf(why + at, nbytes - at, "%s%s: %s: %.99s",
+					       at ? "; " : "", ops->name, te__boot_peer(n->boot, r),
+					       all[r].why[*i]);
+	}
+	return NULL;
+}
+
+/* the device's staging memory, for a transport that takes it; a reason why not is logged */
+static void export_device(const struct te__nodes *n, struct te__link_opts *o)
+{
+	void *mem;
+
+	if (!n->device_at || !o->npeers || !te__param_bool(TE_PARAM_COMM_GPUDIRECT))
+		return;
+	mem = te__device_in(n, 0, n->local);
+	o->device_nbytes = te__nodes_device(n->boot, n->piece);
+	if (te__adapter_export(te__pool_ctx(n->pool), mem, o->device_nbytes, &o->device_fd)) {
+		te__log_info("messages pass through memory of the host: %s", te_error_detail());
+		te_error_clear();
+		return;
+	}
+	o->device = mem;
+}
+
+static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
+{
+	const int32_t ms = te__boot_timeout_ms(n->boot);
+	int32_t peers[4096];
+	struct te_device_info device = TE_DEVICE_INFO_INIT;
+	struct te__link_opts o = {
+		.boot = n->boot,
+		.peers = peers,
+		.mem = te__pool_stage(n->pool),
+		.mem_nbytes = te__nodes_stage(n->boot, n->piece),
+		.device_fd = -1,
+		.pci = device.pci_address,
+		.timeout_ms = ms / 8 > (INT32_MAX - ms) ? INT32_MAX : ms + ms / 8,
+		.heartbeat_ms = te__link_heartbeat_ms(),
+	};
+	int r;
+
+	(void)te_ctx_device_info(te__pool_ctx(n->pool), &device); /* which one is near is a hint */
+	for (int32_t k = 0; k < n->nranks && n->local < n->nrails; k++) {
+		const int32_t node = te__boot_node(n->boot, k);
+
+		if (node == n->node || te__boot_local_rank(n->boot, k) != n->local)
+			continue;
+		n->peer_of[node] = o.npeers;
+		peers[o.npeers++] = k;
+	}
+	n->npeers = o.npeers;
+	export_device(n, &o);
+	r = te__link_open(ops, &o, &n->link);
+	if (o.device_fd >= 0)
+		close(o.device_fd);
+	return te__pool_agree(n->boot, r, "connection of the nodes");
+}
+
+/* the next transport is tried where one fails that was not asked for by name */
+static int connect_nodes(struct te__nodes *n, const struct offer *all)
+{
+	char why[512] = "";
+	int i = 0, r = -EOPNOTSUPP, tried = 0;
+
+	for (; r; i++) {
+		const struct te__link_ops *ops = choose(n, all, &i, why, sizeof(why));
+
+		if (!ops)
+			return tried ? r : te__fail(r, "te_comm_create: no transport between %d "
+						    "nodes: %s", n->nnodes, why);
+		if (tried)
+			te__log_warn("the nodes are connected by %s, since: %s", ops->name,
+				     te_error_detail());
+		tried = 1;
+		r = open_link(n, ops);
+		if (r) {
+			char text[512];
+
+			snprintf(text, sizeof(text), "%s", te_error_detail());
+			n->link = te__link_close(n->link);
+			te__fail(r, "%s", text);
+		}
+	}
+	te__log_info("%d nodes, %d rails by %s%s%s%s", n->nnodes, n->nrails, n->link->ops->name,
+		     n->link->direct ? ", from memory of the device" : "",
+		     why[0] ? ", not by " : "", why);
+	return 0;
+}
+
+static int start_threads(struct te__nodes *n)
+{
+	int r = te__watch_start(n->boot, n->pool, wake, n, &n->watch);
+
+	if (r || n->local >= n->nrails)
+		return r;
+	r = te__thread_start(&n->thread, te__rail_work, n, "a rail of several nodes");
+	n->running = !r;
+	return r;
+}
+
+static int alloc(struct te__nodes *n)
+{
+	const size_t m = (size_t)n->nnodes;
+
+	n->peer_of = te__calloc(3 * m, sizeof(*n->peer_of));
+	n->targets = te__calloc(3 * TE__NODES_DEPTH * m, sizeof(*n->targets));
+	n->src = te__calloc((size_t)n->nranks, sizeof(*n->src));
+	if (!n->peer_of || !n->targets || !n->src)
+		return te__fail(-ENOMEM, "te_comm_create: no memory for %d nodes", n->nnodes);
+	n->first = n->peer_of + m;
+	n->nlocals = n->first + m;
+	for (size_t k = 0; k < TE__NODES_DEPTH; k++) {
+		n->job[k].sent = n->targets + 3 * k * m;
+		n->job[k].received = n->job[k].sent + m;
+		n->job[k].head = n->job[k].sent + 2 * m;
+	}
+	n->contiguous = te__nodes_contiguous(n->boot);
+	for (int32_t r = 0; r < n->nranks; r++) {
+		const int32_t node = te__boot_node(n->boot, r);
+
+		if (!n->nlocals[node]++)
+			n->first[node] = r;
+	}
+	return 0;
+}
+
+static int meet(struct te__nodes *n)
+{
+	struct offer *all = te__calloc((size_t)n->nranks, sizeof(*all)), own;
+	int r;
+
+	if (!all) {
+		te__boot_abort(n->boot, "no memory for an exchange");
+		return te__fail(-ENOMEM, "te_comm_create: no memory for an exchange");
+	}
+	probe(&own, n->piece);
+	r = te__boot_allgather(n->boot, &own, all, sizeof(own), "choice of a transport",
+			       te__boot_deadline(n->boot));
+	if (!r)
+		r = check_offers(n, all);
+	if (!r)
+		r = connect_nodes(n, all);
+	te__free(all);
+	return r;
+}
+
+int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
+		     struct te__nodes **ret_nodes)
+{
+	struct te__nodes *n = te__calloc(1, sizeof(*n));
+	int r = n ? 0 : te__fail(-ENOMEM, "te_comm_create: no memory for nodes");
+
+	if (n) {
+		*n = (struct te__nodes){
+			.boot = boot,
+			.pool = pool,
+			.piece = piece,
+			.common = te__nodes_common(boot, piece),
+			.device_at = device_at,
+			.rank = te__boot_rank(boot),
+			.nranks = te__boot_nranks(boot),
+			.nnodes = te__boot_nnodes(boot),
+			.node = te__boot_node(boot, te__boot_rank(boot)),
+			.nlocal = te__boot_nlocal(boot),
+			.local = te__boot_local_rank(boot, te__boot_rank(boot)),
+			.nrails = te__nodes_nrails(boot),
+			.timeout_ns = (int64_t)te__boot_timeout_ms(boot) * 1000000,
+		};
+		r = alloc(n);
+	}
+	if (!r && most_local(boot, 0) > TE__NODES_LOCAL)
+		r = te__fail(-EOPNOTSUPP, "te_comm_create: %d ranks on a node, at most %d are "
+			     "supported with several nodes", most_local(boot, 0), TE__NODES_LOCAL);
+	r = te__pool_agree(boot, r, "start of several nodes");
+	if (!r)
+		r = meet(n);
+	if (!r)
+		r = te__pool_agree(boot, start_threads(n), "threads of several nodes");
+	if (r) {
+		char why[512];
+
+		snprintf(why, sizeof(why), "%s", te_error_detail());
+		te__nodes_destroy(n);
+		return te__fail(r, "%s", why);
+	}
+	*ret_nodes = n;
+	return 0;
+}
+
+struct te__nodes *te__nodes_destroy(struct te__nodes *n)
+{
+	const char *why;
+	int code;
+
+	if (!n)
+		return NULL;
+	atomic_store(&n->stop, 1);
+	if (n->running) {
+		n->link->ops->wake(n->link);
+		pthread_join(n->thread, NULL);
+	}
+	te__watch_stop(n->watch);
+	/* after its last piece */
+	atomic_store_explicit(&te__nodes_member(n, n->local)->closed, 1, memory_order_release);
+	/* peers fail for the same reason, not because this rank closes */
+	why = te__pool_why(n->pool, &code);
+	if (why && n->link)
+		(void)te__link_fail(n->link, code, "%s", why);
+	te__link_close(n->link);
+	te__free(n->peer_of);
+	te__free(n->targets);
+	te__free(n->src);
+	te__free(n);
+	return NULL;
+}
+
+const char *te__nodes_transport(const struct te__nodes *n)
+{
+	return n->link->ops->name;
+}
+
+/* ---- operations ---- */
+
+struct put {
+	struct te__nodes *n;
+	struct te__piece piece;
+};
+
+/* in stream order: the inputs of this rank are in staging memory */
+static void put_in(void *arg)
+{
+	const struct put *a = arg;
+	struct te__nodes *n = a->n;
+	struct te__member *m = te__nodes_member(n, n->local);
+	struct te__piece *p = &m->piece[n->begun % TE__NODES_DEPTH];
+
+	if (te__pool_aborted(n->pool))
+		return;
+	*p = a->piece;
+	p->number = n->begun++;
+	n->first_piece = p->lo ? n->first_piece : p->number;
+	atomic_store_explicit(&m->begun, n->begun, memory_order_release);
+	if (n->running)
+		n->link->ops->wake(n->link);
+}
+
+void te__nodes_wait(struct te__nodes *n, int (*ready)(struct te__nodes *n, uint64_t number),
+		    uint64_t number)
+{
+	const struct timespec pause = { .tv_nsec = PAUSE_NS };
+	int64_t begin = te__boot_now(), last = begin, now;
+
+	for (int k = 0; !te__pool_aborted(n->pool) && !ready(n, number); k++) {
+		if (k < EAGER)
+			sched_yield();
+		else
+			nanosleep(&pause, NULL);
+		now = te__boot_now();
+		if (now - last > n->timeout_ns / 2) /* this process was stopped */
+			begin = now;
+		last = now;
+		/* rails and links have limits of their own, which name the rank at fault */
+		if (now - begin > 2 * n->timeout_ns)
+			te__nodes_fail(n, -ETIMEDOUT, "an operation between nodes has not ended "
+				       "within two time-outs");
+	}
+	/* after a failure, until this rank's rail writes no result that is copied next */
+	while (n->running && te__pool_aborted(n->pool) &&
+	       !atomic_load_explicit(&n->left, memory_order_acquire))
+		nanosleep(&pause, NULL);
+}
+
+static int has_ended(const struct te__member *m, uint64_t count)
+{
+	return atomic_load_explicit(&m->ended, memory_order_acquire) >= count;
+}
+
+/* all rails have done so many pieces; those whose ranks have closed do no more */
+static int is_ended(struct te__nodes *n, uint64_t count)
+{
+	for (int32_t g = 0; g < n->nrails; g++) {
+		const struct te__member *m = te__nodes_member(n, g);
+		int code;
+
+		if (has_ended(m, count))
+			continue;
+		if (atomic_load_explicit(&m->closed, memory_order_acquire) &&
+		    !has_ended(m, count)) {
+			code = te__nodes_closed(n, g);
+			te__nodes_fail(n, code, te_error_detail());
+		}
+		return 0;
+	}
+	return 1;
+}
+
+/* in stream order: for the next piece */
+static void wait_for(void *arg)
+{
+	struct te__nodes *n = arg;
+
+	te__nodes_wait(n, is_ended, ++n->waited);
+}
+
+struct run {
+	struct te__nodes *n;
+	struct te_stream *stream;
+	const struct te__nodes_call *c;
+	int64_t es, nelems, each; /* of the whole operation, of a piece */
+	int device; /* te__nodes_is_device() */
+};
+
+static char *in_of(const struct run *x, int32_t slot)
+{
+	return x->device ? te__device_in(x->n, slot, x->n->local) :
+			   te__nodes_in(x->n, slot, x->n->local);
+}
+
+static char *result_of(const struct run *x, int32_t slot)
+{
+	return x->device ? te__device_result(x->n, slot, x->n->local) :
+			   te__nodes_result(x->n, slot);
+}
+
+static int copy(const struct run *x, void *dst, const void *src, int64_t nelems)
+{
+	return te_copy(x->stream, dst, src, (size_t)(nelems * x->es));
+}
+
+static char *at(const struct run *x, const void *base, int64_t i)
+{
+	return (char *)(uintptr_t)base + i * x->es;
+}
+
+static struct te__piece piece_of(const struct run *x, int64_t k)
+{
+	const struct te__nodes_call *c = x->c;
+	const int64_t lo = k * x->each;
+
+	return (struct te__piece){
+		.count = c->count,
+		.lo = lo,
+		.n = x->nelems - lo < x->each ? x->nelems - lo : x->each,
+		.dtype = (int32_t)c->dtype,
+		.op = (int32_t)c->op,
+		.root = c->root,
+		.what = (int32_t)c->what,
+		.algorithm = (int32_t)c->algorithm,
+		.slot = (int32_t)(k % TE__NODES_DEPTH),
+	};
+}
+
+static int begin_piece(const struct run *x, int64_t k)
+{
+	const struct put arg = { x->n, piece_of(x, k) };
+	const struct te__piece *p = &arg.piece;
+	int r = 0;
+
+	if (x->c->what != TE_K_COLL_BROADCAST || x->c->root == x->n->rank)
+		r = copy(x, in_of(x, p->slot), at(x, x->c->in, p->lo), p->n);
+	return r ? r : te_host_call(x->stream, put_in, &arg, sizeof(arg));
+}
+
+/* the elements of the piece that are of this rank's part */
+static int copy_part(const struct run *x, const struct te__piece *p)
+{
+	const int64_t first = x->n->rank * p->count;
+	const int64_t lo = p->lo > first ? p->lo : first;
+	const int64_t end = p->lo + p->n < first + p->count ? p->lo + p->n : first + p->count;
+
+	if (lo >= end)
+		return 0;
+	return copy(x, at(x, x->c->out, lo - first),
+		    at(x, result_of(x, p->slot), lo - p->lo), end - lo);
+}
+
+static int add_piece(const struct run *x, int64_t k)
+{
+	const struct te__piece p = piece_of(x, k);
+
+	return x->device ? te__device_add(x->n, x->stream, &p, k) : 0;
+}
+
+static int spread_piece(const struct run *x, int64_t k)
+{
+	const struct te__piece p = piece_of(x, k);
+
+	return x->device ? te__device_spread(x->n, x->stream, &p, k) : 0;
+}
+
+static int end_piece(const struct run *x, int64_t k)
+{
+	const struct te__piece p = piece_of(x, k);
+	int r = te_host_call(x->stream, wait_for, x->n, 0);
+
+	if (r)
+		return r;
+	if (p.what == TE_K_COLL_REDUCE_SCATTER)
+		return copy_part(x, &p);
+	for (int32_t i = 0; i < x->n->nranks && !r && p.what == TE_K_COLL_ALL_GATHER; i++)
+		r = copy(x, at(x, x->c->out, i * p.count + p.lo), te__nodes_far(x->n, p.slot, i),
+			 p.n);
+	if (p.what == TE_K_COLL_ALL_GATHER ||
+	    (p.what == TE_K_COLL_BROADCAST && p.root == x->n->rank))
+		return r;
+	return copy(x, at(x, x->c->out, p.lo), result_of(x, p.slot), p.n);
+}
+
+static struct run run_of(const struct te__nodes *n, const struct te__nodes_call *c)
+{
+	const int64_t es = (int64_t)te_dtype_nbytes(c->dtype);
+
+	return (struct run){
+		.n = (struct te__nodes *)(uintptr_t)n,
+		.c = c,
+		.es = es,
+		.nelems = c->count * (c->what == TE_K_COLL_REDUCE_SCATTER ? n->nranks : 1),
+		.each = te__nodes_is_device(n, c->algorithm) ? te__device_each(n, es) :
+								(int64_t)n->piece / es,
+		.device = te__nodes_is_device(n, c->algorithm),
+	};
+}
+
+int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct te__nodes_call *c)
+{
+	/* of pieces in the slots, the youngest first */
+	static int (*const step[TE__NODES_DEPTH])(const struct run *x, int64_t k) = {
+		begin_piece, add_piece, spread_piece, end_piece,
+	};
+	struct run x = run_of(n, c);
+	const int64_t npieces = (x.nelems + x.each - 1) / x.each;
+	int r = 0;
+
+	x.stream = stream;
+	for (int64_t k = 0; k < npieces + TE__NODES_DEPTH - 1 && !r; k++)
+		for (int i = 0; i < TE__NODES_DEPTH && !r; i++)
+			if (k >= i && k - i < npieces)
+				r = step[i](&x, k - i);
+	/* a part of it is queued, and may run; a capture is given up */
+	if (r && !te__stream_not_capturing(stream, NULL)) {
+		char why[240];
+
+		snprintf(why, sizeof(why), "%s: %.150s", te__boot_peer(n->boot, n->rank),
+			 te_error_detail());
+		te__nodes_fail(n, -TE_EABORT, why);
+	}
+	return r;
+}
+
+void te__nodes_cost(const struct te__nodes *n, const struct te__nodes_call *c, uint64_t *ret_nsent,
+		    int32_t *ret_npieces)
+{
+	const struct run x = run_of(n, c);
+	const int64_t npieces = (x.nelems + x.each - 1) / x.each;
+	const int last = n->node == n->nnodes - 1;
+	uint64_t nsent = 0;
+
+	for (int64_t k = 0; k < npieces && n->local < n->nrails; k++) {
+		const struct te__piece p = piece_of(&x, k);
+		int64_t lo;
+		const uint64_t part = (uint64_t)te__nodes_part(n, &p, n->local, &lo);
+
+		if (c->algorithm == TE_COMM_CHAIN)
+			nsent += part * ((last ? 0 : 4) + (n->node ? (uint64_t)x.es : 0));
+		else
+			nsent += part * (uint64_t)x.es * (uint64_t)n->nlocal *
+				 (uint64_t)(n->nnodes - 1);
+	}
+	*ret_nsent = nsent;
+	*ret_npieces = (int32_t)npieces;
+}

@@ -1,0 +1,1031 @@
+/* pool.c - the symmetric pool of a communicator, see pool.h. */
+#define TE_LOG_CATEGORY "comm/memory"
+#include "config.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <te/ctx.h>
+
+#include "libtecomm/pool/heap.h"
+#include "libtecomm/pool/members.h"
+#include "libtecomm/pool/pool.h"
+#include "libtecomm/pool/stage.h"
+#include "libtecomm/reach/broker.h"
+#include "libtecomm/reach/nvls.h"
+
+#define TEXT_NBYTES 200
+#define LATE_NS INT64_C(500000000) /* of an exchange after a time-out */
+
+struct te_comm_arena {
+	struct te__pool *pool;
+	uint32_t refs; /* of the handle and of the blocks inside; under the pool's lock */
+	uint64_t offset;
+	struct te__heap heap;
+};
+
+struct te__pool {
+	struct te__boot *boot;
+	struct te_ctx *ctx;
+	int32_t rank, nranks, nlocal, local;
+	int32_t nslots, own; /* pools that are mapped, and which of them is that of this rank */
+	uint64_t nbytes;  /* of each rank */
+	uint64_t packets; /* bytes that precede it */
+	const char **name;
+	struct te__node_info info;
+	char at[TE__LOCAL_NAME]; /* of the broker */
+	struct te__broker *broker; /* of local rank 0 */
+	struct te__client *client;
+	int sign; /* te__members_sign() */
+	struct te__control *control;
+	void *control_ptr; /* of the device; or NULL */
+	struct te__window *window;
+	void *stage; /* NULL: none */
+	size_t stage_nbytes;
+	int stage_registered;
+	int debug;
+	bool multicast, fabric;
+	bool held; /* te__pool_leave() was in vain */
+	void (*look)(void *arg); /* te__pool_set_look() */
+	void *look_arg;
+
+	pthread_mutex_t order; /* one collective call at a time */
+	pthread_mutex_t lock;  /* all below; never held while this rank waits for others */
+	struct te__heap heap;
+	uint64_t nallocs;
+	uint64_t history; /* hash of all allocations */
+	uint64_t nreclaims;
+	size_t nfreed; /* blocks */
+};
+
+/* agreement */
+
+/* what each rank says of a step that all of them take */
+struct verdict {
+	int32_t code;
+	char text[TEXT_NBYTES];
+};
+
+/* which error is the cause: that another rank has ended may be a consequence of its error */
+static int cause(int code)
+{
+	if (code >= 0)
+		return 0;
+	return code == -TE_EPEER || code == -TE_EABORT || code == -ETIMEDOUT ? 1 : 2;
+}
+
+static int blame(const struct te__boot *b, const struct verdict *all)
+{
+	const int32_t n = te__boot_nranks(b);
+	int32_t worst = 0;
+
+	for (int32_t i = 1; i < n; i++)
+		if (cause(all[i].code) > cause(all[worst].code))
+			worst = i;
+	if (all[worst].code >= 0)
+		return 0;
+	if (worst == te__boot_rank(b))
+		return te__fail(all[worst].code, "%s", all[worst].text);
+	return te__fail(all[worst].code, "%s: %.*s", te__boot_peer(b, worst), TEXT_NBYTES - 1,
+			all[worst].text);
+}
+
+int te__pool_agree(struct te__boot *b, int code, const char *what)
+{
+	const int32_t n = te__boot_nranks(b);
+	struct verdict *all = te__calloc((size_t)n, sizeof(*all)), own = { .code = code };
+	int64_t deadline;
+	int r;
+
+	if (code)
+		snprintf(own.text, sizeof(own.text), "%s", te_error_detail());
+	if (!all) {
+		te__boot_abort(b, "no memory for an exchange");
+		return code ? te__fail(code, "%s", own.text) :
+			      te__fail(-ENOMEM, "%s: no memory for an exchange", what);
+	}
+	/* a rank that has waited for another one in vain does not wait as long again */
+	deadline = code == -ETIMEDOUT ? te__boot_now() + LATE_NS : te__boot_deadline(b);
+	r = te__boot_allgather(b, &own, all, sizeof(own), what, deadline);
+	if (!r)
+		r = blame(b, all);
+	else if (cause(code) == 2)
+		r = te__fail(code, "%s", own.text);
+	te__free(all);
+	return r;
+}
+
+/* creation */
+
+/* of each rank, before anything is created */
+struct offer {
+	struct verdict verdict;
+	uint64_t nbytes, unit;
+};
+
+static int check_offers(struct te__pool *p, const struct offer *o, uint64_t *ret_unit)
+{
+	uint64_t unit = 1;
+
+	for (int32_t i = 0; i < p->nranks; i++) {
+		if (o[i].nbytes != o[0].nbytes)
+			return te__fail(-TE_EMISMATCH, "te_comm_create: %s wants a pool of %llu "
+					"bytes, rank 0 one of %llu", te__boot_peer(p->boot, i),
+					(unsigned long long)o[i].nbytes,
+					(unsigned long long)o[0].nbytes);
+		if (unit < o[i].unit)
+			unit = o[i].unit;
+	}
+	*ret_unit = unit;
+	return 0;
+}
+
+/* the size of the pools: the largest unit divides it, since units are powers of two */
+static int settle_size(struct te__pool *p, uint64_t nbytes)
+{
+	struct offer *all = te__calloc((size_t)p->nranks, sizeof(*all)), own = { .nbytes = nbytes };
+	size_t own_unit = 0;
+	uint64_t unit = 1;
+	int r;
+
+	if (!all) {
+		te__boot_abort(p->boot, "no memory for an exchange");
+		return te__fail(-ENOMEM, "te_comm_create: no memory for an exchange");
+	}
+	own.verdict.code = te__window_unit(p->ctx, &own_unit);
+	if (p->multicast && !own.verdict.code) {
+		own.unit = own_unit;
+		own.verdict.code = te__window_multicast_unit(p->ctx, p->nlocal,
+							     nbytes + p->packets, &own_unit);
+	}
+	if (own.verdict.code)
+		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
+	own.unit = own.unit < own_unit ? own_unit : own.unit;
+	r = te__boot_allgather(p->boot, &own, all, sizeof(own), "exchange of pool sizes",
+			       te__boot_deadline(p->boot));
+	for (int32_t i = 0; i < p->nranks && !r; i++)
+		if (all[i].verdict.code)
+			r = te__fail(all[i].verdict.code, "te_comm_create: %s: %.*s",
+				     te__boot_peer(p->boot, i), TEXT_NBYTES - 1,
+				     all[i].verdict.text);
+	if (!r)
+		r = check_offers(p, all, &unit);
+	te__free(all);
+	if (r)
+		return r;
+	if (nbytes > UINT64_MAX / 4 / (uint64_t)p->nslots)
+		return te__fail(-ENOMEM, "te_comm_create: %d pools of %llu bytes exceed the "
+				"address space", p->nslots, (unsigned long long)nbytes);
+	p->nbytes = (nbytes + unit - 1) / unit * unit;
+	p->packets = (p->packets + unit - 1) / unit * unit;
+	return 0;
+}
+
+static int start_broker(struct te__pool *p)
+{
+	char (*all)[TE__LOCAL_NAME] = te__calloc((size_t)p->nranks, sizeof(*all));
+	int r = all ? 0 : te__fail(-ENOMEM, "te_comm_create: no memory for names");
+
+	if (!r && !p->local)
+		r = te__broker_start(&p->info, &p->broker);
+	r = te__pool_agree(p->boot, r, "start of the broker");
+	if (!r)
+		r = te__boot_allgather(p->boot, p->at, all, sizeof(*all),
+				       "exchange of the names of brokers", 0);
+	if (!r)
+		memcpy(p->at, all[te__boot_local(p->boot, 0)], sizeof(p->at));
+	te__free(all);
+	return r;
+}
+
+static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
+{
+	uint64_t nbytes;
+	int fd;
+	int r = te__client_fetch(p->client, (uint32_t)i, i, &nbytes, &fd, deadline);
+
+	if (r)
+		return r;
+	r = nbytes != te__pool_stride(p) ?
+		    te__fail(-TE_EMISMATCH, "te_comm_create: %s has published %llu bytes, expected "
+			     "%llu", p->name[i], (unsigned long long)nbytes,
+			     (unsigned long long)te__pool_stride(p)) :
+		    te__window_import(p->window, i, fd);
+	close(fd);
+	return r;
+}
+
+static int publish(struct te__pool *p, int64_t deadline)
+{
+	int fd;
+	int r = te__window_export(p->window, &fd);
+
+	if (r)
+		return r;
+	r = te__client_publish(p->client, (uint32_t)p->local, te__pool_stride(p), fd, deadline);
+	close(fd);
+	return r;
+}
+
+#define STAGE_ITEM(p) ((uint32_t)(p)->nlocal + 1) /* of the broker; nvls has the one before */
+
+/* the lowest rank of the node creates it */
+static int share_stage(struct te__pool *p, int64_t deadline)
+{
+	uint64_t nbytes;
+	void *device;
+	int fd, r;
+
+	if (p->local) {
+		r = te__client_fetch(p->client, STAGE_ITEM(p), 0, &nbytes, &fd, deadline);
+	} else {
+		r = te__stage_create(p->stage_nbytes, &fd);
+	}
+	if (r)
+		return r;
+	if (!p->local && p->nlocal > 1)
+		r = te__client_publish(p->client, STAGE_ITEM(p), p->stage_nbytes, fd, deadline);
+	if (!r)
+		r = te__stage_map(fd, p->stage_nbytes, &p->stage);
+	close(fd);
+	if (!r)
+		r = te__page_register(p->ctx, p->stage, p->stage_nbytes, &device);
+	p->stage_registered = !r;
+	return r;
+}
+
+/* the own pool, and those of the other ranks of the node */
+static int map_node(struct te__pool *p, int64_t deadline)
+{
+	int r = te__window_create(p->ctx, p->nslots, p->own, te__pool_stride(p), &p->window);
+
+	if (!r)
+		r = publish(p, deadline);
+	/* begins after the own rank: all ranks do not ask for the same memory at once */
+	for (int32_t k = 1; k < p->nlocal && !r; k++)
+		r = fetch(p, (p->local + k) % p->nlocal, deadline);
+	return r;
+}
+
+/* those of the other ranks, by handles that the bootstrap carries */
+static int map_fabric(struct te__pool *p)
+{
+	struct te__fabric_handle *all = te__calloc((size_t)p->nranks, sizeof(*all)), own;
+	char why[TEXT_NBYTES];
+	int r = all ? te__window_fabric_export(p->window, &own) :
+		      te__fail(-ENOMEM, "te_comm_create: no memory for fabric handles");
+
+	r = te__pool_agree(p->boot, r, "export of fabric handles");
+	if (!r)
+		r = te__boot_allgather(p->boot, &own, all, sizeof(own),
+				       "exchange of fabric handles", te__boot_deadline(p->boot));
+	if (r) {
+		te__free(all);
+		return r;
+	}
+	for (int32_t k = 1; k < p->nranks && !r; k++) {
+		const int32_t i = (p->rank + k) % p->nranks;
+
+		r = te__window_fabric_import(p->window, i, &all[i]);
+		if (r) {
+			snprintf(why, sizeof(why), "%s", te_error_detail());
+			te__fail(r, "memory of %s: %s", te__boot_peer(p->boot, i), why);
+		}
+	}
+	te__free(all);
+	return te__pool_agree(p->boot, r, "mapping of memory of other nodes");
+}
+
+static int map_all(struct te__pool *p)
+{
+	const int64_t deadline = te__boot_deadline(p->boot);
+	int r = te__client_open(&p->info, p->local, deadline, &p->client), fd = -1;
+
+	if (!r)
+		r = te__client_control(p->client, deadline, &p->control, &fd);
+	if (!r && (p->multicast || !te__boot_settles(p->boot)))
+		r = te__members_sign(&p->info, fd, p->local, &p->sign);
+	if (fd >= 0)
+		close(fd);
+	if (!r)
+		r = te__page_register(p->ctx, p->control, TE__CONTROL_NBYTES, &p->control_ptr);
+	if (!r)
+		r = p->fabric ? te__window_fabric_create(p->ctx, p->nslots, p->own,
+							 te__pool_stride(p), &p->window) :
+				map_node(p, deadline);
+	if (!r && p->multicast)
+		r = te__nvls_join(p->window, p->client, p->local, (uint32_t)p->nlocal,
+				  te__pool_stride(p), deadline);
+	if (!r && p->stage_nbytes)
+		r = share_stage(p, deadline);
+	return r ? r : te__client_watch(p->client);
+}
+
+/* code: why it is given up, which the other ranks are told; or 0 */
+static void give_up(struct te__pool *p, int code)
+{
+	char why[TEXT_NBYTES];
+
+	snprintf(why, sizeof(why), "%s", code ? te_error_detail() : "");
+	if (p->control_ptr)
+		te__page_unregister(p->ctx, p->control);
+	p->control_ptr = NULL;
+	p->control = NULL;
+	if (p->stage_registered)
+		te__page_unregister(p->ctx, p->stage);
+	if (p->stage)
+		munmap(p->stage, p->stage_nbytes);
+	p->stage = NULL;
+	p->stage_registered = 0;
+	if (p->sign >= 0)
+		close(p->sign);
+	p->sign = -1;
+	p->client = te__client_close(p->client, code, why);
+	if (code)
+		te__fail(code, "%s", why); /* closing may have recorded other messages */
+}
+
+static int names(struct te__pool *p)
+{
+	p->name = te__calloc((size_t)p->nlocal, sizeof(*p->name));
+	if (!p->name)
+		return te__fail(-ENOMEM, "te_comm_create: no memory for %d names", p->nlocal);
+	for (int32_t i = 0; i < p->nlocal; i++)
+		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
+	p->info = (struct te__node_info){
+		.nlocal = p->nlocal,
+		.key = te__boot_key(p->boot),
+		.at = p->at,
+		.name = p->name,
+	};
+	return 0;
+}
+
+static int create(struct te__pool *p, uint64_t nbytes)
+{
+	int r = te__pool_agree(p->boot, names(p), "start of the pool");
+
+	if (!r)
+		r = settle_size(p, nbytes ? nbytes : te__param_size(TE_PARAM_COMM_POOL));
+	if (!r)
+		r = start_broker(p);
+	if (r)
+		return r;
+	r = map_all(p);
+	if (r)
+		give_up(p, r);
+	r = te__pool_agree(p->boot, r, "exchange of pools");
+	if (!r && p->fabric)
+		r = map_fabric(p);
+	return r || !p->multicast ? r : te__nvls_map(p->window, p->boot);
+}
+
+int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
+		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool)
+{
+	struct te__pool *p = te__calloc(1, sizeof(*p));
+	int r;
+
+	if (!p) {
+		te__boot_abort(boot, "no memory for a pool");
+		return te__fail(-ENOMEM, "te_comm_create: no memory for a pool");
+	}
+	p->boot = boot;
+	p->ctx = te_ctx_ref(ctx);
+	p->rank = te__boot_rank(boot);
+	p->nranks = te__boot_nranks(boot);
+	p->nlocal = te__boot_nlocal(boot);
+	p->local = te__boot_local_rank(boot, p->rank);
+	p->nslots = fabric ? p->nranks : p->nlocal;
+	p->own = fabric ? p->rank : p->local;
+	p->packets = packets;
+	p->sign = -1;
+	p->multicast = multicast;
+	p->fabric = fabric;
+	p->stage_nbytes = stage;
+	p->debug = te__param_bool(TE_PARAM_COMM_DEBUG);
+	pthread_mutex_init(&p->order, NULL);
+	pthread_mutex_init(&p->lock, NULL);
+	r = create(p, nbytes);
+	if (r) {
+		te__pool_destroy(p);
+		return r;
+	}
+	te__heap_init(&p->heap, 0, p->nbytes);
+	te__log_info("a pool of %llu bytes on each of %d ranks%s", (unsigned long long)p->nbytes,
+		     p->nslots, fabric ? ", mapped by fabric handles" : " of this node");
+	*ret_pool = p;
+	return 0;
+}
+
+static void arena_delete(struct te_comm_arena *a)
+{
+	te__heap_fini(&a->heap);
+	te__free(a);
+}
+
+void te__pool_leave(struct te__pool *p)
+{
+	const int64_t deadline = te__boot_deadline(p->boot), ns = deadline - te__boot_now();
+	char why[TEXT_NBYTES];
+	const char *who;
+	int code;
+	const int failed = te__pool_aborted(p) || te__boot_why(p->boot, &code);
+
+	atomic_store(&p->control->left[p->local], failed ? TE__LEFT_FAILED : TE__LEFT);
+	if (!te__pool_multicast(p))
+		return;
+	who = te__members_leave(p->control, &p->info, p->sign, p->local, deadline);
+	if (!who)
+		return;
+	snprintf(why, sizeof(why), "%.100s has not released multicast memory within %lld ms of %s",
+		 who, (long long)(ns / 1000000), te__boot_peer(p->boot, p->rank));
+	/*
+	 * Its kernels end by the abort where they wait. One that begins later, queued before
+	 * or replayed, stores its packets to all ranks first: this rank has to keep its memory.
+	 */
+	p->held = true;
+	te__pool_abort(p, -ETIMEDOUT, why);
+}
+
+struct te__pool *te__pool_destroy(struct te__pool *p)
+{
+	struct te_ctx *ctx;
+	const char *why;
+	int code;
+
+	if (!p)
+		return NULL;
+	/* peers that wait in an exchange fail for the same reason, not because this rank closes */
+	why = p->control ? te__control_why(p->control, &code) : NULL;
+	if (why)
+		te__boot_note(p->boot, code, "%.*s", (int)sizeof(p->control->reason), why);
+	/* the memory of ranks that still use it stays mapped there */
+	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
+	give_up(p, 0);
+	p->broker = te__broker_stop(p->broker);
+	for (size_t i = 0; i < p->heap.n; i++)
+		if (p->heap.block[i].owner)
+			arena_delete(p->heap.block[i].owner);
+	te__heap_fini(&p->heap);
+	te__free(p->name);
+	pthread_mutex_destroy(&p->lock);
+	pthread_mutex_destroy(&p->order);
+	ctx = p->ctx;
+	te__free(p);
+	te_ctx_unref(ctx);
+	return NULL;
+}
+
+struct te_ctx *te__pool_ctx(const struct te__pool *p)
+{
+	return p->ctx;
+}
+
+int te__pool_check(const struct te__pool *p, const char *fn)
+{
+	if (p->look)
+		p->look(p->look_arg);
+	return te__control_check(p->control, fn);
+}
+
+void te__pool_set_look(struct te__pool *p, void (*look)(void *arg), void *arg)
+{
+	p->look = look;
+	p->look_arg = arg;
+}
+
+bool te__pool_has_left(const struct te__pool *p, int32_t rank)
+{
+	const int32_t local = te__boot_local_rank(p->boot, rank);
+
+	if (te__boot_node(p->boot, rank) != te__boot_node(p->boot, p->rank))
+		return p->fabric && te__boot_has_closed(p->boot, rank);
+	return atomic_load_explicit(&p->control->left[local], memory_order_relaxed) == TE__LEFT;
+}
+
+bool te__pool_aborted(const struct te__pool *p)
+{
+	int code;
+
+	return te__control_why(p->control, &code);
+}
+
+void te__pool_abort(struct te__pool *p, int code, const char *why)
+{
+	int first;
+	const char *before = te__control_why(p->control, &first);
+
+	/* the ranks of other nodes get the first reason, too */
+	if (before)
+		te__boot_note(p->boot, first, "%.*s", (int)sizeof(p->control->reason), before);
+	else
+		te__control_abort(p->control, code, why);
+	te__boot_abort(p->boot, why);
+}
+
+int32_t te__pool_survivors(struct te__pool *p, int64_t deadline_ns, int32_t *ret_rank,
+			   uint32_t *ret_attempt)
+{
+	char why[TEXT_NBYTES];
+	int32_t n = 0;
+	int r;
+
+	/* ranks that wait for others in the communicator do so no longer, and can arrive */
+	snprintf(why, sizeof(why), "%s has called te_comm_recover",
+		 te__boot_peer(p->boot, p->rank));
+	te__pool_abort(p, -TE_EABORT, why);
+	*ret_attempt = 0;
+	if (te__boot_settles(p->boot))
+		return te__boot_settle(p->boot, deadline_ns, ret_rank);
+	r = te__members_settle(p->control, &p->info, p->sign, p->local, deadline_ns,
+			       ret_attempt);
+	for (int32_t i = 0; i < p->nlocal && !r; i++)
+		if (te__members_has(p->control, i, *ret_attempt))
+			ret_rank[n++] = te__boot_local(p->boot, i);
+	return r ? r : n;
+}
+
+int te__pool_succeeded(struct te__pool *p, uint32_t attempt, int success)
+{
+	return te__boot_settles(p->boot) ? success :
+					   te__members_end(p->control, attempt, success);
+}
+
+/* an error that only this rank has would make the ranks' pools differ: it ends the communicator */
+static int abort_with(struct te__pool *p, int code)
+{
+	char why[TEXT_NBYTES];
+
+	snprintf(why, sizeof(why), "%s: %.100s", te__boot_peer(p->boot, p->rank),
+		 te_error_detail());
+	te__pool_abort(p, -TE_EABORT, why);
+	return code;
+}
+
+/* reclaiming */
+
+/* what each rank says; ids follow in a second exchange if they differ */
+struct epoch {
+	struct verdict verdict;
+	uint64_t nallocs, history; /* what the ranks must agree on */
+	uint64_t nfreed, hash;
+};
+
+/* FNV-1a, which is enough to see that calls differ */
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+	for (int i = 0; i < 8; i++)
+		hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
+	return hash;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* with the lock: the ids of the freed blocks of a heap */
+static size_t list_freed(const struct te__heap *h, uint64_t *id, size_t n)
+{
+	for (size_t i = 0; i < h->n; i++) {
+		const struct te_comm_arena *a = h->block[i].owner;
+
+		if (h->block[i].freed)
+			id[n++] = h->block[i].id;
+		if (a)
+			n = list_freed(&a->heap, id, n);
+	}
+	return n;
+}
+
+/* sorted; *ret_id is to be freed */
+static int snapshot(struct te__pool *p, struct epoch *e, uint64_t **ret_id)
+{
+	uint64_t *id;
+
+	pthread_mutex_lock(&p->lock);
+	id = te__malloc(p->nfreed * sizeof(*id));
+	if (id)
+		e->nfreed = list_freed(&p->heap, id, 0);
+	e->nallocs = p->nallocs;
+	e->history = p->history;
+	pthread_mutex_unlock(&p->lock);
+	if (!id)
+		return te__fail(-ENOMEM, "no memory for a list of freed blocks");
+	qsort(id, e->nfreed, sizeof(*id), compare_ids);
+	for (uint64_t i = 0; i < e->nfreed; i++)
+		e->hash = mix(e->hash, id[i]);
+	*ret_id = id;
+	return 0;
+}
+
+static int check_history(struct te__pool *p, const char *fn, const struct epoch *all)
+{
+	for (int32_t i = 1; i < p->nranks; i++) {
+		if (all[i].nallocs == all[0].nallocs && all[i].history == all[0].history)
+			continue;
+		te__fail(-TE_EMISMATCH, "%s: %s has made %llu allocations, rank 0 %llu%s", fn,
+			 te__boot_peer(p->boot, i), (unsigned long long)all[i].nallocs,
+			 (unsigned long long)all[0].nallocs,
+			 all[i].nallocs == all[0].nallocs ? ", of other sizes" : "");
+		/* all ranks compare the same bytes, so all come here */
+		te__control_abort(p->control, -TE_EMISMATCH, te_error_detail());
+		return -TE_EMISMATCH;
+	}
+	return 0;
+}
+
+static int in_list(const uint64_t *id, uint64_t n, uint64_t want)
+{
+	return bsearch(&want, id, n, sizeof(*id), compare_ids) != NULL;
+}
+
+/* keeps the ids that every rank has freed; the lists differ if blocks are freed in another order */
+static int intersect(struct te__pool *p, const char *fn, const struct epoch *all, uint64_t *id,
+		     uint64_t *n)
+{
+	uint64_t most = 0, kept = 0;
+	uint64_t *lists;
+	int r;
+
+	for (int32_t i = 0; i < p->nranks; i++)
+		most = most < all[i].nfreed ? all[i].nfreed : most;
+	lists = te__calloc((size_t)p->nranks * most, sizeof(*lists));
+	if (!lists) {
+		te__fail(-ENOMEM, "%s: no memory for the lists of freed blocks", fn);
+		return abort_with(p, -ENOMEM);
+	}
+	memcpy(lists + (uint64_t)p->rank * most, id, *n * sizeof(*id));
+	r = te__boot_allgather(p->boot, lists + (uint64_t)p->rank * most, lists,
+			       most * sizeof(*lists), fn, te__boot_deadline(p->boot));
+	for (uint64_t k = 0; k < *n && !r; k++) {
+		int32_t i = 0;
+
+		while (i < p->nranks &&
+		       in_list(lists + (uint64_t)i * most, all[i].nfreed, id[k]))
+			i++;
+		if (i == p->nranks)
+			id[kept++] = id[k];
+	}
+	te__free(lists);
+	if (!r)
+		*n = kept;
+	return r;
+}
+
+/* with the lock */
+static void reclaim_ids(struct te__pool *p, struct te__heap *h, const uint64_t *id, uint64_t n)
+{
+	/* backwards: blocks that are reclaimed move those after them */
+	for (size_t i = h->n; i-- > 0;) {
+		struct te_comm_arena *a = h->block[i].owner;
+
+		if (a)
+			reclaim_ids(p, &a->heap, id, n);
+		if (!h->block[i].freed || !in_list(id, n, h->block[i].id))
+			continue;
+		if (a)
+			arena_delete(a);
+		te__heap_reclaim(h, &h->block[i]);
+		p->nfreed--;
+	}
+}
+
+/* with the order lock: 0, or an error on all ranks */
+static int reclaim(struct te__pool *p, const char *fn)
+{
+	struct epoch *all = te__calloc((size_t)p->nranks, sizeof(*all)), own = { .hash = 0 };
+	uint64_t *id = NULL;
+	int r = all ? snapshot(p, &own, &id) : te__fail(-ENOMEM, "%s: no memory", fn);
+
+	/* what was queued before the blocks were freed may use them, here and at the peers */
+	own.verdict.code = r ? r : te__ctx_wait(p->ctx, fn);
+	if (own.verdict.code)
+		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
+	if (!all)
+		return abort_with(p, r);
+	/* a peer for which an operation has waited in vain is not waited for again */
+	r = own.verdict.code ? 0 : te__pool_check(p, fn);
+	if (!r)
+		r = te__boot_allgather(p->boot, &own, all, sizeof(own), fn,
+				       te__boot_deadline(p->boot));
+	for (int32_t i = 0; i < p->nranks && !r; i++)
+		if (all[i].verdict.code)
+			r = te__fail(all[i].verdict.code, "%s: %s: %.*s", fn,
+				     te__boot_peer(p->boot, i), TEXT_NBYTES - 1,
+				     all[i].verdict.text);
+	if (!r)
+		r = check_history(p, fn, all);
+	for (int32_t i = 1; i < p->nranks && !r; i++)
+		if (all[i].nfreed != all[0].nfreed || all[i].hash != all[0].hash) {
+			r = intersect(p, fn, all, id, &own.nfreed);
+			break;
+		}
+	if (!r) {
+		pthread_mutex_lock(&p->lock);
+		reclaim_ids(p, &p->heap, id, own.nfreed);
+		p->nreclaims++;
+		pthread_mutex_unlock(&p->lock);
+	}
+	te__free(id);
+	te__free(all);
+	return r;
+}
+
+int te__pool_reclaim(struct te__pool *p, const char *fn)
+{
+	int r = te__pool_check(p, fn);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&p->order);
+	r = reclaim(p, fn);
+	pthread_mutex_unlock(&p->order);
+	return r;
+}
+
+/* allocation */
+
+/* in debug mode each rank shows what it has allocated */
+struct shown {
+	uint64_t offset, nbytes, nallocs, arena;
+};
+
+static int compare_allocs(struct te__pool *p, const char *fn, const struct shown *own)
+{
+	struct shown *all = te__calloc((size_t)p->nranks, sizeof(*all));
+	int r;
+
+	if (!all) {
+		te__fail(-ENOMEM, "%s: no memory for an exchange", fn);
+		return abort_with(p, -ENOMEM);
+	}
+	r = te__boot_allgather(p->boot, own, all, sizeof(*own), fn, te__boot_deadline(p->boot));
+	for (int32_t i = 1; i < p->nranks && !r; i++) {
+		if (!memcmp(&all[i], &all[0], sizeof(*all)))
+			continue;
+		r = te__fail(-TE_EMISMATCH, "%s: allocation %llu of %s is of %llu bytes at %llu, "
+			     "allocation %llu of rank 0 of %llu bytes at %llu", fn,
+			     (unsigned long long)all[i].nallocs, te__boot_peer(p->boot, i),
+			     (unsigned long long)all[i].nbytes, (unsigned long long)all[i].offset,
+			     (unsigned long long)all[0].nallocs,
+			     (unsigned long long)all[0].nbytes, (unsigned long long)all[0].offset);
+		te__control_abort(p->control, r, te_error_detail());
+	}
+	te__free(all);
+	return r;
+}
+
+static int no_room(struct te__pool *p, const char *fn, const struct te__heap *h, uint64_t nbytes)
+{
+	const int pool = h == &p->heap;
+
+	return te__fail(-ENOMEM, "%s: no %llu bytes in the %s of %llu bytes%s: %llu are free, the "
+			"largest block that fits has %llu, and %llu were freed, but not by all "
+			"ranks", fn, (unsigned long long)nbytes, pool ? "pool" : "arena",
+			(unsigned long long)(h->end - h->begin),
+			pool ? " (pool_nbytes, TE_COMM_POOL)" : "",
+			(unsigned long long)(h->end - h->begin - h->used_nbytes),
+			(unsigned long long)te__heap_largest(h),
+			(unsigned long long)h->freed_nbytes);
+}
+
+/* with the order lock; the block has its offset, and is numbered */
+static int take(struct te__pool *p, const char *fn, struct te__heap *h, uint64_t nbytes,
+		struct te_comm_arena *arena, uint64_t *ret_offset)
+{
+	struct te__block *b = NULL;
+	int r;
+
+	pthread_mutex_lock(&p->lock);
+	r = te__heap_alloc(h, nbytes, p->nallocs + 1, &b);
+	if (r > 0) {
+		p->nallocs++;
+		p->history = mix(mix(p->history, b->offset), nbytes);
+		*ret_offset = b->offset;
+		if (arena)
+			arena->refs++;
+	}
+	pthread_mutex_unlock(&p->lock);
+	if (r < 0) {
+		te__fail(r, "%s: no host memory for the list of blocks", fn);
+		return abort_with(p, r);
+	}
+	return r;
+}
+
+static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
+		 uint64_t *ret_offset)
+{
+	struct te__heap *h = arena ? &arena->heap : &p->heap;
+	struct shown s = { .nbytes = nbytes, .arena = arena ? arena->offset + 1 : 0 };
+	int r = take(p, fn, h, nbytes, arena, &s.offset);
+
+	/*
+	 * What was freed is reclaimed when it is needed. Ranks may have freed different blocks,
+	 * but all have the same ones, so all come here.
+	 */
+	if (!r && h->n) {
+		r = reclaim(p, fn);
+		if (!r)
+			r = take(p, fn, h, nbytes, arena, &s.offset);
+	}
+	if (r < 0)
+		return r;
+	if (!r)
+		return no_room(p, fn, h, nbytes);
+	s.nallocs = p->nallocs;
+	*ret_offset = s.offset;
+	return p->debug ? compare_allocs(p, fn, &s) : 0;
+}
+
+/* where the pool in a slot of the window begins */
+static char *base(const struct te__pool *p, int32_t slot)
+{
+	return (char *)te__window_slot(p->window, slot) + p->packets;
+}
+
+static char *own_base(const struct te__pool *p)
+{
+	return base(p, p->own);
+}
+
+static int is_mapped(const struct te__pool *p, int32_t rank)
+{
+	return p->fabric || te__boot_node(p->boot, rank) == te__boot_node(p->boot, p->rank);
+}
+
+/* of a rank that is mapped; else that of the same local rank here */
+static int32_t slot(const struct te__pool *p, int32_t rank)
+{
+	return p->fabric ? rank : te__boot_local_rank(p->boot, rank);
+}
+
+int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
+		   void **ret_ptr)
+{
+	uint64_t offset = 0;
+	int r = te__pool_check(p, fn);
+
+	if (r)
+		return r;
+	if (!nbytes)
+		return te__fail(-EINVAL, "%s: zero bytes", fn);
+	if (arena && arena->pool != p)
+		return te__fail(-EINVAL, "%s: the arena is of another communicator", fn);
+	pthread_mutex_lock(&p->order);
+	r = alloc(p, fn, nbytes, arena, &offset);
+	pthread_mutex_unlock(&p->order);
+	if (!r)
+		*ret_ptr = own_base(p) + offset;
+	return r;
+}
+
+/* with the lock */
+static void free_block(struct te__pool *p, struct te__heap *h, struct te__block *b)
+{
+	te__heap_free(h, b);
+	p->nfreed++;
+}
+
+/* with the lock: without blocks and handle, the arena's own block is freed */
+static void arena_drop(struct te_comm_arena *a)
+{
+	struct te__pool *p = a->pool;
+
+	if (--a->refs)
+		return;
+	free_block(p, &p->heap, te__heap_find(&p->heap, a->offset));
+}
+
+int te__pool_free(struct te__pool *p, const char *fn, void *ptr)
+{
+	const uint64_t offset = (uint64_t)((char *)ptr - own_base(p));
+	struct te__heap *h = &p->heap;
+	struct te_comm_arena *a = NULL;
+	struct te__block *b = NULL;
+
+	pthread_mutex_lock(&p->lock);
+	if (offset < p->nbytes)
+		b = te__heap_find(h, offset);
+	if (b && b->owner) {
+		a = b->owner;
+		h = &a->heap;
+		b = te__heap_find(h, offset);
+	}
+	if (b && b->offset != offset)
+		b = NULL;
+	if (b)
+		free_block(p, h, b);
+	if (b && a)
+		arena_drop(a);
+	pthread_mutex_unlock(&p->lock);
+	return b ? 0 : te__fail(-EINVAL, "%s: no block of symmetric memory begins at %p", fn, ptr);
+}
+
+int te__arena_create(struct te__pool *p, const char *fn, uint64_t nbytes,
+		     struct te_comm_arena **ret_arena)
+{
+	struct te_comm_arena *a;
+	void *ptr;
+	int r = te__pool_alloc(p, fn, nbytes, NULL, &ptr);
+
+	if (r)
+		return r;
+	a = te__calloc(1, sizeof(*a));
+	if (!a) {
+		/* the other ranks have theirs: this one has freed it */
+		(void)te__pool_free(p, fn, ptr);
+		return te__fail(-ENOMEM, "%s: no memory for an arena", fn);
+	}
+	a->pool = p;
+	a->refs = 1;
+	a->offset = (uint64_t)((char *)ptr - own_base(p));
+	pthread_mutex_lock(&p->lock);
+	/* to the end of what its block occupies */
+	nbytes = (nbytes + TE__HEAP_ALIGN - 1) / TE__HEAP_ALIGN * TE__HEAP_ALIGN;
+	te__heap_init(&a->heap, a->offset, a->offset + nbytes);
+	te__heap_find(&p->heap, a->offset)->owner = a;
+	pthread_mutex_unlock(&p->lock);
+	*ret_arena = a;
+	return 0;
+}
+
+void te__arena_free(struct te__pool *p, struct te_comm_arena *a)
+{
+	pthread_mutex_lock(&p->lock);
+	arena_drop(a);
+	pthread_mutex_unlock(&p->lock);
+}
+
+void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)
+{
+	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
+
+	if (rank < 0 || rank >= p->nranks || offset >= p->nbytes || !is_mapped(p, rank))
+		return NULL;
+	return base(p, slot(p, rank)) + offset;
+}
+
+uint64_t te__pool_offset(const struct te__pool *p, const void *ptr, uint64_t nbytes)
+{
+	const uint64_t offset = (uint64_t)((const char *)ptr - own_base(p));
+
+	return offset < p->nbytes && nbytes <= p->nbytes - offset ? offset : UINT64_MAX;
+}
+
+void *te__pool_packets(const struct te__pool *p, int32_t rank)
+{
+	return te__window_slot(p->window, slot(p, rank));
+}
+
+uint64_t te__pool_stride(const struct te__pool *p)
+{
+	return p->packets + p->nbytes;
+}
+
+void *te__pool_multicast(const struct te__pool *p)
+{
+	return te__window_multicast(p->window);
+}
+
+void *te__pool_stage(const struct te__pool *p)
+{
+	return p->stage;
+}
+
+const char *te__pool_why(const struct te__pool *p, int *ret_code)
+{
+	return te__control_why(p->control, ret_code);
+}
+
+const uint32_t *te__pool_abort_word(const struct te__pool *p)
+{
+	const char *page = p->control_ptr;
+
+	return (const uint32_t *)(page + offsetof(struct te__control, abort));
+}
+
+void te__pool_info(struct te__pool *p, struct te_comm_memory *ret)
+{
+	ret->pool_nbytes = p->nbytes;
+	ret->npeers = p->nslots - 1;
+	ret->base = own_base(p);
+	pthread_mutex_lock(&p->lock);
+	ret->used_nbytes = p->heap.used_nbytes;
+	ret->peak_nbytes = p->heap.peak_nbytes;
+	ret->freed_nbytes = p->heap.freed_nbytes;
+	ret->largest_nbytes = te__heap_largest(&p->heap);
+	ret->nblocks = p->heap.n;
+	ret->nallocs = p->nallocs;
+	ret->nreclaims = p->nreclaims;
+	pthread_mutex_unlock(&p->lock);
+}

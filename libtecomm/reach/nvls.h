@@ -1,0 +1,31 @@
+/*
+ * nvls.h - multicast memory of a communicator's pools, for the algorithms nvls and nvls-oneshot.
+ *
+ * Off unless TE_COMM_NVLS=on on all ranks, and declined while the environment of a rank refuses
+ * multicast (te__multicast_check()). Nothing of the driver's multicast is called otherwise.
+ *
+ * Creation has three steps, and no rank begins one before all ranks have done the one before: the
+ * lowest rank creates the multicast object and all add their devices; all bind their memory; all
+ * map it. A rank that fails makes te_comm_create() fail on all, which release what they have.
+ * None unbinds its memory before the kernels of all have ended (te__pool_leave()).
+ */
+#ifndef TE__NVLS_H
+#define TE__NVLS_H
+
+#include "libtecomm/meet/bootstrap.h"
+#include "libtecomm/reach/broker.h"
+
+struct te_ctx;
+struct te__window;
+
+#define TE__NVLS_WHY 160
+
+/* why this rank cannot use multicast memory of nranks; "": it can */
+void te__nvls_probe(struct te_ctx *ctx, int32_t nranks, char *ret_why);
+/* the first step, which passes the object through the broker; item: a free one there */
+int te__nvls_join(struct te__window *window, struct te__client *client, int32_t local,
+		  uint32_t item, uint64_t nbytes, int64_t deadline);
+/* the other steps, after all ranks have joined */
+int te__nvls_map(struct te__window *window, struct te__boot *boot);
+
+#endif

@@ -371,7 +371,8 @@ static const struct {
 	  { .add = { { "h.1.attn.bias", "F32", 1, { 16 }, 64, NULL, 0, 0 } } },
 	  "has 1 tensor that is not in the model of config.json: \"h.1.attn.bias\" (F32, [16])" },
 	{ "llama",
-	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16, NULL, 0, 0 },
+	  { .add = { { "model.layers.0.self_attn.o_proj.bias", "F8_E8M0", 1, { 16 }, 16, NULL, 0,
+		       0 },
 		     { "score.weight", "F32", 0, { 0 }, 4, NULL, 0, 0 } } },
 	  "2 tensors that are not in the model of config.json, such as "
 	  "\"model.layers.0.self_attn.o_proj.bias\" (F8_E8M0, [16])" },

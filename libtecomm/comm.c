@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libtecomm/collective/comm.h"
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/pool/watch.h"
 #include "libtecomm/reach/link/link.h"
 
@@ -28,9 +29,8 @@ struct common {
 	int32_t sums; /* TE_COMM_SUMS */
 	int32_t gpu_rdma; /* there are a GPU and RDMA devices */
 	char nvls_why[TE__NVLS_WHY];
-	/* of TE_COMM_TABLE: what reading it returned, its error message or its name, its rows */
-	int32_t table_code;
-	char table_text[200];
+	/* TE_COMM_TABLE: its name and its rows */
+	char table_path[200];
 	uint64_t table_hash;
 };
 
@@ -132,35 +132,29 @@ static int device_sums(const struct common *all, int32_t n)
 	return all[0].sums == SUMS_DEVICE || (all[0].sums == SUMS_AUTO && can);
 }
 
-static void read_table(struct te_comm *c, struct common *ret)
+static int read_table(struct te_comm *c, struct common *ret)
 {
 	const char *path = te__param_str(TE_PARAM_COMM_TABLE);
+	int r = path[0] ? te__table_read(path, &c->table) : 0;
 
-	if (!path[0])
-		return;
-	ret->table_code = te__table_read(path, &c->table);
 	ret->table_hash = c->table.hash;
-	snprintf(ret->table_text, sizeof(ret->table_text), "%s",
-		 ret->table_code ? te_error_detail() : path);
+	snprintf(ret->table_path, sizeof(ret->table_path), "%s", path[0] ? path : "none");
+	return r;
 }
 
 static int check_tables(const struct te_comm *c, const struct common *all)
 {
 	const int32_t n = te__boot_nranks(c->boot);
 
-	for (int32_t i = 0; i < n; i++)
-		if (all[i].table_code)
-			return te__fail(all[i].table_code, "te_comm_create: %s: %s: %.199s",
-					c->name, te__boot_peer(c->boot, i), all[i].table_text);
 	for (int32_t i = 1; i < n; i++)
 		if (all[i].table_hash != all[0].table_hash)
 			return te__fail(-TE_EMISMATCH,
 					"te_comm_create: %s: TE_COMM_TABLE of %s, %.199s, has "
 					"other rows than that of %s, %.199s",
 					c->name, te__boot_peer(c->boot, i),
-					all[i].table_text[0] ? all[i].table_text : "none",
+					all[i].table_path,
 					te__boot_peer(c->boot, 0),
-					all[0].table_text[0] ? all[0].table_text : "none");
+					all[0].table_path);
 	return 0;
 }
 
@@ -236,11 +230,6 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 	char why[100];
 	int r = te_ctx_device_info(c->ctx, &d);
 
-	all = te__calloc((size_t)n, sizeof(*all));
-	if (!all) {
-		te__boot_abort(c->boot, "not enough memory");
-		return te__fail(-ENOMEM, "te_comm_create: %s: not enough memory", c->name);
-	}
 	snprintf(mine.backend, sizeof(mine.backend), "%s", te_ctx_backend(c->ctx));
 	snprintf(mine.pci_address, sizeof(mine.pci_address), "%s", r ? "" : d.pci_address);
 	mine.nprocs = d.nprocs;
@@ -251,9 +240,8 @@ static int agree(struct te_comm *c, struct te__coll_terms *ret_terms)
 			!te__link_verbs.probe(why, sizeof(why));
 	probe_fabric(c, &mine);
 	te__nvls_probe(c->ctx, n, mine.nvls_why);
-	read_table(c, &mine);
-	r = te__boot_allgather(c->boot, &mine, all, sizeof(mine), "te_comm_create",
-			       te__boot_deadline(c->boot));
+	r = read_table(c, &mine);
+	all = te__gather(c->boot, &r, &mine, sizeof(mine), "te_comm_create", 0);
 	/* each rank compares the same bytes, so all come to the same end */
 	if (!r)
 		r = check_terms(c, all);
@@ -296,9 +284,9 @@ static int build(struct te_comm *c, const struct te_comm_opts *o,
 	if (!r && piece)
 		r = te__nodes_create(c->boot, c->pool, piece, device_at, &c->coll.nodes);
 	if (!r && t.fabric)
-		r = te__pool_agree(c->boot,
-				   te__watch_start(c->boot, c->pool, NULL, NULL, &c->watch),
-				   "threads of several nodes");
+		r = te__agree(c->boot,
+			      te__watch_start(c->boot, c->pool, NULL, NULL, &c->watch),
+			      "threads of several nodes");
 	return r;
 }
 

@@ -29,6 +29,8 @@ libtecomm_libtecomm_internal_la_SOURCES = \
 	libtecomm/meet/addr.c \
 	libtecomm/meet/addr.h \
 	libtecomm/meet/again.c \
+	libtecomm/meet/agree.c \
+	libtecomm/meet/agree.h \
 	libtecomm/meet/auth.c \
 	libtecomm/meet/auth.h \
 	libtecomm/meet/boot.c \

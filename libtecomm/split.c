@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "libtecomm/collective/comm.h"
+#include "libtecomm/meet/agree.h"
 
 static const char fn[] = "te_comm_split";
 
@@ -16,9 +17,8 @@ struct want {
 	int32_t color, key;
 };
 
-/* what the first rank of each group offers, or why it cannot; on one node, the salt serves */
+/* what the first rank of each group offers; on one node, the salt serves */
 struct offer {
-	int32_t code;
 	uint8_t salt[TE__KEY_NBYTES];
 	struct te_comm_id id;
 };
@@ -53,16 +53,6 @@ static int find_group(const struct te_comm *c, const struct want *all, struct gr
 	return 0;
 }
 
-/* all ranks see the same offers, so that all return if one rank cannot be reached */
-static int check_offers(const struct te_comm *c, const struct offer *all)
-{
-	for (int32_t i = 0; i < te__boot_nranks(c->boot); i++)
-		if (all[i].code)
-			return te__fail(all[i].code, "%s: %s: %s cannot be met: %s", fn, c->name,
-					te__boot_peer(c->boot, i), te_strerror(all[i].code));
-	return 0;
-}
-
 /* the ranks of the group in c, in the order of the group */
 static void list_ranks(const struct te_comm *c, const struct want *all, int32_t *ret_ranks)
 {
@@ -87,29 +77,28 @@ static int offer(struct te_comm *c, int local, struct offer *ret, struct te_comm
 }
 
 static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32_t key,
-		 struct want *wants, struct offer *offers, int32_t *ranks,
-		 struct te_comm **ret_comm)
+		 int32_t *ranks, struct te_comm **ret_comm)
 {
-	const int32_t me = te__boot_rank(c->boot);
 	const int local = te__boot_nnodes(c->boot) == 1;
 	struct te__boot_from from = { c->boot, ranks, fn, { 0 } };
 	struct te_comm_root *root = NULL;
 	char name[sizeof(c->name) + 16];
+	struct want *wants, want = { color, key };
+	struct offer *offers = NULL, own;
 	struct group g = { 0 };
-	int r;
+	int r = ranks ? 0 : te__fail(-ENOMEM, "%s: %s: not enough memory", fn, c->name);
 
-	wants[me] = (struct want){ color, key };
-	r = te__boot_allgather(c->boot, &wants[me], wants, sizeof(*wants), fn, 0);
+	wants = te__gather(c->boot, &r, &want, sizeof(want), fn, 0);
 	if (!r)
 		r = find_group(c, wants, &g);
-	if (r)
+	if (r) {
+		te__free(wants);
 		return r;
-	memset(&offers[me], 0, sizeof(*offers));
-	if (g.first == me)
-		offers[me].code = offer(c, local, &offers[me], &root);
-	r = te__boot_allgather(c->boot, &offers[me], offers, sizeof(*offers), fn, 0);
-	if (!r)
-		r = check_offers(c, offers);
+	}
+	memset(&own, 0, sizeof(own));
+	if (g.first == te__boot_rank(c->boot))
+		r = offer(c, local, &own, &root);
+	offers = te__gather(c->boot, &r, &own, sizeof(own), fn, 0);
 	if (!r) {
 		snprintf(name, sizeof(name), "%s.%d", c->name, color);
 		o->name = o->name ? o->name : name;
@@ -122,6 +111,8 @@ static int split(struct te_comm *c, struct te_comm_opts *o, int32_t color, int32
 		r = te__comm_create(c->ctx, o, &from, ret_comm);
 	}
 	te_comm_root_unref(root);
+	te__free(offers);
+	te__free(wants);
 	return r;
 }
 
@@ -138,10 +129,7 @@ int te_comm_split(struct te_comm *comm, int32_t color, int32_t key, const struct
 		  struct te_comm **ret_comm)
 {
 	struct te_comm_opts o = TE_COMM_OPTS_INIT;
-	struct offer *offers;
-	struct want *wants;
 	int32_t *ranks;
-	size_t n;
 	int r = opts ? te__sized_in(fn, te_comm_opts, opts, &o) : 0;
 
 	if (r)
@@ -151,18 +139,8 @@ int te_comm_split(struct te_comm *comm, int32_t color, int32_t key, const struct
 	r = check(comm, &o);
 	if (r)
 		return r;
-	n = (size_t)te__boot_nranks(comm->boot);
-	wants = te__calloc(n, sizeof(*wants));
-	offers = te__calloc(n, sizeof(*offers));
-	ranks = te__calloc(n, sizeof(*ranks));
-	if (wants && offers && ranks) {
-		r = split(comm, &o, color, key, wants, offers, ranks, ret_comm);
-	} else {
-		te__boot_abort(comm->boot, "not enough memory");
-		r = te__fail(-ENOMEM, "%s: %s: not enough memory", fn, comm->name);
-	}
-	te__free(wants);
-	te__free(offers);
+	ranks = te__calloc((size_t)te__boot_nranks(comm->boot), sizeof(*ranks));
+	r = split(comm, &o, color, key, ranks, ret_comm);
 	te__free(ranks);
 	return r;
 }

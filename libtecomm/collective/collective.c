@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libtecomm/collective/collective.h"
+#include "libtecomm/meet/agree.h"
 
 #define WORD_AT 64 /* from ctl to the word of barriers */
 #define ALONE_AT 128 /* to the ctl of kernels without other ranks, whose epochs differ */
@@ -71,7 +72,7 @@ int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *po
 	c->terms = *terms;
 	c->deadline_ns = (uint64_t)te__boot_timeout_ms(boot) * 1000000;
 	/* no rank sends before the packets of all are empty */
-	r = te__pool_agree(boot, init(c), "start of collective operations");
+	r = te__agree(boot, init(c), "start of collective operations");
 	if (!r)
 		te__pool_set_look(pool, look, c);
 	return r;

@@ -13,6 +13,7 @@
 #include <te/stream.h>
 
 #include "libtecomm/collective/nccl.h"
+#include "libtecomm/meet/agree.h"
 
 #define LEAST_VERSION 21900
 #define FP8_VERSION 22400
@@ -128,52 +129,32 @@ static int prepare(struct te__nccl *n)
 	return 0;
 }
 
-/* what ranks exchange before and after they wait inside NCCL */
+/* what ranks exchange before they wait inside NCCL */
 struct offer {
-	int32_t code, version;
-	struct id id;
-	char text[160];
+	int32_t version;
+	struct id id; /* of rank 0 */
 };
 
-/* 0 if the code of all ranks is 0, else the same error on all of them */
-static int agree(struct te__nccl *n, int code, struct offer *all, int64_t deadline)
+static int meet(struct te__nccl *n, struct id *ret_id)
 {
-	struct offer *own = &all[te__boot_rank(n->boot)];
-	int32_t worst = 0;
-	int r;
-
-	own->code = code;
-	if (code)
-		snprintf(own->text, sizeof(own->text), "%s", te_error_detail());
-	r = te__boot_allgather(n->boot, own, all, sizeof(*own), "start of NCCL", deadline);
-	if (r)
-		return r;
-	/* ranks may have waited in vain because of the failure of another one */
-	for (int32_t i = 1; i < te__boot_nranks(n->boot); i++)
-		if (all[i].code && (!all[worst].code || all[worst].code == -ETIMEDOUT))
-			worst = i;
-	return !all[worst].code ? 0 :
-	       te__fail(all[worst].code, "%s: %.*s", te__boot_peer(n->boot, worst),
-			(int)sizeof(all[worst].text) - 1, all[worst].text);
-}
-
-static int meet(struct te__nccl *n, struct offer *all)
-{
-	struct offer *own = &all[te__boot_rank(n->boot)];
+	struct offer *all, own = { 0 };
 	int r = prepare(n);
 
-	if (!r && own == all) {
-		r = nccl.get_unique_id(&own->id);
+	if (!r && !te__boot_rank(n->boot)) {
+		r = nccl.get_unique_id(&own.id);
 		if (r)
 			r = failed(n, "ncclGetUniqueId", r);
 	}
-	own->version = n->version;
-	r = agree(n, r, all, te__boot_deadline(n->boot));
+	own.version = n->version;
+	all = te__gather(n->boot, &r, &own, sizeof(own), "start of NCCL", 0);
 	for (int32_t i = 1; i < te__boot_nranks(n->boot) && !r; i++)
 		if (all[i].version != all[0].version)
 			r = te__fail(-TE_EMISMATCH, "NCCL: %s has version %d, %s has %d",
 				     te__boot_peer(n->boot, i), all[i].version,
 				     te__boot_peer(n->boot, 0), all[0].version);
+	if (!r)
+		*ret_id = all[0].id;
+	te__free(all);
 	return r;
 }
 
@@ -219,25 +200,25 @@ struct te__nccl *te__nccl_destroy(struct te__nccl *n, int abort)
 
 int te__nccl_create(struct te__boot *boot, struct te__pool *pool, struct te__nccl **ret_nccl)
 {
-	struct offer *all = te__calloc((size_t)te__boot_nranks(boot), sizeof(*all));
 	struct te__nccl *n = te__calloc(1, sizeof(*n));
-	int64_t deadline;
+	struct id id;
 	int r;
 
-	if (!all || !n) {
+	if (!n) {
 		te__boot_abort(boot, "no memory for NCCL");
-		r = te__fail(-ENOMEM, "NCCL: no memory");
-	} else {
-		n->boot = boot;
-		n->pool = pool;
-		n->ctx = te__pool_ctx(pool);
-		r = meet(n, all);
-		/* those that have waited in vain come, too, unless they are the cause */
-		deadline = te__boot_deadline(boot) + te__boot_timeout_ms(boot) * INT64_C(1000000);
-		if (!r)
-			r = agree(n, join(n, all[0].id), all, deadline);
+		return te__fail(-ENOMEM, "NCCL: no memory");
 	}
-	te__free(all);
+	n->boot = boot;
+	n->pool = pool;
+	n->ctx = te__pool_ctx(pool);
+	r = meet(n, &id);
+	if (!r) {
+		r = join(n, id);
+		/* ranks that have waited in vain come, too, unless they are the cause */
+		te__free(te__gather(boot, &r, NULL, 0, "start of NCCL",
+				    te__boot_deadline(boot) +
+					    te__boot_timeout_ms(boot) * INT64_C(1000000)));
+	}
 	if (r) {
 		te__nccl_destroy(n, 1);
 		return r;

@@ -12,6 +12,7 @@
 
 #include <te/ctx.h>
 
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/pool/heap.h"
 #include "libtecomm/pool/members.h"
 #include "libtecomm/pool/pool.h"
@@ -20,7 +21,6 @@
 #include "libtecomm/reach/nvls.h"
 
 #define TEXT_NBYTES 200
-#define LATE_NS INT64_C(500000000) /* of an exchange after a time-out */
 
 struct te_comm_arena {
 	struct te__pool *pool;
@@ -63,118 +63,63 @@ struct te__pool {
 	size_t nfreed; /* blocks */
 };
 
-/* agreement */
+/* creation */
 
-/* what each rank says of a step that all of them take */
-struct verdict {
-	int32_t code;
-	char text[TEXT_NBYTES];
+/* what each rank tells before memory is created */
+struct offer {
+	uint64_t nbytes, unit; /* of its pool; units are powers of two */
+	char at[TE__LOCAL_NAME]; /* of its broker, which the lowest rank of a node has */
 };
 
-/* which error is the cause: that another rank has ended may be a consequence of its error */
-static int cause(int code)
+static int names(struct te__pool *p)
 {
-	if (code >= 0)
-		return 0;
-	return code == -TE_EPEER || code == -TE_EABORT || code == -ETIMEDOUT ? 1 : 2;
+	p->name = te__calloc((size_t)p->nlocal, sizeof(*p->name));
+	if (!p->name)
+		return te__fail(-ENOMEM, "te_comm_create: no memory for %d names", p->nlocal);
+	for (int32_t i = 0; i < p->nlocal; i++)
+		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
+	p->info = (struct te__node_info){
+		.nlocal = p->nlocal,
+		.key = te__boot_key(p->boot),
+		.at = p->at,
+		.name = p->name,
+	};
+	return p->local ? 0 : te__broker_start(&p->info, &p->broker);
 }
 
-static int blame(const struct te__boot *b, const struct verdict *all)
+static int offer(struct te__pool *p, uint64_t nbytes, struct offer *ret)
 {
-	const int32_t n = te__boot_nranks(b);
-	int32_t worst = 0;
+	size_t unit = 0, multicast = 0;
+	int r = names(p);
 
-	for (int32_t i = 1; i < n; i++)
-		if (cause(all[i].code) > cause(all[worst].code))
-			worst = i;
-	if (all[worst].code >= 0)
-		return 0;
-	if (worst == te__boot_rank(b))
-		return te__fail(all[worst].code, "%s", all[worst].text);
-	return te__fail(all[worst].code, "%s: %.*s", te__boot_peer(b, worst), TEXT_NBYTES - 1,
-			all[worst].text);
-}
-
-int te__pool_agree(struct te__boot *b, int code, const char *what)
-{
-	const int32_t n = te__boot_nranks(b);
-	struct verdict *all = te__calloc((size_t)n, sizeof(*all)), own = { .code = code };
-	int64_t deadline;
-	int r;
-
-	if (code)
-		snprintf(own.text, sizeof(own.text), "%s", te_error_detail());
-	if (!all) {
-		te__boot_abort(b, "no memory for an exchange");
-		return code ? te__fail(code, "%s", own.text) :
-			      te__fail(-ENOMEM, "%s: no memory for an exchange", what);
-	}
-	/* a rank that has waited for another one in vain does not wait as long again */
-	deadline = code == -ETIMEDOUT ? te__boot_now() + LATE_NS : te__boot_deadline(b);
-	r = te__boot_allgather(b, &own, all, sizeof(own), what, deadline);
 	if (!r)
-		r = blame(b, all);
-	else if (cause(code) == 2)
-		r = te__fail(code, "%s", own.text);
-	te__free(all);
+		r = te__window_unit(p->ctx, &unit);
+	if (!r && p->multicast)
+		r = te__window_multicast_unit(p->ctx, p->nlocal, nbytes + p->packets, &multicast);
+	*ret = (struct offer){ .nbytes = nbytes, .unit = unit < multicast ? multicast : unit };
+	memcpy(ret->at, p->at, sizeof(ret->at));
 	return r;
 }
 
-/* creation */
-
-/* of each rank, before anything is created */
-struct offer {
-	struct verdict verdict;
-	uint64_t nbytes, unit;
-};
-
-static int check_offers(struct te__pool *p, const struct offer *o, uint64_t *ret_unit)
+/* the size of the pools, which the largest unit divides, and where the broker listens */
+static int settle(struct te__pool *p, uint64_t nbytes)
 {
+	struct offer *all, own;
 	uint64_t unit = 1;
+	int r = offer(p, nbytes, &own);
 
-	for (int32_t i = 0; i < p->nranks; i++) {
-		if (o[i].nbytes != o[0].nbytes)
-			return te__fail(-TE_EMISMATCH, "te_comm_create: %s wants a pool of %llu "
-					"bytes, rank 0 one of %llu", te__boot_peer(p->boot, i),
-					(unsigned long long)o[i].nbytes,
-					(unsigned long long)o[0].nbytes);
-		if (unit < o[i].unit)
-			unit = o[i].unit;
+	all = te__gather(p->boot, &r, &own, sizeof(own), "exchange of pool sizes", 0);
+	for (int32_t i = 0; i < p->nranks && !r; i++) {
+		if (all[i].nbytes != all[0].nbytes)
+			r = te__fail(-TE_EMISMATCH, "te_comm_create: %s wants a pool of %llu "
+				     "bytes, rank 0 one of %llu", te__boot_peer(p->boot, i),
+				     (unsigned long long)all[i].nbytes,
+				     (unsigned long long)all[0].nbytes);
+		if (unit < all[i].unit)
+			unit = all[i].unit;
 	}
-	*ret_unit = unit;
-	return 0;
-}
-
-/* the size of the pools: the largest unit divides it, since units are powers of two */
-static int settle_size(struct te__pool *p, uint64_t nbytes)
-{
-	struct offer *all = te__calloc((size_t)p->nranks, sizeof(*all)), own = { .nbytes = nbytes };
-	size_t own_unit = 0;
-	uint64_t unit = 1;
-	int r;
-
-	if (!all) {
-		te__boot_abort(p->boot, "no memory for an exchange");
-		return te__fail(-ENOMEM, "te_comm_create: no memory for an exchange");
-	}
-	own.verdict.code = te__window_unit(p->ctx, &own_unit);
-	if (p->multicast && !own.verdict.code) {
-		own.unit = own_unit;
-		own.verdict.code = te__window_multicast_unit(p->ctx, p->nlocal,
-							     nbytes + p->packets, &own_unit);
-	}
-	if (own.verdict.code)
-		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
-	own.unit = own.unit < own_unit ? own_unit : own.unit;
-	r = te__boot_allgather(p->boot, &own, all, sizeof(own), "exchange of pool sizes",
-			       te__boot_deadline(p->boot));
-	for (int32_t i = 0; i < p->nranks && !r; i++)
-		if (all[i].verdict.code)
-			r = te__fail(all[i].verdict.code, "te_comm_create: %s: %.*s",
-				     te__boot_peer(p->boot, i), TEXT_NBYTES - 1,
-				     all[i].verdict.text);
 	if (!r)
-		r = check_offers(p, all, &unit);
+		memcpy(p->at, all[te__boot_local(p->boot, 0)].at, sizeof(p->at));
 	te__free(all);
 	if (r)
 		return r;
@@ -184,23 +129,6 @@ static int settle_size(struct te__pool *p, uint64_t nbytes)
 	p->nbytes = (nbytes + unit - 1) / unit * unit;
 	p->packets = (p->packets + unit - 1) / unit * unit;
 	return 0;
-}
-
-static int start_broker(struct te__pool *p)
-{
-	char (*all)[TE__LOCAL_NAME] = te__calloc((size_t)p->nranks, sizeof(*all));
-	int r = all ? 0 : te__fail(-ENOMEM, "te_comm_create: no memory for names");
-
-	if (!r && !p->local)
-		r = te__broker_start(&p->info, &p->broker);
-	r = te__pool_agree(p->boot, r, "start of the broker");
-	if (!r)
-		r = te__boot_allgather(p->boot, p->at, all, sizeof(*all),
-				       "exchange of the names of brokers", 0);
-	if (!r)
-		memcpy(p->at, all[te__boot_local(p->boot, 0)], sizeof(p->at));
-	te__free(all);
-	return r;
 }
 
 static int fetch(struct te__pool *p, int32_t i, int64_t deadline)
@@ -272,22 +200,12 @@ static int map_node(struct te__pool *p, int64_t deadline)
 	return r;
 }
 
-/* those of the other ranks, by handles that the bootstrap carries */
-static int map_fabric(struct te__pool *p)
+/* the memory of the other ranks, by their handles */
+static int map_fabric(struct te__pool *p, const struct te__fabric_handle *all)
 {
-	struct te__fabric_handle *all = te__calloc((size_t)p->nranks, sizeof(*all)), own;
 	char why[TEXT_NBYTES];
-	int r = all ? te__window_fabric_export(p->window, &own) :
-		      te__fail(-ENOMEM, "te_comm_create: no memory for fabric handles");
+	int r = 0;
 
-	r = te__pool_agree(p->boot, r, "export of fabric handles");
-	if (!r)
-		r = te__boot_allgather(p->boot, &own, all, sizeof(own),
-				       "exchange of fabric handles", te__boot_deadline(p->boot));
-	if (r) {
-		te__free(all);
-		return r;
-	}
 	for (int32_t k = 1; k < p->nranks && !r; k++) {
 		const int32_t i = (p->rank + k) % p->nranks;
 
@@ -297,8 +215,7 @@ static int map_fabric(struct te__pool *p)
 			te__fail(r, "memory of %s: %s", te__boot_peer(p->boot, i), why);
 		}
 	}
-	te__free(all);
-	return te__pool_agree(p->boot, r, "mapping of memory of other nodes");
+	return te__agree(p->boot, r, "mapping of memory of other nodes");
 }
 
 static int map_all(struct te__pool *p)
@@ -350,38 +267,22 @@ static void give_up(struct te__pool *p, int code)
 		te__fail(code, "%s", why); /* closing may have recorded other messages */
 }
 
-static int names(struct te__pool *p)
-{
-	p->name = te__calloc((size_t)p->nlocal, sizeof(*p->name));
-	if (!p->name)
-		return te__fail(-ENOMEM, "te_comm_create: no memory for %d names", p->nlocal);
-	for (int32_t i = 0; i < p->nlocal; i++)
-		p->name[i] = te__boot_peer(p->boot, te__boot_local(p->boot, i));
-	p->info = (struct te__node_info){
-		.nlocal = p->nlocal,
-		.key = te__boot_key(p->boot),
-		.at = p->at,
-		.name = p->name,
-	};
-	return 0;
-}
-
 static int create(struct te__pool *p, uint64_t nbytes)
 {
-	int r = te__pool_agree(p->boot, names(p), "start of the pool");
+	struct te__fabric_handle *all, own;
+	int r = settle(p, nbytes ? nbytes : te__param_size(TE_PARAM_COMM_POOL));
 
-	if (!r)
-		r = settle_size(p, nbytes ? nbytes : te__param_size(TE_PARAM_COMM_POOL));
-	if (!r)
-		r = start_broker(p);
 	if (r)
 		return r;
 	r = map_all(p);
 	if (r)
 		give_up(p, r);
-	r = te__pool_agree(p->boot, r, "exchange of pools");
+	else if (p->fabric)
+		r = te__window_fabric_export(p->window, &own);
+	all = te__gather(p->boot, &r, &own, p->fabric ? sizeof(own) : 0, "exchange of pools", 0);
 	if (!r && p->fabric)
-		r = map_fabric(p);
+		r = map_fabric(p, all);
+	te__free(all);
 	return r || !p->multicast ? r : te__nvls_map(p->window, p->boot);
 }
 
@@ -572,7 +473,6 @@ static int abort_with(struct te__pool *p, int code)
 
 /* what each rank says; ids follow in a second exchange if they differ */
 struct epoch {
-	struct verdict verdict;
 	uint64_t nallocs, history; /* what the ranks must agree on */
 	uint64_t nfreed, hash;
 };
@@ -702,26 +602,22 @@ static void reclaim_ids(struct te__pool *p, struct te__heap *h, const uint64_t *
 /* with the order lock: 0, or an error on all ranks */
 static int reclaim(struct te__pool *p, const char *fn)
 {
-	struct epoch *all = te__calloc((size_t)p->nranks, sizeof(*all)), own = { .hash = 0 };
+	struct epoch *all, own = { .hash = 0 };
 	uint64_t *id = NULL;
-	int r = all ? snapshot(p, &own, &id) : te__fail(-ENOMEM, "%s: no memory", fn);
+	int r = snapshot(p, &own, &id);
 
 	/* what was queued before the blocks were freed may use them, here and at the peers */
-	own.verdict.code = r ? r : te__ctx_wait(p->ctx, fn);
-	if (own.verdict.code)
-		snprintf(own.verdict.text, TEXT_NBYTES, "%s", te_error_detail());
-	if (!all)
-		return abort_with(p, r);
-	/* a peer for which an operation has waited in vain is not waited for again */
-	r = own.verdict.code ? 0 : te__pool_check(p, fn);
 	if (!r)
-		r = te__boot_allgather(p->boot, &own, all, sizeof(own), fn,
-				       te__boot_deadline(p->boot));
-	for (int32_t i = 0; i < p->nranks && !r; i++)
-		if (all[i].verdict.code)
-			r = te__fail(all[i].verdict.code, "%s: %s: %.*s", fn,
-				     te__boot_peer(p->boot, i), TEXT_NBYTES - 1,
-				     all[i].verdict.text);
+		r = te__ctx_wait(p->ctx, fn);
+	/* a peer for which an operation has waited in vain is not waited for again */
+	if (!r) {
+		r = te__pool_check(p, fn);
+		if (r) {
+			te__free(id);
+			return r;
+		}
+	}
+	all = te__gather(p->boot, &r, &own, sizeof(own), fn, 0);
 	if (!r)
 		r = check_history(p, fn, all);
 	for (int32_t i = 1; i < p->nranks && !r; i++)

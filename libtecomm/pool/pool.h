@@ -23,17 +23,11 @@
 struct te__pool;
 
 /*
- * 0 if the code of all ranks is 0; else the same code on all of them, with the error message of the
- * rank that had it. Its cost is one exchange, which `what` names.
- */
-int te__pool_agree(struct te__boot *boot, int code, const char *what);
-
-/*
  * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. packets: as many bytes, equal on
  * all, precede the pool of each rank and are not allocated from. multicast: map multicast memory,
- * too (libtecomm/reach/nvls.h). fabric: map the memory of all ranks, which are on several nodes. stage:
- * bytes of staging memory (stage.h), equal on the ranks of a node, or 0. All ranks return an error
- * if one of them does. boot must outlive the pool.
+ * too (libtecomm/reach/nvls.h). fabric: map the memory of all ranks, which are on several nodes.
+ * stage: bytes of staging memory (stage.h), equal on the ranks of a node, or 0.
+ * All ranks return an error if one of them does. boot must outlive the pool.
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool);

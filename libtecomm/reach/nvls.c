@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "libtecomm/pool/pool.h"
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/reach/nvls.h"
 
 #define PROBE_NBYTES ((size_t)2 << 20)
@@ -58,7 +58,7 @@ int te__nvls_join(struct te__window *w, struct te__client *client, int32_t local
 
 int te__nvls_map(struct te__window *w, struct te__boot *boot)
 {
-	int r = te__pool_agree(boot, te__window_multicast_bind(w), "bind multicast memory");
+	int r = te__agree(boot, te__window_multicast_bind(w), "bind multicast memory");
 
-	return r ? r : te__pool_agree(boot, te__window_multicast_map(w), "map multicast memory");
+	return r ? r : te__agree(boot, te__window_multicast_map(w), "map multicast memory");
 }

@@ -1,4 +1,4 @@
-/* t/comm/link.c - messages between ranks of several nodes over TCP (libtecomm/reach/link/link.h). */
+/* t/comm/link.c - messages between ranks of several nodes over TCP (link.h). */
 #include "config.h"
 
 #include <errno.h>

@@ -54,10 +54,12 @@ only "the daemon includes installed headers, its own and its protocol" daemon \
 only "examples include installed headers" examples "$public|$graph|te/(comm|comm_op|collective|te)\.h"
 only "public headers include public headers" include "$public|$graph|$comm"
 
-# the folders below libtecore, lowest first; kernels/ is one of them
+# the folders of libtecore and of libtecomm, lowest first; kernels/ is one of them, and the files of
+# libtecomm that are in none of its folders are its API
 order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/capture
-	libtecore/offload libtecore/quant libtecore/ops libtecore/plan"
-{ ours kernels; ours libtecore; } | awk -v order="$order" '
+	libtecore/offload libtecore/quant libtecore/ops libtecore/plan
+	libtecomm/meet libtecomm/reach libtecomm/pool libtecomm/collective libtecomm/ops libtecomm"
+{ ours kernels; ours libtecore; ours libtecomm; } | awk -v order="$order" '
 	function rank(file, i) {
 		for (i = 1; i <= n; i++)
 			if (index(file, folder[i] "/") == 1)
@@ -65,7 +67,7 @@ order="libtecore/base kernels libtecore/backend libtecore/tensor libtecore/captu
 		return 0
 	}
 	BEGIN { n = split(order, folder) }
-	$2 ~ /^(libtecore|kernels)\// {
+	$2 ~ /^(libtecore|libtecomm|kernels)\// {
 		seen++
 		if (!rank($1) || !rank($2) || rank($2) > rank($1))
 			print $1 " includes " $2

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "libtecomm/collective/nodes/rail.h"
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/thread.h"
 #include "libtecomm/pool/watch.h"
 
@@ -294,7 +295,7 @@ static int open_link(struct te__nodes *n, const struct te__link_ops *ops)
 	r = te__link_open(ops, &o, &n->link);
 	if (o.device_fd >= 0)
 		close(o.device_fd);
-	return te__pool_agree(n->boot, r, "connection of the nodes");
+	return te__agree(n->boot, r, "connection of the nodes");
 }
 
 /* the next transport is tried where one fails that was not asked for by name */
@@ -365,24 +366,19 @@ static int alloc(struct te__nodes *n)
 	return 0;
 }
 
-static int meet(struct te__nodes *n)
+/* code: why this rank cannot start, or 0 */
+static int meet(struct te__boot *b, struct te__nodes *n, size_t piece, int code)
 {
-	struct offer *all = te__calloc((size_t)n->nranks, sizeof(*all)), own;
-	int r;
+	struct offer *all, own;
 
-	if (!all) {
-		te__boot_abort(n->boot, "no memory for an exchange");
-		return te__fail(-ENOMEM, "te_comm_create: no memory for an exchange");
-	}
-	probe(&own, n->piece);
-	r = te__boot_allgather(n->boot, &own, all, sizeof(own), "choice of a transport",
-			       te__boot_deadline(n->boot));
-	if (!r)
-		r = check_offers(n, all);
-	if (!r)
-		r = connect_nodes(n, all);
+	probe(&own, piece);
+	all = te__gather(b, &code, &own, sizeof(own), "choice of a transport", 0);
+	if (!code)
+		code = check_offers(n, all);
+	if (!code)
+		code = connect_nodes(n, all);
 	te__free(all);
-	return r;
+	return code;
 }
 
 int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
@@ -412,11 +408,9 @@ int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece,
 	if (!r && most_local(boot, 0) > TE__NODES_LOCAL)
 		r = te__fail(-EOPNOTSUPP, "te_comm_create: %d ranks on a node, at most %d are "
 			     "supported with several nodes", most_local(boot, 0), TE__NODES_LOCAL);
-	r = te__pool_agree(boot, r, "start of several nodes");
+	r = meet(boot, n, piece, r);
 	if (!r)
-		r = meet(n);
-	if (!r)
-		r = te__pool_agree(boot, start_threads(n), "threads of several nodes");
+		r = te__agree(boot, start_threads(n), "threads of several nodes");
 	if (r) {
 		char why[512];
 

@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "libtecomm/meet/agree.h"
 #include "libtecomm/meet/boot.h"
 #include "libtecomm/reach/link/tcp.h"
 
@@ -507,19 +508,13 @@ static void tcp_wake(struct te__link *l)
 
 /* ---- joining ---- */
 
-/* of a rank, before any connects */
-struct offer {
-	int32_t code;
-	struct te__addrs addrs;
-};
-
 enum { DIALING, GREETED, AWAITED, UP };
 
 struct joining {
 	struct te__link *l;
 	struct te__boot *b;
 	struct te__listen listen;
-	struct offer *offer; /* of all ranks */
+	struct te__addrs *addrs; /* where each rank listens */
 	struct te__conn *c;  /* of peers */
 	struct te__dial *dial;
 	uint8_t *state;
@@ -697,7 +692,7 @@ static int join(struct joining *j)
 		const struct te__ends ends = ends_of(j, rank);
 
 		j->state[i] = rank < me ? DIALING : AWAITED;
-		te__dial_init(&j->dial[i], &j->c[i], &j->offer[rank].addrs, &ends);
+		te__dial_init(&j->dial[i], &j->c[i], &j->addrs[rank], &ends);
 	}
 	while (!r && !is_joined(j))
 		r = join_round(j);
@@ -707,18 +702,11 @@ static int join(struct joining *j)
 /* where all ranks listen */
 static int meet(struct joining *j)
 {
-	const int32_t n = te__boot_nranks(j->b), me = te__boot_rank(j->b);
-	int r = te__addr_listen("te_comm_create", &j->listen, &j->offer[me].addrs);
-	int code = r;
+	struct te__addrs own;
+	int r = te__addr_listen("te_comm_create: tcp", &j->listen, &own);
 
-	j->offer[me].code = r;
-	r = te__boot_allgather(j->b, &j->offer[me], j->offer, sizeof(*j->offer), "start of tcp",
-			       te__boot_deadline(j->b));
-	for (int32_t i = 0; i < n && !r && !code; i++)
-		if (j->offer[i].code)
-			r = te__fail(j->offer[i].code, "te_comm_create: tcp: %s cannot listen: %s",
-				     te__boot_peer(j->b, i), te_strerror(j->offer[i].code));
-	return code ? code : r;
+	j->addrs = te__gather(j->b, &r, &own, sizeof(own), "start of tcp", 0);
+	return r;
 }
 
 int te__tcp_prepare(struct te__link *l)
@@ -751,11 +739,10 @@ void te__tcp_take(struct te__link *l, int32_t i, int fd, const struct te__sessio
 
 static int tcp_open(struct te__link *l)
 {
-	const size_t n = (size_t)l->o.npeers, nranks = (size_t)te__boot_nranks(l->o.boot);
+	const size_t n = (size_t)l->o.npeers;
 	struct joining j = {
 		.l = l,
 		.b = l->o.boot,
-		.offer = te__calloc(nranks, sizeof(*j.offer)),
 		.c = te__calloc(n + 1, sizeof(*j.c)),
 		.dial = te__calloc(n + 1, sizeof(*j.dial)),
 		.state = te__calloc(n + 1, 1),
@@ -768,7 +755,7 @@ static int tcp_open(struct te__link *l)
 
 	for (size_t i = 0; i < n && j.c && j.dial; i++)
 		j.c[i].fd = j.dial[i].fd = -1;
-	if (!r && (!j.offer || !j.c || !j.dial || !j.state || !j.s || !j.p))
+	if (!r && (!j.c || !j.dial || !j.state || !j.s || !j.p))
 		r = te__fail(-ENOMEM, "te_comm_create: tcp: no memory");
 	if (!r)
 		r = meet(&j);
@@ -787,7 +774,7 @@ static int tcp_open(struct te__link *l)
 	while (j.s && j.ns)
 		drop_stranger(&j, j.ns - 1);
 	te__listen_close(&j.listen);
-	te__free(j.offer);
+	te__free(j.addrs);
 	te__free(j.c);
 	te__free(j.dial);
 	te__free(j.state);

@@ -255,7 +255,7 @@ struct te_embedding_attrs {
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
 	int64_t first; /* the token of the table's first row: ranks may divide a table */
-	int64_t ntokens; /* of the tables of all ranks; 0: first + vocab */
+	int64_t ntokens; /* vocabulary size over all ranks; 0: first + vocab */
 };
 #define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f, 0, 0 }
 TE_EXPORT int te_op_embedding(const struct te_embedding_attrs *a, const char *name,

@@ -19,8 +19,8 @@
 
 #define PATIENCE 256 /* attempts between looks at the clock */
 /*
- * Attempts before the processor is given to other threads, some 50 us: ranks may be more than the
- * processors, but who yields in each short wait loses milliseconds to any other busy program.
+ * Attempts before the processor is given to other threads: ranks may be more than the processors,
+ * but a rank that yields in each short wait loses milliseconds to any other busy program.
  */
 #define YIELD_AFTER (32 * PATIENCE)
 
@@ -330,15 +330,6 @@ static uint64_t *packet(const struct te__hc_op *o, int rank, int64_t index)
 	return word(o, rank, packet_at(o, index * words_of(o) / 2));
 }
 
-#define LINE 8 /* words of a cache line */
-#define AHEAD (8 * LINE)
-
-/* a line that will be needed soon, from the cache of the rank that wrote it */
-static inline void fetch(uint64_t *p)
-{
-	__builtin_prefetch(p + AHEAD, 1);
-}
-
 static void send_packets(const struct te__hc_op *o, uint64_t *p, const uint8_t *data, int64_t n)
 {
 	const uint64_t tag = tag_of(o);
@@ -348,8 +339,6 @@ static void send_packets(const struct te__hc_op *o, uint64_t *p, const uint8_t *
 	for (int64_t i = 0; i < 2 * n; i++) {
 		memcpy(&d, data + 8 * i, sizeof(d));
 		if (!flags) {
-			if (i % LINE == 0)
-				fetch(p + i);
 			put(p + i, d);
 			continue;
 		}
@@ -379,8 +368,6 @@ static int64_t take(uint64_t *p, int64_t n, uint8_t *data)
 
 		if (upper(x) == TE_K_COMM_EMPTY)
 			return i;
-		if (i % LINE == 0)
-			fetch(p + i);
 		make_empty(p + i);
 		memcpy(data + 8 * i, &x, sizeof(x));
 	}

@@ -16,7 +16,7 @@ struct te_k_embed_fwd {
 	void *y;	       /* T [rows, width] */
 	uint32_t *noutside;    /* or NULL */
 	int64_t rows, seqlen, vocab, width;
-	int64_t ntokens; /* of the tables of all ranks */
+	int64_t ntokens; /* vocabulary size over all ranks */
 	int32_t dtype;
 	int32_t first;
 };

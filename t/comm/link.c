@@ -391,9 +391,9 @@ END_TEST
 enum { DATA = 1, ABORT = 4, REASON = 40 }; /* types of frames; what comes after a head */
 
 static const struct change {
-	uint8_t type; /* of the frame; 0: none is changed */
+	uint8_t type; /* frame type; 0: none is changed */
 	int at;	      /* the byte that is changed, -1: the frame comes twice */
-	int code;     /* of the rank that receives it */
+	int code;     /* error code at the receiving rank */
 	const char *text;
 } changes[] = {
 	{ 0, 0, -TE_EABORT, "an end of rank 1" },

@@ -120,7 +120,7 @@ START_TEST(rows_replace_those_of_the_library)
 	ck_assert_int_eq(chosen(&t, 5, 1, 1, 33 << 20), TE_COMM_ZERO_COPY);
 	ck_assert_int_eq(chosen(&t, 2, 0, 0, 64 << 10), TE_COMM_LL);
 	ck_assert_int_eq(chosen(&t, 8, 0, 1, 65 << 10), TE_COMM_ZERO_COPY);
-	/* of the host: each section, up to 4 KiB and above */
+	/* rows of the host: each section, up to 4 KiB and above */
 	for (int k = 0; k < 8; k++)
 		ck_assert_int_eq(
 			te__table_find(&t, 1, 2, k & 1, k >> 1 & 1, 4096 + (k >> 2))->algorithm,

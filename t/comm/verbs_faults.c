@@ -244,7 +244,7 @@ static const struct {
 	{ 0, 1, 9, 3, "number of queue pairs is 9, expected 1 to 8" },
 	{ 0, 1, 1, 0, "MTU (enum ibv_mtu) is 0, expected 1 to 5" },
 	{ 0, 1, 1, 6, "MTU (enum ibv_mtu) is 6, expected 1 to 5" },
-	{ 0, 2, 1, 3, "MTU (enum ibv_mtu) is 0, expected 1 to 5" }, /* of the second port */
+	{ 0, 2, 1, 3, "MTU (enum ibv_mtu) is 0, expected 1 to 5" }, /* the second port */
 };
 
 static void set_hello(struct te__verbs_hello *h)

@@ -23,7 +23,7 @@
 #include "libtecomm/meet/boot.h"
 #include "libtecomm/reach/link/tcp.h"
 
-#define FRAMES_MOST 64 /* of an input; so many receives can wait */
+#define FRAMES_MOST 64 /* frames per input; so many receives can wait */
 
 static const uint8_t key[TE__KEY_NBYTES] = { 1, 2, 3 }, nonce[TE__NONCE_NBYTES];
 

@@ -147,7 +147,7 @@ DEV bool one_shot_receive(const struct te_k_comm &a, struct op &o, int64_t i, ui
 	return true;
 }
 
-/* L1 and P1: the array is the only chunk, or parts are the chunks */
+/* ll and oneshot: the array is the only chunk, or parts are the chunks */
 template <int C, int N, bool FLAGS>
 DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 {
@@ -182,7 +182,7 @@ DEV bool one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 	return true;
 }
 
-/* S: packets of each of M inputs that a thread loads before it waits for them */
+/* zerocopy: packets of each of M inputs that a thread loads before it waits for them */
 template <int M> constexpr int AT_ONCE = M == 1 ? 4 : 8 / M;
 
 /* this rank's chunk of arrays that are aligned, without a packet that is not whole */
@@ -294,7 +294,7 @@ template <int C, int N> DEV bool zero_copy(const struct te_k_comm &a, struct op 
 	return flags_wait(a, o, TE_K_COMM_EXIT);
 }
 
-/* R: the staging memory of a step of a block */
+/* staged: the staging memory of a step of a block */
 struct stage {
 	uint8_t *buffer; /* in the region of this rank */
 	int64_t first;	 /* packets of each chunk before those of this step and block */
@@ -422,7 +422,7 @@ DEV void unstage_results(const struct te_k_comm &a, const struct op &o, int64_t 
 }
 
 /*
- * R. Block b of each rank has the same packets, so that it exchanges flags with block b of the
+ * staged. Block b of each rank has the same packets, so that it exchanges flags with block b of the
  * others only. In step t it sends inputs (entry flags), and results when it has theirs (exit flags,
  * which tell that it has read the inputs, too). The inputs of step t + 1 are sent before the
  * results of step t are awaited.

@@ -2,18 +2,17 @@
  * allreduce.cu - all-reduce. sm_90a. comm.h has the protocol and the definition of results,
  * algorithms.cuh the algorithms that other operations have, too.
  *
- *  kernel  packets of a thread           blocks of 512 threads, at most max_blocks  sends
- *  l1      1 of each 512 blocks          packets / 512                              2 (n - 1) S
- *  p1      1 of each 512 blocks          packets / 512                              (n - 1) S
- *  p2, s   1 of each 512 blocks of each  packets / n / 512                          2 (n - 1) / n S
- *          chunk
- *  r       1 of each 512 of the part of  packets / n / 512                          2 (n - 1) / n S
- *          a chunk that a block has in a
- *          step
+ *  kernel             packets of a thread           blocks of 512 threads, at most max_blocks
+ *  ll, oneshot        1 of each 512 blocks          packets / 512
+ *  twoshot, zerocopy  1 of each 512 blocks of each  packets / n / 512
+ *                     chunk
+ *  staged             1 of each 512 of the part of  packets / n / 512
+ *                     a chunk that a block has in
+ *                     a step
  *
- * l1 and p1 have another warp, for headers. No shared memory. All but l1 are compiled for 2, 4
+ * ll and oneshot have another warp, for headers. No shared memory. All but ll are compiled for 2, 4
  * and 8 ranks, where loops over ranks are unrolled; other numbers run the loop over 8 with
- * conditions, as l1 does for all.
+ * conditions, as ll does for all.
  */
 #include "kernels/comm/algorithms.cuh"
 
@@ -102,17 +101,17 @@ template <int N> DEV bool two_shot(const struct te_k_comm &a, struct op &o)
 	return true;
 }
 
-COMM_KERNEL_ONE_SHOT(allreduce_l1, TE_K_COLL_ALLREDUCE, (one_shot<C, 8, true>(a, o, first)))
-#define P1(N, BLOCKS)                                                                      \
-	COMM_KERNEL_ONE_SHOT_OF(BLOCKS, allreduce_p1_##N, TE_K_COLL_ALLREDUCE,             \
+COMM_KERNEL_ONE_SHOT(allreduce_ll, TE_K_COLL_ALLREDUCE, (one_shot<C, 8, true>(a, o, first)))
+#define ONE_SHOT(N, BLOCKS)                                                                \
+	COMM_KERNEL_ONE_SHOT_OF(BLOCKS, allreduce_oneshot_##N, TE_K_COLL_ALLREDUCE,               \
 				(one_shot<C, N, false>(a, o, first)))
-#define P2(N) COMM_KERNEL(allreduce_p2_##N, TE_K_COLL_ALLREDUCE, two_shot<N>(a, o))
+#define TWO_SHOT(N) COMM_KERNEL(allreduce_twoshot_##N, TE_K_COLL_ALLREDUCE, two_shot<N>(a, o))
 
-P1(2, 2)
-P1(4, 1)
-P1(8, 1)
-P2(2)
-P2(4)
-P2(8)
-COMM_KERNEL(allreduce_s, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(zero_copy))
-COMM_KERNEL(allreduce_r, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(staged))
+ONE_SHOT(2, 2)
+ONE_SHOT(4, 1)
+ONE_SHOT(8, 1)
+TWO_SHOT(2)
+TWO_SHOT(4)
+TWO_SHOT(8)
+COMM_KERNEL(allreduce_zerocopy, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(zero_copy))
+COMM_KERNEL(allreduce_staged, TE_K_COLL_ALLREDUCE, COMM_BY_RANKS(staged))

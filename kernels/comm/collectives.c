@@ -2,8 +2,8 @@
  * collectives.c - all-reduce, reduce-scatter, all-gather and broadcast: the algorithms of comm.h.
  *
  * Rank r reduces, or sends to all ranks, chunk r: packets of the array if an algorithm cuts it into
- * chunks, as P2, S and R do in all-reduce and broadcast, or else the whole array, or the part of
- * rank r.
+ * chunks, as twoshot, zerocopy and staged do in all-reduce and broadcast, or else the whole array,
+ * or the part of rank r.
  */
 #include "config.h"
 
@@ -48,7 +48,7 @@ static int is_sender(const struct coll *c, int r)
 	return c->from >> r & 1;
 }
 
-/* ---- packets: L1, P1 and P2 ---- */
+/* ---- packets: ll, oneshot and twoshot ---- */
 
 static void send_inputs(const struct coll *c)
 {
@@ -103,14 +103,14 @@ static int receive_inputs(struct coll *c, int64_t to)
 	return 0;
 }
 
-/* L1 and P1 */
+/* ll and oneshot */
 static int one_shot(struct coll *c)
 {
 	send_inputs(c);
 	return te__hc_headers(&c->o) ? -1 : receive_inputs(c, -1);
 }
 
-/* P2 */
+/* twoshot */
 static int two_shot(struct coll *c)
 {
 	const int n = c->o.a->nranks, me = c->o.a->rank;
@@ -128,7 +128,7 @@ static int two_shot(struct coll *c)
 	return 0;
 }
 
-/* ---- S ---- */
+/* ---- zerocopy ---- */
 
 static int zero_copy(struct coll *c, int to_all)
 {
@@ -158,7 +158,7 @@ static int zero_copy(struct coll *c, int to_all)
 	return te__hc_flags_wait(&c->o, TE_K_COMM_EXIT, 0);
 }
 
-/* ---- R ---- */
+/* ---- staged ---- */
 
 /* the staging memory of a rank: in step t, of inputs (kind 0) or results (kind 1) of a source */
 static uint8_t *stage(const struct coll *c, int64_t t, int rank, int kind, int source)
@@ -248,7 +248,7 @@ static int staged(struct coll *c)
 static void run(const struct te_k_comm *a, enum te_k_comm_collective what)
 {
 	const int cuts = (what == TE_K_COLL_ALLREDUCE || what == TE_K_COLL_BROADCAST) &&
-			 a->algorithm >= TE_K_COMM_P2;
+			 a->algorithm >= TE_K_COMM_TWO_SHOT;
 	const int scatters = what == TE_K_COLL_REDUCE_SCATTER;
 	struct coll c = {
 		.from = what == TE_K_COLL_BROADCAST ? 1u << a->root : ~0u,
@@ -264,19 +264,19 @@ static void run(const struct te_k_comm *a, enum te_k_comm_collective what)
 	c.in_step = scatters ? c.o.nbytes : c.cut;
 	c.out_step = c.gathers ? c.o.nbytes : c.cut;
 	switch (a->algorithm) {
-	case TE_K_COMM_P2:
+	case TE_K_COMM_TWO_SHOT:
 		r = two_shot(&c);
 		break;
-	case TE_K_COMM_S:
+	case TE_K_COMM_ZERO_COPY:
 		r = zero_copy(&c, !scatters);
 		break;
-	case TE_K_COMM_R:
+	case TE_K_COMM_STAGED:
 		r = staged(&c);
 		break;
-	case TE_K_COMM_M:
+	case TE_K_COMM_NVLS:
 		r = te__hc_nvls_two_shot(&c.o);
 		break;
-	case TE_K_COMM_M1:
+	case TE_K_COMM_NVLS_ONE_SHOT:
 		r = te__hc_nvls_one_shot(&c.o);
 		break;
 	default:

@@ -2,7 +2,7 @@
  * comm.c - see ref.h: the protocol of comm.h for ranks that are threads or processes.
  *
  * Why this is right under C11: memory of other ranks is accessed by atomic operations on 8 bytes,
- * except for inputs and outputs of algorithm S and staging memory of R, which are accessed between
+ * except for inputs and outputs of zerocopy and the staging memory, which are accessed between
  * flags. Half a packet is one such word, of which the upper part says whether it is full, so it
  * needs no order relative to the other half. Sending a header is a release, receiving it an
  * acquire: emptying the packets of epoch k happens before sending header k + 1, which happens
@@ -313,16 +313,16 @@ static void make_empty(uint64_t *p)
 	__atomic_store_n(p, UINT64_MAX, __ATOMIC_RELAXED);
 }
 
-/* L1: the upper word of each half, of this epoch, and not that of an empty packet */
+/* ll: the upper word of each half, of this epoch, and not that of an empty packet */
 static uint64_t tag_of(const struct te__hc_op *o)
 {
 	return (o->epoch & 0x7fffffff) << 32;
 }
 
-/* words of a packet: L1 sends two for each half */
+/* words of a packet: ll sends two for each half */
 static int64_t words_of(const struct te__hc_op *o)
 {
-	return o->a->algorithm == TE_K_COMM_L1 ? 4 : 2;
+	return o->a->algorithm == TE_K_COMM_LL ? 4 : 2;
 }
 
 static uint64_t *packet(const struct te__hc_op *o, int rank, int64_t index)

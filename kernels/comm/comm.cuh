@@ -100,7 +100,7 @@ struct op {
 	uint64_t epoch, signature;
 	uint64_t since;	   /* ns; 0: no wait of this thread took long yet */
 	uint32_t attempts; /* of this thread */
-	uint32_t tag;	   /* L1: the upper words of full packets */
+	uint32_t tag;	   /* ll: the upper words of full packets */
 	int64_t buffer;	   /* where that of the epoch begins in a region */
 	int64_t nbytes, npackets;
 	int64_t whole; /* packets without the last one if that has fewer bytes */
@@ -531,8 +531,8 @@ DEV void flags_store(const struct te_k_comm &a, const struct op &o, int phase, i
 }
 
 /*
- * For all threads of the block, for the flags of this step of all ranks. R: a rank may be one step
- * further, but no more, because it waits for flags of this one.
+ * For all threads of the block, for the flags of this step of all ranks. staged: a rank may be one
+ * step further, but no more, because it waits for flags of this one.
  */
 DEV bool flags_wait(const struct te_k_comm &a, struct op &o, int phase, int64_t step = 0)
 {

@@ -6,14 +6,14 @@
  * addresses of every device. Ranks write into the regions of others, and read only their own.
  *
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
- *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is that of M
+ *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is that of nvls
  *	3 buffers	packet memory of the epochs with each remainder modulo 3
  *
  * A buffer holds one header for each source rank, then the packets of the operation. Both its parts
  * are laid out by the operation that uses it, because a packet that no operation uses is *empty*:
- * all its bits are set. The region is initialised to empty packets, flags included. Algorithm R
- * uses the packets of a buffer as staging memory, which it leaves empty. Packets from rank s are
- * at those of source te_k_comm_source() in the layouts below, as a rank sends none to itself.
+ * all its bits are set. The region is initialised to empty packets, flags included. Algorithm
+ * staged uses the packets of a buffer as staging memory, which it leaves empty. Packets from rank s
+ * are at those of source te_k_comm_source() in the layouts below, as a rank sends none to itself.
  *
  * A packet is 16 bytes, two halves of 8, of which each is full if its upper word differs from that
  * of an empty one. So memory accesses need to be atomic for 8 bytes only. Sender: data with
@@ -39,7 +39,7 @@
  * average is divided by the number of ranks before that rounding. Minimum and maximum are those of
  * IEEE 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
  * 0x7f. Integers: the sum modulo 2^32 or 2^8, the average is the exact sum divided by the number
- * of ranks, rounded towards 0. So every algorithm but M gives the same bits, on every rank, and
+ * of ranks, rounded towards 0. So every algorithm but nvls gives the same bits, on every rank, and
  * reduce-scatter and all-gather give those of all-reduce. With one rank the result is a copy.
  * All-gather and broadcast do not change a bit.
  */
@@ -63,41 +63,43 @@ enum te_k_comm_collective {
 };
 
 /*
- * What is sent where. n ranks, an all-reduce of S bytes; each rank sends
- *	L1	2 (n - 1) S	all data to all ranks, half of each packet is a flag
- *	P1	(n - 1) S	all data to all ranks
- *	P2	2 (n - 1) / n S	a chunk to the rank that reduces it, and its result to all ranks
- *	S	2 (n - 1) / n S	nothing is copied: a rank reads its chunk of all inputs and writes
- *				the result to all outputs, which are in shared memory as regions are
- *	R	2 (n - 1) / n S	as P2, in steps through staging memory, with flags after each step
- * P1 and P2 take floating types only, since integers have no value to spare for empty packets. S
- * reads in + (r - rank) * stride of rank r, and writes out likewise. The array of R may have any
- * size.
+ * What is sent where, by the API's names of the algorithms (te_comm_allreduce(3)). Bytes that each
+ * of n ranks sends in an all-reduce of B bytes:
+ *	ll		2 (n - 1) B	all data to all ranks, half of each packet is a flag
+ *	oneshot		(n - 1) B	all data to all ranks
+ *	twoshot		2 (n - 1) / n B	a chunk to the rank that reduces it, its result to all
+ *	zerocopy	2 (n - 1) / n B	nothing is copied: a rank reads its chunk of all inputs and
+ *					writes the result to all outputs, in shared memory
+ *	staged		2 (n - 1) / n B	as twoshot, in steps through staging memory, with flags
+ *					after each step
+ * oneshot and twoshot take floating types only, since integers have no value to spare for empty
+ * packets. zerocopy reads in + (r - rank) * stride of rank r, and writes out likewise. staged takes
+ * arrays of any size.
  *
- * M and M1 are all-reduce through multicast memory (NVLS): instructions on it store to the memory
+ * Two algorithms of all-reduce use multicast memory (NVLS): instructions on it store to the memory
  * of all ranks, or reduce from it, in the switch. The address of memory at p in a rank's region, or
  * after it up to the stride, is multicast + (p - region).
- *	M	S + S / n	as S: a rank reduces its chunk by one load for all inputs, and
- *				stores the result to all outputs at once
- *	M1	S		as P1: one store for all ranks
- * M adds FP32, BF16 and FP16 in the order of the switch, so that its results may differ from those
- * of the other algorithms; references add in rank order. An average is the sum, rounded to the
- * type, divided and rounded again. in and out are aligned to 16 bytes. Its exit flags are the low
- * bits of one word, of which each rank clears its own in that of all ranks.
+ *	nvls		B + B / n	as zerocopy: a rank reduces its chunk by one load for all
+ *					inputs, and stores the result to all outputs at once
+ *	nvls-oneshot	B		as oneshot: one store for all ranks
+ * nvls adds FP32, BF16 and FP16 in the order of the switch, so that its results may differ from
+ * other algorithms' results; references add in rank order. An average is the sum, rounded to the
+ * type, divided and rounded again. in and out are aligned to 16 bytes. The exit flags of nvls are
+ * the low bits of one word, of which each rank clears its own in the words of all ranks.
  *
- * The others have L1, S and R. Reduce-scatter is the first half of P2 and all-gather the second,
- * with a part of the caller as chunk. A broadcast of L1 sends all data to all ranks; S and R are
- * those of all-reduce with the chunks of the root in place of sums, so that the root sends
- * 2 (n - 1) / n S.
+ * The other collectives have ll, zerocopy and staged. Reduce-scatter is the first half of twoshot
+ * and all-gather the second, with a part of the caller as chunk. In a broadcast, ll sends all data
+ * to all ranks; zerocopy and staged send the root's chunks in place of sums, so that the root sends
+ * 2 (n - 1) / n B.
  */
 enum te_k_comm_algorithm {
-	TE_K_COMM_L1,
-	TE_K_COMM_P1,
-	TE_K_COMM_P2,
-	TE_K_COMM_S,
-	TE_K_COMM_R,
-	TE_K_COMM_M,
-	TE_K_COMM_M1,
+	TE_K_COMM_LL,
+	TE_K_COMM_ONE_SHOT,
+	TE_K_COMM_TWO_SHOT,
+	TE_K_COMM_ZERO_COPY,
+	TE_K_COMM_STAGED,
+	TE_K_COMM_NVLS,
+	TE_K_COMM_NVLS_ONE_SHOT,
 	TE_K_COMM_ALGORITHMS
 };
 
@@ -106,10 +108,10 @@ enum te_k_comm_op { TE_K_COMM_SUM, TE_K_COMM_AVG, TE_K_COMM_MIN, TE_K_COMM_MAX, 
 /* what a message is part of */
 enum te_k_comm_phase {
 	TE_K_COMM_HEADER,
-	TE_K_COMM_DATA,	  /* L1, P1; P2: input of a chunk */
-	TE_K_COMM_RESULT, /* P2 */
-	TE_K_COMM_ENTRY,  /* S: inputs may be read; R: inputs have been sent */
-	TE_K_COMM_EXIT,	  /* S: outputs have been written; R: inputs read, and results sent */
+	TE_K_COMM_DATA,	  /* ll, oneshot; twoshot: input of a chunk */
+	TE_K_COMM_RESULT, /* twoshot */
+	TE_K_COMM_ENTRY,  /* zerocopy: inputs may be read; staged: inputs have been sent */
+	TE_K_COMM_EXIT,	  /* zerocopy: outputs are written; staged: inputs read, results sent */
 };
 
 enum te_k_comm_code {
@@ -148,13 +150,13 @@ struct te_k_comm_status {
  * place: out is in, or the larger one's part of this rank is the other one; no other overlap.
  */
 struct te_k_comm {
-	const void *in; /* broadcast: that of the root is read; S: at this offset in its memory */
+	const void *in; /* broadcast: the root's; zerocopy: at this offset in its memory */
 	void *out;
 	uint8_t *slots; /* the region of rank 0, aligned to 128 */
 	struct te_k_comm_ctl *ctl;
 	const uint32_t *abort;
 	struct te_k_comm_status *status;
-	uint8_t *multicast; /* M and M1: the regions of all ranks at once; else unused */
+	uint8_t *multicast; /* nvls, nvls-oneshot: the regions of all ranks at once; else unused */
 	int64_t count; /* elements */
 	int64_t stride, buffer_nbytes; /* multiples of 128 */
 	uint64_t deadline_ns; /* of all waits for packets, and of each one for flags; 0: none */
@@ -162,7 +164,7 @@ struct te_k_comm {
 	int32_t dtype, op, algorithm;
 	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
 	int32_t root; /* of a broadcast, in which op is 0; TE_K_COMM_BARRIER; otherwise 0 */
-	uint32_t arrays; /* S, M: below 2^23, of the offsets of what others access; otherwise 0 */
+	uint32_t arrays; /* zerocopy, nvls: of offsets that others access, below 2^23; else 0 */
 };
 
 #define TE_K_COMM_BUFFERS 3
@@ -204,33 +206,34 @@ TE_K_INLINE int64_t te_k_comm_packets(int64_t nbytes)
 	return (nbytes + TE_K_COMM_PACKET - 1) / TE_K_COMM_PACKET;
 }
 
-/* packets of the chunk of a rank, the last ones may have fewer: P2, S and R */
+/* packets of the chunk of a rank, the last ones may have fewer: twoshot, zerocopy, staged */
 TE_K_INLINE int64_t te_k_comm_chunk(int64_t npackets, int32_t nranks)
 {
 	return (npackets + nranks - 1) / nranks;
 }
 
 /*
- * What buffer_nbytes must be at least; nbytes: of count elements. R is faster with more, up to some
- * MiB, and needs that much for each block to have a packet in a step, and for 2^22 steps at most.
+ * What buffer_nbytes must be at least; nbytes: of count elements. staged is faster with more, up to
+ * some MiB, and needs that much for each block to have a packet in a step, and for 2^22 steps at
+ * most.
  */
 TE_K_INLINE int64_t te_k_comm_buffer_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
 {
 	const int64_t n = te_k_comm_packets(nbytes);
 	const int64_t packets =
-		algorithm == TE_K_COMM_L1 ? (nranks - 1) * n * 2 :
-		algorithm == TE_K_COMM_P1 ? (nranks - 1) * n :
-		algorithm == TE_K_COMM_M1 ? nranks * n :
-		algorithm == TE_K_COMM_P2 ? 2 * (nranks - 1) * te_k_comm_chunk(n, nranks) :
-		algorithm == TE_K_COMM_R  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
+		algorithm == TE_K_COMM_LL ? (nranks - 1) * n * 2 :
+		algorithm == TE_K_COMM_ONE_SHOT ? (nranks - 1) * n :
+		algorithm == TE_K_COMM_NVLS_ONE_SHOT ? nranks * n :
+		algorithm == TE_K_COMM_TWO_SHOT ? 2 * (nranks - 1) * te_k_comm_chunk(n, nranks) :
+		algorithm == TE_K_COMM_STAGED  ? 4 * nranks * (TE_K_COMM_CTAS + (n >> 20)) :
 					    0;
 
 	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
 }
 
 /*
- * R: packets of a chunk in a step of all blocks. Staging memory is [2][kinds][nranks] times that:
- * two buffers of inputs and, if kinds is 2, of results, from each rank.
+ * staged: packets of a chunk in a step of all blocks. Staging memory is [2][kinds][nranks] times
+ * that: two buffers of inputs and, if kinds is 2, of results, from each rank.
  */
 TE_K_INLINE int64_t te_k_comm_step(int64_t buffer_nbytes, int32_t nranks, int32_t kinds)
 {

@@ -15,16 +15,17 @@
 /* for 2, 4 and 8, or any other number */
 #define OF_RANKS(name) { name "_2", name "_4", name "_8" }
 #define FUNCS(name)                                                                        \
-	[TE_K_COMM_L1] = ALL("te_k_comm_" name "_l1"),                                     \
-	[TE_K_COMM_S] = ALL("te_k_comm_" name "_s"), [TE_K_COMM_R] = ALL("te_k_comm_" name "_r")
+	[TE_K_COMM_LL] = ALL("te_k_comm_" name "_ll"),                                     \
+	[TE_K_COMM_ZERO_COPY] = ALL("te_k_comm_" name "_zerocopy"),                        \
+	[TE_K_COMM_STAGED] = ALL("te_k_comm_" name "_staged")
 
 static const char *const funcs[][TE_K_COMM_ALGORITHMS][3] = {
 	[TE_K_COLL_ALLREDUCE] = {
 		FUNCS("allreduce"),
-		[TE_K_COMM_P1] = OF_RANKS("te_k_comm_allreduce_p1"),
-		[TE_K_COMM_P2] = OF_RANKS("te_k_comm_allreduce_p2"),
-		[TE_K_COMM_M] = ALL("te_k_comm_allreduce_m"),
-		[TE_K_COMM_M1] = ALL("te_k_comm_allreduce_m1"),
+		[TE_K_COMM_ONE_SHOT] = OF_RANKS("te_k_comm_allreduce_oneshot"),
+		[TE_K_COMM_TWO_SHOT] = OF_RANKS("te_k_comm_allreduce_twoshot"),
+		[TE_K_COMM_NVLS] = ALL("te_k_comm_allreduce_nvls"),
+		[TE_K_COMM_NVLS_ONE_SHOT] = ALL("te_k_comm_allreduce_nvls_oneshot"),
 	},
 	[TE_K_COLL_REDUCE_SCATTER] = { FUNCS("reduce_scatter") },
 	[TE_K_COLL_ALL_GATHER] = { FUNCS("all_gather") },
@@ -38,8 +39,8 @@ static int by_ranks(const struct te_k_comm *a)
 
 static bool is_one_shot(const struct te_k_comm *a)
 {
-	return a->algorithm == TE_K_COMM_L1 || a->algorithm == TE_K_COMM_P1 ||
-	       a->algorithm == TE_K_COMM_M1;
+	return a->algorithm == TE_K_COMM_LL || a->algorithm == TE_K_COMM_ONE_SHOT ||
+	       a->algorithm == TE_K_COMM_NVLS_ONE_SHOT;
 }
 
 /* a function of what the ranks agree on only: block i exchanges flags with block i of the others */
@@ -88,15 +89,15 @@ static int geometry(const struct te_k_comm *a, enum te_k_comm_collective what,
 	if (a->max_blocks < 1 || a->max_blocks > TE_K_COMM_CTAS)
 		return te__fail(-EINVAL, "te_k_comm: %d blocks, expected 1 to %d", a->max_blocks,
 				TE_K_COMM_CTAS);
-	if (a->algorithm >= TE_K_COMM_M && !a->multicast)
+	if (a->algorithm >= TE_K_COMM_NVLS && !a->multicast)
 		return te__fail(-EINVAL, "%s: there is no multicast memory", func);
-	if (a->algorithm == TE_K_COMM_M &&
+	if (a->algorithm == TE_K_COMM_NVLS &&
 	    (integers || te_dtype_nbytes((enum te_dtype)a->dtype) == 1 || a->op > TE_K_COMM_AVG ||
 	     ((uintptr_t)a->in | (uintptr_t)a->out) % TE_K_COMM_PACKET))
 		return te__fail(-EINVAL, "%s takes sums and averages of FP32, BF16 and FP16, "
 				"aligned to %d bytes", func, TE_K_COMM_PACKET);
-	if (integers && (a->algorithm == TE_K_COMM_P1 || a->algorithm == TE_K_COMM_P2 ||
-			 a->algorithm == TE_K_COMM_M1))
+	if (integers && (a->algorithm == TE_K_COMM_ONE_SHOT || a->algorithm == TE_K_COMM_TWO_SHOT ||
+			 a->algorithm == TE_K_COMM_NVLS_ONE_SHOT))
 		return te__fail(-TE_EDTYPE, "%s: expected a floating type, not %s", func,
 				te_dtype_name((enum te_dtype)a->dtype));
 	if (a->buffer_nbytes < te_k_comm_buffer_nbytes(a->algorithm, a->nranks, nbytes))
@@ -166,11 +167,11 @@ static int norm_check_comm(const struct te_k_comm_norm *a)
 	if (c->max_blocks < 1 || c->max_blocks > TE_K_COMM_CTAS)
 		return te__fail(-EINVAL, NORM ": %d blocks, expected 1 to %d", c->max_blocks,
 				TE_K_COMM_CTAS);
-	if ((c->algorithm != TE_K_COMM_P1 && c->algorithm != TE_K_COMM_P2) ||
+	if ((c->algorithm != TE_K_COMM_ONE_SHOT && c->algorithm != TE_K_COMM_TWO_SHOT) ||
 	    c->op != TE_K_COMM_SUM)
-		return te__fail(-EINVAL, NORM ": no algorithm %d with operation %d, expected P1 or "
-				"P2 and SUM", c->algorithm, c->op);
-	if (c->algorithm == TE_K_COMM_P1 && (a->flags & TE_K_COMM_RESIDUAL_SHARDED))
+		return te__fail(-EINVAL, NORM ": no algorithm %d with operation %d, expected "
+				"oneshot or twoshot, and SUM", c->algorithm, c->op);
+	if (c->algorithm == TE_K_COMM_ONE_SHOT && (a->flags & TE_K_COMM_RESIDUAL_SHARDED))
 		return te__fail(-EINVAL, NORM ": a sharded residual needs the two-shot algorithm");
 	need = te_k_comm_norm_buffer_nbytes(a);
 	if (c->buffer_nbytes < need)
@@ -214,7 +215,7 @@ static int norm_check_arrays(const struct te_k_comm_norm *a)
 static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3][3],
 		    unsigned smem, struct te__geometry *k)
 {
-	const int two_shot = a->comm.algorithm == TE_K_COMM_P2;
+	const int two_shot = a->comm.algorithm == TE_K_COMM_TWO_SHOT;
 	int64_t rows;
 	int r;
 
@@ -241,10 +242,10 @@ static int geo_norm(const struct te_k_comm_norm *a, const char *const func[2][3]
 int te__geo_comm_norm(const void *args, struct te__geometry *k)
 {
 	static const char *const func[2][3][3] = {
-		{ OF_RANKS(NORM "_p1_fp32"), OF_RANKS(NORM "_p1_bf16"),
-		  OF_RANKS(NORM "_p1_fp16") },
-		{ OF_RANKS(NORM "_p2_fp32"), OF_RANKS(NORM "_p2_bf16"),
-		  OF_RANKS(NORM "_p2_fp16") },
+		{ OF_RANKS(NORM "_oneshot_fp32"), OF_RANKS(NORM "_oneshot_bf16"),
+		  OF_RANKS(NORM "_oneshot_fp16") },
+		{ OF_RANKS(NORM "_twoshot_fp32"), OF_RANKS(NORM "_twoshot_bf16"),
+		  OF_RANKS(NORM "_twoshot_fp16") },
 	};
 	const struct te_k_comm_norm *a = args;
 
@@ -256,10 +257,10 @@ int te__geo_comm_norm(const void *args, struct te__geometry *k)
 int te__geo_comm_norm_bwd(const void *args, struct te__geometry *k)
 {
 	static const char *const func[2][3][3] = {
-		{ OF_RANKS(NORM "_bwd_p1_fp32"), OF_RANKS(NORM "_bwd_p1_bf16"),
-		  OF_RANKS(NORM "_bwd_p1_fp16") },
-		{ OF_RANKS(NORM "_bwd_p2_fp32"), OF_RANKS(NORM "_bwd_p2_bf16"),
-		  OF_RANKS(NORM "_bwd_p2_fp16") },
+		{ OF_RANKS(NORM "_bwd_oneshot_fp32"), OF_RANKS(NORM "_bwd_oneshot_bf16"),
+		  OF_RANKS(NORM "_bwd_oneshot_fp16") },
+		{ OF_RANKS(NORM "_bwd_twoshot_fp32"), OF_RANKS(NORM "_bwd_twoshot_bf16"),
+		  OF_RANKS(NORM "_bwd_twoshot_fp16") },
 	};
 	const struct te_k_comm_norm *a = args;
 

@@ -340,7 +340,7 @@ static void run(const struct te_k_comm_norm *a)
 	if (te__hc_begin(&f.o, &a->comm, te_k_comm_norm_signature(a)))
 		return;
 	f.row = te__k_take(2 * ROW_NBYTES);
-	r = a->comm.algorithm == TE_K_COMM_P1 ? one_shot(&f) : two_shot(&f);
+	r = a->comm.algorithm == TE_K_COMM_ONE_SHOT ? one_shot(&f) : two_shot(&f);
 	te__k_give(f.row);
 	if (r)
 		return;

@@ -2,11 +2,10 @@
  * norm.cu - all-reduce with a residual, RMSNorm and FP8. sm_90a. norm.h has the definition, comm.h
  * the protocol.
  *
- *  kernel  rows of a block                  blocks, at most max_blocks  threads  sends
- *  p1      1 of each number of blocks       rows                        32..512  (n - 1) S
- *  p2      the same of each rank's rows     rows / n                    32..512  (n - 1) / n S, and
- *                                                                                as much of results
- *  bwd_    the same
+ *  kernel   rows of a block                  blocks, at most max_blocks  threads
+ *  oneshot  1 of each number of blocks       rows                        32..512
+ *  twoshot  the same of each rank's rows     rows / n                    32..512
+ *  bwd_     the same
  *
  * Shared memory: 8880 bytes, and a row of gamma and of the residual: 4 + sizeof(T) bytes a column;
  * bwd: of gamma, dy and x, 4 + 2 sizeof(T).
@@ -782,10 +781,10 @@ DEV void scale_words(const struct te_k_comm_norm &a)
 		end(a.comm, o, ok);							\
 	}
 #define KERNELS(T, t, N)								\
-	KERNEL(p1_##t, T, N, 0, false, one_shot)					\
-	KERNEL(p2_##t, T, N, 1, false, two_shot)					\
-	KERNEL(bwd_p1_##t, T, N, 0, true, one_shot)					\
-	KERNEL(bwd_p2_##t, T, N, 1, true, two_shot)
+	KERNEL(oneshot_##t, T, N, 0, false, one_shot)					\
+	KERNEL(twoshot_##t, T, N, 1, false, two_shot)					\
+	KERNEL(bwd_oneshot_##t, T, N, 0, true, one_shot)					\
+	KERNEL(bwd_twoshot_##t, T, N, 1, true, two_shot)
 #define BY_RANKS(T, t) KERNELS(T, t, 2) KERNELS(T, t, 4) KERNELS(T, t, 8)
 
 BY_RANKS(float, fp32)

@@ -22,8 +22,8 @@
  *		of scale_inv, whose padding receives 0
  * with s from the amax of the elements that share it, as for block scaling in struct te_k_q.
  *
- * One-shot (TE_K_COMM_P1): every rank receives all rows and computes all results. Two-shot
- * (TE_K_COMM_P2): each rank owns rows, the first rows % n ranks one more than the others. It
+ * One-shot (TE_K_COMM_ONE_SHOT): every rank receives all rows and computes all results. Two-shot
+ * (TE_K_COMM_TWO_SHOT): each rank owns rows, the first rows % n ranks one more than the others. It
  * receives these, computes the results and sends them in their final form: where y is NULL, rows of
  * codes and scales instead of rows of T. TE_K_COMM_RESIDUAL_SHARDED: it sends no r. Then the other
  * rows of residual_out remain as they were; of residual, two-shot reads the rank's own rows only.
@@ -57,8 +57,8 @@ enum te_k_comm_norm_flags {
  * Any output may be NULL, and all ranks ask for the same ones. Outputs of T may be comm.in or
  * residual, but no other part of these. rows 0: no operation.
  *
- * Of comm: in is x, out T(s), count rows * cols, dtype T, op SUM, algorithm P1 or P2, buffer_nbytes
- * at least te_k_comm_norm_buffer_nbytes().
+ * Of comm: in is x, out T(s), count rows * cols, dtype T, op SUM, algorithm oneshot or twoshot,
+ * buffer_nbytes at least te_k_comm_norm_buffer_nbytes().
  */
 struct te_k_comm_norm {
 	struct te_k_comm comm;
@@ -166,10 +166,10 @@ TE_K_INLINE int64_t te_k_comm_norm_residual_rows(const struct te_k_comm_norm *a)
 TE_K_INLINE int64_t te_k_comm_norm_buffer_nbytes(const struct te_k_comm_norm *a)
 {
 	const int64_t in = te_k_comm_norm_in_packets(a), out = te_k_comm_norm_out_packets(a);
-	const int64_t rows = a->comm.algorithm == TE_K_COMM_P1 ? a->rows :
+	const int64_t rows = a->comm.algorithm == TE_K_COMM_ONE_SHOT ? a->rows :
 								 te_k_comm_norm_first(a, 1);
 	const int64_t packets = (a->comm.nranks - 1) * rows *
-				(a->comm.algorithm == TE_K_COMM_P1 ? in : in + out);
+				(a->comm.algorithm == TE_K_COMM_ONE_SHOT ? in : in + out);
 
 	return (TE_K_COMM_HEADERS_NBYTES + packets * TE_K_COMM_PACKET + 127) & ~(int64_t)127;
 }
@@ -186,7 +186,7 @@ TE_K_INLINE uint64_t te_k_comm_norm_signature(const struct te_k_comm_norm *a)
 				 (a->codes ? 32 : 0);
 
 	return (uint64_t)a->rows | (uint64_t)a->cols << 24 | (uint64_t)a->comm.dtype << 39 |
-	       (uint64_t)(a->comm.algorithm == TE_K_COMM_P2) << 41 |
+	       (uint64_t)(a->comm.algorithm == TE_K_COMM_TWO_SHOT) << 41 |
 	       (uint64_t)a->comm.max_blocks << 42 | outputs << 50 |
 	       (uint64_t)(a->x ? 3 : a->scaling) << 56 |
 	       (uint64_t)(a->flags & TE_K_COMM_RESIDUAL_SHARDED ? 1 : 0) << 58 |

@@ -1,6 +1,6 @@
 /*
- * nvls.c - M and M1 of comm.h, with the instructions on multicast memory simulated: the memory of
- * rank r that a multicast address stands for is computed from the regions' addresses.
+ * nvls.c - nvls and nvls-oneshot of comm.h, with the instructions on multicast memory simulated:
+ * the memory of rank r that a multicast address stands for is computed from the regions' addresses.
  */
 #include "config.h"
 

@@ -1,9 +1,9 @@
 /*
- * nvls.cu - all-reduce through multicast memory: M and M1 of comm.h. sm_90a.
+ * nvls.cu - all-reduce through multicast memory: nvls and nvls-oneshot of comm.h. sm_90a.
  *
- *  kernel  packets of a thread                   blocks of 512 threads, at most max_blocks  sends
- *  m       1 of each 512 blocks of a chunk       packets / n / 512                          S + S/n
- *  m1      1 of each 512 blocks                  packets / 512                              S
+ *  kernel        packets of a thread                   blocks of 512 threads, at most max_blocks
+ *  nvls          1 of each 512 blocks of a chunk       packets / n / 512
+ *  nvls-oneshot  1 of each 512 blocks                  packets / 512
  *
  * No shared memory. These kernels have been compiled, and have not run: no machine with multicast
  * was available.
@@ -123,7 +123,7 @@ DEV bool exit_flags(const struct te_k_comm &a, struct op &o)
 	return ok;
 }
 
-/* M: the last packet may be part of one, of which the rest belongs to another array */
+/* nvls: the last packet may be part of one, of which the rest belongs to another array */
 DEV bool nvls_two_shot(const struct te_k_comm &a, struct op &o)
 {
 	const int64_t end = chunk_begin(o, a.rank + 1);
@@ -150,7 +150,7 @@ DEV bool nvls_two_shot(const struct te_k_comm &a, struct op &o)
 	return exit_flags(a, o);
 }
 
-/* M1: a rank's own packets arrive, too */
+/* nvls-oneshot: a rank's own packets arrive, too */
 template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o, uint4 first)
 {
 	const int64_t i0 = (int64_t)blockIdx.x * COMM_THREADS + threadIdx.x;
@@ -177,8 +177,8 @@ template <int N> DEV bool nvls_one_shot(const struct te_k_comm &a, struct op &o,
 	return true;
 }
 
-COMM_KERNEL(allreduce_m, TE_K_COLL_ALLREDUCE, nvls_two_shot(a, o))
-COMM_KERNEL_ONE_SHOT(allreduce_m1, TE_K_COLL_ALLREDUCE,
+COMM_KERNEL(allreduce_nvls, TE_K_COLL_ALLREDUCE, nvls_two_shot(a, o))
+COMM_KERNEL_ONE_SHOT(allreduce_nvls_oneshot, TE_K_COLL_ALLREDUCE,
 		     (a.nranks == 2 ? nvls_one_shot<2>(a, o, first) :
 		      a.nranks == 4 ? nvls_one_shot<4>(a, o, first) :
 				      nvls_one_shot<8>(a, o, first)))

@@ -28,7 +28,7 @@ int te__hc_headers(struct te__hc_op *o);
 /* the operation was successful */
 void te__hc_end(const struct te__hc_op *o);
 
-/* bytes to packet index of a rank and those after it; L1 sends two packets, with flags, for each */
+/* bytes to packet index of a rank and those after it; ll sends two packets, with flags, for each */
 void te__hc_send(const struct te__hc_op *o, int to, int64_t index, const void *data,
 		 int64_t nbytes);
 /* bytes from packets of this rank, sent by another; phase: for *status */
@@ -39,7 +39,7 @@ uint8_t *te__hc_packet(const struct te__hc_op *o, int rank, int64_t index);
 
 /* all accesses of this rank are before its flags, which it sets at the others */
 void te__hc_flags_set(const struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
-/* for the flags of all others; R: they may be one step further */
+/* for the flags of all others; staged: they may be one step further */
 int te__hc_flags_wait(struct te__hc_op *o, enum te_k_comm_phase phase, int64_t step);
 
 /* a flag of this rank's region: of a rank, or TE_K_COMM_ARRIVED */
@@ -65,7 +65,7 @@ void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t
 /* nbytes, at most a block, of sums become averages */
 void te__hc_average(const struct te__hc_op *o, int64_t nbytes, uint8_t *dst);
 
-/* nvls.c: algorithms M and M1 */
+/* nvls.c: algorithms nvls and nvls-oneshot */
 int te__hc_nvls_two_shot(struct te__hc_op *o);
 int te__hc_nvls_one_shot(struct te__hc_op *o);
 

@@ -144,7 +144,7 @@ static int launch(const struct te__call *a, const struct te__coll_choice *how,
 	k.root = a->root;
 	k.algorithm = how->kernel;
 	k.max_blocks = how->max_blocks;
-	if (how->kernel == TE_K_COMM_S || how->kernel == TE_K_COMM_M)
+	if (how->kernel == TE_K_COMM_ZERO_COPY || how->kernel == TE_K_COMM_NVLS)
 		k.arrays = hash_of(a);
 	for (int64_t i = 0; i < a->count && !r; i += how->each) {
 		k.in = (const char *)a->in + i * es;

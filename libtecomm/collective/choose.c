@@ -17,14 +17,14 @@ static const struct {
 	int floats; /* 1: floating types only */
 } algorithms[] = {
 	[TE_COMM_AUTO] = { "auto", -1, 0 },
-	[TE_COMM_LL] = { "ll", TE_K_COMM_L1, 0 },
-	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_P1, 1 },
-	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_P2, 1 },
-	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_S, 0 },
-	[TE_COMM_STAGED] = { "staged", TE_K_COMM_R, 0 },
+	[TE_COMM_LL] = { "ll", TE_K_COMM_LL, 0 },
+	[TE_COMM_ONE_SHOT] = { "oneshot", TE_K_COMM_ONE_SHOT, 1 },
+	[TE_COMM_TWO_SHOT] = { "twoshot", TE_K_COMM_TWO_SHOT, 1 },
+	[TE_COMM_ZERO_COPY] = { "zerocopy", TE_K_COMM_ZERO_COPY, 0 },
+	[TE_COMM_STAGED] = { "staged", TE_K_COMM_STAGED, 0 },
 	[TE_COMM_NCCL] = { "nccl", -1, 0 },
-	[TE_COMM_NVLS] = { "nvls", TE_K_COMM_M, 1 },
-	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE_K_COMM_M1, 1 },
+	[TE_COMM_NVLS] = { "nvls", TE_K_COMM_NVLS, 1 },
+	[TE_COMM_NVLS_ONE_SHOT] = { "nvls-oneshot", TE_K_COMM_NVLS_ONE_SHOT, 1 },
 	[TE_COMM_EXCHANGE] = { "exchange", -1, 0 },
 	[TE_COMM_CHAIN] = { "chain", -1, 1 },
 };
@@ -51,13 +51,13 @@ static int64_t fits(const struct te__coll *c, int32_t kernel)
 		(c->terms.buffer_nbytes - TE_K_COMM_HEADERS_NBYTES) / TE_K_COMM_PACKET;
 
 	switch (kernel) {
-	case TE_K_COMM_L1:
+	case TE_K_COMM_LL:
 		return packets / (2 * others) * TE_K_COMM_PACKET;
-	case TE_K_COMM_P1:
+	case TE_K_COMM_ONE_SHOT:
 		return packets / others * TE_K_COMM_PACKET;
-	case TE_K_COMM_M1:
+	case TE_K_COMM_NVLS_ONE_SHOT:
 		return packets / n * TE_K_COMM_PACKET;
-	case TE_K_COMM_P2:
+	case TE_K_COMM_TWO_SHOT:
 		return packets / (2 * others) * n * TE_K_COMM_PACKET;
 	default:
 		return 0;
@@ -102,7 +102,7 @@ static enum te_comm_algorithm choose_auto(const struct te__coll *c, const struct
 		return TE_COMM_ZERO_COPY;
 	}
 	row = te__table_find(t, host, nranks, floats, symmetric, a->nbytes);
-	while (row->algorithm == TE_COMM_LL && a->nbytes > fits(c, TE_K_COMM_L1))
+	while (row->algorithm == TE_COMM_LL && a->nbytes > fits(c, TE_K_COMM_LL))
 		row = te__table_find(t, host, nranks, floats, symmetric, row->nbytes + 1);
 	if (row->nbytes != TE__TABLE_REST)
 		say(ret, "at most %lld bytes", (long long)row->nbytes);

@@ -23,7 +23,7 @@ int64_t te__coll_buffer_nbytes(const char *backend)
 	const int64_t nbytes = asked			  ? asked :
 			       strcmp(backend, "host") ? PACKETS_NBYTES :
 							 PACKETS_NBYTES / 4;
-	const int64_t least = te_k_comm_buffer_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, 4096);
+	const int64_t least = te_k_comm_buffer_nbytes(TE_K_COMM_LL, TE_K_COMM_RANKS, 4096);
 	const int64_t each =
 		(nbytes - TE_K_COMM_FLAGS_NBYTES) / TE_K_COMM_BUFFERS & ~(int64_t)127;
 

@@ -241,7 +241,7 @@ struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const v
 	k.comm.count = a->k.comm.count;
 	k.comm.dtype = a->k.comm.dtype;
 	k.comm.op = TE_K_COMM_SUM;
-	k.comm.algorithm = TE_K_COMM_P1;
+	k.comm.algorithm = TE_K_COMM_ONE_SHOT;
 	k.comm.buffer_nbytes = te_k_comm_norm_buffer_nbytes(&k);
 	k.flags &= ~(uint32_t)TE_K_COMM_RESIDUAL_SHARDED;
 	return k;
@@ -306,10 +306,11 @@ static int choose(const struct te__comm_norm *a, struct te__comm_norm_how *how)
 	} else if (one && te__comm_norm_is_sharded(a)) {
 		snprintf(why, sizeof(why), "oneshot needs all rows of the residual");
 	} else if (how->packets) {
-		how->fused = fits(a, one ? TE_K_COMM_P1 : TE_K_COMM_P2, &how->k, why, sizeof(why));
+		how->fused = fits(a, one ? TE_K_COMM_ONE_SHOT : TE_K_COMM_TWO_SHOT, &how->k, why,
+				  sizeof(why));
 		/* unless it was asked for */
 		if (!how->fused && one && !a->call.algorithm)
-			how->fused = fits(a, TE_K_COMM_P2, &how->k, why, sizeof(why));
+			how->fused = fits(a, TE_K_COMM_TWO_SHOT, &how->k, why, sizeof(why));
 	}
 	snprintf(how->reason, sizeof(how->reason), "%s",
 		 !how->fused	   ? why :
@@ -489,7 +490,7 @@ static uint64_t fused_nsent(const struct te_k_comm_norm *k)
 		te_k_comm_norm_first(k, k->comm.rank + 1) - te_k_comm_norm_first(k, k->comm.rank);
 	const int64_t others = k->comm.nranks - 1;
 
-	return TE_K_COMM_PACKET * (uint64_t)(k->comm.algorithm == TE_K_COMM_P1 ?
+	return TE_K_COMM_PACKET * (uint64_t)(k->comm.algorithm == TE_K_COMM_ONE_SHOT ?
 						     others * k->rows * in :
 						     (k->rows - own) * in + others * own * out);
 }
@@ -503,7 +504,8 @@ static int explain_fused(const struct te__comm_norm *a, const struct te__comm_no
 
 	if (r)
 		return r;
-	c->algorithm = how->k.comm.algorithm == TE_K_COMM_P1 ? TE_COMM_ONE_SHOT : TE_COMM_TWO_SHOT;
+	c->algorithm = how->k.comm.algorithm == TE_K_COMM_ONE_SHOT ? TE_COMM_ONE_SHOT :
+								     TE_COMM_TWO_SHOT;
 	c->nblocks = (int32_t)g.grid[0];
 	c->nlaunches = 1;
 	c->nsent = fused_nsent(&how->k);

@@ -6,8 +6,8 @@
  * that are three steps, of which only a fence makes sure of the last. Of flags, three ranks run
  * three operations. The steps of a kernel have only the order that the protocol gives them. The
  * search visits every state that can be reached and stops at the first that breaks a rule, or in
- * which no rank can proceed. Of R, three ranks run four steps of one operation, in the order of the
- * program. Variants without one of the protocol's conditions must break a rule.
+ * which no rank can proceed. Of staged, three ranks run four steps of one operation, in the order
+ * of the program. Variants without one of the protocol's conditions must break a rule.
  */
 #include "config.h"
 
@@ -85,7 +85,7 @@ static uint32_t others(int r)
 	return ALL & ~(1u << r);
 }
 
-/* ---- packets: L1, P1, P2 and headers ---- */
+/* ---- packets: ll, oneshot, twoshot and headers ---- */
 
 #define ONE_BUFFER 1u	 /* instead of three */
 #define TWO_BUFFERS 2u
@@ -234,7 +234,7 @@ START_TEST(a_rank_that_waits_for_none_must_not_send)
 }
 END_TEST
 
-/* ---- flags: S ---- */
+/* ---- flags: zerocopy ---- */
 
 #define NO_ENTRY 1u /* does not wait for entry flags */
 #define NO_EXIT 2u  /* does not wait for exit flags */
@@ -320,7 +320,7 @@ START_TEST(each_of_both_flags_is_needed)
 }
 END_TEST
 
-/* ---- staging memory: R ---- */
+/* ---- staging memory: staged ---- */
 
 #define T 4 /* steps */
 #define ONE_OF_INPUTS 1u  /* one buffer instead of two */

@@ -313,7 +313,7 @@ static int queue_all(struct thread_rank *r, struct te_seq *seq)
 				   .stream = te_ctx_stream(r->ctx) };
 	struct te_weight_info w = TE_WEIGHT_INFO_INIT;
 	/* by the table, as no pass runs concurrently any more */
-	const int alone = r->comm->coll.terms.host ? TE_K_COMM_S : TE_K_COMM_P1;
+	const int alone = r->comm->coll.terms.host ? TE_K_COMM_ZERO_COPY : TE_K_COMM_ONE_SHOT;
 	struct te_comm_reducer *reducer;
 	uint64_t wait = 0, left = 0;
 	int nkept = 0;
@@ -335,7 +335,7 @@ static int queue_all(struct thread_rank *r, struct te_seq *seq)
 			nkept += wait >= o.bucket_nbytes;
 			continue;
 		}
-		HOLDS(e.weight ? was(r, 1, TE_K_COMM_S) : was(r, 0, alone));
+		HOLDS(e.weight ? was(r, 1, TE_K_COMM_ZERO_COPY) : was(r, 0, alone));
 		wait = 0;
 	}
 	HOLDS(nkept);

@@ -20,7 +20,7 @@
 
 #define NEVER (-1)
 #define COUNT 3000
-#define HALF te_k_comm_buffer_nbytes(TE_K_COMM_L1, TE_K_COMM_RANKS, COUNT * 4)
+#define HALF te_k_comm_buffer_nbytes(TE_K_COMM_LL, TE_K_COMM_RANKS, COUNT * 4)
 #define ARRAYS 32768 /* of a rank: input and output */
 #define STRIDE (te_k_comm_region_nbytes(HALF) + ARRAYS)
 
@@ -66,7 +66,7 @@ static int operate(struct rank *me, int n, int rank, int op)
 		.nranks = n,
 		.rank = rank,
 		.dtype = TE_DTYPE_FP32,
-		.algorithm = (int32_t)(mix(tt_seed(), op + 1000000) % TE_K_COMM_M),
+		.algorithm = (int32_t)(mix(tt_seed(), op + 1000000) % TE_K_COMM_NVLS),
 		.max_blocks = 1,
 	};
 	const float *out = k.out;

@@ -40,10 +40,16 @@ static const int every_collective[] = {
 	TE_K_COLL_BROADCAST,
 };
 
-/* of those that have the algorithm; -1: of all */
+/* algorithms of all-reduce alone, whose packets are full by their data: floating types only */
+static bool is_lamport(int algorithm)
+{
+	return algorithm == TE_K_COMM_ONE_SHOT || algorithm == TE_K_COMM_TWO_SHOT;
+}
+
+/* one that has the algorithm; -1: any */
 static int any_collective(int algorithm)
 {
-	if (algorithm == TE_K_COMM_P1 || algorithm == TE_K_COMM_P2)
+	if (is_lamport(algorithm))
 		return TE_K_COLL_ALLREDUCE;
 	return every_collective[tt_rand_int(0, TT_LEN(every_collective) - 1)];
 }
@@ -144,14 +150,14 @@ START_TEST(large_arrays)
 END_TEST
 
 /*
- * Arrays of which staging memory has a small part, so that R has many steps; packets of other
+ * Arrays of which staging memory has a small part, so that staged has many steps; packets of other
  * algorithms in the same memory follow.
  */
 START_TEST(arrays_much_larger_than_staging_memory)
 {
 	struct cl_call c[CL_MAX_CALLS];
 
-	cl_open_buffer(NRANKS, 1 << 20, te_k_comm_buffer_nbytes(TE_K_COMM_R, NRANKS, 1) +
+	cl_open_buffer(NRANKS, 1 << 20, te_k_comm_buffer_nbytes(TE_K_COMM_STAGED, NRANKS, 1) +
 					      128 * tt_rand_int(0, 20));
 	for (int k = 0; k < TT_FEWER(4); k++) {
 		const int ncalls = 4;
@@ -163,7 +169,7 @@ START_TEST(arrays_much_larger_than_staging_memory)
 			const int64_t count = tt_rand_int(1, 120000) / es + 1;
 
 			c[m] = m % 2 ? any_call(60) :
-				       cl_call_of(COLLECTIVE, TE_K_COMM_R, any_op(), dtype,
+				       cl_call_of(COLLECTIVE, TE_K_COMM_STAGED, any_op(), dtype,
 						  count_of(COLLECTIVE, count));
 		}
 		cl_upload();
@@ -392,7 +398,7 @@ START_TEST(no_elements_are_no_operation)
 	struct cl_call none, c;
 
 	cl_open(3, 16384);
-	none = c = cl_call_new(TE_K_COMM_P1, SUM, TE_DTYPE_FP32, 100);
+	none = c = cl_call_new(TE_K_COMM_ONE_SHOT, SUM, TE_DTYPE_FP32, 100);
 	none.count = 0;
 	cl_upload();
 	/* not on all ranks: none waits for it */
@@ -500,7 +506,7 @@ START_TEST(a_rank_that_skips_an_operation_is_named)
 	cl_launch(&c[1], who);
 	cl_sync();
 	/* unless the packets of the others, which are there, are all that it needs */
-	if (_i != TE_K_COMM_L1 && _i != TE_K_COMM_P1)
+	if (_i != TE_K_COMM_LL && _i != TE_K_COMM_ONE_SHOT)
 		ck_assert_uint_eq(cl_status(who)->code, TE_K_COMM_TIMEOUT);
 	recovers();
 	cl_close();
@@ -543,17 +549,19 @@ START_TEST(another_operation_is_a_mismatch)
 			d.count += d.count > 500 ? -1 : 1;
 			break;
 		case 4:
-			c.algorithm = d.algorithm = tt_rand_int(0, 1) ? TE_K_COMM_L1 : TE_K_COMM_R;
+			c.algorithm = tt_rand_int(0, 1) ? TE_K_COMM_LL : TE_K_COMM_STAGED;
+			d.algorithm = c.algorithm;
 			d.collective = TE_K_COLL_ALL_GATHER;
 			break;
 		case 5:
 			c.collective = d.collective = TE_K_COLL_BROADCAST;
-			c.algorithm = d.algorithm = TE_K_COMM_S;
+			c.algorithm = d.algorithm = TE_K_COMM_ZERO_COPY;
 			d.root = (c.root + 1) % cl_n;
 			break;
 		case 6: /* the same call with other arrays */
-			c = cl_call_new(TE_K_COMM_S, SUM, TE_DTYPE_BF16, tt_rand_int(1, 100000));
-			d = cl_call_new(TE_K_COMM_S, SUM, TE_DTYPE_BF16, c.count);
+			c = cl_call_new(TE_K_COMM_ZERO_COPY, SUM, TE_DTYPE_BF16,
+					tt_rand_int(1, 100000));
+			d = cl_call_new(TE_K_COMM_ZERO_COPY, SUM, TE_DTYPE_BF16, c.count);
 			d.max_blocks = c.max_blocks;
 			break;
 		default:
@@ -620,7 +628,7 @@ START_TEST(memory_is_that_of_kernels_def)
 {
 	const int32_t dtype = every_type[_i];
 	const int64_t n = tt_rand_int(1, 5000);
-	const int64_t each = te_k_comm_buffer_nbytes(TE_K_COMM_L1, 1, 4 * n) + (1 << 14);
+	const int64_t each = te_k_comm_buffer_nbytes(TE_K_COMM_LL, 1, 4 * n) + (1 << 14);
 	struct te_k_comm k = {
 		.in = kc_poison(dtype, n),
 		.out = kc_poison(dtype, n),
@@ -637,7 +645,7 @@ START_TEST(memory_is_that_of_kernels_def)
 
 	tt_fill_bytes((void *)(uintptr_t)k.in, (size_t)n * te_dtype_nbytes((enum te_dtype)dtype));
 	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++) {
-		const int lamport = k.algorithm == TE_K_COMM_P1 || k.algorithm == TE_K_COMM_P2;
+		const int lamport = is_lamport(k.algorithm);
 
 		memset(k.ctl, 0, sizeof(*k.ctl));
 		if (!lamport || _i < NFLOATS)
@@ -701,10 +709,10 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	struct te_k_comm k = { .nranks = 8, .count = 1, .max_blocks = 16 };
 	struct te__geometry g, other;
 
-	k.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_L1, 8, 1 << 20);
+	k.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_LL, 8, 1 << 20);
 	for (k.algorithm = 0; k.algorithm < CL_ALGORITHMS; k.algorithm++)
 		for (k.count = 1; k.count < 1 << 18; k.count = k.count * 3 / 2 + 1) {
-			if (_i && (k.algorithm == TE_K_COMM_P1 || k.algorithm == TE_K_COMM_P2)) {
+			if (_i && is_lamport(k.algorithm)) {
 				fails(te__geometry(id, &k, &g), -EINVAL, "no algorithm");
 				continue;
 			}
@@ -719,7 +727,7 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 			ck_assert_mem_eq(g.block, other.block, sizeof(g.block));
 		}
 	k.count = 0;
-	k.algorithm = TE_K_COMM_L1;
+	k.algorithm = TE_K_COMM_LL;
 	DO(te__geometry(id, &k, &g));
 	ck_assert_uint_eq(g.grid[0], 0);
 }
@@ -731,8 +739,8 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 		.nranks = 8,
 		.count = 1000,
 		.max_blocks = 16,
-		.algorithm = TE_K_COMM_P2,
-		.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_P2, 8, 4000),
+		.algorithm = TE_K_COMM_TWO_SHOT,
+		.buffer_nbytes = te_k_comm_buffer_nbytes(TE_K_COMM_TWO_SHOT, 8, 4000),
 	};
 	struct te_k_comm k = good;
 	struct te__geometry g;
@@ -752,15 +760,15 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.root = TE_K_COMM_BARRIER, -EINVAL, "root 4"); /* of a sum */
 	REFUSES(k.algorithm = TE_K_COMM_ALGORITHMS, -EINVAL, "no algorithm");
 	REFUSES(k.op = TE_K_COMM_OPS, -EINVAL, "no algorithm");
-	REFUSES(k.algorithm = TE_K_COMM_M, -EINVAL, "no multicast memory");
-	REFUSES(k.algorithm = TE_K_COMM_M1, -EINVAL, "no multicast memory");
-	REFUSES(k.algorithm = TE_K_COMM_M; k.multicast = (uint8_t *)128; k.op = TE_K_COMM_MIN,
+	REFUSES(k.algorithm = TE_K_COMM_NVLS, -EINVAL, "no multicast memory");
+	REFUSES(k.algorithm = TE_K_COMM_NVLS_ONE_SHOT, -EINVAL, "no multicast memory");
+	REFUSES(k.algorithm = TE_K_COMM_NVLS; k.multicast = (uint8_t *)128; k.op = TE_K_COMM_MIN,
 		-EINVAL, "takes sums and averages");
 	REFUSES(k.max_blocks = 0, -EINVAL, "0 blocks");
 	REFUSES(k.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
 	REFUSES(k.dtype = TE_DTYPE_INT32, -TE_EDTYPE, "not int32");
 	REFUSES(k.count += 32, -TE_ESHAPE, "do not fit");
-	REFUSES(k.algorithm = TE_K_COMM_R; k.buffer_nbytes = 65536, -TE_ESHAPE, "do not fit");
+	REFUSES(k.algorithm = TE_K_COMM_STAGED; k.buffer_nbytes = 65536, -TE_ESHAPE, "do not fit");
 #undef REFUSES
 }
 END_TEST

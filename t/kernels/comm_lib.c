@@ -42,7 +42,7 @@ static uint32_t *abort_word(void)
 
 void cl_open(int n, int64_t nbytes)
 {
-	cl_open_buffer(n, nbytes, te_k_comm_buffer_nbytes(TE_K_COMM_L1, n, nbytes / 2));
+	cl_open_buffer(n, nbytes, te_k_comm_buffer_nbytes(TE_K_COMM_LL, n, nbytes / 2));
 }
 
 void cl_open_buffer(int n, int64_t nbytes, int64_t each)
@@ -132,7 +132,7 @@ int cl_takes(const struct cl_call *c, int algorithm)
 	const int integers = c->dtype == TE_DTYPE_INT32 || c->dtype == TE_DTYPE_UINT8;
 
 	if ((integers || c->collective != TE_K_COLL_ALLREDUCE) &&
-	    (algorithm == TE_K_COMM_P1 || algorithm == TE_K_COMM_P2))
+	    (algorithm == TE_K_COMM_ONE_SHOT || algorithm == TE_K_COMM_TWO_SHOT))
 		return 0;
 	return te_k_comm_buffer_nbytes(algorithm, cl_n, c->count * element_nbytes(c)) <=
 	       buffer_nbytes;
@@ -309,7 +309,7 @@ void cl_launch(const struct cl_call *c, int rank)
 	k.op = c->op;
 	k.algorithm = c->algorithm;
 	k.max_blocks = c->max_blocks;
-	if (c->algorithm == TE_K_COMM_S)
+	if (c->algorithm == TE_K_COMM_ZERO_COPY)
 		k.arrays = (uint32_t)(c->in * 31 + c->out) & 0x7fffff;
 	k.root = c->root;
 	switch (c->collective) {

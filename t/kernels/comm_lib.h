@@ -14,7 +14,7 @@
 #include "tt_ctx.h"
 
 #define CL_MAX_CALLS 64
-#define CL_ALGORITHMS ((int)TE_K_COMM_M) /* those that need no multicast memory */
+#define CL_ALGORITHMS ((int)TE_K_COMM_NVLS) /* those that need no multicast memory */
 
 struct cl_call {
 	int32_t algorithm, op, dtype;

@@ -22,12 +22,12 @@ START_TEST(results_are_those_of_a_loop)
 {
 	cl_open(_i + 1, CN_HEAP);
 	for (size_t t = 0; t < CN_NTYPES; t++)
-		for (int algorithm = TE_K_COMM_P1; algorithm <= TE_K_COMM_P2; algorithm++)
+		for (int a = TE_K_COMM_ONE_SHOT; a <= TE_K_COMM_TWO_SHOT; a++)
 			for (int k = 0; k < TT_FEWER(8); k++) {
 				struct cn_op f;
 
 				cl_clear();
-				f = cn_new(algorithm, cn_type[t], cn_any_rows(),
+				f = cn_new(a, cn_type[t], cn_any_rows(),
 					   tt_rand_int(1, k % 2 ? 300 : 1500));
 				cn_run(&f);
 			}
@@ -62,9 +62,9 @@ START_TEST(algorithms_agree)
 		struct cn_op f;
 
 		cl_clear();
-		f = cn_new(TE_K_COMM_P1, cn_any_type(), cn_any_rows(), tt_rand_int(1, 1000));
+		f = cn_new(TE_K_COMM_ONE_SHOT, cn_any_type(), cn_any_rows(), tt_rand_int(1, 1000));
 		cn_run(&f);
-		f.k.comm.algorithm = TE_K_COMM_P2;
+		f.k.comm.algorithm = TE_K_COMM_TWO_SHOT;
 		cn_run(&f);
 	}
 	cl_close();
@@ -76,12 +76,12 @@ START_TEST(gradients_are_those_of_separate_kernels)
 {
 	cl_open(_i + 1, CN_HEAP);
 	for (size_t t = 0; t < CN_NTYPES; t++)
-		for (int algorithm = TE_K_COMM_P1; algorithm <= TE_K_COMM_P2; algorithm++)
+		for (int a = TE_K_COMM_ONE_SHOT; a <= TE_K_COMM_TWO_SHOT; a++)
 			for (int k = 0; k < TT_FEWER(5); k++) {
 				struct cn_op f;
 
 				cl_clear();
-				f = cn_bwd_new(algorithm, cn_type[t], cn_any_rows(),
+				f = cn_bwd_new(a, cn_type[t], cn_any_rows(),
 					       tt_rand_int(1, k % 2 ? 300 : 1500));
 				cn_run(&f);
 			}
@@ -186,7 +186,7 @@ START_TEST(results_are_those_of_separate_kernels)
 				.dtype = dtype,
 			};
 
-			c.algorithm = TE_K_COMM_S;
+			c.algorithm = TE_K_COMM_ZERO_COPY;
 			c.out = h + sum;
 			DO(TE__LAUNCH(cl_stream[rank], COMM_ALLREDUCE, &c));
 			DO(TE__LAUNCH(cl_stream[rank], ADD, &add));
@@ -289,7 +289,7 @@ START_TEST(a_sharded_residual_goes_through_layers)
 
 		cl_clear();
 		for (int k = 0; k < 3; k++) {
-			f[k] = cn_new(TE_K_COMM_P2, dtype, rows, cols);
+			f[k] = cn_new(TE_K_COMM_TWO_SHOT, dtype, rows, cols);
 			n = cn_count(&f[k]) * cn_es(&f[k]);
 			f[k].residual_out = cl_room(n, 16);
 			f[k].y = cl_room(n, 16);
@@ -394,8 +394,8 @@ static Suite *suite(const char *name, const char *on)
 	tcase_add_test(c, algorithms_agree);
 	tcase_add_loop_test(c, gradients_are_those_of_separate_kernels, 0, TE_K_COMM_RANKS);
 	TT_ADD_LOOP(c, gradients_of_long_rows, 3, 3);
-	tcase_add_loop_test(c, results_are_those_of_separate_kernels, TE_K_COMM_P1,
-			    TE_K_COMM_P2 + 1);
+	tcase_add_loop_test(c, results_are_those_of_separate_kernels, TE_K_COMM_ONE_SHOT,
+			    TE_K_COMM_TWO_SHOT + 1);
 	c = one_case(s, "order", "protocol");
 	tcase_add_loop_test(c, operations_in_a_row, 0, TE_K_COMM_RANKS);
 	tcase_add_test(c, a_sharded_residual_goes_through_layers);

@@ -55,13 +55,13 @@ START_TEST(another_operation_is_a_mismatch)
 
 	cl_open((int)tt_rand_int(2, 8), CN_HEAP);
 	who = (int)tt_rand_int(0, cl_n - 1);
-	f = cn_new(TE_K_COMM_P2, TE_DTYPE_BF16, 9, 64);
+	f = cn_new(TE_K_COMM_TWO_SHOT, TE_DTYPE_BF16, 9, 64);
 	f.codes = f.rstd = f.amax = f.scale_inv = CN_NONE;
 	g = f;
-	c = cl_call_new(TE_K_COMM_P2, TE_K_COMM_SUM, TE_DTYPE_BF16, 9 * 64);
+	c = cl_call_new(TE_K_COMM_TWO_SHOT, TE_K_COMM_SUM, TE_DTYPE_BF16, 9 * 64);
 	switch (_i) {
 	case 0:
-		g.k.comm.algorithm = TE_K_COMM_P1;
+		g.k.comm.algorithm = TE_K_COMM_ONE_SHOT;
 		g.k.flags &= ~(uint32_t)TE_K_COMM_RESIDUAL_SHARDED;
 		f.k.flags = g.k.flags;
 		break;
@@ -138,8 +138,8 @@ void comm_norm_failure_cases(Suite *s)
 	TCase *c = tt_case(s, "failures", "protocol");
 
 	tcase_add_checked_fixture(c, tt_setup, tt_teardown);
-	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, TE_K_COMM_P1,
-			    TE_K_COMM_P2 + 1);
+	tcase_add_loop_test(c, a_rank_that_skips_an_operation_is_named, TE_K_COMM_ONE_SHOT,
+			    TE_K_COMM_TWO_SHOT + 1);
 	tcase_add_loop_test(c, another_operation_is_a_mismatch, 0, 9);
-	tcase_add_loop_test(c, an_abort_ends_all_waits, TE_K_COMM_P1, TE_K_COMM_P2 + 1);
+	tcase_add_loop_test(c, an_abort_ends_all_waits, TE_K_COMM_ONE_SHOT, TE_K_COMM_TWO_SHOT + 1);
 }

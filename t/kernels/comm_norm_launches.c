@@ -48,7 +48,7 @@ START_TEST(memory_is_that_of_kernels_def)
 	k.scale = kc_word(2.0f);
 	k.amax = kc_word(0.0f);
 	for (k.scaling = 0; k.scaling < TE_K_COMM_SCALINGS; k.scaling++)
-		for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2;
+		for (k.comm.algorithm = TE_K_COMM_ONE_SHOT; k.comm.algorithm <= TE_K_COMM_TWO_SHOT;
 		     k.comm.algorithm++) {
 			k.scale_inv =
 				kc_poison(TE_DTYPE_FP32, te_k_comm_norm_scale_inv_nfloats(&k));
@@ -70,7 +70,7 @@ START_TEST(memory_is_that_of_kernels_def)
 	k.scaling = TE_K_COMM_SCALING_TENSOR;
 	k.x = kc_normal(dtype, n, 1.0f);
 	k.x_rstd = kc_normal(TE_DTYPE_FP32, rows, 1.0f);
-	for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2;
+	for (k.comm.algorithm = TE_K_COMM_ONE_SHOT; k.comm.algorithm <= TE_K_COMM_TWO_SHOT;
 	     k.comm.algorithm++) {
 		memset(k.comm.ctl, 0, sizeof(*k.comm.ctl));
 		kc_defer(k.y);
@@ -87,7 +87,7 @@ static struct te_k_comm_norm some(void)
 		.comm = {
 			.nranks = 8,
 			.max_blocks = 16,
-			.algorithm = TE_K_COMM_P2,
+			.algorithm = TE_K_COMM_TWO_SHOT,
 			.dtype = TE_DTYPE_BF16,
 		},
 		.gamma = word,
@@ -110,7 +110,8 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 	struct te__geometry g, other;
 
 	k.comm.buffer_nbytes = 1 << 30;
-	for (k.comm.algorithm = TE_K_COMM_P1; k.comm.algorithm <= TE_K_COMM_P2; k.comm.algorithm++)
+	for (k.comm.algorithm = TE_K_COMM_ONE_SHOT; k.comm.algorithm <= TE_K_COMM_TWO_SHOT;
+	     k.comm.algorithm++)
 		for (k.rows = 1; k.rows < 1000; k.rows = k.rows * 3 / 2 + 1)
 			for (k.cols = 8; k.cols <= TE_K_COMM_NORM_COLS; k.cols *= 2) {
 				memset(&g, 0, sizeof(g));
@@ -125,7 +126,7 @@ START_TEST(geometry_is_the_same_on_all_ranks)
 				DO(te__geometry(TE_K_COMM_NORM, &k, &other));
 				ck_assert_mem_eq(&g, &other, sizeof(g));
 			}
-	k.comm.algorithm = TE_K_COMM_P1;
+	k.comm.algorithm = TE_K_COMM_ONE_SHOT;
 	k.cols = 8;
 	k.rows = 0;
 	DO(te__geometry(TE_K_COMM_NORM, &k, &g));
@@ -149,7 +150,7 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.comm.nranks = 9, -EINVAL, "rank 0 of 9");
 	REFUSES(k.comm.nranks = 0, -EINVAL, "rank 0 of 0");
 	REFUSES(k.comm.rank = 8, -EINVAL, "rank 8 of 8");
-	REFUSES(k.comm.algorithm = TE_K_COMM_S, -EINVAL, "no algorithm");
+	REFUSES(k.comm.algorithm = TE_K_COMM_ZERO_COPY, -EINVAL, "no algorithm");
 	REFUSES(k.comm.op = TE_K_COMM_AVG, -EINVAL, "no algorithm");
 	REFUSES(k.comm.max_blocks = 0, -EINVAL, "0 blocks");
 	REFUSES(k.comm.max_blocks = TE_K_COMM_CTAS + 1, -EINVAL, "129 blocks");
@@ -164,8 +165,8 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	REFUSES(k.y = (char *)k.y + 8, -EINVAL, "aligned to 16");
 	REFUSES(k.scaling = TE_K_COMM_SCALINGS, -EINVAL, "scaling 3");
 	REFUSES(k.qdtype = TE_DTYPE_BF16, -EINVAL, "no codes");
-	REFUSES((k.comm.algorithm = TE_K_COMM_P1, k.flags = TE_K_COMM_RESIDUAL_SHARDED), -EINVAL,
-		"two-shot");
+	REFUSES((k.comm.algorithm = TE_K_COMM_ONE_SHOT, k.flags = TE_K_COMM_RESIDUAL_SHARDED),
+		-EINVAL, "two-shot");
 	REFUSES(k.x = k.y, -EINVAL, "x is an argument of");
 #undef REFUSES
 	k = good;
@@ -179,7 +180,7 @@ START_TEST(geometry_refuses_what_the_kernels_cannot_do)
 	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "needs a sharded residual");
 	k.flags = TE_K_COMM_RESIDUAL_SHARDED;
 	DO(te__geometry(TE_K_COMM_NORM_BWD, &k, &g));
-	k.comm.algorithm = TE_K_COMM_P1;
+	k.comm.algorithm = TE_K_COMM_ONE_SHOT;
 	fails(te__geometry(TE_K_COMM_NORM_BWD, &k, &g), -EINVAL, "two-shot");
 }
 END_TEST

@@ -85,7 +85,7 @@ int cn_owner(const struct cn_op *f, int64_t row)
 {
 	int r = 0;
 
-	if (f->k.comm.algorithm == TE_K_COMM_P1)
+	if (f->k.comm.algorithm == TE_K_COMM_ONE_SHOT)
 		return -1;
 	while (row >= te_k_comm_norm_first(&f->k, r + 1))
 		r++;
@@ -186,7 +186,7 @@ struct cn_op cn_new(int algorithm, int32_t dtype, int64_t rows, int64_t cols)
 	f.k.comm.count = cn_count(&f);
 	/* all blocks of all ranks are resident on a GPU of 132 multiprocessors */
 	f.k.comm.max_blocks = (int32_t)tt_rand_int(1, 128 / cl_n < 24 ? 128 / cl_n : 24);
-	if (algorithm == TE_K_COMM_P1)
+	if (algorithm == TE_K_COMM_ONE_SHOT)
 		f.k.flags &= ~(uint32_t)TE_K_COMM_RESIDUAL_SHARDED;
 	f.in = cl_room(nbytes, 16);
 	f.residual = maybe(nbytes);
@@ -683,7 +683,7 @@ void cn_run(const struct cn_op *f)
 
 int cn_any_algorithm(void)
 {
-	return tt_rand_int(0, 1) ? TE_K_COMM_P1 : TE_K_COMM_P2;
+	return tt_rand_int(0, 1) ? TE_K_COMM_ONE_SHOT : TE_K_COMM_TWO_SHOT;
 }
 
 int32_t cn_any_type(void)

@@ -23,7 +23,7 @@ has()
 	check "$1" grep -q "$3" "$tmp/function"
 }
 
-m=te_k_comm_allreduce_m
+m=te_k_comm_allreduce_nvls
 fatbin=$abs_top_builddir/kernels/comm/nvls.fatbin
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 if [ ! -s "$fatbin" ]; then

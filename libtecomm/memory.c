@@ -18,12 +18,11 @@ static int check(const char *fn, const struct te_comm *c, const void *ret)
 	return c && ret ? 0 : te__fail(-EINVAL, "%s: %s is NULL", fn, c ? "the result" : "comm");
 }
 
-int te_comm_alloc(struct te_comm *comm, size_t nbytes, struct te_comm_arena *arena,
-		  void **ret_ptr)
+int te_comm_alloc(struct te_comm *comm, size_t nbytes, void **ret_ptr)
 {
 	int r = check("te_comm_alloc", comm, ret_ptr);
 
-	return r ? r : te__pool_alloc(comm->pool, "te_comm_alloc", nbytes, arena, ret_ptr);
+	return r ? r : te__pool_alloc(comm->pool, "te_comm_alloc", nbytes, ret_ptr);
 }
 
 int te_comm_free(struct te_comm *comm, void *ptr)
@@ -38,20 +37,6 @@ int te_comm_reclaim(struct te_comm *comm)
 	int r = check("te_comm_reclaim", comm, &comm);
 
 	return r ? r : te__pool_reclaim(comm->pool, "te_comm_reclaim");
-}
-
-int te_comm_arena_create(struct te_comm *comm, size_t nbytes, struct te_comm_arena **ret_arena)
-{
-	int r = check("te_comm_arena_create", comm, ret_arena);
-
-	return r ? r : te__arena_create(comm->pool, "te_comm_arena_create", nbytes, ret_arena);
-}
-
-struct te_comm_arena *te_comm_arena_free(struct te_comm *comm, struct te_comm_arena *arena)
-{
-	if (arena)
-		te__arena_free(comm->pool, arena);
-	return NULL;
 }
 
 void *te_comm_peer_ptr(const struct te_comm *comm, const void *ptr, int rank)
@@ -128,8 +113,7 @@ static int wrap(struct te_comm *comm, enum te_dtype dtype, int ndim, const int64
 }
 
 int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
-			  const int64_t *shape, struct te_comm_arena *arena,
-			  struct te_tensor **ret_t)
+			  const int64_t *shape, struct te_tensor **ret_t)
 {
 	static const char fn[] = "te_comm_tensor_create";
 	size_t nbytes = 0;
@@ -139,7 +123,7 @@ int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
 	if (!r)
 		r = shape_nbytes(dtype, ndim, shape, &nbytes);
 	if (!r)
-		r = te__pool_alloc(comm->pool, fn, nbytes, arena, &ptr);
+		r = te__pool_alloc(comm->pool, fn, nbytes, &ptr);
 	if (r)
 		return r;
 	r = wrap(comm, dtype, ndim, shape, ptr, ret_t);

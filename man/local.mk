@@ -35,8 +35,6 @@ dist_man3_MANS += \
 	man/te_comm_allreduce.3 \
 	man/te_comm_allreduce_norm.3 \
 	man/te_comm_allreduce_norm_backward.3 \
-	man/te_comm_arena_create.3 \
-	man/te_comm_arena_free.3 \
 	man/te_comm_barrier.3 \
 	man/te_comm_broadcast.3 \
 	man/te_comm_create.3 \

@@ -12,7 +12,6 @@ TE_BEGIN_DECLS
 
 struct te_comm;	     /* opaque, reference counted */
 struct te_comm_root; /* opaque: answers the ranks that look for an id */
-struct te_comm_arena; /* opaque: a part of symmetric memory */
 struct te_ctx;	     /* te/ctx.h */
 struct te_tensor;    /* te/tensor.h */
 
@@ -186,19 +185,17 @@ TE_EXPORT int te_comm_recover(struct te_comm *comm, const struct te_comm_recover
 /**
  * te_comm_alloc - symmetric memory: every rank of the node maps that of the others
  * @nbytes:  above 0, equal on all ranks
- * @arena:   where it is taken from; NULL: the communicator's pool
  * @ret_ptr: device memory, aligned to 512 bytes, from 2 MiB on to 2 MiB within the pool
  *
- * Collective: all ranks make the same calls of te_comm_alloc(), te_comm_tensor_create(),
- * te_comm_arena_create() and te_comm_reclaim() in the same order. Blocks then have the same offset
- * on all ranks, so te_comm_peer_ptr() is an addition.
+ * Collective: all ranks make the same calls of te_comm_alloc(), te_comm_tensor_create() and
+ * te_comm_reclaim() in the same order. Blocks then have the same offset on all ranks, so
+ * te_comm_peer_ptr() is an addition.
  * Memory: undefined until written.
  * Stream: synchronous; ranks wait for each other only if freed memory has to be reclaimed.
  * Errors: -EINVAL, -ENOMEM (on all ranks; the error message has the sizes), -EBUSY (memory has to
  * be reclaimed, and this thread is capturing), -TE_EPEER, -TE_EMISMATCH, -TE_EABORT, -ETIMEDOUT.
  */
-TE_EXPORT int te_comm_alloc(struct te_comm *comm, size_t nbytes, struct te_comm_arena *arena,
-			    void **ret_ptr);
+TE_EXPORT int te_comm_alloc(struct te_comm *comm, size_t nbytes, void **ret_ptr);
 /*
  * Frees it on this rank, not collectively: it is used again when all ranks have freed it and called
  * te_comm_reclaim(), which te_comm_alloc() does when memory is short. Work that was queued before
@@ -215,8 +212,7 @@ TE_EXPORT int te_comm_free(struct te_comm *comm, void *ptr);
  * Errors: those of te_comm_alloc, -TE_EDTYPE.
  */
 TE_EXPORT int te_comm_tensor_create(struct te_comm *comm, enum te_dtype dtype, int ndim,
-				    const int64_t *shape, struct te_comm_arena *arena,
-				    struct te_tensor **ret_t);
+				    const int64_t *shape, struct te_tensor **ret_t);
 
 /* where this rank sees a rank's memory of the same offset as ptr; NULL if that rank is on another
  * node, or ptr is not symmetric memory of this rank */
@@ -226,18 +222,6 @@ TE_EXPORT void *te_comm_peer_ptr(const struct te_comm *comm, const void *ptr, in
  * freed are available */
 TE_EXPORT int te_comm_reclaim(struct te_comm *comm);
 
-/**
- * te_comm_arena_create - a part of the pool with blocks of its own
- *
- * For memory whose addresses a recording has: no other allocation gets them, whatever is freed
- * in the arena, until the arena and all its blocks are freed. Collective.
- */
-TE_EXPORT int te_comm_arena_create(struct te_comm *comm, size_t nbytes,
-				   struct te_comm_arena **ret_arena);
-/* on this rank; NULL */
-TE_EXPORT struct te_comm_arena *te_comm_arena_free(struct te_comm *comm,
-						   struct te_comm_arena *arena);
-
 /* The pool of this rank. */
 struct te_comm_memory {
 	size_t size;		 /* set by the INIT macro; lets the struct grow */
@@ -246,7 +230,7 @@ struct te_comm_memory {
 	uint64_t peak_nbytes;	 /* the largest used_nbytes so far */
 	uint64_t freed_nbytes;	 /* freed, and not reclaimed yet */
 	uint64_t largest_nbytes; /* the largest block that fits without reclaiming */
-	uint64_t nblocks;	 /* arenas count as one */
+	uint64_t nblocks;
 	uint64_t nallocs;	 /* so far */
 	uint64_t nreclaims;	 /* so far */
 	void *base;		 /* of the pool; offsets count from here */

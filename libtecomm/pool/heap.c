@@ -7,15 +7,15 @@
 #include "libtecomm/pool/heap.h"
 #include "libtecore/base/private.h"
 
-void te__heap_init(struct te__heap *h, uint64_t begin, uint64_t end)
+void te__heap_init(struct te__heap *h, uint64_t end)
 {
-	*h = (struct te__heap){ .begin = begin, .end = end };
+	*h = (struct te__heap){ .end = end };
 }
 
 void te__heap_fini(struct te__heap *h)
 {
 	te__free(h->block);
-	te__heap_init(h, 0, 0);
+	te__heap_init(h, 0);
 }
 
 static uint64_t align_of(uint64_t nbytes)
@@ -35,10 +35,10 @@ static uint64_t rounded_up(uint64_t nbytes)
 	return round_up(nbytes, TE__HEAP_ALIGN);
 }
 
-/* the end of block i - 1, or of what precedes all blocks */
+/* the end of block i - 1 */
 static uint64_t gap_begin(const struct te__heap *h, size_t i)
 {
-	return i ? h->block[i - 1].offset + rounded_up(h->block[i - 1].nbytes) : h->begin;
+	return i ? h->block[i - 1].offset + rounded_up(h->block[i - 1].nbytes) : 0;
 }
 
 static uint64_t gap_end(const struct te__heap *h, size_t i)

@@ -19,18 +19,17 @@ struct te__block {
 	uint64_t offset, nbytes; /* nbytes as asked for */
 	uint64_t id;		 /* counts allocations, from 1: equal on all ranks */
 	uint32_t freed;		 /* waits to be reclaimed */
-	void *owner;		 /* the heap that the block is, or NULL */
 };
 
 struct te__heap {
-	uint64_t begin, end; /* offsets */
+	uint64_t end; /* offsets are below */
 	uint64_t used_nbytes, peak_nbytes; /* of blocks, rounded up; freed ones included */
 	uint64_t freed_nbytes;
 	struct te__block *block; /* by offset */
 	size_t n, cap;
 };
 
-void te__heap_init(struct te__heap *heap, uint64_t begin, uint64_t end);
+void te__heap_init(struct te__heap *heap, uint64_t end);
 void te__heap_fini(struct te__heap *heap);
 
 /*

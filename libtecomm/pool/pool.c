@@ -22,13 +22,6 @@
 
 #define TEXT_NBYTES 200
 
-struct te_comm_arena {
-	struct te__pool *pool;
-	uint32_t refs; /* of the handle and of the blocks inside; under the pool's lock */
-	uint64_t offset;
-	struct te__heap heap;
-};
-
 struct te__pool {
 	struct te__boot *boot;
 	struct te_ctx *ctx;
@@ -317,17 +310,11 @@ int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, 
 		te__pool_destroy(p);
 		return r;
 	}
-	te__heap_init(&p->heap, 0, p->nbytes);
+	te__heap_init(&p->heap, p->nbytes);
 	te__log_info("a pool of %llu bytes on each of %d ranks%s", (unsigned long long)p->nbytes,
 		     p->nslots, fabric ? ", mapped by fabric handles" : " of this node");
 	*ret_pool = p;
 	return 0;
-}
-
-static void arena_delete(struct te_comm_arena *a)
-{
-	te__heap_fini(&a->heap);
-	te__free(a);
 }
 
 void te__pool_leave(struct te__pool *p)
@@ -370,9 +357,6 @@ struct te__pool *te__pool_destroy(struct te__pool *p)
 	p->window = (p->held ? te__window_abandon : te__window_destroy)(p->window);
 	give_up(p, 0);
 	p->broker = te__broker_stop(p->broker);
-	for (size_t i = 0; i < p->heap.n; i++)
-		if (p->heap.block[i].owner)
-			arena_delete(p->heap.block[i].owner);
 	te__heap_fini(&p->heap);
 	te__free(p->name);
 	pthread_mutex_destroy(&p->lock);
@@ -492,29 +476,16 @@ static int compare_ids(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* with the lock: the ids of the freed blocks of a heap */
-static size_t list_freed(const struct te__heap *h, uint64_t *id, size_t n)
-{
-	for (size_t i = 0; i < h->n; i++) {
-		const struct te_comm_arena *a = h->block[i].owner;
-
-		if (h->block[i].freed)
-			id[n++] = h->block[i].id;
-		if (a)
-			n = list_freed(&a->heap, id, n);
-	}
-	return n;
-}
-
-/* sorted; *ret_id is to be freed */
+/* the sorted ids of freed blocks; *ret_id is to be freed */
 static int snapshot(struct te__pool *p, struct epoch *e, uint64_t **ret_id)
 {
 	uint64_t *id;
 
 	pthread_mutex_lock(&p->lock);
 	id = te__malloc(p->nfreed * sizeof(*id));
-	if (id)
-		e->nfreed = list_freed(&p->heap, id, 0);
+	for (size_t i = 0; i < p->heap.n && id; i++)
+		if (p->heap.block[i].freed)
+			id[e->nfreed++] = p->heap.block[i].id;
 	e->nallocs = p->nallocs;
 	e->history = p->history;
 	pthread_mutex_unlock(&p->lock);
@@ -582,18 +553,14 @@ static int intersect(struct te__pool *p, const char *fn, const struct epoch *all
 }
 
 /* with the lock */
-static void reclaim_ids(struct te__pool *p, struct te__heap *h, const uint64_t *id, uint64_t n)
+static void reclaim_ids(struct te__pool *p, const uint64_t *id, uint64_t n)
 {
+	struct te__heap *h = &p->heap;
+
 	/* backwards: blocks that are reclaimed move those after them */
 	for (size_t i = h->n; i-- > 0;) {
-		struct te_comm_arena *a = h->block[i].owner;
-
-		if (a)
-			reclaim_ids(p, &a->heap, id, n);
 		if (!h->block[i].freed || !in_list(id, n, h->block[i].id))
 			continue;
-		if (a)
-			arena_delete(a);
 		te__heap_reclaim(h, &h->block[i]);
 		p->nfreed--;
 	}
@@ -627,7 +594,7 @@ static int reclaim(struct te__pool *p, const char *fn)
 		}
 	if (!r) {
 		pthread_mutex_lock(&p->lock);
-		reclaim_ids(p, &p->heap, id, own.nfreed);
+		reclaim_ids(p, id, own.nfreed);
 		p->nreclaims++;
 		pthread_mutex_unlock(&p->lock);
 	}
@@ -652,7 +619,7 @@ int te__pool_reclaim(struct te__pool *p, const char *fn)
 
 /* in debug mode each rank shows what it has allocated */
 struct shown {
-	uint64_t offset, nbytes, nallocs, arena;
+	uint64_t offset, nbytes, nallocs;
 };
 
 static int compare_allocs(struct te__pool *p, const char *fn, const struct shown *own)
@@ -680,35 +647,31 @@ static int compare_allocs(struct te__pool *p, const char *fn, const struct shown
 	return r;
 }
 
-static int no_room(struct te__pool *p, const char *fn, const struct te__heap *h, uint64_t nbytes)
+static int no_room(const struct te__pool *p, const char *fn, uint64_t nbytes)
 {
-	const int pool = h == &p->heap;
+	const struct te__heap *h = &p->heap;
 
-	return te__fail(-ENOMEM, "%s: no %llu bytes in the %s of %llu bytes%s: %llu are free, the "
-			"largest block that fits has %llu, and %llu were freed, but not by all "
-			"ranks", fn, (unsigned long long)nbytes, pool ? "pool" : "arena",
-			(unsigned long long)(h->end - h->begin),
-			pool ? " (pool_nbytes, TE_COMM_POOL)" : "",
-			(unsigned long long)(h->end - h->begin - h->used_nbytes),
+	return te__fail(-ENOMEM, "%s: no %llu bytes in the pool of %llu bytes (pool_nbytes, "
+			"TE_COMM_POOL): %llu are free, the largest block that fits has %llu, and "
+			"%llu were freed, but not by all ranks", fn, (unsigned long long)nbytes,
+			(unsigned long long)h->end,
+			(unsigned long long)(h->end - h->used_nbytes),
 			(unsigned long long)te__heap_largest(h),
 			(unsigned long long)h->freed_nbytes);
 }
 
 /* with the order lock; the block has its offset, and is numbered */
-static int take(struct te__pool *p, const char *fn, struct te__heap *h, uint64_t nbytes,
-		struct te_comm_arena *arena, uint64_t *ret_offset)
+static int take(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *ret_offset)
 {
 	struct te__block *b = NULL;
 	int r;
 
 	pthread_mutex_lock(&p->lock);
-	r = te__heap_alloc(h, nbytes, p->nallocs + 1, &b);
+	r = te__heap_alloc(&p->heap, nbytes, p->nallocs + 1, &b);
 	if (r > 0) {
 		p->nallocs++;
 		p->history = mix(mix(p->history, b->offset), nbytes);
 		*ret_offset = b->offset;
-		if (arena)
-			arena->refs++;
 	}
 	pthread_mutex_unlock(&p->lock);
 	if (r < 0) {
@@ -718,26 +681,24 @@ static int take(struct te__pool *p, const char *fn, struct te__heap *h, uint64_t
 	return r;
 }
 
-static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
-		 uint64_t *ret_offset)
+static int alloc(struct te__pool *p, const char *fn, uint64_t nbytes, uint64_t *ret_offset)
 {
-	struct te__heap *h = arena ? &arena->heap : &p->heap;
-	struct shown s = { .nbytes = nbytes, .arena = arena ? arena->offset + 1 : 0 };
-	int r = take(p, fn, h, nbytes, arena, &s.offset);
+	struct shown s = { .nbytes = nbytes };
+	int r = take(p, fn, nbytes, &s.offset);
 
 	/*
 	 * What was freed is reclaimed when it is needed. Ranks may have freed different blocks,
 	 * but all have the same ones, so all come here.
 	 */
-	if (!r && h->n) {
+	if (!r && p->heap.n) {
 		r = reclaim(p, fn);
 		if (!r)
-			r = take(p, fn, h, nbytes, arena, &s.offset);
+			r = take(p, fn, nbytes, &s.offset);
 	}
 	if (r < 0)
 		return r;
 	if (!r)
-		return no_room(p, fn, h, nbytes);
+		return no_room(p, fn, nbytes);
 	s.nallocs = p->nallocs;
 	*ret_offset = s.offset;
 	return p->debug ? compare_allocs(p, fn, &s) : 0;
@@ -765,8 +726,7 @@ static int32_t slot(const struct te__pool *p, int32_t rank)
 	return p->fabric ? rank : te__boot_local_rank(p->boot, rank);
 }
 
-int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct te_comm_arena *arena,
-		   void **ret_ptr)
+int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, void **ret_ptr)
 {
 	uint64_t offset = 0;
 	int r = te__pool_check(p, fn);
@@ -775,91 +735,30 @@ int te__pool_alloc(struct te__pool *p, const char *fn, uint64_t nbytes, struct t
 		return r;
 	if (!nbytes)
 		return te__fail(-EINVAL, "%s: zero bytes", fn);
-	if (arena && arena->pool != p)
-		return te__fail(-EINVAL, "%s: the arena is of another communicator", fn);
 	pthread_mutex_lock(&p->order);
-	r = alloc(p, fn, nbytes, arena, &offset);
+	r = alloc(p, fn, nbytes, &offset);
 	pthread_mutex_unlock(&p->order);
 	if (!r)
 		*ret_ptr = own_base(p) + offset;
 	return r;
 }
 
-/* with the lock */
-static void free_block(struct te__pool *p, struct te__heap *h, struct te__block *b)
-{
-	te__heap_free(h, b);
-	p->nfreed++;
-}
-
-/* with the lock: without blocks and handle, the arena's own block is freed */
-static void arena_drop(struct te_comm_arena *a)
-{
-	struct te__pool *p = a->pool;
-
-	if (--a->refs)
-		return;
-	free_block(p, &p->heap, te__heap_find(&p->heap, a->offset));
-}
-
 int te__pool_free(struct te__pool *p, const char *fn, void *ptr)
 {
 	const uint64_t offset = (uint64_t)((char *)ptr - own_base(p));
-	struct te__heap *h = &p->heap;
-	struct te_comm_arena *a = NULL;
 	struct te__block *b = NULL;
 
 	pthread_mutex_lock(&p->lock);
 	if (offset < p->nbytes)
-		b = te__heap_find(h, offset);
-	if (b && b->owner) {
-		a = b->owner;
-		h = &a->heap;
-		b = te__heap_find(h, offset);
-	}
+		b = te__heap_find(&p->heap, offset);
 	if (b && b->offset != offset)
 		b = NULL;
-	if (b)
-		free_block(p, h, b);
-	if (b && a)
-		arena_drop(a);
+	if (b) {
+		te__heap_free(&p->heap, b);
+		p->nfreed++;
+	}
 	pthread_mutex_unlock(&p->lock);
 	return b ? 0 : te__fail(-EINVAL, "%s: no block of symmetric memory begins at %p", fn, ptr);
-}
-
-int te__arena_create(struct te__pool *p, const char *fn, uint64_t nbytes,
-		     struct te_comm_arena **ret_arena)
-{
-	struct te_comm_arena *a;
-	void *ptr;
-	int r = te__pool_alloc(p, fn, nbytes, NULL, &ptr);
-
-	if (r)
-		return r;
-	a = te__calloc(1, sizeof(*a));
-	if (!a) {
-		/* the other ranks have theirs: this one has freed it */
-		(void)te__pool_free(p, fn, ptr);
-		return te__fail(-ENOMEM, "%s: no memory for an arena", fn);
-	}
-	a->pool = p;
-	a->refs = 1;
-	a->offset = (uint64_t)((char *)ptr - own_base(p));
-	pthread_mutex_lock(&p->lock);
-	/* to the end of what its block occupies */
-	nbytes = (nbytes + TE__HEAP_ALIGN - 1) / TE__HEAP_ALIGN * TE__HEAP_ALIGN;
-	te__heap_init(&a->heap, a->offset, a->offset + nbytes);
-	te__heap_find(&p->heap, a->offset)->owner = a;
-	pthread_mutex_unlock(&p->lock);
-	*ret_arena = a;
-	return 0;
-}
-
-void te__arena_free(struct te__pool *p, struct te_comm_arena *a)
-{
-	pthread_mutex_lock(&p->lock);
-	arena_drop(a);
-	pthread_mutex_unlock(&p->lock);
 }
 
 void *te__pool_peer(const struct te__pool *p, const void *ptr, int32_t rank)

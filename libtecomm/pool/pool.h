@@ -53,21 +53,14 @@ bool te__pool_aborted(const struct te__pool *pool);
 void te__pool_abort(struct te__pool *pool, int code, const char *why);
 
 /*
- * Collective. arena: NULL: the pool. Errors: -ENOMEM on all ranks alike, with the sizes; -EBUSY
- * if freed memory would have to be reclaimed while a rank is capturing.
+ * Collective. Errors: -ENOMEM on all ranks alike, with the sizes; -EBUSY if freed memory would have
+ * to be reclaimed while a rank is capturing.
  */
-int te__pool_alloc(struct te__pool *pool, const char *fn, uint64_t nbytes,
-		   struct te_comm_arena *arena, void **ret_ptr);
+int te__pool_alloc(struct te__pool *pool, const char *fn, uint64_t nbytes, void **ret_ptr);
 /* -EINVAL if no block begins there. Any thread, also in a capture */
 int te__pool_free(struct te__pool *pool, const char *fn, void *ptr);
 /* collective */
 int te__pool_reclaim(struct te__pool *pool, const char *fn);
-
-/* a block of the pool with blocks inside of it; collective */
-int te__arena_create(struct te__pool *pool, const char *fn, uint64_t nbytes,
-		     struct te_comm_arena **ret_arena);
-/* the block is freed when the handle has gone and all blocks inside of it are freed */
-void te__arena_free(struct te__pool *pool, struct te_comm_arena *arena);
 
 /*
  * Recovery: ends the communicator, if nothing else has, and waits until the deadline for ranks that

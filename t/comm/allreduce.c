@@ -137,7 +137,7 @@ static int settle(struct thread_rank *r, struct shape *s, const void *in, void *
 static int array_get(struct thread_rank *r, const struct shape *s, size_t nbytes, void **ret)
 {
 	if (s->symmetric)
-		return te_comm_alloc(r->comm, nbytes, NULL, ret);
+		return te_comm_alloc(r->comm, nbytes, ret);
 	return te_mem_alloc(te_ctx_stream(r->ctx), nbytes, ret);
 }
 
@@ -355,7 +355,7 @@ static int bad_parts(struct thread_rank *r)
 	char *p;
 	void *v;
 
-	STEP(te_comm_alloc(r->comm, 1 << 20, NULL, &v));
+	STEP(te_comm_alloc(r->comm, 1 << 20, &v));
 	p = v;
 	/* in place is the part of this rank, and no other */
 	HOLDS(te_comm_reduce_scatter(r->comm, s, p, p + (1 - r->rank) * 40, 10, TE_DTYPE_FP32,
@@ -385,7 +385,7 @@ static int roots_differ(struct thread_rank *r)
 	struct te_stream *s = te_ctx_stream(r->ctx);
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	STEP(te_comm_alloc(r->comm, 4096, &p));
 	STEP(te_comm_broadcast(r->comm, s, p, 10, TE_DTYPE_FP32, r->rank, NULL));
 	STEP(te_stream_sync(s));
 	return te_comm_error(r->comm);
@@ -426,7 +426,7 @@ static int mix(struct thread_rank *r)
 
 	STEP(te_stream_create(r->ctx, &b));
 	STEP(te_event_create(r->ctx, &e));
-	STEP(te_comm_alloc(r->comm, sizeof(x), NULL, &p));
+	STEP(te_comm_alloc(r->comm, sizeof(x), &p));
 	STEP(te_capture_begin(a));
 	STEP(sum_words(r, a, p));
 	STEP(te_capture_end(a, &one));
@@ -515,7 +515,7 @@ static int in_order(struct thread_rank *r)
 	STEP(te_stream_create(r->ctx, &a));
 	STEP(te_stream_create(r->ctx, &b));
 	for (int i = 0; i < 3; i++) {
-		STEP(te_comm_alloc(r->comm, WORDS * sizeof(**x), NULL, &p));
+		STEP(te_comm_alloc(r->comm, WORDS * sizeof(**x), &p));
 		x[i] = p;
 		STEP(te_fill_u32(c, p, (uint32_t)(1 + 9 * i), WORDS * sizeof(**x)));
 	}
@@ -613,7 +613,7 @@ static int elsewhere(struct thread_rank *r)
 
 	o.algorithm = TE_COMM_ZERO_COPY;
 	for (int i = 0; i < 2; i++) {
-		STEP(te_comm_alloc(r->comm, n, NULL, &p[i]));
+		STEP(te_comm_alloc(r->comm, n, &p[i]));
 		STEP(te_fill_u32(s, p[i], 0x5a5a5a5a, n));
 	}
 	/* one of both arrays, or both */
@@ -729,8 +729,8 @@ static int bad(struct thread_rank *r)
 	char *p;
 	void *v, *out;
 
-	STEP(te_comm_alloc(r->comm, 4096, NULL, &v));
-	STEP(te_comm_alloc(r->comm, 4096, NULL, &out));
+	STEP(te_comm_alloc(r->comm, 4096, &v));
+	STEP(te_comm_alloc(r->comm, 4096, &out));
 	p = v;
 	STEP(wrong(r, -EINVAL, "in is NULL", NULL, p, 1, TE_DTYPE_FP32, 0, NULL));
 	STEP(wrong(r, -EINVAL, "out is NULL", p, NULL, 1, TE_DTYPE_FP32, 0, NULL));
@@ -878,7 +878,7 @@ static int by_environment(struct thread_rank *r)
 	int32_t x[64], y[64 * THREADS_MOST];
 	void *p, *q;
 
-	STEP(te_comm_alloc(r->comm, sizeof(y), NULL, &p));
+	STEP(te_comm_alloc(r->comm, sizeof(y), &p));
 	STEP(te_mem_alloc(s, sizeof(y), &q));
 	for (int i = 0; i < 64; i++)
 		x[i] = i + 100 * r->rank;

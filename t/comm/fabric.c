@@ -154,7 +154,7 @@ static int write_to_all(const struct joined *j)
 
 	STEP(te_comm_memory(j->comm, &m));
 	HOLDS(m.npeers == n - 1);
-	STEP(te_comm_alloc(j->comm, (size_t)n * sizeof(*own), NULL, &p));
+	STEP(te_comm_alloc(j->comm, (size_t)n * sizeof(*own), &p));
 	own = p;
 	memset(own, 0xff, (size_t)n * sizeof(*own));
 	STEP(te_comm_barrier(j->comm, j->s));
@@ -185,7 +185,7 @@ static int sum_by(const struct joined *j, enum te_comm_algorithm algorithm)
 	for (int i = 0; i < COUNT; i++)
 		x[i] = nodes_input(j, me, (int)algorithm, i);
 	tt_poison(y, sizeof(y));
-	STEP(te_comm_alloc(j->comm, sizeof(x), NULL, &p));
+	STEP(te_comm_alloc(j->comm, sizeof(x), &p));
 	STEP(te_copy(j->s, p, x, sizeof(x)));
 	STEP(te_comm_allreduce(j->comm, j->s, p, p, COUNT, TE_DTYPE_FP32, TE_COMM_SUM, &o));
 	STEP(te_copy(j->s, y, p, sizeof(y)));

@@ -154,7 +154,7 @@ static int reduce_until_it_fails(struct joined *j)
 	int r = 0;
 
 	if (j->algorithm == TE_COMM_ZERO_COPY)
-		STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), NULL, &p));
+		STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), &p));
 	for (int k = 0; !r; k++) {
 		int64_t count = COUNT;
 
@@ -352,7 +352,7 @@ static int reduce_all(struct joined *j)
 {
 	void *p;
 
-	STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), NULL, &p));
+	STEP(te_comm_alloc(j->comm, COUNT * sizeof(float), &p));
 	for (int k = TE_COMM_AUTO; k <= TE_COMM_STAGED; k++) {
 		j->algorithm = (enum te_comm_algorithm)k;
 		STEP(reduce(j, COUNT, p));

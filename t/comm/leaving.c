@@ -177,7 +177,7 @@ static int capturing_rank(int rank, void *arg)
 	if (r)
 		return leave(&j, r);
 	STEP(te_stream_create(j.ctx, &s));
-	STEP(te_comm_alloc(j.comm, 40000, NULL, &p));
+	STEP(te_comm_alloc(j.comm, 40000, &p));
 	STEP(te_host_call(j.s, wait_a_while, NULL, 0));
 	STEP(te_comm_allreduce(j.comm, j.s, p, p, 10000, TE_DTYPE_FP32, TE_COMM_SUM, NULL));
 	STEP(te_capture_begin(s));
@@ -220,7 +220,7 @@ static int captured_rank(int rank, void *arg)
 	host = j.ctx->ops;
 	ops = *host;
 	ops.capture_active = is_capturing;
-	STEP(te_comm_alloc(j.comm, sizeof(one), NULL, &p));
+	STEP(te_comm_alloc(j.comm, sizeof(one), &p));
 	STEP(te_copy(j.s, p, &one, sizeof(one)));
 	STEP(te_stream_sync(j.s));
 	STEP(te_host_call(j.s, wait_a_while, NULL, 0));

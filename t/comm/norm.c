@@ -543,7 +543,7 @@ static int run_one(struct thread_rank *r, const struct call *c)
 
 	fill(c, r->rank, want);
 	if (c->symmetric)
-		STEP(te_comm_alloc(r->comm, c->nbytes, NULL, &p));
+		STEP(te_comm_alloc(r->comm, c->nbytes, &p));
 	else
 		STEP(te_mem_alloc(s, c->nbytes, &p));
 	STEP(te_copy(s, p, want, c->nbytes));

@@ -45,7 +45,7 @@ static int array_get(struct thread_rank *r, size_t nbytes, uint64_t bits, struct
 	unsigned char *host = malloc(nbytes + 2 * GUARD);
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, nbytes + 2 * GUARD, NULL, &p));
+	STEP(te_comm_alloc(r->comm, nbytes + 2 * GUARD, &p));
 	memset(host, 0x5a, nbytes + 2 * GUARD);
 	for (size_t i = 0; i < nbytes && bits; i++)
 		host[GUARD + i] = (unsigned char)draw(&bits, 256);
@@ -213,7 +213,7 @@ static int mix(struct thread_rank *r)
 	float x[WORDS], scale = 1;
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, sizeof(x), NULL, &p));
+	STEP(te_comm_alloc(r->comm, sizeof(x), &p));
 	STEP(te_capture_begin(q));
 	for (int i = 0; i < 4; i++) {
 		o.algorithm = by[i];
@@ -279,7 +279,7 @@ static int bad(struct thread_rank *r)
 	void *p, *any;
 	char *at;
 
-	STEP(te_comm_alloc(r->comm, 8192, NULL, &p));
+	STEP(te_comm_alloc(r->comm, 8192, &p));
 	STEP(te_mem_alloc(q, 8192, &any));
 	at = p;
 	STEP(refused(r, TE_COMM_NVLS, p, p, TE_DTYPE_E4M3, TE_COMM_SUM, takes));
@@ -320,7 +320,7 @@ static int differ(struct thread_rank *r)
 	struct te_stream *q = te_ctx_stream(r->ctx);
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	STEP(te_comm_alloc(r->comm, 4096, &p));
 	o.algorithm = r->rank == 1 && seed ? TE_COMM_NVLS_ONE_SHOT : TE_COMM_NVLS;
 	STEP(te_comm_allreduce(r->comm, q, p, p, r->rank == 1 && !seed ? 99 : 200, TE_DTYPE_BF16,
 			       TE_COMM_SUM, &o));
@@ -343,7 +343,7 @@ static int skip(struct thread_rank *r)
 	struct te_stream *q = te_ctx_stream(r->ctx);
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, 4096, NULL, &p));
+	STEP(te_comm_alloc(r->comm, 4096, &p));
 	o.algorithm = TE_COMM_NVLS;
 	while (r->rank == 1 && !te_comm_error(r->comm))
 		;
@@ -405,7 +405,7 @@ static int use(struct te_ctx *ctx, struct te_comm *comm)
 	float x = 1 + (float)te_comm_rank(comm);
 	void *p;
 
-	STEP(te_comm_alloc(comm, 4, NULL, &p));
+	STEP(te_comm_alloc(comm, 4, &p));
 	o.algorithm = TE_COMM_NVLS;
 	if (plan->why) {
 		te_error_clear();

@@ -174,14 +174,14 @@ static int bind(struct thread_rank *r, struct te_plan *plan, struct bound *b)
 
 	STEP(te_plan_memory(plan, &m));
 	if (g.symmetric)
-		STEP(te_comm_alloc(r->comm, m.arena_nbytes, NULL, &b->arena));
+		STEP(te_comm_alloc(r->comm, m.arena_nbytes, &b->arena));
 	else
 		STEP(te_mem_alloc(te_ctx_stream(r->ctx), m.arena_nbytes, &b->arena));
 	STEP(te_fill(te_ctx_stream(r->ctx), b->arena, 0xff, m.arena_nbytes));
 	for (int k = 0; k < 4; k++) {
 		STEP(te_plan_spec(plan, names[k], &spec));
 		if (g.symmetric)
-			STEP(te_comm_tensor_create(r->comm, spec.dtype, spec.ndim, spec.shape, NULL,
+			STEP(te_comm_tensor_create(r->comm, spec.dtype, spec.ndim, spec.shape,
 						   &b->t[k]));
 		else
 			STEP(te_tensor_create(r->ctx, spec.dtype, spec.ndim, spec.shape, NULL,

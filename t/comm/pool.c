@@ -111,7 +111,7 @@ static int exchange(struct joined *j, int rank)
 	void *v;
 
 	for (int b = 0; b < 3; b++) {
-		STEP(te_comm_alloc(j->comm, size[b], NULL, &v));
+		STEP(te_comm_alloc(j->comm, size[b], &v));
 		p[b] = v;
 		for (size_t i = 0; i < size[b]; i++)
 			p[b][i] = byte_of(rank, b, i);
@@ -210,9 +210,9 @@ static int debug(int rank, void *arg)
 	setenv("TE_COMM_DEBUG", "on", 1);
 	r = join(rank, &j);
 	if (!r)
-		r = te_comm_alloc(j.comm, 512, NULL, &p);
+		r = te_comm_alloc(j.comm, 512, &p);
 	if (!r)
-		r = te_comm_alloc(j.comm, rank == 2 ? 600 : 512, NULL, &p);
+		r = te_comm_alloc(j.comm, rank == 2 ? 600 : 512, &p);
 	return leave(&j, r);
 }
 
@@ -241,7 +241,7 @@ static int use_for_ever(int rank, void *arg)
 	(void)arg;
 	plan->ready++;
 	for (int i = 0; i < 100000 && !r; i++) {
-		r = te_comm_alloc(j.comm, 100, NULL, &p);
+		r = te_comm_alloc(j.comm, 100, &p);
 		if (!r)
 			r = te_comm_free(j.comm, p);
 		if (!r && i % 4 == rank % 4)
@@ -263,7 +263,7 @@ static int only_watch(int rank, void *arg)
 	plan->ready++;
 	for (int i = 0; i < 20000 && !r; i++) {
 		usleep(1000);
-		r = te_comm_alloc(j.comm, 1, NULL, &p);
+		r = te_comm_alloc(j.comm, 1, &p);
 	}
 	return leave(&j, r);
 }
@@ -347,7 +347,7 @@ static int faulted(int rank, void *arg)
 		te__fault_set((uint64_t)plan->fault);
 	r = te_comm_create(j.ctx, &o, &j.comm);
 	if (!r)
-		r = te_comm_alloc(j.comm, 100, NULL, &p);
+		r = te_comm_alloc(j.comm, 100, &p);
 	if (!r)
 		r = te_comm_free(j.comm, p);
 	if (!r)

@@ -69,7 +69,7 @@ static int read_and_write(struct thread_rank *r)
 	void *p[BLOCKS];
 
 	for (int b = 0; b < BLOCKS; b++) {
-		STEP(te_comm_alloc(r->comm, size[b], NULL, &p[b]));
+		STEP(te_comm_alloc(r->comm, size[b], &p[b]));
 		HOLDS((uintptr_t)p[b] % 512 == 0);
 		HOLDS(te_comm_peer_ptr(r->comm, p[b], r->rank) == p[b]);
 		STEP(put(r->ctx, p[b], size[b], r->rank, b));
@@ -115,23 +115,23 @@ static int free_and_use_again(struct thread_rank *r)
 	STEP(te_comm_memory(r->comm, &m));
 	HOLDS(m.pool_nbytes == POOL && m.used_nbytes == 0 && m.npeers == threads_n - 1);
 	for (int i = 0; i < 4; i++)
-		STEP(te_comm_alloc(r->comm, 1 << 20, NULL, &p[i]));
+		STEP(te_comm_alloc(r->comm, 1 << 20, &p[i]));
 	HOLDS((char *)p[3] == (char *)p[0] + (3 << 20));
 	HOLDS(m.base == p[0]);
 	/* only rank 0 frees the first, and all the second, in any order */
 	STEP(r->rank ? 0 : te_comm_free(r->comm, p[0]));
 	STEP(te_comm_free(r->comm, p[1]));
-	STEP(te_comm_alloc(r->comm, 4 << 20, NULL, &q));
+	STEP(te_comm_alloc(r->comm, 4 << 20, &q));
 	HOLDS((char *)q == (char *)p[0] + (4 << 20));
 	/* the pool is full but for what was freed: it is reclaimed now */
-	STEP(te_comm_alloc(r->comm, 1000, NULL, &s));
+	STEP(te_comm_alloc(r->comm, 1000, &s));
 	HOLDS(s == p[1]);
 	STEP(te_comm_memory(r->comm, &m));
 	HOLDS(m.nreclaims == 1 && m.nblocks == 5 && m.nallocs == 6);
 	HOLDS(m.used_nbytes == (7 << 20) + 1024 && m.peak_nbytes == 8 << 20);
 	HOLDS(m.freed_nbytes == (r->rank ? 0 : 1 << 20));
 	HOLDS(m.largest_nbytes == (1 << 20) - 1024);
-	return te_comm_alloc(r->comm, 2 << 20, NULL, &q);
+	return te_comm_alloc(r->comm, 2 << 20, &q);
 }
 
 START_TEST(memory_is_used_again_when_all_ranks_have_freed_it)
@@ -147,14 +147,14 @@ static int free_wrongly(struct thread_rank *r)
 	char *p;
 	void *v;
 
-	STEP(te_comm_alloc(r->comm, 1000, NULL, &v));
+	STEP(te_comm_alloc(r->comm, 1000, &v));
 	p = v;
 	HOLDS(te_comm_free(r->comm, p + 512) == -EINVAL);
 	HOLDS(te_comm_free(r->comm, p + 4096) == -EINVAL);
 	HOLDS(te_comm_free(r->comm, r) == -EINVAL);
 	STEP(te_comm_free(r->comm, NULL));
-	HOLDS(te_comm_alloc(r->comm, 0, NULL, &v) == -EINVAL && v == p);
-	HOLDS(te_comm_alloc(NULL, 1, NULL, &v) == -EINVAL);
+	HOLDS(te_comm_alloc(r->comm, 0, &v) == -EINVAL && v == p);
+	HOLDS(te_comm_alloc(NULL, 1, &v) == -EINVAL);
 	STEP(te_comm_free(r->comm, p));
 	return te_comm_free(r->comm, p);
 }
@@ -163,61 +163,6 @@ START_TEST(a_block_is_freed_once)
 {
 	threads_run(2, free_wrongly, -EINVAL,
 		    "te_comm_free: no block of symmetric memory begins at");
-}
-END_TEST
-
-/* ---- arenas ---- */
-
-static int use_arenas(struct thread_rank *r)
-{
-	struct te_comm_memory m = TE_COMM_MEMORY_INIT;
-	struct te_comm_arena *a, *b;
-	void *before, *in[3], *after;
-
-	STEP(te_comm_alloc(r->comm, 700, NULL, &before));
-	STEP(te_comm_arena_create(r->comm, 1 << 20, &a));
-	STEP(te_comm_alloc(r->comm, 700, NULL, &after));
-	HOLDS((char *)after == (char *)before + 1024 + (1 << 20));
-	for (int i = 0; i < 3; i++) {
-		STEP(te_comm_alloc(r->comm, 3000, a, &in[i]));
-		HOLDS((char *)in[i] == (char *)before + 1024 + 3072 * i);
-		STEP(put(r->ctx, in[i], 3000, r->rank, i));
-	}
-	STEP(te_comm_reclaim(r->comm));
-	STEP(is(r->ctx, te_comm_peer_ptr(r->comm, in[2], 0), 3000, 0, 2));
-	/* its memory comes from it, however much the pool has */
-	HOLDS(te_comm_alloc(r->comm, 1 << 20, a, &before) == -ENOMEM);
-	HOLDS(strstr(te_error_detail(), "in the arena of 1048576 bytes"));
-	STEP(te_comm_free(r->comm, in[1]));
-	STEP(te_comm_reclaim(r->comm));
-	STEP(te_comm_alloc(r->comm, 1, a, &in[1]));
-	HOLDS((char *)in[1] == (char *)in[0] + 3072);
-	/* the arena is there until its blocks are freed too */
-	HOLDS(te_comm_arena_free(r->comm, a) == NULL);
-	STEP(te_comm_reclaim(r->comm));
-	STEP(is(r->ctx, in[2], 3000, r->rank, 2));
-	STEP(te_comm_memory(r->comm, &m));
-	HOLDS(m.nblocks == 3);
-	for (int i = 0; i < 3; i++)
-		STEP(te_comm_free(r->comm, in[i]));
-	STEP(te_comm_reclaim(r->comm));
-	STEP(te_comm_memory(r->comm, &m));
-	HOLDS(m.nblocks == 2 && m.freed_nbytes == 0);
-	/* all of an arena can be used, whatever its size */
-	STEP(te_comm_arena_create(r->comm, 1000, &a));
-	STEP(te_comm_alloc(r->comm, 1000, a, &in[0]));
-	HOLDS(te_comm_alloc(r->comm, 1, a, &in[1]) == -ENOMEM);
-	STEP(te_comm_free(r->comm, in[0]));
-	HOLDS(te_comm_arena_free(r->comm, a) == NULL);
-	/* one that is left is released with the communicator */
-	STEP(te_comm_arena_create(r->comm, 4096, &b));
-	HOLDS(te_comm_arena_free(r->comm, NULL) == NULL);
-	return te_comm_alloc(r->comm, 100, b, &in[0]);
-}
-
-START_TEST(arenas_have_memory_of_their_own)
-{
-	threads_run(2, use_arenas, 0, NULL);
 }
 END_TEST
 
@@ -230,7 +175,7 @@ static int use_tensors(struct thread_rank *r)
 	struct te_tensor *t = NULL, *v, *last;
 	float x[1050];
 
-	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_FP32, 3, shape, NULL, &t));
+	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_FP32, 3, shape, &t));
 	for (int i = 0; i < 1050; i++)
 		x[i] = (float)(i * (r->rank + 1));
 	STEP(te_tensor_write(t, x, sizeof(x)));
@@ -252,13 +197,12 @@ static int use_tensors(struct thread_rank *r)
 	te_tensor_unref(v);
 	STEP(te_comm_memory(r->comm, &m));
 	HOLDS(m.freed_nbytes == 4608);
-	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_E4M3, 3, shape, NULL, &t) == -TE_EDTYPE);
-	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 0, shape, NULL, &t) == -EINVAL);
-	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 2, huge, NULL, &t) == -EINVAL);
-	HOLDS(te_comm_tensor_create(r->comm, (enum te_dtype)99, 1, shape, NULL, &t) ==
-	      -TE_EDTYPE);
+	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_E4M3, 3, shape, &t) == -TE_EDTYPE);
+	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 0, shape, &t) == -EINVAL);
+	HOLDS(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 2, huge, &t) == -EINVAL);
+	HOLDS(te_comm_tensor_create(r->comm, (enum te_dtype)99, 1, shape, &t) == -TE_EDTYPE);
 	/* a tensor keeps the communicator */
-	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 1, shape, NULL, &last));
+	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_BF16, 1, shape, &last));
 	r->comm = te_comm_unref(r->comm);
 	STEP(te_fill(te_ctx_stream(r->ctx), te_tensor_data(last), 1, 6));
 	te_tensor_unref(last);
@@ -313,7 +257,7 @@ static int bind_gradients(struct thread_rank *r)
 	struct te_tensor *t;
 
 	STEP(gradients(own, on, want, nbytes));
-	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_FP32, 1, &n, NULL, &t));
+	STEP(te_comm_tensor_create(r->comm, TE_DTYPE_FP32, 1, &n, &t));
 	b.grads = te_tensor_data(t);
 	s = model_create_unbound(r->ctx, &gpt);
 	STEP(te_seq_complete(s));
@@ -352,11 +296,11 @@ static int abort_one(struct thread_rank *r)
 
 	if (r->rank == 1) {
 		te_comm_abort(r->comm, "enough");
-		return te_comm_alloc(r->comm, 100, NULL, &p);
+		return te_comm_alloc(r->comm, 100, &p);
 	}
 	/* seen without an exchange */
 	do {
-		code = te_comm_alloc(r->comm, 1, NULL, &p);
+		code = te_comm_alloc(r->comm, 1, &p);
 		usleep(1000);
 	} while (!code && i++ < 5000);
 	return code;
@@ -372,7 +316,7 @@ static int differ(struct thread_rank *r)
 {
 	void *p;
 
-	STEP(te_comm_alloc(r->comm, r->rank == 1 ? 1000 : 1001, NULL, &p));
+	STEP(te_comm_alloc(r->comm, r->rank == 1 ? 1000 : 1001, &p));
 	return te_comm_reclaim(r->comm);
 }
 
@@ -389,17 +333,17 @@ static int capture(struct thread_rank *r)
 	void *p[3];
 	int code;
 
-	STEP(te_comm_alloc(r->comm, POOL - 4096, NULL, &p[0]));
+	STEP(te_comm_alloc(r->comm, POOL - 4096, &p[0]));
 	STEP(te_comm_free(r->comm, p[0]));
 	STEP(te_capture_begin(on));
 	/* what fits is taken; what must be reclaimed first is not */
-	STEP(te_comm_alloc(r->comm, 2048, NULL, &p[1]));
-	code = te_comm_alloc(r->comm, 1 << 20, NULL, &p[2]);
+	STEP(te_comm_alloc(r->comm, 2048, &p[1]));
+	code = te_comm_alloc(r->comm, 1 << 20, &p[2]);
 	HOLDS(code == -EBUSY);
 	STEP(te_fill(on, p[1], 7, 2048));
 	STEP(te_capture_end(on, &rec));
 	STEP(te_recording_launch(rec, on));
-	STEP(te_comm_alloc(r->comm, 1 << 20, NULL, &p[2]));
+	STEP(te_comm_alloc(r->comm, 1 << 20, &p[2]));
 	te_recording_unref(rec);
 	return 0;
 }
@@ -476,7 +420,6 @@ Suite *pool_suite(const char *name, const char *on)
 	tcase_add_loop_test(c, ranks_read_and_write_each_other, 1, 5);
 	tcase_add_test(c, memory_is_used_again_when_all_ranks_have_freed_it);
 	tcase_add_test(c, a_block_is_freed_once);
-	tcase_add_test(c, arenas_have_memory_of_their_own);
 	tcase_add_test(c, tensors_are_on_symmetric_memory);
 	tcase_add_test(c, gradients_are_bound_to_symmetric_memory);
 	tcase_add_test(c, an_abort_is_seen_by_all);

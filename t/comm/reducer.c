@@ -98,8 +98,7 @@ static int train(struct te_ctx *c, struct te_comm *comm, int rank, int n)
 
 	STEP(te_seq_complete(seq));
 	if (comm && g.symmetric) {
-		STEP(te_comm_alloc(comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), NULL,
-				   &grads));
+		STEP(te_comm_alloc(comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), &grads));
 		b.grads = grads;
 		STEP(te_seq_bind(seq, &b));
 	}
@@ -358,8 +357,7 @@ static int queue_rank(struct thread_rank *r)
 	int e;
 
 	STEP(te_seq_complete(seq));
-	STEP(te_comm_alloc(r->comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), NULL,
-			   &grads));
+	STEP(te_comm_alloc(r->comm, (size_t)te_seq_grad_nelems(seq) * sizeof(float), &grads));
 	b.grads = grads;
 	STEP(te_seq_bind(seq, &b));
 	STEP(te_seq_init(seq, 5));

@@ -300,7 +300,7 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 
 static int get(struct comm *c, void **ret)
 {
-	return c->symmetric ? te_comm_alloc(c->comm, c->nbytes, NULL, ret) :
+	return c->symmetric ? te_comm_alloc(c->comm, c->nbytes, ret) :
 			      te_mem_alloc(c->b->stream, c->nbytes, ret);
 }
 

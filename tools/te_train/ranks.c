@@ -63,7 +63,7 @@ static int begin(struct ranks *r)
 	r->rank = te_comm_rank(r->comm);
 	r->others = te_comm_nranks(r->comm) - 1;
 	if (r->others)
-		te = te_comm_alloc(r->comm, (size_t)r->nwords * sizeof(float), NULL, &p);
+		te = te_comm_alloc(r->comm, (size_t)r->nwords * sizeof(float), &p);
 	else
 		r->comm = te_comm_unref(r->comm);
 	r->words = p;
@@ -157,7 +157,7 @@ int ranks_bind(struct ranks *r, struct te_seq *seq)
 		return STATUS_OK;
 	te = te_comm_split(r->comm, r->rank % ranks_nshards(r), 0, &o, &r->data);
 	if (te >= 0)
-		te = te_comm_alloc(r->data, nbytes, NULL, &r->grads);
+		te = te_comm_alloc(r->data, nbytes, &r->grads);
 	if (te >= 0) {
 		r->taken_nbytes = o.pool_nbytes;
 		b.grads = r->grads;

@@ -45,24 +45,24 @@ enum te_node_kind {
 	TE_NODE_FILL,
 	TE_NODE_HOST,
 	TE_NODE_EVENT, /* te_event_record_external */
-	TE_NODE_OTHER, /* of a kind that only driver calls record */
+	TE_NODE_OTHER, /* a kind that only driver calls record */
 };
 
 struct te_node_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_node_kind kind;
-	/* of a kernel, for example "quantize"; "gemm" for every node of a GEMM; else "".
-	 * Valid until the process ends */
+	/* the kernel's name, for example "quantize"; "gemm" for every node of a GEMM; "" for other
+	 * kinds. Valid until the process ends */
 	const char *name;
-	uint64_t nbytes; /* copied or filled, or bytes of arguments; 0 where unknown */
+	uint64_t nbytes; /* bytes copied or filled, or of arguments; 0 where unknown */
 	int32_t ndeps;
 };
 #define TE_NODE_INFO_INIT { sizeof(struct te_node_info), TE_NODE_KERNEL, NULL, 0, 0 }
 
 /**
  * te_recording_node, te_recording_deps - the nodes of a recording and their edges
- * @index: from 0; a node depends on nodes of lower index only
- * @cap:   elements of ret_index; no more are written
+ * @index: the node's number, from 0; a node depends on nodes of lower index only
+ * @cap:   capacity of ret_index, in elements; no more are written
  *
  * te_recording_deps returns how many nodes the node depends on, and writes their indices in
  * ascending order. Indices are valid until the next te_capture_update.
@@ -94,10 +94,10 @@ TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title
  * Call it between te_capture_begin and the end of that capture; it applies to the whole capture.
  * Results are bit-identical for every choice. With TE_CAPTURE_CONCURRENT a node depends on the
  * earlier nodes that write memory it uses or use memory it writes; others may run concurrently
- * with it. Host calls, events and nodes whose memory this library does not know (those
- * not queued through it) are full barriers, unless te_capture_access declares their memory: they
- * depend on all earlier nodes, and all later nodes depend on them. A capture that several streams
- * joined keeps the order of these streams.
+ * with it. Host calls, events and nodes not queued through this library, whose memory it does not
+ * know, are full barriers unless te_capture_access declares their memory: they depend on all
+ * earlier nodes, and all later nodes depend on them. A capture that several streams joined keeps
+ * the order of these streams.
  * Errors: -EINVAL, -TE_ESTATE (no capture was begun on the stream).
  */
 TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
@@ -106,9 +106,9 @@ TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
 struct te_access {
 	const void *ptr;
 	size_t nbytes;
-	uint32_t flags; /* TE_ACCESS_WRITE; 0: it is only read */
-	/* where the work's arguments hold ptr, in bytes from their beginning; -1: it is not said.
-	 * te_host_call: in the bytes that it copies; a kernel: in its parameters */
+	uint32_t flags; /* TE_ACCESS_WRITE; 0: read only */
+	/* offset of ptr in the work's arguments, in bytes: the copied bytes of a te_host_call, or a
+	 * kernel's parameters; -1: not declared */
 	int32_t at;
 };
 #define TE_ACCESS_WRITE 1u /* written, and perhaps read too */
@@ -119,18 +119,19 @@ struct te_access {
  * @n:      0 to TE_ACCESS_MAX; 0: no memory that other work uses
  * @access: n ranges, copied
  *
- * Declares all device and pinned memory that host calls and work queued by driver calls on
- * te_stream_native() access, from te_capture_access to te_capture_access_end or the end of the
- * capture, and what an event of te_event_record_external comes after. In a recording with
- * TE_CAPTURE_CONCURRENT such nodes then have the dependencies of these accesses; without a
- * declaration they are full barriers. If several nodes are queued, each has all of the ranges. Work
- * that the library queues meanwhile keeps its own accesses. A declaration that omits an access is
- * not detected: its node may then run concurrently with others that it must not.
- * te_recording_rebind replaces pointers where at says that they are. Outside a capture that
- * te_capture_begin began, the calls have no effect.
- * Errors: -EINVAL; -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
- * -ENOMEM, -TE_ECUDA. Afterwards te_host_call returns -EINVAL if its argument does not have ptr at
- * that place, and for a kernel te_capture_end does.
+ * Declares all device and pinned memory that is accessed by host calls and by work queued through
+ * driver calls on te_stream_native(), from te_capture_access to te_capture_access_end or the end of
+ * the capture. The accesses
+ * declared for an event of te_event_record_external determine which nodes it depends on. In a
+ * recording with TE_CAPTURE_CONCURRENT such nodes have the dependencies of these accesses; without
+ * a declaration they are full barriers. If several nodes are queued, each has all of the ranges.
+ * Work that the library queues meanwhile keeps its own accesses. An omitted access is not detected:
+ * the node may then run concurrently with one that it conflicts with. te_recording_rebind replaces
+ * pointers at the declared offsets. Outside a capture begun by te_capture_begin, the calls have no
+ * effect.
+ * Errors: -EINVAL, -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
+ * -ENOMEM, -TE_ECUDA. If the arguments do not hold ptr at the declared offset, te_host_call, or
+ * te_capture_end for a kernel, returns -EINVAL.
  */
 TE_EXPORT int te_capture_access(struct te_stream *stream, int n, const struct te_access *access);
 TE_EXPORT int te_capture_access_end(struct te_stream *stream);
@@ -144,7 +145,7 @@ enum te_update {
  * te_capture_update - end a capture as te_capture_end does, into an existing recording
  * @ret_how: TE_UPDATE_IN_PLACE if the nodes, in capture order, have the same kinds and
  *           edges as before and the backend can update them; TE_UPDATE_INSTANTIATED if the
- *           recording got a new executable. Or NULL
+ *           recording got a new executable; NULL if not wanted
  *
  * All bindings are removed; te_recording_binding creates new ones, from number 0. On
  * failure the recording is unchanged. After -EINVAL for an argument the capture continues.
@@ -162,17 +163,17 @@ struct te_binding_info {
 
 /**
  * te_recording_binding - find all uses of [ptr, ptr + nbytes) in a recording
- * @ret: what was found, or NULL
+ * @ret: the uses found; NULL if not wanted
  *
- * Creates a binding and returns its number, from 0; for memory that a binding is bound to
- * already, returns that one. Bindings are valid until the next te_capture_update. A use is a
- * pointer into the memory, of a kernel of the library, a copy or a fill, or a range of
- * te_capture_access. Arguments of other host calls are not searched. Cannot be patched: a copy, a
- * fill or a declared range that extends beyond the memory; a declared range without its place in
+ * Creates a binding and returns its number, from 0, or the number of the binding that has this
+ * memory already. Bindings are valid until the next te_capture_update. A use is a pointer into the
+ * memory that a kernel of the library, a copy or a fill has, or a range of te_capture_access.
+ * Arguments of other host calls are not searched. The following uses cannot be patched: a copy, a
+ * fill or a declared range that extends beyond the memory; a declared range without its offset in
  * the arguments; on the cuda backend a GEMM that cuBLASLt computes, and a declared host call, copy
- * or fill; and any use in a recording that has nodes not queued through this library and not
- * declared, since the memory they access is unknown.
- * Errors: -EINVAL (no memory, or it overlaps that of another binding), -ENOMEM.
+ * or fill; and any use in a recording that has undeclared nodes not queued through this library,
+ * since the memory they access is unknown.
+ * Errors: -EINVAL (no memory, or it overlaps the memory of another binding), -ENOMEM.
  */
 TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbytes,
 				struct te_binding_info *ret);
@@ -180,9 +181,9 @@ TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, si
 /**
  * te_recording_rebind - make later launches use other memory
  * @n:        bindings to rebind
- * @bindings: their numbers, each once
- * @ptrs:     for each its new memory, of the same size, kind (device or host) and address
- *            modulo 16 as its present memory
+ * @bindings: numbers of the bindings, each once
+ * @ptrs:     new memory of each binding, with the size, kind (device or host) and address
+ *            modulo 16 of its present memory
  *
  * Either all are rebound or none. A binding that already has the given memory costs nothing.
  * Launches queued earlier keep the memory they were queued with. Memory must outlive the launches

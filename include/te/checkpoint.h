@@ -11,14 +11,14 @@ TE_BEGIN_DECLS
 
 /**
  * te_checkpoint_save - write weights, optimizer, quantizers and random state to a file
- * @adamw: of the sequence; NULL: no moments, for inference
+ * @adamw: the sequence's optimizer; NULL: no moments are saved, for inference
  * @path:  replaced if it exists; a safetensors file, tensors named as in te_checkpoint_save(3)
  *
  * The file is written and synced as path.new, then renamed: after a crash or a full disk, path is
  * the previous file or the new one, complete. Waits for all work that is queued on the context.
  * Errors: -EINVAL, -TE_ESTATE (not initialised), -EOPNOTSUPP (a bound weight has no master),
- * -ENOMEM, -EBUSY (this thread captures; another process saves to path), -TE_ECUDA, and those of
- * open, write, fsync and rename.
+ * -ENOMEM, -EBUSY (this thread captures; another process saves to path), -TE_ECUDA, and the
+ * errno values of open, write, fsync and rename.
  */
 TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, const char *path);
 
@@ -26,16 +26,18 @@ TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, con
 
 /**
  * te_checkpoint_load - restore what te_checkpoint_save wrote
- * @adamw:      of the sequence; NULL: moments of the file are skipped
+ * @adamw:      the sequence's optimizer; NULL: moments in the file are skipped
  * @flags:      TE_CHECKPOINT_*
- * @ret_nsteps: steps of the optimizer so far, applied and skipped; NULL if not wanted
+ * @ret_nsteps: optimizer steps so far, applied and skipped; NULL if not wanted
  *
- * The sequence has the same weights, in the same order, with the same ones frozen. Load after the
- * plan or step has been created: with FP8 that creates the quantizers. Training then continues with
- * the same bits. The whole file is read into memory and checked before anything is changed.
+ * The sequence must have the same weights, in the same order, and the same frozen weights. Load
+ * after creating the plan or step, which creates the quantizers of an FP8 recipe. Training then
+ * continues with the same bits. The whole file is read into memory and checked before anything is
+ * changed.
  * Errors: -EINVAL, -TE_EFORMAT (not a checkpoint, or another version), -TE_ECORRUPT (damaged or cut
- * short), -TE_ESHAPE (of another model), -TE_ESTATE (not initialised; no quantizers yet), -ENOMEM,
- * -EBUSY, -TE_ECUDA, and those of open and read. The state is undefined after -TE_ECUDA.
+ * short), -TE_ESHAPE (a checkpoint of another model), -TE_ESTATE (not initialised; no quantizers
+ * yet), -ENOMEM, -EBUSY, -TE_ECUDA, and the errno values of open and read. The state is undefined
+ * after -TE_ECUDA.
  */
 TE_EXPORT int te_checkpoint_load(struct te_seq *seq, struct te_adamw *adamw, const char *path,
 				 uint32_t flags, int64_t *ret_nsteps);

@@ -1,9 +1,9 @@
 /*
  * te/comm_op.h - operations of sequences whose forward or backward pass communicates.
  *
- * Ranks that divide a model have sequences with the same operations in the same order, whose
- * communication is that of te/collective.h: all ranks run their passes in the same order, eagerly
- * or recorded, and results have the same bits on every rank. n is the number of ranks.
+ * Ranks that divide a model have sequences with the same operations in the same order.
+ * Communication follows the rules of te/collective.h: all ranks run their passes in the same order,
+ * eagerly or recorded, and results have the same bits on every rank. n is the number of ranks.
  *
  *			y				dx
  *	allreduce	sum of x over the ranks		dy
@@ -11,11 +11,11 @@
  *	reduce_scatter	this rank's part of that sum	dy of all ranks, in rank order
  *	all_gather	x of all ranks, in rank order	this rank's part of the sum of dy
  *
- * A layer that is divided into columns begins with copy or all_gather, one that is divided into
- * rows ends with allreduce or reduce_scatter. With one rank each is the identity.
+ * A layer that is divided into columns begins with copy or all_gather; a layer that is divided into
+ * rows ends with allreduce or reduce_scatter. With one rank each op is the identity.
  *
- * Values are of the compute dtype of the recipe; sums are rounded to it once. An op holds a
- * reference to the communicator, which is of the context of its sequence.
+ * Values have the compute dtype of the recipe; sums are rounded to it once. An op holds a reference
+ * to the communicator, which must belong to the context of the op's sequence.
  */
 #ifndef TE_COMM_OP_H
 #define TE_COMM_OP_H
@@ -35,10 +35,10 @@ struct te_cross_entropy_attrs; /* te/op.h */
 
 struct te_comm_op_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	enum te_comm_algorithm algorithm; /* of the calls, as in te_comm_call_opts */
-	int32_t max_blocks;		  /* the same */
-	/* all_gather, reduce_scatter: the extent that has a part for each rank, divisible by n. A
-	 * call is queued for each index of the extents before it */
+	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts */
+	int32_t max_blocks;		  /* as in te_comm_call_opts */
+	/* all_gather, reduce_scatter: index of the extent that has a part for each rank, divisible
+	 * by n. A call is queued for each index of the extents before it */
 	int32_t axis;
 };
 #define TE_COMM_OP_OPTS_INIT { sizeof(struct te_comm_op_opts), TE_COMM_AUTO, 0, 0 }
@@ -49,7 +49,7 @@ struct te_comm_op_opts {
  * @opts: NULL: defaults; equal on all ranks
  * @name: as in te_op_create()
  *
- * Errors: -EINVAL, -ENOMEM; those of te_comm_allreduce() when a pass is queued.
+ * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_allreduce().
  */
 TE_EXPORT int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,
 				   const char *name, struct te_op **ret_op);
@@ -58,8 +58,8 @@ TE_EXPORT int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts
 /**
  * te_comm_op_reduce_scatter, te_comm_op_all_gather - with a part of an extent for each rank
  *
- * The first makes that extent n times smaller, the second n times larger. Arguments and errors as
- * above.
+ * The first op makes that extent n times smaller, the second n times larger. Arguments and errors
+ * as for te_comm_op_allreduce().
  */
 TE_EXPORT int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
 					const char *name, struct te_op **ret_op);
@@ -67,31 +67,31 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
 				    const char *name, struct te_op **ret_op);
 
 /**
- * te_comm_op_cross_entropy - the loss of te_op_cross_entropy(), of classes that ranks divide
- * @attrs: as there; nclasses is that of all ranks
+ * te_comm_op_cross_entropy - the loss of te_op_cross_entropy(), over classes that ranks divide
+ * @attrs: as for te_op_cross_entropy(); nclasses counts the classes of all ranks
  * @name:  as in te_op_create()
  *
- * The logits of rank r, [B,T,V], are those of classes r V to (r + 1) V - 1; targets are equal on
- * all ranks. The loss has the bits of te_kernel_cross_entropy_join() on all of them, and each gets
- * the gradient of its own logits. The passes that compute the logits from a value that all ranks
- * have begin with te_comm_op_copy().
- * Errors: -EINVAL, -ENOMEM; those of te_comm_all_gather() when a pass is queued.
+ * Rank r has the logits of classes r V to (r + 1) V - 1, [B,T,V]; targets are equal on all ranks.
+ * The loss has the bits of te_kernel_cross_entropy_join() on every rank, and each rank gets the
+ * gradient of its own logits. Put te_comm_op_copy() before the layer that computes the logits from
+ * a value that all ranks have.
+ * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_all_gather().
  */
 TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
 				       const struct te_cross_entropy_attrs *attrs,
 				       const char *name, struct te_op **ret_op);
 
 /**
- * te_comm_add_fusions - fusions of these ops with the norm that follows, by te_seq_add_fusion()
- * @seq: before its first plan
+ * te_comm_add_fusions - fuse these ops with the norm that follows them, by te_seq_add_fusion()
+ * @seq: must have no plan yet
  *
- * Forward: allreduce, add, rmsnorm and a cast to FP8, without add and without the cast, too, by
- * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork, by te_comm_allreduce_norm_backward().
- * Forward, and backward where a latency counts, reduce_scatter and all_gather around the norm may
- * take the place of allreduce and copy. Residuals of an allreduce, and the gradients of them, are
- * equal on all ranks. The bits are those of the plan without these fusions, as
- * te_comm_allreduce_norm() describes.
- * Errors: those of te_seq_add_fusion().
+ * Forward: allreduce, an optional add, rmsnorm and an optional cast to FP8 become
+ * te_comm_allreduce_norm(). Backward: copy, rmsnorm and fork become
+ * te_comm_allreduce_norm_backward(). In forward, and in backward where latency matters,
+ * reduce_scatter and all_gather around the norm may take the place of allreduce and copy. Residuals
+ * of an allreduce and their gradients must be equal on all ranks. Results have the bits of a plan
+ * without these fusions, as te_comm_allreduce_norm() describes.
+ * Errors: as te_seq_add_fusion().
  */
 TE_EXPORT int te_comm_add_fusions(struct te_seq *seq);
 

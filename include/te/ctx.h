@@ -12,17 +12,17 @@ struct te_ctx;	  /* opaque, reference counted */
 struct te_stream; /* te/stream.h */
 
 /*
- * Functions of the program that allocate all device memory of a context, all its pinned memory, or
- * both: each pair may be NULL. Any thread calls them, and several do at once. They must not call
- * the library. NULL means that there is not enough memory.
+ * Program functions that allocate all device memory of a context, all its pinned memory, or both:
+ * each pair may be NULL. Several threads may call them at once. They must not call the library. An
+ * allocation returns NULL if there is not enough memory.
  */
 struct te_alloc_ops {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	void *user;  /* the first argument of each function */
 	/*
 	 * Device memory, aligned to 256 bytes. On a GPU both functions are ordered by the CUstream
-	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used at once, and is
-	 * freed after the work queued before has run, by a thread of the library.
+	 * native, as cuMemAllocAsync is. On host native is NULL: memory can be used at once, and a
+	 * thread of the library frees it after the work queued before has run.
 	 */
 	void *(*device_alloc)(void *user, size_t nbytes, void *native);
 	void (*device_free)(void *user, void *ptr, size_t nbytes, void *native);
@@ -37,9 +37,9 @@ struct te_ctx_opts {
 	const char *backend; /* "host", "cuda", "auto"; NULL: TE_BACKEND, default auto */
 	int32_t device;	     /* index within the backend */
 	uint32_t flags;	     /* none yet: 0 */
-	/* of device memory; 0: no limit. TE_DEVICE_MEM_LIMIT holds too: the lower one of both */
+	/* limit of device memory, 0: none. TE_DEVICE_MEM_LIMIT holds too: the lower limit counts */
 	uint64_t mem_limit_nbytes;
-	const struct te_alloc_ops *alloc; /* copied; NULL: the library allocates */
+	const struct te_alloc_ops *alloc; /* copied; NULL: the library's allocators */
 	/* a CUcontext of the device, which must outlive the context; NULL: the primary context */
 	void *native;
 };
@@ -49,8 +49,8 @@ struct te_ctx_opts {
 struct te_backend_info {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	char name[16];
-	int32_t ndevices;  /* 0 when the backend is absent */
-	char reason[256];  /* why it is absent; empty if it is present */
+	int32_t ndevices;  /* 0 if the backend is absent */
+	char reason[256];  /* why it is absent; "" if it is present */
 	char version[64];  /* driver or library version, "" if there is none */
 };
 #define TE_BACKEND_INFO_INIT { sizeof(struct te_backend_info), { 0 }, 0, { 0 }, { 0 } }
@@ -88,7 +88,7 @@ struct te_mem_info {
 	uint64_t peak_nbytes;	     /* the largest used_nbytes so far */
 	uint64_t nallocs;	     /* allocations so far: running a plan makes none */
 	uint64_t pinned_nbytes;	     /* pinned host memory allocated now */
-	/* of the device, which has other users, or of the limit */
+	/* memory of the device, which has other users, or the limit and what is left of it */
 	uint64_t device_free_nbytes;
 	uint64_t device_total_nbytes;
 	/* as the backend's allocator counts: used memory after rounding, and workspaces */
@@ -120,9 +120,9 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * @ret_ctx: the context, with one reference
  *
  * "auto" chooses cuda if a usable Hopper GPU is present, else host.
- * Thread: any.  A context may be used by many threads; each stream by one at a time.
- * In a child forked afterwards, all that would use the device returns -TE_ESTATE.
+ * In a child forked afterwards, functions that would use the device return -TE_ESTATE.
  * No function of the library changes the CUcontext that is current to the calling thread.
+ * Thread: any. A context may be used by many threads; each stream by one at a time.
  * Errors: -EINVAL (also a CUcontext of another device, or an invalid TE_ variable in the
  * environment), -EOPNOTSUPP (a CUcontext for the host backend), -ENOMEM, -ENODEV (backend or device
  * absent; the error message has the reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL
@@ -133,13 +133,13 @@ TE_EXPORT struct te_ctx *te_ctx_ref(struct te_ctx *ctx);
 TE_EXPORT struct te_ctx *te_ctx_unref(struct te_ctx *ctx);
 
 TE_EXPORT const char *te_ctx_backend(const struct te_ctx *ctx);
-/* ret_info initialised by TE_DEVICE_INFO_INIT, or TE_MEM_INFO_INIT; -EINVAL else */
+/* ret_info must be initialised by TE_DEVICE_INFO_INIT or TE_MEM_INFO_INIT, or -EINVAL */
 TE_EXPORT int te_ctx_device_info(const struct te_ctx *ctx, struct te_device_info *ret_info);
 TE_EXPORT int te_ctx_mem_info(const struct te_ctx *ctx, struct te_mem_info *ret_info);
 
 /* the context's default stream; valid as long as the context; do not unref it */
 TE_EXPORT struct te_stream *te_ctx_stream(struct te_ctx *ctx);
-/* wait for every stream of the context; the first asynchronous failure is returned */
+/* wait for every stream of the context; returns the first asynchronous failure */
 TE_EXPORT int te_ctx_sync(struct te_ctx *ctx);
 
 TE_END_DECLS

@@ -44,7 +44,7 @@ enum te_errno {
  *
  * Returns a text without a full stop. For an r that is neither an errno nor a TE_E code it is
  * "success", or "unknown error" if r is below 0. Never NULL. The text of an errno is valid
- * until the thread's next call; that of a TE_E code until the process ends.
+ * until the thread's next call; the text of a TE_E code until the process ends.
  *
  * Thread: any thread.
  * Since:  0.1

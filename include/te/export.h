@@ -2,7 +2,7 @@
 #ifndef TE_EXPORT_H
 #define TE_EXPORT_H
 
-/* the libraries are built with hidden visibility; this is the way out */
+/* makes a symbol visible: the libraries are built with hidden visibility */
 #define TE_EXPORT __attribute__((visibility("default")))
 
 #define TE_PRINTF(fmt_arg, first_arg) \

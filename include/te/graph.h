@@ -23,7 +23,7 @@ struct te_graph; /* opaque, reference counted */
 
 /* ---- callables ---- */
 
-/* of an input: backward writes all of its gradient; of an output: backward may read its gradient */
+/* input: backward writes all of its gradient; output: backward may read its gradient */
 #define TE_ARG_GRAD 1u
 
 struct te_arg {
@@ -63,14 +63,14 @@ struct te_callable {
 	void *self;
 	uint32_t flags; /* TE_CALLABLE_* */
 	int32_t nin, nout;
-	const struct te_arg *in, *out; /* copied by te_graph_create */
+	const struct te_arg *in, *out; /* [nin], [nout]; copied by te_graph_create */
 	size_t saved_nbytes;
 	te_callable_fn forward;
 	te_callable_fn backward;    /* NULL: inference only */
 	te_callable_fn backward_dw; /* weight gradients; NULL: backward computes them */
 	/* calls fn for all memory that the functions write besides their arguments; NULL: none */
 	int (*regions)(void *self, te_region_fn fn, void *arg);
-	void (*release)(void *self); /* called once by the graph that owns the callable; or NULL */
+	void (*release)(void *self); /* called once, by the graph that owns the callable; or NULL */
 	size_t span_nbytes[TE_SPAN_COUNT]; /* memory for some of the passes, by enum te_span */
 };
 #define TE_CALLABLE_INIT \
@@ -87,7 +87,7 @@ struct te_callable {
  * succeeds.
  * One plan can serve several micro-batches if the schedule completes all passes of one before it
  * starts the next: give te_graph_create copies of the struct, with release NULL in all but one.
- * With another order of passes, te_graph_create returns -TE_ESTATE.
+ * For any other order of passes te_graph_create returns -TE_ESTATE.
  * Errors: -EINVAL, -TE_ESTATE (created without TE_PLAN_EXTERNAL), -EBUSY (it offloads values
  * and is a callable already), -ENOMEM.
  */
@@ -99,15 +99,15 @@ TE_EXPORT int te_callable_from_plan(struct te_plan *plan, const char *name,
 #define TE_GRAPH_WHOLE 1u /* one graph for the whole schedule: te_graph_run is one launch */
 /* output 0 of each callable is input 0 of the next one, in the same memory */
 #define TE_GRAPH_CHAIN 2u
-/* tensors and saved memory that are not needed at the same time share memory. The scratch of passes
- * does so without this flag too, unless TE_GRAPH_WHOLE lets passes run concurrently */
+/* tensors and saved memory that are not needed at the same time share memory. Scratch of passes is
+ * shared without this flag too, unless TE_GRAPH_WHOLE lets passes run concurrently */
 #define TE_GRAPH_REUSE 4u
 #define TE_GRAPH_RETAIN 16u	  /* a backward may be replayed again before the next forward */
 #define TE_GRAPH_EAGER 32u	  /* no capture: replays call the functions, for comparison */
 /* lay out the pool for te_graph_report, and allocate, warm up and capture nothing: the graph can be
- * reported and released. The callables may be of plans with TE_PLAN_NO_ALLOC */
+ * reported and released. Callables may come from plans with TE_PLAN_NO_ALLOC */
 #define TE_GRAPH_NO_ALLOC 128u
-#define TE_GRAPH_SERIAL 64u	  /* each node depends on the node before it: no te_capture_edges */
+#define TE_GRAPH_SERIAL 64u	  /* each node depends on the previous one: no te_capture_edges */
 
 enum te_hook {
 	TE_HOOK_PRE_WARMUP = 0,	 /* once, before warm-up; callable is -1 */
@@ -119,16 +119,16 @@ enum te_hook {
 	TE_HOOK_BACKWARD_PRE = 4,
 	TE_HOOK_BACKWARD = 5
 };
-/* 0, or a negative code that ends the capture. Hooks come in pairs: once the hook before warm-up or
- * before a pass has returned 0, the hook after it is called, also where something failed between
- * them. The first failure is the one that te_graph_create returns */
+/* Returns 0, or a negative code that ends the capture. Hooks come in pairs: once the hook before
+ * warm-up or before a pass has returned 0, the hook after it is called, also if something failed
+ * between them. te_graph_create returns the first failure */
 typedef int (*te_hook_fn)(void *arg, enum te_hook hook, int32_t callable,
 			  struct te_stream *stream);
 
 struct te_graph_opts {
 	size_t size;		      /* set by the INIT macro; lets the struct grow */
 	uint32_t flags;		      /* TE_GRAPH_* */
-	int32_t nwarmup;	      /* runs of the schedule before it is captured */
+	int32_t nwarmup;	      /* runs of the schedule before capture; 3 by default */
 	struct te_schedule *schedule; /* NULL: all forwards, then the backwards in reverse order */
 	te_hook_fn hook;	      /* or NULL */
 	/* work before the first and after the last pass, such as zeroing gradients and the
@@ -138,16 +138,16 @@ struct te_graph_opts {
 	/* calls fn for all memory that first and last write; or NULL */
 	int (*regions)(void *arg, te_region_fn fn, void *fn_arg);
 	void *arg; /* first argument of hook, first, last and regions */
-	/* device memory for the pool, aligned to 256 bytes; NULL: the graph allocates it. The
-	 * caller keeps it until the graph has been reset and its replays have run. Graphs that
-	 * never run concurrently may share it */
+	/* device memory for the pool, aligned to 256 bytes; NULL: the graph allocates it. It must
+	 * remain until the graph has been reset and its replays have run. Graphs that never run
+	 * concurrently may share it */
 	void *pool;
 	uint64_t pool_nbytes; /* at least te_graph_report's peak_nbytes + te_ctx_workspace_nbytes */
 };
 #define TE_GRAPH_OPTS_INIT { sizeof(struct te_graph_opts), 0, 3, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * te_graph_create - warm up and capture callables, and restore what that changed
+ * te_graph_create - warm up and capture callables, and restore the memory that this changed
  * @callables: n structs, copied; one for each callable of the schedule, in its order
  * @opts:      NULL for the defaults
  *
@@ -155,32 +155,33 @@ struct te_graph_opts {
  * begins.
  * When the call returns, also with an error, every region that the regions functions name holds the
  * bytes it held before. Plans of one sequence draw random numbers that depend on the step, the
- * micro-batch and the op, not on the order of passes: see te_plan_set_rng. The message of an error
- * names the pass and the callable. On success the
- * graph owns the callables: it calls their release functions. On failure the caller still does.
+ * micro-batch and the op, not on the order of passes: see te_plan_set_rng. An error message names
+ * the pass and the callable. On success the graph owns the callables and calls their release
+ * functions; on failure the caller still owns them.
  * A schedule with forward passes only is inference and needs no backward functions.
- * A captured backward that does not write all of a gradient that it declares is -EINVAL. Host calls
- * and work queued without this library may write anything: a pass with them is not checked.
+ * A captured backward that does not write all of a gradient that it declares is -EINVAL. Passes
+ * with host calls or with work queued without this library are not checked: these may write
+ * anything.
  * Stream: synchronous; other streams must not use the callables during the call.
  * Thread: any; different threads may create and replay different graphs concurrently.
- * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM, and what functions return.
+ * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM, and codes that the callables'
+ * functions and hooks return.
  */
 TE_EXPORT int te_graph_create(struct te_ctx *ctx, int32_t n, const struct te_callable *callables,
 			      const struct te_graph_opts *opts, struct te_graph **ret_graph);
 TE_EXPORT struct te_graph *te_graph_ref(struct te_graph *graph);
-/* Releasing the last reference resets the graph. If a callable has a release function, it then
- * waits until all queued replays have run and calls the release functions. If a stream of the
- * replays is in a capture that began without this library, it logs a warning and releases no
- * callable. */
+/* Releasing the last reference resets the graph. If a callable has a release function, this waits
+ * until all queued replays have run and calls the release functions. If a stream of the replays is
+ * in a capture that was begun without this library, it logs a warning and releases no callable. */
 TE_EXPORT struct te_graph *te_graph_unref(struct te_graph *graph);
 
 /**
  * te_graph_reset - release the recordings and the pool
  *
  * The pool is freed in stream order after the queued replays. Their streams may be capturing: the
- * free is not part of that capture. Tensors that te_graph_bind bound are released as described
- * there. Later replays return -TE_ESTATE. On the cuda backend the call waits for queued replays of
- * graphs that hold host calls, external events or GEMMs.
+ * free is not part of that capture. Bound tensors are released as te_graph_bind describes. Later
+ * replays return -TE_ESTATE. On the cuda backend the call waits for queued replays of graphs that
+ * hold host calls, external events or GEMMs.
  */
 TE_EXPORT int te_graph_reset(struct te_graph *graph);
 
@@ -190,8 +191,8 @@ TE_EXPORT int te_graph_reset(struct te_graph *graph);
  * Returns a borrowed tensor, or NULL and an error message if there is none. Its contents stay until
  * it is written again, unless TE_GRAPH_REUSE lets tensors share memory. Then they are valid as
  * follows:
- * - An output that the next callable of a chain takes: until the last passes of both callables have
- *   run. The gradient of that output: until the last pass of the callable that has the output.
+ * - An output that the next callable of a chain takes is valid until the last passes of both
+ *   callables have run; its gradient until the last pass of the first of the two.
  * - If te_graph_run() may be called: other outputs and input gradients are valid until the next run
  *   starts. Before every run, and after the results of the previous run have been read, write all
  *   inputs and all output gradients that no neighbour supplies: their memory is reused. Or pass
@@ -227,9 +228,9 @@ struct te_replay {
 	const struct te_named *kept;
 	/* run on this stream, after all work queued on the replay's stream; or NULL */
 	struct te_stream *side;
-	/* with side: the replay's stream waits for this event, which the pass must record by
+	/* with side: event that the replay's stream waits for, which the pass must record by
 	 * te_event_record_external; NULL: it waits for the end of the pass. Only later replays with
-	 * a side stream wait for what the pass does after the event */
+	 * a side stream wait for the work of the pass after the event */
 	struct te_event *until;
 };
 #define TE_REPLAY_INIT \
@@ -241,9 +242,9 @@ struct te_replay {
  *
  * Passes must be replayed in the order of the schedule, which repeats: tensors share memory on that
  * assumption. A pass out of order is -TE_ESTATE; the message names the pass that is due, and
- * nothing is queued. Inputs and gradients that a neighbour in the chain supplies are not passed.
- * Stream: asynchronous. Replays of one graph run serially on any streams, except for what a pass
- * does after the event `until`.
+ * nothing is queued. Do not pass inputs and gradients that a neighbour in the chain supplies.
+ * Stream: asynchronous. Replays of one graph run serially on any streams, except for the work of a
+ * pass after the event `until`.
  * Thread: one graph by one thread at a time.
  * Errors: -EINVAL (an argument is missing, unknown or passed twice; until), -TE_ESHAPE, -TE_EDTYPE,
  * -TE_ESTATE (order, reset, failed before), -EBUSY (the stream, the side stream or the stream of
@@ -259,10 +260,10 @@ TE_EXPORT int te_graph_backward_dw(struct te_graph *graph, int32_t callable,
 /**
  * te_graph_run - replay the whole schedule once
  *
- * Arguments are read from the static tensors. With TE_GRAPH_REUSE, write all of them before each
- * call, except those that te_graph_bind has bound. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN unless
- * the schedule has a single callable. The run starts with the first pass of the schedule, whatever
- * passes were replayed before, and after it the first pass is due.
+ * Arguments are read from the static tensors. With TE_GRAPH_REUSE, write all unbound arguments
+ * before each call. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN unless the schedule has a single
+ * callable. The run starts with the first pass of the schedule, whatever passes were replayed
+ * before, and after it the first pass is due.
  */
 TE_EXPORT int te_graph_run(struct te_graph *graph, struct te_stream *stream);
 /* makes the first pass of the schedule due */
@@ -279,10 +280,10 @@ enum te_bind {
 
 /**
  * te_graph_bind - let later replays use the caller's memory for an argument
- * @name:    an input or an output that it does not share with a neighbour in the chain
+ * @name:    an input or output of the callable that is not shared with a neighbour in the chain
  * @flags:   TE_BIND_GRAD or 0
- * @tensor:  of the same type and shape; the graph keeps a reference. NULL: unbind the argument
- * @ret_how: if a tensor was bound, how; or NULL
+ * @tensor:  has the argument's type and shape; the graph keeps a reference. NULL: unbind
+ * @ret_how: how the tensor was bound; NULL if not wanted
  *
  * If possible, the arguments of nodes are patched. The first bind of an argument measures patching
  * and copying, which waits for a copy on the graph's own stream, and keeps the cheaper method for
@@ -290,13 +291,13 @@ enum te_bind {
  * recordings with host calls, nor a whole graph with TE_GRAPH_REUSE, nor tensors that are not
  * aligned to 16 bytes. Later binds take a microsecond or two and do not wait.
  * te_graph_tensor returns the caller's tensor for a patched argument. One tensor may be bound to
- * several arguments. If the same pass, or whole graph, writes one of them, those bound later are
- * copied, inputs before a replay and outputs after it, unless TE_GRAPH_SERIAL is set.
- * Memory: the caller may release its reference while the tensor is bound. If it does, binding
- * another tensor may free the memory in the order of the context's stream: before, make that
- * stream wait for replays on other streams.
- * Errors: -EINVAL (names what is unknown or shared), -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM,
- * -TE_ECUDA. On failure the argument stays bound as before.
+ * several arguments. If the same pass, or whole graph, writes one of them, the arguments bound
+ * later are copied, inputs before a replay and outputs after it, unless TE_GRAPH_SERIAL is set.
+ * Memory: the caller may release its reference while the tensor is bound. Binding another tensor
+ * may then free the memory in the order of the context's stream: before that, make this stream wait
+ * for replays on other streams.
+ * Errors: -EINVAL (the message names the argument that is unknown or shared), -TE_ESHAPE,
+ * -TE_EDTYPE, -TE_ESTATE, -ENOMEM, -TE_ECUDA. On failure the argument stays bound as before.
  */
 TE_EXPORT int te_graph_bind(struct te_graph *graph, int32_t callable, const char *name,
 			    uint32_t flags, struct te_tensor *tensor, enum te_bind *ret_how);
@@ -311,16 +312,15 @@ struct te_graph_change {
 /**
  * te_graph_update - replace the callables of a graph
  * @n, @callables: as in te_graph_create, for the same schedule; shapes may differ
- * @ret_change:    how the recordings were updated; or NULL
+ * @ret_change:    how the recordings were updated; NULL if not wanted
  *
  * Waits for queued replays, warms up and captures as te_graph_create does with the same options,
  * and updates the executables with the new nodes. Afterwards static tensors are new ones, no
  * argument is bound, the first pass of the schedule is due, and the previous callables have been
- * released. On failure the graph stays as it was, and the caller still owns the new callables: the
- * contents of a pool of the caller are restored from a copy that is made meanwhile. If recordings
- * had been updated by then and capturing the previous callables again fails too, later replays
- * return -TE_ESTATE.
- * Errors: those of te_graph_create, -TE_ESTATE.
+ * released. On failure the graph is unchanged, and the caller still owns the new callables; the
+ * contents of a caller-provided pool are restored from a copy. If recordings had been updated by
+ * then and capturing the previous callables again fails too, later replays return -TE_ESTATE.
+ * Errors: as te_graph_create, -TE_ESTATE.
  */
 TE_EXPORT int te_graph_update(struct te_graph *graph, int32_t n,
 			      const struct te_callable *callables,
@@ -333,15 +333,15 @@ struct te_graph_report {
 	int32_t ncallables, nsteps;
 	uint64_t nrecordings, ninstantiated, nupdated;
 	uint64_t nnodes, nedges, nkernels, ncopies, nfills, nhost;
-	/* bytes of the pool, where sizes are rounded up to 256; and the sum of the sizes of all
-	 * tensors, saved memory and scratch, not rounded */
+	/* bytes of the pool, with sizes rounded up to 256; bytes of all tensors, saved memory and
+	 * scratch together, not rounded */
 	uint64_t peak_nbytes, sum_nbytes;
-	uint64_t in_nbytes, out_nbytes, grad_nbytes, saved_nbytes; /* of sum_nbytes */
+	uint64_t in_nbytes, out_nbytes, grad_nbytes, saved_nbytes; /* parts of sum_nbytes */
 	uint64_t nlaunches;
-	double launch_us;     /* CPU time of a launch, mean of all */
+	double launch_us;     /* CPU time of a launch, mean and maximum */
 	double launch_max_us;
 	int32_t npatched, ncopied; /* bound arguments, by enum te_bind */
-	uint64_t scratch_nbytes;   /* of sum_nbytes: spans of one pass */
+	uint64_t scratch_nbytes;   /* part of sum_nbytes: spans of one pass */
 };
 #define TE_GRAPH_REPORT_INIT                                                                   \
 	{                                                                                      \

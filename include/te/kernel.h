@@ -1,11 +1,11 @@
 /*
  * te/kernel.h - the library's kernels as calls on tensors, without ops and plans.
  *
- * Every call checks its arguments, queues kernels on the stream and returns; it can be captured. A
- * stream may be used by one thread at a time, and tensors by several that only read them. A call
- * gives the same bits as the op of te/op.h. It allocates nothing: where a call has ws, that is
- * device memory aligned to 256 bytes, of at least the bytes that the function ..._ws_nbytes returns
- * for its extents, used until the queued work has run. NULL and 0 will do where that is 0.
+ * Every call checks its arguments, queues kernels on the stream and returns; it can be captured.
+ * Results have the bits of the op in te/op.h. A call allocates nothing. ws is device scratch
+ * memory, aligned to 256 bytes, of at least as many bytes as the function ..._ws_nbytes returns for
+ * the same extents; it must remain until the queued work has run. NULL and 0 will do if that
+ * function returns 0.
  *
  * x, y and gradients are FP32 or BF16, all of one type, called T below; all extents but the last
  * count as rows. Statistics, gains and the gradients of gains and biases are FP32. A tensor that is
@@ -13,12 +13,14 @@
  *
  * Quantized output: with quant and q, a call also casts its result to FP8 by a slot of quant, with
  * the bits of te_quantize() of the result. The result itself is then optional (NULL), unless the
- * recipe computes a tensor's scale from the amax of that tensor (fp8-current), which reads it, or
- * the call's comment says otherwise. RoPE, attention and the backward pass of norms take a q with
- * one scale, not with block scaling (-EOPNOTSUPP).
+ * recipe computes the scale from the amax of the same tensor (fp8-current), which reads the result,
+ * or the call's comment says otherwise. RoPE, attention and the backward pass of norms take a q
+ * with one scale, not with block scaling (-EOPNOTSUPP).
  *
- * Errors of all: -EINVAL, -TE_EDTYPE, -TE_ESHAPE, and those of the backend; the message names the
- * argument. opts may be NULL where all defaults are valid.
+ * Thread: any. A stream may be used by one thread at a time, and a tensor by several threads that
+ * only read it.
+ * Errors: -EINVAL, -TE_EDTYPE, -TE_ESHAPE, and the backend's codes; the message names the argument.
+ * opts may be NULL if all defaults are valid.
  */
 #ifndef TE_KERNEL_H
 #define TE_KERNEL_H
@@ -44,9 +46,9 @@ struct te_kernel_transpose_opts {
 /**
  * te_kernel_transpose - y = the transpose of x, of any type
  *
- * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: of the row-wise copies, with one scale
- * each; y gets the scale-inverse of x, and both may have it in one word. So y may wrap the
- * column-wise copy that x lacks.
+ * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: the row-wise copies are transposed,
+ * with one scale each; y gets the scale-inverse of x, and both may have it in the same word. So y
+ * may wrap the column-wise copy that x lacks.
  */
 TE_EXPORT int te_kernel_transpose(struct te_stream *stream, const struct te_tensor *x,
 				  struct te_tensor *y,
@@ -58,8 +60,8 @@ struct te_kernel_embedding_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	/* FP32 [max_pos, width], max_pos at least seqlen, or NULL */
 	const struct te_tensor *position; /* forward: row t is added to token t of a sequence */
-	struct te_tensor *dposition;	  /* backward: its gradient, added to */
-	int64_t first; /* the token of the table's first row, 0 or more */
+	struct te_tensor *dposition;	  /* backward: the gradient of position is added to it */
+	int64_t first; /* token of the table's first row, 0 or more */
 };
 #define TE_KERNEL_EMBEDDING_OPTS_INIT { sizeof(struct te_kernel_embedding_opts), 0, 0, 0 }
 
@@ -72,7 +74,8 @@ struct te_kernel_embedding_opts {
 TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
 					  const struct te_tensor *table, struct te_tensor *y,
 					  const struct te_kernel_embedding_opts *opts);
-/* dtable: FP32 [vocab, width], added to in the order of tokens; or NULL, if there is dposition */
+/* dtable: FP32 [vocab, width], to which gradients are added in the order of tokens; may be NULL
+ * with dposition */
 TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struct te_tensor *dy,
 					   const struct te_tensor *tokens, struct te_tensor *dtable,
 					   const struct te_kernel_embedding_opts *opts);
@@ -82,12 +85,12 @@ TE_EXPORT int te_kernel_embedding_backward(struct te_stream *stream, const struc
 /* y = x + bias. Shapes: x, y T [rows, cols], bias T [cols]. y may be x. */
 TE_EXPORT int te_kernel_bias_forward(struct te_stream *stream, const struct te_tensor *x,
 				     const struct te_tensor *bias, struct te_tensor *y);
-/* dbias FP32 [cols]: the sums of dy T [rows, cols] by column are added to it. Needs ws */
+/* dbias += the sums of dy by column. Shapes: dy T [rows, cols], dbias FP32 [cols]. Needs ws. */
 TE_EXPORT int te_kernel_bias_backward(struct te_stream *stream, const struct te_tensor *dy,
 				      struct te_tensor *dbias, void *ws, size_t ws_nbytes);
 TE_EXPORT size_t te_kernel_bias_ws_nbytes(int64_t rows, int64_t cols);
 
-/* y = a + b, of one shape, T. y may be a or b. */
+/* y = a + b. Shapes: all T, of one shape. y may be a or b. */
 TE_EXPORT int te_kernel_add(struct te_stream *stream, const struct te_tensor *a,
 			    const struct te_tensor *b, struct te_tensor *y);
 
@@ -97,15 +100,15 @@ struct te_kernel_dropout_opts {
 	size_t size;  /* set by the INIT macro; lets the struct grow */
 	float p;      /* probability to drop an element, [0,1) */
 	uint32_t tag; /* calls of different tags drop different elements */
-	struct te_rng_words rng; /* device words that both passes read; not needed if p is 0 */
+	struct te_rng_words rng; /* device words, the same for both passes; not needed if p is 0 */
 };
 #define TE_KERNEL_DROPOUT_OPTS_INIT { sizeof(struct te_kernel_dropout_opts), 0.0f, 0, { 0, 0 } }
 
 /**
  * te_kernel_dropout_forward, te_kernel_dropout_backward - drop elements, scale the others
  *
- * Shapes: x, y, dy, dx T, of one shape. y may be x, and dx dy. The elements that are dropped are a
- * function of the words, the tag and the element's index, so that backward needs no mask.
+ * Shapes: x, y, dy, dx T, of one shape. y may be x, and dx dy. The words of rng, the tag and an
+ * element's index decide whether the element is dropped, so backward needs no mask.
  */
 TE_EXPORT int te_kernel_dropout_forward(struct te_stream *stream, const struct te_tensor *x,
 					struct te_tensor *y,
@@ -120,7 +123,7 @@ struct te_kernel_norm_opts {
 	size_t size;	/* set by the INIT macro; lets the struct grow */
 	uint32_t flags; /* TE_NORM_ZERO_CENTERED */
 	float eps;	/* forward */
-	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
+	struct te_quant *quant; /* quantized output y, in backward dx; or NULL */
 	struct te_tensor *q;	/* FP8 [rows, cols] */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
@@ -140,10 +143,10 @@ TE_EXPORT int te_kernel_norm_forward(struct te_stream *stream, const struct te_t
 				     const struct te_kernel_norm_opts *opts);
 /**
  * te_kernel_norm_backward - gradients of a norm
- * @mean, @rstd: of the forward call; mean NULL: RMSNorm
- * @dx:          T [rows, cols], or NULL; needed with q; without, may be dy or the residual
- * @dgamma:      FP32 [cols], added to, or NULL; needs ws
- * @dbeta:       the same: with mean, given if and only if dgamma is
+ * @mean, @rstd: statistics from the forward call; mean NULL: RMSNorm
+ * @dx:          T [rows, cols], or NULL; needed with q; without q it may be dy or the residual
+ * @dgamma:      FP32 [cols], to which the gradient is added, or NULL; needs ws
+ * @dbeta:       FP32 [cols], as dgamma; with mean, given if and only if dgamma is
  */
 TE_EXPORT int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,
 				      const struct te_tensor *x, const struct te_tensor *gamma,
@@ -151,7 +154,7 @@ TE_EXPORT int te_kernel_norm_backward(struct te_stream *stream, const struct te_
 				      struct te_tensor *dx, struct te_tensor *dgamma,
 				      struct te_tensor *dbeta, void *ws, size_t ws_nbytes,
 				      const struct te_kernel_norm_opts *opts);
-/* with dgamma, for ngrads 1 (RMSNorm) or 2 (LayerNorm) of dgamma and dbeta */
+/* ws of the backward call with dgamma; ngrads: 1 (RMSNorm: dgamma) or 2 (LayerNorm: dbeta too) */
 TE_EXPORT size_t te_kernel_norm_ws_nbytes(int64_t rows, int64_t cols, int ngrads);
 
 /* ---- activations ---- */
@@ -160,8 +163,8 @@ struct te_kernel_act_opts {
 	size_t size;	 /* set by the INIT macro; lets the struct grow */
 	enum te_act act;
 	int32_t gated;	 /* 1: y = act(first half of x) * second half */
-	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
-	struct te_tensor *q;	/* FP8, shaped like that */
+	struct te_quant *quant; /* quantized output y, in backward dx; or NULL */
+	struct te_tensor *q;	/* FP8, shaped like y or dx */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
 };
@@ -176,25 +179,25 @@ TE_EXPORT int te_kernel_act_forward(struct te_stream *stream, const struct te_te
 				    struct te_tensor *y, const struct te_kernel_act_opts *opts);
 /**
  * te_kernel_act_backward - gradient of an activation's input
- * @dx:    shaped like x; not gated: may be dy or x
- * @dbias: FP32, the columns of x: the sums of dx by column are added to it; or NULL. Needs ws
+ * @dx:    T, shaped like x; not gated: may be dy or x
+ * @dbias: FP32 [columns of x], to which the sums of dx by column are added; or NULL. Needs ws
  */
 TE_EXPORT int te_kernel_act_backward(struct te_stream *stream, const struct te_tensor *dy,
 				     const struct te_tensor *x, struct te_tensor *dx,
 				     struct te_tensor *dbias, void *ws, size_t ws_nbytes,
 				     const struct te_kernel_act_opts *opts);
-/* with dbias; cols: of x */
+/* ws of the backward call with dbias; cols: columns of x */
 TE_EXPORT size_t te_kernel_act_ws_nbytes(int64_t rows, int64_t cols);
 
 /* ---- rotary position embedding ---- */
 
-/* packed heads, as of struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim */
+/* heads are packed as in struct te_rope_attrs: [nheads q | nkv k | nkv v] * head_dim */
 struct te_kernel_rope_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* above 0; head_dim even, at most 128 */
 	float theta;
-	struct te_quant *quant; /* quantized output: of y, backward of dx; or NULL */
-	struct te_tensor *q;	/* FP8, shaped like that */
+	struct te_quant *quant; /* quantized output y, in backward dx; or NULL */
+	struct te_tensor *q;	/* FP8, shaped like y or dx */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
 };
@@ -218,10 +221,10 @@ struct te_kernel_attention_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim at most 128 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
-	float dropout; /* of the probabilities, [0,1) */
+	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	uint32_t tag;  /* dropout: calls of different tags drop different elements */
-	struct te_rng_words rng; /* dropout: device words that both passes read */
-	struct te_quant *quant;	 /* forward: quantized output, of BF16; or NULL */
+	struct te_rng_words rng; /* dropout: device words, the same for both passes */
+	struct te_quant *quant;	 /* forward: quantized output, if T is BF16; or NULL */
 	struct te_tensor *q;	 /* FP8, shaped like y */
 	int32_t slot;
 	uint32_t quant_flags; /* TE_QUANTIZE_* */
@@ -235,18 +238,18 @@ struct te_kernel_attention_opts {
  *
  * Shapes: x T [..., seqlen, (nheads + 2 nkv) head_dim], y T [..., seqlen, nheads head_dim],
  * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
- * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of that.
+ * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
  */
 TE_EXPORT int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
 					  struct te_tensor *y, struct te_tensor *lse,
 					  const struct te_kernel_attention_opts *opts);
-/* y, lse: of the forward call; opts: the same, without quant. Needs ws */
+/* y, lse: from the forward call; opts: the same as there, without quant. Needs ws */
 TE_EXPORT int te_kernel_attention_backward(struct te_stream *stream, const struct te_tensor *dy,
 					   const struct te_tensor *x, const struct te_tensor *y,
 					   const struct te_tensor *lse, struct te_tensor *dx,
 					   void *ws, size_t ws_nbytes,
 					   const struct te_kernel_attention_opts *opts);
-/* rows: of x */
+/* ws of the backward call; rows: rows of x */
 TE_EXPORT size_t te_kernel_attention_ws_nbytes(int64_t rows, int32_t nheads);
 
 /* ---- cross-entropy ---- */
@@ -256,8 +259,8 @@ struct te_kernel_cross_entropy_opts {
 	int64_t nclasses;     /* later columns are padding; 0: all columns are classes */
 	int32_t ignore_index; /* rows with this target do not count */
 	float grad_scale;     /* backward: the gradient of the loss */
-	/* above 1: x has columns part * cols to (part + 1) * cols - 1 of nparts * cols; nclasses is
-	 * that of all */
+	/* nparts above 1: x has columns part * cols to (part + 1) * cols - 1 of nparts * cols;
+	 * nclasses counts the classes of all parts */
 	int32_t nparts, part;
 };
 #define TE_KERNEL_CROSS_ENTROPY_OPTS_INIT \
@@ -266,34 +269,36 @@ struct te_kernel_cross_entropy_opts {
 /**
  * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
  *
- * Shapes: x T [rows, cols]; targets INT32 [rows]; max_sum FP32 [2, rows]: max, each row's largest
- * logit, then each row's sum of exp(x - max); loss, count FP32 [1]: of rows that count. Needs ws.
+ * Shapes: x T [rows, cols]; targets INT32 [rows]; max_sum FP32 [2, rows]: each row's largest logit,
+ * max, then each row's sum of exp(x - max); loss FP32 [1]; count FP32 [1]: number of rows that
+ * count. Needs ws.
  */
 TE_EXPORT int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
 					      const struct te_tensor *targets,
 					      struct te_tensor *loss, struct te_tensor *max_sum,
 					      struct te_tensor *count, void *ws, size_t ws_nbytes,
 					      const struct te_kernel_cross_entropy_opts *opts);
-/* max_sum, count: of the forward call; dx T, shaped like x, may be x */
+/* max_sum, count: from the forward call; dx: T, shaped like x, may be x */
 TE_EXPORT int te_kernel_cross_entropy_backward(struct te_stream *stream, const struct te_tensor *x,
 					       const struct te_tensor *targets,
 					       const struct te_tensor *max_sum,
 					       const struct te_tensor *count, struct te_tensor *dx,
 					       const struct te_kernel_cross_entropy_opts *opts);
-/* with forward or join */
+/* ws of the calls forward and join */
 TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
 
 /**
  * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns
- * @parts: FP32 [nparts, 3, rows]. The first call writes [part]: max and sum over the columns of x
- *         that are classes, -inf and 0 if none is, and the logits of those targets that are among
+ * @parts: FP32 [nparts, 3, rows]. The first call writes parts[part]: max and sum over the columns
+ *         of x that are classes, -inf and 0 if none is, and the logit of the target if it is among
  *         them, else 0
  *
- * Each part of the columns can be in another process, which exchange parts[part]. The second call
- * combines all of parts, in their order, in FP64 with one rounding: max is the largest max_k, sum
- * that of sum_k exp(max_k - max), and the loss of a row that counts (max - its target's logit) +
- * log(sum). So all processes get the same bits. opts.nclasses is needed. Needs ws.
- * te_kernel_cross_entropy_backward() of x, with the same opts, gives its columns' gradient.
+ * The parts of the columns can be in different processes, which exchange parts[part]. The second
+ * call combines all parts, in their order, in FP64 with one rounding: max is the largest max_k, sum
+ * is the sum over k of sum_k exp(max_k - max), and the loss of a row that counts is (max - its
+ * target's logit) + log(sum). So all processes get the same bits. opts.nclasses is needed. Needs
+ * ws.
+ * te_kernel_cross_entropy_backward() on x, with the same opts, gives the gradient of x.
  */
 TE_EXPORT int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
 					   const struct te_tensor *targets,
@@ -312,7 +317,7 @@ struct te_kernel_adamw_opts {
 	float beta1, beta2, eps;
 	float weight_decay;
 	float max_grad_norm; /* clip the norm of g to it; 0: no clipping */
-	/* UINT8, an element for each 64 of w, the last rounded up: 1 where weight decay applies.
+	/* UINT8 [ceil(elements of w / 64)]: 1 where weight decay applies to 64 elements of w.
 	 * NULL: everywhere */
 	const struct te_tensor *decay;
 };
@@ -325,7 +330,7 @@ struct te_kernel_adamw_opts {
  *         of beta, learning rate and clip factor. Opaque, copied and restored as bytes
  */
 TE_EXPORT int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr);
-/* later steps use it, also replays of captured ones */
+/* later steps use lr, also replays of captured ones */
 TE_EXPORT int te_kernel_adamw_set_lr(struct te_stream *stream, void *state, float lr);
 TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
 
@@ -333,7 +338,7 @@ TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
  * te_kernel_adamw_step - update flat weights, by the formula of te_adamw_create()
  * @g:    FP32; if its norm is not finite, only counters in the state change
  * @w:    FP32, as many elements as g
- * @m, v: moments, as w; zeros before the first step
+ * @m, @v: moments, FP32, as many elements as w; zeros before the first step
  *
  * Needs ws.
  */

@@ -22,7 +22,7 @@ enum te_log_level {
 
 /**
  * te_log_fn - receives one log message
- * @arg:      as given to te_log_set()
+ * @arg:      the arg of te_log_set()
  * @level:    TE_LOG_ERROR to TE_LOG_TRACE
  * @category: area and topic, such as "core/quant"
  * @text:     one line without "te:", level, category or newline

@@ -13,12 +13,12 @@
 TE_BEGIN_DECLS
 
 /*
- * An op has one main input x, the main output of the op before it, and one main output y. It may
- * have extra inputs and outputs, joined to named channels. Values are row-major. Ops on rows treat
- * all extents but the last as one.
+ * An op has one main input x, which is the main output of the previous op, and one main output y.
+ * It may have extra inputs and outputs, joined to named channels. Values are row-major. Ops on rows
+ * treat all extents but the last as one.
  *
  * The table has no state; an op instance (struct te_op) holds the attributes. te_plan_create calls
- * infer() once; the plan's memory depends on its answer. forward(), backward() and backward_dw()
+ * infer() once; the plan's memory depends on its result. forward(), backward() and backward_dw()
  * get tensors at addresses that do not change until te_plan_bind is called. They only queue work on
  * the stream: they must not allocate or wait.
  */
@@ -45,7 +45,7 @@ enum te_init {
 
 #define TE_WEIGHT_DECAY 1u   /* AdamW applies weight decay to it */
 #define TE_WEIGHT_COMPUTE 2u /* the op reads a copy in the compute dtype, not the FP32 master */
-#define TE_WEIGHT_GEMM 4u    /* operand of a GEMM: FP8 with an FP8 recipe, if the op wants that */
+#define TE_WEIGHT_GEMM 4u    /* GEMM operand: FP8 with an FP8 recipe, if the op asks for it */
 #define TE_WEIGHT_FROZEN 8u  /* no gradient, no optimizer state: te_seq_freeze() */
 
 /* One weight of an op: master and gradient are FP32. */
@@ -76,7 +76,7 @@ struct te_op_infer {
 	/* set by infer() */
 	struct te_spec *out; /* [1 + nextra_out] */
 	/* [1 + nextra_out] k: the output is input k itself, and no kernel runs for it; -1 (preset):
-	 * it is a new value */
+	 * a new value */
 	int32_t *out_alias;
 	int32_t dx_alias;   /* k: dx is the gradient of output k itself; -1 (preset) */
 	int32_t *dex_alias; /* [nextra_in]: the same for the gradients of the extra inputs */
@@ -87,12 +87,12 @@ struct te_op_infer {
 	uint32_t dw_x;	   /* main input kept for backward_dw(); preset 0 */
 	uint32_t dw_dy;	   /* output gradient for backward_dw(); preset 0 */
 	int32_t *save_ex;  /* [nextra_in] 1: the extra input is kept (HP) for backward; preset 0 */
-	/* [number of weights] TE_FORM_* copies this op reads; 0 (preset): the FP32 master */
+	/* [number of weights] TE_FORM_*: copies that the op reads; 0 (preset): the FP32 master */
 	uint32_t *weight_forms;
 	uint32_t inplace_fwd; /* 1: y may share memory with x if this is the last use of x */
 	/* 1: dx may share memory with dy, dey 0 or the saved x, if this is its last use */
 	uint32_t inplace_bwd;
-	struct te_spec *saved; /* te_infer_save() adds to them */
+	struct te_spec *saved; /* [nsaved] tensors declared by te_infer_save() */
 	int32_t nsaved;
 	size_t fwd_ws_nbytes, bwd_ws_nbytes, dw_ws_nbytes; /* scratch while the function runs */
 	int32_t uses_rng; /* 1: te_op_call.rng is needed */
@@ -100,9 +100,9 @@ struct te_op_infer {
 };
 
 /**
- * te_infer_save - have the plan keep a tensor that forward writes and backward reads
+ * te_infer_save - let the plan keep a tensor that forward writes and backward reads
  *
- * For infer() only. Returns its index in te_op_call.saved.
+ * For infer() only. Returns the tensor's index in te_op_call.saved.
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec);
@@ -111,14 +111,14 @@ TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec)
 struct te_op_value {
 	struct te_tensor *hp;
 	struct te_tensor *q;	 /* FP8 copies */
-	struct te_quant *quant;	 /* and the quantizers, of which slot makes them */
-	int32_t slot;
+	struct te_quant *quant;	 /* quantizers that make the copies */
+	int32_t slot;		 /* quantizer of this value */
 };
 
 /* State of a sequence's counter-based random numbers, in device memory. */
 struct te_rng_words {
 	const uint64_t *seed;	/* one word */
-	/* one word: of the forward pass, as te_plan_set_rng chose it; backward reads the same */
+	/* one word: offset of the forward pass, by te_plan_set_rng; backward reads the same word */
 	const uint64_t *offset;
 };
 
@@ -127,21 +127,21 @@ struct te_op_call {
 	const struct te_op *op;
 	struct te_stream *stream;
 	uint32_t flags;	 /* TE_CALL_* */
-	/* index of the op in its sequence: makes random numbers differ between ops that have no tag
-	 * of their own */
+	/* index of the op in its sequence: makes random numbers differ between ops without a tag
+	 * attribute */
 	uint32_t tag;
-	struct te_op_value x, y;   /* forward: in, out; backward: what was saved */
+	struct te_op_value x, y;   /* forward: input, output; backward: if saved */
 	struct te_op_value dy, dx; /* backward only */
 	const struct te_op_value *ex, *ey;   /* [nextra_in], [nextra_out] */
-	const struct te_op_value *dex, *dey; /* the same; backward only */
+	const struct te_op_value *dex, *dey; /* [nextra_in], [nextra_out]; backward only */
 	const struct te_op_value *weight;    /* copies, by infer()'s weight_forms */
 	struct te_tensor *const *master;     /* FP32 */
-	struct te_tensor *const *grad; /* FP32 main gradients: add to them; frozen weights': NULL */
+	struct te_tensor *const *grad; /* FP32 main gradients to add to; NULL: frozen weight */
 	struct te_tensor *const *saved;	     /* [nsaved] */
 	void *ws; /* device scratch, 256-byte aligned */
 	size_t ws_nbytes;
 	struct te_rng_words rng;
-	void *state; /* what bind() gave for this function */
+	void *state; /* from bind(), for this function */
 	/* factor on the gradient that a loss begins backward with: grad_scale of te_plan_opts */
 	float grad_scale;
 };
@@ -151,8 +151,8 @@ struct te_op_call {
 
 enum te_op_fn { TE_OP_FORWARD = 0, TE_OP_BACKWARD = 1, TE_OP_BACKWARD_DW = 2 };
 
-/* te_op_ops.flags: forward() can run again in backward. From the same inputs it writes the same
- * bits, it is cheap, and it changes nothing but its outputs */
+/* te_op_ops.flags: forward() can run again in backward: it is cheap, writes the same bits for the
+ * same inputs, and changes nothing but its outputs */
 #define TE_OP_REPEATS 1u
 
 struct te_op_ops {
@@ -162,8 +162,8 @@ struct te_op_ops {
 	int32_t nextra_in, nextra_out;
 	/* check attributes when the op is created; may be NULL */
 	int (*check)(const struct te_op *op);
-	/* fill in the declaration of a weight and return 1, or return 0: there are index weights.
-	 * Called when the op is created; NULL: the op has none */
+	/* fill in the declaration of weight index and return 1; return 0 if there are only index
+	 * weights. Called when the op is created; NULL: the op has no weights */
 	int (*weight)(const struct te_op *op, int32_t index, struct te_weight_decl *ret_decl);
 	int (*infer)(struct te_op_infer *inf);
 	int (*forward)(const struct te_op_call *c);	/* NULL when all outputs alias */
@@ -175,10 +175,10 @@ struct te_op_ops {
 	void (*destroy)(struct te_op *op); /* may be NULL */
 	void *user; /* for the functions: te_op_table(c->op)->user */
 	/*
-	 * bind() prepares one of the functions for the addresses of the call, which it gets in each
-	 * run: at the end of te_plan_create() and te_plan_bind(), unless a fusion replaces it.
+	 * bind() prepares the function fn for the addresses in c, which are the same in each run.
+	 * te_plan_create() and te_plan_bind() call it at their end, unless a fusion replaces fn.
 	 * unbind() releases the state before the plan is bound again or destroyed: work that uses
-	 * it may still be queued or recorded. May be NULL
+	 * it may still be queued or recorded. Both may be NULL
 	 */
 	int (*bind)(const struct te_op_call *c, enum te_op_fn fn, void **ret_state);
 	void (*unbind)(const struct te_op *op, enum te_op_fn fn, void *state);
@@ -187,7 +187,7 @@ struct te_op_ops {
 #define TE_OP_OPS_INIT { sizeof(struct te_op_ops), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
- * te_op_create - an instance of an operation
+ * te_op_create - create an instance of an operation
  * @ops:   its table, which must outlive the op
  * @attrs: ops->attrs_nbytes bytes, copied; NULL when that is 0
  * @name:  unique within a sequence ("h.0.attn.qkv"), copied
@@ -196,11 +196,11 @@ TE_EXPORT int te_op_create(const struct te_op_ops *ops, const void *attrs, const
 			   struct te_op **ret_op);
 TE_EXPORT struct te_op *te_op_ref(struct te_op *op);
 TE_EXPORT struct te_op *te_op_unref(struct te_op *op);
-/* plans created later keep what the op gives and what it saves in device memory: they neither
- * offload it (te_offload_create) nor compute it again */
+/* plans created later keep the op's outputs and saved tensors in device memory: they neither
+ * offload them (te_offload_create) nor compute them again */
 TE_EXPORT int te_op_keep(struct te_op *op);
-/* plans created later do not keep what the op gives for backward, but compute it again there, where
- * that is possible: te_plan_saved. Of this and te_op_keep the latest call counts */
+/* plans created later do not keep the op's outputs for backward, but compute them again there if
+ * possible: see te_plan_saved. The latest call of this and te_op_keep counts */
 TE_EXPORT int te_op_recompute(struct te_op *op);
 TE_EXPORT const char *te_op_name(const struct te_op *op);
 TE_EXPORT const struct te_op_ops *te_op_table(const struct te_op *op);
@@ -211,8 +211,8 @@ TE_EXPORT const void *te_op_attrs(const struct te_op *op);
  * @index: 0 .. nextra-1
  *
  * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been initialised).
- * A channel needs exactly one giver, before all takers in the sequence, or te_seq_init fails with
- * -TE_ECHANNEL and names the ops. Gradients of several takers are summed.
+ * A channel needs exactly one op that gives it, before all ops that take it, or te_seq_init fails
+ * with -TE_ECHANNEL and names the ops. Gradients from several takers are summed.
  */
 TE_EXPORT int te_op_give(struct te_op *op, int index, const char *channel);
 TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
@@ -221,7 +221,7 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 
 #ifndef __cplusplus
 /*
- * Attributes of an op, in C; the others have their defaults, those of the INIT macros:
+ * Attributes of an op, in C; attributes not given have the defaults of the INIT macros:
  *	struct te_linear_attrs a = TE_ATTRS(linear, .in = 768, .out = 3072);
  * init_std is 0.02, eps 1e-5, theta 10000, ignore_index -100, grad_scale 1, factor 1, and forward
  * and backward of struct te_quantize_attrs are 1.
@@ -240,21 +240,21 @@ TE_EXPORT int te_op_take(struct te_op *op, int index, const char *channel);
 #define TE_ATTRS_reshape
 #define TE_ATTRS_quantize .forward = 1, .backward = 1,
 #define TE_ATTRS_cross_entropy .ignore_index = -100, .grad_scale = 1.0f,
-/* a member given replaces its default, which -Wextra of GCC and Clang would report */
+/* -Wextra of GCC and Clang would report members that replace their default */
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Woverride-init"
 #endif
 #endif
 
 /* tokens [B,T] INT32 -> [B,T,width]: table row, plus position row when max_pos > 0. Token ids
- * outside the table read as zero rows and get no gradient; te_step_loss() tells of those outside
+ * outside the table read as zero rows and get no gradient; te_step_loss() reports ids outside
  * [0,ntokens). Weights: weight [vocab,width], position [max_pos,width]. */
 struct te_embedding_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int64_t vocab, width;
 	int64_t max_pos; /* 0: no learned positions */
 	float init_std;
-	int64_t first; /* the token of the table's first row: ranks may divide a table */
+	int64_t first; /* token of the table's first row: ranks may divide a table */
 	int64_t ntokens; /* vocabulary size over all ranks; 0: first + vocab */
 };
 #define TE_EMBEDDING_ATTRS_INIT { sizeof(struct te_embedding_attrs), 0, 0, 0, 0.02f, 0, 0 }
@@ -267,7 +267,7 @@ struct te_linear_attrs {
 	int64_t in, out;
 	float init_std;
 	int32_t keep_hp;	/* 1: never FP8, for example the output head */
-	struct te_op *tied_op;	/* embedding whose table is the weight, or NULL */
+	struct te_op *tied_op;	/* embedding whose table is used as the weight, or NULL */
 };
 #define TE_LINEAR_ATTRS_INIT { sizeof(struct te_linear_attrs), 0, 0, 0.02f, 0, 0 }
 TE_EXPORT int te_op_linear(const struct te_linear_attrs *a, const char *name,
@@ -329,18 +329,18 @@ TE_EXPORT int te_op_rope(const struct te_rope_attrs *a, const char *name, struct
 
 /*
  * causal attention: x [B,T,(nheads+2 nkv) D] -> [B,T,nheads D]. On a GPU a NaN or infinity may
- * affect up to 127 tokens before its own. If the bytes of a head are a multiple of 16, x and y that
- * the caller binds must be aligned to 16 bytes (-EINVAL).
+ * affect up to 127 tokens before its own. If a head's bytes are a multiple of 16, x and y that the
+ * caller binds must be aligned to 16 bytes (-EINVAL).
  */
 struct te_attention_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t nheads, nkv, head_dim; /* nheads a multiple of nkv; head_dim <= 128 */
 	float scale;   /* 0: 1/sqrt(head_dim) */
-	float dropout; /* of the probabilities, [0,1) */
+	float dropout; /* share of the probabilities that is dropped, [0,1) */
 	/* dropout: ops of different tags drop different elements; 0: the op's index */
 	int64_t tag;
-	/* dropout: these heads are first_head and those after it of all_heads, and drop what they
-	 * would drop there; all_heads 0: nheads */
+	/* dropout: the op has heads first_head and up of all_heads, and drops the elements that an
+	 * op with all of them would drop; all_heads 0: nheads */
 	int32_t first_head, all_heads;
 };
 #define TE_ATTENTION_ATTRS_INIT { sizeof(struct te_attention_attrs), 0, 0, 0, 0.0f, 0.0f, 0, 0, 0 }
@@ -351,8 +351,9 @@ struct te_dropout_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	float p; /* [0,1) */
 	int64_t tag; /* ops of different tags drop different elements; 0: the op's index */
-	/* x is part `part` of nparts equal ones of an extent of a larger value, and drops what that
-	 * would drop there; x has a multiple of 8 elements from that extent on. nparts 0: whole */
+	/* x is part `part` of a larger value whose extent axis is divided into nparts equal parts;
+	 * the op drops the elements that it would drop there. The product of x's extents from axis
+	 * on is a multiple of 8. nparts 0: x is not a part */
 	int32_t axis, nparts, part;
 };
 #define TE_DROPOUT_ATTRS_INIT { sizeof(struct te_dropout_attrs), 0.0f, 0, 0, 0, 0 }
@@ -370,29 +371,30 @@ TE_EXPORT int te_op_scale(const struct te_scale_attrs *a, const char *name, stru
 /* y is x; no kernel runs */
 TE_EXPORT int te_op_identity(const char *name, struct te_op **ret_op);
 
-/* the elements of x with other extents, of the same product; copied if x is needed later */
+/* y is x with other extents, of the same product; copied if x is needed later */
 struct te_reshape_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
 	int32_t ndim; /* 0: one extent, of all elements */
-	int64_t shape[TE_MAX_DIMS]; /* one may be -1: what is left */
+	int64_t shape[TE_MAX_DIMS]; /* one may be -1: computed from the others */
 };
 #define TE_RESHAPE_ATTRS_INIT { sizeof(struct te_reshape_attrs), 0, { 0 } }
 TE_EXPORT int te_op_reshape(const struct te_reshape_attrs *a, const char *name,
 			    struct te_op **ret_op);
 
 /*
- * y is x, and dx is dy, after a cast to the recipe's FP8 type of activations and of gradients, and
- * back; without FP8 in the recipe it is the identity. The type that plans print is fake_quantize.
+ * y is x after a cast to the recipe's FP8 type of activations and back, and dx is dy after a cast
+ * to the FP8 type of gradients and back; without FP8 in the recipe the op is the identity. Plans
+ * print its type as fake_quantize.
  */
 struct te_quantize_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */
-	int32_t forward, backward; /* 1: the value, the gradient is cast */
+	int32_t forward, backward; /* 1: cast the value; 1: cast the gradient */
 };
 #define TE_QUANTIZE_ATTRS_INIT { sizeof(struct te_quantize_attrs), 1, 1 }
 TE_EXPORT int te_op_quantize(const struct te_quantize_attrs *a, const char *name,
 			     struct te_op **ret_op);
 
-/* x passes through; extra output 0 is x as well. Backward sums both gradients. */
+/* y and extra output 0 are x. Backward sums both gradients. */
 TE_EXPORT int te_op_fork(const char *name, struct te_op **ret_op);
 /* y = x + extra input 0 */
 TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
@@ -400,10 +402,10 @@ TE_EXPORT int te_op_add(const char *name, struct te_op **ret_op);
 /*
  * Mean softmax cross-entropy over the rows whose target counts: x logits [B,T,V],
  * extra input 0 targets [B,T] INT32 -> y FP32 [1]. Classes beyond nclasses are
- * padding: probability 0, gradient 0. Rows with target == ignore_index, and rows
- * with a target outside [0,nclasses), of which te_step_loss() tells, count for nothing. No counting
- * row: loss 0, gradient 0.
- * Being last, its backward starts from grad_scale, times that of te_plan_opts.
+ * padding: probability 0, gradient 0. Rows with target == ignore_index do not count, nor do rows
+ * with a target outside [0,nclasses), which te_step_loss() reports. If no row counts, loss and
+ * gradient are 0. The op is the last one: its backward starts from grad_scale times the grad_scale
+ * of te_plan_opts.
  */
 struct te_cross_entropy_attrs {
 	size_t size; /* set by TE_ATTRS or the INIT macro; lets the struct grow */

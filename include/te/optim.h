@@ -13,8 +13,8 @@ struct te_adamw; /* opaque, reference counted */
 struct te_adamw_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	float beta1, beta2, eps;
-	float weight_decay;  /* on weights with TE_WEIGHT_DECAY */
-	float max_grad_norm; /* clip the global norm to it; 0: no clipping */
+	float weight_decay;  /* applied to weights with TE_WEIGHT_DECAY */
+	float max_grad_norm; /* clip the global norm to this; 0: no clipping */
 };
 #define TE_ADAMW_OPTS_INIT { sizeof(struct te_adamw_opts), 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f }
 
@@ -30,45 +30,46 @@ struct te_adamw_opts {
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
-/* device memory that te_adamw_create allocates for a sequence that is complete; 0 before that */
+/* bytes of device memory that te_adamw_create allocates; 0 before the sequence is complete */
 TE_EXPORT uint64_t te_adamw_nbytes(const struct te_seq *seq);
 TE_EXPORT struct te_adamw *te_adamw_ref(struct te_adamw *opt);
 TE_EXPORT struct te_adamw *te_adamw_unref(struct te_adamw *opt);
-/* A model of which each of several processes has a shard: a sequence with some of the weights. */
+/* A model that is divided into shards: each process has a sequence with some of the weights. */
 struct te_adamw_shards {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	int32_t nshards;
-	int32_t shard; /* of this sequence, from 0 */
+	int32_t shard; /* number of this sequence's shard, from 0 */
 	/*
-	 * Queues on the stream an exchange of what steps sum up: parts, in device memory, has
-	 * nbytes of each shard in their order, of which this shard's are there, and gets the
-	 * others'. 0, or a negative code.
+	 * Queues an exchange of partial sums on the stream: parts, in device memory, has nbytes for
+	 * each shard, in order. It holds this shard's bytes and receives the others. Returns 0 or a
+	 * negative code.
 	 */
 	int (*gather)(void *arg, struct te_stream *stream, void *parts, size_t nbytes);
 	void *arg;
-	/* [te_seq_nweights] 1: the norm of another shard has the weight's gradient; NULL: none */
+	/* [te_seq_nweights] 1: another shard counts the weight's gradient in its norm; NULL:
+	 * none */
 	const uint8_t *uncounted;
 };
 #define TE_ADAMW_SHARDS_INIT { sizeof(struct te_adamw_shards), 1, 0, 0, 0, 0 }
 
 /**
- * te_adamw_set_shards - later steps use the norm of the gradients of all shards
- * @shards: copied. Each weight's gradient is in the norm of one shard
+ * te_adamw_set_shards - let later steps use the norm of the gradients of all shards
+ * @shards: copied; each weight's gradient must be counted by one shard
  *
  * Sums are added in the order of the shards, so that all have the same norm, clip factor and
- * skipped steps. Before the first step, and before one is captured.
+ * skipped steps. Call it before the first step is run or captured.
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shards);
-/* stream ordered; later steps use it, also replays of captured ones */
+/* stream ordered; later steps use lr, also replays of captured ones */
 TE_EXPORT int te_adamw_set_lr(struct te_adamw *opt, struct te_stream *stream, float lr);
 TE_EXPORT int te_adamw_step(struct te_adamw *opt, struct te_stream *stream);
 
 struct te_adamw_stats {
 	size_t size;	   /* set by the INIT macro; lets the struct grow */
-	uint64_t nsteps;   /* applied */
-	uint64_t nskipped; /* gradient norm not finite */
-	float grad_norm;   /* of the last step, before clipping */
+	uint64_t nsteps;   /* steps applied */
+	uint64_t nskipped; /* steps skipped: gradient norm not finite */
+	float grad_norm;   /* norm in the last step, before clipping */
 	float lr;
 };
 #define TE_ADAMW_STATS_INIT { sizeof(struct te_adamw_stats), 0, 0, 0.0f, 0.0f }
@@ -77,8 +78,8 @@ TE_EXPORT int te_adamw_stats(struct te_adamw *opt, struct te_adamw_stats *ret_st
 /* first and second moments, flat like te_seq_grads, borrowed */
 TE_EXPORT struct te_tensor *te_adamw_m(const struct te_adamw *opt);
 TE_EXPORT struct te_tensor *te_adamw_v(const struct te_adamw *opt);
-/* the state in device memory (without the moments) as an opaque little-endian blob of
- * te_adamw_state_nbytes, synchronous; set returns -TE_ECORRUPT for a state that no run can
+/* get or set the state in device memory (without the moments) as an opaque little-endian blob of
+ * te_adamw_state_nbytes bytes, synchronously; set returns -TE_ECORRUPT for a state that no run can
  * produce, and then changes nothing */
 TE_EXPORT size_t te_adamw_state_nbytes(void);
 TE_EXPORT int te_adamw_state_get(struct te_adamw *opt, void *dst, size_t nbytes);

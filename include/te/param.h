@@ -15,15 +15,14 @@ struct te_param_info {
 	size_t size;		/* set by the INIT macro; lets the struct grow */
 	const char *name;	/* the environment variable */
 	const char *type;	/* BOOL INT SIZE DOUBLE STRING ENUM */
-	const char *value;	/* in effect */
-	const char *dflt;	/* in effect if the variable is not set */
+	const char *value;	/* value in effect */
+	const char *dflt;	/* value if the variable is not set */
 	const char *unit;	/* "bytes", "ms", ...; the choices of an ENUM; or "" */
 	const char *category;	/* CORE, GRAPH, COMM, ... */
 	const char *text;	/* description, one sentence */
 	const char *source;	/* "default", "environment" or "invalid" */
 };
-/* "invalid": the variable cannot be parsed; value is the default, and te_ctx_create fails */
-
+/* source "invalid": the variable cannot be parsed; value is the default, te_ctx_create fails */
 #define TE_PARAM_INFO_INIT                                                     \
 	{                                                                      \
 		sizeof(struct te_param_info), NULL, NULL, NULL, NULL, NULL,    \

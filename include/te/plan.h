@@ -27,12 +27,12 @@ enum te_pass { TE_PASS_FORWARD = 0, TE_PASS_BACKWARD = 1, TE_PASS_JOINT = 2 /* f
 enum te_plan_event_kind {
 	TE_PLAN_EVENT_BEGIN = 0, /* before a step, and TE_PLAN_EVENT_END after it */
 	TE_PLAN_EVENT_END = 1,
-	/* no later step of the plan adds to a weight's gradient: it can be reduced over ranks */
+	/* a weight's gradient is complete: no later step of the plan adds to it */
 	TE_PLAN_EVENT_GRAD = 2,
 	/* the amaxes of a pass are recorded (te_quant_amax_ptr); scales are updated next */
 	TE_PLAN_EVENT_SCALES = 3,
-	/* current scaling: the amax of a tensor is complete, its scale follows from it next. During
-	 * the step that casts, or its fusion */
+	/* current scaling: the amax of a tensor is complete, and its scale is computed next. Comes
+	 * during the step that casts, or its fusion */
 	TE_PLAN_EVENT_AMAX = 4,
 	TE_PLAN_EVENT_COUNT
 };
@@ -40,19 +40,20 @@ enum te_plan_event_kind {
 struct te_plan_event {
 	size_t size; /* set by the library; lets the struct grow */
 	enum te_plan_event_kind kind;
-	struct te_stream *stream; /* of the pass */
+	struct te_stream *stream; /* stream of the pass */
 	enum te_pass pass;
-	struct te_op *op;  /* of the step, or the weight's; NULL: SCALES */
-	const char *step;  /* as fusions name it: "linear", "linear.dw", "quantize"; NULL: SCALES */
-	int32_t weight;	   /* GRAD: for te_seq_weight(); else -1 */
-	int32_t slot, nslots; /* SCALES, AMAX: the slots of te_seq_quant() whose amaxes are used */
+	struct te_op *op;  /* op of the step, or of the weight; NULL: SCALES */
+	const char *step;  /* step name, as in fusions: "linear", "linear.dw"; NULL: SCALES */
+	int32_t weight;	   /* GRAD: index for te_seq_weight(); else -1 */
+	int32_t slot, nslots; /* SCALES, AMAX: slots of te_seq_quant() whose amaxes are used */
 };
 
 /*
- * Called while a pass is queued: what the hook queues on the stream runs at that point, and is
- * recorded if the pass is captured. The steps of a fusion begin together and end together. Weights'
- * events come in backward order. A forward step that runs again in backward is "NAME.recompute".
- * The hook returns 0, or a negative code that ends the pass; it may give the message by te_fail().
+ * Called while a pass is queued: work that the hook queues on the stream runs at that point, and is
+ * recorded if the pass is captured. The steps of a fusion begin together and end together. Events
+ * of weights come in backward order. A forward step that runs again in backward is
+ * "NAME.recompute". The hook returns 0, or a negative code that ends the pass; te_fail() may set
+ * the message.
  */
 typedef int (*te_plan_hook_fn)(void *arg, struct te_plan *plan, const struct te_plan_event *event);
 
@@ -67,17 +68,18 @@ struct te_plan_opts {
 	const char *start_at;
 	te_plan_hook_fn hook; /* or NULL */
 	void *hook_arg;
-	uint32_t hooks; /* the events that it is called for: 1u << TE_PLAN_EVENT_GRAD | ... */
-	/* factor on the gradient that the loss begins backward with, in addition to the op's
-	 * own: 1 / n makes the gradients of n micro-batches add up to those of their mean */
+	uint32_t hooks; /* events that call it: 1u << TE_PLAN_EVENT_GRAD | ... */
+	/* factor on the gradient that the loss begins backward with, multiplied with the op's
+	 * grad_scale: 1 / n makes the gradients of n micro-batches add up to the gradient of their
+	 * mean. 1 by default */
 	double grad_scale;
-	struct te_offload *offload; /* of values that a training plan keeps for backward; or NULL */
-	/* with start_at: main input of the whole sequence, whose [B,T] channels of te_seq_input
-	 * have; ndim 0: that of x */
+	struct te_offload *offload; /* offload for saved values of a training plan; or NULL */
+	/* with start_at: main input of the whole sequence, which determines [B,T] of the channels
+	 * of te_seq_input; ndim 0: x */
 	struct te_spec whole_x;
 	/* patterns of fnmatch(3) for names of values as te_plan_saved() lists them, "h.*.norm.y":
-	 * those that match are computed again in backward, as by te_op_recompute. -EINVAL if one
-	 * matches no value of a plan of the whole sequence */
+	 * matching values are computed again in backward, as by te_op_recompute. -EINVAL if a
+	 * pattern matches no value of a plan of the whole sequence */
 	int32_t nrecompute;
 	const char *const *recompute;
 };
@@ -101,20 +103,20 @@ TE_EXPORT struct te_plan *te_plan_ref(struct te_plan *plan);
 TE_EXPORT struct te_plan *te_plan_unref(struct te_plan *plan);
 TE_EXPORT uint32_t te_plan_flags(const struct te_plan *plan); /* TE_PLAN_* of its options */
 
-/* static tensors, borrowed: "x" or a channel of te_seq_input; NULL if the plan has no input of
- * that name */
+/* static tensors, borrowed; name: "x" or a channel of te_seq_input. NULL if the plan has no such
+ * input */
 TE_EXPORT struct te_tensor *te_plan_input(struct te_plan *plan, const char *name);
 /* main output of the last op */
 TE_EXPORT struct te_tensor *te_plan_output(struct te_plan *plan);
-/* write before backward; NULL if the last op is a loss */
+/* to be written before backward; NULL if the last op is a loss */
 TE_EXPORT struct te_tensor *te_plan_output_grad(struct te_plan *plan);
 TE_EXPORT struct te_tensor *te_plan_input_grad(struct te_plan *plan);
 
 /*
- * The memory of a plan with TE_PLAN_EXTERNAL, by the passes in which it is used: F forward,
- * B backward, W backward_dw. It keeps its contents from the first of these passes to the end of the
- * last one. Memory of one pass is scratch: passes that do not run concurrently can share it, also
- * those of other plans.
+ * Spans: the memory of a plan with TE_PLAN_EXTERNAL, by the passes that use it: F forward, B
+ * backward, W backward_dw. A span keeps its contents from the first of these passes to the end of
+ * the last one. The span of a single pass is scratch: passes that do not run concurrently can share
+ * it, also with other plans.
  */
 enum te_span {
 	TE_SPAN_F = 0,
@@ -129,7 +131,7 @@ enum te_span {
 /* Caller-provided memory of a plan with TE_PLAN_EXTERNAL. Tensors must match te_plan_spec. */
 struct te_plan_binding {
 	size_t size; /* set by the INIT macro; lets the struct grow */
-	/* te_plan_memory's arena_nbytes, aligned to 256 bytes, for all passes; NULL: span is set */
+	/* memory of all passes: te_plan_memory's arena_nbytes, aligned to 256; NULL: use span */
 	void *arena;
 	int32_t nin; /* inputs: "x" and the channels of te_seq_input that the plan reads */
 	const char *const *in_name;
@@ -137,18 +139,18 @@ struct te_plan_binding {
 	struct te_tensor *out;
 	struct te_tensor *out_grad; /* NULL if te_plan_spec has none; in_grad likewise */
 	struct te_tensor *in_grad;
-	/* te_plan_memory's span_nbytes each, aligned to 256 bytes, NULL where that is 0 */
+	/* te_plan_memory's span_nbytes each, aligned to 256 bytes; NULL where that is 0 */
 	void *span[TE_SPAN_COUNT];
 };
 #define TE_PLAN_BINDING_INIT { sizeof(struct te_plan_binding), 0, 0, 0, 0, 0, 0, 0, { 0 } }
 
 /**
- * te_plan_bind - use this memory for passes that are queued later
+ * te_plan_bind - set the memory of passes that are queued later
  *
  * Takes references to the tensors; the caller owns the memory. Passes queued or recorded
  * earlier keep the memory they were queued with. An arena holds data only from a
  * forward to the end of its backward (and backward_dw), spans as enum te_span describes.
- * Errors: -EINVAL (names the tensor that is missing, unknown or of another context), -TE_ESHAPE,
+ * Errors: -EINVAL (names the tensor that is missing, unknown or in another context), -TE_ESHAPE,
  * -TE_EDTYPE, -TE_ESTATE (plan without TE_PLAN_EXTERNAL), -ENOMEM.
  */
 TE_EXPORT int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *binding);
@@ -169,8 +171,8 @@ TE_EXPORT const char *te_plan_input_name(const struct te_plan *plan, int index);
  *
  * The forward first refreshes the FP8 and BF16 copies of the weights unless they are current, that
  * is, made from the present masters. The device decides this when the pass runs, so eager passes,
- * replays and all plans of a sequence cast weights once after each change of the masters. After
- * changes other than te_adamw_step's, call te_seq_weights_changed.
+ * replays and all plans of a sequence cast weights once after each change of the masters. Call
+ * te_seq_weights_changed after changing masters other than by te_adamw_step.
  * Nothing is allocated; during capture the same launches are recorded. The forward of
  * a training plan records amaxes and, at its end, updates the forward scales; the backward
  * ends with an update of the gradient scales. Weight gradients are added to te_seq_grads.
@@ -181,14 +183,14 @@ TE_EXPORT int te_plan_backward(struct te_plan *plan, struct te_stream *stream);
 TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream);
 
 /**
- * te_plan_set_rng - which random numbers later forward passes of a training plan draw
- * @index:   a forward draws at the sequence's offset plus index
- * @advance: and then adds this to that offset
+ * te_plan_set_rng - choose the random numbers of later forward passes of a training plan
+ * @index:   a forward draws at the sequence's offset plus index; 0 by default
+ * @advance: added to the sequence's offset after the draw; 1 by default
  *
- * Initially 0 and 1: the masks of dropout depend on how many forward passes of all plans with
- * dropout ran before. With index m for micro-batch m, and 0 for advance except in the last forward
- * of a step, they depend on the step, the micro-batch and the op only. te_graph_create does this
- * for the plans of its callables. Passes recorded earlier keep theirs.
+ * With the defaults the masks of dropout depend on how many forward passes of all plans with
+ * dropout ran before. With index m for micro-batch m, and advance 0 except in the last forward of a
+ * step, they depend on the step, the micro-batch and the op only. te_graph_create does this for the
+ * plans of its callables. Recorded passes keep their values.
  * Errors: -EINVAL.
  */
 TE_EXPORT int te_plan_set_rng(struct te_plan *plan, uint64_t index, uint64_t advance);
@@ -203,49 +205,50 @@ TE_EXPORT int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void 
 struct te_plan_memory {
 	size_t size;		 /* set by the INIT macro; lets the struct grow */
 	uint64_t arena_nbytes;	 /* peak of all activations, gradients and scratch, from liveness */
-	uint64_t sum_nbytes;	 /* the same without reuse of memory */
+	uint64_t sum_nbytes;	 /* arena_nbytes without reuse of memory */
 	uint64_t weights_nbytes; /* masters and gradients */
 	uint64_t copies_nbytes;	 /* compute-dtype and FP8 weight copies, with their tables */
 	uint64_t state_nbytes;	 /* quantizers, random state, inputs and outputs */
-	uint64_t own_nbytes;	 /* of state_nbytes: what plans of a sequence do not share */
-	uint64_t total_nbytes;	 /* sequence and plan; on a GPU te_mem_info's workspace is added */
-	uint64_t bound_nbytes;	 /* of te_seq_bind_weight's tensors; not in total_nbytes */
-	/* TE_PLAN_EXTERNAL: the arena in parts, by enum te_span. The arena holds those that save
-	 * and the largest of the others, which it reuses. 0 for other plans */
+	uint64_t own_nbytes;	 /* part of state_nbytes that plans of a sequence do not share */
+	uint64_t total_nbytes;	 /* sequence and plan, without te_mem_info's GPU workspaces */
+	uint64_t bound_nbytes;	 /* tensors of te_seq_bind_weight; not in total_nbytes */
+	/* TE_PLAN_EXTERNAL: parts of the arena, by enum te_span. The arena holds all spans of
+	 * several passes and the largest span of a single pass, which it reuses. Else 0 */
 	uint64_t span_nbytes[TE_SPAN_COUNT];
 };
 #define TE_PLAN_MEMORY_INIT { sizeof(struct te_plan_memory), 0, 0, 0, 0, 0, 0, 0, 0, { 0 } }
 TE_EXPORT int te_plan_memory(const struct te_plan *plan, struct te_plan_memory *ret_mem);
 
-/* What becomes of a value between forward and backward. */
+/* How a value is kept between forward and backward. */
 enum te_policy {
-	TE_POLICY_KEEP = 0,    /* it keeps its memory */
-	TE_POLICY_OFFLOAD = 1, /* it is copied to host memory and back: te_offload_create */
-	TE_POLICY_RECOMPUTE = 2 /* the steps that wrote it run again: te_op_recompute */
+	TE_POLICY_KEEP = 0,    /* in its memory */
+	TE_POLICY_OFFLOAD = 1, /* copied to host memory and back: te_offload_create */
+	TE_POLICY_RECOMPUTE = 2 /* not kept: the steps that wrote it run again: te_op_recompute */
 };
 
 /*
- * A value that forward leaves for backward, in memory of the arena. Groups are the steps that run
- * as one, counted from 0, forward before backward: te_plan_print() lists them.
+ * A value in the arena that forward saves for backward. A group is a set of steps that run as one;
+ * groups are counted from 0, forward before backward: te_plan_print() lists them.
  */
 struct te_plan_saved_info {
 	size_t size;	     /* set by the INIT macro; lets the struct grow */
 	const char *name;    /* "h.0.norm.y"; valid as long as the plan */
-	struct te_spec spec; /* dtype: of the form, E4M3 or E5M2 of FP8 copies */
+	struct te_spec spec; /* dtype of the form: E4M3 or E5M2 for FP8 copies */
 	uint32_t form;	     /* TE_FORM_HP, TE_FORM_ROW or TE_FORM_COL */
 	uint64_t nbytes;     /* with the scales of block scaling; rounded up to 256 */
 	uint64_t offset;     /* from the beginning of the arena */
 	int32_t written;     /* group that writes it */
 	int32_t last_forward;	/* last group of the forward pass that uses it */
-	/* the same of backward, or of delayed weight gradients; TE_POLICY_RECOMPUTE: the group that
-	 * writes it again is the first */
+	/* first and last group of backward, or of delayed weight gradients, that uses it;
+	 * TE_POLICY_RECOMPUTE: the group that writes it again is the first */
 	int32_t first_backward;
 	int32_t last_backward;
-	/* of a plan with TE_PLAN_EXTERNAL; of others TE_SPAN_F, whose memory is the arena */
+	/* span that holds it in a plan with TE_PLAN_EXTERNAL; else TE_SPAN_F: the arena */
 	enum te_span span;
 	uint64_t span_offset; /* from the beginning of the span's memory */
 	enum te_policy policy;
-	/* it was to be computed again, and why it is not; valid as long as the plan. Or NULL */
+	/* reason why a value that was to be computed again is not; valid as long as the plan. NULL
+	 * for other values */
 	const char *why;
 };
 #define TE_PLAN_SAVED_INFO_INIT                                                               \
@@ -255,17 +258,17 @@ struct te_plan_saved_info {
 	}
 
 /**
- * te_plan_saved - the index-th value that is kept from forward to backward
+ * te_plan_saved - describe a value that is saved by forward for backward
+ * @index: number of the value, from 0, in plan order
  *
- * In the order of their places in the plan. Inputs are not listed: their memory is no part of the
- * arena.
- * Errors: -ENOENT if there are fewer; it records no error message. -EINVAL.
+ * Inputs are not listed: they are not in the arena.
+ * Errors: -EINVAL, -ENOENT (no such value; records no error message).
  */
 TE_EXPORT int te_plan_saved(const struct te_plan *plan, int index,
 			    struct te_plan_saved_info *ret_info);
 
 enum te_plan_format { TE_PLAN_TEXT = 0, TE_PLAN_DOT = 1 };
-/* the steps, their fusions, values with offsets; *ret_text is released with free(3) */
+/* print steps, fusions and values with offsets; release *ret_text with free(3) */
 TE_EXPORT int te_plan_print(const struct te_plan *plan, enum te_plan_format format,
 			    char **ret_text);
 
@@ -281,56 +284,56 @@ struct te_fused {
 	const struct te_op_call *const *part; /* [nparts] */
 	void *ws;
 	size_t ws_nbytes;
-	const struct te_fusion *fusion; /* whose user pointer the functions may need */
-	void *state;			/* what bind() gave */
-	/* of a joint fusion, once addresses are known: what save() declared, in both passes */
-	struct te_tensor *const *saved; /* [nsaved] */
+	const struct te_fusion *fusion; /* the fusion, for its user pointer */
+	void *state;			/* from bind() */
+	/* [nsaved] joint fusion, once addresses are known: tensors that save() declared */
+	struct te_tensor *const *saved;
 	int32_t nsaved;
 };
 
 /*
- * A fusion replaces adjacent basic steps. Step names are the op's name in forward;
- * "<op>" for its backward and "<op>.dw" for its weight gradient in the backward
- * pass; "quantize" for a cast that planning inserted (part->x.hp to part->y.q).
- * The pattern is their names, divided by a space; a word may list alternatives:
- * "layernorm|rmsnorm quantize". After "<op>", "<op>.dw" matches the weight gradient of the same op
- * only. The libraries' fusions match no step of a user-defined op, whatever its name.
+ * A fusion replaces adjacent basic steps. Step names are the op's name in forward; "<op>" for its
+ * backward and "<op>.dw" for its weight gradient in the backward pass; "quantize" for a cast that
+ * planning inserted (part->x.hp to part->y.q). The pattern is a list of step names, divided by
+ * spaces; a word may list alternatives: "layernorm|rmsnorm quantize". After "<op>", "<op>.dw"
+ * matches the weight gradient of the same op only. The libraries' fusions match no step of a
+ * user-defined op, whatever its name.
  *
- * A joint fusion replaces steps of both passes, or none: those that match its pattern in forward,
- * and those that match the pattern of its backward, another struct te_fusion, among the backward
- * steps of the same ops and of ops next to them without a forward step (fork). Each of the two has
- * its own functions. What passes from one of all these steps to another has no memory; save()
- * declares what is kept instead.
+ * A joint fusion replaces steps of both passes, or none. In forward its pattern is matched. The
+ * pattern of its backward, another struct te_fusion with separate functions, is matched among the
+ * backward steps of the same ops and of adjacent ops without a forward step (fork). Values that
+ * pass between the replaced steps have no memory; save() declares the tensors kept instead.
  */
 struct te_fusion {
 	size_t size;	  /* sizeof(struct te_fusion); lets the struct grow */
 	const char *name; /* as plans print it */
 	enum te_pass pass;
 	const char *pattern;
-	/* whether the fusion applies; specs are known, addresses are not: hp and q of a part are
+	/* does the fusion apply? Specs are known, addresses are not: hp and q of a part are
 	 * non-NULL if the value is needed outside the fusion */
 	int (*applies)(const struct te_fused *f); /* 1, 0 or an error; NULL: always */
-	size_t (*ws_nbytes)(const struct te_fused *f); /* NULL: the largest of the parts' */
+	size_t (*ws_nbytes)(const struct te_fused *f); /* NULL: the largest of its parts */
 	int (*run)(const struct te_fused *f);
 	const char *test; /* the test that compares it with the unfused parts */
 	void *user;
-	/* bit k: what part k writes has memory also where only later parts read it */
+	/* bit k: outputs of part k have memory even if only later parts read them */
 	uint32_t keep;
-	/* in backward of a joint fusion, bit k: part k reads nothing of the forward pass: its x, y,
+	/* backward of a joint fusion, bit k: part k reads no value from the forward pass: its x, y,
 	 * ex and saved are NULL, and no memory is kept for it */
 	uint32_t drop;
 	/* as te_op_ops.bind and unbind */
 	int (*bind)(const struct te_fused *f, void **ret_state);
 	void (*unbind)(const struct te_fused *f, void *state);
-	/* TE_PASS_JOINT: the steps of backward, with TE_PASS_BACKWARD; copied. NULL: not joint */
+	/* TE_PASS_JOINT: fusion of the backward steps, with TE_PASS_BACKWARD; copied. Else NULL */
 	const struct te_fusion *backward;
-	/* TE_PASS_JOINT: the spec of a value that forward writes and backward reads, and 1; or 0:
-	 * there are index values. f has the forward steps. NULL: there are none */
+	/* TE_PASS_JOINT: write the spec of value index, which forward writes and backward reads,
+	 * and return 1; return 0 if there are only index values. f has the forward steps. Or
+	 * NULL */
 	int (*save)(const struct te_fused *f, int32_t index, struct te_spec *ret_spec);
 	uint32_t flags; /* TE_FUSION_* */
 };
 /* run() of a forward fusion can run again in backward if all its ops can (TE_OP_REPEATS). A cast
- * that is one of its parts then has quantizers with the scales of the forward pass, which record
+ * among its parts then uses quantizers that have the scales of the forward pass and record
  * nothing */
 #define TE_FUSION_REPEATS 1u
 #define TE_FUSION_INIT \

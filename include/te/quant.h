@@ -14,8 +14,8 @@ TE_BEGIN_DECLS
 enum te_recipe_kind {
 	TE_RECIPE_NONE = 0,	/* operands stay in the compute dtype */
 	TE_RECIPE_DELAYED = 1,	/* scale from the history of past amaxes */
-	TE_RECIPE_CURRENT = 2,	/* scale from this tensor's own amax */
-	TE_RECIPE_BLOCK = 3	/* a scale from the amax of each block: 1x128, 128x128 of weights */
+	TE_RECIPE_CURRENT = 2,	/* scale from the tensor's present amax */
+	TE_RECIPE_BLOCK = 3	/* scale from the amax of each block: 1x128, weights 128x128 */
 };
 
 enum te_amax_algo {
@@ -35,7 +35,7 @@ struct te_recipe {
 	int32_t margin;		/* delayed: fmt_max * 2^-margin; -32..32 */
 	int32_t history_len;	/* delayed: 1..65536 */
 	enum te_amax_algo algo;	/* delayed */
-	float amax_epsilon;	/* current, block: smaller amaxes are raised to it; >= 0 */
+	float amax_epsilon;	/* current, block: smaller amaxes are raised to this; >= 0 */
 	uint32_t flags;		/* TE_RECIPE_* */
 };
 #define TE_RECIPE_INIT \
@@ -49,14 +49,14 @@ struct te_recipe {
  * Errors: -EINVAL (the message lists the names).
  */
 TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe);
-/* "?": no recipe has this kind and compute dtype */
+/* returns "?" if no recipe has this kind and compute dtype */
 TE_EXPORT const char *te_recipe_name(const struct te_recipe *recipe);
 
 struct te_quant; /* the device state of many quantizers ("slots"); opaque, reference counted */
 
 /**
- * te_quant_create - state for @nslots quantizers of one FP8 recipe
- * @dtypes: nslots of E4M3 or E5M2
+ * te_quant_create - create the state of @nslots quantizers of one FP8 recipe
+ * @dtypes: nslots types, each E4M3 or E5M2
  *
  * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
  * so that one launch updates all slots. The recipe is copied. Block: slots have no such state.
@@ -73,11 +73,11 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
 /**
  * te_quantize - cast a tensor to FP8 by a slot's recipe
  * @x:    [rows, cols] FP32 or BF16
- * @y:    FP8 of the slot's dtype, same element count; the copies it holds are written
+ * @y:    FP8 of the slot's dtype, same element count; all copies that it has are written
  * @noop: device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
  *
  * Delayed: casts with the slot's scale and folds this tensor's amax into the newest entry of the
- * history. Current: computes the amax, then the scale, then casts. Block: the same for each block
+ * history. Current: computes the amax, then the scale, then casts. Block: does this for each block
  * of y's scaling, which is TE_SCALING_1X128 or _128X128. y's scale_inv is 1/scale, stored by the
  * cast, so later updates never invalidate y. An amax ignores NaN elements.
  * Source: te_quantize(3); t/quant/quant.c and t/quant/block.c have every edge case.
@@ -92,29 +92,30 @@ TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
 /**
  * te_quant_update - delayed: fold amaxes into scales for slots [first, first + count)
  *
- * A slot whose newest amax is 0 is left untouched. amax = max over the window
- * or the newest; the history rotates by one and slot 0 is cleared;
- * scale = (fmt_max * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the
- * old scale; an infinite scale becomes FLT_MAX. Current, block: does nothing.
+ * A slot whose newest amax is 0 is left untouched. amax is the maximum over the window, or the
+ * newest entry; the history rotates by one and its newest entry is cleared; scale = (fmt_max *
+ * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the old scale; an infinite scale becomes
+ * FLT_MAX. Current, block: does nothing.
  */
 TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count);
 
-/* device words, for user-defined kernels: the scale, and where an amax is folded by atomic maximum
- * (delayed: the newest of the history; current: the word that te_quantize clears first). NULL: no
+/* device words for user-defined kernels: the scale, and the amax, which is folded by atomic maximum
+ * (delayed: newest entry of the history; current: the word that te_quantize clears first). NULL: no
  * such slot, or a recipe without such words (block) */
 TE_EXPORT float *te_quant_scale_ptr(const struct te_quant *q, int slot);
 TE_EXPORT float *te_quant_amax_ptr(const struct te_quant *q, int slot);
 TE_EXPORT enum te_dtype te_quant_dtype(const struct te_quant *q, int slot);
-/* copy to host, synchronously: scale, and history_len floats (current: 1; block: none, scale 1) */
+/* copy the scale and history_len floats (current: 1; block: none, scale 1) to host,
+ * synchronously */
 TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, float *ret_history);
 
 /**
- * te_quant_save, te_quant_load - the state as a little-endian blob
+ * te_quant_save, te_quant_load - copy the state to or from a little-endian blob
  *
  * Layout in te_quant_save(3): magic, version, recipe, slots, scales, histories, CRC-32.
- * te_quant_load refuses the state of another recipe or of other slots (-EINVAL), damaged bytes
- * (-TE_ECORRUPT), and what is not quantizer state or is of a later version (-TE_EFORMAT). Then it
- * changes nothing.
+ * te_quant_load refuses the state of another recipe or other slots (-EINVAL), damaged bytes
+ * (-TE_ECORRUPT), and a blob of another format or a later version (-TE_EFORMAT), and then changes
+ * nothing.
  */
 TE_EXPORT size_t te_quant_nbytes(const struct te_quant *q);
 TE_EXPORT int te_quant_save(struct te_quant *q, void *dst, size_t nbytes);

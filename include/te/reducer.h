@@ -19,13 +19,13 @@ struct te_comm_reducer; /* opaque, reference counted */
 
 struct te_comm_reducer_opts {
 	size_t size;		/* set by the INIT macro; lets the struct grow */
-	uint64_t bucket_nbytes; /* gradients of so many bytes are reduced at once; 0: 16 MiB */
+	uint64_t bucket_nbytes; /* bytes of gradients that are reduced at once; 0: 16 MiB */
 };
 #define TE_COMM_REDUCER_OPTS_INIT { sizeof(struct te_comm_reducer_opts), 0 }
 
 /**
- * te_comm_reducer_create - reduces what the passes of a sequence's plans compute
- * @comm: of the sequence's context
+ * te_comm_reducer_create - create a reducer of the gradients and amaxes of a sequence
+ * @comm: the communicator, on the sequence's context
  * @seq:  initialised; the same on all ranks
  * @opts: NULL: defaults; equal on all ranks
  *
@@ -39,22 +39,21 @@ TE_EXPORT int te_comm_reducer_create(struct te_comm *comm, struct te_seq *seq,
 TE_EXPORT struct te_comm_reducer *te_comm_reducer_ref(struct te_comm_reducer *reducer);
 TE_EXPORT struct te_comm_reducer *te_comm_reducer_unref(struct te_comm_reducer *reducer);
 
-/* the events that te_comm_reducer_hook() is to be called for, as bits: TE_PLAN_EVENT_GRAD and
- * TE_PLAN_EVENT_SCALES */
+/* events for te_comm_reducer_hook(), as the hooks of options: GRAD and SCALES */
 #define TE_COMM_REDUCER_HOOKS 12u
 
 /**
  * te_comm_reducer_hook - the hook of te_step_opts or te_plan_opts; hook_arg is the reducer
  *
- * TE_PLAN_EVENT_GRAD: when the gradients that are complete fill a bucket, and when all are
- * complete, queues their sum over the ranks, in rank order, in place. A step has one event for each
- * weight with a gradient, as those of te_step_create() do.
- * TE_PLAN_EVENT_SCALES: queues the maximum over the ranks of the amaxes that scales follow next.
- * TE_PLAN_EVENT_AMAX: the same for a tensor with current scaling. It is not in
+ * TE_PLAN_EVENT_GRAD: when complete gradients fill a bucket, and when all are complete, queues
+ * their sum over the ranks, in rank order, in place. There must be one event a step for each weight
+ * with a gradient, as te_step_create() makes.
+ * TE_PLAN_EVENT_SCALES: queues the maximum over the ranks of the amaxes, from which scales are
+ * computed next. TE_PLAN_EVENT_AMAX: the same for a tensor with current scaling. It is not in
  * TE_COMM_REDUCER_HOOKS: only a caller that wants the ranks' scales to be equal adds it.
  * Work is queued on the stream of the pass. In a recording with TE_CAPTURE_CONCURRENT, as
  * te_graph_create() and te_step_create() make, it runs concurrently with the rest of the pass.
- * Errors: those of te_comm_allreduce(); -TE_ESTATE (a weight's second event in a step).
+ * Errors: as te_comm_allreduce(); -TE_ESTATE (a weight's second event in a step).
  */
 TE_EXPORT int te_comm_reducer_hook(void *reducer, struct te_plan *plan,
 				   const struct te_plan_event *event);

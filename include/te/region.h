@@ -1,8 +1,8 @@
 /*
  * te/region.h - the memory that a run modifies, as a list of named regions.
  *
- * A caller that runs a step as a trial, as graph capture does to warm up, saves the regions
- * first and restores them afterwards, so that the trial has no lasting effect.
+ * A caller that runs a step as a trial, as the warm-up of graph capture does, saves the regions
+ * before and restores them afterwards, so that the trial has no lasting effect.
  */
 #ifndef TE_REGION_H
 #define TE_REGION_H

@@ -26,11 +26,11 @@ struct te_sched_entry {
 
 struct te_schedule_opts {
 	size_t size;	/* set by the INIT macro; lets the struct grow */
-	uint32_t flags; /* TE_SCHED_*, without order only */
+	uint32_t flags; /* TE_SCHED_*; 0 with order */
 	int32_t nchunks;
-	int32_t nmicro;		/* micro-batches; 0: counted in order */
+	int32_t nmicro;		/* micro-batches; 0: as many as order has */
 	const int32_t *nlayers; /* [nchunks] callables in a chunk; NULL: one each */
-	/* NULL: forwards of all micro-batches, then their backwards, chunks in reverse order */
+	/* [norder] NULL: forwards of all micro-batches, then backwards, chunks in reverse order */
 	const struct te_sched_entry *order;
 	int32_t norder;
 };
@@ -54,19 +54,19 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
 /**
  * te_schedule_parse - create a schedule from text
  * @text: a name, or entries in the notation of Megatron and Transformer Engine
- * @opts: nchunks, nmicro and nlayers; nchunks may be 0 without nlayers: the highest in the entries
+ * @opts: nchunks, nmicro, nlayers; nchunks 0, without nlayers: the highest chunk in the entries
  *
  * In "1,2,-2,-1", N is the forward of chunk N, counted from 1, and -N its backward. "-1.5" is the
  * weight gradients of chunk 1.
  * Names: "gpipe", the default order; "1f1b", with at most nchunks micro-batches between forward and
  * backward; "zero-bubble", the same with weight gradients after the next forward; "interleaved",
  * nchunks - 1 forward entries, then forward and backward entries alternate.
- * Source: of "interleaved", Megatron-LM's core/pipeline_parallel/schedules.py for a single stage.
- * Errors: -EINVAL (names the part of text that is wrong), -TE_EORDER, -EOVERFLOW, -ENOMEM.
+ * Source: Megatron-LM, core/pipeline_parallel/schedules.py for a single stage ("interleaved").
+ * Errors: -EINVAL (names the invalid part of text), -TE_EORDER, -EOVERFLOW, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,
 				struct te_schedule **ret_schedule);
-/* the entries in that notation; release *ret_text with free(3) */
+/* the entries in the notation of te_schedule_parse; release *ret_text with free(3) */
 TE_EXPORT int te_schedule_print(const struct te_schedule *schedule, char **ret_text);
 
 TE_EXPORT struct te_schedule *te_schedule_ref(struct te_schedule *schedule);

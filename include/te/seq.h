@@ -22,8 +22,8 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
 /**
- * te_seq_fork, te_seq_add - a residual around the ops that are appended between the two
- * @name: of both: the fork and its channel; the add is "name.add"
+ * te_seq_fork, te_seq_add - a residual around the ops that are appended between the two calls
+ * @name: name of the fork and of its channel, equal in both calls; the add is "name.add"
  *
  * te_seq_fork appends te_op_fork(), and te_seq_add appends te_op_add() of that channel.
  * Errors: -EINVAL, -EEXIST (name in use), -EBUSY (already initialised), -ENOMEM.
@@ -45,9 +45,9 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
  * te_seq_complete - check the channels and lay out the weights, without memory for them
  *
  * Afterwards no op and no channel can be added. Plans with TE_PLAN_NO_ALLOC can be created, so that
- * te_plan_memory tells what training needs before anything is allocated. Until te_seq_init the
- * tensors of te_seq_weight have shapes and no memory, and te_seq_masters and te_seq_grads return
- * NULL.
+ * te_plan_memory tells how much memory training needs before anything is allocated. Until
+ * te_seq_init the tensors of te_seq_weight have shapes and no memory, and te_seq_masters and
+ * te_seq_grads return NULL.
  * Errors: -EBUSY (already complete), -EINVAL, -ENOMEM, -TE_ECHANNEL and -TE_ESHAPE as te_seq_init.
  */
 TE_EXPORT int te_seq_complete(struct te_seq *seq);
@@ -56,20 +56,20 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 #define TE_SEQ_KEEP_MASTERS 2u	/* te_seq_init draws no weights: masters holds them */
 
 /**
- * te_seq_freeze - weights without gradient and without optimizer state, or the reverse
- * @pattern: as in fnmatch(3), of names of weights ("h.*.qkv.weight") or of the ops that own them
- * @frozen:  1, or 0: their gradients are computed
+ * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
+ * @pattern: pattern of fnmatch(3) for names of weights ("h.*.qkv.weight") or of their ops
+ * @frozen:  1: freeze the weights; 0: compute their gradients
  *
- * After te_seq_complete and before te_seq_init; later calls override earlier ones. Backward passes
- * have no step for the gradient of a frozen weight, and none for gradients that reach only frozen
- * weights; te_adamw_step leaves frozen weights, and the norm of gradients leaves them out. Initial
- * values do not depend on what is frozen. Sets TE_WEIGHT_FROZEN; ops may declare it.
+ * Call it after te_seq_complete and before te_seq_init; later calls override earlier ones. Backward
+ * passes have no step for the gradient of a frozen weight, and none for gradients that reach only
+ * frozen weights; te_adamw_step neither changes frozen weights nor counts them in the norm. Initial
+ * values do not depend on which weights are frozen. Sets TE_WEIGHT_FROZEN; ops may declare it.
  * Returns the number of weights that the pattern matches.
  * Errors: -ENOENT (none), -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
 TE_EXPORT int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen);
 
-/* Memory that the caller provides for weights: device memory of te_seq_nelems() floats for masters,
+/* Caller-provided device memory for weights: te_seq_nelems() floats for masters,
  * te_seq_grad_nelems() for gradients, aligned to 256 bytes. NULL: the library allocates it. */
 struct te_seq_binding {
 	size_t size; /* set by the INIT macro; lets the struct grow */
@@ -82,27 +82,27 @@ struct te_seq_binding {
 /**
  * te_seq_bind - use the caller's memory for master weights, gradients or both
  *
- * After te_seq_complete and before te_seq_init. The caller keeps the memory until the sequence has
- * been released, and calls te_seq_weights_changed after writing masters.
+ * Call it after te_seq_complete and before te_seq_init. The memory must remain until the sequence
+ * has been released. Call te_seq_weights_changed after writing masters.
  * Errors: -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
 TE_EXPORT int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding);
-/* of the flat buffer of masters, padding included; 0 before te_seq_complete */
+/* elements of the flat buffer of masters, padding included; 0 before te_seq_complete */
 TE_EXPORT int64_t te_seq_nelems(const struct te_seq *seq);
-/* of the flat buffer of gradients, which frozen weights are not in; 0 with TE_SEQ_NO_GRADS */
+/* elements of the flat buffer of gradients, without frozen weights; 0 with TE_SEQ_NO_GRADS */
 TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
 
 /**
- * te_seq_bind_weight - use memory of the caller for a weight, which then has no FP32 master
- * @name:  of te_seq_weight
- * @value: a tensor of the weight's shape: BF16, or row-wise E4M3 codes with their
+ * te_seq_bind_weight - use the caller's tensor as a weight, which then has no FP32 master
+ * @name:  name of the weight, as in te_weight_info
+ * @value: tensor of the weight's shape: BF16, or row-wise E4M3 codes with their
  *         scale-inverses; copies aligned to 256 bytes, scale-inverses to 16. NULL: a master
  *
- * After te_seq_complete and before te_seq_init; the sequence holds a reference. Plans read the
- * weight as it is, under a recipe for which the op needs exactly this type and scaling; else
- * te_plan_create returns -TE_EDTYPE. Where a backward pass needs a column-wise copy that the tensor
+ * Call it after te_seq_complete and before te_seq_init; the sequence holds a reference. Plans read
+ * the weight as it is: te_plan_create returns -TE_EDTYPE unless the op needs exactly this type and
+ * scaling under the plan's recipe. If a backward pass needs a column-wise copy that the tensor
  * lacks, the library keeps one, and forward passes refresh it after te_seq_weights_changed. The
- * gradient, unless the weight is frozen, is FP32 as ever; te_adamw_create refuses the sequence.
+ * gradient is FP32, unless the weight is frozen; te_adamw_create refuses the sequence.
  * Errors: -ENOENT (no such weight), -EINVAL, -TE_EDTYPE, -TE_ESHAPE, -TE_ESTATE (not complete),
  * -EBUSY (initialised).
  */
@@ -113,9 +113,9 @@ TE_EXPORT int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te
  * @seed: the same seed gives the same weights on every backend
  *
  * All master weights are in one flat FP32 buffer, each padded with zeros to a multiple of 64
- * elements: trained ones in op order, then frozen ones. Gradients are in another buffer, at the
- * same offsets as their weights, and 0.
- * Completes the sequence if te_seq_complete has not. After an error it is not complete.
+ * elements: trained weights in op order, then frozen ones. Gradients are in another buffer, at the
+ * same offsets as their weights, initially 0. Calls te_seq_complete if it has not been called.
+ * After an error the sequence is not complete.
  * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
@@ -128,13 +128,13 @@ struct te_weight_info {
 	struct te_tensor *grad;	  /* FP32, borrowed; NULL: frozen, or no gradients */
 	uint32_t flags;		  /* TE_WEIGHT_* */
 	int64_t offset_nelems;	  /* in the flat buffers that have it; -1: none */
-	struct te_tensor *value;  /* of te_seq_bind_weight, borrowed; or NULL */
+	struct te_tensor *value;  /* tensor of te_seq_bind_weight, borrowed; or NULL */
 };
 #define TE_WEIGHT_INFO_INIT { sizeof(struct te_weight_info), 0, 0, 0, 0, 0, 0, 0 }
 /* tied weights are listed once, under their owner */
 TE_EXPORT int te_seq_nweights(const struct te_seq *seq);
 TE_EXPORT int te_seq_weight(const struct te_seq *seq, int index, struct te_weight_info *ret_info);
-/* the flat buffers, [n] FP32, borrowed; no gradients: NULL */
+/* the flat buffers, FP32, borrowed; NULL if there are no gradients */
 TE_EXPORT struct te_tensor *te_seq_masters(const struct te_seq *seq);
 TE_EXPORT struct te_tensor *te_seq_grads(const struct te_seq *seq);
 TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
@@ -142,9 +142,9 @@ TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 /**
  * te_seq_weights_changed - declare that masters or bound weights were written
  *
- * Call it on the same stream after writing them directly; te_seq_init and te_adamw_step do it
- * themselves. Forward passes that run after it refresh the FP8 and BF16 copies of the weights.
- * Without it they may use copies of earlier weights.
+ * Call it on the same stream after writing them directly; te_seq_init and te_adamw_step do this
+ * themselves. Later forward passes refresh the FP8 and BF16 copies of the weights; without the call
+ * they may use copies of earlier weights.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESTATE (not initialised).
  */
 TE_EXPORT int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream);
@@ -153,17 +153,18 @@ TE_EXPORT int te_seq_weights_changed(struct te_seq *seq, struct te_stream *strea
  * slot 2i is op i's input, 2i + 1 its weight, 2n + i its output gradient. Plans of one sequence
  * share one FP8 recipe. */
 TE_EXPORT struct te_quant *te_seq_quant(const struct te_seq *seq);
-/* random state: seed, and the offset at which the next training forward draws (te_plan_set_rng);
- * synchronous */
+/* get or set the random state, synchronously: seed, and the offset at which the next training
+ * forward draws (te_plan_set_rng) */
 TE_EXPORT int te_seq_rng_get(struct te_seq *seq, uint64_t *ret_seed, uint64_t *ret_offset);
 TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset);
 
 /**
- * te_seq_regions - memory of the sequence that passes of its plans modify
+ * te_seq_regions - list the memory of the sequence that passes of its plans modify
  *
- * Gradients, random state, quantizers, weight copies, and the versions that tell whether these
- * are current. Only an optimizer modifies master weights; te_plan_regions adds a plan's memory.
- * Errors: -TE_ESTATE (not initialised), and what fn returns.
+ * These are gradients, random state, quantizers, weight copies, and the versions that tell whether
+ * the copies are current. Only an optimizer modifies master weights; te_plan_regions adds a plan's
+ * memory.
+ * Errors: -TE_ESTATE (not initialised), and the value that fn returned.
  */
 TE_EXPORT int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg);
 

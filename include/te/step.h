@@ -17,7 +17,7 @@ TE_BEGIN_DECLS
 
 struct te_step; /* opaque, reference counted */
 
-#define TE_STEP_GRAPH 1u       /* one graph of the whole step: te_step_run is one launch */
+#define TE_STEP_GRAPH 1u       /* one graph for the whole step: te_step_run is one launch */
 #define TE_STEP_PASS_GRAPHS 2u /* a graph for each pass */
 /* allocate nothing: te_step_memory, te_step_plan and te_step_graph work, running returns
  * -TE_ESTATE */
@@ -27,32 +27,32 @@ struct te_step_opts {
 	size_t size;			/* set by the INIT macro; lets the struct grow */
 	const struct te_recipe *recipe; /* copied; NULL: bf16, as TE_RECIPE_INIT */
 	uint32_t flags;			/* TE_STEP_*; no graph: passes are queued one by one */
-	int32_t micro_batches;		/* in a step */
+	int32_t micro_batches;		/* micro-batches in a step; 1 by default */
 	struct te_spec x;		/* main input of one micro-batch, for example [B,T] INT32 */
-	/* several x to choose from in each step, instead of x: they share one memory */
+	/* [nshapes] several x to choose from in each step, instead of x; they share memory */
 	const struct te_spec *shapes;
 	int32_t nshapes;
-	/* divide the sequence into ncuts + 1 plans: the names of the ops with which the second and
-	 * later plans begin. Only the main value may pass from one plan to another */
+	/* divide the sequence into ncuts + 1 plans: names of the first ops of the second and later
+	 * plans. Only the main value may pass from one plan to another */
 	int32_t ncuts;
 	const char *const *cut;
-	/* the order of passes, of as many micro-batches and layers as there are plans; NULL: the
-	 * backward of each micro-batch follows its forward */
+	/* order of the passes, with micro_batches micro-batches and a layer for each plan; NULL:
+	 * the backward of each micro-batch follows its forward */
 	struct te_schedule *schedule;
-	/* of all plans; or NULL. TE_PLAN_EVENT_GRAD comes once a step, in the last pass that adds
-	 * to the weight's gradient */
+	/* hook of all plans; or NULL. TE_PLAN_EVENT_GRAD comes once a step, in the last pass that
+	 * adds to the weight's gradient */
 	te_plan_hook_fn hook;
 	void *hook_arg;
 	uint32_t hooks; /* as in te_plan_opts */
-	/* this step's micro-batches are part of a larger step, which several ranks share: the first
-	 * one's number in it, and how many it has. 0: micro_batches */
+	/* number of the first micro-batch in a larger step that several ranks share, and number of
+	 * micro-batches of the larger step. 0: micro_batches */
 	int32_t first_micro_batch;
 	int32_t total_micro_batches;
-	/* of values kept for backward, or NULL: its target is the pool's, its bytes are those that
-	 * move in all plans of a shape, the first ones first */
+	/* offload for saved activations, or NULL; its target bounds the step's pool, and its limit
+	 * of offloaded bytes counts all plans of a shape, first ones first */
 	struct te_offload *offload;
-	/* values that are computed again in backward, as in te_plan_opts. -EINVAL if one of these
-	 * patterns, or of those of offload, matches no value of any of the plans */
+	/* values that are computed again in backward, as in te_plan_opts. -EINVAL if a pattern
+	 * here or in offload matches no value of any plan */
 	int32_t nrecompute;
 	const char *const *recompute;
 };
@@ -63,31 +63,31 @@ struct te_step_opts {
 	}
 
 /**
- * te_step_create - plan a training step, and capture it if it is to be a graph
+ * te_step_create - plan a training step, and capture it with TE_STEP_GRAPH or _PASS_GRAPHS
  * @seq:   initialised; its last op is a loss
- * @adamw: of the sequence; NULL: steps compute gradients and leave the weights
+ * @adamw: the sequence's optimizer; NULL: steps compute gradients and do not change weights
  *
- * Gradients are those of the mean of the micro-batches' losses, whatever their number: each
- * micro-batch begins backward with 1 / total_micro_batches times the loss op's own factor.
- * What dropout keeps depends on the sequence's seed, the step, the micro-batch's number in the
- * larger step and the op. So a step has the same bits with and without graphs. It has them with any
- * division into plans and any order of the passes too, if gradients are added in the same order and
- * fusions of plans (te_plan_print) that have a sum or a factor are the same, since they round once
- * where separate steps round twice: te_step_create(3).
+ * The gradient of a step is the gradient of the mean of the micro-batches' losses, whatever their
+ * number: each micro-batch begins backward with 1 / total_micro_batches times the loss op's factor.
+ * Dropout masks depend on the sequence's seed, the step, the micro-batch's number in the larger
+ * step and the op. So a step has the same bits with and without graphs. Other divisions into plans
+ * and orders of passes give the same bits too, if gradients are added in the same order and the
+ * plans have the same fusions (te_plan_print) with a sum or a factor, since these round once where
+ * separate steps round twice: te_step_create(3).
  * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
  * and restores weights, optimizer, quantizers and random state.
- * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and what te_plan_create
- * and te_graph_create return.
+ * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and codes that
+ * te_plan_create and te_graph_create return.
  */
 TE_EXPORT int te_step_create(struct te_seq *seq, struct te_adamw *adamw,
 			     const struct te_step_opts *opts, struct te_step **ret_step);
 TE_EXPORT struct te_step *te_step_ref(struct te_step *step);
-/* the last reference: waits for queued steps, as te_graph_unref does */
+/* releasing the last reference waits for queued steps, as te_graph_unref does */
 TE_EXPORT struct te_step *te_step_unref(struct te_step *step);
 
 /**
  * te_step_input, te_step_output - static tensors of a micro-batch
- * @shape: its index in shapes; 0 for x
+ * @shape: index of the step's shape in shapes; 0 for x
  * @name:  "x" or a channel of te_seq_input
  *
  * Borrowed; NULL if there is none. Before every step, and after the results of the previous one
@@ -103,43 +103,43 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
  * te_step_run - queue a step: zero gradients, passes of all micro-batches, AdamW
  *
  * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
- * Stream: asynchronous; the first waits for te_step_calibrate.
+ * Stream: asynchronous; the first step waits for te_step_calibrate.
  * Thread: one step by one thread at a time.
  * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
  */
 TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
 /**
- * te_step_calibrate - the first scales of recipe fp8-delayed, from the inputs written
+ * te_step_calibrate - compute the first scales of recipe fp8-delayed, from the inputs written
  *
- * The passes run four times, each with the scales that result from the previous one. Weights,
+ * The passes run four times, each with the scales that result from the previous run. Weights,
  * optimizer, random state and inputs stay; te_seq_grads has the gradients. If a quantizer of an
  * input or of a weight has recorded an amax, or the recipe has no such state, it does nothing. A
- * step's first te_step_run does it before the step; so it is for what runs before that, such as a
- * validation. Plans alone do not: their first pass has scales of 1.
+ * step's first te_step_run calibrates before it runs; call this for passes that run earlier, such
+ * as a validation. Plans alone do not calibrate: their first pass has scales of 1.
  * Stream: waits for the device.  Errors: as te_step_run.
  */
 TE_EXPORT int te_step_calibrate(struct te_step *step, int32_t shape, struct te_stream *stream);
 /**
- * te_step_loss - the mean loss of this step's own micro-batches, latest step
+ * te_step_loss - the mean loss of this rank's micro-batches in the latest step
  *
  * Stream: waits for the step.
- * Errors: -EINVAL, -TE_EDTYPE (the loss is not FP32), -TE_ESTATE (no step has run), -ERANGE:
- * *ret_loss is set, but since the last call targets were neither classes nor ignore_index, or
- * tokens were outside of the vocabulary; the error message has their number.
+ * Errors: -EINVAL, -TE_EDTYPE (the loss is not FP32), -TE_ESTATE (no step has run), -ERANGE
+ * (*ret_loss is set, but since the last call there were targets that are neither classes nor
+ * ignore_index, or tokens outside the vocabulary; the error message gives their number).
  */
 TE_EXPORT int te_step_loss(struct te_step *step, double *ret_loss);
 
-/* the plan of a part, counted from 0, borrowed, to be inspected; NULL if there is none */
+/* the plan of a part, counted from 0, borrowed, for inspection; NULL if there is none */
 TE_EXPORT struct te_plan *te_step_plan(const struct te_step *step, int32_t shape, int32_t part);
-/* for te_graph_report, te_graph_bind and other functions that neither run nor change it; borrowed.
- * NULL if there is none */
+/* the graph, borrowed, for te_graph_report, te_graph_bind and other functions that neither run nor
+ * change it; NULL if there is none */
 TE_EXPORT struct te_graph *te_step_graph(const struct te_step *step, int32_t shape);
 
 struct te_step_memory {
 	size_t size;		   /* set by the INIT macro; lets the struct grow */
-	uint64_t pool_nbytes;	   /* inputs, outputs, activations: of the largest shape */
-	uint64_t workspace_nbytes; /* scratch of GEMMs, allocated with it */
-	uint64_t plans_nbytes;	   /* what plans do not share: own_nbytes of te_plan_memory */
+	uint64_t pool_nbytes;	   /* inputs, outputs and activations of the largest shape */
+	uint64_t workspace_nbytes; /* scratch of GEMMs, allocated with the pool */
+	uint64_t plans_nbytes;	   /* memory that plans do not share: te_plan_memory's own_nbytes */
 };
 #define TE_STEP_MEMORY_INIT { sizeof(struct te_step_memory), 0, 0, 0 }
 TE_EXPORT int te_step_memory(const struct te_step *step, struct te_step_memory *ret_memory);

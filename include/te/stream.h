@@ -28,9 +28,9 @@ TE_EXPORT int te_stream_create(struct te_ctx *ctx, struct te_stream **ret_stream
  *          new stream on host
  *
  * Work queued through the stream is ordered with what the program queues on @native itself. The
- * CUstream is not destroyed with the stream; it must exist that long. If the program captures it
- * by cuStreamBeginCapture, work of this library becomes part of that capture, and what cannot be
- * captured returns -EBUSY. The legacy default stream (NULL or CU_STREAM_LEGACY) cannot be captured.
+ * CUstream must outlive the stream, which does not destroy it. If the program captures it by
+ * cuStreamBeginCapture, work of this library becomes part of that capture, and calls that cannot be
+ * captured return -EBUSY. The legacy default stream (NULL or CU_STREAM_LEGACY) cannot be captured.
  * Thread: as te_stream_create.
  * Errors: -EINVAL (a CUstream of another CUcontext, or CU_STREAM_PER_THREAD), -EOPNOTSUPP (host,
  * not NULL), -ENOMEM, -EAGAIN, -TE_ECUDA.
@@ -39,7 +39,7 @@ TE_EXPORT int te_stream_wrap(struct te_ctx *ctx, void *native, struct te_stream 
 TE_EXPORT struct te_stream *te_stream_ref(struct te_stream *stream);
 TE_EXPORT struct te_stream *te_stream_unref(struct te_stream *stream);
 TE_EXPORT struct te_ctx *te_stream_ctx(const struct te_stream *stream);
-/* the CUstream, to launch user-defined kernels, or as wrapped; NULL on host */
+/* the CUstream, for example to launch user-defined kernels; NULL on host */
 TE_EXPORT void *te_stream_native(const struct te_stream *stream);
 /**
  * te_stream_workspace - set a caller-provided workspace for GEMMs on the stream
@@ -55,7 +55,7 @@ TE_EXPORT int te_stream_workspace(struct te_stream *stream, void *ptr, size_t nb
 TE_EXPORT size_t te_ctx_workspace_nbytes(const struct te_ctx *ctx);
 /* wait until everything queued has run; -EBUSY while capturing */
 TE_EXPORT int te_stream_sync(struct te_stream *stream);
-/* 1: idle, 0: work is pending, or an error */
+/* returns 1 if all queued work has run, 0 if work is pending, or an error */
 TE_EXPORT int te_stream_query(struct te_stream *stream);
 
 /**
@@ -78,8 +78,8 @@ TE_EXPORT int te_event_elapsed_ms(struct te_event *from, struct te_event *to, do
 /**
  * te_mem_alloc - device memory, ordered by a stream; 256-byte aligned
  *
- * The memory may be used by work queued on @stream afterwards, and by other
- * streams after they waited for it. te_mem_free is ordered the same way.
+ * Work queued on @stream afterwards may use the memory, and so may other streams that waited for
+ * @stream. te_mem_free is ordered the same way.
  * Errors: -EINVAL (zero bytes), -ENOMEM (the message gives the requested and the free size),
  * -EBUSY while capturing, -TE_ECUDA.
  */
@@ -92,8 +92,8 @@ TE_EXPORT int te_pinned_free(struct te_ctx *ctx, void *ptr);
 /* copy between any two of device and host memory, in stream order; host memory must remain
  * valid until the copy has run */
 TE_EXPORT int te_copy(struct te_stream *stream, void *dst, const void *src, size_t nbytes);
-/* set bytes, or 32-bit words (nbytes a multiple of 4, dst aligned to 4), of device or pinned
- * memory */
+/* fill device or pinned memory with bytes, or with 32-bit words (nbytes a multiple of 4, dst
+ * aligned to 4) */
 TE_EXPORT int te_fill(struct te_stream *stream, void *dst, uint8_t value, size_t nbytes);
 TE_EXPORT int te_fill_u32(struct te_stream *stream, void *dst, uint32_t value, size_t nbytes);
 

@@ -25,13 +25,13 @@ struct te_tensor; /* opaque, reference counted */
 #define TE_TENSOR_COLWISE 2u /* FP8 only */
 
 /*
- * Which elements share a scale-inverse. Block scaling gives each copy an array of them, in the
- * layout of te_scaling_index(); te_tensor_scale_inv() is the row-wise copy's,
- * te_tensor_col_scale_inv() the column-wise copy's.
+ * Sets of elements that share a scale-inverse. Block scaling gives each copy an array of
+ * scale-inverses, in the layout of te_scaling_index(): te_tensor_scale_inv() for the row-wise copy,
+ * te_tensor_col_scale_inv() for the column-wise copy.
  */
 enum te_scaling {
 	TE_SCALING_TENSOR,  /* all elements of both copies: one device word */
-	TE_SCALING_1X128,   /* 128 consecutive elements of a row of the copy as it is stored */
+	TE_SCALING_1X128,   /* 128 consecutive elements of a row of the stored copy */
 	TE_SCALING_128X128, /* a square of 128 rows and 128 columns */
 };
 
@@ -63,29 +63,28 @@ TE_EXPORT int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim
 			       struct te_tensor **ret_t);
 
 /**
- * te_tensor_wrap - a tensor over memory the caller owns and keeps alive
- * @data:      row-wise device memory at any address that an element may have, or NULL when only
- *             the column copy exists
- * @coldata:   column-wise device memory, FP8 only, or NULL
- * @scale_inv: device FP32 word, FP8 only (required there), else NULL
+ * te_tensor_wrap - create a tensor over memory that the caller owns and keeps
+ * @data:      row-wise device memory, aligned to an element; NULL if only the column copy exists
+ * @coldata:   column-wise device memory, FP8 only; or NULL
+ * @scale_inv: device FP32 word, required for FP8; else NULL
  */
 TE_EXPORT int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
 			     const int64_t *shape, void *data, void *coldata, float *scale_inv,
 			     struct te_tensor **ret_t);
 
 /**
- * te_tensor_view - contiguous part of a tensor under another shape
+ * te_tensor_view - create a tensor over a contiguous part of another one, with another shape
  * @offset_nelems: first element within the base
  *
- * The view keeps the base alive; te_tensor_base() returns it. A view of a
- * view has the outermost tensor as its base. FP8 tensors with a column copy or with
- * block scaling can only be viewed whole, with the same columns (-EINVAL else).
+ * The view holds a reference to the base; te_tensor_base() returns it. A view of a view has the
+ * outermost tensor as its base. FP8 tensors with a column copy or with block scaling can only be
+ * viewed whole, with the same columns, or -EINVAL.
  */
 TE_EXPORT int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim,
 			     const int64_t *shape, struct te_tensor **ret_t);
 TE_EXPORT struct te_tensor *te_tensor_ref(struct te_tensor *t);
-/* the last reference frees the memory in the order of te_ctx_stream: work on other streams that
- * uses it must have run, or that stream must wait for it (te_event_wait) */
+/* releasing the last reference frees the memory in the order of te_ctx_stream: work on other
+ * streams that uses it must have run, or te_ctx_stream must wait for it (te_event_wait) */
 TE_EXPORT struct te_tensor *te_tensor_unref(struct te_tensor *t);
 
 TE_EXPORT struct te_ctx *te_tensor_ctx(const struct te_tensor *t);
@@ -94,40 +93,44 @@ TE_EXPORT int te_tensor_ndim(const struct te_tensor *t);
 /* dim < 0 counts from the end */
 TE_EXPORT int64_t te_tensor_extent(const struct te_tensor *t, int dim);
 TE_EXPORT int64_t te_tensor_nelems(const struct te_tensor *t);
-TE_EXPORT size_t te_tensor_nbytes(const struct te_tensor *t); /* of one copy */
+TE_EXPORT size_t te_tensor_nbytes(const struct te_tensor *t); /* bytes of one copy */
 TE_EXPORT int64_t te_tensor_cols(const struct te_tensor *t);  /* last extent */
 TE_EXPORT int64_t te_tensor_rows(const struct te_tensor *t);  /* product of the others */
 TE_EXPORT void *te_tensor_data(const struct te_tensor *t);
 TE_EXPORT void *te_tensor_coldata(const struct te_tensor *t);
 TE_EXPORT enum te_scaling te_tensor_scaling(const struct te_tensor *t);
-/* of the row-wise and the column-wise copy: the same word, or with block scaling an array each,
- * NULL where the tensor lacks that copy */
+/* scale-inverses of the row-wise and the column-wise copy: the same word, or with block scaling an
+ * array for each copy, NULL if the tensor lacks the copy */
 TE_EXPORT float *te_tensor_scale_inv(const struct te_tensor *t);
 TE_EXPORT float *te_tensor_col_scale_inv(const struct te_tensor *t);
 TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: not a view */
 
 /**
  * te_scaling_nfloats, te_scaling_index - layout of the scale-inverses of a copy
- * @rows, @cols: extents of the copy as it is stored: of a column-wise copy those of the transpose
+ * @rows, @cols: extents of the stored copy; for a column-wise copy, extents of the transpose
+ * @r, @c:       row and column of an element of the stored copy
  *
- * How many FP32 words the array has, padding included, and which of them belongs to element
- * (@r, @c). TE_SCALING_1X128: [ceil(cols / 128), rows], word (c / 128, r); TE_SCALING_128X128:
- * [ceil(rows / 128), ceil(cols / 128)], word (r / 128, c / 128). The last extent is padded to a
- * multiple of 4, as cuBLASLt needs it. -1: the scaling is unknown, an extent is below 1, the
- * element is outside, or there is a word for each block of a copy of 2^57 elements or more.
+ * te_scaling_nfloats returns the number of FP32 words in the array, padding included, and
+ * te_scaling_index the index of the element's word. TE_SCALING_1X128: [ceil(cols / 128), rows],
+ * word (c / 128, r); TE_SCALING_128X128: [ceil(rows / 128), ceil(cols / 128)], word (r / 128, c /
+ * 128). The last extent is padded to a multiple of 4, as cuBLASLt needs it. Both return -1 if the
+ * scaling is unknown, an extent is below 1, the element is outside, or the scaling is by blocks and
+ * the copy has 2^57 elements or more.
  */
 TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);
 TE_EXPORT int64_t te_scaling_index(enum te_scaling scaling, int64_t rows, int64_t cols, int64_t r,
 				   int64_t c);
 
-/* copy all of a tensor's row-wise data from or to host memory, synchronously on the
- * context's stream */
+/* copy all row-wise data of a tensor from or to host memory, synchronously on the context's
+ * stream */
 TE_EXPORT int te_tensor_write(struct te_tensor *t, const void *src, size_t nbytes);
 TE_EXPORT int te_tensor_read(const struct te_tensor *t, void *dst, size_t nbytes);
 
 /**
- * te_cast - convert between FP32, BF16 and FP16 (stream ordered)
- * Shapes: x and y of equal element count.
+ * te_cast - convert between FP32, BF16 and FP16
+ *
+ * Shapes: x and y have equally many elements.
+ * Stream: asynchronous, captures.
  */
 TE_EXPORT int te_cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y);
 

@@ -17,12 +17,16 @@ TE_BEGIN_DECLS
 
 /**
  * te_capture_begin, te_capture_end - record what is queued instead of running it
+ * @stream:  the stream to capture; te_capture_end ends its capture
+ * @ret_rec: the recording, with one reference
+ * @rec:     the recording to launch
  *
  * Between the two, calls that need an immediate result (sync, alloc, free) return
  * -EBUSY and do not affect the capture. te_capture_end creates the executable graph; a
  * capture of no work is valid. If queueing work fails, the capture becomes invalid:
  * te_capture_end then returns that error and the stream is usable again.
  * Memory used by recorded work must outlive the recording.
+ * Thread: as at the top of this header; one stream by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_capture_begin(struct te_stream *stream);
 TE_EXPORT int te_capture_end(struct te_stream *stream, struct te_recording **ret_rec);
@@ -61,11 +65,15 @@ struct te_node_info {
 
 /**
  * te_recording_node, te_recording_deps - the nodes of a recording and their edges
- * @index: the node's number, from 0; a node depends on nodes of lower index only
- * @cap:   capacity of ret_index, in elements; no more are written
+ * @rec:       the recording
+ * @index:     the node's number, from 0; a node depends on nodes of lower index only
+ * @ret:       initialised by TE_NODE_INFO_INIT
+ * @cap:       capacity of ret_index, in elements; no more are written
+ * @ret_index: gets the indices; NULL with cap 0
  *
  * te_recording_deps returns how many nodes the node depends on, and writes their indices in
  * ascending order. Indices are valid until the next te_capture_update.
+ * Thread: as at the top of this header.  Since: 0.1
  * Errors: -EINVAL, also for an index without a node.
  */
 TE_EXPORT int te_recording_node(const struct te_recording *rec, uint64_t index,
@@ -75,9 +83,11 @@ TE_EXPORT int te_recording_deps(const struct te_recording *rec, uint64_t index, 
 
 /**
  * te_recording_dot - the graph as text for dot(1)
+ * @rec:      the recording
  * @title:    the graph's name; NULL for "recording"
  * @ret_text: released with free(3)
  *
+ * Thread: as at the top of this header.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title, char **ret_text);
@@ -89,7 +99,8 @@ TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title
 
 /**
  * te_capture_edges - choose how the nodes of a capture depend on each other
- * @edges: TE_CAPTURE_*; 0, the default: each node depends on the previous one of its stream
+ * @stream: the capturing stream
+ * @edges:  TE_CAPTURE_*; 0, the default: each node depends on the previous one of its stream
  *
  * Call it between te_capture_begin and the end of that capture; it applies to the whole capture.
  * Results are bit-identical for every choice. With TE_CAPTURE_CONCURRENT a node depends on the
@@ -98,6 +109,7 @@ TE_EXPORT int te_recording_dot(const struct te_recording *rec, const char *title
  * know, are full barriers unless te_capture_access declares their memory: they depend on all
  * earlier nodes, and all later nodes depend on them. A capture that several streams joined keeps
  * the order of these streams.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESTATE (no capture was begun on the stream).
  */
 TE_EXPORT int te_capture_edges(struct te_stream *stream, uint32_t edges);
@@ -116,6 +128,7 @@ struct te_access {
 
 /**
  * te_capture_access, te_capture_access_end - declare what user-defined work accesses
+ * @stream: the stream that the work is queued on
  * @n:      0 to TE_ACCESS_MAX; 0: no memory that other work uses
  * @access: n ranges, copied
  *
@@ -129,6 +142,7 @@ struct te_access {
  * the node may then run concurrently with one that it conflicts with. te_recording_rebind replaces
  * pointers at the declared offsets. Outside a capture begun by te_capture_begin, the calls have no
  * effect.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EBUSY (declared already, not ended), -TE_ESTATE (end without a beginning),
  * -ENOMEM, -TE_ECUDA. If the arguments do not hold ptr at the declared offset, te_host_call, or
  * te_capture_end for a kernel, returns -EINVAL.
@@ -143,12 +157,15 @@ enum te_update {
 
 /**
  * te_capture_update - end a capture as te_capture_end does, into an existing recording
- * @ret_how: TE_UPDATE_IN_PLACE if the nodes, in capture order, have the same kinds and
- *           edges as before and the backend can update them; TE_UPDATE_INSTANTIATED if the
- *           recording got a new executable; NULL if not wanted
+ * @stream:  the capturing stream
+ * @rec:     the recording to update
+ * @ret_how: TE_UPDATE_IN_PLACE if the nodes, in capture order, have the same kinds and edges as
+ *           before and the backend can update them; TE_UPDATE_INSTANTIATED if the recording got a
+ *           new executable; NULL if not wanted
  *
  * All bindings are removed; te_recording_binding creates new ones, from number 0. On
  * failure the recording is unchanged. After -EINVAL for an argument the capture continues.
+ * Thread: as at the top of this header; one stream by one thread at a time.  Since: 0.1
  * Errors: as te_capture_end.
  */
 TE_EXPORT int te_capture_update(struct te_stream *stream, struct te_recording *rec,
@@ -163,7 +180,9 @@ struct te_binding_info {
 
 /**
  * te_recording_binding - find all uses of [ptr, ptr + nbytes) in a recording
- * @ret: the uses found; NULL if not wanted
+ * @rec:          the recording
+ * @ptr, @nbytes: the memory; nbytes above 0
+ * @ret:          the uses found; NULL if not wanted
  *
  * Creates a binding and returns its number, from 0, or the number of the binding that has this
  * memory already. Bindings are valid until the next te_capture_update. A use is a pointer into the
@@ -173,6 +192,7 @@ struct te_binding_info {
  * the arguments; on the cuda backend a GEMM that cuBLASLt computes, and a declared host call, copy
  * or fill; and any use in a recording that has undeclared nodes not queued through this library,
  * since the memory they access is unknown.
+ * Thread: as at the top of this header.  Since: 0.1
  * Errors: -EINVAL (no memory, or it overlaps the memory of another binding), -ENOMEM.
  */
 TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, size_t nbytes,
@@ -180,10 +200,11 @@ TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, si
 
 /**
  * te_recording_rebind - make later launches use other memory
+ * @rec:      the recording
  * @n:        bindings to rebind
  * @bindings: numbers of the bindings, each once
- * @ptrs:     new memory of each binding, with the size, kind (device or host) and address
- *            modulo 16 of its present memory
+ * @ptrs:     new memory of each binding, with the size, kind (device or host) and address modulo 16
+ *            of its present memory
  *
  * Either all are rebound or none. A binding that already has the given memory costs nothing.
  * Launches queued earlier keep the memory they were queued with. Memory must outlive the launches
@@ -191,6 +212,7 @@ TE_EXPORT int te_recording_binding(struct te_recording *rec, const void *ptr, si
  * addresses only: rebound memory must not overlap memory that another node or binding uses if
  * either of the two is written, unless both are at their captured addresses. Otherwise -EINVAL,
  * with a message that names the two.
+ * Thread: as at the top of this header.  Since: 0.1
  * Errors: -EINVAL, -EOPNOTSUPP (a use cannot be patched: the message names the node),
  * -ENOMEM, -TE_ECUDA.
  */
@@ -199,12 +221,15 @@ TE_EXPORT int te_recording_rebind(struct te_recording *rec, int n, const int32_t
 
 /**
  * te_event_record_external - record an event from within a recording
+ * @event:  the event to record
+ * @stream: the stream in which it is recorded
  *
  * Outside a capture the same as te_event_record. In a capture the record becomes a
  * node: each launch records the event when it reaches the node, and te_event_wait and
  * te_event_sync wait for that while later nodes of the launch may still run. A wait
  * queued after te_recording_launch returned waits for that launch's record. A capturing
  * stream cannot wait for the event (-TE_ESTATE). The recording holds a reference to the event.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: as te_event_record.
  */
 TE_EXPORT int te_event_record_external(struct te_event *event, struct te_stream *stream);

@@ -11,11 +11,13 @@ TE_BEGIN_DECLS
 
 /**
  * te_checkpoint_save - write weights, optimizer, quantizers and random state to a file
+ * @seq:   the initialised sequence
  * @adamw: the sequence's optimizer; NULL: no moments are saved, for inference
  * @path:  replaced if it exists; a safetensors file, tensors named as in te_checkpoint_save(3)
  *
  * The file is written and synced as path.new, then renamed: after a crash or a full disk, path is
  * the previous file or the new one, complete. Waits for all work that is queued on the context.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESTATE (not initialised), -EOPNOTSUPP (a bound weight has no master),
  * -ENOMEM, -EBUSY (this thread captures; another process saves to path), -TE_ECUDA, and the
  * errno values of open, write, fsync and rename.
@@ -26,7 +28,9 @@ TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, con
 
 /**
  * te_checkpoint_load - restore what te_checkpoint_save wrote
+ * @seq:        the initialised sequence
  * @adamw:      the sequence's optimizer; NULL: moments in the file are skipped
+ * @path:       a file that te_checkpoint_save wrote
  * @flags:      TE_CHECKPOINT_*
  * @ret_nsteps: optimizer steps so far, applied and skipped; NULL if not wanted
  *
@@ -34,6 +38,7 @@ TE_EXPORT int te_checkpoint_save(struct te_seq *seq, struct te_adamw *adamw, con
  * after creating the plan or step, which creates the quantizers of an FP8 recipe. Training then
  * continues with the same bits. The whole file is read into memory and checked before anything is
  * changed.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_EFORMAT (not a checkpoint, or another version), -TE_ECORRUPT (damaged or cut
  * short), -TE_ESHAPE (a checkpoint of another model), -TE_ESTATE (not initialised; no quantizers
  * yet), -ENOMEM, -EBUSY, -TE_ECUDA, and the errno values of open and read. The state is undefined

@@ -1,25 +1,25 @@
 /*
  * te/collective.h - all-reduce and other operations of all ranks of a communicator.
  *
- * Collective: all ranks call the same function with equal arguments, but for addresses, in the
- * same order. An operation is queued on a stream, which may be capturing; ranks may mix recordings
+ * Collective: all ranks call the same functions in the same order, with equal arguments except for
+ * addresses. An operation is queued on a stream, which may be capturing; ranks may mix recordings
  * and calls as they like, as long as their operations have the same order.
  *
  * Results are x_0 + x_1 + ... in rank order in FP32 with one rounding to the type (FP8 saturates),
- * for every size, algorithm (but NCCL and NVLS) and alignment, on every rank: the same bits as of a
- * loop on one CPU. An average is divided before that rounding. NaN results are the type's 0x7f,
- * 0x7fff or 0x7fffffff.
- * Minimum and maximum are NaN if an operand is, and -0 is below +0. Integers: sums wrap around,
- * averages are those of the exact sum, rounded towards 0.
+ * for every size, algorithm (except NCCL and NVLS) and alignment, on every rank: the bits of a loop
+ * on one CPU. An average is divided before that rounding. NaN results are the type's 0x7f, 0x7fff
+ * or 0x7fffffff.
+ * Minimum and maximum are NaN if an operand is, and -0 is below +0. Integers: sums wrap around; an
+ * average is the exact sum divided, rounded towards 0.
  *
- * Failure: what has been queued never waits longer than the communicator's time-out. A rank that
- * has ended, one that calls something else and one that does not call end the communicator on all
- * ranks. Results are then undefined; te_comm_error(3) and the next call say why.
+ * Failure: queued operations never wait longer than the communicator's time-out. The communicator
+ * fails on all ranks if a rank has ended, calls another function or does not call. Results are then
+ * undefined; te_comm_error(3) and the next call report the reason.
  *
- * Stream: operations of one communicator run one after the other. A call on another stream than the
- * one before waits for it. A recording that has operations of a communicator must not run
- * concurrently with other operations of that communicator.
- * Thread: one at a time for each communicator.
+ * Stream: operations of one communicator run serially, also on different streams. A recording that
+ * has operations of a communicator must not run concurrently with other operations of that
+ * communicator.
+ * Thread: any; one communicator by one thread at a time.
  */
 #ifndef TE_COLLECTIVE_H
 #define TE_COLLECTIVE_H
@@ -38,36 +38,37 @@ struct te_stream; /* te/stream.h */
 enum te_comm_op { TE_COMM_SUM, TE_COMM_AVG, TE_COMM_MIN, TE_COMM_MAX };
 
 /*
- * How data is exchanged, of S bytes among n ranks. What each rank sends:
+ * Algorithms, and the bytes that each of n ranks sends for S bytes of data:
  *	LL		2 (n - 1) S	to all ranks, with a flag in every 8 bytes; any type
  *	ONE_SHOT	(n - 1) S	to all ranks; floating types
  *	TWO_SHOT	2 (n - 1) / n S	parts to ranks that reduce them, results to all; floating
  *	ZERO_COPY	2 (n - 1) / n S	the same in place: in and out are symmetric memory
  *	STAGED		2 (n - 1) / n S	the same through packet memory, step by step; any type
- * The first three send to packet memory of the communicator, in several launches if an array does
- * not fit.
+ * LL, ONE_SHOT and TWO_SHOT send to packet memory of the communicator, in several launches if an
+ * array does not fit.
  * NVLS and NVLS_ONE_SHOT use multicast memory, where TE_COMM_NVLS=on, and have not run on hardware:
  *	NVLS		S + S / n	as ZERO_COPY, added by the switch: sums and averages of
  *					FP32, BF16 and FP16 in symmetric memory, aligned to 16
  *	NVLS_ONE_SHOT	S		as ONE_SHOT, one store for all ranks; floating types
- * The switch adds in its own order, and an average is rounded twice: results of NVLS have the same
- * bits on all ranks, but not those of the other algorithms. NVLS_ONE_SHOT adds in rank order.
- * NCCL is opened by the first call that asks for it, outside of captures. It adds in its own order,
- * and its kernels wait without a time-out.
- * EXCHANGE and CHAIN are those of ranks on several nodes, through memory of the host; the others
- * but NCCL are for ranks of one node. What a node of l ranks sends, of n nodes:
+ * With NVLS the switch determines the order of additions, and an average is rounded twice: results
+ * have the same bits on all ranks, but other bits than with the other algorithms. NVLS_ONE_SHOT
+ * adds in rank order.
+ * NCCL is opened by the first call that asks for it, outside of captures. It determines the order
+ * of additions, and its kernels wait without a time-out.
+ * EXCHANGE and CHAIN are used when ranks are on several nodes, and send through host memory; all
+ * others except NCCL need ranks on one node. Bytes that each of n nodes with l ranks sends:
  *	EXCHANGE	(n - 1) l S	inputs to all nodes; any type
  *	CHAIN		S + S 4 / element size	FP32 sums from node to node, results back;
  *					floating types, nodes whose ranks are contiguous
  */
 enum te_comm_algorithm {
-	TE_COMM_AUTO, /* TE_COMM_ALGO if it can be used, or by size, type and number of ranks */
+	TE_COMM_AUTO, /* TE_COMM_ALGO if usable, else by size, type and number of ranks */
 	TE_COMM_LL,
 	TE_COMM_ONE_SHOT,
 	TE_COMM_TWO_SHOT,
 	TE_COMM_ZERO_COPY,
 	TE_COMM_STAGED,
-	TE_COMM_NCCL, /* never chosen by the library, as the next ones */
+	TE_COMM_NCCL, /* this and the two NVLS algorithms are never chosen automatically */
 	TE_COMM_NVLS,
 	TE_COMM_NVLS_ONE_SHOT,
 	TE_COMM_EXCHANGE,
@@ -77,20 +78,24 @@ enum te_comm_algorithm {
 struct te_comm_call_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
-	int32_t max_blocks; /* of the kernel, each on a multiprocessor; 0: as many as useful */
+	int32_t max_blocks; /* limit of blocks, each on a multiprocessor; 0: as many as useful */
 };
 #define TE_COMM_CALL_OPTS_INIT { sizeof(struct te_comm_call_opts), TE_COMM_AUTO, 0 }
 
 /**
- * te_comm_allreduce - out = the sum of in of all ranks
+ * te_comm_allreduce - out = the sum of in over all ranks
+ * @comm:     the ranks
+ * @stream:   the operation is queued on it
  * @in, @out: device memory of count elements, aligned to the type's size; out may be in, but not
- *            overlap it otherwise. Either both are symmetric memory at the same offsets on all
- *            ranks, or on no rank both
- * @count:    0 or more, below 2^40; 0: nothing is done
- * @dtype:    any; FP8 are codes without a scale
+ *            overlap it otherwise. Either both are symmetric at equal offsets on every rank, or no
+ *            rank passes two symmetric arrays
+ * @count:    elements, 0 to 2^40 - 1; 0: no operation
+ * @dtype:    any type; FP8: codes without a scale
+ * @op:       TE_COMM_SUM, _AVG, _MIN or _MAX
  * @opts:     NULL: defaults
  *
- * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (the algorithm that was asked for cannot be used here),
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: -EINVAL, -TE_EDTYPE, -EOPNOTSUPP (opts asks for an algorithm that cannot be used here),
  * -EBUSY, and the codes of te_comm_error().
  */
 TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, const void *in,
@@ -98,14 +103,19 @@ TE_EXPORT int te_comm_allreduce(struct te_comm *comm, struct te_stream *stream, 
 				const struct te_comm_call_opts *opts);
 
 /**
- * te_comm_reduce_scatter, te_comm_all_gather - with a part of an array for each rank
- * @count: elements of a part; 0 to 2^37 - 1
+ * te_comm_reduce_scatter, te_comm_all_gather - operations on an array with a part for each rank
+ * @comm:              the ranks
+ * @stream:            the operation is queued on it
+ * @in, @out:          device memory of one part and of all, or the reverse
+ * @count:             elements of a part, 0 to 2^37 - 1
+ * @dtype, @op, @opts: as in te_comm_allreduce()
  *
  * te_comm_reduce_scatter: in has count elements for each rank, out gets the sum of this rank's part
  * over all ranks. te_comm_all_gather: out gets the in of all ranks, in rank order, byte by byte.
- * The first followed by the second has the bits of te_comm_allreduce().
- * In place: the larger array's part of this rank is the other array. Algorithms: LL, ZERO_COPY,
- * STAGED. All else as te_comm_allreduce().
+ * The first followed by the second gives the bits of te_comm_allreduce(). In place: this rank's
+ * part of the larger array may be the other array. Algorithms: LL, ZERO_COPY, STAGED. All else as
+ * te_comm_allreduce().
+ * Thread: one communicator by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *stream,
 				     const void *in, void *out, int64_t count,
@@ -114,48 +124,48 @@ TE_EXPORT int te_comm_reduce_scatter(struct te_comm *comm, struct te_stream *str
 TE_EXPORT int te_comm_all_gather(struct te_comm *comm, struct te_stream *stream, const void *in,
 				 void *out, int64_t count, enum te_dtype dtype,
 				 const struct te_comm_call_opts *opts);
-/* data of all ranks becomes that of the root, byte by byte; algorithms as above */
+/* copy the data of rank root to all ranks, byte by byte; algorithms: LL, ZERO_COPY, STAGED */
 TE_EXPORT int te_comm_broadcast(struct te_comm *comm, struct te_stream *stream, void *data,
 				int64_t count, enum te_dtype dtype, int32_t root,
 				const struct te_comm_call_opts *opts);
 
 /* ---- with residual, RMSNorm and FP8 ---- */
 
-/* which codes share a scale */
+/* sets of codes that share a scale */
 enum te_comm_scaling {
-	TE_COMM_SCALING_TENSOR, /* all, the word *scale; *scale_inv = 1 / *scale */
-	TE_COMM_SCALING_TOKEN,	/* those of a row; scale_inv[row] */
+	TE_COMM_SCALING_TENSOR, /* all codes: the word *scale; *scale_inv = 1 / *scale */
+	TE_COMM_SCALING_TOKEN,	/* codes of a row: scale_inv[row] */
 	TE_COMM_SCALING_BLOCK,	/* 128 columns of a row, as TE_SCALING_1X128 of te/tensor.h */
 };
 
 #define TE_COMM_NORM_ZERO_CENTERED 1u /* the gain is 1 + gamma */
-#define TE_COMM_NORM_SHARDED 2u	      /* of the residual a rank has its own rows only */
+#define TE_COMM_NORM_SHARDED 2u	      /* each rank has only a part of the residual's rows */
 #define TE_COMM_NORM_POW2 4u	      /* TOKEN, BLOCK: scales are rounded down to powers of two */
 
 /*
- * Inputs and outputs of te_comm_allreduce_norm() in device memory; T is its dtype. Outputs that are
- * NULL are not wanted, and all ranks want the same ones. residual_out and y may be the memory of
- * in or of residual, and sum that of in; otherwise an output overlaps nothing.
+ * Inputs and outputs of te_comm_allreduce_norm() in device memory; T is its dtype. An output may be
+ * NULL if it is not wanted, on all ranks. residual_out and y may have the memory of in or residual,
+ * and sum the memory of in; otherwise an output must not overlap another array.
  */
 struct te_comm_norm_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm; /* as in te_comm_call_opts; max_blocks too */
 	int32_t max_blocks;
 	uint32_t flags;	       /* TE_COMM_NORM_* */
-	float eps;	       /* of the norm */
+	float eps;	       /* added to the mean square; 1e-5 by default */
 	const float *gamma;    /* [cols] */
 	const void *residual;  /* T [rows, cols], or NULL: 0 */
-	void *sum;	       /* T: s */
-	void *residual_out;    /* T: r */
-	void *y;	       /* T */
+	void *sum;	       /* T [rows, cols]: s */
+	void *residual_out;    /* T [rows, cols]: r */
+	void *y;	       /* T [rows, cols] */
 	float *rstd;	       /* [rows], for te_comm_allreduce_norm_backward() */
 	void *codes;	       /* qdtype [rows, cols] */
 	enum te_dtype qdtype;  /* E4M3 or E5M2 */
 	enum te_comm_scaling scaling;
 	const float *scale;    /* TENSOR: a word, equal on all ranks; needed with codes */
 	float *scale_inv;      /* needed with codes */
-	float *amax;	       /* a word to which max |y| is folded, as te_quant_amax_ptr() */
-	float amax_epsilon;    /* TOKEN, BLOCK: smaller amaxes are raised to it */
+	float *amax;	       /* word into which max |y| is folded, as te_quant_amax_ptr() */
+	float amax_epsilon;    /* TOKEN, BLOCK: smaller amaxes are raised to this */
 	void *ws;	       /* scratch; NULL: calls that need it fail */
 	size_t ws_nbytes;
 };
@@ -167,36 +177,41 @@ struct te_comm_norm_opts {
 
 /**
  * te_comm_allreduce_norm - sum over the ranks, residual, RMSNorm and FP8 in one kernel
- * @in:    T [rows, cols] of this rank
- * @rows:  0 or more; 0: nothing is done
- * @dtype: FP32, BF16 or FP16
- * @opts:  gamma and one output or more
+ * @comm:   the ranks
+ * @stream: the operation is queued on it
+ * @in:     T [rows, cols] of this rank
+ * @rows:   0 or more; 0: no operation
+ * @cols:   elements of a row
+ * @dtype:  FP32, BF16 or FP16
+ * @opts:   gamma and one output or more
  *
  *	s = T(in_0 + in_1 + ...)	r = T(s + residual)	y = T(r * rstd * gain)
  *
- * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. These are the bits of
- * te_comm_allreduce(), te_kernel_add(), te_kernel_norm_forward() and a cast, but for those of NaN;
- * on a GPU with cols that 8 does not divide, rstd is within rounding errors of FP32.
+ * with rstd = 1/sqrt(mean over the row of r^2 + eps), and codes of y. Results have the bits of
+ * te_comm_allreduce(), te_kernel_add(), te_kernel_norm_forward() and a cast, except for NaN; on a
+ * GPU with cols that 8 does not divide, rstd is within rounding errors of FP32.
  *
- * ONE_SHOT computes all rows on every rank. TWO_SHOT: rank k owns rows / n rows, the first
- * rows % n ranks one more, in rank order; it computes these and sends results. Both need rows of
- * whole 16 bytes with at most 16384 columns, less than 2^24 of them, arrays aligned to 16 bytes
- * (on all ranks or on none), and room in packet memory. Otherwise, with the other algorithms and
- * for arrays so large that a latency does not count, an all-reduce is followed by other kernels:
- * this needs ws unless there is sum, FP32 or BF16 unless rows are whole 16 bytes, and takes
- * TE_COMM_SCALING_TOKEN for such rows only.
+ * ONE_SHOT computes all rows on every rank. TWO_SHOT: rank k owns rows / n rows, the first rows % n
+ * ranks one more, in rank order; it computes these rows and sends the results. Both need fewer than
+ * 2^24 rows, rows of a multiple of 16 bytes with at most 16384 columns, arrays aligned to 16 bytes
+ * (on all ranks or on none), and room in packet memory. Otherwise, with the other algorithms, and
+ * for arrays so large that latency does not matter, an all-reduce is followed by other kernels.
+ * This needs ws unless sum is given, and FP32 or BF16 unless rows are a multiple of 16 bytes;
+ * TE_COMM_SCALING_TOKEN needs such rows.
  *
- * TE_COMM_NORM_SHARDED: residual is read, and residual_out written, only in the rows that this rank
- * owns by TWO_SHOT, and those of rstd are defined; with one rank these are all rows. Where that is
- * not one kernel, each rank computes its rows after the sum, and all gather the results; this needs
- * ws, amax with the same value on all ranks, and for TE_COMM_SCALING_BLOCK FP32 or BF16.
- * Errors: those of te_comm_allreduce().
+ * TE_COMM_NORM_SHARDED: residual is read, and residual_out and rstd are written, only in the rows
+ * that this rank owns by TWO_SHOT; with one rank, in all rows. Where this is not one kernel, each
+ * rank computes its rows after the sum, and all ranks gather the results; this needs ws, amax with
+ * the same value on all ranks, and for TE_COMM_SCALING_BLOCK FP32 or BF16.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
+ * Errors: as te_comm_allreduce().
  */
 TE_EXPORT int te_comm_allreduce_norm(struct te_comm *comm, struct te_stream *stream,
 				     const void *in, int64_t rows, int64_t cols,
 				     enum te_dtype dtype, const struct te_comm_norm_opts *opts);
 
-/* As te_comm_norm_opts. Outputs may be the memory of in, dx and residual_out that of residual. */
+/* Like te_comm_norm_opts. Outputs may have the memory of in, dx and residual_out also the memory of
+ * residual. */
 struct te_comm_norm_backward_opts {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
@@ -205,10 +220,10 @@ struct te_comm_norm_backward_opts {
 	const void *x;	      /* T [rows, cols]: the r of the forward call */
 	const float *rstd;    /* [rows], of the forward call */
 	const float *gamma;   /* [cols] */
-	const void *residual; /* T: a gradient that is added, or NULL */
-	void *sum;	      /* T: s, for the gradient of gamma */
-	void *dx;	      /* T */
-	void *residual_out;   /* T: dx, for TE_COMM_NORM_SHARDED */
+	const void *residual; /* T [rows, cols]: gradient added to dx, or NULL */
+	void *sum;	      /* T [rows, cols]: s, for the gradient of gamma */
+	void *dx;	      /* T [rows, cols] */
+	void *residual_out;   /* T [rows, cols]: dx, for TE_COMM_NORM_SHARDED */
 	void *ws;
 	size_t ws_nbytes;
 };
@@ -219,32 +234,39 @@ struct te_comm_norm_backward_opts {
 	}
 
 /**
- * te_comm_allreduce_norm_backward - gradient of a norm whose output every rank has used in part
- * @in: T [rows, cols], this rank's part of the gradient of y
+ * te_comm_allreduce_norm_backward - gradient of a norm whose output all ranks use
+ * @comm:                the ranks
+ * @stream:              the operation is queued on it
+ * @in:                  T [rows, cols], this rank's summand of the gradient of y
+ * @rows, @cols, @dtype: as in te_comm_allreduce_norm()
+ * @opts:                x, rstd, gamma and one output or more
  *
- * s is the sum over the ranks, as above, and dx what te_kernel_norm_backward() computes from it.
- * That function computes the gradient of gamma from sum.
+ * s is the sum over the ranks, as above; dx is the result of te_kernel_norm_backward() for s, which
+ * can also compute the gradient of gamma from sum.
  *
- * TE_COMM_NORM_SHARDED: of x, rstd, residual, sum and residual_out, only the rows that this rank
- * owns are accessed, as in te_comm_allreduce_norm(). residual_out gets these rows of dx, of which
- * all ranks get all rows.
+ * TE_COMM_NORM_SHARDED: x, rstd, residual, sum and residual_out are accessed only in the rows that
+ * this rank owns, as in te_comm_allreduce_norm(). residual_out gets these rows of dx; every rank
+ * gets all rows of dx.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_comm_allreduce_norm_backward(struct te_comm *comm, struct te_stream *stream,
 					      const void *in, int64_t rows, int64_t cols,
 					      enum te_dtype dtype,
 					      const struct te_comm_norm_backward_opts *opts);
-/* of ws of both, which is aligned to 256 bytes; 0: arguments out of range */
+/* bytes of ws of both functions, which is aligned to 256 bytes; 0: arguments out of range */
 TE_EXPORT size_t te_comm_norm_ws_nbytes(int64_t rows, int64_t cols, enum te_dtype dtype);
 
 /* work queued later on this stream runs after all ranks have reached their barrier */
 TE_EXPORT int te_comm_barrier(struct te_comm *comm, struct te_stream *stream);
 
 /**
- * te_comm_error - whether the communicator has failed
+ * te_comm_error - has the communicator failed?
+ * @comm: the communicator
  *
- * 0, or the code of the failure with its error message: -ETIMEDOUT, -TE_EMISMATCH (ranks called
- * different operations), -TE_EPEER (a rank has ended), -TE_EABORT. Results of queued operations are
- * valid if it returns 0 after the stream was synchronised.
+ * Returns 0, or the code of the failure with its error message: -ETIMEDOUT, -TE_EMISMATCH (ranks
+ * called different operations), -TE_EPEER (a rank has ended), -TE_EABORT. Results of queued
+ * operations are valid if it returns 0 after the stream was synchronised.
+ * Thread: one communicator by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_comm_error(struct te_comm *comm);
 
@@ -252,8 +274,8 @@ TE_EXPORT int te_comm_error(struct te_comm *comm);
 struct te_comm_choice {
 	size_t size; /* set by the INIT macro; lets the struct grow */
 	enum te_comm_algorithm algorithm;
-	char name[16];	    /* of the algorithm, as in TE_COMM_ALGO */
-	int32_t nblocks;    /* of a kernel */
+	char name[16];	    /* name of the algorithm, as in TE_COMM_ALGO */
+	int32_t nblocks;    /* blocks of a kernel */
 	int32_t nlaunches;
 	uint64_t nsent;	    /* bytes that this rank sends to others */
 	char reason[160];   /* why the algorithm was chosen */
@@ -262,14 +284,14 @@ struct te_comm_choice {
 #define TE_COMM_CHOICE_INIT \
 	{ sizeof(struct te_comm_choice), TE_COMM_AUTO, { 0 }, 0, 0, 0, { 0 }, 0 }
 
-/* the arguments are those of te_comm_allreduce(), whose errors it returns; nothing is queued and
- * no other rank is asked. ret_choice initialised by TE_COMM_CHOICE_INIT */
+/* arguments and errors as te_comm_allreduce(); not collective, and nothing is queued. ret_choice is
+ * initialised by TE_COMM_CHOICE_INIT */
 TE_EXPORT int te_comm_explain(struct te_comm *comm, const void *in, void *out, int64_t count,
 			      enum te_dtype dtype, enum te_comm_op op,
 			      const struct te_comm_call_opts *opts,
 			      struct te_comm_choice *ret_choice);
 
-/* the same for te_comm_allreduce_norm() and te_comm_allreduce_norm_backward(), but that ws may be
+/* te_comm_explain() for te_comm_allreduce_norm() and its backward, except that ws may be
  * NULL */
 TE_EXPORT int te_comm_explain_norm(struct te_comm *comm, const void *in, int64_t rows, int64_t cols,
 				   enum te_dtype dtype, const struct te_comm_norm_opts *opts,
@@ -279,7 +301,7 @@ TE_EXPORT int te_comm_explain_norm_backward(struct te_comm *comm, const void *in
 					    const struct te_comm_norm_backward_opts *opts,
 					    struct te_comm_choice *ret_choice);
 
-/* "oneshot" and so on; NULL: there is no such algorithm */
+/* returns "oneshot" and so on; NULL if there is no such algorithm */
 TE_EXPORT const char *te_comm_algorithm_name(enum te_comm_algorithm algorithm);
 
 TE_END_DECLS

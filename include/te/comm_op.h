@@ -45,10 +45,12 @@ struct te_comm_op_opts {
 
 /**
  * te_comm_op_allreduce, te_comm_op_copy - sums of whole values, in forward or in backward
- * @comm: the ranks
- * @opts: NULL: defaults; equal on all ranks
- * @name: as in te_op_create()
+ * @comm:   the ranks
+ * @opts:   NULL: defaults; equal on all ranks
+ * @name:   as in te_op_create()
+ * @ret_op: the op, with one reference
  *
+ * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_allreduce().
  */
 TE_EXPORT int te_comm_op_allreduce(struct te_comm *comm, const struct te_comm_op_opts *opts,
@@ -57,9 +59,14 @@ TE_EXPORT int te_comm_op_copy(struct te_comm *comm, const struct te_comm_op_opts
 			      const char *name, struct te_op **ret_op);
 /**
  * te_comm_op_reduce_scatter, te_comm_op_all_gather - with a part of an extent for each rank
+ * @comm:   the ranks
+ * @opts:   NULL: defaults; equal on all ranks
+ * @name:   as in te_op_create()
+ * @ret_op: the op, with one reference
  *
  * The first op makes that extent n times smaller, the second n times larger. Arguments and errors
  * as for te_comm_op_allreduce().
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_comm_op_reduce_scatter(struct te_comm *comm, const struct te_comm_op_opts *opts,
 					const char *name, struct te_op **ret_op);
@@ -68,13 +75,16 @@ TE_EXPORT int te_comm_op_all_gather(struct te_comm *comm, const struct te_comm_o
 
 /**
  * te_comm_op_cross_entropy - the loss of te_op_cross_entropy(), over classes that ranks divide
- * @attrs: as for te_op_cross_entropy(); nclasses counts the classes of all ranks
- * @name:  as in te_op_create()
+ * @comm:   the ranks
+ * @attrs:  as for te_op_cross_entropy(); nclasses counts the classes of all ranks
+ * @name:   as in te_op_create()
+ * @ret_op: the op, with one reference
  *
  * Rank r has the logits of classes r V to (r + 1) V - 1, [B,T,V]; targets are equal on all ranks.
  * The loss has the bits of te_kernel_cross_entropy_join() on every rank, and each rank gets the
  * gradient of its own logits. Put te_comm_op_copy() before the layer that computes the logits from
  * a value that all ranks have.
+ * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM; when a pass is queued, the errors of te_comm_all_gather().
  */
 TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
@@ -91,6 +101,7 @@ TE_EXPORT int te_comm_op_cross_entropy(struct te_comm *comm,
  * reduce_scatter and all_gather around the norm may take the place of allreduce and copy. Residuals
  * of an allreduce and their gradients must be equal on all ranks. Results have the bits of a plan
  * without these fusions, as te_comm_allreduce_norm() describes.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: as te_seq_add_fusion().
  */
 TE_EXPORT int te_comm_add_fusions(struct te_seq *seq);

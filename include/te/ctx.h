@@ -103,12 +103,16 @@ struct te_mem_info {
 /**
  * te_backend_count, te_backend_info - the backends of this build, present or absent
  * te_device_info - a device by backend name and index, without creating a context
+ * @index:    number of the backend, or of the device within its backend, from 0
+ * @ret_info: initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT
+ * @backend:  name of the backend, "host" or "cuda"
  *
  * ret_info is initialised by TE_BACKEND_INFO_INIT or TE_DEVICE_INFO_INIT. If the process has no
  * context on a GPU, te_device_info() creates one to query the free memory and destroys it, which
  * is slow.
  *
- * Thread: any.  Errors: -EINVAL (no such backend or index, ret_info is not initialised).
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL (no such backend or index, ret_info is not initialised).
  */
 TE_EXPORT int te_backend_count(void);
 TE_EXPORT int te_backend_info(int index, struct te_backend_info *ret_info);
@@ -122,7 +126,7 @@ TE_EXPORT int te_device_info(const char *backend, int index, struct te_device_in
  * "auto" chooses cuda if a usable Hopper GPU is present, else host.
  * In a child forked afterwards, functions that would use the device return -TE_ESTATE.
  * No function of the library changes the CUcontext that is current to the calling thread.
- * Thread: any. A context may be used by many threads; each stream by one at a time.
+ * Thread: any. A context may be used by many threads; each stream by one at a time.  Since: 0.1
  * Errors: -EINVAL (also a CUcontext of another device, or an invalid TE_ variable in the
  * environment), -EOPNOTSUPP (a CUcontext for the host backend), -ENOMEM, -ENODEV (backend or device
  * absent; the error message has the reason), -TE_EDEVICE (a GPU other than sm_90), -TE_EKERNEL

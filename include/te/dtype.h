@@ -24,6 +24,11 @@ enum te_dtype {
  * te_dtype_name - "fp32", "bf16", "fp16", "e4m3", "e5m2", "int32", "uint8"; "?" for an unknown type
  * te_dtype_from_name - the inverse; -EINVAL names the unknown word
  * te_dtype_max - largest finite value of a floating type, 0 for the others
+ * @dtype:     the element type
+ * @name:      a name that te_dtype_name returns
+ * @ret_dtype: the element type
+ *
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT size_t te_dtype_nbytes(enum te_dtype dtype);
 TE_EXPORT const char *te_dtype_name(enum te_dtype dtype);
@@ -32,6 +37,9 @@ TE_EXPORT float te_dtype_max(enum te_dtype dtype);
 
 /**
  * te_fp8_encode - round a number to an FP8 code
+ * @dtype: TE_DTYPE_E4M3 or TE_DTYPE_E5M2
+ * @x:     the number
+ * @code:  the FP8 code to decode
  *
  * Rounds to nearest, ties to even; finite values and infinities beyond the
  * largest finite value saturate to it with their sign; NaN becomes the NaN
@@ -39,6 +47,7 @@ TE_EXPORT float te_dtype_max(enum te_dtype dtype);
  * Any other dtype gives 0.
  * Source: OCP 8-bit Floating Point Specification 1.0, saturating mode, as
  * cvt.rn.satfinite does on Hopper.
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT uint8_t te_fp8_encode(enum te_dtype dtype, float x);
 TE_EXPORT float te_fp8_decode(enum te_dtype dtype, uint8_t code);

@@ -25,6 +25,9 @@ struct te_gemm_opts {
 
 /**
  * te_gemm - D = alpha * A * B^T + beta * C + bias
+ * @stream:    work is queued on it
+ * @a, @b, @d: the operands and the result
+ * @opts:      NULL for the defaults
  *
  * Shapes: A [M,K], B [N,K], D [M,N], row-major: x, w and y of a linear layer. With TE_GEMM_A_T A
  * is stored [K,M], with TE_GEMM_B_T B is stored [K,N]. All extents but the last count as rows.
@@ -42,6 +45,7 @@ struct te_gemm_opts {
  * also round a BF16 D before each of the additions (seen with K 51, and from FP8).
  * Stream: asynchronous, captures. The first cuBLASLt GEMM of a shape tries TE_GEMM_TUNE algorithms,
  * also during a capture.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_EBLAS (cuBLASLt is absent, too old or failed; the
  * detail reports which).
  */

@@ -78,8 +78,9 @@ struct te_callable {
 
 /**
  * te_callable_from_plan - create a callable that runs a plan
- * @plan: created with TE_PLAN_EXTERNAL and used for nothing else; the callable keeps a reference
- * @name: copied
+ * @plan:         created with TE_PLAN_EXTERNAL and used for nothing else; the callable keeps a
+ *                reference
+ * @name:         copied
  * @ret_callable: initialised by TE_CALLABLE_INIT
  *
  * The inputs have the names of the plan's inputs, the output is "out". A plan with TE_PLAN_DELAY_DW
@@ -88,6 +89,7 @@ struct te_callable {
  * One plan can serve several micro-batches if the schedule completes all passes of one before it
  * starts the next: give te_graph_create copies of the struct, with release NULL in all but one.
  * For any other order of passes te_graph_create returns -TE_ESTATE.
+ * Thread: one plan by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESTATE (created without TE_PLAN_EXTERNAL), -EBUSY (it offloads values
  * and is a callable already), -ENOMEM.
  */
@@ -148,8 +150,11 @@ struct te_graph_opts {
 
 /**
  * te_graph_create - warm up and capture callables, and restore the memory that this changed
+ * @ctx:       the device; the graph keeps a reference
+ * @n:         number of callables
  * @callables: n structs, copied; one for each callable of the schedule, in its order
  * @opts:      NULL for the defaults
+ * @ret_graph: the graph, with one reference
  *
  * Inputs, outputs, gradients, saved memory and scratch are in one pool, which is zero when warm-up
  * begins.
@@ -163,7 +168,7 @@ struct te_graph_opts {
  * with host calls or with work queued without this library are not checked: these may write
  * anything.
  * Stream: synchronous; other streams must not use the callables during the call.
- * Thread: any; different threads may create and replay different graphs concurrently.
+ * Thread: any; different threads may create and replay different graphs concurrently.  Since: 0.1
  * Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE, -TE_ESTATE, -ENOMEM, and codes that the callables'
  * functions and hooks return.
  */
@@ -177,16 +182,21 @@ TE_EXPORT struct te_graph *te_graph_unref(struct te_graph *graph);
 
 /**
  * te_graph_reset - release the recordings and the pool
+ * @graph: the graph
  *
  * The pool is freed in stream order after the queued replays. Their streams may be capturing: the
  * free is not part of that capture. Bound tensors are released as te_graph_bind describes. Later
  * replays return -TE_ESTATE. On the cuda backend the call waits for queued replays of graphs that
  * hold host calls, external events or GEMMs.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_graph_reset(struct te_graph *graph);
 
 /**
  * te_graph_tensor, te_graph_grad - the static tensor of an argument, or of its gradient
+ * @graph:    the graph
+ * @callable: number of the callable, from 0
+ * @name:     name of the argument
  *
  * Returns a borrowed tensor, or NULL and an error message if there is none. Its contents stay until
  * it is written again, unless TE_GRAPH_REUSE lets tensors share memory. Then they are valid as
@@ -202,6 +212,7 @@ TE_EXPORT int te_graph_reset(struct te_graph *graph);
  *   valid until the backward pass of the preceding callable of its micro-batch has run. Write an
  *   input after the pass that precedes its forward pass in the schedule, and an output gradient
  *   after the pass that precedes its backward pass.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  */
 TE_EXPORT struct te_tensor *te_graph_tensor(const struct te_graph *graph, int32_t callable,
 					    const char *name);
@@ -238,14 +249,17 @@ struct te_replay {
 
 /**
  * te_graph_forward, te_graph_backward, te_graph_backward_dw - replay one pass of a callable
- * @replay: NULL if all arguments are in the static tensors
+ * @graph:    the graph
+ * @callable: number of the callable, from 0
+ * @stream:   the replay is queued on it
+ * @replay:   NULL if all arguments are in the static tensors
  *
  * Passes must be replayed in the order of the schedule, which repeats: tensors share memory on that
  * assumption. A pass out of order is -TE_ESTATE; the message names the pass that is due, and
  * nothing is queued. Do not pass inputs and gradients that a neighbour in the chain supplies.
  * Stream: asynchronous. Replays of one graph run serially on any streams, except for the work of a
  * pass after the event `until`.
- * Thread: one graph by one thread at a time.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  * Errors: -EINVAL (an argument is missing, unknown or passed twice; until), -TE_ESHAPE, -TE_EDTYPE,
  * -TE_ESTATE (order, reset, failed before), -EBUSY (the stream, the side stream or the stream of
  * the latest replay is capturing), -TE_ECUDA.
@@ -259,11 +273,14 @@ TE_EXPORT int te_graph_backward_dw(struct te_graph *graph, int32_t callable,
 
 /**
  * te_graph_run - replay the whole schedule once
+ * @graph:  the graph
+ * @stream: the replay is queued on it
  *
  * Arguments are read from the static tensors. With TE_GRAPH_REUSE, write all unbound arguments
  * before each call. Needs TE_GRAPH_WHOLE or TE_GRAPH_CHAIN unless the schedule has a single
  * callable. The run starts with the first pass of the schedule, whatever passes were replayed
  * before, and after it the first pass is due.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_graph_run(struct te_graph *graph, struct te_stream *stream);
 /* makes the first pass of the schedule due */
@@ -280,10 +297,12 @@ enum te_bind {
 
 /**
  * te_graph_bind - let later replays use the caller's memory for an argument
- * @name:    an input or output of the callable that is not shared with a neighbour in the chain
- * @flags:   TE_BIND_GRAD or 0
- * @tensor:  has the argument's type and shape; the graph keeps a reference. NULL: unbind
- * @ret_how: how the tensor was bound; NULL if not wanted
+ * @graph:    the graph
+ * @callable: number of the callable, from 0
+ * @name:     an input or output of the callable that is not shared with a neighbour in the chain
+ * @flags:    TE_BIND_GRAD or 0
+ * @tensor:   has the argument's type and shape; the graph keeps a reference. NULL: unbind
+ * @ret_how:  how the tensor was bound; NULL if not wanted
  *
  * If possible, the arguments of nodes are patched. The first bind of an argument measures patching
  * and copying, which waits for a copy on the graph's own stream, and keeps the cheaper method for
@@ -296,6 +315,7 @@ enum te_bind {
  * Memory: the caller may release its reference while the tensor is bound. Binding another tensor
  * may then free the memory in the order of the context's stream: before that, make this stream wait
  * for replays on other streams.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  * Errors: -EINVAL (the message names the argument that is unknown or shared), -TE_ESHAPE,
  * -TE_EDTYPE, -TE_ESTATE, -ENOMEM, -TE_ECUDA. On failure the argument stays bound as before.
  */
@@ -311,6 +331,7 @@ struct te_graph_change {
 
 /**
  * te_graph_update - replace the callables of a graph
+ * @graph:         the graph
  * @n, @callables: as in te_graph_create, for the same schedule; shapes may differ
  * @ret_change:    how the recordings were updated; NULL if not wanted
  *
@@ -320,6 +341,7 @@ struct te_graph_change {
  * released. On failure the graph is unchanged, and the caller still owns the new callables; the
  * contents of a caller-provided pool are restored from a copy. If recordings had been updated by
  * then and capturing the previous callables again fails too, later replays return -TE_ESTATE.
+ * Thread: one graph by one thread at a time.  Since: 0.1
  * Errors: as te_graph_create, -TE_ESTATE.
  */
 TE_EXPORT int te_graph_update(struct te_graph *graph, int32_t n,

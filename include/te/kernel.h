@@ -45,10 +45,14 @@ struct te_kernel_transpose_opts {
 
 /**
  * te_kernel_transpose - y = the transpose of x, of any type
+ * @stream: work is queued on it
+ * @x, @y:  input and output
+ * @opts:   NULL for the defaults
  *
  * Shapes: x [rows, cols], y [cols, rows], of one type. FP8: the row-wise copies are transposed,
  * with one scale each; y gets the scale-inverse of x, and both may have it in the same word. So y
  * may wrap the column-wise copy that x lacks.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_transpose(struct te_stream *stream, const struct te_tensor *x,
 				  struct te_tensor *y,
@@ -67,9 +71,15 @@ struct te_kernel_embedding_opts {
 
 /**
  * te_kernel_embedding_forward - y = rows of a table
+ * @stream: work is queued on it
+ * @tokens: token ids
+ * @table:  embeddings of the tokens
+ * @y:      output
+ * @opts:   NULL for the defaults
  *
  * Shapes: tokens INT32 [..., seqlen]; table FP32 [vocab, width]; y T [..., seqlen, width]. A token
  * outside [first, first + vocab) selects a row of zeros.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_embedding_forward(struct te_stream *stream, const struct te_tensor *tokens,
 					  const struct te_tensor *table, struct te_tensor *y,
@@ -106,9 +116,14 @@ struct te_kernel_dropout_opts {
 
 /**
  * te_kernel_dropout_forward, te_kernel_dropout_backward - drop elements, scale the others
+ * @stream:  work is queued on it
+ * @x, @y:   input and output of forward
+ * @opts:    NULL for the defaults
+ * @dy, @dx: input and output of backward
  *
  * Shapes: x, y, dy, dx T, of one shape. y may be x, and dx dy. The words of rng, the tag and an
  * element's index decide whether the element is dropped, so backward needs no mask.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_dropout_forward(struct te_stream *stream, const struct te_tensor *x,
 					struct te_tensor *y,
@@ -133,8 +148,14 @@ struct te_kernel_norm_opts {
 
 /**
  * te_kernel_norm_forward - LayerNorm, or RMSNorm if beta and mean are NULL
+ * @stream:       work is queued on it
+ * @x, @y:        input and output; y may be NULL as described at the top
+ * @gamma, @beta: gain and bias
+ * @mean, @rstd:  statistics for the backward call
+ * @opts:         NULL for the defaults
  *
  * Shapes: x, y T [rows, cols]; gamma, beta FP32 [cols]; mean, rstd FP32 [rows]. y may be x.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_norm_forward(struct te_stream *stream, const struct te_tensor *x,
 				     const struct te_tensor *gamma, const struct te_tensor *beta,
@@ -143,10 +164,17 @@ TE_EXPORT int te_kernel_norm_forward(struct te_stream *stream, const struct te_t
 				     const struct te_kernel_norm_opts *opts);
 /**
  * te_kernel_norm_backward - gradients of a norm
- * @mean, @rstd: statistics from the forward call; mean NULL: RMSNorm
- * @dx:          T [rows, cols], or NULL; needed with q; without q it may be dy or the residual
- * @dgamma:      FP32 [cols], to which the gradient is added, or NULL; needs ws
- * @dbeta:       FP32 [cols], as dgamma; with mean, given if and only if dgamma is
+ * @stream:         work is queued on it
+ * @dy:             gradient of y
+ * @x, @gamma:      inputs of the forward call
+ * @mean, @rstd:    statistics from the forward call; mean NULL: RMSNorm
+ * @dx:             T [rows, cols], or NULL; needed with q; without q it may be dy or the residual
+ * @dgamma:         FP32 [cols], to which the gradient is added, or NULL; needs ws
+ * @dbeta:          FP32 [cols], as dgamma; with mean, given if and only if dgamma is
+ * @ws, @ws_nbytes: scratch memory; its bytes
+ * @opts:           NULL for the defaults
+ *
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_norm_backward(struct te_stream *stream, const struct te_tensor *dy,
 				      const struct te_tensor *x, const struct te_tensor *gamma,
@@ -172,15 +200,27 @@ struct te_kernel_act_opts {
 
 /**
  * te_kernel_act_forward - y = act(x), or gated
+ * @stream: work is queued on it
+ * @x, @y:  input and output
+ * @opts:   NULL for the defaults
  *
  * Shapes: x T [rows, cols], y the same, and may be x; gated: x T [rows, 2 cols], y T [rows, cols].
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_act_forward(struct te_stream *stream, const struct te_tensor *x,
 				    struct te_tensor *y, const struct te_kernel_act_opts *opts);
 /**
  * te_kernel_act_backward - gradient of an activation's input
- * @dx:    T, shaped like x; not gated: may be dy or x
- * @dbias: FP32 [columns of x], to which the sums of dx by column are added; or NULL. Needs ws
+ * @stream:         work is queued on it
+ * @dy:             gradient of y
+ * @x:              input of the forward call
+ * @dx:             T, shaped like x; not gated: may be dy or x
+ * @dbias:          FP32 [columns of x], to which the sums of dx by column are added; or NULL. Needs
+ *                  ws
+ * @ws, @ws_nbytes: scratch memory; its bytes
+ * @opts:           NULL for the defaults
+ *
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_act_backward(struct te_stream *stream, const struct te_tensor *dy,
 				     const struct te_tensor *x, struct te_tensor *dx,
@@ -206,9 +246,14 @@ struct te_kernel_rope_opts {
 
 /**
  * te_kernel_rope_forward, te_kernel_rope_backward - rotate queries and keys by their positions
+ * @stream:  work is queued on it
+ * @x, @y:   input and output of forward
+ * @opts:    numbers and size of heads; not NULL
+ * @dy, @dx: input and output of backward
  *
  * Shapes: x, y, dy, dx T [..., seqlen, (nheads + 2 nkv) head_dim]. Without q, y may be x and dx dy.
  * Backward rotates by the opposite angles.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_rope_forward(struct te_stream *stream, const struct te_tensor *x,
 				     struct te_tensor *y, const struct te_kernel_rope_opts *opts);
@@ -235,10 +280,15 @@ struct te_kernel_attention_opts {
 
 /**
  * te_kernel_attention_forward - causal attention over packed heads
+ * @stream: work is queued on it
+ * @x, @y:  input and output
+ * @lse:    log of the sums of exponentials, for the backward call
+ * @opts:   numbers and size of heads; not NULL
  *
  * Shapes: x T [..., seqlen, (nheads + 2 nkv) head_dim], y T [..., seqlen, nheads head_dim],
  * lse FP32 [batch, nheads, seqlen], where batch is the product of the other extents of x.
  * Alignment: x, y and gradients to 16 bytes if head_dim elements are a multiple of 16 bytes.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_attention_forward(struct te_stream *stream, const struct te_tensor *x,
 					  struct te_tensor *y, struct te_tensor *lse,
@@ -268,10 +318,18 @@ struct te_kernel_cross_entropy_opts {
 
 /**
  * te_kernel_cross_entropy_forward - mean softmax cross-entropy over the rows that count
+ * @stream:         work is queued on it
+ * @x:              logits
+ * @targets:        class of each row
+ * @loss, @count:   mean loss; number of rows that count
+ * @max_sum:        statistics for the backward call
+ * @ws, @ws_nbytes: scratch memory; its bytes
+ * @opts:           NULL for the defaults
  *
  * Shapes: x T [rows, cols]; targets INT32 [rows]; max_sum FP32 [2, rows]: each row's largest logit,
  * max, then each row's sum of exp(x - max); loss FP32 [1]; count FP32 [1]: number of rows that
  * count. Needs ws.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_cross_entropy_forward(struct te_stream *stream, const struct te_tensor *x,
 					      const struct te_tensor *targets,
@@ -289,9 +347,14 @@ TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
 
 /**
  * te_kernel_cross_entropy_part, te_kernel_cross_entropy_join - the forward pass of divided columns
- * @parts: FP32 [nparts, 3, rows]. The first call writes parts[part]: max and sum over the columns
- *         of x that are classes, -inf and 0 if none is, and the logit of the target if it is among
- *         them, else 0
+ * @stream:  work is queued on it
+ * @x:       columns of the logits
+ * @targets: class of each row
+ * @parts:   FP32 [nparts, 3, rows]. The first call writes parts[part]: max and sum over the columns
+ *           of x that are classes, -inf and 0 if none is, and the logit of the target if it is
+ *           among them, else 0
+ * @loss, @count, @max_sum, @ws, @ws_nbytes: as in te_kernel_cross_entropy_forward()
+ * @opts:    nparts, part and nclasses; not NULL
  *
  * The parts of the columns can be in different processes, which exchange parts[part]. The second
  * call combines all parts, in their order, in FP64 with one rounding: max is the largest max_k, sum
@@ -299,6 +362,7 @@ TE_EXPORT size_t te_kernel_cross_entropy_ws_nbytes(int64_t rows);
  * target's logit) + log(sum). So all processes get the same bits. opts.nclasses is needed. Needs
  * ws.
  * te_kernel_cross_entropy_backward() on x, with the same opts, gives the gradient of x.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_cross_entropy_part(struct te_stream *stream, const struct te_tensor *x,
 					   const struct te_tensor *targets,
@@ -326,8 +390,12 @@ struct te_kernel_adamw_opts {
 
 /**
  * te_kernel_adamw_init - initialise the state of an optimizer, before its first step
- * @state: device memory of te_kernel_adamw_state_nbytes(), aligned to 8 bytes: step counts, powers
- *         of beta, learning rate and clip factor. Opaque, copied and restored as bytes
+ * @stream: work is queued on it
+ * @state:  device memory of te_kernel_adamw_state_nbytes(), aligned to 8 bytes: step counts, powers
+ *          of beta, learning rate and clip factor. Opaque, copied and restored as bytes
+ * @lr:     learning rate
+ *
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_adamw_init(struct te_stream *stream, void *state, float lr);
 /* later steps use lr, also replays of captured ones */
@@ -336,11 +404,16 @@ TE_EXPORT size_t te_kernel_adamw_state_nbytes(void);
 
 /**
  * te_kernel_adamw_step - update flat weights, by the formula of te_adamw_create()
- * @g:    FP32; if its norm is not finite, only counters in the state change
- * @w:    FP32, as many elements as g
- * @m, @v: moments, FP32, as many elements as w; zeros before the first step
+ * @stream:         work is queued on it
+ * @g:              FP32; if its norm is not finite, only counters in the state change
+ * @w:              FP32, as many elements as g
+ * @m, @v:          moments, FP32, as many elements as w; zeros before the first step
+ * @state:          device memory that te_kernel_adamw_init() initialised
+ * @ws, @ws_nbytes: scratch memory; its bytes
+ * @opts:           NULL for the defaults
  *
  * Needs ws.
+ * Thread: as at the top of this header.  Since: 0.1
  */
 TE_EXPORT int te_kernel_adamw_step(struct te_stream *stream, const struct te_tensor *g,
 				   struct te_tensor *w, struct te_tensor *m, struct te_tensor *v,

@@ -41,7 +41,7 @@ struct te_offload_opts {
 	 * through pinned memory of pinned_nbytes (0: 64 MiB). NULL: they stay in pinned memory */
 	const char *dir;
 	uint64_t quota_nbytes;
-	double write_rate, read_rate; /* of the file, in bytes per second; 0: measured */
+	double write_rate, read_rate; /* rates of the file, in bytes per second; 0: measured */
 	uint32_t verify; /* TE_OFFLOAD_VERIFY_*: values whose checksum is verified */
 	uint64_t endurance_nbytes; /* bytes that may still be written to the drive; 0: unknown */
 	uint32_t timed; /* 1: measure how long passes wait for values that are copied back */
@@ -52,14 +52,16 @@ struct te_offload_opts {
 
 /**
  * te_offload_create - create the rates, copy streams and limits by which plans offload values
- * @opts: copied; NULL: offload all values that can move without delaying the pass
+ * @ctx:         the device; the offload keeps a reference
+ * @opts:        copied; NULL: offload all values that can move without delaying the pass
+ * @ret_offload: the offload, with one reference
  *
  * Give it to plans in te_plan_opts.offload, or to a step in te_step_opts.offload. Training plans
  * then divide the lifetimes of values: the memory of a value is free from the end of its copy to
  * pinned host memory until the copy back begins. A plan allocates pinned memory for its offloaded
  * values when it is created.
  * Stream: synchronous: measures the rates that opts does not give.
- * Thread: any.  Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA.
+ * Thread: any.  Since: 0.1  Errors: -EINVAL, -ENOMEM, -EBUSY, -TE_ECUDA.
  */
 TE_EXPORT int te_offload_create(struct te_ctx *ctx, const struct te_offload_opts *opts,
 				struct te_offload **ret_offload);
@@ -102,11 +104,13 @@ struct te_offload_report {
 TE_EXPORT int te_offload_report(struct te_offload *offload, struct te_offload_report *ret_report);
 /**
  * te_offload_print - print the schedule of all plans as a table
+ * @offload:  the offload
  * @ret_text: released with free(3)
  *
  * A row for each group of values: bytes, the first value, the plan's groups after which it is
  * copied out and its memory is free, the groups before which it is copied back and read, and the
  * predicted hidden share. Each plan also gets a picture of the memory in use while its groups run.
+ * Thread: one offload by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_offload_print(struct te_offload *offload, char **ret_text);

@@ -101,8 +101,11 @@ struct te_op_infer {
 
 /**
  * te_infer_save - let the plan keep a tensor that forward writes and backward reads
+ * @inf:  the argument of infer()
+ * @spec: type and shape of the tensor, copied
  *
  * For infer() only. Returns the tensor's index in te_op_call.saved.
+ * Thread: the thread that called infer().  Since: 0.1
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_infer_save(struct te_op_infer *inf, const struct te_spec *spec);
@@ -188,9 +191,12 @@ struct te_op_ops {
 
 /**
  * te_op_create - create an instance of an operation
- * @ops:   its table, which must outlive the op
- * @attrs: ops->attrs_nbytes bytes, copied; NULL when that is 0
- * @name:  unique within a sequence ("h.0.attn.qkv"), copied
+ * @ops:    its table, which must outlive the op
+ * @attrs:  ops->attrs_nbytes bytes, copied; NULL when that is 0
+ * @name:   unique within a sequence ("h.0.attn.qkv"), copied
+ * @ret_op: the op, with one reference
+ *
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
 			   struct te_op **ret_op);
@@ -208,8 +214,11 @@ TE_EXPORT const void *te_op_attrs(const struct te_op *op);
 
 /**
  * te_op_give, te_op_take - join an extra output or input to a named channel
- * @index: 0 .. nextra-1
+ * @op:      the op
+ * @index:   0 .. nextra-1
+ * @channel: name of the channel, copied
  *
+ * Thread: one op by one thread at a time.  Since: 0.1
  * Errors: -EINVAL (index, empty name), -EBUSY (the op's sequence has been initialised).
  * A channel needs exactly one op that gives it, before all ops that take it, or te_seq_init fails
  * with -TE_ECHANNEL and names the ops. Gradients from several takers are summed.

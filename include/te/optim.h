@@ -20,6 +20,9 @@ struct te_adamw_opts {
 
 /**
  * te_adamw_create - allocate moments of all trained weights in device memory, set to zero
+ * @seq:     the initialised sequence; the optimizer keeps a reference
+ * @opts:    NULL for the defaults
+ * @ret_opt: the optimizer, with one reference
  *
  * Step count, bias corrections, learning rate and clip factor are in device memory, so a captured
  * step needs no host work. te_adamw_step computes the norm of all gradients and the clip factor,
@@ -27,6 +30,7 @@ struct te_adamw_opts {
  * w -= lr (m^ / (sqrt(v^) + eps) + wd w). If the gradient norm is not finite, the update is skipped
  * and counted in te_adamw_stats. The learning rate is 1e-3 until te_adamw_set_lr is called.
  * Source: Loshchilov and Hutter, arXiv:1711.05101, algorithm 2; tested by t/plan/optim.c.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_adamw_create(struct te_seq *seq, const struct te_adamw_opts *opts,
 			      struct te_adamw **ret_opt);
@@ -54,10 +58,12 @@ struct te_adamw_shards {
 
 /**
  * te_adamw_set_shards - let later steps use the norm of the gradients of all shards
+ * @opt:    the optimizer
  * @shards: copied; each weight's gradient must be counted by one shard
  *
  * Sums are added in the order of the shards, so that all have the same norm, clip factor and
  * skipped steps. Call it before the first step is run or captured.
+ * Thread: one optimizer by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_adamw_set_shards(struct te_adamw *opt, const struct te_adamw_shards *shards);

@@ -91,7 +91,11 @@ struct te_plan_opts {
 
 /**
  * te_plan_create - infer shapes, fuse, lay out memory, allocate it
+ * @seq:      the sequence; the plan keeps a reference
+ * @opts:     copied; not NULL
+ * @ret_plan: the plan, with one reference
  *
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM (the message gives the needed and the free size), -TE_ESHAPE and
  * -TE_EDTYPE (naming the op), -TE_EPLAN, -TE_ESTATE (sequence not initialised; with
  * TE_PLAN_NO_ALLOC not complete), -TE_ECUDA.
@@ -146,10 +150,13 @@ struct te_plan_binding {
 
 /**
  * te_plan_bind - set the memory of passes that are queued later
+ * @plan:    a plan with TE_PLAN_EXTERNAL
+ * @binding: memory and tensors; copied
  *
  * Takes references to the tensors; the caller owns the memory. Passes queued or recorded
  * earlier keep the memory they were queued with. An arena holds data only from a
  * forward to the end of its backward (and backward_dw), spans as enum te_span describes.
+ * Thread: one plan by one thread at a time.  Since: 0.1
  * Errors: -EINVAL (names the tensor that is missing, unknown or in another context), -TE_ESHAPE,
  * -TE_EDTYPE, -TE_ESTATE (plan without TE_PLAN_EXTERNAL), -ENOMEM.
  */
@@ -157,8 +164,11 @@ TE_EXPORT int te_plan_bind(struct te_plan *plan, const struct te_plan_binding *b
 
 /**
  * te_plan_spec - dtype and shape of an input, output or boundary gradient
- * @name: "x", a channel that the plan reads, "out", "out_grad" or "in_grad"
+ * @plan:     the plan
+ * @name:     "x", a channel that the plan reads, "out", "out_grad" or "in_grad"
+ * @ret_spec: type and shape
  *
+ * Thread: one plan by one thread at a time.  Since: 0.1
  * Errors: -ENOENT if the plan has no such value; it records no error message.
  */
 TE_EXPORT int te_plan_spec(const struct te_plan *plan, const char *name, struct te_spec *ret_spec);
@@ -167,7 +177,9 @@ TE_EXPORT const char *te_plan_input_name(const struct te_plan *plan, int index);
 
 /**
  * te_plan_forward, te_plan_backward, te_plan_backward_dw - queue a pass
- * @flags: 0
+ * @plan:   the plan
+ * @stream: the pass is queued on it
+ * @flags:  0
  *
  * The forward first refreshes the FP8 and BF16 copies of the weights unless they are current, that
  * is, made from the present masters. The device decides this when the pass runs, so eager passes,
@@ -176,6 +188,7 @@ TE_EXPORT const char *te_plan_input_name(const struct te_plan *plan, int index);
  * Nothing is allocated; during capture the same launches are recorded. The forward of
  * a training plan records amaxes and, at its end, updates the forward scales; the backward
  * ends with an update of the gradient scales. Weight gradients are added to te_seq_grads.
+ * Thread: one plan, and one stream, by one thread at a time.  Since: 0.1
  * Errors: -TE_ESTATE (backward without forward, no training plan), -TE_ECUDA, ...
  */
 TE_EXPORT int te_plan_forward(struct te_plan *plan, struct te_stream *stream, uint32_t flags);
@@ -184,6 +197,7 @@ TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream
 
 /**
  * te_plan_set_rng - choose the random numbers of later forward passes of a training plan
+ * @plan:    the plan
  * @index:   a forward draws at the sequence's offset plus index; 0 by default
  * @advance: added to the sequence's offset after the draw; 1 by default
  *
@@ -191,14 +205,18 @@ TE_EXPORT int te_plan_backward_dw(struct te_plan *plan, struct te_stream *stream
  * dropout ran before. With index m for micro-batch m, and advance 0 except in the last forward of a
  * step, they depend on the step, the micro-batch and the op only. te_graph_create does this for the
  * plans of its callables. Recorded passes keep their values.
+ * Thread: one plan by one thread at a time.  Since: 0.1
  * Errors: -EINVAL.
  */
 TE_EXPORT int te_plan_set_rng(struct te_plan *plan, uint64_t index, uint64_t advance);
 
 /**
  * te_plan_regions - memory that a plan's passes modify, including its sequence's regions
+ * @plan:     the plan
+ * @fn, @arg: called for each region, with arg as its first argument
  *
  * The arena is not included: its contents are not needed after a backward pass.
+ * Thread: one plan by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_plan_regions(const struct te_plan *plan, te_region_fn fn, void *arg);
 
@@ -259,9 +277,12 @@ struct te_plan_saved_info {
 
 /**
  * te_plan_saved - describe a value that is saved by forward for backward
- * @index: number of the value, from 0, in plan order
+ * @plan:     the plan
+ * @index:    number of the value, from 0, in plan order
+ * @ret_info: initialised by TE_PLAN_SAVED_INFO_INIT
  *
  * Inputs are not listed: they are not in the arena.
+ * Thread: one plan by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOENT (no such value; records no error message).
  */
 TE_EXPORT int te_plan_saved(const struct te_plan *plan, int index,

@@ -46,6 +46,7 @@ struct te_recipe {
  * @name:       "fp32", "bf16", "fp8-delayed", "fp8-current" or "fp8-block"
  * @ret_recipe: initialised by TE_RECIPE_INIT
  *
+ * Thread: any.  Since: 0.1
  * Errors: -EINVAL (the message lists the names).
  */
 TE_EXPORT int te_recipe_from_name(const char *name, struct te_recipe *ret_recipe);
@@ -56,10 +57,15 @@ struct te_quant; /* the device state of many quantizers ("slots"); opaque, refer
 
 /**
  * te_quant_create - create the state of @nslots quantizers of one FP8 recipe
+ * @ctx:    the device; the state keeps a reference
+ * @recipe: copied
+ * @nslots: number of quantizers
  * @dtypes: nslots types, each E4M3 or E5M2
+ * @ret_q:  the state, with one reference
  *
  * Scales start at 1, histories at 0. The state of all slots is in packed arrays in device memory,
  * so that one launch updates all slots. The recipe is copied. Block: slots have no such state.
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_quant_create(struct te_ctx *ctx, const struct te_recipe *recipe, int nslots,
 			      const enum te_dtype *dtypes, struct te_quant **ret_q);
@@ -72,9 +78,13 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
 
 /**
  * te_quantize - cast a tensor to FP8 by a slot's recipe
- * @x:    [rows, cols] FP32 or BF16
- * @y:    FP8 of the slot's dtype, same element count; all copies that it has are written
- * @noop: device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
+ * @stream: work is queued on it
+ * @q:      the quantizers
+ * @slot:   number of the quantizer, from 0
+ * @x:      [rows, cols] FP32 or BF16
+ * @y:      FP8 of the slot's dtype, same element count; all copies that it has are written
+ * @noop:   device FP32 word or NULL: 1.0 leaves y, its scale_inv and all state as they are
+ * @flags:  TE_QUANTIZE_*
  *
  * Delayed: casts with the slot's scale and folds this tensor's amax into the newest entry of the
  * history. Current: computes the amax, then the scale, then casts. Block: does this for each block
@@ -82,6 +92,7 @@ TE_EXPORT const struct te_recipe *te_quant_recipe(const struct te_quant *q);
  * cast, so later updates never invalidate y. An amax ignores NaN elements.
  * Source: te_quantize(3); t/quant/quant.c and t/quant/block.c have every edge case.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESHAPE, -TE_EDTYPE.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_quantize(struct te_stream *stream, struct te_quant *q, int slot,
 			  const struct te_tensor *x, struct te_tensor *y, const float *noop,
@@ -91,11 +102,15 @@ TE_EXPORT int te_dequantize(struct te_stream *stream, const struct te_tensor *x,
 
 /**
  * te_quant_update - delayed: fold amaxes into scales for slots [first, first + count)
+ * @stream:        work is queued on it
+ * @q:             the quantizers
+ * @first, @count: the slots
  *
  * A slot whose newest amax is 0 is left untouched. amax is the maximum over the window, or the
  * newest entry; the history rotates by one and its newest entry is cleared; scale = (fmt_max *
  * 2^-margin) / amax; an amax of 0, infinity or NaN keeps the old scale; an infinite scale becomes
  * FLT_MAX. Current, block: does nothing.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_quant_update(struct te_stream *stream, struct te_quant *q, int first, int count);
 
@@ -111,11 +126,15 @@ TE_EXPORT int te_quant_peek(struct te_quant *q, int slot, float *ret_scale, floa
 
 /**
  * te_quant_save, te_quant_load - copy the state to or from a little-endian blob
+ * @q:         the quantizers
+ * @dst, @src: the blob, in host memory
+ * @nbytes:    size of the blob: te_quant_nbytes()
  *
  * Layout in te_quant_save(3): magic, version, recipe, slots, scales, histories, CRC-32.
  * te_quant_load refuses the state of another recipe or other slots (-EINVAL), damaged bytes
  * (-TE_ECORRUPT), and a blob of another format or a later version (-TE_EFORMAT), and then changes
  * nothing.
+ * Thread: one q by one thread at a time.  Since: 0.1
  */
 TE_EXPORT size_t te_quant_nbytes(const struct te_quant *q);
 TE_EXPORT int te_quant_save(struct te_quant *q, void *dst, size_t nbytes);

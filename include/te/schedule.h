@@ -38,6 +38,8 @@ struct te_schedule_opts {
 
 /**
  * te_schedule_create - check an order of passes and expand it to steps
+ * @opts:         not NULL
+ * @ret_schedule: the schedule, with one reference
  *
  * The k-th forward entry of a chunk is its forward pass of micro-batch k; backward and
  * weight-gradient entries are counted separately. Each chunk has nmicro forward entries, as many
@@ -45,7 +47,7 @@ struct te_schedule_opts {
  * micro-batch, a forward must come after the forward of the previous chunk, a backward after its
  * forward and after the backward of the next chunk, and weight gradients after their backward. The
  * error message names the first entry that breaks a rule and its index.
- * Thread: any.
+ * Thread: any.  Since: 0.1
  * Errors: -EINVAL, -TE_EORDER, -EOVERFLOW (more than 2^31 steps), -ENOMEM.
  */
 TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
@@ -53,8 +55,10 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
 
 /**
  * te_schedule_parse - create a schedule from text
- * @text: a name, or entries in the notation of Megatron and Transformer Engine
- * @opts: nchunks, nmicro, nlayers; nchunks 0, without nlayers: the highest chunk in the entries
+ * @text:         a name, or entries in the notation of Megatron and Transformer Engine
+ * @opts:         nchunks, nmicro, nlayers; nchunks 0, without nlayers: the highest chunk in the
+ *                entries
+ * @ret_schedule: the schedule, with one reference
  *
  * In "1,2,-2,-1", N is the forward of chunk N, counted from 1, and -N its backward. "-1.5" is the
  * weight gradients of chunk 1.
@@ -62,6 +66,7 @@ TE_EXPORT int te_schedule_create(const struct te_schedule_opts *opts,
  * backward; "zero-bubble", the same with weight gradients after the next forward; "interleaved",
  * nchunks - 1 forward entries, then forward and backward entries alternate.
  * Source: Megatron-LM, core/pipeline_parallel/schedules.py for a single stage ("interleaved").
+ * Thread: any.  Since: 0.1
  * Errors: -EINVAL (names the invalid part of text), -TE_EORDER, -EOVERFLOW, -ENOMEM.
  */
 TE_EXPORT int te_schedule_parse(const char *text, const struct te_schedule_opts *opts,

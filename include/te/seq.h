@@ -18,22 +18,33 @@ TE_EXPORT struct te_ctx *te_seq_ctx(const struct te_seq *seq);
 
 /**
  * te_seq_append - add an op at the end; takes a reference
+ * @seq: the sequence
+ * @op:  the op to append
+ *
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EEXIST (name in use), -EBUSY (already initialised, or op is in another sequence).
  */
 TE_EXPORT int te_seq_append(struct te_seq *seq, struct te_op *op);
 /**
  * te_seq_fork, te_seq_add - a residual around the ops that are appended between the two calls
+ * @seq:  the sequence
  * @name: name of the fork and of its channel, equal in both calls; the add is "name.add"
  *
  * te_seq_fork appends te_op_fork(), and te_seq_add appends te_op_add() of that channel.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EEXIST (name in use), -EBUSY (already initialised), -ENOMEM.
  */
 TE_EXPORT int te_seq_fork(struct te_seq *seq, const char *name);
 TE_EXPORT int te_seq_add(struct te_seq *seq, const char *name);
 /**
  * te_seq_input - declare a channel that the caller writes, such as targets or masks
- * @tail: extents above 0 that follow [B,T] in its shape; NULL if there are none
+ * @seq:       the sequence
+ * @channel:   name of the channel, copied
+ * @dtype:     its element type
+ * @ndim_tail: number of extents in tail
+ * @tail:      extents above 0 that follow [B,T] in its shape; NULL if there are none
  *
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ECHANNEL (an input of that name exists), -EBUSY (initialised), -ENOMEM.
  */
 TE_EXPORT int te_seq_input(struct te_seq *seq, const char *channel, enum te_dtype dtype,
@@ -43,11 +54,13 @@ TE_EXPORT struct te_op *te_seq_op(const struct te_seq *seq, int index);
 
 /**
  * te_seq_complete - check the channels and lay out the weights, without memory for them
+ * @seq: the sequence
  *
  * Afterwards no op and no channel can be added. Plans with TE_PLAN_NO_ALLOC can be created, so that
  * te_plan_memory tells how much memory training needs before anything is allocated. Until
  * te_seq_init the tensors of te_seq_weight have shapes and no memory, and te_seq_masters and
  * te_seq_grads return NULL.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EBUSY (already complete), -EINVAL, -ENOMEM, -TE_ECHANNEL and -TE_ESHAPE as te_seq_init.
  */
 TE_EXPORT int te_seq_complete(struct te_seq *seq);
@@ -57,6 +70,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
 
 /**
  * te_seq_freeze - freeze weights: no gradient, no optimizer state; or undo it
+ * @seq:     the sequence
  * @pattern: pattern of fnmatch(3) for names of weights ("h.*.qkv.weight") or of their ops
  * @frozen:  1: freeze the weights; 0: compute their gradients
  *
@@ -65,6 +79,7 @@ TE_EXPORT int te_seq_complete(struct te_seq *seq);
  * frozen weights; te_adamw_step neither changes frozen weights nor counts them in the norm. Initial
  * values do not depend on which weights are frozen. Sets TE_WEIGHT_FROZEN; ops may declare it.
  * Returns the number of weights that the pattern matches.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -ENOENT (none), -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
 TE_EXPORT int te_seq_freeze(struct te_seq *seq, const char *pattern, int frozen);
@@ -81,9 +96,12 @@ struct te_seq_binding {
 
 /**
  * te_seq_bind - use the caller's memory for master weights, gradients or both
+ * @seq:     the sequence
+ * @binding: copied
  *
  * Call it after te_seq_complete and before te_seq_init. The memory must remain until the sequence
  * has been released. Call te_seq_weights_changed after writing masters.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_ESTATE (not complete), -EBUSY (initialised).
  */
 TE_EXPORT int te_seq_bind(struct te_seq *seq, const struct te_seq_binding *binding);
@@ -94,15 +112,17 @@ TE_EXPORT int64_t te_seq_grad_nelems(const struct te_seq *seq);
 
 /**
  * te_seq_bind_weight - use the caller's tensor as a weight, which then has no FP32 master
+ * @seq:   the sequence
  * @name:  name of the weight, as in te_weight_info
- * @value: tensor of the weight's shape: BF16, or row-wise E4M3 codes with their
- *         scale-inverses; copies aligned to 256 bytes, scale-inverses to 16. NULL: a master
+ * @value: tensor of the weight's shape: BF16, or row-wise E4M3 codes with their scale-inverses;
+ *         copies aligned to 256 bytes, scale-inverses to 16. NULL: a master
  *
  * Call it after te_seq_complete and before te_seq_init; the sequence holds a reference. Plans read
  * the weight as it is: te_plan_create returns -TE_EDTYPE unless the op needs exactly this type and
  * scaling under the plan's recipe. If a backward pass needs a column-wise copy that the tensor
  * lacks, the library keeps one, and forward passes refresh it after te_seq_weights_changed. The
  * gradient is FP32, unless the weight is frozen; te_adamw_create refuses the sequence.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -ENOENT (no such weight), -EINVAL, -TE_EDTYPE, -TE_ESHAPE, -TE_ESTATE (not complete),
  * -EBUSY (initialised).
  */
@@ -110,12 +130,14 @@ TE_EXPORT int te_seq_bind_weight(struct te_seq *seq, const char *name, struct te
 
 /**
  * te_seq_init - allocate weights, gradients and random state; draw initial weights
+ * @seq:  the sequence
  * @seed: the same seed gives the same weights on every backend
  *
  * All master weights are in one flat FP32 buffer, each padded with zeros to a multiple of 64
  * elements: trained weights in op order, then frozen ones. Gradients are in another buffer, at the
  * same offsets as their weights, initially 0. Calls te_seq_complete if it has not been called.
  * After an error the sequence is not complete.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EBUSY (already initialised), -ENOMEM, -TE_ECHANNEL (naming channel and ops), -TE_ECUDA.
  */
 TE_EXPORT int te_seq_init(struct te_seq *seq, uint64_t seed);
@@ -141,11 +163,14 @@ TE_EXPORT int te_seq_zero_grads(struct te_seq *seq, struct te_stream *stream);
 
 /**
  * te_seq_weights_changed - declare that masters or bound weights were written
+ * @seq:    the sequence
+ * @stream: the stream on which they were written
  *
  * Call it on the same stream after writing them directly; te_seq_init and te_adamw_step do this
  * themselves. Later forward passes refresh the FP8 and BF16 copies of the weights; without the call
  * they may use copies of earlier weights.
  * Stream: asynchronous, captures.  Errors: -EINVAL, -TE_ESTATE (not initialised).
+ * Thread: one sequence, and one stream, by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_seq_weights_changed(struct te_seq *seq, struct te_stream *stream);
 
@@ -160,10 +185,13 @@ TE_EXPORT int te_seq_rng_set(struct te_seq *seq, uint64_t seed, uint64_t offset)
 
 /**
  * te_seq_regions - list the memory of the sequence that passes of its plans modify
+ * @seq:      the sequence
+ * @fn, @arg: called for each region, with arg as its first argument
  *
  * These are gradients, random state, quantizers, weight copies, and the versions that tell whether
  * the copies are current. Only an optimizer modifies master weights; te_plan_regions adds a plan's
  * memory.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -TE_ESTATE (not initialised), and the value that fn returned.
  */
 TE_EXPORT int te_seq_regions(const struct te_seq *seq, te_region_fn fn, void *arg);

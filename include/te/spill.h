@@ -26,12 +26,13 @@ struct te_spill_info {
 
 /**
  * te_spill_info - try offload to files in a folder
- * @dir: an existing folder, or the socket of ted(8); NULL: TE_OFFLOAD_DIR, and if that is empty the
- *       current folder
+ * @dir:      an existing folder, or the socket of ted(8); NULL: TE_OFFLOAD_DIR, and if that is
+ *            empty the current folder
+ * @ret_info: initialised by TE_SPILL_INFO_INIT
  *
  * Creates, writes, reads and closes a file of 1 MiB without a name. A step that fails is reported
  * in ret_info and is not an error.
- * Thread: any.  Errors: -EINVAL, -ENOMEM.
+ * Thread: any.  Since: 0.1  Errors: -EINVAL, -ENOMEM.
  */
 TE_EXPORT int te_spill_info(const char *dir, struct te_spill_info *ret_info);
 
@@ -70,12 +71,14 @@ struct te_spill_rates {
 
 /**
  * te_spill_measure - measure how fast an offload file is written and read
- * @opts: NULL for the defaults
+ * @opts:      NULL for the defaults
+ * @ret_rates: initialised by TE_SPILL_RATES_INIT
  *
  * The file is written once before, so that its blocks are allocated, then written, read, and both
  * at once. Waits until all is done; other I/O on the drive makes it slower.
- * Thread: any.  Errors: -EINVAL, -ENOMEM, -ENOENT and others of open(2), -ENOSPC, -EOPNOTSUPP (the
- * engine is refused; the message says why), -EIO and others of the drive.
+ * Thread: any.  Since: 0.1
+ * Errors: -EINVAL, -ENOMEM, -ENOENT and other codes of open(2), -ENOSPC, -EOPNOTSUPP (the engine is
+ * refused; the message gives the reason), -EIO and other codes of the drive.
  */
 TE_EXPORT int te_spill_measure(const struct te_spill_opts *opts, struct te_spill_rates *ret_rates);
 

@@ -64,8 +64,10 @@ struct te_step_opts {
 
 /**
  * te_step_create - plan a training step, and capture it with TE_STEP_GRAPH or _PASS_GRAPHS
- * @seq:   initialised; its last op is a loss
- * @adamw: the sequence's optimizer; NULL: steps compute gradients and do not change weights
+ * @seq:      initialised; its last op is a loss
+ * @adamw:    the sequence's optimizer; NULL: steps compute gradients and do not change weights
+ * @opts:     copied; not NULL
+ * @ret_step: the step, with one reference
  *
  * The gradient of a step is the gradient of the mean of the micro-batches' losses, whatever their
  * number: each micro-batch begins backward with 1 / total_micro_batches times the loss op's factor.
@@ -76,6 +78,7 @@ struct te_step_opts {
  * separate steps round twice: te_step_create(3).
  * All plans and shapes share one memory, laid out for the largest shape. Capture runs the step once
  * and restores weights, optimizer, quantizers and random state.
+ * Thread: one sequence by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -ENOMEM, -TE_ESHAPE, -TE_EDTYPE, -TE_EPLAN, -TE_ESTATE, and codes that
  * te_plan_create and te_graph_create return.
  */
@@ -87,12 +90,15 @@ TE_EXPORT struct te_step *te_step_unref(struct te_step *step);
 
 /**
  * te_step_input, te_step_output - static tensors of a micro-batch
- * @shape: index of the step's shape in shapes; 0 for x
- * @name:  "x" or a channel of te_seq_input
+ * @step:        the step
+ * @shape:       index of the step's shape in shapes; 0 for x
+ * @micro_batch: number of the micro-batch, from 0
+ * @name:        "x" or a channel of te_seq_input
  *
  * Borrowed; NULL if there is none. Before every step, and after the results of the previous one
  * have been read, write all inputs: their memory is reused. The output, the loss, is valid until
  * the next step.
+ * Thread: one step by one thread at a time.  Since: 0.1
  */
 TE_EXPORT struct te_tensor *te_step_input(const struct te_step *step, int32_t shape,
 					  int32_t micro_batch, const char *name);
@@ -101,15 +107,21 @@ TE_EXPORT struct te_tensor *te_step_output(const struct te_step *step, int32_t s
 
 /**
  * te_step_run - queue a step: zero gradients, passes of all micro-batches, AdamW
+ * @step:   the step
+ * @shape:  index of the step's shape in shapes; 0 for x
+ * @stream: the step is queued on it
  *
  * Steps run serially, whatever their shapes and streams. te_seq_grads then holds the gradients.
  * Stream: asynchronous; the first step waits for te_step_calibrate.
- * Thread: one step by one thread at a time.
+ * Thread: one step by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -EBUSY (the stream is capturing), -TE_ESTATE, -TE_ECUDA.
  */
 TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream *stream);
 /**
  * te_step_calibrate - compute the first scales of recipe fp8-delayed, from the inputs written
+ * @step:   the step
+ * @shape:  index of the step's shape in shapes; 0 for x
+ * @stream: the passes are queued on it
  *
  * The passes run four times, each with the scales that result from the previous run. Weights,
  * optimizer, random state and inputs stay; te_seq_grads has the gradients. If a quantizer of an
@@ -117,12 +129,16 @@ TE_EXPORT int te_step_run(struct te_step *step, int32_t shape, struct te_stream 
  * step's first te_step_run calibrates before it runs; call this for passes that run earlier, such
  * as a validation. Plans alone do not calibrate: their first pass has scales of 1.
  * Stream: waits for the device.  Errors: as te_step_run.
+ * Thread: one step by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_step_calibrate(struct te_step *step, int32_t shape, struct te_stream *stream);
 /**
  * te_step_loss - the mean loss of this rank's micro-batches in the latest step
+ * @step:     the step
+ * @ret_loss: the mean loss
  *
  * Stream: waits for the step.
+ * Thread: one step by one thread at a time.  Since: 0.1
  * Errors: -EINVAL, -TE_EDTYPE (the loss is not FP32), -TE_ESTATE (no step has run), -ERANGE
  * (*ret_loss is set, but since the last call there were targets that are neither classes nor
  * ignore_index, or tokens outside the vocabulary; the error message gives their number).

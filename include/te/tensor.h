@@ -64,9 +64,16 @@ TE_EXPORT int te_tensor_create(struct te_ctx *ctx, enum te_dtype dtype, int ndim
 
 /**
  * te_tensor_wrap - create a tensor over memory that the caller owns and keeps
+ * @ctx:       the device; the tensor keeps a reference
+ * @dtype:     element type
+ * @ndim:      1 to TE_MAX_DIMS
+ * @shape:     ndim extents in elements, outermost first, each above 0
  * @data:      row-wise device memory, aligned to an element; NULL if only the column copy exists
  * @coldata:   column-wise device memory, FP8 only; or NULL
  * @scale_inv: device FP32 word, required for FP8; else NULL
+ * @ret_t:     the tensor, with one reference
+ *
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
 			     const int64_t *shape, void *data, void *coldata, float *scale_inv,
@@ -74,11 +81,16 @@ TE_EXPORT int te_tensor_wrap(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
 
 /**
  * te_tensor_view - create a tensor over a contiguous part of another one, with another shape
+ * @base:          the other tensor
  * @offset_nelems: first element within the base
+ * @ndim:          1 to TE_MAX_DIMS
+ * @shape:         ndim extents in elements, outermost first, each above 0
+ * @ret_t:         the tensor, with one reference
  *
  * The view holds a reference to the base; te_tensor_base() returns it. A view of a view has the
  * outermost tensor as its base. FP8 tensors with a column copy or with block scaling can only be
  * viewed whole, with the same columns, or -EINVAL.
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int te_tensor_view(struct te_tensor *base, int64_t offset_nelems, int ndim,
 			     const int64_t *shape, struct te_tensor **ret_t);
@@ -107,6 +119,7 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
 
 /**
  * te_scaling_nfloats, te_scaling_index - layout of the scale-inverses of a copy
+ * @scaling:     the scaling of the copy
  * @rows, @cols: extents of the stored copy; for a column-wise copy, extents of the transpose
  * @r, @c:       row and column of an element of the stored copy
  *
@@ -116,6 +129,7 @@ TE_EXPORT struct te_tensor *te_tensor_base(const struct te_tensor *t); /* NULL: 
  * 128). The last extent is padded to a multiple of 4, as cuBLASLt needs it. Both return -1 if the
  * scaling is unknown, an extent is below 1, the element is outside, or the scaling is by blocks and
  * the copy has 2^57 elements or more.
+ * Thread: any.  Since: 0.1
  */
 TE_EXPORT int64_t te_scaling_nfloats(enum te_scaling scaling, int64_t rows, int64_t cols);
 TE_EXPORT int64_t te_scaling_index(enum te_scaling scaling, int64_t rows, int64_t cols, int64_t r,
@@ -128,9 +142,12 @@ TE_EXPORT int te_tensor_read(const struct te_tensor *t, void *dst, size_t nbytes
 
 /**
  * te_cast - convert between FP32, BF16 and FP16
+ * @stream: work is queued on it
+ * @x, @y:  input and output
  *
  * Shapes: x and y have equally many elements.
  * Stream: asynchronous, captures.
+ * Thread: one stream by one thread at a time.  Since: 0.1
  */
 TE_EXPORT int te_cast(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y);
 

@@ -65,4 +65,32 @@ grep -hoE 'define TE_[A-Z0-9_]+_INIT\b' "$abs_top_srcdir"/include/te/*.h |
 	sed 's/.* //; s/_INIT$//' | tr A-Z a-z | sort -u >"$tmp/got"
 same "a macro initialises each of them" "$tmp/want" "$tmp/got"
 
+# the comment of a function names its arguments; the functions after it are its relatives
+for h in "$abs_top_srcdir"/include/te/*.h; do
+	awk -v h="${h##*/}" '
+	/^\/\*\*$/ { doc = " "; next }
+	doc != "" && text == "" && !/^TE_EXPORT/ {
+		doc = doc $0 " "
+		if (/\*\// || /^ \*/) next
+		doc = ""
+	}
+	doc != "" { text = text $0 }
+	text ~ /;$/ {
+		match(text, /te_[a-z0-9_]+\(/)
+		name = substr(text, RSTART, RLENGTH - 1)
+		sub(/[^(]*\(/, "", text)
+		sub(/\).*/, "", text)
+		n = split(text, arg, ",")
+		for (i = 1; i <= n; i++) {
+			sub(/.*[ *]/, "", arg[i])
+			if (arg[i] !~ /^(void|\.\.\.)$/ && doc !~ "@" arg[i] "[,: ]")
+				print h ": " name ": no @" arg[i]
+		}
+		if (doc !~ / Thread: / || doc !~ / Since: /)
+			print h ": " name ": no Thread or no Since"
+		doc = text = ""
+	}' "$h"
+done >"$tmp/bad"
+empty "comments of functions have @arguments, Thread and Since" "$tmp/bad"
+
 tap_end

@@ -3,6 +3,7 @@
 #define OPTION_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* index of the word of len bytes in the choices "a|b|c"; -1: none */
 int option_choice(const char *choices, const char *word, size_t len);
@@ -37,5 +38,65 @@ enum { OPTION_END = -1, OPTION_DONE = -2, OPTION_BAD = -3 };
  * optind; OPTION_DONE: --help or --version has been printed; OPTION_BAD: a failure has been said.
  */
 int option_next(const struct option_table *t, int argc, char **argv);
+
+/* ---- options that are fields of a struct ---- */
+
+enum option_kind {
+	OPTION_HEADING, /* of the lines of --help that follow */
+	OPTION_FLAG,	/* int64_t: 0 or 1 */
+	OPTION_INT,	/* int64_t; -1 without a default, as the next two */
+	OPTION_COUNT,	/* int64_t, with a unit of option_unit() or without */
+	OPTION_SIZE,	/* int64_t: bytes, with a unit or without; 0 if the option has no value */
+	OPTION_REAL,	/* double; NaN without a default */
+	OPTION_TIME,	/* double: option_seconds() */
+	OPTION_TEXT,	/* char *, allocated; NULL without a default */
+	OPTION_WORD,	/* the same: one of the choices in arg, "a|b|c" */
+	OPTION_MODE,	/* the same; without a word the second choice */
+	OPTION_WORDS,	/* uint32_t: some of the choices, "a,c": bit i is the i-th */
+	OPTION_LIST	/* struct option_list */
+};
+
+#define OPTION_LIST_MAX 32
+
+/* "1,10,64K" */
+struct option_list {
+	int64_t v[OPTION_LIST_MAX];
+	int n;
+};
+
+struct option_field {
+	const char *name; /* NULL after the last */
+	enum option_kind kind;
+	size_t offset;
+	const char *dflt; /* or NULL */
+	double lo, hi;
+	uint32_t flags; /* of the tool */
+	const char *arg, *help;
+};
+
+struct option_given {
+	const struct option_field *field;
+	const char *text; /* of option_set() */
+};
+
+/*
+ * The options of a command line that are in some of the tables, of which the last is NULL: their
+ * number, or OPTION_DONE or OPTION_BAD of option_next(). One of several fields with a name is
+ * given for all of them.
+ */
+int option_given(void (*help)(void), const struct option_field *const *tables, int argc,
+		 char **argv, struct option_given *ret_given, int room);
+/* NULL if no field of the table has the name */
+const struct option_field *option_find(const struct option_field *table, const char *name);
+/* every field of the struct at base, which need not be initialised; an exit status */
+int option_defaults(const struct option_field *table, void *base);
+/* a field from text; where: messages begin with it. An exit status */
+int option_set(const struct option_field *f, void *base, const char *text, const char *where);
+/* a number of bytes within the bounds of the field; an exit status */
+int option_size(const struct option_field *f, const char *text, const char *where, int64_t *ret);
+/* the lines of --help */
+void option_print(const struct option_field *table);
+/* texts */
+void option_free(const struct option_field *table, void *base);
 
 #endif

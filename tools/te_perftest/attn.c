@@ -33,6 +33,27 @@ static const char *const pass_names[] = { "forward", "both" };
 #define NTYPES ((int)(sizeof(types) / sizeof(types[0])))
 #define NPASSES 2
 
+static struct {
+	char *cache;
+	uint32_t pass, types;
+	int64_t batch, seq_len, heads, kv_heads, head_dim;
+} opt;
+
+static const struct option_field options[] = {
+	CACHE_OPTION,
+	{ "pass", OPTION_WORDS, AT(pass), "forward,both", 0, 0, 0, "forward|both",
+	  "forward for evaluation, or forward and backward" },
+	{ "types", OPTION_WORDS, AT(types), "bf16", 0, 0, 0, "fp32|bf16", "type of all tensors" },
+	{ "batch", OPTION_COUNT, AT(batch), "4", 1, 1 << 16, 0, "N", "sequences" },
+	{ "seq-len", OPTION_COUNT, AT(seq_len), "0", 0, 1 << 16, 0, "N",
+	  "tokens of a sequence; 0: 2048, or 256 on the host" },
+	{ "heads", OPTION_COUNT, AT(heads), "8", 1, 1024, 0, "N", "query heads" },
+	{ "kv-heads", OPTION_COUNT, AT(kv_heads), "0", 0, 1024, 0, "N",
+	  "key and value heads; 0: the same" },
+	{ "head-dim", OPTION_COUNT, AT(head_dim), "64", 1, 128, 0, "N", "channels of a head" },
+	{ 0 },
+};
+
 /* nsets plans of one sequence, each with its own memory; each call takes the next */
 struct attn {
 	struct bench *b;
@@ -351,23 +372,23 @@ static int measure(struct attn *t, int rows_left)
 
 static int run(struct bench *b)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->attn_types) * __builtin_popcount(o->op_pass);
+	int rows = __builtin_popcount(opt.types) * __builtin_popcount(opt.pass);
 	int r = STATUS_OK;
 
-	if (o->kv_heads && o->attn_heads % o->kv_heads)
+	b->cache = opt.cache;
+	if (opt.kv_heads && opt.heads % opt.kv_heads)
 		return say_bad("--kv-heads: %lld: %lld heads are not a multiple",
-			       (long long)o->kv_heads, (long long)o->attn_heads);
+			       (long long)opt.kv_heads, (long long)opt.heads);
 	for (int i = 0; i < NTYPES * NPASSES && !r; i++) {
 		struct attn t = { .b = b, .type = &types[i / NPASSES], .both = i % NPASSES };
 
-		if (!(o->attn_types & 1u << i / NPASSES) || !(o->op_pass & 1u << t.both))
+		if (!(opt.types & 1u << i / NPASSES) || !(opt.pass & 1u << t.both))
 			continue;
-		t.batch = o->attn_batch;
-		t.seq_len = bench_extent(b, o->attn_seq_len, 256, 2048);
-		t.heads = o->attn_heads;
-		t.kv_heads = o->kv_heads ? o->kv_heads : t.heads;
-		t.head_dim = o->head_dim;
+		t.batch = opt.batch;
+		t.seq_len = bench_extent(b, opt.seq_len, 256, 2048);
+		t.heads = opt.heads;
+		t.kv_heads = opt.kv_heads ? opt.kv_heads : t.heads;
+		t.head_dim = opt.head_dim;
 		t.n = bench_extent(b, 0, 512, 4096);
 		r = measure(&t, rows--);
 		attn_free(&t);
@@ -394,6 +415,8 @@ static const struct column columns[] = {
 const struct test test_attn = {
 	.name = "attn",
 	.text = "causal attention, compared with a large GEMM of its type",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

@@ -330,7 +330,7 @@ int bench_nsets(const struct bench *b, double nbytes)
 	/* four times the cache: when a set is used again, none of it is cached */
 	double n = ceil(4 * (double)b->dev.l2_nbytes / nbytes);
 
-	if (!strcmp(b->o->cache, "warm"))
+	if (!strcmp(b->cache, "warm"))
 		return 1;
 	return n < 2 ? 1 : n > 4096 ? 4096 : (int)n;
 }

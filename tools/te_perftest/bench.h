@@ -24,6 +24,7 @@ struct bench {
 	struct te_device_info dev;
 	struct te_backend_info backend;
 	double clock_read_ns; /* cost of reading the clock */
+	const char *cache;    /* of CACHE_OPTION */
 
 	double until, row_until; /* end of the test and of the row: bench_now() */
 	int figures;		 /* series that the row has not measured yet */
@@ -92,6 +93,12 @@ int bench_calls_us(struct bench *b, bench_work work, void *arg, int n, double *r
 /* the number of calls, from lo to hi, that take about us; an exit status */
 int bench_batch(struct bench *b, bench_work work, void *arg, double us, int lo, int hi, int *ret_n);
 
+/* an option of tests that set b->cache to its field */
+#define CACHE_OPTION                                                                 \
+	{                                                                            \
+		"cache", OPTION_WORD, AT(cache), "cold", 0, 0, 0, "cold|warm",       \
+			"cycle through buffers larger than the L2 cache, or use one" \
+	}
 /* the number of sets of buffers that exceed the caches; 1 with --cache warm */
 int bench_nsets(const struct bench *b, double nbytes);
 

@@ -29,6 +29,27 @@
 #define PERIOD 4099 /* of the numbers of a field: a prime, so that rows differ */
 #define ALIGN 256
 
+static struct {
+	char *cache;
+	uint32_t call; /* 0: all */
+	int64_t rows, cols, depth;
+} opt;
+
+static const struct option_field options[] = {
+	CACHE_OPTION,
+	{ "call", OPTION_WORDS, AT(call), NULL, 0, 0, 0,
+	  "transpose|embedding|embedding-bwd|bias|bias-bwd|add|dropout|rmsnorm|rmsnorm-bwd|"
+	  "gelu|gelu-bwd|rope|attention|attention-bwd|cross-entropy|cross-entropy-bwd|"
+	  "adamw|gemm|quantize",
+	  "which calls (all)" },
+	{ "rows", OPTION_COUNT, AT(rows), "0", 0, 1 << 20, 0, "N",
+	  "rows of the main tensor; 0: 4096, or 256 on the host" },
+	{ "cols", OPTION_COUNT, AT(cols), "0", 0, 1 << 20, 0, "N", "columns of it; 0: the same" },
+	{ "depth", OPTION_COUNT, AT(depth), "64", 1, 128, 0, "N",
+	  "calls that are queued back to back" },
+	{ 0 },
+};
+
 enum fill { NORMAL, POSITIVE, TOKENS, ZEROS };
 
 struct field {
@@ -620,17 +641,17 @@ static int measure(struct calls *c, int rows_left)
 
 static int run(struct bench *b)
 {
-	const struct opts *o = b->o;
-	const uint32_t which = o->call ? o->call : (1u << NROWS) - 1;
+	const uint32_t which = opt.call ? opt.call : (1u << NROWS) - 1;
 	int left = __builtin_popcount(which), r = STATUS_OK;
 
+	b->cache = opt.cache;
 	for (int i = 0; i < NROWS && !r; i++) {
-		struct calls c = { .b = b, .row = &rows[i], .depth = (int)o->depth };
+		struct calls c = { .b = b, .row = &rows[i], .depth = (int)opt.depth };
 
 		if (!(which & 1u << i))
 			continue;
-		c.rows = bench_extent(b, o->call_rows, 256, 4096);
-		c.cols = bench_extent(b, o->call_cols, 256, 4096);
+		c.rows = bench_extent(b, opt.rows, 256, 4096);
+		c.cols = bench_extent(b, opt.cols, 256, 4096);
 		c.heads = (int32_t)(c.cols / HEAD_DIM ? c.cols / HEAD_DIM : 1);
 		r = measure(&c, left--);
 		calls_free(&c);
@@ -641,6 +662,8 @@ static int run(struct bench *b)
 const struct test test_calls = {
 	.name = "calls",
 	.text = "calls on tensors: CPU time, and device time compared with a copy",
+	.options = options,
+	.values = &opt,
 	.columns = copy_columns,
 	.run = run,
 };

@@ -32,6 +32,30 @@ static const enum te_scaling scalings[NRECIPES] = {
 };
 static const char *const copies_names[NCOPIES] = { "row", "both" };
 
+static struct {
+	char *cache;
+	int64_t rows, cols;
+	uint32_t recipe, copies;
+} opt;
+
+static const struct option_field cast_options[] = {
+	CACHE_OPTION,
+	{ "rows", OPTION_COUNT, AT(rows), "4096", 1, 1 << 24, 0, "N", "rows of a tensor" },
+	{ "cols", OPTION_COUNT, AT(cols), "4096", 1, 1 << 24, 0, "N", "columns of a tensor" },
+	{ 0 },
+};
+
+static const struct option_field quantize_options[] = {
+	CACHE_OPTION,
+	{ "rows", OPTION_COUNT, AT(rows), "4096", 1, 1 << 24, 0, "N", "rows of a tensor" },
+	{ "cols", OPTION_COUNT, AT(cols), "4096", 1, 1 << 24, 0, "N", "columns of a tensor" },
+	{ "recipe", OPTION_WORDS, AT(recipe), "delayed,current", 0, 0, 0,
+	  "delayed|current|block|block-weight", "recipe that gives the scales" },
+	{ "copies", OPTION_WORDS, AT(copies), "row,both", 0, 0, 0, "row|both",
+	  "write the row-wise copy, or both copies" },
+	{ 0 },
+};
+
 /* nsets pairs of tensors; each call takes the next */
 struct cast {
 	struct bench *b;
@@ -316,10 +340,11 @@ static int measure(struct cast *c, int rows_left)
 	struct stats us[2];
 	int r;
 
+	b->cache = opt.cache;
 	if (!bench_row(b, rows_left, 1))
 		return STATUS_OK;
-	c->rows = b->o->rows;
-	c->cols = b->o->cols;
+	c->rows = opt.rows;
+	c->cols = opt.cols;
 	r = cast_alloc(c);
 	if (!r && b->o->verify)
 		r = verify(c);
@@ -353,15 +378,14 @@ static int run_cast(struct bench *b)
 
 static int run_quantize(struct bench *b)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->recipe) * __builtin_popcount(o->copies), r = STATUS_OK;
+	int rows = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.copies), r = STATUS_OK;
 
 	for (int i = 0; i < NRECIPES * NCOPIES && !r; i++) {
 		struct cast c = {
 			.b = b, .quantize = 1, .recipe = i / NCOPIES, .copies = i % NCOPIES
 		};
 
-		if (!(o->recipe & 1u << c.recipe) || !(o->copies & 1u << c.copies))
+		if (!(opt.recipe & 1u << c.recipe) || !(opt.copies & 1u << c.copies))
 			continue;
 		r = measure(&c, rows--);
 		cast_free(&c);
@@ -372,6 +396,8 @@ static int run_quantize(struct bench *b)
 const struct test test_cast = {
 	.name = "cast",
 	.text = "FP32 to BF16, compared with a copy of as many bytes",
+	.options = cast_options,
+	.values = &opt,
 	.columns = copy_columns,
 	.run = run_cast,
 };
@@ -379,6 +405,8 @@ const struct test test_cast = {
 const struct test test_quantize = {
 	.name = "quantize",
 	.text = "BF16 to E4M3 by a recipe, compared with a copy of as many bytes",
+	.options = quantize_options,
+	.values = &opt,
 	.columns = copy_columns,
 	.run = run_quantize,
 };

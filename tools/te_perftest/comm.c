@@ -20,6 +20,34 @@
 #include "comm.h"
 #include "tools/lib/say.h"
 
+static struct comm_opts opt;
+
+static const struct option_field options[] = {
+	{ "bytes", OPTION_LIST, AT(bytes), "1K,16K,256K,1M,4M,16M", 1, 0x1p40, 0, "N,...",
+	  "bytes of an array" },
+	{ "algorithm", OPTION_WORDS, AT(algorithm), "auto", 0, 0, 0,
+	  "auto|ll|oneshot|twoshot|zerocopy|staged|nccl|nvls|nvls-oneshot|exchange|chain",
+	  "how data is exchanged" },
+	{ "types", OPTION_WORDS, AT(types), "bf16", 0, 0, 0, "bf16|fp32", "element type" },
+	{ "symmetric", OPTION_FLAG, AT(symmetric), "0", 0, 1, 0, NULL,
+	  "arrays in symmetric memory (te_comm_alloc)" },
+	{ "fuse", OPTION_WORDS, AT(fuse), "none", 0, 0, 0, "none|add-rms|add-rms-fp8",
+	  "all-reduce, or with residual, RMSNorm and FP8 (te_comm_allreduce_norm)" },
+	{ "cols", OPTION_COUNT, AT(cols), "4096", 16, 16384, 0, "N",
+	  "columns of a row with --fuse" },
+	{ "gemm", OPTION_FLAG, AT(gemm), "0", 0, 1, 0, NULL,
+	  "also while GEMMs run on another stream: how much both slow down" },
+	{ "tune", OPTION_TEXT, AT(tune), NULL, 0, 0, 0, "FILE",
+	  "measure the algorithms, and write TE_COMM_TABLE for these ranks" },
+	{ "max-blocks", OPTION_COUNT, AT(max_blocks), "0", 0, 128, 0, "N",
+	  "most blocks of a kernel; 0: as many as are useful" },
+	{ "transport", OPTION_WORD, AT(transport), NULL, 0, 0, 0, "auto|fabric|verbs|tcp",
+	  "between nodes (TE_COMM_TRANSPORT, else auto)" },
+	{ "depth", OPTION_COUNT, AT(depth), "50", 1, 1000, 0, "N",
+	  "operations of a recording, each of which depends on the one before" },
+	{ 0 },
+};
+
 /* one operation; the next one has its result as input if it is in place */
 static int queue(struct comm *c, const void *in, void *out)
 {
@@ -149,7 +177,7 @@ static int verify(struct comm *c, void *host)
 
 static int record(struct comm *c)
 {
-	const int n = (int)c->b->o->depth;
+	const int n = (int)opt.depth;
 	/* NCCL is opened by a call outside of captures */
 	int r = bench_idle(c->b, queue(c, c->in, c->out)), end;
 
@@ -187,7 +215,7 @@ static int sample(struct comm *c, struct comm_gemm *gemm, double ret_us[2])
 		r = te_comm_error(c->comm);
 	if (r >= 0)
 		r = te_event_elapsed_ms(b->from, b->to, &ms);
-	ret_us[0] = ms * 1e3 / (double)b->o->depth;
+	ret_us[0] = ms * 1e3 / (double)opt.depth;
 	return r;
 }
 
@@ -229,7 +257,7 @@ static int report_gemm(struct comm *c, const struct stats *alone)
 	struct comm_gemm *g;
 	struct stats us[2];
 	double gemm_us = 0;
-	int r = comm_gemm_open(b, alone->median * (double)b->o->depth, &g);
+	int r = comm_gemm_open(b, alone->median * (double)opt.depth, &g);
 
 	if (!r)
 		r = comm_gemm_alone(g, &gemm_us);
@@ -293,7 +321,7 @@ static int report(struct comm *c, const struct te_comm_choice *how)
 	bench_num(b, "p99_us", us.n ? us.p99 : NAN);
 	bench_num(b, "algorithm_bytes_per_s", rate);
 	bench_num(b, "bus_bytes_per_s", rate * factor);
-	if (b->o->comm_gemm)
+	if (opt.gemm)
 		r = report_gemm(c, &us);
 	return r || !c->fuse ? r : report_apart(c, &us);
 }
@@ -338,7 +366,7 @@ static int verify_row(struct comm *c, void *host)
 
 int comm_measure(struct comm *c, int rows_left)
 {
-	const int figures = 1 + (c->b->o->comm_gemm != 0) + (c->fuse != COMM_FUSE_NONE);
+	const int figures = 1 + (opt.gemm != 0) + (c->fuse != COMM_FUSE_NONE);
 	struct te_comm_choice how;
 	void *host = malloc(c->nbytes);
 	/* the arrays of the row before are gone on all ranks: else the pool has gaps */
@@ -395,7 +423,7 @@ void comm_size(struct comm *c, int64_t nbytes)
 
 	c->count = nbytes / es;
 	if (c->fuse) {
-		c->cols = c->b->o->comm_cols;
+		c->cols = opt.cols;
 		c->rows = c->count / c->cols > 0 ? c->count / c->cols : 1;
 		c->count = c->rows * c->cols;
 	}
@@ -405,19 +433,18 @@ void comm_size(struct comm *c, int64_t nbytes)
 /* each fusion, size and algorithm */
 static int rows(struct comm *c)
 {
-	const struct opts *o = c->b->o;
-	const int nalgo = __builtin_popcount(o->comm_algorithm);
-	int left = o->comm_bytes.n * nalgo * __builtin_popcount(o->comm_fuse), r = STATUS_OK;
+	const int nalgo = __builtin_popcount(opt.algorithm);
+	int left = opt.bytes.n * nalgo * __builtin_popcount(opt.fuse), r = STATUS_OK;
 
-	c->dtype = o->comm_type & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
-	c->max_blocks = (int32_t)o->max_blocks;
-	for (int i = 0; i < o->comm_bytes.n * COMM_FUSES && !r; i++)
-		for (int k = 0; o->comm_algorithm >> k && !r; k++) {
+	c->dtype = opt.types & 1 ? TE_DTYPE_BF16 : TE_DTYPE_FP32;
+	c->max_blocks = (int32_t)opt.max_blocks;
+	for (int i = 0; i < opt.bytes.n * COMM_FUSES && !r; i++)
+		for (int k = 0; opt.algorithm >> k && !r; k++) {
 			c->fuse = i % COMM_FUSES;
-			if (!(o->comm_algorithm >> k & 1) || !(o->comm_fuse >> c->fuse & 1))
+			if (!(opt.algorithm >> k & 1) || !(opt.fuse >> c->fuse & 1))
 				continue;
 			c->algorithm = (enum te_comm_algorithm)k;
-			comm_size(c, o->comm_bytes.v[i / COMM_FUSES]);
+			comm_size(c, opt.bytes.v[i / COMM_FUSES]);
 			if (c->count)
 				r = comm_agree_on_time(c);
 			if (c->count && !r)
@@ -427,15 +454,22 @@ static int rows(struct comm *c)
 	return r;
 }
 
+static int begin(void)
+{
+	return opt.transport && setenv("TE_COMM_TRANSPORT", opt.transport, 1) ?
+		       say_failed("not enough memory") :
+		       STATUS_OK;
+}
+
 static int run(struct bench *b)
 {
 	struct te_comm_opts co = TE_COMM_OPTS_INIT;
-	struct comm c = { .b = b, .symmetric = (int)b->o->symmetric };
+	struct comm c = { .o = &opt, .b = b, .symmetric = (int)opt.symmetric };
 	int r;
 
-	for (int i = 0; i < b->o->comm_bytes.n && (b->o->symmetric || b->o->tune); i++)
-		if ((uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20) > co.pool_nbytes)
-			co.pool_nbytes = (uint64_t)b->o->comm_bytes.v[i] * 2 + (8 << 20);
+	for (int i = 0; i < opt.bytes.n && (opt.symmetric || opt.tune); i++)
+		if ((uint64_t)opt.bytes.v[i] * 2 + (8 << 20) > co.pool_nbytes)
+			co.pool_nbytes = (uint64_t)opt.bytes.v[i] * 2 + (8 << 20);
 	r = te_comm_create(b->ctx, &co, &c.comm);
 	if (r < 0)
 		return say_te(r, "comm");
@@ -443,7 +477,7 @@ static int run(struct bench *b)
 	c.nranks = te_comm_nranks(c.comm);
 	b->silent = c.rank != 0;
 	r = te_mem_alloc(b->stream, 3 * sizeof(*c.word), (void **)&c.word);
-	r = r < 0 ? say_te(r, "comm") : b->o->tune ? comm_tune(&c) : rows(&c);
+	r = r < 0 ? say_te(r, "comm") : opt.tune ? comm_tune(&c) : rows(&c);
 	if (c.word)
 		te_mem_free(b->stream, c.word);
 	te_stream_sync(b->stream);
@@ -474,6 +508,9 @@ static const struct column columns[] = {
 const struct test test_comm = {
 	.name = "comm",
 	.text = "all-reduce among the ranks of te_run or mpirun",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
+	.begin = begin,
 	.run = run,
 };

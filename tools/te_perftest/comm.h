@@ -10,7 +10,18 @@
 /* the choices of --fuse, in their order */
 enum comm_fuse { COMM_FUSE_NONE, COMM_FUSE_NORM, COMM_FUSE_FP8, COMM_FUSES };
 
+struct comm_opts {
+	struct option_list bytes;
+	uint32_t algorithm; /* bit i: i of enum te_comm_algorithm */
+	uint32_t types;	    /* bit 0: BF16, else FP32 */
+	uint32_t fuse;	    /* bit i: i of enum comm_fuse */
+	int64_t symmetric, cols, gemm, max_blocks, depth;
+	char *tune;	 /* a file; or NULL */
+	char *transport; /* NULL: that of the environment */
+};
+
 struct comm {
+	const struct comm_opts *o;
 	struct bench *b;
 	struct te_comm *comm;
 	struct te_comm *alone; /* of this rank; NULL: not needed */

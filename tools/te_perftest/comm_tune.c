@@ -117,7 +117,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* rows of a section; the last one has no limit and is no algorithm of packet memory */
-static int section(struct tune *t, const struct list *sizes)
+static int section(struct tune *t, const struct option_list *sizes)
 {
 	const struct candidate *last = NULL, *k;
 	int64_t reached = 0;
@@ -164,7 +164,7 @@ static void keep_rows(FILE *to, const char *path, int nranks)
 
 static int sections(struct tune *t)
 {
-	struct list sizes = t->c->b->o->comm_bytes;
+	struct option_list sizes = t->c->o->bytes;
 	int r = STATUS_OK;
 
 	qsort(sizes.v, (size_t)sizes.n, sizeof(sizes.v[0]), compare);
@@ -184,7 +184,7 @@ static int sections(struct tune *t)
 
 int comm_tune(struct comm *c)
 {
-	const char *path = c->b->o->tune;
+	const char *path = c->o->tune;
 	struct tune t = { .c = c };
 	struct stat st;
 	char name[512];

@@ -11,6 +11,18 @@
 #include "copy.h"
 #include "tools/lib/say.h"
 
+static struct {
+	struct option_list bytes;
+	char *cache;
+} opt;
+
+static const struct option_field options[] = {
+	{ "bytes", OPTION_LIST, AT(bytes), "64K,1M,16M,256M", 1, 0x1p40, 0, "N,...",
+	  "bytes of a copy" },
+	CACHE_OPTION,
+	{ 0 },
+};
+
 int copy_work(void *arg)
 {
 	struct copy *c = arg;
@@ -115,9 +127,10 @@ static int measure(struct copy *c, int rows_left)
 
 static int run(struct bench *b)
 {
-	const struct list *bytes = &b->o->copy_bytes;
+	const struct option_list *bytes = &opt.bytes;
 	int r = STATUS_OK;
 
+	b->cache = opt.cache;
 	for (int i = 0; i < bytes->n && !r; i++) {
 		struct copy c = { .b = b, .nbytes = (size_t)bytes->v[i] };
 
@@ -175,6 +188,8 @@ static const struct column columns[] = {
 const struct test test_copy = {
 	.name = "copy",
 	.text = "device to device, compared with the peak bandwidth of the memory",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

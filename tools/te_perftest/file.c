@@ -17,6 +17,27 @@
 #include "program.h"
 #include "tools/lib/say.h"
 
+static struct {
+	char *dir, *check;
+	uint32_t io; /* bit 0: io_uring, bit 1: threads */
+	int64_t nbytes, block, depth, fio;
+} opt;
+
+static const struct option_field options[] = {
+	{ "dir", OPTION_TEXT, AT(dir), "", 0, 0, 0, "DIR",
+	  "folder of the file; empty: TE_OFFLOAD_DIR, or else the current one" },
+	{ "io", OPTION_WORDS, AT(io), "io_uring,threads", 0, 0, 0, "io_uring|threads",
+	  "what reads and writes" },
+	{ "bytes", OPTION_COUNT, AT(nbytes), "256M", 1 << 16, 1e15, 0, "N", "bytes of the file" },
+	{ "block", OPTION_COUNT, AT(block), "4M", 4096, 1 << 28, 0, "N", "bytes of an operation" },
+	{ "depth", OPTION_COUNT, AT(depth), "8", 1, 256, 0, "N",
+	  "operations in flight in each direction" },
+	{ "check", OPTION_WORD, AT(check), "off", 0, 0, 0, "off|sample|all",
+	  "blocks whose checksum is compared" },
+	{ "fio", OPTION_FLAG, AT(fio), "0", 0, 1, 0, NULL, "measure fio in turn, in --dir" },
+	{ 0 },
+};
+
 enum { WRITE, READ, BOTH, NPASSES };
 enum { RATE, CPU, P50, P99, NFIGURES };
 #define NSUBJECTS 3
@@ -54,18 +75,18 @@ static int add_subject(struct file *f, const char *name, int is_fio)
 	return STATUS_OK;
 }
 
-static struct te_spill_opts opts_of(const struct opts *o, const char *engine)
+static struct te_spill_opts opts_of(const char *engine)
 {
 	struct te_spill_opts so = TE_SPILL_OPTS_INIT;
 
-	so.dir = *o->dir ? o->dir : NULL;
+	so.dir = *opt.dir ? opt.dir : NULL;
 	so.engine = engine;
-	so.nbytes = (uint64_t)o->file_bytes;
-	so.block_nbytes = (uint64_t)o->block;
-	so.depth = (int32_t)o->file_depth;
-	so.verify = !strcmp(o->check, "all")	? TE_SPILL_VERIFY_ALL :
-		    !strcmp(o->check, "sample") ? TE_SPILL_VERIFY_SAMPLE :
-						  TE_SPILL_VERIFY_OFF;
+	so.nbytes = (uint64_t)opt.nbytes;
+	so.block_nbytes = (uint64_t)opt.block;
+	so.depth = (int32_t)opt.depth;
+	so.verify = !strcmp(opt.check, "all")	 ? TE_SPILL_VERIFY_ALL :
+		    !strcmp(opt.check, "sample") ? TE_SPILL_VERIFY_SAMPLE :
+						   TE_SPILL_VERIFY_OFF;
 	return so;
 }
 
@@ -77,9 +98,9 @@ static void keep(struct subject *s, int pass, const struct te_spill_rate *rate)
 	s->sample[pass][P99][s->n] = rate->p99_us;
 }
 
-static int round_of_engine(struct file *f, struct subject *s)
+static int round_of_engine(struct subject *s)
 {
-	const struct te_spill_opts so = opts_of(f->b->o, s->name);
+	const struct te_spill_opts so = opts_of(s->name);
 	struct te_spill_rates rates = TE_SPILL_RATES_INIT;
 	int r = te_spill_measure(&so, &rates);
 
@@ -144,17 +165,16 @@ static int parse_fio(const char *text, struct te_spill_rate *ret)
 static int pass_of_fio(struct file *f, int pass, char *text, struct te_spill_rate *ret)
 {
 	static const char *const rw[NPASSES] = { "write", "read", "rw" };
-	const struct opts *o = f->b->o;
 	char option[4][64], file[4200], how[16];
 	char *argv[] = { "fio", "--name=te", "--ioengine=io_uring", "--direct=1", "--fixedbufs=1",
 			 "--registerfiles=1", "--overwrite=1", "--output-format=json", option[0],
 			 option[1], option[2], option[3], file, how, NULL };
 
-	snprintf(option[0], sizeof(option[0]), "--size=%lld", (long long)o->file_bytes);
-	snprintf(option[1], sizeof(option[1]), "--bs=%lld", (long long)o->block);
+	snprintf(option[0], sizeof(option[0]), "--size=%lld", (long long)opt.nbytes);
+	snprintf(option[1], sizeof(option[1]), "--bs=%lld", (long long)opt.block);
 	snprintf(option[2], sizeof(option[2]), "--iodepth=%lld",
-		 (long long)o->file_depth * (pass == BOTH ? 2 : 1));
-	snprintf(option[3], sizeof(option[3]), "--randseed=%lld", (long long)o->seed);
+		 (long long)opt.depth * (pass == BOTH ? 2 : 1));
+	snprintf(option[3], sizeof(option[3]), "--randseed=%lld", (long long)f->b->o->seed);
 	snprintf(file, sizeof(file), "--filename=%s", f->fio_file);
 	snprintf(how, sizeof(how), "--rw=%s", rw[pass]);
 	if (run_program(argv, text))
@@ -181,7 +201,7 @@ static int round_of_fio(struct file *f, struct subject *s)
 /* fio takes a colon in a name for the end of it */
 static int name_fio_file(struct file *f)
 {
-	const char *dir = f->b->o->dir;
+	const char *dir = opt.dir;
 	char *path = NULL;
 
 	if (!*dir)
@@ -195,15 +215,14 @@ static int name_fio_file(struct file *f)
 static int prepare(struct file *f)
 {
 	static const char *const engine[] = { "io_uring", "threads" };
-	const struct opts *o = f->b->o;
 	int r = STATUS_OK;
 
 	for (int i = 0; i < 2 && !r; i++)
-		if (o->io >> i & 1)
+		if (opt.io >> i & 1)
 			r = add_subject(f, engine[i], 0);
-	if (!r && o->fio)
+	if (!r && opt.fio)
 		r = name_fio_file(f);
-	if (!r && o->fio)
+	if (!r && opt.fio)
 		r = add_subject(f, "fio", 1);
 	return r;
 }
@@ -214,7 +233,7 @@ static int verify(struct file *f)
 	int r = 0;
 
 	for (int i = 0; i < f->nsubjects && !r; i++) {
-		struct te_spill_opts so = opts_of(f->b->o, f->subject[i].name);
+		struct te_spill_opts so = opts_of(f->subject[i].name);
 		struct te_spill_rates rates = TE_SPILL_RATES_INIT;
 
 		so.verify = TE_SPILL_VERIFY_ALL;
@@ -233,7 +252,7 @@ static int measure(struct file *f)
 		for (int k = 0; k < f->nsubjects && !r; k++) {
 			struct subject *s = &f->subject[(i + k) % f->nsubjects];
 
-			r = s->is_fio ? round_of_fio(f, s) : round_of_engine(f, s);
+			r = s->is_fio ? round_of_fio(f, s) : round_of_engine(s);
 		}
 	return r;
 }
@@ -262,9 +281,9 @@ static void report(struct file *f)
 			bench_row(b, 1, 0);
 			bench_text(b, "pass", pass_name[p]);
 			bench_text(b, "io", s->name);
-			bench_int(b, "bytes", b->o->file_bytes);
-			bench_int(b, "block_bytes", b->o->block);
-			bench_int(b, "depth", b->o->file_depth);
+			bench_int(b, "bytes", opt.nbytes);
+			bench_int(b, "block_bytes", opt.block);
+			bench_int(b, "depth", opt.depth);
 			for (int k = 0; k < NFIGURES; k++) {
 				stats_of(s->sample[p][k], (size_t)s->n, &st);
 				bench_stats(b, key[k], &st);
@@ -309,6 +328,8 @@ static const struct column columns[] = {
 const struct test test_file = {
 	.name = "file",
 	.text = "files of offload: written, read, and both at once",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

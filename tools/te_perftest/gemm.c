@@ -35,6 +35,24 @@ static const struct type {
 };
 #define NTYPES ((int)(sizeof(types) / sizeof(types[0])))
 
+static struct {
+	char *cache;
+	uint32_t types;
+	int64_t m, n, k;
+} opt;
+
+static const struct option_field options[] = {
+	CACHE_OPTION,
+	{ "types", OPTION_WORDS, AT(types), "bf16,fp8", 0, 0, 0,
+	  "fp32|bf16|fp8|fp8-block|fp8-block-dw",
+	  "types of the operands; D is BF16, or FP32 for FP32" },
+	{ "m", OPTION_COUNT, AT(m), "0", 0, 1 << 20, 0, "N",
+	  "rows of D; 0: 4096, or 256 on the host" },
+	{ "n", OPTION_COUNT, AT(n), "0", 0, 1 << 20, 0, "N", "columns of D; 0: the same" },
+	{ "k", OPTION_COUNT, AT(k), "0", 0, 1 << 20, 0, "N", "terms of a sum; 0: the same" },
+	{ 0 },
+};
+
 /* nsets triples of tensors; each call takes the next */
 struct gemm {
 	struct bench *b;
@@ -324,17 +342,17 @@ static int measure(struct gemm *g, int rows_left)
 
 static int run(struct bench *b)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->types), r = STATUS_OK;
+	int rows = __builtin_popcount(opt.types), r = STATUS_OK;
 
+	b->cache = opt.cache;
 	for (int i = 0; i < NTYPES && !r; i++) {
 		struct gemm g = { .b = b,
 				  .type = &types[i],
-				  .m = bench_extent(b, o->m, 256, 4096),
-				  .n = bench_extent(b, o->n, 256, 4096),
-				  .k = bench_extent(b, o->k, 256, 4096) };
+				  .m = bench_extent(b, opt.m, 256, 4096),
+				  .n = bench_extent(b, opt.n, 256, 4096),
+				  .k = bench_extent(b, opt.k, 256, 4096) };
 
-		if (!(o->types & 1u << i))
+		if (!(opt.types & 1u << i))
 			continue;
 		r = measure(&g, rows--);
 		gemm_free(&g);
@@ -356,6 +374,8 @@ static const struct column columns[] = {
 const struct test test_gemm = {
 	.name = "gemm",
 	.text = "GEMMs of K-major matrices, compared with the peak rate of their type",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

@@ -17,6 +17,27 @@
 #include "tools/lib/say.h"
 
 #define POISON 0xa5
+
+static struct {
+	struct option_list nodes;
+	uint32_t kind; /* bit i: i of enum node_kind */
+	uint32_t edges;
+	int64_t nbytes, rebind;
+} opt;
+
+static const struct option_field options[] = {
+	{ "nodes", OPTION_LIST, AT(nodes), "1,10,100,1000", 1, 100000, 0, "N,...",
+	  "nodes of a graph" },
+	{ "kind", OPTION_WORDS, AT(kind), "kernel,fill,copy", 0, 0, 0, "kernel|fill|copy",
+	  "what the nodes are: te_cast, te_fill_u32 or te_copy" },
+	{ "bytes", OPTION_COUNT, AT(nbytes), "4K", 4, 1 << 30, 0, "N",
+	  "bytes that a node reads or fills" },
+	{ "rebind", OPTION_COUNT, AT(rebind), "8", 1, 100000, 0, "N",
+	  "maximum nodes whose output is rebound" },
+	EDGES_OPTION,
+	{ 0 },
+};
+
 /* the choices of --kind, in their order */
 enum node_kind { KERNEL, FILL, COPY, NKINDS };
 
@@ -198,7 +219,7 @@ static int graph_alloc(struct graph *g)
 	int64_t nelems = (int64_t)g->nbytes / 4;
 	int r;
 
-	g->nslots = (int)(b->o->rebind < g->n ? b->o->rebind : g->n);
+	g->nslots = (int)(opt.rebind < g->n ? opt.rebind : g->n);
 	g->slot = calloc((size_t)g->nslots + 1, sizeof(*g->slot));
 	g->to = calloc((size_t)g->nslots + 1, sizeof(*g->to));
 	g->stride = (g->nbytes + 255) & ~(size_t)255;
@@ -287,22 +308,22 @@ static int measure(struct graph *g, int rows_left)
 
 static int run(struct bench *b)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->kind) * o->nodes.n * replay_nedges(b), r = STATUS_OK;
+	int rows = __builtin_popcount(opt.kind) * opt.nodes.n * __builtin_popcount(opt.edges);
+	int r = STATUS_OK;
 
-	if (o->node_bytes % 4)
-		return say_bad("--bytes: %lld is no multiple of 4", (long long)o->node_bytes);
+	if (opt.nbytes % 4)
+		return say_bad("--bytes: %lld is no multiple of 4", (long long)opt.nbytes);
 	for (int kind = 0; kind < NKINDS; kind++) {
-		if (!(o->kind & 1u << kind))
+		if (!(opt.kind & 1u << kind))
 			continue;
-		for (int i = 0; i < o->nodes.n * REPLAY_EDGES && !r; i++) {
+		for (int i = 0; i < opt.nodes.n * REPLAY_EDGES && !r; i++) {
 			struct graph g = { .b = b,
 					   .kind = (enum node_kind)kind,
-					   .n = o->nodes.v[i / REPLAY_EDGES],
-					   .nbytes = (size_t)o->node_bytes,
+					   .n = opt.nodes.v[i / REPLAY_EDGES],
+					   .nbytes = (size_t)opt.nbytes,
 					   .replay.edges = (uint32_t)i % REPLAY_EDGES };
 
-			if (!(o->edges & 1u << g.replay.edges))
+			if (!(opt.edges & 1u << g.replay.edges))
 				continue;
 			r = measure(&g, rows--);
 			graph_free(&g);
@@ -314,6 +335,8 @@ static int run(struct bench *b)
 const struct test test_graph = {
 	.name = "graph",
 	.text = "capture and replay of small nodes, compared with queueing them",
+	.options = options,
+	.values = &opt,
 	.columns = replay_columns,
 	.run = run,
 };

@@ -72,12 +72,12 @@ static int is_there(struct ib_write *w, const char *name)
 	return 1;
 }
 
-int ib_write_open(struct ib_write *w, struct comm *c)
+int ib_write_open(struct ib_write *w, struct comm *c, const struct verbs_opts *o)
 {
 	int missing = 0, worst = 0, r;
 
-	*w = (struct ib_write){ .c = c };
-	if (!c->b->o->perftest)
+	*w = (struct ib_write){ .o = o, .c = c };
+	if (!o->perftest)
 		return STATUS_OK;
 	r = find_device(w);
 	if (r)
@@ -131,7 +131,6 @@ static int run_client(struct ib_write *w, char *const argv[])
 /* n messages; w->text is what the program of this rank has printed */
 static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 {
-	const struct opts *o = w->c->b->o;
 	const int rank = w->c->rank;
 	char bytes[24], iters[24], depth[24];
 	char *argv[20] = { (char *)(uintptr_t)name, "-F", "-d", w->device, "-i", w->port, "-s",
@@ -141,7 +140,7 @@ static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 
 	snprintf(bytes, sizeof(bytes), "%lld", (long long)nbytes);
 	snprintf(iters, sizeof(iters), "%lld", (long long)(n < ITERS_LEAST ? ITERS_LEAST : n));
-	snprintf(depth, sizeof(depth), "%lld", (long long)o->verbs_depth);
+	snprintf(depth, sizeof(depth), "%lld", (long long)w->o->depth);
 	if (*w->gid != '-') {
 		argv[k++] = "-x";
 		argv[k++] = w->gid;
@@ -151,7 +150,7 @@ static int run(struct ib_write *w, const char *name, int64_t nbytes, int64_t n)
 		argv[k++] = depth;
 	}
 	if (!rank)
-		argv[k++] = (char *)(uintptr_t)o->perftest;
+		argv[k++] = (char *)(uintptr_t)w->o->perftest;
 	*w->text = '\0';
 	if (rank == 1)
 		failed = program_start(&server, argv, 1) != 0;
@@ -212,7 +211,7 @@ int ib_write_bw(struct ib_write *w, int64_t nbytes, double *ret_bytes_per_s)
 {
 	/* bytes, iterations, most and average MiB/s, messages of 1e6/s */
 	double x[5] = { 0 };
-	int r = run(w, program_name[1], nbytes, w->c->b->o->iters * w->c->b->o->verbs_depth);
+	int r = run(w, program_name[1], nbytes, w->c->b->o->iters * w->o->depth);
 
 	if (!r)
 		r = numbers(w, program_name[1], nbytes, 5, x);

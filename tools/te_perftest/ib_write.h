@@ -7,7 +7,14 @@
 
 #include "comm.h"
 
+struct verbs_opts {
+	struct option_list bytes;
+	char *transport, *perftest; /* perftest: a host, or NULL */
+	int64_t depth;
+};
+
 struct ib_write {
+	const struct verbs_opts *o;
 	struct comm *c;
 	int can; /* both ranks have the programs */
 	char device[64], port[16], gid[16];
@@ -15,7 +22,7 @@ struct ib_write {
 };
 
 /* opened by --perftest; says why they cannot be run. To be closed in any case */
-int ib_write_open(struct ib_write *w, struct comm *c);
+int ib_write_open(struct ib_write *w, struct comm *c, const struct verbs_opts *o);
 void ib_write_close(struct ib_write *w);
 /* whether they have messages of so many bytes */
 int ib_write_takes(const struct ib_write *w, int64_t nbytes);

@@ -6,7 +6,6 @@
 #include "config.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "bench.h"
 #include "tools/lib/record.h"
@@ -56,9 +55,8 @@ int main(int argc, char **argv)
 
 	say_as("te_perftest");
 	r = opts_parse(&o, argc, argv, &done);
-	/* before the libraries read their parameters */
-	if (!r && !done && o.comm_transport && setenv("TE_COMM_TRANSPORT", o.comm_transport, 1))
-		r = say_failed("not enough memory");
+	if (!r && !done && o.test && o.test->begin)
+		r = o.test->begin();
 	if (!r && !done)
 		r = say_params();
 	if (!r && !done && o.list)
@@ -67,5 +65,6 @@ int main(int argc, char **argv)
 		r = run(&o);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		r = say_failed("writing to standard output failed");
+	opts_free(&o);
 	return r;
 }

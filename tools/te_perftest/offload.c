@@ -24,6 +24,22 @@ enum { STREAMS, GRAPH, NWAYS };
 #define NPASSES 3
 #define BUDGET 0.8 /* of the time of the load, for copies: what plans use by default */
 
+static struct {
+	uint32_t way; /* bit i: i of STREAMS and GRAPH */
+	int64_t nbytes, group, n;
+} opt;
+
+static const struct option_field options[] = {
+	{ "bytes", OPTION_COUNT, AT(nbytes), "64M", 1 << 12, 0x1p40, 0, "N",
+	  "bytes that are copied in each direction" },
+	{ "group", OPTION_COUNT, AT(group), "4M", 1 << 8, 0x1p40, 0, "N", "bytes of a copy" },
+	{ "way", OPTION_WORDS, AT(way), "streams,graph", 0, 0, 0, "streams|graph",
+	  "copies on a stream of each direction, or the nodes of a graph" },
+	{ "n", OPTION_COUNT, AT(n), "0", 0, 1 << 15, 0, "N",
+	  "rows and columns of the GEMMs that are the load; 0: 4096, or 192 on the host" },
+	{ 0 },
+};
+
 static const struct pass {
 	const char *name;
 	int uses[NDIRS];
@@ -231,7 +247,7 @@ static int row(struct offload *o, int rows_left)
 static int create(struct offload *o)
 {
 	struct bench *b = o->b;
-	const int64_t n = bench_extent(b, b->o->n, 192, 4096);
+	const int64_t n = bench_extent(b, opt.n, 192, 4096);
 	const int64_t shape[2] = { n, n };
 	int r = te_event_create(b->ctx, &o->point);
 
@@ -327,13 +343,11 @@ static int verify(struct offload *o)
 
 static int run(struct bench *b)
 {
-	struct offload o = { .b = b,
-			     .nbytes = (size_t)b->o->offload_bytes,
-			     .group = (size_t)b->o->offload_group };
-	int left = NPASSES * __builtin_popcount(b->o->offload_way), r = create(&o);
+	struct offload o = { .b = b, .nbytes = (size_t)opt.nbytes, .group = (size_t)opt.group };
+	int left = NPASSES * __builtin_popcount(opt.way), r = create(&o);
 
 	for (int w = 0; w < NWAYS && !r; w++) {
-		if (!(b->o->offload_way >> w & 1))
+		if (!(opt.way >> w & 1))
 			continue;
 		o.way = w;
 		o.pass = &passes[NPASSES - 1];
@@ -367,6 +381,8 @@ static const struct column columns[] = {
 const struct test test_offload = {
 	.name = "offload",
 	.text = "copies of offload: alone, and under a load",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

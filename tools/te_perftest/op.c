@@ -29,6 +29,33 @@ enum { FORWARD, BOTH, NPASSES };
 static const char *const op_names[NOPS] = { "layernorm", "rmsnorm", "gelu", "silu" };
 static const char *const pass_names[NPASSES] = { "forward", "both" };
 
+static struct {
+	char *cache;
+	int64_t rows, cols;
+	uint32_t op, pass;
+} opt;
+
+static const struct option_field norm_options[] = {
+	CACHE_OPTION,
+	{ "rows", OPTION_COUNT, AT(rows), "4096", 1, 1 << 24, 0, "N", "rows of a tensor" },
+	{ "cols", OPTION_COUNT, AT(cols), "4096", 1, 1 << 24, 0, "N", "columns of a tensor" },
+	{ "op", OPTION_WORDS, AT(op), "layernorm,rmsnorm", 0, 0, 0, "layernorm|rmsnorm",
+	  "operation" },
+	{ "pass", OPTION_WORDS, AT(pass), "forward,both", 0, 0, 0, "forward|both",
+	  "forward for evaluation, or forward and backward" },
+	{ 0 },
+};
+
+static const struct option_field act_options[] = {
+	CACHE_OPTION,
+	{ "rows", OPTION_COUNT, AT(rows), "4096", 1, 1 << 24, 0, "N", "rows of a tensor" },
+	{ "cols", OPTION_COUNT, AT(cols), "4096", 1, 1 << 24, 0, "N", "columns of a tensor" },
+	{ "op", OPTION_WORDS, AT(op), "gelu,silu", 0, 0, 0, "gelu|silu", "operation" },
+	{ "pass", OPTION_WORDS, AT(pass), "forward,both", 0, 0, 0, "forward|both",
+	  "forward for evaluation, or forward and backward" },
+	{ 0 },
+};
+
 /* nsets plans of one sequence, each with its own memory; each call takes the next */
 struct op_bench {
 	struct bench *b;
@@ -306,6 +333,7 @@ static int measure(struct op_bench *n, int rows_left)
 	struct stats us[2];
 	int r;
 
+	b->cache = opt.cache;
 	if (!bench_row(b, rows_left, 1))
 		return STATUS_OK;
 	r = op_alloc(n);
@@ -331,17 +359,16 @@ static int measure(struct op_bench *n, int rows_left)
 /* the ops from first to end - 1 that are in the set, which begins with the first */
 static int run(struct bench *b, int first, int end, uint32_t ops)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(ops) * __builtin_popcount(o->op_pass);
+	int rows = __builtin_popcount(ops) * __builtin_popcount(opt.pass);
 	int r = STATUS_OK;
 
 	for (int i = first * NPASSES; i < end * NPASSES && !r; i++) {
 		struct op_bench n = { .b = b, .op = i / NPASSES, .pass = i % NPASSES };
 
-		if (!(ops & 1u << (n.op - first)) || !(o->op_pass & 1u << n.pass))
+		if (!(ops & 1u << (n.op - first)) || !(opt.pass & 1u << n.pass))
 			continue;
-		n.rows = o->rows;
-		n.cols = o->cols;
+		n.rows = opt.rows;
+		n.cols = opt.cols;
 		r = measure(&n, rows--);
 		op_free(&n);
 	}
@@ -350,17 +377,19 @@ static int run(struct bench *b, int first, int end, uint32_t ops)
 
 static int run_norm(struct bench *b)
 {
-	return run(b, LAYERNORM, NNORMS, b->o->norm_op);
+	return run(b, LAYERNORM, NNORMS, opt.op);
 }
 
 static int run_act(struct bench *b)
 {
-	return run(b, GELU, NOPS, b->o->act_op);
+	return run(b, GELU, NOPS, opt.op);
 }
 
 const struct test test_norm = {
 	.name = "norm",
 	.text = "LayerNorm and RMSNorm of BF16, compared with a copy of as many bytes",
+	.options = norm_options,
+	.values = &opt,
 	.columns = copy_columns,
 	.run = run_norm,
 };
@@ -368,6 +397,8 @@ const struct test test_norm = {
 const struct test test_act = {
 	.name = "act",
 	.text = "GELU and SiLU of BF16, compared with a copy of as many bytes",
+	.options = act_options,
+	.values = &opt,
 	.columns = copy_columns,
 	.run = run_act,
 };

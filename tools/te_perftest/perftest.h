@@ -2,6 +2,10 @@
 #ifndef PERFTEST_H
 #define PERFTEST_H
 
+#include <stddef.h>
+
+#include "tools/lib/option.h"
+
 struct bench;
 
 /*
@@ -18,10 +22,17 @@ struct column {
 struct test {
 	const char *name;
 	const char *text;
-	const struct column *columns; /* the last has no key */
+	const struct option_field *options; /* of this test */
+	void *values;			    /* the struct of their fields */
+	const struct column *columns;	    /* the last has no key */
+	/* or NULL; before the libraries read their parameters. An exit status */
+	int (*begin)(void);
 	/* measures, and adds rows to the report; an exit status */
 	int (*run)(struct bench *b);
 };
+
+/* a field of the options of a test, which are its static struct opt */
+#define AT(field) offsetof(__typeof__(opt), field)
 
 /* the last is NULL */
 extern const struct test *const tests[];

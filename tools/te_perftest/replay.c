@@ -8,11 +8,6 @@
 #include "replay.h"
 #include "tools/lib/say.h"
 
-int replay_nedges(const struct bench *b)
-{
-	return __builtin_popcount(b->o->edges);
-}
-
 void replay_row(struct replay *p)
 {
 	static const char *const name[REPLAY_EDGES] = {

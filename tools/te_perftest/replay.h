@@ -14,9 +14,14 @@ struct replay {
 	int launches; /* queued back to back in one sample */
 };
 
-/* number of modes that --edges names; replay_row() adds the mode to the row */
+/* bit i of its field: i of TE_CAPTURE_*. replay_row() adds the mode to the row */
 #define REPLAY_EDGES 4
-int replay_nedges(const struct bench *b);
+#define EDGES_OPTION                                                            \
+	{                                                                       \
+		"edges", OPTION_WORDS, AT(edges), "serial,pdl,all", 0, 0, 0,    \
+			"serial|concurrent|pdl|all",                            \
+			"capture flags: 0, TE_CAPTURE_CONCURRENT, _PDL or both" \
+	}
 void replay_row(struct replay *p);
 /* records the work: the return of the library */
 int replay_record(struct replay *p);

@@ -23,6 +23,24 @@
 static const char *const recipes[] = { "fp32", "bf16", "fp8-delayed", "fp8-current", "fp8-block" };
 #define NRECIPES ((int)(sizeof(recipes) / sizeof(recipes[0])))
 
+static struct {
+	uint32_t edges, recipe;
+	int64_t layers, width, heads, vocab, batch, seq_len;
+} opt;
+
+static const struct option_field options[] = {
+	EDGES_OPTION,
+	{ "recipe", OPTION_WORDS, AT(recipe), "bf16,fp8-delayed", 0, 0, 0,
+	  "fp32|bf16|fp8-delayed|fp8-current|fp8-block", "number formats" },
+	{ "layers", OPTION_COUNT, AT(layers), "12", 1, 1000, 0, "N", "layers of the model" },
+	{ "width", OPTION_COUNT, AT(width), "256", 2, 1 << 16, 0, "N", "width of a token" },
+	{ "heads", OPTION_COUNT, AT(heads), "4", 1, 1024, 0, "N", "attention heads" },
+	{ "vocab", OPTION_COUNT, AT(vocab), "256", 1, 1 << 20, 0, "N", "size of the vocabulary" },
+	{ "batch", OPTION_COUNT, AT(batch), "1", 1, 1 << 16, 0, "N", "sequences of a step" },
+	{ "seq-len", OPTION_COUNT, AT(seq_len), "64", 1, 1 << 16, 0, "N", "tokens of a sequence" },
+	{ 0 },
+};
+
 struct step {
 	struct bench *b;
 	struct model model;
@@ -53,31 +71,30 @@ static int write_tokens(struct step *s, const char *input, const int32_t *token)
 /* objects with the same seed have the same initial weights */
 static int step_create(struct step *s, const char *recipe, const int32_t *tokens)
 {
-	const struct opts *o = s->b->o;
 	struct te_plan_opts po = TE_PLAN_OPTS_INIT;
 	struct te_recipe rec = TE_RECIPE_INIT;
 	const struct config cfg = {
 		.family = FAMILY_GPT2,
-		.vocab = o->vocab,
-		.layers = o->layers,
-		.width = o->width,
-		.heads = o->heads,
-		.kv_heads = o->heads,
-		.head_dim = o->width / o->heads,
-		.inner = 4 * o->width,
-		.max_pos = o->seq_len,
+		.vocab = opt.vocab,
+		.layers = opt.layers,
+		.width = opt.width,
+		.heads = opt.heads,
+		.kv_heads = opt.heads,
+		.head_dim = opt.width / opt.heads,
+		.inner = 4 * opt.width,
+		.max_pos = opt.seq_len,
 		.eps = 1e-5,
 		.init_std = 0.02,
 		.act = TE_ACT_GELU,
 		.tied = 1,
 	};
-	int r = model_create(s->b->ctx, &cfg, (uint64_t)o->seed, &s->model);
+	int r = model_create(s->b->ctx, &cfg, (uint64_t)s->b->o->seed, &s->model);
 
 	if (r)
 		return r;
 	r = te_recipe_from_name(recipe, &rec);
 	po.recipe = &rec;
-	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { o->batch, o->seq_len } };
+	po.x = (struct te_spec){ TE_DTYPE_INT32, 2, { opt.batch, opt.seq_len } };
 	po.flags = TE_PLAN_TRAIN;
 	if (r >= 0)
 		r = te_plan_create(s->model.seq, &po, &s->plan);
@@ -88,7 +105,7 @@ static int step_create(struct step *s, const char *recipe, const int32_t *tokens
 	if (r >= 0)
 		r = write_tokens(s, "x", tokens);
 	if (r >= 0)
-		r = write_tokens(s, MODEL_TARGETS, tokens + o->batch * o->seq_len);
+		r = write_tokens(s, MODEL_TARGETS, tokens + opt.batch * opt.seq_len);
 	return r < 0 ? say_te(r, "step: %s", recipe) : STATUS_OK;
 }
 
@@ -103,14 +120,14 @@ static void step_free(struct step *s)
 /* inputs, then targets */
 static int32_t *make_tokens(struct bench *b)
 {
-	size_t n = 2 * (size_t)(b->o->batch * b->o->seq_len);
+	size_t n = 2 * (size_t)(opt.batch * opt.seq_len);
 	uint32_t *t = malloc(n * sizeof(*t));
 
 	if (!t)
 		return NULL;
 	bench_random(b, t, n * sizeof(*t));
 	for (size_t i = 0; i < n; i++)
-		t[i] %= (uint32_t)b->o->vocab;
+		t[i] %= (uint32_t)opt.vocab;
 	return (int32_t *)t;
 }
 
@@ -179,13 +196,12 @@ static int measure(struct bench *b, const char *recipe, uint32_t edges, int rows
 
 static int run(struct bench *b)
 {
-	const struct opts *o = b->o;
-	int rows = __builtin_popcount(o->step_recipe) * replay_nedges(b), r = STATUS_OK;
+	int rows = __builtin_popcount(opt.recipe) * __builtin_popcount(opt.edges), r = STATUS_OK;
 	int32_t *tokens;
 
-	if (o->width % (2 * o->heads))
+	if (opt.width % (2 * opt.heads))
 		return say_bad("--width: %lld is no multiple of twice --heads %lld",
-			       (long long)o->width, (long long)o->heads);
+			       (long long)opt.width, (long long)opt.heads);
 	tokens = make_tokens(b);
 	if (!tokens)
 		return say_failed("out of memory");
@@ -193,7 +209,7 @@ static int run(struct bench *b)
 		const uint32_t recipe = (uint32_t)i / REPLAY_EDGES,
 			       edges = (uint32_t)i % REPLAY_EDGES;
 
-		if (o->step_recipe & 1u << recipe && o->edges & 1u << edges)
+		if (opt.recipe & 1u << recipe && opt.edges & 1u << edges)
 			r = measure(b, recipes[recipe], edges, rows--, tokens);
 	}
 	free(tokens);
@@ -203,6 +219,8 @@ static int run(struct bench *b)
 const struct test test_step = {
 	.name = "step",
 	.text = "a training step of a GPT-2 style model, replayed and queued call by call",
+	.options = options,
+	.values = &opt,
 	.columns = replay_columns,
 	.run = run,
 };

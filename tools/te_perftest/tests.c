@@ -6,28 +6,17 @@
 
 #include "perftest.h"
 
-extern const struct test test_act, test_attn, test_calls, test_cast, test_comm, test_copy,
-	test_file, test_gemm, test_graph, test_norm, test_offload, test_quantize, test_step,
-	test_verbs;
+/* in the order of --list */
+#define TESTS(TEST)                                                                       \
+	TEST(graph) TEST(step) TEST(copy) TEST(cast) TEST(quantize) TEST(norm) TEST(act)  \
+	TEST(gemm) TEST(attn) TEST(calls) TEST(comm) TEST(verbs) TEST(file) TEST(offload)
+
+#define DECLARE(name) extern const struct test test_##name;
+#define ROW(name) &test_##name,
 
 /* clang-format off */
-const struct test *const tests[] = {
-	&test_graph,
-	&test_step,
-	&test_copy,
-	&test_cast,
-	&test_quantize,
-	&test_norm,
-	&test_act,
-	&test_gemm,
-	&test_attn,
-	&test_calls,
-	&test_comm,
-	&test_verbs,
-	&test_file,
-	&test_offload,
-	NULL,
-};
+TESTS(DECLARE)
+const struct test *const tests[] = { TESTS(ROW) NULL };
 /* clang-format on */
 
 const struct test *test_find(const char *name)

@@ -13,6 +13,20 @@
 #include "ib_write.h"
 #include "tools/lib/say.h"
 
+static struct verbs_opts opt;
+
+static const struct option_field options[] = {
+	{ "bytes", OPTION_LIST, AT(bytes), "8,64,1K,4K,64K,1M,4M", 0, 1e9, 0, "N,...",
+	  "bytes of a message" },
+	{ "transport", OPTION_WORD, AT(transport), "verbs", 0, 0, 0, "verbs|tcp",
+	  "what carries the messages" },
+	{ "depth", OPTION_COUNT, AT(depth), "16", 1, 64, 0, "N",
+	  "messages that are sent at once, for the rate" },
+	{ "perftest", OPTION_TEXT, AT(perftest), NULL, 0, 0, 0, "HOST",
+	  "measure ib_write_lat and ib_write_bw in turn; HOST is that of rank 1" },
+	{ 0 },
+};
+
 #define ROUNDS 5 /* with perftest: runs of each program, --iters at most */
 
 enum { LAT, BATCH, NFIGURES };
@@ -31,9 +45,9 @@ struct verbs {
 static int measure(struct verbs *v, int64_t nbytes, int figure, int round)
 {
 	const struct opts *o = v->c.b->o;
-	const int32_t depth = figure == LAT ? 0 : (int32_t)o->verbs_depth;
+	const int32_t depth = figure == LAT ? 0 : (int32_t)opt.depth;
 	double *to = v->sample[figure] + (int64_t)round * o->iters;
-	const int r = te_transport_measure(v->c.comm, o->transport, (size_t)nbytes, depth,
+	const int r = te_transport_measure(v->c.comm, opt.transport, (size_t)nbytes, depth,
 					   (int32_t)(o->warmup + o->iters), v->us);
 
 	if (r < 0)
@@ -68,7 +82,7 @@ static void report_perftest(struct verbs *v, int64_t nbytes, const struct stats 
 	bench_row(b, 1, 0);
 	bench_text(b, "transport", "perftest");
 	bench_int(b, "bytes", nbytes);
-	bench_int(b, "depth", b->o->verbs_depth);
+	bench_int(b, "depth", opt.depth);
 	bench_stats(b, "half_round_trip_us", lat);
 	bench_num(b, "least_us", least.min);
 	bench_num(b, "p99_us", p99.median);
@@ -84,11 +98,11 @@ static void report(struct verbs *v, int64_t nbytes, int rows_left, int nrounds, 
 
 	stats_of(v->sample[LAT], n, &one);
 	stats_of(v->sample[BATCH], n, &batch);
-	bytes_per_s = (double)(nbytes * b->o->verbs_depth) / batch.median * 1e6;
+	bytes_per_s = (double)(nbytes * opt.depth) / batch.median * 1e6;
 	bench_row(b, rows_left, 1);
-	bench_text(b, "transport", b->o->transport);
+	bench_text(b, "transport", opt.transport);
 	bench_int(b, "bytes", nbytes);
-	bench_int(b, "depth", b->o->verbs_depth);
+	bench_int(b, "depth", opt.depth);
 	bench_stats(b, "half_round_trip_us", &one);
 	bench_num(b, "least_us", one.min);
 	bench_num(b, "p99_us", one.p99);
@@ -128,7 +142,7 @@ static int rows(struct verbs *v)
 {
 	const struct opts *o = v->c.b->o;
 	const size_t n = (size_t)(v->nrounds * o->iters);
-	int r = ib_write_open(&v->w, &v->c);
+	int r = ib_write_open(&v->w, &v->c, &opt);
 
 	v->us = calloc((size_t)(o->warmup + o->iters), sizeof(*v->us));
 	v->sample[0] = calloc(NFIGURES * n, sizeof(*v->us));
@@ -136,8 +150,8 @@ static int rows(struct verbs *v)
 		r = say_failed("no memory for %zu samples", NFIGURES * n);
 	for (int i = 0; i < NFIGURES && !r; i++)
 		v->sample[i] = v->sample[0] + (size_t)i * n;
-	for (int i = 0; i < o->verbs_bytes.n && !r; i++)
-		r = row(v, o->verbs_bytes.v[i], o->verbs_bytes.n - i);
+	for (int i = 0; i < opt.bytes.n && !r; i++)
+		r = row(v, opt.bytes.v[i], opt.bytes.n - i);
 	free(v->sample[0]);
 	free(v->us);
 	ib_write_close(&v->w);
@@ -156,7 +170,7 @@ static int run(struct bench *b)
 		return say_te(r, "verbs");
 	}
 	v.c.rank = te_comm_rank(v.c.comm);
-	v.nrounds = !b->o->perftest ? 1 : b->o->iters < ROUNDS ? (int)b->o->iters : ROUNDS;
+	v.nrounds = !opt.perftest ? 1 : b->o->iters < ROUNDS ? (int)b->o->iters : ROUNDS;
 	b->silent = v.c.rank != 0;
 	r = rows(&v);
 	te_mem_free(b->stream, v.c.word);
@@ -181,6 +195,8 @@ static const struct column columns[] = {
 const struct test test_verbs = {
 	.name = "verbs",
 	.text = "messages between two ranks by a transport between nodes",
+	.options = options,
+	.values = &opt,
 	.columns = columns,
 	.run = run,
 };

@@ -15,7 +15,7 @@
  * stream does not allow (stream_sync, stream_query, mem_alloc, mem_free, capture_begin) and for
  * waits for an event that was recorded in a capture (event_sync, event_query, event_elapsed_ms). It
  * returns -TE_ESTATE for a capture_end without a capture_begin or with a stream that did not join
- * again, and for an event_wait of a capturing stream for an event outside the capture, which may
+ * again, and for an event_wait of a capturing stream on an event outside the capture, which may
  * make the capture invalid.
  */
 #ifndef TE__BACKEND_H
@@ -31,7 +31,7 @@
 /* How a device is opened. */
 struct te__open {
 	int device;
-	uint64_t limit_nbytes; /* of device memory; 0: none */
+	uint64_t limit_nbytes; /* limit of device memory; 0: none */
 	const struct te_alloc_ops *alloc; /* complete pairs; or NULL */
 	void *native; /* the program's CUcontext, or NULL */
 };
@@ -43,10 +43,10 @@ struct te__launch {
 	size_t nbytes; /* sizeof the struct of this id */
 };
 
-/* What te_capture_access() declared of work: its memory, at the present addresses. */
+/* Memory that te_capture_access() declared for a node, at the present addresses. */
 struct te__declared {
 	struct te__ranges ranges;
-	int32_t at[TE_ACCESS_MAX]; /* where the pointer to a range is in the arguments, or -1 */
+	int32_t at[TE_ACCESS_MAX]; /* offset of the pointer to a range in the arguments, or -1 */
 };
 _Static_assert(TE_ACCESS_MAX <= TE__RANGES_MAX, "ranges of a node");
 
@@ -62,8 +62,8 @@ struct te__gnode {
 	uint64_t nbytes;  /* as in struct te_node_info */
 	const void *event; /* EVENT: the backend's event that the node records */
 	int32_t fixed;	  /* 1: its pointers cannot be changed */
-	int32_t opaque;  /* 1: which memory it uses is unknown */
-	int32_t cluster; /* of the cuda backend: blocks of a cluster, 0: the kernel has none */
+	int32_t opaque;  /* 1: the memory it uses is unknown */
+	int32_t cluster; /* cuda backend: blocks of a cluster; 0: no clusters */
 	struct te__range scratch; /* memory that it uses in addition */
 	/* not NULL: user-defined work, which uses this memory; args, dst and src are NULL */
 	const struct te__declared *declared;

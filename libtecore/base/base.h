@@ -36,7 +36,7 @@ const char *te__param_cache_dir(void);
  * message if one is invalid */
 int te__param_check(const char *fn);
 
-/* the same for the text of TE_LOG */
+/* te__param_check() for the text of TE_LOG */
 int te__log_check(const char *fn);
 
 static inline int te__is_fp8(int32_t dtype)

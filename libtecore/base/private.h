@@ -24,10 +24,9 @@
 #endif
 
 /*
- * Each records the error message for the calling thread, logs it at level debug and
- * returns code. It is called once, where the code is decided:
+ * Each macro records the error message for the calling thread, logs it at level debug and
+ * returns code. Use it once, where the code is decided; callers return the code unchanged:
  *	return te__fail(-TE_ESHAPE, "te_gemm: a is [%d,%d], b [%d,%d]", ...);
- * Callers of that function return the code unchanged.
  */
 #define te__fail(code, ...) te__fail_at(TE_LOG_CATEGORY, (code), __VA_ARGS__)
 /* what: the function or the object that allocates; returns -ENOMEM */
@@ -47,10 +46,11 @@ TE_EXPORT int te__fail_verbs_at(const char *category, int code, int status,
 				const char *fmt, ...) TE_PRINTF(4, 5);
 
 /*
- * Around a callback: te__nfails() before it, and for a negative code r te__callback_failed(), which
- * returns r. It records a message that names the callback, unless there has been one since.
+ * Errors of callbacks: call te__nfails() before a callback, and te__callback_failed() if it returns
+ * a negative code r. The latter returns r, and records a message that names the callback unless the
+ * callback recorded one.
  */
-TE_EXPORT uint64_t te__nfails(void); /* of the thread */
+TE_EXPORT uint64_t te__nfails(void); /* failures of the thread so far */
 TE_EXPORT int te__callback_failed(uint64_t nfails, int r, const char *fmt, ...) TE_PRINTF(3, 4);
 
 /* arguments are not evaluated if the message is filtered out */
@@ -86,20 +86,20 @@ TE_EXPORT void *te__give(void *p);
 /* releases memory that libc allocated, as by open_memstream(3) */
 TE_EXPORT void te__free_libc(void *p);
 TE_EXPORT int64_t te__alloc_live(void); /* allocations not yet freed */
-/* the text that print() writes, which the caller of the library releases with free(3); or its
- * failure; -ENOMEM with a message that names fn */
+/* returns the output of print() as text, which the caller of the library releases with free(3).
+ * Errors: codes of print(), -ENOMEM with a message that names fn */
 typedef int te__print_fn(FILE *f, const void *arg);
 TE_EXPORT int te__text(const char *fn, te__print_fn *print, const void *arg, char **ret_text);
 
 /*
- * Structs of the API begin with their size: a program compiled with an older header has shorter
- * ones, with a newer header longer ones. `name` is the struct's, without "struct"; the pointers are
- * to it.
+ * Structs of the API begin with their size: they are shorter in a program compiled with an older
+ * header, and longer with a newer one. `name` is the name of the struct, without "struct".
  *
- * te__sized_in: dst holds the INIT macro's values, and gets the members that src has. Where src is
- * longer, its other bytes must be 0. -EINVAL otherwise, or if src is NULL or its size absurd.
- * te__sized_check: the same for the size of a struct that is written later, by te__sized_out: the
- * members that dst has are written, those that this library does not know become 0.
+ * te__sized_in: dst holds the INIT macro's values, and gets the members that src has. If src is
+ * longer, its other bytes must be 0. Returns -EINVAL otherwise, or if src is NULL or its size
+ * absurd.
+ * te__sized_check: checks the size of a struct that te__sized_out will write. te__sized_out: writes
+ * the members that dst has; members that this library does not know become 0.
  */
 #define te__sized_in(fn, name, src, dst) \
 	te__sized_in_at((fn), #name, TE__SIZED(const struct name, (src)), \
@@ -132,51 +132,52 @@ TE_EXPORT int te__param_enum(enum te__param id); /* index into the choices, from
 TE_EXPORT const char *te__env(const char *name);
 
 /*
- * Every thread of the libraries: with a stack of at least 2 MiB, whatever the default, a name of at
- * most 15 bytes, and all signals blocked. ret_thread NULL: detached. Returns an error number. It
- * has no fault point, because some callers go on without the thread.
+ * Creates a thread of the libraries, with a stack of at least 2 MiB, a name of at most 15 bytes,
+ * and all signals blocked. ret_thread NULL: detached. Returns an error number. It has no fault
+ * point, because some callers continue without the thread.
  */
 TE_EXPORT int te__thread_create(pthread_t *ret_thread, const char *name, void *(*work)(void *arg),
 				void *arg);
 
 struct te_ctx;
 struct te_stream;
-/* 0, or -EINVAL: the stream is NULL or of another context */
+/* returns 0, or -EINVAL if the stream is NULL or belongs to another context */
 TE_EXPORT int te__stream_check(const char *fn, const struct te_stream *stream,
 			       const struct te_ctx *ctx);
 /* 0; -EBUSY while the stream takes part in a capture, with an error message that names fn, or
  * without a message if fn is NULL */
 TE_EXPORT int te__stream_not_capturing(const struct te_stream *stream, const char *fn);
 /*
- * Makes work that is queued on the stream later wait for the work queued on the other stream so
- * far. If the other stream is capturing, that is the work queued before the capture, and the
- * stream does not join the capture. Both belong to one context. -EBUSY while the stream takes part
- * in any capture, or the other in a capture begun through the driver API.
+ * Makes later work of the stream wait for the work queued on the other stream so far. If the other
+ * stream is capturing, the stream waits for the work queued before the capture, and does not join
+ * the capture. Both belong to one context. -EBUSY while the stream takes part in any capture, or
+ * the other in a capture begun through the driver API.
  */
 TE_EXPORT int te__stream_follow(struct te_stream *stream, struct te_stream *other);
 
 /* 1: both streams take part in one capture, or neither in any; else 0 */
 TE_EXPORT int te__stream_same_capture(const struct te_stream *a, const struct te_stream *b);
 
-/* the memory that calls in a capture write, as far as it is known */
+/* memory that calls in a capture write, as far as known */
 struct te__writes {
 	size_t n, cap;
 	struct te__write {
 		uintptr_t begin, end;
-	} * v;	     /* released by te__free */
-	int unknown; /* 1: there were host calls, which may write anything */
+	} * v;	     /* [n], released by te__free */
+	int unknown; /* 1: the capture has host calls, which may write anything */
 };
 /*
- * Makes later calls on all streams of the capture that was begun on this stream add to writes; NULL
- * ends that. A call fails if the list cannot grow. -TE_ESTATE: no capture was begun on the stream.
+ * Adds the writes of later calls in the capture begun on this stream, on all its streams, to
+ * writes; NULL stops this. A call fails if the list cannot grow. -TE_ESTATE: no capture was begun
+ * on the stream.
  */
 TE_EXPORT int te__capture_writes(struct te_stream *stream, struct te__writes *writes);
 
 /*
- * A window: reserved addresses of nslots slots of one size, a multiple of the unit. The own slot is
- * memory that the window creates, on the context's device; each other slot is mapped when the file
- * descriptor of another process's memory arrives. The caller closes descriptors. te__window_destroy
- * waits for the work of the context, and takes NULL. Any thread, one at a time.
+ * A window is a range of reserved addresses for nslots slots of one size, a multiple of the unit.
+ * The window creates the memory of slot `own` on the context's device; each other slot is mapped
+ * from the file descriptor of another process's memory. The caller closes descriptors.
+ * te__window_destroy waits for the work of the context, and takes NULL. Any thread, one at a time.
  */
 struct te_ctx;
 struct te__window;
@@ -184,16 +185,16 @@ TE_EXPORT int te__window_unit(struct te_ctx *ctx, size_t *ret_nbytes); /* a powe
 TE_EXPORT int te__window_create(struct te_ctx *ctx, int nslots, int own, size_t slot_nbytes,
 				struct te__window **ret_window);
 TE_EXPORT struct te__window *te__window_destroy(struct te__window *window);
-/* instead of that, where other processes may still write to it by multicast addresses: all that it
- * has bound and mapped stays so until the process ends. Returns NULL */
+/* te__window_destroy() if other processes may still write by multicast addresses: keeps everything
+ * that is bound and mapped until the process ends. Returns NULL */
 TE_EXPORT struct te__window *te__window_abandon(struct te__window *window);
 TE_EXPORT int te__window_export(struct te__window *window, int *ret_fd);
-/* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size, of the same kind of device */
+/* -EINVAL or -TE_ECUDA if fd is not memory of the slot's size on the same kind of device */
 TE_EXPORT int te__window_import(struct te__window *window, int slot, int fd);
 /*
- * The same for GPUs of several nodes in one NVLink domain: 64 bytes, which any channel carries,
- * take the place of the descriptor. probe: 0 and the domain; -EOPNOTSUPP and why there are no such
- * handles.
+ * Fabric windows, for GPUs of several nodes in one NVLink domain: a handle of 64 bytes, which any
+ * channel can carry, takes the place of the descriptor. te__fabric_probe returns 0 and the domain,
+ * or -EOPNOTSUPP with a message why there are no such handles.
  */
 struct te__fabric_domain {
 	unsigned char id[64];
@@ -208,13 +209,12 @@ TE_EXPORT int te__window_fabric_export(struct te__window *window,
 				       struct te__fabric_handle *ret_handle);
 TE_EXPORT int te__window_fabric_import(struct te__window *window, int slot,
 				       const struct te__fabric_handle *handle);
-TE_EXPORT void *te__window_slot(const struct te__window *window, int slot); /* its address */
+TE_EXPORT void *te__window_slot(const struct te__window *window, int slot); /* address */
 /*
- * Multicast memory of a window: addresses of slot_nbytes that are those of the slots of all nslots
- * processes at once, for instructions that store to all of them or reduce from all of them. One
- * process creates it and passes the descriptor on, and the others import it. Processes bind after
- * all have done so, map after all have bound, and use it after all have mapped. -EOPNOTSUPP unless
- * te__multicast_check() returns 0.
+ * Multicast memory of a window: slot_nbytes of addresses at which instructions store to the slots
+ * of all nslots processes, or reduce from all of them. One process creates it and passes the
+ * descriptor on, and the others import it. Processes bind after all have imported, map after all
+ * have bound, and use it after all have mapped. -EOPNOTSUPP unless te__multicast_check() returns 0.
  */
 TE_EXPORT int te__window_multicast_unit(struct te_ctx *ctx, int nslots, size_t slot_nbytes,
 					size_t *ret_nbytes); /* a power of two */
@@ -226,63 +226,64 @@ TE_EXPORT void *te__window_multicast(const struct te__window *window); /* NULL: 
 /* 0, or -EOPNOTSUPP with the reason: TE_COMM_NVLS is off, or the environment refuses multicast */
 TE_EXPORT int te__multicast_check(void);
 /*
- * Indices outside of their range, in passes of all streams of the context that have ended, since
- * the last call: targets of cross-entropy, and tokens of embeddings
+ * Counts of indices outside their range since the last call: targets of cross-entropy and tokens
+ * of embeddings, in passes that have ended, on all streams of the context.
  */
 struct te__outside {
 	uint32_t ntargets, ntokens;
 };
 TE_EXPORT struct te__outside te__outside_take(struct te_ctx *ctx);
-/* pages of the process, which the device reads and writes at *ret_ptr */
+/* register host pages, which the device reads and writes at *ret_ptr */
 TE_EXPORT int te__page_register(struct te_ctx *ctx, void *page, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__page_unregister(struct te_ctx *ctx, void *page);
 /*
- * For network adapters that access memory of a window: *ret_fd is a dma-buf of part of it, whole
- * pages, which the caller closes; or -1: there is none, and it is registered by its address, which
- * is memory of the process, or needs the module nvidia-peermem. -EOPNOTSUPP: they cannot.
- * flush: later work of the stream sees what they have written before the device comes to it.
+ * Access of network adapters to memory of a window. te__adapter_export: *ret_fd is a dma-buf of a
+ * part of the window, in whole pages, which the caller closes; -1: no dma-buf, register the memory
+ * by its address (host memory, or with module nvidia-peermem). -EOPNOTSUPP: adapters cannot access
+ * it. te__adapter_flush: makes adapter writes that precede this operation visible to later work on
+ * the stream.
  */
 TE_EXPORT int te__adapter_export(struct te_ctx *ctx, void *ptr, size_t nbytes, int *ret_fd);
 TE_EXPORT int te__adapter_flush(struct te_stream *stream);
 /*
  * Memory for objects, which every stream may use at once; -EBUSY if the calling thread is capturing
- * the context's stream. te__mem_put cannot fail, so destructors call it: the memory is freed after
- * the work queued on the context's stream or, while that is capturing, after the capture. NULL.
+ * the context's stream. te__mem_put cannot fail and takes NULL, for destructors: the memory is
+ * freed after the work queued on the context's stream or, if that is capturing, after the capture.
  */
 TE_EXPORT int te__mem_get(struct te_ctx *ctx, size_t nbytes, void **ret_ptr);
 TE_EXPORT void te__mem_put(struct te_ctx *ctx, void *ptr);
-/* any thread; returns when it is done, and does not wait for other work */
+/* fill memory; returns when done, and does not wait for other work. Any thread */
 TE_EXPORT int te__ctx_fill_u32(struct te_ctx *ctx, void *dst, uint32_t value, size_t nbytes);
 /* queue kernel TE_K_<ID> of kernels/kernels.def with its struct on a stream */
 TE_EXPORT int te__launch_k(struct te_stream *stream, int id, const void *args, size_t nbytes);
 #define TE__LAUNCH(stream, ID, argsp) te__launch_k((stream), TE_K_##ID, (argsp), sizeof(*(argsp)))
 /* wait for the work of all streams; -EBUSY if this thread is capturing one of them, naming fn */
 TE_EXPORT int te__ctx_wait(struct te_ctx *ctx, const char *fn);
-/* the same for destructors: while this thread is capturing, too. -EBUSY for a capture that was
+/* te__ctx_wait() for destructors: allowed while this thread is capturing; -EBUSY for a capture
  * begun through the driver API */
 TE_EXPORT int te__ctx_drain(struct te_ctx *ctx, const char *fn);
-/* this process was forked after the context was created: threads and the device are the parent's */
+/* 1: this process was forked after the context was created; threads and device are the parent's */
 TE_EXPORT int te__ctx_forked(const struct te_ctx *ctx);
 
-/* the CUcontext is the thread's current one until te__ctx_leave(); -EOPNOTSUPP on host */
+/* make the CUcontext current to the thread until te__ctx_leave(); -EOPNOTSUPP on host */
 TE_EXPORT int te__ctx_enter(struct te_ctx *ctx);
 TE_EXPORT void te__ctx_leave(struct te_ctx *ctx);
 
 struct te_tensor;
-/* te_tensor_wrap() of one copy; release(arg) is called once, when the last reference is dropped */
+/* te_tensor_wrap() with one copy; release(arg) is called once, with the last reference */
 TE_EXPORT int te__tensor_wrap_owned(struct te_ctx *ctx, enum te_dtype dtype, int ndim,
 				    const int64_t *shape, void *data, void (*release)(void *arg),
 				    void *arg, struct te_tensor **ret_t);
 
 struct te_op;
 struct te_op_ops;
-/* te_op_create() of an op of the libraries */
+/* te_op_create() for an op of the libraries */
 TE_EXPORT int te__op_create(const struct te_op_ops *ops, const void *attrs, const char *name,
 			    struct te_op **ret_op);
 
 struct te_fusion;
 struct te_seq;
-/* te_seq_add_fusion() of a fusion of the libraries: it matches no step of a user-defined op */
+/* te_seq_add_fusion() for a fusion of the libraries: matches no step of a user-defined op */
 TE_EXPORT int te__seq_add_fusion(struct te_seq *seq, const struct te_fusion *fusion);
 
 struct te_spec;
@@ -291,20 +292,20 @@ TE_EXPORT struct te_spec te__spec_of(const struct te_tensor *t);
 TE_EXPORT void te__spec_str(const struct te_spec *s, char *dst, size_t nbytes);
 
 struct te_quant;
-/* 1: a cast reads its input again once the scale is known, so that no producer can cast its result;
- * else 0 */
+/* returns 1 if a cast reads its input again once the scale is known, so that no producer can cast
+ * its result; else 0 */
 TE_EXPORT int te__quantize_keeps_x(const struct te_quant *q);
 /*
- * The cast of a plan's step with one scale, of a tensor of which each rank has a part: the codes of
- * the part, and scale_inv. join() queues what makes *amax, of the part, that of the tensor; it is
- * not called if no amax is computed.
+ * Runs a plan's cast step, with one scale, on this rank's part of a tensor: writes the codes of the
+ * part, and scale_inv. join() queues an operation that turns *amax from the amax of the part into
+ * the amax of the tensor; it is not called if no amax is computed.
  */
 struct te_op_call;
 struct te__quantize_part {
 	const void *x; /* [rows, cols] of dtype */
 	int64_t rows, cols;
 	enum te_dtype dtype;
-	void *codes; /* the part's; the copies of the tensor are not written */
+	void *codes; /* codes of the part; the copies of the tensor are not written */
 	int (*join)(void *arg, struct te_stream *stream, float *amax);
 	void *arg;
 };
@@ -320,27 +321,27 @@ TE_EXPORT int te__recording_records(const struct te_recording *rec, const struct
 struct te_adamw;
 struct te_plan;
 struct te_seq;
-/* Set the scales of quantizers that have none yet: the passes run several times. The random state
- * stays. Waits for the device */
+/* set the scales of quantizers that have none yet, by running the passes several times; the random
+ * state is unchanged. Waits for the device */
 TE_EXPORT int te__seq_calibrate(struct te_seq *seq, struct te_stream *stream,
 				int (*passes)(void *arg, struct te_stream *stream), void *arg,
 				const char *fn);
 /* the sequence that the optimizer updates */
 TE_EXPORT const struct te_seq *te__adamw_seq(const struct te_adamw *opt);
-/* the sequence whose random state the plan's forward uses, or NULL; the plan has its ops from first
- * to end - 1 */
+/* the sequence whose random state the plan's forward uses, or NULL; the plan has the sequence's ops
+ * from first to end - 1 */
 TE_EXPORT const struct te_seq *te__plan_draws(const struct te_plan *plan, int *ret_first,
 					      int *ret_end);
-/* 1: the plan has a TE_PLAN_EVENT_GRAD of the weight, to whose gradient a pass adds; else 0 */
+/* returns 1 if the plan adds to the gradient of the weight and has a TE_PLAN_EVENT_GRAD for it */
 TE_EXPORT int te__plan_adds(const struct te_plan *plan, int weight);
-/* A plan that offloads values has pinned memory for one forward pass at a time, so it is one
- * callable, of one graph: -EBUSY if it is claimed already; claim 0 gives it back. */
+/* claim a plan for one callable of one graph, because a plan that offloads values has pinned memory
+ * for one forward pass at a time: -EBUSY if it is claimed already; claim 0 releases the claim */
 TE_EXPORT int te__plan_claim(struct te_plan *plan, const char *name, int claim);
-/* -EINVAL of fn: one of the patterns of recompute, or of keep and move of the plans' te_offload,
- * matches no value of the plans */
+/* -EINVAL, naming fn, if a pattern of recompute, or of the te_offload's keep and move, matches no
+ * value of the plans */
 TE_EXPORT int te__plans_find_patterns(const char *fn, struct te_plan *const *plan, int nplans,
 				      int32_t nrecompute, const char *const *recompute);
-/* how many calls have recorded the event, inside and outside captures */
+/* number of calls that have recorded the event, inside and outside captures */
 TE_EXPORT uint64_t te__event_nrecords(struct te_event *event);
 
 /* CLOCK_MONOTONIC */
@@ -353,21 +354,20 @@ static inline uint64_t te__now_ns(void)
 }
 
 /*
- * A library that is opened by the first te__dl_open(), which fills table, a struct of pointers to
- * its functions. NULL: it did; else what is not found, now and later: the library, by the last of
- * its names, or the first such function. Any thread. It is never closed: it may have threads and
- * handlers.
+ * A library opened on first use. te__dl_open() fills table, a struct of function pointers, and
+ * returns NULL, or the name of the library or of the first function that is not found, then and in
+ * later calls. Any thread. The library is never closed: it may have threads and handlers.
  */
 struct te__dl_sym {
 	const char *name;
-	size_t at; /* of the pointer in the table */
+	size_t at; /* offset of the pointer in the table */
 };
 struct te__dl {
-	const char *lib[3]; /* names, tried in order; those that are not needed are NULL */
+	const char *lib[3]; /* names, tried in order; unused ones are NULL */
 	const struct te__dl_sym *sym;
 	size_t nsyms;
 	void *table;
-	int opened; /* 1: the table is complete, or has no use */
+	int opened; /* 1: the table is complete, or opening failed */
 	const char *missing;
 };
 #define TE__DL(sym_, table_, ...)                                                 \
@@ -384,6 +384,6 @@ TE_EXPORT const char *te__dl_open(struct te__dl *dl);
  */
 TE_EXPORT void te__fault_set(uint64_t nth);
 TE_EXPORT int te__fault_point(void);
-TE_EXPORT int te__fault_fired(void); /* whether the armed fault happened */
+TE_EXPORT int te__fault_fired(void); /* 1: the armed fault happened */
 
 #endif

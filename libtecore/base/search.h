@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* whether element i comes before x: true for a prefix of the sorted elements only */
+/* does element i come before x? True for a prefix of the sorted elements only */
 typedef int te__before_fn(const void *sorted, size_t i, uint64_t x);
 
-/* how many of the n elements come before x */
+/* number of the n elements that come before x */
 static inline size_t te__count_before(const void *sorted, size_t n, te__before_fn *before,
 				      uint64_t x)
 {

@@ -2,10 +2,10 @@
  * wire.h - messages between a broker and its clients: packets of a socket of type SOCK_SEQPACKET,
  * each with at most one file descriptor. Not installed.
  *
- * Two services have these messages: the thread that passes descriptors between the ranks of a node
+ * Two services use these messages: the thread that passes descriptors between the ranks of a node
  * (libtecomm/reach/broker.h), and ted(8) (daemon/ted.h). A packet is struct te__wire, followed by
- * data in the replies that have some. The service answers each request but BYE with a REPLY, which
- * has a code and, if that is negative, an error message as its text.
+ * data in some replies. The service answers each request except BYE with a REPLY, which has a code
+ * and, if the code is negative, an error message as its text.
  */
 #ifndef TE__WIRE_H
 #define TE__WIRE_H
@@ -17,7 +17,7 @@
 
 #define TE__WIRE_MAGIC 0x74656232u /* "teb2": the version of the protocol */
 #define TE__WIRE_KEY_NBYTES 16
-#define TE__WIRE_DATA_MAX 65280u /* with the struct, 64 KiB */
+#define TE__WIRE_DATA_MAX 65280u /* bytes; 64 KiB with the struct */
 
 enum te__wire_kind {
 	TE__WIRE_HELLO = 1,
@@ -46,55 +46,56 @@ struct te__wire {
 	char text[212]; /* ends with a zero byte */
 };
 
-/* ted(8): the data of the reply to JOBS are any number of these */
+/* ted(8): the data of the reply to JOBS is an array of these */
 struct te__wire_job {
-	uint64_t spill_nbytes, written_nbytes; /* written: today */
+	uint64_t spill_nbytes, written_nbytes; /* written_nbytes: today */
 	uint32_t id, uid;
 	uint32_t nclients, nfiles;
 	uint32_t revoked, reserved;
 };
 
-/* what follows the struct */
+/* buffer for data after the struct */
 struct te__wire_data {
 	void *buf;
 	size_t cap;
-	size_t nbytes; /* received */
+	size_t nbytes; /* bytes received */
 };
 
-/* at once or -EAGAIN; -errno, without a message; fd: to send along, or -1 */
+/* send without waiting; fd: descriptor to send along, or -1. Errors: -EAGAIN, -errno, without a
+ * message */
 TE_EXPORT int te__wire_send(int sock, const struct te__wire *m, const void *data, size_t nbytes,
 			    int fd);
 /*
- * 1 with a message; 0 at the end of the connection; -EAGAIN; -EPROTO (data NULL: also if there is
- * data), -EMFILE (a descriptor did not arrive) and other errors with an error message. *ret_fd is
- * -1 before; afterwards it may be a descriptor to be closed, also after errors.
+ * Returns 1 with a message, 0 at the end of the connection; -EAGAIN; -EPROTO (also for data if data
+ * is NULL), -EMFILE (a descriptor did not arrive) and other codes with an error message. *ret_fd
+ * must be -1; it may become a descriptor, which the caller closes, also after errors.
  */
 TE_EXPORT int te__wire_recv(int sock, struct te__wire *m, struct te__wire_data *data, int *ret_fd);
 
 /*
- * Connects to a socket that has a path; who: listens there, for messages. Until the deadline it
- * waits for room in the queue of connections, and for nothing else.
+ * Connects to a socket that has a path. who: name of the listener, for messages. Waits until the
+ * deadline for room in the queue of connections, and for no other event.
  */
 TE_EXPORT int te__wire_dial(const char *path, const char *who, int64_t deadline_ns, int *ret_sock);
-/* the key of a job with a name: the same for the same texts */
+/* the key of a named job: equal for equal texts */
 TE_EXPORT void te__wire_job_key(const char *purpose, const char *job, const char *name,
 				uint8_t ret_key[TE__WIRE_KEY_NBYTES]);
 
 /* a request and its reply */
 struct te__wire_call {
 	int sock;
-	const char *who;  /* is at the other end, for messages */
-	const char *what; /* is requested */
-	const char *late; /* what has not happened at the deadline */
-	int64_t deadline_ns; /* of CLOCK_MONOTONIC */
-	int fd;		 /* sent along; or -1 */
+	const char *who;  /* name of the other end, for messages */
+	const char *what; /* name of the request, for messages */
+	const char *late; /* event that is missing at the deadline, for messages */
+	int64_t deadline_ns; /* by CLOCK_MONOTONIC */
+	int fd;		 /* descriptor to send along; or -1 */
 	int wants_fd;	 /* 1: the reply has a descriptor; 0: it has none */
-	struct te__wire_data *ret_data; /* of the reply; or NULL */
-	int ret_fd;	 /* of the reply, to be closed */
+	struct te__wire_data *ret_data; /* buffer for data of the reply; or NULL */
+	int ret_fd;	 /* descriptor of the reply, which the caller closes */
 };
 /*
- * m becomes the reply. Errors with a message: the code of the reply, -ETIMEDOUT, -TE_EPEER if the
- * other end has gone, -EPROTO and others of te__wire_recv.
+ * m becomes the reply. Errors, with a message: the code of the reply, -ETIMEDOUT, -TE_EPEER (the
+ * other end has disconnected), -EPROTO and other codes of te__wire_recv.
  */
 TE_EXPORT int te__wire_call(struct te__wire_call *call, struct te__wire *m);
 

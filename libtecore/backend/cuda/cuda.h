@@ -21,7 +21,7 @@ struct te__cuda_dev {
 	int index;
 	int dev; /* CUdevice */
 	char name[128];
-	size_t total_nbytes; /* of device memory */
+	size_t total_nbytes; /* bytes of device memory */
 	void *ctx;
 	int borrowed; /* 1: ctx is the program's; 0: the primary context, retained */
 	void *pool; /* NULL: the program allocates */
@@ -34,13 +34,13 @@ struct te__cuda_dev {
 	unsigned nfuncs;
 
 	pthread_mutex_t lock;
-	struct te__cuda_capture *captures; /* under lock: those that have not ended */
-	_Atomic uint32_t ncaptures;	   /* of these, begun by te__cuda_capture_begin */
+	struct te__cuda_capture *captures; /* under lock: captures that have not ended */
+	_Atomic uint32_t ncaptures;	   /* captures begun by te__cuda_capture_begin */
 	pthread_mutex_t lt_lock;	   /* never taken under lock */
 	struct te__cublaslt *lt;	   /* under lt_lock: NULL until the first GEMM */
 	_Atomic uint64_t workspace_nbytes; /* allocated for GEMMs, not by callers */
 	_Atomic uint64_t shared_nbytes, shared_peak_nbytes; /* of share_create(), not in the pool */
-	/* under lock: destroyed during such captures, but for their workspaces */
+	/* under lock: streams destroyed during such captures; their workspaces remain */
 	struct te__cuda_stream *left;
 };
 
@@ -50,11 +50,11 @@ struct te__cuda_stream {
 	void *stream;
 	int borrowed; /* 1: the program destroys it */
 	int shown;    /* 1: the program has its handle, and may capture it by the driver API */
-	struct te__cuda_graph *graph; /* of the capture that was begun here and has not ended */
+	struct te__cuda_graph *graph; /* graph of the capture that was begun here and has not ended */
 	void *workspace;	      /* for GEMMs outside captures; or NULL */
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
 	size_t given_at;	      /* offset of the next chunk of it */
-	struct te__cuda_mark *access; /* of te__cuda_capture_access, until its end; or NULL */
+	struct te__cuda_mark *access; /* mark of te__cuda_capture_access, until its end; or NULL */
 	int holds; /* launches wait for te__cuda_launch_held */
 	struct te__cuda_batch *batch; /* or NULL */
 };
@@ -75,7 +75,7 @@ struct te__cuda_stream {
 	})
 
 /*
- * The same for calls that allocate, wait or load: if this thread captures on another stream, the
+ * TE__CUDA_IN for calls that allocate, wait or load: if this thread captures on another stream, the
  * driver would otherwise refuse them or invalidate that capture.
  */
 #define TE__CUDA_IN_RELAXED(d, expr)                                   \
@@ -120,7 +120,7 @@ struct te__geometry;
 int te__cuda_func_find(struct te__cuda_dev *d, const struct te__launch *l,
 		       struct te__geometry *ret_kernel, void **ret_func);
 
-/* one that is no node; the context must be current */
+/* launch a kernel that does not become a node; the context must be current */
 int te__cuda_launch_func(struct te__cuda_stream *s, const struct te__geometry *k, void *func,
 			 const void *args);
 
@@ -134,7 +134,7 @@ void te__cuda_batch_free(struct te__cuda_batch *b);
 
 /* cuda.c */
 struct te__cuda_event {
-	_Atomic uint32_t refs; /* of the creator and of captures with an external record of it */
+	_Atomic uint32_t refs; /* the creator, and captures with an external record of it */
 	struct te__cuda_dev *dev;
 	void *event;
 };
@@ -198,7 +198,7 @@ int te__cuda_graph_instantiate(void *graph, void **ret_exec);
 int te__cuda_graph_launch(void *exec, void *stream);
 void te__cuda_graph_destroy(void *graph);
 void te__cuda_exec_destroy(void *exec);
-/* what captures left that the program began: their ends are not seen */
+/* release the state of captures that the program began: their ends are not seen */
 void te__cuda_captures_drop(struct te__cuda_dev *d);
 
 /* cublaslt.c: the GEMM of te_k_gemm; the device must be idle when it is closed */

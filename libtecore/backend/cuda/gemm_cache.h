@@ -10,21 +10,21 @@
 struct te__gemm_key {
 	int64_t m, n, k;
 	int32_t a_t, b_t, adtype, bdtype, ddtype, bias, beta, scaled;
-	int32_t align; /* of all pointers, in bytes, at most 256 */
+	int32_t align; /* alignment of all pointers, in bytes, at most 256 */
 	int32_t tf32;
 	int32_t asc, bsc; /* enum te_k_scaling */
 };
 
-/* whether cuBLASLt takes an algorithm for the problem */
+/* does cuBLASLt accept the algorithm for the problem? */
 typedef int te__gemm_accept_fn(void *arg, const struct te__lt_algo *algo);
 
 /*
- * Gives accept() each algorithm that the file at path has for the key, in the order of the file:
- * the last that is accepted is the newest. Returns 1 if one was. Damaged lines are logged.
+ * Calls accept() for each algorithm that the file at path has for the key, in the order of the
+ * file: the last accepted one is the newest. Returns 1 if one was accepted. Logs damaged lines.
  */
 int te__gemm_cache_find(const char *path, const struct te__gemm_key *key,
 			te__gemm_accept_fn *accept, void *arg);
-/* if the file cannot be written, that is logged, and the next process tunes again */
+/* append an algorithm; a failure is logged, and the next process tunes again */
 void te__gemm_cache_add(const char *path, const struct te__gemm_key *key,
 			const struct te__lt_algo *algo);
 

@@ -8,8 +8,8 @@
 #include "libtecore/backend/cuda/cuda.h"
 
 /*
- * Work queued through the library, and its node: the last one if there are several. Or, with
- * what.declared, the user-defined work after before, up to and with node.
+ * A mark: work queued through the library, and its last node; or, with what.declared, user-defined
+ * work: the nodes after before, up to and including node.
  */
 struct te__cuda_mark {
 	struct te__cuda_mark *next;
@@ -27,7 +27,7 @@ struct te__cuda_user {
 	struct te__cuda_user *next;
 	struct te__declared declared;
 	struct te__cu_kernel_params launch;
-	char *param;  /* all parameters, as the kernel finds them; NULL: they cannot be replaced */
+	char *param;  /* all parameters, in the kernel's layout; NULL: they cannot be replaced */
 	size_t nbytes;
 };
 
@@ -71,7 +71,7 @@ int te__cuda_graph_index(struct te__cuda_graph *g, void *graph);
 /* the parameters of a kernel node for a launch; *ret_p points to arg, *arg to the arguments */
 int te__cuda_kernel_params(struct te__cuda_dev *d, const struct te__launch *l, void **arg,
 			   struct te__cu_kernel_params *ret_p);
-/* user.c: the nodes of a mark with what.declared; info: of its last node */
+/* user.c: the nodes of a mark with what.declared; info: describes its last node */
 int te__cuda_user_declare(struct te__cuda_graph *g, const struct te__cuda_mark *m,
 			  struct te__gnode *info);
 /* a launch of a user-defined kernel with these pointers, for a node of n; returns a CUresult */

@@ -1,4 +1,4 @@
-/* nvml.h - the part of NVIDIA's management library that tells whether GPUs of nodes are linked. */
+/* nvml.h - the part of NVIDIA's management library that reports NVLink domains of several nodes. */
 #ifndef TE__NVML_H
 #define TE__NVML_H
 
@@ -15,7 +15,7 @@ enum te__nvml_fabric_state {
 /* nvmlGpuFabricInfo_t */
 struct te__nvml_fabric {
 	unsigned char cluster[16]; /* a UUID; 0: the domain has one node */
-	int status;		   /* of COMPLETED: 0, or an error */
+	int status;		   /* with COMPLETED: 0, or an error */
 	unsigned int clique;
 	unsigned char state;	   /* enum te__nvml_fabric_state */
 };
@@ -28,8 +28,8 @@ struct te__nvml {
 	int (*fabric)(void *device, struct te__nvml_fabric *ret);
 };
 
-/* 0 if the device is in an NVLink domain of several nodes, of which GPUs of one clique reach each
- * other; else the error message has why not */
+/* returns 0 and the domain if the device is in an NVLink domain of several nodes, in which GPUs of
+ * one clique reach each other; else an error with the reason */
 int te__nvml_domain(const struct te__cuda_dev *d, struct te__fabric_domain *ret_domain);
 /* for tests, before any other call */
 void te__nvml_fake(const struct te__nvml *fake);

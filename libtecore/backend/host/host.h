@@ -33,13 +33,13 @@ enum host_kind {
 
 struct host_op {
 	enum host_kind kind;
-	uint32_t value; /* to fill with, or a kernel id */
+	uint32_t value; /* fill value, or kernel id */
 	void *dst;
 	const void *src;
-	size_t nbytes; /* to copy, fill or free; bytes of arguments */
+	size_t nbytes; /* bytes to copy, fill or free, or of arguments */
 	te_host_fn fn;
 	void *obj;    /* the event, stream or graph; holds a reference */
-	struct host_replay *replay; /* GRAPH: of a launch with branches, else NULL */
+	struct host_replay *replay; /* GRAPH: state of a launch with branches, else NULL */
 	uint64_t pos; /* WAIT: the position in stream obj; RECORD: the count of the record */
 	/* WAIT for a record inside a graph: the event, referenced, and the count of the record */
 	struct host_event *event;
@@ -56,33 +56,33 @@ struct host_op {
 struct host_cmd {
 	struct host_op op;
 	void *big; /* arguments that do not fit below */
-	struct te__declared *declared; /* of a CALL or WORD_* in a graph, or NULL */
+	struct te__declared *declared; /* CALL or WORD_* in a graph: its accesses; or NULL */
 	_Alignas(16) unsigned char args[HOST_ARGS_NBYTES];
 };
 
-/* the memory of te__k_take() */
+/* scratch memory, from which te__k_take() takes */
 struct host_scratch {
 	uint8_t *mem; /* TE__K_SCRATCH bytes; pages exist once they are used */
 	size_t used;
 };
 
 /*
- * Helper threads, which execute nodes of graphs with branches and parts of kernels; a stream's
- * worker is one more.
+ * Helper threads, which execute nodes of graphs with branches and parts of kernels, concurrently
+ * with a stream's worker.
  */
 #define HOST_THREADS_MAX 64
 struct host_pool {
-	pthread_mutex_t lock; /* all below, and what a launch that is executed changes */
+	pthread_mutex_t lock; /* protects all below, and the state of launches that run */
 	pthread_cond_t work;  /* a node or a part is ready, or quit */
 	struct host_replay *replays;
 	struct host_job *jobs;
 	pthread_t helper[HOST_THREADS_MAX - 1];
 	struct host_scratch scratch[HOST_THREADS_MAX - 1]; /* one allocation */
-	uint32_t nscratch; /* that a helper took */
-	uint32_t nhelpers, nidle, nspinning; /* nidle: without those that spin */
-	_Atomic uint32_t nposted; /* how often there was work for helpers; written under lock */
+	uint32_t nscratch; /* scratches that helpers took */
+	uint32_t nhelpers, nidle, nspinning; /* nidle excludes spinning helpers */
+	_Atomic uint32_t nposted; /* number of times work was posted; written under lock */
 	int quit;
-	uint32_t ncores; /* to bind helpers to, but for the first; 0: none is bound */
+	uint32_t ncores; /* cores to bind helpers to, except the first helper; 0: not bound */
 	cpu_set_t core[HOST_THREADS_MAX];
 };
 
@@ -91,7 +91,7 @@ struct host_dev {
 	_Atomic uint32_t nstreams; /* created so far; numbers the streams in messages */
 	int poison;
 	uint64_t shuffle; /* a seed; 0: nodes run in the order of their numbers */
-	uint32_t nthreads; /* that execute a command: the worker and helpers */
+	uint32_t nthreads; /* threads that execute a command: the worker and helpers */
 	struct host_pool pool;
 };
 
@@ -102,23 +102,22 @@ struct host_stream {
 	_Atomic uint32_t refs; /* the creator, events and commands that wait for it */
 	struct host_dev *dev;
 	uint32_t number;
-	_Atomic(struct host_member *) member; /* in a capture, or NULL; any thread may ask */
+	_Atomic(struct host_member *) member; /* part in a capture, or NULL; any thread may read */
 	pthread_t worker;
 	struct host_cmd *ring;
-	struct host_scratch scratch; /* of the thread that executes commands */
-
-	pthread_mutex_t lock; /* all below */
+	struct host_scratch scratch; /* for the thread that executes commands */
+	pthread_mutex_t lock; /* protects all below */
 	pthread_cond_t work;  /* queued > done, or quit */
 	pthread_cond_t progress;
-	uint64_t queued, done; /* commands ever */
+	uint64_t queued, done; /* commands since creation */
 	uint32_t nwaiting;     /* threads that wait for progress */
 	int busy; /* the worker, or a thread that waits, executes commands */
-	int idle, looking, quit; /* the worker waits for work; not for longer than LOOK_NS */
-	int nprompt;	/* waits in a row for short commands only: see host.c */
-	uint64_t left;	/* the last command that the worker left to a thread that waits */
-	uint64_t rested; /* queued when the worker began to wait */
+	int idle, looking, quit; /* the worker waits for work; waits at most LOOK_NS; must end */
+	int nprompt;	/* consecutive waits for short commands only: see host.c */
+	uint64_t left;	/* the last command that the worker left to a waiting thread */
+	uint64_t rested; /* value of queued when the worker began to wait */
 	int error;	    /* the first failure; sticky */
-	uint64_t error_pos; /* commands up to and with the failed one */
+	uint64_t error_pos; /* number of commands up to and including the failed one */
 	char detail[512];
 };
 
@@ -135,7 +134,7 @@ struct host_event {
 	uint64_t pos;
 	uint64_t count;
 	uint64_t nrecords;
-	/* the last record reached, and when */
+	/* the last record that was reached, and its time */
 	_Atomic uint64_t reached; /* written under lock */
 	uint64_t time_ns;
 	/* recorded in a capture: the nodes to wait for */
@@ -145,8 +144,8 @@ struct host_event {
 
 /*
  * Nodes are in the order of capture, which respects every edge, as run does. Node i depends on
- * dep.v[first.v[i]] up to, excluding, dep.v[first.v[i + 1]]. A RECORD node records an external
- * event; a launch carries the count of each such record.
+ * dep.v[k] for first.v[i] <= k < first.v[i + 1]. A RECORD node records an external event; a launch
+ * carries the count of each such record.
  */
 struct host_graph {
 	_Atomic uint32_t refs; /* the exec and queued launches; immutable while above 1 */
@@ -154,9 +153,10 @@ struct host_graph {
 	uint64_t nnodes, cap;
 	uint64_t nedges, nrecords;
 	struct host_ids first, dep;
-	uint32_t *run; /* the order to run them in; NULL: that of the numbers */
+	uint32_t *run; /* order in which nodes run; NULL: by number */
 	struct host_dev *dev;
-	/* NULL for a chain, else node i precedes succ[succ_first[i]] up to that of i + 1 */
+	/* successors of node i: succ[k] for succ_first[i] <= k < succ_first[i + 1]; NULL: a
+	 * chain */
 	uint32_t *succ_first, *succ;
 };
 
@@ -164,11 +164,11 @@ struct host_exec {
 	struct host_graph *graph;
 };
 
-/* of each worker and helper */
+/* state of a worker or helper thread */
 struct host_running {
 	struct host_dev *dev; /* NULL on all other threads */
 	struct host_scratch *scratch;
-	int error; /* that te__k_fail() set for the running command or part */
+	int error; /* code from te__k_fail() for the running command or part */
 };
 extern _Thread_local struct host_running host_running;
 
@@ -178,7 +178,7 @@ int host_push(struct host_stream *s, const struct host_op *op, const void *args,
 	      uint64_t *ret_pos);
 int host_cmd_set(struct host_cmd *cmd, const struct host_op *op, const void *args, size_t nbytes);
 void host_run(const struct host_cmd *cmd);
-/* on a stream's worker or a helper: 0, or the code that the node failed with. count: of records */
+/* run a node on a stream's worker or a helper; returns its code. count: counts of the records */
 int host_run_node(struct host_stream *s, const struct host_graph *g, uint64_t number,
 		  const uint64_t *count);
 int host_sticky(struct host_stream *s);
@@ -186,7 +186,7 @@ int host_not_capturing(const struct host_stream *s, const char *what);
 struct host_graph *host_graph_ref(struct host_graph *g);
 struct host_event *host_event_ref(struct host_event *e);
 void host_event_unref(struct host_event *e);
-/* take the count of a record before queueing it; give it up; set the position it got */
+/* take the count of a record before queueing it; release the count; set the record's position */
 uint64_t host_event_count(struct host_event *e);
 void host_event_uncount(struct host_event *e);
 void host_event_place(struct host_event *e, struct host_stream *s, uint64_t pos, uint64_t count);
@@ -199,7 +199,7 @@ int host_capture_add(struct host_stream *s, const struct host_op *op, const void
 		     size_t nbytes);
 int host_capture_record(struct host_event *e, struct host_stream *s);
 int host_capture_wait(struct host_event *e, struct host_stream *s);
-void host_capture_forget(struct host_event *e); /* drop what the last record left */
+void host_capture_forget(struct host_event *e); /* drop the capture state of the last record */
 int host_capture_begin(void *stream);
 int host_capture_edges(void *stream, uint32_t edges);
 int host_capture_access(void *stream, const struct te__declared *declared);
@@ -227,15 +227,15 @@ int host_graph_order(struct host_graph *g, uint64_t seed);
 int host_graph_branches(struct host_graph *g);
 int host_replay_new(struct host_graph *g, struct host_replay **ret_replay); /* NULL: none needed */
 int host_replay_run(struct host_replay *r, struct host_stream *s, const uint64_t *count);
-int host_replay_start(const struct host_graph *g); /* the helpers, where the graph has branches */
+int host_replay_start(const struct host_graph *g); /* start helpers if the graph has branches */
 int host_replay_help(struct host_pool *pool); /* with its lock; 0: no node was ready */
-void host_replay_wake(struct host_pool *pool, uint32_t n); /* n workers that wait, for parts */
+void host_replay_wake(struct host_pool *pool, uint32_t n); /* wake n waiting workers for parts */
 
 /* topology.c */
 /*
- * The processors of each core that has some in the mask, HOST_THREADS_MAX cores at most; returns
- * how many. ret_core NULL: only counts them, and all. Without hwloc, or if it fails, each processor
- * is a core.
+ * Finds the cores that have processors in the mask, HOST_THREADS_MAX at most, and the processors of
+ * each; returns the number of cores. ret_core NULL: counts all cores. Without hwloc, or if it
+ * fails, each processor is a core.
  */
 uint32_t te__host_cores(const cpu_set_t *mask, cpu_set_t *ret_core);
 /* cores that the process may use: by its mask and by the quotas of its control groups */
@@ -248,7 +248,7 @@ uint8_t *host_scratch_new(uint32_t n); /* for n threads */
 int host_pool_init(struct host_dev *dev);
 int host_pool_start(struct host_dev *dev); /* all helpers */
 void host_pool_destroy(struct host_dev *dev);
-/* with the pool's lock: wake n idle helpers, and threads that spin; how many were not idle */
+/* with the pool's lock: wake n idle helpers, and spinning threads; returns n minus helpers woken */
 uint32_t host_pool_wake(struct host_pool *pool, uint32_t n);
 /* with the pool's lock: execute parts of a kernel; 0: there are none */
 int host_pool_help(struct host_pool *pool);
@@ -262,11 +262,11 @@ int host_free_nbytes(int index, uint64_t *ret_nbytes);
 int host_open(const struct te__open *how, void **ret_dev);
 void host_close(void *dev);
 /*
- * Bytes that the control groups leave, UINT64_MAX without a limit. root: where they are mounted,
- * membership: the file of the process, as /proc/self/cgroup
+ * Bytes that the control groups leave, UINT64_MAX without a limit. root: their mount point;
+ * membership: the process's file, as /proc/self/cgroup
  */
 uint64_t te__cgroup_free(const char *root, const char *membership);
-/* processors whose time they allow, rounded up */
+/* processors whose time the control groups allow, rounded up */
 uint64_t te__cgroup_processors(const char *root, const char *membership);
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define CGROUP_MEMBERSHIP "/proc/self/cgroup"

@@ -1,8 +1,8 @@
 /*
  * recording.h - a recording: the nodes of a captured graph, its bindings and its executable.
  *
- * The backend keeps the nodes and their arguments. Nodes are listed, uses of memory found and
- * pointers replaced in the same way for every backend, which receives only the nodes to patch.
+ * The backend keeps the nodes and their arguments. Listing nodes, finding uses of memory and
+ * replacing pointers does not depend on the backend, which receives only the nodes to patch.
  */
 #ifndef TE__RECORDING_H
 #define TE__RECORDING_H
@@ -22,7 +22,7 @@ union te__any_args {
 #undef TE_K
 };
 
-/* where a node has a pointer: an offset in its arguments in bytes, or the number of a declared
+/* position of a node's pointer: an offset in its arguments in bytes, the number of a declared
  * range, or one of these */
 enum { TE__AT_DST = -1, TE__AT_SRC = -2 };
 
@@ -30,7 +30,7 @@ enum { TE__AT_DST = -1, TE__AT_SRC = -2 };
 struct te__use {
 	uint32_t node;
 	int32_t at;
-	int32_t beyond; /* 1: the node also accesses memory outside the binding's */
+	int32_t beyond; /* 1: the node also accesses memory outside the binding */
 };
 
 struct te__binding {
@@ -41,14 +41,14 @@ struct te__binding {
 	uint32_t nuses;
 	/* only with TE_CAPTURE_CONCURRENT */
 	uintptr_t captured_ptr;
-	uintptr_t begin, end; /* contains all that the uses access; equal: they access nothing */
+	uintptr_t begin, end; /* range of all accesses by the uses; equal: no accesses */
 	int written;	      /* 1: a use writes */
 };
 
 /* a pointer of a node that accesses the bytes from ptr to end */
 struct te__pointer {
 	uintptr_t ptr, end;
-	uintptr_t max_end; /* of this pointer and all before it */
+	uintptr_t max_end; /* largest end of this pointer and all before it */
 	uint32_t node;
 	int32_t at;
 };
@@ -56,7 +56,7 @@ struct te__pointer {
 struct te__nodes {
 	uint32_t *patch; /* during a rebind: number of the node's patch, from 1; else 0 */
 	int64_t opaque;	 /* the first opaque node, or -1 */
-	/* all that are not NULL, sorted by ptr; NULL until the first search after a rebind */
+	/* non-NULL pointers, sorted by ptr; NULL until the first search after a rebind */
 	struct te__pointer *pointer;
 	uint64_t npointers;
 };
@@ -76,7 +76,7 @@ struct te_recording {
 	struct te__nodes nodes;
 	struct te__binding *binding;
 	int32_t nbindings;
-	uint64_t nuses; /* of all bindings */
+	uint64_t nuses; /* uses of all bindings */
 	/* indices of bindings, sorted by address; valid until a rebind (rebound is 1): up to then
 	 * bindings do not overlap */
 	int32_t *order;
@@ -93,17 +93,17 @@ int te__recording_no_memory(const char *fn, const char *what);
 int te__nodes_init(struct te__nodes *s, const struct te__backend_ops *ops, void *graph, uint64_t n,
 		   const char *fn);
 void te__nodes_free(struct te__nodes *s);
-/* a node; what it points to is valid until a rebind or an update */
+/* a node; the memory that it points to is valid until a rebind or an update */
 struct te__gnode te__recording_gnode(const struct te_recording *rec, uint64_t index);
 /* 1: the n nodes of the graph are of the recording's kinds and have its edges */
 int te__nodes_same(const struct te_recording *rec, void *graph, uint64_t n);
 /* the kernel's name, else the kind, for messages */
 const char *te__gnode_label(const struct te__gnode *n);
 
-/* the k-th pointer of a node: 1 with where it is, or 0 if there are no more */
+/* the k-th pointer of a node: returns 1 and its position, or 0 if there are no more */
 int te__gnode_pointer(const struct te__gnode *n, uint32_t k, int32_t *ret_at);
 uintptr_t te__gnode_ptr_get(const struct te__gnode *n, int32_t at);
-/* 1: a declared range, and where the arguments have its pointer was not declared */
+/* 1: a declared range without a declared offset in the arguments */
 static inline int te__gnode_unplaced(const struct te__gnode *n, int32_t at)
 {
 	return n->declared && n->declared->at[at] < 0;

@@ -1,8 +1,8 @@
 /*
- * used.h - memory that the nodes of a recording access, without what moves with a binding.
+ * used.h - memory that the nodes of a recording access, without ranges that move with a binding.
  *
  * A range that a node accesses through a pointer of a binding moves with that binding; all others
- * stay at their captured addresses. New memory of a binding is compared with those.
+ * stay at their captured addresses. New memory of a binding is compared with the ranges that stay.
  */
 #ifndef TE__USED_H
 #define TE__USED_H

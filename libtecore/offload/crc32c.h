@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* of nbytes after bytes whose CRC is crc; 0 for none. Any thread. */
+/* returns the CRC of nbytes that follow bytes with CRC crc; crc 0: no bytes before. Any thread. */
 uint32_t te__crc32c(uint32_t crc, const void *p, size_t nbytes);
-/* the same without the instruction of the processor: the definition, for tests */
+/* te__crc32c() without the processor's instruction: the definition, for tests */
 uint32_t te__crc32c_soft(uint32_t crc, const void *p, size_t nbytes);
 
 #endif

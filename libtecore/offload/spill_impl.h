@@ -1,9 +1,9 @@
 /*
- * spill_impl.h - what spill.c (calls), spill_request.c (requests and their results) and
- * spill_serve.c (the I/O thread) share.
+ * spill_impl.h - shared by spill.c (calls), spill_request.c (requests and their results) and
+ * spill_serve.c (the I/O thread).
  *
  * One lock protects all. The I/O thread holds it, except while it waits in reap() and while it
- * copies or checks the bytes of a request that is active, which only it completes.
+ * copies or checks the bytes of an active request, which only this thread completes.
  */
 #ifndef TE__SPILL_IMPL_H
 #define TE__SPILL_IMPL_H
@@ -18,12 +18,12 @@
 struct te__spill_block {
 	uint64_t offset; /* in the file */
 	uint32_t crc;
-	int has_crc; /* 1: of what was written last */
+	int has_crc; /* 1: crc is valid for the last write */
 };
 
 /* The requests of a group in one direction: at most one is active. */
 struct te__spill_request {
-	/* of the active ones in this direction, oldest first */
+	/* list of active requests in this direction, oldest first */
 	struct te__spill_request *prev, *next;
 	uint32_t group;
 	enum te__spill_dir dir;
@@ -66,7 +66,7 @@ struct te__spill_flight {
 	int moved;
 	uint32_t nretries;
 	size_t nbytes; /* rounded up to TE__SPILL_ALIGN */
-	size_t have;   /* of them, transferred */
+	size_t have;   /* bytes transferred */
 	uint64_t begin_ns;
 };
 
@@ -88,15 +88,15 @@ struct te__spill {
 	const struct te__spill_ops *ops;
 	void *impl;
 	struct te__spill_file file;
-	int ready, ready_code; /* what the thread made of its start */
+	int ready, ready_code; /* 1: the thread has started; its result */
 	char ready_message[512];
 	char reason[256]; /* why AUTO is not io_uring */
 	int quit, sleeping, armed;
-	uint64_t nloops;      /* of the I/O thread: it is seen to run */
+	uint64_t nloops;      /* loops of the I/O thread, to see that it runs */
 	pthread_cond_t ended; /* gone was set; the watch waits for it */
 	int gone; /* the I/O thread has ended */
-	int orphan; /* it had not when the spill was destroyed: it frees all */
-	int dead;      /* the code with which the engine broke; 0: it works */
+	int orphan; /* the spill was destroyed before the thread ended: the thread frees all */
+	int dead;      /* the code with which the engine failed; 0: it works */
 	uint64_t used; /* bytes of the file in extents */
 	struct te__spill_group *group;
 	struct te__spill_flight *flight; /* 2 * depth */
@@ -133,29 +133,30 @@ extern const char *const te__spill_verb[2]; /* by te__spill_dir */
 
 /* all with the lock held */
 
-/* code, with the message of a request that failed with it at a block */
+/* returns code, with the message of a request that failed at a block */
 int te__spill_failed(const struct te__spill *s, const struct te__spill_request *q, int code,
 		     uint32_t block);
-/* counts it, and keeps it if it is the first */
+/* counts an error, and keeps it if it is the first */
 void te__spill_keep_error(struct te__spill *s, const struct te__spill_request *q, int code,
 			  uint32_t block);
-/* makes a request, or returns why the state does not allow it; spill.h has the rules */
+/* makes a request, or returns the error if the state does not allow it; spill.h has the rules */
 int te__spill_request(struct te__spill *s, const char *fn, struct te__spill_group *g,
 		      enum te__spill_dir dir, void *slot, size_t nbytes, _Atomic uint32_t *done,
 		      uint32_t value);
-/* a request was not made: its error, and the state of its group */
+/* records a request that was not made: its error, and the state of its group */
 void te__spill_refused(struct te__spill *s, struct te__spill_request *q, int code);
-/* writes the word, and wakes who waits */
+/* writes the word, and wakes waiters */
 void te__spill_release(struct te__spill *s, _Atomic uint32_t *done, uint32_t value);
-/* with the result q->code; the I/O thread */
+/* completes a request with the result q->code; called on the I/O thread */
 void te__spill_complete(struct te__spill *s, struct te__spill_request *q);
-/* the I/O thread; its blocks in flight are waited for, or become zombies */
+/* fails a request; wait: waits for its blocks in flight, which else become zombies; on the I/O
+ * thread */
 void te__spill_fail(struct te__spill *s, struct te__spill_request *q, int code, uint32_t block,
 		    int wait);
 
 /* the I/O thread; arg is the spill */
 void *te__spill_run(void *arg);
-/* fails requests and releases words while the engine is broken, until the spill is destroyed */
+/* fails requests and releases words after the engine failed, until the spill is destroyed */
 void te__spill_serve_dead(struct te__spill *s);
 
 void te__spill_free(struct te__spill *s);

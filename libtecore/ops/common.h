@@ -1,4 +1,4 @@
-/* common.h - shapes, weights and kernel arguments that built-in ops and fusions share. */
+/* common.h - shapes, weights and kernel arguments shared by built-in ops and fusions. */
 #ifndef TE__OPS_INTERNAL_H
 #define TE__OPS_INTERNAL_H
 
@@ -19,7 +19,7 @@
 #include "libtecore/ops/op.h"
 #include "libtecore/quant/quant.h"
 
-#define TE__OPS_ALIGN 256 /* bytes, of each part of a workspace */
+#define TE__OPS_ALIGN 256 /* alignment of each part of a workspace, in bytes */
 
 static inline size_t te__ops_round_up(size_t nbytes)
 {
@@ -32,7 +32,7 @@ int64_t te__ops_cols(const struct te_spec *s);
 
 /* 0 if the main input has the compute dtype, ndim extents or more and, if cols > 0, cols columns */
 int te__ops_check_x(const struct te_op_infer *inf, int ndim, int64_t cols);
-/* the same, and output 0 has the dtype and the shape of the main input */
+/* te__ops_check_x(), and give output 0 the dtype and shape of the main input */
 int te__ops_same(struct te_op_infer *inf, int ndim, int64_t cols);
 
 /* the copy in the compute dtype, else the FP32 master; NULL: the op has no weight k */
@@ -56,7 +56,7 @@ int te__ops_linear_fwd(const struct te_op_call *c, float alpha, struct te_tensor
 int te__ops_linear_bwd(const struct te_op_call *c, float alpha, struct te_tensor *dx,
 		       const struct te_tensor *add);
 int te__ops_linear_dw(const struct te_op_call *c, float alpha);
-float te__ops_factor(const struct te_op_call *c); /* of a scale op */
+float te__ops_factor(const struct te_op_call *c); /* factor of a scale op */
 
 static inline void *te__ops_ptr(const struct te_tensor *t)
 {

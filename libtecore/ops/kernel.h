@@ -1,7 +1,7 @@
 /*
- * kernel.h - how each kernel family is launched: for ops, fusions, and the calls of te/kernel.h,
- * which check their arguments first. A family's functions fill the kernel's arguments (_args), so
- * that a fusion can add to them, and queue the launches; they check nothing.
+ * kernel.h - launches of each kernel family, for ops, fusions, and the calls of te/kernel.h, which
+ * check their arguments first. A family's functions fill the kernel's arguments (_args), so that a
+ * fusion can add to them, and queue the launches; they do not check arguments.
  */
 #ifndef TE__OPS_KERNEL_H
 #define TE__OPS_KERNEL_H
@@ -40,8 +40,8 @@ int te__add(struct te_stream *stream, const struct te_tensor *a, const struct te
 	    struct te_tensor *y);
 
 /*
- * Attributes of ops and options of calls. The message begins with kind and name: "dropout " and the
- * op's name, or the name of the call and "". field is the probability's.
+ * Check attributes of ops and options of calls. The message begins with kind and name: "dropout "
+ * and the op's name, or the name of the call and "". field: name of the probability.
  */
 int te__dropout_check(const char *kind, const char *name, const char *field, float p);
 int te__dropout_check_tag(const char *kind, const char *name, int64_t tag);
@@ -49,7 +49,7 @@ struct te__dropout {
 	float p; /* 0: copies, unless y is x */
 	uint32_t tag;
 	struct te_rng_words rng;
-	int64_t run, stride, first; /* of struct te_k_dropout */
+	int64_t run, stride, first; /* as in struct te_k_dropout */
 };
 int te__dropout(struct te_stream *stream, const struct te_tensor *x, struct te_tensor *y,
 		const struct te__dropout *d);
@@ -66,11 +66,10 @@ void te__norm_fwd_args(const struct te__norm *n, struct te_tensor *y, struct te_
 /* z: quantized output, or NULL; args->y has the memory that its cast reads */
 int te__norm_fwd(struct te_stream *stream, struct te_k_norm_fwd *args,
 		 const struct te__quantize *z);
-/* residual: added to dx; or NULL */
-/* dx: memory for it; z: also cast it, or NULL */
+/* residual: added to dx; or NULL. dx: memory of the result. z: also cast dx; or NULL */
 int te__norm_bwd(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		 const struct te_tensor *residual, void *dx, const struct te__quantize *z);
-/* a gradient that is NULL is not wanted */
+/* NULL gradients are not computed */
 int te__norm_dw(struct te_stream *stream, const struct te__norm *n, const struct te_tensor *dy,
 		struct te_tensor *dgamma, struct te_tensor *dbeta, void *ws);
 
@@ -81,13 +80,13 @@ void te__act_fwd_args(const struct te_tensor *x, struct te_tensor *y, enum te_ac
 int te__act_fwd(struct te_stream *stream, struct te_k_act_fwd *args, const struct te__quantize *z);
 void te__act_bwd_args(const struct te_tensor *dy, const struct te_tensor *x, struct te_tensor *dx,
 		      enum te_act act, int32_t gated, struct te_k_act_bwd *ret);
-/* dbias: added to, and its partial sums are args->part; or NULL */
+/* dbias: the sums are added to it, with partial sums in args->part; or NULL */
 int te__act_bwd(struct te_stream *stream, struct te_k_act_bwd *args, struct te_tensor *dbias,
 		const struct te__quantize *z);
 
 /* ---- packed heads ---- */
 
-/* kind and name as of te__dropout_check */
+/* kind, name: as in te__dropout_check() */
 int te__rope_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 		   int32_t head_dim, float theta);
 void te__rope_args(const struct te_tensor *x, struct te_tensor *y, int32_t nheads, int32_t nkv,
@@ -99,14 +98,14 @@ struct te__attention {
 	const struct te_tensor *x, *y, *lse;
 	int32_t nheads, nkv, head_dim;
 	float scale;	    /* 0: 1/sqrt(head_dim) */
-	uint32_t threshold; /* dropout, of 65536 */
+	uint32_t threshold; /* dropout probability * 65536 */
 	uint32_t tag;
 	int32_t first_head, other_heads;
 	struct te_rng_words rng;
 };
 int te__attention_check(const char *kind, const char *name, int32_t nheads, int32_t nkv,
 			int32_t head_dim, float scale, float dropout);
-/* dropout over so many positions: 0 or -TE_ESHAPE */
+/* 0, or -TE_ESHAPE if seqlen is too large for dropout */
 int te__attention_check_dropout(const char *kind, const char *name, int64_t seqlen);
 float te__attention_scale(float scale, int32_t head_dim);
 size_t te__attention_ws_nbytes(int64_t rows, int32_t nheads);
@@ -136,10 +135,10 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 struct te__adamw {
 	const struct te_tensor *g;
 	struct te_tensor *w, *m, *v;
-	double *part; /* [TE_K_SUMSQ_PARTS] of each shard */
-	const uint8_t *skip; /* in the norm; or NULL */
-	const struct te_adamw_shards *shards; /* or NULL: one */
-	const uint8_t *decay; /* NULL: everywhere */
+	double *part; /* [nshards, TE_K_SUMSQ_PARTS] partial sums */
+	const uint8_t *skip; /* 1: not counted in the norm; or NULL */
+	const struct te_adamw_shards *shards; /* NULL: one shard */
+	const uint8_t *decay; /* as in te_kernel_adamw_opts; NULL: everywhere */
 	struct te_k_adamw_state *state;
 	uint64_t *version; /* incremented by steps that were not skipped */
 	float beta1, beta2, eps, weight_decay, max_grad_norm;
@@ -152,7 +151,7 @@ int te__adamw_step(struct te_stream *stream, const struct te__adamw *a);
 
 /* ---- checks of the public calls: fn begins the message, the argument's name follows ---- */
 
-#define TE__ARG_OUT 1u	/* is written: overlaps no other */
+#define TE__ARG_OUT 1u	/* written: must not overlap others */
 #define TE__ARG_NULL 2u /* may be NULL */
 
 struct te__arg {
@@ -164,7 +163,7 @@ struct te__arg {
 	uint32_t inplace;   /* bit i: argument i may be the same memory */
 };
 
-/* the tensor whose type and extents the others must match: FP32 or BF16 */
+/* type, FP32 or BF16, and extents of the main tensor, which others must match */
 struct te__main {
 	int64_t rows, cols;
 	int32_t dtype;
@@ -172,25 +171,25 @@ struct te__main {
 int te__arg_main(const char *fn, const struct te_stream *stream, const char *name,
 		 const struct te_tensor *t, struct te__main *ret);
 int te__args(const char *fn, const struct te_stream *stream, const struct te__arg *args, int n);
-/* two extents or more */
+/* checks that t has two extents or more */
 int te__arg_seq(const char *fn, const char *name, const struct te_tensor *t);
-/* 16 bytes */
+/* checks that t is aligned to 16 bytes */
 int te__arg_aligned(const char *fn, const char *name, const struct te_tensor *t);
-/* dropout of that probability needs the words; field is its name */
+/* checks that dropout with probability p has the words; field: name of the probability */
 int te__arg_rng(const char *fn, const char *field, float p, const struct te_rng_words *rng);
 int te__arg_ws(const char *fn, const void *ws, size_t ws_nbytes, size_t need);
-/* that of options which have quant, slot, q and quant_flags */
+/* struct te__quantize from options that have quant, slot, q and quant_flags */
 #define TE__QUANTIZE_OF(stream, o) \
 	((struct te__quantize){ (stream), (o)->quant, (o)->slot, (o)->q, NULL, \
 				 (o)->quant_flags, NULL, NULL })
-/* the quantized output of the result y, [rows, cols]; 1: there is one, described by z */
+/* checks the quantized output z of the result y, [rows, cols]; returns 1 if there is one */
 int te__arg_q(const char *fn, const struct te__quantize *z, const char *name,
 	      const struct te_tensor *y, int64_t rows, int64_t cols);
-/* the same for a kernel that casts with one scale */
+/* te__arg_q() for a kernel that casts with one scale */
 int te__arg_q_tensor(const char *fn, const struct te__quantize *z, const char *name,
 		     const struct te_tensor *y, int64_t rows, int64_t cols);
 
-/* te__stream_queued() for an int expression that launches several kernels, and does nothing else */
+/* te__stream_queued() for an int expression that only launches several kernels */
 #define TE__KERNELS(stream, expr) (te__stream_hold(stream), te__stream_held(stream, expr))
 
 #endif

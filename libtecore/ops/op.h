@@ -6,7 +6,7 @@
 
 #include <te/op.h>
 
-/* What the caller wants of a value that forward leaves for backward. */
+/* The caller's choice how to keep values that forward saves for backward. */
 enum te__policy { TE__POLICY_ANY, TE__POLICY_KEEP, TE__POLICY_RECOMPUTE };
 
 struct te_op {
@@ -19,14 +19,14 @@ struct te_op {
 	char **take; /* [nextra_in] */
 	int nweights;
 	struct te_weight_decl *decl; /* [nweights] */
-	_Atomic(const struct te_seq *) seq; /* the one that it was appended to, or NULL */
-	enum te__policy policy; /* of what it gives and saves */
-	int locked; /* 1: that sequence is initialised */
-	int is_library; /* 1: of te__op_create(), else user-defined, of any name */
+	_Atomic(const struct te_seq *) seq; /* sequence that has the op, or NULL */
+	enum te__policy policy; /* for its outputs and saved tensors */
+	int locked; /* 1: the sequence is initialised */
+	int is_library; /* 1: created by te__op_create(); else user-defined, with any name */
 };
 
 /*
- * Asks infer() about inputs of these specs, as a plan does. te__infer_free releases the arrays,
+ * Calls infer() for inputs with these specs, as a plan does. te__infer_free releases the arrays,
  * also after a failure. Members that only a newer header has must not be set (-EINVAL).
  */
 int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
@@ -34,14 +34,15 @@ int te__infer(struct te_op *op, const struct te_recipe *recipe, uint32_t flags,
 void te__infer_free(struct te_op_infer *inf);
 
 /*
- * The largest tensor, and the most scratch of an op, that a sequence or plan accepts: 256 TiB. So
- * neither the size of one nor the sum of many overflows 64 bits.
+ * Limit of the size of a tensor and of an op's scratch in a sequence or plan: 256 TiB. So neither a
+ * size nor the sum of many sizes overflows 64 bits.
  */
 #define TE__SPEC_MAX_NBYTES ((int64_t)1 << 48)
 
-/* 1: of a known type, 1 to TE_MAX_DIMS extents above 0, and at most TE__SPEC_MAX_NBYTES */
+/* 1: the type is known, and there are 1 to TE_MAX_DIMS extents above 0 with at most
+ * TE__SPEC_MAX_NBYTES in all */
 int te__spec_valid(const struct te_spec *s);
-/* the next two: of a valid spec */
+/* s must be valid for the next two functions */
 int64_t te__spec_nelems(const struct te_spec *s);
 size_t te__spec_nbytes(const struct te_spec *s);
 int te__spec_equal(const struct te_spec *a, const struct te_spec *b);

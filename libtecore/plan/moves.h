@@ -1,5 +1,5 @@
 /*
- * moves.h - what a plan offloads: which values, when each leaves and returns, and the copies.
+ * moves.h - the values that a plan offloads, and the times of their copies.
  *
  * moves.c chooses values and divides their lifetimes, moves_run.c queues the copies, offload.c has
  * the object that plans share.
@@ -17,39 +17,39 @@
 #include "libtecore/plan/offload.h"
 #include "libtecore/plan/plan.h"
 
-/* Values that move together: adjacent in memory in both passes, so one copy each way. */
+/* A move: values that are adjacent in memory in both passes, with one copy each way. */
 struct te__move {
 	size_t nbytes;
 	int nvalues;
-	const char *name;     /* of the first */
-	int out_buf, in_buf;  /* of all its values, in forward and in backward */
+	const char *name;     /* name of the first value */
+	int out_buf, in_buf;  /* buffers of all its values, in forward and in backward */
 	int out_after;	      /* group that writes its last value: then it is copied out */
 	int last_forward;     /* last group of forward that reads it */
-	int free_after;	      /* the copy has ended after this group: the memory is reused */
-	int in_before;	      /* the copy back is queued before this group */
-	int needed;	      /* the first group of backward that reads it */
-	int last;	      /* and the last */
-	size_t slot, slot_in; /* in the plan's pinned memory: of the copy out, of the copy back */
-	/* with a file: after which group it has been written, before which reading it begins */
+	int free_after;	      /* group after which the copy has ended and the memory is reused */
+	int in_before;	      /* group before which the copy back is queued */
+	int needed;	      /* first group of backward that reads it */
+	int last;	      /* last group of backward that reads it */
+	size_t slot, slot_in; /* offsets in pinned memory for the copy out and the copy back */
+	/* with a file: group after which it has been written, group before which its read begins */
 	int written_by, read_before;
 	uint32_t file;	      /* its number in the file */
 	int has_file;
 	double out_end;	      /* predicted end of the copy out, in seconds, without delays */
-	double stall;	      /* predicted, in seconds */
-	/* of the moves whose slots it reads into, itself included: the last written before */
+	double stall;	      /* predicted stall, in seconds */
+	/* the last write to end among the moves whose slots it reads into, itself included */
 	int read_after;
-	int next_out, next_in; /* the moves whose copies follow on the link, or -1 */
+	int next_out, next_in; /* moves whose copies follow on the link, or -1 */
 	struct te_event *out, *in; /* the copies have run */
 	struct te_event *filed;	   /* with a file: it has been written */
-	/* timed: what else its first reader reads is there; of moves with the same reader one
-	 * event, which the first of them records. Or NULL */
+	/* timed: all other inputs of its first reader are ready. Moves with the same reader share
+	 * one event, which the first of them records. Or NULL */
 	struct te_event *ready;
 	int records_ready;
-	int leaving;	      /* an eager copy out, and no stream of a pass waits for it yet */
-	int writing, reading; /* the same of a write to the file, and of a read that has begun */
+	int leaving;	      /* an eager copy out that no stream of a pass has waited for */
+	int writing, reading; /* a write to, or a read from, the file that no stream waited for */
 };
 
-/* One thing to do between two groups of an eager pass. */
+/* An action between two groups of a pass. */
 enum te__act_kind {
 	TE__ACT_READ,
 	TE__ACT_LOAD,
@@ -61,29 +61,29 @@ enum te__act_kind {
 struct te__act {
 	int group;
 	enum te__act_kind kind; /* up to WAIT_IN before the group, the others after it */
-	int rank; /* of a kind, lower ones come first */
+	int rank; /* actions of one kind are sorted by rank, lowest first */
 	int move;
 };
 
 struct te__moves {
 	int n;
-	struct te__move *v; /* in the order in which they leave */
+	struct te__move *v; /* in the order of their copies out */
 	int nacts;
 	struct te__act *act; /* sorted by group and kind */
 	int *first_act;	     /* [ngroups + 1] */
-	uint64_t nbytes;     /* that move */
-	uint64_t filed;	     /* the same in the file, where each begins at a multiple */
-	uint64_t held;	     /* of pinned memory */
-	uint64_t plain_nbytes; /* of the arena if nothing moves */
-	double *start;	     /* [ngroups + 1] seconds from the beginning, estimated */
-	uint64_t *inuse;     /* [ngroups] of memory if nothing moves */
-	uint64_t most_inuse; /* the largest of them */
-	int nbufs;	     /* before any is divided, and their state then */
-	struct te__buf *buf;
+	uint64_t nbytes;     /* bytes of all moves */
+	uint64_t filed;	     /* bytes in the file, where each move begins at a multiple */
+	uint64_t held;	     /* bytes of pinned memory */
+	uint64_t plain_nbytes; /* size of the arena without moves */
+	double *start;	     /* [ngroups + 1] estimated begin of each group, in seconds */
+	uint64_t *inuse;     /* [ngroups] bytes in use without moves */
+	uint64_t most_inuse; /* maximum of inuse */
+	int nbufs;	     /* number of buffers before any is divided */
+	struct te__buf *buf; /* their state then */
 	void *pinned;
 	struct te_event *point;
 	int eager; /* the latest forward pass was not captured */
-	int armed; /* it was captured: the I/O thread looks at its words */
+	int armed; /* 1: the latest forward pass was captured: the I/O thread polls its words */
 	struct te_plan *next; /* in the list of the te_offload */
 	int listed;
 	atomic_int claimed; /* te__plan_claim() */
@@ -91,12 +91,11 @@ struct te__moves {
 
 /* Seconds and bytes per second. */
 struct te__offload_rates {
-	double out, in;	  /* of the link, each way */
-	double mem, flop; /* of kernels, for the time of a group */
-	double write, read; /* of the file */
+	double out, in;	  /* rates of the link, each way */
+	double mem, flop; /* rates of kernels, for the time of a group */
+	double write, read; /* rates of the file */
 };
-
-/* Room in the file: it is never given back, so another plan uses it again. */
+/* An extent of the file: it is never given back, so another plan uses it again. */
 #define TE__OFFLOAD_FILES (TE__PINNED_NWORDS / 4)
 struct te__offload_file {
 	size_t nbytes;
@@ -108,19 +107,19 @@ struct te_offload {
 	struct te_ctx *ctx;
 	struct te_offload_opts opts; /* patterns are copies */
 	struct te__offload_rates rates;
-	struct te_stream *out, *in; /* of eager copies, under lock */
-	struct te__pinned *slots;   /* of all plans, with a file; or NULL */
+	struct te_stream *out, *in; /* streams of eager copies, under lock */
+	struct te__pinned *slots;   /* pinned memory of all plans, with a file; or NULL */
 	struct te__spill *spill;
-	pthread_mutex_t lock;	    /* all below, and queueing on the streams */
-	struct te_plan *plans;	    /* that move values, in the order of their creation */
-	uint64_t pinned_nbytes;	    /* of these plans */
-	int words;		    /* the device sets and takes words in stream order */
+	pthread_mutex_t lock;	    /* protects all below, and queueing on the streams */
+	struct te_plan *plans;	    /* plans that move values, in the order of their creation */
+	uint64_t pinned_nbytes;	    /* pinned memory of these plans */
+	int words;		    /* 1: the device sets and takes words in stream order */
 	int narmed;		    /* plans that were captured */
 	uint32_t nfiles;	    /* values in the file */
-	uint64_t measured_nbytes;   /* of the file, by which its rates were measured */
+	uint64_t measured_nbytes;   /* bytes of the file by which its rates were measured */
 	struct te__offload_file *file; /* [TE__OFFLOAD_FILES] */
-	/* How many bytes plans may still move, and what passes wait for. Set for a group of plans
-	 * by te__offload_allow(); 0 directed: each plan follows the options. */
+	/* bytes that plans may still move, and the waits allowed: set for a group of plans by
+	 * te__offload_allow(). directed 0: each plan follows the options */
 	int directed;
 	enum te__waits waits;
 	uint64_t left_nbytes;
@@ -134,18 +133,18 @@ int te__offload_take_file(struct te_offload *o, size_t nbytes, uint32_t *ret_fil
 void te__offload_give_file(struct te_offload *o, uint32_t file);
 void te__offload_list(struct te_offload *o, struct te_plan *p, int add);
 
-/* chooses what moves, and places all buffers */
+/* chooses the moves, and places all buffers */
 int te__moves_plan(struct te_plan *p);
-/* pinned memory and events */
+/* allocates pinned memory and events */
 int te__moves_bind(struct te_plan *p);
 void te__moves_free(struct te_plan *p);
-/* milliseconds that its first reader waited for it in the latest pass; 0: not known */
+/* milliseconds that the first reader of a move waited for it in the latest pass; 0: not known */
 double te__move_waited_ms(const struct te__move *v);
-/* of all first readers of a plan, as far as they did not wait at the same time */
+/* milliseconds that first readers of a plan's moves waited; concurrent waits count once */
 double te__moves_waited_ms(const struct te__moves *m);
-/* around group t of a pass: what is due before it, or after it */
+/* queue the actions before group t of a pass, or after it */
 int te__moves_run(struct te_plan *p, struct te_stream *stream, int t, int after);
-/* after failure r, which it returns: copies that no pass will wait for have run */
+/* wait for copies that no pass will wait for after failure r; returns r */
 int te__moves_drain(struct te_plan *p, int r);
 int te__moves_begin(struct te_plan *p, struct te_stream *stream, int first);
 

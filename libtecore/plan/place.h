@@ -9,7 +9,7 @@
 struct te__place_item {
 	uint64_t nbytes;
 	int32_t first, last; /* lifetime in any unit of time, both ends included */
-	uint64_t offset;     /* output, in bytes; input of a fixed item */
+	uint64_t offset;     /* output, in bytes; input if fixed */
 	int32_t fixed;	     /* 1: the item is at the given offset, a multiple of align */
 };
 
@@ -17,9 +17,9 @@ struct te__place_item {
  * Assigns each item an offset, such that items whose lifetimes overlap do not share memory.
  * Items are taken largest first (among equal sizes: lowest index first). Each gets the lowest
  * offset that is free during its whole lifetime. Items of 0 bytes get offset 0. Fixed items come
- * first, at the offsets that they have, and may overlap each other.
+ * first, at their given offsets, and may overlap each other.
  *
- * @align:    every offset is a multiple of it and sizes are rounded up to it; a power of two
+ * @align:    a power of two: offsets are multiples of it, and sizes are rounded up to it
  * @ret_peak: size of the arena in bytes, which can exceed the largest sum of sizes of items that
  *            are alive at one time
  *

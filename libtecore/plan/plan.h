@@ -1,10 +1,10 @@
 /*
  * plan.h - a plan from the inside.
  *
- * Building goes: build.c turns the ops into basic steps over values;
- * fuse.c groups adjacent steps; recompute.c has some groups of forward run again in backward;
- * layout.c finds each value's life in groups
- * and its offset in one arena or in spans; bind.c binds tensors to addresses; run.c runs.
+ * A plan is built in this order: build.c turns the ops into basic steps over values; fuse.c groups
+ * adjacent steps; recompute.c repeats some groups of forward in backward; layout.c finds each
+ * value's lifetime in groups and its offset in one arena or in spans; bind.c binds tensors to
+ * addresses; run.c runs.
  * Time is the index of a group: forward, then backward, then delayed weight gradients.
  */
 #ifndef TE__PLAN_INTERNAL_H
@@ -25,48 +25,46 @@ struct te__buf {
 	size_t nbytes;
 	int first, last; /* groups; first -1: never used */
 	int share;	 /* buffer whose memory this one takes over, or -1 */
-	size_t at;	 /* where in that memory */
+	size_t at;	 /* offset in that memory */
 	int back; /* offloaded or computed again: the buffer that backward uses instead; or -1 */
 	int again;	 /* 1: backward computes its contents again, in back */
 	int span;	 /* enum te_span */
-	size_t offset;	 /* in the span */
+	size_t offset;	 /* offset in the span */
 };
-
-/* A form of a value that forward leaves for backward: groups that use it. */
+/* A form of a value that forward saves for backward, and the groups that use it. */
 struct te__kept {
 	int value, buf;
 	uint32_t form;
 	int written, last_write, last_forward, first_backward, last_backward;
-	int nreads; /* by backward, but for steps that run again */
+	int nreads; /* reads in backward, except by repeated steps */
 };
 
-/* One logical value: an activation, a gradient, something saved. */
+/* One logical value: an activation, a gradient, or a saved tensor. */
 struct te__value {
 	char label[112];
 	struct te_spec spec;
 	struct te_tensor *fixed; /* lives outside the arena: inputs */
 	int hp, row, col;	 /* buffers, or -1 */
 	int sinv;		 /* index of its scale-inverse word, or -1: block scaling */
-	uint32_t forms;		 /* FP8 forms that anybody reads */
+	uint32_t forms;		 /* FP8 forms that steps read */
 	enum te_dtype qdtype;
 	enum te_scaling scaling; /* block scaling: scales come after the codes, in row and in col */
 	int slot;
 	int keep;  /* an output of the plan: lives to the end */
 	int fed;   /* the caller writes it before backward */
 	int no_hp; /* used inside a fusion only */
-	int nreads; /* of the full-precision form, by all steps */
+	int nreads; /* reads of the full-precision form, by all steps */
 	enum te__policy policy;
 	char *why; /* te_plan_saved_info's, or NULL */
 	struct te_tensor *t_hp, *t_q;
-	struct te_tensor *back_hp, *back_q; /* as backward sees it; the same unless offloaded */
+	struct te_tensor *back_hp, *back_q; /* tensors for backward; equal unless offloaded */
 };
-
-/* Which values play which part in a step's call; -1 where none. */
+/* Values of the arguments of a step's call; -1: none. */
 struct te__roles {
 	int x, y, dx, dy;
 	int nin, nout, nsaved;
 	int *ex, *dex, *ey, *dey, *saved;    /* one allocation */
-	uint32_t x_forms, y_forms, dy_forms; /* what the call may see of them */
+	uint32_t x_forms, y_forms, dy_forms; /* forms that the call gets */
 };
 
 struct te__ref {
@@ -81,15 +79,15 @@ enum te__step_kind { TE__STEP_FWD, TE__STEP_BWD, TE__STEP_DW, TE__STEP_QUANT, TE
 struct te__step {
 	enum te__step_kind kind;
 	struct te_plan *plan;
-	int node; /* op index, or that of the consumer for a quantize */
+	int node; /* op index; for a quantize, index of the consumer */
 	char name[64];
 	struct te__roles role;
 	int nrefs;
 	struct te__ref *ref; /* one allocation with the arrays of call, or more_ref */
-	struct te__ref *more_ref; /* with what a joint fusion saves, or NULL */
+	struct te__ref *more_ref; /* ref, and the values that a joint fusion saves; or NULL */
 	int joint; /* backward step of a joint fusion: 1 + the group of its forward steps */
-	int drops; /* its fusion reads nothing that was kept */
-	int again; /* a forward step that runs again in backward */
+	int drops; /* 1: its fusion reads no saved value */
+	int again; /* 1: a forward step that runs again in backward */
 	int share_from[3]; /* values whose memory the main output may take over, or -1 */
 	int share_to;
 	size_t ws_nbytes;
@@ -113,7 +111,7 @@ struct te__group {
 struct te__plan_op {
 	struct te_op_infer inf;
 	struct te__roles value; /* x, y, ex, ey, saved */
-	int grad_main;		/* gradient of the main output, filled when going back */
+	int grad_main;		/* gradient of the main output, set while building backward */
 };
 
 /* a weight copy this plan reads */
@@ -121,7 +119,7 @@ struct te__need {
 	int weight; /* index in the sequence */
 	uint32_t forms;
 	int slot;
-	struct te_tensor *t_hp, *t_q; /* the sequence's, or stand-ins of a plan without memory */
+	struct te_tensor *t_hp, *t_q; /* tensors of the sequence; placeholders without memory */
 };
 
 struct te_plan {
@@ -129,8 +127,8 @@ struct te_plan {
 	struct te_seq *seq;
 	struct te_ctx *ctx;
 	struct te_recipe recipe;
-	struct te_quant *quant; /* the sequence's; TE_PLAN_NO_ALLOC: or others without memory */
-	/* of casts that run again, and where forward leaves its scales for them; or NULL */
+	struct te_quant *quant; /* quantizers of the sequence; TE_PLAN_NO_ALLOC: or a description */
+	/* quantizers of casts that run again, and forward's scales for them; or NULL */
 	struct te_quant *quant_again;
 	float *scale_again;
 	uint32_t flags;
@@ -154,9 +152,9 @@ struct te_plan {
 	int nkept;
 	struct te__kept *kept;
 	struct te_offload *offload; /* or NULL */
-	struct te__moves *moves;    /* what it moves, or NULL */
-	const struct te_op_call **part; /* [nsteps] their calls, as groups take them */
-	int fwd_steps, bwd_steps; /* then delayed dw */
+	struct te__moves *moves;    /* the plan's moves, or NULL */
+	const struct te_op_call **part; /* [nsteps] calls of the steps, for te_fused.part */
+	int fwd_steps, bwd_steps; /* the steps after them are delayed weight gradients */
 	int ngroups, fwd_groups, bwd_groups;
 	struct te__group *group;
 	int nneeds;
@@ -175,18 +173,19 @@ struct te_plan {
 	float *sinv;
 	void *arena; /* the plan's own, or NULL */
 	size_t arena_nbytes, sum_nbytes;
-	/* arena: all buffers are in TE_SPAN_F. TE_PLAN_EXTERNAL: by the passes that use them */
+	/* with an arena all buffers are in TE_SPAN_F. TE_PLAN_EXTERNAL: by the passes that use
+	 * them */
 	char *span[TE_SPAN_COUNT];
 	size_t span_nbytes[TE_SPAN_COUNT];
 	uint64_t state_nbytes;
-	uint64_t copies_nbytes; /* of all its needs, also if earlier plans made them */
-	int bound; /* span is set: te_plan_bind has been here, or the plan has an arena */
+	uint64_t copies_nbytes; /* bytes of all needs, also if earlier plans made the copies */
+	int bound; /* 1: span is set, by te_plan_bind or because the plan has an arena */
 	int forwarded, dw_pending;
 	int failed; /* sticky */
 	char failed_text[512];
 };
 
-/* the forms of a reference; 0: the step's fusion does without it */
+/* the forms of a reference; 0: the step's fusion does not use it */
 static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__ref *ref)
 {
 	return s->drops && ref->kept ? 0 : ref->forms;
@@ -194,17 +193,17 @@ static inline uint32_t te__ref_forms(const struct te__step *s, const struct te__
 
 int te__plan_build(struct te_plan *p, const char *start_at, const char *stop_before);
 int te__plan_fuse(struct te_plan *p);
-/* the group g: n steps from the first, replaced by a fusion; NULL: one step as it is */
+/* set group g to the n steps from first, replaced by a fusion; fusion NULL: one basic step */
 void te__plan_fill_group(struct te_plan *p, struct te__group *g, const struct te_fusion *fusion,
 			 int first, int n);
-/* p->part, after steps were added */
+/* set p->part after steps were added */
 int te__plan_parts(struct te_plan *p);
 /* appends a forward step that runs again */
 int te__plan_repeat_step(struct te_plan *p, int step);
 int te__plan_recompute(struct te_plan *p, int npatterns, const char *const *pattern);
 /* 1: one of n patterns matches the name of a value */
 int te__patterns_match(const char *name, const char *const *pattern, int n);
-/* -EINVAL of fn: the list of an option "X" does not have the nX patterns */
+/* -EINVAL, naming fn: the list of option "X" does not have nX patterns */
 int te__patterns_check(const char *fn, const char *option, int32_t n, const char *const *pattern);
 int te__plan_layout(struct te_plan *p);
 int te__plan_find_grads(struct te_plan *p);
@@ -220,35 +219,36 @@ struct te__use {
 	int buf;  /* its buffer, or -1 */
 };
 typedef int te__use_fn(void *arg, const struct te__use *u);
-/* calls fn for all uses in n groups, in order; its first result that is not 0, or 0 */
+/* calls fn for all uses in n groups, in order; returns its first result that is not 0, or 0 */
 int te__plan_each_use(const struct te_plan *p, int first, int n, te__use_fn *fn, void *arg);
-/* offsets of all buffers, of which some are offloaded */
+/* set the offsets of all buffers, some of which are offloaded */
 int te__plan_place(struct te_plan *p);
 
-/* tensors of all values in the spans; before bound is set: stand-ins that only carry specs */
+/* create the tensors of all values in the spans; before bound is set: placeholders with specs
+ * only */
 int te__plan_bind(struct te_plan *p);
 void te__plan_unbind(struct te_plan *p);
 void te__plan_bind_groups(struct te_plan *p); /* calls get their tensors, groups their scratch */
-/* bind() and unbind() of ops and fusions, for the addresses that they have now */
+/* call bind() or unbind() of ops and fusions, for their present addresses */
 int te__plan_bind_states(struct te_plan *p);
 void te__plan_unbind_states(struct te_plan *p);
 void te__plan_fill_call(struct te_plan *p, struct te__step *s);
 struct te__quantize;
-/* the cast of a step, whose call it is: its event of amaxes calls the hook */
+/* the cast of a step with this call; its amax() calls the plan's hook */
 struct te__quantize te__plan_quantize(const struct te_op_call *quantize);
 int te__plan_new_value(struct te_plan *p, const struct te_spec *spec, const char *fmt, ...)
 	TE_PRINTF(3, 4);
 int te__plan_new_buf(struct te_plan *p, size_t nbytes);
-/* 0 or -TE_ESHAPE, naming the k-th what of the kind of that name */
+/* 0 or -TE_ESHAPE; the message names the object, e.g. input 2 of linear qkv */
 int te__plan_check_spec(const char *kind, const char *name, const char *what, int k,
 			const struct te_spec *s);
 extern const char *const te__span_name[TE_SPAN_COUNT]; /* "FB" */
-/* the offset of a span in an arena of all spans: those that save, then scratch */
+/* the offset of a span in an arena: spans of several passes, then scratch */
 size_t te__plan_arena_offset(const struct te_plan *p, int span);
-/* where in row and col of a block-scaled value the scales begin */
+/* offset of the scales in row and col of a block-scaled value */
 size_t te__value_scales_at(const struct te__value *v);
 
-/* weights.c: the copies that the plan needs; and their refresh, unless they are current */
+/* weights.c: create the copies that the plan needs; refresh copies that are not current */
 int te__plan_weights(struct te_plan *p);
 int te__plan_refresh(struct te_plan *p, struct te_stream *stream);
 

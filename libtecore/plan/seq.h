@@ -1,4 +1,4 @@
-/* seq_internal.h - what a sequence holds and lends its plans. */
+/* seq.h - a sequence, and the parts of it that its plans use. */
 #ifndef TE__SEQ_INTERNAL_H
 #define TE__SEQ_INTERNAL_H
 
@@ -12,33 +12,32 @@
 #include "libtecore/base/names.h"
 
 /*
- * Weight copies that one launch refreshes: those that one plan needed and the sequence lacked; or
- * the column-wise copy of a bound weight.
+ * Weight copies that one launch refreshes: the copies that one plan needed and the sequence lacked;
+ * or the column-wise copy of a bound weight.
  */
 struct te__copies {
 	struct te__copies *next;
-	struct te_k_weights args; /* of a refresh by a plan that does not train */
-	struct te_k_weight_transpose transpose; /* of a bound weight: col is not NULL */
-	void *state;		  /* device memory of args' done, table and part */
+	struct te_k_weights args; /* arguments of a refresh by a plan that does not train */
+	struct te_k_weight_transpose transpose; /* col is not NULL for a bound weight */
+	void *state;		  /* device memory of args.done, table and part */
 	uint32_t flags;		  /* TE__WEIGHTS_* of quant.h */
 };
-
-#define TE__SEQ_ALIGN 256  /* bytes, of the caller's flat buffers and bound weights */
-#define TE__SCALE_ALIGN 16 /* of their scales: cuBLASLt wants that */
+#define TE__SEQ_ALIGN 256  /* alignment of the caller's flat buffers and bound weights, in bytes */
+#define TE__SCALE_ALIGN 16 /* alignment of their scales, which cuBLASLt needs */
 
 /* A weight and the copies that plans read; the copies are shared by all plans. */
 struct te__weight {
 	struct te_weight_decl decl;
 	struct te_op *op;
-	int op_index, index; /* which weight of which op */
+	int op_index, index; /* number of the op; number of the weight in the op */
 	char *name;
-	int64_t order_nelems;  /* of the weights before it in op order: chooses initial values */
+	int64_t order_nelems;  /* elements of earlier weights in op order: seeds initial values */
 	int64_t offset_nelems; /* in masters, in grads, or in both; -1: in neither */
-	struct te_tensor *value; /* of te_seq_bind_weight(): there is no master; or NULL */
+	struct te_tensor *value; /* from te_seq_bind_weight(), without a master; or NULL */
 	struct te_tensor *master, *grad;
 	struct te_tensor *copy_hp; /* compute dtype, or NULL */
 	struct te_tensor *copy_q;  /* FP8, or NULL */
-	struct te__copies *set_hp, *set_q; /* which hold them */
+	struct te__copies *set_hp, *set_q; /* sets that hold the copies */
 };
 
 /* A value named across ops. giver -1: an input, written by the caller. */
@@ -46,7 +45,7 @@ struct te__channel {
 	const char *name;
 	int giver, give_index;
 	int ntakers;
-	struct te_spec tail; /* of an input: dtype, and the extents after [B,T] */
+	struct te_spec tail; /* input: dtype, and the extents after [B,T] */
 };
 
 struct te_seq {
@@ -59,34 +58,34 @@ struct te_seq {
 	struct te__names op_names, channel_names;
 	int nweights;
 	struct te__weight *weight;
-	int **op_weight; /* [nops][nweights of the op]: index into weight, the owner's if tied */
-	int64_t nelems, ngrads; /* of the flat buffers; 0: no weights */
+	int **op_weight; /* [nops][weights of the op]: index in weight; tied: of the owner */
+	int64_t nelems, ngrads; /* elements of the flat buffers; 0: no weights */
 	struct te_seq_binding binding; /* the caller's memory */
 	struct te_tensor *masters, *grads;
 	struct te_quant *quant;
-	/* device words, one allocation: seed, next offset (each plan keeps the one it uses) and
-	 * the version of the masters */
+	/* device words, one allocation: seed, next offset (plans keep the offset of their latest
+	 * forward), version of the masters */
 	uint64_t *rng, *version;
 	struct te__copies *copies; /* all sets */
 	int nfusions, cap_fusions;
 	struct te_fusion *fusion;
 	int complete;	 /* weights are laid out: te_seq_complete */
-	int initialised; /* they have memory: te_seq_init */
+	int initialised; /* weights have memory: te_seq_init */
 	int planned;
 };
 
-/* in te_fusion.flags: of te__seq_add_fusion() */
+/* bit of te_fusion.flags: added by te__seq_add_fusion() */
 #define TE__FUSION_LIBRARY 0x80000000u
 
-/* NULL, or -1, if none has that name */
+/* find by name; NULL, or -1, if there is none */
 struct te__channel *te__seq_channel(const struct te_seq *seq, const char *name);
 int te__seq_op(const struct te_seq *seq, const char *name);
 void te__copies_free(struct te_seq *seq); /* all sets */
-/* of masters and gradients: what the library allocates */
+/* bytes of masters and gradients that the library allocates */
 uint64_t te__seq_weights_nbytes(const struct te_seq *seq);
-uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* of what te_seq_bind_weight() gave */
+uint64_t te__seq_bound_nbytes(const struct te_seq *seq); /* bytes of te_seq_bind_weight() tensors */
 
-/* write its initial values: functions of the seed and of order_nelems */
+/* write the initial values of a weight, which depend on the seed and order_nelems */
 int te__draw_weight(const struct te__weight *w, uint64_t seed);
 
 /* 1: it has a gradient, and an optimizer updates it */
@@ -95,7 +94,7 @@ static inline int te__weight_trains(const struct te__weight *w)
 	return !(w->decl.flags & TE_WEIGHT_FROZEN);
 }
 
-/* 1: op i has a weight that is trained, its own or a tied one */
+/* 1: op i has a trained weight, or is tied to one */
 int te__seq_op_trains(const struct te_seq *seq, int i);
 
 /* 0; -TE_ECORRUPT: no run can reach this state */

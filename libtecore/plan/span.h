@@ -19,7 +19,7 @@ static inline int te__span_last(int span)
 	return pass[span];
 }
 
-/* the others are scratch */
+/* 1: the span keeps values between passes; 0: scratch */
 static inline int te__span_saves(int span)
 {
 	return te__span_first(span) != te__span_last(span);

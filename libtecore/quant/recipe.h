@@ -9,20 +9,20 @@
 
 #include "libtecore/quant/quant.h"
 
-/* FP32 device words of a slot. */
+/* Numbers of FP32 device words of a slot. */
 struct te__slot_words {
-	int32_t nscale; /* 1: its scale, at first 1; 0: scales are with the copies */
-	int32_t namax;	/* where amaxes are folded, at first 0 */
-	int32_t saves_amax; /* 1: te_quant_save() keeps these too */
+	int32_t nscale; /* 1: a scale, initially 1; 0: scales are stored with the copies */
+	int32_t namax;	/* words into which amaxes are folded, initially 0 */
+	int32_t saves_amax; /* 1: te_quant_save() saves the amaxes too */
 };
 
 struct te__recipe_ops {
 	const char *name; /* as te_recipe_from_name() takes it */
 	enum te_recipe_kind kind;
-	/* of the preset; rows of one kind differ in it */
+	/* compute dtype of the preset, in which rows of one kind differ */
 	enum te_dtype compute;
 	uint32_t flags; /* TE_RECIPE_* that may be set */
-	/* the fields that this recipe reads: 0 or -EINVAL; NULL: it reads none */
+	/* checks the fields that this recipe reads: 0 or -EINVAL; NULL: it reads none */
 	int (*check)(const char *fn, const struct te_recipe *r);
 	/* NULL: nothing is cast; then the functions below are absent */
 	struct te__operand (*operand)(const struct te_recipe *r, enum te__role role);
@@ -31,10 +31,10 @@ struct te__recipe_ops {
 	struct te__slot_words (*words)(const struct te_recipe *r); /* NULL: none */
 	/* see te__quantize_begin() */
 	int (*begin)(const struct te__quantize *z, struct te_k_q *ret_q);
-	/* 0: the producer writes the copies. 1: it only folds its amax where *ret_q wants that,
-	 * and they are written from its result afterwards, with the scale of the slot */
+	/* 0: the producer writes the copies. 1: it only folds its amax if *ret_q asks for it; the
+	 * copies are written from its result afterwards, with the scale of the slot */
 	int keeps_x;
-	int (*scale)(const struct te__quantize *z); /* sets that scale in between, or NULL */
+	int (*scale)(const struct te__quantize *z); /* sets the scale before that; or NULL */
 	uint32_t weights; /* TE__WEIGHTS_*: how copies of weights are refreshed */
 	/* te_quant_update() of count slots, 1 or more; NULL: nothing to do */
 	int (*update)(struct te_stream *stream, struct te_quant *q, int first, int count);
@@ -54,14 +54,15 @@ struct te_quant {
 	const struct te__recipe_ops *row;
 	struct te__slot_words words; /* of each slot */
 	int nslots;
-	/* one device allocation; NULL where slots have no words. scale and amax are neighbours */
+	/* one device allocation; NULL if slots have no words. amax follows scale */
 	float *fmt_max; /* [nslots], the largest finite values of the slots' types */
 	float *scale;	/* [nslots] */
 	float *amax;	/* [nslots, words.namax] */
 	enum te_dtype dtype[];
 };
 
-/* y's copies with the scale of the slot, without an amax: of recipes with one scale for a tensor */
+/* write y's copies with the scale of the slot, without an amax; for recipes with one scale for a
+ * tensor */
 void te__quantize_by_slot(const struct te__quantize *z, struct te_k_q *ret_q);
 
 #endif

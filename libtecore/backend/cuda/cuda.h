@@ -50,7 +50,7 @@ struct te__cuda_stream {
 	void *stream;
 	int borrowed; /* 1: the program destroys it */
 	int shown;    /* 1: the program has its handle, and may capture it by the driver API */
-	struct te__cuda_graph *graph; /* graph of the capture that was begun here and has not ended */
+	struct te__cuda_graph *graph; /* graph of the present capture begun here; or NULL */
 	void *workspace;	      /* for GEMMs outside captures; or NULL */
 	void *given;		      /* the caller's workspace, for all GEMMs; or NULL */
 	size_t given_at;	      /* offset of the next chunk of it */

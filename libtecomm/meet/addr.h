@@ -1,4 +1,4 @@
-/* addr.h - sockets that listen, and lists of the addresses at which they do with one port. */
+/* addr.h - listening sockets with one port, and the list of their addresses. */
 #ifndef TE__ADDR_H
 #define TE__ADDR_H
 
@@ -25,37 +25,37 @@ struct te__listen {
 };
 
 /*
- * Listens on a free port: where TE_COMM_IFACE names interfaces, at their addresses and no others;
- * else on all interfaces, over IPv6 and IPv4 as far as the system has them, and the addresses are
- * those of interfaces that are up, or of the loopback interface if there is no other. fn: for
- * messages. Errors: errno values.
+ * Listens on a free port: if TE_COMM_IFACE names interfaces, only at their addresses; else on all
+ * interfaces, over IPv6 and IPv4 if the system has them. The list then has the addresses of
+ * interfaces that are up, or of the loopback interface if there is no other. fn: for messages.
+ * Errors: errno values.
  */
 int te__addr_listen(const char *fn, struct te__listen *ret_l, struct te__addrs *ret_addrs);
-/* leaves none */
+/* closes all sockets */
 void te__listen_close(struct te__listen *l);
-/* 0 or -errno */
+/* duplicates the descriptors; 0 or -errno */
 int te__listen_dup(const struct te__listen *l, struct te__listen *ret_l);
 /* fills in l->n entries; poll(2) takes no more than a process may have files */
 void te__listen_poll(const struct te__listen *l, struct pollfd *p);
-/* whether connections wait: of these entries, after poll(2) */
+/* 1: connections wait, by these entries after poll(2) */
 int te__listen_ready(const struct te__listen *l, const struct pollfd *p);
 
-/* the ith as a socket address; returns its length */
+/* the ith address as a socket address; returns its length */
 socklen_t te__addr_sockaddr(const struct te__addrs *l, int i, struct sockaddr_storage *ret_ss);
 
-/* whether it has an address to connect to */
+/* 1: the list has an address to connect to */
 static inline int te__addrs_usable(const struct te__addrs *l)
 {
 	return l->n && l->port;
 }
 
-/* "10.0.0.5:4000", "[2001:db8::5]:4000"; the first of the list and "..." if there are more */
+/* "10.0.0.5:4000", "[2001:db8::5]:4000": the first of the list, and "..." if there are more */
 #define TE__ADDR_TEXT 64
 const char *te__addr_text(const struct te__addrs *l, char text[TE__ADDR_TEXT]);
 
-/* as bytes, at most TE__ADDRS_MOST; returns how many */
+/* writes the list as bytes; returns their number, at most TE__ADDRS_MOST */
 size_t te__addrs_put(uint8_t *p, const struct te__addrs *l);
-/* returns how many of the nbytes it took, or -EBADMSG */
+/* reads a list from nbytes; returns the number of bytes that it has, or -EBADMSG */
 int te__addrs_get(const uint8_t *p, size_t nbytes, struct te__addrs *ret_l);
 
 #endif

@@ -1,14 +1,14 @@
 /*
- * auth.h - the proof that both ends of a stream know a key, which is not sent, and frames that only
- * they can have made.
+ * auth.h - mutual proof that both ends of a stream know a key, without sending it, and
+ * authentication of their frames.
  *
  * The end that connects sends a challenge: the purpose of the stream, the ranks at its ends, and
  * random bytes. The end that accepts answers with random bytes. Both derive two keys, one for each
- * direction, from the key they share, a label of the direction, the challenge and the answer. From
- * the answer on, each frame has a MAC by the key of its direction over its number, its head and its
- * body. So the answer proves that the accepting end knows the key, the next frame that the
- * connecting one does, and a frame that is changed, repeated, left out, or of another stream or
- * direction is refused. Hash and MAC are keyed BLAKE2b of libsodium. Frames are not encrypted.
+ * direction, from the shared key, a label of the direction, the challenge and the answer. Starting
+ * with the answer, each frame has a MAC by the key of its direction over its number, head and body.
+ * So the answer proves that the accepting end knows the key, and the next frame that the connecting
+ * end does. A frame that is changed, repeated, omitted, or from another stream or direction is
+ * refused. Hash and MAC are keyed BLAKE2b of libsodium. Frames are not encrypted.
  */
 #ifndef TE__AUTH_H
 #define TE__AUTH_H
@@ -30,43 +30,43 @@ struct te__session {
 	struct te__seal out, in;
 };
 
-/* what a stream is for: a proof for one purpose is none for another */
+/* the purpose of a stream: a proof for one purpose is not valid for another */
 enum te__purpose { TE__FOR_MESH = 1, TE__FOR_ROOT, TE__FOR_LINK, TE__FOR_LINEAGE };
 
-/* both ends of a stream, as one of them sees them before it is open */
+/* the two ends of a stream that is not open yet, seen from one of them */
 struct te__ends {
 	const uint8_t *key; /* TE__KEY_NBYTES; valid until both ends have proved that */
 	enum te__purpose purpose;
 	int32_t me, peer; /* ranks; the accepting end is told the peer by the challenge */
 	/*
-	 * NULL, or the random bytes of the accepting end, which the other one knows: then it sends
-	 * no answer, and proves nothing. It refuses a serial that it has seen.
+	 * NULL, or the random bytes of the accepting end, which the other end knows: then the
+	 * accepting end sends no answer, and proves nothing. It refuses a serial that it has seen.
 	 */
 	const uint8_t *nonce;
-	uint64_t serial; /* of the connection */
+	uint64_t serial; /* number of the connection */
 };
 
-/* challenge: all its bytes; nonce: TE__NONCE_NBYTES of the answer */
+/* challenge: all its bytes; nonce: the answer's TE__NONCE_NBYTES; connects: 1 at the end that
+ * does */
 void te__session_derive(const uint8_t *key, const void *challenge, size_t nbytes,
 			const uint8_t *nonce, int connects, struct te__session *ret_s);
 /* the MAC of the next frame */
 void te__seal_mac(const struct te__seal *s, const void *head, size_t head_nbytes, const void *body,
 		  size_t nbytes, uint8_t ret_mac[TE__MAC_NBYTES]);
-/* 1: it is right */
+/* returns 1 if the MAC is right */
 int te__seal_check(const struct te__seal *s, const void *head, size_t head_nbytes,
 		   const void *body, size_t nbytes, const uint8_t mac[TE__MAC_NBYTES]);
 
-/* another key, which tells nothing of this one; ret_key may be key */
+/* derives another key, which does not reveal this one; ret_key may be key */
 void te__key_derive(const uint8_t *key, const char *label, const void *data, size_t nbytes,
 		    uint8_t ret_key[TE__KEY_NBYTES]);
 
 /*
- * Of a connected local socket: 0, and the process id of the other end when it connected or began to
- * listen; -EACCES, with a message, if that has another user id.
+ * Checks the other end of a connected local socket: 0, and its process id when it connected or
+ * began to listen; -EACCES, with a message, if it has another user id.
  */
 int te__peer_check(int sock, int *ret_pid);
-
-/* 0, or -EIO with a message */
+/* fills p with random bytes; 0, or -EIO with a message */
 int te__random(void *p, size_t nbytes);
 
 #endif

@@ -11,14 +11,14 @@ struct te__conn {
 	int fd; /* -1: none */
 	struct te__ends ends;
 	enum {
-		TE__CONN_ASKS,	  /* it has sent its challenge, and waits for the answer */
-		TE__CONN_LISTENS, /* it waits for the challenge */
-		TE__CONN_KEYED,	  /* there is a session, and the other end has proved nothing */
+		TE__CONN_ASKS,	  /* this end has sent its challenge, and waits for the answer */
+		TE__CONN_LISTENS, /* this end waits for the challenge */
+		TE__CONN_KEYED,	  /* there is a session, but no proof of the other end yet */
 		TE__CONN_PROVEN,
 	} step;
 	uint8_t challenge[TE__FRAME_HEAD + TE__CHALLENGE_NBYTES];
 	struct te__session session;
-	/* the frame that is being received, or that has been and waits for te__conn_next() */
+	/* the frame that is being received, or is complete until te__conn_next() */
 	uint8_t in_head[TE__FRAME_HEAD];
 	struct te__frame in;
 	uint8_t *in_body; /* ends with a 0 that is not part of it */
@@ -27,9 +27,9 @@ struct te__conn {
 	/* the frame that is being sent */
 	uint8_t out_head[TE__FRAME_HEAD];
 	const void *out_body;
-	size_t out_nbytes, out_sent; /* of head and body */
+	size_t out_nbytes, out_sent; /* bytes of head and body */
 	int out_sealed;		     /* the head has its MAC */
-	int out_broken; /* the peer receives no more; what it has sent can still be read */
+	int out_broken; /* the peer receives no more; bytes that it sent can still be read */
 	uint8_t out_small[TE__REFUSE_MOST]; /* a copy of a small body */
 };
 
@@ -39,29 +39,29 @@ struct te__conn {
 	}
 
 /*
- * 1: a connection that has waited; 0: there is none, or it has ended; -EMFILE, -ENFILE, -ENOBUFS,
- * -ENOMEM: none can be accepted, and those that wait keep the socket readable. Records no message.
+ * Accepts a connection: 1, or 0 if none waits or it has ended; -EMFILE, -ENFILE, -ENOBUFS, -ENOMEM:
+ * none can be accepted, and waiting ones keep the socket readable. Records no message.
  */
 int te__conn_accept(const struct te__listen *l, int *ret_fd);
 
 /*
- * Takes the descriptor; sets what streams have in common. connects: this end has, and sends its
- * challenge at once. Then te__conn_read() does what there is to do before the first frame.
+ * Takes the descriptor and sets its options. connects: this end has connected, and sends its
+ * challenge at once. te__conn_read() then does the rest of the handshake before the first frame.
  */
 void te__conn_open(struct te__conn *c, int fd, const struct te__ends *ends, int connects);
 void te__conn_close(struct te__conn *c);
 
 /*
- * Receives what is there. 1: c->in and c->in_body are a whole frame, until te__conn_next(); 0: not
- * yet; -EPIPE: the peer has closed its end; -EACCES: it does not know the key; -EBADMSG: no frame,
- * larger than most, or not the next one that it sent; other errno values.
+ * Receives available bytes. 1: c->in and c->in_body are a whole frame, until te__conn_next(); 0:
+ * not yet; -EPIPE: the peer has closed its end; -EACCES: it does not know the key; -EBADMSG: not a
+ * frame, larger than most, or not the next one that it sent; other errno values.
  */
 int te__conn_read(struct te__conn *c, uint32_t most);
 void te__conn_next(struct te__conn *c);
 
 /*
- * Queues a frame; of the one before, all or nothing must have been sent. A body of more than
- * TE__REFUSE_MOST bytes is not copied.
+ * Queues a frame; the previous one must have been sent completely or not at all. A body of more
+ * than TE__REFUSE_MOST bytes is not copied.
  */
 void te__conn_queue(struct te__conn *c, const struct te__frame *f, const void *body, size_t nbytes);
 /* 1: all has been sent; 0: not yet; errno values. Records no message */
@@ -70,7 +70,7 @@ static inline int te__conn_pending(const struct te__conn *c)
 {
 	return c->out_sent < c->out_nbytes;
 }
-/* the frame need not wait for a frame of the other end */
+/* 1: a frame can be sent without waiting for a frame of the other end */
 static inline int te__conn_can_write(const struct te__conn *c)
 {
 	return te__conn_pending(c) && c->step >= TE__CONN_KEYED;

@@ -1,9 +1,9 @@
 /*
  * local.h - local sockets that listen at abstract names, which need no folder and leave no file.
  *
- * The kernel chooses each name, so that it tells nothing, and no other process can have it before.
- * Ranks are told names by exchanges. When a socket has been closed, any user can take its name:
- * both ends of a connection check the user of the other one (te__peer_check()).
+ * The kernel chooses each name, so it reveals nothing and no other process has it. Ranks exchange
+ * names. After a socket was closed, any user can take its name, so both ends of a connection check
+ * the user of the other one (te__peer_check()).
  */
 #ifndef TE__LOCAL_H
 #define TE__LOCAL_H

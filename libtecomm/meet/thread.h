@@ -1,4 +1,4 @@
-/* thread.h - the threads of communicators: of brokers, their clients, nodes and roots of ids. */
+/* thread.h - threads of communicators: brokers, their clients, nodes, and roots of ids. */
 #ifndef TE__COMM_THREAD_H
 #define TE__COMM_THREAD_H
 
@@ -9,7 +9,7 @@ int te__thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg, con
 /* makes the eventfd that the thread polls readable, and joins it */
 void te__thread_stop(pthread_t thread, int stop);
 
-/* a descriptor that is readable when the process has ended, or -1 */
+/* returns a descriptor that is readable when the process has ended, or -1 */
 int te__pidfd(int pid);
 
 #endif

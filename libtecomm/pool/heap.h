@@ -1,6 +1,6 @@
 /*
- * heap.h - the sub-allocator of a symmetric pool: which offsets are in use. It touches no memory
- * of the pool and no other rank.
+ * heap.h - the sub-allocator of a symmetric pool's offsets. It accesses neither the pool's memory
+ * nor other ranks.
  *
  * Offsets depend only on the order of calls: a block gets the lowest offset at which it fits. So
  * ranks that make the same calls get the same offsets. A freed block keeps its
@@ -13,19 +13,19 @@
 #include <stdint.h>
 
 #define TE__HEAP_ALIGN 512u
-#define TE__HEAP_ALIGN_LARGE (2u << 20) /* of blocks that are at least as large */
+#define TE__HEAP_ALIGN_LARGE (2u << 20) /* alignment of blocks that are at least as large */
 
 struct te__block {
-	uint64_t offset, nbytes; /* nbytes as asked for */
-	uint64_t id;		 /* counts allocations, from 1: equal on all ranks */
-	uint32_t freed;		 /* waits to be reclaimed */
+	uint64_t offset, nbytes; /* nbytes as requested */
+	uint64_t id;		 /* number of the allocation, from 1: equal on all ranks */
+	uint32_t freed;		 /* 1: waits to be reclaimed */
 };
 
 struct te__heap {
-	uint64_t end; /* offsets are below */
-	uint64_t used_nbytes, peak_nbytes; /* of blocks, rounded up; freed ones included */
+	uint64_t end; /* offsets are below this */
+	uint64_t used_nbytes, peak_nbytes; /* bytes of blocks, rounded up; freed ones included */
 	uint64_t freed_nbytes;
-	struct te__block *block; /* by offset */
+	struct te__block *block; /* sorted by offset */
 	size_t n, cap;
 };
 
@@ -33,8 +33,8 @@ void te__heap_init(struct te__heap *heap, uint64_t end);
 void te__heap_fini(struct te__heap *heap);
 
 /*
- * 1 with the block, which is valid until the next call; 0 if it does not fit; -ENOMEM, without
- * message: there is no host memory.
+ * Returns 1 and the block, which is valid until the next call; 0 if it does not fit; -ENOMEM,
+ * without message, if there is no host memory.
  */
 int te__heap_alloc(struct te__heap *heap, uint64_t nbytes, uint64_t id,
 		   struct te__block **ret_block);

@@ -1,13 +1,13 @@
 /*
- * pool.h - the symmetric pool of a communicator: each rank has one of the same size, and maps
- * those of all ranks of its node, or by fabric handles those of all ranks, one after the other, in
- * one range of addresses.
+ * pool.h - the symmetric pool of a communicator: each rank has a pool of the same size, and maps
+ * the pools of all ranks of its node, or by fabric handles of all ranks, consecutively in one range
+ * of addresses.
  *
- *	address at rank i of them = address here + (i - own number) * size of a pool
+ *	address at mapped rank i = address here + (i - own number) * size of a pool
  *
- * Allocation is collective: all ranks make the same calls in the same order, and so get the
- * same offsets, without messages. Freeing is not: a block is available again after all ranks have
- * freed it, have met in te__pool_reclaim(), and what they had queued until then has run.
+ * Allocation is collective: all ranks make the same calls in the same order, and so get the same
+ * offsets, without messages. Freeing is not: a block is available again after all ranks have freed
+ * it, have met in te__pool_reclaim(), and work that they had queued until then has run.
  */
 #ifndef TE__POOL_H
 #define TE__POOL_H
@@ -23,19 +23,19 @@
 struct te__pool;
 
 /*
- * Collective. nbytes: of each rank, equal on all; 0: TE_COMM_POOL. packets: as many bytes, equal on
- * all, precede the pool of each rank and are not allocated from. multicast: map multicast memory,
- * too (libtecomm/reach/nvls.h). fabric: map the memory of all ranks, which are on several nodes.
- * stage: bytes of staging memory (stage.h), equal on the ranks of a node, or 0.
+ * Collective. nbytes: size of each rank's pool, equal on all; 0: TE_COMM_POOL. packets: bytes
+ * before the pool of each rank, equal on all, for packets. multicast: map multicast memory, too
+ * (libtecomm/reach/nvls.h). fabric: map the memory of all ranks, which are on several nodes. stage:
+ * bytes of staging memory (stage.h), equal on the ranks of a node, or 0.
  * All ranks return an error if one of them does. boot must outlive the pool.
  */
 int te__pool_create(struct te__boot *boot, struct te_ctx *ctx, uint64_t nbytes, uint64_t packets,
 		    bool multicast, bool fabric, size_t stage, struct te__pool **ret_pool);
 /*
- * Before it is destroyed, after the work of the context has ended: other ranks of the node see it
- * (te__pool_has_left()). With multicast memory, waits until this holds for all ranks, whose kernels
- * write to the memory of this one. A rank for which it does not before the time-out ends the
- * communicator; this rank's memory then stays bound.
+ * Call it before the pool is destroyed and after the work of the context has ended: other ranks of
+ * the node see it by te__pool_has_left(). With multicast memory, waits until all ranks have called
+ * it, because their kernels write to this rank's memory. If a rank does not call it before the
+ * time-out, the communicator ends, and this rank's memory stays bound.
  */
 void te__pool_leave(struct te__pool *pool);
 /* waits for the work of the context; takes NULL, returns NULL */
@@ -44,12 +44,13 @@ struct te__pool *te__pool_destroy(struct te__pool *pool);
 struct te_ctx *te__pool_ctx(const struct te__pool *pool);
 /* 0, or the error that ended the communicator, naming fn; every function below checks it too */
 int te__pool_check(const struct te__pool *pool, const char *fn);
-/* called by each check before it: ends the communicator if a kernel has failed; NULL: none */
+/* set a function that each te__pool_check() calls first, to end the communicator if a kernel has
+ * failed; NULL: none */
 void te__pool_set_look(struct te__pool *pool, void (*look)(void *arg), void *arg);
-/* a rank whose memory is mapped has called te__pool_leave(), not after a failure */
+/* 1: a rank whose memory is mapped has called te__pool_leave() without a failure */
 bool te__pool_has_left(const struct te__pool *pool, int32_t rank);
 bool te__pool_aborted(const struct te__pool *pool);
-/* ends it, on all ranks */
+/* ends the communicator on all ranks */
 void te__pool_abort(struct te__pool *pool, int code, const char *why);
 
 /*
@@ -63,31 +64,31 @@ int te__pool_free(struct te__pool *pool, const char *fn, void *ptr);
 int te__pool_reclaim(struct te__pool *pool, const char *fn);
 
 /*
- * Recovery: ends the communicator, if nothing else has, and waits until the deadline for ranks that
- * have not ended: by the control page on one node (members.h), and by messages on several
- * (te__boot_settle()). The ranks of the successor, in their old order, are ret_rank[0] and so on,
- * of which there is room for all; returns their number.
+ * Recovery: ends the communicator, if it has not ended, and waits until the deadline for ranks that
+ * have not ended: by the control page on one node (members.h), by messages on several
+ * (te__boot_settle()). Writes the ranks of the successor, in their old order, to ret_rank, which
+ * has room for all, and returns their number.
  */
 int32_t te__pool_survivors(struct te__pool *pool, int64_t deadline_ns, int32_t *ret_rank,
 			   uint32_t *ret_attempt);
-/* 1: the successor is that of all of them; 0: it is not, and must be released */
+/* 1: all of them have the successor; 0: they have not, and it must be released */
 int te__pool_succeeded(struct te__pool *pool, uint32_t attempt, int success);
 
-/* where a rank's memory with the offset of ptr is mapped; NULL: it is not, or ptr is not in the own
- * pool */
+/* the mapped address of a rank's memory at the offset of ptr; NULL: not mapped, or ptr is not in
+ * this rank's pool */
 void *te__pool_peer(const struct te__pool *pool, const void *ptr, int32_t rank);
-/* from ptr to the begin of the own pool; UINT64_MAX: the nbytes at ptr are not all inside of it */
+/* offset of ptr in this rank's pool; UINT64_MAX: the nbytes at ptr are not all inside */
 uint64_t te__pool_offset(const struct te__pool *pool, const void *ptr, uint64_t nbytes);
-/* what precedes the pool of a rank whose memory is mapped, and the distance from one to the next */
+/* the packets of a rank whose memory is mapped, and the distance to the next rank's */
 void *te__pool_packets(const struct te__pool *pool, int32_t rank);
 uint64_t te__pool_stride(const struct te__pool *pool);
 /* the packets of all ranks at once; NULL: there is no multicast memory */
 void *te__pool_multicast(const struct te__pool *pool);
 /* staging memory, which the device copies to and from; NULL: there is none */
 void *te__pool_stage(const struct te__pool *pool);
-/* NULL, or why the communicator has ended, and the code */
+/* NULL, or the reason why the communicator has ended, and its code */
 const char *te__pool_why(const struct te__pool *pool, int *ret_code);
-/* of the device: a word that is not 0 after an abort */
+/* device address of a word that is not 0 after an abort */
 const uint32_t *te__pool_abort_word(const struct te__pool *pool);
 void te__pool_info(struct te__pool *pool, struct te_comm_memory *ret);
 

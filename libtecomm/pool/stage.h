@@ -1,6 +1,6 @@
 /*
- * stage.h - memory of the host that the ranks of a node share, for data on its way to and from
- * other nodes.
+ * stage.h - staging memory: host memory that the ranks of a node share, for data to and from other
+ * nodes.
  */
 #ifndef TE__STAGE_H
 #define TE__STAGE_H

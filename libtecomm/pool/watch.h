@@ -1,6 +1,6 @@
 /*
- * watch.h - a thread that watches the bootstrap of ranks on several nodes: one that fails, or ends
- * without closing it, ends the communicator, also while this rank waits for nothing.
+ * watch.h - a thread that watches the bootstrap of ranks on several nodes: a rank that fails, or
+ * ends without closing the bootstrap, ends the communicator, also while this rank does not wait.
  */
 #ifndef TE__WATCH_H
 #define TE__WATCH_H

@@ -1,23 +1,24 @@
 /*
- * broker.h - passes file descriptors between the ranks of a node, and sees it when one ends.
+ * broker.h - passes file descriptors between the ranks of a node, and detects that a rank has
+ * ended.
  *
  * The broker is a thread of the node's lowest rank. Each rank, that one too, is its client
  * by a socket of type SOCK_SEQPACKET, one message a packet:
- *
- *	HELLO	proof, rank		who the client is; first
+ *	HELLO	proof, rank		identifies the client; first
  *	CONTROL				the reply has the descriptor of the control page
  *	PUBLISH	item, nbytes, +fd	the broker keeps the descriptor until all fetched it
  *	FETCH	item			the reply has it, once it is published
  *	BYE	code, text		the client leaves; code 0: in order, else it aborts
  *
- * The broker replies to each with a code and a text, but to BYE. It sends BYE when it leaves in
- * order. A connection that ends without BYE is a rank that has ended: the broker writes that to the
- * control page, and answers all that wait with -TE_EPEER. So do clients if the broker ends.
+ * The broker replies with a code and a text, except to BYE. It sends BYE when it leaves in order. A
+ * connection that ends without BYE means that the rank has ended: the broker writes this to the
+ * control page, and answers waiting requests with -TE_EPEER. Clients do the same if the broker
+ * ends.
  *
- * The socket has an abstract name (local.h), which ranks are told by an exchange. Abstract names
- * have no permissions, so both sides require by SO_PEERCRED that the other has their user id. A
- * name is visible within one network namespace, which the ranks of a node share by definition. A
- * descriptor comes alone in its message, and MSG_CTRUNC is an error.
+ * The socket has an abstract name (local.h), which ranks get by an exchange. Abstract names have no
+ * permissions, so both sides check by SO_PEERCRED that the other has the same user id. A name is
+ * visible within one network namespace, which the ranks of a node share by definition. A message
+ * has one descriptor at most, and MSG_CTRUNC is an error.
  */
 #ifndef TE__BROKER_H
 #define TE__BROKER_H
@@ -33,37 +34,36 @@
 struct te__broker;
 struct te__client;
 
-/* what the broker and its clients know beforehand */
+/* information that the broker and its clients share */
 struct te__node_info {
 	int nlocal;
 	const uint8_t *key;	 /* TE__KEY_NBYTES */
-	char *at;		 /* TE__LOCAL_NAME bytes: where the broker listens */
-	const char *const *name; /* of each local rank, for messages */
+	char *at;		 /* TE__LOCAL_NAME bytes: the broker's name */
+	const char *const *name; /* [nlocal] names of the local ranks, for messages */
 };
-
-/* listens from then on, at the name that info->at gets; info must stay valid */
+/* starts to listen, and sets info->at to the name; info must stay valid */
 int te__broker_start(const struct te__node_info *info, struct te__broker **ret_broker);
 /* tells the clients, ends the thread; takes NULL, returns NULL */
 struct te__broker *te__broker_stop(struct te__broker *broker);
 
-/* deadlines are of CLOCK_MONOTONIC, in ns. Errors: -ETIMEDOUT, -TE_EPEER, errno values */
+/* deadlines are by CLOCK_MONOTONIC, in ns. Errors: -ETIMEDOUT, -TE_EPEER, errno values */
 int te__client_open(const struct te__node_info *info, int rank, int64_t deadline_ns,
 		    struct te__client **ret_client);
 /* *ret_control is valid until te__client_close(); the caller closes *ret_fd, unless it is NULL */
 int te__client_control(struct te__client *c, int64_t deadline_ns,
 		       struct te__control **ret_control, int *ret_fd);
-/* the caller keeps fd; it is fetched by all other ranks, once each */
+/* the caller keeps fd; every other rank fetches it once */
 int te__client_publish(struct te__client *c, uint32_t item, uint64_t nbytes, int fd,
 		       int64_t deadline_ns);
 /* the caller closes *ret_fd; of: the rank that publishes it, for messages */
 int te__client_fetch(struct te__client *c, uint32_t item, int of, uint64_t *ret_nbytes,
 		     int *ret_fd, int64_t deadline_ns);
-/* from now on a thread watches the connection, and no other function but close is called */
+/* start a thread that watches the connection; afterwards only te__client_close() may be called */
 int te__client_watch(struct te__client *c);
-/* code 0: the rank leaves in order; else it aborts, why. Takes NULL, returns NULL */
+/* code 0: the rank leaves in order; else it aborts for the reason why. Takes NULL, returns NULL */
 struct te__client *te__client_close(struct te__client *c, int code, const char *why);
 
-/* what HELLO of the rank has as its key, and no other message of the communicator */
+/* the key in a rank's HELLO, which no other message of the communicator has */
 void te__broker_proof(const struct te__node_info *info, uint32_t rank,
 		      uint8_t ret_proof[TE__WIRE_KEY_NBYTES]);
 

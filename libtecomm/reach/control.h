@@ -1,7 +1,6 @@
 /*
- * control.h - the control page of a node's ranks: a memfd that all of them map, and that their
- * devices poll. It holds whether the communicator was aborted, by which rank and why, and
- * which ranks recover from that.
+ * control.h - the control page of a node's ranks: a memfd that all of them map and their devices
+ * poll. It records an abort of the communicator, its reason, and the ranks that recover.
  */
 #ifndef TE__CONTROL_H
 #define TE__CONTROL_H
@@ -13,21 +12,21 @@
 #define TE__CONTROL_MAGIC 0x6c74635fu
 #define TE__CONTROL_RANKS 4096
 
-/* a rank has left in order, or after a failure, for whose reason the others fail, too */
+/* values of left[]: a rank has left in order; or after a failure, which makes the others fail */
 enum { TE__LEFT = 1, TE__LEFT_FAILED };
 
 struct te__control {
 	uint32_t magic;
 	uint32_t nlocal;
-	/* the words that devices poll are alone in their 128 bytes */
+	/* words that devices poll are alone in 128 bytes */
 	_Alignas(128) _Atomic uint32_t abort; /* not 0: aborted */
 	_Alignas(128) _Atomic uint32_t told;  /* 1: the members below are written */
 	int32_t code;
 	char reason[240];
 	/* members.h */
 	_Alignas(128) _Atomic uint32_t outcome;
-	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* of each local rank */
-	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* te__pool_leave(): of the values below */
+	_Atomic uint32_t member[TE__CONTROL_RANKS]; /* by local rank */
+	_Atomic uint8_t left[TE__CONTROL_RANKS]; /* by local rank: TE__LEFT* */
 };
 
 /*
@@ -40,7 +39,7 @@ void te__control_unmap(struct te__control *c);
 
 /* the first call counts; any thread of any process */
 void te__control_abort(struct te__control *c, int code, const char *reason);
-/* NULL, or why it was aborted, and the code */
+/* NULL, or the reason of the abort, and its code */
 const char *te__control_why(const struct te__control *c, int *ret_code);
 /* 0, or the code with the message "<fn>: <reason>" */
 int te__control_check(const struct te__control *c, const char *fn);

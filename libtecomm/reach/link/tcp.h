@@ -1,6 +1,6 @@
 /*
- * tcp.h - the parts of a link over TCP (tcp.c) that its tests use alone: heads of frames, and a
- * link whose streams are given.
+ * tcp.h - the parts of a link over TCP (tcp.c) that tests use directly: heads of frames, and a link
+ * over given streams.
  */
 #ifndef TE__TCP_H
 #define TE__TCP_H
@@ -8,7 +8,7 @@
 #include "libtecomm/meet/auth.h"
 #include "libtecomm/reach/link/link.h"
 
-/* "teLk", type, size, sum of the data; little-endian; then the MAC of these */
+/* a head: "teLk", type, size, checksum of the data, little-endian; then the MAC of these */
 #define TE__TCP_HEAD_MAC 24
 #define TE__TCP_HEAD (TE__TCP_HEAD_MAC + TE__MAC_NBYTES)
 
@@ -20,7 +20,7 @@ void te__tcp_head(struct te__seal *s, uint8_t *ret_head, enum te__tcp_type type,
 
 /* a link without streams: 0, -ENOMEM, -EMFILE */
 int te__tcp_prepare(struct te__link *l);
-/* takes the descriptor: the stream of peer i, whose ends have proved who they are */
+/* takes the descriptor: the authenticated stream of peer i */
 void te__tcp_take(struct te__link *l, int32_t i, int fd, const struct te__session *session);
 
 #endif

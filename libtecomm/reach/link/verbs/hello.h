@@ -1,10 +1,10 @@
-/* hello.h - what ranks exchange before they connect queue pairs. */
+/* hello.h - the record that ranks exchange before they connect queue pairs. */
 #ifndef TE__VERBS_HELLO_H
 #define TE__VERBS_HELLO_H
 
 #include "libtecomm/reach/link/verbs/vlink.h"
 
-/* code is not 0 if the rank has failed, for the reason in text: then nothing else is set */
+/* code not 0: the rank has failed for the reason in text, and no other member is set */
 struct te__verbs_hello {
 	int32_t code;
 	char text[200];
@@ -28,7 +28,7 @@ static inline size_t te__verbs_hello_nbytes(int32_t nranks)
 	       (size_t)nranks * sizeof(((struct te__verbs_hello *)0)->to[0]);
 }
 
-/* 0: a rank can have sent it; -TE_EMISMATCH: what is wrong with it is in *ret_text */
+/* 0, or -TE_EMISMATCH with the invalid member in ret_text */
 int te__verbs_hello_check(const struct te__verbs_hello *h, char *ret_text, size_t nbytes);
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * verbs.h - the transport over RDMA devices (InfiniBand, RoCE): lib.c opens libibverbs, device.c
- * chooses ports, near.c tells which devices are near; vlink.h is the link.
+ * chooses ports, near.c finds near devices; vlink.h is the link.
  */
 #ifndef TE__VERBS_H
 #define TE__VERBS_H
@@ -9,7 +9,7 @@
 
 #include "libtecomm/reach/link/link.h"
 
-/* libibverbs, or what a test has in its place */
+/* functions of libibverbs, or of a test */
 struct te__verbs_lib {
 #define TE__IBV(member, symbol, type, args) type(*member) args;
 #include "libtecomm/reach/link/verbs/syms.def"
@@ -27,11 +27,11 @@ int te__verbs_load(const struct te__verbs_lib **ret_lib);
 /* for tests, before the first load and after the last use: NULL is libibverbs again */
 void te__verbs_replace(const struct te__verbs_lib *lib);
 
-/* an open device, one of its ports, and the address of that */
+/* an open device, one of its ports, and the port's address */
 struct te__verbs_port {
 	const struct te__verbs_lib *lib;
 	struct ibv_context *ctx;
-	char name[64]; /* of the device */
+	char name[64]; /* name of the device */
 	uint8_t port;
 	struct ibv_port_attr attr;
 	struct ibv_gid_entry gid; /* not used on InfiniBand if gid_chosen is 0 */
@@ -40,27 +40,27 @@ struct te__verbs_port {
 
 #define TE__VERBS_PORTS_MOST 4
 
-/* what ports are to be near to, and which of equal ones is taken */
+/* choice of ports: the GPU to be near to, and a number that selects among equal ports */
 struct te__verbs_near {
 	const char *pci;
 	int turn;
 };
 
 /*
- * The ports of TE_COMM_IB_DEVICE; those it leaves open, and one if it is empty, are the fastest
- * active ones, of equals the nearest, of these the turn-th. Their addresses are TE_COMM_IB_GID or,
- * for RoCE, an IPv4-mapped one of version 2 if there is one. Returns how many, at most
- * TE__VERBS_PORTS_MOST; -ENODEV, -EINVAL, errno values.
+ * Opens the ports of TE_COMM_IB_DEVICE. Ports that it does not name, or one port if it is empty,
+ * are the fastest active ones; of equal ones the nearest, and of these number turn. Their addresses
+ * are TE_COMM_IB_GID or, for RoCE, an IPv4-mapped address of version 2 if there is one. Returns the
+ * number of ports, at most TE__VERBS_PORTS_MOST; -ENODEV, -EINVAL, errno values.
  */
 int te__verbs_ports_open(const struct te__verbs_near *near, struct te__verbs_port *ret_ports);
-/* takes one that is half-built or zero */
+/* accepts a port that is half-built or zero */
 void te__verbs_port_close(struct te__verbs_port *port);
-/* the state now, for messages: "device mlx5_0 port 1, PORT_ACTIVE" */
+/* the present state, for messages: "device mlx5_0 port 1, PORT_ACTIVE" */
 const char *te__verbs_port_text(const struct te__verbs_port *port, char *ret_text, size_t nbytes);
 
-/* how many folders the paths of two devices in sysfs have in common */
+/* number of folders that the sysfs paths of two devices have in common */
 int te__verbs_common(const char *a, const char *b);
-/* the one of libibverbs */
+/* te__verbs_lib.nearness for real devices */
 int te__verbs_nearness(struct ibv_device *dev, const char *pci);
 
 #endif

@@ -2,22 +2,22 @@
  * vlink.h - a link over RDMA devices: open.c makes and closes it, post.c posts requests, poll.c
  * takes completions and events and keeps time, verbs.c is its row of functions.
  *
- * Each pair of ranks has queue pairs, its lanes, which are dealt over the ports of each rank. A
- * rank announces each receive to the peer, with its address, by a write with immediate data into a
- * ring of the peer; the peer writes the message there, chunk by chunk over the lanes, the last
- * chunk on each lane with immediate data. So data arrives where it is wanted, and there is no flow
- * control but the counters of transfers: of TE__LINK_QUEUE announced receives at most so many
- * messages are under way, and receive requests for all of them are posted at all times on all
- * lanes. A sender never meets a receiver that is not ready.
+ * Each pair of ranks has queue pairs, its lanes, which are distributed over the ports of each rank.
+ * A rank announces each receive to the peer, with its address, by a write with immediate data into
+ * a ring of the peer. The peer writes the message to that address, chunk by chunk over the lanes,
+ * the last chunk on each lane with immediate data. So data arrives in its final buffer, and the
+ * counters of transfers are the only flow control: there are at most TE__LINK_QUEUE announced
+ * receives and messages, and receive requests for all of them are posted at all times on all lanes.
+ * So a sender never meets a receiver that is not ready.
  *
- * Lanes keep their own order only. A message is complete when the last chunks of all lanes that it
- * uses have arrived, and messages complete in their order. Announcements, all on the first lane,
- * arrive in theirs.
+ * Only requests of one lane are ordered. A message is complete when the last chunks of all lanes
+ * that it uses have arrived, and messages complete in order. Announcements all use the first lane,
+ * so they arrive in order.
  *
- * A word of each rank in the memory of each peer counts heartbeats, which go over all lanes in
- * turn. Its write is no completion, so it does not end a sleep: it is looked at when it is due. A
- * rank that closes its link tells its peers what it has received and sent, and why its link has
- * failed, if it has.
+ * A word of each rank in the memory of each peer counts heartbeats, which use all lanes in turn.
+ * Its write causes no completion, so it does not end a sleep: it is read when it is due. A rank
+ * that closes its link sends its peers its counters of receives and sends, and the reason if its
+ * link has failed.
  */
 #ifndef TE__VLINK_H
 #define TE__VLINK_H
@@ -28,7 +28,7 @@
 #define QUEUE TE__LINK_QUEUE
 #define LANES_MOST 8
 #define CHUNK (512u << 10) /* bytes of a write; heartbeats pass between chunks */
-#define WINDOW 8	   /* chunks under way on a lane, besides single-chunk messages */
+#define WINDOW 8	   /* chunks in flight on a lane, in addition to single-chunk messages */
 #define SEND_DEPTH 192
 #define RECV_DEPTH (2 * QUEUE + 16)
 
@@ -37,7 +37,7 @@ enum { IMM_ANNOUNCE, IMM_DATA, IMM_BYE };
 #define IMM_SEQ 0x3fffffffu
 #define IMM(kind, seq) ((uint32_t)(kind) << 30 | ((uint32_t)(seq) & IMM_SEQ))
 
-/* of requests: a receive or not, the lane, the peer, the number of the send request */
+/* ids of requests: receive or send, the lane, the peer, the number of the send request */
 #define ID_RECV (UINT64_C(1) << 63)
 #define ID_LANE_SHIFT 60
 #define ID_PEER_SHIFT 42
@@ -47,10 +47,9 @@ enum { IMM_ANNOUNCE, IMM_DATA, IMM_BYE };
 _Static_assert(LANES_MOST <= 1 << (63 - ID_LANE_SHIFT), "a request has room for its lane");
 
 struct announce {
-	uint64_t addr, nbytes, seq, device; /* device: 1: addr is of the device's memory */
+	uint64_t addr, nbytes, seq, device; /* device 1: addr is in device memory */
 };
-
-/* what a rank that closes its link has received and sent, and the bytes of why it has failed */
+/* counters of a rank that closes its link, and the length of the reason if it has failed */
 struct bye {
 	uint64_t receives, sends, why_nbytes, unused;
 };
@@ -66,19 +65,19 @@ struct control {
 struct send {
 	const void *buf;
 	size_t nbytes;
-	uint64_t last[LANES_MOST]; /* number of the last request on each lane; 0: none */
+	uint64_t last[LANES_MOST]; /* by lane: number of the last request; 0: none */
 };
 
 struct receive {
 	void *buf;
 	size_t nbytes;
-	int arrived; /* lanes whose last chunk has */
+	int arrived; /* number of lanes whose last chunk has arrived */
 };
 
 /* a queue pair */
 struct lane {
 	struct ibv_qp *qp;
-	uint32_t rkey, d_rkey, c_rkey; /* of the peer's memory, through its port */
+	uint32_t rkey, d_rkey, c_rkey; /* keys of the peer's memory, through its port */
 	/* send requests: posted, complete, and posted since the last signalled one */
 	uint64_t wr, wr_done;
 	int unsignalled;
@@ -89,29 +88,28 @@ struct lane {
 struct peer {
 	struct lane lane[LANES_MOST];
 	struct control *c;
-	uint64_t remote_c; /* its address in the peer's memory */
+	uint64_t remote_c; /* address of the control struct in the peer's memory */
 	struct send send[QUEUE];
 	struct receive recv[QUEUE];
-	uint64_t nsend, nrecv; /* queued */
-	uint64_t posted;       /* sends, completely */
-	size_t at;	       /* bytes of the next one that are posted */
+	uint64_t nsend, nrecv; /* transfers queued */
+	uint64_t posted;       /* sends posted completely */
+	size_t at;	       /* posted bytes of the next send */
 	uint64_t granted;      /* receives that the peer has announced */
 	uint64_t announced;    /* receives that this rank has announced */
-	uint64_t beat;	       /* the last one seen */
+	uint64_t beat;	       /* the last heartbeat seen */
 	uint64_t nbeats;
 	int64_t heard_ns, told_ns;
-	int parting; /* it has said that it closes its link */
-	int gone;    /* and nothing more of what it has sent is to come */
-	int bye;     /* the lane on which this rank says it; -1: none */
+	int parting; /* the peer has announced that it closes its link */
+	int gone;    /* and all that it sent has arrived */
+	int bye;     /* the lane on which this rank announces it; -1: none */
 };
-
-/* a port, and what belongs to its device */
+/* a port, and the objects of its device */
 struct vport {
 	struct te__verbs_port port;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
-	struct ibv_mr *mr, *d_mr, *c_mr; /* d_mr: of the device, NULL unless the link is direct */
+	struct ibv_mr *mr, *d_mr, *c_mr; /* d_mr: device memory, NULL unless the link is direct */
 	int armed; /* an event follows the next completion */
 };
 
@@ -141,7 +139,7 @@ static inline const char *te__vlink_name(const struct vlink *v, int32_t i)
 	return te__boot_peer(v->l.o.boot, v->l.o.peers[i]);
 }
 
-/* who has failed; while ranks connect they add the name to what they are told */
+/* name of this rank for messages; while ranks connect, receivers of a message add the name */
 static inline const char *te__vlink_self(const struct vlink *v)
 {
 	const struct te__boot *boot = v->l.o.boot;
@@ -149,19 +147,19 @@ static inline const char *te__vlink_self(const struct vlink *v)
 	return v->connected ? te__boot_peer(boot, te__boot_rank(boot)) : "verbs";
 }
 
-/* the one that a lane of this rank is on */
+/* the port of a lane of this rank */
 static inline struct vport *te__vlink_port(struct vlink *v, int lane)
 {
 	return &v->port[lane % v->nports];
 }
 
-/* is it of the device's memory? */
+/* is p in device memory? */
 static inline int te__vlink_is_device(const struct vlink *v, const void *p)
 {
 	return v->l.direct && (uintptr_t)p - (uintptr_t)v->l.o.device < v->l.o.device_nbytes;
 }
 
-/* lanes that a message of so many bytes uses */
+/* number of lanes that a message of nbytes uses */
 static inline int te__vlink_used(const struct vlink *v, size_t nbytes)
 {
 	const size_t chunks = nbytes ? (nbytes + CHUNK - 1) / CHUNK : 1;
@@ -169,7 +167,7 @@ static inline int te__vlink_used(const struct vlink *v, size_t nbytes)
 	return chunks < (size_t)v->nlanes ? (int)chunks : v->nlanes;
 }
 
-/* open.c: how a call of libibverbs has failed; port: NULL if it is of none */
+/* open.c: records the failure of a call of libibverbs; port: or NULL */
 int te__vlink_fail_call(struct vlink *v, const struct vport *port, int err, const char *call);
 int te__vlink_open(struct te__link *l);
 void te__vlink_close(struct te__link *l);
@@ -178,15 +176,15 @@ void te__vlink_close(struct te__link *l);
 int te__vlink_room(const struct lane *q);
 int te__vlink_post_recv(struct vlink *v, int32_t i, int lane);
 int te__vlink_post_beat(struct vlink *v, int32_t i, int lane, int signal);
-/* on the first lane that works, if there is one */
+/* post the BYE on the first working lane, if there is one */
 int te__vlink_post_bye(struct vlink *v, int32_t i);
-/* announcements and chunks, as many as can be */
+/* post as many announcements and chunks as possible */
 int te__vlink_advance(struct vlink *v, int32_t i);
 
 /* poll.c */
 int te__vlink_fail_gone(struct vlink *v, int32_t i);
 int te__vlink_progress(struct vlink *v);
-/* Until a completion, wake() (*ret_woken), or a time. Completions may be there already. */
+/* Waits for a completion, wake() (*ret_woken), or until a time. Completions may exist already. */
 int te__vlink_rest(struct vlink *v, int64_t until_ns, int *ret_woken);
 
 #endif

@@ -1,4 +1,4 @@
-/* conf.h - ted.conf(5): what ted(8) is told, and how it is read. */
+/* conf.h - the configuration of ted(8), read from ted.conf(5). */
 #ifndef TED_CONF_H
 #define TED_CONF_H
 
@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 struct ted_conf {
-	char socket[100]; /* as long as the address of a socket; "": by user */
+	char socket[100]; /* limited by the address of a socket; "": by user */
 	char metrics[100]; /* "": none */
-	int any;	  /* 1: clients of any user, as the socket's permissions have it; 0: own */
+	int any;	  /* 1: any user that the socket's permissions allow; 0: ted's own user */
 	char group[64];	  /* "": none */
 	int64_t clients, clients_uid;
-	int64_t hello_ms; /* in which a client has to say HELLO */
+	int64_t hello_ms; /* time limit for a client's HELLO */
 	int64_t queue; /* bytes of replies that a client has not read */
 	char spill[256]; /* the folder of files; "": none */
 	int64_t spill_files;
@@ -23,8 +23,8 @@ struct ted_conf {
 /* the defaults */
 void ted_conf_init(struct ted_conf *conf);
 /*
- * Reads a file over the values that conf has. 0, or -1 with a message in text, which names the file
- * and the line.
+ * Reads a file, which overrides values in conf. Returns 0, or -1 with a message in text, which
+ * names the file and the line.
  */
 int ted_conf_read(const char *path, struct ted_conf *conf, char *text, size_t nbytes);
 

@@ -20,7 +20,7 @@
  * U: 1.2 units in the last place. A subnormal result is rounded once more.
  *
  * Below -104 the result is 0, above 88.73 infinite; the scale 2^n is applied in two factors, each
- * of which is normal, so that overflow and rounding of subnormals are those of the last product.
+ * of which is normal, so that only the last product overflows or rounds to a subnormal.
  * NaN gives NaN. 0 gives 1.
  */
 static inline float te__expf(float x)

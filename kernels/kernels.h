@@ -23,7 +23,7 @@ struct te__ranges {
 /* lower-case name, and size of the argument struct */
 const char *te__k_name(enum te_k_id id);
 size_t te__k_nbytes(enum te_k_id id);
-/* whether it communicates with other ranks: a kernel of kernels/comm */
+/* 1: the kernel communicates with other ranks: it is in kernels/comm */
 int te__k_is_collective(enum te_k_id id);
 /* offsets of the device pointers in the struct; returns their number */
 uint32_t te__k_ptrs(enum te_k_id id, const uint16_t **ret_offset);

@@ -10,7 +10,7 @@
 #define TE__H_MR 8
 #define TE__H_NR 32
 
-/* of arrays that loops go through in vectors */
+/* alignment of arrays that loops access by vectors */
 #define TE__H_ALIGNED _Alignas(64)
 #define TE__H_ALIGNED_TO(p) __builtin_assume_aligned(p, 64)
 
@@ -29,8 +29,8 @@ void te__h_micro(int64_t n, struct te__h_rows a, const float *b, int64_t bs, flo
 		 int add);
 
 /*
- * The same with n = TE__H_MR and add, of the terms j <= r (lower) or j >= r. Other elements of a
- * are 0, and what they would be multiplied by may be NaN.
+ * With n = TE__H_MR and add, only the terms j <= r (lower) or j >= r. Other elements of a are 0,
+ * and their factors may be NaN.
  */
 void te__h_micro_lower(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs);
 void te__h_micro_upper(struct te__h_rows a, const float *b, int64_t bs, float *c, int64_t cs);

@@ -72,7 +72,7 @@ TE_PHILOX_FN struct te_philox te_philox_flat(uint64_t seed, uint64_t offset, uin
 }
 
 /* dropout of attention: keys 8g .. 8g+7 of query q of a head of all batches; the tag's top bit
- * separates these numbers from those of te_philox_flat() */
+ * separates these numbers from the numbers of te_philox_flat() */
 TE_PHILOX_FN struct te_philox te_philox_attn(uint64_t seed, uint64_t offset, uint32_t tag,
 					     uint32_t head, uint32_t q, uint32_t g)
 {

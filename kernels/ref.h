@@ -21,7 +21,7 @@
 #include "libtecore/base/dtype_inline.h"
 
 #define TE__H_CHUNK 1024 /* a multiple of 8 */
-/* the sum of a row is that of its spans, each summed by te__h_sum() or alike */
+/* a row is summed by spans, each with te__h_sum() or a similar function */
 #define TE__H_SPAN 2048
 
 /* for (c = 0; c < n; c += TE__H_CHUNK) with len elements at c; the same of spans */
@@ -42,7 +42,7 @@ static inline int te__h_noop(const float *noop)
 
 /* v[i] = p[off + i] of FP32, BF16 or FP16 */
 void te__h_load(int32_t dtype, const void *p, int64_t off, int64_t n, float *v);
-/* the same values to read: in place if they are FP32, else in buf */
+/* te__h_load() for reading: in place if p is FP32, else in buf */
 static inline const float *te__h_view(int32_t dtype, const void *p, int64_t off, int64_t n,
 				      float *buf)
 {

@@ -1,6 +1,6 @@
 /*
- * simd.h - a function compiled for several instruction sets, of which each call takes the widest
- * that the processor has.
+ * simd.h - functions compiled for several instruction sets; a call uses the widest one that the
+ * processor has.
  *
  *	TE__SIMD_BODY void scale_body(float *v, float by, int64_t n)
  *	{
@@ -34,7 +34,7 @@ enum te__simd { TE__SIMD_NONE, TE__SIMD_AVX2, TE__SIMD_AVX512 };
 extern _Atomic int te__simd_known; /* 0, or the level that was chosen, and 1 */
 enum te__simd te__simd_choose(void);
 
-/* what calls take; the same throughout the process */
+/* level that calls use; constant in a process */
 static inline enum te__simd te__simd(void)
 {
 	const int known = atomic_load_explicit(&te__simd_known, memory_order_relaxed);

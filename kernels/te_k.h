@@ -50,7 +50,7 @@ enum te_k_id {
 	TE_K_COUNT
 };
 
-/* which elements of an FP8 matrix share a scale; enum te_scaling of te/tensor.h */
+/* sets of elements of an FP8 matrix that share a scale; enum te_scaling of te/tensor.h */
 enum te_k_scaling {
 	TE_K_SCALING_TENSOR = 0,  /* all */
 	TE_K_SCALING_1X128 = 1,	  /* 128 consecutive elements of a row of the copy as stored */
@@ -119,7 +119,7 @@ struct te_k_q {
 	void *col;	      /* [cols, rows], or NULL */
 	const float *scale;   /* TENSOR: needed with row or col */
 	float *scale_inv;     /* TENSOR: of row and col; else of row, needed with it */
-	float *col_scale_inv; /* of col, needed with it; TENSOR: not used */
+	float *col_scale_inv; /* scale-inverses of col, needed with it; TENSOR: not used */
 	float *amax;	      /* TENSOR: folds max |v|, or NULL; also without row and col */
 	const float *noop;
 	float epsilon;	 /* block scaling only */

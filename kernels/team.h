@@ -1,7 +1,7 @@
 /*
  * team.h - the threads that a reference kernel may split its work over.
  *
- * A kernel puts what its parts share into a struct on the stack and calls te__k_for():
+ * A kernel puts the data that its parts share into a struct on the stack and calls te__k_for():
  *
  *	static void add_part(void *arg, int64_t begin, int64_t end)
  *	{
@@ -49,7 +49,7 @@ void te__k_for(int64_t n, int64_t grain, te__k_part_fn *fn, void *arg);
 void *te__k_take(size_t nbytes);
 void te__k_give(void *p);
 
-/* how many threads share a range at most */
+/* maximum number of threads that share a range */
 int te__k_nthreads(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * graph_internal.h - what the files of te_graph_*(3) share.
+ * graph_internal.h - a graph, shared by the files of te_graph_*(3).
  *
  * graph.c checks arguments and owns the graph; memory.c lays out the pool; rng.c chooses random
  * numbers; capture.c warms up, captures and restores; grads.c checks gradients; replay.c replays;
@@ -16,15 +16,15 @@
 
 #define TE__GRAPH_ALIGN 256
 
-/* What te_graph_bind keeps for an argument. */
+/* State of an argument for te_graph_bind. */
 struct te__bound {
 	struct te_tensor *own;	  /* patched: the graph's tensor, which is not in use; or NULL */
 	struct te_tensor *copied; /* each replay copies from or to this tensor; or NULL */
-	enum te_bind how;	  /* of the bound tensor; 0: none is bound */
+	enum te_bind how;	  /* how the tensor is bound; 0: not bound */
 	enum te_bind prefers;	  /* chosen by the first bind that could be patched; 0 before */
 	double patch_us, copy_us; /* measured by that bind; 0: not measured */
-	/* bit te_sched_kind: the argument's memory is its own in that pass of the callable; in the
-	 * others it may be anything's */
+	/* bit te_sched_kind: the argument's memory is not shared during that pass of the
+	 * callable */
 	uint32_t passes;
 	int32_t binding[3]; /* numbers of the bindings in recording() */
 };
@@ -32,7 +32,7 @@ struct te__bound {
 /* One callable with its tensors. */
 struct te__graph_callable {
 	struct te_callable c; /* in, out and name are copies */
-	void (*release)(void *self); /* of the callable, until the graph owns it */
+	void (*release)(void *self); /* from the callable, until the graph owns it */
 	/* one array: inputs, their gradients, outputs, their gradients; bound has the same order */
 	struct te_tensor **in, **in_grad, **out, **out_grad;
 	struct te__bound *bound;
@@ -41,7 +41,7 @@ struct te__graph_callable {
 	struct te_recording *rec[3]; /* by te_sched_kind */
 	int has_bindings;	     /* bound[].binding is valid */
 	int32_t chunk, micro, layer;
-	uint64_t rng_index, rng_advance; /* of a plan: see rng.c */
+	uint64_t rng_index, rng_advance; /* for the callable's plan: see rng.c */
 	int32_t prev, next; /* neighbours in the chain; -1: none, or no chain */
 	int32_t at[3];	    /* its steps by te_sched_kind; -1: the schedule has none */
 	/* buffers of the pool, by argument; -1: none */
@@ -57,7 +57,8 @@ struct te_graph {
 	struct te_schedule *schedule;
 	int32_t ncallables, nsteps;
 	int training; /* the schedule has backward passes */
-	/* the first micro-batch's number in a larger step, and how many that has; 0: this one */
+	/* number of the first micro-batch in a larger step, and the step's number of them; 0:
+	 * none */
 	int32_t first_micro, total_micro;
 	struct te__graph_callable *callable;
 	struct te_sched_step *step;
@@ -67,7 +68,7 @@ struct te_graph {
 		*old; /* during an update: the graph whose recordings are updated; or NULL */
 	struct te_graph_change change;
 	struct te_event *order, *tail; /* order the streams of replays */
-	struct te_stream *last_stream; /* of the latest replay, or NULL */
+	struct te_stream *last_stream; /* stream of the latest replay, or NULL */
 	/* side stream of the latest replay whose end no stream of a replay waits for, or NULL */
 	struct te_stream *trailing;
 	void *pool;
@@ -129,17 +130,17 @@ int te__graph_call(struct te_graph *g, const struct te_sched_step *s, struct te_
 int te__graph_edge(struct te_graph *g, int last, const char *fn, struct te_stream *stream);
 /* later work on the stream runs after all work queued on the other stream */
 int te__graph_follow(struct te_stream *stream, struct te_event *event, struct te_stream *other);
-/* the same for streams of replays; if it is not possible the CPU waits for the other */
+/* te__graph_follow() for streams of replays; if not possible, the CPU waits for the other */
 int te__graph_await(struct te_stream *stream, struct te_stream *other);
 /* te_graph_run, called by fn */
 int te__graph_run(struct te_graph *graph, struct te_stream *stream, const char *fn);
-/* its passes one by one, captured or not, without the last function */
+/* queues the graph's passes one by one, captured or not, without the last function */
 int te__graph_passes(struct te_graph *graph, struct te_stream *stream, const char *fn);
 /* returns the code of a failed step with an error message that names the step */
 int te__graph_step_failed(const struct te_graph *g, const struct te_sched_step *s, const char *fn,
 			  const char *what, int code);
 /*
- * A gradient that backward must write and does not: the input, and how many bytes are written.
+ * A gradient that backward must write and does not: the input, and the number of bytes written.
  * Returns 1, or 0 if all gradients of the callable are written or that is unknown.
  */
 struct te__grad_gap {

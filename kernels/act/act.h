@@ -38,7 +38,7 @@ struct te_k_act_bwd {
 	const void *dy, *x;
 	void *dx;    /* T or NULL; not gated: may be dy or x */
 	float *part; /* [TE_K_NPARTS(rows), dx cols] or NULL */
-	int64_t rows, cols; /* of dy */
+	int64_t rows, cols; /* extents of dy */
 	struct te_k_q q;
 	int32_t act, gated;
 	int32_t dtype;

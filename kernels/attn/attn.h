@@ -11,8 +11,8 @@
  * TE_K_ATTN_MAX_HEAD_DIM, scale is above 0. Probabilities are dropped after
  * normalisation (philox.h, element (head, q, k)). The number of a head is te_k_attn_head(): these
  * heads may be some of more, first_head and those after it.
- * Later tokens change no bit of a row, except that a device kernel may multiply values of up to 127
- * of them by 0, so that NaN and infinities among those propagate. On a device, qkv, out and their
+ * Later tokens change no bit of a row, except that a device kernel may multiply up to 127 later
+ * values by 0, so that NaN and infinities among them propagate. On a device, qkv, out and their
  * gradients must be aligned to 16 bytes if head_dim elements are a multiple of 16 bytes.
  * q is of out [batch * seqlen, nheads * head_dim], without block scaling; on a device of BF16 only.
  */
@@ -54,7 +54,7 @@ struct te_k_attn_bwd {
 	int32_t pad;
 };
 
-/* of head bh = b * nheads + h, where nheads are here */
+/* number of head bh = b * nheads + h among all heads; nheads: heads in this launch */
 TE_K_INLINE uint32_t te_k_attn_head(int64_t bh, int32_t nheads, int32_t first, int32_t others)
 {
 	return (uint32_t)(bh + first + bh / nheads * others);

@@ -2,11 +2,12 @@
  * comm.h - arguments of the collective kernels. Included by te_k.h, which has the common rules.
  *
  * Each rank launches the same kernels with the same sizes in the same order. A rank's *region* is
- * memory that all ranks map: the region of rank r is stride bytes after that of rank r - 1, in the
- * addresses of every device. Ranks write into the regions of others, and read only their own.
+ * memory that all ranks map: the region of rank r is stride bytes after the region of rank r - 1,
+ * in the addresses of every device. Ranks write into the regions of others, and read only their
+ * own.
  *
  *	flags		[2 phases][TE_K_COMM_CTAS][16] words of 64 bits, one for each source rank:
- *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is that of nvls
+ *			te_k_comm_flag() + step; word TE_K_COMM_ARRIVED is for nvls
  *	3 buffers	packet memory of the epochs with each remainder modulo 3
  *
  * A buffer holds one header for each source rank, then the packets of the operation. Both its parts
@@ -36,11 +37,12 @@
  * initialise their regions, ctl and status again.
  *
  * Results: x_0 + x_1 + ... in rank order in FP32, one rounding to the type, FP8 with saturation; an
- * average is divided by the number of ranks before that rounding. Minimum and maximum are those of
- * IEEE 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
+ * average is divided by the number of ranks before that rounding. Minimum and maximum follow IEEE
+ * 754-2019: NaN if an operand is NaN, and -0 below +0. NaN results are 0x7fffffff, 0x7fff or
  * 0x7f. Integers: the sum modulo 2^32 or 2^8, the average is the exact sum divided by the number
  * of ranks, rounded towards 0. So every algorithm but nvls gives the same bits, on every rank, and
- * reduce-scatter and all-gather give those of all-reduce. With one rank the result is a copy.
+ * reduce-scatter followed by all-gather gives the bits of all-reduce. With one rank the result is a
+ * copy.
  * All-gather and broadcast do not change a bit.
  */
 #ifndef TE_K_COMM_H
@@ -63,8 +65,8 @@ enum te_k_comm_collective {
 };
 
 /*
- * What is sent where, by the API's names of the algorithms (te_comm_allreduce(3)). Bytes that each
- * of n ranks sends in an all-reduce of B bytes:
+ * Data sent by each algorithm, named as in te_comm_allreduce(3), and bytes that each of n ranks
+ * sends in an all-reduce of B bytes:
  *	ll		2 (n - 1) B	all data to all ranks, half of each packet is a flag
  *	oneshot		(n - 1) B	all data to all ranks
  *	twoshot		2 (n - 1) / n B	a chunk to the rank that reduces it, its result to all
@@ -105,7 +107,7 @@ enum te_k_comm_algorithm {
 
 enum te_k_comm_op { TE_K_COMM_SUM, TE_K_COMM_AVG, TE_K_COMM_MIN, TE_K_COMM_MAX, TE_K_COMM_OPS };
 
-/* what a message is part of */
+/* phase of an operation that a message belongs to */
 enum te_k_comm_phase {
 	TE_K_COMM_HEADER,
 	TE_K_COMM_DATA,	  /* ll, oneshot; twoshot: input of a chunk */
@@ -119,17 +121,17 @@ enum te_k_comm_code {
 	TE_K_COMM_TIMEOUT,  /* nothing arrived before the deadline */
 	TE_K_COMM_ABORTED,  /* *abort is not 0 */
 	TE_K_COMM_MISMATCH, /* another rank called another operation: signatures */
-	TE_K_COMM_MISMATCH_AT, /* the same at other offsets or in another epoch: te_k_comm_head() */
+	TE_K_COMM_MISMATCH_AT, /* same operation, other offsets or epoch: te_k_comm_head() */
 };
 
-/* of one rank, in its own device memory, initially 0; only one kernel at a time uses it */
+/* state of one rank, in its device memory, initially 0; used by one kernel at a time */
 struct te_k_comm_ctl {
 	uint64_t epoch;	 /* operations so far */
 	uint32_t begun;	 /* blocks of the kernel that have read it, without block 0 */
 	uint32_t failed; /* enum te_k_comm_code */
 };
 
-/* of one rank, in memory that the host reads while a kernel runs */
+/* status of one rank, in memory that the host reads while a kernel runs */
 struct te_k_comm_status {
 	uint32_t complete; /* 1: the rest has been written */
 	uint32_t code;	   /* enum te_k_comm_code */
@@ -141,7 +143,7 @@ struct te_k_comm_status {
 	uint64_t expected, got; /* signatures, heads, flags or packets' upper 8 bytes */
 };
 
-/* root of the maximum by which ranks wait for each other: they tell it from one of a caller */
+/* value of root for a barrier's maximum, which distinguishes it from a caller's operation */
 #define TE_K_COMM_BARRIER 4
 
 /*
@@ -159,11 +161,11 @@ struct te_k_comm {
 	uint8_t *multicast; /* nvls, nvls-oneshot: the regions of all ranks at once; else unused */
 	int64_t count; /* elements */
 	int64_t stride, buffer_nbytes; /* multiples of 128 */
-	uint64_t deadline_ns; /* of all waits for packets, and of each one for flags; 0: none */
+	uint64_t deadline_ns; /* time of all waits for packets, of each for flags; 0: none */
 	int32_t nranks, rank;
 	int32_t dtype, op, algorithm;
 	int32_t max_blocks; /* 1 to TE_K_COMM_CTAS, the same on all ranks; all must be resident */
-	int32_t root; /* of a broadcast, in which op is 0; TE_K_COMM_BARRIER; otherwise 0 */
+	int32_t root; /* broadcast, with op 0: the root; TE_K_COMM_BARRIER; otherwise 0 */
 	uint32_t arrays; /* zerocopy, nvls: of offsets that others access, below 2^23; else 0 */
 };
 
@@ -172,9 +174,9 @@ struct te_k_comm {
 #define TE_K_COMM_HEADERS_NBYTES (TE_K_COMM_RANKS * TE_K_COMM_PACKET)
 
 /*
- * The time after which a wait fails. What a rank sends at its begin tells whether it takes part.
- * What it sends later it may not send because it waits for another rank, which is the one to
- * name: that wait fails first.
+ * The time after which a wait fails. A rank's first message shows that it takes part. Later
+ * messages may be missing because the rank waits for another one, which the error should name: so
+ * waits for later phases last longer.
  */
 TE_K_INLINE uint64_t te_k_comm_limit_ns(uint64_t deadline_ns, uint32_t phase)
 {
@@ -188,7 +190,7 @@ TE_K_INLINE int64_t te_k_comm_region_nbytes(int64_t buffer_nbytes)
 	return TE_K_COMM_FLAGS_NBYTES + TE_K_COMM_BUFFERS * buffer_nbytes;
 }
 
-/* where the buffer of an epoch begins in a region */
+/* offset of an epoch's buffer in a region */
 TE_K_INLINE int64_t te_k_comm_buffer(const struct te_k_comm *a, uint64_t epoch)
 {
 	return TE_K_COMM_FLAGS_NBYTES + (int64_t)(epoch % TE_K_COMM_BUFFERS) * a->buffer_nbytes;
@@ -200,7 +202,7 @@ TE_K_INLINE int32_t te_k_comm_source(int32_t to, int32_t from)
 	return from - (from > to);
 }
 
-/* packets of nbytes; a packet has the same elements wherever the array begins */
+/* packets of nbytes; the elements of a packet do not depend on the array's address */
 TE_K_INLINE int64_t te_k_comm_packets(int64_t nbytes)
 {
 	return (nbytes + TE_K_COMM_PACKET - 1) / TE_K_COMM_PACKET;
@@ -213,9 +215,9 @@ TE_K_INLINE int64_t te_k_comm_chunk(int64_t npackets, int32_t nranks)
 }
 
 /*
- * What buffer_nbytes must be at least; nbytes: of count elements. staged is faster with more, up to
- * some MiB, and needs that much for each block to have a packet in a step, and for 2^22 steps at
- * most.
+ * Minimum of buffer_nbytes; nbytes: size of count elements. staged is faster with more, up to some
+ * MiB, and needs this minimum so that each block has a packet in a step, and there are 2^22 steps
+ * at most.
  */
 TE_K_INLINE int64_t te_k_comm_buffer_nbytes(int32_t algorithm, int32_t nranks, int64_t nbytes)
 {
@@ -241,9 +243,9 @@ TE_K_INLINE int64_t te_k_comm_step(int64_t buffer_nbytes, int32_t nranks, int32_
 }
 
 /*
- * What all ranks must agree on: bits 0 to 39 count, 40 type, 44 op or root, 48 algorithm,
- * 52 max_blocks. Bits 60 to 62 are the collective, 0 here, and 63 is 0, so that a header is no
- * empty packet.
+ * Signature of an operation, equal on all ranks: bits 0 to 39 count, 40 type, 44 op or root,
+ * 48 algorithm, 52 max_blocks. Bits 60 to 62 are the collective, 0 here, and 63 is 0, so that a
+ * header is not an empty packet.
  */
 TE_K_INLINE uint64_t te_k_comm_signature(const struct te_k_comm *a)
 {
@@ -267,18 +269,18 @@ TE_K_INLINE uint64_t te_k_comm_flag(const struct te_k_comm *a, uint64_t epoch, u
 }
 
 /*
- * A part of a reduction over ranks of several nodes: with the FP32 sums of lower ranks (or minima,
- * or maxima), those of nin ranks more, in their order, without other ranks taking part in it. So an
- * array gives the same bits however its ranks are divided among calls. The last call divides
- * averages by nranks and rounds. Floating types.
+ * A part of a reduction over ranks of several nodes: adds the inputs of nin ranks, in their order,
+ * to the FP32 sums (or minima, or maxima) of lower ranks. No other rank takes part in a call. The
+ * bits do not depend on the division of ranks among calls. The last call divides averages by nranks
+ * and rounds. Floating types.
  */
 struct te_k_comm_fold {
-	const void *in;	   /* [n] of the first of these ranks */
+	const void *in;	   /* [n] input of the first of these ranks */
 	const float *from; /* [n]; NULL: there are no lower ranks */
 	float *sums;	   /* [n], also in place; not used by the last call */
-	void *out;	   /* [n]: of the last call; else NULL */
+	void *out;	   /* [n] output of the last call; else NULL */
 	int64_t n;
-	int64_t stride; /* bytes from the input of one rank to that of the next */
+	int64_t stride; /* bytes from the input of one rank to the next one's */
 	int32_t nin, nranks;
 	int32_t dtype, op;
 };

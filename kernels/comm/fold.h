@@ -11,7 +11,7 @@
 
 /* the reference function of the kernel, for callers that launch nothing */
 TE_EXPORT void te__h_comm_fold(const struct te_k_comm_fold *a);
-/* any type: src[r] is of rank r; out is none of them */
+/* any type; src[r]: input of rank r. out must not be an input */
 TE_EXPORT void te__comm_reduce(int32_t dtype, int32_t op, int32_t nranks, const void *const *src,
 			       int64_t n, void *out);
 

@@ -38,7 +38,7 @@
 
 #define TE_K_COMM_NORM_COLS 16384 /* at most */
 
-/* which codes share a scale */
+/* sets of codes that share a scale */
 enum te_k_comm_scaling {
 	TE_K_COMM_SCALING_TENSOR,
 	TE_K_COMM_SCALING_TOKEN,
@@ -106,7 +106,7 @@ TE_K_INLINE int32_t te_k_comm_norm_nwords(const struct te_k_comm_norm *a)
 	return (a->rstd ? 1 : 0) + (a->amax ? 1 : 0) + te_k_comm_norm_nscales(a);
 }
 
-/* of the whole array, with its padding */
+/* bytes of the whole array, with padding */
 TE_K_INLINE int64_t te_k_comm_norm_scale_inv_nfloats(const struct te_k_comm_norm *a)
 {
 	return a->scaling == TE_K_COMM_SCALING_TENSOR ? 1 :

@@ -51,7 +51,7 @@ int te__hc_again(struct te__hc_op *o, enum te_k_comm_phase phase, int peer, uint
 uint64_t te__hc_full(uint64_t x);
 
 #define TE__HC_BLOCK 64 /* packets that are reduced together */
-#define TE__HC_LANES (TE__HC_BLOCK * TE_K_COMM_PACKET) /* at most so many elements */
+#define TE__HC_LANES (TE__HC_BLOCK * TE_K_COMM_PACKET) /* maximum elements of a block */
 _Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
 
 /* for (i = begin; i < end; i += TE__HC_BLOCK) with n packets at i */
@@ -59,7 +59,7 @@ _Static_assert(TE__HC_LANES <= TE__H_CHUNK, "a block is a chunk");
 	for (int64_t i = (begin), n; i < (end) && (n = te__h_min((end) - i, TE__HC_BLOCK), 1); \
 	     i += TE__HC_BLOCK)
 
-/* nbytes of the operands of all ranks, at most a block; dst is none of them */
+/* reduce nbytes of the operands of all ranks, at most a block; dst must not be an operand */
 void te__hc_reduce(const struct te__hc_op *o, const uint8_t *const *src, int64_t nbytes,
 		   uint8_t *dst);
 /* nbytes, at most a block, of sums become averages */

@@ -42,7 +42,7 @@ struct te_k_dropout {
 	void *y;
 	const uint64_t *seed, *offset;
 	int64_t n;
-	uint32_t threshold; /* of 65536: round(p * 65536) */
+	uint32_t threshold; /* round(p * 65536) */
 	uint32_t tag;
 	int32_t dtype;
 	int32_t pad;

@@ -9,7 +9,7 @@
 #define EMBED_BWD_MAX_ROWS (1 << 28) /* row * EMBED_BWD_SPAN + table row fits in 32 bits */
 
 /* embed_bwd_small_m: a warp per row of dy and 256 columns */
-#define EMBED_SMALL_M_ROWS 256 /* of dy, at most */
+#define EMBED_SMALL_M_ROWS 256 /* maximum rows of dy */
 #define EMBED_SMALL_M_THREADS 128
 #define EMBED_SMALL_M_COLS (32 * TE_V)
 

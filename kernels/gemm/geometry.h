@@ -9,7 +9,7 @@
 #define SMALL_M_MIN_WARPS 4	      /* one thread for two elements of the tile */
 #define SMALL_M_MAX_WARPS 16
 
-#define SHORT_K_ROWS 32 /* of d of a block */
+#define SHORT_K_ROWS 32 /* rows of d in a block */
 #define SHORT_K_COLS 64
 #define SHORT_K_THREADS 128 /* four warps of 16 rows by 32 columns */
 

@@ -2,9 +2,9 @@
 #ifndef TE_LOSS_GEOMETRY_H
 #define TE_LOSS_GEOMETRY_H
 
-#define CE_THREADS 512 /* of ce_fwd and ce_bwd, at most */
+#define CE_THREADS 512 /* maximum threads of ce_fwd and ce_bwd */
 #define CE_REDUCE_THREADS 1024 /* at most */
 #define CE_JOIN_THREADS 128
-#define CE_REDUCE_ROWS 4 /* that a thread of ce_reduce reads at once */
+#define CE_REDUCE_ROWS 4 /* rows that a thread of ce_reduce reads at once */
 
 #endif

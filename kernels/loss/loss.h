@@ -57,7 +57,7 @@ struct te_k_ce_reduce {
 
 /*
  * dlogits = (softmax - onehot) * grad_scale / *count; 0 in padding columns and rows that do
- * not count; may be in place. Columns are those of te_k_ce_fwd. With f = grad_scale / *count,
+ * not count; may be in place. Columns as in te_k_ce_fwd. With f = grad_scale / *count,
  * dlogits = T((exp(x - max) * (1 / sum) - onehot) * f).
  */
 struct te_k_ce_bwd {

@@ -4,9 +4,9 @@
 
 #define NORM_NV 4			     /* vectors of a row that a thread holds */
 #define NORM_THREADS 512		     /* at most */
-#define NORM_WARP_COLS (32 * NORM_NV * TE_V) /* of a row that a warp holds */
+#define NORM_WARP_COLS (32 * NORM_NV * TE_V) /* columns of a row that a warp holds */
 #define NORM_BLOCK_COLS (NORM_THREADS * NORM_NV * TE_V)
-#define NORM_SMALL_M_ROWS 4 /* of a block, one per warp */
+#define NORM_SMALL_M_ROWS 4 /* rows of a block, one per warp */
 
 /* norm_fwd_colCxN: X(blocks of a cluster, tiles of a block) */
 #define NORM_COL_CLUSTERS(X)                                                        \

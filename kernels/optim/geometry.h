@@ -5,6 +5,6 @@
 #define SUMSQ_THREADS 128
 #define ADAMW_BEGIN_THREADS 256
 #define ADAMW_THREADS 256
-#define ADAMW_NELEMS 4 /* of a thread */
+#define ADAMW_NELEMS 4 /* elements of a thread */
 
 #endif

@@ -34,7 +34,7 @@ struct te_k_adamw_state {
 struct te_k_adamw_begin {
 	const double *part; /* [1 + nmore][TE_K_SUMSQ_PARTS] */
 	struct te_k_adamw_state *state;
-	uint64_t *version; /* of the weights */
+	uint64_t *version; /* version of the weights */
 	float beta1, beta2;
 	float max_norm;
 	int32_t nmore; /* shards after the first */

@@ -3,10 +3,10 @@
 #define TE_REDUCE_GEOMETRY_H
 
 #define COLSUM_THREADS 128
-#define COLSUM_COLS 64 /* of a block */
+#define COLSUM_COLS 64 /* columns of a block */
 
 #define PART_SUM_THREADS 256
-#define PART_SUM_COLS 32 /* of a block, one per lane */
-#define PART_SUM_SMALL 8 /* up to so many parts, a block is one warp */
+#define PART_SUM_COLS 32 /* columns of a block, one per lane */
+#define PART_SUM_SMALL 8 /* maximum number of parts for blocks of one warp */
 
 #endif

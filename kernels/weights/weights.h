@@ -23,7 +23,7 @@ struct te_k_weight {
 	int64_t row, col;  /* [rows, cols] and [cols, rows]; -1: not wanted */
 	int64_t scale_inv, col_scale_inv; /* as in struct te_k_q */
 	int64_t tile;	 /* tiles of all entries before this one: te_k_weight_ntiles */
-	int32_t slot;	 /* of scale and amax */
+	int32_t slot;	 /* index in scale and amax */
 	int32_t dtype;	 /* E4M3 or E5M2 */
 	int32_t scaling; /* TE_K_SCALING_TENSOR or _128X128 */
 	int32_t pad;
@@ -59,7 +59,7 @@ struct te_k_weights {
 	int32_t n, nslots;
 	int32_t window;
 	int32_t record; /* 1: delayed recipe, and the amaxes are wanted */
-	float fmt_max[2]; /* of E4M3 and E5M2 */
+	float fmt_max[2]; /* largest values of E4M3 and E5M2 */
 	float epsilon;	  /* as in te_k_scale_current */
 	int32_t pow2;
 	int32_t blocks; /* 1: entries are scaled by blocks */
@@ -105,7 +105,7 @@ TE_K_INLINE int te_k_weights_current(const struct te_k_weights *a)
 	return a->done->copies == *a->version && (!a->record || a->done->amax == *a->version);
 }
 
-/* what te_k_quantize would be given for the codes of an entry */
+/* arguments of te_k_quantize for the codes of an entry */
 TE_K_INLINE struct te_k_q te_k_weight_q(const struct te_k_weights *a, const struct te_k_weight *w)
 {
 	struct te_k_q q = {};

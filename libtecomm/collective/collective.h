@@ -1,9 +1,9 @@
 /*
- * collective.h - how a communicator queues collective kernels (kernels/comm/comm.h).
+ * collective.h - queueing of a communicator's collective kernels (kernels/comm/comm.h).
  *
- * Their state is of the communicator: packet memory before the pools of all ranks, a ctl in device
- * memory, a status in pinned memory. A failure that a kernel has described there, or that a rank
- * has told the control page, ends the communicator at the next call.
+ * A communicator has packet memory before the pools of all ranks, a ctl in device memory, and a
+ * status in pinned memory. A failure that a kernel describes there, or that a rank records in the
+ * control page, ends the communicator at the next call.
  */
 #ifndef TE__COLLECTIVE_H
 #define TE__COLLECTIVE_H
@@ -18,13 +18,13 @@
 #include "libtecomm/pool/pool.h"
 #include "libtecomm/reach/nvls.h"
 
-/* what the ranks settle when they create the communicator */
+/* terms that the ranks agree on when they create the communicator */
 struct te__coll_terms {
-	int64_t buffer_nbytes; /* of packet memory, of which a region has three */
-	int32_t max_blocks;  /* of a kernel that waits for other ranks */
-	int host;	     /* the backend is host: the table has rows of its own */
-	int device_sums;   /* chains between nodes are added by the devices */
-	bool fabric;	   /* memory of ranks on other nodes is mapped: they are as if on one */
+	int64_t buffer_nbytes; /* size of a packet buffer, of which a region has three */
+	int32_t max_blocks;  /* limit of blocks of a kernel that waits for other ranks */
+	int host;	     /* 1: host backend, which has separate rows of the table */
+	int device_sums;   /* 1: devices add in chains between nodes */
+	bool fabric;	   /* memory of ranks on other nodes is mapped, as on one node */
 	char nvls_why[TE__NVLS_WHY]; /* why there is no multicast memory; "": there is */
 };
 
@@ -35,56 +35,57 @@ struct te__coll {
 	struct te__coll_terms terms;
 	const struct te__table *table;
 	struct te__nodes *nodes; /* NULL: all ranks have mapped each other's memory */
-	/* of all operations; the word of te__coll_word() and a ctl of kernels alone follow */
+	/* ctl of all operations; then the word of te__coll_word() and a ctl of kernels alone */
 	struct te_k_comm_ctl *ctl;
 	struct te_k_comm_status *status;
 	uint64_t deadline_ns;
-	/* the streams of the last operation that was queued, and of the last one in a capture */
+	/* streams of the last queued operation, and of the last one in a capture */
 	struct te_stream *queued, *captured;
-	struct te_event *order; /* of streams in a capture */
-	int told; /* the failure in status */
+	struct te_event *order; /* orders streams in a capture */
+	int told; /* 1: the failure in status was reported */
 };
 
-/* of TE_COMM_PACKETS, as all ranks can use it */
+/* te__coll_terms.buffer_nbytes from TE_COMM_PACKETS */
 int64_t te__coll_buffer_nbytes(const char *backend);
 
-/* collective; c is zeroed but for its table, and te__coll_fini() may follow a failure */
+/* collective; c must be zero except its table; te__coll_fini() may follow a failure */
 int te__coll_init(struct te__coll *c, struct te__boot *boot, struct te__pool *pool,
 		  const char *name, const struct te__coll_terms *terms);
-/* after the work of the context has ended, before the pool is destroyed */
+/* call it after the work of the context has ended and before the pool is destroyed */
 void te__coll_fini(struct te__coll *c);
 
-/* before launches on the stream: they run after the last operation. Errors as te__pool_check() */
+/* call it before launches on the stream, which then run after the last operation. Errors as
+ * te__pool_check() */
 int te__coll_begin(struct te__coll *c, const char *fn, struct te_stream *stream);
-/* of the device: an INT32 that barriers exchange */
+/* device address of an INT32 that barriers exchange */
 void *te__coll_word(const struct te__coll *c);
 /* the arguments that all operations have in common */
 struct te_k_comm te__coll_args(const struct te__coll *c);
 
-/* the same for a kernel of this rank alone, which no other rank takes part in */
+/* te__coll_args() for a kernel without other ranks */
 struct te_k_comm te__coll_args_alone(const struct te__coll *c);
 
-/* by TE_COMM_ALGO, or TE_COMM_ONE_SHOT or TE_COMM_TWO_SHOT, by size, where a latency counts */
+/* the algorithm where latency matters: by TE_COMM_ALGO, or ONE_SHOT or TWO_SHOT by size */
 enum te_comm_algorithm te__coll_latency(const struct te__coll *c, int64_t nbytes);
 
 /* an all-reduce as it will be run */
 struct te__coll_choice {
 	enum te_comm_algorithm algorithm;
 	int32_t kernel;	    /* enum te_k_comm_algorithm */
-	int32_t max_blocks; /* of a launch */
+	int32_t max_blocks; /* limit of blocks of a launch */
 	int64_t each;	    /* elements of a launch */
-	int explain;	    /* set before: reason is wanted */
+	int explain;	    /* input; 1: set reason */
 	char reason[160];
 };
 #define TE__COLL_SYMMETRIC 1u /* in and out are symmetric memory */
-#define TE__COLL_NVLS 2u      /* operation, type and alignment are such that nvls takes them */
-/* arrays: of the flags above. Errors are recorded, naming fn */
+#define TE__COLL_NVLS 2u      /* nvls supports operation, type and alignment */
+/* arrays: flags above. Errors are recorded, naming fn */
 int te__coll_choose(const struct te__coll *c, const char *fn, enum te_k_comm_collective what,
 		    int64_t count, enum te_dtype dtype, uint32_t arrays,
 		    const struct te_comm_call_opts *opts, struct te__coll_choice *ret);
-/* of enum te_k_comm_algorithm, as in TE_COMM_ALGO; NULL: there is no such one */
+/* the name of an enum te_k_comm_algorithm, as in TE_COMM_ALGO; NULL: no such algorithm */
 const char *te__coll_kernel_name(int32_t kernel);
-/* blocks of a launch of count elements */
+/* number of blocks of a launch of count elements */
 int te__coll_nblocks(const struct te__coll *c, const struct te__coll_choice *k, int64_t count,
 		     enum te_dtype dtype);
 

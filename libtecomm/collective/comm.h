@@ -19,24 +19,24 @@ struct te_comm {
 	struct te__coll coll;
 	struct te__table table;
 	struct te__nccl *nccl; /* once a call has asked for it */
-	struct te__watch *watch; /* of ranks on several nodes that share memory */
+	struct te__watch *watch; /* for ranks on several nodes that share memory */
 	char name[64];
 	int created;   /* te__comm_create() has succeeded */
 	int recovered; /* there is a successor that this rank is part of */
 };
 
 /*
- * te_comm_create(), or, with `from` a communicator whose ranks have agreed on it, a successor or a
- * group of them (te__boot_reopen())
+ * te_comm_create(); with `from`, creates a successor or a group of a communicator whose ranks have
+ * agreed on it (te__boot_reopen())
  */
 int te__comm_create(struct te_ctx *ctx, const struct te_comm_opts *opts,
 		    const struct te__boot_from *from, struct te_comm **ret_comm);
-/* 0 if the ranks can reduce. fn is named by errors */
+/* returns 0 if the communicator can reduce; errors name fn */
 int te__comm_check(const char *fn, struct te_comm *comm);
 
 /* the arguments of a collective call */
 struct te__call {
-	const char *fn; /* that errors name */
+	const char *fn; /* name of the function, for errors */
 	struct te_comm *comm;
 	const void *in;
 	void *out;
@@ -44,7 +44,7 @@ struct te__call {
 	enum te_dtype dtype;
 	enum te_comm_op op;
 	enum te_k_comm_collective what;
-	int32_t root; /* of a broadcast */
+	int32_t root; /* broadcast */
 };
 
 int te__comm_queue(const struct te__call *call, const struct te_comm_call_opts *opts,

@@ -15,14 +15,14 @@ struct te_stream;
 struct te__nccl;
 
 /*
- * Collective. -EOPNOTSUPP: libnccl.so.2 is not there or too old, the backend is host, or
- * NCCL_NVLS_ENABLE is not 0: multicast is off in this library. -ETIMEDOUT: ranks do not come, or
- * NCCL does not connect them in time. All ranks return an error if one of them does.
+ * Collective. -EOPNOTSUPP: libnccl.so.2 is absent or too old, the backend is host, or
+ * NCCL_NVLS_ENABLE is not 0, since multicast is off in this library. -ETIMEDOUT: a rank did not
+ * call, or NCCL did not connect in time. All ranks return an error if one of them does.
  */
 int te__nccl_create(struct te__boot *boot, struct te__pool *pool, struct te__nccl **ret_nccl);
 /*
- * Waits for the other ranks, not longer than the time-out; abort: does not wait, and ends
- * operations that do. Takes NULL, returns NULL.
+ * Waits for the other ranks until the time-out; abort: does not wait, and ends waiting operations.
+ * Takes NULL, returns NULL.
  */
 struct te__nccl *te__nccl_destroy(struct te__nccl *nccl, int abort);
 /* a failure ends the communicator, since other ranks may have queued the operation */

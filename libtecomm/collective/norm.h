@@ -1,13 +1,13 @@
-/* norm.h - what the two files of te_comm_allreduce_norm(3) share. */
+/* norm.h - shared by the two files of te_comm_allreduce_norm(3). */
 #ifndef TE__COMM_NORM_H
 #define TE__COMM_NORM_H
 
 #include "kernels/launch.h"
 #include "libtecomm/collective/comm.h"
 
-#define TE__COMM_NORM_ALIGN 256 /* bytes, of ws and its parts */
+#define TE__COMM_NORM_ALIGN 256 /* alignment of ws and its parts, in bytes */
 
-/* the arguments of a call; of k.comm: in, out (s), count, dtype and op */
+/* the arguments of a call; in k.comm: in, out (s), count, dtype and op */
 struct te__comm_norm {
 	const char *fn;
 	struct te_comm *comm;
@@ -19,8 +19,8 @@ struct te__comm_norm {
 };
 
 struct te__comm_norm_how {
-	int packets;		 /* 1: rows are such that te_k_comm_norm takes them */
-	int fused;		 /* 1: it exchanges them, too */
+	int packets;		 /* 1: te_k_comm_norm supports the rows */
+	int fused;		 /* 1: te_k_comm_norm also does the exchange */
 	struct te_k_comm_norm k; /* its arguments then */
 	char reason[120];
 };
@@ -35,13 +35,13 @@ static inline int te__comm_norm_nranks(const struct te__comm_norm *a)
 	return te__boot_nranks(a->comm->boot);
 }
 
-/* has each rank its own rows of the residual only? */
+/* has each rank only its own rows of the residual? */
 static inline int te__comm_norm_is_sharded(const struct te__comm_norm *a)
 {
 	return a->k.flags & TE_K_COMM_RESIDUAL_SHARDED && te__comm_norm_nranks(a) > 1;
 }
 
-/* have the codes of 128 columns a scale? */
+/* do 128 columns share a scale? */
 static inline int te__comm_norm_is_block(const struct te__comm_norm *a)
 {
 	return a->k.codes && a->k.scaling == TE_K_COMM_SCALING_BLOCK;
@@ -66,13 +66,13 @@ static inline uint64_t te__comm_norm_round_up(uint64_t n)
 	return (n + TE__COMM_NORM_ALIGN - 1) / TE__COMM_NORM_ALIGN * TE__COMM_NORM_ALIGN;
 }
 
-/* the kernel of one rank, of what in has; s is no output */
+/* the kernel of one rank alone, on in; s is not written */
 struct te_k_comm_norm te__comm_norm_alone(const struct te__comm_norm *a, const void *in, void *out);
 int te__comm_norm_launch(const struct te__comm_norm *a, const struct te_k_comm_norm *k,
 			 struct te_stream *stream);
 /*
- * The call by an all-reduce or a reduce-scatter and kernels, where it is not fused. With a choice
- * nothing is queued: the choice describes the sum, with the launches and bytes of all.
+ * The unfused call: an all-reduce or a reduce-scatter, and kernels. With a choice nothing is
+ * queued: the choice describes the sum, with the launches and bytes of all operations.
  */
 int te__comm_norm_apart(const struct te__comm_norm *a, const struct te__comm_norm_how *how,
 			struct te_stream *stream, struct te_comm_choice *choice);

@@ -18,7 +18,7 @@ static inline const struct te__comm_attrs *te__comm_attrs(const struct te_op *op
 	return te_op_attrs(op);
 }
 
-/* elements of the smaller value from an index of the extents before the axis to the next */
+/* elements of the smaller value for each index of the extents before the axis */
 int64_t te__comm_part_nelems(const struct te__comm_attrs *a, const struct te_tensor *small);
 /* the calls of a value with nelems in the part of a rank, of which a call has part */
 int te__comm_parts(const struct te__comm_attrs *a, struct te_stream *stream, const void *in,

@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DIGEST_NBYTES 17 /* of the text: 16 hexadecimal digits and the end */
+#define DIGEST_NBYTES 17 /* size of the text: 16 hexadecimal digits and a 0 */
 
 /*
- * Begins as zeros. Little-endian 64-bit words are multiplied and folded; the last one is padded
+ * Initially zero. Little-endian 64-bit words are multiplied and folded; the last one is padded
  * with zeros, and its length is one more word.
  */
 struct digest {

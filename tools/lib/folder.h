@@ -11,19 +11,19 @@ struct folder {
 };
 
 int folder_open(const char *path, struct folder *ret_f);
-/* the folder of this name in another one, which is made if it is not there; never by a link */
+/* the folder of this name in another one, created if it does not exist; links are refused */
 int folder_open_in(const struct folder *parent, const char *name, struct folder *ret_f);
 void folder_close(struct folder *f);
 
 /* f->path/name, for free(3); NULL after a failure, which was reported */
 char *folder_path(const struct folder *f, const char *name);
-/* 1: there is something of this name, even a link to nothing */
+/* 1: the name exists, even as a dangling link */
 int folder_has(const struct folder *f, const char *name);
-/* STATUS_BAD, with a message, if it is a link that neither the user nor root has made */
+/* STATUS_BAD, with a message, if it is a link that neither the user nor root created */
 int folder_check_link(const struct folder *f, const char *name);
 int folder_sync(const struct folder *f);
 
-/* STATUS_BAD, with a message, if there is something of this name that is not a regular file */
+/* STATUS_BAD, with a message, if the name exists and is not a regular file */
 int folder_check_regular(const struct folder *f, const char *name);
 /*
  * A new file, open for reading and writing. A regular file of that name is removed before;
@@ -32,9 +32,8 @@ int folder_check_regular(const struct folder *f, const char *name);
 int folder_create(const struct folder *f, const char *name, int *ret_fd);
 
 /*
- * Open a file to read it. A link is followed unless it is that of a stranger: neither of the user
- * nor of root nor of its folder's owner. STATUS_BAD, too, if it is not a regular file: a pipe would
- * be waited for.
+ * Open a file to read it. A link is followed only if its owner is the user, root, or the owner of
+ * its folder. STATUS_BAD, too, if it is not a regular file: opening a pipe would block.
  */
 int file_open(const char *path, int *ret_fd);
 

@@ -16,8 +16,8 @@ struct config {
 	double drop_embd, drop_resid, drop_attn;
 	enum te_act act;
 	int tied; /* the head uses the embedding's table */
-	/* What was read, with the fields that are not used here. config_free() releases it; copies
-	 * of the struct borrow it, unless they hold a reference of their own. */
+	/* The object read, including unused fields. config_free() releases it; copies of the struct
+	 * borrow it, unless they take a reference. */
 	json_t *source;
 };
 
@@ -28,8 +28,8 @@ int config_read(const char *path, struct config *ret_cfg);
 int config_parse(const json_t *obj, const char *where, struct config *ret_cfg);
 void config_free(struct config *cfg);
 /*
- * A new reference, or NULL after a failure: all fields that were read, with the present values of
- * those that are used. Readable by config_parse and by transformers.
+ * Returns a new reference, or NULL after a failure: all fields that were read, with the present
+ * values of the used ones. Readable by config_parse and by transformers.
  */
 json_t *config_to_json(const struct config *cfg);
 /* fails if the two describe different models, and names the first field that differs */

@@ -17,16 +17,16 @@ double option_seconds(const char *text);
 /* an option: a row makes both its parser and its lines of --help */
 struct option_row {
 	const char *name;
-	int key; /* what option_next() returns; a lower-case letter is its short name too */
+	int key; /* result of option_next(); a lower-case letter is also its short name */
 	const char *arg;  /* NULL: it has no value; begins with "[": it may have one */
 	const char *help; /* lines; NULL: --help does not list it */
 };
 
 struct option_table {
 	const char *usage; /* the first lines of --help */
-	void (*help)(void); /* or all of them */
+	void (*help)(void); /* prints all lines of --help; or NULL */
 	const struct option_row *rows; /* the last has no name; -h, --help and --version follow */
-	int command; /* no options of the tool follow its first other argument */
+	int command; /* 1: options end at the first other argument */
 };
 
 #define OPTION_ROWS_MAX 128
@@ -34,15 +34,15 @@ struct option_table {
 enum { OPTION_END = -1, OPTION_DONE = -2, OPTION_BAD = -3 };
 
 /*
- * The key of the next option, whose value is optarg; OPTION_END: the other arguments begin at
- * optind; OPTION_DONE: --help or --version has been printed; OPTION_BAD: a failure has been said.
+ * Returns the key of the next option, whose value is optarg; OPTION_END: the other arguments begin
+ * at optind; OPTION_DONE: --help or --version was printed; OPTION_BAD: a failure was reported.
  */
 int option_next(const struct option_table *t, int argc, char **argv);
 
 /* ---- options that are fields of a struct ---- */
 
 enum option_kind {
-	OPTION_HEADING, /* of the lines of --help that follow */
+	OPTION_HEADING, /* heading of the lines of --help that follow */
 	OPTION_FLAG,	/* int64_t: 0 or 1 */
 	OPTION_INT,	/* int64_t; -1 without a default, as the next two */
 	OPTION_COUNT,	/* int64_t, with a unit of option_unit() or without */
@@ -70,33 +70,32 @@ struct option_field {
 	size_t offset;
 	const char *dflt; /* or NULL */
 	double lo, hi;
-	uint32_t flags; /* of the tool */
+	uint32_t flags; /* defined by the tool */
 	const char *arg, *help;
 };
 
 struct option_given {
 	const struct option_field *field;
-	const char *text; /* of option_set() */
+	const char *text; /* for option_set() */
 };
 
 /*
- * The options of a command line that are in some of the tables, of which the last is NULL: their
- * number, or OPTION_DONE or OPTION_BAD of option_next(). One of several fields with a name is
- * given for all of them.
+ * Finds the options of a command line in the tables, which end with NULL. Returns their number, or
+ * OPTION_DONE or OPTION_BAD as option_next(). Of several fields with one name only one is reported.
  */
 int option_given(void (*help)(void), const struct option_field *const *tables, int argc,
 		 char **argv, struct option_given *ret_given, int room);
 /* NULL if no field of the table has the name */
 const struct option_field *option_find(const struct option_field *table, const char *name);
-/* every field of the struct at base, which need not be initialised; an exit status */
+/* set every field of the struct at base, which need not be initialised; an exit status */
 int option_defaults(const struct option_field *table, void *base);
-/* a field from text; where: messages begin with it. An exit status */
+/* set a field from text; where: messages begin with it. An exit status */
 int option_set(const struct option_field *f, void *base, const char *text, const char *where);
 /* a number of bytes within the bounds of the field; an exit status */
 int option_size(const struct option_field *f, const char *text, const char *where, int64_t *ret);
 /* the lines of --help */
 void option_print(const struct option_field *table);
-/* texts */
+/* free the texts in the struct */
 void option_free(const struct option_field *table, void *base);
 
 #endif

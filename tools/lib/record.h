@@ -17,7 +17,7 @@
 
 /* Values go into the innermost object or list that is open. In a list, key is NULL. */
 struct record {
-	json_t *at[RECORD_DEPTH]; /* at[0] is the whole; the others are borrowed */
+	json_t *at[RECORD_DEPTH]; /* open objects, outermost first; the others are borrowed */
 	int depth;
 	const char *wrong; /* NULL, or the first failure */
 };
@@ -36,16 +36,16 @@ void record_text(struct record *r, const char *key, const char *value);
 void record_name(struct record *r, const char *key, const char *value);
 /* text for people: '?' instead of bytes that are not UTF-8 */
 void record_shown(struct record *r, const char *key, const char *text, size_t nbytes);
-/* takes the reference; NULL is the failure of the function that made it */
+/* takes the reference; NULL records the failure of the function that returned it */
 void record_put(struct record *r, const char *key, json_t *value);
 
-/* ends it without a use of it */
+/* ends and releases the object */
 void record_drop(struct record *r);
-/* ends it: the object, or NULL if anything failed, which was reported; what: for the message */
+/* ends and returns the object; NULL after a failure, which was reported; what: for the message */
 json_t *record_end(struct record *r, const char *what);
 /* obj as text, for free(3), or NULL if there is no memory, which was reported */
 char *record_to_text(const json_t *obj, size_t flags, const char *what);
-/* ends it and prints it on stdout: an exit status */
+/* ends the object and prints it on stdout; an exit status */
 int record_print(struct record *r, size_t flags);
 
 /* ---- reading ---- */
@@ -56,7 +56,7 @@ int record_load(const char *path, json_t **ret_obj);
 /* from an open file, which it closes; path: for messages */
 int record_read(int fd, const char *path, json_t **ret_obj);
 
-/* the bytes that record_name() wrote, for free(3); NULL: it is no such value, or no memory */
+/* the bytes that record_name() wrote, for free(3); NULL: not such a value, or no memory */
 char *record_name_of(const json_t *value);
 
 /* Fields of an object. The first bad one is reported with its name, and sets status. */

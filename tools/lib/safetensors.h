@@ -49,8 +49,8 @@ const json_t *st_header(const struct st_file *f);
 const char *st_get_meta(const struct st_file *f, const char *key);
 /* 1 if it exists, else 0 */
 int st_find(const struct st_file *f, const char *name, struct st_tensor *ret_t);
-/* the name of the tensor after that one, which st_next() returned; NULL: of the first. NULL after
- * the last */
+/* the name of the tensor after `name`, which st_next() returned; name NULL: the first. Returns NULL
+ * after the last */
 const char *st_next(const struct st_file *f, const char *name);
 /* compares the data with the digest in the metadata; a file without one passes */
 int st_check_digest(const struct st_file *f);

@@ -1,5 +1,5 @@
 /*
- * shard.h - a model that ranks divide: which part of each weight a rank has.
+ * shard.h - a model that ranks divide: the part of each weight that a rank has.
  *
  * Shard k has the k-th heads, columns of the first and rows of the second matrix of an MLP, and
  * tokens. Norms and the biases after sums are the same in all shards; learned positions are in
@@ -11,17 +11,18 @@
 #include "model.h"
 
 /*
- * The shard's part of weights, or of what is laid out like them: *flat is host memory, laid out as
+ * Copies the shard's part of weights, gradients or moments to dst. flat: host memory, laid out as
  * the weights of `whole`, whose tensors have the same names. trained: dst has no frozen weights.
  */
 int shard_take(const struct model *m, const struct model *whole, const float *flat, int trained,
 	       struct te_tensor *dst);
 /*
- * The reverse, collective: shard 0 gets *ret_flat, laid out as m->whole, for free(3); others NULL.
+ * Reverses shard_take(); collective: shard 0 gets *ret_flat, laid out as m->whole, for free(3);
+ * others NULL.
  */
 int shard_gather(const struct model *m, const struct te_tensor *src, int trained, float **ret_flat);
 
-/* Quantizers of m->whole with the state of q, which are those of m; and the reverse. Not
+/* Create quantizers of m->whole with the state of q, m's quantizers; and the reverse. Not
  * collective: ranks_step() makes the state equal in all shards. */
 int shard_quant_whole(const struct model *m, const struct te_quant *q, struct te_quant **ret_q);
 int shard_quant_take(const struct model *m, const struct te_quant *whole);

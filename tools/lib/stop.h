@@ -4,21 +4,21 @@
 
 #include <stdint.h>
 
-/* what the run does, for the message that a signal prints */
-/* STOP_RANKS: of several ranks, which agree on the step */
+/* phase of a run, for the message that a signal prints; STOP_RANKS: several ranks, which agree on
+ * the step */
 enum stop_phase { STOP_STEP, STOP_VALIDATION, STOP_SAVE, STOP_SAMPLE, STOP_RANKS };
 
 /*
- * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop, once
- * stop_at() is told the step. SIGINT ends the process at once if it is not the first of them.
- * Those that are ignored, as by nohup(1) or for what a script starts with &, stay so.
+ * From now on SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU ask the run to stop; stop_at()
+ * reports it. SIGINT ends the process at once if it is not the first of them. Ignored signals, as
+ * by nohup(1) or in a background process of a script, stay ignored.
  */
 void stop_on_signals(void);
-/* the run is in this phase, and step is the last one it makes if a signal arrives; saves: or not */
+/* set the phase of the run, and the last step if a signal arrives; saves: 1 if it saves then */
 void stop_phase(enum stop_phase phase, int64_t step, int saves);
-/* the run begins again with an earlier step: if it was asked to stop, it does at this one */
+/* the run restarts with an earlier step: if it was asked to stop, it stops at this step */
 void stop_again(int64_t step);
-/* was the run asked to stop at this step, or before */
+/* was the run asked to stop at this step or before? */
 int stop_at(int64_t step);
 /* the step at which it was asked to stop; INT64_MAX: it was not */
 int64_t stop_requested(void);

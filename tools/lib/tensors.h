@@ -9,8 +9,8 @@
 #include "safetensors.h"
 
 struct tensor {
-	char *key;	  /* the name, without what wrappers and prefixes add to it */
-	const char *name; /* in the file */
+	char *key;	  /* the name without prefixes of wrappers */
+	const char *name; /* name in the file */
 	const struct st_file *file;
 	struct st_tensor st;
 	int used; /* a reader of weights has taken it */
@@ -19,20 +19,20 @@ struct tensor {
 struct tensors {
 	struct st_file **file; /* opened here */
 	size_t nfiles;
-	char *path; /* for messages: of the file, the index, or the folder */
+	char *path; /* path of the file, the index, or the folder, for messages */
 	struct tensor *at; /* ordered by key */
 	size_t n;
 };
 
 /* the model in a folder */
 int tensors_of_folder(const char *dir, struct tensors *ret_ts);
-/* those of one file, which outlives them */
+/* the tensors of one file, which must outlive them */
 int tensors_of_file(struct st_file *f, struct tensors *ret_ts);
 void tensors_free(struct tensors *ts);
 
-/* by the name that transformers gives, or the one that metadata have for it; NULL: there is none */
+/* find by the name in transformers, or the name that the metadata give for it; NULL: none */
 struct tensor *tensors_find(const struct tensors *ts, const char *name);
-/* the first one that is neither used nor a known buffer, or NULL; ret_n: how many there are */
+/* the first tensor that is neither used nor a known buffer, or NULL; ret_n: their number */
 const struct tensor *tensors_unused(const struct tensors *ts, size_t *ret_n);
 
 #define SHAPE_TEXT 192

@@ -12,9 +12,9 @@
  * a model that ranks divide, else NULL */
 int weights_write(const struct folder *dir, const char *name, const struct model *m,
 		  const float *whole, char ret_digest[17]);
-/* all tensors of the model are in the file, and no others but known buffers */
+/* read all tensors of the model; the file may have no others except known buffers */
 int weights_read(struct st_file *f, const struct model *m);
-/* the same of the model in a folder: see tensors.h */
+/* weights_read() for the model in a folder: see tensors.h */
 int weights_read_folder(const char *dir, const struct model *m);
 
 #endif

@@ -1,27 +1,28 @@
 /*
  * nodes.h - collective operations of ranks on several nodes.
  *
- * An operation is cut into pieces. Of each, a rank copies its input to staging memory that the
- * ranks of its node share, calls the host to say so, calls it again to wait for the result, and
- * copies that back: all of it queued on the stream, so that recordings have it too.
+ * An operation is divided into pieces. For each piece, a rank copies its input to staging memory
+ * that the ranks of its node share, calls the host to announce it, calls it again to wait for the
+ * result, and copies the result back. All of this is queued on the stream, so recordings have it
+ * too.
  *
- * The ranks with local rank g on every node are rail g, for the g that all nodes have. A thread of
- * each of them, with a link to the others, does part g of a piece when the ranks of its node have
- * their inputs there, by one of two ways:
+ * The ranks with local rank g on every node are rail g, for each g that all nodes have. A thread of
+ * each rank, with a link to the others in its rail, does part g of a piece when the ranks of its
+ * node have put in their inputs, by one of two algorithms:
  *
- *	exchange	nodes send all inputs to each other, and each node adds those of all ranks
+ *	exchange	nodes send all inputs to each other, and each node adds all inputs
  *	chain		sums in FP32 go from node to node, each adding its inputs, and results back
  *
- * Chain takes floating types, and nodes whose ranks are contiguous, so that both add in the order
- * of ranks with one rounding: results are those of one node. With n nodes of l ranks, an all-reduce
- * of S bytes sends (n - 1) l S and (1 + 4 / element size) S from each node.
+ * Chain supports floating types, and nodes whose ranks are contiguous, so that both algorithms add
+ * in the order of ranks with one rounding, and results have the bits of one node. With n nodes of l
+ * ranks, an all-reduce of S bytes sends (n - 1) l S and (1 + 4 / element size) S from each node.
  *
- * Chains may be added by devices (TE_COMM_SUMS, device.c): inputs and results of such a piece are
- * in staging memory of the devices, which the ranks of a node access, and sums and results pass
- * through that of the host on their way, unless the transport takes memory of the device.
+ * Devices may do the additions of chains (TE_COMM_SUMS, device.c): inputs and results of such a
+ * piece are in staging memory of the devices, which the ranks of a node access, and sums and
+ * results go through staging memory of the host, unless the transport can access device memory.
  *
- * All ranks of a node have finished a slot of staging memory when all have put in the next piece
- * that uses it: nothing else is written there by rails.
+ * A slot of staging memory is free when all ranks of the node have put in the next piece that uses
+ * it. Rails write nothing else there.
  */
 #ifndef TE__NODES_H
 #define TE__NODES_H
@@ -35,12 +36,12 @@
 
 struct te__nodes;
 
-#define TE__NODES_LOCAL 63 /* the most ranks of a node: their messages are queued at once */
+#define TE__NODES_LOCAL 63 /* maximum ranks of a node, whose messages are queued at once */
 
-/* of this machine's TE_COMM_STAGE: bytes of a piece, a multiple of 4096, and of staging memory */
+/* from TE_COMM_STAGE: bytes of a piece, a multiple of 4096, and of staging memory */
 size_t te__nodes_piece(const struct te__boot *boot);
 size_t te__nodes_stage(const struct te__boot *boot, size_t piece);
-/* 1: the numbers of each node's ranks are successive, as chain takes them */
+/* 1: the ranks of each node are contiguous, as chain needs */
 int te__nodes_contiguous(const struct te__boot *boot);
 /* of a device, at an address of its packets that is a multiple of TE__NODES_ALIGN */
 #define TE__NODES_ALIGN ((size_t)64 << 10)
@@ -48,16 +49,16 @@ size_t te__nodes_device(const struct te__boot *boot, size_t piece);
 
 /*
  * Collective; all ranks return an error if one of them does. piece: equal on all ranks. device_at:
- * bytes from te__pool_packets() to staging memory of the device, equal on all; 0: there is none.
+ * bytes from te__pool_packets() to staging memory of the device, equal on all; 0: none.
  */
 int te__nodes_create(struct te__boot *boot, struct te__pool *pool, size_t piece, size_t device_at,
 		     struct te__nodes **ret_nodes);
-/* after the work of the context has ended; takes NULL, returns NULL */
+/* call it after the work of the context has ended; takes NULL, returns NULL */
 struct te__nodes *te__nodes_destroy(struct te__nodes *n);
-/* the name of what serves */
+/* the name of the link's transport */
 const char *te__nodes_transport(const struct te__nodes *n);
 
-/* arguments that have been checked; count is above 0 */
+/* checked arguments; count is above 0 */
 struct te__nodes_call {
 	const void *in;
 	void *out;
@@ -72,7 +73,7 @@ struct te__nodes_call {
 /* NULL, or why chain cannot be used */
 const char *te__nodes_no_chain(const struct te__nodes *n, enum te_k_comm_collective what,
 			       enum te_dtype dtype);
-/* exchange up to this many bytes of an array, chain above it, where it can be used */
+/* maximum size of an array for exchange; chain is used above it, if possible */
 int64_t te__nodes_exchange_most(void);
 int te__nodes_queue(struct te__nodes *n, struct te_stream *stream, const struct te__nodes_call *c);
 /* bytes that this rank sends to other nodes, and pieces */

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* tests keep what they compare on the stack; the limit is for what is installed */
+/* tests keep arrays on the stack; the limit of frames is for installed code */
 #pragma GCC diagnostic ignored "-Wframe-larger-than="
 
 /*
@@ -69,20 +69,20 @@ int tt_pair(const char *name, const char *program, tt_pair_fn *suite);
 /* a test case of the suite with tags, for CK_INCLUDE_TAGS; 120 s a test */
 TCase *tt_case(Suite *s, const char *name, const char *tags);
 
-/* n, or an eighth in a build with sanitizers: repetitions and sizes that show these nothing new */
+/* n, or n / 8 in a build with sanitizers, for repetitions and sizes that these gain nothing from */
 #ifdef SANITIZED
 #define TT_FEWER(n) (((n) + 7) / 8)
 #else
 #define TT_FEWER(n) (n)
 #endif
 
-/* a test of _i = 0 .. n - 1; with sanitizers one of nparts ranges of these, which the seed draws */
+/* add a test with _i = 0 .. n - 1; with sanitizers only one of nparts ranges, drawn by the seed */
 #define TT_ADD_LOOP(tcase, test, n, nparts) \
 	tcase_add_loop_test(tcase, test, tt_part(n, nparts), tt_part_end(n, nparts))
 int tt_part(int n, int nparts);
 int tt_part_end(int n, int nparts);
 
-/* ms, or four times that in a build with sanitizers: what processes that are not at fault need */
+/* ms, or four times ms in a build with sanitizers: time limit for correct processes */
 #ifdef SANITIZED
 #define TT_SLOWER(ms) (4 * (ms))
 #else
@@ -105,14 +105,14 @@ float tt_rand_normal(void);			/* mean 0, deviation 1 */
 float tt_rand_bits_f32(void);			/* any bits: NaN, inf, subnormal */
 void tt_fill_normal(float *x, size_t n, float scale);
 void tt_fill_uniform(float *x, size_t n, float lo, float hi);
-/* where tests make files and folders: TMPDIR, by default /tmp. `make check` gives each test a new
- * one, and reports what is left in it */
+/* folder for files of tests: TMPDIR, by default /tmp. `make check` gives each test a new one, and
+ * reports files left in it */
 const char *tt_tmpdir(void);
 /* a folder and its files, which may be folders of files */
 void tt_remove(const char *dir);
 void tt_fill_bytes(void *p, size_t nbytes);	/* any */
 void tt_poison(void *p, size_t nbytes);		/* bytes that no result should have */
-int tt_is_poison(const void *p, size_t nbytes);	/* whether all bytes still are */
+int tt_is_poison(const void *p, size_t nbytes);	/* 1: all bytes still are poison */
 
 /* distance of a and b in representable floats; INT64_MAX if one is NaN */
 int64_t tt_ulps_f32(float a, float b);
@@ -125,7 +125,7 @@ int64_t tt_ulps_f32(float a, float b);
  * faults; with sanitizers, which try one in four after the first 20, up to 6 more.
  */
 int tt_fault_each(int (*fn)(void));
-int tt_fault_next(int n); /* which fault to try after the nth */
+int tt_fault_next(int n); /* number of the fault to try after the nth */
 /* in fn, before calls that cannot report a failure: a fault that has not happened will not */
 void tt_fault_end(void);
 

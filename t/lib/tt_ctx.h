@@ -39,7 +39,7 @@ extern struct te_stream *st;
 int tt_ctx_new(struct te_ctx **ret_ctx);
 
 void tt_setup(void);
-/* replaces the context by a new one, for tests of what it counts since its creation */
+/* replaces the context by a new one, for tests of its counters */
 void tt_renew(void);
 /* fails unless all device memory and pinned memory has been freed */
 void tt_teardown(void);
@@ -47,7 +47,7 @@ void tt_teardown(void);
 /* waits for all queued work and returns a copy of device memory, to be released by free(3) */
 void *tt_bytes(const void *device, size_t nbytes);
 
-/* waits for all queued work and returns how many bytes of device memory are allocated */
+/* waits for all queued work and returns the number of allocated bytes of device memory */
 uint64_t tt_used(void);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct tt_states {
-	size_t nbytes; /* of a state, without padding; set before the first one is added */
+	size_t nbytes; /* size of a state, without padding; set before the first one is added */
 	size_t n;
 	/* the rest is tt_states.c's */
 	size_t room, mask;

@@ -10,19 +10,19 @@
 
 /* a ted and its folder */
 struct ted_run {
-	char dir[64];	 /* of the test */
-	char space[96];	 /* an empty folder for files without a name; of a file system in memory */
-	char sock[96];	 /* of clients */
+	char dir[64];	 /* folder of the test */
+	char space[96];	 /* empty folder for files without a name, in a file system in memory */
+	char sock[96];	 /* socket for clients */
 	char conf[96];	 /* the configuration file */
 	char log[96];	 /* stderr */
 	int notify;	 /* NOTIFY_SOCKET, a datagram socket of the test; -1 before the start */
-	pid_t pid;	 /* 0: it does not run */
+	pid_t pid;	 /* 0: not running */
 	int pass[4];	 /* sockets for LISTEN_FDS */
 	int npass;
 	int watchdog_us; /* 0: none */
 	int nofile;	 /* RLIMIT_NOFILE; 0: as the test */
-	int fault;	 /* which fault point fails; 0: none */
-	const char *map; /* of users, of a user namespace of its own; NULL: that of the test */
+	int fault;	 /* number of the fault point that fails; 0: none */
+	const char *map; /* map of users in a new user namespace; NULL: the test's namespace */
 };
 
 /* the one that most tests need, and the key of its clients: run_init() draws another one */
@@ -50,11 +50,11 @@ int run_stop(struct ted_run *r, int signal);
 void run_end(struct ted_run *r);
 /* the next message to the service manager; waits for it */
 const char *run_notified(struct ted_run *r);
-/* what it has printed */
+/* the output of ted */
 const char *run_log(const struct ted_run *r);
-/* open files of it */
+/* number of ted's open files */
 int nfds_of(pid_t pid);
-/* it has n open files soon: it sees the end of connections after those that end them */
+/* waits until ted has n open files: it detects the end of connections with a delay */
 void ck_nfds(const struct ted_run *r, int n);
 
 /* a connection */
@@ -63,16 +63,16 @@ int dial(const struct ted_run *r);
 void make_key(uint8_t *key);
 /* a message of a kind */
 struct te__wire message(uint32_t kind);
-/* sends m with fd, and waits for the reply: its code. m and *ret_fd are the reply's */
+/* sends m with fd, and waits for the reply, which m and *ret_fd get; returns its code */
 int call(int sock, struct te__wire *m, int fd, struct te__wire_data *ret, int *ret_fd);
-/* the next message, which it waits for: 1, or 0 at the end of the connection */
+/* waits for the next message: 1, or 0 at the end of the connection */
 int next(int sock, struct te__wire *m, struct te__wire_data *ret, int *ret_fd);
-/* HELLO; the code */
+/* sends HELLO; returns the code */
 int hello(int sock, const uint8_t *key);
-/* a connection that has said HELLO */
+/* a connection that has sent HELLO */
 int join(const struct ted_run *r, const uint8_t *key);
 
-/* requests; the code. What the reply says is in reply_text */
+/* send requests; return the code. reply_text has the text of the reply */
 extern char reply_text[sizeof(((struct te__wire *)0)->text)];
 /* any: it is answered */
 int ping(int sock);

@@ -18,9 +18,9 @@ struct progress {
 	int64_t step;	 /* optimizer steps done */
 	double best_val; /* nats per token; infinity before the first validation */
 	int64_t best_step;
-	int64_t eval_step;    /* of the last validation, or -1 */
+	int64_t eval_step;    /* step of the last validation, or -1 */
 	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
-	char data_digest[2 * DIGEST_NBYTES]; /* and the same: of the files, or "TRAIN+VAL" */
+	char data_digest[2 * DIGEST_NBYTES]; /* digest of the files, or "TRAIN+VAL"; must be equal */
 };
 
 /*
@@ -34,14 +34,14 @@ int ckpt_check_room(const char *dir, const struct model *m);
 
 /* has it neither a checkpoint, nor weights, nor the best weights of a run */
 int ckpt_is_free(const char *dir);
-/* STATUS_BAD, with a message, if it has */
+/* STATUS_BAD, with a message, if the folder is not free */
 int ckpt_check_free(const char *dir);
 /* remove the best weights of an earlier run */
 int ckpt_drop_best(const char *dir);
 
 /*
- * Flat buffers of a model that ranks divide, whole, in host memory of shard 0; NULL in other ranks,
- * and where the model is not divided.
+ * Flat buffers of a whole model that ranks divide, in host memory of shard 0; NULL in other ranks,
+ * and if the model is not divided.
  */
 struct ckpt_flat {
 	float *weights, *m, *v;
@@ -52,8 +52,8 @@ void ckpt_flat_free(struct ckpt_flat *flat);
 
 /*
  * Replace the checkpoint in dir. Everything is first written, synced and read back under temporary
- * names, so after a full disk or a crash the previous checkpoint is intact. flat: of ckpt_gather(),
- * or zeros. options NULL: the failure of opts_to_json().
+ * names, so after a full disk or a crash the previous checkpoint is intact. flat: from
+ * ckpt_gather(), or zeros. options NULL: the failure of opts_to_json().
  */
 int ckpt_save(const char *dir, const struct model *m, struct te_adamw *opt,
 	      const struct ckpt_flat *flat, json_t *options, const struct progress *p);

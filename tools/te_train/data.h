@@ -37,10 +37,10 @@ int data_is_bytes(const struct data *d);
 /* "text", "u16" or "u32"; of files of both widths, the larger; "random" */
 const char *data_kind(const struct data *d);
 int32_t data_largest(const struct data *d); /* token id */
-/* of the tokens, whatever their files' names and compression are */
+/* digest of the tokens, which does not depend on names and compression of files */
 const char *data_digest(const struct data *d);
 
-/* n tokens of the span, from index at; fails if a file is no longer what was opened */
+/* n tokens of the span, from index at; fails if a file has changed since it was opened */
 int span_read(const struct span *s, int64_t at, int64_t n, int32_t *dst);
 /* is a file of the data the one that stat(2) described */
 int data_reads(const struct data *d, const struct stat *st);

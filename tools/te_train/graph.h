@@ -34,24 +34,24 @@ int step_graph_plan(const struct opts *o, struct step_graph *g);
 int step_graph_create(struct step_graph *g, struct te_seq *seq, struct te_adamw *opt);
 void step_graph_free(struct step_graph *g);
 
-/* a step of micro-batches of B sequences; flags: TE_STEP_*, in addition to those of the options.
- * Returns what the library returned */
+/* create a step with micro-batches of B sequences; flags: TE_STEP_*, in addition to the options'.
+ * Returns the library's code */
 int step_graph_make(const struct step_graph *g, struct te_seq *seq, struct te_adamw *opt, int64_t B,
 		    uint32_t flags, struct te_step **ret_step);
 
 /* by --recompute; an exit status */
 int step_graph_recompute(struct step_graph *g, const struct te_seq *seq);
 
-/* What --recompute does in all parts of a step. */
+/* Effect of --recompute in all parts of a step. */
 struct recomputed {
-	uint64_t nbytes; /* of values that are computed again */
-	int n, nstay;	 /* their number, and of those that stay */
+	uint64_t nbytes; /* bytes of values that are computed again */
+	int n, nstay;	 /* number of values that are computed again; of values that stay */
 	char why[512];	 /* the first one that stays, and why */
 };
 void step_graph_recomputed(const struct step_graph *g, struct recomputed *ret);
 
-/* what moves values until the activations of a step take target_nbytes; 0: all that moves without
- * delays, up to move_nbytes, 0: no limit. Returns what the library returned */
+/* create an offload that moves values until the activations of a step take target_nbytes; 0: all
+ * values that move without delays, up to move_nbytes, 0: no limit. Returns the library's code */
 int step_graph_offload(const struct step_graph *g, struct te_ctx *ctx, uint64_t target_nbytes,
 		       uint64_t move_nbytes, struct te_offload **ret_offload);
 

@@ -7,7 +7,7 @@
 
 enum { INFLATE_MORE, INFLATE_END, INFLATE_BAD };
 
-/* what a step advances */
+/* input and output of a step */
 struct inflate_io {
 	const uint8_t *in;
 	size_t nin;
@@ -22,7 +22,7 @@ struct inflate {
 	size_t nmagic;
 	/* NULL without the library; begin: 0, or no memory */
 	int (*begin)(void **ret_state);
-	/* INFLATE_*: of one member of a file */
+	/* decompresses a part of one member of a file; returns INFLATE_* */
 	int (*step)(void *state, struct inflate_io *io);
 	void (*end)(void *state);
 };

@@ -7,12 +7,12 @@
 
 struct magic {
 	const char *name;   /* "a PDF document" */
-	const char *advice; /* what to do instead */
+	const char *advice; /* advice to the user */
 };
 
 /*
- * What data beginning so is, or NULL: it may be text or tokens. Marks of less than four bytes
- * are found only if text is set: tokens can begin with them.
+ * The kind of a file with this beginning, or NULL: it may be text or tokens. Marks of less than
+ * four bytes are found only if text is set, since tokens can begin with them.
  */
 const struct magic *magic_find(const uint8_t *head, size_t n, int text);
 

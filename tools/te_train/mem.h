@@ -12,34 +12,33 @@ struct mem_run {
 	const struct model *model;
 	const struct step_graph *graph;
 	int train; /* else samples only */
-	struct te_offload *offload; /* whose target --offload auto sets; NULL: one each time */
+	struct te_offload *offload; /* offload whose target --offload auto sets; NULL: new ones */
 };
 
 /* bytes; on the device, unless it says otherwise */
 struct mem {
 	uint64_t weights, grads, moments, copies;
-	uint64_t activations; /* of a step, and of validation or samples */
+	uint64_t activations; /* activations of a step, and of validation or samples */
 	uint64_t state;	      /* quantizers, random state, optimizer, workspaces of GEMMs */
 	uint64_t snapshot;    /* weights and moments, copied while a graph is captured */
-	uint64_t total;	      /* most at one time */
-	uint64_t least;	      /* the same with the snapshot in host memory */
+	uint64_t total;	      /* peak */
+	uint64_t least;	      /* peak with the snapshot in host memory */
 	int snapshot_on_host;
 	uint64_t host;	      /* in host memory: tokens, tensors of a file, and offloaded */
 	uint64_t pool;	      /* activations of a step */
 	uint64_t offloaded;   /* bytes that --offload moves */
-	uint64_t pinned;      /* and has in pinned memory */
+	uint64_t pinned;      /* bytes of pinned memory for --offload */
 	double hidden;	      /* the predicted share of these copies that no pass waits for */
 };
 
-/* B: sequences of a micro-batch; the snapshot is on the device. Returns what the library
- * returned. */
+/* B: sequences of a micro-batch; the snapshot is on the device. Returns the library's code. */
 int mem_estimate(const struct mem_run *run, int64_t B, struct mem *ret);
 
-/* the offload of g, which is the graph of run, by --offload; an exit status */
+/* set the offload of g, the graph of run, by --offload; an exit status */
 int mem_offload(const struct mem_run *run, struct step_graph *g);
 /* STATUS_BAD, with a message, if the run takes more than is free */
 int mem_check(const struct mem_run *run);
-/* --estimate: print all that, and the largest batch that fits; an exit status */
+/* --estimate: print the memory, and the largest batch that fits; an exit status */
 int mem_print(const struct mem_run *run);
 
 #endif

@@ -25,14 +25,14 @@ struct opts {
 	int64_t eval_every, eval_batches, log_every, save_every;
 	int64_t sample, top_k;
 	double temperature, top_p;
-	int64_t offload_nbytes; /* of a size, else 0 */
+	int64_t offload_nbytes; /* if offload is a size; else 0 */
 	int64_t offload_quota, pinned_nbytes;
 	int64_t estimate; /* -1: not given; 0: for the device; else for that many bytes */
 	int64_t overwrite, save_best, sample_first, sample_only, json;
 	char **file; /* data files */
 	int nfiles;
 	int files_given; /* on the command line, not by the checkpoint */
-	int accum_kept;	 /* accum is the checkpoint's: of all ranks together */
+	int accum_kept;	 /* 1: accum is from the checkpoint, and counts all ranks */
 };
 
 struct preset {

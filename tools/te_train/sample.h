@@ -12,14 +12,14 @@
  */
 int sample(struct trainer *t, struct record *samples);
 
-/* STATUS_BAD, with a message, if the prompt is none of this model */
+/* STATUS_BAD, with a message, if the prompt is not valid for this model */
 int sample_check_prompt(const struct opts *o, const struct config *cfg);
 
-/* how a token is drawn */
+/* options of drawing a token */
 struct sampling {
 	double temperature; /* 0: the most likely one */
-	int64_t top_k;	    /* of the k most likely ones; 0: of all */
-	double top_p;	    /* of the fewest most likely ones with at least this probability */
+	int64_t top_k;	    /* draw from the k most likely ones; 0: all */
+	double top_p;	    /* draw from the smallest set of most likely ones with this probability */
 };
 
 struct candidate {

@@ -11,8 +11,8 @@ struct source;
 struct stat;
 
 /*
- * "-" is the standard input. A regular file that is not compressed stays on disk; what comes from
- * a pipe, and .gz, .xz and .zst data, recognised by its first bytes, is read into memory.
+ * "-" is the standard input. A regular file that is not compressed stays on disk; data from a pipe,
+ * and .gz, .xz and .zst data, recognised by its first bytes, is read into memory.
  */
 int source_open(const char *path, struct source **ret_s);
 void source_close(struct source *s);
@@ -26,8 +26,8 @@ int source_ends_with(const struct source *s, const char *end);
 int source_is(const struct source *s, const struct stat *st);
 
 /*
- * Copy n bytes from offset at. Fails, also in later calls, if the file is not what source_scan
- * has read: then its time stamps differ, and so does its digest.
+ * Copy n bytes from offset at. Fails, also in later calls, if the file has changed since
+ * source_scan: then its time stamps and its digest differ.
  */
 int source_read(struct source *s, int64_t at, void *dst, size_t n);
 

@@ -20,7 +20,7 @@ struct progress {
 	int64_t best_step;
 	int64_t eval_step;    /* step of the last validation, or -1 */
 	int64_t ntrain, nval; /* tokens: a resumed run must have as many */
-	char data_digest[2 * DIGEST_NBYTES]; /* digest of the files, or "TRAIN+VAL"; must be equal */
+	char data_digest[2 * DIGEST_NBYTES]; /* digests, likewise: "TRAIN" or "TRAIN+VAL" */
 };
 
 /*

@@ -19,7 +19,7 @@ int sample_check_prompt(const struct opts *o, const struct config *cfg);
 struct sampling {
 	double temperature; /* 0: the most likely one */
 	int64_t top_k;	    /* draw from the k most likely ones; 0: all */
-	double top_p;	    /* draw from the smallest set of most likely ones with this probability */
+	double top_p;	    /* draw from the fewest most likely with this probability */
 };
 
 struct candidate {

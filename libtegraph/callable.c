@@ -36,7 +36,7 @@ static void adapter_free(void *self)
 	te__free(a);
 }
 
-/* whether the memory is that of the previous binding; keeps that of this call */
+/* is the memory the same as in the previous binding? Keeps the memory of this call */
 static int same_memory(struct adapter *a, const struct te_graph_call *call)
 {
 	struct te_tensor *const end[] = { call->out[0], call->out_grad[0], call->in_grad[0] };

@@ -13,8 +13,8 @@
  *	input gradient	B .. B of the preceding callable, otherwise .. nsteps
  *
  * In a chain an output and the next input are one buffer with the union of their lifetimes; so are
- * their gradients. Without TE_GRAPH_REUSE all lifetimes are from 0 to nsteps, except those of spans
- * of one pass if passes run serially, without TE_GRAPH_WHOLE.
+ * their gradients. Without TE_GRAPH_REUSE all lifetimes are from 0 to nsteps, except lifetimes of
+ * spans of one pass if passes run serially, without TE_GRAPH_WHOLE.
  */
 #define TE_LOG_CATEGORY "graph"
 #include "config.h"

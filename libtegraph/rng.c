@@ -1,12 +1,12 @@
 /*
- * rng.c - which random numbers the plans of a graph draw.
+ * rng.c - random numbers of the plans of a graph.
  *
  * They depend on the step, the micro-batch and the op, and neither on the order of the passes nor
  * on the division into plans. Of one sequence's plans, the forward of micro-batch m draws at the
- * sequence's offset plus m, and the last one of the schedule moves the offset on. m and nmicro are
- * those of the larger step that ranks share, if there is one. A plan with ops
- * that an earlier plan of its micro-batch has too draws nmicro further on: both would drop the same
- * otherwise.
+ * sequence's offset plus m, and the last forward of the schedule advances the offset. m and nmicro
+ * count in the larger step that ranks share, if there is one. A plan with ops that an earlier plan
+ * of its micro-batch has too draws nmicro later, because otherwise both would drop the same
+ * elements.
  */
 #include "config.h"
 

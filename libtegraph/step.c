@@ -184,8 +184,8 @@ static int32_t callable_of(const struct te_step *s, int32_t part, int32_t micro)
 	return p->callable + micro * p->nlayers + p->layer;
 }
 
-/* The hook of plans whose hook is called for gradients: passes of all micro-batches, and those of
- * parts with a tied weight, add to a gradient. The last of them completes it. */
+/* Hook of plans if the step's hook is called for gradients. Passes of all micro-batches, and passes
+ * of parts with a tied weight, add to a gradient; the last one completes it. */
 static int step_hook(void *arg, struct te_plan *plan, const struct te_plan_event *event)
 {
 	struct te_step *s = arg;
@@ -325,7 +325,7 @@ static int regions(void *arg, te_region_fn visit, void *visit_arg)
 	return s->adamw ? te_adamw_regions(s->adamw, visit, visit_arg) : 0;
 }
 
-/* flags: in addition to those of the options */
+/* flags: in addition to the options' flags */
 static int make_graph(struct te_step *s, const struct te_callable *c, uint32_t flags,
 		      struct te_graph **ret_graph)
 {
@@ -411,7 +411,7 @@ static int try_pool(void *arg, uint64_t *ret_nbytes)
 	return r;
 }
 
-/* the callables of a shape; with a target, those that move as little as it takes */
+/* create the callables of a shape; with a target, move as few bytes as reach it */
 static int fit_callables(struct te_step *s, struct shape *shape, struct te_callable *c)
 {
 	struct te_offload *const o = s->opts.offload;
@@ -728,7 +728,7 @@ static int run_passes(void *arg, struct te_stream *stream)
 	return r < 0 ? (int)r : te__graph_passes(p->graph, stream, p->fn);
 }
 
-/* the inputs are those of the step that follows */
+/* the inputs are the inputs of the next step */
 static int calibrate(struct te_step *step, int32_t shape, struct te_stream *stream, const char *run)
 {
 	struct passes p = { step->shape[shape].graph, run, NULL };
@@ -747,7 +747,7 @@ static int calibrate(struct te_step *step, int32_t shape, struct te_stream *stre
 	return r;
 }
 
-/* replays of one graph run serially, and so do those of different ones */
+/* replays of one graph run serially; make replays of different graphs run serially too */
 static int take_turn(struct te_step *step, int32_t shape, struct te_stream *stream, const char *run)
 {
 	int r = te__stream_check(run, stream, step->ctx);

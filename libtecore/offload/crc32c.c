@@ -4,7 +4,7 @@
  * The instruction takes 8 bytes and has a latency of three cycles, so three lanes of a chunk are
  * computed at once. The CRC of lanes a, b is shift(crc of a) ^ (crc of b), where shift, which is
  * linear, appends as many zero bytes as b has.
- * Source: the polynomial, reflected, is that of RFC 3720, appendix B.4, which has test vectors.
+ * Source: RFC 3720, appendix B.4, has the polynomial, which is reflected here, and test vectors.
  */
 #include "config.h"
 

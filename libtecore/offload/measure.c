@@ -109,7 +109,7 @@ static int transfer(const struct meter *m, const uint32_t first[2], uint32_t n)
 		for (int dir = 0; dir < 2 && !r; dir++) {
 			if (first[dir] == UINT32_MAX)
 				continue;
-			/* the slot is that of the request nslots before */
+			/* the slot was used by the request nslots before */
 			if (i >= m->nslots)
 				r = te__spill_wait(m->spill, (enum te__spill_dir)dir,
 						   first[dir] + i - m->nslots, -1);

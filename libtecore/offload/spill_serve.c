@@ -331,9 +331,10 @@ static int64_t left_of(const struct te__spill *s, uint64_t since_ns, uint64_t no
 }
 
 /*
- * Fails requests with a block that is too long in flight, those that wait while no block of their
- * direction is completed, and all of a direction that has stopped: each would wait as long for the
- * same drive. Returns the time until the next may be late; INT64_MAX: there is none.
+ * Fails requests with a block that is in flight too long, requests that wait while no block of
+ * their direction completes, and all requests of a direction that has stopped, since each would
+ * wait as long for the same drive. Returns the time until the next may be late; INT64_MAX: there is
+ * none.
  */
 static int64_t fail_late(struct te__spill *s)
 {

@@ -33,7 +33,7 @@ struct te__spill_ted {
 	pthread_t thread;
 	int pause_ms, warned;
 	_Atomic uint64_t nwritten;
-	uint64_t ntold; /* of them */
+	uint64_t ntold; /* bytes reported to ted */
 	char path[];
 };
 

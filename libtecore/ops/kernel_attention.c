@@ -86,7 +86,7 @@ int te__attention_bwd(struct te_stream *stream, const struct te__attention *a,
 	return r < 0 ? r : TE__LAUNCH(stream, ATTN_BWD_DQ, &k);
 }
 
-/* options and x; the extents of the others are those of x */
+/* options and x; other tensors have the extents of x */
 static int begin(const char *fn, struct te_stream *stream,
 		 const struct te_kernel_attention_opts *opts, struct te__attention *ret,
 		 struct te__quantize *ret_z)

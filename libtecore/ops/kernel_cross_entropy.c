@@ -64,7 +64,7 @@ int te__cross_entropy_bwd(struct te_stream *stream, const struct te__cross_entro
 	return TE__LAUNCH(stream, CE_BWD, &k);
 }
 
-/* options that do not depend on x; nparts and part are those of the columns */
+/* options that do not depend on x; nparts, part: the division of the columns */
 static int options(const char *fn, const struct te_kernel_cross_entropy_opts *opts,
 		   struct te_kernel_cross_entropy_opts *ret)
 {
@@ -84,7 +84,7 @@ static int options(const char *fn, const struct te_kernel_cross_entropy_opts *op
 	return 0;
 }
 
-/* options and x; the extents of the others are those of x */
+/* options and x; other tensors have the extents of x */
 static int begin(const char *fn, const struct te_stream *stream,
 		 const struct te_kernel_cross_entropy_opts *opts, struct te__cross_entropy *ret,
 		 struct te__main *ret_x, struct te_kernel_cross_entropy_opts *ret_o)

@@ -75,7 +75,7 @@ static int bind_q(const struct te_plan *p, const struct te__value *v, int back,
 				      col_scales, v->scaling, ret_t);
 }
 
-/* the tensors of backward: those of forward, unless it has another buffer */
+/* the tensors for backward: forward's tensors, unless backward has another buffer */
 static int bind_back(const struct te_plan *p, struct te__value *v)
 {
 	int r = 0;

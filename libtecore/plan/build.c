@@ -227,7 +227,7 @@ int te__plan_check_spec(const char *kind, const char *name, const char *what, in
 			name, what, k, shape);
 }
 
-/* the gradients of inputs that are those of outputs */
+/* check gradients of inputs that alias gradients of outputs */
 static int check_gradients(const struct te_op *op, const struct te_op_infer *inf)
 {
 	for (int k = 0; k <= op->ops.nextra_in; k++) {
@@ -408,7 +408,7 @@ static int find_first_grad(const struct te_plan *p)
 	return i;
 }
 
-/* FP8 forms of value v over all consumers, those of the backward pass included */
+/* FP8 forms of value v over all consumers, including the backward pass */
 static uint32_t forward_forms(const struct te_plan *p, int v)
 {
 	uint32_t f = 0;
@@ -546,8 +546,8 @@ static int output_gradient(const struct te_plan *p, int i, int k)
 		   p->node[i].grad_main;
 }
 
-/* gradient values of op i's inputs: aliases of output gradients, or new ones; those of extra inputs
- * in node.value.dex */
+/* gradient values of op i's inputs: aliases of output gradients, or new ones; node.value.dex gets
+ * the gradients of extra inputs */
 static int input_gradients(struct te_plan *p, int i, int want_dx, int *ret_dx, int *ret_any)
 {
 	struct te__plan_op *n = &p->node[i];

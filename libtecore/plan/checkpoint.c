@@ -569,7 +569,7 @@ static int check_file(struct checkpoint *c, uint8_t *bytes, size_t nbytes, uint3
 	return 0;
 }
 
-/* point each item at its data in the file; quant at that of the quantizers */
+/* point each item at its data in the file, and *ret_quant at the quantizers' data */
 static void find_data(struct checkpoint *c, uint8_t *data, size_t quant_nbytes, uint8_t **ret_quant)
 {
 	for (size_t i = 0; i < c->nitems; i++) {

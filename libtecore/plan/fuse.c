@@ -58,10 +58,11 @@ static int is_of_same_op(const struct te_plan *p, int first, int s)
 }
 
 /*
- * Whether a fusion of the library that rounds once where separate steps round twice, because a sum
- * or a factor is in it, would leave out what prevents it in plans without frozen weights: between
- * steps s - 1 and s the gradient of a weight, or that of an extra input, which has another reader
- * unless it reaches only frozen weights. So what is frozen changes no bits.
+ * Would a fusion of the library depend on frozen weights? It must not if it has a sum or a factor,
+ * which it rounds once where separate steps round twice, so that freezing changes no bits. It
+ * depends on them if, without frozen weights, there is a step between s - 1 and s: the gradient of
+ * a weight, or the gradient of an extra input, which has another reader unless it reaches only
+ * frozen weights.
  */
 static int depends_on_frozen(const struct te_plan *p, int first, int s)
 {
@@ -95,14 +96,14 @@ static int matches(const struct te_plan *p, const struct te_fusion *f, int first
 	return n;
 }
 
-/* The steps that a fusion replaces: those of its pass and, if it is joint, those of backward. */
+/* The steps that a fusion replaces: in its pass and, if it is joint, in backward. */
 struct match {
 	int nhalves;
 	const struct te_fusion *fusion[2];
 	int first[2], n[2];
 };
 
-/* whether the n steps from the first are those of ops from lo to hi, but for casts and sums */
+/* are the n steps from first, except casts and sums, steps of ops lo to hi? */
 static int are_of(const struct te_plan *p, int first, int n, int lo, int hi)
 {
 	int any = 0;
@@ -374,7 +375,7 @@ static int is_wanted(struct te_plan *p, enum te_pass pass, int first, int n, int
 	return r;
 }
 
-/* a fusion of the sequence, or a built-in one that leaves those of the sequence their steps */
+/* try fusions of the sequence, then built-in fusions that take no steps from them */
 static int try_either(struct te_plan *p, enum te_pass pass, int k, int s, int end,
 		      struct te__group *g)
 {

@@ -4,7 +4,7 @@
  * Casts: the producer's kernel does what the recipe's te__quantize_begin() asks: it writes the
  * FP8 copies itself, or only folds the amax. In the latter case te__quantize_end() writes them from
  * the producer's full-precision result, which is kept in scratch if nothing else keeps it. Kernels
- * round to the compute dtype before they cast, so the bits are those of the separate steps.
+ * round to the compute dtype before they cast, so the bits do not differ from separate steps.
  *
  * Sums: the GEMM adds bias and residual before its one rounding, and so does the norm's
  * backward. The separate steps round in between, so the results differ by at
@@ -149,7 +149,7 @@ static int dact_quantize(const struct te_fused *f)
 	return te__act_bwd(c->stream, &k, d.dbias ? d.dbias->grad[0] : NULL, &z);
 }
 
-/* rope, quantize: backward. The saved input has no memory: shapes are those of dy */
+/* rope, quantize: backward. The saved input has no memory: shapes are from dy */
 static int drope_cast_applies(const struct te_fused *f)
 {
 	return casts(f->part[0]->dx.hp, f->part[1]) && has_one_scale(f->part[1]);
@@ -222,7 +222,7 @@ static int dscale_gemms(const struct te_fused *f)
 	return r;
 }
 
-/* ---- sums at a fork, backward: the gradient of the branch meets that of the residual ---- */
+/* ---- sums at a fork, backward: gradient of the branch + gradient of the residual ---- */
 
 static int fork_sum_applies(const struct te_fused *f)
 {
@@ -231,11 +231,11 @@ static int fork_sum_applies(const struct te_fused *f)
 	return !f->part[0]->dx.hp && fork->dey[0].hp && fork->dx.hp;
 }
 
-/* norm, then any of norm.dw, fork and quantize, in this order; those that are absent are NULL */
+/* norm, then any of norm.dw, fork and quantize, in this order; absent ones are NULL */
 struct norm_bwd {
 	const struct te_op_call *dw, *fork, *quantize;
-	struct te_tensor *dx; /* what is stored or cast, or NULL: it has no memory */
-	size_t dw_nbytes;     /* of scratch, and then dx if it has no memory: the cast reads it */
+	struct te_tensor *dx; /* tensor that is stored or cast; NULL: it has no memory */
+	size_t dw_nbytes;     /* bytes of scratch; dx follows if it has no memory, for the cast */
 };
 
 static struct norm_bwd norm_bwd_of(const struct te_fused *f)

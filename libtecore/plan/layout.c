@@ -4,8 +4,7 @@
  * A buffer lives from the group that writes it to the last one that reads it.
  * te__place() gives buffers whose lifetimes overlap disjoint ranges of memory: of an arena or, with
  * TE_PLAN_EXTERNAL, of a span for all buffers that live in the same passes. Values that backward
- * computes again have two buffers, one of each pass, and moves.c gives them to those that are
- * offloaded.
+ * computes again have two buffers, one for each pass, and so have offloaded values (moves.c).
  */
 #define TE_LOG_CATEGORY "core/plan"
 #include <errno.h>
@@ -21,9 +20,9 @@
 #define NPASSES 3
 
 /*
- * Nodes of a graph depend on each other where their buffers share memory, even if neither reads
- * what the other writes. With TE__BACKEND_SEPARATE_SMALL small buffers keep their memory to the
- * end of the plan, or for SLACK_GROUPS more groups if all of them take more than SMALL_TOTAL.
+ * Nodes of a graph depend on each other if their buffers share memory, even if neither reads the
+ * other's result. With TE__BACKEND_SEPARATE_SMALL small buffers keep their memory to the end of the
+ * plan, or for SLACK_GROUPS more groups if they take more than SMALL_TOTAL together.
  * Without it a plan takes the least memory.
  */
 #define SMALL_NBYTES ((size_t)1 << 20)
@@ -194,8 +193,8 @@ size_t te__plan_arena_offset(const struct te_plan *p, int span)
 /* ---- offsets ---- */
 
 /*
- * All spans in one range of offsets: first those that save, each with the space after it that no
- * buffer may use, so that none is in two spans. All scratch spans begin at the end.
+ * All spans in one range of offsets: first spans of several passes, each followed by space that no
+ * buffer may use, so that no buffer is in two spans. All scratch spans begin at the end.
  */
 struct space {
 	struct te__place_item *item;
@@ -298,7 +297,7 @@ static void sum_up(struct te_plan *p)
 	}
 }
 
-/* roots of shared buffers get offsets, the others that of their root */
+/* roots of shared buffers get offsets, the others the offset of their root */
 int te__plan_place(struct te_plan *p)
 {
 	const size_t most = (size_t)p->nbufs + 3 * TE_SPAN_COUNT;

@@ -1,18 +1,18 @@
 /*
- * moves.c - which values a plan offloads, and when each leaves and returns.
+ * moves.c - choice of the values that a plan offloads, and of the times of their copies.
  *
  * A value that is offloaded has two buffers: one from the group that writes it until its copy out
  * has ended, one from the beginning of the copy back until its last use. te__plan_place() places
  * these as any others, so memory is free between the two, and all addresses are fixed.
  *
- * Times come from estimates: of each group by the bytes that it accesses and the operations of its
- * GEMMs, of copies by the rate of the link. Copies of one direction run one after the other. A copy
- * out begins as soon as the value is written; a copy back as late as possible, so that it and those
- * after it end in time. What a pass would wait for stays, unless a target needs it: then passes
- * wait, first only where memory runs out.
+ * Times are estimated: the time of a group from the bytes that it accesses and the operations of
+ * its GEMMs, the time of a copy from the rate of the link. Copies of one direction run serially. A
+ * copy out begins as soon as the value is written; a copy back begins as late as possible, such
+ * that it and the copies after it end in time. Values that a pass would wait for stay, unless a
+ * target needs them to move: then passes wait, first only where memory runs out.
  *
- * A plan of a part of a sequence has other passes between its own: there all that moves has left by
- * the end of forward, and returns in backward.
+ * Between the passes of a plan for a part of a sequence, other plans' passes run. So its copies out
+ * end by the end of forward, and its copies back begin in backward.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
@@ -40,7 +40,7 @@ static size_t ref_nbytes(const struct te_plan *p, const struct te__ref *ref, uin
 	return n + (forms & TE_FORM_COL ? codes : 0);
 }
 
-/* 2-D weights whose rows are as long as those of the main input make GEMMs */
+/* 2-D weights whose rows are as long as rows of the main input make GEMMs */
 static double step_flops(const struct te_plan *p, const struct te__step *s)
 {
 	const struct te_op *op = p->seq->op[s->node];
@@ -492,7 +492,7 @@ static int group_buf(struct te_plan *p, const struct te__move *m, int first, int
 	return b;
 }
 
-/* a buffer within that of its group */
+/* place a buffer within the buffer of its group */
 static void put(struct te_plan *p, int buf, int root, size_t at)
 {
 	p->buf[buf].first = p->buf[root].first;
@@ -501,9 +501,9 @@ static void put(struct te_plan *p, int buf, int root, size_t at)
 	p->buf[buf].at = at;
 }
 
-#define SLOT_ALIGN 4096u /* of reads and writes */
+#define SLOT_ALIGN 4096u /* alignment of reads and writes, in bytes */
 
-/* slots in pinned memory, by the times in which they are used */
+/* place slots in pinned memory, by the times of their use */
 static int place_slots(struct te_plan *p)
 {
 	struct te__moves *m = p->moves;

@@ -4,13 +4,13 @@
  * An eager pass queues copies on two streams of the te_offload, one each way, ordered with the
  * stream of the pass by events. In a capture they are queued on the stream of the pass itself: with
  * TE_CAPTURE_CONCURRENT their dependencies follow from the memory that they access, and they run
- * concurrently with the kernels. Copies of one way keep their order there too, by an event between
- * two of them: a driver takes those that could run in any order, and the pass would wait for the
+ * concurrently with the kernels. In a capture, too, an event between consecutive copies keeps each
+ * direction in order: otherwise a driver may run them in any order, and the pass would wait for the
  * first while later ones run.
  *
- * Requests to the file are host calls of these streams. In a capture they are operations on words,
- * four of each move, which are 0 between launches: the graph sets a start word, and takes the done
- * word that the I/O thread sets. Where the device has no such operations, they are host calls too.
+ * Requests to the file are host calls on these streams. In a capture they are operations on words,
+ * four for each move, which are 0 between launches: the graph sets a start word, and takes the done
+ * word that the I/O thread sets. If the device has no such operations, they are host calls too.
  */
 #define TE_LOG_CATEGORY "core/offload"
 #include <errno.h>
@@ -83,7 +83,7 @@ static int is_capturing(struct te_stream *stream)
 	return stream->ctx->ops->capture_active(stream->impl);
 }
 
-/* the words of a move: starts of the write and of the read, ends of them */
+/* a word of a move: start or end of the write or of the read */
 static _Atomic uint32_t *word_of(const struct te_plan *p, const struct te__move *v, enum step step)
 {
 	return te__pinned_word(p->offload->slots, 4 * v->file + (uint32_t)step);
@@ -97,8 +97,8 @@ static int use_word(struct te_plan *p, struct te_stream *stream, struct te__move
 					       te__word_take(stream, word);
 }
 
-/* In a recording the requests of a value have an order by its move, an address that nothing else
- * uses, and those of its slots by the slots. */
+/* In a recording requests of a value are ordered by accesses to its struct te__move, and requests
+ * of a slot by accesses to the slot. */
 static int request(struct te_plan *p, struct te_stream *stream, struct te__move *v, enum step step)
 {
 	const struct job j = { slot_ptr(p, v, step >= READ), p->offload->spill, v->nbytes, v->file,
@@ -208,7 +208,7 @@ static int written(struct te_plan *p, struct te_stream *stream, struct te__move 
 	return r ? r : te_event_record(v->filed, o->out);
 }
 
-/* after its own write, and those of moves that had the slot before */
+/* read after the move's write, and after writes of moves that used the slot before */
 static int start_read(struct te_plan *p, struct te_stream *stream, struct te__move *v)
 {
 	struct te_offload *o = p->offload;
@@ -565,7 +565,7 @@ void te__moves_free(struct te_plan *p)
 	struct te__moves *m = p->moves;
 
 	if (m && m->pinned) {
-		/* copies that no pass waits for any more, and those of the default stream */
+		/* wait for copies that no pass waits for, and for the default stream */
 		(void)te_stream_sync(p->offload->out);
 		(void)te_stream_sync(p->offload->in);
 		(void)te__stream_wait(te_ctx_stream(p->ctx), "te_plan_unref");

@@ -346,7 +346,7 @@ static int visit_regions(const struct te_adamw *opt, te_region_fn fn, void *arg)
 {
 	const struct te_tensor *masters = te_seq_masters(opt->seq);
 	const struct te_region region[] = {
-		/* those that are trained */
+		/* only trained weights */
 		{ "weights", TE_REGION_DEVICE, te_tensor_data(masters), te_tensor_nbytes(opt->m) },
 		{ "version of the weights", TE_REGION_DEVICE, opt->seq->version,
 		  sizeof(*opt->seq->version) },

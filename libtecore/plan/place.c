@@ -1,8 +1,8 @@
 /*
  * place.c - te__place(): greedy by size, first fit.
  *
- * One array holds a row for each item. The rows that have an offset, at first those of fixed items,
- * come first, sorted by offset; the others follow, sorted by size. The next item scans the first
+ * One array holds a row for each item. Rows with an offset, initially fixed items, come first,
+ * sorted by offset; the others follow, sorted by size. The next item scans the first
  * part for the lowest gap, ignores rows whose lifetime does not overlap its own, and is inserted
  * into the first part.
  *
@@ -104,7 +104,7 @@ static uint64_t first_fit(const struct row *v, size_t n, const struct row *x, ui
 	uint64_t off = 0, most;
 	size_t i = 0;
 
-	/* eight rows at once, while none of them leaves room for a gap before it */
+	/* eight rows at once, while there is no gap before any of them */
 	for (; i + 8 <= n && v[i + 7].offset < off + nbytes; i += 8) {
 		most = off;
 		for (int k = 0; k < 8; k++)

@@ -53,7 +53,7 @@ static void set_policy(struct te_plan *p, int value, enum te__policy policy)
 		p->value[value].policy = policy;
 }
 
-/* those of ops, for what they give and save; returns whether one asks to compute again */
+/* set the policies of values from their ops; returns 1 if an op asks for recomputation */
 static int set_policies(struct te_plan *p)
 {
 	int any = 0;

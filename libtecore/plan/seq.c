@@ -376,8 +376,8 @@ static void lay_out_some(struct te_seq *seq, int trained, int has_master, int64_
 }
 
 /*
- * Trained weights come first: their gradients and moments are the same elements of other buffers.
- * Frozen masters follow them, and in the buffer of gradients those of weights without a master.
+ * Trained weights come first: their gradients and moments are at the same offsets of other buffers.
+ * Frozen masters follow; in the buffer of gradients, gradients of weights without a master follow.
  */
 static void lay_out(struct te_seq *seq)
 {

@@ -268,7 +268,7 @@ void te__copies_free(struct te_seq *seq)
 	}
 }
 
-/* those of the plan's needs that no earlier plan made */
+/* make the copies that the plan needs and no earlier plan made */
 static int set_make(struct te_plan *p)
 {
 	struct te_seq *seq = p->seq;

@@ -1,11 +1,11 @@
 /*
  * block.c - recipe fp8-block: a scale for each 128 elements of a row of an activation or gradient,
- * and for each 128x128 square of a weight. Any kernel that has such a block at hand computes the
- * scale and casts in one pass; nothing is kept from step to step.
+ * and for each 128x128 square of a weight. A kernel that has such a block computes the scale and
+ * casts in one pass; no state is kept from step to step.
  *
  * Scales are powers of two unless TE_RECIPE_FP32_SCALES is set. The row-wise and the column-wise
  * copy of an activation or gradient are cast separately, each along its own rows, as a GEMM reads
- * them; those of a weight hold the same codes and scales.
+ * them; both copies of a weight hold the same codes and scales.
  *
  * Source: the DeepSeek-V3 report (arXiv 2412.19437, 3.3), te_quantize(3); t/kernels has the bits.
  */

@@ -123,7 +123,7 @@ static int check_quantize(const struct te__quantize *z, const struct te_tensor *
 	return r;
 }
 
-/* the amax of a part becomes that of all */
+/* turn the amax of a part into the amax of all parts */
 static int join(const struct te__quantize *z, const struct te__quantize_part *part, float *amax)
 {
 	return part && amax ? part->join(part->arg, z->stream, amax) : 0;

@@ -351,7 +351,7 @@ void te__cuda_graph_destroy(void *graph)
 struct made {
 	struct made *next;
 	void *exec;
-	/* its nodes are those that exec was instantiated from; its info has the patches */
+	/* exec was instantiated from its nodes; its info has the patches */
 	struct te__cuda_graph *graph;
 	void *done; /* event after the latest launch; NULL if the capture owns nothing */
 };
@@ -594,7 +594,7 @@ static int node_set(struct exec *e, uint64_t index, const struct te__gnode *n)
 	return n->kind == TE_NODE_COPY ? copy_set(e, node, n) : kernel_set(e, node, &l);
 }
 
-/* no other node has these arguments: those of several nodes are fixed */
+/* no other node has these arguments: arguments of several nodes are fixed */
 static void node_keep(struct te__gnode *info, const struct te__gnode *to)
 {
 	info->dst = to->dst;

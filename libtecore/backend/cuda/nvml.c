@@ -1,6 +1,6 @@
 /*
- * nvml.c - which NVLink domain a GPU is in, as the management library (libnvidia-ml) knows it. The
- * constants are those of nvml.h, drivers 535 and later.
+ * nvml.c - the NVLink domain of a GPU, from the management library (libnvidia-ml). The constants
+ * are from nvml.h, drivers 535 and later.
  */
 #define TE_LOG_CATEGORY "core/cuda"
 #include <errno.h>

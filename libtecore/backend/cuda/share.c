@@ -302,7 +302,7 @@ int te__cuda_multicast_unit(void *dev, int ndevices, size_t nbytes, size_t *ret_
 	return r ? r : TE__CUDA_IN_RELAXED(d, multicast_unit(d, ndevices, nbytes, ret_nbytes));
 }
 
-/* a new object of ndevices; 0: that of fd */
+/* a new multicast object of ndevices; 0: the object of fd */
 static int multicast_open(struct share *s, int ndevices, int fd)
 {
 	const struct te__cu_multicast_props p = multicast_props(ndevices, s->nbytes);

@@ -209,7 +209,7 @@ static void publish(struct host_dev *dev, struct host_job *j, int64_t nparts)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-/* no helper begins another part; wait for those that are in one */
+/* keep helpers from beginning another part, and wait for helpers that run one */
 static void withdraw(struct host_pool *pool, struct host_job *j)
 {
 	pthread_mutex_lock(&pool->lock);
